@@ -1,0 +1,27 @@
+package spec
+
+import (
+	"crypto/sha512"
+	"encoding/hex"
+)
+
+// An Attachment names one interface of one container on one network. It owns
+// leases, nftables elements and cache entries.
+type Attachment struct{ Network, ContainerID, IfName string }
+
+// Key returns 8 hex digits of the network and 16 of all three names. It marks
+// what the attachment owns in the kernel and must never change.
+func (a Attachment) Key() string {
+	all := sha512.Sum512([]byte(a.Network + "\x00" + a.ContainerID + "\x00" + a.IfName))
+	return NetworkKey(a.Network) + hex.EncodeToString(all[:8])
+}
+
+// NetworkKey returns the 8 hex digits with which the keys of all attachments
+// of a network begin.
+func NetworkKey(network string) string {
+	sum := sha512.Sum512([]byte(network))
+	return hex.EncodeToString(sum[:4])
+}
+
+// String returns network/container/interface, for people.
+func (a Attachment) String() string { return a.Network + "/" + a.ContainerID + "/" + a.IfName }

@@ -1,0 +1,72 @@
+package spec
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// A Version is a version of the CNI specification; the zero value is none.
+type Version struct{ Major, Minor, Patch int }
+
+// The versions of the specification, oldest first.
+var (
+	V010 = Version{0, 1, 0}
+	V020 = Version{0, 2, 0}
+	V030 = Version{0, 3, 0}
+	V031 = Version{0, 3, 1}
+	V040 = Version{0, 4, 0}
+	V100 = Version{1, 0, 0}
+	V110 = Version{1, 1, 0}
+
+	// Newest is what VERSION answers when it is not told a version.
+	Newest = V110
+)
+
+var versions = [...]Version{V010, V020, V030, V031, V040, V100, V110}
+
+// Versions returns all versions from the given one on, oldest first.
+func Versions(since Version) []Version {
+	for i, v := range versions {
+		if v.AtLeast(since) {
+			return versions[i:]
+		}
+	}
+	return nil
+}
+
+// ParseVersion reads one to three decimal parts; missing parts are 0 and the
+// empty string is 0.1.0, as the specification says of a configuration without
+// a version.
+func ParseVersion(s string) (Version, error) {
+	if s == "" {
+		return V010, nil
+	}
+	parts := strings.Split(s, ".")
+	if len(parts) > 3 {
+		return Version{}, fmt.Errorf("version %q has more than three parts", s)
+	}
+	var n [3]int
+	for i, p := range parts {
+		v, err := strconv.ParseUint(p, 10, 16)
+		if err != nil {
+			return Version{}, fmt.Errorf("version %q: part %q is not a number", s, p)
+		}
+		n[i] = int(v)
+	}
+	return Version{n[0], n[1], n[2]}, nil
+}
+
+// String returns the three parts, as the specification writes them.
+func (v Version) String() string { return fmt.Sprintf("%d.%d.%d", v.Major, v.Minor, v.Patch) }
+
+// AtLeast reports whether v is o or newer.
+func (v Version) AtLeast(o Version) bool {
+	switch {
+	case v.Major != o.Major:
+		return v.Major > o.Major
+	case v.Minor != o.Minor:
+		return v.Minor > o.Minor
+	}
+	return v.Patch >= o.Patch
+}
