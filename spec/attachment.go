@@ -3,7 +3,11 @@ package spec
 import (
 	"crypto/sha512"
 	"encoding/hex"
+	"strings"
 )
+
+// keyLength is the length of [Attachment.Key].
+const keyLength = 24
 
 // An Attachment names one interface of one container on one network. It owns
 // leases, nftables elements and cache entries.
@@ -25,3 +29,20 @@ func NetworkKey(network string) string {
 
 // String returns network/container/interface, for people.
 func (a Attachment) String() string { return a.Network + "/" + a.ContainerID + "/" + a.IfName }
+
+// Label returns the key, a blank and the three names, cut to at most max
+// bytes. It is what people find in link aliases and nftables comments; code
+// compares the key alone ([LabelKey]).
+func (a Attachment) Label(max int) string {
+	label := a.Key() + " " + a.String()
+	return label[:min(len(label), max)]
+}
+
+// LabelKey returns the key a label begins with, or "" if that is no label.
+func LabelKey(label string) string {
+	key, _, _ := strings.Cut(label, " ")
+	if len(key) != keyLength || strings.Trim(key, "0123456789abcdef") != "" {
+		return ""
+	}
+	return key
+}
