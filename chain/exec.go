@@ -1,0 +1,221 @@
+package chain
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/spec"
+)
+
+const (
+	maxStdout = 16 << 20               // bytes of a plugin's answer
+	maxStderr = 64 << 10               // bytes kept of a plugin's stderr, the last ones
+	waitDelay = 500 * time.Millisecond // for pipes that a plugin's own children keep open
+	maxBusy   = 2 * time.Second        // to wait for a plugin that is being written
+)
+
+// exec runs a plugin as a process of a group of its own, which is killed as a
+// whole when the context ends.
+func (l *Local) exec(ctx context.Context, plugin, file string, r *spec.Request) (*spec.Result, error) {
+	stdin, err := r.Wire()
+	if err != nil {
+		return nil, fmt.Errorf("configuration of plugin %s: %w", plugin, err)
+	}
+	env := append(append(make([]string, 0, len(l.Environ)+8), l.Environ...), r.Call.Environ()...)
+	a, err := start(ctx, plugin, file, env, stdin)
+	if err == nil {
+		err = a.check()
+	}
+	if err != nil {
+		return nil, deadline(ctx, plugin, r.Call.Verb, err)
+	}
+	if l.Stderr != nil && len(a.stderr) > 0 {
+		l.Stderr.Write(a.stderr)
+	}
+	if r.Call.Verb != spec.Add && r.Call.Verb != spec.Get {
+		return nil, nil
+	}
+	return a.result(r.Net.Version)
+}
+
+// An answer is what is left of a plugin that ran.
+type answer struct {
+	plugin         string
+	status         string // "exit status 1", "signal: killed"; empty: exit 0
+	stdout, stderr []byte
+}
+
+// start runs the file until it ends. A file that is open for writing is tried
+// again for a while, since installers copy in place; each try needs a new Cmd.
+func start(ctx context.Context, plugin, file string, env []string, stdin []byte) (*answer, error) {
+	for pause := 10 * time.Millisecond; ; pause *= 2 {
+		a, err := startOnce(ctx, plugin, file, env, stdin)
+		if !errors.Is(err, unix.ETXTBSY) || pause > maxBusy {
+			return a, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(pause):
+		}
+	}
+}
+
+func startOnce(ctx context.Context, plugin, file string, env []string, stdin []byte) (*answer, error) {
+	stdout, stderr := &head{max: maxStdout}, &tail{max: maxStderr}
+	cmd := exec.CommandContext(ctx, file)
+	cmd.Args[0] = file
+	if file == self {
+		cmd.Args[0] = plugin
+	}
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, bytes.NewReader(stdin), stdout, stderr
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	cmd.WaitDelay = waitDelay
+	err := cmd.Run()
+	a := &answer{plugin: plugin, stdout: stdout.b, stderr: stderr.bytes()}
+	var exit *exec.ExitError
+	switch {
+	case stdout.full:
+		return nil, spec.Errorf(spec.CodePlugin, "plugin %s printed more than %d bytes", plugin, maxStdout)
+	case ctx.Err() != nil:
+		return nil, a.fail(fmt.Errorf("%s: killed: %w", file, ctx.Err()))
+	case err == nil, errors.Is(err, exec.ErrWaitDelay) && cmd.ProcessState.Success():
+		return a, nil
+	case errors.As(err, &exit), errors.Is(err, exec.ErrWaitDelay):
+		a.status = cmd.ProcessState.String()
+		return a, nil
+	}
+	return nil, spec.Errorf(spec.CodePlugin, "plugin %s: start: %w", plugin, err)
+}
+
+// check returns the error that the plugin reported, whatever its exit status
+// was: some print an error object and exit 0.
+func (a *answer) check() error {
+	reported := a.reported()
+	switch {
+	case reported != nil:
+		reported.Details = join(reported.Details, a.quote())
+		return reported
+	case a.status == "":
+		return nil
+	case len(bytes.TrimSpace(a.stdout)) > 0:
+		return a.fail(fmt.Errorf("netplugin failed (%s) but its stdout %s is no error object", a.status, excerpt(a.stdout)))
+	case len(a.stderr) == 0:
+		return a.fail(fmt.Errorf("netplugin failed with no error message: %s", a.status))
+	}
+	return a.fail(fmt.Errorf("netplugin failed: %s", a.status))
+}
+
+// reported returns the error object on stdout, or nil. On exit 0 it is one only
+// with a code other than 0, as a result has none.
+func (a *answer) reported() *spec.Error {
+	var e struct {
+		Code         *uint16
+		Msg, Details string
+	}
+	if json.Unmarshal(a.stdout, &e) != nil || (e.Code == nil && e.Msg == "") {
+		return nil
+	}
+	code := 0
+	if e.Code != nil {
+		code = int(*e.Code)
+	}
+	if a.status == "" && code == 0 {
+		return nil
+	}
+	return &spec.Error{Code: code, Msg: e.Msg, Details: e.Details}
+}
+
+// result reads the answer to ADD or GET in whatever version it is.
+func (a *answer) result(v spec.Version) (*spec.Result, error) {
+	doc := bytes.TrimSpace(a.stdout)
+	switch {
+	case len(doc) == 0:
+		return nil, a.fail(errors.New("netplugin exited with success and printed no result"))
+	case string(doc) == "null": // what the reference runtime takes for an empty result
+		doc = []byte("{}")
+	}
+	res, err := spec.ParseResult(doc, v)
+	if err != nil {
+		return nil, a.fail(fmt.Errorf("result %s: %w", excerpt(doc), err))
+	}
+	return asSeen(res, v)
+}
+
+// fail makes an error of code 103 with the plugin's stderr in its details.
+func (a *answer) fail(err error) error {
+	e := spec.Errorf(spec.CodePlugin, "%w", err)
+	e.Details = a.quote()
+	return e
+}
+
+// quote returns the last lines of stderr, for the details of an error.
+func (a *answer) quote() string {
+	s := strings.TrimSpace(string(a.stderr))
+	if s == "" {
+		return ""
+	}
+	const longest = 4 << 10
+	if len(s) > longest {
+		s = "…" + s[len(s)-longest:]
+	}
+	return "stderr: " + strings.ToValidUTF8(s, "?")
+}
+
+// excerpt quotes the beginning of foreign bytes.
+func excerpt(b []byte) string {
+	const longest = 200
+	if len(b) <= longest {
+		return fmt.Sprintf("%q", b)
+	}
+	return fmt.Sprintf("%q…", b[:longest])
+}
+
+func join(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "; " + b
+}
+
+// A head keeps the first max bytes and refuses more.
+type head struct {
+	b    []byte
+	max  int
+	full bool
+}
+
+func (h *head) Write(p []byte) (int, error) {
+	if len(h.b)+len(p) > h.max {
+		h.full = true
+		return 0, io.ErrShortWrite
+	}
+	h.b = append(h.b, p...)
+	return len(p), nil
+}
+
+// A tail keeps the last max bytes.
+type tail struct {
+	b   []byte
+	max int
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.b = append(t.b, p...)
+	if len(t.b) > 2*t.max {
+		t.b = append(t.b[:0], t.b[len(t.b)-t.max:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) bytes() []byte { return t.b[max(0, len(t.b)-t.max):] }

@@ -1,0 +1,181 @@
+// Package chain is the runtime's half of the CNI specification: it loads
+// network configuration lists, walks their plugins for a verb, finds and
+// invokes each plugin, and keeps what later verbs need in libcni's cache.
+// It knows no plugin and no kernel.
+package chain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"cnibox/spec"
+)
+
+// DefaultTimeout is how long one plugin may take if neither the context nor
+// [Local] says otherwise.
+const DefaultTimeout = 60 * time.Second
+
+// Local finds plugins and runs them: in this process if they are this very
+// binary, else as processes. It is a [spec.Invoker] and has no state of its own.
+type Local struct {
+	Path    []string                        // folders of CNI_PATH; empty: only what is built in
+	Lookup  func(string) (spec.Verbs, bool) // the plugins built in, by type
+	Environ []string                        // what an exec'd plugin sees besides CNI_*
+	Stderr  io.Writer                       // gets the stderr of plugins that succeed; nil: nobody
+	Timeout time.Duration                   // of one plugin; 0: DefaultTimeout
+	// ForceExec starts a process even for what is built in, so that tests can
+	// compare both ways.
+	ForceExec bool
+}
+
+// self is a link to the running binary that stays right when the file is
+// moved, replaced or deleted.
+const self = "/proc/self/exe"
+
+// Invoke runs r.Call.Verb of a plugin. Errors are [*spec.Error] with the
+// plugin's own code, 4 or 103 if there is no such plugin, 11 after the
+// deadline, 999 after a panic.
+func (l *Local) Invoke(ctx context.Context, plugin string, r *spec.Request) (*spec.Result, error) {
+	file, verbs, err := l.find(plugin)
+	if err != nil {
+		return nil, err
+	}
+	timeout := l.Timeout
+	if timeout == 0 {
+		timeout = DefaultTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if verbs != nil {
+		return inProcess(ctx, plugin, *verbs, r)
+	}
+	return l.exec(ctx, plugin, file, r)
+}
+
+// find returns the verbs of a plugin that is built in, or else the file to
+// start. The first match on the path decides, as the specification has it, and
+// it is built in if it is this same file.
+func (l *Local) find(plugin string) (file string, verbs *spec.Verbs, err error) {
+	if err := checkType(plugin); err != nil {
+		return "", nil, err
+	}
+	if len(l.Path) == 0 {
+		return l.builtIn(plugin)
+	}
+	file, info, err := findInPath(plugin, l.Path)
+	if err != nil {
+		if v, ok := l.lookup(plugin); ok && v != nil {
+			err = fmt.Errorf("%w; it is built in: unset CNI_PATH, or make the links with cnibox --install", err)
+		}
+		return "", nil, spec.Errorf(spec.CodePlugin, "%w", err)
+	}
+	if l.ForceExec {
+		return file, nil, nil
+	}
+	me, err := os.Stat(self)
+	if err != nil || !os.SameFile(me, info) {
+		return file, nil, nil
+	}
+	if v, ok := l.lookup(plugin); ok {
+		return file, v, nil
+	}
+	return file, nil, nil
+}
+
+// builtIn serves an empty CNI_PATH.
+func (l *Local) builtIn(plugin string) (string, *spec.Verbs, error) {
+	v, ok := l.lookup(plugin)
+	switch {
+	case !ok:
+		return "", nil, spec.Errorf(spec.CodeEnv,
+			"CNI_PATH is empty and plugin %q is not built in: set CNI_PATH to the folder that has it: %w", plugin, os.ErrNotExist)
+	case l.ForceExec:
+		return self, nil, nil
+	}
+	return "", v, nil
+}
+
+func (l *Local) lookup(plugin string) (*spec.Verbs, bool) {
+	if l.Lookup == nil {
+		return nil, false
+	}
+	v, ok := l.Lookup(plugin)
+	return &v, ok
+}
+
+// findInPath returns the first regular file of that name; links are followed.
+func findInPath(plugin string, dirs []string) (string, os.FileInfo, error) {
+	for _, dir := range dirs {
+		file := filepath.Join(dir, plugin)
+		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
+			return file, info, nil
+		}
+	}
+	return "", nil, fmt.Errorf("failed to find plugin %q in path %v: %w", plugin, dirs, os.ErrNotExist)
+}
+
+// checkType refuses types that could name a file outside the plugin folders
+// (CVE-2021-20206).
+func checkType(plugin string) error {
+	if plugin == "" || plugin == "." || plugin == ".." || len(plugin) > 255 || strings.ContainsAny(plugin, "/\\\x00") {
+		return spec.Errorf(spec.CodeConfig, "plugin type %q is not a file name", plugin)
+	}
+	return nil
+}
+
+// inProcess calls a built-in plugin. It gets a request of its own, so nothing
+// that it changes is seen by others.
+func inProcess(ctx context.Context, plugin string, v spec.Verbs, r *spec.Request) (res *spec.Result, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			res, err = nil, &spec.Error{
+				Code:    spec.CodeInternal,
+				Msg:     fmt.Sprintf("plugin %s panicked on %s: %v", plugin, r.Call.Verb, p),
+				Details: string(debug.Stack()),
+			}
+		}
+	}()
+	own := *r
+	if own.Prev != nil {
+		if own.Prev, err = asSeen(own.Prev.Clone(), r.Net.Version); err != nil {
+			return nil, fmt.Errorf("prevResult: %w", err)
+		}
+	}
+	res, err = v.Do(ctx, &own)
+	if err != nil {
+		return nil, deadline(ctx, plugin, r.Call.Verb, err)
+	}
+	if res == nil {
+		return nil, nil
+	}
+	return asSeen(res, r.Net.Version)
+}
+
+// asSeen returns what the next plugin would see of a result. Below 0.3.0 the
+// wire form loses interfaces and more, and a chain must not depend on whether
+// its plugins are built in.
+func asSeen(res *spec.Result, v spec.Version) (*spec.Result, error) {
+	if v.AtLeast(spec.V030) {
+		return res, nil
+	}
+	b, err := res.Encode(v)
+	if err != nil {
+		return nil, err
+	}
+	return spec.ParseResult(b, v)
+}
+
+// deadline turns the error of a plugin whose time is over into code 11.
+func deadline(ctx context.Context, plugin string, verb spec.Verb, err error) error {
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return err
+	}
+	return spec.Errorf(spec.CodeTryAgain, "plugin %s did not finish %s in time: %w", plugin, verb, err)
+}
