@@ -1,0 +1,111 @@
+// Package applets holds every program that the binary is: the CNI plugins, the
+// runtime cni-exec and the tool cnibox. Each is a value in a table, in a file
+// of its own, and a function of what it is given: none reads the environment,
+// prints, exits or keeps state behind the back of its caller.
+package applets
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+
+	"cnibox/spec"
+)
+
+// An Applet is one program of the binary, found by the name it is called by.
+// Either Verbs (a plugin) or Main (a tool) is set.
+type Applet struct {
+	Name    string     // base name of argv[0], and "type" of a configuration
+	Summary string     // one line
+	Help    string     // one configuration key a line; of a tool, its usage
+	Verbs   spec.Verbs // a plugin's
+	Main    func(context.Context, Process) int
+
+	// AnyNetNS is set for address plugins that never enter the namespace: for
+	// them a CNI_NETNS that is none (as /dev/null) is no error.
+	AnyNetNS bool
+}
+
+// A Process is what an applet sees of the process it runs in.
+type Process struct {
+	Args           []string            // after the name
+	Getenv         func(string) string // as [os.Getenv]
+	Environ        []string            // as [os.Environ]; for programs that the applet starts
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+}
+
+// table is filled while the package is initialised and never changes after.
+var table []*Applet
+
+// register enters an applet; a name used twice is a mistake in the program.
+func register(a *Applet) {
+	for _, other := range table {
+		if other.Name == a.Name {
+			panic("applet " + a.Name + " is registered twice")
+		}
+	}
+	table = append(table, a)
+}
+
+// All returns the applets in the order of their names.
+func All() []*Applet {
+	return slices.SortedFunc(slices.Values(table), func(a, b *Applet) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// Lookup finds the applet that a program or a plugin type of this base name
+// means: the exact name, else the longest name of an applet that the base name
+// ends in after a "-" (buildkit-cni-host-local is host-local).
+func Lookup(name string) (*Applet, bool) {
+	var found *Applet
+	for _, a := range table {
+		if a.Name == name {
+			return a, true
+		}
+		if strings.HasSuffix(name, "-"+a.Name) && (found == nil || len(a.Name) > len(found.Name)) {
+			found = a
+		}
+	}
+	return found, found != nil
+}
+
+// lookupPlugin is [Lookup] for delegates and members of a chain: tools are no plugins.
+func lookupPlugin(name string) (spec.Verbs, bool) {
+	a, ok := Lookup(name)
+	if !ok || a.Main != nil {
+		return spec.Verbs{}, false
+	}
+	return a.Verbs, true
+}
+
+// Run runs the applet that argv0 names and returns its exit code; a name that
+// names none is told on stderr, with 2.
+func Run(ctx context.Context, argv0 string, p Process) int {
+	a, ok := Lookup(path.Base(argv0))
+	if !ok {
+		return unknown(path.Base(argv0), p)
+	}
+	return a.run(ctx, p)
+}
+
+func (a *Applet) run(ctx context.Context, p Process) int {
+	if a.Main != nil {
+		return a.Main(ctx, p)
+	}
+	return Serve(ctx, a, p)
+}
+
+// unknown answers for a name that is no applet's. A runtime that called it gets
+// an error it can read, since an empty stdout would say nothing to it.
+func unknown(name string, p Process) int {
+	err := spec.Errorf(spec.CodeEnv, "%q is no applet of cnibox: the program must be called by the name of one", name)
+	if p.Getenv("CNI_COMMAND") != "" {
+		p.Stdout.Write(encodeError(err, spec.Newest))
+	}
+	fmt.Fprintf(p.Stderr, "cnibox: %s (`cnibox` lists them, `cnibox install DIR` makes the links)\n", err)
+	return 2
+}

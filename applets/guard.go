@@ -1,0 +1,76 @@
+package applets
+
+import (
+	"context"
+	"fmt"
+
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// guarded returns the verbs of a plugin with a look at CNI_NETNS before each
+// that works in it. The look comes after the checks of [spec.Verbs.Do] and
+// before the plugin changes anything.
+func guarded(a *Applet) spec.Verbs {
+	v := a.Verbs
+	v.Add = guardedResult(v.Add, !a.AnyNetNS)
+	v.Get = guardedResult(v.Get, !a.AnyNetNS)
+	v.Check = guardedPlain(v.Check, !a.AnyNetNS)
+	v.Del = guardedPlain(v.Del, false)
+	return v
+}
+
+func guardedResult(do func(context.Context, *spec.Request) (*spec.Result, error), need bool) func(context.Context, *spec.Request) (*spec.Result, error) {
+	if do == nil {
+		return nil
+	}
+	return func(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+		if err := checkNetNS(r.Call, need); err != nil {
+			return nil, err
+		}
+		return do(ctx, r)
+	}
+}
+
+func guardedPlain(do func(context.Context, *spec.Request) error, need bool) func(context.Context, *spec.Request) error {
+	if do == nil {
+		return nil
+	}
+	return func(ctx context.Context, r *spec.Request) error {
+		if err := checkNetNS(r.Call, need); err != nil {
+			return err
+		}
+		return do(ctx, r)
+	}
+}
+
+// checkNetNS refuses a namespace that is our own: /proc/PID/ns/net of a
+// container that ended and whose PID now belongs to the host. One that cannot
+// be opened is an error only when it is needed. Errors have code 8 and the
+// words of the reference plugins, by which people find them.
+func checkNetNS(c spec.Call, need bool) error {
+	ns, err := rtnl.OpenNS(c.NetNS)
+	if err != nil {
+		if !need {
+			return nil
+		}
+		return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", c.NetNS, err)
+	}
+	defer ns.Close()
+	if c.NetNSOverride {
+		return nil
+	}
+	own, err := rtnl.Current()
+	if err != nil {
+		return fmt.Errorf("own network namespace: %w", err)
+	}
+	defer own.Close()
+	same, err := ns.Same(own)
+	if err != nil {
+		return fmt.Errorf("compare network namespaces: %w", err)
+	}
+	if same {
+		return spec.Errorf(spec.CodeNetNS, "plugin's netns and netns from CNI_NETNS should not be the same (CNI_NETNS is %q)", c.NetNS)
+	}
+	return nil
+}

@@ -1,0 +1,83 @@
+package applets
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// most is what we read of stdin at the most, in bytes. Configurations of a
+// thousand bytes are usual, and the largest prevResults seen have some thousands.
+const most = 4 << 20
+
+// quiet is how long VERSION waits for the end of its input. It needs none, so
+// none may be coming.
+const quiet = 100 * time.Millisecond
+
+// errTooLong is for an input of more than [most] bytes.
+var errTooLong = errors.New("more than 4 MiB")
+
+// readInput reads r to its end. With a limit of time above 0 it returns what
+// came until then, and takes a terminal for empty. It ends with ctx, which a
+// plain read would outlive.
+func readInput(ctx context.Context, r io.Reader, within time.Duration) ([]byte, error) {
+	f, ok := r.(*os.File)
+	if !ok {
+		return bounded(r)
+	}
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	p := &pollReader{ctx: ctx, file: f}
+	if within > 0 {
+		if st.Mode()&os.ModeCharDevice != 0 {
+			return nil, nil
+		}
+		p.deadline = time.Now().Add(within)
+	}
+	return bounded(p)
+}
+
+func bounded(r io.Reader) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r, most+1))
+	if len(b) > most {
+		return nil, errTooLong
+	}
+	return b, err
+}
+
+// A pollReader reads a file that may stay silent. It needs no goroutine, and so
+// no second thread, since main is locked to the first.
+type pollReader struct {
+	ctx      context.Context
+	file     *os.File
+	deadline time.Time // of the whole input; zero: none
+}
+
+// Read returns io.EOF at the deadline.
+func (p *pollReader) Read(b []byte) (int, error) {
+	fds := []unix.PollFd{{Fd: int32(p.file.Fd()), Events: unix.POLLIN}}
+	for {
+		step := 50 * time.Millisecond // how often ctx is looked at
+		if !p.deadline.IsZero() {
+			step = min(step, time.Until(p.deadline))
+		}
+		if step <= 0 {
+			return 0, io.EOF
+		}
+		n, err := unix.Poll(fds, int(step/time.Millisecond)+1)
+		switch {
+		case n > 0:
+			return p.file.Read(b)
+		case p.ctx.Err() != nil:
+			return 0, p.ctx.Err()
+		case err != nil && !errors.Is(err, unix.EINTR):
+			return 0, os.NewSyscallError("poll", err)
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package applets
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"strings"
+
+	"cnibox/chain"
+	"cnibox/spec"
+)
+
+// Release is the release of the reference plugins whose behaviour the plugins
+// have. nerdctl and Nomad read it from the about text and compare it.
+const Release = "v1.9.1"
+
+// Version is the version of this program; the Makefile sets it.
+var Version = "0.1.0"
+
+// Serve runs a plugin as the specification says: CNI_* and stdin become a
+// request, its verb's answer is written on stdout. It returns the exit code:
+// 0, or 1 after an error object on stdout.
+func Serve(ctx context.Context, a *Applet, p Process) int {
+	switch spec.Verb(p.Getenv("CNI_COMMAND")) {
+	case "":
+		about(a, p.Stderr)
+		return 0
+	case spec.GetVersion:
+		// An unreadable stdin is as good as none.
+		conf, _ := readInput(ctx, p.Stdin, quiet)
+		return write(p, versionAnswer(conf, a.Verbs.Since))
+	}
+	version := spec.Newest
+	out, err := answer(ctx, a, p, &version)
+	if err != nil {
+		write(p, encodeError(err, version))
+		return 1
+	}
+	return write(p, out)
+}
+
+// about tells a person, and callers that look for the first line, what this is.
+func about(a *Applet, w io.Writer) {
+	var versions []string
+	for _, v := range spec.Versions(a.Verbs.Since) {
+		versions = append(versions, v.String())
+	}
+	fmt.Fprintf(w, "CNI %s plugin %s+cnibox.%s\nCNI protocol versions supported: %s\n",
+		a.Name, Release, Version, strings.Join(versions, ", "))
+}
+
+// answer returns the bytes of the verb's result, none for a verb without one.
+// It sets version to the one of the configuration as soon as that is known. A
+// panic is the last line of defence: the runtime gets an error that it can
+// read, and the stack goes where people look.
+func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (out []byte, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			fmt.Fprintf(p.Stderr, "cnibox %s: panic: %v\n%s", a.Name, v, debug.Stack())
+			out, err = nil, spec.Errorf(spec.CodeInternal, "panic: %v", v)
+		}
+	}()
+	call, err := spec.ReadCall(p.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	conf, err := readInput(ctx, p.Stdin, 0)
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeIO, "error reading from stdin: %w", err)
+	}
+	r, err := spec.NewRequest(call, conf)
+	if err != nil {
+		return nil, err
+	}
+	*version = r.Net.Version
+	r.Warn = func(format string, args ...any) {
+		fmt.Fprintf(p.Stderr, "cnibox %s: %s\n", a.Name, fmt.Sprintf(format, args...))
+	}
+	r.Invoker = &chain.Local{Path: r.Path, Lookup: lookupPlugin, Environ: p.Environ, Stderr: p.Stderr}
+	result, err := guarded(a).Do(ctx, r)
+	if err != nil || result == nil {
+		return nil, err
+	}
+	return result.Encode(r.Net.Version)
+}
+
+// write puts an answer on stdout. When that fails the runtime sees no result
+// and an exit code of 1, so it calls DEL, as after any ADD that failed.
+func write(p Process, out []byte) int {
+	if len(out) == 0 {
+		return 0
+	}
+	if _, err := p.Stdout.Write(out); err != nil {
+		failed := spec.Errorf(spec.CodeIO, "write the answer: %w", err)
+		p.Stderr.Write(append(encodeError(failed, spec.Newest), '\n'))
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,36 @@
+// Command cnibox is every CNI plugin, and the runtime cni-exec, in one static
+// binary: the name it is called by says which.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+
+	"cnibox/applets"
+)
+
+// The first thread must not be one that rtnl puts into another namespace and
+// throws away: it cannot end, and /proc/self is its view.
+func init() { runtime.LockOSThread() }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	// The first signal lets the applet undo its work; the second kills.
+	context.AfterFunc(ctx, stop)
+	var args []string
+	name := ""
+	if len(os.Args) > 0 { // execve allows an empty argv
+		name, args = os.Args[0], os.Args[1:]
+	}
+	os.Exit(applets.Run(ctx, name, applets.Process{
+		Args:    args,
+		Getenv:  os.Getenv,
+		Environ: os.Environ(),
+		Stdin:   os.Stdin,
+		Stdout:  os.Stdout,
+		Stderr:  os.Stderr,
+	}))
+}
