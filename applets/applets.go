@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"cnibox/chain"
 	"cnibox/spec"
 )
 
@@ -37,6 +38,16 @@ type Process struct {
 	Environ        []string            // as [os.Environ]; for programs that the applet starts
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
+
+	// ForceExec starts a process even for plugins that are built in; tests
+	// compare both ways.
+	ForceExec bool
+}
+
+// invoker returns what runs delegates and members of a chain: plugins found in
+// the folders of path, and those built in.
+func (p Process) invoker(path []string) *chain.Local {
+	return &chain.Local{Path: path, Lookup: lookupPlugin, Environ: p.Environ, Stderr: p.Stderr, ForceExec: p.ForceExec}
 }
 
 // table is filled while the package is initialised and never changes after.

@@ -7,7 +7,6 @@ import (
 	"runtime/debug"
 	"strings"
 
-	"cnibox/chain"
 	"cnibox/spec"
 )
 
@@ -24,6 +23,9 @@ var Version = "0.1.0"
 func Serve(ctx context.Context, a *Applet, p Process) int {
 	switch spec.Verb(p.Getenv("CNI_COMMAND")) {
 	case "":
+		if len(p.Args) > 0 && isHelp(p.Args[0]) {
+			return writeHelp(a, p.Stdout)
+		}
 		about(a, p.Stderr)
 		return 0
 	case spec.GetVersion:
@@ -77,7 +79,7 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	r.Warn = func(format string, args ...any) {
 		fmt.Fprintf(p.Stderr, "cnibox %s: %s\n", a.Name, fmt.Sprintf(format, args...))
 	}
-	r.Invoker = &chain.Local{Path: r.Path, Lookup: lookupPlugin, Environ: p.Environ, Stderr: p.Stderr}
+	r.Invoker = p.invoker(r.Path)
 	result, err := guarded(a).Do(ctx, r)
 	if err != nil || result == nil {
 		return nil, err

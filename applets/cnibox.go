@@ -1,0 +1,136 @@
+package applets
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+
+	"cnibox/spec"
+)
+
+func init() {
+	register(&Applet{
+		Name:    "cnibox",
+		Summary: "lists the applets, tells their keys, lays and verifies the links",
+		Help: `
+cnibox                          list the applets
+cnibox APPLET …                 do as the link APPLET does
+cnibox help APPLET              show every key of a plugin's configuration
+cnibox install DIR [APPLET …]   lay relative links in DIR, of all applets or these;
+                                files of these names are replaced, each at once
+cnibox verify DIR               tell whether each applet's name in DIR leads to this
+                                binary; exit code 1 if one does not
+cnibox version                  show our version and the releases it follows`,
+		Main: cniboxMain,
+	})
+}
+
+// cniboxMain returns 0, 1 for what failed, and 2 for what it was not able to understand.
+func cniboxMain(ctx context.Context, p Process) int {
+	if len(p.Args) == 0 {
+		if p.Getenv("CNI_COMMAND") != "" { // a runtime called, for a plugin of this name
+			return unknown("cnibox", p)
+		}
+		return writeList(p.Stdout)
+	}
+	cmd, args := p.Args[0], p.Args[1:]
+	switch {
+	case isHelp(cmd):
+		return cniboxHelp(p, args)
+	case cmd == "list" || cmd == "--list":
+		return writeList(p.Stdout)
+	case cmd == "version" || cmd == "--version":
+		fmt.Fprintf(p.Stdout, "cnibox %s, as the CNI plugins %s, CNI %s to %s, %s\n",
+			Version, Release, spec.V010, spec.Newest, runtime.Version())
+		return 0
+	case cmd == "install" || cmd == "--install":
+		return cniboxInstall(p, args)
+	case cmd == "verify" || cmd == "--verify":
+		return cniboxVerify(p, args)
+	}
+	a, ok := Lookup(cmd)
+	if !ok {
+		return usage(p, "no applet or command is named %q%s", cmd, suggest(cmd))
+	}
+	if a.Name == "cnibox" {
+		return usage(p, "cnibox does not run itself")
+	}
+	p.Args = args
+	return a.run(ctx, p)
+}
+
+// usage tells what was not understood.
+func usage(p Process, format string, args ...any) int {
+	fmt.Fprintf(p.Stderr, "cnibox: %s (`cnibox` lists the applets, `cnibox help cnibox` the commands)\n", fmt.Sprintf(format, args...))
+	return 2
+}
+
+func isHelp(arg string) bool { return arg == "help" || arg == "--help" || arg == "-h" }
+
+func cniboxHelp(p Process, args []string) int {
+	if len(args) == 0 {
+		return writeList(p.Stdout)
+	}
+	a, ok := Lookup(args[0])
+	if !ok {
+		return usage(p, "no applet is named %q%s", args[0], suggest(args[0]))
+	}
+	return writeHelp(a, p.Stdout)
+}
+
+// writeHelp shows an applet's summary and its keys or usage.
+func writeHelp(a *Applet, w io.Writer) int {
+	fmt.Fprintf(w, "%s: %s\n\n%s\n", a.Name, a.Summary, strings.Trim(a.Help, "\n"))
+	return 0
+}
+
+func writeList(w io.Writer) int {
+	fmt.Fprintf(w, "usage: cnibox APPLET …, or a link named APPLET; cnibox help APPLET | install DIR | verify DIR | version\n\n")
+	all := All()
+	width := 0
+	for _, a := range all {
+		width = max(width, len(a.Name))
+	}
+	for _, a := range all {
+		fmt.Fprintf(w, "  %-*s  %s\n", width, a.Name, a.Summary)
+	}
+	return 0
+}
+
+// suggest returns a question after the applet whose name is nearest, if one is near.
+func suggest(name string) string {
+	var names []string
+	for _, a := range All() {
+		if distance(name, a.Name) <= 2 {
+			names = append(names, a.Name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	near := slices.MinFunc(names, func(a, b string) int { return distance(name, a) - distance(name, b) })
+	return fmt.Sprintf("; %q?", near)
+}
+
+// distance is the number of bytes to insert, delete or change to get from a to b.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before := row[0] // of the row above, one to the left
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := before
+			if a[i] != b[j] {
+				cost = 1 + min(before, row[j], row[j+1])
+			}
+			before, row[j+1] = row[j+1], cost
+		}
+	}
+	return row[len(b)]
+}

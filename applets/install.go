@@ -1,0 +1,133 @@
+package applets
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"cnibox/internal/fault"
+)
+
+// executable is the running file, whatever links led to it.
+const executable = "/proc/self/exe"
+
+// cniboxInstall lays the links of all applets, or of those named, in a folder.
+func cniboxInstall(p Process, args []string) int {
+	if len(args) == 0 {
+		return usage(p, "install needs a folder")
+	}
+	var names []string
+	for _, a := range All() {
+		names = append(names, a.Name)
+	}
+	if len(args) > 1 {
+		names = args[1:]
+	}
+	for _, name := range names {
+		if a, ok := Lookup(name); !ok || a.Name != name {
+			return usage(p, "no applet is named %q%s", name, suggest(name))
+		}
+	}
+	told, err := install(args[0], names)
+	if err != nil {
+		fmt.Fprintf(p.Stderr, "cnibox: install: %s\n", err)
+		return 1
+	}
+	fmt.Fprintf(p.Stdout, "cnibox: %s\n", told)
+	return 0
+}
+
+// install lays a relative link to this binary in dir for each name, and makes
+// dir if it is missing. Each link is laid by rename: a name always leads to
+// the old file or to the new one, no file is written into (it may be running,
+// or a link to the binary of all applets), and a second call changes nothing.
+// Directories and special files are refused before the first change.
+func install(dir string, names []string) (told string, err error) {
+	binary, err := os.Readlink(executable)
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(binary); err != nil {
+		return "", fmt.Errorf("this binary has no path any more: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	// Links are relative to where the folder really is.
+	if dir, err = filepath.Abs(dir); err != nil {
+		return "", err
+	}
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		return "", err
+	}
+	target, err := filepath.Rel(dir, binary)
+	if err != nil {
+		return "", err
+	}
+	lay, replaced, err := plan(dir, binary, target, names)
+	if err != nil {
+		return "", err
+	}
+	if err := layLinks(dir, target, lay); err != nil {
+		return "", err
+	}
+	told = fmt.Sprintf("%s: %d of %d links to %s laid", dir, len(lay), len(names), target)
+	if len(replaced) > 0 {
+		told += ", in place of older files: " + strings.Join(replaced, " ")
+	}
+	return told, nil
+}
+
+// plan returns the names whose links are to be laid, and those of them that
+// belong to something else now.
+func plan(dir, binary, target string, names []string) (lay, replaced []string, err error) {
+	for _, name := range names {
+		path := filepath.Join(dir, name)
+		st, err := os.Lstat(path)
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+			lay = append(lay, name)
+			continue
+		case err != nil:
+			return nil, nil, err
+		case path == binary: // the binary itself lies here, under an applet's name
+			continue
+		case st.Mode().Type() == os.ModeSymlink:
+			if now, err := os.Readlink(path); err == nil && now == target {
+				continue
+			}
+		case !st.Mode().IsRegular():
+			return nil, nil, fmt.Errorf("%s is neither a file nor a link, and stays; nothing was changed", path)
+		}
+		lay, replaced = append(lay, name), append(replaced, name)
+	}
+	return lay, replaced, nil
+}
+
+// layLinks makes the links in a folder of their own inside dir and moves each
+// to its place.
+func layLinks(dir, target string, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	if err := fault.Check("install " + dir); err != nil {
+		return err
+	}
+	tmp, err := os.MkdirTemp(dir, ".cnibox-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	for _, name := range names {
+		link := filepath.Join(tmp, name)
+		if err := os.Symlink(target, link); err != nil {
+			return err
+		}
+		if err := os.Rename(link, filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
