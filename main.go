@@ -17,9 +17,9 @@ import (
 func init() { runtime.LockOSThread() }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	// The first signal lets the applet undo its work; the second kills.
-	context.AfterFunc(ctx, stop)
+	ctx, cancel := context.WithCancel(context.Background())
+	go endOnSignal(cancel)
+
 	var args []string
 	name := ""
 	if len(os.Args) > 0 { // execve allows an empty argv
@@ -33,4 +33,15 @@ func main() {
 		Stdout:  os.Stdout,
 		Stderr:  os.Stderr,
 	}))
+}
+
+// endOnSignal lets the applet undo its work at the first signal; the second
+// kills. It runs beside main because [signal.Notify] waits for two threads to
+// start, a sixth of the whole run of a short verb.
+func endOnSignal(cancel context.CancelFunc) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGINT, syscall.SIGTERM)
+	<-c
+	signal.Stop(c)
+	cancel()
 }
