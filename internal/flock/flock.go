@@ -3,19 +3,15 @@ package flock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// longest is the longest pause between two tries.
-const longest = 5 * time.Millisecond
-
 // Exclusive locks the file at path, which it creates with the given mode if
-// it is missing; see [lock].
+// it is missing; see [Wait]. Only a regular file is locked, a symbolic link is
+// refused.
 func Exclusive(ctx context.Context, path string, mode os.FileMode) (unlock func(), err error) {
 	return lock(ctx, path, mode, unix.LOCK_EX)
 }
@@ -25,30 +21,78 @@ func Shared(ctx context.Context, path string, mode os.FileMode) (unlock func(), 
 	return lock(ctx, path, mode, unix.LOCK_SH)
 }
 
-// lock waits until the lock is there or ctx is done. A symbolic link at path
-// is refused. The kernel gives the lock back when the process ends, however
-// it ends.
 func lock(ctx context.Context, path string, mode os.FileMode, how int) (func(), error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, mode)
+	const flags = unix.O_RDONLY | unix.O_CREAT | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
+	fd, err := unix.Open(path, flags, uint32(mode.Perm()))
 	if err != nil {
-		return nil, fmt.Errorf("lock: %w", err)
+		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
 	}
-	pause := 50 * time.Microsecond
+	unlock, err := Wait(ctx, fd, how)
+	if err != nil {
+		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
+	}
+	return unlock, nil
+}
+
+// Wait takes an flock(2) of the given kind, LOCK_EX or LOCK_SH, on an open
+// file and waits for it until ctx is done. The descriptor is Wait's from here on:
+// unlock closes it, and so does an error. The kernel gives the lock back when
+// the process ends, however it ends.
+func Wait(ctx context.Context, fd, how int) (unlock func(), err error) {
+	if err := regular(fd); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	unlock = func() { unix.Close(fd) }
+	err = flock(fd, how|unix.LOCK_NB)
+	if err == nil {
+		return unlock, nil
+	}
+	if err != unix.EWOULDBLOCK {
+		unlock()
+		return nil, err
+	}
+	return block(ctx, fd, how)
+}
+
+// block waits in the kernel, on a goroutine that may outlive the call: a lock
+// that arrives after ctx is done is given back where it arrives.
+func block(ctx context.Context, fd, how int) (func(), error) {
+	got := make(chan error, 1)
+	go func() { got <- flock(fd, how) }()
+	select {
+	case err := <-got:
+		if err != nil {
+			unix.Close(fd)
+			return nil, err
+		}
+		return func() { unix.Close(fd) }, nil
+	case <-ctx.Done():
+		go func() {
+			<-got
+			unix.Close(fd)
+		}()
+		return nil, fmt.Errorf("held by another process: %w", ctx.Err())
+	}
+}
+
+func flock(fd, how int) error {
 	for {
-		err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
-		if err == nil {
-			return func() { f.Close() }, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			f.Close()
-			return nil, fmt.Errorf("lock %s: %w", path, err)
-		}
-		select {
-		case <-ctx.Done():
-			f.Close()
-			return nil, fmt.Errorf("lock %s: %w", path, ctx.Err())
-		case <-time.After(pause):
-			pause = min(2*pause, longest)
+		if err := unix.Flock(fd, how); err != unix.EINTR {
+			return err
 		}
 	}
+}
+
+// regular keeps pipes, devices and directories from being locked in the place
+// of a lock file.
+func regular(fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return fmt.Errorf("not a regular file: %w", unix.EINVAL)
+	}
+	return nil
 }

@@ -1,0 +1,121 @@
+package flock_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/flock"
+)
+
+func hold(t *testing.T, path string) func() {
+	t.Helper()
+	unlock, err := flock.Exclusive(t.Context(), path, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return unlock
+}
+
+func TestExclusiveWaits(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	unlock := hold(t, path)
+	got := make(chan error, 1)
+	go func() {
+		again, err := flock.Exclusive(context.Background(), path, 0o600)
+		if err == nil {
+			again()
+		}
+		got <- err
+	}()
+	select {
+	case err := <-got:
+		t.Fatalf("a held lock was given away: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	unlock()
+	select {
+	case err := <-got:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the lock did not arrive")
+	}
+}
+
+func TestCancel(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	unlock := hold(t, path)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := flock.Exclusive(ctx, path, 0o600); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("got %v, want the deadline", err)
+	}
+	// The cancelled waiter may get the lock first; it must give it back.
+	unlock()
+	late, stop := context.WithTimeout(t.Context(), 10*time.Second)
+	defer stop()
+	again, err := flock.Exclusive(late, path, 0o600)
+	if err != nil {
+		t.Fatalf("after the cancelled waiter: %v", err)
+	}
+	again()
+}
+
+func TestShared(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	a, err := flock.Shared(t.Context(), path, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a()
+	b, err := flock.Shared(t.Context(), path, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := flock.Exclusive(ctx, path, 0o600); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("exclusive beside shared: got %v, want the deadline", err)
+	}
+}
+
+func TestOddFiles(t *testing.T) {
+	dir := t.TempDir()
+	odd := map[string]func(string) error{
+		"link": func(p string) error { return os.Symlink(filepath.Join(dir, "elsewhere"), p) },
+		"fifo": func(p string) error { return unix.Mkfifo(p, 0o600) },
+		"dir":  func(p string) error { return os.Mkdir(p, 0o700) },
+		"socket": func(p string) error {
+			l, err := net.Listen("unix", p)
+			if err == nil {
+				t.Cleanup(func() { l.Close() })
+			}
+			return err
+		},
+	}
+	for name, make := range odd {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(dir, name)
+			if err := make(path); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			if _, err := flock.Exclusive(ctx, path, 0o600); err == nil {
+				t.Error("was locked")
+			}
+			if _, err := os.Lstat(filepath.Join(dir, "elsewhere")); !errors.Is(err, os.ErrNotExist) {
+				t.Error("the link was followed")
+			}
+		})
+	}
+}
