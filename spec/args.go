@@ -1,8 +1,71 @@
 package spec
 
+import (
+	"sort"
+	"strings"
+)
+
 // Args are the pairs of CNI_ARGS; of a repeated key the last value counts.
 type Args map[string]string
 
 // ParseArgs reads K=V;K=V. It splits each pair at its first "=" and skips empty
 // parts; a part without "=" is an error with code 4.
-func ParseArgs(s string) (Args, error) { panic("spec helper") }
+func ParseArgs(s string) (Args, error) {
+	args := Args{}
+	for part := range strings.SplitSeq(s, ";") {
+		if part == "" {
+			continue
+		}
+		key, value, ok := strings.Cut(part, "=")
+		if !ok || key == "" {
+			return nil, Errorf(CodeEnv, "ARGS: invalid pair %q", part)
+		}
+		args[key] = value
+	}
+	if _, err := args.ignoreUnknown(); err != nil {
+		return nil, err
+	}
+	return args, nil
+}
+
+// ignoreUnknown reads the key IgnoreUnknown: 1, 0, true or false in any case.
+func (a Args) ignoreUnknown() (bool, error) {
+	text, ok := a["IgnoreUnknown"]
+	switch strings.ToLower(text) {
+	case "1", "true":
+		return true, nil
+	case "0", "false":
+		return false, nil
+	}
+	if ok {
+		return false, Errorf(CodeEnv, "ARGS: IgnoreUnknown %q is neither true nor false", text)
+	}
+	return false, nil
+}
+
+// unknown returns the sorted keys that are no convention: IP, MAC, GATEWAY,
+// IgnoreUnknown and what begins with K8S_.
+func (a Args) unknown() []string {
+	var keys []string
+	for k := range a {
+		switch k {
+		case "IP", "MAC", "GATEWAY", "IgnoreUnknown":
+			continue
+		}
+		if !strings.HasPrefix(k, "K8S_") {
+			keys = append(keys, k)
+		}
+	}
+	sort.Strings(keys)
+	return keys
+}
+
+// WarnUnknownArgs warns once of the keys of CNI_ARGS that nobody here knows,
+// unless IgnoreUnknown is set. It is for the one who read the environment; a
+// delegate or the next plugin of a chain would only repeat it.
+func (r *Request) WarnUnknownArgs() {
+	quiet, _ := r.args.ignoreUnknown() // checked by ParseArgs
+	if keys := r.args.unknown(); len(keys) > 0 && !quiet {
+		r.Warn("ARGS: unknown args %q ignored", keys)
+	}
+}

@@ -1,6 +1,11 @@
 package spec
 
-import "fmt"
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+)
 
 // The codes of an [Error]: CNI specification 1.1.0, section "Error", and
 // 8, which the reference plugins use for an unusable network namespace.
@@ -47,4 +52,45 @@ func (e *Error) Unwrap() error { return e.Err }
 func Errorf(code int, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Code: code, Msg: err.Error(), Err: err}
+}
+
+// AsError returns what the runtime is told of err: all its text, and the code
+// of the innermost [Error] in it, of the first one if errors were joined. An
+// error without any has code 999. It is nil for nil.
+func AsError(err error) *Error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := err.(*Error); ok && !hasTyped(e.Err) {
+		return e
+	}
+	out := &Error{Code: CodeInternal, Msg: err.Error(), Err: err}
+	var e *Error
+	for next := err; errors.As(next, &e); next = e.Err {
+		out.Code = e.Code
+		// Error() has put the details into the text; take them out again.
+		if msg, ok := strings.CutSuffix(out.Msg, "; "+e.Details); ok && e.Details != "" {
+			out.Msg, out.Details = msg, e.Details
+		}
+	}
+	return out
+}
+
+// hasTyped reports whether err is or wraps an [Error].
+func hasTyped(err error) bool {
+	var e *Error
+	return errors.As(err, &e)
+}
+
+// Encode writes the error for stdout, in the given version, or the newest if
+// that is none of ours: indented by four spaces, without a newline at the end.
+func (e *Error) Encode(v Version) []byte {
+	if !known(v.String(), Version{}) {
+		v = Newest
+	}
+	b, _ := json.MarshalIndent(struct { // numbers and strings cannot fail
+		CNIVersion string `json:"cniVersion"`
+		*Error
+	}{v.String(), e}, "", "    ")
+	return b
 }

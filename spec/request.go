@@ -3,77 +3,233 @@ package spec
 import (
 	"context"
 	"encoding/json"
-	"net"
+	"slices"
+)
+
+// MaxConf is the size of the largest configuration that is read, in bytes.
+const MaxConf = 4 << 20
+
+// The keys of the set of valid attachments in a GC configuration: today's
+// text and runtimes have the first, the tagged 1.1.0 has the second.
+const (
+	keyValid    = "cni.dev/valid-attachments"
+	keyAttached = "cni.dev/attachments"
 )
 
 // A Request is one verb for one plugin. Plugins see nothing else of the
 // process they run in.
 type Request struct {
 	Attachment
-	Call    Call         // Verb, NetNS and what else the runtime said, as it came
-	Path    []string     // the folders of CNI_PATH; empty: plugins of this binary alone
-	Net     NetConf      // keys common to all plugins
-	Prev    *Result      // prevResult; nil if there is none
-	Valid   []Attachment // GC: what is still attached
-	Invoker Invoker      // runs delegates; never nil
+	Call Call     // Verb, NetNS and what else the runtime said, as it came
+	Path []string // the folders of CNI_PATH; empty: plugins of this binary alone
+	Net  NetConf  // keys common to all plugins
+	Prev *Result  // prevResult; nil if there is none
+
+	// Valid is what is still attached, for GC. It is nil if the runtime did
+	// not say, and empty if nothing is attached.
+	Valid []Attachment
+
+	Invoker Invoker // runs delegates; never nil
 
 	// Warn prints one line for people on stderr; never nil.
 	Warn func(format string, args ...any)
 
 	args Args
 	conf json.RawMessage // the plugin's own configuration, as it came
+	top  []Member        // its members
 }
 
 // NetConf are the keys common to all plugins.
 type NetConf struct {
-	Version Version // of cniVersion; 0.1.0 if that is missing or empty
-	Name    string
-	Type    string
-	IPAM    struct{ Type string } // Type is empty if there is no IPAM
-	DNS     DNS
+	Version    Version // of cniVersion; 0.1.0 if that is missing or empty, zero if it is no version
+	CNIVersion string  // cniVersion as written
+	Name       string
+	Type       string
+	IPAM       struct{ Type string } // Type is empty if there is no IPAM
+	DNS        DNS
 }
-
-// A Call is what a runtime tells a plugin besides the configuration: the CNI_*
-// variables of the environment.
-type Call struct {
-	Verb          Verb
-	ContainerID   string
-	NetNS         string // path; may be empty in DEL, GC and STATUS
-	IfName        string
-	Args          string // CNI_ARGS as it came
-	Path          string // CNI_PATH as it came
-	NetNSOverride bool   // CNI_NETNS_OVERRIDE: our own namespace is meant
-}
-
-// ReadCall reads and checks the CNI_* variables; errors have code 4 and name
-// the variables.
-func ReadCall(getenv func(string) string) (Call, error) { panic("spec helper") }
-
-// Environ returns the call as CNI_* variables.
-func (c Call) Environ() []string { panic("spec helper") }
 
 // NewRequest reads a plugin's configuration. Errors have code 6 (not JSON) or 7
-// (what it says is invalid). Invoker and Warn are the caller's to set.
-func NewRequest(c Call, conf []byte) (*Request, error) { panic("spec helper") }
-
-// Decode reads the plugin's own keys into conf; errors have code 7 and name the key.
-func (r *Request) Decode(conf any) error { panic("spec helper") }
-
-// MAC returns the address asked for in runtimeConfig.mac, args.cni.mac, CNI_ARGS MAC
-// or the key mac, the first that is there; nil: none. Errors have code 7 (4 for CNI_ARGS).
-func (r *Request) MAC() (net.HardwareAddr, error) { panic("spec helper") }
-
-// Arg returns the value of a key of CNI_ARGS.
-func (r *Request) Arg(key string) (string, bool) { panic("spec helper") }
-
-// Wire returns the stdin of an exec'd plugin: the configuration with prevResult in
-// r.Net.Version, all else as it came.
-func (r *Request) Wire() ([]byte, error) { panic("spec helper") }
-
-// Delegate runs a verb of another plugin with the same call and configuration.
-func (r *Request) Delegate(ctx context.Context, plugin string, v Verb) (*Result, error) {
-	panic("spec helper")
+// (what it says is invalid), and 3 or 4 if the call's names are. Invoker and
+// Warn are the caller's to set; until then Warn is silent.
+//
+// Whether the plugin serves the version is for [Verbs.Do] to say; prevResult
+// and the set of GC are read only in a version that exists.
+func NewRequest(c Call, conf []byte) (*Request, error) {
+	if len(conf) > MaxConf {
+		return nil, Errorf(CodeDecode, "network config of more than %d bytes", MaxConf)
+	}
+	top, err := Members(conf)
+	if err != nil {
+		return nil, Errorf(CodeDecode, "error unmarshall network config: %w", err)
+	}
+	r := &Request{Call: c, Path: folders(c.Path), conf: conf, top: top, Warn: func(string, ...any) {}}
+	if err := r.readNames(); err != nil {
+		return nil, err
+	}
+	if err := r.readCommon(); err != nil {
+		return nil, err
+	}
+	if !r.Net.exact(Version{}) {
+		return r, nil
+	}
+	if err := r.readPrev(); err != nil {
+		return nil, err
+	}
+	return r, r.readValid()
 }
 
-// Do runs the request's verb, as the version allows it.
-func (v Verbs) Do(ctx context.Context, r *Request) (*Result, error) { panic("spec helper") }
+// readNames reads the version and the name, and checks all names and CNI_ARGS
+// where the verb is about an attachment. In other verbs the runtime may have
+// put anything there, so nothing of it goes on.
+func (r *Request) readNames() (err error) {
+	vals := pick(r.top, "cniVersion", "name")
+	if err := optional("cniVersion", vals[0], &r.Net.CNIVersion); err != nil {
+		return Errorf(CodeDecode, "error unmarshall network config: %w", err)
+	}
+	if v, err := ParseVersion(r.Net.CNIVersion); err == nil {
+		r.Net.Version = v
+	}
+	if err := optional("name", vals[1], &r.Net.Name); err != nil {
+		return Errorf(CodeConfig, "invalid network name: %w", err)
+	}
+	if err := CheckNetworkName(r.Net.Name); err != nil {
+		return err
+	}
+	r.Network = r.Net.Name
+	if !r.Call.Verb.attached() {
+		return nil
+	}
+	if err := CheckContainerID(r.Call.ContainerID); err != nil {
+		return err
+	}
+	if err := CheckIfName(r.Call.IfName); err != nil {
+		return err
+	}
+	r.ContainerID, r.IfName = r.Call.ContainerID, r.Call.IfName
+	r.args, err = ParseArgs(r.Call.Args)
+	return err
+}
+
+// readCommon reads type, ipam.type and dns.
+func (r *Request) readCommon() error {
+	vals := pick(r.top, "type", "ipam", "dns")
+	if err := optional("type", vals[0], &r.Net.Type); err != nil {
+		return Errorf(CodeConfig, "%w", err)
+	}
+	if err := optional("ipam", vals[1], &r.Net.IPAM); err != nil {
+		return Errorf(CodeConfig, "%w", err)
+	}
+	for _, name := range []string{r.Net.Type, r.Net.IPAM.Type} {
+		if name == "" {
+			continue
+		}
+		if err := CheckType(name); err != nil {
+			return err
+		}
+	}
+	p := parser{}
+	r.Net.DNS = p.dns("dns", vals[2])
+	if p.err != nil {
+		return Errorf(CodeConfig, "%w", p.err)
+	}
+	return nil
+}
+
+// readPrev reads prevResult in its own version.
+func (r *Request) readPrev() (err error) {
+	prev := pick(r.top, "prevResult")[0]
+	if prev == nil {
+		return nil
+	}
+	if prev[0] != '{' {
+		return Errorf(CodeConfig, "prevResult: %s where an object is due", kindOf(prev[0]))
+	}
+	if r.Prev, err = parseResult(split(prev), r.Net.Version); err != nil {
+		return Errorf(CodeConfig, "prevResult: %w", err)
+	}
+	return nil
+}
+
+// readValid reads the set of GC. A key with null is the empty set, as CRI-O
+// sends it.
+func (r *Request) readValid() error {
+	if r.Call.Verb != GC || !r.Net.Version.AtLeast(V110) {
+		return nil
+	}
+	for _, key := range []string{keyValid, keyAttached} {
+		for _, m := range slices.Backward(r.top) {
+			if m.Key == key {
+				return r.parseValid(key, m.Value)
+			}
+		}
+	}
+	return nil
+}
+
+// parseValid reads the list of one of the keys of the set of GC.
+func (r *Request) parseValid(key string, list []byte) error {
+	var entries []*struct{ ContainerID, IfName string }
+	if err := unmarshal(key, list, &entries); err != nil {
+		return Errorf(CodeConfig, "%w", err)
+	}
+	r.Valid = make([]Attachment, 0, len(entries))
+	for i, e := range entries {
+		if e == nil {
+			return Errorf(CodeConfig, "%s[%d] is null", key, i)
+		}
+		if err := CheckContainerID(e.ContainerID); err != nil {
+			return Errorf(CodeConfig, "%s[%d]: %s", key, i, err)
+		}
+		if err := CheckIfName(e.IfName); err != nil {
+			return Errorf(CodeConfig, "%s[%d]: %s", key, i, err)
+		}
+		r.Valid = append(r.Valid, Attachment{r.Network, e.ContainerID, e.IfName})
+	}
+	return nil
+}
+
+// optional decodes a value that may be absent.
+func optional(key string, raw json.RawMessage, into any) error {
+	if raw == nil {
+		return nil
+	}
+	return unmarshal(key, raw, into)
+}
+
+// Conf returns the configuration as it came. It must not be changed.
+func (r *Request) Conf() json.RawMessage { return r.conf }
+
+// Arg returns the value of a key of CNI_ARGS.
+func (r *Request) Arg(key string) (string, bool) {
+	value, ok := r.args[key]
+	return value, ok
+}
+
+// Encode writes a result as the answer to this request: in the version of the
+// configuration, and if that has room for one address of a family, with the
+// one of the interface asked for.
+func (r *Request) Encode(res *Result) ([]byte, error) {
+	return res.EncodeFor(r.Net.Version, r.IfName)
+}
+
+// Clone returns a copy that shares nothing with r that can change.
+func (r *Request) Clone() *Request {
+	c := *r
+	c.Prev = r.Prev.Clone()
+	c.Path = slices.Clone(r.Path)
+	c.Valid = slices.Clone(r.Valid)
+	return &c
+}
+
+// Delegate runs a verb of another plugin with the same call and configuration.
+// The plugin gets a copy of the request. It is the caller who must follow a
+// failed ADD by a DEL.
+func (r *Request) Delegate(ctx context.Context, plugin string, v Verb) (*Result, error) {
+	if err := CheckType(plugin); err != nil {
+		return nil, err
+	}
+	d := r.Clone()
+	d.Call.Verb = v
+	return r.Invoker.Invoke(ctx, plugin, d)
+}

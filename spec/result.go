@@ -2,7 +2,9 @@ package spec
 
 import (
 	"encoding/json"
+	"maps"
 	"net/netip"
+	"slices"
 )
 
 // A Result is the newest version's result, the only one the program knows;
@@ -57,16 +59,57 @@ type DNS struct {
 	Domain      string   `json:"domain,omitempty"`
 	Search      []string `json:"search,omitempty"`
 	Options     []string `json:"options,omitempty"`
+
+	extra members
 }
 
 // members are JSON members without a field of their own.
 type members map[string]json.RawMessage
 
-// ParseResult reads a result of any version; one without cniVersion is of version conf.
-func ParseResult(b []byte, conf Version) (*Result, error) { panic("spec helper") }
+// Clone returns a deep copy; nil of nil.
+func (r *Result) Clone() *Result {
+	if r == nil {
+		return nil
+	}
+	c := &Result{
+		Interfaces: slices.Clone(r.Interfaces),
+		IPs:        slices.Clone(r.IPs),
+		Routes:     slices.Clone(r.Routes),
+		DNS:        r.DNS.clone(),
+		extra:      maps.Clone(r.extra),
+	}
+	for i := range c.Interfaces {
+		c.Interfaces[i].extra = maps.Clone(c.Interfaces[i].extra)
+	}
+	for i := range c.IPs {
+		ip := &c.IPs[i]
+		ip.Interface, ip.extra = clonePtr(ip.Interface), maps.Clone(ip.extra)
+	}
+	for i := range c.Routes {
+		rt := &c.Routes[i]
+		rt.Table, rt.Scope, rt.extra = clonePtr(rt.Table), clonePtr(rt.Scope), maps.Clone(rt.extra)
+	}
+	return c
+}
 
-// Encode writes the result in the shape of version v, indented by four spaces.
-func (r *Result) Encode(v Version) ([]byte, error) { panic("spec helper") }
+// clone returns a deep copy.
+func (d DNS) clone() DNS {
+	d.Nameservers = slices.Clone(d.Nameservers)
+	d.Search = slices.Clone(d.Search)
+	d.Options = slices.Clone(d.Options)
+	d.extra = maps.Clone(d.extra)
+	return d
+}
 
-// Clone returns a deep copy.
-func (r *Result) Clone() *Result { panic("spec helper") }
+// Empty reports whether d says nothing.
+func (d DNS) Empty() bool {
+	return len(d.Nameservers)+len(d.Domain)+len(d.Search)+len(d.Options)+len(d.extra) == 0
+}
+
+// clonePtr returns a pointer to a copy; nil of nil.
+func clonePtr(p *int) *int {
+	if p == nil {
+		return nil
+	}
+	return new(*p)
+}

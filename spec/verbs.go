@@ -16,11 +16,31 @@ const (
 	GetVersion Verb = "VERSION"
 )
 
+// attached reports whether the verb is about one attachment, and so needs its
+// names.
+func (v Verb) attached() bool { return v == Add || v == Check || v == Del || v == Get }
+
+// since returns the oldest version that has the verb.
+func (v Verb) since() Version {
+	switch v {
+	case Check, Get:
+		return V040
+	case GC, Status:
+		return V110
+	}
+	return V010
+}
+
 // Verbs are what a plugin implements. A nil Status is healthy, a nil GC has
-// nothing to do, a nil Get answers with prevResult or code 3.
+// nothing to do, a nil Get answers with prevResult or code 3; a nil Add passes
+// prevResult on, a nil Check or Del succeeds.
 type Verbs struct {
 	// Since is the oldest version the plugin serves; zero: all versions.
 	Since Version
+
+	// CheckAlone says that CHECK needs no prevResult: what the plugin has to
+	// be like follows from the configuration or its own records.
+	CheckAlone bool
 
 	Add, Get               func(context.Context, *Request) (*Result, error)
 	Check, Del, Status, GC func(context.Context, *Request) error
@@ -30,4 +50,129 @@ type Verbs struct {
 // The result is nil for verbs that have none.
 type Invoker interface {
 	Invoke(ctx context.Context, plugin string, r *Request) (*Result, error)
+}
+
+// Do runs the request's verb, as the version allows it. A verb that is not one
+// has code 4, a version that has not this verb or that the plugin does not
+// serve has code 1, and a request without what the verb needs has code 7.
+func (v Verbs) Do(ctx context.Context, r *Request) (*Result, error) {
+	if err := v.Allow(r); err != nil {
+		return nil, err
+	}
+	switch r.Call.Verb {
+	case Add:
+		if v.Add != nil {
+			return v.Add(ctx, r)
+		}
+		if r.Prev == nil {
+			return &Result{}, nil
+		}
+		return r.Prev, nil
+	case Get:
+		if v.Get != nil {
+			return v.Get(ctx, r)
+		}
+		if r.Prev == nil {
+			return nil, Errorf(CodeUnknown, "unknown container %q", r.ContainerID)
+		}
+		return r.Prev, nil
+	}
+	if fn := v.silent(r.Call.Verb); fn != nil {
+		return nil, fn(ctx, r)
+	}
+	return nil, nil
+}
+
+// silent returns the function of a verb without a result; nil: none.
+func (v Verbs) silent(verb Verb) func(context.Context, *Request) error {
+	switch verb {
+	case Check:
+		return v.Check
+	case Del:
+		return v.Del
+	case Status:
+		return v.Status
+	}
+	return v.GC
+}
+
+// Allow reports why [Verbs.Do] would refuse the request without running any
+// code of the plugin; nil: it would not.
+func (v Verbs) Allow(r *Request) error {
+	verb := r.Call.Verb
+	switch verb {
+	case Add, Del:
+		return v.serves(r.Net)
+	case Check, Get, GC, Status:
+	case "":
+		return Errorf(CodeEnv, "required env variables [CNI_COMMAND] missing")
+	default:
+		return Errorf(CodeEnv, "unknown CNI_COMMAND: %s", verb)
+	}
+	if err := v.allows(verb, r.Net); err != nil {
+		return err
+	}
+	switch {
+	case verb == Check && r.Prev == nil && !v.CheckAlone && v.Check != nil:
+		return Errorf(CodeConfig, "required prevResult missing")
+	case verb == GC && r.Valid == nil:
+		return Errorf(CodeConfig, "GC needs the list %q; nothing was removed", keyValid)
+	}
+	return nil
+}
+
+// allows reports whether the version of the configuration has a verb that not
+// all versions have. The texts and their order are the reference's.
+func (v Verbs) allows(verb Verb, n NetConf) error {
+	config, err := ParseVersion(n.CNIVersion)
+	switch {
+	case err != nil:
+		return Errorf(CodeDecode, "error decoding version of network config: %w", err)
+	case !config.AtLeast(verb.since()):
+		return Errorf(CodeVersion, "config version does not allow %s", verb)
+	case !Newest.AtLeast(config):
+		return Errorf(CodeVersion, "plugin version does not allow %s", verb)
+	}
+	return v.serves(n)
+}
+
+// serves reports whether the plugin serves the version of a configuration: the
+// text must be one of ours exactly, so "1.0" is none.
+func (v Verbs) serves(n NetConf) error {
+	if n.exact(v.Since) {
+		return nil
+	}
+	var served []string
+	for _, s := range Versions(v.Since) {
+		served = append(served, s.String())
+	}
+	text := n.CNIVersion
+	if text == "" {
+		text = V010.String()
+	}
+	e := Errorf(CodeVersion, "incompatible CNI versions")
+	e.Details = "config is " + string(quote(text)) + ", plugin supports " + list(served)
+	return e
+}
+
+// list writes versions as the reference prints them: ["0.4.0" "1.0.0"].
+func list(versions []string) string {
+	s := "["
+	for i, v := range versions {
+		if i > 0 {
+			s += " "
+		}
+		s += `"` + v + `"`
+	}
+	return s + "]"
+}
+
+// exact reports whether cniVersion is written as one of the versions from
+// since on is; without one it is 0.1.0.
+func (n NetConf) exact(since Version) bool {
+	text := n.CNIVersion
+	if text == "" {
+		text = V010.String()
+	}
+	return known(text, since)
 }

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -58,7 +59,9 @@ func ParseVersion(s string) (Version, error) {
 }
 
 // String returns the three parts, as the specification writes them.
-func (v Version) String() string { return fmt.Sprintf("%d.%d.%d", v.Major, v.Minor, v.Patch) }
+func (v Version) String() string {
+	return strconv.Itoa(v.Major) + "." + strconv.Itoa(v.Minor) + "." + strconv.Itoa(v.Patch)
+}
 
 // AtLeast reports whether v is o or newer.
 func (v Version) AtLeast(o Version) bool {
@@ -69,4 +72,34 @@ func (v Version) AtLeast(o Version) bool {
 		return v.Minor > o.Minor
 	}
 	return v.Patch >= o.Patch
+}
+
+// NeedsAddress reports whether a result of version v must have an address:
+// below 0.3.0 there is nothing else in it.
+func (v Version) NeedsAddress() bool { return !v.AtLeast(V030) }
+
+// known reports whether the text is exactly a version of ours from since on.
+func known(text string, since Version) bool {
+	for _, v := range Versions(since) {
+		if v.String() == text {
+			return true
+		}
+	}
+	return false
+}
+
+// VersionAnswer returns what VERSION prints for a plugin that serves all
+// versions from since on: one line. It echoes the cniVersion of stdin if the
+// plugin serves that, else it is in the newest; bad input is no error.
+func VersionAnswer(stdin []byte, since Version) []byte {
+	var in struct{ CNIVersion string }
+	if err := json.Unmarshal(stdin, &in); err != nil || !known(in.CNIVersion, since) {
+		in.CNIVersion = Newest.String()
+	}
+	line := append([]byte(`{"cniVersion":`), quote(in.CNIVersion)...)
+	line = append(line, `,"supportedVersions":[`...)
+	for _, v := range Versions(since) {
+		line = append(comma(line), quote(v.String())...)
+	}
+	return append(line, "]}\n"...)
 }

@@ -1,0 +1,99 @@
+package spec
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// maxName is the longest file name, in bytes: NAME_MAX, include/uapi/linux/limits.h.
+// Container IDs, networks and plugins become file names.
+const maxName = 255
+
+// maxIfName is the longest interface name, in bytes: IFNAMSIZ without the
+// closing NUL, include/uapi/linux/if.h.
+const maxIfName = 15
+
+// CheckContainerID reports whether the name can be a container ID: a letter or
+// digit, then letters, digits, "_", "." and "-", 255 bytes at most. The code
+// is 3 if there is none and 4 if it is invalid.
+func CheckContainerID(id string) error {
+	switch {
+	case id == "":
+		return Errorf(CodeUnknown, "missing containerID")
+	case !plain(id):
+		return &Error{Code: CodeEnv, Msg: "invalid characters in containerID", Details: id}
+	case len(id) > maxName:
+		return &Error{Code: CodeEnv, Msg: "containerID is too long", Details: "255 bytes at most"}
+	}
+	return nil
+}
+
+// CheckNetworkName is [CheckContainerID] for the name of a network; the code is 7.
+func CheckNetworkName(name string) error {
+	switch {
+	case name == "":
+		return Errorf(CodeConfig, "missing network name")
+	case !plain(name):
+		return &Error{Code: CodeConfig, Msg: "invalid characters found in network name", Details: name}
+	case len(name) > maxName:
+		return &Error{Code: CodeConfig, Msg: "network name is too long", Details: "255 bytes at most"}
+	}
+	return nil
+}
+
+// CheckIfName reports whether the kernel takes the name for an interface as
+// it stands; the code is 4. A "%" is refused, since the kernel reads it as a
+// pattern and chooses another name.
+func CheckIfName(name string) error {
+	msg := ""
+	switch {
+	case name == "":
+		msg = "interface name is empty"
+	case len(name) > maxIfName:
+		return &Error{Code: CodeEnv, Msg: "interface name is too long",
+			Details: "interface name should be less than 16 characters"}
+	case name == "." || name == "..":
+		msg = "interface name is . or .."
+	case strings.ContainsAny(name, "/:") || strings.ContainsFunc(name, unicode.IsSpace):
+		msg = "interface name contains / or : or whitespace characters"
+	case strings.Contains(name, "%"):
+		msg = "interface name contains %"
+	case !printable(name):
+		msg = "interface name contains control characters or is not UTF-8"
+	default:
+		return nil
+	}
+	return &Error{Code: CodeEnv, Msg: msg}
+}
+
+// CheckType reports whether the name can be a plugin's: a file name, never a
+// path. The code is 7.
+func CheckType(name string) error {
+	switch {
+	case name == "":
+		return Errorf(CodeConfig, "missing plugin type")
+	case name == "." || name == ".." || strings.ContainsAny(name, `/\`) || !printable(name) || len(name) > maxName:
+		return Errorf(CodeConfig, "invalid plugin type %q", name)
+	}
+	return nil
+}
+
+// plain reports whether s has the alphabet of container IDs and networks.
+func plain(s string) bool {
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		case i > 0 && (c == '_' || c == '.' || c == '-'):
+		default:
+			return false
+		}
+	}
+	return s != ""
+}
+
+// printable reports whether s is UTF-8 without control characters.
+func printable(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
+}

@@ -1,0 +1,127 @@
+package spec
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"reflect"
+)
+
+// Decode reads the plugin's own keys into conf, a pointer to a struct; errors
+// have code 7 and name the key.
+func (r *Request) Decode(conf any) error {
+	err := unmarshal("", r.conf, conf)
+	if err == nil {
+		return nil
+	}
+	return Errorf(CodeConfig, "invalid network config: %w", r.blame(err, conf))
+}
+
+// blame finds the key whose value an UnmarshalText or UnmarshalJSON method
+// refused, which encoding/json does not tell. It is for the error path only.
+func (r *Request) blame(err error, conf any) error {
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) || reflect.TypeOf(conf).Kind() != reflect.Pointer {
+		return err
+	}
+	for _, m := range r.top {
+		one := append(append([]byte{'{'}, m.text...), '}')
+		fresh := reflect.New(reflect.TypeOf(conf).Elem()).Interface()
+		if err := json.Unmarshal(one, fresh); err != nil {
+			return fmt.Errorf("%q: %w", m.Key, err)
+		}
+	}
+	return err
+}
+
+// MAC returns the address asked for in runtimeConfig.mac, args.cni.mac, CNI_ARGS MAC
+// or the key mac, the first that is there; nil: none. Errors have code 7 (4 for CNI_ARGS).
+func (r *Request) MAC() (net.HardwareAddr, error) {
+	var conf struct {
+		RuntimeConfig struct{ MAC string }
+		Args          struct{ CNI struct{ MAC string } }
+		MAC           string
+	}
+	vals := pick(r.top, "runtimeConfig", "args", "mac")
+	for _, err := range []error{
+		optional("runtimeConfig", vals[0], &conf.RuntimeConfig),
+		optional("args", vals[1], &conf.Args),
+		optional("mac", vals[2], &conf.MAC),
+	} {
+		if err != nil {
+			return nil, Errorf(CodeConfig, "invalid network config: %w", err)
+		}
+	}
+	for _, from := range []struct {
+		what, mac string
+		code      int
+	}{
+		{"runtimeConfig.mac", conf.RuntimeConfig.MAC, CodeConfig},
+		{"args.cni.mac", conf.Args.CNI.MAC, CodeConfig},
+		{"CNI_ARGS: MAC", r.args["MAC"], CodeEnv},
+		{"mac", conf.MAC, CodeConfig},
+	} {
+		if from.mac == "" {
+			continue
+		}
+		mac, err := ParseMAC(from.mac)
+		if err != nil {
+			return nil, Errorf(from.code, "%s: %w", from.what, err)
+		}
+		return mac, nil
+	}
+	return nil, nil
+}
+
+// ParseMAC reads a link layer address that an interface can have: 6 octets,
+// unicast, or the 20 of InfiniBand, and not all zero.
+func ParseMAC(s string) (net.HardwareAddr, error) {
+	mac, err := net.ParseMAC(s)
+	if err != nil || len(mac) != 6 && len(mac) != 20 {
+		return nil, fmt.Errorf("%q is not a MAC address of 6 octets", s)
+	}
+	if len(mac) == 6 && mac[0]&1 != 0 {
+		return nil, fmt.Errorf("%q is a multicast MAC address", s)
+	}
+	for _, octet := range mac {
+		if octet != 0 {
+			return mac, nil
+		}
+	}
+	return nil, fmt.Errorf("%q is no MAC address of an interface", s)
+}
+
+// Wire returns the stdin of an exec'd plugin: the configuration with prevResult in
+// r.Net.Version, and the set of GC under both its keys, all else as it came.
+func (r *Request) Wire() ([]byte, error) {
+	var set []Member
+	if r.Prev != nil {
+		prev, err := r.Prev.wire(r.Net.Version, r.IfName)
+		if err != nil {
+			return nil, fmt.Errorf("prevResult: %w", err)
+		}
+		set = append(set, Member{Key: "prevResult", Value: prev})
+	}
+	if r.Call.Verb == GC && r.Valid != nil {
+		valid := encodeValid(r.Valid)
+		set = append(set, Member{Key: keyValid, Value: valid}, Member{Key: keyAttached, Value: valid})
+	}
+	wire, err := Splice(r.conf, set, "prevResult")
+	if err != nil {
+		return nil, Errorf(CodeConfig, "network config: %w", err)
+	}
+	return wire, nil
+}
+
+// encodeValid writes a set of attachments as the specification's list.
+func encodeValid(valid []Attachment) []byte {
+	list := []byte{'['}
+	for _, a := range valid {
+		o := object{}
+		o.str("containerID", a.ContainerID)
+		o.str("ifname", a.IfName)
+		list = append(comma(list), o.bytes()...)
+	}
+	return append(list, ']')
+}

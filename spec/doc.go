@@ -1,0 +1,11 @@
+// Package spec is the words of the CNI specification: versions, the call of a
+// runtime, a plugin's configuration, results, errors and verbs.
+//
+// It knows one form of each thing, the newest. What older versions look like
+// is known here alone, where bytes come in ([NewRequest], [ParseResult]) and
+// go out ([Result.Encode], [Request.Wire], [Error.Encode]). Nothing in it
+// touches the process, the disk or the kernel.
+//
+// Sources: CNI specification 0.1.0 to 1.1.0 and the JSON schemas of the
+// result and of the network configuration.
+package spec

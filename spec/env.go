@@ -1,0 +1,98 @@
+package spec
+
+import (
+	"path/filepath"
+	"strings"
+)
+
+// A Call is what a runtime tells a plugin besides the configuration: the CNI_*
+// variables of the environment.
+type Call struct {
+	Verb          Verb
+	ContainerID   string
+	NetNS         string // path; may be empty in DEL, GC and STATUS
+	IfName        string
+	Args          string // CNI_ARGS as it came
+	Path          string // CNI_PATH as it came
+	NetNSOverride bool   // CNI_NETNS_OVERRIDE: our own namespace is meant
+}
+
+// ReadCall reads and checks the CNI_* variables; errors have code 4 and name
+// the variables. An empty Verb is no error here, since it asks for the about
+// text, nor is an unknown one, which [Verbs.Do] reports after the configuration.
+func ReadCall(getenv func(string) string) (Call, error) {
+	c := Call{
+		Verb:          Verb(getenv("CNI_COMMAND")),
+		ContainerID:   getenv("CNI_CONTAINERID"),
+		NetNS:         getenv("CNI_NETNS"),
+		IfName:        getenv("CNI_IFNAME"),
+		Args:          getenv("CNI_ARGS"),
+		Path:          getenv("CNI_PATH"),
+		NetNSOverride: override(getenv("CNI_NETNS_OVERRIDE")),
+	}
+	if !c.Verb.attached() {
+		return c, nil
+	}
+	// An invalid name is told before the missing ones, as the reference does.
+	if c.ContainerID != "" {
+		if err := CheckContainerID(c.ContainerID); err != nil {
+			return c, err
+		}
+	}
+	if c.IfName != "" {
+		if err := CheckIfName(c.IfName); err != nil {
+			return c, err
+		}
+	}
+	return c, c.complete()
+}
+
+// complete names the variables that are missing.
+func (c Call) complete() error {
+	var missing []string
+	if c.ContainerID == "" {
+		missing = append(missing, "CNI_CONTAINERID")
+	}
+	if c.NetNS == "" && c.Verb != Del {
+		missing = append(missing, "CNI_NETNS")
+	}
+	if c.IfName == "" {
+		missing = append(missing, "CNI_IFNAME")
+	}
+	if missing == nil {
+		return nil
+	}
+	return Errorf(CodeEnv, "required env variables [%s] missing", strings.Join(missing, ","))
+}
+
+// override reads CNI_NETNS_OVERRIDE as the reference does.
+func override(s string) bool { return s == "1" || strings.EqualFold(s, "true") }
+
+// Environ returns the call as CNI_* variables: all six, also the empty ones,
+// so that none is inherited, and CNI_NETNS_OVERRIDE if it is set.
+func (c Call) Environ() []string {
+	env := []string{
+		"CNI_COMMAND=" + string(c.Verb),
+		"CNI_CONTAINERID=" + c.ContainerID,
+		"CNI_NETNS=" + c.NetNS,
+		"CNI_IFNAME=" + c.IfName,
+		"CNI_ARGS=" + c.Args,
+		"CNI_PATH=" + c.Path,
+	}
+	if c.NetNSOverride {
+		env = append(env, "CNI_NETNS_OVERRIDE=true")
+	}
+	return env
+}
+
+// folders splits a CNI_PATH. Empty parts are skipped: elsewhere they would
+// mean the working directory, which no runtime means.
+func folders(path string) []string {
+	var list []string
+	for _, dir := range filepath.SplitList(path) {
+		if dir != "" {
+			list = append(list, dir)
+		}
+	}
+	return list
+}

@@ -1,0 +1,259 @@
+package spec
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+)
+
+// maxDepth is how deep JSON may be nested. Real configurations need ten
+// levels; the bound keeps indented output from growing with the square of it.
+const maxDepth = 100
+
+// A Member is one member of a JSON object: its key without escapes, and its
+// value as written.
+type Member struct {
+	Key   string
+	Value json.RawMessage
+
+	text []byte // key, colon and value as written; nil if it was made here
+}
+
+// Members returns the members of a JSON object in their order, duplicates
+// included. Values are parts of obj and must not be changed. The error tells
+// what is not JSON, is not an object or is nested too deep.
+func Members(obj []byte) ([]Member, error) {
+	if !json.Valid(obj) {
+		var raw json.RawMessage
+		return nil, json.Unmarshal(obj, &raw) // only this one says why
+	}
+	if i := space(obj, 0); obj[i] != '{' {
+		return nil, fmt.Errorf("%s where an object is due", kindOf(obj[i]))
+	}
+	if depth(obj) > maxDepth {
+		return nil, fmt.Errorf("nested deeper than %d levels", maxDepth)
+	}
+	return split(obj), nil
+}
+
+// split is [Members] for bytes that are known to be a JSON object.
+func split(obj []byte) []Member {
+	ms := make([]Member, 0, 12)
+	i := space(obj, 0) + 1
+	for {
+		start := space(obj, i)
+		if obj[start] == '}' {
+			return ms
+		}
+		end := value(obj, start)
+		key := obj[start:end]
+		from := space(obj, space(obj, end)+1) // after the colon
+		i = value(obj, from)
+		ms = append(ms, Member{unquote(key), obj[from:i], obj[start:i]})
+		if i = space(obj, i); obj[i] == ',' {
+			i++
+		}
+	}
+}
+
+// elements returns the values of bytes that are known to be a JSON array.
+func elements(list []byte) []json.RawMessage {
+	var es []json.RawMessage
+	i := space(list, 0) + 1
+	for {
+		start := space(list, i)
+		if list[start] == ']' {
+			return es
+		}
+		i = value(list, start)
+		es = append(es, list[start:i])
+		if i = space(list, i); list[i] == ',' {
+			i++
+		}
+	}
+}
+
+// space returns the index of the first byte from i on that is no white space.
+func space(b []byte, i int) int {
+	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\t' || b[i] == '\r') {
+		i++
+	}
+	return i
+}
+
+// value returns the index after the value that begins at i of valid JSON. It
+// does not recurse, so that depth costs nothing.
+func value(b []byte, i int) int {
+	open := 0
+	for ; i < len(b); i++ {
+		switch b[i] {
+		case '"':
+			i = closing(b, i)
+		case '{', '[':
+			open++
+			continue
+		case '}', ']':
+			open--
+		case ' ', '\n', '\t', '\r', ',', ':':
+			continue
+		default:
+			i = literal(b, i)
+		}
+		if open == 0 {
+			return i + 1
+		}
+	}
+	return i
+}
+
+// closing returns the index of the quote that ends the string begun at i.
+func closing(b []byte, i int) int {
+	for i++; b[i] != '"'; i++ {
+		if b[i] == '\\' {
+			i++
+		}
+	}
+	return i
+}
+
+// literal returns the index of the last byte of the number or word begun at i.
+func literal(b []byte, i int) int {
+	for i+1 < len(b) && strings.IndexByte(" \n\t\r,:]}", b[i+1]) < 0 {
+		i++
+	}
+	return i
+}
+
+// depth returns how deep valid JSON is nested.
+func depth(b []byte) int {
+	open, deepest := 0, 0
+	for i := 0; i < len(b); i++ {
+		switch b[i] {
+		case '"':
+			i = closing(b, i)
+		case '{', '[':
+			open++
+			deepest = max(deepest, open)
+		case '}', ']':
+			open--
+		}
+	}
+	return deepest
+}
+
+// unquote reads a JSON string; most are plain ASCII and need no decoder.
+func unquote(quoted []byte) string {
+	for _, c := range quoted {
+		if c == '\\' || c >= 0x80 {
+			var s string
+			json.Unmarshal(quoted, &s) // valid already
+			return s
+		}
+	}
+	return string(quoted[1 : len(quoted)-1])
+}
+
+// pick returns the values of the given keys, in any case of letters; the last
+// of a repeated key counts, as in encoding/json. Absent and null are nil.
+func pick(ms []Member, keys ...string) []json.RawMessage {
+	vals := make([]json.RawMessage, len(keys))
+	for _, m := range ms {
+		if i := index(keys, m.Key); i >= 0 {
+			vals[i] = m.Value
+		}
+	}
+	for i, v := range vals {
+		if string(v) == "null" {
+			vals[i] = nil
+		}
+	}
+	return vals
+}
+
+// rest returns the members that [pick] with the same keys passes over.
+func rest(ms []Member, keys ...string) members {
+	var extra members
+	for _, m := range ms {
+		if index(keys, m.Key) >= 0 {
+			continue
+		}
+		if extra == nil {
+			extra = members{}
+		}
+		extra[m.Key] = m.Value
+	}
+	return extra
+}
+
+// index returns the place of a key in keys in any case of letters, or -1.
+func index(keys []string, key string) int {
+	for i, k := range keys {
+		if strings.EqualFold(k, key) {
+			return i
+		}
+	}
+	return -1
+}
+
+// unmarshal decodes the value of a key; the error names the key within it
+// that has the wrong type.
+func unmarshal(key string, b []byte, into any) error {
+	err := json.Unmarshal(b, into)
+	var wrong *json.UnmarshalTypeError
+	if !errors.As(err, &wrong) {
+		if err != nil {
+			return fmt.Errorf("%q: %w", key, err)
+		}
+		return nil
+	}
+	if key != "" && wrong.Field != "" {
+		key += "."
+	}
+	return fmt.Errorf("%q is %s where %s is due", key+wrong.Field, article(wrong.Value), wanted(wrong.Type))
+}
+
+// kindOf names the JSON type of a value by its first byte.
+func kindOf(c byte) string {
+	switch c {
+	case '{':
+		return "an object"
+	case '[':
+		return "an array"
+	case '"':
+		return "a string"
+	case 't', 'f':
+		return "a bool"
+	case 'n':
+		return "null"
+	}
+	return "a number"
+}
+
+// article puts "a" or "an" before what encoding/json found.
+func article(found string) string {
+	if strings.HasPrefix(found, "array") || strings.HasPrefix(found, "object") {
+		return "an " + found
+	}
+	return "a " + found
+}
+
+// wanted names the JSON type that a Go type is read from.
+func wanted(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Bool:
+		return "a bool"
+	case reflect.String:
+		return "a string"
+	case reflect.Slice, reflect.Array:
+		return "an array"
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return "an integer"
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return "an integer of 0 or more"
+	}
+	return "a " + t.String()
+}

@@ -1,0 +1,266 @@
+package spec
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strconv"
+)
+
+// ParseResult reads a result of any version; one without cniVersion is of
+// version conf. Errors have code 6 (not a JSON object) or 7 and name the
+// member.
+//
+// Members tell the shape, not the version: a result that says 0.2.0 and has
+// the members of a newer one, as the reference's loopback prints it, is read
+// for what it has. An index outside the list of interfaces, a null in a list,
+// a missing address or destination, and an address that is not exactly one,
+// are errors; an empty gateway is none, and so is the index -1, which old
+// libraries write for none.
+func ParseResult(b []byte, conf Version) (*Result, error) {
+	ms, err := Members(b)
+	if err != nil {
+		return nil, Errorf(CodeDecode, "result: %w", err)
+	}
+	r, err := parseResult(ms, conf)
+	if err != nil {
+		return nil, Errorf(CodeConfig, "result: %w", err)
+	}
+	return r, nil
+}
+
+// resultKeys are the members of a result in all versions; ip is what the text
+// of 0.3.0 calls ips, and belongs to that version alone.
+var resultKeys = [...]string{"cniVersion", "interfaces", "ips", "routes", "dns", "ip4", "ip6", "ip"}
+
+// parseResult reads the members of a result.
+func parseResult(ms []Member, conf Version) (*Result, error) {
+	v, err := resultVersion(ms, conf)
+	if err != nil {
+		return nil, err
+	}
+	keys := resultKeys[:]
+	if v != V030 {
+		keys = keys[:len(keys)-1]
+	}
+	vals := pick(ms, keys...)
+	if v == V030 && vals[2] == nil {
+		vals[2] = vals[7]
+	}
+	p := parser{}
+	r := &Result{extra: rest(ms, keys...)}
+	for i, raw := range p.list("interfaces", vals[1]) {
+		r.Interfaces = append(r.Interfaces, p.iface(at("interfaces", i), raw))
+	}
+	p.family(r, "ip4", vals[5])
+	p.family(r, "ip6", vals[6])
+	for i, raw := range p.list("ips", vals[2]) {
+		r.IPs = append(r.IPs, p.ip(at("ips", i), raw, len(r.Interfaces)))
+	}
+	for i, raw := range p.list("routes", vals[3]) {
+		r.Routes = append(r.Routes, p.route(at("routes", i), raw))
+	}
+	r.DNS = p.dns("dns", vals[4])
+	return r, p.err
+}
+
+// resultVersion returns the version of a result.
+func resultVersion(ms []Member, conf Version) (Version, error) {
+	text := ""
+	if err := optional("cniVersion", pick(ms, "cniVersion")[0], &text); err != nil {
+		return Version{}, err
+	}
+	if text == "" {
+		return conf, nil
+	}
+	if !known(text, Version{}) {
+		return Version{}, fmt.Errorf("unsupported CNI result version %q", text)
+	}
+	return ParseVersion(text)
+}
+
+// at names an element of a list.
+func at(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
+
+// A parser reads the parts of a result. Absent and null members are zero; the
+// first error stays, and what is read after it counts for nothing.
+type parser struct{ err error }
+
+func (p *parser) fail(path, format string, args ...any) {
+	if p.err == nil {
+		p.err = fmt.Errorf("%s: "+format, append([]any{path}, args...)...)
+	}
+}
+
+// list returns the elements of an array.
+func (p *parser) list(path string, raw json.RawMessage) []json.RawMessage {
+	switch {
+	case raw == nil:
+		return nil
+	case raw[0] != '[':
+		p.fail(path, "%s where an array is due", kindOf(raw[0]))
+		return nil
+	}
+	return elements(raw)
+}
+
+// object returns the values of the keys of an object, and its other members.
+// It is never given a null, which is an error in a list.
+func (p *parser) object(path string, raw json.RawMessage, keys ...string) ([]json.RawMessage, members) {
+	if raw[0] != '{' {
+		p.fail(path, "%s where an object is due", kindOf(raw[0]))
+		return make([]json.RawMessage, len(keys)), nil
+	}
+	ms := split(raw)
+	return pick(ms, keys...), rest(ms, keys...)
+}
+
+func (p *parser) iface(path string, raw json.RawMessage) Interface {
+	vals, extra := p.object(path, raw, "name", "mac", "mtu", "sandbox", "socketPath", "pciID")
+	return Interface{
+		Name:       p.str(path+".name", vals[0]),
+		MAC:        p.str(path+".mac", vals[1]),
+		MTU:        p.num(path+".mtu", vals[2]),
+		Sandbox:    p.str(path+".sandbox", vals[3]),
+		SocketPath: p.str(path+".socketPath", vals[4]),
+		PCIID:      p.str(path+".pciID", vals[5]),
+		extra:      extra,
+	}
+}
+
+// ip reads an element of ips. Its version follows from the address.
+func (p *parser) ip(path string, raw json.RawMessage, interfaces int) IP {
+	vals, extra := p.object(path, raw, "address", "gateway", "interface", "version")
+	ip := IP{
+		Address: p.prefix(path+".address", vals[0]),
+		Gateway: p.addr(path+".gateway", vals[1]),
+		extra:   extra,
+	}
+	if vals[2] == nil || string(vals[2]) == "-1" {
+		return ip
+	}
+	n := p.num(path+".interface", vals[2])
+	if n >= interfaces {
+		p.fail(path+".interface", "%d is outside the list of %d interfaces", n, interfaces)
+	}
+	ip.Interface = &n
+	return ip
+}
+
+// family reads ip4 or ip6 of the versions below 0.3.0.
+func (p *parser) family(r *Result, path string, raw json.RawMessage) {
+	if raw == nil {
+		return
+	}
+	vals, extra := p.object(path, raw, "ip", "gateway", "routes")
+	r.IPs = append(r.IPs, IP{
+		Address: p.prefix(path+".ip", vals[0]),
+		Gateway: p.addr(path+".gateway", vals[1]),
+		extra:   extra,
+	})
+	for i, raw := range p.list(path+".routes", vals[2]) {
+		r.Routes = append(r.Routes, p.route(at(path+".routes", i), raw))
+	}
+}
+
+func (p *parser) route(path string, raw json.RawMessage) Route {
+	vals, extra := p.object(path, raw, "dst", "gw", "mtu", "advmss", "priority", "table", "scope")
+	return Route{
+		Dst:      p.prefix(path+".dst", vals[0]),
+		GW:       p.addr(path+".gw", vals[1]),
+		MTU:      p.num(path+".mtu", vals[2]),
+		AdvMSS:   p.num(path+".advmss", vals[3]),
+		Priority: p.num(path+".priority", vals[4]),
+		Table:    p.optNum(path+".table", vals[5]),
+		Scope:    p.optNum(path+".scope", vals[6]),
+		extra:    extra,
+	}
+}
+
+func (p *parser) dns(path string, raw json.RawMessage) DNS {
+	if raw == nil {
+		return DNS{}
+	}
+	vals, extra := p.object(path, raw, "nameservers", "domain", "search", "options")
+	return DNS{
+		Nameservers: p.strs(path+".nameservers", vals[0]),
+		Domain:      p.str(path+".domain", vals[1]),
+		Search:      p.strs(path+".search", vals[2]),
+		Options:     p.strs(path+".options", vals[3]),
+		extra:       extra,
+	}
+}
+
+func (p *parser) str(path string, raw json.RawMessage) string {
+	switch {
+	case raw == nil:
+		return ""
+	case raw[0] != '"':
+		p.fail(path, "%s where a string is due", kindOf(raw[0]))
+		return ""
+	}
+	return unquote(raw)
+}
+
+func (p *parser) strs(path string, raw json.RawMessage) []string {
+	var list []string
+	for i, e := range p.list(path, raw) {
+		list = append(list, p.str(at(path, i), e))
+	}
+	return list
+}
+
+// num reads an integer of 0 or more, with the kernel's 32 bits.
+func (p *parser) num(path string, raw json.RawMessage) int {
+	if raw == nil {
+		return 0
+	}
+	n, err := strconv.ParseUint(string(raw), 10, 32)
+	if err != nil {
+		p.fail(path, "%.40s is not an integer from 0 to 4294967295", raw)
+	}
+	return int(n)
+}
+
+// optNum is num where 0 and absence differ.
+func (p *parser) optNum(path string, raw json.RawMessage) *int {
+	if raw == nil {
+		return nil
+	}
+	return new(p.num(path, raw))
+}
+
+// addr reads an address; an empty one is unset.
+func (p *parser) addr(path string, raw json.RawMessage) netip.Addr {
+	text := p.str(path, raw)
+	if text == "" {
+		return netip.Addr{}
+	}
+	a, err := netip.ParseAddr(text)
+	if err != nil || a.Zone() != "" {
+		p.fail(path, "%q is not an IP address", text)
+	}
+	return a.Unmap()
+}
+
+// prefix reads an address with its prefix length, which must be there. An
+// IPv4-mapped one becomes IPv4, as in the reference.
+func (p *parser) prefix(path string, raw json.RawMessage) netip.Prefix {
+	if raw == nil {
+		p.fail(path, "missing")
+		return netip.Prefix{}
+	}
+	text := p.str(path, raw)
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil {
+		p.fail(path, "%q is not an IP address with a prefix length", text)
+		return netip.Prefix{}
+	}
+	if !prefix.Addr().Is4In6() {
+		return prefix
+	}
+	if prefix.Bits() < 96 {
+		p.fail(path, "%q is wider than all IPv4 addresses", text)
+	}
+	return netip.PrefixFrom(prefix.Addr().Unmap(), prefix.Bits()-96)
+}
