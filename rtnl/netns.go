@@ -1,3 +1,5 @@
+// Package rtnl speaks route netlink: namespaces, links, addresses, routes, rules,
+// bridge VLANs and network settings. It knows nothing of CNI.
 package rtnl
 
 import (

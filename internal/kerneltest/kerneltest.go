@@ -1,0 +1,127 @@
+// Package kerneltest gives tests network namespaces of their own in the real
+// kernel. It is for tests only.
+package kerneltest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/rtnl"
+)
+
+// The main goroutine keeps the first thread: a namespace made on that thread
+// would stay with the process, since the first thread cannot end.
+func init() { runtime.LockOSThread() }
+
+// required tells whether a missing privilege is a failure, as where tests run
+// as root.
+func required() bool { return os.Getenv("CNIBOX_KERNEL") == "require" }
+
+// NS makes a network namespace for the test, empty but for lo, which is down.
+// Without the privilege the test is skipped, or fails if CNIBOX_KERNEL=require.
+func NS(t testing.TB) *rtnl.NS {
+	t.Helper()
+	ns, err := newNS()
+	if errors.Is(err, os.ErrPermission) && !required() {
+		t.Skipf("SKIPPED: no network namespace without CAP_SYS_ADMIN (root or a user namespace): %v", err)
+	}
+	if err != nil {
+		t.Fatalf("network namespace: %v", err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	return ns
+}
+
+// newNS makes the namespace on a thread that ends right after.
+func newNS() (*rtnl.NS, error) {
+	type made struct {
+		ns  *rtnl.NS
+		err error
+	}
+	done := make(chan made)
+	go func() {
+		runtime.LockOSThread()
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			done <- made{nil, os.NewSyscallError("unshare", err)}
+			return
+		}
+		ns, err := rtnl.Current()
+		done <- made{ns, err}
+	}()
+	m := <-done
+	return m.ns, m.err
+}
+
+// LoUp sets the loopback interface up.
+func LoUp(t testing.TB, ns *rtnl.NS) {
+	t.Helper()
+	c := Dial(t, ns)
+	lo, err := c.Link("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := true
+	if err := c.SetLink(lo.Index, rtnl.LinkChange{Up: &up}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Dial opens a socket in ns for the length of the test.
+func Dial(t testing.TB, ns *rtnl.NS) *rtnl.Conn {
+	t.Helper()
+	c, err := rtnl.Dial(ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// NSPath returns a path of the namespace, good as CNI_NETNS in this process and
+// its children until the test ends. It is a bind mount as ip-netns(8) makes
+// them, or where that is not allowed a file in /proc of this process.
+func NSPath(t testing.TB, ns *rtnl.NS) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "netns")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fd := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.FD())
+	err := unix.Mount(fd, path, "", unix.MS_BIND, "")
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) {
+		return fd
+	}
+	if err != nil {
+		t.Fatalf("bind mount of a network namespace: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount %s: %v", path, err)
+		}
+	})
+	return path
+}
+
+// Need skips the test when the kernel lacks a feature, which is named as the
+// kernel's configuration names it (CONFIG_BRIDGE_VLAN_FILTERING). The probe
+// runs once a test; any error but one that means "there is no such thing" fails.
+func Need(t testing.TB, feature string, probe func() error) {
+	t.Helper()
+	err := probe()
+	switch {
+	case err == nil:
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPROTONOSUPPORT),
+		errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, errors.ErrUnsupported),
+		errors.Is(err, os.ErrNotExist):
+		t.Skipf("SKIPPED: this kernel lacks %s: %v", strings.TrimSpace(feature), err)
+	default:
+		t.Fatalf("probe for %s: %v", feature, err)
+	}
+}

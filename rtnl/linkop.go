@@ -1,0 +1,294 @@
+package rtnl
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/fault"
+)
+
+// A LinkSpec describes a link to be made. Zero fields are the kernel's choice.
+type LinkSpec struct {
+	Name   string // 1 to 15 bytes; of a peer it may be empty
+	Index  uint32
+	Kind   Kind   // nil with Peer: veth
+	Parent uint32 // index in the socket's namespace, of the link to sit on
+	Master uint32 // index in the namespace of the link itself
+	MTU    int    // bytes
+	MAC    net.HardwareAddr
+	TxQLen *int // packets; 0 is no queue
+	Up     bool // ignored for a peer: the kernel cannot make it up at once
+	NS     *NS  // where it is born, under its final name; nil: the socket's
+	Peer   *LinkSpec
+
+	// The kernel takes these for a link that exists, only, so they travel as a
+	// second message right behind the first, which finds the link by its name:
+	// keep to names that nobody else gives. They work in the socket's own
+	// namespace, and not for a peer.
+	Alias             string
+	Hairpin, Isolated *bool // of a bridge port
+}
+
+// NewLink makes a link, os.ErrExist if one of that name is there.
+func NewLink(s LinkSpec) Op {
+	data, err := s.encode()
+	op := newOp(s.text(), unix.RTM_NEWLINK, create, data, err)
+	if s.Alias == "" && s.Hairpin == nil && s.Isolated == nil {
+		return op
+	}
+	then := LinkChange{Hairpin: s.Hairpin, Isolated: s.Isolated}
+	if s.Alias != "" {
+		then.Alias = &s.Alias
+	}
+	data, err = then.encode(0, s.Name)
+	if s.NS != nil {
+		err = errors.New("alias and port flags need a link in the socket's namespace")
+	}
+	op.reqs = append(op.reqs, request{unix.RTM_NEWLINK, ack, data})
+	op.err = errors.Join(op.err, err)
+	return op
+}
+
+// AddLink makes a link; see [NewLink].
+func (c *Conn) AddLink(s LinkSpec) error { return c.Do(NewLink(s)) }
+
+// CreateLink makes a link in the socket's namespace and returns it as it is
+// right after, all in one send. On an error there is no new link.
+func (c *Conn) CreateLink(s LinkSpec) (*Link, error) {
+	op := NewLink(s)
+	get, err := getByName(s.Name)
+	if s.NS != nil {
+		err = errors.New("the link is not born in the socket's namespace")
+	}
+	if err = errors.Join(op.err, err); err == nil {
+		err = fault.Check(op.text)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op.text, err)
+	}
+	var l Link
+	last := len(op.reqs)
+	answers, err := c.exchange(append(op.reqs[:last:last], get), func(i int, m message) error {
+		if i != last {
+			return nil
+		}
+		return l.decode(m.data)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op.text, err)
+	}
+	for i, a := range answers {
+		if a.err == nil {
+			continue
+		}
+		err := fmt.Errorf("%s: %w", op.text, a.err)
+		if i > 0 && l.Index != 0 { // made, but not as it should be
+			err = errors.Join(err, c.Do(DropLink(l.Index)))
+		}
+		return nil, err
+	}
+	return &l, nil
+}
+
+// A LinkChange is what shall be different about a link; nil fields stay.
+type LinkChange struct {
+	Name     *string
+	MTU      *int // bytes
+	MAC      net.HardwareAddr
+	Up       *bool
+	Master   *uint32 // 0: none
+	Promisc  *bool
+	AllMulti *bool
+	TxQLen   *int // packets
+	Alias    *string
+	NS       *NS // where to move it; Name is then its name there
+
+	ARPNotify       *bool // announce its IPv4 addresses when it comes up
+	AddrGenModeNone bool  // form no IPv6 link-local address
+
+	Hairpin, Isolated *bool // of a bridge port; not together with Master
+}
+
+// ChangeLink changes a link; only the fields set are sent.
+func ChangeLink(index uint32, ch LinkChange) Op {
+	data, err := ch.encode(index, "")
+	if index == 0 {
+		err = os.ErrNotExist
+	}
+	return newOp(fmt.Sprintf("link set #%d%s", index, ch.text()), unix.RTM_NEWLINK, ack, data, err)
+}
+
+// SetLink changes a link; see [ChangeLink].
+func (c *Conn) SetLink(index uint32, ch LinkChange) error { return c.Do(ChangeLink(index, ch)) }
+
+// DropLink deletes a link, os.ErrNotExist if there is none.
+func DropLink(index uint32) Op {
+	var err error
+	if index == 0 {
+		err = os.ErrNotExist
+	}
+	return newOp(fmt.Sprintf("link delete #%d", index), unix.RTM_DELLINK, ack,
+		linkHeader(unix.AF_UNSPEC, index, 0, 0), err)
+}
+
+// DelLink deletes a link by name. It is no error if there is none.
+func (c *Conn) DelLink(name string) error {
+	if name == "" || len(name) >= unix.IFNAMSIZ {
+		return nil
+	}
+	data, err := encode(linkHeader(unix.AF_UNSPEC, 0, 0, 0), func(ae *netlink.AttributeEncoder) {
+		ae.String(unix.IFLA_IFNAME, name)
+	})
+	err = c.Do(newOp("link delete "+name, unix.RTM_DELLINK, ack, data, err))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// text is the line of ip(8) without what the kernel would not complain of.
+func (s LinkSpec) text() string {
+	text := "link add " + s.Name
+	if s.Kind != nil {
+		text += " type " + s.Kind.kind()
+	}
+	if s.Peer != nil {
+		text += " peer " + s.Peer.Name
+	}
+	return text
+}
+
+func (s LinkSpec) encode() ([]byte, error) {
+	if s.Kind == nil && s.Peer != nil {
+		s.Kind = Veth{}
+	}
+	if s.Kind == nil {
+		return nil, errors.New("link without a kind")
+	}
+	if err := checkName(s.Name); err != nil {
+		return nil, err
+	}
+	var flags uint32
+	if s.Up {
+		flags = unix.IFF_UP
+	}
+	peer, err := s.encodePeer()
+	if err != nil {
+		return nil, err
+	}
+	return encode(linkHeader(unix.AF_UNSPEC, s.Index, flags, flags), func(ae *netlink.AttributeEncoder) {
+		s.attributes(ae)
+		if s.Parent != 0 {
+			ae.Uint32(unix.IFLA_LINK, s.Parent)
+		}
+		ae.Nested(unix.IFLA_LINKINFO, func(info *netlink.AttributeEncoder) error {
+			info.String(unix.IFLA_INFO_KIND, s.Kind.kind())
+			info.Nested(unix.IFLA_INFO_DATA, func(data *netlink.AttributeEncoder) error {
+				s.Kind.encode(data)
+				if peer != nil {
+					data.Bytes(vethInfoPeer, peer)
+				}
+				return nil
+			})
+			return nil
+		})
+	})
+}
+
+// vethInfoPeer is VETH_INFO_PEER, include/uapi/linux/veth.h.
+const vethInfoPeer = 1
+
+// encodePeer returns the message within the message; nil without a peer.
+func (s LinkSpec) encodePeer() ([]byte, error) {
+	p := s.Peer
+	if p == nil {
+		return nil, nil
+	}
+	if p.Alias != "" || p.Hairpin != nil || p.Isolated != nil || p.Master != 0 {
+		return nil, errors.New("alias, master and port flags cannot be given to a peer")
+	}
+	if p.Name != "" {
+		if err := checkName(p.Name); err != nil {
+			return nil, fmt.Errorf("peer: %w", err)
+		}
+	}
+	return encode(linkHeader(unix.AF_UNSPEC, p.Index, 0, 0), p.attributes)
+}
+
+// attributes are those that a peer may have too.
+func (s LinkSpec) attributes(ae *netlink.AttributeEncoder) {
+	if s.Name != "" {
+		ae.String(unix.IFLA_IFNAME, s.Name)
+	}
+	if s.MTU != 0 {
+		ae.Uint32(unix.IFLA_MTU, uint32(s.MTU))
+	}
+	if len(s.MAC) != 0 {
+		ae.Bytes(unix.IFLA_ADDRESS, s.MAC)
+	}
+	if s.TxQLen != nil {
+		ae.Uint32(unix.IFLA_TXQLEN, uint32(*s.TxQLen))
+	}
+	if s.Master != 0 {
+		ae.Uint32(unix.IFLA_MASTER, s.Master)
+	}
+	if s.NS != nil {
+		ae.Uint32(unix.IFLA_NET_NS_FD, uint32(s.NS.FD()))
+	}
+}
+
+// checkName refuses what the kernel would cut short (NUL) or take for a
+// template (%d); the rest of its rules it applies itself.
+func checkName(name string) error {
+	if name == "" || len(name) >= unix.IFNAMSIZ || strings.ContainsAny(name, "\x00%") {
+		return fmt.Errorf("link name %q: %w", name, unix.EINVAL)
+	}
+	return nil
+}
+
+// text lists what is changed, as ip(8) would say it.
+func (ch LinkChange) text() string {
+	var b strings.Builder
+	add := func(is bool, format string, args ...any) {
+		if is {
+			fmt.Fprintf(&b, " "+format, args...)
+		}
+	}
+	add(ch.Name != nil, "name %s", deref(ch.Name))
+	add(ch.MTU != nil, "mtu %d", deref(ch.MTU))
+	add(ch.MAC != nil, "address %s", ch.MAC)
+	add(ch.Master != nil, "master #%d", deref(ch.Master))
+	add(ch.Promisc != nil, "promisc %s", onOff(deref(ch.Promisc)))
+	add(ch.AllMulti != nil, "allmulticast %s", onOff(deref(ch.AllMulti)))
+	add(ch.TxQLen != nil, "txqueuelen %d", deref(ch.TxQLen))
+	add(ch.Alias != nil, "alias")
+	add(ch.NS != nil, "netns")
+	add(ch.ARPNotify != nil, "arp_notify %s", onOff(deref(ch.ARPNotify)))
+	add(ch.AddrGenModeNone, "addrgenmode none")
+	add(ch.Hairpin != nil, "hairpin %s", onOff(deref(ch.Hairpin)))
+	add(ch.Isolated != nil, "isolated %s", onOff(deref(ch.Isolated)))
+	add(ch.Up != nil && *ch.Up, "up")
+	add(ch.Up != nil && !*ch.Up, "down")
+	return b.String()
+}
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
+}
+
+// deref returns what p points to, the zero value for nil.
+func deref[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}

@@ -1,0 +1,90 @@
+package rtnl
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/fault"
+)
+
+// batch is how many messages are sent at once. The acknowledgements of so many
+// fit into a receive buffer of the usual size (208 KiB; each takes 768 bytes).
+const batch = 128
+
+// What New… and Drop… ask for besides their acknowledgement.
+const (
+	ack    = unix.NLM_F_ACK
+	create = unix.NLM_F_ACK | unix.NLM_F_CREATE | unix.NLM_F_EXCL
+)
+
+// An Op is one change, ready to be sent with [Conn.Do]. Its text is like a
+// line of ip(8) and begins the error if the change is refused.
+type Op struct {
+	text string
+	reqs []request // mostly one; see NewLink
+	err  error     // why it cannot be sent
+}
+
+// String returns the change as a line like those of ip(8), links by #index.
+func (op Op) String() string { return op.text }
+
+// newOp builds a change of one message.
+func newOp(text string, typ, flags uint16, data []byte, err error) Op {
+	return Op{text: text, reqs: []request{{typ, flags, data}}, err: err}
+}
+
+// Do sends the changes at once, in order, and returns when the kernel has
+// answered all. A refused change does not keep it from doing those behind it;
+// the errors are joined, each with the change's text. Nothing is sent if
+// one of the changes cannot be encoded.
+func (c *Conn) Do(ops ...Op) error {
+	for _, op := range ops {
+		if op.err != nil {
+			return fmt.Errorf("%s: %w", op.text, op.err)
+		}
+	}
+	var reqs []request
+	var owner []int
+	var errs []error
+	for i, op := range ops {
+		if err := fault.Check(op.text); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", op.text, err))
+			break
+		}
+		for range op.reqs {
+			owner = append(owner, i)
+		}
+		reqs = append(reqs, op.reqs...)
+	}
+	for len(reqs) > 0 {
+		n := min(batch, len(reqs))
+		answers, err := c.exchange(reqs[:n], func(int, message) error { return nil })
+		if err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		for i, a := range answers {
+			if a.err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", ops[owner[i]].text, a.err))
+			}
+		}
+		reqs, owner = reqs[n:], owner[n:]
+	}
+	if len(errs) == 1 {
+		return errs[0]
+	}
+	return errors.Join(errs...)
+}
+
+// encode puts attributes behind a fixed header.
+func encode(header []byte, attrs func(ae *netlink.AttributeEncoder)) ([]byte, error) {
+	ae := netlink.NewAttributeEncoder()
+	attrs(ae)
+	b, err := ae.Encode()
+	if err != nil {
+		return nil, err
+	}
+	return append(header, b...), nil
+}

@@ -1,0 +1,123 @@
+package rtnl
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/fault"
+)
+
+// A Sysctl is a network setting of the kernel.
+type Sysctl struct {
+	Key   string // the path below /proc/sys, as net/ipv4/ip_forward
+	Value string
+}
+
+// Sysctl reads a setting, os.ErrNotExist if the kernel has none of that name.
+// The value comes without the line's end.
+func (ns *NS) Sysctl(key string) (string, error) {
+	var value string
+	err := ns.enter(func() (err error) {
+		value, err = readSysctl(key)
+		return err
+	})
+	return value, err
+}
+
+// SetSysctl writes a setting; see [NS.SetSysctls].
+func (ns *NS) SetSysctl(key, value string) error { return ns.SetSysctls(Sysctl{key, value}) }
+
+// SetSysctls writes settings in order, up to the first that fails. One that has
+// the value already is not written, so a /proc that cannot be written to does
+// no harm there.
+func (ns *NS) SetSysctls(settings ...Sysctl) error {
+	return ns.enter(func() error {
+		for _, s := range settings {
+			if err := s.write(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// SameSysctl reports whether two values mean the same. The kernel separates the
+// numbers of a list by tabs, people use spaces.
+func SameSysctl(a, b string) bool {
+	return a == b || strings.Join(strings.Fields(a), " ") == strings.Join(strings.Fields(b), " ")
+}
+
+func (s Sysctl) write() error {
+	old, err := readSysctl(s.Key)
+	if err == nil && SameSysctl(old, s.Value) {
+		return nil
+	}
+	if err != nil && !errors.Is(err, os.ErrPermission) { // some can be written, only
+		return err
+	}
+	what := "sysctl " + s.Key + " = " + s.Value
+	if err := fault.Check(what); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	fd, err := unix.Open("/proc/sys/"+s.Key, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	defer unix.Close(fd)
+	// One write: the kernel takes each for a whole value.
+	if _, err := unix.Write(fd, []byte(s.Value+"\n")); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// longestSysctl is more bytes than any network setting has: the kernel gives
+// and takes a page at a time.
+const longestSysctl = 4096
+
+func readSysctl(key string) (string, error) {
+	// Settings outside net belong to the whole machine.
+	if !strings.HasPrefix(key, "net/") || path.Clean(key) != key || strings.ContainsRune(key, 0) {
+		return "", fmt.Errorf("sysctl %q is not a path below net/: %w", key, unix.EINVAL)
+	}
+	fd, err := unix.Open("/proc/sys/"+key, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", fmt.Errorf("sysctl %s: %w", key, err)
+	}
+	defer unix.Close(fd)
+	b := make([]byte, longestSysctl)
+	n, err := unix.Read(fd, b)
+	if err != nil {
+		return "", fmt.Errorf("sysctl %s: %w", key, err)
+	}
+	return strings.TrimSuffix(string(b[:n]), "\n"), nil
+}
+
+// enter runs fn in the namespace: at once if the thread is there already or ns
+// is nil, else on a thread of its own.
+func (ns *NS) enter(fn func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if ns.entered() {
+		return fn()
+	}
+	return ns.Do(fn)
+}
+
+// entered reports whether the calling thread is in the namespace.
+func (ns *NS) entered() bool {
+	if ns == nil {
+		return true
+	}
+	var here, there unix.Stat_t
+	if unix.Stat("/proc/thread-self/ns/net", &here) != nil || unix.Fstat(ns.FD(), &there) != nil {
+		return false
+	}
+	return here.Dev == there.Dev && here.Ino == there.Ino
+}
