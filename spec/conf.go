@@ -29,7 +29,7 @@ func (r *Request) blame(err error, conf any) error {
 		one := append(append([]byte{'{'}, m.text...), '}')
 		fresh := reflect.New(reflect.TypeOf(conf).Elem()).Interface()
 		if err := json.Unmarshal(one, fresh); err != nil {
-			return fmt.Errorf("%q: %w", m.Key, err)
+			return fmt.Errorf("%q: %w", m.Name, err)
 		}
 	}
 	return err
@@ -101,11 +101,11 @@ func (r *Request) Wire() ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("prevResult: %w", err)
 		}
-		set = append(set, Member{Key: "prevResult", Value: prev})
+		set = append(set, Member{Name: "prevResult", Value: prev})
 	}
 	if r.Call.Verb == GC && r.Valid != nil {
 		valid := encodeValid(r.Valid)
-		set = append(set, Member{Key: keyValid, Value: valid}, Member{Key: keyAttached, Value: valid})
+		set = append(set, Member{Name: keyValid, Value: valid}, Member{Name: keyAttached, Value: valid})
 	}
 	wire, err := Splice(r.conf, set, "prevResult")
 	if err != nil {

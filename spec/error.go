@@ -69,7 +69,10 @@ func AsError(err error) *Error {
 	for next := err; errors.As(next, &e); next = e.Err {
 		out.Code = e.Code
 		// Error() has put the details into the text; take them out again.
-		if msg, ok := strings.CutSuffix(out.Msg, "; "+e.Details); ok && e.Details != "" {
+		if out.Details != "" || e.Details == "" {
+			continue
+		}
+		if msg, ok := strings.CutSuffix(out.Msg, "; "+e.Details); ok {
 			out.Msg, out.Details = msg, e.Details
 		}
 	}

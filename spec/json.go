@@ -12,10 +12,10 @@ import (
 // levels; the bound keeps indented output from growing with the square of it.
 const maxDepth = 100
 
-// A Member is one member of a JSON object: its key without escapes, and its
+// A Member is one member of a JSON object: its name without escapes, and its
 // value as written.
 type Member struct {
-	Key   string
+	Name  string
 	Value json.RawMessage
 
 	text []byte // key, colon and value as written; nil if it was made here
@@ -160,7 +160,7 @@ func unquote(quoted []byte) string {
 func pick(ms []Member, keys ...string) []json.RawMessage {
 	vals := make([]json.RawMessage, len(keys))
 	for _, m := range ms {
-		if i := index(keys, m.Key); i >= 0 {
+		if i := index(keys, m.Name); i >= 0 {
 			vals[i] = m.Value
 		}
 	}
@@ -176,13 +176,13 @@ func pick(ms []Member, keys ...string) []json.RawMessage {
 func rest(ms []Member, keys ...string) members {
 	var extra members
 	for _, m := range ms {
-		if index(keys, m.Key) >= 0 {
+		if index(keys, m.Name) >= 0 {
 			continue
 		}
 		if extra == nil {
 			extra = members{}
 		}
-		extra[m.Key] = m.Value
+		extra[m.Name] = m.Value
 	}
 	return extra
 }

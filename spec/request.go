@@ -159,7 +159,7 @@ func (r *Request) readValid() error {
 	}
 	for _, key := range []string{keyValid, keyAttached} {
 		for _, m := range slices.Backward(r.top) {
-			if m.Key == key {
+			if m.Name == key {
 				return r.parseValid(key, m.Value)
 			}
 		}

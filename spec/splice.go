@@ -20,24 +20,24 @@ func Splice(obj []byte, set []Member, remove ...string) ([]byte, error) {
 	keys := remove[:len(remove):len(remove)]
 	size := len(obj) + 2
 	for _, m := range set {
-		if m.Key == "" {
+		if m.Name == "" {
 			return nil, errors.New("a member without a key")
 		}
 		if !json.Valid(m.Value) {
-			return nil, fmt.Errorf("the value of %q is not JSON", m.Key)
+			return nil, fmt.Errorf("the value of %q is not JSON", m.Name)
 		}
-		keys = append(keys, m.Key)
-		size += len(m.Key) + len(m.Value) + 6
+		keys = append(keys, m.Name)
+		size += len(m.Name) + len(m.Value) + 6
 	}
 	out := make([]byte, 1, size)
 	out[0] = '{'
 	for _, m := range ms {
-		if index(keys, m.Key) < 0 {
+		if index(keys, m.Name) < 0 {
 			out = append(comma(out), m.text...)
 		}
 	}
 	for _, m := range set {
-		out = append(comma(out), quote(m.Key)...)
+		out = append(comma(out), quote(m.Name)...)
 		out = append(out, ':')
 		out = append(out, m.Value...)
 	}

@@ -177,7 +177,7 @@ type object struct {
 	ms     []Member
 }
 
-func (o *object) raw(key string, value []byte) { o.ms = append(o.ms, Member{Key: key, Value: value}) }
+func (o *object) raw(key string, value []byte) { o.ms = append(o.ms, Member{Name: key, Value: value}) }
 
 func (o *object) str(key, s string) {
 	if s != "" {
@@ -233,11 +233,11 @@ func (o *object) bytes() []byte {
 		o.raw(key, o.extra[key])
 	}
 	if o.sorted {
-		slices.SortFunc(o.ms, func(a, b Member) int { return strings.Compare(a.Key, b.Key) })
+		slices.SortFunc(o.ms, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
 	}
 	out := []byte{'{'}
 	for _, m := range o.ms {
-		out = append(comma(out), quote(m.Key)...)
+		out = append(comma(out), quote(m.Name)...)
 		out = append(out, ':')
 		out = append(out, m.Value...)
 	}

@@ -1,0 +1,237 @@
+package spec
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// A Problem is a place where a document is not as its JSON schema asks.
+type Problem struct {
+	Path string // as in ips[0].address; empty: the document itself
+	Text string
+}
+
+// String returns the problem as one line.
+func (p Problem) String() string {
+	if p.Path == "" {
+		return p.Text
+	}
+	return p.Path + ": " + p.Text
+}
+
+// CheckResultDoc compares a result with the schema of results: names, types,
+// patterns and bounds, and that indexes are within the list of interfaces.
+// Unlike plugins, the schema knows no other case of letters in names.
+func CheckResultDoc(doc []byte) []Problem { return checkDoc(doc, resultRule()) }
+
+// CheckConfDoc compares the configuration of one plugin with the schema of
+// network configurations.
+func CheckConfDoc(doc []byte) []Problem { return checkDoc(doc, confRule()) }
+
+// A rule is what a schema says of one value. Members of an object that have
+// no rule and no others rule are free.
+type rule struct {
+	kind     string           // array, boolean, integer, object or string
+	required []string         // of an object
+	members  map[string]*rule // of an object
+	others   *rule            // all further members of an object
+	items    *rule            // of an array
+	min, max int64            // of an integer, or the characters of a string; max 0: none
+	text     func(string) string
+	whole    func(c *checker, path string, v any) // what no single member tells
+}
+
+func checkDoc(doc []byte, r *rule) []Problem {
+	d := json.NewDecoder(bytes.NewReader(doc))
+	d.UseNumber()
+	var v any
+	if err := d.Decode(&v); err != nil {
+		return []Problem{{"", "not JSON: " + err.Error()}}
+	}
+	c := &checker{}
+	if d.More() {
+		c.add("", "bytes after the document")
+	}
+	c.check("", v, r)
+	return c.found
+}
+
+// A checker gathers problems, in the order of names.
+type checker struct{ found []Problem }
+
+func (c *checker) add(path, format string, args ...any) {
+	c.found = append(c.found, Problem{path, fmt.Sprintf(format, args...)})
+}
+
+func (c *checker) check(path string, v any, r *rule) {
+	kind := jsonKind(v)
+	if kind != r.kind {
+		c.add(path, "is %s, not %s", kind, r.kind)
+		return
+	}
+	switch v := v.(type) {
+	case map[string]any:
+		c.object(path, v, r)
+	case []any:
+		for i, e := range v {
+			c.check(at(path, i), e, r.items)
+		}
+	case string:
+		c.string(path, v, r)
+	case json.Number:
+		if n := integer(v); n < r.min || r.max != 0 && n > r.max {
+			c.add(path, "%s is out of bounds (least %d, most %d)", v, r.min, r.max)
+		}
+	}
+	if r.whole != nil {
+		r.whole(c, path, v)
+	}
+}
+
+func (c *checker) object(path string, v map[string]any, r *rule) {
+	for _, name := range r.required {
+		if _, ok := v[name]; !ok {
+			c.add(path, "%q is missing", name)
+		}
+	}
+	names := make([]string, 0, len(v))
+	for name := range v {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		m := r.members[name]
+		if m == nil {
+			m = r.others
+		}
+		if m != nil {
+			c.check(strings.TrimPrefix(path+"."+name, "."), v[name], m)
+		}
+	}
+}
+
+func (c *checker) string(path, s string, r *rule) {
+	n := int64(utf8.RuneCountInString(s))
+	if n < r.min || r.max != 0 && n > r.max {
+		c.add(path, "has %d characters (least %d, most %d)", n, r.min, r.max)
+	}
+	if r.text == nil {
+		return
+	}
+	if problem := r.text(s); problem != "" {
+		c.add(path, "%q %s", s, problem)
+	}
+}
+
+// jsonKind names the type of a decoded value as JSON schemas do; 1.0 is an
+// integer there.
+func jsonKind(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "null"
+	case bool:
+		return "boolean"
+	case string:
+		return "string"
+	case []any:
+		return "array"
+	case map[string]any:
+		return "object"
+	case json.Number:
+		if f, err := v.Float64(); err == nil && f == math.Trunc(f) {
+			return "integer"
+		}
+	}
+	return "number"
+}
+
+// integer returns the value of a number of kind integer; beyond 64 bits it is
+// the nearest there is.
+func integer(n json.Number) int64 {
+	if i, err := n.Int64(); err == nil {
+		return i
+	}
+	f, _ := n.Float64()
+	switch {
+	case f >= math.MaxInt64:
+		return math.MaxInt64
+	case f <= math.MinInt64:
+		return math.MinInt64
+	}
+	return int64(f)
+}
+
+// indexes checks what the schema only says in words: that ips[].interface is
+// an index into the list of interfaces.
+func indexes(c *checker, path string, v any) {
+	doc := v.(map[string]any)
+	interfaces, _ := doc["interfaces"].([]any)
+	ips, _ := doc["ips"].([]any)
+	for i, e := range ips {
+		ip, _ := e.(map[string]any)
+		n, ok := ip["interface"].(json.Number)
+		if ok && jsonKind(n) == "integer" && integer(n) >= int64(len(interfaces)) {
+			c.add(strings.TrimPrefix(path+"."+at("ips", i)+".interface", "."),
+				"%s is outside the list of %d interfaces", n, len(interfaces))
+		}
+	}
+}
+
+func versionText(s string) string {
+	parts := strings.Split(s, ".")
+	for _, p := range parts {
+		if len(parts) != 3 || p == "" || strings.Trim(p, "0123456789") != "" {
+			return "is not three numbers with dots between them"
+		}
+	}
+	return ""
+}
+
+func nameText(s string) string {
+	if !plain(s) {
+		return "is not a letter or digit followed by letters, digits, _, . and -"
+	}
+	return ""
+}
+
+func macText(s string) string {
+	ok := len(s) == 17
+	for i := 0; ok && i < len(s); i++ {
+		if i%3 == 2 {
+			ok = s[i] == ':'
+		} else {
+			ok = strings.IndexByte("0123456789abcdefABCDEF", s[i]) >= 0
+		}
+	}
+	if !ok {
+		return "is not six octets in hexadecimal with colons between them"
+	}
+	return ""
+}
+
+func addrText(s string) string {
+	if _, err := netip.ParseAddr(s); err != nil {
+		return "is not an IP address"
+	}
+	return ""
+}
+
+func prefixText(s string) string {
+	if _, err := netip.ParsePrefix(s); err != nil {
+		return "is not an IP address with a prefix length"
+	}
+	return ""
+}
+
+func protocolText(s string) string {
+	if s != "tcp" && s != "udp" && s != "sctp" {
+		return "is not tcp, udp or sctp"
+	}
+	return ""
+}
