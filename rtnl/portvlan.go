@@ -1,0 +1,153 @@
+package rtnl
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// include/uapi/linux/if_bridge.h: IFLA_BRIDGE_VLAN_INFO and BRIDGE_VLAN_INFO_*.
+const (
+	bridgeVLANInfo = 2
+
+	vlanPVID       = 1 << 1
+	vlanUntagged   = 1 << 2
+	vlanRangeBegin = 1 << 3
+	vlanRangeEnd   = 1 << 4
+)
+
+// rtextVLANCompressed is RTEXT_FILTER_BRVLAN_COMPRESSED, include/uapi/linux/rtnetlink.h:
+// VLANs are told as ranges.
+const rtextVLANCompressed = 1 << 2
+
+// maxVLAN is the last VLAN that a bridge port can be in.
+const maxVLAN = 4094
+
+// A VLANRange is a run of VLANs that a bridge port takes part in.
+type VLANRange struct {
+	From, To int  // 1 to 4094, both belong to it; To 0: From alone
+	PVID     bool // packets that come without a tag belong to it; single VLANs only
+	Untagged bool // its packets leave without a tag
+}
+
+// NewPortVLANs makes a bridge port take part in VLANs, in one message. The
+// bridge must filter VLANs for that to have an effect; the error answers
+// errors.Is for unix.EOPNOTSUPP if the kernel cannot do that at all.
+func NewPortVLANs(index uint32, vlans []VLANRange) Op {
+	return vlanOp("add", index, vlans, unix.RTM_SETLINK)
+}
+
+// DropPortVLANs takes a bridge port out of VLANs.
+func DropPortVLANs(index uint32, vlans []VLANRange) Op {
+	return vlanOp("delete", index, vlans, unix.RTM_DELLINK)
+}
+
+func vlanOp(verb string, index uint32, vlans []VLANRange, typ uint16) Op {
+	text := fmt.Sprintf("bridge vlan %s dev #%d", verb, index)
+	for _, v := range vlans {
+		v.To = max(v.From, v.To)
+		text += fmt.Sprintf(" vid %d-%d", v.From, v.To)
+		if v.From < 1 || v.To > maxVLAN || v.PVID && v.From != v.To {
+			return Op{text: text, err: unix.EINVAL}
+		}
+	}
+	data, err := encode(linkHeader(unix.AF_BRIDGE, index, 0, 0), func(ae *netlink.AttributeEncoder) {
+		ae.Nested(unix.IFLA_AF_SPEC, func(spec *netlink.AttributeEncoder) error {
+			for _, v := range vlans {
+				v.encode(spec)
+			}
+			return nil
+		})
+	})
+	return newOp(text, typ, ack, data, err)
+}
+
+// encode writes one struct bridge_vlan_info, or two for a range.
+func (v VLANRange) encode(ae *netlink.AttributeEncoder) {
+	var flags uint16
+	if v.PVID {
+		flags |= vlanPVID
+	}
+	if v.Untagged {
+		flags |= vlanUntagged
+	}
+	info := func(flags uint16, id int) {
+		b := binary.NativeEndian.AppendUint16(nil, flags)
+		ae.Bytes(bridgeVLANInfo, binary.NativeEndian.AppendUint16(b, uint16(id)))
+	}
+	if v.To <= v.From {
+		info(flags, v.From)
+		return
+	}
+	info(flags|vlanRangeBegin, v.From)
+	info(flags|vlanRangeEnd, v.To)
+}
+
+// PortVLANs returns the VLANs that a bridge port takes part in; none if the
+// bridge does not filter or the link is no port.
+func (c *Conn) PortVLANs(index uint32) ([]VLANRange, error) {
+	data, err := encode(linkHeader(unix.AF_BRIDGE, 0, 0, 0), func(ae *netlink.AttributeEncoder) {
+		ae.Uint32(unix.IFLA_EXT_MASK, rtextVLANCompressed)
+	})
+	if err != nil {
+		return nil, err
+	}
+	// The kernel cannot be asked for one port.
+	ports, err := dump(c, request{typ: unix.RTM_GETLINK, data: data}, func(m message) ([]VLANRange, bool, error) {
+		of, vlans, err := decodePortVLANs(m.data)
+		return vlans, of == index, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("bridge vlans of link #%d: %w", index, err)
+	}
+	var all []VLANRange
+	for _, vlans := range ports {
+		all = append(all, vlans...)
+	}
+	return all, nil
+}
+
+// decodePortVLANs reads an RTM_NEWLINK message of family AF_BRIDGE.
+func decodePortVLANs(b []byte) (index uint32, vlans []VLANRange, err error) {
+	if len(b) < unix.SizeofIfInfomsg {
+		return 0, nil, errMalformed
+	}
+	ad, err := netlink.NewAttributeDecoder(b[unix.SizeofIfInfomsg:])
+	if err != nil {
+		return 0, nil, err
+	}
+	for ad.Next() {
+		if ad.Type() == unix.IFLA_AF_SPEC {
+			ad.Nested(func(spec *netlink.AttributeDecoder) (err error) {
+				vlans, err = decodeVLANs(spec)
+				return err
+			})
+		}
+	}
+	return binary.NativeEndian.Uint32(b[4:]), vlans, ad.Err()
+}
+
+func decodeVLANs(ad *netlink.AttributeDecoder) ([]VLANRange, error) {
+	var vlans []VLANRange
+	for ad.Next() {
+		info := ad.Bytes()
+		if ad.Type() != bridgeVLANInfo {
+			continue
+		}
+		if len(info) < 4 {
+			return nil, errMalformed
+		}
+		flags, id := binary.NativeEndian.Uint16(info), int(binary.NativeEndian.Uint16(info[2:]))
+		if flags&vlanRangeEnd != 0 && len(vlans) > 0 {
+			vlans[len(vlans)-1].To = id
+			continue
+		}
+		vlans = append(vlans, VLANRange{
+			From: id, To: id,
+			PVID: flags&vlanPVID != 0, Untagged: flags&vlanUntagged != 0,
+		})
+	}
+	return vlans, ad.Err()
+}
