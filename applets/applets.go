@@ -115,7 +115,7 @@ func (a *Applet) run(ctx context.Context, p Process) int {
 func unknown(name string, p Process) int {
 	err := spec.Errorf(spec.CodeEnv, "%q is no applet of cnibox: the program must be called by the name of one", name)
 	if p.Getenv("CNI_COMMAND") != "" {
-		p.Stdout.Write(encodeError(err, spec.Newest))
+		p.Stdout.Write(err.Encode(spec.Newest))
 	}
 	fmt.Fprintf(p.Stderr, "cnibox: %s (`cnibox` lists them, `cnibox install DIR` makes the links)\n", err)
 	return 2

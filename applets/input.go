@@ -8,20 +8,16 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// most is what we read of stdin at the most, in bytes. Configurations of a
-// thousand bytes are usual, and the largest prevResults seen have some thousands.
-const most = 4 << 20
+	"cnibox/spec"
+)
 
 // quiet is how long VERSION waits for the end of its input. It needs none, so
 // none may be coming.
 const quiet = 100 * time.Millisecond
 
-// errTooLong is for an input of more than [most] bytes.
-var errTooLong = errors.New("more than 4 MiB")
-
-// readInput reads r to its end. With a limit of time above 0 it returns what
+// readInput reads r to its end, or one byte beyond what a configuration may
+// have, which [spec.NewRequest] then refuses. With a limit of time above 0 it returns what
 // came until then, and takes a terminal for empty. It ends with ctx, which a
 // plain read would outlive.
 func readInput(ctx context.Context, r io.Reader, within time.Duration) ([]byte, error) {
@@ -43,13 +39,7 @@ func readInput(ctx context.Context, r io.Reader, within time.Duration) ([]byte, 
 	return bounded(p)
 }
 
-func bounded(r io.Reader) ([]byte, error) {
-	b, err := io.ReadAll(io.LimitReader(r, most+1))
-	if len(b) > most {
-		return nil, errTooLong
-	}
-	return b, err
-}
+func bounded(r io.Reader) ([]byte, error) { return io.ReadAll(io.LimitReader(r, spec.MaxConf+1)) }
 
 // A pollReader reads a file that may stay silent. It needs no goroutine, and so
 // no second thread, since main is locked to the first.

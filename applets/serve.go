@@ -31,12 +31,12 @@ func Serve(ctx context.Context, a *Applet, p Process) int {
 	case spec.GetVersion:
 		// An unreadable stdin is as good as none.
 		conf, _ := readInput(ctx, p.Stdin, quiet)
-		return write(p, versionAnswer(conf, a.Verbs.Since))
+		return write(p, spec.VersionAnswer(conf, a.Verbs.Since))
 	}
 	version := spec.Newest
 	out, err := answer(ctx, a, p, &version)
 	if err != nil {
-		write(p, encodeError(err, version))
+		write(p, spec.AsError(err).Encode(version))
 		return 1
 	}
 	return write(p, out)
@@ -79,12 +79,13 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	r.Warn = func(format string, args ...any) {
 		fmt.Fprintf(p.Stderr, "cnibox %s: %s\n", a.Name, fmt.Sprintf(format, args...))
 	}
+	r.WarnUnknownArgs()
 	r.Invoker = p.invoker(r.Path)
 	result, err := guarded(a).Do(ctx, r)
 	if err != nil || result == nil {
 		return nil, err
 	}
-	return result.Encode(r.Net.Version)
+	return r.Encode(result)
 }
 
 // write puts an answer on stdout. When that fails the runtime sees no result
@@ -95,7 +96,7 @@ func write(p Process, out []byte) int {
 	}
 	if _, err := p.Stdout.Write(out); err != nil {
 		failed := spec.Errorf(spec.CodeIO, "write the answer: %w", err)
-		p.Stderr.Write(append(encodeError(failed, spec.Newest), '\n'))
+		p.Stderr.Write(append(failed.Encode(spec.Newest), '\n'))
 		return 1
 	}
 	return 0
