@@ -75,13 +75,20 @@ func (c *Conn) waitEvent(ctx context.Context, seen int) error {
 	if err := c.nl.SetReadDeadline(time.Now().Add(eventPause)); err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { c.nl.SetReadDeadline(time.Unix(1, 0)) })
+	woken := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		c.nl.SetReadDeadline(time.Unix(1, 0))
+		close(woken)
+	})
 	_, err := c.read()
 	if !stop() {
-		return ctx.Err() // the socket stays past its deadline, so it says so from now on
+		<-woken // or the deadline could be set behind our back once more
 	}
 	if derr := c.nl.SetReadDeadline(time.Time{}); derr != nil {
 		return derr
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, unix.ENOBUFS) {
 		return err

@@ -1,0 +1,78 @@
+package kerneltest_test
+
+import (
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+)
+
+// A path must lead to the namespace for a child process too.
+func TestKernelNSPath(t *testing.T) {
+	ns := kerneltest.NS(t)
+	path := kerneltest.NSPath(t, ns)
+	again, err := rtnl.OpenNS(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if same, err := ns.Same(again); !same || err != nil {
+		t.Errorf("the path leads elsewhere: same %t, error %v", same, err)
+	}
+	out, err := exec.Command("stat", "-L", "-f", "-c", "%T", path).CombinedOutput()
+	if err != nil || strings.TrimSpace(string(out)) != "nsfs" {
+		t.Errorf("a child process sees %q, %v; want nsfs", out, err)
+	}
+}
+
+// Every kind of leftover must show, and a namespace left as it was must not.
+func TestKernelSnapshot(t *testing.T) {
+	ns := kerneltest.NS(t)
+	kerneltest.LoUp(t, ns)
+	c := kerneltest.Dial(t, ns)
+	d, err := c.CreateLink(rtnl.LinkSpec{Name: "old0", Kind: rtnl.Bridge{}, Up: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := kerneltest.Snapshot(t, ns)
+	addr := rtnl.Addr{Prefix: netip.MustParsePrefix("10.9.0.1/24")}
+	addr6 := rtnl.Addr{Prefix: netip.MustParsePrefix("2001:db8::1/64"), NoDAD: true}
+	route := rtnl.Route{Dst: netip.MustParsePrefix("192.0.2.0/24"), Link: d.Index}
+	rule := rtnl.Rule{Src: netip.MustParsePrefix("10.9.0.0/24"), Table: 100, Priority: 900}
+	alias, none := "leftover", ""
+	leftovers := map[string][2]rtnl.Op{
+		"address":      {rtnl.NewAddr(d.Index, addr), rtnl.DropAddr(d.Index, addr)},
+		"IPv6 address": {rtnl.NewAddr(d.Index, addr6), rtnl.DropAddr(d.Index, addr6)},
+		"route":        {rtnl.NewRoute(route), rtnl.DropRoute(route)},
+		"rule":         {rtnl.NewRule(rule), rtnl.DropRule(rule)},
+		"alias": {
+			rtnl.ChangeLink(d.Index, rtnl.LinkChange{Alias: &alias}),
+			rtnl.ChangeLink(d.Index, rtnl.LinkChange{Alias: &none}),
+		},
+	}
+	for name, op := range leftovers {
+		t.Run(name, func(t *testing.T) {
+			if err := c.Do(op[0]); err != nil {
+				t.Fatal(err)
+			}
+			if got := kerneltest.Snapshot(t, ns); got == before {
+				t.Error("the snapshot does not show it")
+			}
+			if err := c.Do(op[1]); err != nil {
+				t.Fatal(err)
+			}
+			if got := kerneltest.Snapshot(t, ns); got != before {
+				t.Errorf("after it is gone: got\n%s\nwant\n%s", got, before)
+			}
+		})
+	}
+	if err := ns.SetSysctl("net/ipv4/conf/old0/route_localnet", "1"); err != nil {
+		t.Fatal(err)
+	}
+	if kerneltest.Snapshot(t, ns) == before {
+		t.Error("the snapshot does not show a setting")
+	}
+}

@@ -1,0 +1,140 @@
+package kerneltest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/rtnl"
+)
+
+// Snapshot writes down what a plugin could have left in a namespace: links,
+// addresses, routes, rules, VLANs and settings, as sorted lines without indexes.
+// What the kernel does by itself and in its own time is left out: operational
+// states, IPv6 link-local addresses and their routes, neighbours.
+func Snapshot(t testing.TB, ns *rtnl.NS) string {
+	t.Helper()
+	c, err := rtnl.Dial(ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	links, err := c.Links()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := snapshot{t: t, ns: ns, c: c, names: map[uint32]string{0: "-"}}
+	for _, l := range links {
+		s.names[l.Index] = l.Name
+	}
+	for _, l := range links {
+		s.link(l)
+	}
+	s.routes()
+	s.settings("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding",
+		"net/ipv4/conf/all/route_localnet", "net/ipv6/conf/all/accept_ra")
+	slices.Sort(s.lines)
+	return strings.Join(s.lines, "\n") + "\n"
+}
+
+type snapshot struct {
+	t     testing.TB
+	ns    *rtnl.NS
+	c     *rtnl.Conn
+	names map[uint32]string
+	lines []string
+}
+
+func (s *snapshot) add(format string, args ...any) {
+	s.lines = append(s.lines, fmt.Sprintf(format, args...))
+}
+
+func (s *snapshot) link(l rtnl.Link) {
+	s.t.Helper()
+	parent := s.names[l.Parent]
+	if l.PeerNS {
+		parent = "elsewhere"
+	}
+	s.add("link %s kind %q mtu %d qlen %d mac %s parent %s master %s up %t promisc %t allmulti %t alias %q",
+		l.Name, l.Kind, l.MTU, l.TxQLen, l.MAC, parent, s.names[l.Master], l.Up, l.Promisc, l.AllMulti, l.Alias)
+	if l.Master != 0 {
+		s.add("port %s hairpin %t isolated %t", l.Name, l.Hairpin, l.Isolated)
+	}
+	if l.Data != nil {
+		s.add("data %s %+v", l.Name, l.Data)
+	}
+	addrs, err := s.c.Addrs(l.Index)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, a := range addrs {
+		if a.Prefix.Addr().IsLinkLocalUnicast() && a.Prefix.Addr().Is6() {
+			continue
+		}
+		s.add("addr %s %s peer %s", l.Name, a.Prefix, a.Peer)
+	}
+	vlans, err := s.c.PortVLANs(l.Index)
+	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+		s.t.Fatal(err)
+	}
+	for _, v := range vlans {
+		s.add("vlan %s %+v", l.Name, v)
+	}
+	v4, v6 := "net/ipv4/conf/"+l.Name+"/", "net/ipv6/conf/"+l.Name+"/"
+	s.settings(v4+"forwarding", v4+"route_localnet", v4+"arp_notify", v4+"rp_filter", v4+"proxy_arp",
+		v6+"forwarding", v6+"accept_ra", v6+"disable_ipv6", v6+"accept_dad", v6+"keep_addr_on_down")
+}
+
+func (s *snapshot) routes() {
+	s.t.Helper()
+	for _, of := range []int{unix.AF_INET, unix.AF_INET6} {
+		rules, err := s.c.Rules(of)
+		if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+			s.t.Fatal(err)
+		}
+		tables := map[int]bool{unix.RT_TABLE_MAIN: true}
+		for _, r := range rules {
+			s.add("rule %+v", r)
+			tables[r.Table] = true
+		}
+		delete(tables, unix.RT_TABLE_LOCAL)
+		for table := range tables {
+			s.table(of, table)
+		}
+	}
+}
+
+func (s *snapshot) table(of, table int) {
+	s.t.Helper()
+	routes, err := s.c.Routes(rtnl.RouteFilter{Table: table, Family: of})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, r := range routes {
+		if r.Dst.Addr().Is6() && r.Dst.Addr().IsLinkLocalUnicast() {
+			continue
+		}
+		s.add("route %s via %s src %s dev %s table %d metric %d mtu %d advmss %d scope %d proto %d type %d",
+			r.Dst, r.GW, r.Src, s.names[r.Link], table, r.Priority, r.MTU, r.AdvMSS, *r.Scope, r.Protocol, r.Type)
+	}
+}
+
+// settings writes down those the kernel has.
+func (s *snapshot) settings(keys ...string) {
+	s.t.Helper()
+	for _, key := range keys {
+		value, err := s.ns.Sysctl(key)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.add("sysctl %s = %s", key, value)
+	}
+}
