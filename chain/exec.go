@@ -44,7 +44,7 @@ func (l *Local) exec(ctx context.Context, plugin, file string, r *spec.Request) 
 	if r.Call.Verb != spec.Add && r.Call.Verb != spec.Get {
 		return nil, nil
 	}
-	return a.result(r.Net.Version)
+	return a.result(r)
 }
 
 // An answer is what is left of a plugin that ran.
@@ -137,7 +137,7 @@ func (a *answer) reported() *spec.Error {
 }
 
 // result reads the answer to ADD or GET in whatever version it is.
-func (a *answer) result(v spec.Version) (*spec.Result, error) {
+func (a *answer) result(r *spec.Request) (*spec.Result, error) {
 	doc := bytes.TrimSpace(a.stdout)
 	switch {
 	case len(doc) == 0:
@@ -145,11 +145,11 @@ func (a *answer) result(v spec.Version) (*spec.Result, error) {
 	case string(doc) == "null": // what the reference runtime takes for an empty result
 		doc = []byte("{}")
 	}
-	res, err := spec.ParseResult(doc, v)
+	res, err := spec.ParseResult(doc, r.Net.Version)
 	if err != nil {
 		return nil, a.fail(fmt.Errorf("result %s: %w", excerpt(doc), err))
 	}
-	return asSeen(res, v)
+	return asSeen(res, r)
 }
 
 // fail makes an error of code 103 with the plugin's stderr in its details.

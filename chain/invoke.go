@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	"cnibox/spec"
@@ -63,7 +62,7 @@ func (l *Local) Invoke(ctx context.Context, plugin string, r *spec.Request) (*sp
 // start. The first match on the path decides, as the specification has it, and
 // it is built in if it is this same file.
 func (l *Local) find(plugin string) (file string, verbs *spec.Verbs, err error) {
-	if err := checkType(plugin); err != nil {
+	if err := spec.CheckType(plugin); err != nil {
 		return "", nil, err
 	}
 	if len(l.Path) == 0 {
@@ -121,15 +120,6 @@ func findInPath(plugin string, dirs []string) (string, os.FileInfo, error) {
 	return "", nil, fmt.Errorf("failed to find plugin %q in path %v: %w", plugin, dirs, os.ErrNotExist)
 }
 
-// checkType refuses types that could name a file outside the plugin folders
-// (CVE-2021-20206).
-func checkType(plugin string) error {
-	if plugin == "" || plugin == "." || plugin == ".." || len(plugin) > 255 || strings.ContainsAny(plugin, "/\\\x00") {
-		return spec.Errorf(spec.CodeConfig, "plugin type %q is not a file name", plugin)
-	}
-	return nil
-}
-
 // inProcess calls a built-in plugin. It gets a request of its own, so nothing
 // that it changes is seen by others.
 func inProcess(ctx context.Context, plugin string, v spec.Verbs, r *spec.Request) (res *spec.Result, err error) {
@@ -142,34 +132,28 @@ func inProcess(ctx context.Context, plugin string, v spec.Verbs, r *spec.Request
 			}
 		}
 	}()
-	own := *r
-	if own.Prev != nil {
-		if own.Prev, err = asSeen(own.Prev.Clone(), r.Net.Version); err != nil {
-			return nil, fmt.Errorf("prevResult: %w", err)
-		}
+	own := r.Clone()
+	if own.Prev, err = asSeen(own.Prev, r); err != nil {
+		return nil, fmt.Errorf("prevResult: %w", err)
 	}
-	res, err = v.Do(ctx, &own)
-	if err != nil {
+	if res, err = v.Do(ctx, own); err != nil {
 		return nil, deadline(ctx, plugin, r.Call.Verb, err)
 	}
-	if res == nil {
-		return nil, nil
-	}
-	return asSeen(res, r.Net.Version)
+	return asSeen(res, r)
 }
 
 // asSeen returns what the next plugin would see of a result. Below 0.3.0 the
 // wire form loses interfaces and more, and a chain must not depend on whether
 // its plugins are built in.
-func asSeen(res *spec.Result, v spec.Version) (*spec.Result, error) {
-	if v.AtLeast(spec.V030) {
+func asSeen(res *spec.Result, r *spec.Request) (*spec.Result, error) {
+	if res == nil || !r.Net.Version.NeedsAddress() {
 		return res, nil
 	}
-	b, err := res.Encode(v)
+	b, err := r.Encode(res)
 	if err != nil {
 		return nil, err
 	}
-	return spec.ParseResult(b, v)
+	return spec.ParseResult(b, r.Net.Version)
 }
 
 // deadline turns the error of a plugin whose time is over into code 11.

@@ -1,0 +1,262 @@
+package chain
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/fault"
+	"cnibox/spec"
+)
+
+// DefaultCacheDir is libcni's.
+const DefaultCacheDir = "/var/lib/cni"
+
+// A Cache keeps what ADD was told and answered, in the folder, names and schema
+// of libcni, so that other runtimes can finish what this one began and the
+// other way round.
+//
+// Nothing is synced to disk: no network namespace outlives a power cut, entries
+// carry the boot they belong to, and a torn one is set aside. On the flash of
+// small boards a sync takes longer than a whole ADD.
+type Cache struct {
+	Dir string // holds results/; see DefaultCacheDir
+}
+
+const (
+	kindCache  = "cniCacheV1"     // libcni's
+	kindIntent = "cniboxIntentV1" // an ADD has begun and not ended; other tools skip it
+)
+
+// An Entry is a file of the cache. The order of its members is libcni's; those
+// behind result are ours, which others ignore.
+type Entry struct {
+	Kind           string                     `json:"kind"`
+	ContainerID    string                     `json:"containerId"`
+	Config         []byte                     `json:"config"` // the list, drop-in plugins inlined
+	IfName         string                     `json:"ifName"`
+	NetworkName    string                     `json:"networkName"`
+	NetNS          string                     `json:"netns,omitempty"`
+	Args           [][2]string                `json:"cniArgs,omitempty"`
+	CapabilityArgs map[string]json.RawMessage `json:"capabilityArgs,omitempty"`
+	Result         json.RawMessage            `json:"result,omitempty"`
+	BootID         string                     `json:"cniboxBootID,omitempty"` // of the kernel that ADD ran on
+	NetNSID        string                     `json:"cniboxNetNS,omitempty"`  // device:inode of NetNS
+
+	file string // where it stands
+}
+
+// Attachment returns the three names that the entry is about.
+func (e *Entry) Attachment() spec.Attachment {
+	return spec.Attachment{Network: e.NetworkName, ContainerID: e.ContainerID, IfName: e.IfName}
+}
+
+// Interrupted reports whether its ADD never came to an end.
+func (e *Entry) Interrupted() bool { return e.Kind == kindIntent }
+
+// Lookup returns the entry of an attachment, or os.ErrNotExist. An entry that
+// cannot be read is as good as none.
+func (c *Cache) Lookup(a spec.Attachment) (*Entry, error) {
+	for _, name := range fileNamesOf(a) {
+		e, err := c.read(name, a)
+		if err == nil && e.Attachment() == a {
+			return e, nil
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, errBroken) {
+			return nil, fmt.Errorf("cache: %w", err)
+		}
+	}
+	return nil, fmt.Errorf("cache entry of %s: %w", a, os.ErrNotExist)
+}
+
+// errBroken marks files that are no cache entry.
+var errBroken = errors.New("not a cache entry")
+
+// read reads one file; a is who a file of the oldest format, which has only the
+// result in it, is taken to be about.
+func (c *Cache) read(name string, a spec.Attachment) (*Entry, error) {
+	file := filepath.Join(c.Dir, "results", name)
+	b, err := readBounded(file, unix.O_NOFOLLOW)
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+		return nil, fmt.Errorf("%w: %w", errBroken, err)
+	}
+	e := &Entry{file: file}
+	if err := json.Unmarshal(b, e); err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", file, errBroken, err)
+	}
+	if e.Kind == "" && e.NetworkName == "" && a.Network != "" {
+		*e = Entry{Kind: kindCache, ContainerID: a.ContainerID, IfName: a.IfName, NetworkName: a.Network, Result: b, file: file}
+	}
+	if e.Kind != kindCache && e.Kind != kindIntent {
+		return nil, fmt.Errorf("%s: %w: kind %q", file, errBroken, e.Kind)
+	}
+	if err := checkNames(e.Attachment()); err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", file, errBroken, err)
+	}
+	return e, nil
+}
+
+// fileNamesOf returns where an attachment's entry may stand: under libcni's
+// name, or, since network a-b with container c and network a with container b-c
+// share that, under one with the attachment's key. A name too long for a
+// file is left out.
+func fileNamesOf(a spec.Attachment) []string {
+	name := a.Network + "-" + a.ContainerID + "-" + a.IfName
+	const longest = 255 // NAME_MAX
+	key := "cnibox-" + a.Key() + "-" + a.IfName
+	if len(name) > longest {
+		return []string{key}
+	}
+	if long := name + "~" + a.Key(); len(long) <= longest {
+		key = long
+	}
+	return []string{name, key}
+}
+
+// checkNames refuses names that must not become part of a path.
+func checkNames(a spec.Attachment) error {
+	if err := spec.CheckNetworkName(a.Network); err != nil {
+		return err
+	}
+	if err := spec.CheckContainerID(a.ContainerID); err != nil {
+		return err
+	}
+	return spec.CheckIfName(a.IfName)
+}
+
+// Begin writes the intent of an ADD. It takes the first name that nobody else
+// has; its own older entry is replaced.
+func (c *Cache) Begin(e *Entry) error {
+	e.Kind = kindIntent
+	names := fileNamesOf(e.Attachment())
+	for i, name := range names {
+		e.file = filepath.Join(c.Dir, "results", name)
+		err := c.write(e, true)
+		if !errors.Is(err, os.ErrExist) {
+			return err
+		}
+		old, err := c.read(name, spec.Attachment{})
+		if i == len(names)-1 || errors.Is(err, errBroken) || (err == nil && old.Attachment() == e.Attachment()) {
+			return c.write(e, false)
+		}
+	}
+	return nil
+}
+
+// Finish replaces the intent by the result.
+func (c *Cache) Finish(e *Entry, result json.RawMessage) error {
+	e.Kind, e.Result = kindCache, result
+	return c.write(e, false)
+}
+
+// write puts the entry in place in one step, so that no reader sees half of it.
+// With exclusive an existing file is os.ErrExist.
+func (c *Cache) write(e *Entry, exclusive bool) error {
+	doc, err := json.Marshal(e)
+	if err != nil {
+		return fmt.Errorf("cache: %w", err)
+	}
+	if err := fault.Check("write cache entry"); err != nil {
+		return err
+	}
+	dir := filepath.Dir(e.file)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("cache: %w", err)
+	}
+	f, err := os.CreateTemp(c.Dir, ".entry-*") // beside results, which other tools list
+	if err != nil {
+		return fmt.Errorf("cache: %w", err)
+	}
+	tmp := f.Name()
+	_, err = f.Write(doc)
+	if err = errors.Join(err, f.Close()); err == nil {
+		if exclusive {
+			if err = os.Link(tmp, e.file); err == nil {
+				os.Remove(tmp)
+				return nil
+			}
+			if unlinkable(err) {
+				err = renameNew(tmp, e.file)
+			}
+		} else {
+			err = os.Rename(tmp, e.file)
+		}
+	}
+	if err != nil {
+		os.Remove(tmp)
+		return fmt.Errorf("cache: %w", err)
+	}
+	return nil
+}
+
+// unlinkable reports whether the file system has no hard links.
+func unlinkable(err error) bool {
+	return errors.Is(err, unix.EPERM) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EMLINK)
+}
+
+// renameNew renames where nothing stands yet, for file systems without links.
+func renameNew(from, to string) error {
+	if _, err := os.Lstat(to); err == nil {
+		return os.ErrExist
+	}
+	return os.Rename(from, to)
+}
+
+// Remove drops an entry; that it is gone is no error.
+func (c *Cache) Remove(e *Entry) error {
+	if err := fault.Check("remove cache entry"); err != nil {
+		return err
+	}
+	if err := os.Remove(e.file); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("cache: %w", err)
+	}
+	return nil
+}
+
+// List returns all entries in the order of their file names, and what is wrong
+// with the files that are none. No folder is no entry.
+func (c *Cache) List() (entries []*Entry, broken []error, err error) {
+	names, err := fileNames(filepath.Join(c.Dir, "results"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, nil, fmt.Errorf("cache: %w", err)
+	}
+	for _, name := range names {
+		e, err := c.read(name, spec.Attachment{})
+		switch {
+		case err == nil:
+			entries = append(entries, e)
+		case !errors.Is(err, os.ErrNotExist):
+			broken = append(broken, err)
+		}
+	}
+	return entries, broken, nil
+}
+
+// SetAside moves the files that are no entries, and have not been touched for a
+// minute, out of the way of everybody. libcni writes in place, so
+// what is broken now may be half of an entry.
+func (c *Cache) SetAside(warn func(string, ...any)) error {
+	dir := filepath.Join(c.Dir, "results")
+	names, err := fileNames(dir)
+	if err != nil {
+		return nil
+	}
+	for _, name := range names {
+		if _, err := c.read(name, spec.Attachment{}); !errors.Is(err, errBroken) || strings.HasPrefix(name, ".") {
+			continue
+		}
+		if err := setAside(dir, name, filepath.Join(c.Dir, "broken")); err != nil {
+			return err
+		}
+		warn("cache entry %s cannot be read: set aside", name)
+	}
+	return nil
+}

@@ -1,0 +1,251 @@
+package chain
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"cnibox/spec"
+)
+
+// A List is a network configuration list: what a verb is walked over.
+type List struct {
+	Name         string
+	CNIVersion   string // as written; chosen from cniVersions if those are given
+	DisableCheck bool   // CHECK succeeds and runs nothing
+	DisableGC    bool   // GC succeeds and runs nothing
+	OnlyInlined  bool   // loadOnlyInlinedPlugins: the drop-in folder is ignored
+	Plugins      []Plugin
+	File         string // where it was read from; empty: from bytes
+
+	doc     []byte // as it came; a single configuration is wrapped
+	dropped bool   // plugins of the drop-in folder were appended
+}
+
+// A Plugin is one configuration of a list.
+type Plugin struct {
+	Type         string
+	Capabilities map[string]bool // what it wants to be told in runtimeConfig
+	disableCheck bool            // args.cni.disable-check
+	conf         json.RawMessage // as it came
+}
+
+// Parse reads a list. Errors have code 6 (not JSON) or 7; what the plugins say
+// beyond the common keys is theirs to judge.
+func Parse(doc []byte) (*List, error) {
+	var w struct {
+		Name, CNIVersion, CNIVersions, Plugins json.RawMessage
+		DisableCheck, DisableGC                flag
+		LoadOnlyInlinedPlugins                 flag
+	}
+	if err := json.Unmarshal(doc, &w); err != nil {
+		return nil, decodeError(err)
+	}
+	l := &List{
+		DisableCheck: bool(w.DisableCheck), DisableGC: bool(w.DisableGC),
+		OnlyInlined: bool(w.LoadOnlyInlinedPlugins), doc: doc,
+	}
+	var err error
+	if l.Name, err = text("name", w.Name, true); err != nil {
+		return nil, err
+	}
+	if l.CNIVersion, err = text("cniVersion", w.CNIVersion, false); err != nil {
+		return nil, err
+	}
+	if w.CNIVersions != nil {
+		if l.CNIVersion, err = negotiate(l.CNIVersion, w.CNIVersions); err != nil {
+			return nil, err
+		}
+	}
+	if w.Plugins == nil {
+		if l.OnlyInlined {
+			return nil, spec.Errorf(spec.CodeConfig, `"plugins" is missing, and "loadOnlyInlinedPlugins" leaves no other source`)
+		}
+		return l, nil
+	}
+	l.Plugins, err = parsePlugins(w.Plugins)
+	return l, err
+}
+
+// ParseSingle reads a configuration of one plugin as a list of one.
+func ParseSingle(doc []byte) (*List, error) {
+	var w struct{ Name, CNIVersion, Plugins json.RawMessage }
+	if err := json.Unmarshal(doc, &w); err != nil {
+		return nil, decodeError(err)
+	}
+	p, err := parsePlugin(doc)
+	if err != nil {
+		if w.Plugins != nil {
+			err = fmt.Errorf("%w; a list belongs in a file that ends in .conflist", err)
+		}
+		return nil, err
+	}
+	name, err := text("name", w.Name, true)
+	if err != nil {
+		return nil, err
+	}
+	version, err := text("cniVersion", w.CNIVersion, false)
+	if err != nil {
+		return nil, err
+	}
+	return &List{
+		Name: name, CNIVersion: version, OnlyInlined: true, Plugins: []Plugin{p},
+		doc: wrap(name, version, doc),
+	}, nil
+}
+
+// wrap makes a list of one plugin. Its configuration stays as it came.
+func wrap(name, version string, doc json.RawMessage) []byte {
+	head, _ := json.Marshal(struct { // strings always encode
+		Name        string `json:"name"`
+		CNIVersion  string `json:"cniVersion"`
+		OnlyInlined bool   `json:"loadOnlyInlinedPlugins"`
+	}{name, version, true})
+	b := append(head[:len(head)-1], `,"plugins":`...)
+	return append(append(b, rawList([]json.RawMessage{doc})...), '}')
+}
+
+func parsePlugins(raw json.RawMessage) ([]Plugin, error) {
+	var docs []json.RawMessage
+	if err := json.Unmarshal(raw, &docs); err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, `"plugins" is not a list: %w`, err)
+	}
+	if len(docs) == 0 {
+		return nil, spec.Errorf(spec.CodeConfig, "no plugins in list")
+	}
+	plugins := make([]Plugin, len(docs))
+	for i, doc := range docs {
+		p, err := parsePlugin(doc)
+		if err != nil {
+			return nil, fmt.Errorf("plugin %d of %d: %w", i+1, len(docs), err)
+		}
+		plugins[i] = p
+	}
+	return plugins, nil
+}
+
+// parsePlugin checks the keys whose meaning the specification fixes.
+func parsePlugin(doc json.RawMessage) (Plugin, error) {
+	var w struct {
+		Type         string
+		Capabilities map[string]bool
+		IPAM         struct{ Type string }
+		DNS          spec.DNS
+		PrevResult   map[string]json.RawMessage
+		Args         json.RawMessage
+	}
+	if err := json.Unmarshal(doc, &w); err != nil {
+		return Plugin{}, decodeError(err)
+	}
+	if w.Type == "" {
+		return Plugin{}, spec.Errorf(spec.CodeConfig, "missing 'type'")
+	}
+	p := Plugin{Type: w.Type, Capabilities: w.Capabilities, conf: doc}
+	if w.Args != nil {
+		var args struct {
+			CNI struct {
+				DisableCheck flag `json:"disable-check"`
+			}
+		}
+		// Whatever else is in args is none of our business, even its type.
+		if json.Unmarshal(w.Args, &args) == nil {
+			p.disableCheck = bool(args.CNI.DisableCheck)
+		}
+	}
+	return p, nil
+}
+
+// negotiate chooses the highest version that both the list and this program
+// know. The built-in plugins differ only in the oldest version they serve, so
+// the highest is the best for them as well.
+func negotiate(literal string, raw json.RawMessage) (string, error) {
+	var all []*string
+	if err := json.Unmarshal(raw, &all); err != nil || all == nil {
+		return "", spec.Errorf(spec.CodeConfig, `"cniVersions" %s is not a list of strings`, excerpt(raw))
+	}
+	if literal != "" {
+		all = append(all, &literal)
+	}
+	chosen, best := literal, spec.Version{}
+	for _, s := range all {
+		if s == nil {
+			return "", spec.Errorf(spec.CodeConfig, `"cniVersions" holds null`)
+		}
+		v, err := spec.ParseVersion(*s)
+		if err != nil {
+			return "", spec.Errorf(spec.CodeConfig, `"cniVersions": %w`, err)
+		}
+		if spec.Newest.AtLeast(v) && v.AtLeast(best) {
+			chosen, best = *s, v
+		}
+	}
+	return chosen, nil
+}
+
+// text reads a string member.
+func text(key string, raw json.RawMessage, required bool) (string, error) {
+	if raw == nil {
+		if required {
+			return "", spec.Errorf(spec.CodeConfig, "%q is missing", key)
+		}
+		return "", nil
+	}
+	var s *string
+	if err := json.Unmarshal(raw, &s); err != nil || s == nil {
+		return "", spec.Errorf(spec.CodeConfig, "%q is %s and must be a string", key, excerpt(raw))
+	}
+	return *s, nil
+}
+
+// A flag is a bool that some write as a string.
+type flag bool
+
+func (f *flag) UnmarshalJSON(b []byte) error {
+	switch s := strings.ToLower(string(bytes.Trim(b, `"`))); s {
+	case "true", "false":
+		*f = s == "true"
+		return nil
+	}
+	return fmt.Errorf("%s is neither true nor false", excerpt(b))
+}
+
+// decodeError tells broken JSON (code 6) from JSON of the wrong type (code 7).
+func decodeError(err error) error {
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) {
+		return spec.Errorf(spec.CodeDecode, "not JSON at byte %d: %w", syntax.Offset, err)
+	}
+	return spec.Errorf(spec.CodeConfig, "%w", err)
+}
+
+// Effective returns the list with the plugins of its drop-in folder inlined.
+// It is what the cache keeps, since a DEL has to run those as well.
+func (l *List) Effective() ([]byte, error) {
+	if !l.dropped {
+		return l.doc, nil
+	}
+	docs := make([]json.RawMessage, len(l.Plugins))
+	for i, p := range l.Plugins {
+		docs[i] = p.conf
+	}
+	return spec.Splice(l.doc, []spec.Member{
+		{Name: "plugins", Value: rawList(docs)},
+		{Name: "loadOnlyInlinedPlugins", Value: json.RawMessage("true")},
+	})
+}
+
+// rawList joins the members of a list as they are.
+func rawList(docs []json.RawMessage) json.RawMessage {
+	var b bytes.Buffer
+	b.WriteByte('[')
+	for i, d := range docs {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.Write(d)
+	}
+	b.WriteByte(']')
+	return b.Bytes()
+}

@@ -1,0 +1,173 @@
+package chain
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/spec"
+)
+
+// maxConf is the largest configuration file that is read, in bytes.
+const maxConf = 4 << 20
+
+// Load finds a network in a folder: first among *.conflist, then among *.conf
+// and *.json, each in the order of file names, as libcni has it. A broken file
+// hides no good one: what is wrong with it is told when the network is not
+// found. The error is os.ErrNotExist then.
+func Load(dir, network string) (*List, error) {
+	if err := spec.CheckNetworkName(network); err != nil {
+		return nil, err
+	}
+	names, err := fileNames(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	var broken []error
+	found := 0
+	for _, exts := range [][]string{{".conflist"}, {".conf", ".json"}} {
+		for _, name := range names {
+			if !hasExt(name, exts) {
+				continue
+			}
+			found++
+			l, err := read(filepath.Join(dir, name))
+			switch {
+			case err != nil:
+				broken = append(broken, err)
+			case l.Name == network:
+				return l, l.dropIn()
+			}
+		}
+	}
+	if found == 0 {
+		return nil, fmt.Errorf("no net configurations found in %s: %w", dir, os.ErrNotExist)
+	}
+	err = fmt.Errorf("no net configuration with name %q in %s: %w", network, dir, os.ErrNotExist)
+	return nil, errors.Join(append([]error{err}, broken...)...)
+}
+
+// LoadFile reads one file and its drop-in folder: a list, or by its name
+// (.conf, .json) a single configuration.
+func LoadFile(file string) (*List, error) {
+	l, err := read(file)
+	if err != nil {
+		return nil, err
+	}
+	return l, l.dropIn()
+}
+
+// Empty reports whether a folder holds no network configuration at all.
+func Empty(dir string) (bool, error) {
+	names, err := fileNames(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return true, nil
+	}
+	for _, name := range names {
+		if hasExt(name, []string{".conflist", ".conf", ".json"}) {
+			return false, nil
+		}
+	}
+	return err == nil, err
+}
+
+// read parses a file without its drop-in folder.
+func read(file string) (*List, error) {
+	doc, err := readBounded(file, 0)
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	parse := Parse
+	if hasExt(file, []string{".conf", ".json"}) {
+		parse = ParseSingle
+	}
+	l, err := parse(doc)
+	if err != nil {
+		return nil, fmt.Errorf("configuration %s: %w", file, err)
+	}
+	l.File = file
+	return l, nil
+}
+
+// dropIn appends the plugins of <folder of the list>/<name>/*.conf. The name is
+// checked before it becomes a path.
+func (l *List) dropIn() error {
+	if err := spec.CheckNetworkName(l.Name); err != nil {
+		return fmt.Errorf("configuration %s: %w", l.File, err)
+	}
+	if l.OnlyInlined {
+		return nil
+	}
+	dir := filepath.Join(filepath.Dir(l.File), l.Name)
+	names, err := fileNames(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
+		return fmt.Errorf("drop-in plugins: %w", err)
+	}
+	for _, name := range names {
+		if !hasExt(name, []string{".conf"}) {
+			continue
+		}
+		file := filepath.Join(dir, name)
+		doc, err := readBounded(file, 0)
+		if err != nil {
+			return fmt.Errorf("drop-in plugin: %w", err)
+		}
+		p, err := parsePlugin(doc)
+		if err != nil {
+			return fmt.Errorf("drop-in plugin %s: %w", file, err)
+		}
+		l.Plugins, l.dropped = append(l.Plugins, p), true
+	}
+	if len(l.Plugins) == 0 {
+		return spec.Errorf(spec.CodeConfig, "configuration %s: no plugin configs found, neither in it nor in %s", l.File, dir)
+	}
+	return nil
+}
+
+// fileNames returns the sorted names in a folder that are no folders themselves.
+func fileNames(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	var names []string
+	for _, e := range entries {
+		if !e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, err
+}
+
+func hasExt(name string, exts []string) bool {
+	for _, e := range exts {
+		if strings.HasSuffix(name, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// readBounded reads a regular file of bounded size, with more flags for open;
+// what is no regular file is never waited for.
+func readBounded(file string, flags int) ([]byte, error) {
+	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|flags, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file", file)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxConf+1))
+	if len(b) > maxConf {
+		return nil, fmt.Errorf("%s is larger than %d bytes", file, maxConf)
+	}
+	return b, err
+}

@@ -1,0 +1,99 @@
+package chain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"cnibox/spec"
+)
+
+// GC deletes all cached attachments of a network that are not in the valid set,
+// with what their ADD was told, then tells the set to every plugin in order
+// (from 1.1.0 on). It goes on past failures and joins them. No ADD or DEL of the
+// network runs meanwhile.
+//
+// The attachments that were, or with dryRun would be, deleted are returned.
+func (r *Runner) GC(ctx context.Context, l *List, valid []spec.Attachment, dryRun bool) ([]spec.Attachment, error) {
+	if l.DisableGC {
+		return nil, nil
+	}
+	if err := spec.CheckNetworkName(l.Name); err != nil {
+		return nil, err
+	}
+	v, err := l.version()
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := r.Cache.lockNetwork(ctx, l.Name, true)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	entries, broken, err := r.Cache.List()
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	if len(broken) > 0 && !dryRun {
+		errs = append(errs, r.Cache.SetAside(r.Warn))
+	}
+	stale, err := r.collect(ctx, l, entries, valid, dryRun)
+	errs = append(errs, err)
+	if dryRun || !v.AtLeast(spec.V110) {
+		return stale, errors.Join(errs...)
+	}
+	set := attachments(valid)
+	for i := range l.Plugins {
+		_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], Target{}, nil,
+			spec.Member{Name: "cni.dev/valid-attachments", Value: set},
+			spec.Member{Name: "cni.dev/attachments", Value: set}) // the key of the 1.1.0 tag
+		errs = append(errs, err)
+	}
+	return stale, errors.Join(errs...)
+}
+
+// collect runs DEL for the entries of the network that are not valid.
+func (r *Runner) collect(ctx context.Context, l *List, entries []*Entry, valid []spec.Attachment, dryRun bool) ([]spec.Attachment, error) {
+	var stale []spec.Attachment
+	var errs []error
+	for _, e := range entries {
+		a := e.Attachment()
+		if a.Network != l.Name || slices.Contains(valid, a) {
+			continue
+		}
+		if dryRun {
+			stale = append(stale, a)
+			continue
+		}
+		if err := r.collectOne(ctx, l, e); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", a, err))
+			continue
+		}
+		stale = append(stale, a)
+	}
+	return stale, errors.Join(errs...)
+}
+
+func (r *Runner) collectOne(ctx context.Context, l *List, e *Entry) error {
+	unlock, err := r.Cache.lockContainer(ctx, e.ContainerID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return r.delEntry(ctx, l, e)
+}
+
+// Attached returns the cached attachments of a network whose namespace
+// exists, for a GC that keeps what is alive. An interrupted ADD is not among them.
+func (c *Cache) Attached(network string) ([]spec.Attachment, error) {
+	entries, _, err := c.List()
+	var live []spec.Attachment
+	for _, e := range entries {
+		if e.NetworkName == network && e.Live() && !e.Interrupted() {
+			live = append(live, e.Attachment())
+		}
+	}
+	return live, err
+}

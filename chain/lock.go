@@ -1,0 +1,100 @@
+package chain
+
+import (
+	"context"
+	"crypto/sha512"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/fault"
+)
+
+// lockFile is in the cache's folder. A container or network is one byte of it,
+// far behind its end, so there is nothing to create and to clean up for each.
+const lockFile = "cnibox.lock"
+
+// lockContainer waits until no other verb runs for a container: the
+// specification allows one at a time, over all its attachments.
+func (c *Cache) lockContainer(ctx context.Context, id string) (func(), error) {
+	unlock, err := c.lock(ctx, "container "+id, unix.F_WRLCK)
+	if err != nil {
+		return nil, fmt.Errorf("another verb runs for container %s: %w", id, err)
+	}
+	return unlock, nil
+}
+
+// lockNetwork is shared among ADD, DEL and CHECK and exclusive for GC. It is
+// taken before that of a container, always.
+func (c *Cache) lockNetwork(ctx context.Context, network string, exclusive bool) (func(), error) {
+	kind := int16(unix.F_RDLCK)
+	if exclusive {
+		kind = unix.F_WRLCK
+	}
+	unlock, err := c.lock(ctx, "network "+network, kind)
+	if err != nil {
+		return nil, fmt.Errorf("network %s is in use: %w", network, err)
+	}
+	return unlock, nil
+}
+
+// lock takes one byte of the lock file by an open file description lock
+// (fcntl(2), F_OFD_SETLK), which ends with the process at the latest. Two names
+// on one byte wait for each other needlessly: that is one in 2^62.
+func (c *Cache) lock(ctx context.Context, name string, kind int16) (func(), error) {
+	if err := fault.Check("lock " + name); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("cache: %w", err)
+	}
+	path := filepath.Join(c.Dir, lockFile)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	if err := lockByte(ctx, int(f.Fd()), name, kind); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// lockByte tries at once and then waits in the kernel, on a descriptor and a
+// goroutine that may outlive the call: a lock that comes after the end of ctx is
+// given back where it comes.
+func lockByte(ctx context.Context, fd int, name string, kind int16) error {
+	sum := sha512.Sum512([]byte(name))
+	at := unix.Flock_t{
+		Type: kind, Whence: io.SeekStart, Len: 1,
+		Start: int64(binary.BigEndian.Uint64(sum[:8]) >> 2),
+	}
+	err := unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &at)
+	if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES) {
+		return err
+	}
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) // the same description
+	if err != nil {
+		return err
+	}
+	got := make(chan error, 1)
+	go func() {
+		err := error(unix.EINTR)
+		for errors.Is(err, unix.EINTR) {
+			err = unix.FcntlFlock(uintptr(own), unix.F_OFD_SETLKW, &at)
+		}
+		unix.Close(own)
+		got <- err
+	}()
+	select {
+	case err := <-got:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

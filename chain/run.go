@@ -1,0 +1,278 @@
+package chain
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"cnibox/spec"
+)
+
+// A Runner walks the plugins of a list for one verb at a time.
+type Runner struct {
+	Invoker spec.Invoker
+	Cache   *Cache
+	Path    string // CNI_PATH, for the plugins
+	// Warn prints one line for people; never nil.
+	Warn func(format string, args ...any)
+	// KeepGoing lets DEL run the plugins behind one that failed.
+	KeepGoing bool
+	// Retries is how often an ADD that ended with code 11 is tried again,
+	// after its DEL.
+	Retries int
+	// UndoTimeout is for the DEL after a failed ADD, which also runs when the
+	// ADD's own context has ended; 0: 30 s.
+	UndoTimeout time.Duration
+}
+
+const (
+	defaultUndo = 30 * time.Second
+	retryPause  = 500 * time.Millisecond // doubled each time
+)
+
+// A Target is the attachment a verb is about, and what is told to the plugins.
+type Target struct {
+	ContainerID, IfName string
+	NetNS               string // path; empty in DEL, CHECK and GET: as at the ADD
+	NetNSOverride       bool   // our own namespace is meant
+	// Args are the pairs of CNI_ARGS, Capabilities the values for
+	// runtimeConfig; nil in DEL, CHECK and GET: as at the ADD.
+	Args         [][2]string
+	Capabilities map[string]json.RawMessage
+}
+
+// on returns the attachment of the target on a network.
+func (t *Target) on(l *List) spec.Attachment {
+	return spec.Attachment{Network: l.Name, ContainerID: t.ContainerID, IfName: t.IfName}
+}
+
+// cniArgs returns the pairs as CNI_ARGS.
+func (t *Target) cniArgs() string {
+	pairs := make([]string, len(t.Args))
+	for i, p := range t.Args {
+		pairs[i] = p[0] + "=" + p[1]
+	}
+	return strings.Join(pairs, ";")
+}
+
+// Add runs ADD for all plugins in order and caches the last result. If one
+// fails, or the result cannot be kept, all are run with DEL in reverse and the
+// error is the first one, with those of the DEL in its details.
+//
+// An attachment that is there already is refused with code 100; leftovers of an
+// interrupted ADD or of a namespace that is gone are deleted before.
+func (r *Runner) Add(ctx context.Context, l *List, t Target) (*spec.Result, error) {
+	a := t.on(l)
+	if err := errors.Join(checkNames(a), usableNetNS(t)); err != nil {
+		return nil, err
+	}
+	v, err := l.version()
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := r.lock(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := r.makeWay(ctx, l, a); err != nil {
+		return nil, err
+	}
+	for try := 0; ; try++ {
+		res, err := r.addOnce(ctx, l, t, v)
+		var e *spec.Error
+		if err == nil || try >= r.Retries || !errors.As(err, &e) || e.Code != spec.CodeTryAgain {
+			return res, err
+		}
+		r.Warn("%v; trying again", err)
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(retryPause << min(try, 6)):
+		}
+	}
+}
+
+// makeWay refuses an attachment that lives and deletes one that does not.
+func (r *Runner) makeWay(ctx context.Context, l *List, a spec.Attachment) error {
+	old, err := r.Cache.Lookup(a)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if old.Live() && !old.Interrupted() {
+		return spec.Errorf(spec.CodeBusy, "%s of container %s is attached to network %s already (namespace %s): run DEL first: %w",
+			a.IfName, a.ContainerID, a.Network, old.NetNS, os.ErrExist)
+	}
+	r.Warn("%s: deleting what an earlier ADD left", a)
+	if err := r.delEntry(ctx, l, old); err != nil {
+		r.Warn("%s: leftovers of an earlier ADD: %v", a, err)
+	}
+	return nil
+}
+
+func (r *Runner) addOnce(ctx context.Context, l *List, t Target, v spec.Version) (*spec.Result, error) {
+	config, err := l.Effective()
+	if err != nil {
+		return nil, err
+	}
+	e := &Entry{
+		ContainerID: t.ContainerID, Config: config, IfName: t.IfName, NetworkName: l.Name, NetNS: t.NetNS,
+		Args: t.Args, CapabilityArgs: t.Capabilities, BootID: bootID(), NetNSID: netnsID(t.NetNS),
+	}
+	if err := r.Cache.Begin(e); err != nil {
+		return nil, err
+	}
+	res, err := r.addAll(ctx, l, t)
+	if err == nil {
+		var doc []byte
+		if doc, err = res.EncodeFor(v, t.IfName); err == nil {
+			err = r.Cache.Finish(e, doc)
+		}
+	}
+	if err == nil {
+		return res, nil
+	}
+	return nil, r.undo(ctx, l, t, e, err)
+}
+
+func (r *Runner) addAll(ctx context.Context, l *List, t Target) (res *spec.Result, err error) {
+	for i := range l.Plugins {
+		if res, err = r.run(ctx, spec.Add, l, &l.Plugins[i], t, res); err != nil {
+			return nil, err
+		}
+		if res == nil {
+			return nil, spec.Errorf(spec.CodePlugin, "plugin type=%q name=%q failed (add): it gave no result", l.Plugins[i].Type, l.Name)
+		}
+	}
+	return res, nil
+}
+
+// undo is the DEL of the whole list after a failed ADD. If that fails as well,
+// the intent stays for a later DEL or GC.
+func (r *Runner) undo(ctx context.Context, l *List, t Target, e *Entry, cause error) error {
+	timeout := r.UndoTimeout
+	if timeout == 0 {
+		timeout = defaultUndo
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	defer cancel()
+	err := r.delAll(ctx, l, t, nil, true)
+	if err == nil {
+		err = r.Cache.Remove(e)
+	}
+	if err == nil {
+		return cause
+	}
+	first := spec.AsError(cause)
+	return &spec.Error{
+		Code: first.Code, Msg: first.Msg, Err: cause,
+		Details: join(first.Details, "cleanup is not complete, run DEL again: "+err.Error()),
+	}
+}
+
+// run runs one verb of one plugin.
+func (r *Runner) run(ctx context.Context, verb spec.Verb, l *List, p *Plugin, t Target, prev *spec.Result, more ...spec.Member) (*spec.Result, error) {
+	req, err := r.request(verb, l, p, t, more)
+	if err == nil {
+		if prev != nil {
+			req.Prev = prev
+		}
+		var res *spec.Result
+		if res, err = r.Invoker.Invoke(ctx, p.Type, req); err == nil {
+			return res, nil
+		}
+	}
+	return nil, fmt.Errorf("plugin type=%q name=%q failed (%s): %w", p.Type, l.Name, verbName(verb), err)
+}
+
+// request derives the plugin's configuration: name and version of the list, the
+// capabilities that it declares and somebody supplied, all else as it came.
+func (r *Runner) request(verb spec.Verb, l *List, p *Plugin, t Target, more []spec.Member) (*spec.Request, error) {
+	name, _ := json.Marshal(l.Name) // strings always encode
+	version, _ := json.Marshal(l.CNIVersion)
+	set := append([]spec.Member{{Name: "cniVersion", Value: version}, {Name: "name", Value: name}}, more...)
+	supplied := make(map[string]json.RawMessage)
+	for key, v := range t.Capabilities {
+		if p.Capabilities[key] {
+			supplied[key] = v
+		}
+	}
+	if len(supplied) > 0 {
+		doc, err := json.Marshal(supplied)
+		if err != nil {
+			return nil, spec.Errorf(spec.CodeConfig, "capability arguments: %w", err)
+		}
+		set = append(set, spec.Member{Name: "runtimeConfig", Value: doc})
+	}
+	conf, err := spec.Splice(p.conf, set, "capabilities")
+	if err != nil {
+		return nil, err
+	}
+	req, err := spec.NewRequest(spec.Call{
+		Verb: verb, ContainerID: t.ContainerID, NetNS: t.NetNS, IfName: t.IfName,
+		Args: t.cniArgs(), Path: r.Path, NetNSOverride: t.NetNSOverride,
+	}, conf)
+	if err != nil {
+		return nil, err
+	}
+	req.Invoker, req.Warn = r.Invoker, r.Warn
+	if verb == spec.Add && p == &l.Plugins[0] {
+		req.WarnUnknownArgs() // once, not by every plugin
+	}
+	return req, nil
+}
+
+// lock takes what ADD, DEL, CHECK and GET need: their network against GC, their
+// container against each other.
+func (r *Runner) lock(ctx context.Context, a spec.Attachment) (unlock func(), err error) {
+	network, err := r.Cache.lockNetwork(ctx, a.Network, false)
+	if err != nil {
+		return nil, err
+	}
+	container, err := r.Cache.lockContainer(ctx, a.ContainerID)
+	if err != nil {
+		network()
+		return nil, err
+	}
+	return func() { container(); network() }, nil
+}
+
+// version returns the list's version, which a list is not asked for before it
+// is run, as libcni has it.
+func (l *List) version() (spec.Version, error) {
+	v, err := spec.ParseVersion(l.CNIVersion)
+	if err != nil {
+		return v, spec.Errorf(spec.CodeVersion, "network %s: %w", l.Name, err)
+	}
+	return v, nil
+}
+
+// verbName is the verb as libcni's errors have it.
+func verbName(v spec.Verb) string {
+	if v == spec.Del {
+		return "delete"
+	}
+	return strings.ToLower(string(v))
+}
+
+// usableNetNS checks the namespace before any plugin is run.
+func usableNetNS(t Target) error {
+	id := netnsID(t.NetNS)
+	switch {
+	case id == "":
+		if _, err := os.Stat(t.NetNS); err != nil {
+			return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", t.NetNS, err)
+		}
+		return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: it is not a network namespace", t.NetNS)
+	case !t.NetNSOverride && id == ownNetNS():
+		return spec.Errorf(spec.CodeNetNS, "plugin's netns and netns from CNI_NETNS should not be the same: %q is this process's own", t.NetNS)
+	}
+	return nil
+}

@@ -1,0 +1,284 @@
+package chain
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"cnibox/spec"
+)
+
+// Del runs DEL for all plugins in reverse, with what the ADD was told and
+// answered, and forgets the attachment. The list may have a name only when
+// its configuration is gone; the cached one serves then.
+func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
+	a := t.on(l)
+	if err := checkNames(a); err != nil {
+		return err
+	}
+	unlock, err := r.lock(ctx, a)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	e, err := r.Cache.Lookup(a)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	l, t = r.recall(l, t, e)
+	if len(l.Plugins) == 0 {
+		return fmt.Errorf("network %s has no configuration and %s is not known: %w", l.Name, a, os.ErrNotExist)
+	}
+	if netnsID(t.NetNS) != "" {
+		if err := usableNetNS(t); err != nil {
+			return err
+		}
+	}
+	if err := r.delAll(ctx, l, t, e, r.KeepGoing); err != nil || e == nil {
+		return err
+	}
+	return r.Cache.Remove(e)
+}
+
+// delEntry deletes what an entry is about, going on past failures.
+func (r *Runner) delEntry(ctx context.Context, l *List, e *Entry) error {
+	l, t := r.recall(l, Target{ContainerID: e.ContainerID, IfName: e.IfName}, e)
+	if netnsID(t.NetNS) == ownNetNS() {
+		t.NetNS = "" // an old /proc/PID path that has become the host's
+	}
+	if len(l.Plugins) == 0 {
+		return fmt.Errorf("%s: no configuration: %w", e.Attachment(), os.ErrNotExist)
+	}
+	if err := r.delAll(ctx, l, t, e, true); err != nil {
+		return err
+	}
+	return r.Cache.Remove(e)
+}
+
+// delAll walks the list backwards. The cached result goes to every plugin from
+// 0.4.0 on; one that cannot be read is as good as none.
+func (r *Runner) delAll(ctx context.Context, l *List, t Target, e *Entry, keepGoing bool) error {
+	v, err := l.version()
+	if err != nil {
+		return err
+	}
+	var prev *spec.Result
+	if e != nil && v.AtLeast(spec.V040) {
+		if prev, err = e.result(v); err != nil {
+			r.Warn("%s: cached result: %v", e.Attachment(), err)
+		}
+	}
+	var errs []error
+	for i := len(l.Plugins) - 1; i >= 0; i-- {
+		_, err := r.run(ctx, spec.Del, l, &l.Plugins[i], t, prev)
+		if err == nil {
+			continue
+		}
+		if !keepGoing && i > 0 {
+			return fmt.Errorf("%w (the plugins before it have not been run: --keep-going runs them)", err)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// result returns the cached result, nil if there is none.
+func (e *Entry) result(v spec.Version) (*spec.Result, error) {
+	if doc := bytes.TrimSpace(e.Result); len(doc) == 0 || string(doc) == "null" {
+		return nil, nil
+	}
+	return spec.ParseResult(e.Result, v)
+}
+
+// recall fills in what the ADD was told and the caller does not say otherwise,
+// and the list that the ADD was run with.
+func (r *Runner) recall(l *List, t Target, e *Entry) (*List, Target) {
+	if e == nil {
+		return l, t
+	}
+	if t.Args == nil {
+		t.Args = e.Args
+	}
+	if t.Capabilities == nil {
+		t.Capabilities = e.CapabilityArgs
+	}
+	if t.NetNS == "" {
+		t.NetNS = e.NetNS
+	}
+	// A path may lead to somebody else's namespace by now; the attachment's is
+	// gone then, and nothing must be changed in the new one.
+	if id := netnsID(t.NetNS); t.NetNS == e.NetNS && id != "" && !e.Live() {
+		t.NetNS = ""
+	}
+	if bytes.Equal(l.doc, e.Config) {
+		return l, t
+	}
+	old, err := e.list()
+	if err != nil {
+		r.Warn("%s: cached configuration: %v", e.Attachment(), err)
+		return l, t
+	}
+	if now, err := l.Effective(); err == nil && len(l.Plugins) > 0 && !bytes.Equal(now, e.Config) {
+		r.Warn("the configuration of network %s has changed since ADD: that of the ADD is used", l.Name)
+	}
+	return old, t
+}
+
+// list reads the cached configuration: a list, or a single one as libcni's
+// older interface keeps it.
+func (e *Entry) list() (*List, error) {
+	l, err := Parse(e.Config)
+	if err != nil || len(l.Plugins) == 0 {
+		single, serr := ParseSingle(e.Config)
+		if serr != nil {
+			return nil, errors.Join(err, serr)
+		}
+		l = single
+	}
+	if l.Name != e.NetworkName {
+		return nil, fmt.Errorf("it is of network %q", l.Name)
+	}
+	return l, nil
+}
+
+// Check runs CHECK for all plugins in order, each with the cached result, and
+// stops at the first error. What was never added, or on an earlier boot, is
+// unknown (code 3).
+func (r *Runner) Check(ctx context.Context, l *List, t Target) error {
+	l, t, e, unlock, err := r.known(ctx, l, t, spec.V040, spec.Check)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if l.DisableCheck || l.unchecked() {
+		return nil
+	}
+	switch {
+	case e == nil:
+		return spec.Errorf(spec.CodeUnknown, "%s is not known: it was never added, or has been deleted", t.on(l))
+	case e.Interrupted():
+		return spec.Errorf(spec.CodeUnknown, "the ADD of %s was interrupted: run DEL, then ADD", t.on(l))
+	case !e.sameBoot():
+		return spec.Errorf(spec.CodeUnknown, "%s was added before the host was started: run DEL, then ADD", t.on(l))
+	case t.NetNS == "":
+		return spec.Errorf(spec.CodeNetNS, "the network namespace of %s is gone: %s is another one now", t.on(l), e.NetNS)
+	}
+	if err := usableNetNS(t); err != nil {
+		return err
+	}
+	v, _ := l.version() // read by known
+	prev, err := e.result(v)
+	if err != nil {
+		return fmt.Errorf("cached result of %s: %w", e.Attachment(), err)
+	}
+	for i := range l.Plugins {
+		if _, err := r.run(ctx, spec.Check, l, &l.Plugins[i], t, prev); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Get runs GET for all plugins in order, the first with the cached result and
+// each other with the one before it. The cache stays as it is. A plugin that has no GET, as
+// only a draft of 0.4.0 asked for it, passes its prevResult on.
+func (r *Runner) Get(ctx context.Context, l *List, t Target) (*spec.Result, error) {
+	l, t, e, unlock, err := r.known(ctx, l, t, spec.V040, spec.Get)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	v, _ := l.version() // read by known
+	var res *spec.Result
+	if e != nil {
+		if res, err = e.result(v); err != nil {
+			return nil, fmt.Errorf("cached result of %s: %w", e.Attachment(), err)
+		}
+	}
+	for i := range l.Plugins {
+		next, err := r.run(ctx, spec.Get, l, &l.Plugins[i], t, res)
+		var answer *spec.Error
+		switch {
+		case err == nil && next != nil:
+			res = next
+		case err == nil, res != nil && errors.As(err, &answer) && strings.Contains(answer.Msg, "unknown CNI_COMMAND"):
+		default:
+			return nil, err
+		}
+	}
+	if res == nil {
+		return nil, spec.Errorf(spec.CodeUnknown, "%s is not known", t.on(l))
+	}
+	return res, nil
+}
+
+// known locks an attachment and recalls it; the entry is nil if there is none.
+func (r *Runner) known(ctx context.Context, l *List, t Target, since spec.Version, verb spec.Verb) (*List, Target, *Entry, func(), error) {
+	a := t.on(l)
+	if err := checkNames(a); err != nil {
+		return nil, t, nil, nil, err
+	}
+	unlock, err := r.lock(ctx, a)
+	if err != nil {
+		return nil, t, nil, nil, err
+	}
+	e, err := r.Cache.Lookup(a)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		unlock()
+		return nil, t, nil, nil, err
+	}
+	l, t = r.recall(l, t, e)
+	v, err := l.version()
+	if err == nil && !v.AtLeast(since) {
+		err = spec.Errorf(spec.CodeVersion, "configuration version %q does not support the %s command", l.CNIVersion, verb)
+	}
+	if err != nil {
+		unlock()
+		return nil, t, nil, nil, err
+	}
+	return l, t, e, unlock, nil
+}
+
+// unchecked reports whether a plugin's args.cni.disable-check says that this
+// attachment is not to be checked.
+func (l *List) unchecked() bool {
+	for _, p := range l.Plugins {
+		if p.disableCheck {
+			return true
+		}
+	}
+	return false
+}
+
+// Status runs STATUS for all plugins in order; the first error is the answer.
+// Below 1.1.0 there is no STATUS and all is well.
+func (r *Runner) Status(ctx context.Context, l *List) error {
+	v, err := l.version()
+	if err != nil || !v.AtLeast(spec.V110) {
+		return err
+	}
+	for i := range l.Plugins {
+		if _, err := r.run(ctx, spec.Status, l, &l.Plugins[i], Target{}, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// attachments is the wire form of GC's set, never null.
+func attachments(valid []spec.Attachment) json.RawMessage {
+	type item struct {
+		ContainerID string `json:"containerID"`
+		IfName      string `json:"ifname"`
+	}
+	items := make([]item, len(valid))
+	for i, a := range valid {
+		items[i] = item{a.ContainerID, a.IfName}
+	}
+	doc, _ := json.Marshal(items) // strings always encode
+	return doc
+}
