@@ -1,0 +1,188 @@
+package nft
+
+import (
+	"bytes"
+	"net/netip"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/spec"
+)
+
+// A Kind is one sort of thing that an attachment can own in our tables.
+type Kind int
+
+const (
+	KindMasquerade Kind = iota // addresses whose traffic is masqueraded
+	KindPortMap                // host ports
+	KindMACGuard               // bridge ports that may use one address only
+)
+
+// An Element is something an attachment owns, in words for people.
+type Element struct {
+	Kind Kind
+	Text string // "tcp dport 8080 -> 10.1.0.2:80"
+}
+
+const (
+	keyLen       = 24  // of Attachment.Key
+	longest      = 127 // bytes of a comment; nft shows no longer ones
+	commentType  = 0   // NFTNL_UDATA_SET_ELEM_COMMENT, and NFTNL_UDATA_RULE_COMMENT: libnftnl, udata.h
+	listsPerMsg  = 200 // elements in one message, whose list must stay under 64 KiB
+	dataValue    = unix.NFTA_DATA_VALUE
+	dataVerdict  = unix.NFTA_DATA_VERDICT
+	elementKey   = unix.NFTA_SET_ELEM_KEY
+	elementData  = unix.NFTA_SET_ELEM_DATA
+	elementNotes = unix.NFTA_SET_ELEM_USERDATA
+)
+
+// An element is one entry of a set as the kernel has it or shall have it.
+type element struct {
+	key   []byte
+	data  []byte // of a map that is none of verdicts
+	chain string // that the verdict jumps to
+	owner string // the comment
+}
+
+// comment names the owner: the key first, which is what programs compare,
+// then the names for people, cut to what fits.
+func comment(o spec.Attachment) string {
+	c := []byte(o.Key() + " " + o.String())
+	for i, ch := range c {
+		if ch < ' ' || ch == '"' || ch == 0x7f {
+			c[i] = '?' // nft prints comments as they are, between quotes
+		}
+	}
+	return string(c[:min(len(c), longest)])
+}
+
+// ownerKey returns the key at the beginning of a comment; "" if it is not ours.
+func ownerKey(comment string) string {
+	if len(comment) < keyLen || len(comment) > keyLen && comment[keyLen] != ' ' {
+		return ""
+	}
+	return comment[:keyLen]
+}
+
+// ownerNames returns what a comment tells about its owner. Names that were
+// cut are incomplete: then Key of the result is not that of the comment.
+func ownerNames(comment string) spec.Attachment {
+	if ownerKey(comment) == "" || len(comment) == keyLen {
+		return spec.Attachment{}
+	}
+	network, rest, _ := strings.Cut(comment[keyLen+1:], "/")
+	id, ifname, _ := strings.Cut(rest, "/")
+	return spec.Attachment{Network: network, ContainerID: id, IfName: ifname}
+}
+
+// encode writes the element as a list entry; for deletion the key is enough.
+func (e *element) encode(b *buf, s *set, whole bool) {
+	b.nest(unix.NFTA_LIST_ELEM, func() {
+		b.nest(elementKey, func() { b.bytes(dataValue, e.key) })
+		if !whole {
+			return
+		}
+		switch {
+		case s.verdicts:
+			b.nest(elementData, func() { b.verdict(toJump, e.chain) })
+		case s.isMap():
+			b.nest(elementData, func() { b.bytes(dataValue, e.data) })
+		}
+		b.bytes(elementNotes, userComment(e.owner))
+	})
+}
+
+// userComment is a comment in the type, length, value form of nft's userland.
+func userComment(s string) []byte {
+	b := append(make([]byte, 0, len(s)+3), commentType, byte(len(s)+1))
+	return append(append(b, s...), 0)
+}
+
+// readComment finds the comment in user data; "" if there is none.
+func readComment(b []byte) string {
+	for len(b) >= 2 && int(b[1])+2 <= len(b) {
+		if b[0] == commentType {
+			return text(b[2 : 2+int(b[1])])
+		}
+		b = b[2+int(b[1]):]
+	}
+	return ""
+}
+
+// decodeElements calls fn for each element in a message about set elements.
+func decodeElements(data []byte, fn func(element)) {
+	for t, item := range attrs(attr(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+		if t != unix.NFTA_LIST_ELEM {
+			continue
+		}
+		var e element
+		for t, v := range attrs(item) {
+			switch t {
+			case elementKey:
+				e.key = attr(v, dataValue)
+			case elementData:
+				e.data = attr(v, dataValue)
+				e.chain = text(attr(attr(v, dataVerdict), unix.NFTA_VERDICT_CHAIN))
+			case elementNotes:
+				e.owner = readComment(v)
+			}
+		}
+		fn(e)
+	}
+}
+
+func (e *element) equal(o *element) bool {
+	return bytes.Equal(e.data, o.data) && e.chain == o.chain && ownerKey(e.owner) == ownerKey(o.owner)
+}
+
+// elementAt asks for one element by its key; nil if there is none.
+func (s *sock) elementAt(in *set, key []byte) (found *element, err error) {
+	err = s.ask(nfTables|unix.NFT_MSG_GETSETELEM, 0, in.table, func(b *buf) {
+		b.text(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
+		b.text(unix.NFTA_SET_ELEM_LIST_SET, in.name)
+		b.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func() { (&element{key: key}).encode(b, in, false) })
+	}, func(data []byte) {
+		decodeElements(data, func(e element) { found = &e })
+	})
+	return found, absent(err)
+}
+
+// elements reads a whole set; one that is not there is empty.
+func (s *sock) elements(in *set, fn func(element)) error {
+	return absent(s.ask(nfTables|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, in.table, func(b *buf) {
+		b.text(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
+		b.text(unix.NFTA_SET_ELEM_LIST_SET, in.name)
+	}, func(data []byte) { decodeElements(data, fn) }))
+}
+
+// keyOf joins parts, each filled up to whole registers.
+func keyOf(parts ...[]byte) []byte {
+	var key []byte
+	for _, p := range parts {
+		key = append(key, p...)
+		for len(key)%4 != 0 {
+			key = append(key, 0)
+		}
+	}
+	return key
+}
+
+func port16(p uint16) []byte { return be.AppendUint16(nil, p) }
+
+// addrOf reads an address from the beginning of a key or value.
+func addrOf(b []byte, family byte) netip.Addr {
+	n := int(addrLen(family))
+	if len(b) < n {
+		return netip.Addr{}
+	}
+	a, _ := netip.AddrFromSlice(b[:n])
+	return a
+}
+
+func familyOf(a netip.Addr) byte {
+	if a.Is4() {
+		return v4
+	}
+	return v6
+}

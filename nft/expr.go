@@ -1,0 +1,216 @@
+package nft
+
+import (
+	"golang.org/x/sys/unix"
+)
+
+// Where the fields that rules look at lie, in bytes: RFC 791, RFC 8200,
+// Ethernet II; ports are at the same place in TCP, UDP and SCTP.
+const (
+	saddr4At, daddr4At = 12, 16
+	saddr6At, daddr6At = 8, 24
+	sportAt, dportAt   = 0, 2
+	etherSourceAt      = 6
+	macLen, portLen    = 6, 2
+	ifnameLen          = unix.IFNAMSIZ
+)
+
+const (
+	reg        = unix.NFT_REG32_00 // the first of the 16 registers of 4 bytes
+	ipsDstNAT  = 1 << 5            // IPS_DST_NAT, include/uapi/linux/netfilter/nf_conntrack_common.h
+	noDir      = -1                // of a conntrack key that has no direction
+	noRegister = ^uint32(0)
+)
+
+// A rule is the list of expressions of one rule, encoded; registers are
+// numbered from 0, 4 bytes each.
+type rule struct{ b buf }
+
+func (r *rule) expr(name string, body func(b *buf)) *rule {
+	r.b.nest(unix.NFTA_LIST_ELEM, func() {
+		r.b.text(unix.NFTA_EXPR_NAME, name)
+		r.b.nest(unix.NFTA_EXPR_DATA, func() {
+			if body != nil {
+				body(&r.b)
+			}
+		})
+	})
+	return r
+}
+
+func (r *rule) meta(key, to uint32) *rule {
+	return r.expr("meta", func(b *buf) {
+		b.u32(unix.NFTA_META_KEY, key)
+		b.u32(unix.NFTA_META_DREG, reg+to)
+	})
+}
+
+func (r *rule) payload(base, at, size, to uint32) *rule {
+	return r.expr("payload", func(b *buf) {
+		b.u32(unix.NFTA_PAYLOAD_DREG, reg+to)
+		b.u32(unix.NFTA_PAYLOAD_BASE, base)
+		b.u32(unix.NFTA_PAYLOAD_OFFSET, at)
+		b.u32(unix.NFTA_PAYLOAD_LEN, size)
+	})
+}
+
+// ct loads a key of the connection; dir is 0 for the original direction.
+func (r *rule) ct(key uint32, dir int, to uint32) *rule {
+	return r.expr("ct", func(b *buf) {
+		b.u32(unix.NFTA_CT_KEY, key)
+		b.u32(unix.NFTA_CT_DREG, reg+to)
+		if dir != noDir {
+			b.bytes(unix.NFTA_CT_DIRECTION, []byte{byte(dir)})
+		}
+	})
+}
+
+func (r *rule) cmp(op, from uint32, v []byte) *rule {
+	return r.expr("cmp", func(b *buf) {
+		b.u32(unix.NFTA_CMP_SREG, reg+from)
+		b.u32(unix.NFTA_CMP_OP, op)
+		b.nest(unix.NFTA_CMP_DATA, func() { b.bytes(unix.NFTA_DATA_VALUE, v) })
+	})
+}
+
+func (r *rule) equal(v ...byte) *rule { return r.cmp(unix.NFT_CMP_EQ, 0, v) }
+
+// within compares register 0 with a range, both ends included.
+func (r *rule) within(op uint32, lo, hi []byte) *rule {
+	return r.expr("range", func(b *buf) {
+		b.u32(unix.NFTA_RANGE_SREG, reg)
+		b.u32(unix.NFTA_RANGE_OP, op)
+		b.nest(unix.NFTA_RANGE_FROM_DATA, func() { b.bytes(unix.NFTA_DATA_VALUE, lo) })
+		b.nest(unix.NFTA_RANGE_TO_DATA, func() { b.bytes(unix.NFTA_DATA_VALUE, hi) })
+	})
+}
+
+// mask keeps the bits of register 0 that are set in v.
+func (r *rule) mask(v []byte) *rule {
+	return r.expr("bitwise", func(b *buf) {
+		b.u32(unix.NFTA_BITWISE_SREG, reg)
+		b.u32(unix.NFTA_BITWISE_DREG, reg)
+		b.u32(unix.NFTA_BITWISE_LEN, uint32(len(v)))
+		b.nest(unix.NFTA_BITWISE_MASK, func() { b.bytes(unix.NFTA_DATA_VALUE, v) })
+		b.nest(unix.NFTA_BITWISE_XOR, func() { b.bytes(unix.NFTA_DATA_VALUE, make([]byte, len(v))) })
+	})
+}
+
+// lookup searches the set for register 0 and those after it. What a map has
+// for it goes to the register to; a verdict is to be followed at once.
+func (r *rule) lookup(set *set, to uint32, invert bool) *rule {
+	return r.expr("lookup", func(b *buf) {
+		b.text(unix.NFTA_LOOKUP_SET, set.name)
+		b.u32(unix.NFTA_LOOKUP_SREG, reg)
+		switch {
+		case set.verdicts:
+			b.u32(unix.NFTA_LOOKUP_DREG, unix.NFT_REG_VERDICT)
+		case to != noRegister:
+			b.u32(unix.NFTA_LOOKUP_DREG, reg+to)
+		}
+		if invert {
+			b.u32(unix.NFTA_LOOKUP_FLAGS, unix.NFT_LOOKUP_F_INV)
+		}
+	})
+}
+
+// localDst matches what is sent to an address of this host.
+func (r *rule) localDst() *rule {
+	r.expr("fib", func(b *buf) {
+		b.u32(unix.NFTA_FIB_DREG, reg)
+		b.u32(unix.NFTA_FIB_RESULT, unix.NFT_FIB_RESULT_ADDRTYPE)
+		b.u32(unix.NFTA_FIB_FLAGS, unix.NFTA_FIB_F_DADDR)
+	})
+	return r.equal(native(unix.RTN_LOCAL)...)
+}
+
+// dnat sends the connection to the address in register 0 and the port in
+// the register after it.
+func (r *rule) dnat(family byte) *rule {
+	return r.expr("nat", func(b *buf) {
+		b.u32(unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT)
+		b.u32(unix.NFTA_NAT_FAMILY, uint32(family))
+		b.u32(unix.NFTA_NAT_REG_ADDR_MIN, reg)
+		b.u32(unix.NFTA_NAT_REG_PROTO_MIN, reg+addrLen(family)/4)
+	})
+}
+
+func (r *rule) masquerade() *rule { return r.expr("masq", nil) }
+
+// family makes a rule of an inet table one for IPv4 or IPv6.
+func (r *rule) family(family byte) *rule {
+	return r.meta(unix.NFT_META_NFPROTO, 0).equal(family)
+}
+
+// addr loads the destination or source address.
+func (r *rule) addr(family byte, dst bool, to uint32) *rule {
+	at := uint32(saddr4At)
+	switch {
+	case family == v6 && dst:
+		at = daddr6At
+	case family == v6:
+		at = saddr6At
+	case dst:
+		at = daddr4At
+	}
+	return r.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, at, addrLen(family), to)
+}
+
+// port loads protocol and destination port into two registers.
+func (r *rule) port(to uint32) *rule {
+	return r.meta(unix.NFT_META_L4PROTO, to).
+		payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, dportAt, portLen, to+1)
+}
+
+// ifname compares a loaded interface name: all of it, or what precedes a
+// trailing star.
+func (r *rule) ifname(op uint32, name string) *rule {
+	if n := len(name) - 1; n >= 0 && name[n] == '*' {
+		return r.cmp(op, 0, []byte(name[:n]))
+	}
+	return r.cmp(op, 0, ifname(name))
+}
+
+func (r *rule) verdict(code int32, chain string) *rule {
+	return r.expr("immediate", func(b *buf) {
+		b.u32(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT)
+		b.nest(unix.NFTA_IMMEDIATE_DATA, func() { b.verdict(code, chain) })
+	})
+}
+
+// verdict appends a verdict as the data of an expression or an element.
+func (b *buf) verdict(code int32, chain string) {
+	b.nest(unix.NFTA_DATA_VERDICT, func() {
+		b.u32(unix.NFTA_VERDICT_CODE, uint32(code))
+		if chain != "" {
+			b.text(unix.NFTA_VERDICT_CHAIN, chain)
+		}
+	})
+}
+
+// Verdict codes: enum nft_verdicts in include/uapi/linux/netfilter/nf_tables.h
+// and NF_DROP, NF_ACCEPT in netfilter.h.
+const (
+	toReturn int32 = unix.NFT_RETURN
+	toGoto   int32 = unix.NFT_GOTO
+	toJump   int32 = unix.NFT_JUMP
+	toDrop   int32 = 0 // NF_DROP
+	accept         = 1 // NF_ACCEPT
+)
+
+// native is a loaded value that the kernel keeps in the machine's order.
+func native(v uint32) []byte { return ne.AppendUint32(nil, v) }
+
+// ifname is an interface's name as the kernel compares it.
+func ifname(name string) []byte {
+	b := make([]byte, ifnameLen)
+	copy(b[:ifnameLen-1], name)
+	return b
+}
+
+func addrLen(family byte) uint32 {
+	if family == v6 {
+		return 16
+	}
+	return 4
+}

@@ -1,0 +1,72 @@
+package nft
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/spec"
+)
+
+// Masquerade gives what ip's address sends to anywhere outside its prefix the
+// address of the interface it leaves by; multicast keeps its own. An address
+// that another attachment had is taken over from it: addresses are given out
+// again only when their owner is gone.
+func (x *Tx) Masquerade(o spec.Attachment, ip netip.Prefix) {
+	ip = plain(ip)
+	family := familyOf(ip.Addr())
+	x.put(o, setOf(masqSet, family), element{
+		key:   ip.Addr().AsSlice(),
+		chain: x.need(outChain(ip.Masked())),
+	})
+}
+
+// outChain masquerades what does not stay within the prefix. There is one for
+// each prefix in use, and what it does follows from its name.
+func outChain(p netip.Prefix) chain {
+	family := familyOf(p.Addr())
+	return chain{
+		name: "out-" + prefixName(p), needs: masqNeeds,
+		rules: []*rule{
+			newRule().family(family).inside(p, true).verdict(toReturn, ""),
+			newRule().masquerade(),
+		},
+	}
+}
+
+// inside matches an address of the prefix; the address is the destination or the source.
+func (r *rule) inside(p netip.Prefix, dst bool) *rule {
+	r.addr(familyOf(p.Addr()), dst, 0)
+	return r.prefix(unix.NFT_CMP_EQ, p)
+}
+
+// prefix compares a loaded address with a prefix.
+func (r *rule) prefix(op uint32, p netip.Prefix) *rule {
+	if !p.IsSingleIP() {
+		r.mask(net.CIDRMask(p.Bits(), p.Addr().BitLen()))
+	}
+	return r.cmp(op, 0, p.Masked().Addr().AsSlice())
+}
+
+// prefixName writes a prefix with the letters that nft allows in a name.
+func prefixName(p netip.Prefix) string {
+	return strings.NewReplacer("/", "-", ":", "_").Replace(p.String())
+}
+
+// plain turns an IPv4 prefix in IPv6's clothes into an IPv4 one.
+func plain(p netip.Prefix) netip.Prefix {
+	if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
+		return netip.PrefixFrom(a.Unmap(), p.Bits()-96)
+	}
+	return p
+}
+
+// GuardMAC drops frames that come in by the bridge port and have another
+// source address than mac.
+func (x *Tx) GuardMAC(o spec.Attachment, port string, mac net.HardwareAddr) {
+	name := ifname(port)
+	x.put(o, &sets[guardedSet], element{key: name})
+	x.put(o, &sets[macsSet], element{key: keyOf(name, mac)})
+}

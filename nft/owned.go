@@ -1,0 +1,62 @@
+package nft
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+
+	"cnibox/spec"
+)
+
+// Owned lists what o owns of the given kinds; no kinds mean all. Where we
+// have no table, it is nothing.
+func (t *Table) Owned(o spec.Attachment, kinds ...Kind) ([]Element, error) {
+	s, err := dial(t.ns)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	x := newTx(s)
+	var owned []Element
+	key := o.Key()
+	for _, sl := range x.all(kinds) {
+		if ownerKey(sl.was.owner) == key {
+			owned = append(owned, Element{sl.set.kind, sl.set.describe(sl.was)})
+		}
+	}
+	return owned, x.err
+}
+
+// describe says what an element does.
+func (s *set) describe(e *element) string {
+	switch s.kind {
+	case KindMasquerade:
+		return "masquerade " + addrOf(e.key, s.family).String()
+	case KindPortMap:
+		return s.describePort(e)
+	}
+	if len(s.key) == 1 {
+		return "guard port " + string(bytes.TrimRight(e.key, "\x00"))
+	}
+	port, mac := e.key[:min(ifnameLen, len(e.key))], e.key[min(ifnameLen, len(e.key)):]
+	return fmt.Sprintf("port %s from %s", bytes.TrimRight(port, "\x00"), net.HardwareAddr(mac[:min(macLen, len(mac))]))
+}
+
+func (s *set) describePort(e *element) string {
+	key, host := e.key, ""
+	if s.key[0] != inetProto {
+		host = addrOf(key, s.family).String() + " "
+		key = key[min(len(key), int(addrLen(s.family))):]
+	}
+	if len(key) < 8 {
+		return "unreadable"
+	}
+	port := fmt.Sprintf("%s dport %d", protoName(key[0]), be.Uint16(key[4:]))
+	switch {
+	case len(s.key) == 4 && len(key) >= 12: // hairpin: target, protocol, its port, the original port
+		return fmt.Sprintf("hairpin %s%s from port %d", host, port, be.Uint16(key[8:]))
+	case s.verdicts:
+		return host + port + " if " + e.chain
+	}
+	return fmt.Sprintf("%s%s -> %s", host, port, targetOf(e.data, s.family))
+}

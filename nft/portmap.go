@@ -1,0 +1,190 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/spec"
+)
+
+// A PortMap publishes a port of a container on the host.
+type PortMap struct {
+	Proto        uint8          // unix.IPPROTO_TCP, IPPROTO_UDP or IPPROTO_SCTP
+	HostIP       netip.Addr     // zero or unspecified: any address of the host
+	HostPort     uint16         // 1 to 65535
+	Target       netip.AddrPort // the container's address and port
+	TargetPrefix netip.Prefix   // the container's subnet; zero: its address alone
+
+	// SNAT masquerades connections from the container's subnet, from the
+	// container itself and from 127.0.0.0/8, whose answers would otherwise
+	// not come back through the host. MasqAll masquerades all connections.
+	SNAT, MasqAll bool
+
+	// Conditions must all hold for a packet to be sent to the target.
+	Conditions []Match
+
+	// Replace takes the port over from another owner. It is for those whose
+	// namespace is gone; see [TakenError].
+	Replace bool
+}
+
+// A TakenError says that a host port belongs to another attachment.
+type TakenError struct {
+	Port   string          // "tcp 10.0.0.1:8080" or "tcp 8080"
+	Key    string          // of the owner, always whole
+	Owner  spec.Attachment // incomplete when the names did not fit: then Owner.Key() is not Key
+	Target netip.AddrPort  // where the owner has it sent
+}
+
+func (e *TakenError) Error() string {
+	return fmt.Sprintf("host port %s is taken by %s", e.Port, e.Owner)
+}
+
+// PortMap publishes a port. The error is a *[TakenError] if it is another
+// attachment's, or given out twice by this update; otherwise the mapping is
+// invalid and nothing is planned for it.
+func (x *Tx) PortMap(o spec.Attachment, m PortMap) error {
+	if err := m.valid(); err != nil {
+		return err
+	}
+	m.normalize()
+	family := familyOf(m.Target.Addr())
+	key := keyOf([]byte{m.Proto}, port16(m.HostPort))
+	shift := 0
+	if m.HostIP.IsValid() {
+		shift = hostSets
+		key = append(m.HostIP.AsSlice(), key...)
+	}
+	plain, cond := setOf(dnatSet+shift, family), setOf(condSet+shift, family)
+	gate := setOf(gateSet+shift, family)
+	to := element{key: key, data: keyOf(m.Target.Addr().AsSlice(), port16(m.Target.Port()))}
+	for _, in := range []*set{plain, cond} {
+		sl := x.at(in, key)
+		if err := x.takeable(o, &m, sl, &to); err != nil {
+			return err
+		}
+		sl.is = nil
+	}
+	x.at(gate, key).is = nil
+	if len(m.Conditions) == 0 {
+		x.put(o, plain, to)
+	} else {
+		group, err := condGroup(o.Network, family, shift != 0, m.Conditions)
+		if err != nil {
+			return err
+		}
+		x.put(o, cond, to)
+		x.put(o, gate, element{key: key, chain: x.need(group)})
+	}
+	x.hairpin(o, &m, family)
+	return x.err
+}
+
+// takeable tells whether the element in the slot may make way for to.
+func (x *Tx) takeable(o spec.Attachment, m *PortMap, sl *slot, to *element) error {
+	e := sl.is
+	if e == nil {
+		return nil
+	}
+	mine := ownerKey(e.owner) == o.Key()
+	if mine && !sl.claimed || mine && string(e.data) == string(to.data) || !mine && m.Replace {
+		return nil
+	}
+	return &TakenError{
+		Port: m.hostText(), Key: ownerKey(e.owner), Owner: ownerNames(e.owner),
+		Target: targetOf(e.data, sl.set.family),
+	}
+}
+
+// hairpin marks the connections of the mapping that must be masqueraded. The
+// key has the original port too, so that only connections which came through
+// this mapping match, not those that others translated to the same target.
+func (x *Tx) hairpin(o spec.Attachment, m *PortMap, family byte) {
+	key := keyOf(m.Target.Addr().AsSlice(), []byte{m.Proto}, port16(m.Target.Port()), port16(m.HostPort))
+	in := setOf(hairpinSet, family)
+	switch {
+	case m.MasqAll:
+		x.put(o, in, element{key: key, chain: masqAll})
+	case m.SNAT:
+		x.put(o, in, element{key: key, chain: x.need(hairpinChain(m.TargetPrefix))})
+	default:
+		if sl := x.at(in, key); !sl.claimed {
+			sl.is = nil // of an earlier mapping
+		}
+	}
+}
+
+// hairpinChain masquerades what comes from the prefix or from 127.0.0.0/8.
+func hairpinChain(p netip.Prefix) chain {
+	family := familyOf(p.Addr())
+	c := chain{name: "hairpin-" + prefixName(p), needs: masqNeeds, rules: []*rule{
+		newRule().family(family).inside(p, false).masquerade(),
+	}}
+	if family == v4 {
+		c.rules = append(c.rules, newRule().family(v4).
+			payload(unix.NFT_PAYLOAD_NETWORK_HEADER, saddr4At, 1, 0).equal(127).masquerade())
+	}
+	return c
+}
+
+func (m *PortMap) valid() error {
+	to := m.Target.Addr()
+	switch {
+	case m.Proto != unix.IPPROTO_TCP && m.Proto != unix.IPPROTO_UDP && m.Proto != unix.IPPROTO_SCTP:
+		return fmt.Errorf("port map: protocol %d is not tcp, udp or sctp", m.Proto)
+	case m.HostPort == 0 || m.Target.Port() == 0:
+		return errors.New("port map: ports begin at 1")
+	case !to.IsValid() || to.IsUnspecified():
+		return errors.New("port map: no target address")
+	case m.HostIP.IsValid() && !m.HostIP.IsUnspecified() && m.HostIP.Unmap().Is4() != to.Unmap().Is4():
+		return fmt.Errorf("port map: host address %s and target %s are of different families", m.HostIP, to)
+	}
+	return nil
+}
+
+// normalize leaves one spelling of each address.
+func (m *PortMap) normalize() {
+	m.HostIP = m.HostIP.Unmap().WithZone("")
+	if m.HostIP.IsUnspecified() {
+		m.HostIP = netip.Addr{}
+	}
+	to := m.Target.Addr().Unmap().WithZone("")
+	m.Target = netip.AddrPortFrom(to, m.Target.Port())
+	p := plain(m.TargetPrefix)
+	if !p.IsValid() || !p.Contains(to) {
+		p = netip.PrefixFrom(to, to.BitLen())
+	}
+	m.TargetPrefix = p.Masked()
+}
+
+func (m *PortMap) hostText() string {
+	if !m.HostIP.IsValid() {
+		return fmt.Sprintf("%s %d", protoName(m.Proto), m.HostPort)
+	}
+	return fmt.Sprintf("%s %s", protoName(m.Proto), netip.AddrPortFrom(m.HostIP, m.HostPort))
+}
+
+// protoName returns the name of a protocol that has ports.
+func protoName(p uint8) string {
+	switch p {
+	case unix.IPPROTO_TCP:
+		return "tcp"
+	case unix.IPPROTO_UDP:
+		return "udp"
+	case unix.IPPROTO_SCTP:
+		return "sctp"
+	}
+	return fmt.Sprint(p)
+}
+
+// targetOf reads the data of a dnat map.
+func targetOf(data []byte, family byte) netip.AddrPort {
+	n := int(addrLen(family))
+	if len(data) < n+portLen {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(addrOf(data, family), be.Uint16(data[n:]))
+}

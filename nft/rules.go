@@ -1,0 +1,74 @@
+package nft
+
+import (
+	"golang.org/x/sys/unix"
+)
+
+// A listed is a rule as the kernel has it.
+type listed struct {
+	family  byte
+	table   string
+	chain   string
+	handle  []byte // NFTA_RULE_HANDLE, as it came
+	comment string
+	exprs   []byte // list of NFTA_LIST_ELEM
+}
+
+// rulesOf lists rules in order: those of a chain, or of a whole table when
+// chain is empty.
+func (s *sock) rulesOf(family byte, table, chain string) (rules []listed, err error) {
+	err = s.ask(nfTables|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, family, func(b *buf) {
+		b.text(unix.NFTA_RULE_TABLE, table)
+		if chain != "" {
+			b.text(unix.NFTA_RULE_CHAIN, chain)
+		}
+	}, func(data []byte) {
+		r := listed{family: family}
+		for t, v := range attrs(data) {
+			switch t {
+			case unix.NFTA_RULE_TABLE:
+				r.table = text(v)
+			case unix.NFTA_RULE_CHAIN:
+				r.chain = text(v)
+			case unix.NFTA_RULE_HANDLE:
+				r.handle = v
+			case unix.NFTA_RULE_USERDATA:
+				r.comment = readComment(v)
+			case unix.NFTA_RULE_EXPRESSIONS:
+				r.exprs = v
+			}
+		}
+		// Older kernels ignore the filter.
+		if r.table == table && (chain == "" || r.chain == chain) {
+			rules = append(rules, r)
+		}
+	})
+	return rules, absent(err)
+}
+
+// An expression is one expression of a listed rule.
+type expression struct {
+	name string
+	data []byte // attributes
+}
+
+// expressions takes a rule apart.
+func expressions(list []byte) (all []expression) {
+	for t, v := range attrs(list) {
+		if t == unix.NFTA_LIST_ELEM {
+			all = append(all, expression{text(attr(v, unix.NFTA_EXPR_NAME)), attr(v, unix.NFTA_EXPR_DATA)})
+		}
+	}
+	return all
+}
+
+// jump returns the chain that a rule jumps or goes to; "" if it does not.
+func (r *listed) jump() string {
+	for _, e := range expressions(r.exprs) {
+		if e.name == "immediate" {
+			verdict := attr(attr(e.data, unix.NFTA_IMMEDIATE_DATA), dataVerdict)
+			return text(attr(verdict, unix.NFTA_VERDICT_CHAIN))
+		}
+	}
+	return ""
+}

@@ -1,0 +1,133 @@
+package nft
+
+import "golang.org/x/sys/unix"
+
+// Families of tables and of addresses: NFPROTO_*, include/uapi/linux/netfilter.h.
+const (
+	inet   byte = unix.NFPROTO_INET
+	bridge byte = unix.NFPROTO_BRIDGE
+	v4     byte = unix.NFPROTO_IPV4
+	v6     byte = unix.NFPROTO_IPV6
+)
+
+// TableName is the name of our tables, in the families inet and bridge.
+const TableName = "cnibox"
+
+// A datatype is what nft shows a key as: the number that its userland gives
+// to the type (its include/datatype.h), which the kernel keeps and ignores.
+type datatype uint32
+
+const (
+	ipv4Addr    datatype = 7
+	ipv6Addr    datatype = 8
+	etherAddr   datatype = 9
+	inetProto   datatype = 12
+	inetService datatype = 13
+	ifName      datatype = 41
+	verdictType          = 0xffffff00 // NFT_DATA_VERDICT, the kernel's own
+	typeBits             = 6          // of each part of a concatenation
+)
+
+// size returns how many bytes the type takes within a key: parts of a
+// concatenation fill whole registers.
+func (t datatype) size() int {
+	switch t {
+	case ipv6Addr, ifName:
+		return 16
+	case etherAddr:
+		return 8
+	}
+	return 4
+}
+
+// A set is one of our sets or maps. What it holds says its name.
+type set struct {
+	name     string
+	table    byte
+	kind     Kind
+	family   byte       // of the addresses in it; 0 if there are none
+	key      []datatype // more than one: a concatenation
+	data     []datatype // nil: no map
+	verdicts bool       // a map to verdicts
+}
+
+// sets has all sets of both tables, in the order they are made.
+//
+// dnat: host port to target, for packets to any local address or (_host) to
+// one. cond: the same for ports with conditions, which are found only through
+// the chain that gate names for them. hairpin: connections that must be
+// masqueraded to come back, by target and original port. The order of a kind
+// is the order of the constants below; IPv6 follows IPv4.
+var sets = [...]set{
+	{"masq4", inet, KindMasquerade, v4, []datatype{ipv4Addr}, nil, true},
+	{"masq6", inet, KindMasquerade, v6, []datatype{ipv6Addr}, nil, true},
+	{"dnat4", inet, KindPortMap, v4, []datatype{inetProto, inetService}, []datatype{ipv4Addr, inetService}, false},
+	{"dnat6", inet, KindPortMap, v6, []datatype{inetProto, inetService}, []datatype{ipv6Addr, inetService}, false},
+	{"dnat4_host", inet, KindPortMap, v4, []datatype{ipv4Addr, inetProto, inetService}, []datatype{ipv4Addr, inetService}, false},
+	{"dnat6_host", inet, KindPortMap, v6, []datatype{ipv6Addr, inetProto, inetService}, []datatype{ipv6Addr, inetService}, false},
+	{"cond4", inet, KindPortMap, v4, []datatype{inetProto, inetService}, []datatype{ipv4Addr, inetService}, false},
+	{"cond6", inet, KindPortMap, v6, []datatype{inetProto, inetService}, []datatype{ipv6Addr, inetService}, false},
+	{"cond4_host", inet, KindPortMap, v4, []datatype{ipv4Addr, inetProto, inetService}, []datatype{ipv4Addr, inetService}, false},
+	{"cond6_host", inet, KindPortMap, v6, []datatype{ipv6Addr, inetProto, inetService}, []datatype{ipv6Addr, inetService}, false},
+	{"gate4", inet, KindPortMap, v4, []datatype{inetProto, inetService}, nil, true},
+	{"gate6", inet, KindPortMap, v6, []datatype{inetProto, inetService}, nil, true},
+	{"gate4_host", inet, KindPortMap, v4, []datatype{ipv4Addr, inetProto, inetService}, nil, true},
+	{"gate6_host", inet, KindPortMap, v6, []datatype{ipv6Addr, inetProto, inetService}, nil, true},
+	{"hairpin4", inet, KindPortMap, v4, []datatype{ipv4Addr, inetProto, inetService, inetService}, nil, true},
+	{"hairpin6", inet, KindPortMap, v6, []datatype{ipv6Addr, inetProto, inetService, inetService}, nil, true},
+	{"guarded", bridge, KindMACGuard, 0, []datatype{ifName}, nil, false},
+	{"macs", bridge, KindMACGuard, 0, []datatype{ifName, etherAddr}, nil, false},
+}
+
+// Places in sets of those for IPv4; one further is that for IPv6.
+const (
+	masqSet    = 0
+	dnatSet    = 2
+	condSet    = 6
+	gateSet    = 10
+	hairpinSet = 14
+	hostSets   = 2 // from a set for any address to that for one
+	guardedSet = 16
+	macsSet    = 17
+)
+
+// setOf returns the set for the family; place is one of the constants above.
+func setOf(place int, family byte) *set {
+	if family == v6 {
+		place++
+	}
+	return &sets[place]
+}
+
+// isMap tells maps from sets.
+func (s *set) isMap() bool { return s.verdicts || s.data != nil }
+
+// concat returns the number nft knows a concatenation by, and its length in bytes.
+func concat(types []datatype) (magic uint32, size int) {
+	for _, t := range types {
+		magic = magic<<typeBits | uint32(t)
+		size += t.size()
+	}
+	return magic, size
+}
+
+// define writes the attributes of NFT_MSG_NEWSET.
+func (s *set) define(b *buf, id uint32) {
+	magic, size := concat(s.key)
+	b.text(unix.NFTA_SET_TABLE, TableName)
+	b.text(unix.NFTA_SET_NAME, s.name)
+	b.u32(unix.NFTA_SET_KEY_TYPE, magic)
+	b.u32(unix.NFTA_SET_KEY_LEN, uint32(size))
+	b.u32(unix.NFTA_SET_ID, id)
+	if !s.isMap() {
+		return
+	}
+	b.u32(unix.NFTA_SET_FLAGS, unix.NFT_SET_MAP)
+	if s.verdicts {
+		b.u32(unix.NFTA_SET_DATA_TYPE, verdictType)
+		return
+	}
+	magic, size = concat(s.data)
+	b.u32(unix.NFTA_SET_DATA_TYPE, magic)
+	b.u32(unix.NFTA_SET_DATA_LEN, uint32(size))
+}

@@ -1,0 +1,236 @@
+package nft
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// The skeletons are the same on every host and known by an empty chain whose
+// name has the first digits of a hash of all the rest: when it is there, an
+// update sends only elements. TestSkeletonMark tells the name to write here
+// after a change. A set whose type changes needs a new name as well.
+const (
+	markPrefix = "skeleton-"
+	inetMark   = markPrefix + "00000000"
+	bridgeMark = markPrefix + "00000000"
+)
+
+// Priorities of the base chains.
+//
+// The kernel runs a chain registered later before others of the same
+// priority. With dstnat itself our host ports would so overrule the more
+// specific service rules of whoever came first, which was CVE-2019-9946; ten
+// behind, they are asked last. The guard must see packets before connection
+// tracking does.
+const (
+	guardPrio  = -300 // NF_IP_PRI_RAW
+	dnatPrio   = -100 + 10
+	masqPrio   = 100 + 10
+	macPrio    = -300 // NF_BR_PRI_NAT_DST_BRIDGED
+	natNeeds   = "CONFIG_NFT_NAT, or is older than Linux 5.2, which has nat in tables of family inet"
+	inetNeeds  = "CONFIG_NF_TABLES_INET"
+	brNeeds    = "CONFIG_NF_TABLES_BRIDGE"
+	masqNeeds  = "CONFIG_NFT_MASQ"
+	fibNeeds   = "CONFIG_NFT_FIB_INET"
+	dnatNeeds  = "CONFIG_NFT_NAT"
+	ctNeeds    = "CONFIG_NFT_CT"
+	noNeeds    = ""
+	masqAll    = "masquerade-all"
+	portsChain = "ports"
+)
+
+// A chain is one of our chains with all its rules.
+type chain struct {
+	name  string
+	hook  uint32
+	prio  int32
+	typ   string // "": no base chain
+	needs string // kernel options of the chain and its rules
+	rules []*rule
+}
+
+func newRule() *rule { return &rule{} }
+
+// chainsOf returns the fixed chains of a table; those that others jump to come first.
+func chainsOf(table byte) []chain {
+	if table == bridge {
+		return []chain{{"macs", unix.NF_INET_PRE_ROUTING, macPrio, "filter", brNeeds, []*rule{
+			newRule().meta(unix.NFT_META_IIFNAME, 0).lookup(&sets[guardedSet], noRegister, false).
+				meta(unix.NFT_META_IIFNAME, 0).
+				payload(unix.NFT_PAYLOAD_LL_HEADER, etherSourceAt, macLen, ifnameLen/4).
+				lookup(&sets[macsSet], noRegister, true).verdict(toDrop, ""),
+		}}}
+	}
+	local := []*rule{newRule().localDst().verdict(toJump, portsChain)}
+	return []chain{
+		{name: masqAll, needs: masqNeeds, rules: []*rule{newRule().masquerade()}},
+		{name: condChain(v4, true), needs: dnatNeeds, rules: []*rule{dnatHost(v4, condSet)}},
+		{name: condChain(v4, false), needs: dnatNeeds, rules: []*rule{dnatAny(v4, condSet)}},
+		{name: condChain(v6, true), needs: dnatNeeds, rules: []*rule{dnatHost(v6, condSet)}},
+		{name: condChain(v6, false), needs: dnatNeeds, rules: []*rule{dnatAny(v6, condSet)}},
+		{name: portsChain, needs: dnatNeeds, rules: append(portRules(v4), portRules(v6)...)},
+		{"guard", unix.NF_INET_PRE_ROUTING, guardPrio, "filter", inetNeeds, guardRules()},
+		{"prerouting", unix.NF_INET_PRE_ROUTING, dnatPrio, "nat", natNeeds + ", or " + fibNeeds, local},
+		{"output", unix.NF_INET_LOCAL_OUT, dnatPrio, "nat", natNeeds + ", or " + fibNeeds, local},
+		{"postrouting", unix.NF_INET_POST_ROUTING, masqPrio, "nat", natNeeds + ", or " + ctNeeds, masqRules()},
+	}
+}
+
+// guardRules drop what comes from another host and bears an address of
+// 127.0.0.0/8. With route_localnet, which published ports on 127.0.0.1 need,
+// the kernel itself no longer does: CVE-2020-8558. Answers to such
+// connections pass, since before translation they bear real addresses.
+func guardRules() []*rule {
+	var rules []*rule
+	for _, dst := range []bool{false, true} {
+		at := uint32(saddr4At)
+		if dst {
+			at = daddr4At
+		}
+		rules = append(rules, newRule().family(v4).
+			meta(unix.NFT_META_IIFNAME, 0).ifname(unix.NFT_CMP_NEQ, "lo").
+			payload(unix.NFT_PAYLOAD_NETWORK_HEADER, at, 1, 0).equal(127).verdict(toDrop, ""))
+	}
+	return rules
+}
+
+// portRules try ports of one address before those of any, and those with
+// conditions before those without.
+func portRules(family byte) []*rule {
+	gateHost := newRule().family(family).addr(family, true, 0).
+		port(addrLen(family)/4).lookup(setOf(gateSet+hostSets, family), noRegister, false)
+	gate := newRule().family(family).port(0).lookup(setOf(gateSet, family), noRegister, false)
+	return []*rule{gateHost, dnatHost(family, dnatSet), gate, dnatAny(family, dnatSet)}
+}
+
+func dnatHost(family byte, place int) *rule {
+	return newRule().family(family).addr(family, true, 0).port(addrLen(family)/4).
+		lookup(setOf(place+hostSets, family), 0, false).dnat(family)
+}
+
+func dnatAny(family byte, place int) *rule {
+	return newRule().family(family).port(0).lookup(setOf(place, family), 0, false).dnat(family)
+}
+
+// condChain names the fixed chain that translates ports with conditions.
+func condChain(family byte, host bool) string {
+	name := "cond4"
+	if family == v6 {
+		name = "cond6"
+	}
+	if host {
+		return name + "-host"
+	}
+	return name + "-any"
+}
+
+// masqRules masquerade published ports where answers would not find back,
+// then what leaves an owned address; multicast is never touched.
+func masqRules() []*rule {
+	var rules []*rule
+	for _, family := range []byte{v4, v6} {
+		to := addrLen(family) / 4
+		rules = append(rules, newRule().family(family).
+			ct(unix.NFT_CT_STATUS, noDir, 0).mask(native(ipsDstNAT)).cmp(unix.NFT_CMP_NEQ, 0, native(0)).
+			addr(family, true, 0).port(to).ct(unix.NFT_CT_PROTO_DST, 0, to+2).
+			lookup(setOf(hairpinSet, family), noRegister, false))
+	}
+	return append(rules,
+		newRule().family(v4).addr(v4, true, 0).mask([]byte{0xf0, 0, 0, 0}).equal(224, 0, 0, 0).verdict(toReturn, ""),
+		newRule().family(v6).payload(unix.NFT_PAYLOAD_NETWORK_HEADER, daddr6At, 1, 0).equal(0xff).verdict(toReturn, ""),
+		newRule().family(v4).addr(v4, false, 0).lookup(setOf(masqSet, v4), noRegister, false),
+		newRule().family(v6).addr(v6, false, 0).lookup(setOf(masqSet, v6), noRegister, false),
+	)
+}
+
+// mark returns the name of the chain that says that the skeleton is there.
+func mark(table byte) string {
+	if table == bridge {
+		return bridgeMark
+	}
+	return inetMark
+}
+
+func tableText(table byte) string {
+	switch table {
+	case inet:
+		return "inet " + TableName
+	case bridge:
+		return "bridge " + TableName
+	}
+	return fmt.Sprintf("family %d", table)
+}
+
+// ensure makes whatever is missing of the table, its sets and its fixed
+// chains, and fills the chains anew. Elements stay; so do packets on their
+// way, which see the old rules or the new ones.
+func (t *batch) ensure(table byte, oldMarks []string) {
+	needs := inetNeeds
+	if table == bridge {
+		needs = brNeeds
+	}
+	t.add(step{"table " + tableText(table), needs}, unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, table, func(b *buf) {
+		b.text(unix.NFTA_TABLE_NAME, TableName)
+		b.u32(unix.NFTA_TABLE_FLAGS, 0)
+	})
+	for i := range sets {
+		if s := &sets[i]; s.table == table {
+			t.add(step{"set " + s.name, noNeeds}, unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, table, func(b *buf) {
+				s.define(b, uint32(i+1))
+			})
+		}
+	}
+	chains := chainsOf(table)
+	for i := range chains {
+		t.addChain(table, &chains[i])
+	}
+	for i := range chains {
+		t.fill(table, &chains[i])
+	}
+	for _, name := range oldMarks {
+		t.dropChain(table, name)
+	}
+	t.addChain(table, &chain{name: mark(table)})
+}
+
+// addChain makes the chain if it is missing, without rules.
+func (t *batch) addChain(table byte, c *chain) {
+	what := step{"chain " + c.name + " of table " + tableText(table), c.needs}
+	t.add(what, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, table, func(b *buf) {
+		b.text(unix.NFTA_CHAIN_TABLE, TableName)
+		b.text(unix.NFTA_CHAIN_NAME, c.name)
+		if c.typ == "" {
+			return
+		}
+		b.nest(unix.NFTA_CHAIN_HOOK, func() {
+			b.u32(unix.NFTA_HOOK_HOOKNUM, c.hook)
+			b.u32(unix.NFTA_HOOK_PRIORITY, uint32(c.prio))
+		})
+		b.u32(unix.NFTA_CHAIN_POLICY, accept)
+		b.text(unix.NFTA_CHAIN_TYPE, c.typ)
+	})
+}
+
+// fill replaces the rules of a chain that exists by then.
+func (t *batch) fill(table byte, c *chain) {
+	what := step{"rules of chain " + c.name + " of table " + tableText(table), c.needs}
+	t.add(what, unix.NFT_MSG_DELRULE, 0, table, func(b *buf) {
+		b.text(unix.NFTA_RULE_TABLE, TableName)
+		b.text(unix.NFTA_RULE_CHAIN, c.name)
+	})
+	for _, r := range c.rules {
+		t.add(what, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, table, func(b *buf) {
+			b.text(unix.NFTA_RULE_TABLE, TableName)
+			b.text(unix.NFTA_RULE_CHAIN, c.name)
+			b.nest(unix.NFTA_RULE_EXPRESSIONS, func() { *b = append(*b, r.b...) })
+		})
+	}
+}
+
+func (t *batch) dropChain(table byte, name string) {
+	t.add(step{"chain " + name, noNeeds}, unix.NFT_MSG_DELCHAIN, 0, table, func(b *buf) {
+		b.text(unix.NFTA_CHAIN_TABLE, TableName)
+		b.text(unix.NFTA_CHAIN_NAME, name)
+	})
+}

@@ -1,0 +1,121 @@
+// Package nft keeps the packet filter state of cnibox: tables of our own
+// whose chains, maps and sets are fixed, and whose elements name the
+// attachment that owns them.
+//
+// It speaks nf_tables netlink itself. Rules are about addresses, ports and
+// interfaces of netip and net types only; nothing here starts a program.
+package nft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/rtnl"
+)
+
+// A Table is our rule set in one network namespace.
+type Table struct {
+	ns   *rtnl.NS
+	lock string // path of the lock file
+}
+
+// An Option changes what [Open] returns; tests need it.
+type Option func(*Table)
+
+// WithLock names the file that is locked during an update. The default is
+// /run/cnibox/nft.lock.
+func WithLock(path string) Option { return func(t *Table) { t.lock = path } }
+
+// Open returns the rule set of ns; nil is the current namespace. Nothing is
+// sent yet, and ns must stay open for as long as the Table is used.
+func Open(ns *rtnl.NS, opts ...Option) *Table {
+	t := &Table{ns: ns, lock: defaultLock}
+	for _, o := range opts {
+		o(t)
+	}
+	return t
+}
+
+// updateTries bounds how often an update starts over because others changed
+// the rule set between reading and writing, as "nft flush ruleset" does.
+const updateTries = 4
+
+// Update lets fn say what shall change and makes all of it in one
+// transaction, under the lock of the host. When there is an error, fn's or
+// the kernel's, nothing has changed. fn may run more than once. Our tables
+// are made when the first element needs them.
+func (t *Table) Update(ctx context.Context, fn func(*Tx) error) error {
+	unlock, err := t.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	s, err := dial(t.ns)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	for n := 1; ; n++ {
+		err = update(s, fn)
+		if n == updateTries || !overtaken(err) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// overtaken tells errors that a change by others between reading and writing explains.
+func overtaken(err error) bool {
+	var refused *refusal
+	return errors.As(err, &refused) &&
+		(errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrExist) || errors.Is(err, unix.EBUSY))
+}
+
+func update(s *sock, fn func(*Tx) error) error {
+	x := newTx(s)
+	if err := fn(x); err != nil {
+		return err
+	}
+	b, err := x.batch()
+	if err != nil {
+		return err
+	}
+	return s.commit(b)
+}
+
+// hasChain asks for a chain; refs is how many rules it has and how often
+// rules and elements jump to it, together.
+func (s *sock) hasChain(table byte, name string) (ok bool, refs int, err error) {
+	err = s.ask(nfTables|unix.NFT_MSG_GETCHAIN, 0, table, func(b *buf) {
+		b.text(unix.NFTA_CHAIN_TABLE, TableName)
+		b.text(unix.NFTA_CHAIN_NAME, name)
+	}, func(data []byte) {
+		ok, refs = true, int(number(attr(data, unix.NFTA_CHAIN_USE)))
+	})
+	return ok, refs, absent(err)
+}
+
+// chainNames lists the chains of a table of the name.
+func (s *sock) chainNames(family byte, table string) (names []string, err error) {
+	err = s.ask(nfTables|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, family, nil, func(data []byte) {
+		if text(attr(data, unix.NFTA_CHAIN_TABLE)) == table {
+			names = append(names, text(attr(data, unix.NFTA_CHAIN_NAME)))
+		}
+	})
+	return names, absent(err)
+}
+
+// absent makes no error of something that is not there, be it an element,
+// a table or support in the kernel for reading one.
+func absent(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("nft: read the rule set: %w", lacking(err, "CONFIG_NF_TABLES"))
+	}
+	return nil
+}

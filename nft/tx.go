@@ -1,0 +1,313 @@
+package nft
+
+import (
+	"sort"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/spec"
+)
+
+// A Tx collects the changes of one update. Nothing reaches the kernel before
+// the function that was given to [Table.Update] has returned; what the Tx
+// reads meanwhile is read under the lock. An error while reading is kept and
+// fails the update.
+type Tx struct {
+	s      *sock
+	err    error
+	slots  []*slot
+	index  map[place]*slot
+	chains map[string]*plan // all in the inet table
+	dumped map[*set]bool
+}
+
+// A place is one possible element of a set.
+type place struct {
+	set *set
+	key string
+}
+
+// A slot is what a place holds in the kernel and what it shall hold; nil is nothing.
+type slot struct {
+	set     *set
+	key     []byte
+	was, is *element
+	claimed bool // given its element by this update
+}
+
+// A plan is a chain that elements of this update jump to.
+type plan struct {
+	chain   chain
+	missing bool
+	created bool
+}
+
+func newTx(s *sock) *Tx {
+	return &Tx{s: s, index: map[place]*slot{}, chains: map[string]*plan{}, dumped: map[*set]bool{}}
+}
+
+// fail keeps the first error.
+func (x *Tx) fail(err error) {
+	if x.err == nil {
+		x.err = err
+	}
+}
+
+// at returns the slot for a key, asking the kernel the first time.
+func (x *Tx) at(in *set, key []byte) *slot {
+	p := place{in, string(key)}
+	if sl := x.index[p]; sl != nil {
+		return sl
+	}
+	sl := &slot{set: in, key: key}
+	x.index[p] = sl
+	x.slots = append(x.slots, sl)
+	if x.dumped[in] {
+		return sl // all there is was read already
+	}
+	e, err := x.s.elementAt(in, key)
+	if err != nil {
+		x.fail(err)
+	}
+	sl.was, sl.is = e, e
+	return sl
+}
+
+// put claims a slot.
+func (x *Tx) put(o spec.Attachment, in *set, e element) {
+	sl := x.at(in, e.key)
+	e.owner = comment(o)
+	sl.is, sl.claimed = &e, true
+}
+
+// all reads the sets of the kinds as a whole and returns their slots.
+func (x *Tx) all(kinds []Kind) []*slot {
+	for i := range sets {
+		in := &sets[i]
+		if x.dumped[in] || !has(kinds, in.kind) {
+			continue
+		}
+		x.dumped[in] = true
+		err := x.s.elements(in, func(e element) {
+			p := place{in, string(e.key)}
+			if x.index[p] == nil {
+				sl := &slot{set: in, key: e.key, was: &e, is: &e}
+				x.index[p] = sl
+				x.slots = append(x.slots, sl)
+			}
+		})
+		if err != nil {
+			x.fail(err)
+		}
+	}
+	var of []*slot
+	for _, sl := range x.slots {
+		if has(kinds, sl.set.kind) {
+			of = append(of, sl)
+		}
+	}
+	return of
+}
+
+func has(kinds []Kind, k Kind) bool {
+	for _, have := range kinds {
+		if have == k {
+			return true
+		}
+	}
+	return len(kinds) == 0
+}
+
+// Release drops what o owns of the given kinds, and what the reference
+// plugins left for it; no kinds mean all. Elements that meanwhile belong to
+// another attachment stay.
+func (x *Tx) Release(o spec.Attachment, kinds ...Kind) {
+	key := o.Key()
+	for _, sl := range x.all(kinds) {
+		if sl.is != nil && ownerKey(sl.is.owner) == key {
+			sl.is, sl.claimed = nil, false
+		}
+	}
+}
+
+// Keep drops what attachments of the network own of the given kinds, except
+// for those whose key is valid; no kinds mean all.
+func (x *Tx) Keep(network string, valid func(key string) bool, kinds ...Kind) {
+	prefix := spec.NetworkKey(network)
+	for _, sl := range x.all(kinds) {
+		if sl.is == nil {
+			continue
+		}
+		if key := ownerKey(sl.is.owner); strings.HasPrefix(key, prefix) && !valid(key) {
+			sl.is, sl.claimed = nil, false
+		}
+	}
+}
+
+// need plans the chain that an element jumps to.
+func (x *Tx) need(c chain) string {
+	if x.chains[c.name] != nil {
+		return c.name
+	}
+	ok, _, err := x.s.hasChain(inet, c.name)
+	if err != nil {
+		x.fail(err)
+	}
+	x.chains[c.name] = &plan{chain: c, missing: !ok}
+	return c.name
+}
+
+// batch turns the plan into messages.
+func (x *Tx) batch() (*batch, error) {
+	b := &batch{}
+	if x.err != nil {
+		return nil, x.err
+	}
+	if err := x.skeletons(b); err != nil {
+		return nil, err
+	}
+	x.newChains(b)
+	for i := range sets {
+		x.elements(b, &sets[i])
+	}
+	if err := x.unusedChains(b); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// skeletons makes sure of the tables that get elements.
+func (x *Tx) skeletons(b *batch) error {
+	for _, table := range []byte{inet, bridge} {
+		if !x.writes(table) {
+			continue
+		}
+		ok, _, err := x.s.hasChain(table, mark(table))
+		if err != nil {
+			return err
+		}
+		if ok {
+			continue
+		}
+		names, err := x.s.chainNames(table, TableName)
+		if err != nil {
+			return err
+		}
+		var marks []string
+		for _, name := range names {
+			if strings.HasPrefix(name, markPrefix) {
+				marks = append(marks, name)
+			}
+		}
+		b.ensure(table, marks)
+	}
+	return nil
+}
+
+func (x *Tx) writes(table byte) bool {
+	for _, sl := range x.slots {
+		if sl.set.table == table && sl.adds() {
+			return true
+		}
+	}
+	return false
+}
+
+func (sl *slot) adds() bool {
+	return sl.is != nil && (sl.was == nil || !sl.was.equal(sl.is))
+}
+
+func (sl *slot) drops() bool {
+	return sl.was != nil && (sl.is == nil || !sl.was.equal(sl.is))
+}
+
+func (x *Tx) newChains(b *batch) {
+	names := make([]string, 0, len(x.chains))
+	for name, p := range x.chains {
+		if p.missing && x.refs(name) > 0 {
+			names = append(names, name)
+		}
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		p := x.chains[name]
+		p.created = true
+		b.addChain(inet, &p.chain)
+		b.fill(inet, &p.chain)
+	}
+}
+
+// refs counts how many more elements will jump to the chain.
+func (x *Tx) refs(name string) (n int) {
+	for _, sl := range x.slots {
+		if sl.adds() && sl.is.chain == name {
+			n++
+		}
+		if sl.drops() && sl.was.chain == name {
+			n--
+		}
+	}
+	return n
+}
+
+// elements writes first what goes out of a set, then what comes into it.
+func (x *Tx) elements(b *batch, in *set) {
+	var out, add []*element
+	for _, sl := range x.slots {
+		if sl.set != in {
+			continue
+		}
+		if sl.drops() {
+			out = append(out, sl.was)
+		}
+		if sl.adds() {
+			add = append(add, sl.is)
+		}
+	}
+	b.elements(unix.NFT_MSG_DELSETELEM, 0, in, out)
+	b.elements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, in, add)
+}
+
+func (t *batch) elements(msg, flags uint16, in *set, list []*element) {
+	for len(list) > 0 {
+		part := list[:min(len(list), listsPerMsg)]
+		list = list[len(part):]
+		t.add(step{"elements of " + in.name, noNeeds}, msg, flags, in.table, func(b *buf) {
+			b.text(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
+			b.text(unix.NFTA_SET_ELEM_LIST_SET, in.name)
+			b.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func() {
+				for _, e := range part {
+					e.encode(b, in, msg == unix.NFT_MSG_NEWSETELEM)
+				}
+			})
+		})
+	}
+}
+
+// unusedChains drops the chains that the last element stops to jump to.
+func (x *Tx) unusedChains(b *batch) error {
+	seen := map[string]bool{masqAll: true} // that one is fixed
+	for _, sl := range x.slots {
+		if !sl.drops() || sl.was.chain == "" || seen[sl.was.chain] {
+			continue
+		}
+		name := sl.was.chain
+		seen[name] = true
+		if p := x.chains[name]; p != nil && p.created {
+			continue
+		}
+		_, use, err := x.s.hasChain(inet, name)
+		if err != nil {
+			return err
+		}
+		rules, err := x.s.rulesOf(inet, TableName, name)
+		if err != nil {
+			return err
+		}
+		if use-len(rules)+x.refs(name) == 0 {
+			b.dropChain(inet, name)
+		}
+	}
+	return nil
+}
