@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -120,7 +121,7 @@ func (r *runner) kernel(ns *rtnl.NS, args []string) error {
 		return nil
 	case args[0] == "same":
 		if now := kerneltest.Snapshot(r.t, ns); now != r.saved[ns] {
-			return fmt.Errorf("now\n%s\nwas\n%s", now, r.saved[ns])
+			return fmt.Errorf("new:\n%sgone:\n%s", only(now, r.saved[ns]), only(r.saved[ns], now))
 		}
 		return nil
 	case len(args) < 2:
@@ -154,6 +155,17 @@ func (r *runner) kernel(ns *rtnl.NS, args []string) error {
 		return addr(c, l, args[2])
 	}
 	return badLine("unknown question")
+}
+
+// only returns the lines that stand in a and not in b.
+func only(a, b string) (lines string) {
+	there := strings.Split(b, "\n")
+	for line := range strings.Lines(a) {
+		if !slices.Contains(there, strings.TrimSuffix(line, "\n")) {
+			lines += line
+		}
+	}
+	return lines
 }
 
 func addr(c *rtnl.Conn, l *rtnl.Link, want string) error {
@@ -202,7 +214,7 @@ func (r *runner) files(name string, args []string) error {
 	case "cmp":
 		a, errA := r.content(args[0])
 		b, errB := r.content(args[1])
-		if !bytes.Equal(a, b) {
+		if !bytes.Equal(bytes.TrimRight(a, "\n"), bytes.TrimRight(b, "\n")) {
 			return fmt.Errorf("they differ:\n%s\n---\n%s", a, b)
 		}
 		return errors.Join(errA, errB)

@@ -29,7 +29,7 @@
 //	host save                    remember links, addresses and routes; container likewise
 //	host same                    they are as they were at save
 //	exists FILE…                 relative names are below $WORK, as everywhere
-//	cmp A B                      files with equal bytes; "stdout" is the last call's
+//	cmp A B                      equal but for newlines at the end; "stdout" is the last call's
 //	cp A B, mkdir DIR, rm FILE, symlink TARGET FILE
 package script
 
@@ -130,7 +130,7 @@ func (r *runner) extract(text string) {
 			r.lines = file
 			return
 		}
-		body := strings.NewReplacer("$WORK", r.work, "$NETNS", r.netns).Replace(strings.Join(file, "\n"))
+		body := strings.NewReplacer("$WORK", r.work, "$NETNS", r.netns).Replace(strings.Join(file, "\n") + "\n")
 		err := os.MkdirAll(filepath.Dir(r.path(name)), 0o755)
 		if err == nil {
 			err = os.WriteFile(r.path(name), []byte(body), 0o644)
