@@ -1,0 +1,50 @@
+# cnibox: every CNI plugin and the runtime cni-exec in one static binary.
+# `make` or `make help` lists the targets.
+
+BIN     ?= bin/cnibox
+BINDIR  ?= /opt/cni/bin
+DESTDIR ?=
+VERSION ?= 0.1.0
+GO      ?= go
+FUZZTIME ?= 1m
+
+export CGO_ENABLED = 0
+
+.PHONY: help build quick test fuzz bench demo install clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
+
+build: ## build $(BIN)
+	$(GO) build -trimpath -ldflags '-s -w -X cnibox/applets.Version=$(VERSION)' -o $(BIN) .
+
+quick: ## the tests that need no privilege, in seconds
+	$(GO) vet ./...
+	$(GO) test -short -skip '^TestKernel' ./...
+
+test: ## all tests; without root they run in a user namespace
+	$(GO) vet ./...
+	$(GO) run ./internal/privileged $(GO) test ./...
+	$(MAKE) --no-print-directory fuzz FUZZTIME=2s
+
+fuzz: ## fuzz each parser of foreign bytes for FUZZTIME=1m
+	@grep -rEo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | while IFS=: read -r file name; do \
+		echo "fuzz $${name#func } in $${file%/*}"; \
+		$(GO) test -run '^$$' -fuzz "^$${name#func }$$" -fuzztime $(FUZZTIME) "$${file%/*}" >.fuzz.log 2>&1 \
+			|| { cat .fuzz.log; exit 1; }; \
+	done; status=$$?; rm -f .fuzz.log; exit $$status
+
+bench: build ## times and sizes against the reference plugins, where installed
+	$(GO) run ./internal/bench
+
+demo: build ## two containers on the default network, real traffic, nothing left behind
+	$(GO) run ./internal/demo
+
+install: build ## install into $(DESTDIR)$(BINDIR), with a link for each plugin
+	mkdir -p $(DESTDIR)$(BINDIR)
+	cp $(BIN) $(DESTDIR)$(BINDIR)/.cnibox.new
+	mv -f $(DESTDIR)$(BINDIR)/.cnibox.new $(DESTDIR)$(BINDIR)/cnibox
+	$(DESTDIR)$(BINDIR)/cnibox install $(DESTDIR)$(BINDIR)
+
+clean: ## remove what was built
+	rm -rf bin
