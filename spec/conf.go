@@ -2,46 +2,43 @@ package spec
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"reflect"
 )
 
 // Decode reads the plugin's own keys into conf, a pointer to a struct; errors
-// have code 7 and name the key.
+// have code 7 and name the key as it is written.
 func (r *Request) Decode(conf any) error {
-	err := unmarshal("", r.conf, conf)
+	err := json.Unmarshal(r.conf, conf)
 	if err == nil {
 		return nil
 	}
-	return Errorf(CodeConfig, "invalid network config: %w", r.blame(err, conf))
-}
-
-// blame finds the key whose value an UnmarshalText or UnmarshalJSON method
-// refused, which encoding/json does not tell. It is for the error path only.
-func (r *Request) blame(err error, conf any) error {
-	var wrong *json.UnmarshalTypeError
-	if errors.As(err, &wrong) || reflect.TypeOf(conf).Kind() != reflect.Pointer {
-		return err
-	}
+	// Only now find the key: encoding/json names Go's field, and nothing at
+	// all when an UnmarshalText or UnmarshalJSON method refuses the value.
+	into := reflect.TypeOf(conf).Elem()
 	for _, m := range r.top {
 		one := append(append([]byte{'{'}, m.text...), '}')
-		fresh := reflect.New(reflect.TypeOf(conf).Elem()).Interface()
-		if err := json.Unmarshal(one, fresh); err != nil {
-			return fmt.Errorf("%q: %w", m.Name, err)
+		if err := json.Unmarshal(one, reflect.New(into).Interface()); err != nil {
+			return Errorf(CodeConfig, "invalid network config: %w", explain(m.Name, true, err))
 		}
 	}
-	return err
+	return Errorf(CodeConfig, "invalid network config: %w", err)
 }
 
 // MAC returns the address asked for in runtimeConfig.mac, args.cni.mac, CNI_ARGS MAC
 // or the key mac, the first that is there; nil: none. Errors have code 7 (4 for CNI_ARGS).
 func (r *Request) MAC() (net.HardwareAddr, error) {
 	var conf struct {
-		RuntimeConfig struct{ MAC string }
-		Args          struct{ CNI struct{ MAC string } }
-		MAC           string
+		RuntimeConfig struct {
+			MAC string `json:"mac"`
+		}
+		Args struct {
+			CNI struct {
+				MAC string `json:"mac"`
+			} `json:"cni"`
+		}
+		MAC string
 	}
 	vals := pick(r.top, "runtimeConfig", "args", "mac")
 	for _, err := range []error{

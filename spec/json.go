@@ -200,18 +200,27 @@ func index(keys []string, key string) int {
 // unmarshal decodes the value of a key; the error names the key within it
 // that has the wrong type.
 func unmarshal(key string, b []byte, into any) error {
-	err := json.Unmarshal(b, into)
+	if err := json.Unmarshal(b, into); err != nil {
+		return explain(key, false, err)
+	}
+	return nil
+}
+
+// explain says in the words of JSON why the value of a key could not be
+// decoded. Whole tells that the error's path begins with the key itself.
+func explain(key string, whole bool, err error) error {
 	var wrong *json.UnmarshalTypeError
 	if !errors.As(err, &wrong) {
-		if err != nil {
-			return fmt.Errorf("%q: %w", key, err)
-		}
-		return nil
+		return fmt.Errorf("%q: %w", key, err)
 	}
-	if key != "" && wrong.Field != "" {
-		key += "."
+	within := wrong.Field
+	if whole {
+		_, within, _ = strings.Cut(within, ".")
 	}
-	return fmt.Errorf("%q is %s where %s is due", key+wrong.Field, article(wrong.Value), wanted(wrong.Type))
+	if within != "" {
+		key += "." + within
+	}
+	return fmt.Errorf("%q is %s where %s is due", key, article(wrong.Value), wanted(wrong.Type))
 }
 
 // kindOf names the JSON type of a value by its first byte.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strings"
 )
 
 // MaxConf is the size of the largest configuration that is read, in bytes.
@@ -45,8 +46,11 @@ type NetConf struct {
 	CNIVersion string  // cniVersion as written
 	Name       string
 	Type       string
-	IPAM       struct{ Type string } // Type is empty if there is no IPAM
 	DNS        DNS
+
+	IPAM struct {
+		Type string `json:"type"` // empty if there is no IPAM
+	}
 }
 
 // NewRequest reads a plugin's configuration. Errors have code 6 (not JSON) or 7
@@ -159,7 +163,7 @@ func (r *Request) readValid() error {
 	}
 	for _, key := range []string{keyValid, keyAttached} {
 		for _, m := range slices.Backward(r.top) {
-			if m.Name == key {
+			if strings.EqualFold(m.Name, key) {
 				return r.parseValid(key, m.Value)
 			}
 		}

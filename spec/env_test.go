@@ -1,0 +1,124 @@
+package spec
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The numbers are those of the reference's observed answers, vectors A.1.
+func TestReadCall(t *testing.T) {
+	none := []string{"CNI_CONTAINERID", "", "CNI_NETNS", "", "CNI_IFNAME", "", "CNI_PATH", ""}
+	tests := map[string]struct {
+		verb  Verb
+		pairs []string
+		code  int
+		text  string
+	}{
+		"complete":               {verb: Add},
+		"1 no command":           {verb: "", pairs: []string{"CNI_IFNAME", "a/b"}},
+		"2 version with dummies": {verb: GetVersion, pairs: []string{"CNI_IFNAME", "a/b", "CNI_CONTAINERID", ""}},
+		"3 unknown command":      {verb: "NOPE", pairs: none},
+		"5 nothing else, and CNI_PATH is optional": {Add, none, CodeEnv,
+			"required env variables [CNI_CONTAINERID,CNI_NETNS,CNI_IFNAME] missing"},
+		"6 bad container ID before what is missing": {Add, append(slices.Clone(none), "CNI_CONTAINERID", "%x"), CodeEnv,
+			"invalid characters in containerID; %x"},
+		"7 bad name before what is missing": {Add, append(slices.Clone(none), "CNI_IFNAME", "a/b"), CodeEnv,
+			"interface name contains / or : or whitespace characters"},
+		"8 16 bytes":           {Add, []string{"CNI_IFNAME", "abcdefghijklmnop"}, CodeEnv, "interface name is too long; interface name should be less than 16 characters"},
+		"9 dots":               {Del, []string{"CNI_IFNAME", ".."}, CodeEnv, "interface name is . or .."},
+		"10 DEL without netns": {verb: Del, pairs: []string{"CNI_NETNS", ""}},
+		"11 DEL without path":  {verb: Del, pairs: []string{"CNI_PATH", ""}},
+		"CHECK without netns":  {Check, []string{"CNI_NETNS", ""}, CodeEnv, "[CNI_NETNS]"},
+		"GET without netns":    {Get, []string{"CNI_NETNS", ""}, CodeEnv, "[CNI_NETNS]"},
+		"GC needs no names":    {verb: GC, pairs: none},
+		"STATUS needs no names, and looks at none": {verb: Status, pairs: []string{"CNI_CONTAINERID", "../x"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := ReadCall(env(tt.verb, tt.pairs...))
+			wantError(t, err, tt.code, tt.text)
+		})
+	}
+}
+
+func TestOverride(t *testing.T) {
+	for text, want := range map[string]bool{"": false, "0": false, "yes": false, "1": true, "true": true, "TRUE": true} {
+		c, err := ReadCall(env(Add, "CNI_NETNS_OVERRIDE", text))
+		if err != nil || c.NetNSOverride != want {
+			t.Errorf("%q: got %v, %v, want %v", text, c.NetNSOverride, err, want)
+		}
+	}
+}
+
+func TestEnviron(t *testing.T) {
+	c, _ := ReadCall(env(Del, "CNI_NETNS", "", "CNI_ARGS", "A=b=c;"))
+	want := "CNI_COMMAND=DEL CNI_CONTAINERID=c1 CNI_NETNS= CNI_IFNAME=eth0 CNI_ARGS=A=b=c; CNI_PATH=/opt/cni/bin"
+	if got := strings.Join(c.Environ(), " "); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	c.NetNSOverride = true
+	again, err := ReadCall(func(key string) string {
+		for _, pair := range c.Environ() {
+			if k, v, _ := strings.Cut(pair, "="); k == key {
+				return v
+			}
+		}
+		return ""
+	})
+	if err != nil || again != c {
+		t.Errorf("read back: got %+v, %v\nwant %+v", again, err, c)
+	}
+}
+
+func TestFolders(t *testing.T) {
+	if got := folders(":/a::/b:"); !slices.Equal(got, []string{"/a", "/b"}) {
+		t.Errorf("got %q", got)
+	}
+	if got := folders(""); len(got) != 0 {
+		t.Errorf("empty path: got %q", got)
+	}
+}
+
+func TestNames(t *testing.T) {
+	long := strings.Repeat("a", 300)
+	tests := []struct {
+		what, name string
+		check      func(string) error
+		code       int
+		text       string
+	}{
+		{"id", "", CheckContainerID, CodeUnknown, "missing containerID"},
+		{"id", "0a_.-Z", CheckContainerID, 0, ""},
+		{"id", "_a", CheckContainerID, CodeEnv, "invalid characters in containerID; _a"},
+		{"id", "../x", CheckContainerID, CodeEnv, "../x"},
+		{"id", "a\x00", CheckContainerID, CodeEnv, "invalid characters"},
+		{"id", long[:255], CheckContainerID, 0, ""},
+		{"id", long, CheckContainerID, CodeEnv, "containerID is too long"},
+		{"network", "", CheckNetworkName, CodeConfig, "missing network name"},
+		{"network", "-x", CheckNetworkName, CodeConfig, "invalid characters found in network name; -x"},
+		{"network", "a/b", CheckNetworkName, CodeConfig, "a/b"},
+		{"network", "netz-ä", CheckNetworkName, CodeConfig, "invalid characters"},
+		{"network", long[:200], CheckNetworkName, 0, ""},
+		{"network", long, CheckNetworkName, CodeConfig, "network name is too long"},
+		{"interface", "", CheckIfName, CodeEnv, "interface name is empty"},
+		{"interface", "eth0.5@x", CheckIfName, 0, ""},
+		{"interface", "abcdefghijklmno", CheckIfName, 0, ""},
+		{"interface", ".", CheckIfName, CodeEnv, "interface name is . or .."},
+		{"interface", "a:b", CheckIfName, CodeEnv, "contains / or :"},
+		{"interface", "a\u2003b", CheckIfName, CodeEnv, "whitespace"},
+		{"interface", "eth%d", CheckIfName, CodeEnv, "contains %"},
+		{"interface", "a\x01", CheckIfName, CodeEnv, "control characters"},
+		{"interface", "a\xff", CheckIfName, CodeEnv, "not UTF-8"},
+		{"type", "", CheckType, CodeConfig, "missing plugin type"},
+		{"type", "buildkit-cni-bridge", CheckType, 0, ""},
+		{"type", "../bridge", CheckType, CodeConfig, `invalid plugin type "../bridge"`},
+		{"type", `a\b`, CheckType, CodeConfig, "invalid plugin type"},
+		{"type", "..", CheckType, CodeConfig, "invalid plugin type"},
+		{"type", "a\x00b", CheckType, CodeConfig, "invalid plugin type"},
+		{"type", long, CheckType, CodeConfig, "invalid plugin type"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.what+" "+tt.name, func(t *testing.T) { wantError(t, tt.check(tt.name), tt.code, tt.text) })
+	}
+}
