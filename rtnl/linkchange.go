@@ -22,6 +22,9 @@ func (ch LinkChange) encode(index uint32, name string) ([]byte, error) {
 			return nil, err
 		}
 	}
+	if err := fit32(deref(ch.MTU), deref(ch.TxQLen)); err != nil {
+		return nil, err
+	}
 	flags, change := ch.flags()
 	return encode(linkHeader(unix.AF_UNSPEC, index, flags, change), func(ae *netlink.AttributeEncoder) {
 		ch.attributes(ae, name)
@@ -30,6 +33,9 @@ func (ch LinkChange) encode(index uint32, name string) ([]byte, error) {
 		}
 		if ch.Hairpin != nil || ch.Isolated != nil {
 			ae.Nested(unix.IFLA_LINKINFO, ch.encodePort)
+		}
+		if ch.VLANFiltering != nil {
+			ae.Nested(unix.IFLA_LINKINFO, ch.encodeBridge)
 		}
 	})
 }
@@ -105,6 +111,15 @@ func (ch LinkChange) encodePort(ae *netlink.AttributeEncoder) error {
 		if ch.Isolated != nil {
 			port.Uint8(unix.IFLA_BRPORT_ISOLATED, uint8(number(*ch.Isolated)))
 		}
+		return nil
+	})
+	return nil
+}
+
+func (ch LinkChange) encodeBridge(ae *netlink.AttributeEncoder) error {
+	ae.String(unix.IFLA_INFO_KIND, "bridge")
+	ae.Nested(unix.IFLA_INFO_DATA, func(bridge *netlink.AttributeEncoder) error {
+		bridge.Uint8(unix.IFLA_BR_VLAN_FILTERING, uint8(number(*ch.VLANFiltering)))
 		return nil
 	})
 	return nil

@@ -113,6 +113,7 @@ type LinkChange struct {
 	AddrGenModeNone bool  // form no IPv6 link-local address
 
 	Hairpin, Isolated *bool // of a bridge port; not together with Master
+	VLANFiltering     *bool // of a bridge
 }
 
 // ChangeLink changes a link; only the fields set are sent.
@@ -171,7 +172,7 @@ func (s LinkSpec) encode() ([]byte, error) {
 	if s.Kind == nil {
 		return nil, errors.New("link without a kind")
 	}
-	if err := checkName(s.Name); err != nil {
+	if err := errors.Join(checkName(s.Name), fit32(s.MTU, deref(s.TxQLen))); err != nil {
 		return nil, err
 	}
 	var flags uint32
@@ -190,11 +191,10 @@ func (s LinkSpec) encode() ([]byte, error) {
 		ae.Nested(unix.IFLA_LINKINFO, func(info *netlink.AttributeEncoder) error {
 			info.String(unix.IFLA_INFO_KIND, s.Kind.kind())
 			info.Nested(unix.IFLA_INFO_DATA, func(data *netlink.AttributeEncoder) error {
-				s.Kind.encode(data)
 				if peer != nil {
 					data.Bytes(vethInfoPeer, peer)
 				}
-				return nil
+				return s.Kind.encode(data)
 			})
 			return nil
 		})
@@ -213,10 +213,12 @@ func (s LinkSpec) encodePeer() ([]byte, error) {
 	if p.Alias != "" || p.Hairpin != nil || p.Isolated != nil || p.Master != 0 {
 		return nil, errors.New("alias, master and port flags cannot be given to a peer")
 	}
+	err := fit32(p.MTU, deref(p.TxQLen))
 	if p.Name != "" {
-		if err := checkName(p.Name); err != nil {
-			return nil, fmt.Errorf("peer: %w", err)
-		}
+		err = errors.Join(checkName(p.Name), err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("peer: %w", err)
 	}
 	return encode(linkHeader(unix.AF_UNSPEC, p.Index, 0, 0), p.attributes)
 }
@@ -273,6 +275,7 @@ func (ch LinkChange) text() string {
 	add(ch.AddrGenModeNone, "addrgenmode none")
 	add(ch.Hairpin != nil, "hairpin %s", onOff(deref(ch.Hairpin)))
 	add(ch.Isolated != nil, "isolated %s", onOff(deref(ch.Isolated)))
+	add(ch.VLANFiltering != nil, "vlan_filtering %s", onOff(deref(ch.VLANFiltering)))
 	add(ch.Up != nil && *ch.Up, "up")
 	add(ch.Up != nil && !*ch.Up, "down")
 	return b.String()

@@ -17,6 +17,10 @@ import (
 type Sysctl struct {
 	Key   string // the path below /proc/sys, as net/ipv4/ip_forward
 	Value string
+
+	// Optional makes it no error to set what the kernel does not have, as the
+	// IPv6 settings where IPv6 is left out.
+	Optional bool
 }
 
 // Sysctl reads a setting, os.ErrNotExist if the kernel has none of that name.
@@ -31,7 +35,9 @@ func (ns *NS) Sysctl(key string) (string, error) {
 }
 
 // SetSysctl writes a setting; see [NS.SetSysctls].
-func (ns *NS) SetSysctl(key, value string) error { return ns.SetSysctls(Sysctl{key, value}) }
+func (ns *NS) SetSysctl(key, value string) error {
+	return ns.SetSysctls(Sysctl{Key: key, Value: value})
+}
 
 // SetSysctls writes settings in order, up to the first that fails. One that has
 // the value already is not written, so a /proc that cannot be written to does
@@ -56,6 +62,9 @@ func SameSysctl(a, b string) bool {
 func (s Sysctl) write() error {
 	old, err := readSysctl(s.Key)
 	if err == nil && SameSysctl(old, s.Value) {
+		return nil
+	}
+	if s.Optional && errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil && !errors.Is(err, os.ErrPermission) { // some can be written, only
