@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -30,7 +31,7 @@ func Load(dir, network string) (*List, error) {
 	}
 	var broken []error
 	found := 0
-	for _, exts := range [][]string{{".conflist"}, {".conf", ".json"}} {
+	for _, exts := range configExts() {
 		for _, name := range names {
 			if !hasExt(name, exts) {
 				continue
@@ -62,19 +63,30 @@ func LoadFile(file string) (*List, error) {
 	return l, l.dropIn()
 }
 
-// Empty reports whether a folder holds no network configuration at all.
-func Empty(dir string) (bool, error) {
+// Networks returns the names of the networks configured in a folder, in the
+// order of [Load], and what is wrong with the files that are none. No folder is no network.
+func Networks(dir string) (networks []string, broken []error) {
 	names, err := fileNames(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return true, nil
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, []error{fmt.Errorf("configuration: %w", err)}
 	}
-	for _, name := range names {
-		if hasExt(name, []string{".conflist", ".conf", ".json"}) {
-			return false, nil
+	for _, exts := range configExts() {
+		for _, name := range names {
+			if !hasExt(name, exts) {
+				continue
+			}
+			if l, err := read(filepath.Join(dir, name)); err != nil {
+				broken = append(broken, err)
+			} else if !slices.Contains(networks, l.Name) {
+				networks = append(networks, l.Name)
+			}
 		}
 	}
-	return err == nil, err
+	return networks, broken
 }
+
+// configExts are the endings of configuration files, lists before single ones.
+func configExts() [][]string { return [][]string{{".conflist"}, {".conf", ".json"}} }
 
 // read parses a file without its drop-in folder.
 func read(file string) (*List, error) {

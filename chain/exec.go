@@ -30,8 +30,7 @@ func (l *Local) exec(ctx context.Context, plugin, file string, r *spec.Request) 
 	if err != nil {
 		return nil, fmt.Errorf("configuration of plugin %s: %w", plugin, err)
 	}
-	env := append(append(make([]string, 0, len(l.Environ)+8), l.Environ...), r.Call.Environ()...)
-	a, err := start(ctx, plugin, file, env, stdin)
+	a, err := start(ctx, plugin, file, append(l.environ(), r.Call.Environ()...), stdin)
 	if err == nil {
 		err = a.check()
 	}

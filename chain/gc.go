@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 
 	"cnibox/spec"
@@ -83,6 +84,43 @@ func (r *Runner) collectOne(ctx context.Context, l *List, e *Entry) error {
 	}
 	defer unlock()
 	return r.delEntry(ctx, l, e)
+}
+
+// Reap deletes the attachments that match and whose namespace is gone, on all
+// networks. It is for what a process left that was killed while it
+// had them.
+func (r *Runner) Reap(ctx context.Context, match func(spec.Attachment) bool) error {
+	entries, _, err := r.Cache.List()
+	errs := []error{err}
+	for _, e := range entries {
+		if match(e.Attachment()) && !e.Live() {
+			errs = append(errs, r.reapOne(ctx, e))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (r *Runner) reapOne(ctx context.Context, e *Entry) error {
+	unlock, err := r.lock(ctx, e.Attachment())
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if e, err = r.Cache.Lookup(e.Attachment()); err != nil {
+		return ignore(err, os.ErrNotExist) // somebody else was faster
+	}
+	if e.Live() {
+		return nil // added again meanwhile
+	}
+	return r.delEntry(ctx, &List{Name: e.NetworkName}, e)
+}
+
+// ignore turns one kind of error into none.
+func ignore(err, kind error) error {
+	if errors.Is(err, kind) {
+		return nil
+	}
+	return err
 }
 
 // Attached returns the cached attachments of a network whose namespace

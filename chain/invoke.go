@@ -5,6 +5,7 @@
 package chain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,16 +47,19 @@ func (l *Local) Invoke(ctx context.Context, plugin string, r *spec.Request) (*sp
 	if err != nil {
 		return nil, err
 	}
-	timeout := l.Timeout
-	if timeout == 0 {
-		timeout = DefaultTimeout
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, l.timeout())
 	defer cancel()
 	if verbs != nil {
 		return inProcess(ctx, plugin, *verbs, r)
 	}
 	return l.exec(ctx, plugin, file, r)
+}
+
+func (l *Local) timeout() time.Duration { return cmp.Or(l.Timeout, DefaultTimeout) }
+
+// environ returns a copy to which the caller may append.
+func (l *Local) environ() []string {
+	return append(make([]string, 0, len(l.Environ)+8), l.Environ...)
 }
 
 // find returns the verbs of a plugin that is built in, or else the file to

@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -157,11 +158,7 @@ func (r *Runner) addAll(ctx context.Context, l *List, t Target) (res *spec.Resul
 // undo is the DEL of the whole list after a failed ADD. If that fails as well,
 // the intent stays for a later DEL or GC.
 func (r *Runner) undo(ctx context.Context, l *List, t Target, e *Entry, cause error) error {
-	timeout := r.UndoTimeout
-	if timeout == 0 {
-		timeout = defaultUndo
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(r.UndoTimeout, defaultUndo))
 	defer cancel()
 	err := r.delAll(ctx, l, t, nil, true)
 	if err == nil {
