@@ -1,0 +1,225 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// add makes the attachment, or leaves nothing behind.
+func (i Interface[C]) add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	c, err := i.conf(r)
+	if err != nil {
+		return nil, err
+	}
+	if r.Net.IPAM.Type == "" && r.Net.Version.NeedsAddress() {
+		return nil, spec.Errorf(spec.CodeConfig,
+			"cannot convert: no valid IP addresses: cniVersion %s cannot express a result without addresses; use 0.3.0 or later, or configure \"ipam\"", r.Net.Version)
+	}
+	op, err := open(r)
+	if err != nil {
+		return nil, err
+	}
+	defer op.close()
+	if err := op.needNS(); err != nil {
+		return nil, err
+	}
+	if err := i.steps(ctx, op, c); err != nil {
+		return nil, op.rollback(ctx, err)
+	}
+	return op.Result, nil
+}
+
+// steps is the order of an ADD. A context that is done stops it between two
+// of them, so that a signal is answered by undoing.
+func (i Interface[C]) steps(ctx context.Context, op *Op, c *C) error {
+	of := func(fn func(context.Context, *Op, *C) error) func() error {
+		return func() error {
+			if fn == nil {
+				return nil
+			}
+			return fn(ctx, op, c)
+		}
+	}
+	resolve := func() error {
+		if i.Resolve == nil {
+			return nil
+		}
+		return i.Resolve(op, c)
+	}
+	for _, step := range []func() error{
+		of(i.Create),
+		func() error { return op.lease(ctx) },
+		resolve,
+		func() error { return op.configure(ctx) },
+		of(i.Setup),
+		of(i.Ready),
+	} {
+		if err := ctx.Err(); err != nil {
+			return spec.Errorf(spec.CodeTryAgain, "ADD was interrupted: %w", context.Cause(ctx))
+		}
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	op.announce()
+	return nil
+}
+
+// lease asks the IPAM plugin for addresses and enters them into the result.
+func (op *Op) lease(ctx context.Context) error {
+	plugin := op.Net.IPAM.Type
+	if plugin == "" {
+		op.Result.DNS = op.Net.DNS
+		return nil
+	}
+	// registered before the deed: a failed ADD of a delegate is followed by its DEL
+	op.Undo("addresses of "+plugin, func(ctx context.Context) error {
+		_, err := op.Delegate(ctx, plugin, spec.Del)
+		return err
+	})
+	res, err := op.Delegate(ctx, plugin, spec.Add)
+	if err != nil {
+		return err
+	}
+	if len(res.IPs) == 0 {
+		return spec.Errorf(spec.CodePlugin, "IPAM plugin returned missing IP config: %q gave no address", plugin)
+	}
+	op.addresses(res)
+	return nil
+}
+
+// addresses enters the IPAM plugin's answer into the result: all addresses
+// belong to the container end, and a configured "dns" replaces the answer's.
+func (op *Op) addresses(res *spec.Result) {
+	op.Result.IPs, op.Result.Routes, op.Result.DNS = res.IPs, res.Routes, res.DNS
+	if !op.Net.DNS.Empty() {
+		op.Result.DNS = op.Net.DNS
+	}
+	for i := range op.Result.IPs {
+		op.Result.IPs[i].Interface = &op.Container
+	}
+}
+
+// configure sets sysctls, addresses and routes in the container and brings
+// the link up, in one message where netlink allows it.
+func (op *Op) configure(ctx context.Context) error {
+	if len(op.Result.IPs) == 0 {
+		return op.Cont.Do(rtnl.ChangeLink(op.Link.Index, rtnl.LinkChange{Up: new(true)}))
+	}
+	if err := op.NS.SetSysctls(op.sysctls()...); err != nil {
+		return err
+	}
+	ops := []rtnl.Op{rtnl.ChangeLink(op.Link.Index, rtnl.LinkChange{Up: new(true), ARPNotify: new(true)})}
+	for _, ip := range op.Result.IPs {
+		ops = append(ops, rtnl.NewAddr(op.Link.Index, rtnl.Addr{Prefix: ip.Address, NoDAD: !op.DAD}))
+	}
+	if err := op.Cont.Do(ops...); err != nil {
+		return err
+	}
+	if op.DAD {
+		if err := op.Cont.WaitAddrs(ctx, op.Link.Index); err != nil {
+			return fmt.Errorf("failed to settle addresses of %s: %w", op.IfName, err)
+		}
+	}
+	return op.routes()
+}
+
+// routes installs the result's routes.
+func (op *Op) routes() error {
+	var ops []rtnl.Op
+	for _, r := range op.Result.Routes {
+		ops = append(ops, rtnl.NewRoute(op.route(r)))
+	}
+	if ops == nil {
+		return nil
+	}
+	return op.Cont.Do(ops...)
+}
+
+// scopeLink is RT_SCOPE_LINK, include/uapi/linux/rtnetlink.h: the destination
+// is on the link, and a gateway is refused.
+const scopeLink = 253
+
+// route is the kernel's form of a route of the result: without a gateway of
+// its own it takes the first one of its family, unless its scope says that
+// the destination is on the link.
+func (op *Op) route(r spec.Route) rtnl.Route {
+	out := rtnl.Route{
+		Dst: r.Dst.Masked(), GW: r.GW, Link: op.Link.Index,
+		MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority,
+	}
+	if r.Table != nil {
+		out.Table = *r.Table
+	}
+	if r.Scope != nil {
+		scope := uint8(*r.Scope)
+		out.Scope = &scope
+	}
+	if !out.GW.IsValid() && (out.Scope == nil || *out.Scope < scopeLink) {
+		out.GW = op.gateway(r.Dst.Addr().Is4())
+	}
+	return out
+}
+
+// gateway is the first gateway of a family; zero: there is none.
+func (op *Op) gateway(v4 bool) netip.Addr {
+	for _, ip := range op.Result.IPs {
+		if ip.Gateway.IsValid() && ip.Gateway.Is4() == v4 {
+			return ip.Gateway
+		}
+	}
+	return netip.Addr{}
+}
+
+// sysctls are the settings of the container end that netlink cannot say. IPv6
+// is switched on only where an address of it was given.
+func (op *Op) sysctls() []rtnl.Sysctl {
+	conf := "net/ipv6/conf/" + op.IfName + "/"
+	dad := rtnl.Sysctl{Key: conf + "accept_dad", Value: "0", Optional: true}
+	if op.DAD {
+		dad.Value = "1"
+	}
+	all := []rtnl.Sysctl{dad}
+	for _, ip := range op.Result.IPs {
+		if ip.Address.Addr().Is4() {
+			continue
+		}
+		return append(all,
+			rtnl.Sysctl{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"},
+			rtnl.Sysctl{Key: conf + "disable_ipv6", Value: "0"},
+			rtnl.Sysctl{Key: conf + "keep_addr_on_down", Value: "1", Optional: true})
+	}
+	return all
+}
+
+// announce tells the neighbours who has the addresses now, so that one handed
+// on from another container is reachable at once. Who does not hear it finds
+// out by itself later: failing is no error of ADD.
+func (op *Op) announce() {
+	var addrs []netip.Addr
+	for _, ip := range op.Result.IPs {
+		addrs = append(addrs, ip.Address.Addr())
+	}
+	if addrs == nil {
+		return
+	}
+	if err := op.NS.Announce(op.Link.Index, op.Link.MAC, addrs); err != nil {
+		op.Warn("announce %s: %v", op.IfName, err)
+	}
+}
+
+// exists turns the kernel's EEXIST for the container end into an error that
+// says what to do.
+func (op *Op) exists(err error) error {
+	if !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return spec.Errorf(spec.CodeBusy, "container interface name %q already exists in %s; DEL the attachment that owns it first: %w",
+		op.IfName, op.Call.NetNS, err)
+}

@@ -1,0 +1,171 @@
+// Package attach is the one flow of all interface plugins: what ADD, CHECK,
+// DEL, GET, STATUS and GC do, in which order, and how they undo it. A plugin
+// fills in the steps in which it differs from the others, see [Interface].
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// undoTime is how long undoing a failed ADD may take, whatever became of the
+// context of the ADD itself.
+const undoTime = 5 * time.Second
+
+// Need tells whether a plugin works with an IPAM plugin.
+type Need int
+
+// The zero value leaves it to the configuration.
+const (
+	Optional Need = iota
+	Required
+	Never
+)
+
+// An Interface is all that tells one interface plugin from another. C is its
+// configuration. Every step may be nil but Create.
+type Interface[C any] struct {
+	Kind string // of the container end, as in IFLA_INFO_KIND
+	IPAM Need
+
+	Validate func(*C) error                                 // the configuration alone; errors have code 7
+	Create   func(context.Context, *Op, *C) error           // makes the link, down, in op.NS, named IfName, and sets op.Link
+	Resolve  func(*Op, *C) error                            // addresses known, nothing set: gateways and routes of op.Result
+	Setup    func(context.Context, *Op, *C) error           // the host's side: gateway, masquerade
+	Ready    func(context.Context, *Op, *C) error           // waits until the link carries traffic
+	Verify   func(context.Context, *Op, *C) error           // CHECK beyond kind, addresses and routes
+	Describe func(*Op, *C) error                            // GET: the interfaces of op.Result, from the live links
+	Remove   func(context.Context, *Op, *C) error           // DEL otherwise than by deleting the link in op.NS
+	Cleanup  func(context.Context, *Op, *C) error           // DEL of what lies outside the namespace, while the link goes
+	Probe    func(context.Context, *spec.Request, *C) error // STATUS beyond the IPAM plugin's
+	Collect  func(context.Context, *Op, *C) error           // GC beyond links and the IPAM plugin's
+}
+
+// Verbs returns the flow with the plugin's steps.
+func (i Interface[C]) Verbs() spec.Verbs {
+	return spec.Verbs{Add: i.add, Check: i.check, Del: i.del, Get: i.get, Status: i.status, GC: i.gc}
+}
+
+// An Op is one verb at work on one attachment.
+type Op struct {
+	*spec.Request
+	NS         *rtnl.NS   // nil when DEL, GET or GC finds none
+	HostNS     *rtnl.NS   // the host's: always nil, which is the current namespace
+	Host, Cont *rtnl.Conn // Cont is nil when NS is
+	Result     *spec.Result
+	Link       *rtnl.Link // the container end, once it exists
+	DAD        bool       // duplicate address detection is wanted
+	Container  int        // index of the container end in Result.Interfaces
+
+	undo []undo
+}
+
+type undo struct {
+	what string
+	fn   func(context.Context) error
+}
+
+// Undo registers how to take back what was just done, or is about to be
+// tried. It runs, last first, only if ADD fails.
+func (op *Op) Undo(what string, fn func(context.Context) error) {
+	op.undo = append(op.undo, undo{what, fn})
+}
+
+// AddInterface enters an interface into the result and returns its index.
+func (op *Op) AddInterface(i spec.Interface) int {
+	op.Result.Interfaces = append(op.Result.Interfaces, i)
+	return len(op.Result.Interfaces) - 1
+}
+
+// rollback undoes all, last first, and adds to err what could not be undone.
+func (op *Op) rollback(ctx context.Context, err error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	var left []error
+	for i := len(op.undo) - 1; i >= 0; i-- {
+		if uerr := op.undo[i].fn(ctx); uerr != nil {
+			left = append(left, fmt.Errorf("undo %s: %w", op.undo[i].what, uerr))
+		}
+	}
+	if left == nil {
+		return err
+	}
+	e := *spec.AsError(err)
+	if e.Details != "" {
+		e.Details += "; "
+	}
+	e.Details += errors.Join(left...).Error()
+	return &e
+}
+
+// open opens the sockets, and the namespace if there is one.
+func open(r *spec.Request) (*Op, error) {
+	op := &Op{Request: r, Result: &spec.Result{}}
+	ns, err := rtnl.OpenNS(r.Call.NetNS)
+	switch {
+	case err == nil:
+		op.NS = ns
+	case errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS):
+		// gone: DEL goes on without, ADD and CHECK ask [Op.needNS]
+	default:
+		return nil, spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", r.Call.NetNS, err)
+	}
+	if op.Host, err = rtnl.Dial(nil); err != nil {
+		op.close()
+		return nil, err
+	}
+	if op.NS != nil {
+		if op.Cont, err = rtnl.Dial(op.NS); err != nil {
+			op.close()
+			return nil, err
+		}
+	}
+	return op, nil
+}
+
+// needNS is the error of a verb that cannot do without the namespace.
+func (op *Op) needNS() error {
+	if op.NS != nil {
+		return nil
+	}
+	_, err := rtnl.OpenNS(op.Call.NetNS)
+	return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", op.Call.NetNS, err)
+}
+
+func (op *Op) close() {
+	if op.Cont != nil {
+		op.Cont.Close()
+	}
+	if op.Host != nil {
+		op.Host.Close()
+	}
+	if op.NS != nil {
+		op.NS.Close()
+	}
+}
+
+// conf decodes and checks the plugin's configuration.
+func (i Interface[C]) conf(r *spec.Request) (*C, error) {
+	c := new(C)
+	if err := r.Decode(c); err != nil {
+		return nil, err
+	}
+	switch {
+	case i.IPAM == Required && r.Net.IPAM.Type == "":
+		return nil, spec.Errorf(spec.CodeConfig, "%s: no plugin name provided: \"ipam.type\" is required", r.Net.Type)
+	case i.IPAM == Never && r.Net.IPAM.Type != "":
+		return nil, spec.Errorf(spec.CodeConfig, "%s: \"ipam\" is not supported", r.Net.Type)
+	case i.Validate == nil:
+		return c, nil
+	}
+	if err := i.Validate(c); err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "%s: %w", r.Net.Type, err)
+	}
+	return c, nil
+}

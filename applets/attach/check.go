@@ -1,0 +1,171 @@
+package attach
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// check compares what prevResult says of the container end with the kernel,
+// and asks the IPAM plugin and the plugin's own step. It changes nothing.
+// What later plugins of a chain may change is not compared.
+func (i Interface[C]) check(ctx context.Context, r *spec.Request) error {
+	c, err := i.conf(r)
+	if err != nil {
+		return err
+	}
+	op, err := open(r)
+	if err != nil {
+		return err
+	}
+	defer op.close()
+	if err := op.needNS(); err != nil {
+		return err
+	}
+	if r.Net.IPAM.Type != "" {
+		if _, err := r.Delegate(ctx, r.Net.IPAM.Type, spec.Check); err != nil {
+			return err
+		}
+	}
+	if err := op.checkLink(i.Kind); err != nil {
+		return err
+	}
+	if err := op.checkAddrs(); err != nil {
+		return err
+	}
+	if err := op.checkRoutes(); err != nil {
+		return err
+	}
+	return call(i.Verify, ctx, op, c)
+}
+
+// Mismatch returns the error of a CHECK that found a difference.
+func Mismatch(format string, args ...any) error {
+	return spec.Errorf(spec.CodeCheck, format, args...)
+}
+
+// checkLink finds the container end in prevResult and in the container.
+func (op *Op) checkLink(kind string) error {
+	op.Container = op.containerEnd()
+	if op.Container < 0 {
+		return Mismatch("prevResult has no interface %q in sandbox %q", op.IfName, op.Call.NetNS)
+	}
+	link, err := op.Cont.Link(op.IfName)
+	if err != nil {
+		return Mismatch("container interface: %w", err)
+	}
+	op.Link = link
+	if link.Kind != kind {
+		return Mismatch("interface %s in %s is of kind %q, not %q", op.IfName, op.Call.NetNS, link.Kind, kind)
+	}
+	return CheckMAC(link, op.Prev.Interfaces[op.Container].MAC)
+}
+
+// CheckMAC compares a link's address with one of a result; none fits any.
+func CheckMAC(link *rtnl.Link, want string) error {
+	if want == "" {
+		return nil
+	}
+	mac, err := net.ParseMAC(want)
+	if err != nil {
+		return spec.Errorf(spec.CodeConfig, "prevResult: interface %s: %w", link.Name, err)
+	}
+	if !bytes.Equal(mac, link.MAC) {
+		return Mismatch("interface %s has MAC address %s, not %s", link.Name, link.MAC, mac)
+	}
+	return nil
+}
+
+// containerEnd is the index of the container end in prevResult; -1: none. The
+// sandbox is the same namespace even under another path.
+func (op *Op) containerEnd() int {
+	for i, itf := range op.Prev.Interfaces {
+		if itf.Name == op.IfName && itf.Sandbox != "" && op.sameNS(itf.Sandbox) {
+			return i
+		}
+	}
+	return -1
+}
+
+func (op *Op) sameNS(path string) bool {
+	if path == op.Call.NetNS {
+		return true
+	}
+	ns, err := rtnl.OpenNS(path)
+	if err != nil {
+		return false
+	}
+	defer ns.Close()
+	same, err := op.NS.Same(ns)
+	return err == nil && same
+}
+
+// Mine reports whether an address of prevResult belongs to the container end.
+func (op *Op) Mine(ip spec.IP) bool { return ip.Interface == nil || *ip.Interface == op.Container }
+
+// checkAddrs looks for each of the container end's addresses on the link.
+func (op *Op) checkAddrs() error {
+	have, err := op.Cont.Addrs(op.Link.Index)
+	if err != nil {
+		return err
+	}
+	set := map[netip.Prefix]bool{}
+	for _, a := range have {
+		set[a.Prefix] = !a.DADFailed
+	}
+	for _, ip := range op.Prev.IPs {
+		if op.Mine(ip) && !set[ip.Address] {
+			return Mismatch("interface %s does not have address %s", op.IfName, ip.Address)
+		}
+	}
+	return nil
+}
+
+// checkRoutes looks for each route of prevResult in its table, by destination
+// and, where one is given and it is no default route, by gateway.
+func (op *Op) checkRoutes() error {
+	tables := map[int][]rtnl.Route{}
+	for _, want := range op.Prev.Routes {
+		table := 0 // main
+		if want.Table != nil {
+			table = *want.Table
+		}
+		have, known := tables[table]
+		if !known {
+			var err error
+			if have, err = op.Cont.Routes(rtnl.RouteFilter{Table: table}); err != nil {
+				return err
+			}
+			tables[table] = have
+		}
+		if !hasRoute(have, want) {
+			return Mismatch("route %s is missing in %s", routeText(want), op.Call.NetNS)
+		}
+	}
+	return nil
+}
+
+func hasRoute(have []rtnl.Route, want spec.Route) bool {
+	for _, r := range have {
+		if r.Dst == want.Dst.Masked() && (!want.GW.IsValid() || r.GW == want.GW || want.Dst.Bits() == 0) {
+			return true
+		}
+	}
+	return false
+}
+
+func routeText(r spec.Route) string {
+	text := r.Dst.String()
+	if r.GW.IsValid() {
+		text += fmt.Sprintf(" via %s", r.GW)
+	}
+	if r.Table != nil {
+		text += fmt.Sprintf(" table %d", *r.Table)
+	}
+	return text
+}

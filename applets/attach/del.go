@@ -1,0 +1,84 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"cnibox/spec"
+)
+
+// del releases all that the attachment owns. Nothing need exist, and every
+// step is tried; the lease goes last, and only when the link is gone, so that
+// an address is never handed out while it is in use.
+func (i Interface[C]) del(ctx context.Context, r *spec.Request) error {
+	c, err := i.conf(r)
+	if err != nil {
+		// the names of the attachment are enough to release what it owns
+		r.Warn("%v: releasing what the attachment owns all the same", err)
+		c = new(C)
+	}
+	op, err := open(r)
+	if err != nil {
+		return err
+	}
+	defer op.close()
+
+	outside := make(chan error, 1)
+	go func() { outside <- guard(func() error { return call(i.Cleanup, ctx, op, c) }) }()
+	linkErr := i.remove(ctx, op, c)
+	errs := []error{linkErr, <-outside}
+	if linkErr == nil && r.Net.IPAM.Type != "" {
+		_, err := r.Delegate(ctx, r.Net.IPAM.Type, spec.Del)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// remove takes the link away, by the plugin's own step or by its name in the
+// container. A link of another kind is somebody else's.
+func (i Interface[C]) remove(ctx context.Context, op *Op, c *C) error {
+	if i.Remove != nil {
+		return i.Remove(ctx, op, c)
+	}
+	return op.RemoveContainerEnd(i.Kind)
+}
+
+// RemoveContainerEnd deletes the link named IfName from the container if it
+// is of the given kind. One that is gone already is no error.
+func (op *Op) RemoveContainerEnd(kind string) error {
+	if op.Cont == nil {
+		return nil
+	}
+	link, err := op.Cont.Link(op.IfName)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if link.Kind != kind {
+		op.Warn("%s in %s is of kind %q, not %q: left alone", op.IfName, op.Call.NetNS, link.Kind, kind)
+		return nil
+	}
+	return op.Cont.DelLink(op.IfName)
+}
+
+// call runs an optional step.
+func call[C any](step func(context.Context, *Op, *C) error, ctx context.Context, op *Op, c *C) error {
+	if step == nil {
+		return nil
+	}
+	return step(ctx, op, c)
+}
+
+// guard makes a panic of a step that runs beside the flow an error of it.
+func guard(fn func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return fn()
+}

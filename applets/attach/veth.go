@@ -1,0 +1,126 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// aliasMax is what a link alias holds: IFALIASZ less its NUL, include/uapi/linux/if.h.
+const aliasMax = 255
+
+// HostNames are the names a host end may have, in the order they are tried.
+// They follow from the attachment, so that DEL needs nothing but its names.
+func HostNames(a spec.Attachment) []string {
+	key := a.Key()
+	return []string{"veth" + key[8:16], "veth" + key[16:24]}
+}
+
+// CreateVeth makes a veth pair, its container end down in op.NS with the MAC
+// address asked for or a random one, its host end labelled with the
+// attachment, up, and deaf to router advertisements (CVE-2020-10749). It sets
+// op.Link and returns the host end.
+func (op *Op) CreateVeth(mtu int, master uint32) (*rtnl.Link, error) {
+	mac, err := op.MAC()
+	if err != nil {
+		return nil, err
+	}
+	if mac == nil {
+		mac = RandomMAC()
+	}
+	host, err := op.createPair(rtnl.LinkSpec{
+		Alias: op.Attachment.Label(aliasMax), MTU: mtu, Master: master, Up: true,
+		Peer: &rtnl.LinkSpec{Name: op.IfName, NS: op.NS, MTU: mtu, MAC: mac},
+	})
+	if err != nil {
+		return nil, err
+	}
+	op.Undo("link "+host.Name, func(context.Context) error { return op.Host.DelLink(host.Name) })
+	// the peer's index is the host end's IFLA_LINK: no look-up in the container
+	op.Link = &rtnl.Link{Index: host.Parent, Name: op.IfName, Kind: "veth", MAC: mac, MTU: host.MTU}
+	return host, op.HostNS.SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/" + host.Name + "/accept_ra", Value: "0", Optional: true})
+}
+
+// createPair tries the host names in turn: one that is taken by another
+// attachment is left alone, one that is left over from this very attachment
+// means that it was not released.
+func (op *Op) createPair(s rtnl.LinkSpec) (*rtnl.Link, error) {
+	var err error
+	for _, s.Name = range HostNames(op.Attachment) {
+		var host *rtnl.Link
+		if host, err = op.Host.CreateLink(s); err == nil {
+			return host, nil
+		}
+		if !errors.Is(err, os.ErrExist) {
+			return nil, fmt.Errorf("failed to make veth pair: %w", err)
+		}
+		taken, lerr := op.Host.Link(s.Name)
+		if lerr != nil || spec.LabelKey(taken.Alias) == op.Key() {
+			break
+		}
+	}
+	return nil, op.exists(err)
+}
+
+// HostEnd finds the host end of the attachment's veth pair by its label, or
+// that of a pair which another maker's plugin left without one, by its peer
+// in the container. The error is os.ErrNotExist if there is none.
+func (op *Op) HostEnd() (*rtnl.Link, error) {
+	for _, name := range HostNames(op.Attachment) {
+		host, err := op.Host.Link(name)
+		if err == nil && spec.LabelKey(host.Alias) == op.Key() {
+			return host, nil
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+	}
+	if op.Cont == nil {
+		return nil, fmt.Errorf("host end of %s: %w", op.Attachment, os.ErrNotExist)
+	}
+	cont, err := op.Cont.Link(op.IfName)
+	if err != nil {
+		return nil, err
+	}
+	host, err := op.Host.LinkAt(cont.Parent)
+	if err != nil {
+		return nil, err
+	}
+	if cont.Kind != "veth" || host.Kind != "veth" || host.Parent != cont.Index || spec.LabelKey(host.Alias) != "" {
+		return nil, fmt.Errorf("host end of %s: %s in %s is not its veth: %w", op.Attachment, op.IfName, op.Call.NetNS, os.ErrNotExist)
+	}
+	return host, nil
+}
+
+// RemoveVeth deletes the pair by its host end, which can be told to be the
+// attachment's own even when the namespace has no path any more.
+func (op *Op) RemoveVeth() error {
+	host, err := op.HostEnd()
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := op.Host.Do(rtnl.DropLink(host.Index)); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// HostInterface is the result's entry for a link on the host.
+func HostInterface(l *rtnl.Link) spec.Interface {
+	return spec.Interface{Name: l.Name, MAC: l.MAC.String(), MTU: l.MTU}
+}
+
+// RandomMAC returns a random unicast address, locally administered.
+func RandomMAC() net.HardwareAddr {
+	n := rand.Uint64()
+	return net.HardwareAddr{byte(n)&^1 | 2, byte(n >> 8), byte(n >> 16), byte(n >> 24), byte(n >> 32), byte(n >> 40)}
+}
