@@ -11,10 +11,10 @@ import (
 // [Macvlan], [Vlan] or [Dummy].
 type Kind interface {
 	kind() string // IFLA_INFO_KIND
-	encode(ae *netlink.AttributeEncoder)
+	encode(ae *netlink.AttributeEncoder) error
 }
 
-// decoders read IFLA_INFO_DATA of the kinds that say something of use.
+// decodeKind reads IFLA_INFO_DATA of the kinds that say something of use.
 func decodeKind(kind string, l *Link, ad *netlink.AttributeDecoder) error {
 	switch kind {
 	case "bridge":
@@ -34,10 +34,11 @@ type Bridge struct {
 
 func (Bridge) kind() string { return "bridge" }
 
-func (b Bridge) encode(ae *netlink.AttributeEncoder) {
+func (b Bridge) encode(ae *netlink.AttributeEncoder) error {
 	if b.VLANFiltering {
 		ae.Uint8(unix.IFLA_BR_VLAN_FILTERING, 1)
 	}
+	return nil
 }
 
 func (l *Link) decodeBridge(ad *netlink.AttributeDecoder) error {
@@ -53,14 +54,14 @@ func (l *Link) decodeBridge(ad *netlink.AttributeDecoder) error {
 // A Veth is one end of a pair; its peer is [LinkSpec.Peer].
 type Veth struct{}
 
-func (Veth) kind() string                     { return "veth" }
-func (Veth) encode(*netlink.AttributeEncoder) {}
+func (Veth) kind() string                           { return "veth" }
+func (Veth) encode(*netlink.AttributeEncoder) error { return nil }
 
 // A Dummy drops what is sent to it.
 type Dummy struct{}
 
-func (Dummy) kind() string                     { return "dummy" }
-func (Dummy) encode(*netlink.AttributeEncoder) {}
+func (Dummy) kind() string                           { return "dummy" }
+func (Dummy) encode(*netlink.AttributeEncoder) error { return nil }
 
 // A MacvlanMode says whom a macvlan may talk to.
 type MacvlanMode uint32
@@ -95,10 +96,11 @@ type Macvlan struct {
 
 func (Macvlan) kind() string { return "macvlan" }
 
-func (m Macvlan) encode(ae *netlink.AttributeEncoder) {
+func (m Macvlan) encode(ae *netlink.AttributeEncoder) error {
 	if m.Mode != 0 {
 		ae.Uint32(unix.IFLA_MACVLAN_MODE, uint32(m.Mode))
 	}
+	return nil
 }
 
 func (l *Link) decodeMacvlan(ad *netlink.AttributeDecoder) error {
@@ -119,8 +121,12 @@ type Vlan struct {
 
 func (Vlan) kind() string { return "vlan" }
 
-func (v Vlan) encode(ae *netlink.AttributeEncoder) {
+func (v Vlan) encode(ae *netlink.AttributeEncoder) error {
+	if v.ID < 0 || v.ID > maxVLAN {
+		return fmt.Errorf("VLAN %d: %w", v.ID, unix.EINVAL)
+	}
 	ae.Uint16(unix.IFLA_VLAN_ID, uint16(v.ID))
+	return nil
 }
 
 func (l *Link) decodeVlan(ad *netlink.AttributeDecoder) error {

@@ -1,33 +1,316 @@
 package rtnl_test
 
 import (
+	"bytes"
+	"errors"
+	"net"
+	"os"
+	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
 )
 
 func ptr[T any](v T) *T { return &v }
 
+// create makes a link or fails the test; a kind that the kernel lacks skips it.
+func create(t *testing.T, c *rtnl.Conn, s rtnl.LinkSpec) *rtnl.Link {
+	t.Helper()
+	l, err := c.CreateLink(s)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		kerneltest.Need(t, "link type of "+s.Name, func() error { return err })
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func wantErr(t *testing.T, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("got error %v, want %v", err, want)
+	}
+}
+
+// A bridge, a pair whose one end is a port with everything set, and the other
+// end in another namespace: two sends.
 func TestKernelVethInOneSend(t *testing.T) {
 	host, cont := kerneltest.NS(t), kerneltest.NS(t)
 	h, c := kerneltest.Dial(t, host), kerneltest.Dial(t, cont)
-	br, err := h.CreateLink(rtnl.LinkSpec{Name: "cni0", Kind: rtnl.Bridge{}, Up: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	port, err := h.CreateLink(rtnl.LinkSpec{
-		Name: "port0", Master: br.Index, Up: true, MTU: 1400, Alias: "who owns it", Hairpin: ptr(true),
-		TxQLen: ptr(0),
-		Peer: &rtnl.LinkSpec{Name: "eth0", NS: cont, MTU: 1400},
+	br := create(t, h, rtnl.LinkSpec{Name: "cni0", Kind: rtnl.Bridge{}, Up: true})
+	mac := net.HardwareAddr{2, 0, 0, 0, 0, 7}
+	port := create(t, h, rtnl.LinkSpec{
+		Name: "port0", Master: br.Index, Up: true, MTU: 1400, TxQLen: ptr(0),
+		Alias: "who owns it", Hairpin: ptr(true), Isolated: ptr(true),
+		Peer: &rtnl.LinkSpec{Name: "eth0", NS: cont, MTU: 1300, MAC: mac, TxQLen: ptr(77), Up: true},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%+v", port)
 	eth, err := c.Link("eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%+v", eth)
+	if port.Kind != "veth" || port.Master != br.Index || !port.Up || port.MTU != 1400 || port.TxQLen != 0 ||
+		port.Alias != "who owns it" || !port.Hairpin || !port.Isolated || port.Parent != eth.Index || !port.PeerNS {
+		t.Errorf("host end: got %+v", port)
+	}
+	if eth.MTU != 1300 || !bytes.Equal(eth.MAC, mac) || eth.TxQLen != 77 || eth.Up || eth.Parent != port.Index {
+		t.Errorf("container end: got %+v", eth)
+	}
+	if _, err := h.Link("eth0"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the container end is on the host: %v", err)
+	}
+}
+
+func TestKernelPairInOneNamespace(t *testing.T) {
+	c := kerneltest.Dial(t, kerneltest.NS(t))
+	a := create(t, c, rtnl.LinkSpec{Name: "a", Peer: &rtnl.LinkSpec{Name: "b"}})
+	b, err := c.Link("b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.PeerNS || a.LinkNetNSID != -1 || a.Parent != b.Index {
+		t.Errorf("got %+v, want the peer #%d here", a, b.Index)
+	}
+}
+
+func TestKernelKinds(t *testing.T) {
+	tests := map[string]struct {
+		spec rtnl.LinkSpec
+		want rtnl.Kind
+	}{
+		"bridge":  {rtnl.LinkSpec{Kind: rtnl.Bridge{}}, rtnl.Bridge{}},
+		"filters": {rtnl.LinkSpec{Kind: rtnl.Bridge{VLANFiltering: true}}, rtnl.Bridge{VLANFiltering: true}},
+		"macvlan": {rtnl.LinkSpec{Kind: rtnl.Macvlan{Mode: rtnl.MacvlanPrivate}, Parent: 50}, rtnl.Macvlan{Mode: rtnl.MacvlanPrivate}},
+		"vlan":    {rtnl.LinkSpec{Kind: rtnl.Vlan{ID: 42}, Parent: 50}, rtnl.Vlan{ID: 42}},
+		"dummy":   {rtnl.LinkSpec{Kind: rtnl.Dummy{}}, nil},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := kerneltest.Dial(t, kerneltest.NS(t))
+			parent := create(t, c, rtnl.LinkSpec{Name: "low", Index: 50, Peer: &rtnl.LinkSpec{Name: "low1"}})
+			tt.spec.Name = "x." + name
+			l := create(t, c, tt.spec)
+			if tt.want == (rtnl.Bridge{VLANFiltering: true}) && !l.VLANFiltering {
+				t.Skip("SKIPPED: this kernel lacks CONFIG_BRIDGE_VLAN_FILTERING")
+			}
+			if l.Data != tt.want || l.Name != tt.spec.Name {
+				t.Errorf("got %+v of %s, want %+v", l.Data, l.Name, tt.want)
+			}
+			if tt.spec.Parent != 0 && l.Parent != parent.Index {
+				t.Errorf("got parent #%d, want #%d", l.Parent, parent.Index)
+			}
+		})
+	}
+}
+
+// A macvlan is born in the container with a name that is taken on the host.
+func TestKernelMacvlanBornElsewhere(t *testing.T) {
+	host, cont := kerneltest.NS(t), kerneltest.NS(t)
+	h, c := kerneltest.Dial(t, host), kerneltest.Dial(t, cont)
+	low := create(t, h, rtnl.LinkSpec{Name: "eth0", Peer: &rtnl.LinkSpec{Name: "other"}})
+	err := h.AddLink(rtnl.LinkSpec{Name: "eth0", NS: cont, Parent: low.Index, Kind: rtnl.Macvlan{Mode: rtnl.MacvlanBridge}})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		kerneltest.Need(t, "CONFIG_MACVLAN", func() error { return err })
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err := c.Link("eth0"); err != nil || l.Kind != "macvlan" {
+		t.Errorf("got %+v, %v", l, err)
+	}
+}
+
+func TestKernelLinkChange(t *testing.T) {
+	ns, other := kerneltest.NS(t), kerneltest.NS(t)
+	c, o := kerneltest.Dial(t, ns), kerneltest.Dial(t, other)
+	br := create(t, c, rtnl.LinkSpec{Name: "br", Kind: rtnl.Bridge{}})
+	l := create(t, c, rtnl.LinkSpec{Name: "a", Peer: &rtnl.LinkSpec{Name: "b"}})
+	mac := net.HardwareAddr{2, 0, 0, 0, 0, 9}
+	err := c.Do(
+		rtnl.ChangeLink(l.Index, rtnl.LinkChange{
+			MTU: ptr(1280), MAC: mac, Up: ptr(true), Promisc: ptr(true), AllMulti: ptr(true), TxQLen: ptr(3),
+			Alias: ptr("x"), ARPNotify: ptr(true), AddrGenModeNone: true, Master: &br.Index,
+		}),
+		rtnl.ChangeLink(l.Index, rtnl.LinkChange{Hairpin: ptr(true)}),
+		rtnl.ChangeLink(l.Index, rtnl.LinkChange{Isolated: ptr(true)}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.LinkAt(l.Index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.MTU != 1280 || !bytes.Equal(got.MAC, mac) || !got.Up || !got.Promisc || !got.AllMulti ||
+		got.TxQLen != 3 || got.Alias != "x" || got.Master != br.Index || !got.Hairpin || !got.Isolated {
+		t.Errorf("got %+v", got)
+	}
+	if v, err := ns.Sysctl("net/ipv4/conf/a/arp_notify"); v != "1" || err != nil {
+		t.Errorf("arp_notify: got %q, %v", v, err)
+	}
+	if addrs, err := c.Addrs(l.Index); len(addrs) != 0 || err != nil {
+		t.Errorf("addrgenmode none: got %v, %v", addrs, err)
+	}
+	// Each flag goes alone, and all that was not said stays.
+	if err := c.SetLink(l.Index, rtnl.LinkChange{Promisc: ptr(false), Alias: ptr("")}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err = c.LinkAt(l.Index); err != nil || got.Promisc || !got.AllMulti || !got.Up || got.Alias != "" || got.MTU != 1280 {
+		t.Errorf("after promisc off: got %+v, %v", got, err)
+	}
+	if err := c.SetLink(l.Index, rtnl.LinkChange{Master: ptr(uint32(0)), NS: other, Name: ptr("moved")}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := o.Link("moved"); err != nil || got.Master != 0 {
+		t.Errorf("moved: got %+v, %v", got, err)
+	}
+}
+
+func TestKernelLinkAbsent(t *testing.T) {
+	c := kerneltest.Dial(t, kerneltest.NS(t))
+	for _, name := range []string{"", "none", "sixteen-bytes-xx", strings.Repeat("x", 300)} {
+		_, err := c.Link(name)
+		wantErr(t, err, os.ErrNotExist)
+		if err := c.DelLink(name); err != nil {
+			t.Errorf("delete %q: %v", name, err)
+		}
+	}
+	for _, index := range []uint32{0, 4711} {
+		_, err := c.LinkAt(index)
+		wantErr(t, err, os.ErrNotExist)
+		wantErr(t, c.Do(rtnl.DropLink(index)), os.ErrNotExist)
+		wantErr(t, c.SetLink(index, rtnl.LinkChange{Up: ptr(true)}), os.ErrNotExist)
+	}
+	_, err := c.LinkAt(4711)
+	if err == nil || !strings.Contains(err.Error(), "no such device") {
+		t.Errorf("the kernel's text is lost: %v", err)
+	}
+}
+
+// What is refused here must not reach the kernel at all.
+func TestKernelBadLinks(t *testing.T) {
+	ns := kerneltest.NS(t)
+	c := kerneltest.Dial(t, ns)
+	before := kerneltest.Snapshot(t, ns)
+	tests := map[string]rtnl.LinkSpec{
+		"no kind":        {Name: "x"},
+		"no name":        {Kind: rtnl.Bridge{}},
+		"template":       {Name: "x%d", Kind: rtnl.Bridge{}},
+		"NUL":            {Name: "lo\x00", Kind: rtnl.Bridge{}},
+		"16 bytes":       {Name: "sixteen-bytes-xx", Kind: rtnl.Bridge{}},
+		"slash":          {Name: "a/b", Kind: rtnl.Bridge{}},
+		"dots":           {Name: "..", Kind: rtnl.Bridge{}},
+		"peer template":  {Name: "x", Peer: &rtnl.LinkSpec{Name: "y%d"}},
+		"peer alias":     {Name: "x", Peer: &rtnl.LinkSpec{Name: "y", Alias: "z"}},
+		"alias far away": {Name: "x", Kind: rtnl.Bridge{}, Alias: "y", NS: ns},
+		"negative MTU":   {Name: "x", Kind: rtnl.Bridge{}, MTU: -1},
+		"short MAC":      {Name: "x", Kind: rtnl.Bridge{}, MAC: net.HardwareAddr{1, 2}},
+		"VLAN 5000":      {Name: "x", Kind: rtnl.Vlan{ID: 5000}, Parent: 1},
+	}
+	for name, s := range tests {
+		t.Run(name, func(t *testing.T) {
+			if l, err := c.CreateLink(s); err == nil {
+				t.Errorf("made %+v", l)
+			}
+			if got := kerneltest.Snapshot(t, ns); got != before {
+				t.Errorf("got\n%s\nwant\n%s", got, before)
+			}
+		})
+	}
+}
+
+// A link that is there keeps its index and CreateLink says os.ErrExist. One
+// that was made but cannot get its port flags is taken back.
+func TestKernelCreateLinkFails(t *testing.T) {
+	ns := kerneltest.NS(t)
+	c := kerneltest.Dial(t, ns)
+	spec := rtnl.LinkSpec{Name: "br", Kind: rtnl.Bridge{}}
+	br := create(t, c, spec)
+	_, err := c.CreateLink(spec)
+	wantErr(t, err, os.ErrExist)
+	if l, err := c.Link("br"); err != nil || l.Index != br.Index {
+		t.Errorf("after EEXIST: got %+v, %v", l, err)
+	}
+	before := kerneltest.Snapshot(t, ns)
+	_, err = c.CreateLink(rtnl.LinkSpec{Name: "noport", Peer: &rtnl.LinkSpec{Name: "p"}, Hairpin: ptr(true)})
+	wantErr(t, err, unix.EOPNOTSUPP)
+	if got := kerneltest.Snapshot(t, ns); got != before {
+		t.Errorf("got\n%s\nwant\n%s", got, before)
+	}
+}
+
+func TestKernelLinks(t *testing.T) {
+	c := kerneltest.Dial(t, kerneltest.NS(t))
+	const pairs = 150 // more than one datagram, and more than one batch
+	ops := make([]rtnl.Op, pairs)
+	for i := range ops {
+		ops[i] = rtnl.NewLink(rtnl.LinkSpec{Name: "v" + string(rune('a'+i/26)) + string(rune('a'+i%26)), Peer: &rtnl.LinkSpec{}})
+	}
+	if err := c.Do(ops...); err != nil {
+		t.Fatal(err)
+	}
+	links, err := c.Links()
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := 0
+	for _, l := range links {
+		if len(l.Name) == 3 && l.Kind == "veth" {
+			named++
+		}
+	}
+	if named != pairs || len(links) < 2*pairs {
+		t.Errorf("got %d links, %d of ours; want %d", len(links), named, pairs)
+	}
+}
+
+// The changes before a fault are done, those from it on are not.
+func TestKernelDoFault(t *testing.T) {
+	c := kerneltest.Dial(t, kerneltest.NS(t))
+	boom := errors.New("boom")
+	fault.Hook = func(what string) error {
+		if strings.Contains(what, "br1") {
+			return boom
+		}
+		return nil
+	}
+	defer func() { fault.Hook = nil }()
+	var ops []rtnl.Op
+	for _, name := range []string{"br0", "br1", "br2"} {
+		ops = append(ops, rtnl.NewLink(rtnl.LinkSpec{Name: name, Kind: rtnl.Bridge{}}))
+	}
+	err := c.Do(ops...)
+	wantErr(t, err, boom)
+	if want := "link add br1 type bridge: boom"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	if _, err := c.Link("br0"); err != nil {
+		t.Error(err)
+	}
+	_, err = c.Link("br2")
+	wantErr(t, err, os.ErrNotExist)
+	_, err = c.CreateLink(rtnl.LinkSpec{Name: "br1", Kind: rtnl.Bridge{}})
+	wantErr(t, err, boom)
+}
+
+// Refusals are told apart, each with its own change, and those between are done.
+func TestKernelDoJoinsErrors(t *testing.T) {
+	c := kerneltest.Dial(t, kerneltest.NS(t))
+	err := c.Do(
+		rtnl.DropLink(4711),
+		rtnl.NewLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}}),
+		rtnl.NewLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}}))
+	wantErr(t, err, os.ErrNotExist)
+	wantErr(t, err, os.ErrExist)
+	for _, part := range []string{"link delete #4711: no such device", "link add br0 type bridge: file exists"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("got %q, want %q in it", err, part)
+		}
+	}
+	if _, err := c.Link("br0"); err != nil {
+		t.Error(err)
+	}
 }

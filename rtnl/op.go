@@ -3,6 +3,7 @@ package rtnl
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -76,6 +77,17 @@ func (c *Conn) Do(ops ...Op) error {
 		return errs[0]
 	}
 	return errors.Join(errs...)
+}
+
+// fit32 is an error for a number that 32 bits without a sign cannot hold, and
+// that would arrive as another one.
+func fit32(numbers ...int) error {
+	for _, n := range numbers {
+		if uint64(n) > math.MaxUint32 {
+			return fmt.Errorf("number %d: %w", n, unix.EINVAL)
+		}
+	}
+	return nil
 }
 
 // encode puts attributes behind a fixed header.

@@ -84,9 +84,12 @@ func (r Route) message(pattern bool) (*rtnetlink.RouteMessage, error) {
 		return nil, fmt.Errorf("destination %s: %w", r.Dst, unix.EINVAL)
 	}
 	for _, a := range []netip.Addr{r.GW, r.Src} {
-		if a.IsValid() && a.Is4() != dst.Addr().Is4() {
+		if a.IsValid() && (a.Is4() != dst.Addr().Is4() || a.Is4In6()) {
 			return nil, fmt.Errorf("%s and %s are of different families: %w", a, dst, unix.EINVAL)
 		}
+	}
+	if err := fit32(r.MTU, r.AdvMSS, r.Priority, r.Table); err != nil {
+		return nil, err
 	}
 	m := &rtnetlink.RouteMessage{
 		Family:    family(dst.Addr()),
@@ -189,9 +192,15 @@ func (f RouteFilter) matches(r Route) bool {
 // RouteTo returns the route that a packet to a would take; Dst is the address.
 // The error answers errors.Is for unix.ENETUNREACH if there is none.
 func (c *Conn) RouteTo(a netip.Addr) (Route, error) {
+	if !a.IsValid() || a.Is4In6() {
+		return Route{}, fmt.Errorf("route to %s: %w", a, unix.EINVAL)
+	}
 	m := rtnetlink.RouteMessage{
-		Family: family(a), DstLength: uint8(a.BitLen()), Flags: unix.RTM_F_LOOKUP_TABLE,
+		Family: family(a), DstLength: uint8(a.BitLen()),
 		Attributes: rtnetlink.RouteAttributes{Dst: a.AsSlice()},
+	}
+	if a.Is4() { // IPv6 tells the table unasked, and refuses to be asked
+		m.Flags = unix.RTM_F_LOOKUP_TABLE
 	}
 	data, err := m.MarshalBinary()
 	if err != nil {

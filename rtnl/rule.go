@@ -12,12 +12,12 @@ import (
 
 // A Rule sends packets to a routing table. Zero fields match all packets.
 type Rule struct {
-	Family   int          // unix.AF_INET or unix.AF_INET6; 0: that of Src or Dst, else IPv4
-	Src, Dst netip.Prefix //
-	IIF, OIF string       // name of the link that packets come from or leave by
-	Mark     uint32       // fwmark, all bits
-	Table    int          // 0: main
-	Priority int          // lower is asked first; 0: the kernel puts it before all others
+	Family   int // unix.AF_INET or unix.AF_INET6; 0: that of Src or Dst, else IPv4
+	Src, Dst netip.Prefix
+	IIF, OIF string // name of the link that packets come from or leave by
+	Mark     uint32 // fwmark, all bits
+	Table    int    // 0: main
+	Priority int    // lower is asked first; 0: the kernel puts it before all others
 }
 
 // NewRule adds a rule, os.ErrExist if there is one like it.
@@ -29,7 +29,7 @@ func DropRule(r Rule) Op { return r.op("delete", unix.RTM_DELRULE, ack) }
 func (r Rule) op(verb string, typ, flags uint16) Op {
 	r.Family = r.family()
 	text := fmt.Sprintf("rule %s priority %d from %s to %s table %d", verb, r.Priority, anyOr(r.Src), anyOr(r.Dst), r.Table)
-	if !fits(r.Src, r.Family) || !fits(r.Dst, r.Family) {
+	if !fits(r.Src, r.Family) || !fits(r.Dst, r.Family) || fit32(r.Table, r.Priority) != nil {
 		return Op{text: text, err: unix.EINVAL}
 	}
 	m := rtnetlink.RuleMessage{Family: uint8(r.Family), Action: unix.FR_ACT_TO_TBL, Attributes: &rtnetlink.RuleAttributes{}}

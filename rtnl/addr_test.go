@@ -1,0 +1,166 @@
+package rtnl_test
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+)
+
+// pair makes a veth pair whose ends, up if asked, stand in two namespaces.
+func pair(t *testing.T, up bool) (host, cont *rtnl.NS, h, c *rtnl.Conn, a, b *rtnl.Link) {
+	t.Helper()
+	host, cont = kerneltest.NS(t), kerneltest.NS(t)
+	h, c = kerneltest.Dial(t, host), kerneltest.Dial(t, cont)
+	a = create(t, h, rtnl.LinkSpec{Name: "a", Up: up, Peer: &rtnl.LinkSpec{Name: "b", NS: cont}})
+	b, err := c.Link("b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if up {
+		if err := c.SetLink(b.Index, rtnl.LinkChange{Up: ptr(true)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return host, cont, h, c, a, b
+}
+
+func TestKernelAddr(t *testing.T) {
+	_, _, c, _, l, _ := pair(t, false)
+	other, err := c.CreateLink(rtnl.LinkSpec{Name: "other", Kind: rtnl.Bridge{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.AddAddr(other.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("10.3.0.1/24")}); err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]rtnl.Addr{
+		"IPv4":     {Prefix: netip.MustParsePrefix("10.1.0.2/24"), Permanent: true},
+		"IPv4 /31": {Prefix: netip.MustParsePrefix("10.1.1.2/31"), Permanent: true},
+		"IPv4 /32": {Prefix: netip.MustParsePrefix("10.1.2.2/32"), Permanent: true},
+		"IPv4 with peer": {Prefix: netip.MustParsePrefix("10.1.3.2/32"), Peer: netip.MustParseAddr("10.1.3.9"),
+			Permanent: true},
+		"IPv6 no DAD": {Prefix: netip.MustParsePrefix("2001:db8::2/64"), NoDAD: true, Permanent: true},
+		"IPv6":        {Prefix: netip.MustParsePrefix("2001:db8:1::2/64"), Tentative: true, Permanent: true},
+	}
+	for name, a := range tests {
+		t.Run(name, func(t *testing.T) {
+			if err := c.AddAddr(l.Index, a); err != nil {
+				t.Fatal(err)
+			}
+			wantErr(t, c.AddAddr(l.Index, a), os.ErrExist)
+			got, err := c.Addrs(l.Index)
+			if err != nil || len(got) != 1 || got[0] != a {
+				t.Errorf("got %+v, %v; want %+v alone", got, err, a)
+			}
+			if err := c.Do(rtnl.DropAddr(l.Index, a)); err != nil {
+				t.Error(err)
+			}
+			wantErr(t, c.Do(rtnl.DropAddr(l.Index, a)), os.ErrNotExist)
+		})
+	}
+	for name, a := range map[string]rtnl.Addr{
+		"zero":   {},
+		"4 in 6": {Prefix: netip.MustParsePrefix("::ffff:10.0.0.1/120")},
+	} {
+		t.Run(name, func(t *testing.T) { wantErr(t, c.AddAddr(l.Index, a), unix.EINVAL) })
+	}
+	_, err = c.Addrs(4711)
+	wantErr(t, err, os.ErrNotExist)
+}
+
+// WaitAddrs returns when duplicate detection is over, which takes about a second.
+func TestKernelWaitAddrs(t *testing.T) {
+	t.Parallel()
+	_, _, h, _, a, _ := pair(t, true)
+	addr := rtnl.Addr{Prefix: netip.MustParsePrefix("2001:db8::2/64")}
+	if err := h.AddAddr(a.Index, addr); err != nil {
+		t.Fatal(err)
+	}
+	short, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	wantErr(t, h.WaitAddrs(short, a.Index), context.DeadlineExceeded)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := h.WaitAddrs(ctx, a.Index); err != nil {
+		t.Fatal(err)
+	}
+	addrs, err := h.Addrs(a.Index)
+	if err != nil || len(addrs) < 2 { // the link-local one too
+		t.Fatalf("got %+v, %v", addrs, err)
+	}
+	for _, a := range addrs {
+		if a.Tentative {
+			t.Errorf("%s is tentative", a.Prefix)
+		}
+	}
+}
+
+func TestKernelDuplicateAddress(t *testing.T) {
+	t.Parallel()
+	_, _, h, c, a, b := pair(t, true)
+	prefix := netip.MustParsePrefix("2001:db8::2/64")
+	if err := c.AddAddr(b.Index, rtnl.Addr{Prefix: prefix, NoDAD: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.AddAddr(a.Index, rtnl.Addr{Prefix: prefix}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	wantErr(t, h.WaitAddrs(ctx, a.Index), rtnl.ErrDuplicateAddress)
+}
+
+// Without carrier an address stays tentative; the context ends that, and the
+// socket is good afterwards.
+func TestKernelWaitAddrsCancelled(t *testing.T) {
+	t.Parallel()
+	_, _, h, _, a, _ := pair(t, false)
+	if err := h.AddAddr(a.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("2001:db8::2/64")}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	time.AfterFunc(20*time.Millisecond, cancel)
+	wantErr(t, h.WaitAddrs(ctx, a.Index), context.Canceled)
+	if _, err := h.LinkAt(a.Index); err != nil {
+		t.Errorf("the socket afterwards: %v", err)
+	}
+}
+
+func TestKernelWaitPort(t *testing.T) {
+	host, cont := kerneltest.NS(t), kerneltest.NS(t)
+	h, c := kerneltest.Dial(t, host), kerneltest.Dial(t, cont)
+	br := create(t, h, rtnl.LinkSpec{Name: "br", Kind: rtnl.Bridge{}, Up: true})
+	port := create(t, h, rtnl.LinkSpec{Name: "a", Up: true, Master: br.Index, Peer: &rtnl.LinkSpec{Name: "b", NS: cont}})
+	short, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
+	defer cancel()
+	wantErr(t, h.WaitPort(short, port.Index), context.DeadlineExceeded)
+	b, err := c.Link("b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetLink(b.Index, rtnl.LinkChange{Up: ptr(true)}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	began := time.Now()
+	if err := h.WaitPort(ctx, port.Index); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("forwards after %v", time.Since(began))
+	got, err := h.LinkAt(port.Index)
+	if err != nil || got.PortState != rtnl.PortForwarding || !got.OperUp {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if err := h.WaitPort(ctx, br.Index); err == nil {
+		t.Error("a bridge is taken for a port")
+	}
+	wantErr(t, h.WaitPort(ctx, 4711), os.ErrNotExist)
+}

@@ -1,0 +1,106 @@
+package rtnl_test
+
+import (
+	"bytes"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/jsimonetti/rtnetlink/v2"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+)
+
+// A host that still has the former owner's MAC for an address takes the new
+// one from the announcement, at once and for each family.
+func TestKernelAnnounce(t *testing.T) {
+	host, cont, h, c, a, b := pair(t, true)
+	addrs := []netip.Addr{netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("2001:db8::2")}
+	err := h.Do(
+		rtnl.NewAddr(a.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("10.1.0.1/24")}),
+		rtnl.NewAddr(a.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("2001:db8::1/64"), NoDAD: true}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = c.Do(
+		rtnl.NewAddr(b.Index, rtnl.Addr{Prefix: netip.PrefixFrom(addrs[0], 24)}),
+		rtnl.NewAddr(b.Index, rtnl.Addr{Prefix: netip.PrefixFrom(addrs[1], 64), NoDAD: true}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	neigh := dialNeigh(t, host)
+	old := net.HardwareAddr{2, 0xde, 0xad, 0, 0, 1}
+	for _, addr := range addrs {
+		know(t, neigh, a.Index, addr, old)
+	}
+	if err := cont.Announce(b.Index, b.MAC, addrs); err != nil {
+		t.Fatal(err)
+	}
+	for _, addr := range addrs {
+		if got := await(t, neigh, a.Index, addr, b.MAC); !bytes.Equal(got, b.MAC) {
+			t.Errorf("%s is known at %s, want %s", addr, got, b.MAC)
+		}
+	}
+}
+
+func TestAnnounceRefuses(t *testing.T) {
+	var here *rtnl.NS
+	if err := here.Announce(1, net.HardwareAddr{1, 2}, nil); err == nil {
+		t.Error("a hardware address of two bytes is taken")
+	}
+	if err := here.Announce(1, make(net.HardwareAddr, 6), nil); err != nil {
+		t.Errorf("nothing to announce: %v", err)
+	}
+	ns := kerneltest.NS(t)
+	wantErr(t, ns.Announce(4711, make(net.HardwareAddr, 6), []netip.Addr{netip.MustParseAddr("::1")}), unix.ENXIO)
+	wantErr(t, ns.Announce(1, make(net.HardwareAddr, 6), []netip.Addr{{}}), unix.EINVAL)
+}
+
+func dialNeigh(t *testing.T, ns *rtnl.NS) *rtnetlink.Conn {
+	t.Helper()
+	c, err := rtnetlink.Dial(&netlink.Config{NetNS: ns.FD()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// know enters a neighbour as if it had just been heard of.
+func know(t *testing.T, c *rtnetlink.Conn, link uint32, addr netip.Addr, mac net.HardwareAddr) {
+	t.Helper()
+	m := rtnetlink.NeighMessage{
+		Family: unix.AF_INET, Index: link, State: unix.NUD_REACHABLE,
+		Attributes: &rtnetlink.NeighAttributes{Address: addr.AsSlice(), LLAddress: mac},
+	}
+	if addr.Is6() {
+		m.Family = unix.AF_INET6
+	}
+	if err := c.Neigh.New(&m); err != nil {
+		t.Fatalf("neighbour %s: %v", addr, err)
+	}
+}
+
+// await returns what the host knows once that is want, or after a second.
+func await(t *testing.T, c *rtnetlink.Conn, link uint32, addr netip.Addr, want net.HardwareAddr) (mac net.HardwareAddr) {
+	t.Helper()
+	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		all, err := c.Neigh.List()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range all {
+			if n.Index == link && n.Attributes != nil && n.Attributes.Address.Equal(addr.AsSlice()) {
+				mac = n.Attributes.LLAddress
+			}
+		}
+		if bytes.Equal(mac, want) {
+			break
+		}
+	}
+	return mac
+}
