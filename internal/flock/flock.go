@@ -27,6 +27,10 @@ func lock(ctx context.Context, path string, mode os.FileMode, how int) (func(), 
 	if err != nil {
 		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
 	}
+	if err := regular(fd); err != nil {
+		unix.Close(fd)
+		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
+	}
 	unlock, err := Wait(ctx, fd, how)
 	if err != nil {
 		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
@@ -39,10 +43,6 @@ func lock(ctx context.Context, path string, mode os.FileMode, how int) (func(), 
 // unlock closes it, and so does an error. The kernel gives the lock back when
 // the process ends, however it ends.
 func Wait(ctx context.Context, fd, how int) (unlock func(), err error) {
-	if err := regular(fd); err != nil {
-		unix.Close(fd)
-		return nil, err
-	}
 	unlock = func() { unix.Close(fd) }
 	err = flock(fd, how|unix.LOCK_NB)
 	if err == nil {

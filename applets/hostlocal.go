@@ -1,0 +1,388 @@
+package applets
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"cnibox/ipam"
+	"cnibox/spec"
+)
+
+func init() {
+	register(&Applet{
+		Name:    "host-local",
+		Summary: "addresses from local ranges, leased on disk",
+		Help: `
+All keys are in "ipam"; an attachment gets one address from each range set.
+
+subnet           CIDR of a range set with one range
+rangeStart       first address to hand out; default: the first of the subnet
+rangeEnd         last address to hand out; default: the last of the subnet
+gateway          never handed out; default: the first address of the subnet
+ranges           list of range sets, each a list of ranges with the four keys above
+routes           routes for the container: dst, gw, mtu, advmss, priority, table, scope
+dataDir          where leases lie, an absolute path; default: /var/lib/cni/networks
+resolvConf       file in the form of resolv.conf(5) to take DNS settings from
+keepAcrossBoots  true: leases outlive a boot of the machine, and each is synced to
+                 disk; default: leases of an earlier boot are free
+
+Capability ipRanges puts range sets before these. Addresses are asked for by the
+capability ips, args.cni.ips and CNI_ARGS IP, together; a prefix length is ignored.
+ADD done again returns the address that the attachment has.`,
+		AnyNetNS: true,
+		Verbs: spec.Verbs{
+			Add: addHostLocal, Check: checkHostLocal, Del: delHostLocal,
+			GC: gcHostLocal, Status: statusHostLocal, Get: getHostLocal,
+			CheckAlone: true,
+		},
+	})
+}
+
+// hostLocalDir is where the reference keeps its leases.
+const hostLocalDir = "/var/lib/cni/networks"
+
+// hostLocalStore are the keys that tell where the leases are. DEL and GC read no
+// others, so they work with ranges that have become invalid.
+type hostLocalStore struct {
+	DataDir         string `json:"dataDir"`
+	KeepAcrossBoots bool   `json:"keepAcrossBoots"`
+}
+
+type hostLocalConf struct {
+	IPAM *struct {
+		hostLocalStore
+		ipam.Range
+		Ranges     []ipam.RangeSet `json:"ranges"`
+		Routes     json.RawMessage `json:"routes"`
+		ResolvConf string          `json:"resolvConf"`
+	} `json:"ipam"`
+	RuntimeConfig struct {
+		IPRanges []ipam.RangeSet `json:"ipRanges"`
+		IPs      []string        `json:"ips"`
+	} `json:"runtimeConfig"`
+	Args struct {
+		CNI struct {
+			IPs []string `json:"ips"`
+		} `json:"cni"`
+	} `json:"args"`
+}
+
+// A hostLocal is a checked configuration.
+type hostLocal struct {
+	hostLocalStore
+	sets   []ipam.RangeSet // none, in verbs that can do without
+	routes []spec.Route
+	resolv string // path; empty: none
+	wanted []netip.Addr
+}
+
+// check fills in the directory and checks it.
+func (c *hostLocalStore) check() error {
+	if c.DataDir == "" {
+		c.DataDir = hostLocalDir
+	}
+	if !filepath.IsAbs(c.DataDir) || strings.Contains(c.DataDir, "\x00") {
+		return spec.Errorf(spec.CodeConfig, `"dataDir" %q is not an absolute path`, c.DataDir)
+	}
+	return nil
+}
+
+// readHostLocal reads and checks the whole configuration.
+func readHostLocal(r *spec.Request) (*hostLocal, error) {
+	var conf hostLocalConf
+	if err := r.Decode(&conf); err != nil {
+		return nil, err
+	}
+	if conf.IPAM == nil {
+		return nil, spec.Errorf(spec.CodeConfig, "IPAM config missing 'ipam' key")
+	}
+	h := &hostLocal{hostLocalStore: conf.IPAM.hostLocalStore, resolv: conf.IPAM.ResolvConf}
+	if err := h.check(); err != nil {
+		return nil, err
+	}
+	h.sets = conf.RuntimeConfig.IPRanges
+	if conf.IPAM.Subnet.IsValid() {
+		h.sets = append(h.sets, ipam.RangeSet{conf.IPAM.Range})
+	}
+	h.sets = append(h.sets, conf.IPAM.Ranges...)
+	// The runtime sends no capabilities with STATUS, so ranges may be missing then.
+	if len(h.sets) > 0 || r.Call.Verb == spec.Add {
+		if err := ipam.Complete(h.sets, r.Net.Version); err != nil {
+			return nil, spec.Errorf(spec.CodeConfig, "%w", err)
+		}
+	}
+	if err := h.readRoutes(conf.IPAM.Routes); err != nil {
+		return nil, err
+	}
+	return h, h.readWanted(r, conf.Args.CNI.IPs, conf.RuntimeConfig.IPs)
+}
+
+// readRoutes reads routes in the form that they have in results.
+func (h *hostLocal) readRoutes(routes json.RawMessage) error {
+	if len(routes) == 0 {
+		return nil
+	}
+	doc, err := json.Marshal(map[string]json.RawMessage{"routes": routes})
+	if err != nil {
+		return spec.Errorf(spec.CodeConfig, "ipam: routes: %w", err)
+	}
+	res, err := spec.ParseResult(doc, spec.Newest)
+	if err != nil {
+		return spec.Errorf(spec.CodeConfig, "ipam: %w", err)
+	}
+	h.routes = res.Routes
+	return nil
+}
+
+// readWanted reads the addresses asked for, and which range set each is for.
+func (h *hostLocal) readWanted(r *spec.Request, lists ...[]string) error {
+	if r.Call.Verb != spec.Add {
+		return nil
+	}
+	var want []netip.Addr
+	arg, _ := r.Arg("IP")
+	a, err := wantedAddr(arg)
+	if err != nil {
+		return spec.Errorf(spec.CodeEnv, "CNI_ARGS: IP: %w", err)
+	}
+	if a.IsValid() {
+		want = append(want, a)
+	}
+	for _, list := range lists {
+		for _, text := range list {
+			a, err := wantedAddr(text)
+			if err != nil {
+				return spec.Errorf(spec.CodeConfig, "ips: %w", err)
+			}
+			if a.IsValid() {
+				want = append(want, a)
+			}
+		}
+	}
+	h.wanted, err = ipam.Assign(h.sets, want)
+	return err
+}
+
+// wantedAddr reads an address with or without a prefix length; the empty string
+// is none.
+func wantedAddr(text string) (netip.Addr, error) {
+	if text == "" {
+		return netip.Addr{}, nil
+	}
+	if p, err := netip.ParsePrefix(text); err == nil {
+		return p.Addr().Unmap(), nil
+	}
+	a, err := netip.ParseAddr(text)
+	if err != nil || a.Zone() != "" {
+		return netip.Addr{}, errors.New("invalid IP address " + text)
+	}
+	return a.Unmap(), nil
+}
+
+// options are those of the store.
+func (c hostLocalStore) options(r *spec.Request) ipam.Options {
+	return ipam.Options{KeepAcrossBoots: c.KeepAcrossBoots, Warn: r.Warn}
+}
+
+func addHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	h, err := readHostLocal(r)
+	if err != nil {
+		return nil, err
+	}
+	res := &spec.Result{Routes: h.routes}
+	if h.resolv != "" {
+		if res.DNS, err = ipam.ReadResolvConf(h.resolv); err != nil {
+			return nil, spec.Errorf(spec.CodeIO, "%w", err)
+		}
+	}
+	s, err := ipam.Open(ctx, h.DataDir, r.Network, h.options(r))
+	if err != nil {
+		return nil, leaseError(err)
+	}
+	defer s.Close()
+	res.IPs, err = ipam.Allocate(s, h.sets, h.wanted, r.Attachment)
+	if err != nil {
+		return nil, leaseError(err)
+	}
+	return res, nil
+}
+
+// leaseError gives an error about the store its code.
+func leaseError(err error) error {
+	var coded *spec.Error
+	switch {
+	case err == nil || errors.As(err, &coded):
+		return err
+	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
+		return spec.Errorf(spec.CodeTryAgain, "%w", err)
+	}
+	return spec.Errorf(spec.CodeIO, "%w", err)
+}
+
+// leased opens the store for the verbs that make nothing; without a directory
+// they do nothing.
+func leased(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) error {
+	var conf struct {
+		IPAM hostLocalStore `json:"ipam"`
+	}
+	if err := r.Decode(&conf); err != nil {
+		return err
+	}
+	if err := conf.IPAM.check(); err != nil {
+		return err
+	}
+	s, err := ipam.OpenExisting(ctx, conf.IPAM.DataDir, r.Network, conf.IPAM.options(r))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return leaseError(err)
+	}
+	defer s.Close()
+	return leaseError(fn(s))
+}
+
+func delHostLocal(ctx context.Context, r *spec.Request) error {
+	return leased(ctx, r, func(s *ipam.Store) error {
+		_, err := s.Release(r.Attachment)
+		return err
+	})
+}
+
+// gcHostLocal keeps a lease without an interface if any attachment of its
+// container is valid.
+func gcHostLocal(ctx context.Context, r *spec.Request) error {
+	valid := make(map[spec.Attachment]bool, 2*len(r.Valid))
+	for _, a := range r.Valid {
+		valid[spec.Attachment{Network: r.Network, ContainerID: a.ContainerID, IfName: a.IfName}] = true
+		valid[spec.Attachment{Network: r.Network, ContainerID: a.ContainerID}] = true
+	}
+	return leased(ctx, r, func(s *ipam.Store) error {
+		return s.Keep(func(a spec.Attachment) bool { return valid[a] })
+	})
+}
+
+// viewed opens the store for reading. Without a directory fn is not called.
+func (h *hostLocal) viewed(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) error {
+	s, err := ipam.View(ctx, h.DataDir, r.Network, h.options(r))
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return fn(s)
+}
+
+func checkHostLocal(ctx context.Context, r *spec.Request) error {
+	h, err := readHostLocal(r)
+	if err != nil {
+		return err
+	}
+	err = h.viewed(ctx, r, func(s *ipam.Store) error { return h.compare(s, r) })
+	if errors.Is(err, os.ErrNotExist) {
+		return spec.Errorf(spec.CodeCheck, "Failed to find address added by container %s: %w", r.ContainerID, err)
+	}
+	return leaseError(err)
+}
+
+// compare asks the files of prevResult's addresses. Those outside our ranges
+// are another plugin's, unless they are leased; one at least must be ours.
+func (h *hostLocal) compare(s *ipam.Store, r *spec.Request) error {
+	ours := 0
+	for _, ip := range prevIPs(r) {
+		a := ip.Address.Addr()
+		holder, err := s.Holder(a)
+		switch {
+		case err == nil && holder.Owns(r.Attachment):
+			ours++
+		case !inSets(h.sets, a):
+		case err == nil:
+			return spec.Errorf(spec.CodeCheck, "Failed to find address added by container %s: %s is leased to %s", r.ContainerID, a, holder)
+		default:
+			return spec.Errorf(spec.CodeCheck, "Failed to find address added by container %s: %w", r.ContainerID, err)
+		}
+	}
+	if ours > 0 {
+		return nil
+	}
+	owned, err := s.Owned(r.Attachment)
+	if err == nil && len(owned) == 0 {
+		err = spec.Errorf(spec.CodeCheck, "Failed to find address added by container %s", r.ContainerID)
+	}
+	return err
+}
+
+func prevIPs(r *spec.Request) []spec.IP {
+	if r.Prev == nil {
+		return nil
+	}
+	return r.Prev.IPs
+}
+
+func inSets(sets []ipam.RangeSet, a netip.Addr) bool {
+	for _, set := range sets {
+		if set.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// getHostLocal answers with prevResult, else with the leases.
+func getHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	if r.Prev != nil {
+		return r.Prev.Clone(), nil
+	}
+	h, err := readHostLocal(r)
+	if err != nil {
+		return nil, err
+	}
+	res := &spec.Result{Routes: h.routes}
+	err = h.viewed(ctx, r, func(s *ipam.Store) (err error) {
+		res.IPs, err = ipam.Find(s, h.sets, r.Attachment)
+		return err
+	})
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, leaseError(err)
+	}
+	if len(res.IPs) == 0 {
+		return nil, spec.Errorf(spec.CodeUnknown, "no address is leased to container %s, interface %s", r.ContainerID, r.IfName)
+	}
+	if h.resolv != "" {
+		if res.DNS, err = ipam.ReadResolvConf(h.resolv); err != nil {
+			return nil, spec.Errorf(spec.CodeIO, "%w", err)
+		}
+	}
+	return res, nil
+}
+
+// statusHostLocal reports a store in which no lease can be made, and range sets
+// without a free address.
+func statusHostLocal(ctx context.Context, r *spec.Request) error {
+	h, err := readHostLocal(r)
+	if err != nil {
+		return err
+	}
+	if err := ipam.Usable(h.DataDir, r.Network); err != nil {
+		return spec.Errorf(spec.CodeNotReady, "no lease can be made: %w", err)
+	}
+	err = h.viewed(ctx, r, func(s *ipam.Store) error {
+		full, err := ipam.Exhausted(s, h.sets)
+		if err == nil && full >= 0 {
+			err = spec.Errorf(spec.CodeNotReady, "no IP addresses available in range set: %s", h.sets[full])
+		}
+		return err
+	})
+	var coded *spec.Error
+	switch {
+	case err == nil || errors.Is(err, os.ErrNotExist):
+		return nil
+	case errors.As(err, &coded):
+		return err
+	}
+	return spec.Errorf(spec.CodeNotReady, "no lease can be made: %w", err)
+}

@@ -1,0 +1,245 @@
+package ipam
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+
+	"cnibox/spec"
+)
+
+// dense is the number of taken addresses in a row after which the directory is
+// read, so that a long run of leases costs one look instead of one each.
+const dense = 64
+
+// Allocate takes one address from each range set for an attachment, or none at
+// all: what this call has reserved is given back when it fails. An address that
+// the attachment has already serves its set. wanted is from [Assign].
+//
+// Errors are a [spec.Error] of code 100 (wanted, but another's), 101 (a set is
+// exhausted) or 5 (the disk).
+func Allocate(s *Store, sets []RangeSet, wanted []netip.Addr, o spec.Attachment) ([]spec.IP, error) {
+	owned, err := s.Owned(o)
+	if err != nil {
+		return nil, err
+	}
+	t := taking{s, o, owned, nil}
+	ips := make([]spec.IP, 0, len(sets))
+	for i, set := range sets {
+		a, err := t.from(i, set, wanted[i])
+		if err != nil {
+			t.undo()
+			return nil, wrapRange(i, err)
+		}
+		ips = append(ips, set.ip(a))
+	}
+	return ips, nil
+}
+
+// wrapRange says which range it was, with the code that the error has.
+func wrapRange(i int, err error) error {
+	code := spec.CodeIO
+	var coded *spec.Error
+	if !errors.As(err, &coded) {
+		return spec.Errorf(code, "failed to allocate for range %d: %w", i, err)
+	}
+	e := spec.Errorf(coded.Code, "failed to allocate for range %d: %w", i, coded.Err)
+	e.Details = coded.Details
+	return e
+}
+
+// Assign returns the wanted address of each set, the zero Addr where none is. A
+// set serves one; what no set can serve is a [spec.Error] of code 7.
+func Assign(sets []RangeSet, want []netip.Addr) ([]netip.Addr, error) {
+	wanted := make([]netip.Addr, len(sets))
+	var left []netip.Addr
+	for n, a := range want {
+		a = a.Unmap()
+		if slices.Contains(want[:n], a) {
+			continue
+		}
+		i := slices.IndexFunc(sets, func(set RangeSet) bool { return set.Contains(a) })
+		if i < 0 || wanted[i].IsValid() {
+			left = append(left, a)
+			continue
+		}
+		if sets[i].gateway(a) {
+			return nil, spec.Errorf(spec.CodeConfig, "failed to allocate for range %d: requested ip %s is subnet's gateway", i, a)
+		}
+		wanted[i] = a
+	}
+	if len(left) > 0 {
+		return nil, spec.Errorf(spec.CodeConfig, "failed to allocate all requested IPs: %v: each must lie in a range set of its own", left)
+	}
+	return wanted, nil
+}
+
+// taking is one call of Allocate.
+type taking struct {
+	s     *Store
+	o     spec.Attachment
+	owned []netip.Addr // before the call
+	fresh []netip.Addr // reserved by it
+}
+
+// undo frees what the call has reserved.
+func (t *taking) undo() {
+	for _, a := range t.fresh {
+		if err := t.s.free(a, t.o); err != nil {
+			t.s.o.Warn("give back %s: %v", a, err)
+		}
+	}
+}
+
+// from returns the address of one set.
+func (t *taking) from(i int, set RangeSet, want netip.Addr) (netip.Addr, error) {
+	if want.IsValid() {
+		if slices.Contains(t.owned, want) {
+			return want, nil
+		}
+		err := t.s.Reserve(want, t.o)
+		if errors.Is(err, ErrTaken) {
+			return want, spec.Errorf(spec.CodeBusy, "requested IP address %s is not available in range set %s: %w", want, set, err)
+		}
+		return t.took(i, want, err)
+	}
+	for _, a := range t.owned {
+		if set.Contains(a) && !set.gateway(a) {
+			return a, nil
+		}
+	}
+	a, err := t.next(i, set)
+	return t.took(i, a, err)
+}
+
+// took notes a new address. The hint that cannot be written costs the next call
+// some time, so it is no reason to fail.
+func (t *taking) took(i int, a netip.Addr, err error) (netip.Addr, error) {
+	if err != nil {
+		return a, err
+	}
+	t.fresh = append(t.fresh, a)
+	if err := t.s.SetLast(i, a); err != nil {
+		t.s.o.Warn("%v", err)
+	}
+	return a, nil
+}
+
+// next reserves the first free address after the one reserved last, around the
+// set.
+func (t *taking) next(i int, set RangeSet) (netip.Addr, error) {
+	w, err := t.s.draft(t.o)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer w.close()
+	a := set[0].Start
+	if last, ok := t.s.Last(i); ok && set.Contains(last) {
+		a = set.after(last)
+	}
+	var taken map[netip.Addr]bool
+	tries := 0
+	for n, size := uint64(0), set.size(); n < size; n, a = n+1, set.after(a) {
+		if set.gateway(a) || taken[a] {
+			continue
+		}
+		if ok, err := t.s.publish(w, a); ok || err != nil {
+			return a, err
+		}
+		if tries++; tries == dense {
+			if taken, err = t.s.taken(); err != nil {
+				return a, err
+			}
+		}
+	}
+	return t.reclaim(set, w)
+}
+
+// taken returns the addresses that have a lease file of any kind.
+func (s *Store) taken() (map[netip.Addr]bool, error) {
+	names, err := s.leases.names()
+	if err != nil {
+		return nil, err
+	}
+	taken := make(map[netip.Addr]bool, len(names))
+	for _, name := range names {
+		if a, ok := leaseName(name); ok {
+			taken[a] = true
+		}
+	}
+	return taken, nil
+}
+
+// reclaim is for a set without a free address: it takes the lowest one whose
+// lease has no readable owner, of which the index knows nothing.
+func (t *taking) reclaim(set RangeSet, w *draft) (netip.Addr, error) {
+	taken, err := t.s.taken()
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	known, err := t.s.entries()
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	for _, e := range known {
+		delete(taken, e.addr)
+	}
+	var dead []netip.Addr
+	for a := range taken {
+		if set.Contains(a) && !set.gateway(a) {
+			dead = append(dead, a)
+		}
+	}
+	slices.SortFunc(dead, netip.Addr.Compare)
+	for _, a := range dead {
+		if _, err := t.s.Holder(a); !errors.Is(err, errNoOwner) {
+			continue
+		} else if err := t.s.setAside(a.String(), err); err != nil {
+			t.s.o.Warn("%v", err)
+			continue
+		}
+		if ok, err := t.s.publish(w, a); ok || err != nil {
+			return a, err
+		}
+	}
+	e := spec.Errorf(spec.CodeExhausted, "no IP addresses available in range set: %s", set)
+	e.Details = "every address is leased: remove containers, let the runtime collect garbage (cni-exec gc), or widen the range"
+	return netip.Addr{}, e
+}
+
+// entries returns all leases with a readable owner.
+func (s *Store) entries() ([]entry, error) {
+	if err := s.load(); err != nil {
+		return nil, err
+	}
+	all, err := s.x.all()
+	if err != nil {
+		if err = s.rebuild(); err == nil {
+			all, err = s.x.all()
+		}
+	}
+	return all, err
+}
+
+// Find returns an attachment's leased addresses as a result has them: in the
+// order of the sets, those of no set last and without a gateway.
+func Find(s *Store, sets []RangeSet, o spec.Attachment) ([]spec.IP, error) {
+	owned, err := s.Owned(o)
+	if err != nil {
+		return nil, err
+	}
+	var ips []spec.IP
+	for _, set := range sets {
+		owned = slices.DeleteFunc(owned, func(a netip.Addr) bool {
+			in := set.Contains(a)
+			if in {
+				ips = append(ips, set.ip(a))
+			}
+			return in
+		})
+	}
+	for _, a := range owned {
+		ips = append(ips, spec.IP{Address: netip.PrefixFrom(a, a.BitLen())})
+	}
+	return ips, nil
+}

@@ -1,0 +1,171 @@
+package ipam
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/fault"
+)
+
+// careful are the flags of every open of a file in the store: no symbolic link
+// is followed, and no pipe, socket or device is waited for.
+const careful = unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
+
+// errOdd is the error of a file that is a directory, pipe, socket or device.
+var errOdd = errors.New("not a regular file")
+
+// A folder is an open directory. The names its methods take are single path
+// components, so nothing leads out of it.
+type folder struct {
+	fd   int
+	path string // for messages
+}
+
+// openFolder opens a directory by a path of the administrator's, whose symbolic
+// links are followed.
+func openFolder(path string) (folder, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return folder{fd: -1}, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return folder{fd, path}, nil
+}
+
+// sub opens a directory in d, and makes it with mode 0700 if create is set.
+func (d folder) sub(name string, create bool) (folder, error) {
+	fd, err := d.open(name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if create && errors.Is(err, os.ErrNotExist) {
+		if err := d.change("mkdir", name, func() error { return unix.Mkdirat(d.fd, name, 0o700) }); err != nil && !errors.Is(err, os.ErrExist) {
+			return folder{fd: -1}, err
+		}
+		fd, err = d.open(name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	}
+	if err != nil {
+		return folder{fd: -1}, err
+	}
+	return folder{fd, filepath.Join(d.path, name)}, nil
+}
+
+// close is harmless on a folder that was never opened.
+func (d folder) close() {
+	if d.fd >= 0 {
+		unix.Close(d.fd)
+	}
+}
+
+// open opens a file in d; the caller closes the descriptor.
+func (d folder) open(name string, flags int, mode uint32) (int, error) {
+	for {
+		fd, err := unix.Openat(d.fd, name, flags|careful, mode)
+		switch err {
+		case nil:
+			return fd, nil
+		case unix.EINTR:
+			continue
+		}
+		return -1, d.fail("open", name, err)
+	}
+}
+
+// openFile is open for regular files; anything else is errOdd.
+func (d folder) openFile(name string, flags int) (int, unix.Stat_t, error) {
+	var st unix.Stat_t
+	fd, err := d.open(name, flags, 0o600)
+	if err != nil {
+		return -1, st, err
+	}
+	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = errOdd
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, st, d.fail("open", name, err)
+	}
+	return fd, st, nil
+}
+
+// read returns the content of a regular file of at most limit bytes, and its
+// attributes.
+func (d folder) read(name string, limit int) ([]byte, unix.Stat_t, error) {
+	fd, st, err := d.openFile(name, unix.O_RDONLY)
+	if err != nil {
+		return nil, st, err
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, limit+1)
+	n, err := file(fd).ReadAt(buf, 0)
+	switch {
+	case err != nil && err != io.EOF:
+		return nil, st, d.fail("read", name, err)
+	case n > limit:
+		return nil, st, d.fail("read", name, unix.EFBIG)
+	}
+	return buf[:n], st, nil
+}
+
+// names lists the directory.
+func (d folder) names() ([]string, error) {
+	fd, err := d.open(".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), d.path)
+	defer f.Close()
+	return f.Readdirnames(-1)
+}
+
+// remove deletes a file; one that is not there is os.ErrNotExist.
+func (d folder) remove(name string) error {
+	return d.change("remove", name, func() error { return unix.Unlinkat(d.fd, name, 0) })
+}
+
+// change runs a call that changes name on disk, unless a test makes it fail.
+func (d folder) change(what, name string, call func() error) error {
+	if err := fault.Check("ipam: " + what); err != nil {
+		return d.fail(what, name, err)
+	}
+	if err := call(); err != nil {
+		return d.fail(what, name, err)
+	}
+	return nil
+}
+
+func (d folder) fail(what, name string, err error) error {
+	return &os.PathError{Op: what, Path: filepath.Join(d.path, name), Err: err}
+}
+
+// A file is an open file; reads and writes leave no position behind.
+type file int
+
+// ReadAt is as in [io.ReaderAt].
+func (f file) ReadAt(p []byte, off int64) (done int, err error) {
+	for done < len(p) {
+		n, err := unix.Pread(int(f), p[done:], off+int64(done))
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return done, err
+		case n == 0:
+			return done, io.EOF
+		}
+		done += n
+	}
+	return done, nil
+}
+
+// WriteAt is as in [io.WriterAt].
+func (f file) WriteAt(p []byte, off int64) (done int, err error) {
+	for done < len(p) {
+		n, err := unix.Pwrite(int(f), p[done:], off+int64(done))
+		if err != nil && err != unix.EINTR {
+			return done, err
+		}
+		done += max(n, 0)
+	}
+	return done, nil
+}

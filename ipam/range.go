@@ -1,0 +1,216 @@
+package ipam
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+	"net/netip"
+	"strings"
+
+	"cnibox/spec"
+)
+
+// A Range is a part of a subnet. Only Subnet is required; [Complete] sets the
+// rest. An empty string counts as unset, since some runtimes send all members.
+type Range struct {
+	Subnet  netip.Prefix `json:"subnet"`
+	Start   netip.Addr   `json:"rangeStart"` // default: the first after the network address
+	End     netip.Addr   `json:"rangeEnd"`   // default: the last, for IPv4 the last before the broadcast address
+	Gateway netip.Addr   `json:"gateway"`    // default: the first after the network address; need not be in the subnet
+}
+
+// A RangeSet is a choice of ranges of one family; an attachment gets one
+// address from each set.
+type RangeSet []Range
+
+// String returns START-END of each range.
+func (set RangeSet) String() string {
+	var parts []string
+	for _, r := range set {
+		parts = append(parts, r.Start.String()+"-"+r.End.String())
+	}
+	return strings.Join(parts, ",")
+}
+
+// Complete checks the sets and fills in what is unset. Versions before 0.3.0
+// have results with one address of a family, so they allow one set of each.
+func Complete(sets []RangeSet, v spec.Version) error {
+	if len(sets) == 0 {
+		return errors.New("no IP ranges specified")
+	}
+	families := map[bool]int{}
+	for i, set := range sets {
+		if err := set.complete(); err != nil {
+			return fmt.Errorf("invalid range set %d: %w", i, err)
+		}
+		is4 := set[0].Subnet.Addr().Is4()
+		if families[is4]++; families[is4] > 1 && !v.AtLeast(spec.V030) {
+			return fmt.Errorf("CNI version %s does not support more than 1 address per family", v)
+		}
+		for j, other := range sets[:i] {
+			if set.overlaps(other) {
+				return fmt.Errorf("range set %d overlaps with %d", j, i)
+			}
+		}
+	}
+	return nil
+}
+
+func (set RangeSet) complete() error {
+	if len(set) == 0 {
+		return errors.New("empty range set")
+	}
+	for i := range set {
+		if err := set[i].complete(); err != nil {
+			return err
+		}
+		if set[i].Subnet.Addr().Is4() != set[0].Subnet.Addr().Is4() {
+			return errors.New("mixed address families")
+		}
+		if set[:i].overlaps(set[i : i+1]) {
+			return fmt.Errorf("range %s overlaps with another of the set", set[i:i+1])
+		}
+	}
+	return nil
+}
+
+// complete checks a range and sets what is unset.
+func (r *Range) complete() error {
+	addr := r.Subnet.Addr()
+	switch {
+	case !r.Subnet.IsValid():
+		return errors.New(`"subnet" is missing`)
+	case addr.Is4In6():
+		return fmt.Errorf("network %s: write IPv4 addresses without ::ffff:", r.Subnet)
+	case addr.BitLen()-r.Subnet.Bits() < 2:
+		return fmt.Errorf("network %s too small to allocate from: at most /%d", r.Subnet, addr.BitLen()-2)
+	case r.Subnet.Masked() != r.Subnet:
+		return fmt.Errorf("network has host bits set: %s, the network is %s", r.Subnet, r.Subnet.Masked())
+	}
+	for _, a := range []*netip.Addr{&r.Start, &r.End, &r.Gateway} {
+		*a = a.Unmap()
+		if a.Zone() != "" {
+			return fmt.Errorf("address %s has a zone", a)
+		}
+	}
+	last := lastAddr(r.Subnet)
+	if addr.Is4() {
+		last = last.Prev()
+	}
+	setDefault(&r.Gateway, addr.Next())
+	setDefault(&r.Start, addr.Next())
+	setDefault(&r.End, last)
+	switch {
+	case !r.Subnet.Contains(r.Start):
+		return fmt.Errorf("RangeStart %s not in network %s", r.Start, r.Subnet)
+	case !r.Subnet.Contains(r.End):
+		return fmt.Errorf("RangeEnd %s not in network %s", r.End, r.Subnet)
+	case r.End.Less(r.Start):
+		return fmt.Errorf("RangeEnd %s not in network %s from RangeStart %s on", r.End, r.Subnet, r.Start)
+	}
+	return nil
+}
+
+func setDefault(a *netip.Addr, value netip.Addr) {
+	if !a.IsValid() {
+		*a = value
+	}
+}
+
+// lastAddr returns the address of a subnet with all host bits set.
+func lastAddr(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for bit := p.Bits(); bit < len(b)*8; bit++ {
+		b[bit/8] |= 0x80 >> (bit % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// holding returns the range that an address lies in; -1: none.
+func (set RangeSet) holding(a netip.Addr) int {
+	for i, r := range set {
+		if r.Start.BitLen() == a.BitLen() && r.Start.Compare(a) <= 0 && a.Compare(r.End) <= 0 {
+			return i
+		}
+	}
+	return -1
+}
+
+// Contains reports whether the address lies in one of the ranges.
+func (set RangeSet) Contains(a netip.Addr) bool { return set.holding(a) >= 0 }
+
+func (set RangeSet) overlaps(other RangeSet) bool {
+	for _, r := range set {
+		for _, o := range other {
+			if r.Start.BitLen() == o.Start.BitLen() && r.Start.Compare(o.End) <= 0 && o.Start.Compare(r.End) <= 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// gateway reports whether the address is the gateway of one of the ranges.
+func (set RangeSet) gateway(a netip.Addr) bool {
+	for _, r := range set {
+		if r.Gateway == a {
+			return true
+		}
+	}
+	return false
+}
+
+// size returns the number of addresses, gateways included; 2^64-1: at least so many.
+func (set RangeSet) size() uint64 {
+	sum := uint64(0)
+	for _, r := range set {
+		n := distance(r.Start, r.End)
+		if n >= math.MaxUint64-1-sum {
+			return math.MaxUint64
+		}
+		sum += n + 1
+	}
+	return sum
+}
+
+// usable is size without the gateways.
+func (set RangeSet) usable() uint64 {
+	n := set.size()
+	for i, r := range set {
+		if n != math.MaxUint64 && set.Contains(r.Gateway) && !set[:i].gateway(r.Gateway) {
+			n--
+		}
+	}
+	return n
+}
+
+// distance returns b - a; 2^64-1: at least so much.
+func distance(a, b netip.Addr) uint64 {
+	x, y := a.As16(), b.As16()
+	be := binary.BigEndian
+	low, borrow := bits.Sub64(be.Uint64(y[8:]), be.Uint64(x[8:]), 0)
+	high, _ := bits.Sub64(be.Uint64(y[:8]), be.Uint64(x[:8]), borrow)
+	if high > 0 {
+		return math.MaxUint64
+	}
+	return low
+}
+
+// after returns the address to try after a: the next one of its range or the
+// start of the next range, around the set.
+func (set RangeSet) after(a netip.Addr) netip.Addr {
+	i := set.holding(a)
+	if i >= 0 && a != set[i].End {
+		return a.Next()
+	}
+	return set[(i+1)%len(set)].Start
+}
+
+// ip returns an address of the set as a result has it.
+func (set RangeSet) ip(a netip.Addr) spec.IP {
+	r := set[set.holding(a)]
+	return spec.IP{Address: netip.PrefixFrom(a, r.Subnet.Bits()), Gateway: r.Gateway}
+}

@@ -1,0 +1,77 @@
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// Exhausted returns the first range set that has no address left; -1: none. It
+// counts leases one by one only when there are enough of them.
+func Exhausted(s *Store, sets []RangeSet) (int, error) {
+	if err := s.load(); err != nil {
+		return -1, err
+	}
+	tight := slices.ContainsFunc(sets, func(set RangeSet) bool { return uint64(s.x.count) >= set.usable() })
+	if !tight {
+		return -1, nil
+	}
+	all, err := s.entries()
+	if err != nil {
+		return -1, err
+	}
+	for i, set := range sets {
+		used := uint64(0)
+		for _, e := range all {
+			if set.Contains(e.addr) && !set.gateway(e.addr) {
+				used++
+			}
+		}
+		if used >= set.usable() {
+			return i, nil
+		}
+	}
+	return -1, nil
+}
+
+// Usable reports why no lease of the network can be made below dir, as far as that
+// shows without trying: a file system that is read-only or full, no permission,
+// or something else where a directory is due.
+func Usable(dir, network string) error {
+	path := filepath.Join(dir, network)
+	for {
+		var st unix.Stat_t
+		err := unix.Stat(path, &st)
+		if errors.Is(err, os.ErrNotExist) && path != "/" {
+			path = filepath.Dir(path) // it will be made there
+			continue
+		}
+		if err == nil && st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			err = unix.ENOTDIR
+		}
+		if err == nil {
+			err = unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK|unix.X_OK, unix.AT_EACCESS)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		return full(path)
+	}
+}
+
+// full reports a file system without a free block or inode. Some count none at
+// all, and these are not full.
+func full(path string) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if st.Blocks > 0 && st.Bfree == 0 || st.Files > 0 && st.Ffree == 0 {
+		return fmt.Errorf("%s: %w", path, unix.ENOSPC)
+	}
+	return nil
+}
