@@ -72,3 +72,50 @@ func (r *listed) jump() string {
 	}
 	return ""
 }
+
+// A chainID names a chain of any table; without a name it is the table.
+type chainID struct {
+	family      byte
+	table, name string
+}
+
+// chainAt asks for a chain; use is how many rules it has and how often rules
+// and elements jump to it, together.
+func (s *sock) chainAt(c chainID) (ok bool, use int, err error) {
+	err = s.ask(nfTables|unix.NFT_MSG_GETCHAIN, 0, c.family, func(b *buf) {
+		b.text(unix.NFTA_CHAIN_TABLE, c.table)
+		b.text(unix.NFTA_CHAIN_NAME, c.name)
+	}, func(data []byte) {
+		ok, use = true, int(number(attr(data, unix.NFTA_CHAIN_USE)))
+	})
+	return ok, use, absent(err)
+}
+
+// chainsIn lists the chains of a table.
+func (s *sock) chainsIn(family byte, table string) (chains []listedChain, err error) {
+	err = s.dump(unix.NFT_MSG_GETCHAIN, family, func(_ byte, data []byte) {
+		if text(attr(data, unix.NFTA_CHAIN_TABLE)) == table {
+			chains = append(chains, listedChain{text(attr(data, unix.NFTA_CHAIN_NAME)), data})
+		}
+	})
+	return chains, err
+}
+
+// A listedChain is a chain as the kernel has it.
+type listedChain struct {
+	name string
+	data []byte // attributes
+}
+
+// tables lists all tables of the namespace.
+func (s *sock) tables() (tables []chainID, err error) {
+	err = s.dump(unix.NFT_MSG_GETTABLE, unix.NFPROTO_UNSPEC, func(family byte, data []byte) {
+		tables = append(tables, chainID{family: family, table: text(attr(data, unix.NFTA_TABLE_NAME))})
+	})
+	return tables, err
+}
+
+// dump reads all objects of one sort.
+func (s *sock) dump(msg uint16, family byte, fn func(family byte, data []byte)) error {
+	return absent(s.askFamily(nfTables|msg, unix.NLM_F_DUMP, family, nil, fn))
+}

@@ -119,6 +119,9 @@ func (s *set) define(b *buf, id uint32) {
 	b.u32(unix.NFTA_SET_KEY_TYPE, magic)
 	b.u32(unix.NFTA_SET_KEY_LEN, uint32(size))
 	b.u32(unix.NFTA_SET_ID, id)
+	if s.key[0] == ifName {
+		b.bytes(unix.NFTA_SET_USERDATA, hostOrder())
+	}
 	if !s.isMap() {
 		return
 	}
@@ -131,3 +134,8 @@ func (s *set) define(b *buf, id uint32) {
 	b.u32(unix.NFTA_SET_DATA_TYPE, magic)
 	b.u32(unix.NFTA_SET_DATA_LEN, uint32(size))
 }
+
+// hostOrder tells nft's userland that the key begins with text; without it
+// nft lists interface names as empty. It is NFTNL_UDATA_SET_KEYBYTEORDER with
+// nft's BYTEORDER_HOST_ENDIAN: libnftnl, udata.h; nftables, datatype.h.
+func hostOrder() []byte { return append([]byte{0, 4}, native(1)...) }

@@ -55,7 +55,10 @@ func dial(ns *rtnl.NS) (*sock, error) {
 	return s, nil
 }
 
-func (s *sock) close() { unix.Close(s.fd) }
+// close does not wait for the end of the close call. After a deletion the
+// kernel keeps that call waiting until no packet can use the deleted
+// elements any more, some 10 ms, in which the caller may go on.
+func (s *sock) close() { go unix.Close(s.fd) }
 
 func (s *sock) send(b []byte) error {
 	if len(b) > plainSend {
@@ -104,9 +107,14 @@ func errno(data []byte) error {
 	return nil
 }
 
-// ask sends a request and calls fn with each message that answers it, without
-// the header of nfnetlink. An object that is not there is os.ErrNotExist.
+// ask sends a request and calls fn with the attributes of each message that
+// answers it. An object that is not there is os.ErrNotExist.
 func (s *sock) ask(typ, flags uint16, family byte, body func(*buf), fn func(data []byte)) error {
+	return s.askFamily(typ, flags, family, body, func(_ byte, data []byte) { fn(data) })
+}
+
+// askFamily is ask for those who need the family of what answers.
+func (s *sock) askFamily(typ, flags uint16, family byte, body func(*buf), fn func(family byte, data []byte)) error {
 	for range dumpTries {
 		again, err := s.askOnce(typ, flags, family, body, fn)
 		if !again {
@@ -116,7 +124,7 @@ func (s *sock) ask(typ, flags uint16, family byte, body func(*buf), fn func(data
 	return errors.New("netfilter: the rule set keeps changing while it is read")
 }
 
-func (s *sock) askOnce(typ, flags uint16, family byte, body func(*buf), fn func([]byte)) (again bool, err error) {
+func (s *sock) askOnce(typ, flags uint16, family byte, body func(*buf), fn func(byte, []byte)) (again bool, err error) {
 	s.seq++
 	seq := s.seq
 	b := buf(make([]byte, 0, 256))
@@ -140,7 +148,7 @@ func (s *sock) askOnce(typ, flags uint16, family byte, body func(*buf), fn func(
 			return true
 		}
 		if len(data) >= 4 {
-			got = append(got, append([]byte(nil), data[4:]...))
+			got = append(got, append([]byte(nil), data...))
 		}
 		return flags&unix.NLM_F_DUMP == 0
 	}
@@ -158,7 +166,7 @@ func (s *sock) askOnce(typ, flags uint16, family byte, body func(*buf), fn func(
 		return again, err
 	}
 	for _, m := range got {
-		fn(m)
+		fn(m[0], m[4:])
 	}
 	return false, nil
 }

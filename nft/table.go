@@ -86,28 +86,6 @@ func update(s *sock, fn func(*Tx) error) error {
 	return s.commit(b)
 }
 
-// hasChain asks for a chain; refs is how many rules it has and how often
-// rules and elements jump to it, together.
-func (s *sock) hasChain(table byte, name string) (ok bool, refs int, err error) {
-	err = s.ask(nfTables|unix.NFT_MSG_GETCHAIN, 0, table, func(b *buf) {
-		b.text(unix.NFTA_CHAIN_TABLE, TableName)
-		b.text(unix.NFTA_CHAIN_NAME, name)
-	}, func(data []byte) {
-		ok, refs = true, int(number(attr(data, unix.NFTA_CHAIN_USE)))
-	})
-	return ok, refs, absent(err)
-}
-
-// chainNames lists the chains of a table of the name.
-func (s *sock) chainNames(family byte, table string) (names []string, err error) {
-	err = s.ask(nfTables|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, family, nil, func(data []byte) {
-		if text(attr(data, unix.NFTA_CHAIN_TABLE)) == table {
-			names = append(names, text(attr(data, unix.NFTA_CHAIN_NAME)))
-		}
-	})
-	return names, absent(err)
-}
-
 // absent makes no error of something that is not there, be it an element,
 // a table or support in the kernel for reading one.
 func absent(err error) error {

@@ -20,6 +20,8 @@ type Tx struct {
 	index  map[place]*slot
 	chains map[string]*plan // all in the inet table
 	dumped map[*set]bool
+	old    *leftovers // of the reference plugins; nil until needed
+	addrs  [][]byte   // see Addresses
 }
 
 // A place is one possible element of a set.
@@ -129,6 +131,7 @@ func (x *Tx) Release(o spec.Attachment, kinds ...Kind) {
 			sl.is, sl.claimed = nil, false
 		}
 	}
+	x.releaseOld(o, kinds)
 }
 
 // Keep drops what attachments of the network own of the given kinds, except
@@ -150,7 +153,7 @@ func (x *Tx) need(c chain) string {
 	if x.chains[c.name] != nil {
 		return c.name
 	}
-	ok, _, err := x.s.hasChain(inet, c.name)
+	ok, _, err := x.s.chainAt(chainID{inet, TableName, c.name})
 	if err != nil {
 		x.fail(err)
 	}
@@ -174,6 +177,9 @@ func (x *Tx) batch() (*batch, error) {
 	if err := x.unusedChains(b); err != nil {
 		return nil, err
 	}
+	if x.old != nil {
+		x.old.remove(b)
+	}
 	return b, nil
 }
 
@@ -183,21 +189,21 @@ func (x *Tx) skeletons(b *batch) error {
 		if !x.writes(table) {
 			continue
 		}
-		ok, _, err := x.s.hasChain(table, mark(table))
+		ok, _, err := x.s.chainAt(chainID{table, TableName, mark(table)})
 		if err != nil {
 			return err
 		}
 		if ok {
 			continue
 		}
-		names, err := x.s.chainNames(table, TableName)
+		chains, err := x.s.chainsIn(table, TableName)
 		if err != nil {
 			return err
 		}
 		var marks []string
-		for _, name := range names {
-			if strings.HasPrefix(name, markPrefix) {
-				marks = append(marks, name)
+		for _, c := range chains {
+			if strings.HasPrefix(c.name, markPrefix) {
+				marks = append(marks, c.name)
 			}
 		}
 		b.ensure(table, marks)
@@ -297,7 +303,7 @@ func (x *Tx) unusedChains(b *batch) error {
 		if p := x.chains[name]; p != nil && p.created {
 			continue
 		}
-		_, use, err := x.s.hasChain(inet, name)
+		_, use, err := x.s.chainAt(chainID{inet, TableName, name})
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,136 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/fault"
+)
+
+// Attributes and messages of conntrack netlink, which x/sys does not have:
+// include/uapi/linux/netfilter/nfnetlink_conntrack.h. The flags of a filter
+// are bits by the kernel's net/netfilter/nf_internals.h, Linux 5.8.
+const (
+	ctGet, ctDelete = 1, 2 // IPCTNL_MSG_CT_GET, IPCTNL_MSG_CT_DELETE
+
+	ctaTupleOrig, ctaID, ctaZone, ctaFilter        = 1, 12, 18, 25
+	ctaTupleIP, ctaTupleProto                      = 1, 2
+	ctaIPv4Dst, ctaIPv6Dst                         = 2, 4
+	ctaProtoNum, ctaProtoDstPort                   = 1, 3
+	ctaFilterOrigFlags                             = 1
+	filterProtoNum, filterProtoDstPort      uint32 = 1 << 3, 1 << 5
+)
+
+// FlushUDP makes the kernel forget the UDP flows that were sent to one of the
+// host ports, so that the next packet is translated anew: a flow that was
+// there before its host port came, or after it went, would go astray for as
+// long as packets follow each other. A port without an address, or with the
+// unspecified one, stands for all addresses of its family; with the zero
+// Addr, of both. A kernel without connection tracking has none to forget.
+func (t *Table) FlushUDP(ports []netip.AddrPort) error {
+	if len(ports) == 0 {
+		return nil
+	}
+	s, err := dial(t.ns)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	for _, family := range []byte{v4, v6} {
+		var of []netip.AddrPort
+		for _, p := range ports {
+			if a := p.Addr().Unmap(); !a.IsValid() || familyOf(a) == family {
+				of = append(of, netip.AddrPortFrom(a, p.Port()))
+			}
+		}
+		if len(of) == 0 {
+			continue
+		}
+		if err := s.flushUDP(family, of); err != nil {
+			return fmt.Errorf("conntrack: %w", err)
+		}
+	}
+	return nil
+}
+
+func (s *sock) flushUDP(family byte, ports []netip.AddrPort) error {
+	var doomed [][]byte
+	err := s.ask(ctNetlink|ctGet, unix.NLM_F_DUMP, family, func(b *buf) { filterUDP(b, ports) }, func(data []byte) {
+		dst, udp := flowTo(data, family)
+		if udp && slices.ContainsFunc(ports, func(p netip.AddrPort) bool { return covers(p, dst) }) {
+			doomed = append(doomed, data)
+		}
+	})
+	// EINVAL: nothing listens for messages about connection tracking.
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
+		return nil
+	}
+	if err != nil {
+		return lacking(err, "")
+	}
+	for _, data := range doomed {
+		if err := s.forget(family, data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// filterUDP asks for UDP flows only, and for one port if it is only one.
+// Kernels before 5.8 overlook it, so the answers are looked at all the same.
+func filterUDP(b *buf, ports []netip.AddrPort) {
+	flags := filterProtoNum
+	b.nest(ctaTupleOrig, func() {
+		b.nest(ctaTupleProto, func() {
+			b.bytes(ctaProtoNum, []byte{unix.IPPROTO_UDP})
+			if len(ports) == 1 {
+				flags |= filterProtoDstPort
+				b.bytes(ctaProtoDstPort, port16(ports[0].Port()))
+			}
+		})
+	})
+	b.nest(ctaFilter, func() { b.bytes(ctaFilterOrigFlags, native(flags)) })
+}
+
+// flowTo tells where the first packet of a flow was sent to, and whether it was UDP.
+func flowTo(data []byte, family byte) (dst netip.AddrPort, udp bool) {
+	tuple := attr(data, ctaTupleOrig)
+	ip, proto := attr(tuple, ctaTupleIP), attr(tuple, ctaTupleProto)
+	typ := uint16(ctaIPv4Dst)
+	if family == v6 {
+		typ = ctaIPv6Dst
+	}
+	addr := addrOf(attr(ip, typ), family)
+	port := number(attr(proto, ctaProtoDstPort))
+	return netip.AddrPortFrom(addr, uint16(port)), number(attr(proto, ctaProtoNum)) == unix.IPPROTO_UDP
+}
+
+// covers tells whether a host port stands for a destination.
+func covers(p, dst netip.AddrPort) bool {
+	any := !p.Addr().IsValid() || p.Addr().IsUnspecified()
+	return p.Port() == dst.Port() && (any || p.Addr() == dst.Addr())
+}
+
+// forget deletes the flow that a message is about; one that has ended is fine.
+func (s *sock) forget(family byte, data []byte) error {
+	if err := fault.Check("conntrack delete"); err != nil {
+		return err
+	}
+	err := s.ask(ctNetlink|ctDelete, unix.NLM_F_ACK, family, func(b *buf) {
+		b.bytes(ctaTupleOrig|unix.NLA_F_NESTED, attr(data, ctaTupleOrig))
+		for _, typ := range []uint16{ctaZone, ctaID} {
+			if v := attr(data, typ); v != nil {
+				b.bytes(typ, v)
+			}
+		}
+	}, func([]byte) {})
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}

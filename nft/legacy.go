@@ -1,0 +1,280 @@
+package nft
+
+import (
+	"bytes"
+	"crypto/sha512"
+	"encoding/hex"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/spec"
+)
+
+// What the reference plugins (v1.0 and later) leave in the rule set: names
+// and comments as their DEL looks for them.
+const (
+	oldMasqTable  = "cni_plugins_masquerade" // inet; rules in oldMasqChain
+	oldMasqChain  = "masq_checks"
+	oldPortTable  = "cni_hostport" // ip and ip6
+	oldNATTable   = "nat"          // of iptables-nft, and of macspoofchk in family bridge
+	oldMACComment = "macspoofchk-"
+	oldMACChain   = "cni-br-iface-"
+	oldMasqPrefix = "CNI-"
+	oldDNATPrefix = "CNI-DN-"
+	oldSNATPrefix = "CNI-SN-"
+	oldChainLen   = 28 // bytes, prefix and hash
+	oldHashLen    = 16 // hex digits of each half of a comment
+)
+
+// leftovers are what a batch removes of the reference plugins' rules. Chains
+// that they share between containers stay.
+type leftovers struct {
+	tables map[chainID]bool // those that exist, without a chain's name
+	rules  []listed
+	chains []chainID
+}
+
+// remove drops rules before chains, since a chain must not be jumped to.
+func (l *leftovers) remove(b *batch) {
+	for _, r := range l.rules {
+		b.add(step{"rule of chain " + r.chain, noNeeds}, unix.NFT_MSG_DELRULE, 0, r.family, func(b *buf) {
+			b.text(unix.NFTA_RULE_TABLE, r.table)
+			b.text(unix.NFTA_RULE_CHAIN, r.chain)
+			b.bytes(unix.NFTA_RULE_HANDLE, r.handle)
+		})
+	}
+	for _, c := range l.chains {
+		b.add(step{"chain " + c.name, noNeeds}, unix.NFT_MSG_DELCHAIN, 0, c.family, func(b *buf) {
+			b.text(unix.NFTA_CHAIN_TABLE, c.table)
+			b.text(unix.NFTA_CHAIN_NAME, c.name)
+		})
+	}
+}
+
+func (l *leftovers) rule(r listed) {
+	same := func(o listed) bool {
+		return o.family == r.family && o.table == r.table && bytes.Equal(o.handle, r.handle)
+	}
+	if !slices.ContainsFunc(l.rules, same) {
+		l.rules = append(l.rules, r)
+	}
+}
+
+func (l *leftovers) chain(c chainID) {
+	if !slices.Contains(l.chains, c) {
+		l.chains = append(l.chains, c)
+	}
+}
+
+// leftovers lists the tables, once.
+func (x *Tx) leftovers() *leftovers {
+	if x.old != nil {
+		return x.old
+	}
+	x.old = &leftovers{tables: map[chainID]bool{}}
+	tables, err := x.s.tables()
+	if err != nil {
+		x.fail(err)
+	}
+	for _, t := range tables {
+		x.old.tables[t] = true
+	}
+	return x.old
+}
+
+// oldChain is the name of a chain of iptables that belongs to a container on
+// a network, whichever its interface.
+func oldChain(prefix string, o spec.Attachment) string {
+	sum := sha512.Sum512([]byte(o.Network + o.ContainerID))
+	return (prefix + hex.EncodeToString(sum[:]))[:oldChainLen]
+}
+
+func oldHash(s string) string {
+	sum := sha512.Sum512([]byte(s))
+	return hex.EncodeToString(sum[:])[:oldHashLen]
+}
+
+// oldMasqComment is how the comment of a masquerade rule begins.
+func oldMasqComment(o spec.Attachment) string {
+	return oldHash(o.Network) + "-" + oldHash(o.IfName+":"+o.ContainerID)
+}
+
+// Addresses tells which addresses the attachments to be released have. The
+// reference plugins mark some rules with the container alone, or with
+// container and network; with addresses known, only rules about these go, and
+// those of the container's other interfaces stay.
+func (x *Tx) Addresses(ips ...netip.Addr) {
+	for _, ip := range ips {
+		x.addrs = append(x.addrs, ip.Unmap().AsSlice())
+	}
+}
+
+// releaseOld plans the removal of what the reference plugins left for o.
+func (x *Tx) releaseOld(o spec.Attachment, kinds []Kind) {
+	l := x.leftovers()
+	if has(kinds, KindMasquerade) {
+		begin := oldMasqComment(o)
+		x.oldRules(chainID{inet, oldMasqTable, oldMasqChain}, func(r *listed) bool {
+			return r.comment == begin || strings.HasPrefix(r.comment, begin+",")
+		})
+		x.oldIptables("POSTROUTING", oldChain(oldMasqPrefix, o))
+	}
+	if has(kinds, KindPortMap) {
+		mine := func(r *listed) bool { return r.comment == o.ContainerID && x.concerns(r) }
+		for _, family := range []byte{v4, v6} {
+			for _, name := range []string{"hostports", "hostip_hostports", "masquerading"} {
+				x.oldRules(chainID{family, oldPortTable, name}, mine)
+			}
+		}
+		x.oldIptables("CNI-HOSTPORT-DNAT", oldChain(oldDNATPrefix, o))
+		x.oldIptables("CNI-HOSTPORT-SNAT", oldChain(oldSNATPrefix, o))
+	}
+	if has(kinds, KindMACGuard) && l.tables[chainID{family: bridge, table: oldNATTable}] {
+		id := o.ContainerID + "-" + o.IfName
+		x.oldRules(chainID{bridge, oldNATTable, "PREROUTING"}, func(r *listed) bool {
+			return r.comment == oldMACComment+id
+		})
+		x.oldChains(chainID{bridge, oldNATTable, oldMACChain + id}, chainID{bridge, oldNATTable, oldMACChain + id + "-mac"})
+	}
+}
+
+// KeepOld drops what the reference plugins left for attachments of the
+// network that are not in the valid list, as far as their rules tell the
+// network: those of their nftables host ports and of macspoofchk do not.
+func (x *Tx) KeepOld(network string, valid []spec.Attachment, kinds ...Kind) {
+	x.leftovers()
+	keep := map[string]bool{}
+	for _, o := range valid {
+		if o.Network != network {
+			continue
+		}
+		for _, prefix := range []string{oldMasqPrefix, oldDNATPrefix, oldSNATPrefix} {
+			keep[oldChain(prefix, o)] = true
+		}
+		keep[oldMasqComment(o)] = true
+	}
+	named := `name: "` + network + `" id: "`
+	if has(kinds, KindMasquerade) {
+		begin := oldHash(network) + "-"
+		x.oldRules(chainID{inet, oldMasqTable, oldMasqChain}, func(r *listed) bool {
+			mark, _, _ := strings.Cut(r.comment, ",")
+			return strings.HasPrefix(mark, begin) && !keep[mark]
+		})
+		x.keepIptables("POSTROUTING", oldMasqPrefix, named, keep)
+	}
+	if has(kinds, KindPortMap) {
+		x.keepIptables("CNI-HOSTPORT-DNAT", oldDNATPrefix, named, keep)
+		x.keepIptables("CNI-HOSTPORT-SNAT", oldSNATPrefix, named, keep)
+	}
+}
+
+// concerns tells whether a rule is about one of the addresses told, if any were.
+func (x *Tx) concerns(r *listed) bool {
+	if len(x.addrs) == 0 {
+		return true
+	}
+	for _, e := range expressions(r.exprs) {
+		var v []byte
+		switch e.name {
+		case "cmp":
+			v = attr(attr(e.data, unix.NFTA_CMP_DATA), dataValue)
+		case "immediate":
+			v = attr(attr(e.data, unix.NFTA_IMMEDIATE_DATA), dataValue)
+		}
+		if slices.ContainsFunc(x.addrs, func(a []byte) bool { return bytes.Equal(a, v) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// oldRules plans the removal of the rules of a chain that match.
+func (x *Tx) oldRules(c chainID, match func(*listed) bool) {
+	if !x.old.tables[chainID{family: c.family, table: c.table}] {
+		return
+	}
+	rules, err := x.s.rulesOf(c.family, c.table, c.name)
+	if err != nil {
+		x.fail(err)
+	}
+	for i := range rules {
+		if match(&rules[i]) {
+			x.old.rule(rules[i])
+		}
+	}
+}
+
+// oldChains plans the removal of chains that are there.
+func (x *Tx) oldChains(chains ...chainID) {
+	for _, c := range chains {
+		ok, _, err := x.s.chainAt(c)
+		if err != nil {
+			x.fail(err)
+		}
+		if ok {
+			x.old.chain(c)
+		}
+	}
+}
+
+// oldIptables plans the removal of a container's chain and of the jumps to it
+// from another chain. Where the chain serves interfaces whose addresses are
+// not ours to release, it stays with their jumps.
+func (x *Tx) oldIptables(from, name string) {
+	for _, family := range []byte{v4, v6} {
+		if !x.old.tables[chainID{family: family, table: oldNATTable}] {
+			continue
+		}
+		ok, _, err := x.s.chainAt(chainID{family, oldNATTable, name})
+		if err != nil {
+			x.fail(err)
+		}
+		if !ok {
+			continue
+		}
+		shared := false
+		x.oldRules(chainID{family, oldNATTable, from}, func(r *listed) bool {
+			if r.jump() != name {
+				return false
+			}
+			// Only the jumps from POSTROUTING are by address.
+			if from == "POSTROUTING" && !x.concerns(r) {
+				shared = true
+				return false
+			}
+			return true
+		})
+		if !shared {
+			x.old.chain(chainID{family, oldNATTable, name})
+		}
+	}
+}
+
+// keepIptables plans the removal of the chains that rules of a chain jump to
+// and whose comment is about the network, but for those to be kept.
+func (x *Tx) keepIptables(from, prefix, named string, keep map[string]bool) {
+	for _, family := range []byte{v4, v6} {
+		x.oldRules(chainID{family, oldNATTable, from}, func(r *listed) bool {
+			to := r.jump()
+			if len(to) != oldChainLen || !strings.HasPrefix(to, prefix) || keep[to] || !strings.Contains(r.xtComment(), named) {
+				return false
+			}
+			x.old.chain(chainID{family, oldNATTable, to})
+			return true
+		})
+	}
+}
+
+// xtComment returns the comment that iptables-nft gave a rule: a match of
+// x_tables whose data is the text; struct xt_comment_info, include/uapi/linux/netfilter/xt_comment.h.
+func (r *listed) xtComment() string {
+	for _, e := range expressions(r.exprs) {
+		if e.name == "match" && text(attr(e.data, unix.NFTA_MATCH_NAME)) == "comment" {
+			return text(attr(e.data, unix.NFTA_MATCH_INFO))
+		}
+	}
+	return r.comment
+}
