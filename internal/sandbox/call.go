@@ -1,0 +1,60 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// callTime is how long one process may take.
+const callTime = time.Minute
+
+// A Call is one process, as a CNI runtime or a person would start it.
+type Call struct {
+	Argv  []string
+	Env   []string // all of it
+	Stdin []byte
+}
+
+// Plugin returns the environment of a call of a plugin by a runtime.
+func Plugin(verb, containerID, netns, ifname, path string) []string {
+	return []string{
+		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + containerID, "CNI_NETNS=" + netns,
+		"CNI_IFNAME=" + ifname, "CNI_PATH=" + path, "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+	}
+}
+
+// Run runs the process in the namespaces of this thread and returns what it
+// wrote on stdout and the time from before its start to after its end. The
+// error has what it says of its failure.
+func (c Call) Run() (stdout []byte, took time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), callTime)
+	defer cancel()
+	var out, diag bytes.Buffer
+	cmd := exec.CommandContext(ctx, c.Argv[0], c.Argv[1:]...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = c.Env, &out, &diag
+	if c.Stdin != nil {
+		cmd.Stdin = bytes.NewReader(c.Stdin)
+	}
+	begin := time.Now()
+	err = cmd.Run()
+	took = time.Since(begin)
+	if err != nil {
+		return nil, took, fmt.Errorf("%s: %w: %s", strings.Join(c.Argv, " "), err, reason(out.Bytes(), diag.Bytes()))
+	}
+	return out.Bytes(), took, nil
+}
+
+// reason picks what a failed process says: the error object that a plugin
+// writes on stdout, else its stderr.
+func reason(stdout, stderr []byte) string {
+	var e struct{ Msg, Details string }
+	if json.Unmarshal(stdout, &e) == nil && e.Msg != "" {
+		return strings.TrimSpace(e.Msg + " " + e.Details)
+	}
+	return strings.TrimSpace(string(stderr))
+}

@@ -1,0 +1,49 @@
+package sandbox
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/rtnl"
+)
+
+// pins is where namespaces have their names, as ip-netns(8) gives them.
+const pins = "/run/netns"
+
+// A NetNS is a network namespace with a path that other processes can open.
+type NetNS struct {
+	*rtnl.NS
+	Path string
+}
+
+// NewNetNS makes a network namespace with lo up and pins it to a file of that
+// name. It lives until [NetNS.Remove] or the end of the sandbox.
+func NewNetNS(name string) (*NetNS, error) {
+	path := filepath.Join(pins, name)
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		return nil, err
+	}
+	ns, err := rtnl.NewNS()
+	if err != nil {
+		return nil, fmt.Errorf("network namespace %s: %w", name, err)
+	}
+	fd := fmt.Sprintf("/proc/self/fd/%d", ns.FD())
+	if err := unix.Mount(fd, path, "", unix.MS_BIND, ""); err != nil {
+		ns.Close()
+		return nil, fmt.Errorf("pin %s: %w", path, err)
+	}
+	return &NetNS{NS: ns, Path: path}, loUp(ns)
+}
+
+// Remove takes the name away. The kernel deletes the namespace and its links
+// some time after.
+func (n *NetNS) Remove() error {
+	n.Close()
+	if err := unix.Unmount(n.Path, unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount %s: %w", n.Path, err)
+	}
+	return os.Remove(n.Path)
+}
