@@ -1,0 +1,150 @@
+package applets
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/fault"
+	"cnibox/spec"
+)
+
+// longestRecord is the most that is read of one record, in bytes; ours have
+// less than 500.
+const longestRecord = 64 << 10
+
+// recordTemp ends the name of a record that is being written.
+const recordTemp = ".tmp"
+
+// records is a folder with one small JSON file for each attachment: what a
+// plugin that works on a result must know at DEL. Files are replaced whole, by
+// rename, and never written or read through a symbolic link.
+type records string
+
+// A recordOwner stands in each record. GC needs it, since a file name says
+// neither where the container ID ends nor which network it was; records of the
+// reference plugins have none, so GC leaves them to DEL.
+type recordOwner struct {
+	Network     string `json:"network,omitempty"`
+	ContainerID string `json:"containerID,omitempty"`
+	IfName      string `json:"ifName,omitempty"`
+}
+
+func ownerOf(a spec.Attachment) recordOwner {
+	return recordOwner{a.Network, a.ContainerID, a.IfName}
+}
+
+// write stores v, in a folder that root alone may look into.
+func (d records) write(name string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if err := fault.Check("write " + name); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(string(d), 0o700); err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	root, err := os.OpenRoot(string(d))
+	if err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	defer root.Close()
+	temp := name + recordTemp
+	if err := root.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	f, err := root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = root.Rename(temp, name)
+	}
+	if err != nil {
+		return errors.Join(err, root.Remove(temp))
+	}
+	return nil
+}
+
+// read decodes the record into v. The error is os.ErrNotExist if there is
+// none; a link, a device or a pipe in its place is not read.
+func (d records) read(name string, v any) error {
+	f, err := os.OpenFile(filepath.Join(string(d), name), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !st.Mode().IsRegular() {
+		return fmt.Errorf("%s: not a regular file", f.Name())
+	}
+	b, err := io.ReadAll(io.LimitReader(f, longestRecord))
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, v); err != nil {
+		return fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	return nil
+}
+
+// remove deletes the record and what an interrupted write left of it.
+func (d records) remove(name string) error {
+	if err := fault.Check("remove " + name); err != nil {
+		return err
+	}
+	var errs []error
+	for _, n := range []string{name, name + recordTemp} {
+		err := os.Remove(filepath.Join(string(d), n))
+		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// keep deletes the records of a network's attachments that are not valid any
+// more, and goes on past errors. A record without an owner is not judged.
+func (d records) keep(network string, valid []spec.Attachment) error {
+	entries, err := os.ReadDir(string(d))
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil
+	}
+	live := make(map[recordOwner]bool)
+	for _, a := range valid {
+		live[recordOwner{network, a.ContainerID, a.IfName}] = true
+	}
+	errs := []error{err}
+	for _, e := range entries {
+		var owner recordOwner
+		if strings.HasSuffix(e.Name(), recordTemp) || !e.Type().IsRegular() || d.read(e.Name(), &owner) != nil {
+			continue
+		}
+		if owner.Network == network && !live[owner] {
+			errs = append(errs, d.remove(e.Name()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// recordName returns the name the reference gives a file of an attachment, or
+// one from its key if that is longer than a file name may be.
+func recordName(a spec.Attachment) string {
+	const longest = 255 - len(recordTemp) // NAME_MAX, linux/limits.h
+	if name := a.ContainerID + "_" + a.IfName + ".json"; len(name) <= longest {
+		return name
+	}
+	return a.Key() + ".json"
+}

@@ -1,0 +1,351 @@
+package applets
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+func init() {
+	register(&Applet{
+		Name:    "tuning",
+		Summary: "sysctls and link attributes of an interface that an earlier plugin made",
+		Help: `
+sysctl    object of settings below net and their values, as
+          {"net.ipv4.conf.IFNAME.arp_filter": "1"}; IFNAME is the interface's name;
+          dots inside names: net.ipv4.conf.eth0/5.x or net/ipv4/conf/eth0.5/x
+mac       MAC address
+promisc   true: receive all packets
+mtu       bytes; 0 or absent: as it is
+allmulti  true or false: receive all multicast packets or not; absent: as it is
+txQLen    packets in the transmit queue; absent: as it is
+dataDir   where the former attributes are kept until DEL; default: /run/cni/tuning
+
+capability mac (runtimeConfig.mac), then args.cni.mac, then CNI_ARGS MAC go before mac
+args.cni.{sysctl,promisc,mtu,allmulti,txQLen} go before the keys of the same name
+
+If /etc/cni/tuning/allowlist.conf exists, each sysctl must match a line of it, which
+are regular expressions that may match anywhere in the key as it is written.`,
+		Verbs: spec.Verbs{Add: tuningAdd, Check: tuningCheck, Del: tuningDel, Status: tuningStatus, GC: tuningGC},
+	})
+}
+
+const (
+	tuningDataDir   = "/run/cni/tuning"                // the reference's
+	tuningAllowlist = "/etc/cni/tuning/allowlist.conf" // the reference's
+)
+
+// tuningKeys may stand in the configuration and, stronger, in args.cni.
+type tuningKeys struct {
+	Sysctl   tuningSysctls `json:"sysctl"`
+	MAC      string        `json:"mac"`
+	Promisc  *bool         `json:"promisc"` // nil: not told
+	MTU      *int          `json:"mtu"`     // bytes; nil, 0: as it is
+	AllMulti *bool         `json:"allmulti"`
+	TxQLen   *int          `json:"txQLen"` // packets
+}
+
+type tuningConf struct {
+	tuningKeys
+	DataDir       string                   `json:"dataDir"`
+	RuntimeConfig struct{ MAC string }     `json:"runtimeConfig"`
+	Args          struct{ CNI tuningKeys } `json:"args"`
+}
+
+// A tuningPlan is what a configuration asks for, checked.
+type tuningPlan struct {
+	sysctls []tuningSysctl // sorted by path
+	link    tuningLink
+	mac     string // link.MAC in the letters of whoever asked for it
+	off     bool   // promisc is false on purpose: CHECK looks, ADD does not act
+	dir     records
+}
+
+// readTuning decodes and checks the configuration and touches nothing.
+func readTuning(r *spec.Request) (*tuningPlan, error) {
+	var c tuningConf
+	if err := r.Decode(&c); err != nil {
+		return nil, err
+	}
+	mac, err := r.MAC()
+	if err != nil {
+		return nil, err
+	}
+	p := &tuningPlan{dir: tuningDir(c.DataDir)}
+	own, args := &c.tuningKeys, &c.Args.CNI
+	if p.sysctls, err = mergeSysctls(own.Sysctl, args.Sysctl, r.IfName); err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
+	}
+	p.link = tuningLink{MAC: mac.String(), AllMulti: first(args.AllMulti, own.AllMulti), TxQLen: first(args.TxQLen, own.TxQLen)}
+	if mtu := first(args.MTU, own.MTU); mtu != nil {
+		p.link.MTU = *mtu
+	}
+	if promisc := first(args.Promisc, own.Promisc); promisc != nil {
+		p.off = !*promisc
+		if *promisc {
+			p.link.Promisc = promisc
+		}
+	}
+	fromArgs, _ := r.Arg("MAC")
+	p.mac = p.link.MAC
+	for _, s := range []string{c.RuntimeConfig.MAC, args.MAC, fromArgs, own.MAC} {
+		if s != "" {
+			if strings.EqualFold(s, p.mac) {
+				p.mac = s
+			}
+			break
+		}
+	}
+	if err := p.link.validate(); err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
+	}
+	return p, nil
+}
+
+// first returns the first pointer that is not nil.
+func first[T any](from ...*T) *T {
+	for _, p := range from {
+		if p != nil {
+			return p
+		}
+	}
+	return nil
+}
+
+func tuningDir(configured string) records {
+	if configured == "" {
+		return tuningDataDir
+	}
+	return records(configured)
+}
+
+// tuningAdd writes the sysctls, then the attributes of the link, or neither.
+func tuningAdd(_ context.Context, r *spec.Request) (*spec.Result, error) {
+	p, err := readTuning(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkAllowed(tuningAllowlist, p.sysctls); err != nil {
+		return nil, err
+	}
+	if r.Prev == nil {
+		return nil, spec.Errorf(spec.CodeConfig, "Required prevResult missing: tuning works on what earlier plugins of a list made")
+	}
+	t, err := openTuned(r)
+	if err != nil {
+		return nil, err
+	}
+	defer t.close()
+	if err := t.apply(r, p); err != nil {
+		return nil, err
+	}
+	for i := range r.Prev.Interfaces {
+		in := &r.Prev.Interfaces[i]
+		if in.Name != r.IfName || in.Sandbox != r.Call.NetNS {
+			continue
+		}
+		if p.mac != "" {
+			in.MAC = p.mac
+		}
+		if p.link.MTU != 0 {
+			in.MTU = p.link.MTU
+		}
+	}
+	return r.Prev, nil
+}
+
+// A tuned is the interface at work on.
+type tuned struct {
+	ns   *rtnl.NS
+	conn *rtnl.Conn
+	link *rtnl.Link
+}
+
+// openTuned opens the namespace and finds the interface.
+func openTuned(r *spec.Request) (*tuned, error) {
+	ns, err := rtnl.OpenNS(r.Call.NetNS)
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", r.Call.NetNS, err)
+	}
+	t := &tuned{ns: ns}
+	if t.conn, err = rtnl.Dial(ns); err == nil {
+		t.link, err = t.conn.Link(r.IfName)
+	}
+	if err != nil {
+		t.close()
+		return nil, err
+	}
+	return t, nil
+}
+
+func (t *tuned) close() {
+	if t.conn != nil {
+		t.conn.Close()
+	}
+	t.ns.Close()
+}
+
+// apply makes all changes; after an error everything is as it was before, the
+// record of former attributes included.
+func (t *tuned) apply(r *spec.Request, p *tuningPlan) error {
+	before := p.link.current(t.link)
+	forget, err := remember(p.dir, r.Attachment, before)
+	if err != nil {
+		return err
+	}
+	change := p.link.change(t.link)
+	values, err := writeSysctls(t.ns, p.sysctls)
+	if err == nil {
+		err = t.conn.Do(change.ops(t.link.Index)...)
+	}
+	if err == nil {
+		t.announce(r, change)
+		return nil
+	}
+	left := errors.Join(t.restore(before), t.ns.SetSysctls(values...), forget())
+	if left == nil {
+		return err
+	}
+	return &spec.Error{Code: spec.AsError(err).Code, Msg: err.Error(), Details: "undo: " + left.Error(), Err: err}
+}
+
+// restore gives the link the attributes of was.
+func (t *tuned) restore(was tuningLink) error {
+	link, err := t.conn.LinkAt(t.link.Index)
+	if err != nil {
+		return err
+	}
+	return t.conn.Do(was.change(link).ops(link.Index)...)
+}
+
+// announce tells the neighbours a new MAC address, which they would else learn
+// only when their old entry has expired. The changes are made and stay.
+func (t *tuned) announce(r *spec.Request, change tuningLink) {
+	mac, err := net.ParseMAC(change.MAC)
+	if err != nil || !t.link.Up {
+		return
+	}
+	var addrs []netip.Addr
+	for _, ip := range r.Prev.IPs {
+		if i := ip.Interface; i == nil || *i < len(r.Prev.Interfaces) && r.Prev.Interfaces[*i].Name == r.IfName {
+			addrs = append(addrs, ip.Address.Addr())
+		}
+	}
+	if len(addrs) == 0 {
+		return
+	}
+	if err := t.ns.Announce(t.link.Index, mac, addrs); err != nil {
+		r.Warn("announce %s: %v", change.MAC, err)
+	}
+}
+
+// tuningCheck compares each configured value with the live one.
+func tuningCheck(_ context.Context, r *spec.Request) error {
+	p, err := readTuning(r)
+	if err != nil {
+		return err
+	}
+	t, err := openTuned(r)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	if err := checkSysctls(t.ns, p.sysctls); err != nil {
+		return err
+	}
+	if p.off && t.link.Promisc {
+		return tuningDiffers("promisc of "+r.IfName, false, true)
+	}
+	diff, now := p.link.change(t.link), p.link.current(t.link)
+	switch {
+	case diff.MAC != "":
+		return tuningDiffers("mac of "+r.IfName, p.mac, now.MAC)
+	case diff.Promisc != nil:
+		return tuningDiffers("promisc of "+r.IfName, *diff.Promisc, *now.Promisc)
+	case diff.MTU != 0:
+		return tuningDiffers("mtu of "+r.IfName, diff.MTU, now.MTU)
+	case diff.AllMulti != nil:
+		return tuningDiffers("allmulti of "+r.IfName, *diff.AllMulti, *now.AllMulti)
+	case diff.TxQLen != nil:
+		return tuningDiffers("txQLen of "+r.IfName, *diff.TxQLen, *now.TxQLen)
+	}
+	return nil
+}
+
+// tuningDiffers is the error of CHECK, in the reference's words.
+func tuningDiffers(what string, want, got any) error {
+	return spec.Errorf(spec.CodeCheck, "Tuning configured %s is %v, current value is %v", what, want, got)
+}
+
+// tuningDel gives the link its former attributes back, if it is still there,
+// and forgets them. Sysctls stay: those of the interface go with it, and the
+// others are the namespace's, where another attachment may have asked for the same.
+func tuningDel(_ context.Context, r *spec.Request) error {
+	dir, name := tuningDirOf(r), recordName(r.Attachment)
+	var was tuningRecord
+	err := dir.read(name, &was)
+	switch {
+	case err == nil && was.foreign(r.Attachment):
+		return nil
+	case err == nil:
+		err = restoreTuned(r, was.tuningLink)
+	case errors.Is(err, os.ErrNotExist):
+		err = nil
+	}
+	if err != nil {
+		// The link is about to go, and no second DEL would do better.
+		r.Warn("former attributes of %s: %v", r.IfName, err)
+	}
+	return dir.remove(name)
+}
+
+// tuningDirOf reads the one key that DEL and GC need, whatever else the
+// configuration holds.
+func tuningDirOf(r *spec.Request) records {
+	var c struct {
+		DataDir string `json:"dataDir"`
+	}
+	if err := r.Decode(&c); err != nil {
+		r.Warn("%v: dataDir is taken to be %s", err, tuningDataDir)
+	}
+	return tuningDir(c.DataDir)
+}
+
+func restoreTuned(r *spec.Request, was tuningLink) error {
+	t, err := openTuned(r)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	return t.restore(was)
+}
+
+// tuningStatus tells whether an ADD is bound to fail.
+func tuningStatus(_ context.Context, r *spec.Request) error {
+	p, err := readTuning(r)
+	if err != nil {
+		return err
+	}
+	if err := checkAllowed(tuningAllowlist, p.sysctls); err != nil {
+		return spec.Errorf(spec.CodeNotReady, "%w", err)
+	}
+	st, err := os.Stat(string(p.dir))
+	if err == nil && !st.IsDir() && !p.link.empty() {
+		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", p.dir)
+	}
+	return nil
+}
+
+// tuningGC forgets the former attributes of links that are gone.
+func tuningGC(_ context.Context, r *spec.Request) error {
+	return tuningDirOf(r).keep(r.Network, r.Valid)
+}

@@ -1,0 +1,213 @@
+package applets
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// tuningSysctls are the settings of one "sysctl" object, in its order.
+type tuningSysctls []struct{ key, value string }
+
+// UnmarshalJSON refuses a key that stands twice: the result would depend on
+// which of the two counts.
+func (s *tuningSysctls) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		return nil
+	}
+	members, err := spec.Members(b)
+	if err != nil {
+		return err
+	}
+	*s = make(tuningSysctls, len(members))
+	for i, m := range members {
+		if json.Unmarshal(m.Value, &(*s)[i].value) != nil {
+			return fmt.Errorf("the value of %s is not a string", m.Name)
+		}
+		if slices.ContainsFunc(members[:i], func(o spec.Member) bool { return o.Name == m.Name }) {
+			return fmt.Errorf("duplicated sysctl keys are not allowed: %s", m.Name)
+		}
+		(*s)[i].key = m.Name
+	}
+	return nil
+}
+
+// A tuningSysctl is one setting.
+type tuningSysctl struct {
+	written string // the key as the configuration has it
+	rtnl.Sysctl
+}
+
+// mergeSysctls returns the settings sorted by path, so that each ADD writes
+// them in the same order: "all" stands before the names of interfaces. Those
+// of args.cni replace those of the configuration.
+func mergeSysctls(own, args tuningSysctls, ifName string) ([]tuningSysctl, error) {
+	merged, err := sysctlPaths(args, ifName)
+	if err != nil {
+		return nil, err
+	}
+	configured, err := sysctlPaths(own, ifName)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range configured {
+		if !slices.ContainsFunc(merged, func(o tuningSysctl) bool { return o.Key == s.Key }) {
+			merged = append(merged, s)
+		}
+	}
+	slices.SortFunc(merged, func(a, b tuningSysctl) int { return cmp.Compare(a.Key, b.Key) })
+	return merged, nil
+}
+
+// sysctlPaths refuses two keys that name the same setting.
+func sysctlPaths(settings tuningSysctls, ifName string) ([]tuningSysctl, error) {
+	var out []tuningSysctl
+	for _, s := range settings {
+		p, err := sysctlPath(s.key, ifName)
+		if err != nil {
+			return nil, err
+		}
+		if i := slices.IndexFunc(out, func(o tuningSysctl) bool { return o.Key == p }); i >= 0 {
+			return nil, fmt.Errorf("duplicated sysctl keys are not allowed: %s and %s are the same", out[i].written, s.key)
+		}
+		out = append(out, tuningSysctl{s.key, rtnl.Sysctl{Key: p, Value: s.value}})
+	}
+	return out, nil
+}
+
+// sysctlPath returns the path of a setting below /proc/sys. The first
+// separator of the key decides, as in sysctl(8): if it is a slash the key is
+// the path; if it is a dot, dots and slashes change places, so that a slash
+// stands for a dot in the name of an interface. IFNAME is replaced after that,
+// and may have dots.
+func sysctlPath(key, ifName string) (string, error) {
+	invalid := fmt.Errorf("invalid net sysctl key: %q", key)
+	p := key
+	if i := strings.IndexAny(p, "./"); i >= 0 && p[i] == '.' {
+		p = strings.Map(func(c rune) rune {
+			switch c {
+			case '.':
+				return '/'
+			case '/':
+				return '.'
+			}
+			return c
+		}, p)
+	}
+	for _, part := range strings.Split(p, "/") {
+		if part == "." || part == ".." {
+			return "", invalid
+		}
+	}
+	p = path.Clean(strings.TrimLeft(strings.Replace(p, "IFNAME", ifName, 1), "/"))
+	if !strings.HasPrefix(p, "net/") || strings.ContainsFunc(p, func(c rune) bool { return c < ' ' || c == 0x7f }) {
+		return "", invalid
+	}
+	return p, nil
+}
+
+// longestAllowlist is the most that is read of an allowlist, in bytes.
+const longestAllowlist = 1 << 20
+
+// checkAllowed refuses settings that no line of the allowlist matches; without
+// such a file all are allowed. It is matched with the key as written, which
+// the reference does too. A line that we cannot read allows nothing.
+func checkAllowed(file string, settings []tuningSysctl) error {
+	if len(settings) == 0 {
+		return nil
+	}
+	f, err := os.Open(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return spec.Errorf(spec.CodeConfig, "sysctl allowlist: %w", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, longestAllowlist))
+	if err != nil {
+		return spec.Errorf(spec.CodeConfig, "sysctl allowlist: %w", err)
+	}
+	var allowed []pattern
+	var unread error
+	for i, line := range strings.Split(string(text), "\n") {
+		if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
+			continue
+		}
+		p, err := compilePattern(line)
+		if err != nil {
+			unread = errors.Join(unread, fmt.Errorf("%s:%d: cannot read %q: %w", file, i+1, line, err))
+			continue
+		}
+		allowed = append(allowed, p)
+	}
+	for _, s := range settings {
+		if slices.ContainsFunc(allowed, func(p pattern) bool { return p.match(s.written) }) {
+			continue
+		}
+		e := spec.Errorf(spec.CodeConfig, "Sysctl %s is not allowed: no line of %s matches it", s.written, file)
+		if unread != nil {
+			e.Details = unread.Error()
+		}
+		return e
+	}
+	return nil
+}
+
+// writeSysctls writes the settings and returns what they were before, last
+// first, as far as it came. Settings that cannot be read, as those that flush
+// a table, have no former value.
+func writeSysctls(ns *rtnl.NS, settings []tuningSysctl) (before []rtnl.Sysctl, err error) {
+	if len(settings) == 0 {
+		return nil, nil
+	}
+	err = ns.Do(func() error {
+		var here *rtnl.NS // the thread's
+		for _, s := range settings {
+			old, err := here.Sysctl(s.Key)
+			if err != nil && !errors.Is(err, os.ErrPermission) {
+				return err
+			}
+			if err == nil {
+				before = slices.Insert(before, 0, rtnl.Sysctl{Key: s.Key, Value: old})
+			}
+			if err := here.SetSysctls(s.Sysctl); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return before, err
+}
+
+// checkSysctls compares each setting with the live value, field by field.
+func checkSysctls(ns *rtnl.NS, settings []tuningSysctl) error {
+	if len(settings) == 0 {
+		return nil
+	}
+	return ns.Do(func() error {
+		var here *rtnl.NS // the thread's
+		for _, s := range settings {
+			now, err := here.Sysctl(s.Key)
+			if errors.Is(err, os.ErrPermission) {
+				continue // can be written, only
+			}
+			if err != nil {
+				return spec.Errorf(spec.CodeCheck, "%w", err)
+			}
+			if !rtnl.SameSysctl(now, s.Value) {
+				return tuningDiffers("sysctl "+s.written, s.Value, now)
+			}
+		}
+		return nil
+	})
+}
