@@ -86,6 +86,7 @@ func at(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
 // first error stays, and what is read after it counts for nothing.
 type parser struct{ err error }
 
+// fail keeps the first error, with the path of the member.
 func (p *parser) fail(path, format string, args ...any) {
 	if p.err == nil {
 		p.err = fmt.Errorf("%s: "+format, append([]any{path}, args...)...)
@@ -115,6 +116,8 @@ func (p *parser) object(path string, raw json.RawMessage, keys ...string) ([]jso
 	return pick(ms, keys...), rest(ms, keys...)
 }
 
+// iface reads an element of interfaces. An empty name is a bad one, but it is
+// not for us to refuse what another plugin made.
 func (p *parser) iface(path string, raw json.RawMessage) Interface {
 	vals, extra := p.object(path, raw, "name", "mac", "mtu", "sandbox", "socketPath", "pciID")
 	return Interface{
@@ -163,6 +166,8 @@ func (p *parser) family(r *Result, path string, raw json.RawMessage) {
 	}
 }
 
+// route reads an element of routes. Host bits of the destination stay, as in
+// the reference.
 func (p *parser) route(path string, raw json.RawMessage) Route {
 	vals, extra := p.object(path, raw, "dst", "gw", "mtu", "advmss", "priority", "table", "scope")
 	return Route{
@@ -177,6 +182,7 @@ func (p *parser) route(path string, raw json.RawMessage) Route {
 	}
 }
 
+// dns reads the dns of a result or of a configuration.
 func (p *parser) dns(path string, raw json.RawMessage) DNS {
 	if raw == nil {
 		return DNS{}
@@ -191,6 +197,7 @@ func (p *parser) dns(path string, raw json.RawMessage) DNS {
 	}
 }
 
+// str reads a string.
 func (p *parser) str(path string, raw json.RawMessage) string {
 	switch {
 	case raw == nil:
@@ -202,6 +209,7 @@ func (p *parser) str(path string, raw json.RawMessage) string {
 	return unquote(raw)
 }
 
+// strs reads a list of strings.
 func (p *parser) strs(path string, raw json.RawMessage) []string {
 	var list []string
 	for i, e := range p.list(path, raw) {

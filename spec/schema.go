@@ -47,6 +47,8 @@ type rule struct {
 	whole    func(c *checker, path string, v any) // what no single member tells
 }
 
+// checkDoc decodes a document and compares it with a rule. Numbers stay text,
+// so that large ones keep their value.
 func checkDoc(doc []byte, r *rule) []Problem {
 	d := json.NewDecoder(bytes.NewReader(doc))
 	d.UseNumber()
@@ -69,6 +71,7 @@ func (c *checker) add(path, format string, args ...any) {
 	c.found = append(c.found, Problem{path, fmt.Sprintf(format, args...)})
 }
 
+// check compares one value with its rule.
 func (c *checker) check(path string, v any, r *rule) {
 	kind := jsonKind(v)
 	if kind != r.kind {
@@ -94,6 +97,7 @@ func (c *checker) check(path string, v any, r *rule) {
 	}
 }
 
+// object looks for what is missing, then at each member that has a rule.
 func (c *checker) object(path string, v map[string]any, r *rule) {
 	for _, name := range r.required {
 		if _, ok := v[name]; !ok {
@@ -116,6 +120,7 @@ func (c *checker) object(path string, v map[string]any, r *rule) {
 	}
 }
 
+// string checks the length, in characters, and the text.
 func (c *checker) string(path, s string, r *rule) {
 	n := int64(utf8.RuneCountInString(s))
 	if n < r.min || r.max != 0 && n > r.max {
@@ -183,6 +188,11 @@ func indexes(c *checker, path string, v any) {
 	}
 }
 
+// The texts that schemas give as patterns: each function says what is wrong,
+// or nothing.
+
+// versionText is the pattern of cniVersion: exactly three numbers, which is
+// stricter than [ParseVersion].
 func versionText(s string) string {
 	parts := strings.Split(s, ".")
 	for _, p := range parts {
@@ -193,6 +203,7 @@ func versionText(s string) string {
 	return ""
 }
 
+// nameText is the pattern of a network's name.
 func nameText(s string) string {
 	if !plain(s) {
 		return "is not a letter or digit followed by letters, digits, _, . and -"
@@ -200,6 +211,7 @@ func nameText(s string) string {
 	return ""
 }
 
+// macText is the pattern of mac: six octets, so not InfiniBand's twenty.
 func macText(s string) string {
 	ok := len(s) == 17
 	for i := 0; ok && i < len(s); i++ {
@@ -215,6 +227,7 @@ func macText(s string) string {
 	return ""
 }
 
+// addrText takes an address of either family.
 func addrText(s string) string {
 	if _, err := netip.ParseAddr(s); err != nil {
 		return "is not an IP address"
@@ -222,6 +235,7 @@ func addrText(s string) string {
 	return ""
 }
 
+// prefixText takes an address with a prefix length.
 func prefixText(s string) string {
 	if _, err := netip.ParsePrefix(s); err != nil {
 		return "is not an IP address with a prefix length"
@@ -229,6 +243,7 @@ func prefixText(s string) string {
 	return ""
 }
 
+// protocolText is the list of protocols of a port mapping.
 func protocolText(s string) string {
 	if s != "tcp" && s != "udp" && s != "sctp" {
 		return "is not tcp, udp or sctp"

@@ -40,6 +40,7 @@ func resultRule() *rule {
 	return r
 }
 
+// routeRule is shared by results and the ipam of a configuration.
 func routeRule() *rule {
 	return objectRule(map[string]*rule{
 		"dst":    textRule(prefixText),
@@ -49,6 +50,7 @@ func routeRule() *rule {
 	}, "dst")
 }
 
+// dnsRule is shared by results, configurations and runtimeConfig.
 func dnsRule() *rule {
 	return objectRule(map[string]*rule{
 		"nameservers": listRule(textRule(addrText)),
@@ -80,6 +82,7 @@ func confRule() *rule {
 	}, "cniVersion", "name", "type")
 }
 
+// ipamRule has the keys of host-local; other plugins may have any.
 func ipamRule() *rule {
 	return objectRule(map[string]*rule{
 		"type":       stringRule(),
@@ -94,6 +97,7 @@ func ipamRule() *rule {
 	}, "type")
 }
 
+// rangeRule is an element of ipam.ranges and of runtimeConfig.ipRanges.
 func rangeRule() *rule {
 	return objectRule(map[string]*rule{
 		"subnet":     textRule(prefixText),
@@ -103,6 +107,7 @@ func rangeRule() *rule {
 	})
 }
 
+// runtimeRule is what runtimes insert for the capabilities of a plugin.
 func runtimeRule() *rule {
 	rate := intRule(0, math.MaxInt64)
 	return objectRule(map[string]*rule{

@@ -115,6 +115,8 @@ func (r *Result) first(is4 bool, ifName string) *IP {
 // in the order of the specification, since then sorted as the reference does.
 type shape struct{ newest bool }
 
+// iface writes an element of interfaces; mtu, socketPath and pciID are the
+// newest family's, and the name is always there.
 func (s shape) iface(i Interface) object {
 	o := object{sorted: s.newest, extra: i.extra}
 	o.raw("name", quote(i.Name))
@@ -130,6 +132,8 @@ func (s shape) iface(i Interface) object {
 	return o
 }
 
+// ip writes an element of ips; the version, which older ones need, follows
+// from the address.
 func (s shape) ip(ip IP, interfaces int) object {
 	o := object{sorted: s.newest, extra: ip.extra}
 	if !s.newest {
@@ -161,6 +165,7 @@ func (s shape) route(r Route) object {
 	return o
 }
 
+// dns writes dns, {} if there is nothing in it.
 func (s shape) dns(d DNS) []byte {
 	o := object{sorted: s.newest, extra: d.extra}
 	o.strs("nameservers", d.Nameservers)
@@ -177,33 +182,39 @@ type object struct {
 	ms     []Member
 }
 
+// raw adds a member with a value that is JSON.
 func (o *object) raw(key string, value []byte) { o.ms = append(o.ms, Member{Name: key, Value: value}) }
 
+// str adds a string that is not empty.
 func (o *object) str(key, s string) {
 	if s != "" {
 		o.raw(key, quote(s))
 	}
 }
 
+// num adds a number that is not 0.
 func (o *object) num(key string, n int) {
 	if n != 0 {
 		o.optNum(key, &n)
 	}
 }
 
-// optNum writes a number also if it is 0.
+// optNum adds a number, also 0, unless the pointer is nil.
 func (o *object) optNum(key string, n *int) {
 	if n != nil {
 		o.raw(key, strconv.AppendInt(nil, int64(*n), 10))
 	}
 }
 
+// addr adds an address that is set.
 func (o *object) addr(key string, a netip.Addr) {
 	if a.IsValid() {
 		o.str(key, a.String())
 	}
 }
 
+// strs adds a list of strings that is not empty: a list is never null, and
+// an empty one says no more than none.
 func (o *object) strs(key string, list []string) {
 	if len(list) == 0 {
 		return
@@ -215,6 +226,7 @@ func (o *object) strs(key string, list []string) {
 	o.raw(key, append(b, ']'))
 }
 
+// list adds a list of n objects if there is any.
 func (o *object) list(key string, n int, element func(i int) object) {
 	if n == 0 {
 		return
