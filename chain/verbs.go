@@ -13,8 +13,7 @@ import (
 )
 
 // Del runs DEL for all plugins in reverse, with what the ADD was told and
-// answered, and forgets the attachment. The list may have a name only when
-// its configuration is gone; the cached one serves then.
+// answered, and forgets the attachment.
 func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 	a := t.on(l)
 	if err := checkNames(a); err != nil {
@@ -117,7 +116,7 @@ func (r *Runner) recall(l *List, t Target, e *Entry) (*List, Target) {
 	if bytes.Equal(l.doc, e.Config) {
 		return l, t
 	}
-	old, err := e.list()
+	old, err := e.List()
 	if err != nil {
 		r.Warn("%s: cached configuration: %v", e.Attachment(), err)
 		return l, t
@@ -128,9 +127,9 @@ func (r *Runner) recall(l *List, t Target, e *Entry) (*List, Target) {
 	return old, t
 }
 
-// list reads the cached configuration: a list, or a single one as libcni's
+// List reads the cached configuration: a list, or a single one as libcni's
 // older interface keeps it.
-func (e *Entry) list() (*List, error) {
+func (e *Entry) List() (*List, error) {
 	l, err := Parse(e.Config)
 	if err != nil || len(l.Plugins) == 0 {
 		single, serr := ParseSingle(e.Config)

@@ -1,0 +1,276 @@
+package applets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"cnibox/chain"
+	"cnibox/spec"
+)
+
+func init() {
+	register(&Applet{
+		Name:    "cni-exec",
+		Summary: "runtime: attach network namespaces, and run commands in one",
+		Help:    cniExecHelp,
+		Main:    cniExec,
+	})
+}
+
+// The exit codes of cni-exec: cnitool's, and one for a wrong command line.
+const (
+	exitOK = iota
+	exitError
+	exitUsage
+)
+
+// A cniExecCall is one call of cni-exec.
+type cniExecCall struct {
+	Process
+	*execFlags
+	verb    string
+	network string
+	target  chain.Target
+	runner  *chain.Runner
+}
+
+// cniExec is the program: verb, network, namespace, flags.
+func cniExec(ctx context.Context, p Process) int {
+	if len(p.Args) == 0 || isHelp(p.Args[0]) {
+		fmt.Fprint(p.Stdout, cniExecHelp)
+		return exitOK
+	}
+	f, operands, command, err := parseExecFlags(p.Args, p.Getenv)
+	if err == nil && len(operands) == 0 {
+		err = errors.New("no verb")
+	}
+	if err != nil {
+		return wrongCall(p, err)
+	}
+	if f.help {
+		fmt.Fprint(p.Stdout, cniExecHelp)
+		return exitOK
+	}
+	c := &cniExecCall{Process: p, execFlags: f, verb: operands[0]}
+	if c.verb == "run" {
+		return c.run(ctx, operands[1:], command)
+	}
+	if command != nil {
+		return wrongCall(p, fmt.Errorf("%s takes no command: only run does", c.verb))
+	}
+	return c.dispatch(ctx, operands[1:])
+}
+
+// dispatch runs one verb of the specification.
+func (c *cniExecCall) dispatch(ctx context.Context, operands []string) int {
+	verbs := map[string]func(context.Context) error{
+		"add": c.add, "del": c.del, "check": c.check, "get": c.get,
+		"gc": c.gc, "status": c.status, "version": c.version,
+	}
+	do, ok := verbs[c.verb]
+	if !ok {
+		return wrongCall(c.Process, fmt.Errorf("unknown verb %q", c.verb))
+	}
+	if err := c.operands(operands); err != nil {
+		return wrongCall(c.Process, fmt.Errorf("%s: %w", c.verb, err))
+	}
+	if err := c.prepare(); err != nil {
+		return c.fail(err)
+	}
+	if err := do(ctx); err != nil {
+		return c.fail(err)
+	}
+	return exitOK
+}
+
+// operands reads network and namespace; cnitool wants a namespace for gc and
+// status as well and does not use it.
+func (c *cniExecCall) operands(operands []string) error {
+	most := 2
+	switch {
+	case len(operands) == 0 && c.verb == "version":
+		return nil
+	case len(operands) == 0:
+		return errors.New("NETWORK is missing")
+	case len(operands) > most:
+		return fmt.Errorf("%q is one operand too many", operands[most])
+	}
+	c.network = operands[0]
+	if c.verb == "gc" {
+		if err := c.gcOperands(); err != nil {
+			return err
+		}
+	}
+	if len(operands) == most {
+		path, err := filepath.Abs(operands[1])
+		if err != nil {
+			return err
+		}
+		c.target.NetNS = path
+		return nil
+	}
+	switch c.verb {
+	case "add":
+		return errors.New("NETNS is missing: the path of a network namespace, as /run/netns/NAME")
+	case "del", "check", "get":
+		if c.containerID == "" {
+			return errors.New("NETNS is missing; without it --container-id has to name the attachment")
+		}
+	}
+	return nil
+}
+
+// prepare fills in the target and the runner.
+func (c *cniExecCall) prepare() error {
+	t := &c.target
+	t.ContainerID, t.IfName = c.containerID, c.ifName
+	if t.ContainerID == "" {
+		t.ContainerID = derivedID(t.NetNS)
+	}
+	override := c.Getenv("CNI_NETNS_OVERRIDE")
+	t.NetNSOverride = strings.EqualFold(override, "true") || override == "1"
+	var err error
+	if t.Args, err = cniArgs(c.Getenv("CNI_ARGS")); err != nil {
+		return err
+	}
+	if t.Capabilities, err = c.capabilities(c.Getenv("CAP_ARGS")); err != nil {
+		return err
+	}
+	c.setRunner()
+	return nil
+}
+
+func (c *cniExecCall) setRunner() {
+	local := c.invoker(filepath.SplitList(c.path))
+	local.Timeout = c.timeout
+	c.runner = &chain.Runner{
+		Invoker: local, Cache: &chain.Cache{Dir: c.cacheDir}, Path: c.path, KeepGoing: c.keepGoing, Retries: c.retries,
+		Warn: func(format string, args ...any) {
+			fmt.Fprintf(c.Stderr, "cni-exec: %s\n", fmt.Sprintf(format, args...))
+		},
+	}
+}
+
+// load finds the configuration of the network. For an attachment that is known
+// the cached one will do.
+func (c *cniExecCall) load() (*chain.List, error) {
+	l, err := c.lookup(c.network)
+	if err == nil || !errors.Is(err, os.ErrNotExist) {
+		return l, err
+	}
+	a := spec.Attachment{Network: c.network, ContainerID: c.target.ContainerID, IfName: c.target.IfName}
+	switch c.verb {
+	case "del", "check", "get":
+		if e, cerr := c.runner.Cache.Lookup(a); cerr == nil {
+			return e.List()
+		}
+	}
+	return nil, err
+}
+
+// lookup loads a network: from the folder, or the embedded one if the folder
+// has none at all.
+func (c *cniExecCall) lookup(network string) (*chain.List, error) {
+	l, err := chain.Load(c.confDir, network)
+	if err == nil || network != defaultNetwork || !errors.Is(err, os.ErrNotExist) {
+		return l, err
+	}
+	if names, broken := chain.Networks(c.confDir); len(names)+len(broken) > 0 {
+		return nil, err
+	}
+	return c.embedded()
+}
+
+func (c *cniExecCall) add(ctx context.Context) error {
+	l, err := c.load()
+	if err != nil {
+		return err
+	}
+	res, err := c.runner.Add(ctx, l, c.target)
+	if err != nil {
+		return err
+	}
+	return c.print(l, res)
+}
+
+func (c *cniExecCall) del(ctx context.Context) error {
+	l, err := c.load()
+	if err != nil {
+		return err
+	}
+	return c.runner.Del(ctx, l, c.target)
+}
+
+func (c *cniExecCall) check(ctx context.Context) error {
+	l, err := c.load()
+	if err != nil {
+		return err
+	}
+	return c.runner.Check(ctx, l, c.target)
+}
+
+func (c *cniExecCall) get(ctx context.Context) error {
+	l, err := c.load()
+	if err != nil {
+		return err
+	}
+	res, err := c.runner.Get(ctx, l, c.target)
+	if err != nil {
+		return err
+	}
+	return c.print(l, res)
+}
+
+func (c *cniExecCall) status(ctx context.Context) error {
+	l, err := c.load()
+	if err != nil {
+		return err
+	}
+	return c.runner.Status(ctx, l)
+}
+
+// version tells our own version, and of a network's plugins which versions of
+// the specification they serve.
+func (c *cniExecCall) version(ctx context.Context) error {
+	if c.network == "" {
+		about(&Applet{Name: "cni-exec"}, c.Stdout)
+		return nil
+	}
+	l, err := c.load()
+	if err != nil {
+		return err
+	}
+	local := c.invoker(filepath.SplitList(c.path))
+	local.Timeout = c.timeout
+	var errs []error
+	for _, p := range l.Plugins {
+		file, versions, err := local.Versions(ctx, p.Type)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("plugin %s: %w", p.Type, err))
+			continue
+		}
+		if file == "" {
+			file = "built in"
+		}
+		fmt.Fprintf(c.Stdout, "%s (%s): %s\n", p.Type, file, strings.Join(versions, " "))
+	}
+	return errors.Join(errs...)
+}
+
+// print writes a result in the version of the list.
+func (c *cniExecCall) print(l *chain.List, res *spec.Result) error {
+	v, err := spec.ParseVersion(l.CNIVersion)
+	if err != nil {
+		return err
+	}
+	doc, err := res.EncodeFor(v, c.target.IfName)
+	if err != nil {
+		return err
+	}
+	_, err = c.Stdout.Write(append(doc, '\n'))
+	return err
+}

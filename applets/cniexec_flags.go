@@ -1,0 +1,263 @@
+package applets
+
+import (
+	"cmp"
+	"crypto/sha512"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"cnibox/chain"
+	"cnibox/spec"
+)
+
+const cniExecHelp = `cni-exec attaches network namespaces to networks, as the CNI specification
+tells a runtime to. Plugins of this binary run in one process; others are
+found on CNI_PATH and started.
+
+  cni-exec add     NETWORK NETNS    attach; prints the result
+  cni-exec check   NETWORK NETNS    is it still as add left it?
+  cni-exec get     NETWORK NETNS    print the result again
+  cni-exec del     NETWORK NETNS    detach; no error if it is gone
+  cni-exec gc      NETWORK          delete attachments that nobody needs; see --valid
+  cni-exec status  NETWORK          could add work now?
+  cni-exec version [NETWORK]        versions of this program or of the plugins
+  cni-exec run [--net NETWORK]… -- COMMAND [ARGUMENT]…
+                                    run a command in a new, attached namespace
+                                    and take all down when it ends
+
+NETWORK is the name in a configuration in --conf-dir, NETNS the path of a network
+namespace (/run/netns/NAME, /proc/PID/ns/net). Where --conf-dir holds nothing,
+the network "cnibox" is there all the same: a bridge with port mapping.
+
+  -i, --ifname NAME      interface in the namespace; default eth0; of run: of the
+                         first network, the others count up
+      --container-id ID  default: derived from NETNS as cnitool does
+      --conf-dir DIR     configurations; default /etc/cni/net.d
+      --path DIR[:DIR]   plugins that are not built in; default: built in ones only
+      --cache-dir DIR    what add was told and answered; default /var/lib/cni
+      --timeout TIME     of one plugin, as 90s or 2m; default 60s
+      --retries N        try an add again that says "try again later"
+  -p, --publish [IP:]HOST:CONTAINER[/tcp|udp|sctp]
+                         add, run: make a container port a host port; repeatable
+      --keep-going       del: run all plugins even if one fails
+      --valid ID/IFNAME  gc: keep this attachment; repeatable
+      --valid-live       gc: keep all whose namespace exists
+      --all              gc: keep none
+      --dry-run          gc: only print what would be deleted
+      --net NETWORK      run: attach to this network; repeatable
+      --json             print errors as JSON on stdout
+
+Environment, as cnitool has it: NETCONFPATH (--conf-dir), CNI_PATH (--path),
+CNI_IFNAME (--ifname), CNI_CONTAINERID (--container-id), CNI_ARGS (KEY=VALUE;…),
+CAP_ARGS (JSON object of capability arguments). Flags go first. del, check and get use
+the arguments of the add unless others are given.
+
+Exit code: 0; 1 after an error, told on stderr; 2 for a wrong command line;
+of run: the command's.
+`
+
+// execFlags are the flags of cni-exec.
+type execFlags struct {
+	ifName, containerID, confDir, path, cacheDir string
+	timeout                                      time.Duration // 0: the default
+	retries                                      int
+	keepGoing, all, live, dryRun, json, help     bool
+	valid, nets, publish                         []string
+}
+
+// bind returns where the value of a flag goes, by type; nil: no such flag.
+func (f *execFlags) bind(name string) any {
+	switch name {
+	case "-i", "--ifname":
+		return &f.ifName
+	case "--container-id":
+		return &f.containerID
+	case "--conf-dir":
+		return &f.confDir
+	case "--path":
+		return &f.path
+	case "--cache-dir":
+		return &f.cacheDir
+	case "--timeout":
+		return &f.timeout
+	case "--retries":
+		return &f.retries
+	case "--keep-going":
+		return &f.keepGoing
+	case "--all":
+		return &f.all
+	case "--valid-live":
+		return &f.live
+	case "--dry-run":
+		return &f.dryRun
+	case "--json":
+		return &f.json
+	case "-h", "--help":
+		return &f.help
+	case "--valid":
+		return &f.valid
+	case "--net":
+		return &f.nets
+	case "-p", "--publish":
+		return &f.publish
+	}
+	return nil
+}
+
+// parseExecFlags reads flags wherever they stand among the operands, up to "--",
+// behind which the command is; it is nil without "--".
+func parseExecFlags(args []string, getenv func(string) string) (f *execFlags, operands, command []string, err error) {
+	f = &execFlags{
+		ifName:      cmp.Or(getenv("CNI_IFNAME"), "eth0"),
+		containerID: getenv("CNI_CONTAINERID"),
+		confDir:     cmp.Or(getenv("NETCONFPATH"), "/etc/cni/net.d"),
+		path:        getenv("CNI_PATH"),
+		cacheDir:    chain.DefaultCacheDir,
+	}
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		if arg == "--" {
+			return f, operands, append([]string{}, args[i+1:]...), nil
+		}
+		if !strings.HasPrefix(arg, "-") || arg == "-" {
+			operands = append(operands, arg)
+			continue
+		}
+		name, value, given := strings.Cut(arg, "=")
+		to := f.bind(name)
+		if _, isBool := to.(*bool); !given && !isBool && to != nil {
+			if i++; i == len(args) {
+				return nil, nil, nil, fmt.Errorf("%s needs a value", name)
+			}
+			value = args[i]
+		}
+		if err := setFlag(to, name, value, given); err != nil {
+			return nil, nil, nil, err
+		}
+	}
+	return f, operands, nil, nil
+}
+
+// setFlag stores the value of one flag.
+func setFlag(to any, name, value string, given bool) (err error) {
+	switch to := to.(type) {
+	case *string:
+		*to = value
+	case *[]string:
+		*to = append(*to, value)
+	case *int:
+		*to, err = strconv.Atoi(value)
+	case *time.Duration:
+		*to, err = time.ParseDuration(value)
+		if err == nil && *to <= 0 {
+			err = fmt.Errorf("it must be more than 0")
+		}
+	case *bool:
+		*to = true
+		if given {
+			*to, err = strconv.ParseBool(value)
+		}
+	default:
+		return fmt.Errorf("unknown flag %s", name)
+	}
+	if err != nil {
+		return fmt.Errorf("%s %q: %w", name, value, err)
+	}
+	return nil
+}
+
+// derivedID is the container ID that cnitool makes of a namespace's path.
+func derivedID(netns string) string {
+	sum := sha512.Sum512([]byte(netns))
+	return "cnitool-" + hex.EncodeToString(sum[:10])
+}
+
+// cniArgs reads CNI_ARGS in order; nil: none were given.
+func cniArgs(s string) (pairs [][2]string, err error) {
+	for _, pair := range strings.Split(s, ";") {
+		if pair == "" {
+			continue
+		}
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok || key == "" {
+			return nil, spec.Errorf(spec.CodeEnv, "CNI_ARGS: invalid pair %q: it must be KEY=VALUE", pair)
+		}
+		pairs = append(pairs, [2]string{key, value})
+	}
+	return pairs, nil
+}
+
+// capabilities reads CAP_ARGS and adds the published ports; nil: none were given.
+func (f *execFlags) capabilities(s string) (caps map[string]json.RawMessage, err error) {
+	if s != "" {
+		if err := json.Unmarshal([]byte(s), &caps); err != nil {
+			return nil, spec.Errorf(spec.CodeEnv, "CAP_ARGS is not a JSON object: %w", err)
+		}
+	}
+	if len(f.publish) == 0 {
+		return caps, nil
+	}
+	var ports []publishedPort
+	if raw := caps["portMappings"]; raw != nil {
+		if err := json.Unmarshal(raw, &ports); err != nil {
+			return nil, spec.Errorf(spec.CodeEnv, "CAP_ARGS: portMappings: %w", err)
+		}
+	}
+	for _, p := range f.publish {
+		port, err := parsePublish(p)
+		if err != nil {
+			return nil, err
+		}
+		ports = append(ports, port)
+	}
+	if caps == nil {
+		caps = make(map[string]json.RawMessage)
+	}
+	caps["portMappings"], err = json.Marshal(ports)
+	return caps, err
+}
+
+// publishedPort is an entry of the capability portMappings.
+type publishedPort struct {
+	HostPort      uint16 `json:"hostPort"`
+	ContainerPort uint16 `json:"containerPort"`
+	Protocol      string `json:"protocol"`
+	HostIP        string `json:"hostIP,omitempty"`
+}
+
+// parsePublish reads [IP:]HOST:CONTAINER[/PROTOCOL], an IPv6 address in brackets.
+func parsePublish(s string) (p publishedPort, err error) {
+	ports, protocol, _ := strings.Cut(s, "/")
+	p.Protocol = cmp.Or(protocol, "tcp")
+	rest, container, ok := cutLast(ports, ":")
+	ip, host, _ := cutLast(rest, ":")
+	p.HostIP = strings.Trim(ip, "[]")
+	var errs [2]error
+	p.HostPort, errs[0] = parsePort(host)
+	p.ContainerPort, errs[1] = parsePort(container)
+	if !ok || errs[0] != nil || errs[1] != nil {
+		return p, spec.Errorf(spec.CodeConfig, "--publish %q is not [IP:]HOST:CONTAINER[/PROTOCOL]", s)
+	}
+	return p, nil
+}
+
+func parsePort(s string) (uint16, error) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	if n == 0 && err == nil {
+		err = strconv.ErrRange
+	}
+	return uint16(n), err
+}
+
+// cutLast cuts at the last sep; without one all of s is after it.
+func cutLast(s, sep string) (before, after string, found bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return "", s, false
+	}
+	return s[:i], s[i+len(sep):], true
+}

@@ -1,0 +1,72 @@
+package applets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"cnibox/spec"
+)
+
+// gcOperands makes sure that the caller says what is to stay: a gc that
+// deletes everything because nothing was said is nobody's wish.
+func (c *cniExecCall) gcOperands() error {
+	said := 0
+	for _, b := range []bool{len(c.valid) > 0, c.live, c.all} {
+		if b {
+			said++
+		}
+	}
+	switch {
+	case said == 0:
+		return errors.New("what is to stay? give --valid ID/IFNAME for each attachment, or --valid-live, or --all to delete every one")
+	case c.all && said > 1:
+		return errors.New("--all keeps nothing, so --valid and --valid-live make no sense with it")
+	}
+	_, err := c.validSet()
+	return err
+}
+
+// validSet returns what --valid names.
+func (c *cniExecCall) validSet() ([]spec.Attachment, error) {
+	var set []spec.Attachment
+	for _, s := range c.valid {
+		id, ifName, ok := strings.Cut(s, "/")
+		if !ok {
+			return nil, fmt.Errorf("--valid %q is not ID/IFNAME", s)
+		}
+		if err := errors.Join(spec.CheckContainerID(id), spec.CheckIfName(ifName)); err != nil {
+			return nil, fmt.Errorf("--valid %q: %w", s, err)
+		}
+		set = append(set, spec.Attachment{Network: c.network, ContainerID: id, IfName: ifName})
+	}
+	return set, nil
+}
+
+func (c *cniExecCall) gc(ctx context.Context) error {
+	valid, err := c.validSet()
+	if err != nil {
+		return err
+	}
+	if c.live {
+		live, err := c.runner.Cache.Attached(c.network)
+		if err != nil {
+			return err
+		}
+		valid = append(valid, live...)
+	}
+	l, err := c.load()
+	if err != nil {
+		return err
+	}
+	stale, err := c.runner.GC(ctx, l, valid, c.dryRun)
+	done := "deleted"
+	if c.dryRun {
+		done = "would delete"
+	}
+	for _, a := range stale {
+		c.runner.Warn("%s %s", done, a)
+	}
+	return err
+}

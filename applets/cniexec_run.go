@@ -1,0 +1,267 @@
+package applets
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/chain"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// runPrefix begins the container IDs that run makes up, by which the next run
+// knows what one that was killed has left.
+const runPrefix = "cnirun-"
+
+// takeDown is for detaching a namespace when its command has ended.
+const takeDown = 30 * time.Second
+
+// A sandbox is the namespace of one run and what is attached to it.
+type sandbox struct {
+	*cniExecCall
+	ns       *rtnl.NS
+	attached []attached
+	dns      spec.DNS // of the first network that has any
+}
+
+type attached struct {
+	list   *chain.List
+	target chain.Target
+}
+
+// run makes a network namespace, attaches it, runs the command in it and takes
+// all down again, however the command ends. What a killed run leaves behind is
+// deleted by the next one.
+func (c *cniExecCall) run(ctx context.Context, operands, command []string) int {
+	switch {
+	case len(operands) > 0:
+		return wrongCall(c.Process, fmt.Errorf(`run: %q stands before "--": networks are named with --net, the command comes after "--"`, operands[0]))
+	case len(command) == 0:
+		return wrongCall(c.Process, errors.New(`run: the command is missing: cni-exec run -- COMMAND`))
+	}
+	if err := c.prepare(); err != nil {
+		return c.fail(err)
+	}
+	c.target.ContainerID = c.containerID
+	if c.containerID == "" {
+		c.target.ContainerID = runPrefix + randomHex()
+	}
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
+	defer signal.Stop(signals)
+
+	lists, err := c.runLists()
+	if err != nil {
+		return c.fail(err)
+	}
+	ours := func(a spec.Attachment) bool { return strings.HasPrefix(a.ContainerID, runPrefix) }
+	if err := c.runner.Reap(ctx, ours); err != nil {
+		c.runner.Warn("leftovers of a killed run: %v", err)
+	}
+	s := &sandbox{cniExecCall: c}
+	exit, err := s.live(ctx, lists, command, signals)
+	if err != nil {
+		c.fail(err)
+	}
+	return exit
+}
+
+// runLists loads the networks asked for: without --net the default one, or the
+// only one that is configured.
+func (c *cniExecCall) runLists() ([]*chain.List, error) {
+	names := c.nets
+	if len(names) == 0 {
+		configured, _ := chain.Networks(c.confDir)
+		switch len(configured) {
+		case 0:
+			names = []string{defaultNetwork}
+		case 1:
+			names = configured
+		default:
+			return nil, spec.Errorf(spec.CodeConfig, "which network? name it with --net: %s", strings.Join(configured, ", "))
+		}
+	}
+	lists := make([]*chain.List, len(names))
+	for i, name := range names {
+		l, err := c.lookup(name)
+		if err != nil {
+			return nil, err
+		}
+		lists[i] = l
+	}
+	return lists, nil
+}
+
+// live is the whole life of the sandbox; the exit code is the command's.
+func (s *sandbox) live(ctx context.Context, lists []*chain.List, command []string, signals <-chan os.Signal) (exit int, err error) {
+	if s.ns, err = rtnl.NewNS(); err != nil {
+		return exitError, fmt.Errorf("make a network namespace: %w", err)
+	}
+	defer s.ns.Close()
+	// Open in this process alone, so that it is gone when the process is, and
+	// yet a path that started plugins can use.
+	s.target.NetNS = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), s.ns.FD())
+	defer func() {
+		if derr := s.detach(ctx); derr != nil {
+			err = errors.Join(err, derr)
+			exit = max(exit, exitError)
+		}
+	}()
+	if err := upLo(s.ns); err != nil {
+		return exitError, fmt.Errorf("bring lo up: %w", err)
+	}
+	if err := s.attach(ctx, lists, signals); err != nil {
+		return exitError, err
+	}
+	var runErr error
+	err = s.ns.Do(func() error {
+		s.bindResolvConf()
+		cmd := chain.Command{
+			Args: command, Environ: s.Environ, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Signals: signals,
+		}
+		exit, runErr = cmd.Run()
+		return nil
+	})
+	if err != nil {
+		return exitError, err
+	}
+	return exit, runErr
+}
+
+func upLo(ns *rtnl.NS) error {
+	conn, err := rtnl.Dial(ns)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	const lo = 1 // always the first link of a namespace
+	up := true
+	return conn.SetLink(lo, rtnl.LinkChange{Up: &up})
+}
+
+// attach adds the networks one after another. A signal ends it.
+func (s *sandbox) attach(ctx context.Context, lists []*chain.List, signals <-chan os.Signal) error {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		select {
+		case <-signals:
+			cancel()
+		case <-done:
+		}
+	}()
+	defer func() { close(done); <-stopped; cancel() }()
+	for i, l := range lists {
+		t := s.target
+		t.IfName = nthName(s.ifName, i)
+		s.network = l.Name
+		res, err := s.runner.Add(ctx, l, t)
+		if err != nil {
+			return err
+		}
+		s.attached = append(s.attached, attached{l, t})
+		if len(s.dns.Nameservers) == 0 {
+			s.dns = res.DNS
+		}
+	}
+	return ctx.Err()
+}
+
+// nthName counts up from the first interface's name: eth0, eth1.
+func nthName(first string, n int) string {
+	if n == 0 {
+		return first
+	}
+	return fmt.Sprintf("%s%d", strings.TrimRight(first, "0123456789"), n)
+}
+
+// detach deletes the attachments in reverse, going on past failures.
+func (s *sandbox) detach(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeDown)
+	defer cancel()
+	s.runner.KeepGoing = true
+	var errs []error
+	for i := len(s.attached) - 1; i >= 0; i-- {
+		a := s.attached[i]
+		if err := s.runner.Del(ctx, a.list, a.target); err != nil {
+			errs = append(errs, fmt.Errorf("detach %s: %w", a.list.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// bindResolvConf puts the networks' name servers over /etc/resolv.conf, seen by
+// this thread and the command alone. Without the privilege, or without that
+// file, the command sees the host's.
+func (s *sandbox) bindResolvConf() {
+	if len(s.dns.Nameservers) == 0 {
+		return
+	}
+	if err := bindText(resolvText(s.dns), "/etc/resolv.conf"); err != nil {
+		s.runner.Warn("the command sees the host's /etc/resolv.conf: %v", err)
+	}
+}
+
+// bindText makes a mount namespace for the calling thread, in which the file
+// reads as text.
+func bindText(text, file string) error {
+	if _, err := os.Stat(file); err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp("", "cni-exec-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name()) // the mount keeps it
+	_, err = tmp.WriteString(text)
+	if err := errors.Join(err, tmp.Chmod(0o644), tmp.Close()); err != nil {
+		return err
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return os.NewSyscallError("unshare", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
+		return os.NewSyscallError("mount", err)
+	}
+	return os.NewSyscallError("mount", unix.Mount(tmp.Name(), file, "", unix.MS_BIND, ""))
+}
+
+// resolvText is the result's DNS in the form of resolv.conf(5).
+func resolvText(d spec.DNS) string {
+	var b strings.Builder
+	for _, n := range d.Nameservers {
+		b.WriteString("nameserver " + oneLine(n) + "\n")
+	}
+	if d.Domain != "" {
+		b.WriteString("domain " + oneLine(d.Domain) + "\n")
+	}
+	for _, list := range []struct {
+		key   string
+		words []string
+	}{{"search", d.Search}, {"options", d.Options}} {
+		if len(list.words) > 0 {
+			b.WriteString(list.key + " " + oneLine(strings.Join(list.words, " ")) + "\n")
+		}
+	}
+	return b.String()
+}
+
+// oneLine keeps a plugin from writing lines of its own.
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+func randomHex() string {
+	var b [6]byte
+	rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
