@@ -91,6 +91,9 @@ func (x *Tx) all(kinds []Kind) []*slot {
 			continue
 		}
 		x.dumped[in] = true
+		if !x.leftovers().tables[chainID{family: in.table, table: TableName}] {
+			continue
+		}
 		err := x.s.elements(in, func(e element) {
 			p := place{in, string(e.key)}
 			if x.index[p] == nil {
