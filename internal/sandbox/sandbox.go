@@ -1,6 +1,6 @@
 // Package sandbox gives the tools that try cnibox out a host of their own: a
-// process in new network and mount namespaces, in which /run and /var/lib are
-// empty, so that links, rules, leases and caches of the machine are neither
+// process in new network and mount namespaces, in which /run and /var/lib/cni
+// are empty, so that links, rules, leases and caches of the machine are neither
 // seen nor touched. All of it is gone when the process ends, however it ends.
 //
 // It is no part of the product. Tests may use it.
@@ -85,7 +85,7 @@ func attributes() *syscall.SysProcAttr {
 	return a
 }
 
-// Setup empties /run and /var/lib and sets lo up. It refuses to in the
+// Setup empties /run and /var/lib/cni and sets lo up. It refuses to in the
 // namespaces that the process was started from.
 func Setup() error {
 	before := strings.Fields(os.Getenv(marker))
@@ -101,10 +101,11 @@ func Setup() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("keep mounts private: %w", err)
 	}
-	for _, dir := range []string{"/run", "/var/lib"} {
-		if err := unix.Mount("cnibox", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
-			return fmt.Errorf("empty %s: %w", dir, err)
-		}
+	if err := empty("/run"); err != nil {
+		return err
+	}
+	if err := emptyState(); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(pins, 0o755); err != nil {
 		return err

@@ -38,8 +38,17 @@ func look() error {
 	if err != nil || len(links) != 1 || !links[0].Up {
 		return fmt.Errorf("got links %+v, %v; want lo alone, up", links, err)
 	}
-	if left, err := filepath.Glob("/var/lib/*"); err != nil || len(left) > 0 {
-		return fmt.Errorf("/var/lib is not empty: %s %v", left, err)
+	for _, dir := range []string{"/run", "/var/lib/cni"} {
+		entries, err := os.ReadDir(dir)
+		if err != nil || len(entries) > 0 && dir != "/run" || len(entries) > 1 {
+			return fmt.Errorf("%s is not empty: %v %v", dir, entries, err)
+		}
+	}
+	if names, err := filepath.Glob("/var/lib/*"); err != nil || len(names) < 2 {
+		return fmt.Errorf("/var/lib lost its other folders: %s %v", names, err)
+	}
+	if err := os.WriteFile("/var/lib/cni/cnibox-sandbox-test", nil, 0o600); err != nil {
+		return err
 	}
 	if err := os.WriteFile(os.Getenv("LEFTOVER"), nil, 0o600); err != nil {
 		return err
@@ -87,9 +96,11 @@ func TestKernelSandbox(t *testing.T) {
 	if err != nil || code != 7 {
 		t.Fatalf("got exit code %d, %v; want 7", code, err)
 	}
-	if _, err := os.Stat(leftover); !errors.Is(err, os.ErrNotExist) {
-		os.Remove(leftover)
-		t.Errorf("a file of the sandbox is on the machine: %v", err)
+	for _, file := range []string{leftover, "/var/lib/cni/cnibox-sandbox-test"} {
+		if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
+			os.Remove(file)
+			t.Errorf("%s of the sandbox is on the machine: %v", file, err)
+		}
 	}
 }
 
