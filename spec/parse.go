@@ -3,6 +3,7 @@ package spec
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/netip"
 	"strconv"
 )
@@ -224,7 +225,7 @@ func (p *parser) num(path string, raw json.RawMessage) int {
 		return 0
 	}
 	n, err := strconv.ParseUint(string(raw), 10, 32)
-	if err != nil {
+	if err != nil || n > math.MaxInt { // int has 32 bits on small boards
 		p.fail(path, "%.40s is not an integer from 0 to 4294967295", raw)
 	}
 	return int(n)

@@ -100,6 +100,7 @@ func TestPrevResult(t *testing.T) {
 		"empty version":       {version: "0.4.0", prev: `{"cniVersion":"","ips":[{"address":"10.1.0.2/16","version":"4"}]}`, want: `"10.1.0.2/16"`},
 		"no version anywhere": {version: "", prev: `{"ip4":{"ip":"10.1.0.2/16"}}`, want: `"10.1.0.2/16"`},
 		"unknown members":     {version: "1.1.0", prev: `{"x":{"y":9007199254740993}}`, want: `"x":{"y":9007199254740993}`},
+		"ip of 0.3.0":         {version: "0.3.0", prev: `{"ip":[{"address":"10.1.0.2/16"}]}`, want: `"ips":[{"address":"10.1.0.2/16"}]`},
 		"a list":              {version: "1.0.0", prev: `[]`, text: "prevResult: an array where an object is due"},
 		"unknown version":     {version: "1.0.0", prev: `{"cniVersion":"2.0.0"}`, text: `prevResult: unsupported CNI result version "2.0.0"`},
 		"bad index":           {version: "1.0.0", prev: `{"ips":[{"address":"10.1.0.2/16","interface":0}]}`, text: "prevResult: ips[0].interface: 0 is outside the list of 0 interfaces"},
