@@ -74,9 +74,6 @@ type Store struct {
 // reads none of them yet. The name of the network must be one, see
 // [spec.CheckNetworkName], since it becomes a path.
 func Open(ctx context.Context, dir, network string, o Options) (*Store, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("data directory: %w", err)
-	}
 	return open(ctx, dir, network, o, unix.LOCK_EX, true)
 }
 
@@ -101,7 +98,7 @@ func open(ctx context.Context, dir, network string, o Options, how int, create b
 		o.Warn = func(string, ...any) {}
 	}
 	none := folder{fd: -1}
-	s := &Store{o: o, network: network, readOnly: how == unix.LOCK_SH, leases: none, own: none, indexFile: -1}
+	s := &Store{o: o, network: network, readOnly: how == unix.LOCK_SH, data: none, leases: none, own: none, indexFile: -1}
 	err := s.openFolders(dir, create)
 	if err == nil {
 		s.unlock, err = s.lock(ctx, how)
@@ -114,6 +111,11 @@ func open(ctx context.Context, dir, network string, o Options, how int, create b
 }
 
 func (s *Store) openFolders(dir string, create bool) (err error) {
+	if create {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
 	if s.data, err = openFolder(dir); err != nil {
 		return err
 	}

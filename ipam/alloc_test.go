@@ -1,0 +1,256 @@
+package ipam_test
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"cnibox/ipam"
+	"cnibox/spec"
+)
+
+// span is a set with one range.
+func span(subnet, start, end string) ipam.RangeSet {
+	return ipam.RangeSet{{Subnet: netip.MustParsePrefix(subnet), Start: parse(start), End: parse(end)}}
+}
+
+// parse reads an address; the empty string is the zero Addr.
+func parse(s string) netip.Addr {
+	a, _ := netip.ParseAddr(s)
+	return a
+}
+
+func TestComplete(t *testing.T) {
+	with := func(subnet, start, end, gw string) []ipam.RangeSet {
+		p, _ := netip.ParsePrefix(subnet)
+		return []ipam.RangeSet{{{Subnet: p, Start: parse(start), End: parse(end), Gateway: parse(gw)}}}
+	}
+	tests := map[string]struct {
+		sets []ipam.RangeSet
+		want string // the ranges, or what the error says
+	}{
+		"v4":               {with("10.1.2.0/24", "", "", ""), "10.1.2.1-10.1.2.254 gw 10.1.2.1"},
+		"v6":               {with("2001:db8:1::/64", "", "", ""), "2001:db8:1::1-2001:db8:1:0:ffff:ffff:ffff:ffff gw 2001:db8:1::1"},
+		"whole v6":         {with("::/0", "", "", ""), "::1-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff gw ::1"},
+		"whole v4":         {with("0.0.0.0/0", "", "", ""), "0.0.0.1-255.255.255.254 gw 0.0.0.1"},
+		"/30":              {with("10.1.2.4/30", "", "", ""), "10.1.2.5-10.1.2.6 gw 10.1.2.5"},
+		"/126":             {with("fd00::4/126", "", "", ""), "fd00::5-fd00::7 gw fd00::5"},
+		"start, end":       {with("10.1.2.0/24", "10.1.2.50", "10.1.2.60", ""), "10.1.2.50-10.1.2.60 gw 10.1.2.1"},
+		"mapped start":     {with("10.1.2.0/24", "::ffff:10.1.2.50", "", ""), "10.1.2.50-10.1.2.254 gw 10.1.2.1"},
+		"gateway outside":  {with("10.1.2.0/24", "", "", "10.9.9.9"), "10.1.2.1-10.1.2.254 gw 10.9.9.9"},
+		"one address":      {with("10.1.2.0/24", "10.1.2.5", "10.1.2.5", ""), "10.1.2.5-10.1.2.5 gw 10.1.2.1"},
+		"none":             {nil, "no IP ranges specified"},
+		"empty set":        {[]ipam.RangeSet{{}}, "invalid range set 0: empty range set"},
+		"no subnet":        {with("", "10.1.2.1", "", ""), `invalid range set 0: "subnet" is missing`},
+		"/31":              {with("10.1.2.0/31", "", "", ""), "too small to allocate from"},
+		"/32":              {with("10.1.2.1/32", "", "", ""), "too small to allocate from"},
+		"/127":             {with("fd00::/127", "", "", ""), "too small to allocate from"},
+		"/128":             {with("fd00::1/128", "", "", ""), "too small to allocate from"},
+		"host bits":        {with("10.1.2.3/24", "", "", ""), "host bits set"},
+		"mapped subnet":    {with("::ffff:10.1.2.0/120", "", "", ""), "without ::ffff:"},
+		"start outside":    {with("10.1.2.0/24", "10.1.3.1", "", ""), "RangeStart 10.1.3.1 not in network 10.1.2.0/24"},
+		"start of family":  {with("10.1.2.0/24", "fd00::1", "", ""), "RangeStart fd00::1 not in network"},
+		"end outside":      {with("10.1.2.0/24", "", "10.1.3.1", ""), "RangeEnd 10.1.3.1 not in network"},
+		"end before start": {with("10.1.2.0/24", "10.1.2.9", "10.1.2.8", ""), "RangeEnd 10.1.2.8 not in network"},
+		"zone":             {with("fe80::/64", "fe80::1%eth0", "", ""), "has a zone"},
+		"mixed": {[]ipam.RangeSet{{with("10.1.2.0/24", "", "", "")[0][0], with("fd00::/64", "", "", "")[0][0]}},
+			"invalid range set 0: mixed address families"},
+		"overlap in a set": {[]ipam.RangeSet{append(span("10.1.2.0/24", "", "10.1.2.9"), span("10.1.2.0/24", "10.1.2.9", "")...)},
+			"overlaps with another"},
+		"sets overlap": {[]ipam.RangeSet{span("10.1.2.0/24", "", ""), span("10.1.0.0/16", "", "")}, "range set 0 overlaps with 1"},
+		"parts of a set": {[]ipam.RangeSet{append(span("10.1.2.0/24", "", "10.1.2.8"), span("10.1.2.0/24", "10.1.2.9", "")...)},
+			"10.1.2.1-10.1.2.8,10.1.2.9-10.1.2.254 gw 10.1.2.1"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			err := ipam.Complete(tt.sets, spec.Newest)
+			got := fmt.Sprint(err)
+			if err == nil {
+				got = fmt.Sprintf("%s gw %s", tt.sets[0], tt.sets[0][0].Gateway)
+			}
+			if !strings.Contains(got, tt.want) {
+				t.Errorf("got %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestCompleteOldVersions(t *testing.T) {
+	two := []ipam.RangeSet{span("10.1.0.0/24", "", ""), span("10.2.0.0/24", "", "")}
+	if err := ipam.Complete(two, spec.V020); err == nil || !strings.Contains(err.Error(), "more than 1 address per family") {
+		t.Errorf("two sets of a family in 0.2.0: %v", err)
+	}
+	if err := ipam.Complete(two, spec.V030); err != nil {
+		t.Errorf("the same in 0.3.0: %v", err)
+	}
+	if err := ipam.Complete([]ipam.RangeSet{span("10.1.0.0/24", "", ""), span("fd00::/64", "", "")}, spec.V020); err != nil {
+		t.Errorf("one of each family in 0.2.0: %v", err)
+	}
+}
+
+func TestRoundRobin(t *testing.T) {
+	dir := t.TempDir()
+	r := sets(t, "10.1.0.0/29") // .1 is the gateway, .2 to .6 are handed out
+	for i, want := range []string{"10.1.0.2", "10.1.0.3", "10.1.0.4"} {
+		wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner(fmt.Sprint("c", i))), want)
+	}
+	del(t, dir, ipam.Options{}, owner("c0"))
+	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("d")), "10.1.0.5")
+	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("e")), "10.1.0.6")
+	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("f")), "10.1.0.2") // around
+	_, err := add(t, dir, ipam.Options{}, r, owner("g"))
+	wantCode(t, err, spec.CodeExhausted, "failed to allocate for range 0: no IP addresses available in range set: 10.1.0.1-10.1.0.6; ")
+	del(t, dir, ipam.Options{}, owner("d"))
+	os.WriteFile(filepath.Join(dir, "net1", "last_reserved_ip.0"), []byte("rubbish"), 0o600)
+	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("g")), "10.1.0.5")
+}
+
+func TestSetOfRanges(t *testing.T) {
+	dir := t.TempDir()
+	set := append(span("10.1.0.0/24", "10.1.0.10", "10.1.0.11"), span("10.2.0.0/24", "10.2.0.1", "10.2.0.2")...)
+	r := []ipam.RangeSet{set}
+	if err := ipam.Complete(r, spec.Newest); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, dir, ipam.Options{})
+	defer s.Close()
+	for i, want := range []string{"{10.1.0.10/24 10.1.0.1", "{10.1.0.11/24 10.1.0.1", "{10.2.0.2/24 10.2.0.1"} {
+		ips, err := ipam.Allocate(s, r, make([]netip.Addr, 1), owner(fmt.Sprint(i)))
+		if err != nil || !strings.HasPrefix(fmt.Sprint(ips[0]), want) {
+			t.Errorf("got %v, %v, want %s", ips, err, want)
+		}
+	}
+}
+
+func TestAgain(t *testing.T) {
+	dir := t.TempDir()
+	r := sets(t, "10.1.0.0/24", "fd00:1::/64")
+	first := mustAdd(t, dir, ipam.Options{}, r, owner("a"))
+	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("a")), first[0].String(), first[1].String())
+	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("a"), first[0]), first[0].String(), first[1].String())
+	other := owner("a")
+	other.IfName = "eth1"
+	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, other), "10.1.0.3", "fd00:1::3")
+	wantAddrs(t, del(t, dir, ipam.Options{}, owner("a")), "10.1.0.2", "fd00:1::2")
+	wantAddrs(t, del(t, dir, ipam.Options{}, other), "10.1.0.3", "fd00:1::3")
+}
+
+func TestRequested(t *testing.T) {
+	dir := t.TempDir()
+	r := sets(t, "10.1.0.0/24", "fd00:1::/64")
+	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("a"), addr("10.1.0.77"), addr("10.1.0.77")), "10.1.0.77", "fd00:1::2")
+	_, err := add(t, dir, ipam.Options{}, r, owner("b"), addr("10.1.0.77"))
+	wantCode(t, err, spec.CodeBusy, "requested IP address 10.1.0.77 is not available in range set 10.1.0.1-10.1.0.254: already leased by container a, interface eth0")
+	_, err = add(t, dir, ipam.Options{}, r, owner("b"), addr("fd00:1::2"))
+	wantCode(t, err, spec.CodeBusy, "failed to allocate for range 1")
+	wantLeases(t, dir, "10.1.0.77 a eth0", "fd00:1::2 a eth0") // 10.1.0.78 was given back
+	for name, tt := range map[string]struct {
+		want []netip.Addr
+		text string
+	}{
+		"gateway":      {[]netip.Addr{addr("10.1.0.1")}, "requested ip 10.1.0.1 is subnet's gateway"},
+		"outside":      {[]netip.Addr{addr("10.9.0.1")}, "failed to allocate all requested IPs: [10.9.0.1]"},
+		"broadcast":    {[]netip.Addr{addr("10.1.0.255")}, "failed to allocate all requested IPs"},
+		"two of a set": {[]netip.Addr{addr("10.1.0.8"), addr("10.1.0.9")}, "failed to allocate all requested IPs: [10.1.0.9]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := add(t, dir, ipam.Options{}, r, owner("b"), tt.want...)
+			wantCode(t, err, spec.CodeConfig, tt.text)
+		})
+	}
+	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("c")), "10.1.0.79", "fd00:1::3")
+}
+
+// TestUndoSparesEarlier has an ADD fail in the second set: the address that the
+// attachment had before it stays.
+func TestUndoSparesEarlier(t *testing.T) {
+	dir := t.TempDir()
+	mustAdd(t, dir, ipam.Options{}, sets(t, "10.1.0.0/24"), owner("a"))
+	mustAdd(t, dir, ipam.Options{}, sets(t, "10.3.0.0/30"), owner("b"))
+	_, err := add(t, dir, ipam.Options{}, sets(t, "10.1.0.0/24", "10.2.0.0/24", "10.3.0.0/30"), owner("a"))
+	wantCode(t, err, spec.CodeExhausted, "range 2")
+	wantLeases(t, dir, "10.1.0.2 a eth0", "10.3.0.2 b eth0")
+}
+
+// TestDenseRange fills a run far longer than the addresses that are tried one by
+// one, and a range too large to count.
+func TestDenseRange(t *testing.T) {
+	dir := t.TempDir()
+	r := sets(t, "10.1.0.0/23", "fd00::/32")
+	s := open(t, dir, ipam.Options{})
+	defer s.Close()
+	a, b := addr("10.1.0.2"), addr("fd00::2")
+	for range 300 {
+		if err := s.Reserve(a, owner("x")); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Reserve(b, owner("x")); err != nil {
+			t.Fatal(err)
+		}
+		a, b = a.Next(), b.Next()
+	}
+	ips, err := ipam.Allocate(s, r, make([]netip.Addr, 2), owner("y"))
+	if err != nil || ips[0].Address.Addr() != a || ips[1].Address.Addr() != b {
+		t.Errorf("got %v, %v, want %s and %s", ips, err, a, b)
+	}
+	if freed := del2(t, s, "x"); len(freed) != 600 {
+		t.Errorf("freed %d leases", len(freed))
+	}
+}
+
+func TestExhausted(t *testing.T) {
+	dir := t.TempDir()
+	r := sets(t, "10.1.0.0/29", "10.2.0.0/24")
+	full := func() int {
+		s, err := ipam.View(t.Context(), dir, "net1", ipam.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		i, err := ipam.Exhausted(s, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return i
+	}
+	for i := range 5 {
+		if i == 4 {
+			// Many leases elsewhere are no reason for an alarm.
+			mustAdd(t, dir, ipam.Options{}, sets(t, "10.3.0.0/24", "10.4.0.0/24", "10.5.0.0/24"), owner("z"))
+		}
+		if i > 0 && full() != -1 {
+			t.Errorf("false alarm with %d leases", i)
+		}
+		mustAdd(t, dir, ipam.Options{}, r, owner(fmt.Sprint(i)))
+	}
+	if full() != 0 {
+		t.Error("the full set is not seen")
+	}
+	mustAdd(t, dir, ipam.Options{}, r[1:], owner("more"))
+	del(t, dir, ipam.Options{}, owner("3"))
+	if full() != -1 {
+		t.Error("false alarm after a DEL")
+	}
+}
+
+// TestReclaim fills a range with leases that nobody owns: they are used when the
+// range has no other address left.
+func TestReclaim(t *testing.T) {
+	dir := t.TempDir()
+	r := sets(t, "10.1.0.0/29")
+	net := filepath.Join(dir, "net1")
+	os.MkdirAll(net, 0o755)
+	for i := 2; i <= 5; i++ {
+		os.WriteFile(filepath.Join(net, fmt.Sprint("10.1.0.", i)), make([]byte, i%2*40), 0o600)
+	}
+	os.WriteFile(filepath.Join(net, "10.1.0.1"), nil, 0o600) // the gateway's: no use to anybody
+	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("a")), "10.1.0.6")
+	for i, want := range []string{"10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0.5"} {
+		wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner(fmt.Sprint(i))), want)
+	}
+	_, err := add(t, dir, ipam.Options{}, r, owner("last"))
+	wantCode(t, err, spec.CodeExhausted, "no IP addresses available in range set")
+}

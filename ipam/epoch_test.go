@@ -1,0 +1,124 @@
+package ipam_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"cnibox/ipam"
+	"cnibox/spec"
+)
+
+// foreign writes a lease as the reference does.
+func foreign(t *testing.T, dir, ip, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(dir, "net1"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "net1", ip), []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestBootChange(t *testing.T) {
+	dir := t.TempDir()
+	r := sets(t, "10.1.0.0/24")
+	one, two, three := ipam.Options{Boot: "one"}, ipam.Options{Boot: "two"}, ipam.Options{Boot: "three"}
+	mustAdd(t, dir, one, r, owner("a"))
+	mustAdd(t, dir, one, r, owner("b"))
+	foreign(t, dir, "10.1.0.50", "met\r\neth0")
+	mustAdd(t, dir, one, r, owner("c")) // meets 10.1.0.50
+	foreign(t, dir, "10.1.0.60", "new\r\neth0")
+
+	v, err := ipam.View(t.Context(), dir, "net1", two)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := v.Owned(owner("a"))
+	v.Close()
+	if err != nil || len(got) > 0 {
+		t.Errorf("seen in the next boot: %v, %v", got, err)
+	}
+	mustAdd(t, dir, two, r, owner("d"))
+	wantLeases(t, dir, "10.1.0.5 d eth0", "10.1.0.60 new eth0")
+	mustAdd(t, dir, two, r, owner("e"))
+	wantLeases(t, dir, "10.1.0.5 d eth0", "10.1.0.6 e eth0", "10.1.0.60 new eth0")
+
+	// A DEL alone finds the next boot as well.
+	wantAddrs(t, del(t, dir, three, owner("nobody")))
+	wantLeases(t, dir)
+}
+
+// TestBootDamage loses the index, or all but the leases, at the change of boots.
+func TestBootDamage(t *testing.T) {
+	r := sets(t, "10.1.0.0/24")
+	one, two := ipam.Options{Boot: "one"}, ipam.Options{Boot: "two"}
+	for name, tt := range map[string]struct {
+		lose string
+		want []string
+	}{
+		"index": {".cnibox/net1/index", []string{"10.1.0.3 b eth0"}},
+		// Without the note the store is taken over as it stands.
+		"note": {".cnibox", []string{"10.1.0.2 a eth0", "10.1.0.3 b eth0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			mustAdd(t, dir, one, r, owner("a"))
+			if err := os.RemoveAll(filepath.Join(dir, tt.lose)); err != nil {
+				t.Fatal(err)
+			}
+			mustAdd(t, dir, two, r, owner("b"))
+			wantLeases(t, dir, tt.want...)
+			mustAdd(t, dir, ipam.Options{Boot: "three"}, r, owner("c"))
+			wantLeases(t, dir, "10.1.0.4 c eth0")
+		})
+	}
+}
+
+func TestTakeOver(t *testing.T) {
+	dir := t.TempDir()
+	r := sets(t, "10.1.0.0/24")
+	foreign(t, dir, "10.1.0.2", "pod\r\neth0")
+	mustAdd(t, dir, ipam.Options{Boot: "one"}, r, owner("a"))
+	wantLeases(t, dir, "10.1.0.2 pod eth0", "10.1.0.3 a eth0")
+	mustAdd(t, dir, ipam.Options{Boot: "two"}, r, owner("b"))
+	wantLeases(t, dir, "10.1.0.4 b eth0")
+}
+
+func TestKeepAcrossBoots(t *testing.T) {
+	dir := t.TempDir()
+	r := sets(t, "10.1.0.0/24")
+	keep := ipam.Options{Boot: "one", KeepAcrossBoots: true}
+	mustAdd(t, dir, keep, r, owner("a"))
+	keep.Boot = "two"
+	mustAdd(t, dir, keep, r, owner("b"))
+	wantLeases(t, dir, "10.1.0.2 a eth0", "10.1.0.3 b eth0")
+	if _, err := os.Lstat(filepath.Join(dir, ".cnibox/net1/boot")); err == nil {
+		t.Error("a boot was noted")
+	}
+	wantAddrs(t, del(t, dir, keep, owner("a")), "10.1.0.2")
+}
+
+// TestBootInterrupted kills the change of boots, in effect, after the leases
+// were looked at and before the boot is noted: a second look changes nothing more.
+func TestBootInterrupted(t *testing.T) {
+	dir := t.TempDir()
+	r := sets(t, "10.1.0.0/24")
+	mustAdd(t, dir, ipam.Options{Boot: "one"}, r, owner("a"))
+	note := filepath.Join(dir, ".cnibox/net1/boot")
+	foreign(t, dir, "10.1.0.9", "live\r\neth0")
+	mustAdd(t, dir, ipam.Options{Boot: "two"}, r, owner("b"))
+	os.Remove(note)
+	if err := os.Symlink("one", note); err != nil {
+		t.Fatal(err)
+	}
+	os.Remove(filepath.Join(dir, ".cnibox/net1/index"))
+	mustAdd(t, dir, ipam.Options{Boot: "two"}, r, owner("c"))
+	wantLeases(t, dir, "10.1.0.3 b eth0", "10.1.0.4 c eth0", "10.1.0.9 live eth0")
+	s := open(t, dir, ipam.Options{Boot: "two"})
+	defer s.Close()
+	if err := s.Keep(func(a spec.Attachment) bool { return a.ContainerID == "live" }); err != nil {
+		t.Fatal(err)
+	}
+	wantLeases(t, dir, "10.1.0.9 live eth0")
+}
