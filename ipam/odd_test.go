@@ -1,0 +1,315 @@
+package ipam_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/ipam"
+	"cnibox/spec"
+)
+
+// odd makes what may stand where a file is expected. Each is made at path.
+var odd = map[string]func(t *testing.T, path string){
+	"symlink": func(t *testing.T, path string) {
+		must(t, os.Symlink(filepath.Join(filepath.Dir(filepath.Dir(path)), "outside"), path))
+	},
+	"fifo": func(t *testing.T, path string) { must(t, unix.Mkfifo(path, 0o600)) },
+	"dir": func(t *testing.T, path string) {
+		must(t, os.MkdirAll(filepath.Join(path, "full"), 0o700))
+	},
+	"socket": func(t *testing.T, path string) {
+		l, err := net.Listen("unix", path)
+		must(t, err)
+		l.(*net.UnixListener).SetUnlinkOnClose(false)
+		must(t, l.Close())
+	},
+	"zero":    func(t *testing.T, path string) { must(t, os.WriteFile(path, nil, 0o600)) },
+	"nuls":    func(t *testing.T, path string) { must(t, os.WriteFile(path, make([]byte, 71), 0o600)) },
+	"big":     func(t *testing.T, path string) { must(t, os.WriteFile(path, bytes.Repeat([]byte("x"), 1<<20), 0o600)) },
+	"rubbish": func(t *testing.T, path string) { must(t, os.WriteFile(path, []byte("\x01\xff\n\n"), 0o600)) },
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// snapshot lists a tree: type, size and target of each file, but not the content of our
+// own directory and of the hints.
+func snapshot(t *testing.T, dir string) string {
+	t.Helper()
+	var b strings.Builder
+	must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.Name() == ".cnibox" {
+			return fs.SkipDir
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		size := info.Size()
+		if d.IsDir() {
+			size = 0
+		}
+		target, _ := os.Readlink(path)
+		fmt.Fprintln(&b, path, info.Mode(), size, target)
+		return nil
+	}))
+	return b.String()
+}
+
+// soon fails the test if fn waits for something.
+func soon(t *testing.T, fn func(ctx context.Context)) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		fn(ctx)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		t.Fatal("still waiting")
+	}
+}
+
+// verbs runs one of each and returns what they said, ADD first.
+func verbs(ctx context.Context, dir string, r []ipam.RangeSet, o ipam.Options) []error {
+	var errs []error
+	s, err := ipam.Open(ctx, dir, "net1", o)
+	if err == nil {
+		wanted, _ := ipam.Assign(r, nil)
+		_, err = ipam.Allocate(s, r, wanted, owner("a"))
+		s.Close()
+	}
+	errs = append(errs, err)
+	if s, err = ipam.View(ctx, dir, "net1", o); err == nil {
+		_, err = ipam.Exhausted(s, r)
+		s.Close()
+	}
+	errs = append(errs, err)
+	if s, err = ipam.OpenExisting(ctx, dir, "net1", o); err == nil {
+		_, err = s.Release(owner("a"))
+		err = errors.Join(err, s.Keep(func(spec.Attachment) bool { return true }))
+		s.Close()
+	}
+	return append(errs, err)
+}
+
+// TestOddLease puts an odd file at an address: it is passed by, set aside when
+// the address is asked for, and never followed or removed.
+func TestOddLease(t *testing.T) {
+	for name, make := range odd {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			r := sets(t, "10.1.0.0/24")
+			net := filepath.Join(dir, "net1")
+			must(t, os.Mkdir(net, 0o700))
+			must(t, os.WriteFile(filepath.Join(dir, "outside"), []byte("a\r\neth0"), 0o600))
+			make(t, filepath.Join(net, "10.1.0.2"))
+			soon(t, func(ctx context.Context) {
+				wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("a")), "10.1.0.3")
+				wantAddrs(t, del(t, dir, ipam.Options{}, owner("a")), "10.1.0.3")
+				wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("b"), addr("10.1.0.2")), "10.1.0.2")
+			})
+			wantLeases(t, dir, "10.1.0.2 b eth0")
+			if aside, err := os.ReadDir(filepath.Join(dir, ".cnibox/net1/aside")); len(aside) != 1 {
+				t.Errorf("set aside: %v, %v", aside, err)
+			}
+			if got, err := os.ReadFile(filepath.Join(dir, "outside")); err != nil || string(got) != "a\r\neth0" {
+				t.Errorf("outside: %q, %v", got, err)
+			}
+		})
+	}
+}
+
+// TestOddLock refuses a lock that is no file, and waits for none.
+func TestOddLock(t *testing.T) {
+	for _, name := range []string{"symlink", "fifo", "dir", "socket"} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			must(t, os.Mkdir(filepath.Join(dir, "net1"), 0o700))
+			odd[name](t, filepath.Join(dir, "net1", "lock"))
+			before := snapshot(t, dir)
+			soon(t, func(ctx context.Context) {
+				for i, err := range verbs(ctx, dir, sets(t, "10.1.0.0/24"), ipam.Options{}) {
+					if err == nil {
+						t.Errorf("verb %d worked without a lock", i)
+					}
+				}
+			})
+			if after := snapshot(t, dir); after != before {
+				t.Errorf("before:\n%s\nafter:\n%s", before, after)
+			}
+		})
+	}
+}
+
+// TestOddOwnFiles puts odd files at the hint, the index, the note of the boot
+// and our directory: all verbs work, and what stands there stays or gives way to
+// a whole file.
+func TestOddOwnFiles(t *testing.T) {
+	places := []string{"net1/last_reserved_ip.0", ".cnibox/net1/index", ".cnibox/net1/index.new",
+		".cnibox/net1/boot", ".cnibox/net1/aside", ".cnibox/net1", ".cnibox"}
+	for _, place := range places {
+		for name, make := range odd {
+			t.Run(strings.ReplaceAll(place, "/", ":")+" "+name, func(t *testing.T) {
+				dir := t.TempDir()
+				path := filepath.Join(dir, place)
+				must(t, os.MkdirAll(filepath.Join(dir, "net1"), 0o700))
+				must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+				must(t, os.WriteFile(filepath.Join(dir, "outside"), []byte("10.1.0.99"), 0o600))
+				make(t, path)
+				soon(t, func(ctx context.Context) {
+					for i, err := range verbs(ctx, dir, sets(t, "10.1.0.0/24"), ipam.Options{}) {
+						if err != nil {
+							t.Errorf("verb %d: %v", i, err)
+						}
+					}
+				})
+				wantLeases(t, dir)
+				if got, err := os.ReadFile(filepath.Join(dir, "outside")); err != nil || string(got) != "10.1.0.99" {
+					t.Errorf("outside: %q, %v", got, err)
+				}
+			})
+		}
+	}
+}
+
+// TestOddNetwork refuses a network's directory that is something else.
+func TestOddNetwork(t *testing.T) {
+	for name, make := range odd {
+		if name == "dir" {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			make(t, filepath.Join(dir, "net1"))
+			before := snapshot(t, dir)
+			soon(t, func(ctx context.Context) {
+				for i, err := range verbs(ctx, dir, sets(t, "10.1.0.0/24"), ipam.Options{}) {
+					if err == nil {
+						t.Errorf("verb %d worked", i)
+					}
+				}
+			})
+			if after := snapshot(t, dir); after != before {
+				t.Errorf("before:\n%s\nafter:\n%s", before, after)
+			}
+		})
+	}
+}
+
+// inTmpfs runs fn on a thread that sees a file system of the given size at a
+// directory of the test's, and nobody else does.
+func inTmpfs(t *testing.T, size string, fn func(dir string)) {
+	t.Helper()
+	dir := t.TempDir()
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // for good: the mounts end with the thread
+		err := unix.Unshare(unix.CLONE_NEWNS)
+		if err == nil {
+			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+		}
+		if err == nil {
+			err = unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+size)
+		}
+		if err != nil {
+			done <- err
+			return
+		}
+		defer close(done)
+		fn(dir)
+	}()
+	err := <-done
+	if errors.Is(err, os.ErrPermission) && os.Getenv("CNIBOX_KERNEL") != "require" {
+		t.Skipf("SKIPPED: no mount namespace without CAP_SYS_ADMIN (root or a user namespace): %v", err)
+	}
+	must(t, err)
+}
+
+// TestKernelFullDisk fills the disk: ADD fails and leaves nothing, DEL and GC work, and
+// an ADD after them as well.
+func TestKernelFullDisk(t *testing.T) {
+	r := sets(t, "10.1.0.0/24")
+	inTmpfs(t, "256k", func(dir string) {
+		if _, err := add(t, dir, ipam.Options{}, r, owner("a")); err != nil {
+			t.Errorf("first ADD: %v", err)
+			return
+		}
+		ballast := filepath.Join(dir, "ballast")
+		f, err := os.Create(ballast)
+		for err == nil {
+			_, err = f.Write(make([]byte, 4096))
+		}
+		f.Close()
+		_, err = add(t, dir, ipam.Options{}, r, owner("b"))
+		wantCode(t, err, spec.CodeIO, "no space left on device")
+		if err := ipam.Usable(dir, "net1"); !errors.Is(err, unix.ENOSPC) {
+			t.Errorf("usable: %v", err)
+		}
+		wantLeases(t, dir, "10.1.0.2 a eth0")
+		wantAddrs(t, del(t, dir, ipam.Options{}, owner("a")), "10.1.0.2")
+		os.Remove(ballast)
+		if err := ipam.Usable(dir, "net1"); err != nil {
+			t.Errorf("usable: %v", err)
+		}
+		if _, err := add(t, dir, ipam.Options{}, r, owner("b")); err != nil {
+			t.Errorf("ADD with space again: %v", err)
+		}
+	})
+}
+
+// TestKernelReadOnly has a store that cannot be written: DEL of what is not there
+// succeeds, what would change it says why it cannot.
+func TestKernelReadOnly(t *testing.T) {
+	r := sets(t, "10.1.0.0/24")
+	inTmpfs(t, "1m", func(dir string) {
+		if _, err := add(t, dir, ipam.Options{Boot: "one"}, r, owner("a")); err != nil {
+			t.Errorf("first ADD: %v", err)
+			return
+		}
+		if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+			t.Errorf("remount: %v", err)
+			return
+		}
+		for _, boot := range []string{"one", "two"} {
+			o := ipam.Options{Boot: boot}
+			wantAddrs(t, del(t, dir, o, owner("unknown")))
+			_, err := add(t, dir, o, r, owner("b"))
+			wantCode(t, err, spec.CodeIO, "read-only file system")
+		}
+		s, err := ipam.OpenExisting(t.Context(), dir, "net1", ipam.Options{Boot: "one"})
+		if err != nil {
+			t.Errorf("open: %v", err)
+			return
+		}
+		defer s.Close()
+		if _, err := s.Release(owner("a")); !errors.Is(err, unix.EROFS) {
+			t.Errorf("DEL of a lease: %v", err)
+		}
+		if err := ipam.Usable(dir, "other"); !errors.Is(err, unix.EROFS) {
+			t.Errorf("usable: %v", err)
+		}
+	})
+}

@@ -1,0 +1,368 @@
+package ipam_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"cnibox/ipam"
+	"cnibox/spec"
+)
+
+// The test binary is its own worker: with workerEnv set it runs ADD and DEL.
+const (
+	workerEnv = "CNIBOX_IPAM_WORKER" // DIR:NAME:ROUNDS
+	reference = "/usr/lib/cni/host-local"
+)
+
+func TestMain(m *testing.M) {
+	if job := os.Getenv(workerEnv); job != "" {
+		if err := work(job); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func worker(dir, name string, rounds int) *exec.Cmd {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s:%s:%d", workerEnv, dir, name, rounds))
+	return cmd
+}
+
+// pool is the range of the worker processes; with 8 workers and 3 leases each
+// it is tight enough that every address is used again and again.
+const pool = "10.1.0.0/26"
+
+// work runs rounds of ADD and DEL and holds up to three leases at a time. An
+// address is claimed in a directory beside the store while it is held: one that
+// was given out twice is found there.
+func work(job string) error {
+	f := strings.Split(job, ":")
+	rounds, err := strconv.Atoi(f[2])
+	if err != nil {
+		return err
+	}
+	set := []ipam.RangeSet{{{Subnet: netip.MustParsePrefix(pool)}}}
+	if err := ipam.Complete(set, spec.Newest); err != nil {
+		return err
+	}
+	for i := range rounds + 3 {
+		if i < rounds {
+			if err := claim(f[0], set, fmt.Sprint(f[1], "-", i)); err != nil {
+				return err
+			}
+		}
+		if i >= 3 {
+			if err := unclaim(f[0], fmt.Sprint(f[1], "-", i-3)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func claim(dir string, set []ipam.RangeSet, id string) error {
+	s, err := ipam.Open(context.Background(), dir, "net1", ipam.Options{})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	ips, err := ipam.Allocate(s, set, make([]netip.Addr, 1), owner(id))
+	if err != nil {
+		return err
+	}
+	return mark(dir, ips[0].Address.Addr().String())
+}
+
+func mark(dir, ip string) error {
+	f, err := os.OpenFile(filepath.Join(dir, "claims", ip), os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("an address was given out twice: %w", err)
+	}
+	return f.Close()
+}
+
+func unclaim(dir, id string) error {
+	s, err := ipam.OpenExisting(context.Background(), dir, "net1", ipam.Options{})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	owned, err := s.Owned(owner(id))
+	if err != nil || len(owned) != 1 {
+		return fmt.Errorf("%s has %v, %w", id, owned, err)
+	}
+	if err := os.Remove(filepath.Join(dir, "claims", owned[0].String())); err != nil {
+		return err
+	}
+	freed, err := s.Release(owner(id))
+	if err != nil || len(freed) != 1 {
+		return fmt.Errorf("%s freed %v, %w", id, freed, err)
+	}
+	return nil
+}
+
+// refer runs the reference's host-local.
+func refer(dir, verb, id string) (string, error) {
+	conf := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"net1","type":"host-local",
+		"ipam":{"type":"host-local","subnet":%q,"dataDir":%q}}`, pool, dir)
+	cmd := exec.Command(reference)
+	cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + id, "CNI_IFNAME=eth0", "CNI_NETNS=/dev/null", "CNI_PATH=/"}
+	cmd.Stdin = strings.NewReader(conf)
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("reference %s %s: %w: %s", verb, id, err, out)
+	}
+	var result struct {
+		IPs []struct{ Address netip.Prefix }
+	}
+	if verb == "ADD" {
+		if err := json.Unmarshal(out, &result); err != nil || len(result.IPs) != 1 {
+			return "", fmt.Errorf("reference: %s: %w", out, err)
+		}
+		return result.IPs[0].Address.Addr().String(), nil
+	}
+	return "", nil
+}
+
+// referenceLoop adds and deletes with the reference until stop is closed. The
+// claim is given up before DEL, as the address may be another's right after.
+func referenceLoop(dir string, stop <-chan struct{}) (rounds int, err error) {
+	for ; ; rounds++ {
+		select {
+		case <-stop:
+			return rounds, nil
+		default:
+		}
+		id := fmt.Sprint("ref-", rounds)
+		ip, err := refer(dir, "ADD", id)
+		if err != nil {
+			return rounds, err
+		}
+		if err := mark(dir, ip); err != nil {
+			return rounds, err
+		}
+		if err := os.Remove(filepath.Join(dir, "claims", ip)); err != nil {
+			return rounds, err
+		}
+		if _, err := refer(dir, "DEL", id); err != nil {
+			return rounds, err
+		}
+		if _, err := os.Stat(filepath.Join(dir, "net1", ip)); err == nil {
+			// It may have been leased again; then the content is another's.
+			if b, _ := os.ReadFile(filepath.Join(dir, "net1", ip)); string(b) == id+"\r\neth0" {
+				return rounds, errors.New("the reference could not release its lease")
+			}
+		}
+	}
+}
+
+func TestProcesses(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(dir, "claims"), 0o700))
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	if _, err := os.Stat(reference); err != nil {
+		t.Logf("SKIPPED in part: no reference host-local beside our processes: %v", err)
+	} else {
+		wg.Go(func() {
+			rounds, err := referenceLoop(dir, stop)
+			if err != nil || rounds == 0 {
+				t.Errorf("reference, %d rounds: %v", rounds, err)
+			}
+			t.Logf("the reference ran %d rounds in between", rounds)
+		})
+	}
+	var ours sync.WaitGroup
+	for i := range 8 {
+		ours.Go(func() {
+			if out, err := worker(dir, fmt.Sprint("w", i), 200).CombinedOutput(); err != nil {
+				t.Errorf("worker %d: %v: %s", i, err, out)
+			}
+		})
+	}
+	ours.Wait()
+	close(stop)
+	wg.Wait()
+	wantLeases(t, dir)
+	if left, _ := os.ReadDir(filepath.Join(dir, "claims")); len(left) > 0 && !t.Failed() {
+		t.Errorf("claims left: %v", left)
+	}
+}
+
+// TestReferenceReleases has the reference release our lease, and us the
+// reference's.
+func TestReferenceReleases(t *testing.T) {
+	if _, err := os.Stat(reference); err != nil {
+		t.Skipf("SKIPPED: no reference host-local: %v", err)
+	}
+	dir := t.TempDir()
+	r := sets(t, pool)
+	mustAdd(t, dir, ipam.Options{}, r, owner("ours"))
+	ip, err := refer(dir, "ADD", "theirs")
+	if err != nil || ip != "10.1.0.3" {
+		t.Fatalf("got %s, %v", ip, err)
+	}
+	if _, err := refer(dir, "CHECK", "ours"); err != nil {
+		t.Error(err)
+	}
+	if _, err := refer(dir, "DEL", "ours"); err != nil {
+		t.Error(err)
+	}
+	wantLeases(t, dir, "10.1.0.3 theirs eth0")
+	wantAddrs(t, del(t, dir, ipam.Options{}, owner("ours")))
+	wantAddrs(t, del(t, dir, ipam.Options{}, owner("theirs")), "10.1.0.3")
+	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("next")), "10.1.0.4")
+}
+
+// TestKilled kills a worker at a random moment, again and again: whatever it
+// leaves, leases are whole, the next process finds each by its owner, and GC
+// empties the store.
+func TestKilled(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(dir, "claims"), 0o700))
+	for i := range 25 {
+		cmd := worker(dir, fmt.Sprint("k", i), 100000)
+		must(t, cmd.Start())
+		time.Sleep(time.Duration(5+rand.IntN(40)) * time.Millisecond) // the moment is the test
+		must(t, cmd.Process.Kill())
+		cmd.Wait()
+		must(t, os.RemoveAll(filepath.Join(dir, "claims")))
+		must(t, os.Mkdir(filepath.Join(dir, "claims"), 0o700))
+		if _, err := os.Stat(filepath.Join(dir, "net1")); err != nil {
+			continue // killed before it began
+		}
+		sound(t, dir)
+	}
+	s := open(t, dir, ipam.Options{})
+	must(t, s.Keep(func(spec.Attachment) bool { return false }))
+	s.Close()
+	wantLeases(t, dir)
+	mustAdd(t, dir, ipam.Options{}, sets(t, pool), owner("after"))
+}
+
+// sound compares the index with the files, and removes half of the leases.
+func sound(t *testing.T, dir string) {
+	t.Helper()
+	s := open(t, dir, ipam.Options{})
+	defer s.Close()
+	for i, line := range leases(t, dir) {
+		f := strings.Fields(line)
+		if len(f) != 3 {
+			t.Errorf("a lease without an owner: %q", line)
+			continue
+		}
+		owned, err := s.Owned(owner(f[1]))
+		if err != nil || len(owned) != 1 || owned[0] != addr(f[0]) {
+			t.Errorf("%s: found %v, %v", line, owned, err)
+		}
+		if i%2 == 0 {
+			if _, err := s.Release(owner(f[1])); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// TestCostOfManyLeases counts reads and writes, which a clock cannot blur: a
+// verb's do not grow with the number of leases.
+func TestCostOfManyLeases(t *testing.T) {
+	r := sets(t, "10.0.0.0/8")
+	few, many := t.TempDir(), t.TempDir()
+	fill(t, few, 10)
+	fill(t, many, 5000)
+	for _, verb := range []struct {
+		name string
+		run  func(dir string)
+	}{
+		{"ADD", func(dir string) { mustAdd(t, dir, ipam.Options{}, r, owner("x")) }},
+		{"ADD again", func(dir string) { mustAdd(t, dir, ipam.Options{}, r, owner("x")) }},
+		{"CHECK", func(dir string) { view(t, dir, "x") }},
+		{"DEL", func(dir string) { del(t, dir, ipam.Options{}, owner("x")) }},
+		{"DEL again", func(dir string) { del(t, dir, ipam.Options{}, owner("x")) }},
+	} {
+		a, b := calls(t, func() { verb.run(few) }), calls(t, func() { verb.run(many) })
+		t.Logf("%s: %d calls with 10 leases, %d with 5000", verb.name, a, b)
+		if b > a+6 || a > 40 {
+			t.Errorf("%s: %d calls with 10 leases, %d with 5000", verb.name, a, b)
+		}
+	}
+}
+
+func view(t testing.TB, dir, id string) {
+	t.Helper()
+	s, err := ipam.View(context.Background(), dir, "net1", ipam.Options{})
+	must(t, err)
+	defer s.Close()
+	if owned, err := s.Owned(owner(id)); err != nil || len(owned) != 1 {
+		t.Errorf("%v, %v", owned, err)
+	}
+}
+
+// fill makes n leases, and an index that is up to date.
+func fill(t testing.TB, dir string, n int) {
+	t.Helper()
+	s := open(t, dir, ipam.Options{})
+	defer s.Close()
+	a := addr("10.0.0.2")
+	for i := range n {
+		must(t, s.Reserve(a, owner(fmt.Sprint("c", i))))
+		a = a.Next()
+	}
+	must(t, s.SetLast(0, a.Prev()))
+}
+
+// calls returns how many reads and writes of files fn makes, from the counters
+// that the kernel keeps: proc_pid_io(5), syscr and syscw.
+func calls(t *testing.T, fn func()) int {
+	t.Helper()
+	count := func() (n int) {
+		io, err := os.ReadFile("/proc/self/io")
+		if err != nil {
+			t.Skipf("SKIPPED: no task I/O accounting (CONFIG_TASK_IO_ACCOUNTING): %v", err)
+		}
+		for line := range bytes.Lines(io) {
+			var v int
+			if key, value, ok := strings.Cut(strings.TrimSpace(string(line)), ": "); ok && strings.HasPrefix(key, "sysc") {
+				v, _ = strconv.Atoi(value)
+			}
+			n += v
+		}
+		return n
+	}
+	before := count()
+	fn()
+	return count() - before
+}
+
+func BenchmarkVerbs(b *testing.B) {
+	r := []ipam.RangeSet{{{Subnet: netip.MustParsePrefix("10.0.0.0/8")}}}
+	must(b, ipam.Complete(r, spec.Newest))
+	for _, n := range []int{10, 1000, 60000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			dir := b.TempDir()
+			fill(b, dir, n)
+			mustAdd(b, dir, ipam.Options{}, r, owner("warm"))
+			for b.Loop() {
+				mustAdd(b, dir, ipam.Options{}, r, owner("x"))
+				view(b, dir, "x")
+				del(b, dir, ipam.Options{}, owner("x"))
+			}
+		})
+	}
+}
