@@ -146,7 +146,8 @@ func (a *answer) result(r *spec.Request) (*spec.Result, error) {
 	}
 	res, err := spec.ParseResult(doc, r.Net.Version)
 	if err != nil {
-		return nil, a.fail(fmt.Errorf("result %s: %w", excerpt(doc), err))
+		// Not wrapped: its code would blame the configuration.
+		return nil, a.fail(fmt.Errorf("result %s: %v", excerpt(doc), err))
 	}
 	return asSeen(res, r)
 }

@@ -165,5 +165,9 @@ func deadline(ctx context.Context, plugin string, verb spec.Verb, err error) err
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return err
 	}
-	return spec.Errorf(spec.CodeTryAgain, "plugin %s did not finish %s in time: %w", plugin, verb, err)
+	// The plugin's own code is of no use now, so its error is not wrapped.
+	return &spec.Error{
+		Code: spec.CodeTryAgain, Msg: fmt.Sprintf("plugin %s did not finish %s in time: %v", plugin, verb, err),
+		Err: context.DeadlineExceeded,
+	}
 }

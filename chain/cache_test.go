@@ -1,0 +1,373 @@
+package chain_test
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"cnibox/chain"
+	"cnibox/internal/fault"
+	"cnibox/spec"
+)
+
+const cachedList = `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`
+
+// libcniEntry is what libcni writes for the ADD of this package's recorder.
+func libcniEntry(extra string) string {
+	return `{"kind":"cniCacheV1","containerId":"c","config":"` + base64.StdEncoding.EncodeToString([]byte(cachedList)) +
+		`","ifName":"eth0","networkName":"n","netns":"` + ownNS + `","cniArgs":[["A","1"]],"capabilityArgs":{"mac":"x"},` +
+		`"result":{"cniVersion":"1.0.0","ips":[{"address":"10.1.2.3/24"}]}` + extra + `}`
+}
+
+// TestCacheBytes compares with what libcni writes; ours has more at the end.
+func TestCacheBytes(t *testing.T) {
+	w := newWorld(t, "rec")
+	tg := target("c")
+	tg.Args = [][2]string{{"A", "1"}}
+	tg.Capabilities = caps(t, `{"mac":"x"}`)
+	if _, err := w.Add(t.Context(), w.parse(cachedList), tg); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(w.Cache.Dir, "results", "n-c-eth0")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := strings.TrimSuffix(libcniEntry(""), "}")
+	if got := string(b); !strings.HasPrefix(got, want+`,"cniboxBootID":"`) {
+		t.Errorf("got  %s\nwant %s…", got, want)
+	}
+	for path, mode := range map[string]os.FileMode{file: 0o600, filepath.Dir(file): os.ModeDir | 0o700} {
+		if st, err := os.Stat(path); err != nil || st.Mode() != mode {
+			t.Errorf("%s: mode %v, %v, want %v", path, st.Mode(), err, mode)
+		}
+	}
+	left, _ := filepath.Glob(filepath.Join(w.Cache.Dir, ".entry-*"))
+	if len(left) > 0 {
+		t.Errorf("temporary files are left: %q", left)
+	}
+}
+
+// TestForeignEntries are entries that others wrote, or that were spoiled.
+func TestForeignEntries(t *testing.T) {
+	const prev = "10.1.2.3/24"
+	tests := map[string]struct {
+		text       string
+		args, prev string // in the DEL
+		check      int    // code of CHECK
+	}{
+		"libcni's":        {libcniEntry(""), "A=1", prev, -1},
+		"members of ours": {libcniEntry(`,"x":{"y":1}`), "A=1", prev, -1},
+		"earlier boot":    {libcniEntry(`,"cniboxBootID":"another"`), "A=1", prev, spec.CodeUnknown},
+		"other namespace": {libcniEntry(`,"cniboxNetNS":"4:1"`), "A=1", prev, spec.CodeNetNS},
+		"only a result":   {`{"cniVersion":"1.0.0","ips":[{"address":"10.1.2.3/24"}]}`, "", prev, -1},
+		"empty":           {``, "", "", spec.CodeUnknown},
+		"half":            {libcniEntry("")[:100], "", "", spec.CodeUnknown},
+		"null":            {`null`, "", "", -1},
+		"of someone else": {strings.Replace(libcniEntry(""), `"containerId":"c"`, `"containerId":"d"`, 1), "", "", spec.CodeUnknown},
+		"path in a name":  {strings.Replace(libcniEntry(""), `"ifName":"eth0"`, `"ifName":"../x"`, 1), "", "", spec.CodeUnknown},
+		"broken result":   {strings.Replace(libcniEntry(""), "10.1.2.3/24", "nonsense", 1), "A=1", "", spec.CodeConfig},
+		"broken config":   {strings.Replace(libcniEntry(""), `"config":"`, `"config":"AAAA`, 1), "A=1", prev, -1},
+		"list of another": {strings.Replace(libcniEntry(""), base64.StdEncoding.EncodeToString([]byte(cachedList)),
+			base64.StdEncoding.EncodeToString([]byte(`{"name":"m","plugins":[{"type":"evil"}]}`)), 1), "A=1", prev, -1},
+		"single": {strings.Replace(libcniEntry(""), base64.StdEncoding.EncodeToString([]byte(cachedList)),
+			base64.StdEncoding.EncodeToString([]byte(`{"name":"n","cniVersion":"1.0.0","type":"rec"}`)), 1), "A=1", prev, -1},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "rec")
+			l := w.parse(cachedList)
+			dir := filepath.Join(w.Cache.Dir, "results")
+			os.MkdirAll(dir, 0o700)
+			if err := os.WriteFile(filepath.Join(dir, "n-c-eth0"), []byte(tt.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			bare := chain.Target{ContainerID: "c", IfName: "eth0", NetNSOverride: true}
+			check := bare
+			if tt.args == "" {
+				check.NetNS = ownNS
+			}
+			if err := w.Check(t.Context(), l, check); code(err) != tt.check {
+				t.Errorf("CHECK: got %v, want code %d", err, tt.check)
+			}
+			w.records()
+			if err := w.Del(t.Context(), l, bare); err != nil {
+				t.Fatal(err)
+			}
+			calls := w.wantCalls("DEL rec")
+			if calls[0].Args != tt.args || !strings.Contains(member(t, calls[0].Stdin, "prevResult"), tt.prev) {
+				t.Errorf("DEL: %+v", calls[0])
+			}
+			if strings.HasPrefix(name, "earlier") || strings.HasPrefix(name, "other") {
+				if calls[0].NetNS != "" {
+					t.Errorf("DEL works in a namespace that is not the attachment's: %s", calls[0].NetNS)
+				}
+			}
+		})
+	}
+}
+
+// TestOddFiles are things in the cache's place that must not be followed or
+// waited for.
+func TestOddFiles(t *testing.T) {
+	w := newWorld(t, "rec")
+	dir := filepath.Join(w.Cache.Dir, "results")
+	os.MkdirAll(dir, 0o700)
+	precious := filepath.Join(w.dir, "precious")
+	os.WriteFile(precious, []byte(libcniEntry("")), 0o600)
+	os.Symlink(precious, filepath.Join(dir, "n-c-eth0"))
+	if _, err := w.Cache.Lookup(spec.Attachment{Network: "n", ContainerID: "c", IfName: "eth0"}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a symbolic link is read: %v", err)
+	}
+	if _, err := w.Add(t.Context(), w.parse(cachedList), target("c")); err != nil {
+		t.Fatal(err)
+	}
+	if b, _ := os.ReadFile(precious); string(b) != libcniEntry("") {
+		t.Error("written through a symbolic link")
+	}
+	old := filepath.Join(dir, "n-empty-eth0")
+	os.WriteFile(old, nil, 0o600)
+	os.WriteFile(filepath.Join(dir, "n-young-eth0"), nil, 0o600)
+	os.Chtimes(old, time.Unix(1, 0), time.Unix(1, 0))
+	l := w.parse(cachedList)
+	if _, err := w.GC(t.Context(), l, nil, false); err != nil {
+		t.Error(err)
+	}
+	if got := strings.Join(w.entries(), " "); got != "n-young-eth0" {
+		t.Errorf("after GC the cache has %q", got)
+	}
+	if _, err := os.Stat(filepath.Join(w.Cache.Dir, "broken", "n-empty-eth0")); err != nil {
+		t.Errorf("the broken entry is not kept for people: %v", err)
+	}
+}
+
+// TestCollision: network a-b with container c, and network a with container b-c
+// have one libcni name.
+func TestCollision(t *testing.T) {
+	w := newWorld(t, "rec")
+	lists := map[string]*chain.List{
+		"c":   w.parse(`{"name":"a-b","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`),
+		"b-c": w.parse(`{"name":"a","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`),
+	}
+	long := strings.Repeat("x", 200)
+	lists[long] = w.parse(`{"name":"` + strings.Repeat("y", 200) + `","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`)
+	for id, l := range lists {
+		tg := target(id)
+		tg.Args = [][2]string{{"ID", id}}
+		if _, err := w.Add(t.Context(), l, tg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if names := w.entries(); len(names) != 3 {
+		t.Errorf("the cache has %q", names)
+	}
+	for id, l := range lists {
+		w.records()
+		if err := w.Del(t.Context(), l, chain.Target{ContainerID: id, IfName: "eth0", NetNSOverride: true}); err != nil {
+			t.Error(err)
+		}
+		if calls := w.wantCalls("DEL rec"); calls[0].Args != "ID="+id {
+			t.Errorf("DEL of %s got %q", id, calls[0].Args)
+		}
+	}
+	if names := w.entries(); len(names) != 0 {
+		t.Errorf("the cache has %q", names)
+	}
+}
+
+// TestStaleEntry is an attachment whose namespace ended without DEL.
+func TestStaleEntry(t *testing.T) {
+	w := newWorld(t, "rec")
+	l := w.parse(cachedList)
+	c := exec.Command("sleep", "60")
+	if err := c.Start(); err != nil {
+		t.Skip(err)
+	}
+	tg := target("c")
+	tg.NetNS = "/proc/" + strconv.Itoa(c.Process.Pid) + "/ns/net"
+	if _, err := w.Add(t.Context(), l, tg); err != nil {
+		t.Fatal(err)
+	}
+	a := spec.Attachment{Network: "n", ContainerID: "c", IfName: "eth0"}
+	if live, err := w.Cache.Attached("n"); err != nil || len(live) != 1 || live[0] != a {
+		t.Errorf("alive: %v, %v", live, err)
+	}
+	c.Process.Kill()
+	c.Wait()
+	if live, _ := w.Cache.Attached("n"); len(live) != 0 {
+		t.Errorf("alive after its end: %v", live)
+	}
+	w.records()
+	if err := w.Reap(t.Context(), func(o spec.Attachment) bool { return o == a }); err != nil {
+		t.Error(err)
+	}
+	w.wantCalls("DEL rec")
+	if names := w.entries(); len(names) != 0 {
+		t.Errorf("the cache has %q", names)
+	}
+}
+
+// overlapping is an invoker that notes how many run at the same time.
+type overlapping struct {
+	sync.Mutex
+	now, most map[string]int
+}
+
+func (o *overlapping) count(key string, by int) {
+	o.Lock()
+	defer o.Unlock()
+	o.now[key] += by
+	o.most[key] = max(o.most[key], o.now[key])
+}
+
+func (o *overlapping) Invoke(_ context.Context, _ string, r *spec.Request) (*spec.Result, error) {
+	keys := []string{r.ContainerID, "all"}
+	for _, k := range keys {
+		o.count(k, 1)
+	}
+	time.Sleep(30 * time.Millisecond)
+	for _, k := range keys {
+		o.count(k, -1)
+	}
+	return &spec.Result{}, nil
+}
+
+// TestLocks: one verb at a time for a container over all its interfaces,
+// several for different ones, and none beside a GC.
+func TestLocks(t *testing.T) {
+	w := newWorld(t)
+	o := &overlapping{now: map[string]int{}, most: map[string]int{}}
+	w.Invoker = o
+	l := w.parse(`{"name":"n","cniVersion":"1.1.0","plugins":[{"type":"x"}]}`)
+	var wg sync.WaitGroup
+	for _, id := range []string{"a", "b"} {
+		for _, ifName := range []string{"eth0", "eth1", "eth2"} {
+			wg.Go(func() {
+				tg := target(id)
+				tg.IfName = ifName
+				if _, err := w.Add(t.Context(), l, tg); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if o.most["a"] != 1 || o.most["b"] != 1 || o.most["all"] < 2 {
+		t.Errorf("at the same time: %v", o.most)
+	}
+	o.most = map[string]int{}
+	valid, _ := w.Cache.Attached("n")
+	for range 3 {
+		wg.Go(func() {
+			if _, err := w.GC(t.Context(), l, valid, false); err != nil {
+				t.Error(err)
+			}
+		})
+		wg.Go(func() {
+			if err := w.Del(t.Context(), l, target("other")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if o.most[""] != 1 || o.most["all"] != 1 {
+		t.Errorf("beside GC: %v", o.most)
+	}
+}
+
+func TestLockGivesUp(t *testing.T) {
+	w := newWorld(t, "rec")
+	l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec","doADD":"sleep"}]}`)
+	w.UndoTimeout = time.Second
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); w.Add(ctx, l, target("c")) }()
+	for len(w.entries()) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	short, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer stop()
+	err := w.Del(short, l, target("c"))
+	wantErr(t, err, "another verb runs for container c")
+	cancel()
+	<-done
+	if err := w.Del(t.Context(), l, target("c")); err != nil {
+		t.Errorf("after the lock was given up: %v", err)
+	}
+}
+
+// TestFaults lets each disk call of ADD fail: either nothing was run, or all
+// was taken back.
+func TestFaults(t *testing.T) {
+	for n := 1; ; n++ {
+		w := newWorld(t, "rec")
+		l := w.parse(cachedList)
+		calls := 0
+		fault.Hook = func(what string) error {
+			if calls++; calls == n {
+				return errors.New("fault at " + what)
+			}
+			return nil
+		}
+		_, err := w.Add(t.Context(), l, target("c"))
+		fault.Hook = nil
+		if err == nil {
+			if n < 3 {
+				t.Errorf("only %d calls could fail", n)
+			}
+			return
+		}
+		_, text := w.records()
+		if text != "" && text != "ADD rec, DEL rec" {
+			t.Errorf("fault %d (%v): calls %q", n, err, text)
+		}
+		if names := w.entries(); len(names) > 0 {
+			t.Errorf("fault %d (%v): the cache has %q", n, err, names)
+		}
+	}
+}
+
+func FuzzEntry(f *testing.F) {
+	f.Add([]byte(libcniEntry("")))
+	f.Add([]byte(libcniEntry(`,"cniboxBootID":"x","cniboxNetNS":"1:2"`)))
+	f.Add([]byte(`{"cniVersion":"0.2.0","ip4":{"ip":"10.1.2.3/24"}}`))
+	f.Add([]byte(strings.Replace(libcniEntry(""), "cniCacheV1", "cniboxIntentV1", 1)))
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, doc []byte) {
+		w := &world{T: t, Runner: &chain.Runner{
+			Invoker: noPlugin{}, Cache: &chain.Cache{Dir: dir}, KeepGoing: true, Warn: func(string, ...any) {},
+		}}
+		os.MkdirAll(filepath.Join(dir, "results"), 0o700)
+		if err := os.WriteFile(filepath.Join(dir, "results", "n-c-eth0"), doc, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		bare := chain.Target{ContainerID: "c", IfName: "eth0"}
+		l := w.parse(cachedList)
+		w.Check(t.Context(), l, bare)
+		w.Get(t.Context(), l, bare)
+		w.GC(t.Context(), l, nil, true)
+		w.Del(t.Context(), l, bare)
+	})
+}
+
+// noPlugin stands for plugins of which each has nothing to do.
+type noPlugin struct{}
+
+func (noPlugin) Invoke(_ context.Context, _ string, r *spec.Request) (*spec.Result, error) {
+	if _, err := r.Wire(); err != nil {
+		return nil, err
+	}
+	if !json.Valid(r.Conf()) {
+		return nil, errors.New("a configuration that is no JSON")
+	}
+	return r.Prev, nil
+}

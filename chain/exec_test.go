@@ -1,0 +1,269 @@
+package chain_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/chain"
+	"cnibox/spec"
+)
+
+// TestBehaviour is what a plugin can do wrong, and what the runtime says.
+func TestBehaviour(t *testing.T) {
+	tests := map[string]struct {
+		do, err string
+		code    int
+	}{
+		"silent exit 1":         {"exit 1", `plugin type="rec" name="n" failed (add): netplugin failed with no error message: exit status 1`, 103},
+		"stderr only":           {"fail |boo", `netplugin failed: exit status 2; stderr: boo`, 103},
+		"stdout is no JSON":     {"fail boo|log", `netplugin failed (exit status 2) but its stdout "boo" is no error object; stderr: log`, 103},
+		"error object":          {`fail {"code":7,"msg":"m","details":"d"}|log`, `m; d; stderr: log`, 7},
+		"error object, exit 0":  {`print {"code":7,"msg":"m"}`, `failed (add): m`, 7},
+		"killed":                {"kill", "signal: killed", 103},
+		"no output":             {"print ", "printed no result", 103},
+		"null":                  {"print null", "", -1},
+		"a list":                {"print []", "result", 103},
+		"empty object":          {"print {}", "", -1},
+		"success with stderr":   {"stderr hello", "", -1},
+		"older result":          {`print {"cniVersion":"0.4.0","ips":[{"version":"4","address":"10.0.0.1/8"}]}`, "", -1},
+		"result of the future":  {`print {"cniVersion":"2.0.0"}`, "2.0.0", 103},
+		"two values":            {`print {"cniVersion":"1.0.0"}{}`, "result", 103},
+		"too much":              {"big", "printed more than", 103},
+		"holds stdout and ends": {"grandchild", "", -1},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "rec")
+			var stderr strings.Builder
+			w.local.Stderr = &stderr
+			l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec","doADD":` + strconv.Quote(tt.do) + `}]}`)
+			res, err := w.Add(t.Context(), l, target("c"))
+			wantErr(t, err, tt.err)
+			if code(err) != tt.code {
+				t.Errorf("got code %d, want %d", code(err), tt.code)
+			}
+			switch name {
+			case "success with stderr":
+				if stderr.String() != "hello" {
+					t.Errorf("forwarded %q", stderr.String())
+				}
+			case "older result":
+				if b, err := res.Encode(spec.V100); err != nil || strings.Contains(string(b), "version\": \"4") {
+					t.Errorf("result %s, %v", b, err)
+				}
+			case "holds stdout and ends":
+				killRest(t, w)
+			}
+		})
+	}
+}
+
+// killRest ends what the recorder left, which must still be there to kill.
+func killRest(t *testing.T, w *world) {
+	t.Helper()
+	if err := unix.Kill(grandchild(t, w), unix.SIGKILL); err != nil {
+		t.Errorf("a daemon that a plugin started is gone: %v", err)
+	}
+}
+
+func grandchild(t *testing.T, w *world) int {
+	t.Helper()
+	b, err := os.ReadFile(w.recordFile() + ".pid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(string(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+// TestDeadline hangs, and has a child that holds stdout: both must be killed.
+func TestDeadline(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "rec")
+	w.local.Timeout = 500 * time.Millisecond
+	l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec","doADD":"grandchild hang"}]}`)
+	begin := time.Now()
+	_, err := w.Add(t.Context(), l, target("c"))
+	wantErr(t, err, "did not finish ADD in time")
+	if code(err) != spec.CodeTryAgain {
+		t.Errorf("got code %d, want %d", code(err), spec.CodeTryAgain)
+	}
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Errorf("took %v", took)
+	}
+	w.wantCalls("ADD rec, SLEEP rec-sleeper, DEL rec")
+	pid := grandchild(t, w)
+	for range 200 {
+		// A zombie that nobody has waited for yet is dead as well.
+		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+		if err != nil || strings.Contains(string(stat), ") Z ") {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Error("the plugin's child lives on")
+}
+
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "rec")
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec","doADD":"sleep"}]}`)
+	_, err := w.Add(ctx, l, target("c"))
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	w.wantCalls("ADD rec, DEL rec") // though the context has ended
+}
+
+func TestFind(t *testing.T) {
+	w := newWorld(t, "rec")
+	second := filepath.Join(w.dir, "second")
+	os.MkdirAll(filepath.Join(second, "dir"), 0o700)
+	os.WriteFile(filepath.Join(second, "noexec"), nil, 0o600)
+	os.WriteFile(filepath.Join(w.dir, "evil"), nil, 0o700)
+	w.local.Path = append(w.local.Path, second)
+	built := 0
+	w.local.Lookup = func(name string) (spec.Verbs, bool) {
+		return spec.Verbs{Del: func(context.Context, *spec.Request) error { built++; return nil }}, name == "rec" || name == "missing"
+	}
+	tests := map[string]struct {
+		plugin, err string
+		code        int
+	}{
+		"up and down":      {"../evil", "", spec.CodeConfig},
+		"slash":            {"a/b", "", spec.CodeConfig},
+		"backslash":        {`a\b`, "", spec.CodeConfig},
+		"NUL":              {"a\x00b", "", spec.CodeConfig},
+		"dots":             {"..", "", spec.CodeConfig},
+		"empty":            {"", "", spec.CodeConfig},
+		"long":             {strings.Repeat("x", 300), "", -2},
+		"a folder":         {"dir", `failed to find plugin "dir" in path [` + w.bin + " " + second + "]", spec.CodePlugin},
+		"built in, gone":   {"missing", "it is built in", spec.CodePlugin},
+		"not executable":   {"noexec", "permission denied", spec.CodePlugin},
+		"this very binary": {"rec", "", -1},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			r, err := spec.NewRequest(spec.Call{Verb: spec.Del, ContainerID: "c", IfName: "eth0"}, []byte(`{"name":"n","type":"rec"}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = w.local.Invoke(t.Context(), tt.plugin, r)
+			if tt.err != "" {
+				wantErr(t, err, tt.err)
+			}
+			if got := code(err); got != tt.code && (tt.code != -2 || err == nil) {
+				t.Errorf("got code %d (%v), want %d", got, err, tt.code)
+			}
+		})
+	}
+	if built != 1 {
+		t.Errorf("the built-in plugin ran %d times, want 1", built)
+	}
+	w.wantCalls("")
+	w.local.ForceExec = true
+	r, _ := spec.NewRequest(spec.Call{Verb: spec.Del, ContainerID: "c", IfName: "eth0"}, []byte(`{"name":"n","type":"rec"}`))
+	if _, err := w.local.Invoke(t.Context(), "rec", r); err != nil {
+		t.Error(err)
+	}
+	w.wantCalls("DEL rec")
+	w.local.Path, w.local.ForceExec = nil, false
+	_, err := w.local.Invoke(t.Context(), "other", r)
+	wantErr(t, err, "CNI_PATH is empty")
+	if code(err) != spec.CodeEnv {
+		t.Errorf("got code %d, want %d", code(err), spec.CodeEnv)
+	}
+}
+
+func TestInProcess(t *testing.T) {
+	var seen *spec.Request
+	verbs := map[string]spec.Verbs{
+		"panics": {Add: func(context.Context, *spec.Request) (*spec.Result, error) { panic("boo") }},
+		"spoils": {Add: func(_ context.Context, r *spec.Request) (*spec.Result, error) {
+			seen = r
+			r.Prev.IPs = nil
+			r.Prev.Interfaces[0].Name = "spoiled"
+			return r.Prev, nil
+		}},
+	}
+	local := &chain.Local{Lookup: func(name string) (spec.Verbs, bool) { v, ok := verbs[name]; return v, ok }}
+	call := spec.Call{Verb: spec.Add, ContainerID: "c", IfName: "eth0", NetNS: ownNS}
+	request := func(version string) *spec.Request {
+		r, err := spec.NewRequest(call, []byte(`{"name":"n","type":"x","cniVersion":"`+version+`","prevResult":{"cniVersion":"1.0.0",
+			"interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[{"address":"10.1.2.3/24","interface":0}]}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Invoker = local
+		return r
+	}
+	_, err := local.Invoke(t.Context(), "panics", request("1.0.0"))
+	if e := spec.AsError(err); e == nil || e.Code != spec.CodeInternal || !strings.Contains(e.Msg, "boo") || !strings.Contains(e.Details, "goroutine") {
+		t.Errorf("got %v", err)
+	}
+	r := request("1.0.0")
+	if _, err := local.Invoke(t.Context(), "spoils", r); err != nil {
+		t.Fatal(err)
+	}
+	if seen == r || len(r.Prev.IPs) != 1 || r.Prev.Interfaces[0].Name != "eth0" {
+		t.Errorf("the plugin changed its caller's request: %+v", r.Prev)
+	}
+	// The older shape has no interfaces, for a plugin in this process neither.
+	verbs["spoils"] = spec.Verbs{Add: func(_ context.Context, r *spec.Request) (*spec.Result, error) {
+		if len(r.Prev.Interfaces) != 0 {
+			t.Errorf("at 0.2.0 a plugin sees %+v", r.Prev.Interfaces)
+		}
+		r.Prev.Interfaces = []spec.Interface{{Name: "eth0"}}
+		return r.Prev, nil
+	}}
+	res, err := local.Invoke(t.Context(), "spoils", request("0.2.0"))
+	if err != nil || len(res.Interfaces) != 0 || len(res.IPs) != 1 {
+		t.Errorf("at 0.2.0 got %+v, %v", res, err)
+	}
+}
+
+// TestTextBusy starts a plugin that somebody is still writing.
+func TestTextBusy(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	exe, _ := os.Executable()
+	b, err := os.ReadFile(exe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(filepath.Join(w.bin, "rec"), os.O_CREATE|os.O_WRONLY, 0o700)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Write(b)
+	time.AfterFunc(100*time.Millisecond, func() { f.Close() })
+	l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`)
+	if _, err := w.Add(t.Context(), l, target("c")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestVersions(t *testing.T) {
+	w := newWorld(t, "rec", "rec-built")
+	w.local.Lookup = func(name string) (spec.Verbs, bool) { return spec.Verbs{Since: spec.V100}, name == "rec-built" }
+	for plugin, want := range map[string]string{"rec-built": " 1.0.0 1.1.0", "rec": w.bin + "/rec 0.4.0 1.0.0"} {
+		file, versions, err := w.local.Versions(t.Context(), plugin)
+		if got := file + " " + strings.Join(versions, " "); err != nil || got != want {
+			t.Errorf("%s: got %q, %v, want %q", plugin, got, err, want)
+		}
+	}
+}

@@ -1,0 +1,408 @@
+package chain_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"cnibox/chain"
+	"cnibox/spec"
+)
+
+func caps(t *testing.T, doc string) (m map[string]json.RawMessage) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(doc), &m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestTranscript is a list with one inlined plugin and two drop-ins through all
+// verbs: who is called in which order, with what.
+func TestTranscript(t *testing.T) {
+	w := newWorld(t, "rec", "rec-a", "rec-b")
+	w.write("n/20-b.conf", `{"type":"rec-b"}`)
+	w.write("n/10-a.conf", `{"type":"rec-a","name":"other","cniVersion":"0.1.0"}`)
+	file := w.write("n.conflist", `{"name":"n","cniVersion":"1.1.0","plugins":[
+		{"type":"rec","capabilities":{"portMappings":true,"mac":true,"dns":false},"big":9007199254740993,"f":1.10,"s":"<&>","s":2}]}`)
+	l, err := chain.LoadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tg := target("c")
+	tg.Args = [][2]string{{"A", "1"}, {"B", "x=y"}}
+	tg.Capabilities = caps(t, `{"portMappings":[{"hostPort":1}],"bandwidth":{},"dns":{}}`)
+	if _, err := w.Add(t.Context(), l, tg); err != nil {
+		t.Fatal(err)
+	}
+	calls := w.wantCalls("ADD rec, ADD rec-a, ADD rec-b")
+	first := calls[0].Stdin
+	want := `{"type":"rec","big":9007199254740993,"f":1.10,"s":"<&>","s":2,` +
+		`"cniVersion":"1.1.0","name":"n","runtimeConfig":{"portMappings":[{"hostPort":1}]}}`
+	if first != want {
+		t.Errorf("stdin of the first:\ngot  %s\nwant %s", first, want)
+	}
+	for i, c := range calls {
+		if c.ID != "c" || c.NetNS != ownNS || c.IfName != "eth0" || c.Args != "A=1;B=x=y" || c.Path != w.bin {
+			t.Errorf("environment of %s: %+v", c, c)
+		}
+		if member(t, c.Stdin, "name") != `"n"` || member(t, c.Stdin, "cniVersion") != `"1.1.0"` {
+			t.Errorf("stdin of %s: %s", c, c.Stdin)
+		}
+		if i > 0 && !strings.Contains(member(t, c.Stdin, "prevResult"), "10.1.2.3/24") {
+			t.Errorf("%s has no prevResult: %s", c, c.Stdin)
+		}
+	}
+
+	again := chain.Target{ContainerID: "c", IfName: "eth0", NetNSOverride: true}
+	if err := w.Check(t.Context(), l, again); err != nil {
+		t.Error(err)
+	}
+	sameAsAdd(t, w.wantCalls("CHECK rec, CHECK rec-a, CHECK rec-b"))
+	if _, err := w.Get(t.Context(), l, again); err != nil {
+		t.Error(err)
+	}
+	sameAsAdd(t, w.wantCalls("GET rec, GET rec-a, GET rec-b"))
+	if err := w.Status(t.Context(), l); err != nil {
+		t.Error(err)
+	}
+	bare(t, w.wantCalls("STATUS rec, STATUS rec-a, STATUS rec-b"))
+
+	// The drop-ins are gone by now, and yet were added.
+	os.RemoveAll(filepath.Join(w.conf, "n"))
+	if l, err = chain.LoadFile(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Del(t.Context(), l, again); err != nil {
+		t.Error(err)
+	}
+	sameAsAdd(t, w.wantCalls("DEL rec-b, DEL rec-a, DEL rec"))
+	if names := w.entries(); len(names) != 0 {
+		t.Errorf("the cache has %q", names)
+	}
+	if err := w.Del(t.Context(), l, target("c")); err != nil {
+		t.Errorf("second DEL: %v", err)
+	}
+	calls = w.wantCalls("DEL rec")
+	if calls[0].Args != "" || member(t, calls[0].Stdin, "prevResult") != "" {
+		t.Errorf("second DEL knows too much: %+v", calls[0])
+	}
+}
+
+// sameAsAdd wants arguments, capabilities and namespace of the ADD, and its result.
+func sameAsAdd(t *testing.T, calls []record) {
+	t.Helper()
+	for _, c := range calls {
+		if c.Args != "A=1;B=x=y" || c.NetNS != ownNS || !strings.Contains(member(t, c.Stdin, "prevResult"), "10.1.2.3/24") {
+			t.Errorf("%s: %+v", c, c)
+		}
+		if c.Plugin == "rec" && member(t, c.Stdin, "runtimeConfig") != `{"portMappings":[{"hostPort":1}]}` {
+			t.Errorf("%s: %s", c, c.Stdin)
+		}
+	}
+}
+
+// bare wants nothing of an attachment.
+func bare(t *testing.T, calls []record) {
+	t.Helper()
+	for _, c := range calls {
+		if c.ID+c.NetNS+c.IfName+c.Args != "" || member(t, c.Stdin, "runtimeConfig") != "" {
+			t.Errorf("%s: %+v", c, c)
+		}
+	}
+}
+
+func three(more string) string {
+	return `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec-1"},{"type":"rec-2"` + more + `},{"type":"rec-3"}]}`
+}
+
+func TestFailedAdd(t *testing.T) {
+	w := newWorld(t, "rec-1", "rec-2", "rec-3")
+	l := w.parse(three(`,"doADD":"fail {\"code\":11,\"msg\":\"later\"}"`))
+	_, err := w.Add(t.Context(), l, target("c"))
+	wantErr(t, err, `plugin type="rec-2" name="n" failed (add): later`)
+	w.wantCalls("ADD rec-1, ADD rec-2, DEL rec-3, DEL rec-2, DEL rec-1")
+	if names := w.entries(); len(names) != 0 {
+		t.Errorf("the cache has %q", names)
+	}
+	w.Retries = 1
+	w.Add(t.Context(), l, target("c"))
+	w.wantCalls("ADD rec-1, ADD rec-2, DEL rec-3, DEL rec-2, DEL rec-1, ADD rec-1, ADD rec-2, DEL rec-3, DEL rec-2, DEL rec-1")
+
+	// A cleanup that fails is told behind the first error, and remembered.
+	l = w.parse(three(`,"doADD":"fail {\"code\":100,\"msg\":\"first\"}","doDEL":"fail {\"code\":7,\"msg\":\"second\"}"`))
+	_, err = w.Add(t.Context(), l, target("c"))
+	e := spec.AsError(err)
+	if e.Code != 100 || !strings.Contains(e.Msg, "first") || strings.Contains(e.Msg, "second") || !strings.Contains(e.Details, "second") {
+		t.Errorf("got %d %q %q", e.Code, e.Msg, e.Details)
+	}
+	w.records()
+	if stale, err := w.GC(t.Context(), l, nil, true); err != nil || len(stale) != 1 {
+		t.Errorf("intent is not seen by GC: %v, %v", stale, err)
+	}
+	// The next ADD cleans up first, with the list that left it.
+	if _, err := w.Add(t.Context(), w.parse(three("")), target("c")); err != nil {
+		t.Error(err)
+	}
+	w.wantCalls("DEL rec-3, DEL rec-2, DEL rec-1, ADD rec-1, ADD rec-2, ADD rec-3")
+}
+
+func TestCacheFailsAdd(t *testing.T) {
+	w := newWorld(t, "rec-1", "rec-2", "rec-3")
+	os.WriteFile(w.Cache.Dir, nil, 0o600)
+	_, err := w.Add(t.Context(), w.parse(three("")), target("c"))
+	wantErr(t, err, "cache")
+	w.wantCalls("") // nothing was begun that could not be remembered
+}
+
+func TestSecondAdd(t *testing.T) {
+	w := newWorld(t, "rec-1", "rec-2", "rec-3")
+	l := w.parse(three(""))
+	if _, err := w.Add(t.Context(), l, target("c")); err != nil {
+		t.Fatal(err)
+	}
+	w.records()
+	_, err := w.Add(t.Context(), l, target("c"))
+	wantErr(t, err, "eth0 of container c is attached to network n already")
+	if code(err) != spec.CodeBusy {
+		t.Errorf("got code %d", code(err))
+	}
+	w.wantCalls("")
+	other := target("c")
+	other.IfName = "eth1"
+	if _, err := w.Add(t.Context(), l, other); err != nil {
+		t.Errorf("another interface: %v", err)
+	}
+}
+
+func TestFailedDel(t *testing.T) {
+	w := newWorld(t, "rec-1", "rec-3")
+	l := w.parse(three(""))
+	err := w.Del(t.Context(), l, target("c"))
+	wantErr(t, err, `failed to find plugin "rec-2"`)
+	wantErr(t, err, "--keep-going")
+	w.wantCalls("DEL rec-3")
+	w.KeepGoing = true
+	err = w.Del(t.Context(), l, target("c"))
+	wantErr(t, err, `plugin type="rec-2" name="n" failed (delete)`)
+	w.wantCalls("DEL rec-3, DEL rec-1")
+}
+
+func TestRefusals(t *testing.T) {
+	w := newWorld(t, "rec")
+	l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`)
+	bad := func(change func(*chain.Target)) chain.Target { tg := target("c"); change(&tg); return tg }
+	tests := map[string]struct {
+		target chain.Target
+		list   string
+		code   int
+	}{
+		"ID climbs":          {target: bad(func(t *chain.Target) { t.ContainerID = "../../x" }), code: spec.CodeEnv},
+		"ID empty":           {target: bad(func(t *chain.Target) { t.ContainerID = "" }), code: spec.CodeUnknown},
+		"interface climbs":   {target: bad(func(t *chain.Target) { t.IfName = "../../x" }), code: spec.CodeEnv},
+		"interface too long": {target: bad(func(t *chain.Target) { t.IfName = "sixteen-letters-" }), code: spec.CodeEnv},
+		"network climbs":     {target: target("c"), list: `{"name":"../n","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`, code: spec.CodeConfig},
+		"version is junk":    {target: target("c"), list: `{"name":"n","cniVersion":"junk","plugins":[{"type":"rec"}]}`, code: spec.CodeVersion},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			l := l
+			if tt.list != "" {
+				l = w.parse(tt.list)
+			}
+			_, add := w.Add(t.Context(), l, tt.target)
+			_, get := w.Get(t.Context(), l, tt.target)
+			for verb, err := range map[string]error{
+				"add": add, "get": get, "del": w.Del(t.Context(), l, tt.target), "check": w.Check(t.Context(), l, tt.target),
+			} {
+				if got := code(err); got != tt.code && got != spec.CodeEnv {
+					t.Errorf("%s: got code %d (%v), want %d", verb, got, err, tt.code)
+				}
+			}
+			w.wantCalls("")
+		})
+	}
+	for name, tg := range map[string]chain.Target{
+		"no such namespace": bad(func(t *chain.Target) { t.NetNS = "/nowhere" }),
+		"no namespace":      bad(func(t *chain.Target) { t.NetNS = "/etc/passwd" }),
+		"empty":             bad(func(t *chain.Target) { t.NetNS = "" }),
+		"our own, unmeant":  bad(func(t *chain.Target) { t.NetNSOverride = false }),
+		"of the wrong type": bad(func(t *chain.Target) { t.NetNS = "/dev/null" }),
+	} {
+		if _, err := w.Add(t.Context(), l, tg); code(err) != spec.CodeNetNS {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	w.wantCalls("")
+}
+
+func TestCheckAndGet(t *testing.T) {
+	w := newWorld(t, "rec")
+	list := func(version, more string) *chain.List {
+		return w.parse(`{"name":"n","cniVersion":"` + version + `"` + more + `}`)
+	}
+	const plugin = `,"plugins":[{"type":"rec"}]`
+	tests := map[string]struct {
+		l    *chain.List
+		err  string
+		code int
+	}{
+		"unknown":           {list("1.0.0", plugin), "is not known", spec.CodeUnknown},
+		"too old":           {list("0.3.1", plugin), `configuration version "0.3.1" does not support the CHECK command`, spec.CodeVersion},
+		"too old, disabled": {list("0.3.1", `,"disableCheck":true`+plugin), "does not support the CHECK", spec.CodeVersion},
+		"disabled":          {list("1.0.0", `,"disableCheck":"true"`+plugin), "", -1},
+		"disabled in args":  {list("1.0.0", `,"plugins":[{"type":"rec","args":{"cni":{"disable-check":true}}}]`), "", -1},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			err := w.Check(t.Context(), tt.l, target("c"))
+			wantErr(t, err, tt.err)
+			if code(err) != tt.code {
+				t.Errorf("got code %d, want %d", code(err), tt.code)
+			}
+			w.wantCalls("")
+		})
+	}
+	l := list("1.0.0", `,"plugins":[{"type":"rec","doGET":"fail {\"code\":4,\"msg\":\"unknown CNI_COMMAND: GET\"}"}]`)
+	if _, err := w.Get(t.Context(), l, target("c")); err == nil {
+		t.Error("GET of what nobody knows succeeds")
+	}
+	if _, err := w.Add(t.Context(), l, target("c")); err != nil {
+		t.Fatal(err)
+	}
+	res, err := w.Get(t.Context(), l, target("c"))
+	if err != nil || len(res.IPs) != 1 {
+		t.Errorf("GET of a plugin without GET: %+v, %v", res, err)
+	}
+}
+
+// TestExample is the worked example of the 0.4.0 draft: GET gives the first
+// plugin the result of ADD, and the second what the first answers.
+func TestExample(t *testing.T) {
+	w := newWorld(t, "rec-bridge", "rec-tuning")
+	l := w.parse(`{"name":"n","cniVersion":"0.4.0","plugins":[
+		{"type":"rec-bridge","doGET":"print {\"cniVersion\":\"0.4.0\",\"ips\":[{\"version\":\"4\",\"address\":\"10.9.9.9/24\"}]}"},{"type":"rec-tuning"}]}`)
+	if _, err := w.Add(t.Context(), l, target("c")); err != nil {
+		t.Fatal(err)
+	}
+	w.records()
+	if _, err := w.Get(t.Context(), l, target("c")); err != nil {
+		t.Fatal(err)
+	}
+	calls := w.wantCalls("GET rec-bridge, GET rec-tuning")
+	for i, want := range []string{"10.1.2.3/24", "10.9.9.9/24"} {
+		if prev := member(t, calls[i].Stdin, "prevResult"); !strings.Contains(prev, want) {
+			t.Errorf("%s has prevResult %s, want %s in it", calls[i], prev, want)
+		}
+	}
+}
+
+func TestStatus(t *testing.T) {
+	w := newWorld(t, "rec-1", "rec-2", "rec-3")
+	err := w.Status(t.Context(), w.parse(strings.Replace(three(`,"doSTATUS":"fail {\"code\":50,\"msg\":\"no\"}"`), "1.0.0", "1.1.0", 1)))
+	if code(err) != spec.CodeNotReady {
+		t.Errorf("got %v", err)
+	}
+	w.wantCalls("STATUS rec-1, STATUS rec-2")
+	if err := w.Status(t.Context(), w.parse(three(""))); err != nil {
+		t.Errorf("at 1.0.0: %v", err)
+	}
+	w.wantCalls("")
+}
+
+func TestGC(t *testing.T) {
+	w := newWorld(t, "rec-1", "rec-2", "rec-3")
+	l := w.parse(strings.Replace(three(`,"doGC":"fail {\"code\":100,\"msg\":\"cannot\"}"`), "1.0.0", "1.1.0", 1))
+	for _, id := range []string{"keep", "drop", "gone"} {
+		tg := target(id)
+		tg.Args = [][2]string{{"ID", id}}
+		if _, err := w.Add(t.Context(), l, tg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := w.parse(`{"name":"other","cniVersion":"1.1.0","plugins":[{"type":"rec-1"}]}`)
+	if _, err := w.Add(t.Context(), other, target("drop")); err != nil {
+		t.Fatal(err)
+	}
+	w.records()
+	valid := []spec.Attachment{{Network: "n", ContainerID: "keep", IfName: "eth0"}}
+	stale, err := w.GC(t.Context(), l, valid, true)
+	if err != nil || len(stale) != 2 {
+		t.Errorf("dry run: %v, %v", stale, err)
+	}
+	w.wantCalls("")
+	stale, err = w.GC(t.Context(), l, valid, false)
+	wantErr(t, err, `plugin type="rec-2" name="n" failed (gc): cannot`)
+	if len(stale) != 2 || stale[0].ContainerID != "drop" || stale[1].ContainerID != "gone" {
+		t.Errorf("deleted %v", stale)
+	}
+	calls := w.wantCalls("DEL rec-3, DEL rec-2, DEL rec-1, DEL rec-3, DEL rec-2, DEL rec-1, GC rec-1, GC rec-2, GC rec-3")
+	if calls[0].Args != "ID=drop" || calls[3].Args != "ID=gone" {
+		t.Errorf("DEL without the arguments of the ADD: %+v", calls[0])
+	}
+	bare(t, calls[6:])
+	for _, key := range []string{"cni.dev/valid-attachments", "cni.dev/attachments"} {
+		if got := member(t, calls[8].Stdin, key); got != `[{"containerID":"keep","ifname":"eth0"}]` {
+			t.Errorf("%s is %s", key, got)
+		}
+	}
+	if got := strings.Join(w.entries(), " "); got != "n-keep-eth0 other-drop-eth0" {
+		t.Errorf("the cache has %q", got)
+	}
+	l.DisableGC = true
+	if _, err := w.GC(t.Context(), l, nil, false); err != nil {
+		t.Error(err)
+	}
+	w.wantCalls("")
+}
+
+// TestKilled is a runtime that dies in the middle of ADD: what is known of it
+// is enough for DEL, and for GC.
+func TestKilled(t *testing.T) {
+	for _, how := range []string{"del", "gc", "add"} {
+		t.Run(how, func(t *testing.T) {
+			w := newWorld(t, "rec")
+			l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`)
+			w.Invoker = dies{}
+			func() {
+				defer func() { recover() }()
+				tg := target("c")
+				tg.Args = [][2]string{{"K", "V"}}
+				w.Add(t.Context(), l, tg)
+			}()
+			w.Invoker = w.local
+			bare := chain.Target{ContainerID: "c", IfName: "eth0", NetNSOverride: true}
+			if err := w.Check(t.Context(), l, bare); code(err) != spec.CodeUnknown {
+				t.Errorf("CHECK of an interrupted ADD: %v", err)
+			}
+			var err error
+			want := "DEL rec"
+			switch how {
+			case "del":
+				err = w.Del(t.Context(), l, bare)
+			case "gc":
+				_, err = w.GC(t.Context(), l, nil, false)
+			case "add":
+				_, err = w.Add(t.Context(), l, target("c"))
+				want += ", ADD rec"
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			if calls := w.wantCalls(want); len(calls) > 0 && calls[0].Args != "K=V" {
+				t.Errorf("got %+v", calls[0])
+			}
+		})
+	}
+}
+
+// dies stands for a process that ends in the middle.
+type dies struct{}
+
+func (dies) Invoke(context.Context, string, *spec.Request) (*spec.Result, error) {
+	panic(errors.New("killed"))
+}
