@@ -1,0 +1,227 @@
+package applets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/attach"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+func init() {
+	register(&Applet{
+		Name:    "bridge",
+		Summary: "veth pair into a bridge on the host",
+		Help: `
+bridge                     name of the bridge, made if missing (default cni0)
+isGateway                  put the gateway addresses on the bridge and forward (default false)
+isDefaultGateway           isGateway, and the default routes go there (default false)
+forceAddress               replace addresses of the bridge that conflict (default false)
+ipMasq                     masquerade what leaves the network (default false)
+ipMasqBackend              iptables or nftables; both mean nftables, spoken to directly
+mtu                        bytes, of both ends and of a new bridge (default: the kernel's)
+hairpinMode                let a container reach itself through the bridge (default false)
+promiscMode                bridge in promiscuous mode (default false)
+vlan                       0 to 4094: untagged VLAN of the port (default 0: none)
+vlanTrunk                  list of {minID, maxID, id}: tagged VLANs of the port
+preserveDefaultVlan        keep the bridge's default VLAN on the port (default false)
+macspoofchk                drop frames with another source MAC address (default false)
+enabledad                  IPv6 duplicate address detection (default false)
+disableContainerInterface  leave the container end down; without ipam only (default false)
+portIsolation              isolated from the other isolated ports (default false)
+ipam                       address plugin; without it the port is layer 2 only
+dns                        replaces what the address plugin says
+runtimeConfig.mac, args.cni.mac, CNI_ARGS MAC   address of the container end`,
+		Verbs: attach.Interface[bridgeConf]{
+			Kind: "veth", Validate: (*bridgeConf).validate,
+			Create: createBridgePort, Resolve: resolveGateways, Setup: setupBridge, Ready: readyBridge,
+			Verify: verifyBridge, Describe: describeBridge, Probe: probeBridge,
+			Remove:  func(_ context.Context, op *attach.Op, _ *bridgeConf) error { return op.RemoveVeth() },
+			Cleanup: cleanupBridge, Collect: collectBridge,
+		}.Verbs(),
+	})
+}
+
+// bridgeKinds is what a bridge port owns in the rule set.
+var bridgeKinds = [...]nft.Kind{nft.KindMasquerade, nft.KindMACGuard}
+
+type bridgeConf struct {
+	Bridge                    string      `json:"bridge"`
+	IsGateway                 bool        `json:"isGateway"`
+	IsDefaultGateway          bool        `json:"isDefaultGateway"`
+	ForceAddress              bool        `json:"forceAddress"`
+	IPMasq                    bool        `json:"ipMasq"`
+	IPMasqBackend             string      `json:"ipMasqBackend"`
+	MTU                       int         `json:"mtu"` // bytes; 0: the kernel's choice
+	HairpinMode               bool        `json:"hairpinMode"`
+	PromiscMode               bool        `json:"promiscMode"`
+	VLAN                      int         `json:"vlan"` // 0: none
+	VLANTrunk                 []vlanTrunk `json:"vlanTrunk"`
+	PreserveDefaultVLAN       bool        `json:"preserveDefaultVlan"`
+	MACSpoofChk               bool        `json:"macspoofchk"`
+	EnableDAD                 bool        `json:"enabledad"`
+	DisableContainerInterface bool        `json:"disableContainerInterface"`
+	PortIsolation             bool        `json:"portIsolation"`
+	IPAM                      struct {
+		Type string `json:"type"`
+	} `json:"ipam"`
+}
+
+func (c *bridgeConf) validate() error {
+	if c.Bridge == "" {
+		c.Bridge = "cni0"
+	}
+	c.IsGateway = c.IsGateway || c.IsDefaultGateway
+	if err := spec.CheckIfName(c.Bridge); err != nil {
+		return fmt.Errorf(`"bridge" %q: %w`, c.Bridge, err)
+	}
+	switch {
+	case c.HairpinMode && c.PromiscMode:
+		return errors.New(`cannot set hairpin mode and promiscuous mode at the same time: drop "hairpinMode" or "promiscMode"`)
+	case c.DisableContainerInterface && c.IPAM.Type != "":
+		return errors.New(`cannot use IPAM when DisableContainerInterface flag is set: drop "ipam" or "disableContainerInterface"`)
+	case c.IPMasqBackend != "" && c.IPMasqBackend != "iptables" && c.IPMasqBackend != "nftables":
+		return fmt.Errorf(`unknown ipmasq backend %q: "ipMasqBackend" is "iptables" or "nftables"`, c.IPMasqBackend)
+	case c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535):
+		return fmt.Errorf(`"mtu" %d is not within 68 to 65535`, c.MTU)
+	}
+	return c.validateVLANs()
+}
+
+// createBridgePort makes sure of the bridge and puts a veth pair into it.
+func createBridgePort(ctx context.Context, op *attach.Op, c *bridgeConf) error {
+	op.DAD = c.EnableDAD
+	if c.IPMasq && c.IPMasqBackend == "iptables" {
+		op.Warn(`"ipMasqBackend" iptables: the rules are made with nftables`)
+	}
+	br, err := ensureBridge(op, c)
+	if err != nil {
+		return err
+	}
+	host, err := op.CreateVeth(c.MTU, br.Index)
+	if err != nil {
+		return err
+	}
+	if err := setupPort(op, c, host); err != nil {
+		return err
+	}
+	if c.MACSpoofChk {
+		if err := guardMAC(ctx, op, host.Name); err != nil {
+			return err
+		}
+	}
+	op.AddInterface(attach.HostInterface(br))
+	op.AddInterface(attach.HostInterface(host))
+	op.Container = op.AddInterface(op.ContainerInterface())
+	return nil
+}
+
+// guardMAC is in force before the container end comes up.
+func guardMAC(ctx context.Context, op *attach.Op, port string) error {
+	op.Undo("MAC guard", func(ctx context.Context) error { return release(ctx, op) })
+	return nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
+		x.GuardMAC(op.Attachment, port, op.Link.MAC)
+		return nil
+	})
+}
+
+// ensureBridge finds the bridge or makes it, with a MAC address of its own so
+// that it does not change with its ports.
+func ensureBridge(op *attach.Op, c *bridgeConf) (*rtnl.Link, error) {
+	br, err := op.Host.Link(c.Bridge)
+	if errors.Is(err, os.ErrNotExist) {
+		br, err = op.Host.CreateLink(rtnl.LinkSpec{
+			Name: c.Bridge, Kind: rtnl.Bridge{VLANFiltering: c.filtersVLANs()}, MTU: c.MTU, MAC: attach.RandomMAC(), Up: true,
+		})
+		if err == nil {
+			op.Undo("bridge "+c.Bridge, func(context.Context) error { return dropUnusedBridge(op, br.Index) })
+		}
+		if errors.Is(err, os.ErrExist) { // made by another ADD meanwhile
+			br, err = op.Host.Link(c.Bridge)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("could not add bridge %q: %w", c.Bridge, err)
+	}
+	if br.Kind != "bridge" {
+		return nil, spec.Errorf(spec.CodeConfig, "%q already exists but is not a bridge: it is of kind %q", c.Bridge, br.Kind)
+	}
+	if err := reconcileBridge(op, c, br); err != nil {
+		return nil, err
+	}
+	return br, op.HostNS.SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/" + br.Name + "/accept_ra", Value: "0", Optional: true})
+}
+
+// reconcileBridge brings an existing bridge to what the configuration needs;
+// what others may have set on purpose, as its MTU, is left alone.
+func reconcileBridge(op *attach.Op, c *bridgeConf, br *rtnl.Link) error {
+	var ch, back rtnl.LinkChange
+	if !br.Up {
+		ch.Up, back.Up = new(true), new(false)
+	}
+	if c.PromiscMode && !br.Promisc {
+		ch.Promisc, back.Promisc = new(true), new(false)
+	}
+	if c.filtersVLANs() && !br.VLANFiltering {
+		ch.VLANFiltering, back.VLANFiltering = new(true), new(false)
+	}
+	if ch.Up == nil && ch.Promisc == nil && ch.VLANFiltering == nil {
+		return nil
+	}
+	op.Undo("settings of "+br.Name, func(context.Context) error {
+		return whileUnused(op, br.Index, 0, func() error { return op.Host.Do(rtnl.ChangeLink(br.Index, back)) })
+	})
+	return op.Host.Do(rtnl.ChangeLink(br.Index, ch))
+}
+
+// setupPort sets the port's flags and VLANs.
+func setupPort(op *attach.Op, c *bridgeConf, host *rtnl.Link) error {
+	ops := portVLANs(op, c, host)
+	if c.HairpinMode || c.PortIsolation {
+		ops = append(ops, rtnl.ChangeLink(host.Index, rtnl.LinkChange{Hairpin: &c.HairpinMode, Isolated: &c.PortIsolation}))
+	}
+	if ops == nil {
+		return nil
+	}
+	return op.Host.Do(ops...)
+}
+
+// resolveGateways gives each address its gateway, and each family its default
+// route if the bridge is to be the default gateway.
+func resolveGateways(op *attach.Op, c *bridgeConf) error {
+	for i := range op.Result.IPs {
+		ip := &op.Result.IPs[i]
+		if c.IsGateway && !ip.Gateway.IsValid() {
+			ip.Gateway = ip.Address.Masked().Addr().Next()
+		}
+		dst := netip.PrefixFrom(unspecified(ip.Address.Addr()), 0)
+		if c.IsDefaultGateway && !hasDestination(op.Result.Routes, dst) {
+			op.Result.Routes = append(op.Result.Routes, spec.Route{Dst: dst, GW: ip.Gateway})
+		}
+	}
+	return nil
+}
+
+func unspecified(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+// hasDestination looks in the main table alone.
+func hasDestination(routes []spec.Route, dst netip.Prefix) bool {
+	for _, r := range routes {
+		if r.Dst.Masked() == dst && (r.Table == nil || *r.Table == 0 || *r.Table == unix.RT_TABLE_MAIN) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,175 @@
+package applets
+
+import (
+	"context"
+
+	"cnibox/applets/attach"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// verifyBridge checks the host's side of a port: the bridge, the host end with
+// its flags and VLANs, the gateway addresses, and what is in the rule set.
+func verifyBridge(ctx context.Context, op *attach.Op, c *bridgeConf) error {
+	br, err := op.Host.Link(c.Bridge)
+	if err != nil {
+		return attach.Mismatch("bridge: %w", err)
+	}
+	if err := checkBridge(op, c, br); err != nil {
+		return err
+	}
+	host, err := op.HostEnd()
+	if err != nil {
+		return attach.Mismatch("host interface: %w", err)
+	}
+	if err := checkPort(op, c, br, host); err != nil {
+		return err
+	}
+	if err := checkGateways(op, c, br); err != nil {
+		return err
+	}
+	return checkRules(op, c, host.Name)
+}
+
+// checkBridge compares the bridge. Its address is compared only where it is
+// pinned: the one of a bridge without gateway may follow its ports.
+func checkBridge(op *attach.Op, c *bridgeConf, br *rtnl.Link) error {
+	if br.Kind != "bridge" {
+		return attach.Mismatch("%s is of kind %q, not a bridge", c.Bridge, br.Kind)
+	}
+	if !br.Up {
+		return attach.Mismatch("bridge %s is down", c.Bridge)
+	}
+	if br.Promisc != c.PromiscMode && c.PromiscMode {
+		return attach.Mismatch("bridge %s is not in promiscuous mode", c.Bridge)
+	}
+	for _, i := range op.Prev.Interfaces {
+		if i.Name == c.Bridge && i.Sandbox == "" && c.IsGateway {
+			return attach.CheckMAC(br, i.MAC)
+		}
+	}
+	return nil
+}
+
+// checkPort compares the host end and its place in the bridge.
+func checkPort(op *attach.Op, c *bridgeConf, br, host *rtnl.Link) error {
+	switch {
+	case host.Parent != op.Link.Index || op.Link.Parent != host.Index:
+		return attach.Mismatch("%s is not the peer of %s in %s", host.Name, op.IfName, op.Call.NetNS)
+	case host.Master != br.Index:
+		return attach.Mismatch("%s is not a port of bridge %s", host.Name, c.Bridge)
+	case !host.Up:
+		return attach.Mismatch("%s is down", host.Name)
+	case host.Hairpin != c.HairpinMode:
+		return attach.Mismatch("%s: hairpin mode is %t, not %t", host.Name, host.Hairpin, c.HairpinMode)
+	case host.Isolated != c.PortIsolation:
+		return attach.Mismatch("%s: port isolation is %t, not %t", host.Name, host.Isolated, c.PortIsolation)
+	}
+	for _, i := range op.Prev.Interfaces {
+		if i.Name == host.Name && i.Sandbox == "" {
+			if err := attach.CheckMAC(host, i.MAC); err != nil {
+				return err
+			}
+		}
+	}
+	if !c.filtersVLANs() {
+		return nil
+	}
+	return checkVLANs(op, c, host)
+}
+
+// checkVLANs wants each configured VLAN on the port; others may have added more.
+func checkVLANs(op *attach.Op, c *bridgeConf, host *rtnl.Link) error {
+	have, err := op.Host.PortVLANs(host.Index)
+	if err != nil {
+		return err
+	}
+	var tagged, pvid [vlanMax + 1]bool
+	for _, r := range have {
+		for id := r.From; id <= r.To && id <= vlanMax; id++ {
+			tagged[id], pvid[id] = true, r.PVID
+		}
+	}
+	for _, r := range c.wantedVLANs() {
+		for id := r.From; id <= r.To; id++ {
+			if !tagged[id] || r.PVID && !pvid[id] {
+				return attach.Mismatch("%s: VLAN %d is missing on the port", host.Name, id)
+			}
+		}
+	}
+	return nil
+}
+
+// checkGateways wants the gateway of each address on the bridge or on the
+// interface of its VLAN, and forwarding.
+func checkGateways(op *attach.Op, c *bridgeConf, br *rtnl.Link) error {
+	if !c.IsGateway || len(op.Prev.IPs) == 0 {
+		return nil
+	}
+	gw := br
+	if c.VLAN != 0 {
+		var err error
+		if gw, err = op.Host.Link(c.vlanGateway()); err != nil {
+			return attach.Mismatch("VLAN gateway: %w", err)
+		}
+	}
+	have, err := op.Host.Addrs(gw.Index)
+	if err != nil {
+		return err
+	}
+	var mine []spec.IP
+	for _, ip := range op.Prev.IPs {
+		if !op.Mine(ip) || !ip.Gateway.IsValid() {
+			continue
+		}
+		mine = append(mine, ip)
+		if !hasGateway(have, ip) {
+			return attach.Mismatch("%s does not have the gateway address %s", gw.Name, ip.Gateway)
+		}
+	}
+	for _, s := range forwarding(mine) {
+		if v, err := op.HostNS.Sysctl(s.Key); err == nil && v == "0" {
+			return attach.Mismatch("forwarding is off: %s is 0", s.Key)
+		}
+	}
+	return nil
+}
+
+func hasGateway(have []rtnl.Addr, ip spec.IP) bool {
+	for _, a := range have {
+		if a.Prefix.Addr() == ip.Gateway {
+			return true
+		}
+	}
+	return false
+}
+
+// checkRules wants the elements that ADD put into the rule set. The guarded
+// address is not compared: a later plugin may have given the link another.
+func checkRules(op *attach.Op, c *bridgeConf, port string) error {
+	if c.IPMasq && len(op.Prev.IPs) > 0 {
+		if err := nft.Open(nil).Check(masquerade(op, op.Prev.IPs)); err != nil {
+			return attach.Mismatch("masquerading: %w", err)
+		}
+	}
+	if !c.MACSpoofChk {
+		return nil
+	}
+	have, err := nft.Open(nil).Owned(op.Attachment, nft.KindMACGuard)
+	if err != nil {
+		return err
+	}
+	if len(have) == 0 {
+		return attach.Mismatch("MAC guard of %s is missing in table bridge cnibox", port)
+	}
+	return nil
+}
+
+// probeBridge tells whether the host can do what the configuration asks for.
+func probeBridge(_ context.Context, _ *spec.Request, c *bridgeConf) error {
+	if !c.IPMasq && !c.MACSpoofChk {
+		return nil
+	}
+	return nft.Open(nil).Probe()
+}

@@ -1,0 +1,244 @@
+package applets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"cnibox/applets/attach"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// setupBridge makes the host the network's gateway and masquerades it.
+func setupBridge(ctx context.Context, op *attach.Op, c *bridgeConf) error {
+	if c.IsGateway && len(op.Result.IPs) > 0 {
+		if err := setGateways(op, c); err != nil {
+			return err
+		}
+	}
+	if !c.IPMasq || len(op.Result.IPs) == 0 {
+		return nil
+	}
+	op.Undo("masquerading", func(ctx context.Context) error { return release(ctx, op) })
+	return nft.Open(nil).Update(ctx, masquerade(op, op.Result.IPs))
+}
+
+// masquerade says for ADD and CHECK what the rule set is to have.
+func masquerade(op *attach.Op, ips []spec.IP) func(*nft.Tx) error {
+	return func(x *nft.Tx) error {
+		for _, ip := range ips {
+			x.Masquerade(op.Attachment, ip.Address)
+		}
+		return nil
+	}
+}
+
+// portTime bounds the wait for a port to forward; it takes a millisecond.
+const portTime = 3 * time.Second
+
+// readyBridge waits for the port, then switches forwarding on: last, since
+// others may lean on it as soon as it is on.
+func readyBridge(ctx context.Context, op *attach.Op, c *bridgeConf) error {
+	if c.DisableContainerInterface {
+		return nil
+	}
+	host, err := op.HostEnd()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, portTime)
+	defer cancel()
+	if err := op.Host.WaitPort(ctx, host.Index); err != nil {
+		return spec.Errorf(spec.CodeTryAgain, "bridge port in error state: %s in %s: %w", host.Name, c.Bridge, err)
+	}
+	if !c.IsGateway {
+		return nil
+	}
+	return op.HostNS.SetSysctls(forwarding(op.Result.IPs)...)
+}
+
+// forwarding are the switches for the families that have a gateway.
+func forwarding(ips []spec.IP) []rtnl.Sysctl {
+	var v4, v6 bool
+	for _, ip := range ips {
+		v4 = v4 || ip.Gateway.Is4()
+		v6 = v6 || ip.Gateway.Is6()
+	}
+	var all []rtnl.Sysctl
+	if v4 {
+		all = append(all, rtnl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
+	}
+	if v6 {
+		all = append(all, rtnl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"})
+	}
+	return all
+}
+
+// setGateways puts each gateway on the bridge, or on its VLAN's own interface.
+func setGateways(op *attach.Op, c *bridgeConf) error {
+	br, err := op.Host.Link(c.Bridge)
+	if err != nil {
+		return err
+	}
+	gw := br
+	if c.VLAN != 0 {
+		if gw, err = ensureVLANGateway(op, c, br); err != nil {
+			return err
+		}
+		op.AddInterface(attach.HostInterface(gw))
+	}
+	have, err := op.Host.Addrs(gw.Index)
+	if err != nil {
+		return err
+	}
+	var want []netip.Prefix
+	for _, ip := range op.Result.IPs {
+		want = append(want, netip.PrefixFrom(ip.Gateway, ip.Address.Bits()))
+	}
+	ops, err := gatewayOps(gw, have, want, c.ForceAddress)
+	if err != nil || ops == nil {
+		return err
+	}
+	op.Undo("addresses of "+gw.Name, func(context.Context) error {
+		return whileUnused(op, br.Index, 0, func() error { return restoreAddrs(op, gw.Index, have) })
+	})
+	return op.Host.Do(append(ops, rtnl.ChangeLink(gw.Index, rtnl.LinkChange{MAC: gw.MAC}))...)
+}
+
+// gatewayOps adds the addresses that are missing. Another IPv4 address, or an
+// IPv6 one of an overlapping subnet, conflicts with them; it goes if force.
+func gatewayOps(gw *rtnl.Link, have []rtnl.Addr, want []netip.Prefix, force bool) ([]rtnl.Op, error) {
+	var ops []rtnl.Op
+	for _, h := range have {
+		w, conflict := conflicting(h.Prefix, want)
+		if !conflict {
+			continue
+		}
+		if !force {
+			return nil, spec.Errorf(spec.CodeConfig,
+				"%q already has an IP address different from %s: it has %s; set \"forceAddress\" to replace it", gw.Name, w, h.Prefix)
+		}
+		ops = append(ops, rtnl.DropAddr(gw.Index, h))
+	}
+	for i, w := range want {
+		if !hasAddr(have, w) && !contains(want[:i], w) {
+			ops = append(ops, rtnl.NewAddr(gw.Index, rtnl.Addr{Prefix: w, NoDAD: true}))
+		}
+	}
+	return ops, nil
+}
+
+// conflicting tells whether an address of the bridge stands against the
+// wanted ones, and which. The gateways of one result never do.
+func conflicting(have netip.Prefix, want []netip.Prefix) (netip.Prefix, bool) {
+	if contains(want, have) || have.Addr().IsLinkLocalUnicast() {
+		return netip.Prefix{}, false
+	}
+	for _, w := range want {
+		if w.Addr().Is4() == have.Addr().Is4() && (have.Addr().Is4() || w.Overlaps(have)) {
+			return w, true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+func contains(list []netip.Prefix, p netip.Prefix) bool {
+	for _, l := range list {
+		if l == p {
+			return true
+		}
+	}
+	return false
+}
+
+func hasAddr(list []rtnl.Addr, p netip.Prefix) bool {
+	for _, a := range list {
+		if a.Prefix == p {
+			return true
+		}
+	}
+	return false
+}
+
+// restoreAddrs brings a link's addresses back to what they were.
+func restoreAddrs(op *attach.Op, index uint32, was []rtnl.Addr) error {
+	now, err := op.Host.Addrs(index)
+	if err != nil {
+		return err
+	}
+	var ops []rtnl.Op
+	for _, a := range now {
+		if !hasAddr(was, a.Prefix) && !a.Prefix.Addr().IsLinkLocalUnicast() {
+			ops = append(ops, rtnl.DropAddr(index, a))
+		}
+	}
+	for _, a := range was {
+		if !hasAddr(now, a.Prefix) {
+			ops = append(ops, rtnl.NewAddr(index, a))
+		}
+	}
+	if ops == nil {
+		return nil
+	}
+	return op.Host.Do(ops...)
+}
+
+// whileUnused undoes a change to a bridge unless ports of others lean on it:
+// the link own, if there is one, and the attachment's do not count.
+func whileUnused(op *attach.Op, bridge, own uint32, undo func() error) error {
+	links, err := op.Host.Links()
+	if err != nil {
+		return err
+	}
+	for _, l := range links {
+		if l.Master == bridge && l.Index != own && spec.LabelKey(l.Alias) != op.Key() {
+			return nil
+		}
+	}
+	return undo()
+}
+
+// dropUnusedBridge deletes a bridge that this ADD made, unless another has
+// put a port into it meanwhile.
+func dropUnusedBridge(op *attach.Op, index uint32) error {
+	return whileUnused(op, index, 0, func() error { return op.Host.Do(rtnl.DropLink(index)) })
+}
+
+// release gives back what the attachment owns in the rule set.
+func release(ctx context.Context, op *attach.Op) error {
+	return nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
+		x.Release(op.Attachment, bridgeKinds[:]...)
+		return nil
+	})
+}
+
+func cleanupBridge(ctx context.Context, op *attach.Op, _ *bridgeConf) error { return release(ctx, op) }
+
+func collectBridge(ctx context.Context, op *attach.Op, _ *bridgeConf) error {
+	stale := op.Stale()
+	return nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
+		x.Keep(op.Network, func(key string) bool { return !stale(key) }, bridgeKinds[:]...)
+		return nil
+	})
+}
+
+// describeBridge enters the interfaces of a live port into the result of GET.
+func describeBridge(op *attach.Op, c *bridgeConf) error {
+	host, err := op.HostEnd()
+	if err != nil {
+		return err
+	}
+	if br, err := op.Host.LinkAt(host.Master); err == nil {
+		op.AddInterface(attach.HostInterface(br))
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("bridge of %s: %w", host.Name, err)
+	}
+	op.AddInterface(attach.HostInterface(host))
+	op.Container = op.AddInterface(op.ContainerInterface())
+	return nil
+}

@@ -1,0 +1,143 @@
+package applets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"cnibox/applets/attach"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// vlanMax is the highest VLAN identifier a port can have.
+const vlanMax = 4094
+
+// A vlanTrunk is a range of tagged VLANs, a single one, or both.
+type vlanTrunk struct {
+	MinID *int `json:"minID"`
+	MaxID *int `json:"maxID"`
+	ID    *int `json:"id"`
+}
+
+func (c *bridgeConf) filtersVLANs() bool { return c.VLAN != 0 || len(c.VLANTrunk) > 0 }
+
+func (c *bridgeConf) validateVLANs() error {
+	if c.VLAN < 0 || c.VLAN > vlanMax {
+		return fmt.Errorf("invalid VLAN ID %d: \"vlan\" is within 0 to %d", c.VLAN, vlanMax)
+	}
+	if gw := c.vlanGateway(); c.VLAN != 0 && c.IsGateway && len(gw) > 15 {
+		return fmt.Errorf("interface name %q of the VLAN's gateway is too long: shorten \"bridge\"", gw)
+	}
+	for _, t := range c.VLANTrunk {
+		if err := t.validate(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t vlanTrunk) validate() error {
+	valid := func(id *int) bool { return id == nil || *id >= 1 && *id <= vlanMax }
+	switch {
+	case !valid(t.MinID):
+		return fmt.Errorf("incorrect trunk minID parameter %d: within 1 to %d", *t.MinID, vlanMax)
+	case !valid(t.MaxID):
+		return fmt.Errorf("incorrect trunk maxID parameter %d: within 1 to %d", *t.MaxID, vlanMax)
+	case !valid(t.ID):
+		return fmt.Errorf("incorrect trunk id parameter %d: within 1 to %d", *t.ID, vlanMax)
+	case t.MinID == nil && t.MaxID != nil:
+		return errors.New("minID parameter is missing beside maxID in \"vlanTrunk\"")
+	case t.MinID != nil && t.MaxID == nil:
+		return errors.New("maxID parameter is missing beside minID in \"vlanTrunk\"")
+	case t.MinID != nil && *t.MinID > *t.MaxID:
+		return errors.New("minID is greater than maxID in \"vlanTrunk\"")
+	}
+	return nil
+}
+
+// wantedVLANs are the VLANs of the port, sorted: the trunk's tagged ones, and
+// the untagged one, which is 1 if a trunk is given without "vlan".
+func (c *bridgeConf) wantedVLANs() []rtnl.VLANRange {
+	var tagged [vlanMax + 1]bool
+	for _, t := range c.VLANTrunk {
+		if t.MinID != nil {
+			for id := *t.MinID; id <= *t.MaxID; id++ {
+				tagged[id] = true
+			}
+		}
+		if t.ID != nil {
+			tagged[*t.ID] = true
+		}
+	}
+	pvid := c.VLAN
+	if pvid == 0 {
+		pvid = 1
+	}
+	tagged[pvid] = false
+	var out []rtnl.VLANRange
+	for id := 1; id <= vlanMax; id++ {
+		switch {
+		case id == pvid:
+			out = append(out, rtnl.VLANRange{From: id, To: id, PVID: true, Untagged: true})
+		case !tagged[id]:
+		case len(out) > 0 && out[len(out)-1].To == id-1 && !out[len(out)-1].PVID:
+			out[len(out)-1].To = id
+		default:
+			out = append(out, rtnl.VLANRange{From: id, To: id})
+		}
+	}
+	return out
+}
+
+// portVLANs replaces the default VLAN of a new port, or adds to it if that is
+// to be kept.
+func portVLANs(op *attach.Op, c *bridgeConf, port *rtnl.Link) []rtnl.Op {
+	if !c.filtersVLANs() {
+		return nil
+	}
+	add := rtnl.NewPortVLANs(port.Index, c.wantedVLANs())
+	if c.PreserveDefaultVLAN {
+		return []rtnl.Op{add}
+	}
+	return []rtnl.Op{rtnl.DropPortVLANs(port.Index, []rtnl.VLANRange{{From: 1, To: vlanMax}}), add}
+}
+
+// vlanGateway is the name of the host's interface in the port's VLAN.
+func (c *bridgeConf) vlanGateway() string { return fmt.Sprintf("%s.%d", c.Bridge, c.VLAN) }
+
+// ensureVLANGateway finds or makes the host's interface in the port's VLAN: a
+// veth pair whose other end is an untagged port of the bridge.
+func ensureVLANGateway(op *attach.Op, c *bridgeConf, br *rtnl.Link) (*rtnl.Link, error) {
+	gw, err := op.Host.Link(c.vlanGateway())
+	if err == nil || !errors.Is(err, os.ErrNotExist) {
+		return gw, err
+	}
+	names := attach.HostNames(spec.Attachment{Network: c.Bridge, IfName: c.vlanGateway()})
+	port, err := op.Host.CreateLink(rtnl.LinkSpec{
+		Name: names[0], MTU: br.MTU, Master: br.Index, Up: true,
+		Peer: &rtnl.LinkSpec{Name: c.vlanGateway(), MTU: br.MTU},
+	})
+	if errors.Is(err, os.ErrExist) { // made by another ADD meanwhile
+		return op.Host.Link(c.vlanGateway())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("VLAN gateway %s: %w", c.vlanGateway(), err)
+	}
+	op.Undo("link "+c.vlanGateway(), func(context.Context) error {
+		return whileUnused(op, br.Index, port.Index, func() error { return op.Host.DelLink(port.Name) })
+	})
+	err = op.Host.Do(
+		rtnl.DropPortVLANs(port.Index, []rtnl.VLANRange{{From: 1, To: vlanMax}}),
+		rtnl.NewPortVLANs(port.Index, []rtnl.VLANRange{{From: c.VLAN, To: c.VLAN, PVID: true, Untagged: true}}),
+		rtnl.ChangeLink(port.Parent, rtnl.LinkChange{Up: new(true)}))
+	if err != nil {
+		return nil, err
+	}
+	gw, err = op.Host.Link(c.vlanGateway())
+	if err != nil {
+		return nil, err
+	}
+	return gw, op.HostNS.SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/" + gw.Name + "/accept_ra", Value: "0", Optional: true})
+}

@@ -1,0 +1,13 @@
+package nft
+
+// Probe asks the kernel for its tables and so tells whether nf_tables can be
+// used at all. It makes no difference whether ours is there.
+func (t *Table) Probe() error {
+	s, err := dial(t.ns)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	_, _, err = s.chainAt(chainID{inet, TableName, "postrouting"})
+	return err
+}
