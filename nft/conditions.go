@@ -143,7 +143,7 @@ func (m *Match) iface(r *rule, op uint32, name string) {
 
 func (m *Match) marked(r *rule, op uint32) {
 	if m.field == fieldConnMark {
-		r.ct(unix.NFT_CT_MARK, noDir, 0)
+		r.ct(unix.NFT_CT_MARK, 0)
 	} else {
 		r.meta(unix.NFT_META_MARK, 0)
 	}

@@ -18,7 +18,6 @@ const (
 const (
 	reg        = unix.NFT_REG32_00 // the first of the 16 registers of 4 bytes
 	ipsDstNAT  = 1 << 5            // IPS_DST_NAT, include/uapi/linux/netfilter/nf_conntrack_common.h
-	noDir      = -1                // of a conntrack key that has no direction
 	noRegister = ^uint32(0)
 )
 
@@ -54,14 +53,11 @@ func (r *rule) payload(base, at, size, to uint32) *rule {
 	})
 }
 
-// ct loads a key of the connection; dir is 0 for the original direction.
-func (r *rule) ct(key uint32, dir int, to uint32) *rule {
+// ct loads a key of the connection.
+func (r *rule) ct(key, to uint32) *rule {
 	return r.expr("ct", func(b *buf) {
 		b.u32(unix.NFTA_CT_KEY, key)
 		b.u32(unix.NFTA_CT_DREG, reg+to)
-		if dir != noDir {
-			b.bytes(unix.NFTA_CT_DIRECTION, []byte{byte(dir)})
-		}
 	})
 }
 

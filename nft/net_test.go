@@ -23,7 +23,7 @@ import (
 // Times within which a packet must arrive, and after which one that must not
 // arrive is taken for lost.
 const (
-	soon  = 2 * time.Second
+	soon  = 6 * time.Second
 	never = 150 * time.Millisecond
 )
 
@@ -55,6 +55,9 @@ var (
 func newSite(t *testing.T) *site {
 	t.Helper()
 	s := &site{t: t, host: kerneltest.NS(t), lan: kerneltest.NS(t), one: kerneltest.NS(t), two: kerneltest.NS(t)}
+	for _, ns := range []*rtnl.NS{s.host, s.lan, s.one, s.two} {
+		s.ok(ns.SetSysctl("net/ipv6/conf/default/accept_dad", "0")) // waits seconds
+	}
 	s.table = open(t, s.host)
 	s.hostC, s.lanC = kerneltest.Dial(t, s.host), kerneltest.Dial(t, s.lan)
 	kerneltest.LoUp(t, s.host)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net"
+	"strings"
 
 	"cnibox/spec"
 )
@@ -53,10 +54,10 @@ func (s *set) describePort(e *element) string {
 	}
 	port := fmt.Sprintf("%s dport %d", protoName(key[0]), be.Uint16(key[4:]))
 	switch {
-	case len(s.key) == 4 && len(key) >= 12: // hairpin: target, protocol, its port, the original port
-		return fmt.Sprintf("hairpin %s%s from port %d", host, port, be.Uint16(key[8:]))
+	case strings.HasPrefix(s.name, "hairpin"):
+		return "masquerade of " + host + port
 	case s.verdicts:
-		return host + port + " if " + e.chain
+		return host + port + " with conditions"
 	}
 	return fmt.Sprintf("%s%s -> %s", host, port, targetOf(e.data, s.family))
 }

@@ -99,11 +99,11 @@ func (x *Tx) takeable(o spec.Attachment, m *PortMap, sl *slot, to *element) erro
 	}
 }
 
-// hairpin marks the connections of the mapping that must be masqueraded. The
-// key has the original port too, so that only connections which came through
-// this mapping match, not those that others translated to the same target.
+// hairpin marks the connections of the mapping that must be masqueraded.
+// They are known by their target alone: the host port they came to cannot be
+// part of the key, since nft lists such a rule but does not load it again.
 func (x *Tx) hairpin(o spec.Attachment, m *PortMap, family byte) {
-	key := keyOf(m.Target.Addr().AsSlice(), []byte{m.Proto}, port16(m.Target.Port()), port16(m.HostPort))
+	key := keyOf(m.Target.Addr().AsSlice(), []byte{m.Proto}, port16(m.Target.Port()))
 	in := setOf(hairpinSet, family)
 	switch {
 	case m.MasqAll:

@@ -96,7 +96,7 @@ func (s *sock) elementLines(t chainID, name string) (lines []string, err error) 
 	}))
 	if len(lines) > 0 {
 		slices.Sort(lines)
-		lines = append(lines, "\t")
+		lines = append(lines, "\n\t")
 	}
 	return lines, err
 }

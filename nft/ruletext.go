@@ -152,8 +152,6 @@ func ctOperand(d []byte) operand {
 		return operand{"ct status", valueStatus, 4, nil}
 	case unix.NFT_CT_MARK:
 		return operand{"ct mark", valueNative, 4, nil}
-	case unix.NFT_CT_PROTO_DST:
-		return operand{"ct original proto-dst", valueNumber, 4, nil}
 	}
 	return operand{"ct[" + hex.EncodeToString(d) + "]", valueHex, 4, nil}
 }

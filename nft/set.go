@@ -56,7 +56,7 @@ type set struct {
 // dnat: host port to target, for packets to any local address or (_host) to
 // one. cond: the same for ports with conditions, which are found only through
 // the chain that gate names for them. hairpin: connections that must be
-// masqueraded to come back, by target and original port. The order of a kind
+// masqueraded to come back, by target. The order of a kind
 // is the order of the constants below; IPv6 follows IPv4.
 var sets = [...]set{
 	{"masq4", inet, KindMasquerade, v4, []datatype{ipv4Addr}, nil, true},
@@ -73,8 +73,8 @@ var sets = [...]set{
 	{"gate6", inet, KindPortMap, v6, []datatype{inetProto, inetService}, nil, true},
 	{"gate4_host", inet, KindPortMap, v4, []datatype{ipv4Addr, inetProto, inetService}, nil, true},
 	{"gate6_host", inet, KindPortMap, v6, []datatype{ipv6Addr, inetProto, inetService}, nil, true},
-	{"hairpin4", inet, KindPortMap, v4, []datatype{ipv4Addr, inetProto, inetService, inetService}, nil, true},
-	{"hairpin6", inet, KindPortMap, v6, []datatype{ipv6Addr, inetProto, inetService, inetService}, nil, true},
+	{"hairpin4", inet, KindPortMap, v4, []datatype{ipv4Addr, inetProto, inetService}, nil, true},
+	{"hairpin6", inet, KindPortMap, v6, []datatype{ipv6Addr, inetProto, inetService}, nil, true},
 	{"guarded", bridge, KindMACGuard, 0, []datatype{ifName}, nil, false},
 	{"macs", bridge, KindMACGuard, 0, []datatype{ifName, etherAddr}, nil, false},
 }

@@ -130,10 +130,9 @@ func condChain(family byte, host bool) string {
 func masqRules() []*rule {
 	var rules []*rule
 	for _, family := range []byte{v4, v6} {
-		to := addrLen(family) / 4
 		rules = append(rules, newRule().family(family).
-			ct(unix.NFT_CT_STATUS, noDir, 0).mask(native(ipsDstNAT)).cmp(unix.NFT_CMP_NEQ, 0, native(0)).
-			addr(family, true, 0).port(to).ct(unix.NFT_CT_PROTO_DST, 0, to+2).
+			ct(unix.NFT_CT_STATUS, 0).mask(native(ipsDstNAT)).cmp(unix.NFT_CMP_NEQ, 0, native(0)).
+			addr(family, true, 0).port(addrLen(family)/4).
 			lookup(setOf(hairpinSet, family), noRegister, false))
 	}
 	return append(rules,

@@ -1,0 +1,399 @@
+package nft_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/fault"
+	"cnibox/internal/kerneltest"
+	"cnibox/nft"
+	"cnibox/spec"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+func change(t testing.TB, table *nft.Table, fn func(x *nft.Tx) error) {
+	t.Helper()
+	if err := table.Update(context.Background(), fn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// one of everything that an attachment can own.
+func everything(x *nft.Tx) error {
+	x.Masquerade(owner, netip.MustParsePrefix(one4+"/24"))
+	x.Masquerade(owner, netip.MustParsePrefix(one6+"/64"))
+	x.GuardMAC(owner, "veth1", net.HardwareAddr{2, 0, 0, 0, 0, 1})
+	host := mapping(unix.IPPROTO_UDP, 53, one4)
+	host.HostIP = netip.MustParseAddr("10.0.0.1")
+	host.MasqAll = true
+	cond := mapping(unix.IPPROTO_SCTP, 99, one6)
+	var err error
+	cond.Conditions, err = nft.ParseConditions(strings.Fields(
+		"ip6 saddr { fd01::/64, fd02::1 } tcp dport != 1-9 iifname eth* meta mark & 0xff == 0x1 ct mark 7"), true)
+	if err != nil {
+		return err
+	}
+	for _, m := range []nft.PortMap{mapping(unix.IPPROTO_TCP, 8080, one4), host, mapping(unix.IPPROTO_TCP, 8080, one6), cond} {
+		if err := x.PortMap(owner, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestKernelRender(t *testing.T) {
+	ns := kerneltest.NS(t)
+	change(t, open(t, ns), everything)
+	got := render(t, ns)
+	golden := filepath.Join("testdata", "everything.txt")
+	if *update {
+		os.MkdirAll("testdata", 0o755)
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// nft must list our tables and be able to load what it listed.
+func TestKernelNftLists(t *testing.T) {
+	ns := kerneltest.NS(t)
+	change(t, open(t, ns), everything)
+	list := tool(t, ns, "", "nft", "list", "ruleset")
+	for _, want := range []string{
+		`elements = { 10.1.0.2 comment "` + owner.Key() + ` net1/c1/eth0" : jump out-10.1.0.0-24 }`,
+		`elements = { "veth1" . 02:00:00:00:00:01 comment`, `elements = { "veth1" comment`,
+		`iifname @guarded iifname . ether saddr != @macs drop`,
+	} {
+		if !strings.Contains(list, want) {
+			t.Errorf("no %q in\n%s", want, list)
+		}
+	}
+	tool(t, kerneltest.NS(t), list, "nft", "-f", "-")
+}
+
+// Asking for what is there changes nothing; releasing all of it leaves the
+// skeleton, as it was before.
+func TestKernelReleaseRestores(t *testing.T) {
+	ns := kerneltest.NS(t)
+	table := open(t, ns)
+	change(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
+	if text := render(t, ns); text != "" {
+		t.Errorf("releasing nothing made\n%s", text)
+	}
+	change(t, table, func(x *nft.Tx) error { return x.PortMap(other, mapping(unix.IPPROTO_TCP, 1, two4)) })
+	change(t, table, func(x *nft.Tx) error { x.GuardMAC(other, "veth2", net.HardwareAddr{2, 0, 0, 0, 0, 2}); return nil })
+	before := render(t, ns)
+	change(t, table, everything)
+	with := render(t, ns)
+	change(t, table, everything)
+	if again := render(t, ns); again != with {
+		t.Errorf("the second time changed\n%s\nto\n%s", with, again)
+	}
+	change(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
+	if after := render(t, ns); after != before {
+		t.Errorf("after release\n%s\nwant\n%s", after, before)
+	}
+}
+
+func TestKernelOwned(t *testing.T) {
+	ns := kerneltest.NS(t)
+	table := open(t, ns)
+	if owned, err := table.Owned(owner); err != nil || owned != nil {
+		t.Errorf("without a table: %v, %v", owned, err)
+	}
+	change(t, table, everything)
+	owned, err := table.Owned(owner, nft.KindPortMap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (nft.Element{Kind: nft.KindPortMap, Text: "tcp dport 8080 -> 10.1.0.2:80"}); !slices.Contains(owned, want) {
+		t.Errorf("got %v, want %v in it", owned, want)
+	}
+	if owned, err := table.Owned(other); err != nil || owned != nil {
+		t.Errorf("of another: %v, %v", owned, err)
+	}
+}
+
+func TestKernelPortTaken(t *testing.T) {
+	table := open(t, kerneltest.NS(t))
+	cond, err := nft.ParseConditions([]string{"-s", "10.0.0.0/8"}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := mapping(unix.IPPROTO_TCP, 8080, one4)
+	change(t, table, func(x *nft.Tx) error { return x.PortMap(owner, first) })
+	second := mapping(unix.IPPROTO_TCP, 8080, two4)
+	claim := func(m nft.PortMap) error {
+		return table.Update(context.Background(), func(x *nft.Tx) error { return x.PortMap(other, m) })
+	}
+	conditional := second
+	conditional.Conditions = cond
+	for name, m := range map[string]nft.PortMap{"plain": second, "with conditions": conditional} {
+		var taken *nft.TakenError
+		if err := claim(m); !errors.As(err, &taken) {
+			t.Fatalf("%s: got %v, want a TakenError", name, err)
+		}
+		if taken.Owner != owner || taken.Key != owner.Key() || taken.Target != first.Target ||
+			taken.Error() != "host port tcp 8080 is taken by net1/c1/eth0" {
+			t.Errorf("%s: got %+v, %v", name, taken, taken)
+		}
+	}
+	udp := second
+	udp.Proto = unix.IPPROTO_UDP
+	if err := claim(udp); err != nil {
+		t.Errorf("other protocol: %v", err)
+	}
+	second.Replace = true
+	if err := claim(second); err != nil {
+		t.Fatal(err)
+	}
+	// The late DEL of the first owner must not take the port with it.
+	change(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
+	if err := table.Check(func(x *nft.Tx) error { return x.PortMap(other, second) }); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestKernelPortTwiceInOneUpdate(t *testing.T) {
+	table := open(t, kerneltest.NS(t))
+	err := table.Update(context.Background(), func(x *nft.Tx) error {
+		return errors.Join(x.PortMap(owner, mapping(6, 8080, one4)), x.PortMap(owner, mapping(6, 8080, two4)))
+	})
+	var taken *nft.TakenError
+	if !errors.As(err, &taken) {
+		t.Errorf("got %v, want a TakenError", err)
+	}
+}
+
+func TestKernelAddressReuse(t *testing.T) {
+	ns := kerneltest.NS(t)
+	table := open(t, ns)
+	ip := netip.MustParsePrefix(one4 + "/24")
+	change(t, table, func(x *nft.Tx) error { x.Masquerade(owner, ip); return nil })
+	change(t, table, func(x *nft.Tx) error { x.Masquerade(other, ip); return nil })
+	change(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
+	if err := table.Check(func(x *nft.Tx) error { x.Masquerade(other, ip); return nil }); err != nil {
+		t.Error(err)
+	}
+	if owned, err := table.Owned(owner); err != nil || len(owned) > 0 {
+		t.Errorf("first owner has %v, %v", owned, err)
+	}
+}
+
+func TestKernelKeep(t *testing.T) {
+	ns := kerneltest.NS(t)
+	table := open(t, ns)
+	stranger := spec.Attachment{Network: "net2", ContainerID: "c1", IfName: "eth0"}
+	change(t, table, func(x *nft.Tx) error {
+		x.Masquerade(owner, netip.MustParsePrefix(one4+"/24"))
+		x.Masquerade(other, netip.MustParsePrefix(two4+"/24"))
+		x.Masquerade(stranger, netip.MustParsePrefix("10.2.0.2/24"))
+		return x.PortMap(other, mapping(6, 8080, two4))
+	})
+	change(t, table, func(x *nft.Tx) error {
+		x.Keep("net1", func(key string) bool { return key == owner.Key() }, nft.KindMasquerade)
+		return nil
+	})
+	for _, tt := range []struct {
+		of   spec.Attachment
+		want int
+	}{{owner, 1}, {other, 2}, {stranger, 1}} {
+		if got, err := table.Owned(tt.of); err != nil || len(got) != tt.want {
+			t.Errorf("%s: %v, %v; want %d", tt.of, got, err, tt.want)
+		}
+	}
+	change(t, table, func(x *nft.Tx) error {
+		x.Keep("net1", func(string) bool { return false })
+		return nil
+	})
+	if got, err := table.Owned(stranger); err != nil || len(got) != 1 {
+		t.Errorf("the other network lost its own: %v, %v", got, err)
+	}
+	if text := render(t, ns); strings.Contains(text, "net1/") || strings.Contains(text, "out-10.1") {
+		t.Errorf("not all of the network went:\n%s", text)
+	}
+}
+
+func TestKernelCheck(t *testing.T) {
+	ns := kerneltest.NS(t)
+	table := open(t, ns)
+	want := func(parts ...string) {
+		t.Helper()
+		err := table.Check(everything)
+		var missing *nft.MissingError
+		if len(parts) > 0 && !errors.As(err, &missing) || len(parts) == 0 && err != nil {
+			t.Fatalf("got %v, want missing %q", err, parts)
+		}
+		for _, p := range parts {
+			if !strings.Contains(err.Error(), p) {
+				t.Errorf("no %q in %v", p, err)
+			}
+		}
+	}
+	want("masquerade 10.1.0.2", "tcp dport 8080 -> [fd00::2]:80", "chain guard of table inet cnibox")
+	if text := render(t, ns); text != "" {
+		t.Errorf("CHECK made\n%s", text)
+	}
+	change(t, table, everything)
+	want()
+	tool(t, ns, "flush chain inet cnibox out-10.1.0.0-24", "nft", "-f", "-")
+	want("rules of chain out-10.1.0.0-24")
+	tool(t, ns, "insert rule bridge cnibox macs accept", "nft", "-f", "-")
+	want("rules of chain macs of table bridge cnibox")
+}
+
+// A rule set that others flushed, and one of another version, are made anew.
+func TestKernelSkeletonIsRenewed(t *testing.T) {
+	ns := kerneltest.NS(t)
+	table := open(t, ns)
+	change(t, table, everything)
+	good := render(t, ns)
+	mark := good[strings.Index(good, "skeleton-"):][:len("skeleton-00000000")]
+	tool(t, ns, "delete chain inet cnibox "+mark+"\nadd chain inet cnibox skeleton-old\nflush chain inet cnibox guard", "nft", "-f", "-")
+	change(t, table, func(x *nft.Tx) error { x.Masquerade(other, netip.MustParsePrefix(two4+"/24")); return nil })
+	change(t, table, func(x *nft.Tx) error { x.Release(other); return nil })
+	if got := render(t, ns); got != good {
+		t.Errorf("got\n%s\nwant\n%s", got, good)
+	}
+	tool(t, ns, "flush ruleset", "nft", "-f", "-")
+	change(t, table, everything)
+	if got := render(t, ns); got != good {
+		t.Errorf("after a flush: got\n%s\nwant\n%s", got, good)
+	}
+}
+
+// Whatever fails, the rule set is as before.
+func TestKernelUpdateIsAtomic(t *testing.T) {
+	ns := kerneltest.NS(t)
+	table := open(t, ns)
+	broken := errors.New("broken")
+	fault.Hook = func(string) error { return broken }
+	defer func() { fault.Hook = nil }()
+	if err := table.Update(context.Background(), everything); !errors.Is(err, broken) {
+		t.Errorf("got %v", err)
+	}
+	fault.Hook = nil
+	err := table.Update(context.Background(), func(x *nft.Tx) error { return errors.Join(everything(x), broken) })
+	if !errors.Is(err, broken) {
+		t.Errorf("got %v", err)
+	}
+	// Our table, but with something in it that is not what we make.
+	tool(t, ns, "table inet cnibox { set gate4_host { type ipv4_addr . inet_proto . inet_service; }; }", "nft", "-f", "-")
+	before := render(t, ns)
+	if err := table.Update(context.Background(), everything); err == nil || !strings.Contains(err.Error(), "set gate4_host") {
+		t.Errorf("got %v, want an error about set gate4_host", err)
+	}
+	if after := render(t, ns); after != before {
+		t.Errorf("got\n%s\nwant\n%s", after, before)
+	}
+}
+
+// Where the lock file cannot be made, updates still exclude one another.
+func TestKernelLockWithoutFile(t *testing.T) {
+	ns := kerneltest.NS(t)
+	table := nft.Open(ns, nft.WithLock("/proc/none/lock"))
+	inside, leave := make(chan bool), make(chan bool)
+	done := make(chan error)
+	go func() {
+		done <- table.Update(context.Background(), func(*nft.Tx) error { inside <- true; <-leave; return nil })
+	}()
+	<-inside
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	if err := table.Update(ctx, everything); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v while the other has the lock", err)
+	}
+	leave <- true
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	change(t, table, everything)
+}
+
+// Names of any length and with any letters keep their element apart.
+func TestKernelLongNames(t *testing.T) {
+	ns := kerneltest.NS(t)
+	table := open(t, ns)
+	long := spec.Attachment{Network: strings.Repeat("n", 200), ContainerID: "a\"b\nc", IfName: "eth0"}
+	change(t, table, func(x *nft.Tx) error { return x.PortMap(long, mapping(6, 80, one4)) })
+	err := table.Update(context.Background(), func(x *nft.Tx) error { return x.PortMap(other, mapping(6, 80, two4)) })
+	var taken *nft.TakenError
+	if !errors.As(err, &taken) || taken.Key != long.Key() || taken.Owner.Key() == taken.Key {
+		t.Errorf("got %v", err)
+	}
+	change(t, table, func(x *nft.Tx) error { x.Release(long); return nil })
+	if owned, _ := table.Owned(long); len(owned) > 0 {
+		t.Errorf("left %v", owned)
+	}
+}
+
+// The 1000th attachment is added in about the time of the first.
+func TestKernelThousand(t *testing.T) {
+	ns := kerneltest.NS(t)
+	table := open(t, ns)
+	add := func(i int) time.Duration {
+		o := spec.Attachment{Network: "net1", ContainerID: "c" + strconv.Itoa(i), IfName: "eth0"}
+		ip := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
+		start := time.Now()
+		change(t, table, func(x *nft.Tx) error {
+			x.Masquerade(o, netip.PrefixFrom(ip, 16))
+			m := mapping(6, uint16(10000+i), ip.String())
+			m.TargetPrefix = netip.PrefixFrom(ip, 16)
+			return x.PortMap(o, m)
+		})
+		return time.Since(start)
+	}
+	first := add(1)
+	var early, late []time.Duration
+	for i := 2; i <= 1000; i++ {
+		d := add(i)
+		if i <= 101 {
+			early = append(early, d)
+		}
+		if i > 900 {
+			late = append(late, d)
+		}
+	}
+	start := time.Now()
+	change(t, table, func(x *nft.Tx) error {
+		x.Release(spec.Attachment{Network: "net1", ContainerID: "c500", IfName: "eth0"})
+		return nil
+	})
+	del := time.Since(start)
+	slices.Sort(early)
+	slices.Sort(late)
+	t.Logf("first %v; median of 2 to 101 %v, of 901 to 1000 %v; release among 1000 %v", first, early[50], late[50], del)
+	if late[50] > 3*early[50] {
+		t.Errorf("adding took %v at first and %v among 1000", early[50], late[50])
+	}
+}
+
+func BenchmarkKernelAdd(b *testing.B) {
+	ns := kerneltest.NS(b)
+	table := open(b, ns)
+	for i := 0; b.Loop(); i++ {
+		o := spec.Attachment{Network: "net1", ContainerID: strconv.Itoa(i), IfName: "eth0"}
+		ip := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+		change(b, table, func(x *nft.Tx) error { x.Masquerade(o, netip.PrefixFrom(ip, 8)); return nil })
+	}
+}
