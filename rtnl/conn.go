@@ -69,15 +69,18 @@ type request struct {
 // An answer says how a request ended. Err is the kernel's refusal; changed
 // tells that a dump is out of step with itself.
 type answer struct {
-	err           error
-	done, changed bool
+	err     error
+	changed bool
 }
 
-// exchange sends the requests in one datagram and reads until each of them was
-// acknowledged, answered or refused. Messages that answer request i go to
+// exchange sends the requests in one datagram and reads until the last of them
+// was acknowledged, answered or refused. Messages that answer request i go to
 // each, whose data is valid during the call alone. The error is about the
 // socket; the kernel's verdicts are in the answers.
 //
+// The kernel works through a datagram in order and reports each refusal, asked
+// or not. So the last request alone is acknowledged, and its answer says that
+// all before it went well that were not refused: one read, mostly.
 // mdlayher/netlink reads a datagram with two system calls and forgets what
 // stands behind a refusal, so sending and reading are done here.
 func (c *Conn) exchange(reqs []request, each func(i int, m message) error) ([]answer, error) {
@@ -86,45 +89,64 @@ func (c *Conn) exchange(reqs []request, each func(i int, m message) error) ([]an
 	first := c.seq + 1
 	var out []byte
 	for i, r := range reqs {
+		if i < len(reqs)-1 {
+			r.flags &^= unix.NLM_F_ACK
+		}
 		out = r.append(out, first+uint32(i))
 	}
 	c.seq += uint32(len(reqs))
 	if err := c.send(out); err != nil {
 		return nil, fmt.Errorf("netlink send: %w", err)
 	}
+	return collect(c.read, reqs, first, func(i int, m message) error {
+		if i == notification {
+			c.events++
+			return nil
+		}
+		return each(i, m)
+	})
+}
+
+// notification stands for the request of a message that answers none.
+const notification = -1
+
+// collect reads until the last request is over; first is the number of the
+// first. Answers that nobody waits for any more are dropped.
+func collect(read func() ([]byte, error), reqs []request, first uint32, each func(i int, m message) error) ([]answer, error) {
 	answers := make([]answer, len(reqs))
-	for pending := len(reqs); pending > 0; {
-		b, err := c.read()
+	for open := 0; open < len(reqs); { // requests before open are over
+		b, err := read()
 		if err != nil {
 			return nil, fmt.Errorf("netlink receive: %w", err)
 		}
 		for m, rest, ok := nextMessage(b); ok; m, rest, ok = nextMessage(rest) {
-			if m.seq == 0 {
-				c.events++
-			}
 			nth := m.seq - first
-			if nth >= uint32(len(reqs)) || answers[nth].done {
-				continue // a notification, or an answer that nobody waits for any more
-			}
-			i := int(nth)
-			a := &answers[i]
-			a.changed = a.changed || m.flags&unix.NLM_F_DUMP_INTR != 0
+			waited := nth >= uint32(open) && nth < uint32(len(reqs))
 			switch {
+			case m.seq == 0:
+				err = each(notification, m)
+			case !waited || m.typ == unix.NLMSG_NOOP:
 			case m.typ == unix.NLMSG_ERROR || m.typ == unix.NLMSG_DONE:
-				a.err, a.done = kernelVerdict(m, reqs[i].typ), true
-			case m.typ >= unix.NLMSG_MIN_TYPE:
-				if err := each(i, m); err != nil {
-					return nil, err
+				a := &answers[nth]
+				a.err, a.changed = kernelVerdict(m, reqs[nth].typ), a.changed || interrupted(m)
+				open = int(nth) + 1
+			default:
+				err = each(int(nth), m)
+				answers[nth].changed = answers[nth].changed || interrupted(m)
+				if m.flags&unix.NLM_F_MULTI == 0 {
+					open = int(nth) + 1
 				}
-				a.done = reqs[i].flags&unix.NLM_F_ACK == 0 && m.flags&unix.NLM_F_MULTI == 0
 			}
-			if a.done {
-				pending--
+			if err != nil {
+				return nil, err
 			}
 		}
 	}
 	return answers, nil
 }
+
+// interrupted reports whether a dump changed under the kernel's hands.
+func interrupted(m message) bool { return m.flags&unix.NLM_F_DUMP_INTR != 0 }
 
 // get sends one request without acknowledgement and gives its answers to each.
 func (c *Conn) get(r request, each func(m message) error) error {
@@ -135,10 +157,15 @@ func (c *Conn) get(r request, each func(m message) error) error {
 	return answers[0].err
 }
 
+// An exchanger sends requests and reads the answers, as [Conn] does.
+type exchanger interface {
+	exchange(reqs []request, each func(i int, m message) error) ([]answer, error)
+}
+
 // dump collects what decode makes of each answer to r. A dump out of step with
 // itself is asked for again; after the last try it is used all the same, since
 // it is still right about all that did not change meanwhile.
-func dump[T any](c *Conn, r request, decode func(m message) (T, bool, error)) ([]T, error) {
+func dump[T any](c exchanger, r request, decode func(m message) (T, bool, error)) ([]T, error) {
 	r.flags |= unix.NLM_F_DUMP
 	for try := 1; ; try++ {
 		var all []T

@@ -11,15 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// answer builds what the kernel sends: header, then payload.
-func kernelMessage(typ, flags uint16, payload []byte) []byte {
-	b := request{typ: typ, flags: flags, data: payload}.append(nil, 1)
-	binary.NativeEndian.PutUint16(b[6:], flags)
-	return b
-}
-
 func TestNextMessage(t *testing.T) {
-	two := append(kernelMessage(20, 2, []byte("12345")), kernelMessage(21, 0, nil)...)
+	two := append(kernelMessage(1, 20, 2, []byte("12345")), kernelMessage(1, 21, 0, nil)...)
 	m, rest, ok := nextMessage(two)
 	if !ok || m.typ != 20 || m.flags != 2 || m.seq != 1 || string(m.data) != "12345" {
 		t.Fatalf("first: got %+v, %t", m, ok)
@@ -27,7 +20,7 @@ func TestNextMessage(t *testing.T) {
 	if m, rest, ok = nextMessage(rest); !ok || m.typ != 21 || len(m.data) != 0 || len(rest) != 0 {
 		t.Errorf("second: got %+v, %d bytes left, %t", m, len(rest), ok)
 	}
-	long, short := kernelMessage(20, 0, nil), kernelMessage(20, 0, nil)
+	long, short := kernelMessage(1, 20, 0, nil), kernelMessage(1, 20, 0, nil)
 	binary.NativeEndian.PutUint32(long, 17)
 	binary.NativeEndian.PutUint32(short, 15)
 	for name, b := range map[string][]byte{"empty": nil, "cut": two[:15], "too long": long, "too short": short} {
@@ -38,24 +31,21 @@ func TestNextMessage(t *testing.T) {
 }
 
 func TestKernelVerdict(t *testing.T) {
-	refusal := func(errno unix.Errno) []byte {
-		return binary.NativeEndian.AppendUint32(nil, uint32(-int32(errno)))
-	}
 	header := make([]byte, unix.SizeofNlMsghdr)
 	binary.NativeEndian.PutUint32(header, 24) // the request with 8 bytes of payload
 	text := append([]byte{8, 0, unix.NLMSGERR_ATTR_MSG, 0}, "why\x00"...)
-	capped := append(append(refusal(unix.EEXIST), header...), text...)
-	whole := append(append(append(refusal(unix.EEXIST), header...), make([]byte, 8)...), text...)
+	capped := append(append(verdict(unix.EEXIST), header...), text...)
+	whole := append(append(append(verdict(unix.EEXIST), header...), make([]byte, 8)...), text...)
 	tests := map[string]struct {
 		typ, flags, request uint16
 		data                []byte
 		text                string
 		is                  error
 	}{
-		"acknowledged":  {unix.NLMSG_ERROR, 0, unix.RTM_NEWLINK, append(refusal(0), header...), "", nil},
+		"acknowledged":  {unix.NLMSG_ERROR, 0, unix.RTM_NEWLINK, append(verdict(0), header...), "", nil},
 		"end of a dump": {unix.NLMSG_DONE, unix.NLM_F_MULTI, unix.RTM_GETLINK, nil, "", nil},
 		"bare": {
-			unix.NLMSG_ERROR, 0, unix.RTM_NEWLINK, append(refusal(unix.EEXIST), header...), "file exists", os.ErrExist,
+			unix.NLMSG_ERROR, 0, unix.RTM_NEWLINK, append(verdict(unix.EEXIST), header...), "file exists", os.ErrExist,
 		},
 		"explained, capped": {
 			unix.NLMSG_ERROR, unix.NLM_F_CAPPED | unix.NLM_F_ACK_TLVS, unix.RTM_NEWLINK, capped, "file exists: why", os.ErrExist,
@@ -63,15 +53,15 @@ func TestKernelVerdict(t *testing.T) {
 		"explained": {
 			unix.NLMSG_ERROR, unix.NLM_F_ACK_TLVS, unix.RTM_NEWLINK, whole, "file exists: why", os.ErrExist,
 		},
-		"no device": {unix.NLMSG_ERROR, 0, unix.RTM_GETLINK, refusal(unix.ENODEV), "no such device", os.ErrNotExist},
-		"no route":  {unix.NLMSG_ERROR, 0, unix.RTM_DELROUTE, refusal(unix.ESRCH), "no such process", os.ErrNotExist},
+		"no device": {unix.NLMSG_ERROR, 0, unix.RTM_GETLINK, verdict(unix.ENODEV), "no such device", os.ErrNotExist},
+		"no route":  {unix.NLMSG_ERROR, 0, unix.RTM_DELROUTE, verdict(unix.ESRCH), "no such process", os.ErrNotExist},
 		"no address": {
-			unix.NLMSG_ERROR, 0, unix.RTM_DELADDR, refusal(unix.EADDRNOTAVAIL), "cannot assign requested address", os.ErrNotExist,
+			unix.NLMSG_ERROR, 0, unix.RTM_DELADDR, verdict(unix.EADDRNOTAVAIL), "cannot assign requested address", os.ErrNotExist,
 		},
 		"bad address": {
-			unix.NLMSG_ERROR, 0, unix.RTM_NEWADDR, refusal(unix.EADDRNOTAVAIL), "cannot assign requested address", unix.EADDRNOTAVAIL,
+			unix.NLMSG_ERROR, 0, unix.RTM_NEWADDR, verdict(unix.EADDRNOTAVAIL), "cannot assign requested address", unix.EADDRNOTAVAIL,
 		},
-		"dump refused": {unix.NLMSG_DONE, unix.NLM_F_MULTI, unix.RTM_GETLINK, refusal(unix.EINVAL), "invalid argument", unix.EINVAL},
+		"dump refused": {unix.NLMSG_DONE, unix.NLM_F_MULTI, unix.RTM_GETLINK, verdict(unix.EINVAL), "invalid argument", unix.EINVAL},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -87,7 +77,7 @@ func TestKernelVerdict(t *testing.T) {
 			}
 		})
 	}
-	err := kernelVerdict(message{typ: unix.NLMSG_ERROR, data: refusal(unix.EADDRNOTAVAIL)}, unix.RTM_NEWADDR)
+	err := kernelVerdict(message{typ: unix.NLMSG_ERROR, data: verdict(unix.EADDRNOTAVAIL)}, unix.RTM_NEWADDR)
 	if errors.Is(err, os.ErrNotExist) {
 		t.Error("an address that cannot be given is taken for one that is not there")
 	}
@@ -156,7 +146,7 @@ func FuzzDecode(f *testing.F) {
 			f.Add(r.append(nil, 1))
 		}
 	}
-	f.Add(kernelMessage(unix.NLMSG_ERROR, unix.NLM_F_ACK_TLVS, make([]byte, 40)))
+	f.Add(kernelMessage(1, unix.NLMSG_ERROR, unix.NLM_F_ACK_TLVS, make([]byte, 40)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for m, rest, ok := nextMessage(b); ok; m, rest, ok = nextMessage(rest) {
 			_ = kernelVerdict(m, m.typ)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -208,6 +209,8 @@ func TestKernelBadLinks(t *testing.T) {
 		"alias far away": {Name: "x", Kind: rtnl.Bridge{}, Alias: "y", NS: ns},
 		"negative MTU":   {Name: "x", Kind: rtnl.Bridge{}, MTU: -1},
 		"short MAC":      {Name: "x", Kind: rtnl.Bridge{}, MAC: net.HardwareAddr{1, 2}},
+		"negative queue": {Name: "x", Kind: rtnl.Bridge{}, TxQLen: ptr(-1)},
+		"VLAN 65541":     {Name: "x", Kind: rtnl.Vlan{ID: 65541}, Parent: 1},
 		"VLAN 5000":      {Name: "x", Kind: rtnl.Vlan{ID: 5000}, Parent: 1},
 	}
 	for name, s := range tests {
@@ -312,5 +315,60 @@ func TestKernelDoJoinsErrors(t *testing.T) {
 	}
 	if _, err := c.Link("br0"); err != nil {
 		t.Error(err)
+	}
+}
+
+// More refusals than messages fit into one send are all told.
+func TestKernelDoManyRefusals(t *testing.T) {
+	c := kerneltest.Dial(t, kerneltest.NS(t))
+	const n = 300
+	ops := make([]rtnl.Op, n)
+	for i := range ops {
+		ops[i] = rtnl.DropLink(uint32(10000 + i))
+	}
+	err := c.Do(ops...)
+	wantErr(t, err, os.ErrNotExist)
+	if got := strings.Count(err.Error(), "no such device"); got != n {
+		t.Errorf("got %d refusals, want %d", got, n)
+	}
+	if _, err := c.Link("lo"); err != nil {
+		t.Errorf("the socket afterwards: %v", err)
+	}
+	if err := c.Do(); err != nil {
+		t.Errorf("nothing to do: %v", err)
+	}
+}
+
+func TestKernelPortVLANs(t *testing.T) {
+	c := kerneltest.Dial(t, kerneltest.NS(t))
+	br := create(t, c, rtnl.LinkSpec{Name: "br", Kind: rtnl.Bridge{}})
+	port := create(t, c, rtnl.LinkSpec{Name: "p", Master: br.Index, Peer: &rtnl.LinkSpec{}})
+	kerneltest.Need(t, "CONFIG_BRIDGE_VLAN_FILTERING", func() error {
+		err := c.SetLink(br.Index, rtnl.LinkChange{VLANFiltering: ptr(true)})
+		if err != nil { // then a port must say the same, with an error that can be told
+			wantErr(t, c.Do(rtnl.NewPortVLANs(port.Index, []rtnl.VLANRange{{From: 5}})), unix.EOPNOTSUPP)
+		}
+		return err
+	})
+	if l, err := c.LinkAt(br.Index); err != nil || !l.VLANFiltering {
+		t.Fatalf("got %+v, %v; want a bridge that filters", l, err)
+	}
+	all := []rtnl.VLANRange{{From: 1, To: 1, PVID: true, Untagged: true}, {From: 10, To: 20}, {From: 4094, To: 4094}}
+	steps := []struct {
+		op   rtnl.Op
+		want []rtnl.VLANRange
+	}{
+		{rtnl.NewPortVLANs(port.Index, all[1:]), all},
+		{rtnl.DropPortVLANs(port.Index, all[:2]), all[2:]},
+		{rtnl.DropPortVLANs(port.Index, []rtnl.VLANRange{{From: 4094}}), nil},
+	}
+	for _, step := range steps {
+		if err := c.Do(step.op); err != nil {
+			t.Fatal(err)
+		}
+		got, err := c.PortVLANs(port.Index)
+		if err != nil || !slices.Equal(got, step.want) {
+			t.Errorf("after %s: got %+v, %v; want %+v", step.op, got, err, step.want)
+		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"cnibox/internal/fault"
 )
 
-// batch is how many messages are sent at once. The acknowledgements of so many
+// batch is how many messages are sent at once. If all are refused, the refusals
 // fit into a receive buffer of the usual size (208 KiB; each takes 768 bytes).
 const batch = 128
 

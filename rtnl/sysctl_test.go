@@ -38,6 +38,9 @@ func TestKernelSysctl(t *testing.T) {
 	_, err = ns.Sysctl("net/ipv4/none")
 	wantErr(t, err, os.ErrNotExist)
 	wantErr(t, ns.SetSysctl("net/ipv4/none", "1"), os.ErrNotExist)
+	if err := ns.SetSysctls(rtnl.Sysctl{Key: "net/ipv4/none", Value: "1", Optional: true}); err != nil {
+		t.Errorf("optional: %v", err)
+	}
 	wantErr(t, ns.SetSysctl("net/ipv4/ip_forward", "word"), unix.EINVAL)
 }
 

@@ -28,7 +28,7 @@ func required() bool { return os.Getenv("CNIBOX_KERNEL") == "require" }
 // Without the privilege the test is skipped, or fails if CNIBOX_KERNEL=require.
 func NS(t testing.TB) *rtnl.NS {
 	t.Helper()
-	ns, err := newNS()
+	ns, err := rtnl.NewNS()
 	if errors.Is(err, os.ErrPermission) && !required() {
 		t.Skipf("SKIPPED: no network namespace without CAP_SYS_ADMIN (root or a user namespace): %v", err)
 	}
@@ -37,26 +37,6 @@ func NS(t testing.TB) *rtnl.NS {
 	}
 	t.Cleanup(func() { ns.Close() })
 	return ns
-}
-
-// newNS makes the namespace on a thread that ends right after.
-func newNS() (*rtnl.NS, error) {
-	type made struct {
-		ns  *rtnl.NS
-		err error
-	}
-	done := make(chan made)
-	go func() {
-		runtime.LockOSThread()
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			done <- made{nil, os.NewSyscallError("unshare", err)}
-			return
-		}
-		ns, err := rtnl.Current()
-		done <- made{ns, err}
-	}()
-	m := <-done
-	return m.ns, m.err
 }
 
 // LoUp sets the loopback interface up.
