@@ -1,0 +1,92 @@
+package applets
+
+import "testing"
+
+func TestLookup(t *testing.T) {
+	for name, want := range map[string]string{
+		"loopback":              "loopback",
+		"buildkit-cni-loopback": "loopback",
+		"cnv-loopback":          "loopback",
+		"cnibox":                "cnibox",
+		"a-cnibox":              "cnibox",
+		"-loopback":             "loopback",
+		"loopbacks":             "",
+		"xloopback":             "",
+		"loopback-x":            "",
+		"Loopback":              "",
+		"":                      "",
+		".":                     "",
+		"/":                     "",
+	} {
+		a, ok := Lookup(name)
+		if ok != (want != "") || ok && a.Name != want {
+			t.Errorf("Lookup(%q) = %v, %t, want %q", name, a, ok, want)
+		}
+	}
+}
+
+// The longest name wins: buildkit-cni-host-local is host-local, not local.
+func TestLookupLongest(t *testing.T) {
+	defer func(old []*Applet) { table = old }(table)
+	for _, order := range [][]string{{"local", "host-local"}, {"host-local", "local"}} {
+		table = nil
+		for _, name := range order {
+			register(&Applet{Name: name})
+		}
+		if a, ok := Lookup("buildkit-cni-host-local"); !ok || a.Name != "host-local" {
+			t.Errorf("registered as %q: got %v, %t", order, a, ok)
+		}
+	}
+}
+
+func TestLookupPluginIsNoTool(t *testing.T) {
+	if _, ok := lookupPlugin("loopback"); !ok {
+		t.Error("loopback is not found")
+	}
+	if _, ok := lookupPlugin("cnibox"); ok {
+		t.Error("cnibox is a tool and counts as a plugin")
+	}
+}
+
+func TestRegisterTwice(t *testing.T) {
+	defer func(old []*Applet) { table = old }(table)
+	defer func() {
+		if recover() == nil {
+			t.Error("no panic")
+		}
+	}()
+	register(&Applet{Name: "loopback"})
+}
+
+// Every applet can be told of: one line, and keys or usage.
+func TestApplets(t *testing.T) {
+	last := ""
+	for _, a := range All() {
+		switch {
+		case a.Name <= last:
+			t.Errorf("%s comes after %s", a.Name, last)
+		case a.Summary == "" || a.Help == "":
+			t.Errorf("%s has no summary or no help", a.Name)
+		case a.Main == nil && a.Verbs.Add == nil:
+			t.Errorf("%s is neither a plugin nor a tool", a.Name)
+		case a.Main == nil && a.Verbs.Del == nil:
+			t.Errorf("%s has no DEL", a.Name)
+		}
+		last = a.Name
+	}
+}
+
+func TestDistance(t *testing.T) {
+	tests := []struct {
+		a, b string
+		want int
+	}{
+		{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"bridge", "bridge", 0}, {"brigde", "bridge", 2},
+		{"portmapp", "portmap", 1}, {"ortmap", "portmap", 1}, {"tunning", "tuning", 1}, {"ptp", "bridge", 6},
+	}
+	for _, tt := range tests {
+		if got := distance(tt.a, tt.b); got != tt.want {
+			t.Errorf("distance(%q, %q) = %d, want %d", tt.a, tt.b, got, tt.want)
+		}
+	}
+}
