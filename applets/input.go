@@ -17,23 +17,19 @@ import (
 const quiet = 100 * time.Millisecond
 
 // readInput reads r to its end, or one byte beyond what a configuration may
-// have, which [spec.NewRequest] then refuses. With a limit of time above 0 it returns what
-// came until then, and takes a terminal for empty. It ends with ctx, which a
-// plain read would outlive.
+// have, which [spec.NewRequest] then refuses. With a limit of time above 0 it
+// returns what came until then. It ends with ctx, which a plain read would
+// outlive.
 func readInput(ctx context.Context, r io.Reader, within time.Duration) ([]byte, error) {
 	f, ok := r.(*os.File)
 	if !ok {
 		return bounded(r)
 	}
-	st, err := f.Stat()
-	if err != nil {
+	if _, err := f.Stat(); err != nil { // closed: poll would wait for ever
 		return nil, err
 	}
 	p := &pollReader{ctx: ctx, file: f}
 	if within > 0 {
-		if st.Mode()&os.ModeCharDevice != 0 {
-			return nil, nil
-		}
 		p.deadline = time.Now().Add(within)
 	}
 	return bounded(p)
