@@ -1,0 +1,131 @@
+package main
+
+import (
+	"fmt"
+	"time"
+)
+
+// The bars of the chain.
+const (
+	barExecAdd    = 8
+	barCniExecAdd = 15
+	barCheck      = 15
+	barDel        = 6
+	barFloorAdd   = 2.5
+	barFloorDel   = 1.4
+)
+
+// chain measures one container on a host that has no other.
+func chain(l *lab) []line {
+	r, err := l.chainResults()
+	if err != nil {
+		return []line{{What: "chain", Unit: "ms", Error: err.Error()}}
+	}
+	reference := func(verb string) series { return r.of(verb, "reference") }
+	start := r.of("ADD", "floor").milliseconds()
+	start.Median += r.of("start", "bare").milliseconds().Median
+	start.P90 += r.of("start", "bare").milliseconds().P90
+	lines := []line{
+		better("ADD, exec'd per applet", r.of("ADD", "exec"), reference("ADD"), barExecAdd),
+		better("ADD, cni-exec", r.of("ADD", "cni-exec"), reference("ADD"), barCniExecAdd),
+		better("CHECK, exec'd per applet", r.of("CHECK", "exec"), reference("CHECK"), 0),
+		better("CHECK, cni-exec", r.of("CHECK", "cni-exec"), reference("CHECK"), barCheck),
+		better("DEL, exec'd per applet", r.of("DEL", "exec"), reference("DEL"), 0),
+		better("DEL, cni-exec", r.of("DEL", "cni-exec"), reference("DEL"), barDel),
+		within("ADD, to floor + Go start", r.of("ADD", "cni-exec"), start, barFloorAdd),
+		within("DEL, to RTM_DELLINK", r.of("DEL", "cni-exec"), r.of("DEL", "floor").milliseconds(), barFloorDel),
+	}
+	if err := r.of("ADD", "floor").err; err != nil {
+		lines = append(lines, line{What: "the kernel floor", Unit: "ms", Error: err.Error()})
+	}
+	return lines
+}
+
+// chainResults lets all subjects take turns.
+func (l *lab) chainResults() (results, error) {
+	f, err := l.newFloor()
+	if err != nil {
+		return nil, fmt.Errorf("floor: %w", err)
+	}
+	subjects := []subject{f.subject(), l.bareStart()}
+	pairs, err := l.contenders("chain", 0)
+	if err != nil {
+		return nil, err
+	}
+	return interleave(l.rounds(40), append(subjects, pairs...)...), nil
+}
+
+// contenders returns the chain by exec and by cni-exec and, where installed, the
+// reference's. Each has a host of its own, to which others are attached before.
+func (l *lab) contenders(name string, others int) ([]subject, error) {
+	ours, err := l.newNetwork(name+"-ours", l.ours)
+	if err != nil {
+		return nil, err
+	}
+	if err := ours.fill(&byCniExec{network: ours}, others); err != nil {
+		return nil, err
+	}
+	a, err := newAttachment(ours.name, 19999)
+	if err != nil {
+		return nil, err
+	}
+	subjects := []subject{
+		ours.life("exec", ours.byExec(), a),
+		ours.life("cni-exec", &byCniExec{network: ours}, a),
+	}
+	if l.reference == "" {
+		return subjects, nil
+	}
+	theirs, err := l.newNetwork(name+"-reference", l.reference)
+	if err != nil {
+		return nil, err
+	}
+	if err := theirs.fill(theirs.byExec(), others); err != nil {
+		return nil, err
+	}
+	if a, err = newAttachment(theirs.name, 19999); err != nil {
+		return nil, err
+	}
+	return append(subjects, theirs.life("reference", theirs.byExec(), a)), nil
+}
+
+// fill attaches containers that stay.
+func (n *network) fill(r caller, count int) error {
+	others, err := newAttachments(n.name, count)
+	if err != nil {
+		return err
+	}
+	_, errs := n.all(r, "ADD", others, 2)
+	if len(errs) > 0 {
+		return fmt.Errorf("%d of %d containers of %s: %w", len(errs), count, n.name, errs[0])
+	}
+	return nil
+}
+
+// all calls a verb for many attachments, some at a time, and returns how long
+// that took together and what failed.
+func (n *network) all(r caller, verb string, attachments []attachment, atATime int) (time.Duration, []error) {
+	queue := make(chan attachment)
+	failures := make(chan []error)
+	for range atATime {
+		go func() {
+			var errs []error
+			for a := range queue {
+				if _, err := n.timed(r, verb, a); err != nil {
+					errs = append(errs, err)
+				}
+			}
+			failures <- errs
+		}()
+	}
+	begin := time.Now()
+	for _, a := range attachments {
+		queue <- a
+	}
+	close(queue)
+	var errs []error
+	for range atATime {
+		errs = append(errs, <-failures...)
+	}
+	return time.Since(begin), errs
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"cnibox/internal/sandbox"
+)
+
+// A lab is what all groups work with.
+type lab struct {
+	bin       string // the binary
+	ours      string // folder with a link for each applet
+	reference string // folder with the reference plugins; "": not installed
+	tools     string // folder with bare and peak
+	dir       string // for what groups write; gone with the sandbox
+	quick     bool
+	hosts     int // made so far
+}
+
+// applets are those that get a link.
+var applets = []string{"bridge", "host-local", "portmap", "tuning", "loopback", "cni-exec"}
+
+func newLab(o options, tools string) (*lab, error) {
+	bin, err := filepath.Abs(o.bin)
+	if err != nil {
+		return nil, err
+	}
+	l := &lab{bin: bin, ours: "/run/bench/bin", tools: tools, dir: "/run/bench", quick: o.quick}
+	if err := os.MkdirAll(l.ours, 0o755); err != nil {
+		return nil, err
+	}
+	for _, name := range applets {
+		if err := os.Symlink(bin, filepath.Join(l.ours, name)); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := os.Stat(filepath.Join(o.reference, "bridge")); err == nil {
+		l.reference = o.reference
+	}
+	return l, l.linkIptables()
+}
+
+// linkIptables makes the folder [iptablesOnly]; it is empty without iptables.
+func (l *lab) linkIptables() error {
+	if err := os.MkdirAll(iptablesOnly, 0o755); err != nil {
+		return err
+	}
+	program, err := exec.LookPath("iptables")
+	if err != nil {
+		return nil // the reference will say that it needs it
+	}
+	return os.Symlink(program, filepath.Join(iptablesOnly, "iptables"))
+}
+
+// rounds returns n, or as few as show that all works.
+func (l *lab) rounds(n int) int {
+	if l.quick {
+		return min(n, 3)
+	}
+	return n
+}
+
+// A group is a part of the table.
+type group struct {
+	name  string // for -only
+	title string
+	run   func(*lab) []line
+}
+
+// groups in the order in which they run: the last one leaves hundreds of
+// namespaces behind, whose end would disturb any that came after.
+var groups = []group{
+	{"size", "Size of the plugins on disk", size},
+	{"start", "Start and end of a process: what VERSION costs", startCost},
+	{"memory", "Peak memory of one call (ADD, CHECK, DEL: the most)", memory},
+	{"chain", "Chain of bridge(isGateway, ipMasq, host-local), portmap, tuning", chain},
+	{"leases", "host-local alone, by the number of leases", leases},
+	{"parallel", "100 ADDs of the chain, 16 at a time", parallel},
+	{"scale", "The chain with 499 containers attached", scale},
+}
+
+func groupNames() string {
+	var names []string
+	for _, g := range groups {
+		names = append(names, g.name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// newHost makes a namespace that stands for a host.
+func (l *lab) newHost() (*sandbox.NetNS, error) {
+	l.hosts++
+	return sandbox.NewNetNS(fmt.Sprintf("host%d", l.hosts))
+}

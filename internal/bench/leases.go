@@ -1,0 +1,112 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"cnibox/internal/sandbox"
+)
+
+// barLeases is for the biggest store against the smallest.
+const barLeases = 1.5
+
+// leaseCounts are how many addresses are taken before host-local is called.
+var leaseCounts = []int{10, 1_000, 10_000, 60_000}
+
+// leaseNet is big enough for all of them.
+var leaseNet = netip.MustParsePrefix("10.242.0.0/16")
+
+// A store is a folder of leases and the plugin that works on it.
+type store struct {
+	plugin string // path
+	stdin  []byte
+}
+
+// newStore fills a folder as the reference plugin would have.
+func (l *lab) newStore(who, plugins string, count int) (*store, error) {
+	dataDir := filepath.Join(l.dir, "leases", fmt.Sprint(who, count))
+	dir := filepath.Join(dataDir, "leases")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	ip := leaseNet.Addr().Next() // the gateway
+	for i := range count {
+		ip = ip.Next()
+		lease := fmt.Appendf(nil, "container-%d\r\neth0", i)
+		if err := os.WriteFile(filepath.Join(dir, ip.String()), lease, 0o600); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "last_reserved_ip.0"), []byte(ip.String()), 0o600); err != nil {
+		return nil, err
+	}
+	stdin, err := json.Marshal(map[string]any{
+		"cniVersion": version, "name": "leases", "type": "bridge",
+		"ipam": map[string]any{
+			"type": "host-local", "dataDir": dataDir,
+			"ranges": [][]map[string]string{{{"subnet": leaseNet.String()}}},
+		},
+	})
+	return &store{filepath.Join(plugins, "host-local"), stdin}, err
+}
+
+// subject gets an address and gives it back.
+func (s *store) subject(name, netns string) subject {
+	verbs := []string{"ADD", "DEL"}
+	return subject{name: name, steps: verbs, round: func() (all []time.Duration, err error) {
+		for _, verb := range verbs {
+			_, took, err := sandbox.Call{
+				Argv: []string{s.plugin}, Stdin: s.stdin,
+				Env: sandbox.Plugin(verb, "measured", netns, "eth0", filepath.Dir(s.plugin)),
+			}.Run()
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", verb, err)
+			}
+			all = append(all, took)
+		}
+		return all, nil
+	}}
+}
+
+// leases measures all sizes in the same rounds. The files are in memory, some
+// 5 KB for each lease and store.
+func leases(l *lab) []line {
+	ns, err := sandbox.NewNetNS("leases")
+	if err != nil {
+		return []line{{What: "leases", Unit: "ms", Error: err.Error()}}
+	}
+	var subjects []subject
+	for _, count := range leaseCounts {
+		for _, who := range []string{"ours", "reference"} {
+			plugins := map[string]string{"ours": l.ours, "reference": l.reference}[who]
+			if plugins == "" {
+				continue
+			}
+			s, err := l.newStore(who, plugins, count)
+			if err != nil {
+				return []line{{What: "leases", Unit: "ms", Error: err.Error()}}
+			}
+			subjects = append(subjects, s.subject(fmt.Sprint(who, count), ns.Path))
+		}
+	}
+	r := interleave(l.rounds(15), subjects...)
+	os.RemoveAll(filepath.Join(l.dir, "leases"))
+	return leaseLines(r)
+}
+
+func leaseLines(r results) (lines []line) {
+	least, most := leaseCounts[0], leaseCounts[len(leaseCounts)-1]
+	for _, verb := range []string{"ADD", "DEL"} {
+		for _, count := range leaseCounts {
+			lines = append(lines, better(fmt.Sprintf("%s at %d", verb, count),
+				r.of(verb, fmt.Sprint("ours", count)), r.of(verb, fmt.Sprint("reference", count)), 0))
+		}
+		lines = append(lines, within(fmt.Sprintf("%s, %d to %d", verb, most, least),
+			r.of(verb, fmt.Sprint("ours", most)), r.of(verb, fmt.Sprint("ours", least)).milliseconds(), barLeases))
+	}
+	return lines
+}

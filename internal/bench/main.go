@@ -1,0 +1,110 @@
+// Command bench measures cnibox against the reference plugins and against the
+// bare work of the kernel, side by side in one run, as whole processes:
+//
+//	go run ./internal/bench [-quick] [-only NAME] [-json FILE]
+//
+// It runs in a sandbox (a host namespace of its own), so the machine's links,
+// rules and leases are neither seen nor touched. Subjects take turns within
+// each round, so that what the machine does besides hits all of them.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"cnibox/internal/sandbox"
+)
+
+// toolsVar hands the folder with the small programs to the second process.
+const toolsVar = "CNIBOX_BENCH_TOOLS"
+
+// options are the flags.
+type options struct {
+	bin, reference, json, only string
+	quick, strict              bool
+}
+
+func parseFlags() (o options) {
+	flag.StringVar(&o.bin, "bin", "bin/cnibox", "the binary to measure")
+	flag.StringVar(&o.reference, "reference", "/usr/lib/cni", "folder with the reference plugins; without it only cnibox is measured")
+	flag.StringVar(&o.json, "json", "", "write the figures to this file, too")
+	flag.StringVar(&o.only, "only", "", "measure this group alone: "+groupNames())
+	flag.BoolVar(&o.quick, "quick", false, "few rounds: shows that all works, the figures are rough")
+	flag.BoolVar(&o.strict, "strict", false, "exit with 1 when a bar is missed")
+	flag.Parse()
+	return o
+}
+
+func main() {
+	o := parseFlags()
+	work := start
+	if sandbox.Inside() {
+		work = measure
+	}
+	code, err := work(o)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+	os.Exit(code)
+}
+
+// start builds the small programs and measures in the second process.
+func start(o options) (code int, err error) {
+	if _, err := os.Stat(o.bin); err != nil {
+		return 0, fmt.Errorf("%w (`make build` makes it)", err)
+	}
+	if os.Geteuid() != 0 {
+		return 0, errors.New("needs root: the reference plugins do not work in a user namespace (`sudo make bench`)")
+	}
+	tools, err := os.MkdirTemp("", "cnibox-bench")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(tools)
+	for _, name := range []string{"bare", "peak"} {
+		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(tools, name), "./internal/bench/"+name)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		cmd.Stderr = os.Stderr
+		if err := cmd.Run(); err != nil {
+			return 0, fmt.Errorf("build %s, from the top folder of the source: %w", name, err)
+		}
+	}
+	return sandbox.Start(toolsVar + "=" + tools)
+}
+
+// measure runs the groups and writes the table as it grows.
+func measure(o options) (code int, err error) {
+	if err := sandbox.Setup(); err != nil {
+		return 0, err
+	}
+	l, err := newLab(o, os.Getenv(toolsVar))
+	if err != nil {
+		return 0, err
+	}
+	r := report{Machine: thisMachine(), Quick: o.quick}
+	r.writeHead(os.Stdout, l)
+	for _, g := range groups {
+		if o.only != "" && o.only != g.name {
+			continue
+		}
+		r.writeGroup(os.Stdout, g, g.run(l))
+	}
+	if len(r.Lines) == 0 {
+		return 0, fmt.Errorf("no group %q: there are %s", o.only, groupNames())
+	}
+	r.writeFoot(os.Stdout)
+	if o.json != "" {
+		if err := r.save(o.json); err != nil {
+			return 0, err
+		}
+	}
+	if r.count("FAILED") > 0 || o.strict && r.count("MISSED") > 0 {
+		return 1, nil
+	}
+	return 0, nil
+}

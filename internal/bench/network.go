@@ -1,0 +1,118 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"cnibox/internal/sandbox"
+)
+
+// version of the specification: the newest one that the packaged reference speaks.
+const version = "1.0.0"
+
+// A network is one network on one host, and the folder of plugins that serve it.
+type network struct {
+	name    string // part of the paths of leases and cache
+	host    *sandbox.NetNS
+	plugins string
+	confDir string // holds the list, for cni-exec
+}
+
+// newNetwork makes a host with the network that the chain is measured on.
+func (l *lab) newNetwork(name, plugins string) (*network, error) {
+	host, err := l.newHost()
+	if err != nil {
+		return nil, err
+	}
+	n := &network{name: name, host: host, plugins: plugins, confDir: filepath.Join(l.dir, "conf", name)}
+	list, err := json.Marshal(map[string]any{"cniVersion": version, "name": name, "plugins": n.chain()})
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(n.confDir, 0o700); err != nil {
+		return nil, err
+	}
+	return n, os.WriteFile(filepath.Join(n.confDir, name+".conflist"), list, 0o600)
+}
+
+// chain is what the measured list holds.
+func (n *network) chain() []map[string]any {
+	return []map[string]any{
+		{
+			"type": "bridge", "bridge": "bench0", "isGateway": true, "ipMasq": true,
+			"ipam": map[string]any{
+				"type": "host-local", "dataDir": "/var/lib/cni/networks",
+				"ranges": [][]map[string]string{{{"subnet": "10.240.0.0/16"}}},
+				"routes": []map[string]string{{"dst": "0.0.0.0/0"}},
+			},
+		},
+		{"type": "portmap", "capabilities": map[string]bool{"portMappings": true}},
+		{"type": "tuning", "sysctl": map[string]string{"net.core.somaxconn": "512"}},
+	}
+}
+
+// An attachment is one container that gets a network.
+type attachment struct {
+	id    string
+	netns *sandbox.NetNS
+	port  int // of the host; published
+}
+
+func newAttachment(name string, port int) (attachment, error) {
+	ns, err := sandbox.NewNetNS(name)
+	return attachment{id: name, netns: ns, port: port}, err
+}
+
+// newAttachments makes n of them, with host ports of their own.
+func newAttachments(prefix string, n int) ([]attachment, error) {
+	all := make([]attachment, n)
+	for i := range all {
+		var err error
+		if all[i], err = newAttachment(fmt.Sprintf("%s-%d", prefix, i), 20000+i); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// portMappings is the capability of that name.
+func (a attachment) portMappings() []map[string]any {
+	return []map[string]any{{"hostPort": a.port, "containerPort": 80, "protocol": "tcp"}}
+}
+
+// A caller is a runtime: it does one verb for one attachment, in the namespace of the thread.
+type caller interface {
+	call(verb string, a attachment) error
+}
+
+// verbs in the order of a container's life.
+var verbs = []string{"ADD", "CHECK", "DEL"}
+
+// life makes a subject of a runtime that attaches, checks and detaches.
+func (n *network) life(name string, r caller, a attachment) subject {
+	return subject{name: name, steps: verbs, round: func() (took []time.Duration, err error) {
+		for _, verb := range verbs {
+			d, err := n.timed(r, verb, a)
+			if err != nil {
+				n.timed(r, "DEL", a) // what it says does not matter any more
+				return nil, fmt.Errorf("%s: %w", verb, err)
+			}
+			took = append(took, d)
+		}
+		return took, nil
+	}}
+}
+
+// timed calls one verb on the host.
+func (n *network) timed(r caller, verb string, a attachment) (took time.Duration, err error) {
+	err = n.host.Do(func() error {
+		begin := time.Now()
+		err := r.call(verb, a)
+		took = time.Since(begin)
+		return err
+	})
+	return took, err
+}

@@ -1,0 +1,49 @@
+// Command peak runs a program and writes the most memory that it had, in KiB,
+// to a file: peak FILE PROGRAM [ARGUMENT]...
+//
+// The bench cannot ask for that itself: the kernel counts what the process had
+// before it became the program, and that is the memory of its parent. This
+// parent is small.
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"syscall"
+)
+
+func main() {
+	if len(os.Args) < 3 {
+		fmt.Fprintln(os.Stderr, "usage: peak FILE PROGRAM [ARGUMENT]...")
+		os.Exit(2)
+	}
+	code, err := run(os.Args[1], os.Args[2:])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "peak:", err)
+		os.Exit(2)
+	}
+	os.Exit(code)
+}
+
+func run(file string, argv []string) (code int, err error) {
+	pid, err := syscall.ForkExec(argv[0], argv, &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2}})
+	if err != nil {
+		return 0, err
+	}
+	var status syscall.WaitStatus
+	var used syscall.Rusage
+	for {
+		_, err = syscall.Wait4(pid, &status, 0, &used)
+		if err != syscall.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		return 0, err
+	}
+	if status.Signaled() {
+		return 128 + int(status.Signal()), nil
+	}
+	return status.ExitStatus(), os.WriteFile(file, []byte(strconv.FormatInt(used.Maxrss, 10)), 0o600)
+}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"time"
+)
+
+// A figure is a measured value.
+type figure struct {
+	Median float64 `json:"median"`
+	P90    float64 `json:"p90,omitempty"` // of times only
+}
+
+func (f figure) String() string {
+	switch {
+	case f.Median == 0:
+		return "-"
+	case f.P90 == 0:
+		return short(f.Median)
+	}
+	return short(f.Median) + " (" + short(f.P90) + ")"
+}
+
+// short writes three digits, or all that stand before the point.
+func short(v float64) string {
+	switch {
+	case v >= 100:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 10:
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
+// milliseconds returns median and 90th percentile of a series.
+func (s series) milliseconds() figure {
+	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+	return figure{ms(s.median()), ms(s.quantile(0.9))}
+}
+
+// A line is one comparison. Ours is cnibox; Other is the reference plugins or
+// whatever What says that it is compared with.
+type line struct {
+	Group string  `json:"group"`
+	What  string  `json:"what"`
+	Unit  string  `json:"unit"`
+	Ours  figure  `json:"ours"`
+	Other figure  `json:"other"`
+	Ratio float64 `json:"ratio,omitempty"` // see better and within
+	Bar   float64 `json:"bar,omitempty"`   // 0: none
+	Most  bool    `json:"most,omitempty"`  // Ratio must be at most Bar, not at least
+	Error string  `json:"error,omitempty"` // ours failed
+	Note  string  `json:"note,omitempty"`  // for instance, how the reference failed
+}
+
+// better compares times with those of the reference: how many times faster
+// ours are, which must be at least bar.
+func better(what string, ours, reference series, bar float64) line {
+	l := line{What: what, Unit: "ms", Ours: ours.milliseconds(), Other: reference.milliseconds(), Bar: bar}
+	l.Ratio = ratio(l.Other.Median, l.Ours.Median)
+	l.fail(ours.err)
+	if reference.err != nil {
+		l.Ratio, l.Note = 0, "reference: "+reference.err.Error()
+	}
+	return l
+}
+
+// within compares a time with one that it can hardly fall below: how many
+// times as long it is, which must be at most bar.
+func within(what string, ours series, base figure, bar float64) line {
+	l := line{What: what, Unit: "ms", Ours: ours.milliseconds(), Other: base, Bar: bar, Most: true}
+	l.Ratio = ratio(l.Ours.Median, base.Median)
+	l.fail(ours.err)
+	return l
+}
+
+// ratio is 0 when there is nothing to compare with.
+func ratio(a, b float64) float64 {
+	if a == 0 || b == 0 {
+		return 0
+	}
+	return a / b
+}
+
+// fail keeps an error, if there is one; what was measured before does not count.
+func (l *line) fail(err error) {
+	if err != nil {
+		l.Error = err.Error()
+	}
+}
+
+// verdict is what the line comes to, in a word.
+func (l line) verdict() string {
+	switch {
+	case l.Error != "":
+		return "FAILED"
+	case l.Bar == 0:
+		return ""
+	case l.Ratio == 0:
+		return "not measured"
+	case l.Most == (l.Ratio <= l.Bar):
+		return "ok"
+	}
+	return "MISSED"
+}
+
+func (l line) bar() string {
+	switch {
+	case l.Bar == 0:
+		return ""
+	case l.Most:
+		return "<= " + trim(l.Bar)
+	}
+	return ">= " + trim(l.Bar)
+}
+
+func trim(v float64) string { return fmt.Sprintf("%gx", v) }
+
+// A report is the whole table.
+type report struct {
+	Machine machine `json:"machine"`
+	Quick   bool    `json:"quick"`
+	Lines   []line  `json:"lines"`
+	begun   time.Time
+}
+
+const columns = "%-31s %13s %13s %6s %7s %s\n"
+
+func (r *report) writeHead(w io.Writer, l *lab) {
+	r.begun = time.Now()
+	fmt.Fprintf(w, "cnibox bench: %s\n", r.Machine)
+	switch {
+	case l.reference == "":
+		fmt.Fprintln(w, "Without reference plugins (Debian: containernetworking-plugins).")
+	default:
+		fmt.Fprintf(w, "Reference: the plugins in %s.\n", l.reference)
+	}
+	if r.Quick {
+		fmt.Fprintln(w, "QUICK: a few rounds only, the figures are rough.")
+	}
+	fmt.Fprintf(w, "Medians of whole processes, 90th percentile in brackets.\n\n")
+	fmt.Fprintf(w, columns, "", "cnibox", "compared to", "ratio", "bar", "")
+}
+
+// writeGroup adds lines to the report and writes them.
+func (r *report) writeGroup(w io.Writer, g group, lines []line) {
+	fmt.Fprintf(w, "\n%s\n", g.title)
+	for _, l := range lines {
+		l.Group = g.name
+		r.Lines = append(r.Lines, l)
+		ratio := ""
+		if l.Ratio != 0 {
+			ratio = short(l.Ratio) + "x"
+		}
+		fmt.Fprintf(w, columns, l.What+", "+l.Unit, l.Ours, l.Other, ratio, l.bar(), l.verdict())
+		for _, why := range []string{l.Error, l.Note} {
+			if why != "" {
+				fmt.Fprintf(w, "    %s\n", why)
+			}
+		}
+	}
+}
+
+func (r *report) writeFoot(w io.Writer) {
+	bars := 0
+	for _, l := range r.Lines {
+		if l.Bar != 0 {
+			bars++
+		}
+	}
+	fmt.Fprintf(w, "\n%d of %d bars missed, in %.0f s.\n", r.count("MISSED"), bars, time.Since(r.begun).Seconds())
+}
+
+// count returns how many lines have that verdict.
+func (r *report) count(verdict string) (n int) {
+	for _, l := range r.Lines {
+		if l.verdict() == verdict {
+			n++
+		}
+	}
+	return n
+}
+
+func (r *report) save(file string) error {
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append(b, '\n'), 0o644)
+}
