@@ -41,7 +41,7 @@ func (s *Store) bootID() string {
 	if s.o.Boot != "" {
 		return s.o.Boot
 	}
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	id, err := readPath("/proc/sys/kernel/random/boot_id", 64)
 	if err != nil {
 		return ""
 	}

@@ -73,19 +73,24 @@ func (d folder) open(name string, flags int, mode uint32) (int, error) {
 
 // openFile is open for regular files; anything else is errOdd.
 func (d folder) openFile(name string, flags int) (int, unix.Stat_t, error) {
-	var st unix.Stat_t
 	fd, err := d.open(name, flags, 0o600)
 	if err != nil {
-		return -1, st, err
+		return -1, unix.Stat_t{}, err
 	}
-	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
-		err = errOdd
-	}
+	st, err := regular(fd)
 	if err != nil {
 		unix.Close(fd)
 		return -1, st, d.fail("open", name, err)
 	}
 	return fd, st, nil
+}
+
+// regular returns the attributes of an open file; errOdd if it is no regular one.
+func regular(fd int) (st unix.Stat_t, err error) {
+	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = errOdd
+	}
+	return st, err
 }
 
 // read returns the content of a regular file of at most limit bytes, and its
@@ -96,15 +101,29 @@ func (d folder) read(name string, limit int) ([]byte, unix.Stat_t, error) {
 		return nil, st, err
 	}
 	defer unix.Close(fd)
-	buf := make([]byte, limit+1)
-	n, err := file(fd).ReadAt(buf, 0)
-	switch {
-	case err != nil && err != io.EOF:
+	content, err := file(fd).content(limit)
+	if err != nil {
 		return nil, st, d.fail("read", name, err)
-	case n > limit:
-		return nil, st, d.fail("read", name, unix.EFBIG)
 	}
-	return buf[:n], st, nil
+	return content, st, nil
+}
+
+// readPath reads a regular file of at most limit bytes by a path of the
+// administrator's, whose symbolic links are followed.
+func readPath(path string, limit int) ([]byte, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|careful&^unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	var content []byte
+	if _, err = regular(fd); err == nil {
+		content, err = file(fd).content(limit)
+	}
+	if err != nil {
+		return nil, &os.PathError{Op: "read", Path: path, Err: err}
+	}
+	return content, nil
 }
 
 // names lists the directory.
@@ -140,6 +159,19 @@ func (d folder) fail(what, name string, err error) error {
 
 // A file is an open file; reads and writes leave no position behind.
 type file int
+
+// content returns the whole file, which must not be larger than limit bytes.
+func (f file) content(limit int) ([]byte, error) {
+	buf := make([]byte, limit+1)
+	n, err := f.ReadAt(buf, 0)
+	switch {
+	case err != nil && err != io.EOF:
+		return nil, err
+	case n > limit:
+		return nil, unix.EFBIG
+	}
+	return buf[:n], nil
+}
 
 // ReadAt is as in [io.ReaderAt].
 func (f file) ReadAt(p []byte, off int64) (done int, err error) {

@@ -3,11 +3,7 @@ package ipam
 import (
 	"bytes"
 	"fmt"
-	"io"
-	"os"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"cnibox/spec"
 )
@@ -18,27 +14,11 @@ const maxResolvConf = 64 << 10
 // ReadResolvConf reads the file at path, which may be a symbolic link, as on hosts
 // with systemd-resolved. It never waits for a pipe.
 func ReadResolvConf(path string) (spec.DNS, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	text, err := readPath(path, maxResolvConf)
 	if err != nil {
-		return spec.DNS{}, fmt.Errorf("resolvConf %s: %w", path, err)
+		return spec.DNS{}, fmt.Errorf("resolvConf: %w", err)
 	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
-		err = errOdd
-	}
-	if err != nil {
-		return spec.DNS{}, fmt.Errorf("resolvConf %s: %w", path, err)
-	}
-	buf := make([]byte, maxResolvConf+1)
-	n, err := file(fd).ReadAt(buf, 0)
-	switch {
-	case err != nil && err != io.EOF:
-		return spec.DNS{}, &os.PathError{Op: "resolvConf", Path: path, Err: err}
-	case n > maxResolvConf:
-		return spec.DNS{}, fmt.Errorf("resolvConf %s: %w", path, unix.EFBIG)
-	}
-	return ParseResolvConf(buf[:n]), nil
+	return ParseResolvConf(text), nil
 }
 
 // ParseResolvConf reads resolv.conf(5) as the reference does: nameserver, domain,
