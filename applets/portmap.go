@@ -1,0 +1,287 @@
+package applets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+func init() {
+	register(&Applet{
+		Name:    "portmap",
+		Summary: "ports of the host that lead to ports of a container",
+		Help: `
+backend               nftables; iptables is accepted and means the same
+snat                  masquerade what reaches the port from the container's subnet or from
+                      127.0.0.1, so that answers come back; default: true
+masqAll               masquerade what reaches the port from anywhere; default: false
+conditionsV4          list of words of iptables (["-s", "10.0.0.0/8"]) or nft (["ip", "saddr",
+                      "10.0.0.0/8"]) that packets must match as well
+conditionsV6          the same for IPv6
+markMasqBit           0 to 31; accepted, but nothing is marked here
+externalSetMarkChain  accepted, but nothing is marked here
+dataDir               where the namespaces of port owners are noted; default: /run/cnibox/portmap
+
+capability portMappings: a list of
+  hostPort            1 to 65535; 0: the mapping is skipped
+  containerPort       1 to 65535
+  protocol            tcp, udp or sctp; default: tcp
+  hostIP              address of the host; default, 0.0.0.0 and :: are any`,
+		Verbs: spec.Verbs{Add: portmapAdd, Check: portmapCheck, Del: portmapDel, Status: portmapStatus, GC: portmapGC},
+	})
+}
+
+const (
+	portmapDataDir  = "/run/cnibox/portmap"
+	portmapUndoTime = 5 * time.Second // for taking back a failed ADD, whatever became of its context
+)
+
+// portmapAdd publishes all ports in one transaction, or none.
+func portmapAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	p, err := readPortmap(r)
+	if err != nil {
+		return nil, err
+	}
+	if r.Prev == nil {
+		return nil, spec.Errorf(spec.CodeConfig, "must be called as chained plugin: portmap needs the prevResult with the container's addresses")
+	}
+	maps := p.maps(portmapTargets(r.Prev, r.IfName))
+	old := p.dir.owner(r.Attachment.Key()) // of an earlier ADD without a DEL
+	if len(maps) == 0 {
+		if old != nil {
+			err = releasePorts(ctx, r, p.dir, old.UDP)
+		}
+		return r.Prev, err
+	}
+	udp := udpPorts(p.wishes)
+	if err := p.dir.claim(r, old, udp); err != nil {
+		return nil, err
+	}
+	if err := publishPorts(ctx, r, p.dir, maps, old != nil); err != nil {
+		if old == nil {
+			err = errors.Join(err, p.dir.drop(r.Attachment))
+		}
+		return nil, err
+	}
+	// After the transaction, whose skeleton keeps others off 127.0.0.0/8.
+	if err := routeLocalnet(maps, setLocalnet); err != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), portmapUndoTime)
+		defer cancel()
+		return nil, errors.Join(err, releasePorts(ctx, r, p.dir, nil))
+	}
+	if old != nil {
+		udp = append(udp, old.UDP...)
+	}
+	forgetFlows(r, udp)
+	return r.Prev, nil
+}
+
+// publishPorts makes the transaction. Ports of an earlier ADD of the attachment
+// go in the same one.
+func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps []nft.PortMap, again bool) error {
+	return nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
+		if again {
+			x.Release(r.Attachment, nft.KindPortMap)
+		}
+		for _, m := range maps {
+			if err := publishPort(x, r, dir, m); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// publishPort refuses a port of another attachment that lives, and takes over
+// that of one whose namespace is gone.
+func publishPort(x *nft.Tx, r *spec.Request, dir portOwners, m nft.PortMap) error {
+	err := x.PortMap(r.Attachment, m)
+	var taken *nft.TakenError
+	switch {
+	case !errors.As(err, &taken):
+		return err
+	case taken.Key != r.Attachment.Key() && dir.gone(taken.Key):
+		r.Warn("%v, whose network namespace is gone: taken over", err)
+		m.Replace = true
+		return x.PortMap(r.Attachment, m)
+	}
+	return spec.Errorf(spec.CodeBusy, "%w", err)
+}
+
+// releasePorts drops all that the attachment has published, and what the
+// reference plugins published for it.
+func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []udpPort) error {
+	err := nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
+		x.Addresses(addressesOf(r)...)
+		x.Release(r.Attachment, nft.KindPortMap)
+		return nil
+	})
+	if lacksNetfilter(err) {
+		r.Warn("%v: so there is nothing to release", err)
+		err = nil
+	}
+	if err != nil {
+		return err
+	}
+	forgetFlows(r, udp)
+	return dir.drop(r.Attachment)
+}
+
+// addressesOf returns the container's addresses, as far as prevResult has them.
+// Of rules of the reference, which name the container alone, the others are
+// those of the container's other networks.
+func addressesOf(r *spec.Request) []netip.Addr {
+	var addrs []netip.Addr
+	if r.Prev != nil {
+		for _, p := range portmapTargets(r.Prev, r.IfName) {
+			addrs = append(addrs, p.Addr())
+		}
+	}
+	return addrs
+}
+
+// lacksNetfilter tells the errors of a kernel that has no nf_tables at all.
+func lacksNetfilter(err error) bool {
+	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP)
+}
+
+// portmapDel needs no namespace, no prevResult and no mappings: what belongs
+// to the attachment carries its key.
+func portmapDel(ctx context.Context, r *spec.Request) error {
+	dir, udp := portsToForget(r)
+	return releasePorts(ctx, r, dir, udp)
+}
+
+// portsToForget returns the UDP ports on record, and those of the configuration
+// as far as it can be read: the reference keeps no record.
+func portsToForget(r *spec.Request) (portOwners, []udpPort) {
+	var c portmapConf
+	if err := r.Decode(&c); err != nil {
+		r.Warn("%v: releasing what the attachment owns all the same", err)
+	}
+	dir := portmapDir(c.DataDir)
+	var udp []udpPort
+	for _, m := range c.RuntimeConfig.PortMappings {
+		if w, err := m.wish(); err == nil {
+			udp = append(udp, udpPorts([]portWish{w})...)
+		}
+	}
+	if old := dir.owner(r.Attachment.Key()); old != nil {
+		udp = append(udp, old.UDP...)
+	}
+	return dir, udp
+}
+
+// portmapCheck finds each mapping in the kernel and changes nothing.
+func portmapCheck(_ context.Context, r *spec.Request) error {
+	p, err := readPortmap(r)
+	if err != nil {
+		return err
+	}
+	maps := p.maps(portmapTargets(r.Prev, r.IfName))
+	if len(maps) == 0 {
+		return nil
+	}
+	err = nft.Open(nil).Check(func(x *nft.Tx) error {
+		for _, m := range maps {
+			if err := x.PortMap(r.Attachment, m); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return spec.Errorf(spec.CodeCheck, "%w", err)
+	}
+	return routeLocalnet(maps, checkLocalnet)
+}
+
+// localnetTarget returns the container's address if ports are to be reached
+// through 127.0.0.1. Without masquerading their answers would not come back,
+// and a port of one address elsewhere is not reached from there.
+func localnetTarget(maps []nft.PortMap) netip.Addr {
+	for _, m := range maps {
+		local := !m.HostIP.IsValid() || m.HostIP.IsUnspecified() || m.HostIP.IsLoopback()
+		if a := m.Target.Addr(); a.Is4() && local && m.SNAT {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// routeLocalnet calls do with the setting that lets packets from 127.0.0.1
+// out to the container: route_localnet of the link that leads to it.
+func routeLocalnet(maps []nft.PortMap, do func(key string) error) error {
+	to := localnetTarget(maps)
+	if !to.IsValid() {
+		return nil
+	}
+	conn, err := rtnl.Dial(nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	route, err := conn.RouteTo(to)
+	if err != nil {
+		return nil // no route: nobody gets there from here, as in the reference
+	}
+	link, err := conn.LinkAt(route.Link)
+	if err != nil {
+		return err
+	}
+	return do("net/ipv4/conf/" + link.Name + "/route_localnet")
+}
+
+func setLocalnet(key string) error {
+	var host *rtnl.NS
+	return host.SetSysctl(key, "1")
+}
+
+func checkLocalnet(key string) error {
+	var host *rtnl.NS
+	value, err := host.Sysctl(key)
+	if err == nil && value != "1" {
+		err = fmt.Errorf("%s is %s: ports are not reached through 127.0.0.1", key, value)
+	}
+	if err != nil {
+		return spec.Errorf(spec.CodeCheck, "%w", err)
+	}
+	return nil
+}
+
+// portmapStatus reports a kernel in which no port can be published.
+func portmapStatus(_ context.Context, r *spec.Request) error {
+	if _, err := readPortmap(r); err != nil {
+		return err
+	}
+	if err := nft.Open(nil).Probe(); err != nil {
+		return spec.Errorf(spec.CodeNotReady, "portmap: %w", err)
+	}
+	return nil
+}
+
+// portmapGC drops the ports of attachments that are gone.
+func portmapGC(ctx context.Context, r *spec.Request) error {
+	dir, _ := portsToForget(r)
+	valid := make(map[string]bool)
+	for _, a := range r.Valid {
+		valid[a.Key()] = true
+	}
+	err := nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
+		x.Keep(r.Network, func(key string) bool { return valid[key] }, nft.KindPortMap)
+		x.KeepOld(r.Network, r.Valid, nft.KindPortMap)
+		return nil
+	})
+	if lacksNetfilter(err) {
+		err = nil
+	}
+	return errors.Join(err, records(dir).keep(r.Network, r.Valid))
+}

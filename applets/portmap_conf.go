@@ -1,0 +1,239 @@
+package applets
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/nft"
+	"cnibox/spec"
+)
+
+// portmapConf are the keys of portmap. Runtimes that encode Go structs send
+// those of a mapping capitalised, which encoding/json takes as well.
+type portmapConf struct {
+	Backend       string   `json:"backend"`              // "", nftables or iptables; all mean nftables
+	SNAT          *bool    `json:"snat"`                 // nil: true
+	MasqAll       bool     `json:"masqAll"`              //
+	MarkMasqBit   *int     `json:"markMasqBit"`          // checked, not needed: nothing is marked
+	SetMarkChain  *string  `json:"externalSetMarkChain"` // the same
+	ConditionsV4  []string `json:"conditionsV4"`
+	ConditionsV6  []string `json:"conditionsV6"`
+	DataDir       string   `json:"dataDir"`
+	RuntimeConfig struct {
+		PortMappings []portMapping `json:"portMappings"`
+	} `json:"runtimeConfig"`
+}
+
+// A portMapping is one entry of the capability.
+type portMapping struct {
+	HostPort      int    `json:"hostPort"` // 0: none, skipped
+	ContainerPort int    `json:"containerPort"`
+	Protocol      string `json:"protocol"` // tcp, udp or sctp in any case of letters; "": tcp
+	HostIP        string `json:"hostIP"`   // "": any address of the host
+}
+
+// A hostPort is the host's side of a mapping: what can be taken.
+type hostPort struct {
+	proto string
+	ip    netip.Addr // zero: any address, of both families; unspecified: any of its family
+	port  uint16
+}
+
+func (h hostPort) String() string {
+	host := "*"
+	if h.ip.IsValid() {
+		host = h.ip.String()
+	}
+	return fmt.Sprintf("%s %s port %d", h.proto, host, h.port)
+}
+
+// inFamily reports whether the mapping can lead to an address like a.
+func (h hostPort) inFamily(a netip.Addr) bool {
+	return !h.ip.IsValid() || h.ip.Is4() == a.Is4()
+}
+
+// overlaps reports whether both are the same port of the same address, or both
+// of any address in a family that they share. A port of one address does not
+// overlap with that of any: it is the more specific of the two.
+func (h hostPort) overlaps(o hostPort) bool {
+	anyOf := func(ip netip.Addr) bool { return !ip.IsValid() || ip.IsUnspecified() }
+	switch {
+	case h.proto != o.proto || h.port != o.port:
+		return false
+	case h.ip == o.ip:
+		return true
+	}
+	return anyOf(h.ip) && anyOf(o.ip) && (!h.ip.IsValid() || !o.ip.IsValid())
+}
+
+// A portWish is a checked mapping whose container address is not known yet.
+type portWish struct {
+	host      hostPort
+	container uint16
+}
+
+// A portmapPlan is what a configuration asks for, checked.
+type portmapPlan struct {
+	wishes         []portWish
+	snat, masqAll  bool
+	conds4, conds6 []nft.Match
+	dir            portOwners
+}
+
+// readPortmap decodes and checks the configuration and touches nothing.
+func readPortmap(r *spec.Request) (*portmapPlan, error) {
+	var c portmapConf
+	if err := r.Decode(&c); err != nil {
+		return nil, err
+	}
+	p := &portmapPlan{snat: c.SNAT == nil || *c.SNAT, masqAll: c.MasqAll, dir: portmapDir(c.DataDir)}
+	err := c.validate()
+	if err == nil {
+		p.wishes, err = portWishes(c.RuntimeConfig.PortMappings)
+	}
+	if err == nil {
+		p.conds4, err = parseConditions("conditionsV4", c.ConditionsV4, false)
+	}
+	if err == nil {
+		p.conds6, err = parseConditions("conditionsV6", c.ConditionsV6, true)
+	}
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
+	}
+	if c.Backend == "iptables" {
+		r.Warn(`backend "iptables" means nftables here: the ports are mapped in table inet cnibox`)
+	}
+	return p, nil
+}
+
+func (c *portmapConf) validate() error {
+	switch bit := c.MarkMasqBit; {
+	case c.Backend != "" && c.Backend != "nftables" && c.Backend != "iptables":
+		return fmt.Errorf("unrecognized backend %q: it is nftables (or iptables, which means the same here)", c.Backend)
+	case bit != nil && c.SetMarkChain != nil:
+		return fmt.Errorf("Cannot specify externalSetMarkChain and markMasqBit: they exclude each other")
+	case bit != nil && (*bit < 0 || *bit > 31):
+		return fmt.Errorf("MasqMarkBit must be between 0 and 31: markMasqBit is %d", *bit)
+	}
+	return nil
+}
+
+// portWishes checks the mappings and drops those without a host port, and
+// those that say the same as one before.
+func portWishes(mappings []portMapping) ([]portWish, error) {
+	var wishes []portWish
+	for i, m := range mappings {
+		if m.HostPort == 0 {
+			continue
+		}
+		w, err := m.wish()
+		if err != nil {
+			return nil, fmt.Errorf("portMappings[%d]: %w", i, err)
+		}
+		for _, o := range wishes {
+			if o.host.overlaps(w.host) && o.container != w.container {
+				return nil, fmt.Errorf("portMappings[%d]: %s is asked for twice, for container ports %d and %d",
+					i, w.host, o.container, w.container)
+			}
+		}
+		if !slices.Contains(wishes, w) {
+			wishes = append(wishes, w)
+		}
+	}
+	return wishes, nil
+}
+
+// wish checks one mapping.
+func (m portMapping) wish() (portWish, error) {
+	w := portWish{host: hostPort{proto: strings.ToLower(m.Protocol), port: uint16(m.HostPort)}, container: uint16(m.ContainerPort)}
+	switch {
+	case m.ContainerPort < 1 || m.ContainerPort > 65535:
+		return w, fmt.Errorf("Invalid container port number: %d", m.ContainerPort)
+	case m.HostPort < 0 || m.HostPort > 65535:
+		return w, fmt.Errorf("Invalid host port number: %d", m.HostPort)
+	}
+	switch w.host.proto {
+	case "":
+		w.host.proto = "tcp"
+	case "tcp", "udp", "sctp":
+	default:
+		return w, fmt.Errorf("protocol %q is none of tcp, udp and sctp", m.Protocol)
+	}
+	if m.HostIP == "" {
+		return w, nil
+	}
+	ip, err := netip.ParseAddr(m.HostIP)
+	if err != nil {
+		return w, fmt.Errorf("hostIP: %w", err)
+	}
+	if ip.Zone() != "" {
+		return w, fmt.Errorf("hostIP %s: an address with a zone is none that a packet has", ip)
+	}
+	w.host.ip = ip.Unmap()
+	return w, nil
+}
+
+// protoNumber returns the number of a protocol that wish has let pass.
+func protoNumber(name string) uint8 {
+	switch name {
+	case "udp":
+		return unix.IPPROTO_UDP
+	case "sctp":
+		return unix.IPPROTO_SCTP
+	}
+	return unix.IPPROTO_TCP
+}
+
+// parseConditions reads extra matches, in the words of iptables or of nft.
+func parseConditions(key string, tokens []string, ip6 bool) ([]nft.Match, error) {
+	conds, err := nft.ParseConditions(tokens, ip6)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	return conds, nil
+}
+
+// targets returns the container's addresses: the first of each family among
+// those of the result that belong to the interface, or to none that is named.
+func portmapTargets(res *spec.Result, ifName string) []netip.Prefix {
+	var four, six []netip.Prefix
+	for _, ip := range res.IPs {
+		if i := ip.Interface; i != nil && *i >= 0 && *i < len(res.Interfaces) {
+			if in := res.Interfaces[*i]; in.Name != ifName || in.Sandbox == "" {
+				continue
+			}
+		}
+		if ip.Address.Addr().Is4() {
+			four = append(four, ip.Address)
+		} else {
+			six = append(six, ip.Address)
+		}
+	}
+	return append(four[:min(1, len(four)):1], six[:min(1, len(six))]...)
+}
+
+// maps joins each wish with the addresses of the container that it can lead to.
+func (p *portmapPlan) maps(targets []netip.Prefix) []nft.PortMap {
+	var maps []nft.PortMap
+	for _, t := range targets {
+		conds := p.conds6
+		if t.Addr().Is4() {
+			conds = p.conds4
+		}
+		for _, w := range p.wishes {
+			if !w.host.inFamily(t.Addr()) {
+				continue
+			}
+			maps = append(maps, nft.PortMap{
+				Proto: protoNumber(w.host.proto), HostIP: w.host.ip, HostPort: w.host.port,
+				Target: netip.AddrPortFrom(t.Addr(), w.container), TargetPrefix: t.Masked(),
+				SNAT: p.snat, MasqAll: p.snat && p.masqAll, Conditions: conds,
+			})
+		}
+	}
+	return maps
+}

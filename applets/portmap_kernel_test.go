@@ -1,0 +1,435 @@
+package applets_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"cnibox/internal/fault"
+	"cnibox/internal/kerneltest"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// A portNet is a host with a bridge, two containers on it and a machine
+// outside. Container c1 is the box's own. A host has 192.0.2.1 and fd00:2::1
+// outside, and 10.9.0.1 and fd00:9::1 on the bridge.
+type portNet struct {
+	*metaBox
+	two, outside *rtnl.NS
+	paths        map[string]string // of the containers' namespaces; links that tests may cut
+}
+
+func newPortNet(t *testing.T) *portNet {
+	n := &portNet{metaBox: newMetaBox(t), two: kerneltest.NS(t), outside: kerneltest.NS(t), paths: map[string]string{}}
+	kerneltest.LoUp(t, n.host)
+	host := kerneltest.Dial(t, n.host)
+	for key, value := range map[string]string{
+		"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1",
+		// else nothing is forwarded to neighbours before the link-local address is checked
+		"net/ipv6/conf/default/accept_dad": "0", "net/ipv6/conf/all/accept_dad": "0",
+	} {
+		n.ok(n.host.SetSysctl(key, value))
+	}
+	kerneltest.Need(t, "CONFIG_BRIDGE", func() error { return host.AddLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, Up: true}) })
+	br := n.addresses(host, "br0", "10.9.0.1/24", "fd00:9::1/64")
+	dir := t.TempDir()
+	hairpin := true // as bridge's hairpinMode; where br_netfilter is on, a container reaches its own port only so
+	for id, ns := range map[string]*rtnl.NS{"c1": n.cont, "c2": n.two} {
+		n.paths[id] = filepath.Join(dir, id)
+		n.ok(os.Symlink(kerneltest.NSPath(t, ns), n.paths[id]))
+		n.ok(host.AddLink(rtnl.LinkSpec{Name: "v" + id, Master: br, Up: true, Hairpin: &hairpin, Peer: &rtnl.LinkSpec{Name: "eth0", NS: ns}}))
+		last := id[1:] // 10.9.0.11, 10.9.0.12
+		n.member(ns, "10.9.0.1"+last+"/24", "fd00:9::1"+last+"/64", "10.9.0.1", "fd00:9::1")
+	}
+	n.ok(host.AddLink(rtnl.LinkSpec{Name: "out0", Up: true, Peer: &rtnl.LinkSpec{Name: "eth0", NS: n.outside}}))
+	n.addresses(host, "out0", "192.0.2.1/24", "fd00:2::1/64")
+	n.member(n.outside, "192.0.2.2/24", "fd00:2::2/64", "192.0.2.1", "fd00:2::1")
+	return n
+}
+
+func (n *portNet) ok(err error) {
+	n.t.Helper()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// addresses sets a link up with the addresses and returns its index.
+func (n *portNet) addresses(c *rtnl.Conn, name string, prefixes ...string) uint32 {
+	n.t.Helper()
+	l, err := c.Link(name)
+	n.ok(err)
+	up := true
+	ops := []rtnl.Op{rtnl.ChangeLink(l.Index, rtnl.LinkChange{Up: &up})}
+	for _, p := range prefixes {
+		ops = append(ops, rtnl.NewAddr(l.Index, rtnl.Addr{Prefix: netip.MustParsePrefix(p), NoDAD: true}))
+	}
+	n.ok(c.Do(ops...))
+	return l.Index
+}
+
+// member configures eth0 of a namespace.
+func (n *portNet) member(ns *rtnl.NS, four, six, gw4, gw6 string) {
+	n.t.Helper()
+	kerneltest.LoUp(n.t, ns)
+	c := kerneltest.Dial(n.t, ns)
+	link := n.addresses(c, "eth0", four, six)
+	for gw, dst := range map[string]string{gw4: "0.0.0.0/0", gw6: "::/0"} {
+		n.ok(c.AddRoute(rtnl.Route{Dst: netip.MustParsePrefix(dst), GW: netip.MustParseAddr(gw), Link: link}))
+	}
+}
+
+// serve answers on port 80 with the name and the address that asked.
+func (n *portNet) serve(ns *rtnl.NS, name string) {
+	n.t.Helper()
+	for _, family := range []string{"4", "6"} {
+		n.ok(ns.Do(func() error {
+			l, err := net.Listen("tcp"+family, ":80")
+			if err != nil {
+				return err
+			}
+			u, err := net.ListenPacket("udp"+family, ":80")
+			if err != nil {
+				return err
+			}
+			n.t.Cleanup(func() { l.Close(); u.Close() })
+			go answerStreams(l, name)
+			go answerPackets(u, name)
+			return nil
+		}))
+	}
+}
+
+func answerStreams(l net.Listener, name string) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		fmt.Fprintf(c, "%s %s", name, host(c.RemoteAddr()))
+		c.Close()
+	}
+}
+
+func answerPackets(u net.PacketConn, name string) {
+	b := make([]byte, 100)
+	for {
+		_, from, err := u.ReadFrom(b)
+		if err != nil {
+			return
+		}
+		u.WriteTo(fmt.Appendf(nil, "%s %s", name, host(from)), from)
+	}
+}
+
+func host(a net.Addr) string {
+	ap, _ := netip.ParseAddrPort(a.String())
+	return ap.Addr().Unmap().String()
+}
+
+// dial returns a connection out of a namespace.
+func (n *portNet) dial(ns *rtnl.NS, network, to string) (c net.Conn, err error) {
+	err = ns.Do(func() error {
+		c, err = net.DialTimeout(network, to, 2*time.Second)
+		return err
+	})
+	if err == nil {
+		n.t.Cleanup(func() { c.Close() })
+	}
+	return c, err
+}
+
+// say sends something on the connection, within a time, and returns the answer.
+func say(c net.Conn, within time.Duration) string {
+	c.SetDeadline(time.Now().Add(within))
+	c.Write([]byte("?"))
+	b := make([]byte, 100)
+	k, err := c.Read(b)
+	if err != nil {
+		return "no answer"
+	}
+	return string(b[:k])
+}
+
+// ask returns the answer to a new connection.
+func (n *portNet) ask(ns *rtnl.NS, network, to string) string {
+	c, err := n.dial(ns, network, to)
+	if err != nil {
+		return "no answer"
+	}
+	within := 2 * time.Second
+	return say(c, within)
+}
+
+// verb runs a verb of portmap for a container, with mappings.
+func (n *portNet) verb(v spec.Verb, id, mappings string) error {
+	n.t.Helper()
+	last := id[1:]
+	prev := fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":%q}],
+		"ips":[{"address":"10.9.0.1%s/24","interface":0},{"address":"fd00:9::1%s/64","interface":0}]}`, n.paths[id], last, last)
+	keys := `"runtimeConfig":{"portMappings":[` + mappings + `]}`
+	_, err := n.run("portmap", v, spec.Call{ContainerID: id, IfName: "eth0", NetNS: n.paths[id]}, keys, prev)
+	return err
+}
+
+// elements renders what is published.
+func (n *portNet) elements() string {
+	n.t.Helper()
+	var all []string
+	for _, id := range []string{"c1", "c2"} {
+		owned, err := nft.Open(n.host).Owned(spec.Attachment{Network: "net1", ContainerID: id, IfName: "eth0"}, nft.KindPortMap)
+		n.ok(err)
+		for _, e := range owned {
+			all = append(all, id+" "+e.Text)
+		}
+	}
+	return strings.Join(all, "\n") + "\nfiles " + n.files()
+}
+
+const both = `{"hostPort":8080,"containerPort":80},{"hostPort":8080,"containerPort":80,"protocol":"UDP"}`
+
+// [S] done right: containers of the same subnet reach the port, capital
+// letters in the protocol work, and passing traffic is left alone.
+func TestKernelPortmap(t *testing.T) {
+	n := newPortNet(t)
+	n.serve(n.cont, "one")
+	n.ok(n.verb(spec.Add, "c1", both))
+	n.ok(n.verb(spec.Check, "c1", both))
+	for _, network := range []string{"tcp", "udp"} {
+		for _, tt := range []struct {
+			from     *rtnl.NS
+			to, want string
+		}{
+			{n.outside, "192.0.2.1:8080", "one 192.0.2.2"},
+			{n.outside, "[fd00:2::1]:8080", "one fd00:2::2"},
+			{n.host, "127.0.0.1:8080", "one 10.9.0.1"},
+			{n.host, "192.0.2.1:8080", "one 192.0.2.1"},
+			{n.host, "[fd00:2::1]:8080", "one fd00:2::1"},
+			{n.two, "10.9.0.1:8080", "one 10.9.0.1"},
+			{n.two, "192.0.2.1:8080", "one 10.9.0.1"},
+			{n.two, "[fd00:9::1]:8080", "one fd00:9::1"},
+			{n.cont, "10.9.0.1:8080", "one 10.9.0.1"},
+		} {
+			if got := n.ask(tt.from, network, tt.to); got != tt.want {
+				t.Errorf("%s %s: got %q, want %q", network, tt.to, got, tt.want)
+			}
+		}
+	}
+	n.ok(n.verb(spec.Del, "c1", ""))
+	if got := n.elements(); got != "\nfiles " {
+		t.Errorf("after DEL: %s", got)
+	}
+	if got := n.ask(n.outside, "tcp", "192.0.2.1:8080"); got != "no answer" {
+		t.Errorf("after DEL: %q", got)
+	}
+}
+
+// N6: a port of a live attachment is refused with the owner's name, one of an
+// attachment whose namespace is gone is taken over. [S] in the reference the
+// first rule wins, for ever.
+func TestKernelPortmapTaken(t *testing.T) {
+	for name, end := range map[string]func(n *portNet){
+		"namespace gone": func(n *portNet) { os.Remove(n.paths["c1"]) },
+		"another namespace there": func(n *portNet) {
+			os.Remove(n.paths["c1"])
+			os.Symlink(n.paths["c2"], n.paths["c1"])
+		},
+		"a file there": func(n *portNet) {
+			os.Remove(n.paths["c1"])
+			os.WriteFile(n.paths["c1"], nil, 0o600)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newPortNet(t)
+			n.serve(n.cont, "one")
+			n.serve(n.two, "two")
+			n.ok(n.verb(spec.Add, "c1", both))
+			before := n.elements()
+			err := n.verb(spec.Add, "c2", `{"hostPort":9090,"containerPort":80},`+both)
+			if err == nil || spec.AsError(err).Code != spec.CodeBusy || !strings.Contains(err.Error(), "net1/c1/eth0") {
+				t.Fatalf("port of a live attachment: %v", err)
+			}
+			if after := n.elements(); after != before {
+				t.Errorf("a refused ADD changed\n%s\nto\n%s", before, after)
+			}
+			flow, err := n.dial(n.outside, "udp", "192.0.2.1:8080")
+			n.ok(err)
+			if got := say(flow, 2*time.Second); got != "one 192.0.2.2" {
+				t.Errorf("first owner: %q", got)
+			}
+			end(n)
+			n.ok(n.verb(spec.Add, "c2", both))
+			n.ok(n.verb(spec.Check, "c2", both))
+			if got := n.ask(n.outside, "tcp", "192.0.2.1:8080"); got != "two 192.0.2.2" {
+				t.Errorf("second owner: %q", got)
+			}
+			if got := say(flow, 2*time.Second); got != "two 192.0.2.2" {
+				t.Errorf("the UDP flow to the first owner goes on: %q", got)
+			}
+			n.ok(n.verb(spec.Del, "c1", both)) // late, and no longer its own
+			if got := n.ask(n.outside, "tcp", "192.0.2.1:8080"); got != "two 192.0.2.2" {
+				t.Errorf("after the late DEL: %q", got)
+			}
+		})
+	}
+	n := newPortNet(t)
+	n.ok(n.verb(spec.Add, "c1", both))
+	n.ok(os.RemoveAll(n.dir))
+	n.ok(os.Remove(n.paths["c1"]))
+	if err := n.verb(spec.Add, "c2", both); err == nil {
+		t.Error("an owner of whom nothing is known was taken for dead")
+	}
+}
+
+// DEL works with a namespace and again with nothing at all. [S] the reference
+// removes nothing without portMappings.
+func TestKernelPortmapDel(t *testing.T) {
+	n := newPortNet(t)
+	n.ok(n.verb(spec.Del, "c1", both)) // before any ADD
+	if text, err := nft.Render(n.host); err != nil || text != "" {
+		t.Errorf("DEL made tables: %q, %v", text, err)
+	}
+	n.ok(n.verb(spec.Add, "c1", both))
+	n.ok(n.verb(spec.Add, "c2", `{"hostPort":9090,"containerPort":80}`))
+	bare := spec.Call{ContainerID: "c1", IfName: "eth0"}
+	for range 2 {
+		n.must(n.run("portmap", spec.Del, bare, "", ""))
+		if got := n.elements(); strings.Contains(got, "c1") || !strings.Contains(got, "c2 tcp dport 9090") {
+			t.Errorf("after DEL: %s", got)
+		}
+	}
+	bare.ContainerID = "c2"
+	n.must(n.run("portmap", spec.Del, bare, `"backend":"nonsense","snat":"what","runtimeConfig":{"portMappings":[{"hostPort":-1}]}`, ""))
+	if got := n.elements(); got != "\nfiles " {
+		t.Errorf("after DEL with a conf that does not validate: %s", got)
+	}
+}
+
+// [S] re-ADD duplicates rules in the reference, and an old address stays first.
+func TestKernelPortmapAgain(t *testing.T) {
+	n := newPortNet(t)
+	n.ok(n.verb(spec.Add, "c1", both))
+	n.ok(n.verb(spec.Add, "c1", both))
+	n.ok(n.verb(spec.Add, "c1", `{"hostPort":9090,"containerPort":80,"hostIP":"192.0.2.1"}`))
+	if got := n.elements(); strings.Contains(got, "8080") || strings.Count(got, "9090 -> 10.9.0.11:80") != 1 {
+		t.Errorf("after the third ADD: %s", got)
+	}
+	n.ok(n.verb(spec.Add, "c1", ""))
+	if got := n.elements(); got != "\nfiles " {
+		t.Errorf("after ADD without mappings: %s", got)
+	}
+	if _, err := n.run("portmap", spec.Add, n.call(), "", ""); err == nil || !strings.Contains(err.Error(), "must be called as chained plugin") {
+		t.Errorf("ADD without prevResult: %v", err)
+	}
+}
+
+// CHECK finds what is missing and puts nothing back.
+func TestKernelPortmapCheck(t *testing.T) {
+	n := newPortNet(t)
+	n.ok(n.verb(spec.Check, "c1", ""))
+	n.ok(n.verb(spec.Add, "c1", both))
+	if err := n.verb(spec.Check, "c1", both+`,{"hostPort":9090,"containerPort":80}`); err == nil || spec.AsError(err).Code != spec.CodeCheck {
+		t.Errorf("mapping that is not there: %v", err)
+	}
+	n.ok(n.host.SetSysctl("net/ipv4/conf/br0/route_localnet", "0"))
+	if err := n.verb(spec.Check, "c1", both); err == nil || !strings.Contains(err.Error(), "route_localnet") {
+		t.Errorf("without route_localnet: %v", err)
+	}
+	n.ok(n.verb(spec.Del, "c1", both))
+	if err := n.verb(spec.Check, "c1", both); err == nil || spec.AsError(err).Code != spec.CodeCheck {
+		t.Errorf("after DEL: %v", err)
+	}
+	if got := n.elements(); got != "\nfiles " {
+		t.Errorf("CHECK made %s", got)
+	}
+}
+
+// CVE-2020-8558: with route_localnet on the way out, services of the host on
+// 127.0.0.1 stay out of reach for containers.
+func TestKernelPortmapCVE20208558(t *testing.T) {
+	n := newPortNet(t)
+	n.serve(n.host, "host's own")
+	n.ok(n.verb(spec.Add, "c1", both))
+	if v, err := n.host.Sysctl("net/ipv4/conf/br0/route_localnet"); err != nil || v != "1" {
+		t.Fatalf("route_localnet of br0: %q, %v", v, err)
+	}
+	c := kerneltest.Dial(t, n.two)
+	link, err := c.Link("eth0")
+	n.ok(err)
+	lo, err := c.Link("lo")
+	n.ok(err)
+	n.ok(n.two.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
+	n.ok(c.Do(rtnl.DropAddr(lo.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("127.0.0.1/8")}),
+		rtnl.NewRoute(rtnl.Route{Dst: netip.MustParsePrefix("127.0.0.0/8"), GW: netip.MustParseAddr("10.9.0.1"), Link: link.Index})))
+	u, err := n.dial(n.two, "udp", "127.0.0.1:80")
+	n.ok(err)
+	if got := say(u, 300*time.Millisecond); got != "no answer" {
+		t.Errorf("from a container to 127.0.0.1 of the host: %q", got)
+	}
+}
+
+// Whichever change of ADD fails, nothing stays but route_localnet, which is
+// the last and belongs to the link.
+func TestKernelPortmapRollback(t *testing.T) {
+	n := newPortNet(t)
+	for k := 1; ; k++ {
+		calls := 0
+		fault.Hook = func(string) error {
+			if calls++; calls == k {
+				return errors.New("injected")
+			}
+			return nil
+		}
+		err := n.verb(spec.Add, "c1", both)
+		fault.Hook = nil
+		if calls < k {
+			n.ok(err)
+			if k < 4 {
+				t.Errorf("only %d changes asked", k-1)
+			}
+			return
+		}
+		if got := n.elements(); err != nil && got != "\nfiles " {
+			t.Errorf("change %d failed and left %s", k, got)
+		}
+		n.ok(n.verb(spec.Del, "c1", ""))
+	}
+}
+
+func TestKernelPortmapGC(t *testing.T) {
+	n := newPortNet(t)
+	n.ok(n.verb(spec.Add, "c1", both))
+	n.ok(n.verb(spec.Add, "c2", `{"hostPort":9090,"containerPort":80}`))
+	n.must(n.run("portmap", spec.GC, spec.Call{}, `"cni.dev/valid-attachments":[{"containerID":"c2","ifname":"eth0"}]`, ""))
+	if got := n.elements(); strings.Contains(got, "8080") || !strings.Contains(got, "9090") || len(strings.Fields(n.files())) != 1 {
+		t.Errorf("after GC: %s", got)
+	}
+	n.must(n.run("portmap", spec.Status, spec.Call{}, "", ""))
+}
+
+// [S] in the reference the conditions of the last ADD count for everybody.
+func TestKernelPortmapConditions(t *testing.T) {
+	n := newPortNet(t)
+	n.serve(n.cont, "one")
+	n.serve(n.two, "two")
+	add := func(id, conds, port string) {
+		t.Helper()
+		n.ok(n.verb(spec.Add, id, port+`]},"conditionsV4":`+conds+`,"x":{"y":[`))
+	}
+	add("c1", `["-s","192.0.2.2"]`, `{"hostPort":8080,"containerPort":80}`)
+	add("c2", `["ip","saddr","198.51.100.0/24"]`, `{"hostPort":9090,"containerPort":80}`)
+	if got := n.ask(n.outside, "tcp", "192.0.2.1:8080"); got != "one 192.0.2.2" {
+		t.Errorf("condition that holds: %q", got)
+	}
+	if got := n.ask(n.outside, "tcp", "192.0.2.1:9090"); got != "no answer" {
+		t.Errorf("condition that does not hold: %q", got)
+	}
+}

@@ -1,0 +1,119 @@
+package applets
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// portOwners is a folder with a note for each attachment that has published
+// ports. The rule set says whose a port is; the note says whether the owner's
+// namespace still exists, which decides if the port can be taken over.
+type portOwners records
+
+// A portOwner is one note.
+type portOwner struct {
+	recordOwner
+	NetNS string    `json:"netns"` // path
+	Dev   uint64    `json:"dev"`   // with Ino: what was at the path
+	Ino   uint64    `json:"ino"`
+	UDP   []udpPort `json:"udp,omitempty"` // whose flows end with the attachment
+}
+
+// A udpPort is a published port. Packets of a UDP flow follow the connection
+// tracking entry of the flow's first one, so old entries must go.
+type udpPort struct {
+	HostIP netip.Addr `json:"hostIP,omitzero"` // zero: any
+	Port   uint16     `json:"port"`
+}
+
+func portmapDir(configured string) portOwners {
+	if configured == "" {
+		return portmapDataDir
+	}
+	return portOwners(configured)
+}
+
+// owner returns the note about an attachment; nil: none that can be read.
+func (d portOwners) owner(key string) *portOwner {
+	var o portOwner
+	if records(d).read(key+".json", &o) != nil {
+		return nil
+	}
+	return &o
+}
+
+// claim notes the namespace before the first port is published, so that no
+// published port is ever without a note. Ports of an earlier ADD stay on it.
+func (d portOwners) claim(r *spec.Request, old *portOwner, udp []udpPort) error {
+	o := portOwner{recordOwner: ownerOf(r.Attachment), NetNS: r.Call.NetNS, UDP: udp}
+	if old != nil {
+		o.UDP = append(o.UDP[:len(udp):len(udp)], old.UDP...)
+	}
+	var err error
+	if o.Dev, o.Ino, err = netnsID(o.NetNS); err != nil {
+		return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", o.NetNS, err)
+	}
+	return records(d).write(r.Attachment.Key()+".json", o)
+}
+
+func (d portOwners) drop(a spec.Attachment) error { return records(d).remove(a.Key() + ".json") }
+
+// gone reports whether the owner's namespace is known to be gone: nothing, or
+// another one, is at its path. An owner without a note is taken to be alive.
+func (d portOwners) gone(key string) bool {
+	o := d.owner(key)
+	if o == nil {
+		return false
+	}
+	dev, ino, err := netnsID(o.NetNS)
+	if err != nil {
+		return errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS)
+	}
+	return dev != o.Dev || ino != o.Ino
+}
+
+// netnsID returns what tells the namespace at path from all others that exist.
+func netnsID(path string) (dev, ino uint64, err error) {
+	ns, err := rtnl.OpenNS(path)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer ns.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(ns.FD(), &st); err != nil {
+		return 0, 0, os.NewSyscallError("fstat", err)
+	}
+	return uint64(st.Dev), st.Ino, nil
+}
+
+func udpPorts(wishes []portWish) []udpPort {
+	var udp []udpPort
+	for _, w := range wishes {
+		if w.host.proto == "udp" {
+			udp = append(udp, udpPort{w.host.ip, w.host.port})
+		}
+	}
+	return udp
+}
+
+// forgetFlows deletes the connection tracking entries of UDP flows to the
+// ports. The ports are published, or released, whether or not that works.
+func forgetFlows(r *spec.Request, udp []udpPort) {
+	if len(udp) == 0 {
+		return
+	}
+	var ports []netip.AddrPort
+	for _, p := range udp {
+		ports = append(ports, netip.AddrPortFrom(p.HostIP, p.Port))
+	}
+	if err := nft.Open(nil).FlushUDP(ports); err != nil {
+		r.Warn("connection tracking entries of UDP ports: %v", err)
+	}
+}
