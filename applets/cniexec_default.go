@@ -1,10 +1,11 @@
 package applets
 
 import (
-	"crypto/rand"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -156,10 +157,7 @@ func chooseSubnets(used []netip.Prefix) (s subnets, err error) {
 func chooseIPv6(used []netip.Prefix) (netip.Prefix, error) {
 	for {
 		var a [16]byte
-		if _, err := rand.Read(a[1:6]); err != nil {
-			return netip.Prefix{}, err
-		}
-		a[0] = 0xfd
+		binary.BigEndian.PutUint64(a[:], 0xfd<<56|rand.Uint64()>>24<<16) // fdXX:XXXX:XXXX::
 		if p := netip.PrefixFrom(netip.AddrFrom16(a), 64); !overlap(p, used) {
 			return p, nil
 		}

@@ -2,7 +2,6 @@ package applets
 
 import (
 	"cmp"
-	"crypto/sha512"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"cnibox/chain"
+	"cnibox/internal/sha512"
 	"cnibox/spec"
 )
 

@@ -2,10 +2,9 @@ package applets
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/signal"
 	"strings"
@@ -261,7 +260,5 @@ func resolvText(d spec.DNS) string {
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 func randomHex() string {
-	var b [6]byte
-	rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
+	return fmt.Sprintf("%012x", rand.Uint64()>>16)
 }

@@ -2,7 +2,6 @@ package chain
 
 import (
 	"context"
-	"crypto/sha512"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/fault"
+	"cnibox/internal/sha512"
 )
 
 // lockFile is in the cache's folder. A container or network is one byte of it,

@@ -1,13 +1,13 @@
 package nft
 
 import (
-	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/sha512"
 	"cnibox/spec"
 )
 
@@ -70,12 +70,13 @@ func condGroup(network string, family byte, host bool, conds []Match) (chain, er
 		}
 		all = longer
 	}
-	sum := sha256.New()
+	var bytes []byte
 	for _, r := range all {
 		r.verdict(toGoto, to)
-		sum.Write(r.b)
+		bytes = append(bytes, r.b...)
 	}
-	name := "cond-" + spec.NetworkKey(network) + hex.EncodeToString(sum.Sum(nil)[:8])
+	sum := sha512.Sum512(bytes)
+	name := "cond-" + spec.NetworkKey(network) + hex.EncodeToString(sum[:8])
 	return chain{name: name, needs: ctNeeds, rules: all}, nil
 }
 

@@ -2,7 +2,6 @@ package nft
 
 import (
 	"bytes"
-	"crypto/sha512"
 	"encoding/hex"
 	"net/netip"
 	"slices"
@@ -10,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/sha512"
 	"cnibox/spec"
 )
 

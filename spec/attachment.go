@@ -1,9 +1,10 @@
 package spec
 
 import (
-	"crypto/sha512"
 	"encoding/hex"
 	"strings"
+
+	"cnibox/internal/sha512"
 )
 
 // keyLength is the length of [Attachment.Key].
