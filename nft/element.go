@@ -99,21 +99,35 @@ func userComment(s string) []byte {
 	return append(append(b, s...), 0)
 }
 
-// readComment finds the comment in user data; "" if there is none.
-func readComment(b []byte) string {
+// readComment finds the comment in user data; nil if there is none. It may
+// end with a zero byte.
+func readComment(b []byte) []byte {
 	for len(b) >= 2 && int(b[1])+2 <= len(b) {
 		if b[0] == commentType {
-			return text(b[2 : 2+int(b[1])])
+			return b[2 : 2+int(b[1])]
 		}
 		b = b[2+int(b[1]):]
 	}
-	return ""
+	return nil
 }
 
-// decodeElements calls fn for each element in a message about set elements.
-func decodeElements(data []byte, fn func(element)) {
+// A filter tells by the beginning of a comment, of the length of a key,
+// whether an element is wanted; nil wants all. A set can have thousands of
+// elements of which one is wanted.
+type filter func(key []byte) bool
+
+func (want filter) takes(item []byte) bool {
+	if want == nil {
+		return true
+	}
+	c := readComment(attr(item, elementNotes))
+	return len(c) >= keyLen && want(c[:keyLen])
+}
+
+// decodeElements calls fn for each wanted element in a message about set elements.
+func decodeElements(data []byte, want filter, fn func(element)) {
 	for t, item := range attrs(attr(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
-		if t != unix.NFTA_LIST_ELEM {
+		if t != unix.NFTA_LIST_ELEM || !want.takes(item) {
 			continue
 		}
 		var e element
@@ -125,7 +139,7 @@ func decodeElements(data []byte, fn func(element)) {
 				e.data = attr(v, dataValue)
 				e.chain = text(attr(attr(v, dataVerdict), unix.NFTA_VERDICT_CHAIN))
 			case elementNotes:
-				e.owner = readComment(v)
+				e.owner = text(readComment(v))
 			}
 		}
 		fn(e)
@@ -143,17 +157,17 @@ func (s *sock) elementAt(in *set, key []byte) (found *element, err error) {
 		b.text(unix.NFTA_SET_ELEM_LIST_SET, in.name)
 		b.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func() { (&element{key: key}).encode(b, in, false) })
 	}, func(data []byte) {
-		decodeElements(data, func(e element) { found = &e })
+		decodeElements(data, nil, func(e element) { found = &e })
 	})
 	return found, absent(err)
 }
 
-// elements reads a whole set; one that is not there is empty.
-func (s *sock) elements(in *set, fn func(element)) error {
+// elements reads the wanted elements of a set; one that is not there is empty.
+func (s *sock) elements(in *set, want filter, fn func(element)) error {
 	return absent(s.ask(nfTables|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, in.table, func(b *buf) {
 		b.text(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
 		b.text(unix.NFTA_SET_ELEM_LIST_SET, in.name)
-	}, func(data []byte) { decodeElements(data, fn) }))
+	}, func(data []byte) { decodeElements(data, want, fn) }))
 }
 
 // keyOf joins parts, each filled up to whole registers.

@@ -19,11 +19,8 @@ func (t *Table) Owned(o spec.Attachment, kinds ...Kind) ([]Element, error) {
 	defer s.close()
 	x := newTx(s)
 	var owned []Element
-	key := o.Key()
-	for _, sl := range x.all(kinds) {
-		if ownerKey(sl.was.owner) == key {
-			owned = append(owned, Element{sl.set.kind, sl.set.describe(sl.was)})
-		}
+	for _, sl := range x.owned(kinds, ownedBy(o)) {
+		owned = append(owned, Element{sl.set.kind, sl.set.describe(sl.was)})
 	}
 	return owned, x.err
 }

@@ -92,7 +92,7 @@ func (s *sock) elementLines(t chainID, name string) (lines []string, err error) 
 		b.text(unix.NFTA_SET_ELEM_LIST_TABLE, t.table)
 		b.text(unix.NFTA_SET_ELEM_LIST_SET, name)
 	}, func(data []byte) {
-		decodeElements(data, func(e element) { lines = append(lines, elementLine(ours, &e)) })
+		decodeElements(data, nil, func(e element) { lines = append(lines, elementLine(ours, &e)) })
 	}))
 	if len(lines) > 0 {
 		slices.Sort(lines)

@@ -33,7 +33,7 @@ func (s *sock) rulesOf(family byte, table, chain string) (rules []listed, err er
 			case unix.NFTA_RULE_HANDLE:
 				r.handle = v
 			case unix.NFTA_RULE_USERDATA:
-				r.comment = readComment(v)
+				r.comment = text(readComment(v))
 			case unix.NFTA_RULE_EXPRESSIONS:
 				r.exprs = v
 			}

@@ -12,8 +12,8 @@ import (
 // after a change. A set whose type changes needs a new name as well.
 const (
 	markPrefix = "skeleton-"
-	inetMark   = markPrefix + "00000000"
-	bridgeMark = markPrefix + "00000000"
+	inetMark   = markPrefix + "5a503549"
+	bridgeMark = markPrefix + "098b1a81"
 )
 
 // Priorities of the base chains.

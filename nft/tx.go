@@ -19,9 +19,8 @@ type Tx struct {
 	slots  []*slot
 	index  map[place]*slot
 	chains map[string]*plan // all in the inet table
-	dumped map[*set]bool
-	old    *leftovers // of the reference plugins; nil until needed
-	addrs  [][]byte   // see Addresses
+	old    *leftovers       // of the reference plugins; nil until needed
+	addrs  [][]byte         // see Addresses
 }
 
 // A place is one possible element of a set.
@@ -46,7 +45,7 @@ type plan struct {
 }
 
 func newTx(s *sock) *Tx {
-	return &Tx{s: s, index: map[place]*slot{}, chains: map[string]*plan{}, dumped: map[*set]bool{}}
+	return &Tx{s: s, index: map[place]*slot{}, chains: map[string]*plan{}}
 }
 
 // fail keeps the first error.
@@ -65,9 +64,6 @@ func (x *Tx) at(in *set, key []byte) *slot {
 	sl := &slot{set: in, key: key}
 	x.index[p] = sl
 	x.slots = append(x.slots, sl)
-	if x.dumped[in] {
-		return sl // all there is was read already
-	}
 	e, err := x.s.elementAt(in, key)
 	if err != nil {
 		x.fail(err)
@@ -83,18 +79,14 @@ func (x *Tx) put(o spec.Attachment, in *set, e element) {
 	sl.is, sl.claimed = &e, true
 }
 
-// all reads the sets of the kinds as a whole and returns their slots.
-func (x *Tx) all(kinds []Kind) []*slot {
+// owned returns the slots of the kinds with elements that the filter wants.
+func (x *Tx) owned(kinds []Kind, want filter) (of []*slot) {
 	for i := range sets {
 		in := &sets[i]
-		if x.dumped[in] || !has(kinds, in.kind) {
+		if !has(kinds, in.kind) || !x.leftovers().tables[chainID{family: in.table, table: TableName}] {
 			continue
 		}
-		x.dumped[in] = true
-		if !x.leftovers().tables[chainID{family: in.table, table: TableName}] {
-			continue
-		}
-		err := x.s.elements(in, func(e element) {
+		err := x.s.elements(in, want, func(e element) {
 			p := place{in, string(e.key)}
 			if x.index[p] == nil {
 				sl := &slot{set: in, key: e.key, was: &e, is: &e}
@@ -106,13 +98,18 @@ func (x *Tx) all(kinds []Kind) []*slot {
 			x.fail(err)
 		}
 	}
-	var of []*slot
 	for _, sl := range x.slots {
-		if has(kinds, sl.set.kind) {
+		if has(kinds, sl.set.kind) && sl.is != nil && len(sl.is.owner) >= keyLen && want([]byte(sl.is.owner[:keyLen])) {
 			of = append(of, sl)
 		}
 	}
 	return of
+}
+
+// ownedBy wants what one attachment owns.
+func ownedBy(o spec.Attachment) filter {
+	key := o.Key()
+	return func(k []byte) bool { return string(k) == key }
 }
 
 func has(kinds []Kind, k Kind) bool {
@@ -128,11 +125,8 @@ func has(kinds []Kind, k Kind) bool {
 // plugins left for it; no kinds mean all. Elements that meanwhile belong to
 // another attachment stay.
 func (x *Tx) Release(o spec.Attachment, kinds ...Kind) {
-	key := o.Key()
-	for _, sl := range x.all(kinds) {
-		if sl.is != nil && ownerKey(sl.is.owner) == key {
-			sl.is, sl.claimed = nil, false
-		}
+	for _, sl := range x.owned(kinds, ownedBy(o)) {
+		sl.is, sl.claimed = nil, false
 	}
 	x.releaseOld(o, kinds)
 }
@@ -141,13 +135,9 @@ func (x *Tx) Release(o spec.Attachment, kinds ...Kind) {
 // for those whose key is valid; no kinds mean all.
 func (x *Tx) Keep(network string, valid func(key string) bool, kinds ...Kind) {
 	prefix := spec.NetworkKey(network)
-	for _, sl := range x.all(kinds) {
-		if sl.is == nil {
-			continue
-		}
-		if key := ownerKey(sl.is.owner); strings.HasPrefix(key, prefix) && !valid(key) {
-			sl.is, sl.claimed = nil, false
-		}
+	gone := func(k []byte) bool { return string(k[:len(prefix)]) == prefix && !valid(string(k)) }
+	for _, sl := range x.owned(kinds, gone) {
+		sl.is, sl.claimed = nil, false
 	}
 }
 

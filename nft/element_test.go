@@ -1,0 +1,108 @@
+package nft
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+	"testing"
+
+	"cnibox/spec"
+)
+
+// The name of the mark must change with the skeleton. When this fails, write
+// the name it tells into skeleton.go.
+func TestSkeletonMark(t *testing.T) {
+	for _, table := range []byte{inet, bridge} {
+		var b batch
+		b.ensure(table, nil)
+		all := strings.ReplaceAll(string(b.b), mark(table), "")
+		sum := sha256.Sum256([]byte(all))
+		if want := markPrefix + hex.EncodeToString(sum[:4]); mark(table) != want {
+			t.Errorf("mark of table %s is %s, want %s", tableText(table), mark(table), want)
+		}
+	}
+}
+
+func TestComment(t *testing.T) {
+	o := spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}
+	long := spec.Attachment{Network: strings.Repeat("n", 300), ContainerID: "c", IfName: "eth0"}
+	for name, tt := range map[string]struct {
+		comment, key string
+		names        spec.Attachment
+	}{
+		"ours":      {comment(o), o.Key(), o},
+		"key alone": {o.Key(), o.Key(), spec.Attachment{}},
+		"cut":       {comment(long), long.Key(), spec.Attachment{Network: strings.Repeat("n", longest-keyLen-1)}},
+		"empty":     {"", "", spec.Attachment{}},
+		"short":     {"hello", "", spec.Attachment{}},
+		"others'":   {strings.Repeat("x", 30), "", spec.Attachment{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := ownerKey(tt.comment); got != tt.key {
+				t.Errorf("key %q, want %q", got, tt.key)
+			}
+			if got := ownerNames(tt.comment); got != tt.names {
+				t.Errorf("names %v, want %v", got, tt.names)
+			}
+			if len(tt.comment) > longest {
+				t.Errorf("%d bytes", len(tt.comment))
+			}
+		})
+	}
+	if c := comment(spec.Attachment{Network: "a\"b\n\x7f"}); strings.ContainsAny(c, "\"\n\x7f") {
+		t.Errorf("comment %q", c)
+	}
+}
+
+// The hashes that the reference plugins make, as observed.
+func TestOldNames(t *testing.T) {
+	at := func(network, id string) spec.Attachment {
+		return spec.Attachment{Network: network, ContainerID: id, IfName: "eth0"}
+	}
+	for got, want := range map[string]string{
+		oldChain(oldMasqPrefix, at("test", "1234")):                              "CNI-2bbe0c48b91a7d1b8a6753a8",
+		oldChain(oldMasqPrefix, at("testalongnamethatdoesnotmakesense", "1234")): "CNI-374f33fe84ab0ed84dcdebe3",
+		oldChain("CNI-PREFIX-", at("test", "1234")):                              "CNI-PREFIX-2bbe0c48b91a7d1b8",
+		oldChain(oldDNATPrefix, at("net1", "p1")):                                "CNI-DN-c37c1b09cd1a8a00aefa6",
+		oldMasqComment(at("net1", "cid1")):                                       "8e48f37d5de60467-0b65a318f52e521b",
+		oldMasqComment(at("netp", "cid1")):                                       "a82b5f4c212dc8cf-0b65a318f52e521b",
+	} {
+		if got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+// FuzzDecode reads what the kernel could send: elements, their comments,
+// rules and flows. Nothing may panic.
+func FuzzDecode(f *testing.F) {
+	var b buf
+	b.nest(3, func() {
+		(&element{key: make([]byte, 8), chain: "c", owner: "o"}).encode(&b, &sets[gateSet], true)
+		(&element{key: make([]byte, 24), data: make([]byte, 20), owner: "o"}).encode(&b, &sets[dnatSet+3], true)
+	})
+	f.Add([]byte(b))
+	for _, c := range chainsOf(inet) {
+		for _, r := range c.rules {
+			f.Add([]byte(r.b))
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		decodeElements(data, func([]byte) bool { return true }, func(element) {})
+		decodeElements(data, nil, func(e element) {
+			ownerNames(e.owner)
+			for i := range sets {
+				sets[i].describe(&e)
+			}
+		})
+		for _, table := range []byte{inet, bridge} {
+			ruleText(table, data)
+		}
+		r := listed{exprs: data}
+		r.jump()
+		r.xtComment()
+		flowTo(data, v4)
+		flowTo(data, v6)
+		ownerKey(string(readComment(data)))
+	})
+}
