@@ -2,6 +2,7 @@ package nft
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -62,6 +63,7 @@ func (x *Tx) planned() (chains []chain) {
 	for _, p := range x.chains {
 		chains = append(chains, p.chain)
 	}
+	slices.SortFunc(chains, func(a, b chain) int { return strings.Compare(a.name, b.name) })
 	return chains
 }
 

@@ -268,7 +268,7 @@ func TestKernelSkeletonIsRenewed(t *testing.T) {
 	table := open(t, ns)
 	change(t, table, everything)
 	good := render(t, ns)
-	mark := good[strings.Index(good, "skeleton-"):][:len("skeleton-00000000")]
+	mark := good[strings.LastIndex(good, "skeleton-"):][:len("skeleton-00000000")]
 	tool(t, ns, "delete chain inet cnibox "+mark+"\nadd chain inet cnibox skeleton-old\nflush chain inet cnibox guard", "nft", "-f", "-")
 	change(t, table, func(x *nft.Tx) error { x.Masquerade(other, netip.MustParsePrefix(two4+"/24")); return nil })
 	change(t, table, func(x *nft.Tx) error { x.Release(other); return nil })

@@ -1,7 +1,7 @@
 package nft
 
 import (
-	"sort"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -228,7 +228,7 @@ func (x *Tx) newChains(b *batch) {
 			names = append(names, name)
 		}
 	}
-	sort.Strings(names)
+	slices.Sort(names)
 	for _, name := range names {
 		p := x.chains[name]
 		p.created = true
