@@ -3,14 +3,12 @@ package applets
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"cnibox/nft"
-	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
@@ -202,59 +200,6 @@ func portmapCheck(_ context.Context, r *spec.Request) error {
 		return spec.Errorf(spec.CodeCheck, "%w", err)
 	}
 	return routeLocalnet(maps, checkLocalnet)
-}
-
-// localnetTarget returns the container's address if ports are to be reached
-// through 127.0.0.1. Without masquerading their answers would not come back,
-// and a port of one address elsewhere is not reached from there.
-func localnetTarget(maps []nft.PortMap) netip.Addr {
-	for _, m := range maps {
-		local := !m.HostIP.IsValid() || m.HostIP.IsUnspecified() || m.HostIP.IsLoopback()
-		if a := m.Target.Addr(); a.Is4() && local && m.SNAT {
-			return a
-		}
-	}
-	return netip.Addr{}
-}
-
-// routeLocalnet calls do with the setting that lets packets from 127.0.0.1
-// out to the container: route_localnet of the link that leads to it.
-func routeLocalnet(maps []nft.PortMap, do func(key string) error) error {
-	to := localnetTarget(maps)
-	if !to.IsValid() {
-		return nil
-	}
-	conn, err := rtnl.Dial(nil)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	route, err := conn.RouteTo(to)
-	if err != nil {
-		return nil // no route: nobody gets there from here, as in the reference
-	}
-	link, err := conn.LinkAt(route.Link)
-	if err != nil {
-		return err
-	}
-	return do("net/ipv4/conf/" + link.Name + "/route_localnet")
-}
-
-func setLocalnet(key string) error {
-	var host *rtnl.NS
-	return host.SetSysctl(key, "1")
-}
-
-func checkLocalnet(key string) error {
-	var host *rtnl.NS
-	value, err := host.Sysctl(key)
-	if err == nil && value != "1" {
-		err = fmt.Errorf("%s is %s: ports are not reached through 127.0.0.1", key, value)
-	}
-	if err != nil {
-		return spec.Errorf(spec.CodeCheck, "%w", err)
-	}
-	return nil
 }
 
 // portmapStatus reports a kernel in which no port can be published.

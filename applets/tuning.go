@@ -245,90 +245,6 @@ func (t *tuned) announce(r *spec.Request, change tuningLink) {
 	}
 }
 
-// tuningCheck compares each configured value with the live one.
-func tuningCheck(_ context.Context, r *spec.Request) error {
-	p, err := readTuning(r)
-	if err != nil {
-		return err
-	}
-	t, err := openTuned(r)
-	if err != nil {
-		return err
-	}
-	defer t.close()
-	if err := checkSysctls(t.ns, p.sysctls); err != nil {
-		return err
-	}
-	if p.off && t.link.Promisc {
-		return tuningDiffers("promisc of "+r.IfName, false, true)
-	}
-	diff, now := p.link.change(t.link), p.link.current(t.link)
-	switch {
-	case diff.MAC != "":
-		return tuningDiffers("mac of "+r.IfName, p.mac, now.MAC)
-	case diff.Promisc != nil:
-		return tuningDiffers("promisc of "+r.IfName, *diff.Promisc, *now.Promisc)
-	case diff.MTU != 0:
-		return tuningDiffers("mtu of "+r.IfName, diff.MTU, now.MTU)
-	case diff.AllMulti != nil:
-		return tuningDiffers("allmulti of "+r.IfName, *diff.AllMulti, *now.AllMulti)
-	case diff.TxQLen != nil:
-		return tuningDiffers("txQLen of "+r.IfName, *diff.TxQLen, *now.TxQLen)
-	}
-	return nil
-}
-
-// tuningDiffers is the error of CHECK, in the reference's words.
-func tuningDiffers(what string, want, got any) error {
-	return spec.Errorf(spec.CodeCheck, "Tuning configured %s is %v, current value is %v", what, want, got)
-}
-
-// tuningDel gives the link its former attributes back, if it is still there,
-// and forgets them. Sysctls stay: those of the interface go with it, and the
-// others are the namespace's, where another attachment may have asked for the same.
-func tuningDel(_ context.Context, r *spec.Request) error {
-	dir, name := tuningDirOf(r), recordName(r.Attachment)
-	var was tuningRecord
-	err := dir.read(name, &was)
-	switch {
-	case err == nil && was.foreign(r.Attachment):
-		return nil
-	case err == nil:
-		err = restoreTuned(r, was.tuningLink)
-	case errors.Is(err, os.ErrNotExist):
-		err = nil
-	}
-	if err != nil {
-		// The link is about to go, and no second DEL would do better.
-		r.Warn("former attributes of %s: %v", r.IfName, err)
-	}
-	return dir.remove(name)
-}
-
-// tuningDirOf reads the one key that DEL and GC need, whatever else the
-// configuration holds.
-func tuningDirOf(r *spec.Request) records {
-	var c struct {
-		DataDir string `json:"dataDir"`
-	}
-	if err := r.Decode(&c); err != nil {
-		r.Warn("%v: dataDir is taken to be %s", err, tuningDataDir)
-	}
-	return tuningDir(c.DataDir)
-}
-
-func restoreTuned(r *spec.Request, was tuningLink) error {
-	t, err := openTuned(r)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer t.close()
-	return t.restore(was)
-}
-
 // tuningStatus tells whether an ADD is bound to fail.
 func tuningStatus(_ context.Context, r *spec.Request) error {
 	p, err := readTuning(r)
@@ -343,9 +259,4 @@ func tuningStatus(_ context.Context, r *spec.Request) error {
 		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", p.dir)
 	}
 	return nil
-}
-
-// tuningGC forgets the former attributes of links that are gone.
-func tuningGC(_ context.Context, r *spec.Request) error {
-	return tuningDirOf(r).keep(r.Network, r.Valid)
 }

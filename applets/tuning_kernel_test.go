@@ -306,7 +306,9 @@ func TestKernelTuningDelOfGone(t *testing.T) {
 		"link in its place": func(b *metaBox, c *rtnl.Conn) spec.Call {
 			file := filepath.Join(b.dir, "c1_eth0.json")
 			os.Remove(file)
-			os.Symlink("/etc/hostname", file)
+			other := filepath.Join(b.t.TempDir(), "other.json")
+			os.WriteFile(other, []byte(`{"mtu":1300}`), 0o600)
+			os.Symlink(other, file)
 			return b.call()
 		},
 	} {
@@ -318,6 +320,9 @@ func TestKernelTuningDelOfGone(t *testing.T) {
 			b.must(b.run("tuning", spec.Del, call, "", ""))
 			if b.files() != "" {
 				t.Errorf("files left: %s", b.files())
+			}
+			if l, err := c.Link("eth0"); err == nil && l.MTU == 1300 {
+				t.Error("a record was read through a link")
 			}
 			b.must(b.run("tuning", spec.Del, call, `"mtu":"nonsense"`, ""))
 		})
@@ -358,5 +363,16 @@ func TestKernelTuningRecords(t *testing.T) {
 	}
 	if _, err := b.run("tuning", spec.Add, b.call(), tuneAll, b.prev()); err == nil {
 		t.Error("ADD with a file for a folder")
+	}
+
+	// an empty record, as the reference leaves it when the disk is full
+	b.dir = t.TempDir()
+	if err := os.WriteFile(filepath.Join(b.dir, "c1_eth0.json"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.must(b.run("tuning", spec.Add, b.call(), `"mtu":1400`, b.prev()))
+	b.must(b.run("tuning", spec.Del, b.call(), "", ""))
+	if got := b.state(c); !strings.Contains(got, " mtu 1280 ") || b.files() != "" {
+		t.Errorf("after ADD on an empty record, and DEL: %s", got)
 	}
 }

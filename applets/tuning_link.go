@@ -1,10 +1,8 @@
 package applets
 
 import (
-	"errors"
 	"fmt"
 	"math"
-	"os"
 	"strings"
 
 	"cnibox/rtnl"
@@ -19,18 +17,6 @@ type tuningLink struct {
 	MTU      int    `json:"mtu,omitempty"` // bytes; 0: not chosen
 	AllMulti *bool  `json:"allmulti,omitempty"`
 	TxQLen   *int   `json:"txQLen,omitempty"` // packets
-}
-
-// A tuningRecord is the file: the reference ignores the owner.
-type tuningRecord struct {
-	recordOwner
-	tuningLink
-}
-
-// foreign tells that the file is another attachment's: "a_b" with "c" has the
-// file name of "a" with "b_c". A file without an owner is the reference's.
-func (r tuningRecord) foreign(a spec.Attachment) bool {
-	return r.ContainerID != "" && (r.ContainerID != a.ContainerID || r.IfName != a.IfName)
 }
 
 func (l tuningLink) empty() bool { return l == tuningLink{} }
@@ -107,35 +93,6 @@ func (l tuningLink) ops(index uint32) []rtnl.Op {
 		add(rtnl.LinkChange{TxQLen: l.TxQLen})
 	}
 	return ops
-}
-
-// remember puts the attributes as they are before ADD on record. What an
-// earlier ADD of the attachment has recorded is older, and stays. The function
-// returned brings the record back to what it was.
-func remember(dir records, a spec.Attachment, before tuningLink) (forget func() error, err error) {
-	nothing := func() error { return nil }
-	if before.empty() {
-		return nothing, nil
-	}
-	name := recordName(a)
-	var old tuningRecord
-	err = dir.read(name, &old)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("former attributes of %s: %w", a.IfName, err)
-	}
-	if old.foreign(a) {
-		return nil, spec.Errorf(spec.CodeBusy, "former attributes of %s: %s is the file of %s of container %s",
-			a.IfName, name, old.IfName, old.ContainerID)
-	}
-	merged := tuningRecord{ownerOf(a), old.tuningLink.or(before)}
-	forget = func() error { return dir.write(name, old) }
-	if errors.Is(err, os.ErrNotExist) {
-		forget = func() error { return dir.remove(name) }
-	}
-	if err := dir.write(name, merged); err != nil {
-		return nil, fmt.Errorf("former attributes of %s: %w", a.IfName, err)
-	}
-	return forget, nil
 }
 
 // or returns the attributes of l, and those of o that l does not have.

@@ -1,0 +1,45 @@
+package applets
+
+import (
+	"context"
+
+	"cnibox/spec"
+)
+
+// tuningCheck compares each configured value with the live one.
+func tuningCheck(_ context.Context, r *spec.Request) error {
+	p, err := readTuning(r)
+	if err != nil {
+		return err
+	}
+	t, err := openTuned(r)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	if err := checkSysctls(t.ns, p.sysctls); err != nil {
+		return err
+	}
+	if p.off && t.link.Promisc {
+		return tuningDiffers("promisc of "+r.IfName, false, true)
+	}
+	diff, now := p.link.change(t.link), p.link.current(t.link)
+	switch {
+	case diff.MAC != "":
+		return tuningDiffers("mac of "+r.IfName, p.mac, now.MAC)
+	case diff.Promisc != nil:
+		return tuningDiffers("promisc of "+r.IfName, *diff.Promisc, *now.Promisc)
+	case diff.MTU != 0:
+		return tuningDiffers("mtu of "+r.IfName, diff.MTU, now.MTU)
+	case diff.AllMulti != nil:
+		return tuningDiffers("allmulti of "+r.IfName, *diff.AllMulti, *now.AllMulti)
+	case diff.TxQLen != nil:
+		return tuningDiffers("txQLen of "+r.IfName, *diff.TxQLen, *now.TxQLen)
+	}
+	return nil
+}
+
+// tuningDiffers is the error of CHECK, in the reference's words.
+func tuningDiffers(what string, want, got any) error {
+	return spec.Errorf(spec.CodeCheck, "Tuning configured %s is %v, current value is %v", what, want, got)
+}
