@@ -117,6 +117,7 @@ func (m *Match) rules(family byte) (any []*rule) {
 	return any
 }
 
+// port compares a source or destination port with one range.
 func (m *Match) port(r *rule, op uint32, p portRange) {
 	at := uint32(sportAt)
 	if m.field == fieldDestinationPort {
@@ -134,6 +135,7 @@ func (m *Match) port(r *rule, op uint32, p portRange) {
 	r.within(inRange, port16(p.lo), port16(p.hi))
 }
 
+// iface compares the name of the interface a packet came in or goes out by.
 func (m *Match) iface(r *rule, op uint32, name string) {
 	key := uint32(unix.NFT_META_IIFNAME)
 	if m.field == fieldOutput {
@@ -142,6 +144,7 @@ func (m *Match) iface(r *rule, op uint32, name string) {
 	r.meta(key, 0).ifname(op, name)
 }
 
+// marked compares the packet's or the connection's mark.
 func (m *Match) marked(r *rule, op uint32) {
 	if m.field == fieldConnMark {
 		r.ct(unix.NFT_CT_MARK, 0)

@@ -58,6 +58,8 @@ func (t *Table) FlushUDP(ports []netip.AddrPort) error {
 	return nil
 }
 
+// flushUDP deletes the flows of one family. Between reading and deleting some
+// may end by themselves, which is as good.
 func (s *sock) flushUDP(family byte, ports []netip.AddrPort) error {
 	var doomed [][]byte
 	err := s.ask(ctNetlink|ctGet, unix.NLM_F_DUMP, family, func(b *buf) { filterUDP(b, ports) }, func(data []byte) {

@@ -116,6 +116,7 @@ func readComment(b []byte) []byte {
 // elements of which one is wanted.
 type filter func(key []byte) bool
 
+// takes looks at an undecoded element, so that those unwanted cost little.
 func (want filter) takes(item []byte) bool {
 	if want == nil {
 		return true
@@ -146,6 +147,8 @@ func decodeElements(data []byte, want filter, fn func(element)) {
 	}
 }
 
+// equal tells whether both do the same for the same owner; names for people
+// are not compared.
 func (e *element) equal(o *element) bool {
 	return bytes.Equal(e.data, o.data) && e.chain == o.chain && ownerKey(e.owner) == ownerKey(o.owner)
 }
@@ -182,6 +185,7 @@ func keyOf(parts ...[]byte) []byte {
 	return key
 }
 
+// port16 is a port as packets and maps have it.
 func port16(p uint16) []byte { return be.AppendUint16(nil, p) }
 
 // addrOf reads an address from the beginning of a key or value.
@@ -194,6 +198,7 @@ func addrOf(b []byte, family byte) netip.Addr {
 	return a
 }
 
+// familyOf returns v4 or v6; IPv4 in IPv6's clothes counts as IPv6.
 func familyOf(a netip.Addr) byte {
 	if a.Is4() {
 		return v4

@@ -25,6 +25,7 @@ const (
 // numbered from 0, 4 bytes each.
 type rule struct{ b buf }
 
+// expr appends an expression; the methods below are one each.
 func (r *rule) expr(name string, body func(b *buf)) *rule {
 	r.b.nest(unix.NFTA_LIST_ELEM, func() {
 		r.b.text(unix.NFTA_EXPR_NAME, name)
@@ -37,6 +38,7 @@ func (r *rule) expr(name string, body func(b *buf)) *rule {
 	return r
 }
 
+// meta loads what the kernel knows about a packet beside its bytes.
 func (r *rule) meta(key, to uint32) *rule {
 	return r.expr("meta", func(b *buf) {
 		b.u32(unix.NFTA_META_KEY, key)
@@ -44,6 +46,7 @@ func (r *rule) meta(key, to uint32) *rule {
 	})
 }
 
+// payload loads bytes of a header.
 func (r *rule) payload(base, at, size, to uint32) *rule {
 	return r.expr("payload", func(b *buf) {
 		b.u32(unix.NFTA_PAYLOAD_DREG, reg+to)
@@ -61,6 +64,7 @@ func (r *rule) ct(key, to uint32) *rule {
 	})
 }
 
+// cmp compares a register with a value, as many bytes as it has.
 func (r *rule) cmp(op, from uint32, v []byte) *rule {
 	return r.expr("cmp", func(b *buf) {
 		b.u32(unix.NFTA_CMP_SREG, reg+from)
@@ -131,6 +135,7 @@ func (r *rule) dnat(family byte) *rule {
 	})
 }
 
+// masquerade gives the connection the address of the interface it leaves by.
 func (r *rule) masquerade() *rule { return r.expr("masq", nil) }
 
 // family makes a rule of an inet table one for IPv4 or IPv6.
@@ -167,6 +172,7 @@ func (r *rule) ifname(op uint32, name string) *rule {
 	return r.cmp(op, 0, ifname(name))
 }
 
+// verdict ends the rule.
 func (r *rule) verdict(code int32, chain string) *rule {
 	return r.expr("immediate", func(b *buf) {
 		b.u32(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT)
@@ -204,6 +210,7 @@ func ifname(name string) []byte {
 	return b
 }
 
+// addrLen is the length of an address in bytes.
 func addrLen(family byte) uint32 {
 	if family == v6 {
 		return 16

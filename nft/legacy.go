@@ -54,6 +54,8 @@ func (l *leftovers) remove(b *batch) {
 	}
 }
 
+// rule plans the removal of a rule, once: the kernel refuses a batch that
+// deletes anything twice.
 func (l *leftovers) rule(r listed) {
 	same := func(o listed) bool {
 		return o.family == r.family && o.table == r.table && bytes.Equal(o.handle, r.handle)
@@ -63,6 +65,7 @@ func (l *leftovers) rule(r listed) {
 	}
 }
 
+// chain plans the removal of a chain, once.
 func (l *leftovers) chain(c chainID) {
 	if !slices.Contains(l.chains, c) {
 		l.chains = append(l.chains, c)
@@ -92,6 +95,7 @@ func oldChain(prefix string, o spec.Attachment) string {
 	return (prefix + hex.EncodeToString(sum[:]))[:oldChainLen]
 }
 
+// oldHash is one half of a masquerade rule's mark.
 func oldHash(s string) string {
 	sum := sha512.Sum512([]byte(s))
 	return hex.EncodeToString(sum[:])[:oldHashLen]

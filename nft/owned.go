@@ -40,6 +40,8 @@ func (s *set) describe(e *element) string {
 	return fmt.Sprintf("port %s from %s", bytes.TrimRight(port, "\x00"), net.HardwareAddr(mac[:min(macLen, len(mac))]))
 }
 
+// describePort says what an element of the sets for host ports does, in the
+// words of nft. Keys of the kernel are read without trust in their length.
 func (s *set) describePort(e *element) string {
 	key, host := e.key, ""
 	if s.key[0] != inetProto {

@@ -140,6 +140,7 @@ func portLists(value string) []string {
 	return list
 }
 
+// plusToStar turns iptables' sign for any ending into ours, which is nft's.
 func plusToStar(name string) string {
 	if n := len(name) - 1; n > 0 && name[n] == '+' {
 		return name[:n] + "*"
@@ -284,6 +285,7 @@ func (p *parser) add(f field, not bool, values []string) error {
 	return nil
 }
 
+// value adds one value to a condition, in the form its field asks for.
 func (p *parser) value(m *Match, v string) error {
 	var err error
 	switch m.field {
@@ -314,6 +316,8 @@ func (p *parser) value(m *Match, v string) error {
 	return err
 }
 
+// prefix reads an address or a prefix of the list's family. Names are not
+// looked up: a rule that depends on an answer of the moment is none.
 func (p *parser) prefix(v string) (netip.Prefix, error) {
 	a, err := netip.ParsePrefix(v)
 	if err != nil {
@@ -329,6 +333,7 @@ func (p *parser) prefix(v string) (netip.Prefix, error) {
 	return a.Masked(), nil
 }
 
+// protocol reads one of the protocols that have ports, or any number but 0.
 func protocol(v string) (uint8, error) {
 	switch strings.ToLower(v) {
 	case "tcp":
@@ -345,6 +350,7 @@ func protocol(v string) (uint8, error) {
 	return uint8(n), nil
 }
 
+// ports reads one port or a range with a dash.
 func ports(v string) (portRange, error) {
 	from, to, ok := strings.Cut(v, "-")
 	if !ok {

@@ -130,6 +130,7 @@ func hairpinChain(p netip.Prefix) chain {
 	return c
 }
 
+// valid checks what the kernel would take without a word.
 func (m *PortMap) valid() error {
 	to := m.Target.Addr()
 	switch {
@@ -160,6 +161,7 @@ func (m *PortMap) normalize() {
 	m.TargetPrefix = p.Masked()
 }
 
+// hostText names the host's side of a mapping for errors.
 func (m *PortMap) hostText() string {
 	if !m.HostIP.IsValid() {
 		return fmt.Sprintf("%s %d", protoName(m.Proto), m.HostPort)

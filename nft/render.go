@@ -42,6 +42,7 @@ func Render(ns *rtnl.NS) (string, error) {
 	return out.String(), nil
 }
 
+// tableName is a table's name with its family, as nft writes it.
 func tableName(t chainID) string {
 	names := map[byte]string{
 		inet: "inet", bridge: "bridge", v4: "ip", v6: "ip6", unix.NFPROTO_ARP: "arp", unix.NFPROTO_NETDEV: "netdev",
@@ -49,6 +50,7 @@ func tableName(t chainID) string {
 	return names[t.family] + " " + t.table
 }
 
+// renderSets writes the named sets and maps of a table.
 func (s *sock) renderSets(out *strings.Builder, t chainID) error {
 	type named struct {
 		name  string
@@ -101,6 +103,7 @@ func (s *sock) elementLines(t chainID, name string) (lines []string, err error) 
 	return lines, err
 }
 
+// elementLine writes an element in words, or in hex when the set is not ours.
 func elementLine(ours *set, e *element) string {
 	words := hex.EncodeToString(e.key) + " : " + hex.EncodeToString(e.data)
 	if ours != nil {
@@ -112,6 +115,7 @@ func elementLine(ours *set, e *element) string {
 	return fmt.Sprintf("\n\t\t%s # %s", words, e.owner)
 }
 
+// renderChains writes the chains of a table, each with its rules.
 func (s *sock) renderChains(out *strings.Builder, t chainID) error {
 	chains, err := s.chainsIn(t.family, t.table)
 	if err != nil {

@@ -54,6 +54,7 @@ func (t *teller) say(format string, args ...any) {
 	t.words = append(t.words, fmt.Sprintf(format, args...))
 }
 
+// tell writes an expression that matches or acts, and remembers one that loads.
 func (t *teller) tell(e expression) {
 	d := e.data
 	switch e.name {
@@ -91,6 +92,7 @@ func (t *teller) tell(e expression) {
 	}
 }
 
+// num reads a number; an attribute that is not there is 0.
 func num(d []byte, typ uint16) uint64 { return number(attr(d, typ)) }
 
 func natName(typ uint64) string {
@@ -117,6 +119,7 @@ func registerSlot(v []byte) int {
 	}
 }
 
+// at returns what a register holds; nothing for one that does not exist.
 func (t *teller) at(reg []byte) operand {
 	if i := registerSlot(reg); reg != nil && i >= 0 && i < len(t.regs) {
 		return t.regs[i]
@@ -130,6 +133,7 @@ func (t *teller) load(reg []byte, o operand) {
 	}
 }
 
+// metaOperand names a key of packet information.
 func metaOperand(key uint64) operand {
 	switch key {
 	case unix.NFT_META_NFPROTO:
@@ -146,6 +150,7 @@ func metaOperand(key uint64) operand {
 	return operand{fmt.Sprintf("meta %d", key), valueHex, 4, nil}
 }
 
+// ctOperand names a key of connection tracking.
 func ctOperand(d []byte) operand {
 	switch num(d, unix.NFTA_CT_KEY) {
 	case unix.NFT_CT_STATUS:
@@ -289,6 +294,7 @@ func (t *teller) keyRegisters(name string) int {
 	return 1
 }
 
+// immediate writes a verdict, or remembers a value for nat.
 func (t *teller) immediate(d []byte) {
 	if number(attr(d, unix.NFTA_IMMEDIATE_DREG)) != unix.NFT_REG_VERDICT {
 		v := attr(attr(d, unix.NFTA_IMMEDIATE_DATA), dataValue)

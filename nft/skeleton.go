@@ -104,11 +104,14 @@ func portRules(family byte) []*rule {
 	return []*rule{gateHost, dnatHost(family, dnatSet), gate, dnatAny(family, dnatSet)}
 }
 
+// dnatHost translates ports of one address; where the map has none, the rule
+// does not match and the next one is asked.
 func dnatHost(family byte, place int) *rule {
 	return newRule().family(family).addr(family, true, 0).port(addrLen(family)/4).
 		lookup(setOf(place+hostSets, family), 0, false).dnat(family)
 }
 
+// dnatAny translates ports of any address.
 func dnatAny(family byte, place int) *rule {
 	return newRule().family(family).port(0).lookup(setOf(place, family), 0, false).dnat(family)
 }
@@ -227,6 +230,7 @@ func (t *batch) fill(table byte, c *chain) {
 	}
 }
 
+// dropChain deletes a chain of the table with its rules.
 func (t *batch) dropChain(table byte, name string) {
 	t.add(step{"chain " + name, noNeeds}, unix.NFT_MSG_DELCHAIN, 0, table, func(b *buf) {
 		b.text(unix.NFTA_CHAIN_TABLE, TableName)

@@ -60,6 +60,9 @@ func dial(ns *rtnl.NS) (*sock, error) {
 // elements any more, some 10 ms, in which the caller may go on.
 func (s *sock) close() { go unix.Close(s.fd) }
 
+// send sends all messages at once; the kernel takes them one by one before
+// the call returns. The buffer must hold them, so it grows for a big batch:
+// without limit with privilege on the host, else up to net.core.wmem_max.
 func (s *sock) send(b []byte) error {
 	if len(b) > plainSend {
 		if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendSpace) != nil {
@@ -124,6 +127,8 @@ func (s *sock) askFamily(typ, flags uint16, family byte, body func(*buf), fn fun
 	return errors.New("netfilter: the rule set keeps changing while it is read")
 }
 
+// askOnce is one try of ask; again says that a dump saw two states of the
+// rule set. Answers are collected first, so that such a dump leaves no trace.
 func (s *sock) askOnce(typ, flags uint16, family byte, body func(*buf), fn func(byte, []byte)) (again bool, err error) {
 	s.seq++
 	seq := s.seq

@@ -74,6 +74,7 @@ func overtaken(err error) bool {
 		(errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrExist) || errors.Is(err, unix.EBUSY))
 }
 
+// update is one try of Update.
 func update(s *sock, fn func(*Tx) error) error {
 	x := newTx(s)
 	if err := fn(x); err != nil {

@@ -112,6 +112,7 @@ func ownedBy(o spec.Attachment) filter {
 	return func(k []byte) bool { return string(k) == key }
 }
 
+// has tells whether a kind is in the list, or the list empty, which means all.
 func has(kinds []Kind, k Kind) bool {
 	for _, have := range kinds {
 		if have == k {
@@ -204,6 +205,7 @@ func (x *Tx) skeletons(b *batch) error {
 	return nil
 }
 
+// writes tells whether elements will come into sets of the table.
 func (x *Tx) writes(table byte) bool {
 	for _, sl := range x.slots {
 		if sl.set.table == table && sl.adds() {
@@ -213,14 +215,18 @@ func (x *Tx) writes(table byte) bool {
 	return false
 }
 
+// adds tells whether the kernel must get a new element.
 func (sl *slot) adds() bool {
 	return sl.is != nil && (sl.was == nil || !sl.was.equal(sl.is))
 }
 
+// drops tells whether what the kernel has must go.
 func (sl *slot) drops() bool {
 	return sl.was != nil && (sl.is == nil || !sl.was.equal(sl.is))
 }
 
+// newChains makes the chains that are missing and really jumped to: a later
+// step of the same update may have dropped the element again.
 func (x *Tx) newChains(b *batch) {
 	names := make([]string, 0, len(x.chains))
 	for name, p := range x.chains {
@@ -268,6 +274,7 @@ func (x *Tx) elements(b *batch, in *set) {
 	b.elements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, in, add)
 }
 
+// elements adds or deletes elements of a set, in messages of bounded size.
 func (t *batch) elements(msg, flags uint16, in *set, list []*element) {
 	for len(list) > 0 {
 		part := list[:min(len(list), listsPerMsg)]

@@ -33,6 +33,7 @@ func (b *buf) open(typ, flags uint16, seq uint32, family byte, resource uint16) 
 	return at
 }
 
+// close writes the length of the message begun at.
 func (b *buf) close(at int) { ne.PutUint32((*b)[at:], uint32(len(*b)-at)) }
 
 // nest appends an attribute that holds attributes.
@@ -44,6 +45,7 @@ func (b *buf) nest(typ uint16, fn func()) {
 	ne.PutUint16((*b)[at:], uint16(len(*b)-at))
 }
 
+// bytes appends an attribute; the next begins at a multiple of 4 bytes.
 func (b *buf) bytes(typ uint16, v []byte) {
 	*b = ne.AppendUint16(*b, uint16(unix.NLA_HDRLEN+len(v)))
 	*b = ne.AppendUint16(*b, typ)
@@ -53,8 +55,10 @@ func (b *buf) bytes(typ uint16, v []byte) {
 	}
 }
 
+// text appends a string with the zero byte that nf_tables wants.
 func (b *buf) text(typ uint16, s string) { b.bytes(typ, append([]byte(s), 0)) }
 
+// u32 appends a number in network order.
 func (b *buf) u32(typ uint16, v uint32) {
 	var data [4]byte
 	be.PutUint32(data[:], v)
