@@ -101,7 +101,7 @@ func (l line) verdict() string {
 		return ""
 	case l.Ratio == 0:
 		return "not measured"
-	case l.Most == (l.Ratio <= l.Bar):
+	case l.Most && l.Ratio <= l.Bar, !l.Most && l.Ratio >= l.Bar:
 		return "ok"
 	}
 	return "MISSED"
@@ -127,7 +127,7 @@ type report struct {
 	begun   time.Time
 }
 
-const columns = "%-31s %13s %13s %6s %7s %s\n"
+const columns = "%-30s %13s %13s %6s %7s %s\n"
 
 func (r *report) writeHead(w io.Writer, l *lab) {
 	r.begun = time.Now()

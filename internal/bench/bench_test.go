@@ -1,0 +1,104 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func times(ms ...int) (s series) {
+	for _, n := range ms {
+		s.took = append(s.took, time.Duration(n)*time.Millisecond)
+	}
+	return s
+}
+
+func TestQuantile(t *testing.T) {
+	tests := map[string]struct {
+		s           series
+		median, p90 float64
+	}{
+		"none": {series{}, 0, 0},
+		"one":  {times(7), 7, 7},
+		"ten":  {times(10, 9, 8, 7, 6, 5, 4, 3, 2, 1), 6, 10},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := tt.s.milliseconds(); got != (figure{tt.median, tt.p90}) {
+				t.Errorf("got %v, want %v (%v)", got, tt.median, tt.p90)
+			}
+		})
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	failed := series{err: errors.New("no")}
+	base := figure{Median: 10}
+	tests := map[string]struct {
+		l    line
+		want string
+	}{
+		"fast enough":       {better("", times(2), times(16), 8), "ok"},
+		"too slow":          {better("", times(2), times(15), 8), "MISSED"},
+		"ours failed":       {better("", failed, times(15), 8), "FAILED"},
+		"reference failed":  {better("", times(2), failed, 8), "not measured"},
+		"no reference":      {better("", times(2), series{}, 8), "not measured"},
+		"close enough":      {within("", times(14), base, 1.4), "ok"},
+		"too far":           {within("", times(15), base, 1.4), "MISSED"},
+		"nothing to reach":  {within("", times(15), base, 0), ""},
+		"floor not there":   {within("", times(15), figure{}, 1.4), "not measured"},
+		"crowd with losses": {compare("", throughput{9, []error{failed.err}}, throughput{each: 1}, 2), "FAILED"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := tt.l.verdict(); got != tt.want {
+				t.Errorf("got %q, want %q (%+v)", got, tt.want, tt.l)
+			}
+		})
+	}
+}
+
+// Subjects must take turns in both directions, the first round must not count,
+// and one that fails must not take the others with it.
+func TestInterleave(t *testing.T) {
+	var order []string
+	work := func(name string, failAt int) subject {
+		n := 0
+		return subject{name: name, steps: []string{"x"}, round: func() ([]time.Duration, error) {
+			order = append(order, name)
+			n++
+			if n == failAt {
+				return nil, errors.New("broken")
+			}
+			return []time.Duration{time.Duration(n)}, nil
+		}}
+	}
+	r := interleave(3, work("a", 0), work("b", 3))
+	if want := "b a a b b a a"; strings.Join(order, " ") != want {
+		t.Errorf("order: got %s, want %s", order, want)
+	}
+	if got, want := r.of("x", "a").took, []time.Duration{2, 3, 4}; !slices.Equal(got, want) {
+		t.Errorf("a took %v, want %v", got, want)
+	}
+	if r.of("x", "a").err != nil || r.of("x", "b").err == nil {
+		t.Errorf("errors: a %v, b %v; want one of b", r.of("x", "a").err, r.of("x", "b").err)
+	}
+}
+
+// The table must fit a terminal of 80 columns.
+func TestTableWidth(t *testing.T) {
+	var b bytes.Buffer
+	var r report
+	r.writeGroup(&b, group{title: "Title"}, []line{
+		better("CHECK, exec'd per applet", times(123, 456), times(1234, 4567), 15),
+		within("DEL, exec, to the 1st", times(123, 456), times(1, 2).milliseconds(), 1.3),
+	})
+	for l := range strings.Lines(b.String()) {
+		if n := len(strings.TrimRight(l, "\n")); n > 80 {
+			t.Errorf("%d columns: %s", n, l)
+		}
+	}
+}
