@@ -5,7 +5,6 @@
 package applets
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -50,23 +49,24 @@ func (p Process) invoker(path []string) *chain.Local {
 	return &chain.Local{Path: path, Lookup: lookupPlugin, Environ: p.Environ, Stderr: p.Stderr, ForceExec: p.ForceExec}
 }
 
-// table is filled while the package is initialised and never changes after.
+// table is in the order of names. It is filled while the package is
+// initialised and never changes after.
 var table []*Applet
 
 // register enters an applet; a name used twice is a mistake in the program.
 func register(a *Applet) {
-	for _, other := range table {
-		if other.Name == a.Name {
-			panic("applet " + a.Name + " is registered twice")
-		}
+	i := 0
+	for i < len(table) && table[i].Name < a.Name {
+		i++
 	}
-	table = append(table, a)
+	if i < len(table) && table[i].Name == a.Name {
+		panic("applet " + a.Name + " is registered twice")
+	}
+	table = slices.Insert(table, i, a)
 }
 
 // All returns the applets in the order of their names.
-func All() []*Applet {
-	return slices.SortedFunc(slices.Values(table), func(a, b *Applet) int { return cmp.Compare(a.Name, b.Name) })
-}
+func All() []*Applet { return slices.Clone(table) }
 
 // Lookup finds the applet that a program or a plugin type of this base name
 // means: the exact name, else the longest name of an applet that the base name

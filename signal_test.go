@@ -1,0 +1,71 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// waiting reports whether the first thread of a process waits in poll(2),
+// which is where the serve loop awaits its configuration.
+func waiting(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", pid))
+	return err == nil && strings.Contains(string(b), "poll")
+}
+
+// TestSignal sends SIGTERM to a plugin that awaits its configuration: it ends
+// with an error that the runtime can read. The signal is taken beside main, so
+// one that comes too early may kill: then the test tries again.
+func TestSignal(t *testing.T) {
+	link := filepath.Join(t.TempDir(), "loopback")
+	self, err := os.Executable()
+	if err == nil {
+		err = os.Symlink(self, link)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		if code, out := terminated(t, link); code == 1 {
+			if !strings.Contains(out, `"code": 5`) || !strings.Contains(out, "context canceled") {
+				t.Errorf("got %s", out)
+			}
+			return
+		}
+	}
+	t.Error("the plugin was killed each time")
+}
+
+// terminated starts a plugin, sends it SIGTERM and returns what it answered; -1
+// if it was killed.
+func terminated(t *testing.T, plugin string) (code int, stdout string) {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := exec.Command(plugin)
+	cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=ctr1", "CNI_NETNS=/nowhere", "CNI_IFNAME=eth0"}
+	cmd.Stdout = &out
+	stdin, err := cmd.StdinPipe() // silent and open
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	for end := time.Now().Add(time.Second); time.Now().Before(end) && !waiting(cmd.Process.Pid); {
+		time.Sleep(time.Millisecond)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	stuck := time.AfterFunc(10*time.Second, func() { cmd.Process.Kill() })
+	defer stuck.Stop()
+	cmd.Wait()
+	return cmd.ProcessState.ExitCode(), out.String()
+}
