@@ -43,6 +43,7 @@ type hostPort struct {
 	port  uint16
 }
 
+// String returns the port in words, with * for any address.
 func (h hostPort) String() string {
 	host := "*"
 	if h.ip.IsValid() {
@@ -110,6 +111,7 @@ func readPortmap(r *spec.Request) (*portmapPlan, error) {
 	return p, nil
 }
 
+// validate checks all keys but the mappings. Errors begin with the reference's words.
 func (c *portmapConf) validate() error {
 	switch bit := c.MarkMasqBit; {
 	case c.Backend != "" && c.Backend != "nftables" && c.Backend != "iptables":
@@ -197,7 +199,7 @@ func parseConditions(key string, tokens []string, ip6 bool) ([]nft.Match, error)
 	return conds, nil
 }
 
-// targets returns the container's addresses: the first of each family among
+// portmapTargets returns the container's addresses: the first of each family among
 // those of the result that belong to the interface, or to none that is named.
 func portmapTargets(res *spec.Result, ifName string) []netip.Prefix {
 	var four, six []netip.Prefix

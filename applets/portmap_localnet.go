@@ -45,11 +45,13 @@ func routeLocalnet(maps []nft.PortMap, do func(key string) error) error {
 	return do("net/ipv4/conf/" + link.Name + "/route_localnet")
 }
 
+// setLocalnet is for ADD. It is not taken back: the link serves others too.
 func setLocalnet(key string) error {
 	var host *rtnl.NS
 	return host.SetSysctl(key, "1")
 }
 
+// checkLocalnet is for CHECK.
 func checkLocalnet(key string) error {
 	var host *rtnl.NS
 	value, err := host.Sysctl(key)

@@ -33,6 +33,7 @@ type udpPort struct {
 	Port   uint16     `json:"port"`
 }
 
+// portmapDir returns the folder of the notes.
 func portmapDir(configured string) portOwners {
 	if configured == "" {
 		return portmapDataDir
@@ -63,6 +64,7 @@ func (d portOwners) claim(r *spec.Request, old *portOwner, udp []udpPort) error 
 	return records(d).write(r.Attachment.Key()+".json", o)
 }
 
+// drop forgets an attachment that has no ports any more.
 func (d portOwners) drop(a spec.Attachment) error { return records(d).remove(a.Key() + ".json") }
 
 // gone reports whether the owner's namespace is known to be gone: nothing, or
@@ -93,6 +95,7 @@ func netnsID(path string) (dev, ino uint64, err error) {
 	return uint64(st.Dev), st.Ino, nil
 }
 
+// udpPorts returns the host ports of the UDP mappings.
 func udpPorts(wishes []portWish) []udpPort {
 	var udp []udpPort
 	for _, w := range wishes {

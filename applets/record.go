@@ -36,6 +36,7 @@ type recordOwner struct {
 	IfName      string `json:"ifName,omitempty"`
 }
 
+// ownerOf names an attachment in its record.
 func ownerOf(a spec.Attachment) recordOwner {
 	return recordOwner{a.Network, a.ContainerID, a.IfName}
 }
@@ -52,25 +53,21 @@ func (d records) write(name string, v any) error {
 	if err := os.MkdirAll(string(d), 0o700); err != nil {
 		return fmt.Errorf("data directory: %w", err)
 	}
-	root, err := os.OpenRoot(string(d))
-	if err != nil {
-		return fmt.Errorf("data directory: %w", err)
-	}
-	defer root.Close()
-	temp := name + recordTemp
-	if err := root.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
+	path := filepath.Join(string(d), name)
+	temp := path + recordTemp
+	if err := os.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	f, err := root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(b)
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = root.Rename(temp, name)
+		err = os.Rename(temp, path)
 	}
 	if err != nil {
-		return errors.Join(err, root.Remove(temp))
+		return errors.Join(err, os.Remove(temp))
 	}
 	return nil
 }

@@ -51,6 +51,8 @@ type tuningKeys struct {
 	TxQLen   *int          `json:"txQLen"` // packets
 }
 
+// tuningConf is the whole configuration. MAC addresses are checked and chosen by
+// [spec.Request.MAC]; they stand here for their spelling alone.
 type tuningConf struct {
 	tuningKeys
 	DataDir       string                   `json:"dataDir"`
@@ -92,6 +94,7 @@ func readTuning(r *spec.Request) (*tuningPlan, error) {
 			p.link.Promisc = promisc
 		}
 	}
+	// The result has the address in the letters of whoever asked, as in the reference.
 	fromArgs, _ := r.Arg("MAC")
 	p.mac = p.link.MAC
 	for _, s := range []string{c.RuntimeConfig.MAC, args.MAC, fromArgs, own.MAC} {
@@ -118,6 +121,7 @@ func first[T any](from ...*T) *T {
 	return nil
 }
 
+// tuningDir returns the folder of the records.
 func tuningDir(configured string) records {
 	if configured == "" {
 		return tuningDataDir
@@ -145,6 +149,7 @@ func tuningAdd(_ context.Context, r *spec.Request) (*spec.Result, error) {
 	if err := t.apply(r, p); err != nil {
 		return nil, err
 	}
+	// Of the name, and in this namespace: the host may have an eth0 as well.
 	for i := range r.Prev.Interfaces {
 		in := &r.Prev.Interfaces[i]
 		if in.Name != r.IfName || in.Sandbox != r.Call.NetNS {
@@ -184,6 +189,7 @@ func openTuned(r *spec.Request) (*tuned, error) {
 	return t, nil
 }
 
+// close gives the descriptors back.
 func (t *tuned) close() {
 	if t.conn != nil {
 		t.conn.Close()
@@ -208,6 +214,7 @@ func (t *tuned) apply(r *spec.Request, p *tuningPlan) error {
 		t.announce(r, change)
 		return nil
 	}
+	// Each sets what was before, so none asks how far the changes came.
 	left := errors.Join(t.restore(before), t.ns.SetSysctls(values...), forget())
 	if left == nil {
 		return err

@@ -19,8 +19,10 @@ type tuningLink struct {
 	TxQLen   *int   `json:"txQLen,omitempty"` // packets
 }
 
+// empty reports that nothing is chosen.
 func (l tuningLink) empty() bool { return l == tuningLink{} }
 
+// validate bounds what the kernel would cut to 32 bits.
 func (l tuningLink) validate() error {
 	if l.MTU < 0 || l.MTU > math.MaxInt32 {
 		return fmt.Errorf(`"mtu" %d is not within 0 to %d`, l.MTU, math.MaxInt32)

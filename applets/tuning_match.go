@@ -30,10 +30,12 @@ type patternStates struct {
 	has  []bool
 }
 
+// newPatternStates returns an empty set of steps.
 func newPatternStates(p pattern) *patternStates {
 	return &patternStates{p: p, has: make([]bool, len(p))}
 }
 
+// clear empties the set for the next place.
 func (s *patternStates) clear() {
 	s.list = s.list[:0]
 	clear(s.has)

@@ -19,6 +19,7 @@ type patternStep struct {
 	x, y int              // where to go on
 }
 
+// A patternOp is what a step does.
 type patternOp uint8
 
 const (
@@ -62,16 +63,19 @@ type patternPart struct {
 	open  []int
 }
 
+// A patternParser holds what is not read yet, and the steps made so far.
 type patternParser struct {
 	rest  string
 	steps pattern
 }
 
+// emit appends a step and returns its number.
 func (p *patternParser) emit(s patternStep) int {
 	p.steps = append(p.steps, s)
 	return len(p.steps) - 1
 }
 
+// patch leads open ends to a step.
 func (p *patternParser) patch(open []int, to int) {
 	for _, o := range open {
 		if o < 0 {
@@ -175,6 +179,7 @@ func (p *patternParser) atom(depth int) (patternPart, error) {
 	return patternPart{at, []int{at}}, nil
 }
 
+// group reads up to the closing parenthesis; nothing is captured, so "(?:" is "(".
 func (p *patternParser) group(depth int) (patternPart, error) {
 	if strings.HasPrefix(p.rest, "?:") {
 		p.rest = p.rest[2:]

@@ -82,6 +82,7 @@ func tuningDirOf(r *spec.Request) records {
 	return tuningDir(c.DataDir)
 }
 
+// restoreTuned restores the link, if namespace and link are still there.
 func restoreTuned(r *spec.Request, was tuningLink) error {
 	t, err := openTuned(r)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS) {
