@@ -430,3 +430,25 @@ func TestKernelPortmapConditions(t *testing.T) {
 		t.Errorf("condition that does not hold: %q", got)
 	}
 }
+
+// [S] the reference marks rules with the container alone, so that DEL of one
+// interface takes the ports of the others, and long IDs break it.
+func TestKernelPortmapInterfaces(t *testing.T) {
+	n := newPortNet(t)
+	id := strings.Repeat("x", 200)
+	run := func(v spec.Verb, ifName, port string) {
+		t.Helper()
+		prev := `{"cniVersion":"1.1.0","ips":[{"address":"10.9.0.11/24"}]}`
+		keys := `"runtimeConfig":{"portMappings":[{"containerPort":80,"hostPort":` + port + `}]}`
+		n.must(n.run("portmap", v, spec.Call{ContainerID: id, IfName: ifName, NetNS: n.path}, keys, prev))
+	}
+	run(spec.Add, "eth0", "8080")
+	run(spec.Add, "eth1", "9090")
+	run(spec.Del, "eth0", "8080")
+	run(spec.Check, "eth1", "9090")
+	text, err := nft.Render(n.host)
+	if n.ok(err); strings.Contains(text, "8080") || !strings.Contains(text, "9090") {
+		t.Errorf("after DEL of one interface:\n%s", text)
+	}
+	run(spec.Del, "eth1", "9090")
+}
