@@ -60,6 +60,7 @@ func (l *lab) newFloor() (*floor, error) {
 // subject measures ADD, and the RTM_DELLINK alone of DEL.
 func (f *floor) subject() subject {
 	return subject{name: "floor", steps: []string{"ADD", "DEL"}, round: func() ([]time.Duration, error) {
+		settle()
 		begin := time.Now()
 		if err := f.add(); err != nil {
 			return nil, err

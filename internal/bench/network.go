@@ -91,9 +91,16 @@ type caller interface {
 // verbs in the order of a container's life.
 var verbs = []string{"ADD", "CHECK", "DEL"}
 
+// settle lets the kernel finish what the last DEL left to it. Links and set
+// elements are freed after an RCU grace period, and the next change of links or
+// rules waits for that (some 10 ms): without a pause each subject would pay for
+// the one before.
+func settle() { time.Sleep(40 * time.Millisecond) }
+
 // life makes a subject of a runtime that attaches, checks and detaches.
 func (n *network) life(name string, r caller, a attachment) subject {
 	return subject{name: name, steps: verbs, round: func() (took []time.Duration, err error) {
+		settle()
 		for _, verb := range verbs {
 			d, err := n.timed(r, verb, a)
 			if err != nil {
