@@ -27,12 +27,15 @@ type floor struct {
 	a          attachment
 }
 
+// The floor has a subnet and a name of its own.
 var (
 	floorAddr = netip.MustParsePrefix("10.241.0.2/16")
 	floorGate = netip.MustParsePrefix("10.241.0.1/16")
 	floorName = spec.Attachment{Network: "floor", ContainerID: "floor", IfName: "eth0"}
 )
 
+// newFloor opens a host with a bridge, a container, and sockets in both. They
+// stay open until the process ends.
 func (l *lab) newFloor() (*floor, error) {
 	host, err := l.newHost()
 	if err != nil {

@@ -24,6 +24,8 @@ type lab struct {
 // applets are those that get a link.
 var applets = []string{"bridge", "host-local", "portmap", "tuning", "loopback", "cni-exec"}
 
+// newLab lays a link for each applet, as an installation has it. A folder
+// without the reference's bridge counts as none.
 func newLab(o options, tools string) (*lab, error) {
 	bin, err := filepath.Abs(o.bin)
 	if err != nil {
@@ -91,6 +93,7 @@ var groups = []group{
 	{"scale", "The 500th container (the 100th if quick)", scale},
 }
 
+// groupNames lists what -only takes.
 func groupNames() string {
 	var names []string
 	for _, g := range groups {

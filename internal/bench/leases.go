@@ -98,6 +98,8 @@ func leases(l *lab) []line {
 	return leaseLines(r)
 }
 
+// leaseLines compares each size with the reference, and ours, the biggest with
+// the smallest.
 func leaseLines(r results) (lines []line) {
 	least, most := leaseCounts[0], leaseCounts[len(leaseCounts)-1]
 	for _, verb := range []string{"ADD", "DEL"} {

@@ -20,6 +20,7 @@ type machine struct {
 	HZ     string `json:"hz,omitempty"` // the kernel's tick; removal of links waits for it
 }
 
+// String returns the line that heads the table.
 func (m machine) String() string {
 	s := fmt.Sprintf("kernel %s, %d CPUs, %s, %s", m.Kernel, m.CPUs, m.Arch, m.Go)
 	if m.HZ != "" {
@@ -28,6 +29,7 @@ func (m machine) String() string {
 	return s
 }
 
+// thisMachine asks the kernel; what it does not tell is left empty.
 func thisMachine() machine {
 	m := machine{CPUs: runtime.NumCPU(), Go: runtime.Version(), Arch: runtime.GOARCH}
 	var u unix.Utsname

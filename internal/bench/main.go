@@ -28,6 +28,7 @@ type options struct {
 	quick, strict              bool
 }
 
+// parseFlags reads them; both processes get the same.
 func parseFlags() (o options) {
 	flag.StringVar(&o.bin, "bin", "bin/cnibox", "the binary to measure")
 	flag.StringVar(&o.reference, "reference", "/usr/lib/cni", "folder with the reference plugins; without it only cnibox is measured")

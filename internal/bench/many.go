@@ -8,6 +8,7 @@ const (
 	barScale      = 1.3
 )
 
+// How many containers there are; see [lab.crowd] for -quick.
 const (
 	many    = 100 // containers of parallel
 	atATime = 16  // and how many of them at once
@@ -45,6 +46,8 @@ type throughput struct {
 	errs []error
 }
 
+// compare is a line of throughputs. Ours must not have lost a call; a lost one
+// of the reference is told.
 func compare(what string, ours, reference throughput, bar float64) line {
 	l := line{What: what, Unit: "/s", Ours: figure{Median: ours.each}, Other: figure{Median: reference.each}, Bar: bar}
 	l.Ratio = ratio(ours.each, reference.each)

@@ -61,6 +61,7 @@ type attachment struct {
 	port  int // of the host; published
 }
 
+// newAttachment makes the namespace of a container.
 func newAttachment(name string, port int) (attachment, error) {
 	ns, err := sandbox.NewNetNS(name)
 	return attachment{id: name, netns: ns, port: port}, err

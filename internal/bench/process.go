@@ -123,6 +123,7 @@ func memory(l *lab) []line {
 	return append(lines, worst)
 }
 
+// sortedKeys keeps the lines in the same order each time.
 func sortedKeys(m map[string]float64) []string {
 	var names []string
 	for name := range m {

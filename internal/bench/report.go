@@ -14,6 +14,7 @@ type figure struct {
 	P90    float64 `json:"p90,omitempty"` // of times only
 }
 
+// String returns "median (p90)", or "-" for what was not measured.
 func (f figure) String() string {
 	switch {
 	case f.Median == 0:
@@ -107,6 +108,7 @@ func (l line) verdict() string {
 	return "MISSED"
 }
 
+// bar is the bar as people write it, empty without one.
 func (l line) bar() string {
 	switch {
 	case l.Bar == 0:
@@ -117,6 +119,7 @@ func (l line) bar() string {
 	return ">= " + trim(l.Bar)
 }
 
+// trim leaves out zeros behind the point.
 func trim(v float64) string { return fmt.Sprintf("%gx", v) }
 
 // A report is the whole table.
@@ -127,8 +130,10 @@ type report struct {
 	begun   time.Time
 }
 
+// columns make a line of at most 80 characters.
 const columns = "%-30s %13s %13s %6s %7s %s\n"
 
+// writeHead says what is measured where.
 func (r *report) writeHead(w io.Writer, l *lab) {
 	r.begun = time.Now()
 	fmt.Fprintf(w, "cnibox bench: %s\n", r.Machine)
@@ -164,6 +169,7 @@ func (r *report) writeGroup(w io.Writer, g group, lines []line) {
 	}
 }
 
+// writeFoot sums up.
 func (r *report) writeFoot(w io.Writer) {
 	bars := 0
 	for _, l := range r.Lines {
@@ -184,6 +190,7 @@ func (r *report) count(verdict string) (n int) {
 	return n
 }
 
+// save writes the report as JSON.
 func (r *report) save(file string) error {
 	b, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {

@@ -21,10 +21,12 @@ type byExec struct {
 	results map[string]json.RawMessage // of the whole chain, by container
 }
 
+// byExec returns a runtime that has attached nothing yet.
 func (n *network) byExec() *byExec {
 	return &byExec{network: n, results: map[string]json.RawMessage{}}
 }
 
+// call walks the chain, in reverse on DEL, as the specification says.
 func (r *byExec) call(verb string, a attachment) error {
 	plugins := r.chain()
 	prev := r.result(a)
@@ -49,6 +51,7 @@ func (r *byExec) call(verb string, a attachment) error {
 	return nil
 }
 
+// result is what ADD ended with; nil before.
 func (r *byExec) result(a attachment) json.RawMessage {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -95,6 +98,7 @@ type byCniExec struct {
 	wrap func(program string) []string // as of byExec
 }
 
+// call starts cni-exec as a person would who knows cnitool.
 func (r *byCniExec) call(verb string, a attachment) error {
 	caps, err := json.Marshal(map[string]any{"portMappings": a.portMappings()})
 	if err != nil {

@@ -20,6 +20,7 @@ func (s series) quantile(q float64) time.Duration {
 	return sorted[min(len(sorted)-1, int(float64(len(sorted))*q))]
 }
 
+// median is the 0.5 quantile.
 func (s series) median() time.Duration { return s.quantile(0.5) }
 
 // A subject does the same work again and again. Each round it returns the time
@@ -33,6 +34,7 @@ type subject struct {
 // results has a series for each "step, subject".
 type results map[string]series
 
+// key names a series.
 func key(step, name string) string { return step + ", " + name }
 
 // of returns the series of one step of one subject, empty if there is none.

@@ -56,6 +56,7 @@ func (w *world) leftLinks() (left []string, err error) {
 	return left, nil
 }
 
+// leftRules finds what the containers own in our tables.
 func (w *world) leftRules() (left []string, err error) {
 	table := nft.Open(w.host)
 	for _, c := range []*container{w.web, w.client} {
@@ -81,6 +82,7 @@ func leftLeases() (left []string, err error) {
 	return left, err
 }
 
+// leftResults finds what the runtime remembers.
 func leftResults() (left []string, err error) {
 	files, err := filepath.Glob("/var/lib/cni/results/*")
 	for _, f := range files {

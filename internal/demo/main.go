@@ -29,6 +29,7 @@ func main() {
 	os.Exit(code)
 }
 
+// run enters the sandbox, if this is not the process inside.
 func run(bin string) (code int, err error) {
 	bin, err = filepath.Abs(bin)
 	if err != nil {

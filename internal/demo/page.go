@@ -33,6 +33,7 @@ const (
 	green = "32"
 )
 
+// paint puts s between escape sequences, where there is color.
 func (p *page) paint(style, s string) string {
 	if !p.color {
 		return s
@@ -40,6 +41,7 @@ func (p *page) paint(style, s string) string {
 	return "\x1b[" + style + "m" + s + "\x1b[0m"
 }
 
+// title heads the page.
 func (p *page) title(s string) { fmt.Fprintln(p.w, p.paint(bold, s)) }
 
 // section begins a part of the page; what is behind a tab is faint.
@@ -48,6 +50,7 @@ func (p *page) section(s string) { fmt.Fprintln(p.w, "\n"+p.split(s, bold)) }
 // line writes plain text; what is behind a tab is faint.
 func (p *page) line(s string) { fmt.Fprintln(p.w, " "+p.split(s, "")) }
 
+// split paints the text before and after a tab differently.
 func (p *page) split(s, style string) string {
 	head, tail, _ := strings.Cut(s, "\t")
 	if style != "" {

@@ -65,6 +65,7 @@ func (c *container) addr(is func(netip.Addr) bool) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
+// attachment is what the container's leases, rules and links are owned by.
 func (c *container) attachment() spec.Attachment {
 	return spec.Attachment{Network: network, ContainerID: c.name, IfName: "eth0"}
 }
@@ -129,6 +130,7 @@ func (w *world) attach() error {
 	return w.add(w.client)
 }
 
+// add attaches one container and keeps what the runtime answers.
 func (w *world) add(c *container, flags ...string) error {
 	return w.page.step(func() (string, error) {
 		out, text, err := w.cniExec("add", c, flags...)
@@ -158,6 +160,7 @@ func (w *world) check() error { return w.each("check") }
 // detach takes both containers from the network.
 func (w *world) detach() error { return w.each("del") }
 
+// each runs a verb for both containers.
 func (w *world) each(verb string) error {
 	for _, c := range []*container{w.web, w.client} {
 		err := w.page.step(func() (string, error) {

@@ -26,6 +26,7 @@ func main() {
 	os.Exit(code)
 }
 
+// run waits for the program and returns its exit code, or 128 and the signal.
 func run(file string, argv []string) (code int, err error) {
 	pid, err := syscall.ForkExec(argv[0], argv, &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2}})
 	if err != nil {
