@@ -28,7 +28,8 @@ type Conn struct {
 	mu     sync.Mutex
 	seq    uint32 // of the last request sent
 	buf    []byte
-	events int // notifications seen, see WaitAddrs
+	events int  // notifications seen, see WaitAddrs
+	stale  bool // there may be answers left that nobody read
 }
 
 // Dial opens a socket in ns; nil is the namespace of the calling thread. The
@@ -86,6 +87,7 @@ type answer struct {
 func (c *Conn) exchange(reqs []request, each func(i int, m message) error) ([]answer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.drain()
 	first := c.seq + 1
 	var out []byte
 	for i, r := range reqs {
@@ -98,13 +100,29 @@ func (c *Conn) exchange(reqs []request, each func(i int, m message) error) ([]an
 	if err := c.send(out); err != nil {
 		return nil, fmt.Errorf("netlink send: %w", err)
 	}
-	return collect(c.read, reqs, first, func(i int, m message) error {
+	answers, err := collect(c.read, reqs, first, func(i int, m message) error {
 		if i == notification {
 			c.events++
 			return nil
 		}
 		return each(i, m)
 	})
+	c.stale = err != nil
+	return answers, err
+}
+
+// drain reads what a failed exchange left behind. The kernel tells once that
+// the receive buffer overflowed; then it drops answers silently until the
+// buffer is empty. And it starts no dump before the last one was read.
+func (c *Conn) drain() {
+	for c.stale {
+		var err error
+		rerr := c.raw.Read(func(fd uintptr) bool {
+			_, _, err = unix.Recvfrom(int(fd), c.buf, 0)
+			return true
+		})
+		c.stale = rerr == nil && (err == nil || err == unix.ENOBUFS || err == unix.EINTR)
+	}
 }
 
 // notification stands for the request of a message that answers none.

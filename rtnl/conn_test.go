@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -108,5 +109,32 @@ func TestDumpIsRetried(t *testing.T) {
 		if err != nil || len(got) != 1 || k.asked != asked {
 			t.Errorf("changed %d times: got %v, %v after %d dumps; want one, after %d", n, got, err, k.asked, asked)
 		}
+	}
+}
+
+// A receive buffer that overflows is an error, once: the socket must work
+// afterwards, and not wait for an answer that the kernel dropped.
+func TestKernelOverflow(t *testing.T) {
+	c, err := Dial(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.nl.SetReadBuffer(1); err != nil { // the kernel makes it 2,304 bytes
+		t.Fatal(err)
+	}
+	get, err := getByName("no-such-link")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.exchange(slices.Repeat([]request{get}, 64), func(int, message) error { return nil })
+	if !errors.Is(err, unix.ENOBUFS) {
+		t.Fatalf("got %v, want %v", err, unix.ENOBUFS)
+	}
+	if err := c.nl.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Link("lo"); err != nil {
+		t.Errorf("the next request: %v", err)
 	}
 }

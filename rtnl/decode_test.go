@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"net/netip"
 	"os"
 	"reflect"
 	"testing"
@@ -110,6 +111,37 @@ func TestPortVLANs(t *testing.T) {
 	} {
 		if NewPortVLANs(7, []VLANRange{v}).err == nil {
 			t.Errorf("%s: %+v is taken", name, v)
+		}
+	}
+}
+
+// An old kernel ignores the filter of a dump, so it is applied here again.
+func TestRouteFilterMatches(t *testing.T) {
+	r := Route{Dst: netip.MustParsePrefix("10.0.0.0/8"), Link: 3, Table: 254}
+	for f, want := range map[RouteFilter]bool{
+		{Table: 254}:             true,
+		{Table: 255}:             false,
+		{Table: 254, Link: 3}:    true,
+		{Table: 254, Link: 4}:    false,
+		{Table: 254, Dst: r.Dst}: true,
+		{Table: 254, Dst: netip.MustParsePrefix("10.0.0.0/9")}: false,
+		{Table: 254, Family: unix.AF_INET}:                     true,
+		{Table: 254, Family: unix.AF_INET6}:                    false,
+	} {
+		if got := f.matches(r); got != want {
+			t.Errorf("%+v: got %t, want %t", f, got, want)
+		}
+	}
+}
+
+func TestAddrBroadcast(t *testing.T) {
+	for prefix, want := range map[string]string{
+		"10.1.2.3/24": "10.1.2.255", "10.1.2.3/8": "10.255.255.255", "10.1.2.3/0": "255.255.255.255",
+		"10.1.2.2/30": "10.1.2.3", "10.1.2.3/31": "<nil>", "10.1.2.3/32": "<nil>", "2001:db8::1/64": "<nil>",
+	} {
+		m, err := Addr{Prefix: netip.MustParsePrefix(prefix)}.message(1)
+		if err != nil || m.Attributes.Broadcast.String() != want {
+			t.Errorf("%s: got %s, %v; want %s", prefix, m.Attributes.Broadcast, err, want)
 		}
 	}
 }

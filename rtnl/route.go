@@ -186,7 +186,8 @@ func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
 
 // matches applies the filter again, since a kernel before 4.20 does not.
 func (f RouteFilter) matches(r Route) bool {
-	return r.Table == f.Table && (f.Link == 0 || f.Link == r.Link) && (!f.Dst.IsValid() || f.Dst == r.Dst)
+	return r.Table == f.Table && (f.Family == 0 || f.Family == int(family(r.Dst.Addr()))) &&
+		(f.Link == 0 || f.Link == r.Link) && (!f.Dst.IsValid() || f.Dst == r.Dst)
 }
 
 // RouteTo returns the route that a packet to a would take; Dst is the address.
