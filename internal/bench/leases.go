@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"cnibox/internal/sandbox"
@@ -22,7 +23,8 @@ var leaseNet = netip.MustParsePrefix("10.242.0.0/16")
 
 // A store is a folder of leases and the plugin that works on it.
 type store struct {
-	plugin string // path
+	plugin string   // path
+	wrap   []string // put before it; see peaks
 	stdin  []byte
 }
 
@@ -51,7 +53,7 @@ func (l *lab) newStore(who, plugins string, count int) (*store, error) {
 			"ranges": [][]map[string]string{{{"subnet": leaseNet.String()}}},
 		},
 	})
-	return &store{filepath.Join(plugins, "host-local"), stdin}, err
+	return &store{plugin: filepath.Join(plugins, "host-local"), stdin: stdin}, err
 }
 
 // subject gets an address and gives it back.
@@ -60,7 +62,7 @@ func (s *store) subject(name, netns string) subject {
 	return subject{name: name, steps: verbs, round: func() (all []time.Duration, err error) {
 		for _, verb := range verbs {
 			_, took, err := sandbox.Call{
-				Argv: []string{s.plugin}, Stdin: s.stdin,
+				Argv: append(slices.Clone(s.wrap), s.plugin), Stdin: s.stdin,
 				Env: sandbox.Plugin(verb, "measured", netns, "eth0", filepath.Dir(s.plugin)),
 			}.Run()
 			if err != nil {
@@ -80,6 +82,7 @@ func leases(l *lab) []line {
 		return []line{{What: "leases", Unit: "ms", Error: err.Error()}}
 	}
 	var subjects []subject
+	biggest := map[string]*store{}
 	for _, count := range leaseCounts {
 		for _, who := range []string{"ours", "reference"} {
 			plugins := map[string]string{"ours": l.ours, "reference": l.reference}[who]
@@ -90,12 +93,35 @@ func leases(l *lab) []line {
 			if err != nil {
 				return []line{{What: "leases", Unit: "ms", Error: err.Error()}}
 			}
+			biggest[who] = s
 			subjects = append(subjects, s.subject(fmt.Sprint(who, count), ns.Path))
 		}
 	}
 	r := interleave(l.rounds(15), subjects...)
+	lines := append(leaseLines(r), l.leaseMemory(biggest["ours"], biggest["reference"], ns.Path))
 	os.RemoveAll(filepath.Join(l.dir, "leases"))
-	return leaseLines(r)
+	return lines
+}
+
+// leaseMemory is the most memory that host-local has on the biggest store.
+func (l *lab) leaseMemory(ours, reference *store, netns string) line {
+	m := line{What: "memory, of the limit", Unit: "MiB", Other: figure{Median: mostKiB / 1024}, Bar: 1, Most: true}
+	mib := func(s *store) float64 {
+		p := &peaks{lab: l, kib: map[string]float64{}}
+		s.wrap = p.wrap("host-local")
+		_, err := s.subject("", netns).round()
+		if s == ours {
+			m.fail(err)
+		}
+		p.book()
+		return p.kib["host-local"] / 1024
+	}
+	m.Ours.Median = mib(ours)
+	m.Ratio = ratio(m.Ours.Median, m.Other.Median)
+	if reference != nil {
+		m.Note = fmt.Sprintf("reference: %s MiB", short(mib(reference)))
+	}
+	return m
 }
 
 // leaseLines compares each size with the reference, and ours, the biggest with
