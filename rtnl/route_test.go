@@ -127,6 +127,20 @@ func TestKernelReplaceRoute(t *testing.T) {
 	}
 }
 
+// What is not said about a route to delete matches any: scope, gateway, metric.
+func TestKernelDropRouteByDestination(t *testing.T) {
+	c, link := routed(t)
+	for _, r := range []rtnl.Route{
+		{Dst: netip.MustParsePrefix("192.0.2.0/24"), Link: link, Scope: ptr(uint8(unix.RT_SCOPE_HOST))},
+		{Dst: netip.MustParsePrefix("192.0.2.0/24"), GW: netip.MustParseAddr("10.1.0.1"), Priority: 7},
+		{Dst: netip.MustParsePrefix("2001:db8:1::/48"), GW: netip.MustParseAddr("2001:db8::1"), Priority: 7},
+	} {
+		if err := c.Do(rtnl.NewRoute(r), rtnl.DropRoute(rtnl.Route{Dst: r.Dst})); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestKernelRoutesFilter(t *testing.T) {
 	c, link := routed(t)
 	tests := map[string]struct {
