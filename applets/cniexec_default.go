@@ -167,8 +167,10 @@ func chooseIPv6(used []netip.Prefix) (netip.Prefix, error) {
 // next24 returns the /24 behind p.
 func next24(p netip.Prefix) netip.Prefix {
 	a := p.Addr().As4()
-	if a[2]++; a[2] == 0 {
-		a[1]++
+	for i := 2; i >= 0; i-- {
+		if a[i]++; a[i] != 0 {
+			break
+		}
 	}
 	return netip.PrefixFrom(netip.AddrFrom4(a), 24)
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -59,7 +60,7 @@ func (c *Command) Run() (exit int, err error) {
 	if err != nil && !errors.As(err, &ended) {
 		return 1, fmt.Errorf("wait for %s: %w", c.Args[0], err)
 	}
-	if ws, ok := cmd.ProcessState.Sys().(unix.WaitStatus); ok && ws.Signaled() {
+	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		return exitSignal + int(ws.Signal()), nil
 	}
 	return cmd.ProcessState.ExitCode(), nil

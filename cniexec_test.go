@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+)
+
+// runner starts cni-exec run in a host namespace of the test's own.
+type runner struct {
+	*testing.T
+	host     *rtnl.NS
+	dir, exe string
+}
+
+func newRunner(t *testing.T) *runner {
+	t.Helper()
+	if _, err := exec.LookPath("sleep"); err != nil {
+		t.Skipf("SKIPPED: %v", err)
+	}
+	r := &runner{T: t, host: kerneltest.NS(t), dir: t.TempDir()}
+	kerneltest.LoUp(t, r.host)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.exe = filepath.Join(r.dir, "cni-exec")
+	if err := os.Symlink(self, r.exe); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// start starts the command in a network and waits until it runs there.
+func (r *runner) start(command ...string) (*exec.Cmd, *bytes.Buffer) {
+	r.Helper()
+	args := []string{"run", "--conf-dir", filepath.Join(r.dir, "none"), "--cache-dir", filepath.Join(r.dir, "cni"), "--"}
+	cmd := exec.Command(r.exe, append(args, command...)...)
+	out := new(bytes.Buffer)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := r.host.Do(cmd.Start); err != nil {
+		r.Fatal(err)
+	}
+	return cmd, out
+}
+
+// until polls for at most ten seconds.
+func (r *runner) until(what string, ok func() bool) {
+	r.Helper()
+	for range 1000 {
+		if ok() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	r.Fatalf("it never came to: %s", what)
+}
+
+func (r *runner) attached() bool {
+	files, _ := filepath.Glob(filepath.Join(r.dir, "cni", "results", "*"))
+	for _, f := range files {
+		if b, _ := os.ReadFile(f); bytes.Contains(b, []byte("cniCacheV1")) {
+			return true
+		}
+	}
+	return false
+}
+
+// clean wants nothing left but the bridge.
+func (r *runner) clean() {
+	r.Helper()
+	if files, _ := filepath.Glob(filepath.Join(r.dir, "cni", "results", "*")); len(files) > 0 {
+		r.Errorf("the cache has %q", files)
+	}
+	if leases, _ := filepath.Glob(filepath.Join(r.dir, "cni", "networks", "cnibox", "[0-9f]*")); len(leases) > 0 {
+		r.Errorf("leases are left: %q", leases)
+	}
+	links, err := kerneltest.Dial(r.T, r.host).Links()
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, l := range links {
+		if strings.HasPrefix(l.Name, "veth") {
+			r.Errorf("link %s is left", l.Name)
+		}
+	}
+}
+
+// TestKernelRunSignals ends a run by signals: the command gets them, and all is
+// taken down.
+func TestKernelRunSignals(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+		t.Run(sig.String(), func(t *testing.T) {
+			r := newRunner(t)
+			cmd, out := r.start("sleep", "60")
+			r.until("an attachment", r.attached)
+			cmd.Process.Signal(sig)
+			err := cmd.Wait()
+			var exit *exec.ExitError
+			// A signal that comes before the command is started is an error of run.
+			if !errors.As(err, &exit) || exit.ExitCode() != 128+int(sig) && exit.ExitCode() != 1 {
+				t.Errorf("got %v, want exit %d\n%s", err, 128+int(sig), out)
+			}
+			r.clean()
+		})
+	}
+}
+
+// TestKernelRunKilled kills a run outright: its command dies with it, and the
+// next run deletes what it left.
+func TestKernelRunKilled(t *testing.T) {
+	r := newRunner(t)
+	cmd, _ := r.start("sh", "-c", "echo $$ >"+filepath.Join(r.dir, "pid")+"; exec sleep 60")
+	var pid []byte
+	r.until("a command", func() bool {
+		pid, _ = os.ReadFile(filepath.Join(r.dir, "pid"))
+		return bytes.HasSuffix(pid, []byte("\n"))
+	})
+	cmd.Process.Kill()
+	cmd.Wait()
+	r.until("the end of the command", func() bool {
+		stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat")
+		return err != nil || bytes.Contains(stat, []byte(") Z "))
+	})
+	if !r.attached() {
+		t.Fatal("the killed run left nothing: there is nothing to test")
+	}
+	next, out := r.start("true")
+	if err := next.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	r.clean()
+}
