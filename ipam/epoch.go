@@ -113,7 +113,7 @@ func (s *Store) load() error {
 	if err != nil || h.boot != s.bootHash() || h.stamp != s.stamp() {
 		return s.rebuild()
 	}
-	s.x = &index{h, file(fd)}
+	s.x = &index{h, onDisk(fd)}
 	return nil
 }
 
@@ -128,19 +128,23 @@ func (s *Store) stamp() stamp {
 
 // rebuild makes the index from the lease files. It frees the leases of an earlier
 // boot, takes all others into this one, and then notes the boot: in that
-// order, so that it is done again if the process is killed on the way.
+// order, so that it is done again if the process is killed on the way, or if
+// any of it fails, which the index's boot of 0 says.
 func (s *Store) rebuild() error {
 	boot, noted := s.bootHash(), uint64(0)
 	if boot != 0 {
 		noted = s.notedBoot()
 	}
+	var errs []error
 	entries, err := s.scan(func(a netip.Addr, _ Lease, st unix.Stat_t, bad error) bool {
 		if bad != nil {
 			return false // until the address is wanted
 		}
 		mark := int64(st.Mtim.Nsec)
 		if noted != 0 && noted != boot && mark == bootMark(noted) {
-			return !s.expire(a)
+			err := s.expire(a)
+			errs = append(errs, err)
+			return err != nil
 		}
 		if boot != 0 && mark != bootMark(boot) && !s.readOnly {
 			t := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Sec: st.Mtim.Sec, Nsec: bootMark(boot)}}
@@ -151,23 +155,29 @@ func (s *Store) rebuild() error {
 	if err != nil {
 		return err
 	}
-	if boot != 0 && noted != boot && !s.readOnly {
-		if err := s.noteBoot(); err != nil {
-			s.o.Warn("leases of network %s will be kept across boots: %v", s.network, err)
-		}
+	err = errors.Join(errs...)
+	if err == nil && boot != 0 && noted != boot && !s.readOnly {
+		err = s.noteBoot()
+	}
+	if err != nil {
+		s.o.Warn("leases of network %s are kept across boots: %v", s.network, err)
+		boot = 0
 	}
 	s.replaceIndex(entries, boot)
 	return nil
 }
 
-// expire frees a lease of an earlier boot; false: that failed, and it stays.
-func (s *Store) expire(a netip.Addr) bool {
+// expire frees a lease of an earlier boot; a view only takes it for free.
+func (s *Store) expire(a netip.Addr) error {
 	if s.readOnly {
-		return true
+		return nil
 	}
-	err := s.leases.remove(a.String())
 	s.changed = true
-	return err == nil || errors.Is(err, os.ErrNotExist)
+	err := s.leases.remove(a.String())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // scan reads all leases and returns those that keep wants. bad is set for one
@@ -209,7 +219,7 @@ func (s *Store) replaceIndex(entries []entry, boot uint64) {
 		return
 	}
 	s.indexFile = fd
-	s.x.space = file(fd)
+	s.x.space = onDisk(fd)
 	s.changed = true // so that Close gives the stamp
 }
 

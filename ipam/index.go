@@ -10,6 +10,8 @@ import (
 	"math/bits"
 	"net/netip"
 	"slices"
+
+	"cnibox/internal/fault"
 )
 
 // The index file is a header and a power of two of slots, all in little endian:
@@ -220,6 +222,7 @@ func (x *index) remove(e entry) error {
 	return x.put(hole, make([]byte, slotSize))
 }
 
+// put writes one slot.
 func (x *index) put(at uint32, slot []byte) error {
 	_, err := x.WriteAt(slot, headSize+int64(at)*slotSize)
 	return err
@@ -268,6 +271,20 @@ func (x *index) all() ([]entry, error) {
 		}
 	}
 	return entries, nil
+}
+
+// An onDisk is the open file of an index.
+type onDisk int
+
+// ReadAt is as in [io.ReaderAt].
+func (f onDisk) ReadAt(p []byte, off int64) (int, error) { return file(f).ReadAt(p, off) }
+
+// WriteAt is as in [io.WriterAt].
+func (f onDisk) WriteAt(p []byte, off int64) (int, error) {
+	if err := fault.Check("ipam: write index"); err != nil {
+		return 0, err
+	}
+	return file(f).WriteAt(p, off)
 }
 
 // An image is an index in memory.

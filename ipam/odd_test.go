@@ -281,35 +281,44 @@ func TestKernelFullDisk(t *testing.T) {
 }
 
 // TestKernelReadOnly has a store that cannot be written: DEL of what is not there
-// succeeds, what would change it says why it cannot.
+// succeeds, what would change it says why it cannot. One has no lock file.
 func TestKernelReadOnly(t *testing.T) {
+	for _, lock := range []bool{true, false} {
+		t.Run(fmt.Sprint("lock ", lock), func(t *testing.T) {
+			inTmpfs(t, "1m", func(dir string) { readOnly(t, dir, lock) })
+		})
+	}
+}
+
+func readOnly(t *testing.T, dir string, lock bool) {
 	r := sets(t, "10.1.0.0/24")
-	inTmpfs(t, "1m", func(dir string) {
-		if _, err := add(t, dir, ipam.Options{Boot: "one"}, r, owner("a")); err != nil {
-			t.Errorf("first ADD: %v", err)
-			return
-		}
-		if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
-			t.Errorf("remount: %v", err)
-			return
-		}
-		for _, boot := range []string{"one", "two"} {
-			o := ipam.Options{Boot: boot}
-			wantAddrs(t, del(t, dir, o, owner("unknown")))
-			_, err := add(t, dir, o, r, owner("b"))
-			wantCode(t, err, spec.CodeIO, "read-only file system")
-		}
-		s, err := ipam.OpenExisting(t.Context(), dir, "net1", ipam.Options{Boot: "one"})
-		if err != nil {
-			t.Errorf("open: %v", err)
-			return
-		}
-		defer s.Close()
-		if _, err := s.Release(owner("a")); !errors.Is(err, unix.EROFS) {
-			t.Errorf("DEL of a lease: %v", err)
-		}
-		if err := ipam.Usable(dir, "other"); !errors.Is(err, unix.EROFS) {
-			t.Errorf("usable: %v", err)
-		}
-	})
+	if _, err := add(t, dir, ipam.Options{Boot: "one"}, r, owner("a")); err != nil {
+		t.Errorf("first ADD: %v", err)
+		return
+	}
+	if !lock {
+		os.Remove(filepath.Join(dir, "net1", "lock"))
+	}
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Errorf("remount: %v", err)
+		return
+	}
+	for _, boot := range []string{"one", "two"} {
+		o := ipam.Options{Boot: boot}
+		wantAddrs(t, del(t, dir, o, owner("unknown")))
+		_, err := add(t, dir, o, r, owner("b"))
+		wantCode(t, err, spec.CodeIO, "read-only file system")
+	}
+	s, err := ipam.OpenExisting(t.Context(), dir, "net1", ipam.Options{Boot: "one"})
+	if err != nil {
+		t.Errorf("open: %v", err)
+		return
+	}
+	defer s.Close()
+	if _, err := s.Release(owner("a")); !errors.Is(err, unix.EROFS) {
+		t.Errorf("DEL of a lease: %v", err)
+	}
+	if err := ipam.Usable(dir, "other"); !errors.Is(err, unix.EROFS) {
+		t.Errorf("usable: %v", err)
+	}
 }

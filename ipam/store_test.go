@@ -98,9 +98,13 @@ func leases(t testing.TB, dir string) []string {
 		if _, err := netip.ParseAddr(e.Name()); err != nil {
 			continue
 		}
+		if !e.Type().IsRegular() {
+			out = append(out, e.Name()+" "+e.Type().String())
+			continue
+		}
 		content, err := os.ReadFile(filepath.Join(dir, "net1", e.Name()))
 		if err != nil {
-			content = []byte(err.Error())
+			t.Fatal(err)
 		}
 		out = append(out, e.Name()+" "+strings.ReplaceAll(string(content), "\r\n", " "))
 	}
@@ -203,6 +207,23 @@ func TestReserve(t *testing.T) {
 	wantAddrs(t, del2(t, s, "a"))
 }
 
+// TestLast writes hints that are shorter than the one before.
+func TestLast(t *testing.T) {
+	s := open(t, t.TempDir(), ipam.Options{})
+	defer s.Close()
+	if a, ok := s.Last(0); ok {
+		t.Errorf("a new store has %s", a)
+	}
+	for _, text := range []string{"fd00:1::abcd", "10.1.0.254", "10.1.0.2"} {
+		if err := s.SetLast(0, addr(text)); err != nil {
+			t.Fatal(err)
+		}
+		if a, ok := s.Last(0); !ok || a.String() != text {
+			t.Errorf("got %s, %v, want %s", a, ok, text)
+		}
+	}
+}
+
 func del2(t *testing.T, s *ipam.Store, id string) []netip.Addr {
 	t.Helper()
 	freed, err := s.Release(owner(id))
@@ -302,34 +323,48 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// failing lets the nth change on disk fail while fn runs, and returns how many
+// there were.
+func failing(n int, fn func()) (calls int) {
+	fault.Hook = func(what string) error {
+		if calls++; calls == n {
+			return errors.New("fault: " + what)
+		}
+		return nil
+	}
+	defer func() { fault.Hook = nil }()
+	fn()
+	return calls
+}
+
 // TestFaults lets the nth change on disk fail, for every n: an ADD that fails
 // leaves no lease, and whatever became of it, the next verbs find a sound store.
 func TestFaults(t *testing.T) {
 	r := sets(t, "10.1.0.0/24", "fd00:1::/64")
 	failed := 0
-	for n := 1; ; n++ {
+	for n, calls := 1, 1; ; n++ {
 		dir := t.TempDir()
 		mustAdd(t, dir, ipam.Options{}, r, owner("old"))
-		calls := 0
-		fault.Hook = func(what string) error {
-			if calls++; calls == n {
-				return errors.New("fault: " + what)
+		calls = failing(n, func() {
+			if _, err := add(t, dir, ipam.Options{}, r, owner("new")); err != nil {
+				failed++
+				wantLeases(t, dir, "10.1.0.2 old eth0", "fd00:1::2 old eth0")
 			}
-			return nil
-		}
-		_, err := add(t, dir, ipam.Options{}, r, owner("new"))
-		fault.Hook = nil
-		if err != nil {
-			failed++
-			wantLeases(t, dir, "10.1.0.2 old eth0", "fd00:1::2 old eth0")
-		}
+		})
 		if got := mustAdd(t, dir, ipam.Options{}, r, owner("new")); len(got) != 2 {
 			t.Errorf("call %d: %v", n, got)
 		}
-		if freed := del(t, dir, ipam.Options{}, owner("new")); len(freed) != 2 {
-			t.Errorf("call %d: freed %v", n, freed)
-		}
+		failing(n, func() {
+			s, err := ipam.OpenExisting(t.Context(), dir, "net1", ipam.Options{})
+			if err != nil {
+				return
+			}
+			defer s.Close()
+			s.Release(owner("new"))
+		})
+		del(t, dir, ipam.Options{}, owner("new"))
 		wantLeases(t, dir, "10.1.0.2 old eth0", "fd00:1::2 old eth0")
+		wantAddrs(t, del(t, dir, ipam.Options{}, owner("old")), "10.1.0.2", "fd00:1::2")
 		if calls < n {
 			break
 		}
@@ -337,4 +372,46 @@ func TestFaults(t *testing.T) {
 	if failed < 4 {
 		t.Errorf("only %d of the faults made ADD fail", failed)
 	}
+}
+
+// TestFaultsFromNothing does the same to the first ADD of all, and to the first
+// of a boot.
+func TestFaultsFromNothing(t *testing.T) {
+	r := sets(t, "10.1.0.0/24")
+	for n := 1; ; n++ {
+		dir := t.TempDir()
+		calls := failing(n, func() {
+			add(t, dir, ipam.Options{Boot: "one"}, r, owner("a"))
+		})
+		mustAdd(t, dir, ipam.Options{Boot: "one"}, r, owner("b"))
+		calls = max(calls, failing(n, func() {
+			add(t, dir, ipam.Options{Boot: "two"}, r, owner("c"))
+		}))
+		mustAdd(t, dir, ipam.Options{Boot: "two"}, r, owner("c"))
+		for _, id := range []string{"a", "b"} {
+			if left := del(t, dir, ipam.Options{Boot: "two"}, owner(id)); len(left) > 0 {
+				t.Errorf("call %d: %s still had %v", n, id, left)
+			}
+		}
+		if got := leases(t, dir); len(got) != 1 || !strings.HasSuffix(got[0], " c eth0") {
+			t.Errorf("call %d: %q", n, got)
+		}
+		if calls < n {
+			break
+		}
+	}
+}
+
+// TestHitsAreVerified changes a lease in place, which the directory's time of
+// modification does not tell: the index is not believed.
+func TestHitsAreVerified(t *testing.T) {
+	dir := t.TempDir()
+	mustAdd(t, dir, ipam.Options{}, sets(t, "10.1.0.0/24"), owner("a"))
+	path := filepath.Join(dir, "net1", "10.1.0.2")
+	if err := os.WriteFile(path, []byte("b\r\neth0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wantAddrs(t, del(t, dir, ipam.Options{}, owner("a")))
+	wantLeases(t, dir, "10.1.0.2 b eth0")
+	wantAddrs(t, del(t, dir, ipam.Options{}, owner("b")), "10.1.0.2")
 }
