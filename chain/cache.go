@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -171,7 +170,7 @@ func (c *Cache) write(e *Entry, exclusive bool) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("cache: %w", err)
 	}
-	f, err := os.CreateTemp(c.Dir, ".entry-*") // beside results, which other tools list
+	f, err := os.CreateTemp(c.Dir, temporary+"*") // beside results, which other tools list
 	if err != nil {
 		return fmt.Errorf("cache: %w", err)
 	}
@@ -238,25 +237,4 @@ func (c *Cache) List() (entries []*Entry, broken []error, err error) {
 		}
 	}
 	return entries, broken, nil
-}
-
-// SetAside moves the files that are no entries, and have not been touched for a
-// minute, out of the way of everybody. libcni writes in place, so
-// what is broken now may be half of an entry.
-func (c *Cache) SetAside(warn func(string, ...any)) error {
-	dir := filepath.Join(c.Dir, "results")
-	names, err := fileNames(dir)
-	if err != nil {
-		return nil
-	}
-	for _, name := range names {
-		if _, err := c.read(name, spec.Attachment{}); !errors.Is(err, errBroken) || strings.HasPrefix(name, ".") {
-			continue
-		}
-		if err := setAside(dir, name, filepath.Join(c.Dir, "broken")); err != nil {
-			return err
-		}
-		warn("cache entry %s cannot be read: set aside", name)
-	}
-	return nil
 }

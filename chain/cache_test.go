@@ -137,13 +137,20 @@ func TestOddFiles(t *testing.T) {
 	old := filepath.Join(dir, "n-empty-eth0")
 	os.WriteFile(old, nil, 0o600)
 	os.WriteFile(filepath.Join(dir, "n-young-eth0"), nil, 0o600)
-	os.Chtimes(old, time.Unix(1, 0), time.Unix(1, 0))
+	temporary := filepath.Join(w.Cache.Dir, ".entry-123")
+	os.WriteFile(temporary, nil, 0o600)
+	for _, f := range []string{old, temporary} {
+		os.Chtimes(f, time.Unix(1, 0), time.Unix(1, 0))
+	}
 	l := w.parse(cachedList)
 	if _, err := w.GC(t.Context(), l, nil, false); err != nil {
 		t.Error(err)
 	}
 	if got := strings.Join(w.entries(), " "); got != "n-young-eth0" {
 		t.Errorf("after GC the cache has %q", got)
+	}
+	if _, err := os.Stat(temporary); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a temporary file stays: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(w.Cache.Dir, "broken", "n-empty-eth0")); err != nil {
 		t.Errorf("the broken entry is not kept for people: %v", err)

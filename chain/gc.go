@@ -2,6 +2,7 @@ package chain
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -32,12 +33,12 @@ func (r *Runner) GC(ctx context.Context, l *List, valid []spec.Attachment, dryRu
 		return nil, err
 	}
 	defer unlock()
-	entries, broken, err := r.Cache.List()
+	entries, _, err := r.Cache.List()
 	if err != nil {
 		return nil, err
 	}
 	var errs []error
-	if len(broken) > 0 && !dryRun {
+	if !dryRun {
 		errs = append(errs, r.Cache.SetAside(r.Warn))
 	}
 	stale, err := r.collect(ctx, l, entries, valid, dryRun)
@@ -134,4 +135,18 @@ func (c *Cache) Attached(network string) ([]spec.Attachment, error) {
 		}
 	}
 	return live, err
+}
+
+// attachments is the wire form of GC's set, never null.
+func attachments(valid []spec.Attachment) json.RawMessage {
+	type item struct {
+		ContainerID string `json:"containerID"`
+		IfName      string `json:"ifname"`
+	}
+	items := make([]item, len(valid))
+	for i, a := range valid {
+		items[i] = item{a.ContainerID, a.IfName}
+	}
+	doc, _ := json.Marshal(items) // strings always encode
+	return doc
 }

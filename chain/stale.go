@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -8,16 +9,68 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/spec"
 )
+
+// temporary begins the names of files that are not in place yet.
+const temporary = ".entry-"
 
 // settled is how long a broken entry must have been left alone.
 const settled = time.Minute
 
+// SetAside moves the files that are no entries, and have not been touched for a
+// minute, out of the way of everybody, and deletes what a killed process was
+// about to write. libcni writes in place, so what is broken now may be half of
+// an entry.
+func (c *Cache) SetAside(warn func(string, ...any)) error {
+	if err := c.dropTemporary(); err != nil {
+		return err
+	}
+	dir := filepath.Join(c.Dir, "results")
+	names, err := fileNames(dir)
+	if err != nil {
+		return nil
+	}
+	for _, name := range names {
+		if _, err := c.read(name, spec.Attachment{}); !errors.Is(err, errBroken) || strings.HasPrefix(name, ".") {
+			continue
+		}
+		if err := setAside(dir, name, filepath.Join(c.Dir, "broken")); err != nil {
+			return err
+		}
+		warn("cache entry %s cannot be read: set aside", name)
+	}
+	return nil
+}
+
+func (c *Cache) dropTemporary() error {
+	names, err := fileNames(c.Dir)
+	if err != nil {
+		return fmt.Errorf("cache: %w", err)
+	}
+	for _, name := range names {
+		file := filepath.Join(c.Dir, name)
+		if !strings.HasPrefix(name, temporary) || !old(file) {
+			continue
+		}
+		if err := os.Remove(file); err != nil {
+			return fmt.Errorf("cache: %w", err)
+		}
+	}
+	return nil
+}
+
+// old reports whether a file has been left alone long enough.
+func old(file string) bool {
+	info, err := os.Lstat(file)
+	return err == nil && time.Since(info.ModTime()) >= settled
+}
+
 // setAside moves a settled file into another folder.
 func setAside(dir, name, to string) error {
 	file := filepath.Join(dir, name)
-	info, err := os.Lstat(file)
-	if err != nil || time.Since(info.ModTime()) < settled {
+	if !old(file) {
 		return nil
 	}
 	if err := os.MkdirAll(to, 0o700); err != nil {

@@ -1,9 +1,7 @@
 package chain
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -83,65 +81,6 @@ func (r *Runner) delAll(ctx context.Context, l *List, t Target, e *Entry, keepGo
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
-}
-
-// result returns the cached result, nil if there is none.
-func (e *Entry) result(v spec.Version) (*spec.Result, error) {
-	if doc := bytes.TrimSpace(e.Result); len(doc) == 0 || string(doc) == "null" {
-		return nil, nil
-	}
-	return spec.ParseResult(e.Result, v)
-}
-
-// recall fills in what the ADD was told and the caller does not say otherwise,
-// and the list that the ADD was run with.
-func (r *Runner) recall(l *List, t Target, e *Entry) (*List, Target) {
-	if e == nil {
-		return l, t
-	}
-	if t.Args == nil {
-		t.Args = e.Args
-	}
-	if t.Capabilities == nil {
-		t.Capabilities = e.CapabilityArgs
-	}
-	if t.NetNS == "" {
-		t.NetNS = e.NetNS
-	}
-	// A path may lead to somebody else's namespace by now; the attachment's is
-	// gone then, and nothing must be changed in the new one.
-	if id := netnsID(t.NetNS); t.NetNS == e.NetNS && id != "" && !e.Live() {
-		t.NetNS = ""
-	}
-	if bytes.Equal(l.doc, e.Config) {
-		return l, t
-	}
-	old, err := e.List()
-	if err != nil {
-		r.Warn("%s: cached configuration: %v", e.Attachment(), err)
-		return l, t
-	}
-	if now, err := l.Effective(); err == nil && len(l.Plugins) > 0 && !bytes.Equal(now, e.Config) {
-		r.Warn("the configuration of network %s has changed since ADD: that of the ADD is used", l.Name)
-	}
-	return old, t
-}
-
-// List reads the cached configuration: a list, or a single one as libcni's
-// older interface keeps it.
-func (e *Entry) List() (*List, error) {
-	l, err := Parse(e.Config)
-	if err != nil || len(l.Plugins) == 0 {
-		single, serr := ParseSingle(e.Config)
-		if serr != nil {
-			return nil, errors.Join(err, serr)
-		}
-		l = single
-	}
-	if l.Name != e.NetworkName {
-		return nil, fmt.Errorf("it is of network %q", l.Name)
-	}
-	return l, nil
 }
 
 // Check runs CHECK for all plugins in order, each with the cached result, and
@@ -266,18 +205,4 @@ func (r *Runner) Status(ctx context.Context, l *List) error {
 		}
 	}
 	return nil
-}
-
-// attachments is the wire form of GC's set, never null.
-func attachments(valid []spec.Attachment) json.RawMessage {
-	type item struct {
-		ContainerID string `json:"containerID"`
-		IfName      string `json:"ifname"`
-	}
-	items := make([]item, len(valid))
-	for i, a := range valid {
-		items[i] = item{a.ContainerID, a.IfName}
-	}
-	doc, _ := json.Marshal(items) // strings always encode
-	return doc
 }

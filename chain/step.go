@@ -1,0 +1,80 @@
+package chain
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"cnibox/spec"
+)
+
+// run runs one verb of one plugin.
+func (r *Runner) run(ctx context.Context, verb spec.Verb, l *List, p *Plugin, t Target, prev *spec.Result, more ...spec.Member) (*spec.Result, error) {
+	req, err := r.request(verb, l, p, t, more)
+	if err == nil {
+		if prev != nil {
+			req.Prev = prev
+		}
+		var res *spec.Result
+		if res, err = r.Invoker.Invoke(ctx, p.Type, req); err == nil {
+			return res, nil
+		}
+	}
+	return nil, fmt.Errorf("plugin type=%q name=%q failed (%s): %w", p.Type, l.Name, verbName(verb), err)
+}
+
+// request derives the plugin's configuration: name and version of the list, the
+// capabilities that it declares and somebody supplied, all else as it came.
+func (r *Runner) request(verb spec.Verb, l *List, p *Plugin, t Target, more []spec.Member) (*spec.Request, error) {
+	name, _ := json.Marshal(l.Name) // strings always encode
+	version, _ := json.Marshal(l.CNIVersion)
+	set := append([]spec.Member{{Name: "cniVersion", Value: version}, {Name: "name", Value: name}}, more...)
+	supplied := make(map[string]json.RawMessage)
+	for key, v := range t.Capabilities {
+		if p.Capabilities[key] {
+			supplied[key] = v
+		}
+	}
+	if len(supplied) > 0 {
+		doc, err := json.Marshal(supplied)
+		if err != nil {
+			return nil, spec.Errorf(spec.CodeConfig, "capability arguments: %w", err)
+		}
+		set = append(set, spec.Member{Name: "runtimeConfig", Value: doc})
+	}
+	conf, err := spec.Splice(p.conf, set, "capabilities")
+	if err != nil {
+		return nil, err
+	}
+	req, err := spec.NewRequest(spec.Call{
+		Verb: verb, ContainerID: t.ContainerID, NetNS: t.NetNS, IfName: t.IfName,
+		Args: t.cniArgs(), Path: r.Path, NetNSOverride: t.NetNSOverride,
+	}, conf)
+	if err != nil {
+		return nil, err
+	}
+	req.Invoker, req.Warn = r.Invoker, r.Warn
+	if verb == spec.Add && p == &l.Plugins[0] {
+		req.WarnUnknownArgs() // once, not by every plugin
+	}
+	return req, nil
+}
+
+// version returns the list's version, which a list is not asked for before it
+// is run, as libcni has it.
+func (l *List) version() (spec.Version, error) {
+	v, err := spec.ParseVersion(l.CNIVersion)
+	if err != nil {
+		return v, spec.Errorf(spec.CodeVersion, "network %s: %w", l.Name, err)
+	}
+	return v, nil
+}
+
+// verbName is the verb as libcni's errors have it.
+func verbName(v spec.Verb) string {
+	if v == spec.Del {
+		return "delete"
+	}
+	return strings.ToLower(string(v))
+}
