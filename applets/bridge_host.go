@@ -127,7 +127,8 @@ func gatewayOps(gw *rtnl.Link, have []rtnl.Addr, want []netip.Prefix, force bool
 	}
 	for i, w := range want {
 		if !hasAddr(have, w) && !contains(want[:i], w) {
-			ops = append(ops, rtnl.NewAddr(gw.Index, rtnl.Addr{Prefix: w, NoDAD: true}))
+			// another ADD may be adding the very same
+			ops = append(ops, rtnl.ReplaceAddr(gw.Index, rtnl.Addr{Prefix: w, NoDAD: true}))
 		}
 	}
 	return ops, nil

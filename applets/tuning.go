@@ -211,7 +211,6 @@ func (t *tuned) apply(r *spec.Request, p *tuningPlan) error {
 		err = t.conn.Do(change.ops(t.link.Index)...)
 	}
 	if err == nil {
-		t.announce(r, change)
 		return nil
 	}
 	// Each sets what was before, so none asks how far the changes came.
@@ -229,27 +228,6 @@ func (t *tuned) restore(was tuningLink) error {
 		return err
 	}
 	return t.conn.Do(was.change(link).ops(link.Index)...)
-}
-
-// announce tells the neighbours a new MAC address, which they would else learn
-// only when their old entry has expired. The changes are made and stay.
-func (t *tuned) announce(r *spec.Request, change tuningLink) {
-	mac, err := net.ParseMAC(change.MAC)
-	if err != nil || !t.link.Up {
-		return
-	}
-	var addrs []netip.Addr
-	for _, ip := range r.Prev.IPs {
-		if i := ip.Interface; i == nil || *i < len(r.Prev.Interfaces) && r.Prev.Interfaces[*i].Name == r.IfName {
-			addrs = append(addrs, ip.Address.Addr())
-		}
-	}
-	if len(addrs) == 0 {
-		return
-	}
-	if err := t.ns.Announce(t.link.Index, mac, addrs); err != nil {
-		r.Warn("announce %s: %v", change.MAC, err)
-	}
 }
 
 // tuningStatus tells whether an ADD is bound to fail.

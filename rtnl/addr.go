@@ -27,6 +27,11 @@ func NewAddr(index uint32, a Addr) Op {
 	return addrOp("add", index, a, unix.RTM_NEWADDR, create)
 }
 
+// ReplaceAddr gives a link an address, or the address it has the settings of a.
+func ReplaceAddr(index uint32, a Addr) Op {
+	return addrOp("replace", index, a, unix.RTM_NEWADDR, replace)
+}
+
 // DropAddr takes an address from a link, os.ErrNotExist if it has not got it.
 func DropAddr(index uint32, a Addr) Op {
 	return addrOp("delete", index, a, unix.RTM_DELADDR, ack)

@@ -37,7 +37,10 @@ func TestKernelAnnounce(t *testing.T) {
 	for _, addr := range addrs {
 		know(t, neigh, a.Index, addr, old)
 	}
-	if err := cont.Announce(b.Index, b.MAC, addrs); err != nil {
+	if err := cont.SetSysctls(rtnl.Announcing(b.Name)...); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Do(rtnl.Announce(b)); err != nil {
 		t.Fatal(err)
 	}
 	for _, addr := range addrs {
@@ -45,19 +48,6 @@ func TestKernelAnnounce(t *testing.T) {
 			t.Errorf("%s is known at %s, want %s", addr, got, b.MAC)
 		}
 	}
-}
-
-func TestAnnounceRefuses(t *testing.T) {
-	var here *rtnl.NS
-	if err := here.Announce(1, net.HardwareAddr{1, 2}, nil); err == nil {
-		t.Error("a hardware address of two bytes is taken")
-	}
-	if err := here.Announce(1, make(net.HardwareAddr, 6), nil); err != nil {
-		t.Errorf("nothing to announce: %v", err)
-	}
-	ns := kerneltest.NS(t)
-	wantErr(t, ns.Announce(4711, make(net.HardwareAddr, 6), []netip.Addr{netip.MustParseAddr("::1")}), unix.ENXIO)
-	wantErr(t, ns.Announce(1, make(net.HardwareAddr, 6), []netip.Addr{{}}), unix.EINVAL)
 }
 
 func dialNeigh(t *testing.T, ns *rtnl.NS) *rtnetlink.Conn {

@@ -3,28 +3,29 @@ package rtnl
 import (
 	"fmt"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netlink"
 )
 
 // A Kind is what a driver wants to know about its link: [Bridge], [Veth],
 // [Macvlan], [Vlan] or [Dummy].
 type Kind interface {
 	kind() string // IFLA_INFO_KIND
-	encode(ae *netlink.AttributeEncoder) error
+	encode(b *netlink.Buf) error // IFLA_INFO_DATA
 }
 
 // decodeKind reads IFLA_INFO_DATA of the kinds that say something of use.
-func decodeKind(kind string, l *Link, ad *netlink.AttributeDecoder) error {
-	switch kind {
+func (l *Link) decodeKind(data []byte) {
+	switch l.Kind {
 	case "bridge":
-		return l.decodeBridge(ad)
+		l.VLANFiltering = netlink.Number(netlink.Attr(data, unix.IFLA_BR_VLAN_FILTERING)) != 0
+		l.Data = Bridge{VLANFiltering: l.VLANFiltering}
 	case "macvlan":
-		return l.decodeMacvlan(ad)
+		l.Data = Macvlan{Mode: MacvlanMode(netlink.Number(netlink.Attr(data, unix.IFLA_MACVLAN_MODE)))}
 	case "vlan":
-		return l.decodeVlan(ad)
+		l.Data = Vlan{ID: int(netlink.Number(netlink.Attr(data, unix.IFLA_VLAN_ID)))}
 	}
-	return nil
 }
 
 // A Bridge joins links at the Ethernet layer.
@@ -34,34 +35,24 @@ type Bridge struct {
 
 func (Bridge) kind() string { return "bridge" }
 
-func (b Bridge) encode(ae *netlink.AttributeEncoder) error {
+func (b Bridge) encode(data *netlink.Buf) error {
 	if b.VLANFiltering {
-		ae.Uint8(unix.IFLA_BR_VLAN_FILTERING, 1)
+		data.U8(unix.IFLA_BR_VLAN_FILTERING, 1)
 	}
 	return nil
-}
-
-func (l *Link) decodeBridge(ad *netlink.AttributeDecoder) error {
-	for ad.Next() {
-		if ad.Type() == unix.IFLA_BR_VLAN_FILTERING {
-			l.VLANFiltering = ad.Uint8() != 0
-		}
-	}
-	l.Data = Bridge{VLANFiltering: l.VLANFiltering}
-	return ad.Err()
 }
 
 // A Veth is one end of a pair; its peer is [LinkSpec.Peer].
 type Veth struct{}
 
 func (Veth) kind() string                           { return "veth" }
-func (Veth) encode(*netlink.AttributeEncoder) error { return nil }
+func (Veth) encode(*netlink.Buf) error { return nil }
 
 // A Dummy drops what is sent to it.
 type Dummy struct{}
 
 func (Dummy) kind() string                           { return "dummy" }
-func (Dummy) encode(*netlink.AttributeEncoder) error { return nil }
+func (Dummy) encode(*netlink.Buf) error { return nil }
 
 // A MacvlanMode says whom a macvlan may talk to.
 type MacvlanMode uint32
@@ -96,22 +87,11 @@ type Macvlan struct {
 
 func (Macvlan) kind() string { return "macvlan" }
 
-func (m Macvlan) encode(ae *netlink.AttributeEncoder) error {
+func (m Macvlan) encode(data *netlink.Buf) error {
 	if m.Mode != 0 {
-		ae.Uint32(unix.IFLA_MACVLAN_MODE, uint32(m.Mode))
+		data.U32(unix.IFLA_MACVLAN_MODE, uint32(m.Mode))
 	}
 	return nil
-}
-
-func (l *Link) decodeMacvlan(ad *netlink.AttributeDecoder) error {
-	var m Macvlan
-	for ad.Next() {
-		if ad.Type() == unix.IFLA_MACVLAN_MODE {
-			m.Mode = MacvlanMode(ad.Uint32())
-		}
-	}
-	l.Data = m
-	return ad.Err()
 }
 
 // A Vlan is an 802.1Q sub-interface.
@@ -121,21 +101,10 @@ type Vlan struct {
 
 func (Vlan) kind() string { return "vlan" }
 
-func (v Vlan) encode(ae *netlink.AttributeEncoder) error {
+func (v Vlan) encode(data *netlink.Buf) error {
 	if v.ID < 0 || v.ID > maxVLAN {
 		return fmt.Errorf("VLAN %d: %w", v.ID, unix.EINVAL)
 	}
-	ae.Uint16(unix.IFLA_VLAN_ID, uint16(v.ID))
+	data.U16(unix.IFLA_VLAN_ID, uint16(v.ID))
 	return nil
-}
-
-func (l *Link) decodeVlan(ad *netlink.AttributeDecoder) error {
-	var v Vlan
-	for ad.Next() {
-		if ad.Type() == unix.IFLA_VLAN_ID {
-			v.ID = int(ad.Uint16())
-		}
-	}
-	l.Data = v
-	return ad.Err()
 }

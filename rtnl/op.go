@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/fault"
+	"cnibox/internal/netlink"
 )
 
 // batch is how many messages are sent at once. If all are refused, the refusals
@@ -19,13 +19,15 @@ const batch = 128
 const (
 	ack    = unix.NLM_F_ACK
 	create = unix.NLM_F_ACK | unix.NLM_F_CREATE | unix.NLM_F_EXCL
+
+	replace = unix.NLM_F_ACK | unix.NLM_F_CREATE | unix.NLM_F_REPLACE
 )
 
 // An Op is one change, ready to be sent with [Conn.Do]. Its text is like a
 // line of ip(8) and begins the error if the change is refused.
 type Op struct {
 	text string
-	reqs []request // mostly one; see NewLink
+	reqs []netlink.Request // mostly one; see NewLink
 	err  error     // why it cannot be sent
 }
 
@@ -34,7 +36,7 @@ func (op Op) String() string { return op.text }
 
 // newOp builds a change of one message.
 func newOp(text string, typ, flags uint16, data []byte, err error) Op {
-	return Op{text: text, reqs: []request{{typ, flags, data}}, err: err}
+	return Op{text: text, reqs: []netlink.Request{{Type: typ, Flags: flags, Data: data}}, err: err}
 }
 
 // Do sends the changes at once, in order, and returns when the kernel has
@@ -47,7 +49,7 @@ func (c *Conn) Do(ops ...Op) error {
 			return fmt.Errorf("%s: %w", op.text, op.err)
 		}
 	}
-	var reqs []request
+	var reqs []netlink.Request
 	var owner []int
 	var errs []error
 	for i, op := range ops {
@@ -62,13 +64,13 @@ func (c *Conn) Do(ops ...Op) error {
 	}
 	for len(reqs) > 0 {
 		n := min(batch, len(reqs))
-		answers, err := c.exchange(reqs[:n], func(int, message) error { return nil })
+		answers, err := c.exchange(reqs[:n], func(int, netlink.Message) error { return nil })
 		if err != nil {
 			return errors.Join(append(errs, err)...)
 		}
 		for i, a := range answers {
-			if a.err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", ops[owner[i]].text, a.err))
+			if a.Err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", ops[owner[i]].text, a.Err))
 			}
 		}
 		reqs, owner = reqs[n:], owner[n:]
@@ -91,12 +93,8 @@ func fit32(numbers ...int) error {
 }
 
 // encode puts attributes behind a fixed header.
-func encode(header []byte, attrs func(ae *netlink.AttributeEncoder)) ([]byte, error) {
-	ae := netlink.NewAttributeEncoder()
-	attrs(ae)
-	b, err := ae.Encode()
-	if err != nil {
-		return nil, err
-	}
-	return append(header, b...), nil
+func encode(header []byte, attrs func(b *netlink.Buf)) []byte {
+	b := netlink.Buf(header)
+	attrs(&b)
+	return b
 }

@@ -36,7 +36,7 @@ func NewRoute(r Route) Op { return r.op("add", unix.RTM_NEWROUTE, create) }
 // ReplaceRoute adds a route in place of one to the same network with the same
 // metric, if there is one.
 func ReplaceRoute(r Route) Op {
-	return r.op("replace", unix.RTM_NEWROUTE, ack|unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
+	return r.op("replace", unix.RTM_NEWROUTE, replace)
 }
 
 // DropRoute deletes a route, os.ErrNotExist if there is none like it. Zero

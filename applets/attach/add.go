@@ -115,7 +115,7 @@ func (op *Op) configure(ctx context.Context) error {
 	if err := op.NS.SetSysctls(op.sysctls()...); err != nil {
 		return err
 	}
-	ops := []rtnl.Op{rtnl.ChangeLink(op.Link.Index, rtnl.LinkChange{Up: new(true), ARPNotify: new(true)})}
+	ops := []rtnl.Op{rtnl.ChangeLink(op.Link.Index, rtnl.LinkChange{Up: new(true)})}
 	for _, ip := range op.Result.IPs {
 		ops = append(ops, rtnl.NewAddr(op.Link.Index, rtnl.Addr{Prefix: ip.Address, NoDAD: !op.DAD}))
 	}
@@ -130,7 +130,7 @@ func (op *Op) configure(ctx context.Context) error {
 	return op.routes()
 }
 
-// routes installs the result's routes.
+// routes installs the result's routes in one message.
 func (op *Op) routes() error {
 	var ops []rtnl.Op
 	for _, r := range op.Result.Routes {
@@ -139,7 +139,44 @@ func (op *Op) routes() error {
 	if ops == nil {
 		return nil
 	}
-	return op.Cont.Do(ops...)
+	err := op.Cont.Do(ops...)
+	if !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return op.skipDefaults(err)
+}
+
+// skipDefaults takes from the result the default routes that stand back for
+// one of another network in the same container, as the specification wants. A
+// route that is refused for another reason is the error.
+func (op *Op) skipDefaults(err error) error {
+	kept := op.Result.Routes[:0:0]
+	for _, r := range op.Result.Routes {
+		want := op.route(r)
+		have, lerr := op.Cont.Routes(rtnl.RouteFilter{Table: want.Table, Dst: want.Dst})
+		if lerr != nil {
+			return lerr
+		}
+		switch {
+		case onLink(have, op.Link.Index):
+			kept = append(kept, r)
+		case want.Dst.Bits() == 0 && len(have) > 0:
+			op.Warn("default route %s left out: %s has one already", want, op.Call.NetNS)
+		default:
+			return err
+		}
+	}
+	op.Result.Routes = kept
+	return nil
+}
+
+func onLink(routes []rtnl.Route, index uint32) bool {
+	for _, r := range routes {
+		if r.Link == index {
+			return true
+		}
+	}
+	return false
 }
 
 // scopeLink is RT_SCOPE_LINK, include/uapi/linux/rtnetlink.h: the destination
@@ -177,15 +214,15 @@ func (op *Op) gateway(v4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// sysctls are the settings of the container end that netlink cannot say. IPv6
-// is switched on only where an address of it was given.
+// sysctls are the settings of the container end. IPv6 is switched on only
+// where an address of it was given.
 func (op *Op) sysctls() []rtnl.Sysctl {
 	conf := "net/ipv6/conf/" + op.IfName + "/"
 	dad := rtnl.Sysctl{Key: conf + "accept_dad", Value: "0", Optional: true}
 	if op.DAD {
 		dad.Value = "1"
 	}
-	all := []rtnl.Sysctl{dad}
+	all := append(rtnl.Announcing(op.IfName), dad)
 	for _, ip := range op.Result.IPs {
 		if ip.Address.Addr().Is4() {
 			continue
@@ -202,14 +239,10 @@ func (op *Op) sysctls() []rtnl.Sysctl {
 // on from another container is reachable at once. Who does not hear it finds
 // out by itself later: failing is no error of ADD.
 func (op *Op) announce() {
-	var addrs []netip.Addr
-	for _, ip := range op.Result.IPs {
-		addrs = append(addrs, ip.Address.Addr())
-	}
-	if addrs == nil {
+	if len(op.Result.IPs) == 0 {
 		return
 	}
-	if err := op.NS.Announce(op.Link.Index, op.Link.MAC, addrs); err != nil {
+	if err := op.Cont.Do(rtnl.Announce(op.Link)); err != nil {
 		op.Warn("announce %s: %v", op.IfName, err)
 	}
 }

@@ -25,10 +25,12 @@ func (i Interface[C]) del(ctx context.Context, r *spec.Request) error {
 	}
 	defer op.close()
 
-	outside := make(chan error, 1)
-	go func() { outside <- guard(func() error { return call(i.Cleanup, ctx, op, c) }) }()
-	linkErr := i.remove(ctx, op, c)
-	errs := []error{linkErr, <-outside}
+	// the kernel takes some 20 ms to take a link down: time for all the rest
+	link := make(chan error, 1)
+	go func() { link <- guard(func() error { return i.remove(ctx, op, c) }) }()
+	cleanupErr := call(i.Cleanup, ctx, op, c)
+	linkErr := <-link
+	errs := []error{linkErr, cleanupErr}
 	if linkErr == nil && r.Net.IPAM.Type != "" {
 		_, err := r.Delegate(ctx, r.Net.IPAM.Type, spec.Del)
 		errs = append(errs, err)
@@ -37,7 +39,7 @@ func (i Interface[C]) del(ctx context.Context, r *spec.Request) error {
 }
 
 // remove takes the link away, by the plugin's own step or by its name in the
-// container. A link of another kind is somebody else's.
+// container. It runs beside the flow, on any thread: sockets are all it uses.
 func (i Interface[C]) remove(ctx context.Context, op *Op, c *C) error {
 	if i.Remove != nil {
 		return i.Remove(ctx, op, c)

@@ -138,3 +138,20 @@ func (s *snapshot) settings(keys ...string) {
 		s.add("sysctl %s = %s", key, value)
 	}
 }
+
+// Diff lists the lines that only one of two snapshots has.
+func Diff(before, after string) string {
+	var out []string
+	for _, side := range []struct{ mark, in, not string }{{"- ", before, after}, {"+ ", after, before}} {
+		have := map[string]bool{}
+		for _, l := range strings.Split(side.not, "\n") {
+			have[l] = true
+		}
+		for _, l := range strings.Split(side.in, "\n") {
+			if !have[l] {
+				out = append(out, side.mark+l)
+			}
+		}
+	}
+	return strings.Join(out, "\n")
+}
