@@ -153,6 +153,7 @@ func (d folder) change(what, name string, call func() error) error {
 	return nil
 }
 
+// fail names the file in an error; the errno stays for errors.Is.
 func (d folder) fail(what, name string, err error) error {
 	return &os.PathError{Op: what, Path: filepath.Join(d.path, name), Err: err}
 }

@@ -58,6 +58,7 @@ func Complete(sets []RangeSet, v spec.Version) error {
 	return nil
 }
 
+// complete checks the ranges of a set, of one family and apart from each other.
 func (set RangeSet) complete() error {
 	if len(set) == 0 {
 		return errors.New("empty range set")
@@ -113,6 +114,7 @@ func (r *Range) complete() error {
 	return nil
 }
 
+// setDefault fills in an address that is unset.
 func setDefault(a *netip.Addr, value netip.Addr) {
 	if !a.IsValid() {
 		*a = value
@@ -142,6 +144,7 @@ func (set RangeSet) holding(a netip.Addr) int {
 // Contains reports whether the address lies in one of the ranges.
 func (set RangeSet) Contains(a netip.Addr) bool { return set.holding(a) >= 0 }
 
+// overlaps reports whether an address lies in both sets.
 func (set RangeSet) overlaps(other RangeSet) bool {
 	for _, r := range set {
 		for _, o := range other {

@@ -1,0 +1,160 @@
+package applets
+
+import (
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"path/filepath"
+	"strings"
+
+	"cnibox/ipam"
+	"cnibox/spec"
+)
+
+// hostLocalDir is where the reference keeps its leases.
+const hostLocalDir = "/var/lib/cni/networks"
+
+// hostLocalStore are the keys that tell where the leases are. DEL and GC read no
+// others, so they work with ranges that have become invalid.
+type hostLocalStore struct {
+	DataDir         string `json:"dataDir"`
+	KeepAcrossBoots bool   `json:"keepAcrossBoots"`
+}
+
+// A hostLocalConf is the configuration as written. Names of keys match in any case
+// of letters; the union of the three lists of wanted addresses counts.
+type hostLocalConf struct {
+	IPAM *struct {
+		hostLocalStore
+		ipam.Range
+		Ranges     []ipam.RangeSet `json:"ranges"`
+		Routes     json.RawMessage `json:"routes"`
+		ResolvConf string          `json:"resolvConf"`
+	} `json:"ipam"`
+	RuntimeConfig struct {
+		IPRanges []ipam.RangeSet `json:"ipRanges"`
+		IPs      []string        `json:"ips"`
+	} `json:"runtimeConfig"`
+	Args struct {
+		CNI struct {
+			IPs []string `json:"ips"`
+		} `json:"cni"`
+	} `json:"args"`
+}
+
+// A hostLocal is a checked configuration.
+type hostLocal struct {
+	hostLocalStore
+	sets   []ipam.RangeSet // none, in verbs that can do without
+	routes []spec.Route
+	resolv string // path; empty: none
+	wanted []netip.Addr
+}
+
+// check fills in the directory and checks it.
+func (c *hostLocalStore) check() error {
+	if c.DataDir == "" {
+		c.DataDir = hostLocalDir
+	}
+	if !filepath.IsAbs(c.DataDir) || strings.Contains(c.DataDir, "\x00") {
+		return spec.Errorf(spec.CodeConfig, `"dataDir" %q is not an absolute path`, c.DataDir)
+	}
+	return nil
+}
+
+// readHostLocal reads and checks the whole configuration.
+func readHostLocal(r *spec.Request) (*hostLocal, error) {
+	var conf hostLocalConf
+	if err := r.Decode(&conf); err != nil {
+		return nil, err
+	}
+	if conf.IPAM == nil {
+		return nil, spec.Errorf(spec.CodeConfig, "IPAM config missing 'ipam' key")
+	}
+	h := &hostLocal{hostLocalStore: conf.IPAM.hostLocalStore, resolv: conf.IPAM.ResolvConf}
+	if err := h.check(); err != nil {
+		return nil, err
+	}
+	h.sets = conf.RuntimeConfig.IPRanges
+	if conf.IPAM.Subnet.IsValid() {
+		h.sets = append(h.sets, ipam.RangeSet{conf.IPAM.Range})
+	}
+	h.sets = append(h.sets, conf.IPAM.Ranges...)
+	// The runtime sends no capabilities with STATUS, so ranges may be missing then.
+	if len(h.sets) > 0 || r.Call.Verb == spec.Add {
+		if err := ipam.Complete(h.sets, r.Net.Version); err != nil {
+			return nil, spec.Errorf(spec.CodeConfig, "%w", err)
+		}
+	}
+	if err := h.readRoutes(conf.IPAM.Routes); err != nil {
+		return nil, err
+	}
+	return h, h.readWanted(r, conf.Args.CNI.IPs, conf.RuntimeConfig.IPs)
+}
+
+// readRoutes reads routes in the form that they have in results.
+func (h *hostLocal) readRoutes(routes json.RawMessage) error {
+	if len(routes) == 0 {
+		return nil
+	}
+	doc, err := json.Marshal(map[string]json.RawMessage{"routes": routes})
+	if err != nil {
+		return spec.Errorf(spec.CodeConfig, "ipam: routes: %w", err)
+	}
+	res, err := spec.ParseResult(doc, spec.Newest)
+	if err != nil {
+		return spec.Errorf(spec.CodeConfig, "ipam: %w", err)
+	}
+	h.routes = res.Routes
+	return nil
+}
+
+// readWanted reads the addresses asked for, and which range set each is for.
+func (h *hostLocal) readWanted(r *spec.Request, lists ...[]string) error {
+	if r.Call.Verb != spec.Add {
+		return nil
+	}
+	var want []netip.Addr
+	arg, _ := r.Arg("IP")
+	a, err := wantedAddr(arg)
+	if err != nil {
+		return spec.Errorf(spec.CodeEnv, "CNI_ARGS: IP: %w", err)
+	}
+	if a.IsValid() {
+		want = append(want, a)
+	}
+	for _, list := range lists {
+		for _, text := range list {
+			a, err := wantedAddr(text)
+			if err != nil {
+				return spec.Errorf(spec.CodeConfig, "ips: %w", err)
+			}
+			if a.IsValid() {
+				want = append(want, a)
+			}
+		}
+	}
+	h.wanted, err = ipam.Assign(h.sets, want)
+	return err
+}
+
+// wantedAddr reads an address with or without a prefix length; the empty string
+// is none.
+func wantedAddr(text string) (netip.Addr, error) {
+	if text == "" {
+		return netip.Addr{}, nil
+	}
+	if p, err := netip.ParsePrefix(text); err == nil {
+		return p.Addr().Unmap(), nil
+	}
+	a, err := netip.ParseAddr(text)
+	if err != nil || a.Zone() != "" {
+		return netip.Addr{}, errors.New("invalid IP address " + text)
+	}
+	return a.Unmap(), nil
+}
+
+// options are those of the store.
+func (c hostLocalStore) options(r *spec.Request) ipam.Options {
+	return ipam.Options{KeepAcrossBoots: c.KeepAcrossBoots, Warn: r.Warn}
+}

@@ -1,0 +1,230 @@
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/fault"
+	"cnibox/spec"
+)
+
+// Owned returns the addresses of an attachment, lowest first. A lease without an
+// interface counts when there is none with it.
+func (s *Store) Owned(o spec.Attachment) ([]netip.Addr, error) {
+	if err := s.load(); err != nil {
+		return nil, err
+	}
+	found, sound := s.lookup(o)
+	if !sound {
+		if err := s.rebuild(); err != nil {
+			return nil, err
+		}
+		found, _ = s.lookup(o)
+	}
+	slices.SortFunc(found, netip.Addr.Compare)
+	return found, nil
+}
+
+// lookup asks the index and verifies its answer; sound is false when the files
+// say otherwise.
+func (s *Store) lookup(o spec.Attachment) (found []netip.Addr, sound bool) {
+	for _, l := range []Lease{{o.ContainerID, o.IfName}, {ContainerID: o.ContainerID}} {
+		addrs, err := s.x.find(ownerHash(l))
+		if err != nil {
+			return found, false
+		}
+		for _, a := range addrs {
+			if real, _, err := s.leases.lease(a); err != nil || real != l {
+				return found, false
+			}
+			found = append(found, a)
+		}
+		if len(found) > 0 {
+			break
+		}
+	}
+	return found, true
+}
+
+// Holder returns the owner of an address, from its file; os.ErrNotExist if
+// there is no lease.
+func (s *Store) Holder(a netip.Addr) (Lease, error) {
+	l, _, err := s.leases.lease(a)
+	return l, err
+}
+
+// Reserve leases an address to an attachment. It is [ErrTaken], with the owner's
+// name, if another has it, and fine if the attachment has it already.
+func (s *Store) Reserve(a netip.Addr, o spec.Attachment) error {
+	w, err := s.draft(o)
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	for range 2 {
+		if ok, err := s.publish(w, a); ok || err != nil {
+			return err
+		}
+		holder, err := s.Holder(a)
+		switch {
+		case err == nil && holder.Owns(o):
+			return nil
+		case err == nil:
+			return fmt.Errorf("%w by %s", ErrTaken, holder)
+		case errors.Is(err, errNoOwner):
+			if err := s.setAside(a.String(), err); err != nil {
+				return err
+			}
+		}
+	}
+	return fmt.Errorf("lease of %s: %w", a, unix.EBUSY)
+}
+
+// draft writes a lease of the attachment that has no address yet.
+func (s *Store) draft(o spec.Attachment) (*draft, error) {
+	if err := s.load(); err != nil {
+		return nil, err
+	}
+	if s.readOnly {
+		return nil, errView
+	}
+	var mark *unix.Timespec
+	if s.x.boot != 0 {
+		t := now(bootMark(s.x.boot))
+		mark = &t
+	}
+	return s.leases.newDraft(Lease{o.ContainerID, o.IfName}, mark, s.o.KeepAcrossBoots)
+}
+
+// publish makes a draft the lease of an address; false: that is taken.
+func (s *Store) publish(w *draft, a netip.Addr) (bool, error) {
+	ok, err := s.leases.publish(w, a, s.o.KeepAcrossBoots)
+	if !ok {
+		return false, err
+	}
+	s.changed = true
+	s.enter(entry{ownerHash(w.lease), a})
+	return true, nil
+}
+
+// Release frees the addresses of an attachment and returns them; none is no
+// error. It goes on past the first failure.
+func (s *Store) Release(o spec.Attachment) (freed []netip.Addr, err error) {
+	owned, err := s.Owned(o)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, a := range owned {
+		if err := s.free(a, o); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		freed = append(freed, a)
+	}
+	return freed, errors.Join(errs...)
+}
+
+// free removes one lease of an attachment.
+func (s *Store) free(a netip.Addr, o spec.Attachment) error {
+	if s.readOnly {
+		return errView
+	}
+	if err := s.leases.remove(a.String()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	s.changed = true
+	s.forget(a, Lease{o.ContainerID, o.IfName})
+	s.forget(a, Lease{ContainerID: o.ContainerID})
+	return nil
+}
+
+// Keep frees the leases whose owner is not valid and sets aside those without a
+// readable owner. A lease without an interface is asked for with an empty one. It
+// goes on past the first failure.
+func (s *Store) Keep(valid func(spec.Attachment) bool) error {
+	if err := s.load(); err != nil {
+		return err
+	}
+	if s.readOnly {
+		return errView
+	}
+	var errs []error
+	entries, err := s.scan(func(a netip.Addr, l Lease, _ unix.Stat_t, bad error) bool {
+		if bad != nil {
+			errs = append(errs, s.setAside(a.String(), bad))
+			return false
+		}
+		if valid(spec.Attachment{Network: s.network, ContainerID: l.ContainerID, IfName: l.IfName}) {
+			return true
+		}
+		err := s.leases.remove(a.String())
+		s.changed = true
+		errs = append(errs, err)
+		return err != nil
+	})
+	if err == nil {
+		s.replaceIndex(entries, s.x.boot)
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+// Last returns the address of a range set that was reserved last, where the
+// search for the next begins; false: none that can be read.
+func (s *Store) Last(set int) (netip.Addr, bool) { return s.leases.last(set) }
+
+// SetLast notes the address for Last.
+func (s *Store) SetLast(set int, a netip.Addr) error {
+	if s.readOnly {
+		return errView
+	}
+	s.changed = true
+	return s.leases.setLast(set, a)
+}
+
+// setAside moves what stands in the place of a lease out of the way, whatever
+// it is, and tells where to.
+func (s *Store) setAside(name string, why error) error {
+	own, err := s.ownFolder(true)
+	if err != nil {
+		return err
+	}
+	aside, err := own.sub(asideDir, true)
+	if err != nil {
+		return err
+	}
+	defer aside.close()
+	to := name + "." + strconv.FormatInt(time.Now().UnixNano(), 36)
+	err = fault.Check("ipam: set aside")
+	if err == nil {
+		err = unix.Renameat2(s.leases.fd, name, aside.fd, to, unix.RENAME_NOREPLACE)
+	}
+	if err != nil {
+		return s.leases.fail("set aside", name, err)
+	}
+	s.changed = true
+	s.o.Warn("%v: moved to %s", why, filepath.Join(aside.path, to))
+	return nil
+}
+
+// ownFolder opens the directory of what is ours alone.
+func (s *Store) ownFolder(create bool) (folder, error) {
+	if s.own.fd >= 0 {
+		return s.own, nil
+	}
+	all, err := s.data.sub(ownDir, create)
+	if err != nil {
+		return all, err
+	}
+	defer all.close()
+	s.own, err = all.sub(s.network, create)
+	return s.own, err
+}
