@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -82,14 +83,15 @@ func setAside(dir, name, to string) error {
 	return nil
 }
 
-// bootID returns what the kernel calls this boot; empty if it does not tell.
-func bootID() string {
+// bootID returns what the kernel calls this boot; empty if it does not tell. It
+// is read once, since no process outlives its boot.
+var bootID = sync.OnceValue(func() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return ""
 	}
 	return strings.TrimSpace(string(b))
-}
+})
 
 // netnsID returns device:inode of a namespace's file; empty if it is none.
 // Namespaces are files of nsfs, before Linux 3.19 of proc (statfs(2)).
