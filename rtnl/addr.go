@@ -3,11 +3,11 @@ package rtnl
 import (
 	"encoding/binary"
 	"fmt"
-	"net"
 	"net/netip"
 
-	"github.com/jsimonetti/rtnetlink/v2"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netlink"
 )
 
 // An Addr is an address of a link.
@@ -41,42 +41,38 @@ func DropAddr(index uint32, a Addr) Op {
 func (c *Conn) AddAddr(index uint32, a Addr) error { return c.Do(NewAddr(index, a)) }
 
 func addrOp(verb string, index uint32, a Addr, typ, flags uint16) Op {
-	text := fmt.Sprintf("addr %s %s dev #%d", verb, a.Prefix, index)
-	m, err := a.message(index)
-	if err != nil {
-		return Op{text: text, err: err}
-	}
-	data, err := m.MarshalBinary()
-	return newOp(text, typ, flags, data, err)
+	data, err := a.encode(index)
+	return newOp(fmt.Sprintf("addr %s %s dev #%d", verb, a.Prefix, index), typ, flags, data, err)
 }
 
-func (a Addr) message(index uint32) (*rtnetlink.AddressMessage, error) {
-	if !a.Prefix.IsValid() || a.Prefix.Addr().Is4In6() || a.Prefix.Addr().Zone() != "" {
+func (a Addr) encode(index uint32) ([]byte, error) {
+	local := a.Prefix.Addr()
+	if !a.Prefix.IsValid() || local.Is4In6() || local.Zone() != "" {
 		return nil, fmt.Errorf("address %s: %w", a.Prefix, unix.EINVAL)
 	}
-	m := &rtnetlink.AddressMessage{
-		Family:       family(a.Prefix.Addr()),
-		PrefixLength: uint8(a.Prefix.Bits()),
-		Index:        index,
-		Attributes:   &rtnetlink.AddressAttributes{},
-	}
-	at := m.Attributes
-	at.Local = a.Prefix.Addr().AsSlice()
-	at.Address = at.Local
-	if a.Peer.IsValid() {
-		at.Address = a.Peer.AsSlice()
-	}
-	if a.NoDAD {
-		at.Flags = unix.IFA_F_NODAD
-	}
-	if a.Prefix.Addr().Is4() && a.Prefix.Bits() < 31 && !a.Peer.IsValid() {
-		at.Broadcast = broadcast(a.Prefix)
-	}
-	return m, nil
+	return encode(addrHeader(family(local), uint8(a.Prefix.Bits()), index), func(b *netlink.Buf) {
+		b.Bytes(unix.IFA_LOCAL, local.AsSlice())
+		if a.Peer.IsValid() {
+			b.Bytes(unix.IFA_ADDRESS, a.Peer.AsSlice())
+		} else {
+			b.Bytes(unix.IFA_ADDRESS, local.AsSlice())
+		}
+		if a.NoDAD {
+			b.U32(unix.IFA_FLAGS, unix.IFA_F_NODAD)
+		}
+		if local.Is4() && a.Prefix.Bits() < 31 && !a.Peer.IsValid() {
+			b.Bytes(unix.IFA_BROADCAST, broadcast(a.Prefix))
+		}
+	}), nil
+}
+
+// addrHeader returns a struct ifaddrmsg, include/uapi/linux/if_addr.h.
+func addrHeader(family, bits uint8, index uint32) []byte {
+	return binary.NativeEndian.AppendUint32([]byte{family, bits, 0, 0}, index)
 }
 
 // broadcast returns the last address of an IPv4 network.
-func broadcast(p netip.Prefix) net.IP {
+func broadcast(p netip.Prefix) []byte {
 	b := p.Addr().As4()
 	last := binary.BigEndian.Uint32(b[:]) | uint32(1<<(32-p.Bits())-1)
 	return binary.BigEndian.AppendUint32(nil, last)
@@ -84,15 +80,17 @@ func broadcast(p netip.Prefix) net.IP {
 
 // Addrs returns the addresses of a link.
 func (c *Conn) Addrs(index uint32) ([]Addr, error) {
-	data, err := (&rtnetlink.AddressMessage{Index: index}).MarshalBinary()
-	if err != nil {
-		return nil, err
-	}
-	addrs, err := dump(c, request{typ: unix.RTM_GETADDR, data: data}, func(m message) (Addr, bool, error) {
+	var addrs []Addr
+	r := netlink.Request{Type: unix.RTM_GETADDR, Data: addrHeader(unix.AF_UNSPEC, 0, index)}
+	err := c.dump(r, func(m netlink.Message) error {
 		var a Addr
-		of, err := a.decode(m.data)
+		of, err := a.decode(m.Data)
 		// A kernel before 4.20 gives the addresses of all links.
-		return a, m.typ == unix.RTM_NEWADDR && of == index, err
+		if err != nil || m.Type != unix.RTM_NEWADDR || of != index {
+			return err
+		}
+		addrs = append(addrs, a)
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("addresses of link #%d: %w", index, err)
@@ -102,22 +100,26 @@ func (c *Conn) Addrs(index uint32) ([]Addr, error) {
 
 // decode reads an RTM_NEWADDR message and returns the index of its link.
 func (a *Addr) decode(b []byte) (index uint32, err error) {
-	var m rtnetlink.AddressMessage
-	if err := m.UnmarshalBinary(b); err != nil {
-		return 0, err
+	if len(b) < unix.SizeofIfAddrmsg {
+		return 0, errMalformed
 	}
-	at := m.Attributes
-	if at == nil {
-		return m.Index, nil
+	var address, local netip.Addr
+	flags := uint32(b[2])
+	for typ, v := range netlink.Attrs(b[unix.SizeofIfAddrmsg:]) {
+		switch typ {
+		case unix.IFA_ADDRESS:
+			address, _ = netip.AddrFromSlice(v)
+		case unix.IFA_LOCAL:
+			local, _ = netip.AddrFromSlice(v)
+		case unix.IFA_FLAGS: // all of them, and those of the header
+			flags |= netlink.Number(v)
+		}
 	}
-	address, _ := netip.AddrFromSlice(at.Address)
-	local, ok := netip.AddrFromSlice(at.Local)
-	if !ok { // IPv6 without a peer has IFA_ADDRESS alone
+	if !local.IsValid() { // IPv6 without a peer has IFA_ADDRESS alone
 		local = address
 	}
-	flags := at.Flags | uint32(m.Flags)
 	*a = Addr{
-		Prefix:    netip.PrefixFrom(local, int(m.PrefixLength)),
+		Prefix:    netip.PrefixFrom(local, int(b[1])),
 		NoDAD:     flags&unix.IFA_F_NODAD != 0,
 		Tentative: flags&unix.IFA_F_TENTATIVE != 0,
 		DADFailed: flags&unix.IFA_F_DADFAILED != 0,
@@ -126,7 +128,7 @@ func (a *Addr) decode(b []byte) (index uint32, err error) {
 	if address != local {
 		a.Peer = address
 	}
-	return m.Index, nil
+	return binary.NativeEndian.Uint32(b[4:]), nil
 }
 
 // family returns AF_INET or AF_INET6.

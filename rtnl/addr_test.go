@@ -133,6 +133,26 @@ func TestKernelWaitAddrsCancelled(t *testing.T) {
 	}
 }
 
+// The kernel's word ends the wait, long before the pause does.
+func TestKernelListen(t *testing.T) {
+	_, _, h, _, a, _ := pair(t, true)
+	events, err := rtnl.Listen(h, unix.RTMGRP_IPV6_IFADDR, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Close()
+	if err := h.AddAddr(a.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("2001:db8::2/64"), NoDAD: true}); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	if err := events.Wait(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(start); took > 10*time.Second {
+		t.Errorf("waited for %s", took)
+	}
+}
+
 func TestKernelWaitPort(t *testing.T) {
 	host, cont := kerneltest.NS(t), kerneltest.NS(t)
 	h, c := kerneltest.Dial(t, host), kerneltest.Dial(t, cont)

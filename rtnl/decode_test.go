@@ -10,77 +10,31 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netlink"
 )
 
-func TestNextMessage(t *testing.T) {
-	two := append(kernelMessage(1, 20, 2, []byte("12345")), kernelMessage(1, 21, 0, nil)...)
-	m, rest, ok := nextMessage(two)
-	if !ok || m.typ != 20 || m.flags != 2 || m.seq != 1 || string(m.data) != "12345" {
-		t.Fatalf("first: got %+v, %t", m, ok)
-	}
-	if m, rest, ok = nextMessage(rest); !ok || m.typ != 21 || len(m.data) != 0 || len(rest) != 0 {
-		t.Errorf("second: got %+v, %d bytes left, %t", m, len(rest), ok)
-	}
-	long, short := kernelMessage(1, 20, 0, nil), kernelMessage(1, 20, 0, nil)
-	binary.NativeEndian.PutUint32(long, 17)
-	binary.NativeEndian.PutUint32(short, 15)
-	for name, b := range map[string][]byte{"empty": nil, "cut": two[:15], "too long": long, "too short": short} {
-		if _, _, ok := nextMessage(b); ok {
-			t.Errorf("%s: taken for a message", name)
+// Numbers of the kernel that mean that a thing is not there, by request.
+func TestAbsent(t *testing.T) {
+	for name, tt := range map[string]struct {
+		errno   unix.Errno
+		request uint16
+		is      error
+		absent  bool
+	}{
+		"no device":   {unix.ENODEV, unix.RTM_GETLINK, unix.ENODEV, true},
+		"no route":    {unix.ESRCH, unix.RTM_DELROUTE, unix.ESRCH, true},
+		"no address":  {unix.EADDRNOTAVAIL, unix.RTM_DELADDR, unix.EADDRNOTAVAIL, true},
+		"bad address": {unix.EADDRNOTAVAIL, unix.RTM_NEWADDR, unix.EADDRNOTAVAIL, false},
+		"there is":    {unix.EEXIST, unix.RTM_NEWLINK, os.ErrExist, false},
+	} {
+		err := absent(&netlink.Error{Errno: tt.errno, Text: "why"}, tt.request)
+		if want := tt.errno.Error() + ": why"; !errors.Is(err, tt.is) || errors.Is(err, os.ErrNotExist) != tt.absent || err.Error() != want {
+			t.Errorf("%s: got %v, absent %t; want %s, %t", name, err, errors.Is(err, os.ErrNotExist), want, tt.absent)
 		}
 	}
-}
-
-func TestKernelVerdict(t *testing.T) {
-	header := make([]byte, unix.SizeofNlMsghdr)
-	binary.NativeEndian.PutUint32(header, 24) // the request with 8 bytes of payload
-	text := append([]byte{8, 0, unix.NLMSGERR_ATTR_MSG, 0}, "why\x00"...)
-	capped := append(append(verdict(unix.EEXIST), header...), text...)
-	whole := append(append(append(verdict(unix.EEXIST), header...), make([]byte, 8)...), text...)
-	tests := map[string]struct {
-		typ, flags, request uint16
-		data                []byte
-		text                string
-		is                  error
-	}{
-		"acknowledged":  {unix.NLMSG_ERROR, 0, unix.RTM_NEWLINK, append(verdict(0), header...), "", nil},
-		"end of a dump": {unix.NLMSG_DONE, unix.NLM_F_MULTI, unix.RTM_GETLINK, nil, "", nil},
-		"bare": {
-			unix.NLMSG_ERROR, 0, unix.RTM_NEWLINK, append(verdict(unix.EEXIST), header...), "file exists", os.ErrExist,
-		},
-		"explained, capped": {
-			unix.NLMSG_ERROR, unix.NLM_F_CAPPED | unix.NLM_F_ACK_TLVS, unix.RTM_NEWLINK, capped, "file exists: why", os.ErrExist,
-		},
-		"explained": {
-			unix.NLMSG_ERROR, unix.NLM_F_ACK_TLVS, unix.RTM_NEWLINK, whole, "file exists: why", os.ErrExist,
-		},
-		"no device": {unix.NLMSG_ERROR, 0, unix.RTM_GETLINK, verdict(unix.ENODEV), "no such device", os.ErrNotExist},
-		"no route":  {unix.NLMSG_ERROR, 0, unix.RTM_DELROUTE, verdict(unix.ESRCH), "no such process", os.ErrNotExist},
-		"no address": {
-			unix.NLMSG_ERROR, 0, unix.RTM_DELADDR, verdict(unix.EADDRNOTAVAIL), "cannot assign requested address", os.ErrNotExist,
-		},
-		"bad address": {
-			unix.NLMSG_ERROR, 0, unix.RTM_NEWADDR, verdict(unix.EADDRNOTAVAIL), "cannot assign requested address", unix.EADDRNOTAVAIL,
-		},
-		"dump refused": {unix.NLMSG_DONE, unix.NLM_F_MULTI, unix.RTM_GETLINK, verdict(unix.EINVAL), "invalid argument", unix.EINVAL},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			err := kernelVerdict(message{typ: tt.typ, flags: tt.flags, data: tt.data}, tt.request)
-			if tt.is == nil {
-				if err != nil {
-					t.Errorf("got %v, want none", err)
-				}
-				return
-			}
-			if !errors.Is(err, tt.is) || err.Error() != tt.text {
-				t.Errorf("got %v, want %s", err, tt.text)
-			}
-		})
-	}
-	err := kernelVerdict(message{typ: unix.NLMSG_ERROR, data: verdict(unix.EADDRNOTAVAIL)}, unix.RTM_NEWADDR)
-	if errors.Is(err, os.ErrNotExist) {
-		t.Error("an address that cannot be given is taken for one that is not there")
+	if err := absent(nil, unix.RTM_GETLINK); err != nil {
+		t.Errorf("no error: got %v", err)
 	}
 }
 
@@ -94,11 +48,11 @@ func TestPortVLANs(t *testing.T) {
 	const want = "07000000" + "07000000" + "0000000000000000" + // struct ifinfomsg: AF_BRIDGE, #7
 		"1c001a80" + // IFLA_AF_SPEC, nested
 		"08000200" + "06000500" + "08000200" + "08000a00" + "08000200" + "10001400"
-	got := append([]byte(nil), op.reqs[0].data...)
+	got := append([]byte(nil), op.reqs[0].Data...)
 	if binary.NativeEndian.Uint16([]byte{1, 0}) == 1 && hex.EncodeToString(got) != want {
 		t.Errorf("got  %x\nwant %s", got, want)
 	}
-	if op.reqs[0].typ != unix.RTM_SETLINK || DropPortVLANs(7, vlans).reqs[0].typ != unix.RTM_DELLINK {
+	if op.reqs[0].Type != unix.RTM_SETLINK || DropPortVLANs(7, vlans).reqs[0].Type != unix.RTM_DELLINK {
 		t.Error("adding is RTM_SETLINK, deleting RTM_DELLINK")
 	}
 	index, back, err := decodePortVLANs(got)
@@ -137,11 +91,15 @@ func TestRouteFilterMatches(t *testing.T) {
 func TestAddrBroadcast(t *testing.T) {
 	for prefix, want := range map[string]string{
 		"10.1.2.3/24": "10.1.2.255", "10.1.2.3/8": "10.255.255.255", "10.1.2.3/0": "255.255.255.255",
-		"10.1.2.2/30": "10.1.2.3", "10.1.2.3/31": "<nil>", "10.1.2.3/32": "<nil>", "2001:db8::1/64": "<nil>",
+		"10.1.2.2/30": "10.1.2.3", "10.1.2.3/31": "invalid IP", "10.1.2.3/32": "invalid IP", "2001:db8::1/64": "invalid IP",
 	} {
-		m, err := Addr{Prefix: netip.MustParsePrefix(prefix)}.message(1)
-		if err != nil || m.Attributes.Broadcast.String() != want {
-			t.Errorf("%s: got %s, %v; want %s", prefix, m.Attributes.Broadcast, err, want)
+		b, err := Addr{Prefix: netip.MustParsePrefix(prefix)}.encode(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _ := netip.AddrFromSlice(netlink.Attr(b[unix.SizeofIfAddrmsg:], unix.IFA_BROADCAST))
+		if got.String() != want {
+			t.Errorf("%s: got %s, want %s", prefix, got, want)
 		}
 	}
 }
@@ -150,14 +108,11 @@ func TestAddrBroadcast(t *testing.T) {
 // unknown, the statistics longer than today's.
 func TestLinkOfNewerKernel(t *testing.T) {
 	b := linkHeader(0, 7, unix.IFF_UP, 0)
-	attr := func(typ uint16, data []byte) {
-		b = binary.NativeEndian.AppendUint16(b, uint16(4+len(data)))
-		b = binary.NativeEndian.AppendUint16(b, typ)
-		b = append(append(b, data...), make([]byte, align(len(data))-len(data))...)
-	}
-	attr(unix.IFLA_IFNAME, []byte("eth0\x00"))
-	attr(unix.IFLA_STATS64, make([]byte, 400))
-	attr(4000, []byte("new"))
+	b = encode(b, func(b *netlink.Buf) {
+		b.Text(unix.IFLA_IFNAME, "eth0")
+		b.Bytes(unix.IFLA_STATS64, make([]byte, 400))
+		b.Bytes(4000, []byte("new"))
+	})
 	var l Link
 	if err := l.decode(b); err != nil || l.Name != "eth0" || l.Index != 7 || !l.Up {
 		t.Errorf("got %+v, %v", l, err)
@@ -173,23 +128,23 @@ func FuzzDecode(f *testing.F) {
 		NewLink(LinkSpec{Name: "a", Peer: &LinkSpec{Name: "b"}, Alias: "x", MTU: 1}),
 		NewPortVLANs(7, []VLANRange{{From: 5}, {From: 10, To: 20}}),
 		NewRule(Rule{Table: 70000, IIF: "lo"}),
+		NewRoute(Route{Dst: netip.MustParsePrefix("10.0.0.0/8"), MTU: 1}),
 	} {
 		for _, r := range op.reqs {
-			f.Add(r.append(nil, 1))
+			f.Add(r.Data)
 		}
 	}
-	f.Add(kernelMessage(1, unix.NLMSG_ERROR, unix.NLM_F_ACK_TLVS, make([]byte, 40)))
+	f.Add(encode(routeHeader{family: unix.AF_INET}.encode(), func(b *netlink.Buf) {
+		b.Bytes(unix.RTA_MULTIPATH, append([]byte{8, 0, 0, 0, 7, 0, 0, 0}, 8, 0, 0, 0, 8, 0, 0, 0))
+	}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for m, rest, ok := nextMessage(b); ok; m, rest, ok = nextMessage(rest) {
-			_ = kernelVerdict(m, m.typ)
-			var l Link
-			_ = l.decode(m.data)
-			var a Addr
-			_, _ = a.decode(m.data)
-			_, _ = decodeRoute(m.data)
-			var r Rule
-			_ = r.decode(m.data)
-			_, _, _ = decodePortVLANs(m.data)
-		}
+		var l Link
+		_ = l.decode(b)
+		var a Addr
+		_, _ = a.decode(b)
+		_, _ = decodeRoute(b)
+		var r Rule
+		_ = r.decode(b)
+		_, _, _ = decodePortVLANs(b)
 	})
 }

@@ -11,7 +11,7 @@ import (
 // A Kind is what a driver wants to know about its link: [Bridge], [Veth],
 // [Macvlan], [Vlan] or [Dummy].
 type Kind interface {
-	kind() string // IFLA_INFO_KIND
+	kind() string                // IFLA_INFO_KIND
 	encode(b *netlink.Buf) error // IFLA_INFO_DATA
 }
 
@@ -45,13 +45,13 @@ func (b Bridge) encode(data *netlink.Buf) error {
 // A Veth is one end of a pair; its peer is [LinkSpec.Peer].
 type Veth struct{}
 
-func (Veth) kind() string                           { return "veth" }
+func (Veth) kind() string              { return "veth" }
 func (Veth) encode(*netlink.Buf) error { return nil }
 
 // A Dummy drops what is sent to it.
 type Dummy struct{}
 
-func (Dummy) kind() string                           { return "dummy" }
+func (Dummy) kind() string              { return "dummy" }
 func (Dummy) encode(*netlink.Buf) error { return nil }
 
 // A MacvlanMode says whom a macvlan may talk to.

@@ -7,8 +7,9 @@ import (
 	"net"
 	"os"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netlink"
 )
 
 // A PortState is the state of a bridge port.
@@ -80,14 +81,14 @@ func (c *Conn) LinkAt(index uint32) (*Link, error) {
 
 // Links returns all links of the namespace.
 func (c *Conn) Links() ([]Link, error) {
-	r, err := getLink(0, func(*netlink.AttributeEncoder) {})
-	if err != nil {
-		return nil, err
-	}
-	links, err := dump(c, r, func(m message) (Link, bool, error) {
+	var links []Link
+	err := c.dump(getLink(0, nil), func(m netlink.Message) error {
 		var l Link
-		err := l.decode(m.data)
-		return l, m.typ == unix.RTM_NEWLINK, err
+		if err := l.decode(m.Data); err != nil || m.Type != unix.RTM_NEWLINK {
+			return err
+		}
+		links = append(links, l)
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("links: %w", err)
@@ -95,12 +96,12 @@ func (c *Conn) Links() ([]Link, error) {
 	return links, nil
 }
 
-func (c *Conn) link(r request, err error) (*Link, error) {
+func (c *Conn) link(r netlink.Request, err error) (*Link, error) {
 	if err != nil {
 		return nil, err
 	}
 	var l Link
-	if err := c.get(r, func(m message) error { return l.decode(m.data) }); err != nil {
+	if err := c.get(r, func(m netlink.Message) error { return l.decode(m.Data) }); err != nil {
 		return nil, err
 	}
 	return &l, nil
@@ -111,34 +112,34 @@ const longestAlt = 127
 
 // getByName asks for a link by name. A name of 16 bytes and more can only be an
 // alternative one, which kernels before 5.5 do not know.
-func getByName(name string) (request, error) {
+func getByName(name string) (netlink.Request, error) {
 	attr := uint16(unix.IFLA_IFNAME)
 	if len(name) >= unix.IFNAMSIZ {
 		attr = unix.IFLA_ALT_IFNAME
 	}
 	if name == "" || len(name) > longestAlt {
-		return request{}, os.ErrNotExist
+		return netlink.Request{}, os.ErrNotExist
 	}
-	return getLink(0, func(ae *netlink.AttributeEncoder) { ae.String(attr, name) })
+	var by netlink.Buf
+	by.Text(attr, name)
+	return getLink(0, by), nil
 }
 
-func getByIndex(index uint32) (request, error) {
+func getByIndex(index uint32) (netlink.Request, error) {
 	if index == 0 {
-		return request{}, os.ErrNotExist
+		return netlink.Request{}, os.ErrNotExist
 	}
-	return getLink(index, func(*netlink.AttributeEncoder) {})
+	return getLink(index, nil), nil
 }
 
 // rtextSkipStats is RTEXT_FILTER_SKIP_STATS, include/uapi/linux/rtnetlink.h: the
 // counters of a link are as long as all the rest.
 const rtextSkipStats = 1 << 3
 
-func getLink(index uint32, attrs func(*netlink.AttributeEncoder)) (request, error) {
-	data, err := encode(linkHeader(unix.AF_UNSPEC, index, 0, 0), func(ae *netlink.AttributeEncoder) {
-		attrs(ae)
-		ae.Uint32(unix.IFLA_EXT_MASK, rtextSkipStats)
-	})
-	return request{typ: unix.RTM_GETLINK, data: data}, err
+// getLink asks for a link by its index, or by attributes, or for all.
+func getLink(index uint32, by netlink.Buf) netlink.Request {
+	by.U32(unix.IFLA_EXT_MASK, rtextSkipStats)
+	return netlink.Request{Type: unix.RTM_GETLINK, Data: append(linkHeader(unix.AF_UNSPEC, index, 0, 0), by...)}
 }
 
 // linkHeader returns a struct ifinfomsg; of flags, those in change count.
@@ -151,9 +152,7 @@ func linkHeader(family uint8, index, flags, change uint32) []byte {
 	return b
 }
 
-// decode reads an RTM_NEWLINK message. rtnetlink's LinkMessage does not serve:
-// it has no IFLA_LINK_NETNSID, and it refuses the whole link when a kernel adds
-// a counter to the statistics.
+// decode reads an RTM_NEWLINK message; attributes that we do not know pass.
 func (l *Link) decode(b []byte) error {
 	if len(b) < unix.SizeofIfInfomsg {
 		return errMalformed
@@ -166,74 +165,68 @@ func (l *Link) decode(b []byte) error {
 	l.Up = l.Flags&unix.IFF_UP != 0
 	l.Promisc = l.Flags&unix.IFF_PROMISC != 0
 	l.AllMulti = l.Flags&unix.IFF_ALLMULTI != 0
-	ad, err := netlink.NewAttributeDecoder(b[unix.SizeofIfInfomsg:])
-	if err != nil {
-		return err
+	for typ, v := range netlink.Attrs(b[unix.SizeofIfInfomsg:]) {
+		l.decodeAttribute(typ, v)
 	}
-	for ad.Next() {
-		l.decodeAttribute(ad)
-	}
-	return ad.Err()
+	return nil
 }
 
 // operUp is IF_OPER_UP, include/uapi/linux/if.h.
 const operUp = 6
 
-func (l *Link) decodeAttribute(ad *netlink.AttributeDecoder) {
-	switch ad.Type() {
+func (l *Link) decodeAttribute(typ uint16, v []byte) {
+	switch typ {
 	case unix.IFLA_IFNAME:
-		l.Name = ad.String()
+		l.Name = netlink.Text(v)
 	case unix.IFLA_IFALIAS:
-		l.Alias = ad.String()
+		l.Alias = netlink.Text(v)
 	case unix.IFLA_MTU:
-		l.MTU = int(ad.Uint32())
+		l.MTU = int(netlink.Number(v))
 	case unix.IFLA_TXQLEN:
-		l.TxQLen = int(ad.Uint32())
+		l.TxQLen = int(netlink.Number(v))
 	case unix.IFLA_ADDRESS:
-		l.MAC = net.HardwareAddr(ad.Bytes())
+		l.MAC = append(net.HardwareAddr(nil), v...)
 	case unix.IFLA_LINK:
-		l.Parent = ad.Uint32()
+		l.Parent = netlink.Number(v)
 	case unix.IFLA_LINK_NETNSID:
-		l.LinkNetNSID, l.PeerNS = int(ad.Int32()), true
+		l.LinkNetNSID, l.PeerNS = int(int32(netlink.Number(v))), true
 	case unix.IFLA_MASTER:
-		l.Master = ad.Uint32()
+		l.Master = netlink.Number(v)
 	case unix.IFLA_OPERSTATE:
-		l.OperUp = ad.Uint8() == operUp
+		l.OperUp = netlink.Number(v) == operUp
 	case unix.IFLA_LINKINFO:
-		ad.Nested(l.decodeInfo)
+		l.decodeInfo(v)
 	}
 }
 
 // decodeInfo reads IFLA_LINKINFO, in which the kernel puts kinds before data.
-func (l *Link) decodeInfo(ad *netlink.AttributeDecoder) error {
+func (l *Link) decodeInfo(info []byte) {
 	var port string
-	for ad.Next() {
-		switch ad.Type() {
+	for typ, v := range netlink.Attrs(info) {
+		switch typ {
 		case unix.IFLA_INFO_KIND:
-			l.Kind = ad.String()
+			l.Kind = netlink.Text(v)
 		case unix.IFLA_INFO_DATA:
-			ad.Nested(func(nad *netlink.AttributeDecoder) error { return decodeKind(l.Kind, l, nad) })
+			l.decodeKind(v)
 		case unix.IFLA_INFO_SLAVE_KIND:
-			port = ad.String()
+			port = netlink.Text(v)
 		case unix.IFLA_INFO_SLAVE_DATA:
 			if port == "bridge" {
-				ad.Nested(l.decodePort)
+				l.decodePort(v)
 			}
 		}
 	}
-	return ad.Err()
 }
 
-func (l *Link) decodePort(ad *netlink.AttributeDecoder) error {
-	for ad.Next() {
-		switch ad.Type() {
+func (l *Link) decodePort(data []byte) {
+	for typ, v := range netlink.Attrs(data) {
+		switch typ {
 		case unix.IFLA_BRPORT_STATE:
-			l.PortState = PortState(ad.Uint8())
+			l.PortState = PortState(netlink.Number(v))
 		case unix.IFLA_BRPORT_MODE:
-			l.Hairpin = ad.Uint8() != 0
+			l.Hairpin = netlink.Number(v) != 0
 		case unix.IFLA_BRPORT_ISOLATED:
-			l.Isolated = ad.Uint8() != 0
+			l.Isolated = netlink.Number(v) != 0
 		}
 	}
-	return ad.Err()
 }

@@ -1,8 +1,9 @@
 package rtnl
 
 import (
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netlink"
 )
 
 // ipv4ARPNotify is IPV4_DEVCONF_ARP_NOTIFY, include/uapi/linux/ip.h.
@@ -26,18 +27,18 @@ func (ch LinkChange) encode(index uint32, name string) ([]byte, error) {
 		return nil, err
 	}
 	flags, change := ch.flags()
-	return encode(linkHeader(unix.AF_UNSPEC, index, flags, change), func(ae *netlink.AttributeEncoder) {
-		ch.attributes(ae, name)
+	return encode(linkHeader(unix.AF_UNSPEC, index, flags, change), func(b *netlink.Buf) {
+		ch.attributes(b, name)
 		if ch.ARPNotify != nil || ch.AddrGenModeNone {
-			ae.Nested(unix.IFLA_AF_SPEC, ch.encodeFamilies)
+			b.Nest(unix.IFLA_AF_SPEC, func() { ch.encodeFamilies(b) })
 		}
 		if ch.Hairpin != nil || ch.Isolated != nil {
-			ae.Nested(unix.IFLA_LINKINFO, ch.encodePort)
+			b.Nest(unix.IFLA_LINKINFO, func() { ch.encodePort(b) })
 		}
 		if ch.VLANFiltering != nil {
-			ae.Nested(unix.IFLA_LINKINFO, ch.encodeBridge)
+			b.Nest(unix.IFLA_LINKINFO, func() { ch.encodeBridge(b) })
 		}
-	})
+	}), nil
 }
 
 // flags returns the interface flags to have and those of them that count.
@@ -57,72 +58,60 @@ func (ch LinkChange) flags() (flags, change uint32) {
 	return flags, change
 }
 
-func (ch LinkChange) attributes(ae *netlink.AttributeEncoder, name string) {
+func (ch LinkChange) attributes(b *netlink.Buf, name string) {
 	if name != "" {
-		ae.String(unix.IFLA_IFNAME, name)
+		b.Text(unix.IFLA_IFNAME, name)
 	}
 	if ch.MTU != nil {
-		ae.Uint32(unix.IFLA_MTU, uint32(*ch.MTU))
+		b.U32(unix.IFLA_MTU, uint32(*ch.MTU))
 	}
 	if ch.MAC != nil {
-		ae.Bytes(unix.IFLA_ADDRESS, ch.MAC)
+		b.Bytes(unix.IFLA_ADDRESS, ch.MAC)
 	}
 	if ch.Master != nil {
-		ae.Uint32(unix.IFLA_MASTER, *ch.Master)
+		b.U32(unix.IFLA_MASTER, *ch.Master)
 	}
 	if ch.TxQLen != nil {
-		ae.Uint32(unix.IFLA_TXQLEN, uint32(*ch.TxQLen))
+		b.U32(unix.IFLA_TXQLEN, uint32(*ch.TxQLen))
 	}
 	if ch.Alias != nil {
-		ae.Bytes(unix.IFLA_IFALIAS, []byte(*ch.Alias)) // no NUL: its end is its length
+		b.Bytes(unix.IFLA_IFALIAS, []byte(*ch.Alias)) // no NUL: its end is its length
 	}
 	if ch.NS != nil {
-		ae.Uint32(unix.IFLA_NET_NS_FD, uint32(ch.NS.FD()))
+		b.U32(unix.IFLA_NET_NS_FD, uint32(ch.NS.FD()))
 	}
 }
 
 // encodeFamilies writes what IPv4 and IPv6 keep for a link, which takes a
 // setns and a file each when it is written to /proc/sys.
-func (ch LinkChange) encodeFamilies(ae *netlink.AttributeEncoder) error {
+func (ch LinkChange) encodeFamilies(b *netlink.Buf) {
 	if ch.ARPNotify != nil {
-		ae.Nested(unix.AF_INET, func(inet *netlink.AttributeEncoder) error {
-			inet.Nested(unix.IFLA_INET_CONF, func(conf *netlink.AttributeEncoder) error {
-				conf.Uint32(ipv4ARPNotify, number(*ch.ARPNotify))
-				return nil
-			})
-			return nil
+		b.Nest(unix.AF_INET, func() {
+			b.Nest(unix.IFLA_INET_CONF, func() { b.U32(ipv4ARPNotify, number(*ch.ARPNotify)) })
 		})
 	}
 	if ch.AddrGenModeNone {
-		ae.Nested(unix.AF_INET6, func(inet6 *netlink.AttributeEncoder) error {
-			inet6.Uint8(unix.IFLA_INET6_ADDR_GEN_MODE, addrGenModeNone)
-			return nil
-		})
+		b.Nest(unix.AF_INET6, func() { b.U8(unix.IFLA_INET6_ADDR_GEN_MODE, addrGenModeNone) })
 	}
-	return nil
 }
 
-func (ch LinkChange) encodePort(ae *netlink.AttributeEncoder) error {
-	ae.String(unix.IFLA_INFO_SLAVE_KIND, "bridge")
-	ae.Nested(unix.IFLA_INFO_SLAVE_DATA, func(port *netlink.AttributeEncoder) error {
+func (ch LinkChange) encodePort(b *netlink.Buf) {
+	b.Text(unix.IFLA_INFO_SLAVE_KIND, "bridge")
+	b.Nest(unix.IFLA_INFO_SLAVE_DATA, func() {
 		if ch.Hairpin != nil {
-			port.Uint8(unix.IFLA_BRPORT_MODE, uint8(number(*ch.Hairpin)))
+			b.U8(unix.IFLA_BRPORT_MODE, uint8(number(*ch.Hairpin)))
 		}
 		if ch.Isolated != nil {
-			port.Uint8(unix.IFLA_BRPORT_ISOLATED, uint8(number(*ch.Isolated)))
+			b.U8(unix.IFLA_BRPORT_ISOLATED, uint8(number(*ch.Isolated)))
 		}
-		return nil
 	})
-	return nil
 }
 
-func (ch LinkChange) encodeBridge(ae *netlink.AttributeEncoder) error {
-	ae.String(unix.IFLA_INFO_KIND, "bridge")
-	ae.Nested(unix.IFLA_INFO_DATA, func(bridge *netlink.AttributeEncoder) error {
-		bridge.Uint8(unix.IFLA_BR_VLAN_FILTERING, uint8(number(*ch.VLANFiltering)))
-		return nil
+func (ch LinkChange) encodeBridge(b *netlink.Buf) {
+	b.Text(unix.IFLA_INFO_KIND, "bridge")
+	b.Nest(unix.IFLA_INFO_DATA, func() {
+		b.U8(unix.IFLA_BR_VLAN_FILTERING, uint8(number(*ch.VLANFiltering)))
 	})
-	return nil
 }
 
 func number(is bool) uint32 {

@@ -7,10 +7,10 @@ import (
 	"os"
 	"strings"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/fault"
+	"cnibox/internal/netlink"
 )
 
 // A LinkSpec describes a link to be made. Zero fields are the kernel's choice.
@@ -50,7 +50,7 @@ func NewLink(s LinkSpec) Op {
 	if s.NS != nil {
 		err = errors.New("alias and port flags need a link in the socket's namespace")
 	}
-	op.reqs = append(op.reqs, request{unix.RTM_NEWLINK, ack, data})
+	op.reqs = append(op.reqs, netlink.Request{Type: unix.RTM_NEWLINK, Flags: ack, Data: data})
 	op.err = errors.Join(op.err, err)
 	return op
 }
@@ -74,20 +74,20 @@ func (c *Conn) CreateLink(s LinkSpec) (*Link, error) {
 	}
 	var l Link
 	last := len(op.reqs)
-	answers, err := c.exchange(append(op.reqs[:last:last], get), func(i int, m message) error {
+	answers, err := c.exchange(append(op.reqs[:last:last], get), func(i int, m netlink.Message) error {
 		if i != last {
 			return nil
 		}
-		return l.decode(m.data)
+		return l.decode(m.Data)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op.text, err)
 	}
 	for i, a := range answers {
-		if a.err == nil {
+		if a.Err == nil {
 			continue
 		}
-		err := fmt.Errorf("%s: %w", op.text, a.err)
+		err := fmt.Errorf("%s: %w", op.text, a.Err)
 		if i > 0 && l.Index != 0 { // made, but not as it should be
 			err = errors.Join(err, c.Do(DropLink(l.Index)))
 		}
@@ -143,10 +143,8 @@ func (c *Conn) DelLink(name string) error {
 	if name == "" || len(name) >= unix.IFNAMSIZ {
 		return nil
 	}
-	data, err := encode(linkHeader(unix.AF_UNSPEC, 0, 0, 0), func(ae *netlink.AttributeEncoder) {
-		ae.String(unix.IFLA_IFNAME, name)
-	})
-	err = c.Do(newOp("link delete "+name, unix.RTM_DELLINK, ack, data, err))
+	data := encode(linkHeader(unix.AF_UNSPEC, 0, 0, 0), func(b *netlink.Buf) { b.Text(unix.IFLA_IFNAME, name) })
+	err := c.Do(newOp("link delete "+name, unix.RTM_DELLINK, ack, data, nil))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -183,22 +181,22 @@ func (s LinkSpec) encode() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return encode(linkHeader(unix.AF_UNSPEC, s.Index, flags, flags), func(ae *netlink.AttributeEncoder) {
-		s.attributes(ae)
+	data := encode(linkHeader(unix.AF_UNSPEC, s.Index, flags, flags), func(b *netlink.Buf) {
+		s.attributes(b)
 		if s.Parent != 0 {
-			ae.Uint32(unix.IFLA_LINK, s.Parent)
+			b.U32(unix.IFLA_LINK, s.Parent)
 		}
-		ae.Nested(unix.IFLA_LINKINFO, func(info *netlink.AttributeEncoder) error {
-			info.String(unix.IFLA_INFO_KIND, s.Kind.kind())
-			info.Nested(unix.IFLA_INFO_DATA, func(data *netlink.AttributeEncoder) error {
+		b.Nest(unix.IFLA_LINKINFO, func() {
+			b.Text(unix.IFLA_INFO_KIND, s.Kind.kind())
+			b.Nest(unix.IFLA_INFO_DATA, func() {
 				if peer != nil {
-					data.Bytes(vethInfoPeer, peer)
+					b.Bytes(vethInfoPeer, peer)
 				}
-				return s.Kind.encode(data)
+				err = s.Kind.encode(b)
 			})
-			return nil
 		})
 	})
+	return data, err
 }
 
 // vethInfoPeer is VETH_INFO_PEER, include/uapi/linux/veth.h.
@@ -220,28 +218,28 @@ func (s LinkSpec) encodePeer() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("peer: %w", err)
 	}
-	return encode(linkHeader(unix.AF_UNSPEC, p.Index, 0, 0), p.attributes)
+	return encode(linkHeader(unix.AF_UNSPEC, p.Index, 0, 0), p.attributes), nil
 }
 
 // attributes are those that a peer may have too.
-func (s LinkSpec) attributes(ae *netlink.AttributeEncoder) {
+func (s LinkSpec) attributes(b *netlink.Buf) {
 	if s.Name != "" {
-		ae.String(unix.IFLA_IFNAME, s.Name)
+		b.Text(unix.IFLA_IFNAME, s.Name)
 	}
 	if s.MTU != 0 {
-		ae.Uint32(unix.IFLA_MTU, uint32(s.MTU))
+		b.U32(unix.IFLA_MTU, uint32(s.MTU))
 	}
 	if len(s.MAC) != 0 {
-		ae.Bytes(unix.IFLA_ADDRESS, s.MAC)
+		b.Bytes(unix.IFLA_ADDRESS, s.MAC)
 	}
 	if s.TxQLen != nil {
-		ae.Uint32(unix.IFLA_TXQLEN, uint32(*s.TxQLen))
+		b.U32(unix.IFLA_TXQLEN, uint32(*s.TxQLen))
 	}
 	if s.Master != 0 {
-		ae.Uint32(unix.IFLA_MASTER, s.Master)
+		b.U32(unix.IFLA_MASTER, s.Master)
 	}
 	if s.NS != nil {
-		ae.Uint32(unix.IFLA_NET_NS_FD, uint32(s.NS.FD()))
+		b.U32(unix.IFLA_NET_NS_FD, uint32(s.NS.FD()))
 	}
 }
 

@@ -74,3 +74,26 @@ func (ns *NS) Do(fn func() error) error {
 	}()
 	return <-done
 }
+
+// Enter runs fn in the namespace: at once if the thread is there already or ns
+// is nil, else on a thread of its own.
+func (ns *NS) Enter(fn func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if ns.entered() {
+		return fn()
+	}
+	return ns.Do(fn)
+}
+
+// entered reports whether the calling thread is in the namespace.
+func (ns *NS) entered() bool {
+	if ns == nil {
+		return true
+	}
+	var here, there unix.Stat_t
+	if unix.Stat("/proc/thread-self/ns/net", &here) != nil || unix.Fstat(ns.FD(), &there) != nil {
+		return false
+	}
+	return here.Dev == there.Dev && here.Ino == there.Ino
+}

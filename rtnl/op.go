@@ -28,7 +28,7 @@ const (
 type Op struct {
 	text string
 	reqs []netlink.Request // mostly one; see NewLink
-	err  error     // why it cannot be sent
+	err  error             // why it cannot be sent
 }
 
 // String returns the change as a line like those of ip(8), links by #index.

@@ -4,8 +4,9 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netlink"
 )
 
 // include/uapi/linux/if_bridge.h: IFLA_BRIDGE_VLAN_INFO and BRIDGE_VLAN_INFO_*.
@@ -53,19 +54,18 @@ func vlanOp(verb string, index uint32, vlans []VLANRange, typ uint16) Op {
 			return Op{text: text, err: unix.EINVAL}
 		}
 	}
-	data, err := encode(linkHeader(unix.AF_BRIDGE, index, 0, 0), func(ae *netlink.AttributeEncoder) {
-		ae.Nested(unix.IFLA_AF_SPEC, func(spec *netlink.AttributeEncoder) error {
+	data := encode(linkHeader(unix.AF_BRIDGE, index, 0, 0), func(b *netlink.Buf) {
+		b.Nest(unix.IFLA_AF_SPEC, func() {
 			for _, v := range vlans {
-				v.encode(spec)
+				v.encode(b)
 			}
-			return nil
 		})
 	})
-	return newOp(text, typ, ack, data, err)
+	return newOp(text, typ, ack, data, nil)
 }
 
 // encode writes one struct bridge_vlan_info, or two for a range.
-func (v VLANRange) encode(ae *netlink.AttributeEncoder) {
+func (v VLANRange) encode(b *netlink.Buf) {
 	var flags uint16
 	if v.PVID {
 		flags |= vlanPVID
@@ -74,8 +74,8 @@ func (v VLANRange) encode(ae *netlink.AttributeEncoder) {
 		flags |= vlanUntagged
 	}
 	info := func(flags uint16, id int) {
-		b := binary.NativeEndian.AppendUint16(nil, flags)
-		ae.Bytes(bridgeVLANInfo, binary.NativeEndian.AppendUint16(b, uint16(id)))
+		v := binary.NativeEndian.AppendUint16(nil, flags)
+		b.Bytes(bridgeVLANInfo, binary.NativeEndian.AppendUint16(v, uint16(id)))
 	}
 	if v.To <= v.From {
 		info(flags, v.From)
@@ -88,23 +88,20 @@ func (v VLANRange) encode(ae *netlink.AttributeEncoder) {
 // PortVLANs returns the VLANs that a bridge port takes part in; none if the
 // bridge does not filter or the link is no port.
 func (c *Conn) PortVLANs(index uint32) ([]VLANRange, error) {
-	data, err := encode(linkHeader(unix.AF_BRIDGE, 0, 0, 0), func(ae *netlink.AttributeEncoder) {
-		ae.Uint32(unix.IFLA_EXT_MASK, rtextVLANCompressed)
+	data := encode(linkHeader(unix.AF_BRIDGE, 0, 0, 0), func(b *netlink.Buf) {
+		b.U32(unix.IFLA_EXT_MASK, rtextVLANCompressed)
 	})
-	if err != nil {
-		return nil, err
-	}
+	var all []VLANRange
 	// The kernel cannot be asked for one port.
-	ports, err := dump(c, request{typ: unix.RTM_GETLINK, data: data}, func(m message) ([]VLANRange, bool, error) {
-		of, vlans, err := decodePortVLANs(m.data)
-		return vlans, of == index, err
+	err := c.dump(netlink.Request{Type: unix.RTM_GETLINK, Data: data}, func(m netlink.Message) error {
+		of, vlans, err := decodePortVLANs(m.Data)
+		if of == index {
+			all = append(all, vlans...)
+		}
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("bridge vlans of link #%d: %w", index, err)
-	}
-	var all []VLANRange
-	for _, vlans := range ports {
-		all = append(all, vlans...)
 	}
 	return all, nil
 }
@@ -114,30 +111,12 @@ func decodePortVLANs(b []byte) (index uint32, vlans []VLANRange, err error) {
 	if len(b) < unix.SizeofIfInfomsg {
 		return 0, nil, errMalformed
 	}
-	ad, err := netlink.NewAttributeDecoder(b[unix.SizeofIfInfomsg:])
-	if err != nil {
-		return 0, nil, err
-	}
-	for ad.Next() {
-		if ad.Type() == unix.IFLA_AF_SPEC {
-			ad.Nested(func(spec *netlink.AttributeDecoder) (err error) {
-				vlans, err = decodeVLANs(spec)
-				return err
-			})
-		}
-	}
-	return binary.NativeEndian.Uint32(b[4:]), vlans, ad.Err()
-}
-
-func decodeVLANs(ad *netlink.AttributeDecoder) ([]VLANRange, error) {
-	var vlans []VLANRange
-	for ad.Next() {
-		info := ad.Bytes()
-		if ad.Type() != bridgeVLANInfo {
+	for typ, info := range netlink.Attrs(netlink.Attr(b[unix.SizeofIfInfomsg:], unix.IFLA_AF_SPEC)) {
+		if typ != bridgeVLANInfo {
 			continue
 		}
 		if len(info) < 4 {
-			return nil, errMalformed
+			return 0, nil, errMalformed
 		}
 		flags, id := binary.NativeEndian.Uint16(info), int(binary.NativeEndian.Uint16(info[2:]))
 		if flags&vlanRangeEnd != 0 && len(vlans) > 0 {
@@ -149,5 +128,5 @@ func decodeVLANs(ad *netlink.AttributeDecoder) ([]VLANRange, error) {
 			PVID: flags&vlanPVID != 0, Untagged: flags&vlanUntagged != 0,
 		})
 	}
-	return vlans, ad.Err()
+	return binary.NativeEndian.Uint32(b[4:]), vlans, nil
 }

@@ -2,14 +2,16 @@ package rtnl
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"strings"
 
-	"github.com/jsimonetti/rtnetlink/v2"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netlink"
 )
 
 // A Route tells where packets to a network go. Zero fields are the kernel's
@@ -67,18 +69,13 @@ func (r Route) String() string {
 }
 
 func (r Route) op(verb string, typ, flags uint16) Op {
-	text := "route " + verb + " " + r.String()
-	m, err := r.message(typ == unix.RTM_DELROUTE)
-	if err != nil {
-		return Op{text: text, err: err}
-	}
-	data, err := m.MarshalBinary()
-	return newOp(text, typ, flags, data, err)
+	data, err := r.encode(typ == unix.RTM_DELROUTE)
+	return newOp("route "+verb+" "+r.String(), typ, flags, data, err)
 }
 
-// message returns the route with the defaults of a new one, or, as a pattern,
+// encode returns the route with the defaults of a new one, or, as a pattern,
 // with what was said alone.
-func (r Route) message(pattern bool) (*rtnetlink.RouteMessage, error) {
+func (r Route) encode(pattern bool) ([]byte, error) {
 	dst := r.Dst.Masked()
 	if !dst.IsValid() || dst.Addr().Is4In6() {
 		return nil, fmt.Errorf("destination %s: %w", r.Dst, unix.EINVAL)
@@ -91,31 +88,80 @@ func (r Route) message(pattern bool) (*rtnetlink.RouteMessage, error) {
 	if err := fit32(r.MTU, r.AdvMSS, r.Priority, r.Table); err != nil {
 		return nil, err
 	}
-	m := &rtnetlink.RouteMessage{
-		Family:    family(dst.Addr()),
-		DstLength: uint8(dst.Bits()),
-		Protocol:  r.Protocol,
-		Type:      r.Type,
-		Scope:     r.scope(pattern),
+	h := routeHeader{
+		family: family(dst.Addr()), dstBits: uint8(dst.Bits()),
+		table: tableByte(r.Table), protocol: r.Protocol, scope: r.scope(pattern), typ: r.Type,
 	}
 	if !pattern {
-		m.Protocol = cmp.Or(r.Protocol, unix.RTPROT_BOOT)
-		m.Type = cmp.Or(r.Type, unix.RTN_UNICAST)
+		h.protocol = cmp.Or(r.Protocol, unix.RTPROT_BOOT)
+		h.typ = cmp.Or(r.Type, unix.RTN_UNICAST)
 	}
-	m.Table, m.Attributes.Table = tableFields(r.Table)
 	if r.OnLink {
-		m.Flags = unix.RTNH_F_ONLINK
+		h.flags = unix.RTNH_F_ONLINK
 	}
-	at := &m.Attributes
-	at.Dst = dst.Addr().AsSlice()
-	at.Gateway = r.GW.AsSlice()
-	at.Src = r.Src.AsSlice()
-	at.OutIface = r.Link
-	at.Priority = uint32(r.Priority)
-	if r.MTU != 0 || r.AdvMSS != 0 {
-		at.Metrics = &rtnetlink.RouteMetrics{MTU: uint32(r.MTU), AdvMSS: uint32(r.AdvMSS)}
+	return encode(h.encode(), func(b *netlink.Buf) {
+		b.Bytes(unix.RTA_DST, dst.Addr().AsSlice())
+		r.attributes(b)
+	}), nil
+}
+
+func (r Route) attributes(b *netlink.Buf) {
+	tableAttribute(b, unix.RTA_TABLE, r.Table)
+	if r.GW.IsValid() {
+		b.Bytes(unix.RTA_GATEWAY, r.GW.AsSlice())
 	}
-	return m, nil
+	if r.Src.IsValid() {
+		b.Bytes(unix.RTA_PREFSRC, r.Src.AsSlice())
+	}
+	if r.Link != 0 {
+		b.U32(unix.RTA_OIF, r.Link)
+	}
+	if r.Priority != 0 {
+		b.U32(unix.RTA_PRIORITY, uint32(r.Priority))
+	}
+	if r.MTU == 0 && r.AdvMSS == 0 {
+		return
+	}
+	b.Nest(unix.RTA_METRICS, func() {
+		if r.AdvMSS != 0 {
+			b.U32(unix.RTAX_ADVMSS, uint32(r.AdvMSS))
+		}
+		if r.MTU != 0 {
+			b.U32(unix.RTAX_MTU, uint32(r.MTU))
+		}
+	})
+}
+
+// A routeHeader is what routes and rules begin with: struct rtmsg, and struct
+// fib_rule_hdr, whose action is where a route has its type.
+type routeHeader struct {
+	family, dstBits, srcBits    uint8
+	table, protocol, scope, typ uint8
+	flags                       uint32
+}
+
+func (h routeHeader) encode() []byte {
+	b := []byte{h.family, h.dstBits, h.srcBits, 0, h.table, h.protocol, h.scope, h.typ}
+	return binary.NativeEndian.AppendUint32(b, h.flags)
+}
+
+// tableByte is a table in a header; what does not fit is left to
+// [tableAttribute]. 0 is main.
+func tableByte(table int) uint8 {
+	switch {
+	case table == 0:
+		return unix.RT_TABLE_MAIN
+	case table > 255:
+		return unix.RT_TABLE_UNSPEC
+	}
+	return uint8(table)
+}
+
+// tableAttribute writes a table that the header's byte cannot hold.
+func tableAttribute(b *netlink.Buf, typ uint16, table int) {
+	if table > 255 {
+		b.U32(typ, uint32(table))
+	}
 }
 
 // scope returns RT_SCOPE_*. A pattern of scope "nowhere" matches every route.
@@ -129,18 +175,6 @@ func (r Route) scope(pattern bool) uint8 {
 		return unix.RT_SCOPE_LINK
 	}
 	return unix.RT_SCOPE_UNIVERSE
-}
-
-// tableFields splits a table into the byte of the header and the attribute that
-// holds what the byte cannot; 0 is main.
-func tableFields(table int) (header uint8, attribute uint32) {
-	switch {
-	case table == 0:
-		return unix.RT_TABLE_MAIN, 0
-	case table < 256:
-		return uint8(table), 0
-	}
-	return unix.RT_TABLE_UNSPEC, uint32(table)
 }
 
 // A RouteFilter selects routes; zero fields select all, but Table.
@@ -159,27 +193,25 @@ func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
 		f.Family = int(family(f.Dst.Addr()))
 	}
 	f.Table = cmp.Or(f.Table, unix.RT_TABLE_MAIN)
-	m := rtnetlink.RouteMessage{Family: uint8(f.Family)}
-	m.Table, m.Attributes.Table = tableFields(f.Table)
-	m.Attributes.OutIface = f.Link
-	data, err := m.MarshalBinary()
-	if err != nil {
-		return nil, err
-	}
-	found, err := dump(c, request{typ: unix.RTM_GETROUTE, data: data}, func(m message) ([]Route, bool, error) {
-		hops, err := decodeRoute(m.data)
-		return hops, m.typ == unix.RTM_NEWROUTE, err
+	h := routeHeader{family: uint8(f.Family), table: tableByte(f.Table)}
+	data := encode(h.encode(), func(b *netlink.Buf) {
+		tableAttribute(b, unix.RTA_TABLE, f.Table)
+		if f.Link != 0 {
+			b.U32(unix.RTA_OIF, f.Link)
+		}
 	})
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("routes: %w", err)
-	}
 	var routes []Route
-	for _, hops := range found {
+	err := c.dump(netlink.Request{Type: unix.RTM_GETROUTE, Data: data}, func(m netlink.Message) error {
+		hops, err := decodeRoute(m.Data)
 		for _, r := range hops {
-			if f.matches(r) {
+			if m.Type == unix.RTM_NEWROUTE && f.matches(r) {
 				routes = append(routes, r)
 			}
 		}
+		return err
+	})
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("routes: %w", err)
 	}
 	return routes, nil
 }
@@ -196,20 +228,14 @@ func (c *Conn) RouteTo(a netip.Addr) (Route, error) {
 	if !a.IsValid() || a.Is4In6() {
 		return Route{}, fmt.Errorf("route to %s: %w", a, unix.EINVAL)
 	}
-	m := rtnetlink.RouteMessage{
-		Family: family(a), DstLength: uint8(a.BitLen()),
-		Attributes: rtnetlink.RouteAttributes{Dst: a.AsSlice()},
-	}
+	h := routeHeader{family: family(a), dstBits: uint8(a.BitLen())}
 	if a.Is4() { // IPv6 tells the table unasked, and refuses to be asked
-		m.Flags = unix.RTM_F_LOOKUP_TABLE
+		h.flags = unix.RTM_F_LOOKUP_TABLE
 	}
-	data, err := m.MarshalBinary()
-	if err != nil {
-		return Route{}, fmt.Errorf("route to %s: %w", a, err)
-	}
+	data := encode(h.encode(), func(b *netlink.Buf) { b.Bytes(unix.RTA_DST, a.AsSlice()) })
 	var r Route
-	err = c.get(request{typ: unix.RTM_GETROUTE, data: data}, func(m message) error {
-		hops, err := decodeRoute(m.data)
+	err := c.get(netlink.Request{Type: unix.RTM_GETROUTE, Data: data}, func(m netlink.Message) error {
+		hops, err := decodeRoute(m.Data)
 		if len(hops) > 0 {
 			r = hops[0]
 		}
@@ -221,44 +247,74 @@ func (c *Conn) RouteTo(a netip.Addr) (Route, error) {
 	return r, nil
 }
 
-// decodeRoute reads an RTM_NEWROUTE message; clones that the kernel keeps for
-// itself are left out.
+// decodeRoute reads an RTM_NEWROUTE message; a route with several next hops
+// comes once for each.
 func decodeRoute(b []byte) ([]Route, error) {
-	var m rtnetlink.RouteMessage
-	if err := m.UnmarshalBinary(b); err != nil {
-		return nil, err
+	if len(b) < unix.SizeofRtMsg {
+		return nil, errMalformed
 	}
-	at := &m.Attributes
-	dst, ok := netip.AddrFromSlice(at.Dst)
-	if !ok { // the default route has none
-		dst = netip.IPv4Unspecified()
-		if m.Family == unix.AF_INET6 {
-			dst = netip.IPv6Unspecified()
-		}
+	dst := netip.IPv4Unspecified() // which the default route leaves out
+	if b[0] == unix.AF_INET6 {
+		dst = netip.IPv6Unspecified()
 	}
+	scope := b[6]
 	r := Route{
-		Dst:      netip.PrefixFrom(dst, int(m.DstLength)),
-		Link:     at.OutIface,
-		Priority: int(at.Priority),
-		Table:    int(cmp.Or(at.Table, uint32(m.Table))),
-		Scope:    &m.Scope,
-		OnLink:   m.Flags&unix.RTNH_F_ONLINK != 0,
-		Protocol: m.Protocol,
-		Type:     m.Type,
+		Dst:      netip.PrefixFrom(dst, int(b[1])),
+		Table:    int(b[4]),
+		Scope:    &scope,
+		OnLink:   binary.NativeEndian.Uint32(b[8:])&unix.RTNH_F_ONLINK != 0,
+		Protocol: b[5],
+		Type:     b[7],
 	}
-	r.GW, _ = netip.AddrFromSlice(at.Gateway)
-	r.Src, _ = netip.AddrFromSlice(at.Src)
-	if at.Metrics != nil {
-		r.MTU, r.AdvMSS = int(at.Metrics.MTU), int(at.Metrics.AdvMSS)
+	var hops []Route
+	for typ, v := range netlink.Attrs(b[unix.SizeofRtMsg:]) {
+		if typ == unix.RTA_MULTIPATH {
+			hops = decodeHops(v)
+		}
+		r.decodeAttribute(typ, v)
 	}
-	if len(at.Multipath) == 0 {
+	if len(hops) == 0 {
 		return []Route{r}, nil
 	}
-	hops := make([]Route, len(at.Multipath))
-	for i, hop := range at.Multipath {
+	for i, hop := range hops {
 		hops[i] = r
-		hops[i].Link = hop.Hop.IfIndex
-		hops[i].GW, _ = netip.AddrFromSlice(hop.Gateway)
+		hops[i].Link, hops[i].GW = hop.Link, hop.GW
 	}
 	return hops, nil
+}
+
+func (r *Route) decodeAttribute(typ uint16, v []byte) {
+	switch typ {
+	case unix.RTA_DST:
+		r.Dst = prefix(v, uint8(r.Dst.Bits()))
+	case unix.RTA_GATEWAY:
+		r.GW, _ = netip.AddrFromSlice(v)
+	case unix.RTA_PREFSRC:
+		r.Src, _ = netip.AddrFromSlice(v)
+	case unix.RTA_OIF:
+		r.Link = netlink.Number(v)
+	case unix.RTA_PRIORITY:
+		r.Priority = int(netlink.Number(v))
+	case unix.RTA_TABLE:
+		r.Table = int(netlink.Number(v))
+	case unix.RTA_METRICS:
+		r.MTU = int(netlink.Number(netlink.Attr(v, unix.RTAX_MTU)))
+		r.AdvMSS = int(netlink.Number(netlink.Attr(v, unix.RTAX_ADVMSS)))
+	}
+}
+
+// decodeHops reads RTA_MULTIPATH, a list of struct rtnexthop with attributes
+// behind each, as routes that have link and gateway alone.
+func decodeHops(b []byte) (hops []Route) {
+	for len(b) >= unix.SizeofRtNexthop {
+		size := int(binary.NativeEndian.Uint16(b))
+		if size < unix.SizeofRtNexthop || size > len(b) {
+			break
+		}
+		hop := Route{Link: binary.NativeEndian.Uint32(b[4:])}
+		hop.GW, _ = netip.AddrFromSlice(netlink.Attr(b[unix.SizeofRtNexthop:size], unix.RTA_GATEWAY))
+		hops = append(hops, hop)
+		b = b[min(len(b), (size+3)&^3):]
+	}
+	return hops
 }

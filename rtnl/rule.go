@@ -2,12 +2,11 @@ package rtnl
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 
-	"github.com/jsimonetti/rtnetlink/v2"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netlink"
 )
 
 // A Rule sends packets to a routing table. Zero fields match all packets.
@@ -32,30 +31,32 @@ func (r Rule) op(verb string, typ, flags uint16) Op {
 	if !fits(r.Src, r.Family) || !fits(r.Dst, r.Family) || fit32(r.Table, r.Priority) != nil {
 		return Op{text: text, err: unix.EINVAL}
 	}
-	m := rtnetlink.RuleMessage{Family: uint8(r.Family), Action: unix.FR_ACT_TO_TBL, Attributes: &rtnetlink.RuleAttributes{}}
-	at := m.Attributes
-	if header, wide := tableFields(r.Table); wide != 0 {
-		at.Table = &wide
-	} else {
-		m.Table = header
+	h := routeHeader{
+		family: uint8(r.Family), dstBits: bits(r.Dst), srcBits: bits(r.Src),
+		table: tableByte(r.Table), typ: unix.FR_ACT_TO_TBL,
 	}
-	at.Src, m.SrcLength = selector(r.Src)
-	at.Dst, m.DstLength = selector(r.Dst)
+	data := encode(h.encode(), func(b *netlink.Buf) {
+		selector(b, unix.FRA_SRC, r.Src)
+		selector(b, unix.FRA_DST, r.Dst)
+		r.attributes(b)
+	})
+	return newOp(text, typ, flags, data, nil)
+}
+
+func (r Rule) attributes(b *netlink.Buf) {
+	tableAttribute(b, unix.FRA_TABLE, r.Table)
 	if r.Priority != 0 {
-		priority := uint32(r.Priority)
-		at.Priority = &priority
+		b.U32(unix.FRA_PRIORITY, uint32(r.Priority))
 	}
 	if r.Mark != 0 {
-		at.FwMark = &r.Mark
+		b.U32(unix.FRA_FWMARK, r.Mark)
 	}
 	if r.IIF != "" {
-		at.IIFName = &r.IIF
+		b.Text(unix.FRA_IIFNAME, r.IIF)
 	}
 	if r.OIF != "" {
-		at.OIFName = &r.OIF
+		b.Text(unix.FRA_OIFNAME, r.OIF)
 	}
-	data, err := m.MarshalBinary()
-	return newOp(text, typ, flags, data, err)
 }
 
 func (r Rule) family() int {
@@ -75,13 +76,14 @@ func fits(p netip.Prefix, of int) bool {
 	return !p.IsValid() || int(family(p.Addr())) == of && !p.Addr().Is4In6()
 }
 
-// selector returns a prefix as rtnetlink wants it; nil matches all.
-func selector(p netip.Prefix) (*net.IP, uint8) {
-	if !p.IsValid() || p.Bits() == 0 {
-		return nil, 0
+// bits returns the length of a selector; 0 matches all.
+func bits(p netip.Prefix) uint8 { return uint8(max(p.Bits(), 0)) }
+
+// selector writes the network of a prefix, unless it matches all.
+func selector(b *netlink.Buf, typ uint16, p netip.Prefix) {
+	if p.Bits() > 0 {
+		b.Bytes(typ, p.Masked().Addr().AsSlice())
 	}
-	ip := net.IP(p.Masked().Addr().AsSlice())
-	return &ip, uint8(p.Bits())
 }
 
 func anyOr(p netip.Prefix) string {
@@ -93,14 +95,16 @@ func anyOr(p netip.Prefix) string {
 
 // Rules returns the rules of a family, first to last.
 func (c *Conn) Rules(of int) ([]Rule, error) {
-	data, err := (&rtnetlink.RuleMessage{Family: uint8(of)}).MarshalBinary()
-	if err != nil {
-		return nil, err
-	}
-	rules, err := dump(c, request{typ: unix.RTM_GETRULE, data: data}, func(m message) (Rule, bool, error) {
+	r := netlink.Request{Type: unix.RTM_GETRULE, Data: make([]byte, fibRuleHeader)}
+	r.Data[0] = uint8(of)
+	var rules []Rule
+	err := c.dump(r, func(m netlink.Message) error {
 		var r Rule
-		err := r.decode(m.data)
-		return r, m.typ == unix.RTM_NEWRULE, err
+		if err := r.decode(m.Data); err != nil || m.Type != unix.RTM_NEWRULE {
+			return err
+		}
+		rules = append(rules, r)
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("rules: %w", err)
@@ -111,36 +115,31 @@ func (c *Conn) Rules(of int) ([]Rule, error) {
 // fibRuleHeader is the size of struct fib_rule_hdr, include/uapi/linux/fib_rules.h.
 const fibRuleHeader = 12
 
-// decode reads an RTM_NEWRULE message. rtnetlink's RuleMessage refuses a rule
-// with an attribute that it does not know, such as a newer kernel's.
+// decode reads an RTM_NEWRULE message.
 func (r *Rule) decode(b []byte) error {
 	if len(b) < fibRuleHeader {
 		return errMalformed
 	}
 	*r = Rule{Family: int(b[0]), Table: int(b[4])}
-	ad, err := netlink.NewAttributeDecoder(b[fibRuleHeader:])
-	if err != nil {
-		return err
-	}
-	for ad.Next() {
-		switch ad.Type() {
+	for typ, v := range netlink.Attrs(b[fibRuleHeader:]) {
+		switch typ {
 		case unix.FRA_SRC:
-			r.Src = prefix(ad.Bytes(), b[2])
+			r.Src = prefix(v, b[2])
 		case unix.FRA_DST:
-			r.Dst = prefix(ad.Bytes(), b[1])
+			r.Dst = prefix(v, b[1])
 		case unix.FRA_IIFNAME:
-			r.IIF = ad.String()
+			r.IIF = netlink.Text(v)
 		case unix.FRA_OIFNAME:
-			r.OIF = ad.String()
+			r.OIF = netlink.Text(v)
 		case unix.FRA_FWMARK:
-			r.Mark = ad.Uint32()
+			r.Mark = netlink.Number(v)
 		case unix.FRA_TABLE:
-			r.Table = int(ad.Uint32())
+			r.Table = int(netlink.Number(v))
 		case unix.FRA_PRIORITY:
-			r.Priority = int(ad.Uint32())
+			r.Priority = int(netlink.Number(v))
 		}
 	}
-	return ad.Err()
+	return nil
 }
 
 // prefix returns the zero prefix for bytes that are no address.

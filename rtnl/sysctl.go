@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -27,7 +26,7 @@ type Sysctl struct {
 // The value comes without the line's end.
 func (ns *NS) Sysctl(key string) (string, error) {
 	var value string
-	err := ns.enter(func() (err error) {
+	err := ns.Enter(func() (err error) {
 		value, err = readSysctl(key)
 		return err
 	})
@@ -43,7 +42,7 @@ func (ns *NS) SetSysctl(key, value string) error {
 // the value already is not written, so a /proc that cannot be written to does
 // no harm there.
 func (ns *NS) SetSysctls(settings ...Sysctl) error {
-	return ns.enter(func() error {
+	return ns.Enter(func() error {
 		for _, s := range settings {
 			if err := s.write(); err != nil {
 				return err
@@ -106,27 +105,4 @@ func readSysctl(key string) (string, error) {
 		return "", fmt.Errorf("sysctl %s: %w", key, err)
 	}
 	return strings.TrimSuffix(string(b[:n]), "\n"), nil
-}
-
-// enter runs fn in the namespace: at once if the thread is there already or ns
-// is nil, else on a thread of its own.
-func (ns *NS) enter(fn func() error) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if ns.entered() {
-		return fn()
-	}
-	return ns.Do(fn)
-}
-
-// entered reports whether the calling thread is in the namespace.
-func (ns *NS) entered() bool {
-	if ns == nil {
-		return true
-	}
-	var here, there unix.Stat_t
-	if unix.Stat("/proc/thread-self/ns/net", &here) != nil || unix.Fstat(ns.FD(), &there) != nil {
-		return false
-	}
-	return here.Dev == there.Dev && here.Ino == there.Ino
 }

@@ -8,14 +8,16 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netlink"
 )
 
 // ErrDuplicateAddress is returned when another host was found to have an address.
 var ErrDuplicateAddress = errors.New("duplicate address detected")
 
-// eventPause bounds how long WaitAddrs trusts in being told: a notification is
-// lost when the receive buffer is full.
-const eventPause = 200 * time.Millisecond
+// eventPause is how long WaitAddrs waits before it looks again unasked: a
+// notification may get lost, and the context may end meanwhile.
+const eventPause = 25 * time.Millisecond
 
 // WaitAddrs returns when no address of the link is tentative any more. It is
 // woken by the kernel's notifications. The error is [ErrDuplicateAddress] if
@@ -26,23 +28,39 @@ func (c *Conn) WaitAddrs(ctx context.Context, index uint32) error {
 	if settled || err != nil {
 		return err
 	}
-	if err := c.nl.JoinGroup(unix.RTNLGRP_IPV6_IFADDR); err != nil {
+	events, err := c.listen(unix.RTMGRP_IPV6_IFADDR, eventPause)
+	if err != nil {
 		return fmt.Errorf("address notifications: %w", err)
 	}
-	defer c.nl.LeaveGroup(unix.RTNLGRP_IPV6_IFADDR)
+	defer events.Close()
 	for {
-		seen := c.eventCount()
 		settled, err := c.settled(index)
-		if errors.Is(err, unix.ENOBUFS) {
-			continue // so many notifications that the answer had no room
-		}
 		if settled || err != nil {
 			return err
 		}
-		if err := c.waitEvent(ctx, seen); err != nil {
-			return fmt.Errorf("addresses of link #%d are tentative: %w", index, err)
+		if ctx.Err() != nil {
+			return fmt.Errorf("addresses of link #%d are tentative: %w", index, ctx.Err())
+		}
+		if err := events.Wait(); err != nil {
+			return fmt.Errorf("address notifications: %w", err)
 		}
 	}
+}
+
+// listen opens a second socket in the namespace of this one, for
+// notifications: they must not fill the buffer that answers go to.
+func (c *Conn) listen(groups uint32, pause time.Duration) (*netlink.Socket, error) {
+	var ns *NS
+	err := c.s.Within(func(fd int) error {
+		nsFD, err := unix.IoctlRetInt(fd, unix.SIOCGSKNS)
+		ns = &NS{os.NewFile(uintptr(nsFD), "network namespace of a socket")}
+		return os.NewSyscallError("ioctl SIOCGSKNS", err)
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close()
+	return netlink.Listen(unix.NETLINK_ROUTE, groups, pause, ns.Enter)
 }
 
 // settled reports whether no address of the link is tentative.
@@ -59,45 +77,6 @@ func (c *Conn) settled(index uint32) (bool, error) {
 		settled = settled && !a.Tentative
 	}
 	return settled, nil
-}
-
-func (c *Conn) eventCount() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.events
-}
-
-// waitEvent returns when there was a notification since the count was taken,
-// or some time later to look anyhow; the error is the context's.
-func (c *Conn) waitEvent(ctx context.Context, seen int) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.events != seen {
-		return ctx.Err()
-	}
-	if err := c.nl.SetReadDeadline(time.Now().Add(eventPause)); err != nil {
-		return err
-	}
-	woken := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		c.nl.SetReadDeadline(time.Unix(1, 0))
-		close(woken)
-	})
-	_, err := c.read()
-	if !stop() {
-		<-woken // or the deadline could be set behind our back once more
-	}
-	if derr := c.nl.SetReadDeadline(time.Time{}); derr != nil {
-		return derr
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	c.stale = errors.Is(err, unix.ENOBUFS)
-	if c.stale || errors.Is(err, os.ErrDeadlineExceeded) {
-		return nil
-	}
-	return err
 }
 
 // The pauses of WaitPort: a port mostly forwards within a millisecond after its

@@ -1,0 +1,4 @@
+package rtnl
+
+// Listen is listen for the tests, which wait longer than the package does.
+var Listen = (*Conn).listen
