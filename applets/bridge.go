@@ -39,11 +39,11 @@ portIsolation              isolated from the other isolated ports (default false
 ipam                       address plugin; without it the port is layer 2 only
 dns                        replaces what the address plugin says
 runtimeConfig.mac, args.cni.mac, CNI_ARGS MAC   address of the container end`,
-		Verbs: attach.Interface[bridgeConf]{
-			Kind: "veth", Validate: (*bridgeConf).validate,
+		Verbs: attach.Interface[bridge]{
+			Kind: "veth", Validate: (*bridge).validate,
 			Create: createBridgePort, Resolve: resolveGateways, Setup: setupBridge, Ready: readyBridge,
 			Verify: verifyBridge, Describe: describeBridge, Probe: probeBridge,
-			Remove:  func(_ context.Context, op *attach.Op, _ *bridgeConf) error { return op.RemoveVeth() },
+			Remove:  func(_ context.Context, op *attach.Op, _ *bridge) error { return op.RemoveVeth() },
 			Cleanup: cleanupBridge, Collect: collectBridge,
 		}.Verbs(),
 	})
@@ -51,6 +51,14 @@ runtimeConfig.mac, args.cni.mac, CNI_ARGS MAC   address of the container end`,
 
 // bridgeKinds is what a bridge port owns in the rule set.
 var bridgeKinds = [...]nft.Kind{nft.KindMasquerade, nft.KindMACGuard}
+
+// A bridge is one port of a bridge at work: the configuration, and the links
+// once they are there.
+type bridge struct {
+	bridgeConf
+	link, host *rtnl.Link // the bridge, and the port
+	made       bool       // by this ADD, with an address that stays
+}
 
 type bridgeConf struct {
 	Bridge                    string      `json:"bridge"`
@@ -80,7 +88,7 @@ func (c *bridgeConf) validate() error {
 	}
 	c.IsGateway = c.IsGateway || c.IsDefaultGateway
 	if err := spec.CheckIfName(c.Bridge); err != nil {
-		return fmt.Errorf(`"bridge" %q: %w`, c.Bridge, err)
+		return fmt.Errorf(`"bridge" %q: %v`, c.Bridge, err) // not wrapped: its code is that of CNI_IFNAME
 	}
 	switch {
 	case c.HairpinMode && c.PromiscMode:
@@ -96,29 +104,27 @@ func (c *bridgeConf) validate() error {
 }
 
 // createBridgePort makes sure of the bridge and puts a veth pair into it.
-func createBridgePort(ctx context.Context, op *attach.Op, c *bridgeConf) error {
+func createBridgePort(ctx context.Context, op *attach.Op, c *bridge) (err error) {
 	op.DAD = c.EnableDAD
 	if c.IPMasq && c.IPMasqBackend == "iptables" {
 		op.Warn(`"ipMasqBackend" iptables: the rules are made with nftables`)
 	}
-	br, err := ensureBridge(op, c)
-	if err != nil {
+	if err := ensureBridge(op, c); err != nil {
 		return err
 	}
-	host, err := op.CreateVeth(c.MTU, br.Index)
-	if err != nil {
+	if c.host, err = op.CreateVeth(c.MTU, c.link.Index); err != nil {
 		return err
 	}
-	if err := setupPort(op, c, host); err != nil {
+	if err := setupPort(op, c); err != nil {
 		return err
 	}
 	if c.MACSpoofChk {
-		if err := guardMAC(ctx, op, host.Name); err != nil {
+		if err := guardMAC(ctx, op, c.host.Name); err != nil {
 			return err
 		}
 	}
-	op.AddInterface(attach.HostInterface(br))
-	op.AddInterface(attach.HostInterface(host))
+	op.AddInterface(attach.HostInterface(c.link))
+	op.AddInterface(attach.HostInterface(c.host))
 	op.Container = op.AddInterface(op.ContainerInterface())
 	return nil
 }
@@ -134,13 +140,14 @@ func guardMAC(ctx context.Context, op *attach.Op, port string) error {
 
 // ensureBridge finds the bridge or makes it, with a MAC address of its own so
 // that it does not change with its ports.
-func ensureBridge(op *attach.Op, c *bridgeConf) (*rtnl.Link, error) {
+func ensureBridge(op *attach.Op, c *bridge) error {
 	br, err := op.Host.Link(c.Bridge)
 	if errors.Is(err, os.ErrNotExist) {
 		br, err = op.Host.CreateLink(rtnl.LinkSpec{
 			Name: c.Bridge, Kind: rtnl.Bridge{VLANFiltering: c.filtersVLANs()}, MTU: c.MTU, MAC: attach.RandomMAC(), Up: true,
 		})
 		if err == nil {
+			c.made = true
 			op.Undo("bridge "+c.Bridge, func(context.Context) error { return dropUnusedBridge(op, br.Index) })
 		}
 		if errors.Is(err, os.ErrExist) { // made by another ADD meanwhile
@@ -148,20 +155,22 @@ func ensureBridge(op *attach.Op, c *bridgeConf) (*rtnl.Link, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("could not add bridge %q: %w", c.Bridge, err)
+		return fmt.Errorf("could not add bridge %q: %w", c.Bridge, err)
 	}
 	if br.Kind != "bridge" {
-		return nil, spec.Errorf(spec.CodeConfig, "%q already exists but is not a bridge: it is of kind %q", c.Bridge, br.Kind)
+		return spec.Errorf(spec.CodeConfig, "%q already exists but is not a bridge: it is of kind %q", c.Bridge, br.Kind)
 	}
-	if err := reconcileBridge(op, c, br); err != nil {
-		return nil, err
+	c.link = br
+	if err := reconcileBridge(op, c); err != nil {
+		return err
 	}
-	return br, op.HostNS.SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/" + br.Name + "/accept_ra", Value: "0", Optional: true})
+	return op.HostNS.SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/" + br.Name + "/accept_ra", Value: "0", Optional: true})
 }
 
 // reconcileBridge brings an existing bridge to what the configuration needs;
 // what others may have set on purpose, as its MTU, is left alone.
-func reconcileBridge(op *attach.Op, c *bridgeConf, br *rtnl.Link) error {
+func reconcileBridge(op *attach.Op, c *bridge) error {
+	br := c.link
 	var ch, back rtnl.LinkChange
 	if !br.Up {
 		ch.Up, back.Up = new(true), new(false)
@@ -182,10 +191,10 @@ func reconcileBridge(op *attach.Op, c *bridgeConf, br *rtnl.Link) error {
 }
 
 // setupPort sets the port's flags and VLANs.
-func setupPort(op *attach.Op, c *bridgeConf, host *rtnl.Link) error {
-	ops := portVLANs(op, c, host)
+func setupPort(op *attach.Op, c *bridge) error {
+	ops := portVLANs(c)
 	if c.HairpinMode || c.PortIsolation {
-		ops = append(ops, rtnl.ChangeLink(host.Index, rtnl.LinkChange{Hairpin: &c.HairpinMode, Isolated: &c.PortIsolation}))
+		ops = append(ops, rtnl.ChangeLink(c.host.Index, rtnl.LinkChange{Hairpin: &c.HairpinMode, Isolated: &c.PortIsolation}))
 	}
 	if ops == nil {
 		return nil
@@ -195,7 +204,7 @@ func setupPort(op *attach.Op, c *bridgeConf, host *rtnl.Link) error {
 
 // resolveGateways gives each address its gateway, and each family its default
 // route if the bridge is to be the default gateway.
-func resolveGateways(op *attach.Op, c *bridgeConf) error {
+func resolveGateways(op *attach.Op, c *bridge) error {
 	for i := range op.Result.IPs {
 		ip := &op.Result.IPs[i]
 		if c.IsGateway && !ip.Gateway.IsValid() {

@@ -11,7 +11,7 @@ import (
 
 // verifyBridge checks the host's side of a port: the bridge, the host end with
 // its flags and VLANs, the gateway addresses, and what is in the rule set.
-func verifyBridge(ctx context.Context, op *attach.Op, c *bridgeConf) error {
+func verifyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 	br, err := op.Host.Link(c.Bridge)
 	if err != nil {
 		return attach.Mismatch("bridge: %w", err)
@@ -34,7 +34,7 @@ func verifyBridge(ctx context.Context, op *attach.Op, c *bridgeConf) error {
 
 // checkBridge compares the bridge. Its address is compared only where it is
 // pinned: the one of a bridge without gateway may follow its ports.
-func checkBridge(op *attach.Op, c *bridgeConf, br *rtnl.Link) error {
+func checkBridge(op *attach.Op, c *bridge, br *rtnl.Link) error {
 	if br.Kind != "bridge" {
 		return attach.Mismatch("%s is of kind %q, not a bridge", c.Bridge, br.Kind)
 	}
@@ -53,7 +53,7 @@ func checkBridge(op *attach.Op, c *bridgeConf, br *rtnl.Link) error {
 }
 
 // checkPort compares the host end and its place in the bridge.
-func checkPort(op *attach.Op, c *bridgeConf, br, host *rtnl.Link) error {
+func checkPort(op *attach.Op, c *bridge, br, host *rtnl.Link) error {
 	switch {
 	case host.Parent != op.Link.Index || op.Link.Parent != host.Index:
 		return attach.Mismatch("%s is not the peer of %s in %s", host.Name, op.IfName, op.Call.NetNS)
@@ -80,7 +80,7 @@ func checkPort(op *attach.Op, c *bridgeConf, br, host *rtnl.Link) error {
 }
 
 // checkVLANs wants each configured VLAN on the port; others may have added more.
-func checkVLANs(op *attach.Op, c *bridgeConf, host *rtnl.Link) error {
+func checkVLANs(op *attach.Op, c *bridge, host *rtnl.Link) error {
 	have, err := op.Host.PortVLANs(host.Index)
 	if err != nil {
 		return err
@@ -103,7 +103,7 @@ func checkVLANs(op *attach.Op, c *bridgeConf, host *rtnl.Link) error {
 
 // checkGateways wants the gateway of each address on the bridge or on the
 // interface of its VLAN, and forwarding.
-func checkGateways(op *attach.Op, c *bridgeConf, br *rtnl.Link) error {
+func checkGateways(op *attach.Op, c *bridge, br *rtnl.Link) error {
 	if !c.IsGateway || len(op.Prev.IPs) == 0 {
 		return nil
 	}
@@ -147,7 +147,7 @@ func hasGateway(have []rtnl.Addr, ip spec.IP) bool {
 
 // checkRules wants the elements that ADD put into the rule set. The guarded
 // address is not compared: a later plugin may have given the link another.
-func checkRules(op *attach.Op, c *bridgeConf, port string) error {
+func checkRules(op *attach.Op, c *bridge, port string) error {
 	if c.IPMasq && len(op.Prev.IPs) > 0 {
 		if err := nft.Open(nil).Check(masquerade(op, op.Prev.IPs)); err != nil {
 			return attach.Mismatch("masquerading: %w", err)
@@ -167,7 +167,7 @@ func checkRules(op *attach.Op, c *bridgeConf, port string) error {
 }
 
 // probeBridge tells whether the host can do what the configuration asks for.
-func probeBridge(_ context.Context, _ *spec.Request, c *bridgeConf) error {
+func probeBridge(_ context.Context, _ *spec.Request, c *bridge) error {
 	if !c.IPMasq && !c.MACSpoofChk {
 		return nil
 	}

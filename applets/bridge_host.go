@@ -15,7 +15,7 @@ import (
 )
 
 // setupBridge makes the host the network's gateway and masquerades it.
-func setupBridge(ctx context.Context, op *attach.Op, c *bridgeConf) error {
+func setupBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 	if c.IsGateway && len(op.Result.IPs) > 0 {
 		if err := setGateways(op, c); err != nil {
 			return err
@@ -43,18 +43,21 @@ const portTime = 3 * time.Second
 
 // readyBridge waits for the port, then switches forwarding on: last, since
 // others may lean on it as soon as it is on.
-func readyBridge(ctx context.Context, op *attach.Op, c *bridgeConf) error {
+func readyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 	if c.DisableContainerInterface {
 		return nil
 	}
-	host, err := op.HostEnd()
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(ctx, portTime)
 	defer cancel()
-	if err := op.Host.WaitPort(ctx, host.Index); err != nil {
-		return spec.Errorf(spec.CodeTryAgain, "bridge port in error state: %s in %s: %w", host.Name, c.Bridge, err)
+	if err := op.Host.WaitPort(ctx, c.host.Index); err != nil {
+		return spec.Errorf(spec.CodeTryAgain, "bridge port in error state: %s in %s: %w", c.host.Name, c.Bridge, err)
+	}
+	if !c.made { // the address of a bridge that others made may follow its ports
+		br, err := op.Host.LinkAt(c.link.Index)
+		if err != nil {
+			return err
+		}
+		op.Result.Interfaces[0].MAC = br.MAC.String()
 	}
 	if !c.IsGateway {
 		return nil
@@ -80,14 +83,10 @@ func forwarding(ips []spec.IP) []rtnl.Sysctl {
 }
 
 // setGateways puts each gateway on the bridge, or on its VLAN's own interface.
-func setGateways(op *attach.Op, c *bridgeConf) error {
-	br, err := op.Host.Link(c.Bridge)
-	if err != nil {
-		return err
-	}
-	gw := br
+func setGateways(op *attach.Op, c *bridge) error {
+	gw, err := c.link, error(nil)
 	if c.VLAN != 0 {
-		if gw, err = ensureVLANGateway(op, c, br); err != nil {
+		if gw, err = ensureVLANGateway(op, c); err != nil {
 			return err
 		}
 		op.AddInterface(attach.HostInterface(gw))
@@ -105,9 +104,15 @@ func setGateways(op *attach.Op, c *bridgeConf) error {
 		return err
 	}
 	op.Undo("addresses of "+gw.Name, func(context.Context) error {
-		return whileUnused(op, br.Index, 0, func() error { return restoreAddrs(op, gw.Index, have) })
+		return whileUnused(op, c.link.Index, 0, func() error { return restoreAddrs(op, gw.Index, have) })
 	})
-	return op.Host.Do(append(ops, rtnl.ChangeLink(gw.Index, rtnl.LinkChange{MAC: gw.MAC}))...)
+	if !c.made { // pin the address it has now, with its new port
+		if gw, err = op.Host.LinkAt(gw.Index); err != nil {
+			return err
+		}
+		ops = append(ops, rtnl.ChangeLink(gw.Index, rtnl.LinkChange{MAC: gw.MAC}))
+	}
+	return op.Host.Do(ops...)
 }
 
 // gatewayOps adds the addresses that are missing. Another IPv4 address, or an
@@ -218,9 +223,9 @@ func release(ctx context.Context, op *attach.Op) error {
 	})
 }
 
-func cleanupBridge(ctx context.Context, op *attach.Op, _ *bridgeConf) error { return release(ctx, op) }
+func cleanupBridge(ctx context.Context, op *attach.Op, _ *bridge) error { return release(ctx, op) }
 
-func collectBridge(ctx context.Context, op *attach.Op, _ *bridgeConf) error {
+func collectBridge(ctx context.Context, op *attach.Op, _ *bridge) error {
 	stale := op.Stale()
 	return nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
 		x.Keep(op.Network, func(key string) bool { return !stale(key) }, bridgeKinds[:]...)
@@ -229,7 +234,7 @@ func collectBridge(ctx context.Context, op *attach.Op, _ *bridgeConf) error {
 }
 
 // describeBridge enters the interfaces of a live port into the result of GET.
-func describeBridge(op *attach.Op, c *bridgeConf) error {
+func describeBridge(op *attach.Op, c *bridge) error {
 	host, err := op.HostEnd()
 	if err != nil {
 		return err

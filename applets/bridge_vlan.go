@@ -93,15 +93,15 @@ func (c *bridgeConf) wantedVLANs() []rtnl.VLANRange {
 
 // portVLANs replaces the default VLAN of a new port, or adds to it if that is
 // to be kept.
-func portVLANs(op *attach.Op, c *bridgeConf, port *rtnl.Link) []rtnl.Op {
+func portVLANs(c *bridge) []rtnl.Op {
 	if !c.filtersVLANs() {
 		return nil
 	}
-	add := rtnl.NewPortVLANs(port.Index, c.wantedVLANs())
+	add := rtnl.NewPortVLANs(c.host.Index, c.wantedVLANs())
 	if c.PreserveDefaultVLAN {
 		return []rtnl.Op{add}
 	}
-	return []rtnl.Op{rtnl.DropPortVLANs(port.Index, []rtnl.VLANRange{{From: 1, To: vlanMax}}), add}
+	return []rtnl.Op{rtnl.DropPortVLANs(c.host.Index, []rtnl.VLANRange{{From: 1, To: vlanMax}}), add}
 }
 
 // vlanGateway is the name of the host's interface in the port's VLAN.
@@ -109,7 +109,8 @@ func (c *bridgeConf) vlanGateway() string { return fmt.Sprintf("%s.%d", c.Bridge
 
 // ensureVLANGateway finds or makes the host's interface in the port's VLAN: a
 // veth pair whose other end is an untagged port of the bridge.
-func ensureVLANGateway(op *attach.Op, c *bridgeConf, br *rtnl.Link) (*rtnl.Link, error) {
+func ensureVLANGateway(op *attach.Op, c *bridge) (*rtnl.Link, error) {
+	br := c.link
 	gw, err := op.Host.Link(c.vlanGateway())
 	if err == nil || !errors.Is(err, os.ErrNotExist) {
 		return gw, err

@@ -3,8 +3,6 @@ package applets
 import (
 	"context"
 	"errors"
-	"net"
-	"net/netip"
 	"os"
 	"strings"
 

@@ -1,0 +1,287 @@
+package applets_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+const gatewayConf = `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,
+	"ipam":{"type":"host-local","dataDir":"$DIR","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]}}`
+
+// echo answers on a port of every address of a pod until the test ends.
+func (n *node) echo(p pod) {
+	n.t.Helper()
+	err := p.ns.Do(func() error {
+		l, err := net.Listen("tcp", ":7")
+		if err != nil {
+			return err
+		}
+		n.t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				c.Write([]byte(p.id))
+				c.Close()
+			}
+		}()
+		return nil
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// ask returns who answers at an address, asked from ns; "" if nobody does in time.
+func ask(t *testing.T, ns *rtnl.NS, addr string, within time.Duration) (who string) {
+	t.Helper()
+	err := ns.Do(func() error {
+		d := net.Dialer{Timeout: within}
+		c, err := d.Dial("tcp", net.JoinHostPort(addr, "7"))
+		if err != nil {
+			return nil
+		}
+		defer c.Close()
+		c.SetReadDeadline(time.Now().Add(within))
+		b := make([]byte, 64)
+		k, _ := c.Read(b)
+		who = string(b[:k])
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return who
+}
+
+// An address handed to a new container right after its old owner left is
+// reachable from the host and from a neighbour within a second.
+func TestKernelBridgeReusedAddress(t *testing.T) {
+	n := newNode(t)
+	neighbour := n.pod("neighbour")
+	n.must(spec.Add, "bridge", gatewayConf, neighbour)
+	want := `"args":{"cni":{"ips":["10.1.0.77","fd00:1::77"]}}`
+	conf := strings.TrimSuffix(gatewayConf, "}") + "," + want + "}"
+	for i := range 3 {
+		p := n.pod(fmt.Sprintf("owner%d", i))
+		n.echo(p)
+		n.must(spec.Add, "bridge", conf, p)
+		for _, from := range []pod{{id: "host", ns: n.host}, neighbour} {
+			for _, addr := range []string{"10.1.0.77", "fd00:1::77"} {
+				if who := ask(t, from.ns, addr, time.Second); who != p.id {
+					t.Errorf("%s from %s: %q answers, want %q", addr, from.id, who, p.id)
+				}
+			}
+		}
+		n.must(spec.Del, "bridge", conf, p)
+	}
+}
+
+// CVE-2020-10749: neither the bridge nor the host end takes routes from
+// router advertisements that a container sends.
+func TestKernelBridgeCVE202010749(t *testing.T) {
+	n := newNode(t)
+	for _, key := range []string{"default", "all"} {
+		if err := n.host.SetSysctl("net/ipv6/conf/"+key+"/accept_ra", "2"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out := n.must(spec.Add, "bridge", gatewayConf, n.pod("ctr"))
+	for _, l := range links(t, n.host) {
+		if l.Name == "lo" {
+			continue
+		}
+		value, err := n.host.Sysctl("net/ipv6/conf/" + l.Name + "/accept_ra")
+		if err != nil || value != "0" {
+			t.Errorf("accept_ra of %s is %q (%v), want 0\n%s", l.Name, value, err, out)
+		}
+	}
+}
+
+func links(t *testing.T, ns *rtnl.NS) []rtnl.Link {
+	t.Helper()
+	all, err := kerneltest.Dial(t, ns).Links()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// DEL succeeds and cleans all with anything missing: namespace empty, gone, or
+// a stale regular file; prevResult absent; a second time.
+func TestKernelBridgeDel(t *testing.T) {
+	n := newNode(t)
+	stale := filepath.Join(t.TempDir(), "stale")
+	if err := os.WriteFile(stale, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	conf := strings.Replace(gatewayConf, `"ipMasq":true`, `"ipMasq":true,"macspoofchk":true`, 1)
+	n.must(spec.Del, "bridge", conf, n.pod("never")) // makes sure of nothing, and leaves nothing
+	n.must(spec.Add, "bridge", conf, n.pod("stays"))
+	for name, path := range map[string]string{"empty": "", "gone": "/nonexistent/netns", "stale file": stale, "live": "live"} {
+		t.Run(name, func(t *testing.T) {
+			p := n.pod("ctr")
+			before := n.state(p)
+			n.must(spec.Add, "bridge", conf, p)
+			live := p.path
+			if path != "live" {
+				p.path = path
+			}
+			n.must(spec.Del, "bridge", conf, p)
+			n.must(spec.Del, "bridge", conf, p)
+			p.path = live
+			if after := n.state(p); after != before {
+				t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
+			}
+		})
+	}
+}
+
+// A link of the right name that belongs to somebody else stays.
+func TestKernelBridgeDelForeignLink(t *testing.T) {
+	n := newNode(t)
+	p := n.pod("ctr")
+	n.must(spec.Add, "bridge", gatewayConf, p)
+	other := strings.Replace(gatewayConf, `"demo"`, `"other"`, 1)
+	n.must(spec.Del, "bridge", other, p)
+	if got := n.must(spec.Get, "bridge", gatewayConf, p); !strings.Contains(got, "10.1.0.2/24") {
+		t.Errorf("DEL of another network took the link away: %s", got)
+	}
+}
+
+// CHECK right after ADD passes, and each thing that is taken away is told.
+func TestKernelBridgeCheck(t *testing.T) {
+	n := newNode(t)
+	p := n.pod("ctr")
+	conf := strings.Replace(gatewayConf, `"ipMasq":true`, `"ipMasq":true,"macspoofchk":true,"hairpinMode":true`, 1)
+	host, cont := kerneltest.Dial(t, n.host), kerneltest.Dial(t, p.ns)
+	port := func() *rtnl.Link { return linkOf(t, host, "veth") }
+	eth0 := func() *rtnl.Link { return linkOf(t, cont, "eth0") }
+	for name, tt := range map[string]struct {
+		harm func() error
+		want string
+	}{
+		"nothing":  {func() error { return nil }, ""},
+		"port":     {func() error { return host.SetLink(port().Index, rtnl.LinkChange{Master: new(uint32(0))}) }, "is not a port of bridge"},
+		"hairpin":  {func() error { return host.SetLink(port().Index, rtnl.LinkChange{Hairpin: new(false)}) }, "hairpin mode is false"},
+		"host end": {func() error { return host.SetLink(port().Index, rtnl.LinkChange{Up: new(false)}) }, "is down"},
+		"link":     {func() error { return cont.DelLink("eth0") }, "container interface"},
+		"address":  {func() error { return cont.Do(rtnl.DropAddr(eth0().Index, addrsOf(t, cont, eth0().Index, "10.1."))) }, "does not have address 10.1."},
+		"route":    {func() error { return cont.Do(rtnl.DropRoute(rtnl.Route{Dst: prefix("0.0.0.0/0"), Link: eth0().Index})) }, "route 0.0.0.0/0"},
+		"MAC address": {func() error {
+			return cont.SetLink(eth0().Index, rtnl.LinkChange{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9}})
+		}, "has MAC address"},
+		"gateway": {func() error {
+			br := linkOf(t, host, "br0")
+			return host.Do(rtnl.DropAddr(br.Index, addrsOf(t, host, br.Index, "10.1.")))
+		}, "does not have the gateway address"},
+		"forwarding": {func() error { return n.host.SetSysctl("net/ipv4/ip_forward", "0") }, "forwarding is off"},
+		"rules":      {func() error { return releaseAll(t, n, p, nft.KindMasquerade) }, "masquerading"},
+		"MAC guard":  {func() error { return releaseAll(t, n, p, nft.KindMACGuard) }, "MAC guard"},
+		"lease":      {func() error { return os.RemoveAll(filepath.Join(n.dir, "demo")) }, "Failed to find address"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			result := n.must(spec.Add, "bridge", conf, p)
+			defer n.must(spec.Del, "bridge", conf, p)
+			n.must(spec.Check, "bridge", prev(conf, result), p)
+			if err := tt.harm(); err != nil {
+				t.Fatal(err)
+			}
+			code, out := n.call(t.Context(), spec.Check, "bridge", prev(conf, result), p)
+			if tt.want == "" != (code == 0) || !strings.Contains(out, tt.want) {
+				t.Errorf("CHECK answers %d %s, want %q", code, out, tt.want)
+			}
+		})
+	}
+	// [S] layer 2 only passes, a /32 and the loss of nothing too
+	l2 := `{"cniVersion":"0.4.0","name":"l2","type":"bridge","bridge":"br1"}`
+	n.must(spec.Check, "bridge", prev(l2, n.must(spec.Add, "bridge", l2, p)), p)
+}
+
+func linkOf(t *testing.T, c *rtnl.Conn, name string) *rtnl.Link {
+	t.Helper()
+	all, err := c.Links()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range all {
+		if strings.HasPrefix(l.Name, name) {
+			return &l
+		}
+	}
+	t.Fatalf("no link %s", name)
+	return nil
+}
+
+func addrsOf(t *testing.T, c *rtnl.Conn, index uint32, begin string) rtnl.Addr {
+	t.Helper()
+	all, err := c.Addrs(index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range all {
+		if strings.HasPrefix(a.Prefix.String(), begin) {
+			return a
+		}
+	}
+	t.Fatalf("no address %s", begin)
+	return rtnl.Addr{}
+}
+
+func releaseAll(t *testing.T, n *node, p pod, kind nft.Kind) error {
+	return nft.Open(n.host).Update(t.Context(), func(x *nft.Tx) error {
+		x.Release(spec.Attachment{Network: "demo", ContainerID: p.id, IfName: "eth0"}, kind)
+		return nil
+	})
+}
+
+// Several ADDs at once on a host without the bridge all succeed.
+func TestKernelBridgeParallel(t *testing.T) {
+	n := newNode(t)
+	var wg sync.WaitGroup
+	for i := range 16 {
+		p := n.pod(fmt.Sprintf("ctr%d", i))
+		wg.Go(func() {
+			if code, out := n.call(t.Context(), spec.Add, "bridge", gatewayConf, p); code != 0 {
+				t.Errorf("ADD: %s", out)
+			}
+		})
+	}
+	wg.Wait()
+	if got := len(n.leases()); got != 32 {
+		t.Errorf("%d leases of 16 dual stack containers", got)
+	}
+}
+
+// GC takes away what belongs to attachments of the network that are gone, and
+// nothing else.
+func TestKernelBridgeGC(t *testing.T) {
+	n := newNode(t)
+	stays, goes, other := n.pod("stays"), n.pod("goes"), n.pod("other")
+	before := n.state(goes)
+	n.must(spec.Add, "bridge", gatewayConf, goes)
+	n.must(spec.Del, "bridge", gatewayConf, goes)
+	n.must(spec.Add, "bridge", gatewayConf, stays)
+	second := strings.NewReplacer(`"demo"`, `"second"`, "10.1.", "10.2.", "fd00:1:", "fd00:2:", "br0", "br1").Replace(gatewayConf)
+	n.must(spec.Add, "bridge", second, other)
+	before = n.state(goes)
+	n.must(spec.Add, "bridge", gatewayConf, goes)
+	valid := strings.TrimSuffix(gatewayConf, "}") + `,"cni.dev/valid-attachments":[{"containerID":"stays","ifname":"eth0"}]}`
+	n.must(spec.GC, "bridge", valid, pod{})
+	if after := n.state(goes); after != before {
+		t.Errorf("GC made a difference:\n%s", kerneltest.Diff(before, after))
+	}
+}

@@ -1,0 +1,149 @@
+package applets_test
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+// Every configuration that cannot work is refused with code 7 before anything
+// is made.
+func TestKernelBridgeRefuses(t *testing.T) {
+	n := newNode(t)
+	p := n.pod("ctr")
+	before := n.state(p)
+	for name, tt := range map[string]struct{ keys, want string }{
+		"hairpin and promisc":  {`"hairpinMode":true,"promiscMode":true`, "cannot set hairpin mode and promiscuous mode"},
+		"no interface, IPAM":   {`"disableContainerInterface":true,"ipam":{"type":"host-local","subnet":"10.1.0.0/24"}`, "cannot use IPAM"},
+		"backend":              {`"ipMasqBackend":"ipfw"`, "unknown ipmasq backend"},
+		"mtu":                  {`"mtu":67`, "is not within 68 to 65535"},
+		"mtu of another type":  {`"mtu":"1500"`, "mtu"},
+		"bridge name":          {`"bridge":"../x"`, "interface name"},
+		"bridge name too long": {`"bridge":"sixteen-bytes-xx"`, "too long"},
+		"vlan":                 {`"vlan":4095`, "invalid VLAN ID"},
+		"vlan below":           {`"vlan":-1`, "invalid VLAN ID"},
+		"trunk id":             {`"vlanTrunk":[{"id":4095}]`, "incorrect trunk id"},
+		"trunk id 0":           {`"vlanTrunk":[{"id":0}]`, "incorrect trunk id"},
+		"trunk minID":          {`"vlanTrunk":[{"minID":0,"maxID":5}]`, "incorrect trunk minID"},
+		"trunk maxID":          {`"vlanTrunk":[{"minID":1,"maxID":4095}]`, "incorrect trunk maxID"},
+		"trunk order":          {`"vlanTrunk":[{"minID":9,"maxID":5}]`, "minID is greater than maxID"},
+		"trunk without minID":  {`"vlanTrunk":[{"maxID":5}]`, "minID parameter is missing"},
+		"trunk without maxID":  {`"vlanTrunk":[{"minID":5}]`, "maxID parameter is missing"},
+		"mac":                  {`"args":{"cni":{"mac":"02:00:00:00:00"}}`, "mac"},
+		"multicast mac":        {`"runtimeConfig":{"mac":"01:00:5e:00:00:01"}`, "mac"},
+		"ipam path":            {`"ipam":{"type":"../host-local"}`, "../host-local"},
+		"ipam of another type": {`"ipam":"host-local"`, "ipam"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, out := n.call(t.Context(), spec.Add, "bridge", `{"cniVersion":"1.1.0","name":"demo","type":"bridge",`+tt.keys+`}`, p)
+			if code != spec.CodeConfig || !strings.Contains(strings.ToLower(out), strings.ToLower(tt.want)) {
+				t.Errorf("got %d %s, want code 7 with %q", code, out, tt.want)
+			}
+		})
+	}
+	if after := n.state(p); after != before {
+		t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
+	}
+}
+
+// [S] of the reference, done right.
+func TestKernelBridgeGateways(t *testing.T) {
+	for name, tt := range map[string]struct{ keys, want, gone string }{
+		"two IPv4 range sets need no forceAddress": {
+			`"isGateway":true,"ipam":{"type":"host-local","dataDir":"$DIR","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"10.2.0.0/24"}]]}`,
+			"br0 10.1.0.1/24, br0 10.2.0.1/24", ""},
+		"isDefaultGateway beside a default route of IPAM": {
+			`"isDefaultGateway":true,"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24","routes":[{"dst":"0.0.0.0/0"}]}`,
+			"br0 10.1.0.1/24", ""},
+		"a gateway of its own": {
+			`"isGateway":true,"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24","gateway":"10.1.0.254"}`,
+			"br0 10.1.0.254/24", ""},
+		"a route on the link although there is a gateway": {
+			`"isGateway":true,"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24","routes":[{"dst":"10.9.0.0/16","scope":253}]}`,
+			"br0 10.1.0.1/24", ""},
+		"forceAddress replaces": {
+			`"isGateway":true,"forceAddress":true,"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24"}`,
+			"br0 10.1.0.1/24", "192.0.2.1/24"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			host := kerneltest.Dial(t, n.host)
+			if tt.gone != "" {
+				br, err := host.CreateLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := host.AddAddr(br.Index, rtnl.Addr{Prefix: prefix(tt.gone)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			conf := `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"br0",` + tt.keys + `}`
+			p := n.pod("ctr")
+			n.must(spec.Check, "bridge", prev(conf, n.must(spec.Add, "bridge", conf, p)), p)
+			snapshot := kerneltest.Snapshot(t, n.host)
+			for _, want := range strings.Split(tt.want, ", ") {
+				name, addr, _ := strings.Cut(want, " ")
+				if !strings.Contains(snapshot, addr) {
+					t.Errorf("%s is missing on %s:\n%s", addr, name, snapshot)
+				}
+			}
+			if tt.gone != "" && strings.Contains(snapshot, tt.gone) {
+				t.Errorf("%s is still there:\n%s", tt.gone, snapshot)
+			}
+		})
+	}
+}
+
+// A conflicting address of the bridge, and a link of its name that is no
+// bridge, are errors that change nothing.
+func TestKernelBridgeConflicts(t *testing.T) {
+	n := newNode(t)
+	host := kerneltest.Dial(t, n.host)
+	if err := host.Do(
+		rtnl.NewLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, Up: true}),
+		rtnl.NewLink(rtnl.LinkSpec{Name: "nobr0", Peer: &rtnl.LinkSpec{Name: "nobr1"}})); err != nil {
+		t.Fatal(err)
+	}
+	if err := host.AddAddr(linkOf(t, host, "br0").Index, rtnl.Addr{Prefix: prefix("192.0.2.1/24")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.host.SetSysctl("net/ipv6/conf/br0/accept_ra", "0"); err != nil { // or it would be made so, and stay
+		t.Fatal(err)
+	}
+	p := n.pod("ctr")
+	for conf, want := range map[string]string{
+		strings.Replace(gatewayConf, `"br0"`, `"nobr0"`, 1): "already exists but is not a bridge",
+		gatewayConf: "already has an IP address different from",
+	} {
+		before := n.state(p)
+		code, out := n.call(t.Context(), spec.Add, "bridge", conf, p)
+		if code != spec.CodeConfig || !strings.Contains(out, want) {
+			t.Errorf("got %d %s, want %q", code, out, want)
+		}
+		if after := n.state(p); after != before {
+			t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
+		}
+	}
+}
+
+// A second network leaves the default route to the first.
+func TestKernelBridgeSecondNetwork(t *testing.T) {
+	n := newNode(t)
+	p := n.pod("ctr")
+	n.must(spec.Add, "bridge", gatewayConf, p)
+	second := strings.NewReplacer(`"demo"`, `"second"`, "10.1.", "10.2.", "fd00:1:", "fd00:2:", "br0", "br1").Replace(gatewayConf)
+	out := n.must(spec.Add, "bridge", second, p, "CNI_IFNAME=net1")
+	if strings.Contains(out, `"0.0.0.0/0"`) {
+		t.Errorf("the result has a default route that was left out: %s", out)
+	}
+	n.must(spec.Check, "bridge", prev(second, out), p, "CNI_IFNAME=net1")
+	n.must(spec.Del, "bridge", second, p, "CNI_IFNAME=net1")
+	n.must(spec.Get, "bridge", gatewayConf, p)
+}

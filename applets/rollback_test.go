@@ -1,0 +1,81 @@
+package applets_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"cnibox/internal/fault"
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// rollbackConfs holds for each interface plugin configurations that take all
+// of its steps.
+var rollbackConfs = map[string]string{
+	"bridge": `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,
+		"macspoofchk":true,"hairpinMode":true,"portIsolation":true,"mtu":1400,
+		"ipam":{"type":"host-local","dataDir":"$DIR","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]],
+			"routes":[{"dst":"10.9.0.0/16","mtu":1300,"priority":5}]}}`,
+	"bridge-l2": `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"br0","promiscMode":true}`,
+}
+
+// TestKernelRollback makes the nth call that changes something fail, for every
+// n: afterwards nothing differs from before, on a host where the bridge is new
+// and on one where other attachments use it.
+func TestKernelRollback(t *testing.T) {
+	for name, conf := range rollbackConfs {
+		applet, _, _ := strings.Cut(name, "-")
+		t.Run(name+"/fresh", func(t *testing.T) { rollback(t, applet, conf, false) })
+		t.Run(name+"/used", func(t *testing.T) { rollback(t, applet, conf, true) })
+	}
+}
+
+func rollback(t *testing.T, applet, conf string, used bool) {
+	n := newNode(t)
+	kerneltest.Need(t, "CONFIG_BRIDGE", func() error {
+		return kerneltest.Dial(t, kerneltest.NS(t)).AddLink(rtnl.LinkSpec{Name: "br9", Kind: rtnl.Bridge{}})
+	})
+	if used {
+		n.must(spec.Add, applet, conf, n.pod("other"))
+	}
+	p := n.pod("ctr")
+	before := n.state(p)
+	defer func() { fault.Hook = nil }()
+	for nth := 1; ; nth++ {
+		calls, failed := 0, ""
+		fault.Hook = func(what string) error {
+			if calls++; calls != nth {
+				return nil
+			}
+			failed = what
+			return errors.New("made to fail")
+		}
+		code, out := n.call(t.Context(), spec.Add, applet, conf, p)
+		fault.Hook = nil
+		if failed == "" {
+			if code != 0 || nth < 4 {
+				t.Fatalf("ADD made %d calls and ended with %s", nth-1, out)
+			}
+			break
+		}
+		if code == 0 && !needless(failed) {
+			t.Errorf("call %d, %q: ADD succeeds without it", nth, failed)
+		}
+		if code == 0 {
+			n.must(spec.Del, applet, conf, p)
+		}
+		if after := n.state(p); after != before {
+			t.Fatalf("call %d, %q, answered by %s\nleft behind:\n%s", nth, failed, out, kerneltest.Diff(before, after))
+		}
+	}
+	n.must(spec.Del, applet, conf, p)
+}
+
+// needless tells what an ADD can do without: neighbours find out by themselves,
+// and what speeds up the lease store is made again when it is missing.
+func needless(what string) bool {
+	return strings.HasPrefix(what, "link set") && strings.Contains(what, " address ") ||
+		strings.HasPrefix(what, "ipam: write") || strings.HasPrefix(what, "ipam: stamp")
+}
