@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/fault"
+	"cnibox/internal/netlink"
 )
 
 // A step is one message of a batch, for the error when the kernel refuses it.
@@ -18,25 +19,26 @@ type step struct {
 
 // A batch collects changes that the kernel makes all at once or not at all.
 type batch struct {
-	b     buf
-	steps []step
-	last  int // where the last message began
+	reqs  []netlink.Request
+	steps []step // one for each request
+	drops bool   // something is deleted
 }
 
 // add appends a message of nf_tables; body writes its attributes.
-func (t *batch) add(s step, msg, flags uint16, family byte, body func(b *buf)) {
-	seq := firstSeq + uint32(len(t.steps)) + 1
-	t.last = t.b.open(nfTables|msg, unix.NLM_F_REQUEST|flags, seq, family, 0)
-	body(&t.b)
-	t.b.close(t.last)
+func (t *batch) add(s step, msg, flags uint16, family byte, body func(b *netlink.Buf)) {
+	b := header(family, 0)
+	body(&b)
+	t.reqs = append(t.reqs, netlink.Request{Type: nfTables | msg, Flags: flags | unix.NLM_F_ACK, Data: b})
 	t.steps = append(t.steps, s)
+	switch msg {
+	case unix.NFT_MSG_DELRULE, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELSETELEM:
+		t.drops = true
+	}
 }
 
-// commit sends the batch and waits for the kernel's word on it.
-//
-// Only the last message asks for an acknowledgement; refused ones are
-// answered in any case, and what concerns the whole batch comes under the
-// number of its beginning.
+// commit sends the batch and waits for the kernel's word on it: the first
+// refusal of a step, or what is wrong with all of it, which comes as the
+// refusal of the message that begins it.
 func (s *sock) commit(t *batch) error {
 	if len(t.steps) == 0 {
 		return nil
@@ -44,43 +46,22 @@ func (s *sock) commit(t *batch) error {
 	if err := fault.Check("nft batch"); err != nil {
 		return fmt.Errorf("nft: %w", err)
 	}
-	flags := t.b[t.last+6:]
-	ne.PutUint16(flags, ne.Uint16(flags)|unix.NLM_F_ACK)
-
-	out := buf(make([]byte, 0, len(t.b)+2*headerBytes))
-	at := out.open(unix.NFNL_MSG_BATCH_BEGIN, unix.NLM_F_REQUEST, firstSeq, 0, unix.NFNL_SUBSYS_NFTABLES)
-	out.close(at)
-	out = append(out, t.b...)
-	end := firstSeq + uint32(len(t.steps)) + 1
-	at = out.open(unix.NFNL_MSG_BATCH_END, unix.NLM_F_REQUEST, end, 0, unix.NFNL_SUBSYS_NFTABLES)
-	out.close(at)
-	if err := s.send(out); err != nil {
+	frame := header(0, unix.NFNL_SUBSYS_NFTABLES)
+	reqs := append([]netlink.Request{{Type: unix.NFNL_MSG_BATCH_BEGIN, Data: frame, Frame: true}}, t.reqs...)
+	reqs = append(reqs, netlink.Request{Type: unix.NFNL_MSG_BATCH_END, Data: frame, Frame: true})
+	answers, err := s.nl.Exchange(reqs, func(int, netlink.Message) error { return nil })
+	if t.drops {
+		settle()
+	}
+	for i, a := range answers {
+		if a.Err != nil {
+			return t.explain(i, a.Err)
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("nft: %w", err)
 	}
-	return s.verdict(t)
-}
-
-// verdict reads the answers to a batch and returns the first error.
-func (s *sock) verdict(t *batch) (first error) {
-	end := firstSeq + uint32(len(t.steps))
-	answer := func(typ, _ uint16, seq uint32, data []byte) bool {
-		if typ != unix.NLMSG_ERROR || seq < firstSeq || seq > end {
-			return false
-		}
-		if err := errno(data); err != nil && first == nil {
-			first = t.explain(seq, err)
-		}
-		return seq == end || seq == firstSeq
-	}
-	for {
-		last, err := s.receive(answer)
-		if err != nil {
-			return errors.Join(first, fmt.Errorf("nft: %w", err))
-		}
-		if last {
-			return first
-		}
-	}
+	return nil
 }
 
 // A refusal is the kernel's error about one step of a batch.
@@ -92,12 +73,13 @@ type refusal struct {
 func (r *refusal) Error() string { return "nft: " + r.what + ": " + r.err.Error() }
 func (r *refusal) Unwrap() error { return r.err }
 
-// explain turns the kernel's number into a sentence that tells what is missing.
-func (t *batch) explain(seq uint32, err error) error {
-	if seq == firstSeq {
+// explain turns the kernel's number into a sentence that tells what is
+// missing; message 0 is the one that begins the batch.
+func (t *batch) explain(message int, err error) error {
+	if message == 0 || message > len(t.steps) {
 		return &refusal{"transaction", lacking(err, "CONFIG_NF_TABLES")}
 	}
-	s := t.steps[seq-firstSeq-1]
+	s := t.steps[message-1]
 	return &refusal{s.what, lacking(err, s.needs)}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/netlink"
 	"cnibox/internal/sha512"
 	"cnibox/spec"
 )
@@ -64,7 +65,7 @@ func condGroup(network string, family byte, host bool, conds []Match) (chain, er
 		var longer []*rule
 		for _, r := range all {
 			for _, alt := range alternatives {
-				b := append(append(buf(nil), r.b...), alt.b...)
+				b := append(append(netlink.Buf(nil), r.b...), alt.b...)
 				longer = append(longer, &rule{b})
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/fault"
+	"cnibox/internal/netlink"
 )
 
 // Attributes and messages of conntrack netlink, which x/sys does not have:
@@ -62,7 +63,7 @@ func (t *Table) FlushUDP(ports []netip.AddrPort) error {
 // may end by themselves, which is as good.
 func (s *sock) flushUDP(family byte, ports []netip.AddrPort) error {
 	var doomed [][]byte
-	err := s.ask(ctNetlink|ctGet, unix.NLM_F_DUMP, family, func(b *buf) { filterUDP(b, ports) }, func(data []byte) {
+	err := s.ask(ctNetlink|ctGet, unix.NLM_F_DUMP, family, func(b *netlink.Buf) { filterUDP(b, ports) }, func(data []byte) {
 		dst, udp := flowTo(data, family)
 		if udp && slices.ContainsFunc(ports, func(p netip.AddrPort) bool { return covers(p, dst) }) {
 			doomed = append(doomed, data)
@@ -85,31 +86,31 @@ func (s *sock) flushUDP(family byte, ports []netip.AddrPort) error {
 
 // filterUDP asks for UDP flows only, and for one port if it is only one.
 // Kernels before 5.8 overlook it, so the answers are looked at all the same.
-func filterUDP(b *buf, ports []netip.AddrPort) {
+func filterUDP(b *netlink.Buf, ports []netip.AddrPort) {
 	flags := filterProtoNum
-	b.nest(ctaTupleOrig, func() {
-		b.nest(ctaTupleProto, func() {
-			b.bytes(ctaProtoNum, []byte{unix.IPPROTO_UDP})
+	b.Nest(ctaTupleOrig, func() {
+		b.Nest(ctaTupleProto, func() {
+			b.Bytes(ctaProtoNum, []byte{unix.IPPROTO_UDP})
 			if len(ports) == 1 {
 				flags |= filterProtoDstPort
-				b.bytes(ctaProtoDstPort, port16(ports[0].Port()))
+				b.Bytes(ctaProtoDstPort, port16(ports[0].Port()))
 			}
 		})
 	})
-	b.nest(ctaFilter, func() { b.bytes(ctaFilterOrigFlags, native(flags)) })
+	b.Nest(ctaFilter, func() { b.Bytes(ctaFilterOrigFlags, native(flags)) })
 }
 
 // flowTo tells where the first packet of a flow was sent to, and whether it was UDP.
 func flowTo(data []byte, family byte) (dst netip.AddrPort, udp bool) {
-	tuple := attr(data, ctaTupleOrig)
-	ip, proto := attr(tuple, ctaTupleIP), attr(tuple, ctaTupleProto)
+	tuple := netlink.Attr(data, ctaTupleOrig)
+	ip, proto := netlink.Attr(tuple, ctaTupleIP), netlink.Attr(tuple, ctaTupleProto)
 	typ := uint16(ctaIPv4Dst)
 	if family == v6 {
 		typ = ctaIPv6Dst
 	}
-	addr := addrOf(attr(ip, typ), family)
-	port := number(attr(proto, ctaProtoDstPort))
-	return netip.AddrPortFrom(addr, uint16(port)), number(attr(proto, ctaProtoNum)) == unix.IPPROTO_UDP
+	addr := addrOf(netlink.Attr(ip, typ), family)
+	port := netlink.NetNumber(netlink.Attr(proto, ctaProtoDstPort))
+	return netip.AddrPortFrom(addr, uint16(port)), netlink.NetNumber(netlink.Attr(proto, ctaProtoNum)) == unix.IPPROTO_UDP
 }
 
 // covers tells whether a host port stands for a destination.
@@ -123,11 +124,11 @@ func (s *sock) forget(family byte, data []byte) error {
 	if err := fault.Check("conntrack delete"); err != nil {
 		return err
 	}
-	err := s.ask(ctNetlink|ctDelete, unix.NLM_F_ACK, family, func(b *buf) {
-		b.bytes(ctaTupleOrig|unix.NLA_F_NESTED, attr(data, ctaTupleOrig))
+	err := s.ask(ctNetlink|ctDelete, unix.NLM_F_ACK, family, func(b *netlink.Buf) {
+		b.Bytes(ctaTupleOrig|unix.NLA_F_NESTED, netlink.Attr(data, ctaTupleOrig))
 		for _, typ := range []uint16{ctaZone, ctaID} {
-			if v := attr(data, typ); v != nil {
-				b.bytes(typ, v)
+			if v := netlink.Attr(data, typ); v != nil {
+				b.Bytes(typ, v)
 			}
 		}
 	}, func([]byte) {})

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/netlink"
 	"cnibox/spec"
 )
 
@@ -77,19 +78,19 @@ func ownerNames(comment string) spec.Attachment {
 }
 
 // encode writes the element as a list entry; for deletion the key is enough.
-func (e *element) encode(b *buf, s *set, whole bool) {
-	b.nest(unix.NFTA_LIST_ELEM, func() {
-		b.nest(elementKey, func() { b.bytes(dataValue, e.key) })
+func (e *element) encode(b *netlink.Buf, s *set, whole bool) {
+	b.Nest(unix.NFTA_LIST_ELEM, func() {
+		b.Nest(elementKey, func() { b.Bytes(dataValue, e.key) })
 		if !whole {
 			return
 		}
 		switch {
 		case s.verdicts:
-			b.nest(elementData, func() { b.verdict(toJump, e.chain) })
+			b.Nest(elementData, func() { putVerdict(b, toJump, e.chain) })
 		case s.isMap():
-			b.nest(elementData, func() { b.bytes(dataValue, e.data) })
+			b.Nest(elementData, func() { b.Bytes(dataValue, e.data) })
 		}
-		b.bytes(elementNotes, userComment(e.owner))
+		b.Bytes(elementNotes, userComment(e.owner))
 	})
 }
 
@@ -121,26 +122,26 @@ func (want filter) takes(item []byte) bool {
 	if want == nil {
 		return true
 	}
-	c := readComment(attr(item, elementNotes))
+	c := readComment(netlink.Attr(item, elementNotes))
 	return len(c) >= keyLen && want(c[:keyLen])
 }
 
 // decodeElements calls fn for each wanted element in a message about set elements.
 func decodeElements(data []byte, want filter, fn func(element)) {
-	for t, item := range attrs(attr(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+	for t, item := range netlink.Attrs(netlink.Attr(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 		if t != unix.NFTA_LIST_ELEM || !want.takes(item) {
 			continue
 		}
 		var e element
-		for t, v := range attrs(item) {
+		for t, v := range netlink.Attrs(item) {
 			switch t {
 			case elementKey:
-				e.key = attr(v, dataValue)
+				e.key = netlink.Attr(v, dataValue)
 			case elementData:
-				e.data = attr(v, dataValue)
-				e.chain = text(attr(attr(v, dataVerdict), unix.NFTA_VERDICT_CHAIN))
+				e.data = netlink.Attr(v, dataValue)
+				e.chain = netlink.Text(netlink.Attr(netlink.Attr(v, dataVerdict), unix.NFTA_VERDICT_CHAIN))
 			case elementNotes:
-				e.owner = text(readComment(v))
+				e.owner = netlink.Text(readComment(v))
 			}
 		}
 		fn(e)
@@ -155,10 +156,10 @@ func (e *element) equal(o *element) bool {
 
 // elementAt asks for one element by its key; nil if there is none.
 func (s *sock) elementAt(in *set, key []byte) (found *element, err error) {
-	err = s.ask(nfTables|unix.NFT_MSG_GETSETELEM, 0, in.table, func(b *buf) {
-		b.text(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
-		b.text(unix.NFTA_SET_ELEM_LIST_SET, in.name)
-		b.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func() { (&element{key: key}).encode(b, in, false) })
+	err = s.ask(nfTables|unix.NFT_MSG_GETSETELEM, 0, in.table, func(b *netlink.Buf) {
+		b.Text(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
+		b.Text(unix.NFTA_SET_ELEM_LIST_SET, in.name)
+		b.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func() { (&element{key: key}).encode(b, in, false) })
 	}, func(data []byte) {
 		decodeElements(data, nil, func(e element) { found = &e })
 	})
@@ -167,9 +168,9 @@ func (s *sock) elementAt(in *set, key []byte) (found *element, err error) {
 
 // elements reads the wanted elements of a set; one that is not there is empty.
 func (s *sock) elements(in *set, want filter, fn func(element)) error {
-	return absent(s.ask(nfTables|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, in.table, func(b *buf) {
-		b.text(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
-		b.text(unix.NFTA_SET_ELEM_LIST_SET, in.name)
+	return absent(s.ask(nfTables|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, in.table, func(b *netlink.Buf) {
+		b.Text(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
+		b.Text(unix.NFTA_SET_ELEM_LIST_SET, in.name)
 	}, func(data []byte) { decodeElements(data, want, fn) }))
 }
 

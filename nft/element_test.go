@@ -3,9 +3,11 @@ package nft
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"strings"
 	"testing"
 
+	"cnibox/internal/netlink"
 	"cnibox/spec"
 )
 
@@ -15,7 +17,10 @@ func TestSkeletonMark(t *testing.T) {
 	for _, table := range []byte{inet, bridge} {
 		var b batch
 		b.ensure(table, nil)
-		all := strings.ReplaceAll(string(b.b), mark(table), "")
+		var all string
+		for _, r := range b.reqs {
+			all += fmt.Sprintln(r.Type, r.Flags) + strings.ReplaceAll(string(r.Data), mark(table), "")
+		}
 		sum := sha256.Sum256([]byte(all))
 		if want := markPrefix + hex.EncodeToString(sum[:4]); mark(table) != want {
 			t.Errorf("mark of table %s is %s, want %s", tableText(table), mark(table), want)
@@ -76,8 +81,8 @@ func TestOldNames(t *testing.T) {
 // FuzzDecode reads what the kernel could send: elements, their comments,
 // rules and flows. Nothing may panic.
 func FuzzDecode(f *testing.F) {
-	var b buf
-	b.nest(3, func() {
+	var b netlink.Buf
+	b.Nest(3, func() {
 		(&element{key: make([]byte, 8), chain: "c", owner: "o"}).encode(&b, &sets[gateSet], true)
 		(&element{key: make([]byte, 24), data: make([]byte, 20), owner: "o"}).encode(&b, &sets[dnatSet+3], true)
 	})

@@ -1,7 +1,18 @@
 package nft
 
 import (
+	"encoding/binary"
+
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netlink"
+)
+
+// be, ne: nf_tables numbers its attributes in network order; a few loaded
+// values (marks, address types) are in the machine's.
+var (
+	be = binary.BigEndian
+	ne = binary.NativeEndian
 )
 
 // Where the fields that rules look at lie, in bytes: RFC 791, RFC 8200,
@@ -23,13 +34,13 @@ const (
 
 // A rule is the list of expressions of one rule, encoded; registers are
 // numbered from 0, 4 bytes each.
-type rule struct{ b buf }
+type rule struct{ b netlink.Buf }
 
 // expr appends an expression; the methods below are one each.
-func (r *rule) expr(name string, body func(b *buf)) *rule {
-	r.b.nest(unix.NFTA_LIST_ELEM, func() {
-		r.b.text(unix.NFTA_EXPR_NAME, name)
-		r.b.nest(unix.NFTA_EXPR_DATA, func() {
+func (r *rule) expr(name string, body func(b *netlink.Buf)) *rule {
+	r.b.Nest(unix.NFTA_LIST_ELEM, func() {
+		r.b.Text(unix.NFTA_EXPR_NAME, name)
+		r.b.Nest(unix.NFTA_EXPR_DATA, func() {
 			if body != nil {
 				body(&r.b)
 			}
@@ -40,36 +51,36 @@ func (r *rule) expr(name string, body func(b *buf)) *rule {
 
 // meta loads what the kernel knows about a packet beside its bytes.
 func (r *rule) meta(key, to uint32) *rule {
-	return r.expr("meta", func(b *buf) {
-		b.u32(unix.NFTA_META_KEY, key)
-		b.u32(unix.NFTA_META_DREG, reg+to)
+	return r.expr("meta", func(b *netlink.Buf) {
+		b.Net32(unix.NFTA_META_KEY, key)
+		b.Net32(unix.NFTA_META_DREG, reg+to)
 	})
 }
 
 // payload loads bytes of a header.
 func (r *rule) payload(base, at, size, to uint32) *rule {
-	return r.expr("payload", func(b *buf) {
-		b.u32(unix.NFTA_PAYLOAD_DREG, reg+to)
-		b.u32(unix.NFTA_PAYLOAD_BASE, base)
-		b.u32(unix.NFTA_PAYLOAD_OFFSET, at)
-		b.u32(unix.NFTA_PAYLOAD_LEN, size)
+	return r.expr("payload", func(b *netlink.Buf) {
+		b.Net32(unix.NFTA_PAYLOAD_DREG, reg+to)
+		b.Net32(unix.NFTA_PAYLOAD_BASE, base)
+		b.Net32(unix.NFTA_PAYLOAD_OFFSET, at)
+		b.Net32(unix.NFTA_PAYLOAD_LEN, size)
 	})
 }
 
 // ct loads a key of the connection.
 func (r *rule) ct(key, to uint32) *rule {
-	return r.expr("ct", func(b *buf) {
-		b.u32(unix.NFTA_CT_KEY, key)
-		b.u32(unix.NFTA_CT_DREG, reg+to)
+	return r.expr("ct", func(b *netlink.Buf) {
+		b.Net32(unix.NFTA_CT_KEY, key)
+		b.Net32(unix.NFTA_CT_DREG, reg+to)
 	})
 }
 
 // cmp compares a register with a value, as many bytes as it has.
 func (r *rule) cmp(op, from uint32, v []byte) *rule {
-	return r.expr("cmp", func(b *buf) {
-		b.u32(unix.NFTA_CMP_SREG, reg+from)
-		b.u32(unix.NFTA_CMP_OP, op)
-		b.nest(unix.NFTA_CMP_DATA, func() { b.bytes(unix.NFTA_DATA_VALUE, v) })
+	return r.expr("cmp", func(b *netlink.Buf) {
+		b.Net32(unix.NFTA_CMP_SREG, reg+from)
+		b.Net32(unix.NFTA_CMP_OP, op)
+		b.Nest(unix.NFTA_CMP_DATA, func() { b.Bytes(unix.NFTA_DATA_VALUE, v) })
 	})
 }
 
@@ -77,49 +88,49 @@ func (r *rule) equal(v ...byte) *rule { return r.cmp(unix.NFT_CMP_EQ, 0, v) }
 
 // within compares register 0 with a range, both ends included.
 func (r *rule) within(op uint32, lo, hi []byte) *rule {
-	return r.expr("range", func(b *buf) {
-		b.u32(unix.NFTA_RANGE_SREG, reg)
-		b.u32(unix.NFTA_RANGE_OP, op)
-		b.nest(unix.NFTA_RANGE_FROM_DATA, func() { b.bytes(unix.NFTA_DATA_VALUE, lo) })
-		b.nest(unix.NFTA_RANGE_TO_DATA, func() { b.bytes(unix.NFTA_DATA_VALUE, hi) })
+	return r.expr("range", func(b *netlink.Buf) {
+		b.Net32(unix.NFTA_RANGE_SREG, reg)
+		b.Net32(unix.NFTA_RANGE_OP, op)
+		b.Nest(unix.NFTA_RANGE_FROM_DATA, func() { b.Bytes(unix.NFTA_DATA_VALUE, lo) })
+		b.Nest(unix.NFTA_RANGE_TO_DATA, func() { b.Bytes(unix.NFTA_DATA_VALUE, hi) })
 	})
 }
 
 // mask keeps the bits of register 0 that are set in v.
 func (r *rule) mask(v []byte) *rule {
-	return r.expr("bitwise", func(b *buf) {
-		b.u32(unix.NFTA_BITWISE_SREG, reg)
-		b.u32(unix.NFTA_BITWISE_DREG, reg)
-		b.u32(unix.NFTA_BITWISE_LEN, uint32(len(v)))
-		b.nest(unix.NFTA_BITWISE_MASK, func() { b.bytes(unix.NFTA_DATA_VALUE, v) })
-		b.nest(unix.NFTA_BITWISE_XOR, func() { b.bytes(unix.NFTA_DATA_VALUE, make([]byte, len(v))) })
+	return r.expr("bitwise", func(b *netlink.Buf) {
+		b.Net32(unix.NFTA_BITWISE_SREG, reg)
+		b.Net32(unix.NFTA_BITWISE_DREG, reg)
+		b.Net32(unix.NFTA_BITWISE_LEN, uint32(len(v)))
+		b.Nest(unix.NFTA_BITWISE_MASK, func() { b.Bytes(unix.NFTA_DATA_VALUE, v) })
+		b.Nest(unix.NFTA_BITWISE_XOR, func() { b.Bytes(unix.NFTA_DATA_VALUE, make([]byte, len(v))) })
 	})
 }
 
 // lookup searches the set for register 0 and those after it. What a map has
 // for it goes to the register to; a verdict is to be followed at once.
 func (r *rule) lookup(set *set, to uint32, invert bool) *rule {
-	return r.expr("lookup", func(b *buf) {
-		b.text(unix.NFTA_LOOKUP_SET, set.name)
-		b.u32(unix.NFTA_LOOKUP_SREG, reg)
+	return r.expr("lookup", func(b *netlink.Buf) {
+		b.Text(unix.NFTA_LOOKUP_SET, set.name)
+		b.Net32(unix.NFTA_LOOKUP_SREG, reg)
 		switch {
 		case set.verdicts:
-			b.u32(unix.NFTA_LOOKUP_DREG, unix.NFT_REG_VERDICT)
+			b.Net32(unix.NFTA_LOOKUP_DREG, unix.NFT_REG_VERDICT)
 		case to != noRegister:
-			b.u32(unix.NFTA_LOOKUP_DREG, reg+to)
+			b.Net32(unix.NFTA_LOOKUP_DREG, reg+to)
 		}
 		if invert {
-			b.u32(unix.NFTA_LOOKUP_FLAGS, unix.NFT_LOOKUP_F_INV)
+			b.Net32(unix.NFTA_LOOKUP_FLAGS, unix.NFT_LOOKUP_F_INV)
 		}
 	})
 }
 
 // localDst matches what is sent to an address of this host.
 func (r *rule) localDst() *rule {
-	r.expr("fib", func(b *buf) {
-		b.u32(unix.NFTA_FIB_DREG, reg)
-		b.u32(unix.NFTA_FIB_RESULT, unix.NFT_FIB_RESULT_ADDRTYPE)
-		b.u32(unix.NFTA_FIB_FLAGS, unix.NFTA_FIB_F_DADDR)
+	r.expr("fib", func(b *netlink.Buf) {
+		b.Net32(unix.NFTA_FIB_DREG, reg)
+		b.Net32(unix.NFTA_FIB_RESULT, unix.NFT_FIB_RESULT_ADDRTYPE)
+		b.Net32(unix.NFTA_FIB_FLAGS, unix.NFTA_FIB_F_DADDR)
 	})
 	return r.equal(native(unix.RTN_LOCAL)...)
 }
@@ -127,11 +138,11 @@ func (r *rule) localDst() *rule {
 // dnat sends the connection to the address in register 0 and the port in
 // the register after it.
 func (r *rule) dnat(family byte) *rule {
-	return r.expr("nat", func(b *buf) {
-		b.u32(unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT)
-		b.u32(unix.NFTA_NAT_FAMILY, uint32(family))
-		b.u32(unix.NFTA_NAT_REG_ADDR_MIN, reg)
-		b.u32(unix.NFTA_NAT_REG_PROTO_MIN, reg+addrLen(family)/4)
+	return r.expr("nat", func(b *netlink.Buf) {
+		b.Net32(unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT)
+		b.Net32(unix.NFTA_NAT_FAMILY, uint32(family))
+		b.Net32(unix.NFTA_NAT_REG_ADDR_MIN, reg)
+		b.Net32(unix.NFTA_NAT_REG_PROTO_MIN, reg+addrLen(family)/4)
 	})
 }
 
@@ -174,18 +185,18 @@ func (r *rule) ifname(op uint32, name string) *rule {
 
 // verdict ends the rule.
 func (r *rule) verdict(code int32, chain string) *rule {
-	return r.expr("immediate", func(b *buf) {
-		b.u32(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT)
-		b.nest(unix.NFTA_IMMEDIATE_DATA, func() { b.verdict(code, chain) })
+	return r.expr("immediate", func(b *netlink.Buf) {
+		b.Net32(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT)
+		b.Nest(unix.NFTA_IMMEDIATE_DATA, func() { putVerdict(b, code, chain) })
 	})
 }
 
-// verdict appends a verdict as the data of an expression or an element.
-func (b *buf) verdict(code int32, chain string) {
-	b.nest(unix.NFTA_DATA_VERDICT, func() {
-		b.u32(unix.NFTA_VERDICT_CODE, uint32(code))
+// putVerdict appends a verdict as the data of an expression or an element.
+func putVerdict(b *netlink.Buf, code int32, chain string) {
+	b.Nest(unix.NFTA_DATA_VERDICT, func() {
+		b.Net32(unix.NFTA_VERDICT_CODE, uint32(code))
 		if chain != "" {
-			b.text(unix.NFTA_VERDICT_CHAIN, chain)
+			b.Text(unix.NFTA_VERDICT_CHAIN, chain)
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/netlink"
 	"cnibox/internal/sha512"
 	"cnibox/spec"
 )
@@ -40,16 +41,16 @@ type leftovers struct {
 // remove drops rules before chains, since a chain must not be jumped to.
 func (l *leftovers) remove(b *batch) {
 	for _, r := range l.rules {
-		b.add(step{"rule of chain " + r.chain, noNeeds}, unix.NFT_MSG_DELRULE, 0, r.family, func(b *buf) {
-			b.text(unix.NFTA_RULE_TABLE, r.table)
-			b.text(unix.NFTA_RULE_CHAIN, r.chain)
-			b.bytes(unix.NFTA_RULE_HANDLE, r.handle)
+		b.add(step{"rule of chain " + r.chain, noNeeds}, unix.NFT_MSG_DELRULE, 0, r.family, func(b *netlink.Buf) {
+			b.Text(unix.NFTA_RULE_TABLE, r.table)
+			b.Text(unix.NFTA_RULE_CHAIN, r.chain)
+			b.Bytes(unix.NFTA_RULE_HANDLE, r.handle)
 		})
 	}
 	for _, c := range l.chains {
-		b.add(step{"chain " + c.name, noNeeds}, unix.NFT_MSG_DELCHAIN, 0, c.family, func(b *buf) {
-			b.text(unix.NFTA_CHAIN_TABLE, c.table)
-			b.text(unix.NFTA_CHAIN_NAME, c.name)
+		b.add(step{"chain " + c.name, noNeeds}, unix.NFT_MSG_DELCHAIN, 0, c.family, func(b *netlink.Buf) {
+			b.Text(unix.NFTA_CHAIN_TABLE, c.table)
+			b.Text(unix.NFTA_CHAIN_NAME, c.name)
 		})
 	}
 }
@@ -184,9 +185,9 @@ func (x *Tx) concerns(r *listed) bool {
 		var v []byte
 		switch e.name {
 		case "cmp":
-			v = attr(attr(e.data, unix.NFTA_CMP_DATA), dataValue)
+			v = netlink.Attr(netlink.Attr(e.data, unix.NFTA_CMP_DATA), dataValue)
 		case "immediate":
-			v = attr(attr(e.data, unix.NFTA_IMMEDIATE_DATA), dataValue)
+			v = netlink.Attr(netlink.Attr(e.data, unix.NFTA_IMMEDIATE_DATA), dataValue)
 		}
 		if slices.ContainsFunc(x.addrs, func(a []byte) bool { return bytes.Equal(a, v) }) {
 			return true
@@ -276,8 +277,8 @@ func (x *Tx) keepIptables(from, prefix, named string, keep map[string]bool) {
 // x_tables whose data is the text; struct xt_comment_info, include/uapi/linux/netfilter/xt_comment.h.
 func (r *listed) xtComment() string {
 	for _, e := range expressions(r.exprs) {
-		if e.name == "match" && text(attr(e.data, unix.NFTA_MATCH_NAME)) == "comment" {
-			return text(attr(e.data, unix.NFTA_MATCH_INFO))
+		if e.name == "match" && netlink.Text(netlink.Attr(e.data, unix.NFTA_MATCH_NAME)) == "comment" {
+			return netlink.Text(netlink.Attr(e.data, unix.NFTA_MATCH_INFO))
 		}
 	}
 	return r.comment

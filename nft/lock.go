@@ -41,16 +41,10 @@ func (t *Table) acquire(ctx context.Context) (unlock func(), err error) {
 // bound waits until it can bind the name in the namespace of the table.
 func (t *Table) bound(ctx context.Context) (func(), error) {
 	var fd int
-	open := func() (err error) {
+	err := t.ns.Enter(func() (err error) {
 		fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		return err
-	}
-	err := error(nil)
-	if t.ns == nil {
-		err = open()
-	} else {
-		err = t.ns.Do(open)
-	}
+	})
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/netlink"
 	"cnibox/rtnl"
 )
 
@@ -57,11 +58,11 @@ func (s *sock) renderSets(out *strings.Builder, t chainID) error {
 		flags uint64
 	}
 	var all []named
-	err := absent(s.ask(nfTables|unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, t.family, func(b *buf) {
-		b.text(unix.NFTA_SET_TABLE, t.table)
+	err := absent(s.ask(nfTables|unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, t.family, func(b *netlink.Buf) {
+		b.Text(unix.NFTA_SET_TABLE, t.table)
 	}, func(data []byte) {
-		if text(attr(data, unix.NFTA_SET_TABLE)) == t.table {
-			all = append(all, named{text(attr(data, unix.NFTA_SET_NAME)), num(data, unix.NFTA_SET_FLAGS)})
+		if netlink.Text(netlink.Attr(data, unix.NFTA_SET_TABLE)) == t.table {
+			all = append(all, named{netlink.Text(netlink.Attr(data, unix.NFTA_SET_NAME)), num(data, unix.NFTA_SET_FLAGS)})
 		}
 	}))
 	if err != nil {
@@ -90,9 +91,9 @@ func (s *sock) elementLines(t chainID, name string) (lines []string, err error) 
 			ours = &sets[i]
 		}
 	}
-	err = absent(s.ask(nfTables|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, t.family, func(b *buf) {
-		b.text(unix.NFTA_SET_ELEM_LIST_TABLE, t.table)
-		b.text(unix.NFTA_SET_ELEM_LIST_SET, name)
+	err = absent(s.ask(nfTables|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, t.family, func(b *netlink.Buf) {
+		b.Text(unix.NFTA_SET_ELEM_LIST_TABLE, t.table)
+		b.Text(unix.NFTA_SET_ELEM_LIST_SET, name)
 	}, func(data []byte) {
 		decodeElements(data, nil, func(e element) { lines = append(lines, elementLine(ours, &e)) })
 	}))
@@ -145,10 +146,10 @@ func (s *sock) renderChains(out *strings.Builder, t chainID) error {
 
 // hook describes where a base chain sits; "" for other chains.
 func (c *listedChain) hook() string {
-	hook := attr(c.data, unix.NFTA_CHAIN_HOOK)
+	hook := netlink.Attr(c.data, unix.NFTA_CHAIN_HOOK)
 	if hook == nil {
 		return ""
 	}
-	return fmt.Sprintf(" # %s hook %d priority %d policy %d", text(attr(c.data, unix.NFTA_CHAIN_TYPE)),
+	return fmt.Sprintf(" # %s hook %d priority %d policy %d", netlink.Text(netlink.Attr(c.data, unix.NFTA_CHAIN_TYPE)),
 		num(hook, unix.NFTA_HOOK_HOOKNUM), int32(num(hook, unix.NFTA_HOOK_PRIORITY)), num(c.data, unix.NFTA_CHAIN_POLICY))
 }

@@ -2,6 +2,8 @@ package nft
 
 import (
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netlink"
 )
 
 // A listed is a rule as the kernel has it.
@@ -17,23 +19,23 @@ type listed struct {
 // rulesOf lists rules in order: those of a chain, or of a whole table when
 // chain is empty.
 func (s *sock) rulesOf(family byte, table, chain string) (rules []listed, err error) {
-	err = s.ask(nfTables|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, family, func(b *buf) {
-		b.text(unix.NFTA_RULE_TABLE, table)
+	err = s.ask(nfTables|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, family, func(b *netlink.Buf) {
+		b.Text(unix.NFTA_RULE_TABLE, table)
 		if chain != "" {
-			b.text(unix.NFTA_RULE_CHAIN, chain)
+			b.Text(unix.NFTA_RULE_CHAIN, chain)
 		}
 	}, func(data []byte) {
 		r := listed{family: family}
-		for t, v := range attrs(data) {
+		for t, v := range netlink.Attrs(data) {
 			switch t {
 			case unix.NFTA_RULE_TABLE:
-				r.table = text(v)
+				r.table = netlink.Text(v)
 			case unix.NFTA_RULE_CHAIN:
-				r.chain = text(v)
+				r.chain = netlink.Text(v)
 			case unix.NFTA_RULE_HANDLE:
 				r.handle = v
 			case unix.NFTA_RULE_USERDATA:
-				r.comment = text(readComment(v))
+				r.comment = netlink.Text(readComment(v))
 			case unix.NFTA_RULE_EXPRESSIONS:
 				r.exprs = v
 			}
@@ -54,9 +56,9 @@ type expression struct {
 
 // expressions takes a rule apart.
 func expressions(list []byte) (all []expression) {
-	for t, v := range attrs(list) {
+	for t, v := range netlink.Attrs(list) {
 		if t == unix.NFTA_LIST_ELEM {
-			all = append(all, expression{text(attr(v, unix.NFTA_EXPR_NAME)), attr(v, unix.NFTA_EXPR_DATA)})
+			all = append(all, expression{netlink.Text(netlink.Attr(v, unix.NFTA_EXPR_NAME)), netlink.Attr(v, unix.NFTA_EXPR_DATA)})
 		}
 	}
 	return all
@@ -66,8 +68,8 @@ func expressions(list []byte) (all []expression) {
 func (r *listed) jump() string {
 	for _, e := range expressions(r.exprs) {
 		if e.name == "immediate" {
-			verdict := attr(attr(e.data, unix.NFTA_IMMEDIATE_DATA), dataVerdict)
-			return text(attr(verdict, unix.NFTA_VERDICT_CHAIN))
+			verdict := netlink.Attr(netlink.Attr(e.data, unix.NFTA_IMMEDIATE_DATA), dataVerdict)
+			return netlink.Text(netlink.Attr(verdict, unix.NFTA_VERDICT_CHAIN))
 		}
 	}
 	return ""
@@ -82,11 +84,11 @@ type chainID struct {
 // chainAt asks for a chain; use is how many rules it has and how often rules
 // and elements jump to it, together.
 func (s *sock) chainAt(c chainID) (ok bool, use int, err error) {
-	err = s.ask(nfTables|unix.NFT_MSG_GETCHAIN, 0, c.family, func(b *buf) {
-		b.text(unix.NFTA_CHAIN_TABLE, c.table)
-		b.text(unix.NFTA_CHAIN_NAME, c.name)
+	err = s.ask(nfTables|unix.NFT_MSG_GETCHAIN, 0, c.family, func(b *netlink.Buf) {
+		b.Text(unix.NFTA_CHAIN_TABLE, c.table)
+		b.Text(unix.NFTA_CHAIN_NAME, c.name)
 	}, func(data []byte) {
-		ok, use = true, int(number(attr(data, unix.NFTA_CHAIN_USE)))
+		ok, use = true, int(netlink.NetNumber(netlink.Attr(data, unix.NFTA_CHAIN_USE)))
 	})
 	return ok, use, absent(err)
 }
@@ -94,8 +96,8 @@ func (s *sock) chainAt(c chainID) (ok bool, use int, err error) {
 // chainsIn lists the chains of a table.
 func (s *sock) chainsIn(family byte, table string) (chains []listedChain, err error) {
 	err = s.dump(unix.NFT_MSG_GETCHAIN, family, func(_ byte, data []byte) {
-		if text(attr(data, unix.NFTA_CHAIN_TABLE)) == table {
-			chains = append(chains, listedChain{text(attr(data, unix.NFTA_CHAIN_NAME)), data})
+		if netlink.Text(netlink.Attr(data, unix.NFTA_CHAIN_TABLE)) == table {
+			chains = append(chains, listedChain{netlink.Text(netlink.Attr(data, unix.NFTA_CHAIN_NAME)), data})
 		}
 	})
 	return chains, err
@@ -110,7 +112,7 @@ type listedChain struct {
 // tables lists all tables of the namespace.
 func (s *sock) tables() (tables []chainID, err error) {
 	err = s.dump(unix.NFT_MSG_GETTABLE, unix.NFPROTO_UNSPEC, func(family byte, data []byte) {
-		tables = append(tables, chainID{family: family, table: text(attr(data, unix.NFTA_TABLE_NAME))})
+		tables = append(tables, chainID{family: family, table: netlink.Text(netlink.Attr(data, unix.NFTA_TABLE_NAME))})
 	})
 	return tables, err
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netlink"
 )
 
 // A teller puts a rule into words, close to those of nft. It follows what
@@ -59,28 +61,28 @@ func (t *teller) tell(e expression) {
 	d := e.data
 	switch e.name {
 	case "meta":
-		t.load(attr(d, unix.NFTA_META_DREG), metaOperand(num(d, unix.NFTA_META_KEY)))
+		t.load(netlink.Attr(d, unix.NFTA_META_DREG), metaOperand(num(d, unix.NFTA_META_KEY)))
 	case "payload":
-		t.load(attr(d, unix.NFTA_PAYLOAD_DREG), t.payload(d))
+		t.load(netlink.Attr(d, unix.NFTA_PAYLOAD_DREG), t.payload(d))
 	case "ct":
-		t.load(attr(d, unix.NFTA_CT_DREG), ctOperand(d))
+		t.load(netlink.Attr(d, unix.NFTA_CT_DREG), ctOperand(d))
 	case "fib":
-		t.load(attr(d, unix.NFTA_FIB_DREG), operand{text: "fib daddr type", kind: valueLocal, size: 4})
+		t.load(netlink.Attr(d, unix.NFTA_FIB_DREG), operand{text: "fib daddr type", kind: valueLocal, size: 4})
 	case "bitwise":
-		o := t.at(attr(d, unix.NFTA_BITWISE_SREG))
-		o.mask = attr(attr(d, unix.NFTA_BITWISE_MASK), dataValue)
-		t.load(attr(d, unix.NFTA_BITWISE_DREG), o)
+		o := t.at(netlink.Attr(d, unix.NFTA_BITWISE_SREG))
+		o.mask = netlink.Attr(netlink.Attr(d, unix.NFTA_BITWISE_MASK), dataValue)
+		t.load(netlink.Attr(d, unix.NFTA_BITWISE_DREG), o)
 	case "cmp":
-		t.compare(t.at(attr(d, unix.NFTA_CMP_SREG)), num(d, unix.NFTA_CMP_OP), attr(attr(d, unix.NFTA_CMP_DATA), dataValue))
+		t.compare(t.at(netlink.Attr(d, unix.NFTA_CMP_SREG)), num(d, unix.NFTA_CMP_OP), netlink.Attr(netlink.Attr(d, unix.NFTA_CMP_DATA), dataValue))
 	case "range":
-		o := t.at(attr(d, unix.NFTA_RANGE_SREG))
+		o := t.at(netlink.Attr(d, unix.NFTA_RANGE_SREG))
 		sign := map[uint64]string{unix.NFT_RANGE_NEQ: "!= "}[num(d, unix.NFTA_RANGE_OP)]
-		t.say("%s %s%s-%s", o.text, sign, o.value(attr(attr(d, unix.NFTA_RANGE_FROM_DATA), dataValue)),
-			o.value(attr(attr(d, unix.NFTA_RANGE_TO_DATA), dataValue)))
+		t.say("%s %s%s-%s", o.text, sign, o.value(netlink.Attr(netlink.Attr(d, unix.NFTA_RANGE_FROM_DATA), dataValue)),
+			o.value(netlink.Attr(netlink.Attr(d, unix.NFTA_RANGE_TO_DATA), dataValue)))
 	case "lookup":
 		t.lookup(d)
 	case "nat":
-		addr, port := t.at(attr(d, unix.NFTA_NAT_REG_ADDR_MIN)), t.at(attr(d, unix.NFTA_NAT_REG_PROTO_MIN))
+		addr, port := t.at(netlink.Attr(d, unix.NFTA_NAT_REG_ADDR_MIN)), t.at(netlink.Attr(d, unix.NFTA_NAT_REG_PROTO_MIN))
 		t.say("%s to %s%s", natName(num(d, unix.NFTA_NAT_TYPE)), addr.text, colon(port.text))
 	case "masq":
 		t.say("masquerade")
@@ -93,7 +95,7 @@ func (t *teller) tell(e expression) {
 }
 
 // num reads a number; an attribute that is not there is 0.
-func num(d []byte, typ uint16) uint64 { return number(attr(d, typ)) }
+func num(d []byte, typ uint16) uint64 { return netlink.NetNumber(netlink.Attr(d, typ)) }
 
 func natName(typ uint64) string {
 	if typ == unix.NFT_NAT_SNAT {
@@ -111,7 +113,7 @@ func colon(port string) string {
 
 // registerSlot returns the number of a register of 4 bytes; there are two ways to count them.
 func registerSlot(v []byte) int {
-	switch n := int(number(v)); {
+	switch n := int(netlink.NetNumber(v)); {
 	case n >= unix.NFT_REG32_00:
 		return n - unix.NFT_REG32_00
 	default:
@@ -205,7 +207,7 @@ func (o operand) value(v []byte) string {
 	case o.kind == valueAddr:
 		return o.addrValue(v)
 	case o.kind == valueNumber && o.mask == nil:
-		return fmt.Sprint(number(v))
+		return fmt.Sprint(netlink.NetNumber(v))
 	case o.kind == valueNative && len(v) == 4:
 		if len(o.mask) == 4 {
 			return fmt.Sprintf("%#x/%#x", ne.Uint32(v), ne.Uint32(o.mask))
@@ -213,9 +215,9 @@ func (o operand) value(v []byte) string {
 		return fmt.Sprintf("%#x", ne.Uint32(v))
 	case o.kind == valueName:
 		if len(v) < ifnameLen {
-			return `"` + text(v) + `*"`
+			return `"` + netlink.Text(v) + `*"`
 		}
-		return `"` + text(v) + `"`
+		return `"` + netlink.Text(v) + `"`
 	case o.kind == valueProto && len(v) == 1:
 		return protoName(v[0])
 	case o.kind == valueFamily && len(v) == 1:
@@ -256,9 +258,9 @@ func (o operand) addrValue(v []byte) string {
 
 // lookup writes a search in a set, and loads what a map answers.
 func (t *teller) lookup(d []byte) {
-	name := text(attr(d, unix.NFTA_LOOKUP_SET))
+	name := netlink.Text(netlink.Attr(d, unix.NFTA_LOOKUP_SET))
 	var parts []string
-	i := registerSlot(attr(d, unix.NFTA_LOOKUP_SREG))
+	i := registerSlot(netlink.Attr(d, unix.NFTA_LOOKUP_SREG))
 	for n := t.keyRegisters(name); i >= 0 && i < len(t.regs) && n > 0; {
 		o := t.regs[i]
 		parts = append(parts, o.text)
@@ -266,13 +268,13 @@ func (t *teller) lookup(d []byte) {
 		i, n = i+step, n-step
 	}
 	key := strings.Join(parts, " . ")
-	to := attr(d, unix.NFTA_LOOKUP_DREG)
+	to := netlink.Attr(d, unix.NFTA_LOOKUP_DREG)
 	switch {
 	case to == nil && num(d, unix.NFTA_LOOKUP_FLAGS)&unix.NFT_LOOKUP_F_INV != 0:
 		t.say("%s != @%s", key, name)
 	case to == nil:
 		t.say("%s @%s", key, name)
-	case number(to) == unix.NFT_REG_VERDICT:
+	case netlink.NetNumber(to) == unix.NFT_REG_VERDICT:
 		t.say("%s vmap @%s", key, name)
 	default:
 		t.load(to, operand{text: key + " map @" + name})
@@ -296,18 +298,18 @@ func (t *teller) keyRegisters(name string) int {
 
 // immediate writes a verdict, or remembers a value for nat.
 func (t *teller) immediate(d []byte) {
-	if number(attr(d, unix.NFTA_IMMEDIATE_DREG)) != unix.NFT_REG_VERDICT {
-		v := attr(attr(d, unix.NFTA_IMMEDIATE_DATA), dataValue)
-		t.load(attr(d, unix.NFTA_IMMEDIATE_DREG), operand{text: hex.EncodeToString(v), size: len(v)})
+	if netlink.NetNumber(netlink.Attr(d, unix.NFTA_IMMEDIATE_DREG)) != unix.NFT_REG_VERDICT {
+		v := netlink.Attr(netlink.Attr(d, unix.NFTA_IMMEDIATE_DATA), dataValue)
+		t.load(netlink.Attr(d, unix.NFTA_IMMEDIATE_DREG), operand{text: hex.EncodeToString(v), size: len(v)})
 		return
 	}
-	v := attr(attr(d, unix.NFTA_IMMEDIATE_DATA), dataVerdict)
+	v := netlink.Attr(netlink.Attr(d, unix.NFTA_IMMEDIATE_DATA), dataVerdict)
 	t.say("%s", verdictText(v))
 }
 
 // verdictText writes a verdict of a rule or an element.
 func verdictText(v []byte) string {
-	to := text(attr(v, unix.NFTA_VERDICT_CHAIN))
+	to := netlink.Text(netlink.Attr(v, unix.NFTA_VERDICT_CHAIN))
 	switch code := int32(num(v, unix.NFTA_VERDICT_CODE)); code {
 	case toJump:
 		return "jump " + to

@@ -1,6 +1,10 @@
 package nft
 
-import "golang.org/x/sys/unix"
+import (
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netlink"
+)
 
 // Families of tables and of addresses: NFPROTO_*, include/uapi/linux/netfilter.h.
 const (
@@ -112,27 +116,27 @@ func concat(types []datatype) (magic uint32, size int) {
 }
 
 // define writes the attributes of NFT_MSG_NEWSET.
-func (s *set) define(b *buf, id uint32) {
+func (s *set) define(b *netlink.Buf, id uint32) {
 	magic, size := concat(s.key)
-	b.text(unix.NFTA_SET_TABLE, TableName)
-	b.text(unix.NFTA_SET_NAME, s.name)
-	b.u32(unix.NFTA_SET_KEY_TYPE, magic)
-	b.u32(unix.NFTA_SET_KEY_LEN, uint32(size))
-	b.u32(unix.NFTA_SET_ID, id)
+	b.Text(unix.NFTA_SET_TABLE, TableName)
+	b.Text(unix.NFTA_SET_NAME, s.name)
+	b.Net32(unix.NFTA_SET_KEY_TYPE, magic)
+	b.Net32(unix.NFTA_SET_KEY_LEN, uint32(size))
+	b.Net32(unix.NFTA_SET_ID, id)
 	if s.key[0] == ifName {
-		b.bytes(unix.NFTA_SET_USERDATA, hostOrder())
+		b.Bytes(unix.NFTA_SET_USERDATA, hostOrder())
 	}
 	if !s.isMap() {
 		return
 	}
-	b.u32(unix.NFTA_SET_FLAGS, unix.NFT_SET_MAP)
+	b.Net32(unix.NFTA_SET_FLAGS, unix.NFT_SET_MAP)
 	if s.verdicts {
-		b.u32(unix.NFTA_SET_DATA_TYPE, verdictType)
+		b.Net32(unix.NFTA_SET_DATA_TYPE, verdictType)
 		return
 	}
 	magic, size = concat(s.data)
-	b.u32(unix.NFTA_SET_DATA_TYPE, magic)
-	b.u32(unix.NFTA_SET_DATA_LEN, uint32(size))
+	b.Net32(unix.NFTA_SET_DATA_TYPE, magic)
+	b.Net32(unix.NFTA_SET_DATA_LEN, uint32(size))
 }
 
 // hostOrder tells nft's userland that the key begins with text; without it

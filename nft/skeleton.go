@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netlink"
 )
 
 // The skeletons are the same on every host and known by an empty chain whose
@@ -12,8 +14,8 @@ import (
 // after a change. A set whose type changes needs a new name as well.
 const (
 	markPrefix = "skeleton-"
-	inetMark   = markPrefix + "5a503549"
-	bridgeMark = markPrefix + "098b1a81"
+	inetMark   = markPrefix + "2992df82"
+	bridgeMark = markPrefix + "1a8c706c"
 )
 
 // Priorities of the base chains.
@@ -172,13 +174,13 @@ func (t *batch) ensure(table byte, oldMarks []string) {
 	if table == bridge {
 		needs = brNeeds
 	}
-	t.add(step{"table " + tableText(table), needs}, unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, table, func(b *buf) {
-		b.text(unix.NFTA_TABLE_NAME, TableName)
-		b.u32(unix.NFTA_TABLE_FLAGS, 0)
+	t.add(step{"table " + tableText(table), needs}, unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, table, func(b *netlink.Buf) {
+		b.Text(unix.NFTA_TABLE_NAME, TableName)
+		b.Net32(unix.NFTA_TABLE_FLAGS, 0)
 	})
 	for i := range sets {
 		if s := &sets[i]; s.table == table {
-			t.add(step{"set " + s.name, noNeeds}, unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, table, func(b *buf) {
+			t.add(step{"set " + s.name, noNeeds}, unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, table, func(b *netlink.Buf) {
 				s.define(b, uint32(i+1))
 			})
 		}
@@ -199,41 +201,41 @@ func (t *batch) ensure(table byte, oldMarks []string) {
 // addChain makes the chain if it is missing, without rules.
 func (t *batch) addChain(table byte, c *chain) {
 	what := step{"chain " + c.name + " of table " + tableText(table), c.needs}
-	t.add(what, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, table, func(b *buf) {
-		b.text(unix.NFTA_CHAIN_TABLE, TableName)
-		b.text(unix.NFTA_CHAIN_NAME, c.name)
+	t.add(what, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, table, func(b *netlink.Buf) {
+		b.Text(unix.NFTA_CHAIN_TABLE, TableName)
+		b.Text(unix.NFTA_CHAIN_NAME, c.name)
 		if c.typ == "" {
 			return
 		}
-		b.nest(unix.NFTA_CHAIN_HOOK, func() {
-			b.u32(unix.NFTA_HOOK_HOOKNUM, c.hook)
-			b.u32(unix.NFTA_HOOK_PRIORITY, uint32(c.prio))
+		b.Nest(unix.NFTA_CHAIN_HOOK, func() {
+			b.Net32(unix.NFTA_HOOK_HOOKNUM, c.hook)
+			b.Net32(unix.NFTA_HOOK_PRIORITY, uint32(c.prio))
 		})
-		b.u32(unix.NFTA_CHAIN_POLICY, accept)
-		b.text(unix.NFTA_CHAIN_TYPE, c.typ)
+		b.Net32(unix.NFTA_CHAIN_POLICY, accept)
+		b.Text(unix.NFTA_CHAIN_TYPE, c.typ)
 	})
 }
 
 // fill replaces the rules of a chain that exists by then.
 func (t *batch) fill(table byte, c *chain) {
 	what := step{"rules of chain " + c.name + " of table " + tableText(table), c.needs}
-	t.add(what, unix.NFT_MSG_DELRULE, 0, table, func(b *buf) {
-		b.text(unix.NFTA_RULE_TABLE, TableName)
-		b.text(unix.NFTA_RULE_CHAIN, c.name)
+	t.add(what, unix.NFT_MSG_DELRULE, 0, table, func(b *netlink.Buf) {
+		b.Text(unix.NFTA_RULE_TABLE, TableName)
+		b.Text(unix.NFTA_RULE_CHAIN, c.name)
 	})
 	for _, r := range c.rules {
-		t.add(what, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, table, func(b *buf) {
-			b.text(unix.NFTA_RULE_TABLE, TableName)
-			b.text(unix.NFTA_RULE_CHAIN, c.name)
-			b.nest(unix.NFTA_RULE_EXPRESSIONS, func() { *b = append(*b, r.b...) })
+		t.add(what, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, table, func(b *netlink.Buf) {
+			b.Text(unix.NFTA_RULE_TABLE, TableName)
+			b.Text(unix.NFTA_RULE_CHAIN, c.name)
+			b.Nest(unix.NFTA_RULE_EXPRESSIONS, func() { *b = append(*b, r.b...) })
 		})
 	}
 }
 
 // dropChain deletes a chain of the table with its rules.
 func (t *batch) dropChain(table byte, name string) {
-	t.add(step{"chain " + name, noNeeds}, unix.NFT_MSG_DELCHAIN, 0, table, func(b *buf) {
-		b.text(unix.NFTA_CHAIN_TABLE, TableName)
-		b.text(unix.NFTA_CHAIN_NAME, name)
+	t.add(step{"chain " + name, noNeeds}, unix.NFT_MSG_DELCHAIN, 0, table, func(b *netlink.Buf) {
+		b.Text(unix.NFTA_CHAIN_TABLE, TableName)
+		b.Text(unix.NFTA_CHAIN_NAME, name)
 	})
 }

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/netlink"
 	"cnibox/spec"
 )
 
@@ -279,10 +280,10 @@ func (t *batch) elements(msg, flags uint16, in *set, list []*element) {
 	for len(list) > 0 {
 		part := list[:min(len(list), listsPerMsg)]
 		list = list[len(part):]
-		t.add(step{"elements of " + in.name, noNeeds}, msg, flags, in.table, func(b *buf) {
-			b.text(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
-			b.text(unix.NFTA_SET_ELEM_LIST_SET, in.name)
-			b.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func() {
+		t.add(step{"elements of " + in.name, noNeeds}, msg, flags, in.table, func(b *netlink.Buf) {
+			b.Text(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
+			b.Text(unix.NFTA_SET_ELEM_LIST_SET, in.name)
+			b.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func() {
 				for _, e := range part {
 					e.encode(b, in, msg == unix.NFT_MSG_NEWSETELEM)
 				}
