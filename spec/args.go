@@ -6,10 +6,14 @@ import (
 )
 
 // Args are the pairs of CNI_ARGS; of a repeated key the last value counts.
+// Keys are of one case of letters, unlike those of configurations. Nil is none.
 type Args map[string]string
 
 // ParseArgs reads K=V;K=V. It splits each pair at its first "=" and skips empty
 // parts; a part without "=" is an error with code 4.
+//
+// The reference refuses a second "=" and an empty part. Values with "=" are in use
+// all the same (job names, JSON), and runtimes do append a ";", so both are read here.
 func ParseArgs(s string) (Args, error) {
 	args := Args{}
 	for part := range strings.SplitSeq(s, ";") {
@@ -28,7 +32,8 @@ func ParseArgs(s string) (Args, error) {
 	return args, nil
 }
 
-// ignoreUnknown reads the key IgnoreUnknown: 1, 0, true or false in any case.
+// ignoreUnknown reads the key IgnoreUnknown: 1, 0, true or false in any case of
+// letters; absent is false, anything else an error of code 4.
 func (a Args) ignoreUnknown() (bool, error) {
 	text, ok := a["IgnoreUnknown"]
 	switch strings.ToLower(text) {
@@ -45,6 +50,8 @@ func (a Args) ignoreUnknown() (bool, error) {
 
 // unknown returns the sorted keys that are no convention: IP, MAC, GATEWAY,
 // IgnoreUnknown and what begins with K8S_.
+// The named ones are the reference plugins'; with the prefix, Kubernetes' runtimes
+// tell of a pod, which no plugin here needs to know.
 func (a Args) unknown() []string {
 	var keys []string
 	for k := range a {
@@ -63,6 +70,8 @@ func (a Args) unknown() []string {
 // WarnUnknownArgs warns once of the keys of CNI_ARGS that nobody here knows,
 // unless IgnoreUnknown is set. It is for the one who read the environment; a
 // delegate or the next plugin of a chain would only repeat it.
+// The reference fails there, for which callers have learnt to set IgnoreUnknown; the
+// specification's own example has keys that no plugin knows.
 func (r *Request) WarnUnknownArgs() {
 	quiet, _ := r.args.ignoreUnknown() // checked by ParseArgs
 	if keys := r.args.unknown(); len(keys) > 0 && !quiet {

@@ -8,6 +8,7 @@ import (
 
 // maxName is the longest file name, in bytes: NAME_MAX, include/uapi/linux/limits.h.
 // Container IDs, networks and plugins become file names.
+// The reference has no bound, and fails at the disk, in the middle of its work.
 const maxName = 255
 
 // maxIfName is the longest interface name, in bytes: IFNAMSIZ without the
@@ -17,6 +18,9 @@ const maxIfName = 15
 // CheckContainerID reports whether the name can be a container ID: a letter or
 // digit, then letters, digits, "_", "." and "-", 255 bytes at most. The code
 // is 3 if there is none and 4 if it is invalid.
+// The alphabet is specification 1.0.0's; older ones have none, but the name becomes
+// that of files here whatever the version is. Nothing that
+// passes has a "/" or begins with "." or "-".
 func CheckContainerID(id string) error {
 	switch {
 	case id == "":
@@ -30,6 +34,8 @@ func CheckContainerID(id string) error {
 }
 
 // CheckNetworkName is [CheckContainerID] for the name of a network; the code is 7.
+// The alphabet is the same and so is the reason. The schema allows 200 characters,
+// which no other text does.
 func CheckNetworkName(name string) error {
 	switch {
 	case name == "":
@@ -45,6 +51,9 @@ func CheckNetworkName(name string) error {
 // CheckIfName reports whether the kernel takes the name for an interface as
 // it stands; the code is 4. A "%" is refused, since the kernel reads it as a
 // pattern and chooses another name.
+//
+// The rules are those of dev_valid_name (net/core/dev.c) and the words the
+// reference's; the length counts bytes, not characters.
 func CheckIfName(name string) error {
 	msg := ""
 	switch {
@@ -69,6 +78,8 @@ func CheckIfName(name string) error {
 
 // CheckType reports whether the name can be a plugin's: a file name, never a
 // path. The code is 7.
+// Where a plugin comes from is for CNI_PATH to say alone (CVE-2021-20206: a type with
+// "../" ran any program).
 func CheckType(name string) error {
 	switch {
 	case name == "":
@@ -80,6 +91,7 @@ func CheckType(name string) error {
 }
 
 // plain reports whether s has the alphabet of container IDs and networks.
+// The first byte is a letter or a digit. Empty is not plain.
 func plain(s string) bool {
 	for i := 0; i < len(s); i++ {
 		c := s[i]

@@ -9,6 +9,9 @@ import (
 
 // Decode reads the plugin's own keys into conf, a pointer to a struct; errors
 // have code 7 and name the key as it is written.
+//
+// Keys match in any case of letters and unknown ones are left alone, as in
+// encoding/json; prevResult and other common keys may be among those conf has.
 func (r *Request) Decode(conf any) error {
 	err := json.Unmarshal(r.conf, conf)
 	if err == nil {
@@ -28,6 +31,9 @@ func (r *Request) Decode(conf any) error {
 
 // MAC returns the address asked for in runtimeConfig.mac, args.cni.mac, CNI_ARGS MAC
 // or the key mac, the first that is there; nil: none. Errors have code 7 (4 for CNI_ARGS).
+//
+// The order is the same for all plugins here. The reference's tuning puts args.cni
+// before the capability, which its other plugins do not.
 func (r *Request) MAC() (net.HardwareAddr, error) {
 	var conf struct {
 		RuntimeConfig struct {
@@ -50,6 +56,7 @@ func (r *Request) MAC() (net.HardwareAddr, error) {
 			return nil, Errorf(CodeConfig, "invalid network config: %w", err)
 		}
 	}
+	// An empty string is no address: runtimes send the key always.
 	for _, from := range []struct {
 		what, mac string
 		code      int
@@ -73,6 +80,8 @@ func (r *Request) MAC() (net.HardwareAddr, error) {
 
 // ParseMAC reads a link layer address that an interface can have: 6 octets,
 // unicast, or the 20 of InfiniBand, and not all zero.
+// The kernel refuses multicast and all-zero addresses (is_valid_ether_addr), but
+// only after the link is there.
 func ParseMAC(s string) (net.HardwareAddr, error) {
 	mac, err := net.ParseMAC(s)
 	if err != nil || len(mac) != 6 && len(mac) != 20 {
@@ -91,6 +100,10 @@ func ParseMAC(s string) (net.HardwareAddr, error) {
 
 // Wire returns the stdin of an exec'd plugin: the configuration with prevResult in
 // r.Net.Version, and the set of GC under both its keys, all else as it came.
+//
+// Nothing is decoded and encoded again, so large numbers and the order of keys
+// survive, both of which the reference's runtime loses. Errors have code 7: a
+// prevResult that the version cannot express.
 func (r *Request) Wire() ([]byte, error) {
 	var set []Member
 	if r.Prev != nil {
@@ -102,6 +115,7 @@ func (r *Request) Wire() ([]byte, error) {
 	}
 	if r.Call.Verb == GC && r.Valid != nil {
 		valid := encodeValid(r.Valid)
+		// Plugins of the 1.1.0 tag read the second one alone.
 		set = append(set, Member{Name: keyValid, Value: valid}, Member{Name: keyAttached, Value: valid})
 	}
 	wire, err := Splice(r.conf, set, "prevResult")
@@ -112,6 +126,7 @@ func (r *Request) Wire() ([]byte, error) {
 }
 
 // encodeValid writes a set of attachments as the specification's list.
+// The empty set is [], never null.
 func encodeValid(valid []Attachment) []byte {
 	list := []byte{'['}
 	for _, a := range valid {

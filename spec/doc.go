@@ -1,3 +1,7 @@
+// Begin reading at [Request], which is all a plugin is told, and [Verbs], which
+// is all it has to be. [Result] is what goes back. The files wire.go and parse.go
+// hold the older shapes, schema.go the rules of documents that people write.
+//
 // Package spec is the words of the CNI specification: versions, the call of a
 // runtime, a plugin's configuration, results, errors and verbs.
 //

@@ -7,6 +7,8 @@ import (
 
 // A Call is what a runtime tells a plugin besides the configuration: the CNI_*
 // variables of the environment.
+// It is kept as it came, since an exec'd delegate must see the same environment
+// ([Call.Environ]). The zero value asks for the about text.
 type Call struct {
 	Verb          Verb
 	ContainerID   string
@@ -20,6 +22,9 @@ type Call struct {
 // ReadCall reads and checks the CNI_* variables; errors have code 4 and name
 // the variables. An empty Verb is no error here, since it asks for the about
 // text, nor is an unknown one, which [Verbs.Do] reports after the configuration.
+//
+// CNI_PATH is not asked for, whatever the reference does: the specification has it
+// optional, and a plugin whose delegates are built in does without.
 func ReadCall(getenv func(string) string) (Call, error) {
 	c := Call{
 		Verb:          Verb(getenv("CNI_COMMAND")),
@@ -30,6 +35,8 @@ func ReadCall(getenv func(string) string) (Call, error) {
 		Path:          getenv("CNI_PATH"),
 		NetNSOverride: override(getenv("CNI_NETNS_OVERRIDE")),
 	}
+	// GC, STATUS and VERSION are about no attachment; runtimes fill the names with
+	// anything, as "dummy".
 	if !c.Verb.attached() {
 		return c, nil
 	}
@@ -47,7 +54,9 @@ func ReadCall(getenv func(string) string) (Call, error) {
 	return c, c.complete()
 }
 
-// complete names the variables that are missing.
+// complete names the variables that are missing, all of them in one error and in
+// the order of the reference. Set and empty is missing. DEL comes without a
+// namespace when the container has gone first.
 func (c Call) complete() error {
 	var missing []string
 	if c.ContainerID == "" {
@@ -65,11 +74,13 @@ func (c Call) complete() error {
 	return Errorf(CodeEnv, "required env variables [%s] missing", strings.Join(missing, ","))
 }
 
-// override reads CNI_NETNS_OVERRIDE as the reference does.
+// override reads CNI_NETNS_OVERRIDE as the reference does: 1, or true in any case of
+// letters; all else is false and no error.
 func override(s string) bool { return s == "1" || strings.EqualFold(s, "true") }
 
 // Environ returns the call as CNI_* variables: all six, also the empty ones,
 // so that none is inherited, and CNI_NETNS_OVERRIDE if it is set.
+// They go behind an inherited environment, in which the last of equal names counts.
 func (c Call) Environ() []string {
 	env := []string{
 		"CNI_COMMAND=" + string(c.Verb),

@@ -10,6 +10,8 @@ import (
 // The codes of an [Error]: CNI specification 1.1.0, section "Error", and
 // 8, which the reference plugins use for an unusable network namespace.
 const (
+	// 1 to 99 are the specification's to give. From 100 on they are ours, the same
+	// in all plugins. A runtime acts on 3, 11, 50 and 51; the others are for people.
 	CodeVersion     = 1   // incompatible version
 	CodeUnsupported = 2   // unsupported field; the message has its key and value
 	CodeUnknown     = 3   // container unknown: no DEL is needed
@@ -39,6 +41,7 @@ type Error struct {
 	Err     error  `json:"-"`
 }
 
+// Error returns the text for a person, in one line unless the details have more.
 func (e *Error) Error() string {
 	if e.Details == "" {
 		return e.Msg
@@ -46,9 +49,11 @@ func (e *Error) Error() string {
 	return e.Msg + "; " + e.Details
 }
 
+// Unwrap returns the cause; nil if the error stands for itself.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Errorf returns an error with the given code; %w wraps as in [fmt.Errorf].
+// Without %w the text is the cause as well, so errors.Is finds nothing in it.
 func Errorf(code int, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Code: code, Msg: err.Error(), Err: err}
@@ -57,6 +62,9 @@ func Errorf(code int, format string, args ...any) *Error {
 // AsError returns what the runtime is told of err: all its text, and the code
 // of the innermost [Error] in it, of the first one if errors were joined. An
 // error without any has code 999. It is nil for nil.
+//
+// The reference prints the innermost error alone, and what it was about is lost;
+// here the path to it stays in the text.
 func AsError(err error) *Error {
 	if err == nil {
 		return nil
@@ -87,6 +95,8 @@ func hasTyped(err error) bool {
 
 // Encode writes the error for stdout, in the given version, or the newest if
 // that is none of ours: indented by four spaces, without a newline at the end.
+// The reference leaves cniVersion out, which every version of the specification
+// asks for.
 func (e *Error) Encode(v Version) []byte {
 	if !known(v.String(), Version{}) {
 		v = Newest

@@ -10,10 +10,14 @@ import (
 
 // maxDepth is how deep JSON may be nested. Real configurations need ten
 // levels; the bound keeps indented output from growing with the square of it.
+// encoding/json itself takes 10,000.
 const maxDepth = 100
 
 // A Member is one member of a JSON object: its name without escapes, and its
 // value as written.
+//
+// Objects are kept as lists of members where order, duplicates or large numbers
+// matter, which a map or a struct would lose.
 type Member struct {
 	Name  string
 	Value json.RawMessage
@@ -24,6 +28,9 @@ type Member struct {
 // Members returns the members of a JSON object in their order, duplicates
 // included. Values are parts of obj and must not be changed. The error tells
 // what is not JSON, is not an object or is nested too deep.
+//
+// What it returns has been checked as a whole, so the functions below need no bounds
+// and no errors: each relies on valid JSON.
 func Members(obj []byte) ([]Member, error) {
 	if !json.Valid(obj) {
 		var raw json.RawMessage
@@ -39,6 +46,7 @@ func Members(obj []byte) ([]Member, error) {
 }
 
 // split is [Members] for bytes that are known to be a JSON object.
+// It makes no copy. Twelve members is what a plugin's configuration has.
 func split(obj []byte) []Member {
 	ms := make([]Member, 0, 12)
 	i := space(obj, 0) + 1
@@ -50,6 +58,7 @@ func split(obj []byte) []Member {
 		end := value(obj, start)
 		key := obj[start:end]
 		from := space(obj, space(obj, end)+1) // after the colon
+		// Cut, not decoded: nobody may look at most of them.
 		i = value(obj, from)
 		ms = append(ms, Member{unquote(key), obj[from:i], obj[start:i]})
 		if i = space(obj, i); obj[i] == ',' {
@@ -59,6 +68,7 @@ func split(obj []byte) []Member {
 }
 
 // elements returns the values of bytes that are known to be a JSON array.
+// An empty array has none, and null elements are among them as null.
 func elements(list []byte) []json.RawMessage {
 	var es []json.RawMessage
 	i := space(list, 0) + 1
@@ -85,6 +95,7 @@ func space(b []byte, i int) int {
 
 // value returns the index after the value that begins at i of valid JSON. It
 // does not recurse, so that depth costs nothing.
+// A colon or comma before the value is passed over.
 func value(b []byte, i int) int {
 	open := 0
 	for ; i < len(b); i++ {
@@ -144,6 +155,7 @@ func depth(b []byte) int {
 }
 
 // unquote reads a JSON string; most are plain ASCII and need no decoder.
+// Invalid UTF-8 becomes U+FFFD, as in encoding/json.
 func unquote(quoted []byte) string {
 	for _, c := range quoted {
 		if c == '\\' || c >= 0x80 {
@@ -157,6 +169,9 @@ func unquote(quoted []byte) string {
 
 // pick returns the values of the given keys, in any case of letters; the last
 // of a repeated key counts, as in encoding/json. Absent and null are nil.
+//
+// The order of the result is that of keys. [Members] and this replace a struct per
+// shape, and cost no reflection at each start of a plugin.
 func pick(ms []Member, keys ...string) []json.RawMessage {
 	vals := make([]json.RawMessage, len(keys))
 	for _, m := range ms {
@@ -173,6 +188,7 @@ func pick(ms []Member, keys ...string) []json.RawMessage {
 }
 
 // rest returns the members that [pick] with the same keys passes over.
+// Nil if there are none. Of repeated ones the last counts.
 func rest(ms []Member, keys ...string) members {
 	var extra members
 	for _, m := range ms {
@@ -188,6 +204,8 @@ func rest(ms []Member, keys ...string) members {
 }
 
 // index returns the place of a key in keys in any case of letters, or -1.
+// Folding is that of encoding/json, where K is also the Kelvin sign; the lists are a
+// few keys long, so no map pays.
 func index(keys []string, key string) int {
 	for i, k := range keys {
 		if strings.EqualFold(k, key) {
@@ -199,6 +217,7 @@ func index(keys []string, key string) int {
 
 // unmarshal decodes the value of a key; the error names the key within it
 // that has the wrong type.
+// Errors have no code yet; it depends on where the value came from.
 func unmarshal(key string, b []byte, into any) error {
 	if err := json.Unmarshal(b, into); err != nil {
 		return explain(key, false, err)
@@ -208,6 +227,7 @@ func unmarshal(key string, b []byte, into any) error {
 
 // explain says in the words of JSON why the value of a key could not be
 // decoded. Whole tells that the error's path begins with the key itself.
+// encoding/json would name Go's types and fields, of which its readers know nothing.
 func explain(key string, whole bool, err error) error {
 	var wrong *json.UnmarshalTypeError
 	if !errors.As(err, &wrong) {
@@ -249,6 +269,8 @@ func article(found string) string {
 }
 
 // wanted names the JSON type that a Go type is read from.
+// Types with a method of their own, as addresses, never get here: their errors are
+// the method's.
 func wanted(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Bool:

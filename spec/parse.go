@@ -34,12 +34,14 @@ func ParseResult(b []byte, conf Version) (*Result, error) {
 // of 0.3.0 calls ips, and belongs to that version alone.
 var resultKeys = [...]string{"cniVersion", "interfaces", "ips", "routes", "dns", "ip4", "ip6", "ip"}
 
-// parseResult reads the members of a result.
+// parseResult reads the members of a result. Errors have no code; the caller knows
+// whether a plugin's answer or a configuration is to blame.
 func parseResult(ms []Member, conf Version) (*Result, error) {
 	v, err := resultVersion(ms, conf)
 	if err != nil {
 		return nil, err
 	}
+	// In other versions "ip" is some other maker's own member, and kept as that.
 	keys := resultKeys[:]
 	if v != V030 {
 		keys = keys[:len(keys)-1]
@@ -65,7 +67,8 @@ func parseResult(ms []Member, conf Version) (*Result, error) {
 	return r, p.err
 }
 
-// resultVersion returns the version of a result.
+// resultVersion returns the version of a result: its own if it says one, else conf.
+// One that does not exist is an error, since its shape may differ.
 func resultVersion(ms []Member, conf Version) (Version, error) {
 	text := ""
 	if err := optional("cniVersion", pick(ms, "cniVersion")[0], &text); err != nil {
@@ -85,6 +88,8 @@ func at(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
 
 // A parser reads the parts of a result. Absent and null members are zero; the
 // first error stays, and what is read after it counts for nothing.
+// So the readers below need no error each, and the whole stays readable. Paths are
+// for people: ips[0].address.
 type parser struct{ err error }
 
 // fail keeps the first error, with the path of the member.
@@ -95,6 +100,7 @@ func (p *parser) fail(path, format string, args ...any) {
 }
 
 // list returns the elements of an array.
+// Absent is empty, and so is null, which [pick] has made absent.
 func (p *parser) list(path string, raw json.RawMessage) []json.RawMessage {
 	switch {
 	case raw == nil:
@@ -108,7 +114,9 @@ func (p *parser) list(path string, raw json.RawMessage) []json.RawMessage {
 
 // object returns the values of the keys of an object, and its other members.
 // It is never given a null, which is an error in a list.
+// An object of the wrong type gives as many absent values as there are keys.
 func (p *parser) object(path string, raw json.RawMessage, keys ...string) ([]json.RawMessage, members) {
+	// Also for an element that is null: the reference reads it, and panics later.
 	if raw[0] != '{' {
 		p.fail(path, "%s where an object is due", kindOf(raw[0]))
 		return make([]json.RawMessage, len(keys)), nil
@@ -133,6 +141,7 @@ func (p *parser) iface(path string, raw json.RawMessage) Interface {
 }
 
 // ip reads an element of ips. Its version follows from the address.
+// In older versions it is written as well, and not compared.
 func (p *parser) ip(path string, raw json.RawMessage, interfaces int) IP {
 	vals, extra := p.object(path, raw, "address", "gateway", "interface", "version")
 	ip := IP{
@@ -152,6 +161,8 @@ func (p *parser) ip(path string, raw json.RawMessage, interfaces int) IP {
 }
 
 // family reads ip4 or ip6 of the versions below 0.3.0.
+// Routes get no gateway here: whoever sets them knows that of their family. Older
+// libraries did copy it, which newer ones have given up.
 func (p *parser) family(r *Result, path string, raw json.RawMessage) {
 	if raw == nil {
 		return
@@ -184,6 +195,7 @@ func (p *parser) route(path string, raw json.RawMessage) Route {
 }
 
 // dns reads the dns of a result or of a configuration.
+// Name servers are not checked to be addresses: resolvers take more than we know.
 func (p *parser) dns(path string, raw json.RawMessage) DNS {
 	if raw == nil {
 		return DNS{}
@@ -199,6 +211,7 @@ func (p *parser) dns(path string, raw json.RawMessage) DNS {
 }
 
 // str reads a string.
+// Absent is the empty string.
 func (p *parser) str(path string, raw json.RawMessage) string {
 	switch {
 	case raw == nil:
@@ -211,6 +224,7 @@ func (p *parser) str(path string, raw json.RawMessage) string {
 }
 
 // strs reads a list of strings.
+// Absent and empty are the same: none.
 func (p *parser) strs(path string, raw json.RawMessage) []string {
 	var list []string
 	for i, e := range p.list(path, raw) {
@@ -220,6 +234,8 @@ func (p *parser) strs(path string, raw json.RawMessage) []string {
 }
 
 // num reads an integer of 0 or more, with the kernel's 32 bits.
+// The reference takes negative ones for some, which no attribute of a link or a
+// route can have. Exponents and fractions are refused, also those that are whole.
 func (p *parser) num(path string, raw json.RawMessage) int {
 	if raw == nil {
 		return 0
@@ -232,6 +248,7 @@ func (p *parser) num(path string, raw json.RawMessage) int {
 }
 
 // optNum is num where 0 and absence differ.
+// Nil is absence.
 func (p *parser) optNum(path string, raw json.RawMessage) *int {
 	if raw == nil {
 		return nil
@@ -240,6 +257,7 @@ func (p *parser) optNum(path string, raw json.RawMessage) *int {
 }
 
 // addr reads an address; an empty one is unset.
+// It has no zone and is never IPv4-mapped. The zero Addr is unset.
 func (p *parser) addr(path string, raw json.RawMessage) netip.Addr {
 	text := p.str(path, raw)
 	if text == "" {
@@ -254,6 +272,7 @@ func (p *parser) addr(path string, raw json.RawMessage) netip.Addr {
 
 // prefix reads an address with its prefix length, which must be there. An
 // IPv4-mapped one becomes IPv4, as in the reference.
+// Without its length the reference reads it too, but prints it as "<nil>" later.
 func (p *parser) prefix(path string, raw json.RawMessage) netip.Prefix {
 	if raw == nil {
 		p.fail(path, "missing")

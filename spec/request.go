@@ -8,6 +8,7 @@ import (
 )
 
 // MaxConf is the size of the largest configuration that is read, in bytes.
+// Configurations have a few kB; the bound is against an endless stdin.
 const MaxConf = 4 << 20
 
 // The keys of the set of valid attachments in a GC configuration: today's
@@ -19,6 +20,9 @@ const (
 
 // A Request is one verb for one plugin. Plugins see nothing else of the
 // process they run in.
+//
+// It is made by [NewRequest] for each call; a delegate or a member of a chain gets a
+// copy, see [Request.Clone].
 type Request struct {
 	Attachment
 	Call Call     // Verb, NetNS and what else the runtime said, as it came
@@ -35,12 +39,14 @@ type Request struct {
 	// Warn prints one line for people on stderr; never nil.
 	Warn func(format string, args ...any)
 
+	// What Decode, Arg and Wire read; nobody changes the bytes.
 	args Args
 	conf json.RawMessage // the plugin's own configuration, as it came
 	top  []Member        // its members
 }
 
 // NetConf are the keys common to all plugins.
+// All but the version are empty where the configuration does not have them.
 type NetConf struct {
 	Version    Version // of cniVersion; 0.1.0 if that is missing or empty, zero if it is no version
 	CNIVersion string  // cniVersion as written
@@ -74,6 +80,8 @@ func NewRequest(c Call, conf []byte) (*Request, error) {
 	if err := r.readCommon(); err != nil {
 		return nil, err
 	}
+	// prevResult of a version nobody knows cannot be read, and would hide the better
+	// error, that of the version.
 	if !r.Net.exact(Version{}) {
 		return r, nil
 	}
@@ -86,11 +94,14 @@ func NewRequest(c Call, conf []byte) (*Request, error) {
 // readNames reads the version and the name, and checks all names and CNI_ARGS
 // where the verb is about an attachment. In other verbs the runtime may have
 // put anything there, so nothing of it goes on.
+//
+// They come first: an error about anything else is told in the version read here.
 func (r *Request) readNames() (err error) {
 	vals := pick(r.top, "cniVersion", "name")
 	if err := optional("cniVersion", vals[0], &r.Net.CNIVersion); err != nil {
 		return Errorf(CodeDecode, "error unmarshall network config: %w", err)
 	}
+	// One that is no version stays zero: Do tells it, with the code of its verb.
 	if v, err := ParseVersion(r.Net.CNIVersion); err == nil {
 		r.Net.Version = v
 	}
@@ -116,6 +127,8 @@ func (r *Request) readNames() (err error) {
 }
 
 // readCommon reads type, ipam.type and dns.
+// Names of plugins are checked, since they become the names of files that are run
+// (CVE-2021-20206).
 func (r *Request) readCommon() error {
 	vals := pick(r.top, "type", "ipam", "dns")
 	if err := optional("type", vals[0], &r.Net.Type); err != nil {
@@ -141,6 +154,8 @@ func (r *Request) readCommon() error {
 }
 
 // readPrev reads prevResult in its own version.
+// The reference reads it in the configuration's, and fails where a plugin before
+// answered in an older one.
 func (r *Request) readPrev() (err error) {
 	prev := pick(r.top, "prevResult")[0]
 	if prev == nil {
@@ -157,11 +172,15 @@ func (r *Request) readPrev() (err error) {
 
 // readValid reads the set of GC. A key with null is the empty set, as CRI-O
 // sends it.
+// sends it. An absent key leaves Valid nil: it must not be taken for the empty set,
+// which has everything removed.
 func (r *Request) readValid() error {
 	if r.Call.Verb != GC || !r.Net.Version.AtLeast(V110) {
 		return nil
 	}
 	for _, key := range []string{keyValid, keyAttached} {
+		// The last of a repeated key counts, as everywhere. pick would not do: to it
+		// null is absence.
 		for _, m := range slices.Backward(r.top) {
 			if strings.EqualFold(m.Name, key) {
 				return r.parseValid(key, m.Value)
@@ -172,6 +191,7 @@ func (r *Request) readValid() error {
 }
 
 // parseValid reads the list of one of the keys of the set of GC.
+// One bad entry refuses the list, since a set read in part would free what is in use.
 func (r *Request) parseValid(key string, list []byte) error {
 	var entries []*struct{ ContainerID, IfName string }
 	if err := unmarshal(key, list, &entries); err != nil {
@@ -194,6 +214,7 @@ func (r *Request) parseValid(key string, list []byte) error {
 }
 
 // optional decodes a value that may be absent.
+// Null is absent as well, see pick.
 func optional(key string, raw json.RawMessage, into any) error {
 	if raw == nil {
 		return nil
@@ -205,6 +226,8 @@ func optional(key string, raw json.RawMessage, into any) error {
 func (r *Request) Conf() json.RawMessage { return r.conf }
 
 // Arg returns the value of a key of CNI_ARGS.
+// False says that it is not there; it may be there and empty. In verbs that are about
+// no attachment there are none.
 func (r *Request) Arg(key string) (string, bool) {
 	value, ok := r.args[key]
 	return value, ok
@@ -218,6 +241,7 @@ func (r *Request) Encode(res *Result) ([]byte, error) {
 }
 
 // Clone returns a copy that shares nothing with r that can change.
+// The configuration, CNI_ARGS and the members are shared, since nobody changes them.
 func (r *Request) Clone() *Request {
 	c := *r
 	c.Prev = r.Prev.Clone()
@@ -229,6 +253,9 @@ func (r *Request) Clone() *Request {
 // Delegate runs a verb of another plugin with the same call and configuration.
 // The plugin gets a copy of the request. It is the caller who must follow a
 // failed ADD by a DEL.
+//
+// Errors are the plugin's, with its code; 7 for a type that is no plugin's name.
+// prevResult goes along as it is in r.
 func (r *Request) Delegate(ctx context.Context, plugin string, v Verb) (*Result, error) {
 	if err := CheckType(plugin); err != nil {
 		return nil, err

@@ -10,6 +10,9 @@ import (
 // A Result is the newest version's result, the only one the program knows;
 // older shapes exist at the edge alone ([ParseResult], [Result.Encode]).
 // Members that no version of the specification knows are kept.
+//
+// A plugin that returns prevResult returns the very one it got, which is its own to
+// change; who keeps a result that a plugin is to see gives it a [Result.Clone].
 type Result struct {
 	Interfaces []Interface
 	IPs        []IP
@@ -20,11 +23,13 @@ type Result struct {
 }
 
 // An Interface is a link that a plugin made or found.
+// Addresses point at it by its place in the list, so its place must not change.
 type Interface struct {
-	Name       string
-	MAC        string // as the plugin wrote it; empty: none
-	MTU        int    // bytes; 0: not told
-	Sandbox    string // path of the network namespace; empty: the host's
+	Name    string
+	MAC     string // as the plugin wrote it; empty: none
+	MTU     int    // bytes; 0: not told
+	Sandbox string // path of the network namespace; empty: the host's
+	// For plugins that make sockets or pass devices through; none here does.
 	SocketPath string
 	PCIID      string
 
@@ -41,6 +46,7 @@ type IP struct {
 }
 
 // A Route is a route inside the container.
+// Its table and scope are pointers since 0 is a value for both.
 type Route struct {
 	Dst      netip.Prefix
 	GW       netip.Addr // zero: the gateway of the family
@@ -54,6 +60,7 @@ type Route struct {
 }
 
 // DNS is what belongs into the container's resolv.conf.
+// The lists are in the order of preference. Zero is none.
 type DNS struct {
 	Nameservers []string `json:"nameservers,omitempty"`
 	Domain      string   `json:"domain,omitempty"`
@@ -64,9 +71,12 @@ type DNS struct {
 }
 
 // members are JSON members without a field of their own.
+// They travel from prevResult to the answer, since a plugin has to pass on what it
+// does not change; the reference drops them. Nil is none.
 type members map[string]json.RawMessage
 
 // Clone returns a deep copy; nil of nil.
+// The bytes of extra members are shared, since nobody changes them.
 func (r *Result) Clone() *Result {
 	if r == nil {
 		return nil
@@ -102,6 +112,7 @@ func (d DNS) clone() DNS {
 }
 
 // Empty reports whether d says nothing.
+// A configured "dns" that says nothing does not replace that of an address plugin.
 func (d DNS) Empty() bool {
 	return len(d.Nameservers)+len(d.Domain)+len(d.Search)+len(d.Options)+len(d.extra) == 0
 }

@@ -12,6 +12,7 @@ import (
 )
 
 // A Problem is a place where a document is not as its JSON schema asks.
+// It is no error: a document may have many, and all of them are told at once.
 type Problem struct {
 	Path string // as in ips[0].address; empty: the document itself
 	Text string
@@ -28,14 +29,18 @@ func (p Problem) String() string {
 // CheckResultDoc compares a result with the schema of results: names, types,
 // patterns and bounds, and that indexes are within the list of interfaces.
 // Unlike plugins, the schema knows no other case of letters in names.
+// Nil is a result without problems. It is for tests and for people who write plugins;
+// what runtimes and plugins accept is wider, see [ParseResult].
 func CheckResultDoc(doc []byte) []Problem { return checkDoc(doc, resultRule()) }
 
 // CheckConfDoc compares the configuration of one plugin with the schema of
 // network configurations.
+// Unknown members are no problem: plugins have keys of their own.
 func CheckConfDoc(doc []byte) []Problem { return checkDoc(doc, confRule()) }
 
 // A rule is what a schema says of one value. Members of an object that have
 // no rule and no others rule are free.
+// Only the fields that fit the kind count; their zero values allow all.
 type rule struct {
 	kind     string           // array, boolean, integer, object or string
 	required []string         // of an object
@@ -43,12 +48,15 @@ type rule struct {
 	others   *rule            // all further members of an object
 	items    *rule            // of an array
 	min, max int64            // of an integer, or the characters of a string; max 0: none
-	text     func(string) string
-	whole    func(c *checker, path string, v any) // what no single member tells
+	// What a pattern says, in place of a regular expression, whose package the binary
+	// does without. It returns what is wrong; empty: nothing.
+	text  func(string) string
+	whole func(c *checker, path string, v any) // what no single member tells
 }
 
 // checkDoc decodes a document and compares it with a rule. Numbers stay text,
 // so that large ones keep their value.
+// Bytes after the document are a problem and not an end.
 func checkDoc(doc []byte, r *rule) []Problem {
 	d := json.NewDecoder(bytes.NewReader(doc))
 	d.UseNumber()
@@ -65,13 +73,16 @@ func checkDoc(doc []byte, r *rule) []Problem {
 }
 
 // A checker gathers problems, in the order of names.
+// It goes on past each problem, since who writes a document wants all of them.
 type checker struct{ found []Problem }
 
+// add notes a problem at a path.
 func (c *checker) add(path, format string, args ...any) {
 	c.found = append(c.found, Problem{path, fmt.Sprintf(format, args...)})
 }
 
 // check compares one value with its rule.
+// A value of the wrong type has that one problem: nothing else in it is looked at.
 func (c *checker) check(path string, v any, r *rule) {
 	kind := jsonKind(v)
 	if kind != r.kind {
@@ -98,6 +109,7 @@ func (c *checker) check(path string, v any, r *rule) {
 }
 
 // object looks for what is missing, then at each member that has a rule.
+// Members without any rule are free.
 func (c *checker) object(path string, v map[string]any, r *rule) {
 	for _, name := range r.required {
 		if _, ok := v[name]; !ok {
@@ -121,6 +133,7 @@ func (c *checker) object(path string, v map[string]any, r *rule) {
 }
 
 // string checks the length, in characters, and the text.
+// Characters are code points, as JSON schemas count them.
 func (c *checker) string(path, s string, r *rule) {
 	n := int64(utf8.RuneCountInString(s))
 	if n < r.min || r.max != 0 && n > r.max {
@@ -158,6 +171,7 @@ func jsonKind(v any) string {
 
 // integer returns the value of a number of kind integer; beyond 64 bits it is
 // the nearest there is.
+// Bounds are far within, so the nearest is on the same side of them.
 func integer(n json.Number) int64 {
 	if i, err := n.Int64(); err == nil {
 		return i
@@ -212,6 +226,7 @@ func nameText(s string) string {
 }
 
 // macText is the pattern of mac: six octets, so not InfiniBand's twenty.
+// Letters may be of either case. Hyphens and dots, which [ParseMAC] takes, are not.
 func macText(s string) string {
 	ok := len(s) == 17
 	for i := 0; ok && i < len(s); i++ {

@@ -6,17 +6,22 @@ import "math"
 // not at each start of the program. Where a schema says format ipv4, either
 // family is taken; it is a remark there, not a check.
 
+// Most rules are of one kind and little else, so each has a name as short as it is.
 func boolRule() *rule                         { return &rule{kind: "boolean"} }
 func stringRule() *rule                       { return &rule{kind: "string"} }
 func textRule(text func(string) string) *rule { return &rule{kind: "string", text: text} }
 func intRule(least, most int64) *rule         { return &rule{kind: "integer", min: least, max: most} }
 func listRule(items *rule) *rule              { return &rule{kind: "array", items: items} }
 
+// objectRule has rules for members, of which some are required. All further ones are
+// free, since documents of other makers have them.
 func objectRule(members map[string]*rule, required ...string) *rule {
 	return &rule{kind: "object", members: members, required: required}
 }
 
 // resultRule is the schema of results.
+// cniVersion is required here although [ParseResult] does without: the schema wants
+// it in what plugins print.
 func resultRule() *rule {
 	r := objectRule(map[string]*rule{
 		"cniVersion": textRule(versionText),
@@ -41,6 +46,7 @@ func resultRule() *rule {
 }
 
 // routeRule is shared by results and the ipam of a configuration.
+// priority, table and scope are not in the schema, so they are free in it.
 func routeRule() *rule {
 	return objectRule(map[string]*rule{
 		"dst":    textRule(prefixText),
@@ -61,6 +67,7 @@ func dnsRule() *rule {
 }
 
 // confRule is the schema of network configurations.
+// What it says of lists is not here: a list is no plugin's configuration.
 func confRule() *rule {
 	return objectRule(map[string]*rule{
 		"cniVersion":  textRule(versionText),
@@ -83,6 +90,7 @@ func confRule() *rule {
 }
 
 // ipamRule has the keys of host-local; other plugins may have any.
+// ipam.type is required even where the plugin could do without ipam.
 func ipamRule() *rule {
 	return objectRule(map[string]*rule{
 		"type":       stringRule(),
@@ -107,7 +115,8 @@ func rangeRule() *rule {
 	})
 }
 
-// runtimeRule is what runtimes insert for the capabilities of a plugin.
+// runtimeRule is what runtimes insert for the capabilities of a plugin. Rates and
+// bursts have 64 bits: CRI-O sends more than 32 have room for.
 func runtimeRule() *rule {
 	rate := intRule(0, math.MaxInt64)
 	return objectRule(map[string]*rule{

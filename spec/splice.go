@@ -12,11 +12,15 @@ import (
 // escapes, duplicate keys and the order.
 //
 // The error says that obj is no object, or which value of set is no JSON.
+//
+// It is how a configuration is handed on: specification 1.0.0 has the runtime keep
+// what it does not know.
 func Splice(obj []byte, set []Member, remove ...string) ([]byte, error) {
 	ms, err := Members(obj)
 	if err != nil {
 		return nil, err
 	}
+	// A full slice, so that append does not write into the caller's.
 	keys := remove[:len(remove):len(remove)]
 	size := len(obj) + 2
 	for _, m := range set {
@@ -45,6 +49,8 @@ func Splice(obj []byte, set []Member, remove ...string) ([]byte, error) {
 }
 
 // comma separates what follows from a member before it.
+// out ends in a bracket only where nothing has been written into it yet: values end
+// in a closing one.
 func comma(out []byte) []byte {
 	if out[len(out)-1] == '{' || out[len(out)-1] == '[' {
 		return out
@@ -53,6 +59,7 @@ func comma(out []byte) []byte {
 }
 
 // quote writes a JSON string, with <, > and & escaped as the reference does.
+// Bytes that are not UTF-8 become U+FFFD.
 func quote(s string) []byte {
 	b, _ := json.Marshal(s) // strings cannot fail
 	return b

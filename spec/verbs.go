@@ -7,6 +7,7 @@ type Verb string
 
 // The verbs. GET stands in the drafts of 0.4.0 alone.
 const (
+	// ADD and GET answer with a result, VERSION with versions, the others with nothing.
 	Add        Verb = "ADD"
 	Check      Verb = "CHECK"
 	Del        Verb = "DEL"
@@ -18,9 +19,11 @@ const (
 
 // attached reports whether the verb is about one attachment, and so needs its
 // names.
+// CNI_CONTAINERID and CNI_IFNAME must be there, and CNI_NETNS but for DEL.
 func (v Verb) attached() bool { return v == Add || v == Check || v == Del || v == Get }
 
 // since returns the oldest version that has the verb.
+// VERSION came with 0.2.0, but is answered before a version is known.
 func (v Verb) since() Version {
 	switch v {
 	case Check, Get:
@@ -42,12 +45,17 @@ type Verbs struct {
 	// be like follows from the configuration or its own records.
 	CheckAlone bool
 
+	// What they get is checked, see [NewRequest] and [Verbs.Allow]. They may change
+	// the request, and report to people with its Warn.
 	Add, Get               func(context.Context, *Request) (*Result, error)
 	Check, Del, Status, GC func(context.Context, *Request) error
 }
 
 // An Invoker runs a verb of a plugin by name, wherever it finds the plugin.
 // The result is nil for verbs that have none.
+//
+// The verb is the request's. The request is the callee's to change, see
+// [Request.Delegate].
 type Invoker interface {
 	Invoke(ctx context.Context, plugin string, r *Request) (*Result, error)
 }
@@ -55,6 +63,8 @@ type Invoker interface {
 // Do runs the request's verb, as the version allows it. A verb that is not one
 // has code 4, a version that has not this verb or that the plugin does not
 // serve has code 1, and a request without what the verb needs has code 7.
+//
+// A result is of no version; the caller encodes it ([Request.Encode]).
 func (v Verbs) Do(ctx context.Context, r *Request) (*Result, error) {
 	if err := v.Allow(r); err != nil {
 		return nil, err
@@ -83,7 +93,8 @@ func (v Verbs) Do(ctx context.Context, r *Request) (*Result, error) {
 	return nil, nil
 }
 
-// silent returns the function of a verb without a result; nil: none.
+// silent returns the function of a verb without a result; nil: none. Do has let no
+// other verb pass than these four.
 func (v Verbs) silent(verb Verb) func(context.Context, *Request) error {
 	switch verb {
 	case Check:
@@ -98,9 +109,11 @@ func (v Verbs) silent(verb Verb) func(context.Context, *Request) error {
 
 // Allow reports why [Verbs.Do] would refuse the request without running any
 // code of the plugin; nil: it would not.
+// Serve loops ask it through Do; a runtime may ask before it starts anything.
 func (v Verbs) Allow(r *Request) error {
 	verb := r.Call.Verb
 	switch verb {
+	// A version that does not exist is told by its absence from the list.
 	case Add, Del:
 		return v.serves(r.Net)
 	case Check, Get, GC, Status:
@@ -138,6 +151,8 @@ func (v Verbs) allows(verb Verb, n NetConf) error {
 
 // serves reports whether the plugin serves the version of a configuration: the
 // text must be one of ours exactly, so "1.0" is none.
+// The error has code 1, and in its details both sides, since a runtime that has a
+// choice of versions shows them to people.
 func (v Verbs) serves(n NetConf) error {
 	if n.exact(v.Since) {
 		return nil
@@ -156,6 +171,7 @@ func (v Verbs) serves(n NetConf) error {
 }
 
 // list writes versions as the reference prints them: ["0.4.0" "1.0.0"].
+// It is no JSON, but people search for the text.
 func list(versions []string) string {
 	s := "["
 	for i, v := range versions {

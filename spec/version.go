@@ -8,25 +8,34 @@ import (
 )
 
 // A Version is a version of the CNI specification; the zero value is none.
+// Versions compare with ==; which is newer, [Version.AtLeast] says.
 type Version struct{ Major, Minor, Patch int }
 
 // The versions of the specification, oldest first.
 var (
+	// 0.1.0 and 0.2.0 have one address of each family and no interfaces.
 	V010 = Version{0, 1, 0}
 	V020 = Version{0, 2, 0}
+	// From here on lists of interfaces and addresses, and configuration lists.
 	V030 = Version{0, 3, 0}
 	V031 = Version{0, 3, 1}
+	// CHECK, and prevResult at DEL.
 	V040 = Version{0, 4, 0}
+	// No version of addresses ("4", "6") any more, and interfaces may have an MTU.
 	V100 = Version{1, 0, 0}
+	// GC and STATUS, and attributes of routes.
 	V110 = Version{1, 1, 0}
 
 	// Newest is what VERSION answers when it is not told a version.
 	Newest = V110
 )
 
+// versions is in order, which [Versions] relies on.
 var versions = [...]Version{V010, V020, V030, V031, V040, V100, V110}
 
-// Versions returns all versions from the given one on, oldest first.
+// Versions returns all versions from the given one on, oldest first; none if it is
+// newer than all of ours. The zero Version asks for all. It is a part of an array
+// that all callers share, and must not be changed.
 func Versions(since Version) []Version {
 	for i, v := range versions {
 		if v.AtLeast(since) {
@@ -39,6 +48,10 @@ func Versions(since Version) []Version {
 // ParseVersion reads one to three decimal parts; missing parts are 0 and the
 // empty string is 0.1.0, as the specification says of a configuration without
 // a version.
+//
+// A number may have 16 bits and leading zeros, which the reference takes too. The
+// result need not be a version that exists: see [Verbs.Do]. A sign, a blank, a "v"
+// or a suffix as in "0.4.0-dev" is an error.
 func ParseVersion(s string) (Version, error) {
 	if s == "" {
 		return V010, nil
@@ -79,6 +92,8 @@ func (v Version) AtLeast(o Version) bool {
 func (v Version) NeedsAddress() bool { return !v.AtLeast(V030) }
 
 // known reports whether the text is exactly a version of ours from since on.
+// Plugins and runtimes of the reference compare texts as well, so "1.0" is not
+// 1.0.0 here either.
 func known(text string, since Version) bool {
 	for _, v := range Versions(since) {
 		if v.String() == text {
@@ -91,6 +106,9 @@ func known(text string, since Version) bool {
 // VersionAnswer returns what VERSION prints for a plugin that serves all
 // versions from since on: one line. It echoes the cniVersion of stdin if the
 // plugin serves that, else it is in the newest; bad input is no error.
+//
+// The echo is the specification's; the reference answers with its newest always.
+// Runtimes choose by supportedVersions, so either serves them.
 func VersionAnswer(stdin []byte, since Version) []byte {
 	var in struct{ CNIVersion string }
 	if err := json.Unmarshal(stdin, &in); err != nil || !known(in.CNIVersion, since) {

@@ -16,15 +16,20 @@ const indentLimit = 64 << 10
 
 // The bounds of interfaces[].mtu in the result schema; lo has 65536, which is
 // not printed.
+// 68 is the least that IPv4 works with (RFC 791).
 const minMTU, maxMTU = 68, 65535
 
 // Encode writes the result in the shape of version v, indented by four spaces
 // and without a newline at the end. It fails with code 7 if v is unknown, and
 // below 0.3.0 if there is no address.
+// Nothing else is lost from 0.3.0 on but what the version has no member for; below, the
+// interfaces and all but one address of each family are.
 func (r *Result) Encode(v Version) ([]byte, error) { return r.EncodeFor(v, "") }
 
 // EncodeFor is [Result.Encode]; below 0.3.0, where a result has one address of
 // each family, it prefers those of the named interface of the container.
+// Without a name, or where none of its addresses is known, the first one is taken.
+// The reference takes the first always, which in a chain may be another interface's.
 func (r *Result) EncodeFor(v Version, ifName string) ([]byte, error) {
 	if v.NeedsAddress() && len(r.IPs) == 0 {
 		return nil, Errorf(CodeConfig, "cannot convert: no valid IP addresses")
@@ -41,6 +46,8 @@ func (r *Result) EncodeFor(v Version, ifName string) ([]byte, error) {
 }
 
 // wire writes the result in the shape of version v on one line.
+// Unlike [Result.EncodeFor] it writes results below 0.3.0 that have no address: a
+// plugin in the middle of a chain, as loopback, may have none to tell.
 func (r *Result) wire(v Version, ifName string) ([]byte, error) {
 	if !known(v.String(), Version{}) {
 		return nil, Errorf(CodeConfig, "no converter for CNI result version %s to %s", Newest, v)
@@ -57,10 +64,13 @@ func (r *Result) wire(v Version, ifName string) ([]byte, error) {
 		delete(o.extra, "ip")
 	}
 	s := shape{newest: v.AtLeast(V100)}
+	// The reference prints 1.0.0 and later from maps, so its keys are sorted; people
+	// compare outputs, so ours are as well.
 	o.sorted = s.newest
 	o.list("interfaces", len(r.Interfaces), func(i int) object { return s.iface(r.Interfaces[i]) })
 	o.list("ips", len(r.IPs), func(i int) object { return s.ip(r.IPs[i], len(r.Interfaces)) })
 	o.list("routes", len(r.Routes), func(i int) object { return s.route(r.Routes[i]) })
+	// Older versions have dns always, {} if there is nothing in it.
 	if !s.newest || !r.DNS.Empty() {
 		o.raw("dns", s.dns(r.DNS))
 	}
@@ -113,10 +123,12 @@ func (r *Result) first(is4 bool, ifName string) *IP {
 
 // A shape is what the parts of a result look like from 0.3.0 on: before 1.0.0
 // in the order of the specification, since then sorted as the reference does.
+// Both have attributes of routes, which the reference prints in all versions.
 type shape struct{ newest bool }
 
 // iface writes an element of interfaces; mtu, socketPath and pciID are the
 // newest family's, and the name is always there.
+// An MTU out of the schema's bounds is left out, as lo's.
 func (s shape) iface(i Interface) object {
 	o := object{sorted: s.newest, extra: i.extra}
 	o.raw("name", quote(i.Name))
@@ -134,6 +146,7 @@ func (s shape) iface(i Interface) object {
 
 // ip writes an element of ips; the version, which older ones need, follows
 // from the address.
+// An index outside the list is left out too: containerd crashes on one.
 func (s shape) ip(ip IP, interfaces int) object {
 	o := object{sorted: s.newest, extra: ip.extra}
 	if !s.newest {
@@ -166,6 +179,7 @@ func (s shape) route(r Route) object {
 }
 
 // dns writes dns, {} if there is nothing in it.
+// Its extra members are written, as everywhere.
 func (s shape) dns(d DNS) []byte {
 	o := object{sorted: s.newest, extra: d.extra}
 	o.strs("nameservers", d.Nameservers)
@@ -183,6 +197,7 @@ type object struct {
 }
 
 // raw adds a member with a value that is JSON.
+// The value is not looked at again.
 func (o *object) raw(key string, value []byte) { o.ms = append(o.ms, Member{Name: key, Value: value}) }
 
 // str adds a string that is not empty.
@@ -240,6 +255,8 @@ func (o *object) list(key string, n int, element func(i int) object) {
 }
 
 // bytes returns the object on one line.
+// Extra members are sorted, so that equal results are equal bytes. It is called once:
+// it adds them to the object.
 func (o *object) bytes() []byte {
 	for _, key := range slices.Sorted(maps.Keys(o.extra)) {
 		o.raw(key, o.extra[key])
