@@ -16,6 +16,8 @@ import (
 // DefaultCacheDir is libcni's.
 const DefaultCacheDir = "/var/lib/cni"
 
+// Begin writes that an ADD has begun, Finish what came of it, Remove that it is undone.
+//
 // A Cache keeps what ADD was told and answered, in the folder, names and schema
 // of libcni, so that other runtimes can finish what this one began and the
 // other way round.
@@ -28,12 +30,18 @@ type Cache struct {
 }
 
 const (
+	// The kinds of entries. libcni takes a file of another kind for a bare result, which
+	// an intent does not have.
 	kindCache  = "cniCacheV1"     // libcni's
 	kindIntent = "cniboxIntentV1" // an ADD has begun and not ended; other tools skip it
 )
 
 // An Entry is a file of the cache. The order of its members is libcni's; those
 // behind result are ours, which others ignore.
+//
+// File names do not tell where one name ends and the next begins, so the names in the
+// entry count. Readers of other makers (CRI-O, Multus) look at containerId, ifName,
+// networkName and result.
 type Entry struct {
 	Kind           string                     `json:"kind"`
 	ContainerID    string                     `json:"containerId"`
@@ -56,10 +64,12 @@ func (e *Entry) Attachment() spec.Attachment {
 }
 
 // Interrupted reports whether its ADD never came to an end.
+// Its process was killed, or the DEL that followed its failure failed as well.
 func (e *Entry) Interrupted() bool { return e.Kind == kindIntent }
 
 // Lookup returns the entry of an attachment, or os.ErrNotExist. An entry that
 // cannot be read is as good as none.
+// Other errors, as no permission, are told: "not attached" would be a guess then.
 func (c *Cache) Lookup(a spec.Attachment) (*Entry, error) {
 	for _, name := range fileNamesOf(a) {
 		e, err := c.read(name, a)
@@ -78,6 +88,9 @@ var errBroken = errors.New("not a cache entry")
 
 // read reads one file; a is who a file of the oldest format, which has only the
 // result in it, is taken to be about.
+//
+// Nothing is believed of a file but what its names allow: they are checked like those
+// of a caller, since a DEL makes paths of them.
 func (c *Cache) read(name string, a spec.Attachment) (*Entry, error) {
 	file := filepath.Join(c.Dir, "results", name)
 	b, err := readBounded(file, unix.O_NOFOLLOW)
@@ -91,6 +104,7 @@ func (c *Cache) read(name string, a spec.Attachment) (*Entry, error) {
 	if err := json.Unmarshal(b, e); err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", file, errBroken, err)
 	}
+	// The format of libcni 0.7: nothing but the result, and the names in the file name.
 	if e.Kind == "" && e.NetworkName == "" && a.Network != "" {
 		*e = Entry{Kind: kindCache, ContainerID: a.ContainerID, IfName: a.IfName, NetworkName: a.Network, Result: b, file: file}
 	}
@@ -107,6 +121,8 @@ func (c *Cache) read(name string, a spec.Attachment) (*Entry, error) {
 // name, or, since network a-b with container c and network a with container b-c
 // share that, under one with the attachment's key. A name too long for a
 // file is left out.
+//
+// All tools find the first; the second is ours, and only when it must be.
 func fileNamesOf(a spec.Attachment) []string {
 	name := a.Network + "-" + a.ContainerID + "-" + a.IfName
 	const longest = 255 // NAME_MAX
@@ -121,6 +137,7 @@ func fileNamesOf(a spec.Attachment) []string {
 }
 
 // checkNames refuses names that must not become part of a path.
+// libcni checks them at ADD alone, and makes paths of those of a DEL.
 func checkNames(a spec.Attachment) error {
 	if err := spec.CheckNetworkName(a.Network); err != nil {
 		return err
@@ -133,6 +150,9 @@ func checkNames(a spec.Attachment) error {
 
 // Begin writes the intent of an ADD. It takes the first name that nobody else
 // has; its own older entry is replaced.
+//
+// It is written before the first plugin runs, so that a process killed at any point
+// of an ADD leaves word of it. The caller has the container's lock.
 func (c *Cache) Begin(e *Entry) error {
 	e.Kind = kindIntent
 	names := fileNamesOf(e.Attachment())
@@ -151,6 +171,8 @@ func (c *Cache) Begin(e *Entry) error {
 }
 
 // Finish replaces the intent by the result.
+// It fails, unlike a plugin, after all is done: the ADD is taken back then, as DEL and
+// CHECK could not do their work.
 func (c *Cache) Finish(e *Entry, result json.RawMessage) error {
 	e.Kind, e.Result = kindCache, result
 	return c.write(e, false)
@@ -158,6 +180,8 @@ func (c *Cache) Finish(e *Entry, result json.RawMessage) error {
 
 // write puts the entry in place in one step, so that no reader sees half of it.
 // With exclusive an existing file is os.ErrExist.
+// libcni truncates and writes, and a crash between the two leaves an empty file that
+// its CHECK and GC stumble over (cni#1055).
 func (c *Cache) write(e *Entry, exclusive bool) error {
 	doc, err := json.Marshal(e)
 	if err != nil {
@@ -178,6 +202,7 @@ func (c *Cache) write(e *Entry, exclusive bool) error {
 	_, err = f.Write(doc)
 	if err = errors.Join(err, f.Close()); err == nil {
 		if exclusive {
+			// A link fails where a name stands; a rename would replace it.
 			if err = os.Link(tmp, e.file); err == nil {
 				os.Remove(tmp)
 				return nil
@@ -202,6 +227,8 @@ func unlinkable(err error) bool {
 }
 
 // renameNew renames where nothing stands yet, for file systems without links.
+// Between look and rename another process may come; two ADDs of names that share a
+// file, at one moment, on such a file system, are what it takes.
 func renameNew(from, to string) error {
 	if _, err := os.Lstat(to); err == nil {
 		return os.ErrExist
@@ -210,6 +237,7 @@ func renameNew(from, to string) error {
 }
 
 // Remove drops an entry; that it is gone is no error.
+// It goes last of all in a DEL: as long as anything failed, the entry is needed again.
 func (c *Cache) Remove(e *Entry) error {
 	if err := fault.Check("remove cache entry"); err != nil {
 		return err
@@ -222,6 +250,7 @@ func (c *Cache) Remove(e *Entry) error {
 
 // List returns all entries in the order of their file names, and what is wrong
 // with the files that are none. No folder is no entry.
+// A file that goes away meanwhile is left out.
 func (c *Cache) List() (entries []*Entry, broken []error, err error) {
 	names, err := fileNames(filepath.Join(c.Dir, "results"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -13,6 +13,7 @@ import (
 )
 
 // A Command is a program of the user's own, for which a network was set up.
+// It is here since no other room may start programs.
 type Command struct {
 	Args           []string // name first; it is looked up on PATH
 	Environ        []string
@@ -32,6 +33,10 @@ const (
 // Run runs the program and returns its exit code. The program is started on the
 // calling thread and gets its namespaces; the caller keeps the thread locked,
 // since the program is killed when the thread ends (prctl(2), PR_SET_PDEATHSIG).
+//
+// The exit code is the program's, 128 and the number of a signal that ended it, or 126
+// and 127 with an error if it was not started. The signals that come meanwhile go to
+// the program alone; ending is its own decision.
 func (c *Command) Run() (exit int, err error) {
 	cmd := exec.Command(c.Args[0], c.Args[1:]...)
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Environ, c.Stdin, c.Stdout, c.Stderr
@@ -44,6 +49,7 @@ func (c *Command) Run() (exit int, err error) {
 		return exit, fmt.Errorf("start %s: %w", c.Args[0], err)
 	}
 	done := make(chan struct{})
+	// Ends with the program: done is closed behind Wait.
 	go func() {
 		for {
 			select {

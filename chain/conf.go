@@ -11,12 +11,17 @@ import (
 )
 
 // A List is a network configuration list: what a verb is walked over.
+//
+// What is not a field stays in the documents as it came, and reaches the plugins byte
+// for byte; the reference decodes and encodes it, and loses the order of keys and
+// what large integers end in.
 type List struct {
-	Name         string
-	CNIVersion   string // as written; chosen from cniVersions if those are given
-	DisableCheck bool   // CHECK succeeds and runs nothing
-	DisableGC    bool   // GC succeeds and runs nothing
-	OnlyInlined  bool   // loadOnlyInlinedPlugins: the drop-in folder is ignored
+	Name       string
+	CNIVersion string // as written; chosen from cniVersions if those are given
+	// Each of the three is true, false or one of the words as a string.
+	DisableCheck bool // CHECK succeeds and runs nothing
+	DisableGC    bool // GC succeeds and runs nothing
+	OnlyInlined  bool // loadOnlyInlinedPlugins: the drop-in folder is ignored
 	Plugins      []Plugin
 	File         string // where it was read from; empty: from bytes
 
@@ -25,6 +30,7 @@ type List struct {
 }
 
 // A Plugin is one configuration of a list.
+// The order of a list is that of ADD; DEL goes backwards.
 type Plugin struct {
 	Type         string
 	Capabilities map[string]bool // what it wants to be told in runtimeConfig
@@ -34,6 +40,9 @@ type Plugin struct {
 
 // Parse reads a list. Errors have code 6 (not JSON) or 7; what the plugins say
 // beyond the common keys is theirs to judge.
+//
+// A list without plugins is fine here, since its drop-in folder may have some: see
+// [Load]. The name is checked by whoever makes a path or a request of it.
 func Parse(doc []byte) (*List, error) {
 	var w struct {
 		Name, CNIVersion, CNIVersions, Plugins json.RawMessage
@@ -70,6 +79,7 @@ func Parse(doc []byte) (*List, error) {
 }
 
 // ParseSingle reads a configuration of one plugin as a list of one.
+// Specification 1.0.0 has no such configurations any more; runtimes load them still.
 func ParseSingle(doc []byte) (*List, error) {
 	var w struct{ Name, CNIVersion, Plugins json.RawMessage }
 	if err := json.Unmarshal(doc, &w); err != nil {
@@ -90,6 +100,7 @@ func ParseSingle(doc []byte) (*List, error) {
 	if err != nil {
 		return nil, err
 	}
+	// As a list of one it has no drop-in folder, which such a file never had.
 	return &List{
 		Name: name, CNIVersion: version, OnlyInlined: true, Plugins: []Plugin{p},
 		doc: wrap(name, version, doc),
@@ -97,6 +108,7 @@ func ParseSingle(doc []byte) (*List, error) {
 }
 
 // wrap makes a list of one plugin. Its configuration stays as it came.
+// The cache keeps it: other runtimes expect a list there.
 func wrap(name, version string, doc json.RawMessage) []byte {
 	head, _ := json.Marshal(struct { // strings always encode
 		Name        string `json:"name"`
@@ -107,6 +119,8 @@ func wrap(name, version string, doc json.RawMessage) []byte {
 	return append(append(b, rawList([]json.RawMessage{doc})...), '}')
 }
 
+// parsePlugins reads the member plugins. Errors have code 7 and count from 1, as
+// people do.
 func parsePlugins(raw json.RawMessage) ([]Plugin, error) {
 	var docs []json.RawMessage
 	if err := json.Unmarshal(raw, &docs); err != nil {
@@ -127,6 +141,8 @@ func parsePlugins(raw json.RawMessage) ([]Plugin, error) {
 }
 
 // parsePlugin checks the keys whose meaning the specification fixes.
+// A wrong type of theirs is an error at once, not at the plugin's turn in the middle
+// of an ADD. Errors have code 6 or 7.
 func parsePlugin(doc json.RawMessage) (Plugin, error) {
 	var w struct {
 		Type         string
@@ -160,6 +176,9 @@ func parsePlugin(doc json.RawMessage) (Plugin, error) {
 // negotiate chooses the highest version that both the list and this program
 // know. The built-in plugins differ only in the oldest version they serve, so
 // the highest is the best for them as well.
+// Those above our newest are passed over; if none is left the literal one stays, and
+// the plugins refuse it with code 1, which names the versions they have. Null in the
+// list, or for it, is an error, as it is to the reference.
 func negotiate(literal string, raw json.RawMessage) (string, error) {
 	var all []*string
 	if err := json.Unmarshal(raw, &all); err != nil || all == nil {
@@ -184,7 +203,7 @@ func negotiate(literal string, raw json.RawMessage) (string, error) {
 	return chosen, nil
 }
 
-// text reads a string member.
+// text reads a string member. Null is no string, and is not taken for absence.
 func text(key string, raw json.RawMessage, required bool) (string, error) {
 	if raw == nil {
 		if required {
@@ -200,8 +219,10 @@ func text(key string, raw json.RawMessage, required bool) (string, error) {
 }
 
 // A flag is a bool that some write as a string.
+// libcni reads both forms, in any case of letters.
 type flag bool
 
+// UnmarshalJSON refuses all else, 0 and null among it.
 func (f *flag) UnmarshalJSON(b []byte) error {
 	switch s := strings.ToLower(string(bytes.Trim(b, `"`))); s {
 	case "true", "false":
@@ -222,6 +243,8 @@ func decodeError(err error) error {
 
 // Effective returns the list with the plugins of its drop-in folder inlined.
 // It is what the cache keeps, since a DEL has to run those as well.
+//
+// libcni caches the list without them, and a DEL from the cache passes them over.
 func (l *List) Effective() ([]byte, error) {
 	if !l.dropped {
 		return l.doc, nil

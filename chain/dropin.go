@@ -21,7 +21,11 @@ const maxConf = 4 << 20
 // and *.json, each in the order of file names, as libcni has it. A broken file
 // hides no good one: what is wrong with it is told when the network is not
 // found. The error is os.ErrNotExist then.
+//
+// Of several networks of one name the first file wins, and nothing tells of the
+// others: so does libcni, and two runtimes on a host must agree.
 func Load(dir, network string) (*List, error) {
+	// libcni joins the name into the path of the drop-in folder unchecked.
 	if err := spec.CheckNetworkName(network); err != nil {
 		return nil, err
 	}
@@ -65,6 +69,7 @@ func LoadFile(file string) (*List, error) {
 
 // Networks returns the names of the networks configured in a folder, in the
 // order of [Load], and what is wrong with the files that are none. No folder is no network.
+// It is what a person or a hint is told; [Load] decides.
 func Networks(dir string) (networks []string, broken []error) {
 	names, err := fileNames(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -89,6 +94,7 @@ func Networks(dir string) (networks []string, broken []error) {
 func configExts() [][]string { return [][]string{{".conflist"}, {".conf", ".json"}} }
 
 // read parses a file without its drop-in folder.
+// The list knows its file, by which its drop-in folder is found.
 func read(file string) (*List, error) {
 	doc, err := readBounded(file, 0)
 	if err != nil {
@@ -108,6 +114,9 @@ func read(file string) (*List, error) {
 
 // dropIn appends the plugins of <folder of the list>/<name>/*.conf. The name is
 // checked before it becomes a path.
+// They come in the order of file names, behind the list's own. A folder that is not
+// there is empty; one bad file is an error, since a network must not be attached with
+// a part of its plugins.
 func (l *List) dropIn() error {
 	if err := spec.CheckNetworkName(l.Name); err != nil {
 		return fmt.Errorf("configuration %s: %w", l.File, err)
@@ -153,6 +162,7 @@ func fileNames(dir string) ([]string, error) {
 	return names, err
 }
 
+// hasExt reports whether a name ends in one of the extensions, case and all.
 func hasExt(name string, exts []string) bool {
 	for _, e := range exts {
 		if strings.HasSuffix(name, e) {

@@ -25,6 +25,10 @@ const (
 
 // exec runs a plugin as a process of a group of its own, which is killed as a
 // whole when the context ends.
+//
+// The plugin's environment is ours with CNI_* behind it, its stdin the request's
+// configuration. Its stderr goes to people when it succeeds, and into the error's
+// details when it fails; the reference drops it then.
 func (l *Local) exec(ctx context.Context, plugin, file string, r *spec.Request) (*spec.Result, error) {
 	stdin, err := r.Wire()
 	if err != nil {
@@ -40,6 +44,7 @@ func (l *Local) exec(ctx context.Context, plugin, file string, r *spec.Request) 
 	if l.Stderr != nil && len(a.stderr) > 0 {
 		l.Stderr.Write(a.stderr)
 	}
+	// What other verbs print is nobody's to read.
 	if r.Call.Verb != spec.Add && r.Call.Verb != spec.Get {
 		return nil, nil
 	}
@@ -47,6 +52,7 @@ func (l *Local) exec(ctx context.Context, plugin, file string, r *spec.Request) 
 }
 
 // An answer is what is left of a plugin that ran.
+// It may have failed: [answer.check] tells.
 type answer struct {
 	plugin         string
 	status         string // "exit status 1", "signal: killed"; empty: exit 0
@@ -55,6 +61,8 @@ type answer struct {
 
 // start runs the file until it ends. A file that is open for writing is tried
 // again for a while, since installers copy in place; each try needs a new Cmd.
+// 10 ms, doubled each time: some 2.5 s in all. The reference tries again too, but with the
+// same Cmd, which Go starts once only.
 func start(ctx context.Context, plugin, file string, env []string, stdin []byte) (*answer, error) {
 	for pause := 10 * time.Millisecond; ; pause *= 2 {
 		a, err := startOnce(ctx, plugin, file, env, stdin)
@@ -69,14 +77,18 @@ func start(ctx context.Context, plugin, file string, env []string, stdin []byte)
 	}
 }
 
+// startOnce runs the file once. Errors are of plugins that were not started, did not
+// end by themselves or printed without end; all else is an answer.
 func startOnce(ctx context.Context, plugin, file string, env []string, stdin []byte) (*answer, error) {
 	stdout, stderr := &head{max: maxStdout}, &tail{max: maxStderr}
 	cmd := exec.CommandContext(ctx, file)
 	cmd.Args[0] = file
+	// The binary behind the link is many: it has to be told which one is meant.
 	if file == self {
 		cmd.Args[0] = plugin
 	}
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, bytes.NewReader(stdin), stdout, stderr
+	// A group of its own, so that children of the plugin are killed with it.
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	cmd.WaitDelay = waitDelay
@@ -99,6 +111,9 @@ func startOnce(ctx context.Context, plugin, file string, env []string, stdin []b
 
 // check returns the error that the plugin reported, whatever its exit status
 // was: some print an error object and exit 0.
+//
+// The order: an error object, success, and then what can be said of a failure
+// without one. Codes are the plugin's; 103 where it gave none.
 func (a *answer) check() error {
 	reported := a.reported()
 	switch {
@@ -117,6 +132,7 @@ func (a *answer) check() error {
 
 // reported returns the error object on stdout, or nil. On exit 0 it is one only
 // with a code other than 0, as a result has none.
+// A runtime that took such an object for a result would go on as after a success.
 func (a *answer) reported() *spec.Error {
 	var e struct {
 		Code         *uint16
@@ -136,6 +152,7 @@ func (a *answer) reported() *spec.Error {
 }
 
 // result reads the answer to ADD or GET in whatever version it is.
+// Errors have code 103.
 func (a *answer) result(r *spec.Request) (*spec.Result, error) {
 	doc := bytes.TrimSpace(a.stdout)
 	switch {
@@ -160,6 +177,7 @@ func (a *answer) fail(err error) error {
 }
 
 // quote returns the last lines of stderr, for the details of an error.
+// At most 4 kB of them: the runtime's log is where they end.
 func (a *answer) quote() string {
 	s := strings.TrimSpace(string(a.stderr))
 	if s == "" {
@@ -173,6 +191,7 @@ func (a *answer) quote() string {
 }
 
 // excerpt quotes the beginning of foreign bytes.
+// At most 200 bytes, with escapes: they go to terminals and logs.
 func excerpt(b []byte) string {
 	const longest = 200
 	if len(b) <= longest {
@@ -181,6 +200,7 @@ func excerpt(b []byte) string {
 	return fmt.Sprintf("%q…", b[:longest])
 }
 
+// join puts "; " between two texts of which either may be empty.
 func join(a, b string) string {
 	if a == "" || b == "" {
 		return a + b
@@ -189,12 +209,14 @@ func join(a, b string) string {
 }
 
 // A head keeps the first max bytes and refuses more.
+// More would fill the memory of a small board before the deadline comes.
 type head struct {
 	b    []byte
 	max  int
 	full bool
 }
 
+// Write refuses what does not fit whole, which ends the plugin's copy.
 func (h *head) Write(p []byte) (int, error) {
 	if len(h.b)+len(p) > h.max {
 		h.full = true
@@ -205,11 +227,13 @@ func (h *head) Write(p []byte) (int, error) {
 }
 
 // A tail keeps the last max bytes.
+// What a plugin says last is mostly why it failed.
 type tail struct {
 	b   []byte
 	max int
 }
 
+// Write takes all; it keeps up to twice max, so that it seldom has to move bytes.
 func (t *tail) Write(p []byte) (int, error) {
 	t.b = append(t.b, p...)
 	if len(t.b) > 2*t.max {

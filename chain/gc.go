@@ -43,6 +43,7 @@ func (r *Runner) GC(ctx context.Context, l *List, valid []spec.Attachment, dryRu
 	}
 	stale, err := r.collect(ctx, l, entries, valid, dryRun)
 	errs = append(errs, err)
+	// Older versions have no GC; the DELs were all there is to do.
 	if dryRun || !v.AtLeast(spec.V110) {
 		return stale, errors.Join(errs...)
 	}
@@ -57,6 +58,7 @@ func (r *Runner) GC(ctx context.Context, l *List, valid []spec.Attachment, dryRu
 }
 
 // collect runs DEL for the entries of the network that are not valid.
+// Entries are in the order of file names. Those of other networks stay.
 func (r *Runner) collect(ctx context.Context, l *List, entries []*Entry, valid []spec.Attachment, dryRun bool) ([]spec.Attachment, error) {
 	var stale []spec.Attachment
 	var errs []error
@@ -78,6 +80,8 @@ func (r *Runner) collect(ctx context.Context, l *List, entries []*Entry, valid [
 	return stale, errors.Join(errs...)
 }
 
+// collectOne deletes one attachment under its container's lock. The network's is
+// held by GC.
 func (r *Runner) collectOne(ctx context.Context, l *List, e *Entry) error {
 	unlock, err := r.Cache.lockContainer(ctx, e.ContainerID)
 	if err != nil {
@@ -101,6 +105,8 @@ func (r *Runner) Reap(ctx context.Context, match func(spec.Attachment) bool) err
 	return errors.Join(errs...)
 }
 
+// reapOne deletes one attachment, unless another process has done so or has added it
+// again since the list was read.
 func (r *Runner) reapOne(ctx context.Context, e *Entry) error {
 	unlock, err := r.lock(ctx, e.Attachment())
 	if err != nil {
@@ -126,11 +132,13 @@ func ignore(err, kind error) error {
 
 // Attached returns the cached attachments of a network whose namespace
 // exists, for a GC that keeps what is alive. An interrupted ADD is not among them.
+// One whose namespace is bound to a path lives as long as that, container or not.
 func (c *Cache) Attached(network string) ([]spec.Attachment, error) {
 	entries, _, err := c.List()
 	var live []spec.Attachment
 	for _, e := range entries {
-		if e.NetworkName == network && e.Live() && !e.Interrupted() {
+		// Where nobody wrote the namespace down, the container may well be alive.
+		if e.NetworkName == network && !e.Interrupted() && (e.Live() || e.place() == "") {
 			live = append(live, e.Attachment())
 		}
 	}

@@ -2,6 +2,12 @@
 // network configuration lists, walks their plugins for a verb, finds and
 // invokes each plugin, and keeps what later verbs need in libcni's cache.
 // It knows no plugin and no kernel.
+//
+// Begin reading at [Runner.Add] (run.go), the one verb that has to take itself
+// back. A [List] is from conf.go and dropin.go; each step makes a request
+// (step.go) for a [Local], which calls a plugin of this binary or starts a file
+// (exec.go); the [Cache] is told before and after. recall.go and stale.go are
+// about what earlier processes have left.
 package chain
 
 import (
@@ -24,6 +30,7 @@ const DefaultTimeout = 60 * time.Second
 
 // Local finds plugins and runs them: in this process if they are this very
 // binary, else as processes. It is a [spec.Invoker] and has no state of its own.
+// Several goroutines may use it.
 type Local struct {
 	Path    []string                        // folders of CNI_PATH; empty: only what is built in
 	Lookup  func(string) (spec.Verbs, bool) // the plugins built in, by type
@@ -37,11 +44,13 @@ type Local struct {
 
 // self is a link to the running binary that stays right when the file is
 // moved, replaced or deleted.
+// A plugin that was replaced while a chain runs is still the one that it began with.
 const self = "/proc/self/exe"
 
 // Invoke runs r.Call.Verb of a plugin. Errors are [*spec.Error] with the
 // plugin's own code, 4 or 103 if there is no such plugin, 11 after the
 // deadline, 999 after a panic.
+// The deadline is the nearer of ctx's and the plugin's own.
 func (l *Local) Invoke(ctx context.Context, plugin string, r *spec.Request) (*spec.Result, error) {
 	file, verbs, err := l.find(plugin)
 	if err != nil {
@@ -55,6 +64,7 @@ func (l *Local) Invoke(ctx context.Context, plugin string, r *spec.Request) (*sp
 	return l.exec(ctx, plugin, file, r)
 }
 
+// timeout is that of one plugin.
 func (l *Local) timeout() time.Duration { return cmp.Or(l.Timeout, DefaultTimeout) }
 
 // environ returns a copy to which the caller may append.
@@ -65,6 +75,9 @@ func (l *Local) environ() []string {
 // find returns the verbs of a plugin that is built in, or else the file to
 // start. The first match on the path decides, as the specification has it, and
 // it is built in if it is this same file.
+//
+// So somebody's own host-local in a folder before ours is run, and a link of ours
+// costs no process.
 func (l *Local) find(plugin string) (file string, verbs *spec.Verbs, err error) {
 	if err := spec.CheckType(plugin); err != nil {
 		return "", nil, err
@@ -74,7 +87,7 @@ func (l *Local) find(plugin string) (file string, verbs *spec.Verbs, err error) 
 	}
 	file, info, err := findInPath(plugin, l.Path)
 	if err != nil {
-		if v, ok := l.lookup(plugin); ok && v != nil {
+		if _, ok := l.lookup(plugin); ok {
 			err = fmt.Errorf("%w; it is built in: unset CNI_PATH, or make the links with cnibox --install", err)
 		}
 		return "", nil, spec.Errorf(spec.CodePlugin, "%w", err)
@@ -93,6 +106,7 @@ func (l *Local) find(plugin string) (file string, verbs *spec.Verbs, err error) 
 }
 
 // builtIn serves an empty CNI_PATH.
+// The specification has it optional; the reference refuses it.
 func (l *Local) builtIn(plugin string) (string, *spec.Verbs, error) {
 	v, ok := l.lookup(plugin)
 	switch {
@@ -105,6 +119,7 @@ func (l *Local) builtIn(plugin string) (string, *spec.Verbs, error) {
 	return "", v, nil
 }
 
+// lookup asks for a plugin of this binary; false: there is none of the name.
 func (l *Local) lookup(plugin string) (*spec.Verbs, bool) {
 	if l.Lookup == nil {
 		return nil, false
@@ -114,6 +129,8 @@ func (l *Local) lookup(plugin string) (*spec.Verbs, bool) {
 }
 
 // findInPath returns the first regular file of that name; links are followed.
+// Whether it can be executed is for execve(2) to say, which knows why not. The error
+// is os.ErrNotExist around the reference's words.
 func findInPath(plugin string, dirs []string) (string, os.FileInfo, error) {
 	for _, dir := range dirs {
 		file := filepath.Join(dir, plugin)
@@ -126,6 +143,8 @@ func findInPath(plugin string, dirs []string) (string, os.FileInfo, error) {
 
 // inProcess calls a built-in plugin. It gets a request of its own, so nothing
 // that it changes is seen by others.
+// A panic is the plugin's error and not the runtime's end, as it would be with a
+// process of its own; its code is 999.
 func inProcess(ctx context.Context, plugin string, v spec.Verbs, r *spec.Request) (res *spec.Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -161,6 +180,7 @@ func asSeen(res *spec.Result, r *spec.Request) (*spec.Result, error) {
 }
 
 // deadline turns the error of a plugin whose time is over into code 11.
+// A runtime may try again, since nothing is known to be wrong with what it asked for.
 func deadline(ctx context.Context, plugin string, verb spec.Verb, err error) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return err

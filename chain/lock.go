@@ -17,10 +17,15 @@ import (
 
 // lockFile is in the cache's folder. A container or network is one byte of it,
 // far behind its end, so there is nothing to create and to clean up for each.
+// POSIX record locks would end with any descriptor of the file that the process
+// closes; those of open file descriptions do not (Linux 3.15).
 const lockFile = "cnibox.lock"
 
 // lockContainer waits until no other verb runs for a container: the
 // specification allows one at a time, over all its attachments.
+//
+// libcni leaves that to its callers, and cnitool does nothing about it. The error is
+// the context's if that ends first. The function returned gives the lock back.
 func (c *Cache) lockContainer(ctx context.Context, id string) (func(), error) {
 	unlock, err := c.lock(ctx, "container "+id, unix.F_WRLCK)
 	if err != nil {
@@ -31,6 +36,8 @@ func (c *Cache) lockContainer(ctx context.Context, id string) (func(), error) {
 
 // lockNetwork is shared among ADD, DEL and CHECK and exclusive for GC. It is
 // taken before that of a container, always.
+// A GC that meets an ADD would free what that has just taken (cni#981); verbs of
+// different containers do not wait for each other.
 func (c *Cache) lockNetwork(ctx context.Context, network string, exclusive bool) (func(), error) {
 	kind := int16(unix.F_RDLCK)
 	if exclusive {
@@ -68,13 +75,17 @@ func (c *Cache) lock(ctx context.Context, name string, kind int16) (func(), erro
 // lockByte tries at once and then waits in the kernel, on a descriptor and a
 // goroutine that may outlive the call: a lock that comes after the end of ctx is
 // given back where it comes.
+// The lock is the description's, so it stays with the caller's descriptor when the
+// waiting one is closed.
 func lockByte(ctx context.Context, fd int, name string, kind int16) error {
 	sum := sha512.Sum512([]byte(name))
 	at := unix.Flock_t{
 		Type: kind, Whence: io.SeekStart, Len: 1,
+		// Offsets are signed and 63 bits long; one bit less keeps Start+Len from overflow.
 		Start: int64(binary.BigEndian.Uint64(sum[:8]) >> 2),
 	}
 	err := unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &at)
+	// Both errors say that the lock is taken (fcntl(2)).
 	if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES) {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 )
 
 // result returns the cached result, nil if there is none.
+// v is the version of one that names none.
 func (e *Entry) result(v spec.Version) (*spec.Result, error) {
 	if doc := bytes.TrimSpace(e.Result); len(doc) == 0 || string(doc) == "null" {
 		return nil, nil
@@ -18,6 +19,10 @@ func (e *Entry) result(v spec.Version) (*spec.Result, error) {
 
 // recall fills in what the ADD was told and the caller does not say otherwise,
 // and the list that the ADD was run with.
+//
+// The specification has a DEL get what its ADD got. libcni's callers have to keep that
+// themselves, and cnitool's DEL goes without. The list is that of the ADD as well: a
+// plugin taken out of the configuration since then has still to release its part.
 func (r *Runner) recall(l *List, t Target, e *Entry) (*List, Target) {
 	if e == nil {
 		return l, t
@@ -36,6 +41,7 @@ func (r *Runner) recall(l *List, t Target, e *Entry) (*List, Target) {
 	if id := netnsID(t.NetNS); t.NetNS == e.NetNS && id != "" && !e.Live() {
 		t.NetNS = ""
 	}
+	// The usual case, and the cheap one: nothing was edited.
 	if bytes.Equal(l.doc, e.Config) {
 		return l, t
 	}
@@ -52,6 +58,7 @@ func (r *Runner) recall(l *List, t Target, e *Entry) (*List, Target) {
 
 // List reads the cached configuration: a list, or a single one as libcni's
 // older interface keeps it.
+// An entry whose list is of another network than itself is damaged.
 func (e *Entry) List() (*List, error) {
 	l, err := Parse(e.Config)
 	if err != nil || len(l.Plugins) == 0 {

@@ -13,6 +13,9 @@ import (
 )
 
 // A Runner walks the plugins of a list for one verb at a time.
+//
+// It keeps nothing between calls: all that a later verb needs is in the cache. Each
+// verb takes locks, so processes and goroutines may work side by side.
 type Runner struct {
 	Invoker spec.Invoker
 	Cache   *Cache
@@ -35,6 +38,7 @@ const (
 )
 
 // A Target is the attachment a verb is about, and what is told to the plugins.
+// NetNS is looked at before each verb and opened by the plugins.
 type Target struct {
 	ContainerID, IfName string
 	NetNS               string // path; empty in DEL, CHECK and GET: as at the ADD
@@ -46,11 +50,14 @@ type Target struct {
 }
 
 // on returns the attachment of the target on a network.
+// The caller has still to check its names.
 func (t *Target) on(l *List) spec.Attachment {
 	return spec.Attachment{Network: l.Name, ContainerID: t.ContainerID, IfName: t.IfName}
 }
 
 // cniArgs returns the pairs as CNI_ARGS.
+// Values go as they are: CNI_ARGS has no escapes. The order stays, which some
+// runtimes lose.
 func (t *Target) cniArgs() string {
 	pairs := make([]string, len(t.Args))
 	for i, p := range t.Args {
@@ -65,6 +72,9 @@ func (t *Target) cniArgs() string {
 //
 // An attachment that is there already is refused with code 100; leftovers of an
 // interrupted ADD or of a namespace that is gone are deleted before.
+//
+// libcni runs no DEL, refuses nothing twice and takes no lock: that is its callers'
+// part, and here is the caller.
 func (r *Runner) Add(ctx context.Context, l *List, t Target) (*spec.Result, error) {
 	a := t.on(l)
 	if err := errors.Join(checkNames(a), usableNetNS(t)); err != nil {
@@ -98,6 +108,8 @@ func (r *Runner) Add(ctx context.Context, l *List, t Target) (*spec.Result, erro
 }
 
 // makeWay refuses an attachment that lives and deletes one that does not.
+// What cannot be deleted is told and left, as the ADD itself will say whether it is in
+// the way.
 func (r *Runner) makeWay(ctx context.Context, l *List, a spec.Attachment) error {
 	old, err := r.Cache.Lookup(a)
 	if errors.Is(err, os.ErrNotExist) {
@@ -117,6 +129,7 @@ func (r *Runner) makeWay(ctx context.Context, l *List, a spec.Attachment) error 
 	return nil
 }
 
+// addOnce is one try: intent, plugins, result; after an error, undo.
 func (r *Runner) addOnce(ctx context.Context, l *List, t Target, v spec.Version) (*spec.Result, error) {
 	config, err := l.Effective()
 	if err != nil {
@@ -142,6 +155,8 @@ func (r *Runner) addOnce(ctx context.Context, l *List, t Target, v spec.Version)
 	return nil, r.undo(ctx, l, t, e, err)
 }
 
+// addAll runs the plugins in order, each with the result of the one before it, and
+// returns the last one's.
 func (r *Runner) addAll(ctx context.Context, l *List, t Target) (res *spec.Result, err error) {
 	for i := range l.Plugins {
 		if res, err = r.run(ctx, spec.Add, l, &l.Plugins[i], t, res); err != nil {
@@ -156,6 +171,8 @@ func (r *Runner) addAll(ctx context.Context, l *List, t Target) (res *spec.Resul
 
 // undo is the DEL of the whole list after a failed ADD. If that fails as well,
 // the intent stays for a later DEL or GC.
+// Every plugin gets its DEL, also those that the ADD did not reach, without a
+// prevResult, as there is none of the whole list. The code stays that of the cause.
 func (r *Runner) undo(ctx context.Context, l *List, t Target, e *Entry, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(r.UndoTimeout, defaultUndo))
 	defer cancel()
@@ -175,6 +192,7 @@ func (r *Runner) undo(ctx context.Context, l *List, t Target, e *Entry, cause er
 
 // lock takes what ADD, DEL, CHECK and GET need: their network against GC, their
 // container against each other.
+// Both in the one order that all keep, so nobody waits in a circle.
 func (r *Runner) lock(ctx context.Context, a spec.Attachment) (unlock func(), err error) {
 	network, err := r.Cache.lockNetwork(ctx, a.Network, false)
 	if err != nil {
@@ -189,6 +207,8 @@ func (r *Runner) lock(ctx context.Context, a spec.Attachment) (unlock func(), er
 }
 
 // usableNetNS checks the namespace before any plugin is run.
+// Plugins check it as well, but each for itself: the first of a chain would have done
+// its work before another one refuses. Errors have code 8.
 func usableNetNS(t Target) error {
 	id := netnsID(t.NetNS)
 	switch {

@@ -18,12 +18,16 @@ import (
 const temporary = ".entry-"
 
 // settled is how long a broken entry must have been left alone.
+// No writer takes that long for a file; clocks that jump make it wait for the next GC.
 const settled = time.Minute
 
 // SetAside moves the files that are no entries, and have not been touched for a
 // minute, out of the way of everybody, and deletes what a killed process was
 // about to write. libcni writes in place, so what is broken now may be half of
 // an entry.
+//
+// They go to the folder broken beside results, under their names, for whoever wants to
+// look. A folder that cannot be read is no error: GC has told of it already.
 func (c *Cache) SetAside(warn func(string, ...any)) error {
 	if err := c.dropTemporary(); err != nil {
 		return err
@@ -45,6 +49,7 @@ func (c *Cache) SetAside(warn func(string, ...any)) error {
 	return nil
 }
 
+// dropTemporary deletes settled files that a killed process did not get to rename.
 func (c *Cache) dropTemporary() error {
 	names, err := fileNames(c.Dir)
 	if err != nil {
@@ -63,12 +68,14 @@ func (c *Cache) dropTemporary() error {
 }
 
 // old reports whether a file has been left alone long enough.
+// A file that is gone is not old.
 func old(file string) bool {
 	info, err := os.Lstat(file)
 	return err == nil && time.Since(info.ModTime()) >= settled
 }
 
 // setAside moves a settled file into another folder.
+// An older one of its name there is replaced.
 func setAside(dir, name, to string) error {
 	file := filepath.Join(dir, name)
 	if !old(file) {
@@ -85,6 +92,7 @@ func setAside(dir, name, to string) error {
 
 // bootID returns what the kernel calls this boot; empty if it does not tell. It
 // is read once, since no process outlives its boot.
+// It is a UUID, of random(4).
 var bootID = sync.OnceValue(func() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -95,6 +103,8 @@ var bootID = sync.OnceValue(func() string {
 
 // netnsID returns device:inode of a namespace's file; empty if it is none.
 // Namespaces are files of nsfs, before Linux 3.19 of proc (statfs(2)).
+// The pair is what a namespace is known by while it exists; once it is gone the kernel
+// may give the inode to a new one, so a boot and a path belong to it.
 func netnsID(path string) string {
 	var fs unix.Statfs_t
 	var st unix.Stat_t
@@ -112,6 +122,7 @@ func ownNetNS() string { return netnsID("/proc/thread-self/ns/net") }
 
 // sameBoot reports whether the entry is of this boot; what other tools
 // write does not say, and counts as such.
+// No namespace outlives a boot, and paths in /run are used again by the next one.
 func (e *Entry) sameBoot() bool {
 	if e.BootID == "" {
 		return true
@@ -122,7 +133,8 @@ func (e *Entry) sameBoot() bool {
 
 // Live reports whether the attachment's network namespace still exists: the
 // same one, on the same boot. Paths are used again by others.
+// Entries of other tools have no ID of the namespace, so the path has to do.
 func (e *Entry) Live() bool {
-	id := netnsID(e.NetNS)
+	id := netnsID(e.place())
 	return e.sameBoot() && id != "" && (e.NetNSID == "" || e.NetNSID == id)
 }

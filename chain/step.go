@@ -9,7 +9,9 @@ import (
 	"cnibox/spec"
 )
 
-// run runs one verb of one plugin.
+// run runs one verb of one plugin. prev is what the plugin before it answered, or the
+// cached result; more are members for its configuration. The error begins in libcni's
+// words, which people search for, and keeps the plugin's code.
 func (r *Runner) run(ctx context.Context, verb spec.Verb, l *List, p *Plugin, t Target, prev *spec.Result, more ...spec.Member) (*spec.Result, error) {
 	req, err := r.request(verb, l, p, t, more)
 	if err == nil {
@@ -26,6 +28,8 @@ func (r *Runner) run(ctx context.Context, verb spec.Verb, l *List, p *Plugin, t 
 
 // request derives the plugin's configuration: name and version of the list, the
 // capabilities that it declares and somebody supplied, all else as it came.
+// capabilities themselves stay away, as the specification says and libcni does not do.
+// A runtimeConfig of the configuration's own stays if nobody supplied any.
 func (r *Runner) request(verb spec.Verb, l *List, p *Plugin, t Target, more []spec.Member) (*spec.Request, error) {
 	name, _ := json.Marshal(l.Name) // strings always encode
 	version, _ := json.Marshal(l.CNIVersion)
@@ -36,6 +40,7 @@ func (r *Runner) request(verb spec.Verb, l *List, p *Plugin, t Target, more []sp
 			supplied[key] = v
 		}
 	}
+	// A map, since encoding/json sorts it: equal arguments are equal bytes.
 	if len(supplied) > 0 {
 		doc, err := json.Marshal(supplied)
 		if err != nil {
@@ -63,6 +68,7 @@ func (r *Runner) request(verb spec.Verb, l *List, p *Plugin, t Target, more []sp
 
 // version returns the list's version, which a list is not asked for before it
 // is run, as libcni has it.
+// The error has code 1.
 func (l *List) version() (spec.Version, error) {
 	v, err := spec.ParseVersion(l.CNIVersion)
 	if err != nil {

@@ -12,6 +12,10 @@ import (
 
 // Del runs DEL for all plugins in reverse, with what the ADD was told and
 // answered, and forgets the attachment.
+//
+// A missing entry is no error: plugins release by the names alone. The list may have
+// no plugins if the cache knows the attachment. Failures stop it at the first, as
+// the specification has it, unless KeepGoing is set; the entry stays after any.
 func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 	a := t.on(l)
 	if err := checkNames(a); err != nil {
@@ -30,6 +34,7 @@ func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 	if len(l.Plugins) == 0 {
 		return fmt.Errorf("network %s has no configuration and %s is not known: %w", l.Name, a, os.ErrNotExist)
 	}
+	// A path that leads nowhere is fine at DEL; the host's own namespace never is.
 	if netnsID(t.NetNS) != "" {
 		if err := usableNetNS(t); err != nil {
 			return err
@@ -42,6 +47,8 @@ func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 }
 
 // delEntry deletes what an entry is about, going on past failures.
+// It is for attachments that nobody asked for by name: leftovers and stale ones. The
+// list serves if the entry's own cannot be read.
 func (r *Runner) delEntry(ctx context.Context, l *List, e *Entry) error {
 	l, t := r.recall(l, Target{ContainerID: e.ContainerID, IfName: e.IfName}, e)
 	if netnsID(t.NetNS) == ownNetNS() {
@@ -58,6 +65,8 @@ func (r *Runner) delEntry(ctx context.Context, l *List, e *Entry) error {
 
 // delAll walks the list backwards. The cached result goes to every plugin from
 // 0.4.0 on; one that cannot be read is as good as none.
+// e is nil for what was never finished. With keepGoing errors are joined, in the
+// order in which they came up.
 func (r *Runner) delAll(ctx context.Context, l *List, t Target, e *Entry, keepGoing bool) error {
 	v, err := l.version()
 	if err != nil {
@@ -86,6 +95,9 @@ func (r *Runner) delAll(ctx context.Context, l *List, t Target, e *Entry, keepGo
 // Check runs CHECK for all plugins in order, each with the cached result, and
 // stops at the first error. What was never added, or on an earlier boot, is
 // unknown (code 3).
+//
+// libcni runs the plugins without a prevResult when the cache has nothing, and each
+// fails in its own words.
 func (r *Runner) Check(ctx context.Context, l *List, t Target) error {
 	l, t, e, unlock, err := r.known(ctx, l, t, spec.V040, spec.Check)
 	if err != nil {
@@ -124,6 +136,7 @@ func (r *Runner) Check(ctx context.Context, l *List, t Target) error {
 // Get runs GET for all plugins in order, the first with the cached result and
 // each other with the one before it. The cache stays as it is. A plugin that has no GET, as
 // only a draft of 0.4.0 asked for it, passes its prevResult on.
+// An attachment that neither the cache nor a plugin knows has code 3.
 func (r *Runner) Get(ctx context.Context, l *List, t Target) (*spec.Result, error) {
 	l, t, e, unlock, err := r.known(ctx, l, t, spec.V040, spec.Get)
 	if err != nil {
@@ -143,6 +156,7 @@ func (r *Runner) Get(ctx context.Context, l *List, t Target) (*spec.Result, erro
 		switch {
 		case err == nil && next != nil:
 			res = next
+		// The reference's plugins answer so: they have no GET, and know nothing else to say.
 		case err == nil, res != nil && errors.As(err, &answer) && strings.Contains(answer.Msg, "unknown CNI_COMMAND"):
 		default:
 			return nil, err
@@ -155,6 +169,7 @@ func (r *Runner) Get(ctx context.Context, l *List, t Target) (*spec.Result, erro
 }
 
 // known locks an attachment and recalls it; the entry is nil if there is none.
+// Errors leave nothing locked; else the caller calls the function returned.
 func (r *Runner) known(ctx context.Context, l *List, t Target, since spec.Version, verb spec.Verb) (*List, Target, *Entry, func(), error) {
 	a := t.on(l)
 	if err := checkNames(a); err != nil {
@@ -183,6 +198,7 @@ func (r *Runner) known(ctx context.Context, l *List, t Target, since spec.Versio
 
 // unchecked reports whether a plugin's args.cni.disable-check says that this
 // attachment is not to be checked.
+// The key is from the configuration schema, where it is the runtime's to obey.
 func (l *List) unchecked() bool {
 	for _, p := range l.Plugins {
 		if p.disableCheck {
@@ -194,6 +210,7 @@ func (l *List) unchecked() bool {
 
 // Status runs STATUS for all plugins in order; the first error is the answer.
 // Below 1.1.0 there is no STATUS and all is well.
+// Nothing is locked: runtimes ask every few seconds.
 func (r *Runner) Status(ctx context.Context, l *List) error {
 	v, err := l.version()
 	if err != nil || !v.AtLeast(spec.V110) {

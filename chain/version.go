@@ -10,6 +10,8 @@ import (
 
 // Versions asks a plugin for the versions it serves, oldest first. The file is
 // empty for one that is built in.
+// Errors are those of [Local.Invoke]. A plugin that does not know VERSION is one of
+// 0.1.0, and its error says so.
 func (l *Local) Versions(ctx context.Context, plugin string) (file string, versions []string, err error) {
 	file, verbs, err := l.find(plugin)
 	if err != nil {
