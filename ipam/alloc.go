@@ -10,6 +10,7 @@ import (
 
 // dense is the number of taken addresses in a row after which the directory is
 // read, so that a long run of leases costs one look instead of one each.
+// 64 links that fail take about as long as reading a directory of a thousand names.
 const dense = 64
 
 // Allocate takes one address from each range set for an attachment, or none at
@@ -18,6 +19,9 @@ const dense = 64
 //
 // Errors are a [spec.Error] of code 100 (wanted, but another's), 101 (a set is
 // exhausted) or 5 (the disk).
+//
+// All under the one lock of the store. The reference locks for each set, and gives
+// back by owner, which takes the addresses of earlier calls with it.
 func Allocate(s *Store, sets []RangeSet, wanted []netip.Addr, o spec.Attachment) ([]spec.IP, error) {
 	owned, err := s.Owned(o)
 	if err != nil {
@@ -37,6 +41,7 @@ func Allocate(s *Store, sets []RangeSet, wanted []netip.Addr, o spec.Attachment)
 }
 
 // wrapRange says which range it was, with the code that the error has.
+// The words are the reference's. An error without a code is the disk's: 5.
 func wrapRange(i int, err error) error {
 	code := spec.CodeIO
 	var coded *spec.Error
@@ -50,6 +55,9 @@ func wrapRange(i int, err error) error {
 
 // Assign returns the wanted address of each set, the zero Addr where none is. A
 // set serves one; what no set can serve is a [spec.Error] of code 7.
+//
+// It touches no lease, so what cannot be is refused before anything is reserved. The
+// same address asked for twice counts once.
 func Assign(sets []RangeSet, want []netip.Addr) ([]netip.Addr, error) {
 	wanted := make([]netip.Addr, len(sets))
 	var left []netip.Addr
@@ -75,6 +83,7 @@ func Assign(sets []RangeSet, want []netip.Addr) ([]netip.Addr, error) {
 }
 
 // taking is one call of Allocate.
+// It lives as long as the store is locked.
 type taking struct {
 	s     *Store
 	o     spec.Attachment
@@ -83,6 +92,7 @@ type taking struct {
 }
 
 // undo frees what the call has reserved.
+// What cannot be given back is told, and goes with the attachment's DEL.
 func (t *taking) undo() {
 	for _, a := range t.fresh {
 		if err := t.s.free(a, t.o); err != nil {
@@ -91,7 +101,8 @@ func (t *taking) undo() {
 	}
 }
 
-// from returns the address of one set.
+// from returns the address of one set, i: the wanted one, one that the attachment has
+// already, or the next that is free. Errors have a code but those of the disk.
 func (t *taking) from(i int, set RangeSet, want netip.Addr) (netip.Addr, error) {
 	if want.IsValid() {
 		if slices.Contains(t.owned, want) {
@@ -103,6 +114,7 @@ func (t *taking) from(i int, set RangeSet, want netip.Addr) (netip.Addr, error) 
 		}
 		return t.took(i, want, err)
 	}
+	// A gateway may be leased from before it was one; it is not handed out again.
 	for _, a := range t.owned {
 		if set.Contains(a) && !set.gateway(a) {
 			return a, nil
@@ -127,6 +139,9 @@ func (t *taking) took(i int, a netip.Addr, err error) (netip.Addr, error) {
 
 // next reserves the first free address after the one reserved last, around the
 // set.
+//
+// The content is written once, into a draft; each try is one link(2), which fails
+// where a name stands. So no file but the one that is taken is opened.
 func (t *taking) next(i int, set RangeSet) (netip.Addr, error) {
 	w, err := t.s.draft(t.o)
 	if err != nil {
@@ -137,6 +152,7 @@ func (t *taking) next(i int, set RangeSet) (netip.Addr, error) {
 	if last, ok := t.s.Last(i); ok && set.Contains(last) {
 		a = set.after(last)
 	}
+	// Nil until the run of leases turns out to be long.
 	var taken map[netip.Addr]bool
 	tries := 0
 	for n, size := uint64(0), set.size(); n < size; n, a = n+1, set.after(a) {
@@ -156,6 +172,7 @@ func (t *taking) next(i int, set RangeSet) (netip.Addr, error) {
 }
 
 // taken returns the addresses that have a lease file of any kind.
+// A directory or a socket of such a name counts: it is in the way as well.
 func (s *Store) taken() (map[netip.Addr]bool, error) {
 	names, err := s.leases.names()
 	if err != nil {
@@ -172,6 +189,8 @@ func (s *Store) taken() (map[netip.Addr]bool, error) {
 
 // reclaim is for a set without a free address: it takes the lowest one whose
 // lease has no readable owner, of which the index knows nothing.
+// Such are of processes that were killed, or of a power cut: the reference's addresses
+// are lost by them for good. The error has code 101.
 func (t *taking) reclaim(set RangeSet, w *draft) (netip.Addr, error) {
 	taken, err := t.s.taken()
 	if err != nil {
@@ -181,6 +200,7 @@ func (t *taking) reclaim(set RangeSet, w *draft) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, err
 	}
+	// What has an owner in the index is not read again: that may be 60,000 files.
 	for _, e := range known {
 		delete(taken, e.addr)
 	}
@@ -190,7 +210,7 @@ func (t *taking) reclaim(set RangeSet, w *draft) (netip.Addr, error) {
 			dead = append(dead, a)
 		}
 	}
-	slices.SortFunc(dead, netip.Addr.Compare)
+	sortAddrs(dead)
 	for _, a := range dead {
 		if _, err := t.s.Holder(a); !errors.Is(err, errNoOwner) {
 			continue
@@ -208,6 +228,7 @@ func (t *taking) reclaim(set RangeSet, w *draft) (netip.Addr, error) {
 }
 
 // entries returns all leases with a readable owner.
+// A damaged index is made anew.
 func (s *Store) entries() ([]entry, error) {
 	if err := s.load(); err != nil {
 		return nil, err
@@ -223,6 +244,8 @@ func (s *Store) entries() ([]entry, error) {
 
 // Find returns an attachment's leased addresses as a result has them: in the
 // order of the sets, those of no set last and without a gateway.
+// It is GET's answer: an address whose range has gone from the configuration is told
+// as a host's.
 func Find(s *Store, sets []RangeSet, o spec.Attachment) ([]spec.IP, error) {
 	owned, err := s.Owned(o)
 	if err != nil {

@@ -18,23 +18,41 @@ import (
 
 // Owned returns the addresses of an attachment, lowest first. A lease without an
 // interface counts when there is none with it.
+// It is what releases of host-local up to 0.7 have left.
 func (s *Store) Owned(o spec.Attachment) ([]netip.Addr, error) {
 	if err := s.load(); err != nil {
 		return nil, err
 	}
 	found, sound := s.lookup(o)
+	// Once: an index that was just made from the files agrees with them.
 	if !sound {
 		if err := s.rebuild(); err != nil {
 			return nil, err
 		}
 		found, _ = s.lookup(o)
 	}
-	slices.SortFunc(found, netip.Addr.Compare)
+	sortAddrs(found)
 	return found, nil
+}
+
+// sortAddrs puts IPv4 before IPv6 and low addresses first; they have no zones.
+// It sorts strings of their bytes, since the program has a sort of strings
+// already: each further type costs 8 kB and more.
+func sortAddrs(addrs []netip.Addr) {
+	keys := make([]string, len(addrs))
+	for i, a := range addrs {
+		keys[i] = string(append([]byte{byte(a.BitLen())}, a.AsSlice()...))
+	}
+	slices.Sort(keys)
+	for i, key := range keys {
+		addrs[i], _ = netip.AddrFromSlice([]byte(key[1:]))
+	}
 }
 
 // lookup asks the index and verifies its answer; sound is false when the files
 // say otherwise.
+// An index that does not know of a lease would be silent, which is why the stamp
+// has to tell of every change by others.
 func (s *Store) lookup(o spec.Attachment) (found []netip.Addr, sound bool) {
 	for _, l := range []Lease{{o.ContainerID, o.IfName}, {ContainerID: o.ContainerID}} {
 		addrs, err := s.x.find(ownerHash(l))
@@ -56,6 +74,7 @@ func (s *Store) lookup(o spec.Attachment) (found []netip.Addr, sound bool) {
 
 // Holder returns the owner of an address, from its file; os.ErrNotExist if
 // there is no lease.
+// It asks no index. One without a readable owner is an error that is neither.
 func (s *Store) Holder(a netip.Addr) (Lease, error) {
 	l, _, err := s.leases.lease(a)
 	return l, err
@@ -63,6 +82,8 @@ func (s *Store) Holder(a netip.Addr) (Lease, error) {
 
 // Reserve leases an address to an attachment. It is [ErrTaken], with the owner's
 // name, if another has it, and fine if the attachment has it already.
+// The address need not be of any range. What stands in its place and has no owner is
+// set aside, and then tried once more.
 func (s *Store) Reserve(a netip.Addr, o spec.Attachment) error {
 	w, err := s.draft(o)
 	if err != nil {
@@ -89,6 +110,7 @@ func (s *Store) Reserve(a netip.Addr, o spec.Attachment) error {
 }
 
 // draft writes a lease of the attachment that has no address yet.
+// The caller closes it. On a view it is an error.
 func (s *Store) draft(o spec.Attachment) (*draft, error) {
 	if err := s.load(); err != nil {
 		return nil, err
@@ -105,6 +127,7 @@ func (s *Store) draft(o spec.Attachment) (*draft, error) {
 }
 
 // publish makes a draft the lease of an address; false: that is taken.
+// The index follows; it cannot fail.
 func (s *Store) publish(w *draft, a netip.Addr) (bool, error) {
 	ok, err := s.leases.publish(w, a, s.o.KeepAcrossBoots)
 	if !ok {
@@ -117,6 +140,7 @@ func (s *Store) publish(w *draft, a netip.Addr) (bool, error) {
 
 // Release frees the addresses of an attachment and returns them; none is no
 // error. It goes on past the first failure.
+// It needs no range and no address, so it works after the configuration has changed.
 func (s *Store) Release(o spec.Attachment) (freed []netip.Addr, err error) {
 	owned, err := s.Owned(o)
 	if err != nil {
@@ -134,6 +158,7 @@ func (s *Store) Release(o spec.Attachment) (freed []netip.Addr, err error) {
 }
 
 // free removes one lease of an attachment.
+// It is in the index with its interface or without; both are tried.
 func (s *Store) free(a netip.Addr, o spec.Attachment) error {
 	if s.readOnly {
 		return errView
@@ -150,6 +175,9 @@ func (s *Store) free(a netip.Addr, o spec.Attachment) error {
 // Keep frees the leases whose owner is not valid and sets aside those without a
 // readable owner. A lease without an interface is asked for with an empty one. It
 // goes on past the first failure.
+//
+// It reads every lease, since it is the one verb that is asked about all. It is also
+// where a damaged index comes to an end: a new one is written.
 func (s *Store) Keep(valid func(spec.Attachment) bool) error {
 	if err := s.load(); err != nil {
 		return err
@@ -182,6 +210,7 @@ func (s *Store) Keep(valid func(spec.Attachment) bool) error {
 func (s *Store) Last(set int) (netip.Addr, bool) { return s.leases.last(set) }
 
 // SetLast notes the address for Last.
+// Other tools read it too, and continue from there.
 func (s *Store) SetLast(set int, a netip.Addr) error {
 	if s.readOnly {
 		return errView
@@ -192,6 +221,8 @@ func (s *Store) SetLast(set int, a netip.Addr) error {
 
 // setAside moves what stands in the place of a lease out of the way, whatever
 // it is, and tells where to.
+// The time in the new name lets nothing be replaced there (RENAME_NOREPLACE makes
+// sure). Nothing in the folder is ever read or deleted by us.
 func (s *Store) setAside(name string, why error) error {
 	own, err := s.ownFolder(true)
 	if err != nil {
@@ -216,6 +247,7 @@ func (s *Store) setAside(name string, why error) error {
 }
 
 // ownFolder opens the directory of what is ours alone.
+// It stays open with the store.
 func (s *Store) ownFolder(create bool) (folder, error) {
 	if s.own.fd >= 0 {
 		return s.own, nil

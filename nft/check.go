@@ -2,7 +2,6 @@ package nft
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -60,10 +59,9 @@ func (t *Table) Check(fn func(*Tx) error) error {
 
 // planned returns the chains that elements of this update jump to.
 func (x *Tx) planned() (chains []chain) {
-	for _, p := range x.chains {
-		chains = append(chains, p.chain)
+	for _, name := range x.chainNames() {
+		chains = append(chains, x.chains[name].chain)
 	}
-	slices.SortFunc(chains, func(a, b chain) int { return strings.Compare(a.name, b.name) })
 	return chains
 }
 

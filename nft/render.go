@@ -26,21 +26,26 @@ func Render(ns *rtnl.NS) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	slices.SortFunc(tables, func(a, b chainID) int {
-		return strings.Compare(tableName(a), tableName(b))
-	})
-	var out strings.Builder
+	var blocks []string
 	for _, t := range tables {
-		fmt.Fprintf(&out, "table %s {\n", tableName(t))
-		if err := s.renderSets(&out, t); err != nil {
+		sets, err := s.renderSets(t)
+		if err != nil {
 			return "", err
 		}
-		if err := s.renderChains(&out, t); err != nil {
+		chains, err := s.renderChains(t)
+		if err != nil {
 			return "", err
 		}
-		out.WriteString("}\n")
+		blocks = append(blocks, "table "+tableName(t)+" {\n"+sets+chains+"}\n")
 	}
-	return out.String(), nil
+	return sorted(blocks), nil
+}
+
+// sorted joins blocks of text, each of which begins with the name it has its
+// place by. Sorting nothing but strings keeps the program small.
+func sorted(blocks []string) string {
+	slices.Sort(blocks)
+	return strings.Join(blocks, "")
 }
 
 // tableName is a table's name with its family, as nft writes it.
@@ -51,57 +56,54 @@ func tableName(t chainID) string {
 	return names[t.family] + " " + t.table
 }
 
-// renderSets writes the named sets and maps of a table.
-func (s *sock) renderSets(out *strings.Builder, t chainID) error {
-	type named struct {
-		name  string
-		flags uint64
-	}
-	var all []named
+// renderSets returns the named maps of a table, then its sets.
+func (s *sock) renderSets(t chainID) (string, error) {
+	words := map[string]string{} // by name
 	err := absent(s.ask(nfTables|unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, t.family, func(b *netlink.Buf) {
 		b.Text(unix.NFTA_SET_TABLE, t.table)
 	}, func(data []byte) {
-		if netlink.Text(netlink.Attr(data, unix.NFTA_SET_TABLE)) == t.table {
-			all = append(all, named{netlink.Text(netlink.Attr(data, unix.NFTA_SET_NAME)), num(data, unix.NFTA_SET_FLAGS)})
+		if netlink.Text(netlink.Attr(data, unix.NFTA_SET_TABLE)) != t.table {
+			return
 		}
-	}))
-	if err != nil {
-		return err
-	}
-	slices.SortFunc(all, func(a, b named) int { return strings.Compare(a.name, b.name) })
-	for _, set := range all {
 		word := "set"
-		if set.flags&unix.NFT_SET_MAP != 0 {
+		if num(data, unix.NFTA_SET_FLAGS)&unix.NFT_SET_MAP != 0 {
 			word = "map"
 		}
-		lines, err := s.elementLines(t, set.name)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(out, "\t%s %s {%s}\n", word, set.name, strings.Join(lines, ""))
+		words[netlink.Text(netlink.Attr(data, unix.NFTA_SET_NAME))] = word
+	}))
+	if err != nil {
+		return "", err
 	}
-	return nil
+	var blocks []string
+	for name, word := range words {
+		lines, err := s.elementLines(t, name)
+		if err != nil {
+			return "", err
+		}
+		blocks = append(blocks, fmt.Sprintf("\t%s %s {%s}\n", word, name, lines))
+	}
+	return sorted(blocks), nil
 }
 
-// elementLines writes the elements of a set, sorted.
-func (s *sock) elementLines(t chainID, name string) (lines []string, err error) {
+// elementLines returns the elements of a set.
+func (s *sock) elementLines(t chainID, name string) (string, error) {
 	var ours *set
 	for i := range sets {
 		if t.table == TableName && sets[i].table == t.family && sets[i].name == name {
 			ours = &sets[i]
 		}
 	}
-	err = absent(s.ask(nfTables|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, t.family, func(b *netlink.Buf) {
+	var lines []string
+	err := absent(s.ask(nfTables|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, t.family, func(b *netlink.Buf) {
 		b.Text(unix.NFTA_SET_ELEM_LIST_TABLE, t.table)
 		b.Text(unix.NFTA_SET_ELEM_LIST_SET, name)
 	}, func(data []byte) {
 		decodeElements(data, nil, func(e element) { lines = append(lines, elementLine(ours, &e)) })
 	}))
-	if len(lines) > 0 {
-		slices.Sort(lines)
-		lines = append(lines, "\n\t")
+	if len(lines) == 0 {
+		return "", err
 	}
-	return lines, err
+	return sorted(lines) + "\n\t", err
 }
 
 // elementLine writes an element in words, or in hex when the set is not ours.
@@ -116,32 +118,32 @@ func elementLine(ours *set, e *element) string {
 	return fmt.Sprintf("\n\t\t%s # %s", words, e.owner)
 }
 
-// renderChains writes the chains of a table, each with its rules.
-func (s *sock) renderChains(out *strings.Builder, t chainID) error {
+// renderChains returns the chains of a table, each with its rules.
+func (s *sock) renderChains(t chainID) (string, error) {
 	chains, err := s.chainsIn(t.family, t.table)
 	if err != nil {
-		return err
+		return "", err
 	}
 	rules, err := s.rulesOf(t.family, t.table, "")
 	if err != nil {
-		return err
+		return "", err
 	}
-	slices.SortFunc(chains, func(a, b listedChain) int { return strings.Compare(a.name, b.name) })
+	var blocks []string
 	for _, c := range chains {
-		fmt.Fprintf(out, "\tchain %s {%s\n", c.name, c.hook())
+		block := "\tchain " + c.name + " {" + c.hook() + "\n"
 		for _, r := range rules {
 			if r.chain != c.name {
 				continue
 			}
-			fmt.Fprintf(out, "\t\t%s", ruleText(t.family, r.exprs))
+			block += "\t\t" + ruleText(t.family, r.exprs)
 			if r.comment != "" {
-				fmt.Fprintf(out, " # %s", r.comment)
+				block += " # " + r.comment
 			}
-			out.WriteString("\n")
+			block += "\n"
 		}
-		out.WriteString("\t}\n")
+		blocks = append(blocks, block+"\t}\n")
 	}
-	return nil
+	return sorted(blocks), nil
 }
 
 // hook describes where a base chain sits; "" for other chains.

@@ -156,6 +156,16 @@ func (x *Tx) need(c chain) string {
 	return c.name
 }
 
+// chainNames returns the names of the planned chains in order.
+func (x *Tx) chainNames() []string {
+	names := make([]string, 0, len(x.chains))
+	for name := range x.chains {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
 // batch turns the plan into messages.
 func (x *Tx) batch() (*batch, error) {
 	b := &batch{}
@@ -229,15 +239,11 @@ func (sl *slot) drops() bool {
 // newChains makes the chains that are missing and really jumped to: a later
 // step of the same update may have dropped the element again.
 func (x *Tx) newChains(b *batch) {
-	names := make([]string, 0, len(x.chains))
-	for name, p := range x.chains {
-		if p.missing && x.refs(name) > 0 {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range x.chainNames() {
 		p := x.chains[name]
+		if !p.missing || x.refs(name) <= 0 {
+			continue
+		}
 		p.created = true
 		b.addChain(inet, &p.chain)
 		b.fill(inet, &p.chain)

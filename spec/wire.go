@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 )
 
 // indentLimit is the size from which a result is printed without indentation,
@@ -254,6 +253,17 @@ func (o *object) list(key string, n int, element func(i int) object) {
 	o.raw(key, append(b, ']'))
 }
 
+// sortMembers sorts by name, by moving each member up to its place: quick here,
+// since the extra members, of which there may be many, are in order already,
+// and 14 kB less than another instance of the library's sort.
+func sortMembers(ms []Member) {
+	for i := range ms {
+		for j := i; j > 0 && ms[j].Name < ms[j-1].Name; j-- {
+			ms[j], ms[j-1] = ms[j-1], ms[j]
+		}
+	}
+}
+
 // bytes returns the object on one line.
 // Extra members are sorted, so that equal results are equal bytes. It is called once:
 // it adds them to the object.
@@ -262,7 +272,7 @@ func (o *object) bytes() []byte {
 		o.raw(key, o.extra[key])
 	}
 	if o.sorted {
-		slices.SortFunc(o.ms, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
+		sortMembers(o.ms)
 	}
 	out := []byte{'{'}
 	for _, m := range o.ms {
