@@ -10,7 +10,6 @@ import (
 
 // dense is the number of taken addresses in a row after which the directory is
 // read, so that a long run of leases costs one look instead of one each.
-// 64 links that fail take about as long as reading a directory of a thousand names.
 const dense = 64
 
 // Allocate takes one address from each range set for an attachment, or none at

@@ -11,14 +11,19 @@ import (
 // A draft is a lease without an address: a file that has its content but no
 // name yet, so that a process killed at any moment leaves either a whole lease
 // or none.
+//
+// The reference creates the name first and writes then. Killed in between it leaves
+// an empty file, which nobody owns and which holds the address for ever.
 type draft struct {
 	lease Lease
 	fd    int // -1: the file system has no nameless files
-	mark  *unix.Timespec
+	// nil: leases are kept across boots, and their times mean nothing
+	mark *unix.Timespec
 }
 
 // newDraft writes the content of a lease. mark, if not nil, becomes the time of
 // modification. With durable the content is on disk before any name is.
+// The caller closes it. No file of the directory has changed yet.
 func (d folder) newDraft(l Lease, mark *unix.Timespec, durable bool) (*draft, error) {
 	w := &draft{lease: l, fd: -1, mark: mark}
 	err := d.change("create lease", "", func() (err error) {
@@ -43,6 +48,7 @@ func (d folder) newDraft(l Lease, mark *unix.Timespec, durable bool) (*draft, er
 
 // fill writes content and time of modification. Without the time, as where
 // /proc is missing, the lease is as one of the reference's: kept for longer.
+// The file is new and empty; fd is open for writing.
 func (w *draft) fill(fd int, durable bool) error {
 	if _, err := file(fd).WriteAt([]byte(w.lease.text()), 0); err != nil {
 		return err
@@ -65,6 +71,8 @@ func (w *draft) close() {
 }
 
 // publish gives the draft its address; false: that is taken.
+// With durable the directory is synced too; an error then leaves the name in place, and
+// the DEL that follows a failed ADD removes it.
 func (d folder) publish(w *draft, a netip.Addr, durable bool) (bool, error) {
 	name := a.String()
 	err := d.change("link lease", name, func() error {
@@ -73,6 +81,7 @@ func (d folder) publish(w *draft, a netip.Addr, durable bool) (bool, error) {
 		}
 		return unix.Linkat(unix.AT_FDCWD, procPath(w.fd), d.fd, name, unix.AT_SYMLINK_FOLLOW)
 	})
+	// The link may be refused where the file was not, as without /proc.
 	if noNameless(err) {
 		err = d.writeInPlace(w, name, durable)
 	}
@@ -86,6 +95,7 @@ func (d folder) publish(w *draft, a netip.Addr, durable bool) (bool, error) {
 }
 
 // procPath names an open file, also one without a name of its own.
+// linkat(2) has it so: AT_EMPTY_PATH needs a capability.
 func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 // writeInPlace is publish as the reference does it, for file systems without
@@ -106,6 +116,7 @@ func (d folder) writeInPlace(w *draft, name string, durable bool) error {
 
 // noNameless reports whether err says that O_TMPFILE or linking its file is not
 // to be had here: not on this file system, this old kernel, or without /proc.
+// EISDIR is what kernels before 3.11 say, ENOENT where /proc is not mounted.
 func noNameless(err error) bool {
 	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EINVAL) ||
 		errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPERM)

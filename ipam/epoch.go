@@ -25,6 +25,7 @@ import (
 
 // bootHash names the present boot; 0: leases are kept across boots, or the kernel
 // does not tell.
+// A kernel that does not tell is one without /proc; nothing is freed there.
 func (s *Store) bootHash() uint64 {
 	id := s.bootID()
 	if id == "" {
@@ -50,6 +51,7 @@ func (s *Store) bootID() string {
 }
 
 // hashBoot is the form in which a boot's ID is compared; never 0.
+// FNV-1a: boots are to be told apart, nobody gains from making two alike.
 func hashBoot(id string) uint64 {
 	h := fnv.New64a()
 	io.WriteString(h, id)
@@ -57,14 +59,18 @@ func hashBoot(id string) uint64 {
 }
 
 // bootMark returns the nanoseconds of the leases of a boot.
+// From 0 to 999,999,999. A file system with coarser times cuts it, and its leases
+// look as if the reference had made them: they are kept until DEL or GC.
 func bootMark(boot uint64) int64 { return int64(boot % 1e9) }
 
 // notedBoot returns the boot that the store was last changed in; 0: not noted.
+// A store without a note is the reference's, or one that keeps leases across boots.
 func (s *Store) notedBoot() uint64 {
 	own, err := s.ownFolder(false)
 	if err != nil {
 		return 0
 	}
+	// A UUID has 36 bytes; a longer target is cut, and compares as another boot's.
 	buf := make([]byte, 256)
 	n, err := unix.Readlinkat(own.fd, bootName, buf)
 	if err != nil || n == 0 {
@@ -75,6 +81,7 @@ func (s *Store) notedBoot() uint64 {
 
 // noteBoot replaces the note by a rename, so that one of the two boots stands
 // there at any moment.
+// A symbolic link is made and read in one call each, and is never half written.
 func (s *Store) noteBoot() error {
 	own, err := s.ownFolder(true)
 	if err != nil {
@@ -100,6 +107,7 @@ func (s *Store) rebuild() error {
 		noted = s.notedBoot()
 	}
 	var errs []error
+	// Only the mark of the boot on note frees a lease: others may be of anyone.
 	entries, err := s.scan(func(a netip.Addr, _ Lease, st unix.Stat_t, bad error) bool {
 		if bad != nil {
 			return false // until the address is wanted
@@ -110,6 +118,7 @@ func (s *Store) rebuild() error {
 			errs = append(errs, err)
 			return err != nil
 		}
+		// Without the mark it is taken in again at the next boot.
 		if boot != 0 && mark != bootMark(boot) && !s.readOnly {
 			t := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Sec: st.Mtim.Sec, Nsec: bootMark(boot)}}
 			unix.UtimesNanoAt(s.leases.fd, a.String(), t, unix.AT_SYMLINK_NOFOLLOW)
@@ -124,6 +133,7 @@ func (s *Store) rebuild() error {
 		err = s.noteBoot()
 	}
 	if err != nil {
+		// The index is built all the same; its boot of 0 has all of this tried again.
 		s.o.Warn("leases of network %s are kept across boots: %v", s.network, err)
 		boot = 0
 	}

@@ -13,6 +13,8 @@ import (
 
 // careful are the flags of every open of a file in the store: no symbolic link
 // is followed, and no pipe, socket or device is waited for.
+// The directory may hold what others have put there: the data directory is often
+// shared with the reference's plugins, and a path in the configuration.
 const careful = unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
 
 // errOdd is the error of a file that is a directory, pipe, socket or device.
@@ -20,6 +22,7 @@ var errOdd = errors.New("not a regular file")
 
 // A folder is an open directory. The names its methods take are single path
 // components, so nothing leads out of it.
+// A descriptor of -1 is a folder that is not open; the zero value is not usable.
 type folder struct {
 	fd   int
 	path string // for messages
@@ -27,6 +30,7 @@ type folder struct {
 
 // openFolder opens a directory by a path of the administrator's, whose symbolic
 // links are followed.
+// The error is os.ErrNotExist if there is none.
 func openFolder(path string) (folder, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -36,6 +40,7 @@ func openFolder(path string) (folder, error) {
 }
 
 // sub opens a directory in d, and makes it with mode 0700 if create is set.
+// Another process may make it at the same moment.
 func (d folder) sub(name string, create bool) (folder, error) {
 	fd, err := d.open(name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if create && errors.Is(err, os.ErrNotExist) {
@@ -58,6 +63,8 @@ func (d folder) close() {
 }
 
 // open opens a file in d; the caller closes the descriptor.
+// A symbolic link in the last place is ELOOP. The directory is the open one, so a
+// rename on the way to it changes nothing.
 func (d folder) open(name string, flags int, mode uint32) (int, error) {
 	for {
 		fd, err := unix.Openat(d.fd, name, flags|careful, mode)
@@ -72,6 +79,7 @@ func (d folder) open(name string, flags int, mode uint32) (int, error) {
 }
 
 // openFile is open for regular files; anything else is errOdd.
+// mode is 0600 for one that is created.
 func (d folder) openFile(name string, flags int) (int, unix.Stat_t, error) {
 	fd, err := d.open(name, flags, 0o600)
 	if err != nil {
@@ -95,6 +103,7 @@ func regular(fd int) (st unix.Stat_t, err error) {
 
 // read returns the content of a regular file of at most limit bytes, and its
 // attributes.
+// A larger one is EFBIG.
 func (d folder) read(name string, limit int) ([]byte, unix.Stat_t, error) {
 	fd, st, err := d.openFile(name, unix.O_RDONLY)
 	if err != nil {
@@ -127,7 +136,9 @@ func readPath(path string, limit int) ([]byte, error) {
 }
 
 // names lists the directory.
+// They come in no order, without . and .. among them.
 func (d folder) names() ([]string, error) {
+	// A descriptor of its own: reading a directory moves its offset.
 	fd, err := d.open(".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
@@ -143,6 +154,7 @@ func (d folder) remove(name string) error {
 }
 
 // change runs a call that changes name on disk, unless a test makes it fail.
+// All that writes goes through here, so that tests can let the nth change fail.
 func (d folder) change(what, name string, call func() error) error {
 	if err := fault.Check("ipam: " + what); err != nil {
 		return d.fail(what, name, err)
@@ -159,6 +171,7 @@ func (d folder) fail(what, name string, err error) error {
 }
 
 // A file is an open file; reads and writes leave no position behind.
+// The number is its descriptor, which someone else closes.
 type file int
 
 // content returns the whole file, which must not be larger than limit bytes.
@@ -174,7 +187,7 @@ func (f file) content(limit int) ([]byte, error) {
 	return buf[:n], nil
 }
 
-// ReadAt is as in [io.ReaderAt].
+// ReadAt is as in [io.ReaderAt]; calls that a signal interrupted are done again.
 func (f file) ReadAt(p []byte, off int64) (done int, err error) {
 	for done < len(p) {
 		n, err := unix.Pread(int(f), p[done:], off+int64(done))
@@ -191,7 +204,7 @@ func (f file) ReadAt(p []byte, off int64) (done int, err error) {
 	return done, nil
 }
 
-// WriteAt is as in [io.WriterAt].
+// WriteAt is as in [io.WriterAt]; calls that a signal interrupted are done again.
 func (f file) WriteAt(p []byte, off int64) (done int, err error) {
 	for done < len(p) {
 		n, err := unix.Pwrite(int(f), p[done:], off+int64(done))

@@ -20,9 +20,11 @@ const (
 	slotSize   = 32
 	minSlots   = 128
 	maxSlots   = 1 << 26
-	window     = 32 // slots read at once
+	// 1 kB: searches that go beyond are rare below seven of ten slots.
+	window = 32 // slots read at once
 )
 
+// Neither is told to anyone: the index is made anew, bigger in the second case.
 var (
 	errIndex = errors.New("damaged index")
 	errFull  = errors.New("index is full")
@@ -57,6 +59,8 @@ func (h head) encode() []byte {
 }
 
 // decodeHead reads a header and compares it with the size of its file in bytes.
+// Anything that this program would not have written is errIndex, since sizes read from
+// it become memory.
 func decodeHead(b []byte, size int64) (head, error) {
 	le := binary.LittleEndian
 	if len(b) != headSize || string(b[:8]) != indexMagic || le.Uint32(b[60:]) != checksum(b[:60]) {
@@ -79,6 +83,7 @@ func decodeHead(b []byte, size int64) (head, error) {
 func indexSize(slots uint32) int64 { return headSize + int64(slots)*slotSize }
 
 // An entry is a lease in the index.
+// It is comparable; the address has no zone and is not IPv4-mapped.
 type entry struct {
 	owner uint64 // ownerHash
 	addr  netip.Addr
@@ -100,6 +105,7 @@ func (e entry) encode() []byte {
 }
 
 // decodeEntry reads a slot; used is false for an empty one.
+// A slot that is neither empty nor whole is errIndex: a write that was cut off.
 func decodeEntry(b []byte) (e entry, used bool, err error) {
 	if binary.LittleEndian.Uint32(b[28:]) != checksum(b[:28]) || b[24] != 4 && b[24] != 6 {
 		for _, c := range b[:slotSize] {
@@ -127,6 +133,7 @@ func checksum(b []byte) uint32 {
 
 // ownerHash is the key of a lease's owner. Its low bits choose the slot, so the
 // high ones are folded into them.
+// The text has both names, so two interfaces of a container are two owners.
 func ownerHash(l Lease) uint64 {
 	h := fnv.New64a()
 	io.WriteString(h, l.text())
@@ -135,6 +142,7 @@ func ownerHash(l Lease) uint64 {
 }
 
 // An onDisk is the open file of an index.
+// Tests can let its writes fail.
 type onDisk int
 
 // ReadAt is as in [io.ReaderAt].

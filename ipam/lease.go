@@ -16,9 +16,12 @@ import (
 
 // maxLease is the largest lease file that is read, in bytes. A container ID
 // and an interface name, each as long as a file name, are far below it.
+// A larger file is no lease.
 const maxLease = 1024
 
 // A Lease is the owner of an address as its file has it.
+//
+// The network is the directory's. Leases compare with ==.
 type Lease struct {
 	ContainerID string
 	IfName      string // empty: any; releases of host-local up to 0.7 wrote none
@@ -33,11 +36,14 @@ func (l Lease) String() string {
 }
 
 // Owns reports whether the lease is the attachment's.
+// The network is taken to be the store's.
 func (l Lease) Owns(o spec.Attachment) bool {
 	return l.ContainerID == o.ContainerID && (l.IfName == o.IfName || l.IfName == "")
 }
 
 // text is the content of a lease file: container ID, CR LF, interface.
+// Without a newline at the end: other readers compare bytes. One without an interface
+// is written for the index alone.
 func (l Lease) text() string {
 	if l.IfName == "" {
 		return l.ContainerID
@@ -46,6 +52,8 @@ func (l Lease) text() string {
 }
 
 // parseLease reads the content of a lease file; false: no owner can be read in it.
+// Any line end will do, and blanks around, as the reference trims them. Nothing else
+// is asked of the names: a lease of an odd owner still holds its address.
 func parseLease(content []byte) (Lease, bool) {
 	id, ifName, _ := strings.Cut(strings.TrimSpace(string(content)), "\n")
 	l := Lease{strings.TrimSpace(id), strings.TrimSpace(ifName)}
@@ -65,6 +73,8 @@ func plainText(s string) bool {
 
 // leaseName reads the name of a lease file: an address in its canonical text
 // form. All other names are no leases.
+// lock and last_reserved_ip.N are among the others, and ::ffff:1.2.3.4, which nobody
+// writes. IPv6 has its colons, as on all of the reference's systems but Windows.
 func leaseName(name string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(name)
 	return a, err == nil && a.Zone() == "" && a.String() == name
@@ -72,6 +82,7 @@ func leaseName(name string) (netip.Addr, bool) {
 
 // lease reads the lease file of an address. Errors are os.ErrNotExist if there
 // is none, and errNoOwner around the reason if none can be read in it.
+// The attributes are those of the file that was read.
 func (d folder) lease(a netip.Addr) (Lease, unix.Stat_t, error) {
 	content, st, err := d.read(a.String(), maxLease)
 	if errors.Is(err, unix.ENOENT) {
@@ -88,6 +99,7 @@ func (d folder) lease(a netip.Addr) (Lease, unix.Stat_t, error) {
 }
 
 // last returns the hint of a range set where the search goes on; false: none.
+// It need not lie in the set any more; the caller looks.
 func (d folder) last(set int) (netip.Addr, bool) {
 	content, _, err := d.read(lastName(set), maxLease)
 	if err != nil {
@@ -98,6 +110,7 @@ func (d folder) last(set int) (netip.Addr, bool) {
 }
 
 // setLast writes the hint in place: half of it is as good as none.
+// The file is cut after, not before, so that it is never empty.
 func (d folder) setLast(set int, a netip.Addr) error {
 	name, text := lastName(set), a.String()
 	return d.change("write", name, func() error {

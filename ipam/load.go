@@ -11,6 +11,9 @@ import (
 
 // load makes the index ready: the file if nothing changed since it was written,
 // else a new one.
+//
+// Its stamp and the directory's time of change tell: the reference, or a hand, that
+// makes or removes a lease moves the time on.
 func (s *Store) load() error {
 	if s.x != nil {
 		return nil
@@ -41,6 +44,7 @@ func (s *Store) load() error {
 }
 
 // stamp reads the time of modification of the directory of the leases.
+// An error is a stamp that no index has.
 func (s *Store) stamp() stamp {
 	var st unix.Stat_t
 	if unix.Fstat(s.leases.fd, &st) != nil {
@@ -51,6 +55,8 @@ func (s *Store) stamp() stamp {
 
 // scan reads all leases and returns those that keep wants. bad is set for one
 // without a readable owner.
+// Names that are no addresses are passed over. A lease that goes meanwhile is left
+// out. The order is the directory's.
 func (s *Store) scan(keep func(a netip.Addr, l Lease, st unix.Stat_t, bad error) bool) ([]entry, error) {
 	names, err := s.leases.names()
 	if err != nil {
@@ -75,6 +81,7 @@ func (s *Store) scan(keep func(a netip.Addr, l Lease, st unix.Stat_t, bad error)
 
 // replaceIndex puts a new index in the place of the file, or keeps it in memory
 // where that cannot be.
+// In memory it serves this one call; the next makes another.
 func (s *Store) replaceIndex(entries []entry, boot uint64) {
 	s.dropIndex()
 	im, x := newImage(entries, boot)
@@ -92,7 +99,8 @@ func (s *Store) replaceIndex(entries []entry, boot uint64) {
 	s.changed = true // so that Close gives the stamp
 }
 
-// writeIndex writes a file without a header, which is none yet, and returns it open.
+// writeIndex writes a file without a header, which no one takes for an index yet, and
+// returns it open. It gets its name by a rename.
 func (s *Store) writeIndex(im image) (int, error) {
 	own, err := s.ownFolder(true)
 	if err != nil {
@@ -132,8 +140,10 @@ func (s *Store) dropIndex() {
 
 // enter adds a lease to the index, which is never a reason to fail: an index
 // that cannot follow is left behind with the old stamp.
+// The lease file is there already; it is what counts.
 func (s *Store) enter(e entry) {
 	err := s.x.add(e)
+	// Twice the size, from the entries it has: no lease is read.
 	if errors.Is(err, errFull) {
 		var entries []entry
 		if entries, err = s.x.all(); err == nil {
@@ -149,6 +159,7 @@ func (s *Store) forget(a netip.Addr, l Lease) { s.lost(s.x.remove(entry{ownerHas
 
 // lost gives up the file of an index that could not be changed. A scan of the
 // leases takes its place when an owner is looked for.
+// The file keeps an old stamp, by which the next process sees that it is stale.
 func (s *Store) lost(err error) {
 	if err == nil {
 		return

@@ -74,7 +74,7 @@ func (s *Store) lookup(o spec.Attachment) (found []netip.Addr, sound bool) {
 
 // Holder returns the owner of an address, from its file; os.ErrNotExist if
 // there is no lease.
-// It asks no index. One without a readable owner is an error that is neither.
+// It asks no index. errNoOwner is the error of a lease in which none can be read.
 func (s *Store) Holder(a netip.Addr) (Lease, error) {
 	l, _, err := s.leases.lease(a)
 	return l, err

@@ -14,6 +14,7 @@ import (
 
 // A Range is a part of a subnet. Only Subnet is required; [Complete] sets the
 // rest. An empty string counts as unset, since some runtimes send all members.
+// Addresses have no zone and are not IPv4-mapped once it is complete.
 type Range struct {
 	Subnet  netip.Prefix `json:"subnet"`
 	Start   netip.Addr   `json:"rangeStart"` // default: the first after the network address
@@ -23,9 +24,11 @@ type Range struct {
 
 // A RangeSet is a choice of ranges of one family; an attachment gets one
 // address from each set.
+// The order is that of the search. Methods below want a complete one.
 type RangeSet []Range
 
 // String returns START-END of each range.
+// It stands in errors as the reference prints it.
 func (set RangeSet) String() string {
 	var parts []string
 	for _, r := range set {
@@ -36,6 +39,9 @@ func (set RangeSet) String() string {
 
 // Complete checks the sets and fills in what is unset. Versions before 0.3.0
 // have results with one address of a family, so they allow one set of each.
+//
+// Errors have no code; they are of the configuration. Sets and ranges are changed in
+// place, also when it fails.
 func Complete(sets []RangeSet, v spec.Version) error {
 	if len(sets) == 0 {
 		return errors.New("no IP ranges specified")
@@ -59,6 +65,7 @@ func Complete(sets []RangeSet, v spec.Version) error {
 }
 
 // complete checks the ranges of a set, of one family and apart from each other.
+// An address of two ranges would be handed out twice by none, but counted twice.
 func (set RangeSet) complete() error {
 	if len(set) == 0 {
 		return errors.New("empty range set")
@@ -78,6 +85,8 @@ func (set RangeSet) complete() error {
 }
 
 // complete checks a range and sets what is unset.
+// A subnet needs two addresses beside network and broadcast: one is the gateway's. The
+// gateway need not be in it, as the reference has it.
 func (r *Range) complete() error {
 	addr := r.Subnet.Addr()
 	switch {
@@ -96,6 +105,7 @@ func (r *Range) complete() error {
 			return fmt.Errorf("address %s has a zone", a)
 		}
 	}
+	// IPv6 has no broadcast address.
 	last := lastAddr(r.Subnet)
 	if addr.Is4() {
 		last = last.Prev()
@@ -122,6 +132,7 @@ func setDefault(a *netip.Addr, value netip.Addr) {
 }
 
 // lastAddr returns the address of a subnet with all host bits set.
+// The broadcast address of an IPv4 subnet.
 func lastAddr(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
 	for bit := p.Bits(); bit < len(b)*8; bit++ {
@@ -145,6 +156,7 @@ func (set RangeSet) holding(a netip.Addr) int {
 func (set RangeSet) Contains(a netip.Addr) bool { return set.holding(a) >= 0 }
 
 // overlaps reports whether an address lies in both sets.
+// Starts and ends are all it looks at.
 func (set RangeSet) overlaps(other RangeSet) bool {
 	for _, r := range set {
 		for _, o := range other {
@@ -157,6 +169,7 @@ func (set RangeSet) overlaps(other RangeSet) bool {
 }
 
 // gateway reports whether the address is the gateway of one of the ranges.
+// Those are never handed out, whichever range they are in.
 func (set RangeSet) gateway(a netip.Addr) bool {
 	for _, r := range set {
 		if r.Gateway == a {
@@ -167,6 +180,7 @@ func (set RangeSet) gateway(a netip.Addr) bool {
 }
 
 // size returns the number of addresses, gateways included; 2^64-1: at least so many.
+// An IPv6 /64 has more than there is time for.
 func (set RangeSet) size() uint64 {
 	sum := uint64(0)
 	for _, r := range set {
@@ -180,6 +194,8 @@ func (set RangeSet) size() uint64 {
 }
 
 // usable is size without the gateways.
+// A gateway outside of the ranges takes nothing away, and one that two ranges share
+// does so once.
 func (set RangeSet) usable() uint64 {
 	n := set.size()
 	for i, r := range set {
@@ -191,6 +207,7 @@ func (set RangeSet) usable() uint64 {
 }
 
 // distance returns b - a; 2^64-1: at least so much.
+// b is not before a, and both are of one family.
 func distance(a, b netip.Addr) uint64 {
 	x, y := a.As16(), b.As16()
 	be := binary.BigEndian
@@ -204,6 +221,7 @@ func distance(a, b netip.Addr) uint64 {
 
 // after returns the address to try after a: the next one of its range or the
 // start of the next range, around the set.
+// An address of no range is followed by the start of the first one.
 func (set RangeSet) after(a netip.Addr) netip.Addr {
 	i := set.holding(a)
 	if i >= 0 && a != set[i].End {
@@ -213,6 +231,7 @@ func (set RangeSet) after(a netip.Addr) netip.Addr {
 }
 
 // ip returns an address of the set as a result has it.
+// It must be in the set.
 func (set RangeSet) ip(a netip.Addr) spec.IP {
 	r := set[set.holding(a)]
 	return spec.IP{Address: netip.PrefixFrom(a, r.Subnet.Bits()), Gateway: r.Gateway}

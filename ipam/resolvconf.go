@@ -13,6 +13,7 @@ const maxResolvConf = 64 << 10
 
 // ReadResolvConf reads the file at path, which may be a symbolic link, as on hosts
 // with systemd-resolved. It never waits for a pipe.
+// A missing file is an error, as in the reference: it was asked for by name.
 func ReadResolvConf(path string) (spec.DNS, error) {
 	text, err := readPath(path, maxResolvConf)
 	if err != nil {
@@ -23,6 +24,7 @@ func ReadResolvConf(path string) (spec.DNS, error) {
 
 // ParseResolvConf reads resolv.conf(5) as the reference does: nameserver, domain,
 // search and options, of which the last domain counts and all others add up.
+// Words are not checked; who prints them keeps each on its line.
 func ParseResolvConf(text []byte) spec.DNS {
 	var dns spec.DNS
 	for line := range bytes.Lines(text) {

@@ -12,6 +12,8 @@ import (
 
 // Exhausted returns the first range set that has no address left; -1: none. It
 // counts leases one by one only when there are enough of them.
+// A set is exhausted when ADD would fail in it, gateways left out of account. Leases
+// without an owner count as free, since ADD takes them over.
 func Exhausted(s *Store, sets []RangeSet) (int, error) {
 	if err := s.load(); err != nil {
 		return -1, err
@@ -41,6 +43,7 @@ func Exhausted(s *Store, sets []RangeSet) (int, error) {
 // Usable reports why no lease of the network can be made below dir, as far as that
 // shows without trying: a file system that is read-only or full, no permission,
 // or something else where a directory is due.
+// It looks at the nearest folder that is there. As root, permissions say little; the disk's state counts.
 func Usable(dir, network string) error {
 	path := filepath.Join(dir, network)
 	for {
@@ -65,6 +68,7 @@ func Usable(dir, network string) error {
 
 // full reports a file system without a free block or inode. Some count none at
 // all, and these are not full.
+// btrfs counts no inodes.
 func full(path string) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {

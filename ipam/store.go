@@ -6,6 +6,12 @@
 // of the directory holds while at work; and last_reserved_ip.N, a hint. What is
 // ours alone lies in .cnibox/NETWORK beside it: an index from owners to
 // addresses, the boot in which the leases were made, and files set aside.
+//
+// Begin reading at [Allocate] (alloc.go) for what ADD does and at [Store.Release]
+// (owners.go) for DEL. A new lease is a draft until it has its name (draft.go); the
+// index is load.go, index.go and index_format.go; which boot a lease is of, epoch.go;
+// folder.go is all that opens or changes a file. The room knows no plugin and no
+// configuration but ranges, and asks no clock for anything but names and marks.
 package ipam
 
 import (
@@ -21,6 +27,8 @@ import (
 )
 
 const (
+	// What the store adds to the reference's directory: hidden from tools that list
+	// networks, and outside of the folder whose every address is a lease.
 	ownDir    = ".cnibox" // no network's name begins with a dot
 	asideDir  = "aside"
 	lockName  = "lock"
@@ -37,6 +45,8 @@ var (
 )
 
 // Options are the rare settings of a store; the zero value is usual.
+// They must be the same for all who use a network: leases of one boot and of all boots
+// do not go together.
 type Options struct {
 	// KeepAcrossBoots keeps leases for ever and syncs each to disk. Otherwise
 	// those of an earlier boot of the machine are free.
@@ -67,12 +77,14 @@ type Store struct {
 // Open makes what is missing of the network's directories, locks the leases and
 // reads none of them yet. The name of the network must be one, see
 // [spec.CheckNetworkName], since it becomes a path.
+// It waits for the lock as long as ctx lives. The caller closes the store.
 func Open(ctx context.Context, dir, network string, o Options) (*Store, error) {
 	return open(ctx, dir, network, o, unix.LOCK_EX, true)
 }
 
 // OpenExisting is [Open] without making a directory: os.ErrNotExist says that
 // the network has no leases.
+// DEL and GC have no reason to make one.
 func OpenExisting(ctx context.Context, dir, network string, o Options) (*Store, error) {
 	return open(ctx, dir, network, o, unix.LOCK_EX, false)
 }
@@ -80,6 +92,8 @@ func OpenExisting(ctx context.Context, dir, network string, o Options) (*Store, 
 // View opens the leases for reading, beside others who read; os.ErrNotExist
 // says that there are none. It changes nothing on disk, and neither do methods
 // that would.
+// CHECK, GET and STATUS use it: runtimes call them every few seconds, and an
+// administrator's read-only disk must not fail them.
 func View(ctx context.Context, dir, network string, o Options) (*Store, error) {
 	return open(ctx, dir, network, o, unix.LOCK_SH, false)
 }
@@ -122,9 +136,11 @@ func (s *Store) openFolders(dir string, create bool) (err error) {
 
 // lock locks the file that all users of the format lock. Where it is missing
 // and the disk takes no new one, the directory is locked against our own kind.
+// The reference's lock file has mode 0750; ours has 0600, which both can open.
 func (s *Store) lock(ctx context.Context, how int) (func(), error) {
 	fd, _, err := s.leases.openFile(lockName, unix.O_RDONLY)
 	if errors.Is(err, os.ErrNotExist) {
+		// No lock file, no user of the format is at work.
 		if s.readOnly {
 			return func() {}, nil
 		}
