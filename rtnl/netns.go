@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,7 +16,13 @@ import (
 var ErrNotNS = errors.New("not a network namespace")
 
 // An NS is an open network namespace. It stays usable when its path is gone.
-type NS struct{ file *os.File }
+type NS struct {
+	file *os.File
+
+	mu     sync.Mutex
+	parked []*thread // that [NS.Do] started and nobody uses
+	closed bool
+}
 
 // OpenNS opens the network namespace at path. The error is os.ErrNotExist if
 // there is no such file or the path is empty, and [ErrNotNS] if the file is
@@ -33,7 +40,7 @@ func OpenNS(path string) (*NS, error) {
 		f.Close()
 		return nil, fmt.Errorf("%s: %w", path, ErrNotNS)
 	}
-	return &NS{f}, nil
+	return &NS{file: f}, nil
 }
 
 // Current opens the network namespace of the calling thread.
@@ -42,8 +49,16 @@ func Current() (*NS, error) { return OpenNS("/proc/thread-self/ns/net") }
 // FD returns the descriptor, valid until Close.
 func (ns *NS) FD() int { return int(ns.file.Fd()) }
 
-// Close gives the descriptor back.
-func (ns *NS) Close() error { return ns.file.Close() }
+// Close gives the descriptor and the parked threads back.
+func (ns *NS) Close() error {
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	for _, t := range ns.parked {
+		close(t.todo)
+	}
+	ns.parked, ns.closed = nil, true
+	return ns.file.Close()
+}
 
 // Same reports whether both are one namespace, by device and inode.
 func (ns *NS) Same(o *NS) (bool, error) {
@@ -58,21 +73,75 @@ func (ns *NS) Same(o *NS) (bool, error) {
 	return os.SameFile(a, b), nil
 }
 
-// Do runs fn on a thread of its own inside the namespace; the thread ends
-// with it. It is for what netlink cannot say: sysctl files, tun devices and
-// packet sockets. The program must lock its main goroutine to the first
-// thread in an init function, or that thread could be the one used here.
+// Do runs fn on a thread of the namespace's own, which ends when ns is closed
+// and is used again until then, since starting one costs more than most of what
+// is done there. It is for what netlink cannot say: sysctl files, tun devices
+// and packet sockets. The program must lock its main goroutine to the first
+// thread in an init function, or that thread could be the one used here. What
+// fn changes about its thread, but for that, stays for later calls. A panic of
+// fn is an error.
 func (ns *NS) Do(fn func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // for good: the thread ends with this goroutine
-		if err := unix.Setns(ns.FD(), unix.CLONE_NEWNET); err != nil {
-			done <- os.NewSyscallError("setns", err)
-			return
+	t, err := ns.thread()
+	if err != nil {
+		return err
+	}
+	defer ns.park(t)
+	t.todo <- fn
+	return <-t.done
+}
+
+// A thread runs functions in a namespace, one after the other.
+type thread struct {
+	todo chan func() error // closed: the thread ends
+	done chan error
+}
+
+// thread takes a parked thread or starts one.
+func (ns *NS) thread() (*thread, error) {
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	if n := len(ns.parked); n > 0 {
+		t := ns.parked[n-1]
+		ns.parked = ns.parked[:n-1]
+		return t, nil
+	}
+	t := &thread{make(chan func() error), make(chan error, 1)}
+	go t.run(ns.FD())
+	return t, <-t.done
+}
+
+// run begins with telling whether the thread is in the namespace.
+func (t *thread) run(fd int) {
+	runtime.LockOSThread() // for good: the thread ends with this goroutine
+	if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+		t.done <- os.NewSyscallError("setns", err)
+		return
+	}
+	t.done <- nil
+	for fn := range t.todo {
+		t.done <- guarded(fn)
+	}
+}
+
+// guarded makes a panic an error: on this thread nobody else would catch it.
+func guarded(fn func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
 		}
-		done <- fn()
 	}()
-	return <-done
+	return fn()
+}
+
+// park keeps a thread for the next call, or ends it when ns was closed meanwhile.
+func (ns *NS) park(t *thread) {
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	if ns.closed {
+		close(t.todo)
+		return
+	}
+	ns.parked = append(ns.parked, t)
 }
 
 // Enter runs fn in the namespace: at once if the thread is there already or ns

@@ -53,7 +53,7 @@ func (c *Conn) listen(groups uint32, pause time.Duration) (*netlink.Socket, erro
 	var ns *NS
 	err := c.s.Within(func(fd int) error {
 		nsFD, err := unix.IoctlRetInt(fd, unix.SIOCGSKNS)
-		ns = &NS{os.NewFile(uintptr(nsFD), "network namespace of a socket")}
+		ns = &NS{file: os.NewFile(uintptr(nsFD), "network namespace of a socket")}
 		return os.NewSyscallError("ioctl SIOCGSKNS", err)
 	})
 	if err != nil {
