@@ -24,7 +24,7 @@ const (
 	window = 32 // slots read at once
 )
 
-// Neither is told to anyone: the index is made anew, bigger in the second case.
+// Neither fails a verb: the index is made anew, bigger in the second case.
 var (
 	errIndex = errors.New("damaged index")
 	errFull  = errors.New("index is full")
