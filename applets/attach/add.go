@@ -12,6 +12,9 @@ import (
 )
 
 // add makes the attachment, or leaves nothing behind.
+//
+// What can be told from the configuration is told before anything is opened; the
+// reference finds out at the end that it cannot print its result.
 func (i Interface[C]) add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	c, err := i.conf(r)
 	if err != nil {
@@ -37,6 +40,10 @@ func (i Interface[C]) add(ctx context.Context, r *spec.Request) (*spec.Result, e
 
 // steps is the order of an ADD. A context that is done stops it between two
 // of them, so that a signal is answered by undoing.
+//
+// The lease is asked for when the link is there, as dhcp needs it, and routes are set
+// last in the container, as they need addresses. Setup comes after them: the host's
+// side is shared with others, so it is changed when little is left that can fail.
 func (i Interface[C]) steps(ctx context.Context, op *Op, c *C) error {
 	of := func(fn func(context.Context, *Op, *C) error) func() error {
 		return func() error {
@@ -72,6 +79,7 @@ func (i Interface[C]) steps(ctx context.Context, op *Op, c *C) error {
 }
 
 // lease asks the IPAM plugin for addresses and enters them into the result.
+// Errors keep the code of the plugin; an answer without an address is 103.
 func (op *Op) lease(ctx context.Context) error {
 	plugin := op.Net.IPAM.Type
 	if plugin == "" {
@@ -96,6 +104,7 @@ func (op *Op) lease(ctx context.Context) error {
 
 // addresses enters the IPAM plugin's answer into the result: all addresses
 // belong to the container end, and a configured "dns" replaces the answer's.
+// The index is shared by all, and is right once Container is.
 func (op *Op) addresses(res *spec.Result) {
 	op.Result.IPs, op.Result.Routes, op.Result.DNS = res.IPs, res.Routes, res.DNS
 	if !op.Net.DNS.Empty() {
@@ -108,6 +117,7 @@ func (op *Op) addresses(res *spec.Result) {
 
 // configure sets sysctls, addresses and routes in the container and brings
 // the link up, in one message where netlink allows it.
+// One answer comes for the batch; the kernel is asked nothing back.
 func (op *Op) configure(ctx context.Context) error {
 	if len(op.Result.IPs) == 0 {
 		return op.Cont.Do(rtnl.ChangeLink(op.Link.Index, rtnl.LinkChange{Up: new(true)}))
@@ -122,6 +132,7 @@ func (op *Op) configure(ctx context.Context) error {
 	if err := op.Cont.Do(ops...); err != nil {
 		return err
 	}
+	// A tentative address cannot be used, and one that failed must fail the ADD.
 	if op.DAD {
 		if err := op.Cont.WaitAddrs(ctx, op.Link.Index); err != nil {
 			return fmt.Errorf("failed to settle addresses of %s: %w", op.IfName, err)
@@ -131,6 +142,7 @@ func (op *Op) configure(ctx context.Context) error {
 }
 
 // routes installs the result's routes in one message.
+// A route that is there already may be fine, see skipDefaults.
 func (op *Op) routes() error {
 	var ops []rtnl.Op
 	for _, r := range op.Result.Routes {
@@ -149,6 +161,7 @@ func (op *Op) routes() error {
 // skipDefaults takes from the result the default routes that stand back for
 // one of another network in the same container, as the specification wants. A
 // route that is refused for another reason is the error.
+// It is for the second network of a pod, whose ADD would fail without.
 func (op *Op) skipDefaults(err error) error {
 	kept := op.Result.Routes[:0:0]
 	for _, r := range op.Result.Routes {
@@ -170,6 +183,7 @@ func (op *Op) skipDefaults(err error) error {
 	return nil
 }
 
+// onLink reports whether one of the routes leads out of the link.
 func onLink(routes []rtnl.Route, index uint32) bool {
 	for _, r := range routes {
 		if r.Link == index {
@@ -186,6 +200,8 @@ const scopeLink = 253
 // route is the kernel's form of a route of the result: without a gateway of
 // its own it takes the first one of its family, unless its scope says that
 // the destination is on the link.
+// Host bits of the destination go, which the kernel refuses. All attributes are
+// programmed; the reference reports some of them without doing so.
 func (op *Op) route(r spec.Route) rtnl.Route {
 	out := rtnl.Route{
 		Dst: r.Dst.Masked(), GW: r.GW, Link: op.Link.Index,
@@ -205,6 +221,7 @@ func (op *Op) route(r spec.Route) rtnl.Route {
 }
 
 // gateway is the first gateway of a family; zero: there is none.
+// A route without a gateway then goes to the link itself.
 func (op *Op) gateway(v4 bool) netip.Addr {
 	for _, ip := range op.Result.IPs {
 		if ip.Gateway.IsValid() && ip.Gateway.Is4() == v4 {
@@ -216,6 +233,7 @@ func (op *Op) gateway(v4 bool) netip.Addr {
 
 // sysctls are the settings of the container end. IPv6 is switched on only
 // where an address of it was given.
+// Optional ones may be missing: a kernel without IPv6 has none of them.
 func (op *Op) sysctls() []rtnl.Sysctl {
 	conf := "net/ipv6/conf/" + op.IfName + "/"
 	dad := rtnl.Sysctl{Key: conf + "accept_dad", Value: "0", Optional: true}
@@ -238,6 +256,7 @@ func (op *Op) sysctls() []rtnl.Sysctl {
 // announce tells the neighbours who has the addresses now, so that one handed
 // on from another container is reachable at once. Who does not hear it finds
 // out by itself later: failing is no error of ADD.
+// Hosts keep an old owner's MAC address for 15 s and more.
 func (op *Op) announce() {
 	if len(op.Result.IPs) == 0 {
 		return
@@ -249,6 +268,7 @@ func (op *Op) announce() {
 
 // exists turns the kernel's EEXIST for the container end into an error that
 // says what to do.
+// The code is 100.
 func (op *Op) exists(err error) error {
 	if !errors.Is(err, os.ErrExist) {
 		return err

@@ -1,6 +1,12 @@
 // Package attach is the one flow of all interface plugins: what ADD, CHECK,
 // DEL, GET, STATUS and GC do, in which order, and how they undo it. A plugin
 // fills in the steps in which it differs from the others, see [Interface].
+//
+// Begin reading at Interface.add (add.go), the flow that has to take itself back; the
+// other verbs are in a file each. veth.go is shared by the plugins that make a pair.
+// The package knows no particular plugin, and the plugins no order: the reference has
+// the flow in each of them, nine times, and in most of them the cleanup after an error
+// cannot run.
 package attach
 
 import (
@@ -16,6 +22,7 @@ import (
 
 // undoTime is how long undoing a failed ADD may take, whatever became of the
 // context of the ADD itself.
+// A runtime that gave up on the ADD still waits for the process for a while.
 const undoTime = 5 * time.Second
 
 // Need tells whether a plugin works with an IPAM plugin.
@@ -30,6 +37,9 @@ const (
 
 // An Interface is all that tells one interface plugin from another. C is its
 // configuration. Every step may be nil but Create.
+//
+// The steps are in the order of the verbs that call them, and of ADD in the order of
+// the flow. Whatever a step of ADD does it registers with [Op.Undo] first or at once.
 type Interface[C any] struct {
 	Kind string // of the container end, as in IFLA_INFO_KIND
 	IPAM Need
@@ -48,11 +58,16 @@ type Interface[C any] struct {
 }
 
 // Verbs returns the flow with the plugin's steps.
+// A plugin without a GC or STATUS of its own gets those of its links and of its IPAM
+// plugin.
 func (i Interface[C]) Verbs() spec.Verbs {
 	return spec.Verbs{Add: i.add, Check: i.check, Del: i.del, Get: i.get, Status: i.status, GC: i.gc}
 }
 
 // An Op is one verb at work on one attachment.
+//
+// It lives as long as the verb does, and with it the sockets: links are found by index
+// after the first look, never by name again.
 type Op struct {
 	*spec.Request
 	NS         *rtnl.NS   // nil when DEL, GET or GC finds none
@@ -66,6 +81,7 @@ type Op struct {
 	undo []undo
 }
 
+// An undo is one deed that can be taken back; what names it for people.
 type undo struct {
 	what string
 	fn   func(context.Context) error
@@ -73,6 +89,8 @@ type undo struct {
 
 // Undo registers how to take back what was just done, or is about to be
 // tried. It runs, last first, only if ADD fails.
+// The context it gets is not the ADD's, which may have ended, and has a bound of its
+// own. It must be fine with a deed that was not done after all.
 func (op *Op) Undo(what string, fn func(context.Context) error) {
 	op.undo = append(op.undo, undo{what, fn})
 }
@@ -84,6 +102,7 @@ func (op *Op) AddInterface(i spec.Interface) int {
 }
 
 // rollback undoes all, last first, and adds to err what could not be undone.
+// The code stays that of err.
 func (op *Op) rollback(ctx context.Context, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
@@ -105,6 +124,8 @@ func (op *Op) rollback(ctx context.Context, err error) error {
 }
 
 // open opens the sockets, and the namespace if there is one.
+// The caller closes the Op. Nothing has been changed. Errors have code 8 for a path that
+// is there and cannot be opened.
 func open(r *spec.Request) (*Op, error) {
 	op := &Op{Request: r, Result: &spec.Result{}}
 	ns, err := rtnl.OpenNS(r.Call.NetNS)
@@ -130,6 +151,7 @@ func open(r *spec.Request) (*Op, error) {
 }
 
 // needNS is the error of a verb that cannot do without the namespace.
+// It opens the path again for the reason, which [open] has let pass.
 func (op *Op) needNS() error {
 	if op.NS != nil {
 		return nil
@@ -138,6 +160,7 @@ func (op *Op) needNS() error {
 	return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", op.Call.NetNS, err)
 }
 
+// close gives the descriptors back; those that were never opened are left out.
 func (op *Op) close() {
 	if op.Cont != nil {
 		op.Cont.Close()
@@ -151,6 +174,7 @@ func (op *Op) close() {
 }
 
 // conf decodes and checks the plugin's configuration.
+// Errors have code 7. Nothing has been touched yet.
 func (i Interface[C]) conf(r *spec.Request) (*C, error) {
 	c := new(C)
 	if err := r.Decode(c); err != nil {

@@ -14,6 +14,8 @@ import (
 // check compares what prevResult says of the container end with the kernel,
 // and asks the IPAM plugin and the plugin's own step. It changes nothing.
 // What later plugins of a chain may change is not compared.
+// The IPAM plugin is asked only if there is one: the reference fails every CHECK of a
+// layer 2 network there.
 func (i Interface[C]) check(ctx context.Context, r *spec.Request) error {
 	c, err := i.conf(r)
 	if err != nil {
@@ -45,11 +47,14 @@ func (i Interface[C]) check(ctx context.Context, r *spec.Request) error {
 }
 
 // Mismatch returns the error of a CHECK that found a difference.
+// Its code is 102.
 func Mismatch(format string, args ...any) error {
 	return spec.Errorf(spec.CodeCheck, format, args...)
 }
 
 // checkLink finds the container end in prevResult and in the container.
+// It sets op.Link and op.Container for the checks that follow. The MTU is not compared:
+// tuning may have set it.
 func (op *Op) checkLink(kind string) error {
 	op.Container = op.containerEnd()
 	if op.Container < 0 {
@@ -67,6 +72,7 @@ func (op *Op) checkLink(kind string) error {
 }
 
 // CheckMAC compares a link's address with one of a result; none fits any.
+// "None" is the empty string, which a result need not have.
 func CheckMAC(link *rtnl.Link, want string) error {
 	if want == "" {
 		return nil
@@ -92,6 +98,7 @@ func (op *Op) containerEnd() int {
 	return -1
 }
 
+// sameNS reports whether a path leads to the namespace of the verb.
 func (op *Op) sameNS(path string) bool {
 	if path == op.Call.NetNS {
 		return true
@@ -106,9 +113,11 @@ func (op *Op) sameNS(path string) bool {
 }
 
 // Mine reports whether an address of prevResult belongs to the container end.
+// One without an index is, since there may be no list of interfaces to point into.
 func (op *Op) Mine(ip spec.IP) bool { return ip.Interface == nil || *ip.Interface == op.Container }
 
 // checkAddrs looks for each of the container end's addresses on the link.
+// Others may be there too. One whose duplicate was found counts as missing.
 func (op *Op) checkAddrs() error {
 	have, err := op.Cont.Addrs(op.Link.Index)
 	if err != nil {
@@ -128,6 +137,8 @@ func (op *Op) checkAddrs() error {
 
 // checkRoutes looks for each route of prevResult in its table, by destination
 // and, where one is given and it is no default route, by gateway.
+// The gateway of a default route may be one that a later plugin has put there. Tables
+// are read once each.
 func (op *Op) checkRoutes() error {
 	tables := map[int][]rtnl.Route{}
 	for _, want := range op.Prev.Routes {
@@ -150,6 +161,7 @@ func (op *Op) checkRoutes() error {
 	return nil
 }
 
+// hasRoute looks for a route of a result among those of its table.
 func hasRoute(have []rtnl.Route, want spec.Route) bool {
 	for _, r := range have {
 		if r.Dst == want.Dst.Masked() && (!want.GW.IsValid() || r.GW == want.GW || want.Dst.Bits() == 0) {
@@ -159,6 +171,7 @@ func hasRoute(have []rtnl.Route, want spec.Route) bool {
 	return false
 }
 
+// routeText is a route in the words of ip(8).
 func routeText(r spec.Route) string {
 	text := r.Dst.String()
 	if r.GW.IsValid() {

@@ -12,6 +12,8 @@ import (
 // del releases all that the attachment owns. Nothing need exist, and every
 // step is tried; the lease goes last, and only when the link is gone, so that
 // an address is never handed out while it is in use.
+//
+// A runtime repeats a DEL that failed, so it fails only with what may work next time.
 func (i Interface[C]) del(ctx context.Context, r *spec.Request) error {
 	c, err := i.conf(r)
 	if err != nil {
@@ -29,6 +31,7 @@ func (i Interface[C]) del(ctx context.Context, r *spec.Request) error {
 	link := make(chan error, 1)
 	go func() { link <- guard(func() error { return i.remove(ctx, op, c) }) }()
 	cleanupErr := call(i.Cleanup, ctx, op, c)
+	// Joined in this order whichever ended first.
 	linkErr := <-link
 	errs := []error{linkErr, cleanupErr}
 	if linkErr == nil && r.Net.IPAM.Type != "" {
@@ -49,6 +52,7 @@ func (i Interface[C]) remove(ctx context.Context, op *Op, c *C) error {
 
 // RemoveContainerEnd deletes the link named IfName from the container if it
 // is of the given kind. One that is gone already is no error.
+// Another kind under the name is another plugin's, put there after ours had gone.
 func (op *Op) RemoveContainerEnd(kind string) error {
 	if op.Cont == nil {
 		return nil
@@ -76,6 +80,7 @@ func call[C any](step func(context.Context, *Op, *C) error, ctx context.Context,
 }
 
 // guard makes a panic of a step that runs beside the flow an error of it.
+// There the recover of the serve loop does not reach.
 func guard(fn func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -10,6 +10,9 @@ import (
 
 // get tells again what ADD returned: prevResult if there is one, else what the
 // IPAM plugin and the live links know. An unknown container has code 3.
+//
+// Addresses and routes are the IPAM plugin's word, not the kernel's: GET must not fail,
+// nor change its answer, because somebody has removed some.
 func (i Interface[C]) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if r.Prev != nil {
 		return r.Prev, nil
@@ -49,6 +52,7 @@ func (i Interface[C]) get(ctx context.Context, r *spec.Request) (*spec.Result, e
 }
 
 // describe enters the interfaces into the result.
+// Without a step of the plugin's the container end is the only one.
 func (i Interface[C]) describe(op *Op, c *C) error {
 	if i.Describe != nil {
 		return i.Describe(op, c)
@@ -58,11 +62,13 @@ func (i Interface[C]) describe(op *Op, c *C) error {
 }
 
 // ContainerInterface is the result's entry for the container end.
+// op.Link must be there.
 func (op *Op) ContainerInterface() spec.Interface {
 	return spec.Interface{Name: op.IfName, MAC: op.Link.MAC.String(), MTU: op.Link.MTU, Sandbox: op.Call.NetNS}
 }
 
 // status is healthy if the plugin's probe and the IPAM plugin are.
+// A failed probe has code 50; an error of the IPAM plugin keeps its code.
 func (i Interface[C]) status(ctx context.Context, r *spec.Request) error {
 	c, err := i.conf(r)
 	if err != nil {
@@ -82,6 +88,8 @@ func (i Interface[C]) status(ctx context.Context, r *spec.Request) error {
 
 // gc deletes the network's links whose attachment is gone, then asks the
 // plugin's own step and the IPAM plugin. It goes on past errors.
+// The reference has no GC in any plugin, so what it leaves is there until somebody
+// looks.
 func (i Interface[C]) gc(ctx context.Context, r *spec.Request) error {
 	c, err := i.conf(r)
 	if err != nil {
@@ -103,6 +111,8 @@ func (i Interface[C]) gc(ctx context.Context, r *spec.Request) error {
 
 // collectLinks deletes the host's links that carry the label of an attachment
 // of this network that is not in the valid set, in one batch.
+// Links without a label are none of ours. In one batch the kernel's wait for readers
+// is paid once.
 func (op *Op) collectLinks() error {
 	links, err := op.Host.Links()
 	if err != nil {
@@ -123,6 +133,7 @@ func (op *Op) collectLinks() error {
 
 // Stale tells of a key whether it is an attachment of this network that is
 // not in the valid set.
+// The set is read once for all keys; the function returned is for one verb.
 func (op *Op) Stale() func(key string) bool {
 	valid := map[string]bool{}
 	for _, a := range op.Valid {

@@ -17,6 +17,8 @@ const aliasMax = 255
 
 // HostNames are the names a host end may have, in the order they are tried.
 // They follow from the attachment, so that DEL needs nothing but its names.
+// The second one is for two attachments of a host whose keys share 32 bits. Tools
+// (BuildKit among them) look for links that begin with veth.
 func HostNames(a spec.Attachment) []string {
 	key := a.Key()
 	return []string{"veth" + key[8:16], "veth" + key[16:24]}
@@ -26,11 +28,14 @@ func HostNames(a spec.Attachment) []string {
 // address asked for or a random one, its host end labelled with the
 // attachment, up, and deaf to router advertisements (CVE-2020-10749). It sets
 // op.Link and returns the host end.
+// mtu is in bytes, 0 for the kernel's choice; master the index of a bridge on the host,
+// 0 for none.
 func (op *Op) CreateVeth(mtu int, master uint32) (*rtnl.Link, error) {
 	mac, err := op.MAC()
 	if err != nil {
 		return nil, err
 	}
+	// The kernel would choose one as well, but would have to be asked for it.
 	if mac == nil {
 		mac = RandomMAC()
 	}
@@ -50,6 +55,7 @@ func (op *Op) CreateVeth(mtu int, master uint32) (*rtnl.Link, error) {
 // createPair tries the host names in turn: one that is taken by another
 // attachment is left alone, one that is left over from this very attachment
 // means that it was not released.
+// One message makes both ends, in their namespaces and under their final names.
 func (op *Op) createPair(s rtnl.LinkSpec) (*rtnl.Link, error) {
 	var err error
 	for _, s.Name = range HostNames(op.Attachment) {
@@ -71,6 +77,7 @@ func (op *Op) createPair(s rtnl.LinkSpec) (*rtnl.Link, error) {
 // HostEnd finds the host end of the attachment's veth pair by its label, or
 // that of a pair which another maker's plugin left without one, by its peer
 // in the container. The error is os.ErrNotExist if there is none.
+// A link of a name that fits and without the label is somebody else's.
 func (op *Op) HostEnd() (*rtnl.Link, error) {
 	for _, name := range HostNames(op.Attachment) {
 		host, err := op.Host.Link(name)
@@ -100,6 +107,7 @@ func (op *Op) HostEnd() (*rtnl.Link, error) {
 
 // RemoveVeth deletes the pair by its host end, which can be told to be the
 // attachment's own even when the namespace has no path any more.
+// Deleting one end deletes the other. A pair that is gone is no error.
 func (op *Op) RemoveVeth() error {
 	host, err := op.HostEnd()
 	if errors.Is(err, os.ErrNotExist) {
@@ -115,6 +123,7 @@ func (op *Op) RemoveVeth() error {
 }
 
 // HostInterface is the result's entry for a link on the host.
+// Without a sandbox it is on the host.
 func HostInterface(l *rtnl.Link) spec.Interface {
 	return spec.Interface{Name: l.Name, MAC: l.MAC.String(), MTU: l.MTU}
 }
