@@ -1,0 +1,186 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"cnibox/internal/sandbox"
+)
+
+// published is the host port that the configuration gives to port 80 of ctr's
+// containers: ctr has no option for ports.
+const published = 8080
+
+// configure writes the network that the README shows, with published ports of
+// its own if there are any.
+func configure(ports string) error {
+	const list = `{
+  "cniVersion": "1.0.0",
+  "name": "` + network + `",
+  "plugins": [
+    { "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+      "dns": { "nameservers": ["198.51.100.2"] },
+      "ipam": { "type": "host-local", "ranges": [[{ "subnet": "10.88.0.0/16" }]],
+                "routes": [{ "dst": "0.0.0.0/0" }] } },
+    { "type": "portmap", "capabilities": { "portMappings": true }%s }
+  ]
+}
+`
+	if ports != "" {
+		ports = `, "runtimeConfig": { "portMappings": ` + ports + ` }`
+	}
+	// In place: containerd 1.6 looks again when a file is written, not when one is
+	// moved in.
+	return os.WriteFile(filepath.Join(confDir, "10-clients.conflist"), fmt.Appendf(nil, list, ports), 0o600)
+}
+
+// installation lays the links as the README says, and those of the recorder.
+func (h *host) installation() error {
+	return step("cnibox install and verify "+pluginDir, func() error {
+		binary, err := os.ReadFile(h.bin)
+		if err != nil {
+			return err
+		}
+		cnibox := filepath.Join(pluginDir, "cnibox")
+		if err := os.WriteFile(cnibox, binary, 0o755); err != nil {
+			return err
+		}
+		for _, verb := range []string{"install", "verify"} {
+			if _, _, err := (sandbox.Call{Argv: []string{cnibox, verb, pluginDir}}).Run(); err != nil {
+				return err
+			}
+		}
+		return h.installRecorder()
+	})
+}
+
+func (h *host) installRecorder() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	for _, plugin := range recorded {
+		if err := os.Symlink(self, filepath.Join(criDir, plugin)); err != nil {
+			return err
+		}
+	}
+	return os.Symlink(filepath.Join(pluginDir, "host-local"), filepath.Join(criDir, "host-local"))
+}
+
+// ctrRun starts a container with the network, as a person would.
+func (h *host) ctrRun(id string, flags []string, command ...string) (string, error) {
+	args := []string{"run", "--cni", "--cgroup", h.cgroup + "/" + id,
+		"--mount", "type=bind,src=" + resolvConf + ",dst=/etc/resolv.conf,options=rbind:ro"}
+	args = append(append(args, flags...), image, id)
+	return h.ctr(append(args, command...)...)
+}
+
+// resolvConf is what ctr users have to mount: ctr does not look at a result's dns.
+const resolvConf = work + "/resolv.conf"
+
+// ctrContainers runs a server and a client with `ctr run --rm --cni`.
+func (h *host) ctrContainers() error {
+	ports := fmt.Sprintf(`[{ "hostPort": %d, "containerPort": 80, "protocol": "tcp" }]`, published)
+	if err := os.WriteFile(resolvConf, fmt.Appendf(nil, "nameserver %s\n", outsideAddr), 0o644); err != nil {
+		return err
+	}
+	if err := configure(ports); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := h.ctrRun("web", []string{"--rm"})
+		ended <- err
+	}()
+	var web netip.Addr
+	err := step("ctr run --rm --cni: address, and the host reaches the container", func() error {
+		return eventually(func() (err error) {
+			if web, err = address("default-web"); err != nil {
+				return err
+			}
+			return fetch(nil, netip.AddrPortFrom(web, 80))
+		})
+	})
+	if err != nil {
+		return err
+	}
+	for _, next := range []func() error{
+		h.publishedPort, h.takenPort, func() error { return h.client(web) },
+	} {
+		if err := next(); err != nil {
+			return err
+		}
+	}
+	return step("the server is killed; nothing is left behind", func() error {
+		if _, err := h.ctr("task", "kill", "--signal", "KILL", "web"); err != nil {
+			return err
+		}
+		if err := <-ended; err == nil || !strings.Contains(err.Error(), "137") {
+			return fmt.Errorf("ctr run ended with %v, want exit status 137 of a killed container", err)
+		}
+		return eventually(h.empty)
+	})
+}
+
+func (h *host) publishedPort() error {
+	return step("the published port, from the host and from outside", func() error {
+		local := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), published)
+		away := netip.AddrPortFrom(hostAddr, published)
+		return errors.Join(fetch(nil, local), fetch(nil, away), fetch(h.outside.NS, away))
+	})
+}
+
+// takenPort: the refusal must name who has the port, and leave nothing.
+func (h *host) takenPort() error {
+	return step("a second container cannot take the port, and is told who has it", func() error {
+		before, err := h.leftovers()
+		if err != nil {
+			return err
+		}
+		_, err = h.ctrRun("thief", nil)
+		if err == nil || !strings.Contains(err.Error(), network+"/default-web/eth0") {
+			return fmt.Errorf("ctr run said %v", err)
+		}
+		// ctr keeps the container that it could not attach.
+		h.ctr("task", "rm", "--force", "thief")
+		if _, err := h.ctr("container", "rm", "thief"); err != nil {
+			return err
+		}
+		return eventually(func() error {
+			after, err := h.leftovers()
+			if err == nil && len(after) != len(before) {
+				err = fmt.Errorf("left behind: %q", after)
+			}
+			return err
+		})
+	})
+}
+
+// client looks at everything from inside.
+func (h *host) client(web netip.Addr) error {
+	return step("from inside: gateway, other container, published port, names outside", func() error {
+		if err := configure(""); err != nil {
+			return err
+		}
+		commands := []string{
+			"ip -4 address show dev eth0",
+			"ping -c 1 -W 2 " + gateway.String(),
+			"ping -c 1 -W 2 " + outsideAddr.String(),
+			in(netip.AddrPortFrom(web, 80)),
+			in(netip.AddrPortFrom(hostAddr, published)),
+			"nslookup " + name,
+		}
+		out, err := h.ctrRun("client", []string{"--rm"}, "sh", "-c", strings.Join(commands, " && "))
+		if err != nil {
+			return err
+		}
+		if n := strings.Count(out, page); n != 2 || !strings.Contains(out, named.String()) || !strings.Contains(out, "inet 10.88.0.") {
+			return fmt.Errorf("got the page %d times, want 2: %s", n, out)
+		}
+		return nil
+	})
+}

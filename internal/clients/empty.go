@@ -1,0 +1,115 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"cnibox/nft"
+	"cnibox/rtnl"
+)
+
+// network is the name in the configuration.
+const network = "clients"
+
+// empty fails while there is anything that a container can leave behind. The
+// bridge and the tables stay for the next.
+func (h *host) empty() error {
+	left, err := h.leftovers()
+	if err == nil && len(left) > 0 {
+		err = fmt.Errorf("left behind: %s", strings.Join(left, ", "))
+	}
+	return err
+}
+
+// leftovers finds ports of the bridge, rules that name an owner, leases,
+// results that the runtime keeps, and records of portmap.
+func (h *host) leftovers() (left []string, err error) {
+	links, err := h.links.Links()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range links {
+		if l.Master != 0 {
+			left = append(left, "link "+l.Name)
+		}
+	}
+	rules, err := ownedRules()
+	if err != nil {
+		return nil, err
+	}
+	left = append(left, rules...)
+	addrs, err := leases()
+	if err != nil {
+		return nil, err
+	}
+	for _, ip := range addrs {
+		left = append(left, "lease "+ip.String())
+	}
+	for _, pattern := range []string{"/var/lib/cni/results/*", "/run/cnibox/portmap/*"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			return nil, err
+		}
+		left = append(left, files...)
+	}
+	return left, nil
+}
+
+// ownedRules are the lines of the rule set that name an attachment.
+func ownedRules() (lines []string, err error) {
+	ns, err := rtnl.Current()
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close()
+	text, err := nft.Render(ns)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, network+"/") {
+			lines = append(lines, "rule "+strings.TrimSpace(line))
+		}
+	}
+	return lines, err
+}
+
+// leases are the addresses that are taken.
+func leases() (taken []netip.Addr, err error) {
+	entries, err := os.ReadDir("/var/lib/cni/networks/" + network)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	for _, e := range entries {
+		if ip, err := netip.ParseAddr(e.Name()); err == nil {
+			taken = append(taken, ip)
+		}
+	}
+	return taken, err
+}
+
+// address returns what the runtime's memory of a container says of eth0.
+func address(id string) (ip netip.Addr, err error) {
+	b, err := os.ReadFile("/var/lib/cni/results/" + network + "-" + id + "-eth0")
+	if err != nil {
+		return ip, err
+	}
+	var entry struct {
+		Result struct {
+			IPs []struct{ Address netip.Prefix }
+			DNS struct{ Nameservers []string }
+		}
+	}
+	if err := json.Unmarshal(b, &entry); err != nil {
+		return ip, err
+	}
+	if len(entry.Result.IPs) != 1 || len(entry.Result.DNS.Nameservers) != 1 {
+		return ip, fmt.Errorf("result of %s: %s; want one address and one name server", id, b)
+	}
+	return entry.Result.IPs[0].Address.Addr(), nil
+}

@@ -1,0 +1,104 @@
+// Command clients runs real containers through containerd on a cnibox binary,
+// as its users do: with `ctr run --cni`, and as pods of the CRI plugin.
+//
+//	go run ./internal/clients [-bin bin/cnibox] [-require]
+//
+// It needs root and the programs containerd, ctr, runc and busybox (a static
+// one, of which it makes its only image; nothing is pulled). Without them it says
+// which package is missing and exits with 0; -require makes that a failure.
+// All of it happens in a sandbox: links, rules, processes, /etc/cni, /opt/cni,
+// /run and /var/lib/cni of the machine are neither seen nor touched.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"cnibox/internal/sandbox"
+)
+
+// needed are the programs, and the Debian packages that have them.
+var needed = []struct{ program, pkg string }{
+	{"containerd", "containerd"}, {"ctr", "containerd"}, {"runc", "runc"}, {"busybox", "busybox-static"},
+}
+
+func main() {
+	if name := filepath.Base(os.Args[0]); isRecorded(name) {
+		os.Exit(record(name))
+	}
+	bin := flag.String("bin", "bin/cnibox", "the binary to try")
+	require := flag.Bool("require", false, "fail where a program is missing")
+	flag.Parse()
+	code, err := run(*bin, *require)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "clients:", err)
+		os.Exit(1)
+	}
+	os.Exit(code)
+}
+
+// run is three processes: the first looks for what is needed, the second has
+// network and mounts of its own, the third is the first process of its own PID
+// namespace. With it ends all that containerd started, however it ends.
+func run(bin string, require bool) (code int, err error) {
+	bin, err = filepath.Abs(bin)
+	if err != nil {
+		return 0, err
+	}
+	switch {
+	case os.Getenv(cgroupVar) != "":
+		return 0, inside(bin)
+	case sandbox.Inside():
+		return alone()
+	}
+	if _, err := os.Stat(bin); err != nil {
+		return 0, fmt.Errorf("%w (`make build` makes it)", err)
+	}
+	if missing := missing(); missing != "" && require {
+		return 0, errors.New(missing)
+	} else if missing != "" {
+		fmt.Println("SKIPPED:", missing)
+		return 0, nil
+	}
+	return sandbox.Start()
+}
+
+// missing says what keeps this machine from running containers; "": nothing.
+func missing() string {
+	if os.Geteuid() != 0 {
+		return "containerd needs root: try sudo"
+	}
+	var programs, packages []string
+	for _, n := range needed {
+		if _, err := exec.LookPath(n.program); err != nil {
+			programs, packages = append(programs, n.program), append(packages, n.pkg)
+		}
+	}
+	if len(programs) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("no %s here: apt-get install %s", strings.Join(programs, ", "), strings.Join(packages, " "))
+}
+
+// inside is the trial, in the third process.
+func inside(bin string) error {
+	h, err := newHost(bin)
+	if err != nil {
+		return err
+	}
+	err = h.start()
+	for _, part := range []func() error{h.installation, h.ctrContainers, h.detached, h.pods, h.crowd, h.odd} {
+		if err == nil {
+			err = part()
+		}
+	}
+	if err != nil {
+		fmt.Fprint(os.Stderr, h.complaints())
+	}
+	return errors.Join(err, h.stop())
+}

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// pods walks through the life of two pods.
+func (h *host) pods() error {
+	web := &pod{name: "web", ports: []port{{host: 8081, container: 80}, {udp: true, host: 8053, container: 53}}}
+	client := &pod{name: "client"}
+	for _, s := range []struct {
+		text string
+		do   func() error
+	}{
+		{"CRI: Status says that the network is ready", func() error { return eventually(h.ready) }},
+		{"RunPodSandbox with port mappings; reached directly and from outside", func() error { return h.runWeb(web) }},
+		{"what the plugins were told: HostPort, loopback at 0.3.1", func() error { return addsAreAsExpected(web) }},
+		{"a container in a second pod reaches the first pod and outside names", func() error { return h.runClient(client, web) }},
+		{"StopPodSandbox, RemovePodSandbox: two DELs, and the pod's traces go", func() error { return h.endWeb(web) }},
+		{"the second pod's too; nothing is left behind", func() error {
+			return errors.Join(h.stopPod(client), h.remove(client), eventually(h.empty))
+		}},
+	} {
+		if err := step(s.text, s.do); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (h *host) runWeb(p *pod) error {
+	if err := h.run(p); err != nil {
+		return err
+	}
+	ip, err := h.addr(p)
+	if err != nil {
+		return err
+	}
+	return eventually(func() error {
+		return errors.Join(fetch(nil, netip.AddrPortFrom(ip, 80)),
+			fetch(h.outside.NS, netip.AddrPortFrom(hostAddr, uint16(p.ports[0].host))))
+	})
+}
+
+// addsAreAsExpected makes sure that the trial tried what it is there for: keys
+// as Go spells them, and a loopback of an old version in the same namespace.
+func addsAreAsExpected(p *pod) error {
+	ports, err := told("portmap", "ADD", p.id)
+	if err != nil {
+		return err
+	}
+	if len(ports) != 1 || !strings.Contains(string(ports[0].Conf.RuntimeConfig), `"HostPort":8081`) {
+		return fmt.Errorf("portmap was told %+v", ports)
+	}
+	lo, err := told("loopback", "ADD", p.id)
+	if err != nil {
+		return err
+	}
+	if len(lo) != 1 || lo[0].Conf.CNIVersion != "0.3.1" || lo[0].IfName != "lo" || lo[0].NetNS != ports[0].NetNS {
+		return fmt.Errorf("loopback was told %+v", lo)
+	}
+	return nil
+}
+
+func (h *host) runClient(p, web *pod) error {
+	if err := h.run(p); err != nil {
+		return err
+	}
+	ip, err := h.addr(web)
+	if err != nil {
+		return err
+	}
+	id, err := h.container(p, "shell")
+	if err != nil {
+		return err
+	}
+	out, err := h.exec(id, strings.Join([]string{
+		"ip -4 address show dev lo", in(netip.AddrPortFrom(ip, 80)),
+		in(netip.AddrPortFrom(hostAddr, uint16(web.ports[0].host))), "nslookup " + name,
+	}, " && "))
+	if err != nil {
+		return err
+	}
+	if strings.Count(out, page) != 2 || !strings.Contains(out, named.String()) || !strings.Contains(out, "inet 127.0.0.1/8") {
+		return fmt.Errorf("the container saw %s", out)
+	}
+	return nil
+}
+
+// endWeb: the first DEL has the namespace and the result, the second one
+// neither; each must do for itself, and in turn they must not mind each other.
+func (h *host) endWeb(p *pod) error {
+	if err := errors.Join(h.stopPod(p), h.remove(p)); err != nil {
+		return err
+	}
+	for _, plugin := range []string{"bridge", "portmap"} {
+		dels, err := told(plugin, "DEL", p.id)
+		if err != nil {
+			return err
+		}
+		if len(dels) != 2 || dels[0].NetNS == "" || dels[0].Conf.PrevResult == nil || dels[1].NetNS != "" || dels[1].Conf.PrevResult != nil {
+			return fmt.Errorf("DELs of %s: %+v", plugin, dels)
+		}
+	}
+	return eventually(func() error {
+		left, err := h.leftovers()
+		if text := strings.Join(left, " "); err == nil && strings.Contains(text, p.id) {
+			err = errors.New(text)
+		}
+		return err
+	})
+}
+
+// crowd starts pods at the same time, as a node does after its boot.
+func (h *host) crowd() error {
+	const many = 8
+	return step(fmt.Sprintf("%d pods at the same time: one address each, and all are gone after", many), func() error {
+		pods := make([]*pod, many)
+		for i := range pods {
+			pods[i] = &pod{name: fmt.Sprintf("pod%d", i), ports: []port{{host: 9000 + uint64(i), container: 80}}}
+		}
+		if err := together(pods, h.run); err != nil {
+			return err
+		}
+		var addrs []netip.Addr
+		for _, p := range pods {
+			ip, err := h.addr(p)
+			if err != nil {
+				return err
+			}
+			addrs = append(addrs, ip)
+			at := netip.AddrPortFrom(hostAddr, uint16(p.ports[0].host))
+			if err := eventually(func() error { return fetch(h.outside.NS, at) }); err != nil {
+				return err
+			}
+		}
+		slices.SortFunc(addrs, netip.Addr.Compare)
+		if n := len(slices.Compact(addrs)); n != many {
+			return fmt.Errorf("%d pods have %d addresses", many, n)
+		}
+		if err := together(pods, h.stopPod); err != nil {
+			return err
+		}
+		return errors.Join(together(pods, h.remove), eventually(h.empty))
+	})
+}
+
+// together does something for all pods at the same time.
+func together(pods []*pod, do func(*pod) error) error {
+	results := make(chan error)
+	for _, p := range pods {
+		go func() { results <- do(p) }()
+	}
+	var errs []error
+	for range pods {
+		errs = append(errs, <-results)
+	}
+	return errors.Join(errs...)
+}
+
+// odd: the namespace vanishes behind containerd's back, so there is only the DEL
+// without one.
+func (h *host) odd() error {
+	return step("a pod whose namespace is gone: the DEL without one does it all", func() error {
+		p := &pod{name: "lost", ports: []port{{host: 8082, container: 80}}}
+		if err := h.run(p); err != nil {
+			return err
+		}
+		adds, err := told("bridge", "ADD", p.id)
+		if err != nil || len(adds) != 1 {
+			return fmt.Errorf("ADDs of bridge: %+v, %v", adds, err)
+		}
+		path, err := filepath.EvalSymlinks(adds[0].NetNS)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(unix.Unmount(path, unix.MNT_DETACH), os.Remove(path)); err != nil {
+			return err
+		}
+		if err := errors.Join(h.stopPod(p), h.remove(p)); err != nil {
+			return err
+		}
+		dels, err := told("portmap", "DEL", p.id)
+		if err != nil {
+			return err
+		}
+		for _, d := range dels {
+			if d.NetNS != "" {
+				return fmt.Errorf("containerd gave the namespace %s", d.NetNS)
+			}
+		}
+		return eventually(h.empty)
+	})
+}

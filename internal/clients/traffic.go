@@ -1,0 +1,101 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"cnibox/rtnl"
+)
+
+// The name that the server outside knows, and its address there.
+const name = "name.example"
+
+var named = netip.MustParseAddr("203.0.113.7")
+
+// serveDNS answers queries in a namespace until stop is called.
+func serveDNS(ns *rtnl.NS, at netip.AddrPort) (stop func(), err error) {
+	var socket net.PacketConn
+	err = ns.Do(func() error {
+		socket, err = net.ListenPacket("udp4", at.String())
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("name server: %w", err)
+	}
+	go func() {
+		query := make([]byte, 512)
+		for {
+			n, from, err := socket.ReadFrom(query)
+			if err != nil {
+				return
+			}
+			if reply := answer(query[:n]); reply != nil {
+				socket.WriteTo(reply, from)
+			}
+		}
+	}()
+	return func() { socket.Close() }, nil
+}
+
+// answer gives the one address for a query of type A, and none for others. A
+// query that is too short gets no reply. Layout: RFC 1035, section 4.
+func answer(query []byte) []byte {
+	const header, typeA = 12, 1
+	end := header
+	for end < len(query) && query[end] != 0 {
+		end += 1 + int(query[end])
+	}
+	end += 5 // the root's length, type and class
+	if len(query) < header || end > len(query) {
+		return nil
+	}
+	reply := append([]byte{}, query[:end]...)
+	binary.BigEndian.PutUint16(reply[2:], 0x8180) // a reply without error, recursion available
+	copy(reply[6:header], make([]byte, 6))
+	if binary.BigEndian.Uint16(reply[end-4:]) != typeA {
+		return reply
+	}
+	reply[7] = 1                                                           // one answer: the name of the question, A, IN,
+	reply = append(reply, 0xc0, header, 0, typeA, 0, 1, 0, 0, 0, 60, 0, 4) // a minute, four bytes
+	return append(reply, named.AsSlice()...)
+}
+
+// fetch reads the page of a web server. The socket is opened in a namespace; nil
+// is the host's.
+func fetch(ns *rtnl.NS, at netip.AddrPort) error {
+	var c net.Conn
+	dial := func() (err error) {
+		c, err = net.DialTimeout("tcp", at.String(), time.Second)
+		return err
+	}
+	var err error
+	if ns != nil {
+		err = ns.Do(dial)
+	} else {
+		err = dial()
+	}
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(time.Second))
+	if _, err := io.WriteString(c, "GET /index.html HTTP/1.0\r\n\r\n"); err != nil {
+		return err
+	}
+	got, err := io.ReadAll(c)
+	if err == nil && !strings.HasSuffix(string(got), page) {
+		err = fmt.Errorf("%s said %q", at, got)
+	}
+	return err
+}
+
+// in is the shell command that fetches the page from inside a container; a
+// static busybox cannot look names up for its own wget.
+func in(at netip.AddrPort) string {
+	return fmt.Sprintf(`printf 'GET /index.html HTTP/1.0\r\n\r\n' | nc -w 2 %s %d`, at.Addr(), at.Port())
+}
