@@ -131,7 +131,7 @@ func createBridgePort(ctx context.Context, op *attach.Op, c *bridge) (err error)
 
 // guardMAC is in force before the container end comes up.
 func guardMAC(ctx context.Context, op *attach.Op, port string) error {
-	op.Undo("MAC guard", func(ctx context.Context) error { return release(ctx, op) })
+	op.Undo("MAC guard", func(ctx context.Context) error { return unrule(ctx, op) })
 	return nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
 		x.GuardMAC(op.Attachment, port, op.Link.MAC)
 		return nil

@@ -24,7 +24,7 @@ func setupBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 	if !c.IPMasq || len(op.Result.IPs) == 0 {
 		return nil
 	}
-	op.Undo("masquerading", func(ctx context.Context) error { return release(ctx, op) })
+	op.Undo("masquerading", func(ctx context.Context) error { return unrule(ctx, op) })
 	return nft.Open(nil).Update(ctx, masquerade(op, op.Result.IPs))
 }
 
@@ -62,7 +62,28 @@ func readyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 	if !c.IsGateway {
 		return nil
 	}
-	return op.HostNS.SetSysctls(forwarding(op.Result.IPs)...)
+	for _, s := range forwarding(op.Result.IPs) {
+		if err := switchOn(op, c, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// switchOn sets a setting of the host that is not as wanted, and undoes it
+// while nobody else leans on it.
+func switchOn(op *attach.Op, c *bridge, s rtnl.Sysctl) error {
+	old, err := op.HostNS.Sysctl(s.Key)
+	if err == nil && old == s.Value {
+		return nil
+	}
+	if err := op.HostNS.SetSysctls(s); err != nil {
+		return err
+	}
+	op.Undo(s.Key, func(context.Context) error {
+		return whileUnused(op, c.link.Index, 0, func() error { return op.HostNS.SetSysctl(s.Key, old) })
+	})
+	return nil
 }
 
 // forwarding are the switches for the families that have a gateway.
@@ -221,6 +242,11 @@ func release(ctx context.Context, op *attach.Op) error {
 		x.Release(op.Attachment, bridgeKinds[:]...)
 		return nil
 	})
+}
+
+// unrule is release for an ADD that failed: tables that were made for it go too.
+func unrule(ctx context.Context, op *attach.Op) error {
+	return errors.Join(release(ctx, op), nft.Open(nil).Prune(ctx))
 }
 
 func cleanupBridge(ctx context.Context, op *attach.Op, _ *bridge) error { return release(ctx, op) }

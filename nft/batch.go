@@ -31,7 +31,7 @@ func (t *batch) add(s step, msg, flags uint16, family byte, body func(b *netlink
 	t.reqs = append(t.reqs, netlink.Request{Type: nfTables | msg, Flags: flags | unix.NLM_F_ACK, Data: b})
 	t.steps = append(t.steps, s)
 	switch msg {
-	case unix.NFT_MSG_DELRULE, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELSETELEM:
+	case unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELRULE, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELSETELEM:
 		t.drops = true
 	}
 }

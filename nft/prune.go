@@ -1,0 +1,42 @@
+package nft
+
+import (
+	"context"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netlink"
+)
+
+// Prune deletes those of our tables in which nothing belongs to anybody. An
+// ADD that failed on a host without cnibox's tables leaves none behind so; after
+// a DEL they stay, since the next ADD would make them again.
+func (t *Table) Prune(ctx context.Context) error {
+	unlock, err := t.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	s, err := dial(t.ns)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	x := newTx(s)
+	used := map[byte]bool{}
+	for _, sl := range x.owned(nil, func([]byte) bool { return true }) {
+		used[sl.set.table] = true
+	}
+	if x.err != nil {
+		return x.err
+	}
+	b := &batch{}
+	for _, table := range []byte{inet, bridge} {
+		if !used[table] && x.leftovers().tables[chainID{family: table, table: TableName}] {
+			b.add(step{"table " + tableText(table), noNeeds}, unix.NFT_MSG_DELTABLE, 0, table, func(b *netlink.Buf) {
+				b.Text(unix.NFTA_TABLE_NAME, TableName)
+			})
+		}
+	}
+	return s.commit(b)
+}
