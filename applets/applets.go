@@ -2,6 +2,10 @@
 // runtime cni-exec and the tool cnibox. Each is a value in a table, in a file
 // of its own, and a function of what it is given: none reads the environment,
 // prints, exits or keeps state behind the back of its caller.
+//
+// Begin reading at [Run], then [Serve] for a plugin or cniExec for the runtime. A file
+// is named after its applet, bridge_vlan.go and the like after a part of one. What
+// plugins share is in attach (those that make an interface), guard.go and record.go.
 package applets
 
 import (
@@ -18,6 +22,8 @@ import (
 
 // An Applet is one program of the binary, found by the name it is called by.
 // Either Verbs (a plugin) or Main (a tool) is set.
+//
+// Help is all that users are told of a plugin, so every key is in it.
 type Applet struct {
 	Name    string     // base name of argv[0], and "type" of a configuration
 	Summary string     // one line
@@ -31,6 +37,7 @@ type Applet struct {
 }
 
 // A Process is what an applet sees of the process it runs in.
+// Tests make one of buffers and maps; so no test needs a process but those of signals.
 type Process struct {
 	Args           []string            // after the name
 	Getenv         func(string) string // as [os.Getenv]
@@ -45,6 +52,7 @@ type Process struct {
 
 // invoker returns what runs delegates and members of a chain: plugins found in
 // the folders of path, and those built in.
+// A delegate has the environment and stderr of the one who calls it.
 func (p Process) invoker(path []string) *chain.Local {
 	return &chain.Local{Path: path, Lookup: lookupPlugin, Environ: p.Environ, Stderr: p.Stderr, ForceExec: p.ForceExec}
 }
@@ -54,6 +62,7 @@ func (p Process) invoker(path []string) *chain.Local {
 var table []*Applet
 
 // register enters an applet; a name used twice is a mistake in the program.
+// It is called while the package is initialised, by each applet's file.
 func register(a *Applet) {
 	i := 0
 	for i < len(table) && table[i].Name < a.Name {
@@ -66,11 +75,13 @@ func register(a *Applet) {
 }
 
 // All returns the applets in the order of their names.
+// The slice is the caller's; the applets are everyone's and must not be changed.
 func All() []*Applet { return slices.Clone(table) }
 
 // Lookup finds the applet that a program or a plugin type of this base name
 // means: the exact name, else the longest name of an applet that the base name
 // ends in after a "-" (buildkit-cni-host-local is host-local).
+// BuildKit and KubeVirt install plugins under such names, and write them as type.
 func Lookup(name string) (*Applet, bool) {
 	var found *Applet
 	for _, a := range table {
@@ -103,6 +114,7 @@ func Run(ctx context.Context, argv0 string, p Process) int {
 	return a.run(ctx, p)
 }
 
+// run is the applet's main; the exit code is its own to choose.
 func (a *Applet) run(ctx context.Context, p Process) int {
 	if a.Main != nil {
 		return a.Main(ctx, p)

@@ -29,6 +29,7 @@ cnibox version                  show our version and the releases it follows`,
 }
 
 // cniboxMain returns 0, 1 for what failed, and 2 for what it was not able to understand.
+// A name of a link may come behind it, as with busybox.
 func cniboxMain(ctx context.Context, p Process) int {
 	if len(p.Args) == 0 {
 		if p.Getenv("CNI_COMMAND") != "" { // a runtime called, for a plugin of this name
@@ -62,14 +63,16 @@ func cniboxMain(ctx context.Context, p Process) int {
 	return a.run(ctx, p)
 }
 
-// usage tells what was not understood.
+// usage tells what was not understood, and returns the exit code for it.
 func usage(p Process, format string, args ...any) int {
 	fmt.Fprintf(p.Stderr, "cnibox: %s (`cnibox` lists the applets, `cnibox help cnibox` the commands)\n", fmt.Sprintf(format, args...))
 	return 2
 }
 
+// isHelp reports whether a word asks for help, as people write it.
 func isHelp(arg string) bool { return arg == "help" || arg == "--help" || arg == "-h" }
 
+// cniboxHelp shows the keys of an applet, and without one what applets there are.
 func cniboxHelp(p Process, args []string) int {
 	if len(args) == 0 {
 		return writeList(p.Stdout)
@@ -82,11 +85,13 @@ func cniboxHelp(p Process, args []string) int {
 }
 
 // writeHelp shows an applet's summary and its keys or usage.
+// A help text begins with a newline in its source, for its lines to stand in columns.
 func writeHelp(a *Applet, w io.Writer) int {
 	fmt.Fprintf(w, "%s: %s\n\n%s\n", a.Name, a.Summary, strings.Trim(a.Help, "\n"))
 	return 0
 }
 
+// writeList shows usage and applets, one a line in the order of their names.
 func writeList(w io.Writer) int {
 	fmt.Fprintf(w, "usage: cnibox APPLET …, or a link named APPLET; cnibox help APPLET | install DIR | verify DIR | version\n\n")
 	all := All()
@@ -101,6 +106,7 @@ func writeList(w io.Writer) int {
 }
 
 // suggest returns a question after the applet whose name is nearest, if one is near.
+// Near is two letters off.
 func suggest(name string) string {
 	var names []string
 	for _, a := range All() {
@@ -116,6 +122,7 @@ func suggest(name string) string {
 }
 
 // distance is the number of bytes to insert, delete or change to get from a to b.
+// It keeps one row of the table of Levenshtein's distances.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -11,6 +11,8 @@ import (
 // guarded returns the verbs of a plugin with a look at CNI_NETNS before each
 // that works in it. The look comes after the checks of [spec.Verbs.Do] and
 // before the plugin changes anything.
+// The reference looks after the work: its loopback has taken down the host's lo by
+// then, and its ADD has printed a result before the error.
 func guarded(a *Applet) spec.Verbs {
 	v := a.Verbs
 	v.Add = guardedResult(v.Add, !a.AnyNetNS)
@@ -20,6 +22,8 @@ func guarded(a *Applet) spec.Verbs {
 	return v
 }
 
+// guardedResult puts the look before an ADD or GET; nil, which the plugin does not
+// have, stays nil. need is whether there must be a namespace.
 func guardedResult(do func(context.Context, *spec.Request) (*spec.Result, error), need bool) func(context.Context, *spec.Request) (*spec.Result, error) {
 	if do == nil {
 		return nil
@@ -32,6 +36,8 @@ func guardedResult(do func(context.Context, *spec.Request) (*spec.Result, error)
 	}
 }
 
+// guardedPlain is guardedResult for verbs without a result. DEL needs no namespace:
+// that it is gone is why it comes.
 func guardedPlain(do func(context.Context, *spec.Request) error, need bool) func(context.Context, *spec.Request) error {
 	if do == nil {
 		return nil
@@ -48,6 +54,7 @@ func guardedPlain(do func(context.Context, *spec.Request) error, need bool) func
 // container that ended and whose PID now belongs to the host. One that cannot
 // be opened is an error only when it is needed. Errors have code 8 and the
 // words of the reference plugins, by which people find them.
+// CNI_NETNS_OVERRIDE lets our own namespace pass, for those who mean it.
 func checkNetNS(c spec.Call, need bool) error {
 	ns, err := rtnl.OpenNS(c.NetNS)
 	if err != nil {

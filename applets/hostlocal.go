@@ -42,6 +42,8 @@ ADD done again returns the address that the attachment has.`,
 
 // addHostLocal reads all that it needs, resolv.conf included, before it reserves
 // the first address.
+// Done again it returns the address that the attachment has, which callers count on
+// that retry an ADD without a DEL. The result has no interfaces.
 func addHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	h, err := readHostLocal(r)
 	if err != nil {
@@ -66,6 +68,7 @@ func addHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 }
 
 // leaseError gives an error about the store its code.
+// A lock that was not to be had in time is 11, try again; all else is the disk's: 5.
 func leaseError(err error) error {
 	var coded *spec.Error
 	switch {
@@ -79,6 +82,8 @@ func leaseError(err error) error {
 
 // leased opens the store for the verbs that make nothing; without a directory
 // they do nothing.
+// The rest of the configuration may be wrong by now: an address must be released
+// however the ranges have changed.
 func leased(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) error {
 	var conf struct {
 		IPAM hostLocalStore `json:"ipam"`
@@ -101,6 +106,7 @@ func leased(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) er
 }
 
 // delHostLocal releases by owner alone; no lease and no directory are fine.
+// It needs neither prevResult nor CNI_ARGS, which many runtimes leave out.
 func delHostLocal(ctx context.Context, r *spec.Request) error {
 	return leased(ctx, r, func(s *ipam.Store) error {
 		_, err := s.Release(r.Attachment)
@@ -110,6 +116,7 @@ func delHostLocal(ctx context.Context, r *spec.Request) error {
 
 // gcHostLocal keeps a lease without an interface if any attachment of its
 // container is valid.
+// host-local up to 0.7 wrote such, and whose they are cannot be known closer.
 func gcHostLocal(ctx context.Context, r *spec.Request) error {
 	valid := make(map[spec.Attachment]bool, 2*len(r.Valid))
 	for _, a := range r.Valid {
@@ -122,6 +129,7 @@ func gcHostLocal(ctx context.Context, r *spec.Request) error {
 }
 
 // viewed opens the store for reading. Without a directory fn is not called.
+// The error is os.ErrNotExist then.
 func (h *hostLocal) viewed(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) error {
 	s, err := ipam.View(ctx, h.DataDir, r.Network, h.options(r))
 	if err != nil {
@@ -133,6 +141,7 @@ func (h *hostLocal) viewed(ctx context.Context, r *spec.Request, fn func(*ipam.S
 
 // checkHostLocal compares prevResult's addresses with the lease files. It makes
 // nothing, not even the directory.
+// The reference asks whether the container has any address at all.
 func checkHostLocal(ctx context.Context, r *spec.Request) error {
 	h, err := readHostLocal(r)
 	if err != nil {
@@ -147,6 +156,7 @@ func checkHostLocal(ctx context.Context, r *spec.Request) error {
 
 // compare asks the files of prevResult's addresses. Those outside our ranges
 // are another plugin's, unless they are leased; one at least must be ours.
+// A prevResult without any of ours is fine as long as the attachment has a lease.
 func (h *hostLocal) compare(s *ipam.Store, r *spec.Request) error {
 	ours := 0
 	for _, ip := range prevIPs(r) {
@@ -191,6 +201,7 @@ func inSets(sets []ipam.RangeSet, a netip.Addr) bool {
 }
 
 // getHostLocal answers with prevResult, else with the leases.
+// An attachment without one has code 3.
 func getHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if r.Prev != nil {
 		return r.Prev.Clone(), nil
@@ -220,6 +231,8 @@ func getHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 
 // statusHostLocal reports a store in which no lease can be made, and range sets
 // without a free address.
+// Both have code 50. The reference has no STATUS, so pods are placed on nodes where
+// they cannot start.
 func statusHostLocal(ctx context.Context, r *spec.Request) error {
 	h, err := readHostLocal(r)
 	if err != nil {
@@ -237,6 +250,7 @@ func statusHostLocal(ctx context.Context, r *spec.Request) error {
 	})
 	var coded *spec.Error
 	switch {
+	// No lease was ever made here: all addresses are free.
 	case err == nil || errors.Is(err, os.ErrNotExist):
 		return nil
 	case errors.As(err, &coded):

@@ -4,18 +4,18 @@ import (
 	"encoding/json"
 	"errors"
 	"net/netip"
-	"path/filepath"
-	"strings"
 
 	"cnibox/ipam"
 	"cnibox/spec"
 )
 
 // hostLocalDir is where the reference keeps its leases.
+// On one host both are then at work in the same files, which is fine.
 const hostLocalDir = "/var/lib/cni/networks"
 
 // hostLocalStore are the keys that tell where the leases are. DEL and GC read no
 // others, so they work with ranges that have become invalid.
+// The reference has no keepAcrossBoots: its leases are for ever.
 type hostLocalStore struct {
 	DataDir         string `json:"dataDir"`
 	KeepAcrossBoots bool   `json:"keepAcrossBoots"`
@@ -23,6 +23,7 @@ type hostLocalStore struct {
 
 // A hostLocalConf is the configuration as written. Names of keys match in any case
 // of letters; the union of the three lists of wanted addresses counts.
+// The range's own keys are an ipam.Range; IPAM is nil if there is no such key.
 type hostLocalConf struct {
 	IPAM *struct {
 		hostLocalStore
@@ -43,6 +44,8 @@ type hostLocalConf struct {
 }
 
 // A hostLocal is a checked configuration.
+// The order of sets decides which hint file is whose: the capability's come first, then
+// the one from the plain keys, then "ranges".
 type hostLocal struct {
 	hostLocalStore
 	sets   []ipam.RangeSet // none, in verbs that can do without
@@ -52,17 +55,15 @@ type hostLocal struct {
 }
 
 // check fills in the directory and checks it.
+// A relative one would depend on where the runtime was started.
 func (c *hostLocalStore) check() error {
-	if c.DataDir == "" {
-		c.DataDir = hostLocalDir
-	}
-	if !filepath.IsAbs(c.DataDir) || strings.Contains(c.DataDir, "\x00") {
-		return spec.Errorf(spec.CodeConfig, `"dataDir" %q is not an absolute path`, c.DataDir)
-	}
-	return nil
+	dir, err := recordsIn(c.DataDir, hostLocalDir)
+	c.DataDir = string(dir)
+	return err
 }
 
 // readHostLocal reads and checks the whole configuration.
+// Errors have code 7. Nothing is opened.
 func readHostLocal(r *spec.Request) (*hostLocal, error) {
 	var conf hostLocalConf
 	if err := r.Decode(&conf); err != nil {
@@ -93,6 +94,7 @@ func readHostLocal(r *spec.Request) (*hostLocal, error) {
 }
 
 // readRoutes reads routes in the form that they have in results.
+// They go through the result's own reader, so a route is checked in one place alone.
 func (h *hostLocal) readRoutes(routes json.RawMessage) error {
 	if len(routes) == 0 {
 		return nil
@@ -110,6 +112,8 @@ func (h *hostLocal) readRoutes(routes json.RawMessage) error {
 }
 
 // readWanted reads the addresses asked for, and which range set each is for.
+// Only ADD reads it, since later verbs ask the leases. Addresses of all sources count,
+// as in the reference; one that is in no range fails the ADD. Code 4 or 7.
 func (h *hostLocal) readWanted(r *spec.Request, lists ...[]string) error {
 	if r.Call.Verb != spec.Add {
 		return nil
@@ -140,6 +144,7 @@ func (h *hostLocal) readWanted(r *spec.Request, lists ...[]string) error {
 
 // wantedAddr reads an address with or without a prefix length; the empty string
 // is none.
+// The length is ignored, as in the reference: the range has one.
 func wantedAddr(text string) (netip.Addr, error) {
 	if text == "" {
 		return netip.Addr{}, nil

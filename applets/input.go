@@ -14,12 +14,14 @@ import (
 
 // quiet is how long VERSION waits for the end of its input. It needs none, so
 // none may be coming.
+// A prober writes its few bytes at once; a terminal writes none.
 const quiet = 100 * time.Millisecond
 
 // readInput reads r to its end, or one byte beyond what a configuration may
 // have, which [spec.NewRequest] then refuses. With a limit of time above 0 it
 // returns what came until then. It ends with ctx, which a plain read would
 // outlive.
+// An error of the read comes with what was read before.
 func readInput(ctx context.Context, r io.Reader, within time.Duration) ([]byte, error) {
 	f, ok := r.(*os.File)
 	if !ok {
@@ -35,10 +37,13 @@ func readInput(ctx context.Context, r io.Reader, within time.Duration) ([]byte, 
 	return bounded(p)
 }
 
+// bounded reads to the end, or one byte beyond what a configuration may have.
 func bounded(r io.Reader) ([]byte, error) { return io.ReadAll(io.LimitReader(r, spec.MaxConf+1)) }
 
 // A pollReader reads a file that may stay silent. It needs no goroutine, and so
 // no second thread, since main is locked to the first.
+// A read cannot be given a deadline: stdin is in blocking mode, and the runtime does
+// not watch it.
 type pollReader struct {
 	ctx      context.Context
 	file     *os.File
@@ -46,6 +51,8 @@ type pollReader struct {
 }
 
 // Read returns io.EOF at the deadline.
+// It looks at the context twenty times a second. A pipe whose other end was closed
+// counts as readable: the read then says that it is the end.
 func (p *pollReader) Read(b []byte) (int, error) {
 	fds := []unix.PollFd{{Fd: int32(p.file.Fd()), Events: unix.POLLIN}}
 	for {

@@ -11,9 +11,11 @@ import (
 )
 
 // executable is the running file, whatever links led to it.
+// /proc says it, since argv[0] is a link or any text.
 const executable = "/proc/self/exe"
 
 // cniboxInstall lays the links of all applets, or of those named, in a folder.
+// Exact names only: a suffix would be a guess of what to write where.
 func cniboxInstall(p Process, args []string) int {
 	if len(args) == 0 {
 		return usage(p, "install needs a folder")
@@ -44,6 +46,9 @@ func cniboxInstall(p Process, args []string) int {
 // the old file or to the new one, no file is written into (it may be running,
 // or a link to the binary of all applets), and a second call changes nothing.
 // Directories and special files are refused before the first change.
+//
+// The links are relative: a folder of plugins that is mounted elsewhere, with the
+// binary in or beside it, still works. What it did comes back as a line for people.
 func install(dir string, names []string) (told string, err error) {
 	binary, err := os.Readlink(executable)
 	if err != nil {
@@ -82,6 +87,7 @@ func install(dir string, names []string) (told string, err error) {
 
 // plan returns the names whose links are to be laid, and those of them that
 // belong to something else now.
+// It looks and changes nothing. A link that is right already is not laid again.
 func plan(dir, binary, target string, names []string) (lay, replaced []string, err error) {
 	for _, name := range names {
 		path := filepath.Join(dir, name)
@@ -108,6 +114,8 @@ func plan(dir, binary, target string, names []string) (lay, replaced []string, e
 
 // layLinks makes the links in a folder of their own inside dir and moves each
 // to its place.
+// The folder is on the same file system, which rename(2) asks for, and goes whatever
+// happens.
 func layLinks(dir, target string, names []string) error {
 	if len(names) == 0 {
 		return nil

@@ -25,6 +25,7 @@ has a network there still talks to localhost.`,
 }
 
 // inside calls fn with a socket in the request's namespace and its lo.
+// Every namespace has a lo from its first moment.
 func inside(r *spec.Request, fn func(c *rtnl.Conn, lo *rtnl.Link) error) error {
 	ns, err := rtnl.OpenNS(r.Call.NetNS)
 	if err != nil {
@@ -45,6 +46,8 @@ func inside(r *spec.Request, fn func(c *rtnl.Conn, lo *rtnl.Link) error) error {
 
 // addLoopback looks at the addresses before it changes anything, and again
 // after: the kernel sets 127.0.0.1 and ::1 when lo comes up.
+// It may run beside the ADD of another network in the same namespace: one message
+// sets one flag.
 func addLoopback(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
 	err = inside(r, func(c *rtnl.Conn, lo *rtnl.Link) error {
 		if res, err = loopbackResult(r, c, lo); err != nil || lo.Up {
@@ -61,6 +64,7 @@ func addLoopback(_ context.Context, r *spec.Request) (res *spec.Result, err erro
 }
 
 // getLoopback answers with prevResult, else with what is there.
+// A lo that is down has not been added: code 3.
 func getLoopback(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
 	if r.Prev != nil {
 		return r.Prev, nil
@@ -75,6 +79,7 @@ func getLoopback(_ context.Context, r *spec.Request) (res *spec.Result, err erro
 	return res, err
 }
 
+// checkLoopback wants lo up; its addresses are the kernel's own affair.
 func checkLoopback(_ context.Context, r *spec.Request) error {
 	return inside(r, func(_ *rtnl.Conn, lo *rtnl.Link) error {
 		if !lo.Up {

@@ -25,15 +25,30 @@ const recordTemp = ".tmp"
 // records is a folder with one small JSON file for each attachment: what a
 // plugin that works on a result must know at DEL. Files are replaced whole, by
 // rename, and never written or read through a symbolic link.
+// The string is the path of the folder, which is made when the first one is written.
 type records string
 
 // A recordOwner stands in each record. GC needs it, since a file name says
 // neither where the container ID ends nor which network it was; records of the
 // reference plugins have none, so GC leaves them to DEL.
+// It compares with ==, and serves as a map key.
 type recordOwner struct {
 	Network     string `json:"network,omitempty"`
 	ContainerID string `json:"containerID,omitempty"`
 	IfName      string `json:"ifName,omitempty"`
+}
+
+// recordsIn returns the folder that a configuration names; the empty string is the
+// usual one. A path must be absolute, since runtimes start plugins anywhere: for
+// another one the usual folder comes with an error of code 7.
+func recordsIn(configured string, usual records) (records, error) {
+	switch {
+	case configured == "":
+		return usual, nil
+	case !filepath.IsAbs(configured) || strings.Contains(configured, "\x00"):
+		return usual, spec.Errorf(spec.CodeConfig, `"dataDir" %q is not an absolute path`, configured)
+	}
+	return records(configured), nil
 }
 
 // ownerOf names an attachment in its record.
@@ -42,6 +57,8 @@ func ownerOf(a spec.Attachment) recordOwner {
 }
 
 // write stores v, in a folder that root alone may look into.
+// Nothing is synced: what a record is about does not outlive a power cut. Verbs of one
+// container come one after another, so a name for the temporary file is enough.
 func (d records) write(name string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -74,6 +91,7 @@ func (d records) write(name string, v any) error {
 
 // read decodes the record into v. The error is os.ErrNotExist if there is
 // none; a link, a device or a pipe in its place is not read.
+// v may be changed in part when it fails.
 func (d records) read(name string, v any) error {
 	f, err := os.OpenFile(filepath.Join(string(d), name), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -98,6 +116,7 @@ func (d records) read(name string, v any) error {
 }
 
 // remove deletes the record and what an interrupted write left of it.
+// One that is not there is fine, and so is a folder that is none.
 func (d records) remove(name string) error {
 	if err := fault.Check("remove " + name); err != nil {
 		return err
@@ -114,6 +133,7 @@ func (d records) remove(name string) error {
 
 // keep deletes the records of a network's attachments that are not valid any
 // more, and goes on past errors. A record without an owner is not judged.
+// It is GC's. valid is the network's, other networks' records stay.
 func (d records) keep(network string, valid []spec.Attachment) error {
 	entries, err := os.ReadDir(string(d))
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
@@ -138,6 +158,7 @@ func (d records) keep(network string, valid []spec.Attachment) error {
 
 // recordName returns the name the reference gives a file of an attachment, or
 // one from its key if that is longer than a file name may be.
+// Names with "_" can meet in one file; who reads a record looks at its owner.
 func recordName(a spec.Attachment) string {
 	const longest = 255 - len(recordTemp) // NAME_MAX, linux/limits.h
 	if name := a.ContainerID + "_" + a.IfName + ".json"; len(name) <= longest {

@@ -12,14 +12,19 @@ import (
 
 // Release is the release of the reference plugins whose behaviour the plugins
 // have. nerdctl and Nomad read it from the about text and compare it.
+// A suffix like -cnibox would make it older than the release to both of them.
 const Release = "v1.9.1"
 
 // Version is the version of this program; the Makefile sets it.
+// It has no v and no blank: it is a part of the about line, which is read as semver.
 var Version = "0.1.0"
 
 // Serve runs a plugin as the specification says: CNI_* and stdin become a
 // request, its verb's answer is written on stdout. It returns the exit code:
 // 0, or 1 after an error object on stdout.
+//
+// Without CNI_COMMAND a person called, or a runtime that asks for the release: the
+// about text has to go to stderr, with exit code 0 and stdin untouched.
 func Serve(ctx context.Context, a *Applet, p Process) int {
 	switch spec.Verb(p.Getenv("CNI_COMMAND")) {
 	case "":
@@ -43,6 +48,7 @@ func Serve(ctx context.Context, a *Applet, p Process) int {
 }
 
 // about tells a person, and callers that look for the first line, what this is.
+// The line has the applet's own name, whatever link it was called by.
 func about(a *Applet, w io.Writer) {
 	var versions []string
 	for _, v := range spec.Versions(a.Verbs.Since) {
@@ -56,6 +62,9 @@ func about(a *Applet, w io.Writer) {
 // It sets version to the one of the configuration as soon as that is known. A
 // panic is the last line of defence: the runtime gets an error that it can
 // read, and the stack goes where people look.
+//
+// The order of the checks is the reference's: variables, stdin, JSON, name, version.
+// Only the namespace is looked at before the work and not after it.
 func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (out []byte, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -79,6 +88,7 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	r.Warn = func(format string, args ...any) {
 		fmt.Fprintf(p.Stderr, "cnibox %s: %s\n", a.Name, fmt.Sprintf(format, args...))
 	}
+	// Here alone: delegates and chain members would say it again.
 	r.WarnUnknownArgs()
 	r.Invoker = p.invoker(r.Path)
 	result, err := guarded(a).Do(ctx, r)
@@ -90,6 +100,7 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 
 // write puts an answer on stdout. When that fails the runtime sees no result
 // and an exit code of 1, so it calls DEL, as after any ADD that failed.
+// Nothing is printed twice: stdout is one JSON value, or empty.
 func write(p Process, out []byte) int {
 	if len(out) == 0 {
 		return 0

@@ -9,6 +9,7 @@ import (
 
 // cniboxVerify tells of each applet's name in a folder that does not lead to
 // this binary; the exit code is 1 if there is one.
+// It is for after an upgrade, when another package may have written over some links.
 func cniboxVerify(p Process, args []string) int {
 	if len(args) != 1 {
 		return usage(p, "verify needs a folder")
@@ -35,6 +36,7 @@ func cniboxVerify(p Process, args []string) int {
 }
 
 // verify returns nil if path leads to the file self, by device and inode.
+// The error says what is there instead.
 func verify(path string, self os.FileInfo) error {
 	st, err := os.Stat(path)
 	target, linkErr := os.Readlink(path)
