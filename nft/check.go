@@ -3,6 +3,10 @@ package nft
 import (
 	"fmt"
 	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netlink"
 )
 
 // A MissingError says what an attachment should have in the rule set and has not.
@@ -66,25 +70,41 @@ func (x *Tx) planned() (chains []chain) {
 }
 
 // damaged names the chains whose rules are not ours, or no longer all of
-// ours. Rules are compared as text, since the kernel does not give back the
-// very bytes it got.
+// ours, by their shape: the kernel does not give back the very bytes it got.
 func (s *sock) damaged(table byte, chains []chain) (names []string, err error) {
 	rules, err := s.rulesOf(table, TableName, "")
 	if err != nil {
 		return nil, err
 	}
-	have := map[string][]string{}
+	have := map[string]string{}
 	for _, r := range rules {
-		have[r.chain] = append(have[r.chain], ruleText(table, r.exprs))
+		have[r.chain] += shape(r.exprs)
 	}
 	for _, c := range chains {
-		var want []string
+		var want string
 		for _, r := range c.rules {
-			want = append(want, ruleText(table, r.b))
+			want += shape(r.b)
 		}
-		if strings.Join(have[c.name], "\n") != strings.Join(want, "\n") {
+		if have[c.name] != want {
 			names = append(names, fmt.Sprintf("rules of chain %s of table %s", c.name, tableText(table)))
 		}
 	}
 	return names, nil
+}
+
+// shape tells rules apart by the names of their expressions and of the sets
+// and chains that they lead to. That shows a rule that was deleted, added or
+// exchanged, and takes a hundredth of the time of reading every operand.
+func shape(exprs []byte) string {
+	var all string
+	for _, e := range expressions(exprs) {
+		all += e.name + " "
+		switch e.name {
+		case "lookup":
+			all += netlink.Text(netlink.Attr(e.data, unix.NFTA_LOOKUP_SET)) + " "
+		case "immediate":
+			all += e.jump() + " "
+		}
+	}
+	return all + ";"
 }

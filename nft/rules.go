@@ -68,11 +68,16 @@ func expressions(list []byte) (all []expression) {
 func (r *listed) jump() string {
 	for _, e := range expressions(r.exprs) {
 		if e.name == "immediate" {
-			verdict := netlink.Attr(netlink.Attr(e.data, unix.NFTA_IMMEDIATE_DATA), dataVerdict)
-			return netlink.Text(netlink.Attr(verdict, unix.NFTA_VERDICT_CHAIN))
+			return e.jump()
 		}
 	}
 	return ""
+}
+
+// jump returns the chain that an immediate expression leads to; "" if to none.
+func (e *expression) jump() string {
+	verdict := netlink.Attr(netlink.Attr(e.data, unix.NFTA_IMMEDIATE_DATA), dataVerdict)
+	return netlink.Text(netlink.Attr(verdict, unix.NFTA_VERDICT_CHAIN))
 }
 
 // A chainID names a chain of any table; without a name it is the table.
