@@ -12,6 +12,7 @@ import (
 // localnetTarget returns the container's address if ports are to be reached
 // through 127.0.0.1. Without masquerading their answers would not come back,
 // and a port of one address elsewhere is not reached from there.
+// The zero Addr is none. IPv6 has no such switch: ::1 never leaves the host.
 func localnetTarget(maps []nft.PortMap) netip.Addr {
 	for _, m := range maps {
 		local := !m.HostIP.IsValid() || m.HostIP.IsUnspecified() || m.HostIP.IsLoopback()
@@ -24,6 +25,8 @@ func localnetTarget(maps []nft.PortMap) netip.Addr {
 
 // routeLocalnet calls do with the setting that lets packets from 127.0.0.1
 // out to the container: route_localnet of the link that leads to it.
+// Linux drops them otherwise as martians; with it on, neighbours on the link could
+// reach services on 127.0.0.1 (CVE-2020-8558), but for the rule in our table.
 func routeLocalnet(maps []nft.PortMap, do func(key string) error) error {
 	to := localnetTarget(maps)
 	if !to.IsValid() {
@@ -52,6 +55,7 @@ func setLocalnet(key string) error {
 }
 
 // checkLocalnet is for CHECK.
+// Its code is 102.
 func checkLocalnet(key string) error {
 	var host *rtnl.NS
 	value, err := host.Sysctl(key)

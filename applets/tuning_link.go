@@ -23,6 +23,7 @@ type tuningLink struct {
 func (l tuningLink) empty() bool { return l == tuningLink{} }
 
 // validate bounds what the kernel would cut to 32 bits.
+// It is not asked whether the link can have them: the kernel knows, and says so.
 func (l tuningLink) validate() error {
 	if l.MTU < 0 || l.MTU > math.MaxInt32 {
 		return fmt.Errorf(`"mtu" %d is not within 0 to %d`, l.MTU, math.MaxInt32)
@@ -34,6 +35,7 @@ func (l tuningLink) validate() error {
 }
 
 // current returns what the chosen attributes are now.
+// It is what goes on record: nothing but what is about to change.
 func (l tuningLink) current(link *rtnl.Link) tuningLink {
 	var now tuningLink
 	if l.MAC != "" {
@@ -55,6 +57,8 @@ func (l tuningLink) current(link *rtnl.Link) tuningLink {
 }
 
 // change returns those of the attributes that the link does not have.
+// An attribute that is right already is not set again: some drivers refuse even that
+// while the link is up.
 func (l tuningLink) change(link *rtnl.Link) tuningLink {
 	if strings.EqualFold(l.MAC, link.MAC.String()) {
 		l.MAC = ""
@@ -76,6 +80,7 @@ func (l tuningLink) change(link *rtnl.Link) tuningLink {
 
 // ops are the changes that set the attributes, one each, so that the error of
 // one names it and the others are tried all the same.
+// The address goes first, as in the reference.
 func (l tuningLink) ops(index uint32) []rtnl.Op {
 	var ops []rtnl.Op
 	add := func(ch rtnl.LinkChange) { ops = append(ops, rtnl.ChangeLink(index, ch)) }
@@ -98,6 +103,7 @@ func (l tuningLink) ops(index uint32) []rtnl.Op {
 }
 
 // or returns the attributes of l, and those of o that l does not have.
+// So the oldest record wins, whatever a second ADD finds.
 func (l tuningLink) or(o tuningLink) tuningLink {
 	if l.MAC == "" {
 		l.MAC = o.MAC

@@ -1,6 +1,8 @@
 package applets
 
 // match tells whether the pattern matches anywhere in text.
+// Time is bounded by the product of the lengths, whatever the pattern: an allowlist is
+// an administrator's file, but the keys are of whoever writes a configuration.
 func (p pattern) match(text string) bool {
 	now, next := newPatternStates(p), newPatternStates(p)
 	for i := 0; ; i++ {
@@ -24,6 +26,7 @@ func (p pattern) match(text string) bool {
 }
 
 // patternStates are the steps that are tried at one place of the text.
+// has guards against entering one twice, which also ends loops like (a*)*.
 type patternStates struct {
 	p    pattern
 	list []int
@@ -43,6 +46,7 @@ func (s *patternStates) clear() {
 
 // add enters a step and all that it leads to without taking a byte; it
 // reports whether the end of the pattern is among them.
+// start and end tell whether the place is that of the text.
 func (s *patternStates) add(step int, start, end bool) bool {
 	if s.has[step] {
 		return false

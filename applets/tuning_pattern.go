@@ -41,6 +41,7 @@ var (
 )
 
 // compilePattern reads a pattern.
+// The error is one of those above: a line that cannot be read allows nothing.
 func compilePattern(s string) (pattern, error) {
 	p := patternParser{rest: s}
 	p.emit(patternStep{}) // step 0 leads to the first one
@@ -64,12 +65,14 @@ type patternPart struct {
 }
 
 // A patternParser holds what is not read yet, and the steps made so far.
+// It is a parser by recursive descent, a method for each level of the grammar.
 type patternParser struct {
 	rest  string
 	steps pattern
 }
 
 // emit appends a step and returns its number.
+// Its ends are patched when it is known where they lead.
 func (p *patternParser) emit(s patternStep) int {
 	p.steps = append(p.steps, s)
 	return len(p.steps) - 1
@@ -90,6 +93,7 @@ func (p *patternParser) patch(open []int, to int) {
 const deepestPattern = 50
 
 // alternatives reads up to the end or a closing parenthesis.
+// Each side is as wide as it goes: "ab|c" is "(ab)|c".
 func (p *patternParser) alternatives(depth int) (patternPart, error) {
 	if depth > deepestPattern {
 		return patternPart{}, errPatternGroup
@@ -126,6 +130,7 @@ func (p *patternParser) sequence(depth int) (patternPart, error) {
 
 // repeat reads what may stand behind an atom. A "?" behind a repetition asks for
 // the shortest match, and is the same to those who ask whether there is one.
+// The open ends of the part are led back to a split, or to what follows.
 func (p *patternParser) repeat(part patternPart) (patternPart, error) {
 	if p.rest == "" || !strings.ContainsRune("*+?", rune(p.rest[0])) {
 		return part, nil
@@ -145,6 +150,7 @@ func (p *patternParser) repeat(part patternPart) (patternPart, error) {
 }
 
 // atom reads one character, set, group or anchor.
+// A "]" outside of brackets is itself.
 func (p *patternParser) atom(depth int) (patternPart, error) {
 	c := p.rest[0]
 	p.rest = p.rest[1:]

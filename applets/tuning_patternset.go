@@ -1,6 +1,7 @@
 package applets
 
 // fill adds the bytes from lo to hi to the step's set.
+// The classes are those of ASCII: names of sysctls have nothing else.
 func (s *patternStep) fill(lo, hi byte) {
 	for c := int(lo); c <= int(hi); c++ {
 		s.set[c/32] |= 1 << (c % 32)
@@ -35,12 +36,14 @@ func (p *patternParser) escape(s *patternStep) error {
 	return nil
 }
 
+// isLetterOrDigit reports whether a backslash before c would be a class or a code.
 func isLetterOrDigit(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
 }
 
 // set reads the inside of brackets. A "]" in first place, and a "-" in first
 // or last, mean themselves; named classes as [:alpha:] are refused.
+// Sets in sets are refused too: their meaning differs from tool to tool.
 func (p *patternParser) set(s *patternStep) error {
 	negate := p.rest != "" && p.rest[0] == '^'
 	if negate {
@@ -68,6 +71,7 @@ func (p *patternParser) set(s *patternStep) error {
 }
 
 // setMember reads one character, class or range inside brackets.
+// c has been looked at and is taken now.
 func (p *patternParser) setMember(s *patternStep, c byte) error {
 	p.rest = p.rest[1:]
 	switch {

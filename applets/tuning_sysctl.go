@@ -15,10 +15,12 @@ import (
 )
 
 // tuningSysctls are the settings of one "sysctl" object, in its order.
+// A map would lose the order and the duplicates.
 type tuningSysctls []struct{ key, value string }
 
 // UnmarshalJSON refuses a key that stands twice: the result would depend on
 // which of the two counts.
+// Values must be strings, "1" and not 1: what a number would be written as, nobody says.
 func (s *tuningSysctls) UnmarshalJSON(b []byte) error {
 	if string(b) == "null" {
 		return nil
@@ -41,6 +43,7 @@ func (s *tuningSysctls) UnmarshalJSON(b []byte) error {
 }
 
 // A tuningSysctl is one setting.
+// The embedded one has its path below /proc/sys.
 type tuningSysctl struct {
 	written string // the key as the configuration has it
 	rtnl.Sysctl
@@ -49,6 +52,8 @@ type tuningSysctl struct {
 // mergeSysctls returns the settings sorted by path, so that each ADD writes
 // them in the same order: "all" stands before the names of interfaces. Those
 // of args.cni replace those of the configuration.
+// The reference writes them in the random order of a map, and crashes if the
+// configuration has none of its own.
 func mergeSysctls(own, args tuningSysctls, ifName string) ([]tuningSysctl, error) {
 	merged, err := sysctlPaths(args, ifName)
 	if err != nil {
@@ -93,6 +98,8 @@ func sysctlPaths(settings tuningSysctls, ifName string) ([]tuningSysctl, error) 
 // the path; if it is a dot, dots and slashes change places, so that a slash
 // stands for a dot in the name of an interface. IFNAME is replaced after that,
 // and may have dots.
+// Errors are of keys that leave net or are none. The reference changes every dot, so it
+// cannot name an interface like eth0.5 in a key.
 func sysctlPath(key, ifName string) (string, error) {
 	invalid := fmt.Errorf("invalid net sysctl key: %q", key)
 	p := key
@@ -120,11 +127,13 @@ func sysctlPath(key, ifName string) (string, error) {
 }
 
 // longestAllowlist is the most that is read of an allowlist, in bytes.
+// What is behind that is not read, so it allows nothing.
 const longestAllowlist = 1 << 20
 
 // checkAllowed refuses settings that no line of the allowlist matches; without
 // such a file all are allowed. It is matched with the key as written, which
 // the reference does too. A line that we cannot read allows nothing.
+// The error has code 7 and the reference's words; an empty file allows nothing.
 func checkAllowed(file string, settings []tuningSysctl) error {
 	if len(settings) == 0 {
 		return nil
@@ -170,6 +179,7 @@ func checkAllowed(file string, settings []tuningSysctl) error {
 // writeSysctls writes the settings and returns what they were before, last
 // first, as far as it came. Settings that cannot be read, as those that flush
 // a table, have no former value.
+// It runs on a thread in the namespace, as /proc/sys/net is the reader's own.
 func writeSysctls(ns *rtnl.NS, settings []tuningSysctl) (before []rtnl.Sysctl, err error) {
 	if len(settings) == 0 {
 		return nil, nil
@@ -194,6 +204,8 @@ func writeSysctls(ns *rtnl.NS, settings []tuningSysctl) (before []rtnl.Sysctl, e
 }
 
 // checkSysctls compares each setting with the live value, field by field.
+// The kernel prints fields with tabs, whatever stood between them when they were
+// written; the reference compares bytes, and such a CHECK never passes.
 func checkSysctls(ns *rtnl.NS, settings []tuningSysctl) error {
 	if len(settings) == 0 {
 		return nil
