@@ -29,6 +29,8 @@ const (
 )
 
 // A cniExecCall is one call of cni-exec.
+//
+// It is one verb of the specification, or run; which of its fields count depends on it.
 type cniExecCall struct {
 	Process
 	*execFlags
@@ -39,6 +41,7 @@ type cniExecCall struct {
 }
 
 // cniExec is the program: verb, network, namespace, flags.
+// Mistakes in the command line are told before anything is opened.
 func cniExec(ctx context.Context, p Process) int {
 	if len(p.Args) == 0 || isHelp(p.Args[0]) {
 		fmt.Fprint(p.Stdout, cniExecHelp)
@@ -66,6 +69,7 @@ func cniExec(ctx context.Context, p Process) int {
 }
 
 // dispatch runs one verb of the specification.
+// A wrong verb or operand is exit code 2, all that comes after is 1.
 func (c *cniExecCall) dispatch(ctx context.Context, operands []string) int {
 	verbs := map[string]func(context.Context) error{
 		"add": c.add, "del": c.del, "check": c.check, "get": c.get,
@@ -89,6 +93,8 @@ func (c *cniExecCall) dispatch(ctx context.Context, operands []string) int {
 
 // operands reads network and namespace; cnitool wants a namespace for gc and
 // status as well and does not use it.
+// A namespace is made absolute and not resolved, since the container ID is made of its
+// text; whether there is one is for the runner to find.
 func (c *cniExecCall) operands(operands []string) error {
 	most := 2
 	switch {
@@ -125,6 +131,7 @@ func (c *cniExecCall) operands(operands []string) error {
 }
 
 // prepare fills in the target and the runner.
+// Errors have code 4 or 7.
 func (c *cniExecCall) prepare() error {
 	t := &c.target
 	t.ContainerID, t.IfName = c.containerID, c.ifName
@@ -144,6 +151,7 @@ func (c *cniExecCall) prepare() error {
 	return nil
 }
 
+// setRunner makes the runner of the flags; what it warns of goes to stderr.
 func (c *cniExecCall) setRunner() {
 	local := c.invoker(filepath.SplitList(c.path))
 	local.Timeout = c.timeout
@@ -157,6 +165,7 @@ func (c *cniExecCall) setRunner() {
 
 // load finds the configuration of the network. For an attachment that is known
 // the cached one will do.
+// A DEL must be possible after the configuration has gone.
 func (c *cniExecCall) load() (*chain.List, error) {
 	l, err := c.lookup(c.network)
 	if err == nil || !errors.Is(err, os.ErrNotExist) {
@@ -174,6 +183,7 @@ func (c *cniExecCall) load() (*chain.List, error) {
 
 // lookup loads a network: from the folder, or the embedded one if the folder
 // has none at all.
+// The error is os.ErrNotExist if there is no such network.
 func (c *cniExecCall) lookup(network string) (*chain.List, error) {
 	l, err := chain.Load(c.confDir, network)
 	if err == nil || network != defaultNetwork || !errors.Is(err, os.ErrNotExist) {
@@ -185,6 +195,7 @@ func (c *cniExecCall) lookup(network string) (*chain.List, error) {
 	return c.embedded()
 }
 
+// add runs ADD and prints its result.
 func (c *cniExecCall) add(ctx context.Context) error {
 	l, err := c.load()
 	if err != nil {
@@ -197,6 +208,7 @@ func (c *cniExecCall) add(ctx context.Context) error {
 	return c.print(l, res)
 }
 
+// del runs DEL; it prints nothing.
 func (c *cniExecCall) del(ctx context.Context) error {
 	l, err := c.load()
 	if err != nil {
@@ -205,6 +217,7 @@ func (c *cniExecCall) del(ctx context.Context) error {
 	return c.runner.Del(ctx, l, c.target)
 }
 
+// check runs CHECK; that all is well is told by the exit code alone.
 func (c *cniExecCall) check(ctx context.Context) error {
 	l, err := c.load()
 	if err != nil {
@@ -213,6 +226,7 @@ func (c *cniExecCall) check(ctx context.Context) error {
 	return c.runner.Check(ctx, l, c.target)
 }
 
+// get prints what add has printed.
 func (c *cniExecCall) get(ctx context.Context) error {
 	l, err := c.load()
 	if err != nil {
@@ -225,6 +239,7 @@ func (c *cniExecCall) get(ctx context.Context) error {
 	return c.print(l, res)
 }
 
+// status runs STATUS; that add would work is told by the exit code alone.
 func (c *cniExecCall) status(ctx context.Context) error {
 	l, err := c.load()
 	if err != nil {
@@ -235,6 +250,7 @@ func (c *cniExecCall) status(ctx context.Context) error {
 
 // version tells our own version, and of a network's plugins which versions of
 // the specification they serve.
+// One plugin that does not answer keeps none of the others from being told.
 func (c *cniExecCall) version(ctx context.Context) error {
 	if c.network == "" {
 		about(&Applet{Name: "cni-exec"}, c.Stdout)
@@ -262,6 +278,7 @@ func (c *cniExecCall) version(ctx context.Context) error {
 }
 
 // print writes a result in the version of the list.
+// With a newline at the end, for terminals; cnitool prints none.
 func (c *cniExecCall) print(l *chain.List, res *spec.Result) error {
 	v, err := spec.ParseVersion(l.CNIVersion)
 	if err != nil {

@@ -19,16 +19,19 @@ import (
 )
 
 // defaultNetwork is the network that is there when nothing is configured.
+// A configuration of that name, or any other, takes its place.
 const defaultNetwork = "cnibox"
 
 // subnets are what the default network's addresses are from. Once chosen they
 // are kept in a file, so that they stay when the host's routes change.
+// They must stay: containers that run have addresses of them.
 type subnets struct {
 	IPv4 netip.Prefix `json:"ipv4"`
 	IPv6 netip.Prefix `json:"ipv6"` // a unique local one; used if the host has IPv6
 }
 
 // embedded returns the default network and says so.
+// It is made anew each time, since the host may have gained or lost IPv6.
 func (c *cniExecCall) embedded() (*chain.List, error) {
 	s, err := c.subnets()
 	if err != nil {
@@ -48,6 +51,8 @@ func (c *cniExecCall) embedded() (*chain.List, error) {
 }
 
 // embeddedConf is the configuration list of the default network.
+// Its leases lie in the runtime's own cache, apart from those of other runtimes. The
+// capabilities are those that the flags and CAP_ARGS of cni-exec can use.
 func embeddedConf(s subnets, v6 bool, dataDir, resolv string) []byte {
 	type subnet struct {
 		Subnet netip.Prefix `json:"subnet"`
@@ -117,6 +122,7 @@ func (c *cniExecCall) subnets() (s subnets, err error) {
 
 // readSubnets reads the file; one that makes no sense is an error, since what
 // it said may be in use.
+// The error is os.ErrNotExist if nothing was chosen yet.
 func readSubnets(file string) (s subnets, err error) {
 	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -139,6 +145,8 @@ const candidates = "10.208.0.0/12 172.24.0.0/13 192.168.128.0/17 10.0.0.0/8 172.
 
 // chooseSubnets takes the first /24 that meets no used prefix, and a random
 // unique local /64 (RFC 4193).
+// The order is fixed, so hosts that are set up alike choose alike. The error is that of
+// a host which routes all private ranges.
 func chooseSubnets(used []netip.Prefix) (s subnets, err error) {
 	for text := range strings.FieldsSeq(candidates) {
 		block := netip.MustParsePrefix(text)
@@ -154,6 +162,8 @@ func chooseSubnets(used []netip.Prefix) (s subnets, err error) {
 	return s, errors.New("every private IPv4 subnet overlaps a route or an address of this host")
 }
 
+// chooseIPv6 returns a /64 with 40 random bits behind fd and subnet 0, as RFC 4193,
+// section 3.2, asks for: two hosts that are joined one day do not collide.
 func chooseIPv6(used []netip.Prefix) (netip.Prefix, error) {
 	for {
 		var a [16]byte
@@ -165,6 +175,7 @@ func chooseIPv6(used []netip.Prefix) (netip.Prefix, error) {
 }
 
 // next24 returns the /24 behind p.
+// Behind 255.255.255.0 it begins again at 0.0.0.0.
 func next24(p netip.Prefix) netip.Prefix {
 	a := p.Addr().As4()
 	for i := 2; i >= 0; i-- {
@@ -176,6 +187,7 @@ func next24(p netip.Prefix) netip.Prefix {
 }
 
 // overlap ignores default routes and the halves that VPNs make of them.
+// Shorter than /4 is no network that anyone has an interface in.
 func overlap(p netip.Prefix, used []netip.Prefix) bool {
 	const shortest = 4 // bits
 	for _, u := range used {
@@ -188,6 +200,7 @@ func overlap(p netip.Prefix, used []netip.Prefix) bool {
 
 // usedPrefixes returns the addresses of all links and the routes of all tables
 // that a rule leads to.
+// Also routes that lead nowhere count: somebody has reserved them.
 func usedPrefixes() ([]netip.Prefix, error) {
 	ns, err := rtnl.Current()
 	if err != nil {
@@ -236,6 +249,7 @@ func usedPrefixes() ([]netip.Prefix, error) {
 }
 
 // hostHasIPv6 reports whether the kernel has IPv6 and new links may use it.
+// "default" is where a new link gets its setting from.
 func hostHasIPv6() bool {
 	ns, err := rtnl.Current()
 	if err != nil {
@@ -252,6 +266,7 @@ func hostHasIPv6() bool {
 
 // resolvConf returns the host's list of name servers that a container can
 // reach: behind systemd's stub, which listens on loopback, is the real one.
+// Empty: none of both; the command then has no name servers from us.
 func resolvConf() string {
 	for _, file := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
 		b, err := os.ReadFile(file)

@@ -61,6 +61,9 @@ of run: the command's.
 `
 
 // execFlags are the flags of cni-exec.
+//
+// The zero value of each is the flag that was not given, but for those that the
+// environment or a default fills in.
 type execFlags struct {
 	ifName, containerID, confDir, path, cacheDir string
 	timeout                                      time.Duration // 0: the default
@@ -70,6 +73,7 @@ type execFlags struct {
 }
 
 // bind returns where the value of a flag goes, by type; nil: no such flag.
+// The package flag would add its own usage text and stop at the first operand.
 func (f *execFlags) bind(name string) any {
 	switch name {
 	case "-i", "--ifname":
@@ -110,6 +114,8 @@ func (f *execFlags) bind(name string) any {
 
 // parseExecFlags reads flags wherever they stand among the operands, up to "--",
 // behind which the command is; it is nil without "--".
+// Values come after "=" or as the next argument; a bool takes them only with "=". A
+// "-" alone is an operand.
 func parseExecFlags(args []string, getenv func(string) string) (f *execFlags, operands, command []string, err error) {
 	f = &execFlags{
 		ifName:      cmp.Or(getenv("CNI_IFNAME"), "eth0"),
@@ -143,6 +149,7 @@ func parseExecFlags(args []string, getenv func(string) string) (f *execFlags, op
 }
 
 // setFlag stores the value of one flag.
+// given tells that the value came with "=". The error names the flag.
 func setFlag(to any, name, value string, given bool) (err error) {
 	switch to := to.(type) {
 	case *string:
@@ -171,12 +178,15 @@ func setFlag(to any, name, value string, given bool) (err error) {
 }
 
 // derivedID is the container ID that cnitool makes of a namespace's path.
+// Its first ten bytes of SHA-512, so that cnitool can delete what cni-exec has added.
 func derivedID(netns string) string {
 	sum := sha512.Sum512([]byte(netns))
 	return "cnitool-" + hex.EncodeToString(sum[:10])
 }
 
 // cniArgs reads CNI_ARGS in order; nil: none were given.
+// cnitool refuses an empty pair and a second "=" in one; runtimes send both. The error
+// has code 4.
 func cniArgs(s string) (pairs [][2]string, err error) {
 	for _, pair := range strings.Split(s, ";") {
 		if pair == "" {
@@ -192,6 +202,7 @@ func cniArgs(s string) (pairs [][2]string, err error) {
 }
 
 // capabilities reads CAP_ARGS and adds the published ports; nil: none were given.
+// Errors have code 4 or 7. What is not an object is an error, null is as good as none.
 func (f *execFlags) capabilities(s string) (caps map[string]json.RawMessage, err error) {
 	if s != "" {
 		if err := json.Unmarshal([]byte(s), &caps); err != nil {
@@ -222,6 +233,7 @@ func (f *execFlags) capabilities(s string) (caps map[string]json.RawMessage, err
 }
 
 // publishedPort is an entry of the capability portMappings.
+// The names are the convention's.
 type publishedPort struct {
 	HostPort      uint16 `json:"hostPort"`
 	ContainerPort uint16 `json:"containerPort"`
@@ -230,6 +242,7 @@ type publishedPort struct {
 }
 
 // parsePublish reads [IP:]HOST:CONTAINER[/PROTOCOL], an IPv6 address in brackets.
+// The protocol is checked by the plugin. Zero is no port here.
 func parsePublish(s string) (p publishedPort, err error) {
 	ports, protocol, _ := strings.Cut(s, "/")
 	p.Protocol = cmp.Or(protocol, "tcp")
@@ -245,6 +258,7 @@ func parsePublish(s string) (p publishedPort, err error) {
 	return p, nil
 }
 
+// parsePort reads 1 to 65535.
 func parsePort(s string) (uint16, error) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	if n == 0 && err == nil {

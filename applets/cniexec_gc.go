@@ -11,6 +11,7 @@ import (
 
 // gcOperands makes sure that the caller says what is to stay: a gc that
 // deletes everything because nothing was said is nobody's wish.
+// cnitool's gc is --all, without a word.
 func (c *cniExecCall) gcOperands() error {
 	said := 0
 	for _, b := range []bool{len(c.valid) > 0, c.live, c.all} {
@@ -29,6 +30,7 @@ func (c *cniExecCall) gcOperands() error {
 }
 
 // validSet returns what --valid names.
+// Names are checked, since they are compared with those of files.
 func (c *cniExecCall) validSet() ([]spec.Attachment, error) {
 	var set []spec.Attachment
 	for _, s := range c.valid {
@@ -44,6 +46,7 @@ func (c *cniExecCall) validSet() ([]spec.Attachment, error) {
 	return set, nil
 }
 
+// gc deletes what is in neither --valid nor --valid-live, and tells of each on stderr.
 func (c *cniExecCall) gc(ctx context.Context) error {
 	valid, err := c.validSet()
 	if err != nil {

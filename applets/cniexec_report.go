@@ -11,6 +11,7 @@ import (
 )
 
 // wrongCall tells what is wrong with the command line.
+// The exit code is 2; cnitool prints its whole usage instead.
 func wrongCall(p Process, err error) int {
 	fmt.Fprintf(p.Stderr, "cni-exec: %v (`cni-exec help` tells all verbs and flags)\n", err)
 	return exitUsage
@@ -19,6 +20,7 @@ func wrongCall(p Process, err error) int {
 // fail tells a person on stderr what failed, where, why and what to do; with
 // --json a script gets the error object on stdout as well. Without it, stdout
 // has results alone.
+// The exit code is 1.
 func (c *cniExecCall) fail(err error) int {
 	e := spec.AsError(err)
 	fmt.Fprintf(c.Stderr, "cni-exec: %s\n", strings.TrimSpace(c.verb+" "+c.network)+": "+e.Msg)
@@ -35,6 +37,7 @@ func (c *cniExecCall) fail(err error) int {
 }
 
 // hint is what to do about an error; empty: its text says enough.
+// The codes tell what a person can do; texts are not searched.
 func (c *cniExecCall) hint(err error, code int) string {
 	switch {
 	case code == spec.CodeNetNS:
@@ -52,6 +55,7 @@ func (c *cniExecCall) hint(err error, code int) string {
 }
 
 // networksHint tells which networks there are.
+// Broken files are in the error's own text.
 func (c *cniExecCall) networksHint() string {
 	names, _ := chain.Networks(c.confDir)
 	if len(names) == 0 {

@@ -22,9 +22,14 @@ import (
 const runPrefix = "cnirun-"
 
 // takeDown is for detaching a namespace when its command has ended.
+// It does not end with a signal: whoever is impatient sends SIGKILL, and the next run
+// cleans up.
 const takeDown = 30 * time.Second
 
 // A sandbox is the namespace of one run and what is attached to it.
+//
+// The namespace has no path but the process's own descriptor, so it ends with the
+// process, and the kernel takes the container's links along.
 type sandbox struct {
 	*cniExecCall
 	ns       *rtnl.NS
@@ -32,6 +37,7 @@ type sandbox struct {
 	dns      spec.DNS // of the first network that has any
 }
 
+// An attached is a network and the attachment on it, for its DEL.
 type attached struct {
 	list   *chain.List
 	target chain.Target
@@ -40,6 +46,9 @@ type attached struct {
 // run makes a network namespace, attaches it, runs the command in it and takes
 // all down again, however the command ends. What a killed run leaves behind is
 // deleted by the next one.
+//
+// The exit code is the command's; 1 if it was never started because the network failed.
+// Signals go to the command as soon as there is one; before, they end the attaching.
 func (c *cniExecCall) run(ctx context.Context, operands, command []string) int {
 	switch {
 	case len(operands) > 0:
@@ -62,6 +71,7 @@ func (c *cniExecCall) run(ctx context.Context, operands, command []string) int {
 	if err != nil {
 		return c.fail(err)
 	}
+	// Only those that run itself has made, and only with their namespace gone.
 	ours := func(a spec.Attachment) bool { return strings.HasPrefix(a.ContainerID, runPrefix) }
 	if err := c.runner.Reap(ctx, ours); err != nil {
 		c.runner.Warn("leftovers of a killed run: %v", err)
@@ -76,6 +86,7 @@ func (c *cniExecCall) run(ctx context.Context, operands, command []string) int {
 
 // runLists loads the networks asked for: without --net the default one, or the
 // only one that is configured.
+// Several without --net are an error, since any choice might be the wrong one.
 func (c *cniExecCall) runLists() ([]*chain.List, error) {
 	names := c.nets
 	if len(names) == 0 {
@@ -101,6 +112,7 @@ func (c *cniExecCall) runLists() ([]*chain.List, error) {
 }
 
 // live is the whole life of the sandbox; the exit code is the command's.
+// Errors come beside it, as of a detach that failed after the command did well.
 func (s *sandbox) live(ctx context.Context, lists []*chain.List, command []string, signals <-chan os.Signal) (exit int, err error) {
 	if s.ns, err = rtnl.NewNS(); err != nil {
 		return exitError, fmt.Errorf("make a network namespace: %w", err)
@@ -136,6 +148,7 @@ func (s *sandbox) live(ctx context.Context, lists []*chain.List, command []strin
 	return exit, runErr
 }
 
+// upLo brings lo up: programs expect to reach themselves.
 func upLo(ns *rtnl.NS) error {
 	conn, err := rtnl.Dial(ns)
 	if err != nil {
@@ -148,6 +161,7 @@ func upLo(ns *rtnl.NS) error {
 }
 
 // attach adds the networks one after another. A signal ends it.
+// The runner takes back the one that failed; detach the ones before it.
 func (s *sandbox) attach(ctx context.Context, lists []*chain.List, signals <-chan os.Signal) error {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -178,6 +192,7 @@ func (s *sandbox) attach(ctx context.Context, lists []*chain.List, signals <-cha
 }
 
 // nthName counts up from the first interface's name: eth0, eth1.
+// A number at the end of the first is left out; "net" counts net, net1.
 func nthName(first string, n int) string {
 	if n == 0 {
 		return first
@@ -214,6 +229,8 @@ func (s *sandbox) bindResolvConf() {
 
 // bindText makes a mount namespace for the calling thread, in which the file
 // reads as text.
+// It is called on a thread that ends with the command (rtnl.NS.Do), so no other one
+// ever sees the mount.
 func bindText(text, file string) error {
 	if _, err := os.Stat(file); err != nil {
 		return err
@@ -230,6 +247,7 @@ func bindText(text, file string) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return os.NewSyscallError("unshare", err)
 	}
+	// A slave: mounts of the host still arrive, ours stay here.
 	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
 		return os.NewSyscallError("mount", err)
 	}
@@ -237,6 +255,7 @@ func bindText(text, file string) error {
 }
 
 // resolvText is the result's DNS in the form of resolv.conf(5).
+// At most what the result has: no limits of libc are applied.
 func resolvText(d spec.DNS) string {
 	var b strings.Builder
 	for _, n := range d.Nameservers {
@@ -259,6 +278,7 @@ func resolvText(d spec.DNS) string {
 // oneLine keeps a plugin from writing lines of its own.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
+// randomHex returns 12 digits: 48 bits, for names that must not meet on one host.
 func randomHex() string {
 	return fmt.Sprintf("%012x", rand.Uint64()>>16)
 }
