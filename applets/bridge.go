@@ -50,16 +50,20 @@ runtimeConfig.mac, args.cni.mac, CNI_ARGS MAC   address of the container end`,
 }
 
 // bridgeKinds is what a bridge port owns in the rule set.
+// DEL and GC release these whatever the configuration says by now.
 var bridgeKinds = [...]nft.Kind{nft.KindMasquerade, nft.KindMACGuard}
 
 // A bridge is one port of a bridge at work: the configuration, and the links
 // once they are there.
+// It lives as long as the verb.
 type bridge struct {
 	bridgeConf
 	link, host *rtnl.Link // the bridge, and the port
 	made       bool       // by this ADD, with an address that stays
 }
 
+// bridgeConf are the keys; Help tells each. The zero value of each key is its default
+// but for Bridge, which validate fills in.
 type bridgeConf struct {
 	Bridge                    string      `json:"bridge"`
 	IsGateway                 bool        `json:"isGateway"`
@@ -82,6 +86,8 @@ type bridgeConf struct {
 	} `json:"ipam"`
 }
 
+// validate checks the keys against each other and fills in what follows from others.
+// Phrases of the reference's errors stand in front, for those who search for them.
 func (c *bridgeConf) validate() error {
 	if c.Bridge == "" {
 		c.Bridge = "cni0"
@@ -104,6 +110,10 @@ func (c *bridgeConf) validate() error {
 }
 
 // createBridgePort makes sure of the bridge and puts a veth pair into it.
+//
+// The port is in the bridge, with its flags, VLANs and guard, while the container end
+// is still down: no frame passes before all of it is in force. The order of the
+// result's interfaces is the reference's: bridge, host end, container end.
 func createBridgePort(ctx context.Context, op *attach.Op, c *bridge) (err error) {
 	op.DAD = c.EnableDAD
 	if c.IPMasq && c.IPMasqBackend == "iptables" {
@@ -130,6 +140,7 @@ func createBridgePort(ctx context.Context, op *attach.Op, c *bridge) (err error)
 }
 
 // guardMAC is in force before the container end comes up.
+// The rule is in the bridge family: frames of the port with another source address go.
 func guardMAC(ctx context.Context, op *attach.Op, port string) error {
 	op.Undo("MAC guard", func(ctx context.Context) error { return unrule(ctx, op) })
 	return nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
@@ -140,6 +151,8 @@ func guardMAC(ctx context.Context, op *attach.Op, port string) error {
 
 // ensureBridge finds the bridge or makes it, with a MAC address of its own so
 // that it does not change with its ports.
+// A bridge without an address of its own takes the lowest of its ports', and neighbours
+// lose it whenever a port comes or goes.
 func ensureBridge(op *attach.Op, c *bridge) error {
 	br, err := op.Host.Link(c.Bridge)
 	if errors.Is(err, os.ErrNotExist) {
@@ -169,6 +182,7 @@ func ensureBridge(op *attach.Op, c *bridge) error {
 
 // reconcileBridge brings an existing bridge to what the configuration needs;
 // what others may have set on purpose, as its MTU, is left alone.
+// The reference leaves vlan_filtering as it is, and then "vlan" has no effect.
 func reconcileBridge(op *attach.Op, c *bridge) error {
 	br := c.link
 	var ch, back rtnl.LinkChange
@@ -191,6 +205,7 @@ func reconcileBridge(op *attach.Op, c *bridge) error {
 }
 
 // setupPort sets the port's flags and VLANs.
+// Flags of a new port are off, so only those that are to be on are sent.
 func setupPort(op *attach.Op, c *bridge) error {
 	ops := portVLANs(c)
 	if c.HairpinMode || c.PortIsolation {
@@ -204,6 +219,8 @@ func setupPort(op *attach.Op, c *bridge) error {
 
 // resolveGateways gives each address its gateway, and each family its default
 // route if the bridge is to be the default gateway.
+// A default route from the IPAM plugin stands, with a gateway or without: a second one
+// of the same destination would be refused by the kernel.
 func resolveGateways(op *attach.Op, c *bridge) error {
 	for i := range op.Result.IPs {
 		ip := &op.Result.IPs[i]
@@ -218,6 +235,7 @@ func resolveGateways(op *attach.Op, c *bridge) error {
 	return nil
 }
 
+// unspecified is the address of a default route of the family of a.
 func unspecified(a netip.Addr) netip.Addr {
 	if a.Is4() {
 		return netip.IPv4Unspecified()

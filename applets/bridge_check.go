@@ -11,6 +11,8 @@ import (
 
 // verifyBridge checks the host's side of a port: the bridge, the host end with
 // its flags and VLANs, the gateway addresses, and what is in the rule set.
+// It goes by the configuration where the result has nothing to compare; the reference
+// looks at neither flags, VLANs, gateways nor rules.
 func verifyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 	br, err := op.Host.Link(c.Bridge)
 	if err != nil {
@@ -34,6 +36,7 @@ func verifyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 
 // checkBridge compares the bridge. Its address is compared only where it is
 // pinned: the one of a bridge without gateway may follow its ports.
+// Promiscuous mode that nobody asked for may be another's.
 func checkBridge(op *attach.Op, c *bridge, br *rtnl.Link) error {
 	if br.Kind != "bridge" {
 		return attach.Mismatch("%s is of kind %q, not a bridge", c.Bridge, br.Kind)
@@ -53,6 +56,7 @@ func checkBridge(op *attach.Op, c *bridge, br *rtnl.Link) error {
 }
 
 // checkPort compares the host end and its place in the bridge.
+// Both ends have to name each other, since indexes are used again.
 func checkPort(op *attach.Op, c *bridge, br, host *rtnl.Link) error {
 	switch {
 	case host.Parent != op.Link.Index || op.Link.Parent != host.Index:
@@ -103,6 +107,7 @@ func checkVLANs(op *attach.Op, c *bridge, host *rtnl.Link) error {
 
 // checkGateways wants the gateway of each address on the bridge or on the
 // interface of its VLAN, and forwarding.
+// Forwarding counts as on if it cannot be read: a family that the kernel lacks.
 func checkGateways(op *attach.Op, c *bridge, br *rtnl.Link) error {
 	if !c.IsGateway || len(op.Prev.IPs) == 0 {
 		return nil
@@ -136,6 +141,7 @@ func checkGateways(op *attach.Op, c *bridge, br *rtnl.Link) error {
 	return nil
 }
 
+// hasGateway looks for the address whatever its mask.
 func hasGateway(have []rtnl.Addr, ip spec.IP) bool {
 	for _, a := range have {
 		if a.Prefix.Addr() == ip.Gateway {
@@ -147,6 +153,7 @@ func hasGateway(have []rtnl.Addr, ip spec.IP) bool {
 
 // checkRules wants the elements that ADD put into the rule set. The guarded
 // address is not compared: a later plugin may have given the link another.
+// A rule set that cannot be read is an error of its own, not a mismatch.
 func checkRules(op *attach.Op, c *bridge, port string) error {
 	if c.IPMasq && len(op.Prev.IPs) > 0 {
 		if err := nft.Open(nil).Check(masquerade(op, op.Prev.IPs)); err != nil {
@@ -167,6 +174,7 @@ func checkRules(op *attach.Op, c *bridge, port string) error {
 }
 
 // probeBridge tells whether the host can do what the configuration asks for.
+// Without rules any kernel with bridges will do, and one without tells at ADD.
 func probeBridge(_ context.Context, _ *spec.Request, c *bridge) error {
 	if !c.IPMasq && !c.MACSpoofChk {
 		return nil

@@ -15,6 +15,7 @@ import (
 )
 
 // setupBridge makes the host the network's gateway and masquerades it.
+// Rules go last, since they need no link and are one transaction.
 func setupBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 	if c.IsGateway && len(op.Result.IPs) > 0 {
 		if err := setGateways(op, c); err != nil {
@@ -29,6 +30,7 @@ func setupBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 }
 
 // masquerade says for ADD and CHECK what the rule set is to have.
+// One function for both, so that CHECK looks for what ADD has made.
 func masquerade(op *attach.Op, ips []spec.IP) func(*nft.Tx) error {
 	return func(x *nft.Tx) error {
 		for _, ip := range ips {
@@ -43,6 +45,7 @@ const portTime = 3 * time.Second
 
 // readyBridge waits for the port, then switches forwarding on: last, since
 // others may lean on it as soon as it is on.
+// A port that does not forward yet drops the announcement of the addresses.
 func readyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 	if c.DisableContainerInterface {
 		return nil
@@ -87,6 +90,7 @@ func switchOn(op *attach.Op, c *bridge, s rtnl.Sysctl) error {
 }
 
 // forwarding are the switches for the families that have a gateway.
+// Routers do it for whole hosts: there is no switch for one network.
 func forwarding(ips []spec.IP) []rtnl.Sysctl {
 	var v4, v6 bool
 	for _, ip := range ips {
@@ -104,6 +108,7 @@ func forwarding(ips []spec.IP) []rtnl.Sysctl {
 }
 
 // setGateways puts each gateway on the bridge, or on its VLAN's own interface.
+// The mask is the container's, so that the host reaches the subnet by the same route.
 func setGateways(op *attach.Op, c *bridge) error {
 	gw, err := c.link, error(nil)
 	if c.VLAN != 0 {
@@ -138,6 +143,7 @@ func setGateways(op *attach.Op, c *bridge) error {
 
 // gatewayOps adds the addresses that are missing. Another IPv4 address, or an
 // IPv6 one of an overlapping subnet, conflicts with them; it goes if force.
+// The reference replaces the gateway of one range set by that of the next.
 func gatewayOps(gw *rtnl.Link, have []rtnl.Addr, want []netip.Prefix, force bool) ([]rtnl.Op, error) {
 	var ops []rtnl.Op
 	for _, h := range have {
@@ -174,6 +180,7 @@ func conflicting(have netip.Prefix, want []netip.Prefix) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
+// contains reports whether a prefix, host bits and all, is in a list.
 func contains(list []netip.Prefix, p netip.Prefix) bool {
 	for _, l := range list {
 		if l == p {
@@ -183,6 +190,7 @@ func contains(list []netip.Prefix, p netip.Prefix) bool {
 	return false
 }
 
+// hasAddr is contains for the addresses of a link.
 func hasAddr(list []rtnl.Addr, p netip.Prefix) bool {
 	for _, a := range list {
 		if a.Prefix == p {
@@ -193,6 +201,7 @@ func hasAddr(list []rtnl.Addr, p netip.Prefix) bool {
 }
 
 // restoreAddrs brings a link's addresses back to what they were.
+// Link-local ones are the kernel's own.
 func restoreAddrs(op *attach.Op, index uint32, was []rtnl.Addr) error {
 	now, err := op.Host.Addrs(index)
 	if err != nil {
@@ -217,6 +226,7 @@ func restoreAddrs(op *attach.Op, index uint32, was []rtnl.Addr) error {
 
 // whileUnused undoes a change to a bridge unless ports of others lean on it:
 // the link own, if there is one, and the attachment's do not count.
+// Another ADD that has found the bridge as we made it counts on it.
 func whileUnused(op *attach.Op, bridge, own uint32, undo func() error) error {
 	links, err := op.Host.Links()
 	if err != nil {
@@ -237,6 +247,7 @@ func dropUnusedBridge(op *attach.Op, index uint32) error {
 }
 
 // release gives back what the attachment owns in the rule set.
+// It needs nothing but the attachment's names; what is not there is fine.
 func release(ctx context.Context, op *attach.Op) error {
 	return nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
 		x.Release(op.Attachment, bridgeKinds[:]...)
@@ -249,8 +260,10 @@ func unrule(ctx context.Context, op *attach.Op) error {
 	return errors.Join(release(ctx, op), nft.Open(nil).Prune(ctx))
 }
 
+// It runs on each DEL: the configuration may have had ipMasq at the ADD and not now.
 func cleanupBridge(ctx context.Context, op *attach.Op, _ *bridge) error { return release(ctx, op) }
 
+// collectBridge gives back what stale attachments own in the rule set.
 func collectBridge(ctx context.Context, op *attach.Op, _ *bridge) error {
 	stale := op.Stale()
 	return nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
@@ -260,6 +273,7 @@ func collectBridge(ctx context.Context, op *attach.Op, _ *bridge) error {
 }
 
 // describeBridge enters the interfaces of a live port into the result of GET.
+// The port need not be in a bridge any more.
 func describeBridge(op *attach.Op, c *bridge) error {
 	host, err := op.HostEnd()
 	if err != nil {
