@@ -56,7 +56,7 @@ func checkBridge(op *attach.Op, c *bridge, br *rtnl.Link) error {
 }
 
 // checkPort compares the host end and its place in the bridge.
-// Both ends have to name each other, since indexes are used again.
+// Both ends have to name each other: an index alone is one of many namespaces'.
 func checkPort(op *attach.Op, c *bridge, br, host *rtnl.Link) error {
 	switch {
 	case host.Parent != op.Link.Index || op.Link.Parent != host.Index:

@@ -90,7 +90,7 @@ func switchOn(op *attach.Op, c *bridge, s rtnl.Sysctl) error {
 }
 
 // forwarding are the switches for the families that have a gateway.
-// Routers do it for whole hosts: there is no switch for one network.
+// They are the host's and never taken back, as in the reference: others may need them.
 func forwarding(ips []spec.IP) []rtnl.Sysctl {
 	var v4, v6 bool
 	for _, ip := range ips {
