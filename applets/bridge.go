@@ -20,25 +20,28 @@ func init() {
 		Name:    "bridge",
 		Summary: "veth pair into a bridge on the host",
 		Help: `
-bridge                     name of the bridge, made if missing (default cni0)
-isGateway                  put the gateway addresses on the bridge and forward (default false)
-isDefaultGateway           isGateway, and the default routes go there (default false)
-forceAddress               replace addresses of the bridge that conflict (default false)
-ipMasq                     masquerade what leaves the network (default false)
-ipMasqBackend              iptables or nftables; both mean nftables, spoken to directly
-mtu                        bytes, of both ends and of a new bridge (default: the kernel's)
-hairpinMode                let a container reach itself through the bridge (default false)
-promiscMode                bridge in promiscuous mode (default false)
-vlan                       0 to 4094: untagged VLAN of the port (default 0: none)
-vlanTrunk                  list of {minID, maxID, id}: tagged VLANs of the port
-preserveDefaultVlan        keep the bridge's default VLAN on the port (default false)
-macspoofchk                drop frames with another source MAC address (default false)
-enabledad                  IPv6 duplicate address detection (default false)
-disableContainerInterface  leave the container end down; without ipam only (default false)
-portIsolation              isolated from the other isolated ports (default false)
-ipam                       address plugin; without it the port is layer 2 only
-dns                        replaces what the address plugin says
-runtimeConfig.mac, args.cni.mac, CNI_ARGS MAC   address of the container end`,
+key                        type    default  meaning
+bridge                     string  cni0     bridge on the host; made if it is missing
+isGateway                  bool    false    puts the gateway addresses on the bridge and forwards
+isDefaultGateway           bool    false    isGateway, and the container's default routes lead there
+forceAddress               bool    false    replaces addresses of the bridge that conflict
+ipMasq                     bool    false    masquerades what leaves the network
+ipMasqBackend              string  -        iptables or nftables; both mean nftables, without a tool
+mtu                        int     0        bytes, 68 to 65535, also of a new bridge; 0: the kernel's
+hairpinMode                bool    false    lets a container reach itself through the bridge
+promiscMode                bool    false    bridge in promiscuous mode; not together with hairpinMode
+vlan                       int     0        untagged VLAN of the port, 1 to 4094; 0: none
+vlanTrunk                  list    -        tagged VLANs: {minID, maxID}, {id} or both, 1 to 4094
+preserveDefaultVlan        bool    false    keeps the bridge's default VLAN on the port
+macspoofchk                bool    false    drops frames from another source MAC address
+enabledad                  bool    false    IPv6 duplicate address detection in the container
+disableContainerInterface  bool    false    leaves the container end down; without ipam only
+portIsolation              bool    false    no frames to and from other isolated ports
+ipam                       object  -        address plugin, named by its "type"; none: layer 2 only
+dns                        object  -        nameservers, domain, search, options; instead of ipam's
+mac                        string  random   address of the container end
+
+Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.`,
 		Verbs: attach.Interface[bridge]{
 			Kind: "veth", Validate: (*bridge).validate,
 			Create: createBridgePort, Resolve: resolveGateways, Setup: setupBridge, Ready: readyBridge,

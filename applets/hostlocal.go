@@ -15,22 +15,22 @@ func init() {
 		Name:    "host-local",
 		Summary: "addresses from local ranges, leased on disk",
 		Help: `
-All keys are in "ipam"; an attachment gets one address from each range set.
+An attachment gets one address from each range set. In "ipam":
 
-subnet           CIDR of a range set with one range
-rangeStart       first address to hand out; default: the first of the subnet
-rangeEnd         last address to hand out; default: the last of the subnet
-gateway          never handed out; default: the first address of the subnet
-ranges           list of range sets, each a list of ranges with the four keys above
-routes           routes for the container: dst, gw, mtu, advmss, priority, table, scope
-dataDir          where leases lie, an absolute path; default: /var/lib/cni/networks
-resolvConf       file in the form of resolv.conf(5) to take DNS settings from
-keepAcrossBoots  true: leases outlive a boot of the machine, and each is synced to
-                 disk; default: leases of an earlier boot are free
+key              type    default                meaning
+subnet           CIDR    -                      network of a range set with one range
+rangeStart       IP      first of the subnet    first address to hand out
+rangeEnd         IP      last of the subnet     last address to hand out; never IPv4's broadcast
+gateway          IP      first of the subnet    never handed out; told to the container
+ranges           list    -                      range sets: lists of objects with these four keys
+routes           list    -                      of dst, gw, mtu, advmss, priority, table, scope
+dataDir          string  /var/lib/cni/networks  where leases lie; an absolute path
+resolvConf       string  -                      file as in resolv.conf(5) to take dns from
+keepAcrossBoots  bool    false                  leases outlive a boot, and each is synced to disk
 
-Capability ipRanges puts range sets before these. Addresses are asked for by the
-capability ips, args.cni.ips and CNI_ARGS IP, together; a prefix length is ignored.
-ADD done again returns the address that the attachment has.`,
+runtimeConfig.ipRanges (capability ipRanges): range sets that come before all of these.
+runtimeConfig.ips (capability ips), args.cni.ips and CNI_ARGS IP: addresses asked for, all of
+them; a prefix length is ignored. ADD done again returns the address that the attachment has.`,
 		AnyNetNS: true,
 		Verbs: spec.Verbs{
 			Add: addHostLocal, Check: checkHostLocal, Del: delHostLocal,
