@@ -27,9 +27,9 @@ isDefaultGateway           bool    false    isGateway, and the container's defau
 forceAddress               bool    false    replaces addresses of the bridge that conflict
 ipMasq                     bool    false    masquerades what leaves the network
 ipMasqBackend              string  -        iptables or nftables; both mean nftables, without a tool
-mtu                        int     0        bytes, 68 to 65535, also of a new bridge; 0: the kernel's
+mtu                        int     0        bytes, 68 to 65535, of a new bridge too; 0: the kernel's
 hairpinMode                bool    false    lets a container reach itself through the bridge
-promiscMode                bool    false    bridge in promiscuous mode; not together with hairpinMode
+promiscMode                bool    false    bridge in promiscuous mode; not with hairpinMode
 vlan                       int     0        untagged VLAN of the port, 1 to 4094; 0: none
 vlanTrunk                  list    -        tagged VLANs: {minID, maxID}, {id} or both, 1 to 4094
 preserveDefaultVlan        bool    false    keeps the bridge's default VLAN on the port
