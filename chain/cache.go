@@ -194,11 +194,14 @@ func (c *Cache) write(e *Entry, exclusive bool) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("cache: %w", err)
 	}
-	f, err := os.CreateTemp(c.Dir, temporary+"*") // beside results, which other tools list
+	if err := c.dropScratch(e.Attachment()); err != nil {
+		return err
+	}
+	tmp := c.scratch(e.Attachment())
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return fmt.Errorf("cache: %w", err)
 	}
-	tmp := f.Name()
 	_, err = f.Write(doc)
 	if err = errors.Join(err, f.Close()); err == nil {
 		if exclusive {
@@ -216,6 +219,20 @@ func (c *Cache) write(e *Entry, exclusive bool) error {
 	}
 	if err != nil {
 		os.Remove(tmp)
+		return fmt.Errorf("cache: %w", err)
+	}
+	return nil
+}
+
+// scratch is where the entry of an attachment is written, beside results, which
+// other tools list. Whoever writes holds the attachment's lock, so what stands there
+// is of a killed process: the next ADD or DEL of the attachment takes it away.
+func (c *Cache) scratch(a spec.Attachment) string {
+	return filepath.Join(c.Dir, temporary+a.Key())
+}
+
+func (c *Cache) dropScratch(a spec.Attachment) error {
+	if err := os.Remove(c.scratch(a)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("cache: %w", err)
 	}
 	return nil
@@ -245,7 +262,7 @@ func (c *Cache) Remove(e *Entry) error {
 	if err := os.Remove(e.file); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("cache: %w", err)
 	}
-	return nil
+	return c.dropScratch(e.Attachment())
 }
 
 // List returns all entries in the order of their file names, and what is wrong

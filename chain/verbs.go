@@ -40,8 +40,11 @@ func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 			return err
 		}
 	}
-	if err := r.delAll(ctx, l, t, e, r.KeepGoing); err != nil || e == nil {
+	if err := r.delAll(ctx, l, t, e, r.KeepGoing); err != nil {
 		return err
+	}
+	if e == nil {
+		return r.Cache.dropScratch(a)
 	}
 	return r.Cache.Remove(e)
 }
