@@ -26,13 +26,18 @@ type NS struct {
 
 // OpenNS opens the network namespace at path. The error is os.ErrNotExist if
 // there is no such file or the path is empty, and [ErrNotNS] if the file is
-// something else. The file is never created, and never waited for.
+// something else or the path is none. The file is never created, and never
+// waited for.
 func OpenNS(path string) (*NS, error) {
 	if path == "" {
 		return nil, fmt.Errorf("network namespace: empty path: %w", os.ErrNotExist)
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if err != nil {
+	switch {
+	case err == nil:
+	case leadsNowhere(err):
+		return nil, fmt.Errorf("%w: %w", err, ErrNotNS)
+	default:
 		return nil, fmt.Errorf("network namespace: %w", err)
 	}
 	kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)
@@ -41,6 +46,18 @@ func OpenNS(path string) (*NS, error) {
 		return nil, fmt.Errorf("%s: %w", path, ErrNotNS)
 	}
 	return &NS{file: f}, nil
+}
+
+// leadsNowhere tells the errors of open(2) that no retry and no privilege will
+// cure: a file among the folders of the path, links in a circle, a socket, a NUL
+// in the path, and one that is too long.
+func leadsNowhere(err error) bool {
+	for _, errno := range []unix.Errno{unix.ENOTDIR, unix.ELOOP, unix.ENXIO, unix.EINVAL, unix.ENAMETOOLONG} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
 }
 
 // Current opens the network namespace of the calling thread.
