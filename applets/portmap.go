@@ -17,32 +17,38 @@ func init() {
 		Name:    "portmap",
 		Summary: "ports of the host that lead to ports of a container",
 		Help: `
-backend               nftables; iptables is accepted and means the same
-snat                  masquerade what reaches the port from the container's subnet or from
-                      127.0.0.1, so that answers come back; default: true
-masqAll               masquerade what reaches the port from anywhere; default: false
-conditionsV4          list of words of iptables (["-s", "10.0.0.0/8"]) or nft (["ip", "saddr",
-                      "10.0.0.0/8"]) that packets must match as well
-conditionsV6          the same for IPv6
-markMasqBit           0 to 31; accepted, but nothing is marked here
-externalSetMarkChain  accepted, but nothing is marked here
-dataDir               where the namespaces of port owners are noted; default: /run/cnibox/portmap
+key                   type    default              meaning
+backend               string  nftables             iptables is accepted and means the same
+snat                  bool    true                 masquerades what comes from a container's subnet
+                                                   or 127.0.0.1, so that answers come back
+masqAll               bool    false                with snat: masquerades what comes from anywhere
+conditionsV4          list    -                    what packets must match as well, in the words of
+                                                   iptables (["-s", "10.0.0.0/8"]) or of nft
+                                                   (["ip", "saddr", "10.0.0.0/8"])
+conditionsV6          list    -                    the same for IPv6
+markMasqBit           int     -                    0 to 31; accepted, but nothing is marked here
+externalSetMarkChain  string  -                    accepted, but nothing is marked here
+dataDir               string  /run/cnibox/portmap  where the namespaces of port owners are noted
 
-capability portMappings: a list of
-  hostPort            1 to 65535; 0: the mapping is skipped
-  containerPort       1 to 65535
-  protocol            tcp, udp or sctp; default: tcp
-  hostIP              address of the host; default, 0.0.0.0 and :: are any`,
+runtimeConfig.portMappings (capability portMappings), a list of objects:
+hostPort              int     0                    1 to 65535; 0: the mapping is skipped
+containerPort         int     -                    1 to 65535
+protocol              string  tcp                  tcp, udp or sctp
+hostIP                string  -                    of the host; none, 0.0.0.0 and :: are any address`,
 		Verbs: spec.Verbs{Add: portmapAdd, Check: portmapCheck, Del: portmapDel, Status: portmapStatus, GC: portmapGC},
 	})
 }
 
 const (
+	// Not the reference's, which keeps nothing; in /run, since no namespace outlives a boot.
 	portmapDataDir  = "/run/cnibox/portmap"
 	portmapUndoTime = 5 * time.Second // for taking back a failed ADD, whatever became of its context
 )
 
 // portmapAdd publishes all ports in one transaction, or none.
+//
+// The order: the owner's note, the rules, the sysctl, old flows. Each failure takes
+// back what stands before it. Ports of an earlier ADD are replaced, not added to.
 func portmapAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	p, err := readPortmap(r)
 	if err != nil {
@@ -84,6 +90,7 @@ func portmapAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 
 // publishPorts makes the transaction. Ports of an earlier ADD of the attachment
 // go in the same one.
+// IPv4 and IPv6 are in the same batch, so no half of a mapping is ever in force.
 func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps []nft.PortMap, again bool) error {
 	return nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
 		if again {
@@ -100,6 +107,8 @@ func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps []n
 
 // publishPort refuses a port of another attachment that lives, and takes over
 // that of one whose namespace is gone.
+// The reference detects nothing: the rule that came first gets the packets. The error
+// has code 100 and names the owner.
 func publishPort(x *nft.Tx, r *spec.Request, dir portOwners, m nft.PortMap) error {
 	err := x.PortMap(r.Attachment, m)
 	var taken *nft.TakenError
@@ -116,6 +125,7 @@ func publishPort(x *nft.Tx, r *spec.Request, dir portOwners, m nft.PortMap) erro
 
 // releasePorts drops all that the attachment has published, and what the
 // reference plugins published for it.
+// Nothing of it need exist. udp are the ports whose flows end.
 func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []udpPort) error {
 	err := nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
 		x.Addresses(addressesOf(r)...)
@@ -136,6 +146,8 @@ func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []ud
 // addressesOf returns the container's addresses, as far as prevResult has them.
 // Of rules of the reference, which name the container alone, the others are
 // those of the container's other networks.
+// The reference's nft rules of one container are released for all of its networks by its
+// own DEL.
 func addressesOf(r *spec.Request) []netip.Addr {
 	var addrs []netip.Addr
 	if r.Prev != nil {
@@ -147,12 +159,14 @@ func addressesOf(r *spec.Request) []netip.Addr {
 }
 
 // lacksNetfilter tells the errors of a kernel that has no nf_tables at all.
+// There no rule was ever made. No permission is another error, and stays one.
 func lacksNetfilter(err error) bool {
 	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP)
 }
 
 // portmapDel needs no namespace, no prevResult and no mappings: what belongs
 // to the attachment carries its key.
+// The reference does nothing without mappings, and runtimes leave them out at DEL.
 func portmapDel(ctx context.Context, r *spec.Request) error {
 	dir, udp := portsToForget(r)
 	return releasePorts(ctx, r, dir, udp)
@@ -165,7 +179,11 @@ func portsToForget(r *spec.Request) (portOwners, []udpPort) {
 	if err := r.Decode(&c); err != nil {
 		r.Warn("%v: releasing what the attachment owns all the same", err)
 	}
-	dir := portmapDir(c.DataDir)
+	folder, err := recordsIn(c.DataDir, portmapDataDir)
+	if err != nil {
+		r.Warn("%v: it is taken to be %s", err, folder)
+	}
+	dir := portOwners(folder)
 	var udp []udpPort
 	for _, m := range c.RuntimeConfig.PortMappings {
 		if w, err := m.wish(); err == nil {
@@ -179,6 +197,7 @@ func portsToForget(r *spec.Request) (portOwners, []udpPort) {
 }
 
 // portmapCheck finds each mapping in the kernel and changes nothing.
+// A mapping that was changed is found as well as one that is missing; the code is 102.
 func portmapCheck(_ context.Context, r *spec.Request) error {
 	p, err := readPortmap(r)
 	if err != nil {
@@ -203,6 +222,7 @@ func portmapCheck(_ context.Context, r *spec.Request) error {
 }
 
 // portmapStatus reports a kernel in which no port can be published.
+// The code is 50. Which ports are free is not asked: STATUS comes without mappings.
 func portmapStatus(_ context.Context, r *spec.Request) error {
 	if _, err := readPortmap(r); err != nil {
 		return err
@@ -214,6 +234,7 @@ func portmapStatus(_ context.Context, r *spec.Request) error {
 }
 
 // portmapGC drops the ports of attachments that are gone.
+// Those of the reference go too, as far as its rules tell whose they are.
 func portmapGC(ctx context.Context, r *spec.Request) error {
 	dir, _ := portsToForget(r)
 	valid := make(map[string]bool)

@@ -44,6 +44,7 @@ type hostPort struct {
 }
 
 // String returns the port in words, with * for any address.
+// It is for errors.
 func (h hostPort) String() string {
 	host := "*"
 	if h.ip.IsValid() {
@@ -53,6 +54,8 @@ func (h hostPort) String() string {
 }
 
 // inFamily reports whether the mapping can lead to an address like a.
+// One of the other family is skipped without a word, as in the reference: a pod with
+// two addresses gets each mapping for the one that fits.
 func (h hostPort) inFamily(a netip.Addr) bool {
 	return !h.ip.IsValid() || h.ip.Is4() == a.Is4()
 }
@@ -72,12 +75,14 @@ func (h hostPort) overlaps(o hostPort) bool {
 }
 
 // A portWish is a checked mapping whose container address is not known yet.
+// It compares with ==.
 type portWish struct {
 	host      hostPort
 	container uint16
 }
 
 // A portmapPlan is what a configuration asks for, checked.
+// Without wishes it is that of a pod which publishes nothing.
 type portmapPlan struct {
 	wishes         []portWish
 	snat, masqAll  bool
@@ -86,13 +91,18 @@ type portmapPlan struct {
 }
 
 // readPortmap decodes and checks the configuration and touches nothing.
+// Errors have code 7. The order of the checks is that of the keys in Help.
 func readPortmap(r *spec.Request) (*portmapPlan, error) {
 	var c portmapConf
 	if err := r.Decode(&c); err != nil {
 		return nil, err
 	}
-	p := &portmapPlan{snat: c.SNAT == nil || *c.SNAT, masqAll: c.MasqAll, dir: portmapDir(c.DataDir)}
-	err := c.validate()
+	p := &portmapPlan{snat: c.SNAT == nil || *c.SNAT, masqAll: c.MasqAll}
+	dir, err := recordsIn(c.DataDir, portmapDataDir)
+	p.dir = portOwners(dir)
+	if err == nil {
+		err = c.validate()
+	}
 	if err == nil {
 		p.wishes, err = portWishes(c.RuntimeConfig.PortMappings)
 	}
@@ -126,6 +136,7 @@ func (c *portmapConf) validate() error {
 
 // portWishes checks the mappings and drops those without a host port, and
 // those that say the same as one before.
+// Runtimes repeat mappings; two that contradict each other cannot both be had.
 func portWishes(mappings []portMapping) ([]portWish, error) {
 	var wishes []portWish
 	for i, m := range mappings {
@@ -150,6 +161,7 @@ func portWishes(mappings []portMapping) ([]portWish, error) {
 }
 
 // wish checks one mapping.
+// A host port of 0, which means none, passes here too: the caller leaves it out.
 func (m portMapping) wish() (portWish, error) {
 	w := portWish{host: hostPort{proto: strings.ToLower(m.Protocol), port: uint16(m.HostPort)}, container: uint16(m.ContainerPort)}
 	switch {
@@ -175,11 +187,13 @@ func (m portMapping) wish() (portWish, error) {
 	if ip.Zone() != "" {
 		return w, fmt.Errorf("hostIP %s: an address with a zone is none that a packet has", ip)
 	}
+	// The reference takes what it cannot parse for IPv6.
 	w.host.ip = ip.Unmap()
 	return w, nil
 }
 
 // protoNumber returns the number of a protocol that wish has let pass.
+// The numbers are IPPROTO_*, include/uapi/linux/in.h.
 func protoNumber(name string) uint8 {
 	switch name {
 	case "udp":
@@ -191,6 +205,7 @@ func protoNumber(name string) uint8 {
 }
 
 // parseConditions reads extra matches, in the words of iptables or of nft.
+// Unlike the reference's, they hold for this attachment's ports alone.
 func parseConditions(key string, tokens []string, ip6 bool) ([]nft.Match, error) {
 	conds, err := nft.ParseConditions(tokens, ip6)
 	if err != nil {
@@ -201,24 +216,30 @@ func parseConditions(key string, tokens []string, ip6 bool) ([]nft.Match, error)
 
 // portmapTargets returns the container's addresses: the first of each family among
 // those of the result that belong to the interface, or to none that is named.
+// Further addresses of a family are not published, as in the reference.
 func portmapTargets(res *spec.Result, ifName string) []netip.Prefix {
-	var four, six []netip.Prefix
+	var targets []netip.Prefix
+	var four, six bool
 	for _, ip := range res.IPs {
 		if i := ip.Interface; i != nil && *i >= 0 && *i < len(res.Interfaces) {
 			if in := res.Interfaces[*i]; in.Name != ifName || in.Sandbox == "" {
 				continue
 			}
 		}
+		seen := &six
 		if ip.Address.Addr().Is4() {
-			four = append(four, ip.Address)
-		} else {
-			six = append(six, ip.Address)
+			seen = &four
+		}
+		if !*seen {
+			*seen = true
+			targets = append(targets, ip.Address)
 		}
 	}
-	return append(four[:min(1, len(four)):1], six[:min(1, len(six))]...)
+	return targets
 }
 
 // maps joins each wish with the addresses of the container that it can lead to.
+// ADD and CHECK both go by it. No target, no mapping, is no error.
 func (p *portmapPlan) maps(targets []netip.Prefix) []nft.PortMap {
 	var maps []nft.PortMap
 	for _, t := range targets {

@@ -15,9 +15,11 @@ import (
 // portOwners is a folder with a note for each attachment that has published
 // ports. The rule set says whose a port is; the note says whether the owner's
 // namespace still exists, which decides if the port can be taken over.
+// The name of a note is the attachment's key, which is all that a rule says.
 type portOwners records
 
 // A portOwner is one note.
+// An inode alone would do on one host; the device guards against one that moved.
 type portOwner struct {
 	recordOwner
 	NetNS string    `json:"netns"` // path
@@ -33,15 +35,8 @@ type udpPort struct {
 	Port   uint16     `json:"port"`
 }
 
-// portmapDir returns the folder of the notes.
-func portmapDir(configured string) portOwners {
-	if configured == "" {
-		return portmapDataDir
-	}
-	return portOwners(configured)
-}
-
 // owner returns the note about an attachment; nil: none that can be read.
+// A note that is broken is none: the port then counts as held.
 func (d portOwners) owner(key string) *portOwner {
 	var o portOwner
 	if records(d).read(key+".json", &o) != nil {
@@ -52,6 +47,7 @@ func (d portOwners) owner(key string) *portOwner {
 
 // claim notes the namespace before the first port is published, so that no
 // published port is ever without a note. Ports of an earlier ADD stay on it.
+// old is the note of an earlier ADD without a DEL; nil: none.
 func (d portOwners) claim(r *spec.Request, old *portOwner, udp []udpPort) error {
 	o := portOwner{recordOwner: ownerOf(r.Attachment), NetNS: r.Call.NetNS, UDP: udp}
 	if old != nil {
@@ -69,6 +65,7 @@ func (d portOwners) drop(a spec.Attachment) error { return records(d).remove(a.K
 
 // gone reports whether the owner's namespace is known to be gone: nothing, or
 // another one, is at its path. An owner without a note is taken to be alive.
+// No permission to look is not known to be gone.
 func (d portOwners) gone(key string) bool {
 	o := d.owner(key)
 	if o == nil {
@@ -82,6 +79,7 @@ func (d portOwners) gone(key string) bool {
 }
 
 // netnsID returns what tells the namespace at path from all others that exist.
+// Device and inode. They may come again once the namespace is gone.
 func netnsID(path string) (dev, ino uint64, err error) {
 	ns, err := rtnl.OpenNS(path)
 	if err != nil {
@@ -96,6 +94,7 @@ func netnsID(path string) (dev, ino uint64, err error) {
 }
 
 // udpPorts returns the host ports of the UDP mappings.
+// Flows of TCP end by themselves when the other side answers nothing or resets.
 func udpPorts(wishes []portWish) []udpPort {
 	var udp []udpPort
 	for _, w := range wishes {
@@ -108,6 +107,8 @@ func udpPorts(wishes []portWish) []udpPort {
 
 // forgetFlows deletes the connection tracking entries of UDP flows to the
 // ports. The ports are published, or released, whether or not that works.
+// That is warned of: the flows of the old owner then go nowhere until they time out,
+// 30 s after the last packet (nf_conntrack_udp_timeout).
 func forgetFlows(r *spec.Request, udp []udpPort) {
 	if len(udp) == 0 {
 		return

@@ -15,21 +15,23 @@ func init() {
 		Name:    "tuning",
 		Summary: "sysctls and link attributes of an interface that an earlier plugin made",
 		Help: `
-sysctl    object of settings below net and their values, as
-          {"net.ipv4.conf.IFNAME.arp_filter": "1"}; IFNAME is the interface's name;
-          dots inside names: net.ipv4.conf.eth0/5.x or net/ipv4/conf/eth0.5/x
-mac       MAC address
-promisc   true: receive all packets
-mtu       bytes; 0 or absent: as it is
-allmulti  true or false: receive all multicast packets or not; absent: as it is
-txQLen    packets in the transmit queue; absent: as it is
-dataDir   where the former attributes are kept until DEL; default: /run/cni/tuning
+key       type    default          meaning
+sysctl    object  -                settings below net and their values, as strings:
+                                   {"net.ipv4.conf.IFNAME.arp_filter": "1"}; IFNAME is the
+                                   interface; dots inside names: net.ipv4.conf.eth0/5.x or
+                                   net/ipv4/conf/eth0.5/x
+mac       string  as it is         MAC address
+promisc   bool    as it is         true: receive all packets; CHECK minds false as well
+mtu       int     as it is         bytes; 0: as it is
+allmulti  bool    as it is         receive all multicast packets, or do not
+txQLen    int     as it is         packets in the transmit queue
+dataDir   string  /run/cni/tuning  where the former attributes are kept until DEL
 
-capability mac (runtimeConfig.mac), then args.cni.mac, then CNI_ARGS MAC go before mac
-args.cni.{sysctl,promisc,mtu,allmulti,txQLen} go before the keys of the same name
+Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
+args.cni.sysctl, promisc, mtu, allmulti and txQLen go before the keys of the same name.
 
-If /etc/cni/tuning/allowlist.conf exists, each sysctl must match a line of it, which
-are regular expressions that may match anywhere in the key as it is written.`,
+If /etc/cni/tuning/allowlist.conf exists, each sysctl must match a line of it, which are regular
+expressions that may match anywhere in the key as it is written.`,
 		Verbs: spec.Verbs{Add: tuningAdd, Check: tuningCheck, Del: tuningDel, Status: tuningStatus, GC: tuningGC},
 	})
 }
@@ -40,6 +42,7 @@ const (
 )
 
 // tuningKeys may stand in the configuration and, stronger, in args.cni.
+// Both have the same names and types. The pointers tell 0 and false from absence.
 type tuningKeys struct {
 	Sysctl   tuningSysctls `json:"sysctl"`
 	MAC      string        `json:"mac"`
@@ -51,6 +54,7 @@ type tuningKeys struct {
 
 // tuningConf is the whole configuration. MAC addresses are checked and chosen by
 // [spec.Request.MAC]; they stand here for their spelling alone.
+// A key in any case of letters will do, as everywhere.
 type tuningConf struct {
 	tuningKeys
 	DataDir       string                   `json:"dataDir"`
@@ -59,6 +63,7 @@ type tuningConf struct {
 }
 
 // A tuningPlan is what a configuration asks for, checked.
+// All verbs but DEL and GC go by it.
 type tuningPlan struct {
 	sysctls []tuningSysctl // sorted by path
 	link    tuningLink
@@ -68,6 +73,7 @@ type tuningPlan struct {
 }
 
 // readTuning decodes and checks the configuration and touches nothing.
+// Errors have code 7, or 4 for CNI_ARGS. A configuration without any key is fine.
 func readTuning(r *spec.Request) (*tuningPlan, error) {
 	var c tuningConf
 	if err := r.Decode(&c); err != nil {
@@ -77,7 +83,10 @@ func readTuning(r *spec.Request) (*tuningPlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &tuningPlan{dir: tuningDir(c.DataDir)}
+	p := &tuningPlan{}
+	if p.dir, err = recordsIn(c.DataDir, tuningDataDir); err != nil {
+		return nil, err
+	}
 	own, args := &c.tuningKeys, &c.Args.CNI
 	if p.sysctls, err = mergeSysctls(own.Sysctl, args.Sysctl, r.IfName); err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
@@ -110,6 +119,7 @@ func readTuning(r *spec.Request) (*tuningPlan, error) {
 }
 
 // first returns the first pointer that is not nil.
+// It puts args.cni before the plain key.
 func first[T any](from ...*T) *T {
 	for _, p := range from {
 		if p != nil {
@@ -119,15 +129,9 @@ func first[T any](from ...*T) *T {
 	return nil
 }
 
-// tuningDir returns the folder of the records.
-func tuningDir(configured string) records {
-	if configured == "" {
-		return tuningDataDir
-	}
-	return records(configured)
-}
-
 // tuningAdd writes the sysctls, then the attributes of the link, or neither.
+// The result is prevResult with the new MAC address and MTU in it; the reference
+// forgets the MTU. A host's link of the same name is left alone.
 func tuningAdd(_ context.Context, r *spec.Request) (*spec.Result, error) {
 	p, err := readTuning(r)
 	if err != nil {
@@ -139,7 +143,7 @@ func tuningAdd(_ context.Context, r *spec.Request) (*spec.Result, error) {
 	if r.Prev == nil {
 		return nil, spec.Errorf(spec.CodeConfig, "Required prevResult missing: tuning works on what earlier plugins of a list made")
 	}
-	t, err := openTuned(r)
+	t, err := openTuned(r, spec.CodeConfig)
 	if err != nil {
 		return nil, err
 	}
@@ -164,14 +168,17 @@ func tuningAdd(_ context.Context, r *spec.Request) (*spec.Result, error) {
 }
 
 // A tuned is the interface at work on.
+// Sysctls go by the namespace, the rest by the socket in it.
 type tuned struct {
 	ns   *rtnl.NS
 	conn *rtnl.Conn
 	link *rtnl.Link
 }
 
-// openTuned opens the namespace and finds the interface.
-func openTuned(r *spec.Request) (*tuned, error) {
+// openTuned opens the namespace and finds the interface. That there is none has
+// the given code.
+// The caller closes it. The error is os.ErrNotExist for what is missing of the two.
+func openTuned(r *spec.Request, none int) (*tuned, error) {
 	ns, err := rtnl.OpenNS(r.Call.NetNS)
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", r.Call.NetNS, err)
@@ -179,6 +186,9 @@ func openTuned(r *spec.Request) (*tuned, error) {
 	t := &tuned{ns: ns}
 	if t.conn, err = rtnl.Dial(ns); err == nil {
 		t.link, err = t.conn.Link(r.IfName)
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		err = spec.Errorf(none, "%w in %s", err, r.Call.NetNS)
 	}
 	if err != nil {
 		t.close()
@@ -197,6 +207,7 @@ func (t *tuned) close() {
 
 // apply makes all changes; after an error everything is as it was before, the
 // record of former attributes included.
+// The record is written first: a process killed in between leaves one that DEL uses.
 func (t *tuned) apply(r *spec.Request, p *tuningPlan) error {
 	before := p.link.current(t.link)
 	forget, err := remember(p.dir, r.Attachment, before)
@@ -220,6 +231,7 @@ func (t *tuned) apply(r *spec.Request, p *tuningPlan) error {
 }
 
 // restore gives the link the attributes of was.
+// The link is read again, since only what differs is sent.
 func (t *tuned) restore(was tuningLink) error {
 	link, err := t.conn.LinkAt(t.link.Index)
 	if err != nil {
@@ -229,6 +241,7 @@ func (t *tuned) restore(was tuningLink) error {
 }
 
 // tuningStatus tells whether an ADD is bound to fail.
+// The code is 50. There is no link to look at: STATUS is about no container.
 func tuningStatus(_ context.Context, r *spec.Request) error {
 	p, err := readTuning(r)
 	if err != nil {

@@ -8,12 +8,14 @@ import (
 
 // tuningCheck compares each configured value with the live one. The allowlist
 // is not asked, since nothing is written.
+// What was not configured may be anything. Letters of a MAC address may be of either
+// case. The code is 102.
 func tuningCheck(_ context.Context, r *spec.Request) error {
 	p, err := readTuning(r)
 	if err != nil {
 		return err
 	}
-	t, err := openTuned(r)
+	t, err := openTuned(r, spec.CodeCheck)
 	if err != nil {
 		return err
 	}

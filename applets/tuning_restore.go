@@ -18,6 +18,7 @@ type tuningRecord struct {
 
 // foreign tells that the file is another attachment's: "a_b" with "c" has the
 // file name of "a" with "b_c". A file without an owner is the reference's.
+// Such a file is neither used nor written over.
 func (r tuningRecord) foreign(a spec.Attachment) bool {
 	return r.ContainerID != "" && (r.ContainerID != a.ContainerID || r.IfName != a.IfName)
 }
@@ -25,6 +26,7 @@ func (r tuningRecord) foreign(a spec.Attachment) bool {
 // remember puts the attributes as they are before ADD on record. What an
 // earlier ADD of the attachment has recorded is older, and stays. The function
 // returned brings the record back to what it was.
+// The reference writes over it, and a DEL then restores what tuning itself has set.
 func remember(dir records, a spec.Attachment, before tuningLink) (forget func() error, err error) {
 	nothing := func() error { return nil }
 	if before.empty() {
@@ -51,6 +53,7 @@ func remember(dir records, a spec.Attachment, before tuningLink) (forget func() 
 // tuningDel gives the link its former attributes back, if it is still there,
 // and forgets them. Sysctls stay: those of the interface go with it, and the
 // others are the namespace's, where another attachment may have asked for the same.
+// The file goes in any case; the reference leaves it for ever when the link has gone.
 func tuningDel(_ context.Context, r *spec.Request) error {
 	dir, name := tuningDirOf(r), recordName(r.Attachment)
 	var was tuningRecord
@@ -72,6 +75,7 @@ func tuningDel(_ context.Context, r *spec.Request) error {
 
 // tuningDirOf reads the one key that DEL and GC need, whatever else the
 // configuration holds.
+// A configuration that cannot be read costs a warning, and the default is taken.
 func tuningDirOf(r *spec.Request) records {
 	var c struct {
 		DataDir string `json:"dataDir"`
@@ -79,12 +83,17 @@ func tuningDirOf(r *spec.Request) records {
 	if err := r.Decode(&c); err != nil {
 		r.Warn("%v: dataDir is taken to be %s", err, tuningDataDir)
 	}
-	return tuningDir(c.DataDir)
+	dir, err := recordsIn(c.DataDir, tuningDataDir)
+	if err != nil {
+		r.Warn("%v: it is taken to be %s", err, dir)
+	}
+	return dir
 }
 
 // restoreTuned restores the link, if namespace and link are still there.
+// That neither is there is how most containers end.
 func restoreTuned(r *spec.Request, was tuningLink) error {
-	t, err := openTuned(r)
+	t, err := openTuned(r, spec.CodeUnknown)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS) {
 		return nil
 	}
@@ -96,6 +105,7 @@ func restoreTuned(r *spec.Request, was tuningLink) error {
 }
 
 // tuningGC forgets the former attributes of links that are gone.
+// Those without an owner are the reference's, and stay.
 func tuningGC(_ context.Context, r *spec.Request) error {
 	return tuningDirOf(r).keep(r.Network, r.Valid)
 }
