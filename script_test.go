@@ -17,6 +17,7 @@ func TestMain(m *testing.M) {
 	if _, ok := applets.Lookup(name); !ok {
 		os.Exit(m.Run())
 	}
+	armFaults()
 	ctx, cancel := context.WithCancel(context.Background())
 	go endOnSignal(cancel)
 	os.Exit(applets.Run(ctx, name, applets.Process{
