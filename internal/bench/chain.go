@@ -6,6 +6,8 @@ import (
 )
 
 // The bars of the chain.
+// They are how many times faster than the reference, and of the floor how many times as
+// long at most.
 const (
 	barExecAdd    = 8
 	barCniExecAdd = 15
@@ -16,6 +18,8 @@ const (
 )
 
 // chain measures one container on a host that has no other.
+// The floor and a bare start are in the same rounds, so that a busy moment of the
+// machine hits all of them alike.
 func chain(l *lab) []line {
 	r, err := l.chainResults()
 	if err != nil {
@@ -104,6 +108,7 @@ func (n *network) fill(r caller, count int) error {
 
 // all calls a verb for many attachments, some at a time, and returns how long
 // that took together and what failed.
+// Attachments are taken from a queue, so slow ones hold up nobody else.
 func (n *network) all(r caller, verb string, attachments []attachment, atATime int) (time.Duration, []error) {
 	queue := make(chan attachment)
 	failures := make(chan []error)

@@ -20,6 +20,7 @@ const (
 
 // A floor does the kernel work of the chain's ADD and DEL and nothing else, from
 // sockets that are open already: no process, configuration, lease or cache.
+// What cnibox takes beyond it is what could still be saved.
 type floor struct {
 	host, cont *rtnl.Conn
 	bridge     uint32
@@ -79,6 +80,8 @@ func (f *floor) subject() subject {
 }
 
 // add makes the pair, addresses the container's end and enters the rules.
+// It is the same work as the chain's: a pair, an address, a default route, a masquerade
+// and a published port.
 func (f *floor) add() error {
 	err := f.host.AddLink(rtnl.LinkSpec{
 		Name: "floor0", Index: floorPort, Master: f.bridge, Up: true,

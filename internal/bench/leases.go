@@ -29,6 +29,7 @@ type store struct {
 }
 
 // newStore fills a folder as the reference plugin would have.
+// Their owners are others than the one who is measured.
 func (l *lab) newStore(who, plugins string, count int) (*store, error) {
 	dataDir := filepath.Join(l.dir, "leases", fmt.Sprint(who, count))
 	dir := filepath.Join(dataDir, "leases")
@@ -57,6 +58,7 @@ func (l *lab) newStore(who, plugins string, count int) (*store, error) {
 }
 
 // subject gets an address and gives it back.
+// The folder is as before after each round.
 func (s *store) subject(name, netns string) subject {
 	verbs := []string{"ADD", "DEL"}
 	return subject{name: name, steps: verbs, round: func() (all []time.Duration, err error) {

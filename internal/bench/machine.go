@@ -12,6 +12,7 @@ import (
 )
 
 // A machine is what the figures depend on besides the code.
+// Ratios of one run can be compared between machines, times cannot.
 type machine struct {
 	Kernel string `json:"kernel"`
 	CPUs   int    `json:"cpus"`
@@ -41,6 +42,7 @@ func thisMachine() machine {
 }
 
 // configured looks a value up in the kernel's configuration, where it tells it.
+// Empty: CONFIG_IKCONFIG_PROC is off, as on many distributions.
 func configured(prefix string) string {
 	f, err := os.Open("/proc/config.gz")
 	if err != nil {

@@ -55,6 +55,7 @@ func main() {
 }
 
 // start builds the small programs and measures in the second process.
+// Built here, since the sandbox has an empty /run and maybe no Go.
 func start(o options) (code int, err error) {
 	if _, err := os.Stat(o.bin); err != nil {
 		return 0, fmt.Errorf("%w (`make build` makes it)", err)
@@ -79,6 +80,7 @@ func start(o options) (code int, err error) {
 }
 
 // measure runs the groups and writes the table as it grows.
+// A bar that is missed is no failure without -strict: the machine may be busy.
 func measure(o options) (code int, err error) {
 	if err := sandbox.Setup(); err != nil {
 		return 0, err

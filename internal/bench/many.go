@@ -16,6 +16,7 @@ const (
 )
 
 // parallel measures how many containers a second can be attached and detached.
+// All containers of a subject are attached, then all detached; subjects do not overlap.
 func parallel(l *lab) []line {
 	containers, err := newAttachments("parallel", l.crowd(many))
 	if err != nil {
@@ -79,6 +80,7 @@ func (l *lab) throughputs(name, plugins string, cniExec bool, containers []attac
 }
 
 // scale measures the 500th container against the 1st, in the same rounds.
+// Both hosts stay as they are while they take turns.
 func scale(l *lab) []line {
 	first, err := l.contenders("first", 0)
 	if err != nil {

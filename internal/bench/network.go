@@ -39,6 +39,7 @@ func (l *lab) newNetwork(name, plugins string) (*network, error) {
 }
 
 // chain is what the measured list holds.
+// It is what most hosts of containers have, and no key is one that only we know.
 func (n *network) chain() []map[string]any {
 	return []map[string]any{
 		{
@@ -55,6 +56,7 @@ func (n *network) chain() []map[string]any {
 }
 
 // An attachment is one container that gets a network.
+// Its namespace is made before, so that making it is in no figure.
 type attachment struct {
 	id    string
 	netns *sandbox.NetNS
@@ -115,6 +117,7 @@ func (n *network) life(name string, r caller, a attachment) subject {
 }
 
 // timed calls one verb on the host.
+// The thread enters the host's namespace before the clock starts.
 func (n *network) timed(r caller, verb string, a attachment) (took time.Duration, err error) {
 	err = n.host.Do(func() error {
 		begin := time.Now()

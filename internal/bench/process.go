@@ -102,6 +102,7 @@ func (p *peaks) book() {
 }
 
 // memory measures each program of the chain, called by exec, and cni-exec.
+// It is the resident set at its largest (getrusage(2), ru_maxrss).
 func memory(l *lab) []line {
 	ours, err := l.peaksOf("memory-ours", l.ours, true)
 	var reference map[string]float64

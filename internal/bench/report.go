@@ -44,6 +44,7 @@ func (s series) milliseconds() figure {
 
 // A line is one comparison. Ours is cnibox; Other is the reference plugins or
 // whatever What says that it is compared with.
+// It is also the form in the JSON file, so names must not change.
 type line struct {
 	Group string  `json:"group"`
 	What  string  `json:"what"`
@@ -94,6 +95,7 @@ func (l *line) fail(err error) {
 }
 
 // verdict is what the line comes to, in a word.
+// A line without a bar has none.
 func (l line) verdict() string {
 	switch {
 	case l.Error != "":

@@ -27,6 +27,7 @@ func (n *network) byExec() *byExec {
 }
 
 // call walks the chain, in reverse on DEL, as the specification says.
+// CHECK and DEL get the result of the whole chain.
 func (r *byExec) call(verb string, a attachment) error {
 	plugins := r.chain()
 	prev := r.result(a)

@@ -6,6 +6,7 @@ import (
 )
 
 // A series is the times that one step of one subject took, and what went wrong.
+// An error is the last one; the times from before it stay.
 type series struct {
 	took []time.Duration
 	err  error

@@ -13,6 +13,7 @@ import (
 )
 
 // proveEmpty looks for all that an attachment can leave behind.
+// It asks the kernel and the disk, not cnibox.
 func (w *world) proveEmpty() error {
 	return w.page.step(func() (string, error) {
 		text := "left behind: no link, no rule, no lease, no cached result"

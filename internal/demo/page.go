@@ -64,6 +64,7 @@ func (p *page) split(s, style string) string {
 
 // step does one thing and writes what it was, with the time it took at the right
 // margin. The text comes from fn, which knows more afterwards.
+// A step that fails is marked, and its error ends the demo.
 func (p *page) step(fn func() (text string, err error)) error {
 	begin := time.Now()
 	text, err := fn()

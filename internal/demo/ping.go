@@ -16,6 +16,7 @@ const (
 )
 
 // ping sends an ICMP echo request and waits for the reply.
+// Other packets that arrive meanwhile are passed over.
 func (p *place) ping(to netip.Addr) error {
 	network, request, reply := "ip4:icmp", byte(echoRequest4), byte(echoReply4)
 	if to.Is6() {

@@ -24,6 +24,7 @@ const megabyte = 1 << 20
 type place struct{ ns *rtnl.NS }
 
 // open calls fn inside and keeps what it opens.
+// A socket belongs to the namespace that it was made in, whoever uses it.
 func open[T any](p *place, fn func() (T, error)) (t T, err error) {
 	err = p.ns.Do(func() error {
 		t, err = fn()
@@ -33,6 +34,7 @@ func open[T any](p *place, fn func() (T, error)) (t T, err error) {
 }
 
 // serve answers on a port, by TCP and UDP, until stop is called.
+// Each connection has a goroutine, which ends with it.
 func (p *place) serve(port uint16) (stop func(), err error) {
 	at := fmt.Sprintf(":%d", port)
 	tcp, err := open(p, func() (net.Listener, error) { return net.Listen("tcp", at) })
@@ -74,6 +76,7 @@ func answer(c net.Conn) {
 }
 
 // dial connects to a server.
+// The deadline is for the whole conversation.
 func (p *place) dial(network string, to netip.AddrPort) (net.Conn, error) {
 	c, err := open(p, func() (net.Conn, error) { return net.DialTimeout(network, to.String(), patience) })
 	if err != nil {

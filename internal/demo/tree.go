@@ -10,6 +10,7 @@ import (
 )
 
 // drawTree shows links, addresses and rules as the kernel has them.
+// Nothing is drawn from memory: what was not made is not there.
 func (w *world) drawTree() error {
 	links, err := w.hostLinks.Links()
 	if err != nil {
@@ -55,6 +56,7 @@ func (w *world) drawBridge(bridge rtnl.Link, links []rtnl.Link) error {
 }
 
 // join writes addresses, the link-local ones left out.
+// The blanks at the end keep what follows apart, also where there is none.
 func join(addrs []rtnl.Addr) string {
 	var all []string
 	for _, a := range addrs {

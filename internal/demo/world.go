@@ -28,6 +28,7 @@ var (
 )
 
 // A world is the host of the sandbox, its containers and a machine outside.
+// It is filled by build and attach, in this order.
 type world struct {
 	bin  string
 	page *page
@@ -46,6 +47,7 @@ type container struct {
 }
 
 // result is the part of a CNI result that is shown.
+// A struct of its own: the demo reads what a person would, and not with our own reader.
 type result struct {
 	Interfaces []struct{ Name, Mac, Sandbox string }
 	IPs        []struct {
@@ -95,6 +97,7 @@ func (w *world) build() error {
 }
 
 // connect gives host and outside one end of a veth pair each.
+// The kernel routes between them by the addresses alone.
 func (w *world) connect() error {
 	err := w.hostLinks.AddLink(rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "eth0", NS: w.outside.NS}})
 	if err != nil {

@@ -1,4 +1,7 @@
 // Package flock locks a file and gives the unlock back.
+//
+// The locks are those of flock(2): of the open file, so they hold between goroutines of
+// a process as between processes, and the reference's plugins take the same.
 package flock
 
 import (
@@ -21,6 +24,8 @@ func Shared(ctx context.Context, path string, mode os.FileMode) (unlock func(), 
 	return lock(ctx, path, mode, unix.LOCK_SH)
 }
 
+// lock opens the file and locks it; O_NONBLOCK keeps a pipe in its place from being
+// waited for. Errors name the path; the context's is among them.
 func lock(ctx context.Context, path string, mode os.FileMode, how int) (func(), error) {
 	const flags = unix.O_RDONLY | unix.O_CREAT | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
 	fd, err := unix.Open(path, flags, uint32(mode.Perm()))
@@ -76,6 +81,7 @@ func block(ctx context.Context, fd, how int) (func(), error) {
 	}
 }
 
+// flock is flock(2), done again when a signal interrupts it.
 func flock(fd, how int) error {
 	for {
 		if err := unix.Flock(fd, how); err != unix.EINTR {

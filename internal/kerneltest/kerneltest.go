@@ -16,12 +16,16 @@ import (
 	"cnibox/rtnl"
 )
 
+// A namespace takes less than a millisecond, so each test has its own and all may run
+// at once.
+//
 // The main goroutine keeps the first thread: a namespace made on that thread
 // would stay with the process, since the first thread cannot end.
 func init() { runtime.LockOSThread() }
 
 // required tells whether a missing privilege is a failure, as where tests run
 // as root.
+// make test sets it.
 func required() bool { return os.Getenv("CNIBOX_KERNEL") == "require" }
 
 // NS makes a network namespace for the test, empty but for lo, which is down.
@@ -39,7 +43,7 @@ func NS(t testing.TB) *rtnl.NS {
 	return ns
 }
 
-// LoUp sets the loopback interface up.
+// LoUp sets the loopback interface up, without which a namespace does not reach itself.
 func LoUp(t testing.TB, ns *rtnl.NS) {
 	t.Helper()
 	c := Dial(t, ns)

@@ -17,6 +17,8 @@ import (
 // addresses, routes, rules, VLANs and settings, as sorted lines without indexes.
 // What the kernel does by itself and in its own time is left out: operational
 // states, IPv6 link-local addresses and their routes, neighbours.
+//
+// It is compared as text: what a test wants to be undone differs in a line of its own.
 func Snapshot(t testing.TB, ns *rtnl.NS) string {
 	t.Helper()
 	c, err := rtnl.Dial(ns)
@@ -42,6 +44,7 @@ func Snapshot(t testing.TB, ns *rtnl.NS) string {
 	return strings.Join(s.lines, "\n") + "\n"
 }
 
+// A snapshot is one in the making.
 type snapshot struct {
 	t     testing.TB
 	ns    *rtnl.NS
@@ -50,10 +53,13 @@ type snapshot struct {
 	lines []string
 }
 
+// add writes one line.
 func (s *snapshot) add(format string, args ...any) {
 	s.lines = append(s.lines, fmt.Sprintf(format, args...))
 }
 
+// link writes a link, what is on it and its settings. One whose parent is in another
+// namespace says so, since the index means nothing here.
 func (s *snapshot) link(l rtnl.Link) {
 	s.t.Helper()
 	parent := s.names[l.Parent]
@@ -90,6 +96,8 @@ func (s *snapshot) link(l rtnl.Link) {
 		v6+"forwarding", v6+"accept_ra", v6+"disable_ipv6", v6+"accept_dad", v6+"keep_addr_on_down")
 }
 
+// routes writes the rules of both families, and the routes of the tables they lead to.
+// The table local is the kernel's own.
 func (s *snapshot) routes() {
 	s.t.Helper()
 	for _, of := range []int{unix.AF_INET, unix.AF_INET6} {
@@ -109,6 +117,7 @@ func (s *snapshot) routes() {
 	}
 }
 
+// table writes the routes of a table for one family.
 func (s *snapshot) table(of, table int) {
 	s.t.Helper()
 	routes, err := s.c.Routes(rtnl.RouteFilter{Table: table, Family: of})
@@ -125,6 +134,7 @@ func (s *snapshot) table(of, table int) {
 }
 
 // settings writes down those the kernel has.
+// A kernel without IPv6 has fewer.
 func (s *snapshot) settings(keys ...string) {
 	s.t.Helper()
 	for _, key := range keys {
@@ -140,6 +150,7 @@ func (s *snapshot) settings(keys ...string) {
 }
 
 // Diff lists the lines that only one of two snapshots has.
+// It is empty for snapshots that are the same.
 func Diff(before, after string) string {
 	var out []string
 	for _, side := range []struct{ mark, in, not string }{{"- ", before, after}, {"+ ", after, before}} {

@@ -42,6 +42,7 @@ func main() {
 	fail(cmd.Run())
 }
 
+// command prepares a command that has our streams and must not skip kernel tests.
 func command(args []string) *exec.Cmd {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), "CNIBOX_KERNEL=require")

@@ -11,6 +11,7 @@ import (
 )
 
 // callTime is how long one process may take.
+// A minute is for the reference under load; what hangs is killed.
 const callTime = time.Minute
 
 // A Call is one process, as a CNI runtime or a person would start it.
@@ -21,6 +22,7 @@ type Call struct {
 }
 
 // Plugin returns the environment of a call of a plugin by a runtime.
+// PATH is for the reference, which starts iptables.
 func Plugin(verb, containerID, netns, ifname, path string) []string {
 	return []string{
 		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + containerID, "CNI_NETNS=" + netns,

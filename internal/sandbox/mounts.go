@@ -13,6 +13,7 @@ import (
 const state = "/var/lib/cni"
 
 // empty puts an empty file system over a folder.
+// The folder must be there. It ends with the mount namespace.
 func empty(dir string) error {
 	if err := unix.Mount("cnibox", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
 		return fmt.Errorf("empty %s: %w", dir, err)

@@ -21,6 +21,7 @@ type NetNS struct {
 
 // NewNetNS makes a network namespace with lo up and pins it to a file of that
 // name. It lives until [NetNS.Remove] or the end of the sandbox.
+// The name must be free. On an error what was made stays until the sandbox ends.
 func NewNetNS(name string) (*NetNS, error) {
 	path := filepath.Join(pins, name)
 	if err := os.WriteFile(path, nil, 0o600); err != nil {

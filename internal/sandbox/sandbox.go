@@ -72,6 +72,7 @@ func Start(env ...string) (code int, err error) {
 }
 
 // attributes of the second process: it dies with this one.
+// The user namespace maps the one user to root, which is all an unprivileged process may.
 func attributes() *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS,
@@ -87,6 +88,7 @@ func attributes() *syscall.SysProcAttr {
 
 // Setup empties /run and /var/lib/cni and sets lo up. It refuses to in the
 // namespaces that the process was started from.
+// A second call in one process fails, as the marker is gone.
 func Setup() error {
 	before := strings.Fields(os.Getenv(marker))
 	os.Unsetenv(marker)

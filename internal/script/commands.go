@@ -26,8 +26,10 @@ const callTime = time.Minute
 // A badLine is a mistake in the script itself; "!" does not excuse it.
 type badLine string
 
+// Error is the text itself.
 func (b badLine) Error() string { return string(b) }
 
+// command does one line. An error says what was not as the line wants it.
 func (r *runner) command(name string, args []string) error {
 	least := map[string]int{"cni": 3, "exec": 1, "stdin": 1, "stdout": 1, "stderr": 1, "status": 1,
 		"host": 1, "container": 1, "exists": 1, "cmp": 2, "cp": 2, "mkdir": 1, "rm": 1, "symlink": 2}
@@ -60,6 +62,7 @@ func (r *runner) command(name string, args []string) error {
 }
 
 // cni calls a plugin with the environment of a runtime.
+// K=V pairs go behind the usual ones, and so before them in force.
 func (r *runner) cni(verb, applet, file string, env []string) error {
 	if file != "-" {
 		b, err := os.ReadFile(r.path(file))
@@ -73,6 +76,7 @@ func (r *runner) cni(verb, applet, file string, env []string) error {
 }
 
 // call runs an applet through its link inside the host namespace.
+// A failed call is an error, which a "!" may want; one that did not start is a bad line.
 func (r *runner) call(applet string, args, env []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), callTime)
 	defer cancel()
@@ -93,6 +97,7 @@ func (r *runner) call(applet string, args, env []string) error {
 	return err
 }
 
+// inHost calls fn on a thread in the host's namespace; a plain script has none.
 func (r *runner) inHost(fn func() error) error {
 	if r.host == nil {
 		return fn()
@@ -100,6 +105,7 @@ func (r *runner) inHost(fn func() error) error {
 	return r.host.Do(fn)
 }
 
+// match looks for a regular expression, whose ^ and $ are those of lines.
 func match(pattern, text string) error {
 	re, err := regexp.Compile("(?m)" + pattern)
 	if err != nil {
@@ -112,6 +118,7 @@ func match(pattern, text string) error {
 }
 
 // kernel asks for what is in a namespace.
+// It asks the kernel itself, over netlink, and no tool.
 func (r *runner) kernel(ns *rtnl.NS, args []string) error {
 	switch {
 	case ns == nil:
@@ -168,6 +175,7 @@ func only(a, b string) (lines string) {
 	return lines
 }
 
+// addr wants an address on a link, with its prefix length.
 func addr(c *rtnl.Conn, l *rtnl.Link, want string) error {
 	addrs, err := c.Addrs(l.Index)
 	if err != nil {
@@ -181,6 +189,7 @@ func addr(c *rtnl.Conn, l *rtnl.Link, want string) error {
 	return fmt.Errorf("it has %v", addrs)
 }
 
+// route wants a route to a prefix, through a gateway if one is given.
 func route(c *rtnl.Conn, want []string) error {
 	dst, err := netip.ParsePrefix(want[0])
 	if err != nil {
@@ -198,6 +207,7 @@ func route(c *rtnl.Conn, want []string) error {
 	return fmt.Errorf("there are %v", routes)
 }
 
+// files does the commands about files. They may leave $WORK, as scripts are our own.
 func (r *runner) files(name string, args []string) error {
 	switch name {
 	case "stdin":

@@ -31,6 +31,8 @@
 //	exists FILE…                 relative names are below $WORK, as everywhere
 //	cmp A B                      equal but for newlines at the end; "stdout" is the last call's
 //	cp A B, mkdir DIR, rm FILE, symlink TARGET FILE
+//
+// It is for tests only.
 package script
 
 import (
@@ -61,6 +63,7 @@ type Suite struct {
 const ForceExec = "CNIBOX_TEST_FORCE_EXEC"
 
 // Run runs each script twice, with plugins in process and with exec forced.
+// The two must not differ, whichever way a runtime calls.
 func (s Suite) Run(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(s.Dir, "*.txt"))
 	if err != nil || len(files) == 0 {
@@ -99,6 +102,7 @@ type runner struct {
 }
 
 // start makes the folder, the links and the namespaces.
+// All of it is gone when the test ends.
 func (s Suite) start(t *testing.T, text string) *runner {
 	r := &runner{t: t, work: t.TempDir(), saved: map[*rtnl.NS]string{}}
 	if !s.Plain {
@@ -152,6 +156,8 @@ func (r *runner) extract(text string) {
 	flush()
 }
 
+// run does the lines in order; the first that is not as wanted ends the test, with
+// its number.
 func (r *runner) run(file string) {
 	for i, line := range r.lines {
 		words := r.split(line)
@@ -212,6 +218,7 @@ func (r *runner) split(line string) (words []string) {
 	return words
 }
 
+// getenv is the last value of a variable; empty: none.
 func (r *runner) getenv(key string) string {
 	value := ""
 	for _, kv := range r.env {

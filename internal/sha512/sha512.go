@@ -43,6 +43,7 @@ var rounds = [80]uint64{
 }
 
 // Sum512 returns the digest of b.
+// Texts are shorter than 2^61 bytes, so the upper 64 bits of the length stay 0.
 func Sum512(b []byte) (digest [64]byte) {
 	h := initial
 	rest := b
