@@ -10,10 +10,10 @@ FUZZTIME ?= 1m
 
 export CGO_ENABLED = 0
 
-.PHONY: help build quick test fuzz bench demo install clean
+.PHONY: help build quick test test-clients fuzz bench demo install clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 build: ## build $(BIN)
 	$(GO) build -trimpath -ldflags '-s -w -X cnibox/applets.Version=$(VERSION)' -o $(BIN) .
@@ -26,6 +26,9 @@ test: ## all tests; without root they run in a user namespace
 	$(GO) vet ./...
 	$(GO) run ./internal/privileged $(GO) test ./...
 	$(MAKE) --no-print-directory fuzz FUZZTIME=2s
+
+test-clients: build ## real containers through containerd; CLIENTS=-require: no skipping
+	$(GO) run ./internal/clients -bin $(BIN) $(CLIENTS)
 
 fuzz: ## fuzz each parser of foreign bytes for FUZZTIME=1m
 	@grep -rEo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | while IFS=: read -r file name; do \

@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -16,12 +18,19 @@ import (
 // cgroupVar tells the third process the name of its control group.
 const cgroupVar = "CNIBOX_CLIENTS_CGROUP"
 
+// cgroupPrefix is followed by the ID of the second process.
+const cgroupPrefix = "cnibox-clients-"
+
+// cgroupRoot is where the hierarchies are (version 1), or the one (version 2).
+const cgroupRoot = "/sys/fs/cgroup"
+
 // alone runs the third process, and takes its control groups away after it.
 func alone() (code int, err error) {
 	if err := sandbox.Setup(); err != nil {
 		return 0, err
 	}
-	group := fmt.Sprintf("cnibox-clients-%d", os.Getpid())
+	removeOldCgroups()
+	group := fmt.Sprint(cgroupPrefix, os.Getpid())
 	self, err := os.Executable()
 	if err != nil {
 		return 0, err
@@ -43,11 +52,24 @@ func alone() (code int, err error) {
 // removeCgroup removes the group from each hierarchy, inner folders first. They
 // have no processes any more, and only empty ones can be removed.
 func removeCgroup(name string) {
-	const root = "/sys/fs/cgroup"
 	for _, pattern := range []string{name + "/*", "*/" + name + "/*", name, "*/" + name} {
-		found, _ := filepath.Glob(filepath.Join(root, pattern)) // the pattern is well formed
+		found, _ := filepath.Glob(filepath.Join(cgroupRoot, pattern)) // the pattern is well formed
 		for _, dir := range found {
 			unix.Rmdir(dir)
+		}
+	}
+}
+
+// removeOldCgroups removes what runs left that were killed.
+func removeOldCgroups() {
+	for _, level := range []string{"", "*"} {
+		found, _ := filepath.Glob(filepath.Join(cgroupRoot, level, cgroupPrefix+"*"))
+		for _, dir := range found {
+			name := filepath.Base(dir)
+			pid, err := strconv.Atoi(strings.TrimPrefix(name, cgroupPrefix))
+			if err == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+				removeCgroup(name)
+			}
 		}
 	}
 }

@@ -11,12 +11,14 @@
 package main
 
 import (
+	"debug/elf"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"cnibox/internal/sandbox"
@@ -75,14 +77,24 @@ func missing() string {
 	}
 	var programs, packages []string
 	for _, n := range needed {
-		if _, err := exec.LookPath(n.program); err != nil {
+		if path, err := exec.LookPath(n.program); err != nil || n.program == "busybox" && !static(path) {
 			programs, packages = append(programs, n.program), append(packages, n.pkg)
 		}
 	}
 	if len(programs) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("no %s here: apt-get install %s", strings.Join(programs, ", "), strings.Join(packages, " "))
+	return fmt.Sprintf("no %s here that serves: apt-get install %s", strings.Join(programs, ", "), strings.Join(packages, " "))
+}
+
+// static reports whether a program needs no other file to start.
+func static(path string) bool {
+	f, err := elf.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return !slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
 }
 
 // inside is the trial, in the third process.

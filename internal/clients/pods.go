@@ -95,10 +95,29 @@ func (h *host) runClient(p, web *pod) error {
 	return nil
 }
 
-// endWeb: the first DEL has the namespace and the result, the second one
-// neither; each must do for itself, and in turn they must not mind each other.
+// endWeb: the first DEL has the namespace and the result and must take all away;
+// the second one has neither and must not mind. [host.odd] has that one alone.
 func (h *host) endWeb(p *pod) error {
-	if err := errors.Join(h.stopPod(p), h.remove(p)); err != nil {
+	ip, err := h.addr(p)
+	if err != nil {
+		return err
+	}
+	if err := h.stopPod(p); err != nil {
+		return err
+	}
+	err = eventually(func() error {
+		left, err := h.leftovers()
+		for _, trace := range left {
+			if strings.Contains(trace, p.id) || trace == "lease "+ip.String() {
+				err = errors.Join(err, fmt.Errorf("left behind by the first DEL: %s", trace))
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := h.remove(p); err != nil {
 		return err
 	}
 	for _, plugin := range []string{"bridge", "portmap"} {
@@ -110,13 +129,7 @@ func (h *host) endWeb(p *pod) error {
 			return fmt.Errorf("DELs of %s: %+v", plugin, dels)
 		}
 	}
-	return eventually(func() error {
-		left, err := h.leftovers()
-		if text := strings.Join(left, " "); err == nil && strings.Contains(text, p.id) {
-			err = errors.New(text)
-		}
-		return err
-	})
+	return nil
 }
 
 // crowd starts pods at the same time, as a node does after its boot.
