@@ -24,7 +24,7 @@ const cgroupPrefix = "cnibox-clients-"
 // cgroupRoot is where the hierarchies are (version 1), or the one (version 2).
 const cgroupRoot = "/sys/fs/cgroup"
 
-// alone runs the third process, and takes its control groups away after it.
+// alone runs the third process in new PID and mount namespaces, and takes its control groups away after it.
 func alone() (code int, err error) {
 	if err := sandbox.Setup(); err != nil {
 		return 0, err

@@ -9,7 +9,7 @@ import (
 )
 
 // callTime is how long a call of the CRI plugin may take, which includes all
-// calls of plugins.
+// calls of plugins. The kubelet waits two minutes and more.
 const callTime = time.Minute
 
 // Fields of runtime.v1 (k8s.io/cri-api, pkg/apis/runtime/v1/api.proto) stand in
@@ -22,13 +22,14 @@ type pod struct {
 	id    string // once it runs
 }
 
-// A port is a port mapping.
+// A port is a port mapping; TCP unless udp says otherwise.
 type port struct {
 	udp             bool
 	host, container uint64
 }
 
-// config encodes PodSandboxConfig.
+// config encodes PodSandboxConfig. Its log folder is needed only for containers
+// with a log, which these have not.
 func (p *pod) config(cgroup string) message {
 	m := message{}.
 		sub(1, message{}.text(1, p.name).text(2, "uid-"+p.name).text(3, "default")). // metadata: name, uid, namespace
@@ -36,7 +37,7 @@ func (p *pod) config(cgroup string) message {
 		text(3, work+"/pods").                                                       // log_directory
 		sub(4, message{}.text(1, outsideAddr.String()))                              // dns_config: servers
 	for _, mapping := range p.ports {
-		var protocol uint64
+		var protocol uint64 // enum Protocol: TCP 0, UDP 1, SCTP 2
 		if mapping.udp {
 			protocol = 1
 		}
@@ -45,7 +46,8 @@ func (p *pod) config(cgroup string) message {
 	return m.sub(8, message{}.text(1, cgroup)) // linux: cgroup_parent
 }
 
-// ask makes one call and returns the text at a path of the answer.
+// ask makes one call and returns the text at a path of the answer; without a path
+// the answer has nothing of interest.
 func (h *host) ask(method string, in message, path ...int) (string, error) {
 	out, err := h.answer(method, in)
 	if err != nil || len(path) == 0 {
@@ -54,13 +56,15 @@ func (h *host) ask(method string, in message, path ...int) (string, error) {
 	return out.first(path...)
 }
 
+// answer makes one call within [callTime].
 func (h *host) answer(method string, in message) (message, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTime)
 	defer cancel()
 	return h.cri.call(ctx, method, in)
 }
 
-// ready reports the condition NetworkReady as an error.
+// ready reports the condition NetworkReady as an error with the runtime's words. The
+// kubelet keeps a node from pods while it is false.
 func (h *host) ready() error {
 	out, err := h.answer("Status", nil)
 	if err != nil {
@@ -90,7 +94,8 @@ func (h *host) run(p *pod) (err error) {
 	return err
 }
 
-// addr returns the address that the kubelet would learn.
+// addr returns the address that the kubelet would learn: the first of eth0, which
+// containerd picks from the result of the whole chain.
 func (h *host) addr(p *pod) (netip.Addr, error) {
 	ip, err := h.ask("PodSandboxStatus", message{}.text(1, p.id), 1, 5, 1) // status, network, ip
 	if err != nil {
@@ -110,7 +115,8 @@ func (h *host) remove(p *pod) error {
 	return err
 }
 
-// container starts one more container in a pod, which sleeps.
+// container starts one more container in a pod, which sleeps. It shares the pod's
+// network, so no plugin hears of it.
 func (h *host) container(p *pod, name string) (id string, err error) {
 	config := message{}.
 		sub(1, message{}.text(1, name)).  // metadata: name
@@ -124,7 +130,8 @@ func (h *host) container(p *pod, name string) (id string, err error) {
 	return id, err
 }
 
-// exec runs a shell command in a container.
+// exec runs a shell command in a container. A command that fails is an error with
+// all it wrote.
 func (h *host) exec(id, command string) (stdout string, err error) {
 	out, err := h.answer("ExecSync", message{}.text(1, id).text(2, "sh").text(2, "-c").text(2, command).number(3, 20)) // cmd, timeout in s
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 const published = 8080
 
 // configure writes the network that the README shows, with published ports of
-// its own if there are any.
+// its own if there are any: a JSON list as the capability portMappings has it. A
+// runtime that has no ports to give leaves runtimeConfig as it stands here.
 func configure(ports string) error {
 	const list = `{
   "cniVersion": "1.0.0",
@@ -58,6 +59,8 @@ func (h *host) installation() error {
 	})
 }
 
+// installRecorder puts this program in the place of the plugins that it records,
+// and the real one in that of host-local, which bridge asks for.
 func (h *host) installRecorder() error {
 	self, err := os.Executable()
 	if err != nil {
@@ -71,7 +74,8 @@ func (h *host) installRecorder() error {
 	return os.Symlink(filepath.Join(pluginDir, "host-local"), filepath.Join(criDir, "host-local"))
 }
 
-// ctrRun starts a container with the network, as a person would.
+// ctrRun starts a container with the network, as a person would but for the control
+// group, which is where it can be found again.
 func (h *host) ctrRun(id string, flags []string, command ...string) (string, error) {
 	args := []string{"run", "--cni", "--cgroup", h.cgroup + "/" + id,
 		"--mount", "type=bind,src=" + resolvConf + ",dst=/etc/resolv.conf,options=rbind:ro"}
@@ -82,7 +86,8 @@ func (h *host) ctrRun(id string, flags []string, command ...string) (string, err
 // resolvConf is what ctr users have to mount: ctr does not look at a result's dns.
 const resolvConf = work + "/resolv.conf"
 
-// ctrContainers runs a server and a client with `ctr run --rm --cni`.
+// ctrContainers runs a server and a client with `ctr run --rm --cni`. ctr calls ADD
+// with /proc/PID/ns/net, and DEL with an empty CNI_NETNS, when the process has ended.
 func (h *host) ctrContainers() error {
 	ports := fmt.Sprintf(`[{ "hostPort": %d, "containerPort": 80, "protocol": "tcp" }]`, published)
 	if err := os.WriteFile(resolvConf, fmt.Appendf(nil, "nameserver %s\n", outsideAddr), 0o644); err != nil {
@@ -126,6 +131,8 @@ func (h *host) ctrContainers() error {
 	})
 }
 
+// publishedPort reaches the server by 127.0.0.1, which needs route_localnet and
+// masquerading, by the host's address from the host itself, and from outside.
 func (h *host) publishedPort() error {
 	return step("the published port, from the host and from outside", func() error {
 		local := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), published)
@@ -160,7 +167,8 @@ func (h *host) takenPort() error {
 	})
 }
 
-// client looks at everything from inside.
+// client looks at everything from inside. The port that the first container has is
+// still published then, though the network's file no longer says so.
 func (h *host) client(web netip.Addr) error {
 	return step("from inside: gateway, other container, published port, names outside", func() error {
 		if err := configure(""); err != nil {

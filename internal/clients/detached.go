@@ -9,7 +9,8 @@ import (
 )
 
 // detached: ctr never calls DEL for what it ran with -d. gc finds it by the
-// result that the runtime left, and keeps the one that is alive.
+// result that the runtime left, and keeps the one that is alive. containerd 1.6
+// writes no path of a namespace there; it is in the result.
 func (h *host) detached() error {
 	text := "ctr run -d leaves its network; cni-exec gc --valid-live takes it away"
 	return step(text, func() error {
@@ -41,7 +42,8 @@ func (h *host) detached() error {
 	})
 }
 
-// end kills a container's task and waits until both are removed.
+// end kills a container's task and removes both. The task is removed only after
+// its end; ctr's kill does not wait for that.
 func (h *host) end(id string) error {
 	if _, err := h.ctr("task", "kill", "--signal", "KILL", id); err != nil {
 		return err
@@ -61,6 +63,7 @@ func (h *host) end(id string) error {
 	return err
 }
 
+// gc is the README's command.
 func gc() error {
 	cniExec := filepath.Join(pluginDir, "cni-exec")
 	_, _, err := sandbox.Call{Argv: []string{cniExec, "gc", "--valid-live", network}}.Run()

@@ -12,7 +12,8 @@ import (
 	"runtime"
 )
 
-// image is the name of the only one.
+// image is the name of the only one. The CRI plugin takes it for the pause image,
+// too, so each pod is a web server by itself.
 const image = "docker.io/library/cnibox-clients:1"
 
 // page is what the image's command serves on port 80.
@@ -79,6 +80,8 @@ func links() (nodes []node) {
 	return nodes
 }
 
+// archive makes a tar archive of them, in their order. Folders are made by those who
+// unpack it.
 func archive(nodes ...node) ([]byte, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)

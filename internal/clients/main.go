@@ -97,7 +97,8 @@ func static(path string) bool {
 	return !slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
 }
 
-// inside is the trial, in the third process.
+// inside is the trial, in the third process: its parts in order, to the first that
+// fails. An error comes with what containerd complained of.
 func inside(bin string) error {
 	h, err := newHost(bin)
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pods walks through the life of two pods.
+// pods walks through the life of two pods: one serves on published ports, the
+// other has a second container that looks at the first from inside.
 func (h *host) pods() error {
 	web := &pod{name: "web", ports: []port{{host: 8081, container: 80}, {udp: true, host: 8053, container: 53}}}
 	client := &pod{name: "client"}
@@ -36,6 +37,7 @@ func (h *host) pods() error {
 	return nil
 }
 
+// runWeb starts the server and reads its page from the host and from outside.
 func (h *host) runWeb(p *pod) error {
 	if err := h.run(p); err != nil {
 		return err
@@ -70,6 +72,8 @@ func addsAreAsExpected(p *pod) error {
 	return nil
 }
 
+// runClient reads the page from a second pod, by the first one's address and by the
+// published port, and looks up a name by the pod's dns_config.
 func (h *host) runClient(p, web *pod) error {
 	if err := h.run(p); err != nil {
 		return err
@@ -132,7 +136,8 @@ func (h *host) endWeb(p *pod) error {
 	return nil
 }
 
-// crowd starts pods at the same time, as a node does after its boot.
+// crowd starts pods at the same time, as a node does after its boot, and ends
+// them at the same time. Their plugins meet at the bridge, the leases and the rules.
 func (h *host) crowd() error {
 	const many = 8
 	return step(fmt.Sprintf("%d pods at the same time: one address each, and all are gone after", many), func() error {
@@ -166,7 +171,7 @@ func (h *host) crowd() error {
 	})
 }
 
-// together does something for all pods at the same time.
+// together does something for all pods at the same time and joins the errors.
 func together(pods []*pod, do func(*pod) error) error {
 	results := make(chan error)
 	for _, p := range pods {
@@ -179,8 +184,9 @@ func together(pods []*pod, do func(*pod) error) error {
 	return errors.Join(errs...)
 }
 
-// odd: the namespace vanishes behind containerd's back, so there is only the DEL
-// without one.
+// odd: the namespace vanishes behind containerd's back, as after a crash of the
+// host, so there is only the DEL without one. Links went with the namespace; lease,
+// rules and the cached result are what that DEL is for.
 func (h *host) odd() error {
 	return step("a pod whose namespace is gone: the DEL without one does it all", func() error {
 		p := &pod{name: "lost", ports: []port{{host: 8082, container: 80}}}

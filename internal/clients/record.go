@@ -21,7 +21,8 @@ var recorded = []string{"loopback", "bridge", "portmap"}
 
 func isRecorded(name string) bool { return slices.Contains(recorded, name) }
 
-// A call is what a runtime told one plugin.
+// A call is what a runtime told one plugin. Members of the configuration that the
+// trial does not look at are left out.
 type call struct {
 	Plugin, Verb, ID, NetNS, IfName, Args string
 	Conf                                  struct {
@@ -31,7 +32,8 @@ type call struct {
 	}
 }
 
-// record is the program under a plugin's name.
+// record is the program under a plugin's name. What cnibox writes and its exit code
+// go to the runtime as they are.
 func record(plugin string) (code int) {
 	conf, err := io.ReadAll(os.Stdin)
 	if err == nil {

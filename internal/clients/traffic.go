@@ -17,7 +17,8 @@ const name = "name.example"
 
 var named = netip.MustParseAddr("203.0.113.7")
 
-// serveDNS answers queries in a namespace until stop is called.
+// serveDNS answers queries in a namespace until stop is called. The socket stays
+// where it was opened, whatever thread uses it.
 func serveDNS(ns *rtnl.NS, at netip.AddrPort) (stop func(), err error) {
 	var socket net.PacketConn
 	err = ns.Do(func() error {
