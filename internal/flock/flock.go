@@ -14,19 +14,9 @@ import (
 
 // Exclusive locks the file at path, which it creates with the given mode if
 // it is missing; see [Wait]. Only a regular file is locked, a symbolic link is
-// refused.
+// refused; O_NONBLOCK keeps a pipe in its place from being waited for. Errors name the
+// path, and the context's is among them.
 func Exclusive(ctx context.Context, path string, mode os.FileMode) (unlock func(), err error) {
-	return lock(ctx, path, mode, unix.LOCK_EX)
-}
-
-// Shared is [Exclusive] for a lock that several may hold at once.
-func Shared(ctx context.Context, path string, mode os.FileMode) (unlock func(), err error) {
-	return lock(ctx, path, mode, unix.LOCK_SH)
-}
-
-// lock opens the file and locks it; O_NONBLOCK keeps a pipe in its place from being
-// waited for. Errors name the path; the context's is among them.
-func lock(ctx context.Context, path string, mode os.FileMode, how int) (func(), error) {
 	const flags = unix.O_RDONLY | unix.O_CREAT | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
 	fd, err := unix.Open(path, flags, uint32(mode.Perm()))
 	if err != nil {
@@ -36,7 +26,7 @@ func lock(ctx context.Context, path string, mode os.FileMode, how int) (func(), 
 		unix.Close(fd)
 		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
 	}
-	unlock, err := Wait(ctx, fd, how)
+	unlock, err = Wait(ctx, fd, unix.LOCK_EX)
 	if err != nil {
 		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
 	}

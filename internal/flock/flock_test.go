@@ -69,18 +69,19 @@ func TestCancel(t *testing.T) {
 	again()
 }
 
-func TestShared(t *testing.T) {
+func TestWaitShared(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	a, err := flock.Shared(t.Context(), path, 0o600)
-	if err != nil {
-		t.Fatal(err)
+	for range 2 {
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CREAT, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		unlock, err := flock.Wait(t.Context(), fd, unix.LOCK_SH)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unlock()
 	}
-	defer a()
-	b, err := flock.Shared(t.Context(), path, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if _, err := flock.Exclusive(ctx, path, 0o600); !errors.Is(err, context.DeadlineExceeded) {
