@@ -2,7 +2,6 @@ package chain
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -47,11 +46,8 @@ func (r *Runner) GC(ctx context.Context, l *List, valid []spec.Attachment, dryRu
 	if dryRun || !v.AtLeast(spec.V110) {
 		return stale, errors.Join(errs...)
 	}
-	set := attachments(valid)
 	for i := range l.Plugins {
-		_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], Target{}, nil,
-			spec.Member{Name: "cni.dev/valid-attachments", Value: set},
-			spec.Member{Name: "cni.dev/attachments", Value: set}) // the key of the 1.1.0 tag
+		_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], Target{}, nil, spec.ValidMembers(valid)...)
 		errs = append(errs, err)
 	}
 	return stale, errors.Join(errs...)
@@ -143,18 +139,4 @@ func (c *Cache) Attached(network string) ([]spec.Attachment, error) {
 		}
 	}
 	return live, err
-}
-
-// attachments is the wire form of GC's set, never null.
-func attachments(valid []spec.Attachment) json.RawMessage {
-	type item struct {
-		ContainerID string `json:"containerID"`
-		IfName      string `json:"ifname"`
-	}
-	items := make([]item, len(valid))
-	for i, a := range valid {
-		items[i] = item{a.ContainerID, a.IfName}
-	}
-	doc, _ := json.Marshal(items) // strings always encode
-	return doc
 }

@@ -114,9 +114,7 @@ func (r *Request) Wire() ([]byte, error) {
 		set = append(set, Member{Name: "prevResult", Value: prev})
 	}
 	if r.Call.Verb == GC && r.Valid != nil {
-		valid := encodeValid(r.Valid)
-		// Plugins of the 1.1.0 tag read the second one alone.
-		set = append(set, Member{Name: keyValid, Value: valid}, Member{Name: keyAttached, Value: valid})
+		set = append(set, ValidMembers(r.Valid)...)
 	}
 	wire, err := Splice(r.conf, set, "prevResult")
 	if err != nil {
@@ -125,9 +123,10 @@ func (r *Request) Wire() ([]byte, error) {
 	return wire, nil
 }
 
-// encodeValid writes a set of attachments as the specification's list.
-// The empty set is [], never null.
-func encodeValid(valid []Attachment) []byte {
+// ValidMembers returns the set of GC as its configuration has it, under both keys:
+// plugins of the 1.1.0 tag read the second one alone. The empty set is [], never null,
+// whether valid is nil or not.
+func ValidMembers(valid []Attachment) []Member {
 	list := []byte{'['}
 	for _, a := range valid {
 		o := object{}
@@ -135,5 +134,6 @@ func encodeValid(valid []Attachment) []byte {
 		o.str("ifname", a.IfName)
 		list = append(comma(list), o.bytes()...)
 	}
-	return append(list, ']')
+	list = append(list, ']')
+	return []Member{{Name: keyValid, Value: list}, {Name: keyAttached, Value: list}}
 }
