@@ -63,6 +63,10 @@ func (e *Entry) Attachment() spec.Attachment {
 	return spec.Attachment{Network: e.NetworkName, ContainerID: e.ContainerID, IfName: e.IfName}
 }
 
+// maxEntry is the largest entry that is read, in bytes: a configuration in base64 and
+// the largest result of a plugin, with room for arguments.
+const maxEntry = 2*spec.MaxConf + maxStdout
+
 // Interrupted reports whether its ADD never came to an end.
 // Its process was killed, or the DEL that followed its failure failed as well.
 func (e *Entry) Interrupted() bool { return e.Kind == kindIntent }
@@ -93,7 +97,7 @@ var errBroken = errors.New("not a cache entry")
 // of a caller, since a DEL makes paths of them.
 func (c *Cache) read(name string, a spec.Attachment) (*Entry, error) {
 	file := filepath.Join(c.Dir, "results", name)
-	b, err := readBounded(file, unix.O_NOFOLLOW)
+	b, err := readBounded(file, unix.O_NOFOLLOW, maxEntry)
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) {
 			return nil, err

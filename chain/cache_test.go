@@ -378,3 +378,20 @@ func (noPlugin) Invoke(_ context.Context, _ string, r *spec.Request) (*spec.Resu
 	}
 	return r.Prev, nil
 }
+
+// TestBigEntry is a list whose entry is larger than a configuration may be, since
+// the cache holds it in base64.
+func TestBigEntry(t *testing.T) {
+	w := newWorld(t, "rec")
+	l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec","pad":"` + strings.Repeat("x", 7<<19) + `"}]}`)
+	if _, err := w.Add(t.Context(), l, target("c")); err != nil {
+		t.Fatal(err)
+	}
+	e, err := w.Cache.Lookup(spec.Attachment{Network: "n", ContainerID: "c", IfName: "eth0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(e.Config) < 7<<19 {
+		t.Errorf("the entry has %d bytes of configuration", len(e.Config))
+	}
+}

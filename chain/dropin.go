@@ -14,9 +14,6 @@ import (
 	"cnibox/spec"
 )
 
-// maxConf is the largest configuration file that is read, in bytes.
-const maxConf = 4 << 20
-
 // Load finds a network in a folder: first among *.conflist, then among *.conf
 // and *.json, each in the order of file names, as libcni has it. A broken file
 // hides no good one: what is wrong with it is told when the network is not
@@ -96,7 +93,7 @@ func configExts() [][]string { return [][]string{{".conflist"}, {".conf", ".json
 // read parses a file without its drop-in folder.
 // The list knows its file, by which its drop-in folder is found.
 func read(file string) (*List, error) {
-	doc, err := readBounded(file, 0)
+	doc, err := readBounded(file, 0, spec.MaxConf)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
@@ -134,7 +131,7 @@ func (l *List) dropIn() error {
 			continue
 		}
 		file := filepath.Join(dir, name)
-		doc, err := readBounded(file, 0)
+		doc, err := readBounded(file, 0, spec.MaxConf)
 		if err != nil {
 			return fmt.Errorf("drop-in plugin: %w", err)
 		}
@@ -172,9 +169,9 @@ func hasExt(name string, exts []string) bool {
 	return false
 }
 
-// readBounded reads a regular file of bounded size, with more flags for open;
+// readBounded reads a regular file of at most limit bytes, with more flags for open;
 // what is no regular file is never waited for.
-func readBounded(file string, flags int) ([]byte, error) {
+func readBounded(file string, flags, limit int) ([]byte, error) {
 	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|flags, 0)
 	if err != nil {
 		return nil, err
@@ -187,9 +184,9 @@ func readBounded(file string, flags int) ([]byte, error) {
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is no regular file", file)
 	}
-	b, err := io.ReadAll(io.LimitReader(f, maxConf+1))
-	if len(b) > maxConf {
-		return nil, fmt.Errorf("%s is larger than %d bytes", file, maxConf)
+	b, err := io.ReadAll(io.LimitReader(f, int64(limit)+1))
+	if len(b) > limit {
+		return nil, fmt.Errorf("%s is larger than %d bytes", file, limit)
 	}
 	return b, err
 }
