@@ -58,12 +58,21 @@ func ownerOf(a spec.Attachment) recordOwner {
 
 // write stores v, in a folder that root alone may look into.
 // Nothing is synced: what a record is about does not outlive a power cut. Verbs of one
-// container come one after another, so a name for the temporary file is enough.
+// container come one after another, so a name for the temporary file is enough. Errors
+// have code 5.
 func (d records) write(name string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
+	if err := d.replace(name, b); err != nil {
+		return spec.Errorf(spec.CodeIO, "%w", err)
+	}
+	return nil
+}
+
+// replace is write without the encoding and the code.
+func (d records) replace(name string, b []byte) error {
 	if err := fault.Check("write " + name); err != nil {
 		return err
 	}
@@ -72,7 +81,7 @@ func (d records) write(name string, v any) error {
 	}
 	path := filepath.Join(string(d), name)
 	temp := path + recordTemp
-	if err := os.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := dropFile(temp); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
@@ -121,14 +130,23 @@ func (d records) remove(name string) error {
 	if err := fault.Check("remove " + name); err != nil {
 		return err
 	}
-	var errs []error
-	for _, n := range []string{name, name + recordTemp} {
-		err := os.Remove(filepath.Join(string(d), n))
-		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
-			errs = append(errs, err)
+	path := filepath.Join(string(d), name)
+	return errors.Join(dropFile(path), dropFile(path+recordTemp))
+}
+
+// dropFile deletes a file that need not be there. A read-only file system refuses
+// before it looks whether there is anything to delete.
+func dropFile(path string) error {
+	err := os.Remove(path)
+	if errors.Is(err, unix.EROFS) {
+		if _, lerr := os.Lstat(path); lerr != nil {
+			err = lerr
 		}
 	}
-	return errors.Join(errs...)
+	if err == nil || errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil
+	}
+	return spec.Errorf(spec.CodeIO, "%w", err)
 }
 
 // keep deletes the records of a network's attachments that are not valid any
