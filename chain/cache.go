@@ -189,14 +189,14 @@ func (c *Cache) Finish(e *Entry, result json.RawMessage) error {
 func (c *Cache) write(e *Entry, exclusive bool) error {
 	doc, err := json.Marshal(e)
 	if err != nil {
-		return fmt.Errorf("cache: %w", err)
+		return spec.Errorf(spec.CodeIO, "cache: %w", err)
 	}
 	if err := fault.Check("write cache entry"); err != nil {
 		return err
 	}
 	dir := filepath.Dir(e.file)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("cache: %w", err)
+		return spec.Errorf(spec.CodeIO, "cache: %w", err)
 	}
 	if err := c.dropScratch(e.Attachment()); err != nil {
 		return err
@@ -204,7 +204,7 @@ func (c *Cache) write(e *Entry, exclusive bool) error {
 	tmp := c.scratch(e.Attachment())
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return fmt.Errorf("cache: %w", err)
+		return spec.Errorf(spec.CodeIO, "cache: %w", err)
 	}
 	_, err = f.Write(doc)
 	if err = errors.Join(err, f.Close()); err == nil {
@@ -223,7 +223,7 @@ func (c *Cache) write(e *Entry, exclusive bool) error {
 	}
 	if err != nil {
 		os.Remove(tmp)
-		return fmt.Errorf("cache: %w", err)
+		return spec.Errorf(spec.CodeIO, "cache: %w", err)
 	}
 	return nil
 }
@@ -237,7 +237,7 @@ func (c *Cache) scratch(a spec.Attachment) string {
 
 func (c *Cache) dropScratch(a spec.Attachment) error {
 	if err := os.Remove(c.scratch(a)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("cache: %w", err)
+		return spec.Errorf(spec.CodeIO, "cache: %w", err)
 	}
 	return nil
 }
@@ -264,7 +264,7 @@ func (c *Cache) Remove(e *Entry) error {
 		return err
 	}
 	if err := os.Remove(e.file); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("cache: %w", err)
+		return spec.Errorf(spec.CodeIO, "cache: %w", err)
 	}
 	return c.dropScratch(e.Attachment())
 }

@@ -13,6 +13,7 @@ import (
 
 	"cnibox/internal/fault"
 	"cnibox/internal/sha512"
+	"cnibox/spec"
 )
 
 // lockFile is in the cache's folder. A container or network is one byte of it,
@@ -58,16 +59,20 @@ func (c *Cache) lock(ctx context.Context, name string, kind int16) (func(), erro
 		return nil, err
 	}
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("cache: %w", err)
+		return nil, spec.Errorf(spec.CodeIO, "cache: %w", err)
 	}
 	path := filepath.Join(c.Dir, lockFile)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock: %w", err)
+		return nil, spec.Errorf(spec.CodeIO, "lock: %w", err)
 	}
 	if err := lockByte(ctx, int(f.Fd()), name, kind); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("lock %s: %w", path, err)
+		code := spec.CodeIO
+		if ctx.Err() != nil {
+			code = spec.CodeTryAgain // somebody has it for long
+		}
+		return nil, spec.Errorf(code, "lock %s: %w", path, err)
 	}
 	return func() { f.Close() }, nil
 }
