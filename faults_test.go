@@ -1,253 +1,146 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
+	"runtime"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets"
-	"cnibox/internal/kerneltest"
-	"cnibox/nft"
-	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
-// A world is a host of a test's own: a network namespace, a link for each
-// applet in bin, and all that the applets keep in folders beside it.
-type world struct {
-	*testing.T
-	host *rtnl.NS
-	dir  string
-
-	// tracer is what runs the programs; nil: they run by themselves.
-	tracer []string
-}
-
-// A container is a network namespace with the names that a runtime gives it.
-type container struct {
-	id, path string
-	ns       *rtnl.NS
-}
-
-func newWorld(t *testing.T) *world {
-	t.Helper()
-	w := &world{T: t, host: kerneltest.NS(t), dir: t.TempDir()}
-	kerneltest.LoUp(t, w.host)
-	self, err := os.Executable()
-	if err == nil {
-		err = os.Mkdir(w.path("bin"), 0o755)
-	}
-	for _, name := range names() {
-		err = errors.Join(err, os.Symlink(self, w.path("bin/"+name)))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return w
-}
-
-// on is the world for a subtest.
-func (w *world) on(t *testing.T) *world { return &world{T: t, host: w.host, dir: w.dir} }
-
-// path is a path below the world's folder.
-func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
-
-// text replaces $DIR by the world's folder.
-func (w *world) text(s string) string { return strings.ReplaceAll(s, "$DIR", w.dir) }
-
-// write makes a file with a text in it, and the folder for it.
-func (w *world) write(name, text string) {
+// onDisk runs fn on a thread that is in the world's network namespace and sees a
+// small file system of its own at a folder of the world; nobody else sees it.
+// Programs are started from there with runHere.
+func (w *world) onDisk(name string, fn func()) {
 	w.Helper()
-	err := os.MkdirAll(filepath.Dir(w.path(name)), 0o755)
-	if err == nil {
-		err = os.WriteFile(w.path(name), []byte(w.text(text)), 0o600)
-	}
-	if err != nil {
+	dir := w.path(name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		w.Fatal(err)
 	}
-}
-
-func (w *world) container(id string) container {
-	w.Helper()
-	ns := kerneltest.NS(w.T)
-	kerneltest.LoUp(w.T, ns)
-	return container{id, kerneltest.NSPath(w.T, ns), ns}
-}
-
-// An answer is what became of a process.
-type answer struct {
-	exit           int // -1: it was killed
-	stdout, stderr string
-	took           time.Duration
-}
-
-// code returns the code of the error object that is all of stdout; 0 after
-// success. Anything else that a runtime could not read fails the test.
-func (a answer) code(t *testing.T) int {
-	t.Helper()
-	if a.exit == 0 {
-		return 0
-	}
-	var e struct {
-		CNIVersion, Msg string
-		Code            int
-	}
-	err := json.Unmarshal([]byte(a.stdout), &e)
-	if err != nil || a.exit != 1 || e.Msg == "" || e.CNIVersion == "" || e.Code == 0 {
-		t.Errorf("exit code %d, %v: %.300q on stdout, %.300q on stderr", a.exit, err, a.stdout, a.stderr)
-	}
-	return e.Code
-}
-
-// processTime is how long a process may take before it counts as stuck.
-const processTime = 20 * time.Second
-
-// run starts a program in the world's network namespace.
-func (w *world) run(stdin string, env []string, argv ...string) answer {
-	w.Helper()
-	var a answer
-	if err := w.host.Do(func() (err error) { a, err = w.runHere(stdin, env, argv...); return err }); err != nil {
-		w.Fatal(err)
-	}
-	return a
-}
-
-// runHere starts a program in the namespaces of this thread.
-func (w *world) runHere(stdin string, env []string, argv ...string) (answer, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), processTime)
-	defer cancel()
-	argv = append(slices.Clone(w.tracer), argv...)
-	var out, diag bytes.Buffer
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Dir, cmd.Env = w.dir, append([]string{"CNI_PATH=" + w.path("bin")}, env...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &diag
-	begin := time.Now()
-	err := cmd.Run()
-	if exit := new(exec.ExitError); errors.As(err, &exit) || errors.Is(err, syscall.EPIPE) {
-		err = nil // a plugin need not read its stdin
-	}
-	if ctx.Err() != nil {
-		err = fmt.Errorf("%q was still running after %s", argv, processTime)
-	}
-	return answer{cmd.ProcessState.ExitCode(), out.String(), diag.String(), time.Since(begin)}, err
-}
-
-// callEnv are the variables of a runtime; those of more go before.
-func callEnv(verb spec.Verb, c container, more ...string) []string {
-	return append([]string{"CNI_COMMAND=" + string(verb), "CNI_CONTAINERID=" + c.id, "CNI_IFNAME=eth0", "CNI_NETNS=" + c.path}, more...)
-}
-
-// plugin calls a plugin as a runtime does.
-func (w *world) plugin(verb spec.Verb, applet, conf string, c container, env ...string) answer {
-	w.Helper()
-	return w.run(w.text(conf), callEnv(verb, c, env...), w.path("bin/"+applet))
-}
-
-// must is for calls that have to succeed.
-func (w *world) must(what string, a answer) string {
-	w.Helper()
-	if a.exit != 0 {
-		w.Fatalf("%s: exit code %d: %s%s", what, a.exit, a.stdout, a.stderr)
-	}
-	return a.stdout
-}
-
-// state is all that the verbs may change: links, addresses, routes, rules and
-// settings of host and containers, the rule set, and files.
-func (w *world) state(cs ...container) string {
-	w.Helper()
-	rules, err := nft.Render(w.host)
-	if err != nil {
-		w.Fatal(err)
-	}
-	parts := []string{kerneltest.Snapshot(w.T, w.host), rules, w.files()}
-	for _, c := range cs {
-		parts = append(parts, kerneltest.Snapshot(w.T, c.ns))
-	}
-	return strings.Join(parts, "--\n")
-}
-
-// files lists the files with what is in them, but for those that belong to no
-// attachment: links, locks, configurations, the hints and the index of the leases.
-func (w *world) files() string {
-	w.Helper()
-	var list []string
-	err := filepath.WalkDir(w.dir, func(path string, d fs.DirEntry, err error) error {
-		name := d.Name()
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && slices.Contains([]string{"bin", "net.d", ".cnibox"}, name):
-			return fs.SkipDir
-		case d.IsDir(), name == "lock", name == "cnibox.lock", strings.HasPrefix(name, "last_reserved_ip."):
-			return nil
+	done := make(chan error, 1)
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // for good: the mounts end with the thread
+		err := unix.Unshare(unix.CLONE_NEWNS)
+		if err == nil {
+			err = unix.Setns(w.host.FD(), unix.CLONE_NEWNET)
 		}
-		var content []byte
-		if d.Type().IsRegular() {
-			content, err = os.ReadFile(path)
+		if err == nil {
+			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 		}
-		list = append(list, fmt.Sprintf("%s %s %q", path, d.Type(), content))
-		return err
-	})
-	if err != nil {
-		w.Fatal(err)
-	}
-	return strings.Join(list, "\n") + "\n"
-}
-
-// strace sets the tracer, or skips the test where there is none.
-func (w *world) strace(options ...string) {
-	w.Helper()
-	if _, err := exec.LookPath("strace"); err != nil {
-		w.Skipf("SKIPPED: %v", err)
-	}
-	w.tracer = append([]string{"strace", "-f", "-qq"}, options...)
-}
-
-// same wants a state as it was before.
-func (w *world) same(what, before, after string) {
-	w.Helper()
-	if after != before {
-		w.Fatalf("%s: it is not as before:\n%s", what, kerneltest.Diff(before, after))
-	}
-}
-
-// oddFiles make at a path what may stand where something else is expected.
-var oddFiles = map[string]func(path string) error{
-	"dir":     func(path string) error { return os.MkdirAll(filepath.Join(path, "full"), 0o700) },
-	"fifo":    func(path string) error { return unix.Mkfifo(path, 0o600) },
-	"regular": func(path string) error { return os.WriteFile(path, []byte("rubbish"), 0o600) },
-	"loop":    func(path string) error { return os.Symlink(path, path) },
-	"symlink": func(path string) error { return os.Symlink("/dev/null", path) },
-	"socket": func(path string) error {
-		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err == nil {
+			err = unix.Mount("tmpfs", dir, "tmpfs", 0, "size=128k,nr_inodes=100")
+		}
 		if err != nil {
-			return err
+			done <- err
+			return
 		}
-		defer unix.Close(fd)
-		return unix.Bind(fd, &unix.SockaddrUnix{Name: path})
+		w.here = true
+		fn()
+	}()
+	err := <-done
+	w.here = false
+	if errors.Is(err, os.ErrPermission) && os.Getenv("CNIBOX_KERNEL") != "require" {
+		w.Skipf("SKIPPED: no mount namespace without CAP_SYS_ADMIN (root or a user namespace): %v", err)
+	}
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// A diskFault spoils the file system at a folder, and mend makes it good again.
+type diskFault struct {
+	spoil, mend func(dir string) error
+
+	// locks is set if no lock can be had in the cache, so that no verb runs.
+	locks bool
+}
+
+var diskFaults = map[string]diskFault{
+	"full": {
+		spoil: func(dir string) error {
+			f, err := os.Create(filepath.Join(dir, "ballast"))
+			for err == nil {
+				_, err = f.Write(make([]byte, 4096))
+			}
+			f.Close()
+			if errors.Is(err, unix.ENOSPC) {
+				return nil
+			}
+			return err
+		},
+		mend: func(dir string) error { return os.Remove(filepath.Join(dir, "ballast")) },
+	},
+	"no inodes": {
+		spoil: func(dir string) (err error) {
+			for i := 0; err == nil; i++ {
+				err = os.Mkdir(filepath.Join(dir, fmt.Sprint("ballast", i)), 0o700)
+			}
+			if errors.Is(err, unix.ENOSPC) {
+				return nil
+			}
+			return err
+		},
+		mend: func(dir string) error {
+			all, err := filepath.Glob(filepath.Join(dir, "ballast*"))
+			for _, b := range all {
+				err = errors.Join(err, os.Remove(b))
+			}
+			return err
+		},
+	},
+	"read-only": {
+		spoil: func(dir string) error { return unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, "") },
+		locks: true,
+		mend:  func(dir string) error { return unix.Mount("", dir, "", unix.MS_REMOUNT, "size=128k,nr_inodes=100") },
 	},
 }
 
-// pluginNames are the applets that are plugins.
-func pluginNames() (list []string) {
-	for _, a := range applets.All() {
-		if a.Main == nil {
-			list = append(list, a.Name)
+// TestKernelDisk spoils the disk below each folder that something is kept in: ADD
+// fails with a code that says so and leaves nothing, and DEL succeeds. When
+// there is room again, ADD succeeds.
+func TestKernelDisk(t *testing.T) {
+	for _, at := range []string{"bridge leases", "cni-exec leases", "cni-exec cni", "cni-exec ports", "cni-exec tuning"} {
+		for fault, f := range diskFaults {
+			t.Run(at+" "+fault, func(t *testing.T) {
+				t.Parallel()
+				who, folder, _ := strings.Cut(at, " ")
+				w := newWorld(t)
+				w.write("net.d/demo.conflist", killList)
+				c, other := w.container("ctr"), w.container("other")
+				w.onDisk(folder, func() { w.spoiled(victims[who], f, folder, c, other) })
+			})
 		}
 	}
-	return list
+}
+
+// spoiled is the test on the thread that sees the disk.
+func (w *world) spoiled(v victim, f diskFault, folder string, c, other container) {
+	dir := w.path(folder)
+	w.must("other ADD", v.add(w, other, 8000))
+	if err := f.spoil(dir); err != nil {
+		w.Fatal(err)
+	}
+	before := w.state(c)
+	a := v.add(w, c, 8080)
+	if code := a.code(w.T); code != spec.CodeIO && code != spec.CodeTryAgain {
+		w.Errorf("ADD: code %d: %s%s", code, a.stdout, a.stderr)
+	}
+	w.same("failed ADD", before, w.state(c))
+	if del := v.del(w, c, 8080); !f.locks || folder != "cni" || del.code(w.T) != spec.CodeIO {
+		w.must("DEL", del)
+	}
+	w.same("DEL", before, w.state(c))
+	if err := f.mend(dir); err != nil {
+		w.Fatal(err)
+	}
+	w.must("ADD on a good disk", v.add(w, c, 8080))
+	w.must("DEL on a good disk", v.del(w, c, 8080))
+	w.must("other DEL", v.del(w, other, 8000))
 }
