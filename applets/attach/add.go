@@ -24,14 +24,11 @@ func (i Interface[C]) add(ctx context.Context, r *spec.Request) (*spec.Result, e
 		return nil, spec.Errorf(spec.CodeConfig,
 			"cannot convert: no valid IP addresses: cniVersion %s cannot express a result without addresses; use 0.3.0 or later, or configure \"ipam\"", r.Net.Version)
 	}
-	op, err := open(r)
+	op, err := enter(r)
 	if err != nil {
 		return nil, err
 	}
 	defer op.close()
-	if err := op.needNS(); err != nil {
-		return nil, err
-	}
 	if err := i.steps(ctx, op, c); err != nil {
 		return nil, op.rollback(ctx, err)
 	}

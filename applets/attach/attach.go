@@ -133,7 +133,7 @@ func open(r *spec.Request) (*Op, error) {
 	case err == nil:
 		op.NS = ns
 	case errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS):
-		// gone: DEL goes on without, ADD and CHECK ask [Op.needNS]
+		// gone: DEL goes on without, ADD, CHECK and GET use enter
 	default:
 		return nil, spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", r.Call.NetNS, err)
 	}
@@ -150,14 +150,16 @@ func open(r *spec.Request) (*Op, error) {
 	return op, nil
 }
 
-// needNS is the error of a verb that cannot do without the namespace.
-// It opens the path again for the reason, which [open] has let pass.
-func (op *Op) needNS() error {
-	if op.NS != nil {
-		return nil
+// enter is open for the verbs that cannot do without the namespace: its absence is an
+// error of code 8.
+func enter(r *spec.Request) (*Op, error) {
+	op, err := open(r)
+	if err != nil || op.NS != nil {
+		return op, err
 	}
-	_, err := rtnl.OpenNS(op.Call.NetNS)
-	return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", op.Call.NetNS, err)
+	op.close()
+	_, err = rtnl.OpenNS(r.Call.NetNS) // again, for the reason that open has let pass
+	return nil, spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", r.Call.NetNS, err)
 }
 
 // close gives the descriptors back; those that were never opened are left out.

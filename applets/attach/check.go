@@ -21,14 +21,11 @@ func (i Interface[C]) check(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	op, err := open(r)
+	op, err := enter(r)
 	if err != nil {
 		return err
 	}
 	defer op.close()
-	if err := op.needNS(); err != nil {
-		return err
-	}
 	if r.Net.IPAM.Type != "" {
 		if _, err := r.Delegate(ctx, r.Net.IPAM.Type, spec.Check); err != nil {
 			return err

@@ -21,14 +21,11 @@ func (i Interface[C]) get(ctx context.Context, r *spec.Request) (*spec.Result, e
 	if err != nil {
 		return nil, err
 	}
-	op, err := open(r)
+	op, err := enter(r)
 	if err != nil {
 		return nil, err
 	}
 	defer op.close()
-	if err := op.needNS(); err != nil {
-		return nil, err
-	}
 	if op.Link, err = op.Cont.Link(op.IfName); err != nil || op.Link.Kind != i.Kind {
 		return nil, spec.Errorf(spec.CodeUnknown, "no attachment %s is known: no %s interface %s in %s",
 			op.Attachment, i.Kind, op.IfName, op.Call.NetNS)
