@@ -61,7 +61,7 @@ var bridgeKinds = [...]nft.Kind{nft.KindMasquerade, nft.KindMACGuard}
 // It lives as long as the verb.
 type bridge struct {
 	bridgeConf
-	link, host *rtnl.Link // the bridge, and the port
+	link, host *rtnl.Link // the bridge, and the port; nil before createBridgePort
 	made       bool       // by this ADD, with an address that stays
 }
 

@@ -34,10 +34,10 @@ const (
 type cniExecCall struct {
 	Process
 	*execFlags
-	verb    string
-	network string
-	target  chain.Target
-	runner  *chain.Runner
+	verb    string        // in lower case, as typed
+	network string        // empty: version was asked for this program's own
+	target  chain.Target  // of run: without namespace, name counted up by network
+	runner  *chain.Runner // nil before prepare
 }
 
 // cniExec is the program: verb, network, namespace, flags.

@@ -65,11 +65,17 @@ of run: the command's.
 // The zero value of each is the flag that was not given, but for those that the
 // environment or a default fills in.
 type execFlags struct {
-	ifName, containerID, confDir, path, cacheDir string
-	timeout                                      time.Duration // 0: the default
-	retries                                      int
-	keepGoing, all, live, dryRun, json, help     bool
-	valid, nets, publish                         []string
+	ifName, containerID string // empty ID: derived from the namespace
+	confDir, cacheDir   string
+	path                string        // CNI_PATH; empty: built-in plugins alone
+	timeout             time.Duration // of one plugin; 0: the default
+	retries             int           // of an add that ended with code 11
+
+	// Of gc, run and fail, see the help.
+	keepGoing, all, live, dryRun, json, help bool
+
+	// Those that may be given more than once, as written and in their order.
+	valid, nets, publish []string
 }
 
 // bind returns where the value of a flag goes, by type; nil: no such flag.

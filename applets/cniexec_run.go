@@ -33,14 +33,14 @@ const takeDown = 30 * time.Second
 type sandbox struct {
 	*cniExecCall
 	ns       *rtnl.NS
-	attached []attached
+	attached []attached // in the order of the ADDs
 	dns      spec.DNS // of the first network that has any
 }
 
 // An attached is a network and the attachment on it, for its DEL.
 type attached struct {
 	list   *chain.List
-	target chain.Target
+	target chain.Target // with the name of its interface
 }
 
 // run makes a network namespace, attaches it, runs the command in it and takes

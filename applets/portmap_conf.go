@@ -78,15 +78,15 @@ func (h hostPort) overlaps(o hostPort) bool {
 // It compares with ==.
 type portWish struct {
 	host      hostPort
-	container uint16
+	container uint16 // port; 1 or more
 }
 
 // A portmapPlan is what a configuration asks for, checked.
 // Without wishes it is that of a pod which publishes nothing.
 type portmapPlan struct {
 	wishes         []portWish
-	snat, masqAll  bool
-	conds4, conds6 []nft.Match
+	snat, masqAll  bool        // masqAll counts with snat alone
+	conds4, conds6 []nft.Match // of each family's packets
 	dir            portOwners
 }
 

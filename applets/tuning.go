@@ -171,8 +171,8 @@ func tuningAdd(_ context.Context, r *spec.Request) (*spec.Result, error) {
 // Sysctls go by the namespace, the rest by the socket in it.
 type tuned struct {
 	ns   *rtnl.NS
-	conn *rtnl.Conn
-	link *rtnl.Link
+	conn *rtnl.Conn // in ns
+	link *rtnl.Link // as it was when it was opened
 }
 
 // openTuned opens the namespace and finds the interface. That there is none has
