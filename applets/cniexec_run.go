@@ -34,7 +34,7 @@ type sandbox struct {
 	*cniExecCall
 	ns       *rtnl.NS
 	attached []attached // in the order of the ADDs
-	dns      spec.DNS // of the first network that has any
+	dns      spec.DNS   // of the first network that has any
 }
 
 // An attached is a network and the attachment on it, for its DEL.
