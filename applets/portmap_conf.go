@@ -17,7 +17,7 @@ import (
 type portmapConf struct {
 	Backend       string   `json:"backend"`              // "", nftables or iptables; all mean nftables
 	SNAT          *bool    `json:"snat"`                 // nil: true
-	MasqAll       bool     `json:"masqAll"`              //
+	MasqAll       bool     `json:"masqAll"`              // with SNAT: whatever the source is
 	MarkMasqBit   *int     `json:"markMasqBit"`          // checked, not needed: nothing is marked
 	SetMarkChain  *string  `json:"externalSetMarkChain"` // the same
 	ConditionsV4  []string `json:"conditionsV4"`
@@ -91,7 +91,7 @@ type portmapPlan struct {
 }
 
 // readPortmap decodes and checks the configuration and touches nothing.
-// Errors have code 7. The order of the checks is that of the keys in Help.
+// Errors have code 7.
 func readPortmap(r *spec.Request) (*portmapPlan, error) {
 	var c portmapConf
 	if err := r.Decode(&c); err != nil {

@@ -19,7 +19,6 @@ import (
 type portOwners records
 
 // A portOwner is one note.
-// An inode alone would do on one host; the device guards against one that moved.
 type portOwner struct {
 	recordOwner
 	NetNS string    `json:"netns"` // path
@@ -94,7 +93,7 @@ func netnsID(path string) (dev, ino uint64, err error) {
 }
 
 // udpPorts returns the host ports of the UDP mappings.
-// Flows of TCP end by themselves when the other side answers nothing or resets.
+// Flows of TCP and SCTP end with their connections.
 func udpPorts(wishes []portWish) []udpPort {
 	var udp []udpPort
 	for _, w := range wishes {

@@ -16,8 +16,6 @@ import (
 // DefaultCacheDir is libcni's.
 const DefaultCacheDir = "/var/lib/cni"
 
-// Begin writes that an ADD has begun, Finish what came of it, Remove that it is undone.
-//
 // A Cache keeps what ADD was told and answered, in the folder, names and schema
 // of libcni, so that other runtimes can finish what this one began and the
 // other way round.
@@ -25,6 +23,8 @@ const DefaultCacheDir = "/var/lib/cni"
 // Nothing is synced to disk: no network namespace outlives a power cut, entries
 // carry the boot they belong to, and a torn one is set aside. On the flash of
 // small boards a sync takes longer than a whole ADD.
+//
+// Begin writes that an ADD has begun, Finish what came of it, and Remove forgets both.
 type Cache struct {
 	Dir string // holds results/; see DefaultCacheDir
 }

@@ -1,5 +1,6 @@
 // Package kerneltest gives tests network namespaces of their own in the real
-// kernel. It is for tests only.
+// kernel. It is for tests only. A namespace takes less than a millisecond, so each test
+// has its own and all may run at once.
 package kerneltest
 
 import (
@@ -16,9 +17,6 @@ import (
 	"cnibox/rtnl"
 )
 
-// A namespace takes less than a millisecond, so each test has its own and all may run
-// at once.
-//
 // The main goroutine keeps the first thread: a namespace made on that thread
 // would stay with the process, since the first thread cannot end.
 func init() { runtime.LockOSThread() }
