@@ -260,7 +260,8 @@ func unrule(ctx context.Context, op *attach.Op) error {
 	return errors.Join(release(ctx, op), nft.Open(nil).Prune(ctx))
 }
 
-// It runs on each DEL: the configuration may have had ipMasq at the ADD and not now.
+// cleanupBridge runs on each DEL: the configuration may have had ipMasq at the ADD and
+// not now.
 func cleanupBridge(ctx context.Context, op *attach.Op, _ *bridge) error { return release(ctx, op) }
 
 // collectBridge gives back what stale attachments own in the rule set.

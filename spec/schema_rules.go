@@ -6,7 +6,7 @@ import "math"
 // not at each start of the program. Where a schema says format ipv4, either
 // family is taken; it is a remark there, not a check.
 
-// Most rules are of one kind and little else, so each has a name as short as it is.
+// boolRule, and the four after it, is a rule of one kind and little else.
 func boolRule() *rule                         { return &rule{kind: "boolean"} }
 func stringRule() *rule                       { return &rule{kind: "string"} }
 func textRule(text func(string) string) *rule { return &rule{kind: "string", text: text} }
