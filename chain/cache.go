@@ -235,6 +235,7 @@ func (c *Cache) scratch(a spec.Attachment) string {
 	return filepath.Join(c.Dir, temporary+a.Key())
 }
 
+// dropScratch deletes what is there of it; the caller holds the attachment's lock.
 func (c *Cache) dropScratch(a spec.Attachment) error {
 	if err := os.Remove(c.scratch(a)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return spec.Errorf(spec.CodeIO, "cache: %w", err)
