@@ -158,6 +158,9 @@ func parsePlugin(doc json.RawMessage) (Plugin, error) {
 	if w.Type == "" {
 		return Plugin{}, spec.Errorf(spec.CodeConfig, "missing 'type'")
 	}
+	if err := spec.CheckType(w.Type); err != nil { // before an ADD leaves its intent in the cache
+		return Plugin{}, err
+	}
 	p := Plugin{Type: w.Type, Capabilities: w.Capabilities, conf: doc}
 	if w.Args != nil {
 		var args struct {

@@ -81,6 +81,9 @@ func (r *Runner) Add(ctx context.Context, l *List, t Target) (*spec.Result, erro
 		return nil, err
 	}
 	v, err := l.version()
+	if err == nil {
+		err = r.readable(l, t)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -18,12 +18,31 @@ func (r *Runner) run(ctx context.Context, verb spec.Verb, l *List, p *Plugin, t 
 		if prev != nil {
 			req.Prev = prev
 		}
+		if verb == spec.Add && p == &l.Plugins[0] {
+			req.WarnUnknownArgs() // once, not by every plugin
+		}
 		var res *spec.Result
 		if res, err = r.Invoker.Invoke(ctx, p.Type, req); err == nil {
 			return res, nil
 		}
 	}
-	return nil, fmt.Errorf("plugin type=%q name=%q failed (%s): %w", p.Type, l.Name, verbName(verb), err)
+	return nil, failed(verb, l, p, err)
+}
+
+// failed says which plugin it was, in libcni's words.
+func failed(verb spec.Verb, l *List, p *Plugin, err error) error {
+	return fmt.Errorf("plugin type=%q name=%q failed (%s): %w", p.Type, l.Name, verbName(verb), err)
+}
+
+// readable reports a configuration that no plugin would be run with, before the
+// ADD of another one changes anything.
+func (r *Runner) readable(l *List, t Target) error {
+	for i := range l.Plugins {
+		if _, err := r.request(spec.Add, l, &l.Plugins[i], t, nil); err != nil {
+			return failed(spec.Add, l, &l.Plugins[i], err)
+		}
+	}
+	return nil
 }
 
 // request derives the plugin's configuration: name and version of the list, the
@@ -60,9 +79,6 @@ func (r *Runner) request(verb spec.Verb, l *List, p *Plugin, t Target, more []sp
 		return nil, err
 	}
 	req.Invoker, req.Warn = r.Invoker, r.Warn
-	if verb == spec.Add && p == &l.Plugins[0] {
-		req.WarnUnknownArgs() // once, not by every plugin
-	}
 	return req, nil
 }
 
