@@ -3,7 +3,9 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -421,4 +423,43 @@ func TestBadEnvironment(t *testing.T) {
 			}
 		}
 	}
+}
+
+// CVE-2021-20206: a plugin's type is never a path, so it starts no other program of
+// the host.
+func TestKernelCVE2021_20206(t *testing.T) {
+	w := newWorld(t)
+	c := w.container("ctr")
+	evil := "#!/bin/sh\ntouch $DIR/started\necho {}\n"
+	w.write("evil", evil)
+	w.write("bin/sub/evil", evil)
+	for _, file := range []string{"evil", "bin/sub/evil"} {
+		if err := os.Chmod(w.path(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := w.state(c)
+	for _, plugin := range []string{"../evil", "sub/evil", "./sub/evil", w.path("evil"), "bridge/../../evil", "..\\evil"} {
+		q := quoted(plugin)
+		w.write("net.d/demo.conflist", `{"cniVersion":"1.1.0","name":"demo","plugins":[{"type":`+q+`}]}`)
+		for verb, do := range map[string]func(*world, container, int, ...string) answer{"add": victims["cni-exec"].add, "del": victims["cni-exec"].del} {
+			if a := do(w, c, 8080); a.code(t) != spec.CodeConfig {
+				t.Errorf("cni-exec %s of type %s: %s", verb, plugin, a.stdout)
+			}
+		}
+		conf := goodHead + `"type":"bridge","bridge":"br0","ipam":{"type":` + q + `}}`
+		w.write("net.d/demo.conflist", `{"cniVersion":"1.1.0","name":"demo","plugins":[`+strings.Replace(killConf, "br0", "br7", 1)+`,`+conf+`]}`)
+		if a := victims["cni-exec"].add(w, c, 8080); a.code(t) != spec.CodeConfig {
+			t.Errorf("cni-exec add with ipam.type %s: %s", plugin, a.stdout)
+		}
+		for _, verb := range allVerbs {
+			if a := w.plugin(verb, "bridge", conf, c); a.code(t) != spec.CodeConfig {
+				t.Errorf("%s with ipam.type %s: %s", verb, plugin, a.stdout)
+			}
+		}
+	}
+	if _, err := os.Lstat(w.path("started")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the program was started: %v", err)
+	}
+	w.same("types with paths", before, w.state(c))
 }

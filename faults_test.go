@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -11,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/kerneltest"
+	"cnibox/internal/script"
 	"cnibox/spec"
 )
 
@@ -143,4 +146,103 @@ func (w *world) spoiled(v victim, f diskFault, folder string, c, other container
 	w.must("ADD on a good disk", v.add(w, c, 8080))
 	w.must("DEL on a good disk", v.del(w, c, 8080))
 	w.must("other DEL", v.del(w, other, 8000))
+}
+
+// TestKernelOddFiles puts what is no file, or somebody else's, where something of
+// ours is expected: no verb waits for it, follows it or takes it away, and an error
+// is one that can be read.
+func TestKernelOddFiles(t *testing.T) {
+	a := spec.Attachment{Network: "demo", ContainerID: "ctr", IfName: "eth0"}
+	places := []string{"cni", "cni/results", "cni/results/demo-ctr-eth0", "cni/cnibox.lock", "leases", "leases/demo", "leases/demo/lock",
+		"leases/demo/10.1.0.2", "ports", "ports/" + a.Key() + ".json", "tuning", "tuning/ctr_eth0.json", "tuning/ctr_eth0.json.tmp"}
+	w := newWorld(t)
+	w.write("net.d/demo.conflist", killList)
+	c := w.container("ctr")
+	v := victims["cni-exec"]
+	v.add(w, c, 8080) // the bridge and the rest that stays
+	w.must("DEL", v.del(w, c, 8080))
+	kinds := maps.Clone(oddFiles)
+	kinds["link to a folder"] = func(path string) error { return os.Symlink(w.path("outside"), path) }
+	kinds["link to a file"] = func(path string) error { return os.Symlink(w.path("outside/full"), path) }
+	for _, place := range places {
+		for kind, mk := range kinds {
+			t.Run(place+" "+kind, func(t *testing.T) { w.on(t).odd(v, c, place, mk) })
+		}
+	}
+}
+
+// odd is one of them.
+func (w *world) odd(v victim, c container, place string, mk func(string) error) {
+	path := w.path(place)
+	for _, dir := range []string{"cni", "leases", "ports", "tuning", "outside"} {
+		if err := os.RemoveAll(w.path(dir)); err != nil {
+			w.Fatal(err)
+		}
+	}
+	w.write("outside/full", "not ours")
+	err := os.MkdirAll(filepath.Dir(path), 0o700)
+	if err == nil {
+		err = mk(path)
+	}
+	if err != nil {
+		w.Fatal(err)
+	}
+	host, cont := kerneltest.Snapshot(w.T, w.host), kerneltest.Snapshot(w.T, c.ns)
+	for i, do := range []func(*world, container, int, ...string) answer{v.add, v.del, v.del} {
+		a := do(w, c, 8080)
+		if code := a.code(w.T); code == spec.CodeInternal || a.took > patience {
+			w.Errorf("call %d took %s: %s%s", i, a.took, a.stdout, a.stderr)
+		}
+	}
+	if after := kerneltest.Snapshot(w.T, w.host) + kerneltest.Snapshot(w.T, c.ns); after != host+cont {
+		w.Errorf("it is not as before:\n%s", kerneltest.Diff(host+cont, after))
+	}
+	if b, err := os.ReadFile(w.path("outside/full")); err != nil || string(b) != "not ours" {
+		w.Errorf("what is not ours: %q, %v", b, err)
+	}
+}
+
+// TestKernelNoHelper traces each plugin through all verbs: none starts another
+// program, delegates included.
+func TestKernelNoHelper(t *testing.T) {
+	w := newWorld(t)
+	w.strace("-e", "trace=execve,execveat", "-o", w.path("trace"))
+	c := w.container("ctr")
+	add := strings.ReplaceAll(w.text(killConf), "\n", "")
+	prev := w.must("ADD", w.plugin(spec.Add, "bridge", add, c))
+	w.traced("ADD bridge", 1)
+	w.must("STATUS", w.plugin(spec.Status, "bridge", add, c, script.ForceExec+"=1"))
+	w.traced("STATUS of bridge with its delegate started", 2) // the trace shows what is to be found
+	confs := map[string]string{"bridge": spoil(add, `"prevResult":`+prev)}
+	for _, plugin := range pluginNames() {
+		if plugin != "bridge" {
+			confs[plugin] = spoil(strings.ReplaceAll(goodConfs[plugin], "$NETNS", c.path), `"mtu":1400,"prevResult":`+prev)
+		}
+	}
+	for plugin, conf := range confs {
+		conf = spoil(conf, `"cni.dev/valid-attachments":[{"containerID":"ctr","ifname":"eth0"}]`)
+		for _, verb := range []spec.Verb{spec.Add, spec.Check, spec.Get, spec.GC, spec.Status, spec.GetVersion} {
+			if verb == spec.Add && plugin == "bridge" {
+				continue // it is there
+			}
+			w.must(string(verb)+" "+plugin, w.plugin(verb, plugin, conf, c))
+			w.traced(string(verb)+" "+plugin, 1)
+		}
+	}
+	for plugin, conf := range confs {
+		w.must("DEL "+plugin, w.plugin(spec.Del, plugin, conf, c))
+		w.traced("DEL "+plugin, 1)
+	}
+}
+
+// traced wants the starts of so many programs in the trace, the first included.
+func (w *world) traced(what string, want int) {
+	w.Helper()
+	b, err := os.ReadFile(w.path("trace"))
+	if err != nil {
+		w.Fatal(err)
+	}
+	if n := strings.Count(string(b), "exec"); n != want {
+		w.Errorf("%s: %d programs, want %d:\n%s", what, n, want, b)
+	}
 }

@@ -238,7 +238,7 @@ var oddFiles = map[string]func(path string) error{
 	"fifo":    func(path string) error { return unix.Mkfifo(path, 0o600) },
 	"regular": func(path string) error { return os.WriteFile(path, []byte("rubbish"), 0o600) },
 	"loop":    func(path string) error { return os.Symlink(path, path) },
-	"symlink": func(path string) error { return os.Symlink("/dev/null", path) },
+	"symlink": func(path string) error { return os.Symlink(filepath.Join(filepath.Dir(path), "nothing"), path) },
 	"socket": func(path string) error {
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
