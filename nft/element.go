@@ -128,12 +128,14 @@ func (want filter) takes(item []byte) bool {
 
 // decodeElements calls fn for each wanted element in a message about set elements.
 func decodeElements(data []byte, want filter, fn func(element)) {
-	for t, item := range netlink.Attrs(netlink.Attr(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+	for a := netlink.Attrs(netlink.Attr(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)); a.Next(); {
+		t, item := a.Type, a.Value
 		if t != unix.NFTA_LIST_ELEM || !want.takes(item) {
 			continue
 		}
 		var e element
-		for t, v := range netlink.Attrs(item) {
+		for a := netlink.Attrs(item); a.Next(); {
+			t, v := a.Type, a.Value
 			switch t {
 			case elementKey:
 				e.key = netlink.Attr(v, dataValue)

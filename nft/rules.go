@@ -26,7 +26,8 @@ func (s *sock) rulesOf(family byte, table, chain string) (rules []listed, err er
 		}
 	}, func(data []byte) {
 		r := listed{family: family}
-		for t, v := range netlink.Attrs(data) {
+		for a := netlink.Attrs(data); a.Next(); {
+			t, v := a.Type, a.Value
 			switch t {
 			case unix.NFTA_RULE_TABLE:
 				r.table = netlink.Text(v)
@@ -56,7 +57,8 @@ type expression struct {
 
 // expressions takes a rule apart.
 func expressions(list []byte) (all []expression) {
-	for t, v := range netlink.Attrs(list) {
+	for a := netlink.Attrs(list); a.Next(); {
+		t, v := a.Type, a.Value
 		if t == unix.NFTA_LIST_ELEM {
 			all = append(all, expression{netlink.Text(netlink.Attr(v, unix.NFTA_EXPR_NAME)), netlink.Attr(v, unix.NFTA_EXPR_DATA)})
 		}

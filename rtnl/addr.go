@@ -105,7 +105,8 @@ func (a *Addr) decode(b []byte) (index uint32, err error) {
 	}
 	var address, local netip.Addr
 	flags := uint32(b[2])
-	for typ, v := range netlink.Attrs(b[unix.SizeofIfAddrmsg:]) {
+	for a := netlink.Attrs(b[unix.SizeofIfAddrmsg:]); a.Next(); {
+		typ, v := a.Type, a.Value
 		switch typ {
 		case unix.IFA_ADDRESS:
 			address, _ = netip.AddrFromSlice(v)

@@ -165,7 +165,8 @@ func (l *Link) decode(b []byte) error {
 	l.Up = l.Flags&unix.IFF_UP != 0
 	l.Promisc = l.Flags&unix.IFF_PROMISC != 0
 	l.AllMulti = l.Flags&unix.IFF_ALLMULTI != 0
-	for typ, v := range netlink.Attrs(b[unix.SizeofIfInfomsg:]) {
+	for a := netlink.Attrs(b[unix.SizeofIfInfomsg:]); a.Next(); {
+		typ, v := a.Type, a.Value
 		l.decodeAttribute(typ, v)
 	}
 	return nil
@@ -202,7 +203,8 @@ func (l *Link) decodeAttribute(typ uint16, v []byte) {
 // decodeInfo reads IFLA_LINKINFO, in which the kernel puts kinds before data.
 func (l *Link) decodeInfo(info []byte) {
 	var port string
-	for typ, v := range netlink.Attrs(info) {
+	for a := netlink.Attrs(info); a.Next(); {
+		typ, v := a.Type, a.Value
 		switch typ {
 		case unix.IFLA_INFO_KIND:
 			l.Kind = netlink.Text(v)
@@ -219,7 +221,8 @@ func (l *Link) decodeInfo(info []byte) {
 }
 
 func (l *Link) decodePort(data []byte) {
-	for typ, v := range netlink.Attrs(data) {
+	for a := netlink.Attrs(data); a.Next(); {
+		typ, v := a.Type, a.Value
 		switch typ {
 		case unix.IFLA_BRPORT_STATE:
 			l.PortState = PortState(netlink.Number(v))

@@ -111,7 +111,8 @@ func decodePortVLANs(b []byte) (index uint32, vlans []VLANRange, err error) {
 	if len(b) < unix.SizeofIfInfomsg {
 		return 0, nil, errMalformed
 	}
-	for typ, info := range netlink.Attrs(netlink.Attr(b[unix.SizeofIfInfomsg:], unix.IFLA_AF_SPEC)) {
+	for a := netlink.Attrs(netlink.Attr(b[unix.SizeofIfInfomsg:], unix.IFLA_AF_SPEC)); a.Next(); {
+		typ, info := a.Type, a.Value
 		if typ != bridgeVLANInfo {
 			continue
 		}

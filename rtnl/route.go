@@ -267,7 +267,8 @@ func decodeRoute(b []byte) ([]Route, error) {
 		Type:     b[7],
 	}
 	var hops []Route
-	for typ, v := range netlink.Attrs(b[unix.SizeofRtMsg:]) {
+	for a := netlink.Attrs(b[unix.SizeofRtMsg:]); a.Next(); {
+		typ, v := a.Type, a.Value
 		if typ == unix.RTA_MULTIPATH {
 			hops = decodeHops(v)
 		}

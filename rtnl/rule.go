@@ -121,7 +121,8 @@ func (r *Rule) decode(b []byte) error {
 		return errMalformed
 	}
 	*r = Rule{Family: int(b[0]), Table: int(b[4])}
-	for typ, v := range netlink.Attrs(b[fibRuleHeader:]) {
+	for a := netlink.Attrs(b[fibRuleHeader:]); a.Next(); {
+		typ, v := a.Type, a.Value
 		switch typ {
 		case unix.FRA_SRC:
 			r.Src = prefix(v, b[2])

@@ -6,7 +6,6 @@ package netlink
 
 import (
 	"encoding/binary"
-	"iter"
 
 	"golang.org/x/sys/unix"
 )
@@ -54,28 +53,41 @@ func (b *Buf) Nest(typ uint16, fn func()) {
 	binary.NativeEndian.PutUint16((*b)[at:], uint16(len(*b)-at))
 }
 
-// Attrs walks over attributes: type without flags, and value. It ends at the
-// first one that does not fit.
-func Attrs(b []byte) iter.Seq2[uint16, []byte] {
-	return func(yield func(uint16, []byte) bool) {
-		for len(b) >= unix.NLA_HDRLEN {
-			size, typ := int(binary.NativeEndian.Uint16(b)), binary.NativeEndian.Uint16(b[2:])
-			if size < unix.NLA_HDRLEN || size > len(b) {
-				return
-			}
-			if !yield(typ&typeMask, b[unix.NLA_HDRLEN:size]) {
-				return
-			}
-			b = b[min(len(b), align(size)):]
-		}
+// Attrs is a walk over attributes that is about to begin:
+//
+//	for a := netlink.Attrs(b); a.Next(); {
+//
+// A function to range over would be a closure for each attribute's body.
+func Attrs(b []byte) Walk { return Walk{rest: b} }
+
+// A Walk stands at an attribute once Next has returned true.
+type Walk struct {
+	Type  uint16 // without flags
+	Value []byte
+	rest  []byte
+}
+
+// Next goes on to the next attribute. It ends at the first that does not fit.
+func (w *Walk) Next() bool {
+	b := w.rest
+	if len(b) < unix.NLA_HDRLEN {
+		return false
 	}
+	size := int(binary.NativeEndian.Uint16(b))
+	if size < unix.NLA_HDRLEN || size > len(b) {
+		return false
+	}
+	w.Type = binary.NativeEndian.Uint16(b[2:]) & typeMask
+	w.Value = b[unix.NLA_HDRLEN:size]
+	w.rest = b[min(len(b), align(size)):]
+	return true
 }
 
 // Attr returns the first attribute of the type; nil if there is none.
 func Attr(b []byte, typ uint16) []byte {
-	for t, v := range Attrs(b) {
-		if t == typ {
-			return v
+	for a := Attrs(b); a.Next(); {
+		if a.Type == typ {
+			return a.Value
 		}
 	}
 	return nil

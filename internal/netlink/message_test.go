@@ -120,7 +120,7 @@ func TestAttrsEndsAtWhatDoesNotFit(t *testing.T) {
 			t.Skip("the bytes are those of a little-endian machine")
 		}
 		got := 0
-		for range Attrs(tt.b) {
+		for a := Attrs(tt.b); a.Next(); {
 			got++
 		}
 		if got != tt.want {
@@ -136,7 +136,8 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for m, rest, ok := next(b); ok; m, rest, ok = next(rest) {
 			_ = verdict(m)
-			for _, v := range Attrs(m.Data) {
+			for a := Attrs(m.Data); a.Next(); {
+				v := a.Value
 				Text(v)
 				Number(v)
 				NetNumber(v)
