@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 
@@ -76,35 +77,37 @@ func (s *sock) damaged(table byte, chains []chain) (names []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	have := map[string]string{}
+	have := map[string][]byte{}
 	for _, r := range rules {
-		have[r.chain] += shape(r.exprs)
+		have[r.chain] = shape(have[r.chain], r.exprs)
 	}
 	for _, c := range chains {
-		var want string
+		var want []byte
 		for _, r := range c.rules {
-			want += shape(r.b)
+			want = shape(want, r.b)
 		}
-		if have[c.name] != want {
+		if !bytes.Equal(have[c.name], want) {
 			names = append(names, fmt.Sprintf("rules of chain %s of table %s", c.name, tableText(table)))
 		}
 	}
 	return names, nil
 }
 
-// shape tells rules apart by the names of their expressions and of the sets
-// and chains that they lead to. That shows a rule that was deleted, added or
-// exchanged, and takes a hundredth of the time of reading every operand.
-func shape(exprs []byte) string {
-	var all string
-	for _, e := range expressions(exprs) {
-		all += e.name + " "
-		switch e.name {
-		case "lookup":
-			all += netlink.Text(netlink.Attr(e.data, unix.NFTA_LOOKUP_SET)) + " "
-		case "immediate":
-			all += e.jump() + " "
+// shape appends to all by what a rule is told apart here: the names of its
+// expressions, and of the sets and chains that they lead to. That shows a rule
+// that was deleted, added or exchanged, though not another operand, and takes a
+// hundredth of the time of reading those. Names come with a zero byte.
+func shape(all, exprs []byte) []byte {
+	for a := netlink.Attrs(exprs); a.Next(); {
+		name, data := netlink.Attr(a.Value, unix.NFTA_EXPR_NAME), netlink.Attr(a.Value, unix.NFTA_EXPR_DATA)
+		all = append(all, name...)
+		switch string(name) {
+		case "lookup\x00":
+			all = append(all, netlink.Attr(data, unix.NFTA_LOOKUP_SET)...)
+		case "immediate\x00":
+			verdict := netlink.Attr(netlink.Attr(data, unix.NFTA_IMMEDIATE_DATA), dataVerdict)
+			all = append(all, netlink.Attr(verdict, unix.NFTA_VERDICT_CHAIN)...)
 		}
 	}
-	return all + ";"
+	return append(all, ';')
 }
