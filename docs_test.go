@@ -12,7 +12,7 @@ import (
 // documented are the rooms in which every type, every exported function and every
 // function of more than five lines has a doc comment that begins with its name.
 var documented = []string{
-	".", "spec", "chain", "ipam", "applets", "applets/attach", "internal/fault", "internal/flock", "internal/sha512",
+	".", "spec", "chain", "ipam", "applets", "applets/attach", "internal/fault", "internal/flock", "internal/mac", "internal/sha512",
 	"internal/sandbox", "internal/kerneltest", "internal/script", "internal/bench", "internal/demo", "internal/privileged",
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/mac"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -182,7 +183,7 @@ func TestKernelBridgeCheck(t *testing.T) {
 		"address":  {func() error { return cont.Do(rtnl.DropAddr(eth0().Index, addrsOf(t, cont, eth0().Index, "10.1."))) }, "does not have address 10.1."},
 		"route":    {func() error { return cont.Do(rtnl.DropRoute(rtnl.Route{Dst: prefix("0.0.0.0/0"), Link: eth0().Index})) }, "route 0.0.0.0/0"},
 		"MAC address": {func() error {
-			return cont.SetLink(eth0().Index, rtnl.LinkChange{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9}})
+			return cont.SetLink(eth0().Index, rtnl.LinkChange{MAC: mac.Addr{2, 0, 0, 0, 0, 9}})
 		}, "has MAC address"},
 		"gateway": {func() error {
 			br := linkOf(t, host, "br0")

@@ -1,12 +1,12 @@
 package applets_test
 
 import (
-	"net"
 	"net/netip"
 	"strings"
 	"testing"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/mac"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -107,7 +107,7 @@ func TestKernelBridgeConflicts(t *testing.T) {
 	n := newNode(t)
 	host := kerneltest.Dial(t, n.host)
 	if err := host.Do(
-		rtnl.NewLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, Up: true}),
+		rtnl.NewLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, MAC: mac.Addr{2, 0, 0, 0, 0, 1}, Up: true}),
 		rtnl.NewLink(rtnl.LinkSpec{Name: "nobr0", Peer: &rtnl.LinkSpec{Name: "nobr1"}})); err != nil {
 		t.Fatal(err)
 	}

@@ -1,13 +1,13 @@
 package nft_test
 
 import (
-	"net"
 	"os"
 	"slices"
 	"testing"
 	"time"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/mac"
 	"cnibox/nft"
 )
 
@@ -20,7 +20,7 @@ func median(t *testing.T, table *nft.Table, before func(x *nft.Tx) error) time.D
 		start := time.Now()
 		change(t, table, before)
 		change(t, table, func(x *nft.Tx) error {
-			x.GuardMAC(other, "veth2", net.HardwareAddr{2, 0, 0, 0, 0, byte(i)})
+			x.GuardMAC(other, "veth2", mac.Addr{2, 0, 0, 0, 0, byte(i)})
 			return nil
 		})
 		took = append(took, time.Since(start))

@@ -1,12 +1,12 @@
 package nft
 
 import (
-	"net"
 	"net/netip"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/mac"
 	"cnibox/spec"
 )
 
@@ -45,9 +45,18 @@ func (r *rule) inside(p netip.Prefix, dst bool) *rule {
 // prefix compares a loaded address with a prefix.
 func (r *rule) prefix(op uint32, p netip.Prefix) *rule {
 	if !p.IsSingleIP() {
-		r.mask(net.CIDRMask(p.Bits(), p.Addr().BitLen()))
+		r.mask(maskOf(p))
 	}
 	return r.cmp(op, 0, p.Masked().Addr().AsSlice())
+}
+
+// maskOf is the netmask of a prefix, as long as its address.
+func maskOf(p netip.Prefix) []byte {
+	mask := make([]byte, p.Addr().BitLen()/8)
+	for bit := range p.Bits() {
+		mask[bit/8] |= 0x80 >> (bit % 8)
+	}
+	return mask
 }
 
 // prefixName writes a prefix with the letters that nft allows in a name.
@@ -65,7 +74,7 @@ func plain(p netip.Prefix) netip.Prefix {
 
 // GuardMAC drops frames that come in by the bridge port and have another
 // source address than mac.
-func (x *Tx) GuardMAC(o spec.Attachment, port string, mac net.HardwareAddr) {
+func (x *Tx) GuardMAC(o spec.Attachment, port string, mac mac.Addr) {
 	name := ifname(port)
 	x.put(o, &sets[guardedSet], element{key: name})
 	x.put(o, &sets[macsSet], element{key: keyOf(name, mac)})

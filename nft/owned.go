@@ -3,9 +3,9 @@ package nft
 import (
 	"bytes"
 	"fmt"
-	"net"
 	"strings"
 
+	"cnibox/internal/mac"
 	"cnibox/spec"
 )
 
@@ -36,8 +36,8 @@ func (s *set) describe(e *element) string {
 	if len(s.key) == 1 {
 		return "guard port " + string(bytes.TrimRight(e.key, "\x00"))
 	}
-	port, mac := e.key[:min(ifnameLen, len(e.key))], e.key[min(ifnameLen, len(e.key)):]
-	return fmt.Sprintf("port %s from %s", bytes.TrimRight(port, "\x00"), net.HardwareAddr(mac[:min(macLen, len(mac))]))
+	port, addr := e.key[:min(ifnameLen, len(e.key))], e.key[min(ifnameLen, len(e.key)):]
+	return fmt.Sprintf("port %s from %s", bytes.TrimRight(port, "\x00"), mac.Addr(addr[:min(macLen, len(addr))]))
 }
 
 // describePort says what an element of the sets for host ports does, in the

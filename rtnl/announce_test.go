@@ -3,13 +3,13 @@ package rtnl_test
 import (
 	"bytes"
 	"encoding/binary"
-	"net"
 	"net/netip"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/mac"
 	"cnibox/internal/netlink"
 	"cnibox/rtnl"
 )
@@ -32,7 +32,7 @@ func TestKernelAnnounce(t *testing.T) {
 		t.Fatal(err)
 	}
 	neigh := dialNeigh(t, host)
-	old := net.HardwareAddr{2, 0xde, 0xad, 0, 0, 1}
+	old := mac.Addr{2, 0xde, 0xad, 0, 0, 1}
 	for _, addr := range addrs {
 		know(t, neigh, a.Index, addr, old)
 	}
@@ -72,7 +72,7 @@ func neighbour(addr netip.Addr, link uint32, state uint16) netlink.Buf {
 }
 
 // know enters a neighbour as if it had just been heard of.
-func know(t *testing.T, s *netlink.Socket, link uint32, addr netip.Addr, mac net.HardwareAddr) {
+func know(t *testing.T, s *netlink.Socket, link uint32, addr netip.Addr, mac mac.Addr) {
 	t.Helper()
 	b := neighbour(addr, link, unix.NUD_REACHABLE)
 	b.Bytes(unix.NDA_DST, addr.AsSlice())
@@ -84,7 +84,7 @@ func know(t *testing.T, s *netlink.Socket, link uint32, addr netip.Addr, mac net
 }
 
 // await returns what the host knows once that is want, or after a second.
-func await(t *testing.T, s *netlink.Socket, link uint32, addr netip.Addr, want net.HardwareAddr) (mac net.HardwareAddr) {
+func await(t *testing.T, s *netlink.Socket, link uint32, addr netip.Addr, want mac.Addr) (mac mac.Addr) {
 	t.Helper()
 	r := netlink.Request{Type: unix.RTM_GETNEIGH, Data: neighbour(addr, 0, 0)}
 	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {

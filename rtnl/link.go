@@ -4,11 +4,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/mac"
 	"cnibox/internal/netlink"
 )
 
@@ -40,7 +40,7 @@ type Link struct {
 	Alias  string // a text for people, at most 255 bytes
 	MTU    int    // bytes
 	TxQLen int    // packets
-	MAC    net.HardwareAddr
+	MAC    mac.Addr
 	Flags  uint32 // IFF_*, netdevice(7)
 	Up     bool   // set up by the administrator
 	OperUp bool   // and able to carry packets (operstate up)
@@ -186,7 +186,7 @@ func (l *Link) decodeAttribute(typ uint16, v []byte) {
 	case unix.IFLA_TXQLEN:
 		l.TxQLen = int(netlink.Number(v))
 	case unix.IFLA_ADDRESS:
-		l.MAC = append(net.HardwareAddr(nil), v...)
+		l.MAC = append(mac.Addr(nil), v...)
 	case unix.IFLA_LINK:
 		l.Parent = netlink.Number(v)
 	case unix.IFLA_LINK_NETNSID:

@@ -3,7 +3,6 @@ package rtnl_test
 import (
 	"bytes"
 	"errors"
-	"net"
 	"os"
 	"slices"
 	"strings"
@@ -13,6 +12,7 @@ import (
 
 	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/mac"
 	"cnibox/rtnl"
 )
 
@@ -44,7 +44,7 @@ func TestKernelVethInOneSend(t *testing.T) {
 	host, cont := kerneltest.NS(t), kerneltest.NS(t)
 	h, c := kerneltest.Dial(t, host), kerneltest.Dial(t, cont)
 	br := create(t, h, rtnl.LinkSpec{Name: "cni0", Kind: rtnl.Bridge{}, Up: true})
-	mac := net.HardwareAddr{2, 0, 0, 0, 0, 7}
+	mac := mac.Addr{2, 0, 0, 0, 0, 7}
 	port := create(t, h, rtnl.LinkSpec{
 		Name: "port0", Master: br.Index, Up: true, MTU: 1400, TxQLen: ptr(0),
 		Alias: "who owns it", Hairpin: ptr(true), Isolated: ptr(true),
@@ -130,7 +130,7 @@ func TestKernelLinkChange(t *testing.T) {
 	c, o := kerneltest.Dial(t, ns), kerneltest.Dial(t, other)
 	br := create(t, c, rtnl.LinkSpec{Name: "br", Kind: rtnl.Bridge{}})
 	l := create(t, c, rtnl.LinkSpec{Name: "a", Peer: &rtnl.LinkSpec{Name: "b"}})
-	mac := net.HardwareAddr{2, 0, 0, 0, 0, 9}
+	mac := mac.Addr{2, 0, 0, 0, 0, 9}
 	err := c.Do(
 		rtnl.ChangeLink(l.Index, rtnl.LinkChange{
 			MTU: ptr(1280), MAC: mac, Up: ptr(true), Promisc: ptr(true), AllMulti: ptr(true), TxQLen: ptr(3),
@@ -208,7 +208,7 @@ func TestKernelBadLinks(t *testing.T) {
 		"peer alias":     {Name: "x", Peer: &rtnl.LinkSpec{Name: "y", Alias: "z"}},
 		"alias far away": {Name: "x", Kind: rtnl.Bridge{}, Alias: "y", NS: ns},
 		"negative MTU":   {Name: "x", Kind: rtnl.Bridge{}, MTU: -1},
-		"short MAC":      {Name: "x", Kind: rtnl.Bridge{}, MAC: net.HardwareAddr{1, 2}},
+		"short MAC":      {Name: "x", Kind: rtnl.Bridge{}, MAC: mac.Addr{1, 2}},
 		"negative queue": {Name: "x", Kind: rtnl.Bridge{}, TxQLen: ptr(-1)},
 		"VLAN 65541":     {Name: "x", Kind: rtnl.Vlan{ID: 65541}, Parent: 1},
 		"VLAN 5000":      {Name: "x", Kind: rtnl.Vlan{ID: 5000}, Parent: 1},

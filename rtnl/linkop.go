@@ -3,13 +3,13 @@ package rtnl
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/fault"
+	"cnibox/internal/mac"
 	"cnibox/internal/netlink"
 )
 
@@ -21,7 +21,7 @@ type LinkSpec struct {
 	Parent uint32 // index in the socket's namespace, of the link to sit on
 	Master uint32 // index in the namespace of the link itself
 	MTU    int    // bytes
-	MAC    net.HardwareAddr
+	MAC    mac.Addr
 	TxQLen *int // packets; 0 is no queue
 	Up     bool // ignored for a peer: the kernel cannot make it up at once
 	NS     *NS  // where it is born, under its final name; nil: the socket's
@@ -100,7 +100,7 @@ func (c *Conn) CreateLink(s LinkSpec) (*Link, error) {
 type LinkChange struct {
 	Name     *string
 	MTU      *int // bytes
-	MAC      net.HardwareAddr
+	MAC      mac.Addr
 	Up       *bool
 	Master   *uint32 // 0: none
 	Promisc  *bool

@@ -3,8 +3,9 @@ package spec
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"reflect"
+
+	"cnibox/internal/mac"
 )
 
 // Decode reads the plugin's own keys into conf, a pointer to a struct; errors
@@ -34,7 +35,7 @@ func (r *Request) Decode(conf any) error {
 //
 // The order is the same for all plugins here. The reference's tuning puts args.cni
 // before the capability, which its other plugins do not.
-func (r *Request) MAC() (net.HardwareAddr, error) {
+func (r *Request) MAC() (mac.Addr, error) {
 	var conf struct {
 		RuntimeConfig struct {
 			MAC string `json:"mac"`
@@ -82,17 +83,17 @@ func (r *Request) MAC() (net.HardwareAddr, error) {
 // unicast, or the 20 of InfiniBand, and not all zero.
 // The kernel refuses multicast and all-zero addresses (is_valid_ether_addr), but
 // only after the link is there.
-func ParseMAC(s string) (net.HardwareAddr, error) {
-	mac, err := net.ParseMAC(s)
-	if err != nil || len(mac) != 6 && len(mac) != 20 {
+func ParseMAC(s string) (mac.Addr, error) {
+	addr, err := mac.Parse(s)
+	if err != nil {
 		return nil, fmt.Errorf("%q is not a MAC address of 6 octets", s)
 	}
-	if len(mac) == 6 && mac[0]&1 != 0 {
+	if len(addr) == 6 && addr[0]&1 != 0 {
 		return nil, fmt.Errorf("%q is a multicast MAC address", s)
 	}
-	for _, octet := range mac {
+	for _, octet := range addr {
 		if octet != 0 {
-			return mac, nil
+			return addr, nil
 		}
 	}
 	return nil, fmt.Errorf("%q is no MAC address of an interface", s)

@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
 
+	"cnibox/internal/mac"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -74,12 +74,12 @@ func CheckMAC(link *rtnl.Link, want string) error {
 	if want == "" {
 		return nil
 	}
-	mac, err := net.ParseMAC(want)
+	addr, err := mac.Parse(want)
 	if err != nil {
 		return spec.Errorf(spec.CodeConfig, "prevResult: interface %s: %w", link.Name, err)
 	}
-	if !bytes.Equal(mac, link.MAC) {
-		return Mismatch("interface %s has MAC address %s, not %s", link.Name, link.MAC, mac)
+	if !bytes.Equal(addr, link.MAC) {
+		return Mismatch("interface %s has MAC address %s, not %s", link.Name, link.MAC, addr)
 	}
 	return nil
 }

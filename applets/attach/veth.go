@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 
+	"cnibox/internal/mac"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -129,7 +129,7 @@ func HostInterface(l *rtnl.Link) spec.Interface {
 }
 
 // RandomMAC returns a random unicast address, locally administered.
-func RandomMAC() net.HardwareAddr {
+func RandomMAC() mac.Addr {
 	n := rand.Uint64()
-	return net.HardwareAddr{byte(n)&^1 | 2, byte(n >> 8), byte(n >> 16), byte(n >> 24), byte(n >> 32), byte(n >> 40)}
+	return mac.Addr{byte(n)&^1 | 2, byte(n >> 8), byte(n >> 16), byte(n >> 24), byte(n >> 32), byte(n >> 40)}
 }
