@@ -78,7 +78,7 @@ func install(dir string, names []string) (told string, err error) {
 	if err := layLinks(dir, target, lay); err != nil {
 		return "", err
 	}
-	told = fmt.Sprintf("%s: %d of %d links to %s laid", dir, len(lay), len(names), target)
+	told = fmt.Sprintf("%s: all %d names lead to %s; %d links laid", dir, len(names), target, len(lay))
 	if len(replaced) > 0 {
 		told += ", in place of older files: " + strings.Join(replaced, " ")
 	}
