@@ -180,7 +180,12 @@ func ensureBridge(op *attach.Op, c *bridge) error {
 	if err := reconcileBridge(op, c); err != nil {
 		return err
 	}
-	return op.HostNS.SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/" + br.Name + "/accept_ra", Value: "0", Optional: true})
+	conf := "net/ipv6/conf/" + br.Name + "/"
+	settings := []rtnl.Sysctl{{Key: conf + "accept_ra", Value: "0", Optional: true}}
+	if c.made { // nothing is forwarded to neighbours while its link-local address is tentative
+		settings = append(settings, rtnl.Sysctl{Key: conf + "accept_dad", Value: "0", Optional: true})
+	}
+	return op.HostNS.SetSysctls(settings...)
 }
 
 // reconcileBridge brings an existing bridge to what the configuration needs;
