@@ -10,7 +10,8 @@ import (
 	"cnibox/internal/netlink"
 )
 
-// An Addr is an address of a link.
+// An Addr is an address of a link. The zero Addr is none, which NewAddr refuses.
+// Flags: include/uapi/linux/if_addr.h, IFA_F_*.
 type Addr struct {
 	Prefix netip.Prefix // the address with the length of its network, host bits kept
 	Peer   netip.Addr   // the other end of a point-to-point link; zero: none
@@ -32,7 +33,9 @@ func ReplaceAddr(index uint32, a Addr) Op {
 	return addrOp("replace", index, a, unix.RTM_NEWADDR, replace)
 }
 
-// DropAddr takes an address from a link, os.ErrNotExist if it has not got it.
+// DropAddr takes an address from a link, os.ErrNotExist if it has not got it with
+// that length. With the first IPv4 address of a network go all others of the
+// network, unless the link's promote_secondaries is set.
 func DropAddr(index uint32, a Addr) Op {
 	return addrOp("delete", index, a, unix.RTM_DELADDR, ack)
 }
@@ -45,6 +48,10 @@ func addrOp(verb string, index uint32, a Addr, typ, flags uint16) Op {
 	return newOp(fmt.Sprintf("addr %s %s dev #%d", verb, a.Prefix, index), typ, flags, data, err)
 }
 
+// encode returns struct ifaddrmsg and its attributes. IFA_LOCAL is the
+// link's own address, IFA_ADDRESS the other end's, or the same again without one.
+// The kernel gives no broadcast address by itself; a network of /31 or /32 has
+// none (RFC 3021). The error is unix.EINVAL for what is no address of a link.
 func (a Addr) encode(index uint32) ([]byte, error) {
 	local := a.Prefix.Addr()
 	if !a.Prefix.IsValid() || local.Is4In6() || local.Zone() != "" {
@@ -78,7 +85,8 @@ func broadcast(p netip.Prefix) []byte {
 	return binary.BigEndian.AppendUint32(nil, last)
 }
 
-// Addrs returns the addresses of a link.
+// Addrs returns the addresses of a link of both families. For a link that is not
+// there the error is os.ErrNotExist; a kernel before 4.20 says that it has none.
 func (c *Conn) Addrs(index uint32) ([]Addr, error) {
 	var addrs []Addr
 	r := netlink.Request{Type: unix.RTM_GETADDR, Data: addrHeader(unix.AF_UNSPEC, 0, index)}

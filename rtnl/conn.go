@@ -18,7 +18,8 @@ var errMalformed = errors.New("malformed netlink message")
 type Conn struct{ s *netlink.Socket }
 
 // Dial opens a socket in ns; nil is the namespace of the calling thread. The
-// thread stays where it is, and ns may be closed afterwards.
+// thread stays where it is, and ns may be closed afterwards. Whoever may enter ns
+// may read; changes are refused with os.ErrPermission without CAP_NET_ADMIN there.
 func Dial(ns *NS) (*Conn, error) {
 	s, err := netlink.Open(unix.NETLINK_ROUTE, ns.Enter)
 	if err != nil {
@@ -58,8 +59,13 @@ func (c *Conn) dump(r netlink.Request, each func(m netlink.Message) error) error
 // the number alone does not say.
 type absentError struct{ err error }
 
-func (e *absentError) Error() string        { return e.err.Error() }
-func (e *absentError) Unwrap() error        { return e.err }
+// Error is the kernel's text, such as "no such device", and no more.
+func (e *absentError) Error() string { return e.err.Error() }
+
+// Unwrap lets errors.Is find the number too.
+func (e *absentError) Unwrap() error { return e.err }
+
+// Is answers for os.ErrNotExist alone; the rest is asked of the error within.
 func (e *absentError) Is(target error) bool { return target == os.ErrNotExist }
 
 // absent makes os.ErrNotExist of the numbers that mean it: ENODEV for links,

@@ -9,7 +9,8 @@ import (
 )
 
 // A Kind is what a driver wants to know about its link: [Bridge], [Veth],
-// [Macvlan], [Vlan] or [Dummy].
+// [Macvlan], [Vlan] or [Dummy]. A link of a kind that the kernel was built
+// without is refused with unix.EOPNOTSUPP.
 type Kind interface {
 	kind() string                // IFLA_INFO_KIND
 	encode(b *netlink.Buf) error // IFLA_INFO_DATA
@@ -35,6 +36,8 @@ type Bridge struct {
 
 func (Bridge) kind() string { return "bridge" }
 
+// encode writes IFLA_BR_VLAN_FILTERING, include/uapi/linux/if_link.h. Not to
+// filter is what a new bridge does, and so goes without saying.
 func (b Bridge) encode(data *netlink.Buf) error {
 	if b.VLANFiltering {
 		data.U8(unix.IFLA_BR_VLAN_FILTERING, 1)
@@ -42,7 +45,8 @@ func (b Bridge) encode(data *netlink.Buf) error {
 	return nil
 }
 
-// A Veth is one end of a pair; its peer is [LinkSpec.Peer].
+// A Veth is one end of a pair; its peer is [LinkSpec.Peer]. Deleting one end, or
+// the namespace it is in, deletes the other.
 type Veth struct{}
 
 func (Veth) kind() string              { return "veth" }
@@ -54,7 +58,10 @@ type Dummy struct{}
 func (Dummy) kind() string              { return "dummy" }
 func (Dummy) encode(*netlink.Buf) error { return nil }
 
-// A MacvlanMode says whom a macvlan may talk to.
+// A MacvlanMode says whom a macvlan may talk to among those on the same parent:
+// nobody (private), all by way of a switch outside that sends frames back (vepa), or
+// all at once (bridge). Passthru gives the parent to one macvlan alone. The zero
+// value is no mode.
 type MacvlanMode uint32
 
 // The modes: include/uapi/linux/if_link.h, enum macvlan_mode.
@@ -80,13 +87,16 @@ func ParseMacvlanMode(s string) (MacvlanMode, error) {
 	return 0, fmt.Errorf("unknown macvlan mode: %q", s)
 }
 
-// A Macvlan is a sub-interface with a MAC address of its own.
+// A Macvlan is a sub-interface of [LinkSpec.Parent] with a MAC address of its
+// own. The parent's own addresses it does not reach, but by a switch outside.
 type Macvlan struct {
 	Mode MacvlanMode // 0: the kernel's choice, vepa
 }
 
 func (Macvlan) kind() string { return "macvlan" }
 
+// encode writes IFLA_MACVLAN_MODE, include/uapi/linux/if_link.h; modes that are
+// none the kernel refuses itself.
 func (m Macvlan) encode(data *netlink.Buf) error {
 	if m.Mode != 0 {
 		data.U32(unix.IFLA_MACVLAN_MODE, uint32(m.Mode))
@@ -94,13 +104,15 @@ func (m Macvlan) encode(data *netlink.Buf) error {
 	return nil
 }
 
-// A Vlan is an 802.1Q sub-interface.
+// A Vlan is an 802.1Q sub-interface: what it sends, its parent sends with a tag.
 type Vlan struct {
 	ID int // 0 to 4094
 }
 
 func (Vlan) kind() string { return "vlan" }
 
+// encode writes IFLA_VLAN_ID. It is unix.EINVAL for a number that would not
+// fit into 16 bits, or that 802.1Q keeps for itself, as 4095.
 func (v Vlan) encode(data *netlink.Buf) error {
 	if v.ID < 0 || v.ID > maxVLAN {
 		return fmt.Errorf("VLAN %d: %w", v.ID, unix.EINVAL)

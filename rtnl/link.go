@@ -15,7 +15,9 @@ import (
 // A PortState is the state of a bridge port.
 type PortState uint8
 
-// The states: include/uapi/linux/if_bridge.h, BR_STATE_*.
+// The states: include/uapi/linux/if_bridge.h, BR_STATE_*. Without the spanning
+// tree protocol a port is disabled until it has a carrier and the bridge is up, and
+// forwards from then on.
 const (
 	PortDisabled PortState = iota
 	PortListening
@@ -24,7 +26,8 @@ const (
 	PortBlocking
 )
 
-// A Link is a network interface as the kernel describes it.
+// A Link is a network interface as the kernel described it when it was asked:
+// IFLA_* of include/uapi/linux/if_link.h. What the kernel did not tell is zero.
 type Link struct {
 	Index  uint32
 	Parent uint32 // the link below, or the other end of a veth pair; 0: none
@@ -79,7 +82,8 @@ func (c *Conn) LinkAt(index uint32) (*Link, error) {
 	return l, nil
 }
 
-// Links returns all links of the namespace.
+// Links returns all links of the namespace, in the kernel's order. Links that
+// come or go meanwhile may be in it or not.
 func (c *Conn) Links() ([]Link, error) {
 	var links []Link
 	err := c.dump(getLink(0, nil), func(m netlink.Message) error {
@@ -96,6 +100,8 @@ func (c *Conn) Links() ([]Link, error) {
 	return links, nil
 }
 
+// link sends the request that getByName or getByIndex made, unless they had an
+// error, and reads the one link that answers it.
 func (c *Conn) link(r netlink.Request, err error) (*Link, error) {
 	if err != nil {
 		return nil, err
@@ -125,6 +131,8 @@ func getByName(name string) (netlink.Request, error) {
 	return getLink(0, by), nil
 }
 
+// getByIndex asks for a link by index. 0 is no link, but for the kernel a request
+// without an index, which it calls invalid.
 func getByIndex(index uint32) (netlink.Request, error) {
 	if index == 0 {
 		return netlink.Request{}, os.ErrNotExist
@@ -175,6 +183,8 @@ func (l *Link) decode(b []byte) error {
 // operUp is IF_OPER_UP, include/uapi/linux/if.h.
 const operUp = 6
 
+// decodeAttribute reads one IFLA_* attribute. Nothing of it is kept but copies:
+// the message is overwritten by the next.
 func (l *Link) decodeAttribute(typ uint16, v []byte) {
 	switch typ {
 	case unix.IFLA_IFNAME:
@@ -220,6 +230,8 @@ func (l *Link) decodeInfo(info []byte) {
 	}
 }
 
+// decodePort reads what a bridge tells about its port: IFLA_BRPORT_*,
+// include/uapi/linux/if_link.h.
 func (l *Link) decodePort(data []byte) {
 	for a := netlink.Attrs(data); a.Next(); {
 		typ, v := a.Type, a.Value

@@ -58,6 +58,9 @@ func (ch LinkChange) flags() (flags, change uint32) {
 	return flags, change
 }
 
+// attributes writes what links of all kinds have. An empty name stays; one with
+// NS is the name in the other namespace, which spares a second change and the
+// clash of names in between.
 func (ch LinkChange) attributes(b *netlink.Buf, name string) {
 	if name != "" {
 		b.Text(unix.IFLA_IFNAME, name)
@@ -95,6 +98,9 @@ func (ch LinkChange) encodeFamilies(b *netlink.Buf) {
 	}
 }
 
+// encodePort writes IFLA_BRPORT_*. The kernel hands it to the master that the link
+// has before the message, and refuses it with unix.EOPNOTSUPP if there is none: so a
+// link cannot be made a port and get its flags in one message.
 func (ch LinkChange) encodePort(b *netlink.Buf) {
 	b.Text(unix.IFLA_INFO_SLAVE_KIND, "bridge")
 	b.Nest(unix.IFLA_INFO_SLAVE_DATA, func() {
@@ -107,6 +113,8 @@ func (ch LinkChange) encodePort(b *netlink.Buf) {
 	})
 }
 
+// encodeBridge writes IFLA_BR_VLAN_FILTERING. A kernel without
+// CONFIG_BRIDGE_VLAN_FILTERING refuses it with unix.EOPNOTSUPP.
 func (ch LinkChange) encodeBridge(b *netlink.Buf) {
 	b.Text(unix.IFLA_INFO_KIND, "bridge")
 	b.Nest(unix.IFLA_INFO_DATA, func() {
@@ -114,6 +122,7 @@ func (ch LinkChange) encodeBridge(b *netlink.Buf) {
 	})
 }
 
+// number is a setting as the kernel writes it: 1 is on.
 func number(is bool) uint32 {
 	if is {
 		return 1

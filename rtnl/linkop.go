@@ -35,7 +35,9 @@ type LinkSpec struct {
 	Hairpin, Isolated *bool // of a bridge port
 }
 
-// NewLink makes a link, os.ErrExist if one of that name is there.
+// NewLink makes a link, os.ErrExist if one of that name is there. The link, its
+// peer and where both shall be are one message, so all of it is made or nothing,
+// but for the alias and the flags of a port: if these are refused, the link stays.
 func NewLink(s LinkSpec) Op {
 	data, err := s.encode()
 	op := newOp(s.text(), unix.RTM_NEWLINK, create, data, err)
@@ -96,7 +98,9 @@ func (c *Conn) CreateLink(s LinkSpec) (*Link, error) {
 	return &l, nil
 }
 
-// A LinkChange is what shall be different about a link; nil fields stay.
+// A LinkChange is what shall be different about a link; nil fields stay, and the
+// zero value changes nothing. The kernel goes through a message in its own order
+// and stops at what it refuses: what it did before that stays done.
 type LinkChange struct {
 	Name     *string
 	MTU      *int // bytes
@@ -116,7 +120,8 @@ type LinkChange struct {
 	VLANFiltering     *bool // of a bridge
 }
 
-// ChangeLink changes a link; only the fields set are sent.
+// ChangeLink changes a link, os.ErrNotExist if there is none with that index;
+// only the fields set are sent.
 func ChangeLink(index uint32, ch LinkChange) Op {
 	data, err := ch.encode(index, "")
 	if index == 0 {
@@ -138,7 +143,8 @@ func DropLink(index uint32) Op {
 		linkHeader(unix.AF_UNSPEC, index, 0, 0), err)
 }
 
-// DelLink deletes a link by name. It is no error if there is none.
+// DelLink deletes a link by name. It is no error if there is none, as with the
+// empty name, and with one that is too long to be a link's.
 func (c *Conn) DelLink(name string) error {
 	if name == "" || len(name) >= unix.IFNAMSIZ {
 		return nil
@@ -163,6 +169,9 @@ func (s LinkSpec) text() string {
 	return text
 }
 
+// encode returns the message that makes the link: struct ifinfomsg, attributes, and
+// in IFLA_LINKINFO the kind with its data, where the data of a veth is its peer. Errors
+// are unix.EINVAL for names and numbers that the kernel would read as others.
 func (s LinkSpec) encode() ([]byte, error) {
 	if s.Kind == nil && s.Peer != nil {
 		s.Kind = Veth{}
@@ -202,7 +211,9 @@ func (s LinkSpec) encode() ([]byte, error) {
 // vethInfoPeer is VETH_INFO_PEER, include/uapi/linux/veth.h.
 const vethInfoPeer = 1
 
-// encodePeer returns the message within the message; nil without a peer.
+// encodePeer returns the message within the message; nil without a peer. It says
+// nothing of Up: the kernel refuses to bring up an end without the other
+// (ENOTCONN), and makes the peer first.
 func (s LinkSpec) encodePeer() ([]byte, error) {
 	p := s.Peer
 	if p == nil {
@@ -279,6 +290,7 @@ func (ch LinkChange) text() string {
 	return b.String()
 }
 
+// onOff writes a setting as ip(8) does.
 func onOff(on bool) string {
 	if on {
 		return "on"

@@ -24,7 +24,9 @@ const (
 )
 
 // An Op is one change, ready to be sent with [Conn.Do]. Its text is like a
-// line of ip(8) and begins the error if the change is refused.
+// line of ip(8) and begins the error if the change is refused. What New… and
+// Drop… find wrong is kept for Do to report, so that they can stand in a list
+// of arguments. The zero Op changes nothing.
 type Op struct {
 	text string
 	reqs []netlink.Request // mostly one; see NewLink

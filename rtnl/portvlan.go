@@ -45,6 +45,9 @@ func DropPortVLANs(index uint32, vlans []VLANRange) Op {
 	return vlanOp("delete", index, vlans, unix.RTM_DELLINK)
 }
 
+// vlanOp builds the message, which is one of family AF_BRIDGE. It is unix.EINVAL
+// for VLANs out of bounds, and for a range that is to be the PVID: a port has one
+// VLAN for packets without a tag.
 func vlanOp(verb string, index uint32, vlans []VLANRange, typ uint16) Op {
 	text := fmt.Sprintf("bridge vlan %s dev #%d", verb, index)
 	for _, v := range vlans {

@@ -23,7 +23,7 @@ type Route struct {
 	Link     uint32       // index
 	MTU      int          // bytes
 	AdvMSS   int          // bytes
-	Priority int          // the metric
+	Priority int          // the metric, smaller ones win; 0 is 1024 for IPv6
 	Table    int          // 0: main (254)
 	Scope    *uint8       // nil: link without GW, else universe; IPv6 has none
 	OnLink   bool         // GW is on the link even if no route says so
@@ -32,7 +32,8 @@ type Route struct {
 }
 
 // NewRoute adds a route, os.ErrExist if there is one to the same network with
-// the same metric.
+// the same metric. It is unix.ENETDOWN while the link is down, and
+// unix.ENETUNREACH (EHOSTUNREACH for IPv6) if no other route leads to GW.
 func NewRoute(r Route) Op { return r.op("add", unix.RTM_NEWROUTE, create) }
 
 // ReplaceRoute adds a route in place of one to the same network with the same
@@ -105,6 +106,8 @@ func (r Route) encode(pattern bool) ([]byte, error) {
 	}), nil
 }
 
+// attributes writes what a new route and a pattern say alike: RTA_* of
+// include/uapi/linux/rtnetlink.h, and within RTA_METRICS the RTAX_*.
 func (r Route) attributes(b *netlink.Buf) {
 	tableAttribute(b, unix.RTA_TABLE, r.Table)
 	if r.GW.IsValid() {
@@ -164,7 +167,9 @@ func tableAttribute(b *netlink.Buf, typ uint16, table int) {
 	}
 }
 
-// scope returns RT_SCOPE_*. A pattern of scope "nowhere" matches every route.
+// scope returns RT_SCOPE_*: how far the destination is. The kernel wants a gateway
+// to be nearer than what is behind it, so what is on the link itself has to say
+// so. A pattern of scope "nowhere" matches every route.
 func (r Route) scope(pattern bool) uint8 {
 	switch {
 	case r.Scope != nil:
@@ -284,6 +289,8 @@ func decodeRoute(b []byte) ([]Route, error) {
 	return hops, nil
 }
 
+// decodeAttribute reads one RTA_* attribute. RTA_DST has no length, which is in
+// the header; RTA_TABLE overrules the header, which holds tables up to 255 only.
 func (r *Route) decodeAttribute(typ uint16, v []byte) {
 	switch typ {
 	case unix.RTA_DST:

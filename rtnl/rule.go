@@ -16,7 +16,7 @@ type Rule struct {
 	IIF, OIF string // name of the link that packets come from or leave by
 	Mark     uint32 // fwmark, all bits
 	Table    int    // 0: main
-	Priority int    // lower is asked first; 0: the kernel puts it before all others
+	Priority int    // lower is asked first; 0: the kernel puts it before all but the local table's
 }
 
 // NewRule adds a rule, os.ErrExist if there is one like it.
@@ -25,6 +25,9 @@ func NewRule(r Rule) Op { return r.op("add", unix.RTM_NEWRULE, create) }
 // DropRule deletes the first rule that matches, os.ErrNotExist if there is none.
 func DropRule(r Rule) Op { return r.op("delete", unix.RTM_DELRULE, ack) }
 
+// op builds the message: struct fib_rule_hdr and FRA_*, include/uapi/linux/fib_rules.h.
+// It is unix.EINVAL if a prefix is not of the rule's family, whose bytes
+// the kernel would read as an address of the other.
 func (r Rule) op(verb string, typ, flags uint16) Op {
 	r.Family = r.family()
 	text := fmt.Sprintf("rule %s priority %d from %s to %s table %d", verb, r.Priority, anyOr(r.Src), anyOr(r.Dst), r.Table)
@@ -43,6 +46,8 @@ func (r Rule) op(verb string, typ, flags uint16) Op {
 	return newOp(text, typ, flags, data, nil)
 }
 
+// attributes writes what a rule asks beside the prefixes; what is not written
+// matches all packets, or in DropRule all rules.
 func (r Rule) attributes(b *netlink.Buf) {
 	tableAttribute(b, unix.FRA_TABLE, r.Table)
 	if r.Priority != 0 {
@@ -59,6 +64,8 @@ func (r Rule) attributes(b *netlink.Buf) {
 	}
 }
 
+// family is what the rule says, else what its prefixes are. A rule without any
+// is for one family all the same: the kernel keeps a list for each.
 func (r Rule) family() int {
 	switch {
 	case r.Family != 0:
@@ -86,6 +93,7 @@ func selector(b *netlink.Buf, typ uint16, p netip.Prefix) {
 	}
 }
 
+// anyOr writes a selector as ip(8) does, for which none is "all".
 func anyOr(p netip.Prefix) string {
 	if !p.IsValid() {
 		return "all"
@@ -93,7 +101,8 @@ func anyOr(p netip.Prefix) string {
 	return p.String()
 }
 
-// Rules returns the rules of a family, first to last.
+// Rules returns the rules of a family (unix.AF_INET, unix.AF_INET6), in the order
+// in which they are asked.
 func (c *Conn) Rules(of int) ([]Rule, error) {
 	r := netlink.Request{Type: unix.RTM_GETRULE, Data: make([]byte, fibRuleHeader)}
 	r.Data[0] = uint8(of)

@@ -12,7 +12,8 @@ import (
 	"cnibox/internal/fault"
 )
 
-// A Sysctl is a network setting of the kernel.
+// A Sysctl is a network setting of the kernel. Most are each namespace's own:
+// Documentation/networking/ip-sysctl.rst, and admin-guide/sysctl/net.rst.
 type Sysctl struct {
 	Key   string // the path below /proc/sys, as net/ipv4/ip_forward
 	Value string
@@ -58,6 +59,9 @@ func SameSysctl(a, b string) bool {
 	return a == b || strings.Join(strings.Fields(a), " ") == strings.Join(strings.Fields(b), " ")
 }
 
+// write sets the value in the namespace of the calling thread, unless it has it. Errors
+// are os.ErrNotExist, os.ErrPermission, unix.EROFS where /proc is mounted read-only,
+// and unix.EINVAL for a key out of bounds or a value that the kernel refuses.
 func (s Sysctl) write() error {
 	old, err := readSysctl(s.Key)
 	if err == nil && SameSysctl(old, s.Value) {
@@ -89,6 +93,8 @@ func (s Sysctl) write() error {
 // and takes a page at a time.
 const longestSysctl = 4096
 
+// readSysctl reads in the namespace of the calling thread: what lies below
+// /proc/sys/net is whose thread looks. The value comes without its last newline.
 func readSysctl(key string) (string, error) {
 	// Settings outside net belong to the whole machine.
 	if !strings.HasPrefix(key, "net/") || path.Clean(key) != key || strings.ContainsRune(key, 0) {
