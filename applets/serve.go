@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"runtime/debug"
+	"runtime"
 	"strings"
 
 	"cnibox/spec"
@@ -68,7 +68,9 @@ func about(a *Applet, w io.Writer) {
 func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (out []byte, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			fmt.Fprintf(p.Stderr, "cnibox %s: panic: %v\n%s", a.Name, v, debug.Stack())
+			stack := make([]byte, 16<<10) // enough for the innermost calls
+			stack = stack[:runtime.Stack(stack, false)]
+			fmt.Fprintf(p.Stderr, "cnibox %s: panic: %v\n%s", a.Name, v, stack)
 			out, err = nil, spec.Errorf(spec.CodeInternal, "panic: %v", v)
 		}
 	}()

@@ -4,10 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"os/exec"
-	"syscall"
+	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,7 +16,7 @@ import (
 type Command struct {
 	Args           []string // name first; it is looked up on PATH
 	Environ        []string
-	Stdin          io.Reader
+	Stdin          io.Reader // files are handed on, anything else is copied
 	Stdout, Stderr io.Writer
 	Signals        <-chan os.Signal // passed on to the program
 }
@@ -38,36 +37,41 @@ const (
 // and 127 with an error if it was not started. The signals that come meanwhile go to
 // the program alone; ending is its own decision.
 func (c *Command) Run() (exit int, err error) {
-	cmd := exec.Command(c.Args[0], c.Args[1:]...)
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Environ, c.Stdin, c.Stdout, c.Stderr
-	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		exit = exitNoExec
-		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
-			exit = exitNotFound
+	file, err := lookPath(c.Args[0])
+	var status unix.WaitStatus
+	if err == nil {
+		p := program{
+			file: file, args: c.Args, environ: c.Environ,
+			stdin: c.Stdin, stdout: c.Stdout, stderr: c.Stderr,
+			attr: unix.SysProcAttr{Pdeathsig: unix.SIGKILL}, signals: c.Signals,
 		}
-		return exit, fmt.Errorf("start %s: %w", c.Args[0], err)
+		status, err = p.run()
 	}
-	done := make(chan struct{})
-	// Ends with the program: done is closed behind Wait.
-	go func() {
-		for {
-			select {
-			case s := <-c.Signals:
-				cmd.Process.Signal(s)
-			case <-done:
-				return
-			}
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return exitNotFound, fmt.Errorf("start %s: %w", c.Args[0], err)
+	case err != nil:
+		return exitNoExec, fmt.Errorf("start %s: %w", c.Args[0], err)
+	case status.Signaled():
+		return exitSignal + int(status.Signal()), nil
+	}
+	return status.ExitStatus(), nil
+}
+
+// lookPath finds a command as the shell does: a name with a slash is a path, any
+// other is looked up in the folders of PATH. Folders that are not absolute are left
+// out: a program that lies where the user happens to be is not the one meant.
+// The error is os.ErrNotExist.
+func lookPath(name string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, nil
+	}
+	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
+		file := filepath.Join(dir, name)
+		info, err := os.Stat(file)
+		if err == nil && filepath.IsAbs(file) && info.Mode().IsRegular() && unix.Access(file, unix.X_OK) == nil {
+			return file, nil
 		}
-	}()
-	err = cmd.Wait()
-	close(done)
-	var ended *exec.ExitError
-	if err != nil && !errors.As(err, &ended) {
-		return 1, fmt.Errorf("wait for %s: %w", c.Args[0], err)
 	}
-	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		return exitSignal + int(ws.Signal()), nil
-	}
-	return cmd.ProcessState.ExitCode(), nil
+	return "", fmt.Errorf("no such command on PATH: %w", os.ErrNotExist)
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os/exec"
 	"strings"
 	"time"
 
@@ -17,10 +16,9 @@ import (
 )
 
 const (
-	maxStdout = 16 << 20               // bytes of a plugin's answer
-	maxStderr = 64 << 10               // bytes kept of a plugin's stderr, the last ones
-	waitDelay = 500 * time.Millisecond // for pipes that a plugin's own children keep open
-	maxBusy   = 2 * time.Second        // to wait for a plugin that is being written
+	maxStdout = 16 << 20        // bytes of a plugin's answer
+	maxStderr = 64 << 10        // bytes kept of a plugin's stderr, the last ones
+	maxBusy   = 2 * time.Second // to wait for a plugin that is being written
 )
 
 // exec runs a plugin as a process of a group of its own, which is killed as a
@@ -34,7 +32,7 @@ func (l *Local) exec(ctx context.Context, plugin, file string, r *spec.Request) 
 	if err != nil {
 		return nil, fmt.Errorf("configuration of plugin %s: %w", plugin, err)
 	}
-	a, err := start(ctx, plugin, file, append(l.environ(), r.Call.Environ()...), stdin)
+	a, err := start(ctx, plugin, file, l.environ(r.Call), stdin)
 	if err == nil {
 		err = a.check()
 	}
@@ -60,9 +58,9 @@ type answer struct {
 }
 
 // start runs the file until it ends. A file that is open for writing is tried
-// again for a while, since installers copy in place; each try needs a new Cmd.
-// 10 ms, doubled each time: some 2.5 s in all. The reference tries again too, but with the
-// same Cmd, which Go starts once only.
+// again for a while, since installers copy in place.
+// 10 ms, doubled each time: some 2.5 s in all. The reference tries again too, but with an
+// exec.Cmd that was started before, which Go refuses.
 func start(ctx context.Context, plugin, file string, env []string, stdin []byte) (*answer, error) {
 	for pause := 10 * time.Millisecond; ; pause *= 2 {
 		a, err := startOnce(ctx, plugin, file, env, stdin)
@@ -80,33 +78,31 @@ func start(ctx context.Context, plugin, file string, env []string, stdin []byte)
 // startOnce runs the file once. Errors are of plugins that were not started, did not
 // end by themselves or printed without end; all else is an answer.
 func startOnce(ctx context.Context, plugin, file string, env []string, stdin []byte) (*answer, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, spec.Errorf(spec.CodePlugin, "plugin %s: not started: %w", plugin, err)
+	}
 	stdout, stderr := &head{max: maxStdout}, &tail{max: maxStderr}
-	cmd := exec.CommandContext(ctx, file)
-	cmd.Args[0] = file
+	p := program{
+		file: file, args: []string{file}, environ: env,
+		stdin: bytes.NewReader(stdin), stdout: stdout, stderr: stderr,
+		// A group of its own, so that children of the plugin are killed with it.
+		attr: unix.SysProcAttr{Setpgid: true}, cancel: ctx.Done(),
+	}
 	// The binary behind the link is many: it has to be told which one is meant.
 	if file == self {
-		cmd.Args[0] = plugin
+		p.args[0] = plugin
 	}
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, bytes.NewReader(stdin), stdout, stderr
-	// A group of its own, so that children of the plugin are killed with it.
-	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
-	cmd.WaitDelay = waitDelay
-	err := cmd.Run()
-	a := &answer{plugin: plugin, stdout: stdout.b, stderr: stderr.bytes()}
-	var exit *exec.ExitError
+	status, err := p.run()
+	a := &answer{plugin: plugin, status: describe(status), stdout: stdout.b, stderr: stderr.bytes()}
 	switch {
 	case stdout.full:
 		return nil, spec.Errorf(spec.CodePlugin, "plugin %s printed more than %d bytes", plugin, maxStdout)
 	case ctx.Err() != nil:
 		return nil, a.fail(fmt.Errorf("%s: killed: %w", file, ctx.Err()))
-	case err == nil, errors.Is(err, exec.ErrWaitDelay) && cmd.ProcessState.Success():
-		return a, nil
-	case errors.As(err, &exit), errors.Is(err, exec.ErrWaitDelay):
-		a.status = cmd.ProcessState.String()
-		return a, nil
+	case err != nil:
+		return nil, spec.Errorf(spec.CodePlugin, "plugin %s: start: %w", plugin, err)
 	}
-	return nil, spec.Errorf(spec.CodePlugin, "plugin %s: start: %w", plugin, err)
+	return a, nil
 }
 
 // check returns the error that the plugin reported, whatever its exit status

@@ -18,7 +18,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime/debug"
+	"runtime"
+	"slices"
+	"strings"
 	"time"
 
 	"cnibox/spec"
@@ -41,6 +43,9 @@ type Local struct {
 	// compare both ways.
 	ForceExec bool
 }
+
+// maxStack is how many bytes of a panic's stack are kept, the innermost calls.
+const maxStack = 16 << 10
 
 // self is a link to the running binary that stays right when the file is
 // moved, replaced or deleted.
@@ -67,9 +72,20 @@ func (l *Local) Invoke(ctx context.Context, plugin string, r *spec.Request) (*sp
 // timeout is that of one plugin.
 func (l *Local) timeout() time.Duration { return cmp.Or(l.Timeout, DefaultTimeout) }
 
-// environ returns a copy to which the caller may append.
-func (l *Local) environ() []string {
-	return append(make([]string, 0, len(l.Environ)+8), l.Environ...)
+// environ returns what an exec'd plugin sees: ours, and the call's variables in
+// the place of those of the same names. Both in it would not do: Go takes the last one
+// of a name, C the first.
+func (l *Local) environ(c spec.Call) []string {
+	call := c.Environ()
+	ours := make([]string, 0, len(l.Environ)+len(call))
+	for _, v := range l.Environ {
+		name, _, _ := strings.Cut(v, "=")
+		named := func(other string) bool { return strings.HasPrefix(other, name+"=") }
+		if !slices.ContainsFunc(call, named) {
+			ours = append(ours, v)
+		}
+	}
+	return append(ours, call...)
 }
 
 // find returns the verbs of a plugin that is built in, or else the file to
@@ -148,10 +164,11 @@ func findInPath(plugin string, dirs []string) (string, os.FileInfo, error) {
 func inProcess(ctx context.Context, plugin string, v spec.Verbs, r *spec.Request) (res *spec.Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
+			stack := make([]byte, maxStack)
 			res, err = nil, &spec.Error{
 				Code:    spec.CodeInternal,
 				Msg:     fmt.Sprintf("plugin %s panicked on %s: %v", plugin, r.Call.Verb, p),
-				Details: string(debug.Stack()),
+				Details: string(stack[:runtime.Stack(stack, false)]),
 			}
 		}
 	}()

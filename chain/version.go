@@ -27,7 +27,7 @@ func (l *Local) Versions(ctx context.Context, plugin string) (file string, versi
 	defer cancel()
 	// Old plugins check the variables before they look at the verb.
 	call := spec.Call{Verb: spec.GetVersion, NetNS: "dummy", IfName: "dummy", Path: "dummy"}
-	a, err := start(ctx, plugin, file, append(l.environ(), call.Environ()...), []byte(`{"cniVersion":"1.1.0"}`))
+	a, err := start(ctx, plugin, file, l.environ(call), []byte(`{"cniVersion":"1.1.0"}`))
 	if err == nil {
 		err = a.check()
 	}

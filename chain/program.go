@@ -1,0 +1,181 @@
+package chain
+
+import (
+	"io"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// waitDelay is for what a program's own children print while they keep its pipes
+// open after its end.
+const waitDelay = 500 * time.Millisecond
+
+// A program is a plugin or a command that is to be started and waited for.
+// It stands in for os/exec, which with os.Process below it is 1 % of the binary.
+type program struct {
+	file          string   // path; not looked up
+	args, environ []string // args has the name first
+
+	// An *os.File is handed to the program; anything else is at the other end of
+	// a pipe. None may be nil; stdout and stderr may be the same if it is a file.
+	stdin          io.Reader
+	stdout, stderr io.Writer
+
+	attr    unix.SysProcAttr
+	cancel  <-chan struct{}  // when closed, the group that the program leads is killed; nil: never
+	signals <-chan os.Signal // passed on to the program; nil: none
+}
+
+// run starts the program on the calling thread and returns how it ended, after
+// all that it printed was written. What cannot be read or written is dropped, since a
+// program need not read its stdin.
+//
+// Errors are [*os.PathError] of a program that was not started, else of pipe2(2),
+// waitid(2) or wait4(2).
+func (p *program) run() (unix.WaitStatus, error) {
+	var s streams
+	if err := s.connect(p); err != nil {
+		s.close()
+		return 0, err
+	}
+	pid, err := syscall.ForkExec(p.file, p.args, &syscall.ProcAttr{Env: p.environ, Files: s.fds, Sys: &p.attr})
+	if err != nil {
+		s.close()
+		return 0, &os.PathError{Op: "fork/exec", Path: p.file, Err: err}
+	}
+	s.begin()
+	status, err := p.attend(pid)
+	s.finish()
+	return status, err
+}
+
+// attend waits for the end of the program, and meanwhile kills it when it is
+// cancelled and passes signals on.
+//
+// The program is reaped only when nobody can send a signal any more: until then its
+// number is no other process's.
+func (p *program) attend(pid int) (status unix.WaitStatus, err error) {
+	ended, idle := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(idle)
+		for cancel := p.cancel; ; {
+			select {
+			case <-cancel:
+				unix.Kill(-pid, unix.SIGKILL)
+				cancel = nil
+			case s := <-p.signals:
+				unix.Kill(pid, s.(unix.Signal)) // all are, on Linux
+			case <-ended:
+				return
+			}
+		}
+	}()
+	err = unix.EINTR
+	for err == unix.EINTR {
+		err = unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+	}
+	close(ended)
+	<-idle
+	if err != nil {
+		return 0, os.NewSyscallError("waitid", err)
+	}
+	_, err = unix.Wait4(pid, &status, 0, nil) // no EINTR: it does not block
+	return status, os.NewSyscallError("wait4", err)
+}
+
+// describe is the status as people know it from Go: "exit status 1",
+// "signal: killed"; empty: exit 0.
+func describe(status unix.WaitStatus) string {
+	switch {
+	case status.CoreDump():
+		return "signal: " + status.Signal().String() + " (core dumped)"
+	case status.Signaled():
+		return "signal: " + status.Signal().String()
+	case status.ExitStatus() != 0:
+		return "exit status " + strconv.Itoa(status.ExitStatus())
+	}
+	return ""
+}
+
+// Streams are the standard streams of a program.
+// The zero value is ready for connect.
+type streams struct {
+	fds          []uintptr // the program's 0, 1 and 2
+	theirs, ours []*os.File
+	feed         func()         // copies to stdin, on a goroutine of its own; nil: nothing to copy
+	drain        []func()       // copy from stdout and stderr
+	drained      sync.WaitGroup // those that run
+}
+
+// connect makes the pipes that the program needs.
+// After an error the caller closes what there is.
+func (s *streams) connect(p *program) error {
+	if f, ok := p.stdin.(*os.File); ok {
+		s.fds = append(s.fds, f.Fd())
+	} else {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return err
+		}
+		s.pipe(r, w)
+		s.feed = func() { io.Copy(w, p.stdin); w.Close() }
+	}
+	for _, to := range []io.Writer{p.stdout, p.stderr} {
+		if f, ok := to.(*os.File); ok {
+			s.fds = append(s.fds, f.Fd())
+			continue
+		}
+		r, w, err := os.Pipe()
+		if err != nil {
+			return err
+		}
+		s.pipe(w, r)
+		// Closed at once when the writer refuses: a program that prints without end
+		// shall not wait for a reader.
+		s.drain = append(s.drain, func() { io.Copy(to, r); r.Close() })
+	}
+	return nil
+}
+
+// pipe keeps the ends of one. Theirs is a blocking one from now on, as programs
+// expect ([os.File.Fd]); ours is not, so it can have a deadline.
+func (s *streams) pipe(theirs, ours *os.File) {
+	s.fds = append(s.fds, theirs.Fd())
+	s.theirs, s.ours = append(s.theirs, theirs), append(s.ours, ours)
+}
+
+// begin copies from and to a program that runs.
+// Its ends of the pipes are closed here, so that reading ends when it ends.
+func (s *streams) begin() {
+	for _, f := range s.theirs {
+		f.Close()
+	}
+	if s.feed != nil {
+		go s.feed()
+	}
+	for _, copy := range s.drain {
+		s.drained.Go(copy)
+	}
+}
+
+// finish returns when all was written that the program printed, or waitDelay
+// after its end: a daemon that it left may hold a pipe for ever.
+func (s *streams) finish() {
+	end := time.Now().Add(waitDelay)
+	for _, f := range s.ours {
+		f.SetDeadline(end)
+	}
+	s.drained.Wait()
+}
+
+// close is for a program that was not started.
+func (s *streams) close() {
+	for _, f := range append(s.theirs, s.ours...) {
+		f.Close()
+	}
+}
