@@ -17,7 +17,9 @@ type step struct {
 	needs string // kernel options without which it is refused; may be empty
 }
 
-// A batch collects changes that the kernel makes all at once or not at all.
+// A batch collects changes that the kernel makes all at once or not at all: the
+// messages between NFNL_MSG_BATCH_BEGIN and NFNL_MSG_BATCH_END, which
+// include/uapi/linux/netfilter/nfnetlink.h has. The zero value is empty.
 type batch struct {
 	reqs  []netlink.Request
 	steps []step // one for each request
@@ -70,7 +72,10 @@ type refusal struct {
 	err  error
 }
 
+// Error names the step as nft would: "nft: table inet cnibox: …".
 func (r *refusal) Error() string { return "nft: " + r.what + ": " + r.err.Error() }
+
+// Unwrap lets errors.Is find the kernel's number.
 func (r *refusal) Unwrap() error { return r.err }
 
 // explain turns the kernel's number into a sentence that tells what is
@@ -83,7 +88,9 @@ func (t *batch) explain(message int, err error) error {
 	return &refusal{s.what, lacking(err, s.needs)}
 }
 
-// lacking adds the likely reason to an error.
+// lacking adds the likely reason to an error, whose numbers the kernel is sparing
+// with: ENOENT is also what it says of an expression or a type of chain that no
+// module offers, EOPNOTSUPP and EAFNOSUPPORT of a family that it was built without.
 func lacking(err error, options string) error {
 	switch {
 	case errors.Is(err, os.ErrPermission):

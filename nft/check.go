@@ -13,6 +13,8 @@ import (
 // A MissingError says what an attachment should have in the rule set and has not.
 type MissingError struct{ What []string }
 
+// Error lists what is missing in the order in which it was asked for, elements in
+// the words of [Element], chains by name.
 func (e *MissingError) Error() string {
 	return "rule set: missing: " + strings.Join(e.What, ", ")
 }
@@ -62,7 +64,8 @@ func (t *Table) Check(fn func(*Tx) error) error {
 	return nil
 }
 
-// planned returns the chains that elements of this update jump to.
+// planned returns the chains that elements of this update jump to, with the rules
+// that they should have.
 func (x *Tx) planned() (chains []chain) {
 	for _, name := range x.chainNames() {
 		chains = append(chains, x.chains[name].chain)

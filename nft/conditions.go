@@ -12,7 +12,9 @@ import (
 	"cnibox/spec"
 )
 
-// A Match is one condition of a port map; see [ParseConditions].
+// A Match is one condition of a port map; see [ParseConditions], which alone makes
+// them. The list of the field's sort is in use, or for marks mark and mask; one of
+// its values must match, or with not, none of them.
 type Match struct {
 	field  field
 	not    bool
@@ -42,12 +44,15 @@ const (
 	fieldConnMark
 )
 
-// mostRules bounds what the lists of one configuration may multiply to.
+// mostRules bounds what the lists of one configuration may multiply to: each
+// combination is a rule, and the first packet of each connection to the port is
+// compared with one after the other.
 const mostRules = 256
 
 // condGroup returns the chain that asks the conditions of a network's host
 // ports. Its name follows from its rules, so networks and mappings with other
-// conditions have other chains, and each goes with its last mapping.
+// conditions have other chains, and each goes with its last mapping. The error is
+// about lists that multiply to more than mostRules.
 func condGroup(network string, family byte, host bool, conds []Match) (chain, error) {
 	lists := [][]*rule{}
 	most := 1
@@ -81,7 +86,9 @@ func condGroup(network string, family byte, host bool, conds []Match) (chain, er
 	return chain{name: name, needs: ctNeeds, rules: all}, nil
 }
 
-// rules returns the expressions of a condition: one of the lists must match.
+// rules returns the expressions of a condition: one of the lists must match. What
+// stands in one rule must all hold, so "one of these" takes a rule for each value,
+// while "none of these" is a single rule with all of them.
 func (m *Match) rules(family byte) (any []*rule) {
 	op := uint32(unix.NFT_CMP_EQ)
 	if m.not {
@@ -118,7 +125,8 @@ func (m *Match) rules(family byte) (any []*rule) {
 	return any
 }
 
-// port compares a source or destination port with one range.
+// port compares a source or destination port with one range. That the
+// packet has ports was found by the map that leads here.
 func (m *Match) port(r *rule, op uint32, p portRange) {
 	at := uint32(sportAt)
 	if m.field == fieldDestinationPort {
@@ -145,7 +153,8 @@ func (m *Match) iface(r *rule, op uint32, name string) {
 	r.meta(key, 0).ifname(op, name)
 }
 
-// marked compares the packet's or the connection's mark.
+// marked compares the packet's or the connection's mark, of which only the bits
+// of the mask count. Both are loaded in the machine's order.
 func (m *Match) marked(r *rule, op uint32) {
 	if m.field == fieldConnMark {
 		r.ct(unix.NFT_CT_MARK, 0)

@@ -100,7 +100,9 @@ func filterUDP(b *netlink.Buf, ports []netip.AddrPort) {
 	b.Nest(ctaFilter, func() { b.Bytes(ctaFilterOrigFlags, native(flags)) })
 }
 
-// flowTo tells where the first packet of a flow was sent to, and whether it was UDP.
+// flowTo tells where the first packet of a flow was sent to, before any
+// translation (CTA_TUPLE_ORIG), and whether it was UDP. What is missing or cut short
+// comes as the zero address and port 0, which is no host port.
 func flowTo(data []byte, family byte) (dst netip.AddrPort, udp bool) {
 	tuple := netlink.Attr(data, ctaTupleOrig)
 	ip, proto := netlink.Attr(tuple, ctaTupleIP), netlink.Attr(tuple, ctaTupleProto)
@@ -113,13 +115,16 @@ func flowTo(data []byte, family byte) (dst netip.AddrPort, udp bool) {
 	return netip.AddrPortFrom(addr, uint16(port)), netlink.NetNumber(netlink.Attr(proto, ctaProtoNum)) == unix.IPPROTO_UDP
 }
 
-// covers tells whether a host port stands for a destination.
+// covers tells whether a host port stands for a destination. Families were told
+// apart before.
 func covers(p, dst netip.AddrPort) bool {
 	any := !p.Addr().IsValid() || p.Addr().IsUnspecified()
 	return p.Port() == dst.Port() && (any || p.Addr() == dst.Addr())
 }
 
-// forget deletes the flow that a message is about; one that has ended is fine.
+// forget deletes the flow that a message is about; one that has ended is fine. The
+// identity goes along (CTA_ID), so that a new flow between the same ports, which
+// may be translated as it should, is not taken for the old one.
 func (s *sock) forget(family byte, data []byte) error {
 	if err := fault.Check("conntrack delete"); err != nil {
 		return err

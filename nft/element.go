@@ -11,7 +11,8 @@ import (
 	"cnibox/spec"
 )
 
-// A Kind is one sort of thing that an attachment can own in our tables.
+// A Kind is one sort of thing that an attachment can own in our tables. Plugins
+// release their own kind only, as several of a chain serve the same attachment.
 type Kind int
 
 const (
@@ -38,7 +39,9 @@ const (
 	elementNotes = unix.NFTA_SET_ELEM_USERDATA
 )
 
-// An element is one entry of a set as the kernel has it or shall have it.
+// An element is one entry of a set as the kernel has it or shall have it:
+// NFTA_SET_ELEM_*, include/uapi/linux/netfilter/nf_tables.h. Key and data are in
+// the order of the parts that [set] has, each padded to whole registers.
 type element struct {
 	key   []byte
 	data  []byte // of a map that is none of verdicts
@@ -94,7 +97,8 @@ func (e *element) encode(b *netlink.Buf, s *set, whole bool) {
 	})
 }
 
-// userComment is a comment in the type, length, value form of nft's userland.
+// userComment is a comment in the type, length, value form of nft's userland, a byte
+// each for type and length. The kernel keeps it unread.
 func userComment(s string) []byte {
 	b := append(make([]byte, 0, len(s)+3), commentType, byte(len(s)+1))
 	return append(append(b, s...), 0)
@@ -156,7 +160,8 @@ func (e *element) equal(o *element) bool {
 	return bytes.Equal(e.data, o.data) && e.chain == o.chain && ownerKey(e.owner) == ownerKey(o.owner)
 }
 
-// elementAt asks for one element by its key; nil if there is none.
+// elementAt asks for one element by its key; nil if there is none, nor its set or
+// table. The kernel looks it up, so others cost no time.
 func (s *sock) elementAt(in *set, key []byte) (found *element, err error) {
 	err = s.ask(nfTables|unix.NFT_MSG_GETSETELEM, 0, in.table, func(b *netlink.Buf) {
 		b.Text(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
@@ -176,7 +181,8 @@ func (s *sock) elements(in *set, want filter, fn func(element)) error {
 	}, func(data []byte) { decodeElements(data, want, fn) }))
 }
 
-// keyOf joins parts, each filled up to whole registers.
+// keyOf joins parts, each filled up with zeros to whole registers of 4 bytes: what
+// the kernel compares is registers, not fields.
 func keyOf(parts ...[]byte) []byte {
 	var key []byte
 	for _, p := range parts {
@@ -191,7 +197,8 @@ func keyOf(parts ...[]byte) []byte {
 // port16 is a port as packets and maps have it.
 func port16(p uint16) []byte { return be.AppendUint16(nil, p) }
 
-// addrOf reads an address from the beginning of a key or value.
+// addrOf reads an address from the beginning of a key or value; the zero Addr if it
+// is cut short.
 func addrOf(b []byte, family byte) netip.Addr {
 	n := int(addrLen(family))
 	if len(b) < n {

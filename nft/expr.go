@@ -26,6 +26,8 @@ const (
 	ifnameLen          = unix.IFNAMSIZ
 )
 
+// Registers hold what a rule has loaded until something else is loaded there; no
+// rule may count on what another loaded.
 const (
 	reg        = unix.NFT_REG32_00 // the first of the 16 registers of 4 bytes
 	ipsDstNAT  = 1 << 5            // IPS_DST_NAT, include/uapi/linux/netfilter/nf_conntrack_common.h
@@ -33,7 +35,8 @@ const (
 )
 
 // A rule is the list of expressions of one rule, encoded; registers are
-// numbered from 0, 4 bytes each.
+// numbered from 0, 4 bytes each. Expressions are evaluated in order until one
+// does not match. Their attributes: include/uapi/linux/netfilter/nf_tables.h.
 type rule struct{ b netlink.Buf }
 
 // expr appends an expression; the methods below are one each.
@@ -49,7 +52,8 @@ func (r *rule) expr(name string, body func(b *netlink.Buf)) *rule {
 	return r
 }
 
-// meta loads what the kernel knows about a packet beside its bytes.
+// meta loads what the kernel knows about a packet beside its bytes: NFT_META_*. Of
+// what is used here, names of interfaces fill 4 registers, the rest one.
 func (r *rule) meta(key, to uint32) *rule {
 	return r.expr("meta", func(b *netlink.Buf) {
 		b.Net32(unix.NFTA_META_KEY, key)
@@ -57,7 +61,8 @@ func (r *rule) meta(key, to uint32) *rule {
 	})
 }
 
-// payload loads bytes of a header.
+// payload loads bytes of a header, NFT_PAYLOAD_*, from an offset in bytes. The rule
+// does not match a packet that is too short, or has no such header.
 func (r *rule) payload(base, at, size, to uint32) *rule {
 	return r.expr("payload", func(b *netlink.Buf) {
 		b.Net32(unix.NFTA_PAYLOAD_DREG, reg+to)
@@ -67,7 +72,8 @@ func (r *rule) payload(base, at, size, to uint32) *rule {
 	})
 }
 
-// ct loads a key of the connection.
+// ct loads a key of the connection, NFT_CT_*. The rule does not match a packet
+// that belongs to none.
 func (r *rule) ct(key, to uint32) *rule {
 	return r.expr("ct", func(b *netlink.Buf) {
 		b.Net32(unix.NFTA_CT_KEY, key)
@@ -75,7 +81,8 @@ func (r *rule) ct(key, to uint32) *rule {
 	})
 }
 
-// cmp compares a register with a value, as many bytes as it has.
+// cmp compares a register with a value, as many bytes as it has: NFT_CMP_*. The
+// order of greater and less is that of bytes, so of numbers in network order.
 func (r *rule) cmp(op, from uint32, v []byte) *rule {
 	return r.expr("cmp", func(b *netlink.Buf) {
 		b.Net32(unix.NFTA_CMP_SREG, reg+from)
@@ -84,6 +91,7 @@ func (r *rule) cmp(op, from uint32, v []byte) *rule {
 	})
 }
 
+// equal compares register 0 with the bytes.
 func (r *rule) equal(v ...byte) *rule { return r.cmp(unix.NFT_CMP_EQ, 0, v) }
 
 // within compares register 0 with a range, both ends included.
@@ -125,7 +133,8 @@ func (r *rule) lookup(set *set, to uint32, invert bool) *rule {
 	})
 }
 
-// localDst matches what is sent to an address of this host.
+// localDst matches what is sent to an address of this host, as nft's "fib daddr
+// type local": a packet that only passes by keeps its destination (CVE-2025-67499).
 func (r *rule) localDst() *rule {
 	r.expr("fib", func(b *netlink.Buf) {
 		b.Net32(unix.NFTA_FIB_DREG, reg)
@@ -136,7 +145,8 @@ func (r *rule) localDst() *rule {
 }
 
 // dnat sends the connection to the address in register 0 and the port in
-// the register after it.
+// the register after it, which is where a map of both puts them. The packet is
+// accepted by that, and no other rule of the hook's chain is asked.
 func (r *rule) dnat(family byte) *rule {
 	return r.expr("nat", func(b *netlink.Buf) {
 		b.Net32(unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT)
@@ -146,7 +156,8 @@ func (r *rule) dnat(family byte) *rule {
 	})
 }
 
-// masquerade gives the connection the address of the interface it leaves by.
+// masquerade gives the connection the address of the interface it leaves by,
+// and accepts the packet as dnat does.
 func (r *rule) masquerade() *rule { return r.expr("masq", nil) }
 
 // family makes a rule of an inet table one for IPv4 or IPv6.
@@ -183,7 +194,7 @@ func (r *rule) ifname(op uint32, name string) *rule {
 	return r.cmp(op, 0, ifname(name))
 }
 
-// verdict ends the rule.
+// verdict ends the rule with one of the codes below; chain is for jumps alone.
 func (r *rule) verdict(code int32, chain string) *rule {
 	return r.expr("immediate", func(b *netlink.Buf) {
 		b.Net32(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT)
@@ -214,7 +225,8 @@ const (
 // native is a loaded value that the kernel keeps in the machine's order.
 func native(v uint32) []byte { return ne.AppendUint32(nil, v) }
 
-// ifname is an interface's name as the kernel compares it.
+// ifname is an interface's name as the kernel compares it: 16 bytes, the rest
+// zero. A name that is too long is cut and matches nothing.
 func ifname(name string) []byte {
 	b := make([]byte, ifnameLen)
 	copy(b[:ifnameLen-1], name)

@@ -15,7 +15,8 @@ import (
 )
 
 // What the reference plugins (v1.0 and later) leave in the rule set: names
-// and comments as their DEL looks for them.
+// and comments as their DEL looks for them. They are found in pkg/ip, pkg/link,
+// pkg/utils and plugins/meta/portmap of containernetworking/plugins.
 const (
 	oldMasqTable  = "cni_plugins_masquerade" // inet; rules in oldMasqChain
 	oldMasqChain  = "masq_checks"
@@ -96,7 +97,8 @@ func oldChain(prefix string, o spec.Attachment) string {
 	return (prefix + hex.EncodeToString(sum[:]))[:oldChainLen]
 }
 
-// oldHash is one half of a masquerade rule's mark.
+// oldHash is one half of a masquerade rule's mark. The network is one, the
+// interface with its container the other.
 func oldHash(s string) string {
 	sum := sha512.Sum512([]byte(s))
 	return hex.EncodeToString(sum[:])[:oldHashLen]
@@ -110,7 +112,8 @@ func oldMasqComment(o spec.Attachment) string {
 // Addresses tells which addresses the attachments to be released have. The
 // reference plugins mark some rules with the container alone, or with
 // container and network; with addresses known, only rules about these go, and
-// those of the container's other interfaces stay.
+// those of the container's other interfaces stay. It counts for a Release that
+// comes after it; without any address all of the container's rules go.
 func (x *Tx) Addresses(ips ...netip.Addr) {
 	for _, ip := range ips {
 		x.addrs = append(x.addrs, ip.Unmap().AsSlice())
@@ -176,7 +179,8 @@ func (x *Tx) KeepOld(network string, valid []spec.Attachment, kinds ...Kind) {
 	}
 }
 
-// concerns tells whether a rule is about one of the addresses told, if any were.
+// concerns tells whether a rule is about one of the addresses told, if any were:
+// one that it compares with or translates to, byte by byte.
 func (x *Tx) concerns(r *listed) bool {
 	if len(x.addrs) == 0 {
 		return true
@@ -196,7 +200,8 @@ func (x *Tx) concerns(r *listed) bool {
 	return false
 }
 
-// oldRules plans the removal of the rules of a chain that match.
+// oldRules plans the removal of the rules of a chain that match. Where there is no
+// such table nothing is asked, which is so on most hosts.
 func (x *Tx) oldRules(c chainID, match func(*listed) bool) {
 	if !x.old.tables[chainID{family: c.family, table: c.table}] {
 		return
@@ -212,7 +217,8 @@ func (x *Tx) oldRules(c chainID, match func(*listed) bool) {
 	}
 }
 
-// oldChains plans the removal of chains that are there.
+// oldChains plans the removal of chains that are there: deleting one that is not
+// would fail the batch.
 func (x *Tx) oldChains(chains ...chainID) {
 	for _, c := range chains {
 		ok, _, err := x.s.chainAt(c)
@@ -225,7 +231,8 @@ func (x *Tx) oldChains(chains ...chainID) {
 	}
 }
 
-// oldIptables plans the removal of a container's chain and of the jumps to it
+// oldIptables plans the removal of a container's chain in the tables nat of
+// iptables-nft, for both families, and of the jumps to it
 // from another chain. Where the chain serves interfaces whose addresses are
 // not ours to release, it stays with their jumps.
 func (x *Tx) oldIptables(from, name string) {

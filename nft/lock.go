@@ -19,7 +19,9 @@ const (
 	longestNap  = 5 * time.Millisecond
 )
 
-// acquire takes the lock under which our rule set is read and changed.
+// acquire takes the lock under which our rule set is read and changed. The
+// kernel makes a batch at once, but knows nothing of what was read before it. The
+// error is the context's if that ends first.
 //
 // Where the lock's directory cannot be written, as in a user namespace, a
 // bound socket without a file takes its place: such names belong to one
@@ -38,7 +40,9 @@ func (t *Table) acquire(ctx context.Context) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// bound waits until it can bind the name in the namespace of the table.
+// bound waits until it can bind the name in the namespace of the table. Closing the
+// socket is the release, also when the process dies. Nobody is told when the
+// name becomes free, so it is tried again after a nap.
 func (t *Table) bound(ctx context.Context) (func(), error) {
 	var fd int
 	err := t.ns.Enter(func() (err error) {

@@ -24,7 +24,8 @@ func (x *Tx) Masquerade(o spec.Attachment, ip netip.Prefix) {
 }
 
 // outChain masquerades what does not stay within the prefix. There is one for
-// each prefix in use, and what it does follows from its name.
+// each prefix in use, and what it does follows from its name, so that a chain
+// found under the name need not be read.
 func outChain(p netip.Prefix) chain {
 	family := familyOf(p.Addr())
 	return chain{
@@ -42,7 +43,8 @@ func (r *rule) inside(p netip.Prefix, dst bool) *rule {
 	return r.prefix(unix.NFT_CMP_EQ, p)
 }
 
-// prefix compares a loaded address with a prefix.
+// prefix compares a loaded address with a prefix. The mask changes the register, so
+// the address must be loaded anew for another comparison.
 func (r *rule) prefix(op uint32, p netip.Prefix) *rule {
 	if !p.IsSingleIP() {
 		r.mask(maskOf(p))
@@ -64,7 +66,8 @@ func prefixName(p netip.Prefix) string {
 	return strings.NewReplacer("/", "-", ":", "_").Replace(p.String())
 }
 
-// plain turns an IPv4 prefix in IPv6's clothes into an IPv4 one.
+// plain turns an IPv4 prefix in IPv6's clothes (RFC 4291 section 2.5.5.2) into an
+// IPv4 one: packets bear it as that.
 func plain(p netip.Prefix) netip.Prefix {
 	if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
 		return netip.PrefixFrom(a.Unmap(), p.Bits()-96)
@@ -73,7 +76,8 @@ func plain(p netip.Prefix) netip.Prefix {
 }
 
 // GuardMAC drops frames that come in by the bridge port and have another
-// source address than mac.
+// source address than mac. Both elements, that the port is guarded and what it may
+// send, come in one transaction, so no frame is judged by half of it.
 func (x *Tx) GuardMAC(o spec.Attachment, port string, mac mac.Addr) {
 	name := ifname(port)
 	x.put(o, &sets[guardedSet], element{key: name})

@@ -10,7 +10,8 @@ import (
 )
 
 // Owned lists what o owns of the given kinds; no kinds mean all. Where we
-// have no table, it is nothing.
+// have no table, it is nothing. No lock is taken: a change that is being made is
+// seen in one set and perhaps not in the next.
 func (t *Table) Owned(o spec.Attachment, kinds ...Kind) ([]Element, error) {
 	s, err := dial(t.ns)
 	if err != nil {
@@ -25,7 +26,8 @@ func (t *Table) Owned(o spec.Attachment, kinds ...Kind) ([]Element, error) {
 	return owned, x.err
 }
 
-// describe says what an element does.
+// describe says what an element does, for people: in CHECK's errors, in lists and
+// in golden files. Keys of the kernel may be of any length.
 func (s *set) describe(e *element) string {
 	switch s.kind {
 	case KindMasquerade:

@@ -42,7 +42,8 @@ func ParseConditions(tokens []string, ip6 bool) ([]Match, error) {
 	return p.all, nil
 }
 
-// A parser walks over the tokens of one list.
+// A parser walks over the tokens of one list and collects what they mean. It
+// keeps only what is left to read.
 type parser struct {
 	tokens []string
 	family byte
@@ -86,7 +87,9 @@ func (p *parser) iptables() error {
 	return nil
 }
 
-// option adds the condition that an option of iptables stands for.
+// option adds the condition that an option of iptables stands for; -m and comments
+// stand for none. An option that is not understood must not be passed over: the
+// port would be open to more than was asked for.
 func (p *parser) option(option, value string, not bool) error {
 	switch option {
 	case "-m", "--match":
@@ -148,7 +151,8 @@ func plusToStar(name string) string {
 	return name
 }
 
-// nftTokens splits at blanks and around the signs that stand alone.
+// nftTokens splits at blanks and around the signs that stand alone: configurations
+// have "{ 80, 443 }" as one token, or as any number of them.
 func nftTokens(tokens []string) []string {
 	s := strings.Join(tokens, " ")
 	for _, sign := range []string{"{", "}", ",", "!=", "==", "&"} {
@@ -181,7 +185,8 @@ func (p *parser) nft() error {
 	return nil
 }
 
-// subject tells what a nft expression looks at.
+// subject tells what a nft expression looks at; head is the first word of key. iif
+// and oif, which nft turns into indexes, are compared by name.
 func (p *parser) subject(head, key string) (field, error) {
 	if want := map[byte]string{v4: "ip", v6: "ip6"}[p.family]; (head == "ip" || head == "ip6") && head != want {
 		return 0, fmt.Errorf("%q is of the other address family", key)
@@ -253,7 +258,7 @@ func (p *parser) values(f field, key string) error {
 	return p.add(f, not, list)
 }
 
-// list reads value, … } and drops the brace.
+// list reads value, … } and drops the brace. An empty list is an error, as for nft.
 func (p *parser) list() (list []string, err error) {
 	for {
 		v, err := p.next("{")
@@ -333,7 +338,8 @@ func (p *parser) prefix(v string) (netip.Prefix, error) {
 	return a.Masked(), nil
 }
 
-// protocol reads one of the protocols that have ports, or any number but 0.
+// protocol reads one of the protocols that have ports, or any number but 0, which
+// is "all" for iptables and the header of hop-by-hop options for IPv6.
 func protocol(v string) (uint8, error) {
 	switch strings.ToLower(v) {
 	case "tcp":
@@ -350,7 +356,7 @@ func protocol(v string) (uint8, error) {
 	return uint8(n), nil
 }
 
-// ports reads one port or a range with a dash.
+// ports reads one port or a range with a dash, 0 to 65535, the smaller first.
 func ports(v string) (portRange, error) {
 	from, to, ok := strings.Cut(v, "-")
 	if !ok {
@@ -364,7 +370,8 @@ func ports(v string) (portRange, error) {
 	return portRange{uint16(lo), uint16(hi)}, nil
 }
 
-// markAndMask reads value[/mask]; a mask of 0 would match everything and is refused.
+// markAndMask reads value[/mask], decimal, or hexadecimal after 0x; a mask of 0 would
+// match everything and is refused.
 func markAndMask(v string) (mark, mask uint32, err error) {
 	value, rest, ok := strings.Cut(v, "/")
 	n, err := strconv.ParseUint(value, 0, 32)

@@ -39,6 +39,7 @@ type TakenError struct {
 	Target netip.AddrPort  // where the owner has it sent
 }
 
+// Error names the port and its owner, whose names may be cut short.
 func (e *TakenError) Error() string {
 	return fmt.Sprintf("host port %s is taken by %s", e.Port, e.Owner)
 }
@@ -83,7 +84,9 @@ func (x *Tx) PortMap(o spec.Attachment, m PortMap) error {
 	return x.err
 }
 
-// takeable tells whether the element in the slot may make way for to.
+// takeable tells whether the element in the slot may make way for to: it is o's
+// own from an earlier time, or says the same, or is to be replaced. It may not if
+// this update has given the port to another target of o. The error is a *[TakenError].
 func (x *Tx) takeable(o spec.Attachment, m *PortMap, sl *slot, to *element) error {
 	e := sl.is
 	if e == nil {
@@ -117,7 +120,9 @@ func (x *Tx) hairpin(o spec.Attachment, m *PortMap, family byte) {
 	}
 }
 
-// hairpinChain masquerades what comes from the prefix or from 127.0.0.0/8.
+// hairpinChain masquerades what comes from the prefix or from 127.0.0.0/8. The
+// container would answer a neighbour directly, with an address that it did not ask,
+// and 127.0.0.1 to itself.
 func hairpinChain(p netip.Prefix) chain {
 	family := familyOf(p.Addr())
 	c := chain{name: "hairpin-" + prefixName(p), needs: masqNeeds, rules: []*rule{
@@ -130,7 +135,8 @@ func hairpinChain(p netip.Prefix) chain {
 	return c
 }
 
-// valid checks what the kernel would take without a word.
+// valid checks what the kernel would take without a word: a host port that no
+// packet can be sent to, and a target that is nowhere.
 func (m *PortMap) valid() error {
 	to := m.Target.Addr()
 	switch {
@@ -146,7 +152,9 @@ func (m *PortMap) valid() error {
 	return nil
 }
 
-// normalize leaves one spelling of each address.
+// normalize leaves one spelling of each address, since keys are compared by their
+// bytes: no zone, no IPv4 within IPv6, the zero Addr for any address. A subnet that
+// the target is not in is left for the target alone.
 func (m *PortMap) normalize() {
 	m.HostIP = m.HostIP.Unmap().WithZone("")
 	if m.HostIP.IsUnspecified() {
@@ -169,7 +177,7 @@ func (m *PortMap) hostText() string {
 	return fmt.Sprintf("%s %s", protoName(m.Proto), netip.AddrPortFrom(m.HostIP, m.HostPort))
 }
 
-// protoName returns the name of a protocol that has ports.
+// protoName returns the name of a protocol that has ports, the number of any other.
 func protoName(p uint8) string {
 	switch p {
 	case unix.IPPROTO_TCP:
@@ -182,7 +190,8 @@ func protoName(p uint8) string {
 	return fmt.Sprint(p)
 }
 
-// targetOf reads the data of a dnat map.
+// targetOf reads the data of a dnat map, address before port; the zero AddrPort if
+// it is cut short.
 func targetOf(data []byte, family byte) netip.AddrPort {
 	n := int(addrLen(family))
 	if len(data) < n+portLen {

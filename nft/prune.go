@@ -10,7 +10,8 @@ import (
 
 // Prune deletes those of our tables in which nothing belongs to anybody. An
 // ADD that failed on a host without cnibox's tables leaves none behind so; after
-// a DEL they stay, since the next ADD would make them again.
+// a DEL they stay, since the next ADD would make them again. Tables of others
+// stay.
 func (t *Table) Prune(ctx context.Context) error {
 	unlock, err := t.acquire(ctx)
 	if err != nil {

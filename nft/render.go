@@ -56,7 +56,8 @@ func tableName(t chainID) string {
 	return names[t.family] + " " + t.table
 }
 
-// renderSets returns the named maps of a table, then its sets.
+// renderSets returns the named maps of a table, then its sets. Those that nft made
+// for a single rule are among them, under names like __set0.
 func (s *sock) renderSets(t chainID) (string, error) {
 	words := map[string]string{} // by name
 	err := absent(s.ask(nfTables|unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, t.family, func(b *netlink.Buf) {
@@ -85,7 +86,8 @@ func (s *sock) renderSets(t chainID) (string, error) {
 	return sorted(blocks), nil
 }
 
-// elementLines returns the elements of a set.
+// elementLines returns the elements of a set, one a line, in order of their text:
+// the kernel's own is that of a hash.
 func (s *sock) elementLines(t chainID, name string) (string, error) {
 	var ours *set
 	for i := range sets {
@@ -118,7 +120,8 @@ func elementLine(ours *set, e *element) string {
 	return fmt.Sprintf("\n\t\t%s # %s", words, e.owner)
 }
 
-// renderChains returns the chains of a table, each with its rules.
+// renderChains returns the chains of a table by name, each with its rules in the
+// order in which packets meet them.
 func (s *sock) renderChains(t chainID) (string, error) {
 	chains, err := s.chainsIn(t.family, t.table)
 	if err != nil {
@@ -146,7 +149,8 @@ func (s *sock) renderChains(t chainID) (string, error) {
 	return sorted(blocks), nil
 }
 
-// hook describes where a base chain sits; "" for other chains.
+// hook describes where a base chain sits; "" for other chains. Numbers of hooks are
+// NF_INET_*, include/uapi/linux/netfilter.h; smaller priorities come first.
 func (c *listedChain) hook() string {
 	hook := netlink.Attr(c.data, unix.NFTA_CHAIN_HOOK)
 	if hook == nil {

@@ -6,7 +6,8 @@ import (
 	"cnibox/internal/netlink"
 )
 
-// A listed is a rule as the kernel has it.
+// A listed is a rule as the kernel has it: NFTA_RULE_*. A rule has no name; the
+// kernel deletes it by its handle, a number that no other of the table ever had.
 type listed struct {
 	family  byte
 	table   string
@@ -17,7 +18,7 @@ type listed struct {
 }
 
 // rulesOf lists rules in order: those of a chain, or of a whole table when
-// chain is empty.
+// chain is empty. A table or chain that is not there has none.
 func (s *sock) rulesOf(family byte, table, chain string) (rules []listed, err error) {
 	err = s.ask(nfTables|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, family, func(b *netlink.Buf) {
 		b.Text(unix.NFTA_RULE_TABLE, table)
@@ -100,7 +101,8 @@ func (s *sock) chainAt(c chainID) (ok bool, use int, err error) {
 	return ok, use, absent(err)
 }
 
-// chainsIn lists the chains of a table.
+// chainsIn lists the chains of a table; the kernel can be asked only for those of
+// the whole family.
 func (s *sock) chainsIn(family byte, table string) (chains []listedChain, err error) {
 	err = s.dump(unix.NFT_MSG_GETCHAIN, family, func(_ byte, data []byte) {
 		if netlink.Text(netlink.Attr(data, unix.NFTA_CHAIN_TABLE)) == table {

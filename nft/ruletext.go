@@ -19,7 +19,8 @@ type teller struct {
 	words  []string
 }
 
-// An operand is what a register was loaded with.
+// An operand is what a register was loaded with; the zero value is a register
+// that nothing was loaded to.
 type operand struct {
 	text string
 	kind valueKind
@@ -97,6 +98,7 @@ func (t *teller) tell(e expression) {
 // num reads a number; an attribute that is not there is 0.
 func num(d []byte, typ uint16) uint64 { return netlink.NetNumber(netlink.Attr(d, typ)) }
 
+// natName is nft's word for a type of translation, NFT_NAT_*.
 func natName(typ uint64) string {
 	if typ == unix.NFT_NAT_SNAT {
 		return "snat"
@@ -104,6 +106,7 @@ func natName(typ uint64) string {
 	return "dnat"
 }
 
+// colon puts a port behind an address; a translation may have none.
 func colon(port string) string {
 	if port == "" {
 		return ""
@@ -111,7 +114,9 @@ func colon(port string) string {
 	return ":" + port
 }
 
-// registerSlot returns the number of a register of 4 bytes; there are two ways to count them.
+// registerSlot returns the number of a register of 4 bytes. There are two ways to
+// count them: NFT_REG_1 and up are the same memory in pieces of 16 bytes, which the
+// kernel tells wherever it can. The number may be out of bounds.
 func registerSlot(v []byte) int {
 	switch n := int(netlink.NetNumber(v)); {
 	case n >= unix.NFT_REG32_00:
@@ -129,6 +134,7 @@ func (t *teller) at(reg []byte) operand {
 	return operand{}
 }
 
+// load notes what a register holds; one that does not exist is left alone.
 func (t *teller) load(reg []byte, o operand) {
 	if i := registerSlot(reg); reg != nil && i >= 0 && i < len(t.regs) {
 		t.regs[i] = o
@@ -163,7 +169,8 @@ func ctOperand(d []byte) operand {
 	return operand{"ct[" + hex.EncodeToString(d) + "]", valueHex, 4, nil}
 }
 
-// payload names the field of a packet that lies at an offset.
+// payload names the field of a packet that lies at an offset. Which one it is
+// depends on the family that the rule has asked for before.
 func (t *teller) payload(d []byte) operand {
 	base, at, size := num(d, unix.NFTA_PAYLOAD_BASE), num(d, unix.NFTA_PAYLOAD_OFFSET), num(d, unix.NFTA_PAYLOAD_LEN)
 	full := max(int(size+3)&^3, 4)
@@ -201,7 +208,8 @@ func (t *teller) compare(o operand, op uint64, v []byte) {
 	t.say("%s %s%s", o.text, sign, o.value(v))
 }
 
-// value writes what an operand is compared with.
+// value writes what an operand is compared with, in hex where its length is not
+// that of its kind.
 func (o operand) value(v []byte) string {
 	switch {
 	case o.kind == valueAddr:
@@ -256,7 +264,8 @@ func (o operand) addrValue(v []byte) string {
 	return p.String()
 }
 
-// lookup writes a search in a set, and loads what a map answers.
+// lookup writes a search in a set, and loads what a map answers. The key is told
+// by what the registers were loaded with, joined by dots as nft does it.
 func (t *teller) lookup(d []byte) {
 	name := netlink.Text(netlink.Attr(d, unix.NFTA_LOOKUP_SET))
 	var parts []string
@@ -326,6 +335,7 @@ func verdictText(v []byte) string {
 	}
 }
 
+// familyName is nft's word for a family of "meta nfproto".
 func familyName(f byte) string {
 	switch f {
 	case v4:

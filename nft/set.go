@@ -44,7 +44,8 @@ func (t datatype) size() int {
 	return 4
 }
 
-// A set is one of our sets or maps. What it holds says its name.
+// A set is one of our sets or maps. What it holds says its name. Kind and
+// family are ours alone; the rest the kernel knows, and does not let be changed.
 type set struct {
 	name     string
 	table    byte
@@ -106,7 +107,8 @@ func setOf(place int, family byte) *set {
 // isMap tells maps from sets.
 func (s *set) isMap() bool { return s.verdicts || s.data != nil }
 
-// concat returns the number nft knows a concatenation by, and its length in bytes.
+// concat returns the number nft knows a concatenation by, 6 bits for each part, the
+// first highest, and its length in bytes.
 func concat(types []datatype) (magic uint32, size int) {
 	for _, t := range types {
 		magic = magic<<typeBits | uint32(t)
@@ -115,7 +117,8 @@ func concat(types []datatype) (magic uint32, size int) {
 	return magic, size
 }
 
-// define writes the attributes of NFT_MSG_NEWSET.
+// define writes the attributes of NFT_MSG_NEWSET. The id names the set within its
+// batch, and must differ from those of the others there.
 func (s *set) define(b *netlink.Buf, id uint32) {
 	magic, size := concat(s.key)
 	b.Text(unix.NFTA_SET_TABLE, TableName)

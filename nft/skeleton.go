@@ -42,7 +42,9 @@ const (
 	portsChain = "ports"
 )
 
-// A chain is one of our chains with all its rules.
+// A chain is one of our chains with all its rules. A base chain hangs at a hook
+// (NF_INET_*, include/uapi/linux/netfilter.h) and lets pass what its rules do not
+// decide on; the others are only jumped to.
 type chain struct {
 	name  string
 	hook  uint32
@@ -52,6 +54,7 @@ type chain struct {
 	rules []*rule
 }
 
+// newRule begins a rule, which matches every packet until expressions are appended.
 func newRule() *rule { return &rule{} }
 
 // chainsOf returns the fixed chains of a table; those that others jump to come first.
@@ -113,7 +116,8 @@ func dnatHost(family byte, place int) *rule {
 		lookup(setOf(place+hostSets, family), 0, false).dnat(family)
 }
 
-// dnatAny translates ports of any address.
+// dnatAny translates ports of any address; that it is one of this host was asked
+// by the chain that jumps here.
 func dnatAny(family byte, place int) *rule {
 	return newRule().family(family).port(0).lookup(setOf(place, family), 0, false).dnat(family)
 }
@@ -131,7 +135,8 @@ func condChain(family byte, host bool) string {
 }
 
 // masqRules masquerade published ports where answers would not find back,
-// then what leaves an owned address; multicast is never touched.
+// then what leaves an owned address; multicast (224.0.0.0/4, RFC 5771; ff00::/8,
+// RFC 4291) is never touched.
 func masqRules() []*rule {
 	var rules []*rule
 	for _, family := range []byte{v4, v6} {
@@ -156,6 +161,7 @@ func mark(table byte) string {
 	return inetMark
 }
 
+// tableText is the name of our table of a family, as nft writes it.
 func tableText(table byte) string {
 	switch table {
 	case inet:
@@ -198,7 +204,8 @@ func (t *batch) ensure(table byte, oldMarks []string) {
 	t.addChain(table, &chain{name: mark(table)})
 }
 
-// addChain makes the chain if it is missing, without rules.
+// addChain makes the chain if it is missing, without rules. Where a chain of that
+// name has another hook, type or priority, the batch fails (EEXIST).
 func (t *batch) addChain(table byte, c *chain) {
 	what := step{"chain " + c.name + " of table " + tableText(table), c.needs}
 	t.add(what, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, table, func(b *netlink.Buf) {
@@ -216,7 +223,8 @@ func (t *batch) addChain(table byte, c *chain) {
 	})
 }
 
-// fill replaces the rules of a chain that exists by then.
+// fill replaces the rules of a chain that exists by then. No packet sees it without
+// rules, since a batch comes into force as one.
 func (t *batch) fill(table byte, c *chain) {
 	what := step{"rules of chain " + c.name + " of table " + tableText(table), c.needs}
 	t.add(what, unix.NFT_MSG_DELRULE, 0, table, func(b *netlink.Buf) {
@@ -232,7 +240,8 @@ func (t *batch) fill(table byte, c *chain) {
 	}
 }
 
-// dropChain deletes a chain of the table with its rules.
+// dropChain deletes a chain of the table with its rules; one that is still jumped
+// to fails the batch (EBUSY).
 func (t *batch) dropChain(table byte, name string) {
 	t.add(step{"chain " + name, noNeeds}, unix.NFT_MSG_DELCHAIN, 0, table, func(b *netlink.Buf) {
 		b.Text(unix.NFTA_CHAIN_TABLE, TableName)

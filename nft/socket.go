@@ -12,16 +12,19 @@ import (
 	"cnibox/rtnl"
 )
 
+// Types of messages have the subsystem in the upper byte and the message in the
+// lower: include/uapi/linux/netfilter/nfnetlink.h.
 const (
 	nfTables  = unix.NFNL_SUBSYS_NFTABLES << 8
 	ctNetlink = unix.NFNL_SUBSYS_CTNETLINK << 8
 )
 
-// A sock is a netlink socket of the netfilter family.
+// A sock is a netlink socket of the netfilter family, which nf_tables and
+// connection tracking share. Requests take turns.
 type sock struct{ nl *netlink.Socket }
 
 // dial opens a socket in ns; nil is the current namespace. Only the opening
-// happens there.
+// happens there. Whoever dials must close.
 func dial(ns *rtnl.NS) (*sock, error) {
 	nl, err := netlink.Open(unix.NETLINK_NETFILTER, ns.Enter)
 	if err != nil {
@@ -70,7 +73,8 @@ func (s *sock) ask(typ, flags uint16, family byte, body func(*netlink.Buf), fn f
 	return s.askFamily(typ, flags, family, body, func(_ byte, data []byte) { fn(data) })
 }
 
-// askFamily is ask for those who need the family of what answers.
+// askFamily is ask for those who need the family of what answers. A dump that kept
+// changing is an error here: half a rule set would be taken for the whole.
 func (s *sock) askFamily(typ, flags uint16, family byte, body func(*netlink.Buf), fn func(family byte, data []byte)) error {
 	b := header(family, 0)
 	if body != nil {

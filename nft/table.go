@@ -2,8 +2,8 @@
 // whose chains, maps and sets are fixed, and whose elements name the
 // attachment that owns them.
 //
-// It speaks nf_tables netlink itself. Rules are about addresses, ports and
-// interfaces of netip and net types only; nothing here starts a program.
+// It speaks nf_tables netlink itself; nothing here starts a program. Messages:
+// include/uapi/linux/netfilter/nf_tables.h.
 package nft
 
 import (
@@ -17,7 +17,8 @@ import (
 	"cnibox/rtnl"
 )
 
-// A Table is our rule set in one network namespace.
+// A Table is our rule set in one network namespace. It keeps no socket and no
+// state, and may be used from any goroutine.
 type Table struct {
 	ns   *rtnl.NS
 	lock string // path of the lock file
@@ -67,14 +68,17 @@ func (t *Table) Update(ctx context.Context, fn func(*Tx) error) error {
 	}
 }
 
-// overtaken tells errors that a change by others between reading and writing explains.
+// overtaken tells errors that a change by others between reading and writing
+// explains: what was to go is gone, what was to come is there, or a chain that was
+// free is jumped to again. Errors of reading are none of these.
 func overtaken(err error) bool {
 	var refused *refusal
 	return errors.As(err, &refused) &&
 		(errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrExist) || errors.Is(err, unix.EBUSY))
 }
 
-// update is one try of Update.
+// update is one try of Update, on a new Tx: what the last one read may be wrong by
+// now, or it would not have failed.
 func update(s *sock, fn func(*Tx) error) error {
 	x := newTx(s)
 	if err := fn(x); err != nil {

@@ -38,13 +38,15 @@ type slot struct {
 	claimed bool // given its element by this update
 }
 
-// A plan is a chain that elements of this update jump to.
+// A plan is a chain that elements of this update jump to. It is missing if the
+// kernel had none, and created if the batch makes it.
 type plan struct {
 	chain   chain
 	missing bool
 	created bool
 }
 
+// newTx begins an update that reads by way of s, which must stay open for it.
 func newTx(s *sock) *Tx {
 	return &Tx{s: s, index: map[place]*slot{}, chains: map[string]*plan{}}
 }
@@ -56,7 +58,8 @@ func (x *Tx) fail(err error) {
 	}
 }
 
-// at returns the slot for a key, asking the kernel the first time.
+// at returns the slot for a key, asking the kernel the first time. If that fails
+// the slot is empty and the update will fail.
 func (x *Tx) at(in *set, key []byte) *slot {
 	p := place{in, string(key)}
 	if sl := x.index[p]; sl != nil {
@@ -73,14 +76,17 @@ func (x *Tx) at(in *set, key []byte) *slot {
 	return sl
 }
 
-// put claims a slot.
+// put claims a slot: whatever it held, its element is e and belongs to o. Who may
+// not be put out is for the caller to know.
 func (x *Tx) put(o spec.Attachment, in *set, e element) {
 	sl := x.at(in, e.key)
 	e.owner = comment(o)
 	sl.is, sl.claimed = &e, true
 }
 
-// owned returns the slots of the kinds with elements that the filter wants.
+// owned returns the slots of the kinds with elements that the filter wants, those
+// of this update as they will be. It reads all sets of these kinds, but for those in
+// tables that are not there.
 func (x *Tx) owned(kinds []Kind, want filter) (of []*slot) {
 	for i := range sets {
 		in := &sets[i]
@@ -107,7 +113,7 @@ func (x *Tx) owned(kinds []Kind, want filter) (of []*slot) {
 	return of
 }
 
-// ownedBy wants what one attachment owns.
+// ownedBy wants what one attachment owns, by the key: names may be cut short.
 func ownedBy(o spec.Attachment) filter {
 	key := o.Key()
 	return func(k []byte) bool { return string(k) == key }
@@ -125,7 +131,7 @@ func has(kinds []Kind, k Kind) bool {
 
 // Release drops what o owns of the given kinds, and what the reference
 // plugins left for it; no kinds mean all. Elements that meanwhile belong to
-// another attachment stay.
+// another attachment stay. It is no error if there is nothing.
 func (x *Tx) Release(o spec.Attachment, kinds ...Kind) {
 	for _, sl := range x.owned(kinds, ownedBy(o)) {
 		sl.is, sl.claimed = nil, false
@@ -134,7 +140,8 @@ func (x *Tx) Release(o spec.Attachment, kinds ...Kind) {
 }
 
 // Keep drops what attachments of the network own of the given kinds, except
-// for those whose key is valid; no kinds mean all.
+// for those whose key is valid; no kinds mean all. It is asked about keys that
+// begin with [spec.NetworkKey] alone, so other networks' elements are safe.
 func (x *Tx) Keep(network string, valid func(key string) bool, kinds ...Kind) {
 	prefix := spec.NetworkKey(network)
 	gone := func(k []byte) bool { return string(k[:len(prefix)]) == prefix && !valid(string(k)) }
@@ -143,7 +150,8 @@ func (x *Tx) Keep(network string, valid func(key string) bool, kinds ...Kind) {
 	}
 }
 
-// need plans the chain that an element jumps to.
+// need plans the chain that an element jumps to and returns its name. Equal names
+// mean equal rules, so the first to plan one plans for all.
 func (x *Tx) need(c chain) string {
 	if x.chains[c.name] != nil {
 		return c.name
@@ -156,7 +164,8 @@ func (x *Tx) need(c chain) string {
 	return c.name
 }
 
-// chainNames returns the names of the planned chains in order.
+// chainNames returns the names of the planned chains in order, so that equal
+// updates are equal batches.
 func (x *Tx) chainNames() []string {
 	names := make([]string, 0, len(x.chains))
 	for name := range x.chains {
@@ -166,7 +175,9 @@ func (x *Tx) chainNames() []string {
 	return names
 }
 
-// batch turns the plan into messages.
+// batch turns the plan into messages, in an order in which nothing is named before
+// it is there or dropped while something leads to it. An update that changes nothing
+// is an empty batch. The first error of reading comes from here.
 func (x *Tx) batch() (*batch, error) {
 	b := &batch{}
 	if x.err != nil {
@@ -188,7 +199,8 @@ func (x *Tx) batch() (*batch, error) {
 	return b, nil
 }
 
-// skeletons makes sure of the tables that get elements.
+// skeletons makes sure of the tables that get elements. Marks of other versions of
+// the skeleton go, since their owner would find its chains changed.
 func (x *Tx) skeletons(b *batch) error {
 	for _, table := range []byte{inet, bridge} {
 		if !x.writes(table) {
@@ -226,7 +238,8 @@ func (x *Tx) writes(table byte) bool {
 	return false
 }
 
-// adds tells whether the kernel must get a new element.
+// adds tells whether the kernel must get a new element; one that is to lead
+// elsewhere is dropped and added.
 func (sl *slot) adds() bool {
 	return sl.is != nil && (sl.was == nil || !sl.was.equal(sl.is))
 }
@@ -250,7 +263,8 @@ func (x *Tx) newChains(b *batch) {
 	}
 }
 
-// refs counts how many more elements will jump to the chain.
+// refs counts how many more elements will jump to the chain than do now; it is
+// negative if more go than come.
 func (x *Tx) refs(name string) (n int) {
 	for _, sl := range x.slots {
 		if sl.adds() && sl.is.chain == name {
@@ -263,7 +277,8 @@ func (x *Tx) refs(name string) (n int) {
 	return n
 }
 
-// elements writes first what goes out of a set, then what comes into it.
+// elements writes first what goes out of a set, then what comes into it: the kernel
+// has no word for changing what a key leads to, and takes no key twice.
 func (x *Tx) elements(b *batch, in *set) {
 	var out, add []*element
 	for _, sl := range x.slots {
@@ -298,7 +313,9 @@ func (t *batch) elements(msg, flags uint16, in *set, list []*element) {
 	}
 }
 
-// unusedChains drops the chains that the last element stops to jump to.
+// unusedChains drops the chains that the last element stops to jump to. The kernel
+// counts rules and jumps in one number, so the rules are counted and taken off. A
+// jump that somebody else put there keeps the chain.
 func (x *Tx) unusedChains(b *batch) error {
 	seen := map[string]bool{masqAll: true} // that one is fixed
 	for _, sl := range x.slots {

@@ -62,6 +62,7 @@ type Error struct {
 	Text  string // empty: the kernel did not explain
 }
 
+// Error is the number's text and, behind a colon, the kernel's own if it gave one.
 func (e *Error) Error() string {
 	if e.Text == "" {
 		return e.Errno.Error()
@@ -69,6 +70,8 @@ func (e *Error) Error() string {
 	return e.Errno.Error() + ": " + e.Text
 }
 
+// Unwrap gives the number, which answers errors.Is for os.ErrNotExist, os.ErrExist and
+// os.ErrPermission where it means that.
 func (e *Error) Unwrap() error { return e.Errno }
 
 // verdict reads NLMSG_ERROR, struct nlmsgerr, and NLMSG_DONE; nil is an

@@ -47,6 +47,9 @@ func Listen(protocol int, groups uint32, pause time.Duration, within func(open f
 	return open(protocol, groups, pause, within)
 }
 
+// open makes the socket by way of within; patience is how long a read may take. No
+// groups are no notifications. The errors are those of the system calls as they
+// come: unix.EPROTONOSUPPORT is a kernel without the protocol.
 func open(protocol int, groups uint32, patience time.Duration, within func(open func() error) error) (*Socket, error) {
 	s := &Socket{fd: -1}
 	err := within(func() (err error) {
