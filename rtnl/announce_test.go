@@ -36,7 +36,8 @@ func TestKernelAnnounce(t *testing.T) {
 	for _, addr := range addrs {
 		know(t, neigh, a.Index, addr, old)
 	}
-	if err := cont.SetSysctls(rtnl.Announcing(b.Name)...); err != nil {
+	ipv4, ipv6 := rtnl.Announcing(b.Name)
+	if err := cont.SetSysctls(ipv4, ipv6); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Do(rtnl.Announce(b)); err != nil {

@@ -237,17 +237,24 @@ func (op *Op) sysctls() []rtnl.Sysctl {
 	if op.DAD {
 		dad.Value = "1"
 	}
-	all := append(rtnl.Announcing(op.IfName), dad)
-	for _, ip := range op.Result.IPs {
-		if ip.Address.Addr().Is4() {
-			continue
-		}
-		return append(all,
-			rtnl.Sysctl{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"},
-			rtnl.Sysctl{Key: conf + "disable_ipv6", Value: "0"},
-			rtnl.Sysctl{Key: conf + "keep_addr_on_down", Value: "1", Optional: true})
+	notify, _ := rtnl.Announcing(op.IfName)
+	if !op.hasIPv6() {
+		return []rtnl.Sysctl{notify, dad}
 	}
-	return all
+	return []rtnl.Sysctl{notify, dad,
+		{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"},
+		{Key: conf + "disable_ipv6", Value: "0"},
+		{Key: conf + "keep_addr_on_down", Value: "1", Optional: true}}
+}
+
+// hasIPv6 tells whether the container end has an IPv6 address of its result.
+func (op *Op) hasIPv6() bool {
+	for _, ip := range op.Result.IPs {
+		if ip.Address.Addr().Is6() {
+			return true
+		}
+	}
+	return false
 }
 
 // announce tells the neighbours who has the addresses now, so that one handed
@@ -258,7 +265,14 @@ func (op *Op) announce() {
 	if len(op.Result.IPs) == 0 {
 		return
 	}
-	if err := op.Cont.Do(rtnl.Announce(op.Link)); err != nil {
+	var err error
+	if _, notify := rtnl.Announcing(op.IfName); op.hasIPv6() {
+		err = op.NS.SetSysctls(notify)
+	}
+	if err == nil {
+		err = op.Cont.Do(rtnl.Announce(op.Link))
+	}
+	if err != nil {
 		op.Warn("announce %s: %v", op.IfName, err)
 	}
 }
