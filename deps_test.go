@@ -43,13 +43,12 @@ var leaves = []string{"cnibox/internal/fault", "cnibox/internal/mac", "cnibox/in
 
 // outside are the packages that only some of ours may import, by prefix.
 var outside = map[string][]string{
-	"os/exec":   {"cnibox/chain"},
 	"os/signal": {"cnibox", "cnibox/applets"},
 }
 
 // banned must not be in the binary at all, by whatever way: they are big, or
 // do work at every start.
-var banned = []string{"net", "net/http", "regexp", "log/slog", "text/template", "encoding/gob", "testing", "crypto/tls"}
+var banned = []string{"net", "net/http", "os/exec", "runtime/debug", "regexp", "log/slog", "text/template", "encoding/gob", "testing", "crypto/tls"}
 
 // modules are those that go.mod may name without "indirect".
 var modules = []string{
@@ -240,16 +239,23 @@ func rootOf(e ast.Expr) string {
 	}
 }
 
-// TestSetns keeps the one place where a thread changes its namespace.
-func TestSetns(t *testing.T) {
+// onlyIn are the calls that one file alone may make: where a thread changes its
+// namespace, and where a program is started.
+var onlyIn = map[string]string{
+	"Setns": "rtnl/netns.go", "ForkExec": "chain/program.go", "StartProcess": "", "Exec": "",
+}
+
+func TestOnePlace(t *testing.T) {
 	fset, files := source(t, ".", false)
 	for path, f := range files {
-		if path == "rtnl/netns.go" {
-			continue
+		if strings.HasPrefix(path, "internal/bench/") {
+			continue // a tool
 		}
 		ast.Inspect(f, func(n ast.Node) bool {
-			if sel, ok := n.(*ast.SelectorExpr); ok && sel.Sel.Name == "Setns" {
-				t.Errorf("%s: setns is for rtnl/netns.go alone", fset.Position(n.Pos()))
+			if sel, ok := n.(*ast.SelectorExpr); ok {
+				if file, ok := onlyIn[sel.Sel.Name]; ok && file != path {
+					t.Errorf("%s: %s is for %q alone", fset.Position(n.Pos()), sel.Sel.Name, file)
+				}
 			}
 			return true
 		})

@@ -73,8 +73,7 @@ func (l *Local) Invoke(ctx context.Context, plugin string, r *spec.Request) (*sp
 func (l *Local) timeout() time.Duration { return cmp.Or(l.Timeout, DefaultTimeout) }
 
 // environ returns what an exec'd plugin sees: ours, and the call's variables in
-// the place of those of the same names. Both in it would not do: Go takes the last one
-// of a name, C the first.
+// the place of those of the same names: of two, a program takes the first.
 func (l *Local) environ(c spec.Call) []string {
 	call := c.Environ()
 	ours := make([]string, 0, len(l.Environ)+len(call))

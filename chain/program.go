@@ -102,7 +102,7 @@ func describe(status unix.WaitStatus) string {
 	return ""
 }
 
-// Streams are the standard streams of a program.
+// streams are the standard streams of a program.
 // The zero value is ready for connect.
 type streams struct {
 	fds          []uintptr // the program's 0, 1 and 2

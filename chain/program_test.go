@@ -1,0 +1,119 @@
+package chain_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"cnibox/chain"
+	"cnibox/spec"
+)
+
+// command is one that reads do; a recorder does what it says.
+func command(t *testing.T, do string, args ...string) (c *chain.Command, stdout, stderr *strings.Builder) {
+	t.Helper()
+	stdout, stderr = new(strings.Builder), new(strings.Builder)
+	return &chain.Command{
+		Args: args, Environ: append(os.Environ(), "RECORD="+filepath.Join(t.TempDir(), "record")),
+		Stdin: strings.NewReader(do), Stdout: stdout, Stderr: stderr,
+	}, stdout, stderr
+}
+
+// TestCommand looks commands up as the shell does, and ends as they do.
+func TestCommand(t *testing.T) {
+	w := newWorld(t, "rec")
+	t.Chdir(w.dir)
+	exe, err := os.Executable()
+	if err = errors.Join(err, os.Symlink(exe, "rec-here"), os.Mkdir("first", 0o700),
+		os.WriteFile("first/rec", nil, 0o600), os.Mkdir("rec-dir", 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", strings.Join([]string{"", ".", filepath.Join(w.dir, "none"), filepath.Join(w.dir, "first"), w.bin}, ":"))
+	tests := map[string]struct {
+		name, do string
+		exit     int
+		out, err string // err: part of it; "": none
+	}{
+		"behind a file of the name": {"rec", `{"do":"print hello"}`, 0, "hello", ""},
+		"its exit code":             {"rec", `{"do":"exit 42"}`, 42, "", ""},
+		"ended by a signal":         {"rec", `{"do":"kill"}`, 128 + 9, "", ""},
+		"a path":                    {"./rec-here", `{"do":"print here"}`, 0, "here", ""},
+		"not on PATH":               {"nosuch", "", 127, "", "no such command on PATH"},
+		"only in a relative part":   {"rec-here", "", 127, "", "no such command on PATH"},
+		"no name":                   {"", "", 127, "", "no such command on PATH"},
+		"no such path":              {"./none", "", 127, "", "no such file"},
+		"a folder":                  {"./rec-dir", "", 126, "", "permission denied"},
+		"not executable":            {"first/rec", "", 126, "", "permission denied"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			c, stdout, _ := command(t, tt.do, tt.name)
+			exit, err := c.Run()
+			wantErr(t, err, tt.err)
+			if exit != tt.exit || stdout.String() != tt.out {
+				t.Errorf("got exit %d, %q, want %d, %q", exit, stdout, tt.exit, tt.out)
+			}
+		})
+	}
+}
+
+// TestCommandStreams copies what no pipe can hold, both ways, and does not mind a
+// stdin that is never read.
+func TestCommandStreams(t *testing.T) {
+	w := newWorld(t, "rec")
+	rec := filepath.Join(w.bin, "rec")
+	const out, log = 300 << 10, 200 << 10
+	c, stdout, stderr := command(t, `{"do":"fail `+strings.Repeat("a", out)+"|"+strings.Repeat("b", log)+`"}`, rec)
+	if exit, err := c.Run(); err != nil || exit != 2 || stdout.Len() != out || stderr.Len() != log {
+		t.Errorf("got exit %d, %v, %d bytes and %d", exit, err, stdout.Len(), stderr.Len())
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, _, stderr = command(t, strings.Repeat("x", out), exe, "-test.run=^$")
+	if exit, err := c.Run(); err != nil || exit != 0 {
+		t.Errorf("got exit %d, %v, %s", exit, err, stderr)
+	}
+}
+
+// TestCommandSignal passes one on.
+func TestCommandSignal(t *testing.T) {
+	w := newWorld(t, "rec")
+	c, _, _ := command(t, `{"do":"sleep"}`, filepath.Join(w.bin, "rec"))
+	signals := make(chan os.Signal, 1)
+	signals <- syscall.SIGTERM
+	c.Signals = signals
+	if exit, err := c.Run(); err != nil || exit != 128+int(syscall.SIGTERM) {
+		t.Errorf("got exit %d, %v", exit, err)
+	}
+}
+
+// TestEnviron gives a plugin the variables of its own call, whatever ours are.
+func TestEnviron(t *testing.T) {
+	w := newWorld(t, "rec")
+	w.local.Environ = append([]string{"CNI_COMMAND=STALE", "CNI_ARGS=STALE=1", "CNI_IFNAME="}, w.local.Environ...)
+	r, err := spec.NewRequest(spec.Call{Verb: spec.Del, ContainerID: "c", IfName: "eth0"}, []byte(`{"name":"n","type":"rec"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.local.Invoke(t.Context(), "rec", r); err != nil {
+		t.Fatal(err)
+	}
+	for _, got := range w.wantCalls("DEL rec") {
+		if got.Args != "" || got.IfName != "eth0" {
+			t.Errorf("got %+v", got)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = w.local.Invoke(ctx, "rec", r)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	w.wantCalls("") // not even started
+}
