@@ -153,10 +153,15 @@ func dropFile(path string) error {
 // more, and goes on past errors. A record without an owner is not judged.
 // It is GC's. valid is the network's, other networks' records stay.
 func (d records) keep(network string, valid []spec.Attachment) error {
-	entries, err := os.ReadDir(string(d))
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+	f, err := os.OpenFile(string(d), unix.O_DIRECTORY, 0)
+	switch {
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		return nil
+	case err != nil:
+		return err
 	}
+	defer f.Close()
+	entries, err := f.ReadDir(-1) // in any order: os.ReadDir's sort is 10 kB of the binary
 	live := make(map[recordOwner]bool)
 	for _, a := range valid {
 		live[recordOwner{network, a.ContainerID, a.IfName}] = true
