@@ -63,7 +63,7 @@ func maskOf(p netip.Prefix) []byte {
 
 // prefixName writes a prefix with the letters that nft allows in a name.
 func prefixName(p netip.Prefix) string {
-	return strings.NewReplacer("/", "-", ":", "_").Replace(p.String())
+	return strings.ReplaceAll(strings.ReplaceAll(p.String(), "/", "-"), ":", "_")
 }
 
 // plain turns an IPv4 prefix in IPv6's clothes (RFC 4291 section 2.5.5.2) into an
