@@ -1,0 +1,93 @@
+package applets_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// TestKernelBridgeVLAN gives ports their VLANs: an untagged one, tagged ranges
+// and single ones, with the bridge's default VLAN dropped or kept.
+func TestKernelBridgeVLAN(t *testing.T) {
+	kerneltest.Need(t, "CONFIG_BRIDGE_VLAN_FILTERING", func() error {
+		return kerneltest.Dial(t, kerneltest.NS(t)).AddLink(rtnl.LinkSpec{Name: "br9", Kind: rtnl.Bridge{VLANFiltering: true}})
+	})
+	for name, tt := range map[string]struct{ keys, want string }{
+		"untagged":           {`"vlan":100`, "100 pvid"},
+		"default kept":       {`"vlan":100,"preserveDefaultVlan":true`, "1, 100 pvid"},
+		"trunk alone":        {`"vlanTrunk":[{"minID":200,"maxID":202},{"id":300}]`, "1 pvid, 200, 201, 202, 300"},
+		"trunk and untagged": {`"vlan":100,"vlanTrunk":[{"minID":99,"maxID":101},{"id":99}]`, "99, 100 pvid, 101"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			p := n.pod("ctr")
+			conf := `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"br0",` + tt.keys + `}`
+			result := n.must(spec.Add, "bridge", conf, p)
+			n.must(spec.Check, "bridge", prev(conf, result), p)
+			host := kerneltest.Dial(t, n.host)
+			port := linkOf(t, host, "veth")
+			if got := vlans(t, host, port.Index); got != tt.want {
+				t.Errorf("the port has VLANs %s, want %s", got, tt.want)
+			}
+			all := []rtnl.VLANRange{{From: 1, To: 4094}}
+			if err := host.Do(rtnl.DropPortVLANs(port.Index, all)); err != nil {
+				t.Fatal(err)
+			}
+			if code, out := n.call(t.Context(), spec.Check, "bridge", prev(conf, result), p); code != spec.CodeCheck || !strings.Contains(out, "VLAN") {
+				t.Errorf("CHECK of a port without its VLANs answers %d %s", code, out)
+			}
+			n.must(spec.Del, "bridge", conf, p)
+		})
+	}
+}
+
+// vlans lists the VLANs of a port as text.
+func vlans(t *testing.T, c *rtnl.Conn, index uint32) string {
+	t.Helper()
+	ranges, err := c.PortVLANs(index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(ranges, func(a, b rtnl.VLANRange) int { return a.From - b.From })
+	var out []string
+	for _, r := range ranges {
+		for id := r.From; id <= r.To; id++ {
+			text := fmt.Sprint(id)
+			if r.PVID {
+				text += " pvid"
+			}
+			out = append(out, text)
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// TestKernelBridgeVLANGateway puts the gateway into the port's VLAN, on an
+// interface of its own that later containers share.
+func TestKernelBridgeVLANGateway(t *testing.T) {
+	kerneltest.Need(t, "CONFIG_BRIDGE_VLAN_FILTERING", func() error {
+		return kerneltest.Dial(t, kerneltest.NS(t)).AddLink(rtnl.LinkSpec{Name: "br9", Kind: rtnl.Bridge{VLANFiltering: true}})
+	})
+	n := newNode(t)
+	conf := strings.Replace(gatewayConf, `"ipMasq":true`, `"ipMasq":true,"vlan":100`, 1)
+	one, two := n.pod("one"), n.pod("two")
+	result := n.must(spec.Add, "bridge", conf, one)
+	if !strings.Contains(result, `"name": "br0.100"`) {
+		t.Errorf("the result does not name the VLAN's gateway: %s", result)
+	}
+	n.must(spec.Check, "bridge", prev(conf, result), one)
+	n.must(spec.Add, "bridge", conf, two)
+	n.echo(two)
+	for _, from := range []*rtnl.NS{one.ns, n.host} {
+		if who := ask(t, from, "10.1.0.3", 2e9); who != "two" {
+			t.Errorf("%q answers for the second container", who)
+		}
+	}
+	n.must(spec.Del, "bridge", conf, one)
+	n.must(spec.Del, "bridge", conf, two)
+}
