@@ -1,5 +1,5 @@
 module cnibox
 
-go 1.26.8
+go 1.26.0
 
 require golang.org/x/sys v0.49.0

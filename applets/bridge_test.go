@@ -147,3 +147,30 @@ func TestKernelBridgeSecondNetwork(t *testing.T) {
 	n.must(spec.Del, "bridge", second, p, "CNI_IFNAME=net1")
 	n.must(spec.Get, "bridge", gatewayConf, p)
 }
+
+// Every member of a route is really programmed: MTU, MSS, metric and table.
+func TestKernelBridgeRouteMembers(t *testing.T) {
+	n := newNode(t)
+	p := n.pod("ctr")
+	conf := strings.Replace(gatewayConf, `"ranges":`, `"routes":[{"dst":"10.9.0.0/16","mtu":1300,"advmss":1200,"priority":7},
+		{"dst":"10.8.0.0/16","gw":"10.1.0.9","table":300},{"dst":"10.7.0.0/16","scope":253}],"ranges":`, 1)
+	out := n.must(spec.Add, "bridge", conf, p)
+	n.must(spec.Check, "bridge", prev(conf, out), p)
+	cont := kerneltest.Dial(t, p.ns)
+	route := func(dst string, table int) rtnl.Route {
+		found, err := cont.Routes(rtnl.RouteFilter{Dst: prefix(dst), Table: table})
+		if err != nil || len(found) != 1 {
+			t.Fatalf("route %s in table %d: %v %v", dst, table, found, err)
+		}
+		return found[0]
+	}
+	if r := route("10.9.0.0/16", 0); r.MTU != 1300 || r.AdvMSS != 1200 || r.Priority != 7 || r.GW.String() != "10.1.0.1" {
+		t.Errorf("got %+v, want mtu 1300, advmss 1200, metric 7, via 10.1.0.1", r)
+	}
+	if r := route("10.8.0.0/16", 300); r.GW.String() != "10.1.0.9" {
+		t.Errorf("got %+v, want via 10.1.0.9", r)
+	}
+	if r := route("10.7.0.0/16", 0); r.GW.IsValid() {
+		t.Errorf("got %+v, want no gateway: its scope is the link", r)
+	}
+}
