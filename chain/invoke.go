@@ -120,6 +120,12 @@ func (l *Local) find(plugin string) (file string, verbs *spec.Verbs, err error) 
 	return file, nil, nil
 }
 
+// Find reports a plugin that is neither built in nor on the path.
+func (l *Local) Find(plugin string) error {
+	_, _, err := l.find(plugin)
+	return err
+}
+
 // builtIn serves an empty CNI_PATH.
 // The specification has it optional; the reference refuses it.
 func (l *Local) builtIn(plugin string) (string, *spec.Verbs, error) {

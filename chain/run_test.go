@@ -406,3 +406,21 @@ type dies struct{}
 func (dies) Invoke(context.Context, string, *spec.Request) (*spec.Result, error) {
 	panic(errors.New("killed"))
 }
+
+// TestAddMissesPlugin has a plugin in the list that is nowhere: no other one
+// runs, and nothing is remembered that a DEL would have to clear away.
+func TestAddMissesPlugin(t *testing.T) {
+	w := newWorld(t, "rec")
+	l, err := chain.LoadFile(w.write("n.conflist", `{"name":"n","cniVersion":"1.1.0","plugins":[{"type":"rec"},{"type":"nobody"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = w.Add(t.Context(), l, target("c"))
+	if err == nil || !strings.Contains(err.Error(), `"nobody"`) || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v, want that nobody is missing", err)
+	}
+	w.wantCalls("")
+	if _, err := w.Cache.Lookup(spec.Attachment{Network: "n", ContainerID: "c", IfName: "eth0"}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the attachment is remembered: %v", err)
+	}
+}

@@ -34,12 +34,21 @@ func failed(verb spec.Verb, l *List, p *Plugin, err error) error {
 	return fmt.Errorf("plugin type=%q name=%q failed (%s): %w", p.Type, l.Name, verbName(verb), err)
 }
 
-// readable reports a configuration that no plugin would be run with, before the
-// ADD of another one changes anything.
+// A finder is an [spec.Invoker] that can tell beforehand whether it has a plugin.
+type finder interface{ Find(plugin string) error }
+
+// readable reports a configuration that no plugin would be run with, and a
+// plugin that nobody has, before the ADD of another one changes anything.
 func (r *Runner) readable(l *List, t Target) error {
+	known, asks := r.Invoker.(finder)
 	for i := range l.Plugins {
-		if _, err := r.request(spec.Add, l, &l.Plugins[i], t, nil); err != nil {
-			return failed(spec.Add, l, &l.Plugins[i], err)
+		p := &l.Plugins[i]
+		_, err := r.request(spec.Add, l, p, t, nil)
+		if err == nil && asks {
+			err = known.Find(p.Type)
+		}
+		if err != nil {
+			return failed(spec.Add, l, p, err)
 		}
 	}
 	return nil
