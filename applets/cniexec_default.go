@@ -167,7 +167,7 @@ func chooseSubnets(used []netip.Prefix) (s subnets, err error) {
 func chooseIPv6(used []netip.Prefix) (netip.Prefix, error) {
 	for {
 		var a [16]byte
-		binary.BigEndian.PutUint64(a[:], 0xfd<<56|rand.Uint64()>>24<<16) // fdXX:XXXX:XXXX::
+		binary.BigEndian.PutUint64(a[:], 0xfd<<56|rand.Uint64()>>24<<16) // fdxx:xxxx:xxxx::
 		if p := netip.PrefixFrom(netip.AddrFrom16(a), 64); !overlap(p, used) {
 			return p, nil
 		}

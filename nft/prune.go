@@ -12,17 +12,10 @@ import (
 // ADD that failed on a host without cnibox's tables leaves none behind so; after
 // a DEL they stay, since the next ADD would make them again. Tables of others
 // stay.
-func (t *Table) Prune(ctx context.Context) error {
-	unlock, err := t.acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	s, err := dial(t.ns)
-	if err != nil {
-		return err
-	}
-	defer s.close()
+func (t *Table) Prune(ctx context.Context) error { return t.locked(ctx, prune) }
+
+// prune looks at every set of ours, then deletes the tables in one batch.
+func prune(s *sock) error {
 	x := newTx(s)
 	used := map[byte]bool{}
 	for _, sl := range x.owned(nil, func([]byte) bool { return true }) {

@@ -50,6 +50,18 @@ const updateTries = 4
 // the kernel's, nothing has changed. fn may run more than once. Our tables
 // are made when the first element needs them.
 func (t *Table) Update(ctx context.Context, fn func(*Tx) error) error {
+	return t.locked(ctx, func(s *sock) (err error) {
+		for n := 1; ; n++ {
+			err = update(s, fn)
+			if n == updateTries || !overtaken(err) || ctx.Err() != nil {
+				return err
+			}
+		}
+	})
+}
+
+// locked runs fn with a socket, under the lock of the host.
+func (t *Table) locked(ctx context.Context, fn func(*sock) error) error {
 	unlock, err := t.acquire(ctx)
 	if err != nil {
 		return err
@@ -60,12 +72,7 @@ func (t *Table) Update(ctx context.Context, fn func(*Tx) error) error {
 		return err
 	}
 	defer s.close()
-	for n := 1; ; n++ {
-		err = update(s, fn)
-		if n == updateTries || !overtaken(err) || ctx.Err() != nil {
-			return err
-		}
-	}
+	return fn(s)
 }
 
 // overtaken tells errors that a change by others between reading and writing
