@@ -3,6 +3,7 @@ package rtnl
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"strings"
 
@@ -16,7 +17,7 @@ import (
 // A LinkSpec describes a link to be made. Zero fields are the kernel's choice.
 type LinkSpec struct {
 	Name   string // 1 to 15 bytes; of a peer it may be empty
-	Index  uint32
+	Index  uint32 // 0 with NS: a random one
 	Kind   Kind   // nil with Peer: veth
 	Parent uint32 // index in the socket's namespace, of the link to sit on
 	Master uint32 // index in the namespace of the link itself
@@ -190,7 +191,7 @@ func (s LinkSpec) encode() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	data := encode(linkHeader(unix.AF_UNSPEC, s.Index, flags, flags), func(b *netlink.Buf) {
+	data := encode(linkHeader(unix.AF_UNSPEC, s.birthIndex(), flags, flags), func(b *netlink.Buf) {
 		s.attributes(b)
 		if s.Parent != 0 {
 			b.U32(unix.IFLA_LINK, s.Parent)
@@ -206,6 +207,17 @@ func (s LinkSpec) encode() ([]byte, error) {
 		})
 	})
 	return data, err
+}
+
+// birthIndex is the index to ask for. Linux 6.1, unlike 6.18, looks for a link of the
+// same name in the socket's namespace though it is to be born in another, and refuses
+// eth0 where the host has one, but not if an index is asked for. A random one is as
+// good as never taken.
+func (s LinkSpec) birthIndex() uint32 {
+	if s.NS == nil || s.Index != 0 {
+		return s.Index
+	}
+	return 1<<20 + rand.Uint32N(1<<30)
 }
 
 // vethInfoPeer is VETH_INFO_PEER, include/uapi/linux/veth.h.
