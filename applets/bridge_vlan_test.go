@@ -34,6 +34,9 @@ func TestKernelBridgeVLAN(t *testing.T) {
 			if got := vlans(t, host, port.Index); got != tt.want {
 				t.Errorf("the port has VLANs %s, want %s", got, tt.want)
 			}
+			if br := linkOf(t, host, "br0"); !br.VLANFiltering {
+				t.Error("the bridge does not keep the VLANs apart")
+			}
 			all := []rtnl.VLANRange{{From: 1, To: 4094}}
 			if err := host.Do(rtnl.DropPortVLANs(port.Index, all)); err != nil {
 				t.Fatal(err)
