@@ -80,6 +80,9 @@ func checkPort(op *attach.Op, c *bridge, br, host *rtnl.Link) error {
 	if !c.filtersVLANs() {
 		return nil
 	}
+	if !br.VLANFiltering { // the port's VLANs stay, but keep nothing apart
+		return attach.Mismatch("bridge %s does not filter VLANs", c.Bridge)
+	}
 	return checkVLANs(op, c, host)
 }
 

@@ -34,8 +34,17 @@ func TestKernelBridgeVLAN(t *testing.T) {
 			if got := vlans(t, host, port.Index); got != tt.want {
 				t.Errorf("the port has VLANs %s, want %s", got, tt.want)
 			}
-			if br := linkOf(t, host, "br0"); !br.VLANFiltering {
+			br := linkOf(t, host, "br0")
+			if !br.VLANFiltering {
 				t.Error("the bridge does not keep the VLANs apart")
+			}
+			for _, filter := range []bool{false, true} {
+				if err := host.SetLink(br.Index, rtnl.LinkChange{VLANFiltering: &filter}); err != nil {
+					t.Fatal(err)
+				}
+				if code, _ := n.call(t.Context(), spec.Check, "bridge", prev(conf, result), p); (code == 0) != filter {
+					t.Errorf("CHECK with filtering %t answers %d", filter, code)
+				}
 			}
 			all := []rtnl.VLANRange{{From: 1, To: 4094}}
 			if err := host.Do(rtnl.DropPortVLANs(port.Index, all)); err != nil {
