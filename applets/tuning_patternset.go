@@ -70,19 +70,30 @@ func (p *patternParser) set(s *patternStep) error {
 	return nil
 }
 
+// dash tells whether a "-" follows that is not the last in its brackets.
+func (p *patternParser) dash() bool {
+	return len(p.rest) >= 2 && p.rest[0] == '-' && p.rest[1] != ']'
+}
+
 // setMember reads one character, class or range inside brackets.
 // c has been looked at and is taken now.
 func (p *patternParser) setMember(s *patternStep, c byte) error {
 	p.rest = p.rest[1:]
 	switch {
 	case c == '\\':
-		return p.escape(s)
+		if err := p.escape(s); err != nil {
+			return err
+		}
+		if p.dash() { // a range from an escaped letter, or none after a class
+			return errPatternSet
+		}
+		return nil
 	case c >= 0x80:
 		return errPatternLetter
 	case c == '[' && p.rest != "" && p.rest[0] == ':':
 		return errPatternSet
 	}
-	if len(p.rest) < 2 || p.rest[0] != '-' || p.rest[1] == ']' {
+	if !p.dash() {
 		s.fill(c, c)
 		return nil
 	}
