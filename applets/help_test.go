@@ -8,14 +8,17 @@ import (
 	"testing"
 )
 
+// helpConfs are the configurations of the plugins; each one's test file may add its own.
+var helpConfs = map[string]any{
+	"bridge":     bridgeConf{},
+	"host-local": hostLocalConf{},
+	"portmap":    portmapConf{},
+	"tuning":     tuningConf{},
+}
+
 // Every key that a plugin reads has its place in the plugin's help.
 func TestHelpHasEveryKey(t *testing.T) {
-	for name, conf := range map[string]any{
-		"bridge":     bridgeConf{},
-		"host-local": hostLocalConf{},
-		"portmap":    portmapConf{},
-		"tuning":     tuningConf{},
-	} {
+	for name, conf := range helpConfs {
 		a, ok := Lookup(name)
 		if !ok {
 			t.Fatalf("no applet %s", name)
