@@ -237,12 +237,9 @@ func portmapStatus(_ context.Context, r *spec.Request) error {
 // Those of the reference go too, as far as its rules tell whose they are.
 func portmapGC(ctx context.Context, r *spec.Request) error {
 	dir, _ := portsToForget(r)
-	valid := make(map[string]bool)
-	for _, a := range r.Valid {
-		valid[a.Key()] = true
-	}
+	stale := r.Stale()
 	err := nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
-		x.Keep(r.Network, func(key string) bool { return valid[key] }, nft.KindPortMap)
+		x.Keep(r.Network, func(key string) bool { return !stale(key) }, nft.KindPortMap)
 		x.KeepOld(r.Network, r.Valid, nft.KindPortMap)
 		return nil
 	})

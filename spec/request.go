@@ -213,6 +213,20 @@ func (r *Request) parseValid(key string, list []byte) error {
 	return nil
 }
 
+// Stale tells of a key whether it is an attachment of this network that is not in
+// the valid set of GC.
+// The set is read once for all keys; the function returned is for one verb.
+func (r *Request) Stale() func(key string) bool {
+	valid := make(map[string]bool, len(r.Valid))
+	for _, a := range r.Valid {
+		valid[a.Key()] = true
+	}
+	network := NetworkKey(r.Network)
+	return func(key string) bool {
+		return len(key) > len(network) && key[:len(network)] == network && !valid[key]
+	}
+}
+
 // optional decodes a value that may be absent.
 // Null is absent as well, see pick.
 func optional(key string, raw json.RawMessage, into any) error {

@@ -15,8 +15,8 @@ import (
 //
 // What can be told from the configuration is told before anything is opened; the
 // reference finds out at the end that it cannot print its result.
-func (i Interface[C]) add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	c, err := i.conf(r)
+func (f *flow) add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	c, err := f.conf(r)
 	if err != nil {
 		return nil, err
 	}
@@ -24,12 +24,12 @@ func (i Interface[C]) add(ctx context.Context, r *spec.Request) (*spec.Result, e
 		return nil, spec.Errorf(spec.CodeConfig,
 			"cannot convert: no valid IP addresses: cniVersion %s cannot express a result without addresses; use 0.3.0 or later, or configure \"ipam\"", r.Net.Version)
 	}
-	op, err := enter(r)
+	op, err := enter(r, c)
 	if err != nil {
 		return nil, err
 	}
 	defer op.close()
-	if err := i.steps(ctx, op, c); err != nil {
+	if err := f.steps(ctx, op); err != nil {
 		return nil, op.rollback(ctx, err)
 	}
 	return op.Result, nil
@@ -41,33 +41,19 @@ func (i Interface[C]) add(ctx context.Context, r *spec.Request) (*spec.Result, e
 // The lease is asked for when the link is there, as dhcp needs it, and routes are set
 // last in the container, as they need addresses. Setup comes after them: the host's
 // side is shared with others, so it is changed when little is left that can fail.
-func (i Interface[C]) steps(ctx context.Context, op *Op, c *C) error {
-	of := func(fn func(context.Context, *Op, *C) error) func() error {
-		return func() error {
-			if fn == nil {
-				return nil
-			}
-			return fn(ctx, op, c)
-		}
-	}
-	resolve := func() error {
-		if i.Resolve == nil {
-			return nil
-		}
-		return i.Resolve(op, c)
-	}
-	for _, step := range []func() error{
-		of(i.Create),
-		func() error { return op.lease(ctx) },
-		resolve,
-		func() error { return op.configure(ctx) },
-		of(i.Setup),
-		of(i.Ready),
+func (f *flow) steps(ctx context.Context, op *Op) error {
+	for _, step := range []stepFunc{
+		f.create,
+		func(ctx context.Context, op *Op) error { return op.lease(ctx) },
+		func(_ context.Context, op *Op) error { return f.resolve.do(op) },
+		func(ctx context.Context, op *Op) error { return op.configure(ctx) },
+		f.setup,
+		f.ready,
 	} {
 		if err := ctx.Err(); err != nil {
 			return spec.Errorf(spec.CodeTryAgain, "ADD was interrupted: %w", context.Cause(ctx))
 		}
-		if err := step(); err != nil {
+		if err := step.do(ctx, op); err != nil {
 			return err
 		}
 	}

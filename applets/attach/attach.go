@@ -61,7 +61,19 @@ type Interface[C any] struct {
 // A plugin without a GC or STATUS of its own gets those of its links and of its IPAM
 // plugin.
 func (i Interface[C]) Verbs() spec.Verbs {
-	return spec.Verbs{Add: i.add, Check: i.check, Del: i.del, Get: i.get, Status: i.status, GC: i.gc}
+	f := &flow{
+		kind: i.Kind, ipam: i.IPAM, newConf: func() any { return new(C) },
+		create: step(i.Create), setup: step(i.Setup), ready: step(i.Ready), verify: step(i.Verify),
+		remove: step(i.Remove), cleanup: step(i.Cleanup), collect: step(i.Collect),
+		resolve: quick(i.Resolve), describe: quick(i.Describe),
+	}
+	if i.Validate != nil {
+		f.validate = func(c any) error { return i.Validate(c.(*C)) }
+	}
+	if i.Probe != nil {
+		f.probe = func(ctx context.Context, r *spec.Request, c any) error { return i.Probe(ctx, r, c.(*C)) }
+	}
+	return spec.Verbs{Add: f.add, Check: f.check, Del: f.del, Get: f.get, Status: f.status, GC: f.gc}
 }
 
 // An Op is one verb at work on one attachment.
@@ -78,6 +90,7 @@ type Op struct {
 	DAD        bool       // duplicate address detection is wanted
 	Container  int        // index of the container end in Result.Interfaces
 
+	conf any // what the plugin's steps take
 	undo []undo
 }
 
@@ -126,8 +139,8 @@ func (op *Op) rollback(ctx context.Context, err error) error {
 // open opens the sockets, and the namespace if there is one.
 // The caller closes the Op. Nothing has been changed. Errors have code 8 for a path that
 // is there and cannot be opened.
-func open(r *spec.Request) (*Op, error) {
-	op := &Op{Request: r, Result: &spec.Result{}}
+func open(r *spec.Request, conf any) (*Op, error) {
+	op := &Op{Request: r, Result: &spec.Result{}, conf: conf}
 	ns, err := rtnl.OpenNS(r.Call.NetNS)
 	switch {
 	case err == nil:
@@ -152,8 +165,8 @@ func open(r *spec.Request) (*Op, error) {
 
 // enter is open for the verbs that cannot do without the namespace: its absence is an
 // error of code 8.
-func enter(r *spec.Request) (*Op, error) {
-	op, err := open(r)
+func enter(r *spec.Request, conf any) (*Op, error) {
+	op, err := open(r, conf)
 	if err != nil || op.NS != nil {
 		return op, err
 	}
@@ -173,25 +186,4 @@ func (op *Op) close() {
 	if op.NS != nil {
 		op.NS.Close()
 	}
-}
-
-// conf decodes and checks the plugin's configuration.
-// Errors have code 7. Nothing has been touched yet.
-func (i Interface[C]) conf(r *spec.Request) (*C, error) {
-	c := new(C)
-	if err := r.Decode(c); err != nil {
-		return nil, err
-	}
-	switch {
-	case i.IPAM == Required && r.Net.IPAM.Type == "":
-		return nil, spec.Errorf(spec.CodeConfig, "%s: no plugin name provided: \"ipam.type\" is required", r.Net.Type)
-	case i.IPAM == Never && r.Net.IPAM.Type != "":
-		return nil, spec.Errorf(spec.CodeConfig, "%s: \"ipam\" is not supported", r.Net.Type)
-	case i.Validate == nil:
-		return c, nil
-	}
-	if err := i.Validate(c); err != nil {
-		return nil, spec.Errorf(spec.CodeConfig, "%s: %w", r.Net.Type, err)
-	}
-	return c, nil
 }

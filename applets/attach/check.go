@@ -16,12 +16,12 @@ import (
 // What later plugins of a chain may change is not compared.
 // The IPAM plugin is asked only if there is one: the reference fails every CHECK of a
 // layer 2 network there.
-func (i Interface[C]) check(ctx context.Context, r *spec.Request) error {
-	c, err := i.conf(r)
+func (f *flow) check(ctx context.Context, r *spec.Request) error {
+	c, err := f.conf(r)
 	if err != nil {
 		return err
 	}
-	op, err := enter(r)
+	op, err := enter(r, c)
 	if err != nil {
 		return err
 	}
@@ -31,7 +31,7 @@ func (i Interface[C]) check(ctx context.Context, r *spec.Request) error {
 			return err
 		}
 	}
-	if err := op.checkLink(i.Kind); err != nil {
+	if err := op.checkLink(f.kind); err != nil {
 		return err
 	}
 	if err := op.checkAddrs(); err != nil {
@@ -40,7 +40,7 @@ func (i Interface[C]) check(ctx context.Context, r *spec.Request) error {
 	if err := op.checkRoutes(); err != nil {
 		return err
 	}
-	return call(i.Verify, ctx, op, c)
+	return f.verify.do(ctx, op)
 }
 
 // Mismatch returns the error of a CHECK that found a difference.

@@ -14,14 +14,8 @@ import (
 // an address is never handed out while it is in use.
 //
 // A runtime repeats a DEL that failed, so it fails only with what may work next time.
-func (i Interface[C]) del(ctx context.Context, r *spec.Request) error {
-	c, err := i.conf(r)
-	if err != nil {
-		// the names of the attachment are enough to release what it owns
-		r.Warn("%v: releasing what the attachment owns all the same", err)
-		c = new(C)
-	}
-	op, err := open(r)
+func (f *flow) del(ctx context.Context, r *spec.Request) error {
+	op, err := open(r, f.lenient(r))
 	if err != nil {
 		return err
 	}
@@ -29,8 +23,8 @@ func (i Interface[C]) del(ctx context.Context, r *spec.Request) error {
 
 	// the kernel takes some 20 ms to take a link down: time for all the rest
 	link := make(chan error, 1)
-	go func() { link <- guard(func() error { return i.remove(ctx, op, c) }) }()
-	cleanupErr := call(i.Cleanup, ctx, op, c)
+	go func() { link <- guard(func() error { return f.removeLink(ctx, op) }) }()
+	cleanupErr := f.cleanup.do(ctx, op)
 	// Joined in this order whichever ended first.
 	linkErr := <-link
 	errs := []error{linkErr, cleanupErr}
@@ -41,13 +35,13 @@ func (i Interface[C]) del(ctx context.Context, r *spec.Request) error {
 	return errors.Join(errs...)
 }
 
-// remove takes the link away, by the plugin's own step or by its name in the
+// removeLink takes the link away, by the plugin's own step or by its name in the
 // container. It runs beside the flow, on any thread: sockets are all it uses.
-func (i Interface[C]) remove(ctx context.Context, op *Op, c *C) error {
-	if i.Remove != nil {
-		return i.Remove(ctx, op, c)
+func (f *flow) removeLink(ctx context.Context, op *Op) error {
+	if f.remove != nil {
+		return f.remove(ctx, op)
 	}
-	return op.RemoveContainerEnd(i.Kind)
+	return op.RemoveContainerEnd(f.kind)
 }
 
 // RemoveContainerEnd deletes the link named IfName from the container if it
@@ -69,14 +63,6 @@ func (op *Op) RemoveContainerEnd(kind string) error {
 		return nil
 	}
 	return op.Cont.DelLink(op.IfName)
-}
-
-// call runs an optional step.
-func call[C any](step func(context.Context, *Op, *C) error, ctx context.Context, op *Op, c *C) error {
-	if step == nil {
-		return nil
-	}
-	return step(ctx, op, c)
 }
 
 // guard makes a panic of a step that runs beside the flow an error of it.

@@ -13,24 +13,27 @@ import (
 //
 // Addresses and routes are the IPAM plugin's word, not the kernel's: GET must not fail,
 // nor change its answer, because somebody has removed some.
-func (i Interface[C]) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+func (f *flow) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if r.Prev != nil {
 		return r.Prev, nil
 	}
-	c, err := i.conf(r)
+	c, err := f.conf(r)
 	if err != nil {
 		return nil, err
 	}
-	op, err := enter(r)
+	op, err := enter(r, c)
 	if err != nil {
 		return nil, err
 	}
 	defer op.close()
-	if op.Link, err = op.Cont.Link(op.IfName); err != nil || op.Link.Kind != i.Kind {
+	if op.Link, err = op.Cont.Link(op.IfName); err != nil || op.Link.Kind != f.kind {
 		return nil, spec.Errorf(spec.CodeUnknown, "no attachment %s is known: no %s interface %s in %s",
-			op.Attachment, i.Kind, op.IfName, op.Call.NetNS)
+			op.Attachment, f.kind, op.IfName, op.Call.NetNS)
 	}
-	if err := i.describe(op, c); err != nil {
+	if f.describe == nil { // the container end is the only interface
+		op.Container = op.AddInterface(op.ContainerInterface())
+	}
+	if err := f.describe.do(op); err != nil {
 		return nil, err
 	}
 	if r.Net.IPAM.Type == "" {
@@ -42,20 +45,7 @@ func (i Interface[C]) get(ctx context.Context, r *spec.Request) (*spec.Result, e
 		return nil, err
 	}
 	op.addresses(res)
-	if i.Resolve != nil {
-		err = i.Resolve(op, c)
-	}
-	return op.Result, err
-}
-
-// describe enters the interfaces into the result.
-// Without a step of the plugin's the container end is the only one.
-func (i Interface[C]) describe(op *Op, c *C) error {
-	if i.Describe != nil {
-		return i.Describe(op, c)
-	}
-	op.Container = op.AddInterface(op.ContainerInterface())
-	return nil
+	return op.Result, f.resolve.do(op)
 }
 
 // ContainerInterface is the result's entry for the container end.
@@ -66,13 +56,13 @@ func (op *Op) ContainerInterface() spec.Interface {
 
 // status is healthy if the plugin's probe and the IPAM plugin are.
 // A failed probe has code 50; an error of the IPAM plugin keeps its code.
-func (i Interface[C]) status(ctx context.Context, r *spec.Request) error {
-	c, err := i.conf(r)
+func (f *flow) status(ctx context.Context, r *spec.Request) error {
+	c, err := f.conf(r)
 	if err != nil {
 		return err
 	}
-	if i.Probe != nil {
-		if err := i.Probe(ctx, r, c); err != nil {
+	if f.probe != nil {
+		if err := f.probe(ctx, r, c); err != nil {
 			return spec.Errorf(spec.CodeNotReady, "%s: %w", r.Net.Type, err)
 		}
 	}
@@ -87,18 +77,13 @@ func (i Interface[C]) status(ctx context.Context, r *spec.Request) error {
 // plugin's own step and the IPAM plugin. It goes on past errors.
 // The reference has no GC in any plugin, so what it leaves is there until somebody
 // looks.
-func (i Interface[C]) gc(ctx context.Context, r *spec.Request) error {
-	c, err := i.conf(r)
-	if err != nil {
-		r.Warn("%v: collecting what is marked as the network's all the same", err)
-		c = new(C)
-	}
-	op, err := open(r)
+func (f *flow) gc(ctx context.Context, r *spec.Request) error {
+	op, err := open(r, f.lenient(r))
 	if err != nil {
 		return err
 	}
 	defer op.close()
-	errs := []error{op.collectLinks(), call(i.Collect, ctx, op, c)}
+	errs := []error{op.collectLinks(), f.collect.do(ctx, op)}
 	if r.Net.IPAM.Type != "" {
 		_, err := r.Delegate(ctx, r.Net.IPAM.Type, spec.GC)
 		errs = append(errs, err)
@@ -126,18 +111,4 @@ func (op *Op) collectLinks() error {
 		return nil
 	}
 	return op.Host.Do(ops...)
-}
-
-// Stale tells of a key whether it is an attachment of this network that is
-// not in the valid set.
-// The set is read once for all keys; the function returned is for one verb.
-func (op *Op) Stale() func(key string) bool {
-	valid := map[string]bool{}
-	for _, a := range op.Valid {
-		valid[a.Key()] = true
-	}
-	network := spec.NetworkKey(op.Network)
-	return func(key string) bool {
-		return len(key) > len(network) && key[:len(network)] == network && !valid[key]
-	}
 }

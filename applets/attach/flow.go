@@ -1,0 +1,94 @@
+package attach
+
+import (
+	"context"
+
+	"cnibox/spec"
+)
+
+// A flow is an [Interface] without its type parameter: the compiler makes a copy of
+// generic code for each configuration type, and of the verbs one is enough.
+//
+// Steps find their configuration in the Op. Those that the plugin does not have do
+// nothing; where that matters they are nil, see remove and describe.
+type flow struct {
+	kind    string
+	ipam    Need
+	newConf func() any
+
+	validate func(any) error                                 // nil: nothing to check
+	probe    func(context.Context, *spec.Request, any) error // nil: always healthy
+
+	create, setup, ready, verify, remove, cleanup, collect stepFunc
+	resolve, describe                                      quickFunc
+}
+
+// The steps' forms; nil is a step that the plugin does not have.
+type (
+	stepFunc  func(context.Context, *Op) error
+	quickFunc func(*Op) error
+)
+
+// step hands the configuration of the Op to a plugin's step.
+func step[C any](fn func(context.Context, *Op, *C) error) stepFunc {
+	if fn == nil {
+		return nil
+	}
+	return func(ctx context.Context, op *Op) error { return fn(ctx, op, op.conf.(*C)) }
+}
+
+// quick is step for those that wait for nothing.
+func quick[C any](fn func(*Op, *C) error) quickFunc {
+	if fn == nil {
+		return nil
+	}
+	return func(op *Op) error { return fn(op, op.conf.(*C)) }
+}
+
+// do runs the step if the plugin has it.
+func (s stepFunc) do(ctx context.Context, op *Op) error {
+	if s == nil {
+		return nil
+	}
+	return s(ctx, op)
+}
+
+// do runs the step if the plugin has it.
+func (s quickFunc) do(op *Op) error {
+	if s == nil {
+		return nil
+	}
+	return s(op)
+}
+
+// conf decodes and checks the plugin's configuration.
+// Errors have code 7. Nothing has been touched yet.
+func (f *flow) conf(r *spec.Request) (any, error) {
+	c := f.newConf()
+	if err := r.Decode(c); err != nil {
+		return nil, err
+	}
+	switch {
+	case f.ipam == Required && r.Net.IPAM.Type == "":
+		return nil, spec.Errorf(spec.CodeConfig, "%s: no plugin name provided: \"ipam.type\" is required", r.Net.Type)
+	case f.ipam == Never && r.Net.IPAM.Type != "":
+		return nil, spec.Errorf(spec.CodeConfig, "%s: \"ipam\" is not supported", r.Net.Type)
+	case f.validate == nil:
+		return c, nil
+	}
+	if err := f.validate(c); err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "%s: %w", r.Net.Type, err)
+	}
+	return c, nil
+}
+
+// lenient is conf for the verbs that release: what is wrong is told, and the names of
+// the attachment are enough to go on without.
+func (f *flow) lenient(r *spec.Request) any {
+	c, err := f.conf(r)
+	if err != nil {
+		r.Warn("%v: releasing what is owned all the same", err)
+		c = f.newConf()
+	}
+	return c
+}
