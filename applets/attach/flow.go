@@ -23,11 +23,11 @@ type flow struct {
 	resolve, describe                                      quickFunc
 }
 
-// The steps' forms; nil is a step that the plugin does not have.
-type (
-	stepFunc  func(context.Context, *Op) error
-	quickFunc func(*Op) error
-)
+// A stepFunc is a step; nil is one that the plugin does not have.
+type stepFunc func(context.Context, *Op) error
+
+// A quickFunc is a step that waits for nothing.
+type quickFunc func(*Op) error
 
 // step hands the configuration of the Op to a plugin's step.
 func step[C any](fn func(context.Context, *Op, *C) error) stepFunc {
