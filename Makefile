@@ -19,13 +19,30 @@ COLLECTOR := $(if $(findstring go1.26,$(shell $(GO) env GOVERSION)),nogreenteagc
 BUILDFLAGS = -trimpath -gcflags=all=-l -gcflags=runtime= \
 	-ldflags '-s -w -funcalign=1 -X cnibox/applets.Version=$(VERSION)'
 
-.PHONY: help build quick test test-clients fuzz bench demo install clean
+# The plugins, and the tags that leave each out: no_host_local, ...
+PLUGINS := $(filter-out cnibox cni-exec,$(shell cat testdata/applets.golden))
+NO_TAGS := $(addprefix no_,$(subst -,_,$(PLUGINS)))
+empty :=
+comma := ,
+ALL_TAGS := $(subst $(empty) $(empty),$(comma),$(NO_TAGS))
+
+.PHONY: help build sizes quick test test-tags test-clients fuzz bench demo install clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 build: ## build $(BIN)
 	GOEXPERIMENT=$(COLLECTOR) $(GO) build $(BUILDFLAGS) -o $(BIN) .
+
+# Prints the table of the README: what each plugin adds to the binary, which is
+# what leaving out this one alone saves. What several share is nobody's.
+sizes: build ## the bytes of the binary that each plugin takes
+	@size() { GOEXPERIMENT=$(COLLECTOR) $(GO) build -tags "$$1" $(BUILDFLAGS) -o $(BIN).part . && stat -c %s $(BIN).part; }; \
+	all=$$(stat -c %s $(BIN)); printf '| %-12s | %9s |\n' plugin bytes '---' '--:'; \
+	for tag in $(NO_TAGS); do \
+		printf '| %-12s | %9d |\n' "$$(echo $${tag#no_} | tr _ -)" $$((all - $$(size $$tag))); \
+	done | sort -t'|' -k3nr; \
+	printf '| %-12s | %9d |\n' 'no plugin' $$(size $(ALL_TAGS)) all $$all; rm -f $(BIN).part
 
 quick: ## the tests that need no privilege, in seconds
 	$(GO) vet ./...
@@ -37,7 +54,14 @@ test: ## all tests, and what this kernel lacks; without root they run in a user 
 		| tee .test.log | grep --line-buffered -E '^(ok|FAIL|panic:)|--- FAIL|SKIPPED:|^make test '; \
 	status=$$(cat .test.status); [ $$status -eq 0 ] || grep -vE '^ *(===|--- PASS)' .test.log; \
 	rm -f .test.log .test.status; exit $$status
+	$(MAKE) --no-print-directory test-tags
 	$(MAKE) --no-print-directory fuzz FUZZTIME=10000x
+
+test-tags: ## build and vet without each plugin, and without all of them
+	@for tag in $(NO_TAGS) $(ALL_TAGS); do \
+		$(GO) vet -tags $$tag . ./applets/... && $(GO) build -o /dev/null -tags $$tag . || exit 1; \
+	done
+	@$(GO) test -short -tags $(ALL_TAGS) -run 'TestApplets' . ./applets
 
 test-clients: build ## real containers through containerd; CLIENTS=-require: no skipping
 	$(GO) run ./internal/clients -bin $(BIN) $(CLIENTS)

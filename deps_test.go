@@ -285,24 +285,6 @@ func TestLengths(t *testing.T) {
 	}
 }
 
-// TestAppletsGolden makes a missing or new applet a decision.
-func TestAppletsGolden(t *testing.T) {
-	const file = "testdata/applets.golden"
-	got := strings.Join(names(), "\n") + "\n"
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("got the applets\n%swant\n%s(go test -run AppletsGolden -update .)", got, want)
-	}
-}
-
 // TestBinary builds as `make build` does: small enough, and static.
 func TestBinary(t *testing.T) {
 	const budget = 4_000_000 // bytes, on amd64

@@ -1,3 +1,5 @@
+//go:build !no_bridge
+
 package applets
 
 import (

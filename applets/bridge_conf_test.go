@@ -1,3 +1,5 @@
+//go:build !no_bridge
+
 package applets
 
 import (
@@ -6,6 +8,8 @@ import (
 
 	"cnibox/rtnl"
 )
+
+func init() { helpConfs["bridge"] = bridgeConf{} }
 
 // The VLANs of a port are sorted, without doubles, in as few ranges as can be,
 // and its untagged one is told apart.

@@ -1,3 +1,5 @@
+//go:build !no_bridge
+
 package applets_test
 
 import (
@@ -16,6 +18,14 @@ import (
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
+
+func init() {
+	rollbackConfs["bridge"] = `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,
+		"macspoofchk":true,"hairpinMode":true,"portIsolation":true,"mtu":1400,
+		"ipam":{"type":"host-local","dataDir":"$DIR","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]],
+			"routes":[{"dst":"10.9.0.0/16","mtu":1300,"priority":5}]}}`
+	rollbackConfs["bridge-l2"] = `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"br0","promiscMode":true}`
+}
 
 const gatewayConf = `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,
 	"ipam":{"type":"host-local","dataDir":"$DIR","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]}}`

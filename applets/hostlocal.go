@@ -1,3 +1,5 @@
+//go:build !no_host_local
+
 package applets
 
 import (

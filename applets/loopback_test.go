@@ -1,3 +1,5 @@
+//go:build !no_loopback
+
 package applets_test
 
 import (

@@ -1,3 +1,5 @@
+//go:build !no_portmap
+
 package applets
 
 import (

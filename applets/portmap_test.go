@@ -1,3 +1,5 @@
+//go:build !no_portmap
+
 package applets
 
 import (
@@ -10,6 +12,8 @@ import (
 
 	"cnibox/spec"
 )
+
+func init() { helpConfs["portmap"] = portmapConf{} }
 
 // portmapPrev has two interfaces in the container, and one on the host.
 const portmapPrev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[

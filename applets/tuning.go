@@ -1,3 +1,5 @@
+//go:build !no_tuning
+
 package applets
 
 import (

@@ -1,3 +1,5 @@
+//go:build !no_tuning
+
 package applets
 
 // match tells whether the pattern matches anywhere in text.

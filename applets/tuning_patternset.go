@@ -1,3 +1,5 @@
+//go:build !no_tuning
+
 package applets
 
 // fill adds the bytes from lo to hi to the step's set.

@@ -1,0 +1,5 @@
+//go:build !no_host_local
+
+package applets
+
+func init() { helpConfs["host-local"] = hostLocalConf{} }
