@@ -63,7 +63,15 @@ func (c *cniExecCall) gc(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	bar := newProgress(c.Stderr, "cni-exec: gc "+c.network)
+	warn := c.runner.Warn
+	c.runner.Progress = bar.show
+	c.runner.Warn = func(format string, args ...any) {
+		bar.clear()
+		warn(format, args...)
+	}
 	stale, err := c.runner.GC(ctx, l, valid, c.dryRun)
+	bar.clear()
 	done := "deleted"
 	if c.dryRun {
 		done = "would delete"

@@ -10,10 +10,12 @@ import (
 	"cnibox/spec"
 )
 
-// GC deletes all cached attachments of a network that are not in the valid set,
-// with what their ADD was told, then tells the set to every plugin in order
-// (from 1.1.0 on). It goes on past failures and joins them. No ADD or DEL of the
-// network runs meanwhile.
+// GC tells the valid set to every plugin in order (from 1.1.0 on), then deletes all
+// cached attachments of the network that are not in it, with what their ADD was told.
+// It goes on past failures and joins them. No ADD or DEL of the network runs meanwhile.
+//
+// A plugin's GC takes many attachments away in one go, and leaves little for their DELs
+// to do; the other way round each one would wait for the kernel.
 //
 // The attachments that were, or with dryRun would be, deleted are returned.
 func (r *Runner) GC(ctx context.Context, l *List, valid []spec.Attachment, dryRun bool) ([]spec.Attachment, error) {
@@ -40,40 +42,56 @@ func (r *Runner) GC(ctx context.Context, l *List, valid []spec.Attachment, dryRu
 	if !dryRun {
 		errs = append(errs, r.Cache.SetAside(r.Warn))
 	}
-	stale, err := r.collect(ctx, l, entries, valid, dryRun)
-	errs = append(errs, err)
-	// Older versions have no GC; the DELs were all there is to do.
-	if dryRun || !v.AtLeast(spec.V110) {
-		return stale, errors.Join(errs...)
-	}
+	gone := l.stale(entries, valid)
+	r.progress(0, len(gone))
+	// Older versions have no GC; the DELs are all there is to do.
 	for i := range l.Plugins {
+		if dryRun || !v.AtLeast(spec.V110) {
+			break
+		}
 		_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], Target{}, nil, spec.ValidMembers(valid)...)
 		errs = append(errs, err)
 	}
-	return stale, errors.Join(errs...)
+	stale, err := r.collect(ctx, gone, l, dryRun)
+	return stale, errors.Join(append(errs, err)...)
 }
 
-// collect runs DEL for the entries of the network that are not valid.
-// Entries are in the order of file names. Those of other networks stay.
-func (r *Runner) collect(ctx context.Context, l *List, entries []*Entry, valid []spec.Attachment, dryRun bool) ([]spec.Attachment, error) {
+// stale are the entries of the network that are not valid, in the order of file names.
+func (l *List) stale(entries []*Entry, valid []spec.Attachment) []*Entry {
+	keep := make(map[spec.Attachment]bool, len(valid))
+	for _, a := range valid {
+		keep[a] = true
+	}
+	return slices.DeleteFunc(entries, func(e *Entry) bool {
+		a := e.Attachment()
+		return a.Network != l.Name || keep[a]
+	})
+}
+
+// collect runs DEL for the entries, and tells how far it is.
+func (r *Runner) collect(ctx context.Context, entries []*Entry, l *List, dryRun bool) ([]spec.Attachment, error) {
 	var stale []spec.Attachment
 	var errs []error
-	for _, e := range entries {
+	for i, e := range entries {
 		a := e.Attachment()
-		if a.Network != l.Name || slices.Contains(valid, a) {
-			continue
-		}
-		if dryRun {
-			stale = append(stale, a)
-			continue
-		}
-		if err := r.collectOne(ctx, l, e); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", a, err))
-			continue
+		if !dryRun {
+			err := r.collectOne(ctx, l, e)
+			r.progress(i+1, len(entries))
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", a, err))
+				continue
+			}
 		}
 		stale = append(stale, a)
 	}
 	return stale, errors.Join(errs...)
+}
+
+// progress tells whoever wants to know.
+func (r *Runner) progress(done, all int) {
+	if r.Progress != nil {
+		r.Progress(done, all)
+	}
 }
 
 // collectOne deletes one attachment under its container's lock. The network's is

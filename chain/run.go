@@ -22,6 +22,8 @@ type Runner struct {
 	Path    string // CNI_PATH, for the plugins
 	// Warn prints one line for people; never nil.
 	Warn func(format string, args ...any)
+	// Progress is told how many of the stale attachments GC has deleted; it may be nil.
+	Progress func(done, all int)
 	// KeepGoing lets DEL run the plugins behind one that failed.
 	KeepGoing bool
 	// Retries is how often an ADD that ended with code 11 is tried again,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -335,18 +336,23 @@ func TestGC(t *testing.T) {
 		t.Errorf("dry run: %v, %v", stale, err)
 	}
 	w.wantCalls("")
+	var progress []string
+	w.Progress = func(done, all int) { progress = append(progress, fmt.Sprintf("%d/%d", done, all)) }
 	stale, err = w.GC(t.Context(), l, valid, false)
+	if got := strings.Join(progress, " "); got != "0/2 1/2 2/2" {
+		t.Errorf("progress: %s", got)
+	}
 	wantErr(t, err, `plugin type="rec-2" name="n" failed (gc): cannot`)
 	if len(stale) != 2 || stale[0].ContainerID != "drop" || stale[1].ContainerID != "gone" {
 		t.Errorf("deleted %v", stale)
 	}
-	calls := w.wantCalls("DEL rec-3, DEL rec-2, DEL rec-1, DEL rec-3, DEL rec-2, DEL rec-1, GC rec-1, GC rec-2, GC rec-3")
-	if calls[0].Args != "ID=drop" || calls[3].Args != "ID=gone" {
-		t.Errorf("DEL without the arguments of the ADD: %+v", calls[0])
+	calls := w.wantCalls("GC rec-1, GC rec-2, GC rec-3, DEL rec-3, DEL rec-2, DEL rec-1, DEL rec-3, DEL rec-2, DEL rec-1")
+	if calls[3].Args != "ID=drop" || calls[6].Args != "ID=gone" {
+		t.Errorf("DEL without the arguments of the ADD: %+v", calls[3])
 	}
-	bare(t, calls[6:])
+	bare(t, calls[:3])
 	for _, key := range []string{"cni.dev/valid-attachments", "cni.dev/attachments"} {
-		if got := member(t, calls[8].Stdin, key); got != `[{"containerID":"keep","ifname":"eth0"}]` {
+		if got := member(t, calls[2].Stdin, key); got != `[{"containerID":"keep","ifname":"eth0"}]` {
 			t.Errorf("%s is %s", key, got)
 		}
 	}

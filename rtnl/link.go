@@ -43,6 +43,7 @@ type Link struct {
 	Alias  string // a text for people, at most 255 bytes
 	MTU    int    // bytes
 	TxQLen int    // packets
+	Group  uint32 // 0: none
 	MAC    mac.Addr
 	Flags  uint32 // IFF_*, netdevice(7)
 	Up     bool   // set up by the administrator
@@ -195,6 +196,8 @@ func (l *Link) decodeAttribute(typ uint16, v []byte) {
 		l.MTU = int(netlink.Number(v))
 	case unix.IFLA_TXQLEN:
 		l.TxQLen = int(netlink.Number(v))
+	case unix.IFLA_GROUP:
+		l.Group = netlink.Number(v)
 	case unix.IFLA_ADDRESS:
 		l.MAC = append(mac.Addr(nil), v...)
 	case unix.IFLA_LINK:

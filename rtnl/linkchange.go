@@ -80,6 +80,9 @@ func (ch LinkChange) attributes(b *netlink.Buf, name string) {
 	if ch.Alias != nil {
 		b.Bytes(unix.IFLA_IFALIAS, []byte(*ch.Alias)) // no NUL: its end is its length
 	}
+	if ch.Group != nil {
+		b.U32(unix.IFLA_GROUP, *ch.Group)
+	}
 	if ch.NS != nil {
 		b.U32(unix.IFLA_NET_NS_FD, uint32(ch.NS.FD()))
 	}

@@ -112,7 +112,8 @@ type LinkChange struct {
 	AllMulti *bool
 	TxQLen   *int // packets
 	Alias    *string
-	NS       *NS // where to move it; Name is then its name there
+	Group    *uint32 // of links that are changed together; 0: none
+	NS       *NS     // where to move it; Name is then its name there
 
 	ARPNotify       *bool // announce its IPv4 addresses when it comes up
 	AddrGenModeNone bool  // form no IPv6 link-local address
@@ -291,6 +292,7 @@ func (ch LinkChange) text() string {
 	add(ch.AllMulti != nil, "allmulticast %s", onOff(deref(ch.AllMulti)))
 	add(ch.TxQLen != nil, "txqueuelen %d", deref(ch.TxQLen))
 	add(ch.Alias != nil, "alias")
+	add(ch.Group != nil, "group %d", deref(ch.Group))
 	add(ch.NS != nil, "netns")
 	add(ch.ARPNotify != nil, "arp_notify %s", onOff(deref(ch.ARPNotify)))
 	add(ch.AddrGenModeNone, "addrgenmode none")

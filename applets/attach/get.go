@@ -92,23 +92,9 @@ func (f *flow) gc(ctx context.Context, r *spec.Request) error {
 }
 
 // collectLinks deletes the host's links that carry the label of an attachment
-// of this network that is not in the valid set, in one batch.
-// Links without a label are none of ours. In one batch the kernel's wait for readers
-// is paid once.
+// of this network that is not in the valid set.
+// Links without a label are none of ours.
 func (op *Op) collectLinks() error {
-	links, err := op.Host.Links()
-	if err != nil {
-		return err
-	}
 	stale := op.Stale()
-	var ops []rtnl.Op
-	for _, l := range links {
-		if stale(spec.LabelKey(l.Alias)) {
-			ops = append(ops, rtnl.DropLink(l.Index))
-		}
-	}
-	if ops == nil {
-		return nil
-	}
-	return op.Host.Do(ops...)
+	return op.Host.DelLinks(func(l *rtnl.Link) bool { return stale(spec.LabelKey(l.Alias)) })
 }

@@ -1,0 +1,81 @@
+package rtnl
+
+import (
+	"errors"
+	"math/rand/v2"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netlink"
+)
+
+// DelLinks deletes all links of the namespace that match, together: the kernel waits
+// once for those who still use them, which for one link takes some 20 ms. Links that
+// go meanwhile are no error, and one that cannot be deleted does not keep the others.
+func (c *Conn) DelLinks(match func(*Link) bool) error {
+	links, err := c.Links()
+	if err != nil {
+		return err
+	}
+	used := map[uint32]bool{0: true} // 0 is where links are that nobody has grouped
+	var gone []uint32
+	for i := range links {
+		used[links[i].Group] = true
+		if match(&links[i]) {
+			gone = append(gone, links[i].Index)
+		}
+	}
+	if len(gone) < 2 {
+		return c.dropEach(gone)
+	}
+	group := rand.Uint32N(1 << 31)
+	for used[group] {
+		group++
+	}
+	var ops []Op
+	for _, index := range gone {
+		ops = append(ops, ChangeLink(index, LinkChange{Group: &group}))
+	}
+	err = skipAbsent(c.Do(ops...))
+	if err == nil {
+		err = skipAbsent(c.Do(dropGroup(group)))
+	}
+	// One that cannot be deleted keeps the group (EOPNOTSUPP).
+	if err != nil {
+		return c.dropEach(gone)
+	}
+	return nil
+}
+
+// dropEach deletes links one after another; those that are gone already are no error.
+func (c *Conn) dropEach(indexes []uint32) error {
+	var errs []error
+	for _, index := range indexes {
+		errs = append(errs, skipAbsent(c.Do(DropLink(index))))
+	}
+	return errors.Join(errs...)
+}
+
+// dropGroup deletes the links of a group, os.ErrNotExist if there are none:
+// RTM_DELLINK without an index or a name (rtnetlink(7) does not tell).
+func dropGroup(group uint32) Op {
+	data := encode(linkHeader(unix.AF_UNSPEC, 0, 0, 0), func(b *netlink.Buf) { b.U32(unix.IFLA_GROUP, group) })
+	return newOp("link delete group", unix.RTM_DELLINK, ack, data, nil)
+}
+
+// skipAbsent makes no error of what is not there.
+// Errors of several changes are joined, and then each of them must be absence.
+func skipAbsent(err error) error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var left []error
+		for _, e := range joined.Unwrap() {
+			left = append(left, skipAbsent(e))
+		}
+		return errors.Join(left...)
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}

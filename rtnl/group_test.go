@@ -1,0 +1,86 @@
+package rtnl_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"cnibox/internal/fault"
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+)
+
+// Links that match go in one change, however many they are, and no other link goes.
+func TestKernelDelLinks(t *testing.T) {
+	ns := kerneltest.NS(t)
+	c := kerneltest.Dial(t, ns)
+	defer func() { fault.Hook = nil }()
+	for _, n := range []int{0, 1, 2, 40} {
+		for i := range n {
+			addPair(t, c, fmt.Sprintf("gone%d", i))
+		}
+		addPair(t, c, "stays")
+		deletions := 0
+		fault.Hook = func(what string) error {
+			if strings.HasPrefix(what, "link delete") {
+				deletions++
+			}
+			return nil
+		}
+		err := c.DelLinks(func(l *rtnl.Link) bool { return strings.HasPrefix(l.Name, "gone") })
+		fault.Hook = nil
+		if err != nil {
+			t.Fatalf("%d links: %v", n, err)
+		}
+		if want := min(n, 1); deletions != want {
+			t.Errorf("%d links: %d deletions, want %d", n, deletions, want)
+		}
+		if names := linkNames(t, c); names != "lo peerstays stays" && names != "lo stays peerstays" {
+			t.Errorf("%d links: left are %s", n, names)
+		}
+		if err := c.DelLink("stays"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// One link that cannot be deleted, or grouped, does not keep the others.
+func TestKernelDelLinksOneByOne(t *testing.T) {
+	c := kerneltest.Dial(t, kerneltest.NS(t))
+	addPair(t, c, "gone0")
+	addPair(t, c, "gone1")
+	fault.Hook = func(what string) error {
+		if what == "link delete group" {
+			return errors.New("made to fail")
+		}
+		return nil
+	}
+	defer func() { fault.Hook = nil }()
+	if err := c.DelLinks(func(l *rtnl.Link) bool { return strings.HasPrefix(l.Name, "gone") }); err != nil {
+		t.Fatal(err)
+	}
+	if names := linkNames(t, c); names != "lo" {
+		t.Errorf("left are %s", names)
+	}
+}
+
+func addPair(t *testing.T, c *rtnl.Conn, name string) {
+	t.Helper()
+	if err := c.AddLink(rtnl.LinkSpec{Name: name, Peer: &rtnl.LinkSpec{Name: "peer" + name}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func linkNames(t *testing.T, c *rtnl.Conn) string {
+	t.Helper()
+	links, err := c.Links()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, l := range links {
+		names = append(names, l.Name)
+	}
+	return strings.Join(names, " ")
+}
