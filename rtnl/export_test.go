@@ -1,4 +1,4 @@
 package rtnl
 
-// Listen is listen for the tests, which wait longer than the package does.
+// Listen is listen for the tests.
 var Listen = (*Conn).listen

@@ -9,8 +9,8 @@ import (
 )
 
 // A Kind is what a driver wants to know about its link: [Bridge], [Veth],
-// [Macvlan], [Vlan] or [Dummy]. A link of a kind that the kernel was built
-// without is refused with unix.EOPNOTSUPP.
+// [Macvlan], [Ipvlan], [Vlan] or [Dummy]. A link of a kind that the kernel was
+// built without is refused with unix.EOPNOTSUPP.
 type Kind interface {
 	kind() string                // IFLA_INFO_KIND
 	encode(b *netlink.Buf) error // IFLA_INFO_DATA
@@ -23,7 +23,9 @@ func (l *Link) decodeKind(data []byte) {
 		l.VLANFiltering = netlink.Number(netlink.Attr(data, unix.IFLA_BR_VLAN_FILTERING)) != 0
 		l.Data = Bridge{VLANFiltering: l.VLANFiltering}
 	case "macvlan":
-		l.Data = Macvlan{Mode: MacvlanMode(netlink.Number(netlink.Attr(data, unix.IFLA_MACVLAN_MODE)))}
+		l.Data = decodeMacvlan(data)
+	case "ipvlan":
+		l.Data = decodeIpvlan(data)
 	case "vlan":
 		l.Data = Vlan{ID: int(netlink.Number(netlink.Attr(data, unix.IFLA_VLAN_ID)))}
 	}
@@ -57,52 +59,6 @@ type Dummy struct{}
 
 func (Dummy) kind() string              { return "dummy" }
 func (Dummy) encode(*netlink.Buf) error { return nil }
-
-// A MacvlanMode says whom a macvlan may talk to among those on the same parent:
-// nobody (private), all by way of a switch outside that sends frames back (vepa), or
-// all at once (bridge). Passthru gives the parent to one macvlan alone. The zero
-// value is no mode.
-type MacvlanMode uint32
-
-// The modes: include/uapi/linux/if_link.h, enum macvlan_mode.
-const (
-	MacvlanPrivate  MacvlanMode = 1
-	MacvlanVEPA     MacvlanMode = 2
-	MacvlanBridge   MacvlanMode = 4
-	MacvlanPassthru MacvlanMode = 8
-)
-
-// ParseMacvlanMode reads a mode by its name in ip(8); "" is bridge.
-func ParseMacvlanMode(s string) (MacvlanMode, error) {
-	switch s {
-	case "", "bridge":
-		return MacvlanBridge, nil
-	case "private":
-		return MacvlanPrivate, nil
-	case "vepa":
-		return MacvlanVEPA, nil
-	case "passthru":
-		return MacvlanPassthru, nil
-	}
-	return 0, fmt.Errorf("unknown macvlan mode: %q", s)
-}
-
-// A Macvlan is a sub-interface of [LinkSpec.Parent] with a MAC address of its
-// own. The parent's own addresses it does not reach, but by a switch outside.
-type Macvlan struct {
-	Mode MacvlanMode // 0: the kernel's choice, vepa
-}
-
-func (Macvlan) kind() string { return "macvlan" }
-
-// encode writes IFLA_MACVLAN_MODE, include/uapi/linux/if_link.h; modes that are
-// none the kernel refuses itself.
-func (m Macvlan) encode(data *netlink.Buf) error {
-	if m.Mode != 0 {
-		data.U32(unix.IFLA_MACVLAN_MODE, uint32(m.Mode))
-	}
-	return nil
-}
 
 // A Vlan is an 802.1Q sub-interface: what it sends, its parent sends with a tag.
 type Vlan struct {

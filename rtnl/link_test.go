@@ -85,7 +85,10 @@ func TestKernelKinds(t *testing.T) {
 	}{
 		"bridge":  {rtnl.LinkSpec{Kind: rtnl.Bridge{}}, rtnl.Bridge{}},
 		"filters": {rtnl.LinkSpec{Kind: rtnl.Bridge{VLANFiltering: true}}, rtnl.Bridge{VLANFiltering: true}},
-		"macvlan": {rtnl.LinkSpec{Kind: rtnl.Macvlan{Mode: rtnl.MacvlanPrivate}, Parent: 50}, rtnl.Macvlan{Mode: rtnl.MacvlanPrivate}},
+		"macvlan": {rtnl.LinkSpec{Kind: rtnl.Macvlan{Mode: rtnl.MacvlanPrivate}, Parent: 50}, rtnl.Macvlan{Mode: rtnl.MacvlanPrivate, BCQueueLen: 1000}},
+		"queue":   {rtnl.LinkSpec{Kind: rtnl.Macvlan{Mode: rtnl.MacvlanBridge, BCQueueLen: 77}, Parent: 50}, rtnl.Macvlan{Mode: rtnl.MacvlanBridge, BCQueueLen: 77}},
+		"ipvlan":  {rtnl.LinkSpec{Kind: rtnl.Ipvlan{}, Parent: 50}, rtnl.Ipvlan{}},
+		"l3s":     {rtnl.LinkSpec{Kind: rtnl.Ipvlan{Mode: rtnl.IpvlanL3S, Flag: rtnl.IpvlanPrivate}, Parent: 50}, rtnl.Ipvlan{Mode: rtnl.IpvlanL3S, Flag: rtnl.IpvlanPrivate}},
 		"vlan":    {rtnl.LinkSpec{Kind: rtnl.Vlan{ID: 42}, Parent: 50}, rtnl.Vlan{ID: 42}},
 		"dummy":   {rtnl.LinkSpec{Kind: rtnl.Dummy{}}, nil},
 	}

@@ -15,12 +15,8 @@ import (
 // ErrDuplicateAddress is returned when another host was found to have an address.
 var ErrDuplicateAddress = errors.New("duplicate address detected")
 
-// eventPause is how long WaitAddrs waits before it looks again unasked: a
-// notification may get lost, and the context may end meanwhile.
-const eventPause = 25 * time.Millisecond
-
-// WaitAddrs returns when no address of the link is tentative any more. It is
-// woken by the kernel's notifications. The error is [ErrDuplicateAddress] if
+// WaitAddrs returns when no address of the link is tentative any more. It looks
+// when the kernel notifies, and only then. The error is [ErrDuplicateAddress] if
 // somebody else has one of them, and the context's if that ends first: a link
 // without carrier keeps its addresses tentative.
 func (c *Conn) WaitAddrs(ctx context.Context, index uint32) error {
@@ -28,7 +24,7 @@ func (c *Conn) WaitAddrs(ctx context.Context, index uint32) error {
 	if settled || err != nil {
 		return err
 	}
-	events, err := c.listen(unix.RTMGRP_IPV6_IFADDR, eventPause)
+	events, err := c.listen(unix.RTMGRP_IPV6_IFADDR)
 	if err != nil {
 		return fmt.Errorf("address notifications: %w", err)
 	}
@@ -38,18 +34,15 @@ func (c *Conn) WaitAddrs(ctx context.Context, index uint32) error {
 		if settled || err != nil {
 			return err
 		}
-		if ctx.Err() != nil {
-			return fmt.Errorf("addresses of link #%d are tentative: %w", index, ctx.Err())
-		}
-		if err := events.Wait(); err != nil {
-			return fmt.Errorf("address notifications: %w", err)
+		if err := events.Wait(ctx); err != nil {
+			return fmt.Errorf("addresses of link #%d are tentative: %w", index, err)
 		}
 	}
 }
 
 // listen opens a second socket in the namespace of this one, for
 // notifications: they must not fill the buffer that answers go to.
-func (c *Conn) listen(groups uint32, pause time.Duration) (*netlink.Socket, error) {
+func (c *Conn) listen(groups uint32) (*netlink.Socket, error) {
 	var ns *NS
 	err := c.s.Within(func(fd int) error {
 		nsFD, err := unix.IoctlRetInt(fd, unix.SIOCGSKNS)
@@ -60,7 +53,7 @@ func (c *Conn) listen(groups uint32, pause time.Duration) (*netlink.Socket, erro
 		return nil, err
 	}
 	defer ns.Close()
-	return netlink.Listen(unix.NETLINK_ROUTE, groups, pause, ns.Enter)
+	return netlink.Listen(unix.NETLINK_ROUTE, groups, ns.Enter)
 }
 
 // settled reports whether no address of the link is tentative.

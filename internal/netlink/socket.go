@@ -1,7 +1,6 @@
 package netlink
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -38,19 +37,19 @@ type Socket struct {
 // opened by way of within, which runs the function that it is given inside
 // the namespace wanted.
 func Open(protocol int, within func(open func() error) error) (*Socket, error) {
-	return open(protocol, 0, answerTime, within)
+	return open(protocol, 0, within)
 }
 
 // Listen opens a socket that gets the notifications of groups, a bit set of
-// RTMGRP_* or the like; see [Socket.Wait], which waits no longer than pause.
-func Listen(protocol int, groups uint32, pause time.Duration, within func(open func() error) error) (*Socket, error) {
-	return open(protocol, groups, pause, within)
+// RTMGRP_* or the like; see [Socket.Wait].
+func Listen(protocol int, groups uint32, within func(open func() error) error) (*Socket, error) {
+	return open(protocol, groups, within)
 }
 
-// open makes the socket by way of within; patience is how long a read may take. No
-// groups are no notifications. The errors are those of the system calls as they
-// come: unix.EPROTONOSUPPORT is a kernel without the protocol.
-func open(protocol int, groups uint32, patience time.Duration, within func(open func() error) error) (*Socket, error) {
+// open makes the socket by way of within. No groups are no notifications. The
+// errors are those of the system calls as they come: unix.EPROTONOSUPPORT is a
+// kernel without the protocol.
+func open(protocol int, groups uint32, within func(open func() error) error) (*Socket, error) {
 	s := &Socket{fd: -1}
 	err := within(func() (err error) {
 		s.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
@@ -65,7 +64,7 @@ func open(protocol int, groups uint32, patience time.Duration, within func(open 
 		err = unix.Connect(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 	}
 	if err == nil {
-		limit := unix.NsecToTimeval(int64(patience))
+		limit := unix.NsecToTimeval(int64(answerTime))
 		err = unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit)
 	}
 	if err != nil {
@@ -101,19 +100,6 @@ func (s *Socket) Within(fn func(fd int) error) error {
 		return os.ErrClosed
 	}
 	return fn(s.fd)
-}
-
-// Wait returns when there was a notification, or when the pause given to
-// [Listen] is over. Notifications get lost when there are many, so whoever
-// waits looks again in any case.
-func (s *Socket) Wait() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, err := s.read()
-	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, unix.ENOBUFS) {
-		return nil
-	}
-	return err
 }
 
 // send sends all messages at once; the kernel works through them before the

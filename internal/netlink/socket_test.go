@@ -1,6 +1,7 @@
 package netlink
 
 import (
+	"context"
 	"errors"
 	"os"
 	"slices"
@@ -113,19 +114,27 @@ func TestKernelSocket(t *testing.T) {
 	}
 }
 
-// Nothing happens, so waiting ends with the pause, without an error.
+// Nothing happens, so waiting ends with the context, and with the socket.
 func TestKernelWait(t *testing.T) {
-	const pause = 10 * time.Millisecond
-	s, err := Listen(unix.NETLINK_ROUTE, unix.RTMGRP_IPV6_PREFIX, pause, here)
+	s, err := Listen(unix.NETLINK_ROUTE, unix.RTMGRP_IPV6_PREFIX, here)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
+	const pause = 10 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), pause)
+	defer cancel()
 	start := time.Now()
-	if err := s.Wait(); err != nil {
-		t.Error(err)
+	if err := s.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want the context's error", err)
 	}
 	if took := time.Since(start); took < pause/2 || took > 100*pause {
 		t.Errorf("waited for %s, want %s", took, pause)
+	}
+	if err := s.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("with a context that is over: got %v", err)
+	}
+	s.Close()
+	if err := s.Wait(t.Context()); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("closed: got %v", err)
 	}
 }

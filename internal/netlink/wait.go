@@ -1,0 +1,56 @@
+package netlink
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Wait returns when there was a notification, or when the kernel had more than
+// the socket could hold, after which the caller has to look for itself. The error
+// is the context's if that ends first.
+func (s *Socket) Wait(ctx context.Context) error {
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		return os.NewSyscallError("eventfd", err)
+	}
+	defer unix.Close(wake)
+	woken := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(woken)
+		_, _ = unix.Write(wake, binary.NativeEndian.AppendUint64(nil, 1)) // an event counter is never full
+	})
+	defer func() {
+		if !stop() {
+			<-woken // before its descriptor goes
+		}
+	}()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.readable(wake); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if _, err := s.read(); !errors.Is(err, unix.ENOBUFS) {
+		return err
+	}
+	return nil
+}
+
+// readable returns when there is something to read from the socket or from other.
+func (s *Socket) readable(other int) error {
+	if s.fd < 0 {
+		return os.ErrClosed
+	}
+	fds := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}, {Fd: int32(other), Events: unix.POLLIN}}
+	for {
+		if _, err := unix.Poll(fds, -1); err != unix.EINTR {
+			return os.NewSyscallError("poll", err)
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package rtnl
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netlink"
+)
+
+// A MacvlanMode says whom a macvlan may talk to among those on the same parent:
+// nobody (private), all by way of a switch outside that sends frames back (vepa), or
+// all at once (bridge). Passthru gives the parent to one macvlan alone. The zero
+// value is no mode.
+type MacvlanMode uint32
+
+// The modes: include/uapi/linux/if_link.h, enum macvlan_mode.
+const (
+	MacvlanPrivate  MacvlanMode = 1
+	MacvlanVEPA     MacvlanMode = 2
+	MacvlanBridge   MacvlanMode = 4
+	MacvlanPassthru MacvlanMode = 8
+)
+
+// ParseMacvlanMode reads a mode by its name in ip(8); "" is bridge.
+func ParseMacvlanMode(s string) (MacvlanMode, error) {
+	switch s {
+	case "", "bridge":
+		return MacvlanBridge, nil
+	case "private":
+		return MacvlanPrivate, nil
+	case "vepa":
+		return MacvlanVEPA, nil
+	case "passthru":
+		return MacvlanPassthru, nil
+	}
+	return 0, fmt.Errorf("unknown macvlan mode: %q", s)
+}
+
+// String returns the mode's name in ip(8), for one without a name its number.
+func (m MacvlanMode) String() string {
+	switch m {
+	case MacvlanPrivate:
+		return "private"
+	case MacvlanVEPA:
+		return "vepa"
+	case MacvlanBridge:
+		return "bridge"
+	case MacvlanPassthru:
+		return "passthru"
+	}
+	return fmt.Sprintf("mode %d", uint32(m))
+}
+
+// A Macvlan is a sub-interface of [LinkSpec.Parent] with a MAC address of its
+// own. The parent's own addresses it does not reach, but by a switch outside.
+// In passthru mode it has the parent's MAC address, and to change it changes the
+// parent's until the macvlan goes.
+type Macvlan struct {
+	Mode MacvlanMode // 0: the kernel's choice, vepa
+
+	// BCQueueLen is how many broadcast and multicast packets wait for delivery
+	// to the macvlans of the parent; 0: the kernel's choice, 1000. The longest
+	// that one of them asks for counts. Kernels before 5.11 do without.
+	BCQueueLen uint32
+}
+
+func (Macvlan) kind() string { return "macvlan" }
+
+// encode writes IFLA_MACVLAN_*, include/uapi/linux/if_link.h; modes that are
+// none the kernel refuses itself.
+func (m Macvlan) encode(data *netlink.Buf) error {
+	if m.Mode != 0 {
+		data.U32(unix.IFLA_MACVLAN_MODE, uint32(m.Mode))
+	}
+	if m.BCQueueLen != 0 {
+		data.U32(unix.IFLA_MACVLAN_BC_QUEUE_LEN, m.BCQueueLen)
+	}
+	return nil
+}
+
+func decodeMacvlan(data []byte) Macvlan {
+	return Macvlan{
+		Mode:       MacvlanMode(netlink.Number(netlink.Attr(data, unix.IFLA_MACVLAN_MODE))),
+		BCQueueLen: netlink.Number(netlink.Attr(data, unix.IFLA_MACVLAN_BC_QUEUE_LEN)),
+	}
+}
