@@ -85,6 +85,7 @@ func (v Ipvlan) encode(data *netlink.Buf) error {
 	return nil
 }
 
+// decodeIpvlan reads what encode writes; what the kernel does not tell is zero.
 func decodeIpvlan(data []byte) Ipvlan {
 	return Ipvlan{
 		Mode: IpvlanMode(netlink.Number(netlink.Attr(data, unix.IFLA_IPVLAN_MODE))),

@@ -79,6 +79,7 @@ func (m Macvlan) encode(data *netlink.Buf) error {
 	return nil
 }
 
+// decodeMacvlan reads what encode writes; what the kernel does not tell is zero.
 func decodeMacvlan(data []byte) Macvlan {
 	return Macvlan{
 		Mode:       MacvlanMode(netlink.Number(netlink.Attr(data, unix.IFLA_MACVLAN_MODE))),

@@ -3,7 +3,6 @@ package attach
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 
@@ -20,9 +19,10 @@ func (f *flow) add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.Net.IPAM.Type == "" && r.Net.Version.NeedsAddress() {
-		return nil, spec.Errorf(spec.CodeConfig,
-			"cannot convert: no valid IP addresses: cniVersion %s cannot express a result without addresses; use 0.3.0 or later, or configure \"ipam\"", r.Net.Version)
+	if r.Net.IPAM.Type == "" {
+		if err := f.addressless(r); err != nil {
+			return nil, err
+		}
 	}
 	op, err := enter(r, c)
 	if err != nil {
@@ -44,7 +44,7 @@ func (f *flow) add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 func (f *flow) steps(ctx context.Context, op *Op) error {
 	for _, step := range []stepFunc{
 		f.create,
-		func(ctx context.Context, op *Op) error { return op.lease(ctx) },
+		f.lease,
 		func(_ context.Context, op *Op) error { return f.resolve.do(op) },
 		func(ctx context.Context, op *Op) error { return op.configure(ctx) },
 		f.setup,
@@ -61,12 +61,16 @@ func (f *flow) steps(ctx context.Context, op *Op) error {
 	return nil
 }
 
-// lease asks the IPAM plugin for addresses and enters them into the result.
+// lease asks the IPAM plugin for addresses and enters them into the result. Without
+// one a chained plugin takes those of prevResult, which another keeps the lease of.
 // Errors keep the code of the plugin; an answer without an address is 103.
-func (op *Op) lease(ctx context.Context) error {
+func (f *flow) lease(ctx context.Context, op *Op) error {
 	plugin := op.Net.IPAM.Type
 	if plugin == "" {
 		op.Result.DNS = op.Net.DNS
+		if f.ipam == Chained {
+			op.addresses(op.Prev.Clone())
+		}
 		return nil
 	}
 	// registered before the deed: a failed ADD of a delegate is followed by its DEL
@@ -115,10 +119,9 @@ func (op *Op) configure(ctx context.Context) error {
 	if err := op.Cont.Do(ops...); err != nil {
 		return err
 	}
-	// A tentative address cannot be used, and one that failed must fail the ADD.
-	if op.DAD {
-		if err := op.Cont.WaitAddrs(ctx, op.Link.Index); err != nil {
-			return fmt.Errorf("failed to settle addresses of %s: %w", op.IfName, err)
+	if op.DAD && op.hasIPv6() {
+		if err := op.settle(ctx); err != nil {
+			return err
 		}
 	}
 	return op.routes()

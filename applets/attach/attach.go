@@ -33,6 +33,7 @@ const (
 	Optional Need = iota
 	Required
 	Never
+	Chained // required, unless prevResult has addresses, which then are the link's
 )
 
 // An Interface is all that tells one interface plugin from another. C is its

@@ -82,6 +82,21 @@ func (f *flow) conf(r *spec.Request) (any, error) {
 	return c, nil
 }
 
+// addressless reports why an ADD cannot do without an IPAM plugin, where none is
+// configured. Errors have code 7.
+func (f *flow) addressless(r *spec.Request) error {
+	switch {
+	case f.ipam == Chained && r.Prev != nil && len(r.Prev.IPs) > 0:
+		return nil
+	case f.ipam == Chained:
+		return spec.Errorf(spec.CodeConfig, "%s: no plugin name provided: \"ipam.type\" is required, unless prevResult has addresses", r.Net.Type)
+	case r.Net.Version.NeedsAddress():
+		return spec.Errorf(spec.CodeConfig,
+			"cannot convert: no valid IP addresses: cniVersion %s cannot express a result without addresses; use 0.3.0 or later, or configure \"ipam\"", r.Net.Version)
+	}
+	return nil
+}
+
 // lenient is conf for the verbs that release: what is wrong is told, and the names of
 // the attachment are enough to go on without.
 func (f *flow) lenient(r *spec.Request) any {

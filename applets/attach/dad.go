@@ -1,0 +1,64 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// Duplicate detection takes up to a second until it begins and a second then
+// (net.ipv6.conf.*.router_solicitation_delay, neigh.*.retrans_time_ms), if the
+// link can carry packets. The kernel mostly knows that at once.
+const (
+	carrierTime = time.Second
+	dadTime     = 5 * time.Second
+)
+
+// settle waits until duplicate detection is over: a tentative address cannot be
+// used, and one that somebody else has must fail the ADD (code 100).
+//
+// On a link without carrier, as that of a master without a cable, detection does not
+// begin. The ADD succeeds there, with a word of warning, and the kernel detects when
+// the carrier comes.
+func (op *Op) settle(ctx context.Context) error {
+	err := op.settleWithin(ctx, carrierTime)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return op.unsettled(err)
+	}
+	link, lerr := op.Cont.LinkAt(op.Link.Index)
+	if lerr != nil {
+		return lerr
+	}
+	if !link.OperUp {
+		op.Warn("%s in %s has no carrier: its addresses are tentative until it has", op.IfName, op.Call.NetNS)
+		return nil
+	}
+	return op.unsettled(op.settleWithin(ctx, dadTime))
+}
+
+// settleWithin waits no longer than that.
+// The end of ctx itself is told by its cause, as everywhere in the flow.
+func (op *Op) settleWithin(ctx context.Context, bound time.Duration) error {
+	within, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	err := op.Cont.WaitAddrs(within, op.Link.Index)
+	if err != nil && ctx.Err() != nil {
+		return spec.Errorf(spec.CodeTryAgain, "ADD was interrupted: %w", context.Cause(ctx))
+	}
+	return err
+}
+
+// unsettled gives an error of the wait its code and says what to do.
+// The words in front are the reference's.
+func (op *Op) unsettled(err error) error {
+	switch {
+	case errors.Is(err, rtnl.ErrDuplicateAddress):
+		return spec.Errorf(spec.CodeBusy, "failed to settle addresses of %s: another host on the segment uses it, so keep it out of the address range: %w", op.IfName, err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return spec.Errorf(spec.CodeTryAgain, "failed to settle addresses of %s within %s: %w", op.IfName, dadTime, err)
+	}
+	return err
+}

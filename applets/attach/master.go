@@ -1,0 +1,206 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// minMTU is what IPv4 needs at least, in bytes: ETH_MIN_MTU, include/uapi/linux/if_ether.h.
+const minMTU = 68
+
+// OnMaster are the keys of plugins whose link sits on another one, the master.
+type OnMaster struct {
+	Master          string `json:"master"` // "": what the plugin says
+	MTU             int    `json:"mtu"`    // bytes; 0: the master's
+	LinkInContainer bool   `json:"linkInContainer"`
+}
+
+// Validate checks what can be checked without looking at the master.
+func (c *OnMaster) Validate() error {
+	if c.MTU != 0 && c.MTU < minMTU {
+		return fmt.Errorf(`invalid MTU %d: "mtu" must be 0, for the master's, or from %d to that`, c.MTU, minMTU)
+	}
+	if c.Master == "" {
+		return nil
+	}
+	if err := spec.CheckIfName(c.Master); err != nil {
+		return fmt.Errorf(`"master" %q: %v`, c.Master, err) // not wrapped: its code is that of CNI_IFNAME
+	}
+	return nil
+}
+
+// Master finds the master, where the configuration names none the link of the
+// default route, and checks that the MTU fits. Nothing has been changed; errors
+// have code 7.
+func (op *Op) Master(c *OnMaster) (*rtnl.Link, error) {
+	where, conn := "on the host", op.Host
+	if c.LinkInContainer {
+		where, conn = "in "+op.Call.NetNS, op.Cont
+	}
+	master, err := findMaster(conn, c.Master)
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "%w (looked for %s)", err, where)
+	}
+	if c.MTU > master.MTU {
+		return nil, spec.Errorf(spec.CodeConfig, "invalid MTU %d, must be [0, master MTU(%d)]: lower \"mtu\" or raise that of %s",
+			c.MTU, master.MTU, master.Name)
+	}
+	return master, nil
+}
+
+// findMaster finds a link by name; "" is the one that a default route of the main
+// table leads to, one of IPv4 rather than one of IPv6. Of several the kernel has the
+// one of the smallest metric first, and of the hops of a multipath one any will do.
+// The reference takes only the single kind, and gives up on the other.
+func findMaster(conn *rtnl.Conn, name string) (*rtnl.Link, error) {
+	if name != "" {
+		l, err := conn.Link(name)
+		if err != nil {
+			return nil, fmt.Errorf("failed to lookup master %q: %w", name, err)
+		}
+		return l, nil
+	}
+	for _, all := range [...]netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		routes, err := conn.Routes(rtnl.RouteFilter{Dst: netip.PrefixFrom(all, 0)})
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range routes {
+			if r.Link != 0 && r.Type == unix.RTN_UNICAST {
+				return conn.LinkAt(r.Link)
+			}
+		}
+	}
+	return nil, fmt.Errorf("no default route interface found: set \"master\": %w", os.ErrNotExist)
+}
+
+// CreateOn makes the container end on its master, under its final name. Errors say
+// what is in the way where the kernel's number can mean one thing only.
+func (op *Op) CreateOn(c *OnMaster, master *rtnl.Link, s rtnl.LinkSpec) error {
+	s.Parent, s.MTU = master.Index, c.MTU
+	conn := op.Host
+	if c.LinkInContainer {
+		conn = op.Cont
+	}
+	err := op.CreateEnd(conn, s)
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		return spec.Errorf(spec.CodeBusy, "master %s is taken, by a bridge, a bond or links of another kind or mode on it: %w", master.Name, err)
+	case errors.Is(err, unix.EINVAL) && !master.Up, errors.Is(err, unix.ENETDOWN):
+		return spec.Errorf(spec.CodeConfig, "master %s is down: %w", master.Name, err)
+	}
+	return err
+}
+
+// CreateEnd makes the container end, by a socket of the namespace that s.Parent is
+// counted in, and enters it into the result as the only interface. It is down, has
+// its final name, and goes if ADD fails.
+// A name that is taken is an error of code 100.
+func (op *Op) CreateEnd(conn *rtnl.Conn, s rtnl.LinkSpec) error {
+	if s.Name = op.IfName; conn != op.Cont {
+		s.NS = op.NS
+	}
+	if err := conn.AddLink(s); err != nil {
+		return op.refused(err)
+	}
+	op.Undo("link "+s.Name, func(context.Context) error { return op.Cont.DelLink(s.Name) })
+	var err error
+	if op.Link, err = op.Cont.Link(s.Name); err != nil {
+		return err
+	}
+	op.Container = op.AddInterface(op.ContainerInterface())
+	return nil
+}
+
+// refused tells what the kernel's refusal to make the container end means.
+// Besides a name that is taken there are other things that exist, as a VLAN on its
+// master: those are for the plugin to tell.
+func (op *Op) refused(err error) error {
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("this kernel has no such links, or not the module for them: %w", err)
+	}
+	if !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	if _, lerr := op.Cont.Link(op.IfName); errors.Is(lerr, os.ErrNotExist) {
+		return err
+	}
+	return op.exists(err)
+}
+
+// CheckOn compares the container end with its configuration: it is up, sits on the
+// master, and has the MTU that it was given. An automatic master is the one that it
+// was when the link was made, and has to be there, no more: default routes change.
+func (op *Op) CheckOn(c *OnMaster) error {
+	if !op.Link.Up {
+		return Mismatch("interface %s in %s is down", op.IfName, op.Call.NetNS)
+	}
+	if op.Link.PeerNS == c.LinkInContainer {
+		return Mismatch("the master of %s is in the wrong network namespace: linkInContainer is %t", op.IfName, c.LinkInContainer)
+	}
+	conn := op.Host
+	if c.LinkInContainer {
+		conn = op.Cont
+	}
+	parent, err := conn.LinkAt(op.Link.Parent)
+	if err != nil {
+		return Mismatch("master of %s: %w", op.IfName, err)
+	}
+	if c.Master != "" {
+		if err := op.checkParent(conn, c.Master, parent); err != nil {
+			return err
+		}
+	}
+	return op.checkMTU(c.MTU)
+}
+
+// checkParent wants the named link to be the parent, or to have the same one: what is
+// made on a macvlan or ipvlan the kernel puts on what that sits on.
+func (op *Op) checkParent(conn *rtnl.Conn, name string, parent *rtnl.Link) error {
+	master, err := conn.Link(name)
+	if err != nil {
+		return Mismatch("failed to lookup master: %w", err)
+	}
+	if master.Index != parent.Index && (master.Kind != op.Link.Kind || master.Parent != parent.Index) {
+		return Mismatch("interface %s sits on %s, not on %s", op.IfName, parent.Name, name)
+	}
+	return nil
+}
+
+// checkMTU wants the MTU of prevResult, in which a later plugin may have entered
+// another, or else the one configured. 0 is any: the master's may have changed since.
+func (op *Op) checkMTU(want int) error {
+	if want == 0 {
+		return nil
+	}
+	if told := op.Prev.Interfaces[op.Container].MTU; told != 0 {
+		want = told
+	}
+	if op.Link.MTU != want {
+		return Mismatch("interface %s has MTU %d, not %d", op.IfName, op.Link.MTU, want)
+	}
+	return nil
+}
+
+// ProbeMaster is for STATUS: the master has to be there. One in a container cannot be
+// looked for, as STATUS is about none.
+func ProbeMaster(c *OnMaster) error {
+	if c.LinkInContainer {
+		return nil
+	}
+	conn, err := rtnl.Dial(nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = findMaster(conn, c.Master)
+	return err
+}
