@@ -9,8 +9,8 @@ import (
 )
 
 // A Kind is what a driver wants to know about its link: [Bridge], [Veth],
-// [Macvlan], [Ipvlan], [Vlan] or [Dummy]. A link of a kind that the kernel was
-// built without is refused with unix.EOPNOTSUPP.
+// [Macvlan], [Ipvlan], [Vlan], [Dummy], [VRF] or [IFB]. A link of a kind that the
+// kernel was built without is refused with unix.EOPNOTSUPP.
 type Kind interface {
 	kind() string                // IFLA_INFO_KIND
 	encode(b *netlink.Buf) error // IFLA_INFO_DATA
@@ -28,6 +28,8 @@ func (l *Link) decodeKind(data []byte) {
 		l.Data = decodeIpvlan(data)
 	case "vlan":
 		l.Data = Vlan{ID: int(netlink.Number(netlink.Attr(data, unix.IFLA_VLAN_ID)))}
+	case "vrf":
+		l.Data = VRF{Table: int(netlink.Number(netlink.Attr(data, unix.IFLA_VRF_TABLE)))}
 	}
 }
 

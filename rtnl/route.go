@@ -182,6 +182,9 @@ func (r Route) scope(pattern bool) uint8 {
 	return unix.RT_SCOPE_UNIVERSE
 }
 
+// AllTables stands for every table in a [RouteFilter].
+const AllTables = -1
+
 // A RouteFilter selects routes; zero fields select all, but Table.
 type RouteFilter struct {
 	Link   uint32
@@ -190,7 +193,7 @@ type RouteFilter struct {
 	Dst    netip.Prefix
 }
 
-// Routes returns the routes of one table. A route with several next hops comes
+// Routes returns the routes of one table, or of all. A route with several next hops comes
 // once for each. It is no error if there is no such table.
 func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
 	if f.Dst.IsValid() {
@@ -198,7 +201,10 @@ func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
 		f.Family = int(family(f.Dst.Addr()))
 	}
 	f.Table = cmp.Or(f.Table, unix.RT_TABLE_MAIN)
-	h := routeHeader{family: uint8(f.Family), table: tableByte(f.Table)}
+	h := routeHeader{family: uint8(f.Family)}
+	if f.Table != AllTables {
+		h.table = tableByte(f.Table)
+	}
 	data := encode(h.encode(), func(b *netlink.Buf) {
 		tableAttribute(b, unix.RTA_TABLE, f.Table)
 		if f.Link != 0 {
@@ -223,7 +229,7 @@ func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
 
 // matches applies the filter again, since a kernel before 4.20 does not.
 func (f RouteFilter) matches(r Route) bool {
-	return r.Table == f.Table && (f.Family == 0 || f.Family == int(family(r.Dst.Addr()))) &&
+	return (f.Table == AllTables || r.Table == f.Table) && (f.Family == 0 || f.Family == int(family(r.Dst.Addr()))) &&
 		(f.Link == 0 || f.Link == r.Link) && (!f.Dst.IsValid() || f.Dst == r.Dst)
 }
 

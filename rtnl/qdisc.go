@@ -1,0 +1,233 @@
+package rtnl
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netlink"
+)
+
+// Where queueing disciplines hang and what they are called:
+// include/uapi/linux/pkt_sched.h, TC_H_* and handles as tc(8) writes them.
+const (
+	tcRoot      = 0xffffffff // TC_H_ROOT
+	tcIngress   = 0xfffffff1 // TC_H_INGRESS, the same as TC_H_CLSACT
+	tcInFilters = 0xfffffff2 // TC_H_INGRESS | TC_H_MIN_INGRESS: what comes in
+
+	ingressHandle = 0xffff0000 // ffff:
+	tbfHandle     = 0x00010000 // 1:
+	tbfClass      = 0x00010001 // 1:1, the one class of a token bucket
+)
+
+// Attributes and options of include/uapi/linux/pkt_sched.h.
+const (
+	tbfParms  = 1 // TCA_TBF_PARMS, struct tc_tbf_qopt
+	tbfRate64 = 4 // TCA_TBF_RATE64
+	tbfBurst  = 6 // TCA_TBF_BURST
+
+	fqCodelMemory = 9 // TCA_FQ_CODEL_MEMORY_LIMIT
+
+	tcHeaderSize      = 20 // of struct tcmsg, include/uapi/linux/rtnetlink.h
+	linkLayerEthernet = 1  // TC_LINKLAYER_ETHERNET: no table of times is needed
+	tbfParmsSize      = 36 // of struct tc_tbf_qopt
+	nsPerTick         = 64 // PSCHED_SHIFT, include/net/pkt_sched.h
+)
+
+// A TBF is a token bucket filter, tc-tbf(8): it lets through Rate in the long
+// run and Burst at once, and keeps what is too early in a queue.
+type TBF struct {
+	Rate  uint64 // bytes per second, not 0
+	Burst uint32 // bytes; a packet that is longer is never let through
+	Limit uint32 // bytes that the queue holds, with what the bucket is about to let through
+
+	ticks uint32 // the burst as the kernel tells it; 0: not from the kernel
+}
+
+// A Qdisc is a queueing discipline of a link.
+type Qdisc struct {
+	Kind string // as in tc(8); "ingress" and "clsact" have no queue
+	TBF  TBF    // of kind tbf; see [TBF.Same]
+}
+
+// NewTBF gives a link a token bucket for all that it sends, os.ErrExist if it
+// has got a discipline that somebody set.
+func NewTBF(index uint32, t TBF) Op { return tbfOp("add", index, t, create) }
+
+// ReplaceTBF is NewTBF, or changes the token bucket that NewTBF set.
+func ReplaceTBF(index uint32, t TBF) Op { return tbfOp("replace", index, t, replace) }
+
+// NewIngress lets a link have filters for what it receives, os.ErrExist if it
+// may have some already.
+func NewIngress(index uint32) Op {
+	return qdiscOp("add", index, tcIngress, ingressHandle, "ingress", create, nil)
+}
+
+// NewFQCodel puts fair queueing with controlled delay, tc-fq_codel(8), in place
+// of the plain queue of a link's token bucket. memory is the most that it holds,
+// in bytes; the kernel counts about two for each of a packet. The error is
+// os.ErrNotExist in a kernel that has no such discipline.
+func NewFQCodel(index, memory uint32) Op {
+	return qdiscOp("replace", index, tbfClass, 0, "fq_codel", replace, func(b *netlink.Buf) {
+		b.U32(fqCodelMemory, memory)
+	})
+}
+
+// DropRootQdisc gives a link the discipline back that it had by itself. The error is
+// os.ErrNotExist if that is the one it has.
+func DropRootQdisc(index uint32) Op {
+	return dropQdisc(index, tcRoot)
+}
+
+// DropIngress takes from a link the filters for what it receives.
+// The error is os.ErrNotExist if it has none.
+func DropIngress(index uint32) Op {
+	return dropQdisc(index, tcIngress)
+}
+
+// tbfOp builds the message of a token bucket at the root.
+func tbfOp(verb string, index uint32, t TBF, flags uint16) Op {
+	op := qdiscOp(verb, index, tcRoot, tbfHandle, "tbf", flags, t.options)
+	if t.Rate == 0 || t.Burst == 0 {
+		op.err = fmt.Errorf("rate %d, burst %d: %w", t.Rate, t.Burst, unix.EINVAL)
+	}
+	return op
+}
+
+// options writes struct tc_tbf_qopt. The kernel takes the burst in bytes from
+// TCA_TBF_BURST, and then does not look at the time it would take, which
+// depends on the length of its ticks.
+func (t TBF) options(b *netlink.Buf) {
+	p := make([]byte, tbfParmsSize) // struct tc_ratespec twice, limit, buffer, mtu
+	p[1] = linkLayerEthernet
+	binary.NativeEndian.PutUint32(p[8:], uint32(min(t.Rate, math.MaxUint32)))
+	binary.NativeEndian.PutUint32(p[24:], t.Limit)
+	b.Bytes(tbfParms, p)
+	b.U32(tbfBurst, t.Burst)
+	if t.Rate > math.MaxUint32 {
+		b.Bytes(tbfRate64, binary.NativeEndian.AppendUint64(nil, t.Rate))
+	}
+}
+
+// Same reports whether a token bucket that was read is t but for what the kernel
+// rounds: it keeps the burst as the time that it takes, and tells the lower 32 bits
+// of that in ticks of 64 ns.
+func (t TBF) Same(read TBF) bool {
+	if t.Rate == 0 || t.Rate != read.Rate || t.Limit != read.Limit {
+		return false
+	}
+	ticks := uint64(t.Burst) * (1e9 / nsPerTick) / t.Rate
+	off := int32(uint32(ticks) - read.ticks)
+	return uint64(max(off, -off)) <= ticks>>20+1
+}
+
+// qdiscOp builds struct tcmsg and its attributes; options may be nil.
+func qdiscOp(verb string, index, parent, handle uint32, kind string, flags uint16, options func(*netlink.Buf)) Op {
+	data := encode(tcHeader(index, handle, parent, 0), func(b *netlink.Buf) {
+		b.Text(unix.TCA_KIND, kind)
+		if options != nil {
+			b.Nest(unix.TCA_OPTIONS, func() { options(b) })
+		}
+	})
+	return newOp(fmt.Sprintf("qdisc %s dev #%d %s", verb, index, kind), unix.RTM_NEWQDISC, flags, data, tcLink(index))
+}
+
+// dropQdisc deletes what hangs at a parent.
+func dropQdisc(index, parent uint32) Op {
+	text := fmt.Sprintf("qdisc delete dev #%d parent %x:%x", index, parent>>16, parent&0xffff)
+	return newOp(text, unix.RTM_DELQDISC, ack, tcHeader(index, 0, parent, 0), tcLink(index))
+}
+
+// tcHeader returns a struct tcmsg, include/uapi/linux/rtnetlink.h.
+func tcHeader(index, handle, parent, info uint32) []byte {
+	b := make([]byte, 4, tcHeaderSize) // the family, which is none, and padding
+	for _, v := range [...]uint32{index, handle, parent, info} {
+		b = binary.NativeEndian.AppendUint32(b, v)
+	}
+	return b
+}
+
+// tcLink refuses the index 0, which to the kernel means a shared block.
+func tcLink(index uint32) error {
+	if index == 0 {
+		return os.ErrNotExist
+	}
+	return nil
+}
+
+// Qdiscs returns the discipline for what a link sends and the one for what it
+// receives; nil is one that nobody set. Both are one send.
+func (c *Conn) Qdiscs(index uint32) (root, ingress *Qdisc, err error) {
+	found := [2]*Qdisc{}
+	var reqs []netlink.Request
+	for _, parent := range [...]uint32{tcRoot, tcIngress} {
+		// Before Linux 6.8 the answer is a notification, which has to be asked for.
+		reqs = append(reqs, netlink.Request{
+			Type: unix.RTM_GETQDISC, Flags: unix.NLM_F_ECHO | unix.NLM_F_ACK, Data: tcHeader(index, 0, parent, 0),
+		})
+	}
+	answers, err := c.exchange(reqs, func(i int, m netlink.Message) error {
+		q, handle, err := decodeQdisc(m.Data)
+		if handle != 0 { // which the kernel's own have not
+			found[i] = q
+		}
+		return err
+	})
+	for _, a := range answers {
+		if err == nil && a.Err != nil && !errors.Is(a.Err, os.ErrNotExist) {
+			err = a.Err
+		}
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("qdiscs of link #%d: %w", index, err)
+	}
+	return found[0], found[1], nil
+}
+
+// IngressLinks returns the links that can have filters for what they receive.
+func (c *Conn) IngressLinks() (links []uint32, err error) {
+	r := netlink.Request{Type: unix.RTM_GETQDISC, Data: tcHeader(0, 0, 0, 0)}
+	err = c.dump(r, func(m netlink.Message) error {
+		q, _, err := decodeQdisc(m.Data)
+		if err == nil && m.Type == unix.RTM_NEWQDISC && (q.Kind == "ingress" || q.Kind == "clsact") {
+			links = append(links, binary.NativeEndian.Uint32(m.Data[4:]))
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("qdiscs: %w", err)
+	}
+	return links, nil
+}
+
+// decodeQdisc reads an RTM_NEWQDISC message and returns the handle as well.
+func decodeQdisc(b []byte) (*Qdisc, uint32, error) {
+	if len(b) < tcHeaderSize {
+		return nil, 0, errMalformed
+	}
+	attrs := b[tcHeaderSize:]
+	q := &Qdisc{Kind: netlink.Text(netlink.Attr(attrs, unix.TCA_KIND))}
+	if q.Kind == "tbf" {
+		q.TBF.decode(netlink.Attr(attrs, unix.TCA_OPTIONS))
+	}
+	return q, binary.NativeEndian.Uint32(b[8:]), nil
+}
+
+// decode reads the options of a token bucket, whose burst is near to what was set.
+func (t *TBF) decode(options []byte) {
+	p := netlink.Attr(options, tbfParms)
+	if len(p) < tbfParmsSize {
+		return
+	}
+	t.Rate = uint64(binary.NativeEndian.Uint32(p[8:]))
+	if wide := netlink.Attr(options, tbfRate64); len(wide) == 8 {
+		t.Rate = binary.NativeEndian.Uint64(wide)
+	}
+	t.Limit = binary.NativeEndian.Uint32(p[24:])
+	t.ticks = binary.NativeEndian.Uint32(p[28:])
+	t.Burst = uint32(min(float64(t.ticks)*nsPerTick/1e9*float64(t.Rate), math.MaxUint32))
+}

@@ -1,0 +1,113 @@
+package rtnl
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netlink"
+)
+
+// Numbers of filters and actions: include/uapi/linux/pkt_cls.h and
+// include/uapi/linux/tc_act/tc_mirred.h.
+const (
+	u32ClassID = 1 // TCA_U32_CLASSID
+	u32Sel     = 5 // TCA_U32_SEL, struct tc_u32_sel
+	u32Act     = 7 // TCA_U32_ACT
+
+	actKind    = 1 // TCA_ACT_KIND
+	actOptions = 2 // TCA_ACT_OPTIONS
+
+	mirredParms    = 2  // TCA_MIRRED_PARMS, struct tc_mirred
+	mirredSize     = 28 // of struct tc_mirred
+	actStolen      = 4  // TC_ACT_STOLEN: what was redirected goes nowhere else
+	egressRedirect = 1  // TCA_EGRESS_REDIR
+
+	redirectPrio = 1 // the reference's
+)
+
+// NewRedirect makes all that a link receives leave by another one, as if that
+// had been given it to send. The link needs [NewIngress]. The filter is one of
+// kind u32 that matches everything, which kernels have longer than matchall.
+func NewRedirect(index, to uint32) Op {
+	data := encode(redirectHeader(index), func(b *netlink.Buf) {
+		b.Text(unix.TCA_KIND, "u32")
+		b.Nest(unix.TCA_OPTIONS, func() {
+			b.U32(u32ClassID, tbfClass)
+			b.Nest(u32Act, func() { b.Nest(1, func() { encodeMirred(b, to) }) })
+			b.Bytes(u32Sel, matchAll())
+		})
+	})
+	return newOp(fmt.Sprintf("filter add dev #%d redirect dev #%d", index, to), unix.RTM_NEWTFILTER, create, data, tcLink(index))
+}
+
+// DropRedirects takes from a link the filters that NewRedirect made, os.ErrNotExist if
+// there are none.
+func DropRedirects(index uint32) Op {
+	data := encode(redirectHeader(index), func(b *netlink.Buf) { b.Text(unix.TCA_KIND, "u32") })
+	return newOp(fmt.Sprintf("filter delete dev #%d", index), unix.RTM_DELTFILTER, ack, data, tcLink(index))
+}
+
+// redirectHeader is the struct tcmsg of the filter: priority, then the protocol in
+// network order, share a number.
+func redirectHeader(index uint32) []byte {
+	all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))
+	return tcHeader(index, 0, tcInFilters, redirectPrio<<16|uint32(all))
+}
+
+// matchAll is a struct tc_u32_sel of one struct tc_u32_key, whose mask is 0. The
+// packet is the match's end: there is no table to go on to.
+func matchAll() []byte {
+	const terminal = 1 // TC_U32_TERMINAL
+	sel := make([]byte, 16+16)
+	sel[0], sel[2] = terminal, 1 // flags, number of keys
+	return sel
+}
+
+// encodeMirred writes the action: struct tc_mirred is five numbers that all
+// actions have, then what to do and the link.
+func encodeMirred(b *netlink.Buf, to uint32) {
+	p := make([]byte, mirredSize)
+	binary.NativeEndian.PutUint32(p[8:], actStolen)
+	binary.NativeEndian.PutUint32(p[20:], egressRedirect)
+	binary.NativeEndian.PutUint32(p[24:], to)
+	b.Text(actKind, "mirred")
+	b.Nest(actOptions, func() { b.Bytes(mirredParms, p) })
+}
+
+// Redirects returns the links that all packets received by a link are redirected
+// to, whoever made the filters; the first one gets them. A link that is gone is 0.
+func (c *Conn) Redirects(index uint32) (to []uint32, err error) {
+	r := netlink.Request{Type: unix.RTM_GETTFILTER, Data: tcHeader(index, 0, tcInFilters, 0)}
+	err = c.dump(r, func(m netlink.Message) error {
+		if len(m.Data) < tcHeaderSize {
+			return errMalformed
+		}
+		attrs := m.Data[tcHeaderSize:]
+		if netlink.Text(netlink.Attr(attrs, unix.TCA_KIND)) == "u32" {
+			to = append(to, decodeRedirect(netlink.Attr(attrs, unix.TCA_OPTIONS))...)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("filters of link #%d: %w", index, err)
+	}
+	return to, nil
+}
+
+// decodeRedirect reads the targets of one filter of kind u32, which has none if it
+// matches but some packets.
+func decodeRedirect(options []byte) (to []uint32) {
+	sel := netlink.Attr(options, u32Sel)
+	if len(sel) < 32 || binary.NativeEndian.Uint32(sel[16:]) != 0 {
+		return nil
+	}
+	for a := netlink.Attrs(netlink.Attr(options, u32Act)); a.Next(); {
+		p := netlink.Attr(netlink.Attr(a.Value, actOptions), mirredParms)
+		if len(p) >= mirredSize && binary.NativeEndian.Uint32(p[20:]) == egressRedirect {
+			to = append(to, binary.NativeEndian.Uint32(p[24:]))
+		}
+	}
+	return to
+}
