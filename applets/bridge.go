@@ -56,7 +56,7 @@ Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC,
 
 // bridgeKinds is what a bridge port owns in the rule set.
 // DEL and GC release these whatever the configuration says by now.
-var bridgeKinds = [...]nft.Kind{nft.KindMasquerade, nft.KindMACGuard}
+var bridgeKinds = []nft.Kind{nft.KindMasquerade, nft.KindMACGuard}
 
 // A bridge is one port of a bridge at work: the configuration, and the links
 // once they are there.
@@ -70,12 +70,11 @@ type bridge struct {
 // bridgeConf are the keys; Help tells each. The zero value of each key is its default
 // but for Bridge, which validate fills in.
 type bridgeConf struct {
+	masqConf
 	Bridge                    string      `json:"bridge"`
 	IsGateway                 bool        `json:"isGateway"`
 	IsDefaultGateway          bool        `json:"isDefaultGateway"`
 	ForceAddress              bool        `json:"forceAddress"`
-	IPMasq                    bool        `json:"ipMasq"`
-	IPMasqBackend             string      `json:"ipMasqBackend"`
 	MTU                       int         `json:"mtu"` // bytes; 0: the kernel's choice
 	HairpinMode               bool        `json:"hairpinMode"`
 	PromiscMode               bool        `json:"promiscMode"`
@@ -106,12 +105,10 @@ func (c *bridgeConf) validate() error {
 		return errors.New(`cannot set hairpin mode and promiscuous mode at the same time: drop "hairpinMode" or "promiscMode"`)
 	case c.DisableContainerInterface && c.IPAM.Type != "":
 		return errors.New(`cannot use IPAM when DisableContainerInterface flag is set: drop "ipam" or "disableContainerInterface"`)
-	case c.IPMasqBackend != "" && c.IPMasqBackend != "iptables" && c.IPMasqBackend != "nftables":
-		return fmt.Errorf(`unknown ipmasq backend %q: "ipMasqBackend" is "iptables" or "nftables"`, c.IPMasqBackend)
 	case c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535):
 		return fmt.Errorf(`"mtu" %d is not within 68 to 65535`, c.MTU)
 	}
-	return c.validateVLANs()
+	return errors.Join(c.checkBackend(), c.validateVLANs())
 }
 
 // createBridgePort makes sure of the bridge and puts a veth pair into it.
@@ -121,9 +118,7 @@ func (c *bridgeConf) validate() error {
 // result's interfaces is the reference's: bridge, host end, container end.
 func createBridgePort(ctx context.Context, op *attach.Op, c *bridge) (err error) {
 	op.DAD = c.EnableDAD
-	if c.IPMasq && c.IPMasqBackend == "iptables" {
-		op.Warn(`"ipMasqBackend" iptables: the rules are made with nftables`)
-	}
+	c.warnBackend(op)
 	if err := ensureBridge(op, c); err != nil {
 		return err
 	}
@@ -147,7 +142,7 @@ func createBridgePort(ctx context.Context, op *attach.Op, c *bridge) (err error)
 // guardMAC is in force before the container end comes up.
 // The rule is in the bridge family: frames of the port with another source address go.
 func guardMAC(ctx context.Context, op *attach.Op, port string) error {
-	op.Undo("MAC guard", func(ctx context.Context) error { return unrule(ctx, op) })
+	op.Undo("MAC guard", func(ctx context.Context) error { return unrule(ctx, op, bridgeKinds) })
 	return nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
 		x.GuardMAC(op.Attachment, port, op.Link.MAC)
 		return nil

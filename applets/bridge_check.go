@@ -112,7 +112,6 @@ func checkVLANs(op *attach.Op, c *bridge, host *rtnl.Link) error {
 
 // checkGateways wants the gateway of each address on the bridge or on the
 // interface of its VLAN, and forwarding.
-// Forwarding counts as on if it cannot be read: a family that the kernel lacks.
 func checkGateways(op *attach.Op, c *bridge, br *rtnl.Link) error {
 	if !c.IsGateway || len(op.Prev.IPs) == 0 {
 		return nil
@@ -138,12 +137,7 @@ func checkGateways(op *attach.Op, c *bridge, br *rtnl.Link) error {
 			return attach.Mismatch("%s does not have the gateway address %s", gw.Name, ip.Gateway)
 		}
 	}
-	for _, s := range forwarding(mine) {
-		if v, err := op.HostNS.Sysctl(s.Key); err == nil && v == "0" {
-			return attach.Mismatch("forwarding is off: %s is 0", s.Key)
-		}
-	}
-	return nil
+	return checkForwarding(op, mine)
 }
 
 // hasGateway looks for the address whatever its mask.
@@ -160,10 +154,8 @@ func hasGateway(have []rtnl.Addr, ip spec.IP) bool {
 // address is not compared: a later plugin may have given the link another.
 // A rule set that cannot be read is an error of its own, not a mismatch.
 func checkRules(op *attach.Op, c *bridge, port string) error {
-	if c.IPMasq && len(op.Prev.IPs) > 0 {
-		if err := nft.Open(nil).Check(masquerade(op, op.Prev.IPs)); err != nil {
-			return attach.Mismatch("masquerading: %w", err)
-		}
+	if err := c.checkMasquerade(op); err != nil {
+		return err
 	}
 	if !c.MACSpoofChk {
 		return nil

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"cnibox/applets/attach"
-	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -24,22 +23,7 @@ func setupBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 			return err
 		}
 	}
-	if !c.IPMasq || len(op.Result.IPs) == 0 {
-		return nil
-	}
-	op.Undo("masquerading", func(ctx context.Context) error { return unrule(ctx, op) })
-	return nft.Open(nil).Update(ctx, masquerade(op, op.Result.IPs))
-}
-
-// masquerade says for ADD and CHECK what the rule set is to have.
-// One function for both, so that CHECK looks for what ADD has made.
-func masquerade(op *attach.Op, ips []spec.IP) func(*nft.Tx) error {
-	return func(x *nft.Tx) error {
-		for _, ip := range ips {
-			x.Masquerade(op.Attachment, ip.Address)
-		}
-		return nil
-	}
+	return c.addMasquerade(ctx, op, bridgeKinds)
 }
 
 // portTime bounds the wait for a port to forward; it takes a millisecond.
@@ -67,46 +51,7 @@ func readyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 	if !c.IsGateway {
 		return nil
 	}
-	for _, s := range forwarding(op.Result.IPs) {
-		if err := switchOn(op, c, s); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// switchOn sets a setting of the host that is not as wanted, and undoes it
-// while nobody else leans on it.
-func switchOn(op *attach.Op, c *bridge, s rtnl.Sysctl) error {
-	old, err := op.HostNS.Sysctl(s.Key)
-	if err == nil && old == s.Value {
-		return nil
-	}
-	if err := op.HostNS.SetSysctls(s); err != nil {
-		return err
-	}
-	op.Undo(s.Key, func(context.Context) error {
-		return whileUnused(op, c.link.Index, 0, func() error { return op.HostNS.SetSysctl(s.Key, old) })
-	})
-	return nil
-}
-
-// forwarding are the switches for the families that have a gateway.
-// They are the host's and never taken back, as in the reference: others may need them.
-func forwarding(ips []spec.IP) []rtnl.Sysctl {
-	var v4, v6 bool
-	for _, ip := range ips {
-		v4 = v4 || ip.Gateway.Is4()
-		v6 = v6 || ip.Gateway.Is6()
-	}
-	var all []rtnl.Sysctl
-	if v4 {
-		all = append(all, rtnl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
-	}
-	if v6 {
-		all = append(all, rtnl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"})
-	}
-	return all
+	return switchForwarding(op, func(restore func() error) error { return whileUnused(op, c.link.Index, 0, restore) })
 }
 
 // setGateways puts each gateway on the bridge, or on its VLAN's own interface.
@@ -192,16 +137,6 @@ func contains(list []netip.Prefix, p netip.Prefix) bool {
 	return false
 }
 
-// hasAddr is contains for the addresses of a link.
-func hasAddr(list []rtnl.Addr, p netip.Prefix) bool {
-	for _, a := range list {
-		if a.Prefix == p {
-			return true
-		}
-	}
-	return false
-}
-
 // restoreAddrs brings a link's addresses back to what they were.
 // Link-local ones are the kernel's own.
 func restoreAddrs(op *attach.Op, index uint32, was []rtnl.Addr) error {
@@ -248,31 +183,15 @@ func dropUnusedBridge(op *attach.Op, index uint32) error {
 	return whileUnused(op, index, 0, func() error { return op.Host.Do(rtnl.DropLink(index)) })
 }
 
-// release gives back what the attachment owns in the rule set.
-// It needs nothing but the attachment's names; what is not there is fine.
-func release(ctx context.Context, op *attach.Op) error {
-	return nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
-		x.Release(op.Attachment, bridgeKinds[:]...)
-		return nil
-	})
-}
-
-// unrule is release for an ADD that failed: tables that were made for it go too.
-func unrule(ctx context.Context, op *attach.Op) error {
-	return errors.Join(release(ctx, op), nft.Open(nil).Prune(ctx))
-}
-
 // cleanupBridge runs on each DEL: the configuration may have had ipMasq at the ADD and
 // not now.
-func cleanupBridge(ctx context.Context, op *attach.Op, _ *bridge) error { return release(ctx, op) }
+func cleanupBridge(ctx context.Context, op *attach.Op, _ *bridge) error {
+	return release(ctx, op, bridgeKinds)
+}
 
 // collectBridge gives back what stale attachments own in the rule set.
 func collectBridge(ctx context.Context, op *attach.Op, _ *bridge) error {
-	stale := op.Stale()
-	return nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
-		x.Keep(op.Network, func(key string) bool { return !stale(key) }, bridgeKinds[:]...)
-		return nil
-	})
+	return collectRules(ctx, op, bridgeKinds)
 }
 
 // describeBridge enters the interfaces of a live port into the result of GET.

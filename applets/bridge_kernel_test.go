@@ -4,7 +4,6 @@ package applets_test
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,54 +28,6 @@ func init() {
 
 const gatewayConf = `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,
 	"ipam":{"type":"host-local","dataDir":"$DIR","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]}}`
-
-// echo answers on a port of every address of a pod until the test ends.
-func (n *node) echo(p pod) {
-	n.t.Helper()
-	err := p.ns.Do(func() error {
-		l, err := net.Listen("tcp", ":7")
-		if err != nil {
-			return err
-		}
-		n.t.Cleanup(func() { l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				c.Write([]byte(p.id))
-				c.Close()
-			}
-		}()
-		return nil
-	})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-}
-
-// ask returns who answers at an address, asked from ns; "" if nobody does in time.
-func ask(t *testing.T, ns *rtnl.NS, addr string, within time.Duration) (who string) {
-	t.Helper()
-	err := ns.Do(func() error {
-		d := net.Dialer{Timeout: within}
-		c, err := d.Dial("tcp", net.JoinHostPort(addr, "7"))
-		if err != nil {
-			return nil
-		}
-		defer c.Close()
-		c.SetReadDeadline(time.Now().Add(within))
-		b := make([]byte, 64)
-		k, _ := c.Read(b)
-		who = string(b[:k])
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return who
-}
 
 // An address handed to a new container right after its old owner left is
 // reachable from the host and from a neighbour within a second.
@@ -120,15 +71,6 @@ func TestKernelBridgeCVE202010749(t *testing.T) {
 			t.Errorf("accept_ra of %s is %q (%v), want 0\n%s", l.Name, value, err, out)
 		}
 	}
-}
-
-func links(t *testing.T, ns *rtnl.NS) []rtnl.Link {
-	t.Helper()
-	all, err := kerneltest.Dial(t, ns).Links()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
 }
 
 // DEL succeeds and cleans all with anything missing: namespace empty, gone, or
@@ -222,21 +164,6 @@ func TestKernelBridgeCheck(t *testing.T) {
 	n.must(spec.Check, "bridge", prev(l2, n.must(spec.Add, "bridge", l2, p)), p)
 }
 
-func linkOf(t *testing.T, c *rtnl.Conn, name string) *rtnl.Link {
-	t.Helper()
-	all, err := c.Links()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, l := range all {
-		if strings.HasPrefix(l.Name, name) {
-			return &l
-		}
-	}
-	t.Fatalf("no link %s", name)
-	return nil
-}
-
 func addrsOf(t *testing.T, c *rtnl.Conn, index uint32, begin string) rtnl.Addr {
 	t.Helper()
 	all, err := c.Addrs(index)
@@ -250,13 +177,6 @@ func addrsOf(t *testing.T, c *rtnl.Conn, index uint32, begin string) rtnl.Addr {
 	}
 	t.Fatalf("no address %s", begin)
 	return rtnl.Addr{}
-}
-
-func releaseAll(t *testing.T, n *node, p pod, kind nft.Kind) error {
-	return nft.Open(n.host).Update(t.Context(), func(x *nft.Tx) error {
-		x.Release(spec.Attachment{Network: "demo", ContainerID: p.id, IfName: "eth0"}, kind)
-		return nil
-	})
 }
 
 // Several ADDs at once on a host without the bridge all succeed.

@@ -3,7 +3,6 @@
 package applets_test
 
 import (
-	"net/netip"
 	"strings"
 	"testing"
 
@@ -12,8 +11,6 @@ import (
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
-
-func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
 // Every configuration that cannot work is refused with code 7 before anything
 // is made.

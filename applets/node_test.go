@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"cnibox/applets"
 	"cnibox/internal/kerneltest"
@@ -120,4 +123,86 @@ func (n *node) leases() []string {
 // prev puts an ADD's answer into a configuration as prevResult.
 func prev(conf, result string) string {
 	return strings.TrimSuffix(strings.TrimSpace(conf), "}") + `,"prevResult":` + result + "}"
+}
+
+// echo answers on a port of every address of a pod until the test ends.
+func (n *node) echo(p pod) {
+	n.t.Helper()
+	err := p.ns.Do(func() error {
+		l, err := net.Listen("tcp", ":7")
+		if err != nil {
+			return err
+		}
+		n.t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				c.Write([]byte(p.id))
+				c.Close()
+			}
+		}()
+		return nil
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// ask returns who answers at an address, asked from ns; "" if nobody does in time.
+func ask(t *testing.T, ns *rtnl.NS, addr string, within time.Duration) (who string) {
+	t.Helper()
+	err := ns.Do(func() error {
+		d := net.Dialer{Timeout: within}
+		c, err := d.Dial("tcp", net.JoinHostPort(addr, "7"))
+		if err != nil {
+			return nil
+		}
+		defer c.Close()
+		c.SetReadDeadline(time.Now().Add(within))
+		b := make([]byte, 64)
+		k, _ := c.Read(b)
+		who = string(b[:k])
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return who
+}
+
+func links(t *testing.T, ns *rtnl.NS) []rtnl.Link {
+	t.Helper()
+	all, err := kerneltest.Dial(t, ns).Links()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func linkOf(t *testing.T, c *rtnl.Conn, name string) *rtnl.Link {
+	t.Helper()
+	all, err := c.Links()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range all {
+		if strings.HasPrefix(l.Name, name) {
+			return &l
+		}
+	}
+	t.Fatalf("no link %s", name)
+	return nil
+}
+
+// prefix is an address with the length of its network.
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+func releaseAll(t *testing.T, n *node, p pod, kind nft.Kind) error {
+	return nft.Open(n.host).Update(t.Context(), func(x *nft.Tx) error {
+		x.Release(spec.Attachment{Network: "demo", ContainerID: p.id, IfName: "eth0"}, kind)
+		return nil
+	})
 }

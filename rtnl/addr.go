@@ -17,6 +17,9 @@ type Addr struct {
 	Peer   netip.Addr   // the other end of a point-to-point link; zero: none
 	NoDAD  bool         // IPv6: usable at once, without duplicate detection
 
+	// NoPrefixRoute keeps the kernel from adding the route to the address's network.
+	NoPrefixRoute bool
+
 	// What the kernel tells, not asked for in NewAddr:
 	Tentative bool // IPv6: duplicate detection runs
 	DADFailed bool // IPv6: somebody else has it
@@ -64,13 +67,24 @@ func (a Addr) encode(index uint32) ([]byte, error) {
 		} else {
 			b.Bytes(unix.IFA_ADDRESS, local.AsSlice())
 		}
-		if a.NoDAD {
-			b.U32(unix.IFA_FLAGS, unix.IFA_F_NODAD)
+		if flags := a.flags(); flags != 0 {
+			b.U32(unix.IFA_FLAGS, flags)
 		}
 		if local.Is4() && a.Prefix.Bits() < 31 && !a.Peer.IsValid() {
 			b.Bytes(unix.IFA_BROADCAST, broadcast(a.Prefix))
 		}
 	}), nil
+}
+
+// flags are those to ask for, IFA_F_* of include/uapi/linux/if_addr.h.
+func (a Addr) flags() (flags uint32) {
+	if a.NoDAD {
+		flags |= unix.IFA_F_NODAD
+	}
+	if a.NoPrefixRoute {
+		flags |= unix.IFA_F_NOPREFIXROUTE
+	}
+	return flags
 }
 
 // addrHeader returns a struct ifaddrmsg, include/uapi/linux/if_addr.h.
@@ -128,8 +142,11 @@ func (a *Addr) decode(b []byte) (index uint32, err error) {
 		local = address
 	}
 	*a = Addr{
-		Prefix:    netip.PrefixFrom(local, int(b[1])),
-		NoDAD:     flags&unix.IFA_F_NODAD != 0,
+		Prefix: netip.PrefixFrom(local, int(b[1])),
+		NoDAD:  flags&unix.IFA_F_NODAD != 0,
+
+		NoPrefixRoute: flags&unix.IFA_F_NOPREFIXROUTE != 0,
+
 		Tentative: flags&unix.IFA_F_TENTATIVE != 0,
 		DADFailed: flags&unix.IFA_F_DADFAILED != 0,
 		Permanent: flags&unix.IFA_F_PERMANENT != 0,

@@ -114,13 +114,18 @@ func (op *Op) configure(ctx context.Context) error {
 	}
 	ops := []rtnl.Op{rtnl.ChangeLink(op.Link.Index, rtnl.LinkChange{Up: new(true)})}
 	for _, ip := range op.Result.IPs {
-		ops = append(ops, rtnl.NewAddr(op.Link.Index, rtnl.Addr{Prefix: ip.Address, NoDAD: !op.DAD}))
+		ops = append(ops, rtnl.NewAddr(op.Link.Index, rtnl.Addr{Prefix: ip.Address, NoDAD: !op.DAD, NoPrefixRoute: op.ViaGateway}))
 	}
 	if err := op.Cont.Do(ops...); err != nil {
 		return err
 	}
 	if op.DAD && op.hasIPv6() {
 		if err := op.settle(ctx); err != nil {
+			return err
+		}
+	}
+	if op.ViaGateway {
+		if err := op.Cont.Do(op.gatewayRoutes()...); err != nil {
 			return err
 		}
 	}

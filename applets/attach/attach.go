@@ -42,7 +42,7 @@ const (
 // The steps are in the order of the verbs that call them, and of ADD in the order of
 // the flow. Whatever a step of ADD does it registers with [Op.Undo] first or at once.
 type Interface[C any] struct {
-	Kind string // of the container end, as in IFLA_INFO_KIND
+	Kind string // of the container end, as in IFLA_INFO_KIND; empty: any
 	IPAM Need
 
 	Validate func(*C) error                                 // the configuration alone; errors have code 7
@@ -89,6 +89,7 @@ type Op struct {
 	Result     *spec.Result
 	Link       *rtnl.Link // the container end, once it exists
 	DAD        bool       // duplicate address detection is wanted
+	ViaGateway bool       // neighbours too are reached by way of the gateways
 	Container  int        // index of the container end in Result.Interfaces
 
 	conf any // what the plugin's steps take

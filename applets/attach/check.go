@@ -62,7 +62,7 @@ func (op *Op) checkLink(kind string) error {
 		return Mismatch("container interface: %w", err)
 	}
 	op.Link = link
-	if link.Kind != kind {
+	if kind != "" && link.Kind != kind {
 		return Mismatch("interface %s in %s is of kind %q, not %q", op.IfName, op.Call.NetNS, link.Kind, kind)
 	}
 	return CheckMAC(link, op.Prev.Interfaces[op.Container].MAC)

@@ -1,0 +1,150 @@
+package applets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"cnibox/applets/attach"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// masqConf are the keys with which bridge and ptp masquerade what leaves their network.
+// The backend is the reference's choice of a tool; here it is nftables, without one.
+type masqConf struct {
+	IPMasq        bool   `json:"ipMasq"`
+	IPMasqBackend string `json:"ipMasqBackend"`
+}
+
+// checkBackend refuses what the reference refuses.
+// An empty one is its choice by what is installed.
+func (c *masqConf) checkBackend() error {
+	switch c.IPMasqBackend {
+	case "", "iptables", "nftables":
+		return nil
+	}
+	return fmt.Errorf(`unknown ipmasq backend %q: "ipMasqBackend" is "iptables" or "nftables"`, c.IPMasqBackend)
+}
+
+// warnBackend tells who looks for rules with iptables where they are.
+func (c *masqConf) warnBackend(op *attach.Op) {
+	if c.IPMasq && c.IPMasqBackend == "iptables" {
+		op.Warn(`"ipMasqBackend" iptables: the rules are made with nftables`)
+	}
+}
+
+// addMasquerade masquerades the result's addresses, in one transaction.
+// kinds is what the plugin may own besides, which is released with it.
+func (c *masqConf) addMasquerade(ctx context.Context, op *attach.Op, kinds []nft.Kind) error {
+	if !c.IPMasq || len(op.Result.IPs) == 0 {
+		return nil
+	}
+	op.Undo("masquerading", func(ctx context.Context) error { return unrule(ctx, op, kinds) })
+	return nft.Open(nil).Update(ctx, masquerade(op, op.Result.IPs))
+}
+
+// checkMasquerade wants what addMasquerade has made.
+func (c *masqConf) checkMasquerade(op *attach.Op) error {
+	if !c.IPMasq || len(op.Prev.IPs) == 0 {
+		return nil
+	}
+	if err := nft.Open(nil).Check(masquerade(op, op.Prev.IPs)); err != nil {
+		return attach.Mismatch("masquerading: %w", err)
+	}
+	return nil
+}
+
+// masquerade says for ADD and CHECK what the rule set is to have.
+// One function for both, so that CHECK looks for what ADD has made.
+func masquerade(op *attach.Op, ips []spec.IP) func(*nft.Tx) error {
+	return func(x *nft.Tx) error {
+		for _, ip := range ips {
+			x.Masquerade(op.Attachment, ip.Address)
+		}
+		return nil
+	}
+}
+
+// release gives back what the attachment owns in the rule set.
+// It needs nothing but the attachment's names; what is not there is fine.
+func release(ctx context.Context, op *attach.Op, kinds []nft.Kind) error {
+	return nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
+		x.Release(op.Attachment, kinds...)
+		return nil
+	})
+}
+
+// unrule is release for an ADD that failed: tables that were made for it go too.
+func unrule(ctx context.Context, op *attach.Op, kinds []nft.Kind) error {
+	return errors.Join(release(ctx, op, kinds), nft.Open(nil).Prune(ctx))
+}
+
+// collectRules gives back what stale attachments own in the rule set.
+func collectRules(ctx context.Context, op *attach.Op, kinds []nft.Kind) error {
+	stale := op.Stale()
+	return nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
+		x.Keep(op.Network, func(key string) bool { return !stale(key) }, kinds...)
+		return nil
+	})
+}
+
+// switchForwarding makes the host forward for the families of the result that have a
+// gateway: last in an ADD, since others may lean on it as soon as it is on. unused
+// calls its argument if nobody does, for an ADD that fails.
+func switchForwarding(op *attach.Op, unused func(restore func() error) error) error {
+	for _, s := range forwarding(op.Result.IPs) {
+		old, err := op.HostNS.Sysctl(s.Key)
+		if err == nil && old == s.Value {
+			continue
+		}
+		if err := op.HostNS.SetSysctls(s); err != nil {
+			return err
+		}
+		op.Undo(s.Key, func(context.Context) error {
+			return unused(func() error { return op.HostNS.SetSysctl(s.Key, old) })
+		})
+	}
+	return nil
+}
+
+// checkForwarding wants it on. It counts as on if it cannot be read: a family that
+// the kernel lacks.
+func checkForwarding(op *attach.Op, ips []spec.IP) error {
+	for _, s := range forwarding(ips) {
+		if v, err := op.HostNS.Sysctl(s.Key); err == nil && v == "0" {
+			return attach.Mismatch("forwarding is off: %s is 0", s.Key)
+		}
+	}
+	return nil
+}
+
+// forwarding are the switches for the families that have a gateway.
+// They are the host's and never taken back, as in the reference: others may need them.
+func forwarding(ips []spec.IP) []rtnl.Sysctl {
+	var v4, v6 bool
+	for _, ip := range ips {
+		v4 = v4 || ip.Gateway.Is4()
+		v6 = v6 || ip.Gateway.Is6()
+	}
+	var all []rtnl.Sysctl
+	if v4 {
+		all = append(all, rtnl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
+	}
+	if v6 {
+		all = append(all, rtnl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"})
+	}
+	return all
+}
+
+// hasAddr looks for an address, host bits and all, among those of a link.
+func hasAddr(list []rtnl.Addr, p netip.Prefix) bool {
+	for _, a := range list {
+		if a.Prefix == p {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,197 @@
+//go:build !no_ptp
+
+package applets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"cnibox/applets/attach"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+func init() {
+	register(&Applet{
+		Name:    "ptp",
+		Summary: "veth pair between container and host, routed: no bridge, no common segment",
+		Help: `
+key            type    default  meaning
+ipMasq         bool    false    masquerades what leaves the network
+ipMasqBackend  string  -        iptables or nftables; both mean nftables, without a tool
+mtu            int     0        bytes of both ends, 68 to 65535; 0: the kernel's
+ipam           object  -        address plugin, named by its "type"; required; every address
+                                needs a gateway
+dns            object  -        nameservers, domain, search, options; instead of ipam's
+mac            string  random   address of the container end
+
+Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
+
+The host's end has the gateway addresses, and a route to each address of the container. The
+container reaches all through them, neighbours of its own subnet too. Addresses of one subnet,
+with one gateway, and single ones (/32, /128) will do.`,
+		Verbs: attach.Interface[ptp]{
+			Kind: "veth", IPAM: attach.Required, Validate: (*ptp).validate,
+			Create:  createPtp,
+			Resolve: func(op *attach.Op, _ *ptp) error { return op.CheckGateways() },
+			Setup:   setupPtp, Ready: readyPtp,
+			Verify: verifyPtp, Describe: describePtp, Probe: probePtp,
+			Remove:  func(_ context.Context, op *attach.Op, _ *ptp) error { return op.RemoveVeth() },
+			Cleanup: func(ctx context.Context, op *attach.Op, _ *ptp) error { return release(ctx, op, ptpKinds) },
+			Collect: func(ctx context.Context, op *attach.Op, _ *ptp) error { return collectRules(ctx, op, ptpKinds) },
+		}.Verbs(),
+	})
+}
+
+// ptpKinds is what a pair owns in the rule set.
+// DEL releases it without namespace and link too; the reference leaves it then.
+var ptpKinds = []nft.Kind{nft.KindMasquerade}
+
+// A ptp is a pair at work: the configuration, and the host end once it is there.
+type ptp struct {
+	ptpConf
+	host *rtnl.Link
+}
+
+// ptpConf are the keys; Help tells each. The zero value of each key is its default.
+type ptpConf struct {
+	masqConf
+	MTU int `json:"mtu"` // bytes; 0: the kernel's choice
+}
+
+// validate checks what the kernel would find out late or not at all.
+func (c *ptpConf) validate() error {
+	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535) {
+		return fmt.Errorf(`"mtu" %d is not within 68 to 65535`, c.MTU)
+	}
+	return c.checkBackend()
+}
+
+// createPtp makes the pair. Nobody else is on its segment, so the host end's link-local
+// address needs no duplicate detection: nothing would be forwarded to the container
+// while that runs.
+func createPtp(_ context.Context, op *attach.Op, c *ptp) (err error) {
+	c.warnBackend(op)
+	op.ViaGateway = true
+	if c.host, err = op.CreateVeth(c.MTU, 0); err != nil {
+		return err
+	}
+	op.AddInterface(attach.HostInterface(c.host))
+	op.Container = op.AddInterface(op.ContainerInterface())
+	return op.HostNS.SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/" + c.host.Name + "/accept_dad", Value: "0", Optional: true})
+}
+
+// scopeHost is RT_SCOPE_HOST, include/uapi/linux/rtnetlink.h: as the reference's routes
+// to containers have it. IPv6 knows no scopes of routes.
+const scopeHost = 254
+
+// setupPtp puts the gateway addresses on the host end, each alone in its network, and the
+// routes to the container behind it. All of it goes with the link.
+func setupPtp(ctx context.Context, op *attach.Op, c *ptp) error {
+	if err := op.Host.Do(ptpOps(op.Result.IPs, c.host.Index)...); err != nil {
+		return fmt.Errorf("host end %s: %w", c.host.Name, err)
+	}
+	return c.addMasquerade(ctx, op, ptpKinds)
+}
+
+// ptpOps gives each gateway once, whoever shares it. A route that is there already is an
+// error: it leads to another container.
+func ptpOps(ips []spec.IP, link uint32) []rtnl.Op {
+	var addrs, routes []rtnl.Op
+	for i, ip := range ips {
+		if !slices.ContainsFunc(ips[:i], func(b spec.IP) bool { return b.Gateway == ip.Gateway }) {
+			addrs = append(addrs, rtnl.NewAddr(link, rtnl.Addr{Prefix: attach.Single(ip.Gateway), NoDAD: true}))
+		}
+		r := rtnl.Route{Dst: attach.Single(ip.Address.Addr()), Link: link}
+		if ip.Address.Addr().Is4() {
+			r.Scope = new(uint8(scopeHost))
+		}
+		routes = append(routes, rtnl.NewRoute(r))
+	}
+	return append(addrs, routes...)
+}
+
+// readyPtp switches forwarding on, last of all, and off again if the ADD fails after all
+// and no other attachment is there to lean on it.
+func readyPtp(_ context.Context, op *attach.Op, _ *ptp) error {
+	return switchForwarding(op, func(restore func() error) error {
+		links, err := op.Host.Links()
+		if err != nil {
+			return err
+		}
+		for _, l := range links {
+			if key := spec.LabelKey(l.Alias); key != "" && key != op.Key() {
+				return nil
+			}
+		}
+		return restore()
+	})
+}
+
+// verifyPtp checks the routes by way of the gateway, and the host's side: the host end, its
+// gateway addresses, the routes to the container, masquerading and forwarding.
+// The reference looks at none of these.
+func verifyPtp(_ context.Context, op *attach.Op, c *ptp) error {
+	if err := op.CheckGatewayRoutes(); err != nil {
+		return err
+	}
+	host, err := op.HostEnd()
+	if err != nil {
+		return attach.Mismatch("host interface: %w", err)
+	}
+	if host.Parent != op.Link.Index || op.Link.Parent != host.Index {
+		return attach.Mismatch("%s is not the peer of %s in %s", host.Name, op.IfName, op.Call.NetNS)
+	}
+	if !host.Up {
+		return attach.Mismatch("%s is down", host.Name)
+	}
+	if err := checkPtpHost(op, host); err != nil {
+		return err
+	}
+	return errors.Join(c.checkMasquerade(op), checkForwarding(op, op.Prev.IPs))
+}
+
+// checkPtpHost compares what is on the host end with the result.
+func checkPtpHost(op *attach.Op, host *rtnl.Link) error {
+	addrs, err := op.Host.Addrs(host.Index)
+	if err != nil {
+		return err
+	}
+	routes, err := op.Host.Routes(rtnl.RouteFilter{Link: host.Index})
+	if err != nil {
+		return err
+	}
+	for _, ip := range op.Prev.IPs {
+		if !op.Mine(ip) {
+			continue
+		}
+		if ip.Gateway.IsValid() && !hasAddr(addrs, attach.Single(ip.Gateway)) {
+			return attach.Mismatch("%s does not have the gateway address %s", host.Name, ip.Gateway)
+		}
+		if dst := attach.Single(ip.Address.Addr()); !slices.ContainsFunc(routes, func(r rtnl.Route) bool { return r.Dst == dst && !r.GW.IsValid() }) {
+			return attach.Mismatch("route to %s by way of %s is missing on the host", dst, host.Name)
+		}
+	}
+	return nil
+}
+
+// describePtp enters the two ends into the result of GET.
+func describePtp(op *attach.Op, c *ptp) (err error) {
+	if c.host, err = op.HostEnd(); err != nil {
+		return err
+	}
+	op.AddInterface(attach.HostInterface(c.host))
+	op.Container = op.AddInterface(op.ContainerInterface())
+	return nil
+}
+
+// probePtp tells whether the kernel can masquerade, if it is to.
+func probePtp(_ context.Context, _ *spec.Request, c *ptp) error {
+	if !c.IPMasq {
+		return nil
+	}
+	return nft.Open(nil).Probe()
+}

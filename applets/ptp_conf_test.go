@@ -1,0 +1,5 @@
+//go:build !no_ptp
+
+package applets
+
+func init() { helpConfs["ptp"] = ptpConf{} }
