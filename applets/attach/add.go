@@ -125,7 +125,7 @@ func (op *Op) configure(ctx context.Context) error {
 		}
 	}
 	if op.ViaGateway {
-		if err := op.Cont.Do(op.gatewayRoutes()...); err != nil {
+		if err := op.addGatewayRoutes(); err != nil {
 			return err
 		}
 	}

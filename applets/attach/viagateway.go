@@ -1,7 +1,9 @@
 package attach
 
 import (
+	"errors"
 	"net/netip"
+	"os"
 
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -27,6 +29,17 @@ func gatewayText(gw netip.Addr) string {
 		return "none"
 	}
 	return gw.String()
+}
+
+// addGatewayRoutes makes the routes. The kernel keeps one route to a gateway, so two
+// interfaces of a container cannot share one: the code is 100.
+func (op *Op) addGatewayRoutes() error {
+	err := op.Cont.Do(op.gatewayRoutes()...)
+	if errors.Is(err, os.ErrExist) {
+		return spec.Errorf(spec.CodeBusy, "%s: another interface of the container has a route to the same gateway or network; configure another gateway: %w",
+			op.IfName, err)
+	}
+	return err
 }
 
 // gatewayRoutes lead to each gateway directly, and to the network of each address by
