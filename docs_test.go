@@ -14,7 +14,7 @@ import (
 var documented = []string{
 	".", "spec", "chain", "ipam", "applets", "applets/attach", "internal/fault", "internal/flock", "internal/mac", "internal/sha512",
 	"rtnl", "nft", "internal/netlink", "internal/clients",
-	"internal/sandbox", "internal/kerneltest", "internal/script", "internal/bench", "internal/demo", "internal/privileged",
+	"internal/sandbox", "internal/kerneltest", "internal/script", "internal/bench", "internal/demo", "internal/privileged", "internal/twin",
 }
 
 func TestDocComments(t *testing.T) {

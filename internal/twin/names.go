@@ -1,0 +1,52 @@
+package twin
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// A namer replaces what differs between two runs of the same plugin: random
+// names and MAC addresses, and the paths of a run.
+type namer struct {
+	asked string   // the case in lower case: a MAC address in it was asked for
+	paths []string // as strings.NewReplacer has them
+	links map[string]string
+}
+
+var (
+	madeLink = regexp.MustCompile(`\b(veth[0-9a-f]{8}|bwp[0-9a-f]{12})\b`)
+	anyMAC   = regexp.MustCompile(`(?i)\b([0-9a-f]{2}:){5}[0-9a-f]{2}\b`)
+)
+
+// plain is the text without them. Links are counted in the order in which they
+// are first seen.
+func (n *namer) plain(s string) string {
+	s = strings.NewReplacer(n.paths...).Replace(s)
+	s = madeLink.ReplaceAllStringFunc(s, func(name string) string {
+		if n.links == nil {
+			n.links = map[string]string{}
+		}
+		if n.links[name] == "" {
+			n.links[name] = fmt.Sprintf("%s#%d", strings.TrimRight(name[:4], "0123456789abcdef"), len(n.links)+1)
+		}
+		return n.links[name]
+	})
+	return anyMAC.ReplaceAllStringFunc(s, func(m string) string {
+		low := strings.ToLower(m)
+		if strings.Contains(n.asked, low) || low == "00:00:00:00:00:00" || low == "ff:ff:ff:ff:ff:ff" {
+			return m
+		}
+		return "MAC"
+	})
+}
+
+// link is the name that the kernel has for a link.
+func (n *namer) link(plain string) string {
+	for name, p := range n.links {
+		if p == plain {
+			return name
+		}
+	}
+	return plain
+}

@@ -1,0 +1,63 @@
+package twin
+
+import (
+	"errors"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/rtnl"
+)
+
+// A feature of the kernel: what its configuration calls it, and how it is tried out
+// on a link with the name v0. show must then be in the link's description.
+type feature struct{ option, try, show string }
+
+var features = map[string]feature{
+	"vlan":           {"CONFIG_VLAN_8021Q", "link add link v0 name tried type vlan id 5", "vlan"},
+	"ipvlan":         {"CONFIG_IPVLAN", "link add link v0 name tried type ipvlan", "ipvlan"},
+	"macvlan":        {"CONFIG_MACVLAN", "link add link v0 name tried type macvlan", "macvlan"},
+	"vrf":            {"CONFIG_NET_VRF", "link add tried type vrf table 10", "vrf"},
+	"ifb":            {"CONFIG_IFB", "link add tried type ifb", "ifb"},
+	"vlan-filtering": {"CONFIG_BRIDGE_VLAN_FILTERING", "link add tried type bridge vlan_filtering 1", "vlan_filtering 1"},
+}
+
+// tried are the errors of features tried before, by name.
+var tried sync.Map
+
+// Probe tries a feature, as kerneltest.Need wants it, and tells the option's name.
+// One process tries each feature once.
+func Probe(name string) (option string, try func() error) {
+	return features[name].option, func() error {
+		if err, ok := tried.Load(name); ok {
+			return *err.(*error)
+		}
+		err := features[name].probe()
+		tried.Store(name, &err)
+		return err
+	}
+}
+
+// probe makes the link, and says EOPNOTSUPP where the kernel does not.
+func (f feature) probe() error {
+	if f.try == "" {
+		return errors.New("no such feature")
+	}
+	ns, err := rtnl.NewNS()
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	if err := batch(ns, []string{"link add v0 type veth peer name v1"}); err != nil {
+		return err
+	}
+	out, err := tool(ns, f.try+"\nlink show tried\n", "ip", "-d", "-batch", "-")
+	if err == nil && strings.Contains(string(out), f.show) {
+		return nil
+	}
+	if err == nil || strings.Contains(err.Error(), "not supported") || strings.Contains(err.Error(), "Unknown device type") {
+		return unix.EOPNOTSUPP
+	}
+	return err
+}

@@ -1,0 +1,55 @@
+package twin
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// head is what stands above the table.
+// It is written anew with it.
+const head = `# Twin runs
+
+What the reference plugins (containernetworking-plugins 1.1.1) and cnibox make of the same configuration, by
+` + "`go test -run TestKernelTwin -update .`" + `. The identifiers are those of differences.txt, where the reasons are.
+
+| case | what is different |
+|---|---|
+`
+
+// Row is a case's line of the report.
+func Row(name string, ids []string) string {
+	if len(ids) == 0 {
+		return fmt.Sprintf("| %s | nothing |", name)
+	}
+	return fmt.Sprintf("| %s | %s |", name, strings.Join(ids, ", "))
+}
+
+// ReadReport returns the lines by the names of their cases.
+// No file is an empty report.
+func ReadReport(file string) (map[string]string, error) {
+	b, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	rows := map[string]string{}
+	for _, l := range strings.Split(string(b), "\n") {
+		if name, _, ok := strings.Cut(strings.TrimPrefix(l, "| "), " | "); ok && strings.Contains(name, "/") {
+			rows[name] = l
+		}
+	}
+	return rows, nil
+}
+
+// WriteReport writes the lines of the cases, in their order. A case that
+// never ran has none.
+func WriteReport(file string, cases []Case, rows map[string]string) error {
+	text := head
+	for _, c := range cases {
+		if row := rows[c.Name]; row != "" {
+			text += row + "\n"
+		}
+	}
+	return os.WriteFile(file, []byte(text), 0o644)
+}

@@ -1,0 +1,318 @@
+package twin
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"cnibox/rtnl"
+)
+
+// An object is one of the things that iproute2 lists.
+type object map[string]any
+
+// text is a member as text; empty: there is none.
+func (o object) text(key string) string {
+	s, _ := o[key].(string)
+	return s
+}
+
+// Members that say the same of every twin, or what the kernel counts and does in its
+// own time.
+var volatile = []string{
+	"ifindex", "link_index", "link_netnsid", "operstate", "new_ifindex", "stats", "stats64", "refcnt",
+	"tentative", "dadfailed", "flags", "timers", "promiscuity", "index", "expires",
+	"linkinfo.info_data.bridge_id", "linkinfo.info_data.root_id", "linkinfo.info_data.root_port", "linkinfo.info_data.root_path_cost",
+	"linkinfo.info_data.topology_change", "linkinfo.info_data.topology_change_detected", "linkinfo.info_data.hello_timer",
+	"linkinfo.info_data.tcn_timer", "linkinfo.info_data.topology_change_timer", "linkinfo.info_data.gc_timer",
+	"linkinfo.info_slave_data.state", "linkinfo.info_slave_data.bridge_id", "linkinfo.info_slave_data.root_id",
+	"linkinfo.info_slave_data.designated_port", "linkinfo.info_slave_data.designated_cost", "linkinfo.info_slave_data.id",
+	"linkinfo.info_slave_data.no", "linkinfo.info_slave_data.hold_timer", "linkinfo.info_slave_data.message_age_timer",
+	"linkinfo.info_slave_data.forward_delay_timer", "linkinfo.info_slave_data.topology_change_ack",
+}
+
+// states of a link that come and go with its peer.
+var passing = []string{"LOWER_UP", "NO-CARRIER", "M-DOWN", "DORMANT"}
+
+// list runs a tool of iproute2, whose answer is one array for each line of its input,
+// and nothing at all for some that are empty.
+func list(ns *rtnl.NS, lines string, argv ...string) (all [][]object, err error) {
+	out, err := tool(ns, lines, append(argv, "-batch", "-")...)
+	if err != nil {
+		return nil, err
+	}
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		var objects []object
+		err := dec.Decode(&objects)
+		if err == io.EOF {
+			return all, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", argv, err)
+		}
+		all = append(all, objects)
+	}
+}
+
+// state writes down all that is there at some point of the run.
+func (w *world) state(point string) error {
+	err := w.namespace(point+" host", w.host)
+	for _, c := range w.conts {
+		err = errors.Join(err, w.namespace(point+" "+c.id, c.NS))
+	}
+	return errors.Join(err, w.files(point))
+}
+
+// namespace writes down what is in one.
+func (w *world) namespace(at string, ns *rtnl.NS) error {
+	for _, what := range []struct {
+		line  string
+		each  func(at string, o object)
+		tools []string
+	}{
+		{"link show", w.link, []string{"ip", "-j", "-d"}},
+		{"addr show", w.addrs, []string{"ip", "-j"}},
+		{"route show table all", w.route, []string{"ip", "-j", "-d"}},
+		{"rule show", w.rule, []string{"ip", "-j", "-4"}},
+		{"rule show", w.rule, []string{"ip", "-j", "-6"}},
+		{"qdisc show", w.qdisc, []string{"tc", "-j"}},
+	} {
+		all, err := list(ns, what.line+"\n", what.tools...)
+		if err != nil {
+			return err
+		}
+		for _, objects := range all {
+			for _, o := range objects {
+				what.each(at, o)
+			}
+		}
+	}
+	return errors.Join(w.filters(at, ns), w.vlans(at, ns), w.settings(at, ns))
+}
+
+// link has a line for each member.
+func (w *world) link(at string, o object) {
+	name := o.text("ifname")
+	if flags, ok := o["flags"].([]any); ok {
+		var keep []string
+		for _, f := range flags {
+			if s, _ := f.(string); !slices.Contains(passing, s) {
+				keep = append(keep, s)
+			}
+		}
+		slices.Sort(keep)
+		w.see("%s link %s flags=%s", at, name, strings.Join(keep, ","))
+	}
+	for _, kv := range members(o) {
+		w.see("%s link %s %s", at, name, kv)
+	}
+}
+
+// addrs are those of a link. The kernel's own link-local ones come in their time.
+func (w *world) addrs(at string, o object) {
+	infos, _ := o["addr_info"].([]any)
+	for _, info := range infos {
+		a := object(info.(map[string]any))
+		if strings.HasPrefix(a.text("local"), "fe80:") {
+			continue
+		}
+		w.see("%s addr %s %s/%v %s", at, o.text("ifname"), a.text("local"), a["prefixlen"], strings.Join(members(a), " "))
+	}
+}
+
+// route is one of any table but the kernel's own.
+// Link-local and multicast ones come in their time.
+func (w *world) route(at string, o object) {
+	dst := o.text("dst")
+	if o.text("table") == "local" || strings.HasPrefix(dst, "fe80:") || dst == "ff00::/8" || o.text("type") == "multicast" {
+		return
+	}
+	w.see("%s route %s %s", at, dst, strings.Join(members(o), " "))
+}
+
+// rule is one of the policy rules.
+// Those of a new namespace are there, too.
+func (w *world) rule(at string, o object) {
+	w.see("%s rule %s", at, strings.Join(members(o), " "))
+}
+
+// qdisc is a queueing discipline with its options.
+func (w *world) qdisc(at string, o object) {
+	w.see("%s qdisc %s %s", at, o.text("dev"), strings.Join(members(o), " "))
+}
+
+// members are the parts of an object as sorted "name=value", but for the
+// volatile ones.
+func members(o object) (list []string) {
+	var walk func(path string, v any)
+	walk = func(path string, v any) {
+		if slices.Contains(volatile, path) {
+			return
+		}
+		switch v := v.(type) {
+		case map[string]any:
+			for key, inner := range v {
+				walk(path+"."+key, inner)
+			}
+		case []any:
+			if len(v) > 0 {
+				b, _ := json.Marshal(v)
+				list = append(list, path+"="+string(b))
+			}
+		default:
+			list = append(list, fmt.Sprintf("%s=%v", path, v))
+		}
+	}
+	for key, v := range o {
+		if key != "ifname" && key != "dst" && key != "dev" || key == "dev" && o.text("kind") == "" {
+			walk(key, v)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// filters are those of links that have an ingress queue.
+// Only a queue of that kind holds them here.
+func (w *world) filters(at string, ns *rtnl.NS) error {
+	for _, l := range w.lines {
+		rest, ok := strings.CutPrefix(l, at+" qdisc ")
+		name, rest, _ := strings.Cut(rest, " ")
+		if !ok || !strings.Contains(rest, "kind=ingress") && !strings.Contains(rest, "kind=clsact") {
+			continue
+		}
+		all, err := list(ns, "filter show dev "+w.names.link(name)+" ingress\n", "tc", "-j")
+		if err != nil {
+			return err
+		}
+		for _, objects := range all {
+			for _, o := range objects {
+				w.see("%s filter %s %s", at, name, strings.Join(members(o), " "))
+			}
+		}
+	}
+	return nil
+}
+
+// vlans are those of bridge ports, where a bridge filters any.
+// Other ports have them, too, but nobody uses them.
+func (w *world) vlans(at string, ns *rtnl.NS) error {
+	filtering := func(l string) bool {
+		return strings.HasPrefix(l, at) && strings.HasSuffix(l, "vlan_filtering=1")
+	}
+	if !slices.ContainsFunc(w.lines, filtering) {
+		return nil
+	}
+	all, err := list(ns, "vlan show\n", "bridge", "-j")
+	for _, objects := range all {
+		for _, o := range objects {
+			vlans, _ := o["vlans"].([]any)
+			for _, v := range vlans {
+				b, _ := json.Marshal(v)
+				w.see("%s vlan %s %s", at, o.text("ifname"), b)
+			}
+		}
+	}
+	return err
+}
+
+// settings are those of all links that are not as the namespace's default, and
+// those that count for all.
+func (w *world) settings(at string, ns *rtnl.NS) error {
+	return ns.Do(func() error {
+		for _, family := range []string{"ipv4", "ipv6"} {
+			conf := "/proc/sys/net/" + family + "/conf/"
+			links, err := os.ReadDir(conf)
+			if errors.Is(err, os.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			defaults := readSettings(conf + "default")
+			for _, l := range links {
+				for key, value := range readSettings(conf + l.Name()) {
+					if l.Name() == "all" || value != defaults[key] {
+						w.see("%s sysctl net/%s/conf/%s/%s=%s", at, family, l.Name(), key, value)
+					}
+				}
+			}
+		}
+		b, err := os.ReadFile("/proc/sys/net/ipv4/ip_forward")
+		w.see("%s sysctl net/ipv4/ip_forward=%s", at, bytes.TrimSpace(b))
+		return err
+	})
+}
+
+// readSettings reads those that can be read.
+func readSettings(dir string) map[string]string {
+	values := map[string]string{}
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if b, err := os.ReadFile(filepath.Join(dir, e.Name())); err == nil {
+			values[e.Name()] = string(bytes.TrimSpace(b))
+		}
+	}
+	return values
+}
+
+// files are those that the plugins keep in the folder, with what is in them if
+// it is text.
+func (w *world) files(point string) error {
+	return filepath.WalkDir(w.dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if !utf8.Valid(b) || bytes.IndexByte(b, 0) >= 0 {
+			b = []byte("not text")
+		}
+		w.see("%s file %s %.200q", point, path, b)
+		return err
+	})
+}
+
+// result writes down what the last plugin answered.
+func (w *world) result(c *container) error {
+	var o object
+	if err := json.Unmarshal(c.results[len(c.results)-1], &o); err != nil {
+		return fmt.Errorf("result: %w", err)
+	}
+	var walk func(path string, v any)
+	walk = func(path string, v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			if len(v) == 0 {
+				w.see("ADD %s result %s {}", c.id, path)
+			}
+			for _, key := range sorted(v) {
+				walk(strings.TrimPrefix(path+"."+key, "."), v[key])
+			}
+		case []any:
+			for i, inner := range v {
+				walk(fmt.Sprintf("%s[%d]", path, i), inner)
+			}
+		default:
+			w.see("ADD %s result %s %v", c.id, path, v)
+		}
+	}
+	walk("", map[string]any(o))
+	return nil
+}
+
+// sorted are the keys of an object.
+func sorted(m map[string]any) (keys []string) {
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,150 @@
+package twin
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// A Lab has the two folders of plugins, and one for what the runs keep.
+type Lab struct {
+	Reference, Ours, Dir string
+}
+
+// A step is a verb for all containers by the plugins of a folder.
+type step struct{ verb, plugins, point string }
+
+// Run runs a case with the reference and with ours and returns the lines in
+// which they differ, "-" for the reference and "+" for ours.
+//
+// Where the case asks for it, live replacement is tried: what the reference
+// attached is checked and detached by ours, which must leave no line more
+// than the reference itself ("replace: "); and what ours attached is detached by the
+// reference ("return: " for what it leaves) and then by ours ("again: ").
+func (lab Lab) Run(c *Case) (diff []string, err error) {
+	own := func(plugins string) []step {
+		return []step{{"ADD", plugins, "ADD"}, {"CHECK", plugins, ""}, {"DEL", plugins, "DEL"}}
+	}
+	plans := [][]step{own(lab.Reference), own(lab.Ours)}
+	if c.Replace {
+		plans = append(plans,
+			[]step{{"ADD", lab.Reference, ""}, {"CHECK", lab.Ours, ""}, {"DEL", lab.Ours, "DEL"}},
+			[]step{{"ADD", lab.Ours, ""}, {"DEL", lab.Reference, "DEL"}, {"DEL", lab.Ours, "AGAIN"}})
+	}
+	seen, errs := make([][]string, len(plans)), make([]error, len(plans))
+	var all sync.WaitGroup
+	for i, plan := range plans {
+		all.Go(func() { seen[i], errs[i] = lab.run(c, fmt.Sprint(i), plan) })
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	diff = compare("", pick(seen[0], false, ""), pick(seen[1], false, ""))
+	if c.Replace {
+		diff = append(diff, more("replace: ", pick(seen[0], true, "DEL "), pick(seen[2], true, "DEL "))...)
+		diff = append(diff, more("replace: ", pick(seen[0], true, "CHECK "), pick(seen[2], true, "CHECK "))...)
+		diff = append(diff, more("return: ", pick(seen[1], true, "DEL "), pick(seen[3], true, "DEL "))...)
+		again := pick(seen[3], true, "AGAIN ")
+		for i := range again {
+			again[i] = "DEL " + strings.TrimPrefix(again[i], "AGAIN ")
+		}
+		diff = append(diff, more("again: ", pick(seen[1], true, "DEL "), again)...)
+	}
+	return diff, nil
+}
+
+// run does the steps in a world of their own.
+func (lab Lab) run(c *Case, name string, plan []step) ([]string, error) {
+	dir := filepath.Join(lab.Dir, strings.ReplaceAll(strings.ReplaceAll(c.Name, "/", "-"), " ", "_"), name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	w, err := newWorld(c, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer w.close()
+	for _, s := range plan {
+		for i, cont := range w.conts {
+			if err := w.do(s, cont); err != nil {
+				return nil, err
+			}
+			// of several containers the first goes while the others stay
+			if s.verb == "DEL" && s.point != "" && i < len(w.conts)-1 && i == 0 {
+				if err := w.state("first " + s.point); err != nil {
+					return nil, err
+				}
+			}
+		}
+		if s.point == "" {
+			continue
+		}
+		if err := errors.Join(w.state(s.point), w.rules(s.point)); err != nil {
+			return nil, err
+		}
+	}
+	if len(w.said) > 0 && os.Getenv("CNIBOX_TWIN") != "" {
+		fmt.Fprintf(os.Stderr, "%s: plan %s: %s\n", c.Name, name, strings.Join(w.said, "\n\t"))
+	}
+	return w.lines, nil
+}
+
+// do is a step for one container.
+func (w *world) do(s step, c *container) error {
+	switch s.verb {
+	case "ADD":
+		return w.add(s.plugins, c)
+	case "CHECK":
+		return w.check(s.plugins, c)
+	}
+	return w.del(s.plugins, s.point, c)
+}
+
+// rules writes the packet filter down, each line with the table and chain it is in.
+// It counts only where an attachment is released by others than made it: the
+// two make different rules by design.
+func (w *world) rules(point string) error {
+	out, err := tool(w.host, "", "nft", "-s", "list", "ruleset")
+	if err != nil {
+		return err
+	}
+	var in []string
+	for _, l := range strings.Split(string(out), "\n") {
+		l = strings.TrimSpace(l)
+		switch {
+		case l == "}":
+			in = in[:len(in)-1]
+		case strings.HasSuffix(l, "{"):
+			in = append(in, strings.TrimSuffix(l, " {"))
+			w.see("%s nft %s", point, strings.Join(in, " / "))
+		case l != "":
+			w.see("%s nft %s: %s", point, strings.Join(in, " / "), l)
+		}
+	}
+	return nil
+}
+
+// pick returns the lines that begin with a text, those of the packet filter if
+// asked for.
+func pick(lines []string, rules bool, begin string) (list []string) {
+	for _, l := range lines {
+		_, rest, _ := strings.Cut(l, " ")
+		if strings.HasPrefix(l, begin) && (rules || !strings.HasPrefix(rest, "nft ")) {
+			list = append(list, l)
+		}
+	}
+	return list
+}
+
+// more is what the second has and the first has not.
+// A success is nothing to speak of.
+func more(mark string, a, b []string) []string {
+	return slices.DeleteFunc(compare(mark, a, b), func(l string) bool {
+		return strings.HasPrefix(l, mark+"- ") || strings.HasSuffix(l, " succeeds")
+	})
+}

@@ -1,0 +1,246 @@
+package twin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"cnibox/rtnl"
+)
+
+// callTime is how long a plugin may take: the reference may wait for ten
+// seconds until addresses settle, and the machine may be slow.
+const callTime = time.Minute
+
+// searchPath is where the reference plugins find iptables, and we iproute2.
+const searchPath = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
+
+// A world is a host, its containers and a folder, for one run of a case.
+type world struct {
+	c     *Case
+	host  *rtnl.NS
+	conts []*container
+	dir   string
+	names namer
+	lines []string // what was seen so far
+	said  []string // by plugins that failed
+}
+
+// A container is what a runtime knows of one.
+type container struct {
+	*rtnl.NS
+	id, path string
+	results  [][]byte // of the plugins so far, the last one counts
+}
+
+// newWorld makes the namespaces and does what the case wants done in them.
+// The folder must be empty.
+func newWorld(c *Case, dir string) (w *world, err error) {
+	w = &world{c: c, dir: dir}
+	w.names.asked = strings.ToLower(c.text)
+	defer func() {
+		if err != nil {
+			w.close()
+		}
+	}()
+	if w.host, err = rtnl.NewNS(); err != nil {
+		return w, err
+	}
+	for i := range c.Containers {
+		ns, err := rtnl.NewNS()
+		if err != nil {
+			return w, err
+		}
+		path := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.FD())
+		w.conts = append(w.conts, &container{NS: ns, id: fmt.Sprint("ctr", i+1), path: path})
+		w.names.paths = append(w.names.paths, path, fmt.Sprint("$NETNS", i+1))
+	}
+	w.names.paths = append(w.names.paths, dir, "$DIR")
+	for _, f := range c.Files {
+		path := filepath.Join(dir, f[0])
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return w, err
+		}
+		if err := os.WriteFile(path, []byte(w.fill(f[1])), 0o600); err != nil {
+			return w, err
+		}
+	}
+	err = batch(w.host, append([]string{"link set lo up"}, c.Host...))
+	for _, cont := range w.conts {
+		err = errors.Join(err, batch(cont.NS, c.Cont))
+	}
+	return w, err
+}
+
+// close ends the namespaces with all that is in them.
+func (w *world) close() {
+	for _, c := range w.conts {
+		c.Close()
+	}
+	if w.host != nil {
+		w.host.Close()
+	}
+}
+
+// batch runs lines of ip-batch(8) in a namespace.
+func batch(ns *rtnl.NS, lines []string) error {
+	if len(lines) == 0 {
+		return nil
+	}
+	_, err := tool(ns, strings.Join(lines, "\n")+"\n", "ip", "-batch", "-")
+	return err
+}
+
+// tool runs a program of the machine in a namespace.
+func tool(ns *rtnl.NS, stdin string, argv ...string) ([]byte, error) {
+	out, diag, err := start(ns, nil, []byte(stdin), argv...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, diag)
+	}
+	return out, nil
+}
+
+// start runs a program in a namespace.
+// One that hangs is killed after callTime.
+func start(ns *rtnl.NS, env []string, stdin []byte, argv ...string) (stdout, stderr []byte, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), callTime)
+	defer cancel()
+	var out, diag bytes.Buffer
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = append(env, searchPath), bytes.NewReader(stdin), &out, &diag
+	err = ns.Do(cmd.Run)
+	return out.Bytes(), diag.Bytes(), err
+}
+
+// fill replaces what stands for this world's paths in a configuration.
+func (w *world) fill(s string) string {
+	return strings.NewReplacer("$DIR", w.dir, "$NETNS", w.conts[0].path).Replace(s)
+}
+
+// stdin is what the runtime gives to a plugin of the list. Members that the
+// case writes itself are kept.
+func (w *world) stdin(verb string, c *container, plugin map[string]json.RawMessage) ([]byte, error) {
+	conf := map[string]json.RawMessage{}
+	conf["cniVersion"], _ = json.Marshal(w.c.Version)
+	conf["name"], _ = json.Marshal(w.c.Network)
+	maps.Copy(conf, plugin)
+	var asks map[string]bool
+	if err := json.Unmarshal(plugin["capabilities"], &asks); err == nil {
+		given := maps.Clone(w.c.Caps)
+		maps.DeleteFunc(given, func(name string, _ json.RawMessage) bool { return !asks[name] })
+		conf["runtimeConfig"], _ = json.Marshal(given)
+	}
+	since := "0.3.0"
+	if verb != "ADD" {
+		since = "0.4.0"
+	}
+	if n := len(c.results); n > 0 && w.c.Version >= since {
+		conf["prevResult"] = c.results[n-1]
+	}
+	b, err := json.Marshal(conf)
+	return []byte(w.fill(string(b))), err
+}
+
+// call runs one plugin from a folder of plugins. A failure of the plugin is its code;
+// err is one to run it.
+func (w *world) call(path, verb string, c *container, plugin map[string]json.RawMessage) (stdout []byte, code int, err error) {
+	var name string
+	if err := json.Unmarshal(plugin["type"], &name); err != nil {
+		return nil, 0, err
+	}
+	stdin, err := w.stdin(verb, c, plugin)
+	if err != nil {
+		return nil, 0, err
+	}
+	env := []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + c.id, "CNI_NETNS=" + c.path, "CNI_IFNAME=eth0", "CNI_PATH=" + path}
+	if w.c.Args != "" {
+		env = append(env, "CNI_ARGS="+w.c.Args)
+	}
+	out, diag, err := start(w.host, env, stdin, filepath.Join(path, name))
+	if err == nil {
+		return out, 0, nil
+	}
+	var e struct {
+		Code int
+		Msg  string
+	}
+	if exit := new(exec.ExitError); errors.As(err, &exit) && json.Unmarshal(out, &e) == nil && e.Msg != "" {
+		return []byte(e.Msg), e.Code, nil
+	}
+	if bytes.Contains(diag, []byte("panic: ")) {
+		return nil, -1, nil
+	}
+	return nil, 0, fmt.Errorf("%s %s: %w: %s%s", verb, name, err, out, diag)
+}
+
+// add attaches a container to the list and stops at the first plugin that
+// fails, as runtimes do.
+func (w *world) add(path string, c *container) error {
+	for _, p := range w.c.Plugins {
+		out, code, err := w.call(path, "ADD", c, p)
+		if err != nil {
+			return err
+		}
+		if code != 0 {
+			w.fails("ADD", c, p["type"], code, out)
+			return nil
+		}
+		c.results = append(c.results, out)
+	}
+	return w.result(c)
+}
+
+// check looks at the attachment with the plugins of a folder.
+// A version without CHECK has nothing to see.
+func (w *world) check(path string, c *container) error {
+	if w.c.Version < "0.4.0" || len(c.results) < len(w.c.Plugins) {
+		return nil
+	}
+	return w.each("CHECK", "CHECK", path, c, w.c.Plugins)
+}
+
+// del detaches a container, last plugin first.
+// All plugins are called, though one may fail.
+func (w *world) del(path, point string, c *container) error {
+	back := slices.Clone(w.c.Plugins)
+	slices.Reverse(back)
+	return w.each("DEL", point, path, c, back)
+}
+
+// each calls plugins for a verb without a result, and sees what becomes of it.
+func (w *world) each(verb, point, path string, c *container, plugins []map[string]json.RawMessage) error {
+	for _, p := range plugins {
+		out, code, err := w.call(path, verb, c, p)
+		if err != nil {
+			return err
+		}
+		if code != 0 {
+			w.fails(point, c, p["type"], code, out)
+		} else {
+			w.see("%s %s plugin %s succeeds", point, c.id, p["type"])
+		}
+	}
+	return nil
+}
+
+// fails says so, and the code in a line of its own: codes differ where errors do not.
+// What the plugin says is for people who look for a difference's reason.
+func (w *world) fails(point string, c *container, plugin []byte, code int, msg []byte) {
+	w.see("%s %s plugin %s fails", point, c.id, plugin)
+	w.see("%s %s plugin %s code %d", point, c.id, plugin, code)
+	w.said = append(w.said, fmt.Sprintf("%s %s: %s", point, plugin, msg))
+}
+
+// see writes a line down.
+func (w *world) see(format string, args ...any) {
+	w.lines = append(w.lines, w.names.plain(fmt.Sprintf(format, args...)))
+}
