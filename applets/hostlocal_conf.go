@@ -89,28 +89,12 @@ func readHostLocal(r *spec.Request) (*hostLocal, error) {
 			return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 		}
 	}
-	if err := h.readRoutes(conf.IPAM.Routes); err != nil {
+	res, err := ipamResult(conf.IPAM.Routes, nil)
+	if err != nil {
 		return nil, err
 	}
-	return h, h.readWanted(r, conf.Args.CNI.IPs, conf.RuntimeConfig.IPs)
-}
-
-// readRoutes reads routes in the form that they have in results.
-// They go through the result's own reader, so a route is checked in one place alone.
-func (h *hostLocal) readRoutes(routes json.RawMessage) error {
-	if len(routes) == 0 {
-		return nil
-	}
-	doc, err := json.Marshal(map[string]json.RawMessage{"routes": routes})
-	if err != nil {
-		return spec.Errorf(spec.CodeConfig, "ipam: routes: %w", err)
-	}
-	res, err := spec.ParseResult(doc, spec.Newest)
-	if err != nil {
-		return spec.Errorf(spec.CodeConfig, "ipam: %w", err)
-	}
 	h.routes = res.Routes
-	return nil
+	return h, h.readWanted(r, conf.Args.CNI.IPs, conf.RuntimeConfig.IPs)
 }
 
 // readWanted reads the addresses asked for, and which range set each is for.

@@ -3,8 +3,6 @@
 package applets_test
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -15,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets"
 	"cnibox/internal/fault"
 )
 
@@ -31,34 +28,12 @@ func (h leaseHost) conf(ipam, more string) string {
 // run is one verb; code is 0 or that of the error object.
 func (h leaseHost) run(t *testing.T, verb, id, conf, args string) (code int, out string) {
 	t.Helper()
-	a, ok := applets.Lookup("host-local")
-	if !ok {
-		t.Fatal("there is no host-local")
-	}
-	env := map[string]string{"CNI_COMMAND": verb, "CNI_CONTAINERID": id, "CNI_IFNAME": "eth0", "CNI_NETNS": "/dev/null", "CNI_ARGS": args}
-	var stdout, stderr bytes.Buffer
-	exit := applets.Serve(t.Context(), a, applets.Process{
-		Getenv: func(k string) string { return env[k] }, Stdin: strings.NewReader(conf), Stdout: &stdout, Stderr: &stderr,
-	})
-	if exit == 0 {
-		return 0, stdout.String()
-	}
-	var e struct {
-		Code         int
-		Msg, Details string
-	}
-	if err := json.Unmarshal(stdout.Bytes(), &e); err != nil {
-		t.Fatalf("%v: %s", err, stdout.String())
-	}
-	return e.Code, e.Msg + "; " + e.Details
+	return serveIPAM(t, "host-local", verb, id, conf, args)
 }
 
 func (h leaseHost) want(t *testing.T, verb, id, conf, args string, code int, text string) {
 	t.Helper()
-	got, out := h.run(t, verb, id, conf, args)
-	if got != code || !strings.Contains(strings.Join(strings.Fields(out), ""), strings.Join(strings.Fields(text), "")) {
-		t.Errorf("%s %s: got %d %s, want %d %s", verb, id, got, out, code, text)
-	}
+	wantIPAM(t, "host-local", verb, id, conf, args, code, text)
 }
 
 const subnet4 = `,"subnet":"10.1.0.0/24"`

@@ -1,0 +1,29 @@
+package applets
+
+import (
+	"encoding/json"
+
+	"cnibox/spec"
+)
+
+// ipamResult reads routes and DNS of an "ipam" key, which have the form that
+// they have in results; nil is none. Errors have code 7.
+// They go through the result's own reader, so each is checked in one place alone.
+func ipamResult(routes, dns json.RawMessage) (*spec.Result, error) {
+	members := map[string]json.RawMessage{}
+	if routes != nil {
+		members["routes"] = routes
+	}
+	if dns != nil {
+		members["dns"] = dns
+	}
+	doc, err := json.Marshal(members)
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "ipam: %w", err)
+	}
+	res, err := spec.ParseResult(doc, spec.Newest)
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "ipam: %w", err)
+	}
+	return res, nil
+}

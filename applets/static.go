@@ -1,0 +1,251 @@
+//go:build !no_static
+
+package applets
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"cnibox/spec"
+)
+
+func init() {
+	register(&Applet{
+		Name:    "static",
+		Summary: "addresses that stand in the configuration",
+		Help: `
+No leases: who uses an address twice is not told. In "ipam":
+
+key        type    default  meaning
+addresses  list    -        of address (with its prefix length, 10.1.0.5/24) and gateway, or none
+routes     list    -        of dst, gw, mtu, advmss, priority, table, scope
+dns        object  -        nameservers, domain, search, options
+
+CNI_ARGS IP: addresses with prefix lengths, between commas, which are added to these;
+CNI_ARGS GATEWAY: gateways, each for those of IP whose network it is in.
+args.cni.ips: addresses with prefix lengths, instead of all of the above.
+runtimeConfig.ips (capability ips): the same, instead of all of the above.`,
+		AnyNetNS: true,
+		Verbs:    spec.Verbs{Add: staticResult, Check: checkStatic, Del: delStatic, Status: statusStatic, Get: getStatic},
+	})
+}
+
+// staticConf is the configuration as written; keys match in any case of letters.
+// Routes and DNS are read by [ipamResult].
+type staticConf struct {
+	IPAM *struct {
+		Addresses []struct {
+			Address string `json:"address"`
+			Gateway string `json:"gateway"` // empty: none
+		} `json:"addresses"`
+		Routes json.RawMessage `json:"routes"`
+		DNS    json.RawMessage `json:"dns"`
+	} `json:"ipam"`
+	RuntimeConfig struct {
+		IPs []string `json:"ips"`
+	} `json:"runtimeConfig"`
+	Args struct {
+		CNI struct {
+			IPs []string `json:"ips"`
+		} `json:"cni"`
+	} `json:"args"`
+}
+
+// staticResult is ADD, and what the other verbs compare with. Errors have code 7,
+// or 4 for CNI_ARGS.
+// No address at all is no error, as in the reference: routes and DNS may be all that
+// somebody wants of it.
+func staticResult(_ context.Context, r *spec.Request) (*spec.Result, error) {
+	var conf staticConf
+	if err := r.Decode(&conf); err != nil {
+		return nil, err
+	}
+	if conf.IPAM == nil {
+		return nil, spec.Errorf(spec.CodeConfig, "IPAM config missing 'ipam' key")
+	}
+	res, err := ipamResult(conf.IPAM.Routes, conf.IPAM.DNS)
+	if err != nil {
+		return nil, err
+	}
+	if res.IPs, err = conf.addresses(r); err != nil {
+		return nil, err
+	}
+	if r.Net.Version.AtLeast(spec.V030) {
+		return res, nil
+	}
+	if count4 := countIPv4(res.IPs); count4 > 1 || len(res.IPs)-count4 > 1 {
+		return nil, spec.Errorf(spec.CodeConfig, "CNI version %s does not support more than 1 address per family", r.Net.Version)
+	}
+	return res, nil
+}
+
+// addresses are those of the strongest source: the capability, args.cni, or
+// CNI_ARGS together with the configuration's own, as in the reference.
+// All sources are read, so a mistake in a weaker one is told as well. An address
+// given twice counts once: the kernel would refuse the second.
+func (c *staticConf) addresses(r *spec.Request) (ips []spec.IP, err error) {
+	for i, a := range c.IPAM.Addresses {
+		ip, err := staticIP(a.Address)
+		if err == nil && a.Gateway != "" {
+			ip.Gateway, err = staticGateway(a.Gateway, ip)
+		}
+		if err != nil {
+			return nil, spec.Errorf(spec.CodeConfig, "ipam: addresses[%d]: %w", i, err)
+		}
+		ips = appendIP(ips, ip)
+	}
+	fromArgs, err := staticArgs(r)
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeEnv, "CNI_ARGS: %w", err)
+	}
+	for _, ip := range fromArgs {
+		ips = appendIP(ips, ip)
+	}
+	for _, list := range []struct {
+		what string
+		ips  []string
+	}{{"args.cni.ips", c.Args.CNI.IPs}, {"runtimeConfig.ips", c.RuntimeConfig.IPs}} {
+		if len(list.ips) > 0 {
+			ips = nil
+		}
+		for _, text := range list.ips {
+			ip, err := staticIP(text)
+			if err != nil {
+				return nil, spec.Errorf(spec.CodeConfig, "%s: %w", list.what, err)
+			}
+			ips = appendIP(ips, ip)
+		}
+	}
+	return ips, nil
+}
+
+// staticArgs reads IP and GATEWAY of CNI_ARGS. A gateway that is in no network of
+// IP's is let pass with a warning, where the reference says nothing.
+// GATEWAY is for these addresses alone, not for the configuration's.
+func staticArgs(r *spec.Request) (ips []spec.IP, err error) {
+	list, _ := r.Arg("IP")
+	for text := range staticWords(list) {
+		ip, err := staticIP(text)
+		if err != nil {
+			return nil, fmt.Errorf("IP: %w", err)
+		}
+		ips = append(ips, ip)
+	}
+	list, _ = r.Arg("GATEWAY")
+	for text := range staticWords(list) {
+		gw, err := netip.ParseAddr(text)
+		if err != nil || gw.Zone() != "" {
+			return nil, fmt.Errorf("GATEWAY: invalid gateway address %q", text)
+		}
+		used := false
+		for i := range ips {
+			if ips[i].Address.Contains(gw.Unmap()) {
+				ips[i].Gateway, used = gw.Unmap(), true
+			}
+		}
+		if !used {
+			r.Warn("CNI_ARGS: GATEWAY %s is in the network of no address in IP: not used", gw)
+		}
+	}
+	return ips, nil
+}
+
+// staticWords splits a list at its commas; empty parts are skipped.
+func staticWords(list string) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		for text := range strings.SplitSeq(list, ",") {
+			if text = strings.TrimSpace(text); text != "" && !yield(text) {
+				return
+			}
+		}
+	}
+}
+
+// staticIP reads an address with its prefix length; host bits stay.
+// Addresses that no interface can have are refused here, before a link is made.
+func staticIP(text string) (spec.IP, error) {
+	p, err := netip.ParsePrefix(text)
+	if err != nil || p.Addr().Is4In6() {
+		return spec.IP{}, fmt.Errorf("address %q is NOT in CIDR notation, as 10.1.0.5/24", text)
+	}
+	if p.Addr().IsMulticast() || p.Addr().IsUnspecified() {
+		return spec.IP{}, fmt.Errorf("address %q is none that an interface can have", text)
+	}
+	return spec.IP{Address: p}, nil
+}
+
+// staticGateway reads the gateway of an address, which must be of its family. It may be
+// outside the network: a route to it can stand in "routes".
+func staticGateway(text string, ip spec.IP) (netip.Addr, error) {
+	gw, err := netip.ParseAddr(text)
+	if gw = gw.Unmap(); err != nil || gw.Zone() != "" || gw.Is4() != ip.Address.Addr().Is4() {
+		return gw, fmt.Errorf("invalid gateway address %q for %s", text, ip.Address)
+	}
+	return gw, nil
+}
+
+// appendIP adds an address; one that is there already gets the gateway it lacks.
+func appendIP(ips []spec.IP, ip spec.IP) []spec.IP {
+	i := slices.IndexFunc(ips, func(o spec.IP) bool { return o.Address == ip.Address })
+	if i < 0 {
+		return append(ips, ip)
+	}
+	if !ips[i].Gateway.IsValid() {
+		ips[i].Gateway = ip.Gateway
+	}
+	return ips
+}
+
+// countIPv4 counts the addresses of one of the two families.
+func countIPv4(ips []spec.IP) (n int) {
+	for _, ip := range ips {
+		if ip.Address.Addr().Is4() {
+			n++
+		}
+	}
+	return n
+}
+
+// checkStatic wants each address in prevResult, with its gateway.
+// The reference takes the absence of an address for agreement. Addresses of other
+// plugins may be there as well, and a gateway that was not configured is the
+// interface plugin's.
+func checkStatic(ctx context.Context, r *spec.Request) error {
+	want, err := staticResult(ctx, r)
+	if err != nil {
+		return err
+	}
+	for _, ip := range want.IPs {
+		i := slices.IndexFunc(r.Prev.IPs, func(o spec.IP) bool { return o.Address == ip.Address })
+		switch {
+		case i < 0:
+			return spec.Errorf(spec.CodeCheck, "static: Failed to match addr %s: prevResult does not have it", ip.Address)
+		case ip.Gateway.IsValid() && r.Prev.IPs[i].Gateway != ip.Gateway:
+			return spec.Errorf(spec.CodeCheck, "static: Failed to match addr %s: its gateway in prevResult is %s, not %s",
+				ip.Address, r.Prev.IPs[i].Gateway, ip.Gateway)
+		}
+	}
+	return nil
+}
+
+// delStatic has nothing to release, whatever the configuration says.
+func delStatic(context.Context, *spec.Request) error { return nil }
+
+// getStatic answers with prevResult, else as ADD does: nothing is kept, so no
+// container is unknown.
+func getStatic(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	if r.Prev != nil {
+		return r.Prev, nil
+	}
+	return staticResult(ctx, r)
+}
+
+// statusStatic reports a configuration that no ADD could use; the code is ADD's.
+func statusStatic(ctx context.Context, r *spec.Request) error {
+	_, err := staticResult(ctx, r)
+	return err
+}
