@@ -58,6 +58,13 @@ func (t *Table) Check(fn func(*Tx) error) error {
 		}
 		missing = append(missing, damaged...)
 	}
+	filters, err := x.filters()
+	if err != nil {
+		return err
+	}
+	for _, f := range filters {
+		missing = append(missing, f.lacks()...)
+	}
 	if len(missing) > 0 {
 		return &MissingError{missing}
 	}
@@ -68,7 +75,9 @@ func (t *Table) Check(fn func(*Tx) error) error {
 // that they should have.
 func (x *Tx) planned() (chains []chain) {
 	for _, name := range x.chainNames() {
-		chains = append(chains, x.chains[name].chain)
+		if !strings.HasPrefix(name, adminPrefix) { // whose rules are not ours
+			chains = append(chains, x.chains[name].chain)
+		}
 	}
 	return chains
 }

@@ -19,12 +19,15 @@ const (
 	KindMasquerade Kind = iota // addresses whose traffic is masqueraded
 	KindPortMap                // host ports
 	KindMACGuard               // bridge ports that may use one address only
+	KindFirewall               // addresses that may pass, and the policy of bridges
+	KindZone                   // addresses that were put into a zone of firewalld
 )
 
 // An Element is something an attachment owns, in words for people.
 type Element struct {
 	Kind Kind
-	Text string // "tcp dport 8080 -> 10.1.0.2:80"
+	Text string     // "tcp dport 8080 -> 10.1.0.2:80"
+	Addr netip.Addr // what KindZone is about; zero for the other kinds
 }
 
 const (

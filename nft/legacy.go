@@ -113,7 +113,8 @@ func oldMasqComment(o spec.Attachment) string {
 // reference plugins mark some rules with the container alone, or with
 // container and network; with addresses known, only rules about these go, and
 // those of the container's other interfaces stay. It counts for a Release that
-// comes after it; without any address all of the container's rules go.
+// comes after it; without any address all of the container's rules go, but for
+// those of the reference's firewall, which tell nothing but the address.
 func (x *Tx) Addresses(ips ...netip.Addr) {
 	for _, ip := range ips {
 		x.addrs = append(x.addrs, ip.Unmap().AsSlice())
@@ -139,6 +140,12 @@ func (x *Tx) releaseOld(o spec.Attachment, kinds []Kind) {
 		}
 		x.oldIptables("CNI-HOSTPORT-DNAT", oldChain(oldDNATPrefix, o))
 		x.oldIptables("CNI-HOSTPORT-SNAT", oldChain(oldSNATPrefix, o))
+	}
+	if has(kinds, KindFirewall) {
+		for _, a := range x.addrs {
+			ip, _ := netip.AddrFromSlice(a)
+			x.oldIPs = append(x.oldIPs, ip)
+		}
 	}
 	if has(kinds, KindMACGuard) && l.tables[chainID{family: bridge, table: oldNATTable}] {
 		id := o.ContainerID + "-" + o.IfName

@@ -19,11 +19,15 @@ func (t *Table) Owned(o spec.Attachment, kinds ...Kind) ([]Element, error) {
 	}
 	defer s.close()
 	x := newTx(s)
-	var owned []Element
-	for _, sl := range x.owned(kinds, ownedBy(o)) {
-		owned = append(owned, Element{sl.set.kind, sl.set.describe(sl.was)})
+	return elementsOf(x.owned(kinds, ownedBy(o))), x.err
+}
+
+// elementsOf puts what the kernel has in slots into words.
+func elementsOf(slots []*slot) (all []Element) {
+	for _, sl := range slots {
+		all = append(all, Element{sl.set.kind, sl.set.describe(sl.was), sl.zoned()})
 	}
-	return owned, x.err
+	return all
 }
 
 // describe says what an element does, for people: in CHECK's errors, in lists and
@@ -34,6 +38,10 @@ func (s *set) describe(e *element) string {
 		return "masquerade " + addrOf(e.key, s.family).String()
 	case KindPortMap:
 		return s.describePort(e)
+	case KindFirewall:
+		return s.describeFirewall(e)
+	case KindZone:
+		return "zone of firewalld for " + addrOf(e.key, s.family).String()
 	}
 	if len(s.key) == 1 {
 		return "guard port " + string(bytes.TrimRight(e.key, "\x00"))

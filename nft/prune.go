@@ -2,6 +2,7 @@ package nft
 
 import (
 	"context"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -11,7 +12,7 @@ import (
 // Prune deletes those of our tables in which nothing belongs to anybody. An
 // ADD that failed on a host without cnibox's tables leaves none behind so; after
 // a DEL they stay, since the next ADD would make them again. Tables of others
-// stay.
+// stay, and so does ours while there is a chain of the administrator's.
 func (t *Table) Prune(ctx context.Context) error { return t.locked(ctx, prune) }
 
 // prune looks at every set of ours, then deletes the tables in one batch.
@@ -20,6 +21,13 @@ func prune(s *sock) error {
 	used := map[byte]bool{}
 	for _, sl := range x.owned(nil, func([]byte) bool { return true }) {
 		used[sl.set.table] = true
+	}
+	chains, err := s.chainsIn(inet, TableName)
+	if err != nil {
+		return err
+	}
+	for _, c := range chains {
+		used[inet] = used[inet] || strings.HasPrefix(c.name, adminPrefix)
 	}
 	if x.err != nil {
 		return x.err

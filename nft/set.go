@@ -61,7 +61,10 @@ type set struct {
 // dnat: host port to target, for packets to any local address or (_host) to
 // one. cond: the same for ports with conditions, which are found only through
 // the chain that gate names for them. hairpin: connections that must be
-// masqueraded to come back, by target. The order of a kind
+// masqueraded to come back, by target. allow: addresses of containers, with the
+// chain for the administrator's rules. zone: addresses that firewalld knows;
+// no rule asks for them. managed, within, isolated: bridges with a policy, see
+// [Tx.Police], whose members are in managed_by and isolated_by. The order of a kind
 // is the order of the constants below; IPv6 follows IPv4.
 var sets = [...]set{
 	{"masq4", inet, KindMasquerade, v4, []datatype{ipv4Addr}, nil, true},
@@ -82,6 +85,16 @@ var sets = [...]set{
 	{"hairpin6", inet, KindPortMap, v6, []datatype{ipv6Addr, inetProto, inetService}, nil, true},
 	{"guarded", bridge, KindMACGuard, 0, []datatype{ifName}, nil, false},
 	{"macs", bridge, KindMACGuard, 0, []datatype{ifName, etherAddr}, nil, false},
+	{"allow4", inet, KindFirewall, v4, []datatype{ipv4Addr}, nil, true},
+	{"allow6", inet, KindFirewall, v6, []datatype{ipv6Addr}, nil, true},
+	{"zone4", inet, KindZone, v4, []datatype{ipv4Addr}, nil, false},
+	{"zone6", inet, KindZone, v6, []datatype{ipv6Addr}, nil, false},
+	{"managed", inet, KindFirewall, 0, []datatype{ifName}, nil, false},
+	{"within", inet, KindFirewall, 0, []datatype{ifName, ifName}, nil, false},
+	{"isolated", inet, KindFirewall, 0, []datatype{ifName, ifName}, nil, false},
+	{"isolated_ports", bridge, KindFirewall, 0, []datatype{ifName}, nil, false},
+	{"managed_by", inet, KindFirewall, 0, []datatype{ifName, ifName}, nil, false},
+	{"isolated_by", inet, KindFirewall, 0, []datatype{ifName, ifName}, nil, false},
 }
 
 // Places in sets of those for IPv4; one further is that for IPv6.
@@ -94,6 +107,15 @@ const (
 	hostSets   = 2 // from a set for any address to that for one
 	guardedSet = 16
 	macsSet    = 17
+	allowSet   = 18
+	zoneSet    = 20
+
+	managedSet      = 22 // bridge
+	withinSet       = 23 // bridge . the same bridge, which is how a rule asks if two are one
+	isolatedSet     = 24 // the same, of isolated bridges
+	isolatedPortSet = 25 // ports of isolated members, for frames that are not routed
+	managedBySet    = 26 // bridge . member
+	isolatedBySet   = 27 // the same, of isolated members
 )
 
 // setOf returns the set for the family; place is one of the constants above.

@@ -14,8 +14,8 @@ import (
 // after a change. A set whose type changes needs a new name as well.
 const (
 	markPrefix = "skeleton-"
-	inetMark   = markPrefix + "2992df82"
-	bridgeMark = markPrefix + "1a8c706c"
+	inetMark   = markPrefix + "bb87ef59"
+	bridgeMark = markPrefix + "4f8df9b1"
 )
 
 // Priorities of the base chains.
@@ -30,6 +30,8 @@ const (
 	dnatPrio   = -100 + 10
 	masqPrio   = 100 + 10
 	macPrio    = -300 // NF_BR_PRI_NAT_DST_BRIDGED
+	passPrio   = 0    // NF_IP_PRI_FILTER
+	brPassPrio = -200 // NF_BR_PRI_FILTER_BRIDGED
 	natNeeds   = "CONFIG_NFT_NAT, or is older than Linux 5.2, which has nat in tables of family inet"
 	inetNeeds  = "CONFIG_NF_TABLES_INET"
 	brNeeds    = "CONFIG_NF_TABLES_BRIDGE"
@@ -40,6 +42,7 @@ const (
 	noNeeds    = ""
 	masqAll    = "masquerade-all"
 	portsChain = "ports"
+	policies   = "policies"
 )
 
 // A chain is one of our chains with all its rules. A base chain hangs at a hook
@@ -65,6 +68,9 @@ func chainsOf(table byte) []chain {
 				meta(unix.NFT_META_IIFNAME, 0).
 				payload(unix.NFT_PAYLOAD_LL_HEADER, etherSourceAt, macLen, ifnameLen/4).
 				lookup(&sets[macsSet], noRegister, true).verdict(toDrop, ""),
+		}}, {"isolate", unix.NF_INET_FORWARD, brPassPrio, "filter", brNeeds, []*rule{
+			newRule().meta(unix.NFT_META_IIFNAME, 0).lookup(&sets[isolatedPortSet], noRegister, false).verdict(toDrop, ""),
+			newRule().meta(unix.NFT_META_OIFNAME, 0).lookup(&sets[isolatedPortSet], noRegister, false).verdict(toDrop, ""),
 		}}}
 	}
 	local := []*rule{newRule().localDst().verdict(toJump, portsChain)}
@@ -78,6 +84,8 @@ func chainsOf(table byte) []chain {
 		{"guard", unix.NF_INET_PRE_ROUTING, guardPrio, "filter", inetNeeds, guardRules()},
 		{"prerouting", unix.NF_INET_PRE_ROUTING, dnatPrio, "nat", natNeeds + ", or " + fibNeeds, local},
 		{"output", unix.NF_INET_LOCAL_OUT, dnatPrio, "nat", natNeeds + ", or " + fibNeeds, local},
+		{name: policies, rules: policyRules()},
+		{"forward", unix.NF_INET_FORWARD, passPrio, "filter", inetNeeds, forwardRules()},
 		{"postrouting", unix.NF_INET_POST_ROUTING, masqPrio, "nat", natNeeds + ", or " + ctNeeds, masqRules()},
 	}
 }
@@ -96,6 +104,33 @@ func guardRules() []*rule {
 		rules = append(rules, newRule().family(v4).
 			meta(unix.NFT_META_IIFNAME, 0).ifname(unix.NFT_CMP_NEQ, "lo").
 			payload(unix.NFT_PAYLOAD_NETWORK_HEADER, at, 1, 0).equal(127).verdict(toDrop, ""))
+	}
+	return rules
+}
+
+// policyRules drop what goes from one bridge with a policy to another, and what
+// stays within an isolated one. A bridge within which packets may pass answers
+// before its membership is asked, since a rule cannot compare two names.
+func policyRules() []*rule {
+	pair := func() *rule { return newRule().meta(unix.NFT_META_IIFNAME, 0).meta(unix.NFT_META_OIFNAME, ifnameLen/4) }
+	return []*rule{
+		pair().lookup(&sets[isolatedSet], noRegister, false).verdict(toDrop, ""),
+		pair().lookup(&sets[withinSet], noRegister, false).verdict(toReturn, ""),
+		newRule().meta(unix.NFT_META_IIFNAME, 0).lookup(&sets[managedSet], noRegister, false).
+			meta(unix.NFT_META_OIFNAME, 0).lookup(&sets[managedSet], noRegister, false).verdict(toDrop, ""),
+	}
+}
+
+// forwardRules ask the policy of bridges first, as the reference does, then
+// the administrator's chain for what goes to an owned address or comes from one.
+// Everything else passes: other tables decide on it.
+func forwardRules() []*rule {
+	rules := []*rule{newRule().verdict(toJump, policies)}
+	for _, family := range []byte{v4, v6} {
+		for _, dst := range []bool{true, false} {
+			rules = append(rules, newRule().family(family).addr(family, dst, 0).
+				lookup(setOf(allowSet, family), noRegister, false))
+		}
 	}
 	return rules
 }

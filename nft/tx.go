@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -22,6 +23,7 @@ type Tx struct {
 	chains map[string]*plan // all in the inet table
 	old    *leftovers       // of the reference plugins; nil until needed
 	addrs  [][]byte         // see Addresses
+	oldIPs []netip.Addr     // whose rules of the reference in CNI-FORWARD shall go
 }
 
 // A place is one possible element of a set.
@@ -143,11 +145,15 @@ func (x *Tx) Release(o spec.Attachment, kinds ...Kind) {
 // for those whose key is valid; no kinds mean all. It is asked about keys that
 // begin with [spec.NetworkKey] alone, so other networks' elements are safe.
 func (x *Tx) Keep(network string, valid func(key string) bool, kinds ...Kind) {
-	prefix := spec.NetworkKey(network)
-	gone := func(k []byte) bool { return string(k[:len(prefix)]) == prefix && !valid(string(k)) }
-	for _, sl := range x.owned(kinds, gone) {
+	for _, sl := range x.owned(kinds, lost(network, valid)) {
 		sl.is, sl.claimed = nil, false
 	}
+}
+
+// lost wants what attachments of the network own whose keys are not valid.
+func lost(network string, valid func(key string) bool) filter {
+	prefix := spec.NetworkKey(network)
+	return func(k []byte) bool { return string(k[:len(prefix)]) == prefix && !valid(string(k)) }
 }
 
 // need plans the chain that an element jumps to and returns its name. Equal names
@@ -180,8 +186,13 @@ func (x *Tx) chainNames() []string {
 // is an empty batch. The first error of reading comes from here.
 func (x *Tx) batch() (*batch, error) {
 	b := &batch{}
+	x.settleBridges()
 	if x.err != nil {
 		return nil, x.err
+	}
+	filters, err := x.filters()
+	if err != nil {
+		return nil, err
 	}
 	if err := x.skeletons(b); err != nil {
 		return nil, err
@@ -195,6 +206,9 @@ func (x *Tx) batch() (*batch, error) {
 	}
 	if x.old != nil {
 		x.old.remove(b)
+	}
+	for _, f := range filters {
+		f.change(b)
 	}
 	return b, nil
 }
@@ -315,7 +329,8 @@ func (t *batch) elements(msg, flags uint16, in *set, list []*element) {
 
 // unusedChains drops the chains that the last element stops to jump to. The kernel
 // counts rules and jumps in one number, so the rules are counted and taken off. A
-// jump that somebody else put there keeps the chain.
+// jump that somebody else put there keeps the chain, and so do the rules in an
+// administrator's.
 func (x *Tx) unusedChains(b *batch) error {
 	seen := map[string]bool{masqAll: true} // that one is fixed
 	for _, sl := range x.slots {
@@ -335,7 +350,7 @@ func (x *Tx) unusedChains(b *batch) error {
 		if err != nil {
 			return err
 		}
-		if use-len(rules)+x.refs(name) == 0 {
+		if kept := strings.HasPrefix(name, adminPrefix) && len(rules) > 0; !kept && use-len(rules)+x.refs(name) == 0 {
 			b.dropChain(inet, name)
 		}
 	}

@@ -1,0 +1,178 @@
+package nft
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+
+	"cnibox/spec"
+)
+
+// adminPrefix begins the names of the chains in our table that are for the
+// administrator's rules: never filled, and never deleted with a rule in them. The
+// configured name follows, which alone could be that of a fixed chain.
+const adminPrefix = "admin-"
+
+// Allow lets packets from the address pass, and to it those of connections
+// that it has begun, or that lead to it by a published port. An accept in our
+// table would overrule no other one, so there the address only leads to the
+// administrator's chain; the accepting is done in the tables of iptables-nft
+// where there is one with a chain FORWARD, as the reference plugin does it.
+//
+// An address that another attachment had is taken over from it, as in
+// [Tx.Masquerade].
+func (x *Tx) Allow(o spec.Attachment, ip netip.Addr, admin string) {
+	ip = ip.Unmap()
+	x.put(o, setOf(allowSet, familyOf(ip)), element{
+		key:   ip.AsSlice(),
+		chain: x.need(chain{name: adminPrefix + admin}),
+	})
+}
+
+// Zone notes that the address is in a zone of firewalld, which nobody else
+// would tell at DEL. No rule asks for it. An address that another attachment had
+// is taken over from it.
+func (x *Tx) Zone(o spec.Attachment, ip netip.Addr) {
+	ip = ip.Unmap()
+	x.put(o, setOf(zoneSet, familyOf(ip)), element{key: ip.AsSlice()})
+}
+
+// Police drops what goes from the bridge to another bridge with a policy. With
+// isolated it also drops what comes from the bridge and goes back there, as far as the
+// host's rules see it: routed packets do, bridged ones where br_netfilter is on.
+// For the others, ports names the attachment's own ports of the bridge: frames between
+// these and any other are dropped, of whatever protocol.
+//
+// It holds for as long as there is an attachment that asked for it; isolation
+// wins over the absence of it.
+func (x *Tx) Police(o spec.Attachment, bridge string, isolated bool, ports ...string) {
+	member := element{key: keyOf(ifname(bridge), memberName(o))}
+	x.put(o, &sets[managedBySet], member)
+	x.share(managedSet, ifname(bridge))
+	x.share(withinSet, keyOf(ifname(bridge), ifname(bridge)))
+	if !isolated {
+		return
+	}
+	x.put(o, &sets[isolatedBySet], member)
+	x.share(isolatedSet, keyOf(ifname(bridge), ifname(bridge)))
+	for _, port := range ports {
+		x.put(o, &sets[isolatedPortSet], element{key: ifname(port)})
+	}
+}
+
+// memberName stands for an attachment in a key, of the length of an interface's
+// name: the end of its key, of which 56 bits are of its three names.
+func memberName(o spec.Attachment) []byte { return ifname(o.Key()[keyLen-(ifnameLen-1):]) }
+
+// share makes sure of an element that belongs to all members of a bridge. What
+// stands for their names is shorter than a key, so that nobody releases it.
+func (x *Tx) share(place int, key []byte) {
+	x.at(&sets[place], key).is = &element{key: key, owner: "shared by members"}
+}
+
+// settleBridges takes away the policy of bridges that lose their last member,
+// and the isolation of those that lose their last isolated one. Who else there is
+// the kernel is asked, once for each of both, and only when a member goes.
+func (x *Tx) settleBridges() {
+	x.settle(managedBySet, func(bridge []byte) {
+		x.at(&sets[managedSet], bridge).is = nil
+		x.at(&sets[withinSet], keyOf(bridge, bridge)).is = nil
+	})
+	x.settle(isolatedBySet, func(bridge []byte) {
+		x.at(&sets[isolatedSet], keyOf(bridge, bridge)).is = nil
+	})
+}
+
+// settle calls empty for each bridge that has lost members in a set and keeps none.
+func (x *Tx) settle(members int, empty func(bridge []byte)) {
+	in := &sets[members]
+	var bridges [][]byte
+	for _, sl := range x.slots {
+		if sl.set == in && sl.was != nil && sl.is == nil && len(sl.key) >= ifnameLen {
+			bridges = append(bridges, sl.key[:ifnameLen])
+		}
+	}
+	if len(bridges) == 0 {
+		return
+	}
+	used := map[string]bool{}
+	uses := func(e element) {
+		sl := x.index[place{in, string(e.key)}]
+		if (sl == nil || sl.is != nil) && len(e.key) >= ifnameLen {
+			used[string(e.key[:ifnameLen])] = true
+		}
+	}
+	if err := x.s.elements(in, nil, uses); err != nil {
+		x.fail(err)
+	}
+	for _, sl := range x.slots {
+		if sl.set == in && sl.is != nil {
+			uses(*sl.is)
+		}
+	}
+	for _, bridge := range bridges {
+		if !used[string(bridge)] {
+			empty(bridge)
+		}
+	}
+}
+
+// describeFirewall says what an element of the firewall's sets does.
+func (s *set) describeFirewall(e *element) string {
+	if s.family != 0 {
+		return "allow " + addrOf(e.key, s.family).String()
+	}
+	link := bytes.TrimRight(e.key[:min(ifnameLen, len(e.key))], "\x00")
+	return fmt.Sprintf("%s %s", s.name, link)
+}
+
+// zoned returns the address of an element that firewalld knows; zero for all others.
+func (sl *slot) zoned() netip.Addr {
+	if sl.set.kind != KindZone {
+		return netip.Addr{}
+	}
+	return addrOf(sl.key, sl.set.family)
+}
+
+// Zoned lists the addresses that o alone answers for in firewalld: those noted by
+// [Tx.Zone], and those of the given ones that belong to nobody here, as the
+// reference plugin notes nothing.
+func (t *Table) Zoned(o spec.Attachment, ips ...netip.Addr) (mine []netip.Addr, err error) {
+	s, err := dial(t.ns)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	x := newTx(s)
+	for _, sl := range x.owned([]Kind{KindZone}, ownedBy(o)) {
+		mine = append(mine, sl.zoned())
+	}
+	for _, ip := range ips {
+		if ip = ip.Unmap(); x.free(ip) {
+			mine = append(mine, ip)
+		}
+	}
+	return mine, x.err
+}
+
+// free reports whether no attachment has the address, as far as this update knows.
+func (x *Tx) free(ip netip.Addr) bool {
+	for _, place := range []int{allowSet, zoneSet} {
+		if x.at(setOf(place, familyOf(ip)), ip.AsSlice()).is != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// Lost lists what attachments of the network own of the given kinds, except
+// for those whose key is valid: what [Tx.Keep] would drop.
+func (t *Table) Lost(network string, valid func(key string) bool, kinds ...Kind) ([]Element, error) {
+	s, err := dial(t.ns)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	x := newTx(s)
+	return elementsOf(x.owned(kinds, lost(network, valid))), x.err
+}

@@ -1,0 +1,267 @@
+package nft_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+var (
+	ip4 = netip.MustParseAddr(one4)
+	ip6 = netip.MustParseAddr(one6)
+)
+
+// dropping makes FORWARD of iptables-nft drop, as Docker does.
+func dropping(t testing.TB, ns *rtnl.NS) {
+	t.Helper()
+	for _, program := range []string{"iptables-nft", "ip6tables-nft"} {
+		tool(t, ns, "", program, "-P", "FORWARD", "DROP")
+	}
+}
+
+func allow(x *nft.Tx, o spec.Attachment) error {
+	x.Allow(o, ip4, "CNI-ADMIN")
+	x.Allow(o, ip6, "CNI-ADMIN")
+	return nil
+}
+
+// What we put into the tables of iptables is listed by it, and found by its -C in
+// the words of the reference plugin.
+func TestKernelFilterRulesAreOfIptables(t *testing.T) {
+	ns := kerneltest.NS(t)
+	dropping(t, ns)
+	table := open(t, ns)
+	for range 2 { // the second time changes nothing
+		change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
+		for program, ip := range map[string]string{"iptables-nft": one4 + "/32", "ip6tables-nft": one6 + "/128"} {
+			got := tool(t, ns, "", program, "-S")
+			want := strings.ReplaceAll(`-P INPUT ACCEPT
+-P FORWARD DROP
+-P OUTPUT ACCEPT
+-N CNI-ADMIN
+-N CNI-FORWARD
+-A FORWARD -m comment --comment "CNI firewall plugin rules" -j CNI-FORWARD
+-A CNI-FORWARD -m comment --comment "CNI firewall plugin admin overrides" -j CNI-ADMIN
+-A CNI-FORWARD -d $IP -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A CNI-FORWARD -s $IP -j ACCEPT
+-A CNI-FORWARD -d $IP -m conntrack --ctstate DNAT -j ACCEPT
+`, "$IP", ip)
+			if got != want {
+				t.Errorf("%s: got\n%swant\n%s", program, got, want)
+			}
+			tool(t, ns, "", program, "-C", "FORWARD", "-m", "comment", "--comment", "CNI firewall plugin rules", "-j", "CNI-FORWARD")
+			tool(t, ns, "", program, "-C", "CNI-FORWARD", "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
+			tool(t, ns, "", program, "-C", "CNI-FORWARD", "-d", ip, "-m", "conntrack", "--ctstate", "DNAT", "-j", "ACCEPT")
+			tool(t, ns, "", program, "-C", "CNI-FORWARD", "-s", ip, "-j", "ACCEPT")
+		}
+	}
+}
+
+// Only the rules of what was released go; what is shared, and what anybody else put
+// there, stays. [S] a late DEL of a previous owner removes the new owner's rules in
+// the reference.
+func TestKernelFilterRelease(t *testing.T) {
+	ns := kerneltest.NS(t)
+	dropping(t, ns)
+	tool(t, ns, "", "iptables-nft", "-A", "FORWARD", "-s", one4, "-j", "ACCEPT")
+	table := open(t, ns)
+	change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
+	tool(t, ns, "", "iptables-nft", "-A", "CNI-FORWARD", "-s", one4, "-p", "tcp", "-j", "ACCEPT")
+	change(t, table, func(x *nft.Tx) error { return allow(x, other) }) // takes both addresses over
+	with := tool(t, ns, "", "iptables-nft", "-S")
+	change(t, table, func(x *nft.Tx) error {
+		x.Addresses(ip4, ip6)
+		x.Release(owner)
+		return nil
+	})
+	if got := tool(t, ns, "", "iptables-nft", "-S"); got != with {
+		t.Errorf("a late DEL of the first owner changed\n%s\nto\n%s", with, got)
+	}
+	change(t, table, func(x *nft.Tx) error { x.Release(other, nft.KindFirewall); return nil })
+	for _, program := range []string{"iptables-nft", "ip6tables-nft"} {
+		got := tool(t, ns, "", program, "-S")
+		for _, gone := range []string{"conntrack", "CNI-FORWARD -s " + one4 + "/32 -j", "-s " + one6} {
+			if strings.Contains(got, gone) {
+				t.Errorf("%s: %q stayed in\n%s", program, gone, got)
+			}
+		}
+		for _, kept := range []string{"-j CNI-FORWARD", "-N CNI-ADMIN", "-j CNI-ADMIN"} {
+			if !strings.Contains(got, kept) {
+				t.Errorf("%s: %q went from\n%s", program, kept, got)
+			}
+		}
+	}
+	if got := tool(t, ns, "", "iptables-nft", "-S"); !strings.Contains(got, "-A FORWARD -s 10.1.0.2/32 -j ACCEPT") ||
+		!strings.Contains(got, "-A CNI-FORWARD -s 10.1.0.2/32 -p tcp -j ACCEPT") {
+		t.Errorf("rules of others went from\n%s", got)
+	}
+	if text := render(t, ns); strings.Contains(text, "allow ") || strings.Contains(text, "admin-") {
+		t.Errorf("after release:\n%s", text)
+	}
+}
+
+// The reference's own rules, twice where two of its ADDs met, go with an address that
+// nobody here has.
+func TestKernelReleaseReferenceFirewall(t *testing.T) {
+	ns := kerneltest.NS(t)
+	tool(t, ns, `*filter
+:CNI-FORWARD -
+-A CNI-FORWARD -d 10.1.0.2/32 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A CNI-FORWARD -s 10.1.0.2/32 -j ACCEPT
+-A CNI-FORWARD -s 10.1.0.2/32 -j ACCEPT
+-A CNI-FORWARD -s 10.1.0.3/32 -j ACCEPT
+-A CNI-FORWARD -s 10.1.0.0/24 -j ACCEPT
+-A CNI-FORWARD -s 10.1.0.2/32 -j DROP
+-A CNI-FORWARD -d 10.1.0.2/32 -j ACCEPT
+-A CNI-FORWARD ! -s 10.1.0.2/32 -j ACCEPT
+-A CNI-FORWARD -s 10.1.0.2/32 -d 10.1.0.2/32 -j ACCEPT
+-A CNI-FORWARD -d 10.1.0.2/32 -m conntrack ! --ctstate NEW -j ACCEPT
+COMMIT
+`, "iptables-nft-restore")
+	table := open(t, ns)
+	release := func() {
+		change(t, table, func(x *nft.Tx) error {
+			x.Addresses(ip4)
+			x.Release(owner, nft.KindFirewall)
+			return nil
+		})
+	}
+	release()
+	release()
+	got, want := tool(t, ns, "", "iptables-nft", "-S", "CNI-FORWARD"), `-N CNI-FORWARD
+-A CNI-FORWARD -s 10.1.0.3/32 -j ACCEPT
+-A CNI-FORWARD -s 10.1.0.0/24 -j ACCEPT
+-A CNI-FORWARD -s 10.1.0.2/32 -j DROP
+-A CNI-FORWARD -d 10.1.0.2/32 -j ACCEPT
+-A CNI-FORWARD ! -s 10.1.0.2/32 -j ACCEPT
+-A CNI-FORWARD -s 10.1.0.2/32 -d 10.1.0.2/32 -j ACCEPT
+-A CNI-FORWARD -d 10.1.0.2/32 -m conntrack ! --ctstate NEW -j ACCEPT
+`
+	if got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+// CHECK finds each rule that is missing in the tables of iptables, and changes none.
+func TestKernelFilterCheck(t *testing.T) {
+	ns := kerneltest.NS(t)
+	table := open(t, ns)
+	check := func() error { return table.Check(func(x *nft.Tx) error { return allow(x, owner) }) }
+	change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
+	if err := check(); err != nil {
+		t.Errorf("without a table of iptables: %v", err)
+	}
+	dropping(t, ns) // later, by somebody else
+	before := render(t, ns)
+	for _, want := range []string{"rule -j CNI-FORWARD of chain FORWARD of table ip filter", "rule -j CNI-ADMIN of chain CNI-FORWARD of table ip6 filter",
+		"rule -s 10.1.0.2 -j ACCEPT", "rule -d fd00::2 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "--ctstate DNAT"} {
+		if err := check(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q in it", err, want)
+		}
+	}
+	if after := render(t, ns); after != before {
+		t.Errorf("CHECK changed\n%s\nto\n%s", before, after)
+	}
+	change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
+	if err := check(); err != nil {
+		t.Errorf("after another ADD: %v", err)
+	}
+	tool(t, ns, "", "iptables-nft", "-D", "CNI-FORWARD", "-s", one4, "-j", "ACCEPT")
+	if err := check(); err == nil || err.Error() != "rule set: missing: rule -s 10.1.0.2 -j ACCEPT of chain CNI-FORWARD of table ip filter" {
+		t.Errorf("one rule gone: %v", err)
+	}
+}
+
+// The administrator's chain in our table keeps its rules through everything.
+func TestKernelAdminChain(t *testing.T) {
+	ns := kerneltest.NS(t)
+	table := open(t, ns)
+	change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
+	tool(t, ns, "add rule inet cnibox admin-CNI-ADMIN tcp dport 23 drop", "nft", "-f", "-")
+	if err := table.Check(func(x *nft.Tx) error { return allow(x, owner) }); err != nil {
+		t.Error(err)
+	}
+	change(t, table, func(x *nft.Tx) error { return allow(x, other) })
+	change(t, table, func(x *nft.Tx) error { x.Release(owner); x.Release(other); return nil })
+	if err := table.Prune(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if text := render(t, ns); !strings.Contains(text, "chain admin-CNI-ADMIN {\n\t\tmeta l4proto tcp th dport 23 drop") {
+		t.Errorf("the administrator's rule went:\n%s", text)
+	}
+}
+
+// A policy is there for as long as somebody asks for it. [S] in the reference it
+// stays for good.
+func TestKernelPoliceRefcount(t *testing.T) {
+	ns := kerneltest.NS(t)
+	table := open(t, ns)
+	third := spec.Attachment{Network: "net2", ContainerID: "c3", IfName: "eth0"}
+	has := func(when string, want ...string) {
+		t.Helper()
+		text := render(t, ns)
+		for _, name := range []string{"managed", "within", "isolated"} {
+			got := strings.Contains(text, name+" br0 ")
+			if want := strings.Contains(strings.Join(want, " ")+" ", name+" "); got != want {
+				t.Errorf("%s: element of %s: %v, want %v", when, name, got, want)
+			}
+		}
+	}
+	change(t, table, func(x *nft.Tx) error {
+		x.Police(owner, "br0", true)
+		x.Police(other, "br0", false)
+		x.Police(third, "br0", false)
+		x.Police(third, "br1", true)
+		return nil
+	})
+	has("all", "managed", "within", "isolated")
+	police := func(x *nft.Tx) error { x.Police(owner, "br0", true); return nil }
+	if err := table.Check(police); err != nil {
+		t.Error(err)
+	}
+	change(t, table, func(x *nft.Tx) error { x.Release(owner, nft.KindFirewall); return nil })
+	has("without the isolated one", "managed", "within")
+	if err := table.Check(police); err == nil {
+		t.Error("CHECK of a member that is none")
+	}
+	change(t, table, func(x *nft.Tx) error {
+		x.Keep("net1", func(string) bool { return false }, nft.KindFirewall)
+		return nil
+	})
+	has("after GC of one network", "managed", "within")
+	change(t, table, func(x *nft.Tx) error {
+		x.Release(third)
+		x.Police(owner, "br0", false)
+		return nil
+	})
+	has("another one in the same update", "managed", "within")
+	change(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
+	has("nobody")
+	if text := render(t, ns); strings.Contains(text, "br1") {
+		t.Errorf("the other bridge stayed:\n%s", text)
+	}
+}
+
+// Zones are told to their owner alone, and unowned addresses to everybody.
+func TestKernelZoned(t *testing.T) {
+	table := open(t, kerneltest.NS(t))
+	change(t, table, func(x *nft.Tx) error {
+		x.Zone(owner, ip4)
+		x.Zone(other, ip6)
+		return nil
+	})
+	free := netip.MustParseAddr("10.9.9.9")
+	got, err := table.Zoned(owner, ip4, ip6, free)
+	if err != nil || len(got) != 2 || got[0] != ip4 || got[1] != free {
+		t.Errorf("got %v, %v", got, err)
+	}
+	lost, err := table.Lost("net1", func(key string) bool { return key == other.Key() }, nft.KindZone)
+	if err != nil || len(lost) != 1 || lost[0].Addr != ip4 {
+		t.Errorf("lost: got %v, %v", lost, err)
+	}
+}
