@@ -26,7 +26,7 @@ empty :=
 comma := ,
 ALL_TAGS := $(subst $(empty) $(empty),$(comma),$(NO_TAGS))
 
-.PHONY: help build sizes quick test test-tags test-clients fuzz bench demo install clean
+.PHONY: help build sizes quick test test-tags test-vm test-clients fuzz bench demo install clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -62,6 +62,9 @@ test-tags: ## build and vet without each plugin, and without all of them
 		$(GO) vet -tags $$tag . ./applets/... && $(GO) build -o /dev/null -tags $$tag . || exit 1; \
 	done
 	@$(GO) test -short -tags $(ALL_TAGS) -run 'TestApplets' . ./applets
+
+test-vm: ## the kernel tests on Debian's kernels, in qemu; KERNEL=6.1 PKG=./nft RUN=regexp: less
+	$(GO) run ./internal/vm $(if $(KERNEL),-kernel $(KERNEL)) $(if $(PKG),-pkg $(PKG)) $(if $(RUN),-run '$(RUN)') $(VMFLAGS)
 
 test-clients: build ## real containers through containerd; CLIENTS=-require: no skipping
 	$(GO) run ./internal/clients -bin $(BIN) $(CLIENTS)

@@ -1,0 +1,28 @@
+#!/bin/busybox sh
+# The first process of a guest: runs the tests of each package in its folder and tells
+# the host on the second serial port, which no kernel message reaches. Lines that
+# begin with "##vm" are this script's own.
+/bin/busybox mount -t proc proc /proc
+/bin/busybox --install -s 2>/dev/null # what is there already stays
+export PATH=/usr/sbin:/usr/bin HOME=/root TMPDIR=/tmp CNIBOX_KERNEL=require
+mount -t sysfs sysfs /sys
+mount -t devtmpfs dev /dev
+mount -t tmpfs -o mode=0755 run /run
+mount -t tmpfs -o mode=1777 tmp /tmp
+mkdir -p /dev/pts /dev/shm /run/netns /run/lock /var/lib/cni /var/lib/misc
+mount -t devpts devpts /dev/pts
+stty -F /dev/ttyS1 raw
+exec 3>/dev/ttyS1
+
+modprobe -a $(cat /etc/modules)
+ip link set lo up
+echo "##vm boot $(uname -r)" >&3
+while read -r path dir; do
+	cd "/src/$dir"
+	echo "##vm run $path" >&3
+	"/tests/$path.test" -test.v -test.timeout=8m -test.run "$(cat /etc/run)" </dev/null >&3 2>&1 3>&-
+	echo "##vm exit $path $?" >&3
+done </etc/suites
+echo "##vm done" >&3
+exec 3>&- # waits until all is written
+poweroff -f

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// How long a guest may take in all, and how long it may say nothing: a
+// test that hangs ends by its own timeout in between, and tells where.
+const (
+	deadline = 12 * time.Minute
+	silence  = 3 * time.Minute
+)
+
+// consoleTail is how many lines of kernel messages follow the report of a guest
+// that came to no good end.
+const consoleTail = 40
+
+// A machine is what guests run on.
+type machine struct {
+	dir     string // for files that end with this process
+	accel   []string
+	printer *printer
+}
+
+// accelerator returns qemu's options for KVM where a machine starts with it, else
+// for emulation. That /dev/kvm opens says little: below some hypervisors qemu
+// then ends at the first processor register.
+func accelerator(ctx context.Context) []string {
+	kvm := []string{"-accel", "kvm", "-cpu", "max"}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", append(kvm, "-S", "-nodefaults", "-display", "none", "-monitor", "stdio")...)
+	cmd.Stdin = strings.NewReader("quit\n")
+	if cmd.Run() == nil {
+		return kvm
+	}
+	return []string{"-accel", "tcg,thread=multi", "-cpu", "max"}
+}
+
+// boot runs a guest and has the report read what it says. The error says what was
+// wrong with the tests or the guest; console and qemu's own words are printed.
+func (m machine) boot(ctx context.Context, vmlinuz, initrd string, r *report) error {
+	console := filepath.Join(m.dir, r.kernel+".console")
+	args := append([]string{
+		"-kernel", vmlinuz, "-initrd", initrd, "-append", "console=ttyS0 panic=-1 loglevel=4",
+		"-smp", "2", "-m", "2000", "-no-reboot", "-net", "none", "-display", "none", "-monitor", "none",
+		"-serial", "file:" + console, "-serial", "stdio",
+	}, m.accel...)
+	ctx, cancel := context.WithTimeoutCause(ctx, deadline, fmt.Errorf("the guest did not end within %v", deadline))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", args...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	var words strings.Builder
+	cmd.Stderr = &words
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	err = listen(ctx, out, r)
+	cancel() // ends the guest, if it has not ended by itself
+	if _, copyErr := io.Copy(io.Discard, out); err == nil {
+		err = copyErr
+	}
+	waitErr := cmd.Wait()
+	if err == nil && !r.done {
+		err = fmt.Errorf("the guest died: qemu says %v %s", waitErr, strings.TrimSpace(words.String()))
+	}
+	if err != nil {
+		r.broken(err, tail(console, consoleTail))
+		return err
+	}
+	return r.verdict()
+}
+
+// listen gives the report each line until the guest has done or its output ends, and
+// fails when none comes for too long.
+func listen(ctx context.Context, from io.Reader, r *report) error {
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		in := bufio.NewReader(from)
+		for {
+			text, err := in.ReadString('\n')
+			if text != "" {
+				select {
+				case lines <- strings.TrimRight(text, "\r\n"):
+				case <-ctx.Done():
+					return
+				}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	quiet := time.NewTimer(silence)
+	defer quiet.Stop()
+	for {
+		select {
+		case text, ok := <-lines:
+			if !ok {
+				return nil
+			}
+			r.line(text)
+			quiet.Reset(silence)
+		case <-quiet.C:
+			return fmt.Errorf("the guest said nothing for %v", silence)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// tail returns the last lines of a file, or why there are none.
+func tail(file string, n int) string {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(strings.ReplaceAll(string(b), "\r", "")), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}

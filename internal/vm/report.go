@@ -1,0 +1,185 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// mark begins a line of the guest's script.
+const mark = "##vm "
+
+// A printer writes blocks of lines, of which none is torn by another guest's.
+type printer struct {
+	mu  sync.Mutex
+	out io.Writer
+}
+
+// print writes one block; an empty one is none.
+func (p *printer) print(block string) {
+	if block == "" {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fmt.Fprintln(p.out, strings.TrimSuffix(block, "\n"))
+}
+
+// A report makes what go test prints out of what a guest says.
+type report struct {
+	kernel  string
+	printer *printer
+	verbose bool // print every line as it comes
+
+	pkg    string // that runs; "": none
+	begin  time.Time
+	test   string // that speaks
+	lines  []said // of the package
+	ran    int    // tests of the package
+	failed []string
+	skips  map[string][]string // tests by reason
+	done   bool                // the guest has run all
+}
+
+// said is one line of a test.
+type said struct{ test, text string }
+
+func newReport(kernel string, p *printer) *report {
+	return &report{kernel: kernel, printer: p, skips: map[string][]string{}}
+}
+
+// line takes the next line.
+func (r *report) line(text string) {
+	if r.verbose {
+		r.printer.print(text)
+	}
+	words, own := strings.CutPrefix(text, mark)
+	if !own {
+		r.output(text)
+		return
+	}
+	f := strings.Fields(words)
+	switch {
+	case len(f) == 2 && f[0] == "boot":
+		r.printer.print(fmt.Sprintf("=== Linux %s: %s", r.kernel, f[1]))
+	case len(f) == 2 && f[0] == "run":
+		r.pkg, r.begin, r.test, r.lines, r.ran = f[1], time.Now(), "", nil, 0
+	case len(f) == 3 && f[0] == "exit" && f[1] == r.pkg:
+		r.exit(f[2])
+	case len(f) == 1 && f[0] == "done":
+		r.done = true
+		r.printer.print(r.skipped())
+	}
+}
+
+// output takes a line that a test binary wrote with -test.v.
+func (r *report) output(text string) {
+	if rest, ok := strings.CutPrefix(text, "=== "); ok {
+		if f := strings.Fields(rest); len(f) == 2 {
+			r.test = f[1]
+			if f[0] == "RUN" {
+				r.ran++
+			}
+		}
+		return
+	}
+	if f := strings.Fields(text); len(f) > 2 && f[0] == "---" {
+		r.test = f[2]
+	}
+	if _, reason, ok := strings.Cut(text, "SKIPPED: "); ok {
+		r.skips[reason] = append(r.skips[reason], r.test)
+	}
+	r.lines = append(r.lines, said{r.test, text})
+}
+
+// exit prints how a package ended.
+func (r *report) exit(code string) {
+	took := time.Since(r.begin).Seconds()
+	result := fmt.Sprintf("%s\t%.3fs\t(Linux %s)", r.pkg, took, r.kernel)
+	switch {
+	case code != "0":
+		r.failed = append(r.failed, r.pkg)
+		r.printer.print(r.failure() + "FAIL\t" + result)
+	case r.ran == 0:
+		r.printer.print("ok  \t" + result + " [no tests to run]")
+	default:
+		r.printer.print("ok  \t" + result)
+	}
+	r.pkg, r.lines = "", nil
+}
+
+// failure is what the package said, without the lines of tests that passed or were
+// skipped, unless the binary broke off.
+func (r *report) failure() string {
+	bad := map[string]bool{}
+	for _, s := range r.lines {
+		if f := strings.Fields(s.text); len(f) > 2 && f[0] == "---" && f[1] == "FAIL:" {
+			bad[f[2]] = true
+		}
+	}
+	var out strings.Builder
+	for _, s := range r.lines {
+		if bad[s.test] || len(bad) == 0 || !strings.HasPrefix(s.text, " ") && !strings.HasPrefix(s.text, "--- ") {
+			fmt.Fprintln(&out, s.text)
+		}
+	}
+	return out.String()
+}
+
+// broken prints what is known of a guest that came to no good end.
+func (r *report) broken(err error, console string) {
+	var out strings.Builder
+	if r.pkg != "" {
+		for _, s := range r.lines[max(0, len(r.lines)-consoleTail):] {
+			fmt.Fprintln(&out, s.text)
+		}
+		fmt.Fprintf(&out, "FAIL\t%s in %s\t(Linux %s)\n", r.pkg, r.test, r.kernel)
+	}
+	fmt.Fprintf(&out, "FAIL\tLinux %s: %v; its console ends with:\n%s\n", r.kernel, err, console)
+	r.printer.print(out.String())
+}
+
+// verdict is an error if a package failed.
+func (r *report) verdict() error {
+	if len(r.failed) > 0 {
+		return fmt.Errorf("tests failed in %s", strings.Join(r.failed, ", "))
+	}
+	return nil
+}
+
+// skipped lists what this kernel or the guest lacks, with the tests that want it.
+func (r *report) skipped() string {
+	var out strings.Builder
+	for _, reason := range slices.Sorted(maps.Keys(r.skips)) {
+		fmt.Fprintf(&out, "SKIPPED: Linux %s: %s (%s)\n", r.kernel, reason, strings.Join(r.skips[reason], ", "))
+	}
+	return out.String()
+}
+
+// missedEverywhere lists the tests that every guest skipped: nothing has shown
+// that they pass.
+func missedEverywhere(reports []*report) string {
+	count := map[string]int{}
+	for _, r := range reports {
+		seen := map[string]bool{}
+		for _, tests := range r.skips {
+			for _, test := range tests {
+				seen[test] = true
+			}
+		}
+		for test := range seen {
+			count[test]++
+		}
+	}
+	var out strings.Builder
+	for _, test := range slices.Sorted(maps.Keys(count)) {
+		if count[test] == len(reports) {
+			fmt.Fprintf(&out, "SKIPPED: %s ran on NO kernel\n", test)
+		}
+	}
+	return out.String()
+}
