@@ -31,6 +31,10 @@ type Applet struct {
 	Verbs   spec.Verbs // a plugin's
 	Main    func(context.Context, Process) int
 
+	// Again is what a plugin does that it has started itself: with arguments, and
+	// without CNI_COMMAND. Few need it.
+	Again func(Process) int
+
 	// AnyNetNS is set for address plugins that never enter the namespace: for
 	// them a CNI_NETNS that is none (as /dev/null) is no error.
 	AnyNetNS bool
@@ -118,6 +122,9 @@ func Run(ctx context.Context, argv0 string, p Process) int {
 func (a *Applet) run(ctx context.Context, p Process) int {
 	if a.Main != nil {
 		return a.Main(ctx, p)
+	}
+	if a.Again != nil && len(p.Args) > 1 && p.Getenv("CNI_COMMAND") == "" {
+		return a.Again(p)
 	}
 	return Serve(ctx, a, p)
 }

@@ -271,10 +271,10 @@ func (op *Op) announce() {
 	}
 }
 
-// exists turns the kernel's EEXIST for the container end into an error that
+// Exists turns the kernel's EEXIST for the container end into an error that
 // says what to do.
 // The code is 100.
-func (op *Op) exists(err error) error {
+func (op *Op) Exists(err error) error {
 	if !errors.Is(err, os.ErrExist) {
 		return err
 	}

@@ -133,7 +133,7 @@ func (op *Op) refused(err error) error {
 	if _, lerr := op.Cont.Link(op.IfName); errors.Is(lerr, os.ErrNotExist) {
 		return err
 	}
-	return op.exists(err)
+	return op.Exists(err)
 }
 
 // CheckOn compares the container end with its configuration: it is up, sits on the

@@ -71,7 +71,7 @@ func (op *Op) createPair(s rtnl.LinkSpec) (*rtnl.Link, error) {
 			break
 		}
 	}
-	return nil, op.exists(err)
+	return nil, op.Exists(err)
 }
 
 // HostEnd finds the host end of the attachment's veth pair by its label, or

@@ -1,0 +1,81 @@
+package chain
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A labeller starts this binary again under an SELinux label. It is for what the kernel
+// labels by the process that makes it, as the queues of a tap device, and what no thread
+// of ours may make, since a label of a thread alone has to be bounded by the process's.
+//
+// It is the only case in which the binary starts itself.
+type labeller struct {
+	mount string // of selinuxfs; its absence is the absence of SELinux
+	magic int64  // of the file system there, as in statfs(2)
+	attr  string // the label of the next execve(2) of the thread: proc_pid_attr(5)
+}
+
+// seLinux is the kernel's.
+// The attribute alone would not do: other security modules have a file of that name.
+func seLinux() labeller {
+	return labeller{"/sys/fs/selinux", unix.SELINUX_MAGIC, "/proc/thread-self/attr/exec"}
+}
+
+// SELinux tells whether this kernel has SELinux; the error says that it has not.
+func SELinux() error { return seLinux().there() }
+
+// RunLabelled runs this binary with the arguments, the first of which names the applet,
+// under an SELinux label, from the calling thread, which must be locked, and in its
+// namespaces. What it prints on stderr is the error if it fails.
+func RunLabelled(ctx context.Context, label string, args ...string) error {
+	return seLinux().run(ctx, self, label, args)
+}
+
+// there looks for the file system with which SELinux comes.
+func (l labeller) there() error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(l.mount, &st); err != nil || uint32(st.Type) != uint32(l.magic) {
+		return fmt.Errorf("SELinux is not there: no selinuxfs at %s", l.mount)
+	}
+	return nil
+}
+
+// run is RunLabelled for any file. The label of the thread is taken back, as the thread
+// may start other programs later.
+func (l labeller) run(ctx context.Context, file, label string, args []string) error {
+	if err := l.there(); err != nil {
+		return err
+	}
+	if err := l.set(label); err != nil {
+		return fmt.Errorf("SELinux label %q: %w", label, err)
+	}
+	stderr := &tail{max: maxStderr}
+	p := program{
+		file: file, args: args, stdin: &bytes.Buffer{}, stdout: io.Discard, stderr: stderr,
+		attr: unix.SysProcAttr{Setpgid: true}, cancel: ctx.Done(),
+	}
+	status, err := p.run()
+	err = errors.Join(err, l.set("\n")) // as good as empty, which is no write
+	if err == nil && status != 0 {
+		err = fmt.Errorf("%s under SELinux label %q: %s: %s", args[0], label, describe(status), strings.TrimSpace(string(stderr.bytes())))
+	}
+	return err
+}
+
+// set writes the label, which the kernel checks against its policy.
+func (l labeller) set(label string) error {
+	fd, err := unix.Open(l.attr, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	_, err = unix.Write(fd, []byte(label))
+	return err
+}

@@ -1,0 +1,94 @@
+package rtnl
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/fault"
+)
+
+// A Tap is what a tap device has from its birth: a link whose other end is a program,
+// such as a virtual machine, that opens /dev/net/tun. The zero value is a tap of one
+// queue that needs CAP_NET_ADMIN to be opened.
+type Tap struct {
+	MultiQueue bool    // several descriptors may be open at a time; the opener has to ask for it too
+	Owner      *uint32 // user ID that may open it; nil: none but root
+	Group      *uint32 // group ID likewise
+}
+
+// tunDevice makes and opens tun and tap devices: Documentation/networking/tuntap.rst.
+const tunDevice = "/dev/net/tun"
+
+// tunExcl is IFF_TUN_EXCL, include/uapi/linux/if_tun.h: a name that is taken is an error.
+const tunExcl = 0x8000
+
+// CreateTap makes a tap device that stays when its maker ends, in the namespace of the
+// calling thread ([NS.Do]), since netlink cannot. The error is os.ErrExist for a name that
+// is taken, and os.ErrNotExist where there is no tun device. Nothing is left on an error.
+//
+// Whether packets have a struct tun_pi or a struct virtio_net_hdr in front is set anew by
+// each opener; that of the maker is what virtual machines open it with.
+func CreateTap(name string, t Tap) error {
+	what := "tap add " + name
+	if err := errors.Join(checkName(name), fault.Check(what)); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	fd, err := unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("%s: %s: %w", what, tunDevice, absent(err, 0))
+	}
+	defer unix.Close(fd) // with it goes what is not persistent yet
+	if err := t.create(fd, name); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// create does the ioctls; the last makes the device stay.
+func (t Tap) create(fd int, name string) error {
+	req, err := unix.NewIfreq(name)
+	if err != nil {
+		return err
+	}
+	flags := uint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR | tunExcl)
+	if t.MultiQueue {
+		flags |= unix.IFF_MULTI_QUEUE
+	}
+	req.SetUint16(flags)
+	err = unix.IoctlIfreq(fd, unix.TUNSETIFF, req)
+	if err == unix.EBUSY {
+		return unix.EEXIST
+	}
+	if err != nil {
+		return os.NewSyscallError("TUNSETIFF", err)
+	}
+	for _, set := range []struct {
+		name string
+		req  uint
+		to   *uint32
+	}{
+		{"TUNSETOWNER", unix.TUNSETOWNER, t.Owner},
+		{"TUNSETGROUP", unix.TUNSETGROUP, t.Group},
+		{"TUNSETPERSIST", unix.TUNSETPERSIST, new(uint32(1))},
+	} {
+		if set.to == nil {
+			continue
+		}
+		if err := unix.IoctlSetInt(fd, set.req, int(*set.to)); err != nil {
+			return os.NewSyscallError(set.name, err)
+		}
+	}
+	return nil
+}
+
+// ProbeTap tells whether taps can be made: the device is there, and we may open it.
+func ProbeTap() error {
+	fd, err := unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("%s: %w", tunDevice, absent(err, 0))
+	}
+	return unix.Close(fd)
+}
