@@ -161,13 +161,11 @@ func checkRules(op *attach.Op, c *bridge, port string) error {
 		return nil
 	}
 	have, err := nft.Open(nil).Owned(op.Attachment, nft.KindMACGuard)
-	if err != nil {
+	if err != nil || len(have) > 0 {
 		return err
 	}
-	if len(have) == 0 {
-		return attach.Mismatch("MAC guard of %s is missing in table bridge cnibox", port)
-	}
-	return nil
+	missing := &nft.MissingError{What: []string{"MAC guard of " + port + " in table bridge cnibox"}}
+	return orReference(attach.Mismatch("%w", missing), op.Attachment, nft.KindMACGuard)
 }
 
 // probeBridge tells whether the host can do what the configuration asks for.

@@ -51,7 +51,8 @@ func (c *masqConf) checkMasquerade(op *attach.Op) error {
 	if !c.IPMasq || len(op.Prev.IPs) == 0 {
 		return nil
 	}
-	if err := nft.Open(nil).Check(masquerade(op, op.Prev.IPs)); err != nil {
+	err := nft.Open(nil).Check(masquerade(op, op.Prev.IPs))
+	if err = orReference(err, op.Attachment, nft.KindMasquerade); err != nil {
 		return attach.Mismatch("masquerading: %w", err)
 	}
 	return nil

@@ -217,7 +217,7 @@ func portmapCheck(_ context.Context, r *spec.Request) error {
 		}
 		return nil
 	})
-	if err != nil {
+	if err = orReference(err, r.Attachment, nft.KindPortMap); err != nil {
 		return spec.Errorf(spec.CodeCheck, "%w", err)
 	}
 	return routeLocalnet(maps, checkLocalnet)
