@@ -39,6 +39,9 @@ var volatile = []string{
 	"linkinfo.info_slave_data.forward_delay_timer", "linkinfo.info_slave_data.topology_change_ack",
 }
 
+// forever is the life time of an address that has none, in seconds.
+const forever = float64(1<<32 - 1)
+
 // states of a link that come and go with its peer.
 var passing = []string{"LOWER_UP", "NO-CARRIER", "M-DOWN", "DORMANT"}
 
@@ -124,7 +127,11 @@ func (w *world) addrs(at string, o object) {
 		if strings.HasPrefix(a.text("local"), "fe80:") {
 			continue
 		}
-		w.see("%s addr %s %s/%v %s", at, o.text("ifname"), a.text("local"), a["prefixlen"], strings.Join(members(a), " "))
+		at := fmt.Sprintf("%s addr %s %s/%v", at, o.text("ifname"), a.text("local"), a["prefixlen"])
+		for _, key := range []string{"local", "prefixlen", "family"} {
+			delete(a, key)
+		}
+		w.see("%s %s", at, strings.Join(members(a), " "))
 	}
 }
 
@@ -168,7 +175,9 @@ func members(o object) (list []string) {
 				list = append(list, path+"="+string(b))
 			}
 		default:
-			list = append(list, fmt.Sprintf("%s=%v", path, v))
+			if v != forever {
+				list = append(list, fmt.Sprintf("%s=%v", path, v))
+			}
 		}
 	}
 	for key, v := range o {
