@@ -70,7 +70,7 @@ func (f *flow) conf(r *spec.Request) (any, error) {
 	}
 	switch {
 	case f.ipam == Required && r.Net.IPAM.Type == "":
-		return nil, spec.Errorf(spec.CodeConfig, "%s: no plugin name provided: \"ipam.type\" is required", r.Net.Type)
+		return nil, spec.Errorf(spec.CodeConfig, "%s interface requires an IPAM configuration: no plugin name provided: \"ipam.type\" is required", r.Net.Type)
 	case f.ipam == Never && r.Net.IPAM.Type != "":
 		return nil, spec.Errorf(spec.CodeConfig, "%s: \"ipam\" is not supported", r.Net.Type)
 	case f.validate == nil:

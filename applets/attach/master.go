@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/mac"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -82,20 +84,27 @@ func findMaster(conn *rtnl.Conn, name string) (*rtnl.Link, error) {
 	return nil, fmt.Errorf("no default route interface found: set \"master\": %w", os.ErrNotExist)
 }
 
-// CreateOn makes the container end on its master, under its final name. Errors say
-// what is in the way where the kernel's number can mean one thing only.
-func (op *Op) CreateOn(c *OnMaster, master *rtnl.Link, s rtnl.LinkSpec) error {
-	s.Parent, s.MTU = master.Index, c.MTU
+// CreateOn makes the container end on its master and puts the name of that into the
+// configuration. Addresses of the link are checked for duplicates, since strangers share
+// the segment. addr may be nil for the kernel's choice. Errors say what is in the way
+// where the kernel's number can mean one thing only; os.ErrExist without a
+// [spec.Error] is about something else than the name.
+func (op *Op) CreateOn(c *OnMaster, kind rtnl.Kind, addr mac.Addr) error {
+	master, err := op.Master(c)
+	if err != nil {
+		return err
+	}
+	op.DAD, c.Master = true, master.Name
+	if _, tagged := kind.(rtnl.Vlan); tagged && !master.Up { // the kernel brings none up
+		return spec.Errorf(spec.CodeConfig, "master %s is down: set it up", master.Name)
+	}
 	conn := op.Host
 	if c.LinkInContainer {
 		conn = op.Cont
 	}
-	err := op.CreateEnd(conn, s)
-	switch {
-	case errors.Is(err, unix.EBUSY):
-		return spec.Errorf(spec.CodeBusy, "master %s is taken, by a bridge, a bond or links of another kind or mode on it: %w", master.Name, err)
-	case errors.Is(err, unix.EINVAL) && !master.Up, errors.Is(err, unix.ENETDOWN):
-		return spec.Errorf(spec.CodeConfig, "master %s is down: %w", master.Name, err)
+	err = op.CreateEnd(conn, rtnl.LinkSpec{Kind: kind, Parent: master.Index, MTU: c.MTU, MAC: addr})
+	if errors.Is(err, unix.EBUSY) {
+		return spec.Errorf(spec.CodeBusy, "master %s is taken, by a bridge, a bond or links of another kind on it: %w", master.Name, err)
 	}
 	return err
 }
@@ -115,6 +124,14 @@ func (op *Op) CreateEnd(conn *rtnl.Conn, s rtnl.LinkSpec) error {
 	var err error
 	if op.Link, err = op.Cont.Link(s.Name); err != nil {
 		return err
+	}
+	// A passthru macvlan begins with its master's address, whatever it is made with,
+	// and hands a later one on to the master, until it goes. The reference forgets it.
+	if s.MAC != nil && !bytes.Equal(op.Link.MAC, s.MAC) {
+		if err := op.Cont.SetLink(op.Link.Index, rtnl.LinkChange{MAC: s.MAC}); err != nil {
+			return err
+		}
+		op.Link.MAC = s.MAC
 	}
 	op.Container = op.AddInterface(op.ContainerInterface())
 	return nil
@@ -169,7 +186,8 @@ func (op *Op) checkParent(conn *rtnl.Conn, name string, parent *rtnl.Link) error
 	if err != nil {
 		return Mismatch("failed to lookup master: %w", err)
 	}
-	if master.Index != parent.Index && (master.Kind != op.Link.Kind || master.Parent != parent.Index) {
+	stacked := master.Kind == op.Link.Kind && master.Kind != "vlan" && master.Parent == parent.Index
+	if master.Index != parent.Index && !stacked {
 		return Mismatch("interface %s sits on %s, not on %s", op.IfName, parent.Name, name)
 	}
 	return nil

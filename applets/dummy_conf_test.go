@@ -1,0 +1,5 @@
+//go:build !no_dummy
+
+package applets
+
+func init() { helpConfs["dummy"] = dummyConf{} }
