@@ -164,21 +164,6 @@ func TestKernelBridgeCheck(t *testing.T) {
 	n.must(spec.Check, "bridge", prev(l2, n.must(spec.Add, "bridge", l2, p)), p)
 }
 
-func addrsOf(t *testing.T, c *rtnl.Conn, index uint32, begin string) rtnl.Addr {
-	t.Helper()
-	all, err := c.Addrs(index)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, a := range all {
-		if strings.HasPrefix(a.Prefix.String(), begin) {
-			return a
-		}
-	}
-	t.Fatalf("no address %s", begin)
-	return rtnl.Addr{}
-}
-
 // Several ADDs at once on a host without the bridge all succeed.
 func TestKernelBridgeParallel(t *testing.T) {
 	n := newNode(t)

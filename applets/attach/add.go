@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -107,7 +109,7 @@ func (op *Op) addresses(res *spec.Result) {
 // One answer comes for the batch; the kernel is asked nothing back.
 func (op *Op) configure(ctx context.Context) error {
 	if len(op.Result.IPs) == 0 {
-		return op.Cont.Do(rtnl.ChangeLink(op.Link.Index, rtnl.LinkChange{Up: new(true)}))
+		return op.clash(op.Cont.Do(rtnl.ChangeLink(op.Link.Index, rtnl.LinkChange{Up: new(true)})))
 	}
 	if err := op.NS.SetSysctls(op.sysctls()...); err != nil {
 		return err
@@ -117,7 +119,7 @@ func (op *Op) configure(ctx context.Context) error {
 		ops = append(ops, rtnl.NewAddr(op.Link.Index, rtnl.Addr{Prefix: ip.Address, NoDAD: !op.DAD, NoPrefixRoute: op.ViaGateway}))
 	}
 	if err := op.Cont.Do(ops...); err != nil {
-		return err
+		return op.clash(err)
 	}
 	if op.DAD && op.hasIPv6() {
 		if err := op.settle(ctx); err != nil {
@@ -130,6 +132,15 @@ func (op *Op) configure(ctx context.Context) error {
 		}
 	}
 	return op.routes()
+}
+
+// clash says what the kernel's EADDRINUSE for a link that comes up means.
+// It is macvlan's, and told of the MAC address; the code is 100.
+func (op *Op) clash(err error) error {
+	if !errors.Is(err, unix.EADDRINUSE) {
+		return err
+	}
+	return spec.Errorf(spec.CodeBusy, "MAC address %s is that of another link on the same master: DEL what has it, or ask for another: %w", op.Link.MAC, err)
 }
 
 // routes installs the result's routes in one message.

@@ -107,3 +107,16 @@ func Need(t testing.TB, feature string, probe func() error) {
 		t.Fatalf("probe for %s: %v", feature, err)
 	}
 }
+
+// NeedKind is Need for a kind of link; the feature is the driver's.
+func NeedKind(t testing.TB, feature string, kind rtnl.Kind) {
+	t.Helper()
+	Need(t, feature, func() error {
+		c := Dial(t, NS(t))
+		low, err := c.CreateLink(rtnl.LinkSpec{Name: "low", Peer: &rtnl.LinkSpec{Name: "wire"}})
+		if err != nil {
+			return err
+		}
+		return c.AddLink(rtnl.LinkSpec{Name: "probe", Kind: kind, Parent: low.Index})
+	})
+}

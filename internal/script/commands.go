@@ -31,7 +31,7 @@ func (b badLine) Error() string { return string(b) }
 
 // command does one line. An error says what was not as the line wants it.
 func (r *runner) command(name string, args []string) error {
-	least := map[string]int{"cni": 3, "exec": 1, "stdin": 1, "stdout": 1, "stderr": 1, "status": 1,
+	least := map[string]int{"cni": 3, "exec": 1, "needs": 1, "stdin": 1, "stdout": 1, "stderr": 1, "status": 1,
 		"host": 1, "container": 1, "exists": 1, "cmp": 2, "cp": 2, "mkdir": 1, "rm": 1, "symlink": 2}
 	if len(args) < least[name] {
 		return badLine(fmt.Sprintf("%s needs %d arguments", name, least[name]))
@@ -41,6 +41,8 @@ func (r *runner) command(name string, args []string) error {
 		return r.cni(args[0], args[1], args[2], args[3:])
 	case "exec":
 		return r.call(args[0], args[1:], nil)
+	case "needs":
+		return needs(r, args[0])
 	case "env":
 		r.env = append(r.env, args...)
 		return nil
@@ -103,6 +105,23 @@ func (r *runner) inHost(fn func() error) error {
 		return fn()
 	}
 	return r.host.Do(fn)
+}
+
+// needs skips the test where the kernel cannot make links of a kind.
+func needs(r *runner, kind string) error {
+	switch kind {
+	case "macvlan":
+		kerneltest.NeedKind(r.t, "CONFIG_MACVLAN", rtnl.Macvlan{})
+	case "ipvlan":
+		kerneltest.NeedKind(r.t, "CONFIG_IPVLAN", rtnl.Ipvlan{})
+	case "vlan":
+		kerneltest.NeedKind(r.t, "CONFIG_VLAN_8021Q", rtnl.Vlan{ID: 7})
+	case "dummy":
+		kerneltest.NeedKind(r.t, "CONFIG_DUMMY", rtnl.Dummy{})
+	default:
+		return badLine("unknown kind " + kind)
+	}
+	return nil
 }
 
 // match looks for a regular expression, whose ^ and $ are those of lines.

@@ -18,6 +18,7 @@
 //	                             nothing) as its stdin; CNI_CONTAINERID is ctr1 and
 //	                             CNI_IFNAME eth0 unless a K=V says otherwise
 //	exec APPLET [ARG…]           call any applet
+//	needs KIND                   skip the rest where the kernel has no such links, as ipvlan
 //	env K=V…                     for all calls from here on
 //	stdin FILE                   of the next exec; else it is empty
 //	stdout REGEXP                the last call's stdout matches; stderr likewise
