@@ -14,7 +14,7 @@ import (
 )
 
 // Snapshot writes down what a plugin could have left in a namespace: links,
-// addresses, routes, rules, VLANs and settings, as sorted lines without indexes.
+// addresses, routes, rules, VLANs, queues and settings, as sorted lines without indexes.
 // What the kernel does by itself and in its own time is left out: operational
 // states, IPv6 link-local addresses and their routes, neighbours.
 //
@@ -91,6 +91,7 @@ func (s *snapshot) link(l rtnl.Link) {
 	for _, v := range vlans {
 		s.add("vlan %s %+v", l.Name, v)
 	}
+	s.queues(l)
 	v4, v6 := "net/ipv4/conf/"+l.Name+"/", "net/ipv6/conf/"+l.Name+"/"
 	s.settings(v4+"forwarding", v4+"route_localnet", v4+"arp_notify", v4+"rp_filter", v4+"proxy_arp",
 		v6+"forwarding", v6+"accept_ra", v6+"disable_ipv6", v6+"accept_dad", v6+"keep_addr_on_down")

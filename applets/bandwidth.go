@@ -1,0 +1,196 @@
+//go:build !no_bandwidth
+
+package applets
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+func init() {
+	register(&Applet{
+		Name:    "bandwidth",
+		Summary: "limits on what a container receives and sends through its veth pair",
+		Help: `
+key           type  default   meaning
+ingressRate   int   no limit  bits per second towards the container; at least 8
+ingressBurst  int   10 ms     bits that may come at once; the default is what ingressRate carries
+                              in 10 ms, at least 524288 (64 KiB, the largest packet that TCP
+                              hands down)
+egressRate    int   no limit  bits per second from the container
+egressBurst   int   10 ms     the same for egressRate
+latency       int   25        milliseconds that a packet may wait, 1 to 10000
+
+runtimeConfig.bandwidth (capability bandwidth) has the first four as well. For each direction it
+goes before the plain keys; 0 is as good as absent. A burst there of 2147483647, 4294967295 or
+34359738359 is what runtimes send when nobody has chosen one: the default is taken.
+
+Bursts are less than 4 GB, and at least one packet. Where the kernel has fq_codel, packets wait
+in one queue for each flow. What the container sends is queued on an IFB, bwp and 12 hex digits.`,
+		Verbs: spec.Verbs{
+			Since: spec.V030,
+			Add:   bandwidthAdd, Check: bandwidthCheck, Del: bandwidthDel, Status: bandwidthStatus, GC: bandwidthGC,
+		},
+	})
+}
+
+const (
+	defaultLatency = 25       // ms, the reference's
+	longestLatency = 10_000   // ms
+	burstTime      = 10       // ms; a burst without a rate's worth of time would be no limit at all
+	leastBurst     = 64 << 10 // bytes; shorter, and each packet of TCP is cut up before it is sent
+)
+
+// bandwidthKeys may stand in the configuration and, stronger, in runtimeConfig.bandwidth.
+// Rates are in bits per second, bursts in bits; 0 is not told. Ingress is towards
+// the container.
+type bandwidthKeys struct {
+	IngressRate  uint64 `json:"ingressRate"`
+	IngressBurst uint64 `json:"ingressBurst"`
+	EgressRate   uint64 `json:"egressRate"`
+	EgressBurst  uint64 `json:"egressBurst"`
+}
+
+// bandwidthConf is the whole configuration.
+type bandwidthConf struct {
+	bandwidthKeys
+	Latency       int `json:"latency"` // ms; 0: 25
+	RuntimeConfig struct {
+		Bandwidth bandwidthKeys `json:"bandwidth"`
+	} `json:"runtimeConfig"`
+}
+
+// A limit is what one direction of the pair may carry. A zero Rate is no limit.
+type limit struct {
+	rate    uint64 // bytes per second
+	burst   uint64 // bytes, less than 4 GB
+	latency uint64 // ms
+}
+
+// A bandwidthPlan is what a configuration asks for, checked.
+type bandwidthPlan struct{ ingress, egress limit }
+
+// empty reports that nothing is limited, as for most containers of a network that
+// has the plugin in its list.
+func (p *bandwidthPlan) empty() bool { return p.ingress.rate == 0 && p.egress.rate == 0 }
+
+// readBandwidth decodes and checks the configuration and touches nothing.
+// Errors have code 7.
+func readBandwidth(r *spec.Request) (*bandwidthPlan, error) {
+	var c bandwidthConf
+	if err := r.Decode(&c); err != nil {
+		return nil, err
+	}
+	p, err := c.plan()
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
+	}
+	return p, nil
+}
+
+// plan chooses for each direction between the capability and the plain keys.
+func (c *bandwidthConf) plan() (*bandwidthPlan, error) {
+	if c.Latency < 0 || c.Latency > longestLatency {
+		return nil, fmt.Errorf(`"latency" %d is not within 1 to %d milliseconds`, c.Latency, longestLatency)
+	}
+	latency := uint64(c.Latency)
+	if latency == 0 {
+		latency = defaultLatency
+	}
+	of, own := c.RuntimeConfig.Bandwidth, c.bandwidthKeys
+	of.IngressBurst, of.EgressBurst = chosen(of.IngressBurst), chosen(of.EgressBurst)
+	if of.IngressRate|of.IngressBurst == 0 {
+		of.IngressRate, of.IngressBurst = own.IngressRate, own.IngressBurst
+	}
+	if of.EgressRate|of.EgressBurst == 0 {
+		of.EgressRate, of.EgressBurst = own.EgressRate, own.EgressBurst
+	}
+	p := &bandwidthPlan{}
+	var err error
+	if p.ingress, err = newLimit("ingress", of.IngressRate, of.IngressBurst, latency); err != nil {
+		return nil, err
+	}
+	p.egress, err = newLimit("egress", of.EgressRate, of.EgressBurst, latency)
+	return p, err
+}
+
+// chosen returns the burst of a capability, 0 for the numbers that runtimes put there
+// because the reference wants one: kubelet, containerd and CRI-O, in this order. With
+// such a burst a container gets its first 256 MB and more at the speed of the machine.
+func chosen(burst uint64) uint64 {
+	switch burst {
+	case math.MaxInt32, math.MaxUint32, math.MaxUint32*8 - 1:
+		return 0
+	}
+	return burst
+}
+
+// newLimit checks a rate and a burst in bits. The words of errors are the
+// reference's, which also refuses a rate without a burst.
+func newLimit(dir string, rate, burst, latency uint64) (limit, error) {
+	l := limit{rate / 8, burst / 8, latency}
+	switch {
+	case rate == 0 && burst == 0:
+		return limit{}, nil
+	case rate == 0:
+		return limit{}, fmt.Errorf("if burst is set, rate must also be set: %sBurst is %d, %sRate is missing", dir, burst, dir)
+	case l.rate == 0:
+		return limit{}, fmt.Errorf("%sRate %d is less than 8 bits per second", dir, rate)
+	case l.burst >= math.MaxUint32:
+		return limit{}, fmt.Errorf("burst cannot be more than 4GB: %sBurst is %d bits", dir, burst)
+	case l.burst == 0:
+		l.burst = min(max(l.rate/1000*burstTime, leastBurst), math.MaxUint32-1)
+	}
+	return l, nil
+}
+
+// tbf returns the token bucket for a link of that MTU. A burst that is shorter than a
+// packet would let none of that length through, ever, so it is made one.
+func (l limit) tbf(mtu int) rtnl.TBF {
+	const header = 18 // bytes: Ethernet with a VLAN tag
+	burst := max(l.burst, uint64(mtu)+header)
+	// more than 2^45 bytes per second fill any queue there can be
+	queue := min(l.rate, 1<<45)*l.latency/1000 + burst
+	return rtnl.TBF{Rate: l.rate, Burst: uint32(burst), Limit: uint32(min(queue, math.MaxUint32))}
+}
+
+// bandwidthAdd shapes the host's end of the pair, for what the container receives, and
+// an IFB that gets all it sends. A failed ADD leaves both as they were.
+// The result is prevResult with the IFB in it, as in the reference.
+func bandwidthAdd(_ context.Context, r *spec.Request) (*spec.Result, error) {
+	p, err := readBandwidth(r)
+	if err != nil {
+		return nil, err
+	}
+	if r.Prev == nil {
+		return nil, spec.Errorf(spec.CodeConfig, "must be called as chained plugin: bandwidth needs the prevResult of the plugin that made %s", r.IfName)
+	}
+	if p.empty() {
+		return r.Prev, nil
+	}
+	s, err := openShaper(r, spec.CodeConfig)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	if err := s.undo.back(s.apply(p)); err != nil {
+		return nil, err
+	}
+	return r.Prev, nil
+}
+
+// bandwidthStatus makes in a namespace of its own what an ADD makes.
+// The code is 50: a kernel that lacks one of the parts.
+func bandwidthStatus(_ context.Context, r *spec.Request) error {
+	if _, err := readBandwidth(r); err != nil {
+		return err
+	}
+	if err := probeShaping(); err != nil {
+		return spec.Errorf(spec.CodeNotReady, "bandwidth: this kernel cannot shape traffic: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,342 @@
+//go:build !no_bandwidth
+
+package applets
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"cnibox/internal/sha512"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+const (
+	ifbPrefix = "bwp" // the reference's; 12 hex digits fill the name up
+	ifbDigits = 12
+	aliasSize = 255 // bytes of a link alias: IFALIASZ less its NUL, include/uapi/linux/if.h
+)
+
+// ifbName is the attachment's own. The reference leaves the interface out, so that two of
+// a container on one network get one name, and the second ADD fails.
+func ifbName(a spec.Attachment) string { return ifbPrefix + a.Key()[8:8+ifbDigits] }
+
+// oldIFBName is the name the reference gives.
+func oldIFBName(a spec.Attachment) string {
+	sum := sha512.Sum512([]byte(a.Network + a.ContainerID))
+	return ifbPrefix + hex.EncodeToString(sum[:ifbDigits/2])
+}
+
+// A shaper is one verb at work on a pair.
+type shaper struct {
+	*chained
+	r    *spec.Request
+	host *rtnl.Conn
+	veth *rtnl.Link // the host's end; nil at DEL: gone
+	undo undoing
+}
+
+// openShaper finds both ends of the pair; none is the code of the error when one is
+// missing, 0 for DEL.
+// The caller closes it.
+func openShaper(r *spec.Request, none int) (*shaper, error) {
+	c, err := openChained(r, none)
+	if err != nil {
+		return nil, err
+	}
+	s := &shaper{chained: c, r: r}
+	if s.host, err = rtnl.Dial(nil); err == nil {
+		err = s.findVeth()
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		if none == 0 {
+			return s, nil
+		}
+		err = spec.Errorf(none, "%w; bandwidth works on veth pairs", err)
+	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// close gives the descriptors back.
+func (s *shaper) close() {
+	if s.host != nil {
+		s.host.Close()
+	}
+	s.chained.close()
+}
+
+// findVeth finds the host's end. Indexes are counted in each namespace, so what has the
+// index of the peer must lead back, to the very namespace of the container.
+func (s *shaper) findVeth() error {
+	none := fmt.Errorf("%s in %s has no veth peer on the host: %w", s.r.IfName, s.r.Call.NetNS, os.ErrNotExist)
+	if s.link == nil || s.link.Kind != "veth" {
+		return none
+	}
+	l, err := s.host.LinkAt(s.link.Parent)
+	if errors.Is(err, os.ErrNotExist) {
+		return none
+	}
+	if err != nil {
+		return err
+	}
+	id, err := s.host.NSID(s.ns)
+	if err != nil {
+		return err
+	}
+	if l.Kind != "veth" || l.Parent != s.link.Index || l.LinkNetNSID != id {
+		return none
+	}
+	s.veth = l
+	return nil
+}
+
+// apply makes all changes, each with its undo.
+func (s *shaper) apply(p *bandwidthPlan) error {
+	root, ingress, err := s.host.Qdiscs(s.veth.Index)
+	if err != nil {
+		return err
+	}
+	if p.ingress.rate != 0 {
+		if err := s.limit(s.veth, root, p.ingress); err != nil {
+			return err
+		}
+	}
+	if p.egress.rate == 0 {
+		return nil
+	}
+	ifb, root, err := s.ifb()
+	if err != nil {
+		return err
+	}
+	if err := s.limit(ifb, root, p.egress); err != nil {
+		return err
+	}
+	if err := s.redirect(ingress, ifb); err != nil {
+		return err
+	}
+	same := func(i spec.Interface) bool { return i.Name == ifb.Name && i.Sandbox == "" }
+	if !slices.ContainsFunc(s.r.Prev.Interfaces, same) {
+		s.r.Prev.Interfaces = append(s.r.Prev.Interfaces, spec.Interface{Name: ifb.Name, MAC: ifb.MAC.String()})
+	}
+	return nil
+}
+
+// limit gives a link its token bucket, in place of the one of an earlier ADD. root is
+// what the link has; another kind there is somebody else's.
+func (s *shaper) limit(l *rtnl.Link, root *rtnl.Qdisc, want limit) error {
+	t := want.tbf(l.MTU)
+	if uint64(t.Burst) > want.burst {
+		s.r.Warn("a burst of %d bytes would let no whole packet through %s: it is made %d", want.burst, l.Name, t.Burst)
+	}
+	op := rtnl.NewTBF(l.Index, t)
+	back := rtnl.DropRootQdisc(l.Index)
+	switch {
+	case root == nil:
+	case root.Kind != "tbf":
+		return spec.Errorf(spec.CodeBusy, "create qdisc: %s has one of kind %s, which this plugin did not make: `tc qdisc del dev %s root` removes it",
+			l.Name, root.Kind, l.Name)
+	default:
+		op, back = rtnl.ReplaceTBF(l.Index, t), rtnl.ReplaceTBF(l.Index, root.TBF)
+	}
+	s.undo.add("qdisc of "+l.Name, func() error { return s.host.Do(back) })
+	if err := s.host.Do(op); err != nil {
+		return fmt.Errorf("create qdisc of %s: %w", l.Name, err)
+	}
+	// The memory of a packet is about twice its length. A kernel without it is fine.
+	memory := min(t.Limit, 1<<31-1) * 2
+	if err := s.host.Do(rtnl.NewFQCodel(l.Index, memory)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		s.r.Warn("no fair queueing on %s: %v", l.Name, err)
+	}
+	return nil
+}
+
+// ifb makes the IFB, or takes that of an earlier ADD, and returns the discipline it has.
+func (s *shaper) ifb() (*rtnl.Link, *rtnl.Qdisc, error) {
+	name := ifbName(s.r.Attachment)
+	l, err := s.host.CreateLink(rtnl.LinkSpec{
+		Name: name, Kind: rtnl.IFB{}, MTU: s.veth.MTU, TxQLen: new(0), Up: true, Alias: s.r.Label(aliasSize),
+	})
+	if err == nil {
+		s.undo.add("link "+name, func() error { return s.host.DelLink(name) })
+		return l, nil, nil
+	}
+	if !errors.Is(err, os.ErrExist) {
+		return nil, nil, fmt.Errorf("adding link: %w", err)
+	}
+	if l, err = s.host.Link(name); err != nil {
+		return nil, nil, err
+	}
+	if l.Kind != "ifb" || spec.LabelKey(l.Alias) != s.r.Key() {
+		return nil, nil, spec.Errorf(spec.CodeBusy, "adding link: %s is there and not of %s: `ip link del %s` removes it", name, s.r.Attachment, name)
+	}
+	was := rtnl.LinkChange{MTU: &l.MTU, Up: &l.Up}
+	s.undo.add("link "+name, func() error { return s.host.SetLink(l.Index, was) })
+	if err := s.host.SetLink(l.Index, rtnl.LinkChange{MTU: &s.veth.MTU, Up: new(true)}); err != nil {
+		return nil, nil, err
+	}
+	root, _, err := s.host.Qdiscs(l.Index)
+	now := *l
+	now.MTU = s.veth.MTU
+	return &now, root, err
+}
+
+// redirect leads what the container sends through the IFB. ingress is what the
+// host's end has; filters of others that redirect everything stay and are an error.
+func (s *shaper) redirect(ingress *rtnl.Qdisc, ifb *rtnl.Link) error {
+	index := s.veth.Index
+	add := rtnl.NewRedirect(index, ifb.Index)
+	if ingress == nil {
+		s.undo.add("ingress qdisc of "+s.veth.Name, func() error { return s.host.Do(rtnl.DropIngress(index)) })
+		return s.host.Do(rtnl.NewIngress(index), add)
+	}
+	to, err := s.host.Redirects(index)
+	switch {
+	case err != nil:
+		return err
+	case len(to) > 0 && to[0] == ifb.Index:
+		return nil
+	case len(to) > 0 && to[0] != 0:
+		return spec.Errorf(spec.CodeBusy, "what %s receives is redirected to link #%d already; DEL the attachment that did it first", s.veth.Name, to[0])
+	}
+	s.undo.add("filters of "+s.veth.Name, func() error { return s.host.Do(rtnl.DropRedirects(index)) })
+	if len(to) > 0 { // to a link that is gone
+		if err := s.host.Do(rtnl.DropRedirects(index)); err != nil {
+			return err
+		}
+	}
+	return s.host.Do(add)
+}
+
+// bandwidthDel takes the shaping off the host's end, if that is still there, and deletes
+// the IFB. Neither prevResult nor a valid configuration is needed.
+func bandwidthDel(_ context.Context, r *spec.Request) error {
+	s, err := openShaper(r, 0)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	ifbs, err := s.ifbs()
+	errs := []error{err}
+	if s.veth != nil {
+		errs = append(errs, s.unshape(ifbs))
+	}
+	for _, l := range ifbs {
+		errs = append(errs, gone(s.host.Do(rtnl.DropLink(l.Index))))
+	}
+	return errors.Join(errs...)
+}
+
+// unshape gives the host's end its own discipline back. Filters go only if they lead to
+// one of the IFBs.
+func (s *shaper) unshape(ifbs []*rtnl.Link) error {
+	root, ingress, err := s.host.Qdiscs(s.veth.Index)
+	if err != nil {
+		return gone(err)
+	}
+	var errs []error
+	if root != nil && root.Kind == "tbf" {
+		errs = append(errs, gone(s.host.Do(rtnl.DropRootQdisc(s.veth.Index))))
+	}
+	if ingress == nil {
+		return errors.Join(errs...)
+	}
+	to, err := s.host.Redirects(s.veth.Index)
+	errs = append(errs, gone(err))
+	for _, l := range ifbs {
+		if !slices.Contains(to, l.Index) {
+			continue
+		}
+		drop := rtnl.DropRedirects(s.veth.Index)
+		if ingress.Kind == "ingress" {
+			drop = rtnl.DropIngress(s.veth.Index)
+		}
+		errs = append(errs, gone(s.host.Do(drop)))
+		break
+	}
+	return errors.Join(errs...)
+}
+
+// ifbs returns the attachment's IFB, and the one that the reference made, unless
+// another interface of the container is the one that uses it.
+func (s *shaper) ifbs() (found []*rtnl.Link, err error) {
+	l, err := s.host.Link(ifbName(s.r.Attachment))
+	if err == nil && l.Kind == "ifb" && (l.Alias == "" || spec.LabelKey(l.Alias) == s.r.Key()) {
+		found = append(found, l)
+	}
+	old, oldErr := s.host.Link(oldIFBName(s.r.Attachment))
+	if oldErr != nil || old.Kind != "ifb" || old.Alias != "" {
+		return found, errors.Join(gone(err), gone(oldErr))
+	}
+	all, allErr := redirected(s.host)
+	users := all[old.Index]
+	if allErr == nil && len(users) == 0 || s.veth != nil && slices.Contains(users, s.veth.Index) {
+		found = append(found, old)
+	}
+	return found, errors.Join(gone(err), allErr)
+}
+
+// redirected returns for each link that packets are redirected to the links that they
+// come from.
+func redirected(host *rtnl.Conn) (map[uint32][]uint32, error) {
+	links, err := host.IngressLinks()
+	users := make(map[uint32][]uint32)
+	for _, index := range links {
+		to, toErr := host.Redirects(index)
+		err = errors.Join(err, gone(toErr))
+		for _, target := range to {
+			users[target] = append(users[target], index)
+		}
+	}
+	return users, err
+}
+
+// bandwidthGC deletes the IFBs of attachments of the network that are gone, and those of
+// the reference that no packet can come to any more, whose attachments nothing tells.
+func bandwidthGC(_ context.Context, r *spec.Request) error {
+	host, err := rtnl.Dial(nil)
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	links, err := host.Links()
+	if err != nil {
+		return err
+	}
+	var ops []rtnl.Op
+	var old []uint32
+	stale := r.Stale()
+	for _, l := range links {
+		switch {
+		case l.Kind != "ifb":
+		case stale(spec.LabelKey(l.Alias)):
+			ops = append(ops, rtnl.DropLink(l.Index))
+		case l.Alias == "" && isIFBName(l.Name):
+			old = append(old, l.Index)
+		}
+	}
+	var users map[uint32][]uint32
+	if old != nil {
+		users, err = redirected(host)
+	}
+	for _, index := range old {
+		if err == nil && len(users[index]) == 0 {
+			ops = append(ops, rtnl.DropLink(index))
+		}
+	}
+	return errors.Join(err, gone(host.Do(ops...)))
+}
+
+// isIFBName tells the names that the plugin and the reference give.
+func isIFBName(name string) bool {
+	digits, ok := strings.CutPrefix(name, ifbPrefix)
+	return ok && len(digits) == ifbDigits && strings.Trim(digits, "0123456789abcdef") == ""
+}

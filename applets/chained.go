@@ -1,0 +1,126 @@
+package applets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/flock"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// A chained is what a plugin that works on a result has open of the container.
+// At DEL all of it may be missing.
+type chained struct {
+	ns   *rtnl.NS   // nil: gone
+	cont *rtnl.Conn // in ns; nil without it
+	link *rtnl.Link // CNI_IFNAME, as it was when it was opened; nil: gone
+}
+
+// openChained opens the namespace and finds the interface. none is the code of the
+// error when that is missing; 0, for DEL, takes it without an error.
+// The caller closes it. Nothing is created at the path: a file there that is no
+// namespace would keep each DEL after it from working.
+func openChained(r *spec.Request, none int) (*chained, error) {
+	c := &chained{}
+	var err error
+	if c.ns, err = rtnl.OpenNS(r.Call.NetNS); err != nil {
+		if none == 0 && (errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS)) {
+			return c, nil
+		}
+		return nil, spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", r.Call.NetNS, err)
+	}
+	if c.cont, err = rtnl.Dial(c.ns); err == nil {
+		c.link, err = c.cont.Link(r.IfName)
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		if none == 0 {
+			return c, nil
+		}
+		err = spec.Errorf(none, "%w in %s", err, r.Call.NetNS)
+	}
+	if err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// close gives the descriptors back, and the lock.
+func (c *chained) close() {
+	if c.cont != nil {
+		c.cont.Close()
+	}
+	if c.ns != nil {
+		c.ns.Close()
+	}
+}
+
+// lock keeps others, the reference's sbr among them, from changing the rules of the
+// namespace at the same moment, until close. It is an flock(2) on the namespace itself,
+// so no file is needed for it. Errors have code 11 when ctx ended first.
+func (c *chained) lock(ctx context.Context) error {
+	fd, err := unix.FcntlInt(uintptr(c.ns.FD()), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("fcntl F_DUPFD_CLOEXEC", err)
+	}
+	unlock, err := flock.Wait(ctx, fd, unix.LOCK_EX)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return spec.Errorf(spec.CodeTryAgain, "lock of the network namespace: %w", err)
+	case err != nil:
+		return fmt.Errorf("lock of the network namespace: %w", err)
+	}
+	unlock() // the lock is that of the open file, and ends with the descriptor of ns
+	return nil
+}
+
+// An undoing is how to take back what an ADD has done so far.
+type undoing []undoStep
+
+// An undoStep takes one deed back; what names it for people.
+type undoStep struct {
+	what string
+	fn   func() error
+}
+
+// add registers a step, before the deed or right after it. It must be fine with a
+// deed that was not done after all.
+func (u *undoing) add(what string, fn func() error) { *u = append(*u, undoStep{what, fn}) }
+
+// back takes all back, last first, and returns err with what could not be.
+// The code stays that of err; nil is nothing to take back.
+func (u undoing) back(err error) error {
+	if err == nil {
+		return nil
+	}
+	var left []error
+	for i := len(u) - 1; i >= 0; i-- {
+		if back := gone(u[i].fn()); back != nil {
+			left = append(left, fmt.Errorf("undo %s: %w", u[i].what, back))
+		}
+	}
+	if left == nil {
+		return err
+	}
+	return &spec.Error{Code: spec.AsError(err).Code, Msg: err.Error(), Details: errors.Join(left...).Error(), Err: err}
+}
+
+// gone returns err without what says that something is not there; nil if that is all.
+func gone(err error) error {
+	if many, ok := err.(interface{ Unwrap() []error }); ok {
+		var errs []error
+		for _, err := range many.Unwrap() {
+			errs = append(errs, gone(err))
+		}
+		return errors.Join(errs...)
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
