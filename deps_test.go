@@ -25,7 +25,7 @@ var update = flag.Bool("update", false, "rewrite golden files")
 // The packages of leaves may be imported by all, and tests are free.
 var edges = map[string][]string{
 	"cnibox":                {"cnibox/applets"},
-	"cnibox/applets":        {"cnibox/applets/attach", "cnibox/chain", "cnibox/ipam", "cnibox/nft", "cnibox/rtnl", "cnibox/spec", "cnibox/internal/flock"},
+	"cnibox/applets":        {"cnibox/applets/attach", "cnibox/chain", "cnibox/ipam", "cnibox/nft", "cnibox/rtnl", "cnibox/spec", "cnibox/internal/dbus", "cnibox/internal/flock"},
 	"cnibox/applets/attach": {"cnibox/rtnl", "cnibox/spec"},
 	"cnibox/chain":          {"cnibox/spec", "cnibox/internal/flock"},
 	"cnibox/ipam":           {"cnibox/spec", "cnibox/internal/flock"},
@@ -35,6 +35,7 @@ var edges = map[string][]string{
 	"cnibox/internal/fault": {},
 	"cnibox/internal/flock": {},
 
+	"cnibox/internal/dbus":    {},
 	"cnibox/internal/netlink": {},
 }
 

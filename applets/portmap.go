@@ -8,8 +8,6 @@ import (
 	"net/netip"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"cnibox/nft"
 	"cnibox/spec"
 )
@@ -158,12 +156,6 @@ func addressesOf(r *spec.Request) []netip.Addr {
 		}
 	}
 	return addrs
-}
-
-// lacksNetfilter tells the errors of a kernel that has no nf_tables at all.
-// There no rule was ever made. No permission is another error, and stays one.
-func lacksNetfilter(err error) bool {
-	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP)
 }
 
 // portmapDel needs no namespace, no prevResult and no mappings: what belongs

@@ -12,3 +12,13 @@ func (t *Table) Probe() error {
 	_, _, err = s.chainAt(chainID{inet, TableName, "postrouting"})
 	return err
 }
+
+// Firewalld reports whether firewalld's own table is there. What it does not know it
+// rejects on the way through the host, and no rule of another table overrules that.
+func (x *Tx) Firewalld() bool {
+	ok, _, err := x.s.chainAt(chainID{inet, "firewalld", "filter_FORWARD"})
+	if err != nil {
+		x.fail(err)
+	}
+	return ok
+}

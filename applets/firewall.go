@@ -1,0 +1,214 @@
+//go:build !no_firewall
+
+package applets
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"cnibox/nft"
+	"cnibox/spec"
+)
+
+func init() {
+	register(&Applet{
+		Name:    "firewall",
+		Summary: "lets a container's packets pass, and isolates bridges",
+		Help: `
+key                     type    default    meaning
+backend                 string  nftables   iptables is accepted and means the same; firewalld puts
+                                           the addresses into a zone over D-Bus instead
+iptablesAdminChainName  string  CNI-ADMIN  chain for rules of the administrator, asked first: that
+                                           of table filter where iptables-nft made one with a
+                                           chain FORWARD, and admin-NAME of table inet cnibox
+firewalldZone           string  trusted    zone for the addresses
+ingressPolicy           string  open       same-bridge: nothing from or to other bridges that have
+                                           a policy; isolated: nor from or to the same bridge
+dbusSocket              string  -          where the system bus listens; none:
+                                           /run/dbus/system_bus_socket`,
+		Verbs: spec.Verbs{
+			Since: spec.V040,
+			Add:   firewallAdd, Check: firewallCheck, Del: firewallDel, Status: firewallStatus, GC: firewallGC,
+		},
+	})
+}
+
+// firewallUndoTime is for taking back a failed ADD, whatever became of its context.
+const firewallUndoTime = 5 * time.Second
+
+// firewallAdd notes the addresses and the policy in one transaction; with
+// firewalld the zone comes after it, so that no address is ever in a zone without an
+// owner who would take it out.
+func firewallAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	p, err := readFirewall(r)
+	if err != nil {
+		return nil, err
+	}
+	if r.Prev == nil {
+		return nil, spec.Errorf(spec.CodeConfig, "missing prevResult from earlier plugin: firewall must be called as chained plugin, since it needs the container's addresses")
+	}
+	if err := p.aim(r.Prev); err != nil {
+		return nil, err
+	}
+	var z *zoneClient
+	if p.firewalld && len(p.ips) > 0 {
+		if z, err = dialZone(ctx, p); err != nil {
+			return nil, spec.Errorf(spec.CodeTryAgain, "failed to add the address %s to zone %q: %w; start firewalld, or take another backend", p.ips[0], p.zone, err)
+		}
+		defer z.close()
+	}
+	table := nft.Open(nil)
+	closed := false
+	err = table.Update(ctx, func(x *nft.Tx) error {
+		closed = z == nil && x.Firewalld()
+		return p.plan(r)(x)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if closed {
+		r.Warn(`firewalld runs here and rejects what is not in one of its zones: backend "firewalld" puts the addresses into zone %q`, p.zone)
+	}
+	if z == nil {
+		return r.Prev, nil
+	}
+	if err := z.addAll(p.ips); err != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), firewallUndoTime)
+		defer cancel()
+		undo := table.Update(ctx, func(x *nft.Tx) error {
+			x.Release(r.Attachment, nft.KindFirewall, nft.KindZone)
+			return nil
+		})
+		return nil, errors.Join(err, undo, table.Prune(ctx))
+	}
+	return r.Prev, nil
+}
+
+// plan returns what ADD makes and CHECK looks for in the rule set.
+func (p *firewallPlan) plan(r *spec.Request) func(*nft.Tx) error {
+	return func(x *nft.Tx) error {
+		for _, ip := range p.ips {
+			if p.firewalld {
+				x.Zone(r.Attachment, ip)
+			} else {
+				x.Allow(r.Attachment, ip, p.admin)
+			}
+		}
+		if p.bridge != "" {
+			x.Police(r.Attachment, p.bridge, p.isolated, p.ports...)
+		}
+		return nil
+	}
+}
+
+// firewallCheck finds each element, rule and zone, and changes nothing: the
+// reference makes the chains that are missing. Errors have code 102.
+func firewallCheck(ctx context.Context, r *spec.Request) error {
+	p, err := readFirewall(r)
+	if err == nil {
+		err = p.aim(r.Prev)
+	}
+	if err != nil {
+		return err
+	}
+	if err := nft.Open(nil).Check(p.plan(r)); err != nil {
+		return spec.Errorf(spec.CodeCheck, "expected rule not found: %w", err)
+	}
+	if !p.firewalld || len(p.ips) == 0 {
+		return nil
+	}
+	z, err := dialZone(ctx, p)
+	if err == nil {
+		defer z.close()
+		err = z.checkAll(p.ips)
+	}
+	if err != nil {
+		return spec.Errorf(spec.CodeCheck, "%w", err)
+	}
+	return nil
+}
+
+// firewallDel needs no prevResult: what belongs to the attachment carries its
+// key. With prevResult, what the reference made for the addresses goes as well, unless
+// another attachment has them by now.
+func firewallDel(ctx context.Context, r *spec.Request) error {
+	p := readFirewallLoosely(r)
+	var ips []netip.Addr
+	if r.Prev != nil {
+		ips = addressesIn(r.Prev)
+	}
+	table := nft.Open(nil)
+	others := ips
+	if !p.firewalld {
+		others = nil // the reference has put none into a zone
+	}
+	zoned, err := table.Zoned(r.Attachment, others...)
+	kinds, errs := leaveZones(ctx, p, zoned, err)
+	err = table.Update(ctx, func(x *nft.Tx) error {
+		x.Addresses(ips...)
+		x.Release(r.Attachment, kinds...)
+		return nil
+	})
+	return withoutNetfilter(r, errors.Join(errs, err))
+}
+
+// leaveZones takes the addresses out of their zone; err is what became of reading
+// them. It returns the kinds of elements that may go: those about zones stay when that
+// did not work, for the next DEL.
+func leaveZones(ctx context.Context, p *firewallPlan, zoned []netip.Addr, err error) ([]nft.Kind, error) {
+	if err == nil {
+		err = removeFromZone(ctx, p, zoned)
+	}
+	if err != nil {
+		return []nft.Kind{nft.KindFirewall}, err
+	}
+	return []nft.Kind{nft.KindFirewall, nft.KindZone}, nil
+}
+
+// withoutNetfilter makes a warning of errors that say that there is nothing to release.
+func withoutNetfilter(r *spec.Request, err error) error {
+	if lacksNetfilter(err) {
+		r.Warn("%v: so there is nothing to release", err)
+		return nil
+	}
+	return err
+}
+
+// firewallStatus reports a kernel, or a firewalld, that no address can be entered
+// in. The code is 50.
+func firewallStatus(ctx context.Context, r *spec.Request) error {
+	p, err := readFirewall(r)
+	if err != nil {
+		return err
+	}
+	err = nft.Open(nil).Probe()
+	if err == nil && p.firewalld {
+		err = probeZones(ctx, p)
+	}
+	if err != nil {
+		return spec.Errorf(spec.CodeNotReady, "firewall: %w", err)
+	}
+	return nil
+}
+
+// firewallGC drops what attachments that are gone have here. The reference's
+// rules tell no owner, so they are left to DEL.
+func firewallGC(ctx context.Context, r *spec.Request) error {
+	p := readFirewallLoosely(r)
+	stale := r.Stale()
+	valid := func(key string) bool { return !stale(key) }
+	table := nft.Open(nil)
+	var zoned []netip.Addr
+	lost, err := table.Lost(r.Network, valid, nft.KindZone)
+	for _, e := range lost {
+		zoned = append(zoned, e.Addr)
+	}
+	kinds, errs := leaveZones(ctx, p, zoned, err)
+	err = table.Update(ctx, func(x *nft.Tx) error {
+		x.Keep(r.Network, valid, kinds...)
+		return nil
+	})
+	return withoutNetfilter(r, errors.Join(errs, err))
+}

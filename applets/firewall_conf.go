@@ -1,0 +1,171 @@
+//go:build !no_firewall
+
+package applets
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"cnibox/internal/dbus"
+	"cnibox/spec"
+)
+
+// What the reference plugin takes where the configuration says nothing.
+const (
+	defaultAdminChain = "CNI-ADMIN"
+	defaultZone       = "trusted"
+)
+
+// firewallConf are the keys of firewall.
+type firewallConf struct {
+	Backend       string `json:"backend"`                // "", nftables, iptables or firewalld
+	AdminChain    string `json:"iptablesAdminChainName"` // "": CNI-ADMIN
+	Zone          string `json:"firewalldZone"`          // "": trusted
+	IngressPolicy string `json:"ingressPolicy"`          // "", open, same-bridge or isolated
+	Bus           string `json:"dbusSocket"`             // path; "": the system bus
+}
+
+// A firewallPlan is what a configuration asks for, checked, and after aim for what.
+type firewallPlan struct {
+	admin, zone, bus string
+	firewalld        bool
+	policed          bool // ingressPolicy is not open
+	isolated         bool
+
+	ips    []netip.Addr
+	bridge string   // with the policy; "": none
+	ports  []string // of the container on the bridge
+}
+
+// readFirewall decodes and checks the configuration and touches nothing. The
+// reference takes any backend that it does not know for its default, and finds an
+// unknown policy after it has made the rules. Errors have code 7.
+func readFirewall(r *spec.Request) (*firewallPlan, error) {
+	var c firewallConf
+	if err := r.Decode(&c); err != nil {
+		return nil, err
+	}
+	p := c.plan()
+	if err := c.validate(p); err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
+	}
+	if c.Backend == "iptables" {
+		r.Warn(`backend "iptables" means nftables here: the addresses are in table inet cnibox, and in table filter where iptables-nft made one`)
+	}
+	return p, nil
+}
+
+// readFirewallLoosely is for DEL and GC, which do what they can.
+func readFirewallLoosely(r *spec.Request) *firewallPlan {
+	var c firewallConf
+	err := r.Decode(&c)
+	p := c.plan()
+	if err == nil {
+		err = c.validate(p)
+	}
+	if err != nil {
+		r.Warn("%v: releasing what the attachment owns all the same", err)
+	}
+	return p
+}
+
+// plan fills in what the configuration leaves open.
+func (c *firewallConf) plan() *firewallPlan {
+	p := &firewallPlan{
+		admin: c.AdminChain, zone: c.Zone, bus: c.Bus,
+		firewalld: c.Backend == "firewalld",
+		policed:   c.IngressPolicy == "same-bridge" || c.IngressPolicy == "isolated",
+		isolated:  c.IngressPolicy == "isolated",
+	}
+	if p.admin == "" {
+		p.admin = defaultAdminChain
+	}
+	if p.zone == "" {
+		p.zone = defaultZone
+	}
+	if p.bus == "" {
+		p.bus = dbus.SystemBus
+	}
+	return p
+}
+
+// validate checks all keys. Errors begin with the reference's words where it has any.
+func (c *firewallConf) validate(p *firewallPlan) error {
+	switch c.Backend {
+	case "", "nftables", "iptables", "firewalld":
+	default:
+		return fmt.Errorf(`unrecognized backend %q: it is nftables (or iptables, which means the same here) or firewalld`, c.Backend)
+	}
+	switch c.IngressPolicy {
+	case "", "open", "same-bridge", "isolated":
+	default:
+		return fmt.Errorf(`unknown ingress policy: %q: it is open, same-bridge or isolated`, c.IngressPolicy)
+	}
+	if err := checkAdminChain(p.admin); err != nil {
+		return err
+	}
+	if strings.Trim(p.zone, nameLetters) != "" {
+		return fmt.Errorf(`"firewalldZone" %q: the name of a zone has letters, digits, "-", "_" and "." alone`, p.zone)
+	}
+	if !filepath.IsAbs(p.bus) || strings.Contains(p.bus, "\x00") {
+		return fmt.Errorf(`"dbusSocket" %q is not an absolute path`, p.bus)
+	}
+	return nil
+}
+
+// nameLetters are what the names of chains and zones are made of here.
+const nameLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
+
+// checkAdminChain refuses names that iptables would not take for a chain, those
+// of its own targets and those of chains that lead to the administrator's.
+func checkAdminChain(name string) error {
+	const longest = 28 // XT_EXTENSION_MAXNAMELEN without the zero byte, linux/netfilter/x_tables.h
+	switch {
+	case len(name) > longest || name[0] == '-' || strings.Trim(name, nameLetters) != "":
+		return fmt.Errorf(`"iptablesAdminChainName" %q: the name of a chain has up to %d letters, digits, "-", "_" and ".", not "-" first`, name, longest)
+	case slices.Contains([]string{
+		"INPUT", "FORWARD", "OUTPUT", "ACCEPT", "DROP", "RETURN", "QUEUE",
+		"CNI-FORWARD", "CNI-ISOLATION-STAGE-1", "CNI-ISOLATION-STAGE-2",
+	}, name):
+		return fmt.Errorf(`"iptablesAdminChainName" %q is taken: it needs a chain of its own`, name)
+	}
+	return nil
+}
+
+// aim takes from prevResult what the plan is about: all addresses, whichever
+// interface they belong to, and the first interface, which is the bridge. Its other
+// interfaces outside of containers are ports of it. A policy without an interface
+// has code 7.
+func (p *firewallPlan) aim(prev *spec.Result) error {
+	p.ips = addressesIn(prev)
+	if !p.policed {
+		return nil
+	}
+	if len(prev.Interfaces) == 0 {
+		return spec.Errorf(spec.CodeConfig, "interface needs to be set for ingress policy: prevResult has none, and the first one would be the bridge")
+	}
+	p.bridge = prev.Interfaces[0].Name
+	if err := spec.CheckIfName(p.bridge); err != nil {
+		return spec.Errorf(spec.CodeConfig, "interface needs to be set for ingress policy: the first one of prevResult: %v", err)
+	}
+	for _, i := range prev.Interfaces[1:] {
+		if i.Sandbox == "" && i.Name != p.bridge && spec.CheckIfName(i.Name) == nil {
+			p.ports = append(p.ports, i.Name)
+		}
+	}
+	return nil
+}
+
+// addressesIn returns the addresses of a result, each once.
+func addressesIn(res *spec.Result) []netip.Addr {
+	var ips []netip.Addr
+	for _, ip := range res.IPs {
+		if a := ip.Address.Addr().Unmap(); !slices.Contains(ips, a) {
+			ips = append(ips, a)
+		}
+	}
+	return ips
+}

@@ -1,0 +1,286 @@
+//go:build !no_firewall
+
+package applets_test
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"cnibox/internal/dbus/dbustest"
+	"cnibox/internal/fault"
+	"cnibox/nft"
+	"cnibox/spec"
+)
+
+// A wall is a host on which firewall is run for containers c1 and c2 of one bridge.
+type wall struct{ *metaBox }
+
+func newWall(t *testing.T) wall { return wall{newMetaBox(t)} }
+
+// result is what a bridge answers for a container of the number.
+func (w wall) result(n int) string {
+	return fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":"br0"},{"name":"veth%d"},{"name":"eth0","sandbox":%q}],
+		"ips":[{"address":"10.9.0.1%d/24","interface":2},{"address":"fd00:9::1%d/64","interface":2}]}`, n, w.path, n, n)
+}
+
+// verb runs a verb for a container, with keys of the configuration.
+func (w wall) verb(v spec.Verb, n int, keys string) error {
+	w.t.Helper()
+	_, err := w.run("firewall", v, w.callOf(n), keys, w.result(n))
+	return err
+}
+
+func (w wall) callOf(n int) spec.Call {
+	return spec.Call{ContainerID: fmt.Sprint("c", n), IfName: "eth0", NetNS: w.path}
+}
+
+func (w wall) ok(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// rules renders the host's rule set.
+func (w wall) rules() string {
+	w.t.Helper()
+	text, err := nft.Render(w.host)
+	w.ok(err)
+	return text
+}
+
+// owned lists what both containers have.
+func (w wall) owned() string {
+	w.t.Helper()
+	var all []string
+	for n := 1; n <= 2; n++ {
+		o := spec.Attachment{Network: "net1", ContainerID: fmt.Sprint("c", n), IfName: "eth0"}
+		elements, err := nft.Open(w.host).Owned(o)
+		w.ok(err)
+		for _, e := range elements {
+			all = append(all, fmt.Sprintf("c%d %s", n, e.Text))
+		}
+	}
+	return strings.Join(all, "; ")
+}
+
+// tool runs a program inside the host.
+func (w wall) tool(name string, args ...string) string {
+	w.t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		w.t.Skipf("SKIPPED: %s is not installed", name)
+	}
+	var out []byte
+	w.ok(w.host.Do(func() (err error) {
+		out, err = exec.Command(path, args...).CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("%s %q: %w: %s", name, args, err, out)
+		}
+		return err
+	}))
+	return string(out)
+}
+
+const isolated = `"backend":"","ingressPolicy":"isolated"`
+
+// Each verb on a host with iptables-nft and on one without: what ADD makes CHECK
+// finds, DEL removes, with prevResult or [S] without, and a second DEL too.
+func TestKernelFirewall(t *testing.T) {
+	for name, iptables := range map[string]bool{"nftables alone": false, "FORWARD drops": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWall(t)
+			if iptables {
+				w.tool("iptables-nft", "-P", "FORWARD", "DROP")
+				w.tool("ip6tables-nft", "-P", "FORWARD", "DROP")
+			}
+			none := w.rules()
+			w.must(w.run("firewall", spec.Status, spec.Call{}, isolated, ""))
+			if err := w.verb(spec.Check, 1, isolated); err == nil || spec.AsError(err).Code != spec.CodeCheck {
+				t.Errorf("CHECK before ADD: %v", err)
+			}
+			if got := w.rules(); got != none {
+				t.Errorf("STATUS or CHECK changed\n%s\nto\n%s", none, got)
+			}
+			w.ok(w.verb(spec.Add, 2, isolated))
+			before := w.rules()
+			for _, prev := range []string{w.result(1), ""} {
+				w.ok(w.verb(spec.Add, 1, isolated))
+				w.ok(w.verb(spec.Add, 1, isolated)) // again, without a DEL
+				w.ok(w.verb(spec.Check, 1, isolated))
+				want := "c1 allow 10.9.0.11; c1 allow fd00:9::11; c1 isolated_ports veth1; c1 managed_by br0; c1 isolated_by br0; c2 "
+				if got := w.owned(); !strings.HasPrefix(got, want) {
+					t.Errorf("got %s\nwant %s…", got, want)
+				}
+				for range 2 {
+					w.must(w.run("firewall", spec.Del, spec.Call{ContainerID: "c1", IfName: "eth0"}, "", prev))
+					if got := w.rules(); got != before {
+						t.Errorf("after DEL\n%s\nwant\n%s", got, before)
+					}
+				}
+				w.ok(w.verb(spec.Check, 2, isolated))
+			}
+			w.must(w.run("firewall", spec.GC, spec.Call{}, `"cni.dev/valid-attachments":[]`, ""))
+			if got := w.owned(); got != "" {
+				t.Errorf("after GC: %s", got)
+			}
+			if got := w.rules(); strings.Contains(got, "br0") || strings.Contains(got, "0a09000") {
+				t.Errorf("after GC:\n%s", got)
+			}
+		})
+	}
+}
+
+// [S] in the reference a late DEL of the previous owner of an address removes
+// the rules of the new one.
+func TestKernelFirewallLateDel(t *testing.T) {
+	w := newWall(t)
+	w.tool("iptables-nft", "-P", "FORWARD", "DROP")
+	w.ok(w.verb(spec.Add, 1, ""))
+	_, err := w.run("firewall", spec.Add, w.callOf(2), "", w.result(1)) // the same addresses
+	w.ok(err)
+	before := w.rules()
+	w.ok(w.verb(spec.Del, 1, ""))
+	if got := w.rules(); got != before {
+		t.Errorf("a late DEL changed\n%s\nto\n%s", before, got)
+	}
+	w.must(w.run("firewall", spec.GC, spec.Call{}, `"cni.dev/valid-attachments":[{"containerID":"c2","ifname":"eth0"}]`, ""))
+	if got := w.rules(); got != before {
+		t.Errorf("GC changed\n%s\nto\n%s", before, got)
+	}
+}
+
+// A configuration that is wrong changes nothing on ADD, and hinders no DEL.
+func TestKernelFirewallBadConf(t *testing.T) {
+	w := newWall(t)
+	for _, keys := range []string{`"ingressPolicy":"closed"`, `"backend":"ipfw"`} {
+		if err := w.verb(spec.Add, 1, keys); err == nil || spec.AsError(err).Code != spec.CodeConfig {
+			t.Errorf("%s: %v", keys, err)
+		}
+	}
+	if _, err := w.run("firewall", spec.Add, w.callOf(1), "", ""); err == nil || !strings.Contains(err.Error(), "missing prevResult") {
+		t.Errorf("ADD without prevResult: %v", err)
+	}
+	if got := w.rules(); got != "" {
+		t.Errorf("a refused ADD made\n%s", got)
+	}
+	w.ok(w.verb(spec.Add, 1, isolated))
+	w.must(w.run("firewall", spec.Del, w.callOf(1), `"ingressPolicy":"closed","backend":{}`, ""))
+	if got := w.owned(); got != "" {
+		t.Errorf("after DEL: %s", got)
+	}
+}
+
+// Whichever change of ADD fails, nothing stays; so where firewalld is asked.
+func TestKernelFirewallRollback(t *testing.T) {
+	socket := dbustest.Bus(t)
+	f := dbustest.Start(t, socket)
+	for _, keys := range []string{isolated, `"backend":"firewalld","ingressPolicy":"isolated","dbusSocket":"` + socket + `"`} {
+		w := newWall(t)
+		w.ok(w.verb(spec.Add, 2, keys))
+		before := w.rules() + f.Sources()
+		for k := 1; ; k++ {
+			calls := 0
+			fault.Hook = func(string) error {
+				if calls++; calls == k {
+					return errors.New("injected")
+				}
+				return nil
+			}
+			err := w.verb(spec.Add, 1, keys)
+			fault.Hook = nil
+			if calls < k {
+				w.ok(err)
+				w.ok(w.verb(spec.Check, 1, keys))
+				break
+			}
+			if after := w.rules() + f.Sources(); err == nil || after != before {
+				t.Errorf("%s: change %d failed (%v) and left\n%s\nwant\n%s", keys, k, err, after, before)
+			}
+		}
+		w.ok(w.verb(spec.Del, 1, keys))
+		w.ok(w.verb(spec.Del, 2, keys))
+		if got := f.Sources() + w.owned(); got != "" {
+			t.Errorf("%s: after DEL: %s", keys, got)
+		}
+	}
+}
+
+// [S] CHECK believes what firewalld answers; DEL takes out what its owner has
+// and no more, with firewalld gone it succeeds, and a failure leaves the note.
+func TestKernelFirewallZone(t *testing.T) {
+	w, socket := newWall(t), dbustest.Bus(t)
+	keys := `"backend":"firewalld","dbusSocket":"` + socket + `"`
+	status := func() error {
+		_, err := w.run("firewall", spec.Status, spec.Call{}, keys, "")
+		return err
+	}
+	if err := status(); err == nil || spec.AsError(err).Code != spec.CodeNotReady {
+		t.Errorf("STATUS without firewalld: %v", err)
+	}
+	if err := w.verb(spec.Add, 1, keys); err == nil || !strings.Contains(err.Error(), `failed to add the address 10.9.0.11 to zone "trusted"`) {
+		t.Errorf("ADD without firewalld: %v", err)
+	}
+	if got := w.rules(); got != "" {
+		t.Errorf("it left\n%s", got)
+	}
+	f := dbustest.Start(t, socket)
+	w.ok(status())
+	w.ok(w.verb(spec.Add, 1, keys))
+	w.ok(w.verb(spec.Add, 1, keys)) // ZONE_ALREADY_SET
+	w.ok(w.verb(spec.Add, 2, keys+`,"firewalldZone":"public"`))
+	w.ok(w.verb(spec.Check, 1, keys))
+	want := "trusted 10.9.0.11/32, trusted fd00:9::11/128, public 10.9.0.12/32, public fd00:9::12/128"
+	if got := f.Sources(); got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+	if err := w.verb(spec.Add, 3, keys+`,"firewalldZone":"nowhere"`); err == nil || !strings.Contains(err.Error(), "INVALID_ZONE") {
+		t.Errorf("unknown zone: %v", err)
+	}
+	f.Fail("NOT_RUNNING")
+	if err := w.verb(spec.Del, 1, keys); err == nil || !strings.Contains(w.owned(), "c1 zone") {
+		t.Errorf("DEL that failed: %v; %s", err, w.owned())
+	}
+	f.Fail("")
+	w.must(w.run("firewall", spec.Del, w.callOf(1), keys, "")) // again, and nobody tells the addresses
+	if got := f.Sources(); got != "public 10.9.0.12/32, public fd00:9::12/128" {
+		t.Errorf("after DEL: %s", got)
+	}
+	f.Reload()
+	if err := w.verb(spec.Check, 2, keys+`,"firewalldZone":"public"`); err == nil || !strings.Contains(err.Error(), "is not in zone") {
+		t.Errorf("CHECK after a reload: %v", err)
+	}
+	w.ok(w.verb(spec.Add, 1, keys))
+	f.Stop()
+	w.ok(w.verb(spec.Del, 1, keys))
+	w.must(w.run("firewall", spec.GC, spec.Call{}, `"cni.dev/valid-attachments":[],`+keys, ""))
+	if got := w.owned(); got != "" {
+		t.Errorf("after GC: %s", got)
+	}
+}
+
+// GC takes the addresses of those who are gone out of the zone, and the
+// reference's go with the DEL that tells them.
+func TestKernelFirewallZoneGC(t *testing.T) {
+	w, socket := newWall(t), dbustest.Bus(t)
+	f := dbustest.Start(t, socket)
+	keys := `"backend":"firewalld","dbusSocket":"` + socket + `"`
+	w.ok(w.verb(spec.Add, 1, keys))
+	w.ok(w.verb(spec.Add, 2, keys))
+	w.must(w.run("firewall", spec.GC, spec.Call{}, `"cni.dev/valid-attachments":[{"containerID":"c2","ifname":"eth0"}],`+keys, ""))
+	if got := f.Sources() + w.owned(); !strings.HasPrefix(got, "trusted 10.9.0.12/32, trusted fd00:9::12/128c2 ") {
+		t.Errorf("after GC: %s", got)
+	}
+	w.must(w.run("firewall", spec.Del, w.callOf(1), keys, w.result(2))) // another's addresses
+	if got := f.Sources(); got != "trusted 10.9.0.12/32, trusted fd00:9::12/128" {
+		t.Errorf("a late DEL left %s", got)
+	}
+	w.tool("nft", "delete", "table", "inet", "cnibox") // as if the reference had made them
+	w.ok(w.verb(spec.Del, 2, keys))
+	if got := f.Sources(); got != "" {
+		t.Errorf("the reference's stayed: %s", got)
+	}
+}

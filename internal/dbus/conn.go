@@ -1,0 +1,215 @@
+// Package dbus calls methods over the system bus: as much of D-Bus as firewalld
+// needs, strings in, a string or a boolean out, and errors by name. What it is
+// written after: https://dbus.freedesktop.org/doc/dbus-specification.html.
+package dbus
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// SystemBus is where the system bus listens, unless configured otherwise.
+const SystemBus = "/run/dbus/system_bus_socket"
+
+// patience is how long a call may take, with the connecting. firewalld
+// answers nobody while it reloads, which takes seconds.
+const patience = 20 * time.Second
+
+// A Method names what is called: a method of an interface of an object of a
+// service.
+type Method struct{ Service, Path, Interface, Name string }
+
+// An Error is an error reply.
+type Error struct {
+	Name    string // "org.freedesktop.DBus.Error.ServiceUnknown"
+	Message string // for people; firewalld has its own names in it
+}
+
+// Error is the message, or the name where there is none.
+func (e *Error) Error() string {
+	if e.Message == "" {
+		return e.Name
+	}
+	return e.Message
+}
+
+// A Conn is a connection to a message bus. It is for one goroutine.
+type Conn struct {
+	ctx      context.Context
+	fd       int
+	deadline time.Time
+	serial   uint32
+	in       []byte // read, not looked at yet
+}
+
+// Dial connects to the bus that listens at the path of a Unix socket. The
+// error is os.ErrNotExist or unix.ECONNREFUSED if no bus runs there. The
+// connection ends with ctx, and 20 s after it was made.
+func Dial(ctx context.Context, path string) (*Conn, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	c := &Conn{ctx: ctx, fd: fd, deadline: time.Now().Add(patience)}
+	if err := c.begin(path); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("D-Bus at %s: %w", path, err)
+	}
+	return c, nil
+}
+
+// Close ends the connection.
+func (c *Conn) Close() { unix.Close(c.fd) }
+
+// begin connects, tells who we are and asks for a name, without which the bus
+// passes nothing on.
+func (c *Conn) begin(path string) error {
+	limit := unix.NsecToTimeval(int64(patience)) // also for a bus that accepts nobody
+	if err := unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit); err != nil {
+		return os.NewSyscallError("setsockopt", err)
+	}
+	if err := unix.Connect(c.fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		return os.NewSyscallError("connect", err)
+	}
+	uid := hex.EncodeToString([]byte(strconv.Itoa(os.Geteuid())))
+	if err := c.send([]byte("\x00AUTH EXTERNAL " + uid + "\r\n")); err != nil {
+		return err
+	}
+	line, err := c.line()
+	if err != nil {
+		return err
+	}
+	if len(line) < 3 || line[:3] != "OK " {
+		return fmt.Errorf("the bus refuses user %d: %q", os.Geteuid(), line)
+	}
+	if err := c.send([]byte("BEGIN\r\n")); err != nil {
+		return err
+	}
+	const bus = "org.freedesktop.DBus"
+	_, err = c.call(Method{bus, "/org/freedesktop/DBus", bus, "Hello"}, nil)
+	return err
+}
+
+// Call calls a method whose answer does not matter. The error is an *[Error] if
+// that was the answer. Nobody is started to give it.
+func (c *Conn) Call(m Method, args ...string) error {
+	_, err := c.call(m, args)
+	return err
+}
+
+// Ask calls a method that answers with a boolean.
+func (c *Conn) Ask(m Method, args ...string) (bool, error) {
+	answer, err := c.call(m, args)
+	if err != nil {
+		return false, err
+	}
+	return answer.truth()
+}
+
+// call sends and waits for the answer; signals and the like are passed over.
+func (c *Conn) call(m Method, args []string) (*message, error) {
+	c.serial++
+	if err := c.send(call(c.serial, m, args)); err != nil {
+		return nil, err
+	}
+	for {
+		answer, err := c.next()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", m.Name, err)
+		}
+		switch {
+		case answer.reply != c.serial:
+		case answer.typ == typeReturn:
+			return answer, nil
+		case answer.typ == typeError:
+			return nil, &Error{answer.errorName, answer.text()}
+		}
+	}
+}
+
+// send writes all bytes. To a bus that has hung up it fails with EPIPE.
+func (c *Conn) send(b []byte) error {
+	for len(b) > 0 {
+		n, err := unix.Write(c.fd, b)
+		if err != nil {
+			return os.NewSyscallError("write", err)
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+// next reads one message.
+func (c *Conn) next() (*message, error) {
+	if err := c.fill(fixedLen); err != nil {
+		return nil, err
+	}
+	_, whole, err := sizes(c.in)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.fill(whole); err != nil {
+		return nil, err
+	}
+	m, err := decode(append([]byte(nil), c.in[:whole]...))
+	c.in = c.in[whole:]
+	return m, err
+}
+
+// line reads up to the end of a line, which is cut off.
+func (c *Conn) line() (string, error) {
+	for at := 0; ; at++ {
+		if err := c.fill(at + 2); err != nil {
+			return "", err
+		}
+		if c.in[at] == '\r' && c.in[at+1] == '\n' {
+			line := string(c.in[:at])
+			c.in = c.in[at+2:]
+			return line, nil
+		}
+		if at == longest {
+			return "", errMalformed
+		}
+	}
+}
+
+// errSlow is about a bus, or a service on it, that does not answer.
+var errSlow = errors.New("no answer in " + patience.String())
+
+// fill reads until there are n bytes. It looks at the context ten times a second.
+func (c *Conn) fill(n int) error {
+	for len(c.in) < n {
+		ready := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}
+		k, err := unix.Poll(ready, 100)
+		switch {
+		case c.ctx.Err() != nil:
+			return c.ctx.Err()
+		case err != nil && err != unix.EINTR:
+			return os.NewSyscallError("poll", err)
+		case k == 0 && time.Now().After(c.deadline):
+			return errSlow
+		case k <= 0:
+			continue
+		}
+		b := make([]byte, 4096)
+		k, err = unix.Read(c.fd, b)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return os.NewSyscallError("read", err)
+		}
+		if k == 0 {
+			return fmt.Errorf("the bus has closed the connection: %w", unix.ECONNRESET)
+		}
+		c.in = append(c.in, b[:k]...)
+	}
+	return nil
+}
