@@ -19,13 +19,14 @@ type Lab struct {
 type step struct{ verb, plugins, point string }
 
 // Run runs a case with the reference and with ours and returns the lines in
-// which they differ, "-" for the reference and "+" for ours.
+// which they differ, "-" for the reference and "+" for ours; and what plugins
+// that failed said.
 //
 // Where the case asks for it, live replacement is tried: what the reference
 // attached is checked and detached by ours, which must leave no line more
 // than the reference itself ("replace: "); and what ours attached is detached by the
 // reference ("return: " for what it leaves) and then by ours ("again: ").
-func (lab Lab) Run(c *Case) (diff []string, err error) {
+func (lab Lab) Run(c *Case) (diff, said []string, err error) {
 	own := func(plugins string) []step {
 		return []step{{"ADD", plugins, "ADD"}, {"CHECK", plugins, ""}, {"DEL", plugins, "DEL"}}
 	}
@@ -35,14 +36,14 @@ func (lab Lab) Run(c *Case) (diff []string, err error) {
 			[]step{{"ADD", lab.Reference, ""}, {"CHECK", lab.Ours, ""}, {"DEL", lab.Ours, "DEL"}},
 			[]step{{"ADD", lab.Ours, ""}, {"DEL", lab.Reference, "DEL"}, {"DEL", lab.Ours, "AGAIN"}})
 	}
-	seen, errs := make([][]string, len(plans)), make([]error, len(plans))
+	seen, notes, errs := make([][]string, len(plans)), make([][]string, len(plans)), make([]error, len(plans))
 	var all sync.WaitGroup
 	for i, plan := range plans {
-		all.Go(func() { seen[i], errs[i] = lab.run(c, fmt.Sprint(i), plan) })
+		all.Go(func() { seen[i], notes[i], errs[i] = lab.run(c, fmt.Sprint(i), plan) })
 	}
 	all.Wait()
 	if err := errors.Join(errs...); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	diff = compare("", pick(seen[0], false, ""), pick(seen[1], false, ""))
 	if c.Replace {
@@ -55,29 +56,34 @@ func (lab Lab) Run(c *Case) (diff []string, err error) {
 		}
 		diff = append(diff, more("again: ", pick(seen[1], true, "DEL "), again)...)
 	}
-	return diff, nil
+	for i, list := range notes {
+		for _, n := range list {
+			said = append(said, fmt.Sprintf("plan %d: %s", i, n))
+		}
+	}
+	return diff, said, nil
 }
 
 // run does the steps in a world of their own.
-func (lab Lab) run(c *Case, name string, plan []step) ([]string, error) {
+func (lab Lab) run(c *Case, name string, plan []step) (seen, said []string, err error) {
 	dir := filepath.Join(lab.Dir, strings.ReplaceAll(strings.ReplaceAll(c.Name, "/", "-"), " ", "_"), name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	w, err := newWorld(c, dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer w.close()
 	for _, s := range plan {
 		for i, cont := range w.conts {
 			if err := w.do(s, cont); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			// of several containers the first goes while the others stay
 			if s.verb == "DEL" && s.point != "" && i < len(w.conts)-1 && i == 0 {
 				if err := w.state("first " + s.point); err != nil {
-					return nil, err
+					return nil, nil, err
 				}
 			}
 		}
@@ -85,13 +91,10 @@ func (lab Lab) run(c *Case, name string, plan []step) ([]string, error) {
 			continue
 		}
 		if err := errors.Join(w.state(s.point), w.rules(s.point)); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	if len(w.said) > 0 && os.Getenv("CNIBOX_TWIN") != "" {
-		fmt.Fprintf(os.Stderr, "%s: plan %s: %s\n", c.Name, name, strings.Join(w.said, "\n\t"))
-	}
-	return w.lines, nil
+	return w.lines, w.said, nil
 }
 
 // do is a step for one container.
