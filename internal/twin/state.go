@@ -74,31 +74,43 @@ func (w *world) state(point string) error {
 	return errors.Join(err, w.files(point))
 }
 
-// namespace writes down what is in one.
+// namespace writes down what is in one, with as few processes as can be.
 func (w *world) namespace(at string, ns *rtnl.NS) error {
 	for _, what := range []struct {
-		line  string
-		each  func(at string, o object)
+		lines string
 		tools []string
 	}{
-		{"link show", w.link, []string{"ip", "-j", "-d"}},
-		{"addr show", w.addrs, []string{"ip", "-j"}},
-		{"route show table all", w.route, []string{"ip", "-j", "-d"}},
-		{"rule show", w.rule, []string{"ip", "-j", "-4"}},
-		{"rule show", w.rule, []string{"ip", "-j", "-6"}},
-		{"qdisc show", w.qdisc, []string{"tc", "-j"}},
+		{"link show\naddr show\nroute show table all\nrule show\n", []string{"ip", "-j", "-d"}},
+		{"rule show\n", []string{"ip", "-j", "-6"}},
+		{"qdisc show\n", []string{"tc", "-j"}},
 	} {
-		all, err := list(ns, what.line+"\n", what.tools...)
+		all, err := list(ns, what.lines, what.tools...)
 		if err != nil {
 			return err
 		}
 		for _, objects := range all {
 			for _, o := range objects {
-				what.each(at, o)
+				w.object(at, o)
 			}
 		}
 	}
 	return errors.Join(w.filters(at, ns), w.vlans(at, ns), w.settings(at, ns))
+}
+
+// object writes one down. Which kind it is follows from its members.
+func (w *world) object(at string, o object) {
+	switch {
+	case o["addr_info"] != nil:
+		w.addrs(at, o)
+	case o["ifname"] != nil:
+		w.link(at, o)
+	case o["kind"] != nil:
+		w.qdisc(at, o)
+	case o["dst"] != nil && o["priority"] == nil:
+		w.route(at, o)
+	default:
+		w.see("%s rule %s", at, strings.Join(members(o), " "))
+	}
 }
 
 // link has a line for each member.
@@ -119,7 +131,8 @@ func (w *world) link(at string, o object) {
 	}
 }
 
-// addrs are those of a link. The kernel's own link-local ones come in their time.
+// addrs are those of a link, with lines of their own for flags that say how one was
+// set. The kernel's own link-local ones come in their time.
 func (w *world) addrs(at string, o object) {
 	infos, _ := o["addr_info"].([]any)
 	for _, info := range infos {
@@ -128,6 +141,12 @@ func (w *world) addrs(at string, o object) {
 			continue
 		}
 		at := fmt.Sprintf("%s addr %s %s/%v", at, o.text("ifname"), a.text("local"), a["prefixlen"])
+		for _, key := range []string{"nodad", "noprefixroute"} {
+			if a[key] == true {
+				w.see("%s is %s", at, key)
+			}
+			delete(a, key)
+		}
 		for _, key := range []string{"local", "prefixlen", "family"} {
 			delete(a, key)
 		}
@@ -143,12 +162,6 @@ func (w *world) route(at string, o object) {
 		return
 	}
 	w.see("%s route %s %s", at, dst, strings.Join(members(o), " "))
-}
-
-// rule is one of the policy rules.
-// Those of a new namespace are there, too.
-func (w *world) rule(at string, o object) {
-	w.see("%s rule %s", at, strings.Join(members(o), " "))
 }
 
 // qdisc is a queueing discipline with its options.
@@ -181,7 +194,7 @@ func members(o object) (list []string) {
 		}
 	}
 	for key, v := range o {
-		if key != "ifname" && key != "dst" && key != "dev" || key == "dev" && o.text("kind") == "" {
+		if key != "ifname" && (key != "dev" || o.text("kind") == "") {
 			walk(key, v)
 		}
 	}
