@@ -90,7 +90,7 @@ func TestKernelMacvlanMAC(t *testing.T) {
 			t.Errorf("%d: want %s: %s", i, want, out)
 		}
 	}
-	n.refuse(100, "MAC address 02:00:00:00:00:00 is that of another link", spec.Add, "macvlan",
+	n.refuse(100, "MAC address 02:00:00:00:00:00, or an IP address, is that of another link", spec.Add, "macvlan",
 		childConf("macvlan", keys+`,"mac":"02:00:00:00:00:00"`), n.pod("twin"))
 	n.refuse(7, "multicast", spec.Add, "macvlan", childConf("macvlan", keys+`,"mac":"01:00:00:00:00:00"`), n.pod("bad"))
 }

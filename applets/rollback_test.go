@@ -46,12 +46,24 @@ func rollbackNode(t *testing.T, applet string) *node {
 	return n
 }
 
+// quickPod is a container in which duplicate detection takes some milliseconds.
+func quickPod(n *node) pod {
+	p := n.pod("ctr")
+	err := p.ns.SetSysctls(
+		rtnl.Sysctl{Key: "net/ipv6/conf/default/router_solicitation_delay", Value: "0", Optional: true},
+		rtnl.Sysctl{Key: "net/ipv6/neigh/default/retrans_time_ms", Value: "10", Optional: true})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return p
+}
+
 func rollback(t *testing.T, applet, conf string, used bool) {
 	n := rollbackNode(t, applet)
 	if used {
 		n.must(spec.Add, applet, conf, n.pod("other"))
 	}
-	p := n.pod("ctr")
+	p := quickPod(n)
 	defer func() { fault.Hook = nil }()
 	for nth := 1; ; nth++ {
 		before := n.state(p)
@@ -80,7 +92,7 @@ func rollback(t *testing.T, applet, conf string, used bool) {
 		}
 		if code == 0 && !used { // what others may use by now, as the bridge, stays
 			n = rollbackNode(t, applet)
-			p = n.pod("ctr")
+			p = quickPod(n)
 			continue
 		}
 		if after := n.state(p); after != before {

@@ -134,13 +134,14 @@ func (op *Op) configure(ctx context.Context) error {
 	return op.routes()
 }
 
-// clash says what the kernel's EADDRINUSE for a link that comes up means.
-// It is macvlan's, and told of the MAC address; the code is 100.
+// clash says what the kernel's EADDRINUSE means, which comes of a macvlan whose MAC
+// address, or an ipvlan whose IP address another link on the same master has.
+// The code is 100.
 func (op *Op) clash(err error) error {
 	if !errors.Is(err, unix.EADDRINUSE) {
 		return err
 	}
-	return spec.Errorf(spec.CodeBusy, "MAC address %s is that of another link on the same master: DEL what has it, or ask for another: %w", op.Link.MAC, err)
+	return spec.Errorf(spec.CodeBusy, "MAC address %s, or an IP address, is that of another link on the same master: DEL what has it, or ask for another: %w", op.Link.MAC, err)
 }
 
 // routes installs the result's routes in one message.

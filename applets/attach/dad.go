@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -22,7 +24,8 @@ const (
 //
 // On a link without carrier, as that of a master without a cable, detection does not
 // begin. The ADD succeeds there, with a word of warning, and the kernel detects when
-// the carrier comes.
+// the carrier comes. The kernel's own condition for it is IFF_RUNNING: an ipvlan has a
+// carrier and an operational state that is unknown.
 func (op *Op) settle(ctx context.Context) error {
 	err := op.settleWithin(ctx, carrierTime)
 	if !errors.Is(err, context.DeadlineExceeded) {
@@ -32,7 +35,7 @@ func (op *Op) settle(ctx context.Context) error {
 	if lerr != nil {
 		return lerr
 	}
-	if !link.OperUp {
+	if link.Flags&unix.IFF_RUNNING == 0 {
 		op.Warn("%s in %s has no carrier: its addresses are tentative until it has", op.IfName, op.Call.NetNS)
 		return nil
 	}
