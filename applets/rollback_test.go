@@ -46,12 +46,11 @@ func rollbackNode(t *testing.T, applet string) *node {
 	return n
 }
 
-// quickPod is a container in which duplicate detection takes some milliseconds.
+// quickPod is a container in which duplicate detection, where a plugin waits for it, is
+// over at once.
 func quickPod(n *node) pod {
 	p := n.pod("ctr")
-	err := p.ns.SetSysctls(
-		rtnl.Sysctl{Key: "net/ipv6/conf/default/router_solicitation_delay", Value: "0", Optional: true},
-		rtnl.Sysctl{Key: "net/ipv6/neigh/default/retrans_time_ms", Value: "10", Optional: true})
+	err := p.ns.SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/default/dad_transmits", Value: "0", Optional: true})
 	if err != nil {
 		n.t.Fatal(err)
 	}
