@@ -42,6 +42,12 @@ func ReplaceRoute(r Route) Op {
 	return r.op("replace", unix.RTM_NEWROUTE, replace)
 }
 
+// AppendRoute adds a route behind those to the same network with the same metric,
+// which may lead out of other links; os.ErrExist if it is there itself.
+func AppendRoute(r Route) Op {
+	return r.op("append", unix.RTM_NEWROUTE, ack|unix.NLM_F_CREATE|unix.NLM_F_APPEND)
+}
+
 // DropRoute deletes a route, os.ErrNotExist if there is none like it. Zero
 // fields match any.
 func DropRoute(r Route) Op { return r.op("delete", unix.RTM_DELROUTE, ack) }

@@ -1,0 +1,104 @@
+package applets
+
+import (
+	"cmp"
+	"errors"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// A movedRoute is a route of a result that is in another table than main now.
+type movedRoute struct {
+	dst    netip.Prefix
+	gw, to netip.Addr // the gateway before and now
+	table  int
+}
+
+// tellTables puts the tables of routes into prevResult, so that the CHECK of the plugin
+// that made them finds them. A version that has no word for a table has the routes
+// taken out: in its words they would be in the main table, where they are not.
+func tellTables(r *spec.Request, moved []movedRoute) {
+	kept := r.Prev.Routes[:0]
+	for _, rt := range r.Prev.Routes {
+		m := findMoved(moved, rt)
+		if m != nil && !r.Net.Version.AtLeast(spec.V110) {
+			continue
+		}
+		if m != nil {
+			rt.Table = &m.table
+			if rt.GW.IsValid() {
+				rt.GW = m.to
+			}
+		}
+		kept = append(kept, rt)
+	}
+	r.Prev.Routes = kept
+}
+
+// findMoved finds a route of a result among those that have moved; nil: it has not. A
+// default route is told by its destination alone, as a plugin may have chosen its gateway.
+func findMoved(moved []movedRoute, rt spec.Route) *movedRoute {
+	if rt.Table != nil && cmp.Or(*rt.Table, unix.RT_TABLE_MAIN) != unix.RT_TABLE_MAIN {
+		return nil
+	}
+	for i, m := range moved {
+		if m.dst == rt.Dst.Masked() && (!rt.GW.IsValid() || m.gw == rt.GW || m.dst.Bits() == 0) {
+			return &moved[i]
+		}
+	}
+	return nil
+}
+
+// reservedTable tells the tables that every namespace has: default, main and local.
+func reservedTable(table int) bool {
+	return table >= unix.RT_TABLE_DEFAULT && table <= unix.RT_TABLE_LOCAL
+}
+
+// usedTables returns the tables of a namespace that have routes, or rules that lead there,
+// and those of its VRFs. A new one must be none of them.
+func usedTables(c *rtnl.Conn, rules []rtnl.Rule) (map[int]bool, error) {
+	used := make(map[int]bool)
+	for _, r := range rules {
+		used[r.Table] = true
+	}
+	routes, err := c.Routes(rtnl.RouteFilter{Table: rtnl.AllTables})
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range routes {
+		used[r.Table] = true
+	}
+	links, err := c.Links()
+	for _, l := range links {
+		if vrf, ok := l.Data.(rtnl.VRF); ok {
+			used[vrf.Table] = true
+		}
+	}
+	return used, err
+}
+
+// freeTable returns the first table from a number on that is not used, and marks it so.
+func freeTable(used map[int]bool, from int) int {
+	for used[from] || reservedTable(from) {
+		from++
+	}
+	used[from] = true
+	return from
+}
+
+// allRules returns the rules of both families. A kernel without IPv6 has none of it.
+func allRules(c *rtnl.Conn) ([]rtnl.Rule, error) {
+	rules, err := c.Rules(unix.AF_INET)
+	if err != nil {
+		return nil, err
+	}
+	more, err := c.Rules(unix.AF_INET6)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
+		err = nil
+	}
+	return append(rules, more...), err
+}

@@ -1,0 +1,214 @@
+//go:build !no_sbr
+
+package applets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+func init() {
+	register(&Applet{
+		Name:    "sbr",
+		Summary: "source based routing: what an interface's addresses send leaves by it",
+		Help: `
+key             type  default   meaning
+table           int   -         only lead the addresses to this table, whose routes come from the
+                                IPAM plugin ("table" of a route); the other keys do not count then
+gateways        list  IPAM's    addresses of the default gateways, one of each family at most
+addSourceHints  bool  false     keep the routes to the interface's own networks in the main table,
+                                with the address as source
+
+Each address of the interface gets a rule and a table of its own, the first that is free from 100
+on, and the routes of the interface that fit the address move there from the main table. Link-local
+routes stay. In cniVersion 1.1.0 the result tells the tables of its routes; older versions have no
+word for that, so their result loses the routes that have moved.`,
+		Verbs: spec.Verbs{Add: sbrAdd, Check: sbrCheck, Del: sbrDel, Status: sbrStatus},
+	})
+}
+
+// firstTable is the first table that is tried, the reference's.
+const firstTable = 100
+
+// sbrConf are the keys of sbr.
+type sbrConf struct {
+	Table          *int         `json:"table"` // nil: tables of our own
+	Gateways       []netip.Addr `json:"gateways"`
+	AddSourceHints bool         `json:"addSourceHints"`
+}
+
+// readSBR decodes and checks the configuration and touches nothing.
+// Errors have code 7.
+func readSBR(r *spec.Request) (*sbrConf, error) {
+	c := &sbrConf{}
+	if err := r.Decode(c); err != nil {
+		return nil, err
+	}
+	if err := c.validate(); err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
+	}
+	return c, nil
+}
+
+// validate bounds the table and the gateways.
+func (c *sbrConf) validate() error {
+	if c.Table != nil && (*c.Table < 1 || *c.Table > 1<<31-1) {
+		return fmt.Errorf(`"table" %d is not within 1 to %d`, *c.Table, 1<<31-1)
+	}
+	if len(c.Gateways) > 2 {
+		return fmt.Errorf("gateways list has more than 2 entries: %v", c.Gateways)
+	}
+	for i, g := range c.Gateways {
+		switch {
+		case !g.IsValid() || g.IsUnspecified() || g.IsMulticast() || g.Zone() != "" || g.Is4In6():
+			return fmt.Errorf("invalid static gateway %q", g)
+		case i > 0 && g.Is4() == c.Gateways[0].Is4():
+			return fmt.Errorf("gateways list has multiple addresses of one family: %v", c.Gateways)
+		}
+	}
+	return nil
+}
+
+// gateway is the one of the configuration for a family; zero: none.
+func (c *sbrConf) gateway(v4 bool) netip.Addr {
+	for _, g := range c.Gateways {
+		if g.Is4() == v4 {
+			return g
+		}
+	}
+	return netip.Addr{}
+}
+
+// ownIPs returns the addresses of a result that are the interface's: those without an
+// index, with one that leads nowhere, or to an interface of its name.
+func ownIPs(res *spec.Result, ifName string) (own []spec.IP) {
+	if res == nil {
+		return nil
+	}
+	for _, ip := range res.IPs {
+		i := ip.Interface
+		if i == nil || *i < 0 || *i >= len(res.Interfaces) || res.Interfaces[*i].Name == ifName {
+			own = append(own, ip)
+		}
+	}
+	return own
+}
+
+// sourceRule leads what an address sends to a table.
+func sourceRule(ip netip.Addr, table int) rtnl.Rule {
+	return rtnl.Rule{Src: netip.PrefixFrom(ip, ip.BitLen()), Table: table}
+}
+
+// isSource tells the rules that sourceRule makes, whatever the table.
+func isSource(r rtnl.Rule) bool {
+	want := sourceRule(r.Src.Addr(), r.Table)
+	return r.Src == want.Src && !r.Dst.IsValid() && r.IIF == "" && r.OIF == "" && r.Mark == 0 && r.Table != unix.RT_TABLE_LOCAL
+}
+
+// sbrAdd makes rules and moves routes, under a lock of the namespace, or leaves all as it
+// was. The result is prevResult, with the tables of the routes that have moved.
+func sbrAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	c, err := readSBR(r)
+	if err != nil {
+		return nil, err
+	}
+	if r.Prev == nil {
+		return nil, spec.Errorf(spec.CodeConfig, "This plugin must be called as chained plugin: sbr needs the prevResult with the addresses of %s", r.IfName)
+	}
+	ips := ownIPs(r.Prev, r.IfName)
+	if len(ips) == 0 {
+		return nil, spec.Errorf(spec.CodeConfig, "No IP addresses supplied on interface %s", r.IfName)
+	}
+	s, err := openSBR(r, spec.CodeConfig)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	if err := s.lock(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.undo.back(s.apply(c, ips)); err != nil {
+		return nil, err
+	}
+	tellTables(r, s.moved)
+	return r.Prev, nil
+}
+
+// sbrDel removes the rules of the interface's addresses, those that it has and those
+// that prevResult knows, and empties their tables. The namespace may be gone.
+// With a table of the configuration's, other rules and all routes stay.
+func sbrDel(ctx context.Context, r *spec.Request) error {
+	c, err := readSBR(r)
+	if err != nil {
+		r.Warn("%v: the rules of the addresses of %s are removed all the same", err, r.IfName)
+		c = &sbrConf{}
+	}
+	s, err := openSBR(r, 0)
+	if err != nil || s.ns == nil {
+		return err
+	}
+	defer s.close()
+	if err := s.lock(ctx); err != nil {
+		return err
+	}
+	own := make(map[netip.Addr]bool)
+	for _, ip := range ownIPs(r.Prev, r.IfName) {
+		own[ip.Address.Addr()] = true
+	}
+	if s.link != nil {
+		addrs, err := s.cont.Addrs(s.link.Index)
+		if gone(err) != nil {
+			return err
+		}
+		for _, a := range addrs {
+			own[a.Prefix.Addr()] = true
+		}
+	}
+	var errs []error
+	for _, rule := range s.rules {
+		if !isSource(rule) || !own[rule.Src.Addr()] || c.Table != nil && *c.Table != rule.Table {
+			continue
+		}
+		errs = append(errs, gone(s.cont.Do(rtnl.DropRule(rule))))
+		if c.Table == nil && s.link != nil {
+			errs = append(errs, s.empty(rule.Table))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// empty deletes the interface's routes from a table. The main table is not ours.
+func (s *sbr) empty(table int) error {
+	if table < firstTable || reservedTable(table) {
+		return nil
+	}
+	routes, err := s.cont.Routes(rtnl.RouteFilter{Table: table, Link: s.link.Index})
+	for _, rt := range routes {
+		err = errors.Join(err, gone(s.cont.Do(rtnl.DropRoute(rt))))
+	}
+	return err
+}
+
+// sbrStatus asks the kernel for its rules, which it can be built without.
+// The code is 50.
+func sbrStatus(_ context.Context, r *spec.Request) error {
+	if _, err := readSBR(r); err != nil {
+		return err
+	}
+	host, err := rtnl.Dial(nil)
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	if _, err := host.Rules(unix.AF_INET); err != nil {
+		return spec.Errorf(spec.CodeNotReady, "sbr: this kernel has no routing rules (CONFIG_IP_MULTIPLE_TABLES): %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,52 @@
+//go:build !no_sbr
+
+package applets
+
+import (
+	"testing"
+
+	"cnibox/spec"
+)
+
+func init() { helpConfs["sbr"] = sbrConf{} }
+
+func TestSBRConf(t *testing.T) {
+	for name, tt := range map[string]struct{ conf, err string }{
+		"nothing":            {`{}`, ""},
+		"all":                {`{"table":500,"gateways":["10.1.0.9","fd00::9"],"addSourceHints":true}`, ""},
+		"table 0":            {`{"table":0}`, "not within"},
+		"negative table":     {`{"table":-1}`, "not within"},
+		"huge table":         {`{"table":4294967296}`, "not within"},
+		"three gateways":     {`{"gateways":["10.1.0.1","fd00::1","10.1.0.2"]}`, "more than 2 entries"},
+		"two of one family":  {`{"gateways":["fd00::2","fd00::1"]}`, "multiple addresses"},
+		"no address":         {`{"gateways":["10.1.0"]}`, "gateways"},
+		"empty":              {`{"gateways":[""]}`, "invalid static gateway"},
+		"unspecified":        {`{"gateways":["::"]}`, "invalid static gateway"},
+		"IPv4 within IPv6":   {`{"gateways":["::ffff:10.1.0.1"]}`, "invalid static gateway"},
+		"hints are no text":  {`{"addSourceHints":"yes"}`, "addSourceHints"},
+		"a link-local one":   {`{"gateways":["fe80::1"]}`, ""},
+		"one with a zone":    {`{"gateways":["fe80::1%eth0"]}`, "invalid static gateway"},
+		"gateways is a text": {`{"gateways":"10.1.0.1"}`, "gateways"},
+	} {
+		_, err := readSBR(metaRequest(t, spec.Add, tt.conf, ""))
+		if err != nil {
+			t.Logf("%s: %v", name, err)
+		}
+		wantError(t, err, tt.err, spec.CodeConfig)
+	}
+}
+
+// Addresses are the interface's as in the reference: the sandbox is not looked at.
+func TestOwnIPs(t *testing.T) {
+	at := func(i int) *int { return &i }
+	res := &spec.Result{
+		Interfaces: []spec.Interface{{Name: "br0"}, {Name: "eth0"}},
+		IPs:        []spec.IP{{Interface: nil}, {Interface: at(0)}, {Interface: at(1)}, {Interface: at(7)}, {Interface: at(-1)}},
+	}
+	if own := ownIPs(res, "eth0"); len(own) != 4 {
+		t.Errorf("got %+v", own)
+	}
+	if own := ownIPs(nil, "eth0"); own != nil {
+		t.Errorf("of no result: got %+v", own)
+	}
+}
