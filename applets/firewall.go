@@ -113,7 +113,7 @@ func firewallCheck(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := nft.Open(nil).Check(p.plan(r)); err != nil {
+	if err := p.orReference(nft.Open(nil).Check(p.plan(r))); err != nil {
 		return spec.Errorf(spec.CodeCheck, "expected rule not found: %w", err)
 	}
 	if !p.firewalld || len(p.ips) == 0 {
@@ -128,6 +128,22 @@ func firewallCheck(ctx context.Context, r *spec.Request) error {
 		return spec.Errorf(spec.CodeCheck, "%w", err)
 	}
 	return nil
+}
+
+// orReference is [orReference] for the firewall, whose rules in the reference are by
+// address. Those in zones are looked for afterwards.
+func (p *firewallPlan) orReference(err error) error {
+	if missing := new(nft.MissingError); !errors.As(err, &missing) {
+		return err
+	}
+	if p.firewalld && p.bridge == "" {
+		return nil
+	}
+	theirs, asked := nft.Open(nil).ReferenceFirewall(p.ips, p.admin, p.bridge != "")
+	if asked != nil || theirs && !p.firewalld {
+		return asked
+	}
+	return err
 }
 
 // firewallDel needs no prevResult: what belongs to the attachment carries its

@@ -175,6 +175,8 @@ func conntrackStates(d []byte) (states uint16, ok bool) {
 // A filterPlan is what the table filter of one family lacks, and what is to go.
 type filterPlan struct {
 	family  byte
+	there   bool       // FORWARD is
+	apart   bool       // FORWARD leads to the reference's policies of bridges
 	hook    bool       // FORWARD does not lead to CNI-FORWARD
 	admins  []string   // chains that CNI-FORWARD does not lead to
 	missing []passRule // of CNI-FORWARD
@@ -221,7 +223,7 @@ func (p *filterPlan) read(s *sock, allowed, gone []netip.Addr, admins []string) 
 		if err != nil {
 			return err
 		}
-		if !ok {
+		if p.there = ok; !ok {
 			allowed = nil
 		}
 	}
@@ -256,6 +258,7 @@ func (p *filterPlan) read(s *sock, allowed, gone []netip.Addr, admins []string) 
 	}
 	rules, err = s.rulesOf(p.family, filterTable, filterHook)
 	p.hook = !slices.ContainsFunc(rules, func(r listed) bool { return r.jumps(hookComment, filterChain) })
+	p.apart = slices.ContainsFunc(rules, func(r listed) bool { return r.jump() == "CNI-ISOLATION-STAGE-1" })
 	return err
 }
 

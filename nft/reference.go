@@ -1,6 +1,11 @@
 package nft
 
-import "cnibox/spec"
+import (
+	"net/netip"
+	"slices"
+
+	"cnibox/spec"
+)
 
 // Reference reports whether the reference plugins' rules for o are there, of one
 // kind: CHECK of an attachment that they made finds nothing of it in our tables. No lock
@@ -14,4 +19,27 @@ func (t *Table) Reference(o spec.Attachment, kind Kind) (bool, error) {
 	x := newTx(s)
 	x.releaseOld(o, []Kind{kind})
 	return len(x.old.rules)+len(x.old.chains) > 0, x.err
+}
+
+// ReferenceFirewall is Reference for the rules of the reference's firewall, which
+// tell nothing but the address: it reports whether each address has its two, and the
+// chains lead to them; with policed also whether bridges have policies.
+func (t *Table) ReferenceFirewall(ips []netip.Addr, admin string, policed bool) (bool, error) {
+	s, err := dial(t.ns)
+	if err != nil {
+		return false, err
+	}
+	defer s.close()
+	for _, family := range []byte{v4, v6} {
+		mine := slices.DeleteFunc(slices.Clone(ips), func(ip netip.Addr) bool { return familyOf(ip) != family })
+		p := &filterPlan{family: family}
+		if err := p.read(s, mine, nil, []string{admin}); err != nil {
+			return false, err
+		}
+		p.missing = slices.DeleteFunc(p.missing, func(r passRule) bool { return r.states == dnatState })
+		if len(mine) > 0 && (!p.there || p.lacks() != nil || policed && !p.apart) {
+			return false, nil
+		}
+	}
+	return len(ips) > 0, nil
 }
