@@ -89,7 +89,7 @@ func (f *flow) addressless(r *spec.Request) error {
 	case f.ipam == Chained && r.Prev != nil && len(r.Prev.IPs) > 0:
 		return nil
 	case f.ipam == Chained:
-		return spec.Errorf(spec.CodeConfig, "%s: no plugin name provided: \"ipam.type\" is required, unless prevResult has addresses", r.Net.Type)
+		return spec.Errorf(spec.CodeConfig, "%s interface requires an IPAM configuration, or prevResult with addresses: no plugin name provided: \"ipam.type\" is required", r.Net.Type)
 	case r.Net.Version.NeedsAddress():
 		return spec.Errorf(spec.CodeConfig,
 			"cannot convert: no valid IP addresses: cniVersion %s cannot express a result without addresses; use 0.3.0 or later, or configure \"ipam\"", r.Net.Version)
