@@ -38,16 +38,38 @@ func descriptors(t *testing.T) int {
 	return len(all)
 }
 
+// slow is how long an update may take at most for its time to tell something. On
+// an emulated processor the sockets are closed while an update still runs.
+const slow = 8 * time.Millisecond
+
 // An update does not wait for what the kernel clears away after the deletion
-// just before it, and the sockets that are left open for that are closed.
+// just before it: the sockets that would wait stay open, and are closed later.
 func TestKernelNoWaitAfterDeletion(t *testing.T) {
 	table := open(t, kerneltest.NS(t))
+	release := func(x *nft.Tx) error { x.Release(owner); return nil }
 	before := descriptors(t)
+	open := 0
+	for i := 0; i < 10 && open <= before; i++ { // a machine may be busy elsewhere just then
+		change(t, table, everything)
+		settled(t, before)
+		change(t, table, release)
+		open = descriptors(t)
+	}
+	if open <= before {
+		t.Errorf("after a deletion %d descriptors are open, before it were %d", open, before)
+	}
+	settled(t, before)
 	plain := median(t, table, func(*nft.Tx) error { return nil })
-	after := median(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
-	if after > 3*plain+3*time.Millisecond {
+	after := median(t, table, release)
+	if after > 3*plain+3*time.Millisecond && plain < slow {
 		t.Errorf("%s after a deletion, else %s", after, plain)
 	}
+	settled(t, before)
+}
+
+// settled waits until no more sockets are open than before.
+func settled(t *testing.T, before int) {
+	t.Helper()
 	end := time.Now().Add(5 * time.Second)
 	for descriptors(t) > before && time.Now().Before(end) {
 		time.Sleep(5 * time.Millisecond)

@@ -20,7 +20,7 @@ echo "##vm boot $(uname -r)" >&3
 while read -r path dir; do
 	cd "/src/$dir"
 	echo "##vm run $path" >&3
-	"/tests/$path.test" -test.v -test.timeout=8m -test.run "$(cat /etc/run)" </dev/null >&3 2>&1 3>&-
+	"/tests/$path.test" -test.v -test.timeout=10m -test.run "$(cat /etc/run)" </dev/null >&3 2>&1 3>&-
 	echo "##vm exit $path $?" >&3
 done </etc/suites
 echo "##vm done" >&3
