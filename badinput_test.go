@@ -247,6 +247,10 @@ func TestKernelBadMembers(t *testing.T) {
 	own := map[string][]string{ // members that only one plugin has, as ADD must not take them
 		"bridge": {`"mtu":"x"`, `"mtu":1e99`, `"mtu":-1`, `"mtu":67`, `"vlan":4095`, `"vlan":1.5`, `"hairpinMode":1`, `"isGateway":"yes"`,
 			`"vlanTrunk":{}`, `"vlanTrunk":[{"minID":9,"maxID":1}]`, `"ipMasqBackend":"x"`, `"bridge":1`},
+		"macvlan": {`"mode":"x"`, `"mode":1`, `"mtu":-1`, `"mtu":1e99`, `"master":1`, `"master":"a/b"`, `"bcqueuelen":-1`, `"linkInContainer":1`},
+		"ipvlan":  {`"mode":"L2"`, `"flag":"x"`, `"flag":1`, `"mtu":67`, `"master":".."`},
+		"vlan":    {`"vlanId":4095`, `"vlanId":-1`, `"vlanId":"x"`, `"master":""`, `"master":null`, `"ipam":{}`},
+		"dummy":   {`"ipam":{}`, `"mac":"x"`, `"mac":1`, `"runtimeConfig":{"mac":"01:00:00:00:00:00"}`},
 		"portmap": {`"runtimeConfig":1`, `"runtimeConfig":{"portMappings":{}}`, `"runtimeConfig":{"portMappings":[1]}`,
 			`"runtimeConfig":{"portMappings":[{"hostPort":70000,"containerPort":1}]}`, `"runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":0}]}`,
 			`"runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":1,"hostIP":"::1%eth0"}]}`,

@@ -207,6 +207,7 @@ func (w *world) odd(v victim, c container, place string, mk func(string) error) 
 func TestKernelNoHelper(t *testing.T) {
 	w := newWorld(t)
 	w.strace("-e", "trace=execve,execveat", "-e", "signal=none", "-o", w.path("trace"))
+	w.uplinks()
 	c := w.container("ctr")
 	add := strings.ReplaceAll(w.text(killConf), "\n", "")
 	prev := w.must("ADD", w.plugin(spec.Add, "bridge", add, c))
