@@ -1,0 +1,215 @@
+//go:build !no_vrf
+
+package applets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+func init() {
+	register(&Applet{
+		Name:    "vrf",
+		Summary: "puts an interface into a routing domain of its container",
+		Help: `
+key      type    default     meaning
+vrfname  string  -           the VRF, which is made if it is not there (required)
+table    int     first free  its routing table, which is checked if it is there; from 1 on, but not
+                             253, 254 and 255
+
+Addresses stay on the interface; its routes move to the table of the VRF. In cniVersion 1.1.0 the
+result tells the table of its routes; older versions have no word for that, so their result loses
+them. The VRF goes with the last interface that is in it.`,
+		Verbs: spec.Verbs{Since: spec.V031, Add: vrfAdd, Check: vrfCheck, Del: vrfDel, Status: vrfStatus},
+	})
+}
+
+// vrfConf are the keys of vrf.
+type vrfConf struct {
+	Name  string `json:"vrfname"`
+	Table int    `json:"table"` // 0: that of the VRF, else the first that is free
+}
+
+// readVRF decodes and checks the configuration and touches nothing.
+// Errors have code 7.
+func readVRF(r *spec.Request) (*vrfConf, error) {
+	c := &vrfConf{}
+	if err := r.Decode(c); err != nil {
+		return nil, err
+	}
+	if err := spec.CheckIfName(c.Name); err != nil {
+		return nil, &spec.Error{Code: spec.CodeConfig, Msg: fmt.Sprintf("configuration is expected to have a valid VRF name (vrfname): %v", err)}
+	}
+	if c.Table < 0 || c.Table > math.MaxInt32 || reservedTable(c.Table) {
+		return nil, spec.Errorf(spec.CodeConfig, `"table" %d is not within 1 to %d, or is one that every namespace has (253 to 255)`, c.Table, math.MaxInt32)
+	}
+	return c, nil
+}
+
+// vrfAdd makes the VRF and moves the interface into it, under a lock of the namespace,
+// or leaves all as it was. The result is prevResult, with the table of its routes.
+func vrfAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	c, err := readVRF(r)
+	if err != nil {
+		return nil, err
+	}
+	if r.Prev == nil {
+		return nil, spec.Errorf(spec.CodeConfig, "missing prevResult from earlier plugin: vrf works on the interface that it made")
+	}
+	v, err := openVRF(r, spec.CodeConfig)
+	if err != nil {
+		return nil, err
+	}
+	defer v.close()
+	if err := v.lock(ctx); err != nil {
+		return nil, err
+	}
+	if err := v.undo.back(v.apply(ctx, c)); err != nil {
+		return nil, err
+	}
+	tellTables(r, v.moved)
+	return r.Prev, nil
+}
+
+// vrfCheck finds the VRF with its table, the interface in it, and the addresses and
+// routes of prevResult where they belong.
+func vrfCheck(_ context.Context, r *spec.Request) error {
+	c, err := readVRF(r)
+	if err != nil {
+		return err
+	}
+	v, err := openVRF(r, spec.CodeCheck)
+	if err != nil {
+		return err
+	}
+	defer v.close()
+	vrf, err := v.cont.Link(c.Name)
+	if err != nil {
+		return spec.Errorf(spec.CodeCheck, "VRF of %s: %w", r.IfName, err)
+	}
+	data, ok := vrf.Data.(rtnl.VRF)
+	switch {
+	case !ok:
+		return spec.Errorf(spec.CodeCheck, "%s is of kind %q and no VRF", c.Name, vrf.Kind)
+	case c.Table != 0 && c.Table != data.Table:
+		return spec.Errorf(spec.CodeCheck, "VRF %s has table %d, not %d", c.Name, data.Table, c.Table)
+	case !vrf.Up:
+		return spec.Errorf(spec.CodeCheck, "VRF %s is down", c.Name)
+	case v.link.Master != vrf.Index:
+		return spec.Errorf(spec.CodeCheck, "failed to find %s associated to vrf %s", r.IfName, c.Name)
+	}
+	return v.checkResult(r, data.Table)
+}
+
+// checkResult looks for the addresses and routes of prevResult. Routes that have no table
+// there are in that of the VRF; the gateway of a default route may be another.
+func (v *vrf) checkResult(r *spec.Request, table int) error {
+	addrs, err := v.cont.Addrs(v.link.Index)
+	if err != nil {
+		return err
+	}
+	for _, ip := range ownIPs(r.Prev, r.IfName) {
+		if !ownsAddr(addrs, ip.Address) {
+			return spec.Errorf(spec.CodeCheck, "interface %s does not have address %s", r.IfName, ip.Address)
+		}
+	}
+	routes, err := v.cont.Routes(rtnl.RouteFilter{Table: rtnl.AllTables, Link: v.link.Index})
+	if err != nil {
+		return err
+	}
+	var there []movedRoute // all of them, as if they had moved
+	for _, rt := range routes {
+		there = append(there, movedRoute{rt.Dst, rt.GW, rt.GW, rt.Table})
+	}
+	for _, rt := range r.Prev.Routes {
+		in := table
+		if rt.Table != nil {
+			in = *rt.Table
+		}
+		rt.Table = nil
+		var of []movedRoute
+		for _, m := range there {
+			if m.table == in {
+				of = append(of, m)
+			}
+		}
+		if findMoved(of, rt) == nil {
+			return spec.Errorf(spec.CodeCheck, "route %s is missing in table %d of VRF %s", rt.Dst, in, r.IfName)
+		}
+	}
+	return nil
+}
+
+// vrfDel takes the interface out of its VRF and deletes that if it was the last. Neither
+// the namespace nor the interface need exist, and the configuration need not be valid:
+// then the VRF that the interface is in is the one.
+func vrfDel(ctx context.Context, r *spec.Request) error {
+	c, err := readVRF(r)
+	if err != nil {
+		r.Warn("%v: %s leaves the VRF that it is in", err, r.IfName)
+		c = nil
+	}
+	v, err := openVRF(r, 0)
+	if err != nil || v.ns == nil {
+		return err
+	}
+	defer v.close()
+	if err := v.lock(ctx); err != nil {
+		return err
+	}
+	links, err := v.cont.Links()
+	if err != nil {
+		return err
+	}
+	var own *rtnl.Link
+	for i, l := range links {
+		if l.Kind == "vrf" && (c != nil && l.Name == c.Name || c == nil && v.link != nil && l.Index == v.link.Master) {
+			own = &links[i]
+		}
+	}
+	if own == nil {
+		return nil
+	}
+	var errs []error
+	others := false
+	for _, l := range links {
+		switch {
+		case l.Master != own.Index:
+		case v.link != nil && l.Index == v.link.Index:
+			errs = append(errs, gone(v.cont.SetLink(l.Index, rtnl.LinkChange{Master: new(uint32(0))})))
+		default:
+			others = true
+		}
+	}
+	if !others {
+		errs = append(errs, gone(v.cont.Do(rtnl.DropLink(own.Index))))
+	}
+	return errors.Join(errs...)
+}
+
+// vrfStatus makes a VRF in a namespace that nobody else sees.
+// The code is 50: a kernel that has none.
+func vrfStatus(_ context.Context, r *spec.Request) error {
+	if _, err := readVRF(r); err != nil {
+		return err
+	}
+	ns, err := rtnl.NewNS()
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	c, err := rtnl.Dial(ns)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.AddLink(rtnl.LinkSpec{Name: "vrf0", Kind: rtnl.VRF{Table: 1}}); err != nil {
+		return spec.Errorf(spec.CodeNotReady, "vrf: this kernel has no VRFs (CONFIG_NET_VRF): %w", err)
+	}
+	return nil
+}
