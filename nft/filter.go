@@ -177,6 +177,7 @@ type filterPlan struct {
 	family  byte
 	there   bool       // FORWARD is
 	apart   bool       // FORWARD leads to the reference's policies of bridges
+	chains  []string   // to be made
 	hook    bool       // FORWARD does not lead to CNI-FORWARD
 	admins  []string   // chains that CNI-FORWARD does not lead to
 	missing []passRule // of CNI-FORWARD
@@ -256,22 +257,43 @@ func (p *filterPlan) read(s *sock, allowed, gone []netip.Addr, admins []string) 
 			p.admins = append(p.admins, name)
 		}
 	}
+	if err := p.readChains(s, len(rules) == 0); err != nil {
+		return err
+	}
 	rules, err = s.rulesOf(p.family, filterTable, filterHook)
 	p.hook = !slices.ContainsFunc(rules, func(r listed) bool { return r.jumps(hookComment, filterChain) })
 	p.apart = slices.ContainsFunc(rules, func(r listed) bool { return r.jump() == "CNI-ISOLATION-STAGE-1" })
 	return err
 }
 
+// readChains finds out which chains are to be made. To make one again that is there
+// does nothing, but for 10 ms that the kernel takes until no packet can see
+// the old one. A chain with rules, or one that is jumped to, is there.
+func (p *filterPlan) readChains(s *sock, empty bool) error {
+	names := p.admins
+	if empty {
+		names = append([]string{filterChain}, names...)
+	}
+	for _, name := range names {
+		ok, _, err := s.chainAt(chainID{p.family, filterTable, name})
+		if err != nil {
+			return err
+		}
+		if !ok {
+			p.chains = append(p.chains, name)
+		}
+	}
+	return nil
+}
+
 // change adds what is missing and removes what is to go. The jumps come first in
 // their chains, as the reference puts them.
 func (p *filterPlan) change(b *batch) {
 	(&leftovers{rules: p.gone}).remove(b)
-	if !p.hook && len(p.admins) == 0 && len(p.missing) == 0 {
-		return
-	}
-	p.makeChain(b, filterChain)
-	for _, name := range p.admins {
+	for _, name := range p.chains {
 		p.makeChain(b, name)
+	}
+	for _, name := range p.admins {
 		p.makeRule(b, filterChain, 0, commentedJump(adminComment, name))
 	}
 	if p.hook {
@@ -282,7 +304,7 @@ func (p *filterPlan) change(b *batch) {
 	}
 }
 
-// makeChain makes a chain that packets are to be led to, unless it is there.
+// makeChain makes a chain that packets are to be led to.
 func (p *filterPlan) makeChain(b *batch, name string) {
 	b.add(step{"chain " + name + " of " + p.table(), noNeeds}, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, p.family, func(b *netlink.Buf) {
 		b.Text(unix.NFTA_CHAIN_TABLE, filterTable)

@@ -69,6 +69,7 @@ func TestKernelFilterRelease(t *testing.T) {
 	ns := kerneltest.NS(t)
 	dropping(t, ns)
 	tool(t, ns, "", "iptables-nft", "-A", "FORWARD", "-s", one4, "-j", "ACCEPT")
+	tool(t, ns, "", "iptables-nft", "-N", "CNI-FORWARD") // empty, as another one left it
 	table := open(t, ns)
 	change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
 	tool(t, ns, "", "iptables-nft", "-A", "CNI-FORWARD", "-s", one4, "-p", "tcp", "-j", "ACCEPT")
