@@ -237,8 +237,12 @@ func TestKernelFirewallZone(t *testing.T) {
 	if got := f.Sources(); got != want {
 		t.Errorf("got %s\nwant %s", got, want)
 	}
-	if err := w.verb(spec.Add, 3, keys+`,"firewalldZone":"nowhere"`); err == nil || !strings.Contains(err.Error(), "INVALID_ZONE") {
+	if err := w.verb(spec.Add, 3, keys+`,"firewalldZone":"nowhere"`); err == nil || spec.AsError(err).Code != spec.CodeConfig || !strings.Contains(err.Error(), "INVALID_ZONE") {
 		t.Errorf("unknown zone: %v", err)
+	}
+	f.Fail("ZONE_CONFLICT: already bound to a zone")
+	if err := w.verb(spec.Add, 3, keys); err == nil || spec.AsError(err).Code != spec.CodeBusy {
+		t.Errorf("address of another zone: %v", err)
 	}
 	f.Fail("NOT_RUNNING")
 	if err := w.verb(spec.Del, 1, keys); err == nil || !strings.Contains(w.owned(), "c1 zone") {

@@ -14,6 +14,7 @@ import (
 
 	"cnibox/internal/dbus"
 	"cnibox/internal/fault"
+	"cnibox/spec"
 )
 
 // A zoneClient speaks to firewalld about the sources of one zone. What is set so
@@ -55,11 +56,24 @@ func (z *zoneClient) addAll(ips []netip.Addr) error {
 		case err == nil:
 			added = append(added, ip)
 		case !says(err, "ZONE_ALREADY_SET"):
-			err = fmt.Errorf("failed to add the address %s to zone %q: %w", ip, z.zone, err)
+			err = spec.Errorf(zoneCode(err), "failed to add the address %s to zone %q: %w", ip, z.zone, err)
 			return errors.Join(err, z.removeAll(added))
 		}
 	}
 	return nil
+}
+
+// zoneCode returns the code for an address that could not be added.
+func zoneCode(err error) int {
+	switch {
+	case says(err, "INVALID_ZONE"):
+		return spec.CodeConfig
+	case says(err, "ZONE_CONFLICT"): // somebody has put the address into another zone
+		return spec.CodeBusy
+	case unzoned(err), says(err, "NOT_RUNNING"):
+		return spec.CodeTryAgain
+	}
+	return spec.CodeInternal
 }
 
 // removeAll takes the addresses out of the zone. It is no error if one is not in
