@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -18,8 +19,10 @@ What the reference plugins (containernetworking-plugins 1.1.1) and cnibox make o
 |---|---|
 `
 
-// Row is a case's line of the report.
+// Row is a case's line of the report. Differences whose names begin with K
+// are those of some kernels and not told.
 func Row(name string, ids []string) string {
+	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return id[0] == 'K' })
 	if len(ids) == 0 {
 		return fmt.Sprintf("| %s | nothing |", name)
 	}

@@ -4,7 +4,7 @@
 # begin with "##vm" are this script's own.
 /bin/busybox mount -t proc proc /proc
 /bin/busybox --install -s 2>/dev/null # what is there already stays
-export PATH=/usr/sbin:/usr/bin HOME=/root TMPDIR=/tmp CNIBOX_KERNEL=require
+export PATH=/usr/sbin:/usr/bin HOME=/root TMPDIR=/tmp CNIBOX_KERNEL=require CNIBOX_TWIN=needs
 mount -t sysfs sysfs /sys
 mount -t devtmpfs dev /dev
 mount -t tmpfs -o mode=0755 run /run
