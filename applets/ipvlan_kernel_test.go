@@ -140,3 +140,25 @@ func TestKernelIpvlanLinkInContainer(t *testing.T) {
 	}
 	n.refuse(100, "master in0 is taken", spec.Add, "ipvlan", conf, p)
 }
+
+// A host that knew the address by another link's MAC address reaches its new owner at
+// once, though an ipvlan cannot announce itself as other links do.
+func TestKernelIpvlanReusedAddress(t *testing.T) {
+	n, s := ipvlanNode(t)
+	kerneltest.NeedKind(t, "CONFIG_MACVLAN", rtnl.Macvlan{})
+	old := childConf("macvlan", `,"master":"up0"`)
+	conf := childConf("ipvlan", `,"master":"up0"`)
+	if err := s.wire.AddAddr(s.up1.Index, rtnl.Addr{Prefix: prefix("10.1.0.200/24")}); err != nil {
+		t.Fatal(err)
+	}
+	for _, owner := range []struct{ applet, conf string }{{"macvlan", old}, {"ipvlan", conf}} {
+		conf := strings.Replace(owner.conf, `"ipam"`, `"args":{"cni":{"ips":["10.1.0.77"]}},"ipam"`, 1)
+		p := n.pod(owner.applet)
+		n.echo(p)
+		n.must(spec.Add, owner.applet, conf, p)
+		if who := ask(t, s.ns, "10.1.0.77", time.Second); who != p.id {
+			t.Errorf("%q answers, want %s", who, p.id)
+		}
+		n.must(spec.Del, owner.applet, conf, p)
+	}
+}

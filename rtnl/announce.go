@@ -17,3 +17,9 @@ func Announcing(name string) (ipv4, ipv6 Sysctl) {
 // for the kernel if the [Announcing] settings are in force; a packet socket of
 // ours would take 10 to 30 ms to close. The link must be up and carry packets.
 func Announce(l *Link) Op { return ChangeLink(l.Index, LinkChange{MAC: l.MAC}) }
+
+// Announces reports whether [Announce] works for a link. An ipvlan has its parent's MAC
+// address and takes none. What it has by the time it comes up the kernel announces then,
+// and IPv6 addresses when duplicate detection is over, if the [Announcing] settings are
+// in force before.
+func (l *Link) Announces() bool { return l.Kind != "ipvlan" }

@@ -118,6 +118,9 @@ func (op *Op) configure(ctx context.Context) error {
 	for _, ip := range op.Result.IPs {
 		ops = append(ops, rtnl.NewAddr(op.Link.Index, rtnl.Addr{Prefix: ip.Address, NoDAD: !op.DAD, NoPrefixRoute: op.ViaGateway}))
 	}
+	if !op.Link.Announces() { // coming up with its addresses does
+		ops = append(ops[1:], ops[0])
+	}
 	if err := op.Cont.Do(ops...); err != nil {
 		return op.clash(err)
 	}
@@ -243,14 +246,18 @@ func (op *Op) sysctls() []rtnl.Sysctl {
 	if op.DAD {
 		dad.Value = "1"
 	}
-	notify, _ := rtnl.Announcing(op.IfName)
+	notify, notify6 := rtnl.Announcing(op.IfName)
 	if !op.hasIPv6() {
 		return []rtnl.Sysctl{notify, dad}
 	}
-	return []rtnl.Sysctl{notify, dad,
+	all := []rtnl.Sysctl{notify, dad,
 		{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"},
 		{Key: conf + "disable_ipv6", Value: "0"},
 		{Key: conf + "keep_addr_on_down", Value: "1", Optional: true}}
+	if !op.Link.Announces() { // see announce for the others
+		all = append(all, notify6)
+	}
+	return all
 }
 
 // hasIPv6 tells whether the container end has an IPv6 address of its result.
@@ -268,7 +275,7 @@ func (op *Op) hasIPv6() bool {
 // out by itself later: failing is no error of ADD.
 // Hosts keep an old owner's MAC address for 15 s and more.
 func (op *Op) announce() {
-	if len(op.Result.IPs) == 0 {
+	if len(op.Result.IPs) == 0 || !op.Link.Announces() {
 		return
 	}
 	var err error
