@@ -1,0 +1,94 @@
+package twin
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A line that no pattern is for stays open, and a pattern that no line needs is told,
+// unless a case that did not run may need it.
+func TestExplain(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "list.txt")
+	text := "# comment\n\nA1: one\n  x/* : ^- gone$\n  y/b : ^\\+ new\nB2: two\n  * : always\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	list, err := LoadDifferences(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, open := list.Explain("x/a", []string{"- gone", "+ new", "- gone too"})
+	if !slices.Equal(ids, []string{"A1"}) || !slices.Equal(open, []string{"+ new", "- gone too"}) {
+		t.Errorf("got %q and %q", ids, open)
+	}
+	if got := strings.Join(list.Unused(), "; "); got != "A1: y/b : ^\\+ new; B2: * : always" {
+		t.Errorf("unused: %s", got)
+	}
+	list.Skip("y/b")
+	if got := list.Unused(); got != nil {
+		t.Errorf("unused after a skip: %q", got)
+	}
+	for _, bad := range []string{"  * : x\n", "A1 no reason\n", "A1: one\n  * no pattern\n", "A1: one\n  * : (\n"} {
+		if err := os.WriteFile(file, []byte(bad), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := LoadDifferences(file); err == nil {
+			t.Errorf("%q: no error", bad)
+		}
+	}
+}
+
+// What one side has not at all is one line; what stands twice differs from what stands once.
+func TestCompare(t *testing.T) {
+	a := []string{"ADD host link a mtu=1", "ADD host link a up", "ADD host sysctl net/ipv4/conf/a/x=1", "ADD host link b mtu=1", "ADD host rule 1"}
+	b := []string{"ADD host link b mtu=2", "ADD host rule 1", "ADD host rule 1"}
+	want := []string{"- ADD host link a", "- ADD host link b mtu=1", "+ ADD host link b mtu=2", "+ ADD host rule 1 (2)"}
+	if got := compare("", a, b); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := more("m: ", b, append(b, "CHECK ctr1 plugin x succeeds", "left")); !slices.Equal(got, []string{"m: + left"}) {
+		t.Errorf("more: got %q", got)
+	}
+}
+
+// Names and addresses of a run are told apart from those that were asked for.
+func TestPlain(t *testing.T) {
+	n := namer{asked: "02:aa:00:00:00:01", paths: []string{"/proc/1/fd/5", "$NETNS1"}}
+	got := n.plain("veth01234567 vethfedcba98 veth01234567 bwp0123456789ab 02:AA:00:00:00:01 02:aa:00:00:00:02 /proc/1/fd/5 vethernet")
+	if want := "veth#1 veth#2 veth#1 bwp#3 02:AA:00:00:00:01 MAC $NETNS1 vethernet"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got := n.link("veth#2"); got != "vethfedcba98" {
+		t.Errorf("link: got %s", got)
+	}
+}
+
+// A mistake in the corpus must not make a case disappear.
+func TestLoad(t *testing.T) {
+	tests := map[string]string{
+		"good":           "intro\n\n-- a --\nneeds x y\ncontainers 2\nargs A=B\n# why\n{\"cniVersion\":\"1.0.0\",\"name\":\"n\",\"plugins\":[{\"type\":\"p\",\"ipam\":{\"type\":\"q\"}}]}\n",
+		"twice":          "-- a --\n{}\n-- a --\n{}\n",
+		"unknown word":   "-- a --\nneed x\n{}\n",
+		"no config":      "-- a --\nneeds x\n",
+		"bad config":     "-- a --\n{\n",
+		"no end of line": "-- a\n{}\n",
+	}
+	for name, text := range tests {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, "f.txt"), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			cases, err := Load(dir)
+			if (err == nil) != (name == "good") {
+				t.Fatalf("got %v", err)
+			}
+			if err == nil && (len(cases) != 1 || cases[0].Name != "f/a" || cases[0].Containers != 2 || !slices.Equal(cases[0].Types(), []string{"p", "q"})) {
+				t.Errorf("got %+v", cases)
+			}
+		})
+	}
+}
