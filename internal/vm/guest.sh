@@ -17,10 +17,16 @@ exec 3>/dev/ttyS1
 modprobe -a $(cat /etc/modules)
 ip link set lo up
 echo "##vm boot $(uname -r)" >&3
+IFS='
+' # one flag a line, as it is
+set -f
+set -- $(cat /etc/flags)
+set +f
+unset IFS
 while read -r path dir; do
 	cd "/src/$dir"
 	echo "##vm run $path" >&3
-	"/tests/$path.test" -test.v -test.timeout=10m -test.run "$(cat /etc/run)" </dev/null >&3 2>&1 3>&-
+	"/tests/$path.test" "$@" </dev/null >&3 2>&1 3>&-
 	echo "##vm exit $path $?" >&3
 done </etc/suites
 echo "##vm done" >&3

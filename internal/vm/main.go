@@ -1,7 +1,7 @@
 // Command vm runs the kernel tests of the repository on kernels that have all
 // they ask for: Debian's, each in a virtual machine of its own.
 //
-//	go run ./internal/vm [-kernel 6.1,5.10] [-run REGEXP] [-pkg ./nft,./rtnl] [-j 2] [-update] [-v]
+//	go run ./internal/vm [-kernel 6.1,5.10] [-run REGEXP] [-pkg ./nft,./rtnl] [-j 2] [-limit 30m] [-update] [-v]
 //
 // A guest is one of Debian's kernels with its modules, busybox, the programs of
 // [hostFiles] and the test binaries as they are here, all in one initramfs. It needs
@@ -24,6 +24,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
+	"time"
 )
 
 // needed are the programs, and the Debian packages that have them.
@@ -40,6 +42,7 @@ type options struct {
 	guests  int    // that run at once
 	update  bool   // fetch kernels anew
 	all     bool   // print all that the tests say
+	limit   time.Duration
 }
 
 func main() {
@@ -50,8 +53,9 @@ func main() {
 	flag.IntVar(&o.guests, "j", 1, "guests that run at once")
 	flag.BoolVar(&o.update, "update", false, "fetch the newest of each kernel, also where one is in the cache")
 	flag.BoolVar(&o.all, "v", false, "print all that the tests say")
+	flag.DurationVar(&o.limit, "limit", 12*time.Minute, "how long the tests of one guest may take")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, o)
 	stop()
 	if err != nil {
@@ -79,11 +83,11 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	base, err := system(suites, o.run)
+	base, err := system(suites)
 	if err != nil {
 		return err
 	}
-	m := machine{dir: dir, accel: accelerator(ctx), printer: &printer{out: os.Stdout}}
+	m := machine{dir: dir, accel: accelerator(ctx), printer: &printer{out: os.Stdout}, limit: o.limit}
 	return m.all(ctx, chosen, base, o)
 }
 
@@ -132,7 +136,7 @@ func (m machine) all(ctx context.Context, chosen []kernel, base image, o options
 			defer func() { <-slots }()
 			reports[i] = newReport(k.name, m.printer)
 			reports[i].verbose = o.all
-			errs[i] = m.one(ctx, k, base, cache, o.update, reports[i])
+			errs[i] = m.one(ctx, k, base, cache, o, reports[i])
 		})
 	}
 	wg.Wait()
@@ -146,12 +150,17 @@ func (m machine) all(ctx context.Context, chosen []kernel, base image, o options
 }
 
 // one runs all tests on one kernel.
-func (m machine) one(ctx context.Context, k kernel, base image, cache string, update bool, r *report) error {
-	tree, err := k.get(ctx, cache, update)
+func (m machine) one(ctx context.Context, k kernel, base image, cache string, o options, r *report) error {
+	tree, err := k.get(ctx, cache, o.update)
 	if err != nil {
 		return err
 	}
 	disk := base.clone()
+	flags := []string{"-test.v", "-test.run=" + o.run, "-test.timeout=" + o.limit.String()}
+	if k.short {
+		flags = append(flags, "-test.short")
+	}
+	disk.text("/etc/flags", strings.Join(flags, "\n")+"\n", 0o644)
 	if err := tree.addModules(disk, k.preload); err != nil {
 		return err
 	}

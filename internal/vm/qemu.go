@@ -9,15 +9,16 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
-// How long a guest may take in all, and how long it may say nothing: a
-// test that hangs ends by its own timeout in between, and tells where.
-const (
-	deadline = 15 * time.Minute
-	silence  = 3 * time.Minute
-)
+// silence is how long a guest may say nothing.
+const silence = 3 * time.Minute
+
+// grace is what a guest has beyond the time of its tests, and to end once its
+// output has ended.
+const grace = 20 * time.Second
 
 // consoleTail is how many lines of kernel messages follow the report of a guest
 // that came to no good end.
@@ -32,6 +33,7 @@ type machine struct {
 	dir     string // for files that end with this process
 	accel   []string
 	printer *printer
+	limit   time.Duration // of all tests of a guest
 }
 
 // accelerator returns qemu's options for KVM where a machine starts with it, else
@@ -59,7 +61,8 @@ func (m machine) boot(ctx context.Context, vmlinuz, initrd string, r *report) er
 		"-smp", "2", "-m", "2000", "-no-reboot", "-net", "none", "-display", "none", "-monitor", "none",
 		"-serial", "file:" + console, "-serial", "stdio",
 	}, m.accel...)
-	ctx, cancel := context.WithTimeoutCause(ctx, deadline, fmt.Errorf("the guest did not end within %v", deadline))
+	limit := m.limit + grace // in between a test that hangs tells where
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the guest did not end within %v", limit))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", args...)
 	out, err := cmd.StdoutPipe()
@@ -68,11 +71,16 @@ func (m machine) boot(ctx context.Context, vmlinuz, initrd string, r *report) er
 	}
 	var words strings.Builder
 	cmd.Stderr = &words
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
 	err = listen(ctx, out, r)
-	cancel() // ends the guest, if it has not ended by itself
+	if err != nil {
+		cancel()
+	} else {
+		defer time.AfterFunc(grace, cancel).Stop()
+	}
 	if _, copyErr := io.Copy(io.Discard, out); err == nil {
 		err = copyErr
 	}

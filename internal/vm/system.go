@@ -103,7 +103,7 @@ func hasKernelTest(dir string, files []string) bool {
 
 // system is what every guest has: programs, tests with their files, and the script
 // that runs them.
-func system(suites []suite, run string) (image, error) {
+func system(suites []suite) (image, error) {
 	im := newImage()
 	for _, pattern := range hostFiles {
 		files, err := filepath.Glob(pattern)
@@ -120,7 +120,6 @@ func system(suites []suite, run string) (image, error) {
 	im.text("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n", 0o644)
 	im.text("/etc/group", "root:x:0:\nnogroup:x:65534:\n", 0o644)
 	im.text("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n", 0o644)
-	im.text("/etc/run", run+"\n", 0o644)
 	var lines strings.Builder
 	for _, s := range suites {
 		fmt.Fprintln(&lines, s.path, s.dir)
