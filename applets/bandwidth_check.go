@@ -63,7 +63,7 @@ func (s *shaper) liveIFB() (*rtnl.Link, error) {
 		return nil, err
 	}
 	if len(ifbs) == 0 {
-		return nil, spec.Errorf(spec.CodeCheck, "link %s is missing: nothing limits what %s sends", ifbName(s.r.Attachment), s.r.IfName)
+		return nil, spec.Errorf(spec.CodeCheck, "the IFB %s is missing: nothing limits what %s sends", ifbNames(s.r.Attachment)[0], s.r.IfName)
 	}
 	if l := ifbs[0]; !l.Up {
 		return nil, spec.Errorf(spec.CodeCheck, "link %s is down: what %s sends is lost", l.Name, s.r.IfName)

@@ -17,7 +17,8 @@ import (
 
 const (
 	bothLimits = `"ingressRate":8000000,"egressRate":8000000`
-	ifbOfC1    = "bwp294f9e4a4bb0" // of net1, c1, eth0
+	ifbOfC1    = "bwpc2d892b58e87" // the reference's, of net1 and c1
+	ownIFBOfC1 = "bwp294f9e4a4bb0" // of eth0 alone
 )
 
 // needsShaping skips where the kernel has not all parts.
@@ -272,16 +273,17 @@ func TestKernelBandwidthDelOfGone(t *testing.T) {
 	for name, path := range goneNetNS(t) {
 		t.Run(name, func(t *testing.T) {
 			w := newWire(t)
-			w.must(w.run("bandwidth", spec.Add, w.call(), bothLimits, w.prev("[]")))
-			old, err := w.h.CreateLink(rtnl.LinkSpec{Name: oldIFBOfC1, Kind: rtnl.IFB{}})
+			old, err := w.h.CreateLink(rtnl.LinkSpec{Name: ifbOfC1, Kind: rtnl.IFB{}})
 			w.ok(err)
 			user, _ := w.pair("host1", "eth1")
 			w.ok(w.h.Do(rtnl.NewIngress(user.Index), rtnl.NewRedirect(user.Index, old.Index)))
+			w.must(w.run("bandwidth", spec.Add, w.call(), bothLimits, w.prev("[]")))
+			w.must(w.run("bandwidth", spec.Check, w.call(), bothLimits, w.prev("[]")))
 			w.ok(w.h.Do(rtnl.DropLink(w.veth.Index)))
 			call := w.call()
 			call.NetNS = path
 			w.must(w.run("bandwidth", spec.Del, call, "", ""))
-			if s := kerneltest.Snapshot(t, w.host); strings.Contains(s, ifbOfC1) || !strings.Contains(s, "redirect host1 to "+oldIFBOfC1) {
+			if s := kerneltest.Snapshot(t, w.host); strings.Contains(s, ownIFBOfC1) || !strings.Contains(s, "redirect host1 to "+ifbOfC1) {
 				t.Errorf("left:\n%s", s)
 			}
 			w.ok(w.h.Do(rtnl.DropLink(user.Index)))
@@ -293,14 +295,12 @@ func TestKernelBandwidthDelOfGone(t *testing.T) {
 	}
 }
 
-const oldIFBOfC1 = "bwpc2d892b58e87" // the reference's, of net1 and c1
-
 // An attachment that the reference made is checked and released.
 func TestKernelBandwidthOfReference(t *testing.T) {
 	needsShaping(t)
 	w := newWire(t)
 	before := w.state()
-	old, err := w.h.CreateLink(rtnl.LinkSpec{Name: oldIFBOfC1, Kind: rtnl.IFB{}, MTU: 1500, TxQLen: new(0), Up: true})
+	old, err := w.h.CreateLink(rtnl.LinkSpec{Name: ifbOfC1, Kind: rtnl.IFB{}, MTU: 1500, TxQLen: new(0), Up: true})
 	w.ok(err)
 	tbf := rtnl.TBF{Rate: 1e6, Burst: 10000, Limit: 35000}
 	w.ok(w.h.Do(rtnl.NewTBF(w.veth.Index, tbf), rtnl.NewIngress(w.veth.Index),

@@ -22,14 +22,13 @@ const (
 	aliasSize = 255 // bytes of a link alias: IFALIASZ less its NUL, include/uapi/linux/if.h
 )
 
-// ifbName is the attachment's own. The reference leaves the interface out, so that two of
-// a container on one network get one name, and the second ADD fails.
-func ifbName(a spec.Attachment) string { return ifbPrefix + a.Key()[8:8+ifbDigits] }
-
-// oldIFBName is the name the reference gives.
-func oldIFBName(a spec.Attachment) string {
+// ifbNames are the names that the attachment's IFB may have, in the order they are tried:
+// first the one that the reference gives, so that its DEL finds it too. In that the
+// interface is left out, so that two of a container on one network would get one name,
+// and the second ADD fail; the other name is the attachment's alone.
+func ifbNames(a spec.Attachment) [2]string {
 	sum := sha512.Sum512([]byte(a.Network + a.ContainerID))
-	return ifbPrefix + hex.EncodeToString(sum[:ifbDigits/2])
+	return [2]string{ifbPrefix + hex.EncodeToString(sum[:ifbDigits/2]), ifbPrefix + a.Key()[8:8+ifbDigits]}
 }
 
 // A shaper is one verb at work on a pair.
@@ -161,32 +160,39 @@ func (s *shaper) limit(l *rtnl.Link, root *rtnl.Qdisc, want limit) error {
 
 // ifb makes the IFB, or takes that of an earlier ADD, and returns the discipline it has.
 func (s *shaper) ifb() (*rtnl.Link, *rtnl.Qdisc, error) {
-	name := ifbName(s.r.Attachment)
-	l, err := s.host.CreateLink(rtnl.LinkSpec{
-		Name: name, Kind: rtnl.IFB{}, MTU: s.veth.MTU, TxQLen: new(0), Up: true, Alias: s.r.Label(aliasSize),
-	})
-	if err == nil {
-		s.undo.add("link "+name, func() error { return s.host.DelLink(name) })
-		return l, nil, nil
-	}
-	if !errors.Is(err, os.ErrExist) {
-		return nil, nil, fmt.Errorf("adding link: %w", err)
-	}
-	if l, err = s.host.Link(name); err != nil {
+	found, err := s.ifbs()
+	if err != nil {
 		return nil, nil, err
 	}
-	if l.Kind != "ifb" || spec.LabelKey(l.Alias) != s.r.Key() {
-		return nil, nil, spec.Errorf(spec.CodeBusy, "adding link: %s is there and not of %s: `ip link del %s` removes it", name, s.r.Attachment, name)
+	if len(found) > 0 {
+		return s.adopt(found[0])
 	}
-	was := rtnl.LinkChange{MTU: &l.MTU, Up: &l.Up}
-	s.undo.add("link "+name, func() error { return s.host.SetLink(l.Index, was) })
-	if err := s.host.SetLink(l.Index, rtnl.LinkChange{MTU: &s.veth.MTU, Up: new(true)}); err != nil {
+	label := rtnl.LinkChange{Alias: new(s.r.Label(aliasSize))}
+	for _, name := range ifbNames(s.r.Attachment) {
+		l, makeErr := s.host.CreateLink(rtnl.LinkSpec{Name: name, Kind: rtnl.IFB{}, MTU: s.veth.MTU, TxQLen: new(0), Up: true})
+		if makeErr == nil {
+			s.undo.add("link "+name, func() error { return s.host.Do(rtnl.DropLink(l.Index)) })
+			// Not with the link: by its name, another's of that name would be labelled.
+			return l, nil, s.host.SetLink(l.Index, label)
+		}
+		if err = fmt.Errorf("adding link: %w", makeErr); !errors.Is(err, os.ErrExist) {
+			return nil, nil, err
+		}
+	}
+	return nil, nil, spec.Errorf(spec.CodeBusy, "%w: it is not of %s", err, s.r.Attachment)
+}
+
+// adopt brings an IFB into the state of a new one.
+func (s *shaper) adopt(l *rtnl.Link) (*rtnl.Link, *rtnl.Qdisc, error) {
+	was := rtnl.LinkChange{MTU: new(l.MTU), Up: &l.Up, Alias: &l.Alias}
+	s.undo.add("link "+l.Name, func() error { return s.host.SetLink(l.Index, was) })
+	now := rtnl.LinkChange{MTU: &s.veth.MTU, Up: new(true), Alias: new(s.r.Label(aliasSize))}
+	if err := s.host.SetLink(l.Index, now); err != nil {
 		return nil, nil, err
 	}
+	l.MTU = s.veth.MTU
 	root, _, err := s.host.Qdiscs(l.Index)
-	now := *l
-	now.MTU = s.veth.MTU
-	return &now, root, err
+	return l, root, err
 }
 
 // redirect leads what the container sends through the IFB. ingress is what the
@@ -265,23 +271,31 @@ func (s *shaper) unshape(ifbs []*rtnl.Link) error {
 	return errors.Join(errs...)
 }
 
-// ifbs returns the attachment's IFB, and the one that the reference made, unless
-// another interface of the container is the one that uses it.
+// ifbs returns the attachment's IFB, which its label tells, and the one that the reference
+// made without a label, unless another interface of the container is the one that uses it.
 func (s *shaper) ifbs() (found []*rtnl.Link, err error) {
-	l, err := s.host.Link(ifbName(s.r.Attachment))
-	if err == nil && l.Kind == "ifb" && (l.Alias == "" || spec.LabelKey(l.Alias) == s.r.Key()) {
-		found = append(found, l)
+	var old *rtnl.Link
+	for _, name := range ifbNames(s.r.Attachment) {
+		l, linkErr := s.host.Link(name)
+		switch {
+		case linkErr != nil:
+			err = errors.Join(err, gone(linkErr))
+		case l.Kind != "ifb":
+		case spec.LabelKey(l.Alias) == s.r.Key():
+			found = append(found, l)
+		case l.Alias == "":
+			old = l
+		}
 	}
-	old, oldErr := s.host.Link(oldIFBName(s.r.Attachment))
-	if oldErr != nil || old.Kind != "ifb" || old.Alias != "" {
-		return found, errors.Join(gone(err), gone(oldErr))
+	if old == nil {
+		return found, err
 	}
-	all, allErr := redirected(s.host)
-	users := all[old.Index]
-	if allErr == nil && len(users) == 0 || s.veth != nil && slices.Contains(users, s.veth.Index) {
+	users, usersErr := redirected(s.host)
+	by := users[old.Index]
+	if usersErr == nil && len(by) == 0 || s.veth != nil && slices.Contains(by, s.veth.Index) {
 		found = append(found, old)
 	}
-	return found, errors.Join(gone(err), allErr)
+	return found, errors.Join(err, usersErr)
 }
 
 // redirected returns for each link that packets are redirected to the links that they

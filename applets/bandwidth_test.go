@@ -88,14 +88,13 @@ func TestBandwidthTokenBucket(t *testing.T) {
 
 // [S] The reference names IFBs of two interfaces of a container alike.
 func TestBandwidthNames(t *testing.T) {
-	a := spec.Attachment{Network: "net1", ContainerID: "b1", IfName: "eth0"}
-	b := a
-	b.IfName = "eth1"
-	if got := oldIFBName(a); got != "bwp3ede3e80c20c" {
-		t.Errorf("the reference's name: got %s", got)
+	a := ifbNames(spec.Attachment{Network: "net1", ContainerID: "b1", IfName: "eth0"})
+	b := ifbNames(spec.Attachment{Network: "net1", ContainerID: "b1", IfName: "eth1"})
+	if a[0] != "bwp3ede3e80c20c" || b[0] != a[0] {
+		t.Errorf("the reference's name: got %s and %s", a[0], b[0])
 	}
-	if ifbName(a) == ifbName(b) || !isIFBName(ifbName(a)) || !isIFBName(oldIFBName(a)) {
-		t.Errorf("got %s and %s", ifbName(a), ifbName(b))
+	if a[1] == b[1] || !isIFBName(a[0]) || !isIFBName(a[1]) {
+		t.Errorf("got %s and %s", a[1], b[1])
 	}
 	for _, name := range []string{"bwp", "bwp0123456789a", "bwp0123456789aBC", "ifb3ede3e80c20c", "bwp3ede3e80c20c0"} {
 		if isIFBName(name) {

@@ -30,6 +30,8 @@ func newWire(t *testing.T) *wire {
 	kerneltest.LoUp(t, w.cont)
 	w.h, w.c = kerneltest.Dial(t, w.host), kerneltest.Dial(t, w.cont)
 	w.veth, w.eth = w.pair("host0", "eth0", "10.9.0.1/24", "fd09::1/64", "10.9.0.2/24", "fd09::2/64")
+	// The kernel gives one by itself, and a route with it, but in its own time.
+	w.ok(w.c.AddAddr(w.eth.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("fe80::9/64"), NoDAD: true}))
 	return w
 }
 
