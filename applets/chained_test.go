@@ -30,8 +30,6 @@ func newWire(t *testing.T) *wire {
 	kerneltest.LoUp(t, w.cont)
 	w.h, w.c = kerneltest.Dial(t, w.host), kerneltest.Dial(t, w.cont)
 	w.veth, w.eth = w.pair("host0", "eth0", "10.9.0.1/24", "fd09::1/64", "10.9.0.2/24", "fd09::2/64")
-	// The kernel gives one by itself, and a route with it, but in its own time.
-	w.ok(w.c.AddAddr(w.eth.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("fe80::9/64"), NoDAD: true}))
 	return w
 }
 
@@ -47,6 +45,8 @@ func (w *wire) pair(host, cont string, addrs ...string) (*rtnl.Link, *rtnl.Link)
 		w.t.Fatal(err)
 	}
 	w.ok(w.c.SetLink(c.Index, rtnl.LinkChange{Up: new(true)}))
+	// The kernel gives one by itself, and a route with it, but in its own time.
+	w.ok(w.c.AddAddr(c.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("fe80::9/64"), NoDAD: true}))
 	for i, a := range addrs {
 		conn, l := w.h, h
 		if i > 1 {
