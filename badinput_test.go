@@ -17,7 +17,7 @@ import (
 )
 
 // patience is how long the answer to bad input may take.
-const patience = 2 * time.Second
+var patience = kerneltest.Patience(2 * time.Second)
 
 // serve calls a plugin in this process, where the environment may hold what no
 // process can be given.

@@ -9,8 +9,10 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -25,6 +27,16 @@ func init() { runtime.LockOSThread() }
 // as root.
 // make test sets it.
 func required() bool { return os.Getenv("CNIBOX_KERNEL") == "require" }
+
+// Patience is the longest that something may take which takes d at most on a slow
+// machine. CNIBOX_SLOW is how many times slower this one is, as where the processor
+// is emulated.
+func Patience(d time.Duration) time.Duration {
+	if n, err := strconv.Atoi(os.Getenv("CNIBOX_SLOW")); err == nil && n > 1 {
+		return time.Duration(n) * d
+	}
+	return d
+}
 
 // NS makes a network namespace for the test, empty but for lo, which is down.
 // Without the privilege the test is skipped, or fails if CNIBOX_KERNEL=require.

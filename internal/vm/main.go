@@ -34,6 +34,9 @@ var needed = [][2]string{
 	{"dpkg-deb", "dpkg"}, {"xz", "xz-utils"}, {"depmod", "kmod"},
 }
 
+// allTests is what runs unless the command line says otherwise.
+const allTests = "^TestKernel"
+
 // options are what the command line says.
 type options struct {
 	run     string // regular expression of tests
@@ -47,7 +50,7 @@ type options struct {
 
 func main() {
 	var o options
-	flag.StringVar(&o.run, "run", "^TestKernel", "the tests to run, as for go test")
+	flag.StringVar(&o.run, "run", allTests, "the tests to run, as for go test")
 	flag.StringVar(&o.pkgs, "pkg", "./...", "packages, separated by commas")
 	flag.StringVar(&o.kernels, "kernel", "", "kernels, separated by commas (default all)")
 	flag.IntVar(&o.guests, "j", 1, "guests that run at once")
@@ -157,8 +160,8 @@ func (m machine) one(ctx context.Context, k kernel, base image, cache string, o 
 	}
 	disk := base.clone()
 	flags := []string{"-test.v", "-test.run=" + o.run, "-test.timeout=" + o.limit.String()}
-	if k.short {
-		flags = append(flags, "-test.short")
+	if k.fewer && o.run == allTests {
+		flags = append(flags, "-test.skip="+ownMatters)
 	}
 	disk.text("/etc/flags", strings.Join(flags, "\n")+"\n", 0o644)
 	if err := tree.addModules(disk, k.preload); err != nil {
