@@ -40,7 +40,7 @@ var edges = map[string][]string{
 }
 
 // leaves know nothing of ours and serve every room.
-var leaves = []string{"cnibox/internal/fault", "cnibox/internal/mac", "cnibox/internal/sha512"}
+var leaves = []string{"cnibox/internal/fault", "cnibox/internal/json", "cnibox/internal/mac", "cnibox/internal/sha512"}
 
 // outside are the packages that only some of ours may import, by prefix.
 var outside = map[string][]string{
@@ -49,7 +49,7 @@ var outside = map[string][]string{
 
 // banned must not be in the binary at all, by whatever way: they are big, or
 // do work at every start.
-var banned = []string{"net", "net/http", "os/exec", "runtime/debug", "regexp", "log/slog", "text/template", "encoding/gob", "testing", "crypto/tls"}
+var banned = []string{"net", "net/http", "os/exec", "runtime/debug", "regexp", "log/slog", "text/template", "encoding/gob", "testing", "crypto/tls", "encoding/json"}
 
 // modules are those that go.mod may name without "indirect".
 var modules = []string{

@@ -1,10 +1,11 @@
 package applets
 
 import (
+	"cnibox/internal/json"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -129,7 +130,10 @@ func readSubnets(file string) (s subnets, err error) {
 		return s, err
 	}
 	defer f.Close()
-	err = json.NewDecoder(f).Decode(&s)
+	doc, err := io.ReadAll(io.LimitReader(f, longestRecord))
+	if err == nil {
+		err = json.Unmarshal(doc, &s)
+	}
 	if err == nil && (!s.IPv4.IsValid() || !s.IPv4.Addr().Is4() || !s.IPv6.IsValid() || !s.IPv6.Addr().Is6()) {
 		err = errors.New("a subnet is missing or of the wrong family")
 	}

@@ -2,8 +2,8 @@ package applets
 
 import (
 	"cmp"
+	"cnibox/internal/json"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"

@@ -1,7 +1,7 @@
 package applets
 
 import (
-	"encoding/json"
+	"cnibox/internal/json"
 	"errors"
 	"fmt"
 	"io"

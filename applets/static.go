@@ -3,8 +3,8 @@
 package applets
 
 import (
+	"cnibox/internal/json"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"

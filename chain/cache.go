@@ -1,7 +1,7 @@
 package chain
 
 import (
-	"encoding/json"
+	"cnibox/internal/json"
 	"errors"
 	"fmt"
 	"os"

@@ -2,7 +2,7 @@ package chain
 
 import (
 	"bytes"
-	"encoding/json"
+	"cnibox/internal/json"
 	"errors"
 	"fmt"
 	"strings"

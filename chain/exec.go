@@ -2,8 +2,8 @@ package chain
 
 import (
 	"bytes"
+	"cnibox/internal/json"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"

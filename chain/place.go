@@ -1,6 +1,6 @@
 package chain
 
-import "encoding/json"
+import "cnibox/internal/json"
 
 // place returns the path of the attachment's network namespace; empty if the
 // entry does not tell.

@@ -2,8 +2,8 @@ package chain
 
 import (
 	"cmp"
+	"cnibox/internal/json"
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"strings"

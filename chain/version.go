@@ -1,8 +1,8 @@
 package chain
 
 import (
+	"cnibox/internal/json"
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"cnibox/spec"

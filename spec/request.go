@@ -1,8 +1,8 @@
 package spec
 
 import (
+	"cnibox/internal/json"
 	"context"
-	"encoding/json"
 	"slices"
 	"strings"
 )

@@ -1,12 +1,12 @@
 package spec
 
 import (
-	"bytes"
-	"encoding/json"
+	"cnibox/internal/json"
 	"fmt"
 	"math"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -56,18 +56,12 @@ type rule struct {
 
 // checkDoc decodes a document and compares it with a rule. Numbers stay text,
 // so that large ones keep their value.
-// Bytes after the document are a problem and not an end.
 func checkDoc(doc []byte, r *rule) []Problem {
-	d := json.NewDecoder(bytes.NewReader(doc))
-	d.UseNumber()
 	var v any
-	if err := d.Decode(&v); err != nil {
+	if err := json.Unmarshal(doc, &v); err != nil {
 		return []Problem{{"", "not JSON: " + err.Error()}}
 	}
 	c := &checker{}
-	if d.More() {
-		c.add("", "bytes after the document")
-	}
 	c.check("", v, r)
 	return c.found
 }
@@ -162,7 +156,7 @@ func jsonKind(v any) string {
 	case map[string]any:
 		return "object"
 	case json.Number:
-		if f, err := v.Float64(); err == nil && f == math.Trunc(f) {
+		if f, err := strconv.ParseFloat(string(v), 64); err == nil && f == math.Trunc(f) {
 			return "integer"
 		}
 	}
@@ -173,10 +167,10 @@ func jsonKind(v any) string {
 // the nearest there is.
 // Bounds are far within, so the nearest is on the same side of them.
 func integer(n json.Number) int64 {
-	if i, err := n.Int64(); err == nil {
+	if i, err := strconv.ParseInt(string(n), 10, 64); err == nil {
 		return i
 	}
-	f, _ := n.Float64()
+	f, _ := strconv.ParseFloat(string(n), 64)
 	switch {
 	case f >= math.MaxInt64:
 		return math.MaxInt64

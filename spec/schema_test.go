@@ -40,7 +40,7 @@ func TestCheckResultDoc(t *testing.T) {
 		`[]`:                      "is array, not object",
 		`{`:                       "not JSON: unexpected EOF",
 		seedResult:                "",
-		seedResult + "{}":         "bytes after the document",
+		seedResult + "{}":         "after top-level value",
 	} {
 		if got := lines(CheckResultDoc([]byte(in))); got != want {
 			t.Errorf("%s\ngot  %s\nwant %s", in, got, want)

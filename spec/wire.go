@@ -2,7 +2,7 @@ package spec
 
 import (
 	"bytes"
-	"encoding/json"
+	"cnibox/internal/json"
 	"maps"
 	"net/netip"
 	"slices"
