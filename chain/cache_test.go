@@ -1,9 +1,9 @@
 package chain_test
 
 import (
+	"cnibox/internal/json"
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"

@@ -1,7 +1,7 @@
 package spec
 
 import (
-	"encoding/json"
+	"cnibox/internal/json"
 	"reflect"
 	"strings"
 	"testing"
