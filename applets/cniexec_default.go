@@ -1,7 +1,6 @@
 package applets
 
 import (
-	"cnibox/internal/json"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 
 	"cnibox/chain"
 	"cnibox/internal/fault"
+	"cnibox/internal/json"
 	"cnibox/rtnl"
 )
 

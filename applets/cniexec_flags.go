@@ -2,7 +2,6 @@ package applets
 
 import (
 	"cmp"
-	"cnibox/internal/json"
 	"encoding/hex"
 	"fmt"
 	"strconv"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"cnibox/chain"
+	"cnibox/internal/json"
 	"cnibox/internal/sha512"
 	"cnibox/spec"
 )

@@ -3,10 +3,10 @@
 package applets
 
 import (
-	"cnibox/internal/json"
 	"errors"
 	"net/netip"
 
+	"cnibox/internal/json"
 	"cnibox/ipam"
 	"cnibox/spec"
 )

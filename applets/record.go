@@ -1,7 +1,6 @@
 package applets
 
 import (
-	"cnibox/internal/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/fault"
+	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

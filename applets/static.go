@@ -3,13 +3,13 @@
 package applets
 
 import (
-	"cnibox/internal/json"
 	"context"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

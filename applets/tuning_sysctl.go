@@ -3,7 +3,6 @@
 package applets
 
 import (
-	"cnibox/internal/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"cnibox/internal/json"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )

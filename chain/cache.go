@@ -1,7 +1,6 @@
 package chain
 
 import (
-	"cnibox/internal/json"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/fault"
+	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

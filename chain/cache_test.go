@@ -1,7 +1,6 @@
 package chain_test
 
 import (
-	"cnibox/internal/json"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -16,6 +15,7 @@ import (
 
 	"cnibox/chain"
 	"cnibox/internal/fault"
+	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

@@ -2,11 +2,11 @@ package chain
 
 import (
 	"bytes"
-	"cnibox/internal/json"
 	"errors"
 	"fmt"
 	"strings"
 
+	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

@@ -2,7 +2,6 @@ package chain
 
 import (
 	"bytes"
-	"cnibox/internal/json"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

@@ -2,7 +2,6 @@ package chain_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"cnibox/chain"
+	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

@@ -2,13 +2,13 @@ package chain
 
 import (
 	"cmp"
-	"cnibox/internal/json"
 	"context"
 	"errors"
 	"os"
 	"strings"
 	"time"
 
+	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

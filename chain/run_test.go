@@ -2,7 +2,6 @@ package chain_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +10,7 @@ import (
 	"testing"
 
 	"cnibox/chain"
+	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

@@ -1,11 +1,11 @@
 package chain
 
 import (
-	"cnibox/internal/json"
 	"context"
 	"fmt"
 	"strings"
 
+	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

@@ -1,10 +1,10 @@
 package chain
 
 import (
-	"cnibox/internal/json"
 	"context"
 	"fmt"
 
+	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

@@ -1,10 +1,10 @@
 package spec
 
 import (
-	"cnibox/internal/json"
 	"fmt"
 	"reflect"
 
+	"cnibox/internal/json"
 	"cnibox/internal/mac"
 )
 
@@ -18,7 +18,7 @@ func (r *Request) Decode(conf any) error {
 	if err == nil {
 		return nil
 	}
-	// Only now find the key: encoding/json names Go's field, and nothing at
+	// Only now find the key: encoding: nothing is named at
 	// all when an UnmarshalText or UnmarshalJSON method refuses the value.
 	into := reflect.TypeOf(conf).Elem()
 	for _, m := range r.top {

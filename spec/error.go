@@ -1,10 +1,11 @@
 package spec
 
 import (
-	"cnibox/internal/json"
 	"errors"
 	"fmt"
 	"strings"
+
+	"cnibox/internal/json"
 )
 
 // The codes of an [Error]: CNI specification 1.1.0, section "Error", and

@@ -1,11 +1,12 @@
 package spec
 
 import (
-	"cnibox/internal/json"
 	"errors"
 	"fmt"
 	"reflect"
 	"strings"
+
+	"cnibox/internal/json"
 )
 
 // maxDepth is how deep JSON may be nested. Real configurations need ten

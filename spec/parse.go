@@ -1,11 +1,12 @@
 package spec
 
 import (
-	"cnibox/internal/json"
 	"fmt"
 	"math"
 	"net/netip"
 	"strconv"
+
+	"cnibox/internal/json"
 )
 
 // ParseResult reads a result of any version; one without cniVersion is of

@@ -1,10 +1,11 @@
 package spec
 
 import (
-	"cnibox/internal/json"
 	"reflect"
 	"strings"
 	"testing"
+
+	"cnibox/internal/json"
 )
 
 func TestParseResultErrors(t *testing.T) {

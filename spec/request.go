@@ -1,10 +1,11 @@
 package spec
 
 import (
-	"cnibox/internal/json"
 	"context"
 	"slices"
 	"strings"
+
+	"cnibox/internal/json"
 )
 
 // MaxConf is the size of the largest configuration that is read, in bytes.

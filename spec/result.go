@@ -1,10 +1,11 @@
 package spec
 
 import (
-	"cnibox/internal/json"
 	"maps"
 	"net/netip"
 	"slices"
+
+	"cnibox/internal/json"
 )
 
 // A Result is the newest version's result, the only one the program knows;

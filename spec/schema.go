@@ -1,7 +1,6 @@
 package spec
 
 import (
-	"cnibox/internal/json"
 	"fmt"
 	"math"
 	"net/netip"
@@ -9,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"cnibox/internal/json"
 )
 
 // A Problem is a place where a document is not as its JSON schema asks.

@@ -38,9 +38,9 @@ func TestCheckResultDoc(t *testing.T) {
 		`{"cniVersion":"1.0"}`:    `cniVersion: "1.0" is not three numbers with dots between them`,
 		`{"cniVersion":"1.0.0a"}`: `cniVersion: "1.0.0a" is not three numbers with dots between them`,
 		`[]`:                      "is array, not object",
-		`{`:                       "not JSON: unexpected EOF",
+		`{`:                       "not JSON: unexpected end of JSON input",
 		seedResult:                "",
-		seedResult + "{}":         "after top-level value",
+		seedResult + "{}":         "not JSON: invalid character '{' after top-level value",
 	} {
 		if got := lines(CheckResultDoc([]byte(in))); got != want {
 			t.Errorf("%s\ngot  %s\nwant %s", in, got, want)

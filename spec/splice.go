@@ -1,9 +1,10 @@
 package spec
 
 import (
-	"cnibox/internal/json"
 	"errors"
 	"fmt"
+
+	"cnibox/internal/json"
 )
 
 // Splice returns the JSON object without the members named in set and remove,

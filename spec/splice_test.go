@@ -1,9 +1,10 @@
 package spec
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
+
+	"cnibox/internal/json"
 )
 
 func TestSplice(t *testing.T) {

@@ -1,10 +1,11 @@
 package spec
 
 import (
-	"cnibox/internal/json"
 	"fmt"
 	"strconv"
 	"strings"
+
+	"cnibox/internal/json"
 )
 
 // A Version is a version of the CNI specification; the zero value is none.

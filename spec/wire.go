@@ -2,11 +2,12 @@ package spec
 
 import (
 	"bytes"
-	"cnibox/internal/json"
 	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
+
+	"cnibox/internal/json"
 )
 
 // indentLimit is the size from which a result is printed without indentation,

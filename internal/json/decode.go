@@ -2,6 +2,7 @@ package json
 
 import (
 	"encoding"
+	"encoding/base64"
 	"errors"
 	"reflect"
 	"strconv"
@@ -268,7 +269,7 @@ func (d *decoder) elements(v reflect.Value) {
 	}
 }
 
-// storeString stores a string.
+// storeString stores a string; what bytes are stored from is in base64.
 func (d *decoder) storeString(v reflect.Value) {
 	s := unquote(d.raw())
 	switch {
@@ -276,6 +277,14 @@ func (d *decoder) storeString(v reflect.Value) {
 		v.SetString(s)
 	case v.Kind() == reflect.Interface && v.NumMethod() == 0:
 		v.Set(reflect.ValueOf(s))
+	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Uint8:
+		b, err := base64.StdEncoding.DecodeString(s)
+		if err != nil && d.first == nil {
+			d.first = err
+		}
+		if err == nil {
+			v.SetBytes(b)
+		}
 	default:
 		d.mismatch("string", v.Type())
 	}

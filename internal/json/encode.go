@@ -3,6 +3,7 @@ package json
 import (
 	"bytes"
 	"encoding"
+	"encoding/base64"
 	"errors"
 	"reflect"
 	"slices"
@@ -208,14 +209,14 @@ func (e *encoder) object(v reflect.Value) {
 	e.end('}')
 }
 
-// list appends a slice or an array.
+// list appends a slice, which of bytes is a string in base64, or an array.
 func (e *encoder) list(v reflect.Value) {
 	switch {
 	case v.Kind() == reflect.Slice && v.IsNil():
 		e.out = append(e.out, "null"...)
 		return
-	case v.Type().Elem().Kind() == reflect.Uint8:
-		e.err = errors.New("json: unsupported type: " + v.Type().String()) // base64 elsewhere
+	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Uint8:
+		e.out = append(base64.StdEncoding.AppendEncode(append(e.out, '"'), v.Bytes()), '"')
 		return
 	}
 	e.out = append(e.out, '[')

@@ -1,10 +1,10 @@
 // Package json reads and writes JSON (RFC 8259) as encoding/json does: the same
 // values, text and errors for what the program has, which are structs, maps, slices,
-// strings, integers, bools and types that read or write themselves. Floating-point
-// numbers and bytes in base64 it does not know.
+// strings, bytes, integers, bools and types that read or write themselves. Of
+// floating-point numbers it knows nothing.
 //
-// It is there for its size: encoding/json, with what only it needs of reflect, slices
-// and strconv, is 250 KB of the binary, this is 40. Tests compare the two.
+// It is there for its size: the binary was 176 KB larger with encoding/json, of 4 MB.
+// Tests compare the two.
 package json
 
 import "strconv"
