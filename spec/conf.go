@@ -18,8 +18,8 @@ func (r *Request) Decode(conf any) error {
 	if err == nil {
 		return nil
 	}
-	// Only now find the key: encoding: nothing is named at
-	// all when an UnmarshalText or UnmarshalJSON method refuses the value.
+	// Only now find the key, which the error does not name when an UnmarshalText or
+	// UnmarshalJSON method refuses the value.
 	into := reflect.TypeOf(conf).Elem()
 	for _, m := range r.top {
 		one := append(append([]byte{'{'}, m.text...), '}')
