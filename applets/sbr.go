@@ -86,21 +86,6 @@ func (c *sbrConf) gateway(v4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// ownIPs returns the addresses of a result that are the interface's: those without an
-// index, with one that leads nowhere, or to an interface of its name.
-func ownIPs(res *spec.Result, ifName string) (own []spec.IP) {
-	if res == nil {
-		return nil
-	}
-	for _, ip := range res.IPs {
-		i := ip.Interface
-		if i == nil || *i < 0 || *i >= len(res.Interfaces) || res.Interfaces[*i].Name == ifName {
-			own = append(own, ip)
-		}
-	}
-	return own
-}
-
 // sourceRule leads what an address sends to a table.
 func sourceRule(ip netip.Addr, table int) rtnl.Rule {
 	return rtnl.Rule{Src: netip.PrefixFrom(ip, ip.BitLen()), Table: table}
