@@ -153,6 +153,22 @@ func dropFile(path string) error {
 // more, and goes on past errors. A record without an owner is not judged.
 // It is GC's. valid is the network's, other networks' records stay.
 func (d records) keep(network string, valid []spec.Attachment) error {
+	live := make(map[recordOwner]bool)
+	for _, a := range valid {
+		live[recordOwner{network, a.ContainerID, a.IfName}] = true
+	}
+	return d.each(func(name string) error {
+		var owner recordOwner
+		if d.read(name, &owner) == nil && owner.Network == network && !live[owner] {
+			return d.remove(name)
+		}
+		return nil
+	})
+}
+
+// each calls fn with the name of each record, in any order, and goes on past errors. A
+// folder that is not there has none.
+func (d records) each(fn func(name string) error) error {
 	f, err := os.OpenFile(string(d), unix.O_DIRECTORY, 0)
 	switch {
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, unix.ENOTDIR):
@@ -162,18 +178,10 @@ func (d records) keep(network string, valid []spec.Attachment) error {
 	}
 	defer f.Close()
 	entries, err := f.ReadDir(-1) // in any order: os.ReadDir's sort is 10 kB of the binary
-	live := make(map[recordOwner]bool)
-	for _, a := range valid {
-		live[recordOwner{network, a.ContainerID, a.IfName}] = true
-	}
 	errs := []error{err}
 	for _, e := range entries {
-		var owner recordOwner
-		if strings.HasSuffix(e.Name(), recordTemp) || !e.Type().IsRegular() || d.read(e.Name(), &owner) != nil {
-			continue
-		}
-		if owner.Network == network && !live[owner] {
-			errs = append(errs, d.remove(e.Name()))
+		if !strings.HasSuffix(e.Name(), recordTemp) && e.Type().IsRegular() {
+			errs = append(errs, fn(e.Name()))
 		}
 	}
 	return errors.Join(errs...)

@@ -31,6 +31,19 @@ func Dial(ns *NS) (*Conn, error) {
 // Close gives the socket back.
 func (c *Conn) Close() error { return c.s.Close() }
 
+// NS opens the namespace that the socket is in, wherever its user's threads are.
+func (c *Conn) NS() (ns *NS, err error) {
+	err = c.s.Within(func(fd int) error {
+		nsFD, err := unix.IoctlRetInt(fd, unix.SIOCGSKNS)
+		if err != nil {
+			return os.NewSyscallError("ioctl SIOCGSKNS", err)
+		}
+		ns = &NS{file: os.NewFile(uintptr(nsFD), "network namespace of a socket")}
+		return nil
+	})
+	return ns, err
+}
+
 // exchange is Exchange of the socket, with the refusals told by [absent].
 func (c *Conn) exchange(reqs []netlink.Request, each func(i int, m netlink.Message) error) ([]netlink.Answer, error) {
 	answers, err := c.s.Exchange(reqs, each)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -43,17 +42,36 @@ func (c *Conn) WaitAddrs(ctx context.Context, index uint32) error {
 // listen opens a second socket in the namespace of this one, for
 // notifications: they must not fill the buffer that answers go to.
 func (c *Conn) listen(groups uint32) (*netlink.Socket, error) {
-	var ns *NS
-	err := c.s.Within(func(fd int) error {
-		nsFD, err := unix.IoctlRetInt(fd, unix.SIOCGSKNS)
-		ns = &NS{file: os.NewFile(uintptr(nsFD), "network namespace of a socket")}
-		return os.NewSyscallError("ioctl SIOCGSKNS", err)
-	})
+	ns, err := c.NS()
 	if err != nil {
 		return nil, err
 	}
 	defer ns.Close()
 	return netlink.Listen(unix.NETLINK_ROUTE, groups, ns.Enter)
+}
+
+// WaitLink returns the first link that fits, as soon as there is one. The error is the
+// context's if that ends first.
+func (c *Conn) WaitLink(ctx context.Context, fits func(*Link) bool) (*Link, error) {
+	events, err := c.listen(unix.RTMGRP_LINK)
+	if err != nil {
+		return nil, fmt.Errorf("link notifications: %w", err)
+	}
+	defer events.Close()
+	for {
+		links, err := c.Links()
+		if err != nil {
+			return nil, err
+		}
+		for i := range links {
+			if fits(&links[i]) {
+				return &links[i], nil
+			}
+		}
+		if err := events.Wait(ctx); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // settled reports whether no address of the link is tentative.

@@ -1,0 +1,263 @@
+//go:build !no_host_device
+
+package applets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/attach"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+func init() {
+	register(&Applet{
+		Name:    "host-device",
+		Summary: "moves a link of the host into the container, and back",
+		Help: `
+key            type    default               meaning
+device         string  -                     name of the link on the host
+hwaddr         string  -                     its MAC address
+kernelpath     string  -                     its device below /sys/devices/
+pciBusID       string  -                     its PCI address, as 0000:3b:00.2; virtio too
+runtimeConfig  object  -                     deviceID (capability deviceID): PCI address, before
+                                             pciBusID, or a device of the auxiliary bus
+ipam           object  -                     address plugin, named by its "type"; none: none
+dns            object  -                     nameservers, domain, search, options; instead of ipam's
+dataDir        string  /run/cni/host-device  where name, alias, MAC address, MTU and state of the
+                                             link are kept until DEL
+
+The first selector that is there counts. While the link is in the container, its alias is the
+name it had. A device bound to vfio-pci, uio_pci_generic or igb_uio is not touched: only ipam is
+asked.
+
+DEL gives the link back under its old name, up if it was; also one that the kernel gave back
+when the namespace ended. If the name is taken by a stranger it comes back as devN, with
+a warning, and gets its name in the first GC or DEL that finds it free.`,
+		Verbs: hostDeviceVerbs(),
+	})
+}
+
+// hostDeviceDir is where the records are.
+const hostDeviceDir = "/run/cni/host-device"
+
+// deviceConf are the keys; Help tells each.
+type deviceConf struct {
+	Device        string `json:"device"`
+	HWAddr        string `json:"hwaddr"`
+	KernelPath    string `json:"kernelpath"`
+	PCIBusID      string `json:"pciBusID"`
+	DataDir       string `json:"dataDir"`
+	RuntimeConfig struct {
+		DeviceID string `json:"deviceID"`
+	} `json:"runtimeConfig"`
+
+	aux  string // device of the auxiliary bus; empty: none
+	dpdk bool   // passed through: there is no link
+}
+
+// dir is where the records are, whatever else the configuration says.
+func (c *deviceConf) dir() records {
+	dir, _ := recordsIn(c.DataDir, hostDeviceDir) // validate has told
+	return dir
+}
+
+// hostDeviceVerbs are those of the common flow, but for a device that is passed through
+// and has no link. DEL needs no telling: it finds nothing to move back, whatever the
+// device is bound to by now.
+func hostDeviceVerbs() spec.Verbs {
+	link := attach.Interface[deviceConf]{
+		Validate: (*deviceConf).validate, Create: createHostDevice, Verify: verifyHostDevice,
+		Describe: describeHostDevice, Remove: removeHostDevice, Probe: probeHostDevice, Collect: collectHostDevices,
+	}.Verbs()
+	v := link
+	v.Add = func(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+		if pci := passedThrough(r); pci != "" {
+			return addPassedThrough(ctx, r, pci)
+		}
+		return link.Add(ctx, r)
+	}
+	v.Check = func(ctx context.Context, r *spec.Request) error {
+		if passedThrough(r) != "" {
+			return delegateIPAM(ctx, r, spec.Check)
+		}
+		return link.Check(ctx, r)
+	}
+	v.Get = func(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+		if pci := passedThrough(r); pci != "" && r.Prev == nil && r.Net.IPAM.Type != "" {
+			res, err := r.Delegate(ctx, r.Net.IPAM.Type, spec.Get)
+			if err != nil {
+				return nil, err
+			}
+			return ofPassedThrough(r, res, pci), nil
+		}
+		return link.Get(ctx, r)
+	}
+	return v
+}
+
+// passedThrough returns the PCI address of a device that has no link; empty: it has one,
+// or the configuration is wrong, which the flow tells.
+func passedThrough(r *spec.Request) string {
+	var c deviceConf
+	if r.Decode(&c) != nil || c.validate() != nil || c.resolve(hostSysfs) != nil || !c.dpdk {
+		return ""
+	}
+	return c.PCIBusID
+}
+
+// addPassedThrough asks the IPAM plugin alone. The addresses are for the program that
+// has the device.
+func addPassedThrough(ctx context.Context, r *spec.Request, pci string) (*spec.Result, error) {
+	res := &spec.Result{}
+	if plugin := r.Net.IPAM.Type; plugin != "" {
+		var err error
+		res, err = r.Delegate(ctx, plugin, spec.Add)
+		if err == nil && len(res.IPs) == 0 {
+			err = spec.Errorf(spec.CodePlugin, "IPAM plugin returned missing IP config: %q gave no address", plugin)
+		}
+		if err != nil { // a failed ADD of a delegate is followed by its DEL
+			_, derr := r.Delegate(context.WithoutCancel(ctx), plugin, spec.Del)
+			if derr != nil {
+				r.Warn("undo addresses of %s: %v", plugin, derr)
+			}
+			return nil, err
+		}
+	}
+	return ofPassedThrough(r, res, pci), nil
+}
+
+// ofPassedThrough is the result for a device without a link, from the IPAM plugin's.
+func ofPassedThrough(r *spec.Request, res *spec.Result, pci string) *spec.Result {
+	res.Interfaces = []spec.Interface{{Name: r.IfName, Sandbox: r.Call.NetNS, PCIID: pci}}
+	for i := range res.IPs {
+		res.IPs[i].Interface = new(int)
+	}
+	if !r.Net.DNS.Empty() || r.Net.IPAM.Type == "" {
+		res.DNS = r.Net.DNS
+	}
+	return res
+}
+
+// delegateIPAM asks the IPAM plugin, if there is one.
+func delegateIPAM(ctx context.Context, r *spec.Request, v spec.Verb) error {
+	if r.Net.IPAM.Type == "" {
+		return nil
+	}
+	_, err := r.Delegate(ctx, r.Net.IPAM.Type, v)
+	return err
+}
+
+// createHostDevice moves the link. Its record is written first, then its alias, so that
+// whatever happens after can be taken back, by this process or by DEL.
+//
+// The kernel moves it under the name it has and gives it the new one in the container,
+// where no udev renames it. A name that is taken there would leave it half way: it is
+// looked for before, and the undo finds the link by its alias.
+func createHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
+	op.DAD = true // others are on its segment
+	if err := c.resolve(hostSysfs); err != nil {
+		return err
+	}
+	_, err := op.Cont.Link(op.IfName)
+	if err == nil {
+		return op.Exists(os.ErrExist)
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	dev, err := findOrHeal(op, c)
+	if err != nil {
+		return spec.Errorf(spec.CodeConfig, "failed to find host device: %w", err)
+	}
+	if dev.Flags&unix.IFF_LOOPBACK != 0 {
+		return spec.Errorf(spec.CodeConfig, "failed to move %s: a loopback device stays where it is", dev.Name)
+	}
+	pci := c.PCIBusID
+	if pci == "" {
+		pci = hostSysfs.pciOf(dev.Name)
+	}
+	rec, err := recordDevice(op, c.dir(), dev)
+	if err != nil {
+		return err
+	}
+	if err := op.Host.SetLink(dev.Index, rtnl.LinkChange{Alias: &rec.Name}); err != nil {
+		return err
+	}
+	if err := op.Host.SetLink(dev.Index, rtnl.LinkChange{NS: op.NS, Name: &op.IfName}); err != nil {
+		return fmt.Errorf("failed to move %s to %s: %w", dev.Name, op.Call.NetNS, err)
+	}
+	if op.Link, err = op.Cont.Link(op.IfName); err != nil {
+		return err
+	}
+	entry := op.ContainerInterface()
+	entry.PCIID = pci
+	op.Container = op.AddInterface(entry)
+	return nil
+}
+
+// findOrHeal finds the link. One that is not there under its name may be one that the
+// kernel gave back under another when its namespace ended, and nobody has fetched since.
+func findOrHeal(op *attach.Op, c *deviceConf) (*rtnl.Link, error) {
+	dev, err := c.find(op.Host, hostSysfs)
+	if c.Device == "" || !errors.Is(err, os.ErrNotExist) {
+		return dev, err
+	}
+	herr := eachDevice(c.dir(), func(name string, rec *deviceRecord) error {
+		if rec.Name != c.Device || rec.lives() {
+			return nil
+		}
+		return rec.giveBack(op, c.dir(), name)
+	})
+	if herr != nil {
+		op.Warn("%s: %v", c.Device, herr)
+	}
+	return c.find(op.Host, hostSysfs)
+}
+
+// verifyHostDevice wants the link to be the device that was moved.
+func verifyHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
+	rec, err := readDevice(c.dir(), op.Attachment)
+	if err == nil && op.Link.Alias != rec.Name {
+		return attach.Mismatch("interface %s in %s is not the device %s of the host: its alias is %q", op.IfName, op.Call.NetNS, rec.Name, op.Link.Alias)
+	}
+	return nil
+}
+
+// describeHostDevice is for GET: a link that nobody has moved here is none of ours.
+func describeHostDevice(op *attach.Op, c *deviceConf) error {
+	rec, err := readDevice(c.dir(), op.Attachment)
+	if op.Link.Alias == "" || err == nil && op.Link.Alias != rec.Name {
+		return spec.Errorf(spec.CodeUnknown, "no attachment %s is known: %s in %s is no device of the host", op.Attachment, op.IfName, op.Call.NetNS)
+	}
+	op.Container = op.AddInterface(op.ContainerInterface())
+	return nil
+}
+
+// probeHostDevice tells whether records can be written, and whether the hardware is there,
+// bound to whatever driver and in whatever namespace.
+func probeHostDevice(_ context.Context, _ *spec.Request, c *deviceConf) error {
+	if st, err := os.Stat(string(c.dir())); err == nil && !st.IsDir() {
+		return fmt.Errorf("data directory %s is not a directory", c.dir())
+	}
+	if err := c.resolve(hostSysfs); err != nil {
+		return err
+	}
+	for _, dir := range []struct {
+		is   bool
+		path string
+	}{
+		{c.KernelPath != "", hostSysfs.kernelPath(c.KernelPath)},
+		{c.PCIBusID != "", hostSysfs.pci(c.PCIBusID)},
+	} {
+		if dir.is && !hostSysfs.has(dir.path) {
+			return fmt.Errorf("there is no device %s", dir.path)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,148 @@
+//go:build !no_host_device
+
+package applets
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"cnibox/spec"
+)
+
+func init() { helpConfs["host-device"] = deviceConf{} }
+
+// FakeSysfs has the plugin look at a folder in place of /sys until the test ends.
+func FakeSysfs(t *testing.T, dir string) {
+	was := hostSysfs
+	hostSysfs = sysfs(dir)
+	t.Cleanup(func() { hostSysfs = was })
+}
+
+// makeSysfs makes folders, and links as "from -> to".
+func makeSysfs(t *testing.T, dirs []string, links map[string]string) sysfs {
+	t.Helper()
+	root := t.TempDir()
+	for _, d := range dirs {
+		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for from, to := range links {
+		if err := os.Symlink(to, filepath.Join(root, from)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return sysfs(root)
+}
+
+// testSysfs has a card, a virtio card, one bound to VFIO, and an auxiliary device.
+func testSysfs(t *testing.T) sysfs {
+	return makeSysfs(t, []string{
+		"bus/pci/devices/0000:3b:00.2/net/enp59s0f2", "bus/pci/devices/0000:00:03.0/virtio0/net/ens3",
+		"bus/pci/devices/0000:5e:00.1", "bus/pci/devices/0000:5e:00.2", "bus/pci/devices/0000:5e:00.3/net",
+		"bus/auxiliary/devices/mlx5_core.sf.4/net/enp8s0f0s88", "class/net",
+		"devices/pci0000:00/0000:00:03.0/virtio0/net/ens3", "devices/virtual/net/br0",
+	}, map[string]string{
+		"bus/pci/devices/0000:5e:00.1/driver": "../../../../bus/pci/drivers/vfio-pci",
+		"bus/pci/devices/0000:5e:00.2/driver": "../../../../bus/pci/drivers/mlx5_vfio_pci",
+		"bus/pci/devices/0000:3b:00.2/driver": "../../../../bus/pci/drivers/mlx5_core",
+		"class/net/ens3":                      "../../devices/pci0000:00/0000:00:03.0/virtio0/net/ens3",
+		"class/net/enp59s0f2":                 "../../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.2/net/enp59s0f2",
+		"class/net/br0":                       "../../devices/virtual/net/br0",
+		"class/net/enp8s0f0s88":               "../../devices/pci0000:00/0000:08:00.0/mlx5_core.sf.4/net/enp8s0f0s88",
+	})
+}
+
+// The selectors, by what sysfs tells of them; a device in another namespace has no link.
+func TestHostDeviceSysfs(t *testing.T) {
+	for name, tt := range map[string]struct {
+		conf deviceConf
+		want string // the link, or "dpdk"; empty: an error
+	}{
+		"PCI":                         {deviceConf{PCIBusID: "0000:3b:00.2"}, "enp59s0f2"},
+		"capital letters":             {deviceConf{PCIBusID: "0000:3B:00.2"}, "enp59s0f2"},
+		"virtio":                      {deviceConf{PCIBusID: "0000:00:03.0"}, "ens3"},
+		"kernelpath":                  {deviceConf{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0/virtio0"}, "ens3"},
+		"kernelpath of the PCI card":  {deviceConf{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0"}, "ens3"},
+		"deviceID before pciBusID":    {withID(deviceConf{PCIBusID: "0000:00:03.0"}, "0000:3b:00.2"), "enp59s0f2"},
+		"auxiliary":                   {withID(deviceConf{PCIBusID: "0000:00:03.0"}, "mlx5_core.sf.4"), "enp8s0f0s88"},
+		"VFIO":                        {deviceConf{PCIBusID: "0000:5e:00.1"}, "dpdk"},
+		"VFIO of a vendor, by ID":     {withID(deviceConf{}, "0000:5e:00.2"), "dpdk"},
+		"in another namespace":        {deviceConf{PCIBusID: "0000:5e:00.3"}, ""},
+		"not there":                   {deviceConf{PCIBusID: "0000:ff:00.0"}, ""},
+		"deviceID not there":          {withID(deviceConf{PCIBusID: "0000:3b:00.2"}, "0000:ff:00.0"), ""},
+		"deviceID that is a path":     {withID(deviceConf{}, "../devices/mlx5_core.sf.4"), ""},
+		"deviceID that is the parent": {withID(deviceConf{}, ".."), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, c, got := testSysfs(t), tt.conf, ""
+			if err := c.validate(); err != nil {
+				t.Fatal(err)
+			}
+			err := c.resolve(s)
+			switch {
+			case err != nil:
+			case c.dpdk:
+				got = "dpdk"
+			case c.KernelPath != "":
+				got, _ = s.netOf(s.kernelPath(c.KernelPath))
+			case c.aux != "":
+				got, _ = s.netOf(s.aux(c.aux))
+			default:
+				got, _ = s.netOf(s.pci(c.PCIBusID))
+			}
+			if got != tt.want {
+				t.Errorf("got %q (%v), want %q", got, err, tt.want)
+			}
+		})
+	}
+}
+
+func withID(c deviceConf, id string) deviceConf {
+	c.RuntimeConfig.DeviceID = id
+	return c
+}
+
+// The PCI address of a link is told for cards and virtio, and for nothing else.
+func TestHostDevicePCIOf(t *testing.T) {
+	s := testSysfs(t)
+	for link, want := range map[string]string{"ens3": "0000:00:03.0", "enp59s0f2": "0000:3b:00.2", "br0": "", "enp8s0f0s88": "", "nowhere": ""} {
+		if got := s.pciOf(link); got != want {
+			t.Errorf("%s: got %q, want %q", link, got, want)
+		}
+	}
+}
+
+// No name from outside becomes a path of its own, and the internal flag of the reference
+// is none of ours [S].
+func TestHostDeviceRefuses(t *testing.T) {
+	for name, tt := range map[string]struct{ conf, want string }{
+		"nothing":               {`{"ipam":{}}`, `specify either "device"`},
+		"the flag alone":        {`{"DPDKMode":true}`, `specify either "device"`},
+		"device":                {`{"device":"../x"}`, `"device"`},
+		"device too long":       {`{"device":"sixteen-bytes-xx"}`, "too long"},
+		"hwaddr":                {`{"hwaddr":"02:00"}`, `"hwaddr"`},
+		"kernelpath":            {`{"kernelpath":"/etc/devices"}`, "below /sys/devices/"},
+		"kernelpath with dots":  {`{"kernelpath":"/sys/devices/../../etc"}`, "below /sys/devices/"},
+		"kernelpath itself":     {`{"kernelpath":"/sys/devices/"}`, "below /sys/devices/"},
+		"kernelpath not rooted": {`{"kernelpath":"sys/devices/x"}`, "below /sys/devices/"},
+		"pciBusID":              {`{"pciBusID":"3b:00.2"}`, "no PCI address"},
+		"pciBusID as a path":    {`{"pciBusID":"../../0000:3b:00.2"}`, "no PCI address"},
+		"pciBusID function":     {`{"pciBusID":"0000:3b:00.8"}`, "no PCI address"},
+		"pciBusID digits":       {`{"pciBusID":"0000:3g:00.2"}`, "no PCI address"},
+		"dataDir":               {`{"device":"eth1","dataDir":"x"}`, `"dataDir"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var c deviceConf
+			err := metaRequest(t, spec.Add, tt.conf, "").Decode(&c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err = c.validate(); err != nil {
+				err = spec.Errorf(spec.CodeConfig, "%w", err)
+			}
+			wantError(t, err, tt.want, spec.CodeConfig)
+		})
+	}
+}
