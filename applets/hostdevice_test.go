@@ -16,7 +16,7 @@ import (
 	"cnibox/spec"
 )
 
-const deviceKeys = `"dataDir":"$DIR/records/device","ipam":{"type":"host-local","dataDir":"$DIR","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]],"routes":[{"dst":"0.0.0.0/0"}]}`
+const deviceKeys = `"dataDir":"$DIR/records","ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24","routes":[{"dst":"0.0.0.0/0"}]}`
 
 func init() {
 	rollbackConfs["host-device-alone"] = deviceConfOf("nic0")
@@ -151,17 +151,13 @@ func TestKernelHostDeviceNamespaceGone(t *testing.T) {
 		before := n.state(p)
 		n.must(spec.Add, "host-device", conf, p, "CNI_NETNS="+p.path)
 		n.comesBack(p, "dev17")
-		if err := os.Rename(n.dir+"/records/device", n.dir+"/records/kept"); err != nil {
-			t.Fatal(err)
-		}
-		b, err := os.ReadFile(n.dir + "/records/kept/a_eth0.json")
+		file := n.dir + "/records/a_eth0.json"
+		b, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		os.RemoveAll(n.dir + "/records/kept")
-		os.Mkdir(n.dir+"/records/device", 0o700)
 		gone := strings.Replace(string(b), p.path, "/nowhere/netns", 1) // the test's own namespace does not end
-		if err := os.WriteFile(n.dir+"/records/device/a_eth0.json", []byte(gone), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(gone), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		q := n.pod("b")
@@ -265,6 +261,25 @@ func TestKernelHostDeviceOfReference(t *testing.T) {
 	}
 	if after := n.state(p); after != before {
 		t.Errorf("DEL of nothing changed\n%s", kerneltest.Diff(before, after))
+	}
+}
+
+// Others are on the segment of the link, so an IPv6 address is looked for there first [N8].
+func TestKernelHostDeviceDuplicate(t *testing.T) {
+	n := newNode(t)
+	p := n.pod("a")
+	n.nic("nic0")
+	c := kerneltest.Dial(t, n.host)
+	if err := c.AddAddr(linkOf(t, c, "wire-nic0").Index, rtnl.Addr{Prefix: prefix("fd00:1::2/64"), NoDAD: true}); err != nil {
+		t.Fatal(err)
+	}
+	before := n.state(p)
+	conf := deviceOf(`"device":"nic0","dataDir":"$DIR/records","ipam":{"type":"host-local","dataDir":"$DIR","subnet":"fd00:1::/64"}`)
+	if code, out := n.call(t.Context(), spec.Add, "host-device", conf, p); code == 0 || !strings.Contains(out, "duplicate") {
+		t.Errorf("got %d %s", code, out)
+	}
+	if after := n.state(p); after != before {
+		t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
 	}
 }
 

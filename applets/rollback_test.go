@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"cnibox/applets"
 	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
@@ -25,11 +26,25 @@ var rollbackHosts = map[string]func(n *node){}
 // and on one where other attachments use it.
 func TestKernelRollback(t *testing.T) {
 	for name, conf := range rollbackConfs {
-		applet, _, _ := strings.Cut(name, "-")
+		applet := appletOf(name)
 		t.Run(name+"/fresh", func(t *testing.T) { rollback(t, applet, conf, false) })
 		if !strings.HasSuffix(name, "-alone") { // a second attachment is not to be had
 			t.Run(name+"/used", func(t *testing.T) { rollback(t, applet, conf, true) })
 		}
+	}
+}
+
+// appletOf is the applet of a configuration: what its name says before the last "-".
+func appletOf(name string) string {
+	for {
+		if _, ok := applets.Lookup(name); ok {
+			return name
+		}
+		i := strings.LastIndex(name, "-")
+		if i < 0 {
+			return name
+		}
+		name = name[:i]
 	}
 }
 
