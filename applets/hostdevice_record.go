@@ -93,16 +93,16 @@ func (rec *deviceRecord) lives() bool {
 // removeHostDevice is DEL. A device without a record was moved by the reference, if by
 // anybody: its alias is all there is to go by.
 func removeHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
-	dir, name := c.dir(), recordName(op.Attachment)
+	dir, name := recordsOf(op.Request, hostDeviceDir), recordName(op.Attachment)
 	rec, err := readDevice(dir, op.Attachment)
 	if errors.Is(err, os.ErrNotExist) {
-		if rec = foreignDevice(op, c); rec == nil {
+		if rec = foreignDevice(op, c, dir); rec == nil {
 			return nil
 		}
 		name = ""
 	} else if err != nil {
 		op.Warn("%v", err)
-		if rec = foreignDevice(op, c); rec == nil {
+		if rec = foreignDevice(op, c, dir); rec == nil {
 			return dir.remove(name)
 		}
 	}
@@ -113,7 +113,7 @@ func removeHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
 // the one with our name in the container, or of one on the host that is down, has the name
 // by which a namespace that ends gives links back, and is selected by the configuration.
 // Nil: there is none. An alias that another attachment has on record is its own.
-func foreignDevice(op *attach.Op, c *deviceConf) *deviceRecord {
+func foreignDevice(op *attach.Op, c *deviceConf, dir records) *deviceRecord {
 	var found *rtnl.Link
 	if op.Cont != nil {
 		found, _ = op.Cont.Link(op.IfName)
@@ -125,7 +125,7 @@ func foreignDevice(op *attach.Op, c *deviceConf) *deviceRecord {
 		return nil
 	}
 	rec := &deviceRecord{recordOwner: ownerOf(op.Attachment), NetNS: op.Call.NetNS, Name: found.Alias, Kind: found.Kind}
-	eachDevice(c.dir(), func(_ string, other *deviceRecord) error {
+	eachDevice(dir, func(_ string, other *deviceRecord) error {
 		if other.Name == found.Alias {
 			rec = nil
 		}
@@ -187,13 +187,13 @@ func (rec *deviceRecord) giveBack(op *attach.Op, dir records, name string) error
 
 // collectHostDevices gives back what attachments that are gone have left.
 // A device that is nowhere any more costs nothing but its record.
-func collectHostDevices(_ context.Context, op *attach.Op, c *deviceConf) error {
-	stale := op.Stale()
-	return eachDevice(c.dir(), func(name string, rec *deviceRecord) error {
+func collectHostDevices(_ context.Context, op *attach.Op, _ *deviceConf) error {
+	stale, dir := op.Stale(), recordsOf(op.Request, hostDeviceDir)
+	return eachDevice(dir, func(name string, rec *deviceRecord) error {
 		a := spec.Attachment{Network: rec.Network, ContainerID: rec.ContainerID, IfName: rec.IfName}
 		if !stale(a.Key()) {
 			return nil
 		}
-		return rec.giveBack(op, c.dir(), name)
+		return rec.giveBack(op, dir, name)
 	})
 }

@@ -51,6 +51,23 @@ func recordsIn(configured string, usual records) (records, error) {
 	return records(configured), nil
 }
 
+// recordsOf reads the one key that DEL and GC need, whatever else the
+// configuration holds.
+// A configuration that cannot be read costs a warning, and the usual folder is taken.
+func recordsOf(r *spec.Request, usual records) records {
+	var c struct {
+		DataDir string `json:"dataDir"`
+	}
+	if err := r.Decode(&c); err != nil {
+		r.Warn("%v: dataDir is taken to be %s", err, usual)
+	}
+	dir, err := recordsIn(c.DataDir, usual)
+	if err != nil {
+		r.Warn("%v: it is taken to be %s", err, dir)
+	}
+	return dir
+}
+
 // ownerOf names an attachment in its record.
 func ownerOf(a spec.Attachment) recordOwner {
 	return recordOwner{a.Network, a.ContainerID, a.IfName}

@@ -57,7 +57,7 @@ func remember(dir records, a spec.Attachment, before tuningLink) (forget func() 
 // others are the namespace's, where another attachment may have asked for the same.
 // The file goes in any case; the reference leaves it for ever when the link has gone.
 func tuningDel(_ context.Context, r *spec.Request) error {
-	dir, name := tuningDirOf(r), recordName(r.Attachment)
+	dir, name := recordsOf(r, tuningDataDir), recordName(r.Attachment)
 	var was tuningRecord
 	err := dir.read(name, &was)
 	switch {
@@ -73,23 +73,6 @@ func tuningDel(_ context.Context, r *spec.Request) error {
 		r.Warn("former attributes of %s: %v", r.IfName, err)
 	}
 	return dir.remove(name)
-}
-
-// tuningDirOf reads the one key that DEL and GC need, whatever else the
-// configuration holds.
-// A configuration that cannot be read costs a warning, and the default is taken.
-func tuningDirOf(r *spec.Request) records {
-	var c struct {
-		DataDir string `json:"dataDir"`
-	}
-	if err := r.Decode(&c); err != nil {
-		r.Warn("%v: dataDir is taken to be %s", err, tuningDataDir)
-	}
-	dir, err := recordsIn(c.DataDir, tuningDataDir)
-	if err != nil {
-		r.Warn("%v: it is taken to be %s", err, dir)
-	}
-	return dir
 }
 
 // restoreTuned restores the link, if namespace and link are still there.
@@ -109,5 +92,5 @@ func restoreTuned(r *spec.Request, was tuningLink) error {
 // tuningGC forgets the former attributes of links that are gone.
 // Those without an owner are the reference's, and stay.
 func tuningGC(_ context.Context, r *spec.Request) error {
-	return tuningDirOf(r).keep(r.Network, r.Valid)
+	return recordsOf(r, tuningDataDir).keep(r.Network, r.Valid)
 }
