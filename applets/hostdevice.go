@@ -39,7 +39,10 @@ asked.
 DEL gives the link back under its old name, up if it was; also one that the kernel gave back
 when the namespace ended. If the name is taken by a stranger it comes back as devN, with
 a warning, and gets its name in the first GC or DEL that finds it free.`,
-		Verbs: hostDeviceVerbs(),
+		Verbs: attach.Interface[deviceConf]{
+			Validate: (*deviceConf).validate, Create: createHostDevice, Verify: verifyHostDevice,
+			Describe: describeHostDevice, Remove: removeHostDevice, Probe: probeHostDevice, Collect: collectHostDevices,
+		}.Verbs(),
 	})
 }
 
@@ -57,100 +60,17 @@ type deviceConf struct {
 		DeviceID string `json:"deviceID"`
 	} `json:"runtimeConfig"`
 
-	aux  string // device of the auxiliary bus; empty: none
-	dpdk bool   // passed through: there is no link
+	folder string // of the device in sysfs; empty: it is selected otherwise
+	dpdk   bool   // passed through: there is no link
 }
+
+// Linkless tells the flow that there is no link for it to look at.
+func (c *deviceConf) Linkless() bool { return c.dpdk }
 
 // dir is where the records are, whatever else the configuration says.
 func (c *deviceConf) dir() records {
 	dir, _ := recordsIn(c.DataDir, hostDeviceDir) // validate has told
 	return dir
-}
-
-// hostDeviceVerbs are those of the common flow, but for a device that is passed through
-// and has no link. DEL needs no telling: it finds nothing to move back, whatever the
-// device is bound to by now.
-func hostDeviceVerbs() spec.Verbs {
-	link := attach.Interface[deviceConf]{
-		Validate: (*deviceConf).validate, Create: createHostDevice, Verify: verifyHostDevice,
-		Describe: describeHostDevice, Remove: removeHostDevice, Probe: probeHostDevice, Collect: collectHostDevices,
-	}.Verbs()
-	v := link
-	v.Add = func(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-		if pci := passedThrough(r); pci != "" {
-			return addPassedThrough(ctx, r, pci)
-		}
-		return link.Add(ctx, r)
-	}
-	v.Check = func(ctx context.Context, r *spec.Request) error {
-		if passedThrough(r) != "" {
-			return delegateIPAM(ctx, r, spec.Check)
-		}
-		return link.Check(ctx, r)
-	}
-	v.Get = func(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-		if pci := passedThrough(r); pci != "" && r.Prev == nil && r.Net.IPAM.Type != "" {
-			res, err := r.Delegate(ctx, r.Net.IPAM.Type, spec.Get)
-			if err != nil {
-				return nil, err
-			}
-			return ofPassedThrough(r, res, pci), nil
-		}
-		return link.Get(ctx, r)
-	}
-	return v
-}
-
-// passedThrough returns the PCI address of a device that has no link; empty: it has one,
-// or the configuration is wrong, which the flow tells.
-func passedThrough(r *spec.Request) string {
-	var c deviceConf
-	if r.Decode(&c) != nil || c.validate() != nil || c.resolve(hostSysfs) != nil || !c.dpdk {
-		return ""
-	}
-	return c.PCIBusID
-}
-
-// addPassedThrough asks the IPAM plugin alone. The addresses are for the program that
-// has the device.
-func addPassedThrough(ctx context.Context, r *spec.Request, pci string) (*spec.Result, error) {
-	res := &spec.Result{}
-	if plugin := r.Net.IPAM.Type; plugin != "" {
-		var err error
-		res, err = r.Delegate(ctx, plugin, spec.Add)
-		if err == nil && len(res.IPs) == 0 {
-			err = spec.Errorf(spec.CodePlugin, "IPAM plugin returned missing IP config: %q gave no address", plugin)
-		}
-		if err != nil { // a failed ADD of a delegate is followed by its DEL
-			_, derr := r.Delegate(context.WithoutCancel(ctx), plugin, spec.Del)
-			if derr != nil {
-				r.Warn("undo addresses of %s: %v", plugin, derr)
-			}
-			return nil, err
-		}
-	}
-	return ofPassedThrough(r, res, pci), nil
-}
-
-// ofPassedThrough is the result for a device without a link, from the IPAM plugin's.
-func ofPassedThrough(r *spec.Request, res *spec.Result, pci string) *spec.Result {
-	res.Interfaces = []spec.Interface{{Name: r.IfName, Sandbox: r.Call.NetNS, PCIID: pci}}
-	for i := range res.IPs {
-		res.IPs[i].Interface = new(int)
-	}
-	if !r.Net.DNS.Empty() || r.Net.IPAM.Type == "" {
-		res.DNS = r.Net.DNS
-	}
-	return res
-}
-
-// delegateIPAM asks the IPAM plugin, if there is one.
-func delegateIPAM(ctx context.Context, r *spec.Request, v spec.Verb) error {
-	if r.Net.IPAM.Type == "" {
-		return nil
-	}
-	_, err := r.Delegate(ctx, r.Net.IPAM.Type, v)
-	return err
 }
 
 // createHostDevice moves the link. Its record is written first, then its alias, so that
@@ -160,10 +80,11 @@ func delegateIPAM(ctx context.Context, r *spec.Request, v spec.Verb) error {
 // where no udev renames it. A name that is taken there would leave it half way: it is
 // looked for before, and the undo finds the link by its alias.
 func createHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
-	op.DAD = true // others are on its segment
-	if err := c.resolve(hostSysfs); err != nil {
-		return err
+	if c.dpdk { // the addresses are for the program that has the device
+		passedThroughEntry(op, c)
+		return nil
 	}
+	op.DAD = true // others are on its segment
 	_, err := op.Cont.Link(op.IfName)
 	if err == nil {
 		return op.Exists(os.ErrExist)
@@ -178,10 +99,7 @@ func createHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
 	if dev.Flags&unix.IFF_LOOPBACK != 0 {
 		return spec.Errorf(spec.CodeConfig, "failed to move %s: a loopback device stays where it is", dev.Name)
 	}
-	pci := c.PCIBusID
-	if pci == "" {
-		pci = hostSysfs.pciOf(dev.Name)
-	}
+	pci := hostSysfs.pciOf(dev.Name)
 	rec, err := recordDevice(op, c.dir(), dev)
 	if err != nil {
 		return err
@@ -201,10 +119,15 @@ func createHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
 	return nil
 }
 
+// passedThroughEntry is the result's entry for a device that has no link.
+func passedThroughEntry(op *attach.Op, c *deviceConf) {
+	op.Container = op.AddInterface(spec.Interface{Name: op.IfName, Sandbox: op.Call.NetNS, PCIID: c.PCIBusID})
+}
+
 // findOrHeal finds the link. One that is not there under its name may be one that the
 // kernel gave back under another when its namespace ended, and nobody has fetched since.
 func findOrHeal(op *attach.Op, c *deviceConf) (*rtnl.Link, error) {
-	dev, err := c.find(op.Host, hostSysfs)
+	dev, err := c.find(op.Host)
 	if c.Device == "" || !errors.Is(err, os.ErrNotExist) {
 		return dev, err
 	}
@@ -217,13 +140,12 @@ func findOrHeal(op *attach.Op, c *deviceConf) (*rtnl.Link, error) {
 	if herr != nil {
 		op.Warn("%s: %v", c.Device, herr)
 	}
-	return c.find(op.Host, hostSysfs)
+	return c.find(op.Host)
 }
 
 // verifyHostDevice wants the link to be the device that was moved.
 func verifyHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
-	rec, err := readDevice(c.dir(), op.Attachment)
-	if err == nil && op.Link.Alias != rec.Name {
+	if rec, err := readDevice(c.dir(), op.Attachment); err == nil && op.Link.Alias != rec.Name {
 		return attach.Mismatch("interface %s in %s is not the device %s of the host: its alias is %q", op.IfName, op.Call.NetNS, rec.Name, op.Link.Alias)
 	}
 	return nil
@@ -231,8 +153,11 @@ func verifyHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
 
 // describeHostDevice is for GET: a link that nobody has moved here is none of ours.
 func describeHostDevice(op *attach.Op, c *deviceConf) error {
-	rec, err := readDevice(c.dir(), op.Attachment)
-	if op.Link.Alias == "" || err == nil && op.Link.Alias != rec.Name {
+	switch {
+	case c.dpdk:
+		passedThroughEntry(op, c)
+		return nil
+	case op.Link.Alias == "":
 		return spec.Errorf(spec.CodeUnknown, "no attachment %s is known: %s in %s is no device of the host", op.Attachment, op.IfName, op.Call.NetNS)
 	}
 	op.Container = op.AddInterface(op.ContainerInterface())
@@ -245,19 +170,8 @@ func probeHostDevice(_ context.Context, _ *spec.Request, c *deviceConf) error {
 	if st, err := os.Stat(string(c.dir())); err == nil && !st.IsDir() {
 		return fmt.Errorf("data directory %s is not a directory", c.dir())
 	}
-	if err := c.resolve(hostSysfs); err != nil {
-		return err
-	}
-	for _, dir := range []struct {
-		is   bool
-		path string
-	}{
-		{c.KernelPath != "", hostSysfs.kernelPath(c.KernelPath)},
-		{c.PCIBusID != "", hostSysfs.pci(c.PCIBusID)},
-	} {
-		if dir.is && !hostSysfs.has(dir.path) {
-			return fmt.Errorf("there is no device %s", dir.path)
-		}
+	if c.folder != "" && !has(c.folder) {
+		return fmt.Errorf("there is no device %s", c.folder)
 	}
 	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -26,7 +25,7 @@ const returnTime = time.Second
 // something left to do later: the name is a stranger's, or hardware has not come back yet.
 func (rec *deviceRecord) restore(op *attach.Op, cont *rtnl.Conn, dir records) (bool, error) {
 	if cont != nil {
-		if err := rec.leave(op, cont, dir); err != nil {
+		if err := rec.leave(op, cont); err != nil {
 			return false, err
 		}
 	}
@@ -94,9 +93,9 @@ func (rec *deviceRecord) await(host *rtnl.Conn) (*rtnl.Link, bool, error) {
 }
 
 // leave moves the device out of the container. It gets its name there, so that on the host
-// it never has another: what watches there would act on that. A name that is taken on
-// the host is tried to be freed, and else the device is devN.
-func (rec *deviceRecord) leave(op *attach.Op, cont *rtnl.Conn, dir records) error {
+// it never has another: what watches there would act on that. Where the name is taken
+// it is devN for now.
+func (rec *deviceRecord) leave(op *attach.Op, cont *rtnl.Conn) error {
 	dev, err := rec.inside(cont)
 	if dev == nil || err != nil {
 		return err
@@ -106,38 +105,18 @@ func (rec *deviceRecord) leave(op *attach.Op, cont *rtnl.Conn, dir records) erro
 		return err
 	}
 	defer home.Close()
-	if same, err := rec.sameNS(cont, home); same || err != nil {
-		return err
-	}
 	if err := cont.SetLink(dev.Index, rtnl.LinkChange{Up: new(false), Alias: &rec.Name}); err != nil {
 		return err
 	}
 	if err := cont.SetLink(dev.Index, rtnl.LinkChange{Name: &rec.Name}); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	for try, name := range []string{rec.Name, rec.Name, "dev" + strconv.Itoa(int(dev.Index)), "dev" + strconv.Itoa(int(rand.Uint32()))} {
-		if try == 1 && !freed(op, rec.Name, dir) {
-			continue
-		}
-		err = cont.SetLink(dev.Index, rtnl.LinkChange{NS: home, Name: &name})
-		if !errors.Is(err, os.ErrExist) {
+	for _, name := range []string{rec.Name, "dev" + strconv.Itoa(int(dev.Index)), "dev" + strconv.Itoa(int(rand.Uint32N(1e9)))} {
+		if err = cont.SetLink(dev.Index, rtnl.LinkChange{NS: home, Name: &name}); !errors.Is(err, os.ErrExist) {
 			break
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("failed to move %s back: %w", rec.Name, err)
-	}
-	return nil
-}
-
-// sameNS tells that the container is the host itself, where there is nothing to move.
-func (rec *deviceRecord) sameNS(cont *rtnl.Conn, home *rtnl.NS) (bool, error) {
-	ns, err := cont.NS()
-	if err != nil {
-		return false, err
-	}
-	defer ns.Close()
-	return ns.Same(home)
+	return err
 }
 
 // inside finds the device in the container by its alias, whatever its name is by now; one

@@ -76,21 +76,15 @@ func TestHostDeviceSysfs(t *testing.T) {
 		"deviceID that is the parent": {withID(deviceConf{}, ".."), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, c, got := testSysfs(t), tt.conf, ""
-			if err := c.validate(); err != nil {
-				t.Fatal(err)
-			}
-			err := c.resolve(s)
+			FakeSysfs(t, string(testSysfs(t)))
+			c, got := tt.conf, ""
+			err := c.validate()
 			switch {
 			case err != nil:
 			case c.dpdk:
 				got = "dpdk"
-			case c.KernelPath != "":
-				got, _ = s.netOf(s.kernelPath(c.KernelPath))
-			case c.aux != "":
-				got, _ = s.netOf(s.aux(c.aux))
 			default:
-				got, _ = s.netOf(s.pci(c.PCIBusID))
+				got = netOf(c.folder)
 			}
 			if got != tt.want {
 				t.Errorf("got %q (%v), want %q", got, err, tt.want)

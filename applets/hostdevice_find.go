@@ -36,23 +36,16 @@ func isDeviceName(id string) bool {
 	return id != "" && len(id) <= 255 && id != "." && id != ".." && !strings.ContainsAny(id, "/\x00")
 }
 
-// pci and aux are the folders of a device of the PCI bus and of the auxiliary bus.
-func (s sysfs) pci(id string) string { return path.Join(string(s), "bus/pci/devices", id) }
-func (s sysfs) aux(id string) string { return path.Join(string(s), "bus/auxiliary/devices", id) }
-
-// has tells whether a folder is there.
-func (s sysfs) has(dir string) bool {
-	_, err := os.Stat(dir)
+// has tells whether a file is there.
+func has(file string) bool {
+	_, err := os.Stat(file)
 	return err == nil
 }
 
-// passedThrough tells whether a device is bound to a driver that hands it to a program
+// passedThrough tells whether a PCI device is bound to a driver that hands it to a program
 // (VFIO, UIO): it has no link then, and needs none.
-func (s sysfs) passedThrough(pci string) bool {
-	target, err := os.Readlink(path.Join(s.pci(pci), "driver"))
-	if err != nil {
-		return false
-	}
+func passedThrough(dir string) bool {
+	target, _ := os.Readlink(dir + "/driver")
 	switch driver := path.Base(target); driver {
 	case "vfio-pci", "uio_pci_generic", "igb_uio":
 		return true
@@ -61,101 +54,87 @@ func (s sysfs) passedThrough(pci string) bool {
 	}
 }
 
-// netOf returns the name of the link of a device, or of the virtio device in it. The
-// error is os.ErrNotExist if there is none in this namespace.
-func (s sysfs) netOf(dir string) (string, error) {
-	dirs := []string{dir}
-	for _, name := range sorted(dir) {
-		if strings.HasPrefix(name, "virtio") {
-			dirs = append(dirs, path.Join(dir, name))
-		}
+// netOf returns the name of the link of a device, or of the virtio device in it; empty:
+// it has none in this namespace.
+func netOf(dir string) string {
+	if name := firstIn(dir+"/net", ""); name != "" {
+		return name
 	}
-	for _, d := range dirs {
-		for _, name := range sorted(path.Join(d, "net")) {
-			if spec.CheckIfName(name) == nil {
-				return name, nil
-			}
-		}
+	if name := firstIn(dir, "virtio"); name != "" {
+		return firstIn(dir+"/"+name+"/net", "")
 	}
-	return "", fmt.Errorf("no network device in %s: %w", dir, os.ErrNotExist)
+	return ""
 }
 
-// sorted lists a folder; the first is the same each time. One that is not there is empty.
-func sorted(dir string) []string {
+// firstIn returns the first name in a folder that begins so, by the order of bytes.
+func firstIn(dir, prefix string) (first string) {
 	f, err := os.Open(dir)
 	if err != nil {
-		return nil
+		return ""
 	}
 	defer f.Close()
 	names, _ := f.Readdirnames(-1)
-	for i := range names { // few, and without the package sort
-		for j := i; j > 0 && names[j] < names[j-1]; j-- {
-			names[j], names[j-1] = names[j-1], names[j]
+	for _, name := range names {
+		if strings.HasPrefix(name, prefix) && (first == "" || name < first) {
+			first = name
 		}
 	}
-	return names
+	return first
 }
 
 // pciOf returns the PCI address of a link of this namespace, or of the virtio device
 // that it is; empty: it is neither's.
 func (s sysfs) pciOf(link string) string {
-	target, err := os.Readlink(path.Join(string(s), "class/net", link))
-	if err != nil { // …/0000:00:03.0/virtio0/net/eth0
-		return ""
+	target, _ := os.Readlink(string(s) + "/class/net/" + link)
+	parts := strings.Split(target, "/") // …/0000:00:03.0/virtio0/net/eth0
+	n := len(parts) - 3
+	if n > 0 && strings.HasPrefix(parts[n], "virtio") {
+		n--
 	}
-	dev := path.Dir(path.Dir(target))
-	if strings.HasPrefix(path.Base(dev), "virtio") {
-		dev = path.Dir(dev)
-	}
-	if id := path.Base(dev); isPCI(id) {
-		return id
+	if n > 0 && isPCI(parts[n]) {
+		return parts[n]
 	}
 	return ""
 }
 
-// kernelPath maps a path as it stands in a configuration into s.
-func (s sysfs) kernelPath(p string) string {
-	return path.Join(string(s), strings.TrimPrefix(p, "/sys/"))
-}
-
-// resolve makes one selector of runtimeConfig.deviceID and pciBusID. The first, which a
-// device plugin has chosen, goes before the second. The code is 7.
+// resolve finds the folder of the device in sysfs, if one is selected by its place.
+// runtimeConfig.deviceID, which a device plugin has chosen, goes before pciBusID.
 func (c *deviceConf) resolve(s sysfs) error {
-	id := c.RuntimeConfig.DeviceID
-	switch {
+	pci, aux := string(s)+"/bus/pci/devices/", string(s)+"/bus/auxiliary/devices/"
+	id, bus := c.RuntimeConfig.DeviceID, pci+strings.ToLower(c.PCIBusID)
+	switch lower := strings.ToLower(id); {
 	case id == "":
-	case isPCI(strings.ToLower(id)) && s.has(s.pci(strings.ToLower(id))):
-		c.PCIBusID = strings.ToLower(id)
-	case isDeviceName(id) && s.has(s.aux(id)):
-		c.PCIBusID, c.aux = "", id
+	case isPCI(lower) && has(pci+lower):
+		c.PCIBusID, bus = lower, pci+lower
+	case isDeviceName(id) && has(aux+id):
+		c.PCIBusID, bus = id, aux+id
 	default:
-		return spec.Errorf(spec.CodeConfig, "runtime config DeviceID %q not found or unsupported: it is neither a PCI nor an auxiliary device of this host", id)
+		return fmt.Errorf("runtime config DeviceID %q not found or unsupported: it is neither a PCI nor an auxiliary device of this host", id)
 	}
-	c.PCIBusID = strings.ToLower(c.PCIBusID)
-	if c.Device == "" && c.HWAddr == "" && c.KernelPath == "" && c.PCIBusID == "" && c.aux == "" {
-		return spec.Errorf(spec.CodeConfig, `specify either "device", "hwaddr", "kernelpath" or "pciBusID"`)
+	switch {
+	case c.Device != "" || c.HWAddr != "":
+	case c.KernelPath != "":
+		c.folder = string(s) + strings.TrimPrefix(c.KernelPath, "/sys")
+	case c.PCIBusID != "":
+		c.folder, c.dpdk = bus, passedThrough(bus)
+	default:
+		return errors.New(`specify either "device", "hwaddr", "kernelpath" or "pciBusID"`)
 	}
-	c.dpdk = c.Device == "" && c.HWAddr == "" && c.KernelPath == "" && c.PCIBusID != "" && s.passedThrough(c.PCIBusID)
 	return nil
 }
 
 // find returns the link that the configuration selects, of those of the host.
 // The error is os.ErrNotExist if there is none.
-func (c *deviceConf) find(host *rtnl.Conn, s sysfs) (*rtnl.Link, error) {
-	name, err := c.Device, error(nil)
-	switch {
-	case c.Device != "":
-	case c.HWAddr != "":
+func (c *deviceConf) find(host *rtnl.Conn) (*rtnl.Link, error) {
+	if c.HWAddr != "" && c.Device == "" {
 		return c.findByMAC(host)
-	case c.KernelPath != "":
-		name, err = s.netOf(s.kernelPath(c.KernelPath))
-	case c.PCIBusID != "":
-		name, err = s.netOf(s.pci(c.PCIBusID))
-	default:
-		name, err = s.netOf(s.aux(c.aux))
 	}
-	if err != nil {
-		return nil, err
+	name := c.Device
+	if c.folder != "" {
+		name = netOf(c.folder)
+	}
+	if name == "" {
+		return nil, fmt.Errorf("no network device in %s: %w", c.folder, os.ErrNotExist)
 	}
 	return host.Link(name)
 }
@@ -183,8 +162,8 @@ func (c *deviceConf) findByMAC(host *rtnl.Conn) (*rtnl.Link, error) {
 	return found, nil
 }
 
-// validate checks the selectors against what they may be; whether there is such a
-// device is for later.
+// validate checks the selectors against what they may be, and looks at the place of a
+// device in sysfs; whether there is a link is for later.
 func (c *deviceConf) validate() error {
 	if c.Device != "" {
 		if err := spec.CheckIfName(c.Device); err != nil {
@@ -201,9 +180,9 @@ func (c *deviceConf) validate() error {
 		return fmt.Errorf(`"kernelpath" %q must be an absolute path below /sys/devices/, without . and ..`, k)
 	case c.PCIBusID != "" && !isPCI(strings.ToLower(c.PCIBusID)):
 		return fmt.Errorf(`"pciBusID" %q is no PCI address, as 0000:3b:00.2`, c.PCIBusID)
-	case c.Device == "" && c.HWAddr == "" && k == "" && c.PCIBusID == "" && c.RuntimeConfig.DeviceID == "":
-		return errors.New(`specify either "device", "hwaddr", "kernelpath" or "pciBusID"`)
 	}
-	_, err := recordsIn(c.DataDir, hostDeviceDir)
-	return err
+	if _, err := recordsIn(c.DataDir, hostDeviceDir); err != nil {
+		return err
+	}
+	return c.resolve(hostSysfs)
 }

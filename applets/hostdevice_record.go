@@ -5,7 +5,6 @@ package applets
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"strings"
 
@@ -27,16 +26,17 @@ type deviceRecord struct {
 	Kind  string `json:"kind"` // empty: hardware, which outlives a namespace
 }
 
-// readDevice reads the record of an attachment; os.ErrNotExist: there is none of it.
+// deviceFile is the name of an attachment's record.
+func deviceFile(a spec.Attachment) string { return a.Key() + ".json" }
+
+// readDevice reads the record of an attachment; os.ErrNotExist: there is none.
 func readDevice(dir records, a spec.Attachment) (*deviceRecord, error) {
 	rec := &deviceRecord{}
-	if err := dir.read(recordName(a), rec); err != nil {
-		return nil, err
+	err := dir.read(deviceFile(a), rec)
+	if err == nil {
+		err = spec.CheckIfName(rec.Name)
 	}
-	if rec.recordOwner != ownerOf(a) || spec.CheckIfName(rec.Name) != nil {
-		return nil, fmt.Errorf("record of %s: %w", a, os.ErrNotExist)
-	}
-	return rec, nil
+	return rec, err
 }
 
 // eachDevice calls fn with each record that can be read.
@@ -52,30 +52,25 @@ func eachDevice(dir records, fn func(name string, rec *deviceRecord) error) erro
 
 // recordDevice writes the record, and registers the way back.
 // Other records of the device are of attachments that have lost it, since it is here:
-// they go, or a late DEL of them would take it from this one.
+// they go, or a late DEL of them would take it from this one. If the kernel gave it back,
+// what it was before is on one of them.
 func recordDevice(op *attach.Op, dir records, dev *rtnl.Link) (*deviceRecord, error) {
-	rec := &deviceRecord{
-		recordOwner: ownerOf(op.Attachment), NetNS: op.Call.NetNS,
+	rec, own := &deviceRecord{
 		Name: dev.Name, Alias: dev.Alias, MAC: dev.MAC.String(), MTU: dev.MTU, Up: dev.Up, Kind: dev.Kind,
-	}
-	own := recordName(op.Attachment)
+	}, deviceFile(op.Attachment)
 	err := eachDevice(dir, func(name string, old *deviceRecord) error {
-		switch {
-		case name == own && old.recordOwner != rec.recordOwner && old.lives():
-			return spec.Errorf(spec.CodeBusy, "%s is the record of %s of container %s", name, old.IfName, old.ContainerID)
-		case old.Name != rec.Name:
+		if old.Name != dev.Name {
 			return nil
-		case dev.Alias == rec.Name: // given back by the kernel: what it was before is on record
-			rec.Alias, rec.MAC, rec.MTU, rec.Up = old.Alias, old.MAC, old.MTU, old.Up
 		}
-		if name != own {
-			return dir.remove(name)
+		if dev.Alias == dev.Name {
+			*rec = *old
 		}
-		return nil
+		return dir.remove(name)
 	})
 	if err != nil {
 		return nil, err
 	}
+	rec.recordOwner, rec.NetNS = ownerOf(op.Attachment), op.Call.NetNS
 	op.Undo("device "+rec.Name, func(context.Context) error { return rec.giveBack(op, dir, own) })
 	return rec, dir.write(own, rec)
 }
@@ -93,15 +88,12 @@ func (rec *deviceRecord) lives() bool {
 // removeHostDevice is DEL. A device without a record was moved by the reference, if by
 // anybody: its alias is all there is to go by.
 func removeHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
-	dir, name := recordsOf(op.Request, hostDeviceDir), recordName(op.Attachment)
+	dir, name := recordsOf(op.Request, hostDeviceDir), deviceFile(op.Attachment)
 	rec, err := readDevice(dir, op.Attachment)
-	if errors.Is(err, os.ErrNotExist) {
-		if rec = foreignDevice(op, c, dir); rec == nil {
-			return nil
+	if err != nil {
+		if !errors.Is(err, os.ErrNotExist) {
+			op.Warn("%v", err)
 		}
-		name = ""
-	} else if err != nil {
-		op.Warn("%v", err)
 		if rec = foreignDevice(op, c, dir); rec == nil {
 			return dir.remove(name)
 		}
@@ -110,52 +102,32 @@ func removeHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
 }
 
 // foreignDevice makes a record from the alias of a link that the reference has moved: of
-// the one with our name in the container, or of one on the host that is down, has the name
-// by which a namespace that ends gives links back, and is selected by the configuration.
-// Nil: there is none. An alias that another attachment has on record is its own.
-func foreignDevice(op *attach.Op, c *deviceConf, dir records) *deviceRecord {
-	var found *rtnl.Link
-	if op.Cont != nil {
-		found, _ = op.Cont.Link(op.IfName)
+// the one with our name in the container, or of the configured one, on the host, down, and
+// under a name by which a namespace that ends gives links back. Nil: there is none. An
+// alias that another attachment has on record is its own.
+func foreignDevice(op *attach.Op, c *deviceConf, dir records) (rec *deviceRecord) {
+	conn, links := op.Cont, []rtnl.Link(nil)
+	if conn == nil {
+		conn = op.Host
 	}
-	if found == nil {
-		found = returnedDevice(op, c)
+	links, _ = conn.Links()
+	for i := range links {
+		l := &links[i]
+		ours := l.Name == op.IfName
+		if conn == op.Host {
+			ours = l.Alias == c.Device && !l.Up && isReturned(l.Name, op.IfName)
+		}
+		if ours && l.Alias != l.Name && spec.CheckIfName(l.Alias) == nil {
+			rec = &deviceRecord{recordOwner: ownerOf(op.Attachment), NetNS: op.Call.NetNS, Name: l.Alias, Kind: l.Kind}
+		}
 	}
-	if found == nil || found.Alias == found.Name || spec.CheckIfName(found.Alias) != nil {
-		return nil
-	}
-	rec := &deviceRecord{recordOwner: ownerOf(op.Attachment), NetNS: op.Call.NetNS, Name: found.Alias, Kind: found.Kind}
 	eachDevice(dir, func(_ string, other *deviceRecord) error {
-		if other.Name == found.Alias {
+		if rec != nil && other.Name == rec.Name {
 			rec = nil
 		}
 		return nil
 	})
 	return rec
-}
-
-// returnedDevice looks on the host for foreignDevice.
-func returnedDevice(op *attach.Op, c *deviceConf) *rtnl.Link {
-	fits := func(l *rtnl.Link) bool { return !l.Up && isReturned(l.Name, op.IfName) }
-	if c.resolve(hostSysfs) != nil {
-		return nil
-	}
-	if c.Device == "" {
-		if l, err := c.find(op.Host, hostSysfs); err == nil && fits(l) {
-			return l
-		}
-		return nil
-	}
-	links, err := op.Host.Links()
-	if err != nil {
-		return nil
-	}
-	for i := range links {
-		if l := &links[i]; l.Alias == c.Device && fits(l) {
-			return l
-		}
-	}
-	return nil
 }
 
 // isReturned tells the names under which the kernel gives a link back: the one it had in

@@ -151,7 +151,7 @@ func TestKernelHostDeviceNamespaceGone(t *testing.T) {
 		before := n.state(p)
 		n.must(spec.Add, "host-device", conf, p, "CNI_NETNS="+p.path)
 		n.comesBack(p, "dev17")
-		file := n.dir + "/records/a_eth0.json"
+		file := n.dir + "/records/" + spec.Attachment{Network: "demo", ContainerID: "a", IfName: "eth0"}.Key() + ".json"
 		b, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -108,6 +108,9 @@ func (op *Op) addresses(res *spec.Result) {
 // the link up, in one message where netlink allows it.
 // One answer comes for the batch; the kernel is asked nothing back.
 func (op *Op) configure(ctx context.Context) error {
+	if op.linkless() {
+		return nil
+	}
 	if len(op.Result.IPs) == 0 {
 		return op.clash(op.Cont.Do(rtnl.ChangeLink(op.Link.Index, rtnl.LinkChange{Up: new(true)})))
 	}
@@ -275,7 +278,7 @@ func (op *Op) hasIPv6() bool {
 // out by itself later: failing is no error of ADD.
 // Hosts keep an old owner's MAC address for 15 s and more.
 func (op *Op) announce() {
-	if len(op.Result.IPs) == 0 || !op.Link.Announces() {
+	if len(op.Result.IPs) == 0 || op.linkless() || !op.Link.Announces() {
 		return
 	}
 	var err error

@@ -31,6 +31,9 @@ func (f *flow) check(ctx context.Context, r *spec.Request) error {
 			return err
 		}
 	}
+	if op.linkless() {
+		return nil
+	}
 	if err := op.checkLink(f.kind); err != nil {
 		return err
 	}

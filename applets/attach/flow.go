@@ -97,6 +97,13 @@ func (f *flow) addressless(r *spec.Request) error {
 	return nil
 }
 
+// linkless tells that there is no container end to configure or look at: the configuration
+// says so, if it has the method, of a device that a program has in the link's place.
+func (op *Op) linkless() bool {
+	c, ok := op.conf.(interface{ Linkless() bool })
+	return ok && c.Linkless()
+}
+
 // lenient is conf for the verbs that release: what is wrong is told, and the names of
 // the attachment are enough to go on without.
 func (f *flow) lenient(r *spec.Request) any {

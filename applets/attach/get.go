@@ -26,7 +26,7 @@ func (f *flow) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	defer op.close()
-	if op.Link, err = op.Cont.Link(op.IfName); err != nil || f.kind != "" && op.Link.Kind != f.kind {
+	if op.Link, err = op.Cont.Link(op.IfName); !op.linkless() && (err != nil || f.kind != "" && op.Link.Kind != f.kind) {
 		return nil, spec.Errorf(spec.CodeUnknown, "no attachment %s is known: no %s interface %s in %s",
 			op.Attachment, f.kind, op.IfName, op.Call.NetNS)
 	}
