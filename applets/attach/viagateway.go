@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"slices"
 
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -48,23 +49,27 @@ func (op *Op) addGatewayRoutes() error {
 // needs none, and one that the result has a route for gets that one.
 func (op *Op) gatewayRoutes() []rtnl.Op {
 	var ops []rtnl.Op
-	seen := map[netip.Prefix]bool{}
+	var seen []netip.Prefix
 	for _, r := range op.Result.Routes {
-		if table := r.Table; table == nil || *table == 0 {
-			seen[r.Dst.Masked()] = true
+		if r.Table == nil || *r.Table == 0 {
+			seen = append(seen, r.Dst.Masked())
 		}
+	}
+	add := func(r rtnl.Route) {
+		if slices.Contains(seen, r.Dst) {
+			return
+		}
+		seen = append(seen, r.Dst)
+		r.Link = op.Link.Index
+		ops = append(ops, rtnl.NewRoute(r))
 	}
 	// All gateways before the first network, as one may lie in another's.
 	for _, ip := range op.Result.IPs {
-		if dst := Single(ip.Gateway); !seen[dst] {
-			seen[dst] = true
-			ops = append(ops, rtnl.NewRoute(rtnl.Route{Dst: dst, Src: ip.Address.Addr(), Link: op.Link.Index}))
-		}
+		add(rtnl.Route{Dst: Single(ip.Gateway), Src: ip.Address.Addr()})
 	}
 	for _, ip := range op.Result.IPs {
-		if dst := ip.Address.Masked(); !ip.Address.IsSingleIP() && !seen[dst] {
-			seen[dst] = true
-			ops = append(ops, rtnl.NewRoute(rtnl.Route{Dst: dst, GW: ip.Gateway, Src: ip.Address.Addr(), Link: op.Link.Index}))
+		if !ip.Address.IsSingleIP() {
+			add(rtnl.Route{Dst: ip.Address.Masked(), GW: ip.Gateway, Src: ip.Address.Addr()})
 		}
 	}
 	return ops
@@ -77,12 +82,9 @@ func (op *Op) CheckGatewayRoutes() error {
 	if err != nil {
 		return err
 	}
-	direct := map[netip.Prefix]bool{}
-	for _, r := range have {
-		direct[r.Dst] = direct[r.Dst] || !r.GW.IsValid()
-	}
 	for _, ip := range op.Prev.IPs {
-		if op.Mine(ip) && ip.Gateway.IsValid() && !direct[Single(ip.Gateway)] {
+		direct := slices.ContainsFunc(have, func(r rtnl.Route) bool { return r.Dst == Single(ip.Gateway) && !r.GW.IsValid() })
+		if op.Mine(ip) && ip.Gateway.IsValid() && !direct {
 			return Mismatch("route to gateway %s is missing on %s in %s", ip.Gateway, op.IfName, op.Call.NetNS)
 		}
 	}
