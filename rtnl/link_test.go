@@ -377,3 +377,23 @@ func TestKernelPortVLANs(t *testing.T) {
 		}
 	}
 }
+
+// A link whose name is wanted for another one keeps its alias and its flags.
+func TestKernelNewLinkTakenName(t *testing.T) {
+	c := kerneltest.Dial(t, kerneltest.NS(t))
+	addPair(t, c, "taken")
+	old, err := c.Link("taken")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetLink(old.Index, rtnl.LinkChange{Alias: new("mine")}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.CreateLink(rtnl.LinkSpec{Name: "taken", Alias: "theirs", Peer: &rtnl.LinkSpec{Name: "other"}})
+	if !errors.Is(err, os.ErrExist) {
+		t.Errorf("got %v", err)
+	}
+	if l, err := c.Link("taken"); err != nil || l.Alias != "mine" || l.Index != old.Index {
+		t.Errorf("it is %+v, %v", l, err)
+	}
+}

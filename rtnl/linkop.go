@@ -28,10 +28,10 @@ type LinkSpec struct {
 	NS     *NS  // where it is born, under its final name; nil: the socket's
 	Peer   *LinkSpec
 
-	// The kernel takes these for a link that exists, only, so they travel as a
-	// second message right behind the first, which finds the link by its name:
-	// keep to names that nobody else gives. They work in the socket's own
-	// namespace, and not for a peer.
+	// The kernel takes these for a link that exists, only, so they travel as a second
+	// message right behind the first, which finds the link by an index that is asked
+	// for: by its name it would change another's link where the name is taken. They
+	// work in the socket's own namespace, and not for a peer.
 	Alias             string
 	Hairpin, Isolated *bool // of a bridge port
 }
@@ -40,16 +40,20 @@ type LinkSpec struct {
 // peer and where both shall be are one message, so all of it is made or nothing,
 // but for the alias and the flags of a port: if these are refused, the link stays.
 func NewLink(s LinkSpec) Op {
+	late := s.Alias != "" || s.Hairpin != nil || s.Isolated != nil
+	if late && s.Index == 0 {
+		s.Index = randomIndex()
+	}
 	data, err := s.encode()
 	op := newOp(s.text(), unix.RTM_NEWLINK, create, data, err)
-	if s.Alias == "" && s.Hairpin == nil && s.Isolated == nil {
+	if !late {
 		return op
 	}
 	then := LinkChange{Hairpin: s.Hairpin, Isolated: s.Isolated}
 	if s.Alias != "" {
 		then.Alias = &s.Alias
 	}
-	data, err = then.encode(0, s.Name)
+	data, err = then.encode(s.Index, "")
 	if s.NS != nil {
 		err = errors.New("alias and port flags need a link in the socket's namespace")
 	}
@@ -212,14 +216,16 @@ func (s LinkSpec) encode() ([]byte, error) {
 
 // birthIndex is the index to ask for. Linux 6.1, unlike 6.18, looks for a link of the
 // same name in the socket's namespace though it is to be born in another, and refuses
-// eth0 where the host has one, but not if an index is asked for. A random one is as
-// good as never taken.
+// eth0 where the host has one, but not if an index is asked for.
 func (s LinkSpec) birthIndex() uint32 {
 	if s.NS == nil || s.Index != 0 {
 		return s.Index
 	}
-	return 1<<20 + rand.Uint32N(1<<30)
+	return randomIndex()
 }
+
+// randomIndex is as good as never taken.
+func randomIndex() uint32 { return 1<<20 + rand.Uint32N(1<<30) }
 
 // vethInfoPeer is VETH_INFO_PEER, include/uapi/linux/veth.h.
 const vethInfoPeer = 1
