@@ -43,7 +43,7 @@ type report struct {
 	failed []string
 	skips  map[string][]string // tests by reason
 	passed map[string]bool
-	done   bool                // the guest has run all
+	done   bool // the guest has run all
 }
 
 // said is one line of a test.
