@@ -9,8 +9,9 @@ mount -t sysfs sysfs /sys
 mount -t devtmpfs dev /dev
 mount -t tmpfs -o mode=0755 run /run
 mount -t tmpfs -o mode=1777 tmp /tmp
-mkdir -p /dev/pts /dev/shm /run/netns /run/lock /var/lib/cni /var/lib/misc
+mkdir -p /dev/pts /dev/shm /dev/net /run/netns /run/lock /var/lib/cni /var/lib/misc
 mount -t devpts devpts /dev/pts
+mknod /dev/net/tun c 10 200 # opening it loads the module
 stty -F /dev/ttyS1 raw
 exec 3>/dev/ttyS1
 
