@@ -19,9 +19,19 @@ import (
 // patience is how long the answer to bad input may take.
 var patience = kerneltest.Patience(2 * time.Second)
 
-// serve calls a plugin in this process, where the environment may hold what no
-// process can be given.
+// serve is call for what has to be answered at once.
 func (w *world) serve(verb spec.Verb, applet, conf string, c container, env map[string]string) answer {
+	w.Helper()
+	a := w.call(verb, applet, conf, c, env)
+	if a.took > patience {
+		w.Errorf("%s %s took %s", verb, applet, a.took)
+	}
+	return a
+}
+
+// call calls a plugin in this process, where the environment may hold what no
+// process can be given.
+func (w *world) call(verb spec.Verb, applet, conf string, c container, env map[string]string) answer {
 	w.Helper()
 	vars := map[string]string{"CNI_COMMAND": string(verb), "CNI_CONTAINERID": c.id, "CNI_IFNAME": "eth0", "CNI_NETNS": c.path}
 	for k, v := range env {
@@ -47,11 +57,8 @@ func (w *world) serve(verb spec.Verb, applet, conf string, c container, env map[
 	}()
 	select {
 	case a := <-done:
-		if a.took > patience {
-			w.Errorf("%s %s took %s", verb, applet, a.took)
-		}
 		return a
-	case <-time.After(5 * patience):
+	case <-time.After(max(processTime, 5*patience)):
 		w.Fatalf("%s %s does not end", verb, applet)
 		return answer{}
 	}

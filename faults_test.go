@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/script"
 	"cnibox/spec"
 )
 
@@ -199,66 +198,5 @@ func (w *world) odd(v victim, c container, place string, mk func(string) error) 
 	}
 	if b, err := os.ReadFile(w.path("outside/full")); err != nil || string(b) != "not ours" {
 		w.Errorf("what is not ours: %q, %v", b, err)
-	}
-}
-
-// TestKernelNoHelper traces each plugin through all verbs: none starts another
-// program, delegates included.
-func TestKernelNoHelper(t *testing.T) {
-	w := newWorld(t)
-	w.strace("-e", "trace=execve,execveat", "-e", "signal=none", "-o", w.path("trace"))
-	w.uplinks()
-	c := w.container("ctr")
-	add := strings.ReplaceAll(w.text(killConf), "\n", "")
-	prev := w.must("ADD", w.plugin(spec.Add, "bridge", add, c))
-	w.traced("ADD bridge", 1)
-	w.must("STATUS", w.plugin(spec.Status, "bridge", add, c, script.ForceExec+"=1"))
-	w.traced("STATUS of bridge with its delegate started", 2) // the trace shows what is to be found
-	confs := map[string]string{"bridge": spoil(add, `"prevResult":`+prev)}
-	on := map[string]container{"bridge": c}
-	for _, plugin := range pluginNames() {
-		switch {
-		case plugin == "bridge":
-		case makers[plugin]:
-			on[plugin] = w.container("ctr-" + plugin)
-			conf := strings.ReplaceAll(goodConfs[plugin], "$NETNS", on[plugin].path)
-			a := w.plugin(spec.Add, plugin, conf, on[plugin])
-			if strings.Contains(a.stdout, "not supported") {
-				t.Logf("SKIPPED: %s: %s", plugin, a.stdout)
-				continue
-			}
-			confs[plugin] = spoil(conf, `"prevResult":`+w.must("ADD "+plugin, a))
-			w.traced("ADD "+plugin, 1)
-		default:
-			on[plugin] = c
-			confs[plugin] = spoil(strings.ReplaceAll(goodConfs[plugin], "$NETNS", c.path), `"mtu":1400,"prevResult":`+prev)
-		}
-	}
-	for plugin, conf := range confs {
-		conf = spoil(conf, `"cni.dev/valid-attachments":[{"containerID":"ctr","ifname":"eth0"},{"containerID":"ctr-`+plugin+`","ifname":"eth0"}]`)
-		for _, verb := range []spec.Verb{spec.Add, spec.Check, spec.Get, spec.GC, spec.Status, spec.GetVersion} {
-			if verb == spec.Add && makers[plugin] {
-				continue // it is there
-			}
-			w.must(string(verb)+" "+plugin, w.plugin(verb, plugin, conf, on[plugin]))
-			w.traced(string(verb)+" "+plugin, 1)
-		}
-	}
-	for plugin, conf := range confs {
-		w.must("DEL "+plugin, w.plugin(spec.Del, plugin, conf, on[plugin]))
-		w.traced("DEL "+plugin, 1)
-	}
-}
-
-// traced wants the starts of so many programs in the trace, the first included.
-func (w *world) traced(what string, want int) {
-	w.Helper()
-	b, err := os.ReadFile(w.path("trace"))
-	if err != nil {
-		w.Fatal(err)
-	}
-	// One that another thread interrupts has a second line, "<... execve resumed>".
-	if n := strings.Count(string(b), "execve(") + strings.Count(string(b), "execveat("); n != want {
-		w.Errorf("%s: %d programs, want %d:\n%s", what, n, want, b)
 	}
 }
