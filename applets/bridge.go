@@ -44,7 +44,7 @@ dns                        object  -        nameservers, domain, search, options
 mac                        string  random   address of the container end
 
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.`,
-		Verbs: attach.Interface[bridge]{
+		Verbs: attach.Interface[*bridge]{
 			Kind: "veth", Validate: (*bridge).validate,
 			Create: createBridgePort, Resolve: resolveGateways, Setup: setupBridge, Ready: readyBridge,
 			Verify: verifyBridge, Describe: describeBridge, Probe: probeBridge,

@@ -21,7 +21,7 @@ dns   object  -        nameservers, domain, search, options; instead of ipam's
 mac   string  random   address
 
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.`,
-		Verbs: attach.Interface[dummyConf]{
+		Verbs: attach.Interface[*dummyConf]{
 			Kind: "dummy", IPAM: attach.Required, Create: createDummy, Verify: verifyDummy,
 		}.Verbs(),
 	})

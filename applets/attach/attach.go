@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"time"
 
 	"cnibox/rtnl"
@@ -36,43 +37,44 @@ const (
 	Chained // required, unless prevResult has addresses, which then are the link's
 )
 
-// An Interface is all that tells one interface plugin from another. C is its
-// configuration. Every step may be nil but Create.
+// An Interface is all that tells one interface plugin from another. P is a pointer to
+// its configuration: of code for pointers the compiler makes one copy, for structs one
+// each, which are 6 KB. Every step may be nil but Create.
 //
 // The steps are in the order of the verbs that call them, and of ADD in the order of
 // the flow. Whatever a step of ADD does it registers with [Op.Undo] first or at once.
-type Interface[C any] struct {
+type Interface[P any] struct {
 	Kind string // of the container end, as in IFLA_INFO_KIND; empty: any
 	IPAM Need
 
-	Validate func(*C) error                                 // the configuration alone; errors have code 7
-	Create   func(context.Context, *Op, *C) error           // makes the link, down, in op.NS, named IfName, and sets op.Link
-	Resolve  func(*Op, *C) error                            // addresses known, nothing set: gateways and routes of op.Result
-	Setup    func(context.Context, *Op, *C) error           // the host's side: gateway, masquerade
-	Ready    func(context.Context, *Op, *C) error           // waits until the link carries traffic
-	Verify   func(context.Context, *Op, *C) error           // CHECK beyond kind, addresses and routes
-	Describe func(*Op, *C) error                            // GET: the interfaces of op.Result, from the live links
-	Remove   func(context.Context, *Op, *C) error           // DEL otherwise than by deleting the link in op.NS
-	Cleanup  func(context.Context, *Op, *C) error           // DEL of what lies outside the namespace, while the link goes
-	Probe    func(context.Context, *spec.Request, *C) error // STATUS beyond the IPAM plugin's
-	Collect  func(context.Context, *Op, *C) error           // GC beyond links and the IPAM plugin's
+	Validate func(P) error                                 // the configuration alone; errors have code 7
+	Create   func(context.Context, *Op, P) error           // makes the link, down, in op.NS, named IfName, and sets op.Link
+	Resolve  func(*Op, P) error                            // addresses known, nothing set: gateways and routes of op.Result
+	Setup    func(context.Context, *Op, P) error           // the host's side: gateway, masquerade
+	Ready    func(context.Context, *Op, P) error           // waits until the link carries traffic
+	Verify   func(context.Context, *Op, P) error           // CHECK beyond kind, addresses and routes
+	Describe func(*Op, P) error                            // GET: the interfaces of op.Result, from the live links
+	Remove   func(context.Context, *Op, P) error           // DEL otherwise than by deleting the link in op.NS
+	Cleanup  func(context.Context, *Op, P) error           // DEL of what lies outside the namespace, while the link goes
+	Probe    func(context.Context, *spec.Request, P) error // STATUS beyond the IPAM plugin's
+	Collect  func(context.Context, *Op, P) error           // GC beyond links and the IPAM plugin's
 }
 
 // Verbs returns the flow with the plugin's steps.
 // A plugin without a GC or STATUS of its own gets those of its links and of its IPAM
 // plugin.
-func (i Interface[C]) Verbs() spec.Verbs {
+func (i Interface[P]) Verbs() spec.Verbs {
 	f := &flow{
-		kind: i.Kind, ipam: i.IPAM, newConf: func() any { return new(C) },
+		kind: i.Kind, ipam: i.IPAM, newConf: func() any { return reflect.New(reflect.TypeFor[P]().Elem()).Interface() },
 		create: step(i.Create), setup: step(i.Setup), ready: step(i.Ready), verify: step(i.Verify),
 		remove: step(i.Remove), cleanup: step(i.Cleanup), collect: step(i.Collect),
 		resolve: quick(i.Resolve), describe: quick(i.Describe),
 	}
 	if i.Validate != nil {
-		f.validate = func(c any) error { return i.Validate(c.(*C)) }
+		f.validate = func(c any) error { return i.Validate(c.(P)) }
 	}
 	if i.Probe != nil {
-		f.probe = func(ctx context.Context, r *spec.Request, c any) error { return i.Probe(ctx, r, c.(*C)) }
+		f.probe = func(ctx context.Context, r *spec.Request, c any) error { return i.Probe(ctx, r, c.(P)) }
 	}
 	return spec.Verbs{Add: f.add, Check: f.check, Del: f.del, Get: f.get, Status: f.status, GC: f.gc}
 }

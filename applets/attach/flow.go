@@ -6,8 +6,7 @@ import (
 	"cnibox/spec"
 )
 
-// A flow is an [Interface] without its type parameter: the compiler makes a copy of
-// generic code for each configuration type, and of the verbs one is enough.
+// A flow is an [Interface] without its type parameter, so that the verbs are plain code.
 //
 // Steps find their configuration in the Op. Those that the plugin does not have do
 // nothing; where that matters they are nil, see remove and describe.
@@ -30,19 +29,19 @@ type stepFunc func(context.Context, *Op) error
 type quickFunc func(*Op) error
 
 // step hands the configuration of the Op to a plugin's step.
-func step[C any](fn func(context.Context, *Op, *C) error) stepFunc {
+func step[P any](fn func(context.Context, *Op, P) error) stepFunc {
 	if fn == nil {
 		return nil
 	}
-	return func(ctx context.Context, op *Op) error { return fn(ctx, op, op.conf.(*C)) }
+	return func(ctx context.Context, op *Op) error { return fn(ctx, op, op.conf.(P)) }
 }
 
 // quick is step for those that wait for nothing.
-func quick[C any](fn func(*Op, *C) error) quickFunc {
+func quick[P any](fn func(*Op, P) error) quickFunc {
 	if fn == nil {
 		return nil
 	}
-	return func(op *Op) error { return fn(op, op.conf.(*C)) }
+	return func(op *Op) error { return fn(op, op.conf.(P)) }
 }
 
 // do runs the step if the plugin has it.
