@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 
 	"cnibox/nft"
@@ -69,14 +70,19 @@ func portmapAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err := p.dir.claim(r, old, udp); err != nil {
 		return nil, err
 	}
-	if err := publishPorts(ctx, r, p.dir, maps, old != nil); err != nil {
+	holders, err := publishPorts(ctx, r, p.dir, maps, old != nil)
+	if err != nil {
 		if old == nil {
 			err = errors.Join(err, p.dir.drop(r.Attachment))
 		}
 		return nil, err
 	}
 	// After the transaction, whose skeleton keeps others off 127.0.0.0/8.
-	if err := routeLocalnet(maps, setLocalnet); err != nil {
+	err = routeLocalnet(maps, setLocalnet)
+	if err == nil {
+		err = p.dir.wait(r.Attachment, holders, p.asked(r))
+	}
+	if err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), portmapUndoTime)
 		defer cancel()
 		return nil, errors.Join(err, releasePorts(ctx, r, p.dir, nil))
@@ -91,45 +97,62 @@ func portmapAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 // publishPorts makes the transaction. Ports of an earlier ADD of the attachment
 // go in the same one.
 // IPv4 and IPv6 are in the same batch, so no half of a mapping is ever in force.
-func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps []nft.PortMap, again bool) error {
-	return nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
+// holders are the keys of the container's other attachments that keep ports of these.
+func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps []nft.PortMap, again bool) (holders []string, err error) {
+	err = nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
 		if again {
 			x.Release(r.Attachment, nft.KindPortMap)
 		}
 		for _, m := range maps {
-			if err := publishPort(x, r, dir, m); err != nil {
+			holder, err := publishPort(x, r, dir, m)
+			if err != nil {
 				return err
+			}
+			if holder != "" && !slices.Contains(holders, holder) {
+				holders = append(holders, holder)
 			}
 		}
 		return nil
 	})
+	return holders, err
 }
 
-// publishPort refuses a port of another attachment that lives, and takes over
-// that of one whose namespace is gone.
+// publishPort refuses a port of another container that lives, and takes over
+// that of one whose namespace is gone. One of another interface of the container
+// stays with that; holder is its key then.
 // The reference detects nothing: the rule that came first gets the packets. The error
 // has code 100 and names the owner.
-func publishPort(x *nft.Tx, r *spec.Request, dir portOwners, m nft.PortMap) error {
-	err := x.PortMap(r.Attachment, m)
+func publishPort(x *nft.Tx, r *spec.Request, dir portOwners, m nft.PortMap) (holder string, err error) {
+	err = x.PortMap(r.Attachment, m)
 	var taken *nft.TakenError
 	switch {
 	case !errors.As(err, &taken):
-		return err
-	case taken.Key != r.Attachment.Key() && dir.gone(taken.Key):
+		return "", err
+	case taken.Key == r.Attachment.Key():
+	case dir.gone(taken.Key):
 		r.Warn("%v, whose network namespace is gone: taken over", err)
 		m.Replace = true
-		return x.PortMap(r.Attachment, m)
+		return "", x.PortMap(r.Attachment, m)
+	case dir.sibling(taken.Key, r.Attachment):
+		return taken.Key, nil
 	}
-	return spec.Errorf(spec.CodeBusy, "%w", err)
+	return "", spec.Errorf(spec.CodeBusy, "%w", err)
 }
 
 // releasePorts drops all that the attachment has published, and what the
 // reference plugins published for it.
-// Nothing of it need exist. udp are the ports whose flows end.
+// Nothing of it need exist. udp are the ports whose flows end. Other interfaces of the
+// container get what they wait for, in the same transaction.
 func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []udpPort) error {
+	heirs := dir.heirs(r)
 	err := nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
 		x.Addresses(addressesOf(r)...)
 		x.Release(r.Attachment, nft.KindPortMap)
+		for _, h := range heirs {
+			if err := h.inherit(x); err != nil {
+				r.Warn("%v", err) // the ports of this one go all the same
+			}
+		}
 		return nil
 	})
 	if lacksNetfilter(err) {
@@ -140,7 +163,7 @@ func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []ud
 		return err
 	}
 	forgetFlows(r, udp)
-	return dir.drop(r.Attachment)
+	return errors.Join(dir.handOn(heirs), dir.drop(r.Attachment))
 }
 
 // addressesOf returns the container's addresses, as far as prevResult has them.
@@ -201,9 +224,16 @@ func portmapCheck(_ context.Context, r *spec.Request) error {
 	if len(maps) == 0 {
 		return nil
 	}
+	mine := p.dir.owner(r.Attachment.Key())
+	waits := mine != nil && mine.Waits != nil
 	err = nft.Open(nil).Check(func(x *nft.Tx) error {
 		for _, m := range maps {
-			if err := x.PortMap(r.Attachment, m); err != nil {
+			err := x.PortMap(r.Attachment, m)
+			var taken *nft.TakenError
+			if waits && errors.As(err, &taken) && p.dir.sibling(taken.Key, r.Attachment) {
+				continue // published, by another interface of the container
+			}
+			if err != nil {
 				return err
 			}
 		}

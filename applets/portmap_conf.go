@@ -86,6 +86,7 @@ type portWish struct {
 // A portmapPlan is what a configuration asks for, checked.
 // Without wishes it is that of a pod which publishes nothing.
 type portmapPlan struct {
+	conf           *portmapConf
 	wishes         []portWish
 	snat, masqAll  bool        // masqAll counts with snat alone
 	conds4, conds6 []nft.Match // of each family's packets
@@ -99,7 +100,17 @@ func readPortmap(r *spec.Request) (*portmapPlan, error) {
 	if err := r.Decode(&c); err != nil {
 		return nil, err
 	}
-	p := &portmapPlan{snat: c.SNAT == nil || *c.SNAT, masqAll: c.MasqAll}
+	p, err := c.plan()
+	if err == nil && c.Backend == "iptables" {
+		r.Warn(`backend "iptables" means nftables here: the ports are mapped in table inet cnibox`)
+	}
+	return p, err
+}
+
+// plan checks the configuration and touches nothing.
+// Errors have code 7.
+func (c *portmapConf) plan() (*portmapPlan, error) {
+	p := &portmapPlan{conf: c, snat: c.SNAT == nil || *c.SNAT, masqAll: c.MasqAll}
 	dir, err := recordsIn(c.DataDir, portmapDataDir)
 	p.dir = portOwners(dir)
 	if err == nil {
@@ -116,9 +127,6 @@ func readPortmap(r *spec.Request) (*portmapPlan, error) {
 	}
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
-	}
-	if c.Backend == "iptables" {
-		r.Warn(`backend "iptables" means nftables here: the ports are mapped in table inet cnibox`)
 	}
 	return p, nil
 }

@@ -27,6 +27,9 @@ type portOwner struct {
 	Dev   uint64    `json:"dev"`   // with Ino: what was at the path
 	Ino   uint64    `json:"ino"`
 	UDP   []udpPort `json:"udp,omitempty"` // whose flows end with the attachment
+
+	Heirs []string    `json:"heirs,omitempty"` // keys of attachments that wait for a port of this one
+	Waits *portsAsked `json:"waits,omitempty"` // nil: this one has all that it asked for
 }
 
 // A udpPort is a published port. Packets of a UDP flow follow the connection
@@ -53,6 +56,7 @@ func (d portOwners) claim(r *spec.Request, old *portOwner, udp []udpPort) error 
 	o := portOwner{recordOwner: ownerOf(r.Attachment), NetNS: r.Call.NetNS, UDP: udp}
 	if old != nil {
 		o.UDP = append(o.UDP[:len(udp):len(udp)], old.UDP...)
+		o.Heirs = old.Heirs
 	}
 	var err error
 	if o.Dev, o.Ino, err = netnsID(o.NetNS); err != nil {

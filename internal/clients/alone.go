@@ -3,9 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -52,10 +54,19 @@ func alone() (code int, err error) {
 // removeCgroup removes the group from each hierarchy, inner folders first. They
 // have no processes any more, and only empty ones can be removed.
 func removeCgroup(name string) {
-	for _, pattern := range []string{name + "/*", "*/" + name + "/*", name, "*/" + name} {
+	for _, pattern := range []string{name, "*/" + name} {
 		found, _ := filepath.Glob(filepath.Join(cgroupRoot, pattern)) // the pattern is well formed
-		for _, dir := range found {
-			unix.Rmdir(dir)
+		for _, top := range found {
+			var groups []string
+			filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+				if err == nil && d.IsDir() {
+					groups = append(groups, path)
+				}
+				return nil
+			})
+			for _, dir := range slices.Backward(groups) {
+				unix.Rmdir(dir)
+			}
 		}
 	}
 }
@@ -74,15 +85,14 @@ func removeOldCgroups() {
 	}
 }
 
-// hidden are folders of the machine which ctr cannot be told to look for
-// elsewhere.
-var hidden = []string{"/etc/cni", "/opt/cni"}
+// hidden are folders of the machine, by the one above, which clients cannot be told
+// to look for elsewhere.
+var hidden = map[string][]string{"/etc": {"cni", "containers"}, "/opt": {"cni"}}
 
 // hide puts an empty folder in the place of each: a layer over the one above,
 // where it may be missing, and an empty file system in it.
 func hide() error {
-	for _, dir := range hidden {
-		above := filepath.Dir(dir)
+	for above, names := range hidden {
 		layer := filepath.Join(work, "layer"+above)
 		upper, aside := filepath.Join(layer, "upper"), filepath.Join(layer, "work")
 		for _, d := range []string{upper, aside} {
@@ -94,11 +104,14 @@ func hide() error {
 		if err := unix.Mount("overlay", above, "overlay", 0, options); err != nil {
 			return fmt.Errorf("layer over %s: %w", above, err)
 		}
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return err
-		}
-		if err := unix.Mount("cnibox", dir, "tmpfs", 0, "mode=0755"); err != nil {
-			return fmt.Errorf("hide %s: %w", dir, err)
+		for _, name := range names {
+			dir := filepath.Join(above, name)
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return err
+			}
+			if err := unix.Mount("cnibox", dir, "tmpfs", 0, "mode=0755"); err != nil {
+				return fmt.Errorf("hide %s: %w", dir, err)
+			}
 		}
 	}
 	return nil

@@ -131,14 +131,16 @@ func (h *host) ctrContainers() error {
 	})
 }
 
-// publishedPort reaches the server by 127.0.0.1, which needs route_localnet and
-// masquerading, by the host's address from the host itself, and from outside.
+// publishedPort reaches the first server.
 func (h *host) publishedPort() error {
-	return step("the published port, from the host and from outside", func() error {
-		local := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), published)
-		away := netip.AddrPortFrom(hostAddr, published)
-		return errors.Join(fetch(nil, local), fetch(nil, away), fetch(h.outside.NS, away))
-	})
+	return step("the published port, from the host and from outside", func() error { return h.publishedAt(published) })
+}
+
+// publishedAt reads the page of a server by 127.0.0.1, which needs route_localnet and
+// masquerading, by the host's address from the host itself, and from outside.
+func (h *host) publishedAt(port uint16) error {
+	away := netip.AddrPortFrom(hostAddr, port)
+	return errors.Join(fetch(nil, netip.AddrPortFrom(local, port)), fetch(nil, away), fetch(h.outside.NS, away))
 }
 
 // takenPort: the refusal must name who has the port, and leave nothing.

@@ -25,7 +25,7 @@ func (h *host) detached() error {
 		if _, err := address("default-dead"); err != nil {
 			return fmt.Errorf("ctr called DEL after all: %w", err)
 		}
-		if err := gc(); err != nil {
+		if err := gc(network); err != nil {
 			return err
 		}
 		left, err := h.leftovers()
@@ -35,7 +35,7 @@ func (h *host) detached() error {
 		if err := h.end("alive"); err != nil {
 			return err
 		}
-		if err := gc(); err != nil {
+		if err := gc(network); err != nil {
 			return err
 		}
 		return eventually(h.empty)
@@ -64,8 +64,8 @@ func (h *host) end(id string) error {
 }
 
 // gc is the README's command.
-func gc() error {
+func gc(network string, env ...string) error {
 	cniExec := filepath.Join(pluginDir, "cni-exec")
-	_, _, err := sandbox.Call{Argv: []string{cniExec, "gc", "--valid-live", network}}.Run()
+	_, _, err := sandbox.Call{Argv: []string{cniExec, "gc", "--valid-live", network}, Env: env}.Run()
 	return err
 }

@@ -26,15 +26,15 @@ func (h *host) empty() error {
 	return err
 }
 
-// leftovers finds ports of the bridge, rules that name an owner, leases,
-// results that the runtime keeps, and records of portmap.
+// leftovers finds ports of bridges, shaping links, rules that name an owner, leases,
+// results that the runtime keeps, and records of plugins.
 func (h *host) leftovers() (left []string, err error) {
 	links, err := h.links.Links()
 	if err != nil {
 		return nil, err
 	}
 	for _, l := range links {
-		if l.Master != 0 {
+		if l.Master != 0 || l.Kind == "ifb" {
 			left = append(left, "link "+l.Name)
 		}
 	}
@@ -50,7 +50,7 @@ func (h *host) leftovers() (left []string, err error) {
 	for _, ip := range addrs {
 		left = append(left, "lease "+ip.String())
 	}
-	for _, pattern := range []string{"/var/lib/cni/results/*", "/run/cnibox/portmap/*"} {
+	for _, pattern := range []string{"/var/lib/cni/results/*", "/run/cnibox/*/*", "/run/cni/*/*"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			return nil, err
@@ -72,21 +72,18 @@ func ownedRules() (lines []string, err error) {
 		return nil, nil
 	}
 	for line := range strings.Lines(text) {
-		if strings.Contains(line, network+"/") {
+		if _, owner, _ := strings.Cut(line, " # "); strings.HasPrefix(line, "\t\t") && strings.Contains(owner, "/") {
 			lines = append(lines, "rule "+strings.TrimSpace(line))
 		}
 	}
 	return lines, err
 }
 
-// leases are the addresses that are taken.
+// leases are the addresses that are taken, in all networks.
 func leases() (taken []netip.Addr, err error) {
-	entries, err := os.ReadDir("/var/lib/cni/networks/" + network)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	for _, e := range entries {
-		if ip, err := netip.ParseAddr(e.Name()); err == nil {
+	files, err := filepath.Glob("/var/lib/cni/networks/*/*")
+	for _, file := range files {
+		if ip, err := netip.ParseAddr(filepath.Base(file)); err == nil {
 			taken = append(taken, ip)
 		}
 	}

@@ -22,11 +22,14 @@ const (
 	daemonLog = work + "/containerd.log"
 )
 
-// The machine outside, and what the host is reached by from there (RFC 5737).
+// The machine outside, and what the host is reached by from there (RFC 5737 and 3849).
 var (
-	hostAddr    = netip.MustParseAddr("198.51.100.1")
-	outsideAddr = netip.MustParseAddr("198.51.100.2")
-	gateway     = netip.MustParseAddr("10.88.0.1")
+	hostAddr     = netip.MustParseAddr("198.51.100.1")
+	hostAddr6    = netip.MustParseAddr("2001:db8::1")
+	outsideAddr  = netip.MustParseAddr("198.51.100.2")
+	outsideAddr6 = netip.MustParseAddr("2001:db8::2")
+	gateway      = netip.MustParseAddr("10.88.0.1")
+	local        = netip.MustParseAddr("127.0.0.1")
 )
 
 // A host runs containerd, and a cable leads from it to a machine outside.
@@ -82,10 +85,10 @@ func (h *host) cable() error {
 	}
 	defer outside.Close()
 	for _, end := range []struct {
-		c    *rtnl.Conn
-		name string
-		ip   netip.Addr
-	}{{h.links, "up0", hostAddr}, {outside, "eth0", outsideAddr}} {
+		c       *rtnl.Conn
+		name    string
+		ip, ip6 netip.Addr
+	}{{h.links, "up0", hostAddr, hostAddr6}, {outside, "eth0", outsideAddr, outsideAddr6}} {
 		l, err := end.c.Link(end.name)
 		if err != nil {
 			return err
@@ -94,7 +97,9 @@ func (h *host) cable() error {
 		if err := end.c.SetLink(l.Index, rtnl.LinkChange{Up: &up}); err != nil {
 			return err
 		}
-		if err := end.c.AddAddr(l.Index, rtnl.Addr{Prefix: netip.PrefixFrom(end.ip, 24)}); err != nil {
+		err = end.c.Do(rtnl.NewAddr(l.Index, rtnl.Addr{Prefix: netip.PrefixFrom(end.ip, 24)}),
+			rtnl.NewAddr(l.Index, rtnl.Addr{Prefix: netip.PrefixFrom(end.ip6, 64), NoDAD: true}))
+		if err != nil {
 			return err
 		}
 	}
@@ -132,5 +137,21 @@ func step(text string, fn func() error) error {
 		return fmt.Errorf("%s: %w", text, err)
 	}
 	fmt.Printf("ok   %-66s %5d ms\n", text, time.Since(begin).Milliseconds())
+	return nil
+}
+
+// A stage is one step of a part, in the order in which a person would do them.
+type stage struct {
+	text string
+	do   func() error
+}
+
+// walk goes through the stages to the first that fails.
+func walk(stages ...stage) error {
+	for _, s := range stages {
+		if err := step(s.text, s.do); err != nil {
+			return err
+		}
+	}
 	return nil
 }

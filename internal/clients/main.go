@@ -1,13 +1,14 @@
-// Command clients runs real containers through containerd on a cnibox binary,
-// as its users do: with `ctr run --cni`, and as pods of the CRI plugin.
+// Command clients runs real containers on a cnibox binary, as its users do: through
+// containerd, with `ctr run --cni` and as pods of the CRI plugin, and with podman.
 //
 //	go run ./internal/clients [-bin bin/cnibox] [-require]
 //
-// It needs root and the programs containerd, ctr, runc and busybox (a static
-// one, of which it makes its only image; nothing is pulled). Without them it says
-// which package is missing and exits with 0; -require makes that a failure.
-// All of it happens in a sandbox: links, rules, processes, /etc/cni, /opt/cni,
-// /run and /var/lib/cni of the machine are neither seen nor touched.
+// It needs root and the programs of the table below; of busybox, a static one, it
+// makes its only image, and nothing is pulled. Without them it says which package is
+// missing and exits with 0; -require makes that a failure.
+// All of it happens in a sandbox: links, rules, processes, /etc/cni, /etc/containers,
+// /opt/cni, /run, /var/lib/cni and /var/lib/containers of the machine are neither
+// seen nor touched.
 package main
 
 import (
@@ -27,6 +28,7 @@ import (
 // needed are the programs, and the Debian packages that have them.
 var needed = []struct{ program, pkg string }{
 	{"containerd", "containerd"}, {"ctr", "containerd"}, {"runc", "runc"}, {"busybox", "busybox-static"},
+	{"podman", "podman"}, {"conmon", "conmon"}, {"nft", "nftables"},
 }
 
 func main() {
@@ -73,7 +75,7 @@ func run(bin string, require bool) (code int, err error) {
 // missing says what keeps this machine from running containers; "": nothing.
 func missing() string {
 	if os.Geteuid() != 0 {
-		return "containerd needs root: try sudo"
+		return "containers need root: try sudo"
 	}
 	var programs, packages []string
 	for _, n := range needed {
@@ -105,7 +107,7 @@ func inside(bin string) error {
 		return err
 	}
 	err = h.start()
-	for _, part := range []func() error{h.installation, h.ctrContainers, h.detached, h.pods, h.crowd, h.odd} {
+	for _, part := range []func() error{h.installation, h.ctrContainers, h.detached, h.pods, h.crowd, h.odd, h.podmanContainers} {
 		if err == nil {
 			err = part()
 		}

@@ -17,24 +17,16 @@ import (
 func (h *host) pods() error {
 	web := &pod{name: "web", ports: []port{{host: 8081, container: 80}, {udp: true, host: 8053, container: 53}}}
 	client := &pod{name: "client"}
-	for _, s := range []struct {
-		text string
-		do   func() error
-	}{
-		{"CRI: Status says that the network is ready", func() error { return eventually(h.ready) }},
-		{"RunPodSandbox with port mappings; reached directly and from outside", func() error { return h.runWeb(web) }},
-		{"what the plugins were told: HostPort, loopback at 0.3.1", func() error { return addsAreAsExpected(web) }},
-		{"a container in a second pod reaches the first pod and outside names", func() error { return h.runClient(client, web) }},
-		{"StopPodSandbox, RemovePodSandbox: two DELs, and the pod's traces go", func() error { return h.endWeb(web) }},
-		{"the second pod's too; nothing is left behind", func() error {
+	return walk(
+		stage{"CRI: Status says that the network is ready", func() error { return eventually(h.ready) }},
+		stage{"RunPodSandbox with port mappings; reached directly and from outside", func() error { return h.runWeb(web) }},
+		stage{"what the plugins were told: HostPort, loopback at 0.3.1", func() error { return addsAreAsExpected(web) }},
+		stage{"a container in a second pod reaches the first pod and outside names", func() error { return h.runClient(client, web) }},
+		stage{"StopPodSandbox, RemovePodSandbox: two DELs, and the pod's traces go", func() error { return h.endWeb(web) }},
+		stage{"the second pod's too; nothing is left behind", func() error {
 			return errors.Join(h.stopPod(client), h.remove(client), eventually(h.empty))
 		}},
-	} {
-		if err := step(s.text, s.do); err != nil {
-			return err
-		}
-	}
-	return nil
+	)
 }
 
 // runWeb starts the server and reads its page from the host and from outside.
@@ -139,7 +131,7 @@ func (h *host) endWeb(p *pod) error {
 // crowd starts pods at the same time, as a node does after its boot, and ends
 // them at the same time. Their plugins meet at the bridge, the leases and the rules.
 func (h *host) crowd() error {
-	const many = 8
+	const many = 20
 	return step(fmt.Sprintf("%d pods at the same time: one address each, and all are gone after", many), func() error {
 		pods := make([]*pod, many)
 		for i := range pods {

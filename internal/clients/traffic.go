@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -66,25 +67,56 @@ func answer(query []byte) []byte {
 	return append(reply, named.AsSlice()...)
 }
 
-// fetch reads the page of a web server. The socket is opened in a namespace; nil
-// is the host's.
-func fetch(ns *rtnl.NS, at netip.AddrPort) error {
-	var c net.Conn
-	dial := func() (err error) {
-		c, err = net.DialTimeout("tcp", at.String(), time.Second)
-		return err
-	}
-	var err error
-	if ns != nil {
-		err = ns.Do(dial)
-	} else {
-		err = dial()
-	}
+// lookup asks the server at an address for the name, by UDP. The socket is opened in
+// a namespace; nil is the host's.
+func lookup(ns *rtnl.NS, at netip.AddrPort) error {
+	c, err := dial(ns, "udp", at)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(time.Second))
+	query := []byte{0xbe, 0xef, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0} // one question, recursion desired
+	for label := range strings.SplitSeq(name, ".") {
+		query = append(append(query, byte(len(label))), label...)
+	}
+	query = append(query, 0, 0, 1, 0, 1) // type A, class IN
+	if _, err := c.Write(query); err != nil {
+		return err
+	}
+	got := make([]byte, 512)
+	n, err := c.Read(got)
+	if err == nil && !bytes.HasSuffix(got[:n], named.AsSlice()) {
+		err = fmt.Errorf("%s answered % x", at, got[:n])
+	}
+	return err
+}
+
+// dial connects from a namespace. Connection and all that is done with it end after
+// a second each.
+func dial(ns *rtnl.NS, network string, at netip.AddrPort) (c net.Conn, err error) {
+	connect := func() (err error) {
+		c, err = net.DialTimeout(network, at.String(), time.Second)
+		return err
+	}
+	if ns != nil {
+		err = ns.Do(connect)
+	} else {
+		err = connect()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c, c.SetDeadline(time.Now().Add(time.Second))
+}
+
+// fetch reads the page of a web server. The socket is opened in a namespace; nil
+// is the host's.
+func fetch(ns *rtnl.NS, at netip.AddrPort) error {
+	c, err := dial(ns, "tcp", at)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
 	if _, err := io.WriteString(c, "GET /index.html HTTP/1.0\r\n\r\n"); err != nil {
 		return err
 	}

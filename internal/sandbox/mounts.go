@@ -9,8 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// state is where CNI plugins and runtimes keep leases and results.
-const state = "/var/lib/cni"
+// stateParent has the folders that are emptied.
+const stateParent = "/var/lib"
+
+// state are those where CNI plugins and runtimes keep leases and results, and where
+// podman and buildah remember what they have seen of images, which they cannot be
+// told to keep elsewhere.
+var state = []string{"cni", "containers"}
 
 // empty puts an empty file system over a folder.
 // The folder must be there. It ends with the mount namespace.
@@ -21,25 +26,42 @@ func empty(dir string) error {
 	return nil
 }
 
-// emptyState puts an empty file system over /var/lib/cni. On a machine that has
-// no such folder, none must be made: there the folder above is replaced by one
-// that has the old entries and the new one.
+// emptyState puts an empty file system over each folder of [state]. On a machine that
+// lacks one, none must be made: there the folder above is replaced by one that
+// has the old entries and the new ones.
 func emptyState() error {
-	err := empty(state)
-	if !errors.Is(err, os.ErrNotExist) {
-		return err
+	for _, name := range state {
+		if _, err := os.Stat(filepath.Join(stateParent, name)); errors.Is(err, os.ErrNotExist) {
+			if err := replaceParent(); err != nil {
+				return err
+			}
+			break
+		}
 	}
-	parent := filepath.Dir(state)
-	entries, err := os.ReadDir(parent)
+	for _, name := range state {
+		dir := filepath.Join(stateParent, name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		if err := empty(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replaceParent puts a file system over [stateParent] in which folders can be made.
+func replaceParent() error {
+	entries, err := os.ReadDir(stateParent)
 	if err != nil {
 		return err
 	}
-	old, err := os.OpenFile(parent, unix.O_PATH|unix.O_DIRECTORY, 0)
+	old, err := os.OpenFile(stateParent, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
 	defer old.Close()
-	if err := empty(parent); err != nil {
+	if err := empty(stateParent); err != nil {
 		return err
 	}
 	for _, e := range entries {
@@ -47,7 +69,7 @@ func emptyState() error {
 			continue
 		}
 		from := fmt.Sprintf("/proc/self/fd/%d/%s", old.Fd(), e.Name())
-		to := filepath.Join(parent, e.Name())
+		to := filepath.Join(stateParent, e.Name())
 		if err := os.Mkdir(to, 0o755); err != nil {
 			return err
 		}
@@ -55,5 +77,5 @@ func emptyState() error {
 			return fmt.Errorf("keep %s: %w", to, err)
 		}
 	}
-	return os.Mkdir(state, 0o755)
+	return nil
 }

@@ -1,0 +1,75 @@
+//go:build !no_portmap
+
+package applets_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"cnibox/nft"
+	"cnibox/spec"
+)
+
+// A runtime gives each network of a container the same ports. The first one
+// publishes them, and each that goes hands them on: podman network connect and
+// disconnect. In the reference every network has rules, of which the oldest count.
+func TestKernelPortmapSeveralNetworks(t *testing.T) {
+	n := newPortNet(t)
+	n.serve(n.cont, "first")
+	n.serve(n.two, "second")
+	verb := func(v spec.Verb, ifName, id string) error {
+		t.Helper()
+		last := map[string]string{"eth0": "1", "eth1": "2", "eth2": "2"}[ifName] // whose servers answer
+		prev := fmt.Sprintf(`{"cniVersion":"1.1.0","ips":[{"address":"10.9.0.1%s/24"},{"address":"fd00:9::1%s/64"}]}`, last, last)
+		_, err := n.run("portmap", v, spec.Call{ContainerID: id, IfName: ifName, NetNS: n.path}, `"runtimeConfig":{"portMappings":[`+both+`]}`, prev)
+		return err
+	}
+	for _, ifName := range []string{"eth0", "eth1", "eth2", "eth1", "eth0"} {
+		n.ok(verb(spec.Add, ifName, "c1"))
+	}
+	if err := verb(spec.Add, "eth0", "c2"); err == nil || spec.AsError(err).Code != spec.CodeBusy {
+		t.Errorf("another container: %v", err)
+	}
+	for i, tt := range []struct{ del, answers string }{
+		{"eth9", "first 192.0.2.2"}, {"eth0", "second 192.0.2.2"}, {"eth1", "second 192.0.2.2"}, {"eth2", "no answer"},
+	} {
+		n.ok(verb(spec.Del, tt.del, "c1"))
+		for _, network := range []string{"tcp", "udp"} {
+			if got := n.ask(n.outside, network, "192.0.2.1:8080"); got != tt.answers {
+				t.Errorf("%s after DEL of %s: got %q, want %q", network, tt.del, got, tt.answers)
+			}
+		}
+		if got := n.ask(n.outside, "tcp", "[fd00:2::1]:8080"); strings.Fields(got)[0] != strings.Fields(tt.answers)[0] {
+			t.Errorf("IPv6 after DEL of %s: %q", tt.del, got)
+		}
+		for _, ifName := range []string{"eth0", "eth1", "eth2"} {
+			if err := verb(spec.Check, ifName, "c1"); (err == nil) != (ifName >= fmt.Sprintf("eth%d", i)) {
+				t.Errorf("CHECK of %s after DEL of %s: %v", ifName, tt.del, err)
+			}
+		}
+	}
+	text, err := nft.Render(n.host)
+	if n.ok(err); strings.Contains(text, "8080") || n.files() != "" {
+		t.Errorf("left: %s\n%s", n.files(), text)
+	}
+}
+
+// An heir that has gone before, or whose namespace is gone, inherits nothing.
+func TestKernelPortmapHeirGone(t *testing.T) {
+	n := newPortNet(t)
+	verb := func(v spec.Verb, ifName string) {
+		t.Helper()
+		_, err := n.run("portmap", v, spec.Call{ContainerID: "c1", IfName: ifName, NetNS: n.path},
+			`"runtimeConfig":{"portMappings":[`+both+`]}`, `{"cniVersion":"1.1.0","ips":[{"address":"10.9.0.11/24"}]}`)
+		n.ok(err)
+	}
+	verb(spec.Add, "eth0")
+	verb(spec.Add, "eth1")
+	verb(spec.Del, "eth1")
+	verb(spec.Del, "eth0")
+	text, err := nft.Render(n.host)
+	if n.ok(err); strings.Contains(text, "8080") || n.files() != "" {
+		t.Errorf("left: %s\n%s", n.files(), text)
+	}
+}
