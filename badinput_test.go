@@ -82,6 +82,20 @@ var goodConfs = map[string]string{
 	"tuning": goodHead + `"type":"tuning","dataDir":"$DIR/tuning","mtu":1400,` + goodPrev + `}`,
 }
 
+// goodPlugins are those of goodConfs; TestGoodConfs tells of one that is not there.
+func goodPlugins() []string {
+	return slices.DeleteFunc(pluginNames(), func(name string) bool { return goodConfs[name] == "" })
+}
+
+// A new plugin is tried with bad input like all others.
+func TestGoodConfs(t *testing.T) {
+	for _, name := range pluginNames() {
+		if goodConfs[name] == "" {
+			t.Errorf("goodConfs has no configuration of %s, so no test gives it bad input", name)
+		}
+	}
+}
+
 // makers are the plugins that need a container of their own: ADD makes the interface.
 var makers = map[string]bool{"bridge": true}
 
@@ -116,7 +130,7 @@ func (b badInput) refuse(w *world, c container, before string) {
 		verbs = allVerbs
 	}
 	if plugins == nil {
-		plugins = pluginNames()
+		plugins = goodPlugins()
 	}
 	for _, plugin := range plugins {
 		conf := strings.ReplaceAll(goodConfs[plugin], "$NETNS", c.path)
@@ -320,7 +334,7 @@ func TestKernelOddPrevResult(t *testing.T) {
 	for name, prev := range table {
 		t.Run(name, func(t *testing.T) {
 			w := w.on(t)
-			for _, plugin := range pluginNames() {
+			for _, plugin := range goodPlugins() {
 				conf := spoil(goodConfs[plugin], `"prevResult":`+prev)
 				for _, verb := range []spec.Verb{spec.Check, spec.Get, spec.Del} {
 					if verb == spec.Del && plugin == "loopback" {
@@ -373,7 +387,7 @@ func TestKernelBadNetNS(t *testing.T) {
 	for name, path := range paths {
 		t.Run(name, func(t *testing.T) {
 			w, own := w.on(t), strings.HasPrefix(name, "own")
-			for _, plugin := range pluginNames() {
+			for _, plugin := range goodPlugins() {
 				for _, verb := range attachedVerbs {
 					want := spec.CodeNetNS
 					applet, _ := applets.Lookup(plugin)
@@ -417,7 +431,7 @@ func TestKernelOverride(t *testing.T) {
 
 // TestBadEnvironment leaves out variables, without privilege.
 func TestBadEnvironment(t *testing.T) {
-	for _, plugin := range pluginNames() {
+	for _, plugin := range goodPlugins() {
 		a, _ := applets.Lookup(plugin)
 		for _, verb := range attachedVerbs {
 			for _, missing := range []string{"CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS"} {

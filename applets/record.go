@@ -15,9 +15,9 @@ import (
 	"cnibox/spec"
 )
 
-// longestRecord is the most that is read of one record, in bytes; ours have
-// less than 500.
-const longestRecord = 64 << 10
+// longestRecord is the most that is read of one record, in bytes. Most have less
+// than 500; one holds a configuration, and names.
+const longestRecord = spec.MaxConf + 1<<10
 
 // recordTemp ends the name of a record that is being written.
 const recordTemp = ".tmp"

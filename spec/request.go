@@ -279,3 +279,19 @@ func (r *Request) Delegate(ctx context.Context, plugin string, v Verb) (*Result,
 	d.Call.Verb = v
 	return r.Invoker.Invoke(ctx, plugin, d)
 }
+
+// Derive returns the request of a call with another configuration, for plugins
+// that delegate with one of their own making; errors are those of [NewRequest].
+// Delegates of it run, and warn, as those of r. prevResult is the configuration's, if it
+// has any, and the set of GC is r's.
+func (r *Request) Derive(c Call, conf []byte) (*Request, error) {
+	d, err := NewRequest(c, conf)
+	if err != nil {
+		return nil, err
+	}
+	d.Invoker, d.Warn = r.Invoker, r.Warn
+	if c.Verb == GC {
+		d.Valid = slices.Clone(r.Valid)
+	}
+	return d, nil
+}

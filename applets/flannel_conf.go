@@ -1,0 +1,177 @@
+//go:build !no_flannel
+
+package applets
+
+import (
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"cnibox/spec"
+)
+
+// The usual places are the reference's.
+const (
+	flannelSubnetFile = "/run/flannel/subnet.env"
+	flannelDataDir    = "/var/lib/cni/flannel"
+)
+
+// flannelConf is the configuration as written. The objects are kept as written,
+// since the delegate is to get what flannel does not know of.
+type flannelConf struct {
+	SubnetFile    string          `json:"subnetFile"`
+	DataDir       string          `json:"dataDir"`
+	Delegate      json.RawMessage `json:"delegate"`
+	IPAM          json.RawMessage `json:"ipam"`
+	RuntimeConfig json.RawMessage `json:"runtimeConfig"`
+}
+
+// A flannel is a checked configuration.
+type flannel struct {
+	flannelConf
+	dir  flannelRecords
+	base []spec.Member // the delegate's members
+	kind string        // the delegate's type
+}
+
+// readFlannel reads and checks the configuration; errors have code 7. The
+// directory is right also with an error, for the verbs that go on.
+func readFlannel(r *spec.Request) (*flannel, error) {
+	f := &flannel{dir: flannelRecords{flannelDataDir}, kind: "bridge"}
+	if err := r.Decode(&f.flannelConf); err != nil {
+		return f, err
+	}
+	dir, err := recordsIn(f.DataDir, flannelDataDir)
+	f.dir = flannelRecords{dir}
+	if err != nil {
+		return f, err
+	}
+	if f.SubnetFile == "" {
+		f.SubnetFile = flannelSubnetFile
+	}
+	if !filepath.IsAbs(f.SubnetFile) || strings.Contains(f.SubnetFile, "\x00") {
+		return f, spec.Errorf(spec.CodeConfig, `"subnetFile" %q is not an absolute path`, f.SubnetFile)
+	}
+	for _, o := range []*json.RawMessage{&f.Delegate, &f.IPAM} {
+		if len(*o) == 0 || string(*o) == "null" {
+			*o = json.RawMessage("{}")
+		}
+	}
+	if f.base, err = spec.Members(f.Delegate); err == nil {
+		err = f.checkDelegate()
+	}
+	if err != nil {
+		return f, spec.Errorf(spec.CodeConfig, "'delegate' dictionary: %w", err)
+	}
+	return f, nil
+}
+
+// checkDelegate finds the type, and refuses what flannel sets itself. A flannel
+// below flannel would have no end.
+func (f *flannel) checkDelegate() error {
+	for _, m := range f.base {
+		switch {
+		case strings.EqualFold(m.Name, "name"):
+			return errors.New("it must not have a 'name' field: the name is the network's")
+		case strings.EqualFold(m.Name, "ipam"):
+			return errors.New("it must not have an 'ipam' field: flannel makes it of its own \"ipam\"")
+		case strings.EqualFold(m.Name, "type"):
+			if string(m.Value) == "null" || json.Unmarshal(m.Value, &f.kind) != nil {
+				return errors.New("its 'type' field must be a string")
+			}
+		}
+	}
+	if a, ok := Lookup(f.kind); ok && a.Name == "flannel" {
+		return errors.New("its 'type' field is flannel itself")
+	}
+	return spec.CheckType(f.kind)
+}
+
+// has reports whether the delegate's object has a key, in any case of letters;
+// also with null, which is then left alone.
+func (f *flannel) has(key string) bool {
+	for _, m := range f.base {
+		if strings.EqualFold(m.Name, key) {
+			return true
+		}
+	}
+	return false
+}
+
+// delegateConf makes the delegate's configuration. Without subnet.env, which
+// nil is, it is good for verbs that release.
+// dns, args and capabilities are not handed on, as in the reference.
+func (f *flannel) delegateConf(r *spec.Request, env *subnetEnv) ([]byte, error) {
+	ipam, err := f.ipam(env)
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "ipam: %w", err)
+	}
+	name, _ := json.Marshal(r.Net.Name) // strings cannot fail
+	set := []spec.Member{{Name: "name", Value: name}, {Name: "ipam", Value: ipam}}
+	add := func(key string, value []byte) { set = append(set, spec.Member{Name: key, Value: value}) }
+	absent := func(key, value string) {
+		if !f.has(key) {
+			add(key, []byte(value))
+		}
+	}
+	absent("type", `"bridge"`)
+	if env != nil {
+		absent("ipMasq", strconv.FormatBool(!env.ipMasq))
+		absent("mtu", strconv.FormatUint(uint64(env.mtu), 10))
+	}
+	if f.kind == "bridge" {
+		absent("isGateway", "true")
+	}
+	if r.Net.CNIVersion != "" {
+		version, _ := json.Marshal(r.Net.CNIVersion)
+		add("cniVersion", version)
+	}
+	if len(f.RuntimeConfig) > 0 && string(f.RuntimeConfig) != "null" {
+		add("runtimeConfig", f.RuntimeConfig)
+	}
+	conf, err := spec.Splice(f.Delegate, set)
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "'delegate' dictionary: %w", err)
+	}
+	return conf, nil
+}
+
+// ipam makes the delegate's "ipam": the node's subnets as ranges instead of any
+// that were given, and routes to the cluster behind those that were.
+func (f *flannel) ipam(env *subnetEnv) ([]byte, error) {
+	var given struct {
+		Type   *string           `json:"type"`
+		Routes []json.RawMessage `json:"routes"`
+	}
+	if err := json.Unmarshal(f.IPAM, &given); err != nil {
+		return nil, err
+	}
+	var set []spec.Member
+	if given.Type == nil {
+		set = append(set, spec.Member{Name: "type", Value: []byte(`"host-local"`)})
+	}
+	if env != nil {
+		var ranges, routes []string
+		if env.subnet4.IsValid() {
+			ranges = append(ranges, `[{"subnet":"`+env.subnet4.String()+`"}]`)
+		}
+		if env.subnet6.IsValid() {
+			ranges = append(ranges, `[{"subnet":"`+env.subnet6.String()+`"}]`)
+		}
+		for _, route := range given.Routes {
+			routes = append(routes, string(route))
+		}
+		for _, dst := range append(env.networks4, env.networks6...) {
+			routes = append(routes, `{"dst":"`+dst.String()+`"}`)
+		}
+		list := json.RawMessage("[" + strings.Join(routes, ",") + "]")
+		if _, err := ipamResult(list, nil); err != nil {
+			return nil, err
+		}
+		set = append(set, spec.Member{Name: "ranges", Value: []byte("[" + strings.Join(ranges, ",") + "]")},
+			spec.Member{Name: "routes", Value: list})
+	}
+	return spec.Splice(f.IPAM, set)
+}

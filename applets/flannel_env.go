@@ -1,0 +1,157 @@
+//go:build !no_flannel
+
+package applets
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// longestSubnetEnv is the most that is read of subnet.env, in bytes; flanneld
+// writes some 200.
+const longestSubnetEnv = 64 << 10
+
+// A subnetEnv is what flanneld tells of the node in subnet.env.
+type subnetEnv struct {
+	networks4, networks6 []netip.Prefix // of the whole cluster
+	subnet4, subnet6     netip.Prefix   // the node's; zero: none
+	mtu                  uint32         // bytes
+	ipMasq               bool           // flanneld masquerades itself
+}
+
+// readSubnetEnv reads the file at path; links to it are followed, and a pipe is
+// not waited for. The error is os.ErrNotExist while flanneld has not written it.
+func readSubnetEnv(path string) (*subnetEnv, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, longestSubnetEnv))
+	if err != nil {
+		return nil, err
+	}
+	env, err := parseSubnetEnv(string(text))
+	if err != nil {
+		return nil, fmt.Errorf("%s %w", path, err)
+	}
+	return env, nil
+}
+
+// parseSubnetEnv reads lines of KEY=VALUE as a shell would: blanks around both
+// are let pass, quotes are taken off, a line may begin with export or be a comment.
+// Unknown keys are none of ours; a line without "=", on which the reference crashes,
+// gives no key. The error is worded to follow the name of the file.
+func parseSubnetEnv(text string) (*subnetEnv, error) {
+	e := &subnetEnv{}
+	seen := map[string]bool{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimPrefix(strings.TrimSpace(line), "export ")
+		key, value, ok := strings.Cut(line, "=")
+		key = strings.TrimSpace(key)
+		if !ok || !strings.HasPrefix(key, "FLANNEL_") {
+			continue
+		}
+		if err := e.set(key, unquoted(value)); err != nil {
+			return nil, fmt.Errorf("has a bad %s: %w", key, err)
+		}
+		seen[key] = true
+	}
+	var missing []string
+	for _, want := range []struct {
+		key   string
+		there bool
+	}{
+		{"FLANNEL_NETWORK or FLANNEL_IPV6_NETWORK", len(e.networks4)+len(e.networks6) > 0},
+		{"FLANNEL_SUBNET or FLANNEL_IPV6_SUBNET", e.subnet4.IsValid() || e.subnet6.IsValid()},
+		{"FLANNEL_MTU", seen["FLANNEL_MTU"]},
+		{"FLANNEL_IPMASQ", seen["FLANNEL_IPMASQ"]},
+	} {
+		if !want.there {
+			missing = append(missing, want.key)
+		}
+	}
+	if missing != nil {
+		return nil, fmt.Errorf("is missing %s", strings.Join(missing, ", "))
+	}
+	return e, nil
+}
+
+// set reads the value of a key; of a repeated one the last counts.
+func (e *subnetEnv) set(key, value string) (err error) {
+	switch key {
+	case "FLANNEL_NETWORK":
+		e.networks4, err = flannelNetworks(value)
+	case "FLANNEL_IPV6_NETWORK":
+		e.networks6, err = flannelNetworks(value)
+	case "FLANNEL_SUBNET":
+		e.subnet4, err = flannelNetwork(value)
+	case "FLANNEL_IPV6_SUBNET":
+		e.subnet6, err = flannelNetwork(value)
+	case "FLANNEL_MTU":
+		n, perr := strconv.ParseUint(value, 10, 32)
+		if perr != nil {
+			return fmt.Errorf("%q is not a number of bytes", value)
+		}
+		e.mtu = uint32(n)
+	case "FLANNEL_IPMASQ":
+		e.ipMasq = value == "true"
+	}
+	return err
+}
+
+// unquoted takes off a comment and the quotes around a value.
+// A comment begins with a "#" after a blank, outside quotes.
+func unquoted(value string) string {
+	value = strings.TrimSpace(value)
+	if value != "" && (value[0] == '"' || value[0] == '\'') {
+		if end := strings.IndexByte(value[1:], value[0]); end >= 0 {
+			return strings.TrimSpace(value[1 : 1+end])
+		}
+	}
+	if i := strings.Index(value, " #"); i >= 0 {
+		value = value[:i]
+	}
+	return strings.TrimSpace(value)
+}
+
+// flannelNetworks reads networks between commas, each once.
+// Empty parts are skipped, so an empty value is none.
+func flannelNetworks(list string) (ps []netip.Prefix, err error) {
+	for text := range strings.SplitSeq(list, ",") {
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		p, err := flannelNetwork(text)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(ps, p) {
+			ps = append(ps, p)
+		}
+	}
+	return ps, nil
+}
+
+// flannelNetwork reads a network; host bits go. flanneld writes its own address in the
+// subnet there. An empty text is none, as flanneld writes for a family it has not.
+func flannelNetwork(text string) (netip.Prefix, error) {
+	if text == "" {
+		return netip.Prefix{}, nil
+	}
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		return p, fmt.Errorf("%q is not a network as 10.244.0.0/16", text)
+	}
+	return p.Masked(), nil
+}
