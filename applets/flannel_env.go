@@ -55,7 +55,7 @@ func readSubnetEnv(path string) (*subnetEnv, error) {
 func parseSubnetEnv(text string) (*subnetEnv, error) {
 	e := &subnetEnv{}
 	seen := map[string]bool{}
-	for line := range strings.Lines(text) {
+	for _, line := range strings.Split(text, "\n") {
 		line = strings.TrimPrefix(strings.TrimSpace(line), "export ")
 		key, value, ok := strings.Cut(line, "=")
 		key = strings.TrimSpace(key)
@@ -128,10 +128,7 @@ func unquoted(value string) string {
 // flannelNetworks reads networks between commas, each once.
 // Empty parts are skipped, so an empty value is none.
 func flannelNetworks(list string) (ps []netip.Prefix, err error) {
-	for text := range strings.SplitSeq(list, ",") {
-		if text = strings.TrimSpace(text); text == "" {
-			continue
-		}
+	for _, text := range commaWords(list) {
 		p, err := flannelNetwork(text)
 		if err != nil {
 			return nil, err

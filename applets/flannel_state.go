@@ -3,7 +3,7 @@
 package applets
 
 import (
-	"encoding/json"
+	"cnibox/internal/json"
 	"errors"
 	"fmt"
 	"os"

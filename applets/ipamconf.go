@@ -1,8 +1,9 @@
 package applets
 
 import (
-	"cnibox/internal/json"
+	"strings"
 
+	"cnibox/internal/json"
 	"cnibox/spec"
 )
 
@@ -26,4 +27,14 @@ func ipamResult(routes, dns json.RawMessage) (*spec.Result, error) {
 		return nil, spec.Errorf(spec.CodeConfig, "ipam: %w", err)
 	}
 	return res, nil
+}
+
+// commaWords splits a list at its commas; blanks around a word go, and empty words.
+func commaWords(list string) (words []string) {
+	for _, word := range strings.Split(list, ",") {
+		if word = strings.TrimSpace(word); word != "" {
+			words = append(words, word)
+		}
+	}
+	return words
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"cnibox/internal/json"
 	"cnibox/spec"
@@ -74,10 +73,13 @@ func staticResult(_ context.Context, r *spec.Request) (*spec.Result, error) {
 	if res.IPs, err = conf.addresses(r); err != nil {
 		return nil, err
 	}
-	if r.Net.Version.AtLeast(spec.V030) {
-		return res, nil
+	count4 := 0
+	for _, ip := range res.IPs {
+		if ip.Address.Addr().Is4() {
+			count4++
+		}
 	}
-	if count4 := countIPv4(res.IPs); count4 > 1 || len(res.IPs)-count4 > 1 {
+	if r.Net.Version.NeedsAddress() && (count4 > 1 || len(res.IPs)-count4 > 1) {
 		return nil, spec.Errorf(spec.CodeConfig, "CNI version %s does not support more than 1 address per family", r.Net.Version)
 	}
 	return res, nil
@@ -89,10 +91,7 @@ func staticResult(_ context.Context, r *spec.Request) (*spec.Result, error) {
 // given twice counts once: the kernel would refuse the second.
 func (c *staticConf) addresses(r *spec.Request) (ips []spec.IP, err error) {
 	for i, a := range c.IPAM.Addresses {
-		ip, err := staticIP(a.Address)
-		if err == nil && a.Gateway != "" {
-			ip.Gateway, err = staticGateway(a.Gateway, ip)
-		}
+		ip, err := staticIP(a.Address, a.Gateway)
 		if err != nil {
 			return nil, spec.Errorf(spec.CodeConfig, "ipam: addresses[%d]: %w", i, err)
 		}
@@ -113,7 +112,7 @@ func (c *staticConf) addresses(r *spec.Request) (ips []spec.IP, err error) {
 			ips = nil
 		}
 		for _, text := range list.ips {
-			ip, err := staticIP(text)
+			ip, err := staticIP(text, "")
 			if err != nil {
 				return nil, spec.Errorf(spec.CodeConfig, "%s: %w", list.what, err)
 			}
@@ -128,15 +127,15 @@ func (c *staticConf) addresses(r *spec.Request) (ips []spec.IP, err error) {
 // GATEWAY is for these addresses alone, not for the configuration's.
 func staticArgs(r *spec.Request) (ips []spec.IP, err error) {
 	list, _ := r.Arg("IP")
-	for text := range staticWords(list) {
-		ip, err := staticIP(text)
+	for _, text := range commaWords(list) {
+		ip, err := staticIP(text, "")
 		if err != nil {
 			return nil, fmt.Errorf("IP: %w", err)
 		}
 		ips = append(ips, ip)
 	}
 	list, _ = r.Arg("GATEWAY")
-	for text := range staticWords(list) {
+	for _, text := range commaWords(list) {
 		gw, err := netip.ParseAddr(text)
 		if err != nil || gw.Zone() != "" {
 			return nil, fmt.Errorf("GATEWAY: invalid gateway address %q", text)
@@ -154,60 +153,40 @@ func staticArgs(r *spec.Request) (ips []spec.IP, err error) {
 	return ips, nil
 }
 
-// staticWords splits a list at its commas; empty parts are skipped.
-func staticWords(list string) func(yield func(string) bool) {
-	return func(yield func(string) bool) {
-		for text := range strings.SplitSeq(list, ",") {
-			if text = strings.TrimSpace(text); text != "" && !yield(text) {
-				return
-			}
-		}
+// staticIP reads an address with its prefix length, host bits kept, and its gateway;
+// empty is none. Addresses that no interface can have are refused before a link is made.
+// The gateway may be outside the network: a route to it can stand in "routes".
+func staticIP(text, gateway string) (ip spec.IP, err error) {
+	ip.Address, err = netip.ParsePrefix(text)
+	a := ip.Address.Addr()
+	switch {
+	case err != nil || a.Is4In6():
+		return ip, fmt.Errorf("address %q is NOT in CIDR notation, as 10.1.0.5/24", text)
+	case a.IsMulticast() || a.IsUnspecified():
+		return ip, fmt.Errorf("address %q is none that an interface can have", text)
+	case gateway == "":
+		return ip, nil
 	}
-}
-
-// staticIP reads an address with its prefix length; host bits stay.
-// Addresses that no interface can have are refused here, before a link is made.
-func staticIP(text string) (spec.IP, error) {
-	p, err := netip.ParsePrefix(text)
-	if err != nil || p.Addr().Is4In6() {
-		return spec.IP{}, fmt.Errorf("address %q is NOT in CIDR notation, as 10.1.0.5/24", text)
+	ip.Gateway, err = netip.ParseAddr(gateway)
+	if err != nil || ip.Gateway.Zone() != "" || ip.Gateway.Unmap().Is4() != a.Is4() {
+		return ip, fmt.Errorf("invalid gateway address %q for %s", gateway, text)
 	}
-	if p.Addr().IsMulticast() || p.Addr().IsUnspecified() {
-		return spec.IP{}, fmt.Errorf("address %q is none that an interface can have", text)
-	}
-	return spec.IP{Address: p}, nil
-}
-
-// staticGateway reads the gateway of an address, which must be of its family. It may be
-// outside the network: a route to it can stand in "routes".
-func staticGateway(text string, ip spec.IP) (netip.Addr, error) {
-	gw, err := netip.ParseAddr(text)
-	if gw = gw.Unmap(); err != nil || gw.Zone() != "" || gw.Is4() != ip.Address.Addr().Is4() {
-		return gw, fmt.Errorf("invalid gateway address %q for %s", text, ip.Address)
-	}
-	return gw, nil
+	ip.Gateway = ip.Gateway.Unmap()
+	return ip, nil
 }
 
 // appendIP adds an address; one that is there already gets the gateway it lacks.
 func appendIP(ips []spec.IP, ip spec.IP) []spec.IP {
-	i := slices.IndexFunc(ips, func(o spec.IP) bool { return o.Address == ip.Address })
-	if i < 0 {
-		return append(ips, ip)
-	}
-	if !ips[i].Gateway.IsValid() {
-		ips[i].Gateway = ip.Gateway
-	}
-	return ips
-}
-
-// countIPv4 counts the addresses of one of the two families.
-func countIPv4(ips []spec.IP) (n int) {
-	for _, ip := range ips {
-		if ip.Address.Addr().Is4() {
-			n++
+	for i := range ips {
+		if ips[i].Address != ip.Address {
+			continue
 		}
+		if !ips[i].Gateway.IsValid() {
+			ips[i].Gateway = ip.Gateway
+		}
+		return ips
 	}
-	return n
+	return append(ips, ip)
 }
 
 // checkStatic wants each address in prevResult, with its gateway.
