@@ -16,8 +16,14 @@ export CGO_ENABLED = 0
 # Go 1.26 has two garbage collectors in it; the older one is 45 KB smaller, and a
 # process of a few milliseconds needs neither.
 COLLECTOR := $(if $(findstring go1.26,$(shell $(GO) env GOVERSION)),nogreenteagc)
+# Only where an instruction may begin at any byte is there padding to leave out.
+ARCH = $(or $(GOARCH),$(shell $(GO) env GOARCH))
 BUILDFLAGS = -trimpath -gcflags=all=-l -gcflags=runtime= \
-	-ldflags '-s -w -funcalign=1 -X cnibox/applets.Version=$(VERSION)'
+	-ldflags '-s -w $(if $(filter amd64 386,$(ARCH)),-funcalign=1) -X cnibox/applets.Version=$(VERSION)'
+
+# What build-all makes: the names of Go, but for the two kinds of 32 bit ARM.
+# Routers with MIPS have no floating point unit.
+ARCHES := amd64 arm64 armv7 armv6 386 riscv64 mips mipsle mips64le ppc64le s390x loong64
 
 # The plugins, and the tags that leave each out: no_host_local, ...
 PLUGINS := $(filter-out cnibox cni-exec,$(shell cat testdata/applets.golden))
@@ -26,13 +32,19 @@ empty :=
 comma := ,
 ALL_TAGS := $(subst $(empty) $(empty),$(comma),$(NO_TAGS))
 
-.PHONY: help build sizes quick test test-tags test-vm test-clients fuzz bench demo install clean
+.PHONY: help build build-all sizes quick test test-tags test-vm test-clients fuzz bench demo install clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 build: ## build $(BIN)
 	GOEXPERIMENT=$(COLLECTOR) $(GO) build $(BUILDFLAGS) -o $(BIN) .
+
+build-all: $(addprefix build-,$(ARCHES)) ## build for each architecture, into bin/cnibox-ARCH
+
+build-%:
+	GOARCH=$(if $(filter armv%,$*),arm,$*) GOARM=$(patsubst armv%,%,$(filter armv%,$*)) GOMIPS=softfloat \
+		$(MAKE) --no-print-directory -s build BIN=bin/cnibox-$*
 
 # Prints the table of the README: what each plugin adds to the binary, which is
 # what leaving out this one alone saves. What several share is nobody's.

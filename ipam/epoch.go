@@ -120,7 +120,8 @@ func (s *Store) rebuild() error {
 		}
 		// Without the mark it is taken in again at the next boot.
 		if boot != 0 && mark != bootMark(boot) && !s.readOnly {
-			t := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Sec: st.Mtim.Sec, Nsec: bootMark(boot)}}
+			marked := unix.NsecToTimespec(unix.TimespecToNsec(st.Mtim) - mark + bootMark(boot))
+			t := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, marked}
 			unix.UtimesNanoAt(s.leases.fd, a.String(), t, unix.AT_SYMLINK_NOFOLLOW)
 		}
 		return true

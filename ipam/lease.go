@@ -130,5 +130,6 @@ func (d folder) setLast(set int, a netip.Addr) error {
 // order of the configuration.
 func lastName(set int) string { return "last_reserved_ip." + strconv.Itoa(set) }
 
-// now returns the current second with nanoseconds of the caller's choice.
-func now(nsec int64) unix.Timespec { return unix.Timespec{Sec: time.Now().Unix(), Nsec: nsec} }
+// now returns the current second with nanoseconds of the caller's choice. The fields have
+// 32 bits on some architectures.
+func now(nsec int64) unix.Timespec { return unix.NsecToTimespec(time.Now().Unix()*1e9 + nsec) }

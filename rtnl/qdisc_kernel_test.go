@@ -108,7 +108,8 @@ func TestKernelVRF(t *testing.T) {
 	if vrf.Kind != "vrf" || vrf.Data != (rtnl.VRF{Table: 1000}) || !vrf.Up {
 		t.Errorf("got %+v", vrf)
 	}
-	for _, table := range []int{0, -1, 1 << 40} {
+	big := int64(1) << 40 // 0 where int has 32 bits
+	for _, table := range []int{0, -1, int(big)} {
 		wantErr(t, c.AddLink(rtnl.LinkSpec{Name: "red", Kind: rtnl.VRF{Table: table}}), unix.EINVAL)
 	}
 }

@@ -186,7 +186,7 @@ func TestKernelRouteTo(t *testing.T) {
 	wantErr(t, err, unix.EINVAL)
 }
 
-func TestBadRoutes(t *testing.T) {
+func TestKernelBadRoutes(t *testing.T) {
 	tests := map[string]rtnl.Route{
 		"no destination":   {},
 		"families":         {Dst: netip.MustParsePrefix("10.0.0.0/8"), GW: netip.MustParseAddr("::1")},

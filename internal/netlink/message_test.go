@@ -33,7 +33,8 @@ func TestNext(t *testing.T) {
 func TestVerdict(t *testing.T) {
 	header := make([]byte, unix.SizeofNlMsghdr)
 	binary.NativeEndian.PutUint32(header, 24) // the request with 8 bytes of payload
-	text := append([]byte{8, 0, unix.NLMSGERR_ATTR_MSG, 0}, "why\x00"...)
+	text := binary.NativeEndian.AppendUint16(binary.NativeEndian.AppendUint16(nil, 8), unix.NLMSGERR_ATTR_MSG)
+	text = append(text, "why\x00"...)
 	capped := append(append(number(unix.EEXIST), header...), text...)
 	whole := append(append(append(number(unix.EEXIST), header...), make([]byte, 8)...), text...)
 	tests := map[string]struct {

@@ -46,5 +46,5 @@ func run(file string, argv []string) (code int, err error) {
 	if status.Signaled() {
 		return 128 + int(status.Signal()), nil
 	}
-	return status.ExitStatus(), os.WriteFile(file, []byte(strconv.FormatInt(used.Maxrss, 10)), 0o600)
+	return status.ExitStatus(), os.WriteFile(file, []byte(strconv.FormatInt(int64(used.Maxrss), 10)), 0o600)
 }
