@@ -8,4 +8,5 @@ func init() {
 	goodConfs["flannel"] = goodHead + `"type":"flannel","subnetFile":"` + env + `","dataDir":"$DIR/flannel",
 		"delegate":{"bridge":"br7"},"ipam":{"dataDir":"$DIR/leases"},` + goodPrev + `}`
 	makers["flannel"] = true
+	everyPlugin["flannel"] = fixture{takeAway: func(w *world) { w.dropLink("br7") }, invalid: `"delegate":{"name":"x"}`}
 }

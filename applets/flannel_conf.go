@@ -3,12 +3,12 @@
 package applets
 
 import (
-	"cnibox/internal/json"
 	"errors"
 	"path/filepath"
 	"strconv"
 	"strings"
 
+	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

@@ -3,7 +3,6 @@
 package applets
 
 import (
-	"cnibox/internal/json"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/fault"
+	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

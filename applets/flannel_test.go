@@ -73,7 +73,7 @@ func FuzzSubnetEnv(f *testing.F) {
 		if err != nil {
 			return
 		}
-		fl := &flannel{flannelConf: flannelConf{Delegate: json.RawMessage("{}"), IPAM: json.RawMessage("{}")}, kind: "bridge"}
+		fl := &flannel{flannelConf: flannelConf{Delegate: []byte("{}"), IPAM: []byte("{}")}, kind: "bridge"}
 		conf, err := fl.delegateConf(metaRequest(t, spec.Add, "{}", ""), e)
 		if err != nil || !json.Valid(conf) {
 			t.Errorf("%q gives %s, %v", text, conf, err)
