@@ -3,8 +3,10 @@ package main
 import "strings"
 
 func init() {
-	for _, plugin := range []string{"ptp", "tap"} {
-		goodConfs[plugin] = strings.Replace(goodHead, `"demo"`, `"`+plugin+`"`, 1) + `"type":"` + plugin + `",` + goodIPAM + `,` + goodPrev + `}`
+	for plugin, keys := range map[string]string{
+		"ptp": "", "tap": "", "host-device": `"device":"nic0","dataDir":"$DIR/devices",`,
+	} {
+		goodConfs[plugin] = strings.Replace(goodHead, `"demo"`, `"`+plugin+`"`, 1) + `"type":"` + plugin + `",` + keys + goodIPAM + `,` + goodPrev + `}`
 		makers[plugin] = true
 	}
 }

@@ -22,14 +22,14 @@ type delCell struct {
 var delCells = map[string]delCell{
 	"nothing missing": {},
 	"a second time":   {twice: true},
-	"namespace empty": {gone: true, harm: func(a *attached, m *mortal, _ fixture) { m.end(); a.c.path = "" }},
-	"namespace missing": {gone: true, harm: func(a *attached, m *mortal, _ fixture) {
-		m.end()
+	"namespace empty": {gone: true, harm: func(a *attached, m *mortal, f fixture) { f.end(m); a.c.path = "" }},
+	"namespace missing": {gone: true, harm: func(a *attached, m *mortal, f fixture) {
+		f.end(m)
 		if err := os.Remove(m.path); err != nil {
 			a.w.Fatal(err)
 		}
 	}},
-	"namespace a stale file": {gone: true, harm: func(a *attached, m *mortal, _ fixture) { m.end() }},
+	"namespace a stale file": {gone: true, harm: func(a *attached, m *mortal, f fixture) { f.end(m) }},
 	// as a container whose namespace has lost its name but not its processes
 	"namespace empty, container alive": {gone: true, harm: func(a *attached, m *mortal, _ fixture) { a.c.path = "" }},
 	"link missing":                     {harm: func(a *attached, m *mortal, _ fixture) { m.dropEnd() }},
@@ -83,7 +83,7 @@ func (cell delCell) run(t *testing.T, plugin string, f fixture) {
 	}
 	m := w.mortal("ctr")
 	if f.loDown {
-		m.do(func(c *rtnl.Conn) error { return c.Do(rtnl.ChangeLink(1, rtnl.LinkChange{Up: new(false)})) })
+		w.lo(m.container, false)
 	}
 	host, cont := w.state(), w.state(m.container)
 	if cell.below {
@@ -107,9 +107,17 @@ func (cell delCell) run(t *testing.T, plugin string, f fixture) {
 	}
 }
 
+// end ends the namespace of the attachment.
+func (f fixture) end(m *mortal) {
+	if f.comeBack != nil {
+		f.comeBack(m)
+	}
+	m.end()
+}
+
 // dropEnd deletes eth0 from the container, if the plugin has made one.
 func (m *mortal) dropEnd() {
-	m.do(func(c *rtnl.Conn) error {
+	m.w.brief(m.ns, func(c *rtnl.Conn) error {
 		links, err := c.Links()
 		for _, l := range links {
 			if l.Name == "eth0" {

@@ -24,17 +24,20 @@ type fixture struct {
 	kind    rtnl.Kind // links of that kind; nil: nothing special
 	tap     bool      // taps
 
-	prepare  func(*world) // makes what the host has beside lo
-	takeAway func(*world) // takes from the host what the attachment stands on
-	loDown   bool         // the container's lo is down before ADD
-	alone    bool         // what it takes there is only one of
-	other    string       // member for the configuration of another attachment
+	prepare  func(*world)  // makes what the host has beside lo
+	takeAway func(*world)  // takes from the host what the attachment stands on
+	comeBack func(*mortal) // what the kernel gives back to the host when a namespace ends
+	loDown   bool          // the container's lo is down before ADD
+	alone    bool          // what it takes there is only one of
+	other    string        // member for the configuration of another attachment
 
 	invalid string            // member that makes the configuration one that does not validate
 	except  map[string]string // cells of the table of DELs that there cannot be, and why
 }
 
 const nothingBelow = "the attachment stands on no link of the host that is not its own"
+
+const unplugged = "hardware that is gone from the container, and not back, is gone from the host: see below missing"
 
 // everyPlugin has an entry for each applet that is a plugin; the test file of one that
 // needs more than this puts it in.
@@ -50,6 +53,10 @@ var everyPlugin = map[string]fixture{
 		takeAway: func(w *world) { w.dropLink("up0") }, invalid: `"mode":"x"`},
 	"vlan": {feature: "CONFIG_VLAN_8021Q", kind: rtnl.Vlan{ID: 7}, prepare: (*world).uplinks, other: `"vlanId":43`,
 		takeAway: func(w *world) { w.dropLink("up0") }, invalid: `"vlanId":5000`},
+	"host-device": {prepare: (*world).nics, takeAway: func(w *world) { w.dropLink("wire0"); w.dropLink("wire1") }, other: `"device":"nic1"`,
+		comeBack: (*mortal).giveBack, invalid: `"pciBusID":"x"`, except: map[string]string{
+			"link missing": unplugged, "link and prevResult missing": unplugged,
+			"namespace empty, container alive": "nobody but the container can reach what is in it"}},
 	"loopback": {loDown: true, except: map[string]string{
 		"below missing": nothingBelow, "link missing": "lo cannot be deleted", "invalid configuration": "it has no keys"}},
 	"host-local": {invalid: `"ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"x"}`,
@@ -57,9 +64,9 @@ var everyPlugin = map[string]fixture{
 	"static": {invalid: `"ipam":{"type":"static","addresses":[{"address":"x"}]}`, except: map[string]string{"below missing": nothingBelow}},
 
 	// the bridge goes, and with it each port
-	"portmap": {after: "bridge", other: `"runtimeConfig":{"portMappings":[{"hostPort":8081,"containerPort":80}]}`, takeAway: func(w *world) { w.dropLink("br0") }, invalid: `"runtimeConfig":{"portMappings":[{"hostPort":70000}]}`},
-	"firewall":  {after: "bridge", takeAway: func(w *world) { w.dropLink("br0") }, invalid: `"ingressPolicy":"x"`},
-	"tuning":    {after: "macvlan", takeAway: func(w *world) { w.dropLink("up0") }, invalid: `"mtu":"x"`},
+	"portmap":  {after: "bridge", other: `"runtimeConfig":{"portMappings":[{"hostPort":8081,"containerPort":80}]}`, takeAway: func(w *world) { w.dropLink("br0") }, invalid: `"runtimeConfig":{"portMappings":[{"hostPort":70000}]}`},
+	"firewall": {after: "bridge", takeAway: func(w *world) { w.dropLink("br0") }, invalid: `"ingressPolicy":"x"`},
+	"tuning":   {after: "macvlan", takeAway: func(w *world) { w.dropLink("up0") }, invalid: `"mtu":"x"`},
 	"sbr": {after: "macvlan", takeAway: func(w *world) { w.dropLink("up0") }, invalid: `"table":-1`, except: map[string]string{
 		"link and prevResult missing": "nothing tells which addresses were those of the attachment; a rule is left in the container alone"}},
 	"bandwidth": {after: "ptp", feature: "CONFIG_IFB", kind: rtnl.IFB{}, invalid: `"latency":-1`, except: map[string]string{"below missing": nothingBelow}},
@@ -254,22 +261,52 @@ func (w *world) mortal(id string) *mortal {
 	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.FD()), m.path, "", unix.MS_BIND, ""); err != nil {
 		w.Fatalf("bind mount of a network namespace: %v", err)
 	}
-	m.do(func(c *rtnl.Conn) error {
-		return c.Do(rtnl.ChangeLink(1, rtnl.LinkChange{Up: new(true)})) // lo is the first link of all
-	})
+	w.lo(m.container, true)
 	return m
 }
 
-// do talks to the namespace by a socket that does not outlive the call.
-func (m *mortal) do(fn func(*rtnl.Conn) error) {
-	m.w.Helper()
-	c, err := rtnl.Dial(m.ns)
+// brief talks to a namespace by a socket that does not outlive the call.
+func (w *world) brief(ns *rtnl.NS, fn func(*rtnl.Conn) error) {
+	w.Helper()
+	c, err := rtnl.Dial(ns)
 	if err == nil {
 		err = errors.Join(fn(c), c.Close())
 	}
 	if err != nil {
-		m.w.Fatal(err)
+		w.Fatal(err)
 	}
+}
+
+// lo takes a container's lo, which is the first link of all, up or down.
+func (w *world) lo(c container, up bool) {
+	w.Helper()
+	w.brief(c.ns, func(conn *rtnl.Conn) error { return conn.SetLink(1, rtnl.LinkChange{Up: &up}) })
+}
+
+// nics give the host two links that stand for hardware.
+func (w *world) nics() {
+	w.Helper()
+	c := kerneltest.Dial(w.T, w.host)
+	for _, n := range []string{"0", "1"} {
+		if err := c.AddLink(rtnl.LinkSpec{Name: "nic" + n, Peer: &rtnl.LinkSpec{Name: "wire" + n}}); err != nil {
+			w.Fatal(err)
+		}
+	}
+}
+
+// giveBack moves eth0 to the host, down and under the name that it has, as the kernel
+// does with hardware.
+func (m *mortal) giveBack() {
+	m.w.brief(m.ns, func(c *rtnl.Conn) error {
+		l, err := c.Link("eth0")
+		if err == nil {
+			err = c.SetLink(l.Index, rtnl.LinkChange{Up: new(false)})
+		}
+		if err == nil {
+			err = c.SetLink(l.Index, rtnl.LinkChange{NS: m.w.host})
+		}
+		return err
+	})
 }
 
 // end takes the namespace away; at its path a regular file is left, as after a crash.

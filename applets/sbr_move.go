@@ -4,7 +4,9 @@ package applets
 
 import (
 	"context"
+	"errors"
 	"net/netip"
+	"os"
 
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -46,9 +48,15 @@ func (s *sbr) tableOf(ip netip.Addr) int {
 	return 0
 }
 
-// do makes one change that is taken back by another.
+// do makes one change that is taken back by another. A route that is there already was
+// not taken away after all.
 func (s *sbr) do(op, back rtnl.Op) error {
-	s.undo.add(op.String(), func() error { return s.cont.Do(back) })
+	s.undo.add(op.String(), func() error {
+		if err := s.cont.Do(back); !errors.Is(err, os.ErrExist) {
+			return err
+		}
+		return nil
+	})
 	return s.cont.Do(op)
 }
 
