@@ -78,7 +78,7 @@ test-tags: ## build and vet without each plugin, and without all of them
 test-vm: ## the kernel tests on Debian's kernels, in qemu; KERNEL=6.1 PKG=./nft RUN=regexp: less
 	$(GO) run ./internal/vm $(if $(KERNEL),-kernel $(KERNEL)) $(if $(PKG),-pkg $(PKG)) $(if $(RUN),-run '$(RUN)') $(VMFLAGS)
 
-test-clients: build ## containers of containerd and podman; CLIENTS=-require: no skipping
+test-clients: build ## containers of containerd, podman, buildah; CLIENTS=-require: no skipping
 	$(GO) run ./internal/clients -bin $(BIN) $(CLIENTS)
 
 # A count of runs ends cleanly; a time may end go test in the midst of one, as

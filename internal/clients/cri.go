@@ -19,7 +19,10 @@ const callTime = time.Minute
 type pod struct {
 	name  string
 	ports []port
-	id    string // once it runs
+
+	annotations [][2]string // name, value
+
+	id string // once it runs
 }
 
 // A port is a port mapping; TCP unless udp says otherwise.
@@ -42,6 +45,9 @@ func (p *pod) config(cgroup string) message {
 			protocol = 1
 		}
 		m = m.sub(5, message{}.number(1, protocol).number(2, mapping.container).number(3, mapping.host)) // port_mappings
+	}
+	for _, a := range p.annotations {
+		m = m.sub(7, message{}.text(1, a[0]).text(2, a[1])) // annotations: a map's key and value
 	}
 	return m.sub(8, message{}.text(1, cgroup)) // linux: cgroup_parent
 }

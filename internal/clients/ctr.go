@@ -15,8 +15,8 @@ import (
 // containers: ctr has no option for ports.
 const published = 8080
 
-// configure writes the network that the README shows, with published ports of
-// its own if there are any: a JSON list as the capability portMappings has it. A
+// configure writes the network that the README shows and bandwidth, with published
+// ports of its own if there are any: a JSON list as the capability portMappings has it. A
 // runtime that has no ports to give leaves runtimeConfig as it stands here.
 func configure(ports string) error {
 	const list = `{
@@ -27,7 +27,8 @@ func configure(ports string) error {
       "dns": { "nameservers": ["198.51.100.2"] },
       "ipam": { "type": "host-local", "ranges": [[{ "subnet": "10.88.0.0/16" }]],
                 "routes": [{ "dst": "0.0.0.0/0" }] } },
-    { "type": "portmap", "capabilities": { "portMappings": true }%s }
+    { "type": "portmap", "capabilities": { "portMappings": true }%s },
+    { "type": "bandwidth", "capabilities": { "bandwidth": true } }
   ]
 }
 `

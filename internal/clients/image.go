@@ -19,6 +19,9 @@ const image = "docker.io/library/cnibox-clients:1"
 // page is what the image's command serves on port 80.
 const page = "hello from a container\n"
 
+// bigFile is the length of /big on the same server, in bytes.
+const bigFile = 512 << 10
+
 // applets are those of busybox that the trial uses.
 var applets = []string{"sh", "sleep", "ip", "ping", "nc", "nslookup", "httpd", "cat", "printf"}
 
@@ -43,6 +46,7 @@ func writeImage(to io.Writer) error {
 	layer, err := archive(append(links(),
 		node{name: "bin/busybox", mode: 0o755, body: busybox},
 		node{name: "www/index.html", mode: 0o644, body: []byte(page)},
+		node{name: "www/big", mode: 0o644, body: make([]byte, bigFile)},
 		node{name: "etc/hosts", mode: 0o644, body: []byte("127.0.0.1 localhost\n")})...)
 	if err != nil {
 		return err

@@ -1,5 +1,6 @@
 // Command clients runs real containers on a cnibox binary, as its users do: through
-// containerd, with `ctr run --cni` and as pods of the CRI plugin, and with podman.
+// containerd, with `ctr run --cni` and as pods of the CRI plugin, and with podman
+// and buildah.
 //
 //	go run ./internal/clients [-bin bin/cnibox] [-require]
 //
@@ -28,7 +29,7 @@ import (
 // needed are the programs, and the Debian packages that have them.
 var needed = []struct{ program, pkg string }{
 	{"containerd", "containerd"}, {"ctr", "containerd"}, {"runc", "runc"}, {"busybox", "busybox-static"},
-	{"podman", "podman"}, {"conmon", "conmon"}, {"nft", "nftables"},
+	{"podman", "podman"}, {"buildah", "buildah"}, {"conmon", "conmon"}, {"nft", "nftables"},
 }
 
 func main() {
@@ -107,7 +108,7 @@ func inside(bin string) error {
 		return err
 	}
 	err = h.start()
-	for _, part := range []func() error{h.installation, h.ctrContainers, h.detached, h.pods, h.crowd, h.odd, h.podmanContainers} {
+	for _, part := range []func() error{h.installation, h.ctrContainers, h.detached, h.pods, h.crowd, h.odd, h.bandwidth, h.podmanContainers, h.buildah, h.podmanEnd} {
 		if err == nil {
 			err = part()
 		}

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/sandbox"
-	"cnibox/rtnl"
 )
 
 // Ports of the host that lead to the podman containers.
@@ -38,7 +37,6 @@ func (h *host) podmanContainers() error {
 		stage{"static address and MAC", h.podmanStatic},
 		stage{"macvlan: an address on the segment outside", h.podmanLAN},
 		stage{"the namespace is gone before podman rm; cni-exec gc --valid-live", h.podmanLost},
-		stage{"podman rm and network rm; nothing is left behind", h.podmanEnd},
 	)
 }
 
@@ -281,21 +279,13 @@ func (h *host) podmanLost() error {
 
 // podmanEnd removes the networks, whose bridges stay with CNI plugins.
 func (h *host) podmanEnd() error {
-	for _, args := range podmanNetworks {
-		f := strings.Fields(args)
-		if _, err := podman("network", "rm", f[len(f)-1]); err != nil {
-			return err
+	return step("podman network rm; nothing is left behind", func() error {
+		for _, args := range podmanNetworks {
+			f := strings.Fields(args)
+			if _, err := podman("network", "rm", f[len(f)-1]); err != nil {
+				return err
+			}
 		}
-	}
-	return eventually(h.empty)
-}
-
-// serveIn answers queries in the namespace at a path.
-func serveIn(path string, at netip.AddrPort) (stop func(), err error) {
-	ns, err := rtnl.OpenNS(path)
-	if err != nil {
-		return nil, err
-	}
-	defer ns.Close()
-	return serveDNS(ns, at)
+		return eventually(h.empty)
+	})
 }

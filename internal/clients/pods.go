@@ -29,7 +29,8 @@ func (h *host) pods() error {
 	)
 }
 
-// runWeb starts the server and reads its page from the host and from outside.
+// runWeb starts the server and reads its page from the host and from outside. A name
+// server in the same namespace answers at the UDP port.
 func (h *host) runWeb(p *pod) error {
 	if err := h.run(p); err != nil {
 		return err
@@ -38,10 +39,23 @@ func (h *host) runWeb(p *pod) error {
 	if err != nil {
 		return err
 	}
-	return eventually(func() error {
+	err = eventually(func() error {
 		return errors.Join(fetch(nil, netip.AddrPortFrom(ip, 80)),
 			fetch(h.outside.NS, netip.AddrPortFrom(hostAddr, uint16(p.ports[0].host))))
 	})
+	if err != nil {
+		return err
+	}
+	adds, err := told("portmap", "ADD", p.id)
+	if err != nil || len(adds) != 1 {
+		return fmt.Errorf("ADDs of portmap: %+v, %v", adds, err)
+	}
+	stop, err := serveIn(adds[0].NetNS, netip.AddrPortFrom(ip, 53))
+	if err != nil {
+		return err
+	}
+	defer stop()
+	return lookup(h.outside.NS, netip.AddrPortFrom(hostAddr, uint16(p.ports[1].host)))
 }
 
 // addsAreAsExpected makes sure that the trial tried what it is there for: keys

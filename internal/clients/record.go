@@ -17,7 +17,7 @@ const calls = work + "/calls"
 
 // recorded are the plugins in whose place this program stands there: it writes
 // down what it was asked and asks cnibox.
-var recorded = []string{"loopback", "bridge", "portmap"}
+var recorded = []string{"loopback", "bridge", "portmap", "bandwidth"}
 
 func isRecorded(name string) bool { return slices.Contains(recorded, name) }
 

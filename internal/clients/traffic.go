@@ -44,6 +44,16 @@ func serveDNS(ns *rtnl.NS, at netip.AddrPort) (stop func(), err error) {
 	return func() { socket.Close() }, nil
 }
 
+// serveIn answers queries in the namespace at a path.
+func serveIn(path string, at netip.AddrPort) (stop func(), err error) {
+	ns, err := rtnl.OpenNS(path)
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close()
+	return serveDNS(ns, at)
+}
+
 // answer gives the one address for a query of type A, and none for others. A
 // query that is too short gets no reply. Layout: RFC 1035, section 4.
 func answer(query []byte) []byte {
