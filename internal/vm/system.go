@@ -28,7 +28,7 @@ var hostFiles = []string{
 	"/usr/sbin/nft",
 	"/usr/sbin/iptables*", "/usr/sbin/ip6tables*", "/usr/sbin/ebtables*", "/usr/sbin/xtables-nft-multi",
 	"/usr/lib/x86_64-linux-gnu/xtables/*.so",
-	"/usr/sbin/conntrack",
+	"/usr/sbin/conntrack", "/usr/bin/dbus-daemon", "/usr/share/dbus-1/*.conf",
 	"/bin/ip", "/sbin/ip", "/sbin/tc", "/sbin/bridge", "/etc/iproute2/*", "/usr/lib/x86_64-linux-gnu/tc/*", "/usr/lib/tc/*",
 	"/usr/lib/cni/*", // the reference plugins
 	"/etc/protocols", "/etc/services",
