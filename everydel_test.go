@@ -71,20 +71,12 @@ func TestKernelDelMatrix(t *testing.T) {
 
 // run is one cell.
 func (cell delCell) run(t *testing.T, plugin string, f fixture) {
-	w := f.host(t)
-	var other *attached
-	if !cell.bare && !f.alone {
-		other = w.attach(plugin, w.container("other"), w.inProcess)
-	} else {
-		w.attach(plugin, w.container("first"), w.inProcess).del() // leaves what a host keeps
-	}
+	w, other := f.host(t, plugin, cell.bare)
 	if cell.below {
 		f.takeAway(w)
 	}
 	m := w.mortal("ctr")
-	if f.loDown {
-		w.lo(m.container, false)
-	}
+	f.enter(w, m.container)
 	host, cont := w.state(), w.state(m.container)
 	if cell.below {
 		f.furnish(w)
@@ -102,7 +94,7 @@ func (cell delCell) run(t *testing.T, plugin string, f fixture) {
 	} else {
 		w.same("DEL", cont, w.state(m.container))
 	}
-	if other != nil {
+	if !cell.bare {
 		other.must(spec.Check, other.last())
 	}
 }

@@ -23,7 +23,7 @@ import (
 func TestKernelNoHelper(t *testing.T) {
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
 		t.Parallel()
-		w := f.host(t)
+		w, _ := f.host(t, plugin, true)
 		c := w.container("ctr")
 		a := w.attach(plugin, c, w.alone)
 		for i := range a.steps {

@@ -30,7 +30,7 @@ var kernels = []kernel{
 // ownMatters are tests that call plugins some thousand times, to see what they make
 // of their input or leave behind when they are killed: that is no matter of the kernel,
 // and one of them is enough for it. A processor that is emulated starts 20 programs a second.
-const ownMatters = "^TestKernel(Bad|Odd|Killed)"
+const ownMatters = "^TestKernel(Bad|Odd|Killed|EveryKilled)"
 
 // Where kernels come from, and whose signature they need.
 const (

@@ -1,0 +1,108 @@
+package applets
+
+import (
+	"encoding"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"cnibox/spec"
+)
+
+// A keyPath is a key of a configuration, with those that it stands in.
+type keyPath struct {
+	in  string // what stands around it: %s is the value
+	top string // the outermost key; empty: this is no key yet
+	typ reflect.Type
+}
+
+// TestKeysOfWrongType gives each key of each plugin, wherever it stands, values that its
+// type has no room for. ADD refuses them with code 7 and an error that names the key, and
+// looks at nothing else before: there is no such namespace here.
+func TestKeysOfWrongType(t *testing.T) {
+	for plugin, conf := range helpConfs {
+		a, _ := Lookup(plugin)
+		for _, p := range keyPaths(keyPath{in: "%s", typ: reflect.TypeOf(conf)}) {
+			for _, value := range wrongValues(p.typ) {
+				member := strings.TrimSuffix(strings.TrimPrefix(fmt.Sprintf(p.in, value), "{"), "}")
+				r, err := metaRequestErr(spec.Add, `{"cniVersion":"1.1.0","name":"demo","type":"`+plugin+`",`+member+`}`, "")
+				if err == nil {
+					_, err = a.Verbs.Add(t.Context(), r)
+				}
+				if e := spec.AsError(err); err == nil || e.Code != spec.CodeConfig || !strings.Contains(err.Error(), p.top) {
+					t.Errorf("%s with %.80s: %v, want code 7 and %q", plugin, member, err, p.top)
+				}
+			}
+		}
+	}
+}
+
+// keyPaths returns the keys of a struct and of those within.
+func keyPaths(at keyPath) (paths []keyPath) {
+	typ, in := at.typ, at.in
+	for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {
+		if typ.Kind() == reflect.Slice {
+			in = fmt.Sprintf(in, "[%s]")
+		}
+		typ = typ.Elem()
+	}
+	if ownDecoder(typ) || typ.Kind() != reflect.Struct {
+		return nil
+	}
+	for i := range typ.NumField() {
+		f := typ.Field(i)
+		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case key == "-":
+			continue
+		case key == "" && f.Anonymous:
+			paths = append(paths, keyPaths(keyPath{in, at.top, f.Type})...)
+			continue
+		case !f.IsExported():
+			continue
+		case key == "":
+			key = f.Name
+		}
+		p := keyPath{fmt.Sprintf(in, `{"`+key+`":%s}`), at.top, f.Type}
+		if p.top == "" {
+			p.top = key
+		}
+		paths = append(append(paths, p), keyPaths(p)...)
+	}
+	return paths
+}
+
+// ownDecoder tells the types that say themselves what they take.
+func ownDecoder(typ reflect.Type) bool {
+	p := reflect.PointerTo(typ)
+	return p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) || p.Implements(reflect.TypeFor[json.Unmarshaler]()) ||
+		typ.Kind() == reflect.Interface || typ.Kind() == reflect.Slice && typ.Elem().Kind() == reflect.Uint8
+}
+
+// wrongValues are of all types but this one, or beyond it.
+func wrongValues(typ reflect.Type) []string {
+	for typ.Kind() == reflect.Pointer {
+		typ = typ.Elem()
+	}
+	deep := strings.Repeat("[", 60) + strings.Repeat("]", 60) // 100 are too many for any key
+	text := reflect.PointerTo(typ).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+	switch k := typ.Kind(); {
+	case text:
+		return []string{"1", "true", "[]", "{}", `"x y"`, deep}
+	case ownDecoder(typ):
+		return nil
+	case k == reflect.String:
+		return []string{"1", "true", "[]", "{}", deep}
+	case k == reflect.Bool:
+		return []string{"1", `"true"`, "[]", "{}", deep}
+	case k == reflect.Slice:
+		return []string{"1", "true", `"x"`, "{}", deep}
+	case k == reflect.Struct, k == reflect.Map:
+		return []string{"1", "true", `"x"`, "[]", deep}
+	case k >= reflect.Uint && k <= reflect.Uint64:
+		return []string{"true", `"1"`, "[]", "{}", "1.5", "1e99", "-1", "99999999999999999999", deep}
+	}
+	return []string{"true", `"1"`, "[]", "{}", "1.5", "1e99", "99999999999999999999", "-99999999999999999999", deep}
+}
