@@ -177,8 +177,31 @@ func (c *cniExecCall) load() (*chain.List, error) {
 		if e, cerr := c.runner.Cache.Lookup(a); cerr == nil {
 			return e.List()
 		}
+	case "gc":
+		if cached := c.cachedList(); cached != nil {
+			return cached, nil
+		}
 	}
 	return nil, err
+}
+
+// cachedList returns the network as the first of its attachments was told; nil if it
+// has none. podman's default network is in no file as long as nobody changes it, and
+// what podman lost in it has to go all the same.
+func (c *cniExecCall) cachedList() *chain.List {
+	entries, _, err := c.runner.Cache.List()
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		if e.NetworkName != c.network {
+			continue
+		}
+		if l, err := e.List(); err == nil {
+			return l
+		}
+	}
+	return nil
 }
 
 // lookup loads a network: from the folder, or the embedded one if the folder

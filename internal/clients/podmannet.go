@@ -253,9 +253,10 @@ func (h *host) podmanLAN() error {
 }
 
 // podmanLost: podman that cannot enter the namespace does not call DEL, whichever the
-// plugins are. gc finds out by the result that podman left.
+// plugins are. gc finds out by the result that podman left, and knows the network by
+// it: the default one is in no file.
 func (h *host) podmanLost() error {
-	if err := h.podmanRun("lost", "--network", "dual", "-p", fmt.Sprintf("%d:80", podmanPort)); err != nil {
+	if err := h.podmanRun("lost", "-p", fmt.Sprintf("%d:80", podmanPort)); err != nil {
 		return err
 	}
 	path, err := podmanNetNS("lost")
@@ -271,7 +272,7 @@ func (h *host) podmanLost() error {
 	if err := h.empty(); err == nil {
 		return errors.New("podman called DEL after all")
 	}
-	if err := gc("dual", "NETCONFPATH="+podmanNets); err != nil {
+	if err := gc("podman", "NETCONFPATH="+podmanNets); err != nil {
 		return err
 	}
 	return eventually(h.empty)
