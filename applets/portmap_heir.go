@@ -45,11 +45,15 @@ func (d portOwners) wait(a spec.Attachment, holders []string, asked *portsAsked)
 		return spec.Errorf(spec.CodeIO, "portmap: the note about %s is gone", a)
 	}
 	mine.Waits = asked
-	errs := []error{records(d).write(a.Key()+".json", mine)}
-	for _, key := range holders {
-		errs = append(errs, d.bequeath(key, a.Key()))
+	if err := records(d).write(a.Key()+".json", mine); err != nil {
+		return err
 	}
-	return errors.Join(errs...)
+	for _, key := range holders {
+		if err := d.bequeath(key, a.Key()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // bequeath notes an heir of an owner. An owner without a note has none.

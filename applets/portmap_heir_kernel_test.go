@@ -3,10 +3,12 @@
 package applets_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
+	"cnibox/internal/fault"
 	"cnibox/nft"
 	"cnibox/spec"
 )
@@ -71,5 +73,44 @@ func TestKernelPortmapHeirGone(t *testing.T) {
 	text, err := nft.Render(n.host)
 	if n.ok(err); strings.Contains(text, "8080") || n.files() != "" {
 		t.Errorf("left: %s\n%s", n.files(), text)
+	}
+}
+
+// Whichever change fails of an ADD that has to wait, the first attachment keeps
+// what it has, and nothing of the second stays.
+func TestKernelPortmapHeirRollback(t *testing.T) {
+	n := newPortNet(t)
+	add := func(ifName string) error {
+		_, err := n.run("portmap", spec.Add, spec.Call{ContainerID: "c1", IfName: ifName, NetNS: n.path},
+			`"runtimeConfig":{"portMappings":[`+both+`]}`, `{"cniVersion":"1.1.0","ips":[{"address":"10.9.0.11/24"},{"address":"fd00:9::11/64"}]}`)
+		return err
+	}
+	state := func() string {
+		text, err := nft.Render(n.host)
+		n.ok(err)
+		return n.files() + "\n" + text
+	}
+	n.ok(add("eth0"))
+	before := state()
+	for k := 1; ; k++ {
+		calls := 0
+		fault.Hook = func(string) error {
+			if calls++; calls == k {
+				return errors.New("injected")
+			}
+			return nil
+		}
+		err := add("eth1")
+		fault.Hook = nil
+		if calls < k {
+			n.ok(err)
+			if k < 4 {
+				t.Errorf("only %d changes asked", k-1)
+			}
+			return
+		}
+		if after := state(); err == nil || after != before {
+			t.Errorf("change %d failed: %v, and made of\n%s\nthis:\n%s", k, err, before, after)
+		}
 	}
 }
