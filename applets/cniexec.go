@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"cnibox/chain"
+	"cnibox/internal/disk"
 	"cnibox/spec"
 )
 
@@ -112,7 +113,7 @@ func (c *cniExecCall) operands(operands []string) error {
 		}
 	}
 	if len(operands) == most {
-		path, err := filepath.Abs(operands[1])
+		path, err := disk.Absolute(operands[1])
 		if err != nil {
 			return err
 		}

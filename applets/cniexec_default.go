@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/chain"
+	"cnibox/internal/disk"
 	"cnibox/internal/fault"
 	"cnibox/internal/json"
 	"cnibox/rtnl"
@@ -103,10 +103,10 @@ func (c *cniExecCall) subnets() (s subnets, err error) {
 	if err := fault.Check("write the default network's subnets"); err != nil {
 		return s, err
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := disk.MakeDir(dir, 0o700); err != nil {
 		return s, err
 	}
-	tmp, err := os.CreateTemp(dir, ".new-*")
+	tmp, err := disk.Temp(dir, ".new-")
 	if err != nil {
 		return s, err
 	}
@@ -125,15 +125,11 @@ func (c *cniExecCall) subnets() (s subnets, err error) {
 // it said may be in use.
 // The error is os.ErrNotExist if nothing was chosen yet.
 func readSubnets(file string) (s subnets, err error) {
-	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	doc, err := disk.Read(file, unix.O_NOFOLLOW, longestRecord)
 	if err != nil {
 		return s, err
 	}
-	defer f.Close()
-	doc, err := io.ReadAll(io.LimitReader(f, longestRecord))
-	if err == nil {
-		err = json.Unmarshal(doc, &s)
-	}
+	err = json.Unmarshal(doc, &s)
 	if err == nil && (!s.IPv4.IsValid() || !s.IPv4.Addr().Is4() || !s.IPv6.IsValid() || !s.IPv6.Addr().Is6()) {
 		err = errors.New("a subnet is missing or of the wrong family")
 	}
@@ -273,7 +269,7 @@ func hostHasIPv6() bool {
 // Empty: none of both; the command then has no name servers from us.
 func resolvConf() string {
 	for _, file := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
-		b, err := os.ReadFile(file)
+		b, err := disk.Read(file, 0, longestRecord)
 		if err == nil && reachable(string(b)) {
 			return file
 		}

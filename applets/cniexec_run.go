@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/chain"
+	"cnibox/internal/disk"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -231,11 +232,11 @@ func (s *sandbox) bindResolvConf() {
 // reads as text.
 // It is called on a thread that ends with the command (rtnl.NS.Do), so no other one
 // ever sees the mount.
-func bindText(text, file string) error {
-	if _, err := os.Stat(file); err != nil {
+func bindText(text, over string) error {
+	if _, err := disk.Stat(over); err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp("", "cni-exec-*")
+	tmp, err := disk.Temp(os.TempDir(), "cni-exec-")
 	if err != nil {
 		return err
 	}
@@ -251,7 +252,7 @@ func bindText(text, file string) error {
 	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
 		return os.NewSyscallError("mount", err)
 	}
-	return os.NewSyscallError("mount", unix.Mount(tmp.Name(), file, "", unix.MS_BIND, ""))
+	return os.NewSyscallError("mount", unix.Mount(tmp.Name(), over, "", unix.MS_BIND, ""))
 }
 
 // resolvText is the result's DNS in the form of resolv.conf(5).

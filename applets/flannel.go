@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"cnibox/internal/disk"
 	"cnibox/spec"
 )
 
@@ -260,7 +261,7 @@ func statusFlannel(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	if st, err := os.Stat(string(f.dir.records)); err == nil && !st.IsDir() {
+	if disk.NotDir(string(f.dir.records)) {
 		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", f.dir.records)
 	}
 	d, _, err := f.delegate(r, env)

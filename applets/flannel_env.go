@@ -4,14 +4,12 @@ package applets
 
 import (
 	"fmt"
-	"io"
 	"net/netip"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"cnibox/internal/disk"
 )
 
 // longestSubnetEnv is the most that is read of subnet.env, in bytes; flanneld
@@ -29,15 +27,7 @@ type subnetEnv struct {
 // readSubnetEnv reads the file at path; links to it are followed, and a pipe is
 // not waited for. The error is os.ErrNotExist while flanneld has not written it.
 func readSubnetEnv(path string) (*subnetEnv, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
-	}
-	text, err := io.ReadAll(io.LimitReader(f, longestSubnetEnv))
+	text, err := disk.Read(path, 0, longestSubnetEnv)
 	if err != nil {
 		return nil, err
 	}

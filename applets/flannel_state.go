@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/disk"
 	"cnibox/internal/fault"
 	"cnibox/internal/json"
 	"cnibox/spec"
@@ -107,7 +108,7 @@ func (d flannelRecords) setAside(r *spec.Request, file string, why error) {
 	path := filepath.Join(string(d.records), file)
 	err := fault.Check("set aside " + file)
 	if err == nil {
-		err = os.Rename(path, path+flannelBroken)
+		err = disk.Rename(path, path+flannelBroken)
 	}
 	if err != nil {
 		r.Warn("state file %s: %v; it stays: %v", path, why, err)

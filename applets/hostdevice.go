@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/attach"
+	"cnibox/internal/disk"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -167,7 +168,7 @@ func describeHostDevice(op *attach.Op, c *deviceConf) error {
 // probeHostDevice tells whether records can be written, and whether the hardware is there,
 // bound to whatever driver and in whatever namespace.
 func probeHostDevice(_ context.Context, _ *spec.Request, c *deviceConf) error {
-	if st, err := os.Stat(string(c.dir())); err == nil && !st.IsDir() {
+	if disk.NotDir(string(c.dir())) {
 		return fmt.Errorf("data directory %s is not a directory", c.dir())
 	}
 	if c.folder != "" && !has(c.folder) {

@@ -10,6 +10,7 @@ import (
 	"path"
 	"strings"
 
+	"cnibox/internal/disk"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -38,7 +39,7 @@ func isDeviceName(id string) bool {
 
 // has tells whether a file is there.
 func has(file string) bool {
-	_, err := os.Stat(file)
+	_, err := disk.Stat(file)
 	return err == nil
 }
 
@@ -73,7 +74,7 @@ func firstIn(dir, prefix string) (first string) {
 		return ""
 	}
 	defer f.Close()
-	names, _ := f.Readdirnames(-1)
+	names, _ := disk.Names(f)
 	for _, name := range names {
 		if strings.HasPrefix(name, prefix) && (first == "" || name < first) {
 			first = name

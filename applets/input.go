@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/disk"
 	"cnibox/spec"
 )
 
@@ -22,51 +23,50 @@ const quiet = 100 * time.Millisecond
 // returns what came until then. It ends with ctx, which a plain read would
 // outlive.
 // An error of the read comes with what was read before.
-func readInput(ctx context.Context, r io.Reader, within time.Duration) ([]byte, error) {
+func readInput(ctx context.Context, r io.Reader, limit time.Duration) ([]byte, error) {
 	f, ok := r.(*os.File)
 	if !ok {
 		return bounded(r)
 	}
-	if _, err := f.Stat(); err != nil { // closed: poll would wait for ever
+	if _, err := disk.Of(f); err != nil { // closed: poll would wait for ever
 		return nil, err
 	}
-	p := &pollReader{ctx: ctx, file: f}
-	if within > 0 {
-		p.deadline = time.Now().Add(within)
+	if limit == 0 {
+		return bounded(&pollReader{ctx: ctx, file: f})
 	}
-	return bounded(p)
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return bounded(&pollReader{ctx: ctx, file: f, limited: true})
 }
 
 // bounded reads to the end, or one byte beyond what a configuration may have.
 func bounded(r io.Reader) ([]byte, error) { return io.ReadAll(io.LimitReader(r, spec.MaxConf+1)) }
+
+// glance is how often the context is looked at, in milliseconds.
+const glance = 50
 
 // A pollReader reads a file that may stay silent. It needs no goroutine, and so
 // no second thread, since main is locked to the first.
 // A read cannot be given a deadline: stdin is in blocking mode, and the runtime does
 // not watch it.
 type pollReader struct {
-	ctx      context.Context
-	file     *os.File
-	deadline time.Time // of the whole input; zero: none
+	ctx     context.Context
+	file    *os.File
+	limited bool // the context has a limit of time, which is the end of the input
 }
 
-// Read returns io.EOF at the deadline.
+// Read returns io.EOF when the time is over.
 // It looks at the context twenty times a second. A pipe whose other end was closed
 // counts as readable: the read then says that it is the end.
 func (p *pollReader) Read(b []byte) (int, error) {
 	fds := []unix.PollFd{{Fd: int32(p.file.Fd()), Events: unix.POLLIN}}
 	for {
-		step := 50 * time.Millisecond // how often ctx is looked at
-		if !p.deadline.IsZero() {
-			step = min(step, time.Until(p.deadline))
-		}
-		if step <= 0 {
-			return 0, io.EOF
-		}
-		n, err := unix.Poll(fds, int(step/time.Millisecond)+1)
+		n, err := unix.Poll(fds, glance)
 		switch {
 		case n > 0:
 			return p.file.Read(b)
+		case p.limited && errors.Is(p.ctx.Err(), context.DeadlineExceeded):
+			return 0, io.EOF
 		case p.ctx.Err() != nil:
 			return 0, p.ctx.Err()
 		case err != nil && !errors.Is(err, unix.EINTR):

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"cnibox/internal/disk"
 	"cnibox/internal/fault"
 )
 
@@ -54,17 +55,14 @@ func install(dir string, names []string) (told string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := os.Stat(binary); err != nil {
+	if _, err := disk.Stat(binary); err != nil {
 		return "", fmt.Errorf("this binary has no path any more: %w", err)
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := disk.MakeDir(dir, 0o755); err != nil {
 		return "", err
 	}
 	// Links are relative to where the folder really is.
-	if dir, err = filepath.Abs(dir); err != nil {
-		return "", err
-	}
-	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+	if dir, err = disk.Real(dir); err != nil {
 		return "", err
 	}
 	target, err := filepath.Rel(dir, binary)
@@ -91,7 +89,7 @@ func install(dir string, names []string) (told string, err error) {
 func plan(dir, binary, target string, names []string) (lay, replaced []string, err error) {
 	for _, name := range names {
 		path := filepath.Join(dir, name)
-		st, err := os.Lstat(path)
+		st, err := disk.Lstat(path)
 		switch {
 		case errors.Is(err, os.ErrNotExist):
 			lay = append(lay, name)
@@ -100,11 +98,11 @@ func plan(dir, binary, target string, names []string) (lay, replaced []string, e
 			return nil, nil, err
 		case path == binary: // the binary itself lies here, under an applet's name
 			continue
-		case st.Mode().Type() == os.ModeSymlink:
+		case st.IsLink():
 			if now, err := os.Readlink(path); err == nil && now == target {
 				continue
 			}
-		case !st.Mode().IsRegular():
+		case !st.IsRegular():
 			return nil, nil, fmt.Errorf("%s is neither a file nor a link, and stays; nothing was changed", path)
 		}
 		lay, replaced = append(lay, name), append(replaced, name)
@@ -112,10 +110,8 @@ func plan(dir, binary, target string, names []string) (lay, replaced []string, e
 	return lay, replaced, nil
 }
 
-// layLinks makes the links in a folder of their own inside dir and moves each
-// to its place.
-// The folder is on the same file system, which rename(2) asks for, and goes whatever
-// happens.
+// layLinks makes each link under a name that nobody has and moves it to its place. One
+// that cannot be moved goes.
 func layLinks(dir, target string, names []string) error {
 	if len(names) == 0 {
 		return nil
@@ -123,18 +119,13 @@ func layLinks(dir, target string, names []string) error {
 	if err := fault.Check("install " + dir); err != nil {
 		return err
 	}
-	tmp, err := os.MkdirTemp(dir, ".cnibox-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(tmp)
+	link := filepath.Join(dir, ".cnibox-"+randomHex())
 	for _, name := range names {
-		link := filepath.Join(tmp, name)
 		if err := os.Symlink(target, link); err != nil {
 			return err
 		}
-		if err := os.Rename(link, filepath.Join(dir, name)); err != nil {
-			return err
+		if err := disk.Rename(link, filepath.Join(dir, name)); err != nil {
+			return errors.Join(err, os.Remove(link))
 		}
 	}
 	return nil

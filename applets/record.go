@@ -3,13 +3,13 @@ package applets
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/disk"
 	"cnibox/internal/fault"
 	"cnibox/internal/json"
 	"cnibox/spec"
@@ -93,7 +93,7 @@ func (d records) replace(name string, b []byte) error {
 	if err := fault.Check("write " + name); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(string(d), 0o700); err != nil {
+	if err := disk.MakeDir(string(d), 0o700); err != nil {
 		return fmt.Errorf("data directory: %w", err)
 	}
 	path := filepath.Join(string(d), name)
@@ -107,7 +107,7 @@ func (d records) replace(name string, b []byte) error {
 	}
 	_, err = f.Write(b)
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(temp, path)
+		err = disk.Rename(temp, path)
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(temp))
@@ -119,24 +119,13 @@ func (d records) replace(name string, b []byte) error {
 // none; a link, a device or a pipe in its place is not read.
 // v may be changed in part when it fails.
 func (d records) read(name string, v any) error {
-	f, err := os.OpenFile(filepath.Join(string(d), name), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if !st.Mode().IsRegular() {
-		return fmt.Errorf("%s: not a regular file", f.Name())
-	}
-	b, err := io.ReadAll(io.LimitReader(f, longestRecord))
+	path := filepath.Join(string(d), name)
+	b, err := disk.Read(path, unix.O_NOFOLLOW, longestRecord)
 	if err != nil {
 		return err
 	}
 	if err := json.Unmarshal(b, v); err != nil {
-		return fmt.Errorf("%s: %w", f.Name(), err)
+		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
 }
@@ -156,7 +145,7 @@ func (d records) remove(name string) error {
 func dropFile(path string) error {
 	err := os.Remove(path)
 	if errors.Is(err, unix.EROFS) {
-		if _, lerr := os.Lstat(path); lerr != nil {
+		if _, lerr := disk.Lstat(path); lerr != nil {
 			err = lerr
 		}
 	}
@@ -194,11 +183,11 @@ func (d records) each(fn func(name string) error) error {
 		return err
 	}
 	defer f.Close()
-	entries, err := f.ReadDir(-1) // in any order: os.ReadDir's sort is 10 kB of the binary
+	entries, err := disk.Entries(f)
 	errs := []error{err}
 	for _, e := range entries {
-		if !strings.HasSuffix(e.Name(), recordTemp) && e.Type().IsRegular() {
-			errs = append(errs, fn(e.Name()))
+		if !strings.HasSuffix(e.Name, recordTemp) && (e.Type == unix.DT_REG || e.Type == unix.DT_UNKNOWN) {
+			errs = append(errs, fn(e.Name))
 		}
 	}
 	return errors.Join(errs...)

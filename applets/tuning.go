@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 
+	"cnibox/internal/disk"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -252,8 +253,7 @@ func tuningStatus(_ context.Context, r *spec.Request) error {
 	if err := checkAllowed(tuningAllowlist, p.sysctls); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "%w", err)
 	}
-	st, err := os.Stat(string(p.dir))
-	if err == nil && !st.IsDir() && !p.link.empty() {
+	if disk.NotDir(string(p.dir)) && !p.link.empty() {
 		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", p.dir)
 	}
 	return nil

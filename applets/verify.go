@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"cnibox/internal/disk"
 )
 
 // cniboxVerify tells of each applet's name in a folder that does not lead to
@@ -15,7 +17,7 @@ func cniboxVerify(p Process, args []string) int {
 		return usage(p, "verify needs a folder")
 	}
 	dir := args[0]
-	self, err := os.Stat(executable)
+	self, err := disk.Stat(executable)
 	if err != nil {
 		fmt.Fprintf(p.Stderr, "cnibox: verify: %s\n", err)
 		return 1
@@ -37,11 +39,11 @@ func cniboxVerify(p Process, args []string) int {
 
 // verify returns nil if path leads to the file self, by device and inode.
 // The error says what is there instead.
-func verify(path string, self os.FileInfo) error {
-	st, err := os.Stat(path)
+func verify(path string, self disk.Info) error {
+	st, err := disk.Stat(path)
 	target, linkErr := os.Readlink(path)
 	switch {
-	case err == nil && os.SameFile(st, self):
+	case err == nil && st.Same(self):
 		return nil
 	case errors.Is(err, os.ErrNotExist) && linkErr == nil:
 		return fmt.Errorf("a link to %s, which is missing", target)
@@ -50,7 +52,7 @@ func verify(path string, self os.FileInfo) error {
 	case err != nil:
 		return err
 	case linkErr == nil:
-		return fmt.Errorf("a link to %s, another file (%d bytes, of %s)", target, st.Size(), st.ModTime().Format("2006-01-02"))
+		return fmt.Errorf("a link to %s, another file (%d bytes, %d days old)", target, st.Size, int(st.Age().Hours()/24))
 	}
-	return fmt.Errorf("another file (%d bytes, of %s)", st.Size(), st.ModTime().Format("2006-01-02"))
+	return fmt.Errorf("another file (%d bytes, %d days old)", st.Size, int(st.Age().Hours()/24))
 }

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/disk"
 	"cnibox/internal/fault"
 	"cnibox/internal/json"
 	"cnibox/spec"
@@ -97,7 +98,7 @@ var errBroken = errors.New("not a cache entry")
 // of a caller, since a DEL makes paths of them.
 func (c *Cache) read(name string, a spec.Attachment) (*Entry, error) {
 	file := filepath.Join(c.Dir, "results", name)
-	b, err := readBounded(file, unix.O_NOFOLLOW, maxEntry)
+	b, err := disk.Read(file, unix.O_NOFOLLOW, maxEntry)
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) {
 			return nil, err
@@ -195,7 +196,7 @@ func (c *Cache) write(e *Entry, exclusive bool) error {
 		return err
 	}
 	dir := filepath.Dir(e.file)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := disk.MakeDir(dir, 0o700); err != nil {
 		return spec.Errorf(spec.CodeIO, "cache: %w", err)
 	}
 	if err := c.dropScratch(e.Attachment()); err != nil {
@@ -218,7 +219,7 @@ func (c *Cache) write(e *Entry, exclusive bool) error {
 				err = renameNew(tmp, e.file)
 			}
 		} else {
-			err = os.Rename(tmp, e.file)
+			err = disk.Rename(tmp, e.file)
 		}
 	}
 	if err != nil {
@@ -252,10 +253,10 @@ func unlinkable(err error) bool {
 // Between look and rename another process may come; two ADDs of names that share a
 // file, at one moment, on such a file system, are what it takes.
 func renameNew(from, to string) error {
-	if _, err := os.Lstat(to); err == nil {
+	if _, err := disk.Lstat(to); err == nil {
 		return os.ErrExist
 	}
-	return os.Rename(from, to)
+	return disk.Rename(from, to)
 }
 
 // Remove drops an entry; that it is gone is no error.

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/disk"
 )
 
 // A Command is a program of the user's own, for which a network was set up.
@@ -67,10 +69,10 @@ func lookPath(name string) (string, error) {
 		return name, nil
 	}
 	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
-		file := filepath.Join(dir, name)
-		info, err := os.Stat(file)
-		if err == nil && filepath.IsAbs(file) && info.Mode().IsRegular() && unix.Access(file, unix.X_OK) == nil {
-			return file, nil
+		path := filepath.Join(dir, name)
+		info, err := disk.Stat(path)
+		if err == nil && filepath.IsAbs(path) && info.IsRegular() && unix.Access(path, unix.X_OK) == nil {
+			return path, nil
 		}
 	}
 	return "", fmt.Errorf("no such command on PATH: %w", os.ErrNotExist)

@@ -3,7 +3,6 @@ package chain
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/disk"
 	"cnibox/spec"
 )
 
@@ -93,7 +93,7 @@ func configExts() [][]string { return [][]string{{".conflist"}, {".conf", ".json
 // read parses a file without its drop-in folder.
 // The list knows its file, by which its drop-in folder is found.
 func read(file string) (*List, error) {
-	doc, err := readBounded(file, 0, spec.MaxConf)
+	doc, err := disk.Read(file, 0, spec.MaxConf)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
@@ -131,7 +131,7 @@ func (l *List) dropIn() error {
 			continue
 		}
 		file := filepath.Join(dir, name)
-		doc, err := readBounded(file, 0, spec.MaxConf)
+		doc, err := disk.Read(file, 0, spec.MaxConf)
 		if err != nil {
 			return fmt.Errorf("drop-in plugin: %w", err)
 		}
@@ -147,20 +147,19 @@ func (l *List) dropIn() error {
 	return nil
 }
 
-// fileNames returns the sorted names in a folder that are no folders themselves.
-// Names are sorted, not entries as os.ReadDir does: that is a sort of its own, 10 kB of
-// the binary.
+// fileNames returns the sorted names in a folder that are no folders themselves, where
+// the file system tells which are.
 func fileNames(dir string) ([]string, error) {
 	f, err := os.OpenFile(dir, unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	entries, err := f.ReadDir(-1)
+	entries, err := disk.Entries(f)
 	var names []string
 	for _, e := range entries {
-		if !e.IsDir() {
-			names = append(names, e.Name())
+		if e.Type != unix.DT_DIR {
+			names = append(names, e.Name)
 		}
 	}
 	slices.Sort(names)
@@ -175,26 +174,4 @@ func hasExt(name string, exts []string) bool {
 		}
 	}
 	return false
-}
-
-// readBounded reads a regular file of at most limit bytes, with more flags for open;
-// what is no regular file is never waited for.
-func readBounded(file string, flags, limit int) ([]byte, error) {
-	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|flags, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file", file)
-	}
-	b, err := io.ReadAll(io.LimitReader(f, int64(limit)+1))
-	if len(b) > limit {
-		return nil, fmt.Errorf("%s is larger than %d bytes", file, limit)
-	}
-	return b, err
 }

@@ -23,6 +23,7 @@ import (
 	"strings"
 	"time"
 
+	"cnibox/internal/disk"
 	"cnibox/spec"
 )
 
@@ -110,8 +111,8 @@ func (l *Local) find(plugin string) (file string, verbs *spec.Verbs, err error) 
 	if l.ForceExec {
 		return file, nil, nil
 	}
-	me, err := os.Stat(self)
-	if err != nil || !os.SameFile(me, info) {
+	me, err := disk.Stat(self)
+	if err != nil || !me.Same(info) {
 		return file, nil, nil
 	}
 	if v, ok := l.lookup(plugin); ok {
@@ -152,14 +153,14 @@ func (l *Local) lookup(plugin string) (*spec.Verbs, bool) {
 // findInPath returns the first regular file of that name; links are followed.
 // Whether it can be executed is for execve(2) to say, which knows why not. The error
 // is os.ErrNotExist around the reference's words.
-func findInPath(plugin string, dirs []string) (string, os.FileInfo, error) {
+func findInPath(plugin string, dirs []string) (string, disk.Info, error) {
 	for _, dir := range dirs {
-		file := filepath.Join(dir, plugin)
-		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
-			return file, info, nil
+		path := filepath.Join(dir, plugin)
+		if info, err := disk.Stat(path); err == nil && info.IsRegular() {
+			return path, info, nil
 		}
 	}
-	return "", nil, fmt.Errorf("failed to find plugin %q in path %v: %w", plugin, dirs, os.ErrNotExist)
+	return "", disk.Info{}, fmt.Errorf("failed to find plugin %q in path %v: %w", plugin, dirs, os.ErrNotExist)
 }
 
 // inProcess calls a built-in plugin. It gets a request of its own, so nothing

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/disk"
 	"cnibox/internal/fault"
 	"cnibox/internal/sha512"
 	"cnibox/spec"
@@ -58,7 +59,7 @@ func (c *Cache) lock(ctx context.Context, name string, kind int16) (func(), erro
 	if err := fault.Check("lock " + name); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+	if err := disk.MakeDir(c.Dir, 0o700); err != nil {
 		return nil, spec.Errorf(spec.CodeIO, "cache: %w", err)
 	}
 	path := filepath.Join(c.Dir, lockFile)

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/disk"
 	"cnibox/spec"
 )
 
@@ -70,8 +71,8 @@ func (c *Cache) dropTemporary() error {
 // old reports whether a file has been left alone long enough.
 // A file that is gone is not old.
 func old(file string) bool {
-	info, err := os.Lstat(file)
-	return err == nil && time.Since(info.ModTime()) >= settled
+	info, err := disk.Lstat(file)
+	return err == nil && info.Age() >= settled
 }
 
 // setAside moves a settled file into another folder.
@@ -81,10 +82,10 @@ func setAside(dir, name, to string) error {
 	if !old(file) {
 		return nil
 	}
-	if err := os.MkdirAll(to, 0o700); err != nil {
+	if err := disk.MakeDir(to, 0o700); err != nil {
 		return fmt.Errorf("cache: %w", err)
 	}
-	if err := os.Rename(file, filepath.Join(to, name)); err != nil {
+	if err := disk.Rename(file, filepath.Join(to, name)); err != nil {
 		return fmt.Errorf("cache: %w", err)
 	}
 	return nil
@@ -94,7 +95,7 @@ func setAside(dir, name, to string) error {
 // is read once, since no process outlives its boot.
 // It is a UUID, of random(4).
 var bootID = sync.OnceValue(func() string {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	b, err := disk.Read("/proc/sys/kernel/random/boot_id", 0, 64)
 	if err != nil {
 		return ""
 	}

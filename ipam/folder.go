@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/disk"
 	"cnibox/internal/fault"
 )
 
@@ -145,7 +146,7 @@ func (d folder) names() ([]string, error) {
 	}
 	f := os.NewFile(uintptr(fd), d.path)
 	defer f.Close()
-	return f.Readdirnames(-1)
+	return disk.Names(f)
 }
 
 // remove deletes a file; one that is not there is os.ErrNotExist.

@@ -10,6 +10,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/disk"
 )
 
 // ErrNotNS is returned for a path that exists and is no network namespace.
@@ -79,15 +81,15 @@ func (ns *NS) Close() error {
 
 // Same reports whether both are one namespace, by device and inode.
 func (ns *NS) Same(o *NS) (bool, error) {
-	a, err := ns.file.Stat()
+	a, err := disk.Of(ns.file)
 	if err != nil {
 		return false, err
 	}
-	b, err := o.file.Stat()
+	b, err := disk.Of(o.file)
 	if err != nil {
 		return false, err
 	}
-	return os.SameFile(a, b), nil
+	return a.Same(b), nil
 }
 
 // Do runs fn on a thread of the namespace's own, which ends when ns is closed
