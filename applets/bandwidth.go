@@ -140,7 +140,8 @@ func newLimit(dir string, rate, burst, latency uint64) (limit, error) {
 		return limit{}, fmt.Errorf("if burst is set, rate must also be set: %sBurst is %d, %sRate is missing", dir, burst, dir)
 	case l.rate == 0:
 		return limit{}, fmt.Errorf("%sRate %d is less than 8 bits per second", dir, rate)
-	case l.burst >= math.MaxUint32:
+	// In bits, as Go 1.26 for s390x takes any x/8 to be less than 1<<32-1.
+	case burst >= 8*math.MaxUint32:
 		return limit{}, fmt.Errorf("burst cannot be more than 4GB: %sBurst is %d bits", dir, burst)
 	case l.burst == 0:
 		l.burst = min(max(l.rate/1000*burstTime, leastBurst), math.MaxUint32-1)

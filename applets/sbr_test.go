@@ -16,7 +16,7 @@ func TestSBRConf(t *testing.T) {
 		"all":                {`{"table":500,"gateways":["10.1.0.9","fd00::9"],"addSourceHints":true}`, ""},
 		"table 0":            {`{"table":0}`, "not within"},
 		"negative table":     {`{"table":-1}`, "not within"},
-		"huge table":         {`{"table":4294967296}`, "not within"},
+		"huge table":         {`{"table":4294967296}`, `"table"`}, // no integer where int has 32 bits
 		"three gateways":     {`{"gateways":["10.1.0.1","fd00::1","10.1.0.2"]}`, "more than 2 entries"},
 		"two of one family":  {`{"gateways":["fd00::2","fd00::1"]}`, "multiple addresses"},
 		"no address":         {`{"gateways":["10.1.0"]}`, "gateways"},

@@ -82,7 +82,7 @@ func TestTuningConf(t *testing.T) {
 		"multicast mac":           {conf: `{"mac":"01:00:00:00:00:01"}`, err: "multicast", code: 7},
 		"mac in CNI_ARGS":         {conf: `{}`, args: "MAC=x", err: "CNI_ARGS", code: 4},
 		"mtu below 0":             {conf: `{"mtu":-1}`, err: `"mtu" -1`, code: 7},
-		"mtu too big":             {conf: `{"mtu":4294967296}`, err: `"mtu" 4294967296`, code: 7},
+		"mtu too big":             {conf: `{"mtu":4294967296}`, err: `"mtu"`, code: 7}, // no integer where int has 32 bits
 		"txQLen below 0":          {conf: `{"txQLen":-1}`, err: `"txQLen" -1`, code: 7},
 		"promisc not a bool":      {conf: `{"promisc":"yes"}`, err: "promisc", code: 7},
 		"args.cni.mtu not an int": {conf: `{"args":{"cni":{"mtu":"big"}}}`, err: "mtu", code: 7},
