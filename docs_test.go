@@ -13,7 +13,7 @@ import (
 // function of more than five lines has a doc comment that begins with its name.
 var documented = []string{
 	".", "spec", "chain", "ipam", "applets", "applets/attach", "internal/fault", "internal/flock", "internal/mac", "internal/sha512",
-	"rtnl", "nft", "internal/netlink", "internal/clients",
+	"rtnl", "nft", "dhcp", "internal/netlink", "internal/clients",
 	"internal/sandbox", "internal/kerneltest", "internal/script", "internal/bench", "internal/demo", "internal/privileged", "internal/twin",
 }
 

@@ -35,6 +35,9 @@ type Applet struct {
 	// without CNI_COMMAND. Few need it.
 	Again func(Process) int
 
+	// Daemon is set for a plugin that has one, run as "NAME daemon" without CNI_COMMAND.
+	Daemon func(context.Context, Process) int
+
 	// AnyNetNS is set for address plugins that never enter the namespace: for
 	// them a CNI_NETNS that is none (as /dev/null) is no error.
 	AnyNetNS bool
@@ -125,6 +128,10 @@ func (a *Applet) run(ctx context.Context, p Process) int {
 	}
 	if a.Again != nil && len(p.Args) > 1 && p.Getenv("CNI_COMMAND") == "" {
 		return a.Again(p)
+	}
+	if a.Daemon != nil && len(p.Args) > 0 && p.Args[0] == "daemon" && p.Getenv("CNI_COMMAND") == "" {
+		p.Args = p.Args[1:]
+		return a.Daemon(ctx, p)
 	}
 	return Serve(ctx, a, p)
 }

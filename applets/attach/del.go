@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"cnibox/spec"
 )
@@ -21,18 +22,35 @@ func (f *flow) del(ctx context.Context, r *spec.Request) error {
 	}
 	defer op.close()
 
+	var errs []error
+	early := leasedOverLink(r.Net.IPAM.Type)
+	if early {
+		errs = append(errs, op.delegate(ctx, spec.Del))
+	}
 	// the kernel takes some 20 ms to take a link down: time for all the rest
 	link := make(chan error, 1)
 	go func() { link <- guard(func() error { return f.removeLink(ctx, op) }) }()
 	cleanupErr := f.cleanup.do(ctx, op)
 	// Joined in this order whichever ended first.
 	linkErr := <-link
-	errs := []error{linkErr, cleanupErr}
-	if linkErr == nil && r.Net.IPAM.Type != "" {
-		_, err := r.Delegate(ctx, r.Net.IPAM.Type, spec.Del)
-		errs = append(errs, err)
+	errs = append(errs, linkErr, cleanupErr)
+	if linkErr == nil && r.Net.IPAM.Type != "" && !early {
+		errs = append(errs, op.delegate(ctx, spec.Del))
 	}
 	return errors.Join(errs...)
+}
+
+// leasedOverLink tells of an IPAM plugin that its lease is given back over the link: dhcp,
+// whose server hears of it from the container. It cannot wait until the link is gone; that
+// the address may be handed out while the link has it is a matter of milliseconds there.
+func leasedOverLink(plugin string) bool {
+	return plugin == "dhcp" || strings.HasSuffix(plugin, "-dhcp")
+}
+
+// delegate runs a verb without a result of the IPAM plugin.
+func (op *Op) delegate(ctx context.Context, v spec.Verb) error {
+	_, err := op.Delegate(ctx, op.Net.IPAM.Type, v)
+	return err
 }
 
 // removeLink takes the link away, by the plugin's own step or by its name in the

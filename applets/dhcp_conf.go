@@ -1,0 +1,223 @@
+//go:build !no_dhcp
+
+package applets
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"cnibox/dhcp"
+	"cnibox/internal/sha512"
+	"cnibox/spec"
+)
+
+// A dhcpConf is the configuration as written. The plugin checks all of it; the daemon
+// gets a [dhcp.Config].
+type dhcpConf struct {
+	IPAM struct {
+		dhcpWhere
+		Provide []struct {
+			Option  string `json:"option"`
+			Value   string `json:"value"`
+			FromArg string `json:"fromArg"`
+		} `json:"provide"`
+		Request []struct {
+			Option      string `json:"option"`
+			SkipDefault bool   `json:"skipDefault"`
+		} `json:"request"`
+		Priority int   `json:"priority"`
+		IPv4     *bool `json:"ipv4"` // nil: true
+		IPv6     bool  `json:"ipv6"`
+	} `json:"ipam"`
+	MTU int `json:"mtu"` // the interface plugin's; above 0 it is not ours to change
+}
+
+// A dhcpWhere is where the daemon is.
+type dhcpWhere struct {
+	Socket string `json:"daemonSocketPath"`
+}
+
+// dhcpSocket is where the reference's daemon listens too: one of the two runs.
+const dhcpSocket = "/run/cni/dhcp.sock"
+
+// A dhcpPlugin is a checked configuration.
+type dhcpPlugin struct {
+	*spec.Request
+	socket string
+	leases records
+	conf   dhcp.Config
+}
+
+// longestSocket is the longest path of a socket: unix(7).
+const longestSocket = 107
+
+// newDHCP reads the key that says where the daemon is; DEL and GC read no other, so
+// they work with a configuration that has become invalid.
+func newDHCP(r *spec.Request) (*dhcpPlugin, error) {
+	var c struct {
+		IPAM dhcpWhere `json:"ipam"`
+	}
+	if err := r.Decode(&c); err != nil {
+		return nil, err
+	}
+	p := &dhcpPlugin{Request: r, socket: c.IPAM.Socket}
+	if p.socket == "" {
+		p.socket = dhcpSocket
+	}
+	if err := checkDHCPSocket(p.socket); err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, `"daemonSocketPath" %w`, err)
+	}
+	p.leases = dhcpLeases(p.socket)
+	return p, nil
+}
+
+// checkDHCPSocket tells why a path cannot be a socket's.
+func checkDHCPSocket(path string) error {
+	switch {
+	case !filepath.IsAbs(path) || strings.Contains(path, "\x00"):
+		return fmt.Errorf("%q is not an absolute path", path)
+	case len(path) > longestSocket:
+		return fmt.Errorf("%q has more than the %d bytes of a socket's path", path, longestSocket)
+	}
+	return nil
+}
+
+// dhcpLeases is the folder of the leases of the daemon at a socket, beside it: plugin
+// and daemon need no second path to agree on.
+func dhcpLeases(socket string) records {
+	return records(strings.TrimSuffix(filepath.Clean(socket), ".sock") + "-leases")
+}
+
+// readDHCP reads and checks all of the configuration. Errors have code 7.
+func readDHCP(r *spec.Request) (*dhcpPlugin, error) {
+	p, err := newDHCP(r)
+	if err != nil {
+		return nil, err
+	}
+	var c dhcpConf
+	if err := r.Decode(&c); err != nil {
+		return nil, err
+	}
+	p.conf = dhcp.Config{
+		IfName: r.IfName, V4: c.IPAM.IPv4 == nil || *c.IPAM.IPv4, V6: c.IPAM.IPv6,
+		ClientID: dhcpClientID(r.Attachment), DUID: dhcpDUID(r.Attachment),
+		Priority: c.IPAM.Priority, KeepMTU: c.MTU > 0,
+	}
+	switch {
+	case c.IPAM.Priority < 0 || c.IPAM.Priority > 1<<31-1:
+		return nil, spec.Errorf(spec.CodeConfig, `"priority" %d is not within 0 to 2147483647`, c.IPAM.Priority)
+	case !p.conf.V4 && !p.conf.V6:
+		return nil, spec.Errorf(spec.CodeConfig, `neither "ipv4" nor "ipv6" is wanted`)
+	}
+	if r.Call.NetNS != "" {
+		if p.conf.NetNS, err = filepath.Abs(r.Call.NetNS); err != nil {
+			return nil, spec.Errorf(spec.CodeNetNS, "%w", err)
+		}
+	}
+	if err := p.readProvide(&c); err != nil {
+		return nil, err
+	}
+	return p, p.readRequest(&c)
+}
+
+// readProvide reads the options to send. CNI_ARGS wins over a value, as in the
+// reference; without both the option is left out.
+func (p *dhcpPlugin) readProvide(c *dhcpConf) error {
+	for _, o := range c.IPAM.Provide {
+		code, err := dhcpOption(o.Option)
+		if err != nil {
+			return err
+		}
+		value := o.Value
+		if arg, ok := p.Arg(o.FromArg); ok && o.FromArg != "" {
+			value = arg
+		}
+		if len(value) > 255 {
+			return spec.Errorf(spec.CodeConfig, "value too long for option %s: %d bytes, 255 at most", o.Option, len(value))
+		}
+		if value != "" {
+			p.conf.Send = append(p.conf.Send, dhcp.Option{Code: code, Data: []byte(value)})
+		}
+	}
+	return nil
+}
+
+// readRequest reads what to ask for. With skipDefault and nothing else it is the list
+// that the reference's library falls back on.
+func (p *dhcpPlugin) readRequest(c *dhcpConf) error {
+	codes, alone := []byte(nil), false
+	for _, o := range c.IPAM.Request {
+		alone = alone || o.SkipDefault
+		if o.Option == "" {
+			continue
+		}
+		code, err := dhcpOption(o.Option)
+		if err != nil {
+			return err
+		}
+		codes = append(codes, code)
+	}
+	usual := "\x01\x79\x03\x21\x06\x0f\x77\x1a\x2a" // 121 before 3 and 33: RFC 3442
+	if alone && len(codes) == 0 {
+		usual = "\x01\x03\x0f\x06"
+	} else if alone {
+		usual = ""
+	}
+	for _, code := range append(codes, usual...) {
+		if strings.IndexByte(string(p.conf.Request), code) < 0 {
+			p.conf.Request = append(p.conf.Request, code)
+		}
+	}
+	return nil
+}
+
+// dhcpOption reads the name or number of an option. Padding, the end, and what is in
+// the hands of the client itself are none that a configuration can have.
+func dhcpOption(name string) (byte, error) {
+	switch name {
+	case "dhcp-client-identifier":
+		return 61, nil
+	case "subnet-mask":
+		return 1, nil
+	case "routers":
+		return 3, nil
+	case "host-name":
+		return 12, nil
+	case "user-class":
+		return 77, nil
+	case "vendor-class-identifier":
+		return 60, nil
+	}
+	n := 0
+	for _, c := range []byte(name) {
+		if c < '0' || c > '9' || n > 255 {
+			n = 256
+			break
+		}
+		n = n*10 + int(c-'0')
+	}
+	switch {
+	case name == "" || n > 255:
+		return 0, spec.Errorf(spec.CodeConfig, "Can not parse option: %q is neither a known name nor 0 to 255", name)
+	case n == 0 || n == 255 || n >= 50 && n <= 54 || n == 57:
+		return 0, spec.Errorf(spec.CodeConfig, "option %d is the client's own to set", n)
+	}
+	return byte(n), nil
+}
+
+// dhcpClientID is the identifier that the reference makes: type 0, which says that it is
+// no hardware's, and the names. Leases outlive the change from the one to the other.
+func dhcpClientID(a spec.Attachment) []byte {
+	id := "\x00" + a.ContainerID + "/" + a.Network + "/" + a.IfName
+	return []byte(id[:min(len(id), 255)])
+}
+
+// dhcpDUID is a DUID of type UUID (RFC 6355), whose UUID is a hash of the names: the same
+// for an attachment whatever its MAC address.
+func dhcpDUID(a spec.Attachment) []byte {
+	sum := sha512.Sum512([]byte("dhcpv6\x00" + a.Network + "\x00" + a.ContainerID + "\x00" + a.IfName))
+	id := sum[:16]
+	id[6], id[8] = id[6]&0x0f|0x80, id[8]&0x3f|0x80 // version 8, RFC 9562 section 5.8
+	return append([]byte{0, 4}, id...)
+}

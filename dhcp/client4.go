@@ -1,0 +1,212 @@
+package dhcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/mac"
+)
+
+// A client4 speaks DHCPv4 over one interface: RFC 2131.
+type client4 struct {
+	*place
+	Config
+	*Settings
+	socket *socket
+	to     mac.Addr  // who the frames go to; nil: the socket is one of UDP
+	begin  time.Time // when it began to ask
+	xid    uint32    // of all its messages
+}
+
+// newClient4 opens the sockets for asking everyone.
+func newClient4(p *place, c Config, s *Settings) (*client4, error) {
+	if len(p.link.MAC) != 6 {
+		return nil, errors.New(c.IfName + " has no Ethernet address, which DHCPv4 needs")
+	}
+	sock, err := packetSocket(p.ns, p.link.Index)
+	if err != nil {
+		return nil, err
+	}
+	return &client4{place: p, Config: c, Settings: s, socket: sock, to: allHosts, begin: time.Now(), xid: rand.Uint32()}, nil
+}
+
+func (c *client4) close() { go c.socket.close() } // the kernel takes 10 to 30 ms for it
+
+// message returns a request with what all have in common.
+// Whoever shares a link layer address (ipvlan) gets no answer that is sent to it.
+func (c *client4) message(kind byte) *message4 {
+	m := &message4{
+		op: opRequest, xid: c.xid, hardware: 1, mac: c.link.MAC,
+		broadcast: c.Broadcast || c.link.Kind == "ipvlan",
+		secs:      uint16(min(time.Since(c.begin)/time.Second, 0xffff)),
+	}
+	m.options.set(optType, []byte{kind})
+	if kind != release4 {
+		m.options.set(optMaxSize, binary.BigEndian.AppendUint16(nil, longest4))
+		m.options.set(optRequest, c.Request)
+	}
+	m.options.set(optClientID, c.ClientID)
+	for _, o := range c.Send {
+		if kind != release4 || o.Code == optClientID {
+			m.options.set(o.Code, o.Data)
+		}
+	}
+	return m
+}
+
+// allHosts is the broadcast address of Ethernet, everyone4 that of IPv4.
+var (
+	allHosts  = mac.Addr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	everyone4 = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+)
+
+// send sends a message from the address that it says to be the client's, if any.
+func (c *client4) send(m *message4, to netip.Addr) error {
+	b := m.encode()
+	if c.to != nil {
+		from := m.client
+		if !from.IsValid() {
+			from = netip.IPv4Unspecified()
+		}
+		b = frame4(endpoint{c.link.MAC, from}, endpoint{c.to, to}, b)
+	}
+	return c.socket.send(b)
+}
+
+// question returns the message of a step, and whose answer counts; nil: anyone's.
+func (c *client4) question(s step, l *Lease) (m *message4, server []byte, err error) {
+	if s == discover {
+		m = c.message(discover4)
+	} else {
+		m = c.message(request4)
+	}
+	switch s {
+	case request:
+		server = l.Server
+		m.options.set(optServer, server)
+	case renew:
+		server = l.Server
+		err = c.unicast(l)
+	}
+	switch {
+	case s == renew || s == rebind: // of an address that we have
+		m.client = l.Address.Addr()
+	case l != nil:
+		m.options.set(optAddress, l.Address.Addr().AsSlice())
+	}
+	return m, server, err
+}
+
+// ask is a client's. A refusal of the server, or of any where it is for any to answer, is
+// an answer.
+func (c *client4) ask(ctx context.Context, s step, l *Lease, wait time.Duration) (*Lease, error) {
+	m, server, err := c.question(s, l)
+	if err != nil {
+		return nil, err
+	}
+	start, until := sinceBoot(), time.Now().Add(wait)
+	if err := c.send(m, everyone4); err != nil {
+		return nil, err
+	}
+	last := errSilent
+	for {
+		b, err := c.socket.receive(ctx, until)
+		switch {
+		case errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENETDOWN):
+			continue // told of an earlier packet
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil, last
+		case err != nil:
+			return nil, err
+		}
+		var from mac.Addr
+		if c.to != nil {
+			b, from = payload4(b)
+		} else {
+			from = l.MAC // a UDP socket does not tell
+		}
+		r, err := c.take(m, b, server)
+		if r == nil {
+			continue
+		}
+		name := serverText(r.options.get(optServer))
+		if err == nil && r.kind() == nak4 {
+			return nil, wrap(name, errRefused)
+		}
+		var got *Lease
+		if err == nil {
+			got, err = lease4(r, from, start, l)
+		}
+		if err == nil && s == request && got.Address.Addr() != l.Address.Addr() {
+			err = errors.New("it gives " + got.Address.String() + ", and offered " + l.Address.String())
+		}
+		if err == nil {
+			return got, nil
+		}
+		last = wrap("an answer of "+name+" was not taken", err)
+	}
+}
+
+var errForeign = errors.New("it is another server's than the one asked")
+
+// take tells whether a packet answers m: an OFFER to a DISCOVER, ACK or NAK to a
+// REQUEST. One that is not for us is nil.
+func (c *client4) take(m *message4, b []byte, server []byte) (*message4, error) {
+	r, err := parse4(b)
+	if err != nil || r.op != opReply || r.xid != m.xid || !bytes.Equal(r.mac, c.link.MAC) {
+		return nil, errNotDHCP
+	}
+	kind := r.kind()
+	switch {
+	case m.kind() == discover4 && kind != offer4, m.kind() == request4 && kind != ack4 && kind != nak4:
+		return r, errors.New("it is of type " + strconv.Itoa(int(kind)))
+	case server != nil && !bytes.Equal(r.options.get(optServer), server):
+		return r, errForeign
+	}
+	return r, nil
+}
+
+// serverText is a server's identifier for people.
+func serverText(id []byte) string {
+	if a, ok := netip.AddrFromSlice(id); ok && a.Is4() {
+		return "server " + a.String()
+	}
+	return "a server without an address"
+}
+
+// unicast makes the client speak to the lease's server alone, from the leased address,
+// as any program would; the packet socket stays for an interface without the address.
+func (c *client4) unicast(l *Lease) error {
+	server, _ := netip.AddrFromSlice(l.Server)
+	s, err := udpSocket(c.ns, c.link, l.Address.Addr(), server)
+	if errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EADDRINUSE) {
+		c.to = l.MAC
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	c.socket.close()
+	c.socket, c.to = s, nil
+	return nil
+}
+
+// release gives the address back, to the server alone and with the identifier by which
+// it knows us. Nobody answers.
+func (c *client4) release(_ context.Context, l *Lease) error {
+	server, _ := netip.AddrFromSlice(l.Server)
+	m := c.message(release4)
+	m.client = l.Address.Addr()
+	m.options.set(optServer, l.Server)
+	c.to = l.MAC
+	return c.send(m, server)
+}

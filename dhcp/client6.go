@@ -1,0 +1,158 @@
+package dhcp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"strconv"
+	"time"
+)
+
+// A client6 speaks DHCPv6 over one interface, from its link-local address: RFC 8415.
+type client6 struct {
+	*place
+	Config
+	*Settings
+	socket *socket
+	begin  time.Time // when it began to ask
+	xid    uint32    // of its messages; each type adds its own number
+}
+
+// servers6 is All_DHCP_Relay_Agents_and_Servers: RFC 8415 section 7.1.
+var servers6 = netip.AddrFrom16([16]byte{0: 0xff, 1: 0x02, 13: 1, 15: 2})
+
+// newClient6 waits until the link-local address can be used, and opens the socket.
+func newClient6(ctx context.Context, p *place, c Config, s *Settings) (*client6, error) {
+	a, err := p.linkLocal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sock, err := udpSocket(p.ns, p.link, a, servers6)
+	if err != nil {
+		return nil, err
+	}
+	return &client6{place: p, Config: c, Settings: s, socket: sock, begin: time.Now(), xid: rand.Uint32()}, nil
+}
+
+func (c *client6) close() { c.socket.close() }
+
+// linkLocal returns the link-local address, which the kernel makes when the link comes
+// up and may use after it has looked for duplicates.
+// A namespace made by a container engine often has IPv6 off; who asks for DHCPv6 wants
+// it on.
+func (p *place) linkLocal(ctx context.Context) (netip.Addr, error) {
+	if err := p.ns.SetSysctl("net/ipv6/conf/"+p.link.Name+"/disable_ipv6", "0"); err != nil {
+		return netip.Addr{}, err
+	}
+	for {
+		addrs, err := p.conn.Addrs(p.link.Index)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		for _, a := range addrs {
+			if a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast() && !a.Tentative && !a.DADFailed {
+				return a.Prefix.Addr(), nil
+			}
+		}
+		if !pause(ctx, 4*carrierPause) {
+			return netip.Addr{}, errors.New("no more tries: " + p.link.Name + " has no link-local address to ask for an IPv6 lease from")
+		}
+	}
+}
+
+// message returns a request with what all have in common.
+func (c *client6) message(kind byte, l *Lease) *message6 {
+	m := &message6{kind: kind, xid: (c.xid + uint32(kind)) & 0xffffff, client: c.DUID, elapsed: time.Since(c.begin)}
+	if l != nil && l.Is6() {
+		m.address = l.Address.Addr()
+	}
+	return m
+}
+
+// ask is a client's. Who has no address to give is passed over: the next may have one.
+func (c *client6) ask(ctx context.Context, s step, l *Lease, wait time.Duration) (*Lease, error) {
+	kind := [...]byte{discover: solicit6, request: request6, renew: renew6, rebind: rebind6, reboot: rebind6}[s]
+	m := c.message(kind, l)
+	if s == request || s == renew {
+		m.server = l.Server
+	}
+	start, until := sinceBoot(), time.Now().Add(wait)
+	if err := c.socket.send(m.encode()); err != nil {
+		return nil, err
+	}
+	last := errSilent
+	for {
+		b, err := c.socket.receive(ctx, until)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil, last
+		}
+		if err != nil {
+			return nil, err
+		}
+		r, err := c.take(m, b)
+		if r == nil {
+			continue
+		}
+		var got *Lease
+		if err == nil {
+			got, err = lease6(r, start)
+		}
+		if err == errNoTime && s != discover && s != request { // RFC 8415 section 18.2.10.1
+			err = errRefused
+		}
+		if err == nil || s != discover && errors.Is(err, errRefused) {
+			return got, err
+		}
+		last = wrap("an answer was not taken", err)
+	}
+}
+
+// take tells whether a packet answers m: an ADVERTISE to a SOLICIT, else a REPLY, and
+// from the server that was asked. One that is not for us is nil.
+func (c *client6) take(m *message6, b []byte) (*message6, error) {
+	r, err := parse6(b)
+	if err != nil || r.xid != m.xid || !bytes.Equal(r.client, m.client) {
+		return nil, errNotDHCP
+	}
+	want := byte(reply6)
+	if m.kind == solicit6 {
+		want = advertise6
+	}
+	switch {
+	case r.kind != want:
+		return r, errors.New("it is of type " + strconv.Itoa(int(r.kind)))
+	case len(r.server) == 0:
+		return r, errors.New("it has no server identifier")
+	case m.server != nil && !bytes.Equal(r.server, m.server):
+		return r, errForeign
+	}
+	return r, nil
+}
+
+// goodbye is how long the answer to a RELEASE is waited for. The address is given up
+// in any case.
+const goodbye = 500 * time.Millisecond
+
+// release gives the address back.
+func (c *client6) release(ctx context.Context, l *Lease) error {
+	m := c.message(release6, l)
+	m.server = l.Server
+	if err := c.socket.send(m.encode()); err != nil {
+		return err
+	}
+	for until := time.Now().Add(goodbye); ; {
+		b, err := c.socket.receive(ctx, until)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if r, err := c.take(m, b); r != nil && err == nil {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package dhcp
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// A Config is what the leases of one interface are asked for with. It is written to
+// disk as JSON.
+type Config struct {
+	NetNS  string `json:"netns"` // path
+	IfName string `json:"link"`  // the interface in it
+	V4     bool   `json:"v4"`    // DHCPv4
+	V6     bool   `json:"v6"`    // DHCPv6
+
+	ClientID []byte   `json:"clientID"`          // DHCPv4, as in option 61
+	DUID     []byte   `json:"duid"`              // DHCPv6, with its type
+	Send     []Option `json:"send,omitempty"`    // in every DHCPv4 request; nothing that the client sets itself
+	Request  []byte   `json:"request,omitempty"` // codes of option 55
+
+	Priority int  `json:"priority,omitempty"` // metric of all routes; 0: the kernel's
+	KeepMTU  bool `json:"keepMTU,omitempty"`  // option 26 is not for the link
+}
+
+// Settings are those of a daemon, the same for all its leases. No time may be 0.
+type Settings struct {
+	Root      string        // goes before every path of a namespace
+	Broadcast bool          // servers shall broadcast their answers
+	Timeout   time.Duration // for an answer to one packet, at most
+	Pause     time.Duration // between two rounds of asking in vain, at most
+	Patience  time.Duration // for a first lease
+
+	Log func(line string) // for people; never nil
+}
+
+// firstWait is how long the first answer is waited for before the question is sent
+// again. RFC 2131 section 4.1 has 4 s there, and doubles it as here; but here the link is
+// new, and what it is plugged into often drops the first packets.
+const firstWait = 250 * time.Millisecond
+
+// wrap says what an error is about. It is a function since fmt.Errorf takes some 150 bytes
+// of the binary wherever it is called.
+func wrap(what string, err error) error { return fmt.Errorf("%s: %w", what, err) }
+
+// A backoff is a series of waits, each twice as long as the one before and a bit
+// random, so that hosts that start together do not ask together.
+type backoff struct{ next, longest time.Duration }
+
+// wait returns the next of the series: within a quarter around it.
+func (b *backoff) wait() time.Duration {
+	d := min(b.next, b.longest)
+	b.next = min(2*b.next, b.longest)
+	return around(d)
+}
+
+// around is a random time within a quarter around d; 0 for what is over.
+func around(d time.Duration) time.Duration {
+	if d <= 0 {
+		return 0
+	}
+	return d - d/4 + rand.N(d/2+1)
+}

@@ -1,0 +1,81 @@
+package dhcp
+
+import "strings"
+
+// longestName is the longest domain name, in characters: RFC 1035 section 2.3.4.
+const longestName = 253
+
+// domainName cleans the text of a domain name that a server sent; empty: it is none.
+// It goes into resolv.conf, where a line of the server's making would be an order: only
+// letters, digits, hyphens, underscores and dots pass.
+func domainName(text string) string {
+	text = strings.TrimRight(text, "\x00")
+	text = strings.TrimSuffix(text, ".")
+	if text == "" || len(text) > longestName || strings.HasPrefix(text, ".") || strings.Contains(text, "..") {
+		return ""
+	}
+	for _, c := range []byte(text) {
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_', c == '.':
+		default:
+			return ""
+		}
+	}
+	return text
+}
+
+// domainList reads names in the form of RFC 1035 section 3.1, one behind the other;
+// option 119 may point back into itself (section 4.1.4), DHCPv6 has no pointers.
+// Names that are none are left out, and nothing behind a malformed one is read.
+func domainList(data []byte) (names []string) {
+	for at := 0; at < len(data) && len(names) < longestList; {
+		name, next, ok := oneName(data, at)
+		if !ok {
+			return names
+		}
+		if name = domainName(name); name != "" {
+			names = append(names, name)
+		}
+		at = next
+	}
+	return names
+}
+
+// oneName reads the name at an offset and returns where the next one begins. Pointers
+// must lead back, so reading ends.
+func oneName(data []byte, at int) (name string, next int, ok bool) {
+	var b strings.Builder
+	next = -1 // until the first pointer, the name's own end
+	for limit := len(data); at < limit; {
+		n := int(data[at])
+		switch {
+		case n == 0:
+			if next < 0 {
+				next = at + 1
+			}
+			return b.String(), next, true
+		case n&0xc0 == 0xc0:
+			if at+1 >= limit {
+				return "", 0, false
+			}
+			to := n&0x3f<<8 | int(data[at+1])
+			if next < 0 {
+				next = at + 2
+			}
+			if to >= at {
+				return "", 0, false
+			}
+			at, limit = to, at
+		case n > 63 || at+1+n > limit || b.Len()+n > longestName:
+			return "", 0, false
+		default:
+			if b.Len() > 0 {
+				b.WriteByte('.')
+			}
+			// A dot within a label would be read as two labels.
+			b.WriteString(strings.ReplaceAll(string(data[at+1:at+1+n]), ".", "\x00"))
+			at += 1 + n
+		}
+	}
+	return "", 0, false
+}

@@ -1,0 +1,244 @@
+package dhcp
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"cnibox/rtnl"
+)
+
+// A State is all that a [Holder] knows. It is written to disk as JSON, and whoever
+// reads it can go on with the leases, or give them back.
+type State struct {
+	Config
+	Identity string   `json:"identity"`            // of the interface; empty: not seen yet
+	Boot     string   `json:"boot"`                // the boot it is of: no namespace outlives one
+	MTU      int      `json:"mtuBefore,omitempty"` // the link's, in bytes; 0: we have not changed it
+	Given    bool     `json:"given"`               // the leases were there; else the ADD has not ended
+	Leases   []*Lease `json:"leases,omitempty"`    // one of each family at most; they do not change
+}
+
+// A Store keeps one state. Save is called before anything happens that could not be
+// taken up again without it; it replaces what was saved before, whole.
+type Store interface {
+	Save(*State) error
+	Kept() bool // false: somebody has given the leases back meanwhile
+	Drop() error
+}
+
+// A Holder keeps the leases of one interface: it acquires, renews, applies what has
+// changed and releases. It is one goroutine a lease, asleep but for a packet now and
+// then, without a thread or an open file of its own.
+type Holder struct {
+	settings Settings
+	store    Store
+	stop     context.CancelFunc // nil: it was not started
+	running  sync.WaitGroup
+
+	mu    sync.Mutex
+	state State
+}
+
+// Resume returns the holder of a state that was saved. Nothing happens yet.
+func Resume(state State, s Settings, store Store) *Holder {
+	return &Holder{settings: s, store: store, state: state}
+}
+
+// Acquire gets the first leases of an interface, which is set up for it, and saves
+// them. When it fails all is given back, and nothing stays saved.
+func Acquire(ctx context.Context, c Config, s Settings, store Store) (*Holder, error) {
+	h := Resume(State{Config: c, Boot: bootID()}, s, store)
+	ctx, cancel := context.WithTimeout(ctx, s.Patience)
+	defer cancel()
+	err := h.first(ctx)
+	if err == nil {
+		h.mu.Lock()
+		h.state.Given = true
+		err = store.Save(&h.state)
+		h.mu.Unlock()
+	}
+	if err != nil {
+		return nil, errors.Join(err, h.Release(context.WithoutCancel(ctx)))
+	}
+	return h, nil
+}
+
+// first gets the leases that the configuration asks for, one after the other.
+func (h *Holder) first(ctx context.Context) error {
+	for _, six := range []bool{false, true} {
+		if six && !h.state.V6 || !six && !h.state.V4 {
+			continue
+		}
+		err := h.session(ctx, six, func(p *place, c client) error {
+			l, err := h.acquire(ctx, c, nil, false)
+			if err != nil {
+				return err
+			}
+			if err := h.put(l); err != nil {
+				return err
+			}
+			return h.fitMTU(p, l)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// session opens the interface, sets it up, opens a client on it, and closes both after.
+func (h *Holder) session(ctx context.Context, six bool, fn func(*place, client) error) error {
+	p, err := h.open()
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	if h.state.Identity == "" {
+		if h.state.Identity, err = p.identity(); err != nil {
+			return err
+		}
+	}
+	if err := p.up(ctx); err != nil {
+		return err
+	}
+	return h.with(ctx, p, six, fn)
+}
+
+// with opens a client on an interface, and closes it after fn.
+func (h *Holder) with(ctx context.Context, p *place, six bool, fn func(*place, client) error) error {
+	var c client
+	var err error
+	if six {
+		c, err = newClient6(ctx, p, h.state.Config, &h.settings)
+	} else {
+		c, err = newClient4(p, h.state.Config, &h.settings)
+	}
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	return fn(p, c)
+}
+
+// put saves a lease in the place of the one of its family. It counts from then on,
+// saved or not.
+func (h *Holder) put(l *Lease) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	leases := []*Lease{l} // a new list: others may be reading the old one
+	for _, old := range h.state.Leases {
+		if old.Is6() != l.Is6() {
+			leases = append(leases, old)
+		}
+	}
+	h.state.Leases = leases
+	return h.store.Save(&h.state)
+}
+
+// Leases returns the leases as they are now. Neither they nor the slice may be changed.
+func (h *Holder) Leases() []*Lease {
+	h.mu.Lock()
+	leases := h.state.Leases
+	h.mu.Unlock()
+	return leases
+}
+
+// Check reports whether the interface is still there: [ErrGone]. Nothing is sent.
+func (h *Holder) Check() error {
+	p, err := h.open()
+	if err == nil {
+		p.close()
+	}
+	return err
+}
+
+// Serves tells whether the leases are those of a configuration and of the interface
+// that is there now.
+func (h *Holder) Serves(c Config) bool {
+	return h.state.NetNS == c.NetNS && h.state.IfName == c.IfName && h.state.V4 == c.V4 && h.state.V6 == c.V6 && h.Check() == nil
+}
+
+// Fresh tells whether the state is of this boot. The leases of another one are nobody's.
+func (h *Holder) Fresh() bool { return h.state.Boot == bootID() }
+
+// Stop ends the keeping and waits for that. The leases stay.
+func (h *Holder) Stop() {
+	if h.stop != nil {
+		h.stop()
+		h.running.Wait()
+	}
+}
+
+// releaseTime is how long giving the leases back may take.
+const releaseTime = 2 * time.Second
+
+// Release gives the leases back and drops the state. What cannot be given back, since
+// the interface is gone or down, runs out at the server; that is logged and no error.
+func (h *Holder) Release(ctx context.Context) error {
+	h.Stop()
+	ctx, cancel := context.WithTimeout(ctx, releaseTime)
+	defer cancel()
+	for _, l := range h.Leases() {
+		if l.Lapsed && !l.Pending {
+			continue
+		}
+		if err := h.giveBack(ctx, l); err != nil {
+			h.log("not released, and runs out by itself", l, err)
+		}
+	}
+	h.restoreMTU()
+	return h.store.Drop()
+}
+
+var errDown = errors.New("the link is down")
+
+// giveBack releases one lease, over a link that is up: setting it up is not ours to do
+// when the container ends.
+func (h *Holder) giveBack(ctx context.Context, l *Lease) error {
+	p, err := h.open()
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	if !p.link.Up {
+		return errDown
+	}
+	return h.with(ctx, p, l.Is6(), func(_ *place, c client) error { return c.release(ctx, l) })
+}
+
+// restoreMTU gives a link that stays, as a device of the host does, the MTU that it had.
+func (h *Holder) restoreMTU() {
+	if h.state.MTU == 0 {
+		return
+	}
+	p, err := h.open()
+	if err != nil {
+		return // gone, and its MTU with it
+	}
+	defer p.close()
+	if err := p.conn.SetLink(p.link.Index, rtnl.LinkChange{MTU: &h.state.MTU}); err != nil {
+		h.settings.Log(err.Error())
+	}
+}
+
+// log writes a line on what became of a lease, and why.
+func (h *Holder) log(what string, l *Lease, err error) {
+	text := "lease of " + l.Address.Addr().String() + " for " + h.state.IfName + " in " + h.state.NetNS + " " + what
+	if err != nil {
+		text += ": " + err.Error()
+	}
+	h.settings.Log(text)
+}
+
+// bootID names this boot, random(4); empty where the kernel does not tell.
+func bootID() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}

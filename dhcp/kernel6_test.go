@@ -1,0 +1,120 @@
+package dhcp_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv6"
+	"github.com/insomniacslk/dhcp/iana"
+
+	"cnibox/dhcp"
+	"cnibox/internal/dhcptest"
+)
+
+// newBed6 is a bed for DHCPv6 alone.
+func newBed6(t *testing.T) *bed {
+	t.Helper()
+	b := newBed(t)
+	b.V4, b.V6 = false, true
+	return b
+}
+
+func TestKernelAcquire6(t *testing.T) {
+	t.Parallel()
+	b := newBed6(t)
+	s := dhcptest.Start6(t, b.Server)
+	h := b.acquire()
+	l := h.Leases()[0]
+	if l.Address.String() != "fd09::10/128" || l.Life != 60 || len(l.DNS) != 1 || l.Pending {
+		t.Errorf("got %+v", l)
+	}
+	if err := h.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	b.eventually("the RELEASE", time.Second, func() bool { return !s.Leased() })
+}
+
+func TestKernelBothFamilies(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.V6 = true
+	s4, s6 := dhcptest.Start4(t, b.Server), dhcptest.Start6(t, b.Server)
+	h := b.acquire()
+	var got []string
+	for _, l := range h.Leases() {
+		got = append(got, l.Address.String())
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, []string{"10.9.0.10/24", "fd09::10/128"}) {
+		t.Errorf("got %v", got)
+	}
+	h.Keep()
+	if err := h.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	b.eventually("both RELEASEs", time.Second, func() bool { return !s6.Leased() && len(s4.Leased()) == 0 })
+}
+
+// RENEW, a changed address, and REBIND when the server has fallen silent.
+func TestKernelRenew6(t *testing.T) {
+	t.Parallel()
+	b := newBed6(t)
+	s := dhcptest.Start6(t, b.Server)
+	s.Life(4 * time.Second)
+	h := b.acquire()
+	b.configure(h)
+	s.Move("fd09::20")
+	s.Edit(func(kind dhcpv6.MessageType, reply *dhcpv6.Message) *dhcpv6.Message {
+		if kind == dhcpv6.MessageTypeRenew {
+			return nil
+		}
+		return reply
+	})
+	h.Keep()
+	b.eventually("the new address", 6*time.Second, func() bool { return slices.Equal(b.addresses(), []string{"fd09::20/128"}) })
+	seen := s.Seen()
+	if !slices.Contains(seen, dhcpv6.MessageTypeRenew) || !slices.Contains(seen, dhcpv6.MessageTypeRebind) {
+		t.Errorf("seen %v", seen)
+	}
+}
+
+func TestKernelLiars6(t *testing.T) {
+	tests := map[string]struct {
+		lie  func(kind dhcpv6.MessageType, r *dhcpv6.Message) *dhcpv6.Message
+		want string
+	}{
+		"silent": {func(dhcpv6.MessageType, *dhcpv6.Message) *dhcpv6.Message { return nil }, "no server answered"},
+		"wrong xid": {func(_ dhcpv6.MessageType, r *dhcpv6.Message) *dhcpv6.Message {
+			r.TransactionID[0] ^= 1
+			return r
+		}, "no server answered"},
+		"another client": {func(_ dhcpv6.MessageType, r *dhcpv6.Message) *dhcpv6.Message {
+			r.UpdateOption(dhcpv6.OptClientID(&dhcpv6.DUIDUUID{UUID: [16]byte{1}}))
+			return r
+		}, "no server answered"},
+		"another server": {func(kind dhcpv6.MessageType, r *dhcpv6.Message) *dhcpv6.Message {
+			if kind == dhcpv6.MessageTypeRequest {
+				r.UpdateOption(dhcpv6.OptServerID(&dhcpv6.DUIDUUID{UUID: [16]byte{1}}))
+			}
+			return r
+		}, "another server's"},
+		"refuses": {func(kind dhcpv6.MessageType, r *dhcpv6.Message) *dhcpv6.Message {
+			r.AddOption(&dhcpv6.OptStatusCode{StatusCode: iana.StatusNoAddrsAvail})
+			return r
+		}, "status 2"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBed6(t)
+			b.Patience, b.Timeout = 4*time.Second, 300*time.Millisecond
+			dhcptest.Start6(t, b.Server).Edit(tt.lie)
+			_, err := dhcp.Acquire(t.Context(), b.Config, b.Settings, b.store)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,147 @@
+package dhcp
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/mac"
+)
+
+// A Lease is what a server has granted, or is asked for. Times are in seconds from
+// Start; math.MaxUint32 is for ever. It is written to disk as JSON.
+type Lease struct {
+	Address netip.Prefix `json:"address"`
+	Server  []byte       `json:"server"`              // its identifier: DHCPv4's 4 bytes, DHCPv6's DUID
+	MAC     mac.Addr     `json:"serverMAC,omitempty"` // DHCPv4: where its answer came from, it or a relay
+
+	// Start is when the request for it was sent, on the clock that goes on while the
+	// machine sleeps, since the boot.
+	Start time.Duration `json:"start"`
+	T1    uint32        `json:"t1"` // ask the server again
+	T2    uint32        `json:"t2"` // ask any server
+	Life  uint32        `json:"life"`
+
+	Gateway netip.Addr   `json:"gateway,omitzero"`
+	Routes  []Route      `json:"routes,omitempty"`
+	DNS     []netip.Addr `json:"dns,omitempty"`
+	Domain  string       `json:"domain,omitempty"`
+	Search  []string     `json:"search,omitempty"`
+	NTP     []netip.Addr `json:"ntp,omitempty"`
+	MTU     int          `json:"mtu,omitempty"` // bytes; 0: not told
+
+	// Pending: it was asked for, and there was no answer yet. Lapsed: its time is
+	// over, so the interface does not have the address any more.
+	Pending bool `json:"pending,omitempty"`
+	Lapsed  bool `json:"lapsed,omitempty"`
+}
+
+// Is6 tells a lease of DHCPv6.
+func (l *Lease) Is6() bool { return l.Address.Addr().Is6() }
+
+// Valid tells whether the address may be used now.
+func (l *Lease) Valid() bool { return !l.Pending && !l.Lapsed && sinceBoot() < l.end(l.Life) }
+
+// end is when a time of the lease is over; for ever is 292 years.
+func (l *Lease) end(seconds uint32) time.Duration {
+	if seconds == math.MaxUint32 {
+		return math.MaxInt64
+	}
+	return l.Start + time.Duration(seconds)*time.Second
+}
+
+// sinceBoot is the time since the boot, sleep included. Go's own clock stands still
+// while the machine sleeps, and the server's does not.
+func sinceBoot() time.Duration {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}
+
+// usualLife is the length of a lease whose server does not tell one, in seconds.
+const usualLife = 3600
+
+// leastMTU is the least MTU that is taken from a server, in bytes. RFC 2132 section 5.1
+// has 68, with which nothing works; every host must take 576: RFC 1122 section 3.3.2.
+const leastMTU = 576
+
+var errNoTime = errors.New("its lease time is 0")
+
+// times sets the times from what the server told; t1 and t2 that make no sense get
+// the shares of the lease that RFC 2131 section 4.4.5 gives them.
+func (l *Lease) times(life, t1, t2 uint32) error {
+	if life == 0 {
+		return errNoTime
+	}
+	if life == math.MaxUint32 {
+		l.Life, l.T1, l.T2 = life, life, life
+		return nil
+	}
+	if t1 == 0 || t1 >= life {
+		t1 = life / 2
+	}
+	if t2 <= t1 || t2 > life {
+		t2 = max(t1, uint32(uint64(life)*7/8))
+	}
+	l.Life, l.T1, l.T2 = life, t1, t2
+	return nil
+}
+
+// lease4 reads what an OFFER or ACK grants. from is the link layer address it came
+// from; had is the lease it goes on from, nil if there is none.
+func lease4(m *message4, from mac.Addr, start time.Duration, had *Lease) (*Lease, error) {
+	bits, ok := prefixBits(m.options.get(optMask))
+	switch {
+	case !isHost(m.yours):
+		return nil, errors.New("it gives the address " + m.yours.String())
+	case len(m.options.get(optServer)) != 4:
+		return nil, errors.New("it has no server identifier")
+	case ok:
+	case had != nil && had.Address.Addr() == m.yours: // an ACK that tells only what is new
+		bits = had.Address.Bits()
+	case m.options.get(optMask) == nil:
+		return nil, errors.New("DHCP option Subnet Mask not found in DHCPACK")
+	default:
+		return nil, errors.New("its subnet mask is none")
+	}
+	l := &Lease{
+		Address: netip.PrefixFrom(m.yours, bits), Server: m.options.get(optServer), MAC: from, Start: start,
+		Gateway: m.options.addr(optRouter), DNS: m.options.addrs(optDNS), NTP: m.options.addrs(optNTP),
+		Domain: domainName(string(m.options.get(optDomain))), Search: domainList(m.options.get(optSearch)),
+	}
+	life, ok := m.options.number(optLeaseTime)
+	if !ok {
+		life = usualLife
+	}
+	t1, _ := m.options.number(optT1)
+	t2, _ := m.options.number(optT2)
+	if err := l.times(life, t1, t2); err != nil {
+		return nil, err
+	}
+	if mtu := m.options.get(optMTU); len(mtu) == 2 && binary.BigEndian.Uint16(mtu) >= leastMTU {
+		l.MTU = int(binary.BigEndian.Uint16(mtu))
+	}
+	l.readRoutes(m.options)
+	return l, nil
+}
+
+// readRoutes takes option 121, and where that is there no other route: RFC 3442. Else
+// the routes of option 33 and then the default route.
+func (l *Lease) readRoutes(o options) {
+	if data := o.get(optRoutes); data != nil {
+		if routes, ok := classless(data); ok && len(routes) > 0 {
+			l.Routes = routes
+			return
+		}
+	}
+	l.Routes = classful(o.get(optStaticRoutes))
+	if l.Gateway.IsValid() {
+		l.Routes = append(l.Routes, Route{netip.PrefixFrom(netip.IPv4Unspecified(), 0), l.Gateway})
+	}
+}

@@ -1,0 +1,141 @@
+package dhcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/rtnl"
+)
+
+// ErrGone is about an interface that is not there any more, or whose namespace is not:
+// nobody needs its lease.
+var ErrGone = errors.New("the interface is gone")
+
+// gone is [ErrGone] and what told it.
+func gone(err error) error { return fmt.Errorf("%w: %w", ErrGone, err) }
+
+// A place is an interface as it is now, with sockets to change it. It is open while
+// packets are exchanged and no longer: an open socket keeps a namespace alive, and all
+// the links in it, when the container has gone.
+type place struct {
+	ns   *rtnl.NS
+	conn *rtnl.Conn
+	link *rtnl.Link
+}
+
+// open finds the interface. Both are told by more than their names: a path and a name
+// may by now be another container's. The error is [ErrGone] if it is not there.
+func (h *Holder) open() (*place, error) {
+	ns, err := rtnl.OpenNS(h.settings.Root + h.state.NetNS)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS) {
+		return nil, gone(err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p := &place{ns: ns}
+	if err := p.find(h.state.Config, h.state.Identity); err != nil {
+		p.close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// find looks up the link, and compares it with its identity; an empty one fits any.
+func (p *place) find(c Config, want string) (err error) {
+	if p.conn, err = rtnl.Dial(p.ns); err != nil {
+		return err
+	}
+	if p.link, err = p.conn.Link(c.IfName); errors.Is(err, os.ErrNotExist) {
+		return gone(err)
+	}
+	if err != nil {
+		return err
+	}
+	id, err := p.identity()
+	if err == nil && want != "" && id != want {
+		return gone(errors.New("it is another one by now"))
+	}
+	return err
+}
+
+// identity tells this interface from all others of this boot that had or will have its
+// name: the namespace's inode, the link's index and its link layer address.
+func (p *place) identity() (string, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(p.ns.FD(), &st); err != nil {
+		return "", os.NewSyscallError("fstat", err)
+	}
+	return strconv.FormatUint(st.Ino, 10) + "/" + strconv.Itoa(int(p.link.Index)) + "/" + p.link.MAC.String(), nil
+}
+
+// close gives all of it back.
+func (p *place) close() {
+	if p.conn != nil {
+		p.conn.Close()
+	}
+	p.ns.Close()
+}
+
+// The wait for a link that was just set up: its other end may be slow.
+const (
+	carrierPause = 2 * time.Millisecond
+	carrierTime  = 2 * time.Second
+	unknownTime  = 100 * time.Millisecond // for a link that cannot tell, as a tun's
+)
+
+// up sets the link up if it is down, and waits until it carries packets. One that does
+// not in time is tried all the same. That it is running is no answer, since a new link
+// says so before the kernel has looked.
+func (p *place) up(ctx context.Context) error {
+	if !p.link.Up {
+		if err := p.conn.SetLink(p.link.Index, rtnl.LinkChange{Up: new(true)}); err != nil {
+			return err
+		}
+	}
+	for begin := time.Now(); time.Since(begin) < carrierTime; {
+		l, err := p.conn.LinkAt(p.link.Index)
+		if err != nil {
+			return err
+		}
+		p.link = l
+		if l.OperUp || l.Flags&unix.IFF_RUNNING != 0 && time.Since(begin) > unknownTime {
+			p.peer()
+			return nil
+		}
+		if !pause(ctx, carrierPause) {
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// peer looks at the host's end of a veth pair: the kernel learns of a carrier up to a
+// second late, and a look makes it learn now. Until then that end drops all packets.
+func (p *place) peer() {
+	if p.link.Kind != "veth" || !p.link.PeerNS {
+		return
+	}
+	if c, err := rtnl.Dial(nil); err == nil {
+		c.LinkAt(p.link.Parent) // in another namespace than ours it is another link, or none
+		c.Close()
+	}
+}
+
+// pause waits; false says that the context ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

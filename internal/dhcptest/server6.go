@@ -1,0 +1,122 @@
+package dhcptest
+
+import (
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv6"
+	"github.com/insomniacslk/dhcp/dhcpv6/server6"
+
+	"cnibox/rtnl"
+)
+
+// A Server6 leases fd09::10 to everyone by DHCPv6.
+type Server6 struct {
+	mu     sync.Mutex
+	seen   []dhcpv6.MessageType
+	life   time.Duration
+	ip     net.IP
+	leased bool
+	edit   func(kind dhcpv6.MessageType, reply *dhcpv6.Message) *dhcpv6.Message
+}
+
+// Start6 starts a server on srv0 of a namespace, with leases of a minute.
+func Start6(t testing.TB, ns *rtnl.NS) *Server6 {
+	t.Helper()
+	s := &Server6{life: time.Minute, ip: net.ParseIP("fd09::10")}
+	var srv *server6.Server
+	err := ns.Do(func() error {
+		ifi, err := net.InterfaceByName("srv0")
+		if err != nil {
+			return err
+		}
+		conn, err := net.ListenMulticastUDP("udp6", ifi, &net.UDPAddr{IP: dhcpv6.AllDHCPRelayAgentsAndServers, Port: 547})
+		if err != nil {
+			return err
+		}
+		srv, err = server6.NewServer("srv0", nil, s.handle, server6.WithConn(conn))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go srv.Serve()
+	t.Cleanup(func() { srv.Close() })
+	return s
+}
+
+// Life sets the length of leases from now on.
+func (s *Server6) Life(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.life = d
+}
+
+// Move makes it lease another address from now on.
+func (s *Server6) Move(ip string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ip = net.ParseIP(ip)
+}
+
+// Edit sets what becomes of an answer; a nil one is silence.
+func (s *Server6) Edit(fn func(kind dhcpv6.MessageType, reply *dhcpv6.Message) *dhcpv6.Message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.edit = fn
+}
+
+// Seen returns the types of the messages so far.
+func (s *Server6) Seen() []dhcpv6.MessageType {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.seen)
+}
+
+// Leased tells whether the address is leased now.
+func (s *Server6) Leased() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.leased
+}
+
+func (s *Server6) handle(conn net.PacketConn, peer net.Addr, d dhcpv6.DHCPv6) {
+	m, ok := d.(*dhcpv6.Message)
+	if !ok {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen = append(s.seen, m.MessageType)
+	own := dhcpv6.WithServerID(&dhcpv6.DUIDLL{HWType: 1, LinkLayerAddr: net.HardwareAddr{2, 0, 0, 0, 0, 9}})
+	var id [4]byte
+	if ia := m.Options.OneIANA(); ia != nil {
+		id = ia.IaId
+	}
+	ia := &dhcpv6.OptIANA{IaId: id}
+	ia.Options.Add(&dhcpv6.OptIAAddress{IPv6Addr: s.ip, PreferredLifetime: s.life, ValidLifetime: s.life})
+	reply, err := dhcpv6.NewReplyFromMessage(m, own)
+	switch m.MessageType {
+	case dhcpv6.MessageTypeSolicit:
+		reply, err = dhcpv6.NewAdvertiseFromSolicit(m, own)
+	case dhcpv6.MessageTypeRelease:
+		s.leased = false
+		ia.Options = dhcpv6.IdentityOptions{}
+	default:
+		s.leased = true
+	}
+	if err != nil {
+		return
+	}
+	reply.AddOption(ia)
+	reply.AddOption(dhcpv6.OptDNS(net.ParseIP("fd09::53")))
+	if s.edit != nil {
+		if reply = s.edit(m.MessageType, reply); reply == nil {
+			return
+		}
+	}
+	conn.WriteTo(reply.ToBytes(), peer)
+}
