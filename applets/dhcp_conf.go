@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"cnibox/dhcp"
+	"cnibox/internal/disk"
 	"cnibox/internal/sha512"
 	"cnibox/spec"
 )
@@ -111,7 +112,7 @@ func readDHCP(r *spec.Request) (*dhcpPlugin, error) {
 		return nil, spec.Errorf(spec.CodeConfig, `neither "ipv4" nor "ipv6" is wanted`)
 	}
 	if r.Call.NetNS != "" {
-		if p.conf.NetNS, err = filepath.Abs(r.Call.NetNS); err != nil {
+		if p.conf.NetNS, err = disk.Absolute(r.Call.NetNS); err != nil {
 			return nil, spec.Errorf(spec.CodeNetNS, "%w", err)
 		}
 	}

@@ -3,11 +3,11 @@ package dhcp
 import (
 	"context"
 	"errors"
-	"os"
 	"strings"
 	"sync"
 	"time"
 
+	"cnibox/internal/disk"
 	"cnibox/rtnl"
 )
 
@@ -236,7 +236,7 @@ func (h *Holder) log(what string, l *Lease, err error) {
 
 // bootID names this boot, random(4); empty where the kernel does not tell.
 func bootID() string {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	b, err := disk.Read("/proc/sys/kernel/random/boot_id", 0, 64)
 	if err != nil {
 		return ""
 	}
