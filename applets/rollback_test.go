@@ -48,6 +48,21 @@ func appletOf(name string) string {
 	}
 }
 
+// TestRollbackConfs wants each interface plugin to be in that table. The others are in
+// TestKernelEveryRollback, of the whole program.
+func TestRollbackConfs(t *testing.T) {
+	others := []string{"bandwidth", "dhcp", "firewall", "flannel", "host-local", "loopback", "portmap", "sbr", "static", "tuning", "vrf"}
+	there := map[string]bool{}
+	for name := range rollbackConfs {
+		there[appletOf(name)] = true
+	}
+	for _, a := range applets.All() {
+		if a.Main == nil && !there[a.Name] && !slices.Contains(others, a.Name) {
+			t.Errorf("rollbackConfs has no %s", a.Name)
+		}
+	}
+}
+
 // rollbackNode is a host as the plugin needs it.
 func rollbackNode(t *testing.T, applet string) *node {
 	n := newNode(t)
