@@ -17,6 +17,9 @@ exec 3>/dev/ttyS1
 
 modprobe -a $(cat /etc/modules)
 ip link set lo up
+for nic in /sys/bus/virtio/devices/*/net/*; do # tests may have it
+	[ -e "$nic" ] && export CNIBOX_NIC=${nic##*/}
+done
 echo "##vm boot $(uname -r)" >&3
 IFS='
 ' # one flag a line, as it is

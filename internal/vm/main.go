@@ -90,7 +90,8 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	m := machine{dir: dir, accel: accelerator(ctx), printer: &printer{out: os.Stdout}, limit: o.limit}
+	m := machine{dir: dir, printer: &printer{out: os.Stdout}, limit: o.limit}
+	m.accel, m.cmdline = accelerator(ctx)
 	return m.all(ctx, chosen, base, o)
 }
 

@@ -13,7 +13,7 @@ import (
 
 // moduleDirs are the folders of modules that a guest has; what they depend on
 // lies there too. The rest of a kernel package is drivers and file systems.
-var moduleDirs = []string{"arch/x86/crypto", "crypto", "drivers/net", "lib", "net"}
+var moduleDirs = []string{"arch/x86/crypto", "crypto", "drivers/net", "drivers/uio", "drivers/virtio", "lib", "net"}
 
 // inGuest are the modules that a guest gets, with all they need: by the start
 // of their paths.
@@ -21,7 +21,8 @@ var inGuest = []string{
 	"net/8021q", "net/bridge", "net/core", "net/ipv4", "net/ipv6", "net/key", "net/llc", "net/netfilter",
 	"net/packet", "net/sched", "net/sctp", "net/unix", "net/xfrm", "drivers/net/bonding/", "drivers/net/dummy", "drivers/net/ifb",
 	"drivers/net/ipvlan/", "drivers/net/macv", "drivers/net/nlmon", "drivers/net/tap", "drivers/net/tun",
-	"drivers/net/veth", "drivers/net/vrf", "drivers/net/vxlan",
+	"drivers/net/veth", "drivers/net/virtio_net", "drivers/net/vrf", "drivers/net/vxlan",
+	"drivers/uio/uio_pci_generic", "drivers/virtio/virtio_pci",
 }
 
 // preload are the modules that no system call brings, and those every test
@@ -29,6 +30,7 @@ var inGuest = []string{
 // when they are asked for, as on any machine.
 var preload = []string{
 	"veth", "bridge", "nf_tables", "nft_chain_nat", "nf_conntrack_netlink", "sctp",
+	"virtio_pci", "virtio_net", "uio_pci_generic",
 }
 
 // A tree is an unpacked kernel.
@@ -38,8 +40,18 @@ type tree struct {
 	release string // as uname -r
 }
 
-// openTree looks what is in a folder. It fails if that was not finished.
+// keptFile says which folders of modules a tree has kept.
+const keptFile = "folders"
+
+// kept is what it says of those that guests need now.
+func kept() string { return strings.Join(moduleDirs, "\n") + "\n" }
+
+// openTree looks what is in a folder. It fails if that was not finished, or if guests
+// have come to need more of it.
 func openTree(dir string) (t tree, err error) {
+	if b, err := os.ReadFile(filepath.Join(dir, keptFile)); err != nil || string(b) != kept() {
+		return t, fmt.Errorf("modules of %s: %w", dir, errors.Join(err, os.ErrNotExist))
+	}
 	deps, err := filepath.Glob(filepath.Join(dir, "lib/modules/*/modules.dep"))
 	if err != nil || len(deps) != 1 {
 		return t, fmt.Errorf("%d kernels in %s: %w", len(deps), dir, err)
@@ -81,8 +93,10 @@ func prepare(ctx context.Context, root string) error {
 			return err
 		}
 	}
-	_, err = output(ctx, root, "depmod", "-b", root, filepath.Base(found[0]))
-	return err
+	if _, err = output(ctx, root, "depmod", "-b", root, filepath.Base(found[0])); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(root, keptFile), []byte(kept()), 0o644)
 }
 
 // addModules puts modules into an image: those of [inGuest], what they need, and the

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -28,28 +29,36 @@ const consoleTail = 40
 // other users of the processor costs an emulated one dear.
 const cmdline = "console=ttyS0 panic=-1 loglevel=4 mitigations=off tsc=reliable nowatchdog"
 
+// card is a network card that is wired to nothing: tests move it about.
+var card = []string{"-netdev", "hubport,id=wire,hubid=0", "-device", "virtio-net-pci,netdev=wire,romfile="}
+
+// slow tells tests how many times slower than this machine an emulated one is: what the
+// kernel does not know of its command line is the environment of the first process.
+const slow = " CNIBOX_SLOW=10"
+
 // A machine is what guests run on.
 type machine struct {
 	dir     string // for files that end with this process
 	accel   []string
+	cmdline string // of the kernel
 	printer *printer
 	limit   time.Duration // of all tests of a guest
 }
 
 // accelerator returns qemu's options for KVM where a machine starts with it, else
-// for emulation. That /dev/kvm opens says little: below some hypervisors qemu
+// for emulation, and the command line of the kernel. That /dev/kvm opens says little: below some hypervisors qemu
 // then ends at the first processor register.
-func accelerator(ctx context.Context) []string {
+func accelerator(ctx context.Context) (qemu []string, kernel string) {
 	kvm := []string{"-accel", "kvm", "-cpu", "max"}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", append(kvm, "-S", "-nodefaults", "-display", "none", "-monitor", "stdio")...)
 	cmd.Stdin = strings.NewReader("quit\n")
 	if cmd.Run() == nil {
-		return kvm
+		return kvm, cmdline
 	}
 	// The plainest processor takes a third less time than one with all extensions.
-	return []string{"-accel", "tcg,thread=multi,tb-size=1024", "-cpu", "qemu64"}
+	return []string{"-accel", "tcg,thread=multi,tb-size=1024", "-cpu", "qemu64"}, cmdline + slow
 }
 
 // boot runs a guest and has the report read what it says. The error says what was
@@ -57,10 +66,10 @@ func accelerator(ctx context.Context) []string {
 func (m machine) boot(ctx context.Context, vmlinuz, initrd string, r *report) error {
 	console := filepath.Join(m.dir, r.kernel+".console")
 	args := append([]string{
-		"-kernel", vmlinuz, "-initrd", initrd, "-append", cmdline,
+		"-kernel", vmlinuz, "-initrd", initrd, "-append", m.cmdline,
 		"-smp", "2", "-m", "2000", "-no-reboot", "-net", "none", "-display", "none", "-monitor", "none",
 		"-serial", "file:" + console, "-serial", "stdio",
-	}, m.accel...)
+	}, slices.Concat(card, m.accel)...)
 	limit := m.limit + grace // in between a test that hangs tells where
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the guest did not end within %v", limit))
 	defer cancel()

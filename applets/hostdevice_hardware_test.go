@@ -1,0 +1,215 @@
+//go:build !no_host_device
+
+package applets_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// A card is a network card of the machine that tests may have, on the PCI bus and with a
+// virtio device in it. Only the first namespace of all sees it in sysfs.
+type card struct {
+	*node
+	link   string
+	pci    string // its address
+	device string // its folder in sysfs
+}
+
+// newCard takes the card that CNIBOX_NIC names, as make test-vm does in its guests.
+func newCard(t *testing.T) *card {
+	t.Helper()
+	link := os.Getenv("CNIBOX_NIC")
+	if link == "" {
+		t.Skip("SKIPPED: no network card for tests: CNIBOX_NIC names none")
+	}
+	virtio, err := filepath.EvalSymlinks("/sys/class/net/" + link + "/device")
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := rtnl.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { host.Close() })
+	dev := path.Dir(virtio)
+	c := &card{&node{t: t, host: host, dir: t.TempDir()}, link, path.Base(dev), dev}
+	c.adorn()
+	return c
+}
+
+// adorn sets the card up, with an MTU and an alias that DEL has to bring back.
+func (c *card) adorn() {
+	c.t.Helper()
+	err := kerneltest.Dial(c.t, c.host).SetLink(c.onHost().Index, rtnl.LinkChange{MTU: new(1450), Alias: new("uplink"), Up: new(true)})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// onHost wants the card on the host, under its name.
+func (c *card) onHost() *rtnl.Link {
+	c.t.Helper()
+	l, err := kerneltest.Dial(c.t, c.host).Link(c.link)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return l
+}
+
+// ending is a pod whose namespace end takes away for good.
+func (c *card) ending(id string) (p pod, end func()) {
+	c.t.Helper()
+	ns, err := rtnl.NewNS()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	p = pod{id, filepath.Join(c.t.TempDir(), "netns"), ns}
+	if err := os.WriteFile(p.path, nil, 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.FD()), p.path, "", unix.MS_BIND, ""); err != nil {
+		c.t.Fatal(err)
+	}
+	return p, func() {
+		if err := errors.Join(unix.Unmount(p.path, unix.MNT_DETACH), ns.Close()); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+// bind gives the device in a slot to a driver.
+func (c *card) bind(driver string) {
+	c.t.Helper()
+	err := os.WriteFile(c.device+"/driver_override", []byte(driver+"\n"), 0)
+	if err == nil {
+		err = os.WriteFile(c.device+"/driver/unbind", []byte(c.pci), 0)
+	}
+	if err == nil {
+		err = os.WriteFile("/sys/bus/pci/drivers_probe", []byte(c.pci), 0)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// Each selector finds a real card, which is moved, reported with its PCI address, and
+// comes back as it was. When the namespace ends first, the kernel gives hardware back in
+// its own time: a DEL right then waits for it, one after finds it; the reference's DEL
+// leaves it down and under the name it had in the container [S].
+func TestKernelHostDeviceHardware(t *testing.T) {
+	c := newCard(t)
+	for name, keys := range map[string]string{
+		"device":     `"device":"` + c.link + `"`,
+		"hwaddr":     `"hwaddr":"` + strings.ToUpper(c.onHost().MAC.String()) + `"`,
+		"pciBusID":   `"pciBusID":"` + strings.ToUpper(c.pci) + `"`,
+		"kernelpath": `"kernelpath":"` + c.device + `"`,
+		"virtio":     `"kernelpath":"` + c.device + "/" + filepath.Base(c.virtio()) + `"`,
+		"deviceID":   `"pciBusID":"0000:ff:1f.7","runtimeConfig":{"deviceID":"` + c.pci + `"}`,
+	} {
+		conf := deviceOf(keys + "," + deviceKeys)
+		t.Run(name, func(t *testing.T) {
+			c.t = t
+			p := c.pod("a")
+			before := c.state(p)
+			res := c.must(spec.Add, "host-device", conf, p)
+			l := linkOf(t, kerneltest.Dial(t, p.ns), "eth0")
+			if l.Alias != c.link || !l.Up || l.MTU != 1450 || !strings.Contains(res, `"pciID": "`+c.pci+`"`) || !strings.Contains(res, l.MAC.String()) {
+				t.Errorf("in the container: %+v\n%s", l, res)
+			}
+			c.must(spec.Check, "host-device", prev(conf, res), p)
+			c.must(spec.Status, "host-device", conf, pod{})
+			c.must(spec.Del, "host-device", conf, p)
+			if after := c.state(p); after != before {
+				t.Errorf("after DEL:\n%s", kerneltest.Diff(before, after))
+			}
+		})
+		for _, wait := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/namespace ends/%t", name, wait), func(t *testing.T) {
+				c.t = t
+				witness := pod{ns: kerneltest.NS(t)}
+				before := c.state(witness)
+				p, end := c.ending("a")
+				c.must(spec.Add, "host-device", conf, p, "CNI_IFNAME=net1")
+				end()
+				if wait {
+					c.returns()
+				}
+				c.must(spec.Del, "host-device", conf, p, "CNI_IFNAME=net1")
+				if after := c.state(witness); after != before {
+					t.Errorf("after DEL:\n%s", kerneltest.Diff(before, after))
+				}
+			})
+		}
+	}
+}
+
+// virtio is the folder of the virtio device in the card.
+func (c *card) virtio() string {
+	c.t.Helper()
+	found, err := filepath.Glob(c.device + "/virtio*")
+	if err != nil || len(found) != 1 {
+		c.t.Fatalf("virtio devices %q, %v", found, err)
+	}
+	return found[0]
+}
+
+// returns waits until the kernel has given the card back, under whatever name.
+func (c *card) returns() {
+	c.t.Helper()
+	for end := time.Now().Add(kerneltest.Patience(5 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
+		if back, _ := filepath.Glob(c.virtio() + "/net/*"); len(back) > 0 {
+			return
+		}
+		if time.Now().After(end) {
+			c.t.Fatal("the card did not come back")
+		}
+	}
+}
+
+// A card that is bound to a driver for programs has no link: the container gets addresses
+// alone, and DEL leaves the card where it is.
+func TestKernelHostDeviceHardwarePassedThrough(t *testing.T) {
+	c := newCard(t)
+	if _, err := os.Stat("/sys/bus/pci/drivers/uio_pci_generic"); err != nil {
+		t.Skip("SKIPPED: this kernel lacks CONFIG_UIO_PCI_GENERIC")
+	}
+	p := c.pod("a")
+	before := c.state(p)
+	c.bind("uio_pci_generic")
+	t.Cleanup(func() {
+		c.bind("virtio-pci")
+		c.returns()
+		c.adorn()
+		if after := c.state(p); after != before {
+			t.Errorf("bound again:\n%s", kerneltest.Diff(before, after))
+		}
+	})
+	for _, conf := range []string{
+		deviceOf(`"pciBusID":"` + c.pci + `",` + deviceKeys),
+		deviceOf(`"runtimeConfig":{"deviceID":"` + c.pci + `"},` + deviceKeys),
+	} {
+		c.must(spec.Status, "host-device", conf, pod{})
+		res := c.must(spec.Add, "host-device", conf, p)
+		if !strings.Contains(res, `"pciID": "`+c.pci+`"`) || !strings.Contains(res, `"10.1.0.`) || len(links(t, p.ns)) != 1 {
+			t.Errorf("got %s", res)
+		}
+		c.must(spec.Check, "host-device", prev(conf, res), p)
+		c.must(spec.Del, "host-device", conf, p)
+	}
+	if driver, err := os.Readlink(c.device + "/driver"); err != nil || path.Base(driver) != "uio_pci_generic" {
+		t.Errorf("the card is with %q, %v", driver, err)
+	}
+}
