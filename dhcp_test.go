@@ -105,7 +105,7 @@ func (w *dhcpWorld) daemon(env ...string) *process {
 	}
 	go func() { p.Wait(); close(p.done) }()
 	w.Cleanup(func() { p.kill(syscall.SIGKILL) })
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(kerneltest.Patience(10 * time.Second)); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		select {
 		case <-p.done:
 			return p
@@ -135,7 +135,7 @@ func (w *dhcpWorld) records() []string {
 // eventually waits for something to become true.
 func (w *world) eventually(what string, is func() bool) {
 	w.Helper()
-	for end := time.Now().Add(5 * time.Second); !is(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(kerneltest.Patience(5 * time.Second)); !is(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			w.Fatalf("there is still not: %s", what)
 		}
@@ -238,7 +238,7 @@ func TestKernelDHCPCheck(t *testing.T) {
 	}
 	for range 3 {
 		a := w.plugin(spec.Check, "dhcp", withPrev(strings.Replace(dhcpConf, `"bridge"`, `"dhcp"`, 1), out), c)
-		if a.code(t) != spec.CodeCheck || a.took > time.Second {
+		if a.code(t) != spec.CodeCheck || a.took > kerneltest.Patience(time.Second) {
 			t.Errorf("after %s: %s", a.took, a.stdout)
 		}
 	}
@@ -369,7 +369,7 @@ func TestKernelDHCPInterrupted(t *testing.T) {
 	added := make(chan answer, 1)
 	go func() { added <- w.plugin(spec.Add, "bridge", dhcpConf, c) }()
 	w.eventually("a DISCOVER", func() bool { return len(s.Seen()) > 0 })
-	if a := w.plugin(spec.Del, "dhcp", dhcpConf, c); a.exit != 0 || a.took > 3*time.Second {
+	if a := w.plugin(spec.Del, "dhcp", dhcpConf, c); a.exit != 0 || a.took > kerneltest.Patience(3*time.Second) {
 		t.Errorf("DEL after %s: %s", a.took, a.stdout)
 	}
 	if a := <-added; a.code(t) != spec.CodeTryAgain {

@@ -116,7 +116,7 @@ func (a answer) code(t *testing.T) int {
 }
 
 // processTime is how long a process may take before it counts as stuck.
-const processTime = 20 * time.Second
+var processTime = kerneltest.Patience(20 * time.Second)
 
 // run starts a program in the world's network namespace.
 func (w *world) run(stdin string, env []string, argv ...string) answer {

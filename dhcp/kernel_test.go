@@ -139,7 +139,7 @@ func (b *bed) gateway() string {
 // eventually waits for something to become true.
 func (b *bed) eventually(what string, within time.Duration, is func() bool) {
 	b.Helper()
-	for end := time.Now().Add(within); !is(); {
+	for end := time.Now().Add(kerneltest.Patience(within)); !is(); {
 		if time.Now().After(end) {
 			b.Fatalf("after %s there is still not: %s", within, what)
 		}

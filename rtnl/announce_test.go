@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/kerneltest"
 	"cnibox/internal/mac"
 	"cnibox/internal/netlink"
 	"cnibox/rtnl"
@@ -88,7 +89,7 @@ func know(t *testing.T, s *netlink.Socket, link uint32, addr netip.Addr, mac mac
 func await(t *testing.T, s *netlink.Socket, link uint32, addr netip.Addr, want mac.Addr) (mac mac.Addr) {
 	t.Helper()
 	r := netlink.Request{Type: unix.RTM_GETNEIGH, Data: neighbour(addr, 0, 0)}
-	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(kerneltest.Patience(time.Second)); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		err := s.Dump(r, func(m netlink.Message) error {
 			at := m.Data[unix.SizeofNdMsg:]
 			if binary.NativeEndian.Uint32(m.Data[4:]) == link && bytes.Equal(netlink.Attr(at, unix.NDA_DST), addr.AsSlice()) {
