@@ -69,6 +69,9 @@ func (l *lab) contenders(name string, others int) ([]subject, error) {
 	if err := ours.fill(&byCniExec{network: ours}, others); err != nil {
 		return nil, err
 	}
+	if others > 0 {
+		l.full = ours
+	}
 	a, err := newAttachment(ours.name, 19999)
 	if err != nil {
 		return nil, err
@@ -93,12 +96,13 @@ func (l *lab) contenders(name string, others int) ([]subject, error) {
 	return append(subjects, theirs.life("reference", theirs.byExec(), a)), nil
 }
 
-// fill attaches containers that stay.
+// fill attaches containers that stay, until there are count of them.
 func (n *network) fill(r caller, count int) error {
-	others, err := newAttachments(n.name, count)
+	others, err := newAttachments(n.name, n.filled, count)
 	if err != nil {
 		return err
 	}
+	count, n.filled = len(others), max(count, n.filled)
 	// the first alone: two that make the reference's shared chains at once fail
 	_, errs := n.all(r, "ADD", others[:min(1, count)], 1)
 	_, more := n.all(r, "ADD", others[min(1, count):], 2)

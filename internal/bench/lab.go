@@ -18,27 +18,20 @@ type lab struct {
 	tools     string // folder with bare and peak
 	dir       string // for what groups write; gone with the sandbox
 	quick     bool
-	hosts     int // made so far
+	hosts     int      // made so far
+	full      *network // of ours, with many containers that stay; nil before there is one
 }
 
-// applets are those that get a link.
-var applets = []string{"bridge", "host-local", "portmap", "tuning", "loopback", "cni-exec"}
-
-// newLab lays a link for each applet, as an installation has it. A folder
-// without the reference's bridge counts as none.
+// newLab installs the binary. A folder without the reference's bridge counts as none.
 func newLab(o options, tools string) (*lab, error) {
 	bin, err := filepath.Abs(o.bin)
 	if err != nil {
 		return nil, err
 	}
 	l := &lab{bin: bin, ours: "/run/bench/bin", tools: tools, dir: "/run/bench", quick: o.quick}
-	if err := os.MkdirAll(l.ours, 0o755); err != nil {
-		return nil, err
-	}
-	for _, name := range applets {
-		if err := os.Symlink(bin, filepath.Join(l.ours, name)); err != nil {
-			return nil, err
-		}
+	install := exec.Cmd{Path: bin, Args: []string{"cnibox", "install", l.ours}, Stderr: os.Stderr}
+	if err := install.Run(); err != nil {
+		return nil, fmt.Errorf("%s install: %w", bin, err)
 	}
 	if _, err := os.Stat(filepath.Join(o.reference, "bridge")); err == nil {
 		l.reference = o.reference
@@ -81,16 +74,18 @@ type group struct {
 	run   func(*lab) []line
 }
 
-// groups in the order in which they run: the last one leaves hundreds of
+// groups in the order in which they run: the last ones leave hundreds of
 // namespaces behind, whose end would disturb any that came after.
 var groups = []group{
 	{"size", "Size of the plugins on disk", size},
 	{"start", "Start and end of a process: what VERSION costs", startCost},
 	{"memory", "Peak memory of one call (ADD, CHECK, DEL: the most)", memory},
 	{"chain", "Chain of bridge(isGateway, ipMasq, host-local), portmap, tuning", chain},
+	{"plugins", "One plugin alone", plugins},
 	{"leases", "host-local alone, by the number of leases", leases},
 	{"parallel", "100 containers (20 if quick), 16 at a time", parallel},
 	{"scale", "The 500th container (the 100th if quick)", scale},
+	{"gc", "One cni-exec gc --all", collect},
 }
 
 // groupNames lists what -only takes.

@@ -18,7 +18,7 @@ const (
 // parallel measures how many containers a second can be attached and detached.
 // All containers of a subject are attached, then all detached; subjects do not overlap.
 func parallel(l *lab) []line {
-	containers, err := newAttachments("parallel", l.crowd(many))
+	containers, err := newAttachments("parallel", 0, l.crowd(many))
 	if err != nil {
 		return []line{{What: "parallel", Unit: "/s", Error: err.Error()}}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"cnibox/internal/sandbox"
@@ -19,28 +20,37 @@ type network struct {
 	host    *sandbox.NetNS
 	plugins string
 	confDir string // holds the list, for cni-exec
+	list    []map[string]any
+	filled  int // containers that stay attached
 }
 
 // newNetwork makes a host with the network that the chain is measured on.
 func (l *lab) newNetwork(name, plugins string) (*network, error) {
+	return l.networkOf(name, plugins, usual())
+}
+
+// networkOf makes a host with a network of those plugins.
+func (l *lab) networkOf(name, plugins string, list []map[string]any) (*network, error) {
 	host, err := l.newHost()
 	if err != nil {
 		return nil, err
 	}
-	n := &network{name: name, host: host, plugins: plugins, confDir: filepath.Join(l.dir, "conf", name)}
-	list, err := json.Marshal(map[string]any{"cniVersion": version, "name": name, "plugins": n.chain()})
+	n := &network{name: name, host: host, plugins: plugins, confDir: filepath.Join(l.dir, "conf", name), list: list}
+	text, err := json.Marshal(map[string]any{"cniVersion": version, "name": name, "plugins": list})
 	if err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(n.confDir, 0o700); err != nil {
 		return nil, err
 	}
-	return n, os.WriteFile(filepath.Join(n.confDir, name+".conflist"), list, 0o600)
+	return n, os.WriteFile(filepath.Join(n.confDir, name+".conflist"), text, 0o600)
 }
 
-// chain is what the measured list holds.
-// It is what most hosts of containers have, and no key is one that only we know.
-func (n *network) chain() []map[string]any {
+// chain is the list in the order of ADD, the caller's own.
+func (n *network) chain() []map[string]any { return slices.Clone(n.list) }
+
+// usual is what most hosts of containers have, and no key is one that only we know.
+func usual() []map[string]any {
 	return []map[string]any{
 		{
 			"type": "bridge", "bridge": "bench0", "isGateway": true, "ipMasq": true,
@@ -69,14 +79,14 @@ func newAttachment(name string, port int) (attachment, error) {
 	return attachment{id: name, netns: ns, port: port}, err
 }
 
-// newAttachments makes n of them, with host ports of their own.
-func newAttachments(prefix string, n int) ([]attachment, error) {
-	all := make([]attachment, n)
-	for i := range all {
-		var err error
-		if all[i], err = newAttachment(fmt.Sprintf("%s-%d", prefix, i), 20000+i); err != nil {
+// newAttachments makes those with numbers below to, with host ports of their own.
+func newAttachments(prefix string, from, to int) (all []attachment, err error) {
+	for i := from; i < to; i++ {
+		a, err := newAttachment(fmt.Sprintf("%s-%d", prefix, i), 20000+i)
+		if err != nil {
 			return nil, err
 		}
+		all = append(all, a)
 	}
 	return all, nil
 }

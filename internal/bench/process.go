@@ -11,10 +11,12 @@ import (
 	"cnibox/internal/sandbox"
 )
 
-// The bars for size and memory, in bytes and KiB.
+// The bars for size and memory, in bytes and KiB, and for what VERSION takes beyond
+// /bin/true, in milliseconds.
 const (
-	mostBytes = 3_600_000
+	mostBytes = 4_000_000
 	mostKiB   = 10 * 1024
+	mostStart = 1.2
 )
 
 // size compares the binary with the sum of the reference plugins.
@@ -60,19 +62,51 @@ func startCost(l *lab) []line {
 	subjects := []subject{
 		process("true", "/bin/true"), l.bareStart(), process("ours", filepath.Join(l.ours, "bridge")),
 	}
+	all, err := l.eachPlugin()
 	if l.reference != "" {
 		subjects = append(subjects, process("reference", filepath.Join(l.reference, "bridge")))
 	}
-	r := interleave(l.rounds(100), subjects...)
+	r := interleave(l.rounds(100), append(subjects, all...)...)
 	ours := r.of("start", "ours")
 	lines := []line{
 		within("VERSION, to /bin/true", ours, r.of("start", "true").milliseconds(), 0),
 		within("VERSION, to an empty Go one", ours, r.of("start", "bare").milliseconds(), 0),
+		slowest(all, r, err),
 	}
 	if l.reference != "" {
 		lines = append(lines, better("VERSION, to the reference", ours, r.of("start", "reference"), 0))
 	}
 	return lines
+}
+
+// eachPlugin is VERSION of every plugin.
+func (l *lab) eachPlugin() (all []subject, err error) {
+	entries, err := os.ReadDir(l.ours)
+	for _, e := range entries {
+		if name := e.Name(); name != "cnibox" && name != "cni-exec" { // those have no verbs
+			all = append(all, process(name, filepath.Join(l.ours, name)))
+		}
+	}
+	return all, err
+}
+
+// slowest compares what the slowest plugin takes beyond /bin/true with the limit.
+func slowest(all []subject, r results, err error) line {
+	l := line{What: "slowest, over /bin/true", Unit: "ms", Other: figure{Median: mostStart}, Bar: 1, Most: true}
+	least := r.of("start", "true").milliseconds().Median
+	for _, s := range all {
+		at := r.of("start", s.name)
+		if at.err != nil && err == nil {
+			err = fmt.Errorf("%s: %w", s.name, at.err)
+		}
+		if over := at.milliseconds().Median - least; over > l.Ours.Median {
+			l.Ours.Median = over
+			l.Note = fmt.Sprintf("%s, of %d plugins; /bin/true takes %s ms", s.name, len(all), short(least))
+		}
+	}
+	l.Ratio = ratio(l.Ours.Median, mostStart)
+	l.fail(err)
+	return l
 }
 
 // peaks collects the most memory that calls of each program had.

@@ -130,6 +130,7 @@ type report struct {
 	Quick   bool    `json:"quick"`
 	Lines   []line  `json:"lines"`
 	begun   time.Time
+	last    time.Time // the end of the last group
 }
 
 // columns make a line of at most 80 characters.
@@ -137,7 +138,7 @@ const columns = "%-30s %13s %13s %6s %7s %s\n"
 
 // writeHead says what is measured where.
 func (r *report) writeHead(w io.Writer, l *lab) {
-	r.begun = time.Now()
+	r.begun, r.last = time.Now(), time.Now()
 	fmt.Fprintf(w, "cnibox bench: %s\n", r.Machine)
 	switch {
 	case l.reference == "":
@@ -152,9 +153,10 @@ func (r *report) writeHead(w io.Writer, l *lab) {
 	fmt.Fprintf(w, columns, "", "cnibox", "compared to", "ratio", "bar", "")
 }
 
-// writeGroup adds lines to the report and writes them.
+// writeGroup adds lines to the report and writes them, with the time since the group before.
 func (r *report) writeGroup(w io.Writer, g group, lines []line) {
-	fmt.Fprintf(w, "\n%s\n", g.title)
+	fmt.Fprintf(w, "\n%s [%.0f s]\n", g.title, time.Since(r.last).Seconds())
+	r.last = time.Now()
 	for _, l := range lines {
 		l.Group = g.name
 		r.Lines = append(r.Lines, l)

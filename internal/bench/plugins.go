@@ -1,0 +1,205 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/rtnl"
+)
+
+// The bars of single plugins: how many times faster than the reference their ADD is.
+const (
+	barPtp       = 100
+	barFirewall  = 8
+	barBandwidth = 3
+	barSubLink   = 2 // macvlan, ipvlan and vlan
+)
+
+// master is the link of every host of a trial that others may sit on.
+const master = "m0"
+
+// A trial is the ADD and DEL of one plugin.
+type trial struct {
+	what   string
+	before map[string]any // plugin that attaches the container first, not measured; nil: none
+	plugin map[string]any // the one that is measured
+	kind   rtnl.Kind      // link that the kernel must know; nil: nothing special
+	rounds int
+	bar    float64 // of ADD
+}
+
+// trials are one configuration each, with keys that the reference knows. Of ptp
+// there are few: the reference waits two seconds for addresses that nobody else can have.
+func trials() []trial {
+	bridge := map[string]any{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": addresses("10.243.0.0/16")}
+	return []trial{
+		{what: "ptp, dual stack", rounds: 5, bar: barPtp, plugin: map[string]any{
+			"type": "ptp", "ipMasq": true, "ipam": addresses("10.243.0.0/16", "fd00:243::/64"),
+		}},
+		{what: "firewall", rounds: 25, bar: barFirewall, before: bridge, plugin: map[string]any{"type": "firewall"}},
+		{what: "bandwidth, both ways", rounds: 25, bar: barBandwidth, before: bridge, plugin: map[string]any{
+			"type": "bandwidth", "ingressRate": 8_000_000, "ingressBurst": 800_000,
+			"egressRate": 16_000_000, "egressBurst": 1_600_000,
+		}},
+		{what: "macvlan", rounds: 25, bar: barSubLink, plugin: map[string]any{
+			"type": "macvlan", "master": master, "ipam": addresses("10.243.0.0/16"),
+		}, kind: rtnl.Macvlan{}},
+		{what: "ipvlan", rounds: 25, bar: barSubLink, plugin: map[string]any{
+			"type": "ipvlan", "master": master, "ipam": addresses("10.243.0.0/16"),
+		}, kind: rtnl.Ipvlan{}},
+		{what: "vlan", rounds: 25, bar: barSubLink, plugin: map[string]any{
+			"type": "vlan", "master": master, "vlanId": 5, "ipam": addresses("10.243.0.0/16"),
+		}, kind: rtnl.Vlan{ID: 5}},
+	}
+}
+
+// addresses is host-local with a range set for each subnet.
+func addresses(subnets ...string) map[string]any {
+	var sets [][]map[string]string
+	for _, s := range subnets {
+		sets = append(sets, []map[string]string{{"subnet": s}})
+	}
+	return map[string]any{"type": "host-local", "dataDir": "/var/lib/cni/networks", "ranges": sets}
+}
+
+// plugins measures each trial on hosts of its own.
+func plugins(l *lab) (lines []line) {
+	for i, t := range trials() {
+		r, err := l.tried(fmt.Sprint("trial", i), t)
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			lines = append(lines, line{
+				What: t.what + ", ADD", Unit: "ms", Bar: t.bar,
+				Note: "this kernel has none; `make bench-vm` measures it on one that has",
+			})
+			continue
+		}
+		if err != nil {
+			lines = append(lines, line{What: t.what, Unit: "ms", Error: err.Error()})
+			continue
+		}
+		lines = append(lines,
+			better(t.what+", ADD", r.of("ADD", "ours"), r.of("ADD", "reference"), t.bar),
+			better(t.what+", DEL", r.of("DEL", "ours"), r.of("DEL", "reference"), 0))
+	}
+	return lines
+}
+
+// tried lets ours and the reference take turns. The error wraps unix.EOPNOTSUPP if the
+// kernel has no such links.
+func (l *lab) tried(name string, t trial) (results, error) {
+	if err := l.makeable(t.kind); err != nil {
+		return nil, err
+	}
+	var subjects []subject
+	for _, who := range []string{"ours", "reference"} {
+		folder := map[string]string{"ours": l.ours, "reference": l.reference}[who]
+		if folder == "" {
+			continue
+		}
+		s, err := l.tryOne(who, name+"-"+who, folder, t)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", folder, err)
+		}
+		subjects = append(subjects, s)
+	}
+	return interleave(l.rounds(t.rounds), subjects...), nil
+}
+
+// tryOne makes the host. A container is attached and detached each round by what comes
+// before, too: the packaged bandwidth leaves queues that only end with the link.
+func (l *lab) tryOne(who, name, folder string, t trial) (s subject, err error) {
+	list := []map[string]any{t.plugin}
+	if t.before != nil {
+		list = []map[string]any{t.before, t.plugin}
+	}
+	n, err := l.networkOf(name, folder, list)
+	if err != nil {
+		return s, err
+	}
+	if err := layMaster(n.host.NS); err != nil {
+		return s, err
+	}
+	a, err := newAttachment(name, 19999)
+	if err != nil {
+		return s, err
+	}
+	r := n.byExec()
+	return subject{name: who, steps: []string{"ADD", "DEL"}, round: func() ([]time.Duration, error) { return n.lastOf(r, a) }}, nil
+}
+
+// lastOf lets a container live and returns what the last plugin's ADD and DEL took.
+func (n *network) lastOf(r *byExec, a attachment) (took []time.Duration, err error) {
+	settle()
+	err = n.host.Do(func() error {
+		var prev json.RawMessage
+		var add, del time.Duration
+		for _, p := range n.list {
+			begin := time.Now()
+			out, err := r.plugin("ADD", a, p, prev)
+			if err != nil {
+				return fmt.Errorf("ADD: %w", err)
+			}
+			prev, add = out, time.Since(begin)
+		}
+		for i, p := range slices.Backward(n.list) {
+			begin := time.Now()
+			if _, err := r.plugin("DEL", a, p, prev); err != nil {
+				return fmt.Errorf("DEL: %w", err)
+			}
+			if i == len(n.list)-1 {
+				del = time.Since(begin)
+			}
+		}
+		took = []time.Duration{add, del}
+		return nil
+	})
+	return took, err
+}
+
+// layMaster makes a cable that ends in [master], both ends up.
+func layMaster(ns *rtnl.NS) error {
+	c, err := rtnl.Dial(ns)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	peer := &rtnl.LinkSpec{Name: "p0"}
+	if err := c.AddLink(rtnl.LinkSpec{Name: master, Up: true, Peer: peer}); err != nil {
+		return err
+	}
+	p, err := c.Link(peer.Name)
+	if err != nil {
+		return err
+	}
+	return c.SetLink(p.Index, rtnl.LinkChange{Up: new(true)})
+}
+
+// makeable tries to make a link of that kind, in a namespace that ends with it.
+func (l *lab) makeable(kind rtnl.Kind) error {
+	if kind == nil {
+		return nil
+	}
+	ns, err := rtnl.NewNS()
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	if err := layMaster(ns); err != nil {
+		return err
+	}
+	c, err := rtnl.Dial(ns)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	m, err := c.Link(master)
+	if err != nil {
+		return err
+	}
+	return c.AddLink(rtnl.LinkSpec{Name: "try0", Kind: kind, Parent: m.Index})
+}
