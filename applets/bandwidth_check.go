@@ -95,27 +95,18 @@ func (l limit) check(link *rtnl.Link, root *rtnl.Qdisc) error {
 		what, link.Name, have.Rate, have.Burst, have.Limit, want.Rate, want.Burst, want.Limit)
 }
 
-// probeShaping makes all parts on a link of a namespace that nobody else sees, and so
-// has the kernel load what it has as modules.
+// probeShaping makes all parts on a link.
 func probeShaping() error {
-	ns, err := rtnl.NewNS()
-	if err != nil {
-		return err
-	}
-	defer ns.Close()
-	c, err := rtnl.Dial(ns)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	ifb, err := c.CreateLink(rtnl.LinkSpec{Name: ifbPrefix + "0", Kind: rtnl.IFB{}})
-	if err != nil {
-		return err
-	}
-	lo, err := c.Link("lo")
-	if err != nil {
-		return err
-	}
-	t := limit{rate: leastBurst, burst: leastBurst}.tbf(ifb.MTU)
-	return errors.Join(c.Do(rtnl.NewTBF(ifb.Index, t)), c.Do(rtnl.NewIngress(lo.Index), rtnl.NewRedirect(lo.Index, ifb.Index)))
+	return elsewhere(func(c *rtnl.Conn) error {
+		ifb, err := c.CreateLink(rtnl.LinkSpec{Name: ifbPrefix + "0", Kind: rtnl.IFB{}})
+		if err != nil {
+			return err
+		}
+		lo, err := c.Link("lo")
+		if err != nil {
+			return err
+		}
+		t := limit{rate: leastBurst, burst: leastBurst}.tbf(ifb.MTU)
+		return errors.Join(c.Do(rtnl.NewTBF(ifb.Index, t)), c.Do(rtnl.NewIngress(lo.Index), rtnl.NewRedirect(lo.Index, ifb.Index)))
+	})
 }

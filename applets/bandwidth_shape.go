@@ -236,7 +236,7 @@ func bandwidthDel(_ context.Context, r *spec.Request) error {
 		errs = append(errs, s.unshape(ifbs))
 	}
 	for _, l := range ifbs {
-		errs = append(errs, gone(s.host.Do(rtnl.DropLink(l.Index))))
+		errs = append(errs, rtnl.SkipAbsent(s.host.Do(rtnl.DropLink(l.Index))))
 	}
 	return errors.Join(errs...)
 }
@@ -246,17 +246,17 @@ func bandwidthDel(_ context.Context, r *spec.Request) error {
 func (s *shaper) unshape(ifbs []*rtnl.Link) error {
 	root, ingress, err := s.host.Qdiscs(s.veth.Index)
 	if err != nil {
-		return gone(err)
+		return rtnl.SkipAbsent(err)
 	}
 	var errs []error
 	if root != nil && root.Kind == "tbf" {
-		errs = append(errs, gone(s.host.Do(rtnl.DropRootQdisc(s.veth.Index))))
+		errs = append(errs, rtnl.SkipAbsent(s.host.Do(rtnl.DropRootQdisc(s.veth.Index))))
 	}
 	if ingress == nil {
 		return errors.Join(errs...)
 	}
 	to, err := s.host.Redirects(s.veth.Index)
-	errs = append(errs, gone(err))
+	errs = append(errs, rtnl.SkipAbsent(err))
 	for _, l := range ifbs {
 		if !slices.Contains(to, l.Index) {
 			continue
@@ -265,7 +265,7 @@ func (s *shaper) unshape(ifbs []*rtnl.Link) error {
 		if ingress.Kind == "ingress" {
 			drop = rtnl.DropIngress(s.veth.Index)
 		}
-		errs = append(errs, gone(s.host.Do(drop)))
+		errs = append(errs, rtnl.SkipAbsent(s.host.Do(drop)))
 		break
 	}
 	return errors.Join(errs...)
@@ -279,7 +279,7 @@ func (s *shaper) ifbs() (found []*rtnl.Link, err error) {
 		l, linkErr := s.host.Link(name)
 		switch {
 		case linkErr != nil:
-			err = errors.Join(err, gone(linkErr))
+			err = errors.Join(err, rtnl.SkipAbsent(linkErr))
 		case l.Kind != "ifb":
 		case spec.LabelKey(l.Alias) == s.r.Key():
 			found = append(found, l)
@@ -305,7 +305,7 @@ func redirected(host *rtnl.Conn) (map[uint32][]uint32, error) {
 	users := make(map[uint32][]uint32)
 	for _, index := range links {
 		to, toErr := host.Redirects(index)
-		err = errors.Join(err, gone(toErr))
+		err = errors.Join(err, rtnl.SkipAbsent(toErr))
 		for _, target := range to {
 			users[target] = append(users[target], index)
 		}
@@ -346,7 +346,7 @@ func bandwidthGC(_ context.Context, r *spec.Request) error {
 			ops = append(ops, rtnl.DropLink(index))
 		}
 	}
-	return errors.Join(err, gone(host.Do(ops...)))
+	return errors.Join(err, rtnl.SkipAbsent(host.Do(ops...)))
 }
 
 // isIFBName tells the names that the plugin and the reference give.

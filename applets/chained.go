@@ -100,7 +100,7 @@ func (u undoing) back(err error) error {
 	}
 	var left []error
 	for i := len(u) - 1; i >= 0; i-- {
-		if back := gone(u[i].fn()); back != nil {
+		if back := rtnl.SkipAbsent(u[i].fn()); back != nil {
 			left = append(left, fmt.Errorf("undo %s: %w", u[i].what, back))
 		}
 	}
@@ -110,17 +110,18 @@ func (u undoing) back(err error) error {
 	return &spec.Error{Code: spec.AsError(err).Code, Msg: err.Error(), Details: errors.Join(left...).Error(), Err: err}
 }
 
-// gone returns err without what says that something is not there; nil if that is all.
-func gone(err error) error {
-	if many, ok := err.(interface{ Unwrap() []error }); ok {
-		var errs []error
-		for _, err := range many.Unwrap() {
-			errs = append(errs, gone(err))
-		}
-		return errors.Join(errs...)
+// elsewhere calls fn with a socket in a namespace that nobody else sees: so STATUS finds
+// out what the kernel has, and has it load what it has as modules.
+func elsewhere(fn func(*rtnl.Conn) error) error {
+	ns, err := rtnl.NewNS()
+	if err != nil {
+		return err
 	}
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
+	defer ns.Close()
+	c, err := rtnl.Dial(ns)
+	if err != nil {
+		return err
 	}
-	return err
+	defer c.Close()
+	return fn(c)
 }

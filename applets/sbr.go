@@ -149,7 +149,7 @@ func sbrDel(ctx context.Context, r *spec.Request) error {
 	}
 	if s.link != nil {
 		addrs, err := s.cont.Addrs(s.link.Index)
-		if gone(err) != nil {
+		if rtnl.SkipAbsent(err) != nil {
 			return err
 		}
 		for _, a := range addrs {
@@ -161,7 +161,7 @@ func sbrDel(ctx context.Context, r *spec.Request) error {
 		if !isSource(rule) || !own[rule.Src.Addr()] || c.Table != nil && *c.Table != rule.Table {
 			continue
 		}
-		errs = append(errs, gone(s.cont.Do(rtnl.DropRule(rule))))
+		errs = append(errs, rtnl.SkipAbsent(s.cont.Do(rtnl.DropRule(rule))))
 		if c.Table == nil && s.link != nil {
 			errs = append(errs, s.empty(rule.Table))
 		}
@@ -176,7 +176,7 @@ func (s *sbr) empty(table int) error {
 	}
 	routes, err := s.cont.Routes(rtnl.RouteFilter{Table: table, Link: s.link.Index})
 	for _, rt := range routes {
-		err = errors.Join(err, gone(s.cont.Do(rtnl.DropRoute(rt))))
+		err = errors.Join(err, rtnl.SkipAbsent(s.cont.Do(rtnl.DropRoute(rt))))
 	}
 	return err
 }

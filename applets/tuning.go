@@ -5,11 +5,9 @@ package applets
 import (
 	"context"
 	"errors"
-	"os"
 	"strings"
 
 	"cnibox/internal/disk"
-	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
@@ -170,48 +168,20 @@ func tuningAdd(_ context.Context, r *spec.Request) (*spec.Result, error) {
 	return r.Prev, nil
 }
 
-// A tuned is the interface at work on.
-// Sysctls go by the namespace, the rest by the socket in it.
-type tuned struct {
-	ns   *rtnl.NS
-	conn *rtnl.Conn // in ns
-	link *rtnl.Link // as it was when it was opened
-}
+// A tuned is the interface at work on: sysctls go by the namespace, the rest by the
+// socket in it.
+type tuned struct{ *chained }
 
-// openTuned opens the namespace and finds the interface. That there is none has
-// the given code.
-// The caller closes it. The error is os.ErrNotExist for what is missing of the two.
-func openTuned(r *spec.Request, none int) (*tuned, error) {
-	ns, err := rtnl.OpenNS(r.Call.NetNS)
-	if err != nil {
-		return nil, spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", r.Call.NetNS, err)
-	}
-	t := &tuned{ns: ns}
-	if t.conn, err = rtnl.Dial(ns); err == nil {
-		t.link, err = t.conn.Link(r.IfName)
-	}
-	if errors.Is(err, os.ErrNotExist) {
-		err = spec.Errorf(none, "%w in %s", err, r.Call.NetNS)
-	}
-	if err != nil {
-		t.close()
-		return nil, err
-	}
-	return t, nil
-}
-
-// close gives the descriptors back.
-func (t *tuned) close() {
-	if t.conn != nil {
-		t.conn.Close()
-	}
-	t.ns.Close()
+// openTuned opens both; see openChained for none.
+func openTuned(r *spec.Request, none int) (tuned, error) {
+	c, err := openChained(r, none)
+	return tuned{c}, err
 }
 
 // apply makes all changes; after an error everything is as it was before, the
 // record of former attributes included.
 // The record is written first: a process killed in between leaves one that DEL uses.
-func (t *tuned) apply(r *spec.Request, p *tuningPlan) error {
+func (t tuned) apply(r *spec.Request, p *tuningPlan) error {
 	before := p.link.current(t.link)
 	forget, err := remember(p.dir, r.Attachment, before)
 	if err != nil {
@@ -220,7 +190,7 @@ func (t *tuned) apply(r *spec.Request, p *tuningPlan) error {
 	change := p.link.change(t.link)
 	values, err := writeSysctls(t.ns, p.sysctls)
 	if err == nil {
-		err = t.conn.Do(change.ops(t.link.Index)...)
+		err = t.cont.Do(change.ops(t.link.Index)...)
 	}
 	if err == nil {
 		return nil
@@ -235,12 +205,12 @@ func (t *tuned) apply(r *spec.Request, p *tuningPlan) error {
 
 // restore gives the link the attributes of was.
 // The link is read again, since only what differs is sent.
-func (t *tuned) restore(was tuningLink) error {
-	link, err := t.conn.LinkAt(t.link.Index)
+func (t tuned) restore(was tuningLink) error {
+	link, err := t.cont.LinkAt(t.link.Index)
 	if err != nil {
 		return err
 	}
-	return t.conn.Do(was.change(link).ops(link.Index)...)
+	return t.cont.Do(was.change(link).ops(link.Index)...)
 }
 
 // tuningStatus tells whether an ADD is bound to fail.

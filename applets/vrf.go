@@ -181,13 +181,13 @@ func vrfDel(ctx context.Context, r *spec.Request) error {
 		switch {
 		case l.Master != own.Index:
 		case v.link != nil && l.Index == v.link.Index:
-			errs = append(errs, gone(v.cont.SetLink(l.Index, rtnl.LinkChange{Master: new(uint32(0))})))
+			errs = append(errs, rtnl.SkipAbsent(v.cont.SetLink(l.Index, rtnl.LinkChange{Master: new(uint32(0))})))
 		default:
 			others = true
 		}
 	}
 	if !others {
-		errs = append(errs, gone(v.cont.Do(rtnl.DropLink(own.Index))))
+		errs = append(errs, rtnl.SkipAbsent(v.cont.Do(rtnl.DropLink(own.Index))))
 	}
 	return errors.Join(errs...)
 }
@@ -198,17 +198,10 @@ func vrfStatus(_ context.Context, r *spec.Request) error {
 	if _, err := readVRF(r); err != nil {
 		return err
 	}
-	ns, err := rtnl.NewNS()
+	err := elsewhere(func(c *rtnl.Conn) error {
+		return c.AddLink(rtnl.LinkSpec{Name: "vrf0", Kind: rtnl.VRF{Table: 1}})
+	})
 	if err != nil {
-		return err
-	}
-	defer ns.Close()
-	c, err := rtnl.Dial(ns)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	if err := c.AddLink(rtnl.LinkSpec{Name: "vrf0", Kind: rtnl.VRF{Table: 1}}); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "vrf: this kernel has no VRFs (CONFIG_NET_VRF): %w", err)
 	}
 	return nil

@@ -37,9 +37,9 @@ func (c *Conn) DelLinks(match func(*Link) bool) error {
 	for _, index := range gone {
 		ops = append(ops, ChangeLink(index, LinkChange{Group: &group}))
 	}
-	err = skipAbsent(c.Do(ops...))
+	err = SkipAbsent(c.Do(ops...))
 	if err == nil {
-		err = skipAbsent(c.Do(dropGroup(group)))
+		err = SkipAbsent(c.Do(dropGroup(group)))
 	}
 	// One that cannot be deleted keeps the group (EOPNOTSUPP).
 	if err != nil {
@@ -52,7 +52,7 @@ func (c *Conn) DelLinks(match func(*Link) bool) error {
 func (c *Conn) dropEach(indexes []uint32) error {
 	var errs []error
 	for _, index := range indexes {
-		errs = append(errs, skipAbsent(c.Do(DropLink(index))))
+		errs = append(errs, SkipAbsent(c.Do(DropLink(index))))
 	}
 	return errors.Join(errs...)
 }
@@ -64,13 +64,13 @@ func dropGroup(group uint32) Op {
 	return newOp("link delete group", unix.RTM_DELLINK, ack, data, nil)
 }
 
-// skipAbsent makes no error of what is not there.
+// SkipAbsent makes no error of what is not there (os.ErrNotExist).
 // Errors of several changes are joined, and then each of them must be absence.
-func skipAbsent(err error) error {
+func SkipAbsent(err error) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var left []error
 		for _, e := range joined.Unwrap() {
-			left = append(left, skipAbsent(e))
+			left = append(left, SkipAbsent(e))
 		}
 		return errors.Join(left...)
 	}
