@@ -11,11 +11,12 @@ import (
 
 // A delCell is one way in which things are missing when DEL comes.
 type delCell struct {
-	harm  func(a *attached, m *mortal, f fixture)
-	gone  bool // the namespace is, so that only the host is looked at
-	bare  bool // nobody else is attached: what is taken away is theirs too
-	below bool // the master or the bridge is
-	twice bool
+	harm   func(a *attached, m *mortal, f fixture)
+	gone   bool // the namespace is, so that only the host is looked at
+	bare   bool // nobody else is attached: what is taken away is theirs too
+	below  bool // the master or the bridge is
+	twice  bool
+	daemon bool // for plugins that have one
 }
 
 // delCells is a row of the table of DELs; each plugin has one.
@@ -41,6 +42,11 @@ var delCells = map[string]delCell{
 	}},
 	"records missing": {bare: true, harm: func(a *attached, m *mortal, _ fixture) { a.w.dropFiles() }},
 	"below missing":   {bare: true, below: true, harm: func(a *attached, m *mortal, f fixture) { f.takeAway(a.w) }},
+	"daemon missing":  {bare: true, daemon: true, harm: func(a *attached, m *mortal, _ fixture) { a.w.stop() }},
+	"daemon and namespace missing": {bare: true, daemon: true, gone: true, harm: func(a *attached, m *mortal, f fixture) {
+		a.w.stop()
+		f.end(m)
+	}},
 	"after GC": {harm: func(a *attached, m *mortal, _ fixture) {
 		for i := range a.steps {
 			a.steps[i].conf = spoil(a.steps[i].conf, `"cni.dev/valid-attachments":[{"containerID":"other","ifname":"eth0"}]`)
@@ -72,6 +78,10 @@ func TestKernelDelMatrix(t *testing.T) {
 // run is one cell.
 func (cell delCell) run(t *testing.T, plugin string, f fixture) {
 	w, other := f.host(t, plugin, cell.bare)
+	if cell.daemon && w.stop == nil {
+		t.Log("there is no such cell: it has no daemon")
+		return
+	}
 	if cell.below {
 		f.takeAway(w)
 	}

@@ -35,6 +35,9 @@ type world struct {
 	// here tells that this thread is in host already, see onDisk.
 	here bool
 
+	// stop ends the daemon of the host; nil: there is none.
+	stop func()
+
 	// tracer is what runs the programs; nil: they run by themselves.
 	tracer []string
 }
