@@ -1,14 +1,16 @@
 package main
 
 import (
+	"context"
 	"errors"
-	"flag"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/twin"
@@ -16,9 +18,6 @@ import (
 
 // reference is where Debian's package has its plugins.
 const reference = "/usr/lib/cni"
-
-// twinsAtOnce is how many cases run at a time: the reference sleeps a lot.
-const twinsAtOnce = 4
 
 // TestKernelTwin runs the reference plugins and ours on each configuration of the
 // corpus: what differs must stand in the list of differences, and the
@@ -47,56 +46,67 @@ func TestKernelTwin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	results := make([]chan outcome, len(cases))
-	slots := make(chan struct{}, twinsAtOnce)
-	for i := range cases {
-		if results[i] = make(chan outcome, 1); wanted(&cases[i]) {
-			go func() {
-				slots <- struct{}{}
-				diff, said, err := lab.Run(&cases[i])
-				<-slots
-				results[i] <- outcome{diff, said, err}
-			}()
-		}
-	}
-	for i := range cases {
-		c := &cases[i]
-		ran := false
+	l := &ledger{list: list, rows: rows, ran: map[string]bool{}}
+	for _, c := range cases {
 		t.Run(c.Name, func(t *testing.T) {
-			needs(t, c)
-			o := <-results[i]
-			if o.err != nil {
-				t.Fatal(o.err)
+			t.Parallel()
+			needs(t, &c)
+			diff, said, err := lab.Run(&c)
+			if err != nil {
+				t.Fatal(err)
 			}
-			ids, open := list.Explain(c.Name, o.diff)
-			if ran = true; len(open) > 0 {
-				t.Errorf("not in the list of differences (- reference, + ours):\n%s\nwhat the plugins said:\n%s",
-					strings.Join(open, "\n"), strings.Join(o.said, "\n"))
-			}
-			row := twin.Row(c.Name, ids)
-			if row != rows[c.Name] && !*update {
-				t.Errorf("the report has %q, want %q", rows[c.Name], row)
-			}
-			rows[c.Name] = row
+			l.enter(t, c.Name, diff, said)
 		})
-		if !ran {
-			list.Skip(c.Name)
+	}
+	t.Cleanup(func() { // when all cases have run that -run names
+		l.close(t, cases)
+		if !*update {
+			return
 		}
-	}
-	for _, u := range list.Unused() {
-		t.Errorf("no case needs this difference any more: %s", u)
-	}
-	if *update {
 		if err := twin.WriteReport(report, cases, rows); err != nil {
-			t.Fatal(err)
+			t.Error(err)
 		}
-	}
+	})
 }
 
-// An outcome is what a case's run found.
-type outcome struct {
-	diff, said []string
-	err        error
+// A ledger is what the cases found, which run at the same time.
+type ledger struct {
+	sync.Mutex
+	list twin.Differences
+	rows map[string]string
+	ran  map[string]bool
+}
+
+// enter judges a case.
+func (l *ledger) enter(t *testing.T, name string, diff, said []string) {
+	t.Helper()
+	l.Lock()
+	defer l.Unlock()
+	l.ran[name] = true
+	ids, open := l.list.Explain(name, diff)
+	if len(open) > 0 {
+		t.Errorf("not in the list of differences (- reference, + ours):\n%s\nwhat the plugins said:\n%s",
+			strings.Join(open, "\n"), strings.Join(said, "\n"))
+	}
+	row := twin.Row(name, ids)
+	if row != l.rows[name] && !*update {
+		t.Errorf("the report has %q, want %q", l.rows[name], row)
+	}
+	l.rows[name] = row
+}
+
+// close wants each difference of the list to be needed. What a case may need that did not
+// run is let pass.
+func (l *ledger) close(t *testing.T, cases []twin.Case) {
+	t.Helper()
+	for _, c := range cases {
+		if !l.ran[c.Name] {
+			l.list.Skip(c.Name)
+		}
+	}
+	for _, u := range l.list.Unused() {
+		t.Errorf("no case needs this difference any more: %s", u)
+	}
 }
 
 // newLab makes a folder with a link for each applet. Without the reference
@@ -121,24 +131,25 @@ func newLab(t *testing.T) twin.Lab {
 	return lab
 }
 
-// wanted tells whether a case is to run here, before there is a test of its own
-// that would not: the pattern of -run is applied part by part.
-func wanted(c *twin.Case) bool {
-	name := strings.Split("TestKernelTwin/"+strings.ReplaceAll(c.Name, " ", "_"), "/")
-	for i, part := range strings.Split(flag.Lookup("test.run").Value.String(), "/") {
-		if i >= len(name) {
-			break
-		}
-		if ok, err := regexp.MatchString(part, name[i]); err == nil && !ok {
-			return false
-		}
+// TestKernelTwinPattern wants only those cases to run that -run names, whatever its
+// pattern looks like, and an end of it.
+func TestKernelTwinPattern(t *testing.T) {
+	newLab(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, n := range c.Needs {
-		if _, try := twin.Probe(n); try() != nil {
-			return false
-		}
+	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Patience(20*time.Second))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, self, "-test.v", "-test.run", "Nothing/(a|b)|^TestKernelTwin$/^static$/no_CIDR|Neither")
+	cmd.WaitDelay = time.Second
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
-	return !slices.ContainsFunc(c.Types(), func(plugin string) bool { return !slices.Contains(names(), plugin) })
+	if n := strings.Count(string(out), "=== RUN "); n != 2 || !strings.Contains(string(out), "--- PASS: TestKernelTwin/static/no_CIDR") {
+		t.Errorf("not the one case alone:\n%s", out)
+	}
 }
 
 // needs skips a case that cannot run here.
@@ -147,10 +158,5 @@ func needs(t *testing.T, c *twin.Case) {
 	for _, n := range c.Needs {
 		option, try := twin.Probe(n)
 		kerneltest.Need(t, option, try)
-	}
-	for _, plugin := range c.Types() {
-		if !slices.Contains(names(), plugin) {
-			t.Skipf("SKIPPED: there is no applet %s", plugin)
-		}
 	}
 }

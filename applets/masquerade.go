@@ -83,11 +83,13 @@ func unrule(ctx context.Context, op *attach.Op, kinds []nft.Kind) error {
 	return errors.Join(release(ctx, op, kinds), nft.Open(nil).Prune(ctx))
 }
 
-// collectRules gives back what stale attachments own in the rule set.
+// collectRules gives back what stale attachments own in the rule set, and what the
+// reference made for them as far as it tells whose it is.
 func collectRules(ctx context.Context, op *attach.Op, kinds []nft.Kind) error {
 	stale := op.Stale()
 	return nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
 		x.Keep(op.Network, func(key string) bool { return !stale(key) }, kinds...)
+		x.KeepOld(op.Network, op.Valid, kinds...)
 		return nil
 	})
 }

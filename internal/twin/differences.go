@@ -31,7 +31,8 @@ type Difference struct {
 // that begin with # are comments.
 type Differences []*Difference
 
-// LoadDifferences reads the list.
+// LoadDifferences reads the list. A pattern for every line is refused, since it would hide
+// what comes later.
 func LoadDifferences(file string) (list Differences, err error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -57,6 +58,9 @@ func LoadDifferences(file string) (list Differences, err error) {
 		re, err := regexp.Compile(right)
 		if err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", file, i+1, err)
+		}
+		if re.MatchString("+ ") || re.MatchString("- ") {
+			return nil, fmt.Errorf("%s:%d: %q excuses every line", file, i+1, right)
 		}
 		d := list[len(list)-1]
 		d.Patterns = append(d.Patterns, &Pattern{cases: strings.TrimSpace(left), line: re})

@@ -69,7 +69,9 @@ func list(ns *rtnl.NS, lines string, argv ...string) (all [][]object, err error)
 func (w *world) state(point string) error {
 	err := w.namespace(point+" host", w.host)
 	for _, c := range w.conts {
-		err = errors.Join(err, w.namespace(point+" "+c.id, c.NS))
+		if c.NS != nil {
+			err = errors.Join(err, w.namespace(point+" "+c.id, c.NS))
+		}
 	}
 	return errors.Join(err, w.files(point))
 }

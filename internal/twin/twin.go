@@ -15,7 +15,9 @@ type Lab struct {
 	Reference, Ours, Dir string
 }
 
-// A step is a verb for all containers by the plugins of a folder.
+// A step is a verb for all containers by the plugins of a folder. END is no verb: the
+// containers' namespaces end. What is there after the step is seen under the
+// point's name; empty: it is not looked at.
 type step struct{ verb, plugins, point string }
 
 // Run runs a case with the reference and with ours and returns the lines in
@@ -25,7 +27,10 @@ type step struct{ verb, plugins, point string }
 // Where the case asks for it, live replacement is tried: what the reference
 // attached is checked and detached by ours, which must leave no line more
 // than the reference itself ("replace: "); and what ours attached is detached by the
-// reference ("return: " for what it leaves) and then by ours ("again: ").
+// reference ("return: " for what it leaves) and then by ours ("again: "). And what the
+// reference attached goes when the namespaces are gone, by our DEL ("gone: ") and by our
+// GC alone ("gc: "), which must leave no line more on the host than the reference's
+// DEL in time.
 func (lab Lab) Run(c *Case) (diff, said []string, err error) {
 	own := func(plugins string) []step {
 		return []step{{"ADD", plugins, "ADD"}, {"CHECK", plugins, ""}, {"DEL", plugins, "DEL"}}
@@ -34,7 +39,9 @@ func (lab Lab) Run(c *Case) (diff, said []string, err error) {
 	if c.Replace {
 		plans = append(plans,
 			[]step{{"ADD", lab.Reference, ""}, {"CHECK", lab.Ours, ""}, {"DEL", lab.Ours, "DEL"}},
-			[]step{{"ADD", lab.Ours, ""}, {"DEL", lab.Reference, "DEL"}, {"DEL", lab.Ours, "AGAIN"}})
+			[]step{{"ADD", lab.Ours, ""}, {"DEL", lab.Reference, "DEL"}, {"DEL", lab.Ours, "AGAIN"}},
+			[]step{{"ADD", lab.Reference, ""}, {"END", "", ""}, {"DEL", lab.Ours, "DEL"}},
+			[]step{{"ADD", lab.Reference, ""}, {"END", "", ""}, {"GC", lab.Ours, "DEL"}})
 	}
 	seen, notes, errs := make([][]string, len(plans)), make([][]string, len(plans)), make([]error, len(plans))
 	var all sync.WaitGroup
@@ -47,14 +54,14 @@ func (lab Lab) Run(c *Case) (diff, said []string, err error) {
 	}
 	diff = compare("", pick(seen[0], false, ""), pick(seen[1], false, ""))
 	if c.Replace {
-		diff = append(diff, more("replace: ", pick(seen[0], true, "DEL "), pick(seen[2], true, "DEL "))...)
-		diff = append(diff, more("replace: ", pick(seen[0], true, "CHECK "), pick(seen[2], true, "CHECK "))...)
-		diff = append(diff, more("return: ", pick(seen[1], true, "DEL "), pick(seen[3], true, "DEL "))...)
-		again := pick(seen[3], true, "AGAIN ")
+		left := func(plan int, point string) []string { return pick(seen[plan], true, point+" ") }
+		again := left(3, "AGAIN")
 		for i := range again {
 			again[i] = "DEL " + strings.TrimPrefix(again[i], "AGAIN ")
 		}
-		diff = append(diff, more("again: ", pick(seen[1], true, "DEL "), again)...)
+		diff = slices.Concat(diff, more("replace: ", left(0, "DEL"), left(2, "DEL")), more("replace: ", left(0, "CHECK"), left(2, "CHECK")),
+			more("return: ", left(1, "DEL"), left(3, "DEL")), more("again: ", left(1, "DEL"), again),
+			more("gone: ", left(0, "DEL"), left(4, "DEL")), more("gc: ", left(0, "DEL"), left(5, "DEL")))
 	}
 	for i, list := range notes {
 		for _, n := range list {
@@ -76,25 +83,39 @@ func (lab Lab) run(c *Case, name string, plan []step) (seen, said []string, err 
 	}
 	defer w.close()
 	for _, s := range plan {
-		for i, cont := range w.conts {
-			if err := w.do(s, cont); err != nil {
-				return nil, nil, err
-			}
-			// of several containers the first goes while the others stay
-			if s.verb == "DEL" && s.point != "" && i < len(w.conts)-1 && i == 0 {
-				if err := w.state("first " + s.point); err != nil {
-					return nil, nil, err
-				}
-			}
-		}
-		if s.point == "" {
-			continue
-		}
-		if err := errors.Join(w.state(s.point), w.rules(s.point)); err != nil {
+		if err := w.step(s); err != nil {
 			return nil, nil, err
 		}
 	}
 	return w.lines, w.said, nil
+}
+
+// step does one.
+func (w *world) step(s step) error {
+	switch s.verb {
+	case "END":
+		return w.end()
+	case "GC":
+		if err := w.each("GC", s.point, s.plugins, &container{id: "all"}, w.c.Plugins); err != nil {
+			return err
+		}
+	default:
+		for i, cont := range w.conts {
+			if err := w.do(s, cont); err != nil {
+				return err
+			}
+			// of several containers the first goes while the others stay
+			if s.verb == "DEL" && s.point != "" && i < len(w.conts)-1 && i == 0 {
+				if err := w.state("first " + s.point); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if s.point == "" {
+		return nil
+	}
+	return errors.Join(w.state(s.point), w.rules(s.point))
 }
 
 // do is a step for one container.

@@ -31,7 +31,7 @@ func TestExplain(t *testing.T) {
 	if got := list.Unused(); got != nil {
 		t.Errorf("unused after a skip: %q", got)
 	}
-	for _, bad := range []string{"  * : x\n", "A1 no reason\n", "A1: one\n  * no pattern\n", "A1: one\n  * : (\n"} {
+	for _, bad := range []string{"  * : x\n", "A1 no reason\n", "A1: one\n  * no pattern\n", "A1: one\n  * : (\n", "A1: one\n  * : ^[-+] \n"} {
 		if err := os.WriteFile(file, []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -37,7 +37,7 @@ type world struct {
 
 // A container is what a runtime knows of one.
 type container struct {
-	*rtnl.NS
+	*rtnl.NS // nil: it is gone
 	id, path string
 	results  [][]byte // of the plugins so far, the last one counts
 }
@@ -60,7 +60,10 @@ func newWorld(c *Case, dir string) (w *world, err error) {
 		if err != nil {
 			return w, err
 		}
-		path := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.FD())
+		path := filepath.Join(dir, fmt.Sprint("ns", i+1)) // a name that ends before the number is used again
+		if err := os.Symlink(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.FD()), path); err != nil {
+			return w, errors.Join(err, ns.Close())
+		}
 		w.conts = append(w.conts, &container{NS: ns, id: fmt.Sprint("ctr", i+1), path: path})
 		w.names.paths = append(w.names.paths, path, fmt.Sprint("$NETNS", i+1))
 	}
@@ -84,11 +87,49 @@ func newWorld(c *Case, dir string) (w *world, err error) {
 // close ends the namespaces with all that is in them.
 func (w *world) close() {
 	for _, c := range w.conts {
-		c.Close()
+		if c.NS != nil {
+			c.Close()
+		}
 	}
 	if w.host != nil {
 		w.host.Close()
 	}
+}
+
+// endTime is how long the kernel may take over what was in a namespace.
+const endTime = 20 * time.Second
+
+// end ends the containers' namespaces, and waits until what had an end in them is gone
+// from the host.
+func (w *world) end() error {
+	host, err := rtnl.Dial(w.host)
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	links, err := host.Links()
+	if err != nil {
+		return err
+	}
+	for _, c := range w.conts {
+		if err := errors.Join(os.Remove(c.path), c.Close()); err != nil {
+			return err
+		}
+		c.NS = nil
+	}
+	for _, l := range links {
+		for end := time.Now().Add(endTime); l.PeerNS && err == nil; _, err = host.LinkAt(l.Index) {
+			if time.Now().After(end) {
+				return fmt.Errorf("%s outlives the namespace at its other end", l.Name)
+			}
+			time.Sleep(2 * time.Millisecond)
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		err = nil
+	}
+	return nil
 }
 
 // batch runs lines of ip-batch(8) in a namespace.
@@ -133,8 +174,11 @@ func (w *world) stdin(verb string, c *container, plugin map[string]json.RawMessa
 	conf["cniVersion"], _ = json.Marshal(w.c.Version)
 	conf["name"], _ = json.Marshal(w.c.Network)
 	maps.Copy(conf, plugin)
+	if verb == "GC" { // of all that there is
+		conf["cniVersion"], conf["cni.dev/valid-attachments"] = json.RawMessage(`"1.1.0"`), json.RawMessage("[]")
+	}
 	var asks map[string]bool
-	if err := json.Unmarshal(plugin["capabilities"], &asks); err == nil {
+	if err := json.Unmarshal(plugin["capabilities"], &asks); err == nil && verb != "GC" {
 		given := maps.Clone(w.c.Caps)
 		maps.DeleteFunc(given, func(name string, _ json.RawMessage) bool { return !asks[name] })
 		conf["runtimeConfig"], _ = json.Marshal(given)
@@ -151,7 +195,7 @@ func (w *world) stdin(verb string, c *container, plugin map[string]json.RawMessa
 }
 
 // call runs one plugin from a folder of plugins. A failure of the plugin is its code;
-// err is one to run it.
+// err is one to run it. No package has the reference's flannel.
 func (w *world) call(path, verb string, c *container, plugin map[string]json.RawMessage) (stdout []byte, code int, err error) {
 	var name string
 	if err := json.Unmarshal(plugin["type"], &name); err != nil {
@@ -161,7 +205,18 @@ func (w *world) call(path, verb string, c *container, plugin map[string]json.Raw
 	if err != nil {
 		return nil, 0, err
 	}
-	env := []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + c.id, "CNI_NETNS=" + c.path, "CNI_IFNAME=eth0", "CNI_PATH=" + path}
+	if _, err := os.Lstat(filepath.Join(path, name)); err != nil && name == "flannel" {
+		return w.flannel(path, verb, c, stdin)
+	}
+	return w.start(path, name, verb, c, stdin)
+}
+
+// start runs the program of a plugin.
+func (w *world) start(path, name, verb string, c *container, stdin []byte) (stdout []byte, code int, err error) {
+	env := []string{"CNI_COMMAND=" + verb, "CNI_PATH=" + path}
+	if verb != "GC" {
+		env = append(env, "CNI_CONTAINERID="+c.id, "CNI_NETNS="+c.path, "CNI_IFNAME=eth0")
+	}
 	if w.c.Args != "" {
 		env = append(env, "CNI_ARGS="+w.c.Args)
 	}
