@@ -27,10 +27,11 @@ var kernels = []kernel{
 	{"6.12", "bookworm-security", "linux-image-6.12-cloud-amd64", nil, true},
 }
 
-// ownMatters are tests that call plugins some thousand times, to see what they make
-// of their input or leave behind when they are killed: that is no matter of the kernel,
-// and one of them is enough for it. A processor that is emulated starts 20 programs a second.
-const ownMatters = "^TestKernel(Bad|Odd|Killed|EveryKilled)"
+// ownMatters are tests that call plugins some hundred times, to see what they make of their
+// input, of broken disks, or of being killed, and scripts a second time with delegates started:
+// that is no matter of the kernel, and one of them is enough for it. A processor that is
+// emulated starts 20 programs a second.
+const ownMatters = "^TestKernel(Bad|Odd|Killed|EveryKilled|Disk|Run|Override|CVE2021)|^TestKernelScripts$/./^exec$"
 
 // Where kernels come from, and whose signature they need.
 const (

@@ -81,6 +81,7 @@ func (m machine) boot(ctx context.Context, vmlinuz, initrd string, r *report) er
 	var words strings.Builder
 	cmd.Stderr = &words
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	begin := time.Now()
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -94,6 +95,7 @@ func (m machine) boot(ctx context.Context, vmlinuz, initrd string, r *report) er
 		err = copyErr
 	}
 	waitErr := cmd.Wait()
+	r.spent(time.Since(begin), cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
 	if err == nil && !r.done {
 		err = fmt.Errorf("the guest died: qemu says %v %s", waitErr, strings.TrimSpace(words.String()))
 	}

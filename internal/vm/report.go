@@ -56,7 +56,7 @@ func newReport(kernel string, p *printer) *report {
 // line takes the next line.
 func (r *report) line(text string) {
 	if r.verbose {
-		r.printer.print(text)
+		r.printer.print(r.kernel + ": " + text)
 	}
 	words, own := strings.CutPrefix(text, mark)
 	if !own {
@@ -143,6 +143,12 @@ func (r *report) broken(err error, console string) {
 	}
 	fmt.Fprintf(&out, "FAIL\tLinux %s: %v; its console ends with:\n%s\n", r.kernel, err, console)
 	r.printer.print(out.String())
+}
+
+// spent prints how long the guest took, and how much of a processor: on a busy machine
+// the first says little.
+func (r *report) spent(wall, processor time.Duration) {
+	r.printer.print(fmt.Sprintf("=== Linux %s: %.0f s, %.0f s of a processor", r.kernel, wall.Seconds(), processor.Seconds()))
 }
 
 // verdict is an error if a package failed.
