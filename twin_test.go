@@ -12,8 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"cnibox/internal/dhcptest"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/twin"
+	"cnibox/rtnl"
 )
 
 // reference is where Debian's package has its plugins.
@@ -51,6 +53,8 @@ func TestKernelTwin(t *testing.T) {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
 			needs(t, &c)
+			lab := lab
+			lab.Serve = func(host *rtnl.NS) { dhcptest.Start4(t, host) }
 			diff, said, err := lab.Run(&c)
 			if err != nil {
 				t.Fatal(err)

@@ -21,6 +21,7 @@
 //	args K=V;K=V            CNI_ARGS
 //	capabilities JSON       the runtime's values, given to plugins that ask for them
 //	containers N            so many, one after another; 1 if it is not said
+//	dhcp                    a server on the link srv0 of the host, and a daemon at $DIR/run/dhcp.sock
 //	replace                 live replacement is tried, too: see Replace
 //
 // It is for tests only.
@@ -47,6 +48,7 @@ type Case struct {
 	Args       string
 	Caps       map[string]json.RawMessage
 	Containers int
+	DHCP       bool
 	Replace    bool
 
 	text string // all of it, to tell what was asked for from what was made up
@@ -127,6 +129,8 @@ func (c *Case) set(word, value string) (err error) {
 		return json.Unmarshal([]byte(value), &c.Caps)
 	case "containers":
 		c.Containers, err = strconv.Atoi(value)
+	case "dhcp":
+		c.DHCP = true
 	case "replace":
 		c.Replace = true
 	default:

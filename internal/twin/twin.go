@@ -8,11 +8,16 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"cnibox/rtnl"
 )
 
 // A Lab has the two folders of plugins, and one for what the runs keep.
 type Lab struct {
 	Reference, Ours, Dir string
+
+	// Serve starts a DHCP server on srv0 of a host.
+	Serve func(host *rtnl.NS)
 }
 
 // A step is a verb for all containers by the plugins of a folder. END is no verb: the
@@ -82,6 +87,9 @@ func (lab Lab) run(c *Case, name string, plan []step) (seen, said []string, err 
 		return nil, nil, err
 	}
 	defer w.close()
+	if c.DHCP {
+		lab.Serve(w.host)
+	}
 	for _, s := range plan {
 		if err := w.step(s); err != nil {
 			return nil, nil, err
@@ -92,6 +100,11 @@ func (lab Lab) run(c *Case, name string, plan []step) (seen, said []string, err 
 
 // step does one.
 func (w *world) step(s step) error {
+	if s.plugins != "" {
+		if err := w.served(s.plugins); err != nil {
+			return err
+		}
+	}
 	switch s.verb {
 	case "END":
 		return w.end()

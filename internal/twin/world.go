@@ -33,6 +33,8 @@ type world struct {
 	names namer
 	lines []string // what was seen so far
 	said  []string // by plugins that failed
+
+	daemon *daemon // nil: none
 }
 
 // A container is what a runtime knows of one.
@@ -86,6 +88,7 @@ func newWorld(c *Case, dir string) (w *world, err error) {
 
 // close ends the namespaces with all that is in them.
 func (w *world) close() {
+	w.unserved()
 	for _, c := range w.conts {
 		if c.NS != nil {
 			c.Close()
@@ -102,6 +105,7 @@ const endTime = 20 * time.Second
 // end ends the containers' namespaces, and waits until what had an end in them is gone
 // from the host.
 func (w *world) end() error {
+	w.unserved() // threads of the reference's are in the containers
 	host, err := rtnl.Dial(w.host)
 	if err != nil {
 		return err

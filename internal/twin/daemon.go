@@ -1,0 +1,61 @@
+package twin
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// A daemon is the one of dhcp, of a folder of plugins.
+type daemon struct {
+	plugins string
+	cmd     *exec.Cmd
+	said    bytes.Buffer
+}
+
+// socket is where it listens.
+func (w *world) socket() string { return filepath.Join(w.dir, "run", "dhcp.sock") }
+
+// served starts the daemon of a folder where the case wants one, in the place of
+// another folder's, and waits until it listens.
+func (w *world) served(plugins string) error {
+	if !w.c.DHCP || w.daemon != nil && w.daemon.plugins == plugins {
+		return nil
+	}
+	w.unserved()
+	d := &daemon{plugins: plugins, cmd: exec.Command(filepath.Join(plugins, "dhcp"), "daemon", "-socketpath", w.socket())}
+	d.cmd.Env, d.cmd.Stderr = []string{searchPath}, &d.said
+	if err := w.host.Do(d.cmd.Start); err != nil {
+		return err
+	}
+	w.daemon = d
+	for end := time.Now().Add(endTime); ; time.Sleep(2 * time.Millisecond) {
+		conn, err := net.Dial("unix", w.socket())
+		if err == nil {
+			return conn.Close()
+		}
+		if time.Now().After(end) {
+			w.unserved()
+			return fmt.Errorf("daemon of %s: %w: %s", plugins, err, &d.said)
+		}
+	}
+}
+
+// unserved ends the daemon, as for an update. It leaves no socket, whatever it does.
+func (w *world) unserved() {
+	if w.daemon == nil {
+		return
+	}
+	late := time.AfterFunc(endTime, func() { w.daemon.cmd.Process.Kill() })
+	w.daemon.cmd.Process.Signal(syscall.SIGTERM)
+	w.daemon.cmd.Wait()
+	late.Stop()
+	w.said = append(w.said, "daemon: "+w.daemon.said.String())
+	os.Remove(w.socket())
+	w.daemon = nil
+}
