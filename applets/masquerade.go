@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 
 	"cnibox/applets/attach"
 	"cnibox/nft"
@@ -90,6 +91,10 @@ func collectRules(ctx context.Context, op *attach.Op, kinds []nft.Kind) error {
 	return nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
 		x.Keep(op.Network, func(key string) bool { return !stale(key) }, kinds...)
 		x.KeepOld(op.Network, op.Valid, kinds...)
+		x.KeepOldGuards(func(port string) bool {
+			_, err := op.Host.Link(port)
+			return !errors.Is(err, os.ErrNotExist)
+		})
 		return nil
 	})
 }

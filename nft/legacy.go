@@ -158,7 +158,7 @@ func (x *Tx) releaseOld(o spec.Attachment, kinds []Kind) {
 
 // KeepOld drops what the reference plugins left for attachments of the
 // network that are not in the valid list, as far as their rules tell the
-// network: those of their nftables host ports and of macspoofchk do not.
+// network: those of their nftables host ports do not, and see KeepOldGuards.
 func (x *Tx) KeepOld(network string, valid []spec.Attachment, kinds ...Kind) {
 	x.leftovers()
 	keep := map[string]bool{}
@@ -184,6 +184,25 @@ func (x *Tx) KeepOld(network string, valid []spec.Attachment, kinds ...Kind) {
 		x.keepIptables("CNI-HOSTPORT-DNAT", oldDNATPrefix, named, keep)
 		x.keepIptables("CNI-HOSTPORT-SNAT", oldSNATPrefix, named, keep)
 	}
+}
+
+// KeepOldGuards drops the reference's rules of macspoofchk for bridge ports that are not
+// there any more. They tell no network, and nothing else comes through such a port.
+func (x *Tx) KeepOldGuards(there func(port string) bool) {
+	x.leftovers()
+	x.oldRules(chainID{bridge, oldNATTable, "PREROUTING"}, func(r *listed) bool {
+		to := r.jump()
+		if !strings.HasPrefix(r.comment, oldMACComment) || !strings.HasPrefix(to, oldMACChain) {
+			return false
+		}
+		for _, e := range expressions(r.exprs) {
+			if e.name == "cmp" && there(netlink.Text(netlink.Attr(netlink.Attr(e.data, unix.NFTA_CMP_DATA), dataValue))) {
+				return false
+			}
+		}
+		x.oldChains(chainID{bridge, oldNATTable, to}, chainID{bridge, oldNATTable, to + "-mac"})
+		return true
+	})
 }
 
 // concerns tells whether a rule is about one of the addresses told, if any were:
