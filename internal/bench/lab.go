@@ -18,17 +18,18 @@ type lab struct {
 	tools     string // folder with bare and peak
 	dir       string // for what groups write; gone with the sandbox
 	quick     bool
+	most      int      // rounds; 0: no limit
 	hosts     int      // made so far
 	full      *network // of ours, with many containers that stay; nil before there is one
 }
 
 // newLab installs the binary. A folder without the reference's bridge counts as none.
-func newLab(o options, tools string) (*lab, error) {
+func newLab(o options) (*lab, error) {
 	bin, err := filepath.Abs(o.bin)
 	if err != nil {
 		return nil, err
 	}
-	l := &lab{bin: bin, ours: "/run/bench/bin", tools: tools, dir: "/run/bench", quick: o.quick}
+	l := &lab{bin: bin, ours: "/run/bench/bin", tools: o.tools, dir: "/run/bench", quick: o.quick, most: o.rounds}
 	install := exec.Cmd{Path: bin, Args: []string{"cnibox", "install", l.ours}, Stderr: os.Stderr}
 	if err := install.Run(); err != nil {
 		return nil, fmt.Errorf("%s install: %w", bin, err)
@@ -54,7 +55,10 @@ func (l *lab) linkIptables() error {
 // rounds returns n, or as few as show that all works.
 func (l *lab) rounds(n int) int {
 	if l.quick {
-		return min(n, 3)
+		n = min(n, 3)
+	}
+	if l.most > 0 {
+		n = min(n, l.most)
 	}
 	return n
 }
@@ -81,7 +85,8 @@ var groups = []group{
 	{"start", "Start and end of a process: what VERSION costs", startCost},
 	{"memory", "Peak memory of one call (ADD, CHECK, DEL: the most)", memory},
 	{"chain", "Chain of bridge(isGateway, ipMasq, host-local), portmap, tuning", chain},
-	{"plugins", "One plugin alone", plugins},
+	{"plugins", "One plugin alone", func(l *lab) []line { return l.try(trials()) }},
+	{"links", "Links on another link", func(l *lab) []line { return l.try(subLinks()) }},
 	{"leases", "host-local alone, by the number of leases", leases},
 	{"parallel", "100 containers (20 if quick), 16 at a time", parallel},
 	{"scale", "The 500th container (the 100th if quick)", scale},

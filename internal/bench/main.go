@@ -1,7 +1,7 @@
 // Command bench measures cnibox against the reference plugins and against the
 // bare work of the kernel, side by side in one run, as whole processes:
 //
-//	go run ./internal/bench [-quick] [-only NAME] [-json FILE]
+//	go run ./internal/bench [-quick] [-only NAME,NAME] [-json FILE]
 //
 // It runs in a sandbox (a host namespace of its own), so the machine's links,
 // rules and leases are neither seen nor touched. Subjects take turns within
@@ -15,6 +15,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"cnibox/internal/sandbox"
 )
@@ -24,8 +26,9 @@ const toolsVar = "CNIBOX_BENCH_TOOLS"
 
 // options are the flags.
 type options struct {
-	bin, reference, json, only string
-	quick, strict              bool
+	bin, reference, json, only, tools string
+	quick, strict                     bool
+	rounds                            int
 }
 
 // parseFlags reads them; both processes get the same.
@@ -33,7 +36,9 @@ func parseFlags() (o options) {
 	flag.StringVar(&o.bin, "bin", "bin/cnibox", "the binary to measure")
 	flag.StringVar(&o.reference, "reference", "/usr/lib/cni", "folder with the reference plugins; without it only cnibox is measured")
 	flag.StringVar(&o.json, "json", "", "write the figures to this file, too")
-	flag.StringVar(&o.only, "only", "", "measure this group alone: "+groupNames())
+	flag.StringVar(&o.only, "only", "", "measure these groups alone: "+groupNames())
+	flag.StringVar(&o.tools, "tools", "", "folder with bare and peak, where there is no go to build them")
+	flag.IntVar(&o.rounds, "rounds", 0, "at most so many rounds, for slow machines (0: as many as each figure needs)")
 	flag.BoolVar(&o.quick, "quick", false, "few rounds: shows that all works, the figures are rough")
 	flag.BoolVar(&o.strict, "strict", false, "exit with 1 when a bar is missed")
 	flag.Parse()
@@ -63,6 +68,9 @@ func start(o options) (code int, err error) {
 	if os.Geteuid() != 0 {
 		return 0, errors.New("needs root: the reference plugins do not work in a user namespace (`sudo make bench`)")
 	}
+	if o.tools != "" {
+		return sandbox.Start()
+	}
 	tools, err := os.MkdirTemp("", "cnibox-bench")
 	if err != nil {
 		return 0, err
@@ -85,14 +93,17 @@ func measure(o options) (code int, err error) {
 	if err := sandbox.Setup(); err != nil {
 		return 0, err
 	}
-	l, err := newLab(o, os.Getenv(toolsVar))
+	if o.tools == "" {
+		o.tools = os.Getenv(toolsVar)
+	}
+	l, err := newLab(o)
 	if err != nil {
 		return 0, err
 	}
 	r := report{Machine: thisMachine(), Quick: o.quick}
 	r.writeHead(os.Stdout, l)
 	for _, g := range groups {
-		if o.only != "" && o.only != g.name {
+		if o.only != "" && !slices.Contains(strings.Split(o.only, ","), g.name) {
 			continue
 		}
 		r.writeGroup(os.Stdout, g, g.run(l))

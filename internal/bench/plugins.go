@@ -46,16 +46,22 @@ func trials() []trial {
 			"type": "bandwidth", "ingressRate": 8_000_000, "ingressBurst": 800_000,
 			"egressRate": 16_000_000, "egressBurst": 1_600_000,
 		}},
-		{what: "macvlan", rounds: 25, bar: barSubLink, plugin: map[string]any{
-			"type": "macvlan", "master": master, "ipam": addresses("10.243.0.0/16"),
-		}, kind: rtnl.Macvlan{}},
-		{what: "ipvlan", rounds: 25, bar: barSubLink, plugin: map[string]any{
-			"type": "ipvlan", "master": master, "ipam": addresses("10.243.0.0/16"),
-		}, kind: rtnl.Ipvlan{}},
-		{what: "vlan", rounds: 25, bar: barSubLink, plugin: map[string]any{
-			"type": "vlan", "master": master, "vlanId": 5, "ipam": addresses("10.243.0.0/16"),
-		}, kind: rtnl.Vlan{ID: 5}},
 	}
+}
+
+// subLinks are the plugins whose links sit on another one, of which a kernel may lack some.
+func subLinks() (all []trial) {
+	for _, kind := range []struct {
+		name string
+		rtnl.Kind
+	}{{"macvlan", rtnl.Macvlan{}}, {"ipvlan", rtnl.Ipvlan{}}, {"vlan", rtnl.Vlan{ID: 5}}} {
+		conf := map[string]any{"type": kind.name, "master": master, "ipam": addresses("10.243.0.0/16")}
+		if kind.name == "vlan" {
+			conf["vlanId"] = 5
+		}
+		all = append(all, trial{what: kind.name, rounds: 25, bar: barSubLink, kind: kind.Kind, plugin: conf})
+	}
+	return all
 }
 
 // addresses is host-local with a range set for each subnet.
@@ -67,10 +73,10 @@ func addresses(subnets ...string) map[string]any {
 	return map[string]any{"type": "host-local", "dataDir": "/var/lib/cni/networks", "ranges": sets}
 }
 
-// plugins measures each trial on hosts of its own.
-func plugins(l *lab) (lines []line) {
-	for i, t := range trials() {
-		r, err := l.tried(fmt.Sprint("trial", i), t)
+// try measures each trial on hosts of its own.
+func (l *lab) try(trials []trial) (lines []line) {
+	for _, t := range trials {
+		r, err := l.tried(t)
 		if errors.Is(err, unix.EOPNOTSUPP) {
 			lines = append(lines, line{
 				What: t.what + ", ADD", Unit: "ms", Bar: t.bar,
@@ -91,7 +97,7 @@ func plugins(l *lab) (lines []line) {
 
 // tried lets ours and the reference take turns. The error wraps unix.EOPNOTSUPP if the
 // kernel has no such links.
-func (l *lab) tried(name string, t trial) (results, error) {
+func (l *lab) tried(t trial) (results, error) {
 	if err := l.makeable(t.kind); err != nil {
 		return nil, err
 	}
@@ -101,7 +107,7 @@ func (l *lab) tried(name string, t trial) (results, error) {
 		if folder == "" {
 			continue
 		}
-		s, err := l.tryOne(who, name+"-"+who, folder, t)
+		s, err := l.tryOne(who, folder, t)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", folder, err)
 		}
@@ -112,7 +118,8 @@ func (l *lab) tried(name string, t trial) (results, error) {
 
 // tryOne makes the host. A container is attached and detached each round by what comes
 // before, too: the packaged bandwidth leaves queues that only end with the link.
-func (l *lab) tryOne(who, name, folder string, t trial) (s subject, err error) {
+func (l *lab) tryOne(who, folder string, t trial) (s subject, err error) {
+	name := t.plugin["type"].(string) + "-" + who
 	list := []map[string]any{t.plugin}
 	if t.before != nil {
 		list = []map[string]any{t.before, t.plugin}

@@ -43,6 +43,7 @@ type options struct {
 	pkgs    string // as for go list, with commas
 	kernels string // of [kernels], with commas
 	guests  int    // that run at once
+	bench   string // flags of the bench, which runs instead of tests; empty: tests
 	update  bool   // fetch kernels anew
 	all     bool   // print all that the tests say
 	limit   time.Duration
@@ -54,6 +55,7 @@ func main() {
 	flag.StringVar(&o.pkgs, "pkg", "./...", "packages, separated by commas")
 	flag.StringVar(&o.kernels, "kernel", "", "kernels, separated by commas (default all)")
 	flag.IntVar(&o.guests, "j", 1, "guests that run at once")
+	flag.StringVar(&o.bench, "bench", "", "run internal/bench with these flags instead of tests")
 	flag.BoolVar(&o.update, "update", false, "fetch the newest of each kernel, also where one is in the cache")
 	flag.BoolVar(&o.all, "v", false, "print all that the tests say")
 	flag.DurationVar(&o.limit, "limit", 12*time.Minute, "how long the tests of one guest may take")
@@ -82,13 +84,22 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	suites, err := build(ctx, dir, strings.Split(o.pkgs, ","))
+	var suites []suite
+	var more map[string]string
+	if o.bench != "" {
+		suites, more, err = bench(ctx, dir)
+	} else {
+		suites, err = build(ctx, dir, strings.Split(o.pkgs, ","))
+	}
 	if err != nil {
 		return err
 	}
 	base, err := system(suites)
 	if err != nil {
 		return err
+	}
+	for name, from := range more {
+		base.copy(name, from, 0o755)
 	}
 	m := machine{dir: dir, printer: &printer{out: os.Stdout}, limit: o.limit}
 	m.accel, m.cmdline = accelerator(ctx)
@@ -139,7 +150,7 @@ func (m machine) all(ctx context.Context, chosen []kernel, base image, o options
 		wg.Go(func() {
 			defer func() { <-slots }()
 			reports[i] = newReport(k.name, m.printer)
-			reports[i].verbose = o.all
+			reports[i].verbose, reports[i].bench = o.all, o.bench != ""
 			errs[i] = m.one(ctx, k, base, cache, o, reports[i])
 		})
 	}
@@ -163,6 +174,9 @@ func (m machine) one(ctx context.Context, k kernel, base image, cache string, o 
 	flags := []string{"-test.v", "-test.run=" + o.run, "-test.timeout=" + o.limit.String()}
 	if k.fewer && o.run == allTests {
 		flags = append(flags, "-test.skip="+ownMatters)
+	}
+	if o.bench != "" {
+		flags = benchFlags(o.bench)
 	}
 	disk.text("/etc/flags", strings.Join(flags, "\n")+"\n", 0o644)
 	if err := tree.addModules(disk, k.preload); err != nil {

@@ -34,6 +34,7 @@ type report struct {
 	kernel  string
 	printer *printer
 	verbose bool // print every line as it comes
+	bench   bool // what the guest runs is no test: print what it says
 
 	pkg    string // that runs; "": none
 	begin  time.Time
@@ -79,6 +80,9 @@ func (r *report) line(text string) {
 
 // output takes a line that a test binary wrote with -test.v.
 func (r *report) output(text string) {
+	if r.bench && !r.verbose {
+		r.printer.print(text)
+	}
 	if rest, ok := strings.CutPrefix(text, "=== "); ok {
 		if f := strings.Fields(rest); len(f) == 2 {
 			r.test = f[1]
@@ -106,7 +110,7 @@ func (r *report) exit(code string) {
 	case code != "0":
 		r.failed = append(r.failed, r.pkg)
 		r.printer.print(r.failure() + "FAIL\t" + result)
-	case r.ran == 0:
+	case r.ran == 0 && !r.bench:
 		r.printer.print("ok  \t" + result + " [no tests to run]")
 	default:
 		r.printer.print("ok  \t" + result)
