@@ -102,3 +102,38 @@ func TestTableWidth(t *testing.T) {
 		}
 	}
 }
+
+// A message without a kind, and one that is cut off, has no answer; others have an
+// address for each card.
+func TestDHCPReply(t *testing.T) {
+	message := func(card byte, options ...byte) []byte {
+		m := make([]byte, atOptions, atOptions+len(options))
+		m[atHardware] = card
+		return append(m, options...)
+	}
+	leased := map[[6]byte]uint16{}
+	tests := []struct {
+		message []byte
+		kind    byte   // of the answer; 0: none
+		address string // bytes
+	}{
+		{message(1, optKind, 1, 1, optEnd), 2, "\x0a\xf3\x00\x0a"},
+		{message(2, 0, 50, 4, 0, 0, 0, 0, optKind, 1, 3, optEnd), 5, "\x0a\xf3\x00\x0b"},
+		{message(1, optKind, 1, 3, optEnd), 5, "\x0a\xf3\x00\x0a"},
+		{message(1, optKind, 1, 7, optEnd), 0, ""},
+		{message(1, 50, 4, 0), 0, ""},
+		{message(1)[:100], 0, ""},
+	}
+	for i, tt := range tests {
+		r := reply(tt.message, leased)
+		if tt.kind == 0 {
+			if r != nil {
+				t.Errorf("%d: got an answer", i)
+			}
+			continue
+		}
+		if got := option(r[atOptions:], optKind); got != tt.kind || string(r[atYourAddress:atYourAddress+4]) != tt.address {
+			t.Errorf("%d: got kind %d, address %v; want %d, %v", i, got, r[atYourAddress:atYourAddress+4], tt.kind, []byte(tt.address))
+		}
+	}
+}

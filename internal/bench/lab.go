@@ -87,6 +87,7 @@ var groups = []group{
 	{"chain", "Chain of bridge(isGateway, ipMasq, host-local), portmap, tuning", chain},
 	{"plugins", "One plugin alone", func(l *lab) []line { return l.try(trials()) }},
 	{"links", "Links on another link", func(l *lab) []line { return l.try(subLinks()) }},
+	{"dhcp", "Memory of the DHCP daemon", daemons},
 	{"leases", "host-local alone, by the number of leases", leases},
 	{"parallel", "100 containers (20 if quick), 16 at a time", parallel},
 	{"scale", "The 500th container (the 100th if quick)", scale},

@@ -175,15 +175,10 @@ func layMaster(ns *rtnl.NS) error {
 		return err
 	}
 	defer c.Close()
-	peer := &rtnl.LinkSpec{Name: "p0"}
-	if err := c.AddLink(rtnl.LinkSpec{Name: master, Up: true, Peer: peer}); err != nil {
+	if err := c.AddLink(rtnl.LinkSpec{Name: master, Up: true, Peer: &rtnl.LinkSpec{Name: "p0"}}); err != nil {
 		return err
 	}
-	p, err := c.Link(peer.Name)
-	if err != nil {
-		return err
-	}
-	return c.SetLink(p.Index, rtnl.LinkChange{Up: new(true)})
+	return setUp(ns, "p0")
 }
 
 // makeable tries to make a link of that kind, in a namespace that ends with it.
