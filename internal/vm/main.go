@@ -172,8 +172,8 @@ func (m machine) one(ctx context.Context, k kernel, base image, cache string, o 
 	}
 	disk := base.clone()
 	flags := []string{"-test.v", "-test.run=" + o.run, "-test.timeout=" + o.limit.String()}
-	if k.fewer && o.run == allTests {
-		flags = append(flags, "-test.skip="+ownMatters)
+	if o.run == allTests {
+		flags = append(flags, "-test.skip="+k.skip())
 	}
 	if o.bench != "" {
 		flags = benchFlags(o.bench)
