@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -319,13 +320,13 @@ func TestKernelBandwidthGC(t *testing.T) {
 	needsShaping(t)
 	w := newWire(t)
 	w.must(w.run("bandwidth", spec.Add, w.call(), bothLimits, w.prev("[]")))
-	for _, s := range []rtnl.LinkSpec{
-		{Name: "bwp000000000001"}, {Name: "ifb9"},
-		{Name: "bwp000000000002", Alias: spec.Attachment{Network: "net1", ContainerID: "c2", IfName: "eth0"}.Label(255)},
-		{Name: "bwp000000000003", Alias: spec.Attachment{Network: "net2", ContainerID: "c2", IfName: "eth0"}.Label(255)},
-	} {
-		s.Kind = rtnl.IFB{}
-		w.ok(w.h.AddLink(s))
+	for name, owner := range map[string]string{"bwp000000000001": "", "ifb9": "", "bwp000000000002": "net1", "bwp000000000003": "net2"} {
+		ifb, err := w.h.CreateLink(rtnl.LinkSpec{Name: name, Kind: rtnl.IFB{}})
+		w.ok(err)
+		if owner != "" {
+			label := spec.Attachment{Network: owner, ContainerID: "c2", IfName: "eth0"}.Label(255)
+			w.ok(w.h.SetLink(ifb.Index, rtnl.LinkChange{Alias: &label}))
+		}
 	}
 	names := func() (names []string) {
 		all, err := w.h.Links()
@@ -335,14 +336,15 @@ func TestKernelBandwidthGC(t *testing.T) {
 				names = append(names, l.Name)
 			}
 		}
+		slices.Sort(names)
 		return names
 	}
 	w.must(w.run("bandwidth", spec.GC, spec.Call{}, `"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`, ""))
-	if got, want := fmt.Sprint(names()), "["+ifbOfC1+" ifb9 bwp000000000003]"; got != want {
+	if got, want := fmt.Sprint(names()), "[bwp000000000003 "+ifbOfC1+" ifb9]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	w.must(w.run("bandwidth", spec.GC, spec.Call{}, `"cni.dev/valid-attachments":[]`, ""))
-	if got, want := fmt.Sprint(names()), "[ifb9 bwp000000000003]"; got != want {
+	if got, want := fmt.Sprint(names()), "[bwp000000000003 ifb9]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

@@ -34,10 +34,11 @@ func (n *node) nic(name string) *rtnl.Link {
 	n.t.Helper()
 	c := kerneltest.Dial(n.t, n.host)
 	addr, _ := mac.Parse("02:00:00:00:00:0" + name[len(name)-1:])
-	err := c.AddLink(rtnl.LinkSpec{Name: name, MAC: addr, MTU: 1450, Alias: "uplink of " + name, Up: true,
+	err := c.AddLink(rtnl.LinkSpec{Name: name, MAC: addr, MTU: 1450, Up: true,
 		Peer: &rtnl.LinkSpec{Name: "wire-" + name}})
 	if err == nil {
-		err = c.SetLink(linkOf(n.t, c, "wire-"+name).Index, rtnl.LinkChange{Up: new(true)})
+		err = c.Do(rtnl.ChangeLink(linkOf(n.t, c, "wire-"+name).Index, rtnl.LinkChange{Up: new(true)}),
+			rtnl.ChangeLink(linkOf(n.t, c, name).Index, rtnl.LinkChange{Alias: new("uplink of " + name)}))
 	}
 	if err != nil {
 		n.t.Fatal(err)

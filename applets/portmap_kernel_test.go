@@ -47,7 +47,9 @@ func newPortNet(t *testing.T) *portNet {
 	for id, ns := range map[string]*rtnl.NS{"c1": n.cont, "c2": n.two} {
 		n.paths[id] = filepath.Join(dir, id)
 		n.ok(os.Symlink(kerneltest.NSPath(t, ns), n.paths[id]))
-		n.ok(host.AddLink(rtnl.LinkSpec{Name: "v" + id, Master: br, Up: true, Hairpin: &hairpin, Peer: &rtnl.LinkSpec{Name: "eth0", NS: ns}}))
+		port, err := host.CreateLink(rtnl.LinkSpec{Name: "v" + id, Master: br, Up: true, Peer: &rtnl.LinkSpec{Name: "eth0", NS: ns}})
+		n.ok(err)
+		n.ok(host.SetLink(port.Index, rtnl.LinkChange{Hairpin: &hairpin}))
 		last := id[1:] // 10.9.0.11, 10.9.0.12
 		n.member(ns, "10.9.0.1"+last+"/24", "fd00:9::1"+last+"/64", "10.9.0.1", "fd00:9::1")
 	}

@@ -125,7 +125,7 @@ func TestLinkOfNewerKernel(t *testing.T) {
 // FuzzDecode gives all decoders bytes that no kernel sends: none may panic or hang.
 func FuzzDecode(f *testing.F) {
 	for _, op := range []Op{
-		NewLink(LinkSpec{Name: "a", Peer: &LinkSpec{Name: "b"}, Alias: "x", MTU: 1}),
+		NewLink(LinkSpec{Name: "a", Peer: &LinkSpec{Name: "b"}, MTU: 1}),
 		NewPortVLANs(7, []VLANRange{{From: 5}, {From: 10, To: 20}}),
 		NewRule(Rule{Table: 70000, IIF: "lo"}),
 		NewRoute(Route{Dst: netip.MustParsePrefix("10.0.0.0/8"), MTU: 1}),

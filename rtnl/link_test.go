@@ -38,8 +38,8 @@ func wantErr(t *testing.T, err, want error) {
 	}
 }
 
-// A bridge, a pair whose one end is a port with everything set, and the other
-// end in another namespace: two sends.
+// A bridge, a pair whose one end is a port of it, and the other end in another
+// namespace: two sends.
 func TestKernelVethInOneSend(t *testing.T) {
 	host, cont := kerneltest.NS(t), kerneltest.NS(t)
 	h, c := kerneltest.Dial(t, host), kerneltest.Dial(t, cont)
@@ -47,7 +47,6 @@ func TestKernelVethInOneSend(t *testing.T) {
 	mac := mac.Addr{2, 0, 0, 0, 0, 7}
 	port := create(t, h, rtnl.LinkSpec{
 		Name: "port0", Master: br.Index, Up: true, MTU: 1400, TxQLen: ptr(0),
-		Alias: "who owns it", Hairpin: ptr(true), Isolated: ptr(true),
 		Peer: &rtnl.LinkSpec{Name: "eth0", NS: cont, MTU: 1300, MAC: mac, TxQLen: ptr(77), Up: true},
 	})
 	eth, err := c.Link("eth0")
@@ -55,7 +54,7 @@ func TestKernelVethInOneSend(t *testing.T) {
 		t.Fatal(err)
 	}
 	if port.Kind != "veth" || port.Master != br.Index || !port.Up || port.MTU != 1400 || port.TxQLen != 0 ||
-		port.Alias != "who owns it" || !port.Hairpin || !port.Isolated || port.Parent != eth.Index || !port.PeerNS {
+		port.Parent != eth.Index || !port.PeerNS {
 		t.Errorf("host end: got %+v", port)
 	}
 	if eth.MTU != 1300 || !bytes.Equal(eth.MAC, mac) || eth.TxQLen != 77 || eth.Up || eth.Parent != port.Index {
@@ -210,8 +209,7 @@ func TestKernelBadLinks(t *testing.T) {
 		"slash":          {Name: "a/b", Kind: rtnl.Bridge{}},
 		"dots":           {Name: "..", Kind: rtnl.Bridge{}},
 		"peer template":  {Name: "x", Peer: &rtnl.LinkSpec{Name: "y%d"}},
-		"peer alias":     {Name: "x", Peer: &rtnl.LinkSpec{Name: "y", Alias: "z"}},
-		"alias far away": {Name: "x", Kind: rtnl.Bridge{}, Alias: "y", NS: ns},
+		"peer's master":  {Name: "x", Peer: &rtnl.LinkSpec{Name: "y", Master: 1}},
 		"negative MTU":   {Name: "x", Kind: rtnl.Bridge{}, MTU: -1},
 		"short MAC":      {Name: "x", Kind: rtnl.Bridge{}, MAC: mac.Addr{1, 2}},
 		"negative queue": {Name: "x", Kind: rtnl.Bridge{}, TxQLen: ptr(-1)},
@@ -230,8 +228,7 @@ func TestKernelBadLinks(t *testing.T) {
 	}
 }
 
-// A link that is there keeps its index and CreateLink says os.ErrExist. One
-// that was made but cannot get its port flags is taken back.
+// A link that is there stays as it is, and CreateLink says os.ErrExist.
 func TestKernelCreateLinkFails(t *testing.T) {
 	ns := kerneltest.NS(t)
 	c := kerneltest.Dial(t, ns)
@@ -241,12 +238,6 @@ func TestKernelCreateLinkFails(t *testing.T) {
 	wantErr(t, err, os.ErrExist)
 	if l, err := c.Link("br"); err != nil || l.Index != br.Index {
 		t.Errorf("after EEXIST: got %+v, %v", l, err)
-	}
-	before := kerneltest.Snapshot(t, ns)
-	_, err = c.CreateLink(rtnl.LinkSpec{Name: "noport", Peer: &rtnl.LinkSpec{Name: "p"}, Hairpin: ptr(true)})
-	wantErr(t, err, unix.EOPNOTSUPP)
-	if got := kerneltest.Snapshot(t, ns); got != before {
-		t.Errorf("got\n%s\nwant\n%s", got, before)
 	}
 }
 
@@ -375,25 +366,5 @@ func TestKernelPortVLANs(t *testing.T) {
 		if err != nil || !slices.Equal(got, step.want) {
 			t.Errorf("after %s: got %+v, %v; want %+v", step.op, got, err, step.want)
 		}
-	}
-}
-
-// A link whose name is wanted for another one keeps its alias and its flags.
-func TestKernelNewLinkTakenName(t *testing.T) {
-	c := kerneltest.Dial(t, kerneltest.NS(t))
-	addPair(t, c, "taken")
-	old, err := c.Link("taken")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.SetLink(old.Index, rtnl.LinkChange{Alias: new("mine")}); err != nil {
-		t.Fatal(err)
-	}
-	_, err = c.CreateLink(rtnl.LinkSpec{Name: "taken", Alias: "theirs", Peer: &rtnl.LinkSpec{Name: "other"}})
-	if !errors.Is(err, os.ErrExist) {
-		t.Errorf("got %v", err)
-	}
-	if l, err := c.Link("taken"); err != nil || l.Alias != "mine" || l.Index != old.Index {
-		t.Errorf("it is %+v, %v", l, err)
 	}
 }

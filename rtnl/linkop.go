@@ -1,6 +1,7 @@
 package rtnl
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -27,39 +28,15 @@ type LinkSpec struct {
 	Up     bool // ignored for a peer: the kernel cannot make it up at once
 	NS     *NS  // where it is born, under its final name; nil: the socket's
 	Peer   *LinkSpec
-
-	// The kernel takes these for a link that exists, only, so they travel as a second
-	// message right behind the first, which finds the link by an index that is asked
-	// for: by its name it would change another's link where the name is taken. They
-	// work in the socket's own namespace, and not for a peer.
-	Alias             string
-	Hairpin, Isolated *bool // of a bridge port
 }
 
-// NewLink makes a link, os.ErrExist if one of that name is there. The link, its
-// peer and where both shall be are one message, so all of it is made or nothing,
-// but for the alias and the flags of a port: if these are refused, the link stays.
+// NewLink makes a link, os.ErrExist if one of that name is there. The link, its peer
+// and where both shall be are one message, so all of it is made or nothing. An alias and
+// the flags of a port the kernel takes for a link that exists, only: see [LinkChange],
+// and go by the index, since another's link may have the name.
 func NewLink(s LinkSpec) Op {
-	late := s.Alias != "" || s.Hairpin != nil || s.Isolated != nil
-	if late && s.Index == 0 {
-		s.Index = randomIndex()
-	}
 	data, err := s.encode()
-	op := newOp(s.text(), unix.RTM_NEWLINK, create, data, err)
-	if !late {
-		return op
-	}
-	then := LinkChange{Hairpin: s.Hairpin, Isolated: s.Isolated}
-	if s.Alias != "" {
-		then.Alias = &s.Alias
-	}
-	data, err = then.encode(s.Index, "")
-	if s.NS != nil {
-		err = errors.New("alias and port flags need a link in the socket's namespace")
-	}
-	op.reqs = append(op.reqs, netlink.Request{Type: unix.RTM_NEWLINK, Flags: ack, Data: data})
-	op.err = errors.Join(op.err, err)
-	return op
+	return newOp(s.text(), unix.RTM_NEWLINK, create, data, err)
 }
 
 // AddLink makes a link; see [NewLink].
@@ -80,25 +57,17 @@ func (c *Conn) CreateLink(s LinkSpec) (*Link, error) {
 		return nil, fmt.Errorf("%s: %w", op.text, err)
 	}
 	var l Link
-	last := len(op.reqs)
-	answers, err := c.exchange(append(op.reqs[:last:last], get), func(i int, m netlink.Message) error {
-		if i != last {
+	answers, err := c.exchange(append(op.reqs, get), func(i int, m netlink.Message) error {
+		if i == 0 {
 			return nil
 		}
 		return l.decode(m.Data)
 	})
+	for _, a := range answers {
+		err = cmp.Or(err, a.Err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op.text, err)
-	}
-	for i, a := range answers {
-		if a.Err == nil {
-			continue
-		}
-		err := fmt.Errorf("%s: %w", op.text, a.Err)
-		if i > 0 && l.Index != 0 { // made, but not as it should be
-			err = errors.Join(err, c.Do(DropLink(l.Index)))
-		}
-		return nil, err
 	}
 	return &l, nil
 }
@@ -216,16 +185,14 @@ func (s LinkSpec) encode() ([]byte, error) {
 
 // birthIndex is the index to ask for. Linux 6.1, unlike 6.18, looks for a link of the
 // same name in the socket's namespace though it is to be born in another, and refuses
-// eth0 where the host has one, but not if an index is asked for.
+// eth0 where the host has one, but not if an index is asked for. A random one is as
+// good as never taken.
 func (s LinkSpec) birthIndex() uint32 {
 	if s.NS == nil || s.Index != 0 {
 		return s.Index
 	}
-	return randomIndex()
+	return 1<<20 + rand.Uint32N(1<<30)
 }
-
-// randomIndex is as good as never taken.
-func randomIndex() uint32 { return 1<<20 + rand.Uint32N(1<<30) }
 
 // vethInfoPeer is VETH_INFO_PEER, include/uapi/linux/veth.h.
 const vethInfoPeer = 1
@@ -238,8 +205,8 @@ func (s LinkSpec) encodePeer() ([]byte, error) {
 	if p == nil {
 		return nil, nil
 	}
-	if p.Alias != "" || p.Hairpin != nil || p.Isolated != nil || p.Master != 0 {
-		return nil, errors.New("alias, master and port flags cannot be given to a peer")
+	if p.Master != 0 {
+		return nil, errors.New("a peer cannot be given a master")
 	}
 	err := fit32(p.MTU, deref(p.TxQLen))
 	if p.Name != "" {

@@ -40,13 +40,18 @@ func (op *Op) CreateVeth(mtu int, master uint32) (*rtnl.Link, error) {
 		mac = RandomMAC()
 	}
 	host, err := op.createPair(rtnl.LinkSpec{
-		Alias: op.Attachment.Label(aliasMax), MTU: mtu, Master: master, Up: true,
+		MTU: mtu, Master: master, Up: true,
 		Peer: &rtnl.LinkSpec{Name: op.IfName, NS: op.NS, MTU: mtu, MAC: mac},
 	})
 	if err != nil {
 		return nil, err
 	}
 	op.Undo("link "+host.Name, func(context.Context) error { return op.Host.DelLink(host.Name) })
+	// by the index: a name may be another's, if only one hash in 2^32
+	label := op.Attachment.Label(aliasMax)
+	if err := op.Host.Do(rtnl.ChangeLink(host.Index, rtnl.LinkChange{Alias: &label})); err != nil {
+		return nil, err
+	}
 	// the peer's index is the host end's IFLA_LINK: no look-up in the container
 	op.Link = &rtnl.Link{Index: host.Parent, Name: op.IfName, Kind: "veth", MAC: mac, MTU: host.MTU}
 	return host, op.HostNS.SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/" + host.Name + "/accept_ra", Value: "0", Optional: true})
