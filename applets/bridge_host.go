@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"time"
 
 	"cnibox/applets/attach"
 	"cnibox/rtnl"
@@ -26,9 +25,6 @@ func setupBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 	return c.addMasquerade(ctx, op, bridgeKinds)
 }
 
-// portTime bounds the wait for a port to forward; it takes a millisecond.
-const portTime = 3 * time.Second
-
 // readyBridge waits for the port, then switches forwarding on: last, since
 // others may lean on it as soon as it is on.
 // A port that does not forward yet drops the announcement of the addresses.
@@ -36,10 +32,8 @@ func readyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 	if c.DisableContainerInterface {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, portTime)
-	defer cancel()
-	if err := op.Host.WaitPort(ctx, c.host.Index); err != nil {
-		return spec.Errorf(spec.CodeTryAgain, "bridge port in error state: %s in %s: %w", c.host.Name, c.Bridge, err)
+	if err := op.WaitHostEnd(ctx, c.host); err != nil {
+		return fmt.Errorf("bridge port in error state: %s in %s: %w", c.host.Name, c.Bridge, err)
 	}
 	if !c.made { // the address of a bridge that others made may follow its ports
 		br, err := op.Host.LinkAt(c.link.Index)

@@ -114,9 +114,12 @@ func ptpOps(ips []spec.IP, link uint32) []rtnl.Op {
 	return append(addrs, routes...)
 }
 
-// readyPtp switches forwarding on, last of all, and off again if the ADD fails after all
+// readyPtp waits for the host end, then switches forwarding on, last of all, and off again if the ADD fails after all
 // and no other attachment is there to lean on it.
-func readyPtp(_ context.Context, op *attach.Op, _ *ptp) error {
+func readyPtp(ctx context.Context, op *attach.Op, c *ptp) error {
+	if err := op.WaitHostEnd(ctx, c.host); err != nil {
+		return err
+	}
 	return switchForwarding(op, func(restore func() error) error {
 		links, err := op.Host.Links()
 		if err != nil {

@@ -90,32 +90,30 @@ func (c *Conn) settled(index uint32) (bool, error) {
 	return settled, nil
 }
 
-// The pauses of WaitPort: a port mostly forwards within a millisecond after its
+// The pauses of WaitUp: a link mostly carries packets within a millisecond after its
 // other end came up, and later only when the machine is busy.
 const (
 	firstPause = 50 * time.Microsecond
 	lastPause  = 10 * time.Millisecond
 )
 
-// WaitPort returns when a bridge port forwards packets. The other end must be
-// up. The error is the context's if that ends first.
-func (c *Conn) WaitPort(ctx context.Context, index uint32) error {
+// WaitUp returns when a link carries packets, and if it is a bridge port forwards them:
+// the kernel notices in its own time that the other end came up, and drops what is sent
+// before. The error is the context's if that ends first.
+func (c *Conn) WaitUp(ctx context.Context, index uint32) error {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		l, err := c.LinkAt(index)
 		if err != nil {
 			return err
 		}
-		if l.Master == 0 {
-			return fmt.Errorf("link %s is not a bridge port", l.Name)
-		}
-		if l.OperUp && l.PortState == PortForwarding {
+		if l.OperUp && (l.Master == 0 || l.PortState == PortForwarding) {
 			return nil
 		}
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return fmt.Errorf("bridge port %s does not forward: %w", l.Name, ctx.Err())
+			return fmt.Errorf("link %s carries no packets: %w", l.Name, ctx.Err())
 		case <-timer.C:
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"time"
 
 	"cnibox/internal/mac"
 	"cnibox/rtnl"
@@ -77,6 +78,21 @@ func (op *Op) createPair(s rtnl.LinkSpec) (*rtnl.Link, error) {
 		}
 	}
 	return nil, op.Exists(err)
+}
+
+// hostEndTime bounds the wait for a host end; it takes a millisecond.
+const hostEndTime = 3 * time.Second
+
+// WaitHostEnd returns when the host end carries packets, or with an error of code 11.
+// The first packets to the container would be lost otherwise, and sent again after a
+// second.
+func (op *Op) WaitHostEnd(ctx context.Context, host *rtnl.Link) error {
+	ctx, cancel := context.WithTimeout(ctx, hostEndTime)
+	defer cancel()
+	if err := op.Host.WaitUp(ctx, host.Index); err != nil {
+		return spec.Errorf(spec.CodeTryAgain, "host end of %s: %w", op.Attachment, err)
+	}
+	return nil
 }
 
 // HostEnd finds the host end of the attachment's veth pair by its label, or
