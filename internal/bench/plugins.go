@@ -91,6 +91,9 @@ func (l *lab) try(trials []trial) (lines []line) {
 		lines = append(lines,
 			better(t.what+", ADD", r.of("ADD", "ours"), r.of("ADD", "reference"), t.bar),
 			better(t.what+", DEL", r.of("DEL", "ours"), r.of("DEL", "reference"), 0))
+		if t.before != nil {
+			lines = append(lines, better("with bridge, by cni-exec", r.of("ADD", "cni-exec"), r.of("all", "reference"), 0))
+		}
 	}
 	return lines
 }
@@ -111,14 +114,15 @@ func (l *lab) tried(t trial) (results, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", folder, err)
 		}
-		subjects = append(subjects, s)
+		subjects = append(subjects, s...)
 	}
 	return interleave(l.rounds(t.rounds), subjects...), nil
 }
 
 // tryOne makes the host. A container is attached and detached each round by what comes
 // before, too: the packaged bandwidth leaves queues that only end with the link.
-func (l *lab) tryOne(who, folder string, t trial) (s subject, err error) {
+// Ours are attached by cni-exec as well, where the plugins are more than one.
+func (l *lab) tryOne(who, folder string, t trial) ([]subject, error) {
 	name := t.plugin["type"].(string) + "-" + who
 	list := []map[string]any{t.plugin}
 	if t.before != nil {
@@ -126,25 +130,32 @@ func (l *lab) tryOne(who, folder string, t trial) (s subject, err error) {
 	}
 	n, err := l.networkOf(name, folder, list)
 	if err != nil {
-		return s, err
+		return nil, err
 	}
 	if err := layMaster(n.host.NS); err != nil {
-		return s, err
+		return nil, err
 	}
 	a, err := newAttachment(name, 19999)
 	if err != nil {
-		return s, err
+		return nil, err
 	}
 	r := n.byExec()
-	return subject{name: who, steps: []string{"ADD", "DEL"}, round: func() ([]time.Duration, error) { return n.lastOf(r, a) }}, nil
+	round := func() ([]time.Duration, error) { return n.lastOf(r, a) }
+	subjects := []subject{{name: who, steps: []string{"ADD", "DEL", "all"}, round: round}}
+	if len(list) > 1 && who == "ours" {
+		subjects = append(subjects, n.life("cni-exec", &byCniExec{network: n}, a))
+	}
+	return subjects, nil
 }
 
-// lastOf lets a container live and returns what the last plugin's ADD and DEL took.
+// lastOf lets a container live and returns what the last plugin's ADD and DEL took, and
+// the ADDs of all.
 func (n *network) lastOf(r *byExec, a attachment) (took []time.Duration, err error) {
 	settle()
 	err = n.host.Do(func() error {
 		var prev json.RawMessage
 		var add, del time.Duration
+		first := time.Now()
 		for _, p := range n.list {
 			begin := time.Now()
 			out, err := r.plugin("ADD", a, p, prev)
@@ -153,6 +164,7 @@ func (n *network) lastOf(r *byExec, a attachment) (took []time.Duration, err err
 			}
 			prev, add = out, time.Since(begin)
 		}
+		all := time.Since(first)
 		for i, p := range slices.Backward(n.list) {
 			begin := time.Now()
 			if _, err := r.plugin("DEL", a, p, prev); err != nil {
@@ -162,7 +174,7 @@ func (n *network) lastOf(r *byExec, a attachment) (took []time.Duration, err err
 				del = time.Since(begin)
 			}
 		}
-		took = []time.Duration{add, del}
+		took = []time.Duration{add, del, all}
 		return nil
 	})
 	return took, err
