@@ -29,14 +29,14 @@ var kernels = []kernel{
 
 // outside are tests of processes and disks that call plugins some hundred times, and want
 // nothing that kernels lack: without a guest they take a tenth of the time.
-const outside = "^TestKernel(Killed|Run|Disk|OddFiles|Override|CVE2021|HelperSeen)|" +
+const outside = "^TestKernel(DHCP(Killed|Restart|Interrupted|Twenty|Memory|Activated)|Killed|Run|Disk|OddFiles|Override|CVE2021|HelperSeen)|" +
 	"^TestKernelRollback$/^(bridge|flannel|host-device|macvlan|ptp|tap)"
 
 // ownMatters are tests that call plugins as often, and need a guest for the plugins that
 // not every kernel can: what they make of their input, or leave behind when they are killed
-// or a change fails; and the scripts with delegates started. One kernel is enough for that.
+// or a change fails, what DEL finds missing; and the scripts with delegates started. One kernel is enough for that.
 // A processor that is emulated starts 20 programs a second.
-const ownMatters = "^TestKernel(Bad|Odd|EveryKilled|EveryRollback|Rollback)|^TestKernelScripts$/./^exec$"
+const ownMatters = "^TestKernel(DelMatrix|Bad|Odd|EveryKilled|EveryRollback|Rollback)|^TestKernelScripts$/./^exec$"
 
 // Where kernels come from, and whose signature they need.
 const (
