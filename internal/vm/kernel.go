@@ -34,8 +34,8 @@ const outside = "^TestKernel(DHCP(Killed|Restart|Interrupted|Twenty|Memory|Activ
 
 // ownMatters are tests that call plugins as often, and need a guest for the plugins that
 // not every kernel can: what they make of their input, or leave behind when they are killed
-// or a change fails, what DEL finds missing; and the scripts with delegates started. One kernel is enough for that.
-// A processor that is emulated starts 20 programs a second.
+// or a change fails, or DEL finds things missing; and the scripts with delegates started.
+// One kernel is enough for that. A processor that is emulated starts 20 programs a second.
 const ownMatters = "^TestKernel(DelMatrix|Bad|Odd|EveryKilled|EveryRollback|Rollback)|^TestKernelScripts$/./^exec$"
 
 // Where kernels come from, and whose signature they need.

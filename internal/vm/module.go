@@ -25,12 +25,14 @@ var inGuest = []string{
 	"drivers/uio/uio_pci_generic", "drivers/virtio/virtio_pci",
 }
 
-// preload are the modules that no system call brings, and those every test
-// needs, since the kernel takes a while to find one by its alias. The others come
-// when they are asked for, as on any machine.
+// preload are the modules that no system call brings, those every test needs, since the
+// kernel takes a while to find one by its alias, and those that tests probe for: busybox
+// takes one that another modprobe has only begun to load for loaded, and then
+// the kernel says that it has no such thing. The others come when they are asked for.
 var preload = []string{
 	"veth", "bridge", "nf_tables", "nft_chain_nat", "nf_conntrack_netlink", "sctp",
 	"virtio_pci", "virtio_net", "uio_pci_generic",
+	"8021q", "dummy", "ifb", "ipvlan", "macvlan", "tun", "vrf", "act_mirred", "cls_u32", "sch_ingress", "sch_tbf",
 }
 
 // A tree is an unpacked kernel.
