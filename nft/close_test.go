@@ -61,7 +61,7 @@ func TestKernelNoWaitAfterDeletion(t *testing.T) {
 	settled(t, before)
 	plain := median(t, table, func(*nft.Tx) error { return nil })
 	after := median(t, table, release)
-	if after > 3*plain+3*time.Millisecond && plain < slow {
+	if after > 3*plain+kerneltest.Patience(3*time.Millisecond) && plain < slow {
 		t.Errorf("%s after a deletion, else %s", after, plain)
 	}
 	settled(t, before)
@@ -70,7 +70,7 @@ func TestKernelNoWaitAfterDeletion(t *testing.T) {
 // settled waits until no more sockets are open than before.
 func settled(t *testing.T, before int) {
 	t.Helper()
-	end := time.Now().Add(5 * time.Second)
+	end := time.Now().Add(kerneltest.Patience(5 * time.Second))
 	for descriptors(t) > before && time.Now().Before(end) {
 		time.Sleep(5 * time.Millisecond)
 	}
