@@ -11,8 +11,12 @@ import (
 	"cnibox/internal/sandbox"
 )
 
-// version of the specification: the newest one that the packaged reference speaks.
-const version = "1.0.0"
+// version of the specification: the newest one that the packaged reference speaks. That
+// of lists, which cni-exec alone reads, is the first one whose plugins have GC.
+const (
+	version     = "1.0.0"
+	listVersion = "1.1.0"
+)
 
 // A network is one network on one host, and the folder of plugins that serve it.
 type network struct {
@@ -36,7 +40,7 @@ func (l *lab) networkOf(name, plugins string, list []map[string]any) (*network, 
 		return nil, err
 	}
 	n := &network{name: name, host: host, plugins: plugins, confDir: filepath.Join(l.dir, "conf", name), list: list}
-	text, err := json.Marshal(map[string]any{"cniVersion": version, "name": name, "plugins": list})
+	text, err := json.Marshal(map[string]any{"cniVersion": listVersion, "name": name, "plugins": list})
 	if err != nil {
 		return nil, err
 	}
