@@ -58,7 +58,7 @@ func main() {
 	flag.StringVar(&o.bench, "bench", "", "run internal/bench with these flags instead of tests")
 	flag.BoolVar(&o.update, "update", false, "fetch the newest of each kernel, also where one is in the cache")
 	flag.BoolVar(&o.all, "v", false, "print all that the tests say")
-	flag.DurationVar(&o.limit, "limit", 12*time.Minute, "how long the tests of one guest may take")
+	flag.DurationVar(&o.limit, "limit", 30*time.Minute, "how long the tests of one guest may take")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, o)
