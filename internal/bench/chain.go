@@ -56,7 +56,7 @@ func (l *lab) chainResults() (results, error) {
 	if err != nil {
 		return nil, err
 	}
-	return interleave(l.rounds(40), append(subjects, pairs...)...), nil
+	return interleave(l.rounds(30), append(subjects, pairs...)...), nil
 }
 
 // contenders returns the chain by exec and by cni-exec and, where installed, the

@@ -99,7 +99,7 @@ func leases(l *lab) []line {
 			subjects = append(subjects, s.subject(fmt.Sprint(who, count), ns.Path))
 		}
 	}
-	r := interleave(l.rounds(15), subjects...)
+	r := interleave(l.rounds(10), subjects...)
 	lines := append(leaseLines(r), l.leaseMemory(biggest["ours"], biggest["reference"], ns.Path))
 	os.RemoveAll(filepath.Join(l.dir, "leases"))
 	return lines

@@ -38,11 +38,11 @@ type trial struct {
 func trials() []trial {
 	bridge := map[string]any{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": addresses("10.243.0.0/16")}
 	return []trial{
-		{what: "ptp, dual stack", rounds: 5, bar: barPtp, plugin: map[string]any{
+		{what: "ptp, dual stack", rounds: 4, bar: barPtp, plugin: map[string]any{
 			"type": "ptp", "ipMasq": true, "ipam": addresses("10.243.0.0/16", "fd00:243::/64"),
 		}},
-		{what: "firewall", rounds: 25, bar: barFirewall, before: bridge, plugin: map[string]any{"type": "firewall"}},
-		{what: "bandwidth, both ways", rounds: 25, bar: barBandwidth, before: bridge, plugin: map[string]any{
+		{what: "firewall", rounds: 20, bar: barFirewall, before: bridge, plugin: map[string]any{"type": "firewall"}},
+		{what: "bandwidth, both ways", rounds: 20, bar: barBandwidth, before: bridge, plugin: map[string]any{
 			"type": "bandwidth", "ingressRate": 8_000_000, "ingressBurst": 800_000,
 			"egressRate": 16_000_000, "egressBurst": 1_600_000,
 		}},
@@ -59,7 +59,7 @@ func subLinks() (all []trial) {
 		if kind.name == "vlan" {
 			conf["vlanId"] = 5
 		}
-		all = append(all, trial{what: kind.name, rounds: 25, bar: barSubLink, kind: kind.Kind, plugin: conf})
+		all = append(all, trial{what: kind.name, rounds: 20, bar: barSubLink, kind: kind.Kind, plugin: conf})
 	}
 	return all
 }
