@@ -17,6 +17,7 @@ import (
 )
 
 func init() {
+	rollbackHosts["tap"] = func(n *node) { needTap(n.t) }
 	rollbackConfs["tap"] = tapOf(`"multiQueue":true,"mtu":1400,"owner":1,"group":2,
 		"ipam":{"type":"host-local","dataDir":"$DIR","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]],"routes":[{"dst":"0.0.0.0/0"}]}`)
 }

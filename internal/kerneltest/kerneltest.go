@@ -115,6 +115,8 @@ func Need(t testing.TB, feature string, probe func() error) {
 		errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, errors.ErrUnsupported),
 		errors.Is(err, os.ErrNotExist):
 		t.Skipf("SKIPPED: this kernel lacks %s: %v", strings.TrimSpace(feature), err)
+	case errors.Is(err, unix.EACCES): // which root never gets
+		t.Skipf("SKIPPED: this user may not use %s: %v", strings.TrimSpace(feature), err)
 	default:
 		t.Fatalf("probe for %s: %v", feature, err)
 	}

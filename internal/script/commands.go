@@ -118,6 +118,8 @@ func needs(r *runner, kind string) error {
 		kerneltest.NeedKind(r.t, "CONFIG_VLAN_8021Q", rtnl.Vlan{ID: 7})
 	case "dummy":
 		kerneltest.NeedKind(r.t, "CONFIG_DUMMY", rtnl.Dummy{})
+	case "tap":
+		kerneltest.Need(r.t, "CONFIG_TUN", rtnl.ProbeTap)
 	default:
 		return badLine("unknown kind " + kind)
 	}
