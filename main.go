@@ -17,7 +17,7 @@ import (
 // plugin. Arguments are for tools, which do not read the variable.
 var quick = len(os.Args) == 1 && os.Getenv("CNI_COMMAND") == "VERSION"
 
-// The first thread must not be one that rtnl puts into another namespace and
+// The first thread must not be one that `cni-exec run` gives mounts of its own and
 // throws away: it cannot end, and /proc/self is its view.
 func init() {
 	if !quick {

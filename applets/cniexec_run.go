@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"runtime"
 	"strings"
 	"time"
 
@@ -134,19 +135,22 @@ func (s *sandbox) live(ctx context.Context, lists []*chain.List, command []strin
 	if err := s.attach(ctx, lists, signals); err != nil {
 		return exitError, err
 	}
-	var runErr error
-	err = s.ns.Do(func() error {
-		s.bindResolvConf()
-		cmd := chain.Command{
-			Args: command, Environ: s.Environ, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Signals: signals,
-		}
-		exit, runErr = cmd.Run()
-		return nil
-	})
-	if err != nil {
-		return exitError, err
+	ended := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // for good: its mounts end with the thread
+		ended <- s.ns.Do(func() (err error) {
+			s.bindResolvConf()
+			cmd := chain.Command{
+				Args: command, Environ: s.Environ, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Signals: signals,
+			}
+			exit, err = cmd.Run()
+			return err
+		})
+	}()
+	if err := <-ended; err != nil {
+		return max(exit, exitError), err
 	}
-	return exit, runErr
+	return exit, nil
 }
 
 // upLo brings lo up: programs expect to reach themselves.
@@ -230,8 +234,7 @@ func (s *sandbox) bindResolvConf() {
 
 // bindText makes a mount namespace for the calling thread, in which the file
 // reads as text.
-// It is called on a thread that ends with the command (rtnl.NS.Do), so no other one
-// ever sees the mount.
+// It is called on a thread that ends with the command, so no other one ever sees the mount.
 func bindText(text, over string) error {
 	if _, err := disk.Stat(over); err != nil {
 		return err

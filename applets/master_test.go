@@ -292,7 +292,7 @@ func TestKernelChildDuplicate(t *testing.T) {
 // with its RTA_GATEWAY for each.
 func multipath(t *testing.T, ns *rtnl.NS, link uint32, gws ...string) {
 	t.Helper()
-	s, err := netlink.Open(unix.NETLINK_ROUTE, ns.Enter)
+	s, err := netlink.Open(unix.NETLINK_ROUTE, ns.Do)
 	if err != nil {
 		t.Fatal(err)
 	}

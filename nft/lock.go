@@ -45,7 +45,7 @@ func (t *Table) acquire(ctx context.Context) (unlock func(), err error) {
 // name becomes free, so it is tried again after a nap.
 func (t *Table) bound(ctx context.Context) (func(), error) {
 	var fd int
-	err := t.ns.Enter(func() (err error) {
+	err := t.ns.Do(func() (err error) {
 		fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		return err
 	})

@@ -26,7 +26,7 @@ type sock struct{ nl *netlink.Socket }
 // dial opens a socket in ns; nil is the current namespace. Only the opening
 // happens there. Whoever dials must close.
 func dial(ns *rtnl.NS) (*sock, error) {
-	nl, err := netlink.Open(unix.NETLINK_NETFILTER, ns.Enter)
+	nl, err := netlink.Open(unix.NETLINK_NETFILTER, ns.Do)
 	if err != nil {
 		return nil, fmt.Errorf("netfilter socket (kernel option CONFIG_NETFILTER_NETLINK): %w", err)
 	}

@@ -53,7 +53,7 @@ func TestKernelAnnounce(t *testing.T) {
 
 func dialNeigh(t *testing.T, ns *rtnl.NS) *netlink.Socket {
 	t.Helper()
-	s, err := netlink.Open(unix.NETLINK_ROUTE, ns.Enter)
+	s, err := netlink.Open(unix.NETLINK_ROUTE, ns.Do)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ type Conn struct{ s *netlink.Socket }
 // thread stays where it is, and ns may be closed afterwards. Whoever may enter ns
 // may read; changes are refused with os.ErrPermission without CAP_NET_ADMIN there.
 func Dial(ns *NS) (*Conn, error) {
-	s, err := netlink.Open(unix.NETLINK_ROUTE, ns.Enter)
+	s, err := netlink.Open(unix.NETLINK_ROUTE, ns.Do)
 	if err != nil {
 		return nil, fmt.Errorf("route netlink: %w", err)
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -20,10 +19,6 @@ var ErrNotNS = errors.New("not a network namespace")
 // An NS is an open network namespace. It stays usable when its path is gone.
 type NS struct {
 	file *os.File
-
-	mu     sync.Mutex
-	parked []*thread // that [NS.Do] started and nobody uses
-	closed bool
 }
 
 // OpenNS opens the network namespace at path. The error is os.ErrNotExist if
@@ -62,22 +57,17 @@ func leadsNowhere(err error) bool {
 	return false
 }
 
+// threadNS is the network namespace of whichever thread looks.
+const threadNS = "/proc/thread-self/ns/net"
+
 // Current opens the network namespace of the calling thread.
-func Current() (*NS, error) { return OpenNS("/proc/thread-self/ns/net") }
+func Current() (*NS, error) { return OpenNS(threadNS) }
 
 // FD returns the descriptor, valid until Close.
 func (ns *NS) FD() int { return int(ns.file.Fd()) }
 
-// Close gives the descriptor and the parked threads back.
-func (ns *NS) Close() error {
-	ns.mu.Lock()
-	defer ns.mu.Unlock()
-	for _, t := range ns.parked {
-		close(t.todo)
-	}
-	ns.parked, ns.closed = nil, true
-	return ns.file.Close()
-}
+// Close gives the descriptor back.
+func (ns *NS) Close() error { return ns.file.Close() }
 
 // Same reports whether both are one namespace, by device and inode.
 func (ns *NS) Same(o *NS) (bool, error) {
@@ -92,96 +82,81 @@ func (ns *NS) Same(o *NS) (bool, error) {
 	return a.Same(b), nil
 }
 
-// Do runs fn on a thread of the namespace's own, which ends when ns is closed
-// and is used again until then, since starting one costs more than most of what
-// is done there. It is for what netlink cannot say: sysctl files, tun devices
-// and packet sockets. The program must lock its main goroutine to the first
-// thread in an init function, or that thread could be the one used here. What
-// fn changes about its thread, but for that, stays for later calls. A panic of
-// fn is an error.
+// Do runs fn in the namespace, on the calling thread, which is back where it came from
+// when Do returns; nil is the namespace it is in. It is for what netlink cannot say:
+// sysctl files, tun devices, and the opening of sockets. What else fn changes about the
+// thread stays so.
 func (ns *NS) Do(fn func() error) error {
-	t, err := ns.thread()
+	if ns == nil {
+		return fn()
+	}
+	v, err := newVisit()
 	if err != nil {
 		return err
 	}
-	defer ns.park(t)
-	t.todo <- fn
-	return <-t.done
-}
-
-// A thread runs functions in a namespace, one after the other.
-type thread struct {
-	todo chan func() error // closed: the thread ends
-	done chan error
-}
-
-// thread takes a parked thread or starts one.
-func (ns *NS) thread() (*thread, error) {
-	ns.mu.Lock()
-	defer ns.mu.Unlock()
-	if n := len(ns.parked); n > 0 {
-		t := ns.parked[n-1]
-		ns.parked = ns.parked[:n-1]
-		return t, nil
-	}
-	t := &thread{make(chan func() error), make(chan error, 1)}
-	go t.run(ns.FD())
-	return t, <-t.done
-}
-
-// run begins with telling whether the thread is in the namespace.
-func (t *thread) run(fd int) {
-	runtime.LockOSThread() // for good: the thread ends with this goroutine
-	if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
-		t.done <- os.NewSyscallError("setns", err)
-		return
-	}
-	t.done <- nil
-	for fn := range t.todo {
-		t.done <- guarded(fn)
-	}
-}
-
-// guarded makes a panic an error: on this thread nobody else would catch it.
-func guarded(fn func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v", p)
+	defer v.end()
+	if !v.at(ns) { // who may not enter may be there already
+		if err := unix.Setns(ns.FD(), unix.CLONE_NEWNET); err != nil {
+			return os.NewSyscallError("setns", err)
 		}
-	}()
+		v.away = true
+	}
 	return fn()
 }
 
-// park keeps a thread for the next call, or ends it when ns was closed meanwhile.
-func (ns *NS) park(t *thread) {
-	ns.mu.Lock()
-	defer ns.mu.Unlock()
-	if ns.closed {
-		close(t.todo)
-		return
+// NewNS makes a network namespace, empty but for lo, which is down. It lives as
+// long as the NS is open, or a process is in it.
+func NewNS() (*NS, error) {
+	v, err := newVisit()
+	if err != nil {
+		return nil, err
 	}
-	ns.parked = append(ns.parked, t)
+	defer v.end()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return nil, os.NewSyscallError("unshare", err)
+	}
+	v.away = true
+	return Current()
 }
 
-// Enter runs fn in the namespace: at once if the thread is there already or ns
-// is nil, else on a thread of its own.
-func (ns *NS) Enter(fn func() error) error {
+// A visit is the time that a thread is in another namespace. No other goroutine may use
+// it meanwhile.
+//
+// With threads of their own for such work there would be no way back to care for. They
+// cost a tenth of an ADD: each is one to start, and one to start it from, since no locked
+// thread is copied, and each piece of work is two switches from processor to processor.
+type visit struct {
+	home int  // descriptor of the namespace to go back to
+	away bool // it has been left
+}
+
+// newVisit remembers where the thread is, and locks it.
+func newVisit() (*visit, error) {
 	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if ns.entered() {
-		return fn()
+	home, err := unix.Open(threadNS, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		runtime.UnlockOSThread()
+		return nil, fmt.Errorf("%s: %w", threadNS, err)
 	}
-	return ns.Do(fn)
+	return &visit{home: home}, nil
 }
 
-// entered reports whether the calling thread is in the namespace.
-func (ns *NS) entered() bool {
-	if ns == nil {
-		return true
-	}
+// at reports whether the visit is to where the thread is.
+func (v *visit) at(ns *NS) bool {
 	var here, there unix.Stat_t
-	if unix.Stat("/proc/thread-self/ns/net", &here) != nil || unix.Fstat(ns.FD(), &there) != nil {
-		return false
+	return unix.Fstat(v.home, &here) == nil && unix.Fstat(ns.FD(), &there) == nil &&
+		here.Dev == there.Dev && here.Ino == there.Ino
+}
+
+// end brings the thread back. For that the kernel needs but memory; without it the program
+// ends, as all that it did next, an undo too, it would do in the wrong place.
+func (v *visit) end() {
+	if v.away {
+		if err := unix.Setns(v.home, unix.CLONE_NEWNET); err != nil {
+			fmt.Fprintln(os.Stderr, "cnibox: no way back from a network namespace: setns:", err)
+			os.Exit(1)
+		}
 	}
-	return here.Dev == there.Dev && here.Ino == there.Ino
+	unix.Close(v.home)
+	runtime.UnlockOSThread()
 }

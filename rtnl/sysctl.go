@@ -27,7 +27,7 @@ type Sysctl struct {
 // The value comes without the line's end.
 func (ns *NS) Sysctl(key string) (string, error) {
 	var value string
-	err := ns.Enter(func() (err error) {
+	err := ns.Do(func() (err error) {
 		value, err = readSysctl(key)
 		return err
 	})
@@ -43,7 +43,7 @@ func (ns *NS) SetSysctl(key, value string) error {
 // the value already is not written, so a /proc that cannot be written to does
 // no harm there.
 func (ns *NS) SetSysctls(settings ...Sysctl) error {
-	return ns.Enter(func() error {
+	return ns.Do(func() error {
 		for _, s := range settings {
 			if err := s.write(); err != nil {
 				return err

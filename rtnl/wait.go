@@ -47,7 +47,7 @@ func (c *Conn) listen(groups uint32) (*netlink.Socket, error) {
 		return nil, err
 	}
 	defer ns.Close()
-	return netlink.Listen(unix.NETLINK_ROUTE, groups, ns.Enter)
+	return netlink.Listen(unix.NETLINK_ROUTE, groups, ns.Do)
 }
 
 // WaitLink returns the first link that fits, as soon as there is one. The error is the

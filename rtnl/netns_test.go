@@ -1,0 +1,181 @@
+package rtnl_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+)
+
+// where tells the namespace of the calling thread.
+func where(t *testing.T) string {
+	t.Helper()
+	name, err := os.Readlink("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Error(err)
+	}
+	return name
+}
+
+// locked keeps the test on one thread, so that where tells of that which did the work.
+func locked(t *testing.T) {
+	runtime.LockOSThread()
+	t.Cleanup(runtime.UnlockOSThread)
+}
+
+// However fn ends, it was in the namespace and the thread is back.
+func TestKernelDo(t *testing.T) {
+	locked(t)
+	home := where(t)
+	ns, other := kerneltest.NS(t), kerneltest.NS(t)
+	var in string
+	failed := errors.New("failed")
+	tests := map[string]func() error{
+		"nil":   func() error { in = where(t); return nil },
+		"error": func() error { in = where(t); return failed },
+		"panic": func() error { in = where(t); panic(failed) },
+		"nested": func() error {
+			in = where(t)
+			err := other.Do(func() error {
+				if there := where(t); there == in || there == home {
+					t.Errorf("the inner one is in %s", there)
+				}
+				return nil
+			})
+			if again := where(t); again != in {
+				t.Errorf("after the inner one: %s, want %s", again, in)
+			}
+			return err
+		},
+		"the same again": func() error { in = where(t); return ns.Do(func() error { in = where(t); return nil }) },
+	}
+	for name, fn := range tests {
+		in = ""
+		err := func() (err error) {
+			defer func() {
+				if p := recover(); p != nil {
+					err = p.(error)
+				}
+			}()
+			return ns.Do(fn)
+		}()
+		if (err == failed) != (name == "error" || name == "panic") || err != nil && err != failed {
+			t.Errorf("%s: %v", name, err)
+		}
+		if in == "" || in == home {
+			t.Errorf("%s: ran in %q", name, in)
+		}
+		if now := where(t); now != home {
+			t.Fatalf("%s: afterwards in %s, want %s", name, now, home)
+		}
+	}
+	var none *rtnl.NS
+	if err := none.Do(func() error { in = where(t); return nil }); err != nil || in != home {
+		t.Errorf("of no namespace: %v, in %s", err, in)
+	}
+}
+
+// Many at once do not meet, and none of the program's threads stays away.
+func TestKernelDoAtOnce(t *testing.T) {
+	var wg sync.WaitGroup
+	for i := range 8 {
+		ns := kerneltest.NS(t)
+		if err := ns.SetSysctl("net/ipv4/ip_default_ttl", fmt.Sprint(100+i)); err != nil {
+			t.Fatal(err)
+		}
+		for range 4 {
+			wg.Go(func() {
+				for range 20 {
+					err := ns.Do(func() error {
+						runtime.Gosched()
+						b, err := os.ReadFile("/proc/sys/net/ipv4/ip_default_ttl")
+						if got := strings.TrimSpace(string(b)); got != fmt.Sprint(100+i) {
+							t.Errorf("got %s of another namespace than %d", got, i)
+						}
+						return err
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	home := where(t)
+	threads, err := filepath.Glob("/proc/self/task/*/ns/net")
+	if err != nil || len(threads) < 2 {
+		t.Fatalf("%d threads, %v", len(threads), err)
+	}
+	for _, thread := range threads {
+		if at, err := os.Readlink(thread); err == nil && at != home {
+			t.Errorf("%s is %s, want %s", thread, at, home)
+		}
+	}
+}
+
+func TestKernelNewNS(t *testing.T) {
+	locked(t)
+	home := where(t)
+	a, b := kerneltest.NS(t), kerneltest.NS(t)
+	if now := where(t); now != home {
+		t.Fatalf("afterwards in %s, want %s", now, home)
+	}
+	if same, err := a.Same(b); same || err != nil {
+		t.Errorf("two are one: %t, %v", same, err)
+	}
+	links, err := kerneltest.Dial(t, a).Links()
+	if err != nil || len(links) != 1 || links[0].Name != "lo" {
+		t.Errorf("it has %v, %v", links, err)
+	}
+}
+
+// What is no network namespace is told from what is not there, and nothing is waited for.
+func TestOpenNS(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fifo := filepath.Join(dir, "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	circle := filepath.Join(dir, "circle")
+	if err := os.Symlink(circle, circle); err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]error{
+		"/proc/self/ns/net":           nil,
+		"":                            os.ErrNotExist,
+		filepath.Join(dir, "none"):    os.ErrNotExist,
+		filepath.Join(dir, "no/such"): os.ErrNotExist,
+		file:                          rtnl.ErrNotNS,
+		filepath.Join(file, "below"):  rtnl.ErrNotNS,
+		dir:                           rtnl.ErrNotNS,
+		fifo:                          rtnl.ErrNotNS,
+		circle:                        rtnl.ErrNotNS,
+		"/proc/self/ns/uts":           rtnl.ErrNotNS,
+		"/dev/null":                   rtnl.ErrNotNS,
+		"a\x00b":                      rtnl.ErrNotNS,
+		strings.Repeat("n", 300):      rtnl.ErrNotNS,
+	}
+	for path, want := range tests {
+		ns, err := rtnl.OpenNS(path)
+		if err == nil {
+			ns.Close()
+		}
+		if !errors.Is(err, want) || (err == nil) != (want == nil) {
+			t.Errorf("%q: %v, want %v", path, err, want)
+		}
+	}
+}
