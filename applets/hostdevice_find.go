@@ -69,15 +69,10 @@ func netOf(dir string) string {
 
 // firstIn returns the first name in a folder that begins so, by the order of bytes.
 func firstIn(dir, prefix string) (first string) {
-	f, err := os.Open(dir)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	names, _ := disk.Names(f)
-	for _, name := range names {
-		if strings.HasPrefix(name, prefix) && (first == "" || name < first) {
-			first = name
+	entries, _ := disk.List(dir) // none: there is no such folder
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name, prefix) && (first == "" || e.Name < first) {
+			first = e.Name
 		}
 	}
 	return first

@@ -101,7 +101,7 @@ func (d records) replace(name string, b []byte) error {
 	if err := dropFile(temp); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	f, err := disk.Create(temp)
 	if err != nil {
 		return err
 	}
@@ -175,15 +175,10 @@ func (d records) keep(network string, valid []spec.Attachment) error {
 // each calls fn with the name of each record, in any order, and goes on past errors. A
 // folder that is not there has none.
 func (d records) each(fn func(name string) error) error {
-	f, err := os.OpenFile(string(d), unix.O_DIRECTORY, 0)
-	switch {
-	case errors.Is(err, os.ErrNotExist), errors.Is(err, unix.ENOTDIR):
+	entries, err := disk.List(string(d))
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil
-	case err != nil:
-		return err
 	}
-	defer f.Close()
-	entries, err := disk.Entries(f)
 	errs := []error{err}
 	for _, e := range entries {
 		if !strings.HasSuffix(e.Name, recordTemp) && (e.Type == unix.DT_REG || e.Type == unix.DT_UNKNOWN) {

@@ -5,12 +5,12 @@ package applets
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"slices"
 	"strings"
 
+	"cnibox/internal/disk"
 	"cnibox/internal/json"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -128,8 +128,7 @@ func sysctlPath(key, ifName string) (string, error) {
 	return p, nil
 }
 
-// longestAllowlist is the most that is read of an allowlist, in bytes.
-// What is behind that is not read, so it allows nothing.
+// longestAllowlist is the most bytes that an allowlist may have; more is an error.
 const longestAllowlist = 1 << 20
 
 // checkAllowed refuses settings that no line of the allowlist matches; without
@@ -140,15 +139,10 @@ func checkAllowed(file string, settings []tuningSysctl) error {
 	if len(settings) == 0 {
 		return nil
 	}
-	f, err := os.Open(file)
+	text, err := disk.Read(file, 0, longestAllowlist)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
-		return spec.Errorf(spec.CodeConfig, "sysctl allowlist: %w", err)
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, longestAllowlist))
 	if err != nil {
 		return spec.Errorf(spec.CodeConfig, "sysctl allowlist: %w", err)
 	}

@@ -203,7 +203,7 @@ func (c *Cache) write(e *Entry, exclusive bool) error {
 		return err
 	}
 	tmp := c.scratch(e.Attachment())
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	f, err := disk.Create(tmp)
 	if err != nil {
 		return spec.Errorf(spec.CodeIO, "cache: %w", err)
 	}

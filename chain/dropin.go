@@ -150,12 +150,7 @@ func (l *List) dropIn() error {
 // fileNames returns the sorted names in a folder that are no folders themselves, where
 // the file system tells which are.
 func fileNames(dir string) ([]string, error) {
-	f, err := os.OpenFile(dir, unix.O_DIRECTORY, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	entries, err := disk.Entries(f)
+	entries, err := disk.List(dir)
 	var names []string
 	for _, e := range entries {
 		if e.Type != unix.DT_DIR {

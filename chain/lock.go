@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -63,19 +62,19 @@ func (c *Cache) lock(ctx context.Context, name string, kind int16) (func(), erro
 		return nil, spec.Errorf(spec.CodeIO, "cache: %w", err)
 	}
 	path := filepath.Join(c.Dir, lockFile)
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0o600)
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0o600)
 	if err != nil {
-		return nil, spec.Errorf(spec.CodeIO, "lock: %w", err)
+		return nil, spec.Errorf(spec.CodeIO, "lock: open %s: %w", path, err)
 	}
-	if err := lockByte(ctx, int(f.Fd()), name, kind); err != nil {
-		f.Close()
+	if err := lockByte(ctx, fd, name, kind); err != nil {
+		unix.Close(fd)
 		code := spec.CodeIO
 		if ctx.Err() != nil {
 			code = spec.CodeTryAgain // somebody has it for long
 		}
 		return nil, spec.Errorf(code, "lock %s: %w", path, err)
 	}
-	return func() { f.Close() }, nil
+	return func() { unix.Close(fd) }, nil
 }
 
 // lockByte tries at once and then waits in the kernel, on a descriptor and a

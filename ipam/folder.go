@@ -144,9 +144,13 @@ func (d folder) names() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), d.path)
-	defer f.Close()
-	return disk.Names(f)
+	defer unix.Close(fd)
+	entries, err := disk.Entries(fd, d.path)
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name
+	}
+	return names, err
 }
 
 // remove deletes a file; one that is not there is os.ErrNotExist.

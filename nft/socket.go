@@ -3,6 +3,7 @@ package nft
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,42 +22,87 @@ const (
 
 // A sock is a netlink socket of the netfilter family, which nf_tables and
 // connection tracking share. Requests take turns.
-type sock struct{ nl *netlink.Socket }
+type sock struct {
+	nl *netlink.Socket
+	ns *rtnl.NS
+}
 
 // dial opens a socket in ns; nil is the current namespace. Only the opening
 // happens there. Whoever dials must close.
 func dial(ns *rtnl.NS) (*sock, error) {
+	if nl := parked.take(ns); nl != nil {
+		return &sock{nl, ns}, nil
+	}
 	nl, err := netlink.Open(unix.NETLINK_NETFILTER, ns.Do)
 	if err != nil {
 		return nil, fmt.Errorf("netfilter socket (kernel option CONFIG_NETFILTER_NETLINK): %w", err)
 	}
-	return &sock{nl}, nil
+	return &sock{nl, ns}, nil
 }
 
 // settleTime is longer than the kernel takes until no packet can use a deleted
 // element any more: mostly some 10 ms.
 const settleTime = 30 * time.Millisecond
 
-// settling counts the committed deletions that are younger than settleTime.
-var settling atomic.Int32
+// deleted is when the process committed a deletion last.
+var deleted atomic.Pointer[time.Time]
 
 // settle notes that the kernel has something to clear away.
 func settle() {
-	settling.Add(1)
-	time.AfterFunc(settleTime, func() { settling.Add(-1) })
+	now := time.Now()
+	deleted.Store(&now)
 }
 
-// close leaves the socket open for a while if the process has deleted
-// something just now. The kernel makes every close of a netfilter socket wait
-// until deleted elements are cleared away, and whoever wants to change the
-// rule set meanwhile waits as well, such as the next plugin of a chain. Later,
-// or when the process ends after other slow work, nothing is left to wait for.
+// close parks the socket if the process has deleted something just now. The kernel makes
+// every close of a netfilter socket wait until deleted elements are cleared away, and
+// whoever wants to change the rule set meanwhile waits as well, such as the next plugin
+// of a chain. That takes the parked one; when the process ends after other slow work,
+// nothing is left to wait for.
 func (s *sock) close() {
-	if settling.Load() == 0 {
+	if at := deleted.Load(); at == nil || time.Since(*at) > settleTime || !parked.add(s) {
 		s.nl.Close()
-		return
 	}
-	time.AfterFunc(settleTime, func() { s.nl.Close() })
+}
+
+// parked are the open sockets that nobody uses, by namespace.
+var parked parking
+
+// A parking keeps sockets open. There are as many in a namespace as were in use at once.
+type parking struct {
+	mu    sync.Mutex
+	socks map[rtnl.ID][]*netlink.Socket
+}
+
+// add parks a socket, unless its namespace cannot be told.
+func (p *parking) add(s *sock) bool {
+	id, err := s.ns.ID()
+	if err != nil {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.socks == nil {
+		p.socks = make(map[rtnl.ID][]*netlink.Socket)
+	}
+	p.socks[id] = append(p.socks[id], s.nl)
+	return true
+}
+
+// take returns a socket in ns, nil if there is none.
+func (p *parking) take(ns *rtnl.NS) *netlink.Socket {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.socks) == 0 {
+		return nil
+	}
+	id, err := ns.ID()
+	all := p.socks[id]
+	if err != nil || len(all) == 0 {
+		return nil
+	}
+	last := len(all) - 1
+	p.socks[id] = all[:last]
+	return all[last]
 }
 
 // header returns a struct nfgenmsg, include/uapi/linux/netfilter/nfnetlink.h.

@@ -38,7 +38,7 @@ func (c *Conn) NS() (ns *NS, err error) {
 		if err != nil {
 			return os.NewSyscallError("ioctl SIOCGSKNS", err)
 		}
-		ns = &NS{file: os.NewFile(uintptr(nsFD), "network namespace of a socket")}
+		ns = &NS{nsFD}
 		return nil
 	})
 	return ns, err

@@ -9,17 +9,16 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/disk"
 )
 
 // ErrNotNS is returned for a path that exists and is no network namespace.
 var ErrNotNS = errors.New("not a network namespace")
 
 // An NS is an open network namespace. It stays usable when its path is gone.
-type NS struct {
-	file *os.File
-}
+//
+// It is a bare descriptor: an os.File would make Go's poller, and a thread that waits in
+// it, for what nobody ever waits for.
+type NS struct{ fd int }
 
 // OpenNS opens the network namespace at path. The error is os.ErrNotExist if
 // there is no such file or the path is empty, and [ErrNotNS] if the file is
@@ -29,7 +28,10 @@ func OpenNS(path string) (*NS, error) {
 	if path == "" {
 		return nil, fmt.Errorf("network namespace: empty path: %w", os.ErrNotExist)
 	}
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		err = &os.PathError{Op: "open", Path: path, Err: err}
+	}
 	switch {
 	case err == nil:
 	case leadsNowhere(err):
@@ -37,12 +39,12 @@ func OpenNS(path string) (*NS, error) {
 	default:
 		return nil, fmt.Errorf("network namespace: %w", err)
 	}
-	kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)
+	kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE)
 	if err != nil || kind != unix.CLONE_NEWNET {
-		f.Close()
+		unix.Close(fd)
 		return nil, fmt.Errorf("%s: %w", path, ErrNotNS)
 	}
-	return &NS{file: f}, nil
+	return &NS{fd}, nil
 }
 
 // leadsNowhere tells the errors of open(2) that no retry and no privilege will
@@ -64,22 +66,42 @@ const threadNS = "/proc/thread-self/ns/net"
 func Current() (*NS, error) { return OpenNS(threadNS) }
 
 // FD returns the descriptor, valid until Close.
-func (ns *NS) FD() int { return int(ns.file.Fd()) }
+func (ns *NS) FD() int { return ns.fd }
 
 // Close gives the descriptor back.
-func (ns *NS) Close() error { return ns.file.Close() }
+func (ns *NS) Close() error {
+	err := unix.Close(ns.fd)
+	ns.fd = -1
+	return err
+}
 
-// Same reports whether both are one namespace, by device and inode.
+// An ID tells a namespace from all others that exist, as device and inode do. Those of
+// one that has ended may be another's later.
+type ID struct{ dev, ino uint64 }
+
+// ID returns that of ns; nil is the namespace of the calling thread.
+func (ns *NS) ID() (ID, error) {
+	var st unix.Stat_t
+	var err error
+	if ns == nil {
+		err = unix.Stat(threadNS, &st)
+	} else {
+		err = unix.Fstat(ns.fd, &st)
+	}
+	if err != nil {
+		return ID{}, fmt.Errorf("network namespace: %w", err)
+	}
+	return ID{uint64(st.Dev), st.Ino}, nil
+}
+
+// Same reports whether both are one namespace.
 func (ns *NS) Same(o *NS) (bool, error) {
-	a, err := disk.Of(ns.file)
+	a, err := ns.ID()
 	if err != nil {
 		return false, err
 	}
-	b, err := disk.Of(o.file)
-	if err != nil {
-		return false, err
-	}
-	return a.Same(b), nil
+	b, err := o.ID()
+	return a == b, err
 }
 
 // Do runs fn in the namespace, on the calling thread, which is back where it came from
@@ -95,8 +117,12 @@ func (ns *NS) Do(fn func() error) error {
 		return err
 	}
 	defer v.end()
-	if !v.at(ns) { // who may not enter may be there already
-		if err := unix.Setns(ns.FD(), unix.CLONE_NEWNET); err != nil {
+	same, err := ns.Same(v.home)
+	if err != nil {
+		return err
+	}
+	if !same { // who may not enter may be there already
+		if err := unix.Setns(ns.fd, unix.CLONE_NEWNET); err != nil {
 			return os.NewSyscallError("setns", err)
 		}
 		v.away = true
@@ -126,37 +152,30 @@ func NewNS() (*NS, error) {
 // cost a tenth of an ADD: each is one to start, and one to start it from, since no locked
 // thread is copied, and each piece of work is two switches from processor to processor.
 type visit struct {
-	home int  // descriptor of the namespace to go back to
+	home *NS  // to go back to
 	away bool // it has been left
 }
 
 // newVisit remembers where the thread is, and locks it.
 func newVisit() (*visit, error) {
 	runtime.LockOSThread()
-	home, err := unix.Open(threadNS, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	home, err := Current()
 	if err != nil {
 		runtime.UnlockOSThread()
-		return nil, fmt.Errorf("%s: %w", threadNS, err)
+		return nil, err
 	}
 	return &visit{home: home}, nil
-}
-
-// at reports whether the visit is to where the thread is.
-func (v *visit) at(ns *NS) bool {
-	var here, there unix.Stat_t
-	return unix.Fstat(v.home, &here) == nil && unix.Fstat(ns.FD(), &there) == nil &&
-		here.Dev == there.Dev && here.Ino == there.Ino
 }
 
 // end brings the thread back. For that the kernel needs but memory; without it the program
 // ends, as all that it did next, an undo too, it would do in the wrong place.
 func (v *visit) end() {
 	if v.away {
-		if err := unix.Setns(v.home, unix.CLONE_NEWNET); err != nil {
+		if err := unix.Setns(v.home.fd, unix.CLONE_NEWNET); err != nil {
 			fmt.Fprintln(os.Stderr, "cnibox: no way back from a network namespace: setns:", err)
 			os.Exit(1)
 		}
 	}
-	unix.Close(v.home)
+	v.home.Close()
 	runtime.UnlockOSThread()
 }

@@ -114,7 +114,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-func TestEntries(t *testing.T) {
+func TestList(t *testing.T) {
 	dir := t.TempDir()
 	var want []string
 	for i := range 2000 { // more than one buffer
@@ -127,12 +127,7 @@ func TestEntries(t *testing.T) {
 	if err := os.Mkdir(dir+"/folder", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	entries, err := disk.Entries(f)
+	entries, err := disk.List(dir)
 	var got []string
 	for _, e := range entries {
 		if e.Name == "folder" != (e.Type == unix.DT_DIR) && e.Type != unix.DT_UNKNOWN {
@@ -146,8 +141,10 @@ func TestEntries(t *testing.T) {
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%d names, want %d: %v", len(got), len(want), err)
 	}
-	if names, err := disk.Names(f); err != nil || len(names) != 0 {
-		t.Errorf("behind the end: %q, %v", names, err)
+	for path, want := range map[string]error{dir + "/none": os.ErrNotExist, filepath.Join(dir, want[0]): unix.ENOTDIR} {
+		if entries, err := disk.List(path); !errors.Is(err, want) || len(entries) != 0 {
+			t.Errorf("%s: %v, %v; want %v", path, entries, err, want)
+		}
 	}
 }
 
