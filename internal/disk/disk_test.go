@@ -141,7 +141,7 @@ func TestList(t *testing.T) {
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%d names, want %d: %v", len(got), len(want), err)
 	}
-	for path, want := range map[string]error{dir + "/none": os.ErrNotExist, filepath.Join(dir, want[0]): unix.ENOTDIR} {
+	for path, want := range map[string]error{dir + "/none": os.ErrNotExist, filepath.Join(dir, want[1]): unix.ENOTDIR} {
 		if entries, err := disk.List(path); !errors.Is(err, want) || len(entries) != 0 {
 			t.Errorf("%s: %v, %v; want %v", path, entries, err, want)
 		}
