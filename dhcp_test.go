@@ -395,11 +395,15 @@ func TestKernelDHCPInterrupted(t *testing.T) {
 	w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
 }
 
-// A daemon that the service manager hands its socket listens at that one, and leaves it
-// there when it ends. A second daemon for the same leases does not start.
+// A daemon that the service manager hands its socket listens at that one, wherever its
+// flags say, and leaves it there when it ends. A second daemon for the same leases does not start.
 func TestKernelDHCPActivated(t *testing.T) {
 	w := newDHCPWorld(t)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: w.path("dhcp.sock"), Net: "unix"})
+	var l *net.UnixListener
+	err := w.host.Do(func() (err error) { // the list of sockets is the namespace's
+		l, err = net.ListenUnix("unix", &net.UnixAddr{Name: w.path("dhcp.sock"), Net: "unix"})
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -410,7 +414,7 @@ func TestKernelDHCPActivated(t *testing.T) {
 	}
 	defer f.Close()
 	cmd := exec.Command("/bin/sh", "-c", `LISTEN_FDS=1 LISTEN_PID=$$ exec "$0" daemon -socketpath "$1" -pidfile "$2"`,
-		w.path("bin/dhcp"), w.path("dhcp.sock"), w.path("dhcp.pid"))
+		w.path("bin/dhcp"), w.path("elsewhere.sock"), w.path("dhcp.pid"))
 	cmd.ExtraFiles = []*os.File{f}
 	if err := w.host.Do(cmd.Start); err != nil {
 		t.Fatal(err)

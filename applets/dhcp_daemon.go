@@ -85,8 +85,27 @@ func readDHCPFlags(p Process) (*dhcpFlags, error) {
 		return nil, fmt.Errorf("the service manager hands over %s sockets, 1 is wanted", fds)
 	default:
 		f.listen = 3 // SD_LISTEN_FDS_START
+		f.handedOver()
 	}
 	return f, nil
+}
+
+// handedOver takes the path of the socket from the kernel's list, proc_net(5): leases lie
+// beside it, where plugins look for them. One that was made in another network namespace
+// is not in the list; then the flag has to tell.
+func (f *dhcpFlags) handedOver() {
+	const longestList = 16 << 20 // bytes
+	own, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.listen))
+	if err != nil {
+		return
+	}
+	list, _ := disk.Read("/proc/self/net/unix", 0, longestList)
+	for line := range strings.Lines(string(list)) {
+		before, path, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " /")
+		if ok && strings.HasSuffix(own, ":["+before[strings.LastIndexByte(before, ' ')+1:]+"]") {
+			f.socket = "/" + path
+		}
+	}
 }
 
 // set reads one flag.
