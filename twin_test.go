@@ -56,10 +56,15 @@ func TestKernelTwin(t *testing.T) {
 	}
 	l := &ledger{list: list, needed: list, rows: rows, ran: map[string]bool{}}
 	if newest != "" {
-		more, err := twin.LoadDifferences("testdata/twin/differences-newest.txt")
+		more, err := twin.LoadDifferences("testdata/twin/newest/differences.txt")
 		if err != nil {
 			t.Fatal(err)
 		}
+		only, err := twin.Load("testdata/twin/newest")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cases = append(cases, only...)
 		l = &ledger{list: append(list, more...), needed: more, ran: map[string]bool{}}
 	}
 	for _, c := range cases {

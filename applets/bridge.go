@@ -117,7 +117,7 @@ func (c *bridgeConf) validate() error {
 // is still down: no frame passes before all of it is in force. The order of the
 // result's interfaces is the reference's: bridge, host end, container end.
 func createBridgePort(ctx context.Context, op *attach.Op, c *bridge) (err error) {
-	op.DAD = c.EnableDAD
+	op.DAD, op.StayDown = c.EnableDAD, c.DisableContainerInterface
 	c.warnBackend(op)
 	if err := ensureBridge(op, c); err != nil {
 		return err

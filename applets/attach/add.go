@@ -111,6 +111,9 @@ func (op *Op) configure(ctx context.Context) error {
 	if op.linkless() {
 		return nil
 	}
+	if len(op.Result.IPs) == 0 && op.StayDown {
+		return nil
+	}
 	if len(op.Result.IPs) == 0 {
 		return op.clash(op.Cont.Do(rtnl.ChangeLink(op.Link.Index, rtnl.LinkChange{Up: new(true)})))
 	}

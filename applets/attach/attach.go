@@ -92,6 +92,7 @@ type Op struct {
 	Link       *rtnl.Link // the container end, once it exists
 	DAD        bool       // duplicate address detection is wanted
 	ViaGateway bool       // neighbours too are reached by way of the gateways
+	StayDown   bool       // the container end is not brought up; without addresses only
 	Container  int        // index of the container end in Result.Interfaces
 
 	conf any // what the plugin's steps take

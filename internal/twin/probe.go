@@ -19,6 +19,8 @@ var features = map[string]feature{
 	"ipvlan":         {"CONFIG_IPVLAN", "link add link v0 name tried type ipvlan", "ipvlan"},
 	"macvlan":        {"CONFIG_MACVLAN", "link add link v0 name tried type macvlan", "macvlan"},
 	"vrf":            {"CONFIG_NET_VRF", "link add tried type vrf table 10", "vrf"},
+	"dummy":          {"CONFIG_DUMMY", "link add tried type dummy", "dummy"},
+	"tap":            {"CONFIG_TUN", "tuntap add dev tried mode tap", "tap"},
 	"ifb":            {"CONFIG_IFB", "link add tried type ifb", "ifb"},
 	"vlan-filtering": {"CONFIG_BRIDGE_VLAN_FILTERING", "link add tried type bridge vlan_filtering 1", "vlan_filtering 1"},
 }
