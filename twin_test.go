@@ -33,22 +33,8 @@ var newest = os.Getenv("CNIBOX_TWIN_NEWEST")
 // kernel can.
 func TestKernelTwin(t *testing.T) {
 	lab := newLab(t)
-	cases, err := twin.Load("testdata/twin")
-	if err != nil {
-		t.Fatal(err)
-	}
-	list, err := twin.LoadDifferences("testdata/twin/differences.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if os.Getenv("CNIBOX_TWIN") == "needs" {
-		cases = slices.DeleteFunc(cases, func(c twin.Case) bool {
-			if len(c.Needs) == 0 {
-				list.Skip(c.Name)
-			}
-			return len(c.Needs) == 0
-		})
-	}
+	cases := corpus(t, "testdata/twin")
+	list := differences(t, "testdata/twin")
 	report := "testdata/twin/report.md"
 	rows, err := twin.ReadReport(report)
 	if err != nil {
@@ -56,16 +42,17 @@ func TestKernelTwin(t *testing.T) {
 	}
 	l := &ledger{list: list, needed: list, rows: rows, ran: map[string]bool{}}
 	if newest != "" {
-		more, err := twin.LoadDifferences("testdata/twin/newest/differences.txt")
-		if err != nil {
-			t.Fatal(err)
-		}
-		only, err := twin.Load("testdata/twin/newest")
-		if err != nil {
-			t.Fatal(err)
-		}
-		cases = append(cases, only...)
+		cases = append(cases, corpus(t, "testdata/twin/newest")...)
+		more := differences(t, "testdata/twin/newest")
 		l = &ledger{list: append(list, more...), needed: more, ran: map[string]bool{}}
+	}
+	if os.Getenv("CNIBOX_TWIN") == "needs" {
+		cases = slices.DeleteFunc(cases, func(c twin.Case) bool {
+			if len(c.Needs) == 0 {
+				l.needed.Skip(c.Name)
+			}
+			return len(c.Needs) == 0
+		})
 	}
 	for _, c := range cases {
 		t.Run(c.Name, func(t *testing.T) {
@@ -89,6 +76,26 @@ func TestKernelTwin(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// corpus loads the cases of a folder.
+func corpus(t *testing.T, dir string) []twin.Case {
+	t.Helper()
+	cases, err := twin.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cases
+}
+
+// differences loads the list of a folder.
+func differences(t *testing.T, dir string) twin.Differences {
+	t.Helper()
+	list, err := twin.LoadDifferences(filepath.Join(dir, "differences.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
 }
 
 // A ledger is what the cases found, which run at the same time.

@@ -11,7 +11,8 @@ import (
 )
 
 // A feature of the kernel: what its configuration calls it, and how it is tried out
-// on a link with the name v0. show must then be in the link's description.
+// on a link with the name v0, by ip(8) or, of a qdisc, by tc(8). show must then be in the
+// description of the link tried, or of the qdiscs.
 type feature struct{ option, try, show string }
 
 var features = map[string]feature{
@@ -21,6 +22,7 @@ var features = map[string]feature{
 	"vrf":            {"CONFIG_NET_VRF", "link add tried type vrf table 10", "vrf"},
 	"dummy":          {"CONFIG_DUMMY", "link add tried type dummy", "dummy"},
 	"tap":            {"CONFIG_TUN", "tuntap add dev tried mode tap", "tap"},
+	"fq_codel":       {"CONFIG_NET_SCH_FQ_CODEL", "qdisc replace dev v0 root fq_codel", "fq_codel"},
 	"ifb":            {"CONFIG_IFB", "link add tried type ifb", "ifb"},
 	"vlan-filtering": {"CONFIG_BRIDGE_VLAN_FILTERING", "link add tried type bridge vlan_filtering 1", "vlan_filtering 1"},
 }
@@ -54,11 +56,16 @@ func (f feature) probe() error {
 	if err := batch(ns, []string{"link add v0 type veth peer name v1"}); err != nil {
 		return err
 	}
-	out, err := tool(ns, f.try+"\nlink show tried\n", "ip", "-d", "-batch", "-")
+	program := []string{"ip", "-d", "-batch", "-"}
+	ask := "link show tried"
+	if strings.HasPrefix(f.try, "qdisc ") {
+		program[0], ask = "tc", "qdisc show dev v0"
+	}
+	out, err := tool(ns, f.try+"\n"+ask+"\n", program...)
 	if err == nil && strings.Contains(string(out), f.show) {
 		return nil
 	}
-	if err == nil || strings.Contains(err.Error(), "not supported") || strings.Contains(err.Error(), "Unknown device type") {
+	if err == nil || strings.Contains(err.Error(), "not supported") || strings.Contains(err.Error(), "Unknown device type") || strings.Contains(err.Error(), "kind is unknown") {
 		return unix.EOPNOTSUPP
 	}
 	return err

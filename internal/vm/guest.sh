@@ -5,6 +5,7 @@
 /bin/busybox mount -t proc proc /proc
 /bin/busybox --install -s 2>/dev/null # what is there already stays
 export PATH=/usr/sbin:/usr/bin HOME=/root TMPDIR=/tmp CNIBOX_KERNEL=require CNIBOX_TWIN=needs
+[ ! -d /usr/lib/cni-newest ] || export CNIBOX_TWIN_NEWEST=/usr/lib/cni-newest
 mount -t sysfs sysfs /sys
 mount -t devtmpfs dev /dev
 mount -t tmpfs -o mode=0755 run /run

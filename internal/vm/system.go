@@ -34,6 +34,9 @@ var hostFiles = []string{
 	"/etc/protocols", "/etc/services",
 }
 
+// newestDir is where a guest has the newest reference plugins, of `make test-twin KERNEL=`.
+const newestDir = "/usr/lib/cni-newest"
+
 // libraryDirs are where shared libraries lie, in the order of Debian's loader.
 var libraryDirs = []string{"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib", "/usr/lib"}
 
@@ -114,6 +117,15 @@ func system(suites []suite) (image, error) {
 			if err := im.host(file); err != nil {
 				return nil, fmt.Errorf("%s for the guest: %w", file, err)
 			}
+		}
+	}
+	if newest := os.Getenv("CNIBOX_TWIN_NEWEST"); newest != "" {
+		files, err := os.ReadDir(newest)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range files {
+			im.copy(filepath.Join(newestDir, f.Name()), filepath.Join(newest, f.Name()), 0o755)
 		}
 	}
 	im.text("/init", guestScript, 0o755)
