@@ -17,8 +17,8 @@ import (
 // plugin. Arguments are for tools, which do not read the variable.
 var quick = len(os.Args) == 1 && os.Getenv("CNI_COMMAND") == "VERSION"
 
-// The first thread must not be one that `cni-exec run` gives mounts of its own and
-// throws away: it cannot end, and /proc/self is its view.
+// The first thread must not be one that is thrown away, with mounts of its own or in
+// another namespace: it cannot end, and /proc/self is its view.
 func init() {
 	if !quick {
 		runtime.LockOSThread()

@@ -94,7 +94,7 @@ func (ns *NS) ID() (ID, error) {
 	return ID{uint64(st.Dev), st.Ino}, nil
 }
 
-// Same reports whether both are one namespace.
+// Same reports whether both are one namespace; nil is that of the calling thread.
 func (ns *NS) Same(o *NS) (bool, error) {
 	a, err := ns.ID()
 	if err != nil {
@@ -104,78 +104,89 @@ func (ns *NS) Same(o *NS) (bool, error) {
 	return a == b, err
 }
 
-// Do runs fn in the namespace, on the calling thread, which is back where it came from
-// when Do returns; nil is the namespace it is in. It is for what netlink cannot say:
-// sysctl files, tun devices, and the opening of sockets. What else fn changes about the
-// thread stays so.
+// Do runs fn in the namespace. It is for what netlink cannot say: sysctl files, tun
+// devices, and the opening of sockets. What else fn changes about its thread may stay so;
+// nil is the namespace that the thread is in.
 func (ns *NS) Do(fn func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	if ns == nil {
 		return fn()
 	}
-	v, err := newVisit()
-	if err != nil {
+	var here *NS
+	same, err := ns.Same(here)
+	switch {
+	case err != nil:
 		return err
+	case same: // who may not enter may be there
+		return fn()
 	}
-	defer v.end()
-	same, err := ns.Same(v.home)
-	if err != nil {
-		return err
-	}
-	if !same { // who may not enter may be there already
-		if err := unix.Setns(ns.fd, unix.CLONE_NEWNET); err != nil {
-			return os.NewSyscallError("setns", err)
-		}
-		v.away = true
-	}
-	return fn()
+	return visit(func() error { return os.NewSyscallError("setns", unix.Setns(ns.fd, unix.CLONE_NEWNET)) }, fn)
 }
 
 // NewNS makes a network namespace, empty but for lo, which is down. It lives as
 // long as the NS is open, or a process is in it.
-func NewNS() (*NS, error) {
-	v, err := newVisit()
-	if err != nil {
-		return nil, err
-	}
-	defer v.end()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return nil, os.NewSyscallError("unshare", err)
-	}
-	v.away = true
-	return Current()
+func NewNS() (ns *NS, err error) {
+	err = visit(func() error { return os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET)) }, func() (err error) {
+		ns, err = Current()
+		return err
+	})
+	return ns, err
 }
 
-// A visit is the time that a thread is in another namespace. No other goroutine may use
-// it meanwhile.
+// visit moves the thread away from home, runs fn there and brings the thread back.
 //
-// With threads of their own for such work there would be no way back to care for. They
-// cost a tenth of an ADD: each is one to start, and one to start it from, since no locked
-// thread is copied, and each piece of work is two switches from processor to processor.
-type visit struct {
-	home *NS  // to go back to
-	away bool // it has been left
-}
-
-// newVisit remembers where the thread is, and locks it.
-func newVisit() (*visit, error) {
+// With a thread of its own for fn there would be no way back to care for. It costs a tenth
+// of an ADD: each is one to start, and one to start it from, since no locked thread is
+// copied, and each piece of work is two switches from processor to processor. So that
+// is for those who may leave their namespace and not come back: root of a user
+// namespace that has the host's network.
+func visit(leave, fn func() error) error {
 	runtime.LockOSThread()
 	home, err := Current()
 	if err != nil {
 		runtime.UnlockOSThread()
-		return nil, err
+		return err
 	}
-	return &visit{home: home}, nil
+	if unix.Setns(home.fd, unix.CLONE_NEWNET) != nil {
+		runtime.UnlockOSThread()
+		home.Close()
+		return oneWay(leave, fn)
+	}
+	defer home.back()
+	if err := leave(); err != nil {
+		return err
+	}
+	return fn()
 }
 
-// end brings the thread back. For that the kernel needs but memory; without it the program
-// ends, as all that it did next, an undo too, it would do in the wrong place.
-func (v *visit) end() {
-	if v.away {
-		if err := unix.Setns(v.home.fd, unix.CLONE_NEWNET); err != nil {
-			fmt.Fprintln(os.Stderr, "cnibox: no way back from a network namespace: setns:", err)
-			os.Exit(1)
-		}
+// back ends a visit. It was allowed before, so that all it needs is memory; without that
+// the program ends, as whatever it did next, an undo too, it would do in the wrong place.
+func (ns *NS) back() {
+	if err := unix.Setns(ns.fd, unix.CLONE_NEWNET); err != nil {
+		fmt.Fprintln(os.Stderr, "cnibox: no way back from a network namespace: setns:", err)
+		os.Exit(1)
 	}
-	v.home.Close()
+	ns.Close()
 	runtime.UnlockOSThread()
+}
+
+// oneWay is a visit of a thread that ends where it went. The program must have locked its
+// main goroutine to the first thread, which cannot end. A panic of fn is an error.
+func oneWay(leave, fn func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // for good
+		defer func() {
+			if p := recover(); p != nil {
+				done <- fmt.Errorf("panic: %v", p)
+			}
+		}()
+		err := leave()
+		if err == nil {
+			err = fn()
+		}
+		done <- err
+	}()
+	return <-done
 }

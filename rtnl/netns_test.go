@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -81,6 +83,57 @@ func TestKernelDo(t *testing.T) {
 	var none *rtnl.NS
 	if err := none.Do(func() error { in = where(t); return nil }); err != nil || in != home {
 		t.Errorf("of no namespace: %v, in %s", err, in)
+	}
+}
+
+// Root of a user namespace that has the network of another one may leave that, and not
+// come back: a thread goes for good, and the others stay.
+func TestKernelNoWayBack(t *testing.T) {
+	if os.Getenv("CNIBOX_TEST_NO_WAY_BACK") == "" {
+		cmd := exec.Command("/proc/self/exe", "-test.run", "^TestKernelNoWayBack$", "-test.v")
+		cmd.Env = append(os.Environ(), "CNIBOX_TEST_NO_WAY_BACK=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{
+			Cloneflags:  unix.CLONE_NEWUSER,
+			UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
+		}
+		var out []byte
+		kerneltest.Need(t, "CONFIG_USER_NS", func() (err error) {
+			out, err = cmd.CombinedOutput()
+			if ended := new(exec.ExitError); errors.As(err, &ended) {
+				return nil // out says why
+			}
+			return err
+		})
+		if !strings.Contains(string(out), "--- PASS: TestKernelNoWayBack") {
+			t.Errorf("%s", out)
+		}
+		return
+	}
+	locked(t)
+	home := where(t)
+	ns, err := rtnl.NewNS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	var in string
+	if err := ns.Do(func() error { in = where(t); return nil }); err != nil || in == "" || in == home {
+		t.Errorf("%v, in %q", err, in)
+	}
+	if err := ns.Do(func() error { panic("of fn") }); err == nil || !strings.Contains(err.Error(), "panic: of fn") {
+		t.Errorf("a panic is %v", err)
+	}
+	c, err := rtnl.Dial(ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if links, err := c.Links(); err != nil || len(links) != 1 {
+		t.Errorf("%d links, %v", len(links), err)
+	}
+	if now := where(t); now != home {
+		t.Errorf("afterwards in %s, want %s", now, home)
 	}
 }
 
