@@ -193,7 +193,7 @@ func TestKernelNewNS(t *testing.T) {
 }
 
 // What is no network namespace is told from what is not there, and nothing is waited for.
-func TestOpenNS(t *testing.T) {
+func TestKernelOpenNS(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

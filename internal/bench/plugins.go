@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,12 +37,19 @@ type trial struct {
 // trials are one configuration each, with keys that the reference knows. Of ptp
 // there are few: the reference waits two seconds for addresses that nobody else can have.
 func trials() []trial {
-	bridge := map[string]any{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": addresses("10.243.0.0/16")}
+	on := func(subnets ...string) map[string]any {
+		return map[string]any{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": addresses(subnets...)}
+	}
+	bridge := on("10.243.0.0/16")
 	return []trial{
 		{what: "ptp, dual stack", rounds: 4, bar: barPtp, plugin: map[string]any{
 			"type": "ptp", "ipMasq": true, "ipam": addresses("10.243.0.0/16", "fd00:243::/64"),
 		}},
 		{what: "firewall", rounds: 20, bar: barFirewall, before: bridge, plugin: map[string]any{"type": "firewall"}},
+		{
+			what: "firewall, dual stack", rounds: 15, bar: barFirewall,
+			before: on("10.243.0.0/16", "fd00:243::/64"), plugin: map[string]any{"type": "firewall"},
+		},
 		{what: "bandwidth, both ways", rounds: 20, bar: barBandwidth, before: bridge, plugin: map[string]any{
 			"type": "bandwidth", "ingressRate": 8_000_000, "ingressBurst": 800_000,
 			"egressRate": 16_000_000, "egressBurst": 1_600_000,
@@ -123,7 +131,7 @@ func (l *lab) tried(t trial) (results, error) {
 // before, too: the packaged bandwidth leaves queues that only end with the link.
 // Ours are attached by cni-exec as well, where the plugins are more than one.
 func (l *lab) tryOne(who, folder string, t trial) ([]subject, error) {
-	name := t.plugin["type"].(string) + "-" + who
+	name := strings.NewReplacer(", ", "-", " ", "-").Replace(t.what) + "-" + who
 	list := []map[string]any{t.plugin}
 	if t.before != nil {
 		list = []map[string]any{t.before, t.plugin}
