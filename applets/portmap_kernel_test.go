@@ -112,14 +112,20 @@ func (n *portNet) serve(ns *rtnl.NS, name string) {
 	}
 }
 
+// answerStreams answers whoever has asked: closing a connection with a question unread is
+// a reset, which may overtake the answer.
 func answerStreams(l net.Listener, name string) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
 			return
 		}
-		fmt.Fprintf(c, "%s %s", name, host(c.RemoteAddr()))
-		c.Close()
+		go func() {
+			defer c.Close()
+			if _, err := c.Read(make([]byte, 1)); err == nil {
+				fmt.Fprintf(c, "%s %s", name, host(c.RemoteAddr()))
+			}
+		}()
 	}
 }
 
