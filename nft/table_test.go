@@ -388,7 +388,8 @@ func TestKernelThousand(t *testing.T) {
 	slices.Sort(early)
 	slices.Sort(late)
 	t.Logf("first %v; median of 2 to 101 %v, of 901 to 1000 %v; release among 1000 %v", first, early[50], late[50], del)
-	if late[50] > 3*early[50] {
+	// Looking through 1000 takes milliseconds, as the release shows; the rest is noise.
+	if late[50] > 3*early[50]+kerneltest.Patience(200*time.Microsecond) {
 		t.Errorf("adding took %v at first and %v among 1000", early[50], late[50])
 	}
 }
