@@ -29,6 +29,7 @@ package twin
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -107,7 +108,15 @@ func (c *Case) parse(body string) error {
 		CNIVersion, Name *string
 		Plugins          *[]map[string]json.RawMessage
 	}{&c.Version, &c.Network, &c.Plugins}
-	return json.Unmarshal([]byte(body), &conf)
+	if err := json.Unmarshal([]byte(body), &conf); err != nil {
+		return err
+	}
+	for _, p := range *conf.Plugins {
+		if string(p["type"]) == `"portmap"` && p["dataDir"] == nil {
+			return errors.New("portmap without dataDir: plans of a case, which run at once, would share the default folder")
+		}
+	}
+	return nil
 }
 
 // set is one line before the configuration.
