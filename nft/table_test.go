@@ -352,7 +352,7 @@ func TestKernelLongNames(t *testing.T) {
 	}
 }
 
-// The 1000th attachment is added in about the time of the first.
+// The 1000th attachment is added without a look at the others.
 func TestKernelThousand(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
@@ -379,18 +379,22 @@ func TestKernelThousand(t *testing.T) {
 			late = append(late, d)
 		}
 	}
-	start := time.Now()
-	change(t, table, func(x *nft.Tx) error {
-		x.Release(spec.Attachment{Network: "net1", ContainerID: "c500", IfName: "eth0"})
-		return nil
-	})
-	del := time.Since(start)
+	var released []time.Duration
+	for i := 500; i < 505; i++ {
+		start := time.Now()
+		change(t, table, func(x *nft.Tx) error {
+			x.Release(spec.Attachment{Network: "net1", ContainerID: "c" + strconv.Itoa(i), IfName: "eth0"})
+			return nil
+		})
+		released = append(released, time.Since(start))
+	}
 	slices.Sort(early)
 	slices.Sort(late)
-	t.Logf("first %v; median of 2 to 101 %v, of 901 to 1000 %v; release among 1000 %v", first, early[50], late[50], del)
-	// Looking through 1000 takes milliseconds, as the release shows; the rest is noise.
-	if late[50] > 3*early[50]+kerneltest.Patience(200*time.Microsecond) {
-		t.Errorf("adding took %v at first and %v among 1000", early[50], late[50])
+	slices.Sort(released)
+	t.Logf("first %v; median of 2 to 101 %v, of 901 to 1000 %v; release among 1000 %v", first, early[50], late[50], released[2])
+	// A release looks through all of them. The fastest of each: what else the machine does only adds.
+	if 2*late[0] > released[0] {
+		t.Errorf("adding one among 1000 took %v, looking through them %v", late[0], released[0])
 	}
 }
 
