@@ -104,6 +104,7 @@ func (f *dhcpFlags) handedOver() {
 		before, path, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " /")
 		if ok && strings.HasSuffix(own, ":["+before[strings.LastIndexByte(before, ' ')+1:]+"]") {
 			f.socket = "/" + path
+			return
 		}
 	}
 }

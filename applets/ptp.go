@@ -114,8 +114,8 @@ func ptpOps(ips []spec.IP, link uint32) []rtnl.Op {
 	return append(addrs, routes...)
 }
 
-// readyPtp waits for the host end, then switches forwarding on, last of all, and off again if the ADD fails after all
-// and no other attachment is there to lean on it.
+// readyPtp waits for the host end, then switches forwarding on, last of all, and off again
+// if the ADD fails after all and no other attachment is there to lean on it.
 func readyPtp(ctx context.Context, op *attach.Op, c *ptp) error {
 	if err := op.WaitHostEnd(ctx, c.host); err != nil {
 		return err

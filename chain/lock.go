@@ -62,9 +62,9 @@ func (c *Cache) lock(ctx context.Context, name string, kind int16) (func(), erro
 		return nil, spec.Errorf(spec.CodeIO, "cache: %w", err)
 	}
 	path := filepath.Join(c.Dir, lockFile)
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0o600)
+	fd, err := disk.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
-		return nil, spec.Errorf(spec.CodeIO, "lock: open %s: %w", path, err)
+		return nil, spec.Errorf(spec.CodeIO, "lock: %w", err)
 	}
 	if err := lockByte(ctx, fd, name, kind); err != nil {
 		unix.Close(fd)

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/disk"
 )
 
 // Nothing with a network namespace outlives a boot, so leases of an earlier one
@@ -43,7 +45,7 @@ func (s *Store) bootID() string {
 	if s.o.Boot != "" {
 		return s.o.Boot
 	}
-	id, err := readPath("/proc/sys/kernel/random/boot_id", 64)
+	id, err := disk.Read("/proc/sys/kernel/random/boot_id", 0, 64)
 	if err != nil {
 		return ""
 	}

@@ -118,24 +118,6 @@ func (d folder) read(name string, limit int) ([]byte, unix.Stat_t, error) {
 	return content, st, nil
 }
 
-// readPath reads a regular file of at most limit bytes by a path of the
-// administrator's, whose symbolic links are followed.
-func readPath(path string, limit int) ([]byte, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|careful&^unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	defer unix.Close(fd)
-	var content []byte
-	if _, err = regular(fd); err == nil {
-		content, err = file(fd).content(limit)
-	}
-	if err != nil {
-		return nil, &os.PathError{Op: "read", Path: path, Err: err}
-	}
-	return content, nil
-}
-
 // names lists the directory.
 // They come in no order, without . and .. among them.
 func (d folder) names() ([]string, error) {

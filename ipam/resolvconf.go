@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/disk"
 	"cnibox/spec"
 )
 
@@ -15,7 +18,7 @@ const maxResolvConf = 64 << 10
 // with systemd-resolved. It never waits for a pipe.
 // A missing file is an error, as in the reference: it was asked for by name.
 func ReadResolvConf(path string) (spec.DNS, error) {
-	text, err := readPath(path, maxResolvConf)
+	text, err := disk.Read(path, unix.O_NOCTTY, maxResolvConf)
 	if err != nil {
 		return spec.DNS{}, fmt.Errorf("resolvConf: %w", err)
 	}

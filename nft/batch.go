@@ -53,7 +53,7 @@ func (s *sock) commit(t *batch) error {
 	reqs = append(reqs, netlink.Request{Type: unix.NFNL_MSG_BATCH_END, Data: frame, Frame: true})
 	answers, err := s.nl.Exchange(reqs, func(int, netlink.Message) error { return nil })
 	if t.drops {
-		settle()
+		parked.settle()
 	}
 	for i, a := range answers {
 		if a.Err != nil {

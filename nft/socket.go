@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -44,43 +43,45 @@ func dial(ns *rtnl.NS) (*sock, error) {
 // element any more: mostly some 10 ms.
 const settleTime = 30 * time.Millisecond
 
-// deleted is when the process committed a deletion last.
-var deleted atomic.Pointer[time.Time]
-
-// settle notes that the kernel has something to clear away.
-func settle() {
-	now := time.Now()
-	deleted.Store(&now)
-}
-
 // close parks the socket if the process has deleted something just now. The kernel makes
 // every close of a netfilter socket wait until deleted elements are cleared away, and
 // whoever wants to change the rule set meanwhile waits as well, such as the next plugin
 // of a chain. That takes the parked one; when the process ends after other slow work,
 // nothing is left to wait for.
 func (s *sock) close() {
-	if at := deleted.Load(); at == nil || time.Since(*at) > settleTime || !parked.add(s) {
+	if !parked.add(s) {
 		s.nl.Close()
 	}
 }
 
-// parked are the open sockets that nobody uses, by namespace.
+// parked are the open sockets that nobody uses.
 var parked parking
 
 // A parking keeps sockets open. There are as many in a namespace as were in use at once.
 type parking struct {
-	mu    sync.Mutex
-	socks map[rtnl.ID][]*netlink.Socket
+	mu      sync.Mutex
+	deleted time.Time // when the process committed a deletion last
+	socks   map[rtnl.ID][]*netlink.Socket
 }
 
-// add parks a socket, unless its namespace cannot be told.
+// settle notes that the kernel has something to clear away.
+func (p *parking) settle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.deleted = time.Now()
+}
+
+// add parks a socket, unless it can be closed at once or its namespace cannot be told.
 func (p *parking) add(s *sock) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Since(p.deleted) > settleTime {
+		return false
+	}
 	id, err := s.ns.ID()
 	if err != nil {
 		return false
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if p.socks == nil {
 		p.socks = make(map[rtnl.ID][]*netlink.Socket)
 	}

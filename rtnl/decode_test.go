@@ -48,11 +48,11 @@ func TestPortVLANs(t *testing.T) {
 	const want = "07000000" + "07000000" + "0000000000000000" + // struct ifinfomsg: AF_BRIDGE, #7
 		"1c001a80" + // IFLA_AF_SPEC, nested
 		"08000200" + "06000500" + "08000200" + "08000a00" + "08000200" + "10001400"
-	got := append([]byte(nil), op.reqs[0].Data...)
+	got := append([]byte(nil), op.req.Data...)
 	if binary.NativeEndian.Uint16([]byte{1, 0}) == 1 && hex.EncodeToString(got) != want {
 		t.Errorf("got  %x\nwant %s", got, want)
 	}
-	if op.reqs[0].Type != unix.RTM_SETLINK || DropPortVLANs(7, vlans).reqs[0].Type != unix.RTM_DELLINK {
+	if op.req.Type != unix.RTM_SETLINK || DropPortVLANs(7, vlans).req.Type != unix.RTM_DELLINK {
 		t.Error("adding is RTM_SETLINK, deleting RTM_DELLINK")
 	}
 	index, back, err := decodePortVLANs(got)
@@ -130,9 +130,7 @@ func FuzzDecode(f *testing.F) {
 		NewRule(Rule{Table: 70000, IIF: "lo"}),
 		NewRoute(Route{Dst: netip.MustParsePrefix("10.0.0.0/8"), MTU: 1}),
 	} {
-		for _, r := range op.reqs {
-			f.Add(r.Data)
-		}
+		f.Add(op.req.Data)
 	}
 	f.Add(encode(routeHeader{family: unix.AF_INET}.encode(), func(b *netlink.Buf) {
 		b.Bytes(unix.RTA_MULTIPATH, append([]byte{8, 0, 0, 0, 7, 0, 0, 0}, 8, 0, 0, 0, 8, 0, 0, 0))

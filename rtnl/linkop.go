@@ -57,7 +57,7 @@ func (c *Conn) CreateLink(s LinkSpec) (*Link, error) {
 		return nil, fmt.Errorf("%s: %w", op.text, err)
 	}
 	var l Link
-	answers, err := c.exchange(append(op.reqs, get), func(i int, m netlink.Message) error {
+	answers, err := c.exchange([]netlink.Request{op.req, get}, func(i int, m netlink.Message) error {
 		if i == 0 {
 			return nil
 		}

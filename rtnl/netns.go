@@ -113,8 +113,7 @@ func (ns *NS) Do(fn func() error) error {
 	if ns == nil {
 		return fn()
 	}
-	var here *NS
-	same, err := ns.Same(here)
+	same, err := ns.Same(nil)
 	switch {
 	case err != nil:
 		return err

@@ -29,8 +29,8 @@ const (
 // of arguments. The zero Op changes nothing.
 type Op struct {
 	text string
-	reqs []netlink.Request // mostly one; see NewLink
-	err  error             // why it cannot be sent
+	req  netlink.Request // type 0: none
+	err  error           // why it cannot be sent
 }
 
 // String returns the change as a line like those of ip(8), links by #index.
@@ -38,7 +38,7 @@ func (op Op) String() string { return op.text }
 
 // newOp builds a change of one message.
 func newOp(text string, typ, flags uint16, data []byte, err error) Op {
-	return Op{text: text, reqs: []netlink.Request{{Type: typ, Flags: flags, Data: data}}, err: err}
+	return Op{text: text, req: netlink.Request{Type: typ, Flags: flags, Data: data}, err: err}
 }
 
 // Do sends the changes at once, in order, and returns when the kernel has
@@ -52,17 +52,16 @@ func (c *Conn) Do(ops ...Op) error {
 		}
 	}
 	var reqs []netlink.Request
-	var owner []int
+	var texts []string
 	var errs []error
-	for i, op := range ops {
+	for _, op := range ops {
 		if err := fault.Check(op.text); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", op.text, err))
 			break
 		}
-		for range op.reqs {
-			owner = append(owner, i)
+		if op.req.Type != 0 {
+			reqs, texts = append(reqs, op.req), append(texts, op.text)
 		}
-		reqs = append(reqs, op.reqs...)
 	}
 	for len(reqs) > 0 {
 		n := min(batch, len(reqs))
@@ -72,10 +71,10 @@ func (c *Conn) Do(ops ...Op) error {
 		}
 		for i, a := range answers {
 			if a.Err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", ops[owner[i]].text, a.Err))
+				errs = append(errs, fmt.Errorf("%s: %w", texts[i], a.Err))
 			}
 		}
-		reqs, owner = reqs[n:], owner[n:]
+		reqs, texts = reqs[n:], texts[n:]
 	}
 	if len(errs) == 1 {
 		return errs[0]

@@ -61,7 +61,7 @@ func TestTrafficControlMessages(t *testing.T) {
 			t.Errorf("%s: %v", name, tt.op.err)
 			continue
 		}
-		r := tt.op.reqs[0]
+		r := tt.op.req
 		if got := hex.EncodeToString(r.Data); got != tt.want || r.Type != tt.typ || r.Flags != tt.flags {
 			t.Errorf("%s: type %d flags %#x\ngot  %s\nwant %s", name, r.Type, r.Flags, got, tt.want)
 		}
@@ -104,8 +104,8 @@ func TestTBFSame(t *testing.T) {
 
 // FuzzTrafficControl gives the readers bytes that no kernel sends.
 func FuzzTrafficControl(f *testing.F) {
-	f.Add(NewTBF(7, TBF{Rate: 1e10, Burst: 1, Limit: 1}).reqs[0].Data)
-	f.Add(NewRedirect(7, 9).reqs[0].Data)
+	f.Add(NewTBF(7, TBF{Rate: 1e10, Burst: 1, Limit: 1}).req.Data)
+	f.Add(NewRedirect(7, 9).req.Data)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if q, _, err := decodeQdisc(b); err == nil {
 			q.TBF.Same(q.TBF)

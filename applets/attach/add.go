@@ -111,10 +111,10 @@ func (op *Op) configure(ctx context.Context) error {
 	if op.linkless() {
 		return nil
 	}
-	if len(op.Result.IPs) == 0 && op.StayDown {
-		return nil
-	}
 	if len(op.Result.IPs) == 0 {
+		if op.StayDown {
+			return nil
+		}
 		return op.clash(op.Cont.Do(rtnl.ChangeLink(op.Link.Index, rtnl.LinkChange{Up: new(true)})))
 	}
 	if err := op.NS.SetSysctls(op.sysctls()...); err != nil {

@@ -32,9 +32,9 @@ func Lstat(path string) (Info, error) {
 	return infoOf("lstat", path, func(st *unix.Stat_t) error { return unix.Lstat(path, st) })
 }
 
-// Of asks about an open file.
-func Of(f *os.File) (Info, error) {
-	return infoOf("stat", f.Name(), func(st *unix.Stat_t) error { return unix.Fstat(int(f.Fd()), st) })
+// Of asks about an open file; path is for errors.
+func Of(fd int, path string) (Info, error) {
+	return infoOf("stat", path, func(st *unix.Stat_t) error { return unix.Fstat(fd, st) })
 }
 
 // infoOf asks again when a signal came in between, as file systems over a network may

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// open is os.OpenFile for a bare descriptor, with its errors. Go's poller, a thread that
+// Open is os.OpenFile for a bare descriptor, with its errors. Go's poller, a thread that
 // waits in it and four system calls are for the first file of package os; files need none.
-func open(path string, flags int, mode uint32) (int, error) {
+func Open(path string, flags int, mode uint32) (int, error) {
 	fd, err := unix.Open(path, flags|unix.O_CLOEXEC, mode)
 	for err == unix.EINTR {
 		fd, err = unix.Open(path, flags|unix.O_CLOEXEC, mode)
@@ -28,7 +28,7 @@ func open(path string, flags int, mode uint32) (int, error) {
 // Create makes a file for its owner alone, to be read and written; where a name stands,
 // a link's too, the error is os.ErrExist.
 func Create(path string) (*os.File, error) {
-	fd, err := open(path, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	fd, err := Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -38,12 +38,12 @@ func Create(path string) (*os.File, error) {
 // Read returns the content of a regular file of at most limit bytes, with more flags for
 // open(2). Anything else in its place, as a pipe, is an error and not waited for.
 func Read(path string, flags, limit int) ([]byte, error) {
-	fd, err := open(path, unix.O_RDONLY|unix.O_NONBLOCK|flags, 0)
+	fd, err := Open(path, unix.O_RDONLY|unix.O_NONBLOCK|flags, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(fd)
-	info, err := infoOf("stat", path, func(st *unix.Stat_t) error { return unix.Fstat(fd, st) })
+	info, err := Of(fd, path)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ const (
 // List returns what is in a folder, in any order, without itself and the one above. With
 // an error come those that were read before.
 func List(path string) ([]DirEntry, error) {
-	fd, err := open(path, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	fd, err := Open(path, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func Rename(from, to string) error {
 
 // Real returns the absolute path of a file or folder, without symbolic links.
 func Real(path string) (string, error) {
-	fd, err := open(path, unix.O_PATH, 0)
+	fd, err := Open(path, unix.O_PATH, 0)
 	if err != nil {
 		return "", err
 	}
