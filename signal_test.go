@@ -6,17 +6,21 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// waiting reports whether the first thread of a process waits in poll(2),
-// which is where the serve loop awaits its configuration.
+// waiting reports whether a thread of a process waits in poll(2), which is where the
+// serve loop awaits its configuration.
 func waiting(pid int) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", pid))
-	return err == nil && strings.Contains(string(b), "poll")
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/wchan", pid))
+	return slices.ContainsFunc(threads, func(thread string) bool {
+		b, err := os.ReadFile(thread)
+		return err == nil && strings.Contains(string(b), "poll")
+	})
 }
 
 // TestSignal sends SIGTERM to a plugin that awaits its configuration: it ends

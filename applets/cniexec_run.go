@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
-	"runtime"
 	"strings"
 	"time"
 
@@ -135,10 +134,8 @@ func (s *sandbox) live(ctx context.Context, lists []*chain.List, command []strin
 	if err := s.attach(ctx, lists, signals); err != nil {
 		return exitError, err
 	}
-	ended := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // for good: its mounts end with the thread
-		ended <- s.ns.Do(func() (err error) {
+	err = rtnl.Elsewhere(func() error { // its mounts end with the thread
+		return s.ns.Do(func() (err error) {
 			s.bindResolvConf()
 			cmd := chain.Command{
 				Args: command, Environ: s.Environ, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Signals: signals,
@@ -146,8 +143,8 @@ func (s *sandbox) live(ctx context.Context, lists []*chain.List, command []strin
 			exit, err = cmd.Run()
 			return err
 		})
-	}()
-	if err := <-ended; err != nil {
+	})
+	if err != nil {
 		return max(exit, exitError), err
 	}
 	return exit, nil

@@ -99,7 +99,7 @@ func (f *dhcpFlags) handedOver() {
 	if err != nil {
 		return
 	}
-	list, _ := disk.Read("/proc/self/net/unix", 0, longestList)
+	list, _ := disk.Read("/proc/thread-self/net/unix", 0, longestList)
 	for line := range strings.Lines(string(list)) {
 		before, path, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " /")
 		if ok && strings.HasSuffix(own, ":["+before[strings.LastIndexByte(before, ' ')+1:]+"]") {

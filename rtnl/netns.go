@@ -108,8 +108,6 @@ func (ns *NS) Same(o *NS) (bool, error) {
 // devices, and the opening of sockets. What else fn changes about its thread may stay so;
 // nil is the namespace that the thread is in.
 func (ns *NS) Do(fn func() error) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	if ns == nil {
 		return fn()
 	}
@@ -170,22 +168,34 @@ func (ns *NS) back() {
 	runtime.UnlockOSThread()
 }
 
-// oneWay is a visit of a thread that ends where it went. The program must have locked its
-// main goroutine to the first thread, which cannot end. A panic of fn is an error.
+// oneWay is a visit of a thread that ends where it went.
 func oneWay(leave, fn func() error) error {
+	return Elsewhere(func() error {
+		if err := leave(); err != nil {
+			return err
+		}
+		return fn()
+	})
+}
+
+// Elsewhere runs fn on a thread that ends with it, whatever fn has done to that, and waits
+// for it. It is never the first thread, which cannot end, and whose view /proc/self is.
+// A panic of fn is an error.
+func Elsewhere(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // for good
-		defer func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			done <- Elsewhere(fn)
+			runtime.UnlockOSThread()
+			return
+		}
+		defer func() { // locked for good
 			if p := recover(); p != nil {
 				done <- fmt.Errorf("panic: %v", p)
 			}
 		}()
-		err := leave()
-		if err == nil {
-			err = fn()
-		}
-		done <- err
+		done <- fn()
 	}()
 	return <-done
 }

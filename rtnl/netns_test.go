@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -134,6 +135,52 @@ func TestKernelNoWayBack(t *testing.T) {
 	}
 	if now := where(t); now != home {
 		t.Errorf("afterwards in %s, want %s", now, home)
+	}
+}
+
+// elsewhere is set for a process in which any goroutine may get the first thread.
+const elsewhere = "CNIBOX_TEST_ELSEWHERE"
+
+// TestMain is such a process if asked to; kerneltest has locked its main goroutine.
+func TestMain(m *testing.M) {
+	if os.Getenv(elsewhere) == "" {
+		os.Exit(m.Run())
+	}
+	runtime.GOMAXPROCS(1)
+	runtime.UnlockOSThread()
+	first := false
+	for range 100 {
+		rtnl.Elsewhere(func() error {
+			first = first || unix.Gettid() == unix.Getpid()
+			return nil
+		})
+	}
+	if first {
+		os.Exit(1)
+	}
+}
+
+// Whoever may do what it wants to its thread has not the first one, and others have not
+// that thread after it.
+func TestElsewhere(t *testing.T) {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), elsewhere+"=1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("on the first thread: %v\n%s", err, out)
+	}
+	var thread int
+	failed := errors.New("failed")
+	err := rtnl.Elsewhere(func() error {
+		thread = unix.Gettid()
+		return failed
+	})
+	if err != failed {
+		t.Errorf("got %v", err)
+	}
+	for end := time.Now().Add(5 * time.Second); unix.Tgkill(unix.Getpid(), thread, 0) == nil; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the thread lives on")
+		}
 	}
 }
 
