@@ -20,10 +20,10 @@ import (
 // A map would lose the order and the duplicates.
 type tuningSysctls []struct{ key, value string }
 
-// UnmarshalJSON refuses a key that stands twice: the result would depend on
+// DecodeJSON refuses a key that stands twice: the result would depend on
 // which of the two counts.
 // Values must be strings, "1" and not 1: what a number would be written as, nobody says.
-func (s *tuningSysctls) UnmarshalJSON(b []byte) error {
+func (s *tuningSysctls) DecodeJSON(b []byte) error {
 	if string(b) == "null" {
 		return nil
 	}

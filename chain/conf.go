@@ -225,8 +225,8 @@ func text(key string, raw json.RawMessage, required bool) (string, error) {
 // libcni reads both forms, in any case of letters.
 type flag bool
 
-// UnmarshalJSON refuses all else, 0 and null among it.
-func (f *flag) UnmarshalJSON(b []byte) error {
+// DecodeJSON refuses all else, 0 and null among it.
+func (f *flag) DecodeJSON(b []byte) error {
 	switch s := strings.ToLower(string(bytes.Trim(b, `"`))); s {
 	case "true", "false":
 		*f = s == "true"

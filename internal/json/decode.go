@@ -1,9 +1,9 @@
 package json
 
 import (
-	"encoding"
 	"encoding/base64"
 	"errors"
+	"net/netip"
 	"reflect"
 	"strconv"
 	"strings"
@@ -29,8 +29,15 @@ func (m *RawMessage) UnmarshalJSON(b []byte) error {
 // A Number is a number as written: what [Unmarshal] puts into an interface.
 type Number string
 
-// An Unmarshaler reads itself from valid JSON, which it must not keep.
-type Unmarshaler interface{ UnmarshalJSON([]byte) error }
+// A Decoder reads itself from valid JSON, which it must not keep.
+//
+// The names of encoding and encoding/json are not for this package: of what a program has
+// as an interface anywhere the linker keeps all methods that are called by name, and
+// [time.Time]'s are 40 KB. So [RawMessage] and the types of net/netip are known here.
+type Decoder interface{ DecodeJSON([]byte) error }
+
+// DecodeJSON is a [Decoder]'s.
+func (m *RawMessage) DecodeJSON(b []byte) error { return m.UnmarshalJSON(b) }
 
 // An UnmarshalTypeError tells of a value that does not fit where it is to go: what it
 // is, the Go type, and the members of objects that lead there, joined by dots.
@@ -102,7 +109,7 @@ func (d *decoder) decode(v reflect.Value) {
 	v, own, text := target(v, null)
 	switch {
 	case own != nil:
-		d.own = own.UnmarshalJSON(d.raw())
+		d.own = own.DecodeJSON(d.raw())
 	case null:
 		d.raw()
 		switch v.Kind() {
@@ -126,7 +133,7 @@ func (d *decoder) decode(v reflect.Value) {
 
 // target follows pointers to what a value is stored in, and makes what they are to
 // point to. It stops at a pointer that null sets, and at what reads itself.
-func target(v reflect.Value, null bool) (reflect.Value, Unmarshaler, encoding.TextUnmarshaler) {
+func target(v reflect.Value, null bool) (reflect.Value, Decoder, func([]byte) error) {
 	if v.Kind() != reflect.Pointer && v.CanAddr() {
 		v = v.Addr()
 	}
@@ -138,11 +145,12 @@ func target(v reflect.Value, null bool) (reflect.Value, Unmarshaler, encoding.Te
 			v.Set(reflect.New(v.Type().Elem()))
 		}
 		if v.Type().NumMethod() > 0 && v.CanInterface() {
-			if u, ok := v.Interface().(Unmarshaler); ok {
-				return v, u, nil
+			u := v.Interface()
+			if own, ok := u.(Decoder); ok {
+				return v, own, nil
 			}
-			if u, ok := v.Interface().(encoding.TextUnmarshaler); ok && !null {
-				return v, nil, u
+			if read := reader(u); read != nil && !null {
+				return v, nil, read
 			}
 		}
 		v = v.Elem()
@@ -150,13 +158,24 @@ func target(v reflect.Value, null bool) (reflect.Value, Unmarshaler, encoding.Te
 	return v, nil, nil
 }
 
+// reader returns what reads u from text; nil: nothing does.
+func reader(u any) func([]byte) error {
+	switch u := u.(type) {
+	case *netip.Addr:
+		return u.UnmarshalText
+	case *netip.Prefix:
+		return u.UnmarshalText
+	}
+	return nil
+}
+
 // text stores a string in what reads itself from text.
-func (d *decoder) text(typ reflect.Type, u encoding.TextUnmarshaler) {
+func (d *decoder) text(typ reflect.Type, read func([]byte) error) {
 	if d.b[d.i] != '"' {
 		d.mismatch(kind(d.raw()), typ)
 		return
 	}
-	d.own = u.UnmarshalText([]byte(unquote(d.raw())))
+	d.own = read([]byte(unquote(d.raw())))
 }
 
 // kind names the type of a value.

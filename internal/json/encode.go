@@ -2,17 +2,14 @@ package json
 
 import (
 	"bytes"
-	"encoding"
 	"encoding/base64"
 	"errors"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 )
-
-// A Marshaler writes itself as JSON.
-type Marshaler interface{ MarshalJSON() ([]byte, error) }
 
 // Marshal writes a value in the way of encoding/json, on one line: fields in their
 // order, keys of maps sorted, nil as null, and the options omitempty and omitzero. The
@@ -82,31 +79,29 @@ func (e *encoder) value(v reflect.Value) {
 	}
 }
 
-// own appends what writes itself, as JSON or as text.
+// own appends what has a form of its own, see [Decoder].
 func (e *encoder) own(v reflect.Value) bool {
 	if v.Type().NumMethod() == 0 || !v.CanInterface() {
 		return false
 	}
+	var text []byte
 	switch m := v.Interface().(type) {
-	case Marshaler:
-		b, err := m.MarshalJSON()
-		if err == nil {
-			err = check(b)
-		}
-		if err != nil {
+	case RawMessage:
+		b, _ := m.MarshalJSON() // has no error
+		if err := check(b); err != nil {
 			e.err = errors.Join(e.err, err)
 			return true
 		}
 		e.compact(b)
-	case encoding.TextMarshaler:
-		b, err := m.MarshalText()
-		if err != nil {
-			e.err = errors.Join(e.err, err)
-		}
-		e.out = quote(e.out, string(b))
+		return true
+	case netip.Addr:
+		text, _ = m.MarshalText() // has no error
+	case netip.Prefix:
+		text, _ = m.MarshalText()
 	default:
 		return false
 	}
+	e.out = quote(e.out, string(text))
 	return true
 }
 
