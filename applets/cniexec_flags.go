@@ -45,7 +45,8 @@ the network "cnibox" is there all the same: a bridge with port mapping.
                          add, run: make a container port a host port; repeatable
       --keep-going       del: run all plugins even if one fails
       --valid ID/IFNAME  gc: keep this attachment; repeatable
-      --valid-live       gc: keep all whose namespace exists
+      --valid-live       gc: keep all whose namespace exists, and what an unreadable
+                         entry is about; what another --cache-dir has is not known
       --all              gc: keep none
       --dry-run          gc: only print what would be deleted
       --net NETWORK      run: attach to this network; repeatable

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"cnibox/chain"
 	"cnibox/spec"
 )
 
@@ -52,13 +53,6 @@ func (c *cniExecCall) gc(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.live {
-		live, err := c.runner.Cache.Attached(c.network)
-		if err != nil {
-			return err
-		}
-		valid = append(valid, live...)
-	}
 	l, err := c.load()
 	if err != nil {
 		return err
@@ -70,7 +64,7 @@ func (c *cniExecCall) gc(ctx context.Context) error {
 		bar.clear()
 		warn(format, args...)
 	}
-	stale, err := c.runner.GC(ctx, l, valid, c.dryRun)
+	stale, err := c.runner.GC(ctx, l, chain.Sweep{Valid: valid, Live: c.live, DryRun: c.dryRun})
 	bar.clear()
 	done := "deleted"
 	if c.dryRun {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -97,7 +99,7 @@ var errBroken = errors.New("not a cache entry")
 // Nothing is believed of a file but what its names allow: they are checked like those
 // of a caller, since a DEL makes paths of them.
 func (c *Cache) read(name string, a spec.Attachment) (*Entry, error) {
-	file := filepath.Join(c.Dir, "results", name)
+	file := filepath.Join(c.results(), name)
 	b, err := disk.Read(file, unix.O_NOFOLLOW, maxEntry)
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) {
@@ -119,8 +121,17 @@ func (c *Cache) read(name string, a spec.Attachment) (*Entry, error) {
 	if err := checkNames(e.Attachment()); err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", file, errBroken, err)
 	}
+	if !slices.Contains(fileNamesOf(e.Attachment()), name) {
+		return nil, fmt.Errorf("%s: %w: it is about %s", file, errBroken, e.Attachment())
+	}
 	return e, nil
 }
+
+// results is the folder of the entries.
+func (c *Cache) results() string { return filepath.Join(c.Dir, "results") }
+
+// hashed begins the names of files whose attachment's own would be too long.
+const hashed = "cnibox-"
 
 // fileNamesOf returns where an attachment's entry may stand: under libcni's
 // name, or, since network a-b with container c and network a with container b-c
@@ -131,7 +142,7 @@ func (c *Cache) read(name string, a spec.Attachment) (*Entry, error) {
 func fileNamesOf(a spec.Attachment) []string {
 	name := a.Network + "-" + a.ContainerID + "-" + a.IfName
 	const longest = 255 // NAME_MAX
-	key := "cnibox-" + a.Key() + "-" + a.IfName
+	key := hashed + a.Key() + "-" + a.IfName
 	if len(name) > longest {
 		return []string{key}
 	}
@@ -162,7 +173,7 @@ func (c *Cache) Begin(e *Entry) error {
 	e.Kind = kindIntent
 	names := fileNamesOf(e.Attachment())
 	for i, name := range names {
-		e.file = filepath.Join(c.Dir, "results", name)
+		e.file = filepath.Join(c.results(), name)
 		err := c.write(e, true)
 		if !errors.Is(err, os.ErrExist) {
 			return err
@@ -180,7 +191,10 @@ func (c *Cache) Begin(e *Entry) error {
 // CHECK could not do their work.
 func (c *Cache) Finish(e *Entry, result json.RawMessage) error {
 	e.Kind, e.Result = kindCache, result
-	return c.write(e, false)
+	if err := c.write(e, false); err != nil {
+		return err
+	}
+	return c.dropAside(e.Attachment())
 }
 
 // write puts the entry in place in one step, so that no reader sees half of it.
@@ -199,10 +213,10 @@ func (c *Cache) write(e *Entry, exclusive bool) error {
 	if err := disk.MakeDir(dir, 0o700); err != nil {
 		return spec.Errorf(spec.CodeIO, "cache: %w", err)
 	}
-	if err := c.dropScratch(e.Attachment()); err != nil {
+	tmp := c.scratch(e.Attachment())
+	if err := remove(tmp); err != nil {
 		return err
 	}
-	tmp := c.scratch(e.Attachment())
 	f, err := disk.Create(tmp)
 	if err != nil {
 		return spec.Errorf(spec.CodeIO, "cache: %w", err)
@@ -229,16 +243,18 @@ func (c *Cache) write(e *Entry, exclusive bool) error {
 	return nil
 }
 
-// scratch is where the entry of an attachment is written, beside results, which
-// other tools list. Whoever writes holds the attachment's lock, so what stands there
-// is of a killed process: the next ADD or DEL of the attachment takes it away.
+// scratch is where the entry of an attachment is written: in the folder of results,
+// which may be a file system of its own. Other tools list that folder, and find in the
+// scratch file what they will find under its name a moment later.
+// Whoever writes holds the attachment's lock, so what stands there is of a killed
+// process: the next ADD or DEL of the attachment takes it away.
 func (c *Cache) scratch(a spec.Attachment) string {
-	return filepath.Join(c.Dir, temporary+a.Key())
+	return filepath.Join(c.results(), temporary+a.Key())
 }
 
-// dropScratch deletes what is there of it; the caller holds the attachment's lock.
-func (c *Cache) dropScratch(a spec.Attachment) error {
-	if err := os.Remove(c.scratch(a)); err != nil && !errors.Is(err, os.ErrNotExist) {
+// remove deletes a file; that it is gone is no error.
+func remove(file string) error {
+	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return spec.Errorf(spec.CodeIO, "cache: %w", err)
 	}
 	return nil
@@ -259,33 +275,41 @@ func renameNew(from, to string) error {
 	return disk.Rename(from, to)
 }
 
-// Remove drops an entry; that it is gone is no error.
+// Remove forgets an attachment: its entry, one that cannot be read as well, what was set
+// aside and what a killed process was writing. That there is nothing is no error.
 // It goes last of all in a DEL: as long as anything failed, the entry is needed again.
-func (c *Cache) Remove(e *Entry) error {
+func (c *Cache) Remove(a spec.Attachment) error {
 	if err := fault.Check("remove cache entry"); err != nil {
 		return err
 	}
-	if err := os.Remove(e.file); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return spec.Errorf(spec.CodeIO, "cache: %w", err)
+	errs := []error{remove(c.scratch(a)), c.dropAside(a)}
+	for _, name := range fileNamesOf(a) {
+		if e, err := c.read(name, a); err == nil && e.Attachment() != a {
+			continue // its name is that of another attachment's entry, too
+		}
+		errs = append(errs, remove(filepath.Join(c.results(), name)))
 	}
-	return c.dropScratch(e.Attachment())
+	return errors.Join(errs...)
 }
 
-// List returns all entries in the order of their file names, and what is wrong
-// with the files that are none. No folder is no entry.
+// List returns all entries in the order of their file names, and the files in their
+// place that cannot be read. No folder is no entry.
 // A file that goes away meanwhile is left out.
-func (c *Cache) List() (entries []*Entry, broken []error, err error) {
-	names, err := fileNames(filepath.Join(c.Dir, "results"))
+func (c *Cache) List() (entries []*Entry, broken []Broken, err error) {
+	names, err := fileNames(c.results())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, nil, fmt.Errorf("cache: %w", err)
 	}
 	for _, name := range names {
+		if strings.HasPrefix(name, ".") {
+			continue // no network's name begins so; our own scratch files do
+		}
 		e, err := c.read(name, spec.Attachment{})
 		switch {
 		case err == nil:
 			entries = append(entries, e)
 		case !errors.Is(err, os.ErrNotExist):
-			broken = append(broken, err)
+			broken = append(broken, Broken{name: name, file: filepath.Join(c.results(), name), err: err})
 		}
 	}
 	return entries, broken, nil

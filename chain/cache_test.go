@@ -51,7 +51,7 @@ func TestCacheBytes(t *testing.T) {
 			t.Errorf("%s: mode %v, %v, want %v", path, st.Mode(), err, mode)
 		}
 	}
-	left, _ := filepath.Glob(filepath.Join(w.Cache.Dir, ".entry-*"))
+	left, _ := filepath.Glob(filepath.Join(w.Cache.Dir, "*", ".*"))
 	if len(left) > 0 {
 		t.Errorf("temporary files are left: %q", left)
 	}
@@ -137,13 +137,13 @@ func TestOddFiles(t *testing.T) {
 	old := filepath.Join(dir, "n-empty-eth0")
 	os.WriteFile(old, nil, 0o600)
 	os.WriteFile(filepath.Join(dir, "n-young-eth0"), nil, 0o600)
-	temporary := filepath.Join(w.Cache.Dir, ".entry-123")
+	temporary := filepath.Join(dir, ".cnibox-123")
 	os.WriteFile(temporary, nil, 0o600)
 	for _, f := range []string{old, temporary} {
 		os.Chtimes(f, time.Unix(1, 0), time.Unix(1, 0))
 	}
 	l := w.parse(cachedList)
-	if _, err := w.GC(t.Context(), l, nil, false); err != nil {
+	if _, err := w.GC(t.Context(), l, chain.Sweep{}); err != nil {
 		t.Error(err)
 	}
 	if got := strings.Join(w.entries(), " "); got != "n-young-eth0" {
@@ -152,8 +152,8 @@ func TestOddFiles(t *testing.T) {
 	if _, err := os.Stat(temporary); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a temporary file stays: %v", err)
 	}
-	if _, err := os.Stat(filepath.Join(w.Cache.Dir, "broken", "n-empty-eth0")); err != nil {
-		t.Errorf("the broken entry is not kept for people: %v", err)
+	if kept, _ := filepath.Glob(filepath.Join(w.Cache.Dir, "broken", "*", "n-empty-eth0")); len(kept) != 1 {
+		t.Errorf("the broken entry is not kept for people: %q", kept)
 	}
 }
 
@@ -205,13 +205,14 @@ func TestStaleEntry(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := spec.Attachment{Network: "n", ContainerID: "c", IfName: "eth0"}
-	if live, err := w.Cache.Attached("n"); err != nil || len(live) != 1 || live[0] != a {
-		t.Errorf("alive: %v, %v", live, err)
+	dry := chain.Sweep{Live: true, DryRun: true}
+	if stale, err := w.GC(t.Context(), l, dry); err != nil || len(stale) != 0 {
+		t.Errorf("stale while it lives: %v, %v", stale, err)
 	}
 	c.Process.Kill()
 	c.Wait()
-	if live, _ := w.Cache.Attached("n"); len(live) != 0 {
-		t.Errorf("alive after its end: %v", live)
+	if stale, err := w.GC(t.Context(), l, dry); err != nil || len(stale) != 1 || stale[0] != a {
+		t.Errorf("stale after its end: %v, %v", stale, err)
 	}
 	w.records()
 	if err := w.Reap(t.Context(), func(o spec.Attachment) bool { return o == a }); err != nil {
@@ -272,10 +273,9 @@ func TestLocks(t *testing.T) {
 		t.Errorf("at the same time: %v", o.most)
 	}
 	o.most = map[string]int{}
-	valid, _ := w.Cache.Attached("n")
 	for range 3 {
 		wg.Go(func() {
-			if _, err := w.GC(t.Context(), l, valid, false); err != nil {
+			if _, err := w.GC(t.Context(), l, chain.Sweep{Live: true}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -361,7 +361,7 @@ func FuzzEntry(f *testing.F) {
 		l := w.parse(cachedList)
 		w.Check(t.Context(), l, bare)
 		w.Get(t.Context(), l, bare)
-		w.GC(t.Context(), l, nil, true)
+		w.GC(t.Context(), l, chain.Sweep{Live: true, DryRun: true})
 		w.Del(t.Context(), l, bare)
 	})
 }
@@ -393,5 +393,41 @@ func TestBigEntry(t *testing.T) {
 	}
 	if len(e.Config) < 7<<19 {
 		t.Errorf("the entry has %d bytes of configuration", len(e.Config))
+	}
+}
+
+// TestResultsElsewhere has the folder of entries on another file system, where nothing
+// can be linked or renamed to from beside it.
+func TestResultsElsewhere(t *testing.T) {
+	w := newWorld(t, "rec")
+	shm, err := os.MkdirTemp("/dev/shm", "cnibox-test-")
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(shm) })
+	os.Mkdir(w.Cache.Dir, 0o700)
+	if err := os.Symlink(shm, filepath.Join(w.Cache.Dir, "results")); err != nil {
+		t.Fatal(err)
+	}
+	l := w.parse(cachedList)
+	if _, err := w.Add(t.Context(), l, target("c")); err != nil {
+		t.Fatal(err)
+	}
+	old := filepath.Join(shm, "n-old-eth0")
+	os.WriteFile(old, nil, 0o600)
+	os.Chtimes(old, time.Unix(1, 0), time.Unix(1, 0))
+	if _, err := w.GC(t.Context(), l, chain.Sweep{Live: true}); err != nil {
+		t.Error(err)
+	}
+	if got := strings.Join(w.warned, "\n"); !strings.Contains(got, old) && !strings.Contains(got, "n-old-eth0") || strings.Contains(got, "set aside") {
+		t.Errorf("warned %q", got)
+	}
+	for _, id := range []string{"c", "old"} {
+		if err := w.Del(t.Context(), l, target(id)); err != nil {
+			t.Error(err)
+		}
+	}
+	if names := w.entries(); len(names) != 0 {
+		t.Errorf("the cache has %q", names)
 	}
 }

@@ -10,6 +10,21 @@ import (
 	"cnibox/spec"
 )
 
+// A Sweep says what one GC does. Its zero value deletes all.
+type Sweep struct {
+	Valid []spec.Attachment // are kept, known to the cache or not
+	// Live keeps as well the attachments in the cache whose namespace exists, and those
+	// whose entry cannot be read. What other caches know is not known here.
+	Live   bool
+	DryRun bool // nothing is changed
+}
+
+// stale reports whether an entry is to be deleted. The answer holds as long as the lock
+// of its network, under which the entry was read, is held.
+func (s *Sweep) stale(e *Entry) bool {
+	return !slices.Contains(s.Valid, e.Attachment()) && !(s.Live && e.attached())
+}
+
 // GC tells the valid set to every plugin in order (from 1.1.0 on), then deletes all
 // cached attachments of the network that are not in it, with what their ADD was told.
 // It goes on past failures and joins them. No ADD or DEL of the network runs meanwhile.
@@ -17,8 +32,8 @@ import (
 // A plugin's GC takes many attachments away in one go, and leaves little for their DELs
 // to do; the other way round each one would wait for the kernel.
 //
-// The attachments that were, or with dryRun would be, deleted are returned.
-func (r *Runner) GC(ctx context.Context, l *List, valid []spec.Attachment, dryRun bool) ([]spec.Attachment, error) {
+// The attachments that were, or in a dry run would be, deleted are returned.
+func (r *Runner) GC(ctx context.Context, l *List, s Sweep) ([]spec.Attachment, error) {
 	if l.DisableGC {
 		return nil, nil
 	}
@@ -34,38 +49,42 @@ func (r *Runner) GC(ctx context.Context, l *List, valid []spec.Attachment, dryRu
 		return nil, err
 	}
 	defer unlock()
-	entries, _, err := r.Cache.List()
+	// Whatever ADD has ended until now is known, and none runs.
+	entries, broken, err := r.Cache.List()
 	if err != nil {
 		return nil, err
 	}
-	var errs []error
-	if !dryRun {
-		errs = append(errs, r.Cache.SetAside(r.Warn))
+	valid := s.Valid
+	if s.Live {
+		broken = append(broken, r.Cache.aside()...)
+		kept, err := unreadable(l.Name, broken)
+		if err != nil {
+			return nil, err
+		}
+		valid = slices.Concat(valid, kept)
 	}
-	gone := l.stale(entries, valid)
+	var gone []*Entry
+	for _, e := range entries {
+		switch {
+		case e.NetworkName != l.Name:
+		case s.stale(e):
+			gone = append(gone, e)
+		case s.Live:
+			valid = append(valid, e.Attachment())
+		}
+	}
+	errs := []error{r.tend(l.Name, broken, s)}
 	r.progress(0, len(gone))
 	// Older versions have no GC; the DELs are all there is to do.
 	for i := range l.Plugins {
-		if dryRun || !v.AtLeast(spec.V110) {
+		if s.DryRun || !v.AtLeast(spec.V110) {
 			break
 		}
 		_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], Target{}, nil, spec.ValidMembers(valid)...)
 		errs = append(errs, err)
 	}
-	stale, err := r.collect(ctx, gone, l, dryRun)
+	stale, err := r.collect(ctx, gone, l, s.DryRun)
 	return stale, errors.Join(append(errs, err)...)
-}
-
-// stale are the entries of the network that are not valid, in the order of file names.
-func (l *List) stale(entries []*Entry, valid []spec.Attachment) []*Entry {
-	keep := make(map[spec.Attachment]bool, len(valid))
-	for _, a := range valid {
-		keep[a] = true
-	}
-	return slices.DeleteFunc(entries, func(e *Entry) bool {
-		a := e.Attachment()
-		return a.Network != l.Name || keep[a]
-	})
 }
 
 // collect runs DEL for the entries, and tells how far it is.
@@ -111,17 +130,18 @@ func (r *Runner) collectOne(ctx context.Context, l *List, e *Entry) error {
 func (r *Runner) Reap(ctx context.Context, match func(spec.Attachment) bool) error {
 	entries, _, err := r.Cache.List()
 	errs := []error{err}
+	stale := func(e *Entry) bool { return match(e.Attachment()) && !e.Live() }
 	for _, e := range entries {
-		if match(e.Attachment()) && !e.Live() {
-			errs = append(errs, r.reapOne(ctx, e))
+		if stale(e) {
+			errs = append(errs, r.reapOne(ctx, e, stale))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // reapOne deletes one attachment, unless another process has done so or has added it
-// again since the list was read.
-func (r *Runner) reapOne(ctx context.Context, e *Entry) error {
+// again since the list was read: the entry under the lock decides.
+func (r *Runner) reapOne(ctx context.Context, e *Entry, stale func(*Entry) bool) error {
 	unlock, err := r.lock(ctx, e.Attachment())
 	if err != nil {
 		return err
@@ -130,8 +150,8 @@ func (r *Runner) reapOne(ctx context.Context, e *Entry) error {
 	if e, err = r.Cache.Lookup(e.Attachment()); err != nil {
 		return ignore(err, os.ErrNotExist) // somebody else was faster
 	}
-	if e.Live() {
-		return nil // added again meanwhile
+	if !stale(e) {
+		return nil
 	}
 	return r.delEntry(ctx, &List{Name: e.NetworkName}, e)
 }
@@ -144,17 +164,9 @@ func ignore(err, kind error) error {
 	return err
 }
 
-// Attached returns the cached attachments of a network whose namespace
-// exists, for a GC that keeps what is alive. An interrupted ADD is not among them.
-// One whose namespace is bound to a path lives as long as that, container or not.
-func (c *Cache) Attached(network string) ([]spec.Attachment, error) {
-	entries, _, err := c.List()
-	var live []spec.Attachment
-	for _, e := range entries {
-		// Where nobody wrote the namespace down, the container may well be alive.
-		if e.NetworkName == network && !e.Interrupted() && (e.Live() || e.place() == "") {
-			live = append(live, e.Attachment())
-		}
-	}
-	return live, err
+// attached reports whether an attachment may be alive. An interrupted ADD is none.
+// One whose namespace is bound to a path lives as long as that, container or not;
+// where nobody wrote the namespace down, the container may well be alive.
+func (e *Entry) attached() bool {
+	return !e.Interrupted() && (e.Live() || e.place() == "")
 }

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"cnibox/chain"
 )
 
 // TestEntryWithoutNetNS has entries as libcni before 1.2 writes them: a GC that
@@ -33,9 +35,9 @@ func TestEntryWithoutNetNS(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, "n-c-eth0"), []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			live, err := w.Cache.Attached("n")
-			if err != nil || (len(live) == 1) != tt.live {
-				t.Errorf("Attached: %v, %v; want alive %t", live, err, tt.live)
+			stale, err := w.GC(t.Context(), w.parse(cachedList), chain.Sweep{Live: true, DryRun: true})
+			if err != nil || (len(stale) == 0) != tt.live {
+				t.Errorf("stale: %v, %v; want alive %t", stale, err, tt.live)
 			}
 		})
 	}

@@ -184,7 +184,7 @@ func (r *Runner) undo(ctx context.Context, l *List, t Target, e *Entry, cause er
 	defer cancel()
 	err := r.delAll(ctx, l, t, nil, true)
 	if err == nil {
-		err = r.Cache.Remove(e)
+		err = r.Cache.Remove(e.Attachment())
 	}
 	if err == nil {
 		return cause

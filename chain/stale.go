@@ -3,7 +3,6 @@ package chain
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -12,60 +11,26 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/disk"
-	"cnibox/spec"
 )
 
 // temporary begins the names of files that are not in place yet.
-const temporary = ".entry-"
+const temporary = ".cnibox-"
 
 // settled is how long a broken entry must have been left alone.
 // No writer takes that long for a file; clocks that jump make it wait for the next GC.
 const settled = time.Minute
 
-// SetAside moves the files that are no entries, and have not been touched for a
-// minute, out of the way of everybody, and deletes what a killed process was
-// about to write. libcni writes in place, so what is broken now may be half of
-// an entry.
-//
-// They go to the folder broken beside results, under their names, for whoever wants to
-// look. A folder that cannot be read is no error: GC has told of it already.
-func (c *Cache) SetAside(warn func(string, ...any)) error {
-	if err := c.dropTemporary(); err != nil {
-		return err
-	}
-	dir := filepath.Join(c.Dir, "results")
-	names, err := fileNames(dir)
-	if err != nil {
-		return nil
-	}
-	for _, name := range names {
-		if _, err := c.read(name, spec.Attachment{}); !errors.Is(err, errBroken) || strings.HasPrefix(name, ".") {
-			continue
-		}
-		if err := setAside(dir, name, filepath.Join(c.Dir, "broken")); err != nil {
-			return err
-		}
-		warn("cache entry %s cannot be read: set aside", name)
-	}
-	return nil
-}
-
 // dropTemporary deletes settled files that a killed process did not get to rename.
 func (c *Cache) dropTemporary() error {
-	names, err := fileNames(c.Dir)
-	if err != nil {
-		return fmt.Errorf("cache: %w", err)
-	}
+	names, _ := fileNames(c.results()) // GC has told already of a folder that cannot be read
+	var errs []error
 	for _, name := range names {
-		file := filepath.Join(c.Dir, name)
-		if !strings.HasPrefix(name, temporary) || !old(file) {
-			continue
-		}
-		if err := os.Remove(file); err != nil {
-			return fmt.Errorf("cache: %w", err)
+		file := filepath.Join(c.results(), name)
+		if strings.HasPrefix(name, temporary) && old(file) {
+			errs = append(errs, remove(file))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // old reports whether a file has been left alone long enough.
@@ -73,22 +38,6 @@ func (c *Cache) dropTemporary() error {
 func old(file string) bool {
 	info, err := disk.Lstat(file)
 	return err == nil && info.Age() >= settled
-}
-
-// setAside moves a settled file into another folder.
-// An older one of its name there is replaced.
-func setAside(dir, name, to string) error {
-	file := filepath.Join(dir, name)
-	if !old(file) {
-		return nil
-	}
-	if err := disk.MakeDir(to, 0o700); err != nil {
-		return fmt.Errorf("cache: %w", err)
-	}
-	if err := disk.Rename(file, filepath.Join(to, name)); err != nil {
-		return fmt.Errorf("cache: %w", err)
-	}
-	return nil
 }
 
 // bootID returns what the kernel calls this boot; empty if it does not tell. It

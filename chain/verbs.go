@@ -43,10 +43,7 @@ func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 	if err := r.delAll(ctx, l, t, e, r.KeepGoing); err != nil {
 		return err
 	}
-	if e == nil {
-		return r.Cache.dropScratch(a)
-	}
-	return r.Cache.Remove(e)
+	return r.Cache.Remove(a)
 }
 
 // delEntry deletes what an entry is about, going on past failures.
@@ -63,7 +60,7 @@ func (r *Runner) delEntry(ctx context.Context, l *List, e *Entry) error {
 	if err := r.delAll(ctx, l, t, e, true); err != nil {
 		return err
 	}
-	return r.Cache.Remove(e)
+	return r.Cache.Remove(e.Attachment())
 }
 
 // delAll walks the list backwards. The cached result goes to every plugin from
