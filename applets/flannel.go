@@ -77,6 +77,12 @@ func addFlannel(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	// What a DEL would not find either must not be written down.
+	if known, ok := d.Invoker.(interface{ Find(plugin string) error }); ok {
+		if err := known.Find(d.Net.Type); err != nil {
+			return nil, fmt.Errorf("delegate: %w", err)
+		}
+	}
 	before, err := f.dir.find(r)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err

@@ -52,6 +52,14 @@ func (b *flannelBox) Invoke(_ context.Context, plugin string, r *spec.Request) (
 	return &spec.Result{}, b.fail[r.Call.Verb]
 }
 
+// Find tells that all are there, but for one.
+func (b *flannelBox) Find(plugin string) error {
+	if plugin == "nowhere" {
+		return spec.Errorf(spec.CodePlugin, "failed to find plugin %q", plugin)
+	}
+	return nil
+}
+
 // call runs a verb for an interface of a container. keys are the configuration's own.
 func (b *flannelBox) call(v spec.Verb, network, id, ifName, keys string) error {
 	b.t.Helper()
@@ -242,6 +250,14 @@ func TestFlannelAddFails(t *testing.T) {
 	b.fail[spec.Add] = spec.Errorf(spec.CodeBusy, "exists")
 	wantError(t, b.call(spec.Add, "net", "c", "eth0", ""), "exists", spec.CodeBusy)
 	b.want(nil, "ADD bridge c eth0", "")
+}
+
+// A delegate that is not there leaves nothing that a DEL would want it for.
+func TestFlannelAddNowhere(t *testing.T) {
+	b := newFlannelBox(t)
+	err := b.call(spec.Add, "net", "c", "eth0", `,"delegate":{"type":"nowhere"}`)
+	wantError(t, err, `delegate: failed to find plugin "nowhere"`, spec.CodePlugin)
+	b.want(nil, "", "")
 }
 
 // A second ADD that is refused takes nothing away from the first.
