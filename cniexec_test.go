@@ -41,10 +41,12 @@ func newRunner(t *testing.T) *runner {
 }
 
 // start starts the command in a network and waits until it runs there.
+// The cache's folder is given by a relative path.
 func (r *runner) start(command ...string) (*exec.Cmd, *bytes.Buffer) {
 	r.Helper()
-	args := []string{"run", "--conf-dir", filepath.Join(r.dir, "none"), "--cache-dir", filepath.Join(r.dir, "cni"), "--"}
+	args := []string{"run", "--conf-dir", filepath.Join(r.dir, "none"), "--cache-dir", "cni", "--"}
 	cmd := exec.Command(r.exe, append(args, command...)...)
+	cmd.Dir = r.dir
 	out := new(bytes.Buffer)
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := r.host.Do(cmd.Start); err != nil {

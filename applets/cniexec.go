@@ -142,6 +142,9 @@ func (c *cniExecCall) prepare() error {
 	override := c.Getenv("CNI_NETNS_OVERRIDE")
 	t.NetNSOverride = strings.EqualFold(override, "true") || override == "1"
 	var err error
+	if c.cacheDir, err = disk.Absolute(c.cacheDir); err != nil {
+		return err // plugins get paths below it
+	}
 	if t.Args, err = cniArgs(c.Getenv("CNI_ARGS")); err != nil {
 		return err
 	}

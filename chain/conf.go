@@ -34,6 +34,7 @@ type List struct {
 type Plugin struct {
 	Type         string
 	Capabilities map[string]bool // what it wants to be told in runtimeConfig
+	ipam         string          // ipam.type: the plugin that this one asks for addresses
 	disableCheck bool            // args.cni.disable-check
 	conf         json.RawMessage // as it came
 }
@@ -161,7 +162,7 @@ func parsePlugin(doc json.RawMessage) (Plugin, error) {
 	if err := spec.CheckType(w.Type); err != nil { // before an ADD leaves its intent in the cache
 		return Plugin{}, err
 	}
-	p := Plugin{Type: w.Type, Capabilities: w.Capabilities, conf: doc}
+	p := Plugin{Type: w.Type, Capabilities: w.Capabilities, ipam: w.IPAM.Type, conf: doc}
 	if w.Args != nil {
 		var args struct {
 			CNI struct {

@@ -2,8 +2,10 @@ package chain
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"cnibox/spec"
 )
@@ -54,6 +56,55 @@ func (r *Runner) recall(l *List, t Target, e *Entry) (*List, Target) {
 		r.Warn("the configuration of network %s has changed since ADD: that of the ADD is used", l.Name)
 	}
 	return old, t
+}
+
+// release runs DEL with the list of the ADD. After an ADD that failed that list may be
+// what it failed for, by a plugin that is missing or refuses its configuration: then the
+// present one is tried. If that does no better, and all that is left are refusals, the
+// attachment counts as released: what refuses at DEL has done nothing at ADD. A plugin that
+// is missing may only be on another path, and an ADD that succeeded is never taken
+// lightly.
+func (r *Runner) release(ctx context.Context, l, now *List, t Target, e *Entry, keepGoing bool) error {
+	if e == nil || !e.Interrupted() {
+		return r.delAll(ctx, l, t, e, keepGoing)
+	}
+	err := r.delAll(ctx, l, t, e, true) // it is the rest of the ADD's own cleaning up
+	if err == nil || !unusable(err, true) {
+		return err
+	}
+	if len(now.Plugins) > 0 && !bytes.Equal(now.doc, e.Config) {
+		r.Warn("%s: the present configuration is used after all, as the ADD failed: %v", e.Attachment(), err)
+		again := r.delAll(ctx, now, t, e, true)
+		if again == nil {
+			return nil
+		}
+		err = errors.Join(err, again)
+	}
+	if !unusable(err, false) {
+		return err
+	}
+	r.Warn("%s: the ADD failed, and there is nothing to delete: %v", e.Attachment(), err)
+	return nil
+}
+
+// unusable reports whether all that an error is joined of are plugins that refuse their
+// configuration or, if that counts as well, are missing.
+func unusable(err error, missing bool) bool {
+	switch e := err.(type) {
+	case interface{ Unwrap() []error }:
+		for _, err := range e.Unwrap() {
+			if !unusable(err, missing) {
+				return false
+			}
+		}
+		return true
+	case *spec.Error:
+		if e.Code == spec.CodeConfig || missing && (e.Code == spec.CodePlugin || e.Code == spec.CodeEnv) && errors.Is(e, os.ErrNotExist) {
+			return true
+		}
+	}
+	err = errors.Unwrap(err)
+	return err != nil && unusable(err, missing)
 }
 
 // List reads the cached configuration: a list, or a single one as libcni's

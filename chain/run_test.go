@@ -135,7 +135,7 @@ func TestFailedAdd(t *testing.T) {
 	w.wantCalls("ADD rec-1, ADD rec-2, DEL rec-3, DEL rec-2, DEL rec-1, ADD rec-1, ADD rec-2, DEL rec-3, DEL rec-2, DEL rec-1")
 
 	// A cleanup that fails is told behind the first error, and remembered.
-	l = w.parse(three(`,"doADD":"fail {\"code\":100,\"msg\":\"first\"}","doDEL":"fail {\"code\":7,\"msg\":\"second\"}"`))
+	l = w.parse(three(`,"doADD":"fail {\"code\":100,\"msg\":\"first\"}","doDEL":"fail {\"code\":102,\"msg\":\"second\"}"`))
 	_, err = w.Add(t.Context(), l, target("c"))
 	e := spec.AsError(err)
 	if e.Code != 100 || !strings.Contains(e.Msg, "first") || strings.Contains(e.Msg, "second") || !strings.Contains(e.Details, "second") {
@@ -413,20 +413,23 @@ func (dies) Invoke(context.Context, string, *spec.Request) (*spec.Result, error)
 	panic(errors.New("killed"))
 }
 
-// TestAddMissesPlugin has a plugin in the list that is nowhere: no other one
-// runs, and nothing is remembered that a DEL would have to clear away.
+// TestAddMissesPlugin has a plugin in the list that is nowhere, by itself or for the
+// addresses of another: none runs, and nothing is remembered that a DEL would have to
+// clear away.
 func TestAddMissesPlugin(t *testing.T) {
-	w := newWorld(t, "rec")
-	l, err := chain.LoadFile(w.write("n.conflist", `{"name":"n","cniVersion":"1.1.0","plugins":[{"type":"rec"},{"type":"nobody"}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = w.Add(t.Context(), l, target("c"))
-	if err == nil || !strings.Contains(err.Error(), `"nobody"`) || !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("got %v, want that nobody is missing", err)
-	}
-	w.wantCalls("")
-	if _, err := w.Cache.Lookup(spec.Attachment{Network: "n", ContainerID: "c", IfName: "eth0"}); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the attachment is remembered: %v", err)
+	for _, plugin := range []string{`{"type":"nobody"}`, `{"type":"rec","ipam":{"type":"nobody"}}`} {
+		w := newWorld(t, "rec")
+		l, err := chain.LoadFile(w.write("n.conflist", `{"name":"n","cniVersion":"1.1.0","plugins":[{"type":"rec"},`+plugin+`]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = w.Add(t.Context(), l, target("c"))
+		if err == nil || !strings.Contains(err.Error(), `"nobody"`) || !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: got %v, want that nobody is missing", plugin, err)
+		}
+		w.wantCalls("")
+		if names := w.entries(); len(names) > 0 {
+			t.Errorf("%s: the cache has %q", plugin, names)
+		}
 	}
 }

@@ -38,14 +38,16 @@ func failed(verb spec.Verb, l *List, p *Plugin, err error) error {
 type finder interface{ Find(plugin string) error }
 
 // readable reports a configuration that no plugin would be run with, and a
-// plugin that nobody has, before the ADD of another one changes anything.
+// plugin or IPAM plugin that nobody has, before the ADD of another one changes anything.
 func (r *Runner) readable(l *List, t Target) error {
 	known, asks := r.Invoker.(finder)
 	for i := range l.Plugins {
 		p := &l.Plugins[i]
 		_, err := r.request(spec.Add, l, p, t, nil)
-		if err == nil && asks {
-			err = known.Find(p.Type)
+		for _, name := range []string{p.Type, p.ipam} {
+			if err == nil && asks && name != "" {
+				err = known.Find(name)
+			}
 		}
 		if err != nil {
 			return failed(spec.Add, l, p, err)

@@ -30,6 +30,7 @@ func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
+	now := l
 	l, t = r.recall(l, t, e)
 	if len(l.Plugins) == 0 {
 		return fmt.Errorf("network %s has no configuration and %s is not known: %w", l.Name, a, os.ErrNotExist)
@@ -40,7 +41,7 @@ func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 			return err
 		}
 	}
-	if err := r.delAll(ctx, l, t, e, r.KeepGoing); err != nil {
+	if err := r.release(ctx, l, now, t, e, r.KeepGoing); err != nil {
 		return err
 	}
 	return r.Cache.Remove(a)
@@ -50,6 +51,7 @@ func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 // It is for attachments that nobody asked for by name: leftovers and stale ones. The
 // list serves if the entry's own cannot be read.
 func (r *Runner) delEntry(ctx context.Context, l *List, e *Entry) error {
+	now := l
 	l, t := r.recall(l, Target{ContainerID: e.ContainerID, IfName: e.IfName}, e)
 	if netnsID(t.NetNS) == ownNetNS() {
 		t.NetNS = "" // an old /proc/PID path that has become the host's
@@ -57,7 +59,7 @@ func (r *Runner) delEntry(ctx context.Context, l *List, e *Entry) error {
 	if len(l.Plugins) == 0 {
 		return fmt.Errorf("%s: no configuration: %w", e.Attachment(), os.ErrNotExist)
 	}
-	if err := r.delAll(ctx, l, t, e, true); err != nil {
+	if err := r.release(ctx, l, now, t, e, true); err != nil {
 		return err
 	}
 	return r.Cache.Remove(e.Attachment())

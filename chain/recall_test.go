@@ -1,0 +1,67 @@
+package chain_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"cnibox/chain"
+)
+
+// TestUnusableList is about a configuration that cannot be run at DEL: after an ADD that
+// failed the present one serves, and refusals count for nothing; after one that
+// succeeded neither does.
+func TestUnusableList(t *testing.T) {
+	const (
+		fails    = `"doADD":"fail {\"code\":102,\"msg\":\"no\"}"`
+		refuses  = `"doDEL":"fail {\"code\":7,\"msg\":\"refused\"}"`
+		busy     = `"doDEL":"fail {\"code\":100,\"msg\":\"busy\"}"`
+		old, now = `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec"},{"type":"rec-x",`, `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec-y"}]}`
+	)
+	tests := map[string]struct {
+		more    string // of the second plugin
+		missing bool   // it is taken away before the DEL
+		present string // empty: nothing was corrected
+		calls   string
+		err     string
+	}{
+		"missing, corrected":            {fails + "," + busy, true, now, "DEL rec, DEL rec-y", ""},
+		"missing":                       {fails + "," + busy, true, "", "DEL rec", "failed to find plugin"},
+		"refused, corrected":            {fails + "," + refuses, false, now, "DEL rec-x, DEL rec, DEL rec-y", ""},
+		"refused":                       {fails + "," + refuses, false, "", "DEL rec-x, DEL rec", ""},
+		"busy, corrected":               {fails + "," + busy, false, now, "DEL rec-x, DEL rec", "busy"},
+		"succeeded, missing, corrected": {`"x":1`, true, now, "DEL rec", "failed to find plugin"},
+		"succeeded, refused, corrected": {refuses, false, now, "DEL rec-x, DEL rec", "refused"},
+	}
+	for name, tt := range tests {
+		for _, verb := range []string{"del", "gc"} {
+			t.Run(name+", "+verb, func(t *testing.T) {
+				w := newWorld(t, "rec", "rec-x", "rec-y")
+				w.KeepGoing = true
+				l := w.parse(old + tt.more + "}]}")
+				w.Add(t.Context(), l, target("c"))
+				if names := w.entries(); len(names) != 1 {
+					t.Fatalf("the cache has %q", names)
+				}
+				w.records()
+				if tt.missing {
+					os.Remove(filepath.Join(w.bin, "rec-x"))
+				}
+				if tt.present != "" {
+					l = w.parse(tt.present)
+				}
+				var err error
+				if verb == "gc" {
+					_, err = w.GC(t.Context(), l, chain.Sweep{})
+				} else {
+					err = w.Del(t.Context(), l, chain.Target{ContainerID: "c", IfName: "eth0", NetNSOverride: true})
+				}
+				wantErr(t, err, tt.err)
+				w.wantCalls(tt.calls)
+				if left := len(w.entries()) > 0; left != (tt.err != "") {
+					t.Errorf("the entry is left: %t", left)
+				}
+			})
+		}
+	}
+}
