@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 
 	"cnibox/internal/sha512"
 	"cnibox/rtnl"
@@ -73,29 +72,15 @@ func (s *shaper) close() {
 	s.chained.close()
 }
 
-// findVeth finds the host's end. Indexes are counted in each namespace, so what has the
-// index of the peer must lead back, to the very namespace of the container.
-func (s *shaper) findVeth() error {
-	none := fmt.Errorf("%s in %s has no veth peer on the host: %w", s.r.IfName, s.r.Call.NetNS, os.ErrNotExist)
-	if s.link == nil || s.link.Kind != "veth" {
-		return none
+// findVeth finds the host's end.
+func (s *shaper) findVeth() (err error) {
+	if s.link != nil {
+		s.veth, err = s.host.VethPeer(s.link, s.ns)
 	}
-	l, err := s.host.LinkAt(s.link.Parent)
-	if errors.Is(err, os.ErrNotExist) {
-		return none
+	if s.link == nil || errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%s in %s has no veth peer on the host: %w", s.r.IfName, s.r.Call.NetNS, os.ErrNotExist)
 	}
-	if err != nil {
-		return err
-	}
-	id, err := s.host.NSID(s.ns)
-	if err != nil {
-		return err
-	}
-	if l.Kind != "veth" || l.Parent != s.link.Index || l.LinkNetNSID != id {
-		return none
-	}
-	s.veth = l
-	return nil
+	return err
 }
 
 // apply makes all changes, each with its undo.
@@ -350,7 +335,4 @@ func bandwidthGC(_ context.Context, r *spec.Request) error {
 }
 
 // isIFBName tells the names that the plugin and the reference give.
-func isIFBName(name string) bool {
-	digits, ok := strings.CutPrefix(name, ifbPrefix)
-	return ok && len(digits) == ifbDigits && strings.Trim(digits, "0123456789abcdef") == ""
-}
+func isIFBName(name string) bool { return spec.Hashed(name, ifbPrefix, ifbDigits) }

@@ -3,6 +3,7 @@ package rtnl
 import (
 	"encoding/binary"
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -50,4 +51,27 @@ func (c *Conn) NSID(ns *NS) (int, error) {
 		return -1, fmt.Errorf("number of a network namespace: %w", err)
 	}
 	return int(id), nil
+}
+
+// VethPeer returns the other end of a veth pair, which is in the socket's namespace while
+// l is in ns, another one. The error is os.ErrNotExist for what is no such end.
+// Indexes are counted in each namespace, so what has the index of the peer must lead
+// back, to the very namespace.
+func (c *Conn) VethPeer(l *Link, ns *NS) (*Link, error) {
+	none := fmt.Errorf("%s has no veth peer here: %w", l.Name, os.ErrNotExist)
+	if l.Kind != "veth" {
+		return nil, none
+	}
+	peer, err := c.LinkAt(l.Parent)
+	if err != nil {
+		return nil, err
+	}
+	id, err := c.NSID(ns)
+	if err != nil {
+		return nil, err
+	}
+	if peer.Kind != "veth" || peer.Parent != l.Index || id < 0 || peer.LinkNetNSID != id {
+		return nil, none
+	}
+	return peer, nil
 }

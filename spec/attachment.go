@@ -54,8 +54,15 @@ func (a Attachment) Label(max int) string {
 // Links and rules of others have comments too, so anything may come in here.
 func LabelKey(label string) string {
 	key, _, _ := strings.Cut(label, " ")
-	if len(key) != keyLength || strings.Trim(key, "0123456789abcdef") != "" {
+	if !Hashed(key, "", keyLength) {
 		return ""
 	}
 	return key
+}
+
+// Hashed reports whether a name is the prefix and so many hex digits, as the names that
+// plugins make up are.
+func Hashed(name, prefix string, digits int) bool {
+	hex, ok := strings.CutPrefix(name, prefix)
+	return ok && len(hex) == digits && strings.Trim(hex, "0123456789abcdef") == ""
 }

@@ -48,7 +48,7 @@ func (f *flow) steps(ctx context.Context, op *Op) error {
 		f.create,
 		f.lease,
 		func(_ context.Context, op *Op) error { return f.resolve.do(op) },
-		func(ctx context.Context, op *Op) error { return op.configure(ctx) },
+		func(ctx context.Context, op *Op) error { return op.configure(ctx, f.remove == nil) },
 		f.setup,
 		f.ready,
 	} {
@@ -107,20 +107,26 @@ func (op *Op) addresses(res *spec.Result) {
 // configure sets sysctls, addresses and routes in the container and brings
 // the link up, in one message where netlink allows it.
 // One answer comes for the batch; the kernel is asked nothing back.
-func (op *Op) configure(ctx context.Context) error {
+// A link that DEL finds by its name is labelled with the attachment, so that DEL
+// can tell it from one that another network has put under that name.
+func (op *Op) configure(ctx context.Context, byName bool) error {
 	if op.linkless() {
 		return nil
+	}
+	up := rtnl.LinkChange{Up: new(true)}
+	if byName {
+		up.Alias = op.label()
 	}
 	if len(op.Result.IPs) == 0 {
 		if op.StayDown {
 			return nil
 		}
-		return op.clash(op.Cont.Do(rtnl.ChangeLink(op.Link.Index, rtnl.LinkChange{Up: new(true)})))
+		return op.clash(op.Cont.Do(rtnl.ChangeLink(op.Link.Index, up)))
 	}
 	if err := op.NS.SetSysctls(op.sysctls()...); err != nil {
 		return err
 	}
-	ops := []rtnl.Op{rtnl.ChangeLink(op.Link.Index, rtnl.LinkChange{Up: new(true)})}
+	ops := []rtnl.Op{rtnl.ChangeLink(op.Link.Index, up)}
 	for _, ip := range op.Result.IPs {
 		ops = append(ops, rtnl.NewAddr(op.Link.Index, rtnl.Addr{Prefix: ip.Address, NoDAD: !op.DAD, NoPrefixRoute: op.ViaGateway}))
 	}

@@ -63,8 +63,10 @@ func (f *flow) removeLink(ctx context.Context, op *Op) error {
 }
 
 // RemoveContainerEnd deletes the link named IfName from the container if it
-// is of the given kind. One that is gone already is no error.
-// Another kind under the name is another plugin's, put there after ours had gone.
+// is of the given kind, and not labelled as another attachment's. One that is gone
+// already is no error.
+// Another link under the name was put there after ours had gone, or had kept ours from
+// being made: runtimes DEL what they could not ADD.
 func (op *Op) RemoveContainerEnd(kind string) error {
 	if op.Cont == nil {
 		return nil
@@ -76,8 +78,8 @@ func (op *Op) RemoveContainerEnd(kind string) error {
 	if err != nil {
 		return err
 	}
-	if link.Kind != kind {
-		op.Warn("%s in %s is of kind %q, not %q: left alone", op.IfName, op.Call.NetNS, link.Kind, kind)
+	if link.Kind != kind || op.foreign(link) {
+		op.Warn("%s in %s is not of %s: kind %q, alias %q: left alone", op.IfName, op.Call.NetNS, op.Attachment, link.Kind, link.Alias)
 		return nil
 	}
 	return op.Cont.DelLink(op.IfName)

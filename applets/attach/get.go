@@ -3,6 +3,7 @@ package attach
 import (
 	"context"
 	"errors"
+	"os"
 
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -33,7 +34,11 @@ func (f *flow) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if f.describe == nil { // the container end is the only interface
 		op.Container = op.AddInterface(op.ContainerInterface())
 	}
-	if err := f.describe.do(op); err != nil {
+	err = f.describe.do(op)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, spec.Errorf(spec.CodeUnknown, "no attachment %s is known: %w", op.Attachment, err)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if r.Net.IPAM.Type == "" {
@@ -91,10 +96,11 @@ func (f *flow) gc(ctx context.Context, r *spec.Request) error {
 	return errors.Join(errs...)
 }
 
-// collectLinks deletes the host's links that carry the label of an attachment
+// collectLinks deletes the host ends that carry the label of an attachment
 // of this network that is not in the valid set.
-// Links without a label are none of ours.
+// Links without a label are none of ours. Those of other kinds are container ends, and
+// the host is a container itself: its own network may have the same name.
 func (op *Op) collectLinks() error {
 	stale := op.Stale()
-	return op.Host.DelLinks(func(l *rtnl.Link) bool { return stale(spec.LabelKey(l.Alias)) })
+	return op.Host.DelLinks(func(l *rtnl.Link) bool { return l.Kind == "veth" && stale(spec.LabelKey(l.Alias)) })
 }

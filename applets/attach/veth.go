@@ -25,6 +25,16 @@ func HostNames(a spec.Attachment) []string {
 	return []string{"veth" + key[8:16], "veth" + key[16:24]}
 }
 
+// label is the alias of the links that are the attachment's: its names, begun by its key.
+func (op *Op) label() *string { return new(op.Attachment.Label(aliasMax)) }
+
+// foreign tells whether a link has the label of another attachment. One without a label
+// may be this one's, as made by the reference.
+func (op *Op) foreign(l *rtnl.Link) bool {
+	key := spec.LabelKey(l.Alias)
+	return key != "" && key != op.Key()
+}
+
 // CreateVeth makes a veth pair, its container end down in op.NS with the MAC
 // address asked for or a random one, its host end labelled with the
 // attachment, up, and deaf to router advertisements (CVE-2020-10749). It sets
@@ -49,8 +59,7 @@ func (op *Op) CreateVeth(mtu int, master uint32) (*rtnl.Link, error) {
 	}
 	op.Undo("link "+host.Name, func(context.Context) error { return op.Host.DelLink(host.Name) })
 	// by the index: a name may be another's, if only one hash in 2^32
-	label := op.Attachment.Label(aliasMax)
-	if err := op.Host.Do(rtnl.ChangeLink(host.Index, rtnl.LinkChange{Alias: &label})); err != nil {
+	if err := op.Host.Do(rtnl.ChangeLink(host.Index, rtnl.LinkChange{Alias: op.label()})); err != nil {
 		return nil, err
 	}
 	// the peer's index is the host end's IFLA_LINK: no look-up in the container
@@ -96,9 +105,10 @@ func (op *Op) WaitHostEnd(ctx context.Context, host *rtnl.Link) error {
 }
 
 // HostEnd finds the host end of the attachment's veth pair by its label, or
-// that of a pair which another maker's plugin left without one, by its peer
-// in the container. The error is os.ErrNotExist if there is none.
-// A link of a name that fits and without the label is somebody else's.
+// that of a pair which the reference made, without one, by its peer in the
+// container. The error is os.ErrNotExist if there is none.
+// What has neither the label nor a name as the reference gives is somebody else's, as
+// the end of a pair that a user or another runtime has put into the container.
 func (op *Op) HostEnd() (*rtnl.Link, error) {
 	for _, name := range HostNames(op.Attachment) {
 		host, err := op.Host.Link(name)
@@ -116,12 +126,12 @@ func (op *Op) HostEnd() (*rtnl.Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	host, err := op.Host.LinkAt(cont.Parent)
+	host, err := op.Host.VethPeer(cont, op.NS)
 	if err != nil {
 		return nil, err
 	}
-	if cont.Kind != "veth" || host.Kind != "veth" || host.Parent != cont.Index || spec.LabelKey(host.Alias) != "" {
-		return nil, fmt.Errorf("host end of %s: %s in %s is not its veth: %w", op.Attachment, op.IfName, op.Call.NetNS, os.ErrNotExist)
+	if op.foreign(host) || !spec.Hashed(host.Name, "veth", 8) {
+		return nil, fmt.Errorf("host end of %s: %s of %s in %s is not its own: %w", op.Attachment, host.Name, op.IfName, op.Call.NetNS, os.ErrNotExist)
 	}
 	return host, nil
 }
