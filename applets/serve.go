@@ -90,9 +90,9 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	r.Warn = func(format string, args ...any) {
 		fmt.Fprintf(p.Stderr, "cnibox %s: %s\n", a.Name, fmt.Sprintf(format, args...))
 	}
-	// Here alone: delegates and chain members would say it again.
-	r.WarnUnknownArgs()
 	r.Invoker = p.invoker(r.Path)
+	// Here alone: delegates and chain members would say it again.
+	spec.WarnUnknownArgs(r)
 	result, err := guarded(a).Do(ctx, r)
 	if err != nil || result == nil {
 		return nil, err

@@ -257,6 +257,35 @@ func TestTextBusy(t *testing.T) {
 	}
 }
 
+// TestUnknownArgs warns of arguments once for a list, and only where all that get them are
+// plugins of this binary.
+func TestUnknownArgs(t *testing.T) {
+	w := newWorld(t, "rec", "rec-built")
+	add := func(context.Context, *spec.Request) (*spec.Result, error) { return &spec.Result{}, nil }
+	w.local.Lookup = func(name string) (spec.Verbs, bool) { return spec.Verbs{Add: add}, name == "rec-built" }
+	const warning = `ARGS: unknown args ["HOST"] ignored`
+	for plugins, want := range map[string]string{
+		`{"type":"rec-built"},{"type":"rec-built"}`:                warning,
+		`{"type":"rec-built"},{"type":"rec-built","key":"HOST"}`:   "",
+		`{"type":"rec-built"},{"type":"rec"}`:                      "",
+		`{"type":"rec"}`:                                           "",
+		`{"type":"rec-built","ipam":{"type":"rec"}}`:               "",
+		`{"type":"rec-built","ipam":{"type":"rec-built"},"k":"H"}`: warning,
+	} {
+		w.warned = nil
+		tg := target("c")
+		tg.Args = [][2]string{{"HOST", "a"}, {"IP", "10.0.0.1"}}
+		l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[` + plugins + `]}`)
+		if _, err := w.Add(t.Context(), l, tg); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(w.warned, "\n"); got != want {
+			t.Errorf("%s: got warnings %q, want %q", plugins, got, want)
+		}
+		w.Del(t.Context(), l, tg)
+	}
+}
+
 func TestVersions(t *testing.T) {
 	w := newWorld(t, "rec", "rec-built")
 	w.local.Lookup = func(name string) (spec.Verbs, bool) { return spec.Verbs{Since: spec.V100}, name == "rec-built" }

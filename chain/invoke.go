@@ -127,6 +127,12 @@ func (l *Local) Find(plugin string) error {
 	return err
 }
 
+// Foreign reports whether a plugin is another program than this one.
+func (l *Local) Foreign(plugin string) bool {
+	_, verbs, err := l.find(plugin)
+	return err == nil && verbs == nil
+}
+
 // builtIn serves an empty CNI_PATH.
 // The specification has it optional; the reference refuses it.
 func (l *Local) builtIn(plugin string) (string, *spec.Verbs, error) {

@@ -18,9 +18,6 @@ func (r *Runner) run(ctx context.Context, verb spec.Verb, l *List, p *Plugin, t 
 		if prev != nil {
 			req.Prev = prev
 		}
-		if verb == spec.Add && p == &l.Plugins[0] {
-			req.WarnUnknownArgs() // once, not by every plugin
-		}
 		var res *spec.Result
 		if res, err = r.Invoker.Invoke(ctx, p.Type, req); err == nil {
 			return res, nil
@@ -39,11 +36,14 @@ type finder interface{ Find(plugin string) error }
 
 // readable reports a configuration that no plugin would be run with, and a
 // plugin or IPAM plugin that nobody has, before the ADD of another one changes anything.
+// It warns of arguments that no plugin knows.
 func (r *Runner) readable(l *List, t Target) error {
 	known, asks := r.Invoker.(finder)
+	reqs := make([]*spec.Request, len(l.Plugins))
 	for i := range l.Plugins {
 		p := &l.Plugins[i]
-		_, err := r.request(spec.Add, l, p, t, nil)
+		var err error
+		reqs[i], err = r.request(spec.Add, l, p, t, nil)
 		for _, name := range []string{p.Type, p.ipam} {
 			if err == nil && asks && name != "" {
 				err = known.Find(name)
@@ -53,6 +53,7 @@ func (r *Runner) readable(l *List, t Target) error {
 			return failed(spec.Add, l, p, err)
 		}
 	}
+	spec.WarnUnknownArgs(reqs...)
 	return nil
 }
 

@@ -49,17 +49,17 @@ func (a Args) ignoreUnknown() (bool, error) {
 }
 
 // unknown returns the sorted keys that are no convention: IP, MAC, GATEWAY,
-// IgnoreUnknown and what begins with K8S_.
+// IgnoreUnknown and what begins with K8S_; nor strings of the configurations.
 // The named ones are the reference plugins'; with the prefix, Kubernetes' runtimes
 // tell of a pod, which no plugin here needs to know.
-func (a Args) unknown() []string {
+func (a Args) unknown(confs string) []string {
 	var keys []string
 	for k := range a {
 		switch k {
 		case "IP", "MAC", "GATEWAY", "IgnoreUnknown":
 			continue
 		}
-		if !strings.HasPrefix(k, "K8S_") {
+		if !strings.HasPrefix(k, "K8S_") && !strings.Contains(confs, `"`+k+`"`) {
 			keys = append(keys, k)
 		}
 	}
@@ -67,14 +67,33 @@ func (a Args) unknown() []string {
 	return keys
 }
 
-// WarnUnknownArgs warns once of the keys of CNI_ARGS that nobody here knows,
-// unless IgnoreUnknown is set. It is for the one who read the environment; a
-// delegate or the next plugin of a chain would only repeat it.
+// A stranger is an [Invoker] that can tell whether a plugin is somebody else's program.
+type stranger interface{ Foreign(plugin string) bool }
+
+// WarnUnknownArgs warns once of the keys of CNI_ARGS that none of the plugins of a call
+// knows, unless IgnoreUnknown is set. It is for the one who read the environment; a
+// delegate or the next plugin of a chain would only repeat it. A configuration that has
+// the key as a string (fromArg of dhcp) uses it, and what somebody else's plugin knows
+// nobody can tell.
+//
 // The reference fails there, for which callers have learnt to set IgnoreUnknown; the
 // specification's own example has keys that no plugin knows.
-func (r *Request) WarnUnknownArgs() {
-	quiet, _ := r.args.ignoreUnknown() // checked by ParseArgs
-	if keys := r.args.unknown(); len(keys) > 0 && !quiet {
-		r.Warn("ARGS: unknown args %q ignored", keys)
+func WarnUnknownArgs(plugins ...*Request) {
+	if len(plugins) == 0 {
+		return
+	}
+	first := plugins[0]
+	if quiet, _ := first.args.ignoreUnknown(); quiet || len(first.args.unknown("")) == 0 { // checked by ParseArgs
+		return
+	}
+	confs := ""
+	for _, r := range plugins {
+		if s, ok := r.Invoker.(stranger); ok && (s.Foreign(r.Net.Type) || s.Foreign(r.Net.IPAM.Type)) {
+			return
+		}
+		confs += string(r.conf)
+	}
+	if keys := first.args.unknown(confs); len(keys) > 0 {
+		first.Warn("ARGS: unknown args %q ignored", keys)
 	}
 }

@@ -1,8 +1,10 @@
 package spec
 
 import (
+	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"testing"
 )
 
@@ -51,7 +53,45 @@ func TestParseArgs(t *testing.T) {
 			}
 			warned := ""
 			r.Warn = func(format string, args ...any) { warned += fmt.Sprintf(format, args...) }
-			r.WarnUnknownArgs()
+			WarnUnknownArgs(r)
+			if warned != tt.warn {
+				t.Errorf("got warning %s\nwant %s", warned, tt.warn)
+			}
+		})
+	}
+}
+
+// strangers is an invoker for which these plugins are somebody else's.
+type strangers []string
+
+func (s strangers) Invoke(context.Context, string, *Request) (*Result, error) { return nil, nil }
+func (s strangers) Foreign(plugin string) bool                                { return slices.Contains(s, plugin) }
+
+// A key is unknown if no configuration of the list names it, and if nobody else's plugin
+// gets it.
+func TestUnknownArgsOfAList(t *testing.T) {
+	const lan, from = `{"name":"n","type":"bridge","ipam":{"type":"%s"}}`, `{"name":"n","type":"x","provide":[{"fromArg":"HOST"}]}`
+	tests := map[string]struct {
+		ipam, second string
+		foreign      strangers
+		warn         string
+	}{
+		"all are ours":         {"host-local", `{"name":"n","type":"x"}`, nil, `ARGS: unknown args ["HOST" "OTHER"] ignored`},
+		"one key is used":      {"host-local", from, nil, `ARGS: unknown args ["OTHER"] ignored`},
+		"another plugin":       {"host-local", from, strangers{"x"}, ""},
+		"another address pool": {"whereabouts", from, strangers{"whereabouts"}, ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			var list []*Request
+			warned := ""
+			for _, conf := range []string{fmt.Sprintf(lan, tt.ipam), tt.second} {
+				r := request(t, Add, conf, "CNI_ARGS", "HOST=a;OTHER=b")
+				r.Invoker = tt.foreign
+				r.Warn = func(format string, args ...any) { warned += fmt.Sprintf(format, args...) }
+				list = append(list, r)
+			}
+			WarnUnknownArgs(list...)
 			if warned != tt.warn {
 				t.Errorf("got warning %s\nwant %s", warned, tt.warn)
 			}

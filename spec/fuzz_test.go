@@ -23,7 +23,7 @@ func FuzzNewRequest(f *testing.F) {
 			return
 		}
 		r.MAC()
-		r.WarnUnknownArgs()
+		WarnUnknownArgs(r)
 		var own struct{ Bridge, MTU, IPAM, Args any }
 		if err := r.Decode(&own); err != nil {
 			t.Errorf("decode: %v", err)
