@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"os"
@@ -40,14 +41,21 @@ func newRunner(t *testing.T) *runner {
 	return r
 }
 
-// start starts the command in a network and waits until it runs there.
-// The cache's folder is given by a relative path.
-func (r *runner) start(command ...string) (*exec.Cmd, *bytes.Buffer) {
-	r.Helper()
+// command is that of a run on the default network. It has no terminal, even where the
+// tests have one: signals of a terminal are not passed on. The cache's folder is given by a
+// relative path.
+func (r *runner) command(command ...string) *exec.Cmd {
 	args := []string{"run", "--conf-dir", filepath.Join(r.dir, "none"), "--cache-dir", "cni", "--"}
 	cmd := exec.Command(r.exe, append(args, command...)...)
 	cmd.Dir = r.dir
-	out := new(bytes.Buffer)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	return cmd
+}
+
+// start starts the command in a network.
+func (r *runner) start(command ...string) (*exec.Cmd, *bytes.Buffer) {
+	r.Helper()
+	cmd, out := r.command(command...), new(bytes.Buffer)
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := r.host.Do(cmd.Start); err != nil {
 		r.Fatal(err)
@@ -115,6 +123,44 @@ func TestKernelRunSignals(t *testing.T) {
 			r.clean()
 		})
 	}
+}
+
+// TestKernelRunTerminal types Ctrl-C and Ctrl-\ on the terminal of a run: the kernel tells
+// all of the foreground group, so the command gets each once and not by run again. What is
+// passed on keeps its order, so the SIGUSR1 at the end comes after any second one.
+func TestKernelRunTerminal(t *testing.T) {
+	r := newRunner(t)
+	master, slave := kerneltest.Terminal(t)
+	cmd := r.command("sh", "-c", `trap "echo int:" INT; trap "echo quit:" QUIT; trap "echo end; exit 3" USR1; echo ready:; while :; do read x; done`)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
+	cmd.SysProcAttr.Setctty = true // the child's descriptor 0
+	if err := r.host.Do(cmd.Start); err != nil {
+		t.Fatal(err)
+	}
+	slave.Close()
+	stuck := time.AfterFunc(kerneltest.Patience(10*time.Second), func() { cmd.Process.Kill() })
+	defer stuck.Stop()
+	seen := ""
+	for out := bufio.NewReader(master); ; {
+		line, err := out.ReadString(':')
+		seen += line
+		switch {
+		case strings.HasSuffix(line, "ready:"):
+			master.WriteString("\x03")
+		case strings.HasSuffix(line, "int:") && strings.Count(seen, "int:") == 1:
+			master.WriteString("\x1c")
+		case strings.HasSuffix(line, "quit:") && strings.Count(seen, "quit:") == 1:
+			cmd.Process.Signal(syscall.SIGUSR1)
+		}
+		if err != nil { // EIO: nobody has the terminal any more
+			break
+		}
+	}
+	cmd.Wait()
+	if exit := cmd.ProcessState.ExitCode(); exit != 3 || strings.Count(seen, "int:") != 1 || strings.Count(seen, "quit:") != 1 {
+		t.Errorf("got exit %d, want 3 and each signal once:\n%s", exit, seen)
+	}
+	r.clean()
 }
 
 // TestKernelRunKilled kills a run outright: its command dies with it, and the

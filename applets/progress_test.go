@@ -2,17 +2,16 @@ package applets
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"os"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"cnibox/internal/kerneltest"
 )
 
 // A bar is drawn on a terminal, in steps of a hundredth, and nowhere else.
 func TestProgress(t *testing.T) {
-	master, slave := terminal(t)
+	master, slave := kerneltest.Terminal(t)
 	shown := make(chan []byte)
 	go func() {
 		out, _ := io.ReadAll(master) // until the other end is closed, which is EIO
@@ -36,28 +35,6 @@ func TestProgress(t *testing.T) {
 	if lines := bytes.Count(out, []byte("gc demo")); lines != 101 {
 		t.Errorf("drawn %d times, want 101", lines)
 	}
-}
-
-// terminal returns both ends of a pseudoterminal; see pts(4).
-func terminal(t *testing.T) (master, slave *os.File) {
-	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skipf("SKIPPED: no pseudoterminals (CONFIG_UNIX98_PTYS): %v", err)
-	}
-	t.Cleanup(func() { master.Close() })
-	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return master, slave
 }
 
 func TestProgressElsewhere(t *testing.T) {

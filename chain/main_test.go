@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -89,6 +90,15 @@ func behave(what string, conf map[string]json.RawMessage) int {
 		return 2
 	case "sleep":
 		time.Sleep(time.Minute)
+	case "command": // one that sleeps; an interrupt came before it
+		c := chain.Command{
+			Args: []string{os.Args[0]}, Environ: os.Environ(), Stdin: strings.NewReader(`{"do":"sleep"}`), Stdout: os.Stdout, Stderr: os.Stderr,
+		}
+		signals := make(chan os.Signal, 1)
+		signals <- syscall.SIGINT
+		c.Signals = signals
+		code, _ := c.Run()
+		return code
 	case "grandchild": // leaves a process behind that holds stdout; text: how this one ends
 		c := exec.Command("/proc/self/exe", "-test.run=^$")
 		c.Args[0] = "rec-sleeper"

@@ -9,11 +9,16 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/disk"
 )
 
 // waitDelay is for what a program's own children print while they keep its pipes
 // open after its end.
 const waitDelay = 500 * time.Millisecond
+
+// OpStart is the operation of the [*os.PathError] of a program that could not be started.
+const OpStart = "fork/exec"
 
 // A program is a plugin or a command that is to be started and waited for.
 // It stands in for os/exec, which with os.Process below it is 1 % of the binary.
@@ -28,7 +33,7 @@ type program struct {
 
 	attr    unix.SysProcAttr
 	cancel  <-chan struct{}  // when closed, the group that the program leads is killed; nil: never
-	signals <-chan os.Signal // passed on to the program; nil: none
+	signals <-chan os.Signal // passed on to the program, but for the terminal's; nil: none
 }
 
 // run starts the program on the calling thread and returns how it ended, after
@@ -46,20 +51,21 @@ func (p *program) run() (unix.WaitStatus, error) {
 	pid, err := syscall.ForkExec(p.file, p.args, &syscall.ProcAttr{Env: p.environ, Files: s.fds, Sys: &p.attr})
 	if err != nil {
 		s.close()
-		return 0, &os.PathError{Op: "fork/exec", Path: p.file, Err: err}
+		return 0, &os.PathError{Op: OpStart, Path: p.file, Err: err}
 	}
+	early := len(p.signals)
 	s.begin()
-	status, err := p.attend(pid)
+	status, err := p.attend(pid, early)
 	s.finish()
 	return status, err
 }
 
 // attend waits for the end of the program, and meanwhile kills it when it is
-// cancelled and passes signals on.
+// cancelled and passes signals on. The first ones, early, came before there was a program.
 //
 // The program is reaped only when nobody can send a signal any more: until then its
 // number is no other process's.
-func (p *program) attend(pid int) (status unix.WaitStatus, err error) {
+func (p *program) attend(pid, early int) (status unix.WaitStatus, err error) {
 	ended, idle := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(idle)
@@ -69,7 +75,9 @@ func (p *program) attend(pid int) (status unix.WaitStatus, err error) {
 				unix.Kill(-pid, unix.SIGKILL)
 				cancel = nil
 			case s := <-p.signals:
-				unix.Kill(pid, s.(unix.Signal)) // all are, on Linux
+				if early--; early >= 0 || !fromTerminal(s) {
+					unix.Kill(pid, s.(unix.Signal)) // all are, on Linux
+				}
 			case <-ended:
 				return
 			}
@@ -86,6 +94,24 @@ func (p *program) attend(pid int) (status unix.WaitStatus, err error) {
 	}
 	_, err = unix.Wait4(pid, &status, 0, nil) // no EINTR: it does not block
 	return status, os.NewSyscallError("wait4", err)
+}
+
+// fromTerminal reports whether the kernel has sent a signal to the program as well: Ctrl-C
+// and Ctrl-\ go to all of the terminal's foreground group, which it shares with us.
+//
+// Go does not tell who sent a signal. So one that somebody sends to us alone while we are
+// in the foreground is taken for the terminal's: SIGTERM is for that.
+func fromTerminal(s os.Signal) bool {
+	if s != unix.SIGINT && s != unix.SIGQUIT {
+		return false
+	}
+	fd, err := disk.Open("/dev/tty", unix.O_RDONLY, 0)
+	if err != nil {
+		return false // there is none
+	}
+	group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
+	unix.Close(fd)
+	return err == nil && group == syscall.Getpgrp()
 }
 
 // describe is the status as people know it from Go: "exit status 1",

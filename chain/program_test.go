@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
 	"cnibox/chain"
+	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )
 
@@ -90,6 +92,20 @@ func TestCommandSignal(t *testing.T) {
 	c.Signals = signals
 	if exit, err := c.Run(); err != nil || exit != 128+int(syscall.SIGTERM) {
 		t.Errorf("got exit %d, %v", exit, err)
+	}
+}
+
+// TestCommandSignalEarly passes on what came before there was a program to get it, also in
+// the foreground of a terminal.
+func TestCommandSignalEarly(t *testing.T) {
+	w := newWorld(t, "rec")
+	_, slave := kerneltest.Terminal(t)
+	defer slave.Close()
+	c := exec.Command(filepath.Join(w.bin, "rec"))
+	c.Stdin, c.Stdout, c.Env = strings.NewReader(`{"do":"command"}`), slave, w.local.Environ
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 1}
+	if c.Run(); c.ProcessState.ExitCode() != 128+int(syscall.SIGINT) {
+		t.Errorf("got %v", c.ProcessState)
 	}
 }
 
