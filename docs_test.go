@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -36,6 +37,20 @@ func TestDocComments(t *testing.T) {
 			for _, d := range parsed.Decls {
 				checkDoc(t, fset, d)
 			}
+		}
+	}
+}
+
+// TestReadmeLeavesNothing has the README delete each of our tables on the way back to the
+// reference plugins.
+func TestReadmeLeavesNothing(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range []string{"inet cnibox", "bridge cnibox"} {
+		if !strings.Contains(string(readme), "nft delete table "+table) || !strings.Contains(string(readme), "`"+table+"`") {
+			t.Errorf("the README does not say how to delete the table %s", table)
 		}
 	}
 }

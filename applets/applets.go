@@ -121,9 +121,13 @@ func Run(ctx context.Context, argv0 string, p Process) int {
 	return a.run(ctx, p)
 }
 
-// run is the applet's main; the exit code is its own to choose.
+// run is the applet's main; the exit code is its own to choose. A tool that a runtime
+// calls, for a plugin of its name, is refused: exit code 0 would be a success.
 func (a *Applet) run(ctx context.Context, p Process) int {
 	if a.Main != nil {
+		if len(p.Args) == 0 && p.Getenv("CNI_COMMAND") != "" {
+			return unknown(a.Name, p)
+		}
 		return a.Main(ctx, p)
 	}
 	if a.Again != nil && len(p.Args) > 1 && p.Getenv("CNI_COMMAND") == "" {
@@ -136,10 +140,10 @@ func (a *Applet) run(ctx context.Context, p Process) int {
 	return Serve(ctx, a, p)
 }
 
-// unknown answers for a name that is no applet's. A runtime that called it gets
+// unknown answers for a name that is no applet's, or no plugin's. A runtime that called it gets
 // an error it can read, since an empty stdout would say nothing to it.
 func unknown(name string, p Process) int {
-	err := spec.Errorf(spec.CodeEnv, "%q is no applet of cnibox: the program must be called by the name of one", name)
+	err := spec.Errorf(spec.CodeEnv, "%q is no plugin of cnibox: the program must be called by the name of one", name)
 	if p.Getenv("CNI_COMMAND") != "" {
 		p.Stdout.Write(err.Encode(spec.Newest))
 	}

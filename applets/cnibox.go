@@ -32,9 +32,6 @@ cnibox version                  show our version and the releases it follows`,
 // A name of a link may come behind it, as with busybox.
 func cniboxMain(ctx context.Context, p Process) int {
 	if len(p.Args) == 0 {
-		if p.Getenv("CNI_COMMAND") != "" { // a runtime called, for a plugin of this name
-			return unknown("cnibox", p)
-		}
 		return writeList(p.Stdout)
 	}
 	cmd, args := p.Args[0], p.Args[1:]

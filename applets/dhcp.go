@@ -38,7 +38,9 @@ link unless the network has an "mtu". Time servers (42) are in the lease file al
 
 cnibox dhcp daemon [-socketpath PATH] [-hostprefix DIR] [-pidfile PATH] [-broadcast]
                    [-timeout 10s] [-resendmax 62s] [-resendtimeout 208s]
--timeout: for one answer; -resendmax: between attempts to get a lapsed lease back;
+-socketpath: as daemonSocketPath; -hostprefix: where the host's root is mounted, for the socket
+and CNI_NETNS; -pidfile: write the process ID there; -broadcast: ask servers to answer by
+broadcast; -timeout: for one answer; -resendmax: between attempts to get a lapsed lease back;
 -resendtimeout: for a first lease. SIGTERM ends it, the leases stay and are taken up again.
 A socket may come from systemd (LISTEN_FDS).`,
 		Verbs: spec.Verbs{

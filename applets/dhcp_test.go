@@ -232,6 +232,12 @@ func TestDHCPFlags(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
+			for word := range strings.FieldsSeq(tt.args) {
+				name, _, _ := strings.Cut(strings.TrimPrefix(word, "-"), "=")
+				if a, _ := Lookup("dhcp"); name != word && tt.want == "" && !strings.Contains(a.Help, "-"+strings.TrimPrefix(name, "-")+": ") {
+					t.Errorf("the help does not say what %s is for", word)
+				}
+			}
 			_, err := readDHCPFlags(Process{Args: strings.Fields(tt.args), Getenv: func(k string) string { return tt.env[k] }})
 			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 				t.Errorf("got %v, want %q", err, tt.want)
