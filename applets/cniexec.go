@@ -49,22 +49,21 @@ func cniExec(ctx context.Context, p Process) int {
 		return exitOK
 	}
 	f, operands, command, err := parseExecFlags(p.Args, p.Getenv)
-	if err == nil && len(operands) == 0 {
-		err = errors.New("no verb")
-	}
-	if err != nil {
-		return wrongCall(p, err)
-	}
-	if f.help {
+	c := &cniExecCall{Process: p, execFlags: f}
+	switch {
+	case err != nil:
+		return c.wrongCall(err)
+	case f.help:
 		fmt.Fprint(p.Stdout, cniExecHelp)
 		return exitOK
+	case len(operands) == 0:
+		return c.wrongCall(errors.New("no verb"))
 	}
-	c := &cniExecCall{Process: p, execFlags: f, verb: operands[0]}
-	if c.verb == "run" {
+	if c.verb = operands[0]; c.verb == "run" {
 		return c.run(ctx, operands[1:], command)
 	}
 	if command != nil {
-		return wrongCall(p, fmt.Errorf("%s takes no command: only run does", c.verb))
+		return c.wrongCall(fmt.Errorf("%s takes no command: only run does", c.verb))
 	}
 	return c.dispatch(ctx, operands[1:])
 }
@@ -78,10 +77,10 @@ func (c *cniExecCall) dispatch(ctx context.Context, operands []string) int {
 	}
 	do, ok := verbs[c.verb]
 	if !ok {
-		return wrongCall(c.Process, fmt.Errorf("unknown verb %q", c.verb))
+		return c.wrongCall(fmt.Errorf("unknown verb %q", c.verb))
 	}
 	if err := c.operands(operands); err != nil {
-		return wrongCall(c.Process, fmt.Errorf("%s: %w", c.verb, err))
+		return c.wrongCall(fmt.Errorf("%s: %w", c.verb, err))
 	}
 	if err := c.prepare(); err != nil {
 		return c.fail(err)
@@ -210,21 +209,26 @@ func (c *cniExecCall) cachedList() *chain.List {
 
 // lookup loads a network: from the folder, or the embedded one if the folder
 // has none at all.
-// The error is os.ErrNotExist if there is no such network.
+// The error is os.ErrNotExist, with code 7 or that of a broken file, if there is no such
+// network.
 func (c *cniExecCall) lookup(network string) (*chain.List, error) {
 	l, err := chain.Load(c.confDir, network)
-	if err == nil || network != defaultNetwork || !errors.Is(err, os.ErrNotExist) {
+	if err == nil || l != nil || !errors.Is(err, os.ErrNotExist) {
 		return l, err
 	}
-	if names, broken := chain.Networks(c.confDir); len(names)+len(broken) > 0 {
-		return nil, err
+	names, broken := chain.Networks(c.confDir)
+	if network == defaultNetwork && len(names)+len(broken) == 0 {
+		return c.embedded()
 	}
-	return c.embedded()
+	return nil, &hinted{spec.Errorf(spec.CodeConfig, "%w", err), networksHint(c.confDir, names, broken)}
 }
 
 // add runs ADD and prints its result.
 func (c *cniExecCall) add(ctx context.Context) error {
 	l, err := c.load()
+	if err == nil {
+		err = c.canPublish(l)
+	}
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,10 @@ package applets
 import (
 	"cmp"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -76,7 +79,8 @@ type execFlags struct {
 	keepGoing, all, live, dryRun, json, help bool
 
 	// Those that may be given more than once, as written and in their order.
-	valid, nets, publish []string
+	valid, nets []string
+	publish     []publishedPort
 }
 
 // bind returns where the value of a flag goes, by type; nil: no such flag.
@@ -122,7 +126,8 @@ func (f *execFlags) bind(name string) any {
 // parseExecFlags reads flags wherever they stand among the operands, up to "--",
 // behind which the command is; it is nil without "--".
 // Values come after "=" or as the next argument; a bool takes them only with "=". A
-// "-" alone is an operand.
+// "-" alone is an operand. The error is the first one; the flags behind it are read all
+// the same, as --json is about the error itself.
 func parseExecFlags(args []string, getenv func(string) string) (f *execFlags, operands, command []string, err error) {
 	f = &execFlags{
 		ifName:      cmp.Or(getenv("CNI_IFNAME"), "eth0"),
@@ -134,7 +139,7 @@ func parseExecFlags(args []string, getenv func(string) string) (f *execFlags, op
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
 		if arg == "--" {
-			return f, operands, append([]string{}, args[i+1:]...), nil
+			return f, operands, append([]string{}, args[i+1:]...), err
 		}
 		if !strings.HasPrefix(arg, "-") || arg == "-" {
 			operands = append(operands, arg)
@@ -144,15 +149,13 @@ func parseExecFlags(args []string, getenv func(string) string) (f *execFlags, op
 		to := f.bind(name)
 		if _, isBool := to.(*bool); !given && !isBool && to != nil {
 			if i++; i == len(args) {
-				return nil, nil, nil, fmt.Errorf("%s needs a value", name)
+				return f, operands, nil, cmp.Or(err, fmt.Errorf("%s needs a value", name))
 			}
 			value = args[i]
 		}
-		if err := setFlag(to, name, value, given); err != nil {
-			return nil, nil, nil, err
-		}
+		err = cmp.Or(err, setFlag(to, name, value, given))
 	}
-	return f, operands, nil, nil
+	return f, operands, nil, err
 }
 
 // setFlag stores the value of one flag.
@@ -163,6 +166,10 @@ func setFlag(to any, name, value string, given bool) (err error) {
 		*to = value
 	case *[]string:
 		*to = append(*to, value)
+	case *[]publishedPort:
+		var port publishedPort
+		port, err = parsePublish(value)
+		*to = append(*to, port)
 	case *int:
 		*to, err = strconv.Atoi(value)
 	case *time.Duration:
@@ -209,34 +216,47 @@ func cniArgs(s string) (pairs [][2]string, err error) {
 }
 
 // capabilities reads CAP_ARGS and adds the published ports; nil: none were given.
-// Errors have code 4 or 7. What is not an object is an error, null is as good as none.
+// Errors have code 4. What is not an object is an error, null is as good as none.
 func (f *execFlags) capabilities(s string) (caps map[string]json.RawMessage, err error) {
 	if s != "" {
-		if err := json.Unmarshal([]byte(s), &caps); err != nil {
-			return nil, spec.Errorf(spec.CodeEnv, "CAP_ARGS is not a JSON object: %w", err)
+		if err := spec.Unmarshal("CAP_ARGS", []byte(s), &caps); err != nil {
+			return nil, spec.Errorf(spec.CodeEnv, "%w", err)
 		}
 	}
 	if len(f.publish) == 0 {
 		return caps, nil
 	}
 	var ports []publishedPort
-	if raw := caps["portMappings"]; raw != nil {
-		if err := json.Unmarshal(raw, &ports); err != nil {
-			return nil, spec.Errorf(spec.CodeEnv, "CAP_ARGS: portMappings: %w", err)
+	if raw := caps[capPorts]; raw != nil {
+		if err := spec.Unmarshal("CAP_ARGS.portMappings", raw, &ports); err != nil {
+			return nil, spec.Errorf(spec.CodeEnv, "%w", err)
 		}
-	}
-	for _, p := range f.publish {
-		port, err := parsePublish(p)
-		if err != nil {
-			return nil, err
-		}
-		ports = append(ports, port)
 	}
 	if caps == nil {
 		caps = make(map[string]json.RawMessage)
 	}
-	caps["portMappings"], err = json.Marshal(ports)
+	caps[capPorts], err = json.Marshal(append(ports, f.publish...))
 	return caps, err
+}
+
+// capPorts is the capability that --publish gives arguments to.
+const capPorts = "portMappings"
+
+// canPublish refuses --publish where no plugin of the networks would be told of it.
+// CAP_ARGS may hold what nobody takes, as with libcni; a flag was given for this call.
+// The error has code 7.
+func (f *execFlags) canPublish(networks ...*chain.List) error {
+	for _, l := range networks {
+		for _, p := range l.Plugins {
+			if p.Capabilities[capPorts] {
+				return nil
+			}
+		}
+	}
+	if len(f.publish) == 0 {
+		return nil
+	}
+	return spec.Errorf(spec.CodeConfig, `--publish: no plugin in %s takes port mappings: add {"type": "portmap", "capabilities": {"portMappings": true}} to its list`, networks[0].File)
 }
 
 // publishedPort is an entry of the capability portMappings.
@@ -249,18 +269,21 @@ type publishedPort struct {
 }
 
 // parsePublish reads [IP:]HOST:CONTAINER[/PROTOCOL], an IPv6 address in brackets.
-// The protocol is checked by the plugin. Zero is no port here.
+// Zero is no port here.
 func parsePublish(s string) (p publishedPort, err error) {
 	ports, protocol, _ := strings.Cut(s, "/")
 	p.Protocol = cmp.Or(protocol, "tcp")
 	rest, container, ok := cutLast(ports, ":")
 	ip, host, _ := cutLast(rest, ":")
 	p.HostIP = strings.Trim(ip, "[]")
-	var errs [2]error
+	var errs [3]error
 	p.HostPort, errs[0] = parsePort(host)
 	p.ContainerPort, errs[1] = parsePort(container)
-	if !ok || errs[0] != nil || errs[1] != nil {
-		return p, spec.Errorf(spec.CodeConfig, "--publish %q is not [IP:]HOST:CONTAINER[/PROTOCOL]", s)
+	if p.HostIP != "" {
+		_, errs[2] = netip.ParseAddr(p.HostIP)
+	}
+	if !ok || errors.Join(errs[:]...) != nil || !slices.Contains([]string{"tcp", "udp", "sctp"}, strings.ToLower(p.Protocol)) {
+		return p, errors.New("it must be [IP:]HOST:CONTAINER[/tcp|udp|sctp], with ports from 1 to 65535")
 	}
 	return p, nil
 }

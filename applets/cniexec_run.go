@@ -53,9 +53,9 @@ type attached struct {
 func (c *cniExecCall) run(ctx context.Context, operands, command []string) int {
 	switch {
 	case len(operands) > 0:
-		return wrongCall(c.Process, fmt.Errorf(`run: %q stands before "--": networks are named with --net, the command comes after "--"`, operands[0]))
+		return c.wrongCall(fmt.Errorf(`run: %q stands before "--": networks are named with --net, the command comes after "--"`, operands[0]))
 	case len(command) == 0:
-		return wrongCall(c.Process, errors.New(`run: the command is missing: cni-exec run -- COMMAND`))
+		return c.wrongCall(errors.New(`run: the command is missing: cni-exec run -- COMMAND`))
 	}
 	if err := c.prepare(); err != nil {
 		return c.fail(err)
@@ -109,7 +109,7 @@ func (c *cniExecCall) runLists() ([]*chain.List, error) {
 		}
 		lists[i] = l
 	}
-	return lists, nil
+	return lists, c.canPublish(lists...)
 }
 
 // live is the whole life of the sandbox; the exit code is the command's.
@@ -140,7 +140,9 @@ func (s *sandbox) live(ctx context.Context, lists []*chain.List, command []strin
 			cmd := chain.Command{
 				Args: command, Environ: s.Environ, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Signals: signals,
 			}
-			exit, err = cmd.Run()
+			if exit, err = cmd.Run(); err != nil {
+				err = &hinted{err, startHint(err)}
+			}
 			return err
 		})
 	})
@@ -178,14 +180,12 @@ func (s *sandbox) attach(ctx context.Context, lists []*chain.List, signals <-cha
 	}()
 	defer func() { close(done); <-stopped; cancel() }()
 	for i, l := range lists {
-		t := s.target
-		t.IfName = nthName(s.ifName, i)
-		s.network = l.Name
-		res, err := s.runner.Add(ctx, l, t)
+		s.network, s.target.IfName = l.Name, nthName(s.ifName, i)
+		res, err := s.runner.Add(ctx, l, s.target)
 		if err != nil {
 			return err
 		}
-		s.attached = append(s.attached, attached{l, t})
+		s.attached = append(s.attached, attached{l, s.target})
 		if len(s.dns.Nameservers) == 0 {
 			s.dns = res.DNS
 		}

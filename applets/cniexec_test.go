@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"cnibox/chain"
+	rawjson "cnibox/internal/json"
 	"cnibox/spec"
 )
 
@@ -93,15 +94,26 @@ func TestCapabilities(t *testing.T) {
 		"both": {`{"portMappings":[{"hostPort":1,"containerPort":2,"protocol":"udp"}]}`, []string{"127.0.0.1:53:54/udp", "[::1]:3:4"},
 			`{"portMappings":[{"hostPort":1,"containerPort":2,"protocol":"udp"},` +
 				`{"hostPort":53,"containerPort":54,"protocol":"udp","hostIP":"127.0.0.1"},{"hostPort":3,"containerPort":4,"protocol":"tcp","hostIP":"::1"}]}`},
+		"in capitals":   {"", []string{"1:2/SCTP"}, `{"portMappings":[{"hostPort":1,"containerPort":2,"protocol":"SCTP"}]}`},
 		"not an object": {`[]`, nil, ""},
 		"one port":      {"", []string{"80"}, ""},
 		"port 0":        {"", []string{"0:80"}, ""},
 		"big port":      {"", []string{"65536:80"}, ""},
 		"words":         {"", []string{"a:b"}, ""},
+		"no address":    {"", []string{"localhost:1:2"}, ""},
+		"no protocol":   {"", []string{"1:2/icmp"}, ""},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			caps, err := (&execFlags{publish: tt.publish}).capabilities(tt.env)
+			var args []string
+			for _, p := range tt.publish {
+				args = append(args, "-p", p)
+			}
+			f, _, _, err := parseExecFlags(args, noEnv)
+			var caps map[string]rawjson.RawMessage
+			if err == nil {
+				caps, err = f.capabilities(tt.env)
+			}
 			if err != nil {
 				if tt.want != "" {
 					t.Error(err)

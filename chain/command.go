@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/disk"
+	"cnibox/spec"
 )
 
 // A Command is a program of the user's own, for which a network was set up.
@@ -36,8 +37,8 @@ const (
 // since the program is killed when the thread ends (prctl(2), PR_SET_PDEATHSIG).
 //
 // The exit code is the program's, 128 and the number of a signal that ended it, or 126
-// and 127 with an error if it was not started. The signals that come meanwhile go to
-// the program alone; ending is its own decision.
+// and 127 with an error of code 103 if it was not started. The signals that come
+// meanwhile go to the program alone; ending is its own decision.
 func (c *Command) Run() (exit int, err error) {
 	file, err := lookPath(c.Args[0])
 	var status unix.WaitStatus
@@ -51,9 +52,9 @@ func (c *Command) Run() (exit int, err error) {
 	}
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return exitNotFound, fmt.Errorf("start %s: %w", c.Args[0], err)
+		return exitNotFound, spec.Errorf(spec.CodePlugin, "start %s: %w", c.Args[0], err)
 	case err != nil:
-		return exitNoExec, fmt.Errorf("start %s: %w", c.Args[0], err)
+		return exitNoExec, spec.Errorf(spec.CodePlugin, "start %s: %w", c.Args[0], err)
 	case status.Signaled():
 		return exitSignal + int(status.Signal()), nil
 	}
@@ -66,7 +67,8 @@ func (c *Command) Run() (exit int, err error) {
 // The error is os.ErrNotExist.
 func lookPath(name string) (string, error) {
 	if strings.Contains(name, "/") {
-		return name, nil
+		_, err := disk.Stat(name)
+		return name, err
 	}
 	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
 		path := filepath.Join(dir, name)

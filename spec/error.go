@@ -27,7 +27,7 @@ const (
 	CodeBusy        = 100 // something asked for belongs to another attachment
 	CodeExhausted   = 101 // no address is free
 	CodeCheck       = 102 // CHECK: the attachment is not as ADD left it
-	CodePlugin      = 103 // a plugin could not be found or started, or its answer not be understood
+	CodePlugin      = 103 // a plugin or a command could not be found or started, or its answer not be understood
 	CodeInternal    = 999 // what nobody foresaw
 )
 

@@ -216,10 +216,10 @@ func index(keys []string, key string) int {
 	return -1
 }
 
-// unmarshal decodes the value of a key; the error names the key within it
+// Unmarshal decodes the value of a key; the error names the key within it
 // that has the wrong type.
 // Errors have no code yet; it depends on where the value came from.
-func unmarshal(key string, b []byte, into any) error {
+func Unmarshal(key string, b []byte, into any) error {
 	if err := json.Unmarshal(b, into); err != nil {
 		return explain(key, false, err)
 	}

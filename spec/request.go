@@ -195,7 +195,7 @@ func (r *Request) readValid() error {
 // One bad entry refuses the list, since a set read in part would free what is in use.
 func (r *Request) parseValid(key string, list []byte) error {
 	var entries []*struct{ ContainerID, IfName string }
-	if err := unmarshal(key, list, &entries); err != nil {
+	if err := Unmarshal(key, list, &entries); err != nil {
 		return Errorf(CodeConfig, "%w", err)
 	}
 	r.Valid = make([]Attachment, 0, len(entries))
@@ -234,7 +234,7 @@ func optional(key string, raw json.RawMessage, into any) error {
 	if raw == nil {
 		return nil
 	}
-	return unmarshal(key, raw, into)
+	return Unmarshal(key, raw, into)
 }
 
 // Conf returns the configuration as it came. It must not be changed.
