@@ -56,7 +56,9 @@ func (t *Table) Check(fn func(*Tx) error) error {
 		if err != nil {
 			return err
 		}
-		missing = append(missing, damaged...)
+		if missing = append(missing, damaged...); len(damaged) > 0 {
+			missing[len(missing)-1] += fmt.Sprintf(" (`nft flush chain %s %s` lets the next ADD make all rules anew)", tableText(table), mark(table))
+		}
 	}
 	filters, err := x.filters()
 	if err != nil {

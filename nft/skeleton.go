@@ -8,14 +8,14 @@ import (
 	"cnibox/internal/netlink"
 )
 
-// The skeletons are the same on every host and known by an empty chain whose
-// name has the first digits of a hash of all the rest: when it is there, an
-// update sends only elements. TestSkeletonMark tells the name to write here
+// The skeletons are the same on every host and known by a chain whose name has
+// the first digits of a hash of all the rest: when it is there with its rule, which
+// goes when somebody flushes the table, an update sends only elements. TestSkeletonMark tells the name to write here
 // after a change. A set whose type changes needs a new name as well.
 const (
 	markPrefix = "skeleton-"
-	inetMark   = markPrefix + "bb87ef59"
-	bridgeMark = markPrefix + "4f8df9b1"
+	inetMark   = markPrefix + "0e30e455"
+	bridgeMark = markPrefix + "6c839182"
 )
 
 // Priorities of the base chains.
@@ -196,6 +196,11 @@ func mark(table byte) string {
 	return inetMark
 }
 
+// markChain is that chain. No packet comes to its rule.
+func markChain(table byte) chain {
+	return chain{name: mark(table), rules: []*rule{newRule().verdict(toReturn, "")}}
+}
+
 // tableText is the name of our table of a family, as nft writes it.
 func tableText(table byte) string {
 	switch table {
@@ -226,7 +231,7 @@ func (t *batch) ensure(table byte, oldMarks []string) {
 			})
 		}
 	}
-	chains := chainsOf(table)
+	chains := append(chainsOf(table), markChain(table))
 	for i := range chains {
 		t.addChain(table, &chains[i])
 	}
@@ -236,7 +241,6 @@ func (t *batch) ensure(table byte, oldMarks []string) {
 	for _, name := range oldMarks {
 		t.dropChain(table, name)
 	}
-	t.addChain(table, &chain{name: mark(table)})
 }
 
 // addChain makes the chain if it is missing, without rules. Where a chain of that

@@ -260,7 +260,7 @@ func TestKernelCheck(t *testing.T) {
 	change(t, table, everything)
 	want()
 	tool(t, ns, "flush chain inet cnibox out-10.1.0.0-24", "nft", "-f", "-")
-	want("rules of chain out-10.1.0.0-24")
+	want("rules of chain out-10.1.0.0-24", "`nft flush chain inet cnibox skeleton-")
 	tool(t, ns, "insert rule bridge cnibox macs accept", "nft", "-f", "-")
 	want("rules of chain macs of table bridge cnibox")
 }
@@ -278,10 +278,24 @@ func TestKernelSkeletonIsRenewed(t *testing.T) {
 	if got := render(t, ns); got != good {
 		t.Errorf("got\n%s\nwant\n%s", got, good)
 	}
-	tool(t, ns, "flush ruleset", "nft", "-f", "-")
-	change(t, table, everything)
-	if got := render(t, ns); got != good {
-		t.Errorf("after a flush: got\n%s\nwant\n%s", got, good)
+	third := func(x *nft.Tx) error { x.Masquerade(other, netip.MustParsePrefix("10.9.0.2/24")); return nil }
+	for flush, by := range map[string]func(*nft.Tx) error{
+		"flush ruleset":           everything,
+		"flush table inet cnibox": everything, // whose elements stay
+		"flush table inet cnibox\nflush table bridge cnibox":                         everything,
+		"flush chain inet cnibox guard\nflush chain inet cnibox " + mark:             everything, // what CHECK advises
+		"flush chain inet cnibox out-10.1.0.0-24\nflush chain inet cnibox " + mark:   third,
+		"flush chain inet cnibox hairpin-fd00__-64\nflush chain inet cnibox " + mark: third,
+	} {
+		tool(t, ns, flush, "nft", "-f", "-")
+		change(t, table, by)
+		change(t, table, func(x *nft.Tx) error { x.Release(other); return nil })
+		if got := render(t, ns); got != good {
+			t.Errorf("after %q: got\n%s\nwant\n%s", flush, got, good)
+		}
+		if err := table.Check(everything); err != nil {
+			t.Errorf("after %q: %v", flush, err)
+		}
 	}
 }
 

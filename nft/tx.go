@@ -213,18 +213,18 @@ func (x *Tx) batch() (*batch, error) {
 	return b, nil
 }
 
-// skeletons makes sure of the tables that get elements. Marks of other versions of
+// skeletons makes sure of the tables that get elements, or have them already. Marks of other versions of
 // the skeleton go, since their owner would find its chains changed.
 func (x *Tx) skeletons(b *batch) error {
 	for _, table := range []byte{inet, bridge} {
-		if !x.writes(table) {
+		if !x.wants(table) {
 			continue
 		}
-		ok, _, err := x.s.chainAt(chainID{table, TableName, mark(table)})
+		_, rules, err := x.s.chainAt(chainID{table, TableName, mark(table)})
 		if err != nil {
 			return err
 		}
-		if ok {
+		if rules > 0 {
 			continue
 		}
 		chains, err := x.s.chainsIn(table, TableName)
@@ -233,19 +233,42 @@ func (x *Tx) skeletons(b *batch) error {
 		}
 		var marks []string
 		for _, c := range chains {
-			if strings.HasPrefix(c.name, markPrefix) {
+			if strings.HasPrefix(c.name, markPrefix) && c.name != mark(table) {
 				marks = append(marks, c.name)
 			}
 		}
 		b.ensure(table, marks)
+		for _, c := range chains {
+			if want := x.chainNamed(c.name); table == inet && want.rules != nil {
+				b.fill(table, &want)
+			}
+		}
 	}
 	return nil
 }
 
-// writes tells whether elements will come into sets of the table.
-func (x *Tx) writes(table byte) bool {
+// chainNamed returns a chain that elements jump to, as it should be: one that is
+// planned, or whose rules follow from its name. Any other has no rules.
+func (x *Tx) chainNamed(name string) chain {
+	if p := x.chains[name]; p != nil {
+		return p.chain
+	}
+	kind, text, _ := strings.Cut(strings.ReplaceAll(name, "_", ":"), "-")
+	p, err := netip.ParsePrefix(strings.Replace(text, "-", "/", 1))
+	switch {
+	case err != nil:
+	case kind == "out":
+		return outChain(p)
+	case kind == "hairpin":
+		return hairpinChain(p)
+	}
+	return chain{}
+}
+
+// wants tells whether this update wants elements in sets of the table.
+func (x *Tx) wants(table byte) bool {
 	for _, sl := range x.slots {
-		if sl.set.table == table && sl.adds() {
+		if sl.set.table == table && sl.is != nil {
 			return true
 		}
 	}
