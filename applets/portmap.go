@@ -27,8 +27,8 @@ conditionsV4          list    -                    what packets must match as we
                                                    iptables (["-s", "10.0.0.0/8"]) or of nft
                                                    (["ip", "saddr", "10.0.0.0/8"])
 conditionsV6          list    -                    the same for IPv6
-markMasqBit           int     -                    0 to 31; accepted, but nothing is marked here
-externalSetMarkChain  string  -                    accepted, but nothing is marked here
+markMasqBit           int     -                    0 to 31; accepted, but the bit used here is 12
+externalSetMarkChain  string  -                    accepted, but not needed here
 dataDir               string  /run/cnibox/portmap  where the namespaces of port owners are noted
 
 runtimeConfig.portMappings (capability portMappings), a list of objects:

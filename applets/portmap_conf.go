@@ -20,7 +20,7 @@ type portmapConf struct {
 	Backend       string   `json:"backend"`              // "", nftables or iptables; all mean nftables
 	SNAT          *bool    `json:"snat"`                 // nil: true
 	MasqAll       bool     `json:"masqAll"`              // with SNAT: whatever the source is
-	MarkMasqBit   *int     `json:"markMasqBit"`          // checked, not needed: nothing is marked
+	MarkMasqBit   *int     `json:"markMasqBit"`          // checked, not needed: the bit is fixed
 	SetMarkChain  *string  `json:"externalSetMarkChain"` // the same
 	ConditionsV4  []string `json:"conditionsV4"`
 	ConditionsV6  []string `json:"conditionsV6"`

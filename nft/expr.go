@@ -104,14 +104,25 @@ func (r *rule) within(op uint32, lo, hi []byte) *rule {
 	})
 }
 
+// setMark gives the packet's mark our bit, or with 0 takes it away.
+func (r *rule) setMark(bit uint32) *rule {
+	return r.meta(unix.NFT_META_MARK, 0).bits(native(^uint32(publishedMark)), native(bit)).expr("meta", func(b *netlink.Buf) {
+		b.Net32(unix.NFTA_META_KEY, unix.NFT_META_MARK)
+		b.Net32(unix.NFTA_META_SREG, reg)
+	})
+}
+
 // mask keeps the bits of register 0 that are set in v.
-func (r *rule) mask(v []byte) *rule {
+func (r *rule) mask(v []byte) *rule { return r.bits(v, make([]byte, len(v))) }
+
+// bits is mask, and inverts the bits that are set in flip.
+func (r *rule) bits(keep, flip []byte) *rule {
 	return r.expr("bitwise", func(b *netlink.Buf) {
 		b.Net32(unix.NFTA_BITWISE_SREG, reg)
 		b.Net32(unix.NFTA_BITWISE_DREG, reg)
-		b.Net32(unix.NFTA_BITWISE_LEN, uint32(len(v)))
-		b.Nest(unix.NFTA_BITWISE_MASK, func() { b.Bytes(unix.NFTA_DATA_VALUE, v) })
-		b.Nest(unix.NFTA_BITWISE_XOR, func() { b.Bytes(unix.NFTA_DATA_VALUE, make([]byte, len(v))) })
+		b.Net32(unix.NFTA_BITWISE_LEN, uint32(len(keep)))
+		b.Nest(unix.NFTA_BITWISE_MASK, func() { b.Bytes(unix.NFTA_DATA_VALUE, keep) })
+		b.Nest(unix.NFTA_BITWISE_XOR, func() { b.Bytes(unix.NFTA_DATA_VALUE, flip) })
 	})
 }
 

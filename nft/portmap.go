@@ -102,9 +102,9 @@ func (x *Tx) takeable(o spec.Attachment, m *PortMap, sl *slot, to *element) erro
 	}
 }
 
-// hairpin marks the connections of the mapping that must be masqueraded.
-// They are known by their target alone: the host port they came to cannot be
-// part of the key, since nft lists such a rule but does not load it again.
+// hairpin marks the connections of the mapping that must be masqueraded, by their
+// target. The host port they came to cannot be part of the key, since nft lists such
+// a rule but does not load it again; see [publishedMark].
 func (x *Tx) hairpin(o spec.Attachment, m *PortMap, family byte) {
 	key := keyOf(m.Target.Addr().AsSlice(), []byte{m.Proto}, port16(m.Target.Port()))
 	in := setOf(hairpinSet, family)

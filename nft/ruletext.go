@@ -62,6 +62,12 @@ func (t *teller) tell(e expression) {
 	d := e.data
 	switch e.name {
 	case "meta":
+		if from := netlink.Attr(d, unix.NFTA_META_SREG); from != nil {
+			o := t.at(from)
+			o.mask = be.AppendUint32(nil, ne.Uint32(append(o.mask, 0, 0, 0, 0))) // of 4 bytes
+			t.say("%s set %s & %#x", metaOperand(num(d, unix.NFTA_META_KEY)).text, o.text, o.mask)
+			break
+		}
 		t.load(netlink.Attr(d, unix.NFTA_META_DREG), metaOperand(num(d, unix.NFTA_META_KEY)))
 	case "payload":
 		t.load(netlink.Attr(d, unix.NFTA_PAYLOAD_DREG), t.payload(d))
@@ -72,6 +78,9 @@ func (t *teller) tell(e expression) {
 	case "bitwise":
 		o := t.at(netlink.Attr(d, unix.NFTA_BITWISE_SREG))
 		o.mask = netlink.Attr(netlink.Attr(d, unix.NFTA_BITWISE_MASK), dataValue)
+		if flip := netlink.Attr(netlink.Attr(d, unix.NFTA_BITWISE_XOR), dataValue); len(flip) == 4 && ne.Uint32(flip) != 0 {
+			o.text = fmt.Sprintf("%#x ^ %s", ne.Uint32(flip), o.text)
+		}
 		t.load(netlink.Attr(d, unix.NFTA_BITWISE_DREG), o)
 	case "cmp":
 		t.compare(t.at(netlink.Attr(d, unix.NFTA_CMP_SREG)), num(d, unix.NFTA_CMP_OP), netlink.Attr(netlink.Attr(d, unix.NFTA_CMP_DATA), dataValue))

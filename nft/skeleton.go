@@ -14,7 +14,7 @@ import (
 // after a change. A set whose type changes needs a new name as well.
 const (
 	markPrefix = "skeleton-"
-	inetMark   = markPrefix + "0e30e455"
+	inetMark   = markPrefix + "e28fbe09"
 	bridgeMark = markPrefix + "6c839182"
 )
 
@@ -42,8 +42,16 @@ const (
 	noNeeds    = ""
 	masqAll    = "masquerade-all"
 	portsChain = "ports"
+	published  = "published"
 	policies   = "policies"
 )
+
+// publishedMark is the bit of a packet's mark that says that we have translated its
+// destination. The first packet of a connection, which alone passes chains of
+// type nat, has it from there to postrouting: that the connection was translated, and
+// where to, would be true of a service of kube-proxy as well. Bit 13 is that of the
+// reference plugins, whose chain would masquerade whatever has it.
+const publishedMark = 1 << 12
 
 // A chain is one of our chains with all its rules. A base chain hangs at a hook
 // (NF_INET_*, include/uapi/linux/netfilter.h) and lets pass what its rules do not
@@ -76,11 +84,12 @@ func chainsOf(table byte) []chain {
 	local := []*rule{newRule().localDst().verdict(toJump, portsChain)}
 	return []chain{
 		{name: masqAll, needs: masqNeeds, rules: []*rule{newRule().masquerade()}},
-		{name: condChain(v4, true), needs: dnatNeeds, rules: []*rule{dnatHost(v4, condSet)}},
-		{name: condChain(v4, false), needs: dnatNeeds, rules: []*rule{dnatAny(v4, condSet)}},
-		{name: condChain(v6, true), needs: dnatNeeds, rules: []*rule{dnatHost(v6, condSet)}},
-		{name: condChain(v6, false), needs: dnatNeeds, rules: []*rule{dnatAny(v6, condSet)}},
-		{name: portsChain, needs: dnatNeeds, rules: append(portRules(v4), portRules(v6)...)},
+		{name: condChain(v4, true), needs: dnatNeeds, rules: marked(dnat(v4, condSet, true))},
+		{name: condChain(v4, false), needs: dnatNeeds, rules: marked(dnat(v4, condSet, false))},
+		{name: condChain(v6, true), needs: dnatNeeds, rules: marked(dnat(v6, condSet, true))},
+		{name: condChain(v6, false), needs: dnatNeeds, rules: marked(dnat(v6, condSet, false))},
+		{name: portsChain, needs: dnatNeeds, rules: portRules()},
+		{name: published, needs: masqNeeds, rules: hairpinRules()},
 		{"guard", unix.NF_INET_PRE_ROUTING, guardPrio, "filter", inetNeeds, guardRules()},
 		{"prerouting", unix.NF_INET_PRE_ROUTING, dnatPrio, "nat", natNeeds + ", or " + fibNeeds, local},
 		{"output", unix.NF_INET_LOCAL_OUT, dnatPrio, "nat", natNeeds + ", or " + fibNeeds, local},
@@ -136,25 +145,39 @@ func forwardRules() []*rule {
 }
 
 // portRules try ports of one address before those of any, and those with
-// conditions before those without.
-func portRules(family byte) []*rule {
-	gateHost := newRule().family(family).addr(family, true, 0).
-		port(addrLen(family)/4).lookup(setOf(gateSet+hostSets, family), noRegister, false)
-	gate := newRule().family(family).port(0).lookup(setOf(gateSet, family), noRegister, false)
-	return []*rule{gateHost, dnatHost(family, dnatSet), gate, dnatAny(family, dnatSet)}
+// conditions, which may ask for the mark, before those without.
+func portRules() (rules []*rule) {
+	for _, host := range []bool{true, false} {
+		var plain []*rule
+		for _, family := range []byte{v4, v6} {
+			rules = append(rules, atPort(family, gateSet, host, noRegister))
+			plain = append(plain, dnat(family, dnatSet, host))
+		}
+		rules = append(rules, marked(plain...)...)
+	}
+	return rules
 }
 
-// dnatHost translates ports of one address; where the map has none, the rule
-// does not match and the next one is asked.
-func dnatHost(family byte, place int) *rule {
-	return newRule().family(family).addr(family, true, 0).port(addrLen(family)/4).
-		lookup(setOf(place+hostSets, family), 0, false).dnat(family)
+// atPort looks the destination's port up in a set of the family: with the address, or
+// whatever that is. That it is one of this host was asked by the chain that jumps here.
+func atPort(family byte, place int, host bool, to uint32) *rule {
+	r := newRule().family(family)
+	if !host {
+		return r.port(0).lookup(setOf(place, family), to, false)
+	}
+	return r.addr(family, true, 0).port(addrLen(family)/4).lookup(setOf(place+hostSets, family), to, false)
 }
 
-// dnatAny translates ports of any address; that it is one of this host was asked
-// by the chain that jumps here.
-func dnatAny(family byte, place int) *rule {
-	return newRule().family(family).port(0).lookup(setOf(place, family), 0, false).dnat(family)
+// dnat translates ports; where the map has none, the rule does not match and the next
+// one is asked.
+func dnat(family byte, place int, host bool) *rule {
+	return atPort(family, place, host, 0).dnat(family)
+}
+
+// marked sets the mark for rules that translate, and takes it away again where none
+// of them did.
+func marked(rules ...*rule) []*rule {
+	return append(append([]*rule{newRule().setMark(publishedMark)}, rules...), newRule().setMark(0))
 }
 
 // condChain names the fixed chain that translates ports with conditions.
@@ -169,23 +192,29 @@ func condChain(family byte, host bool) string {
 	return name + "-any"
 }
 
-// masqRules masquerade published ports where answers would not find back,
-// then what leaves an owned address; multicast (224.0.0.0/4, RFC 5771; ff00::/8,
-// RFC 4291) is never touched.
-func masqRules() []*rule {
-	var rules []*rule
+// hairpinRules masquerade published ports where answers would not find back. The
+// mark has done its duty by then.
+func hairpinRules() []*rule {
+	rules := []*rule{newRule().setMark(0)}
 	for _, family := range []byte{v4, v6} {
-		rules = append(rules, newRule().family(family).
-			ct(unix.NFT_CT_STATUS, 0).mask(native(ipsDstNAT)).cmp(unix.NFT_CMP_NEQ, 0, native(0)).
-			addr(family, true, 0).port(addrLen(family)/4).
+		rules = append(rules, newRule().family(family).addr(family, true, 0).port(addrLen(family)/4).
 			lookup(setOf(hairpinSet, family), noRegister, false))
 	}
-	return append(rules,
+	return rules
+}
+
+// masqRules ask about published ports, then masquerade what leaves an owned
+// address; multicast (224.0.0.0/4, RFC 5771; ff00::/8, RFC 4291) is never touched.
+func masqRules() []*rule {
+	return []*rule{
+		newRule().ct(unix.NFT_CT_STATUS, 0).mask(native(ipsDstNAT)).cmp(unix.NFT_CMP_NEQ, 0, native(0)).
+			meta(unix.NFT_META_MARK, 0).mask(native(publishedMark)).cmp(unix.NFT_CMP_NEQ, 0, native(0)).
+			verdict(toJump, published),
 		newRule().family(v4).addr(v4, true, 0).mask([]byte{0xf0, 0, 0, 0}).equal(224, 0, 0, 0).verdict(toReturn, ""),
 		newRule().family(v6).payload(unix.NFT_PAYLOAD_NETWORK_HEADER, daddr6At, 1, 0).equal(0xff).verdict(toReturn, ""),
 		newRule().family(v4).addr(v4, false, 0).lookup(setOf(masqSet, v4), noRegister, false),
 		newRule().family(v6).addr(v6, false, 0).lookup(setOf(masqSet, v6), noRegister, false),
-	)
+	}
 }
 
 // mark returns the name of the chain that says that the skeleton is there.

@@ -90,6 +90,23 @@ func TestKernelPortMapMasqAll(t *testing.T) {
 	s.refuse(s.host, "tcp", "127.0.0.1:8080") // no way back without
 }
 
+// A service of others, as kube-proxy's, that leads to a published target, even from the
+// same port, keeps its clients' addresses; so does the mark of others.
+func TestKernelPortMapLeavesServices(t *testing.T) {
+	s := newSite(t)
+	s.serveOne()
+	tool(t, s.host, `table ip services { chain pre { type nat hook prerouting priority dstnat;
+		ip daddr 10.96.0.1 tcp dport 8080 dnat to `+one4+`:80; }
+		chain marks { type filter hook prerouting priority mangle; meta mark set 0x21; }
+		chain seen { type filter hook postrouting priority 300; meta mark != 0x21 oifname "br0" ip saddr != 10.1.0.0/24 drop; }; }`, "nft", "-f", "-")
+	s.ok(s.lanC.AddRoute(rtnl.Route{Dst: netip.MustParsePrefix("10.96.0.1/32"), GW: netip.MustParseAddr(hostLAN4), Link: s.uplink}))
+	s.publish(func(m *nft.PortMap) { m.MasqAll = true })
+	s.want(s.lan, "tcp", hostLAN4+":8080", "one "+bridge4)
+	s.want(s.lan, "tcp", "10.96.0.1:8080", "one "+lan4)
+	s.publish(nil)
+	s.want(s.lan, "tcp", hostLAN4+":8080", "one "+lan4)
+}
+
 // CVE-2025-67499: only what is sent to the host itself may be redirected.
 func TestKernelCVE2025_67499(t *testing.T) {
 	s := newSite(t)
@@ -156,7 +173,7 @@ func TestKernelConditions(t *testing.T) {
 	}
 	s.update(func(x *nft.Tx) error {
 		a, b := mapping(unix.IPPROTO_TCP, 8080, one4), mapping(unix.IPPROTO_TCP, 8081, two4)
-		a.Conditions = conds("!", "-s", "192.0.2.0/24,198.51.100.0/24")
+		a.Conditions = conds("!", "-s", "192.0.2.0/24,198.51.100.0/24", "-m", "mark", "--mark", "0")
 		b.Conditions = conds("ip", "saddr", "{", "192.0.2.2,", "198.51.100.0/24", "}", "iifname", "uplink")
 		if err := x.PortMap(owner, a); err != nil {
 			return err
