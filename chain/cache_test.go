@@ -312,6 +312,18 @@ func TestLockGivesUp(t *testing.T) {
 	}
 }
 
+// TestNoLockFile: that the lock's file cannot be opened is not somebody else's doing.
+func TestNoLockFile(t *testing.T) {
+	w := newWorld(t, "rec")
+	file := filepath.Join(w.Cache.Dir, "cnibox.lock")
+	os.MkdirAll(file, 0o700)
+	_, err := w.Add(t.Context(), w.parse(cachedList), target("c"))
+	wantErr(t, err, "no lock for network n in the cache: open "+file+": is a directory")
+	if code(err) != spec.CodeIO || strings.Contains(err.Error(), "in use") {
+		t.Errorf("got code %d, %v", code(err), err)
+	}
+}
+
 // TestFaults lets each disk call of ADD fail: either nothing was run, or all
 // was taken back.
 func TestFaults(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"path/filepath"
 
@@ -28,11 +27,7 @@ const lockFile = "cnibox.lock"
 // libcni leaves that to its callers, and cnitool does nothing about it. The error is
 // the context's if that ends first. The function returned gives the lock back.
 func (c *Cache) lockContainer(ctx context.Context, id string) (func(), error) {
-	unlock, err := c.lock(ctx, "container "+id, unix.F_WRLCK)
-	if err != nil {
-		return nil, fmt.Errorf("another verb runs for container %s: %w", id, err)
-	}
-	return unlock, nil
+	return c.lock(ctx, "container "+id, unix.F_WRLCK, "another verb runs for container "+id)
 }
 
 // lockNetwork is shared among ADD, DEL and CHECK and exclusive for GC. It is
@@ -44,37 +39,32 @@ func (c *Cache) lockNetwork(ctx context.Context, network string, exclusive bool)
 	if exclusive {
 		kind = unix.F_WRLCK
 	}
-	unlock, err := c.lock(ctx, "network "+network, kind)
-	if err != nil {
-		return nil, fmt.Errorf("network %s is in use: %w", network, err)
-	}
-	return unlock, nil
+	return c.lock(ctx, "network "+network, kind, "network "+network+" is in use")
 }
 
 // lock takes one byte of the lock file by an open file description lock
 // (fcntl(2), F_OFD_SETLK), which ends with the process at the latest. Two names
 // on one byte wait for each other needlessly: that is one in 2^62.
-func (c *Cache) lock(ctx context.Context, name string, kind int16) (func(), error) {
+// The error says that it is busy only when the context ended while it was.
+func (c *Cache) lock(ctx context.Context, name string, kind int16, busy string) (func(), error) {
 	if err := fault.Check("lock " + name); err != nil {
 		return nil, err
 	}
-	if err := disk.MakeDir(c.Dir, 0o700); err != nil {
-		return nil, spec.Errorf(spec.CodeIO, "cache: %w", err)
-	}
 	path := filepath.Join(c.Dir, lockFile)
-	fd, err := disk.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
-	if err != nil {
-		return nil, spec.Errorf(spec.CodeIO, "lock: %w", err)
+	fd, err := -1, disk.MakeDir(c.Dir, 0o700)
+	if err == nil {
+		fd, err = disk.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	}
-	if err := lockByte(ctx, fd, name, kind); err != nil {
-		unix.Close(fd)
-		code := spec.CodeIO
-		if ctx.Err() != nil {
-			code = spec.CodeTryAgain // somebody has it for long
+	if err == nil {
+		if err = lockByte(ctx, fd, name, kind); err == nil {
+			return func() { unix.Close(fd) }, nil
 		}
-		return nil, spec.Errorf(code, "lock %s: %w", path, err)
+		unix.Close(fd)
+		if ctx.Err() != nil { // somebody has it for long
+			return nil, spec.Errorf(spec.CodeTryAgain, "%s: lock %s: %w", busy, path, err)
+		}
 	}
-	return func() { unix.Close(fd) }, nil
+	return nil, spec.Errorf(spec.CodeIO, "no lock for %s in the cache: %w", name, err)
 }
 
 // lockByte tries at once and then waits in the kernel, on a descriptor and a
