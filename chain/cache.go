@@ -78,6 +78,9 @@ func (e *Entry) Interrupted() bool { return e.Kind == kindIntent }
 // cannot be read is as good as none.
 // Other errors, as no permission, are told: "not attached" would be a guess then.
 func (c *Cache) Lookup(a spec.Attachment) (*Entry, error) {
+	if err := checkNames(a); err != nil { // they become a path
+		return nil, err
+	}
 	for _, name := range fileNamesOf(a) {
 		e, err := c.read(name, a)
 		if err == nil && e.Attachment() == a {
@@ -109,7 +112,7 @@ func (c *Cache) read(name string, a spec.Attachment) (*Entry, error) {
 	}
 	e := &Entry{file: file}
 	if err := json.Unmarshal(b, e); err != nil {
-		return nil, fmt.Errorf("%s: %w: %w", file, errBroken, err)
+		return nil, fmt.Errorf("%s: %w: %w", file, errBroken, spec.Explain(b, e, err))
 	}
 	// The format of libcni 0.7: nothing but the result, and the names in the file name.
 	if e.Kind == "" && e.NetworkName == "" && a.Network != "" {

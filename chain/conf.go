@@ -51,7 +51,7 @@ func Parse(doc []byte) (*List, error) {
 		LoadOnlyInlinedPlugins                 flag
 	}
 	if err := json.Unmarshal(doc, &w); err != nil {
-		return nil, decodeError(err)
+		return nil, decodeError(doc, &w, err)
 	}
 	l := &List{
 		DisableCheck: bool(w.DisableCheck), DisableGC: bool(w.DisableGC),
@@ -84,7 +84,7 @@ func Parse(doc []byte) (*List, error) {
 func ParseSingle(doc []byte) (*List, error) {
 	var w struct{ Name, CNIVersion, Plugins json.RawMessage }
 	if err := json.Unmarshal(doc, &w); err != nil {
-		return nil, decodeError(err)
+		return nil, decodeError(doc, &w, err)
 	}
 	p, err := parsePlugin(doc)
 	if err != nil {
@@ -125,7 +125,7 @@ func wrap(name, version string, doc json.RawMessage) []byte {
 func parsePlugins(raw json.RawMessage) ([]Plugin, error) {
 	var docs []json.RawMessage
 	if err := json.Unmarshal(raw, &docs); err != nil {
-		return nil, spec.Errorf(spec.CodeConfig, `"plugins" is not a list: %w`, err)
+		return nil, spec.Errorf(spec.CodeConfig, `"plugins" is %s and must be a list of objects`, excerpt(raw))
 	}
 	if len(docs) == 0 {
 		return nil, spec.Errorf(spec.CodeConfig, "no plugins in list")
@@ -154,7 +154,7 @@ func parsePlugin(doc json.RawMessage) (Plugin, error) {
 		Args         json.RawMessage
 	}
 	if err := json.Unmarshal(doc, &w); err != nil {
-		return Plugin{}, decodeError(err)
+		return Plugin{}, decodeError(doc, &w, err)
 	}
 	if w.Type == "" {
 		return Plugin{}, spec.Errorf(spec.CodeConfig, "missing 'type'")
@@ -236,13 +236,14 @@ func (f *flag) DecodeJSON(b []byte) error {
 	return fmt.Errorf("%s is neither true nor false", excerpt(b))
 }
 
-// decodeError tells broken JSON (code 6) from JSON of the wrong type (code 7).
-func decodeError(err error) error {
+// decodeError tells broken JSON (code 6) from JSON of the wrong type (code 7), which it
+// explains by what the document was to be decoded into.
+func decodeError(doc []byte, into any, err error) error {
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) {
 		return spec.Errorf(spec.CodeDecode, "not JSON at byte %d: %w", syntax.Offset, err)
 	}
-	return spec.Errorf(spec.CodeConfig, "%w", err)
+	return spec.Errorf(spec.CodeConfig, "%w", spec.Explain(doc, into, err))
 }
 
 // Effective returns the list with the plugins of its drop-in folder inlined.

@@ -2,7 +2,6 @@ package spec
 
 import (
 	"fmt"
-	"reflect"
 
 	"cnibox/internal/json"
 	"cnibox/internal/mac"
@@ -14,20 +13,10 @@ import (
 // Keys match in any case of letters and unknown ones are left alone, as in
 // encoding/json; prevResult and other common keys may be among those conf has.
 func (r *Request) Decode(conf any) error {
-	err := json.Unmarshal(r.conf, conf)
-	if err == nil {
-		return nil
+	if err := json.Unmarshal(r.conf, conf); err != nil {
+		return Errorf(CodeConfig, "invalid network config: %w", Explain(r.conf, conf, err))
 	}
-	// Only now find the key, which the error does not name when an UnmarshalText or
-	// UnmarshalJSON method refuses the value.
-	into := reflect.TypeOf(conf).Elem()
-	for _, m := range r.top {
-		one := append(append([]byte{'{'}, m.text...), '}')
-		if err := json.Unmarshal(one, reflect.New(into).Interface()); err != nil {
-			return Errorf(CodeConfig, "invalid network config: %w", explain(m.Name, true, err))
-		}
-	}
-	return Errorf(CodeConfig, "invalid network config: %w", err)
+	return nil
 }
 
 // MAC returns the address asked for in runtimeConfig.mac, args.cni.mac, CNI_ARGS MAC

@@ -226,6 +226,26 @@ func Unmarshal(key string, b []byte, into any) error {
 	return nil
 }
 
+// Explain says in the words of JSON why a document could not be decoded into a struct,
+// given the error of that: the key as it is written, and what is due there.
+//
+// Only now the key is looked for, which the error does not name when a method of the
+// value's type has refused it.
+func Explain(doc []byte, into any, err error) error {
+	ms, notObject := Members(doc)
+	if notObject != nil {
+		return notObject
+	}
+	typ := reflect.TypeOf(into).Elem()
+	for _, m := range ms {
+		one := append(append([]byte{'{'}, m.text...), '}')
+		if err := json.Unmarshal(one, reflect.New(typ).Interface()); err != nil {
+			return explain(m.Name, true, err)
+		}
+	}
+	return err
+}
+
 // explain says in the words of JSON why the value of a key could not be
 // decoded. Whole tells that the error's path begins with the key itself.
 // encoding/json would name Go's types and fields, of which its readers know nothing.
