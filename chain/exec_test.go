@@ -296,3 +296,26 @@ func TestVersions(t *testing.T) {
 		}
 	}
 }
+
+// TestAnswersToVersion are those of the oldest plugins, and of what is none.
+func TestAnswersToVersion(t *testing.T) {
+	tests := map[string]struct{ answer, want, err string }{
+		"empty":        {`print {}`, "", `it has no "cniVersion"`},
+		"no list":      {`print {"cniVersion":"0.4.0"}`, "", `it has no "supportedVersions"`},
+		"0.2.0":        {`print {"cniVersion":"0.2.0"}`, "0.1.0 0.2.0", ""},
+		"an array":     {`print []`, "", "an array where an object is due"},
+		"unknown":      {`fail {"code":100,"msg":"unknown CNI_COMMAND: VERSION"}`, "0.1.0", ""},
+		"other errors": {`fail {"code":100,"msg":"no"}`, "", "no"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "rec")
+			w.local.Environ = append(w.local.Environ, "VERSION="+tt.answer)
+			_, versions, err := w.local.Versions(t.Context(), "rec")
+			wantErr(t, err, tt.err)
+			if got := strings.Join(versions, " "); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}

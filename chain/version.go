@@ -2,6 +2,7 @@ package chain
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"cnibox/internal/json"
@@ -11,7 +12,7 @@ import (
 // Versions asks a plugin for the versions it serves, oldest first. The file is
 // empty for one that is built in.
 // Errors are those of [Local.Invoke]. A plugin that does not know VERSION is one of
-// 0.1.0, and its error says so.
+// 0.1.0.
 func (l *Local) Versions(ctx context.Context, plugin string) (file string, versions []string, err error) {
 	file, verbs, err := l.find(plugin)
 	if err != nil {
@@ -28,15 +29,40 @@ func (l *Local) Versions(ctx context.Context, plugin string) (file string, versi
 	// Old plugins check the variables before they look at the verb.
 	call := spec.Call{Verb: spec.GetVersion, NetNS: "dummy", IfName: "dummy", Path: "dummy"}
 	a, err := start(ctx, plugin, file, l.environ(call), []byte(`{"cniVersion":"1.1.0"}`))
-	if err == nil {
-		err = a.check()
-	}
 	if err != nil {
 		return file, nil, err
 	}
-	var answer struct{ SupportedVersions []string }
-	if err := json.Unmarshal(a.stdout, &answer); err != nil {
-		return file, nil, a.fail(fmt.Errorf("answer to VERSION %s: %w", excerpt(a.stdout), err))
+	if err := a.check(); err != nil {
+		// How the reference's oldest plugins say that they do not know the verb.
+		var reported *spec.Error
+		if errors.As(err, &reported) && reported.Msg == "unknown CNI_COMMAND: VERSION" {
+			return file, []string{"0.1.0"}, nil
+		}
+		return file, nil, err
 	}
-	return file, answer.SupportedVersions, nil
+	versions, err = a.versions()
+	return file, versions, err
+}
+
+// versions reads the answer to VERSION.
+// One of 0.2.0 may leave the list out; those that do serve 0.1.0 as well.
+func (a *answer) versions() ([]string, error) {
+	var doc struct {
+		CNIVersion        string
+		SupportedVersions []string
+	}
+	err := json.Unmarshal(a.stdout, &doc)
+	switch {
+	case err != nil:
+		err = spec.Explain(a.stdout, &doc, err)
+	case doc.CNIVersion == "":
+		err = errors.New(`it has no "cniVersion"`)
+	case len(doc.SupportedVersions) > 0:
+		return doc.SupportedVersions, nil
+	case doc.CNIVersion == "0.2.0":
+		return []string{"0.1.0", "0.2.0"}, nil
+	default:
+		err = errors.New(`it has no "supportedVersions"`)
+	}
+	return nil, a.fail(fmt.Errorf("answer to VERSION %s: %w", excerpt(a.stdout), err))
 }
