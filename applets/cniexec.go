@@ -168,24 +168,36 @@ func (c *cniExecCall) setRunner() {
 
 // load finds the configuration of the network. For an attachment that is known
 // the cached one will do.
-// A DEL must be possible after the configuration has gone.
+// A DEL must be possible after the configuration has gone, or has become defective.
 func (c *cniExecCall) load() (*chain.List, error) {
 	l, err := c.lookup(c.network)
-	if err == nil || !errors.Is(err, os.ErrNotExist) {
-		return l, err
+	if err == nil {
+		return l, nil
 	}
-	a := spec.Attachment{Network: c.network, ContainerID: c.target.ContainerID, IfName: c.target.IfName}
+	cached := c.cached()
+	if cached == nil {
+		return nil, err
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		c.runner.Warn("%v: that of the ADD is used", err)
+	}
+	return cached, nil
+}
+
+// cached returns the configuration that an attachment was made with, for the verbs that
+// need no newer one; nil: there is none.
+func (c *cniExecCall) cached() *chain.List {
 	switch c.verb {
 	case "del", "check", "get":
-		if e, cerr := c.runner.Cache.Lookup(a); cerr == nil {
-			return e.List()
+		a := spec.Attachment{Network: c.network, ContainerID: c.target.ContainerID, IfName: c.target.IfName}
+		if e, err := c.runner.Cache.Lookup(a); err == nil {
+			l, _ := e.List()
+			return l
 		}
 	case "gc":
-		if cached := c.cachedList(); cached != nil {
-			return cached, nil
-		}
+		return c.cachedList()
 	}
-	return nil, err
+	return nil
 }
 
 // cachedList returns the network as the first of its attachments was told; nil if it

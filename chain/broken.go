@@ -52,13 +52,16 @@ func (c *Cache) asideDir() string {
 
 // aside returns the files that were moved on this boot.
 // None are dropped before a DEL or ADD of their attachment: it may be alive.
-func (c *Cache) aside() (all []Broken) {
-	names, _ := fileNames(c.asideDir()) // mostly there is none
+func (c *Cache) aside() (all []Broken, err error) {
+	names, err := fileNames(c.asideDir())
+	if err != nil && !errors.Is(err, os.ErrNotExist) { // mostly there is none
+		return nil, fmt.Errorf("cache: %w", err)
+	}
 	for _, name := range names {
 		file := filepath.Join(c.asideDir(), name)
 		all = append(all, Broken{name: name, file: file, err: fmt.Errorf("%s: %w", file, errBroken), aside: true})
 	}
-	return all
+	return all, nil
 }
 
 // dropAside deletes what was moved of an attachment.

@@ -56,7 +56,11 @@ func (r *Runner) GC(ctx context.Context, l *List, s Sweep) ([]spec.Attachment, e
 	}
 	valid := s.Valid
 	if s.Live {
-		broken = append(broken, r.Cache.aside()...)
+		aside, err := r.Cache.aside()
+		if err != nil {
+			return nil, err
+		}
+		broken = append(broken, aside...)
 		kept, err := unreadable(l.Name, broken)
 		if err != nil {
 			return nil, err
