@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -159,12 +160,18 @@ func (op *Op) clash(err error) error {
 	return spec.Errorf(spec.CodeBusy, "MAC address %s, or an IP address, is that of another link on the same master: DEL what has it, or ask for another: %w", op.Link.MAC, err)
 }
 
-// routes installs the result's routes in one message.
-// A route that is there already may be fine, see skipDefaults.
+// routes installs the result's routes in one message, in their order: of several to one
+// network, those of other interfaces too, the first goes before and IPv6 takes turns.
+// A default route alone does not join another, see standBack.
 func (op *Op) routes() error {
 	var ops []rtnl.Op
 	for _, r := range op.Result.Routes {
-		ops = append(ops, rtnl.NewRoute(op.route(r)))
+		want := op.route(r)
+		add := rtnl.AppendRoute
+		if want.Dst.Bits() == 0 {
+			add = rtnl.NewRoute
+		}
+		ops = append(ops, add(want))
 	}
 	if ops == nil {
 		return nil
@@ -173,14 +180,15 @@ func (op *Op) routes() error {
 	if !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	return op.skipDefaults(err)
+	return op.standBack(err)
 }
 
-// skipDefaults takes from the result the default routes that stand back for
-// one of another network in the same container, as the specification wants. A
-// route that is refused for another reason is the error.
-// It is for the second network of a pod, whose ADD would fail without.
-func (op *Op) skipDefaults(err error) error {
+// standBack takes from the result the default routes that stand back for
+// one of another network in the same container, as the specification wants, and installs
+// those that have several gateways. A route twice in the result is fine; one that is
+// refused for another reason is the error.
+// It is for the second network of a pod, which would take the traffic of the first.
+func (op *Op) standBack(err error) error {
 	kept := op.Result.Routes[:0:0]
 	for _, r := range op.Result.Routes {
 		want := op.route(r)
@@ -188,27 +196,24 @@ func (op *Op) skipDefaults(err error) error {
 		if lerr != nil {
 			return lerr
 		}
+		own := func(h rtnl.Route) bool { return h.Link == want.Link }
+		same := func(h rtnl.Route) bool { return own(h) && h.GW == want.GW }
 		switch {
-		case onLink(have, op.Link.Index):
-			kept = append(kept, r)
+		case slices.ContainsFunc(have, same):
+		case slices.ContainsFunc(have, own):
+			if err := op.Cont.Do(rtnl.AppendRoute(want)); err != nil {
+				return err
+			}
 		case want.Dst.Bits() == 0 && len(have) > 0:
 			op.Warn("default route %s left out: %s has one already", want, op.Call.NetNS)
+			continue
 		default:
 			return err
 		}
+		kept = append(kept, r)
 	}
 	op.Result.Routes = kept
 	return nil
-}
-
-// onLink reports whether one of the routes leads out of the link.
-func onLink(routes []rtnl.Route, index uint32) bool {
-	for _, r := range routes {
-		if r.Link == index {
-			return true
-		}
-	}
-	return false
 }
 
 // scopeLink is RT_SCOPE_LINK, include/uapi/linux/rtnetlink.h: the destination
