@@ -3,6 +3,7 @@ package applets
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -124,6 +125,15 @@ func TestCapabilities(t *testing.T) {
 				t.Errorf("got %s, want %s", got, tt.want)
 			}
 		})
+	}
+}
+
+// TestHintToRoot tells to be root only who is not.
+func TestHintToRoot(t *testing.T) {
+	c := &cniExecCall{}
+	got := c.hint(fmt.Errorf("bring lo up: %w", os.ErrPermission), spec.CodeInternal)
+	if told := strings.Contains(got, "run it as root"); told != (os.Geteuid() != 0) {
+		t.Errorf("user %d gets the hint %q", os.Geteuid(), got)
 	}
 }
 

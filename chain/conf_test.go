@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/chain"
+	"cnibox/spec"
 )
 
 // TestParse is the table of lists that libcni was seen to take or refuse.
@@ -111,6 +112,9 @@ func TestLoad(t *testing.T) {
 		if !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%v is not os.ErrNotExist", err)
 		}
+	}
+	if _, err := chain.Load(filepath.Join(w.conf, "README"), "n"); code(err) != spec.CodeIO {
+		t.Errorf("a folder that is a file: got %v", err)
 	}
 	names, broken := chain.Networks(w.conf)
 	if strings.Join(names, " ") != "both js" || len(broken) != 3 {

@@ -28,7 +28,7 @@ func Load(dir, network string) (*List, error) {
 	}
 	names, err := fileNames(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("configuration: %w", err)
+		return nil, spec.Errorf(spec.CodeIO, "configuration: %w", err)
 	}
 	var broken []error
 	found := 0
