@@ -2,6 +2,7 @@ package dhcp
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 
 	"cnibox/rtnl"
@@ -10,22 +11,37 @@ import (
 // leastMTU6 is the least MTU of a link with IPv6, in bytes: RFC 8200 section 5.
 const leastMTU6 = 1280
 
-// routes makes or drops those of a list that are not in another one. What is not there
-// need not be dropped; and a default route that is there may be another network's, and
-// stays.
-func (p *place) routes(op func(rtnl.Route) rtnl.Op, list, but []Route, priority int) error {
+// routes brings the interface from some routes to others, and returns those that it has
+// then. What is not there need not be dropped; and a default route that is there may be
+// another network's, and stays. A route that cannot be made leaves in place the one that
+// it was to replace: a gateway that was is better than none.
+func (p *place) routes(on, want []Route, priority int) (has []Route, err error) {
 	var errs []error
-	for i := range list {
-		r := &list[i]
-		if hasRoute(but, r) {
-			continue
-		}
+	do := func(op func(rtnl.Route) rtnl.Op, r *Route) bool {
 		err := p.conn.Do(op(rtnl.Route{Dst: r.Dst, GW: r.GW, Link: p.link.Index, Priority: priority}))
-		if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrExist) {
+		done := err == nil || errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrExist)
+		if !done {
 			errs = append(errs, err)
 		}
+		return done
 	}
-	return errors.Join(errs...)
+	for i := range on {
+		if !hasRoute(want, &on[i]) && !do(rtnl.DropRoute, &on[i]) {
+			has = append(has, on[i])
+		}
+	}
+	for i := range want {
+		if hasRoute(on, &want[i]) || do(rtnl.NewRoute, &want[i]) {
+			has = append(has, want[i])
+			continue
+		}
+		for k := range on {
+			if on[k].Dst == want[i].Dst && !hasRoute(has, &on[k]) && do(rtnl.NewRoute, &on[k]) {
+				has = append(has, on[k])
+			}
+		}
+	}
+	return has, errors.Join(errs...)
 }
 
 // hasRoute looks for a route in a list.
@@ -38,33 +54,44 @@ func hasRoute(list []Route, r *Route) bool {
 	return false
 }
 
-// withdraw takes the routes and the address of a lease from the link. What is not
-// there is fine.
-func (p *place) withdraw(l *Lease, priority int) error {
-	rerr := p.routes(rtnl.DropRoute, l.Routes, nil, priority)
-	err := p.conn.Do(rtnl.DropAddr(p.link.Index, rtnl.Addr{Prefix: l.Address}))
-	if errors.Is(err, os.ErrNotExist) {
-		err = nil
+// change brings the link from what it has to what it shall have, and returns what it has
+// then. The old address goes first: in the same network it would take the new one along
+// when it goes.
+func (p *place) change(on, want *Lease, priority int) (*Lease, error) {
+	has := *on
+	if has.Address != want.Address {
+		has.Routes, _ = p.routes(has.Routes, nil, priority) // what stays is tried again below
+		if has.Address.IsValid() {
+			err := p.conn.Do(rtnl.DropAddr(p.link.Index, rtnl.Addr{Prefix: has.Address}))
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				return &has, err
+			}
+			has.Address = netip.Prefix{}
+		}
+		if want.Address.IsValid() {
+			if err := p.conn.Do(rtnl.ReplaceAddr(p.link.Index, rtnl.Addr{Prefix: want.Address})); err != nil {
+				return &has, err
+			}
+			has.Address = want.Address
+		}
 	}
-	return errors.Join(rerr, err)
+	var err error
+	has.Routes, err = p.routes(has.Routes, want.Routes, priority)
+	return &has, err
 }
 
-// change brings the link from what one lease says to what another does. The old
-// address goes first: in the same network it would take the new one along when it goes.
-func (p *place) change(old, l *Lease, priority int) error {
-	had := old.Routes
-	if old.Address != l.Address || old.Lapsed {
-		had = nil
-		if !old.Lapsed {
-			if err := p.withdraw(old, priority); err != nil {
-				return err
-			}
-		}
-		if err := p.conn.Do(rtnl.ReplaceAddr(p.link.Index, rtnl.Addr{Prefix: l.Address})); err != nil {
-			return err
-		}
+// settle brings the interface to what a lease says. It returns the lease as it is then,
+// also with an error.
+func (h *Holder) settle(p *place, l *Lease) (*Lease, error) {
+	if l.On == nil {
+		return l, nil
 	}
-	return errors.Join(p.routes(rtnl.DropRoute, had, l.Routes, priority), p.routes(rtnl.NewRoute, l.Routes, had, priority))
+	settled := *l
+	on, err := p.change(l.On, l.wants(), h.state.Priority)
+	if settled.On = on; err == nil {
+		settled.On = nil
+	}
+	return &settled, errors.Join(err, h.put(&settled))
 }
 
 // fitMTU lowers the MTU of the link to what the network takes, and raises it again as

@@ -21,9 +21,11 @@ type client4 struct {
 	*place
 	Config
 	*Settings
-	socket *socket
-	to     mac.Addr  // who the frames go to; nil: the socket is one of UDP
+	socket *socket   // of frames: all answers come there
+	udp    *socket   // what is sent goes there; nil: as frames
+	to     mac.Addr  // who the frames go to
 	begin  time.Time // when it began to ask
+	secs   uint16    // how long before its last question that was, but for a REQUEST
 	xid    uint32    // of all its messages
 }
 
@@ -39,7 +41,14 @@ func newClient4(p *place, c Config, s *Settings) (*client4, error) {
 	return &client4{place: p, Config: c, Settings: s, socket: sock, to: allHosts, begin: time.Now(), xid: rand.Uint32()}, nil
 }
 
-func (c *client4) close() { go c.socket.close() } // the kernel takes 10 to 30 ms for it
+// close gives the sockets back, that of frames beside the caller: the kernel takes 10 to
+// 30 ms for it.
+func (c *client4) close() {
+	if c.udp != nil {
+		c.udp.close()
+	}
+	go c.socket.close()
+}
 
 // message returns a request with what all have in common.
 // Whoever shares a link layer address (ipvlan) gets no answer that is sent to it.
@@ -47,7 +56,7 @@ func (c *client4) message(kind byte) *message4 {
 	m := &message4{
 		op: opRequest, xid: c.xid, hardware: 1, mac: c.link.MAC,
 		broadcast: c.Broadcast || c.link.Kind == "ipvlan",
-		secs:      uint16(min(time.Since(c.begin)/time.Second, 0xffff)),
+		secs:      c.secs,
 	}
 	m.options.set(optType, []byte{kind})
 	if kind != release4 {
@@ -72,18 +81,22 @@ var (
 // send sends a message from the address that it says to be the client's, if any.
 func (c *client4) send(m *message4, to netip.Addr) error {
 	b := m.encode()
-	if c.to != nil {
-		from := m.client
-		if !from.IsValid() {
-			from = netip.IPv4Unspecified()
-		}
-		b = frame4(endpoint{c.link.MAC, from}, endpoint{c.to, to}, b)
+	if c.udp != nil {
+		return c.udp.send(b)
 	}
-	return c.socket.send(b)
+	from := m.client
+	if !from.IsValid() {
+		from = netip.IPv4Unspecified()
+	}
+	return c.socket.send(frame4(endpoint{c.link.MAC, from}, endpoint{c.to, to}, b))
 }
 
 // question returns the message of a step, and whose answer counts; nil: anyone's.
+// The REQUEST of an offer has the secs of the DISCOVER before it: RFC 2131 section 3.1.
 func (c *client4) question(s step, l *Lease) (m *message4, server []byte, err error) {
+	if s != request {
+		c.secs = uint16(min(time.Since(c.begin)/time.Second, 0xffff))
+	}
 	if s == discover {
 		m = c.message(discover4)
 	} else {
@@ -121,19 +134,14 @@ func (c *client4) ask(ctx context.Context, s step, l *Lease, wait time.Duration)
 	for {
 		b, err := c.socket.receive(ctx, until)
 		switch {
-		case errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENETDOWN):
-			continue // told of an earlier packet
+		case errors.Is(err, unix.ENETDOWN):
+			continue // told of an earlier time
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, last
 		case err != nil:
 			return nil, err
 		}
-		var from mac.Addr
-		if c.to != nil {
-			b, from = payload4(b)
-		} else {
-			from = l.MAC // a UDP socket does not tell
-		}
+		b, from := payload4(b)
 		r, err := c.take(m, b, server)
 		if r == nil {
 			continue
@@ -184,7 +192,9 @@ func serverText(id []byte) string {
 }
 
 // unicast makes the client speak to the lease's server alone, from the leased address,
-// as any program would; the packet socket stays for an interface without the address.
+// as any program would; frames are for an interface without the address. The answer is
+// read as a frame all the same: that tells the server's link layer address of today, where
+// a RELEASE goes.
 func (c *client4) unicast(l *Lease) error {
 	server, _ := netip.AddrFromSlice(l.Server)
 	s, err := udpSocket(c.ns, c.link, l.Address.Addr(), server)
@@ -192,12 +202,8 @@ func (c *client4) unicast(l *Lease) error {
 		c.to = l.MAC
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	c.socket.close()
-	c.socket, c.to = s, nil
-	return nil
+	c.udp = s
+	return err
 }
 
 // release gives the address back, to the server alone and with the identifier by which

@@ -125,13 +125,17 @@ func (h *Holder) with(ctx context.Context, p *place, six bool, fn func(*place, c
 }
 
 // put saves a lease in the place of the one of its family. It counts from then on,
-// saved or not.
+// saved or not. That of IPv4 is the first: runtimes take the first address for the main one.
 func (h *Holder) put(l *Lease) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	leases := []*Lease{l} // a new list: others may be reading the old one
 	for _, old := range h.state.Leases {
-		if old.Is6() != l.Is6() {
+		switch {
+		case old.Is6() == l.Is6():
+		case l.Is6():
+			leases = []*Lease{old, l}
+		default:
 			leases = append(leases, old)
 		}
 	}
@@ -156,10 +160,10 @@ func (h *Holder) Check() error {
 	return err
 }
 
-// Serves tells whether the leases are those of a configuration and of the interface
+// Serves tells whether the leases are all those of a configuration, and of the interface
 // that is there now.
 func (h *Holder) Serves(c Config) bool {
-	return h.state.NetNS == c.NetNS && h.state.IfName == c.IfName && h.state.V4 == c.V4 && h.state.V6 == c.V6 && h.Check() == nil
+	return h.state.Given && h.state.NetNS == c.NetNS && h.state.IfName == c.IfName && h.state.V4 == c.V4 && h.state.V6 == c.V6 && h.Check() == nil
 }
 
 // Fresh tells whether the state is of this boot. The leases of another one are nobody's.

@@ -67,33 +67,44 @@ func (h *Holder) keep(ctx context.Context, l *Lease) {
 		case err == nil:
 			due, vain.next = l.due(), firstWait
 		default:
-			h.log("not renewed", l, err)
+			what := "not renewed"
+			if l.On != nil {
+				what = "not all on the interface yet"
+			}
+			h.log(what, l, err)
 			due = l.retry(asked, vain.wait())
 		}
 	}
 }
 
+// leastPause is how long a lease is left alone at least, however short it is: one of a
+// second has its T1 and T2 at once.
+const leastPause = 500 * time.Millisecond
+
 // due is when something has to be done for the lease.
 func (l *Lease) due() time.Duration {
-	if l.Pending || l.Lapsed {
+	if l.Pending || l.Lapsed || l.On != nil {
 		return 0
 	}
 	at := l.end(l.T1)
 	if at == math.MaxInt64 {
 		return at
 	}
-	return at - rand.N(1+(at-l.Start)/32) // not all at once
+	return max(l.Start+leastPause, at-rand.N(1+(at-l.Start)/32)) // not all at once
 }
 
 // retry is when to ask again after silence: in the middle of what is left until the
 // next step, but not more often than sixty times in a lease, as RFC 2131 section 4.4.5
 // has it for one of an hour. DHCPv6 is asked as often, which is less than RFC 8415
 // section 15 would. In the next step it is at once. Without a lease it is after the
-// pause given.
+// pause given, and so it is for an interface that could not be brought to the lease.
 func (l *Lease) retry(asked, pause time.Duration) time.Duration {
 	now := sinceBoot()
-	if l.Lapsed || l.Pending {
+	switch t1 := l.end(l.T1); {
+	case l.Lapsed || l.Pending:
 		return now + pause
+	case l.On != nil && now < t1:
+		return min(t1, now+pause)
 	}
 	end := l.phase(asked)
 	if now >= end {
@@ -113,13 +124,16 @@ func (l *Lease) phase(now time.Duration) time.Duration {
 
 var errRunOut = errors.New("it has run out")
 
-// turn does what is due: renew, rebind, or let lapse and begin anew. It returns the
-// lease as it is after that, also with an error. An answer is not waited for beyond the
-// end of the step.
+// turn does what is due: bring the interface to the lease, renew, rebind, let lapse, or
+// begin anew. It returns the lease as it is after that, also with an error. An answer is
+// not waited for beyond the end of the step.
 func (h *Holder) turn(ctx context.Context, l *Lease) (*Lease, error) {
 	now := sinceBoot()
-	if l.Pending || l.Lapsed {
-		return h.again(ctx, l)
+	switch {
+	case l.On != nil && (l.Lapsed || now < l.end(l.T1)):
+		return h.visit(l)
+	case l.Pending || l.Lapsed:
+		return h.adopt(ctx, discover, l, tries*h.settings.Timeout)
 	}
 	why := errRunOut
 	if now < l.end(l.Life) {
@@ -134,11 +148,7 @@ func (h *Holder) turn(ctx context.Context, l *Lease) (*Lease, error) {
 		why = err
 	}
 	h.log("lapsed", l, why)
-	lapsed, err := h.lapse(l)
-	if err != nil {
-		return l, err
-	}
-	return h.again(ctx, lapsed)
+	return h.lapse(l)
 }
 
 // recall asks after a restart whether an address whose time ran out meanwhile may still
@@ -150,35 +160,37 @@ func (h *Holder) recall(ctx context.Context, l *Lease) (*Lease, error) {
 	return h.adopt(ctx, reboot, l, h.settings.Timeout)
 }
 
-// tries is how many waits for an answer one round of asking for a new lease takes.
-const tries = 3
-
-// again gets a new lease in the place of a lapsed one, the same address if possible.
-func (h *Holder) again(ctx context.Context, l *Lease) (*Lease, error) {
-	ctx, cancel := context.WithTimeout(ctx, tries*h.settings.Timeout)
-	defer cancel()
-	return h.adopt(ctx, discover, l, 0)
-}
-
 // lapse takes the address of a lease from the interface. The link stays up, since
 // other addresses may be on it.
 func (h *Holder) lapse(l *Lease) (*Lease, error) {
-	p, err := h.open()
-	if err != nil {
-		return nil, err
-	}
-	defer p.close()
-	if err := p.withdraw(l, h.state.Priority); err != nil {
-		return nil, err
-	}
 	lapsed := *l
 	lapsed.Lapsed = true
-	return &lapsed, h.put(&lapsed)
+	next := lapsed.after(l)
+	saved := h.put(next)
+	next, err := h.visit(next)
+	return next, errors.Join(err, saved)
 }
 
+// visit opens the interface and brings it to what a lease says.
+func (h *Holder) visit(l *Lease) (*Lease, error) {
+	p, err := h.open()
+	if err != nil {
+		return l, err
+	}
+	defer p.close()
+	return h.settle(p, l)
+}
+
+// tries is how many waits for an answer one round of asking for a new lease takes.
+const tries = 3
+
 // adopt asks a server, saves what it gives and brings the interface from the old lease to
-// it; without an answer the old one is returned. That the disk is full is no reason not to.
+// it; without an answer the old one is returned. That the disk is full is no reason not
+// to. What comes before the question, such as a link-local address that is not there,
+// must not keep an address beyond its time: that has a bound too.
 func (h *Holder) adopt(ctx context.Context, s step, old *Lease, wait time.Duration) (l *Lease, err error) {
+	ctx, cancel := context.WithTimeout(ctx, wait+firstWait)
+	defer cancel()
 	l = old
 	err = h.session(ctx, old.Is6(), func(p *place, c client) error {
 		var next *Lease
@@ -191,15 +203,14 @@ func (h *Holder) adopt(ctx context.Context, s step, old *Lease, wait time.Durati
 		if err != nil {
 			return err
 		}
-		l = next
+		l = next.after(old)
 		saved := h.put(l)
 		if old.Lapsed || old.Pending {
 			h.log("leased anew", l, nil)
-			lapsed := *old
-			lapsed.Lapsed = true
-			old = &lapsed
 		}
-		return errors.Join(p.change(old, l, h.state.Priority), h.fitMTU(p, l), saved)
+		mtu := h.fitMTU(p, l)
+		l, err = h.settle(p, l)
+		return errors.Join(err, mtu, saved)
 	})
 	return l, err
 }

@@ -24,6 +24,7 @@ type store struct {
 	mu    sync.Mutex
 	state *dhcp.State // nil: dropped, or never saved
 	fail  error
+	saved func(*dhcp.State) // nil: nothing; called after each Save
 }
 
 func (s *store) Save(state *dhcp.State) error {
@@ -34,6 +35,9 @@ func (s *store) Save(state *dhcp.State) error {
 	}
 	saved := *state
 	s.state = &saved
+	if s.saved != nil {
+		s.saved(&saved)
+	}
 	return nil
 }
 

@@ -35,9 +35,39 @@ type Lease struct {
 	MTU     int          `json:"mtu,omitempty"` // bytes; 0: not told
 
 	// Pending: it was asked for, and there was no answer yet. Lapsed: its time is
-	// over, so the interface does not have the address any more.
+	// over, so the interface must not have the address any more.
 	Pending bool `json:"pending,omitempty"`
 	Lapsed  bool `json:"lapsed,omitempty"`
+
+	// On has the address and the routes that the interface has as long as they are not
+	// yet those of the lease; nil: they are.
+	On *Lease `json:"on,omitempty"`
+}
+
+// wants returns what the interface shall have, as an address and routes.
+func (l *Lease) wants() *Lease {
+	if l.Pending || l.Lapsed {
+		return &Lease{}
+	}
+	return &Lease{Address: l.Address, Routes: l.Routes}
+}
+
+// after returns the lease as one that follows an old one on the interface: with On, if
+// they differ there. So that is on record before anything changes.
+func (l *Lease) after(old *Lease) *Lease {
+	next, want := *l, l.wants()
+	on := old.On
+	if on == nil {
+		on = old.wants()
+	}
+	same := on.Address == want.Address && len(on.Routes) == len(want.Routes)
+	for i := range on.Routes {
+		same = same && hasRoute(want.Routes, &on.Routes[i])
+	}
+	if !same {
+		next.On = on
+	}
+	return &next
 }
 
 // Is6 tells a lease of DHCPv6.

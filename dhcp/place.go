@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -59,20 +60,23 @@ func (p *place) find(c Config, want string) (err error) {
 		return err
 	}
 	id, err := p.identity()
-	if err == nil && want != "" && id != want {
+	if err == nil && want != "" && !strings.HasPrefix(want, id) { // older records have the address behind it
 		return gone(errors.New("it is another one by now"))
 	}
 	return err
 }
 
-// identity tells this interface from all others of this boot that had or will have its
-// name: the namespace's inode, the link's index and its link layer address.
+// identity tells this interface from others of this boot that had or will have its name:
+// the namespace's inode and the link's index. The link layer address is no part of it,
+// since a later plugin of the chain (tuning) may change that. The lease goes on then:
+// servers know us by the client identifier, which stays (RFC 2131 section 4.2), and answer
+// to the address that the link has.
 func (p *place) identity() (string, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(p.ns.FD(), &st); err != nil {
 		return "", os.NewSyscallError("fstat", err)
 	}
-	return strconv.FormatUint(st.Ino, 10) + "/" + strconv.Itoa(int(p.link.Index)) + "/" + p.link.MAC.String(), nil
+	return strconv.FormatUint(st.Ino, 10) + "/" + strconv.Itoa(int(p.link.Index)) + "/", nil
 }
 
 // close gives all of it back.
