@@ -17,7 +17,8 @@ type client6 struct {
 	Config
 	*Settings
 	socket *socket
-	begin  time.Time // when it began to ask
+	kind   byte      // of the last message
+	begin  time.Time // when the first of that type was sent
 	xid    uint32    // of its messages; each type adds its own number
 }
 
@@ -34,7 +35,7 @@ func newClient6(ctx context.Context, p *place, c Config, s *Settings) (*client6,
 	if err != nil {
 		return nil, err
 	}
-	return &client6{place: p, Config: c, Settings: s, socket: sock, begin: time.Now(), xid: rand.Uint32()}, nil
+	return &client6{place: p, Config: c, Settings: s, socket: sock, xid: rand.Uint32()}, nil
 }
 
 func (c *client6) close() { c.socket.close() }
@@ -63,8 +64,12 @@ func (p *place) linkLocal(ctx context.Context) (netip.Addr, error) {
 	}
 }
 
-// message returns a request with what all have in common.
+// message returns a request with what all have in common. The first of an exchange says
+// that no time has passed: RFC 8415 section 21.9.
 func (c *client6) message(kind byte, l *Lease) *message6 {
+	if kind != c.kind {
+		c.kind, c.begin = kind, time.Now()
+	}
 	m := &message6{kind: kind, xid: (c.xid + uint32(kind)) & 0xffffff, client: c.DUID, elapsed: time.Since(c.begin)}
 	if l != nil && l.Is6() {
 		m.address = l.Address.Addr()
@@ -73,8 +78,11 @@ func (c *client6) message(kind byte, l *Lease) *message6 {
 }
 
 // ask is a client's. Who has no address to give is passed over: the next may have one.
+// To the first SOLICIT all offers are waited for, as RFC 8415 section 18.2.1 has it, and
+// the one of the highest preference is taken; the highest that there is ends the wait.
 func (c *client6) ask(ctx context.Context, s step, l *Lease, wait time.Duration) (*Lease, error) {
 	kind := [...]byte{discover: solicit6, request: request6, renew: renew6, rebind: rebind6, reboot: rebind6}[s]
+	collect := s == discover && c.kind != kind
 	m := c.message(kind, l)
 	if s == request || s == renew {
 		m.server = l.Server
@@ -83,11 +91,12 @@ func (c *client6) ask(ctx context.Context, s step, l *Lease, wait time.Duration)
 	if err := c.socket.send(m.encode()); err != nil {
 		return nil, err
 	}
-	last := errSilent
+	var best *Lease
+	most, last := -1, errSilent
 	for {
 		b, err := c.socket.receive(ctx, until)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return nil, last
+			return best, last
 		}
 		if err != nil {
 			return nil, err
@@ -103,10 +112,17 @@ func (c *client6) ask(ctx context.Context, s step, l *Lease, wait time.Duration)
 		if err == errNoTime && s != discover && s != request { // RFC 8415 section 18.2.10.1
 			err = errRefused
 		}
-		if err == nil || s != discover && errors.Is(err, errRefused) {
+		pref := r.preference()
+		switch {
+		case err == nil && collect && pref < 255:
+			if pref > most {
+				best, most, last = got, pref, nil
+			}
+		case err == nil, s != discover && errors.Is(err, errRefused):
 			return got, err
+		case best == nil:
+			last = wrap("an answer was not taken", err)
 		}
-		last = wrap("an answer was not taken", err)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"cnibox/dhcp"
 	"cnibox/internal/dhcptest"
+	"cnibox/rtnl"
 )
 
 // newBed6 is a bed for DHCPv6 alone.
@@ -41,16 +42,20 @@ func TestKernelBothFamilies(t *testing.T) {
 	b := newBed(t)
 	b.V6 = true
 	s4, s6 := dhcptest.Start4(t, b.Server), dhcptest.Start6(t, b.Server)
+	s4.Life(2 * time.Second)
 	h := b.acquire()
-	var got []string
-	for _, l := range h.Leases() {
-		got = append(got, l.Address.String())
-	}
-	slices.Sort(got)
-	if !slices.Equal(got, []string{"10.9.0.10/24", "fd09::10/128"}) {
-		t.Errorf("got %v", got)
-	}
+	first := h.Leases()[0]
 	h.Keep()
+	for range 2 { // IPv4 is the first, after a renewal too
+		var got []string
+		for _, l := range h.Leases() {
+			got = append(got, l.Address.String())
+		}
+		if !slices.Equal(got, []string{"10.9.0.10/24", "fd09::10/128"}) {
+			t.Errorf("got %v", got)
+		}
+		b.eventually("a renewal", 3*time.Second, func() bool { return h.Leases()[0] != first })
+	}
 	if err := h.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -116,5 +121,47 @@ func TestKernelLiars6(t *testing.T) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
 		})
+	}
+}
+
+// Without a link-local address nobody can be asked; the address goes all the same when its
+// time is over.
+func TestKernelNoLinkLocal(t *testing.T) {
+	t.Parallel()
+	b := newBed6(t)
+	s := dhcptest.Start6(t, b.Server)
+	s.Life(2 * time.Second)
+	h := b.acquire()
+	b.configure(h)
+	addrs, err := b.cont.Addrs(b.link().Index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addrs {
+		if a.Prefix.Addr().IsLinkLocalUnicast() {
+			if err := b.cont.Do(rtnl.DropAddr(b.link().Index, a)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	h.Keep()
+	b.eventually("no address", 4*time.Second, func() bool { return len(b.addresses()) == 0 })
+}
+
+// Of two servers the one that wants it more is asked, though it is the slower one.
+func TestKernelPreference6(t *testing.T) {
+	t.Parallel()
+	b := newBed6(t)
+	dhcptest.Start6(t, b.Server)
+	keen := dhcptest.Start6(t, b.Server)
+	keen.Move("fd09::20")
+	keen.Edit(func(_ dhcpv6.MessageType, r *dhcpv6.Message) *dhcpv6.Message {
+		time.Sleep(20 * time.Millisecond)
+		r.UpdateOption(dhcpv6.OptServerID(&dhcpv6.DUIDUUID{UUID: [16]byte{1}}))
+		r.AddOption(&dhcpv6.OptionGeneric{OptionCode: dhcpv6.OptionPreference, OptionData: []byte{5}})
+		return r
+	})
+	if got := b.acquire().Leases()[0].Address.String(); got != "fd09::20/128" {
+		t.Errorf("got %s", got)
 	}
 }

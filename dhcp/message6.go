@@ -23,16 +23,18 @@ const (
 // The options that the client knows: RFC 8415 section 21; DNS and search are RFC 3646,
 // NTP is RFC 5908.
 const (
-	opt6ClientID = 1
-	opt6ServerID = 2
-	opt6IANA     = 3
-	opt6Address  = 5
-	opt6Request  = 6
-	opt6Elapsed  = 8
-	opt6Status   = 13
-	opt6DNS      = 23
-	opt6Search   = 24
-	opt6NTP      = 56
+	opt6ClientID   = 1
+	opt6ServerID   = 2
+	opt6IANA       = 3
+	opt6Address    = 5
+	opt6Request    = 6
+	opt6Preference = 7
+	opt6Elapsed    = 8
+	opt6Status     = 13
+	opt6DNS        = 23
+	opt6Search     = 24
+	opt6NTP        = 56
+	opt6MaxRT      = 82 // must be asked for: section 21.24; our own pauses are much shorter, and stay
 )
 
 // The status codes that decide something: RFC 8415 section 21.13.
@@ -91,7 +93,7 @@ type message6 struct {
 	xid  uint32 // 24 bits
 
 	client, server []byte        // DUIDs; server is nil for everyone
-	elapsed        time.Duration // since the client began to ask
+	elapsed        time.Duration // since the client began to ask this
 	address        netip.Addr    // in the IA_NA; zero: none
 	options        options6      // of one that was read
 }
@@ -114,7 +116,7 @@ func (m *message6) encode() []byte {
 	if m.kind == release6 {
 		return b
 	}
-	return append6(b, opt6Request, 0, opt6DNS, 0, opt6Search, 0, opt6NTP)
+	return append6(b, opt6Request, 0, opt6DNS, 0, opt6Search, 0, opt6NTP, 0, opt6MaxRT)
 }
 
 // parse6 reads a server's message.
@@ -129,6 +131,14 @@ func parse6(b []byte) (*message6, error) {
 	}
 	m.client, m.server = m.options.get(opt6ClientID), m.options.get(opt6ServerID)
 	return m, nil
+}
+
+// preference is how much the server wants to be the one, 0 to 255: RFC 8415 section 21.8.
+func (m *message6) preference() int {
+	if data := m.options.get(opt6Preference); len(data) == 1 {
+		return int(data[0])
+	}
+	return 0
 }
 
 // status reads the status option among others; without one it is success. Of an address
@@ -167,6 +177,9 @@ func lease6(m *message6, start time.Duration) (*Lease, error) {
 			return nil, err
 		}
 		t1, t2 := binary.BigEndian.Uint32(opt.data[4:]), binary.BigEndian.Uint32(opt.data[8:])
+		if t1 > t2 && t2 > 0 { // RFC 8415 section 21.4
+			return nil, errors.New("its T1 is behind its T2")
+		}
 		l, err := leaseOf(inner, t1, t2)
 		if err != nil {
 			return nil, err
@@ -191,6 +204,10 @@ func leaseOf(ia options6, t1, t2 uint32) (*Lease, error) {
 		preferred, life := binary.BigEndian.Uint32(opt.data[16:]), binary.BigEndian.Uint32(opt.data[20:])
 		if !isHost(a) || a.Is4In6() || a.IsLinkLocalUnicast() {
 			last = errors.New("it gives the address " + a.String())
+			continue
+		}
+		if preferred > life { // RFC 8415 section 21.6
+			last = errors.New("it prefers the address longer than it is valid")
 			continue
 		}
 		if preferred != 0 && preferred < life {

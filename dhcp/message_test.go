@@ -99,11 +99,13 @@ func TestLease4Odd(t *testing.T) {
 		check   func(*Lease) bool
 		err     string
 	}{
-		"no lease time":     {nil, func(l *Lease) bool { return l.Life == 3600 && l.T1 == 1800 && l.T2 == 3150 }, ""},
-		"zero lease time":   {[]dhcpv4.Option{dhcpv4.OptIPAddressLeaseTime(0)}, nil, "lease time is 0"},
-		"for ever":          {[]dhcpv4.Option{gen(dhcpv4.OptionIPAddressLeaseTime, []byte{255, 255, 255, 255})}, func(l *Lease) bool { return l.end(l.T1) == 1<<63-1 && l.end(l.Life) == 1<<63-1 }, ""},
-		"long":              {[]dhcpv4.Option{dhcpv4.OptIPAddressLeaseTime(long)}, func(l *Lease) bool { return l.end(l.Life) > l.Start+long/2 }, ""},
-		"a second":          {[]dhcpv4.Option{dhcpv4.OptIPAddressLeaseTime(time.Second)}, func(l *Lease) bool { return l.Life == 1 && l.T1 <= l.T2 && l.T2 <= l.Life }, ""},
+		"no lease time":   {nil, func(l *Lease) bool { return l.Life == 3600 && l.T1 == 1800 && l.T2 == 3150 }, ""},
+		"zero lease time": {[]dhcpv4.Option{dhcpv4.OptIPAddressLeaseTime(0)}, nil, "lease time is 0"},
+		"for ever":        {[]dhcpv4.Option{gen(dhcpv4.OptionIPAddressLeaseTime, []byte{255, 255, 255, 255})}, func(l *Lease) bool { return l.end(l.T1) == 1<<63-1 && l.end(l.Life) == 1<<63-1 }, ""},
+		"long":            {[]dhcpv4.Option{dhcpv4.OptIPAddressLeaseTime(long)}, func(l *Lease) bool { return l.end(l.Life) > l.Start+long/2 }, ""},
+		"a second": {[]dhcpv4.Option{dhcpv4.OptIPAddressLeaseTime(time.Second)}, func(l *Lease) bool {
+			return l.Life == 1 && l.T1 <= l.T2 && l.T2 <= l.Life && l.due() >= l.Start+leastPause
+		}, ""},
 		"T1 behind T2":      {[]dhcpv4.Option{dhcpv4.OptRenewTimeValue(50 * time.Minute), dhcpv4.OptRebindingTimeValue(time.Minute)}, func(l *Lease) bool { return l.T1 == 3000 && l.T2 == 3150 }, ""},
 		"T1 behind the end": {[]dhcpv4.Option{dhcpv4.OptRenewTimeValue(2 * time.Hour)}, func(l *Lease) bool { return l.T1 == 1800 }, ""},
 		"short option":      {[]dhcpv4.Option{gen(dhcpv4.OptionRouter, []byte{10, 9})}, func(l *Lease) bool { return !l.Gateway.IsValid() && len(l.Routes) == 0 }, ""},
@@ -137,6 +139,18 @@ func TestLease4Odd(t *testing.T) {
 				t.Errorf("got %+v, %v", l, err)
 			}
 		})
+	}
+}
+
+// All routes of a long list are taken.
+func TestManyRoutes(t *testing.T) {
+	var list []byte
+	for i := range 100 {
+		list = append(list, 24, 10, 8, byte(i), 10, 9, 0, 1)
+	}
+	l, err := lease4(ackOf(t, dhcpv4.OptGeneric(dhcpv4.OptionClasslessStaticRoute, list)), ourMAC, 0, nil)
+	if err != nil || len(l.Routes) != 100 {
+		t.Errorf("got %d routes, %v", len(l.Routes), err)
 	}
 }
 
@@ -221,7 +235,7 @@ func TestMessage6(t *testing.T) {
 		ia == nil || ia.Options.OneAddress() == nil || ia.Options.OneAddress().IPv6Addr.String() != "fd09::10" {
 		t.Errorf("got %s", got.Summary())
 	}
-	if !got.IsOptionRequested(dhcpv6.OptionDNSRecursiveNameServer) || !got.IsOptionRequested(dhcpv6.OptionDomainSearchList) {
+	if !got.IsOptionRequested(dhcpv6.OptionDNSRecursiveNameServer) || !got.IsOptionRequested(dhcpv6.OptionSolMaxRT) || !got.IsOptionRequested(dhcpv6.OptionDomainSearchList) {
 		t.Errorf("asks for %v", got.Options.RequestedOptions())
 	}
 }
@@ -240,16 +254,19 @@ func TestLease6(t *testing.T) {
 		options []dhcpv6.Option
 		want    string // address, or a part of the error
 	}{
-		"plain":          {[]dhcpv6.Option{ia(1, addr("fd09::10", time.Minute, time.Hour))}, "fd09::10/128"},
-		"second":         {[]dhcpv6.Option{ia(1, addr("fd09::10", 0, 0), addr("fd09::11", 1e9, 1e9))}, "fd09::11/128"},
-		"lifetime 0":     {[]dhcpv6.Option{ia(1, addr("fd09::10", 0, 0))}, "lease time is 0"},
-		"another IAID":   {[]dhcpv6.Option{ia(2, addr("fd09::10", 1e9, 1e9))}, "no address"},
-		"none":           {nil, "no address"},
-		"link-local":     {[]dhcpv6.Option{ia(1, addr("fe80::1", 1e9, 1e9))}, "fe80::1"},
-		"multicast":      {[]dhcpv6.Option{ia(1, addr("ff02::1", 1e9, 1e9))}, "ff02::1"},
-		"mapped":         {[]dhcpv6.Option{ia(1, addr("::ffff:10.0.0.1", 1e9, 1e9))}, "10.0.0.1"},
-		"refused":        {[]dhcpv6.Option{status(iana.StatusUnspecFail)}, "status 1"},
-		"none available": {[]dhcpv6.Option{ia(1, status(iana.StatusNoAddrsAvail))}, "status 2"},
+		"plain":  {[]dhcpv6.Option{ia(1, addr("fd09::10", time.Minute, time.Hour))}, "fd09::10/128"},
+		"second": {[]dhcpv6.Option{ia(1, addr("fd09::10", 0, 0), addr("fd09::11", 1e9, 1e9))}, "fd09::11/128"},
+		"T1 behind T2": {[]dhcpv6.Option{&dhcpv6.OptIANA{IaId: [4]byte{3: 1}, T1: 40 * time.Second, T2: 20 * time.Second,
+			Options: dhcpv6.IdentityOptions{Options: dhcpv6.Options{addr("fd09::10", 50*time.Second, 50*time.Second)}}}}, "T1 is behind"},
+		"preferred too long": {[]dhcpv6.Option{ia(1, addr("fd09::10", time.Hour, time.Minute))}, "longer than it is valid"},
+		"lifetime 0":         {[]dhcpv6.Option{ia(1, addr("fd09::10", 0, 0))}, "lease time is 0"},
+		"another IAID":       {[]dhcpv6.Option{ia(2, addr("fd09::10", 1e9, 1e9))}, "no address"},
+		"none":               {nil, "no address"},
+		"link-local":         {[]dhcpv6.Option{ia(1, addr("fe80::1", 1e9, 1e9))}, "fe80::1"},
+		"multicast":          {[]dhcpv6.Option{ia(1, addr("ff02::1", 1e9, 1e9))}, "ff02::1"},
+		"mapped":             {[]dhcpv6.Option{ia(1, addr("::ffff:10.0.0.1", 1e9, 1e9))}, "10.0.0.1"},
+		"refused":            {[]dhcpv6.Option{status(iana.StatusUnspecFail)}, "status 1"},
+		"none available":     {[]dhcpv6.Option{ia(1, status(iana.StatusNoAddrsAvail))}, "status 2"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -318,7 +335,7 @@ func checkLease(t *testing.T, l *Lease) {
 			t.Errorf("name %q", n)
 		}
 	}
-	if !isHost(l.Address.Addr()) || l.Life == 0 || l.T1 > l.T2 || l.T2 > l.Life || len(l.Routes) > 2*longestList || len(l.DNS) > longestList ||
+	if !isHost(l.Address.Addr()) || l.Life == 0 || l.T1 > l.T2 || l.T2 > l.Life || len(l.Routes) > longestPacket/5+1 || len(l.DNS) > longestList ||
 		l.MTU != 0 && l.MTU < leastMTU {
 		t.Errorf("lease %+v", l)
 	}

@@ -136,7 +136,9 @@ func (o options) addr(code byte) netip.Addr {
 	return netip.Addr{}
 }
 
-// longestList is how many entries are taken of a list that a server sends.
+// longestList is how many entries are taken of a list of addresses or names that a server
+// sends. All routes are taken: what is left out would be a network that nobody reaches, and
+// a packet holds some 2000 at most.
 const longestList = 64
 
 // addrs returns the addresses of an option that a host may have.
@@ -183,7 +185,7 @@ type Route struct {
 // destination that the mask covers, and the router (0.0.0.0: on the link).
 // False says that it is malformed somewhere; the routes before are good.
 func classless(data []byte) (routes []Route, ok bool) {
-	for len(data) > 0 && len(routes) < longestList {
+	for len(data) > 0 {
 		bits := int(data[0])
 		n := (bits + 7) / 8
 		if bits > 32 || len(data) < 1+n+4 {
@@ -209,7 +211,7 @@ func classless(data []byte) (routes []Route, ok bool) {
 // classful reads option 33: pairs of a destination and a router. The length of the
 // mask is that of the destination's class; a default route is not allowed there.
 func classful(data []byte) (routes []Route) {
-	for ; len(data) >= 8 && len(routes) < longestList; data = data[8:] {
+	for ; len(data) >= 8; data = data[8:] {
 		dst, gw := netip.AddrFrom4([4]byte(data)), netip.AddrFrom4([4]byte(data[4:]))
 		if !isHost(dst) || !isHost(gw) {
 			continue
