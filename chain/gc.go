@@ -49,46 +49,60 @@ func (r *Runner) GC(ctx context.Context, l *List, s Sweep) ([]spec.Attachment, e
 		return nil, err
 	}
 	defer unlock()
-	// Whatever ADD has ended until now is known, and none runs.
-	entries, broken, err := r.Cache.List()
+	p, err := r.Cache.plan(l.Name, s)
 	if err != nil {
 		return nil, err
 	}
-	valid := s.Valid
-	if s.Live {
-		aside, err := r.Cache.aside()
-		if err != nil {
-			return nil, err
-		}
-		broken = append(broken, aside...)
-		kept, err := unreadable(l.Name, broken)
-		if err != nil {
-			return nil, err
-		}
-		valid = slices.Concat(valid, kept)
-	}
-	var gone []*Entry
-	for _, e := range entries {
-		switch {
-		case e.NetworkName != l.Name:
-		case s.stale(e):
-			gone = append(gone, e)
-		case s.Live:
-			valid = append(valid, e.Attachment())
-		}
-	}
-	errs := []error{r.tend(l.Name, broken, s)}
-	r.progress(0, len(gone))
+	errs := []error{r.tend(l.Name, p.broken, s)}
+	r.progress(0, len(p.gone))
 	// Older versions have no GC; the DELs are all there is to do.
 	for i := range l.Plugins {
 		if s.DryRun || !v.AtLeast(spec.V110) {
 			break
 		}
-		_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], Target{}, nil, spec.ValidMembers(valid)...)
+		_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], Target{}, nil, spec.ValidMembers(p.valid)...)
 		errs = append(errs, err)
 	}
-	stale, err := r.collect(ctx, gone, l, s.DryRun)
+	stale, err := r.collect(ctx, p.gone, l, s.DryRun)
 	return stale, errors.Join(append(errs, err)...)
+}
+
+// A plan is what a Sweep comes to.
+type plan struct {
+	valid  []spec.Attachment // for the plugins
+	gone   []*Entry          // to be deleted, in the order of file names
+	broken []Broken          // to be told of
+}
+
+// plan reads the cache for a GC, which has the network's lock: whatever ADD has ended until
+// now is known, and none runs.
+func (c *Cache) plan(network string, s Sweep) (p plan, err error) {
+	entries, broken, err := c.List()
+	if err != nil {
+		return p, err
+	}
+	p.broken = broken
+	if s.Live {
+		aside, err := c.aside()
+		if err != nil {
+			return p, err
+		}
+		p.broken = append(p.broken, aside...)
+		if p.valid, err = unreadable(network, p.broken); err != nil {
+			return p, err
+		}
+	}
+	p.valid = append(p.valid, s.Valid...)
+	for _, e := range entries {
+		switch {
+		case e.NetworkName != network:
+		case s.stale(e):
+			p.gone = append(p.gone, e)
+		case s.Live:
+			p.valid = append(p.valid, e.Attachment())
+		}
+	}
+	return p, nil
 }
 
 // collect runs DEL for the entries, and tells how far it is.

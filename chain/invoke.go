@@ -6,7 +6,7 @@
 // Begin reading at [Runner.Add] (run.go), the one verb that has to take itself
 // back. A [List] is from conf.go and dropin.go; each step makes a request
 // (step.go) for a [Local], which calls a plugin of this binary or starts a file
-// (exec.go); the [Cache] is told before and after. recall.go and stale.go are
+// (exec.go); the [Cache] is told before and after. recall.go, stale.go and broken.go are
 // about what earlier processes have left.
 package chain
 
