@@ -49,7 +49,7 @@ func firewallAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if r.Prev == nil {
 		return nil, spec.Errorf(spec.CodeConfig, "missing prevResult from earlier plugin: firewall must be called as chained plugin, since it needs the container's addresses")
 	}
-	if err := p.aim(r.Prev); err != nil {
+	if err := p.aim(r.Prev, spec.CodeConfig); err != nil {
 		return nil, err
 	}
 	var z *zoneClient
@@ -97,7 +97,13 @@ func (p *firewallPlan) plan(r *spec.Request) func(*nft.Tx) error {
 			}
 		}
 		if p.bridge != "" {
-			x.Police(r.Attachment, p.bridge, p.isolated, p.ports...)
+			x.Police(r.Attachment, p.bridge, p.isolated && p.vlan == "", p.ports...)
+		}
+		if p.vlan != "" {
+			x.Police(r.Attachment, p.vlan, true, p.ports...)
+			for _, port := range p.ports {
+				x.Gateway(r.Attachment, port, p.gateway)
+			}
 		}
 		return nil
 	}
@@ -108,7 +114,7 @@ func (p *firewallPlan) plan(r *spec.Request) func(*nft.Tx) error {
 func firewallCheck(ctx context.Context, r *spec.Request) error {
 	p, err := readFirewall(r)
 	if err == nil {
-		err = p.aim(r.Prev)
+		err = p.aim(r.Prev, spec.CodeCheck)
 	}
 	if err != nil {
 		return err

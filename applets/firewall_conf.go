@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"cnibox/internal/dbus"
+	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
@@ -35,9 +36,11 @@ type firewallPlan struct {
 	policed          bool // ingressPolicy is not open
 	isolated         bool
 
-	ips    []netip.Addr
-	bridge string   // with the policy; "": none
-	ports  []string // of the container on the bridge
+	ips     []netip.Addr
+	bridge  string   // with the policy; "": none
+	vlan    string   // the host's interface in the VLAN of an isolated container; "": none
+	gateway string   // port of the bridge behind which vlan is
+	ports   []string // of the container on the bridge
 }
 
 // readFirewall decodes and checks the configuration and touches nothing. The
@@ -136,27 +139,53 @@ func checkAdminChain(name string) error {
 }
 
 // aim takes from prevResult what the plan is about: all addresses, whichever
-// interface they belong to, and the first interface, which is the bridge. Its other
-// interfaces outside of containers are ports of it. A policy without an interface
-// has code 7.
-func (p *firewallPlan) aim(prev *spec.Result) error {
+// interface they belong to, and for a policy the first bridge on the host. Its other
+// interfaces outside of containers are ports of it. No bridge is an error of the code.
+func (p *firewallPlan) aim(prev *spec.Result, code int) error {
 	p.ips = addressesIn(prev)
 	if !p.policed {
 		return nil
 	}
-	if len(prev.Interfaces) == 0 {
-		return spec.Errorf(spec.CodeConfig, "interface needs to be set for ingress policy: prevResult has none, and the first one would be the bridge")
+	host, err := rtnl.Dial(nil)
+	if err != nil {
+		return err
 	}
-	p.bridge = prev.Interfaces[0].Name
-	if err := spec.CheckIfName(p.bridge); err != nil {
-		return spec.Errorf(spec.CodeConfig, "interface needs to be set for ingress policy: the first one of prevResult: %v", err)
-	}
-	for _, i := range prev.Interfaces[1:] {
-		if i.Sandbox == "" && i.Name != p.bridge && spec.CheckIfName(i.Name) == nil {
+	defer host.Close()
+	var bridge uint32
+	for _, i := range prev.Interfaces {
+		if i.Sandbox != "" || spec.CheckIfName(i.Name) != nil {
+			continue // in a sandbox it may have the name of one of the host
+		}
+		l, err := host.Link(i.Name)
+		if rtnl.SkipAbsent(err) != nil {
+			return err
+		}
+		switch {
+		case err == nil && bridge == 0 && l.Kind == "bridge":
+			bridge, p.bridge = l.Index, l.Name
+		case err != nil || !p.isGateway(host, l, bridge):
 			p.ports = append(p.ports, i.Name)
 		}
 	}
+	if bridge == 0 {
+		return spec.Errorf(code, `interface needs to be set for ingress policy: prevResult has no bridge of the host, and "ingressPolicy" is about bridges; leave it out, or set it to open`)
+	}
 	return nil
+}
+
+// isGateway finds the host's interface in the container's VLAN, which is the end of a
+// pair whose other end is a port of the bridge. There packets of an isolated container
+// are routed, and what passes by way of the bridge itself are frames.
+func (p *firewallPlan) isGateway(host *rtnl.Conn, l *rtnl.Link, bridge uint32) bool {
+	if !p.isolated || bridge == 0 || l.Kind != "veth" || l.LinkNetNSID != -1 {
+		return false
+	}
+	port, err := host.LinkAt(l.Parent)
+	if err != nil || port.Master != bridge {
+		return false
+	}
+	p.vlan, p.gateway = l.Name, port.Name
+	return true
 }
 
 // addressesIn returns the addresses of a result, each once.

@@ -5,20 +5,29 @@ package applets_test
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"cnibox/internal/dbus/dbustest"
 	"cnibox/internal/fault"
+	"cnibox/internal/kerneltest"
 	"cnibox/nft"
+	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
 // A wall is a host on which firewall is run for containers c1 and c2 of one bridge.
 type wall struct{ *metaBox }
 
-func newWall(t *testing.T) wall { return wall{newMetaBox(t)} }
+func newWall(t *testing.T) wall {
+	t.Helper()
+	w := wall{newMetaBox(t)}
+	w.ok(kerneltest.Dial(t, w.host).AddLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}}))
+	return w
+}
 
 // result is what a bridge answers for a container of the number.
 func (w wall) result(n int) string {
@@ -131,6 +140,81 @@ func TestKernelFirewall(t *testing.T) {
 				t.Errorf("after GC:\n%s", got)
 			}
 		})
+	}
+}
+
+// A policy is about the bridge of the container, and nothing else that may have the
+// name of an interface in it.
+func TestKernelFirewallBridge(t *testing.T) {
+	w := newWall(t)
+	host := kerneltest.Dial(t, w.host)
+	w.ok(host.AddLink(rtnl.LinkSpec{Name: "eth0", Kind: rtnl.Bridge{}}))
+	w.ok(host.AddLink(rtnl.LinkSpec{Name: "up0", Peer: &rtnl.LinkSpec{Name: "up1"}}))
+	inside := fmt.Sprintf(`{"name":"eth0","sandbox":%q}`, w.path)
+	for name, interfaces := range map[string]string{"macvlan": inside, "ptp": `{"name":"up0"},` + inside, "gone": `{"name":"br9"},` + inside} {
+		prev := `{"cniVersion":"1.1.0","interfaces":[` + interfaces + `],"ips":[{"address":"10.9.0.11/24"}]}`
+		_, err := w.run("firewall", spec.Add, w.callOf(1), isolated, prev)
+		if err == nil || spec.AsError(err).Code != spec.CodeConfig || !strings.Contains(err.Error(), "no bridge of the host") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if got := w.rules(); got != "" {
+		t.Errorf("a refused ADD made\n%s", got)
+	}
+	prev := `{"cniVersion":"1.1.0","interfaces":[` + inside + `,{"name":"up0"},{"name":"br0"},{"name":"veth1"}],"ips":[{"address":"10.9.0.11/24"}]}`
+	w.must(w.run("firewall", spec.Add, w.callOf(1), isolated, prev))
+	if got, want := w.owned(), "; c1 managed_by br0; c1 isolated_by br0"; !strings.HasSuffix(got, want) {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// An isolated container of a VLAN reaches its gateway, though that is a port of the
+// bridge, and others neither by the bridge nor by way of the gateway. The bridge here has
+// no VLANs, which not every kernel has.
+func TestKernelFirewallVLAN(t *testing.T) {
+	n := newNode(t)
+	conf := strings.Replace(gatewayConf, `"isDefaultGateway":true,"ipMasq":true,`, "", 1)
+	one, two := n.pod("one"), n.pod("two")
+	n.echo(pod{id: "gateway", ns: n.host})
+	result := ""
+	var detours []func() error
+	for i, p := range []pod{two, one} {
+		result = n.must(spec.Add, "bridge", conf, p)
+		n.echo(p)
+		c := kerneltest.Dial(t, p.ns)
+		other := netip.MustParsePrefix([]string{"10.1.0.3/32", "10.1.0.2/32"}[i])
+		detour := rtnl.Route{Dst: other, GW: netip.MustParseAddr("10.1.0.1"), Link: linkOf(t, c, "eth0").Index}
+		detours = append(detours, func() error { return c.AddRoute(detour) })
+	}
+	host, up := kerneltest.Dial(t, n.host), true
+	port := rtnl.LinkSpec{Name: "gwport", Master: linkOf(t, host, "br0").Index, Up: true, Peer: &rtnl.LinkSpec{Name: "br0.100"}}
+	l, err := host.CreateLink(port)
+	err = errors.Join(err, host.SetLink(l.Parent, rtnl.LinkChange{Up: &up}), n.host.SetSysctls(
+		rtnl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}, rtnl.Sysctl{Key: "net/ipv4/conf/br0/arp_ignore", Value: "1"}),
+		host.AddAddr(l.Parent, rtnl.Addr{Prefix: netip.MustParsePrefix("10.1.0.1/24")}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	result = strings.Replace(result, `"interfaces": [`, `"interfaces": [{"name":"br0"},{"name":"br0.100"},`, 1)
+	firewall := prev(`{"cniVersion":"1.1.0","name":"demo","type":"firewall","ingressPolicy":"isolated"}`, result)
+	n.must(spec.Add, "firewall", firewall, one)
+	n.must(spec.Check, "firewall", firewall, one)
+	bridged := rtnl.Sysctl{Key: "net/bridge/bridge-nf-call-iptables", Value: "1", Optional: true}
+	for _, change := range []func() error{
+		func() error { return n.host.SetSysctls(bridged) }, // the host's rules see frames of the bridge
+		detours[0], detours[1],
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		if who := ask(t, one.ns, "10.1.0.1", 2*time.Second); who != "gateway" {
+			t.Errorf("%q answers for the gateway", who)
+		}
+		for addr, from := range map[string]pod{"10.1.0.2": one, "10.1.0.3": two} {
+			if who := ask(t, from.ns, addr, 150*time.Millisecond); who != "" {
+				t.Errorf("%s reaches %s", from.id, who)
+			}
+		}
 	}
 }
 

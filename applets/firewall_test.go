@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )
 
@@ -65,16 +66,14 @@ func TestFirewallAim(t *testing.T) {
 	}{
 		"open": {`{}`, `"interfaces":[{"name":"br0"}],"ips":[{"address":"10.1.0.2/24"},{"address":"fd00::2/64"},{"address":"10.1.0.2/32"}]`,
 			"10.1.0.2 fd00::2", "", "", ""},
-		"bridge": {`{"ingressPolicy":"isolated"}`, `"interfaces":[{"name":"br0"},{"name":"veth1"},{"name":"eth0","sandbox":"/ns"}],"ips":[]`,
-			"", "br0", "veth1", ""},
 		"no interface": {`{"ingressPolicy":"same-bridge"}`, `"ips":[{"address":"10.1.0.2/24"}]`, "10.1.0.2", "", "", "interface needs to be set for ingress policy"},
-		"no name":      {`{"ingressPolicy":"same-bridge"}`, `"interfaces":[{"name":"a/b"}]`, "", "a/b", "", "interface needs to be set for ingress policy"},
+		"no name":      {`{"ingressPolicy":"same-bridge"}`, `"interfaces":[{"name":"a/b"}]`, "", "", "", "interface needs to be set for ingress policy"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := metaRequest(t, spec.Add, tt.conf[:len(tt.conf)-1]+sep(tt.conf)+`"prevResult":{"cniVersion":"1.1.0",`+tt.prev+`}}`, "")
 			p, err := readFirewall(r)
 			if err == nil {
-				err = p.aim(r.Prev)
+				err = kerneltest.NS(t).Do(func() error { return p.aim(r.Prev, spec.CodeConfig) })
 			}
 			wantError(t, err, tt.err, spec.CodeConfig)
 			var ips []string

@@ -111,3 +111,37 @@ func TestKernelPolice(t *testing.T) {
 		})
 	}
 }
+
+// An isolated port is cut off from containers, and not from a router behind a port that
+// leads out of the host.
+func TestKernelIsolatedUplink(t *testing.T) {
+	kerneltest.NeedKind(t, "CONFIG_VLAN_8021Q", rtnl.Vlan{ID: 7})
+	s := newSite(t)
+	s.ok(s.host.SetSysctls(rtnl.Sysctl{Key: "net/bridge/bridge-nf-call-iptables", Value: "0", Optional: true}))
+	router := kerneltest.NS(t)
+	s.ok(s.hostC.AddLink(rtnl.LinkSpec{Name: "trunk", Up: true, Peer: &rtnl.LinkSpec{Name: "trunk", NS: router}}))
+	c := kerneltest.Dial(t, router)
+	for _, end := range []struct {
+		c *rtnl.Conn
+		l rtnl.LinkSpec
+	}{{s.hostC, rtnl.LinkSpec{Name: "trunk.7"}}, {c, rtnl.LinkSpec{Name: "eth0"}}} {
+		trunk, err := end.c.Link("trunk")
+		s.ok(err)
+		up := true
+		s.ok(end.c.SetLink(trunk.Index, rtnl.LinkChange{Up: &up}))
+		end.l.Parent, end.l.Kind = trunk.Index, rtnl.Vlan{ID: 7}
+		s.ok(end.c.AddLink(end.l))
+	}
+	br, err := s.hostC.Link("br0")
+	s.ok(err)
+	port, err := s.hostC.Link("trunk.7")
+	s.ok(err)
+	up := true
+	s.ok(s.hostC.SetLink(port.Index, rtnl.LinkChange{Up: &up, Master: &br.Index}))
+	s.up(c, "10.1.0.200/24")
+	s.serve(router, "tcp", "10.1.0.200:80", "router")
+	s.serve(s.two, "tcp", two4+":80", "two")
+	s.update(func(x *nft.Tx) error { x.Police(owner, "br0", true, "port1"); return nil })
+	s.want(s.one, "tcp", "10.1.0.200:80", "router "+one4)
+	s.refuse(s.one, "tcp", two4+":80")
+}

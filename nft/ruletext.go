@@ -161,6 +161,10 @@ func metaOperand(key uint64) operand {
 		return operand{"iifname", valueName, ifnameLen, nil}
 	case unix.NFT_META_OIFNAME:
 		return operand{"oifname", valueName, ifnameLen, nil}
+	case metaIIFKind:
+		return operand{"meta iifkind", valueName, ifnameLen, nil}
+	case metaIIFKind + 1:
+		return operand{"meta oifkind", valueName, ifnameLen, nil}
 	case unix.NFT_META_MARK:
 		return operand{"meta mark", valueNative, 4, nil}
 	}

@@ -64,7 +64,8 @@ type set struct {
 // masqueraded to come back, by target. allow: addresses of containers, with the
 // chain for the administrator's rules. zone: addresses that firewalld knows;
 // no rule asks for them. managed, within, isolated: bridges with a policy, see
-// [Tx.Police], whose members are in managed_by and isolated_by. The order of a kind
+// [Tx.Police], whose members are in managed_by and isolated_by; gateways see
+// [Tx.Gateway]. The order of a kind
 // is the order of the constants below; IPv6 follows IPv4.
 var sets = [...]set{
 	{"masq4", inet, KindMasquerade, v4, []datatype{ipv4Addr}, nil, true},
@@ -95,6 +96,7 @@ var sets = [...]set{
 	{"isolated_ports", bridge, KindFirewall, 0, []datatype{ifName}, nil, false},
 	{"managed_by", inet, KindFirewall, 0, []datatype{ifName, ifName}, nil, false},
 	{"isolated_by", inet, KindFirewall, 0, []datatype{ifName, ifName}, nil, false},
+	{"gateways", bridge, KindFirewall, 0, []datatype{ifName, ifName}, nil, false},
 }
 
 // Places in sets of those for IPv4; one further is that for IPv6.
@@ -116,6 +118,7 @@ const (
 	isolatedPortSet = 25 // ports of isolated members, for frames that are not routed
 	managedBySet    = 26 // bridge . member
 	isolatedBySet   = 27 // the same, of isolated members
+	gatewaySet      = 28 // port of an isolated member . the port behind which its gateway is
 )
 
 // setOf returns the set for the family; place is one of the constants above.

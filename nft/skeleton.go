@@ -15,7 +15,7 @@ import (
 const (
 	markPrefix = "skeleton-"
 	inetMark   = markPrefix + "e28fbe09"
-	bridgeMark = markPrefix + "6c839182"
+	bridgeMark = markPrefix + "8984f14d"
 )
 
 // Priorities of the base chains.
@@ -76,10 +76,7 @@ func chainsOf(table byte) []chain {
 				meta(unix.NFT_META_IIFNAME, 0).
 				payload(unix.NFT_PAYLOAD_LL_HEADER, etherSourceAt, macLen, ifnameLen/4).
 				lookup(&sets[macsSet], noRegister, true).verdict(toDrop, ""),
-		}}, {"isolate", unix.NF_INET_FORWARD, brPassPrio, "filter", brNeeds, []*rule{
-			newRule().meta(unix.NFT_META_IIFNAME, 0).lookup(&sets[isolatedPortSet], noRegister, false).verdict(toDrop, ""),
-			newRule().meta(unix.NFT_META_OIFNAME, 0).lookup(&sets[isolatedPortSet], noRegister, false).verdict(toDrop, ""),
-		}}}
+		}}, {"isolate", unix.NF_INET_FORWARD, brPassPrio, "filter", brNeeds, isolateRules()}}
 	}
 	local := []*rule{newRule().localDst().verdict(toJump, portsChain)}
 	return []chain{
@@ -97,6 +94,23 @@ func chainsOf(table byte) []chain {
 		{"forward", unix.NF_INET_FORWARD, passPrio, "filter", inetNeeds, forwardRules()},
 		{"postrouting", unix.NF_INET_POST_ROUTING, masqPrio, "nat", natNeeds + ", or " + ctNeeds, masqRules()},
 	}
+}
+
+// isolateRules drop frames between an isolated port and any other behind which a
+// container can be. Those to and from its gateway's pass; so do those of ports that
+// lead out of the host: physical ones, which are of no kind, and these kinds.
+func isolateRules() (rules []*rule) {
+	for _, from := range []uint32{0, 1} { // to the name, or kind, of the other side
+		to := 1 - from
+		rules = append(rules, newRule().meta(unix.NFT_META_IIFNAME+from, 0).meta(unix.NFT_META_IIFNAME+to, ifnameLen/4).
+			lookup(&sets[gatewaySet], noRegister, false).verdict(toReturn, ""))
+		r := newRule().meta(unix.NFT_META_IIFNAME+from, 0).lookup(&sets[isolatedPortSet], noRegister, false).meta(metaIIFKind+to, 0)
+		for _, kind := range []string{"bond", "team", "vlan"} {
+			r.ifname(unix.NFT_CMP_NEQ, kind)
+		}
+		rules = append(rules, r.verdict(toDrop, ""))
+	}
+	return rules
 }
 
 // guardRules drop what comes from another host and bears an address of
