@@ -123,12 +123,16 @@ func readDHCP(r *spec.Request) (*dhcpPlugin, error) {
 }
 
 // readProvide reads the options to send. CNI_ARGS wins over a value, as in the
-// reference; without both the option is left out.
+// reference; without both the option is left out. Padding, the end, and what is in the
+// hands of the client itself are none that a configuration can set; it may ask for them.
 func (p *dhcpPlugin) readProvide(c *dhcpConf) error {
 	for _, o := range c.IPAM.Provide {
 		code, err := dhcpOption(o.Option)
 		if err != nil {
 			return err
+		}
+		if code == 0 || code == 255 || code >= 50 && code <= 54 || code == 57 {
+			return spec.Errorf(spec.CodeConfig, `"provide" has option %d, which is the client's own to set: leave it out`, code)
 		}
 		value := o.Value
 		if arg, ok := p.Arg(o.FromArg); ok && o.FromArg != "" {
@@ -173,8 +177,7 @@ func (p *dhcpPlugin) readRequest(c *dhcpConf) error {
 	return nil
 }
 
-// dhcpOption reads the name or number of an option. Padding, the end, and what is in
-// the hands of the client itself are none that a configuration can have.
+// dhcpOption reads the name or number of an option.
 func dhcpOption(name string) (byte, error) {
 	switch name {
 	case "dhcp-client-identifier":
@@ -198,11 +201,8 @@ func dhcpOption(name string) (byte, error) {
 		}
 		n = n*10 + int(c-'0')
 	}
-	switch {
-	case name == "" || n > 255:
+	if name == "" || n > 255 {
 		return 0, spec.Errorf(spec.CodeConfig, "Can not parse option: %q is neither a known name nor 0 to 255", name)
-	case n == 0 || n == 255 || n >= 50 && n <= 54 || n == 57:
-		return 0, spec.Errorf(spec.CodeConfig, "option %d is the client's own to set", n)
 	}
 	return byte(n), nil
 }
