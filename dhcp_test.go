@@ -323,6 +323,46 @@ func TestKernelDHCPKilled(t *testing.T) {
 	}
 }
 
+// The daemon dies when an ADD of both families has one lease, and no DEL follows: the next
+// ADD has both, and not the half that is on record.
+func TestKernelDHCPHalf(t *testing.T) {
+	w := newDHCPWorld(t)
+	s := dhcptest.Start4(t, w.server)
+	d := w.daemon()
+	c := w.container("ctr")
+	host := kerneltest.Dial(t, w.host)
+	br, err := host.Link("br0")
+	if err == nil {
+		err = host.AddLink(rtnl.LinkSpec{Name: "port1", Up: true, Master: br.Index, Peer: &rtnl.LinkSpec{Name: "eth0", NS: c.ns}})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf := strings.Replace(dhcpConf, `"type":"dhcp"`, `"type":"dhcp","ipv6":true`, 1)
+	added := make(chan answer, 1)
+	go func() { added <- w.plugin(spec.Add, "dhcp", conf, c) }()
+	w.eventually("the IPv4 lease", func() bool {
+		files := w.records()
+		if len(files) == 0 {
+			return false
+		}
+		text, _ := os.ReadFile(files[0])
+		return strings.Contains(string(text), `"gateway"`) && !strings.Contains(string(text), `"pending"`)
+	})
+	d.kill(syscall.SIGKILL)
+	if a := <-added; a.code(t) != spec.CodeTryAgain {
+		t.Errorf("ADD answered %s", a.stdout)
+	}
+	dhcptest.Start6(t, w.server)
+	w.daemon()
+	out := w.must("next ADD", w.plugin(spec.Add, "dhcp", conf, c))
+	if !strings.Contains(out, `"10.9.0.10/24"`) || !strings.Contains(out, `"fd09::10/128"`) {
+		t.Errorf("next ADD answered %s", out)
+	}
+	w.must("DEL", w.plugin(spec.Del, "dhcp", conf, c))
+	w.eventually("the release", func() bool { return len(s.Leased()) == 0 })
+}
+
 // Twenty containers at once get twenty addresses, and give them back at once.
 func TestKernelDHCPTwenty(t *testing.T) {
 	w := newDHCPWorld(t)
