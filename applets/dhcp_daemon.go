@@ -153,8 +153,11 @@ func (f *dhcpFlags) run(ctx context.Context) error {
 	short, cancel := context.WithTimeout(ctx, lockTime)
 	defer cancel()
 	unlock, err := flock.Exclusive(short, filepath.Join(string(leases), "lock"), 0o600)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("another daemon has the leases in %s: stop it first", leases)
+	}
 	if err != nil {
-		return fmt.Errorf("another daemon has the leases: %w", err)
+		return err
 	}
 	defer unlock()
 	l, err := f.listener()

@@ -117,14 +117,7 @@ func (d *dhcpDaemon) serve(ctx context.Context, conn *os.File) {
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(dhcpPatience))
 	var call dhcpCall
-	if err := receiveDHCP(conn, &call); err != nil {
-		var stranger strangerError
-		if errors.As(err, &stranger) && strings.HasPrefix(string(stranger), "CONNECT ") {
-			d.Log("a reference plugin called; put cnibox in its place, or run its own daemon")
-			// Its error shows the status line.
-			io.WriteString(conn, "HTTP/1.0 505 this is the daemon of cnibox, which needs cnibox's dhcp plugin: "+
-				"replace the plugin, or stop cnibox dhcp daemon and start the plugin's own\r\n\r\n")
-		}
+	if d.greet(conn) != nil || receiveDHCP(conn, &call) != nil {
 		return
 	}
 	conn.SetDeadline(time.Time{})
@@ -139,12 +132,34 @@ func (d *dhcpDaemon) serve(ctx context.Context, conn *os.File) {
 	if err != nil {
 		answer.Error = spec.AsError(err)
 	}
-	if err := sendDHCP(conn, answer); err != nil && call.Verb == spec.Add && answer.Error == nil {
+	if err := sendDHCP(conn, "", answer); err != nil && call.Verb == spec.Add && answer.Error == nil {
 		d.Log(call.ContainerID + "/" + call.IfName + " went away before it had its lease")
 		if err := d.del(context.WithoutCancel(ctx), call.recordOwner); err != nil {
 			d.Log(err.Error())
 		}
 	}
+}
+
+// greet reads who calls and says who answers, to a stranger in words that it shows.
+func (d *dhcpDaemon) greet(conn *os.File) error {
+	err := greetDHCP(conn)
+	var stranger strangerError
+	errors.As(err, &stranger)
+	answer := dhcpMagic
+	switch {
+	case err == nil:
+	case strings.HasPrefix(string(stranger), dhcpFamily):
+		d.Log(err.Error())
+	case strings.HasPrefix(string(stranger), "CONNECT "):
+		d.Log("a reference plugin called; put cnibox in its place, or run its own daemon")
+		// Its error shows the status line.
+		answer = "HTTP/1.0 505 this is the daemon of cnibox, which needs cnibox's dhcp plugin: " +
+			"replace the plugin, or stop cnibox dhcp daemon and start the plugin's own\r\n\r\n"
+	default:
+		return err
+	}
+	io.WriteString(conn, answer)
+	return err
 }
 
 // do runs a verb.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"cnibox/dhcp"
+	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )
 
@@ -52,7 +53,8 @@ func TestDHCPConf(t *testing.T) {
 		"too big":       {ipam: `,"request":[{"option":"256"}]`, err: "Can not parse option"},
 		"huge":          {ipam: `,"request":[{"option":"99999999999999999999"}]`, err: "Can not parse option"},
 		"negative":      {ipam: `,"request":[{"option":"-1"}]`, err: "Can not parse option"},
-		"client's own":  {ipam: `,"provide":[{"option":"53","value":"\u0001"}]`, err: "the client's own"},
+		"client's own":  {ipam: `,"provide":[{"option":"53","value":"\u0001"}]`, err: `"provide" has option 53`},
+		"asked for":     {ipam: `,"request":[{"option":"51","skipDefault":true},{"option":"0"},{"option":"255"}]`, request: []byte{51, 0, 255}},
 		"long value":    {ipam: `,"provide":[{"option":"12","value":"` + long + `"}]`, err: "value too long"},
 		"long from arg": {ipam: `,"provide":[{"option":"12","fromArg":"A"}]`, args: "A=" + long, err: "value too long"},
 		"neither":       {ipam: `,"ipv4":false`, err: "neither"},
@@ -197,6 +199,41 @@ func TestDHCPForeignDaemon(t *testing.T) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
 		})
+	}
+}
+
+// A listener that says nothing is not waited for, by an ADD either.
+func TestDHCPSilentDaemon(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket) // and accepts nobody
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Patience(2*dhcpPatience))
+	defer cancel()
+	_, err = callDHCP(ctx, socket, &dhcpCall{Verb: spec.Add})
+	if ctx.Err() != nil || err == nil || !strings.Contains(err.Error(), "restart `cnibox dhcp daemon`") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A plugin of another version learns the version of the daemon, and so that it has to be
+// started again.
+func TestDHCPOtherPlugin(t *testing.T) {
+	socket, _ := startDHCP(t)
+	conn, err := dialUnix(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(kerneltest.Patience(5 * time.Second)))
+	if err := sendDHCP(conn, "cnibox-dhcp 2\n", &dhcpCall{Verb: spec.Status}); err != nil {
+		t.Fatal(err)
+	}
+	if err := greetDHCP(conn); err != nil {
+		t.Errorf("the daemon does not say which version it has: %v", err)
 	}
 }
 

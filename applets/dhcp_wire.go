@@ -22,8 +22,10 @@ import (
 
 // Plugin and daemon speak over a unix stream socket, one call a connection. Either side
 // sends dhcpMagic, four bytes of length (big endian), and a JSON object: the plugin a
-// dhcpCall, the daemon a dhcpAnswer. The reference speaks Go's net/rpc over HTTP there;
-// each side knows the stranger by its first bytes, and says so.
+// dhcpCall, the daemon a dhcpAnswer. The daemon sends its dhcpMagic as soon as it has read
+// the other's, so a plugin knows at once that somebody is there to wait for. The reference
+// speaks Go's net/rpc over HTTP there; each side knows the stranger by its first bytes, and
+// says so.
 const (
 	dhcpMagic   = "cnibox-dhcp 1\n"
 	dhcpFamily  = "cnibox-dhcp " // of any version
@@ -46,6 +48,9 @@ type dhcpAnswer struct {
 // errNoDaemon is about a socket at which no daemon of ours answers.
 var errNoDaemon = errors.New("no DHCP daemon")
 
+// errHangs is about one that is there and says nothing.
+var errHangs = errors.New("what listens there is stopped or hangs: restart `cnibox dhcp daemon`")
+
 // noDaemon is errNoDaemon with what it does not do, and why.
 func noDaemon(does, socket string, err error) error {
 	return fmt.Errorf("%w %s at %s: %w", errNoDaemon, does, socket, err)
@@ -55,13 +60,13 @@ func noDaemon(does, socket string, err error) error {
 const dhcpPatience = 5 * time.Second
 
 // callDHCP asks the daemon at a socket. The error is errNoDaemon if there is none, or
-// one of another make; what the daemon says keeps its code.
+// one of another make; what the daemon says keeps its code. An ADD waits as long as the
+// daemon does, once it has shown that it is there.
 func callDHCP(ctx context.Context, socket string, call *dhcpCall) ([]*dhcp.Lease, error) {
-	if call.Verb != spec.Add {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, dhcpPatience)
-		defer cancel()
-	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	patience := time.AfterFunc(dhcpPatience, func() { cancel(errHangs) })
+	defer patience.Stop()
 	conn, err := dialUnix(socket)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
 		err = fmt.Errorf("start it with `cnibox dhcp daemon` (%w)", err)
@@ -73,12 +78,18 @@ func callDHCP(ctx context.Context, socket string, call *dhcpCall) ([]*dhcp.Lease
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	var answer dhcpAnswer
-	if err = sendDHCP(conn, call); err == nil {
+	if err = sendDHCP(conn, dhcpMagic, call); err == nil {
+		err = greetDHCP(conn)
+	}
+	if call.Verb == spec.Add {
+		patience.Stop()
+	}
+	if err == nil {
 		err = receiveDHCP(conn, &answer)
 	}
 	switch {
 	case ctx.Err() != nil:
-		return nil, noDaemon("answered in time", socket, ctx.Err())
+		return nil, noDaemon("answered in time", socket, context.Cause(ctx))
 	case err != nil:
 		return nil, noDaemon("answers", socket, err)
 	case answer.Error != nil:
@@ -100,14 +111,13 @@ func dialUnix(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// sendDHCP writes one message.
-func sendDHCP(w io.Writer, v any) error {
+// sendDHCP writes one message; head is dhcpMagic, or nothing for one who has said it.
+func sendDHCP(w io.Writer, head string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	head := binary.BigEndian.AppendUint32([]byte(dhcpMagic), uint32(len(b)))
-	_, err = w.Write(append(head, b...))
+	_, err = w.Write(append(binary.BigEndian.AppendUint32([]byte(head), uint32(len(b))), b...))
 	return err
 }
 
@@ -125,23 +135,32 @@ func (e strangerError) Error() string {
 	return fmt.Sprintf("what is there is no DHCP daemon of cnibox: it says %q", string(e))
 }
 
-// receiveDHCP reads one message; a strangerError tells that it is none of ours.
-func receiveDHCP(r io.Reader, v any) error {
-	head := make([]byte, len(dhcpMagic)+4)
-	n, err := io.ReadFull(r, head[:len(dhcpMagic)])
+// greetDHCP reads what the other end begins with; a strangerError tells that it is none of
+// ours.
+func greetDHCP(r io.Reader) error {
+	head := make([]byte, len(dhcpMagic))
+	n, err := io.ReadFull(r, head)
 	if n > 0 && !strings.HasPrefix(dhcpMagic, string(head[:n])) {
 		return strangerError(head[:n])
 	}
-	if err == nil {
-		_, err = io.ReadFull(r, head[n:])
-	}
+	return hungUp(err)
+}
+
+// hungUp says in plain words that the other end is gone.
+func hungUp(err error) error {
 	if err == io.EOF || errors.Is(err, syscall.ECONNRESET) {
 		return errors.New("it hung up")
 	}
-	if err != nil {
-		return err
+	return err
+}
+
+// receiveDHCP reads one message behind the greeting.
+func receiveDHCP(r io.Reader, v any) error {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return hungUp(err)
 	}
-	length := binary.BigEndian.Uint32(head[n:])
+	length := binary.BigEndian.Uint32(head[:])
 	if length > longestCall {
 		return fmt.Errorf("a message of %d bytes", length)
 	}

@@ -45,7 +45,8 @@ const requests = 4
 // that always says no must not be asked without a pause.
 func (h *Holder) acquire(ctx context.Context, c client, old *Lease, lapsed bool) (*Lease, error) {
 	rounds := backoff{firstWait, h.settings.Timeout}
-	last := errors.New("no server answered on " + h.state.IfName)
+	last := errors.New("no server answered on " + h.state.IfName +
+		": look whether its network has a DHCP server, and whether a filter drops UDP ports 67 and 68, of IPv6 546 and 547")
 	for {
 		wait, begin := rounds.wait(), time.Now()
 		offer, err := c.ask(ctx, discover, old, wait)
