@@ -203,3 +203,17 @@ func TestKernelMacvlanTraffic(t *testing.T) {
 	n.must(spec.Check, "macvlan", prev(l2, out), p)
 	n.refuse(7, "no valid IP addresses", spec.Add, "macvlan", strings.Replace(l2, "1.1.0", "0.2.0", 1), n.pod("old"))
 }
+
+// A route without a gateway leads to the gateway of one before it, in every plugin.
+func TestKernelOnLinkFirst(t *testing.T) {
+	n, _ := macvlanNode(t)
+	p := n.pod("a")
+	conf := `{"cniVersion":"1.1.0","name":"demo","type":"macvlan","master":"up0","ipam":{"type":"static",
+		"addresses":[{"address":"10.1.0.5/32","gateway":"169.254.1.1"}],"routes":[{"dst":"0.0.0.0/0"},{"dst":"169.254.1.1/32"}]}}`
+	res := n.must(spec.Add, "macvlan", conf, p)
+	n.must(spec.Check, "macvlan", prev(conf, res), p)
+	c := kerneltest.Dial(t, p.ns)
+	if near, far := routeTo(t, c, "169.254.1.1/32"), routeTo(t, c, "0.0.0.0/0"); near.GW.IsValid() || far.GW.String() != "169.254.1.1" {
+		t.Errorf("got %s and %s", near, far)
+	}
+}

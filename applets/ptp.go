@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 
 	"cnibox/applets/attach"
@@ -91,7 +92,11 @@ const scopeHost = 254
 // setupPtp puts the gateway addresses on the host end, each alone in its network, and the
 // routes to the container behind it. All of it goes with the link.
 func setupPtp(ctx context.Context, op *attach.Op, c *ptp) error {
-	if err := op.Host.Do(ptpOps(op.Result.IPs, c.host.Index)...); err != nil {
+	err := op.Host.Do(ptpOps(op.Result.IPs, c.host.Index)...)
+	if errors.Is(err, os.ErrExist) {
+		return spec.Errorf(spec.CodeBusy, "an address is another container's, the host has a route to it: DEL that one, or have \"ipam\" give another address: %w", err)
+	}
+	if err != nil {
 		return fmt.Errorf("host end %s: %w", c.host.Name, err)
 	}
 	return c.addMasquerade(ctx, op, ptpKinds)

@@ -55,7 +55,7 @@ func DropRoute(r Route) Op { return r.op("delete", unix.RTM_DELROUTE, ack) }
 // AddRoute adds a route; see [NewRoute].
 func (c *Conn) AddRoute(r Route) error { return c.Do(NewRoute(r)) }
 
-// String returns the route as ip(8) writes it.
+// String returns the route as ip(8) writes it, the link only where no gateway tells more.
 func (r Route) String() string {
 	var b strings.Builder
 	b.WriteString(r.Dst.String())
@@ -65,8 +65,7 @@ func (r Route) String() string {
 	}
 	if r.GW.IsValid() {
 		b.WriteString(" via " + r.GW.String())
-	}
-	if r.Link != 0 {
+	} else if r.Link != 0 {
 		fmt.Fprintf(&b, " dev #%d", r.Link)
 	}
 	if r.Table != 0 {

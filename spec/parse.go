@@ -190,7 +190,7 @@ func (p *parser) route(path string, raw json.RawMessage) Route {
 		AdvMSS:   p.num(path+".advmss", vals[3]),
 		Priority: p.num(path+".priority", vals[4]),
 		Table:    p.optNum(path+".table", vals[5]),
-		Scope:    p.optNum(path+".scope", vals[6]),
+		Scope:    p.scope(path+".scope", vals[6]),
 		extra:    extra,
 	}
 }
@@ -255,6 +255,15 @@ func (p *parser) optNum(path string, raw json.RawMessage) *int {
 		return nil
 	}
 	return new(p.num(path, raw))
+}
+
+// scope reads RT_SCOPE_*, include/uapi/linux/rtnetlink.h: a byte, of which 255 is nowhere.
+func (p *parser) scope(path string, raw json.RawMessage) *int {
+	n := p.optNum(path, raw)
+	if n != nil && *n > 254 {
+		p.fail(path, "%d is no scope of a route: 0 (universe) to 254 (host), as 253 (link)", *n)
+	}
+	return n
 }
 
 // addr reads an address; an empty one is unset.

@@ -43,6 +43,7 @@ func TestParseResultErrors(t *testing.T) {
 		"no dst":            {`{"routes":[{"gw":"10.0.0.1"}]}`, CodeConfig, "routes[0].dst: missing"},
 		"default":           {`{"routes":[{"dst":"default"}]}`, CodeConfig, `routes[0].dst: "default"`},
 		"table":             {`{"routes":[{"dst":"::/0","table":-5}]}`, CodeConfig, "routes[0].table: -5"},
+		"scope":             {`{"routes":[{"dst":"::/0","scope":300}]}`, CodeConfig, "routes[0].scope: 300 is no scope"},
 		"ip4":               {`{"ip4":[]}`, CodeConfig, "ip4: an array where an object is due"},
 		"ip4 address":       {`{"ip4":{}}`, CodeConfig, "ip4.ip: missing"},
 		"ip4 route":         {`{"ip4":{"ip":"1.1.1.1/8","routes":[{"dst":"x"}]}}`, CodeConfig, `ip4.routes[0].dst: "x"`},

@@ -48,6 +48,7 @@ func (f *flow) steps(ctx context.Context, op *Op) error {
 	for _, step := range []stepFunc{
 		f.create,
 		f.lease,
+		func(_ context.Context, op *Op) error { return op.possible() },
 		func(_ context.Context, op *Op) error { return f.resolve.do(op) },
 		func(ctx context.Context, op *Op) error { return op.configure(ctx, f.remove == nil) },
 		f.setup,
@@ -89,6 +90,27 @@ func (f *flow) lease(ctx context.Context, op *Op) error {
 		return spec.Errorf(spec.CodePlugin, "IPAM plugin returned missing IP config: %q gave no address", plugin)
 	}
 	op.addresses(res)
+	return nil
+}
+
+// minMTU6 is what IPv6 needs at least, in bytes: IPV6_MIN_MTU, include/net/ipv6.h.
+const minMTU6 = 1280
+
+// possible refuses what the kernel would not do with the addresses and routes that the
+// IPAM plugin has given, and would say so with a word for everything.
+// The code is 7.
+func (op *Op) possible() error {
+	if op.linkless() {
+		return nil
+	}
+	if op.hasIPv6() && op.Link.MTU < minMTU6 {
+		return spec.Errorf(spec.CodeConfig, "MTU %d of %s is too small for IPv6, which needs %d: raise \"mtu\", or have no IPv6 address given", op.Link.MTU, op.IfName, minMTU6)
+	}
+	for _, r := range op.Result.Routes {
+		if r.GW.IsValid() && r.GW.Is4() != r.Dst.Addr().Is4() {
+			return spec.Errorf(spec.CodeConfig, "route %s: gateway %s is of another family: correct \"ipam\"", r.Dst, r.GW)
+		}
+	}
 	return nil
 }
 
@@ -160,27 +182,35 @@ func (op *Op) clash(err error) error {
 	return spec.Errorf(spec.CodeBusy, "MAC address %s, or an IP address, is that of another link on the same master: DEL what has it, or ask for another: %w", op.Link.MAC, err)
 }
 
-// routes installs the result's routes in one message, in their order: of several to one
+// routes installs the result's routes in one message, in their order, but those without
+// a gateway first, as it may be them that lead to the gateways. Of several to one
 // network, those of other interfaces too, the first goes before and IPv6 takes turns.
 // A default route alone does not join another, see standBack.
 func (op *Op) routes() error {
-	var ops []rtnl.Op
+	var near, far []rtnl.Op
 	for _, r := range op.Result.Routes {
 		want := op.route(r)
 		add := rtnl.AppendRoute
 		if want.Dst.Bits() == 0 {
 			add = rtnl.NewRoute
 		}
-		ops = append(ops, add(want))
+		if want.GW.IsValid() {
+			far = append(far, add(want))
+		} else {
+			near = append(near, add(want))
+		}
 	}
-	if ops == nil {
+	if near = append(near, far...); near == nil {
 		return nil
 	}
-	err := op.Cont.Do(ops...)
-	if !errors.Is(err, os.ErrExist) {
-		return err
+	err := op.Cont.Do(near...)
+	if errors.Is(err, os.ErrExist) {
+		err = op.standBack(err)
 	}
-	return op.standBack(err)
+	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EINVAL) {
+		return spec.Errorf(spec.CodeConfig, "%s: the gateway of a route has to be another host, in a network that an address or a route before leads to: correct \"ipam\": %w", op.IfName, err)
+	}
+	return err
 }
 
 // standBack takes from the result the default routes that stand back for
@@ -238,20 +268,25 @@ func (op *Op) route(r spec.Route) rtnl.Route {
 		out.Scope = &scope
 	}
 	if !out.GW.IsValid() && (out.Scope == nil || *out.Scope < scopeLink) {
-		out.GW = op.gateway(r.Dst.Addr().Is4())
+		out.GW = op.gateway(out.Dst)
 	}
 	return out
 }
 
-// gateway is the first gateway of a family; zero: there is none.
+// gateway is the first gateway of the family of a destination; zero: there is none, or
+// the destination is a gateway itself.
 // A route without a gateway then goes to the link itself.
-func (op *Op) gateway(v4 bool) netip.Addr {
+func (op *Op) gateway(dst netip.Prefix) (first netip.Addr) {
 	for _, ip := range op.Result.IPs {
-		if ip.Gateway.IsValid() && ip.Gateway.Is4() == v4 {
-			return ip.Gateway
+		switch gw := ip.Gateway; {
+		case !gw.IsValid() || gw.Is4() != dst.Addr().Is4():
+		case Single(gw) == dst:
+			return netip.Addr{}
+		case !first.IsValid():
+			first = gw
 		}
 	}
-	return netip.Addr{}
+	return first
 }
 
 // sysctls are the settings of the container end. IPv6 is switched on only

@@ -82,9 +82,16 @@ func (op *Op) createPair(s rtnl.LinkSpec) (*rtnl.Link, error) {
 			return nil, fmt.Errorf("failed to make veth pair: %w", err)
 		}
 		taken, lerr := op.Host.Link(s.Name)
-		if lerr != nil || spec.LabelKey(taken.Alias) == op.Key() {
+		if lerr != nil {
 			break
 		}
+		if spec.LabelKey(taken.Alias) != op.Key() {
+			continue
+		}
+		if _, lerr := op.Cont.Link(op.IfName); errors.Is(lerr, os.ErrNotExist) {
+			return nil, spec.Errorf(spec.CodeBusy, "%s is attached to another namespace: its host end %s is there; DEL it first: %w", op.Attachment, s.Name, err)
+		}
+		break
 	}
 	return nil, op.Exists(err)
 }

@@ -10,14 +10,15 @@ import (
 	"cnibox/spec"
 )
 
-// CheckGateways wants a gateway of its family for each address of the result, and one
-// that is not the address itself: without it nothing could be reached.
+// CheckGateways wants a gateway of its family for each address of the result, one that a
+// link can have and that is not the address itself: without it nothing could be reached.
 // The code is 7, for the address plugin's configuration is what has to change.
 func (op *Op) CheckGateways() error {
 	for _, ip := range op.Result.IPs {
 		own, gw := ip.Address.Addr(), ip.Gateway
-		if !gw.IsValid() || gw.Is4() != own.Is4() || gw == own {
-			return spec.Errorf(spec.CodeConfig, "%s: address %s needs a gateway of its own family: configure one in \"ipam\" (%q gave %q)",
+		usable := gw.IsGlobalUnicast() || gw.IsLinkLocalUnicast()
+		if !usable || gw.Is4() != own.Is4() || gw == own {
+			return spec.Errorf(spec.CodeConfig, "%s: address %s needs a gateway of its own family, an address of another host: configure one in \"ipam\" (%q gave %q)",
 				op.Net.Type, ip.Address, op.Net.IPAM.Type, gatewayText(gw))
 		}
 	}
@@ -46,15 +47,10 @@ func (op *Op) addGatewayRoutes() error {
 // gatewayRoutes lead to each gateway directly, and to the network of each address by
 // way of its gateway. Addresses of one network and those with one gateway share them.
 // The addresses come without routes of their own. An address that is its own network
-// needs none, and one that the result has a route for gets that one.
+// needs none, and a network that the result has a route for gets that one.
 func (op *Op) gatewayRoutes() []rtnl.Op {
 	var ops []rtnl.Op
 	var seen []netip.Prefix
-	for _, r := range op.Result.Routes {
-		if r.Table == nil || *r.Table == 0 {
-			seen = append(seen, r.Dst.Masked())
-		}
-	}
 	add := func(r rtnl.Route) {
 		if slices.Contains(seen, r.Dst) {
 			return
@@ -67,6 +63,11 @@ func (op *Op) gatewayRoutes() []rtnl.Op {
 	for _, ip := range op.Result.IPs {
 		add(rtnl.Route{Dst: Single(ip.Gateway), Src: ip.Address.Addr()})
 	}
+	for _, r := range op.Result.Routes {
+		if r.Table == nil || *r.Table == 0 {
+			seen = append(seen, r.Dst.Masked())
+		}
+	}
 	for _, ip := range op.Result.IPs {
 		if !ip.Address.IsSingleIP() {
 			add(rtnl.Route{Dst: ip.Address.Masked(), GW: ip.Gateway, Src: ip.Address.Addr()})
@@ -76,9 +77,10 @@ func (op *Op) gatewayRoutes() []rtnl.Op {
 }
 
 // CheckGatewayRoutes wants a route to each gateway on the container end.
-// CHECK has prevResult in place of the result.
+// CHECK has prevResult in place of the result. The route may be in another table, where
+// sbr or vrf has put it.
 func (op *Op) CheckGatewayRoutes() error {
-	have, err := op.Cont.Routes(rtnl.RouteFilter{Link: op.Link.Index})
+	have, err := op.Cont.Routes(rtnl.RouteFilter{Link: op.Link.Index, Table: rtnl.AllTables})
 	if err != nil {
 		return err
 	}
