@@ -78,7 +78,9 @@ func register(a *Applet) {
 	if i < len(table) && table[i].Name == a.Name {
 		panic("applet " + a.Name + " is registered twice")
 	}
-	table = slices.Insert(table, i, a)
+	table = append(table, nil)
+	copy(table[i+1:], table[i:])
+	table[i] = a
 }
 
 // All returns the applets in the order of their names.
