@@ -68,6 +68,9 @@ func findMoved(moved []movedRoute, rt spec.Route) *movedRoute {
 	return nil
 }
 
+// reservedText refuses a table; the largest number follows it.
+const reservedText = `"table" %d is not within 1 to %d, or is one that every namespace has (253 to 255)`
+
 // reservedTable tells the tables that every namespace has: default, main and local.
 func reservedTable(table int) bool {
 	return table >= unix.RT_TABLE_DEFAULT && table <= unix.RT_TABLE_LOCAL

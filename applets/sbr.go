@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -21,7 +22,8 @@ func init() {
 		Help: `
 key             type  default   meaning
 table           int   -         only lead the addresses to this table, whose routes come from the
-                                IPAM plugin ("table" of a route); the other keys do not count then
+                                IPAM plugin ("table" of a route); the other keys do not count then;
+                                from 1 on, but not 253, 254 and 255
 gateways        list  IPAM's    addresses of the default gateways, one of each family at most
 addSourceHints  bool  false     keep the routes to the interface's own networks in the main table,
                                 with the address as source
@@ -59,8 +61,8 @@ func readSBR(r *spec.Request) (*sbrConf, error) {
 
 // validate bounds the table and the gateways.
 func (c *sbrConf) validate() error {
-	if c.Table != nil && (*c.Table < 1 || *c.Table > 1<<31-1) {
-		return fmt.Errorf(`"table" %d is not within 1 to %d`, *c.Table, 1<<31-1)
+	if c.Table != nil && (*c.Table < 1 || *c.Table > math.MaxInt32 || reservedTable(*c.Table)) {
+		return fmt.Errorf(reservedText, *c.Table, math.MaxInt32)
 	}
 	if len(c.Gateways) > 2 {
 		return fmt.Errorf("gateways list has more than 2 entries: %v", c.Gateways)

@@ -15,6 +15,8 @@ func TestSBRConf(t *testing.T) {
 		"nothing":            {`{}`, ""},
 		"all":                {`{"table":500,"gateways":["10.1.0.9","fd00::9"],"addSourceHints":true}`, ""},
 		"table 0":            {`{"table":0}`, "not within"},
+		"main":               {`{"table":254}`, "253 to 255"},
+		"local":              {`{"table":255}`, "253 to 255"},
 		"negative table":     {`{"table":-1}`, "not within"},
 		"huge table":         {`{"table":4294967296}`, `"table"`}, // no integer where int has 32 bits
 		"three gateways":     {`{"gateways":["10.1.0.1","fd00::1","10.1.0.2"]}`, "more than 2 entries"},

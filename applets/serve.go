@@ -83,10 +83,12 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 		return nil, spec.Errorf(spec.CodeIO, "error reading from stdin: %w", err)
 	}
 	r, err := spec.NewRequest(call, conf)
+	if r != nil {
+		*version = r.Net.Version
+	}
 	if err != nil {
 		return nil, err
 	}
-	*version = r.Net.Version
 	r.Warn = func(format string, args ...any) {
 		fmt.Fprintf(p.Stderr, "cnibox %s: %s\n", a.Name, fmt.Sprintf(format, args...))
 	}

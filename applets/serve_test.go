@@ -86,6 +86,17 @@ func TestServeErrors(t *testing.T) {
 	}
 }
 
+// An error of reading the request is told in the version of the configuration.
+func TestServeErrorVersion(t *testing.T) {
+	for _, rest := range []string{`"name":"n","prevResult":{"ips":[{"address":"x"}]}`, `"name":"/"`} {
+		_, out, _ := serve(call{verb: "ADD", stdin: strings.NewReader(`{"cniVersion":"1.0.0",` + rest + `}`),
+			applet: adds(func(*spec.Request) (*spec.Result, error) { return nil, nil })})
+		if !strings.Contains(out, `"cniVersion": "1.0.0"`) || !strings.Contains(out, `"code"`) {
+			t.Errorf("%s: got %s", rest, out)
+		}
+	}
+}
+
 func TestServePanic(t *testing.T) {
 	code, out, stderr := serve(call{verb: "ADD", applet: adds(func(*spec.Request) (*spec.Result, error) { panic("surprise") })})
 	if code != 1 || !json.Valid([]byte(out)) || !strings.Contains(out, `"code": 999`) || !strings.Contains(out, "surprise") {

@@ -46,7 +46,7 @@ func readVRF(r *spec.Request) (*vrfConf, error) {
 		return nil, &spec.Error{Code: spec.CodeConfig, Msg: fmt.Sprintf("configuration is expected to have a valid VRF name (vrfname): %v", err)}
 	}
 	if c.Table < 0 || c.Table > math.MaxInt32 || reservedTable(c.Table) {
-		return nil, spec.Errorf(spec.CodeConfig, `"table" %d is not within 1 to %d, or is one that every namespace has (253 to 255)`, c.Table, math.MaxInt32)
+		return nil, spec.Errorf(spec.CodeConfig, reservedText, c.Table, math.MaxInt32)
 	}
 	return c, nil
 }
@@ -139,7 +139,7 @@ func (v *vrf) checkResult(r *spec.Request, table int) error {
 			}
 		}
 		if findMoved(of, rt) == nil {
-			return spec.Errorf(spec.CodeCheck, "route %s is missing in table %d of VRF %s", rt.Dst, in, r.IfName)
+			return spec.Errorf(spec.CodeCheck, "route %s of %s is missing in table %d of its VRF", rt.Dst, r.IfName, in)
 		}
 	}
 	return nil

@@ -136,7 +136,7 @@ func TestKernelVRFCheck(t *testing.T) {
 		}, "does not have address fd09::2"},
 		"[S] route": {func(*wire, *rtnl.Link) rtnl.Op {
 			return rtnl.DropRoute(rtnl.Route{Dst: netip.MustParsePrefix("192.0.2.0/24"), Table: 1001})
-		}, "route 192.0.2.0/24 is missing in table 1001"},
+		}, "route 192.0.2.0/24 of eth0 is missing in table 1001 of its VRF"},
 		"route of another table": {func(*wire, *rtnl.Link) rtnl.Op {
 			return rtnl.DropRoute(rtnl.Route{Dst: netip.MustParsePrefix("203.0.113.0/24"), Table: 700})
 		}, "missing in table 700"},

@@ -65,7 +65,8 @@ type NetConf struct {
 // Warn are the caller's to set; until then Warn is silent.
 //
 // Whether the plugin serves the version is for [Verbs.Do] to say; prevResult
-// and the set of GC are read only in a version that exists.
+// and the set of GC are read only in a version that exists. With an error the request is
+// nil, or good for its version alone.
 func NewRequest(c Call, conf []byte) (*Request, error) {
 	if len(conf) > MaxConf {
 		return nil, Errorf(CodeDecode, "network config of more than %d bytes", MaxConf)
@@ -76,10 +77,10 @@ func NewRequest(c Call, conf []byte) (*Request, error) {
 	}
 	r := &Request{Call: c, Path: folders(c.Path), conf: conf, top: top, Warn: func(string, ...any) {}}
 	if err := r.readNames(); err != nil {
-		return nil, err
+		return r, err
 	}
 	if err := r.readCommon(); err != nil {
-		return nil, err
+		return r, err
 	}
 	// prevResult of a version nobody knows cannot be read, and would hide the better
 	// error, that of the version.
@@ -87,7 +88,7 @@ func NewRequest(c Call, conf []byte) (*Request, error) {
 		return r, nil
 	}
 	if err := r.readPrev(); err != nil {
-		return nil, err
+		return r, err
 	}
 	return r, r.readValid()
 }
