@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"cnibox/nft"
@@ -144,15 +145,11 @@ func publishPort(x *nft.Tx, r *spec.Request, dir portOwners, m nft.PortMap) (hol
 // Nothing of it need exist. udp are the ports whose flows end. Other interfaces of the
 // container get what they wait for, in the same transaction.
 func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []udpPort) error {
-	heirs := dir.heirs(r)
+	heirs := dir.heirs(r, dir.owner(r.Attachment.Key()), func(string) bool { return false })
 	err := nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
 		x.Addresses(addressesOf(r)...)
 		x.Release(r.Attachment, nft.KindPortMap)
-		for _, h := range heirs {
-			if err := h.inherit(x); err != nil {
-				r.Warn("%v", err) // the ports of this one go all the same
-			}
-		}
+		inherit(r, x, heirs)
 		return nil
 	})
 	if lacksNetfilter(err) {
@@ -257,18 +254,30 @@ func portmapStatus(_ context.Context, r *spec.Request) error {
 	return nil
 }
 
-// portmapGC drops the ports of attachments that are gone.
+// portmapGC drops the ports of attachments that are gone, and hands them on as DEL does.
 // Those of the reference go too, as far as its rules tell whose they are.
 func portmapGC(ctx context.Context, r *spec.Request) error {
 	dir, _ := portsToForget(r)
 	stale := r.Stale()
+	var heirs []*portHeir
+	var udp []udpPort
+	unread := records(dir).each(func(name string) error {
+		key := strings.TrimSuffix(name, ".json")
+		if o := dir.owner(key); o != nil && stale(key) {
+			heirs = append(heirs, dir.heirs(r, o, stale)...)
+			udp = append(udp, o.UDP...)
+		}
+		return nil
+	})
 	err := nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
 		x.Keep(r.Network, func(key string) bool { return !stale(key) }, nft.KindPortMap)
 		x.KeepOld(r.Network, r.Valid, nft.KindPortMap)
+		inherit(r, x, heirs)
 		return nil
 	})
-	if lacksNetfilter(err) {
-		err = nil
+	if err != nil && !lacksNetfilter(err) {
+		return err
 	}
-	return errors.Join(err, records(dir).keep(r.Network, r.Valid))
+	forgetFlows(r, udp)
+	return errors.Join(unread, dir.handOn(heirs), records(dir).keep(r.Network, r.Valid))
 }

@@ -73,16 +73,15 @@ type portHeir struct {
 	still string // key of the one that it waits for next; "": it waits no longer
 }
 
-// heirs returns those that wait for ports of the request's attachment, in the order
-// of their ADD. Those that are gone themselves, in whatever way, are left out.
-func (d portOwners) heirs(r *spec.Request) (heirs []*portHeir) {
-	mine := d.owner(r.Attachment.Key())
-	if mine == nil {
+// heirs returns those that wait for ports of the owner, nil: none, in the order of their
+// ADD. Those that are gone themselves, in whatever way, or stale, are left out.
+func (d portOwners) heirs(r *spec.Request, of *portOwner, stale func(key string) bool) (heirs []*portHeir) {
+	if of == nil {
 		return nil
 	}
-	for _, key := range mine.Heirs {
+	for _, key := range of.Heirs {
 		o := d.owner(key)
-		if o == nil || o.Waits == nil || o.ContainerID != r.ContainerID || d.gone(key) {
+		if o == nil || o.Waits == nil || o.ContainerID != of.ContainerID || stale(key) || d.gone(key) {
 			continue
 		}
 		p, err := o.Waits.Conf.plan()
@@ -94,6 +93,16 @@ func (d portOwners) heirs(r *spec.Request) (heirs []*portHeir) {
 		heirs = append(heirs, &portHeir{a: a, maps: p.maps(o.Waits.Targets)})
 	}
 	return heirs
+}
+
+// inherit has the heirs publish what they wait for. What goes wrong with one costs a
+// warning: the ports of the owner go all the same.
+func inherit(r *spec.Request, x *nft.Tx, heirs []*portHeir) {
+	for _, h := range heirs {
+		if err := h.inherit(x); err != nil {
+			r.Warn("%v", err)
+		}
+	}
 }
 
 // inherit publishes what the heir asked for and nobody else has. What it has

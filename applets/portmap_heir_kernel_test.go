@@ -57,6 +57,30 @@ func TestKernelPortmapSeveralNetworks(t *testing.T) {
 	}
 }
 
+// GC of one network hands its ports on to the container's next, and not to one that GC
+// takes as well.
+func TestKernelPortmapHeirOfGC(t *testing.T) {
+	n := newPortNet(t)
+	n.serve(n.two, "second")
+	n.ok(n.verb(spec.Add, "c1", both))
+	for ifName, last := range map[string]string{"eth1": "1", "eth2": "2"} {
+		_, err := n.run("portmap", spec.Add, spec.Call{ContainerID: "c1", IfName: ifName, NetNS: n.path}, `"runtimeConfig":{"portMappings":[`+both+`]}`,
+			`{"cniVersion":"1.1.0","ips":[{"address":"10.9.0.1`+last+`/24"}]}`)
+		n.ok(err)
+	}
+	n.must(n.run("portmap", spec.GC, spec.Call{}, `"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth2"}]`, ""))
+	for _, network := range []string{"tcp", "udp"} {
+		if got := n.ask(n.outside, network, "192.0.2.1:8080"); got != "second 192.0.2.2" {
+			t.Errorf("%s after GC: %q", network, got)
+		}
+	}
+	n.must(n.run("portmap", spec.GC, spec.Call{}, `"cni.dev/valid-attachments":[]`, ""))
+	text, err := nft.Render(n.host)
+	if n.ok(err); strings.Contains(text, "8080") || n.files() != "" {
+		t.Errorf("left: %s\n%s", n.files(), text)
+	}
+}
+
 // An heir that has gone before, or whose namespace is gone, inherits nothing.
 func TestKernelPortmapHeirGone(t *testing.T) {
 	n := newPortNet(t)
