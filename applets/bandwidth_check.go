@@ -97,7 +97,7 @@ func (l limit) check(link *rtnl.Link, root *rtnl.Qdisc) error {
 
 // probeShaping makes all parts on a link.
 func probeShaping() error {
-	return elsewhere(func(c *rtnl.Conn) error {
+	return rtnl.InNewNS(func(c *rtnl.Conn) error {
 		ifb, err := c.CreateLink(rtnl.LinkSpec{Name: ifbPrefix + "0", Kind: rtnl.IFB{}})
 		if err != nil {
 			return err

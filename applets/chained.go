@@ -109,19 +109,3 @@ func (u undoing) back(err error) error {
 	}
 	return &spec.Error{Code: spec.AsError(err).Code, Msg: err.Error(), Details: errors.Join(left...).Error(), Err: err}
 }
-
-// elsewhere calls fn with a socket in a namespace that nobody else sees: so STATUS finds
-// out what the kernel has, and has it load what it has as modules.
-func elsewhere(fn func(*rtnl.Conn) error) error {
-	ns, err := rtnl.NewNS()
-	if err != nil {
-		return err
-	}
-	defer ns.Close()
-	c, err := rtnl.Dial(ns)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	return fn(c)
-}

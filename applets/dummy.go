@@ -8,6 +8,7 @@ import (
 
 	"cnibox/applets/attach"
 	"cnibox/rtnl"
+	"cnibox/spec"
 )
 
 func init() {
@@ -23,6 +24,7 @@ mac   string  random   address
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.`,
 		Verbs: attach.Interface[*dummyConf]{
 			Kind: "dummy", IPAM: attach.Required, Create: createDummy, Verify: verifyDummy,
+			Probe: func(context.Context, *spec.Request, *dummyConf) error { return attach.ProbeKind(rtnl.Dummy{}) },
 		}.Verbs(),
 	})
 }

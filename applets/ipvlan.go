@@ -98,10 +98,11 @@ func verifyIpvlan(_ context.Context, op *attach.Op, c *ipvlanConf) error {
 	return op.CheckOn(&c.OnMaster)
 }
 
-// probeIpvlan looks for the master, but for one that only a chain would tell.
-func probeIpvlan(_ context.Context, r *spec.Request, c *ipvlanConf) error {
-	if c.Master == "" && r.Net.IPAM.Type == "" {
-		return nil
+// probeIpvlan looks for the master that is named: in a chain, ADD gets one of prevResult,
+// and STATUS is not told whether it is in one.
+func probeIpvlan(_ context.Context, _ *spec.Request, c *ipvlanConf) error {
+	if c.Master == "" {
+		return attach.ProbeKind(c.kind)
 	}
-	return attach.ProbeMaster(&c.OnMaster)
+	return attach.ProbeMaster(&c.OnMaster, c.kind)
 }

@@ -34,7 +34,9 @@ With passthru there is one container to a master, and without mac it has the mas
 IPv6 addresses are checked for duplicates on the segment, which takes a second or two.`,
 		Verbs: attach.Interface[*macvlanConf]{
 			Kind: "macvlan", Validate: (*macvlanConf).validate, Create: createMacvlan, Verify: verifyMacvlan,
-			Probe: func(_ context.Context, _ *spec.Request, c *macvlanConf) error { return attach.ProbeMaster(&c.OnMaster) },
+			Probe: func(_ context.Context, _ *spec.Request, c *macvlanConf) error {
+				return attach.ProbeMaster(&c.OnMaster, c.kind)
+			},
 		}.Verbs(),
 	})
 }

@@ -2,6 +2,7 @@ package applets_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -74,6 +75,7 @@ func routeTo(t *testing.T, c *rtnl.Conn, dst string) rtnl.Route {
 type child struct {
 	need func(*testing.T)
 	keys string // its own, with up0 as the master
+	kind rtnl.Kind
 }
 
 // children are these plugins; each one's test file adds its own.
@@ -83,7 +85,7 @@ var children = map[string]child{}
 // rollback and names.
 func addChild(name, keys, feature string, kind rtnl.Kind) {
 	need := func(t *testing.T) { kerneltest.NeedKind(t, feature, kind) }
-	children[name] = child{need, keys}
+	children[name] = child{need, keys, kind}
 	rollbackHosts[name] = func(n *node) { need(n.t); n.segment() }
 	rollbackConfs[name+"-alone"] = childConf(name, keys)
 }
@@ -249,6 +251,22 @@ func TestKernelChildStatus(t *testing.T) {
 		n.refuse(7, `failed to lookup master \"up0\"`, spec.Add, applet, conf, n.pod("any"))
 		n.must(spec.Status, applet, strings.Replace(conf, `"name"`, `"linkInContainer":true,"name"`, 1), pod{})
 	})
+}
+
+// On a kernel without the kind of links STATUS says so, and ADD with the same code.
+func TestKernelChildLacking(t *testing.T) {
+	for name, c := range children {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.segment()
+			if err := kerneltest.Dial(t, n.host).AddLink(rtnl.LinkSpec{Name: "probe0", Kind: c.kind}); !errors.Is(err, unix.EOPNOTSUPP) {
+				t.Skipf("SKIPPED: this kernel has links of kind %s: %v", name, err)
+			}
+			conf := childConf(name, c.keys)
+			n.refuse(50, "this kernel has no such links", spec.Status, name, conf, n.pod("any"))
+			n.refuse(50, "this kernel has no such links", spec.Add, name, conf, n.pod("any"))
+		})
+	}
 }
 
 // An IPv6 address that somebody on the segment has is told within the time of

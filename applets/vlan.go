@@ -31,7 +31,9 @@ Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC,
 IPv6 addresses are checked for duplicates on the segment, which takes a second or two.`,
 		Verbs: attach.Interface[*vlanConf]{
 			Kind: "vlan", IPAM: attach.Required, Validate: (*vlanConf).validate, Create: createVLAN, Verify: verifyVLAN,
-			Probe: func(_ context.Context, _ *spec.Request, c *vlanConf) error { return attach.ProbeMaster(&c.OnMaster) },
+			Probe: func(_ context.Context, _ *spec.Request, c *vlanConf) error {
+				return attach.ProbeMaster(&c.OnMaster, rtnl.Vlan{ID: c.ID})
+			},
 		}.Verbs(),
 	})
 }

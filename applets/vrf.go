@@ -198,7 +198,7 @@ func vrfStatus(_ context.Context, r *spec.Request) error {
 	if _, err := readVRF(r); err != nil {
 		return err
 	}
-	err := elsewhere(func(c *rtnl.Conn) error {
+	err := rtnl.InNewNS(func(c *rtnl.Conn) error {
 		return c.AddLink(rtnl.LinkSpec{Name: "vrf0", Kind: rtnl.VRF{Table: 1}})
 	})
 	if err != nil {

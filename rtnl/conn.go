@@ -28,6 +28,22 @@ func Dial(ns *NS) (*Conn, error) {
 	return &Conn{s}, nil
 }
 
+// InNewNS calls fn with a socket in a namespace that nobody else sees, to find
+// out what the kernel has, and to have it load what it has as modules.
+func InNewNS(fn func(*Conn) error) error {
+	ns, err := NewNS()
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	c, err := Dial(ns)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return fn(c)
+}
+
 // Close gives the socket back.
 func (c *Conn) Close() error { return c.s.Close() }
 

@@ -22,7 +22,7 @@ const (
 	CodeConfig      = 7   // invalid network configuration
 	CodeNetNS       = 8   // unusable network namespace
 	CodeTryAgain    = 11  // transient: try again later
-	CodeNotReady    = 50  // STATUS: no ADD can be served now
+	CodeNotReady    = 50  // no ADD can be served on this host: STATUS, and ADD itself
 	CodeLimited     = 51  // STATUS: as 50, and running containers have limited connectivity
 	CodeBusy        = 100 // something asked for belongs to another attachment
 	CodeExhausted   = 101 // no address is free

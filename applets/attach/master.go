@@ -141,11 +141,8 @@ func (op *Op) CreateEnd(conn *rtnl.Conn, s rtnl.LinkSpec) error {
 // Besides a name that is taken there are other things that exist, as a VLAN on its
 // master: those are for the plugin to tell.
 func (op *Op) refused(err error) error {
-	if errors.Is(err, unix.EOPNOTSUPP) {
-		return fmt.Errorf("this kernel has no such links, or not the module for them: %w", err)
-	}
 	if !errors.Is(err, os.ErrExist) {
-		return err
+		return lacking(err)
 	}
 	if _, lerr := op.Cont.Link(op.IfName); errors.Is(lerr, os.ErrNotExist) {
 		return err
@@ -208,11 +205,30 @@ func (op *Op) checkMTU(want int) error {
 	return nil
 }
 
-// ProbeMaster is for STATUS: the master has to be there. One in a container cannot be
-// looked for, as STATUS is about none.
-func ProbeMaster(c *OnMaster) error {
-	if c.LinkInContainer {
-		return nil
+// lacking tells what the kernel means by EOPNOTSUPP for a kind of links.
+// The code is 50: no ADD can be served on this host.
+func lacking(err error) error {
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return spec.Errorf(spec.CodeNotReady, "this kernel has no such links, or not the module for them: %w", err)
+	}
+	return err
+}
+
+// ProbeKind is for STATUS: whether the kernel has a kind of links. The one it makes may be
+// refused for another reason, as that it sits on none.
+func ProbeKind(kind rtnl.Kind) error {
+	err := rtnl.InNewNS(func(c *rtnl.Conn) error { return c.AddLink(rtnl.LinkSpec{Name: "probe0", Kind: kind}) })
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return lacking(err)
+	}
+	return nil
+}
+
+// ProbeMaster is [ProbeKind], and wants the master to be there. One in a container cannot
+// be looked for, as STATUS is about none.
+func ProbeMaster(c *OnMaster, kind rtnl.Kind) error {
+	if err := ProbeKind(kind); err != nil || c.LinkInContainer {
+		return err
 	}
 	conn, err := rtnl.Dial(nil)
 	if err != nil {
