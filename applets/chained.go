@@ -28,11 +28,11 @@ type chained struct {
 func openChained(r *spec.Request, none int) (*chained, error) {
 	c := &chained{}
 	var err error
-	if c.ns, err = rtnl.OpenNS(r.Call.NetNS); err != nil {
+	if c.ns, err = openNS(r); err != nil {
 		if none == 0 && (errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS)) {
 			return c, nil
 		}
-		return nil, spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", r.Call.NetNS, err)
+		return nil, err
 	}
 	if c.cont, err = rtnl.Dial(c.ns); err == nil {
 		c.link, err = c.cont.Link(r.IfName)
@@ -48,6 +48,15 @@ func openChained(r *spec.Request, none int) (*chained, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// openNS opens the container's namespace. Errors have code 8.
+func openNS(r *spec.Request) (*rtnl.NS, error) {
+	ns, err := rtnl.OpenNS(r.Call.NetNS)
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", r.Call.NetNS, err)
+	}
+	return ns, nil
 }
 
 // close gives the descriptors back, and the lock.

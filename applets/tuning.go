@@ -5,9 +5,11 @@ package applets
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"cnibox/internal/disk"
+	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
@@ -144,7 +146,7 @@ func tuningAdd(_ context.Context, r *spec.Request) (*spec.Result, error) {
 	if r.Prev == nil {
 		return nil, spec.Errorf(spec.CodeConfig, "Required prevResult missing: tuning works on what earlier plugins of a list made")
 	}
-	t, err := openTuned(r, spec.CodeConfig)
+	t, err := openTuned(r, p, spec.CodeConfig)
 	if err != nil {
 		return nil, err
 	}
@@ -172,10 +174,21 @@ func tuningAdd(_ context.Context, r *spec.Request) (*spec.Result, error) {
 // socket in it.
 type tuned struct{ *chained }
 
-// openTuned opens both; see openChained for none.
-func openTuned(r *spec.Request, none int) (tuned, error) {
-	c, err := openChained(r, none)
-	return tuned{c}, err
+// openTuned opens both; see openChained for none. Where nothing of the plan is about the
+// interface it is not looked for: a container may have none.
+func openTuned(r *spec.Request, p *tuningPlan, none int) (tuned, error) {
+	if p.aboutLink() {
+		c, err := openChained(r, none)
+		return tuned{c}, err
+	}
+	ns, err := openNS(r)
+	return tuned{&chained{ns: ns, link: &rtnl.Link{}}}, err
+}
+
+// aboutLink reports whether the interface itself is needed.
+func (p *tuningPlan) aboutLink() bool {
+	return !p.link.empty() || p.off ||
+		slices.ContainsFunc(p.sysctls, func(s tuningSysctl) bool { return strings.Contains(s.written, "IFNAME") })
 }
 
 // apply makes all changes; after an error everything is as it was before, the
@@ -190,7 +203,7 @@ func (t tuned) apply(r *spec.Request, p *tuningPlan) error {
 	change := p.link.change(t.link)
 	values, err := writeSysctls(t.ns, p.sysctls)
 	if err == nil {
-		err = t.cont.Do(change.ops(t.link.Index)...)
+		err = t.cont.Do(change.ops(t.link.Index)...) // none without an interface
 	}
 	if err == nil {
 		return nil
@@ -206,6 +219,9 @@ func (t tuned) apply(r *spec.Request, p *tuningPlan) error {
 // restore gives the link the attributes of was.
 // The link is read again, since only what differs is sent.
 func (t tuned) restore(was tuningLink) error {
+	if was.empty() {
+		return nil
+	}
 	link, err := t.cont.LinkAt(t.link.Index)
 	if err != nil {
 		return err

@@ -17,7 +17,7 @@ func tuningCheck(_ context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	t, err := openTuned(r, spec.CodeCheck)
+	t, err := openTuned(r, p, spec.CodeCheck)
 	if err != nil {
 		return err
 	}

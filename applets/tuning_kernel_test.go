@@ -77,6 +77,35 @@ func TestKernelTuning(t *testing.T) {
 	b.must(b.run("tuning", spec.Del, b.call(), tuneAll, b.prev()))
 }
 
+// Settings alone need no interface; what is about one does. One that cannot be read
+// before it is set is set.
+func TestKernelTuningWithoutLink(t *testing.T) {
+	b := newMetaBox(t)
+	const keys = `"sysctl":{"net.ipv4.ip_local_port_range":"2000 3000","net.ipv6.conf.lo.stable_secret":"2001:db8::1"}`
+	for _, keys := range []string{keys, ""} {
+		b.must(b.run("tuning", spec.Add, b.call(), keys, b.prev()))
+		b.must(b.run("tuning", spec.Check, b.call(), keys, b.prev()))
+		b.must(b.run("tuning", spec.Del, b.call(), keys, b.prev()))
+	}
+	for key, want := range map[string]string{"net/ipv4/ip_local_port_range": "2000\t3000", "net/ipv6/conf/lo/stable_secret": "2001:0db8:0000:0000:0000:0000:0000:0001"} {
+		if got, err := b.cont.Sysctl(key); err != nil || got != want {
+			t.Errorf("%s is %q, %v", key, got, err)
+		}
+	}
+	for _, keys := range []string{`"mtu":1400`, `"promisc":false`, `"sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1"}`} {
+		for verb, code := range map[spec.Verb]int{spec.Add: spec.CodeConfig, spec.Check: spec.CodeCheck} {
+			if _, err := b.run("tuning", verb, b.call(), keys, b.prev()); err == nil || spec.AsError(err).Code != code || !strings.Contains(err.Error(), "eth0") {
+				t.Errorf("%s with %s: %v", verb, keys, err)
+			}
+		}
+	}
+	gone := b.call()
+	gone.NetNS = "/nowhere"
+	if _, err := b.run("tuning", spec.Add, gone, keys, b.prev()); err == nil || spec.AsError(err).Code != spec.CodeNetNS {
+		t.Errorf("no namespace: %v", err)
+	}
+}
+
 // ports returns the last setting of a state.
 func ports(state string) string {
 	_, after, _ := strings.Cut(state, "ports ")

@@ -78,15 +78,15 @@ func tuningDel(_ context.Context, r *spec.Request) error {
 // restoreTuned restores the link, if namespace and link are still there.
 // That neither is there is how most containers end.
 func restoreTuned(r *spec.Request, was tuningLink) error {
-	t, err := openTuned(r, spec.CodeUnknown)
+	c, err := openChained(r, spec.CodeUnknown)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer t.close()
-	return t.restore(was)
+	defer c.close()
+	return tuned{c}.restore(was)
 }
 
 // tuningGC forgets the former attributes of links that are gone.

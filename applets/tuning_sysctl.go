@@ -184,7 +184,7 @@ func writeSysctls(ns *rtnl.NS, settings []tuningSysctl) (before []rtnl.Sysctl, e
 		var here *rtnl.NS // the thread's
 		for _, s := range settings {
 			old, err := here.Sysctl(s.Key)
-			if err != nil && !errors.Is(err, os.ErrPermission) {
+			if err != nil && !rtnl.Unreadable(err) {
 				return err
 			}
 			if err == nil {

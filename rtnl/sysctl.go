@@ -3,6 +3,7 @@ package rtnl
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path"
 	"strings"
@@ -54,9 +55,11 @@ func (ns *NS) SetSysctls(settings ...Sysctl) error {
 }
 
 // SameSysctl reports whether two values mean the same. The kernel separates the
-// numbers of a list by tabs, people use spaces.
+// numbers of a list by tabs, people use spaces, and it writes addresses in full.
 func SameSysctl(a, b string) bool {
-	return a == b || strings.Join(strings.Fields(a), " ") == strings.Join(strings.Fields(b), " ")
+	x, err := netip.ParseAddr(a)
+	y, _ := netip.ParseAddr(b)
+	return a == b || err == nil && x == y || strings.Join(strings.Fields(a), " ") == strings.Join(strings.Fields(b), " ")
 }
 
 // write sets the value in the namespace of the calling thread, unless it has it. Errors
@@ -70,7 +73,7 @@ func (s Sysctl) write() error {
 	if s.Optional && errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if err != nil && !errors.Is(err, os.ErrPermission) { // some can be written, only
+	if err != nil && !Unreadable(err) {
 		return err
 	}
 	what := "sysctl " + s.Key + " = " + s.Value
@@ -87,6 +90,12 @@ func (s Sysctl) write() error {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
+}
+
+// Unreadable tells the errors of reading settings that can be written all the same: those
+// that can be written only, and stable_secret of IPv6 before it is set (EIO).
+func Unreadable(err error) bool {
+	return errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EIO)
 }
 
 // longestSysctl is more bytes than any network setting has: the kernel gives
