@@ -52,11 +52,12 @@ const hostDeviceDir = "/run/cni/host-device"
 
 // deviceConf are the keys; Help tells each.
 type deviceConf struct {
-	Device        string `json:"device"`
-	HWAddr        string `json:"hwaddr"`
-	KernelPath    string `json:"kernelpath"`
-	PCIBusID      string `json:"pciBusID"`
-	DataDir       string `json:"dataDir"`
+	_             [0]func() // as in deviceRecord
+	Device        string    `json:"device"`
+	HWAddr        string    `json:"hwaddr"`
+	KernelPath    string    `json:"kernelpath"`
+	PCIBusID      string    `json:"pciBusID"`
+	DataDir       string    `json:"dataDir"`
 	RuntimeConfig struct {
 		DeviceID string `json:"deviceID"`
 	} `json:"runtimeConfig"`
@@ -80,7 +81,7 @@ func (c *deviceConf) dir() records {
 // The kernel moves it under the name it has and gives it the new one in the container,
 // where no udev renames it. A name that is taken there would leave it half way: it is
 // looked for before, and the undo finds the link by its alias.
-func createHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
+func createHostDevice(ctx context.Context, op *attach.Op, c *deviceConf) error {
 	if c.dpdk { // the addresses are for the program that has the device
 		passedThroughEntry(op, c)
 		return nil
@@ -93,7 +94,19 @@ func createHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
 	if !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	dev, err := findOrHeal(op, c)
+	dir := c.dir()
+	if old, err := readDevice(dir, op.Attachment); err == nil { // of an ADD whose DEL is due
+		if err := old.giveBack(ctx, op, dir); err != nil {
+			return err
+		}
+	}
+	disk.MakeDir(string(dir), 0o700) // to lock it; if that fails, so does the record
+	return dir.locked(ctx, func() error { return moveHostDevice(op, c, dir) })
+}
+
+// moveHostDevice is createHostDevice under the lock.
+func moveHostDevice(op *attach.Op, c *deviceConf, dir records) error {
+	dev, err := findOrLost(op, c, dir)
 	if err != nil {
 		return spec.Errorf(spec.CodeConfig, "failed to find host device: %w", err)
 	}
@@ -101,7 +114,7 @@ func createHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
 		return spec.Errorf(spec.CodeConfig, "failed to move %s: a loopback device stays where it is", dev.Name)
 	}
 	pci := hostSysfs.pciOf(dev.Name)
-	rec, err := recordDevice(op, c.dir(), dev)
+	rec, err := recordDevice(op, dir, dev)
 	if err != nil {
 		return err
 	}
@@ -109,10 +122,16 @@ func createHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
 		return err
 	}
 	if err := op.Host.SetLink(dev.Index, rtnl.LinkChange{NS: op.NS, Name: &op.IfName}); err != nil {
-		return fmt.Errorf("failed to move %s to %s: %w", dev.Name, op.Call.NetNS, err)
+		return unmoved(op, dev, err)
 	}
 	if op.Link, err = op.Cont.Link(op.IfName); err != nil {
 		return err
+	}
+	if rec.Index != op.Link.Index { // another link has that one there
+		rec.Index = op.Link.Index
+		if err := dir.write(deviceFile(op.Attachment), rec); err != nil {
+			return err
+		}
 	}
 	entry := op.ContainerInterface()
 	entry.PCIID = pci
@@ -120,28 +139,43 @@ func createHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
 	return nil
 }
 
+// unmoved tells why the kernel does not move a link. The code is 7 for what the
+// configuration has to change.
+func unmoved(op *attach.Op, dev *rtnl.Link, err error) error {
+	code, why := spec.CodeConfig, ""
+	switch {
+	case errors.Is(err, unix.EINVAL):
+		why = ": a link of this kind stays in its namespace, as bridges do: select another"
+	case errors.Is(err, os.ErrExist):
+		why = ": an alternative name of it is taken there, or is CNI_IFNAME: remove it (ip link property del), or choose another CNI_IFNAME"
+	default:
+		code = spec.CodeInternal
+	}
+	return spec.Errorf(code, "failed to move %s to %s%s: %w", dev.Name, op.Call.NetNS, why, err)
+}
+
 // passedThroughEntry is the result's entry for a device that has no link.
 func passedThroughEntry(op *attach.Op, c *deviceConf) {
 	op.Container = op.AddInterface(spec.Interface{Name: op.IfName, Sandbox: op.Call.NetNS, PCIID: c.PCIBusID})
 }
 
-// findOrHeal finds the link. One that is not there under its name may be one that the
+// findOrLost finds the link. One that is not there under its name may be one that the
 // kernel gave back under another when its namespace ended, and nobody has fetched since.
-func findOrHeal(op *attach.Op, c *deviceConf) (*rtnl.Link, error) {
+func findOrLost(op *attach.Op, c *deviceConf, dir records) (*rtnl.Link, error) {
 	dev, err := c.find(op.Host)
 	if c.Device == "" || !errors.Is(err, os.ErrNotExist) {
 		return dev, err
 	}
-	herr := eachDevice(c.dir(), func(name string, rec *deviceRecord) error {
-		if rec.Name != c.Device || rec.lives() {
+	eachDevice(dir, func(_ string, rec *deviceRecord) error {
+		if rec.Name != c.Device {
 			return nil
 		}
-		return rec.giveBack(op, c.dir(), name)
+		if lost, _ := rec.search(op.Host, rec.returned); lost != nil {
+			dev, err = lost, nil
+		}
+		return nil
 	})
-	if herr != nil {
-		op.Warn("%s: %v", c.Device, herr)
-	}
-	return c.find(op.Host)
+	return dev, err
 }
 
 // verifyHostDevice wants the link to be the device that was moved.

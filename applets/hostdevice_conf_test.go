@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"cnibox/internal/mac"
+	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
@@ -96,6 +98,61 @@ func TestHostDeviceSysfs(t *testing.T) {
 func withID(c deviceConf, id string) deviceConf {
 	c.RuntimeConfig.DeviceID = id
 	return c
+}
+
+// Hardware that the reference has moved, which sysfs does not show any more, is known by
+// the device behind it; links that are none are never it.
+func TestHostDeviceMeans(t *testing.T) {
+	card := deviceConf{PCIBusID: "0000:00:03.0"}
+	for name, tt := range map[string]struct {
+		conf deviceConf
+		link rtnl.Link
+		want bool
+	}{
+		"PCI":               {card, rtnl.Link{Device: "0000:00:03.0"}, true},
+		"virtio":            {card, rtnl.Link{Device: "virtio0"}, true},
+		"kernelpath":        {deviceConf{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0/virtio0"}, rtnl.Link{Device: "virtio0"}, true},
+		"auxiliary":         {withID(deviceConf{}, "mlx5_core.sf.4"), rtnl.Link{Device: "mlx5_core.sf.4"}, true},
+		"older kernel":      {card, rtnl.Link{}, true},
+		"another":           {card, rtnl.Link{Device: "0000:3b:00.2"}, false},
+		"no hardware":       {card, rtnl.Link{Kind: "veth"}, false},
+		"VFIO":              {deviceConf{PCIBusID: "0000:5e:00.1"}, rtnl.Link{}, false},
+		"does not validate": {deviceConf{}, rtnl.Link{}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			FakeSysfs(t, string(testSysfs(t)))
+			c := tt.conf
+			if err := c.validate(); (err != nil) != (name == "does not validate") {
+				t.Fatal(err)
+			}
+			if got := c.means(nil, &tt.link); got != tt.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+}
+
+// Hardware that comes back with another address is told by the one it was made with.
+func TestHostDeviceReturned(t *testing.T) {
+	made, other := mac.Addr{2, 0, 0, 0, 0, 1}, mac.Addr{2, 0, 0, 0, 0, 2}
+	rec := deviceRecord{Name: "nic0", MAC: made.String(), PermMAC: made.String()}
+	rec.IfName = "eth0"
+	for name, tt := range map[string]struct {
+		link rtnl.Link
+		want bool
+	}{
+		"its address":        {rtnl.Link{Name: "dev7", Alias: "nic0", MAC: made}, true},
+		"made with it":       {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: other, PermMAC: made}, true},
+		"made with another":  {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: other, PermMAC: other}, false},
+		"neither is told":    {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: other}, false},
+		"of another kind":    {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: made, Kind: "vlan"}, false},
+		"no name of its own": {rtnl.Link{Name: "eth1", Alias: "nic0", MAC: made}, false},
+		"as it was":          {rtnl.Link{Name: "nic0", MAC: made}, false},
+	} {
+		if got := rec.returned(&tt.link); got != tt.want {
+			t.Errorf("%s: got %t", name, got)
+		}
+	}
 }
 
 // The PCI address of a link is told for cards and virtio, and for nothing else.

@@ -158,6 +158,24 @@ func (c *deviceConf) findByMAC(host *rtnl.Conn) (*rtnl.Link, error) {
 	return found, nil
 }
 
+// means tells whether a link in a container can be the one that the configuration selects,
+// which was a link of the host: by its old name, that is its alias, or an alternative name,
+// which goes along; by its address; or by the device behind it, as sysfs no longer
+// shows what is there. Older kernels do not tell that of hardware, which then may be it.
+func (c *deviceConf) means(cont *rtnl.Conn, l *rtnl.Link) bool {
+	switch {
+	case c.Device != "":
+		named, err := cont.Link(c.Device)
+		return l.Alias == c.Device || err == nil && named.Index == l.Index && l.Name != c.Device
+	case c.HWAddr != "":
+		want, err := spec.ParseMAC(c.HWAddr)
+		return err == nil && bytes.Equal(l.MAC, want)
+	case c.folder == "" || c.dpdk || l.Kind != "":
+		return false
+	}
+	return l.Device == "" || l.Device == path.Base(c.folder) || has(c.folder+"/"+l.Device)
+}
+
 // validate checks the selectors against what they may be, and looks at the place of a
 // device in sysfs; whether there is a link is for later.
 func (c *deviceConf) validate() error {

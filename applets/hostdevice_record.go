@@ -8,22 +8,51 @@ import (
 	"os"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/applets/attach"
+	"cnibox/internal/disk"
+	"cnibox/internal/flock"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
 // A deviceRecord is a link of the host as it was before it was moved. The alias of the
-// link names it, as with the reference, which keeps nothing else.
+// link names it, as with the reference, which keeps nothing else. Since a name can be given
+// to another link meanwhile, it takes the address or the index too to tell them apart.
 type deviceRecord struct {
+	_ [0]func() // it does not compare, which spares the binary the code for that
 	recordOwner
-	NetNS string `json:"netns"` // where it went
-	Name  string `json:"name"`
-	Alias string `json:"alias"`
-	MAC   string `json:"mac"`
-	MTU   int    `json:"mtu"` // bytes; 0: not known, as the rest of a device that the reference moved
-	Up    bool   `json:"up"`
-	Kind  string `json:"kind"` // empty: hardware, which outlives a namespace
+	NetNS   string `json:"netns"` // where it went
+	Index   uint32 `json:"index"` // there
+	Name    string `json:"name"`
+	Alias   string `json:"alias"`
+	MAC     string `json:"mac"`
+	PermMAC string `json:"permMAC"` // of hardware: what it was made with
+	MTU     int    `json:"mtu"`     // bytes; 0: not known
+	Up      bool   `json:"up"`
+	Kind    string `json:"kind"` // empty: hardware, which outlives a namespace
+}
+
+// recordOf describes a link as it is.
+func recordOf(op *attach.Op, l *rtnl.Link) *deviceRecord {
+	return &deviceRecord{recordOwner: ownerOf(op.Attachment), NetNS: op.Call.NetNS, Index: l.Index, Name: l.Name, Alias: l.Alias,
+		MAC: l.MAC.String(), PermMAC: l.PermMAC.String(), MTU: l.MTU, Up: l.Up, Kind: l.Kind}
+}
+
+// locked runs fn while no other verb moves a device or changes a record. The lock is on
+// the folder, so no file is needed; without a folder there are no records.
+func (d records) locked(ctx context.Context, fn func() error) error {
+	fd, err := disk.Open(string(d), unix.O_DIRECTORY, 0)
+	if err != nil {
+		return fn()
+	}
+	unlock, err := flock.Wait(ctx, fd, unix.LOCK_EX)
+	if err != nil {
+		return spec.Errorf(spec.CodeTryAgain, "lock of %s: %w", d, err)
+	}
+	defer unlock()
+	return fn()
 }
 
 // deviceFile is the name of an attachment's record.
@@ -51,83 +80,75 @@ func eachDevice(dir records, fn func(name string, rec *deviceRecord) error) erro
 }
 
 // recordDevice writes the record, and registers the way back.
-// Other records of the device are of attachments that have lost it, since it is here:
-// they go, or a late DEL of them would take it from this one. If the kernel gave it back,
-// what it was before is on one of them.
+// If the kernel gave the device back, what it was before is on the record of one that has
+// lost it. That goes, or a late DEL of it would take the device from this one.
 func recordDevice(op *attach.Op, dir records, dev *rtnl.Link) (*deviceRecord, error) {
-	rec, own := &deviceRecord{
-		Name: dev.Name, Alias: dev.Alias, MAC: dev.MAC.String(), MTU: dev.MTU, Up: dev.Up, Kind: dev.Kind,
-	}, deviceFile(op.Attachment)
+	rec, own, stale := recordOf(op, dev), deviceFile(op.Attachment), ""
 	err := eachDevice(dir, func(name string, old *deviceRecord) error {
-		if old.Name != dev.Name {
-			return nil
+		switch {
+		case old.returned(dev):
+			*rec, stale = *old, name
+		case name == own:
+			return spec.Errorf(spec.CodeBusy, "the device %s that %s had before waits on the host for its name, which another link has: rename that link, then DEL again", old.Name, op.Attachment)
 		}
-		if dev.Alias == dev.Name {
-			*rec = *old
-		}
-		return dir.remove(name)
+		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	rec.recordOwner, rec.NetNS = ownerOf(op.Attachment), op.Call.NetNS
-	op.Undo("device "+rec.Name, func(context.Context) error { return rec.giveBack(op, dir, own) })
-	return rec, dir.write(own, rec)
-}
-
-// lives tells whether the namespace of a record is still there.
-func (rec *deviceRecord) lives() bool {
-	ns, err := rtnl.OpenNS(rec.NetNS)
-	if err != nil {
-		return false
+	rec.recordOwner, rec.NetNS, rec.Index = ownerOf(op.Attachment), op.Call.NetNS, dev.Index
+	op.Undo("device "+rec.Name, func(ctx context.Context) error { return rec.giveBack(ctx, op, dir) })
+	if err := dir.write(own, rec); err != nil || stale == "" || stale == own {
+		return rec, err
 	}
-	ns.Close()
-	return true
+	return rec, dir.remove(stale)
 }
 
 // removeHostDevice is DEL. A device without a record was moved by the reference, if by
-// anybody: its alias is all there is to go by.
-func removeHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
-	dir, name := recordsOf(op.Request, hostDeviceDir), deviceFile(op.Attachment)
+// anybody: its alias is its name, and nothing tells what else it was like.
+func removeHostDevice(ctx context.Context, op *attach.Op, c *deviceConf) error {
+	dir := recordsOf(op.Request, hostDeviceDir)
 	rec, err := readDevice(dir, op.Attachment)
 	if err != nil {
 		if !errors.Is(err, os.ErrNotExist) {
 			op.Warn("%v", err)
 		}
-		if rec = foreignDevice(op, c, dir); rec == nil {
-			return dir.remove(name)
+		l := foreignDevice(op, c)
+		if l == nil || spec.CheckIfName(l.Alias) != nil || onRecord(op, dir, l) {
+			return dir.remove(deviceFile(op.Attachment))
 		}
+		rec = recordOf(op, l)
+		rec.Name, rec.Alias, rec.Up = l.Alias, "", false
 	}
-	return rec.giveBack(op, dir, name)
+	return rec.giveBack(ctx, op, dir)
 }
 
-// foreignDevice makes a record from the alias of a link that the reference has moved: of
-// the one with our name in the container, or of the configured one, on the host, down, and
-// under a name by which a namespace that ends gives links back. Nil: there is none. An
-// alias that another attachment has on record is its own.
-func foreignDevice(op *attach.Op, c *deviceConf, dir records) (rec *deviceRecord) {
-	conn, links := op.Cont, []rtnl.Link(nil)
-	if conn == nil {
-		conn = op.Host
-	}
-	links, _ = conn.Links()
-	for i := range links {
-		l := &links[i]
-		ours := l.Name == op.IfName
-		if conn == op.Host {
-			ours = l.Alias == c.Device && !l.Up && isReturned(l.Name, op.IfName)
-		}
-		if ours && l.Alias != l.Name && spec.CheckIfName(l.Alias) == nil {
-			rec = &deviceRecord{recordOwner: ownerOf(op.Attachment), NetNS: op.Call.NetNS, Name: l.Alias, Kind: l.Kind}
-		}
-	}
-	eachDevice(dir, func(_ string, other *deviceRecord) error {
-		if rec != nil && other.Name == rec.Name {
-			rec = nil
+// foreignDevice finds a link that the reference has moved: the one with our name in the
+// container, if it can be the configured one, or that on the host, down, and under a name by
+// which a namespace that ends gives links back. Nil: there is none.
+func foreignDevice(op *attach.Op, c *deviceConf) *rtnl.Link {
+	if op.Cont != nil {
+		if l, err := op.Cont.Link(op.IfName); err == nil && c.means(op.Cont, l) {
+			return l
 		}
 		return nil
+	}
+	links, _ := op.Host.Links()
+	for i := range links {
+		if l := &links[i]; l.Alias == c.Device && l.Alias != l.Name && !l.Up && isReturned(l.Name, op.IfName) {
+			return l
+		}
+	}
+	return nil
+}
+
+// onRecord tells whether a link is the device of an attachment that has a record.
+func onRecord(op *attach.Op, dir records, l *rtnl.Link) (found bool) {
+	eachDevice(dir, func(_ string, rec *deviceRecord) error {
+		found = found || rec.returned(l) || rec.NetNS == op.Call.NetNS && rec.entered(l)
+		return nil
 	})
-	return rec
+	return found
 }
 
 // isReturned tells the names under which the kernel gives a link back: the one it had in
@@ -139,7 +160,7 @@ func isReturned(name, ifName string) bool {
 
 // giveBack restores the device and then removes its record, if it has one. The record of a
 // device that could not get its name stays, for GC and another DEL.
-func (rec *deviceRecord) giveBack(op *attach.Op, dir records, name string) error {
+func (rec *deviceRecord) giveBack(ctx context.Context, op *attach.Op, dir records) error {
 	cont := op.Cont
 	if cont == nil || rec.NetNS != op.Call.NetNS {
 		if ns, err := rtnl.OpenNS(rec.NetNS); err == nil { // DEL and GC are not always told
@@ -150,22 +171,28 @@ func (rec *deviceRecord) giveBack(op *attach.Op, dir records, name string) error
 			defer cont.Close()
 		}
 	}
-	done, err := rec.restore(op, cont, dir)
-	if err != nil || !done || name == "" {
-		return err
-	}
-	return dir.remove(name)
+	return dir.locked(ctx, func() error {
+		done, err := rec.restore(op, cont, dir)
+		if err != nil || !done {
+			return err
+		}
+		return dir.remove(deviceFile(rec.attachment()))
+	})
+}
+
+// attachment is whose record it is.
+func (rec *deviceRecord) attachment() spec.Attachment {
+	return spec.Attachment{Network: rec.Network, ContainerID: rec.ContainerID, IfName: rec.IfName}
 }
 
 // collectHostDevices gives back what attachments that are gone have left.
 // A device that is nowhere any more costs nothing but its record.
-func collectHostDevices(_ context.Context, op *attach.Op, _ *deviceConf) error {
+func collectHostDevices(ctx context.Context, op *attach.Op, _ *deviceConf) error {
 	stale, dir := op.Stale(), recordsOf(op.Request, hostDeviceDir)
-	return eachDevice(dir, func(name string, rec *deviceRecord) error {
-		a := spec.Attachment{Network: rec.Network, ContainerID: rec.ContainerID, IfName: rec.IfName}
-		if !stale(a.Key()) {
+	return eachDevice(dir, func(_ string, rec *deviceRecord) error {
+		if !stale(rec.attachment().Key()) {
 			return nil
 		}
-		return rec.giveBack(op, dir, name)
+		return rec.giveBack(ctx, op, dir)
 	})
 }

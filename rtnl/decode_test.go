@@ -104,6 +104,19 @@ func TestAddrBroadcast(t *testing.T) {
 	}
 }
 
+// What no link has that a test can make: the bytes are those of hardware.
+func TestLinkOfHardware(t *testing.T) {
+	b := encode(linkHeader(0, 7, 0, 0), func(b *netlink.Buf) {
+		b.Bytes(unix.IFLA_ADDRESS, []byte{2, 0, 0, 0, 0, 9})
+		b.Bytes(unix.IFLA_PERM_ADDRESS, []byte{2, 0, 0, 0, 0, 1})
+		b.Text(unix.IFLA_PARENT_DEV_NAME, "0000:3b:00.2")
+	})
+	var l Link
+	if err := l.decode(b); err != nil || l.MAC.String() != "02:00:00:00:00:09" || l.PermMAC.String() != "02:00:00:00:00:01" || l.Device != "0000:3b:00.2" {
+		t.Errorf("got %+v, %v", l, err)
+	}
+}
+
 // A link of a kernel newer than all we know: the attributes at the end are
 // unknown, the statistics longer than today's.
 func TestLinkOfNewerKernel(t *testing.T) {

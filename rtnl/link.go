@@ -49,6 +49,11 @@ type Link struct {
 	Up     bool   // set up by the administrator
 	OperUp bool   // and able to carry packets (operstate up)
 
+	// Of hardware, and not before Linux 5.6 and 5.14: the address it was made with, and
+	// its device's name on the bus, as 0000:3b:00.2 or virtio0.
+	PermMAC mac.Addr
+	Device  string
+
 	Promisc  bool
 	AllMulti bool
 
@@ -198,8 +203,14 @@ func (l *Link) decodeAttribute(typ uint16, v []byte) {
 		l.TxQLen = int(netlink.Number(v))
 	case unix.IFLA_GROUP:
 		l.Group = netlink.Number(v)
-	case unix.IFLA_ADDRESS:
-		l.MAC = append(mac.Addr(nil), v...)
+	case unix.IFLA_ADDRESS, unix.IFLA_PERM_ADDRESS:
+		to := &l.MAC
+		if typ == unix.IFLA_PERM_ADDRESS {
+			to = &l.PermMAC
+		}
+		*to = append(mac.Addr(nil), v...)
+	case unix.IFLA_PARENT_DEV_NAME:
+		l.Device = netlink.Text(v)
 	case unix.IFLA_LINK:
 		l.Parent = netlink.Number(v)
 	case unix.IFLA_LINK_NETNSID:

@@ -1,0 +1,243 @@
+//go:build !no_host_device
+
+package applets_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/internal/mac"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// second makes another link of a name whose first bearer has gone into a container.
+func (n *node) second(name string, addr mac.Addr) {
+	n.t.Helper()
+	c := kerneltest.Dial(n.t, n.host)
+	if err := c.AddLink(rtnl.LinkSpec{Name: name, MAC: addr, Peer: &rtnl.LinkSpec{Name: "wire2-" + name}}); err != nil {
+		n.t.Fatal(err)
+	}
+	set(n.t, n.host, name, rtnl.LinkChange{Alias: new("second")})
+}
+
+// crowded is a pod in which the indices that links of the host have are taken.
+func (n *node) crowded(id string) pod {
+	n.t.Helper()
+	p := n.pod(id)
+	c := kerneltest.Dial(n.t, p.ns)
+	for _, name := range []string{"k", "l", "m", "n"} {
+		if err := c.AddLink(rtnl.LinkSpec{Name: name, Peer: &rtnl.LinkSpec{Name: name + "1"}}); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+	return p
+}
+
+// set changes a link of a namespace.
+func set(t *testing.T, ns *rtnl.NS, name string, ch rtnl.LinkChange) {
+	t.Helper()
+	c := kerneltest.Dial(t, ns)
+	if err := c.SetLink(linkOf(t, c, name).Index, ch); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A link that gets the name of one that is in a container is another: each comes back as
+// it was, by the DEL of its own attachment, whatever became of it in the container.
+func TestKernelHostDeviceNameReused(t *testing.T) {
+	other, _ := mac.Parse("02:00:00:00:00:11")
+	changed, _ := mac.Parse("02:00:00:00:00:99")
+	conf := deviceConfOf("nic0")
+	for _, oneAddress := range []bool{false, true} {
+		for _, pods := range []string{"aa", "ab"} {
+			for _, late := range []bool{false, true} {
+				t.Run(fmt.Sprintf("pods %s, last first %t, one address %t", pods, late, oneAddress), func(t *testing.T) {
+					n := newNode(t)
+					p := n.crowded(pods[:1])
+					q := p
+					first, addr := n.nic("nic0").MAC, other
+					if oneAddress {
+						addr = first
+					}
+					n.must(spec.Add, "host-device", conf, p)
+					if pods == "ab" {
+						q = n.crowded("b")
+					}
+					n.second("nic0", addr)
+					n.must(spec.Add, "host-device", conf, q, "CNI_IFNAME=eth1")
+					set(t, q.ns, "eth1", rtnl.LinkChange{Up: new(false)})
+					if !oneAddress {
+						set(t, p.ns, "eth0", rtnl.LinkChange{MAC: changed})
+						set(t, q.ns, "eth1", rtnl.LinkChange{MAC: changed})
+					}
+					set(t, q.ns, "eth1", rtnl.LinkChange{Name: new("x")})
+					dels := []func(){
+						func() { n.back(p, "eth0", "wire-", "uplink of nic0", first) },
+						func() { n.back(q, "eth1", "wire2-", "second", addr) },
+					}
+					if late {
+						dels[0], dels[1] = dels[1], dels[0]
+					}
+					dels[0]()
+					set(t, n.host, "nic0", rtnl.LinkChange{Up: new(false)})
+					set(t, n.host, "nic0", rtnl.LinkChange{Name: new("kept")})
+					dels[1]()
+					if got := kerneltest.Snapshot(t, p.ns) + kerneltest.Snapshot(t, q.ns); strings.Contains(got, "nic0") {
+						t.Errorf("left: %s", got)
+					}
+					if left, _ := filepath.Glob(n.dir + "/records/*"); len(left) != 0 {
+						t.Errorf("records %v", left)
+					}
+				})
+			}
+		}
+	}
+}
+
+// back is a DEL after which nic0 on the host is the link at the end of that wire, as it was.
+func (n *node) back(p pod, ifName, wire, alias string, addr mac.Addr) {
+	n.t.Helper()
+	n.must(spec.Del, "host-device", deviceConfOf("nic0"), p, "CNI_IFNAME="+ifName)
+	c := kerneltest.Dial(n.t, n.host)
+	if l := linkOf(n.t, c, "nic0"); l.Parent != linkOf(n.t, c, wire).Index || l.Alias != alias || l.MAC.String() != addr.String() {
+		n.t.Errorf("DEL of %s brought %+v, want that on %s, %q with %s", ifName, l, wire, alias, addr)
+	}
+}
+
+// A device that waits on the host for its name is not forgotten over an ADD that meets
+// the stranger who has it, nor mixed up with that; the stranger stays as it is.
+func TestKernelHostDeviceWaits(t *testing.T) {
+	n := newNode(t)
+	p, q := n.pod("a"), n.pod("b")
+	n.nic("nic0")
+	before := n.state(p)
+	conf := deviceConfOf("nic0")
+	n.must(spec.Add, "host-device", conf, p)
+	changed, _ := mac.Parse("02:00:00:00:00:99")
+	set(t, p.ns, "eth0", rtnl.LinkChange{MAC: changed})
+	c := kerneltest.Dial(t, n.host)
+	kerneltest.Need(t, "CONFIG_BRIDGE", func() error { return c.AddLink(rtnl.LinkSpec{Name: "nic0", Kind: rtnl.Bridge{}}) })
+	n.must(spec.Del, "host-device", conf, p)
+	waits := n.state(p)
+	for _, tt := range []struct {
+		p    pod
+		code int
+		want string
+	}{{p, spec.CodeBusy, "waits on the host for its name"}, {q, spec.CodeConfig, "failed to move nic0 to " + q.path + ": a link of this kind"}} {
+		if code, out := n.call(t.Context(), spec.Add, "host-device", conf, tt.p); code != tt.code || !strings.Contains(out, tt.want) {
+			t.Errorf("got %d %s, want %d with %q", code, out, tt.code, tt.want)
+		}
+		if after := n.state(p); after != waits {
+			t.Fatalf("left behind:\n%s", kerneltest.Diff(waits, after))
+		}
+	}
+	if err := c.DelLink("nic0"); err != nil {
+		t.Fatal(err)
+	}
+	n.must(spec.Add, "host-device", conf, q) // finds it under the name that it has
+	if l := linkOf(t, kerneltest.Dial(t, q.ns), "eth0"); l.Alias != "nic0" {
+		t.Errorf("in the container: %+v", l)
+	}
+	n.must(spec.Del, "host-device", conf, p)
+	n.must(spec.Del, "host-device", conf, q)
+	if after := n.state(p); after != before {
+		t.Errorf("left:\n%s", kerneltest.Diff(before, after))
+	}
+}
+
+// Of two ADDs of one device at the same time one gets it, and has the record.
+func TestKernelHostDeviceRace(t *testing.T) {
+	n := newNode(t)
+	pods := []pod{n.pod("a"), n.pod("b")}
+	n.nic("nic0")
+	before := n.state(pods[0])
+	conf := deviceOf(`"device":"nic0","dataDir":"$DIR/records"`)
+	for range 30 {
+		codes, outs := [2]int{}, [2]string{}
+		var both sync.WaitGroup
+		for i, p := range pods {
+			both.Go(func() { codes[i], outs[i] = n.call(t.Context(), spec.Add, "host-device", conf, p) })
+		}
+		both.Wait()
+		if codes[0]+codes[1] != spec.CodeConfig || !strings.Contains(outs[0]+outs[1], "failed to find host device") {
+			t.Fatalf("got %v %s", codes, outs)
+		}
+		for _, p := range pods {
+			n.must(spec.Del, "host-device", conf, p)
+		}
+		if after := n.state(pods[0]); after != before {
+			t.Fatalf("left:\n%s", kerneltest.Diff(before, after))
+		}
+	}
+}
+
+// DEL without a record takes what the reference has moved, by all that can be compared, and
+// never a link of another plugin, though that has an alias.
+func TestKernelHostDeviceForeign(t *testing.T) {
+	const addr = "02:00:00:00:00:0a"
+	for name, tt := range map[string]struct {
+		host, alias, keys string
+		taken             bool
+	}{
+		"its name":              {"nic0", "nic0", `"device":"nic0"`, true},
+		"its name there too":    {"eth0", "eth0", `"device":"eth0"`, true},
+		"its address":           {"nic0", "nic0", `"hwaddr":"` + addr + `"`, true},
+		"another name":          {"nic0", "uplink", `"device":"nic9"`, false},
+		"its name there":        {"nic0", "uplink", `"device":"eth0"`, false},
+		"another address":       {"nic0", "uplink", `"hwaddr":"02:00:00:00:00:99"`, false},
+		"no hardware":           {"nic0", "uplink", `"kernelpath":"/sys/devices/pci0000:00/0000:00:03.0"`, false},
+		"no hardware, PCI":      {"nic0", "uplink", `"pciBusID":"0000:00:03.0"`, false},
+		"invalid configuration": {"nic0", "uplink", `"pciBusID":"x"`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			p := n.pod("a")
+			c := kerneltest.Dial(t, n.host)
+			hw, _ := mac.Parse(addr)
+			if err := c.AddLink(rtnl.LinkSpec{Name: tt.host, MAC: hw, Peer: &rtnl.LinkSpec{Name: "wire"}}); err != nil {
+				t.Fatal(err)
+			}
+			set(t, n.host, tt.host, rtnl.LinkChange{NS: p.ns, Name: new("eth0"), Alias: &tt.alias})
+			before := n.state(p)
+			n.must(spec.Del, "host-device", deviceOf(tt.keys+","+deviceKeys), p)
+			if tt.taken {
+				if l := linkOf(t, c, tt.host); l.Alias != "" {
+					t.Errorf("alias %q", l.Alias)
+				}
+			} else if after := n.state(p); after != before {
+				t.Errorf("DEL of another's:\n%s", kerneltest.Diff(before, after))
+			}
+		})
+	}
+}
+
+// Nor does it take what another attachment has on record, in the container or given back by
+// the kernel.
+func TestKernelHostDeviceOfAnother(t *testing.T) {
+	n := newNode(t)
+	p := n.crowded("a")
+	made := n.nic("nic0").MAC
+	conf := deviceConfOf("nic0")
+	other := strings.Replace(conf, `"demo"`, `"other"`, 1)
+	n.must(spec.Add, "host-device", conf, p)
+	changed, _ := mac.Parse("02:00:00:00:00:99")
+	for _, addr := range []mac.Addr{changed, made} {
+		set(t, p.ns, "eth0", rtnl.LinkChange{MAC: addr})
+		before := n.state(p)
+		n.must(spec.Del, "host-device", other, p)
+		if after := n.state(p); after != before {
+			t.Errorf("in the container:\n%s", kerneltest.Diff(before, after))
+		}
+	}
+	n.comesBack(p, "eth0")
+	before := n.state(p)
+	n.must(spec.Del, "host-device", other, p, "CNI_NETNS=")
+	if after := n.state(p); after != before {
+		t.Errorf("on the host:\n%s", kerneltest.Diff(before, after))
+	}
+}
