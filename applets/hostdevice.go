@@ -22,7 +22,7 @@ func init() {
 		Summary: "moves a link of the host into the container, and back",
 		Help: `
 key            type    default               meaning
-device         string  -                     name of the link on the host
+device         string  -                     name of the link on the host; an alternative one too
 hwaddr         string  -                     its MAC address
 kernelpath     string  -                     its device below /sys/devices/
 pciBusID       string  -                     its PCI address, as 0000:3b:00.2; virtio too

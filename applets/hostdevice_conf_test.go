@@ -5,6 +5,7 @@ package applets
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"cnibox/internal/mac"
@@ -67,6 +68,7 @@ func TestHostDeviceSysfs(t *testing.T) {
 		"virtio":                      {deviceConf{PCIBusID: "0000:00:03.0"}, "ens3"},
 		"kernelpath":                  {deviceConf{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0/virtio0"}, "ens3"},
 		"kernelpath of the PCI card":  {deviceConf{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0"}, "ens3"},
+		"kernelpath with a slash":     {deviceConf{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0/"}, "ens3"},
 		"deviceID before pciBusID":    {withID(deviceConf{PCIBusID: "0000:00:03.0"}, "0000:3b:00.2"), "enp59s0f2"},
 		"auxiliary":                   {withID(deviceConf{PCIBusID: "0000:00:03.0"}, "mlx5_core.sf.4"), "enp8s0f0s88"},
 		"VFIO":                        {deviceConf{PCIBusID: "0000:5e:00.1"}, "dpdk"},
@@ -172,7 +174,7 @@ func TestHostDeviceRefuses(t *testing.T) {
 		"nothing":               {`{"ipam":{}}`, `specify either "device"`},
 		"the flag alone":        {`{"DPDKMode":true}`, `specify either "device"`},
 		"device":                {`{"device":"../x"}`, `"device"`},
-		"device too long":       {`{"device":"sixteen-bytes-xx"}`, "too long"},
+		"device too long":       {`{"device":"` + strings.Repeat("x", 128) + `"}`, "too long"},
 		"hwaddr":                {`{"hwaddr":"02:00"}`, `"hwaddr"`},
 		"kernelpath":            {`{"kernelpath":"/etc/devices"}`, "below /sys/devices/"},
 		"kernelpath with dots":  {`{"kernelpath":"/sys/devices/../../etc"}`, "below /sys/devices/"},

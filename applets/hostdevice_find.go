@@ -180,7 +180,7 @@ func (c *deviceConf) means(cont *rtnl.Conn, l *rtnl.Link) bool {
 // device in sysfs; whether there is a link is for later.
 func (c *deviceConf) validate() error {
 	if c.Device != "" {
-		if err := spec.CheckIfName(c.Device); err != nil {
+		if err := spec.CheckLinkName(c.Device); err != nil {
 			return fmt.Errorf(`"device" %q: %v`, c.Device, err) // not wrapped: its code is that of CNI_IFNAME
 		}
 	}
@@ -189,6 +189,7 @@ func (c *deviceConf) validate() error {
 			return fmt.Errorf(`"hwaddr": %w`, err)
 		}
 	}
+	c.KernelPath = strings.TrimSuffix(c.KernelPath, "/")
 	switch k := c.KernelPath; {
 	case k != "" && (path.Clean(k) != k || !strings.HasPrefix(k, "/sys/devices/") || strings.Contains(k, "\x00")):
 		return fmt.Errorf(`"kernelpath" %q must be an absolute path below /sys/devices/, without . and ..`, k)

@@ -3,14 +3,18 @@
 package applets_test
 
 import (
+	"encoding/binary"
 	"fmt"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/mac"
+	"cnibox/internal/netlink"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -240,4 +244,68 @@ func TestKernelHostDeviceOfAnother(t *testing.T) {
 	if after := n.state(p); after != before {
 		t.Errorf("on the host:\n%s", kerneltest.Diff(before, after))
 	}
+}
+
+// altName gives a link of the host an alternative name: ip link property add dev … altname.
+func (n *node) altName(link, name string) {
+	n.t.Helper()
+	index := linkOf(n.t, kerneltest.Dial(n.t, n.host), link).Index
+	b := netlink.Buf(make([]byte, unix.SizeofIfInfomsg))
+	binary.NativeEndian.PutUint32(b[4:], index)
+	b.Nest(unix.IFLA_PROP_LIST, func() { b.Text(unix.IFLA_ALT_IFNAME, name) })
+	s, err := netlink.Open(unix.NETLINK_ROUTE, n.host.Do)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer s.Close()
+	kerneltest.Need(n.t, "alternative names (Linux 5.5)", func() error {
+		const flags = unix.NLM_F_ACK | unix.NLM_F_CREATE | unix.NLM_F_APPEND
+		return s.Get(netlink.Request{Type: unix.RTM_NEWLINKPROP, Flags: flags, Data: b}, func(netlink.Message) error { return nil })
+	})
+}
+
+// An alternative name, up to the longest that the kernel takes, selects a link; what
+// comes back has the name that it had.
+func TestKernelHostDeviceAlternativeName(t *testing.T) {
+	for name, alt := range map[string]string{"short": "uplink", "16 bytes": "sixteen-bytes-xx", "longest": strings.Repeat("x", 127)} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			p := n.pod("a")
+			n.nic("nic0")
+			n.altName("nic0", alt)
+			before := n.state(p)
+			conf := deviceConfOf(alt)
+			n.must(spec.Add, "host-device", conf, p)
+			if l := linkOf(t, kerneltest.Dial(t, p.ns), "eth0"); l.Alias != "nic0" {
+				t.Errorf("in the container: %+v", l)
+			}
+			n.must(spec.Del, "host-device", conf, p)
+			if after := n.state(p); after != before {
+				t.Errorf("after DEL:\n%s", kerneltest.Diff(before, after))
+			}
+			set(t, n.host, "nic0", rtnl.LinkChange{NS: p.ns, Name: new("eth0"), Alias: new("nic0")})
+			if _, err := kerneltest.Dial(t, p.ns).Link(alt); err != nil {
+				t.Skipf("SKIPPED: this kernel leaves alternative names behind: %v", err)
+			}
+			n.must(spec.Del, "host-device", conf, p)
+			linkOf(t, kerneltest.Dial(t, n.host), "nic0")
+		})
+	}
+	t.Run("is CNI_IFNAME", func(t *testing.T) {
+		n := newNode(t)
+		p := n.pod("a")
+		n.nic("nic0")
+		n.altName("nic0", "uplink")
+		before := n.state(p)
+		code, out := n.call(t.Context(), spec.Add, "host-device", deviceConfOf("nic0"), p, "CNI_IFNAME=uplink")
+		if code == 0 {
+			t.Skip("SKIPPED: this kernel takes an alternative name of the link for free")
+		}
+		if code != spec.CodeConfig || !strings.Contains(out, "alternative name") || !strings.Contains(out, "ip link property del") {
+			t.Errorf("got %d %s", code, out)
+		}
+		if after := n.state(p); after != before {
+			t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -14,6 +15,9 @@ const maxName = 255
 // maxIfName is the longest interface name, in bytes: IFNAMSIZ without the
 // closing NUL, include/uapi/linux/if.h.
 const maxIfName = 15
+
+// maxAltName is the same for an alternative name: ALTIFNAMSIZ, of the same file.
+const maxAltName = 127
 
 // CheckContainerID reports whether the name can be a container ID: a letter or
 // digit, then letters, digits, "_", "." and "-", 255 bytes at most. The code
@@ -54,14 +58,21 @@ func CheckNetworkName(name string) error {
 //
 // The rules are those of dev_valid_name (net/core/dev.c) and the words the
 // reference's; the length counts bytes, not characters.
-func CheckIfName(name string) error {
+func CheckIfName(name string) error { return checkName(name, maxIfName) }
+
+// CheckLinkName is [CheckIfName] for a link that is there: an alternative name, which
+// may be of 127 bytes, is as good.
+func CheckLinkName(name string) error { return checkName(name, maxAltName) }
+
+// checkName is both, with the longest that there may be.
+func checkName(name string, longest int) error {
 	msg := ""
 	switch {
 	case name == "":
 		msg = "interface name is empty"
-	case len(name) > maxIfName:
+	case len(name) > longest:
 		return &Error{Code: CodeEnv, Msg: "interface name is too long",
-			Details: "interface name should be less than 16 characters"}
+			Details: "interface name should be less than " + strconv.Itoa(longest+1) + " characters"}
 	case name == "." || name == "..":
 		msg = "interface name is . or .."
 	case strings.ContainsAny(name, "/:") || strings.ContainsFunc(name, unicode.IsSpace):
