@@ -4,6 +4,7 @@ package applets
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 
@@ -162,7 +163,7 @@ func (l limit) tbf(mtu int) rtnl.TBF {
 // bandwidthAdd shapes the host's end of the pair, for what the container receives, and
 // an IFB that gets all it sends. A failed ADD leaves both as they were.
 // The result is prevResult with the IFB in it, as in the reference.
-func bandwidthAdd(_ context.Context, r *spec.Request) (*spec.Result, error) {
+func bandwidthAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	p, err := readBandwidth(r)
 	if err != nil {
 		return nil, err
@@ -171,7 +172,11 @@ func bandwidthAdd(_ context.Context, r *spec.Request) (*spec.Result, error) {
 		return nil, spec.Errorf(spec.CodeConfig, "must be called as chained plugin: bandwidth needs the prevResult of the plugin that made %s", r.IfName)
 	}
 	if p.empty() {
-		return r.Prev, nil
+		err := bandwidthDel(ctx, r) // what an earlier ADD limited
+		if errors.Is(err, errors.ErrUnsupported) {
+			err = nil // by a kernel that limits nothing
+		}
+		return r.Prev, err
 	}
 	s, err := openShaper(r, spec.CodeConfig)
 	if err != nil {

@@ -87,6 +87,29 @@ func TestKernelBandwidth(t *testing.T) {
 	w.must(w.run("bandwidth", spec.Del, w.call(), keys, w.prev("[]")))
 }
 
+// A second ADD leaves nothing of a direction that it does not limit.
+func TestKernelBandwidthOfLess(t *testing.T) {
+	needsShaping(t)
+	for keys, want := range map[string]string{
+		`"ingressRate":8000000`: "qdisc host0 tbf 1000000 bytes/s, burst 65536, limit 90536\n",
+		`"egressRate":8000000`:  "qdisc " + ifbOfC1 + " tbf 1000000 bytes/s, burst 65536, limit 90536\nqdisc host0 ingress\nredirect host0 to " + ifbOfC1 + "\n",
+		`"ingressRate":0`:       "",
+	} {
+		w := newWire(t)
+		before := w.state()
+		w.must(w.run("bandwidth", spec.Add, w.call(), bothLimits, w.prev("[]")))
+		w.must(w.run("bandwidth", spec.Add, w.call(), keys, w.prev("[]")))
+		if got := w.shaping(); got != want {
+			t.Errorf("%s: got\n%swant\n%s", keys, got, want)
+		}
+		w.must(w.run("bandwidth", spec.Check, w.call(), keys, w.prev("[]")))
+		w.must(w.run("bandwidth", spec.Del, w.call(), keys, w.prev("[]")))
+		if after := w.state(); after != before {
+			t.Errorf("%s: after DEL:\n%s", keys, kerneltest.Diff(before, after))
+		}
+	}
+}
+
 // [S] Two interfaces of a container on one network have an IFB each.
 func TestKernelBandwidthTwoInterfaces(t *testing.T) {
 	needsShaping(t)

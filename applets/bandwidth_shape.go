@@ -83,7 +83,8 @@ func (s *shaper) findVeth() (err error) {
 	return err
 }
 
-// apply makes all changes, each with its undo.
+// apply makes all changes, each with its undo. What an earlier ADD limited and this one
+// does not goes last.
 func (s *shaper) apply(p *bandwidthPlan) error {
 	root, ingress, err := s.host.Qdiscs(s.veth.Index)
 	if err != nil {
@@ -94,14 +95,26 @@ func (s *shaper) apply(p *bandwidthPlan) error {
 			return err
 		}
 	}
-	if p.egress.rate == 0 {
-		return nil
+	switch {
+	case p.egress.rate != 0:
+		err = s.limitSent(ingress, p.egress)
+	case ingress != nil:
+		err = s.unredirect(ingress)
 	}
+	if err == nil && p.ingress.rate == 0 {
+		err = s.unlimit(root)
+	}
+	return err
+}
+
+// limitSent leads what the container sends through an IFB that is limited; ingress is
+// what the host's end has.
+func (s *shaper) limitSent(ingress *rtnl.Qdisc, want limit) error {
 	ifb, root, err := s.ifb()
 	if err != nil {
 		return err
 	}
-	if err := s.limit(ifb, root, p.egress); err != nil {
+	if err := s.limit(ifb, root, want); err != nil {
 		return err
 	}
 	if err := s.redirect(ingress, ifb); err != nil {
@@ -215,43 +228,41 @@ func bandwidthDel(_ context.Context, r *spec.Request) error {
 		return err
 	}
 	defer s.close()
-	ifbs, err := s.ifbs()
-	errs := []error{err}
+	var root, ingress *rtnl.Qdisc
 	if s.veth != nil {
-		errs = append(errs, s.unshape(ifbs))
+		root, ingress, err = s.host.Qdiscs(s.veth.Index)
 	}
-	for _, l := range ifbs {
-		errs = append(errs, rtnl.SkipAbsent(s.host.Do(rtnl.DropLink(l.Index))))
-	}
-	return errors.Join(errs...)
+	return errors.Join(rtnl.SkipAbsent(err), s.unlimit(root), s.unredirect(ingress))
 }
 
-// unshape gives the host's end its own discipline back. Filters go only if they lead to
-// one of the IFBs.
-func (s *shaper) unshape(ifbs []*rtnl.Link) error {
-	root, ingress, err := s.host.Qdiscs(s.veth.Index)
-	if err != nil {
-		return rtnl.SkipAbsent(err)
+// unlimit gives the host's end its own discipline back, if it has a token bucket.
+func (s *shaper) unlimit(root *rtnl.Qdisc) error {
+	if root == nil || root.Kind != "tbf" {
+		return nil
 	}
-	var errs []error
-	if root != nil && root.Kind == "tbf" {
-		errs = append(errs, rtnl.SkipAbsent(s.host.Do(rtnl.DropRootQdisc(s.veth.Index))))
+	return rtnl.SkipAbsent(s.host.Do(rtnl.DropRootQdisc(s.veth.Index)))
+}
+
+// unredirect deletes the IFBs, and the filters of the host's end if they lead to one of
+// these. ingress is what that has; nil: nothing.
+func (s *shaper) unredirect(ingress *rtnl.Qdisc) error {
+	ifbs, err := s.ifbs()
+	errs := []error{err}
+	var to []uint32
+	if ingress != nil {
+		to, err = s.host.Redirects(s.veth.Index)
+		errs = append(errs, rtnl.SkipAbsent(err))
 	}
-	if ingress == nil {
-		return errors.Join(errs...)
-	}
-	to, err := s.host.Redirects(s.veth.Index)
-	errs = append(errs, rtnl.SkipAbsent(err))
 	for _, l := range ifbs {
-		if !slices.Contains(to, l.Index) {
-			continue
+		if slices.Contains(to, l.Index) {
+			drop := rtnl.DropRedirects(s.veth.Index)
+			if ingress.Kind == "ingress" {
+				drop = rtnl.DropIngress(s.veth.Index)
+			}
+			errs = append(errs, rtnl.SkipAbsent(s.host.Do(drop)))
+			to = nil
 		}
-		drop := rtnl.DropRedirects(s.veth.Index)
-		if ingress.Kind == "ingress" {
-			drop = rtnl.DropIngress(s.veth.Index)
-		}
-		errs = append(errs, rtnl.SkipAbsent(s.host.Do(drop)))
-		break
+		errs = append(errs, rtnl.SkipAbsent(s.host.Do(rtnl.DropLink(l.Index))))
 	}
 	return errors.Join(errs...)
 }

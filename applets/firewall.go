@@ -63,7 +63,14 @@ func firewallAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	closed := false
 	err = table.Update(ctx, func(x *nft.Tx) error {
 		closed = z == nil && x.Firewalld()
-		return p.plan(r)(x)
+		plan := p.plan(r)
+		if err := plan(x); err != nil || !x.Had(r.Attachment) {
+			return err
+		}
+		// What an earlier ADD asked for and this one does not goes. It is looked for only
+		// when something of it was met.
+		x.Release(r.Attachment, nft.KindFirewall)
+		return plan(x)
 	})
 	if err != nil {
 		return nil, err

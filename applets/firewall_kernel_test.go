@@ -168,6 +168,28 @@ func TestKernelFirewallBridge(t *testing.T) {
 	}
 }
 
+// A second ADD leaves nothing of what the first asked for, and others keep theirs.
+func TestKernelFirewallAgain(t *testing.T) {
+	w := newWall(t)
+	w.tool("iptables-nft", "-P", "FORWARD", "DROP")
+	w.ok(w.verb(spec.Add, 2, isolated))
+	two := w.owned()
+	w.ok(w.verb(spec.Add, 1, isolated))
+	w.ok(w.verb(spec.Add, 1, ""))
+	if got, want := w.owned(), "c1 allow 10.9.0.11; c1 allow fd00:9::11; "+two; got != want {
+		t.Errorf("from isolated to open: got %s\nwant %s", got, want)
+	}
+	moved := strings.Replace(w.result(1), "10.9.0.11", "10.9.0.77", 1)
+	w.must(w.run("firewall", spec.Add, w.callOf(1), "", moved))
+	if got, want := w.owned(), "c1 allow 10.9.0.77; c1 allow fd00:9::11; "+two; got != want {
+		t.Errorf("another address: got %s\nwant %s", got, want)
+	}
+	if got := w.tool("iptables-nft", "-S", "CNI-FORWARD"); strings.Contains(got, "10.9.0.11") {
+		t.Errorf("of the old address stayed\n%s", got)
+	}
+	w.ok(w.verb(spec.Check, 2, isolated))
+}
+
 // An isolated container of a VLAN reaches its gateway, though that is a port of the
 // bridge, and others neither by the bridge nor by way of the gateway. The bridge here has
 // no VLANs, which not every kernel has.

@@ -141,6 +141,14 @@ func (x *Tx) Release(o spec.Attachment, kinds ...Kind) {
 	x.releaseOld(o, kinds)
 }
 
+// Had reports whether o had any of what this update has given it so far, from an
+// earlier one.
+func (x *Tx) Had(o spec.Attachment) bool {
+	return slices.ContainsFunc(x.slots, func(sl *slot) bool {
+		return sl.claimed && sl.was != nil && ownerKey(sl.was.owner) == o.Key()
+	})
+}
+
 // Keep drops what attachments of the network own of the given kinds, except
 // for those whose key is valid; no kinds mean all. It is asked about keys that
 // begin with [spec.NetworkKey] alone, so other networks' elements are safe.
