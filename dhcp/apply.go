@@ -2,7 +2,6 @@ package dhcp
 
 import (
 	"errors"
-	"net/netip"
 	"os"
 
 	"cnibox/rtnl"
@@ -60,14 +59,14 @@ func hasRoute(list []Route, r *Route) bool {
 func (p *place) change(on, want *Lease, priority int) (*Lease, error) {
 	has := *on
 	if has.Address != want.Address {
-		has.Routes, _ = p.routes(has.Routes, nil, priority) // what stays is tried again below
+		has.Routes, _ = p.routes(has.Routes, nil, priority) // the address takes along what stays
 		if has.Address.IsValid() {
 			err := p.conn.Do(rtnl.DropAddr(p.link.Index, rtnl.Addr{Prefix: has.Address}))
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
 				return &has, err
 			}
-			has.Address = netip.Prefix{}
 		}
+		has = Lease{}
 		if want.Address.IsValid() {
 			if err := p.conn.Do(rtnl.ReplaceAddr(p.link.Index, rtnl.Addr{Prefix: want.Address})); err != nil {
 				return &has, err
