@@ -3,18 +3,14 @@
 package applets_test
 
 import (
-	"encoding/binary"
 	"fmt"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/mac"
-	"cnibox/internal/netlink"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -244,24 +240,6 @@ func TestKernelHostDeviceOfAnother(t *testing.T) {
 	if after := n.state(p); after != before {
 		t.Errorf("on the host:\n%s", kerneltest.Diff(before, after))
 	}
-}
-
-// altName gives a link of the host an alternative name: ip link property add dev … altname.
-func (n *node) altName(link, name string) {
-	n.t.Helper()
-	index := linkOf(n.t, kerneltest.Dial(n.t, n.host), link).Index
-	b := netlink.Buf(make([]byte, unix.SizeofIfInfomsg))
-	binary.NativeEndian.PutUint32(b[4:], index)
-	b.Nest(unix.IFLA_PROP_LIST, func() { b.Text(unix.IFLA_ALT_IFNAME, name) })
-	s, err := netlink.Open(unix.NETLINK_ROUTE, n.host.Do)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	defer s.Close()
-	kerneltest.Need(n.t, "alternative names (Linux 5.5)", func() error {
-		const flags = unix.NLM_F_ACK | unix.NLM_F_CREATE | unix.NLM_F_APPEND
-		return s.Get(netlink.Request{Type: unix.RTM_NEWLINKPROP, Flags: flags, Data: b}, func(netlink.Message) error { return nil })
-	})
 }
 
 // An alternative name, up to the longest that the kernel takes, selects a link; what

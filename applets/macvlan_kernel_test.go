@@ -217,3 +217,18 @@ func TestKernelOnLinkFirst(t *testing.T) {
 		t.Errorf("got %s and %s", near, far)
 	}
 }
+
+// The master may be told by an alternative name, up to the longest that the kernel takes.
+func TestKernelMacvlanAltName(t *testing.T) {
+	for _, name := range []string{"uplink", "sixteen-bytes-xx", strings.Repeat("x", 127)} {
+		n, _ := macvlanNode(t)
+		n.altName("up0", name)
+		p := n.pod("ctr")
+		conf := childConf("macvlan", `,"master":"`+name+`"`)
+		n.must(spec.Status, "macvlan", conf, pod{})
+		n.must(spec.Check, "macvlan", prev(conf, n.must(spec.Add, "macvlan", conf, p)), p)
+		n.must(spec.Del, "macvlan", conf, p)
+	}
+	n, _ := macvlanNode(t)
+	n.refuse(7, "interface name is too long", spec.Add, "macvlan", childConf("macvlan", `,"master":"`+strings.Repeat("x", 128)+`"`), n.pod("x"))
+}

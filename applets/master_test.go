@@ -305,6 +305,24 @@ func TestKernelChildDuplicate(t *testing.T) {
 	})
 }
 
+// altName gives a link of the host an alternative name: ip link property add dev … altname.
+func (n *node) altName(link, name string) {
+	n.t.Helper()
+	index := linkOf(n.t, kerneltest.Dial(n.t, n.host), link).Index
+	b := netlink.Buf(make([]byte, unix.SizeofIfInfomsg))
+	binary.NativeEndian.PutUint32(b[4:], index)
+	b.Nest(unix.IFLA_PROP_LIST, func() { b.Text(unix.IFLA_ALT_IFNAME, name) })
+	s, err := netlink.Open(unix.NETLINK_ROUTE, n.host.Do)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer s.Close()
+	kerneltest.Need(n.t, "alternative names (Linux 5.5)", func() error {
+		const flags = unix.NLM_F_ACK | unix.NLM_F_CREATE | unix.NLM_F_APPEND
+		return s.Get(netlink.Request{Type: unix.RTM_NEWLINKPROP, Flags: flags, Data: b}, func(netlink.Message) error { return nil })
+	})
+}
+
 // multipath makes a default route with several gateways, which takes a message that
 // the product has no use for: struct rtmsg, and in RTA_MULTIPATH a struct rtnexthop
 // with its RTA_GATEWAY for each.

@@ -56,8 +56,9 @@ func CheckNetworkName(name string) error {
 // it stands; the code is 4. A "%" is refused, since the kernel reads it as a
 // pattern and chooses another name.
 //
-// The rules are those of dev_valid_name (net/core/dev.c) and the words the
-// reference's; the length counts bytes, not characters.
+// The rules are those of dev_valid_name (net/core/dev.c) and of
+// devinet_sysctl_register (net/ipv4/devinet.c), and the words the reference's; the
+// length counts bytes, not characters.
 func CheckIfName(name string) error { return checkName(name, maxIfName) }
 
 // CheckLinkName is [CheckIfName] for a link that is there: an alternative name, which
@@ -79,6 +80,8 @@ func checkName(name string, longest int) error {
 		msg = "interface name contains / or : or whitespace characters"
 	case strings.Contains(name, "%"):
 		msg = "interface name contains %"
+	case name == "all" || name == "default":
+		msg = "interface name is all or default, which stand for settings of interfaces"
 	case !printable(name):
 		msg = "interface name contains control characters or is not UTF-8"
 	default:

@@ -33,7 +33,7 @@ func (c *OnMaster) Validate() error {
 	if c.Master == "" {
 		return nil
 	}
-	if err := spec.CheckIfName(c.Master); err != nil {
+	if err := spec.CheckLinkName(c.Master); err != nil {
 		return fmt.Errorf(`"master" %q: %v`, c.Master, err) // not wrapped: its code is that of CNI_IFNAME
 	}
 	return nil
