@@ -204,7 +204,7 @@ func reconcileBridge(op *attach.Op, c *bridge) error {
 		return nil
 	}
 	op.Undo("settings of "+br.Name, func(context.Context) error {
-		return whileUnused(op, br.Index, 0, func() error { return op.Host.Do(rtnl.ChangeLink(br.Index, back)) })
+		return whileUnused(op, br.Index, nil, func() error { return op.Host.Do(rtnl.ChangeLink(br.Index, back)) })
 	})
 	return op.Host.Do(rtnl.ChangeLink(br.Index, ch))
 }

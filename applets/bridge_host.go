@@ -45,7 +45,7 @@ func readyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 	if !c.IsGateway {
 		return nil
 	}
-	return switchForwarding(op, func(restore func() error) error { return whileUnused(op, c.link.Index, 0, restore) })
+	return switchForwarding(op, func(restore func() error) error { return whileUnused(op, c.link.Index, nil, restore) })
 }
 
 // setGateways puts each gateway on the bridge, or on its VLAN's own interface.
@@ -70,9 +70,7 @@ func setGateways(op *attach.Op, c *bridge) error {
 	if err != nil || ops == nil {
 		return err
 	}
-	op.Undo("addresses of "+gw.Name, func(context.Context) error {
-		return whileUnused(op, c.link.Index, 0, func() error { return restoreAddrs(op, gw.Index, have) })
-	})
+	op.Undo("addresses of "+gw.Name, func(context.Context) error { return restoreAddrs(op, c, gw.Index, have) })
 	if !c.made { // pin the address it has now, with its new port
 		if gw, err = op.Host.LinkAt(gw.Index); err != nil {
 			return err
@@ -131,40 +129,42 @@ func contains(list []netip.Prefix, p netip.Prefix) bool {
 	return false
 }
 
-// restoreAddrs brings a link's addresses back to what they were.
+// restoreAddrs brings the addresses of the gateway's link back to what they were.
+// What was taken comes back in any case: the ports from before need it. What was added
+// goes unless others lean on it, who may be any port, or, where it had put another
+// address out, those that came later than our own: their indexes are higher.
 // Link-local ones are the kernel's own.
-func restoreAddrs(op *attach.Op, index uint32, was []rtnl.Addr) error {
+func restoreAddrs(op *attach.Op, c *bridge, index uint32, was []rtnl.Addr) error {
 	now, err := op.Host.Addrs(index)
 	if err != nil {
 		return err
 	}
-	var ops []rtnl.Op
+	var added, taken []rtnl.Op
 	for _, a := range now {
 		if !hasAddr(was, a.Prefix) && !a.Prefix.Addr().IsLinkLocalUnicast() {
-			ops = append(ops, rtnl.DropAddr(index, a))
+			added = append(added, rtnl.DropAddr(index, a))
 		}
 	}
 	for _, a := range was {
 		if !hasAddr(now, a.Prefix) {
-			ops = append(ops, rtnl.NewAddr(index, a))
+			taken = append(taken, rtnl.NewAddr(index, a))
 		}
 	}
-	if ops == nil {
-		return nil
-	}
-	return op.Host.Do(ops...)
+	others := func(l *rtnl.Link) bool { return taken == nil || l.Index > c.host.Index }
+	err = whileUnused(op, c.link.Index, others, func() error { return op.Host.Do(added...) })
+	return errors.Join(err, op.Host.Do(taken...))
 }
 
-// whileUnused undoes a change to a bridge unless ports of others lean on it:
-// the link own, if there is one, and the attachment's do not count.
+// whileUnused undoes a change to a bridge unless ports of others lean on it: of those
+// that are not the attachment's, the ones for which others holds; nil: all.
 // Another ADD that has found the bridge as we made it counts on it.
-func whileUnused(op *attach.Op, bridge, own uint32, undo func() error) error {
+func whileUnused(op *attach.Op, bridge uint32, others func(*rtnl.Link) bool, undo func() error) error {
 	links, err := op.Host.Links()
 	if err != nil {
 		return err
 	}
 	for _, l := range links {
-		if l.Master == bridge && l.Index != own && spec.LabelKey(l.Alias) != op.Key() {
+		if l.Master == bridge && spec.LabelKey(l.Alias) != op.Key() && (others == nil || others(&l)) {
 			return nil
 		}
 	}
@@ -174,7 +174,7 @@ func whileUnused(op *attach.Op, bridge, own uint32, undo func() error) error {
 // dropUnusedBridge deletes a bridge that this ADD made, unless another has
 // put a port into it meanwhile.
 func dropUnusedBridge(op *attach.Op, index uint32) error {
-	return whileUnused(op, index, 0, func() error { return op.Host.Do(rtnl.DropLink(index)) })
+	return whileUnused(op, index, nil, func() error { return op.Host.Do(rtnl.DropLink(index)) })
 }
 
 // cleanupBridge runs on each DEL: the configuration may have had ipMasq at the ADD and

@@ -3,9 +3,11 @@
 package applets_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
+	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/mac"
 	"cnibox/rtnl"
@@ -130,6 +132,28 @@ func TestKernelBridgeConflicts(t *testing.T) {
 			t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
 		}
 	}
+}
+
+// An ADD with forceAddress that fails late gives the address that it had taken back to
+// those who use the bridge, and takes its own away.
+func TestKernelBridgeForceAddressFails(t *testing.T) {
+	n := newNode(t)
+	one, two := n.pod("one"), n.pod("two")
+	conf := func(keys string) string {
+		return `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"br0","isGateway":true,` + keys + `}`
+	}
+	old := conf(`"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24"}`)
+	result := n.must(spec.Add, "bridge", old, one)
+	fault.Hook = func(what string) error {
+		if strings.HasPrefix(what, "sysctl net/ipv6/conf/all/forwarding") {
+			return errors.New("made to fail")
+		}
+		return nil
+	}
+	defer func() { fault.Hook = nil }()
+	n.refuse(999, "made to fail", spec.Add, "bridge", conf(`"forceAddress":true,"ipam":{"type":"host-local","dataDir":"$DIR",
+		"ranges":[[{"subnet":"10.9.0.0/24"}],[{"subnet":"fd00::/64"}]]}`), two)
+	n.must(spec.Check, "bridge", prev(old, result), one)
 }
 
 // A second network leaves the default route to the first.

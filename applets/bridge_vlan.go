@@ -139,7 +139,8 @@ func ensureVLANGateway(op *attach.Op, c *bridge) (*rtnl.Link, error) {
 		return nil, fmt.Errorf("VLAN gateway %s: %w", c.vlanGateway(), err)
 	}
 	op.Undo("link "+c.vlanGateway(), func(context.Context) error {
-		return whileUnused(op, br.Index, port.Index, func() error { return op.Host.DelLink(port.Name) })
+		notThis := func(l *rtnl.Link) bool { return l.Index != port.Index }
+		return whileUnused(op, br.Index, notThis, func() error { return op.Host.DelLink(port.Name) })
 	})
 	err = op.Host.Do(
 		rtnl.DropPortVLANs(port.Index, []rtnl.VLANRange{{From: 1, To: vlanMax}}),
