@@ -319,6 +319,22 @@ func TestKernelBadMembers(t *testing.T) {
 	refuseAll(t, table)
 }
 
+// TestKernelBadIPAMType names a plugin that gives no addresses, which would delegate to
+// itself. DEL has nothing of it to release, and does all else.
+func TestKernelBadIPAMType(t *testing.T) {
+	table := map[string]badInput{}
+	for _, kind := range []string{"bridge", "tuning"} {
+		member := `"ipam":{"type":"` + kind + `"}`
+		for _, plugin := range []string{"bridge", "macvlan", "ptp"} {
+			if there(plugin) {
+				table[plugin+" "+kind] = badInput{spoil: member, verbs: []spec.Verb{spec.Add, spec.Check, spec.GC, spec.Status}, only: []string{plugin}, code: spec.CodeConfig}
+				table[plugin+" "+kind+" DEL"] = badInput{spoil: member, verbs: []spec.Verb{spec.Del}, only: []string{plugin}}
+			}
+		}
+	}
+	refuseAll(t, table)
+}
+
 func TestKernelBadPrevResult(t *testing.T) {
 	table := map[string]string{
 		"string": `"x"`, "list": `[]`, "null interface": `{"interfaces":[null]}`, "null address": `{"ips":[null]}`, "null route": `{"routes":[null]}`,

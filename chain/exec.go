@@ -28,6 +28,14 @@ const (
 // configuration. Its stderr goes to people when it succeeds, and into the error's
 // details when it fails; the reference drops it then.
 func (l *Local) exec(ctx context.Context, plugin, file string, r *spec.Request) (*spec.Result, error) {
+	if l.depth() >= maxDepth {
+		err := spec.Errorf(spec.CodeConfig, "plugin %s: %d plugins have started one another: one of them must be its own delegate", plugin, maxDepth)
+		if r.Call.Verb != spec.Del {
+			return nil, err
+		}
+		r.Warn("%v", err) // no ADD has come this far, so there is nothing to release
+		return nil, nil
+	}
 	stdin, err := r.Wire()
 	if err != nil {
 		return nil, fmt.Errorf("configuration of plugin %s: %w", plugin, err)

@@ -129,6 +129,23 @@ func TestCancel(t *testing.T) {
 	w.wantCalls("ADD rec, DEL rec") // though the context has ended
 }
 
+// TestLoop has a plugin that delegates to itself: the ADD ends with an error, and the DEL
+// that follows it with success, since there is nothing that another one could release.
+func TestLoop(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "rec")
+	l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec","do":"itself"}]}`)
+	_, err := w.Add(t.Context(), l, target("c"))
+	wantErr(t, err, "plugin rec: 10 plugins have started one another")
+	if code(err) != spec.CodeConfig {
+		t.Errorf("got code %d, want %d", code(err), spec.CodeConfig)
+	}
+	w.wantCalls(strings.Repeat("ADD rec, ", 10) + strings.Repeat("DEL rec, ", 9) + "DEL rec")
+	if err := w.Del(t.Context(), l, target("c")); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestFind(t *testing.T) {
 	w := newWorld(t, "rec")
 	second := filepath.Join(w.dir, "second")

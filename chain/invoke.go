@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -48,6 +49,14 @@ type Local struct {
 // maxStack is how many bytes of a panic's stack are kept, the innermost calls.
 const maxStack = 16 << 10
 
+// depthKey is the variable in which plugins are told how many have started one another,
+// and maxDepth how many may. A loop over other programs' plugins has no other end; the
+// longest chains in use have four links.
+const (
+	depthKey = "CNIBOX_DEPTH"
+	maxDepth = 10
+)
+
 // self is a link to the running binary that stays right when the file is
 // moved, replaced or deleted.
 // A plugin that was replaced while a chain runs is still the one that it began with.
@@ -64,7 +73,7 @@ func (l *Local) Invoke(ctx context.Context, plugin string, r *spec.Request) (*sp
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.timeout())
 	defer cancel()
-	if verbs != nil {
+	if verbs != nil && !l.ForceExec {
 		return inProcess(ctx, plugin, *verbs, r)
 	}
 	return l.exec(ctx, plugin, file, r)
@@ -76,7 +85,7 @@ func (l *Local) timeout() time.Duration { return cmp.Or(l.Timeout, DefaultTimeou
 // environ returns what an exec'd plugin sees: ours, and the call's variables in
 // the place of those of the same names: of two, a program takes the first.
 func (l *Local) environ(c spec.Call) []string {
-	call := c.Environ()
+	call := append(c.Environ(), depthKey+"="+strconv.Itoa(l.depth()+1))
 	ours := make([]string, 0, len(l.Environ)+len(call))
 	for _, v := range l.Environ {
 		name, _, _ := strings.Cut(v, "=")
@@ -88,8 +97,18 @@ func (l *Local) environ(c spec.Call) []string {
 	return append(ours, call...)
 }
 
-// find returns the verbs of a plugin that is built in, or else the file to
-// start. The first match on the path decides, as the specification has it, and
+// depth is how many plugins have started one another until there was this process.
+func (l *Local) depth() int {
+	depth := 0
+	for _, v := range l.Environ {
+		if text, ok := strings.CutPrefix(v, depthKey+"="); ok {
+			depth, _ = strconv.Atoi(text)
+		}
+	}
+	return depth
+}
+
+// find returns the file of a plugin, and its verbs if it is built in. The first match on the path decides, as the specification has it, and
 // it is built in if it is this same file.
 //
 // So somebody's own host-local in a folder before ours is run, and a link of ours
@@ -108,9 +127,6 @@ func (l *Local) find(plugin string) (file string, verbs *spec.Verbs, err error) 
 		}
 		return "", nil, spec.Errorf(spec.CodePlugin, "%w", err)
 	}
-	if l.ForceExec {
-		return file, nil, nil
-	}
 	me, err := disk.Stat(self)
 	if err != nil || !me.Same(info) {
 		return file, nil, nil
@@ -127,6 +143,12 @@ func (l *Local) Find(plugin string) error {
 	return err
 }
 
+// Addressless reports whether a plugin is built in and gives no addresses.
+func (l *Local) Addressless(plugin string) bool {
+	_, verbs, err := l.find(plugin)
+	return err == nil && verbs != nil && !verbs.IPAM
+}
+
 // Foreign reports whether a plugin is another program than this one.
 func (l *Local) Foreign(plugin string) bool {
 	_, verbs, err := l.find(plugin)
@@ -137,14 +159,11 @@ func (l *Local) Foreign(plugin string) bool {
 // The specification has it optional; the reference refuses it.
 func (l *Local) builtIn(plugin string) (string, *spec.Verbs, error) {
 	v, ok := l.lookup(plugin)
-	switch {
-	case !ok:
+	if !ok {
 		return "", nil, spec.Errorf(spec.CodeEnv,
 			"CNI_PATH is empty and plugin %q is not built in: set CNI_PATH to the folder that has it: %w", plugin, os.ErrNotExist)
-	case l.ForceExec:
-		return self, nil, nil
 	}
-	return "", v, nil
+	return self, v, nil
 }
 
 // lookup asks for a plugin of this binary; false: there is none of the name.

@@ -2,6 +2,7 @@ package chain_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -115,6 +116,17 @@ func behave(what string, conf map[string]json.RawMessage) int {
 			time.Sleep(time.Minute)
 		}
 		fmt.Print(`{"cniVersion":"1.0.0"}`)
+	case "itself": // is its own delegate
+		call, _ := spec.ReadCall(os.Getenv)
+		doc, _ := json.Marshal(conf)
+		r, err := spec.NewRequest(call, doc)
+		if err == nil {
+			_, err = (&chain.Local{Path: r.Path, Environ: os.Environ()}).Invoke(context.Background(), filepath.Base(os.Args[0]), r)
+		}
+		if err != nil {
+			os.Stdout.Write(spec.AsError(err).Encode(spec.V100))
+			return 1
+		}
 	case "big":
 		os.Stdout.Write(bytes.Repeat([]byte("x"), 17<<20))
 	case "kill":

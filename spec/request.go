@@ -266,14 +266,28 @@ func (r *Request) Clone() *Request {
 	return &c
 }
 
-// Delegate runs a verb of another plugin with the same call and configuration.
+// CheckIPAM reports an "ipam.type" that is a plugin of this program and gives no
+// addresses. It would read the same "ipam.type", and delegate to itself without end.
+// What somebody else's plugin gives nobody can tell. The error has code 7.
+func (r *Request) CheckIPAM() error {
+	known, ok := r.Invoker.(interface{ Addressless(plugin string) bool })
+	if !ok || r.Net.IPAM.Type == "" || !known.Addressless(r.Net.IPAM.Type) {
+		return nil
+	}
+	return Errorf(CodeConfig, "\"ipam.type\" %q is no address plugin: host-local, static and dhcp are", r.Net.IPAM.Type)
+}
+
+// Delegate runs a verb of the IPAM plugin with the same call and configuration.
 // The plugin gets a copy of the request. It is the caller who must follow a
 // failed ADD by a DEL.
 //
-// Errors are the plugin's, with its code; 7 for a type that is no plugin's name.
+// Errors are the plugin's, with its code; 7 for a type that is no IPAM plugin's name.
 // prevResult goes along as it is in r.
 func (r *Request) Delegate(ctx context.Context, plugin string, v Verb) (*Result, error) {
 	if err := CheckType(plugin); err != nil {
+		return nil, err
+	}
+	if err := r.CheckIPAM(); err != nil {
 		return nil, err
 	}
 	d := r.Clone()

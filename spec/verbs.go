@@ -45,6 +45,9 @@ type Verbs struct {
 	// be like follows from the configuration or its own records.
 	CheckAlone bool
 
+	// IPAM says that the plugin gives addresses, so that "ipam.type" may name it.
+	IPAM bool
+
 	// What they get is checked, see [NewRequest] and [Verbs.Allow]. They may change
 	// the request, and report to people with its Warn.
 	Add, Get               func(context.Context, *Request) (*Result, error)

@@ -22,6 +22,9 @@ func (f *flow) del(ctx context.Context, r *spec.Request) error {
 	}
 	defer op.close()
 
+	if op.CheckIPAM() != nil {
+		op.Net.IPAM.Type = "" // lenient has told; no ADD has had a lease of it
+	}
 	var errs []error
 	early := leasedOverLink(r.Net.IPAM.Type)
 	if early {

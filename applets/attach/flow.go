@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 
 	"cnibox/spec"
@@ -64,7 +65,7 @@ func (s quickFunc) do(op *Op) error {
 // Errors have code 7. Nothing has been touched yet.
 func (f *flow) conf(r *spec.Request) (any, error) {
 	c := f.newConf()
-	if err := r.Decode(c); err != nil {
+	if err := cmp.Or(r.Decode(c), r.CheckIPAM()); err != nil {
 		return nil, err
 	}
 	switch {
