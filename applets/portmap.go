@@ -137,7 +137,7 @@ func publishPort(x *nft.Tx, r *spec.Request, dir portOwners, m nft.PortMap) (hol
 	case dir.sibling(taken.Key, r.Attachment):
 		return taken.Key, nil
 	}
-	return "", spec.Errorf(spec.CodeBusy, "%w", err)
+	return "", spec.Errorf(spec.CodeBusy, "%w: publish another host port, or stop that container first", err)
 }
 
 // releasePorts drops all that the attachment has published, and what the

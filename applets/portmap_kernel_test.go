@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
 	"cnibox/nft"
@@ -263,7 +265,7 @@ func TestKernelPortmapTaken(t *testing.T) {
 			n.ok(n.verb(spec.Add, "c1", both))
 			before := n.elements()
 			err := n.verb(spec.Add, "c2", `{"hostPort":9090,"containerPort":80},`+both)
-			if err == nil || spec.AsError(err).Code != spec.CodeBusy || !strings.Contains(err.Error(), "net1/c1/eth0") {
+			if err == nil || spec.AsError(err).Code != spec.CodeBusy || !strings.Contains(err.Error(), "net1/c1/eth0: publish another host port") {
 				t.Fatalf("port of a live attachment: %v", err)
 			}
 			if after := n.elements(); after != before {
@@ -461,4 +463,26 @@ func TestKernelPortmapInterfaces(t *testing.T) {
 		t.Errorf("after DEL of one interface:\n%s", text)
 	}
 	run(spec.Del, "eth1", "9090")
+}
+
+// Where /proc/sys cannot be written to, the error tells how to do without; nothing stays.
+func TestKernelPortmapReadOnly(t *testing.T) {
+	n := newPortNet(t)
+	fault.Hook = func(what string) error {
+		if strings.Contains(what, "route_localnet") {
+			return unix.EROFS
+		}
+		return nil
+	}
+	defer func() { fault.Hook = nil }()
+	err := n.verb(spec.Add, "c1", both)
+	if err == nil || spec.AsError(err).Code != spec.CodeNotReady || !strings.Contains(err.Error(), `set "snat" to false`) {
+		t.Errorf("got %v", err)
+	}
+	if got := n.elements(); got != "\nfiles " {
+		t.Errorf("left %s", got)
+	}
+	_, err = n.run("portmap", spec.Add, n.call(), `"snat":false,"runtimeConfig":{"portMappings":[`+both+`]}`,
+		`{"cniVersion":"1.1.0","ips":[{"address":"10.9.0.11/24"}]}`)
+	n.ok(err)
 }

@@ -3,8 +3,11 @@
 package applets
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+
+	"golang.org/x/sys/unix"
 
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -53,7 +56,11 @@ func routeLocalnet(maps []nft.PortMap, do func(key string) error) error {
 // setLocalnet is for ADD. It is not taken back: the link serves others too.
 func setLocalnet(key string) error {
 	var host *rtnl.NS
-	return host.SetSysctl(key, "1")
+	err := host.SetSysctl(key, "1")
+	if errors.Is(err, unix.EROFS) {
+		return spec.Errorf(spec.CodeNotReady, `%w: published ports are reached through 127.0.0.1 only with it; make /proc/sys writable, or set "snat" to false`, err)
+	}
+	return err
 }
 
 // checkLocalnet is for CHECK.

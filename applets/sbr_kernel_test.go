@@ -329,3 +329,15 @@ func must[T any](v T, err error) T {
 	}
 	return v
 }
+
+func TestKernelSBRGatewayOutOfReach(t *testing.T) {
+	w := newWire(t)
+	before := w.state()
+	_, err := w.run("sbr", spec.Add, w.call(), `"gateways":["8.8.8.8"]`, w.prev("[]"))
+	w.refused(err, spec.CodeConfig, `eth0: `)
+	w.refused(err, spec.CodeConfig, `8.8.8.8`)
+	w.refused(err, spec.CodeConfig, `correct "gateways"`)
+	if after := w.state(); after != before {
+		t.Errorf("it left\n%s", kerneltest.Diff(before, after))
+	}
+}

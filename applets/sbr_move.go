@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -172,7 +174,11 @@ func (s *sbr) fill(table int, want []rtnl.Route) error {
 				back = rtnl.ReplaceRoute(old)
 			}
 		}
-		if err := s.do(rtnl.ReplaceRoute(r), back); err != nil {
+		err := s.do(rtnl.ReplaceRoute(r), back)
+		if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EINVAL) {
+			return spec.Errorf(spec.CodeConfig, "%s: %w: a gateway has to be another host in a network of the interface; correct \"gateways\", or \"ipam\"", s.link.Name, err)
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/internal/disk"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -204,6 +206,9 @@ func (t tuned) apply(r *spec.Request, p *tuningPlan) error {
 	values, err := writeSysctls(t.ns, p.sysctls)
 	if err == nil {
 		err = t.cont.Do(change.ops(t.link.Index)...) // none without an interface
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EOPNOTSUPP) {
+			err = spec.Errorf(spec.CodeConfig, "%s does not take what is configured for it: %w", r.IfName, err)
+		}
 	}
 	if err == nil {
 		return nil

@@ -333,3 +333,23 @@ func TestKernelTuningRecords(t *testing.T) {
 		t.Errorf("after ADD on an empty record, and DEL: %s", got)
 	}
 }
+
+// What the configuration asks wrongly is told with its code and the interface's name, or
+// the key as it was written, and nothing has changed.
+func TestKernelTuningOfWrongValues(t *testing.T) {
+	for keys, want := range map[string]string{
+		`"mtu":67`:    "eth0 does not take what is configured for it",
+		`"mtu":70000`: "eth0 does not take what is configured for it",
+		`"sysctl":{"net.ipv4.conf.IFNAME.nonsense":"1"}`:   "net.ipv4.conf.IFNAME.nonsense is misspelled",
+		`"sysctl":{"net.core.netdev_budget":"1"}`:          "the whole host's",
+		`"sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"x"}`: "does not take this value for net.ipv4.conf.IFNAME.arp_filter",
+	} {
+		w := newWire(t)
+		before := w.state()
+		_, err := w.run("tuning", spec.Add, w.call(), keys, w.prev("[]"))
+		w.refused(err, spec.CodeConfig, want)
+		if after := w.state(); after != before {
+			t.Errorf("%s changed\n%s", keys, kerneltest.Diff(before, after))
+		}
+	}
+}

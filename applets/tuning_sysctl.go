@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/internal/disk"
 	"cnibox/internal/json"
 	"cnibox/rtnl"
@@ -185,18 +187,29 @@ func writeSysctls(ns *rtnl.NS, settings []tuningSysctl) (before []rtnl.Sysctl, e
 		for _, s := range settings {
 			old, err := here.Sysctl(s.Key)
 			if err != nil && !rtnl.Unreadable(err) {
-				return err
+				return s.refused(err)
 			}
 			if err == nil {
 				before = slices.Insert(before, 0, rtnl.Sysctl{Key: s.Key, Value: old})
 			}
 			if err := here.SetSysctls(s.Sysctl); err != nil {
-				return err
+				return s.refused(err)
 			}
 		}
 		return nil
 	})
 	return before, err
+}
+
+// refused gives an error that the configuration explains its code, and says so.
+func (s tuningSysctl) refused(err error) error {
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return spec.Errorf(spec.CodeConfig, "%w: %s is misspelled, of a module that is not loaded, or the whole host's, which no container has", err, s.written)
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE):
+		return spec.Errorf(spec.CodeConfig, "%w: the kernel does not take this value for %s", err, s.written)
+	}
+	return err
 }
 
 // checkSysctls compares each setting with the live value, field by field.

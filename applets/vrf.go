@@ -29,6 +29,9 @@ them. The VRF goes with the last interface that is in it.`,
 	})
 }
 
+// noVRFs is what ADD and STATUS say of such a kernel.
+const noVRFs = "vrf: this kernel has no VRFs (CONFIG_NET_VRF): %w"
+
 // vrfConf are the keys of vrf.
 type vrfConf struct {
 	Name  string `json:"vrfname"`
@@ -202,7 +205,7 @@ func vrfStatus(_ context.Context, r *spec.Request) error {
 		return c.AddLink(rtnl.LinkSpec{Name: "vrf0", Kind: rtnl.VRF{Table: 1}})
 	})
 	if err != nil {
-		return spec.Errorf(spec.CodeNotReady, "vrf: this kernel has no VRFs (CONFIG_NET_VRF): %w", err)
+		return spec.Errorf(spec.CodeNotReady, noVRFs, err)
 	}
 	return nil
 }

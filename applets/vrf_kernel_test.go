@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -203,4 +206,17 @@ func TestKernelVRFDelOfGone(t *testing.T) {
 	if after := w.state(); after != before {
 		t.Errorf("DEL without a VRF changed something:\n%s", kerneltest.Diff(before, after))
 	}
+}
+
+func TestKernelVRFMissing(t *testing.T) {
+	w := newWire(t)
+	fault.Hook = func(what string) error {
+		if strings.Contains(what, "vrf") {
+			return unix.EOPNOTSUPP
+		}
+		return nil
+	}
+	defer func() { fault.Hook = nil }()
+	_, err := w.run("vrf", spec.Add, w.call(), `"vrfname":"blue"`, w.prev("[]"))
+	w.refused(err, spec.CodeNotReady, "CONFIG_NET_VRF")
 }

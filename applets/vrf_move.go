@@ -94,6 +94,9 @@ func (v *vrf) domain(c *vrfConf) (index uint32, table int, err error) {
 		table = freeTable(used, 1)
 	}
 	l, err = v.cont.CreateLink(rtnl.LinkSpec{Name: c.Name, Kind: rtnl.VRF{Table: table}, Up: true})
+	if errors.Is(err, errors.ErrUnsupported) {
+		return 0, 0, spec.Errorf(spec.CodeNotReady, noVRFs, err)
+	}
 	if err != nil {
 		return 0, 0, err
 	}

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/fault"
 	"cnibox/internal/netlink"
+	"cnibox/spec"
 )
 
 // A step is one message of a batch, for the error when the kernel refuses it.
@@ -85,6 +87,9 @@ func (t *batch) explain(message int, err error) error {
 		return &refusal{"transaction", lacking(err, "CONFIG_NF_TABLES")}
 	}
 	s := t.steps[message-1]
+	if strings.HasPrefix(s.what, "set ") && errors.Is(err, os.ErrExist) {
+		err = spec.Errorf(spec.CodeNotReady, "%w: somebody has made another one of that name in table %s, which has to go", err, TableName)
+	}
 	return &refusal{s.what, lacking(err, s.needs)}
 }
 
