@@ -105,7 +105,7 @@ func (t *taking) undo() {
 func (t *taking) from(i int, set RangeSet, want netip.Addr) (netip.Addr, error) {
 	if want.IsValid() {
 		if slices.Contains(t.owned, want) {
-			return want, nil
+			return want, t.s.adopt(want, t.o)
 		}
 		err := t.s.Reserve(want, t.o)
 		if errors.Is(err, ErrTaken) {
@@ -116,7 +116,7 @@ func (t *taking) from(i int, set RangeSet, want netip.Addr) (netip.Addr, error) 
 	// A gateway may be leased from before it was one; it is not handed out again.
 	for _, a := range t.owned {
 		if set.Contains(a) && !set.gateway(a) {
-			return a, nil
+			return a, t.s.adopt(a, t.o)
 		}
 	}
 	a, err := t.next(i, set)

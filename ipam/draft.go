@@ -89,9 +89,14 @@ func (d folder) publish(w *draft, a netip.Addr, durable bool) (bool, error) {
 	case errors.Is(err, unix.EEXIST):
 		return false, nil
 	case err == nil && durable:
-		err = d.change("sync", ".", func() error { return unix.Fsync(d.fd) })
+		err = d.sync()
 	}
 	return err == nil, err
+}
+
+// sync has the names of the directory on disk.
+func (d folder) sync() error {
+	return d.change("sync", ".", func() error { return unix.Fsync(d.fd) })
 }
 
 // procPath names an open file, also one without a name of its own.

@@ -1,6 +1,7 @@
 package ipam_test
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -121,4 +122,43 @@ func TestBootInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantLeases(t, dir, "10.1.0.9 live eth0")
+}
+
+// TestAdopt has leases without an interface, as host-local up to 0.7 made them: the first
+// interface that asks has them, and no other one. They stay leases of their boot.
+func TestAdopt(t *testing.T) {
+	r := sets(t, "10.1.0.0/24", "fd00:1::/64")
+	net1 := owner("a")
+	net1.IfName = "net1"
+	for name, tt := range map[string]struct {
+		o    ipam.Options
+		want []netip.Addr // asked for
+		left []string     // in the next boot
+	}{
+		"usual":     {ipam.Options{Boot: "one"}, nil, nil},
+		"asked for": {ipam.Options{Boot: "one"}, []netip.Addr{addr("10.1.0.9")}, nil},
+		"kept": {ipam.Options{KeepAcrossBoots: true}, nil,
+			[]string{"10.1.0.10 a net1", "10.1.0.9 a eth0", "fd00:1::2 a net1", "fd00:1::9 a eth0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			foreign(t, dir, "10.1.0.9", "a")
+			foreign(t, dir, "fd00:1::9", "a\n")
+			foreign(t, dir, "last_reserved_ip.0", "10.1.0.9")
+			foreign(t, filepath.Join(dir, ".cnibox"), "10.1.0.9", "of a process that was killed")
+			for range 2 {
+				wantAddrs(t, mustAdd(t, dir, tt.o, r, owner("a"), tt.want...), "10.1.0.9", "fd00:1::9")
+				wantAddrs(t, mustAdd(t, dir, tt.o, r, net1), "10.1.0.10", "fd00:1::2")
+			}
+			wantLeases(t, dir, "10.1.0.10 a net1", "10.1.0.9 a eth0", "fd00:1::2 a net1", "fd00:1::9 a eth0")
+			next := tt.o
+			next.Boot = "two"
+			wantAddrs(t, del(t, dir, next, owner("nobody")))
+			wantLeases(t, dir, tt.left...)
+			if tt.left != nil {
+				wantAddrs(t, del(t, dir, next, owner("a")), "10.1.0.9", "fd00:1::9")
+				wantLeases(t, dir, "10.1.0.10 a net1", "fd00:1::2 a net1")
+			}
+		})
+	}
 }

@@ -97,7 +97,7 @@ func (s *Store) Reserve(a netip.Addr, o spec.Attachment) error {
 		holder, err := s.Holder(a)
 		switch {
 		case err == nil && holder.Owns(o):
-			return nil
+			return s.adopt(a, o)
 		case err == nil:
 			return fmt.Errorf("%w by %s", ErrTaken, holder)
 		case errors.Is(err, errNoOwner):
@@ -107,6 +107,45 @@ func (s *Store) Reserve(a netip.Addr, o spec.Attachment) error {
 		}
 	}
 	return fmt.Errorf("lease of %s: %w", a, unix.EBUSY)
+}
+
+// adopt enters the attachment's interface into a lease of its container that has none.
+// As it was, each interface of the container would be given the address.
+//
+// A new file takes the place of the old one, marked as a lease of this boot: load has
+// taken the old one into it.
+func (s *Store) adopt(a netip.Addr, o spec.Attachment) error {
+	old, err := s.Holder(a)
+	if err != nil || old.IfName != "" {
+		return err
+	}
+	w, err := s.draft(o)
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	own, err := s.ownFolder(true)
+	if err != nil {
+		return err
+	}
+	name := a.String()
+	if err := own.remove(name); err != nil && !errors.Is(err, os.ErrNotExist) { // of a process that was killed here
+		return err
+	}
+	if _, err := own.publish(w, a, false); err != nil {
+		return err
+	}
+	err = s.leases.change("replace lease", name, func() error { return unix.Renameat(own.fd, name, s.leases.fd, name) })
+	if err != nil {
+		return err
+	}
+	s.changed = true
+	s.forget(a, old)
+	s.enter(entry{ownerHash(w.lease), a})
+	if s.o.KeepAcrossBoots {
+		return s.leases.sync()
+	}
+	return nil
 }
 
 // draft writes a lease of the attachment that has no address yet.
