@@ -203,3 +203,27 @@ func TestKernelBridgeGC(t *testing.T) {
 		t.Errorf("GC made a difference:\n%s", kerneltest.Diff(before, after))
 	}
 }
+
+// Two networks of the same subnet, on a bridge each, masquerade their containers though
+// these have one address: CHECK of both passes, and the one that stays keeps it.
+func TestKernelBridgeSameSubnet(t *testing.T) {
+	n := newNode(t)
+	second := strings.NewReplacer(`"demo"`, `"second"`, "br0", "br1").Replace(gatewayConf)
+	one, two := n.pod("one"), n.pod("two")
+	before := n.state(two)
+	result := n.must(spec.Add, "bridge", gatewayConf, one)
+	for range 2 {
+		result2 := n.must(spec.Add, "bridge", second, two)
+		n.must(spec.Check, "bridge", prev(gatewayConf, result), one)
+		n.must(spec.Check, "bridge", prev(second, result2), two)
+		n.must(spec.Del, "bridge", second, two)
+		n.must(spec.Check, "bridge", prev(gatewayConf, result), one)
+	}
+	result2 := n.must(spec.Add, "bridge", second, two)
+	n.must(spec.Del, "bridge", gatewayConf, one)
+	n.must(spec.Check, "bridge", prev(second, result2), two)
+	n.must(spec.Del, "bridge", second, two)
+	if after := n.state(two); strings.Contains(after, "out-") {
+		t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
+	}
+}

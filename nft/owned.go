@@ -22,6 +22,17 @@ func (t *Table) Owned(o spec.Attachment, kinds ...Kind) ([]Element, error) {
 	return elementsOf(x.owned(kinds, ownedBy(o))), x.err
 }
 
+// found returns the slot of an element that the kernel has told of.
+func (x *Tx) found(in *set, e element) *slot {
+	p := place{in, string(e.key)}
+	if x.index[p] == nil {
+		sl := &slot{set: in, key: e.key, was: &e, is: &e}
+		x.index[p] = sl
+		x.slots = append(x.slots, sl)
+	}
+	return x.index[p]
+}
+
 // elementsOf puts what the kernel has in slots into words.
 func elementsOf(slots []*slot) (all []Element) {
 	for _, sl := range slots {
@@ -35,7 +46,7 @@ func elementsOf(slots []*slot) (all []Element) {
 func (s *set) describe(e *element) string {
 	switch s.kind {
 	case KindMasquerade:
-		return "masquerade " + addrOf(e.key, s.family).String()
+		return "masquerade " + addrOf(e.key[max(0, len(e.key)-int(addrLen(s.family))):], s.family).String()
 	case KindPortMap:
 		return s.describePort(e)
 	case KindFirewall:

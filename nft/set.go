@@ -65,7 +65,8 @@ type set struct {
 // chain for the administrator's rules. zone: addresses that firewalld knows;
 // no rule asks for them. managed, within, isolated: bridges with a policy, see
 // [Tx.Police], whose members are in managed_by and isolated_by; gateways see
-// [Tx.Gateway]. The order of a kind
+// [Tx.Gateway]. masq4_next: who is to have an address in masq4 when its owner goes; no
+// rule asks for it. The order of a kind
 // is the order of the constants below; IPv6 follows IPv4.
 var sets = [...]set{
 	{"masq4", inet, KindMasquerade, v4, []datatype{ipv4Addr}, nil, true},
@@ -97,6 +98,8 @@ var sets = [...]set{
 	{"managed_by", inet, KindFirewall, 0, []datatype{ifName, ifName}, nil, false},
 	{"isolated_by", inet, KindFirewall, 0, []datatype{ifName, ifName}, nil, false},
 	{"gateways", bridge, KindFirewall, 0, []datatype{ifName, ifName}, nil, false},
+	{"masq4_next", inet, KindMasquerade, v4, []datatype{ifName, ipv4Addr}, nil, true},
+	{"masq6_next", inet, KindMasquerade, v6, []datatype{ifName, ipv6Addr}, nil, true},
 }
 
 // Places in sets of those for IPv4; one further is that for IPv6.
@@ -119,6 +122,8 @@ const (
 	managedBySet    = 26 // bridge . member
 	isolatedBySet   = 27 // the same, of isolated members
 	gatewaySet      = 28 // port of an isolated member . the port behind which its gateway is
+
+	masqNextSet = 29 // member . address that another network's has in masqSet
 )
 
 // setOf returns the set for the family; place is one of the constants above.

@@ -14,7 +14,7 @@ import (
 // after a change. A set whose type changes needs a new name as well.
 const (
 	markPrefix = "skeleton-"
-	inetMark   = markPrefix + "e28fbe09"
+	inetMark   = markPrefix + "8b781f79"
 	bridgeMark = markPrefix + "8984f14d"
 )
 

@@ -95,14 +95,7 @@ func (x *Tx) owned(kinds []Kind, want filter) (of []*slot) {
 		if !has(kinds, in.kind) || !x.leftovers().tables[chainID{family: in.table, table: TableName}] {
 			continue
 		}
-		err := x.s.elements(in, want, func(e element) {
-			p := place{in, string(e.key)}
-			if x.index[p] == nil {
-				sl := &slot{set: in, key: e.key, was: &e, is: &e}
-				x.index[p] = sl
-				x.slots = append(x.slots, sl)
-			}
-		})
+		err := x.s.elements(in, want, func(e element) { x.found(in, e) })
 		if err != nil {
 			x.fail(err)
 		}
@@ -195,6 +188,7 @@ func (x *Tx) chainNames() []string {
 func (x *Tx) batch() (*batch, error) {
 	b := &batch{}
 	x.settleBridges()
+	x.settleMasquerade()
 	if x.err != nil {
 		return nil, x.err
 	}

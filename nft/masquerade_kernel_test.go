@@ -1,0 +1,67 @@
+package nft_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/nft"
+	"cnibox/spec"
+)
+
+// Attachments of two networks may have one address. The first has it masqueraded for
+// both, and hands it on when it goes, by DEL or by GC; the last one leaves nothing.
+func TestKernelAddressOfTwoNetworks(t *testing.T) {
+	for name, release := range map[string]func(x *nft.Tx){
+		"DEL": func(x *nft.Tx) { x.Release(owner) },
+		"GC":  func(x *nft.Tx) { x.Keep("net1", func(string) bool { return false }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns := kerneltest.NS(t)
+			table := open(t, ns)
+			second := spec.Attachment{Network: "net2", ContainerID: "c1", IfName: "eth0"}
+			third := spec.Attachment{Network: "net3", ContainerID: "c1", IfName: "eth0"}
+			ips := func(o spec.Attachment) func(x *nft.Tx) error {
+				return func(x *nft.Tx) error {
+					x.Masquerade(o, netip.MustParsePrefix(one4+"/24"))
+					x.Masquerade(o, netip.MustParsePrefix(one6+"/64"))
+					return nil
+				}
+			}
+			check := func(all ...spec.Attachment) {
+				t.Helper()
+				for _, o := range all {
+					if err := table.Check(ips(o)); err != nil {
+						t.Errorf("%s: %v", o, err)
+					}
+				}
+			}
+			change(t, table, func(x *nft.Tx) error { x.Masquerade(third, netip.MustParsePrefix("10.9.0.1/24")); return nil })
+			empty := render(t, ns)
+			change(t, table, ips(owner))
+			change(t, table, ips(second))
+			change(t, table, ips(third))
+			check(owner, second, third)
+			if owned, err := table.Owned(second); err != nil || len(owned) != 2 || owned[0].Text != "masquerade "+one4 {
+				t.Errorf("the second has %v, %v", owned, err)
+			}
+			tool(t, kerneltest.NS(t), tool(t, ns, "", "nft", "list", "ruleset"), "nft", "-f", "-")
+			change(t, table, func(x *nft.Tx) error { x.Release(second); return nil })
+			check(owner, third)
+			change(t, table, ips(second))
+			change(t, table, func(x *nft.Tx) error { release(x); return nil })
+			check(second, third)
+			if list := tool(t, ns, "list map inet cnibox masq4", "nft", "-f", "-"); !strings.Contains(list, one4+" comment") {
+				t.Errorf("%s is not masqueraded: %s", one4, list)
+			}
+			change(t, table, func(x *nft.Tx) error { x.Release(second); return nil })
+			check(third)
+			change(t, table, func(x *nft.Tx) error { x.Release(third); return nil })
+			change(t, table, func(x *nft.Tx) error { x.Masquerade(third, netip.MustParsePrefix("10.9.0.1/24")); return nil })
+			if got := render(t, ns); got != empty {
+				t.Errorf("left behind\n%s", got)
+			}
+		})
+	}
+}
