@@ -32,30 +32,47 @@ func TestComplete(t *testing.T) {
 		sets []ipam.RangeSet
 		want string // the ranges, or what the error says
 	}{
-		"v4":               {with("10.1.2.0/24", "", "", ""), "10.1.2.1-10.1.2.254 gw 10.1.2.1"},
-		"v6":               {with("2001:db8:1::/64", "", "", ""), "2001:db8:1::1-2001:db8:1:0:ffff:ffff:ffff:ffff gw 2001:db8:1::1"},
-		"whole v6":         {with("::/0", "", "", ""), "::1-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff gw ::1"},
-		"whole v4":         {with("0.0.0.0/0", "", "", ""), "0.0.0.1-255.255.255.254 gw 0.0.0.1"},
-		"/30":              {with("10.1.2.4/30", "", "", ""), "10.1.2.5-10.1.2.6 gw 10.1.2.5"},
-		"/126":             {with("fd00::4/126", "", "", ""), "fd00::5-fd00::7 gw fd00::5"},
-		"start, end":       {with("10.1.2.0/24", "10.1.2.50", "10.1.2.60", ""), "10.1.2.50-10.1.2.60 gw 10.1.2.1"},
-		"mapped start":     {with("10.1.2.0/24", "::ffff:10.1.2.50", "", ""), "10.1.2.50-10.1.2.254 gw 10.1.2.1"},
-		"gateway outside":  {with("10.1.2.0/24", "", "", "10.9.9.9"), "10.1.2.1-10.1.2.254 gw 10.9.9.9"},
-		"one address":      {with("10.1.2.0/24", "10.1.2.5", "10.1.2.5", ""), "10.1.2.5-10.1.2.5 gw 10.1.2.1"},
-		"none":             {nil, "no IP ranges specified"},
-		"empty set":        {[]ipam.RangeSet{{}}, "invalid range set 0: empty range set"},
-		"no subnet":        {with("", "10.1.2.1", "", ""), `invalid range set 0: "subnet" is missing`},
-		"/31":              {with("10.1.2.0/31", "", "", ""), "too small to allocate from"},
-		"/32":              {with("10.1.2.1/32", "", "", ""), "too small to allocate from"},
-		"/127":             {with("fd00::/127", "", "", ""), "too small to allocate from"},
-		"/128":             {with("fd00::1/128", "", "", ""), "too small to allocate from"},
-		"host bits":        {with("10.1.2.3/24", "", "", ""), "host bits set"},
-		"mapped subnet":    {with("::ffff:10.1.2.0/120", "", "", ""), "without ::ffff:"},
-		"start outside":    {with("10.1.2.0/24", "10.1.3.1", "", ""), "RangeStart 10.1.3.1 not in network 10.1.2.0/24"},
-		"start of family":  {with("10.1.2.0/24", "fd00::1", "", ""), "RangeStart fd00::1 not in network"},
-		"end outside":      {with("10.1.2.0/24", "", "10.1.3.1", ""), "RangeEnd 10.1.3.1 not in network"},
-		"end before start": {with("10.1.2.0/24", "10.1.2.9", "10.1.2.8", ""), "RangeEnd 10.1.2.8 not in network"},
-		"zone":             {with("fe80::/64", "fe80::1%eth0", "", ""), "has a zone"},
+		"v4":              {with("10.1.2.0/24", "", "", ""), "10.1.2.1-10.1.2.254 gw 10.1.2.1"},
+		"v6":              {with("2001:db8:1::/64", "", "", ""), "2001:db8:1::1-2001:db8:1:0:ffff:ffff:ffff:ffff gw 2001:db8:1::1"},
+		"whole v6":        {with("::/0", "", "", ""), "::1-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff gw ::1"},
+		"whole v4":        {with("0.0.0.0/0", "", "", ""), "0.0.0.1-255.255.255.254 gw 0.0.0.1"},
+		"/30":             {with("10.1.2.4/30", "", "", ""), "10.1.2.5-10.1.2.6 gw 10.1.2.5"},
+		"/126":            {with("fd00::4/126", "", "", ""), "fd00::5-fd00::7 gw fd00::5"},
+		"start, end":      {with("10.1.2.0/24", "10.1.2.50", "10.1.2.60", ""), "10.1.2.50-10.1.2.60 gw 10.1.2.1"},
+		"mapped start":    {with("10.1.2.0/24", "::ffff:10.1.2.50", "", ""), "10.1.2.50-10.1.2.254 gw 10.1.2.1"},
+		"gateway outside": {with("10.1.2.0/24", "", "", "10.9.9.9"), "10.1.2.1-10.1.2.254 gw 10.9.9.9"},
+		"one address":     {with("10.1.2.0/24", "10.1.2.5", "10.1.2.5", ""), "10.1.2.5-10.1.2.5 gw 10.1.2.1"},
+		"broadcast":       {with("10.1.2.0/29", "", "10.1.2.7", ""), "10.1.2.1-10.1.2.6 gw 10.1.2.1"},
+		"network":         {with("10.1.2.0/29", "10.1.2.0", "", "10.1.2.6"), "10.1.2.1-10.1.2.6 gw 10.1.2.6"},
+		"whole v6 subnet": {with("fd00::/64", "fd00::", "fd00::ffff:ffff:ffff:ffff", "fd00::1"), "fd00::-fd00::ffff:ffff:ffff:ffff gw fd00::1"},
+		"last v6 gateway": {with("fd00::/126", "", "", "fd00::3"), "fd00::1-fd00::3 gw fd00::3"},
+		"no gateway":      {with("10.1.2.0/24", "", "", "0.0.0.0"), "10.1.2.1-10.1.2.254 gw 0.0.0.0"},
+		"broadcast alone": {with("10.1.2.0/29", "10.1.2.7", "10.1.2.7", ""), "invalid range set 0: RangeEnd 10.1.2.6 not in network 10.1.2.0/29 from RangeStart 10.1.2.7 on"},
+		"network alone":   {with("10.1.2.0/29", "10.1.2.0", "10.1.2.0", ""), "invalid range set 0: RangeEnd 10.1.2.0 not in network"},
+		"gateway alone":   {with("10.1.2.0/29", "10.1.2.2", "10.1.2.2", "10.1.2.2"), "invalid range set 0: 10.1.2.2-10.1.2.2 has no address but gateways"},
+		"gateways alone": {[]ipam.RangeSet{span("10.1.2.0/24", "", "10.1.2.9"), {{Subnet: netip.MustParsePrefix("10.1.3.0/24"), Start: parse("10.1.3.7"), End: parse("10.1.3.8"), Gateway: parse("10.1.3.7")}},
+			{{Subnet: netip.MustParsePrefix("10.1.4.0/24"), Gateway: parse("10.1.3.8")}}}, "invalid range set 1: 10.1.3.7-10.1.3.8 has no address but gateways"},
+		"gateway of v6":     {with("10.1.2.0/24", "", "", "fd00::1"), "gateway fd00::1 cannot be one of network 10.1.2.0/24"},
+		"gateway of v4":     {with("fd00::/64", "", "", "10.1.2.1"), "gateway 10.1.2.1 cannot be one of network fd00::/64"},
+		"broadcast gateway": {with("10.1.2.0/24", "", "", "10.1.2.255"), "gateway 10.1.2.255 cannot be one of network"},
+		"multicast gateway": {with("10.1.2.0/24", "", "", "224.0.0.1"), "gateway 224.0.0.1 cannot be one of network"},
+		"multicast":         {with("224.0.0.0/24", "", "", ""), "invalid range set 0: network 224.0.0.0/24 has no address for an interface"},
+		"v6 multicast":      {with("ff02::/64", "", "", ""), "network ff02::/64 has no address for an interface"},
+		"loopback":          {with("127.0.0.0/8", "", "", ""), "network 127.0.0.0/8 has no address for an interface"},
+		"none":              {nil, "no IP ranges specified"},
+		"empty set":         {[]ipam.RangeSet{{}}, "invalid range set 0: empty range set"},
+		"no subnet":         {with("", "10.1.2.1", "", ""), `invalid range set 0: "subnet" is missing`},
+		"/31":               {with("10.1.2.0/31", "", "", ""), "too small to allocate from"},
+		"/32":               {with("10.1.2.1/32", "", "", ""), "too small to allocate from"},
+		"/127":              {with("fd00::/127", "", "", ""), "too small to allocate from"},
+		"/128":              {with("fd00::1/128", "", "", ""), "too small to allocate from"},
+		"host bits":         {with("10.1.2.3/24", "", "", ""), "host bits set"},
+		"mapped subnet":     {with("::ffff:10.1.2.0/120", "", "", ""), "without ::ffff:"},
+		"start outside":     {with("10.1.2.0/24", "10.1.3.1", "", ""), "RangeStart 10.1.3.1 not in network 10.1.2.0/24"},
+		"start of family":   {with("10.1.2.0/24", "fd00::1", "", ""), "RangeStart fd00::1 not in network"},
+		"end outside":       {with("10.1.2.0/24", "", "10.1.3.1", ""), "RangeEnd 10.1.3.1 not in network"},
+		"end before start":  {with("10.1.2.0/24", "10.1.2.9", "10.1.2.8", ""), "RangeEnd 10.1.2.8 not in network"},
+		"zone":              {with("fe80::/64", "fe80::1%eth0", "", ""), "has a zone"},
 		"mixed": {[]ipam.RangeSet{{with("10.1.2.0/24", "", "", "")[0][0], with("fd00::/64", "", "", "")[0][0]}},
 			"invalid range set 0: mixed address families"},
 		"overlap in a set": {[]ipam.RangeSet{append(span("10.1.2.0/24", "", "10.1.2.9"), span("10.1.2.0/24", "10.1.2.9", "")...)},
@@ -122,6 +139,26 @@ func TestSetOfRanges(t *testing.T) {
 		if err != nil || !strings.HasPrefix(fmt.Sprint(ips[0]), want) {
 			t.Errorf("got %v, %v, want %s", ips, err, want)
 		}
+	}
+}
+
+// A gateway is nobody's address, whichever set it is of.
+func TestGatewayOfOtherSet(t *testing.T) {
+	r := []ipam.RangeSet{span("10.1.0.0/24", "10.1.0.2", "10.1.0.9"), span("10.1.0.0/24", "10.1.0.15", "10.1.0.16")}
+	r[0][0].Gateway = addr("10.1.0.15")
+	if err := ipam.Complete(r, spec.Newest); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	_, err := add(t, dir, ipam.Options{}, r, owner("a"), addr("10.1.0.15"))
+	wantCode(t, err, spec.CodeConfig, "requested ip 10.1.0.15 is subnet's gateway")
+	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("a")), "10.1.0.2", "10.1.0.16")
+	_, err = add(t, dir, ipam.Options{}, r, owner("b"))
+	wantCode(t, err, spec.CodeExhausted, "range 1")
+	s := open(t, dir, ipam.Options{})
+	defer s.Close()
+	if full, err := ipam.Exhausted(s, r); err != nil || full != 1 {
+		t.Errorf("exhausted: %d, %v, want 1", full, err)
 	}
 }
 

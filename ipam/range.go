@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/bits"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"cnibox/spec"
@@ -20,6 +21,8 @@ type Range struct {
 	Start   netip.Addr   `json:"rangeStart"` // default: the first after the network address
 	End     netip.Addr   `json:"rangeEnd"`   // default: the last, for IPv4 the last before the broadcast address
 	Gateway netip.Addr   `json:"gateway"`    // default: the first after the network address; need not be in the subnet
+
+	gateways []netip.Addr // of all sets, each once; of the first range of a set alone
 }
 
 // A RangeSet is a choice of ranges of one family; an attachment gets one
@@ -61,6 +64,25 @@ func Complete(sets []RangeSet, v spec.Version) error {
 			}
 		}
 	}
+	return spareGateways(sets)
+}
+
+// spareGateways tells each set the gateways of all, so that no container gets one. The
+// reference looks at those of the same set alone.
+func spareGateways(sets []RangeSet) error {
+	var gateways []netip.Addr
+	for _, set := range sets {
+		for _, r := range set {
+			if !slices.Contains(gateways, r.Gateway) {
+				gateways = append(gateways, r.Gateway)
+			}
+		}
+	}
+	for i, set := range sets {
+		if set[0].gateways = gateways; set.usable() == 0 {
+			return fmt.Errorf("invalid range set %d: %s has no address but gateways", i, set)
+		}
+	}
 	return nil
 }
 
@@ -86,7 +108,8 @@ func (set RangeSet) complete() error {
 
 // complete checks a range and sets what is unset.
 // A subnet needs two addresses beside network and broadcast: one is the gateway's. The
-// gateway need not be in it, as the reference has it.
+// gateway need not be in it, as the reference has it. Unlike there a range that holds
+// network or broadcast address is cut, since no interface can use these.
 func (r *Range) complete() error {
 	addr := r.Subnet.Addr()
 	switch {
@@ -98,6 +121,8 @@ func (r *Range) complete() error {
 		return fmt.Errorf("network %s too small to allocate from: at most /%d", r.Subnet, addr.BitLen()-2)
 	case r.Subnet.Masked() != r.Subnet:
 		return fmt.Errorf("network has host bits set: %s, the network is %s", r.Subnet, r.Subnet.Masked())
+	case addr.IsMulticast() || addr.IsLoopback():
+		return fmt.Errorf("network %s has no address for an interface", r.Subnet)
 	}
 	for _, a := range []*netip.Addr{&r.Start, &r.End, &r.Gateway} {
 		*a = a.Unmap()
@@ -105,20 +130,29 @@ func (r *Range) complete() error {
 			return fmt.Errorf("address %s has a zone", a)
 		}
 	}
-	// IPv6 has no broadcast address.
-	last := lastAddr(r.Subnet)
+	first, last := addr.Next(), lastAddr(r.Subnet)
+	var broadcast netip.Addr // IPv6 has none
 	if addr.Is4() {
-		last = last.Prev()
+		last, broadcast = last.Prev(), last
 	}
-	setDefault(&r.Gateway, addr.Next())
-	setDefault(&r.Start, addr.Next())
+	setDefault(&r.Gateway, first)
+	setDefault(&r.Start, first)
 	setDefault(&r.End, last)
 	switch {
 	case !r.Subnet.Contains(r.Start):
 		return fmt.Errorf("RangeStart %s not in network %s", r.Start, r.Subnet)
 	case !r.Subnet.Contains(r.End):
 		return fmt.Errorf("RangeEnd %s not in network %s", r.End, r.Subnet)
-	case r.End.Less(r.Start):
+	case r.Gateway.Is4() != addr.Is4() || r.Gateway.IsMulticast() || r.Gateway == broadcast:
+		return fmt.Errorf("gateway %s cannot be one of network %s", r.Gateway, r.Subnet)
+	}
+	if addr.Is4() && r.Start == addr {
+		r.Start = first
+	}
+	if r.End == broadcast {
+		r.End = last
+	}
+	if r.End.Less(r.Start) {
 		return fmt.Errorf("RangeEnd %s not in network %s from RangeStart %s on", r.End, r.Subnet, r.Start)
 	}
 	return nil
@@ -168,16 +202,9 @@ func (set RangeSet) overlaps(other RangeSet) bool {
 	return false
 }
 
-// gateway reports whether the address is the gateway of one of the ranges.
+// gateway reports whether the address is the gateway of a range of any set.
 // Those are never handed out, whichever range they are in.
-func (set RangeSet) gateway(a netip.Addr) bool {
-	for _, r := range set {
-		if r.Gateway == a {
-			return true
-		}
-	}
-	return false
-}
+func (set RangeSet) gateway(a netip.Addr) bool { return slices.Contains(set[0].gateways, a) }
 
 // size returns the number of addresses, gateways included; 2^64-1: at least so many.
 // An IPv6 /64 has more than there is time for.
@@ -194,12 +221,11 @@ func (set RangeSet) size() uint64 {
 }
 
 // usable is size without the gateways.
-// A gateway outside of the ranges takes nothing away, and one that two ranges share
-// does so once.
+// A gateway outside of the ranges takes nothing away.
 func (set RangeSet) usable() uint64 {
 	n := set.size()
-	for i, r := range set {
-		if n != math.MaxUint64 && set.Contains(r.Gateway) && !set[:i].gateway(r.Gateway) {
+	for _, gw := range set[0].gateways {
+		if n != math.MaxUint64 && set.Contains(gw) {
 			n--
 		}
 	}
