@@ -227,3 +227,28 @@ func TestKernelBridgeSameSubnet(t *testing.T) {
 		t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
 	}
 }
+
+// A host end that somebody has renamed is the attachment's all the same: CHECK finds it,
+// and DEL does not give the address of a live interface away.
+func TestKernelBridgeHostEndRenamed(t *testing.T) {
+	n := newNode(t)
+	p := n.pod("ctr")
+	n.must(spec.Add, "bridge", gatewayConf, n.pod("other"))
+	before := n.state(p)
+	result := n.must(spec.Add, "bridge", gatewayConf, p)
+	host := kerneltest.Dial(t, n.host)
+	own, err := host.VethPeer(linkOf(t, kerneltest.Dial(t, p.ns), "eth0"), p.ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ch := range []rtnl.LinkChange{{Up: new(false)}, {Name: new("hostend")}, {Up: new(true)}} {
+		if err := host.SetLink(own.Index, ch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.must(spec.Check, "bridge", prev(gatewayConf, result), p)
+	n.must(spec.Del, "bridge", gatewayConf, p)
+	if after := n.state(p); after != before {
+		t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
+	}
+}

@@ -111,9 +111,10 @@ func (op *Op) WaitHostEnd(ctx context.Context, host *rtnl.Link) error {
 	return nil
 }
 
-// HostEnd finds the host end of the attachment's veth pair by its label, or
-// that of a pair which the reference made, without one, by its peer in the
-// container. The error is os.ErrNotExist if there is none.
+// HostEnd finds the host end of the attachment's veth pair by its label: under its own
+// names, then as the container end's peer, as somebody may have renamed it. So it
+// finds that of a pair which the reference made, without a label. The error is
+// os.ErrNotExist if there is none.
 // What has neither the label nor a name as the reference gives is somebody else's, as
 // the end of a pair that a user or another runtime has put into the container.
 func (op *Op) HostEnd() (*rtnl.Link, error) {
@@ -137,7 +138,7 @@ func (op *Op) HostEnd() (*rtnl.Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	if op.foreign(host) || !spec.Hashed(host.Name, "veth", 8) {
+	if key := spec.LabelKey(host.Alias); key != op.Key() && (key != "" || !spec.Hashed(host.Name, "veth", 8)) {
 		return nil, fmt.Errorf("host end of %s: %s of %s in %s is not its own: %w", op.Attachment, host.Name, op.IfName, op.Call.NetNS, os.ErrNotExist)
 	}
 	return host, nil
