@@ -57,7 +57,7 @@ func (t *Table) Check(fn func(*Tx) error) error {
 			return err
 		}
 		if missing = append(missing, damaged...); len(damaged) > 0 {
-			missing[len(missing)-1] += fmt.Sprintf(" (`nft flush chain %s %s` lets the next ADD make all rules anew)", tableText(table), mark(table))
+			missing[len(missing)-1] += s.remedy(table)
 		}
 	}
 	filters, err := x.filters()
@@ -71,6 +71,15 @@ func (t *Table) Check(fn func(*Tx) error) error {
 		return &MissingError{missing}
 	}
 	return nil
+}
+
+// remedy says how damaged chains are mended. Those that another version has made, and
+// those of a table that somebody flushed, the next ADD finds without help.
+func (s *sock) remedy(table byte) string {
+	if _, rules, _ := s.chainAt(chainID{table, TableName, mark(table)}); rules == 0 {
+		return " (the next ADD makes all rules anew)"
+	}
+	return fmt.Sprintf(" (`nft flush chain %s %s` lets the next ADD make all rules anew)", tableText(table), mark(table))
 }
 
 // planned returns the chains that elements of this update jump to, with the rules

@@ -10,12 +10,13 @@ import (
 
 // The skeletons are the same on every host and known by a chain whose name has
 // the first digits of a hash of all the rest: when it is there with its rule, which
-// goes when somebody flushes the table, an update sends only elements. TestSkeletonMark tells the name to write here
-// after a change. A set whose type changes needs a new name as well.
+// goes when somebody flushes the table, an update sends only elements. TestSkeletonMark
+// tells the name to write here after a change. A set whose type changes needs a new name
+// as well.
 const (
 	markPrefix = "skeleton-"
 	inetMark   = markPrefix + "8b781f79"
-	bridgeMark = markPrefix + "8984f14d"
+	bridgeMark = markPrefix + "91f5ab94"
 )
 
 // Priorities of the base chains.
@@ -104,9 +105,9 @@ func isolateRules() (rules []*rule) {
 		to := 1 - from
 		rules = append(rules, newRule().meta(unix.NFT_META_IIFNAME+from, 0).meta(unix.NFT_META_IIFNAME+to, ifnameLen/4).
 			lookup(&sets[gatewaySet], noRegister, false).verdict(toReturn, ""))
-		r := newRule().meta(unix.NFT_META_IIFNAME+from, 0).lookup(&sets[isolatedPortSet], noRegister, false).meta(metaIIFKind+to, 0)
+		r := newRule().meta(unix.NFT_META_IIFNAME+from, 0).lookup(&sets[isolatedPortSet], noRegister, false)
 		for _, kind := range []string{"bond", "team", "vlan"} {
-			r.ifname(unix.NFT_CMP_NEQ, kind)
+			r.meta(metaIIFKind+to, 0).ifname(unix.NFT_CMP_NEQ, kind) // each anew, as nft would write it
 		}
 		rules = append(rules, r.verdict(toDrop, ""))
 	}

@@ -261,6 +261,8 @@ func TestKernelCheck(t *testing.T) {
 	want()
 	tool(t, ns, "flush chain inet cnibox out-10.1.0.0-24", "nft", "-f", "-")
 	want("rules of chain out-10.1.0.0-24", "`nft flush chain inet cnibox skeleton-")
+	tool(t, ns, "flush table inet cnibox", "nft", "-f", "-")
+	want("rules of chain ports", "(the next ADD makes all rules anew)")
 	tool(t, ns, "insert rule bridge cnibox macs accept", "nft", "-f", "-")
 	want("rules of chain macs of table bridge cnibox")
 }
