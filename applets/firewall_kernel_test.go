@@ -1,4 +1,4 @@
-//go:build !no_firewall
+//go:build !no_firewall && !no_bridge
 
 package applets_test
 
