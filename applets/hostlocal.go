@@ -3,10 +3,12 @@
 package applets
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
 	"os"
+	"strings"
 
 	"cnibox/ipam"
 	"cnibox/spec"
@@ -82,19 +84,25 @@ func leaseError(err error) error {
 	return spec.Errorf(spec.CodeIO, "%w", err)
 }
 
-// leased opens the store for the verbs that make nothing; without a directory
-// they do nothing.
-// The rest of the configuration may be wrong by now: an address must be released
-// however the ranges have changed.
+// leased opens the store for the verbs that release; without a directory they do
+// nothing. The rest of the configuration may be wrong by now: an address must be
+// released however the ranges have changed.
 func leased(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) error {
 	var conf struct {
 		IPAM hostLocalStore `json:"ipam"`
 	}
-	if err := r.Decode(&conf); err != nil {
-		return err
-	}
-	if err := conf.IPAM.check(); err != nil {
-		return err
+	err := r.Decode(&conf)
+	dir := conf.IPAM.DataDir
+	if err = cmp.Or(err, conf.IPAM.check()); err != nil {
+		if r.Call.Verb != spec.Del {
+			return err
+		}
+		r.Warn("%v: releasing what is leased all the same", err)
+		conf.IPAM.KeepAcrossBoots = true // nobody else's lease is to go by mistake
+		// Below the working directory may be what the reference has leased.
+		if dir != "" && !strings.Contains(dir, "\x00") {
+			conf.IPAM.DataDir = dir
+		}
 	}
 	s, err := ipam.OpenExisting(ctx, conf.IPAM.DataDir, r.Network, conf.IPAM.options(r))
 	if errors.Is(err, os.ErrNotExist) {

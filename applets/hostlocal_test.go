@@ -153,6 +153,22 @@ func TestHostLocalDel(t *testing.T) {
 		h.want(t, "DEL", "a", conf, "garbage=1", 0, "")
 		h.want(t, "GET", "a", h.conf(subnet4, ""), "", 3, "")
 	}
+	// Of the keys that say where leases are, what can be read is used.
+	t.Chdir(filepath.Dir(h.dir))
+	for _, conf := range []string{
+		h.conf(`,"keepAcrossBoots":"yes"`, ""),
+		strings.Replace(h.conf("", ""), h.dir, filepath.Base(h.dir), 1),
+	} {
+		h.run(t, "ADD", "a", h.conf(subnet4, ""), "")
+		h.want(t, "GC", "", strings.Replace(conf, "{", `{"cni.dev/valid-attachments":[],`, 1), "", 7, "")
+		h.want(t, "DEL", "a", conf, "", 0, "releasing what is leased all the same")
+		h.want(t, "GET", "a", h.conf(subnet4, ""), "", 3, "")
+	}
+	for _, dir := range []string{"5", `"/a\u0000b"`} {
+		conf := strings.Replace(h.conf("", ""), fmt.Sprintf("%q", h.dir), dir, 1)
+		conf = strings.Replace(conf, "demo", fmt.Sprint("cnibox-test-", os.Getpid()), 1) // for it is looked for where leases usually are
+		h.want(t, "DEL", "a", conf, "", 0, "releasing what is leased all the same")
+	}
 	empty := leaseHost{filepath.Join(t.TempDir(), "none")}
 	empty.want(t, "DEL", "a", empty.conf(subnet4, ""), "", 0, "")
 	empty.want(t, "GC", "", empty.conf(subnet4, `,"cni.dev/valid-attachments":[]`), "", 0, "")
