@@ -56,8 +56,15 @@ func TestHostLocalResult(t *testing.T) {
 	h.want(t, "DEL", "a", conf, "", 0, "")
 	h.want(t, "DEL", "a", conf, "", 0, "")
 	h.want(t, "GET", "a", conf, "", 3, "")
+	link := filepath.Join(h.dir, "null")
+	if err := os.Symlink("/dev/null", link); err != nil {
+		t.Fatal(err)
+	}
+	for _, none := range []string{"/dev/null", link} {
+		h.want(t, "ADD", "null", h.conf(subnet4+fmt.Sprintf(`,"resolvConf":%q`, none), ""), "", 0, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"}]}`)
+	}
 	old := strings.Replace(h.conf(subnet4, ""), "1.1.0", "0.2.0", 1)
-	h.want(t, "ADD", "b", old, "", 0, `"ip4":{"ip":"10.1.0.2/24","gateway":"10.1.0.1"}`)
+	h.want(t, "ADD", "b", old, "", 0, `"ip4":{"ip":"10.1.0.3/24","gateway":"10.1.0.1"}`)
 }
 
 func TestHostLocalRequested(t *testing.T) {
@@ -103,6 +110,7 @@ func TestHostLocalConfig(t *testing.T) {
 		"routes":         {h.conf(subnet4+`,"routes":[{"dst":"x"}]`, ""), 7, "routes"},
 		"routes type":    {h.conf(subnet4+`,"routes":{}`, ""), 7, "routes"},
 		"no resolv.conf": {h.conf(subnet4+`,"resolvConf":"/nonexistent/resolv.conf"`, ""), 5, "no such file or directory"},
+		"device":         {h.conf(subnet4+`,"resolvConf":"/dev/zero"`, ""), 5, "not a regular file"},
 		"fifo":           {h.conf(subnet4+fmt.Sprintf(`,"resolvConf":%q`, fifo), ""), 5, "not a regular file"},
 		"name":           {strings.Replace(h.conf(subnet4, ""), "demo", "../x", 1), 7, "network name"},
 		"two of a family": {strings.Replace(h.conf(subnet4+`,"ranges":[[{"subnet":"10.2.0.0/16"}]]`, ""), "1.1.0", "0.2.0", 1), 7,

@@ -3,6 +3,7 @@ package ipam
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -16,8 +17,13 @@ const maxResolvConf = 64 << 10
 
 // ReadResolvConf reads the file at path, which may be a symbolic link, as on hosts
 // with systemd-resolved. It never waits for a pipe.
-// A missing file is an error, as in the reference: it was asked for by name.
+// A missing file is an error, as in the reference: it was asked for by name. /dev/null,
+// which is how people say "none", is empty.
 func ReadResolvConf(path string) (spec.DNS, error) {
+	null, _ := disk.Stat(os.DevNull)
+	if file, err := disk.Stat(path); err == nil && file.Same(null) {
+		return spec.DNS{}, nil
+	}
 	text, err := disk.Read(path, unix.O_NOCTTY, maxResolvConf)
 	if err != nil {
 		return spec.DNS{}, fmt.Errorf("resolvConf: %w", err)
