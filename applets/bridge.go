@@ -225,7 +225,8 @@ func setupPort(op *attach.Op, c *bridge) error {
 // resolveGateways gives each address its gateway, and each family its default
 // route if the bridge is to be the default gateway.
 // A default route from the IPAM plugin stands, with a gateway or without: a second one
-// of the same destination would be refused by the kernel.
+// of the same destination would be refused by the kernel. What the bridge is to have is
+// looked at here, when nothing of the host's is changed but the port.
 func resolveGateways(op *attach.Op, c *bridge) error {
 	for i := range op.Result.IPs {
 		ip := &op.Result.IPs[i]
@@ -237,7 +238,10 @@ func resolveGateways(op *attach.Op, c *bridge) error {
 			op.Result.Routes = append(op.Result.Routes, spec.Route{Dst: dst, GW: ip.Gateway})
 		}
 	}
-	return nil
+	if !c.IsGateway {
+		return nil
+	}
+	return op.CheckGateways()
 }
 
 // unspecified is the address of a default route of the family of a.

@@ -134,6 +134,31 @@ func TestKernelBridgeConflicts(t *testing.T) {
 	}
 }
 
+// A gateway that the bridge cannot be is refused, whether the address plugin gives it or
+// it is the first address of the network.
+func TestKernelBridgeImpossibleGateway(t *testing.T) {
+	n := newNode(t)
+	static := `{"type":"static","addresses":[{"address":"A","gateway":"GW"}]}`
+	for name, tt := range map[string]struct{ ipam, address, gateway string }{
+		"the address itself":         {static, "10.7.0.2/24", "10.7.0.2"},
+		"the address itself, unsaid": {strings.Replace(static, `,"gateway":"GW"`, "", 1), "10.3.0.1/24", "10.3.0.1"},
+		"another own address": {`{"type":"static","addresses":[{"address":"A","gateway":"GW"},{"address":"10.7.0.3/24"}]}`,
+			"10.7.0.2/24", "10.7.0.3"},
+		"no address":        {static, "10.7.0.2/24", "0.0.0.0"},
+		"broadcast":         {static, "10.7.0.2/25", "10.7.0.127"},
+		"limited broadcast": {static, "10.7.0.2/24", "255.255.255.255"},
+		"nothing follows":   {strings.Replace(static, `,"gateway":"GW"`, "", 1), "255.255.255.255/32", "none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			keys := `"isGateway":true,"ipam":` + strings.NewReplacer("A\"", tt.address+`"`, "GW", tt.gateway).Replace(tt.ipam)
+			want := "address " + tt.address + " needs a gateway of its own family, an address of another host: set \\\"gateway\\\" in \\\"ipam\\\""
+			n.refuse(spec.CodeConfig, want, spec.Add, "bridge", `{"cniVersion":"1.1.0","name":"demo","type":"bridge",`+keys+`}`, n.pod("ctr"))
+		})
+	}
+	n.must(spec.Add, "bridge", `{"cniVersion":"1.1.0","name":"demo","type":"bridge","isGateway":true,
+		"ipam":{"type":"static","addresses":[{"address":"10.7.0.2/31","gateway":"10.7.0.3"}]}}`, n.pod("pair"))
+}
+
 // An ADD with forceAddress that fails late gives the address that it had taken back to
 // those who use the bridge, and takes its own away.
 func TestKernelBridgeForceAddressFails(t *testing.T) {

@@ -11,15 +11,18 @@ import (
 )
 
 // CheckGateways wants a gateway of its family for each address of the result, one that a
-// link can have and that is not the address itself: without it nothing could be reached.
+// link can have and that is neither one of these addresses nor a broadcast address:
+// without it nothing could be reached.
 // The code is 7, for the address plugin's configuration is what has to change.
 func (op *Op) CheckGateways() error {
 	for _, ip := range op.Result.IPs {
-		own, gw := ip.Address.Addr(), ip.Gateway
+		net, gw := ip.Address, ip.Gateway
 		usable := gw.IsGlobalUnicast() || gw.IsLinkLocalUnicast()
-		if !usable || gw.Is4() != own.Is4() || gw == own {
-			return spec.Errorf(spec.CodeConfig, "%s: address %s needs a gateway of its own family, an address of another host: configure one in \"ipam\" (%q gave %q)",
-				op.Net.Type, ip.Address, op.Net.IPAM.Type, gatewayText(gw))
+		own := slices.ContainsFunc(op.Result.IPs, func(o spec.IP) bool { return o.Address.Addr() == gw })
+		broadcast := gw.Is4() && net.Bits() < 31 && net.Contains(gw) && !net.Contains(gw.Next())
+		if !usable || own || broadcast || gw.Is4() != net.Addr().Is4() {
+			return spec.Errorf(spec.CodeConfig, "%s: address %s needs a gateway of its own family, an address of another host: set \"gateway\" in \"ipam\" (%q), which is %s now",
+				op.Net.Type, net, op.Net.IPAM.Type, gatewayText(gw))
 		}
 	}
 	return nil
