@@ -177,12 +177,10 @@ func ensureBridge(op *attach.Op, c *bridge) error {
 	if err := reconcileBridge(op, c); err != nil {
 		return err
 	}
-	conf := "net/ipv6/conf/" + br.Name + "/"
-	settings := []rtnl.Sysctl{{Key: conf + "accept_ra", Value: "0", Optional: true}}
-	if c.made { // nothing is forwarded to neighbours while its link-local address is tentative
-		settings = append(settings, rtnl.Sysctl{Key: conf + "accept_dad", Value: "0", Optional: true})
+	if err := op.IgnoreRouters(br.Name); err != nil || !c.made {
+		return err
 	}
-	return op.HostNS.SetSysctls(settings...)
+	return skipDAD(op, br.Name) // or nothing is forwarded while its link-local address is tentative
 }
 
 // reconcileBridge brings an existing bridge to what the configuration needs;

@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/mac"
 	"cnibox/nft"
@@ -73,6 +76,37 @@ func TestKernelBridgeCVE202010749(t *testing.T) {
 			t.Errorf("accept_ra of %s is %q (%v), want 0\n%s", l.Name, value, err, out)
 		}
 	}
+}
+
+// Where /proc/sys is read-only, settings that have their values do no harm, nor do those
+// that the reference tries alone. That of CVE-2020-10749 is told; forwarding that is off
+// is an error that says what to do.
+func TestKernelBridgeReadOnlySettings(t *testing.T) {
+	var told strings.Builder
+	n := newNode(t)
+	n.warn = &told
+	readOnly := func(what string) error {
+		if strings.HasPrefix(what, "sysctl ") {
+			return unix.EROFS
+		}
+		return nil
+	}
+	defer func() { fault.Hook = nil }()
+	p, q := n.pod("one"), n.pod("two")
+	v4 := strings.Replace(gatewayConf, `,[{"subnet":"fd00:1::/64"}]`, "", 1)
+	fault.Hook = readOnly
+	n.refuse(spec.CodeNotReady, "set net/ipv4/ip_forward to 1 on the host", spec.Add, "bridge", v4, p)
+	n.must(spec.Add, "bridge", `{"cniVersion":"1.1.0","name":"l2","type":"bridge","bridge":"br1"}`, p, "CNI_IFNAME=net1")
+	for _, link := range []string{"br1", "veth"} {
+		name := linkOf(t, kerneltest.Dial(t, n.host), link).Name
+		if want := "CVE-2020-10749): set net/ipv6/conf/default/accept_ra to 0 there: sysctl net/ipv6/conf/" + name; !strings.Contains(told.String(), want) {
+			t.Errorf("stderr has %q, want %q", told.String(), want)
+		}
+	}
+	fault.Hook = nil
+	n.must(spec.Add, "bridge", v4, p)
+	fault.Hook = readOnly
+	n.must(spec.Check, "bridge", prev(v4, n.must(spec.Add, "bridge", v4, q)), q)
 }
 
 // DEL succeeds and cleans all with anything missing: namespace empty, gone, or

@@ -153,5 +153,5 @@ func ensureVLANGateway(op *attach.Op, c *bridge) (*rtnl.Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	return gw, op.HostNS.SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/" + gw.Name + "/accept_ra", Value: "0", Optional: true})
+	return gw, op.IgnoreRouters(gw.Name)
 }

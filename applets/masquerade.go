@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/applets/attach"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -99,6 +101,11 @@ func collectRules(ctx context.Context, op *attach.Op, kinds []nft.Kind) error {
 	})
 }
 
+// skipDAD has the host's link use its link-local address at once.
+func skipDAD(op *attach.Op, name string) error {
+	return op.HostNS.SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/" + name + "/accept_dad", Value: "0", Optional: true})
+}
+
 // switchForwarding makes the host forward for the families of the result that have a
 // gateway: last in an ADD, since others may lean on it as soon as it is on. unused
 // calls its argument if nobody does, for an ADD that fails.
@@ -108,7 +115,11 @@ func switchForwarding(op *attach.Op, unused func(restore func() error) error) er
 		if err == nil && old == s.Value {
 			continue
 		}
-		if err := op.HostNS.SetSysctls(s); err != nil {
+		err = op.HostNS.SetSysctls(s)
+		if errors.Is(err, unix.EROFS) {
+			return spec.Errorf(spec.CodeNotReady, "forwarding is off, and cannot be switched on from here: set %s to 1 on the host: %w", s.Key, err)
+		}
+		if err != nil {
 			return err
 		}
 		op.Undo(s.Key, func(context.Context) error {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -25,6 +26,7 @@ type node struct {
 	t    *testing.T
 	host *rtnl.NS
 	dir  string
+	warn io.Writer // gets what stands on stderr; nil: nobody
 }
 
 func newNode(t *testing.T) *node {
@@ -73,6 +75,9 @@ func (n *node) call(ctx context.Context, verb spec.Verb, applet, conf string, p 
 	})
 	if err != nil {
 		n.t.Fatal(err)
+	}
+	if n.warn != nil {
+		n.warn.Write(stderr.Bytes())
 	}
 	if exit == 0 {
 		return 0, stdout.String()

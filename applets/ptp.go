@@ -82,7 +82,7 @@ func createPtp(_ context.Context, op *attach.Op, c *ptp) (err error) {
 	}
 	op.AddInterface(attach.HostInterface(c.host))
 	op.Container = op.AddInterface(op.ContainerInterface())
-	return op.HostNS.SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/" + c.host.Name + "/accept_dad", Value: "0", Optional: true})
+	return skipDAD(op, c.host.Name)
 }
 
 // scopeHost is RT_SCOPE_HOST, include/uapi/linux/rtnetlink.h: as the reference's routes

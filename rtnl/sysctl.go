@@ -24,7 +24,7 @@ type Sysctl struct {
 	Value string
 
 	// Optional makes it no error to set what the kernel does not have, as the
-	// IPv6 settings where IPv6 is left out.
+	// IPv6 settings where IPv6 is left out, nor where /proc/sys is read-only.
 	Optional bool
 }
 
@@ -81,19 +81,24 @@ func (s Sysctl) write() error {
 		return err
 	}
 	what := "sysctl " + s.Key + " = " + s.Value
-	if err := fault.Check(what); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+	if err = fault.Check(what); err == nil {
+		err = writeSysctl(s.Key, s.Value)
 	}
-	fd, err := unix.Open("/proc/sys/"+s.Key, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err == nil || s.Optional && errors.Is(err, unix.EROFS) {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// writeSysctl writes in one go: the kernel takes each write for a whole value.
+func writeSysctl(key, value string) error {
+	fd, err := unix.Open("/proc/sys/"+key, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+		return err
 	}
 	defer unix.Close(fd)
-	// One write: the kernel takes each for a whole value.
-	if _, err := unix.Write(fd, []byte(s.Value+"\n")); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return nil
+	_, err = unix.Write(fd, []byte(value+"\n"))
+	return err
 }
 
 // Unreadable tells the errors of reading settings that can be written all the same: those

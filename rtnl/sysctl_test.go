@@ -63,6 +63,9 @@ func TestKernelSysctlWritesOnlyChanges(t *testing.T) {
 		t.Errorf("got error %v, writes %q", err, writes)
 	}
 	wantErr(t, ns.SetSysctl("net/ipv4/ip_forward", "1"), unix.EROFS)
+	if err := ns.SetSysctls(rtnl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1", Optional: true}); err != nil {
+		t.Errorf("optional: %v", err)
+	}
 	if v, err := ns.Sysctl("net/ipv4/ip_forward"); v != "0" || err != nil {
 		t.Errorf("after the fault: got %q, %v", v, err)
 	}

@@ -8,6 +8,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/internal/mac"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -64,7 +66,21 @@ func (op *Op) CreateVeth(mtu int, master uint32) (*rtnl.Link, error) {
 	}
 	// the peer's index is the host end's IFLA_LINK: no look-up in the container
 	op.Link = &rtnl.Link{Index: host.Parent, Name: op.IfName, Kind: "veth", MAC: mac, MTU: host.MTU}
-	return host, op.HostNS.SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/" + host.Name + "/accept_ra", Value: "0", Optional: true})
+	return host, op.IgnoreRouters(host.Name)
+}
+
+// IgnoreRouters makes a link of the host deaf to router advertisements
+// (CVE-2020-10749). Where it cannot, as /proc/sys is read-only, the administrator is told.
+func (op *Op) IgnoreRouters(name string) error {
+	err := op.HostNS.SetSysctl("net/ipv6/conf/"+name+"/accept_ra", "0")
+	if errors.Is(err, unix.EROFS) {
+		op.Warn("router advertisements of containers may reach the host (CVE-2020-10749): set net/ipv6/conf/default/accept_ra to 0 there: %v", err)
+		return nil
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // createPair tries the host names in turn: one that is taken by another
