@@ -168,7 +168,7 @@ func ensureBridge(op *attach.Op, c *bridge) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("could not add bridge %q: %w", c.Bridge, err)
+		return fmt.Errorf("could not add bridge %q: %w", c.Bridge, c.unsupported(err))
 	}
 	if br.Kind != "bridge" {
 		return spec.Errorf(spec.CodeConfig, "%q already exists but is not a bridge: it is of kind %q", c.Bridge, br.Kind)
@@ -201,10 +201,27 @@ func reconcileBridge(op *attach.Op, c *bridge) error {
 	if ch.Up == nil && ch.Promisc == nil && ch.VLANFiltering == nil {
 		return nil
 	}
+	err := op.Host.Do(rtnl.ChangeLink(br.Index, ch))
+	if errors.Is(err, unix.EOPNOTSUPP) { // and nothing was changed
+		return fmt.Errorf("bridge %q: %w", c.Bridge, c.unsupported(err))
+	}
 	op.Undo("settings of "+br.Name, func(context.Context) error {
 		return whileUnused(op, br.Index, nil, func() error { return op.Host.Do(rtnl.ChangeLink(br.Index, back)) })
 	})
-	return op.Host.Do(rtnl.ChangeLink(br.Index, ch))
+	return err
+}
+
+// unsupported says what the kernel's EOPNOTSUPP for a bridge means.
+// The code is 50.
+func (c *bridgeConf) unsupported(err error) error {
+	lacks := "CONFIG_BRIDGE"
+	switch {
+	case !errors.Is(err, unix.EOPNOTSUPP):
+		return err
+	case c.filtersVLANs():
+		lacks = `CONFIG_BRIDGE_VLAN_FILTERING: drop "vlan" and "vlanTrunk", or use one that has it`
+	}
+	return spec.Errorf(spec.CodeNotReady, "this kernel lacks %s: %w", lacks, err)
 }
 
 // setupPort sets the port's flags and VLANs.

@@ -169,8 +169,17 @@ func checkRules(op *attach.Op, c *bridge, port string) error {
 }
 
 // probeBridge tells whether the host can do what the configuration asks for.
-// Without rules any kernel with bridges will do, and one without tells at ADD.
+// A bridge that keeps VLANs apart is tried in a namespace of its own. Without VLANs and
+// rules any kernel with bridges will do, and one without tells at ADD.
 func probeBridge(_ context.Context, _ *spec.Request, c *bridge) error {
+	if c.filtersVLANs() {
+		err := rtnl.InNewNS(func(k *rtnl.Conn) error {
+			return k.AddLink(rtnl.LinkSpec{Name: c.Bridge, Kind: rtnl.Bridge{VLANFiltering: true}})
+		})
+		if err != nil {
+			return c.unsupported(err)
+		}
+	}
 	if !c.IPMasq && !c.MACSpoofChk {
 		return nil
 	}

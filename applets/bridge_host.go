@@ -77,7 +77,7 @@ func setGateways(op *attach.Op, c *bridge) error {
 		}
 		ops = append(ops, rtnl.ChangeLink(gw.Index, rtnl.LinkChange{MAC: gw.MAC}))
 	}
-	return op.Host.Do(ops...)
+	return withoutIPv6(op.Host.Do(ops...), gw.Name)
 }
 
 // gatewayOps adds the addresses that are missing. Another IPv4 address, or an

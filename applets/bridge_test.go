@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/mac"
@@ -157,6 +159,38 @@ func TestKernelBridgeImpossibleGateway(t *testing.T) {
 	}
 	n.must(spec.Add, "bridge", `{"cniVersion":"1.1.0","name":"demo","type":"bridge","isGateway":true,
 		"ipam":{"type":"static","addresses":[{"address":"10.7.0.2/31","gateway":"10.7.0.3"}]}}`, n.pod("pair"))
+}
+
+// What the host lacks is told as such: VLANs on a bridge, made by the ADD or there before,
+// by STATUS too, and IPv6.
+func TestKernelBridgeHostLacks(t *testing.T) {
+	n := newNode(t)
+	p := n.pod("ctr")
+	if err := kerneltest.Dial(t, n.host).AddLink(rtnl.LinkSpec{Name: "br1", Kind: rtnl.Bridge{}, Up: true}); err != nil {
+		t.Fatal(err)
+	}
+	err := n.host.SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/default/disable_ipv6", Value: "1"}, rtnl.Sysctl{Key: "net/ipv6/conf/br1/accept_ra", Value: "0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	off := "IPv6 is off on br0: set net/ipv6/conf/br0/disable_ipv6 to 0 on the host"
+	n.refuse(spec.CodeNotReady, off, spec.Add, "bridge", gatewayConf, p)
+	fault.Hook = func(what string) error {
+		if strings.HasPrefix(what, "link add br") || strings.Contains(what, "vlan_filtering on") {
+			return unix.EOPNOTSUPP
+		}
+		return nil
+	}
+	defer func() { fault.Hook = nil }()
+	for _, bridge := range []string{"br0", "br1"} {
+		want := `bridge \"` + bridge + `\": this kernel lacks CONFIG_BRIDGE_VLAN_FILTERING: drop \"vlan\" and \"vlanTrunk\"`
+		for _, keys := range []string{`"vlan":5`, `"vlanTrunk":[{"id":7}]`} {
+			conf := `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"` + bridge + `",` + keys + `}`
+			n.refuse(spec.CodeNotReady, want, spec.Add, "bridge", conf, p)
+			n.refuse(spec.CodeNotReady, "this kernel lacks CONFIG_BRIDGE_VLAN_FILTERING", spec.Status, "bridge", conf, p)
+		}
+	}
+	n.must(spec.Status, "bridge", `{"cniVersion":"1.1.0","name":"demo","type":"bridge"}`, p)
 }
 
 // An ADD with forceAddress that fails late gives the address that it had taken back to

@@ -101,6 +101,15 @@ func collectRules(ctx context.Context, op *attach.Op, kinds []nft.Kind) error {
 	})
 }
 
+// withoutIPv6 says what the kernel's EACCES for an address of a link of the host means.
+// The code is 50.
+func withoutIPv6(err error, link string) error {
+	if !errors.Is(err, unix.EACCES) {
+		return err
+	}
+	return spec.Errorf(spec.CodeNotReady, "IPv6 is off on %s: set net/ipv6/conf/%s/disable_ipv6 to 0 on the host, for a new link that of default, or have \"ipam\" give no IPv6 address: %w", link, link, err)
+}
+
 // skipDAD has the host's link use its link-local address at once.
 func skipDAD(op *attach.Op, name string) error {
 	return op.HostNS.SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/" + name + "/accept_dad", Value: "0", Optional: true})

@@ -97,7 +97,7 @@ func setupPtp(ctx context.Context, op *attach.Op, c *ptp) error {
 		return spec.Errorf(spec.CodeBusy, "an address is another container's, the host has a route to it: DEL that one, or have \"ipam\" give another address: %w", err)
 	}
 	if err != nil {
-		return fmt.Errorf("host end %s: %w", c.host.Name, err)
+		return fmt.Errorf("host end %s: %w", c.host.Name, withoutIPv6(err, c.host.Name))
 	}
 	return c.addMasquerade(ctx, op, ptpKinds)
 }
