@@ -146,6 +146,10 @@ func TestKernelChildAdd(t *testing.T) {
 		if got := n.must(spec.Get, applet, own, p); strings.Contains(got, "10.1.0.53") || !strings.Contains(got, "192.0.2.53") {
 			t.Errorf("a configured dns does not replace that of ipam: %s", got)
 		}
+		none := strings.Replace(conf, `"ipam"`, `"dns":{"nameservers":[]},"ipam"`, 1)
+		if got := n.must(spec.Get, applet, none, p); strings.Contains(got, "10.1.0.53") {
+			t.Errorf("a configured dns with an empty list does not replace that of ipam: %s", got)
+		}
 		n.must(spec.Check, applet, prev(conf, out), p)
 		n.refuse(100, `container interface name \"eth0\" already exists`, spec.Add, applet, conf, p)
 	})

@@ -225,9 +225,12 @@ func (p *parser) str(path string, raw json.RawMessage) string {
 }
 
 // strs reads a list of strings.
-// Absent and empty are the same: none.
+// Nil is absence; an empty list in a configuration replaces another.
 func (p *parser) strs(path string, raw json.RawMessage) []string {
-	var list []string
+	if raw == nil {
+		return nil
+	}
+	list := []string{}
 	for i, e := range p.list(path, raw) {
 		list = append(list, p.str(at(path, i), e))
 	}

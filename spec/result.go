@@ -112,8 +112,13 @@ func (d DNS) clone() DNS {
 	return d
 }
 
-// Empty reports whether d says nothing.
-// A configured "dns" that says nothing does not replace that of an address plugin.
+// Replaces reports whether d, as configured, stands in place of an address plugin's: it
+// says something, if only that a list is empty.
+func (d DNS) Replaces() bool {
+	return d.Nameservers != nil || d.Search != nil || d.Options != nil || !d.Empty()
+}
+
+// Empty reports whether d has nothing in it.
 func (d DNS) Empty() bool {
 	return len(d.Nameservers)+len(d.Domain)+len(d.Search)+len(d.Options)+len(d.extra) == 0
 }

@@ -119,7 +119,7 @@ func (op *Op) possible() error {
 // The index is shared by all, and is right once Container is.
 func (op *Op) addresses(res *spec.Result) {
 	op.Result.IPs, op.Result.Routes, op.Result.DNS = res.IPs, res.Routes, res.DNS
-	if !op.Net.DNS.Empty() {
+	if op.Net.DNS.Replaces() {
 		op.Result.DNS = op.Net.DNS
 	}
 	for i := range op.Result.IPs {
