@@ -58,7 +58,7 @@ func TestFirewallWarnsOfIptables(t *testing.T) {
 	}
 }
 
-func TestFirewallAim(t *testing.T) {
+func TestKernelFirewallAim(t *testing.T) {
 	for name, tt := range map[string]struct {
 		conf, prev         string
 		ips, bridge, ports string

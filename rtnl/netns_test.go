@@ -162,7 +162,7 @@ func TestMain(m *testing.M) {
 
 // Whoever may do what it wants to its thread has not the first one, and others have not
 // that thread after it.
-func TestElsewhere(t *testing.T) {
+func TestKernelElsewhere(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), elsewhere+"=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
