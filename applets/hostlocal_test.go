@@ -3,6 +3,7 @@
 package applets_test
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -172,11 +173,17 @@ func TestHostLocalDel(t *testing.T) {
 		h.want(t, "DEL", "a", conf, "", 0, "releasing what is leased all the same")
 		h.want(t, "GET", "a", h.conf(subnet4, ""), "", 3, "")
 	}
-	for _, dir := range []string{"5", `"/a\u0000b"`} {
-		conf := strings.Replace(h.conf("", ""), fmt.Sprintf("%q", h.dir), dir, 1)
-		conf = strings.Replace(conf, "demo", fmt.Sprint("cnibox-test-", os.Getpid()), 1) // for it is looked for where leases usually are
-		h.want(t, "DEL", "a", conf, "", 0, "releasing what is leased all the same")
-	}
+	t.Run("usual folder", func(t *testing.T) {
+		const usual = "/var/lib/cni/networks"
+		if _, err := os.ReadDir(usual); errors.Is(err, os.ErrPermission) {
+			t.Skipf("SKIPPED: this user may not read %s", usual)
+		}
+		for _, dir := range []string{"5", `"/a\u0000b"`} {
+			conf := strings.Replace(h.conf("", ""), fmt.Sprintf("%q", h.dir), dir, 1)
+			conf = strings.Replace(conf, "demo", fmt.Sprint("cnibox-test-", os.Getpid()), 1)
+			h.want(t, "DEL", "a", conf, "", 0, "releasing what is leased all the same")
+		}
+	})
 	empty := leaseHost{filepath.Join(t.TempDir(), "none")}
 	empty.want(t, "DEL", "a", empty.conf(subnet4, ""), "", 0, "")
 	empty.want(t, "GC", "", empty.conf(subnet4, `,"cni.dev/valid-attachments":[]`), "", 0, "")

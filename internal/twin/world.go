@@ -238,7 +238,7 @@ func (w *world) start(path, name, verb string, c *container, stdin []byte) (stdo
 	if bytes.Contains(diag, []byte("panic: ")) {
 		return nil, -1, nil
 	}
-	return nil, 0, fmt.Errorf("%s %s: %w: %s%s", verb, name, err, out, diag)
+	return nil, 0, fmt.Errorf("%s %s of %s: %w: %s%s", verb, name, path, err, out, diag)
 }
 
 // add attaches a container to the list and stops at the first plugin that
