@@ -8,8 +8,6 @@ import (
 	"net/netip"
 	"os"
 
-	"golang.org/x/sys/unix"
-
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -175,7 +173,7 @@ func (s *sbr) fill(table int, want []rtnl.Route) error {
 			}
 		}
 		err := s.do(rtnl.ReplaceRoute(r), back)
-		if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EINVAL) {
+		if rtnl.BadGateway(err) {
 			return spec.Errorf(spec.CodeConfig, "%s: %w: a gateway has to be another host in a network of the interface; correct \"gateways\", or \"ipam\"", s.link.Name, err)
 		}
 		if err != nil {

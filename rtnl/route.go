@@ -337,3 +337,9 @@ func decodeHops(b []byte) (hops []Route) {
 	}
 	return hops
 }
+
+// BadGateway tells the errors of making a route whose gateway cannot be reached, is of
+// this host itself, or is none.
+func BadGateway(err error) bool {
+	return errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EINVAL)
+}

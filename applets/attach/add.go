@@ -207,7 +207,7 @@ func (op *Op) routes() error {
 	if errors.Is(err, os.ErrExist) {
 		err = op.standBack(err)
 	}
-	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EINVAL) {
+	if rtnl.BadGateway(err) {
 		return spec.Errorf(spec.CodeConfig, "%s: the gateway of a route has to be another host, in a network that an address or a route before leads to: correct \"ipam\": %w", op.IfName, err)
 	}
 	return err
