@@ -121,13 +121,13 @@ func TestKernelWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	const pause = 10 * time.Millisecond
+	start := time.Now() // before the context's time begins
 	ctx, cancel := context.WithTimeout(t.Context(), pause)
 	defer cancel()
-	start := time.Now()
 	if err := s.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want the context's error", err)
 	}
-	if took := time.Since(start); took < pause/2 || took > 100*pause {
+	if took := time.Since(start); took < pause {
 		t.Errorf("waited for %s, want %s", took, pause)
 	}
 	if err := s.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
