@@ -2,6 +2,7 @@ package rtnl_test
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"os"
 	"testing"
@@ -78,7 +79,7 @@ func TestKernelAddr(t *testing.T) {
 // WaitAddrs returns when duplicate detection is over, which takes about a second.
 func TestKernelWaitAddrs(t *testing.T) {
 	t.Parallel()
-	_, _, h, _, a, _ := pair(t, true)
+	_, _, h, c, a, b := pair(t, false)
 	addr := rtnl.Addr{Prefix: netip.MustParsePrefix("2001:db8::2/64")}
 	if err := h.AddAddr(a.Index, addr); err != nil {
 		t.Fatal(err)
@@ -86,7 +87,10 @@ func TestKernelWaitAddrs(t *testing.T) {
 	short, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer cancel()
 	wantErr(t, h.WaitAddrs(short, a.Index), context.DeadlineExceeded)
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	if err := errors.Join(h.SetLink(a.Index, rtnl.LinkChange{Up: ptr(true)}), c.SetLink(b.Index, rtnl.LinkChange{Up: ptr(true)})); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), kerneltest.Patience(30*time.Second))
 	defer cancel()
 	if err := h.WaitAddrs(ctx, a.Index); err != nil {
 		t.Fatal(err)

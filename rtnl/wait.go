@@ -15,9 +15,9 @@ import (
 var ErrDuplicateAddress = errors.New("duplicate address detected")
 
 // WaitAddrs returns when no address of the link is tentative any more. It looks
-// when the kernel notifies, and only then. The error is [ErrDuplicateAddress] if
-// somebody else has one of them, and the context's if that ends first: a link
-// without carrier keeps its addresses tentative.
+// when the kernel notifies, and once more at the end: this process may have stood still
+// until then. The error is [ErrDuplicateAddress] if somebody else has one of them, and the
+// context's if that ends first: a link without carrier keeps its addresses tentative.
 func (c *Conn) WaitAddrs(ctx context.Context, index uint32) error {
 	settled, err := c.settled(index)
 	if settled || err != nil {
@@ -28,13 +28,13 @@ func (c *Conn) WaitAddrs(ctx context.Context, index uint32) error {
 		return fmt.Errorf("address notifications: %w", err)
 	}
 	defer events.Close()
-	for {
+	for end := error(nil); ; end = events.Wait(ctx) {
 		settled, err := c.settled(index)
-		if settled || err != nil {
+		switch {
+		case settled || err != nil:
 			return err
-		}
-		if err := events.Wait(ctx); err != nil {
-			return fmt.Errorf("addresses of link #%d are tentative: %w", index, err)
+		case end != nil:
+			return fmt.Errorf("addresses of link #%d are tentative: %w", index, end)
 		}
 	}
 }
@@ -51,14 +51,14 @@ func (c *Conn) listen(groups uint32) (*netlink.Socket, error) {
 }
 
 // WaitLink returns the first link that fits, as soon as there is one. The error is the
-// context's if that ends first.
+// context's if that ends first, after a last look.
 func (c *Conn) WaitLink(ctx context.Context, fits func(*Link) bool) (*Link, error) {
 	events, err := c.listen(unix.RTMGRP_LINK)
 	if err != nil {
 		return nil, fmt.Errorf("link notifications: %w", err)
 	}
 	defer events.Close()
-	for {
+	for end := error(nil); ; end = events.Wait(ctx) {
 		links, err := c.Links()
 		if err != nil {
 			return nil, err
@@ -68,8 +68,8 @@ func (c *Conn) WaitLink(ctx context.Context, fits func(*Link) bool) (*Link, erro
 				return &links[i], nil
 			}
 		}
-		if err := events.Wait(ctx); err != nil {
-			return nil, err
+		if end != nil {
+			return nil, end
 		}
 	}
 }
@@ -99,9 +99,10 @@ const (
 
 // WaitUp returns when a link carries packets, and if it is a bridge port forwards them:
 // the kernel notices in its own time that the other end came up, and drops what is sent
-// before. The error is the context's if that ends first.
+// before. The error is the context's if that ends first, after a last look.
 func (c *Conn) WaitUp(ctx context.Context, index uint32) error {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		end := ctx.Err()
 		l, err := c.LinkAt(index)
 		if err != nil {
 			return err
@@ -109,12 +110,14 @@ func (c *Conn) WaitUp(ctx context.Context, index uint32) error {
 		if l.OperUp && (l.Master == 0 || l.PortState == PortForwarding) {
 			return nil
 		}
+		if end != nil {
+			return fmt.Errorf("link %s carries no packets: %w", l.Name, end)
+		}
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
-			return fmt.Errorf("link %s carries no packets: %w", l.Name, ctx.Err())
 		case <-timer.C:
 		}
+		timer.Stop()
 	}
 }
