@@ -71,8 +71,7 @@ func (w *draft) close() {
 }
 
 // publish gives the draft its address; false: that is taken.
-// With durable the directory is synced too; an error then leaves the name in place, and
-// the DEL that follows a failed ADD removes it.
+// The name is on disk only after [folder.sync].
 func (d folder) publish(w *draft, a netip.Addr, durable bool) (bool, error) {
 	name := a.String()
 	err := d.change("link lease", name, func() error {
@@ -85,11 +84,8 @@ func (d folder) publish(w *draft, a netip.Addr, durable bool) (bool, error) {
 	if noNameless(err) {
 		err = d.writeInPlace(w, name, durable)
 	}
-	switch {
-	case errors.Is(err, unix.EEXIST):
+	if errors.Is(err, unix.EEXIST) {
 		return false, nil
-	case err == nil && durable:
-		err = d.sync()
 	}
 	return err == nil, err
 }

@@ -132,7 +132,7 @@ func (s *Store) adopt(a netip.Addr, o spec.Attachment) error {
 	if err := own.remove(name); err != nil && !errors.Is(err, os.ErrNotExist) { // of a process that was killed here
 		return err
 	}
-	if _, err := own.publish(w, a, false); err != nil {
+	if _, err := own.publish(w, a, s.o.KeepAcrossBoots); err != nil {
 		return err
 	}
 	err = s.leases.change("replace lease", name, func() error { return unix.Renameat(own.fd, name, s.leases.fd, name) })
@@ -166,7 +166,7 @@ func (s *Store) draft(o spec.Attachment) (*draft, error) {
 }
 
 // publish makes a draft the lease of an address; false: that is taken.
-// The index follows; it cannot fail.
+// The index follows; it cannot fail. A name that does not get to the disk is taken back.
 func (s *Store) publish(w *draft, a netip.Addr) (bool, error) {
 	ok, err := s.leases.publish(w, a, s.o.KeepAcrossBoots)
 	if !ok {
@@ -174,7 +174,13 @@ func (s *Store) publish(w *draft, a netip.Addr) (bool, error) {
 	}
 	s.changed = true
 	s.enter(entry{ownerHash(w.lease), a})
-	return true, nil
+	if !s.o.KeepAcrossBoots {
+		return true, nil
+	}
+	if err = s.leases.sync(); err != nil {
+		err = errors.Join(err, s.free(a, spec.Attachment{ContainerID: w.lease.ContainerID, IfName: w.lease.IfName}))
+	}
+	return err == nil, err
 }
 
 // Release frees the addresses of an attachment and returns them; none is no

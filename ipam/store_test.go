@@ -340,31 +340,37 @@ func failing(n int, fn func()) (calls int) {
 // TestFaults lets the nth change on disk fail, for every n: an ADD that fails
 // leaves no lease, and whatever became of it, the next verbs find a sound store.
 func TestFaults(t *testing.T) {
+	for _, keep := range []bool{false, true} {
+		t.Run(fmt.Sprint("keepAcrossBoots ", keep), func(t *testing.T) { testFaults(t, ipam.Options{KeepAcrossBoots: keep}) })
+	}
+}
+
+func testFaults(t *testing.T, o ipam.Options) {
 	r := sets(t, "10.1.0.0/24", "fd00:1::/64")
 	failed := 0
 	for n, calls := 1, 1; ; n++ {
 		dir := t.TempDir()
-		mustAdd(t, dir, ipam.Options{}, r, owner("old"))
+		mustAdd(t, dir, o, r, owner("old"))
 		calls = failing(n, func() {
-			if _, err := add(t, dir, ipam.Options{}, r, owner("new")); err != nil {
+			if _, err := add(t, dir, o, r, owner("new")); err != nil {
 				failed++
 				wantLeases(t, dir, "10.1.0.2 old eth0", "fd00:1::2 old eth0")
 			}
 		})
-		if got := mustAdd(t, dir, ipam.Options{}, r, owner("new")); len(got) != 2 {
+		if got := mustAdd(t, dir, o, r, owner("new")); len(got) != 2 {
 			t.Errorf("call %d: %v", n, got)
 		}
 		failing(n, func() {
-			s, err := ipam.OpenExisting(t.Context(), dir, "net1", ipam.Options{})
+			s, err := ipam.OpenExisting(t.Context(), dir, "net1", o)
 			if err != nil {
 				return
 			}
 			defer s.Close()
 			s.Release(owner("new"))
 		})
-		del(t, dir, ipam.Options{}, owner("new"))
+		del(t, dir, o, owner("new"))
 		wantLeases(t, dir, "10.1.0.2 old eth0", "fd00:1::2 old eth0")
-		wantAddrs(t, del(t, dir, ipam.Options{}, owner("old")), "10.1.0.2", "fd00:1::2")
+		wantAddrs(t, del(t, dir, o, owner("old")), "10.1.0.2", "fd00:1::2")
 		if calls < n {
 			break
 		}
