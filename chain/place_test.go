@@ -11,17 +11,20 @@ import (
 
 // TestEntryWithoutNetNS has entries as libcni before 1.2 writes them: a GC that
 // keeps what is alive must find the namespace in the result, and must not
-// take for dead what it cannot find.
+// take for dead what it cannot find. DEL and CHECK work in that namespace.
 func TestEntryWithoutNetNS(t *testing.T) {
+	const gone = "/proc/0/ns/net"
 	tests := map[string]struct {
 		interfaces string
 		live       bool
+		place      string // what DEL is told
+		check      string // why CHECK fails; empty: it does not
 	}{
-		"alive":           {`{"name":"br0"},{"name":"eth0","sandbox":"` + ownNS + `"}`, true},
-		"dead":            {`{"name":"br0"},{"name":"eth0","sandbox":"/proc/0/ns/net"}`, false},
-		"other's sandbox": {`{"name":"eth1","sandbox":"/proc/0/ns/net"}`, true},
-		"no sandbox":      {`{"name":"eth0"}`, true},
-		"no interface":    {``, true},
+		"alive":           {`{"name":"br0"},{"name":"eth0","sandbox":"` + ownNS + `"}`, true, ownNS, ""},
+		"dead":            {`{"name":"br0"},{"name":"eth0","sandbox":"` + gone + `"}`, false, gone, "failed to open netns"},
+		"other's sandbox": {`{"name":"eth1","sandbox":"` + gone + `"}`, true, "", "not on record"},
+		"no sandbox":      {`{"name":"eth0"}`, true, "", "not on record"},
+		"no interface":    {``, true, "", "not on record"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -38,6 +41,15 @@ func TestEntryWithoutNetNS(t *testing.T) {
 			stale, err := w.GC(t.Context(), w.parse(cachedList), chain.Sweep{Live: true, DryRun: true})
 			if err != nil || (len(stale) == 0) != tt.live {
 				t.Errorf("stale: %v, %v; want alive %t", stale, err, tt.live)
+			}
+			bare := chain.Target{ContainerID: "c", IfName: "eth0", NetNSOverride: true}
+			wantErr(t, w.Check(t.Context(), w.parse(cachedList), bare), tt.check)
+			w.records()
+			if err := w.Del(t.Context(), w.parse(cachedList), bare); err != nil {
+				t.Fatal(err)
+			}
+			if calls := w.wantCalls("DEL rec"); calls[0].NetNS != tt.place {
+				t.Errorf("DEL: namespace %q, want %q", calls[0].NetNS, tt.place)
 			}
 		})
 	}

@@ -35,12 +35,13 @@ func (r *Runner) recall(l *List, t Target, e *Entry) (*List, Target) {
 	if t.Capabilities == nil {
 		t.Capabilities = e.CapabilityArgs
 	}
+	place := e.place()
 	if t.NetNS == "" {
-		t.NetNS = e.NetNS
+		t.NetNS = place
 	}
 	// A path may lead to somebody else's namespace by now; the attachment's is
 	// gone then, and nothing must be changed in the new one.
-	if id := netnsID(t.NetNS); t.NetNS == e.NetNS && id != "" && !e.Live() {
+	if t.NetNS == place && netnsID(place) != "" && !e.Live() {
 		t.NetNS = ""
 	}
 	// The usual case, and the cheap one: nothing was edited.

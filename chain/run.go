@@ -126,7 +126,7 @@ func (r *Runner) makeWay(ctx context.Context, l *List, a spec.Attachment) error 
 	}
 	if old.Live() && !old.Interrupted() {
 		return spec.Errorf(spec.CodeBusy, "%s of container %s is attached to network %s already (namespace %s): run DEL first: %w",
-			a.IfName, a.ContainerID, a.Network, old.NetNS, os.ErrExist)
+			a.IfName, a.ContainerID, a.Network, old.place(), os.ErrExist)
 	}
 	r.Warn("%s: deleting what an earlier ADD left", a)
 	if err := r.delEntry(ctx, l, old); err != nil {

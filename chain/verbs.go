@@ -116,8 +116,10 @@ func (r *Runner) Check(ctx context.Context, l *List, t Target) error {
 		return spec.Errorf(spec.CodeUnknown, "the ADD of %s was interrupted: run DEL, then ADD", t.on(l))
 	case !e.sameBoot():
 		return spec.Errorf(spec.CodeUnknown, "%s was added before the host was started: run DEL, then ADD", t.on(l))
+	case t.NetNS == "" && e.place() == "":
+		return spec.Errorf(spec.CodeNetNS, "the namespace of %s is not on record: name it", t.on(l))
 	case t.NetNS == "":
-		return spec.Errorf(spec.CodeNetNS, "the network namespace of %s is gone: %s is another one now", t.on(l), e.NetNS)
+		return spec.Errorf(spec.CodeNetNS, "the network namespace of %s is gone: %s is another one now", t.on(l), e.place())
 	}
 	if err := usableNetNS(t); err != nil {
 		return err
