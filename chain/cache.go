@@ -93,7 +93,7 @@ func (c *Cache) Lookup(a spec.Attachment) (*Entry, error) {
 	return nil, fmt.Errorf("cache entry of %s: %w", a, os.ErrNotExist)
 }
 
-// errBroken marks files that are no cache entry.
+// errBroken marks files that are no cache entry, whoever reads them.
 var errBroken = errors.New("not a cache entry")
 
 // read reads one file; a is who a file of the oldest format, which has only the
@@ -104,10 +104,11 @@ var errBroken = errors.New("not a cache entry")
 func (c *Cache) read(name string, a spec.Attachment) (*Entry, error) {
 	file := filepath.Join(c.results(), name)
 	b, err := disk.Read(file, unix.O_NOFOLLOW, maxEntry)
-	if err != nil {
-		if errors.Is(err, os.ErrNotExist) {
-			return nil, err
-		}
+	var call *os.PathError
+	switch {
+	case errors.As(err, &call) && call.Err != unix.ELOOP && call.Err != unix.ENXIO: // a link, a socket
+		return nil, err
+	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errBroken, err)
 	}
 	e := &Entry{file: file}
@@ -287,10 +288,12 @@ func (c *Cache) Remove(a spec.Attachment) error {
 	}
 	errs := []error{remove(c.scratch(a)), c.dropAside(a)}
 	for _, name := range fileNamesOf(a) {
-		if e, err := c.read(name, a); err == nil && e.Attachment() != a {
-			continue // its name is that of another attachment's entry, too
+		e, err := c.read(name, a)
+		// The name may be that of another attachment's entry, too.
+		if err == nil && e.Attachment() == a || errors.Is(err, errBroken) {
+			err = remove(filepath.Join(c.results(), name))
 		}
-		errs = append(errs, remove(filepath.Join(c.results(), name)))
+		errs = append(errs, ignore(err, os.ErrNotExist))
 	}
 	return errors.Join(errs...)
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +18,8 @@ import (
 	"cnibox/internal/fault"
 	"cnibox/internal/json"
 	"cnibox/spec"
+
+	"golang.org/x/sys/unix"
 )
 
 const cachedList = `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`
@@ -113,6 +116,36 @@ func TestForeignEntries(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestUnreadableNow has an entry that is whole and cannot be read by this process at this
+// moment: nobody takes that for no entry, or deletes it.
+func TestUnreadableNow(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: only root can become another user")
+	}
+	w := newWorld(t, "rec")
+	if _, err := w.Add(t.Context(), w.parse(cachedList), target("c")); err != nil {
+		t.Fatal(err)
+	}
+	a := spec.Attachment{Network: "n", ContainerID: "c", IfName: "eth0"}
+	done := make(chan [2]error)
+	go func() {
+		runtime.LockOSThread() // for good: the user ends with the thread
+		if _, err := unix.SetfsuidRetUid(65534); err != nil {
+			t.Error(err)
+		}
+		_, err := w.Cache.Lookup(a)
+		done <- [2]error{err, w.Cache.Remove(a)}
+	}()
+	for i, err := range <-done {
+		if !errors.Is(err, os.ErrPermission) {
+			t.Errorf("call %d: got %v, want that it is forbidden", i, err)
+		}
+	}
+	if _, err := w.Cache.Lookup(a); err != nil {
+		t.Error(err)
 	}
 }
 
