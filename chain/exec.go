@@ -2,6 +2,7 @@ package chain
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -139,20 +140,13 @@ func (a *answer) check() error {
 // A runtime that took such an object for a result would go on as after a success.
 func (a *answer) reported() *spec.Error {
 	var e struct {
-		Code         *uint16
+		Code         uint
 		Msg, Details string
 	}
-	if json.Unmarshal(a.stdout, &e) != nil || (e.Code == nil && e.Msg == "") {
+	if json.Unmarshal(a.stdout, &e) != nil || e.Code == 0 && (e.Msg == "" || a.status == "") {
 		return nil
 	}
-	code := 0
-	if e.Code != nil {
-		code = int(*e.Code)
-	}
-	if a.status == "" && code == 0 {
-		return nil
-	}
-	return &spec.Error{Code: code, Msg: e.Msg, Details: e.Details}
+	return &spec.Error{Code: cmp.Or(int(e.Code), spec.CodePlugin), Msg: e.Msg, Details: e.Details}
 }
 
 // result reads the answer to ADD or GET in whatever version it is.
