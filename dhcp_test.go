@@ -180,6 +180,30 @@ func TestKernelDHCPBridge(t *testing.T) {
 	}
 }
 
+// An MTU that the server tells is that of the interface in the result, too.
+func TestKernelDHCPMTU(t *testing.T) {
+	w := newDHCPWorld(t)
+	dhcptest.Start4(t, w.server).With(dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{1400 >> 8, 1400 & 0xff}))
+	w.daemon()
+	conf := strings.NewReplacer(`"bridge","bridge":"br0"`, `"macvlan","master":"br0"`)
+	for i, conf := range []string{dhcpConf, conf.Replace(dhcpConf)} {
+		plugin := []string{"bridge", "macvlan"}[i]
+		c := w.container(plugin)
+		out := w.must("ADD", w.plugin(spec.Add, plugin, conf, c))
+		res, err := spec.ParseResult([]byte(out), spec.Newest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, itf := range res.Interfaces {
+			if want := map[bool]int{true: 1400, false: 1500}[itf.Sandbox != ""]; itf.MTU != want {
+				t.Errorf("%s: %s has MTU %d, want %d", plugin, itf.Name, itf.MTU, want)
+			}
+		}
+		w.must("CHECK", w.plugin(spec.Check, plugin, withPrev(conf, out), c))
+		w.must("DEL", w.plugin(spec.Del, plugin, conf, c))
+	}
+}
+
 // withPrev puts an ADD's answer into a configuration.
 func withPrev(conf, prev string) string {
 	return strings.TrimSuffix(strings.TrimSpace(conf), "}") + `,"prevResult":` + prev + "}"

@@ -90,7 +90,21 @@ func (f *flow) lease(ctx context.Context, op *Op) error {
 		return spec.Errorf(spec.CodePlugin, "IPAM plugin returned missing IP config: %q gave no address", plugin)
 	}
 	op.addresses(res)
+	if leasedOverLink(plugin) && !op.linkless() {
+		return op.leasedMTU()
+	}
 	return nil
+}
+
+// leasedMTU reads the MTU of the container end again: a DHCP server may have told a
+// smaller one.
+func (op *Op) leasedMTU() error {
+	link, err := op.Cont.LinkAt(op.Link.Index)
+	if err == nil {
+		op.Link.MTU = link.MTU
+		op.Result.Interfaces[op.Container].MTU = link.MTU
+	}
+	return err
 }
 
 // minMTU6 is what IPv6 needs at least, in bytes: IPV6_MIN_MTU, include/net/ipv6.h.
