@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 
 	"cnibox/nft"
@@ -60,18 +61,7 @@ func firewallAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		defer z.close()
 	}
 	table := nft.Open(nil)
-	closed := false
-	err = table.Update(ctx, func(x *nft.Tx) error {
-		closed = z == nil && x.Firewalld()
-		plan := p.plan(r)
-		if err := plan(x); err != nil || !x.Had(r.Attachment) {
-			return err
-		}
-		// What an earlier ADD asked for and this one does not goes. It is looked for only
-		// when something of it was met.
-		x.Release(r.Attachment, nft.KindFirewall)
-		return plan(x)
-	})
+	closed, err := p.enter(ctx, r, table)
 	if err != nil {
 		return nil, err
 	}
@@ -91,6 +81,32 @@ func firewallAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		return nil, errors.Join(err, undo, table.Prune(ctx))
 	}
 	return r.Prev, nil
+}
+
+// enter makes the transaction of ADD. What an earlier ADD asked for and this one does not
+// goes; it is looked for only when there was one. closed is whether firewalld rejects
+// what is in none of its zones, and the addresses are in none.
+func (p *firewallPlan) enter(ctx context.Context, r *spec.Request, table *nft.Table) (closed bool, err error) {
+	kinds := []nft.Kind{nft.KindFirewall}
+	if p.firewalld {
+		old, err := table.Zoned(r.Attachment)
+		old = slices.DeleteFunc(old, func(ip netip.Addr) bool { return slices.Contains(p.ips, ip) })
+		if kinds, err = leaveZones(ctx, p, old, err); err != nil {
+			return false, err
+		}
+	}
+	plan := p.plan(r)
+	err = table.Update(ctx, func(x *nft.Tx) error {
+		closed = !p.firewalld && x.Firewalld()
+		x.Enlist(r.Attachment)
+		if err := plan(x); err != nil || !x.Had(r.Attachment) {
+			return err
+		}
+		x.Release(r.Attachment, kinds...)
+		x.Enlist(r.Attachment)
+		return plan(x)
+	})
+	return closed, err
 }
 
 // plan returns what ADD makes and CHECK looks for in the rule set.
@@ -229,11 +245,7 @@ func firewallGC(ctx context.Context, r *spec.Request) error {
 	stale := r.Stale()
 	valid := func(key string) bool { return !stale(key) }
 	table := nft.Open(nil)
-	var zoned []netip.Addr
-	lost, err := table.Lost(r.Network, valid, nft.KindZone)
-	for _, e := range lost {
-		zoned = append(zoned, e.Addr)
-	}
+	zoned, err := table.LostZones(r.Network, valid)
 	kinds, errs := leaveZones(ctx, p, zoned, err)
 	err = table.Update(ctx, func(x *nft.Tx) error {
 		x.Keep(r.Network, valid, kinds...)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -120,7 +121,7 @@ func TestKernelFirewall(t *testing.T) {
 				w.ok(w.verb(spec.Add, 1, isolated))
 				w.ok(w.verb(spec.Add, 1, isolated)) // again, without a DEL
 				w.ok(w.verb(spec.Check, 1, isolated))
-				want := "c1 allow 10.9.0.11; c1 allow fd00:9::11; c1 isolated_ports veth1; c1 managed_by br0; c1 isolated_by br0; c2 "
+				want := "c1 allow 10.9.0.11; c1 allow fd00:9::11; c1 isolated_ports veth1; c1 managed_by br0; c1 isolated_by br0; c1 enlisted; c2 "
 				if got := w.owned(); !strings.HasPrefix(got, want) {
 					t.Errorf("got %s\nwant %s…", got, want)
 				}
@@ -163,7 +164,7 @@ func TestKernelFirewallBridge(t *testing.T) {
 	}
 	prev := `{"cniVersion":"1.1.0","interfaces":[` + inside + `,{"name":"up0"},{"name":"br0"},{"name":"veth1"}],"ips":[{"address":"10.9.0.11/24"}]}`
 	w.must(w.run("firewall", spec.Add, w.callOf(1), isolated, prev))
-	if got, want := w.owned(), "; c1 managed_by br0; c1 isolated_by br0"; !strings.HasSuffix(got, want) {
+	if got, want := w.owned(), "; c1 managed_by br0; c1 isolated_by br0; c1 enlisted"; !strings.HasSuffix(got, want) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
@@ -176,18 +177,59 @@ func TestKernelFirewallAgain(t *testing.T) {
 	two := w.owned()
 	w.ok(w.verb(spec.Add, 1, isolated))
 	w.ok(w.verb(spec.Add, 1, ""))
-	if got, want := w.owned(), "c1 allow 10.9.0.11; c1 allow fd00:9::11; "+two; got != want {
+	if got, want := w.owned(), "c1 allow 10.9.0.11; c1 allow fd00:9::11; c1 enlisted; "+two; got != want {
 		t.Errorf("from isolated to open: got %s\nwant %s", got, want)
 	}
-	moved := strings.Replace(w.result(1), "10.9.0.11", "10.9.0.77", 1)
+	moved := strings.NewReplacer("10.9.0.11", "10.9.0.77", "fd00:9::11", "fd00:9::77").Replace(w.result(1))
 	w.must(w.run("firewall", spec.Add, w.callOf(1), "", moved))
-	if got, want := w.owned(), "c1 allow 10.9.0.77; c1 allow fd00:9::11; "+two; got != want {
+	if got, want := w.owned(), "c1 allow 10.9.0.77; c1 allow fd00:9::77; c1 enlisted; "+two; got != want {
 		t.Errorf("another address: got %s\nwant %s", got, want)
 	}
 	if got := w.tool("iptables-nft", "-S", "CNI-FORWARD"); strings.Contains(got, "10.9.0.11") {
 		t.Errorf("of the old address stayed\n%s", got)
 	}
 	w.ok(w.verb(spec.Check, 2, isolated))
+	socket := dbustest.Bus(t)
+	f := dbustest.Start(t, socket)
+	keys := `"backend":"firewalld","dbusSocket":"` + socket + `"`
+	w.ok(w.verb(spec.Add, 1, keys))
+	w.must(w.run("firewall", spec.Add, w.callOf(1), keys, moved))
+	if got := w.owned() + "; " + f.Sources(); got != "c1 zone of firewalld for 10.9.0.77; c1 zone of firewalld for fd00:9::77; c1 enlisted; "+two+"; trusted 10.9.0.77/32, trusted fd00:9::77/128" {
+		t.Errorf("another address in firewalld: got %s", got)
+	}
+}
+
+// Containers of two networks with the same addresses do not take each other's
+// permission, nor the zone, with either backend.
+func TestKernelFirewallTwoNetworks(t *testing.T) {
+	w, socket := newWall(t), dbustest.Bus(t)
+	f := dbustest.Start(t, socket)
+	w.tool("iptables-nft", "-P", "FORWARD", "DROP")
+	for _, keys := range []string{"", `,"backend":"firewalld","dbusSocket":"` + socket + `"`} {
+		run := func(v spec.Verb, network, more string) {
+			t.Helper()
+			w.must(w.run("firewall", v, w.callOf(1), `"name":"`+network+`"`+keys+more, w.result(1)))
+		}
+		run(spec.Add, "net2", "")
+		run(spec.Del, "net2", "")
+		none := w.rules()
+		run(spec.Add, "net1", "")
+		run(spec.Add, "net2", "")
+		run(spec.Check, "net1", "")
+		run(spec.Check, "net2", "")
+		run(spec.Del, "net2", "")
+		run(spec.Check, "net1", "")
+		run(spec.Add, "net2", "")
+		run(spec.Del, "net1", "")
+		run(spec.Check, "net2", "")
+		run(spec.Add, "net1", "")
+		run(spec.GC, "net2", `,"cni.dev/valid-attachments":[]`)
+		run(spec.Check, "net1", "")
+		run(spec.Del, "net1", "")
+		if got := w.rules() + f.Sources(); got != none {
+			t.Errorf("%s: left behind\n%s", keys, kerneltest.Diff(none, got))
+		}
+	}
 }
 
 // An isolated container of a VLAN reaches its gateway, though that is a port of the
@@ -248,13 +290,17 @@ func TestKernelFirewallLateDel(t *testing.T) {
 	w.ok(w.verb(spec.Add, 1, ""))
 	_, err := w.run("firewall", spec.Add, w.callOf(2), "", w.result(1)) // the same addresses
 	w.ok(err)
-	before := w.rules()
+	rules := func() string { // without the note that there is something of the first
+		lines := slices.Collect(strings.Lines(w.rules()))
+		return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return strings.Contains(l, "enlisted #") && strings.Contains(l, "/c1/") }), "")
+	}
+	before := rules()
 	w.ok(w.verb(spec.Del, 1, ""))
-	if got := w.rules(); got != before {
+	if got := rules(); got != before {
 		t.Errorf("a late DEL changed\n%s\nto\n%s", before, got)
 	}
 	w.must(w.run("firewall", spec.GC, spec.Call{}, `"cni.dev/valid-attachments":[{"containerID":"c2","ifname":"eth0"}]`, ""))
-	if got := w.rules(); got != before {
+	if got := rules(); got != before {
 		t.Errorf("GC changed\n%s\nto\n%s", before, got)
 	}
 }

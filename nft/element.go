@@ -26,8 +26,7 @@ const (
 // An Element is something an attachment owns, in words for people.
 type Element struct {
 	Kind Kind
-	Text string     // "tcp dport 8080 -> 10.1.0.2:80"
-	Addr netip.Addr // what KindZone is about; zero for the other kinds
+	Text string // "tcp dport 8080 -> 10.1.0.2:80"
 }
 
 const (

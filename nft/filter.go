@@ -191,13 +191,13 @@ func (x *Tx) filters() (plans []*filterPlan, err error) {
 	for _, family := range []byte{v4, v6} {
 		var allowed, gone []netip.Addr
 		var admins []string
+		in, next := allowAddrs.sets(family)
 		for _, sl := range x.slots {
 			switch {
-			case sl.set != setOf(allowSet, family):
-			case sl.is == nil && sl.was != nil:
-				gone = append(gone, addrOf(sl.key, family))
-			case sl.claimed:
-				allowed = append(allowed, addrOf(sl.key, family))
+			case sl.set == in && sl.is == nil && sl.was != nil:
+				gone = append(gone, in.addr(sl.key))
+			case (sl.set == in || sl.set == next) && sl.claimed:
+				allowed = append(allowed, in.addr(sl.key))
 				if name := strings.TrimPrefix(sl.is.chain, adminPrefix); !slices.Contains(admins, name) {
 					admins = append(admins, name)
 				}

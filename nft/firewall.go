@@ -19,22 +19,21 @@ const adminPrefix = "admin-"
 // administrator's chain; the accepting is done in the tables of iptables-nft
 // where there is one with a chain FORWARD, as the reference plugin does it.
 //
-// An address that another attachment had is taken over from it, as in
-// [Tx.Masquerade].
+// Whose the address is says [Tx.claim].
 func (x *Tx) Allow(o spec.Attachment, ip netip.Addr, admin string) {
-	ip = ip.Unmap()
-	x.put(o, setOf(allowSet, familyOf(ip)), element{
-		key:   ip.AsSlice(),
-		chain: x.need(chain{name: adminPrefix + admin}),
-	})
+	x.claim(o, allowAddrs, ip.Unmap(), x.need(chain{name: adminPrefix + admin}))
 }
 
 // Zone notes that the address is in a zone of firewalld, which nobody else
-// would tell at DEL. No rule asks for it. An address that another attachment had
-// is taken over from it.
+// would tell at DEL. No rule asks for it. Whose the address is says [Tx.claim].
 func (x *Tx) Zone(o spec.Attachment, ip netip.Addr) {
-	ip = ip.Unmap()
-	x.put(o, setOf(zoneSet, familyOf(ip)), element{key: ip.AsSlice()})
+	x.claim(o, zoneAddrs, ip.Unmap(), "")
+}
+
+// Enlist notes that o has something of the firewall here, whatever that is, so that
+// [Tx.Had] need not look for it.
+func (x *Tx) Enlist(o spec.Attachment) {
+	x.put(o, &sets[enlistedSet], element{key: memberName(o)})
 }
 
 // Police drops what goes from the bridge to another bridge with a policy. With
@@ -126,40 +125,53 @@ func (x *Tx) settle(members int, empty func(bridge []byte)) {
 
 // describeFirewall says what an element of the firewall's sets does.
 func (s *set) describeFirewall(e *element) string {
-	if s.family != 0 {
-		return "allow " + addrOf(e.key, s.family).String()
+	switch {
+	case s.family != 0:
+		return "allow " + s.addr(e.key).String()
+	case s == &sets[enlistedSet]:
+		return s.name
 	}
 	link := bytes.TrimRight(e.key[:min(ifnameLen, len(e.key))], "\x00")
 	return fmt.Sprintf("%s %s", s.name, link)
 }
 
-// zoned returns the address of an element that firewalld knows; zero for all others.
-func (sl *slot) zoned() netip.Addr {
-	if sl.set.kind != KindZone {
-		return netip.Addr{}
-	}
-	return addrOf(sl.key, sl.set.family)
-}
-
 // Zoned lists the addresses that o alone answers for in firewalld: those noted by
 // [Tx.Zone], and those of the given ones that belong to nobody here, as the
 // reference plugin notes nothing.
-func (t *Table) Zoned(o spec.Attachment, ips ...netip.Addr) (mine []netip.Addr, err error) {
+func (t *Table) Zoned(o spec.Attachment, ips ...netip.Addr) ([]netip.Addr, error) {
+	return t.zoned(ownedBy(o), ips)
+}
+
+// LostZones lists the addresses in firewalld that attachments of the network alone
+// answer for, except for those whose key is valid: what [Tx.Keep] would drop.
+func (t *Table) LostZones(network string, valid func(key string) bool) ([]netip.Addr, error) {
+	return t.zoned(lost(network, valid), nil)
+}
+
+// zoned lists those of the given addresses that belong to nobody, and those that do
+// when what the filter wants is gone.
+func (t *Table) zoned(want filter, ips []netip.Addr) (gone []netip.Addr, err error) {
 	s, err := dial(t.ns)
 	if err != nil {
 		return nil, err
 	}
 	defer s.close()
 	x := newTx(s)
-	for _, sl := range x.owned([]Kind{KindZone}, ownedBy(o)) {
-		mine = append(mine, sl.zoned())
-	}
 	for _, ip := range ips {
 		if ip = ip.Unmap(); x.free(ip) {
-			mine = append(mine, ip)
+			gone = append(gone, ip)
 		}
 	}
-	return mine, x.err
+	for _, sl := range x.owned([]Kind{KindZone}, want) {
+		sl.is = nil
+	}
+	x.settleHeirs()
+	for _, sl := range x.slots {
+		if in := setOf(zoneSet, sl.set.family); sl.set == in && sl.was != nil && sl.is == nil {
+			gone = append(gone, in.addr(sl.key))
+		}
+	}
+	return gone, x.err
 }
 
 // free reports whether no attachment has the address, as far as this update knows.
@@ -170,16 +182,4 @@ func (x *Tx) free(ip netip.Addr) bool {
 		}
 	}
 	return true
-}
-
-// Lost lists what attachments of the network own of the given kinds, except
-// for those whose key is valid: what [Tx.Keep] would drop.
-func (t *Table) Lost(network string, valid func(key string) bool, kinds ...Kind) ([]Element, error) {
-	s, err := dial(t.ns)
-	if err != nil {
-		return nil, err
-	}
-	defer s.close()
-	x := newTx(s)
-	return elementsOf(x.owned(kinds, lost(network, valid))), x.err
 }

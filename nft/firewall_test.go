@@ -258,11 +258,11 @@ func TestKernelZoned(t *testing.T) {
 	})
 	free := netip.MustParseAddr("10.9.9.9")
 	got, err := table.Zoned(owner, ip4, ip6, free)
-	if err != nil || len(got) != 2 || got[0] != ip4 || got[1] != free {
+	if err != nil || len(got) != 2 || got[0] != free || got[1] != ip4 {
 		t.Errorf("got %v, %v", got, err)
 	}
-	lost, err := table.Lost("net1", func(key string) bool { return key == other.Key() }, nft.KindZone)
-	if err != nil || len(lost) != 1 || lost[0].Addr != ip4 {
+	lost, err := table.LostZones("net1", func(key string) bool { return key == other.Key() })
+	if err != nil || len(lost) != 1 || lost[0] != ip4 {
 		t.Errorf("lost: got %v, %v", lost, err)
 	}
 }

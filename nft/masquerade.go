@@ -2,7 +2,6 @@ package nft
 
 import (
 	"net/netip"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -12,45 +11,11 @@ import (
 )
 
 // Masquerade gives what ip's address sends to anywhere outside its prefix the
-// address of the interface it leaves by; multicast keeps its own. An address
-// that another attachment of the network had is taken over from it: addresses are given
-// out again only when their owner is gone. That of another network, which may have the
-// same addresses, keeps the element, which serves both; o waits until it goes.
+// address of the interface it leaves by; multicast keeps its own. Whose the
+// address is says [Tx.claim].
 func (x *Tx) Masquerade(o spec.Attachment, ip netip.Prefix) {
 	ip = plain(ip)
-	family := familyOf(ip.Addr())
-	e := element{key: ip.Addr().AsSlice(), chain: x.need(outChain(ip.Masked()))}
-	in := setOf(masqSet, family)
-	if is := x.at(in, e.key).is; is != nil {
-		if key := ownerKey(is.owner); key != "" && !strings.HasPrefix(key, spec.NetworkKey(o.Network)) {
-			in, e.key = setOf(masqNextSet, family), keyOf(memberName(o), e.key)
-		}
-	}
-	x.put(o, in, e)
-}
-
-// settleMasquerade gives the addresses that lose their owner to those who wait for them.
-// The kernel is asked who that is only when an owner goes.
-func (x *Tx) settleMasquerade() {
-	for _, family := range []byte{v4, v6} {
-		in, next := setOf(masqSet, family), setOf(masqNextSet, family)
-		freed := func(sl *slot) bool { return sl != nil && sl.set == in && sl.was != nil && sl.is == nil }
-		if !slices.ContainsFunc(x.slots, freed) {
-			continue
-		}
-		err := x.s.elements(next, nil, func(e element) {
-			if len(e.key) < ifnameLen {
-				return
-			}
-			to, from := x.index[place{in, string(e.key[ifnameLen:])}], x.found(next, e)
-			if freed(to) && from.is != nil {
-				to.is, from.is = &element{key: to.key, chain: e.chain, owner: e.owner}, nil
-			}
-		})
-		if err != nil {
-			x.fail(err)
-		}
-	}
+	x.claim(o, masqAddrs, ip.Addr(), x.need(outChain(ip.Masked())))
 }
 
 // outChain masquerades what does not stay within the prefix. There is one for

@@ -2,6 +2,7 @@ package nft_test
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,8 +11,9 @@ import (
 	"cnibox/spec"
 )
 
-// Attachments of two networks may have one address. The first has it masqueraded for
-// both, and hands it on when it goes, by DEL or by GC; the last one leaves nothing.
+// Attachments of two networks may have one address. The first has it masqueraded and
+// allowed for both, and hands it on when it goes, by DEL or by GC; the last one leaves
+// nothing.
 func TestKernelAddressOfTwoNetworks(t *testing.T) {
 	for name, release := range map[string]func(x *nft.Tx){
 		"DEL": func(x *nft.Tx) { x.Release(owner) },
@@ -19,6 +21,7 @@ func TestKernelAddressOfTwoNetworks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := kerneltest.NS(t)
+			dropping(t, ns)
 			table := open(t, ns)
 			second := spec.Attachment{Network: "net2", ContainerID: "c1", IfName: "eth0"}
 			third := spec.Attachment{Network: "net3", ContainerID: "c1", IfName: "eth0"}
@@ -26,7 +29,9 @@ func TestKernelAddressOfTwoNetworks(t *testing.T) {
 				return func(x *nft.Tx) error {
 					x.Masquerade(o, netip.MustParsePrefix(one4+"/24"))
 					x.Masquerade(o, netip.MustParsePrefix(one6+"/64"))
-					return nil
+					x.Zone(o, ip4)
+					x.Zone(o, ip6)
+					return allow(x, o)
 				}
 			}
 			check := func(all ...spec.Attachment) {
@@ -37,17 +42,36 @@ func TestKernelAddressOfTwoNetworks(t *testing.T) {
 					}
 				}
 			}
-			change(t, table, func(x *nft.Tx) error { x.Masquerade(third, netip.MustParsePrefix("10.9.0.1/24")); return nil })
+			aside := func(x *nft.Tx) error {
+				x.Masquerade(third, netip.MustParsePrefix("10.9.0.1/24"))
+				x.Allow(third, netip.MustParseAddr("10.9.0.1"), "CNI-ADMIN")
+				x.Allow(third, netip.MustParseAddr("fd09::1"), "CNI-ADMIN")
+				return nil
+			}
+			change(t, table, aside)
 			empty := render(t, ns)
 			change(t, table, ips(owner))
 			change(t, table, ips(second))
 			change(t, table, ips(third))
 			check(owner, second, third)
-			if owned, err := table.Owned(second); err != nil || len(owned) != 2 || owned[0].Text != "masquerade "+one4 {
+			if owned, err := table.Owned(second, nft.KindMasquerade); err != nil || len(owned) != 2 || owned[0].Text != "masquerade "+one4 {
 				t.Errorf("the second has %v, %v", owned, err)
 			}
 			tool(t, kerneltest.NS(t), tool(t, ns, "", "nft", "list", "ruleset"), "nft", "-f", "-")
+			zoned := func(want ...netip.Addr) {
+				t.Helper()
+				got, err := table.Zoned(owner, ip4)
+				lost, err2 := table.LostZones(owner.Network, func(string) bool { return false })
+				if err != nil || err2 != nil || !slices.Equal(got, want) || !slices.Equal(lost, want) {
+					t.Errorf("in firewalld: %v, %v; %v, %v; want %v", got, err, lost, err2, want)
+				}
+			}
+			zoned()
 			change(t, table, func(x *nft.Tx) error { x.Release(second); return nil })
+			change(t, table, func(x *nft.Tx) error { x.Release(third, nft.KindZone); return nil })
+			zoned(ip4, ip6)
+			check(owner)
+			change(t, table, ips(third))
 			check(owner, third)
 			change(t, table, ips(second))
 			change(t, table, func(x *nft.Tx) error { release(x); return nil })
@@ -55,10 +79,13 @@ func TestKernelAddressOfTwoNetworks(t *testing.T) {
 			if list := tool(t, ns, "list map inet cnibox masq4", "nft", "-f", "-"); !strings.Contains(list, one4+" comment") {
 				t.Errorf("%s is not masqueraded: %s", one4, list)
 			}
+			if list := tool(t, ns, "", "iptables-nft", "-S", "CNI-FORWARD"); strings.Count(list, one4) != 3 {
+				t.Errorf("rules of iptables:\n%s", list)
+			}
 			change(t, table, func(x *nft.Tx) error { x.Release(second); return nil })
 			check(third)
 			change(t, table, func(x *nft.Tx) error { x.Release(third); return nil })
-			change(t, table, func(x *nft.Tx) error { x.Masquerade(third, netip.MustParsePrefix("10.9.0.1/24")); return nil })
+			change(t, table, aside)
 			if got := render(t, ns); got != empty {
 				t.Errorf("left behind\n%s", got)
 			}

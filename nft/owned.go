@@ -19,7 +19,11 @@ func (t *Table) Owned(o spec.Attachment, kinds ...Kind) ([]Element, error) {
 	}
 	defer s.close()
 	x := newTx(s)
-	return elementsOf(x.owned(kinds, ownedBy(o))), x.err
+	var all []Element
+	for _, sl := range x.owned(kinds, ownedBy(o)) {
+		all = append(all, Element{sl.set.kind, sl.set.describe(sl.was)})
+	}
+	return all, x.err
 }
 
 // found returns the slot of an element that the kernel has told of.
@@ -33,26 +37,18 @@ func (x *Tx) found(in *set, e element) *slot {
 	return x.index[p]
 }
 
-// elementsOf puts what the kernel has in slots into words.
-func elementsOf(slots []*slot) (all []Element) {
-	for _, sl := range slots {
-		all = append(all, Element{sl.set.kind, sl.set.describe(sl.was), sl.zoned()})
-	}
-	return all
-}
-
 // describe says what an element does, for people: in CHECK's errors, in lists and
 // in golden files. Keys of the kernel may be of any length.
 func (s *set) describe(e *element) string {
 	switch s.kind {
 	case KindMasquerade:
-		return "masquerade " + addrOf(e.key[max(0, len(e.key)-int(addrLen(s.family))):], s.family).String()
+		return "masquerade " + s.addr(e.key).String()
 	case KindPortMap:
 		return s.describePort(e)
 	case KindFirewall:
 		return s.describeFirewall(e)
 	case KindZone:
-		return "zone of firewalld for " + addrOf(e.key, s.family).String()
+		return "zone of firewalld for " + s.addr(e.key).String()
 	}
 	if len(s.key) == 1 {
 		return "guard port " + string(bytes.TrimRight(e.key, "\x00"))

@@ -65,8 +65,8 @@ type set struct {
 // chain for the administrator's rules. zone: addresses that firewalld knows;
 // no rule asks for them. managed, within, isolated: bridges with a policy, see
 // [Tx.Police], whose members are in managed_by and isolated_by; gateways see
-// [Tx.Gateway]. masq4_next: who is to have an address in masq4 when its owner goes; no
-// rule asks for it. The order of a kind
+// [Tx.Gateway]. masq4_next, allow4_next, zone4_next: who is to have an address when its
+// owner goes; enlisted: see [Tx.Enlist]; no rule asks for them. The order of a kind
 // is the order of the constants below; IPv6 follows IPv4.
 var sets = [...]set{
 	{"masq4", inet, KindMasquerade, v4, []datatype{ipv4Addr}, nil, true},
@@ -100,6 +100,11 @@ var sets = [...]set{
 	{"gateways", bridge, KindFirewall, 0, []datatype{ifName, ifName}, nil, false},
 	{"masq4_next", inet, KindMasquerade, v4, []datatype{ifName, ipv4Addr}, nil, true},
 	{"masq6_next", inet, KindMasquerade, v6, []datatype{ifName, ipv6Addr}, nil, true},
+	{"allow4_next", inet, KindFirewall, v4, []datatype{ifName, ipv4Addr}, nil, true},
+	{"allow6_next", inet, KindFirewall, v6, []datatype{ifName, ipv6Addr}, nil, true},
+	{"zone4_next", inet, KindZone, v4, []datatype{ifName, ipv4Addr}, nil, false},
+	{"zone6_next", inet, KindZone, v6, []datatype{ifName, ipv6Addr}, nil, false},
+	{"enlisted", inet, KindFirewall, 0, []datatype{ifName}, nil, false},
 }
 
 // Places in sets of those for IPv4; one further is that for IPv6.
@@ -123,7 +128,10 @@ const (
 	isolatedBySet   = 27 // the same, of isolated members
 	gatewaySet      = 28 // port of an isolated member . the port behind which its gateway is
 
-	masqNextSet = 29 // member . address that another network's has in masqSet
+	masqNextSet  = 29 // member . address that another network's has in masqSet
+	allowNextSet = 31 // the same of allowSet
+	zoneNextSet  = 33 // the same of zoneSet
+	enlistedSet  = 35 // members
 )
 
 // setOf returns the set for the family; place is one of the constants above.

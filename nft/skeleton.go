@@ -15,7 +15,7 @@ import (
 // as well.
 const (
 	markPrefix = "skeleton-"
-	inetMark   = markPrefix + "8b781f79"
+	inetMark   = markPrefix + "977226bd"
 	bridgeMark = markPrefix + "91f5ab94"
 )
 

@@ -188,7 +188,7 @@ func (x *Tx) chainNames() []string {
 func (x *Tx) batch() (*batch, error) {
 	b := &batch{}
 	x.settleBridges()
-	x.settleMasquerade()
+	x.settleHeirs()
 	if x.err != nil {
 		return nil, x.err
 	}
