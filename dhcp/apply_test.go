@@ -36,21 +36,21 @@ func TestKernelOtherMACs(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	s := dhcptest.Start4(t, b.Server)
-	s.Life(3 * time.Second)
+	s.Times(soon, later, lasting)
 	h := b.acquire()
 	b.configure(h)
 	setMAC(t, b.Container, "eth0", mac.Addr{2, 0, 0, 0, 9, 1})
 	setMAC(t, b.Server, "srv0", mac.Addr{2, 0, 0, 0, 9, 2})
 	before, asked := h.Leases()[0].Start, s.Count(dhcpv4.MessageTypeDiscover)
 	h.Keep()
-	b.eventually("a renewal", 5*time.Second, func() bool { return h.Leases()[0].Start > before })
+	b.eventually("a renewal", func() bool { return h.Leases()[0].Start > before })
 	if n := s.Count(dhcpv4.MessageTypeDiscover); n != asked || !b.Kept() {
 		t.Errorf("the lease was begun anew: %d DISCOVERs", n-asked)
 	}
 	if err := h.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
-	b.eventually("the RELEASE", time.Second, func() bool { return len(s.Leased()) == 0 })
+	b.eventually("the RELEASE", func() bool { return len(s.Leased()) == 0 })
 }
 
 // The daemon is killed when another address is on record and not yet on the interface:
@@ -59,11 +59,11 @@ func TestKernelKilledBeforeChange(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	s := dhcptest.Start4(t, b.Server)
-	s.Life(3 * time.Second)
+	s.Times(soon, later, lasting)
 	h := b.acquire()
 	b.configure(h)
 	s.Move()
-	s.Life(time.Minute)
+	s.Life(2 * lasting)
 	killed := make(chan bool)
 	b.saved = func(*dhcp.State) {
 		close(killed)
@@ -79,8 +79,8 @@ func TestKernelKilledBeforeChange(t *testing.T) {
 	h = dhcp.Resume(*b.state, b.Settings, b.store)
 	h.Keep()
 	defer h.Stop()
-	b.eventually("the new address alone", 4*time.Second, func() bool { return slices.Equal(b.addresses(), []string{"10.9.0.100/24"}) })
-	b.eventually("a record of it", time.Second, func() bool { return h.Leases()[0].On == nil })
+	b.eventually("the new address alone", func() bool { return slices.Equal(b.addresses(), []string{"10.9.0.100/24"}) })
+	b.eventually("a record of it", func() bool { return h.Leases()[0].On == nil })
 }
 
 // A gateway that cannot be reached yet leaves the old one, and is tried again.
@@ -88,19 +88,19 @@ func TestKernelGatewayLater(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	s := dhcptest.Start4(t, b.Server)
-	s.Life(3 * time.Second)
+	s.Times(soon, later, lasting)
 	h := b.acquire()
 	b.configure(h)
-	s.Life(time.Minute)
+	s.Life(2 * lasting)
 	s.With(dhcpv4.OptRouter(net.IPv4(10, 99, 0, 1)))
 	h.Keep()
-	b.eventually("a try", 3*time.Second, func() bool { l := h.Leases()[0]; return l.Life == 60 && l.On != nil })
-	b.eventually("the old gateway", time.Second, func() bool { return b.gateway() == "10.9.0.1" })
+	b.eventually("a try", func() bool { l := h.Leases()[0]; return l.Life == uint32(2*lasting/time.Second) && l.On != nil })
+	b.eventually("the old gateway", func() bool { return b.gateway() == "10.9.0.1" })
 	asked := len(s.Seen())
 	if err := b.cont.AddAddr(b.link().Index, rtnl.Addr{Prefix: netip.MustParsePrefix("10.99.0.2/24")}); err != nil {
 		t.Fatal(err)
 	}
-	b.eventually("the new gateway", 4*time.Second, func() bool { return b.gateway() == "10.99.0.1" })
+	b.eventually("the new gateway", func() bool { return b.gateway() == "10.99.0.1" })
 	if n := len(s.Seen()) - asked; n != 0 {
 		t.Errorf("the server was asked %d times for it", n)
 	}

@@ -67,10 +67,11 @@ func (p *place) linkLocal(ctx context.Context) (netip.Addr, error) {
 // message returns a request with what all have in common. The first of an exchange says
 // that no time has passed: RFC 8415 section 21.9.
 func (c *client6) message(kind byte, l *Lease) *message6 {
+	now := time.Now()
 	if kind != c.kind {
-		c.kind, c.begin = kind, time.Now()
+		c.kind, c.begin = kind, now
 	}
-	m := &message6{kind: kind, xid: (c.xid + uint32(kind)) & 0xffffff, client: c.DUID, elapsed: time.Since(c.begin)}
+	m := &message6{kind: kind, xid: (c.xid + uint32(kind)) & 0xffffff, client: c.DUID, elapsed: now.Sub(c.begin)}
 	if l != nil && l.Is6() {
 		m.address = l.Address.Addr()
 	}

@@ -12,18 +12,21 @@ import (
 func TestSecs(t *testing.T) {
 	c := &client4{place: &place{link: &rtnl.Link{MAC: ourMAC}}, Settings: &Settings{}, begin: time.Now()}
 	l := &Lease{Address: netip.MustParsePrefix("10.9.0.10/24"), Server: []byte{10, 9, 0, 1}}
+	var secs uint16
 	for _, tt := range []struct {
 		step
-		want uint16
+		want uint16 // at least: time passes here too
 	}{{discover, 5}, {request, 5}, {discover, 15}, {request, 15}, {rebind, 25}} {
-		if tt.step != request {
-			c.begin = time.Now().Add(-time.Duration(tt.want) * time.Second)
-		} else {
+		c.begin = time.Now().Add(-time.Duration(tt.want) * time.Second)
+		if tt.step == request {
 			c.begin = time.Now().Add(-time.Hour)
 		}
-		if m, _, err := c.question(tt.step, l); err != nil || m.secs != tt.want {
-			t.Errorf("step %d: %d s, %v, want %d", tt.step, m.secs, err, tt.want)
+		m, _, err := c.question(tt.step, l)
+		most := uint16(time.Since(c.begin) / time.Second)
+		if err != nil || m.secs < tt.want || m.secs > most || tt.step == request && m.secs != secs {
+			t.Errorf("step %d: %d s, %v, want %d to %d", tt.step, m.secs, err, tt.want, most)
 		}
+		secs = m.secs
 	}
 }
 
@@ -31,7 +34,7 @@ func TestSecs(t *testing.T) {
 func TestElapsed(t *testing.T) {
 	c := &client6{}
 	for _, kind := range []byte{solicit6, request6, solicit6} {
-		if m := c.message(kind, nil); m.elapsed >= 10*time.Millisecond {
+		if m := c.message(kind, nil); m.elapsed != 0 {
 			t.Errorf("first message of type %d: %s", kind, m.elapsed)
 		}
 		c.begin = c.begin.Add(-time.Second)

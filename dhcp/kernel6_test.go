@@ -2,14 +2,12 @@ package dhcp_test
 
 import (
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv6"
 	"github.com/insomniacslk/dhcp/iana"
 
-	"cnibox/dhcp"
 	"cnibox/internal/dhcptest"
 	"cnibox/rtnl"
 )
@@ -34,7 +32,7 @@ func TestKernelAcquire6(t *testing.T) {
 	if err := h.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
-	b.eventually("the RELEASE", time.Second, func() bool { return !s.Leased() })
+	b.eventually("the RELEASE", func() bool { return !s.Leased() })
 }
 
 func TestKernelBothFamilies(t *testing.T) {
@@ -54,28 +52,32 @@ func TestKernelBothFamilies(t *testing.T) {
 	if err := h.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
-	b.eventually("both RELEASEs", time.Second, func() bool { return !s6.Leased() && len(s4.Leased()) == 0 })
+	b.eventually("both RELEASEs", func() bool { return !s6.Leased() && len(s4.Leased()) == 0 })
 }
 
-// RENEW, a changed address, and REBIND when the server has fallen silent.
+// RENEW, and when the server has fallen silent to it REBIND, and a changed address.
 func TestKernelRenew6(t *testing.T) {
 	t.Parallel()
 	b := newBed6(t)
 	s := dhcptest.Start6(t, b.Server)
-	s.Life(4 * time.Second)
+	s.Times(soon, later, lasting)
 	h := b.acquire()
 	b.configure(h)
-	s.Move("fd09::20")
+	before := h.Leases()[0].Start
+	s.Times(soon, 2*soon, lasting)
+	renewed := false
 	s.Edit(func(kind dhcpv6.MessageType, reply *dhcpv6.Message) *dhcpv6.Message {
-		if kind == dhcpv6.MessageTypeRenew {
+		if kind == dhcpv6.MessageTypeRenew && renewed {
 			return nil
 		}
+		renewed = true
 		return reply
 	})
 	h.Keep()
-	b.eventually("the new address", 6*time.Second, func() bool { return slices.Equal(b.addresses(), []string{"fd09::20/128"}) })
-	seen := s.Seen()
-	if !slices.Contains(seen, dhcpv6.MessageTypeRenew) || !slices.Contains(seen, dhcpv6.MessageTypeRebind) {
+	b.eventually("a renewal", func() bool { return h.Leases()[0].Start > before })
+	s.Move("fd09::20")
+	b.eventually("the new address", func() bool { return slices.Equal(b.addresses(), []string{"fd09::20/128"}) })
+	if seen := s.Seen(); !slices.Contains(seen, dhcpv6.MessageTypeRenew) || !slices.Contains(seen, dhcpv6.MessageTypeRebind) {
 		t.Errorf("seen %v", seen)
 	}
 }
@@ -111,10 +113,7 @@ func TestKernelLiars6(t *testing.T) {
 			b := newBed6(t)
 			b.Patience, b.Timeout = 4*time.Second, 300*time.Millisecond
 			dhcptest.Start6(t, b.Server).Edit(tt.lie)
-			_, err := dhcp.Acquire(t.Context(), b.Config, b.Settings, b.store)
-			if err == nil || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("got %v, want %q", err, tt.want)
-			}
+			b.refused(tt.want)
 		})
 	}
 }
@@ -140,10 +139,11 @@ func TestKernelNoLinkLocal(t *testing.T) {
 		}
 	}
 	h.Keep()
-	b.eventually("no address", 4*time.Second, func() bool { return len(b.addresses()) == 0 })
+	b.eventually("no address", func() bool { return len(b.addresses()) == 0 })
 }
 
-// Of two servers the one that wants it more is asked, though it is the slower one.
+// Of two servers the one that wants it more is asked, though it is the slower one. It may
+// be too slow on a machine that stands still: that is no answer, and is tried again.
 func TestKernelPreference6(t *testing.T) {
 	t.Parallel()
 	b := newBed6(t)
@@ -156,7 +156,15 @@ func TestKernelPreference6(t *testing.T) {
 		r.AddOption(&dhcpv6.OptionGeneric{OptionCode: dhcpv6.OptionPreference, OptionData: []byte{5}})
 		return r
 	})
-	if got := b.acquire().Leases()[0].Address.String(); got != "fd09::20/128" {
-		t.Errorf("got %s", got)
+	got := ""
+	for tries := 0; got != "fd09::20/128" && tries < 10; tries++ {
+		h := b.acquire()
+		got = h.Leases()[0].Address.String()
+		if err := h.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got != "fd09::20/128" {
+		t.Errorf("got %s each time", got)
 	}
 }

@@ -3,6 +3,7 @@
 package dhcptest
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv4/server4"
+	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
@@ -65,10 +67,14 @@ type Server4 struct {
 	seen   []Seen
 	leased map[string]net.IP // or offered
 	bound  map[string]bool   // leased in truth
-	life   time.Duration
+	times  times
 	answer func(m Seen, reply *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4
-	conns  []net.PacketConn
+	conn   *net.UDPConn
 }
+
+// The times of a lease: when its server is asked again, when any server is, and its length.
+// T1 and T2 of 0 are not told.
+type times struct{ t1, t2, life time.Duration }
 
 // ServerIP is the server's address.
 var ServerIP = net.IPv4(10, 9, 0, 1).To4()
@@ -76,39 +82,34 @@ var ServerIP = net.IPv4(10, 9, 0, 1).To4()
 // Start4 starts a server on srv0 of a namespace, with leases of a minute.
 func Start4(t testing.TB, ns *rtnl.NS) *Server4 {
 	t.Helper()
-	s := &Server4{leased: map[string]net.IP{}, bound: map[string]bool{}, life: time.Minute}
-	err := ns.Do(func() error {
-		for _, ip := range []net.IP{nil, ServerIP} {
-			conn, err := server4.NewIPv4UDPConn("srv0", &net.UDPAddr{IP: ip, Port: 67})
-			if err != nil {
-				return err
-			}
-			s.conns = append(s.conns, conn)
-		}
-		return nil
+	s := &Server4{leased: map[string]net.IP{}, bound: map[string]bool{}, times: times{life: time.Minute}}
+	err := ns.Do(func() (err error) {
+		s.conn, err = server4.NewIPv4UDPConn("srv0", &net.UDPAddr{Port: 67})
+		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, conn := range s.conns {
-		go s.serve(conn, i == 1)
+	if err := tellDestinations(s.conn); err != nil {
+		t.Fatal(err)
 	}
+	go s.serve()
 	t.Cleanup(s.Stop)
 	return s
 }
 
 // Stop ends the server; what it leased is forgotten.
-func (s *Server4) Stop() {
-	for _, c := range s.conns {
-		c.Close()
-	}
-}
+func (s *Server4) Stop() { s.conn.Close() }
 
 // Life sets the length of leases from now on.
-func (s *Server4) Life(d time.Duration) {
+func (s *Server4) Life(d time.Duration) { s.Times(0, 0, d) }
+
+// Times sets all times of leases from now on. A lease that is renewed soon and is long all
+// the same does not run out when the machine stands still.
+func (s *Server4) Times(t1, t2, life time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.life = d
+	s.times = times{t1, t2, life}
 }
 
 // Answer sets what becomes of an answer: nil leaves it as it is, no messages is silence.
@@ -170,10 +171,31 @@ func (s *Server4) Leased() map[string]string {
 	return list
 }
 
-func (s *Server4) serve(conn net.PacketConn, unicast bool) {
-	b := make([]byte, 4096)
+// tellDestinations has a socket tell where each packet was sent to: IP_PKTINFO of ip(7).
+// One socket for all, since of two it would be chance which is read first.
+func tellDestinations(conn *net.UDPConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var set error
+	err = raw.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1) })
+	return errors.Join(err, set)
+}
+
+// destination is the one that came with a packet; nil if none did.
+func destination(oob []byte) net.IP {
+	all, err := unix.ParseSocketControlMessage(oob)
+	if err != nil || len(all) != 1 || len(all[0].Data) < 12 {
+		return nil
+	}
+	return all[0].Data[8:12] // ipi_addr of struct in_pktinfo
+}
+
+func (s *Server4) serve() {
+	b, oob := make([]byte, 4096), make([]byte, 64)
 	for {
-		n, peer, err := conn.ReadFrom(b)
+		n, more, _, to, err := s.conn.ReadMsgUDP(b, oob)
 		if err != nil {
 			return
 		}
@@ -181,12 +203,11 @@ func (s *Server4) serve(conn net.PacketConn, unicast bool) {
 		if err != nil {
 			continue
 		}
-		to := peer.(*net.UDPAddr)
 		if to.IP.Equal(net.IPv4zero) {
 			to = &net.UDPAddr{IP: net.IPv4bcast, Port: to.Port}
 		}
-		for _, r := range s.handle(m, unicast) {
-			conn.WriteTo(r.ToBytes(), to)
+		for _, r := range s.handle(m, destination(oob[:more]).Equal(ServerIP)) {
+			s.conn.WriteTo(r.ToBytes(), to)
 		}
 	}
 }
@@ -217,9 +238,13 @@ func (s *Server4) handle(m *dhcpv4.DHCPv4, unicast bool) []*dhcpv4.DHCPv4 {
 	}
 	reply, err := dhcpv4.NewReplyFromRequest(m, dhcpv4.WithMessageType(kind), dhcpv4.WithYourIP(s.leased[id]),
 		dhcpv4.WithServerIP(ServerIP), dhcpv4.WithOption(dhcpv4.OptServerIdentifier(ServerIP)),
-		dhcpv4.WithNetmask(net.CIDRMask(24, 32)), dhcpv4.WithRouter(ServerIP), dhcpv4.WithLeaseTime(uint32(s.life/time.Second)))
+		dhcpv4.WithNetmask(net.CIDRMask(24, 32)), dhcpv4.WithRouter(ServerIP), dhcpv4.WithLeaseTime(uint32(s.times.life/time.Second)))
 	if err != nil {
 		return nil
+	}
+	if s.times.t1 > 0 {
+		reply.UpdateOption(dhcpv4.OptRenewTimeValue(s.times.t1))
+		reply.UpdateOption(dhcpv4.OptRebindingTimeValue(s.times.t2))
 	}
 	if kind == dhcpv4.MessageTypeAck {
 		s.bound[id] = true

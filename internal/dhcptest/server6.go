@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv6"
-	"github.com/insomniacslk/dhcp/dhcpv6/server6"
 
 	"cnibox/rtnl"
 )
@@ -17,7 +16,7 @@ import (
 type Server6 struct {
 	mu     sync.Mutex
 	seen   []dhcpv6.MessageType
-	life   time.Duration
+	times  times
 	ip     net.IP
 	leased bool
 	edit   func(kind dhcpv6.MessageType, reply *dhcpv6.Message) *dhcpv6.Message
@@ -26,33 +25,32 @@ type Server6 struct {
 // Start6 starts a server on srv0 of a namespace, with leases of a minute.
 func Start6(t testing.TB, ns *rtnl.NS) *Server6 {
 	t.Helper()
-	s := &Server6{life: time.Minute, ip: net.ParseIP("fd09::10")}
-	var srv *server6.Server
+	s := &Server6{times: times{life: time.Minute}, ip: net.ParseIP("fd09::10")}
+	var conn *net.UDPConn
 	err := ns.Do(func() error {
 		ifi, err := net.InterfaceByName("srv0")
 		if err != nil {
 			return err
 		}
-		conn, err := net.ListenMulticastUDP("udp6", ifi, &net.UDPAddr{IP: dhcpv6.AllDHCPRelayAgentsAndServers, Port: 547})
-		if err != nil {
-			return err
-		}
-		srv, err = server6.NewServer("srv0", nil, s.handle, server6.WithConn(conn))
+		conn, err = net.ListenMulticastUDP("udp6", ifi, &net.UDPAddr{IP: dhcpv6.AllDHCPRelayAgentsAndServers, Port: 547})
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	go srv.Serve()
-	t.Cleanup(func() { srv.Close() })
+	go s.serve(conn)
+	t.Cleanup(func() { conn.Close() })
 	return s
 }
 
 // Life sets the length of leases from now on.
-func (s *Server6) Life(d time.Duration) {
+func (s *Server6) Life(d time.Duration) { s.Times(0, 0, d) }
+
+// Times is [Server4.Times].
+func (s *Server6) Times(t1, t2, life time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.life = d
+	s.times = times{t1, t2, life}
 }
 
 // Move makes it lease another address from now on.
@@ -83,11 +81,21 @@ func (s *Server6) Leased() bool {
 	return s.leased
 }
 
-func (s *Server6) handle(conn net.PacketConn, peer net.Addr, d dhcpv6.DHCPv6) {
-	m, ok := d.(*dhcpv6.Message)
-	if !ok {
-		return
+// serve answers in the order of the questions; the library's own server does not.
+func (s *Server6) serve(conn *net.UDPConn) {
+	b := make([]byte, 4096)
+	for {
+		n, peer, err := conn.ReadFrom(b)
+		if err != nil {
+			return
+		}
+		if m, err := dhcpv6.MessageFromBytes(b[:n]); err == nil {
+			s.handle(conn, peer, m)
+		}
 	}
+}
+
+func (s *Server6) handle(conn net.PacketConn, peer net.Addr, m *dhcpv6.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen = append(s.seen, m.MessageType)
@@ -96,8 +104,8 @@ func (s *Server6) handle(conn net.PacketConn, peer net.Addr, d dhcpv6.DHCPv6) {
 	if ia := m.Options.OneIANA(); ia != nil {
 		id = ia.IaId
 	}
-	ia := &dhcpv6.OptIANA{IaId: id}
-	ia.Options.Add(&dhcpv6.OptIAAddress{IPv6Addr: s.ip, PreferredLifetime: s.life, ValidLifetime: s.life})
+	ia := &dhcpv6.OptIANA{IaId: id, T1: s.times.t1, T2: s.times.t2}
+	ia.Options.Add(&dhcpv6.OptIAAddress{IPv6Addr: s.ip, PreferredLifetime: s.times.life, ValidLifetime: s.times.life})
 	reply, err := dhcpv6.NewReplyFromMessage(m, own)
 	switch m.MessageType {
 	case dhcpv6.MessageTypeSolicit:
