@@ -5,7 +5,6 @@ package applets_test
 import (
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -104,35 +103,12 @@ func TestKernelPtpTraffic(t *testing.T) {
 	n.must(spec.Add, "ptp", ptpConf, b)
 	n.echo(b)
 	n.echo(pod{id: "host", ns: n.host})
-	solicited(t, n.host, "ff000001", 2)
-	solicited(t, b.ns, "ff000003", 1)
+	kerneltest.Solicited(t, n.host, netip.MustParseAddr("fd00:1::1"), 2)
+	kerneltest.Solicited(t, b.ns, netip.MustParseAddr("fd00:1::3"), 1)
 	for addr, want := range map[string]string{"10.1.0.3": "b", "fd00:1::3": "b", "10.1.0.1": "host", "fd00:1::1": "host"} {
 		start := time.Now()
 		if who := ask(t, a.ns, addr, 3*time.Second); who != want || time.Since(start) > kerneltest.Patience(900*time.Millisecond) {
 			t.Errorf("%s is answered by %q after %s, want %q", addr, who, time.Since(start), want)
-		}
-	}
-}
-
-// solicited waits until so many interfaces of a namespace listen for those who look for an
-// IPv6 address with these last three bytes. The kernel sees to it on a worker, which
-// comes later than ADD where the processors are busy; who asks before waits for a second.
-func solicited(t *testing.T, ns *rtnl.NS, last string, times int) {
-	t.Helper()
-	for end := time.Now().Add(kerneltest.Patience(2 * time.Second)); ; time.Sleep(time.Millisecond) {
-		var groups []byte
-		err := ns.Do(func() (err error) {
-			groups, err = os.ReadFile("/proc/thread-self/net/igmp6")
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if strings.Count(string(groups), "ff0200000000000000000001"+last) == times {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("not %d times %s:\n%s", times, last, groups)
 		}
 	}
 }

@@ -32,6 +32,8 @@ func TestKernelAnnounce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	carries(t, h, a)
+	carries(t, c, b)
 	neigh := dialNeigh(t, host)
 	old := mac.Addr{2, 0xde, 0xad, 0, 0, 1}
 	for _, addr := range addrs {
@@ -85,11 +87,11 @@ func know(t *testing.T, s *netlink.Socket, link uint32, addr netip.Addr, mac mac
 	}
 }
 
-// await returns what the host knows once that is want, or after a second.
+// await returns what the host knows once that is want, or after some time.
 func await(t *testing.T, s *netlink.Socket, link uint32, addr netip.Addr, want mac.Addr) (mac mac.Addr) {
 	t.Helper()
 	r := netlink.Request{Type: unix.RTM_GETNEIGH, Data: neighbour(addr, 0, 0)}
-	for end := time.Now().Add(kerneltest.Patience(time.Second)); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(kerneltest.Patience(10 * time.Second)); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		err := s.Dump(r, func(m netlink.Message) error {
 			at := m.Data[unix.SizeofNdMsg:]
 			if binary.NativeEndian.Uint32(m.Data[4:]) == link && bytes.Equal(netlink.Attr(at, unix.NDA_DST), addr.AsSlice()) {

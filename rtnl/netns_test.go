@@ -177,7 +177,7 @@ func TestKernelElsewhere(t *testing.T) {
 	if err != failed {
 		t.Errorf("got %v", err)
 	}
-	for end := time.Now().Add(5 * time.Second); unix.Tgkill(unix.Getpid(), thread, 0) == nil; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(kerneltest.Patience(10 * time.Second)); unix.Tgkill(unix.Getpid(), thread, 0) == nil; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the thread lives on")
 		}

@@ -6,6 +6,7 @@ package kerneltest
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -101,6 +102,31 @@ func NSPath(t testing.TB, ns *rtnl.NS) string {
 		}
 	})
 	return path
+}
+
+// Solicited waits until a namespace listens on so many links for those who look for an IPv6
+// address. The kernel sees to it on a worker, later than the address can be used where the
+// processors are busy; who asks before that waits for a second, or is not heard at all.
+func Solicited(t testing.TB, ns *rtnl.NS, addr netip.Addr, links int) {
+	t.Helper()
+	b := addr.As16()
+	group := fmt.Sprintf("ff0200000000000000000001ff%x", b[13:])
+	for end := time.Now().Add(Patience(10 * time.Second)); ; time.Sleep(time.Millisecond) {
+		var groups []byte
+		err := ns.Do(func() (err error) {
+			groups, err = os.ReadFile("/proc/thread-self/net/igmp6")
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Count(string(groups), group) == links {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not %d times %s:\n%s", links, group, groups)
+		}
+	}
 }
 
 // Need skips the test when the kernel lacks a feature, which is named as the
