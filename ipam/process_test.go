@@ -140,14 +140,16 @@ func refer(dir, verb, id string) (string, error) {
 	return "", nil
 }
 
-// referenceLoop adds and deletes with the reference until stop is closed. The
+// referenceLoop adds and deletes with the reference, once and until stop is closed. The
 // claim is given up before DEL, as the address may be another's right after.
 func referenceLoop(dir string, stop <-chan struct{}) (rounds int, err error) {
 	for ; ; rounds++ {
-		select {
-		case <-stop:
-			return rounds, nil
-		default:
+		if rounds > 0 {
+			select {
+			case <-stop:
+				return rounds, nil
+			default:
+			}
 		}
 		id := fmt.Sprint("ref-", rounds)
 		ip, err := refer(dir, "ADD", id)
