@@ -20,7 +20,7 @@ func verifyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 	if err != nil {
 		return attach.Mismatch("bridge: %w", err)
 	}
-	if err := checkBridge(op, c, br); err != nil {
+	if err := checkBridge(c, br); err != nil {
 		return err
 	}
 	host, err := op.HostEnd()
@@ -36,23 +36,18 @@ func verifyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 	return checkRules(op, c, host.Name)
 }
 
-// checkBridge compares the bridge. Its address is compared only where it is
-// pinned: the one of a bridge without gateway may follow its ports.
+// checkBridge compares the bridge. Its MAC address is not compared: that of a bridge which
+// others made follows its ports, and no netlink attribute tells whether it does.
 // Promiscuous mode that nobody asked for may be another's.
-func checkBridge(op *attach.Op, c *bridge, br *rtnl.Link) error {
+func checkBridge(c *bridge, br *rtnl.Link) error {
 	if br.Kind != "bridge" {
 		return attach.Mismatch("%s is of kind %q, not a bridge", c.Bridge, br.Kind)
 	}
 	if !br.Up {
 		return attach.Mismatch("bridge %s is down", c.Bridge)
 	}
-	if br.Promisc != c.PromiscMode && c.PromiscMode {
+	if c.PromiscMode && !br.Promisc {
 		return attach.Mismatch("bridge %s is not in promiscuous mode", c.Bridge)
-	}
-	for _, i := range op.Prev.Interfaces {
-		if i.Name == c.Bridge && i.Sandbox == "" && c.IsGateway {
-			return attach.CheckMAC(br, i.MAC)
-		}
 	}
 	return nil
 }
@@ -113,7 +108,8 @@ func checkVLANs(op *attach.Op, c *bridge, host *rtnl.Link) error {
 // checkGateways wants the gateway of each address on the bridge or on the
 // interface of its VLAN, and forwarding.
 func checkGateways(op *attach.Op, c *bridge, br *rtnl.Link) error {
-	if !c.IsGateway || len(op.Prev.IPs) == 0 {
+	own := op.Own()
+	if !c.IsGateway || len(own) == 0 {
 		return nil
 	}
 	gw := br
@@ -127,17 +123,12 @@ func checkGateways(op *attach.Op, c *bridge, br *rtnl.Link) error {
 	if err != nil {
 		return err
 	}
-	var mine []spec.IP
-	for _, ip := range op.Prev.IPs {
-		if !op.Mine(ip) || !ip.Gateway.IsValid() {
-			continue
-		}
-		mine = append(mine, ip)
-		if !hasGateway(have, ip) {
+	for _, ip := range own {
+		if ip.Gateway.IsValid() && !hasGateway(have, ip) {
 			return attach.Mismatch("%s does not have the gateway address %s", gw.Name, ip.Gateway)
 		}
 	}
-	return checkForwarding(op, mine)
+	return checkForwarding(op)
 }
 
 // hasGateway looks for the address whatever its mask.

@@ -200,6 +200,27 @@ func TestKernelBridgeCheck(t *testing.T) {
 	n.must(spec.Check, "bridge", prev(l2, n.must(spec.Add, "bridge", l2, p)), p)
 }
 
+// CHECK passes when a later plugin has entered addresses of another interface, and when
+// the address of a bridge that others made follows a new port.
+func TestKernelBridgeCheckAfterOthers(t *testing.T) {
+	n := newNode(t)
+	p := n.pod("ctr")
+	host := kerneltest.Dial(t, n.host)
+	br, err := host.CreateLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, Up: true})
+	if err == nil {
+		err = host.AddAddr(br.Index, rtnl.Addr{Prefix: prefix("10.1.0.1/24")})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf := strings.Replace(gatewayConf, `,[{"subnet":"fd00:1::/64"}]`, "", 1)
+	result := n.must(spec.Add, "bridge", conf, p)
+	if err := host.AddLink(rtnl.LinkSpec{Name: "low", Master: br.Index, MAC: mac.Addr{2, 0, 0, 0, 0, 1}, Peer: &rtnl.LinkSpec{Name: "low1"}}); err != nil {
+		t.Fatal(err)
+	}
+	n.must(spec.Check, "bridge", prev(conf, withStranger(result)), p)
+}
+
 // Several ADDs at once on a host without the bridge all succeed.
 func TestKernelBridgeParallel(t *testing.T) {
 	n := newNode(t)

@@ -51,10 +51,11 @@ func (c *masqConf) addMasquerade(ctx context.Context, op *attach.Op, kinds []nft
 
 // checkMasquerade wants what addMasquerade has made.
 func (c *masqConf) checkMasquerade(op *attach.Op) error {
-	if !c.IPMasq || len(op.Prev.IPs) == 0 {
+	own := op.Own()
+	if !c.IPMasq || len(own) == 0 {
 		return nil
 	}
-	err := nft.Open(nil).Check(masquerade(op, op.Prev.IPs))
+	err := nft.Open(nil).Check(masquerade(op, own))
 	if err = orReference(err, op.Attachment, nft.KindMasquerade); err != nil {
 		return attach.Mismatch("masquerading: %w", err)
 	}
@@ -140,8 +141,8 @@ func switchForwarding(op *attach.Op, unused func(restore func() error) error) er
 
 // checkForwarding wants it on. It counts as on if it cannot be read: a family that
 // the kernel lacks.
-func checkForwarding(op *attach.Op, ips []spec.IP) error {
-	for _, s := range forwarding(ips) {
+func checkForwarding(op *attach.Op) error {
+	for _, s := range forwarding(op.Own()) {
 		if v, err := op.HostNS.Sysctl(s.Key); err == nil && v == "0" {
 			return attach.Mismatch("forwarding is off: %s is 0", s.Key)
 		}

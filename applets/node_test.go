@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -128,6 +129,16 @@ func (n *node) leases() []string {
 // prev puts an ADD's answer into a configuration as prevResult.
 func prev(conf, result string) string {
 	return strings.TrimSuffix(strings.TrimSpace(conf), "}") + `,"prevResult":` + result + "}"
+}
+
+// withStranger enters an interface and its addresses, of neither family's networks here,
+// into a result, as a later plugin of a chain may.
+func withStranger(result string) string {
+	at := strings.Count(result, `"name":`)
+	end := strings.Index(result, `],`) // of interfaces, which come first
+	result = result[:end] + `,{"name":"net9","sandbox":"/elsewhere"}` + result[end:]
+	return strings.Replace(result, `"ips": [`, fmt.Sprintf(`"ips": [{"address":"192.168.7.2/24","gateway":"192.168.7.1","interface":%d},`+
+		`{"address":"fd00:7::2/64","gateway":"fd00:7::1","interface":%d},`, at, at), 1)
 }
 
 // echo answers on a port of every address of a pod until the test ends.

@@ -159,7 +159,7 @@ func verifyPtp(_ context.Context, op *attach.Op, c *ptp) error {
 	if err := checkPtpHost(op, host); err != nil {
 		return err
 	}
-	return errors.Join(c.checkMasquerade(op), checkForwarding(op, op.Prev.IPs))
+	return errors.Join(c.checkMasquerade(op), checkForwarding(op))
 }
 
 // checkPtpHost compares what is on the host end with the result.
@@ -172,10 +172,7 @@ func checkPtpHost(op *attach.Op, host *rtnl.Link) error {
 	if err != nil {
 		return err
 	}
-	for _, ip := range op.Prev.IPs {
-		if !op.Mine(ip) {
-			continue
-		}
+	for _, ip := range op.Own() {
 		if ip.Gateway.IsValid() && !hasAddr(addrs, attach.Single(ip.Gateway)) {
 			return attach.Mismatch("%s does not have the gateway address %s", host.Name, ip.Gateway)
 		}

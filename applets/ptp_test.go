@@ -269,6 +269,16 @@ func TestKernelPtpCheck(t *testing.T) {
 	}
 }
 
+// CHECK passes when a later plugin has entered addresses of another interface, whose
+// family the host need not forward.
+func TestKernelPtpCheckAfterOthers(t *testing.T) {
+	n := newNode(t)
+	p := n.pod("a")
+	conf := strings.NewReplacer(`,[{"subnet":"fd00:1::/64"}]`, "", `,{"dst":"::/0"}`, "").Replace(ptpConf)
+	result := n.must(spec.Add, "ptp", conf, p)
+	n.must(spec.Check, "ptp", prev(conf, withStranger(result)), p)
+}
+
 // GET tells again what ADD told, and STATUS is healthy.
 func TestKernelPtpGet(t *testing.T) {
 	n := newNode(t)

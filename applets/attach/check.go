@@ -112,9 +112,17 @@ func (op *Op) sameNS(path string) bool {
 	return err == nil && same
 }
 
-// Mine reports whether an address of prevResult belongs to the container end.
-// One without an index is, since there may be no list of interfaces to point into.
-func (op *Op) Mine(ip spec.IP) bool { return ip.Interface == nil || *ip.Interface == op.Container }
+// Own returns the addresses of prevResult that belong to the container end: a later
+// plugin may have entered others. One without an index does, since there may be no list
+// of interfaces to point into.
+func (op *Op) Own() (own []spec.IP) {
+	for _, ip := range op.Prev.IPs {
+		if ip.Interface == nil || *ip.Interface == op.Container {
+			own = append(own, ip)
+		}
+	}
+	return own
+}
 
 // checkAddrs looks for each of the container end's addresses on the link.
 // Others may be there too. One whose duplicate was found counts as missing.
@@ -127,8 +135,8 @@ func (op *Op) checkAddrs() error {
 	for _, a := range have {
 		set[a.Prefix] = !a.DADFailed
 	}
-	for _, ip := range op.Prev.IPs {
-		if op.Mine(ip) && !set[ip.Address] {
+	for _, ip := range op.Own() {
+		if !set[ip.Address] {
 			return Mismatch("interface %s does not have address %s", op.IfName, ip.Address)
 		}
 	}

@@ -87,9 +87,9 @@ func (op *Op) CheckGatewayRoutes() error {
 	if err != nil {
 		return err
 	}
-	for _, ip := range op.Prev.IPs {
+	for _, ip := range op.Own() {
 		direct := slices.ContainsFunc(have, func(r rtnl.Route) bool { return r.Dst == Single(ip.Gateway) && !r.GW.IsValid() })
-		if op.Mine(ip) && ip.Gateway.IsValid() && !direct {
+		if ip.Gateway.IsValid() && !direct {
 			return Mismatch("route to gateway %s is missing on %s in %s", ip.Gateway, op.IfName, op.Call.NetNS)
 		}
 	}
