@@ -139,8 +139,8 @@ func checkAdminChain(name string) error {
 }
 
 // aim takes from prevResult what the plan is about: all addresses, whichever
-// interface they belong to, and for a policy the first bridge on the host. Its other
-// interfaces outside of containers are ports of it. No bridge is an error of the code.
+// interface they belong to, and for a policy the first bridge on the host, with those of
+// its other interfaces that are ports of it. No bridge is an error of the code.
 func (p *firewallPlan) aim(prev *spec.Result, code int) error {
 	p.ips = addressesIn(prev)
 	if !p.policed {
@@ -152,6 +152,7 @@ func (p *firewallPlan) aim(prev *spec.Result, code int) error {
 	}
 	defer host.Close()
 	var bridge uint32
+	var links []*rtnl.Link
 	for _, i := range prev.Interfaces {
 		if i.Sandbox != "" || spec.CheckIfName(i.Name) != nil {
 			continue // in a sandbox it may have the name of one of the host
@@ -161,31 +162,37 @@ func (p *firewallPlan) aim(prev *spec.Result, code int) error {
 			return err
 		}
 		switch {
-		case err == nil && bridge == 0 && l.Kind == "bridge":
+		case err != nil:
+			p.ports = append(p.ports, i.Name) // gone, as CHECK finds it
+		case bridge == 0 && l.Kind == "bridge":
 			bridge, p.bridge = l.Index, l.Name
-		case err != nil || !p.isGateway(host, l, bridge):
-			p.ports = append(p.ports, i.Name)
+		default:
+			links = append(links, l)
 		}
 	}
 	if bridge == 0 {
 		return spec.Errorf(code, `interface needs to be set for ingress policy: prevResult has no bridge of the host, and "ingressPolicy" is about bridges; leave it out, or set it to open`)
 	}
+	for _, l := range links {
+		if l.Master == bridge {
+			p.ports = append(p.ports, l.Name)
+		} else {
+			p.findGateway(host, l, bridge)
+		}
+	}
 	return nil
 }
 
-// isGateway finds the host's interface in the container's VLAN, which is the end of a
-// pair whose other end is a port of the bridge. There packets of an isolated container
-// are routed, and what passes by way of the bridge itself are frames.
-func (p *firewallPlan) isGateway(host *rtnl.Conn, l *rtnl.Link, bridge uint32) bool {
-	if !p.isolated || bridge == 0 || l.Kind != "veth" || l.LinkNetNSID != -1 {
-		return false
+// findGateway looks whether a link is the host's interface in the container's VLAN, the
+// end of a pair whose other end is a port of the bridge. There packets of an isolated
+// container are routed, and what passes by way of the bridge itself are frames.
+func (p *firewallPlan) findGateway(host *rtnl.Conn, l *rtnl.Link, bridge uint32) {
+	if !p.isolated || l.Kind != "veth" || l.LinkNetNSID != -1 {
+		return
 	}
-	port, err := host.LinkAt(l.Parent)
-	if err != nil || port.Master != bridge {
-		return false
+	if port, err := host.LinkAt(l.Parent); err == nil && port.Master == bridge {
+		p.vlan, p.gateway = l.Name, port.Name
 	}
-	p.vlan, p.gateway = l.Name, port.Name
-	return true
 }
 
 // addressesIn returns the addresses of a result, each once.

@@ -199,6 +199,22 @@ func TestKernelFirewallAgain(t *testing.T) {
 	}
 }
 
+// CHECK of an isolated container passes when a later plugin of the chain has entered
+// an interface of the host that is no port of the bridge, as the IFB of bandwidth.
+func TestKernelFirewallBeforeBandwidth(t *testing.T) {
+	w := newWall(t)
+	host := kerneltest.Dial(t, w.host)
+	w.ok(host.AddLink(rtnl.LinkSpec{Name: "veth1", Master: linkOf(t, host, "br0").Index, Peer: &rtnl.LinkSpec{Name: "peer1"}}))
+	w.ok(host.AddLink(rtnl.LinkSpec{Name: "bwp0", Peer: &rtnl.LinkSpec{Name: "bwp1"}}))
+	w.ok(w.verb(spec.Add, 1, isolated))
+	later := strings.Replace(w.result(1), `"interfaces":[`, `"interfaces":[{"name":"bwp0"},`, 1)
+	later = strings.ReplaceAll(later, `"interface":2`, `"interface":3`)
+	w.must(w.run("firewall", spec.Check, w.callOf(1), isolated, later))
+	if got := w.owned(); !strings.Contains(got, "isolated_ports veth1") {
+		t.Errorf("got %s", got)
+	}
+}
+
 // Containers of two networks with the same addresses do not take each other's
 // permission, nor the zone, with either backend.
 func TestKernelFirewallTwoNetworks(t *testing.T) {
