@@ -94,10 +94,12 @@ func gatewayOps(gw *rtnl.Link, have []rtnl.Addr, want []netip.Prefix, force bool
 			return nil, spec.Errorf(spec.CodeConfig,
 				"%q already has an IP address different from %s: it has %s; set \"forceAddress\" to replace it", gw.Name, w, h.Prefix)
 		}
-		ops = append(ops, rtnl.DropAddr(gw.Index, h))
+		// Backwards: with one may go all that came later, see [rtnl.DropAddr].
+		ops = append([]rtnl.Op{rtnl.DropAddr(gw.Index, h)}, ops...)
 	}
+	drops := ops != nil
 	for i, w := range want {
-		if !hasAddr(have, w) && !contains(want[:i], w) {
+		if (drops || !hasAddr(have, w)) && !contains(want[:i], w) {
 			// another ADD may be adding the very same
 			ops = append(ops, rtnl.ReplaceAddr(gw.Index, rtnl.Addr{Prefix: w, NoDAD: true}))
 		}

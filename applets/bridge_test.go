@@ -215,6 +215,30 @@ func TestKernelBridgeForceAddressFails(t *testing.T) {
 	n.must(spec.Check, "bridge", prev(old, result), one)
 }
 
+// The kernel takes with an address all others of its network that came later. The
+// gateway's stays though it is one of these.
+func TestKernelBridgeForceAddressSecondary(t *testing.T) {
+	n := newNode(t)
+	host := kerneltest.Dial(t, n.host)
+	err := n.host.SetSysctls(rtnl.Sysctl{Key: "net/ipv4/conf/all/promote_secondaries", Value: "0"},
+		rtnl.Sysctl{Key: "net/ipv4/conf/default/promote_secondaries", Value: "0"})
+	if err == nil {
+		err = host.AddLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, Up: true})
+	}
+	br := linkOf(t, host, "br0").Index
+	for _, a := range []string{"10.1.0.9/24", "10.1.0.8/24", "10.1.0.1/24"} {
+		if err == nil {
+			err = host.AddAddr(br, rtnl.Addr{Prefix: prefix(a)})
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf := strings.Replace(gatewayConf, `"ipMasq"`, `"forceAddress":true,"ipMasq"`, 1)
+	p := n.pod("ctr")
+	n.must(spec.Check, "bridge", prev(conf, n.must(spec.Add, "bridge", conf, p)), p)
+}
+
 // A second network leaves the default route to the first.
 func TestKernelBridgeSecondNetwork(t *testing.T) {
 	n := newNode(t)
