@@ -94,9 +94,10 @@ func (h *Holder) settle(p *place, l *Lease) (*Lease, error) {
 }
 
 // fitMTU lowers the MTU of the link to what the network takes, and raises it again as
-// far as it was when the server says so. It never grows beyond that.
-func (h *Holder) fitMTU(p *place, l *Lease) error {
-	if l.Is6() || h.state.KeepMTU {
+// far as it was when the server says so. It never grows beyond that. As long as the
+// server tells what it told before, told, it is left to whoever has set it since (tuning).
+func (h *Holder) fitMTU(p *place, l *Lease, told int) error {
+	if l.Is6() || h.state.KeepMTU || l.MTU == told {
 		return nil
 	}
 	before := h.state.MTU

@@ -81,7 +81,7 @@ func (h *Holder) first(ctx context.Context) error {
 			if err := h.put(l); err != nil {
 				return err
 			}
-			return h.fitMTU(p, l)
+			return h.fitMTU(p, l, 0)
 		})
 		if err != nil {
 			return err

@@ -208,7 +208,7 @@ func (h *Holder) adopt(ctx context.Context, s step, old *Lease, wait time.Durati
 		if old.Lapsed || old.Pending {
 			h.log("leased anew", l, nil)
 		}
-		mtu := h.fitMTU(p, l)
+		mtu := h.fitMTU(p, l, old.MTU)
 		l, err = h.settle(p, l)
 		return errors.Join(err, mtu, saved)
 	})

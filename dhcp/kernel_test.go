@@ -301,6 +301,30 @@ func TestKernelChangedLease(t *testing.T) {
 	}
 }
 
+// An MTU that a later plugin has set stays on a renewal that tells nothing new.
+func TestKernelOthersMTU(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	s := dhcptest.Start4(t, b.Server)
+	s.Life(4 * time.Second)
+	s.With(dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{5, 120}))
+	h := b.acquire()
+	b.configure(h)
+	if mtu := b.link().MTU; mtu != 1400 {
+		t.Errorf("MTU %d after the first lease", mtu)
+	}
+	if err := b.cont.SetLink(b.link().Index, rtnl.LinkChange{MTU: new(1300)}); err != nil {
+		t.Fatal(err)
+	}
+	before := h.Leases()[0].Start
+	h.Keep()
+	b.eventually("a renewal", func() bool { return h.Leases()[0].Start > before })
+	h.Stop() // waits for the rest of the turn
+	if mtu := b.link().MTU; mtu != 1300 {
+		t.Errorf("MTU %d after a renewal, want that of the other plugin", mtu)
+	}
+}
+
 // A server that dies: the address goes when the lease has run out, the link stays up,
 // and the address is back when a server is.
 func TestKernelLapse(t *testing.T) {
