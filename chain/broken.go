@@ -74,22 +74,32 @@ func (c *Cache) dropAside(a spec.Attachment) error {
 	return errors.Join(errs...)
 }
 
-// dropOldAside deletes what was moved on other boots.
+// dropOldAside deletes what was moved on other boots. Links are not followed: what they
+// lead to is none of ours.
 func (c *Cache) dropOldAside() error {
-	dirs, _ := disk.List(filepath.Dir(c.asideDir()))
 	var errs []error
-	for _, d := range dirs {
-		dir := filepath.Join(c.Dir, "broken", d.Name)
+	for _, dir := range within(filepath.Dir(c.asideDir())) {
 		if dir == c.asideDir() {
 			continue
 		}
-		names, _ := fileNames(dir)
-		for _, name := range names {
-			errs = append(errs, remove(filepath.Join(dir, name)))
+		for _, file := range within(dir) {
+			errs = append(errs, remove(file))
 		}
 		errs = append(errs, remove(dir))
 	}
 	return errors.Join(errs...)
+}
+
+// within returns the paths of what is in a folder; a link to one has nothing in it.
+func within(dir string) (paths []string) {
+	if info, err := disk.Lstat(dir); err != nil || !info.IsDir() {
+		return nil
+	}
+	entries, _ := disk.List(dir)
+	for _, e := range entries {
+		paths = append(paths, filepath.Join(dir, e.Name))
+	}
+	return paths
 }
 
 // setAside moves a file that has not been touched for a minute, since libcni writes in

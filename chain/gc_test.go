@@ -143,6 +143,11 @@ func TestSetAside(t *testing.T) {
 	older := filepath.Join(w.Cache.Dir, "broken", "boot before")
 	os.MkdirAll(older, 0o700)
 	os.WriteFile(filepath.Join(older, "n-x-eth0"), nil, 0o600)
+	precious := w.write("precious/file", "")
+	link := filepath.Join(w.Cache.Dir, "broken", "link")
+	if err := os.Symlink(filepath.Dir(precious), link); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := w.GC(t.Context(), l, chain.Sweep{Live: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -156,8 +161,13 @@ func TestSetAside(t *testing.T) {
 	if len(left) != 1 || filepath.Base(left[0]) != "n-gone-eth0" {
 		t.Errorf("set aside: %q", left)
 	}
-	if _, err := os.Stat(older); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("of an earlier boot: %v", err)
+	for _, path := range []string{older, link} {
+		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s, of an earlier boot: %v", path, err)
+		}
+	}
+	if _, err := os.Stat(precious); err != nil {
+		t.Errorf("what a link leads to: %v", err)
 	}
 }
 
