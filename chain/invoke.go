@@ -108,8 +108,8 @@ func (l *Local) depth() int {
 	return depth
 }
 
-// find returns the file of a plugin, and its verbs if it is built in. The first match on the path decides, as the specification has it, and
-// it is built in if it is this same file.
+// find returns the file of a plugin, and its verbs if it is built in. The first match on
+// the path decides, as the specification has it, and it is built in if it is this same file.
 //
 // So somebody's own host-local in a folder before ours is run, and a link of ours
 // costs no process.

@@ -71,9 +71,9 @@ func sum(start uint32, b []byte) uint16 {
 }
 
 // payload4 returns what a frame carries to the client's port, and the link layer address
-// it comes from; nil if it carries nothing there. The UDP checksum is not looked at: a packet that never left the
-// machine may have none yet, as the hardware would write it. What counts is in the
-// message: its number and the link layer address it is for.
+// it comes from; nil if it carries nothing there. The UDP checksum is not looked at: a
+// packet that never left the machine may have none yet, as the hardware would write it.
+// What counts is in the message: its number and the link layer address it is for.
 func payload4(frame []byte) ([]byte, mac.Addr) {
 	if len(frame) < etherHeader+ipHeader {
 		return nil, nil

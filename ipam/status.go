@@ -43,7 +43,8 @@ func Exhausted(s *Store, sets []RangeSet) (int, error) {
 // Usable reports why no lease of the network can be made below dir, as far as that
 // shows without trying: a file system that is read-only or full, no permission,
 // or something else where a directory is due.
-// It looks at the nearest folder that is there. As root, permissions say little; the disk's state counts.
+// It looks at the nearest folder that is there. As root, permissions say little; the
+// disk's state counts.
 func Usable(dir, network string) error {
 	path := filepath.Join(dir, network)
 	for {

@@ -173,7 +173,6 @@ func (r *Request) readPrev() (err error) {
 }
 
 // readValid reads the set of GC. A key with null is the empty set, as CRI-O
-// sends it.
 // sends it. An absent key leaves Valid nil: it must not be taken for the empty set,
 // which has everything removed.
 func (r *Request) readValid() error {
