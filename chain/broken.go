@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/boot"
 	"cnibox/internal/disk"
 	"cnibox/spec"
 )
@@ -47,7 +48,7 @@ func (b *Broken) possible(network string) (all []spec.Attachment, err error) {
 // people to look at. It is one of this boot, which no attachment outlives: GC deletes
 // those of other boots, so that they cannot pile up.
 func (c *Cache) asideDir() string {
-	return filepath.Join(c.Dir, "broken", cmp.Or(bootID(), "boot"))
+	return filepath.Join(c.Dir, "broken", cmp.Or(boot.ID(), "boot"))
 }
 
 // aside returns the files that were moved on this boot.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"cnibox/internal/boot"
 	"cnibox/internal/disk"
 	"cnibox/internal/json"
 	"cnibox/spec"
@@ -143,7 +144,7 @@ func (r *Runner) addOnce(ctx context.Context, l *List, t Target, v spec.Version)
 	}
 	e := &Entry{
 		ContainerID: t.ContainerID, Config: config, IfName: t.IfName, NetworkName: l.Name, NetNS: t.NetNS,
-		Args: t.Args, CapabilityArgs: t.Capabilities, BootID: bootID(), NetNSID: netnsID(t.NetNS),
+		Args: t.Args, CapabilityArgs: t.Capabilities, BootID: boot.ID(), NetNSID: netnsID(t.NetNS),
 	}
 	if err := r.Cache.Begin(e); err != nil {
 		return nil, err

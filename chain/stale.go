@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/boot"
 	"cnibox/internal/disk"
 )
 
@@ -40,17 +40,6 @@ func old(file string) bool {
 	return err == nil && info.Age() >= settled
 }
 
-// bootID returns what the kernel calls this boot; empty if it does not tell. It
-// is read once, since no process outlives its boot.
-// It is a UUID, of random(4).
-var bootID = sync.OnceValue(func() string {
-	b, err := disk.Read("/proc/sys/kernel/random/boot_id", 0, 64)
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
-})
-
 // netnsID returns device:inode of a namespace's file; empty if it is none.
 // Namespaces are files of nsfs, before Linux 3.19 of proc (statfs(2)).
 // The pair is what a namespace is known by while it exists; once it is gone the kernel
@@ -77,7 +66,7 @@ func (e *Entry) sameBoot() bool {
 	if e.BootID == "" {
 		return true
 	}
-	now := bootID()
+	now := boot.ID()
 	return now == "" || now == e.BootID
 }
 

@@ -3,11 +3,10 @@ package dhcp
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"time"
 
-	"cnibox/internal/disk"
+	"cnibox/internal/boot"
 	"cnibox/rtnl"
 )
 
@@ -51,7 +50,7 @@ func Resume(state State, s Settings, store Store) *Holder {
 // Acquire gets the first leases of an interface, which is set up for it, and saves
 // them. When it fails all is given back, and nothing stays saved.
 func Acquire(ctx context.Context, c Config, s Settings, store Store) (*Holder, error) {
-	h := Resume(State{Config: c, Boot: bootID()}, s, store)
+	h := Resume(State{Config: c, Boot: boot.ID()}, s, store)
 	ctx, cancel := context.WithTimeout(ctx, s.Patience)
 	defer cancel()
 	err := h.first(ctx)
@@ -167,7 +166,7 @@ func (h *Holder) Serves(c Config) bool {
 }
 
 // Fresh tells whether the state is of this boot. The leases of another one are nobody's.
-func (h *Holder) Fresh() bool { return h.state.Boot == bootID() }
+func (h *Holder) Fresh() bool { return h.state.Boot == boot.ID() }
 
 // Stop ends the keeping and waits for that. The leases stay.
 func (h *Holder) Stop() {
@@ -236,13 +235,4 @@ func (h *Holder) log(what string, l *Lease, err error) {
 		text += ": " + err.Error()
 	}
 	h.settings.Log(text)
-}
-
-// bootID names this boot, random(4); empty where the kernel does not tell.
-func bootID() string {
-	b, err := disk.Read("/proc/sys/kernel/random/boot_id", 0, 64)
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
 }

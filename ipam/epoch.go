@@ -1,16 +1,16 @@
 package ipam
 
 import (
+	"cmp"
 	"errors"
 	"hash/fnv"
 	"io"
 	"net/netip"
 	"os"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/disk"
+	"cnibox/internal/boot"
 )
 
 // Nothing with a network namespace outlives a boot, so leases of an earlier one
@@ -36,20 +36,12 @@ func (s *Store) bootHash() uint64 {
 	return hashBoot(id)
 }
 
-// bootID returns the ID of the present boot as the kernel writes it, a UUID in
-// random(4)'s boot_id; empty: leases outlive it, or it is not told.
+// bootID returns the ID of the present boot; empty: leases outlive it, or it is not told.
 func (s *Store) bootID() string {
 	if s.o.KeepAcrossBoots {
 		return ""
 	}
-	if s.o.Boot != "" {
-		return s.o.Boot
-	}
-	id, err := disk.Read("/proc/sys/kernel/random/boot_id", 0, 64)
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(id))
+	return cmp.Or(s.o.Boot, boot.ID())
 }
 
 // hashBoot is the form in which a boot's ID is compared; never 0.
