@@ -26,32 +26,46 @@ func Load(dir, network string) (*List, error) {
 	if err := spec.CheckNetworkName(network); err != nil {
 		return nil, err
 	}
-	names, err := fileNames(dir)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, spec.Errorf(spec.CodeIO, "configuration: %w", err)
-	}
+	var found *List
 	var broken []error
-	found := 0
-	for _, exts := range configExts() {
-		for _, name := range names {
-			if !hasExt(name, exts) {
-				continue
-			}
-			found++
-			l, err := read(filepath.Join(dir, name))
-			switch {
-			case err != nil:
-				broken = append(broken, err)
-			case l.Name == network:
-				return l, l.dropIn()
-			}
+	files := 0
+	err := configs(dir, func(l *List, err error) bool {
+		files++
+		switch {
+		case err != nil:
+			broken = append(broken, err)
+		case l.Name == network:
+			found = l
 		}
-	}
-	if found == 0 {
+		return found == nil
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case found != nil:
+		return found, found.dropIn()
+	case files == 0:
 		return nil, fmt.Errorf("no net configurations found in %s: %w", dir, os.ErrNotExist)
 	}
 	err = fmt.Errorf("no net configuration with name %q in %s: %w", network, dir, os.ErrNotExist)
 	return nil, errors.Join(append([]error{err}, broken...)...)
+}
+
+// configs reads the configurations in a folder, lists before single ones and each kind in
+// the order of file names, until fn, which gets them, returns false. No folder has none.
+func configs(dir string, fn func(*List, error) bool) error {
+	names, err := fileNames(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return spec.Errorf(spec.CodeIO, "configuration: %w", err)
+	}
+	for _, exts := range [][]string{{".conflist"}, {".conf", ".json"}} {
+		for _, name := range names {
+			if hasExt(name, exts) && !fn(read(filepath.Join(dir, name))) {
+				return nil
+			}
+		}
+	}
+	return nil
 }
 
 // LoadFile reads one file and its drop-in folder: a list, or by its name
@@ -68,27 +82,19 @@ func LoadFile(file string) (*List, error) {
 // order of [Load], and what is wrong with the files that are none. No folder is no network.
 // It is what a person or a hint is told; [Load] decides.
 func Networks(dir string) (networks []string, broken []error) {
-	names, err := fileNames(dir)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, []error{fmt.Errorf("configuration: %w", err)}
-	}
-	for _, exts := range configExts() {
-		for _, name := range names {
-			if !hasExt(name, exts) {
-				continue
-			}
-			if l, err := read(filepath.Join(dir, name)); err != nil {
-				broken = append(broken, err)
-			} else if !slices.Contains(networks, l.Name) {
-				networks = append(networks, l.Name)
-			}
+	err := configs(dir, func(l *List, err error) bool {
+		if err != nil {
+			broken = append(broken, err)
+		} else if !slices.Contains(networks, l.Name) {
+			networks = append(networks, l.Name)
 		}
+		return true
+	})
+	if err != nil {
+		broken = append(broken, err)
 	}
 	return networks, broken
 }
-
-// configExts are the endings of configuration files, lists before single ones.
-func configExts() [][]string { return [][]string{{".conflist"}, {".conf", ".json"}} }
 
 // read parses a file without its drop-in folder.
 // The list knows its file, by which its drop-in folder is found.

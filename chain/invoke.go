@@ -122,19 +122,15 @@ func (l *Local) find(plugin string) (file string, verbs *spec.Verbs, err error) 
 	}
 	file, info, err := findInPath(plugin, l.Path)
 	if err != nil {
-		if _, ok := l.lookup(plugin); ok {
+		if l.lookup(plugin) != nil {
 			err = fmt.Errorf("%w; it is built in: unset CNI_PATH, or make the links with cnibox --install", err)
 		}
 		return "", nil, spec.Errorf(spec.CodePlugin, "%w", err)
 	}
-	me, err := disk.Stat(self)
-	if err != nil || !me.Same(info) {
-		return file, nil, nil
+	if me, err := disk.Stat(self); err == nil && me.Same(info) {
+		verbs = l.lookup(plugin)
 	}
-	if v, ok := l.lookup(plugin); ok {
-		return file, v, nil
-	}
-	return file, nil, nil
+	return file, verbs, nil
 }
 
 // Find reports a plugin that is neither built in nor on the path.
@@ -158,21 +154,21 @@ func (l *Local) Foreign(plugin string) bool {
 // builtIn serves an empty CNI_PATH.
 // The specification has it optional; the reference refuses it.
 func (l *Local) builtIn(plugin string) (string, *spec.Verbs, error) {
-	v, ok := l.lookup(plugin)
-	if !ok {
-		return "", nil, spec.Errorf(spec.CodeEnv,
-			"CNI_PATH is empty and plugin %q is not built in: set CNI_PATH to the folder that has it: %w", plugin, os.ErrNotExist)
+	if v := l.lookup(plugin); v != nil {
+		return self, v, nil
 	}
-	return self, v, nil
+	return "", nil, spec.Errorf(spec.CodeEnv,
+		"CNI_PATH is empty and plugin %q is not built in: set CNI_PATH to the folder that has it: %w", plugin, os.ErrNotExist)
 }
 
-// lookup asks for a plugin of this binary; false: there is none of the name.
-func (l *Local) lookup(plugin string) (*spec.Verbs, bool) {
-	if l.Lookup == nil {
-		return nil, false
+// lookup asks for a plugin of this binary; nil: there is none of the name.
+func (l *Local) lookup(plugin string) *spec.Verbs {
+	if l.Lookup != nil {
+		if v, ok := l.Lookup(plugin); ok {
+			return &v
+		}
 	}
-	v, ok := l.Lookup(plugin)
-	return &v, ok
+	return nil
 }
 
 // findInPath returns the first regular file of that name; links are followed.
