@@ -163,7 +163,7 @@ func (s *streams) connect(p *program) error {
 		s.pipe(w, r)
 		// Closed at once when the writer refuses: a program that prints without end
 		// shall not wait for a reader.
-		s.drain = append(s.drain, func() { pump(to, r); r.Close() })
+		s.drain = append(s.drain, func() { pump(to, r); sweep(to, r); r.Close() })
 	}
 	return nil
 }
@@ -182,6 +182,26 @@ func pump(to io.Writer, from io.Reader) {
 			return
 		}
 	}
+}
+
+// pipeSize is what a pipe holds, pipe(7).
+const pipeSize = 64 << 10
+
+// sweep copies what is in the pipe already. When this process stood still while the
+// deadline passed, pump has not seen the last of what the program printed.
+func sweep(to io.Writer, from *os.File) {
+	from.SetDeadline(time.Time{})
+	raw, err := from.SyscallConn()
+	if err != nil {
+		return
+	}
+	raw.Read(func(fd uintptr) bool {
+		b := make([]byte, pipeSize)
+		if n, _ := unix.Read(int(fd), b); n > 0 { // no waiting: the descriptor does not block
+			to.Write(b[:n])
+		}
+		return true
+	})
 }
 
 // pipe keeps the ends of one. Theirs is a blocking one from now on, as programs

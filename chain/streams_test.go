@@ -1,0 +1,36 @@
+package chain
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What a program has printed before its end is read, also when all the time for that has
+// passed before there was a processor to read it; and nobody waits for more.
+func TestStreamsLate(t *testing.T) {
+	for name, text := range map[string]string{"nothing": "", "an answer": "{}", "a full pipe": strings.Repeat("x", pipeSize)} {
+		t.Run(name, func(t *testing.T) {
+			var out, diag strings.Builder
+			var s streams
+			if err := s.connect(&program{stdin: os.Stdin, stdout: &out, stderr: &diag}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.theirs[0].WriteString(text); err != nil {
+				t.Fatal(err)
+			}
+			daemon := s.theirs[1] // holds stderr
+			s.theirs = s.theirs[:1]
+			defer daemon.Close()
+			for _, f := range s.ours {
+				f.SetDeadline(time.Unix(1, 0))
+			}
+			s.begin()
+			s.drained.Wait()
+			if out.String() != text || diag.String() != "" {
+				t.Errorf("got %d bytes and %q, want %d", out.Len(), diag.String(), len(text))
+			}
+		})
+	}
+}
