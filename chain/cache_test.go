@@ -169,7 +169,9 @@ func TestOddFiles(t *testing.T) {
 	}
 	old := filepath.Join(dir, "n-empty-eth0")
 	os.WriteFile(old, nil, 0o600)
-	os.WriteFile(filepath.Join(dir, "n-young-eth0"), nil, 0o600)
+	young := filepath.Join(dir, "n-young-eth0")
+	os.WriteFile(young, nil, 0o600)
+	os.Chtimes(young, time.Time{}, time.Now().Add(time.Hour)) // however long this test stands still
 	temporary := filepath.Join(dir, ".cnibox-123")
 	os.WriteFile(temporary, nil, 0o600)
 	for _, f := range []string{old, temporary} {
@@ -261,6 +263,7 @@ func TestStaleEntry(t *testing.T) {
 type overlapping struct {
 	sync.Mutex
 	now, most map[string]int
+	company   bool // each stays until it has been there with another one
 }
 
 func (o *overlapping) count(key string, by int) {
@@ -270,12 +273,25 @@ func (o *overlapping) count(key string, by int) {
 	o.most[key] = max(o.most[key], o.now[key])
 }
 
+// met reports whether there ever were two.
+func (o *overlapping) met() bool {
+	o.Lock()
+	defer o.Unlock()
+	return o.most["all"] > 1
+}
+
 func (o *overlapping) Invoke(_ context.Context, _ string, r *spec.Request) (*spec.Result, error) {
 	keys := []string{r.ContainerID, "all"}
 	for _, k := range keys {
 		o.count(k, 1)
 	}
-	time.Sleep(30 * time.Millisecond)
+	end := time.Now().Add(30 * time.Millisecond)
+	if o.company {
+		end = end.Add(20 * time.Second)
+	}
+	for time.Now().Before(end) && !(o.company && o.met()) {
+		time.Sleep(time.Millisecond)
+	}
 	for _, k := range keys {
 		o.count(k, -1)
 	}
@@ -286,7 +302,7 @@ func (o *overlapping) Invoke(_ context.Context, _ string, r *spec.Request) (*spe
 // several for different ones, and none beside a GC.
 func TestLocks(t *testing.T) {
 	w := newWorld(t)
-	o := &overlapping{now: map[string]int{}, most: map[string]int{}}
+	o := &overlapping{now: map[string]int{}, most: map[string]int{}, company: true}
 	w.Invoker = o
 	l := w.parse(`{"name":"n","cniVersion":"1.1.0","plugins":[{"type":"x"}]}`)
 	var wg sync.WaitGroup
@@ -305,7 +321,7 @@ func TestLocks(t *testing.T) {
 	if o.most["a"] != 1 || o.most["b"] != 1 || o.most["all"] < 2 {
 		t.Errorf("at the same time: %v", o.most)
 	}
-	o.most = map[string]int{}
+	o.most, o.company = map[string]int{}, false
 	for range 3 {
 		wg.Go(func() {
 			if _, err := w.GC(t.Context(), l, chain.Sweep{Live: true}); err != nil {
@@ -327,13 +343,10 @@ func TestLocks(t *testing.T) {
 func TestLockGivesUp(t *testing.T) {
 	w := newWorld(t, "rec")
 	l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec","doADD":"sleep"}]}`)
-	w.UndoTimeout = time.Second
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); w.Add(ctx, l, target("c")) }()
-	for len(w.entries()) == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	w.until("an ADD that has the lock", func() bool { return len(w.entries()) > 0 })
 	short, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer stop()
 	err := w.Del(short, l, target("c"))

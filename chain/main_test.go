@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -99,14 +100,21 @@ func behave(what string, conf map[string]json.RawMessage) int {
 			Args: []string{os.Args[0]}, Environ: os.Environ(), Stdin: strings.NewReader(`{"do":"sleep"}`), Stdout: os.Stdout, Stderr: os.Stderr,
 		}
 		signals := make(chan os.Signal, 1)
+		signal.Notify(signals, syscall.SIGINT) // as cni-exec does; it may be ignored where the tests run in the background
 		signals <- syscall.SIGINT
 		c.Signals = signals
 		code, _ := c.Run()
 		return code
 	case "grandchild": // leaves a process behind that holds stdout; text: how this one ends
+		r, w, err := os.Pipe()
+		if err != nil {
+			return 9
+		}
+		w.WriteString(`{"do":"sleep"}`) // all of it is there when this process ends
+		w.Close()
 		c := exec.Command("/proc/self/exe", "-test.run=^$")
 		c.Args[0] = "rec-sleeper"
-		c.Stdin, c.Stdout, c.Stderr = strings.NewReader(`{"do":"sleep"}`), os.Stdout, os.Stderr
+		c.Stdin, c.Stdout, c.Stderr = r, os.Stdout, os.Stderr
 		c.Env = append(os.Environ(), "CNI_COMMAND=SLEEP")
 		if err := c.Start(); err != nil {
 			return 9
