@@ -106,8 +106,10 @@ func (c *Cache) read(name string, a spec.Attachment) (*Entry, error) {
 	b, err := disk.Read(file, unix.O_NOFOLLOW, maxEntry)
 	var call *os.PathError
 	switch {
-	case errors.As(err, &call) && call.Err != unix.ELOOP && call.Err != unix.ENXIO: // a link, a socket
+	case errors.Is(err, os.ErrNotExist):
 		return nil, err
+	case errors.As(err, &call) && call.Err != unix.ELOOP && call.Err != unix.ENXIO: // a link, a socket
+		return nil, spec.Errorf(spec.CodeIO, "%w", err)
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errBroken, err)
 	}
