@@ -63,18 +63,6 @@ func (r *runner) start(command ...string) (*exec.Cmd, *bytes.Buffer) {
 	return cmd, out
 }
 
-// until polls for at most ten seconds.
-func (r *runner) until(what string, ok func() bool) {
-	r.Helper()
-	for range 1000 {
-		if ok() {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	r.Fatalf("it never came to: %s", what)
-}
-
 func (r *runner) attached() bool {
 	files, _ := filepath.Glob(filepath.Join(r.dir, "cni", "results", "*"))
 	for _, f := range files {
@@ -112,7 +100,7 @@ func TestKernelRunSignals(t *testing.T) {
 		t.Run(sig.String(), func(t *testing.T) {
 			r := newRunner(t)
 			cmd, out := r.start("sleep", "60")
-			r.until("an attachment", r.attached)
+			eventually(t, "an attachment", r.attached)
 			cmd.Process.Signal(sig)
 			err := cmd.Wait()
 			var exit *exec.ExitError
@@ -138,8 +126,17 @@ func TestKernelRunTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	slave.Close()
-	stuck := time.AfterFunc(kerneltest.Patience(10*time.Second), func() { cmd.Process.Kill() })
+	stuck := time.AfterFunc(processTime, func() { cmd.Process.Kill() })
 	defer stuck.Stop()
+	// A shell that a signal reaches just before it reads would not see to it until there
+	// is a line.
+	lines := time.NewTicker(20 * time.Millisecond)
+	defer lines.Stop()
+	go func() {
+		for range lines.C {
+			master.WriteString("\n")
+		}
+	}()
 	seen := ""
 	for out := bufio.NewReader(master); ; {
 		line, err := out.ReadString(':')
@@ -169,13 +166,13 @@ func TestKernelRunKilled(t *testing.T) {
 	r := newRunner(t)
 	cmd, _ := r.start("sh", "-c", "echo $$ >"+filepath.Join(r.dir, "pid")+"; exec sleep 60")
 	var pid []byte
-	r.until("a command", func() bool {
+	eventually(t, "a command", func() bool {
 		pid, _ = os.ReadFile(filepath.Join(r.dir, "pid"))
 		return bytes.HasSuffix(pid, []byte("\n"))
 	})
 	cmd.Process.Kill()
 	cmd.Wait()
-	r.until("the end of the command", func() bool {
+	eventually(t, "the end of the command", func() bool {
 		stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat")
 		return err != nil || bytes.Contains(stat, []byte(") Z "))
 	})

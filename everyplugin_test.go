@@ -356,7 +356,7 @@ func (m *mortal) end() {
 func (w *world) settles(what, before string, state func() string) {
 	w.Helper()
 	after := state()
-	for end := time.Now().Add(kerneltest.Patience(5 * time.Second)); after != before && time.Now().Before(end); after = state() {
+	for end := time.Now().Add(processTime); after != before && time.Now().Before(end); after = state() {
 		time.Sleep(5 * time.Millisecond)
 	}
 	w.same(what, before, after)

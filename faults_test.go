@@ -188,9 +188,9 @@ func (w *world) odd(v victim, c container, place string, mk func(string) error) 
 	}
 	host, cont := kerneltest.Snapshot(w.T, w.host), kerneltest.Snapshot(w.T, c.ns)
 	for i, do := range []func(*world, container, int, ...string) answer{v.add, v.del, v.del} {
-		a := do(w, c, 8080)
-		if code := a.code(w.T); code == spec.CodeInternal || a.took > patience {
-			w.Errorf("call %d took %s: %s%s", i, a.took, a.stdout, a.stderr)
+		what := fmt.Sprint("call ", i)
+		if a := w.prompt(what, func() answer { return do(w, c, 8080) }); a.code(w.T) == spec.CodeInternal {
+			w.Errorf("%s: %s%s", what, a.stdout, a.stderr)
 		}
 	}
 	if after := kerneltest.Snapshot(w.T, w.host) + kerneltest.Snapshot(w.T, c.ns); after != host+cont {

@@ -25,7 +25,7 @@ func waiting(pid int) bool {
 
 // TestSignal sends SIGTERM to a plugin that awaits its configuration: it ends
 // with an error that the runtime can read. The signal is taken beside main, so
-// one that comes too early may kill: then the test tries again.
+// one that comes too early may kill: then the test tries again, and leaves more time.
 func TestSignal(t *testing.T) {
 	link := filepath.Join(t.TempDir(), "loopback")
 	self, err := os.Executable()
@@ -35,8 +35,8 @@ func TestSignal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 10 {
-		if code, out := terminated(t, link); code == 1 {
+	for more := time.Duration(0); more < 10*time.Second; more = 2*more + time.Millisecond {
+		if code, out := terminated(t, link, more); code == 1 {
 			if !strings.Contains(out, `"code": 5`) || !strings.Contains(out, "context canceled") {
 				t.Errorf("got %s", out)
 			}
@@ -46,9 +46,9 @@ func TestSignal(t *testing.T) {
 	t.Error("the plugin was killed each time")
 }
 
-// terminated starts a plugin, sends it SIGTERM and returns what it answered; -1
-// if it was killed.
-func terminated(t *testing.T, plugin string) (code int, stdout string) {
+// terminated starts a plugin, sends it SIGTERM when it has waited for a while more, and
+// returns what it answered; -1 if it was killed.
+func terminated(t *testing.T, plugin string, more time.Duration) (code int, stdout string) {
 	t.Helper()
 	var out bytes.Buffer
 	cmd := exec.Command(plugin)
@@ -65,10 +65,11 @@ func terminated(t *testing.T, plugin string) (code int, stdout string) {
 	for end := time.Now().Add(time.Second); time.Now().Before(end) && !waiting(cmd.Process.Pid); {
 		time.Sleep(time.Millisecond)
 	}
+	time.Sleep(more)
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	stuck := time.AfterFunc(10*time.Second, func() { cmd.Process.Kill() })
+	stuck := time.AfterFunc(processTime, func() { cmd.Process.Kill() })
 	defer stuck.Stop()
 	cmd.Wait()
 	return cmd.ProcessState.ExitCode(), out.String()

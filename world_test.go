@@ -118,8 +118,25 @@ func (a answer) code(t *testing.T) int {
 	return e.Code
 }
 
-// processTime is how long a process may take before it counts as stuck.
-var processTime = kerneltest.Patience(20 * time.Second)
+// processTime is how long a process, or anything that ends by itself, may take before it
+// counts as stuck.
+var processTime = kerneltest.Patience(time.Minute)
+
+// eventually waits for something to become true.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(processTime); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("there is still not: %s", what)
+		}
+	}
+}
+
+// eventually is for what happens in the world.
+func (w *world) eventually(what string, is func() bool) {
+	w.Helper()
+	eventually(w.T, what, is)
+}
 
 // run starts a program in the world's network namespace.
 func (w *world) run(stdin string, env []string, argv ...string) answer {
