@@ -96,7 +96,7 @@ func sourceRule(ip netip.Addr, table int) rtnl.Rule {
 // isSource tells the rules that sourceRule makes, whatever the table.
 func isSource(r rtnl.Rule) bool {
 	want := sourceRule(r.Src.Addr(), r.Table)
-	return r.Src == want.Src && !r.Dst.IsValid() && r.IIF == "" && r.OIF == "" && r.Mark == 0 && r.Table != unix.RT_TABLE_LOCAL
+	return r.Src == want.Src && !r.Dst.IsValid() && r.IIF == "" && r.OIF == "" && r.Mark == 0 && !r.More && r.Table != unix.RT_TABLE_LOCAL
 }
 
 // sbrAdd makes rules and moves routes, under a lock of the namespace, or leaves all as it
@@ -129,7 +129,8 @@ func sbrAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 }
 
 // sbrDel removes the rules of the interface's addresses, those that it has and those
-// that prevResult knows, and empties their tables. The namespace may be gone.
+// that prevResult knows, and empties their tables. The namespace may be gone. Without
+// interface and prevResult, rules that lead nowhere are taken for those.
 // With a table of the configuration's, other rules and all routes stay.
 func sbrDel(ctx context.Context, r *spec.Request) error {
 	c, err := readSBR(r)
@@ -158,9 +159,15 @@ func sbrDel(ctx context.Context, r *spec.Request) error {
 			own[a.Prefix.Addr()] = true
 		}
 	}
+	mine := func(rule rtnl.Rule) bool { return own[rule.Src.Addr()] }
+	if s.link == nil && len(own) == 0 {
+		if mine, err = s.orphan(); err != nil {
+			return err
+		}
+	}
 	var errs []error
 	for _, rule := range s.rules {
-		if !isSource(rule) || !own[rule.Src.Addr()] || c.Table != nil && *c.Table != rule.Table {
+		if !isSource(rule) || !mine(rule) || c.Table != nil && *c.Table != rule.Table {
 			continue
 		}
 		errs = append(errs, rtnl.SkipAbsent(s.cont.Do(rtnl.DropRule(rule))))
@@ -169,6 +176,27 @@ func sbrDel(ctx context.Context, r *spec.Request) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// orphan tells rules that are of no use to anybody: no interface has the address, and the
+// table has neither routes nor a VRF. Routes go with their interface.
+func (s *sbr) orphan() (func(rtnl.Rule) bool, error) {
+	used, err := usedTables(s.cont, nil)
+	if err != nil {
+		return nil, err
+	}
+	links, err := s.cont.Links()
+	local := make(map[netip.Addr]bool)
+	for _, l := range links {
+		addrs, lerr := s.cont.Addrs(l.Index)
+		err = errors.Join(err, rtnl.SkipAbsent(lerr))
+		for _, a := range addrs {
+			local[a.Prefix.Addr()] = true
+		}
+	}
+	return func(r rtnl.Rule) bool {
+		return r.Table >= firstTable && !reservedTable(r.Table) && !used[r.Table] && !local[r.Src.Addr()]
+	}, err
 }
 
 // empty deletes the interface's routes from a table. The main table is not ours.

@@ -273,6 +273,23 @@ func TestKernelSBRDelOfGone(t *testing.T) {
 	w.want("rules", w.sources(), "")
 }
 
+// Without interface and prevResult, DEL removes the rules that lead nowhere, and no other.
+func TestKernelSBRDelOfOrphans(t *testing.T) {
+	w := newWire(t).routed()
+	w.must(w.run("sbr", spec.Add, w.call(), "", w.prev(defaults)))
+	w.ok(w.h.Do(rtnl.DropLink(w.veth.Index)))
+	w.ok(w.h.AddLink(rtnl.LinkSpec{Name: "other", Up: true, Peer: &rtnl.LinkSpec{Name: "net1", NS: w.cont}}))
+	other := linkOf(t, w.c, "net1").Index
+	rule := func(src string, table int) rtnl.Op { return rtnl.NewRule(rtnl.Rule{Src: prefix(src), Table: table}) }
+	w.ok(w.c.Do(rtnl.ChangeLink(other, rtnl.LinkChange{Up: new(true)}), rtnl.NewAddr(other, rtnl.Addr{Prefix: prefix("10.8.0.2/24")}),
+		rule("10.8.0.2/32", 200), rule("10.7.0.2/32", 201), rule("10.7.0.3/32", 60), rule("10.9.0.2/32", 61), rule("10.7.0.0/24", 203),
+		rtnl.NewRoute(rtnl.Route{Dst: prefix("10.6.0.0/16"), Link: other, Table: 201})))
+	stay := "10.7.0.0/24 203, 10.7.0.2/32 201, 10.7.0.3/32 60, 10.8.0.2/32 200"
+	w.want("rules before", w.sources(), stay+", 10.9.0.2/32 100, 10.9.0.2/32 61, fd09::2/128 101")
+	w.must(w.run("sbr", spec.Del, w.call(), "", ""))
+	w.want("rules", w.sources(), stay+", 10.9.0.2/32 61")
+}
+
 // Several ADDs at once in one namespace choose tables of their own.
 func TestKernelSBRAtOnce(t *testing.T) {
 	const n = 6

@@ -3,12 +3,24 @@
 package applets
 
 import (
+	"net/netip"
 	"testing"
 
 	"cnibox/spec"
 )
 
 func init() { helpConfs["sbr"] = sbrConf{} }
+
+// A rule that asks for more than the source is somebody else's.
+func TestIsSource(t *testing.T) {
+	r := sourceRule(netip.MustParseAddr("10.1.0.2"), 100)
+	if !isSource(r) {
+		t.Errorf("%+v is none", r)
+	}
+	if r.More = true; isSource(r) {
+		t.Errorf("%+v is one", r)
+	}
+}
 
 func TestSBRConf(t *testing.T) {
 	for name, tt := range map[string]struct{ conf, err string }{

@@ -135,6 +135,41 @@ func TestLinkOfNewerKernel(t *testing.T) {
 	}
 }
 
+// What a rule asks for that Rule has no word for is told, and what the kernel tells of
+// every rule is none of that.
+func TestRuleMore(t *testing.T) {
+	plain := func(b *netlink.Buf) {
+		b.U32(unix.FRA_TABLE, 100)
+		b.U32(unix.FRA_SUPPRESS_PREFIXLEN, 1<<32-1)
+		b.Bytes(unix.FRA_PROTOCOL, []byte{3})
+		b.U32(unix.FRA_FWMARK, 1)
+		b.U32(unix.FRA_FWMASK, 1<<32-1)
+	}
+	header := func(at int, v byte) []byte {
+		h := []byte{unix.AF_INET, 0, 0, 0, 100, 0, 0, unix.FR_ACT_TO_TBL, 0, 0, 0, 0}
+		h[at] = v
+		return h
+	}
+	invert := header(0, unix.AF_INET)
+	binary.NativeEndian.PutUint32(invert[8:], unix.FIB_RULE_INVERT)
+	for name, tt := range map[string]struct {
+		msg  []byte
+		want bool
+	}{
+		"nothing":     {encode(header(0, unix.AF_INET), plain), false},
+		"TOS":         {encode(header(3, 4), plain), true},
+		"blackhole":   {encode(header(7, unix.FR_ACT_BLACKHOLE), plain), true},
+		"not":         {encode(invert, plain), true},
+		"protocol":    {encode(header(0, unix.AF_INET), func(b *netlink.Buf) { b.Bytes(unix.FRA_IP_PROTO, []byte{6}) }), true},
+		"suppressing": {encode(header(0, unix.AF_INET), func(b *netlink.Buf) { b.U32(unix.FRA_SUPPRESS_PREFIXLEN, 0) }), true},
+	} {
+		var r Rule
+		if err := r.decode(tt.msg); err != nil || r.More != tt.want {
+			t.Errorf("%s: %+v, %v", name, r, err)
+		}
+	}
+}
+
 // FuzzDecode gives all decoders bytes that no kernel sends: none may panic or hang.
 func FuzzDecode(f *testing.F) {
 	for _, op := range []Op{

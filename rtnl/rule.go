@@ -1,7 +1,9 @@
 package rtnl
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +19,10 @@ type Rule struct {
 	Mark     uint32 // fwmark, all bits
 	Table    int    // 0: main
 	Priority int    // lower is asked first; 0: the kernel puts it before all but the local table's
+
+	// What the kernel tells, not asked for in NewRule: it asks for more than the above,
+	// or does something else than look into the table.
+	More bool
 }
 
 // NewRule adds a rule, os.ErrExist if there is one like it.
@@ -129,7 +135,9 @@ func (r *Rule) decode(b []byte) error {
 	if len(b) < fibRuleHeader {
 		return errMalformed
 	}
-	*r = Rule{Family: int(b[0]), Table: int(b[4])}
+	const inverted = unix.FIB_RULE_INVERT
+	*r = Rule{Family: int(b[0]), Table: int(b[4]),
+		More: b[3] != 0 || b[7] != unix.FR_ACT_TO_TBL || binary.NativeEndian.Uint32(b[8:])&inverted != 0}
 	for a := netlink.Attrs(b[fibRuleHeader:]); a.Next(); {
 		typ, v := a.Type, a.Value
 		switch typ {
@@ -147,6 +155,11 @@ func (r *Rule) decode(b []byte) error {
 			r.Table = int(netlink.Number(v))
 		case unix.FRA_PRIORITY:
 			r.Priority = int(netlink.Number(v))
+		case unix.FRA_SUPPRESS_PREFIXLEN:
+			r.More = r.More || netlink.Number(v) != math.MaxUint32 // which is none
+		case unix.FRA_FWMASK, unix.FRA_PROTOCOL:
+		default:
+			r.More = true
 		}
 	}
 	return nil
