@@ -306,7 +306,7 @@ func TestKernelOthersMTU(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	s := dhcptest.Start4(t, b.Server)
-	s.Life(4 * time.Second)
+	s.Times(soon, later, lasting)
 	s.With(dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{5, 120}))
 	h := b.acquire()
 	b.configure(h)

@@ -78,7 +78,7 @@ func snapshot(t *testing.T, dir string) string {
 // soon fails the test if fn waits for something.
 func soon(t *testing.T, fn func(ctx context.Context)) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	done := make(chan struct{})
 	go func() {

@@ -282,13 +282,14 @@ func sound(t *testing.T, dir string) {
 }
 
 // TestCostOfManyLeases counts reads and writes, which a clock cannot blur: a
-// verb's do not grow with the number of leases.
+// verb's do not grow with the number of leases. The fewest of three rounds count: Go's
+// runtime reads and writes too, in its own time.
 func TestCostOfManyLeases(t *testing.T) {
 	r := sets(t, "10.0.0.0/8")
 	few, many := t.TempDir(), t.TempDir()
 	fill(t, few, 10)
 	fill(t, many, 5000)
-	for _, verb := range []struct {
+	verbs := []struct {
 		name string
 		run  func(dir string)
 	}{
@@ -297,11 +298,21 @@ func TestCostOfManyLeases(t *testing.T) {
 		{"CHECK", func(dir string) { view(t, dir, "x") }},
 		{"DEL", func(dir string) { del(t, dir, ipam.Options{}, owner("x")) }},
 		{"DEL again", func(dir string) { del(t, dir, ipam.Options{}, owner("x")) }},
-	} {
-		a, b := calls(t, func() { verb.run(few) }), calls(t, func() { verb.run(many) })
-		t.Logf("%s: %d calls with 10 leases, %d with 5000", verb.name, a, b)
-		if b > a+6 || a > 40 {
-			t.Errorf("%s: %d calls with 10 leases, %d with 5000", verb.name, a, b)
+	}
+	cost := map[string][2]int{}
+	for round := range 3 {
+		for _, verb := range verbs {
+			a, b := calls(t, func() { verb.run(few) }), calls(t, func() { verb.run(many) })
+			if had := cost[verb.name]; round > 0 {
+				a, b = min(a, had[0]), min(b, had[1])
+			}
+			cost[verb.name] = [2]int{a, b}
+		}
+	}
+	for name, n := range cost {
+		t.Logf("%s: %d calls with 10 leases, %d with 5000", name, n[0], n[1])
+		if n[1] > n[0]+6 || n[0] > 40 {
+			t.Errorf("%s: %d calls with 10 leases, %d with 5000", name, n[0], n[1])
 		}
 	}
 }
