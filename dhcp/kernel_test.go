@@ -74,7 +74,7 @@ func newBed(t *testing.T) *bed {
 			ClientID: []byte("\x00ctr/net/eth0"), DUID: append([]byte{0, 4}, make([]byte, 16)...), Request: []byte{1, 121, 3},
 		},
 		Settings: dhcp.Settings{
-			Timeout: kerneltest.Patience(10 * time.Second), Pause: time.Second, Patience: kerneltest.Patience(time.Minute),
+			Timeout: kerneltest.Patience(time.Minute), Pause: time.Second, Patience: kerneltest.Patience(3 * time.Minute),
 			Log: func(line string) { t.Log(line) },
 		},
 	}
@@ -147,7 +147,7 @@ func (b *bed) gateway() string {
 // test claims about times it gets from the lease, which lasts longer than any wait here.
 func (b *bed) eventually(what string, is func() bool) {
 	b.Helper()
-	within := kerneltest.Patience(time.Minute)
+	within := kerneltest.Patience(3 * time.Minute)
 	for end := time.Now().Add(within); !is(); {
 		if time.Now().After(end) {
 			b.Fatalf("after %s there is still not: %s", within, what)
