@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"time"
 
@@ -193,13 +194,15 @@ func (s *sandbox) attach(ctx context.Context, lists []*chain.List, signals <-cha
 	return ctx.Err()
 }
 
-// nthName counts up from the first interface's name: eth0, eth1.
-// A number at the end of the first is left out; "net" counts net, net1.
+// nthName counts up from the first interface's name: eth0, eth1; net5, net6. One without
+// a number at its end counts net, net1.
 func nthName(first string, n int) string {
 	if n == 0 {
 		return first
 	}
-	return fmt.Sprintf("%s%d", strings.TrimRight(first, "0123456789"), n)
+	base := strings.TrimRight(first, "0123456789")
+	from, _ := strconv.Atoi(first[len(base):]) // none is 0
+	return base + strconv.Itoa(from+n)
 }
 
 // detach deletes the attachments in reverse, going on past failures.

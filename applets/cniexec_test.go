@@ -232,7 +232,7 @@ func TestResolvText(t *testing.T) {
 			t.Errorf("%q: reachable is %v", conf, !ok)
 		}
 	}
-	if nthName("eth0", 2) != "eth2" || nthName("net1", 0) != "net1" || nthName("wan", 1) != "wan1" {
+	if nthName("eth0", 2) != "eth2" || nthName("net1", 0) != "net1" || nthName("wan", 1) != "wan1" || nthName("net1", 1) != "net2" {
 		t.Error("names do not count up")
 	}
 }
