@@ -3,6 +3,7 @@
 package applets
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -54,20 +55,25 @@ type dhcpPlugin struct {
 const longestSocket = 107
 
 // newDHCP reads the key that says where the daemon is; DEL and GC read no other, so
-// they work with a configuration that has become invalid.
+// they work with a configuration that has become invalid. DEL does even if the key is
+// wrong, by which no ADD has had a lease.
 func newDHCP(r *spec.Request) (*dhcpPlugin, error) {
 	var c struct {
 		IPAM dhcpWhere `json:"ipam"`
 	}
-	if err := r.Decode(&c); err != nil {
+	err := r.Decode(&c)
+	p := &dhcpPlugin{Request: r, socket: cmp.Or(c.IPAM.Socket, dhcpSocket)}
+	if err == nil {
+		if err = checkDHCPSocket(p.socket); err != nil {
+			err = spec.Errorf(spec.CodeConfig, `"daemonSocketPath" %w`, err)
+		}
+	}
+	if err != nil && r.Call.Verb != spec.Del {
 		return nil, err
 	}
-	p := &dhcpPlugin{Request: r, socket: c.IPAM.Socket}
-	if p.socket == "" {
+	if err != nil {
+		r.Warn("%v: it is taken to be %s", err, dhcpSocket)
 		p.socket = dhcpSocket
-	}
-	if err := checkDHCPSocket(p.socket); err != nil {
-		return nil, spec.Errorf(spec.CodeConfig, `"daemonSocketPath" %w`, err)
 	}
 	p.leases = dhcpLeases(p.socket)
 	return p, nil
