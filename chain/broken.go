@@ -56,7 +56,7 @@ func (c *Cache) asideDir() string {
 func (c *Cache) aside() (all []Broken, err error) {
 	names, err := fileNames(c.asideDir())
 	if err != nil && !errors.Is(err, os.ErrNotExist) { // mostly there is none
-		return nil, fmt.Errorf("cache: %w", err)
+		return nil, cacheError(err)
 	}
 	for _, name := range names {
 		file := filepath.Join(c.asideDir(), name)
@@ -124,7 +124,7 @@ func (c *Cache) setAside(b *Broken, dryRun bool) (to string, err error) {
 	case errors.Is(err, unix.EXDEV), errors.Is(err, os.ErrNotExist):
 		return "", nil
 	}
-	return "", fmt.Errorf("cache: %w", err)
+	return "", cacheError(err)
 }
 
 // unreadable returns the attachments of the network that are kept since nobody can read

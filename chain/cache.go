@@ -87,10 +87,18 @@ func (c *Cache) Lookup(a spec.Attachment) (*Entry, error) {
 			return e, nil
 		}
 		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, errBroken) {
-			return nil, fmt.Errorf("cache: %w", err)
+			return nil, cacheError(err)
 		}
 	}
 	return nil, fmt.Errorf("cache entry of %s: %w", a, os.ErrNotExist)
+}
+
+// cacheError says where an error of the disk was, with code 5; nil stays nil.
+func cacheError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return spec.Errorf(spec.CodeIO, "cache: %w", err)
 }
 
 // errBroken marks files that are no cache entry, whoever reads them.
@@ -209,44 +217,42 @@ func (c *Cache) Finish(e *Entry, result json.RawMessage) error {
 // its CHECK and GC stumble over (cni#1055).
 func (c *Cache) write(e *Entry, exclusive bool) error {
 	doc, err := json.Marshal(e)
-	if err != nil {
-		return spec.Errorf(spec.CodeIO, "cache: %w", err)
+	if err == nil {
+		err = fault.Check("write cache entry")
 	}
-	if err := fault.Check("write cache entry"); err != nil {
-		return err
-	}
-	dir := filepath.Dir(e.file)
-	if err := disk.MakeDir(dir, 0o700); err != nil {
-		return spec.Errorf(spec.CodeIO, "cache: %w", err)
+	if err == nil {
+		err = disk.MakeDir(c.results(), 0o700)
 	}
 	tmp := c.scratch(e.Attachment())
-	if err := remove(tmp); err != nil {
-		return err
+	if err == nil {
+		err = unlink(tmp)
+	}
+	if err != nil {
+		return cacheError(err)
 	}
 	f, err := disk.Create(tmp)
 	if err != nil {
-		return spec.Errorf(spec.CodeIO, "cache: %w", err)
+		return cacheError(err)
 	}
 	_, err = f.Write(doc)
 	if err = errors.Join(err, f.Close()); err == nil {
-		if exclusive {
-			// A link fails where a name stands; a rename would replace it.
-			if err = os.Link(tmp, e.file); err == nil {
-				os.Remove(tmp)
-				return nil
-			}
-			if unlinkable(err) {
-				err = renameNew(tmp, e.file)
-			}
-		} else {
-			err = disk.Rename(tmp, e.file)
-		}
+		err = settle(tmp, e.file, exclusive)
 	}
-	if err != nil {
-		os.Remove(tmp)
-		return spec.Errorf(spec.CodeIO, "cache: %w", err)
+	os.Remove(tmp) // what is in place has another name by now
+	return cacheError(err)
+}
+
+// settle gives a file its name.
+func settle(tmp, file string, exclusive bool) error {
+	if !exclusive {
+		return disk.Rename(tmp, file)
 	}
-	return nil
+	// A link fails where a name stands; a rename would replace it.
+	err := os.Link(tmp, file)
+	if unlinkable(err) {
+		err = renameNew(tmp, file)
+	}
+	return err
 }
 
 // scratch is where the entry of an attachment is written: in the folder of results,
@@ -258,13 +264,11 @@ func (c *Cache) scratch(a spec.Attachment) string {
 	return filepath.Join(c.results(), temporary+a.Key())
 }
 
-// remove deletes a file; that it is gone is no error.
-func remove(file string) error {
-	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return spec.Errorf(spec.CodeIO, "cache: %w", err)
-	}
-	return nil
-}
+// unlink deletes a file; that it is gone is no error.
+func unlink(file string) error { return ignore(os.Remove(file), os.ErrNotExist) }
+
+// remove is unlink with an error for people.
+func remove(file string) error { return cacheError(unlink(file)) }
 
 // unlinkable reports whether the file system has no hard links.
 func unlinkable(err error) bool {
@@ -306,7 +310,7 @@ func (c *Cache) Remove(a spec.Attachment) error {
 func (c *Cache) List() (entries []*Entry, broken []Broken, err error) {
 	names, err := fileNames(c.results())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, nil, fmt.Errorf("cache: %w", err)
+		return nil, nil, cacheError(err)
 	}
 	for _, name := range names {
 		if strings.HasPrefix(name, ".") {

@@ -140,8 +140,8 @@ func TestUnreadableNow(t *testing.T) {
 		done <- [2]error{err, w.Cache.Remove(a)}
 	}()
 	for i, err := range <-done {
-		if !errors.Is(err, os.ErrPermission) {
-			t.Errorf("call %d: got %v, want that it is forbidden", i, err)
+		if !errors.Is(err, os.ErrPermission) || code(err) != spec.CodeIO {
+			t.Errorf("call %d: got %v, want that it is forbidden, and code 5", i, err)
 		}
 	}
 	if _, err := w.Cache.Lookup(a); err != nil {
