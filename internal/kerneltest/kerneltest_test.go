@@ -76,3 +76,36 @@ func TestKernelSnapshot(t *testing.T) {
 		t.Error("the snapshot does not show a setting")
 	}
 }
+
+// Links that go while they are looked at, as the kernel takes those away whose peers were
+// in a namespace that has ended, spoil no snapshot.
+func TestKernelSnapshotOfTheMoment(t *testing.T) {
+	ns := kerneltest.NS(t)
+	before := kerneltest.Snapshot(t, ns)
+	stop, stopped := make(chan struct{}), make(chan error, 1)
+	go func() {
+		c, err := rtnl.Dial(ns)
+		for err == nil {
+			if err = c.AddLink(rtnl.LinkSpec{Name: "a", Peer: &rtnl.LinkSpec{Name: "b"}}); err == nil {
+				err = c.DelLink("a")
+			}
+			select {
+			case <-stop:
+				stopped <- c.Close()
+				return
+			default:
+			}
+		}
+		stopped <- err
+	}()
+	for range 50 {
+		kerneltest.Snapshot(t, ns)
+	}
+	close(stop)
+	if err := <-stopped; err != nil {
+		t.Fatal(err)
+	}
+	if after := kerneltest.Snapshot(t, ns); after != before {
+		t.Errorf("it is not as before:\n%s", kerneltest.Diff(before, after))
+	}
+}

@@ -7,9 +7,7 @@ import "cnibox/rtnl"
 func (s *snapshot) queues(l rtnl.Link) {
 	s.t.Helper()
 	root, ingress, err := s.c.Qdiscs(l.Index)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	s.must(err)
 	if root != nil {
 		s.add("qdisc %s %s %d bytes/s, burst %d, limit %d", l.Name, root.Kind, root.TBF.Rate, root.TBF.Burst, root.TBF.Limit)
 	}
@@ -17,9 +15,7 @@ func (s *snapshot) queues(l rtnl.Link) {
 		return
 	}
 	to, err := s.c.Redirects(l.Index)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	s.must(err)
 	s.add("qdisc %s %s", l.Name, ingress.Kind)
 	for _, index := range to {
 		s.add("redirect %s to %s", l.Name, s.names[index])

@@ -26,6 +26,19 @@ func Snapshot(t testing.TB, ns *rtnl.NS) string {
 		t.Fatal(err)
 	}
 	defer c.Close()
+	for range 100 {
+		if text, whole := take(t, ns, c); whole {
+			return text
+		}
+	}
+	t.Fatal("links go faster than they can be looked at")
+	return ""
+}
+
+// take makes one; false: a link has gone meanwhile, as some do when the kernel comes to
+// the end of another namespace.
+func take(t testing.TB, ns *rtnl.NS, c *rtnl.Conn) (text string, whole bool) {
+	t.Helper()
 	links, err := c.Links()
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +54,7 @@ func Snapshot(t testing.TB, ns *rtnl.NS) string {
 	s.settings("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding",
 		"net/ipv4/conf/all/route_localnet", "net/ipv6/conf/all/accept_ra")
 	slices.Sort(s.lines)
-	return strings.Join(s.lines, "\n") + "\n"
+	return strings.Join(s.lines, "\n") + "\n", !s.torn
 }
 
 // A snapshot is one in the making.
@@ -51,6 +64,18 @@ type snapshot struct {
 	c     *rtnl.Conn
 	names map[uint32]string
 	lines []string
+	torn  bool // a link that was there has gone
+}
+
+// must is for calls about a link; one that is gone has nothing to tell.
+func (s *snapshot) must(err error) {
+	s.t.Helper()
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		s.torn = true
+	case err != nil:
+		s.t.Fatal(err)
+	}
 }
 
 // add writes one line.
@@ -75,9 +100,7 @@ func (s *snapshot) link(l rtnl.Link) {
 		s.add("data %s %+v", l.Name, l.Data)
 	}
 	addrs, err := s.c.Addrs(l.Index)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	s.must(err)
 	for _, a := range addrs {
 		if a.Prefix.Addr().IsLinkLocalUnicast() && a.Prefix.Addr().Is6() {
 			continue
@@ -85,8 +108,8 @@ func (s *snapshot) link(l rtnl.Link) {
 		s.add("addr %s %s peer %s", l.Name, a.Prefix, a.Peer)
 	}
 	vlans, err := s.c.PortVLANs(l.Index)
-	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
-		s.t.Fatal(err)
+	if !errors.Is(err, unix.EOPNOTSUPP) {
+		s.must(err)
 	}
 	for _, v := range vlans {
 		s.add("vlan %s %+v", l.Name, v)
