@@ -173,7 +173,7 @@ func TestKernelTwinPattern(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Patience(20*time.Second))
+	ctx, cancel := context.WithTimeout(t.Context(), 2*processTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, self, "-test.v", "-test.run", "^Nothing/(a|b)|^TestKernelTwin$/^static$/no_CIDR|^Neither")
 	cmd.Env = append(os.Environ(), "CNIBOX_TWIN=") // also in a guest, which leaves the case to others

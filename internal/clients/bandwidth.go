@@ -43,7 +43,7 @@ func (h *host) bandwidth() error {
 			return err
 		}
 		at := netip.AddrPortFrom(ip, 80)
-		err = eventually(func() error { return fetch(nil, at) })
+		err = fetch(nil, at)
 		return errors.Join(err, slow(at), h.stopPod(p), h.remove(p), eventually(h.empty))
 	})
 }

@@ -108,7 +108,7 @@ func (h *host) ctrContainers() error {
 			if web, err = address("default-web"); err != nil {
 				return err
 			}
-			return fetch(nil, netip.AddrPortFrom(web, 80))
+			return fetchOnce(nil, netip.AddrPortFrom(web, 80))
 		})
 	})
 	if err != nil {
@@ -179,10 +179,10 @@ func (h *host) client(web netip.Addr) error {
 		}
 		commands := []string{
 			"ip -4 address show dev eth0",
-			"ping -c 1 -W 2 " + gateway.String(),
-			"ping -c 1 -W 2 " + outsideAddr.String(),
-			in(netip.AddrPortFrom(web, 80)),
-			in(netip.AddrPortFrom(hostAddr, published)),
+			"ping -c 1 -W 30 " + gateway.String(),
+			"ping -c 1 -W 30 " + outsideAddr.String(),
+			in(netip.AddrPortFrom(web, 80), patience),
+			in(netip.AddrPortFrom(hostAddr, published), patience),
 			"nslookup " + name,
 		}
 		out, err := h.ctrRun("client", []string{"--rm"}, "sh", "-c", strings.Join(commands, " && "))

@@ -14,7 +14,8 @@ import (
 )
 
 // daemonConf keeps all in the sandbox, and names what the CRI plugin needs. Some
-// machines of continuous integration forbid the negative scores of pods.
+// machines of continuous integration forbid the negative scores of pods, and some are so
+// busy that a shim does not answer within seconds.
 const daemonConf = `version = 2
 root = "` + work + `/root"
 [plugins."io.containerd.internal.v1.opt"]
@@ -25,6 +26,11 @@ root = "` + work + `/root"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "` + criDir + `"
     conf_dir = "` + confDir + `"
+[timeouts]
+  "io.containerd.timeout.shim.cleanup" = "1m"
+  "io.containerd.timeout.shim.load" = "1m"
+  "io.containerd.timeout.shim.shutdown" = "1m"
+  "io.containerd.timeout.task.state" = "1m"
 `
 
 // start starts containerd and gives it the image, in the namespaces of ctr and

@@ -107,7 +107,8 @@ func (h *host) cable() error {
 }
 
 // patience is how long a change may take that no event tells of.
-const patience = 10 * time.Second
+// It is for busy machines, and matters only when the trial fails.
+const patience = time.Minute
 
 // eventually calls fn until it succeeds; after [patience] it returns the last
 // error. It is for states that the kernel or containerd reach in their own time,

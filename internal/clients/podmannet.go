@@ -69,12 +69,11 @@ func (h *host) podmanReached() error {
 		return err
 	}
 	defer stop()
-	err = eventually(func() error { return fetch(nil, netip.AddrPortFrom(ip, 80)) })
-	err = errors.Join(err, h.publishedAt(podmanPort))
+	err = errors.Join(fetch(nil, netip.AddrPortFrom(ip, 80)), h.publishedAt(podmanPort))
 	one := netip.AddrPortFrom(hostAddr, podmanOne)
 	err = errors.Join(err, fetch(nil, one), fetch(h.outside.NS, one),
 		lookup(h.outside.NS, netip.AddrPortFrom(hostAddr, podmanUDP)), lookup(nil, netip.AddrPortFrom(local, podmanUDP)))
-	if err == nil && fetch(nil, netip.AddrPortFrom(local, podmanOne)) == nil {
+	if err == nil && fetchOnce(nil, netip.AddrPortFrom(local, podmanOne)) == nil {
 		err = fmt.Errorf("port %d of %s is published on %s, too", podmanOne, hostAddr, local)
 	}
 	return err
@@ -107,7 +106,7 @@ func (h *host) podmanReload() error {
 	if _, _, err := (sandbox.Call{Argv: []string{"nft", "flush", "ruleset"}, Env: os.Environ()}).Run(); err != nil {
 		return err
 	}
-	if err := fetch(h.outside.NS, netip.AddrPortFrom(hostAddr, podmanPort)); err == nil {
+	if err := fetchOnce(h.outside.NS, netip.AddrPortFrom(hostAddr, podmanPort)); err == nil {
 		return errors.New("published without rules")
 	}
 	if _, err := podman("network", "reload", "web"); err != nil {
@@ -126,7 +125,7 @@ func (h *host) podmanSecond() error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(eventually(func() error { return fetch(nil, netip.AddrPortFrom(ip6, 80)) }), h.podmanReached())
+	err = errors.Join(fetch(nil, netip.AddrPortFrom(ip6, 80)), h.podmanReached())
 	if err != nil {
 		return err
 	}
@@ -158,8 +157,8 @@ func (h *host) podmanDual() error {
 		if six {
 			at = hostAddr6
 		}
-		err = eventually(func() error { return fetch(nil, netip.AddrPortFrom(ip, 80)) })
-		if err = errors.Join(err, fetch(h.outside.NS, netip.AddrPortFrom(at, podmanSix))); err != nil {
+		err = errors.Join(fetch(nil, netip.AddrPortFrom(ip, 80)), fetch(h.outside.NS, netip.AddrPortFrom(at, podmanSix)))
+		if err != nil {
 			return err
 		}
 	}
@@ -185,7 +184,7 @@ func (h *host) podmanInternal() error {
 	if err == nil && strings.Contains(routes, "default") {
 		err = fmt.Errorf("routes of an internal network: %s", routes)
 	}
-	if err == nil && fetch(nil, netip.AddrPortFrom(ip, 80)) == nil {
+	if err == nil && fetchOnce(nil, netip.AddrPortFrom(ip, 80)) == nil {
 		err = errors.New("the host is in the internal network")
 	}
 	return errors.Join(err, podmanRemove("in1", "in2"))
@@ -208,15 +207,20 @@ func (h *host) podmanIsolated() error {
 	}
 	at := netip.AddrPortFrom(ip, 80)
 	err = errors.Join(podmanSees("b1", at), fetch(h.outside.NS, netip.AddrPortFrom(hostAddr, podmanAlone)))
-	if err == nil && podmanSees("a2", at) == nil {
+	if err == nil && podmanSeesOnce("a2", at) == nil {
 		err = fmt.Errorf("a container of another isolated network reaches %s", at)
 	}
 	return errors.Join(err, podmanRemove("a1", "b1", "a2"))
 }
 
-// podmanSees has a container fetch the page.
+// podmanSees has a container fetch the page, whose server may just have been started.
 func podmanSees(name string, at netip.AddrPort) error {
-	out, err := podmanExec(name, in(at))
+	return eventually(func() error { return podmanSeesOnce(name, at) })
+}
+
+// podmanSeesOnce is one try.
+func podmanSeesOnce(name string, at netip.AddrPort) error {
+	out, err := podmanExec(name, in(at, tryTime))
 	if err == nil && !strings.Contains(out, strings.TrimSpace(page)) {
 		err = fmt.Errorf("%s got %q from %s", name, out, at)
 	}
@@ -246,9 +250,7 @@ func (h *host) podmanLAN() error {
 	if err == nil && !strings.Contains(out, "default via "+outsideAddr.String()) {
 		err = fmt.Errorf("routes: %s", out)
 	}
-	err = errors.Join(err, eventually(func() error {
-		return fetch(h.outside.NS, netip.AddrPortFrom(netip.MustParseAddr(ip), 80))
-	}))
+	err = errors.Join(err, fetch(h.outside.NS, netip.AddrPortFrom(netip.MustParseAddr(ip), 80)))
 	return errors.Join(err, podmanRemove("lan"))
 }
 

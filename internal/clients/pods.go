@@ -39,10 +39,8 @@ func (h *host) runWeb(p *pod) error {
 	if err != nil {
 		return err
 	}
-	err = eventually(func() error {
-		return errors.Join(fetch(nil, netip.AddrPortFrom(ip, 80)),
-			fetch(h.outside.NS, netip.AddrPortFrom(hostAddr, uint16(p.ports[0].host))))
-	})
+	err = errors.Join(fetch(nil, netip.AddrPortFrom(ip, 80)),
+		fetch(h.outside.NS, netip.AddrPortFrom(hostAddr, uint16(p.ports[0].host))))
 	if err != nil {
 		return err
 	}
@@ -93,8 +91,8 @@ func (h *host) runClient(p, web *pod) error {
 		return err
 	}
 	out, err := h.exec(id, strings.Join([]string{
-		"ip -4 address show dev lo", in(netip.AddrPortFrom(ip, 80)),
-		in(netip.AddrPortFrom(hostAddr, uint16(web.ports[0].host))), "nslookup " + name,
+		"ip -4 address show dev lo", in(netip.AddrPortFrom(ip, 80), patience),
+		in(netip.AddrPortFrom(hostAddr, uint16(web.ports[0].host)), patience), "nslookup " + name,
 	}, " && "))
 	if err != nil {
 		return err
@@ -162,7 +160,7 @@ func (h *host) crowd() error {
 			}
 			addrs = append(addrs, ip)
 			at := netip.AddrPortFrom(hostAddr, uint16(p.ports[0].host))
-			if err := eventually(func() error { return fetch(h.outside.NS, at) }); err != nil {
+			if err := fetch(h.outside.NS, at); err != nil {
 				return err
 			}
 		}

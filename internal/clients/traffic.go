@@ -77,9 +77,14 @@ func answer(query []byte) []byte {
 	return append(reply, named.AsSlice()...)
 }
 
-// lookup asks the server at an address for the name, by UDP. The socket is opened in
-// a namespace; nil is the host's.
+// lookup asks the server at an address for the name, by UDP, until it answers. The socket
+// is opened in a namespace; nil is the host's.
 func lookup(ns *rtnl.NS, at netip.AddrPort) error {
+	return eventually(func() error { return lookupOnce(ns, at) })
+}
+
+// lookupOnce is one try.
+func lookupOnce(ns *rtnl.NS, at netip.AddrPort) error {
 	c, err := dial(ns, "udp", at)
 	if err != nil {
 		return err
@@ -101,11 +106,14 @@ func lookup(ns *rtnl.NS, at netip.AddrPort) error {
 	return err
 }
 
+// tryTime is how long one try may take.
+const tryTime = 2 * time.Second
+
 // dial connects from a namespace. Connection and all that is done with it end after
-// a second each.
+// [tryTime] each.
 func dial(ns *rtnl.NS, network string, at netip.AddrPort) (c net.Conn, err error) {
 	connect := func() (err error) {
-		c, err = net.DialTimeout(network, at.String(), time.Second)
+		c, err = net.DialTimeout(network, at.String(), tryTime)
 		return err
 	}
 	if ns != nil {
@@ -116,12 +124,17 @@ func dial(ns *rtnl.NS, network string, at netip.AddrPort) (c net.Conn, err error
 	if err != nil {
 		return nil, err
 	}
-	return c, c.SetDeadline(time.Now().Add(time.Second))
+	return c, c.SetDeadline(time.Now().Add(tryTime))
 }
 
-// fetch reads the page of a web server. The socket is opened in a namespace; nil
-// is the host's.
+// fetch reads the page of a web server, which may take its time to come. The socket is
+// opened in a namespace; nil is the host's.
 func fetch(ns *rtnl.NS, at netip.AddrPort) error {
+	return eventually(func() error { return fetchOnce(ns, at) })
+}
+
+// fetchOnce is one try, for what is not to be reached.
+func fetchOnce(ns *rtnl.NS, at netip.AddrPort) error {
 	c, err := dial(ns, "tcp", at)
 	if err != nil {
 		return err
@@ -137,8 +150,8 @@ func fetch(ns *rtnl.NS, at netip.AddrPort) error {
 	return err
 }
 
-// in is the shell command that fetches the page from inside a container; a
-// static busybox cannot look names up for its own wget.
-func in(at netip.AddrPort) string {
-	return fmt.Sprintf(`printf 'GET /index.html HTTP/1.0\r\n\r\n' | nc -w 2 %s %d`, at.Addr(), at.Port())
+// in is the shell command that fetches the page from inside a container, within some
+// time; a static busybox cannot look names up for its own wget.
+func in(at netip.AddrPort, within time.Duration) string {
+	return fmt.Sprintf(`printf 'GET /index.html HTTP/1.0\r\n\r\n' | nc -w %.0f %s %d`, within.Seconds(), at.Addr(), at.Port())
 }

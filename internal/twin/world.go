@@ -14,12 +14,13 @@ import (
 	"strings"
 	"time"
 
+	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
 )
 
 // callTime is how long a plugin may take: the reference may wait for ten
 // seconds until addresses settle, and the machine may be slow.
-const callTime = time.Minute
+var callTime = kerneltest.Patience(3 * time.Minute)
 
 // searchPath is where the reference plugins find iptables, and we iproute2.
 const searchPath = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
@@ -100,7 +101,7 @@ func (w *world) close() {
 }
 
 // endTime is how long the kernel may take over what was in a namespace.
-const endTime = 20 * time.Second
+var endTime = kerneltest.Patience(time.Minute)
 
 // end ends the containers' namespaces, and waits until what had an end in them is gone
 // from the host.
