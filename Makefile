@@ -7,6 +7,8 @@ DESTDIR ?=
 VERSION ?= 0.1.0
 GO      ?= go
 FUZZTIME ?= 1m
+# How long the tests of one package may take, on a busy machine.
+LIMIT ?= 30m
 
 export CGO_ENABLED = 0
 
@@ -67,7 +69,7 @@ quick: ## the tests that need no privilege, in seconds
 # file in /proc/sys that one of them has read, for minutes.
 test: ## all tests, and what this kernel lacks; without root they run in a user namespace
 	$(GO) vet ./...
-	@(status=0; $(GO) run ./internal/privileged $(GO) test -count=1 -v ./... 2>&1 || status=$$?; echo $$status >.test.status) \
+	@(status=0; $(GO) run ./internal/privileged $(GO) test -count=1 -timeout $(LIMIT) -v ./... 2>&1 || status=$$?; echo $$status >.test.status) \
 		| tee .test.log | grep --line-buffered -E '^(ok|FAIL|panic:)|--- FAIL|SKIPPED:|^make test '; \
 	status=$$(cat .test.status); [ $$status -eq 0 ] || grep -vE '^ *(===|--- PASS)' .test.log; \
 	rm -f .test.log .test.status; exit $$status
@@ -94,7 +96,7 @@ reference: ## build the newest reference plugins, to compare with
 test-twin: reference ## the twin runs against the newest reference plugins; KERNEL=6.1: in qemu, for what is lacking here
 	CNIBOX_TWIN_NEWEST=$(NEWEST_DIR) CNIBOX_REFERENCE=require $(if $(KERNEL),\
 		$(GO) run ./internal/vm -kernel $(KERNEL) -pkg . -run 'TestKernelTwin$$' $(VMFLAGS),\
-		$(GO) run ./internal/privileged $(GO) test -count=1 -run 'TestKernelTwin$$' .)
+		$(GO) run ./internal/privileged $(GO) test -count=1 -timeout $(LIMIT) -run 'TestKernelTwin$$' .)
 
 test-vm: ## the kernel tests on Debian's kernels, in qemu; KERNEL=6.1 PKG=./nft RUN=regexp: less
 	$(GO) run ./internal/vm $(if $(KERNEL),-kernel $(KERNEL)) $(if $(PKG),-pkg $(PKG)) $(if $(RUN),-run '$(RUN)') $(VMFLAGS)
@@ -113,7 +115,7 @@ test-cross: ## unit tests on other architectures, emulated by qemu-user
 		command -v $$qemu >/dev/null || { echo "SKIPPED: $$arch: there is no $$qemu"; continue; }; \
 		[ $$arch = s390x ] || packages="$$packages ./ipam"; \
 		echo "cross: $$arch"; \
-		GOARCH=$$arch GOMIPS=softfloat $(GO) test -short -vet=off -exec $$qemu -skip '$(CROSS_SKIP)' $$packages || exit 1; \
+		GOARCH=$$arch GOMIPS=softfloat $(GO) test -short -vet=off -timeout $(LIMIT) -exec $$qemu -skip '$(CROSS_SKIP)' $$packages || exit 1; \
 	done
 
 test-clients: build ## containers of containerd, podman, buildah; CLIENTS=-require: no skipping

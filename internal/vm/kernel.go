@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 // A kernel is one of Debian's. Its String is its name.
@@ -71,7 +72,10 @@ func (k kernel) get(ctx context.Context, cache string, update bool) (tree, error
 	}
 	defer os.RemoveAll(tmp)
 	fresh := filepath.Join(tmp, "root")
-	if err := k.fetch(ctx, tmp, fresh); err != nil {
+	err = again(ctx, fetchPauses, func() error {
+		return errors.Join(os.RemoveAll(fresh), k.fetch(ctx, tmp, fresh))
+	})
+	if err != nil {
 		return tree{}, fmt.Errorf("fetch: %w", err)
 	}
 	if _, err := openTree(fresh); err != nil {
@@ -82,6 +86,24 @@ func (k kernel) get(ctx context.Context, cache string, update bool) (tree, error
 		return tree{}, err
 	}
 	return openTree(dir)
+}
+
+// fetchPauses are between the tries to fetch a kernel.
+var fetchPauses = []time.Duration{5 * time.Second, 15 * time.Second, time.Minute}
+
+// again does something that may fail for a while, as what comes over the network, with
+// pauses in between. The error is that of the last try.
+func again(ctx context.Context, pauses []time.Duration, do func() error) error {
+	err := do()
+	for _, pause := range pauses {
+		if err == nil || ctx.Err() != nil {
+			break
+		}
+		fmt.Printf("%v; trying again in %s\n", err, pause)
+		time.Sleep(pause)
+		err = do()
+	}
+	return err
 }
 
 // fetch has apt find and check the package, with lists of its own in tmp, and

@@ -161,3 +161,26 @@ func TestImage(t *testing.T) {
 		t.Errorf("got %v, %v; want mode 755", st, err)
 	}
 }
+
+// What fails for a while is tried again, but not for ever, and not when nobody waits any more.
+func TestAgain(t *testing.T) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, tt := range map[string]struct {
+		ctx         context.Context
+		fails, want int // tries
+	}{"well": {t.Context(), 0, 1}, "ill at first": {t.Context(), 2, 3}, "ill": {t.Context(), 9, 4}, "over": {over, 9, 1}} {
+		t.Run(name, func(t *testing.T) {
+			tries := 0
+			err := again(tt.ctx, make([]time.Duration, 3), func() error {
+				if tries++; tries <= tt.fails {
+					return errors.New("no network")
+				}
+				return nil
+			})
+			if tries != tt.want || (err == nil) != (tt.fails < tt.want) {
+				t.Errorf("got %d tries, %v, want %d", tries, err, tt.want)
+			}
+		})
+	}
+}
