@@ -98,7 +98,7 @@ func TestKernelBridgeVLANGateway(t *testing.T) {
 	n.must(spec.Add, "bridge", conf, two)
 	n.echo(two)
 	for _, from := range []*rtnl.NS{one.ns, n.host} {
-		if who := ask(t, from, "10.1.0.3", 2e9); who != "two" {
+		if who := ask(t, from, "10.1.0.3", patience); who != "two" {
 			t.Errorf("%q answers for the second container", who)
 		}
 	}

@@ -287,7 +287,7 @@ func TestKernelFirewallVLAN(t *testing.T) {
 		if err := change(); err != nil {
 			t.Fatal(err)
 		}
-		if who := ask(t, one.ns, "10.1.0.1", 2*time.Second); who != "gateway" {
+		if who := ask(t, one.ns, "10.1.0.1", patience); who != "gateway" {
 			t.Errorf("%q answers for the gateway", who)
 		}
 		for addr, from := range map[string]pod{"10.1.0.2": one, "10.1.0.3": two} {
@@ -427,6 +427,12 @@ func TestKernelFirewallZone(t *testing.T) {
 	}
 	w.ok(w.verb(spec.Add, 1, keys))
 	f.Stop()
+	until(t, func() error { // the bus notices
+		if status() == nil {
+			return errors.New("firewalld is still on the bus")
+		}
+		return nil
+	})
 	w.ok(w.verb(spec.Del, 1, keys))
 	w.must(w.run("firewall", spec.GC, spec.Call{}, `"cni.dev/valid-attachments":[],`+keys, ""))
 	if got := w.owned(); got != "" {

@@ -4,6 +4,7 @@ package applets_test
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -274,12 +275,13 @@ func TestKernelHostDeviceOfReference(t *testing.T) {
 // Others are on the segment of the link, so an IPv6 address is looked for there first [N8].
 func TestKernelHostDeviceDuplicate(t *testing.T) {
 	n := newNode(t)
-	p := n.pod("a")
+	p := n.careful("a")
 	n.nic("nic0")
 	c := kerneltest.Dial(t, n.host)
 	if err := c.AddAddr(linkOf(t, c, "wire-nic0").Index, rtnl.Addr{Prefix: prefix("fd00:1::2/64"), NoDAD: true}); err != nil {
 		t.Fatal(err)
 	}
+	kerneltest.Solicited(t, n.host, netip.MustParseAddr("fd00:1::2"), 1)
 	before := n.state(p)
 	conf := deviceOf(`"device":"nic0","dataDir":"$DIR/records","ipam":{"type":"host-local","dataDir":"$DIR","subnet":"fd00:1::/64"}`)
 	if code, out := n.call(t.Context(), spec.Add, "host-device", conf, p); code == 0 || !strings.Contains(out, "duplicate") {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
@@ -112,7 +111,7 @@ func TestKernelIpvlanTraffic(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, from := range map[string]*rtnl.NS{"a neighbour": b.ns, "the segment": s.ns} {
-		if who := ask(t, from, "10.1.0.2", 3*time.Second); who != "a" {
+		if who := ask(t, from, "10.1.0.2", patience); who != "a" {
 			t.Errorf("from %s: %q answers", name, who)
 		}
 	}
@@ -141,8 +140,8 @@ func TestKernelIpvlanLinkInContainer(t *testing.T) {
 	n.refuse(100, "master in0 is taken", spec.Add, "ipvlan", conf, p)
 }
 
-// A host that knew the address by another link's MAC address reaches its new owner at
-// once, though an ipvlan cannot announce itself as other links do.
+// A host that knew the address by another link's MAC address and asks nobody again
+// reaches its new owner, though an ipvlan cannot announce itself as other links do.
 func TestKernelIpvlanReusedAddress(t *testing.T) {
 	n, s := ipvlanNode(t)
 	kerneltest.NeedKind(t, "CONFIG_MACVLAN", rtnl.Macvlan{})
@@ -151,12 +150,13 @@ func TestKernelIpvlanReusedAddress(t *testing.T) {
 	if err := s.wire.AddAddr(s.up1.Index, rtnl.Addr{Prefix: prefix("10.1.0.200/24")}); err != nil {
 		t.Fatal(err)
 	}
+	trusting(t, s.ns, "up1")
 	for _, owner := range []struct{ applet, conf string }{{"macvlan", old}, {"ipvlan", conf}} {
 		conf := strings.Replace(owner.conf, `"ipam"`, `"args":{"cni":{"ips":["10.1.0.77"]}},"ipam"`, 1)
 		p := n.pod(owner.applet)
 		n.echo(p)
 		n.must(spec.Add, owner.applet, conf, p)
-		if who := ask(t, s.ns, "10.1.0.77", time.Second); who != p.id {
+		if who := ask(t, s.ns, "10.1.0.77", patience); who != p.id {
 			t.Errorf("%q answers, want %s", who, p.id)
 		}
 		n.must(spec.Del, owner.applet, conf, p)

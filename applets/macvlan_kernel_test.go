@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
@@ -191,7 +190,7 @@ func TestKernelMacvlanTraffic(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, from := range map[string]*rtnl.NS{"a neighbour": b.ns, "the segment": s.ns} {
-		if who := ask(t, from, "10.1.0.2", time.Second); who != "a" {
+		if who := ask(t, from, "10.1.0.2", patience); who != "a" {
 			t.Errorf("from %s: %q answers", name, who)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"cnibox/applets"
 	"cnibox/internal/kerneltest"
@@ -167,26 +170,86 @@ func (n *node) echo(p pod) {
 	}
 }
 
-// ask returns who answers at an address, asked from ns; "" if nobody does in time.
+// patience is how long a test waits for what has to come: it only counts where the test
+// fails.
+var patience = kerneltest.Patience(30 * time.Second)
+
+// until waits for what comes in its own time; the error tells what is there instead.
+func until(t *testing.T, there func() error) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		over := time.Now().After(end)
+		err := there()
+		if err == nil {
+			return
+		}
+		if over {
+			t.Fatal(err)
+		}
+	}
+}
+
+// connect opens a connection out of a namespace. It tries again while nobody is found:
+// the kernel joins multicast groups and learns of carriers in its own time. A refusal is
+// an answer.
+func connect(ns *rtnl.NS, network, addr string, within time.Duration) (c net.Conn, err error) {
+	for end := time.Now().Add(within); ; time.Sleep(10 * time.Millisecond) {
+		err = ns.Do(func() (err error) {
+			c, err = net.DialTimeout(network, addr, time.Until(end))
+			return err
+		})
+		if err == nil || errors.Is(err, unix.ECONNREFUSED) || time.Now().After(end) {
+			return c, err
+		}
+	}
+}
+
+// ask returns who answers at an address, asked from ns; "" if nobody takes the call in time.
 func ask(t *testing.T, ns *rtnl.NS, addr string, within time.Duration) (who string) {
 	t.Helper()
-	err := ns.Do(func() error {
-		d := net.Dialer{Timeout: within}
-		c, err := d.Dial("tcp", net.JoinHostPort(addr, "7"))
+	c, err := connect(ns, "tcp", net.JoinHostPort(addr, "7"), within)
+	if err != nil {
+		return ""
+	}
+	defer c.Close()
+	c.SetReadDeadline(time.Now().Add(patience))
+	b := make([]byte, 64)
+	k, _ := c.Read(b)
+	return string(b[:k])
+}
+
+// trusting has a link ask nobody again whom it has found once: it finds one who has moved
+// only if that is announced, however long it is waited for.
+func trusting(t *testing.T, ns *rtnl.NS, link string) {
+	t.Helper()
+	for _, family := range []string{"ipv4", "ipv6"} {
+		dir := "net/" + family + "/neigh/" + link + "/"
+		err := ns.SetSysctls(rtnl.Sysctl{Key: dir + "base_reachable_time_ms", Value: "36000000"},
+			rtnl.Sysctl{Key: dir + "delay_first_probe_time", Value: "36000"})
 		if err != nil {
-			return nil
+			t.Fatal(err)
 		}
-		defer c.Close()
-		c.SetReadDeadline(time.Now().Add(within))
-		b := make([]byte, 64)
-		k, _ := c.Read(b)
-		who = string(b[:k])
-		return nil
-	})
+	}
+}
+
+// detection has duplicate detection, on links that a namespace gets from now on, begin
+// within some seconds and ask so many times, once a second.
+func detection(t *testing.T, ns *rtnl.NS, delay, times string) {
+	t.Helper()
+	err := ns.SetSysctls(
+		rtnl.Sysctl{Key: "net/ipv6/conf/default/router_solicitation_delay", Value: delay, Optional: true},
+		rtnl.Sysctl{Key: "net/ipv6/conf/default/dad_transmits", Value: times, Optional: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return who
+}
+
+// careful is a pod whose duplicate detection asks three times, since an answer may be late.
+func (n *node) careful(id string) pod {
+	n.t.Helper()
+	p := n.pod(id)
+	detection(n.t, p.ns, "1", "3")
+	return p
 }
 
 func links(t *testing.T, ns *rtnl.NS) []rtnl.Link {

@@ -80,12 +80,7 @@ func rollbackNode(t *testing.T, applet string) *node {
 // over at once.
 func quickPod(n *node) pod {
 	p := n.pod("ctr")
-	err := p.ns.SetSysctls(
-		rtnl.Sysctl{Key: "net/ipv6/conf/default/router_solicitation_delay", Value: "0", Optional: true},
-		rtnl.Sysctl{Key: "net/ipv6/conf/default/dad_transmits", Value: "0", Optional: true})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	detection(n.t, p.ns, "0", "0")
 	return p
 }
 
