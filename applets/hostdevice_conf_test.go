@@ -15,6 +15,9 @@ import (
 
 func init() { helpConfs["host-device"] = deviceConf{} }
 
+// ReturnTime is how long DEL waits for hardware.
+const ReturnTime = returnTime
+
 // FakeSysfs has the plugin look at a folder in place of /sys until the test ends.
 func FakeSysfs(t *testing.T, dir string) {
 	was := hostSysfs
