@@ -149,7 +149,7 @@ func startDHCP(t *testing.T, args ...string) (socket string, stop func()) {
 		}
 	}
 	t.Cleanup(stop)
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(kerneltest.Patience(30 * time.Second)); ; time.Sleep(time.Millisecond) {
 		conn, err := dialUnix(socket)
 		if err == nil {
 			conn.Close()
@@ -211,7 +211,7 @@ func TestDHCPSilentDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Patience(2*dhcpPatience))
+	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Patience(12*dhcpPatience))
 	defer cancel()
 	_, err = callDHCP(ctx, socket, &dhcpCall{Verb: spec.Add})
 	if ctx.Err() != nil || err == nil || !strings.Contains(err.Error(), "restart `cnibox dhcp daemon`") {
@@ -228,7 +228,7 @@ func TestDHCPOtherPlugin(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(kerneltest.Patience(5 * time.Second)))
+	conn.SetDeadline(time.Now().Add(kerneltest.Patience(30 * time.Second)))
 	if err := sendDHCP(conn, "cnibox-dhcp 2\n", &dhcpCall{Verb: spec.Status}); err != nil {
 		t.Fatal(err)
 	}
