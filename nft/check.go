@@ -83,11 +83,11 @@ func (s *sock) remedy(table byte) string {
 }
 
 // planned returns the chains that elements of this update jump to, with the rules
-// that they should have.
+// that they should have. One that is not there has no element either, which is told.
 func (x *Tx) planned() (chains []chain) {
 	for _, name := range x.chainNames() {
-		if !strings.HasPrefix(name, adminPrefix) { // whose rules are not ours
-			chains = append(chains, x.chains[name].chain)
+		if p := x.chains[name]; !p.missing && !strings.HasPrefix(name, adminPrefix) { // whose rules are not ours
+			chains = append(chains, p.chain)
 		}
 	}
 	return chains

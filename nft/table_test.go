@@ -259,6 +259,10 @@ func TestKernelCheck(t *testing.T) {
 	}
 	change(t, table, everything)
 	want()
+	err := table.Check(func(x *nft.Tx) error { x.Masquerade(other, netip.MustParsePrefix("10.9.0.2/24")); return nil })
+	if err == nil || err.Error() != "rule set: missing: masquerade 10.9.0.2" {
+		t.Errorf("no damage: got %v", err)
+	}
 	tool(t, ns, "flush chain inet cnibox out-10.1.0.0-24", "nft", "-f", "-")
 	want("rules of chain out-10.1.0.0-24", "`nft flush chain inet cnibox skeleton-")
 	tool(t, ns, "flush table inet cnibox", "nft", "-f", "-")
