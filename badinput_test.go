@@ -16,8 +16,8 @@ import (
 	"cnibox/spec"
 )
 
-// patience is how long the answer to bad input may take.
-var patience = kerneltest.Patience(2 * time.Second)
+// patience is how long the answer to bad input may take; what waits in vain does so for ever.
+var patience = kerneltest.Patience(10 * time.Second)
 
 // prompt makes a call that has to be answered at once. What waits does so each time; so one
 // that took longer is made again, since the machine may have stood still.
