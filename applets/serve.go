@@ -95,9 +95,6 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	r.Invoker = p.invoker(r.Path)
 	// Here alone: delegates and chain members would say it again.
 	spec.WarnUnknownArgs(r)
-	if r.BadPrev != nil {
-		r.Warn("%v: releasing what is owned all the same", r.BadPrev)
-	}
 	result, err := guarded(a).Do(ctx, r)
 	if err != nil || result == nil {
 		return nil, err

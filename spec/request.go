@@ -31,10 +31,6 @@ type Request struct {
 	Net  NetConf  // keys common to all plugins
 	Prev *Result  // prevResult; nil if there is none
 
-	// BadPrev is why there is none though something stands there. DEL alone gets on
-	// without: a runtime would repeat it for ever, and names are enough to release.
-	BadPrev error
-
 	// Valid is what is still attached, for GC. It is nil if the runtime did
 	// not say, and empty if nothing is attached.
 	Valid []Attachment
@@ -91,8 +87,8 @@ func NewRequest(c Call, conf []byte) (*Request, error) {
 	if !r.Net.exact(Version{}) {
 		return r, nil
 	}
-	if r.BadPrev = r.readPrev(); r.BadPrev != nil && c.Verb != Del {
-		return r, r.BadPrev
+	if err := r.readPrev(); err != nil {
+		return r, err
 	}
 	return r, r.readValid()
 }
@@ -162,7 +158,7 @@ func (r *Request) readCommon() error {
 // readPrev reads prevResult in its own version.
 // The reference reads it in the configuration's, and fails where a plugin before
 // answered in an older one.
-func (r *Request) readPrev() error {
+func (r *Request) readPrev() (err error) {
 	prev := pick(r.top, "prevResult")[0]
 	if prev == nil {
 		return nil
@@ -170,11 +166,9 @@ func (r *Request) readPrev() error {
 	if prev[0] != '{' {
 		return Errorf(CodeConfig, "prevResult: %s where an object is due", kindOf(prev[0]))
 	}
-	res, err := parseResult(split(prev), r.Net.Version)
-	if err != nil {
+	if r.Prev, err = parseResult(split(prev), r.Net.Version); err != nil {
 		return Errorf(CodeConfig, "prevResult: %w", err)
 	}
-	r.Prev = res
 	return nil
 }
 
