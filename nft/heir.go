@@ -28,13 +28,15 @@ func (c claimable) sets(family byte) (in, next *set) {
 //
 // What another attachment of the network had is taken over from it: addresses are given
 // out again only when their owner is gone. That of another network keeps the element, and
-// o waits until it goes.
+// o waits until it goes; so it does if it waits already.
 func (x *Tx) claim(o spec.Attachment, c claimable, ip netip.Addr, chain string) {
 	in, next := c.sets(familyOf(ip))
 	e := element{key: ip.AsSlice(), chain: chain}
 	if is := x.at(in, e.key).is; is != nil {
-		if key := ownerKey(is.owner); key != "" && !strings.HasPrefix(key, spec.NetworkKey(o.Network)) {
-			in, e.key = next, keyOf(memberName(o), e.key)
+		key, waiting := ownerKey(is.owner), keyOf(memberName(o), e.key)
+		other := key != "" && !strings.HasPrefix(key, spec.NetworkKey(o.Network))
+		if other || key != o.Key() && x.at(next, waiting).is != nil {
+			in, e.key = next, waiting
 		}
 	}
 	x.put(o, in, e)

@@ -74,7 +74,11 @@ func TestKernelAddressOfTwoNetworks(t *testing.T) {
 			change(t, table, ips(third))
 			check(owner, third)
 			change(t, table, ips(second))
+			late := spec.Attachment{Network: "net2", ContainerID: "c2", IfName: "eth0"} // before DEL of the second
+			change(t, table, ips(late))
 			change(t, table, func(x *nft.Tx) error { release(x); return nil })
+			check(second, third, late)
+			change(t, table, func(x *nft.Tx) error { x.Release(late); return nil })
 			check(second, third)
 			if list := tool(t, ns, "list map inet cnibox masq4", "nft", "-f", "-"); !strings.Contains(list, one4+" comment") {
 				t.Errorf("%s is not masqueraded: %s", one4, list)
