@@ -424,7 +424,7 @@ func transfer(t *testing.T, from, to *rtnl.NS, addr string, size int64) time.Dur
 		t.Fatal(err)
 	}
 	defer in.Close()
-	in.SetDeadline(start.Add(2 * patience))
+	in.SetDeadline(start.Add(4 * patience))
 	if n, err := io.Copy(io.Discard, in); err != nil || n != size {
 		t.Fatalf("%d bytes of %d arrived: %v", n, size, err)
 	}

@@ -171,8 +171,8 @@ func (n *node) echo(p pod) {
 }
 
 // patience is how long a test waits for what has to come: it only counts where the test
-// fails.
-var patience = kerneltest.Patience(30 * time.Second)
+// fails. A guest that is silent for three minutes is taken for dead.
+var patience = kerneltest.Patience(15 * time.Second)
 
 // until waits for what comes in its own time; the error tells what is there instead.
 func until(t *testing.T, there func() error) {
