@@ -100,8 +100,7 @@ func createHostDevice(ctx context.Context, op *attach.Op, c *deviceConf) error {
 			return err
 		}
 	}
-	disk.MakeDir(string(dir), 0o700) // to lock it; if that fails, so does the record
-	return dir.locked(ctx, func() error { return moveHostDevice(op, c, dir) })
+	return dir.made().locked(ctx, func() error { return moveHostDevice(op, c, dir) })
 }
 
 // moveHostDevice is createHostDevice under the lock.

@@ -8,11 +8,7 @@ import (
 	"os"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"cnibox/applets/attach"
-	"cnibox/internal/disk"
-	"cnibox/internal/flock"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -38,21 +34,6 @@ type deviceRecord struct {
 func recordOf(op *attach.Op, l *rtnl.Link) *deviceRecord {
 	return &deviceRecord{recordOwner: ownerOf(op.Attachment), NetNS: op.Call.NetNS, Index: l.Index, Name: l.Name, Alias: l.Alias,
 		MAC: l.MAC.String(), PermMAC: l.PermMAC.String(), MTU: l.MTU, Up: l.Up, Kind: l.Kind}
-}
-
-// locked runs fn while no other verb moves a device or changes a record. The lock is on
-// the folder, so no file is needed; without a folder there are no records.
-func (d records) locked(ctx context.Context, fn func() error) error {
-	fd, err := disk.Open(string(d), unix.O_DIRECTORY, 0)
-	if err != nil {
-		return fn()
-	}
-	unlock, err := flock.Wait(ctx, fd, unix.LOCK_EX)
-	if err != nil {
-		return spec.Errorf(spec.CodeTryAgain, "lock of %s: %w", d, err)
-	}
-	defer unlock()
-	return fn()
 }
 
 // deviceFile is the name of an attachment's record.

@@ -59,24 +59,35 @@ func portmapAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if r.Prev == nil {
 		return nil, spec.Errorf(spec.CodeConfig, "must be called as chained plugin: portmap needs the prevResult with the container's addresses")
 	}
-	maps := p.maps(portmapTargets(r.Prev, r.IfName))
+	maps, dir := p.maps(portmapTargets(r.Prev, r.IfName)), records(p.dir)
+	if len(maps) > 0 {
+		dir.made()
+	}
+	if err := dir.locked(ctx, func() error { return p.publish(ctx, r, maps) }); err != nil {
+		return nil, err
+	}
+	return r.Prev, nil
+}
+
+// publish is portmapAdd under the lock.
+func (p *portmapPlan) publish(ctx context.Context, r *spec.Request, maps []nft.PortMap) error {
 	old := p.dir.owner(r.Attachment.Key()) // of an earlier ADD without a DEL
-	if len(maps) == 0 {
-		if old != nil {
-			err = releasePorts(ctx, r, p.dir, old.UDP)
-		}
-		return r.Prev, err
+	switch {
+	case len(maps) == 0 && old == nil:
+		return nil
+	case len(maps) == 0:
+		return releasePorts(ctx, r, p.dir, old.UDP)
 	}
 	udp := udpPorts(p.wishes)
 	if err := p.dir.claim(r, old, udp); err != nil {
-		return nil, err
+		return err
 	}
 	holders, err := publishPorts(ctx, r, p.dir, maps, old != nil)
 	if err != nil {
 		if old == nil {
 			err = errors.Join(err, p.dir.drop(r.Attachment))
 		}
-		return nil, err
+		return err
 	}
 	// After the transaction, whose skeleton keeps others off 127.0.0.0/8.
 	err = routeLocalnet(maps, setLocalnet)
@@ -86,13 +97,13 @@ func portmapAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), portmapUndoTime)
 		defer cancel()
-		return nil, errors.Join(err, releasePorts(ctx, r, p.dir, nil))
+		return errors.Join(err, releasePorts(ctx, r, p.dir, nil))
 	}
 	if old != nil {
 		udp = append(udp, old.UDP...)
 	}
 	forgetFlows(r, udp)
-	return r.Prev, nil
+	return nil
 }
 
 // publishPorts makes the transaction. Ports of an earlier ADD of the attachment
@@ -183,7 +194,7 @@ func addressesOf(r *spec.Request) []netip.Addr {
 // The reference does nothing without mappings, and runtimes leave them out at DEL.
 func portmapDel(ctx context.Context, r *spec.Request) error {
 	dir, udp := portsToForget(r)
-	return releasePorts(ctx, r, dir, udp)
+	return records(dir).locked(ctx, func() error { return releasePorts(ctx, r, dir, udp) })
 }
 
 // portsToForget returns the UDP ports on record, and those of the configuration
@@ -258,6 +269,11 @@ func portmapStatus(_ context.Context, r *spec.Request) error {
 // Those of the reference go too, as far as its rules tell whose they are.
 func portmapGC(ctx context.Context, r *spec.Request) error {
 	dir, _ := portsToForget(r)
+	return records(dir).locked(ctx, func() error { return collectPorts(ctx, r, dir) })
+}
+
+// collectPorts is portmapGC under the lock.
+func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 	stale := r.Stale()
 	var heirs []*portHeir
 	var udp []udpPort

@@ -81,6 +81,34 @@ func TestKernelPortmapHeirOfGC(t *testing.T) {
 	}
 }
 
+// containerd and nerdctl attach the networks of a container at the same time: none of
+// those that wait is forgotten.
+func TestKernelPortmapHeirsAtOnce(t *testing.T) {
+	n := newPortNet(t)
+	verb := func(v spec.Verb, ifName string) error {
+		_, err := n.run("portmap", v, spec.Call{ContainerID: "c1", IfName: ifName, NetNS: n.path},
+			`"runtimeConfig":{"portMappings":[`+both+`]}`, `{"cniVersion":"1.1.0","ips":[{"address":"10.9.0.11/24"}]}`)
+		return err
+	}
+	for range 5 {
+		all := []string{"eth0", "eth1", "eth2", "eth3", "eth4", "eth5"}
+		done := make(chan error)
+		for _, ifName := range all {
+			go func() { done <- verb(spec.Add, ifName) }()
+		}
+		for range all {
+			n.ok(<-done)
+		}
+		for i, ifName := range all {
+			n.ok(verb(spec.Del, ifName))
+			text, err := nft.Render(n.host)
+			if n.ok(err); strings.Contains(text, "8080") != (i < len(all)-1) {
+				t.Fatalf("published after DEL of %v: %t\n%s\n%s", all[:i+1], i == len(all)-1, n.files(), text)
+			}
+		}
+	}
+}
+
 // An heir that has gone before, or whose namespace is gone, inherits nothing.
 func TestKernelPortmapHeirGone(t *testing.T) {
 	n := newPortNet(t)

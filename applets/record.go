@@ -1,6 +1,7 @@
 package applets
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"cnibox/internal/disk"
 	"cnibox/internal/fault"
+	"cnibox/internal/flock"
 	"cnibox/internal/json"
 	"cnibox/spec"
 )
@@ -71,6 +73,27 @@ func recordsOf(r *spec.Request, usual records) records {
 // ownerOf names an attachment in its record.
 func ownerOf(a spec.Attachment) recordOwner {
 	return recordOwner{a.Network, a.ContainerID, a.IfName}
+}
+
+// made makes the folder, which can be locked then. If that fails, so does writing.
+func (d records) made() records {
+	disk.MakeDir(string(d), 0o700)
+	return d
+}
+
+// locked runs fn while no other verb does what is done under this lock. The lock is on the
+// folder, so no file is needed; without a folder there are no records.
+func (d records) locked(ctx context.Context, fn func() error) error {
+	fd, err := disk.Open(string(d), unix.O_DIRECTORY, 0)
+	if err != nil {
+		return fn()
+	}
+	unlock, err := flock.Wait(ctx, fd, unix.LOCK_EX)
+	if err != nil {
+		return spec.Errorf(spec.CodeTryAgain, "lock of %s: %w", d, err)
+	}
+	defer unlock()
+	return fn()
 }
 
 // write stores v, in a folder that root alone may look into.
