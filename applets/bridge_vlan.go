@@ -144,14 +144,15 @@ func ensureVLANGateway(op *attach.Op, c *bridge) (*rtnl.Link, error) {
 	})
 	err = op.Host.Do(
 		rtnl.DropPortVLANs(port.Index, []rtnl.VLANRange{{From: 1, To: vlanMax}}),
-		rtnl.NewPortVLANs(port.Index, []rtnl.VLANRange{{From: c.VLAN, To: c.VLAN, PVID: true, Untagged: true}}),
-		rtnl.ChangeLink(port.Parent, rtnl.LinkChange{Up: new(true)}))
+		rtnl.NewPortVLANs(port.Index, []rtnl.VLANRange{{From: c.VLAN, To: c.VLAN, PVID: true, Untagged: true}}))
 	if err != nil {
 		return nil, err
 	}
-	gw, err = op.Host.Link(c.vlanGateway())
-	if err != nil {
+	if err := op.IgnoreRouters(c.vlanGateway()); err != nil { // as long as none can be heard
 		return nil, err
 	}
-	return gw, op.IgnoreRouters(gw.Name)
+	if err := op.Host.SetLink(port.Parent, rtnl.LinkChange{Up: new(true)}); err != nil {
+		return nil, err
+	}
+	return op.Host.LinkAt(port.Parent)
 }
