@@ -95,15 +95,16 @@ func (p *firewallPlan) enter(ctx context.Context, r *spec.Request, table *nft.Ta
 			return false, err
 		}
 	}
-	plan := p.plan(r)
+	plan := func(x *nft.Tx) error {
+		x.Enlist(r.Attachment)
+		return p.plan(r)(x)
+	}
 	err = table.Update(ctx, func(x *nft.Tx) error {
 		closed = !p.firewalld && x.Firewalld()
-		x.Enlist(r.Attachment)
 		if err := plan(x); err != nil || !x.Had(r.Attachment) {
 			return err
 		}
 		x.Release(r.Attachment, kinds...)
-		x.Enlist(r.Attachment)
 		return plan(x)
 	})
 	return closed, err

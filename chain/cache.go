@@ -114,10 +114,8 @@ func (c *Cache) read(name string, a spec.Attachment) (*Entry, error) {
 	b, err := disk.Read(file, unix.O_NOFOLLOW, maxEntry)
 	var call *os.PathError
 	switch {
-	case errors.Is(err, os.ErrNotExist):
-		return nil, err
 	case errors.As(err, &call) && call.Err != unix.ELOOP && call.Err != unix.ENXIO: // a link, a socket
-		return nil, spec.Errorf(spec.CodeIO, "%w", err)
+		return nil, err
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errBroken, err)
 	}
@@ -297,9 +295,9 @@ func (c *Cache) Remove(a spec.Attachment) error {
 		e, err := c.read(name, a)
 		// The name may be that of another attachment's entry, too.
 		if err == nil && e.Attachment() == a || errors.Is(err, errBroken) {
-			err = remove(filepath.Join(c.results(), name))
+			err = unlink(filepath.Join(c.results(), name))
 		}
-		errs = append(errs, ignore(err, os.ErrNotExist))
+		errs = append(errs, cacheError(ignore(err, os.ErrNotExist)))
 	}
 	return errors.Join(errs...)
 }
