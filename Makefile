@@ -12,19 +12,7 @@ LIMIT ?= 30m
 
 export CGO_ENABLED = 0
 
-# Without inlining, but for the runtime's allocator and scheduler, and without
-# padding between functions the binary is a tenth smaller and as fast: its time
-# is the kernel's.
-# Go 1.26 has two garbage collectors in it; the older one is 45 KB smaller, and a
-# process of a few milliseconds needs neither.
-COLLECTOR := $(if $(findstring go1.26,$(shell $(GO) env GOVERSION)),nogreenteagc)
-# Only where an instruction may begin at any byte is there padding to leave out.
-ARCH = $(or $(GOARCH),$(shell $(GO) env GOARCH))
-# Without inlining, Go 1.26's runtime for 64 bit MIPS makes an 8 byte store at an address
-# for 4, in netpollinit: kernels put up with that, qemu-user does not.
-GCFLAGS = $(if $(filter mips64%,$(ARCH)),,-gcflags=all=-l -gcflags=runtime=)
-BUILDFLAGS = -trimpath $(GCFLAGS) \
-	-ldflags '-s -w $(if $(filter amd64 386,$(ARCH)),-funcalign=1) -X cnibox/applets.Version=$(VERSION)'
+BUILDFLAGS = -trimpath -ldflags '-s -w -X cnibox/applets.Version=$(VERSION)'
 
 # What build-all makes: the names of Go, but for the two kinds of 32 bit ARM.
 # Routers with MIPS have no floating point unit.
@@ -37,13 +25,13 @@ empty :=
 comma := ,
 ALL_TAGS := $(subst $(empty) $(empty),$(comma),$(NO_TAGS))
 
-.PHONY: help build build-all reference sizes quick test test-tags test-cross test-twin test-vm test-clients fuzz bench bench-vm demo install clean
+.PHONY: help build build-all reference sizes lint quick test test-tags test-cross test-twin test-vm test-clients fuzz bench bench-vm demo install clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 build: ## build $(BIN)
-	GOEXPERIMENT=$(COLLECTOR) $(GO) build $(BUILDFLAGS) -o $(BIN) .
+	$(GO) build $(BUILDFLAGS) -o $(BIN) .
 
 build-all: $(addprefix build-,$(ARCHES)) ## build for each architecture, into bin/cnibox-ARCH
 
@@ -54,12 +42,18 @@ build-%:
 # Prints the table of the README: what each plugin adds to the binary, which is
 # what leaving out this one alone saves. What several share is nobody's.
 sizes: build ## the bytes of the binary that each plugin takes
-	@size() { GOEXPERIMENT=$(COLLECTOR) $(GO) build -tags "$$1" $(BUILDFLAGS) -o $(BIN).part . && stat -c %s $(BIN).part; }; \
+	@size() { $(GO) build -tags "$$1" $(BUILDFLAGS) -o $(BIN).part . && stat -c %s $(BIN).part; }; \
 	all=$$(stat -c %s $(BIN)); printf '| %-12s | %9s |\n' plugin bytes '---' '--:'; \
 	for tag in $(NO_TAGS); do \
 		printf '| %-12s | %9d |\n' "$$(echo $${tag#no_} | tr _ -)" $$((all - $$(size $$tag))); \
 	done | sort -t'|' -k3nr; \
 	printf '| %-12s | %9d |\n' 'no plugin' $$(size $(ALL_TAGS)) all $$all; rm -f $(BIN).part
+
+# A second run takes the linter's program and its results from go's cache.
+LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
+lint: ## what .golangci.yml asks for: imports, forbidden calls, wrapped errors, staticcheck
+	$(GO) run $(LINT) run ./...
 
 quick: ## the tests that need no privilege, in seconds
 	$(GO) vet ./...

@@ -3,7 +3,10 @@ package main
 import (
 	"go/ast"
 	"go/build/constraint"
+	"go/parser"
+	"go/token"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -49,8 +52,18 @@ func TestAppletsGolden(t *testing.T) {
 // TestAppletsHaveTags looks at the file that registers a plugin: its tag leaves
 // it out, and it alone. Tools are always there.
 func TestAppletsHaveTags(t *testing.T) {
-	_, files := source(t, "applets", false)
-	for path, f := range files {
+	files, err := filepath.Glob("applets/*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no files: %v", err)
+	}
+	for _, path := range files {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
 		name := registered(f)
 		if a, ok := applets.Lookup(name); name == "" || ok && a.Main != nil {
 			continue
