@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"cnibox/internal/dbus"
+	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -119,20 +120,19 @@ func (c *firewallConf) validate(p *firewallPlan) error {
 	return nil
 }
 
-// nameLetters are what the names of chains and zones are made of here.
+// nameLetters are what the names of zones are made of here.
 const nameLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 
-// checkAdminChain refuses names that iptables would not take for a chain, those
-// of its own targets and those of chains that lead to the administrator's.
+// checkAdminChain refuses names that cannot be those of a chain, those of the targets and
+// chains of iptables and those of chains that lead to the administrator's.
 func checkAdminChain(name string) error {
-	const longest = 28 // XT_EXTENSION_MAXNAMELEN without the zero byte, linux/netfilter/x_tables.h
-	switch {
-	case len(name) > longest || name[0] == '-' || strings.Trim(name, nameLetters) != "":
-		return fmt.Errorf(`"iptablesAdminChainName" %q: the name of a chain has up to %d letters, digits, "-", "_" and ".", not "-" first`, name, longest)
-	case slices.Contains([]string{
+	if err := nft.CheckChainName(name); err != nil {
+		return fmt.Errorf(`"iptablesAdminChainName" %q: %w`, name, err)
+	}
+	if slices.Contains([]string{
 		"INPUT", "FORWARD", "OUTPUT", "ACCEPT", "DROP", "RETURN", "QUEUE",
 		"CNI-FORWARD", "CNI-ISOLATION-STAGE-1", "CNI-ISOLATION-STAGE-2",
-	}, name):
+	}, name) {
 		return fmt.Errorf(`"iptablesAdminChainName" %q is taken: it needs a chain of its own`, name)
 	}
 	return nil
