@@ -19,11 +19,12 @@ func init() {
 		Summary: "lets a container's packets pass, and isolates bridges",
 		Help: `
 key                     type    default    meaning
-backend                 string  nftables   iptables is accepted and means the same; firewalld puts
-                                           the addresses into a zone over D-Bus instead
-iptablesAdminChainName  string  CNI-ADMIN  chain for rules of the administrator, asked first: that
-                                           of table filter where iptables-nft made one with a
-                                           chain FORWARD, and admin-NAME of table inet cnibox
+backend                 string  iptables   accepts in chain CNI-FORWARD, to which FORWARD of the
+                                           tables filter of iptables-nft leads; nftables: makes
+                                           nothing but table inet cnibox; firewalld: puts the
+                                           addresses into a zone over D-Bus instead
+iptablesAdminChainName  string  CNI-ADMIN  chain for rules of the administrator, asked first: in
+                                           the tables filter, and admin-NAME of table inet cnibox
 firewalldZone           string  trusted    zone for the addresses
 ingressPolicy           string  open       same-bridge: nothing from or to other bridges that have
                                            a policy; isolated: nor from or to the same bridge
@@ -114,9 +115,12 @@ func (p *firewallPlan) enter(ctx context.Context, r *spec.Request, table *nft.Ta
 func (p *firewallPlan) plan(r *spec.Request) func(*nft.Tx) error {
 	return func(x *nft.Tx) error {
 		for _, ip := range p.ips {
-			if p.firewalld {
+			switch {
+			case p.firewalld:
 				x.Zone(r.Attachment, ip)
-			} else {
+			case p.ownTable:
+				x.AllowOwnTable(r.Attachment, ip, p.admin)
+			default:
 				x.Allow(r.Attachment, ip, p.admin)
 			}
 		}

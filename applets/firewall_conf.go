@@ -34,6 +34,7 @@ type firewallConf struct {
 type firewallPlan struct {
 	admin, zone, bus string
 	firewalld        bool
+	ownTable         bool // no rules in the tables filter
 	policed          bool // ingressPolicy is not open
 	isolated         bool
 
@@ -57,7 +58,7 @@ func readFirewall(r *spec.Request) (*firewallPlan, error) {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
 	if c.Backend == "iptables" {
-		r.Warn(`backend "iptables" means nftables here: the addresses are in table inet cnibox, and in table filter where iptables-nft made one`)
+		r.Warn(`backend "iptables" means nftables here: the rules are in table inet cnibox and in the tables filter of iptables-nft, not in those of iptables-legacy`)
 	}
 	return p, nil
 }
@@ -81,6 +82,7 @@ func (c *firewallConf) plan() *firewallPlan {
 	p := &firewallPlan{
 		admin: c.AdminChain, zone: c.Zone, bus: c.Bus,
 		firewalld: c.Backend == "firewalld",
+		ownTable:  c.Backend == "nftables",
 		policed:   c.IngressPolicy == "same-bridge" || c.IngressPolicy == "isolated",
 		isolated:  c.IngressPolicy == "isolated",
 	}
@@ -101,7 +103,7 @@ func (c *firewallConf) validate(p *firewallPlan) error {
 	switch c.Backend {
 	case "", "nftables", "iptables", "firewalld":
 	default:
-		return fmt.Errorf(`unrecognized backend %q: it is nftables (or iptables, which means the same here) or firewalld`, c.Backend)
+		return fmt.Errorf(`unrecognized backend %q: it is iptables, nftables or firewalld`, c.Backend)
 	}
 	switch c.IngressPolicy {
 	case "", "open", "same-bridge", "isolated":

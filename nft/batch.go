@@ -26,6 +26,7 @@ type batch struct {
 	reqs  []netlink.Request
 	steps []step // one for each request
 	drops bool   // something is deleted
+	gen   uint32 // generation of the rule set that the batch was made for; 0: any
 }
 
 // add appends a message of nf_tables; body writes its attributes.
@@ -51,7 +52,12 @@ func (s *sock) commit(t *batch) error {
 		return fmt.Errorf("nft: %w", err)
 	}
 	frame := header(0, unix.NFNL_SUBSYS_NFTABLES)
-	reqs := append([]netlink.Request{{Type: unix.NFNL_MSG_BATCH_BEGIN, Data: frame, Frame: true}}, t.reqs...)
+	begin := frame
+	if t.gen != 0 {
+		begin = header(0, unix.NFNL_SUBSYS_NFTABLES)
+		begin.Net32(unix.NFNL_BATCH_GENID, t.gen)
+	}
+	reqs := append([]netlink.Request{{Type: unix.NFNL_MSG_BATCH_BEGIN, Data: begin, Frame: true}}, t.reqs...)
 	reqs = append(reqs, netlink.Request{Type: unix.NFNL_MSG_BATCH_END, Data: frame, Frame: true})
 	answers, err := s.nl.Exchange(reqs, func(int, netlink.Message) error { return nil })
 	if t.drops {

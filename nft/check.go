@@ -40,7 +40,7 @@ func (t *Table) Check(fn func(*Tx) error) error {
 	used := map[byte]bool{}
 	for _, sl := range x.slots {
 		used[sl.set.table] = used[sl.set.table] || sl.is != nil
-		if sl.adds() {
+		if sl.lacks() {
 			missing = append(missing, sl.set.describe(sl.is))
 		}
 	}
@@ -60,7 +60,7 @@ func (t *Table) Check(fn func(*Tx) error) error {
 			missing[len(missing)-1] += s.remedy(table)
 		}
 	}
-	filters, err := x.filters()
+	filters, err := x.filters(true)
 	if err != nil {
 		return err
 	}
@@ -71,6 +71,17 @@ func (t *Table) Check(fn func(*Tx) error) error {
 		return &MissingError{missing}
 	}
 	return nil
+}
+
+// lacks reports whether an element is missing, or not what it should be. Whether there are
+// rules in the tables filter as well is for [Tx.filters] to say.
+func (sl *slot) lacks() bool {
+	if sl.is == nil || sl.was == nil {
+		return sl.is != nil
+	}
+	is := *sl.is
+	is.filter = sl.was.filter
+	return !sl.was.equal(&is)
 }
 
 // remedy says how damaged chains are mended. Those that another version has made, and

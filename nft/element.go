@@ -49,6 +49,8 @@ type element struct {
 	data  []byte // of a map that is none of verdicts
 	chain string // that the verdict jumps to
 	owner string // the comment
+
+	filter filterUse // of an address that is allowed
 }
 
 // comment names the owner: the key first, which is what programs compare,
@@ -95,7 +97,7 @@ func (e *element) encode(b *netlink.Buf, s *set, whole bool) {
 		case s.isMap():
 			b.Nest(elementData, func() { b.Bytes(dataValue, e.data) })
 		}
-		b.Bytes(elementNotes, userComment(e.owner))
+		b.Bytes(elementNotes, e.filter.note(userComment(e.owner)))
 	})
 }
 
@@ -108,9 +110,12 @@ func userComment(s string) []byte {
 
 // readComment finds the comment in user data; nil if there is none. It may
 // end with a zero byte.
-func readComment(b []byte) []byte {
+func readComment(b []byte) []byte { return readNote(b, commentType) }
+
+// readNote finds an entry of user data by its type; nil if there is none.
+func readNote(b []byte, typ byte) []byte {
 	for len(b) >= 2 && int(b[1])+2 <= len(b) {
-		if b[0] == commentType {
+		if b[0] == typ {
 			return b[2 : 2+int(b[1])]
 		}
 		b = b[2+int(b[1]):]
@@ -150,6 +155,7 @@ func decodeElements(data []byte, want filter, fn func(element)) {
 				e.chain = netlink.Text(netlink.Attr(netlink.Attr(v, dataVerdict), unix.NFTA_VERDICT_CHAIN))
 			case elementNotes:
 				e.owner = netlink.Text(readComment(v))
+				e.filter = readFilterUse(v)
 			}
 		}
 		fn(e)
@@ -159,7 +165,7 @@ func decodeElements(data []byte, want filter, fn func(element)) {
 // equal tells whether both do the same for the same owner; names for people
 // are not compared.
 func (e *element) equal(o *element) bool {
-	return bytes.Equal(e.data, o.data) && e.chain == o.chain && ownerKey(e.owner) == ownerKey(o.owner)
+	return bytes.Equal(e.data, o.data) && e.chain == o.chain && ownerKey(e.owner) == ownerKey(o.owner) && e.filter == o.filter
 }
 
 // elementAt asks for one element by its key; nil if there is none, nor its set or

@@ -3,8 +3,6 @@ package nft
 import (
 	"fmt"
 	"net/netip"
-	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -12,16 +10,17 @@ import (
 )
 
 // What the reference plugin makes in the tables "ip filter" and "ip6 filter" of
-// iptables-nft, and we with it: where another table drops what is forwarded, only
-// a rule in that very chain lets it pass. Chains are shared with attachments of
-// the reference, so they stay for good.
+// iptables-nft, and we as well: where FORWARD drops, only a rule of that very chain lets
+// a packet pass, and it may come to drop at any time after ADD. Chains are shared with
+// attachments of the reference, so those that it has made stay for good.
 const (
 	filterTable  = "filter"
 	filterHook   = "FORWARD"
 	filterChain  = "CNI-FORWARD"
-	filterNeeds  = "CONFIG_NFT_COMPAT, or CONFIG_NETFILTER_XT_MATCH_CONNTRACK, or CONFIG_NETFILTER_XT_MATCH_COMMENT"
+	filterNeeds  = `CONFIG_NFT_COMPAT, or CONFIG_NETFILTER_XT_MATCH_CONNTRACK, or CONFIG_NETFILTER_XT_MATCH_COMMENT, which "backend": "nftables" does without`
 	hookComment  = "CNI firewall plugin rules"
 	adminComment = "CNI firewall plugin admin overrides"
+	madeComment  = "made by cnibox" // of the table and the chains that are ours to delete
 )
 
 // States of a connection as a bit mask of xt_conntrack: XT_CONNTRACK_STATE_*,
@@ -170,172 +169,4 @@ func conntrackStates(d []byte) (states uint16, ok bool) {
 		return 0, false
 	}
 	return ne.Uint16(info[stateMaskAt:]), ne.Uint16(info[matchFlagsAt:]) == byState && ne.Uint16(info[matchFlagsAt+2:]) == 0
-}
-
-// A filterPlan is what the table filter of one family lacks, and what is to go.
-type filterPlan struct {
-	family  byte
-	there   bool       // FORWARD is
-	apart   bool       // FORWARD leads to the reference's policies of bridges
-	chains  []string   // to be made
-	hook    bool       // FORWARD does not lead to CNI-FORWARD
-	admins  []string   // chains that CNI-FORWARD does not lead to
-	missing []passRule // of CNI-FORWARD
-	gone    []listed   // rules of CNI-FORWARD
-}
-
-// filters plans the tables filter for the addresses that the update allows or
-// releases. Without a chain FORWARD, which is on most hosts without Docker or kube-proxy,
-// nothing is made.
-func (x *Tx) filters() (plans []*filterPlan, err error) {
-	for _, family := range []byte{v4, v6} {
-		var allowed, gone []netip.Addr
-		var admins []string
-		in, next := allowAddrs.sets(family)
-		for _, sl := range x.slots {
-			switch {
-			case sl.set == in && sl.is == nil && sl.was != nil:
-				gone = append(gone, in.addr(sl.key))
-			case (sl.set == in || sl.set == next) && sl.claimed:
-				allowed = append(allowed, in.addr(sl.key))
-				if name := strings.TrimPrefix(sl.is.chain, adminPrefix); !slices.Contains(admins, name) {
-					admins = append(admins, name)
-				}
-			}
-		}
-		for _, ip := range x.oldIPs {
-			if familyOf(ip) == family && x.free(ip) {
-				gone = append(gone, ip)
-			}
-		}
-		p := &filterPlan{family: family}
-		if err := p.read(x.s, allowed, gone, admins); err != nil {
-			return nil, err
-		}
-		plans = append(plans, p)
-	}
-	return plans, x.err
-}
-
-// read compares what shall be with what the kernel has.
-func (p *filterPlan) read(s *sock, allowed, gone []netip.Addr, admins []string) error {
-	if len(allowed) > 0 {
-		ok, _, err := s.chainAt(chainID{p.family, filterTable, filterHook})
-		if err != nil {
-			return err
-		}
-		if p.there = ok; !ok {
-			allowed = nil
-		}
-	}
-	if len(allowed) == 0 && len(gone) == 0 {
-		return nil
-	}
-	rules, err := s.rulesOf(p.family, filterTable, filterChain)
-	if err != nil {
-		return err
-	}
-	for _, ip := range allowed {
-		p.missing = append(p.missing, passRules(ip)...)
-	}
-	for i := range rules {
-		r, ok := rules[i].passRule()
-		if !ok {
-			continue
-		}
-		if slices.Contains(gone, r.ip) {
-			p.gone = append(p.gone, rules[i])
-			continue
-		}
-		p.missing = slices.DeleteFunc(p.missing, func(m passRule) bool { return m == r })
-	}
-	if len(allowed) == 0 {
-		return nil
-	}
-	for _, name := range admins {
-		if !slices.ContainsFunc(rules, func(r listed) bool { return r.jumps(adminComment, name) }) {
-			p.admins = append(p.admins, name)
-		}
-	}
-	if err := p.readChains(s, len(rules) == 0); err != nil {
-		return err
-	}
-	rules, err = s.rulesOf(p.family, filterTable, filterHook)
-	p.hook = !slices.ContainsFunc(rules, func(r listed) bool { return r.jumps(hookComment, filterChain) })
-	p.apart = slices.ContainsFunc(rules, func(r listed) bool { return r.jump() == "CNI-ISOLATION-STAGE-1" })
-	return err
-}
-
-// readChains finds out which chains are to be made. To make one again that is there
-// does nothing, but for 10 ms that the kernel takes until no packet can see
-// the old one. A chain with rules, or one that is jumped to, is there.
-func (p *filterPlan) readChains(s *sock, empty bool) error {
-	names := p.admins
-	if empty {
-		names = append([]string{filterChain}, names...)
-	}
-	for _, name := range names {
-		ok, _, err := s.chainAt(chainID{p.family, filterTable, name})
-		if err != nil {
-			return err
-		}
-		if !ok {
-			p.chains = append(p.chains, name)
-		}
-	}
-	return nil
-}
-
-// change adds what is missing and removes what is to go. The jumps come first in
-// their chains, as the reference puts them.
-func (p *filterPlan) change(b *batch) {
-	(&leftovers{rules: p.gone}).remove(b)
-	for _, name := range p.chains {
-		p.makeChain(b, name)
-	}
-	for _, name := range p.admins {
-		p.makeRule(b, filterChain, 0, commentedJump(adminComment, name))
-	}
-	if p.hook {
-		p.makeRule(b, filterHook, 0, commentedJump(hookComment, filterChain))
-	}
-	for _, m := range p.missing {
-		p.makeRule(b, filterChain, unix.NLM_F_APPEND, m.rule())
-	}
-}
-
-// makeChain makes a chain that packets are to be led to.
-func (p *filterPlan) makeChain(b *batch, name string) {
-	b.add(step{"chain " + name + " of " + p.table(), noNeeds}, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, p.family, func(b *netlink.Buf) {
-		b.Text(unix.NFTA_CHAIN_TABLE, filterTable)
-		b.Text(unix.NFTA_CHAIN_NAME, name)
-	})
-}
-
-// makeRule puts a rule at the end of a chain with NLM_F_APPEND, else at its beginning.
-func (p *filterPlan) makeRule(b *batch, chain string, flags uint16, r *rule) {
-	b.add(step{"rule of chain " + chain + " of " + p.table(), filterNeeds}, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|flags, p.family, func(b *netlink.Buf) {
-		b.Text(unix.NFTA_RULE_TABLE, filterTable)
-		b.Text(unix.NFTA_RULE_CHAIN, chain)
-		b.Nest(unix.NFTA_RULE_EXPRESSIONS, func() { *b = append(*b, r.b...) })
-	})
-}
-
-// table names the table for people.
-func (p *filterPlan) table() string {
-	return "table " + tableName(chainID{family: p.family, table: filterTable})
-}
-
-// lacks says what CHECK finds missing, in the words of iptables.
-func (p *filterPlan) lacks() (words []string) {
-	if p.hook {
-		words = append(words, fmt.Sprintf("rule -j %s of chain %s of %s", filterChain, filterHook, p.table()))
-	}
-	for _, name := range p.admins {
-		words = append(words, fmt.Sprintf("rule -j %s of chain %s of %s", name, filterChain, p.table()))
-	}
-	for _, m := range p.missing {
-		words = append(words, fmt.Sprintf("rule %s of chain %s of %s", m, filterChain, p.table()))
-	}
-	return words
 }

@@ -16,18 +16,28 @@ const adminPrefix = "admin-"
 // Allow lets packets from the address pass, and to it those of connections
 // that it has begun, or that lead to it by a published port. An accept in our
 // table would overrule no other one, so there the address only leads to the
-// administrator's chain; the accepting is done in the tables of iptables-nft
-// where there is one with a chain FORWARD, as the reference plugin does it.
+// administrator's chain; the accepting is done in the tables filter of iptables-nft,
+// which are made where they are missing.
 //
 // Whose the address is says [Tx.claim].
 func (x *Tx) Allow(o spec.Attachment, ip netip.Addr, admin string) {
-	x.claim(o, allowAddrs, ip.Unmap(), x.need(chain{name: adminPrefix + admin}))
+	x.allow(o, ip, admin, filterRules)
+}
+
+// AllowOwnTable is Allow without the rules in the tables filter: packets pass as far as no
+// other table drops them.
+func (x *Tx) AllowOwnTable(o spec.Attachment, ip netip.Addr, admin string) {
+	x.allow(o, ip, admin, filterNone)
+}
+
+func (x *Tx) allow(o spec.Attachment, ip netip.Addr, admin string, use filterUse) {
+	x.claim(o, allowAddrs, ip.Unmap(), x.need(chain{name: adminPrefix + admin}), use)
 }
 
 // Zone notes that the address is in a zone of firewalld, which nobody else
 // would tell at DEL. No rule asks for it. Whose the address is says [Tx.claim].
 func (x *Tx) Zone(o spec.Attachment, ip netip.Addr) {
-	x.claim(o, zoneAddrs, ip.Unmap(), "")
+	x.claim(o, zoneAddrs, ip.Unmap(), "", filterUnknown)
 }
 
 // Enlist notes that o has something of the firewall here, whatever that is, so that

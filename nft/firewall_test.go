@@ -84,18 +84,19 @@ func TestKernelFilterRelease(t *testing.T) {
 		t.Errorf("a late DEL of the first owner changed\n%s\nto\n%s", with, got)
 	}
 	change(t, table, func(x *nft.Tx) error { x.Release(other, nft.KindFirewall); return nil })
-	for _, program := range []string{"iptables-nft", "ip6tables-nft"} {
-		got := tool(t, ns, "", program, "-S")
-		for _, gone := range []string{"conntrack", "CNI-FORWARD -s " + one4 + "/32 -j", "-s " + one6} {
-			if strings.Contains(got, gone) {
-				t.Errorf("%s: %q stayed in\n%s", program, gone, got)
-			}
+	got := tool(t, ns, "", "iptables-nft", "-S")
+	for _, gone := range []string{"conntrack", "CNI-FORWARD -s " + one4 + "/32 -j"} {
+		if strings.Contains(got, gone) {
+			t.Errorf("%q stayed in\n%s", gone, got)
 		}
-		for _, kept := range []string{"-j CNI-FORWARD", "-N CNI-ADMIN", "-j CNI-ADMIN"} {
-			if !strings.Contains(got, kept) {
-				t.Errorf("%s: %q went from\n%s", program, kept, got)
-			}
+	}
+	for _, kept := range []string{"-j CNI-FORWARD", "-N CNI-ADMIN", "-j CNI-ADMIN"} {
+		if !strings.Contains(got, kept) {
+			t.Errorf("%q went from\n%s", kept, got)
 		}
+	}
+	if got := tool(t, ns, "", "ip6tables-nft", "-S"); strings.Contains(got, "CNI-") { // all of it was ours
+		t.Errorf("of IPv6 there stayed\n%s", got)
 	}
 	if got := tool(t, ns, "", "iptables-nft", "-S"); !strings.Contains(got, "-A FORWARD -s 10.1.0.2/32 -j ACCEPT") ||
 		!strings.Contains(got, "-A CNI-FORWARD -s 10.1.0.2/32 -p tcp -j ACCEPT") {
@@ -155,22 +156,31 @@ func TestKernelFilterCheck(t *testing.T) {
 	check := func() error { return table.Check(func(x *nft.Tx) error { return allow(x, owner) }) }
 	change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
 	if err := check(); err != nil {
-		t.Errorf("without a table of iptables: %v", err)
+		t.Errorf("without iptables: %v", err)
 	}
 	dropping(t, ns) // later, by somebody else
-	before := render(t, ns)
-	for _, want := range []string{"rule -j CNI-FORWARD of chain FORWARD of table ip filter", "rule -j CNI-ADMIN of chain CNI-FORWARD of table ip6 filter",
-		"rule -s 10.1.0.2 -j ACCEPT", "rule -d fd00::2 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "--ctstate DNAT"} {
-		if err := check(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %q in it", err, want)
-		}
-	}
-	if after := render(t, ns); after != before {
-		t.Errorf("CHECK changed\n%s\nto\n%s", before, after)
-	}
-	change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
 	if err := check(); err != nil {
-		t.Errorf("after another ADD: %v", err)
+		t.Errorf("where FORWARD drops: %v", err)
+	}
+	for _, made := range []bool{true, false} { // FORWARD again, without our rules
+		tool(t, ns, "flush ruleset ip\nflush ruleset ip6", "nft", "-f", "-")
+		if made {
+			dropping(t, ns)
+		}
+		before := render(t, ns)
+		for _, want := range []string{"rule -j CNI-FORWARD of chain FORWARD of table ip filter", "rule -j CNI-ADMIN of chain CNI-FORWARD of table ip6 filter",
+			"rule -s 10.1.0.2 -j ACCEPT", "rule -d fd00::2 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "--ctstate DNAT"} {
+			if err := check(); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %q in it", err, want)
+			}
+		}
+		if after := render(t, ns); after != before {
+			t.Errorf("CHECK changed\n%s\nto\n%s", before, after)
+		}
+		change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
+		if err := check(); err != nil {
+			t.Errorf("after another ADD: %v", err)
+		}
 	}
 	tool(t, ns, "", "iptables-nft", "-D", "CNI-FORWARD", "-s", one4, "-j", "ACCEPT")
 	if err := check(); err == nil || err.Error() != "rule set: missing: rule -s 10.1.0.2 -j ACCEPT of chain CNI-FORWARD of table ip filter" {

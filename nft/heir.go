@@ -29,9 +29,9 @@ func (c claimable) sets(family byte) (in, next *set) {
 // What another attachment of the network had is taken over from it: addresses are given
 // out again only when their owner is gone. That of another network keeps the element, and
 // o waits until it goes; so it does if it waits already.
-func (x *Tx) claim(o spec.Attachment, c claimable, ip netip.Addr, chain string) {
+func (x *Tx) claim(o spec.Attachment, c claimable, ip netip.Addr, chain string, use filterUse) {
 	in, next := c.sets(familyOf(ip))
-	e := element{key: ip.AsSlice(), chain: chain}
+	e := element{key: ip.AsSlice(), chain: chain, filter: use}
 	if is := x.at(in, e.key).is; is != nil {
 		key, waiting := ownerKey(is.owner), keyOf(memberName(o), e.key)
 		other := key != "" && !strings.HasPrefix(key, spec.NetworkKey(o.Network))
@@ -63,7 +63,7 @@ func (x *Tx) settleHeirsOf(in, next *set) {
 			return
 		}
 		if from := x.found(next, e); from.is != nil {
-			to.is, from.is = &element{key: to.key, chain: e.chain, owner: e.owner}, nil
+			to.is, from.is = &element{key: to.key, chain: e.chain, owner: e.owner, filter: e.filter}, nil
 		}
 	})
 	if err != nil {

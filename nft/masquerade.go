@@ -15,7 +15,7 @@ import (
 // address is says [Tx.claim].
 func (x *Tx) Masquerade(o spec.Attachment, ip netip.Prefix) {
 	ip = plain(ip)
-	x.claim(o, masqAddrs, ip.Addr(), x.need(outChain(ip.Masked())))
+	x.claim(o, masqAddrs, ip.Addr(), x.need(outChain(ip.Masked())), filterUnknown)
 }
 
 // outChain masquerades what does not stay within the prefix. There is one for

@@ -31,13 +31,17 @@ func (t *Table) ReferenceFirewall(ips []netip.Addr, admin string, policed bool) 
 	}
 	defer s.close()
 	for _, family := range []byte{v4, v6} {
-		mine := slices.DeleteFunc(slices.Clone(ips), func(ip netip.Addr) bool { return familyOf(ip) != family })
 		p := &filterPlan{family: family}
-		if err := p.read(s, mine, nil, []string{admin}); err != nil {
+		for _, ip := range ips {
+			if familyOf(ip) == family {
+				p.allow(passing{ip: ip, admin: admin})
+			}
+		}
+		if err := p.read(s); err != nil {
 			return false, err
 		}
 		p.missing = slices.DeleteFunc(p.missing, func(r passRule) bool { return r.states == dnatState })
-		if len(mine) > 0 && (!p.there || p.lacks() != nil || policed && !p.apart) {
+		if len(p.allowed) > 0 && (!p.there || p.lacks() != nil || policed && !p.apart) {
 			return false, nil
 		}
 	}

@@ -92,13 +92,17 @@ type chainID struct {
 // chainAt asks for a chain; use is how many rules it has and how often rules
 // and elements jump to it, together.
 func (s *sock) chainAt(c chainID) (ok bool, use int, err error) {
+	l, err := s.chain(c)
+	return l.data != nil, l.use(), err
+}
+
+// chain is chainAt with all that the kernel says about the chain; without data there is none.
+func (s *sock) chain(c chainID) (l listedChain, err error) {
 	err = s.ask(nfTables|unix.NFT_MSG_GETCHAIN, 0, c.family, func(b *netlink.Buf) {
 		b.Text(unix.NFTA_CHAIN_TABLE, c.table)
 		b.Text(unix.NFTA_CHAIN_NAME, c.name)
-	}, func(data []byte) {
-		ok, use = true, int(netlink.NetNumber(netlink.Attr(data, unix.NFTA_CHAIN_USE)))
-	})
-	return ok, use, absent(err)
+	}, func(data []byte) { l = listedChain{c.name, data} })
+	return l, absent(err)
 }
 
 // chainsIn lists the chains of a table; the kernel can be asked only for those of
@@ -117,6 +121,9 @@ type listedChain struct {
 	name string
 	data []byte // attributes
 }
+
+// use is how many rules a chain has and how often rules and elements jump to it, together.
+func (c listedChain) use() int { return int(num(c.data, unix.NFTA_CHAIN_USE)) }
 
 // tables lists all tables of the namespace.
 func (s *sock) tables() (tables []chainID, err error) {

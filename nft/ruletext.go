@@ -99,8 +99,27 @@ func (t *teller) tell(e expression) {
 	case "immediate":
 		t.immediate(d)
 	case "counter": // counts differ from one look to the next
+	case "match":
+		t.match(e)
 	default:
 		t.say("%s[%s]", e.name, hex.EncodeToString(d))
+	}
+}
+
+// match writes the two matches of x_tables that are made here.
+func (t *teller) match(e expression) {
+	name, states := netlink.Text(netlink.Attr(e.data, unix.NFTA_MATCH_NAME)), uint16(0)
+	ok := name == "comment"
+	if !ok {
+		states, ok = conntrackStates(e.data)
+	}
+	switch {
+	case !ok:
+		t.say("%s[%s]", e.name, hex.EncodeToString(e.data))
+	case name == "comment":
+		t.say("xt comment %q", netlink.Text(netlink.Attr(e.data, unix.NFTA_MATCH_INFO)))
+	default:
+		t.say("xt conntrack state %#x", states)
 	}
 }
 

@@ -52,7 +52,7 @@ const updateTries = 4
 func (t *Table) Update(ctx context.Context, fn func(*Tx) error) error {
 	return t.locked(ctx, func(s *sock) (err error) {
 		for n := 1; ; n++ {
-			err = update(s, fn)
+			err = update(s, fn, n == updateTries)
 			if n == updateTries || !overtaken(err) || ctx.Err() != nil {
 				return err
 			}
@@ -76,18 +76,21 @@ func (t *Table) locked(ctx context.Context, fn func(*sock) error) error {
 }
 
 // overtaken tells errors that a change by others between reading and writing
-// explains: what was to go is gone, what was to come is there, or a chain that was
-// free is jumped to again. Errors of reading are none of these.
+// explains: what was to go is gone, what was to come is there, a chain that was free is
+// jumped to again, or the rule set is not that of the generation asked for (ERESTART).
+// Errors of reading are none of these.
 func overtaken(err error) bool {
 	var refused *refusal
 	return errors.As(err, &refused) &&
-		(errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrExist) || errors.Is(err, unix.EBUSY))
+		(errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrExist) || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ERESTART))
 }
 
 // update is one try of Update, on a new Tx: what the last one read may be wrong by
-// now, or it would not have failed.
-func update(s *sock, fn func(*Tx) error) error {
+// now, or it would not have failed. The last one does without what needs a rule set that
+// nobody changes meanwhile.
+func update(s *sock, fn func(*Tx) error, last bool) error {
 	x := newTx(s)
+	x.last = last
 	if err := fn(x); err != nil {
 		return err
 	}

@@ -24,6 +24,8 @@ type Tx struct {
 	old    *leftovers       // of the reference plugins; nil until needed
 	addrs  [][]byte         // see Addresses
 	oldIPs []netip.Addr     // whose rules of the reference in CNI-FORWARD shall go
+	last   bool             // see update
+	gen    uint32           // see generation; 0: not asked for yet
 }
 
 // A place is one possible element of a set.
@@ -192,10 +194,16 @@ func (x *Tx) batch() (*batch, error) {
 	if x.err != nil {
 		return nil, x.err
 	}
-	filters, err := x.filters()
+	filters, err := x.filters(false)
 	if err != nil {
 		return nil, err
 	}
+	for _, f := range filters {
+		if err := f.prepare(x); err != nil {
+			return nil, err
+		}
+	}
+	b.gen = x.gen
 	if err := x.skeletons(b); err != nil {
 		return nil, err
 	}

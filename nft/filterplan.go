@@ -1,0 +1,481 @@
+package nft
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netlink"
+)
+
+// A filterUse says whether an address that is allowed has rules in the table filter. It is
+// noted with the element: CHECK misses no rules that were never made, and those that are
+// lost are made again for the addresses that had them.
+type filterUse byte
+
+const (
+	filterUnknown filterUse = iota // of a version that made them only where FORWARD was there
+	filterRules
+	filterNone
+)
+
+// filterNote is the type of the note in an element's user data. nft passes over those that
+// it does not know.
+const filterNote = 128
+
+// note appends a filterUse to user data.
+func (u filterUse) note(b []byte) []byte {
+	if u == filterUnknown {
+		return b
+	}
+	return append(b, filterNote, 1, byte(u))
+}
+
+// readFilterUse finds it there.
+func readFilterUse(b []byte) filterUse {
+	if v := readNote(b, filterNote); len(v) == 1 {
+		return filterUse(v[0])
+	}
+	return filterUnknown
+}
+
+// Attributes that x/sys does not have: include/uapi/linux/netfilter/nf_tables.h, Linux 5.10.
+// An older kernel ignores them, and what was made there stays.
+const (
+	tableUserData = 6  // NFTA_TABLE_USERDATA
+	chainUserData = 12 // NFTA_CHAIN_USERDATA
+)
+
+// A filterPlan is what the table filter of one family lacks, and what is to go.
+type filterPlan struct {
+	family  byte
+	allowed []passing
+	leaving []netip.Addr // whose rules are to go
+
+	there bool     // FORWARD is
+	apart bool     // FORWARD leads to the reference's policies of bridges
+	hook  bool     // FORWARD does not lead to CNI-FORWARD
+	rules []listed // of CNI-FORWARD
+
+	admins  []string   // chains that CNI-FORWARD does not lead to
+	missing []passRule // of CNI-FORWARD
+	gone    []listed   // rules that go
+
+	noTable bool     // the table is to be made
+	chains  []string // to be made
+	retired []string // chains to be deleted
+	retires bool     // the table is to be deleted, with all that is in it
+}
+
+// A passing is an address that is to have rules, under the administrator's chain.
+type passing struct {
+	ip    netip.Addr
+	admin string
+	had   bool // it was given rules, wherever they are
+	fresh bool // it was not allowed before, so that rules of it are not looked for
+}
+
+// filters compares the tables filter with what the update allows and releases, or CHECK
+// looks for.
+func (x *Tx) filters(check bool) (plans []*filterPlan, err error) {
+	for _, family := range []byte{v4, v6} {
+		p := &filterPlan{family: family}
+		in, next := allowAddrs.sets(family)
+		for _, sl := range x.slots {
+			if sl.set != in && sl.set != next {
+				continue
+			}
+			ip := in.addr(sl.key)
+			switch {
+			case sl.is != nil && sl.is.filter == filterRules:
+				if sl.claimed {
+					had := sl.was != nil && sl.was.filter == filterRules
+					p.allow(passing{ip, adminName(sl.is), had, sl.was == nil && !check})
+				}
+			case sl.was != nil && (sl.is == nil || sl.is.filter != sl.was.filter):
+				if of := x.at(in, ip.AsSlice()).is; of == nil || of.filter == filterNone {
+					p.leaving = append(p.leaving, ip)
+				}
+			}
+		}
+		for _, ip := range x.oldIPs {
+			if familyOf(ip) == family && x.free(ip) {
+				p.leaving = append(p.leaving, ip)
+			}
+		}
+		if err := p.read(x.s); err != nil {
+			return nil, err
+		}
+		plans = append(plans, p)
+	}
+	return plans, x.err
+}
+
+// adminName returns the administrator's chain of an address, by that of our table.
+func adminName(e *element) string { return strings.TrimPrefix(e.chain, adminPrefix) }
+
+// allow enters an address once.
+func (p *filterPlan) allow(a passing) {
+	if !slices.ContainsFunc(p.allowed, func(o passing) bool { return o.ip == a.ip }) {
+		p.allowed = append(p.allowed, a)
+	}
+}
+
+// longChain is the number of rules from which on CNI-FORWARD is not read to add some more:
+// 1000 containers have 3000, and reading takes ten times as long as all the rest of an ADD.
+const longChain = 100
+
+// read looks at the chains. Where FORWARD leads to CNI-FORWARD both are there.
+func (p *filterPlan) read(s *sock) error {
+	if len(p.allowed) == 0 && len(p.leaving) == 0 {
+		return nil
+	}
+	if len(p.allowed) > 0 {
+		rules, err := s.rulesOf(p.family, filterTable, filterHook)
+		if err != nil {
+			return err
+		}
+		p.hook = !slices.ContainsFunc(rules, isHook)
+		p.apart = slices.ContainsFunc(rules, func(r listed) bool { return r.jump() == "CNI-ISOLATION-STAGE-1" })
+		if p.there = len(rules) > 0; !p.there {
+			if p.there, _, err = s.chainAt(chainID{p.family, filterTable, filterHook}); err != nil {
+				return err
+			}
+		}
+	}
+	unread, err := p.unread(s)
+	if err == nil && !unread {
+		p.rules, err = s.rulesOf(p.family, filterTable, filterChain)
+	}
+	if err != nil {
+		return err
+	}
+	p.compare()
+	if unread {
+		p.admins = nil
+	}
+	return nil
+}
+
+// unread reports whether a long CNI-FORWARD needs no reading: none of its rules can go, and
+// the administrators' chains are jumped to.
+func (p *filterPlan) unread(s *sock) (bool, error) {
+	if p.hook || len(p.leaving) > 0 || slices.ContainsFunc(p.allowed, func(a passing) bool { return !a.fresh }) {
+		return false, nil
+	}
+	if _, use, err := s.chainAt(chainID{p.family, filterTable, filterChain}); err != nil || use < longChain {
+		return false, err
+	}
+	seen := map[string]bool{}
+	for _, a := range p.allowed {
+		if seen[a.admin] {
+			continue
+		}
+		seen[a.admin] = true
+		_, use, err := s.chainAt(chainID{p.family, filterTable, a.admin})
+		if err != nil || use == 0 {
+			return false, err
+		}
+		rules, err := s.rulesOf(p.family, filterTable, a.admin)
+		if err != nil || use == len(rules) {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// isHook tells the rule of FORWARD that leads to CNI-FORWARD.
+func isHook(r listed) bool { return r.jumps(hookComment, filterChain) }
+
+// compare finds out which rules of CNI-FORWARD are missing and which go.
+func (p *filterPlan) compare() {
+	p.missing, p.gone, p.admins = nil, nil, nil
+	missing, allowed := map[passRule]bool{}, map[netip.Addr]bool{}
+	about := slices.Clone(p.leaving)
+	for _, a := range p.allowed {
+		allowed[a.ip] = true
+		about = append(about, a.ip)
+		for _, r := range passRules(a.ip) {
+			missing[r] = true
+		}
+		leads := func(r listed) bool { return r.jumps(adminComment, a.admin) }
+		if !slices.Contains(p.admins, a.admin) && !slices.ContainsFunc(p.rules, leads) {
+			p.admins = append(p.admins, a.admin)
+		}
+	}
+	for i := range p.rules {
+		if !p.rules[i].mentions(about) {
+			continue
+		}
+		if r, ok := p.rules[i].passRule(); ok {
+			delete(missing, r)
+			if slices.Contains(p.leaving, r.ip) && !allowed[r.ip] {
+				p.gone = append(p.gone, p.rules[i])
+			}
+		}
+	}
+	for _, a := range p.allowed {
+		for _, r := range passRules(a.ip) {
+			if missing[r] {
+				p.missing = append(p.missing, r)
+			}
+		}
+	}
+}
+
+// mentions reports whether a rule may be about one of the addresses. Most are about none, and
+// to take a rule apart takes fifty times as long.
+func (r *listed) mentions(ips []netip.Addr) bool {
+	return len(ips) > 10 || slices.ContainsFunc(ips, func(ip netip.Addr) bool { return bytes.Contains(r.exprs, ip.AsSlice()) })
+}
+
+// lacks says what CHECK finds missing, in the words of iptables. Addresses that were given
+// no rules lack none as long as there is no FORWARD, which may drop.
+func (p *filterPlan) lacks() (words []string) {
+	if len(p.allowed) == 0 || !p.there && !slices.ContainsFunc(p.allowed, func(a passing) bool { return a.had }) {
+		return nil
+	}
+	rule := func(r any, chain, remedy string) {
+		words = append(words, fmt.Sprintf("rule %s of chain %s of %s%s", r, chain, p.table(), remedy))
+	}
+	if p.hook {
+		rule("-j "+filterChain, filterHook, " (the next ADD makes all rules anew)")
+	}
+	for _, name := range p.admins {
+		rule("-j "+name, filterChain, "")
+	}
+	for _, m := range p.missing {
+		rule(m, filterChain, "")
+	}
+	return words
+}
+
+// prepare completes the plan of an update that is to be made. Where FORWARD leads to
+// CNI-FORWARD no more, or does not yet, all addresses get their rules, not only those of
+// this update: those of a version that made none where there was no FORWARD, too.
+func (p *filterPlan) prepare(x *Tx) error {
+	if len(p.allowed) == 0 {
+		return p.retire(x)
+	}
+	if p.hook {
+		in, _ := allowAddrs.sets(p.family)
+		err := x.s.elements(in, nil, func(e element) {
+			sl := x.found(in, e)
+			if sl.is != nil && sl.is.filter != filterNone && CheckChainName(adminName(sl.is)) == nil {
+				p.allow(passing{ip: in.addr(sl.key), admin: adminName(sl.is)})
+			}
+		})
+		if err != nil {
+			return err
+		}
+		p.compare()
+	}
+	p.noTable = !p.there && !x.leftovers().tables[chainID{family: p.family, table: filterTable}]
+	return p.findChains(x.s)
+}
+
+// findChains finds out which chains are to be made. To make one again that is there
+// does nothing, but for 10 ms that the kernel takes until no packet can see
+// the old one. A chain with rules, or one that is jumped to, is there.
+func (p *filterPlan) findChains(s *sock) error {
+	names := slices.Clone(p.admins)
+	if p.hook && len(p.rules) == 0 {
+		names = append(names, filterChain)
+	}
+	for _, name := range names {
+		ok := false
+		if !p.noTable {
+			var err error
+			if ok, _, err = s.chainAt(chainID{p.family, filterTable, name}); err != nil {
+				return err
+			}
+		}
+		if !ok {
+			p.chains = append(p.chains, name)
+		}
+	}
+	return nil
+}
+
+// retire plans to delete what we have made when the last rule of an address goes and
+// nothing else is there. The kernel deletes a table, and the chain of a hook, with all that
+// is in it, so the batch counts only for the rule set that was looked at.
+func (p *filterPlan) retire(x *Tx) error {
+	if len(p.leaving) == 0 || x.last || !p.unused() {
+		return nil
+	}
+	c, err := x.s.chain(chainID{p.family, filterTable, filterChain})
+	if err != nil || !made(c.data, chainUserData) {
+		return err
+	}
+	if err := x.generation(); err != nil || x.gen == 0 {
+		return err
+	}
+	if p.rules, err = x.s.rulesOf(p.family, filterTable, filterChain); err != nil {
+		return err
+	}
+	rules, err := x.s.rulesOf(p.family, filterTable, filterHook)
+	if err != nil {
+		return err
+	}
+	chains, err := x.s.chainsIn(p.family, filterTable)
+	if err != nil {
+		return err
+	}
+	p.compare()
+	hooks := slices.DeleteFunc(slices.Clone(rules), func(r listed) bool { return !isHook(r) })
+	for _, c := range chains {
+		if c.name == filterChain && c.use() != len(p.rules)+len(hooks) || !p.unused() {
+			return x.err
+		}
+	}
+	p.retired = []string{filterChain} // before those that it leads to
+	for _, c := range chains {
+		if made(c.data, chainUserData) && p.frees(c, len(rules), len(hooks)) {
+			p.retired = append(p.retired, c.name)
+		}
+	}
+	p.gone = hooks // those of CNI-FORWARD go with it
+	p.retires, err = p.emptied(x.s)
+	return err
+}
+
+// unused reports whether CNI-FORWARD has no rules but those that go and the jumps to the
+// administrators' chains.
+func (p *filterPlan) unused() bool {
+	for i := range p.rules {
+		r := &p.rules[i]
+		same := func(g listed) bool { return bytes.Equal(g.handle, r.handle) }
+		if to := r.jump(); to != "" && r.jumps(adminComment, to) {
+			continue
+		}
+		if !slices.ContainsFunc(p.gone, same) {
+			return false
+		}
+	}
+	return true
+}
+
+// frees reports whether nothing is left in a chain, nor leads to it, when CNI-FORWARD goes.
+func (p *filterPlan) frees(c listedChain, rules, hooks int) bool {
+	if c.name == filterHook {
+		return rules == hooks && num(c.data, unix.NFTA_CHAIN_POLICY) == accept
+	}
+	jumps := 0
+	for i := range p.rules {
+		if p.rules[i].jump() == c.name {
+			jumps++
+		}
+	}
+	return jumps > 0 && c.use() == jumps
+}
+
+// emptied reports whether the table is ours and has nothing but what is retired.
+func (p *filterPlan) emptied(s *sock) (empty bool, err error) {
+	err = s.ask(nfTables|unix.NFT_MSG_GETTABLE, 0, p.family, func(b *netlink.Buf) {
+		b.Text(unix.NFTA_TABLE_NAME, filterTable)
+	}, func(data []byte) {
+		empty = made(data, tableUserData) && num(data, unix.NFTA_TABLE_USE) == uint64(len(p.retired))
+	})
+	return empty, absent(err)
+}
+
+// made reports whether a table or chain bears our comment.
+func made(data []byte, attr uint16) bool {
+	return netlink.Text(readComment(netlink.Attr(data, attr))) == madeComment
+}
+
+// generation notes the number of the rule set, which changes with each batch of anybody.
+func (x *Tx) generation() error {
+	if x.gen != 0 {
+		return nil
+	}
+	err := x.s.ask(nfTables|unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(data []byte) {
+		x.gen = uint32(num(data, unix.NFTA_GEN_ID))
+	})
+	return absent(err)
+}
+
+// change adds what is missing and removes what is to go. The jumps come first in
+// their chains, as the reference puts them.
+func (p *filterPlan) change(b *batch) {
+	if p.retires {
+		b.add(step{p.table(), noNeeds}, unix.NFT_MSG_DELTABLE, 0, p.family, func(b *netlink.Buf) {
+			b.Text(unix.NFTA_TABLE_NAME, filterTable)
+		})
+		return
+	}
+	old := leftovers{rules: p.gone}
+	for _, name := range p.retired {
+		old.chains = append(old.chains, chainID{p.family, filterTable, name})
+	}
+	old.remove(b)
+	if len(p.allowed) == 0 {
+		return
+	}
+	p.makeTable(b)
+	for _, name := range p.chains {
+		p.makeChain(b, name)
+	}
+	for _, name := range p.admins {
+		p.makeRule(b, filterChain, 0, commentedJump(adminComment, name))
+	}
+	if p.hook {
+		p.makeRule(b, filterHook, 0, commentedJump(hookComment, filterChain))
+	}
+	for _, m := range p.missing {
+		p.makeRule(b, filterChain, unix.NLM_F_APPEND, m.rule())
+	}
+}
+
+// makeTable makes table and FORWARD as iptables-nft does where they are missing. One that
+// appears meanwhile fails the batch (EEXIST), which would set its policy to accept.
+func (p *filterPlan) makeTable(b *batch) {
+	if p.noTable {
+		b.add(step{p.table(), noNeeds}, unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, p.family, func(b *netlink.Buf) {
+			b.Text(unix.NFTA_TABLE_NAME, filterTable)
+			b.Bytes(tableUserData, userComment(madeComment))
+		})
+	}
+	if p.there {
+		return
+	}
+	b.add(step{"chain " + filterHook + " of " + p.table(), noNeeds}, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, p.family, func(b *netlink.Buf) {
+		b.Text(unix.NFTA_CHAIN_TABLE, filterTable)
+		b.Text(unix.NFTA_CHAIN_NAME, filterHook)
+		b.Nest(unix.NFTA_CHAIN_HOOK, func() {
+			b.Net32(unix.NFTA_HOOK_HOOKNUM, unix.NF_INET_FORWARD)
+			b.Net32(unix.NFTA_HOOK_PRIORITY, passPrio)
+		})
+		b.Net32(unix.NFTA_CHAIN_POLICY, accept)
+		b.Text(unix.NFTA_CHAIN_TYPE, "filter")
+		b.Bytes(chainUserData, userComment(madeComment))
+	})
+}
+
+// makeChain makes a chain that packets are to be led to.
+func (p *filterPlan) makeChain(b *batch, name string) {
+	b.add(step{"chain " + name + " of " + p.table(), noNeeds}, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, p.family, func(b *netlink.Buf) {
+		b.Text(unix.NFTA_CHAIN_TABLE, filterTable)
+		b.Text(unix.NFTA_CHAIN_NAME, name)
+		b.Bytes(chainUserData, userComment(madeComment))
+	})
+}
+
+// makeRule puts a rule at the end of a chain with NLM_F_APPEND, else at its beginning.
+func (p *filterPlan) makeRule(b *batch, chain string, flags uint16, r *rule) {
+	b.add(step{"rule of chain " + chain + " of " + p.table(), filterNeeds}, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|flags, p.family, func(b *netlink.Buf) {
+		b.Text(unix.NFTA_RULE_TABLE, filterTable)
+		b.Text(unix.NFTA_RULE_CHAIN, chain)
+		b.Nest(unix.NFTA_RULE_EXPRESSIONS, func() { *b = append(*b, r.b...) })
+	})
+}
+
+// table names the table for people.
+func (p *filterPlan) table() string {
+	return "table " + tableName(chainID{family: p.family, table: filterTable})
+}

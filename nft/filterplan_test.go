@@ -1,0 +1,70 @@
+package nft_test
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/nft"
+	"cnibox/spec"
+)
+
+// A long CNI-FORWARD is not read to add to it; what is missing is still found, and what goes is
+// what belongs to the address.
+func TestKernelFilterLong(t *testing.T) {
+	ns := kerneltest.NS(t)
+	table := open(t, ns)
+	one := func(i int) (spec.Attachment, netip.Addr) {
+		return spec.Attachment{Network: "net1", ContainerID: strconv.Itoa(i), IfName: "eth0"}, netip.AddrFrom4([4]byte{10, 1, 0, byte(i)})
+	}
+	add := func(i int, admin string) func(x *nft.Tx) error {
+		return func(x *nft.Tx) error {
+			o, ip := one(i)
+			x.Allow(o, ip, admin)
+			return nil
+		}
+	}
+	for i := range 60 {
+		change(t, table, add(i, "CNI-ADMIN"))
+	}
+	before := render(t, ns)
+	change(t, table, add(200, "CNI-ADMIN"))
+	change(t, table, add(200, "CNI-ADMIN"))
+	if n := strings.Count(render(t, ns), "ip saddr 10.1.0.200 accept"); n != 1 {
+		t.Errorf("%d rules of one address", n)
+	}
+	change(t, table, add(201, "MINE"))
+	for i, admin := range map[int]string{7: "CNI-ADMIN", 200: "CNI-ADMIN", 201: "MINE"} {
+		if err := table.Check(add(i, admin)); err != nil {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	for i := 200; i <= 201; i++ {
+		change(t, table, func(x *nft.Tx) error {
+			o, _ := one(i)
+			x.Release(o)
+			return nil
+		})
+	}
+	after := render(t, ns)
+	if want := strings.Replace(before, "\tchain FORWARD {", "\tchain MINE {\n\t}\n\tchain FORWARD {", 1); strings.Count(after, "\n") != strings.Count(want, "\n")+1 {
+		t.Errorf("got\n%s\nwant\n%s and a jump to MINE", after, want)
+	}
+	tool(t, ns, "", "iptables-nft", "-D", "CNI-FORWARD", "-m", "comment", "--comment", "CNI firewall plugin admin overrides", "-j", "CNI-ADMIN")
+	change(t, table, add(200, "CNI-ADMIN"))
+	if err := table.Check(add(7, "CNI-ADMIN")); err != nil {
+		t.Error(err)
+	}
+	for i := range 201 {
+		change(t, table, func(x *nft.Tx) error {
+			o, _ := one(i)
+			x.Release(o)
+			return nil
+		})
+	}
+	if got := render(t, ns); strings.Contains(got, " filter {") {
+		t.Errorf("after the last one\n%s", got)
+	}
+}
