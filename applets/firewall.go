@@ -28,7 +28,8 @@ iptablesAdminChainName  string  CNI-ADMIN  chain for rules of the administrator,
 firewalldZone           string  trusted    zone for the addresses
 ingressPolicy           string  open       same-bridge: nothing from or to other bridges that have
                                            a policy; isolated: nor from or to the same bridge
-dbusSocket              string  -          where the system bus listens; none:
+dbusSocket              string  -          where the system bus listens; none: what the variable
+                                           DBUS_SYSTEM_BUS_ADDRESS says, else
                                            /run/dbus/system_bus_socket`,
 		Verbs: spec.Verbs{
 			Since: spec.V040,

@@ -3,6 +3,7 @@
 package applets
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -27,16 +28,17 @@ type firewallConf struct {
 	AdminChain    string `json:"iptablesAdminChainName"` // "": CNI-ADMIN
 	Zone          string `json:"firewalldZone"`          // "": trusted
 	IngressPolicy string `json:"ingressPolicy"`          // "", open, same-bridge or isolated
-	Bus           string `json:"dbusSocket"`             // path; "": the system bus
+	Bus           string `json:"dbusSocket"`             // path; "": DBUS_SYSTEM_BUS_ADDRESS, or the system bus
 }
 
 // A firewallPlan is what a configuration asks for, checked, and after aim for what.
 type firewallPlan struct {
-	admin, zone, bus string
-	firewalld        bool
-	ownTable         bool // no rules in the tables filter
-	policed          bool // ingressPolicy is not open
-	isolated         bool
+	admin, zone string
+	bus         []string // sockets of the system bus
+	firewalld   bool
+	ownTable    bool // no rules in the tables filter
+	policed     bool // ingressPolicy is not open
+	isolated    bool
 
 	ips     []netip.Addr
 	bridge  string   // with the policy; "": none
@@ -57,6 +59,9 @@ func readFirewall(r *spec.Request) (*firewallPlan, error) {
 	if err := c.validate(p); err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
+	if err := c.findBus(r, p); err != nil {
+		return nil, err
+	}
 	if c.Backend == "iptables" {
 		r.Warn(`backend "iptables" means nftables here: the rules are in table inet cnibox and in the tables filter of iptables-nft, not in those of iptables-legacy`)
 	}
@@ -69,7 +74,7 @@ func readFirewallLoosely(r *spec.Request) *firewallPlan {
 	err := r.Decode(&c)
 	p := c.plan()
 	if err == nil {
-		err = c.validate(p)
+		err = errors.Join(c.validate(p), c.findBus(r, p))
 	}
 	if err != nil {
 		r.Warn("%v: releasing what the attachment owns all the same", err)
@@ -77,10 +82,24 @@ func readFirewallLoosely(r *spec.Request) *firewallPlan {
 	return p
 }
 
+// findBus takes the sockets of the system bus from the environment where the configuration
+// names none and firewalld is asked. Errors have code 4.
+func (c *firewallConf) findBus(r *spec.Request, p *firewallPlan) error {
+	if !p.firewalld || c.Bus != "" || r.Call.SystemBus == "" {
+		return nil
+	}
+	sockets, err := dbus.Sockets(r.Call.SystemBus)
+	if err != nil {
+		return spec.Errorf(spec.CodeEnv, "%s: %w", spec.SystemBusEnv, err)
+	}
+	p.bus = sockets
+	return nil
+}
+
 // plan fills in what the configuration leaves open.
 func (c *firewallConf) plan() *firewallPlan {
 	p := &firewallPlan{
-		admin: c.AdminChain, zone: c.Zone, bus: c.Bus,
+		admin: c.AdminChain, zone: c.Zone, bus: []string{c.Bus},
 		firewalld: c.Backend == "firewalld",
 		ownTable:  c.Backend == "nftables",
 		policed:   c.IngressPolicy == "same-bridge" || c.IngressPolicy == "isolated",
@@ -92,8 +111,8 @@ func (c *firewallConf) plan() *firewallPlan {
 	if p.zone == "" {
 		p.zone = defaultZone
 	}
-	if p.bus == "" {
-		p.bus = dbus.SystemBus
+	if c.Bus == "" {
+		p.bus = []string{dbus.SystemBus}
 	}
 	return p
 }
@@ -116,8 +135,8 @@ func (c *firewallConf) validate(p *firewallPlan) error {
 	if strings.Trim(p.zone, nameLetters) != "" {
 		return fmt.Errorf(`"firewalldZone" %q: the name of a zone has letters, digits, "-", "_" and "." alone`, p.zone)
 	}
-	if !filepath.IsAbs(p.bus) || strings.Contains(p.bus, "\x00") {
-		return fmt.Errorf(`"dbusSocket" %q is not an absolute path`, p.bus)
+	if c.Bus != "" && !filepath.IsAbs(c.Bus) || strings.Contains(c.Bus, "\x00") {
+		return fmt.Errorf(`"dbusSocket" %q is not an absolute path`, c.Bus)
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ type zoneClient struct {
 
 // dialZone connects to the bus, which says nothing about firewalld yet.
 func dialZone(ctx context.Context, p *firewallPlan) (*zoneClient, error) {
-	bus, err := dbus.Dial(ctx, p.bus)
+	bus, err := dbus.Dial(ctx, p.bus...)
 	if err != nil {
 		return nil, err
 	}

@@ -74,7 +74,7 @@ func (l *Local) Invoke(ctx context.Context, plugin string, r *spec.Request) (*sp
 	ctx, cancel := context.WithTimeout(ctx, l.timeout())
 	defer cancel()
 	if verbs != nil && !l.ForceExec {
-		return inProcess(ctx, plugin, *verbs, r)
+		return l.inProcess(ctx, plugin, *verbs, r)
 	}
 	return l.exec(ctx, plugin, file, r)
 }
@@ -99,13 +99,18 @@ func (l *Local) environ(c spec.Call) []string {
 
 // depth is how many plugins have started one another until there was this process.
 func (l *Local) depth() int {
-	depth := 0
+	depth, _ := strconv.Atoi(l.variable(depthKey))
+	return depth
+}
+
+// variable returns one of Environ, the last of its name.
+func (l *Local) variable(name string) (value string) {
 	for _, v := range l.Environ {
-		if text, ok := strings.CutPrefix(v, depthKey+"="); ok {
-			depth, _ = strconv.Atoi(text)
+		if text, ok := strings.CutPrefix(v, name+"="); ok {
+			value = text
 		}
 	}
-	return depth
+	return value
 }
 
 // find returns the file of a plugin, and its verbs if it is built in. The first match on
@@ -188,7 +193,7 @@ func findInPath(plugin string, dirs []string) (string, disk.Info, error) {
 // that it changes is seen by others.
 // A panic is the plugin's error and not the runtime's end, as it would be with a
 // process of its own; its code is 999.
-func inProcess(ctx context.Context, plugin string, v spec.Verbs, r *spec.Request) (res *spec.Result, err error) {
+func (l *Local) inProcess(ctx context.Context, plugin string, v spec.Verbs, r *spec.Request) (res *spec.Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			stack := make([]byte, maxStack)
@@ -200,6 +205,9 @@ func inProcess(ctx context.Context, plugin string, v spec.Verbs, r *spec.Request
 		}
 	}()
 	own := r.Clone()
+	if own.Call.SystemBus == "" { // as a process of its own would find it
+		own.Call.SystemBus = l.variable(spec.SystemBusEnv)
+	}
 	if own.Prev, err = asSeen(own.Prev, r); err != nil {
 		return nil, fmt.Errorf("prevResult: %w", err)
 	}

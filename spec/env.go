@@ -17,7 +17,12 @@ type Call struct {
 	Args          string // CNI_ARGS as it came
 	Path          string // CNI_PATH as it came
 	NetNSOverride bool   // CNI_NETNS_OVERRIDE: our own namespace is meant
+	SystemBus     string // DBUS_SYSTEM_BUS_ADDRESS as it came; others find it in their environment
 }
+
+// SystemBusEnv is the variable of [Call.SystemBus], which is not of the specification but of
+// D-Bus.
+const SystemBusEnv = "DBUS_SYSTEM_BUS_ADDRESS"
 
 // ReadCall reads and checks the CNI_* variables; errors have code 4 and name
 // the variables. An empty Verb is no error here, since it asks for the about
@@ -34,6 +39,7 @@ func ReadCall(getenv func(string) string) (Call, error) {
 		Args:          getenv("CNI_ARGS"),
 		Path:          getenv("CNI_PATH"),
 		NetNSOverride: override(getenv("CNI_NETNS_OVERRIDE")),
+		SystemBus:     getenv(SystemBusEnv),
 	}
 	// GC, STATUS and VERSION are about no attachment; runtimes fill the names with
 	// anything, as "dummy".

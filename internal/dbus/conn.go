@@ -49,18 +49,34 @@ type Conn struct {
 	in       []byte // read, not looked at yet
 }
 
-// Dial connects to the bus that listens at the path of a Unix socket. The
-// error is os.ErrNotExist or unix.ECONNREFUSED if no bus runs there. The
-// connection ends with ctx, and 20 s after it was made.
-func Dial(ctx context.Context, path string) (*Conn, error) {
+// Dial connects to the bus that listens at a Unix socket, the first of several where one
+// does; a name with "@" in front is an abstract one. The error is os.ErrNotExist or
+// unix.ECONNREFUSED if no bus runs at any of them. The connection ends with ctx, and 20 s
+// after it was made.
+func Dial(ctx context.Context, sockets ...string) (c *Conn, err error) {
+	err = os.ErrNotExist
+	for _, socket := range sockets {
+		c, failed := dial(ctx, socket)
+		if failed == nil {
+			return c, nil
+		}
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
+			err = failed
+		}
+	}
+	return nil, err
+}
+
+// dial connects to one of them.
+func dial(ctx context.Context, socket string) (*Conn, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
 	c := &Conn{ctx: ctx, fd: fd, deadline: time.Now().Add(patience)}
-	if err := c.begin(path); err != nil {
+	if err := c.begin(socket); err != nil {
 		c.Close()
-		return nil, fmt.Errorf("D-Bus at %s: %w", path, err)
+		return nil, fmt.Errorf("D-Bus at %s: %w", socket, err)
 	}
 	return c, nil
 }

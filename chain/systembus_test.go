@@ -1,0 +1,32 @@
+package chain_test
+
+import (
+	"context"
+	"testing"
+
+	"cnibox/chain"
+	"cnibox/spec"
+)
+
+// A plugin in this process finds the system bus where one of its own would.
+func TestInProcessSystemBus(t *testing.T) {
+	seen := ""
+	verbs := spec.Verbs{Add: func(_ context.Context, r *spec.Request) (*spec.Result, error) {
+		seen = r.Call.SystemBus
+		return &spec.Result{}, nil
+	}}
+	local := &chain.Local{
+		Lookup:  func(string) (spec.Verbs, bool) { return verbs, true },
+		Environ: []string{"PATH=/bin", spec.SystemBusEnv + "=unix:path=/a"},
+	}
+	for bus, want := range map[string]string{"": "unix:path=/a", "unix:path=/b": "unix:path=/b"} {
+		r, err := spec.NewRequest(spec.Call{Verb: spec.Add, ContainerID: "c", IfName: "eth0", NetNS: ownNS, SystemBus: bus},
+			[]byte(`{"name":"n","type":"x","cniVersion":"1.0.0"}`))
+		if err == nil {
+			_, err = local.Invoke(t.Context(), "x", r)
+		}
+		if err != nil || seen != want {
+			t.Errorf("%q: the plugin sees %q, %v", bus, seen, err)
+		}
+	}
+}
