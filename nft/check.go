@@ -84,8 +84,8 @@ func (sl *slot) lacks() bool {
 	return !sl.was.equal(&is)
 }
 
-// remedy says how damaged chains are mended. Those that another version has made, and
-// those of a table that somebody flushed, the next ADD finds without help.
+// remedy says how damaged chains are mended. Those of a table that somebody flushed the next
+// ADD finds without help.
 func (s *sock) remedy(table byte) string {
 	if _, rules, _ := s.chainAt(chainID{table, TableName, mark(table)}); rules == 0 {
 		return " (the next ADD makes all rules anew)"
@@ -106,6 +106,8 @@ func (x *Tx) planned() (chains []chain) {
 
 // damaged names the chains whose rules are not ours, or no longer all of
 // ours, by their shape: the kernel does not give back the very bytes it got.
+// Those of another version are not compared: they serve running containers until
+// the next ADD makes ours.
 func (s *sock) damaged(table byte, chains []chain) (names []string, err error) {
 	rules, err := s.rulesOf(table, TableName, "")
 	if err != nil {
@@ -114,6 +116,9 @@ func (s *sock) damaged(table byte, chains []chain) (names []string, err error) {
 	have := map[string][]byte{}
 	for _, r := range rules {
 		have[r.chain] = shape(have[r.chain], r.exprs)
+	}
+	if have[mark(table)] == nil && madeByAnother(have) {
+		return nil, nil
 	}
 	for _, c := range chains {
 		var want []byte
@@ -125,6 +130,17 @@ func (s *sock) damaged(table byte, chains []chain) (names []string, err error) {
 		}
 	}
 	return names, nil
+}
+
+// madeByAnother reports whether the base ruleset of another version is there: its mark is,
+// with the rule that goes when the table is flushed.
+func madeByAnother(have map[string][]byte) bool {
+	for name := range have {
+		if strings.HasPrefix(name, markPrefix) {
+			return true
+		}
+	}
+	return false
 }
 
 // shape appends to all by what a rule is told apart here: the names of its
