@@ -181,7 +181,7 @@ func parsePlugin(doc json.RawMessage) (Plugin, error) {
 // know. The built-in plugins differ only in the oldest version they serve, so
 // the highest is the best for them as well.
 // Those above our newest are passed over; if none is left the literal one stays, and
-// the plugins refuse it with code 1, which names the versions they have. Null in the
+// ADD refuses it with code 1 and the versions that there are. Null in the
 // list, or for it, is an error, as it is to the reference.
 func negotiate(literal string, raw json.RawMessage) (string, error) {
 	var all []*string

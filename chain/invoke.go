@@ -144,6 +144,16 @@ func (l *Local) Find(plugin string) error {
 	return err
 }
 
+// Serves reports a plugin that is neither built in nor on the path, or that is built in and
+// would refuse the request. What an external one supports is known when it is run.
+func (l *Local) Serves(plugin string, r *spec.Request) error {
+	_, verbs, err := l.find(plugin)
+	if err == nil && verbs != nil {
+		err = verbs.Allow(r)
+	}
+	return err
+}
+
 // Addressless reports whether a plugin is built in and gives no addresses.
 func (l *Local) Addressless(plugin string) bool {
 	_, verbs, err := l.find(plugin)

@@ -89,23 +89,32 @@ func (r *Runner) release(ctx context.Context, l, now *List, t Target, e *Entry, 
 }
 
 // unusable reports whether all that an error is joined of are plugins that refuse their
-// configuration or, if that counts as well, are missing.
+// configuration or its version or, if that counts as well, are missing.
 func unusable(err error, missing bool) bool {
+	return only(err, func(e *spec.Error) bool {
+		return e.Code == spec.CodeConfig || e.Code == spec.CodeVersion ||
+			missing && (e.Code == spec.CodePlugin || e.Code == spec.CodeEnv) && errors.Is(e, os.ErrNotExist)
+	})
+}
+
+// only reports whether each error that err is joined of is or wraps one that matches.
+func only(err error, match func(*spec.Error) bool) bool {
 	switch e := err.(type) {
+	case nil:
+		return false
 	case interface{ Unwrap() []error }:
 		for _, err := range e.Unwrap() {
-			if !unusable(err, missing) {
+			if !only(err, match) {
 				return false
 			}
 		}
 		return true
 	case *spec.Error:
-		if e.Code == spec.CodeConfig || missing && (e.Code == spec.CodePlugin || e.Code == spec.CodeEnv) && errors.Is(e, os.ErrNotExist) {
+		if match(e) {
 			return true
 		}
 	}
-	err = errors.Unwrap(err)
-	return err != nil && unusable(err, missing)
+	return only(errors.Unwrap(err), match)
 }
 
 // List reads the cached configuration: a list, or a single one as libcni's

@@ -84,7 +84,7 @@ func (r *Runner) Add(ctx context.Context, l *List, t Target) (*spec.Result, erro
 	if err := errors.Join(checkNames(a), usableNetNS(t)); err != nil {
 		return nil, err
 	}
-	v, err := l.version()
+	v, err := l.supported()
 	if err == nil {
 		err = r.readable(l, t)
 	}
@@ -179,12 +179,13 @@ func (r *Runner) addAll(ctx context.Context, l *List, t Target) (res *spec.Resul
 // undo is the DEL of the whole list after a failed ADD. If that fails as well,
 // the intent stays for a later DEL or GC.
 // Every plugin gets its DEL, also those that the ADD did not reach, without a
-// prevResult, as there is none of the whole list. The code stays that of the cause.
+// prevResult, as there is none of the whole list. One that refuses the version of the list
+// has refused it at ADD as well. The code stays that of the cause.
 func (r *Runner) undo(ctx context.Context, l *List, t Target, e *Entry, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(r.UndoTimeout, defaultUndo))
 	defer cancel()
 	err := r.delAll(ctx, l, t, nil, true)
-	if err == nil {
+	if err == nil || only(err, func(e *spec.Error) bool { return e.Code == spec.CodeVersion }) {
 		err = r.Cache.Remove(e.Attachment())
 	}
 	if err == nil {

@@ -3,6 +3,7 @@ package chain
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"cnibox/internal/json"
@@ -31,14 +32,17 @@ func failed(verb spec.Verb, l *List, p *Plugin, err error) error {
 	return fmt.Errorf("plugin type=%q name=%q failed (%s): %w", p.Type, l.Name, verbName(verb), err)
 }
 
-// A finder is an [spec.Invoker] that can tell beforehand whether it has a plugin.
-type finder interface{ Find(plugin string) error }
+// A server is an [spec.Invoker] that can report beforehand a plugin that it lacks, or that
+// refuses the version of a request.
+type server interface {
+	Serves(plugin string, r *spec.Request) error
+}
 
 // readable reports a configuration that no plugin would be run with, and a
-// plugin or IPAM plugin that nobody has, before the ADD of another one changes anything.
-// It warns of arguments that no plugin knows.
+// plugin or IPAM plugin that is missing or does not support the version of the list, before
+// the ADD of another one changes anything. It warns of arguments that no plugin knows.
 func (r *Runner) readable(l *List, t Target) error {
-	known, asks := r.Invoker.(finder)
+	known, asks := r.Invoker.(server)
 	reqs := make([]*spec.Request, len(l.Plugins))
 	for i := range l.Plugins {
 		p := &l.Plugins[i]
@@ -46,7 +50,7 @@ func (r *Runner) readable(l *List, t Target) error {
 		reqs[i], err = r.request(spec.Add, l, p, t, nil)
 		for _, name := range []string{p.Type, p.ipam} {
 			if err == nil && asks && name != "" {
-				err = known.Find(name)
+				err = known.Serves(name, reqs[i])
 			}
 		}
 		if err != nil {
@@ -103,6 +107,19 @@ func (l *List) version() (spec.Version, error) {
 		return v, spec.Errorf(spec.CodeVersion, "network %s: %w", l.Name, err)
 	}
 	return v, nil
+}
+
+// supported is [List.version] for an ADD: the version must be written exactly as one of
+// those that exist, since its result could not be read otherwise.
+func (l *List) supported() (spec.Version, error) {
+	v, err := l.version()
+	if err != nil || l.CNIVersion == "" || v.String() == l.CNIVersion && slices.Contains(spec.Versions(spec.Version{}), v) {
+		return v, err
+	}
+	return v, &spec.Error{
+		Code: spec.CodeVersion, Msg: fmt.Sprintf("network %s: incompatible CNI versions", l.Name),
+		Details: fmt.Sprintf("config is %q, this runtime supports %v", l.CNIVersion, spec.Versions(spec.Version{})),
+	}
 }
 
 // verbName is the verb as libcni's errors have it.
