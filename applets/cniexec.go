@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"cnibox/chain"
 	"cnibox/internal/disk"
@@ -235,7 +238,8 @@ func (c *cniExecCall) lookup(network string) (*chain.List, error) {
 	return nil, &hinted{spec.Errorf(spec.CodeConfig, "%w", err), networksHint(c.confDir, names, broken)}
 }
 
-// add runs ADD and prints its result.
+// add runs ADD and prints its result. An attachment whose result cannot be written is deleted
+// again, since the caller sees a call that failed, and may try again.
 func (c *cniExecCall) add(ctx context.Context) error {
 	l, err := c.load()
 	if err == nil {
@@ -248,7 +252,26 @@ func (c *cniExecCall) add(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.print(l, res)
+	// A pipe without a reader would kill this process before it can delete anything, or, with
+	// --json, before it has ended with its exit code.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
+	if err := c.print(l, res); err != nil {
+		return c.takeBack(ctx, l, spec.Errorf(spec.CodeIO, "write the result: %w", err))
+	}
+	return nil
+}
+
+// takeBack deletes what add has attached, since its result could not be printed, and
+// returns that cause.
+func (c *cniExecCall) takeBack(ctx context.Context, l *chain.List, cause *spec.Error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeDown)
+	defer cancel()
+	c.runner.KeepGoing = true
+	cause.Details = "the attachment is deleted again"
+	if err := c.runner.Del(ctx, l, c.target); err != nil {
+		cause.Details = "cleanup is not complete, run DEL again: " + err.Error()
+	}
+	return cause
 }
 
 // del runs DEL; it prints nothing.

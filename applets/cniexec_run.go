@@ -23,7 +23,8 @@ import (
 // knows what one that was killed has left.
 const runPrefix = "cnirun-"
 
-// takeDown is for detaching a namespace when its command has ended.
+// takeDown is for detaching a namespace when its command has ended, or the result of its ADD
+// could not be written.
 // It does not end with a signal: whoever is impatient sends SIGKILL, and the next run
 // cleans up.
 const takeDown = 30 * time.Second
