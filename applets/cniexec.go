@@ -160,7 +160,7 @@ func (c *cniExecCall) prepare() error {
 // setRunner makes the runner of the flags; what it warns of goes to stderr.
 func (c *cniExecCall) setRunner() {
 	local := c.invoker(filepath.SplitList(c.path))
-	local.Timeout = c.timeout
+	local.Timeout, local.StderrInError = c.timeout, true
 	c.runner = &chain.Runner{
 		Invoker: local, Cache: &chain.Cache{Dir: c.cacheDir}, Path: c.path, KeepGoing: c.keepGoing, Retries: c.retries,
 		Warn: func(format string, args ...any) {

@@ -26,8 +26,8 @@ const (
 // whole when the context ends.
 //
 // The plugin's environment is ours with CNI_* behind it, its stdin the request's
-// configuration. Its stderr goes to people when it succeeds, and into the error's
-// details when it fails; the reference drops it then.
+// configuration. Its stderr goes to ours, as the specification asks of delegation; that of
+// one that fails also into the error's details.
 func (l *Local) exec(ctx context.Context, plugin, file string, r *spec.Request) (*spec.Result, error) {
 	if l.depth() >= maxDepth {
 		err := spec.Errorf(spec.CodeConfig, "plugin %s: %d plugins have started one another: one of them must be its own delegate", plugin, maxDepth)
@@ -45,11 +45,11 @@ func (l *Local) exec(ctx context.Context, plugin, file string, r *spec.Request) 
 	if err == nil {
 		err = a.check()
 	}
+	if a != nil && l.Stderr != nil && len(a.stderr) > 0 && (err == nil || !l.StderrInError) {
+		l.Stderr.Write(a.stderr)
+	}
 	if err != nil {
 		return nil, deadline(ctx, plugin, r.Call.Verb, err)
-	}
-	if l.Stderr != nil && len(a.stderr) > 0 {
-		l.Stderr.Write(a.stderr)
 	}
 	// What other verbs print is nobody's to read.
 	if r.Call.Verb != spec.Add && r.Call.Verb != spec.Get {
@@ -84,8 +84,8 @@ func start(ctx context.Context, plugin, file string, env []string, stdin []byte)
 	}
 }
 
-// startOnce runs the file once. Errors are of plugins that were not started, did not
-// end by themselves or printed without end; all else is an answer.
+// startOnce runs the file once. Errors are of plugins that were not started, without an answer,
+// or did not end by themselves or printed without end; all else is an answer.
 func startOnce(ctx context.Context, plugin, file string, env []string, stdin []byte) (*answer, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, spec.Errorf(spec.CodePlugin, "plugin %s: not started: %w", plugin, err)
@@ -105,9 +105,9 @@ func startOnce(ctx context.Context, plugin, file string, env []string, stdin []b
 	a := &answer{plugin: plugin, status: describe(status), stdout: stdout.b, stderr: stderr.bytes()}
 	switch {
 	case stdout.full:
-		return nil, spec.Errorf(spec.CodePlugin, "plugin %s printed more than %d bytes", plugin, maxStdout)
+		return a, spec.Errorf(spec.CodePlugin, "plugin %s printed more than %d bytes", plugin, maxStdout)
 	case ctx.Err() != nil:
-		return nil, a.fail(fmt.Errorf("%s: killed: %w", file, ctx.Err()))
+		return a, a.fail(fmt.Errorf("%s: killed: %w", file, ctx.Err()))
 	case err != nil:
 		return nil, spec.Errorf(spec.CodePlugin, "plugin %s: start: %w", plugin, err)
 	}

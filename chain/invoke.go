@@ -39,8 +39,11 @@ type Local struct {
 	Path    []string                        // folders of CNI_PATH; empty: only what is built in
 	Lookup  func(string) (spec.Verbs, bool) // the plugins built in, by type
 	Environ []string                        // what an exec'd plugin sees besides CNI_*
-	Stderr  io.Writer                       // gets the stderr of plugins that succeed; nil: nobody
+	Stderr  io.Writer                       // gets the stderr of plugins; may be nil
 	Timeout time.Duration                   // of one plugin; 0: DefaultTimeout
+	// StderrInError says that the caller prints the details of errors: what a plugin that
+	// failed has written on stderr is there, and does not go to Stderr as well.
+	StderrInError bool
 	// ForceExec starts a process even for what is built in, so that tests can
 	// compare both ways.
 	ForceExec bool

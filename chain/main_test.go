@@ -93,6 +93,9 @@ func behave(what string, conf map[string]json.RawMessage) int {
 		fmt.Print(out)
 		fmt.Fprint(os.Stderr, stderr)
 		return 2
+	case "log": // and sleep
+		fmt.Fprint(os.Stderr, "log")
+		time.Sleep(time.Minute)
 	case "sleep":
 		time.Sleep(time.Minute)
 	case "command": // one that sleeps; an interrupt came before it
