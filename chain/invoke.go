@@ -227,6 +227,11 @@ func (l *Local) inProcess(ctx context.Context, plugin string, v spec.Verbs, r *s
 	if res, err = v.Do(ctx, own); err != nil {
 		return nil, deadline(ctx, plugin, r.Call.Verb, err)
 	}
+	if res != nil && r.Net.Version.NeedsAddress() { // what a process of it could not print is an error
+		if _, err := r.Encode(res); err != nil {
+			return nil, err
+		}
+	}
 	return asSeen(res, r)
 }
 
@@ -237,7 +242,7 @@ func asSeen(res *spec.Result, r *spec.Request) (*spec.Result, error) {
 	if res == nil || !r.Net.Version.NeedsAddress() {
 		return res, nil
 	}
-	b, err := r.Encode(res)
+	b, err := res.EncodeFor(r.Net.Version, r.IfName)
 	if err != nil {
 		return nil, err
 	}

@@ -252,6 +252,9 @@ func (r *Request) Arg(key string) (string, bool) {
 // configuration, and if that has room for one address of a family, with the
 // one of the interface asked for.
 func (r *Request) Encode(res *Result) ([]byte, error) {
+	if err := res.expressible(r.Net.Version); err != nil {
+		return nil, err
+	}
 	return res.EncodeFor(r.Net.Version, r.IfName)
 }
 

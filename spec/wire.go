@@ -24,16 +24,29 @@ const minMTU, maxMTU = 68, 65535
 // below 0.3.0 if there is no address.
 // Nothing else is lost from 0.3.0 on but what the version has no member for; below, the
 // interfaces and all but one address of each family are.
-func (r *Result) Encode(v Version) ([]byte, error) { return r.EncodeFor(v, "") }
+func (r *Result) Encode(v Version) ([]byte, error) {
+	if err := r.expressible(v); err != nil {
+		return nil, err
+	}
+	return r.EncodeFor(v, "")
+}
+
+// expressible reports a result of ours that an old version would lose all of.
+func (r *Result) expressible(v Version) error {
+	if v.NeedsAddress() && len(r.IPs) == 0 {
+		return Errorf(CodeConfig, "cannot convert: no valid IP addresses")
+	}
+	return nil
+}
 
 // EncodeFor is [Result.Encode]; below 0.3.0, where a result has one address of
 // each family, it prefers those of the named interface of the container.
 // Without a name, or where none of its addresses is known, the first one is taken.
 // The reference takes the first always, which in a chain may be another interface's.
+//
+// It is what a runtime keeps and prints: a result without addresses is written as well, since
+// external plugins may answer so in all versions.
 func (r *Result) EncodeFor(v Version, ifName string) ([]byte, error) {
-	if v.NeedsAddress() && len(r.IPs) == 0 {
-		return nil, Errorf(CodeConfig, "cannot convert: no valid IP addresses")
-	}
 	b, err := r.wire(v, ifName)
 	if err != nil || len(b) > indentLimit {
 		return b, err
