@@ -228,6 +228,9 @@ func (c *cniExecCall) cachedList() *chain.List {
 // network.
 func (c *cniExecCall) lookup(network string) (*chain.List, error) {
 	l, err := chain.Load(c.confDir, network)
+	if l != nil && len(l.Ignored) > 0 {
+		c.runner.Warn("network %s is configured more than once: %s is used, not %s", network, l.File, strings.Join(l.Ignored, ", "))
+	}
 	if err == nil || l != nil || !errors.Is(err, os.ErrNotExist) {
 		return l, err
 	}

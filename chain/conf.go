@@ -23,7 +23,8 @@ type List struct {
 	DisableGC    bool // GC succeeds and runs nothing
 	OnlyInlined  bool // loadOnlyInlinedPlugins: the drop-in folder is ignored
 	Plugins      []Plugin
-	File         string // where it was read from; empty: from bytes
+	File         string   // where it was read from; empty: from bytes
+	Ignored      []string // files that [Load] found of the same name behind it
 
 	doc     []byte // as it came; a single configuration is wrapped
 	dropped bool   // plugins of the drop-in folder were appended

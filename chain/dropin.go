@@ -19,8 +19,8 @@ import (
 // hides no good one: what is wrong with it is told when the network is not
 // found. The error is os.ErrNotExist then.
 //
-// Of several networks of one name the first file wins, and nothing tells of the
-// others: so does libcni, and two runtimes on a host must agree.
+// Of several networks of one name the first file wins, as with libcni: two runtimes on a
+// host must agree. The others are in the list's Ignored.
 func Load(dir, network string) (*List, error) {
 	// libcni joins the name into the path of the drop-in folder unchecked.
 	if err := spec.CheckNetworkName(network); err != nil {
@@ -29,15 +29,17 @@ func Load(dir, network string) (*List, error) {
 	var found *List
 	var broken []error
 	files := 0
-	err := configs(dir, func(l *List, err error) bool {
+	err := configs(dir, func(l *List, err error) {
 		files++
 		switch {
 		case err != nil:
 			broken = append(broken, err)
-		case l.Name == network:
+		case l.Name != network:
+		case found == nil:
 			found = l
+		default:
+			found.Ignored = append(found.Ignored, l.File)
 		}
-		return found == nil
 	})
 	switch {
 	case err != nil:
@@ -52,16 +54,16 @@ func Load(dir, network string) (*List, error) {
 }
 
 // configs reads the configurations in a folder, lists before single ones and each kind in
-// the order of file names, until fn, which gets them, returns false. No folder has none.
-func configs(dir string, fn func(*List, error) bool) error {
+// the order of file names, and calls fn for each. No folder has none.
+func configs(dir string, fn func(*List, error)) error {
 	names, err := fileNames(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return spec.Errorf(spec.CodeIO, "configuration: %w", err)
 	}
 	for _, exts := range [][]string{{".conflist"}, {".conf", ".json"}} {
 		for _, name := range names {
-			if hasExt(name, exts) && !fn(read(filepath.Join(dir, name))) {
-				return nil
+			if hasExt(name, exts) {
+				fn(read(filepath.Join(dir, name)))
 			}
 		}
 	}
@@ -82,13 +84,12 @@ func LoadFile(file string) (*List, error) {
 // order of [Load], and what is wrong with the files that are none. No folder is no network.
 // It is what a person or a hint is told; [Load] decides.
 func Networks(dir string) (networks []string, broken []error) {
-	err := configs(dir, func(l *List, err error) bool {
+	err := configs(dir, func(l *List, err error) {
 		if err != nil {
 			broken = append(broken, err)
 		} else if !slices.Contains(networks, l.Name) {
 			networks = append(networks, l.Name)
 		}
-		return true
 	})
 	if err != nil {
 		broken = append(broken, err)
