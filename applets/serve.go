@@ -24,12 +24,17 @@ var Version = "0.1.0"
 // 0, or 1 after an error object on stdout.
 //
 // Without CNI_COMMAND a person called, or a runtime that asks for the release: the
-// about text has to go to stderr, with exit code 0 and stdin untouched.
+// about text has to go to stderr, with exit code 0 and stdin untouched. An argument that is
+// neither help nor --version is an error with exit code 2.
 func Serve(ctx context.Context, a *Applet, p Process) int {
 	switch spec.Verb(p.Getenv("CNI_COMMAND")) {
 	case "":
-		if len(p.Args) > 0 && isHelp(p.Args[0]) {
+		switch {
+		case len(p.Args) > 0 && isHelp(p.Args[0]):
 			return writeHelp(a, p.Stdout)
+		case len(p.Args) > 0 && p.Args[0] != "version" && p.Args[0] != "--version":
+			fmt.Fprintf(p.Stderr, "cnibox %s: unknown argument %q (a plugin is called by a runtime, with CNI_COMMAND; `cnibox help %[1]s` shows its keys)\n", a.Name, p.Args[0])
+			return 2
 		}
 		about(a, p.Stderr)
 		return 0
