@@ -65,15 +65,12 @@ func cniExec(ctx context.Context, p Process) int {
 	if c.verb = operands[0]; c.verb == "run" {
 		return c.run(ctx, operands[1:], command)
 	}
-	if command != nil {
-		return c.wrongCall(fmt.Errorf("%s takes no command: only run does", c.verb))
-	}
-	return c.dispatch(ctx, operands[1:])
+	return c.dispatch(ctx, operands[1:], command)
 }
 
 // dispatch runs one verb of the specification.
 // A wrong verb or operand is exit code 2, all that comes after is 1.
-func (c *cniExecCall) dispatch(ctx context.Context, operands []string) int {
+func (c *cniExecCall) dispatch(ctx context.Context, operands, command []string) int {
 	verbs := map[string]func(context.Context) error{
 		"add": c.add, "del": c.del, "check": c.check, "get": c.get,
 		"gc": c.gc, "status": c.status, "version": c.version,
@@ -81,6 +78,12 @@ func (c *cniExecCall) dispatch(ctx context.Context, operands []string) int {
 	do, ok := verbs[c.verb]
 	if !ok {
 		return c.wrongCall(fmt.Errorf("unknown verb %q", c.verb))
+	}
+	if command != nil {
+		return c.wrongCall(fmt.Errorf("%s takes no command: only run does", c.verb))
+	}
+	if err := c.usableFor(c.verb); err != nil {
+		return c.wrongCall(err)
 	}
 	if err := c.operands(operands); err != nil {
 		return c.wrongCall(fmt.Errorf("%s: %w", c.verb, err))

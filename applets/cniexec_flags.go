@@ -43,7 +43,7 @@ the network "cnibox" is there all the same: a bridge with port mapping.
       --path DIR[:DIR]   plugins that are not built in; default: built in ones only
       --cache-dir DIR    what add was told and answered; default /var/lib/cni
       --timeout TIME     of one plugin, as 90s or 2m; default 60s
-      --retries N        try an add again that says "try again later"
+      --retries N        add, run: try an add again that says "try again later"
   -p, --publish [IP:]HOST:CONTAINER[/tcp|udp|sctp]
                          add, run: make a container port a host port; repeatable
       --keep-going       del: run all plugins even if one fails
@@ -58,7 +58,7 @@ the network "cnibox" is there all the same: a bridge with port mapping.
 Environment, as cnitool has it: NETCONFPATH (--conf-dir), CNI_PATH (--path),
 CNI_IFNAME (--ifname), CNI_CONTAINERID (--container-id), CNI_ARGS (KEY=VALUE;…),
 CAP_ARGS (JSON object of capability arguments). Flags go first. del, check and get use
-the arguments of the add unless others are given.
+the arguments of the add unless others are given. A flag of another verb is an error.
 
 Exit code: 0; 1 after an error, told on stderr; 2 for a wrong command line;
 of run: the command's.
@@ -81,6 +81,8 @@ type execFlags struct {
 	// Those that may be given more than once, as written and in their order.
 	valid, nets []string
 	publish     []publishedPort
+
+	given []string // the names of all that stood on the command line
 }
 
 // bind returns where the value of a flag goes, by type; nil: no such flag.
@@ -123,6 +125,34 @@ func (f *execFlags) bind(name string) any {
 	return nil
 }
 
+// verbsOf returns the verbs that a flag is for; none: it is for all.
+func verbsOf(flag string) []string {
+	switch flag {
+	case "-i", "--ifname", "--container-id":
+		return []string{"add", "del", "check", "get", "run"}
+	case "-p", "--publish", "--retries":
+		return []string{"add", "run"}
+	case "--keep-going":
+		return []string{"del"}
+	case "--valid", "--valid-live", "--all", "--dry-run":
+		return []string{"gc"}
+	case "--net":
+		return []string{"run"}
+	}
+	return nil
+}
+
+// usableFor reports a flag that was given and that the verb has no use for: it would be taken
+// for obeyed.
+func (f *execFlags) usableFor(verb string) error {
+	for _, flag := range f.given {
+		if verbs := verbsOf(flag); verbs != nil && !slices.Contains(verbs, verb) {
+			return fmt.Errorf("%s: %s is a flag of %s", verb, flag, strings.Join(verbs, ", "))
+		}
+	}
+	return nil
+}
+
 // parseExecFlags reads flags wherever they stand among the operands, up to "--",
 // behind which the command is; it is nil without "--".
 // Values come after "=" or as the next argument; a bool takes them only with "=". A
@@ -153,6 +183,7 @@ func parseExecFlags(args []string, getenv func(string) string) (f *execFlags, op
 			}
 			value = args[i]
 		}
+		f.given = append(f.given, name)
 		err = cmp.Or(err, setFlag(to, name, value, given))
 	}
 	return f, operands, nil, err

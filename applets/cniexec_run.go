@@ -59,6 +59,9 @@ func (c *cniExecCall) run(ctx context.Context, operands, command []string) int {
 	case len(command) == 0:
 		return c.wrongCall(errors.New(`run: the command is missing: cni-exec run -- COMMAND`))
 	}
+	if err := c.usableFor(c.verb); err != nil {
+		return c.wrongCall(err)
+	}
 	if err := c.prepare(); err != nil {
 		return c.fail(err)
 	}

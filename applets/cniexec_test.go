@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -32,6 +33,7 @@ func TestParseExecFlags(t *testing.T) {
 	want := &execFlags{
 		ifName: "eth5", containerID: "id", confDir: "/conf", path: "/bin", cacheDir: chain.DefaultCacheDir,
 		timeout: 2 * time.Minute, keepGoing: true, valid: []string{"a/eth0", "b/eth1"},
+		given: []string{"-i", "--valid", "--valid", "--keep-going", "--timeout", "--json"},
 	}
 	if !reflect.DeepEqual(f, want) {
 		t.Errorf("got %+v, want %+v", f, want)
@@ -52,6 +54,12 @@ func TestParseExecFlags(t *testing.T) {
 		word = strings.Trim(word, ",;.()[]")
 		if strings.HasPrefix(word, "--") && word != "--" && f.bind(word) == nil {
 			t.Errorf("help names %s", word)
+		}
+	}
+	// Where the help names the verbs of a flag they are those that take it.
+	for _, m := range regexp.MustCompile(`(?m)^ +(?:-., )?(--[a-z-]+) .*?  ((?:add|del|check|get|gc|run)(?:, [a-z]+)*): `).FindAllStringSubmatch(cniExecHelp, -1) {
+		if got := strings.Join(verbsOf(m[1]), ", "); got != m[2] {
+			t.Errorf("%s is for %q, the help says %q", m[1], got, m[2])
 		}
 	}
 }
