@@ -162,14 +162,20 @@ func (c *cniExecCall) prepare() error {
 
 // setRunner makes the runner of the flags; what it warns of goes to stderr.
 func (c *cniExecCall) setRunner() {
-	local := c.invoker(filepath.SplitList(c.path))
-	local.Timeout, local.StderrInError = c.timeout, true
+	local := c.local()
 	c.runner = &chain.Runner{
 		Invoker: local, Cache: &chain.Cache{Dir: c.cacheDir}, Path: c.path, KeepGoing: c.keepGoing, Retries: c.retries,
 		Warn: func(format string, args ...any) {
 			fmt.Fprintf(c.Stderr, "cni-exec: %s\n", fmt.Sprintf(format, args...))
 		},
 	}
+}
+
+// local returns what finds and runs plugins as the flags say.
+func (c *cniExecCall) local() *chain.Local {
+	l := c.invoker(filepath.SplitList(c.path))
+	l.BuiltIn, l.StderrInError, l.Timeout = true, true, c.timeout
+	return l
 }
 
 // load finds the configuration of the network. For an attachment that is known
@@ -332,8 +338,7 @@ func (c *cniExecCall) version(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	local := c.invoker(filepath.SplitList(c.path))
-	local.Timeout = c.timeout
+	local := c.local()
 	var errs []error
 	for _, p := range l.Plugins {
 		file, versions, err := local.Versions(ctx, p.Type)

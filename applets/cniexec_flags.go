@@ -40,7 +40,7 @@ the network "cnibox" is there all the same: a bridge with port mapping.
                          first network, the others count up
       --container-id ID  default: derived from NETNS as cnitool does
       --conf-dir DIR     configurations; default /etc/cni/net.d
-      --path DIR[:DIR]   plugins that are not built in; default: built in ones only
+      --path DIR[:DIR]   more plugins than those built in; of one name that in DIR is run
       --cache-dir DIR    what add was told and answered; default /var/lib/cni
       --timeout TIME     of one plugin, as 90s or 2m; default 60s
       --retries N        add, run: try an add again that says "try again later"

@@ -37,6 +37,7 @@ const DefaultTimeout = 60 * time.Second
 // Several goroutines may use it.
 type Local struct {
 	Path    []string                        // folders of CNI_PATH; empty: only what is built in
+	BuiltIn bool                            // what is built in is found behind those folders too
 	Lookup  func(string) (spec.Verbs, bool) // the plugins built in, by type
 	Environ []string                        // what an exec'd plugin sees besides CNI_*
 	Stderr  io.Writer                       // gets the stderr of plugins; may be nil
@@ -120,7 +121,7 @@ func (l *Local) variable(name string) (value string) {
 // the path decides, as the specification has it, and it is built in if it is this same file.
 //
 // So somebody's own host-local in a folder before ours is run, and a link of ours
-// costs no process.
+// costs no process. With BuiltIn, which is a runtime's, what no folder has may be built in.
 func (l *Local) find(plugin string) (file string, verbs *spec.Verbs, err error) {
 	if err := spec.CheckType(plugin); err != nil {
 		return "", nil, err
@@ -130,7 +131,10 @@ func (l *Local) find(plugin string) (file string, verbs *spec.Verbs, err error) 
 	}
 	file, info, err := findInPath(plugin, l.Path)
 	if err != nil {
-		if l.lookup(plugin) != nil {
+		switch v := l.lookup(plugin); {
+		case v != nil && l.BuiltIn:
+			return self, v, nil
+		case v != nil:
 			err = fmt.Errorf("%w; it is built in: unset CNI_PATH, or make the links with cnibox --install", err)
 		}
 		return "", nil, spec.Errorf(spec.CodePlugin, "%w", err)
