@@ -263,31 +263,3 @@ func hostHasIPv6() bool {
 	}
 	return true
 }
-
-// resolvConf returns the host's list of name servers that a container can
-// reach: behind systemd's stub, which listens on loopback, is the real one.
-// Empty: none of both; the command then has no name servers from us.
-func resolvConf() string {
-	for _, file := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
-		b, err := disk.Read(file, 0, longestRecord)
-		if err == nil && reachable(string(b)) {
-			return file
-		}
-	}
-	return ""
-}
-
-// reachable reports whether a resolv.conf has a name server that is not on
-// this host's loopback.
-func reachable(conf string) bool {
-	for line := range strings.Lines(conf) {
-		words := strings.Fields(line)
-		if len(words) < 2 || words[0] != "nameserver" {
-			continue
-		}
-		if a, err := netip.ParseAddr(words[1]); err == nil && !a.IsLoopback() {
-			return true
-		}
-	}
-	return false
-}

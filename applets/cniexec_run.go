@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/chain"
-	"cnibox/internal/disk"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -141,7 +140,7 @@ func (s *sandbox) live(ctx context.Context, lists []*chain.List, command []strin
 	}
 	err = rtnl.Elsewhere(func() error { // its mounts end with the thread
 		return s.ns.Do(func() (err error) {
-			s.bindResolvConf()
+			s.mount()
 			cmd := chain.Command{
 				Args: command, Environ: s.Environ, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Signals: signals,
 			}
@@ -223,68 +222,6 @@ func (s *sandbox) detach(ctx context.Context) error {
 	}
 	return errors.Join(errs...)
 }
-
-// bindResolvConf puts the networks' name servers over /etc/resolv.conf, seen by
-// this thread and the command alone. Without the privilege, or without that
-// file, the command sees the host's.
-func (s *sandbox) bindResolvConf() {
-	if len(s.dns.Nameservers) == 0 {
-		return
-	}
-	if err := bindText(resolvText(s.dns), "/etc/resolv.conf"); err != nil {
-		s.runner.Warn("the command sees the host's /etc/resolv.conf: %v", err)
-	}
-}
-
-// bindText makes a mount namespace for the calling thread, in which the file
-// reads as text.
-// It is called on a thread that ends with the command, so no other one ever sees the mount.
-func bindText(text, over string) error {
-	if _, err := disk.Stat(over); err != nil {
-		return err
-	}
-	tmp, err := disk.Temp(os.TempDir(), "cni-exec-")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name()) // the mount keeps it
-	_, err = tmp.WriteString(text)
-	if err := errors.Join(err, tmp.Chmod(0o644), tmp.Close()); err != nil {
-		return err
-	}
-	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-		return os.NewSyscallError("unshare", err)
-	}
-	// A slave: mounts of the host still arrive, ours stay here.
-	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
-		return os.NewSyscallError("mount", err)
-	}
-	return os.NewSyscallError("mount", unix.Mount(tmp.Name(), over, "", unix.MS_BIND, ""))
-}
-
-// resolvText is the result's DNS in the form of resolv.conf(5).
-// At most what the result has: no limits of libc are applied.
-func resolvText(d spec.DNS) string {
-	var b strings.Builder
-	for _, n := range d.Nameservers {
-		b.WriteString("nameserver " + oneLine(n) + "\n")
-	}
-	if d.Domain != "" {
-		b.WriteString("domain " + oneLine(d.Domain) + "\n")
-	}
-	for _, list := range []struct {
-		key   string
-		words []string
-	}{{"search", d.Search}, {"options", d.Options}} {
-		if len(list.words) > 0 {
-			b.WriteString(list.key + " " + oneLine(strings.Join(list.words, " ")) + "\n")
-		}
-	}
-	return b.String()
-}
-
-// oneLine keeps a plugin from writing lines of its own.
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // randomHex returns 12 digits: 48 bits, for names that must not meet on one host.
 func randomHex() string {
