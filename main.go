@@ -22,7 +22,7 @@ import (
 var quick = len(os.Args) == 1 && os.Getenv("CNI_COMMAND") == "VERSION"
 
 func main() {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancelCause(context.Background())
 	if !quick {
 		go endOnSignal(cancel)
 	}
@@ -42,13 +42,13 @@ func main() {
 	}))
 }
 
-// endOnSignal lets the applet undo its work at the first signal; the second
-// kills. It runs beside main because [signal.Notify] waits for two threads to
+// endOnSignal lets the applet undo its work at the first signal, which is the cause in its
+// context; the second kills. It runs beside main because [signal.Notify] waits for two threads to
 // start, a sixth of the whole run of a short verb.
-func endOnSignal(cancel context.CancelFunc) {
+func endOnSignal(cancel context.CancelCauseFunc) {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, syscall.SIGINT, syscall.SIGTERM)
-	<-c
+	s := <-c
 	signal.Stop(c)
-	cancel()
+	cancel(applets.EndedBy(s.(syscall.Signal)))
 }

@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	}
 	armFaults()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancelCause(context.Background())
 	go endOnSignal(cancel)
 	os.Exit(applets.Run(ctx, name, applets.Process{
 		Args:      os.Args[1:],

@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/chain"
 	"cnibox/spec"
 )
@@ -56,6 +58,12 @@ type Process struct {
 	// compare both ways.
 	ForceExec bool
 }
+
+// An EndedBy is the cause of a context that a signal has ended.
+type EndedBy unix.Signal
+
+// Error names the signal as kill(1) does.
+func (s EndedBy) Error() string { return "ended by " + unix.SignalName(unix.Signal(s)) }
 
 // invoker returns what runs delegates and members of a chain: plugins found in
 // the folders of path, and those built in.

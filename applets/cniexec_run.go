@@ -50,7 +50,8 @@ type attached struct {
 // deleted by the next one.
 //
 // The exit code is the command's; 1 if it was never started because the network failed.
-// Signals go to the command as soon as there is one; before, they end the attaching.
+// Signals go to the command as soon as there is one; before, they end the attaching, with the
+// exit code of a command that they end.
 func (c *cniExecCall) run(ctx context.Context, operands, command []string) int {
 	switch {
 	case len(operands) > 0:
@@ -136,6 +137,9 @@ func (s *sandbox) live(ctx context.Context, lists []*chain.List, command []strin
 		return exitError, fmt.Errorf("bring lo up: %w", err)
 	}
 	if err := s.attach(ctx, lists, signals); err != nil {
+		if by := EndedBy(0); errors.As(err, &by) {
+			return chain.ExitSignal + int(by), err
+		}
 		return exitError, err
 	}
 	err = rtnl.Elsewhere(func() error { // its mounts end with the thread
@@ -168,21 +172,36 @@ func upLo(ns *rtnl.NS) error {
 	return conn.SetLink(lo, rtnl.LinkChange{Up: &up})
 }
 
-// attach adds the networks one after another. A signal ends it.
+// attach adds the networks one after another. A signal ends it, and is the error then.
 // The runner takes back the one that failed; detach the ones before it.
 func (s *sandbox) attach(ctx context.Context, lists []*chain.List, signals <-chan os.Signal) error {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	done := make(chan struct{})
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
 		select {
-		case <-signals:
-			cancel()
+		case sig := <-signals:
+			cancel(EndedBy(sig.(unix.Signal))) // all are, on Linux
 		case <-done:
 		}
 	}()
-	defer func() { close(done); <-stopped; cancel() }()
+	err := s.attachAll(ctx, lists)
+	close(done)
+	<-stopped // from here on signals are the command's
+	var by EndedBy
+	switch {
+	case !errors.As(context.Cause(ctx), &by):
+		return err
+	case err == nil:
+		return spec.Errorf(spec.CodeTryAgain, "%w before the command was started", by)
+	}
+	return fmt.Errorf("%w before the command was started: %w", by, err)
+}
+
+// attachAll adds the networks until one fails.
+func (s *sandbox) attachAll(ctx context.Context, lists []*chain.List) error {
 	for i, l := range lists {
 		s.network, s.target.IfName = l.Name, nthName(s.ifName, i)
 		res, err := s.runner.Add(ctx, l, s.target)
@@ -194,7 +213,7 @@ func (s *sandbox) attach(ctx context.Context, lists []*chain.List, signals <-cha
 			s.dns = res.DNS
 		}
 	}
-	return ctx.Err()
+	return nil
 }
 
 // nthName counts up from the first interface's name: eth0, eth1; net5, net6. One without

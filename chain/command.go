@@ -29,7 +29,7 @@ type Command struct {
 const (
 	exitNoExec   = 126
 	exitNotFound = 127
-	exitSignal   = 128
+	ExitSignal   = 128
 )
 
 // Run runs the program and returns its exit code. The program is started on the
@@ -56,7 +56,7 @@ func (c *Command) Run() (exit int, err error) {
 	case err != nil:
 		return exitNoExec, spec.Errorf(spec.CodePlugin, "start %s: %w", c.Args[0], err)
 	case status.Signaled():
-		return exitSignal + int(status.Signal()), nil
+		return ExitSignal + int(status.Signal()), nil
 	}
 	return status.ExitStatus(), nil
 }
