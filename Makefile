@@ -136,11 +136,19 @@ bench-vm: build ## vlan, ipvlan and macvlan against the reference, on Debian's k
 demo: build ## two containers on the default network, real traffic, nothing left behind
 	$(GO) run ./internal/demo
 
-install: build ## install into $(DESTDIR)$(BINDIR), with a link for each plugin
-	mkdir -p $(DESTDIR)$(BINDIR)
-	cp $(BIN) $(DESTDIR)$(BINDIR)/.cnibox.new
-	mv -f $(DESTDIR)$(BINDIR)/.cnibox.new $(DESTDIR)$(BINDIR)/cnibox
-	$(DESTDIR)$(BINDIR)/cnibox install $(DESTDIR)$(BINDIR)
+# What is built already is installed as it is. The links are laid here and not by the binary,
+# which may be for another machine: each by rename, so that a name leads to the old file or to
+# the new one.
+install: $(if $(GOARCH)$(if $(wildcard $(BIN)),,none),build) ## install what is built into $(DESTDIR)$(BINDIR), with a link for each plugin
+	mkdir -p "$(DESTDIR)$(BINDIR)"
+	@cd "$(DESTDIR)$(BINDIR)" && for name in cnibox cni-exec $(PLUGINS); do \
+		[ -L $$name ] || [ ! -d $$name ] || { echo "$(DESTDIR)$(BINDIR)/$$name is a directory: nothing was changed" >&2; exit 1; }; \
+	done
+	cp $(BIN) "$(DESTDIR)$(BINDIR)/.cnibox.new"
+	mv -fT "$(DESTDIR)$(BINDIR)/.cnibox.new" "$(DESTDIR)$(BINDIR)/cnibox"
+	@cd "$(DESTDIR)$(BINDIR)" && for name in cni-exec $(PLUGINS); do \
+		ln -sf cnibox .cnibox.link && mv -fT .cnibox.link $$name || exit 1; \
+	done
 
 clean: ## remove what was built
 	rm -rf bin
