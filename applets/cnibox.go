@@ -19,8 +19,10 @@ func init() {
 cnibox                          list the applets
 cnibox APPLET …                 do as the link APPLET does
 cnibox help APPLET              show every key of a plugin's configuration
-cnibox install DIR [APPLET …]   lay relative links in DIR, of all applets or these;
-                                files of these names are replaced, each at once
+cnibox install [--create] DIR [APPLET …]
+                                lay relative links in DIR, of all applets or these;
+                                files of these names are replaced, each at once;
+                                --create: make DIR if it is missing
 cnibox verify DIR               tell whether each applet's name in DIR leads to this
                                 binary; exit code 1 if one does not
 cnibox version                  show our version and the releases it follows`,

@@ -18,8 +18,15 @@ const executable = "/proc/self/exe"
 // cniboxInstall lays the links of all applets, or of those named, in a folder.
 // Exact names only: a suffix would be a guess of what to write where.
 func cniboxInstall(p Process, args []string) int {
-	if len(args) == 0 {
-		return usage(p, "install needs a folder")
+	create := len(args) > 0 && args[0] == "--create"
+	if create {
+		args = args[1:]
+	}
+	switch {
+	case len(args) == 0:
+		return usage(p, "install needs a directory")
+	case strings.HasPrefix(args[0], "-"):
+		return usage(p, "install has no flag %s", args[0])
 	}
 	var names []string
 	for _, a := range All() {
@@ -33,7 +40,7 @@ func cniboxInstall(p Process, args []string) int {
 			return usage(p, "no applet is named %q%s", name, suggest(name))
 		}
 	}
-	told, err := install(args[0], names)
+	told, err := install(args[0], names, create)
 	if err != nil {
 		fmt.Fprintf(p.Stderr, "cnibox: install: %s\n", err)
 		return 1
@@ -42,15 +49,15 @@ func cniboxInstall(p Process, args []string) int {
 	return 0
 }
 
-// install lays a relative link to this binary in dir for each name, and makes
-// dir if it is missing. Each link is laid by rename: a name always leads to
+// install lays a relative link to this binary in dir for each name. A dir that is missing
+// is created if the caller says so: it may be mistyped. Each link is laid by rename: a name always leads to
 // the old file or to the new one, no file is written into (it may be running,
 // or a link to the binary of all applets), and a second call changes nothing.
 // Directories and special files are refused before the first change.
 //
 // The links are relative: a folder of plugins that is mounted elsewhere, with the
 // binary in or beside it, still works. What it did comes back as a line for people.
-func install(dir string, names []string) (told string, err error) {
+func install(dir string, names []string, create bool) (told string, err error) {
 	binary, err := os.Readlink(executable)
 	if err != nil {
 		return "", err
@@ -58,7 +65,12 @@ func install(dir string, names []string) (told string, err error) {
 	if _, err := disk.Stat(binary); err != nil {
 		return "", fmt.Errorf("this binary has no path any more: %w", err)
 	}
-	if err := disk.MakeDir(dir, 0o755); err != nil {
+	if create {
+		err = disk.MakeDir(dir, 0o755)
+	} else if _, err = disk.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		err = fmt.Errorf("%s: no such directory; --create creates it", dir)
+	}
+	if err != nil {
 		return "", err
 	}
 	// Links are relative to where the folder really is.

@@ -135,7 +135,7 @@ func (l *Local) find(plugin string) (file string, verbs *spec.Verbs, err error) 
 		case v != nil && l.BuiltIn:
 			return self, v, nil
 		case v != nil:
-			err = fmt.Errorf("%w; it is built in: unset CNI_PATH, or make the links with cnibox --install", err)
+			err = fmt.Errorf("%w; it is built in: unset CNI_PATH, or lay its link with `cnibox install DIR`", err)
 		}
 		return "", nil, spec.Errorf(spec.CodePlugin, "%w", err)
 	}

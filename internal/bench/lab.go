@@ -30,7 +30,7 @@ func newLab(o options) (*lab, error) {
 		return nil, err
 	}
 	l := &lab{bin: bin, ours: "/run/bench/bin", tools: o.tools, dir: "/run/bench", quick: o.quick, most: o.rounds}
-	install := exec.Cmd{Path: bin, Args: []string{"cnibox", "install", l.ours}, Stderr: os.Stderr}
+	install := exec.Cmd{Path: bin, Args: []string{"cnibox", "install", "--create", l.ours}, Stderr: os.Stderr}
 	if err := install.Run(); err != nil {
 		return nil, fmt.Errorf("%s install: %w", bin, err)
 	}
