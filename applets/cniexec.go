@@ -42,6 +42,7 @@ type cniExecCall struct {
 	network string        // empty: version was asked for this program's own
 	target  chain.Target  // of run: without namespace, name counted up by network
 	runner  *chain.Runner // nil before prepare
+	speaks  spec.Version  // cniVersion of the network; zero before it is known
 }
 
 // cniExec is the program: verb, network, namespace, flags.
@@ -193,6 +194,7 @@ func (c *cniExecCall) load() (*chain.List, error) {
 	if !errors.Is(err, os.ErrNotExist) {
 		c.runner.Warn("%v: that of the ADD is used", err)
 	}
+	c.speak(cached)
 	return cached, nil
 }
 
@@ -237,6 +239,7 @@ func (c *cniExecCall) cachedList() *chain.List {
 // network.
 func (c *cniExecCall) lookup(network string) (*chain.List, error) {
 	l, err := chain.Load(c.confDir, network)
+	c.speak(l)
 	if l != nil && len(l.Ignored) > 0 {
 		c.runner.Warn("network %s is configured more than once: %s is used, not %s", network, l.File, strings.Join(l.Ignored, ", "))
 	}
@@ -248,6 +251,13 @@ func (c *cniExecCall) lookup(network string) (*chain.List, error) {
 		return c.embedded()
 	}
 	return nil, &hinted{spec.Errorf(spec.CodeConfig, "%w", err), networksHint(c.confDir, names, broken)}
+}
+
+// speak notes the version that errors about a network are told in; nil is no network.
+func (c *cniExecCall) speak(l *chain.List) {
+	if l != nil {
+		c.speaks, _ = spec.ParseVersion(l.CNIVersion)
+	}
 }
 
 // add runs ADD and prints its result. An attachment whose result cannot be written is deleted

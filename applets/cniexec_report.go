@@ -20,11 +20,11 @@ func (c *cniExecCall) wrongCall(err error) int {
 	return exitUsage
 }
 
-// object gives a script the error on stdout, if it asked for that. Without --json stdout
-// has results alone.
+// object gives a script the error on stdout, if it asked for that, in the version of the
+// network. Without --json stdout has results alone.
 func (c *cniExecCall) object(e *spec.Error) {
 	if c.json {
-		c.Stdout.Write(append(e.Encode(spec.Newest), '\n'))
+		c.Stdout.Write(append(e.Encode(c.speaks), '\n'))
 	}
 }
 

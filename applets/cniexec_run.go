@@ -204,6 +204,7 @@ func (s *sandbox) attach(ctx context.Context, lists []*chain.List, signals <-cha
 func (s *sandbox) attachAll(ctx context.Context, lists []*chain.List) error {
 	for i, l := range lists {
 		s.network, s.target.IfName = l.Name, nthName(s.ifName, i)
+		s.speak(l)
 		res, err := s.runner.Add(ctx, l, s.target)
 		if err != nil {
 			return err

@@ -11,13 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/disk"
+	"cnibox/internal/json"
 	"cnibox/spec"
 )
 
 // Load finds a network in a folder: first among *.conflist, then among *.conf
 // and *.json, each in the order of file names, as libcni has it. A broken file
-// hides no good one: what is wrong with it is told when the network is not
-// found. The error is os.ErrNotExist then.
+// hides no good one. If there is none the error is that of the first broken file which has the
+// name, or os.ErrNotExist with what is wrong with all of them.
+//
+// With the error of a file that has the name comes a list that is good for its name and
+// version alone.
 //
 // Of several networks of one name the first file wins, as with libcni: two runtimes on a
 // host must agree. The others are in the list's Ignored.
@@ -26,7 +30,8 @@ func Load(dir, network string) (*List, error) {
 	if err := spec.CheckNetworkName(network); err != nil {
 		return nil, err
 	}
-	var found *List
+	var found, defective *List
+	var defect error
 	var broken []error
 	files := 0
 	err := configs(dir, func(l *List, err error) {
@@ -34,6 +39,9 @@ func Load(dir, network string) (*List, error) {
 		switch {
 		case err != nil:
 			broken = append(broken, err)
+			if defective == nil && l != nil && l.Name == network {
+				defective, defect = l, err
+			}
 		case l.Name != network:
 		case found == nil:
 			found = l
@@ -46,6 +54,8 @@ func Load(dir, network string) (*List, error) {
 		return nil, err
 	case found != nil:
 		return found, found.dropIn()
+	case defective != nil:
+		return defective, defect
 	case files == 0:
 		return nil, fmt.Errorf("no net configurations found in %s: %w", dir, os.ErrNotExist)
 	}
@@ -98,7 +108,8 @@ func Networks(dir string) (networks []string, broken []error) {
 }
 
 // read parses a file without its drop-in folder.
-// The list knows its file, by which its drop-in folder is found.
+// The list knows its file, by which its drop-in folder is found. With an error it has the name
+// and the version, where those can be read, or is nil.
 func read(file string) (*List, error) {
 	doc, err := disk.Read(file, 0, spec.MaxConf)
 	if err != nil {
@@ -110,7 +121,11 @@ func read(file string) (*List, error) {
 	}
 	l, err := parse(doc)
 	if err != nil {
-		return nil, fmt.Errorf("configuration %s: %w", file, err)
+		var w struct{ Name, CNIVersion string }
+		if l = nil; json.Unmarshal(doc, &w) == nil {
+			l = &List{Name: w.Name, CNIVersion: w.CNIVersion}
+		}
+		return l, fmt.Errorf("configuration %s: %w", file, err)
 	}
 	l.File = file
 	return l, nil
