@@ -1,16 +1,17 @@
 package chain
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/disk"
 	"cnibox/spec"
 )
 
@@ -40,40 +41,47 @@ const (
 // and 127 with an error of code 103 if it was not started. The signals that come
 // meanwhile go to the program alone; ending is its own decision.
 func (c *Command) Run() (exit int, err error) {
-	file, err := lookPath(c.Args[0])
-	var status unix.WaitStatus
+	file, err := c.lookPath(c.Args[0])
+	var state *os.ProcessState
 	if err == nil {
 		p := program{
 			file: file, args: c.Args, environ: c.Environ,
 			stdin: c.Stdin, stdout: c.Stdout, stderr: c.Stderr,
 			attr: unix.SysProcAttr{Pdeathsig: unix.SIGKILL}, signals: c.Signals,
 		}
-		status, err = p.run()
+		state, err = p.run(context.Background())
 	}
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return exitNotFound, spec.Errorf(spec.CodePlugin, "start %s: %w", c.Args[0], err)
 	case err != nil:
 		return exitNoExec, spec.Errorf(spec.CodePlugin, "start %s: %w", c.Args[0], err)
-	case status.Signaled():
+	}
+	if status := state.Sys().(syscall.WaitStatus); status.Signaled() {
 		return ExitSignal + int(status.Signal()), nil
 	}
-	return status.ExitStatus(), nil
+	return state.ExitCode(), nil
 }
 
 // lookPath finds a command as the shell does: a name with a slash is a path, any
-// other is looked up in the folders of PATH. Folders that are not absolute are left
-// out: a program that lies where the user happens to be is not the one meant.
-// The error is os.ErrNotExist.
-func lookPath(name string) (string, error) {
+// other is looked up in the directories of PATH. Those that are not absolute are left
+// out: a program in the working directory is not the one meant. The error is
+// os.ErrNotExist.
+func (c *Command) lookPath(name string) (string, error) {
 	if strings.Contains(name, "/") {
-		_, err := disk.Stat(name)
+		_, err := os.Stat(name)
 		return name, err
 	}
-	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
+	var dirs string
+	for _, v := range c.Environ {
+		if value, ok := strings.CutPrefix(v, "PATH="); ok {
+			dirs = value // the last one counts
+		}
+	}
+	for _, dir := range filepath.SplitList(dirs) {
 		path := filepath.Join(dir, name)
-		info, err := disk.Stat(path)
-		if err == nil && filepath.IsAbs(path) && info.IsRegular() && unix.Access(path, unix.X_OK) == nil {
+		info, err := os.Stat(path)
+		if err == nil && filepath.IsAbs(path) && info.Mode().IsRegular() && unix.Access(path, unix.X_OK) == nil {
 			return path, nil
 		}
 	}

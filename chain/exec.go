@@ -95,14 +95,14 @@ func startOnce(ctx context.Context, plugin, file string, env []string, stdin []b
 		file: file, args: []string{file}, environ: env,
 		stdin: bytes.NewReader(stdin), stdout: stdout, stderr: stderr,
 		// A group of its own, so that children of the plugin are killed with it.
-		attr: unix.SysProcAttr{Setpgid: true}, cancel: ctx.Done(),
+		attr: unix.SysProcAttr{Setpgid: true},
 	}
 	// The binary behind the link is many: it has to be told which one is meant.
 	if file == self {
 		p.args[0] = plugin
 	}
-	status, err := p.run()
-	a := &answer{plugin: plugin, status: describe(status), stdout: stdout.b, stderr: stderr.bytes()}
+	state, err := p.run(ctx)
+	a := &answer{plugin: plugin, status: describe(state), stdout: stdout.b, stderr: stderr.bytes()}
 	switch {
 	case stdout.full:
 		return a, spec.Errorf(spec.CodePlugin, "plugin %s printed more than %d bytes", plugin, maxStdout)

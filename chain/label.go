@@ -59,12 +59,12 @@ func (l labeller) run(ctx context.Context, file, label string, args []string) er
 	stderr := &tail{max: maxStderr}
 	p := program{
 		file: file, args: args, stdin: &bytes.Buffer{}, stdout: io.Discard, stderr: stderr,
-		attr: unix.SysProcAttr{Setpgid: true}, cancel: ctx.Done(),
+		attr: unix.SysProcAttr{Setpgid: true},
 	}
-	status, err := p.run()
+	state, err := p.run(ctx)
 	err = errors.Join(err, l.set("\n")) // as good as empty, which is no write
-	if err == nil && status != 0 {
-		err = fmt.Errorf("%s under SELinux label %q: %s: %s", args[0], label, describe(status), strings.TrimSpace(string(stderr.bytes())))
+	if err == nil && !state.Success() {
+		err = fmt.Errorf("%s under SELinux label %q: %s: %s", args[0], label, describe(state), strings.TrimSpace(string(stderr.bytes())))
 	}
 	return err
 }

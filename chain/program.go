@@ -1,16 +1,16 @@
 package chain
 
 import (
+	"context"
+	"errors"
 	"io"
 	"os"
-	"strconv"
+	"os/exec"
 	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/disk"
 )
 
 // waitDelay is for what a program's own children print while they keep its pipes
@@ -20,175 +20,136 @@ const waitDelay = 500 * time.Millisecond
 // OpStart is the operation of the [*os.PathError] of a program that could not be started.
 const OpStart = "fork/exec"
 
-// A program is a plugin or a command that is to be started and waited for.
-// It stands in for os/exec, which with os.Process below it is 1 % of the binary.
+// A program is a plugin or a command that is to be started and waited for: an [exec.Cmd]
+// whose output is read to its end.
 type program struct {
 	file          string   // path; not looked up
 	args, environ []string // args has the name first
 
 	// An *os.File is handed to the program; anything else is at the other end of
-	// a pipe. None may be nil; stdout and stderr may be the same if it is a file.
+	// a pipe. None may be nil.
 	stdin          io.Reader
 	stdout, stderr io.Writer
 
 	attr    unix.SysProcAttr
-	cancel  <-chan struct{}  // when closed, the group that the program leads is killed; nil: never
 	signals <-chan os.Signal // passed on to the program, but for the terminal's; nil: none
 }
 
 // run starts the program on the calling thread and returns how it ended, after
-// all that it printed was written. What cannot be read or written is dropped, since a
-// program need not read its stdin.
+// all that it printed was written. The group that the program leads is killed when the
+// context ends. What cannot be read or written is dropped, since a program need not read
+// its stdin.
 //
-// Errors are [*os.PathError] of a program that was not started, else of pipe2(2),
-// waitid(2) or wait4(2).
-func (p *program) run() (unix.WaitStatus, error) {
+// Errors are [*os.PathError] of a program that was not started, else of pipe2(2) or
+// waitid(2).
+func (p *program) run(ctx context.Context) (*os.ProcessState, error) {
+	cmd := exec.CommandContext(ctx, p.file)
+	cmd.Args, cmd.Env, cmd.Stdin, cmd.SysProcAttr = p.args, p.environ, p.stdin, &p.attr
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	cmd.WaitDelay = waitDelay
 	var s streams
-	if err := s.connect(p); err != nil {
-		s.close()
-		return 0, err
+	defer s.close()
+	var err error
+	if cmd.Stdout, err = s.to(p.stdout); err != nil {
+		return nil, err
 	}
-	pid, err := syscall.ForkExec(p.file, p.args, &syscall.ProcAttr{Env: p.environ, Files: s.fds, Sys: &p.attr})
-	if err != nil {
-		s.close()
-		return 0, &os.PathError{Op: OpStart, Path: p.file, Err: err}
+	if cmd.Stderr, err = s.to(p.stderr); err != nil {
+		return nil, err
 	}
-	early := len(p.signals)
+	early := len(p.signals) // before there was a program
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
 	s.begin()
-	status, err := p.attend(pid, early)
+	stop := p.pass(cmd.Process, early)
+	err = cmd.Wait()
+	stop()
 	s.finish()
-	return status, err
+	var syscallErr *os.SyscallError
+	if errors.As(err, &syscallErr) {
+		return nil, err
+	}
+	return cmd.ProcessState, nil
 }
 
-// attend waits for the end of the program, and meanwhile kills it when it is
-// cancelled and passes signals on. The first ones, early, came before there was a program.
-//
-// The program is reaped only when nobody can send a signal any more: until then its
-// number is no other process's.
-func (p *program) attend(pid, early int) (status unix.WaitStatus, err error) {
+// pass sends on the signals that come until the returned function is called.
+func (p *program) pass(to *os.Process, early int) (stop func()) {
 	ended, idle := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(idle)
-		for cancel := p.cancel; ; {
+		for {
 			select {
-			case <-cancel:
-				unix.Kill(-pid, unix.SIGKILL)
-				cancel = nil
 			case s := <-p.signals:
 				if early--; early >= 0 || !fromTerminal(s) {
-					unix.Kill(pid, s.(unix.Signal)) // all are, on Linux
+					_ = to.Signal(s) // os.ErrProcessDone once it was reaped
 				}
 			case <-ended:
 				return
 			}
 		}
 	}()
-	err = unix.EINTR
-	for err == unix.EINTR {
-		err = unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
-	}
-	close(ended)
-	<-idle
-	if err != nil {
-		return 0, os.NewSyscallError("waitid", err)
-	}
-	_, err = unix.Wait4(pid, &status, 0, nil) // no EINTR: it does not block
-	return status, os.NewSyscallError("wait4", err)
+	return func() { close(ended); <-idle }
 }
 
 // fromTerminal reports whether the kernel has sent a signal to the program as well: Ctrl-C
 // and Ctrl-\ go to all of the terminal's foreground group, which it shares with us.
 //
-// Go does not tell who sent a signal. So one that somebody sends to us alone while we are
-// in the foreground is taken for the terminal's: SIGTERM is for that.
+// Go does not say who sent a signal. So one that is sent to us alone while we are in the
+// foreground is taken for the terminal's: SIGTERM is for that.
 func fromTerminal(s os.Signal) bool {
 	if s != unix.SIGINT && s != unix.SIGQUIT {
 		return false
 	}
-	fd, err := disk.Open("/dev/tty", unix.O_RDONLY, 0)
+	tty, err := os.Open("/dev/tty")
 	if err != nil {
 		return false // there is none
 	}
-	group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
-	unix.Close(fd)
+	defer tty.Close()
+	group, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
 	return err == nil && group == syscall.Getpgrp()
 }
 
 // describe is the status as people know it from Go: "exit status 1",
-// "signal: killed"; empty: exit 0.
-func describe(status unix.WaitStatus) string {
-	switch {
-	case status.CoreDump():
-		return "signal: " + status.Signal().String() + " (core dumped)"
-	case status.Signaled():
-		return "signal: " + status.Signal().String()
-	case status.ExitStatus() != 0:
-		return "exit status " + strconv.Itoa(status.ExitStatus())
+// "signal: killed"; empty: exit 0, and nil for what was not started.
+func describe(s *os.ProcessState) string {
+	if s == nil || s.Success() {
+		return ""
 	}
-	return ""
+	return s.String()
 }
 
-// streams are the standard streams of a program.
-// The zero value is ready for connect.
+// streams are the pipes of a program's output. With the goroutines of [exec.Cmd] an answer
+// was lost when this process stood still for waitDelay after the program's end: they may
+// be cut off before they have read what is in the pipe.
+// The zero value is ready for use.
 type streams struct {
-	fds          []uintptr // the program's 0, 1 and 2
 	theirs, ours []*os.File
-	feed         func()         // copies to stdin, on a goroutine of its own; nil: nothing to copy
 	drain        []func()       // copy from stdout and stderr
 	drained      sync.WaitGroup // those that run
 }
 
-// connect makes the pipes that the program needs.
-// After an error the caller closes what there is.
-func (s *streams) connect(p *program) error {
-	if f, ok := p.stdin.(*os.File); ok {
-		s.fds = append(s.fds, f.Fd())
-	} else {
-		r, w, err := os.Pipe()
-		if err != nil {
-			return err
-		}
-		s.pipe(r, w)
-		s.feed = func() { pump(w, p.stdin); w.Close() }
+// to returns what the program is to write to: a file as it is, else a pipe to the writer.
+// The caller closes the streams also after an error.
+func (s *streams) to(w io.Writer) (io.Writer, error) {
+	if f, ok := w.(*os.File); ok {
+		return f, nil
 	}
-	for _, to := range []io.Writer{p.stdout, p.stderr} {
-		if f, ok := to.(*os.File); ok {
-			s.fds = append(s.fds, f.Fd())
-			continue
-		}
-		r, w, err := os.Pipe()
-		if err != nil {
-			return err
-		}
-		s.pipe(w, r)
-		// Closed at once when the writer refuses: a program that prints without end
-		// shall not wait for a reader.
-		s.drain = append(s.drain, func() { pump(to, r); sweep(to, r); r.Close() })
+	ours, theirs, err := os.Pipe()
+	if err != nil {
+		return nil, err
 	}
-	return nil
-}
-
-// pump is io.Copy without the ways of files to spare the copying, which are 40 KB of the binary.
-func pump(to io.Writer, from io.Reader) {
-	b := make([]byte, 8<<10)
-	for {
-		n, err := from.Read(b)
-		if n > 0 {
-			if _, err := to.Write(b[:n]); err != nil {
-				return
-			}
-		}
-		if err != nil {
-			return
-		}
-	}
+	s.theirs, s.ours = append(s.theirs, theirs), append(s.ours, ours)
+	// Closed at once when the writer refuses: a program that prints without end
+	// shall not wait for a reader.
+	s.drain = append(s.drain, func() { _, _ = io.Copy(w, ours); sweep(w, ours); ours.Close() })
+	return theirs, nil
 }
 
 // pipeSize is what a pipe holds, pipe(7).
 const pipeSize = 64 << 10
 
 // sweep copies what is in the pipe already. When this process stood still while the
-// deadline passed, pump has not seen the last of what the program printed.
+// deadline passed, io.Copy has not seen the last of what the program printed.
 func sweep(to io.Writer, from *os.File) {
 	from.SetDeadline(time.Time{})
 	raw, err := from.SyscallConn()
@@ -204,21 +165,11 @@ func sweep(to io.Writer, from *os.File) {
 	})
 }
 
-// pipe keeps the ends of one. Theirs is a blocking one from now on, as programs
-// expect ([os.File.Fd]); ours is not, so it can have a deadline.
-func (s *streams) pipe(theirs, ours *os.File) {
-	s.fds = append(s.fds, theirs.Fd())
-	s.theirs, s.ours = append(s.theirs, theirs), append(s.ours, ours)
-}
-
-// begin copies from and to a program that runs.
-// Its ends of the pipes are closed here, so that reading ends when it ends.
+// begin copies from a program that runs. Its ends of the pipes are closed here, so that
+// reading ends when it ends.
 func (s *streams) begin() {
 	for _, f := range s.theirs {
 		f.Close()
-	}
-	if s.feed != nil {
-		go s.feed()
 	}
 	for _, copy := range s.drain {
 		s.drained.Go(copy)
@@ -235,7 +186,7 @@ func (s *streams) finish() {
 	s.drained.Wait()
 }
 
-// close is for a program that was not started.
+// close is for all that is open, as of a program that was not started.
 func (s *streams) close() {
 	for _, f := range append(s.theirs, s.ours...) {
 		f.Close()

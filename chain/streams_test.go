@@ -1,7 +1,7 @@
 package chain
 
 import (
-	"os"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -14,8 +14,10 @@ func TestStreamsLate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var out, diag strings.Builder
 			var s streams
-			if err := s.connect(&program{stdin: os.Stdin, stdout: &out, stderr: &diag}); err != nil {
-				t.Fatal(err)
+			for _, w := range []io.Writer{&out, &diag} {
+				if _, err := s.to(w); err != nil {
+					t.Fatal(err)
+				}
 			}
 			if _, err := s.theirs[0].WriteString(text); err != nil {
 				t.Fatal(err)
