@@ -25,7 +25,7 @@ empty :=
 comma := ,
 ALL_TAGS := $(subst $(empty) $(empty),$(comma),$(NO_TAGS))
 
-.PHONY: help build build-all reference sizes lint quick test test-tags test-cross test-twin test-vm test-clients fuzz bench bench-vm demo install clean
+.PHONY: help build build-all reference sizes lint quick test test-tags test-cross test-twin test-vm test-clients fuzz base bench bench-vm demo install clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -124,9 +124,16 @@ fuzz: ## fuzz each parser of foreign bytes for FUZZTIME=1m, or a count as 10000x
 			|| { cat .fuzz.log; exit 1; }; \
 	done; status=$$?; rm -f .fuzz.log; exit $$status
 
-bench: build ## times and sizes against the reference plugins, where installed; REFERENCE=newest, or a folder
+# The binary of an earlier revision, built as that one's own Makefile says.
+BASE_BIN = $(shell $(GO) env GOCACHE)/cnibox-base-$(shell git rev-parse --short=12 $(BASE)^{commit})
+
+base:
+	@[ -e $(BASE_BIN) ] || { tree=$$(mktemp -d) && git archive $(BASE) | tar -x -C $$tree && \
+		$(MAKE) --no-print-directory -s -C $$tree build BIN=$(BASE_BIN); status=$$?; rm -rf $$tree; exit $$status; }
+
+bench: build $(if $(BASE),base) ## times and sizes against the reference plugins (REFERENCE=newest, or a folder), or against a revision (BASE=9f333ea)
 	$(if $(filter newest,$(REFERENCE)),@$(MAKE) --no-print-directory reference)
-	$(GO) run ./internal/bench $(if $(REFERENCE),-reference $(subst newest,$(NEWEST_DIR),$(REFERENCE)))
+	$(GO) run ./internal/bench $(if $(REFERENCE),-reference $(subst newest,$(NEWEST_DIR),$(REFERENCE))) $(if $(BASE),-base $(BASE_BIN)) $(BENCHFLAGS)
 
 # Links that this kernel may lack, against the reference, in a guest that has them. Times
 # are those of an emulated processor, where KVM does not work; ratios are what they are.

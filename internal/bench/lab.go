@@ -14,6 +14,8 @@ import (
 type lab struct {
 	bin       string // the binary
 	ours      string // folder with a link for each applet
+	base      string // folder with a link for each applet of an earlier revision; "": none
+	baseBin   string // its binary
 	reference string // folder with the reference plugins; "": not installed
 	tools     string // folder with bare and peak
 	dir       string // for what groups write; gone with the sandbox
@@ -36,6 +38,11 @@ func newLab(o options) (*lab, error) {
 	}
 	if _, err := os.Stat(filepath.Join(o.reference, "bridge")); err == nil {
 		l.reference = o.reference
+	}
+	if o.base != "" {
+		if err := l.installBase(o.base); err != nil {
+			return nil, err
+		}
 	}
 	return l, l.linkIptables()
 }
@@ -81,6 +88,7 @@ type group struct {
 // groups in the order in which they run: the last ones leave hundreds of
 // namespaces behind, whose end would disturb any that came after.
 var groups = []group{
+	{"base", "Against the earlier revision", against},
 	{"size", "Size of the plugins on disk", size},
 	{"start", "Start and end of a process: what VERSION costs", startCost},
 	{"memory", "Peak memory of one call (ADD, CHECK, DEL: the most)", memory},

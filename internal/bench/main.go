@@ -1,7 +1,7 @@
 // Command bench measures cnibox against the reference plugins and against the
 // bare work of the kernel, side by side in one run, as whole processes:
 //
-//	go run ./internal/bench [-quick] [-only NAME,NAME] [-json FILE]
+//	go run ./internal/bench [-quick] [-only NAME,NAME] [-json FILE] [-base FILE]
 //
 // It runs in a sandbox (a host namespace of its own), so the machine's links,
 // rules and leases are neither seen nor touched. Subjects take turns within
@@ -26,14 +26,15 @@ const toolsVar = "CNIBOX_BENCH_TOOLS"
 
 // options are the flags.
 type options struct {
-	bin, reference, json, only, tools string
-	quick, strict                     bool
-	rounds                            int
+	bin, base, reference, json, only, tools string
+	quick, strict                           bool
+	rounds                                  int
 }
 
 // parseFlags reads them; both processes get the same.
 func parseFlags() (o options) {
 	flag.StringVar(&o.bin, "bin", "bin/cnibox", "the binary to measure")
+	flag.StringVar(&o.base, "base", "", "a binary of an earlier revision: measure against it alone")
 	flag.StringVar(&o.reference, "reference", "/usr/lib/cni", "folder with the reference plugins; without it only cnibox is measured")
 	flag.StringVar(&o.json, "json", "", "write the figures to this file, too")
 	flag.StringVar(&o.only, "only", "", "measure these groups alone: "+groupNames())
@@ -103,7 +104,7 @@ func measure(o options) (code int, err error) {
 	r := report{Machine: thisMachine(), Quick: o.quick}
 	r.writeHead(os.Stdout, l)
 	for _, g := range groups {
-		if o.only != "" && !slices.Contains(strings.Split(o.only, ","), g.name) {
+		if (o.base != "") != (g.name == "base") || o.only != "" && !slices.Contains(strings.Split(o.only, ","), g.name) {
 			continue
 		}
 		r.writeGroup(os.Stdout, g, g.run(l))
