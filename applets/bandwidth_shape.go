@@ -327,7 +327,7 @@ func bandwidthGC(_ context.Context, r *spec.Request) error {
 	for _, l := range links {
 		switch {
 		case l.Kind != "ifb":
-		case stale(spec.LabelKey(l.Alias)):
+		case stale(l.Alias):
 			ops = append(ops, rtnl.DropLink(l.Index))
 		case l.Alias == "" && isIFBName(l.Name):
 			old = append(old, l.Index)

@@ -248,8 +248,7 @@ func firewallStatus(ctx context.Context, r *spec.Request) error {
 // rules tell no owner, so they are left to DEL.
 func firewallGC(ctx context.Context, r *spec.Request) error {
 	p := readFirewallLoosely(r)
-	stale := r.Stale()
-	valid := func(key string) bool { return !stale(key) }
+	valid := r.ValidKeys()
 	table := nft.Open(nil)
 	zoned, err := table.LostZones(r.Network, valid)
 	kinds, errs := leaveZones(ctx, p, zoned, err)

@@ -161,17 +161,12 @@ func (rec *deviceRecord) giveBack(ctx context.Context, op *attach.Op, dir record
 	})
 }
 
-// attachment is whose record it is.
-func (rec *deviceRecord) attachment() spec.Attachment {
-	return spec.Attachment{Network: rec.Network, ContainerID: rec.ContainerID, IfName: rec.IfName}
-}
-
 // collectHostDevices gives back what attachments that are gone have left.
 // A device that is nowhere any more costs nothing but its record.
 func collectHostDevices(ctx context.Context, op *attach.Op, _ *deviceConf) error {
-	stale, dir := op.Stale(), recordsOf(op.Request, hostDeviceDir)
+	valid, dir := op.ValidKeys(), recordsOf(op.Request, hostDeviceDir)
 	return eachDevice(dir, func(_ string, rec *deviceRecord) error {
-		if !stale(rec.attachment().Key()) {
+		if rec.Network != op.Network || valid(rec.attachment().Key()) {
 			return nil
 		}
 		return rec.giveBack(ctx, op, dir)

@@ -90,9 +90,9 @@ func unrule(ctx context.Context, op *attach.Op, kinds []nft.Kind) error {
 // collectRules gives back what stale attachments own in the rule set, and what the
 // reference made for them as far as it tells whose it is.
 func collectRules(ctx context.Context, op *attach.Op, kinds []nft.Kind) error {
-	stale := op.Stale()
+	valid := op.ValidKeys()
 	return nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
-		x.Keep(op.Network, func(key string) bool { return !stale(key) }, kinds...)
+		x.Keep(op.Network, valid, kinds...)
 		x.KeepOld(op.Network, op.Valid, kinds...)
 		x.KeepOldGuards(func(port string) bool {
 			_, err := op.Host.Link(port)

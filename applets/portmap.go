@@ -156,7 +156,7 @@ func publishPort(x *nft.Tx, r *spec.Request, dir portOwners, m nft.PortMap) (hol
 // Nothing of it need exist. udp are the ports whose flows end. Other interfaces of the
 // container get what they wait for, in the same transaction.
 func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []udpPort) error {
-	heirs := dir.heirs(r, dir.owner(r.Attachment.Key()), func(string) bool { return false })
+	heirs := dir.heirs(r, dir.owner(r.Attachment.Key()), func(*portOwner) bool { return false })
 	err := nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
 		x.Addresses(addressesOf(r)...)
 		x.Release(r.Attachment, nft.KindPortMap)
@@ -274,19 +274,19 @@ func portmapGC(ctx context.Context, r *spec.Request) error {
 
 // collectPorts is portmapGC under the lock.
 func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
-	stale := r.Stale()
+	valid := r.ValidKeys()
+	stale := func(o *portOwner) bool { return o.Network == r.Network && !valid(o.attachment().Key()) }
 	var heirs []*portHeir
 	var udp []udpPort
 	unread := records(dir).each(func(name string) error {
-		key := strings.TrimSuffix(name, ".json")
-		if o := dir.owner(key); o != nil && stale(key) {
+		if o := dir.owner(strings.TrimSuffix(name, ".json")); o != nil && stale(o) {
 			heirs = append(heirs, dir.heirs(r, o, stale)...)
 			udp = append(udp, o.UDP...)
 		}
 		return nil
 	})
 	err := nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
-		x.Keep(r.Network, func(key string) bool { return !stale(key) }, nft.KindPortMap)
+		x.Keep(r.Network, valid, nft.KindPortMap)
 		x.KeepOld(r.Network, r.Valid, nft.KindPortMap)
 		inherit(r, x, heirs)
 		return nil

@@ -75,13 +75,13 @@ type portHeir struct {
 
 // heirs returns those that wait for ports of the owner, nil: none, in the order of their
 // ADD. Those that are gone themselves, in whatever way, or stale, are left out.
-func (d portOwners) heirs(r *spec.Request, of *portOwner, stale func(key string) bool) (heirs []*portHeir) {
+func (d portOwners) heirs(r *spec.Request, of *portOwner, stale func(*portOwner) bool) (heirs []*portHeir) {
 	if of == nil {
 		return nil
 	}
 	for _, key := range of.Heirs {
 		o := d.owner(key)
-		if o == nil || o.Waits == nil || o.ContainerID != of.ContainerID || stale(key) || d.gone(key) {
+		if o == nil || o.Waits == nil || o.ContainerID != of.ContainerID || stale(o) || d.gone(key) {
 			continue
 		}
 		p, err := o.Waits.Conf.plan()
@@ -89,8 +89,7 @@ func (d portOwners) heirs(r *spec.Request, of *portOwner, stale func(key string)
 			r.Warn("a note in %s: %v", d, err)
 			continue
 		}
-		a := spec.Attachment{Network: o.Network, ContainerID: o.ContainerID, IfName: o.IfName}
-		heirs = append(heirs, &portHeir{a: a, maps: p.maps(o.Waits.Targets)})
+		heirs = append(heirs, &portHeir{a: o.attachment(), maps: p.maps(o.Waits.Targets)})
 	}
 	return heirs
 }

@@ -75,6 +75,11 @@ func ownerOf(a spec.Attachment) recordOwner {
 	return recordOwner{a.Network, a.ContainerID, a.IfName}
 }
 
+// attachment is whose record it is.
+func (o recordOwner) attachment() spec.Attachment {
+	return spec.Attachment{Network: o.Network, ContainerID: o.ContainerID, IfName: o.IfName}
+}
+
 // made makes the folder, which can be locked then. If that fails, so does writing.
 func (d records) made() records {
 	disk.MakeDir(string(d), 0o700)

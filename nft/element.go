@@ -53,16 +53,15 @@ type element struct {
 	filter filterUse // of an address that is allowed
 }
 
-// comment names the owner: the key first, which is what programs compare,
-// then the names for people, cut to what fits.
+// comment names the owner, cut to what fits; see [spec.Attachment.Label].
 func comment(o spec.Attachment) string {
-	c := []byte(o.Key() + " " + o.String())
+	c := []byte(o.Label(longest))
 	for i, ch := range c {
 		if ch < ' ' || ch == '"' || ch == 0x7f {
 			c[i] = '?' // nft prints comments as they are, between quotes
 		}
 	}
-	return string(c[:min(len(c), longest)])
+	return string(c)
 }
 
 // ownerKey returns the key at the beginning of a comment; "" if it is not ours.
@@ -73,8 +72,8 @@ func ownerKey(comment string) string {
 	return comment[:keyLen]
 }
 
-// ownerNames returns what a comment tells about its owner. Names that were
-// cut are incomplete: then Key of the result is not that of the comment.
+// ownerNames returns what a comment tells about its owner. Names that did not
+// fit are incomplete: then Key of the result is not that of the comment.
 func ownerNames(comment string) spec.Attachment {
 	if ownerKey(comment) == "" || len(comment) == keyLen {
 		return spec.Attachment{}
@@ -123,10 +122,9 @@ func readNote(b []byte, typ byte) []byte {
 	return nil
 }
 
-// A filter tells by the beginning of a comment, of the length of a key,
-// whether an element is wanted; nil wants all. A set can have thousands of
-// elements of which one is wanted.
-type filter func(key []byte) bool
+// A filter tells by a comment that is as long as a key, or longer, whether an element is
+// wanted; nil wants all. A set can have thousands of elements of which one is wanted.
+type filter func(comment []byte) bool
 
 // takes looks at an undecoded element, so that those unwanted cost little.
 func (want filter) takes(item []byte) bool {
@@ -134,7 +132,7 @@ func (want filter) takes(item []byte) bool {
 		return true
 	}
 	c := readComment(netlink.Attr(item, elementNotes))
-	return len(c) >= keyLen && want(c[:keyLen])
+	return len(c) >= keyLen && want(c)
 }
 
 // decodeElements calls fn for each wanted element in a message about set elements.

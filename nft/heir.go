@@ -3,7 +3,6 @@ package nft
 import (
 	"net/netip"
 	"slices"
-	"strings"
 
 	"cnibox/spec"
 )
@@ -34,7 +33,7 @@ func (x *Tx) claim(o spec.Attachment, c claimable, ip netip.Addr, chain string, 
 	e := element{key: ip.AsSlice(), chain: chain, filter: use}
 	if is := x.at(in, e.key).is; is != nil {
 		key, waiting := ownerKey(is.owner), keyOf(memberName(o), e.key)
-		other := key != "" && !strings.HasPrefix(key, spec.NetworkKey(o.Network))
+		other := key != "" && key != o.Key() && !spec.LabelOf(is.owner, o.Network)
 		if other || key != o.Key() && x.at(next, waiting).is != nil {
 			in, e.key = next, waiting
 		}

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"bytes"
 	"net/netip"
 	"slices"
 	"strings"
@@ -103,7 +104,7 @@ func (x *Tx) owned(kinds []Kind, want filter) (of []*slot) {
 		}
 	}
 	for _, sl := range x.slots {
-		if has(kinds, sl.set.kind) && sl.is != nil && len(sl.is.owner) >= keyLen && want([]byte(sl.is.owner[:keyLen])) {
+		if has(kinds, sl.set.kind) && sl.is != nil && len(sl.is.owner) >= keyLen && want([]byte(sl.is.owner)) {
 			of = append(of, sl)
 		}
 	}
@@ -113,7 +114,7 @@ func (x *Tx) owned(kinds []Kind, want filter) (of []*slot) {
 // ownedBy wants what one attachment owns, by the key: names may be cut short.
 func ownedBy(o spec.Attachment) filter {
 	key := o.Key()
-	return func(k []byte) bool { return string(k) == key }
+	return func(c []byte) bool { return string(c[:keyLen]) == key }
 }
 
 // has tells whether a kind is in the list, or the list empty, which means all.
@@ -145,8 +146,7 @@ func (x *Tx) Had(o spec.Attachment) bool {
 }
 
 // Keep drops what attachments of the network own of the given kinds, except
-// for those whose key is valid; no kinds mean all. It is asked about keys that
-// begin with [spec.NetworkKey] alone, so other networks' elements are safe.
+// for those whose key is valid; no kinds mean all.
 func (x *Tx) Keep(network string, valid func(key string) bool, kinds ...Kind) {
 	for _, sl := range x.owned(kinds, lost(network, valid)) {
 		sl.is, sl.claimed = nil, false
@@ -155,8 +155,10 @@ func (x *Tx) Keep(network string, valid func(key string) bool, kinds ...Kind) {
 
 // lost wants what attachments of the network own whose keys are not valid.
 func lost(network string, valid func(key string) bool) filter {
-	prefix := spec.NetworkKey(network)
-	return func(k []byte) bool { return string(k[:len(prefix)]) == prefix && !valid(string(k)) }
+	begin := []byte(spec.NetworkKey(network)) // which spares the others the rest
+	return func(c []byte) bool {
+		return bytes.HasPrefix(c, begin) && spec.LabelOf(netlink.Text(c), network) && !valid(string(c[:keyLen]))
+	}
 }
 
 // need plans the chain that an element jumps to and returns its name. Equal names

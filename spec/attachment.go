@@ -29,9 +29,9 @@ func (a Attachment) Key() string {
 	return NetworkKey(a.Network) + hex.EncodeToString(all[:8])
 }
 
-// NetworkKey returns the 8 hex digits with which the keys of all attachments
-// of a network begin.
-// GC finds what a network owns by it, when nothing but the keys is left.
+// NetworkKey returns the 8 hex digits with which the keys of all attachments of a network
+// begin. Another network may have the same, and a name can be chosen so that it has:
+// what a network owns is decided by [LabelOf].
 func NetworkKey(network string) string {
 	sum := sha512.Sum512([]byte(network))
 	return hex.EncodeToString(sum[:4])
@@ -40,14 +40,38 @@ func NetworkKey(network string) string {
 // String returns network/container/interface, for people.
 func (a Attachment) String() string { return a.Network + "/" + a.ContainerID + "/" + a.IfName }
 
-// Label returns the key, a blank and the three names, cut to at most max
-// bytes. It is what people find in link aliases and nftables comments; code
-// compares the key alone ([LabelKey]).
-// A cut may go through the names, never through the key, as long as max is at least
-// its 24 bytes.
+// Label returns the key, a blank and the three names, cut to at most max bytes, of which
+// it needs 91. It is what people find in link aliases and nftables comments; code compares
+// the key ([LabelKey]) and the network ([LabelOf]).
+// A cut may go through the container and the interface, never through the key and the
+// network: of a name too long for it there is the beginning and a hash.
 func (a Attachment) Label(max int) string {
-	label := a.Key() + " " + a.String()
+	key := a.Key()
+	if room := max - len(key) - len(" /"); len(a.Network) > room {
+		hash := networkHash(a.Network)
+		a.Network = a.Network[:room-len(hash)] + hash
+	}
+	label := key + " " + a.String()
 	return label[:min(len(label), max)]
+}
+
+// networkHash stands in a label for what it has no room for of a network's name. No name
+// has a "~". With 256 bits no second name of the same hash can be found.
+func networkHash(network string) string {
+	sum := sha512.Sum512([]byte(network))
+	return "~" + hex.EncodeToString(sum[:32])
+}
+
+// LabelOf reports whether a label is that of an attachment of the network, by the whole
+// name. Anything may come in here, see [LabelKey].
+func LabelOf(label, network string) bool {
+	_, names, _ := strings.Cut(label, " ")
+	name, _, whole := strings.Cut(names, "/")
+	if LabelKey(label) == "" || !whole {
+		return false
+	}
+	begin, _, long := strings.Cut(name, "~")
+	return name == network || long && strings.HasPrefix(network, begin) && name == begin+networkHash(network)
 }
 
 // LabelKey returns the key a label begins with, or "" if that is no label.

@@ -214,18 +214,21 @@ func (r *Request) parseValid(key string, list []byte) error {
 	return nil
 }
 
-// Stale tells of a key whether it is an attachment of this network that is not in
-// the valid set of GC.
+// ValidKeys tells of a key whether it is that of an attachment in the valid set of GC.
 // The set is read once for all keys; the function returned is for one verb.
-func (r *Request) Stale() func(key string) bool {
+func (r *Request) ValidKeys() func(key string) bool {
 	valid := make(map[string]bool, len(r.Valid))
 	for _, a := range r.Valid {
 		valid[a.Key()] = true
 	}
-	network := NetworkKey(r.Network)
-	return func(key string) bool {
-		return len(key) > len(network) && key[:len(network)] == network && !valid[key]
-	}
+	return func(key string) bool { return valid[key] }
+}
+
+// Stale tells of a label whether it is that of an attachment of this network that is not
+// in the valid set of GC.
+func (r *Request) Stale() func(label string) bool {
+	valid := r.ValidKeys()
+	return func(label string) bool { return LabelOf(label, r.Network) && !valid(LabelKey(label)) }
 }
 
 // optional decodes a value that may be absent.

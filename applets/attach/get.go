@@ -102,5 +102,5 @@ func (f *flow) gc(ctx context.Context, r *spec.Request) error {
 // the host is a container itself: its own network may have the same name.
 func (op *Op) collectLinks() error {
 	stale := op.Stale()
-	return op.Host.DelLinks(func(l *rtnl.Link) bool { return l.Kind == "veth" && stale(spec.LabelKey(l.Alias)) })
+	return op.Host.DelLinks(func(l *rtnl.Link) bool { return l.Kind == "veth" && stale(l.Alias) })
 }

@@ -1,0 +1,57 @@
+package nft_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/nft"
+	"cnibox/spec"
+)
+
+// Networks whose keys begin with the same 32 bits do not count as one: GC of one keeps
+// what the other has, and an address that both have is not taken over. Names that do not
+// fit into a comment are told apart too.
+func TestKernelNamesakes(t *testing.T) {
+	long := strings.Repeat("n", 190)
+	for name, of := range map[string][2]string{
+		"one key":              {"net42889", "net14758"},
+		"one key, long names":  {long + "-8493", long + "-38363"},
+		"one begins the other": {"net1", "net1.1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			table := open(t, kerneltest.NS(t))
+			one := spec.Attachment{Network: of[0], ContainerID: "c1", IfName: "eth0"}
+			two := spec.Attachment{Network: of[1], ContainerID: "c2", IfName: "eth0"}
+			if strings.HasPrefix(name, "one key") && spec.NetworkKey(of[0]) != spec.NetworkKey(of[1]) {
+				t.Fatal("the two names do not have the same key")
+			}
+			has := func(o spec.Attachment) func(x *nft.Tx) error {
+				return func(x *nft.Tx) error {
+					x.Masquerade(o, netip.MustParsePrefix(one4+"/24"))
+					x.Zone(o, netip.MustParseAddr(one4))
+					return nil
+				}
+			}
+			change(t, table, has(one))
+			change(t, table, has(two))
+			for _, o := range []spec.Attachment{one, two} {
+				if err := table.Check(has(o)); err != nil {
+					t.Errorf("%s: %v", o, err)
+				}
+			}
+			change(t, table, func(x *nft.Tx) error { x.Keep(one.Network, func(string) bool { return false }); return nil })
+			if err := table.Check(has(two)); err != nil {
+				t.Errorf("after GC of the first network: %v", err)
+			}
+			if got, err := table.Owned(one); err != nil || len(got) > 0 {
+				t.Errorf("GC left %v, %v", got, err)
+			}
+			lost, err := table.LostZones(one.Network, func(string) bool { return false })
+			if err != nil || len(lost) > 0 {
+				t.Errorf("lost zones of the first network: %v, %v", lost, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,31 @@
+package spec
+
+import (
+	"strings"
+	"testing"
+)
+
+// A label is of one network alone, whatever fits into it.
+func TestLabelOf(t *testing.T) {
+	long := strings.Repeat("n", 190)
+	names := []string{"net42889", "net14758", "net1", "net1.1", "n", long, long[:180], long + "-8493", long + "-38363"}
+	for _, max := range []int{91, 127, 255} {
+		for _, network := range names {
+			label := Attachment{Network: network, ContainerID: strings.Repeat("c", 255), IfName: "eth0"}.Label(max)
+			if len(label) != max {
+				t.Errorf("%d bytes of %d: %s", len(label), max, label)
+			}
+			for _, other := range names {
+				if got := LabelOf(label, other); got != (other == network) {
+					t.Errorf("label %q is of %s: %t", label, other, got)
+				}
+			}
+		}
+	}
+	key := Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}.Key()
+	for _, label := range []string{"", "uplink", key, key + " ", key + " net1", "net1/c1/eth0", " net1/c1/eth0", key + "net1/c1/eth0"} {
+		if LabelOf(label, "net1") || LabelOf(label, "") {
+			t.Errorf("%q is taken for a label", label)
+		}
+	}
+}
