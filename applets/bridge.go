@@ -3,6 +3,7 @@
 package applets
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/attach"
+	"cnibox/internal/mac"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -125,6 +127,9 @@ func createBridgePort(ctx context.Context, op *attach.Op, c *bridge) (err error)
 	if c.host, err = op.CreateVeth(c.MTU, c.link.Index); err != nil {
 		return err
 	}
+	if err := afterJoin(op, c); err != nil {
+		return err
+	}
 	if err := setupPort(op, c); err != nil {
 		return err
 	}
@@ -137,6 +142,25 @@ func createBridgePort(ctx context.Context, op *attach.Op, c *bridge) (err error)
 	op.AddInterface(attach.HostInterface(c.host))
 	op.Container = op.AddInterface(op.ContainerInterface())
 	return nil
+}
+
+// afterJoin reads a bridge that this ADD has not made again: with a new port the kernel may
+// have given it another MTU and, where nothing has set its MAC address, that of the port. A
+// gateway gets its own address back, for good.
+// The address of a bridge without ports is zero once it has had one.
+func afterJoin(op *attach.Op, c *bridge) (err error) {
+	if c.made {
+		return nil
+	}
+	own := c.link.MAC
+	if c.link, err = op.Host.LinkAt(c.link.Index); err != nil || !c.IsGateway || bytes.Equal(c.link.MAC, own) {
+		return err
+	}
+	if bytes.Equal(own, make(mac.Addr, len(own))) {
+		own = attach.RandomMAC()
+	}
+	c.link.MAC = own
+	return op.Host.Do(rtnl.ChangeLink(c.link.Index, rtnl.LinkChange{MAC: own}))
 }
 
 // guardMAC is in force before the container end comes up.

@@ -35,13 +35,6 @@ func readyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 	if err := op.WaitHostEnd(ctx, c.host); err != nil {
 		return fmt.Errorf("bridge port in error state: %s in %s: %w", c.host.Name, c.Bridge, err)
 	}
-	if !c.made { // the address of a bridge that others made may follow its ports
-		br, err := op.Host.LinkAt(c.link.Index)
-		if err != nil {
-			return err
-		}
-		op.Result.Interfaces[0].MAC = br.MAC.String()
-	}
 	if !c.IsGateway {
 		return nil
 	}
@@ -71,10 +64,7 @@ func setGateways(op *attach.Op, c *bridge) error {
 		return err
 	}
 	op.Undo("addresses of "+gw.Name, func(context.Context) error { return restoreAddrs(op, c, gw.Index, have) })
-	if !c.made { // pin the address it has now, with its new port
-		if gw, err = op.Host.LinkAt(gw.Index); err != nil {
-			return err
-		}
+	if !c.made { // which its ports no longer change then
 		ops = append(ops, rtnl.ChangeLink(gw.Index, rtnl.LinkChange{MAC: gw.MAC}))
 	}
 	return withoutIPv6(op.Host.Do(ops...), gw.Name)

@@ -52,8 +52,12 @@ func (op *Op) CreateVeth(mtu int, master uint32) (*rtnl.Link, error) {
 	if mac == nil {
 		mac = RandomMAC()
 	}
+	// A bridge without an address of its own takes the lowest of its ports': not this one,
+	// so that an uplink beside it keeps the host's address on its network.
+	port := RandomMAC()
+	port[0] = 0xfe
 	host, err := op.createPair(rtnl.LinkSpec{
-		MTU: mtu, Master: master, Up: true,
+		MTU: mtu, MAC: port, Master: master, Up: true,
 		Peer: &rtnl.LinkSpec{Name: op.IfName, NS: op.NS, MTU: mtu, MAC: mac},
 	})
 	if err != nil {
