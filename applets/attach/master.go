@@ -151,8 +151,9 @@ func (op *Op) refused(err error) error {
 }
 
 // CheckOn compares the container end with its configuration: it is up, sits on the
-// master, and has the MTU that it was given. An automatic master is the one that it
-// was when the link was made, and has to be there, no more: default routes change.
+// master, which is up too, and has the MTU that it was given. An automatic master is the
+// one that it was when the link was made, and has to be there and up, no more: default
+// routes change.
 func (op *Op) CheckOn(c *OnMaster) error {
 	if !op.Link.Up {
 		return Mismatch("interface %s in %s is down", op.IfName, op.Call.NetNS)
@@ -167,6 +168,9 @@ func (op *Op) CheckOn(c *OnMaster) error {
 	parent, err := conn.LinkAt(op.Link.Parent)
 	if err != nil {
 		return Mismatch("master of %s: %w", op.IfName, err)
+	}
+	if !parent.Up { // with it goes down only a VLAN
+		return Mismatch("master %s of %s is down", parent.Name, op.IfName)
 	}
 	if c.Master != "" {
 		if err := op.checkParent(conn, c.Master, parent); err != nil {
