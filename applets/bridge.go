@@ -26,7 +26,8 @@ func init() {
 		Help: `
 key                        type    default  meaning
 bridge                     string  cni0     bridge on the host; made if it is missing
-isGateway                  bool    false    puts the gateway addresses on the bridge and forwards
+isGateway                  bool    false    puts the gateway addresses on the bridge and forwards;
+                                            drops router advertisements of the container
 isDefaultGateway           bool    false    isGateway, and the container's default routes lead there
 forceAddress               bool    false    replaces addresses of the bridge that conflict
 ipMasq                     bool    false    masquerades what leaves the network
@@ -40,7 +41,9 @@ preserveDefaultVlan        bool    false    keeps the bridge's default VLAN on t
 macspoofchk                bool    false    drops frames from another source MAC address
 enabledad                  bool    false    IPv6 duplicate address detection in the container
 disableContainerInterface  bool    false    leaves the container end down; without ipam only
-portIsolation              bool    false    no frames to and from other isolated ports
+portIsolation              bool    false    no frames to and from other isolated ports; what the
+                                            gateway routes between them, firewall's ingressPolicy
+                                            isolated drops
 ipam                       object  -        address plugin, named by its "type"; none: layer 2 only
 dns                        object  -        nameservers, domain, search, options; instead of ipam's
 mac                        string  random   address of the container end
@@ -58,7 +61,7 @@ Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC,
 
 // bridgeKinds is what a bridge port owns in the rule set.
 // DEL and GC release these whatever the configuration says by now.
-var bridgeKinds = []nft.Kind{nft.KindMasquerade, nft.KindMACGuard}
+var bridgeKinds = []nft.Kind{nft.KindMasquerade, nft.KindMACGuard, nft.KindAdverts}
 
 // A bridge is one port of a bridge at work: the configuration, and the links
 // once they are there.

@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"cnibox/applets/attach"
+	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -22,6 +23,33 @@ func setupBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 			return err
 		}
 	}
+	if !c.IsGateway {
+		return c.addMasquerade(ctx, op, bridgeKinds)
+	}
+	return addGatewayRules(ctx, op, c)
+}
+
+// addGatewayRules masquerades, and drops router advertisements of the container, which its
+// neighbours would follow instead of the gateway, in one transaction. A kernel that lacks
+// tables for bridges does without the latter.
+func addGatewayRules(ctx context.Context, op *attach.Op, c *bridge) error {
+	op.Undo("rules of the gateway", func(ctx context.Context) error {
+		if err := unrule(ctx, op, bridgeKinds); !lacksNetfilter(err) {
+			return err
+		}
+		return nil
+	})
+	err := nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
+		x.NoAdverts(op.Attachment, c.host.Name)
+		if !c.IPMasq {
+			return nil
+		}
+		return masquerade(op, op.Result.IPs)(x)
+	})
+	if !lacksNetfilter(err) {
+		return err
+	}
+	op.Warn("router advertisements of this container may reach its neighbours: %v", err)
 	return c.addMasquerade(ctx, op, bridgeKinds)
 }
 

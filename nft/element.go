@@ -21,6 +21,7 @@ const (
 	KindMACGuard               // bridge ports that may use one address only
 	KindFirewall               // addresses that may pass, and the policy of bridges
 	KindZone                   // addresses that were put into a zone of firewalld
+	KindAdverts                // bridge ports that may not send router advertisements
 )
 
 // An Element is something an attachment owns, in words for people.

@@ -70,6 +70,11 @@ func plain(p netip.Prefix) netip.Prefix {
 	return p
 }
 
+// NoAdverts drops the router advertisements that come in by a port of a bridge.
+func (x *Tx) NoAdverts(o spec.Attachment, port string) {
+	x.put(o, &sets[advertSet], element{key: ifname(port)})
+}
+
 // GuardMAC drops frames that come in by the bridge port and have another
 // source address than mac. Both elements, that the port is guarded and what it may
 // send, come in one transaction, so no frame is judged by half of it.

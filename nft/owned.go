@@ -49,6 +49,8 @@ func (s *set) describe(e *element) string {
 		return s.describeFirewall(e)
 	case KindZone:
 		return "zone of firewalld for " + s.addr(e.key).String()
+	case KindAdverts:
+		return "no router advertisements of port " + string(bytes.TrimRight(e.key, "\x00"))
 	}
 	if len(s.key) == 1 {
 		return "guard port " + string(bytes.TrimRight(e.key, "\x00"))

@@ -172,6 +172,8 @@ func (t *teller) load(reg []byte, o operand) {
 // metaOperand names a key of packet information.
 func metaOperand(key uint64) operand {
 	switch key {
+	case unix.NFT_META_PROTOCOL:
+		return operand{"meta protocol", valueHex, 4, nil}
 	case unix.NFT_META_NFPROTO:
 		return operand{"meta nfproto", valueFamily, 1, nil}
 	case unix.NFT_META_L4PROTO:

@@ -66,7 +66,8 @@ type set struct {
 // no rule asks for them. managed, within, isolated: bridges with a policy, see
 // [Tx.Police], whose members are in managed_by and isolated_by; gateways see
 // [Tx.Gateway]. masq4_next, allow4_next, zone4_next: who is to have an address when its
-// owner goes; enlisted: see [Tx.Enlist]; no rule asks for them. The order of a kind
+// owner goes; enlisted: see [Tx.Enlist]; no rule asks for them. no_adverts: see
+// [Tx.NoAdverts]. The order of a kind
 // is the order of the constants below; IPv6 follows IPv4.
 var sets = [...]set{
 	{"masq4", inet, KindMasquerade, v4, []datatype{ipv4Addr}, nil, true},
@@ -105,6 +106,7 @@ var sets = [...]set{
 	{"zone4_next", inet, KindZone, v4, []datatype{ifName, ipv4Addr}, nil, false},
 	{"zone6_next", inet, KindZone, v6, []datatype{ifName, ipv6Addr}, nil, false},
 	{"enlisted", inet, KindFirewall, 0, []datatype{ifName}, nil, false},
+	{"no_adverts", bridge, KindAdverts, 0, []datatype{ifName}, nil, false},
 }
 
 // Places in sets of those for IPv4; one further is that for IPv6.
@@ -132,6 +134,8 @@ const (
 	allowNextSet = 31 // the same of allowSet
 	zoneNextSet  = 33 // the same of zoneSet
 	enlistedSet  = 35 // members
+
+	advertSet = 36 // ports that may not send router advertisements
 )
 
 // setOf returns the set for the family; place is one of the constants above.

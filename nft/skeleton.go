@@ -16,7 +16,7 @@ import (
 const (
 	markPrefix = "skeleton-"
 	inetMark   = markPrefix + "977226bd"
-	bridgeMark = markPrefix + "91f5ab94"
+	bridgeMark = markPrefix + "13a28fa0"
 )
 
 // Priorities of the base chains.
@@ -44,7 +44,9 @@ const (
 	masqAll    = "masquerade-all"
 	portsChain = "ports"
 	published  = "published"
-	policies   = "policies"
+	// routerAdvert is ND_ROUTER_ADVERT, RFC 4861 section 4.2.
+	routerAdvert = 134
+	policies     = "policies"
 )
 
 // publishedMark is the bit of a packet's mark that says that we have translated its
@@ -72,12 +74,12 @@ func newRule() *rule { return &rule{} }
 // chainsOf returns the fixed chains of a table; those that others jump to come first.
 func chainsOf(table byte) []chain {
 	if table == bridge {
-		return []chain{{"macs", unix.NF_INET_PRE_ROUTING, macPrio, "filter", brNeeds, []*rule{
+		return []chain{{"macs", unix.NF_INET_PRE_ROUTING, macPrio, "filter", brNeeds, append(advertRules(),
 			newRule().meta(unix.NFT_META_IIFNAME, 0).lookup(&sets[guardedSet], noRegister, false).
 				meta(unix.NFT_META_IIFNAME, 0).
 				payload(unix.NFT_PAYLOAD_LL_HEADER, etherSourceAt, macLen, ifnameLen/4).
 				lookup(&sets[macsSet], noRegister, true).verdict(toDrop, ""),
-		}}, {"isolate", unix.NF_INET_FORWARD, brPassPrio, "filter", brNeeds, isolateRules()}}
+		)}, {"isolate", unix.NF_INET_FORWARD, brPassPrio, "filter", brNeeds, isolateRules()}}
 	}
 	local := []*rule{newRule().localDst().verdict(toJump, portsChain)}
 	return []chain{
@@ -95,6 +97,22 @@ func chainsOf(table byte) []chain {
 		{"forward", unix.NF_INET_FORWARD, passPrio, "filter", inetNeeds, forwardRules()},
 		{"postrouting", unix.NF_INET_POST_ROUTING, masqPrio, "nat", natNeeds + ", or " + ctNeeds, masqRules()},
 	}
+}
+
+// advertRules drop router advertisements (RFC 4861) of ports that may not send any, with
+// whatever extension headers, in whatever VLAN. The kernel has taken off one VLAN tag by
+// then; the receiver takes off all of VLAN 0, so frames with such a one inside another,
+// which no rule looks into, go as well.
+func advertRules() []*rule {
+	rules := []*rule{newRule().meta(unix.NFT_META_L4PROTO, 0).equal(unix.IPPROTO_ICMPV6).
+		payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, icmpTypeAt, 1, 0).equal(routerAdvert).
+		meta(unix.NFT_META_IIFNAME, 0).lookup(&sets[advertSet], noRegister, false).verdict(toDrop, "")}
+	for _, tag := range []uint16{unix.ETH_P_8021Q, unix.ETH_P_8021AD} {
+		rules = append(rules, newRule().meta(unix.NFT_META_PROTOCOL, 0).equal(port16(tag)...).
+			meta(unix.NFT_META_IIFNAME, 0).lookup(&sets[advertSet], noRegister, false).
+			payload(unix.NFT_PAYLOAD_LL_HEADER, innerVLANAt, 2, 0).mask([]byte{0x0f, 0xff}).equal(0, 0).verdict(toDrop, ""))
+	}
+	return rules
 }
 
 // isolateRules drop frames between an isolated port and any other behind which a

@@ -36,6 +36,7 @@ func everything(x *nft.Tx) error {
 	x.Masquerade(owner, netip.MustParsePrefix(one4+"/24"))
 	x.Masquerade(owner, netip.MustParsePrefix(one6+"/64"))
 	x.GuardMAC(owner, "veth1", mac.Addr{2, 0, 0, 0, 0, 1})
+	x.NoAdverts(owner, "veth1")
 	x.Allow(owner, ip4, "CNI-ADMIN")
 	x.Zone(owner, ip6)
 	x.Police(owner, "br0", true, "veth1")
