@@ -25,13 +25,14 @@ var edges = map[string][]string{
 	"cnibox/dhcp":           {"cnibox/rtnl"}, // a client and its leases; CNI is the applet's part
 	"cnibox/ipam":           {"cnibox/spec", "cnibox/internal/flock"},
 	"cnibox/nft":            {"cnibox/rtnl", "cnibox/spec", "cnibox/internal/flock", "cnibox/internal/netlink"},
-	"cnibox/rtnl":           {"cnibox/internal/netlink"},
+	"cnibox/rtnl":           {"cnibox/internal/nlconn"},
 	"cnibox/spec":           {},
 	"cnibox/internal/fault": {},
 	"cnibox/internal/flock": {},
 
 	"cnibox/internal/dbus":    {},
 	"cnibox/internal/netlink": {},
+	"cnibox/internal/nlconn":  {},
 }
 
 // leaves know nothing of ours and serve every room.

@@ -2,9 +2,18 @@ module cnibox
 
 go 1.26.0
 
-require golang.org/x/sys v0.49.0
+require (
+	github.com/jsimonetti/rtnetlink/v2 v2.2.0
+	github.com/mdlayher/netlink v1.11.2
+	golang.org/x/sys v0.49.0
+)
 
-require golang.org/x/net v0.55.0 // indirect
+require (
+	github.com/google/go-cmp v0.7.0 // indirect
+	github.com/mdlayher/socket v0.6.0 // indirect
+	golang.org/x/net v0.55.0 // indirect
+	golang.org/x/sync v0.20.0 // indirect
+)
 
 require (
 	github.com/insomniacslk/dhcp v0.0.0-20260901064844-234b97448fae

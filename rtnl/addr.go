@@ -3,11 +3,12 @@ package rtnl
 import (
 	"encoding/binary"
 	"fmt"
+	"net"
 	"net/netip"
 
+	"github.com/jsimonetti/rtnetlink/v2"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/netlink"
 )
 
 // An Addr is an address of a link. The zero Addr is none, which NewAddr refuses.
@@ -46,34 +47,30 @@ func DropAddr(index uint32, a Addr) Op {
 // AddAddr gives a link an address; see [NewAddr].
 func (c *Conn) AddAddr(index uint32, a Addr) error { return c.Do(NewAddr(index, a)) }
 
-func addrOp(verb string, index uint32, a Addr, typ, flags uint16) Op {
+func addrOp(verb string, index uint32, a Addr, typ netlink.HeaderType, flags netlink.HeaderFlags) Op {
 	data, err := a.encode(index)
 	return newOp(fmt.Sprintf("addr %s %s dev #%d", verb, a.Prefix, index), typ, flags, data, err)
 }
 
-// encode returns struct ifaddrmsg and its attributes. IFA_LOCAL is the
-// link's own address, IFA_ADDRESS the other end's, or the same again without one.
-// The kernel gives no broadcast address by itself; a network of /31 or /32 has
-// none (RFC 3021). The error is unix.EINVAL for what is no address of a link.
+// encode returns the message. IFA_LOCAL is the link's own address, IFA_ADDRESS the other
+// end's, or the same again without one. The kernel gives no broadcast address by itself; a
+// network of /31 or /32 has none (RFC 3021). The error is unix.EINVAL for what is no
+// address of a link.
 func (a Addr) encode(index uint32) ([]byte, error) {
 	local := a.Prefix.Addr()
 	if !a.Prefix.IsValid() || local.Is4In6() || local.Zone() != "" {
 		return nil, fmt.Errorf("address %s: %w", a.Prefix, unix.EINVAL)
 	}
-	return encode(addrHeader(family(local), uint8(a.Prefix.Bits()), index), func(b *netlink.Buf) {
-		b.Bytes(unix.IFA_LOCAL, local.AsSlice())
-		if a.Peer.IsValid() {
-			b.Bytes(unix.IFA_ADDRESS, a.Peer.AsSlice())
-		} else {
-			b.Bytes(unix.IFA_ADDRESS, local.AsSlice())
-		}
-		if flags := a.flags(); flags != 0 {
-			b.U32(unix.IFA_FLAGS, flags)
-		}
-		if local.Is4() && a.Prefix.Bits() < 31 && !a.Peer.IsValid() {
-			b.Bytes(unix.IFA_BROADCAST, broadcast(a.Prefix))
-		}
-	}), nil
+	at := &rtnetlink.AddressAttributes{Local: local.AsSlice(), Address: local.AsSlice(), Flags: a.flags()}
+	if a.Peer.IsValid() {
+		at.Address = a.Peer.AsSlice()
+	}
+	if local.Is4() && a.Prefix.Bits() < 31 && !a.Peer.IsValid() {
+		at.Broadcast = broadcast(a.Prefix)
+	}
+	return (&rtnetlink.AddressMessage{
+		Family: family(local), PrefixLength: uint8(a.Prefix.Bits()), Index: index, Attributes: at,
+	}).MarshalBinary()
 }
 
 // flags are those to ask for, IFA_F_* of include/uapi/linux/if_addr.h.
@@ -87,13 +84,8 @@ func (a Addr) flags() (flags uint32) {
 	return flags
 }
 
-// addrHeader returns a struct ifaddrmsg, include/uapi/linux/if_addr.h.
-func addrHeader(family, bits uint8, index uint32) []byte {
-	return binary.NativeEndian.AppendUint32([]byte{family, bits, 0, 0}, index)
-}
-
 // broadcast returns the last address of an IPv4 network.
-func broadcast(p netip.Prefix) []byte {
+func broadcast(p netip.Prefix) net.IP {
 	b := p.Addr().As4()
 	last := binary.BigEndian.Uint32(b[:]) | uint32(1<<(32-p.Bits())-1)
 	return binary.BigEndian.AppendUint32(nil, last)
@@ -102,47 +94,46 @@ func broadcast(p netip.Prefix) []byte {
 // Addrs returns the addresses of a link of both families. For a link that is not
 // there the error is os.ErrNotExist; a kernel before 4.20 says that it has none.
 func (c *Conn) Addrs(index uint32) ([]Addr, error) {
+	fail := func(err error) ([]Addr, error) { return nil, fmt.Errorf("addresses of link #%d: %w", index, err) }
+	data, err := (&rtnetlink.AddressMessage{Index: index}).MarshalBinary()
+	if err != nil {
+		return fail(err)
+	}
+	ms, err := c.dump(request(unix.RTM_GETADDR, 0, data))
+	if err != nil {
+		return fail(err)
+	}
 	var addrs []Addr
-	r := netlink.Request{Type: unix.RTM_GETADDR, Data: addrHeader(unix.AF_UNSPEC, 0, index)}
-	err := c.dump(r, func(m netlink.Message) error {
+	for _, m := range ms {
 		var a Addr
 		of, err := a.decode(m.Data)
-		// A kernel before 4.20 gives the addresses of all links.
-		if err != nil || m.Type != unix.RTM_NEWADDR || of != index {
-			return err
+		if err != nil {
+			return fail(err)
 		}
-		addrs = append(addrs, a)
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("addresses of link #%d: %w", index, err)
+		if of == index { // a kernel before 4.20 gives the addresses of all links
+			addrs = append(addrs, a)
+		}
 	}
 	return addrs, nil
 }
 
 // decode reads an RTM_NEWADDR message and returns the index of its link.
 func (a *Addr) decode(b []byte) (index uint32, err error) {
-	if len(b) < unix.SizeofIfAddrmsg {
+	var m rtnetlink.AddressMessage
+	if err := m.UnmarshalBinary(b); err != nil {
+		return 0, fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	if m.Attributes == nil {
 		return 0, errMalformed
 	}
-	var address, local netip.Addr
-	flags := uint32(b[2])
-	for a := netlink.Attrs(b[unix.SizeofIfAddrmsg:]); a.Next(); {
-		typ, v := a.Type, a.Value
-		switch typ {
-		case unix.IFA_ADDRESS:
-			address, _ = netip.AddrFromSlice(v)
-		case unix.IFA_LOCAL:
-			local, _ = netip.AddrFromSlice(v)
-		case unix.IFA_FLAGS: // all of them, and those of the header
-			flags |= netlink.Number(v)
-		}
-	}
+	address, _ := netip.AddrFromSlice(m.Attributes.Address)
+	local, _ := netip.AddrFromSlice(m.Attributes.Local)
 	if !local.IsValid() { // IPv6 without a peer has IFA_ADDRESS alone
 		local = address
 	}
+	flags := uint32(m.Flags) | m.Attributes.Flags // the attribute has all of them, the header the first eight
 	*a = Addr{
-		Prefix: netip.PrefixFrom(local, int(b[1])),
+		Prefix: netip.PrefixFrom(local, int(m.PrefixLength)),
 		NoDAD:  flags&unix.IFA_F_NODAD != 0,
 
 		NoPrefixRoute: flags&unix.IFA_F_NOPREFIXROUTE != 0,
@@ -154,7 +145,7 @@ func (a *Addr) decode(b []byte) (index uint32, err error) {
 	if address != local {
 		a.Peer = address
 	}
-	return binary.NativeEndian.Uint32(b[4:]), nil
+	return m.Index, nil
 }
 
 // family returns AF_INET or AF_INET6.

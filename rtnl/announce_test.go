@@ -2,16 +2,17 @@ package rtnl_test
 
 import (
 	"bytes"
-	"encoding/binary"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
 
+	"github.com/jsimonetti/rtnetlink/v2"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/mac"
-	"cnibox/internal/netlink"
 	"cnibox/rtnl"
 )
 
@@ -53,54 +54,44 @@ func TestKernelAnnounce(t *testing.T) {
 	}
 }
 
-func dialNeigh(t *testing.T, ns *rtnl.NS) *netlink.Socket {
+// dialNeigh connects the library to a namespace.
+func dialNeigh(t *testing.T, ns *rtnl.NS) *rtnetlink.Conn {
 	t.Helper()
-	s, err := netlink.Open(unix.NETLINK_ROUTE, ns.Do)
+	c, err := rtnetlink.Dial(&netlink.Config{NetNS: ns.FD()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.Close() })
-	return s
-}
-
-// neighbour returns a struct ndmsg, include/uapi/linux/neighbour.h.
-func neighbour(addr netip.Addr, link uint32, state uint16) netlink.Buf {
-	b := make(netlink.Buf, unix.SizeofNdMsg)
-	b[0] = unix.AF_INET
-	if addr.Is6() {
-		b[0] = unix.AF_INET6
-	}
-	binary.NativeEndian.PutUint32(b[4:], link)
-	binary.NativeEndian.PutUint16(b[8:], state)
-	return b
+	t.Cleanup(func() { c.Close() })
+	return c
 }
 
 // know enters a neighbour as if it had just been heard of.
-func know(t *testing.T, s *netlink.Socket, link uint32, addr netip.Addr, mac mac.Addr) {
+func know(t *testing.T, c *rtnetlink.Conn, link uint32, addr netip.Addr, mac mac.Addr) {
 	t.Helper()
-	b := neighbour(addr, link, unix.NUD_REACHABLE)
-	b.Bytes(unix.NDA_DST, addr.AsSlice())
-	b.Bytes(unix.NDA_LLADDR, mac)
-	r := netlink.Request{Type: unix.RTM_NEWNEIGH, Flags: unix.NLM_F_CREATE | unix.NLM_F_REPLACE | unix.NLM_F_ACK, Data: b}
-	if err := s.Get(r, func(netlink.Message) error { return nil }); err != nil {
+	m := &rtnetlink.NeighMessage{
+		Family: unix.AF_INET, Index: link, State: unix.NUD_REACHABLE,
+		Attributes: &rtnetlink.NeighAttributes{Address: addr.AsSlice(), LLAddress: net.HardwareAddr(mac)},
+	}
+	if addr.Is6() {
+		m.Family = unix.AF_INET6
+	}
+	if _, err := c.Execute(m, unix.RTM_NEWNEIGH, netlink.Request|netlink.Create|netlink.Replace|netlink.Acknowledge); err != nil {
 		t.Fatalf("neighbour %s: %v", addr, err)
 	}
 }
 
 // await returns what the host knows once that is want, or after some time.
-func await(t *testing.T, s *netlink.Socket, link uint32, addr netip.Addr, want mac.Addr) (mac mac.Addr) {
+func await(t *testing.T, c *rtnetlink.Conn, link uint32, addr netip.Addr, want mac.Addr) (mac mac.Addr) {
 	t.Helper()
-	r := netlink.Request{Type: unix.RTM_GETNEIGH, Data: neighbour(addr, 0, 0)}
 	for end := time.Now().Add(kerneltest.Patience(10 * time.Second)); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		err := s.Dump(r, func(m netlink.Message) error {
-			at := m.Data[unix.SizeofNdMsg:]
-			if binary.NativeEndian.Uint32(m.Data[4:]) == link && bytes.Equal(netlink.Attr(at, unix.NDA_DST), addr.AsSlice()) {
-				mac = netlink.Attr(at, unix.NDA_LLADDR)
-			}
-			return nil
-		})
+		list, err := c.Neigh.List()
 		if err != nil {
 			t.Fatal(err)
+		}
+		for _, n := range list {
+			if n.Index == link && n.Attributes != nil && n.Attributes.Address.Equal(addr.AsSlice()) {
+				mac = []byte(n.Attributes.LLAddress)
+			}
 		}
 		if bytes.Equal(mac, want) {
 			break

@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netlink"
+	"cnibox/internal/nlconn"
 )
 
 // errMalformed is about bytes that no kernel sends.
@@ -15,17 +16,17 @@ var errMalformed = errors.New("malformed netlink message")
 
 // A Conn is a route netlink socket in one network namespace. It may be used
 // from any goroutine and any thread; calls take turns.
-type Conn struct{ s *netlink.Socket }
+type Conn struct{ c *nlconn.Conn }
 
 // Dial opens a socket in ns; nil is the namespace of the calling thread. The
 // thread stays where it is, and ns may be closed afterwards. Whoever may enter ns
 // may read; changes are refused with os.ErrPermission without CAP_NET_ADMIN there.
 func Dial(ns *NS) (*Conn, error) {
-	s, err := netlink.Open(unix.NETLINK_ROUTE, ns.Do)
+	c, err := nlconn.Open(unix.NETLINK_ROUTE, ns.Do)
 	if err != nil {
 		return nil, fmt.Errorf("route netlink: %w", err)
 	}
-	return &Conn{s}, nil
+	return &Conn{c}, nil
 }
 
 // InNewNS calls fn with a socket in a namespace that nobody else sees, to find
@@ -45,11 +46,11 @@ func InNewNS(fn func(*Conn) error) error {
 }
 
 // Close gives the socket back.
-func (c *Conn) Close() error { return c.s.Close() }
+func (c *Conn) Close() error { return c.c.Close() }
 
 // NS opens the namespace that the socket is in, wherever its user's threads are.
 func (c *Conn) NS() (ns *NS, err error) {
-	err = c.s.Within(func(fd int) error {
+	err = c.c.Within(func(fd int) error {
 		nsFD, err := unix.IoctlRetInt(fd, unix.SIOCGSKNS)
 		if err != nil {
 			return os.NewSyscallError("ioctl SIOCGSKNS", err)
@@ -60,28 +61,30 @@ func (c *Conn) NS() (ns *NS, err error) {
 	return ns, err
 }
 
-// exchange is Exchange of the socket, with the refusals told by [absent].
-func (c *Conn) exchange(reqs []netlink.Request, each func(i int, m netlink.Message) error) ([]netlink.Answer, error) {
-	answers, err := c.s.Exchange(reqs, each)
+// batch sends the requests at once and returns an answer for each, whose errors have gone
+// through [absent].
+func (c *Conn) batch(reqs []netlink.Message) ([]nlconn.Answer, error) {
+	answers, err := c.c.Batch(reqs)
 	for i := range answers {
-		answers[i].Err = absent(answers[i].Err, reqs[i].Type)
+		answers[i].Err = absent(answers[i].Err, reqs[i].Header.Type)
 	}
 	return answers, err
 }
 
-// get sends one request and gives its answers to each.
-func (c *Conn) get(r netlink.Request, each func(m netlink.Message) error) error {
-	return absent(c.s.Get(r, each), r.Type)
+// get sends one request and returns the messages that answer it.
+func (c *Conn) get(req netlink.Message) ([]netlink.Message, error) {
+	ms, err := c.c.Execute(req)
+	return ms, absent(err, req.Header.Type)
 }
 
-// dump gives all objects that r is about to each. One that kept changing is
-// used all the same, since it is right about all that did not change.
-func (c *Conn) dump(r netlink.Request, each func(m netlink.Message) error) error {
-	err := c.s.Dump(r, each)
-	if err == netlink.ErrChanged {
-		return nil
+// dump returns all objects that the request is about. One that kept changing is used all
+// the same, since it is right about all that did not change.
+func (c *Conn) dump(req netlink.Message) ([]netlink.Message, error) {
+	ms, err := c.c.Dump(req)
+	if errors.Is(err, nlconn.ErrInterrupted) {
+		err = nil
 	}
-	return absent(err, r.Type)
+	return ms, absent(err, req.Header.Type)
 }
 
 // An absentError is a refusal because the thing asked for is not there, which
@@ -100,7 +103,7 @@ func (e *absentError) Is(target error) bool { return target == os.ErrNotExist }
 // absent makes os.ErrNotExist of the numbers that mean it: ENODEV for links,
 // ESRCH for routes, EADDRNOTAVAIL for an address to delete. ENOENT says so by
 // itself. The request is told by its type.
-func absent(err error, request uint16) error {
+func absent(err error, request netlink.HeaderType) error {
 	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ESRCH) ||
 		request == unix.RTM_DELADDR && errors.Is(err, unix.EADDRNOTAVAIL) {
 		return &absentError{err}

@@ -5,9 +5,9 @@ import (
 	"math/rand/v2"
 	"os"
 
+	"github.com/jsimonetti/rtnetlink/v2"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/netlink"
 )
 
 // DelLinks deletes all links of the namespace that match, together: the kernel waits
@@ -60,8 +60,8 @@ func (c *Conn) dropEach(indexes []uint32) error {
 // dropGroup deletes the links of a group, os.ErrNotExist if there are none:
 // RTM_DELLINK without an index or a name (rtnetlink(7) does not tell).
 func dropGroup(group uint32) Op {
-	data := encode(linkHeader(unix.AF_UNSPEC, 0, 0, 0), func(b *netlink.Buf) { b.U32(unix.IFLA_GROUP, group) })
-	return newOp("link delete group", unix.RTM_DELLINK, ack, data, nil)
+	data, err := marshal(&rtnetlink.LinkMessage{}, func(ae *netlink.AttributeEncoder) { ae.Uint32(unix.IFLA_GROUP, group) })
+	return newOp("link delete group", unix.RTM_DELLINK, ack, data, err)
 }
 
 // SkipAbsent makes no error of what is not there (os.ErrNotExist).

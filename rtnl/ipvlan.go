@@ -4,9 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/netlink"
 )
 
 // An IpvlanMode says at which layer packets go between an ipvlan and its parent:
@@ -79,17 +78,17 @@ func (Ipvlan) kind() string { return "ipvlan" }
 
 // encode writes IFLA_IPVLAN_*, include/uapi/linux/if_link.h. Both go always: the mode
 // that the kernel chooses is l3, and the flag whatever the parent has.
-func (v Ipvlan) encode(data *netlink.Buf) error {
-	data.U16(unix.IFLA_IPVLAN_MODE, uint16(v.Mode))
-	data.U16(unix.IFLA_IPVLAN_FLAGS, uint16(v.Flag))
+func (v Ipvlan) encode(ae *netlink.AttributeEncoder) error {
+	ae.Uint16(unix.IFLA_IPVLAN_MODE, uint16(v.Mode))
+	ae.Uint16(unix.IFLA_IPVLAN_FLAGS, uint16(v.Flag))
 	return nil
 }
 
 // decodeIpvlan reads what encode writes; what the kernel does not tell is zero.
 func decodeIpvlan(data []byte) Ipvlan {
 	return Ipvlan{
-		Mode: IpvlanMode(netlink.Number(netlink.Attr(data, unix.IFLA_IPVLAN_MODE))),
-		Flag: IpvlanFlag(netlink.Number(netlink.Attr(data, unix.IFLA_IPVLAN_FLAGS))),
+		Mode: IpvlanMode(number(attr(data, unix.IFLA_IPVLAN_MODE))),
+		Flag: IpvlanFlag(number(attr(data, unix.IFLA_IPVLAN_FLAGS))),
 	}
 }
 

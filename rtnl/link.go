@@ -1,15 +1,16 @@
 package rtnl
 
 import (
-	"encoding/binary"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 
+	"github.com/jsimonetti/rtnetlink/v2"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/mac"
-	"cnibox/internal/netlink"
 )
 
 // A PortState is the state of a bridge port.
@@ -91,29 +92,41 @@ func (c *Conn) LinkAt(index uint32) (*Link, error) {
 // Links returns all links of the namespace, in the kernel's order. Links that
 // come or go meanwhile may be in it or not.
 func (c *Conn) Links() ([]Link, error) {
-	var links []Link
-	err := c.dump(getLink(0, nil), func(m netlink.Message) error {
-		var l Link
-		if err := l.decode(m.Data); err != nil || m.Type != unix.RTM_NEWLINK {
-			return err
-		}
-		links = append(links, l)
-		return nil
-	})
+	ms, err := c.dump(getLink(0, ""))
 	if err != nil {
 		return nil, fmt.Errorf("links: %w", err)
+	}
+	links := make([]Link, 0, len(ms))
+	for _, m := range ms {
+		var l Link
+		if err := l.decode(m.Data); err != nil {
+			return nil, fmt.Errorf("links: %w", err)
+		}
+		links = append(links, l)
 	}
 	return links, nil
 }
 
 // link sends the request that getByName or getByIndex made, unless they had an
 // error, and reads the one link that answers it.
-func (c *Conn) link(r netlink.Request, err error) (*Link, error) {
+func (c *Conn) link(req netlink.Message, err error) (*Link, error) {
 	if err != nil {
 		return nil, err
 	}
+	ms, err := c.get(req)
+	if err != nil {
+		return nil, err
+	}
+	return oneLink(ms)
+}
+
+// oneLink decodes the answer to the request for one link.
+func oneLink(ms []netlink.Message) (*Link, error) {
+	if len(ms) != 1 {
+		return nil, errMalformed
+	}
 	var l Link
-	if err := c.get(r, func(m netlink.Message) error { return l.decode(m.Data) }); err != nil {
+	if err := l.decode(ms[0].Data); err != nil {
 		return nil, err
 	}
 	return &l, nil
@@ -124,138 +137,104 @@ const longestAlt = 127
 
 // getByName asks for a link by name. A name of 16 bytes and more can only be an
 // alternative one, which kernels before 5.5 do not know.
-func getByName(name string) (netlink.Request, error) {
-	attr := uint16(unix.IFLA_IFNAME)
-	if len(name) >= unix.IFNAMSIZ {
-		attr = unix.IFLA_ALT_IFNAME
-	}
+func getByName(name string) (netlink.Message, error) {
 	if name == "" || len(name) > longestAlt {
-		return netlink.Request{}, os.ErrNotExist
+		return netlink.Message{}, os.ErrNotExist
 	}
-	var by netlink.Buf
-	by.Text(attr, name)
-	return getLink(0, by), nil
+	return getLink(0, name), nil
 }
 
 // getByIndex asks for a link by index. 0 is no link, but for the kernel a request
 // without an index, which it calls invalid.
-func getByIndex(index uint32) (netlink.Request, error) {
+func getByIndex(index uint32) (netlink.Message, error) {
 	if index == 0 {
-		return netlink.Request{}, os.ErrNotExist
+		return netlink.Message{}, os.ErrNotExist
 	}
-	return getLink(index, nil), nil
+	return getLink(index, ""), nil
 }
 
 // rtextSkipStats is RTEXT_FILTER_SKIP_STATS, include/uapi/linux/rtnetlink.h: the
-// counters of a link are as long as all the rest.
+// counters of a link are as long as all the rest, and the library refuses those of a
+// length it does not know.
 const rtextSkipStats = 1 << 3
 
-// getLink asks for a link by its index, or by attributes, or for all.
-func getLink(index uint32, by netlink.Buf) netlink.Request {
-	by.U32(unix.IFLA_EXT_MASK, rtextSkipStats)
-	return netlink.Request{Type: unix.RTM_GETLINK, Data: append(linkHeader(unix.AF_UNSPEC, index, 0, 0), by...)}
-}
-
-// linkHeader returns a struct ifinfomsg; of flags, those in change count.
-func linkHeader(family uint8, index, flags, change uint32) []byte {
-	b := make([]byte, unix.SizeofIfInfomsg)
-	b[0] = family
-	binary.NativeEndian.PutUint32(b[4:], index)
-	binary.NativeEndian.PutUint32(b[8:], flags)
-	binary.NativeEndian.PutUint32(b[12:], change)
-	return b
+// getLink asks for a link by index or by name, or for all links.
+func getLink(index uint32, name string) netlink.Message {
+	m := rtnetlink.LinkMessage{Index: index, Attributes: &rtnetlink.LinkAttributes{ExtMask: new(uint32(rtextSkipStats))}}
+	if len(name) < unix.IFNAMSIZ {
+		m.Attributes.Name = name
+	}
+	data, err := marshal(&m, func(ae *netlink.AttributeEncoder) {
+		if len(name) >= unix.IFNAMSIZ {
+			ae.String(unix.IFLA_ALT_IFNAME, name)
+		}
+	})
+	if err != nil {
+		panic(err) // a number and a short name can always be encoded
+	}
+	return request(unix.RTM_GETLINK, 0, data)
 }
 
 // decode reads an RTM_NEWLINK message; attributes that we do not know pass.
 func (l *Link) decode(b []byte) error {
-	if len(b) < unix.SizeofIfInfomsg {
-		return errMalformed
+	var m rtnetlink.LinkMessage
+	if err := m.UnmarshalBinary(b); err != nil {
+		return fmt.Errorf("%w: %w", errMalformed, err)
 	}
+	at := cmp.Or(m.Attributes, &rtnetlink.LinkAttributes{})
 	*l = Link{
-		Index:       binary.NativeEndian.Uint32(b[4:]),
-		Flags:       binary.NativeEndian.Uint32(b[8:]),
-		LinkNetNSID: -1,
+		Index: m.Index, Parent: at.Type, Master: deref(at.Master), LinkNetNSID: -1,
+		Name: at.Name, Alias: deref(at.Alias), MTU: int(at.MTU), TxQLen: int(deref(at.TxQueueLen)),
+		Group: deref(at.NetDevGroup), MAC: mac.Addr(at.Address), Flags: m.Flags,
+		Up: m.Flags&unix.IFF_UP != 0, OperUp: at.OperationalState == rtnetlink.OperStateUp,
+		Promisc: m.Flags&unix.IFF_PROMISC != 0, AllMulti: m.Flags&unix.IFF_ALLMULTI != 0,
 	}
-	l.Up = l.Flags&unix.IFF_UP != 0
-	l.Promisc = l.Flags&unix.IFF_PROMISC != 0
-	l.AllMulti = l.Flags&unix.IFF_ALLMULTI != 0
-	for a := netlink.Attrs(b[unix.SizeofIfInfomsg:]); a.Next(); {
-		typ, v := a.Type, a.Value
-		l.decodeAttribute(typ, v)
+	if info := at.Info; info != nil {
+		l.Kind = info.Kind
+		l.decodeKind(linkData(info.Data))
+		if info.SlaveKind == "bridge" {
+			l.decodePort(linkData(info.SlaveData))
+		}
+	}
+	return l.decodeOthers(b[unix.SizeofIfInfomsg:])
+}
+
+// linkData is what a driver says of its link. The library decodes it for drivers that are
+// registered; none is, as registering takes time at every start of the program, and the
+// library's macvlan driver loses the attributes behind it.
+func linkData(d rtnetlink.LinkDriver) []byte {
+	if data, ok := d.(*rtnetlink.LinkData); ok {
+		return data.Data
 	}
 	return nil
 }
 
-// operUp is IF_OPER_UP, include/uapi/linux/if.h.
-const operUp = 6
-
-// decodeAttribute reads one IFLA_* attribute. Nothing of it is kept but copies:
-// the message is overwritten by the next.
-func (l *Link) decodeAttribute(typ uint16, v []byte) {
-	switch typ {
-	case unix.IFLA_IFNAME:
-		l.Name = netlink.Text(v)
-	case unix.IFLA_IFALIAS:
-		l.Alias = netlink.Text(v)
-	case unix.IFLA_MTU:
-		l.MTU = int(netlink.Number(v))
-	case unix.IFLA_TXQLEN:
-		l.TxQLen = int(netlink.Number(v))
-	case unix.IFLA_GROUP:
-		l.Group = netlink.Number(v)
-	case unix.IFLA_ADDRESS, unix.IFLA_PERM_ADDRESS:
-		to := &l.MAC
-		if typ == unix.IFLA_PERM_ADDRESS {
-			to = &l.PermMAC
-		}
-		*to = append(mac.Addr(nil), v...)
-	case unix.IFLA_PARENT_DEV_NAME:
-		l.Device = netlink.Text(v)
-	case unix.IFLA_LINK:
-		l.Parent = netlink.Number(v)
-	case unix.IFLA_LINK_NETNSID:
-		l.LinkNetNSID, l.PeerNS = int(int32(netlink.Number(v))), true
-	case unix.IFLA_MASTER:
-		l.Master = netlink.Number(v)
-	case unix.IFLA_OPERSTATE:
-		l.OperUp = netlink.Number(v) == operUp
-	case unix.IFLA_LINKINFO:
-		l.decodeInfo(v)
+// decodeOthers reads the attributes that the library does not know.
+func (l *Link) decodeOthers(attrs []byte) error {
+	ad, err := netlink.NewAttributeDecoder(attrs)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errMalformed, err)
 	}
-}
-
-// decodeInfo reads IFLA_LINKINFO, in which the kernel puts kinds before data.
-func (l *Link) decodeInfo(info []byte) {
-	var port string
-	for a := netlink.Attrs(info); a.Next(); {
-		typ, v := a.Type, a.Value
-		switch typ {
-		case unix.IFLA_INFO_KIND:
-			l.Kind = netlink.Text(v)
-		case unix.IFLA_INFO_DATA:
-			l.decodeKind(v)
-		case unix.IFLA_INFO_SLAVE_KIND:
-			port = netlink.Text(v)
-		case unix.IFLA_INFO_SLAVE_DATA:
-			if port == "bridge" {
-				l.decodePort(v)
-			}
+	for ad.Next() {
+		switch ad.Type() {
+		case unix.IFLA_PERM_ADDRESS:
+			l.PermMAC = ad.Bytes()
+		case unix.IFLA_PARENT_DEV_NAME:
+			l.Device = ad.String()
+		case unix.IFLA_LINK_NETNSID:
+			l.LinkNetNSID, l.PeerNS = int(ad.Int32()), true
 		}
 	}
+	if err := ad.Err(); err != nil {
+		return fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	return nil
 }
 
-// decodePort reads what a bridge tells about its port: IFLA_BRPORT_*,
+// decodePort reads what a bridge says of its port: IFLA_BRPORT_*,
 // include/uapi/linux/if_link.h.
 func (l *Link) decodePort(data []byte) {
-	for a := netlink.Attrs(data); a.Next(); {
-		typ, v := a.Type, a.Value
-		switch typ {
-		case unix.IFLA_BRPORT_STATE:
-			l.PortState = PortState(netlink.Number(v))
-		case unix.IFLA_BRPORT_MODE:
-			l.Hairpin = netlink.Number(v) != 0
-		case unix.IFLA_BRPORT_ISOLATED:
-			l.Isolated = netlink.Number(v) != 0
-		}
-	}
+	l.PortState = PortState(number(attr(data, unix.IFLA_BRPORT_STATE)))
+	l.Hairpin = number(attr(data, unix.IFLA_BRPORT_MODE)) != 0
+	l.Isolated = number(attr(data, unix.IFLA_BRPORT_ISOLATED)) != 0
 }

@@ -5,14 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"strings"
 
+	"github.com/jsimonetti/rtnetlink/v2"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/fault"
 	"cnibox/internal/mac"
-	"cnibox/internal/netlink"
 )
 
 // A LinkSpec describes a link to be made. Zero fields are the kernel's choice.
@@ -56,20 +58,18 @@ func (c *Conn) CreateLink(s LinkSpec) (*Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op.text, err)
 	}
-	var l Link
-	answers, err := c.exchange([]netlink.Request{op.req, get}, func(i int, m netlink.Message) error {
-		if i == 0 {
-			return nil
-		}
-		return l.decode(m.Data)
-	})
+	answers, err := c.batch([]netlink.Message{op.req, get})
 	for _, a := range answers {
 		err = cmp.Or(err, a.Err)
+	}
+	var l *Link
+	if err == nil {
+		l, err = oneLink(answers[1].Messages)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op.text, err)
 	}
-	return &l, nil
+	return l, nil
 }
 
 // A LinkChange is what shall be different about a link; nil fields stay, and the
@@ -98,7 +98,7 @@ type LinkChange struct {
 // ChangeLink changes a link, os.ErrNotExist if there is none with that index;
 // only the fields set are sent.
 func ChangeLink(index uint32, ch LinkChange) Op {
-	data, err := ch.encode(index, "")
+	data, err := ch.encode(index)
 	if index == 0 {
 		err = os.ErrNotExist
 	}
@@ -110,12 +110,11 @@ func (c *Conn) SetLink(index uint32, ch LinkChange) error { return c.Do(ChangeLi
 
 // DropLink deletes a link, os.ErrNotExist if there is none.
 func DropLink(index uint32) Op {
-	var err error
+	data, err := (&rtnetlink.LinkMessage{Index: index}).MarshalBinary()
 	if index == 0 {
 		err = os.ErrNotExist
 	}
-	return newOp(fmt.Sprintf("link delete #%d", index), unix.RTM_DELLINK, ack,
-		linkHeader(unix.AF_UNSPEC, index, 0, 0), err)
+	return newOp(fmt.Sprintf("link delete #%d", index), unix.RTM_DELLINK, ack, data, err)
 }
 
 // DelLink deletes a link by name. It is no error if there is none, as with the
@@ -124,12 +123,8 @@ func (c *Conn) DelLink(name string) error {
 	if name == "" || len(name) >= unix.IFNAMSIZ {
 		return nil
 	}
-	data := encode(linkHeader(unix.AF_UNSPEC, 0, 0, 0), func(b *netlink.Buf) { b.Text(unix.IFLA_IFNAME, name) })
-	err := c.Do(newOp("link delete "+name, unix.RTM_DELLINK, ack, data, nil))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return err
+	data, err := (&rtnetlink.LinkMessage{Attributes: &rtnetlink.LinkAttributes{Name: name}}).MarshalBinary()
+	return SkipAbsent(c.Do(newOp("link delete "+name, unix.RTM_DELLINK, ack, data, err)))
 }
 
 // text is the line of ip(8) without what the kernel would not complain of.
@@ -144,9 +139,8 @@ func (s LinkSpec) text() string {
 	return text
 }
 
-// encode returns the message that makes the link: struct ifinfomsg, attributes, and
-// in IFLA_LINKINFO the kind with its data, where the data of a veth is its peer. Errors
-// are unix.EINVAL for names and numbers that the kernel would read as others.
+// encode returns the message that makes the link. Errors are unix.EINVAL for names and
+// numbers that the kernel would read as others.
 func (s LinkSpec) encode() ([]byte, error) {
 	if s.Kind == nil && s.Peer != nil {
 		s.Kind = Veth{}
@@ -157,30 +151,40 @@ func (s LinkSpec) encode() ([]byte, error) {
 	if err := errors.Join(checkName(s.Name), fit32(s.MTU, deref(s.TxQLen))); err != nil {
 		return nil, err
 	}
-	var flags uint32
-	if s.Up {
-		flags = unix.IFF_UP
-	}
 	peer, err := s.encodePeer()
 	if err != nil {
 		return nil, err
 	}
-	data := encode(linkHeader(unix.AF_UNSPEC, s.birthIndex(), flags, flags), func(b *netlink.Buf) {
-		s.attributes(b)
-		if s.Parent != 0 {
-			b.U32(unix.IFLA_LINK, s.Parent)
-		}
-		b.Nest(unix.IFLA_LINKINFO, func() {
-			b.Text(unix.IFLA_INFO_KIND, s.Kind.kind())
-			b.Nest(unix.IFLA_INFO_DATA, func() {
-				if peer != nil {
-					b.Bytes(vethInfoPeer, peer)
-				}
-				err = s.Kind.encode(b)
-			})
-		})
-	})
-	return data, err
+	data, err := encode(peer, func(ae *netlink.AttributeEncoder) { err = s.Kind.encode(ae) })
+	if err != nil {
+		return nil, err
+	}
+	m := s.message(s.birthIndex())
+	if s.Up {
+		m.Flags, m.Change = unix.IFF_UP, unix.IFF_UP
+	}
+	m.Attributes.Type = s.Parent
+	m.Attributes.Info = &rtnetlink.LinkInfo{Kind: s.Kind.kind(), Data: &rtnetlink.LinkData{Name: s.Kind.kind(), Data: data}}
+	return marshal(m, s.queue)
+}
+
+// message has what a peer may have too.
+func (s LinkSpec) message(index uint32) *rtnetlink.LinkMessage {
+	at := &rtnetlink.LinkAttributes{Name: s.Name, MTU: uint32(s.MTU), Address: net.HardwareAddr(s.MAC)}
+	if s.Master != 0 {
+		at.Master = &s.Master
+	}
+	if s.NS != nil {
+		at.NetNS = rtnetlink.NetNSForFD(uint32(s.NS.FD()))
+	}
+	return &rtnetlink.LinkMessage{Index: index, Attributes: at}
+}
+
+// queue writes the length of the queue, which the library decodes only.
+func (s LinkSpec) queue(ae *netlink.AttributeEncoder) {
+	if s.TxQLen != nil {
+		ae.Uint32(unix.IFLA_TXQLEN, uint32(*s.TxQLen))
+	}
 }
 
 // birthIndex is the index to ask for. Linux 6.1, unlike 6.18, looks for a link of the
@@ -194,12 +198,9 @@ func (s LinkSpec) birthIndex() uint32 {
 	return 1<<20 + rand.Uint32N(1<<30)
 }
 
-// vethInfoPeer is VETH_INFO_PEER, include/uapi/linux/veth.h.
-const vethInfoPeer = 1
-
-// encodePeer returns the message within the message; nil without a peer. It says
-// nothing of Up: the kernel refuses to bring up an end without the other
-// (ENOTCONN), and makes the peer first.
+// encodePeer returns the attribute of a veth that has its peer: a message within the
+// message. It is empty without one. It says nothing of Up: the kernel refuses to bring up an end
+// without the other (ENOTCONN), and makes the peer first.
 func (s LinkSpec) encodePeer() ([]byte, error) {
 	p := s.Peer
 	if p == nil {
@@ -215,29 +216,11 @@ func (s LinkSpec) encodePeer() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("peer: %w", err)
 	}
-	return encode(linkHeader(unix.AF_UNSPEC, p.Index, 0, 0), p.attributes), nil
-}
-
-// attributes are those that a peer may have too.
-func (s LinkSpec) attributes(b *netlink.Buf) {
-	if s.Name != "" {
-		b.Text(unix.IFLA_IFNAME, s.Name)
+	peer, err := marshal(p.message(p.Index), p.queue)
+	if err != nil {
+		return nil, fmt.Errorf("peer: %w", err)
 	}
-	if s.MTU != 0 {
-		b.U32(unix.IFLA_MTU, uint32(s.MTU))
-	}
-	if len(s.MAC) != 0 {
-		b.Bytes(unix.IFLA_ADDRESS, s.MAC)
-	}
-	if s.TxQLen != nil {
-		b.U32(unix.IFLA_TXQLEN, uint32(*s.TxQLen))
-	}
-	if s.Master != 0 {
-		b.U32(unix.IFLA_MASTER, s.Master)
-	}
-	if s.NS != nil {
-		b.U32(unix.IFLA_NET_NS_FD, uint32(s.NS.FD()))
-	}
+	return encode(nil, func(ae *netlink.AttributeEncoder) { ae.Bytes(vethInfoPeer, peer) })
 }
 
 // checkName refuses what the kernel would cut short (NUL) or take for a

@@ -3,9 +3,8 @@ package rtnl
 import (
 	"fmt"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/netlink"
 )
 
 // A MacvlanMode says whom a macvlan may talk to among those on the same parent:
@@ -69,12 +68,12 @@ func (Macvlan) kind() string { return "macvlan" }
 
 // encode writes IFLA_MACVLAN_*, include/uapi/linux/if_link.h; modes that are
 // none the kernel refuses itself.
-func (m Macvlan) encode(data *netlink.Buf) error {
+func (m Macvlan) encode(ae *netlink.AttributeEncoder) error {
 	if m.Mode != 0 {
-		data.U32(unix.IFLA_MACVLAN_MODE, uint32(m.Mode))
+		ae.Uint32(unix.IFLA_MACVLAN_MODE, uint32(m.Mode))
 	}
 	if m.BCQueueLen != 0 {
-		data.U32(unix.IFLA_MACVLAN_BC_QUEUE_LEN, m.BCQueueLen)
+		ae.Uint32(unix.IFLA_MACVLAN_BC_QUEUE_LEN, m.BCQueueLen)
 	}
 	return nil
 }
@@ -82,7 +81,7 @@ func (m Macvlan) encode(data *netlink.Buf) error {
 // decodeMacvlan reads what encode writes; what the kernel does not tell is zero.
 func decodeMacvlan(data []byte) Macvlan {
 	return Macvlan{
-		Mode:       MacvlanMode(netlink.Number(netlink.Attr(data, unix.IFLA_MACVLAN_MODE))),
-		BCQueueLen: netlink.Number(netlink.Attr(data, unix.IFLA_MACVLAN_BC_QUEUE_LEN)),
+		Mode:       MacvlanMode(number(attr(data, unix.IFLA_MACVLAN_MODE))),
+		BCQueueLen: number(attr(data, unix.IFLA_MACVLAN_BC_QUEUE_LEN)),
 	}
 }

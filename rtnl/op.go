@@ -1,14 +1,17 @@
 package rtnl
 
 import (
+	"encoding"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/fault"
-	"cnibox/internal/netlink"
 )
 
 // batch is how many messages are sent at once. If all are refused, the refusals
@@ -17,10 +20,9 @@ const batch = 128
 
 // What New… and Drop… ask for besides their acknowledgement.
 const (
-	ack    = unix.NLM_F_ACK
-	create = unix.NLM_F_ACK | unix.NLM_F_CREATE | unix.NLM_F_EXCL
-
-	replace = unix.NLM_F_ACK | unix.NLM_F_CREATE | unix.NLM_F_REPLACE
+	ack     = netlink.Acknowledge
+	create  = netlink.Acknowledge | netlink.Create | netlink.Excl
+	replace = netlink.Acknowledge | netlink.Create | netlink.Replace
 )
 
 // An Op is one change, ready to be sent with [Conn.Do]. Its text is like a
@@ -29,7 +31,7 @@ const (
 // of arguments. The zero Op changes nothing.
 type Op struct {
 	text string
-	req  netlink.Request // type 0: none
+	req  netlink.Message // type 0: none
 	err  error           // why it cannot be sent
 }
 
@@ -37,8 +39,13 @@ type Op struct {
 func (op Op) String() string { return op.text }
 
 // newOp builds a change of one message.
-func newOp(text string, typ, flags uint16, data []byte, err error) Op {
-	return Op{text: text, req: netlink.Request{Type: typ, Flags: flags, Data: data}, err: err}
+func newOp(text string, typ netlink.HeaderType, flags netlink.HeaderFlags, data []byte, err error) Op {
+	return Op{text: text, req: request(typ, flags, data), err: err}
+}
+
+// request returns a message for the kernel.
+func request(typ netlink.HeaderType, flags netlink.HeaderFlags, data []byte) netlink.Message {
+	return netlink.Message{Header: netlink.Header{Type: typ, Flags: flags}, Data: data}
 }
 
 // Do sends the changes at once, in order, and returns when the kernel has
@@ -51,7 +58,7 @@ func (c *Conn) Do(ops ...Op) error {
 			return fmt.Errorf("%s: %w", op.text, op.err)
 		}
 	}
-	var reqs []netlink.Request
+	var reqs []netlink.Message
 	var texts []string
 	var errs []error
 	for _, op := range ops {
@@ -59,13 +66,13 @@ func (c *Conn) Do(ops ...Op) error {
 			errs = append(errs, fmt.Errorf("%s: %w", op.text, err))
 			break
 		}
-		if op.req.Type != 0 {
+		if op.req.Header.Type != 0 {
 			reqs, texts = append(reqs, op.req), append(texts, op.text)
 		}
 	}
 	for len(reqs) > 0 {
 		n := min(batch, len(reqs))
-		answers, err := c.exchange(reqs[:n], func(int, netlink.Message) error { return nil })
+		answers, err := c.batch(reqs[:n])
 		if err != nil {
 			return errors.Join(append(errs, err)...)
 		}
@@ -93,9 +100,59 @@ func fit32(numbers ...int) error {
 	return nil
 }
 
-// encode puts attributes behind a fixed header.
-func encode(header []byte, attrs func(b *netlink.Buf)) []byte {
-	b := netlink.Buf(header)
-	attrs(&b)
-	return b
+// encode puts the attributes that fn writes behind a fixed header.
+func encode(header []byte, fn func(ae *netlink.AttributeEncoder)) ([]byte, error) {
+	ae := netlink.NewAttributeEncoder()
+	fn(ae)
+	attrs, err := ae.Encode()
+	return append(header, attrs...), err
+}
+
+// marshal encodes a message of the library and appends the attributes that it lacks,
+// which fn writes.
+func marshal(m encoding.BinaryMarshaler, fn func(ae *netlink.AttributeEncoder)) ([]byte, error) {
+	b, err := m.MarshalBinary()
+	if err != nil {
+		return nil, err
+	}
+	return encode(b, fn)
+}
+
+// nest appends an attribute that holds those which fn writes.
+func nest(ae *netlink.AttributeEncoder, typ uint16, fn func(ae *netlink.AttributeEncoder)) {
+	ae.Nested(typ, func(nae *netlink.AttributeEncoder) error {
+		fn(nae)
+		return nil
+	})
+}
+
+// attr returns the first attribute of a type; nil if there is none.
+func attr(b []byte, typ uint16) []byte {
+	ad, err := netlink.NewAttributeDecoder(b)
+	for err == nil && ad.Next() {
+		if ad.Type() == typ {
+			return ad.Bytes()
+		}
+	}
+	return nil
+}
+
+// number reads an attribute of 1, 2 or 4 bytes in the machine's order; what has another
+// length is 0. Kernels differ in the length of some.
+func number(b []byte) uint32 {
+	switch len(b) {
+	case 1:
+		return uint32(b[0])
+	case 2:
+		return uint32(binary.NativeEndian.Uint16(b))
+	case 4:
+		return binary.NativeEndian.Uint32(b)
+	}
+	return 0
+}
+
+// cString reads a string that ends with a zero byte or the attribute.
+func cString(b []byte) string {
+	s, _, _ := strings.Cut(string(b), "\x00")
+	return s
 }

@@ -4,9 +4,9 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/jsimonetti/rtnetlink/v2"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/netlink"
 )
 
 // include/uapi/linux/if_bridge.h: IFLA_BRIDGE_VLAN_INFO and BRIDGE_VLAN_INFO_*.
@@ -48,7 +48,7 @@ func DropPortVLANs(index uint32, vlans []VLANRange) Op {
 // vlanOp builds the message, which is one of family AF_BRIDGE. It is unix.EINVAL
 // for VLANs out of bounds, and for a range that is to be the PVID: a port has one
 // VLAN for packets without a tag.
-func vlanOp(verb string, index uint32, vlans []VLANRange, typ uint16) Op {
+func vlanOp(verb string, index uint32, vlans []VLANRange, typ netlink.HeaderType) Op {
 	text := fmt.Sprintf("bridge vlan %s dev #%d", verb, index)
 	for _, v := range vlans {
 		v.To = max(v.From, v.To)
@@ -57,18 +57,27 @@ func vlanOp(verb string, index uint32, vlans []VLANRange, typ uint16) Op {
 			return Op{text: text, err: unix.EINVAL}
 		}
 	}
-	data := encode(linkHeader(unix.AF_BRIDGE, index, 0, 0), func(b *netlink.Buf) {
-		b.Nest(unix.IFLA_AF_SPEC, func() {
+	data, err := encode(bridgeHeader(index), func(ae *netlink.AttributeEncoder) {
+		nest(ae, unix.IFLA_AF_SPEC, func(ae *netlink.AttributeEncoder) {
 			for _, v := range vlans {
-				v.encode(b)
+				v.encode(ae)
 			}
 		})
 	})
-	return newOp(text, typ, ack, data, nil)
+	return newOp(text, typ, ack, data, err)
+}
+
+// bridgeHeader returns a struct ifinfomsg of the family AF_BRIDGE, which the library
+// always leaves AF_UNSPEC.
+func bridgeHeader(index uint32) []byte {
+	b := make([]byte, unix.SizeofIfInfomsg)
+	b[0] = unix.AF_BRIDGE
+	binary.NativeEndian.PutUint32(b[4:], index)
+	return b
 }
 
 // encode writes one struct bridge_vlan_info, or two for a range.
-func (v VLANRange) encode(b *netlink.Buf) {
+func (v VLANRange) encode(ae *netlink.AttributeEncoder) {
 	var flags uint16
 	if v.PVID {
 		flags |= vlanPVID
@@ -78,7 +87,7 @@ func (v VLANRange) encode(b *netlink.Buf) {
 	}
 	info := func(flags uint16, id int) {
 		v := binary.NativeEndian.AppendUint16(nil, flags)
-		b.Bytes(bridgeVLANInfo, binary.NativeEndian.AppendUint16(v, uint16(id)))
+		ae.Bytes(bridgeVLANInfo, binary.NativeEndian.AppendUint16(v, uint16(id)))
 	}
 	if v.To <= v.From {
 		info(flags, v.From)
@@ -91,34 +100,48 @@ func (v VLANRange) encode(b *netlink.Buf) {
 // PortVLANs returns the VLANs that a bridge port takes part in; none if the
 // bridge does not filter or the link is no port.
 func (c *Conn) PortVLANs(index uint32) ([]VLANRange, error) {
-	data := encode(linkHeader(unix.AF_BRIDGE, 0, 0, 0), func(b *netlink.Buf) {
-		b.U32(unix.IFLA_EXT_MASK, rtextVLANCompressed)
-	})
-	var all []VLANRange
+	fail := func(err error) ([]VLANRange, error) {
+		return nil, fmt.Errorf("bridge vlans of link #%d: %w", index, err)
+	}
 	// The kernel cannot be asked for one port.
-	err := c.dump(netlink.Request{Type: unix.RTM_GETLINK, Data: data}, func(m netlink.Message) error {
+	data, err := encode(bridgeHeader(0), func(ae *netlink.AttributeEncoder) {
+		ae.Uint32(unix.IFLA_EXT_MASK, rtextVLANCompressed)
+	})
+	if err != nil {
+		return fail(err)
+	}
+	ms, err := c.dump(request(unix.RTM_GETLINK, 0, data))
+	if err != nil {
+		return fail(err)
+	}
+	var all []VLANRange
+	for _, m := range ms {
 		of, vlans, err := decodePortVLANs(m.Data)
+		if err != nil {
+			return fail(err)
+		}
 		if of == index {
 			all = append(all, vlans...)
 		}
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("bridge vlans of link #%d: %w", index, err)
 	}
 	return all, nil
 }
 
 // decodePortVLANs reads an RTM_NEWLINK message of family AF_BRIDGE.
 func decodePortVLANs(b []byte) (index uint32, vlans []VLANRange, err error) {
-	if len(b) < unix.SizeofIfInfomsg {
+	var m rtnetlink.LinkMessage
+	if len(b) < unix.SizeofIfInfomsg || m.UnmarshalBinary(b[:unix.SizeofIfInfomsg]) != nil {
 		return 0, nil, errMalformed
 	}
-	for a := netlink.Attrs(netlink.Attr(b[unix.SizeofIfInfomsg:], unix.IFLA_AF_SPEC)); a.Next(); {
-		typ, info := a.Type, a.Value
-		if typ != bridgeVLANInfo {
+	ad, err := netlink.NewAttributeDecoder(attr(b[unix.SizeofIfInfomsg:], unix.IFLA_AF_SPEC))
+	if err != nil {
+		return 0, nil, fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	for ad.Next() {
+		if ad.Type() != bridgeVLANInfo {
 			continue
 		}
+		info := ad.Bytes() // struct bridge_vlan_info
 		if len(info) < 4 {
 			return 0, nil, errMalformed
 		}
@@ -132,5 +155,5 @@ func decodePortVLANs(b []byte) (index uint32, vlans []VLANRange, err error) {
 			PVID: flags&vlanPVID != 0, Untagged: flags&vlanUntagged != 0,
 		})
 	}
-	return binary.NativeEndian.Uint32(b[4:]), vlans, nil
+	return m.Index, vlans, ad.Err()
 }

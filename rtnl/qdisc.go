@@ -1,15 +1,14 @@
 package rtnl
 
 import (
+	"cmp"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 	"os"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/netlink"
 )
 
 // Where queueing disciplines hang and what they are called:
@@ -72,8 +71,8 @@ func NewIngress(index uint32) Op {
 // in bytes; the kernel counts about two for each of a packet. The error is
 // os.ErrNotExist in a kernel that has no such discipline.
 func NewFQCodel(index, memory uint32) Op {
-	return qdiscOp("replace", index, tbfClass, 0, "fq_codel", replace, func(b *netlink.Buf) {
-		b.U32(fqCodelMemory, memory)
+	return qdiscOp("replace", index, tbfClass, 0, "fq_codel", replace, func(ae *netlink.AttributeEncoder) {
+		ae.Uint32(fqCodelMemory, memory)
 	})
 }
 
@@ -90,7 +89,7 @@ func DropIngress(index uint32) Op {
 }
 
 // tbfOp builds the message of a token bucket at the root.
-func tbfOp(verb string, index uint32, t TBF, flags uint16) Op {
+func tbfOp(verb string, index uint32, t TBF, flags netlink.HeaderFlags) Op {
 	op := qdiscOp(verb, index, tcRoot, tbfHandle, "tbf", flags, t.options)
 	if t.Rate == 0 || t.Burst == 0 {
 		op.err = fmt.Errorf("rate %d, burst %d: %w", t.Rate, t.Burst, unix.EINVAL)
@@ -101,15 +100,15 @@ func tbfOp(verb string, index uint32, t TBF, flags uint16) Op {
 // options writes struct tc_tbf_qopt. The kernel takes the burst in bytes from
 // TCA_TBF_BURST, and then does not look at the time it would take, which
 // depends on the length of its ticks.
-func (t TBF) options(b *netlink.Buf) {
+func (t TBF) options(ae *netlink.AttributeEncoder) {
 	p := make([]byte, tbfParmsSize) // struct tc_ratespec twice, limit, buffer, mtu
 	p[1] = linkLayerEthernet
 	binary.NativeEndian.PutUint32(p[8:], uint32(min(t.Rate, math.MaxUint32)))
 	binary.NativeEndian.PutUint32(p[24:], t.Limit)
-	b.Bytes(tbfParms, p)
-	b.U32(tbfBurst, t.Burst)
+	ae.Bytes(tbfParms, p)
+	ae.Uint32(tbfBurst, t.Burst)
 	if t.Rate > math.MaxUint32 {
-		b.Bytes(tbfRate64, binary.NativeEndian.AppendUint64(nil, t.Rate))
+		ae.Uint64(tbfRate64, t.Rate)
 	}
 }
 
@@ -126,14 +125,15 @@ func (t TBF) Same(read TBF) bool {
 }
 
 // qdiscOp builds struct tcmsg and its attributes; options may be nil.
-func qdiscOp(verb string, index, parent, handle uint32, kind string, flags uint16, options func(*netlink.Buf)) Op {
-	data := encode(tcHeader(index, handle, parent, 0), func(b *netlink.Buf) {
-		b.Text(unix.TCA_KIND, kind)
+func qdiscOp(verb string, index, parent, handle uint32, kind string, flags netlink.HeaderFlags, options func(*netlink.AttributeEncoder)) Op {
+	data, err := encode(tcHeader(index, handle, parent, 0), func(ae *netlink.AttributeEncoder) {
+		ae.String(unix.TCA_KIND, kind)
 		if options != nil {
-			b.Nest(unix.TCA_OPTIONS, func() { options(b) })
+			nest(ae, unix.TCA_OPTIONS, options)
 		}
 	})
-	return newOp(fmt.Sprintf("qdisc %s dev #%d %s", verb, index, kind), unix.RTM_NEWQDISC, flags, data, tcLink(index))
+	text := fmt.Sprintf("qdisc %s dev #%d %s", verb, index, kind)
+	return newOp(text, unix.RTM_NEWQDISC, flags, data, cmp.Or(tcLink(index), err))
 }
 
 // dropQdisc deletes what hangs at a parent.
@@ -162,44 +162,50 @@ func tcLink(index uint32) error {
 // Qdiscs returns the discipline for what a link sends and the one for what it
 // receives; nil is one that nobody set. Both are one send.
 func (c *Conn) Qdiscs(index uint32) (root, ingress *Qdisc, err error) {
-	found := [2]*Qdisc{}
-	var reqs []netlink.Request
+	fail := func(err error) (*Qdisc, *Qdisc, error) {
+		return nil, nil, fmt.Errorf("qdiscs of link #%d: %w", index, err)
+	}
+	var reqs []netlink.Message
 	for _, parent := range [...]uint32{tcRoot, tcIngress} {
 		// Before Linux 6.8 the answer is a notification, which has to be asked for.
-		reqs = append(reqs, netlink.Request{
-			Type: unix.RTM_GETQDISC, Flags: unix.NLM_F_ECHO | unix.NLM_F_ACK, Data: tcHeader(index, 0, parent, 0),
-		})
+		reqs = append(reqs, request(unix.RTM_GETQDISC, netlink.Echo|netlink.Acknowledge, tcHeader(index, 0, parent, 0)))
 	}
-	answers, err := c.exchange(reqs, func(i int, m netlink.Message) error {
-		q, handle, err := decodeQdisc(m.Data)
-		if handle != 0 { // which the kernel's own have not
-			found[i] = q
-		}
-		return err
-	})
-	for _, a := range answers {
-		if err == nil && a.Err != nil && !errors.Is(a.Err, os.ErrNotExist) {
-			err = a.Err
-		}
-	}
+	answers, err := c.batch(reqs)
 	if err != nil {
-		return nil, nil, fmt.Errorf("qdiscs of link #%d: %w", index, err)
+		return fail(err)
+	}
+	found := [2]*Qdisc{}
+	for i, a := range answers {
+		if err := SkipAbsent(a.Err); err != nil {
+			return fail(err)
+		}
+		for _, m := range a.Messages {
+			q, handle, err := decodeQdisc(m.Data)
+			if err != nil {
+				return fail(err)
+			}
+			if handle != 0 { // which the kernel's own have not
+				found[i] = q
+			}
+		}
 	}
 	return found[0], found[1], nil
 }
 
 // IngressLinks returns the links that can have filters for what they receive.
 func (c *Conn) IngressLinks() (links []uint32, err error) {
-	r := netlink.Request{Type: unix.RTM_GETQDISC, Data: tcHeader(0, 0, 0, 0)}
-	err = c.dump(r, func(m netlink.Message) error {
-		q, _, err := decodeQdisc(m.Data)
-		if err == nil && m.Type == unix.RTM_NEWQDISC && (q.Kind == "ingress" || q.Kind == "clsact") {
-			links = append(links, binary.NativeEndian.Uint32(m.Data[4:]))
-		}
-		return err
-	})
+	ms, err := c.dump(request(unix.RTM_GETQDISC, 0, tcHeader(0, 0, 0, 0)))
 	if err != nil {
 		return nil, fmt.Errorf("qdiscs: %w", err)
+	}
+	for _, m := range ms {
+		q, _, err := decodeQdisc(m.Data)
+		if err != nil {
+			return nil, fmt.Errorf("qdiscs: %w", err)
+		}
+		if q.Kind == "ingress" || q.Kind == "clsact" {
+			links = append(links, binary.NativeEndian.Uint32(m.Data[4:]))
+		}
 	}
 	return links, nil
 }
@@ -210,21 +216,21 @@ func decodeQdisc(b []byte) (*Qdisc, uint32, error) {
 		return nil, 0, errMalformed
 	}
 	attrs := b[tcHeaderSize:]
-	q := &Qdisc{Kind: netlink.Text(netlink.Attr(attrs, unix.TCA_KIND))}
+	q := &Qdisc{Kind: cString(attr(attrs, unix.TCA_KIND))}
 	if q.Kind == "tbf" {
-		q.TBF.decode(netlink.Attr(attrs, unix.TCA_OPTIONS))
+		q.TBF.decode(attr(attrs, unix.TCA_OPTIONS))
 	}
 	return q, binary.NativeEndian.Uint32(b[8:]), nil
 }
 
 // decode reads the options of a token bucket, whose burst is near to what was set.
 func (t *TBF) decode(options []byte) {
-	p := netlink.Attr(options, tbfParms)
+	p := attr(options, tbfParms)
 	if len(p) < tbfParmsSize {
 		return
 	}
 	t.Rate = uint64(binary.NativeEndian.Uint32(p[8:]))
-	if wide := netlink.Attr(options, tbfRate64); len(wide) == 8 {
+	if wide := attr(options, tbfRate64); len(wide) == 8 {
 		t.Rate = binary.NativeEndian.Uint64(wide)
 	}
 	t.Limit = binary.NativeEndian.Uint32(p[24:])

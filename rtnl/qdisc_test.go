@@ -6,6 +6,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -17,9 +18,10 @@ func TestTrafficControlMessages(t *testing.T) {
 	}
 	const header = "00000000" + "07000000"
 	tests := map[string]struct {
-		op         Op
-		typ, flags uint16
-		want       string
+		op    Op
+		typ   netlink.HeaderType
+		flags netlink.HeaderFlags
+		want  string
 	}{
 		"tc qdisc add dev #7 root handle 1: tbf rate 8mbit burst 10000 limit 35000": {
 			NewTBF(7, TBF{Rate: 1e6, Burst: 10000, Limit: 35000}), unix.RTM_NEWQDISC, create,
@@ -61,9 +63,9 @@ func TestTrafficControlMessages(t *testing.T) {
 			t.Errorf("%s: %v", name, tt.op.err)
 			continue
 		}
-		r := tt.op.req
-		if got := hex.EncodeToString(r.Data); got != tt.want || r.Type != tt.typ || r.Flags != tt.flags {
-			t.Errorf("%s: type %d flags %#x\ngot  %s\nwant %s", name, r.Type, r.Flags, got, tt.want)
+		h := tt.op.req.Header
+		if got := hex.EncodeToString(tt.op.req.Data); got != tt.want || h.Type != tt.typ || h.Flags != tt.flags {
+			t.Errorf("%s: type %d flags %#x\ngot  %s\nwant %s", name, h.Type, h.Flags, got, tt.want)
 		}
 	}
 }

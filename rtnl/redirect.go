@@ -1,12 +1,12 @@
 package rtnl
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/netlink"
 )
 
 // Numbers of filters and actions: include/uapi/linux/pkt_cls.h and
@@ -31,22 +31,25 @@ const (
 // had been given it to send. The link needs [NewIngress]. The filter is one of
 // kind u32 that matches everything, which kernels have longer than matchall.
 func NewRedirect(index, to uint32) Op {
-	data := encode(redirectHeader(index), func(b *netlink.Buf) {
-		b.Text(unix.TCA_KIND, "u32")
-		b.Nest(unix.TCA_OPTIONS, func() {
-			b.U32(u32ClassID, tbfClass)
-			b.Nest(u32Act, func() { b.Nest(1, func() { encodeMirred(b, to) }) })
-			b.Bytes(u32Sel, matchAll())
+	data, err := encode(redirectHeader(index), func(ae *netlink.AttributeEncoder) {
+		ae.String(unix.TCA_KIND, "u32")
+		nest(ae, unix.TCA_OPTIONS, func(ae *netlink.AttributeEncoder) {
+			ae.Uint32(u32ClassID, tbfClass)
+			nest(ae, u32Act, func(ae *netlink.AttributeEncoder) {
+				nest(ae, 1, func(ae *netlink.AttributeEncoder) { encodeMirred(ae, to) })
+			})
+			ae.Bytes(u32Sel, matchAll())
 		})
 	})
-	return newOp(fmt.Sprintf("filter add dev #%d redirect dev #%d", index, to), unix.RTM_NEWTFILTER, create, data, tcLink(index))
+	text := fmt.Sprintf("filter add dev #%d redirect dev #%d", index, to)
+	return newOp(text, unix.RTM_NEWTFILTER, create, data, cmp.Or(tcLink(index), err))
 }
 
 // DropRedirects takes from a link the filters that NewRedirect made, os.ErrNotExist if
 // there are none.
 func DropRedirects(index uint32) Op {
-	data := encode(redirectHeader(index), func(b *netlink.Buf) { b.Text(unix.TCA_KIND, "u32") })
-	return newOp(fmt.Sprintf("filter delete dev #%d", index), unix.RTM_DELTFILTER, ack, data, tcLink(index))
+	data, err := encode(redirectHeader(index), func(ae *netlink.AttributeEncoder) { ae.String(unix.TCA_KIND, "u32") })
+	return newOp(fmt.Sprintf("filter delete dev #%d", index), unix.RTM_DELTFILTER, ack, data, cmp.Or(tcLink(index), err))
 }
 
 // redirectHeader is the struct tcmsg of the filter: priority, then the protocol in
@@ -67,31 +70,30 @@ func matchAll() []byte {
 
 // encodeMirred writes the action: struct tc_mirred is five numbers that all
 // actions have, then what to do and the link.
-func encodeMirred(b *netlink.Buf, to uint32) {
+func encodeMirred(ae *netlink.AttributeEncoder, to uint32) {
 	p := make([]byte, mirredSize)
 	binary.NativeEndian.PutUint32(p[8:], actStolen)
 	binary.NativeEndian.PutUint32(p[20:], egressRedirect)
 	binary.NativeEndian.PutUint32(p[24:], to)
-	b.Text(actKind, "mirred")
-	b.Nest(actOptions, func() { b.Bytes(mirredParms, p) })
+	ae.String(actKind, "mirred")
+	nest(ae, actOptions, func(ae *netlink.AttributeEncoder) { ae.Bytes(mirredParms, p) })
 }
 
 // Redirects returns the links that all packets received by a link are redirected
 // to, whoever made the filters; the first one gets them. A link that is gone is 0.
 func (c *Conn) Redirects(index uint32) (to []uint32, err error) {
-	r := netlink.Request{Type: unix.RTM_GETTFILTER, Data: tcHeader(index, 0, tcInFilters, 0)}
-	err = c.dump(r, func(m netlink.Message) error {
-		if len(m.Data) < tcHeaderSize {
-			return errMalformed
-		}
-		attrs := m.Data[tcHeaderSize:]
-		if netlink.Text(netlink.Attr(attrs, unix.TCA_KIND)) == "u32" {
-			to = append(to, decodeRedirect(netlink.Attr(attrs, unix.TCA_OPTIONS))...)
-		}
-		return nil
-	})
+	ms, err := c.dump(request(unix.RTM_GETTFILTER, 0, tcHeader(index, 0, tcInFilters, 0)))
 	if err != nil {
 		return nil, fmt.Errorf("filters of link #%d: %w", index, err)
+	}
+	for _, m := range ms {
+		if len(m.Data) < tcHeaderSize {
+			return nil, errMalformed
+		}
+		attrs := m.Data[tcHeaderSize:]
+		if cString(attr(attrs, unix.TCA_KIND)) == "u32" {
+			to = append(to, decodeRedirect(attr(attrs, unix.TCA_OPTIONS))...)
+		}
 	}
 	return to, nil
 }
@@ -99,12 +101,13 @@ func (c *Conn) Redirects(index uint32) (to []uint32, err error) {
 // decodeRedirect reads the targets of one filter of kind u32, which has none if it
 // matches but some packets.
 func decodeRedirect(options []byte) (to []uint32) {
-	sel := netlink.Attr(options, u32Sel)
+	sel := attr(options, u32Sel)
 	if len(sel) < 32 || binary.NativeEndian.Uint32(sel[16:]) != 0 {
 		return nil
 	}
-	for a := netlink.Attrs(netlink.Attr(options, u32Act)); a.Next(); {
-		p := netlink.Attr(netlink.Attr(a.Value, actOptions), mirredParms)
+	ad, err := netlink.NewAttributeDecoder(attr(options, u32Act))
+	for err == nil && ad.Next() {
+		p := attr(attr(ad.Bytes(), actOptions), mirredParms)
 		if len(p) >= mirredSize && binary.NativeEndian.Uint32(p[20:]) == egressRedirect {
 			to = append(to, binary.NativeEndian.Uint32(p[24:]))
 		}

@@ -2,16 +2,16 @@ package rtnl
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"strings"
 
+	"github.com/jsimonetti/rtnetlink/v2"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/netlink"
 )
 
 // A Route tells where packets to a network go. Zero fields are the kernel's
@@ -45,7 +45,7 @@ func ReplaceRoute(r Route) Op {
 // AppendRoute adds a route behind those to the same network with the same metric,
 // which may lead out of other links; os.ErrExist if it is there itself.
 func AppendRoute(r Route) Op {
-	return r.op("append", unix.RTM_NEWROUTE, ack|unix.NLM_F_CREATE|unix.NLM_F_APPEND)
+	return r.op("append", unix.RTM_NEWROUTE, ack|netlink.Create|netlink.Append)
 }
 
 // DropRoute deletes a route, os.ErrNotExist if there is none like it. Zero
@@ -74,7 +74,7 @@ func (r Route) String() string {
 	return b.String()
 }
 
-func (r Route) op(verb string, typ, flags uint16) Op {
+func (r Route) op(verb string, typ netlink.HeaderType, flags netlink.HeaderFlags) Op {
 	data, err := r.encode(typ == unix.RTM_DELROUTE)
 	return newOp("route "+verb+" "+r.String(), typ, flags, data, err)
 }
@@ -94,64 +94,29 @@ func (r Route) encode(pattern bool) ([]byte, error) {
 	if err := fit32(r.MTU, r.AdvMSS, r.Priority, r.Table); err != nil {
 		return nil, err
 	}
-	h := routeHeader{
-		family: family(dst.Addr()), dstBits: uint8(dst.Bits()),
-		table: tableByte(r.Table), protocol: r.Protocol, scope: r.scope(pattern), typ: r.Type,
+	m := rtnetlink.RouteMessage{
+		Family: family(dst.Addr()), DstLength: uint8(dst.Bits()),
+		Table: tableByte(r.Table), Protocol: r.Protocol, Scope: r.scope(pattern), Type: r.Type,
+		Attributes: rtnetlink.RouteAttributes{
+			Dst: dst.Addr().AsSlice(), Src: ip(r.Src), Gateway: ip(r.GW),
+			OutIface: r.Link, Priority: uint32(r.Priority), Table: tableAttribute(r.Table),
+		},
 	}
 	if !pattern {
-		h.protocol = cmp.Or(r.Protocol, unix.RTPROT_BOOT)
-		h.typ = cmp.Or(r.Type, unix.RTN_UNICAST)
+		m.Protocol = cmp.Or(r.Protocol, unix.RTPROT_BOOT)
+		m.Type = cmp.Or(r.Type, unix.RTN_UNICAST)
 	}
 	if r.OnLink {
-		h.flags = unix.RTNH_F_ONLINK
+		m.Flags = unix.RTNH_F_ONLINK
 	}
-	return encode(h.encode(), func(b *netlink.Buf) {
-		b.Bytes(unix.RTA_DST, dst.Addr().AsSlice())
-		r.attributes(b)
-	}), nil
+	if r.MTU != 0 || r.AdvMSS != 0 {
+		m.Attributes.Metrics = &rtnetlink.RouteMetrics{MTU: uint32(r.MTU), AdvMSS: uint32(r.AdvMSS)}
+	}
+	return m.MarshalBinary()
 }
 
-// attributes writes what a new route and a pattern say alike: RTA_* of
-// include/uapi/linux/rtnetlink.h, and within RTA_METRICS the RTAX_*.
-func (r Route) attributes(b *netlink.Buf) {
-	tableAttribute(b, unix.RTA_TABLE, r.Table)
-	if r.GW.IsValid() {
-		b.Bytes(unix.RTA_GATEWAY, r.GW.AsSlice())
-	}
-	if r.Src.IsValid() {
-		b.Bytes(unix.RTA_PREFSRC, r.Src.AsSlice())
-	}
-	if r.Link != 0 {
-		b.U32(unix.RTA_OIF, r.Link)
-	}
-	if r.Priority != 0 {
-		b.U32(unix.RTA_PRIORITY, uint32(r.Priority))
-	}
-	if r.MTU == 0 && r.AdvMSS == 0 {
-		return
-	}
-	b.Nest(unix.RTA_METRICS, func() {
-		if r.AdvMSS != 0 {
-			b.U32(unix.RTAX_ADVMSS, uint32(r.AdvMSS))
-		}
-		if r.MTU != 0 {
-			b.U32(unix.RTAX_MTU, uint32(r.MTU))
-		}
-	})
-}
-
-// A routeHeader is what routes and rules begin with: struct rtmsg, and struct
-// fib_rule_hdr, whose action is where a route has its type.
-type routeHeader struct {
-	family, dstBits, srcBits    uint8
-	table, protocol, scope, typ uint8
-	flags                       uint32
-}
-
-func (h routeHeader) encode() []byte {
-	b := []byte{h.family, h.dstBits, h.srcBits, 0, h.table, h.protocol, h.scope, h.typ}
-	return binary.NativeEndian.AppendUint32(b, h.flags)
-}
+// ip is an address as the library takes it; nil: none.
+func ip(a netip.Addr) net.IP { return a.AsSlice() }
 
 // tableByte is a table in a header; what does not fit is left to
 // [tableAttribute]. 0 is main.
@@ -165,11 +130,12 @@ func tableByte(table int) uint8 {
 	return uint8(table)
 }
 
-// tableAttribute writes a table that the header's byte cannot hold.
-func tableAttribute(b *netlink.Buf, typ uint16, table int) {
-	if table > 255 {
-		b.U32(typ, uint32(table))
+// tableAttribute is a table that the header's byte cannot hold; 0: none.
+func tableAttribute(table int) uint32 {
+	if table <= 255 {
+		return 0
 	}
+	return uint32(table)
 }
 
 // scope returns RT_SCOPE_*: how far the destination is. The kernel wants a gateway
@@ -206,28 +172,40 @@ func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
 		f.Family = int(family(f.Dst.Addr()))
 	}
 	f.Table = cmp.Or(f.Table, unix.RT_TABLE_MAIN)
-	h := routeHeader{family: uint8(f.Family)}
+	q := rtnetlink.RouteMessage{Family: uint8(f.Family), Attributes: rtnetlink.RouteAttributes{OutIface: f.Link}}
 	if f.Table != AllTables {
-		h.table = tableByte(f.Table)
+		q.Table, q.Attributes.Table = tableByte(f.Table), tableAttribute(f.Table)
 	}
-	data := encode(h.encode(), func(b *netlink.Buf) {
-		tableAttribute(b, unix.RTA_TABLE, f.Table)
-		if f.Link != 0 {
-			b.U32(unix.RTA_OIF, f.Link)
-		}
-	})
-	var routes []Route
-	err := c.dump(netlink.Request{Type: unix.RTM_GETROUTE, Data: data}, func(m netlink.Message) error {
-		hops, err := decodeRoute(m.Data)
-		for _, r := range hops {
-			if m.Type == unix.RTM_NEWROUTE && f.matches(r) {
-				routes = append(routes, r)
-			}
-		}
-		return err
-	})
+	hops, err := c.routes(c.dump, q)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("routes: %w", err)
+	}
+	var routes []Route
+	for _, r := range hops {
+		if f.matches(r) {
+			routes = append(routes, r)
+		}
+	}
+	return routes, nil
+}
+
+// routes asks, by get or dump, for the routes that q is about.
+func (c *Conn) routes(ask func(netlink.Message) ([]netlink.Message, error), q rtnetlink.RouteMessage) ([]Route, error) {
+	data, err := q.MarshalBinary()
+	if err != nil {
+		return nil, err
+	}
+	ms, err := ask(request(unix.RTM_GETROUTE, 0, data))
+	if err != nil {
+		return nil, err
+	}
+	var routes []Route
+	for _, m := range ms {
+		hops, err := decodeRoute(m.Data)
+		if err != nil {
+			return nil, err
+		}
+		routes = append(routes, hops...)
 	}
 	return routes, nil
 }
@@ -244,98 +222,67 @@ func (c *Conn) RouteTo(a netip.Addr) (Route, error) {
 	if !a.IsValid() || a.Is4In6() {
 		return Route{}, fmt.Errorf("route to %s: %w", a, unix.EINVAL)
 	}
-	h := routeHeader{family: family(a), dstBits: uint8(a.BitLen())}
-	if a.Is4() { // IPv6 tells the table unasked, and refuses to be asked
-		h.flags = unix.RTM_F_LOOKUP_TABLE
+	q := rtnetlink.RouteMessage{
+		Family: family(a), DstLength: uint8(a.BitLen()), Attributes: rtnetlink.RouteAttributes{Dst: a.AsSlice()},
 	}
-	data := encode(h.encode(), func(b *netlink.Buf) { b.Bytes(unix.RTA_DST, a.AsSlice()) })
-	var r Route
-	err := c.get(netlink.Request{Type: unix.RTM_GETROUTE, Data: data}, func(m netlink.Message) error {
-		hops, err := decodeRoute(m.Data)
-		if len(hops) > 0 {
-			r = hops[0]
-		}
-		return err
-	})
+	if a.Is4() { // IPv6 tells the table unasked, and refuses to be asked
+		q.Flags = unix.RTM_F_LOOKUP_TABLE
+	}
+	hops, err := c.routes(c.get, q)
+	if err == nil && len(hops) == 0 {
+		err = errMalformed
+	}
 	if err != nil {
 		return Route{}, fmt.Errorf("route to %s: %w", a, err)
 	}
-	return r, nil
+	return hops[0], nil
 }
 
 // decodeRoute reads an RTM_NEWROUTE message; a route with several next hops
 // comes once for each.
 func decodeRoute(b []byte) ([]Route, error) {
-	if len(b) < unix.SizeofRtMsg {
-		return nil, errMalformed
+	var m rtnetlink.RouteMessage
+	if err := m.UnmarshalBinary(b); err != nil {
+		return nil, fmt.Errorf("%w: %w", errMalformed, err)
 	}
-	dst := netip.IPv4Unspecified() // which the default route leaves out
-	if b[0] == unix.AF_INET6 {
-		dst = netip.IPv6Unspecified()
-	}
-	scope := b[6]
-	r := Route{
-		Dst:      netip.PrefixFrom(dst, int(b[1])),
-		Table:    int(b[4]),
-		Scope:    &scope,
-		OnLink:   binary.NativeEndian.Uint32(b[8:])&unix.RTNH_F_ONLINK != 0,
-		Protocol: b[5],
-		Type:     b[7],
-	}
-	var hops []Route
-	for a := netlink.Attrs(b[unix.SizeofRtMsg:]); a.Next(); {
-		typ, v := a.Type, a.Value
-		if typ == unix.RTA_MULTIPATH {
-			hops = decodeHops(v)
+	at := m.Attributes
+	dst, _ := netip.AddrFromSlice(at.Dst)
+	if !dst.IsValid() { // which the default route leaves out
+		dst = netip.IPv4Unspecified()
+		if m.Family == unix.AF_INET6 {
+			dst = netip.IPv6Unspecified()
 		}
-		r.decodeAttribute(typ, v)
 	}
-	if len(hops) == 0 {
+	r := Route{
+		Dst:      netip.PrefixFrom(dst, int(m.DstLength)),
+		GW:       addr(at.Gateway),
+		Src:      addr(at.Src),
+		Link:     at.OutIface,
+		Priority: int(at.Priority),
+		Table:    int(cmp.Or(at.Table, uint32(m.Table))),
+		Scope:    &m.Scope,
+		OnLink:   m.Flags&unix.RTNH_F_ONLINK != 0,
+		Protocol: m.Protocol,
+		Type:     m.Type,
+	}
+	if at.Metrics != nil {
+		r.MTU, r.AdvMSS = int(at.Metrics.MTU), int(at.Metrics.AdvMSS)
+	}
+	if len(at.Multipath) == 0 {
 		return []Route{r}, nil
 	}
-	for i, hop := range hops {
-		hops[i] = r
-		hops[i].Link, hops[i].GW = hop.Link, hop.GW
+	var hops []Route
+	for _, hop := range at.Multipath {
+		r.Link, r.GW = hop.Hop.IfIndex, addr(hop.Gateway)
+		hops = append(hops, r)
 	}
 	return hops, nil
 }
 
-// decodeAttribute reads one RTA_* attribute. RTA_DST has no length, which is in
-// the header; RTA_TABLE overrules the header, which holds tables up to 255 only.
-func (r *Route) decodeAttribute(typ uint16, v []byte) {
-	switch typ {
-	case unix.RTA_DST:
-		r.Dst = prefix(v, uint8(r.Dst.Bits()))
-	case unix.RTA_GATEWAY:
-		r.GW, _ = netip.AddrFromSlice(v)
-	case unix.RTA_PREFSRC:
-		r.Src, _ = netip.AddrFromSlice(v)
-	case unix.RTA_OIF:
-		r.Link = netlink.Number(v)
-	case unix.RTA_PRIORITY:
-		r.Priority = int(netlink.Number(v))
-	case unix.RTA_TABLE:
-		r.Table = int(netlink.Number(v))
-	case unix.RTA_METRICS:
-		r.MTU = int(netlink.Number(netlink.Attr(v, unix.RTAX_MTU)))
-		r.AdvMSS = int(netlink.Number(netlink.Attr(v, unix.RTAX_ADVMSS)))
-	}
-}
-
-// decodeHops reads RTA_MULTIPATH, a list of struct rtnexthop with attributes
-// behind each, as routes that have link and gateway alone.
-func decodeHops(b []byte) (hops []Route) {
-	for len(b) >= unix.SizeofRtNexthop {
-		size := int(binary.NativeEndian.Uint16(b))
-		if size < unix.SizeofRtNexthop || size > len(b) {
-			break
-		}
-		hop := Route{Link: binary.NativeEndian.Uint32(b[4:])}
-		hop.GW, _ = netip.AddrFromSlice(netlink.Attr(b[unix.SizeofRtNexthop:size], unix.RTA_GATEWAY))
-		hops = append(hops, hop)
-		b = b[min(len(b), (size+3)&^3):]
-	}
-	return hops
+// addr is an address of the library; the zero value for none.
+func addr(b net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(b)
+	return a
 }
 
 // BadGateway tells the errors of making a route whose gateway cannot be reached, is of

@@ -1,14 +1,15 @@
 package rtnl
 
 import (
-	"encoding/binary"
+	"cmp"
 	"fmt"
 	"math"
+	"net"
 	"net/netip"
 
+	"github.com/jsimonetti/rtnetlink/v2"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/netlink"
 )
 
 // A Rule sends packets to a routing table. Zero fields match all packets.
@@ -31,43 +32,32 @@ func NewRule(r Rule) Op { return r.op("add", unix.RTM_NEWRULE, create) }
 // DropRule deletes the first rule that matches, os.ErrNotExist if there is none.
 func DropRule(r Rule) Op { return r.op("delete", unix.RTM_DELRULE, ack) }
 
-// op builds the message: struct fib_rule_hdr and FRA_*, include/uapi/linux/fib_rules.h.
-// It is unix.EINVAL if a prefix is not of the rule's family, whose bytes
-// the kernel would read as an address of the other.
-func (r Rule) op(verb string, typ, flags uint16) Op {
+// op builds the message: FRA_*, include/uapi/linux/fib_rules.h. It is unix.EINVAL if a
+// prefix is not of the rule's family, whose bytes the kernel would read as an address of
+// the other. What is not written matches all packets, or in DropRule all rules.
+func (r Rule) op(verb string, typ netlink.HeaderType, flags netlink.HeaderFlags) Op {
 	r.Family = r.family()
 	text := fmt.Sprintf("rule %s priority %d from %s to %s table %d", verb, r.Priority, anyOr(r.Src), anyOr(r.Dst), r.Table)
 	if !fits(r.Src, r.Family) || !fits(r.Dst, r.Family) || fit32(r.Table, r.Priority) != nil {
 		return Op{text: text, err: unix.EINVAL}
 	}
-	h := routeHeader{
-		family: uint8(r.Family), dstBits: bits(r.Dst), srcBits: bits(r.Src),
-		table: tableByte(r.Table), typ: unix.FR_ACT_TO_TBL,
-	}
-	data := encode(h.encode(), func(b *netlink.Buf) {
-		selector(b, unix.FRA_SRC, r.Src)
-		selector(b, unix.FRA_DST, r.Dst)
-		r.attributes(b)
-	})
-	return newOp(text, typ, flags, data, nil)
+	data, err := (&rtnetlink.RuleMessage{
+		Family: uint8(r.Family), DstLength: bits(r.Dst), SrcLength: bits(r.Src),
+		Table: tableByte(r.Table), Action: unix.FR_ACT_TO_TBL,
+		Attributes: &rtnetlink.RuleAttributes{
+			Src: selector(r.Src), Dst: selector(r.Dst), IIFName: given(r.IIF), OIFName: given(r.OIF),
+			FwMark: given(r.Mark), Priority: given(uint32(r.Priority)), Table: given(tableAttribute(r.Table)),
+		},
+	}).MarshalBinary()
+	return newOp(text, typ, flags, data, err)
 }
 
-// attributes writes what a rule asks beside the prefixes; what is not written
-// matches all packets, or in DropRule all rules.
-func (r Rule) attributes(b *netlink.Buf) {
-	tableAttribute(b, unix.FRA_TABLE, r.Table)
-	if r.Priority != 0 {
-		b.U32(unix.FRA_PRIORITY, uint32(r.Priority))
+// given points to a value that matters; nil for the zero value.
+func given[T comparable](v T) *T {
+	if v == *new(T) {
+		return nil
 	}
-	if r.Mark != 0 {
-		b.U32(unix.FRA_FWMARK, r.Mark)
-	}
-	if r.IIF != "" {
-		b.Text(unix.FRA_IIFNAME, r.IIF)
-	}
-	if r.OIF != "" {
-		b.Text(unix.FRA_OIFNAME, r.OIF)
-	}
+	return &v
 }
 
 // family is what the rule says, else what its prefixes are. A rule without any
@@ -92,11 +82,12 @@ func fits(p netip.Prefix, of int) bool {
 // bits returns the length of a selector; 0 matches all.
 func bits(p netip.Prefix) uint8 { return uint8(max(p.Bits(), 0)) }
 
-// selector writes the network of a prefix, unless it matches all.
-func selector(b *netlink.Buf, typ uint16, p netip.Prefix) {
-	if p.Bits() > 0 {
-		b.Bytes(typ, p.Masked().Addr().AsSlice())
+// selector is the network of a prefix; nil if that matches all.
+func selector(p netip.Prefix) *net.IP {
+	if p.Bits() <= 0 {
+		return nil
 	}
+	return new(ip(p.Masked().Addr()))
 }
 
 // anyOr writes a selector as ip(8) does, for which none is "all".
@@ -110,19 +101,22 @@ func anyOr(p netip.Prefix) string {
 // Rules returns the rules of a family (unix.AF_INET, unix.AF_INET6), in the order
 // in which they are asked.
 func (c *Conn) Rules(of int) ([]Rule, error) {
-	r := netlink.Request{Type: unix.RTM_GETRULE, Data: make([]byte, fibRuleHeader)}
-	r.Data[0] = uint8(of)
+	fail := func(err error) ([]Rule, error) { return nil, fmt.Errorf("rules: %w", err) }
+	data, err := (&rtnetlink.RuleMessage{Family: uint8(of)}).MarshalBinary()
+	if err != nil {
+		return fail(err)
+	}
+	ms, err := c.dump(request(unix.RTM_GETRULE, 0, data))
+	if err != nil {
+		return fail(err)
+	}
 	var rules []Rule
-	err := c.dump(r, func(m netlink.Message) error {
+	for _, m := range ms {
 		var r Rule
-		if err := r.decode(m.Data); err != nil || m.Type != unix.RTM_NEWRULE {
-			return err
+		if err := r.decode(m.Data); err != nil {
+			return fail(err)
 		}
 		rules = append(rules, r)
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("rules: %w", err)
 	}
 	return rules, nil
 }
@@ -130,43 +124,28 @@ func (c *Conn) Rules(of int) ([]Rule, error) {
 // fibRuleHeader is the size of struct fib_rule_hdr, include/uapi/linux/fib_rules.h.
 const fibRuleHeader = 12
 
-// decode reads an RTM_NEWRULE message.
+// decode reads an RTM_NEWRULE message. The library stops at an attribute that is newer
+// than itself: such a rule asks for more.
 func (r *Rule) decode(b []byte) error {
+	var m rtnetlink.RuleMessage
+	err := m.UnmarshalBinary(b)
 	if len(b) < fibRuleHeader {
-		return errMalformed
+		return fmt.Errorf("%w: %w", errMalformed, err)
 	}
-	const inverted = unix.FIB_RULE_INVERT
-	*r = Rule{Family: int(b[0]), Table: int(b[4]),
-		More: b[3] != 0 || b[7] != unix.FR_ACT_TO_TBL || binary.NativeEndian.Uint32(b[8:])&inverted != 0}
-	for a := netlink.Attrs(b[fibRuleHeader:]); a.Next(); {
-		typ, v := a.Type, a.Value
-		switch typ {
-		case unix.FRA_SRC:
-			r.Src = prefix(v, b[2])
-		case unix.FRA_DST:
-			r.Dst = prefix(v, b[1])
-		case unix.FRA_IIFNAME:
-			r.IIF = netlink.Text(v)
-		case unix.FRA_OIFNAME:
-			r.OIF = netlink.Text(v)
-		case unix.FRA_FWMARK:
-			r.Mark = netlink.Number(v)
-		case unix.FRA_TABLE:
-			r.Table = int(netlink.Number(v))
-		case unix.FRA_PRIORITY:
-			r.Priority = int(netlink.Number(v))
-		case unix.FRA_SUPPRESS_PREFIXLEN:
-			r.More = r.More || netlink.Number(v) != math.MaxUint32 // which is none
-		case unix.FRA_FWMASK, unix.FRA_PROTOCOL:
-		default:
-			r.More = true
-		}
+	at := cmp.Or(m.Attributes, &rtnetlink.RuleAttributes{})
+	*r = Rule{
+		Family: int(m.Family), Src: prefix(at.Src, m.SrcLength), Dst: prefix(at.Dst, m.DstLength),
+		IIF: deref(at.IIFName), OIF: deref(at.OIFName), Mark: deref(at.FwMark),
+		Table: int(cmp.Or(deref(at.Table), uint32(m.Table))), Priority: int(deref(at.Priority)),
 	}
+	r.More = err != nil || m.TOS != 0 || m.Action != unix.FR_ACT_TO_TBL || m.Flags&unix.FIB_RULE_INVERT != 0 ||
+		at.SuppressPrefixLen != nil && *at.SuppressPrefixLen != math.MaxUint32 || // which is none
+		at.Goto != nil || at.SrcRealm != nil || at.TunID != nil || at.L3MDev != nil || at.IPProto != nil ||
+		at.SuppressIFGroup != nil || at.UIDRange != nil || at.SPortRange != nil || at.DPortRange != nil
 	return nil
 }
 
-// prefix returns the zero prefix for bytes that are no address.
-func prefix(b []byte, bits uint8) netip.Prefix {
-	a, _ := netip.AddrFromSlice(b)
-	return netip.PrefixFrom(a, int(bits))
+// prefix returns the zero prefix where there is no address.
+func prefix(a *net.IP, bits uint8) netip.Prefix {
+	return netip.PrefixFrom(addr(deref(a)), int(bits))
 }

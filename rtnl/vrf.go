@@ -5,9 +5,8 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/netlink"
 )
 
 // A VRF is a routing domain: the links that have it as master use its table.
@@ -19,11 +18,11 @@ func (VRF) kind() string { return "vrf" }
 
 // encode writes IFLA_VRF_TABLE, include/uapi/linux/if_link.h. It is
 // unix.EINVAL for a table that no route can be in.
-func (v VRF) encode(data *netlink.Buf) error {
+func (v VRF) encode(ae *netlink.AttributeEncoder) error {
 	if v.Table <= 0 || fit32(v.Table) != nil {
 		return fmt.Errorf("table %d: %w", v.Table, unix.EINVAL)
 	}
-	data.U32(unix.IFLA_VRF_TABLE, uint32(v.Table))
+	ae.Uint32(unix.IFLA_VRF_TABLE, uint32(v.Table))
 	return nil
 }
 
@@ -31,26 +30,29 @@ func (v VRF) encode(data *netlink.Buf) error {
 // would send them: it is where what a link receives can be queued.
 type IFB struct{}
 
-func (IFB) kind() string              { return "ifb" }
-func (IFB) encode(*netlink.Buf) error { return nil }
+func (IFB) kind() string                           { return "ifb" }
+func (IFB) encode(*netlink.AttributeEncoder) error { return nil }
 
 // NSID returns the number that another namespace has in the socket's own, by
 // which [Link.LinkNetNSID] tells where a link's parent is; -1 if it has none, as
 // when no link leads there.
 func (c *Conn) NSID(ns *NS) (int, error) {
 	const fd, nsid = 3, 1 // NETNSA_FD, NETNSA_NSID: include/uapi/linux/net_namespace.h
-	data := encode(make([]byte, 4), func(b *netlink.Buf) { b.U32(fd, uint32(ns.FD())) })
-	id := int32(-1)
-	err := c.get(netlink.Request{Type: unix.RTM_GETNSID, Data: data}, func(m netlink.Message) error {
-		if v := netlink.Attr(m.Data[min(len(m.Data), 4):], nsid); len(v) == 4 {
-			id = int32(binary.NativeEndian.Uint32(v))
-		}
-		return nil
-	})
+	const header = 4      // of struct rtgenmsg, padded
+	data, err := encode(make([]byte, header), func(ae *netlink.AttributeEncoder) { ae.Uint32(fd, uint32(ns.FD())) })
+	var ms []netlink.Message
+	if err == nil {
+		ms, err = c.get(request(unix.RTM_GETNSID, 0, data))
+	}
 	if err != nil {
 		return -1, fmt.Errorf("number of a network namespace: %w", err)
 	}
-	return int(id), nil
+	for _, m := range ms {
+		if v := attr(m.Data[min(len(m.Data), header):], nsid); len(v) == 4 {
+			return int(int32(binary.NativeEndian.Uint32(v))), nil
+		}
+	}
+	return -1, nil
 }
 
 // VethPeer returns the other end of a veth pair, which is in the socket's namespace while

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netlink"
+	"cnibox/internal/nlconn"
 )
 
 // ErrDuplicateAddress is returned when another host was found to have an address.
@@ -41,13 +41,13 @@ func (c *Conn) WaitAddrs(ctx context.Context, index uint32) error {
 
 // listen opens a second socket in the namespace of this one, for
 // notifications: they must not fill the buffer that answers go to.
-func (c *Conn) listen(groups uint32) (*netlink.Socket, error) {
+func (c *Conn) listen(groups uint32) (*nlconn.Conn, error) {
 	ns, err := c.NS()
 	if err != nil {
 		return nil, err
 	}
 	defer ns.Close()
-	return netlink.Listen(unix.NETLINK_ROUTE, groups, ns.Do)
+	return nlconn.Listen(unix.NETLINK_ROUTE, groups, ns.Do)
 }
 
 // WaitLink returns the first link that fits, as soon as there is one. The error is the

@@ -1,0 +1,265 @@
+// Package nlconn is the netlink connection that rtnl and nft share: the library's
+// [netlink.Conn] over a blocking socket of our own, several requests in one send with an
+// answer for each, and dumps that are repeated when they were interrupted. What messages
+// mean is for the packages above.
+package nlconn
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// dumpTries is how often a dump is asked for that was interrupted.
+const dumpTries = 5
+
+// ErrInterrupted is returned by [Conn.Dump], along with the last answer, when what was
+// read kept changing. The answer is right about all that did not change.
+var ErrInterrupted = errors.New("it keeps changing while it is read")
+
+// A Conn is a connection to the kernel. It may be used from any goroutine and any thread;
+// calls take turns. After Close all calls fail with [os.ErrClosed].
+type Conn struct {
+	mu  sync.Mutex
+	lib *netlink.Conn
+	s   *socket
+
+	stale bool // there may be answers left that nothing has read
+}
+
+// Open connects to a netlink protocol, such as unix.NETLINK_ROUTE. The socket is opened by
+// way of within, which runs the function it is given inside the namespace wanted.
+func Open(protocol int, within func(open func() error) error) (*Conn, error) {
+	return Listen(protocol, 0, within)
+}
+
+// Listen is Open for a socket that gets the notifications of groups, a bit set of
+// RTMGRP_* or the like; see [Conn.Wait].
+func Listen(protocol int, groups uint32, within func(open func() error) error) (*Conn, error) {
+	s, err := newSocket(protocol, groups, within)
+	if err != nil {
+		return nil, err
+	}
+	// NewConn is deprecated for good: nothing but tests was to use it. What we rely on is
+	// held by TestKernelLibrary.
+	return &Conn{lib: netlink.NewConn(s, 0), s: s}, nil
+}
+
+// Close gives the socket back.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.s.Close()
+}
+
+// Within runs fn with the descriptor, which stays open meanwhile.
+func (c *Conn) Within(fn func(fd int) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.s.fd < 0 {
+		return os.ErrClosed
+	}
+	return fn(c.s.fd)
+}
+
+// An Error is an errno of the kernel about one request, with the text of the extended
+// acknowledgement where there is one. errors.Is finds the errno in it.
+type Error struct {
+	Errno unix.Errno
+	Text  string // empty: the kernel did not explain
+}
+
+// Error returns the errno's text and, behind a colon, the kernel's own if it gave one.
+func (e *Error) Error() string {
+	if e.Text == "" {
+		return e.Errno.Error()
+	}
+	return e.Errno.Error() + ": " + e.Text
+}
+
+// Unwrap returns the errno.
+func (e *Error) Unwrap() error { return e.Errno }
+
+// An Answer is what came back for one request. The zero value is an acknowledgement.
+type Answer struct {
+	Messages []netlink.Message
+	Err      error // an [Error]; nil: acknowledged
+}
+
+// Batch sends the requests in one datagram and returns an answer for each. The error is
+// about the socket; what the kernel refuses is in the answers, and does not keep it from
+// doing the requests behind.
+//
+// The kernel works through a datagram in order and reports each error, asked or not. So the
+// last request alone is acknowledged, and its answer says that all before it went well
+// that had no error: one read, mostly.
+func (c *Conn) Batch(reqs []netlink.Message) ([]Answer, error) {
+	return c.exchange(reqs, 0, len(reqs)-1)
+}
+
+// Transaction is Batch for requests that NFNL_MSG_BATCH_BEGIN and NFNL_MSG_BATCH_END
+// enclose, the first and the last of reqs: the kernel answers neither, unless it refuses
+// the whole of it under the number of the first.
+func (c *Conn) Transaction(reqs []netlink.Message) ([]Answer, error) {
+	return c.exchange(reqs, 1, len(reqs)-2)
+}
+
+// Execute sends one request and returns what answers it: the acknowledgement of a change,
+// or the messages of a get, which is best sent without [netlink.Acknowledge].
+func (c *Conn) Execute(req netlink.Message) ([]netlink.Message, error) {
+	answers, err := c.Batch([]netlink.Message{req})
+	if err == nil {
+		err = answers[0].Err
+	}
+	if err != nil {
+		return nil, err
+	}
+	return answers[0].Messages, nil
+}
+
+// Dump returns all objects that the request is about. One that was interrupted is asked
+// for again; see [ErrInterrupted].
+func (c *Conn) Dump(req netlink.Message) ([]netlink.Message, error) {
+	return dump(func() ([]netlink.Message, bool, error) {
+		req.Header.Flags |= netlink.Dump
+		answers, err := c.Batch([]netlink.Message{req})
+		if err != nil {
+			return nil, false, err
+		}
+		// EINTR is how netfilter says it between two parts of a dump.
+		err, interrupted := answers[0].Err, c.interrupted()
+		if errors.Is(err, unix.EINTR) {
+			err, interrupted = nil, true
+		}
+		return answers[0].Messages, interrupted, err
+	})
+}
+
+// dump repeats ask until its answer was not interrupted.
+func dump(ask func() ([]netlink.Message, bool, error)) ([]netlink.Message, error) {
+	for try := 1; ; try++ {
+		ms, interrupted, err := ask()
+		switch {
+		case err != nil:
+			return nil, err
+		case !interrupted:
+			return ms, nil
+		case try == dumpTries:
+			return ms, ErrInterrupted
+		}
+	}
+}
+
+// interrupted reports whether a dump since the last call was out of step with itself.
+func (c *Conn) interrupted() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was := c.s.interrupted
+	c.s.interrupted = false
+	return was
+}
+
+// exchange sends the requests, of which those from first to last are answered.
+func (c *Conn) exchange(reqs []netlink.Message, first, last int) ([]Answer, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.s.fd < 0 {
+		return nil, os.ErrClosed
+	}
+	if c.stale {
+		if err := c.s.discard(); err != nil {
+			return nil, fmt.Errorf("netlink: answers to earlier requests: %w", err)
+		}
+		c.stale = false
+	}
+	reqs = append([]netlink.Message(nil), reqs...)
+	for i := range reqs {
+		reqs[i].Header.Flags |= netlink.Request
+		if i != last {
+			reqs[i].Header.Flags &^= netlink.Acknowledge
+		}
+	}
+	sent, err := c.lib.SendMessages(reqs)
+	if err != nil {
+		return nil, fmt.Errorf("netlink send: %w", cause(err))
+	}
+	answers := make([]Answer, len(sent))
+	err = c.collect(sent, answers, first, last)
+	c.stale = err != nil
+	return answers, err
+}
+
+// collect reads until the last request was acknowledged, answered or refused. Answers to
+// earlier exchanges are dropped.
+func (c *Conn) collect(sent []netlink.Message, answers []Answer, first, last int) error {
+	for open := first; open <= last; { // requests before open are over
+		ms, err := c.lib.Receive()
+		var op *netlink.OpError
+		if errors.As(err, &op) && op.Sequence != 0 {
+			i := int(op.Sequence - sent[0].Header.Sequence)
+			if i < 0 || i >= len(sent) || i < open && i >= first {
+				continue
+			}
+			answers[i].Err = kernelError(op)
+			if i < first || i > last { // all of it was refused
+				return nil
+			}
+			open = i + 1
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("netlink receive: %w", cause(err))
+		}
+		if len(ms) == 0 && sent[last].Header.Flags&netlink.Dump == netlink.Dump {
+			return nil // the end of a dump of nothing
+		}
+		open = take(ms, sent, answers, open, last)
+	}
+	return nil
+}
+
+// take hands messages to the requests they answer and returns the first request that is
+// not over. The library has read a dump to its end.
+func take(ms, sent []netlink.Message, answers []Answer, open, last int) int {
+	for _, m := range ms {
+		i := int(m.Header.Sequence - sent[0].Header.Sequence)
+		switch {
+		case i < open || i > last || m.Header.Type == netlink.Noop:
+		case m.Header.Type == netlink.Error: // acknowledged
+			open = i + 1
+		default:
+			answers[i].Messages = append(answers[i].Messages, m)
+			if m.Header.Flags&netlink.Multi == 0 {
+				open = i + 1
+			}
+		}
+	}
+	if n := len(ms); n > 0 && ms[n-1].Header.Flags&netlink.Multi != 0 {
+		if i := int(ms[n-1].Header.Sequence - sent[0].Header.Sequence); i >= open && i <= last {
+			open = i + 1
+		}
+	}
+	return open
+}
+
+// kernelError is the errno of a library's error in the kernel's words.
+func kernelError(op *netlink.OpError) error {
+	var errno unix.Errno
+	if !errors.As(op.Err, &errno) {
+		return op
+	}
+	return &Error{Errno: errno, Text: op.Message}
+}
+
+// cause is an error without the name of the library's function.
+func cause(err error) error {
+	var op *netlink.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	return err
+}

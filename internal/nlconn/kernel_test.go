@@ -1,0 +1,181 @@
+package nlconn
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// here opens a socket in the namespace of the test.
+func here(open func() error) error { return open() }
+
+// connect opens a connection that the test closes.
+func connect(t *testing.T) *Conn {
+	t.Helper()
+	c, err := Open(unix.NETLINK_ROUTE, here)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// getLink asks for a link by name.
+func getLink(t *testing.T, name string) netlink.Message {
+	t.Helper()
+	ae := netlink.NewAttributeEncoder()
+	ae.String(unix.IFLA_IFNAME, name)
+	attrs, err := ae.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return netlink.Message{
+		Header: netlink.Header{Type: unix.RTM_GETLINK},
+		Data:   append(make([]byte, unix.SizeofIfInfomsg), attrs...),
+	}
+}
+
+// A receive buffer that overflows is an error, once: the socket must work
+// afterwards, and not wait for an answer that the kernel dropped, which has another error.
+func TestKernelOverflow(t *testing.T) {
+	c := connect(t)
+	err := c.Within(func(fd int) error {
+		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1) // the kernel makes it 2,304 bytes
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Batch(slices.Repeat([]netlink.Message{getLink(t, "no-such-link")}, 64))
+	if !errors.Is(err, unix.ENOBUFS) {
+		t.Fatalf("got %v, want %v", err, unix.ENOBUFS)
+	}
+	got, err := c.Execute(getLink(t, "no-such-link"))
+	if !errors.Is(err, unix.ENODEV) || len(got) != 0 {
+		t.Errorf("the next request: got %v %v, want %v", err, got, unix.ENODEV)
+	}
+}
+
+// Another socket may not answer in the kernel's place.
+func TestKernelSender(t *testing.T) {
+	c := connect(t)
+	var port uint32
+	err := c.Within(func(fd int) error {
+		at, err := unix.Getsockname(fd)
+		port = at.(*unix.SockaddrNetlink).Pid
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(other)
+	forged := message(1, netlink.Error, 0, errno(0))
+	forged.Header.Length = unix.NLMSG_HDRLEN + 4
+	b, err := forged.MarshalBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = unix.Sendto(other, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: port})
+	if !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("sending to it: got %v, want %v", err, unix.ECONNREFUSED)
+	}
+	if _, err := c.Execute(getLink(t, "no-such-link")); !errors.Is(err, unix.ENODEV) {
+		t.Errorf("got %v, want %v", err, unix.ENODEV)
+	}
+}
+
+// What we rely on in the library, whose NewConn is meant for tests: numbers count up
+// within a send, an errno comes with its number and the kernel's text, and a dump is read
+// to its end.
+func TestKernelLibrary(t *testing.T) {
+	c := connect(t)
+	var last uint32
+	for range 3 {
+		reqs := []netlink.Message{getLink(t, "no-such-link"), getLink(t, "lo")}
+		for i := range reqs {
+			reqs[i].Header.Flags = netlink.Request
+		}
+		sent, err := c.lib.SendMessages(reqs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sent[1].Header.Sequence != sent[0].Header.Sequence+1 || last != 0 && sent[0].Header.Sequence != last+1 {
+			t.Errorf("numbers %d and %d after %d", sent[0].Header.Sequence, sent[1].Header.Sequence, last)
+		}
+		last = sent[1].Header.Sequence
+		var op *netlink.OpError
+		if _, err := c.lib.Receive(); !errors.As(err, &op) || op.Sequence != sent[0].Header.Sequence || !errors.Is(op.Err, unix.ENODEV) {
+			t.Errorf("got %v, want ENODEV with number %d", err, sent[0].Header.Sequence)
+		}
+		ms, err := c.lib.Receive()
+		if err != nil || len(ms) != 1 || ms[0].Header.Sequence != last {
+			t.Errorf("got %v, %v; want one link with number %d", ms, err, last)
+		}
+	}
+}
+
+func TestKernelConn(t *testing.T) {
+	c := connect(t)
+	for range 4 {
+		answers, err := c.Batch([]netlink.Message{getLink(t, "no-such-link"), getLink(t, "lo")})
+		if err != nil || !errors.Is(answers[0].Err, unix.ENODEV) || answers[1].Err != nil || len(answers[1].Messages) != 1 {
+			t.Errorf("got %+v, %v", answers, err)
+		}
+	}
+	links, err := c.Dump(netlink.Message{Header: netlink.Header{Type: unix.RTM_GETLINK}, Data: make([]byte, unix.SizeofIfInfomsg)})
+	if err != nil || len(links) == 0 {
+		t.Errorf("a dump: got %d messages, %v", len(links), err)
+	}
+	long := getLink(t, "lo")
+	long.Data = make([]byte, 64<<10)
+	if _, err := c.Execute(long); !errors.Is(err, unix.EMSGSIZE) {
+		t.Errorf("a request too long: got %v", err)
+	}
+	create := getLink(t, "new") // of no kind
+	create.Header.Type, create.Header.Flags = unix.RTM_NEWLINK, netlink.Create|netlink.Acknowledge
+	if _, err := c.Execute(create); !errors.Is(err, unix.EOPNOTSUPP) || err.Error() != unix.EOPNOTSUPP.Error()+": Unknown device type" {
+		t.Errorf("a link of no kind: got %v, want the kernel's explanation", err)
+	}
+	c.Close()
+	if _, err := c.Execute(getLink(t, "lo")); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("closed: got %v", err)
+	}
+	refused := errors.New("refused")
+	if _, err := Open(unix.NETLINK_ROUTE, func(func() error) error { return refused }); !errors.Is(err, refused) {
+		t.Errorf("a namespace that cannot be entered: got %v", err)
+	}
+}
+
+// Nothing happens, so waiting ends with the context, and with the socket.
+func TestKernelWait(t *testing.T) {
+	s, err := Listen(unix.NETLINK_ROUTE, unix.RTMGRP_IPV6_PREFIX, here)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const pause = 10 * time.Millisecond
+	start := time.Now() // before the context's time begins
+	ctx, cancel := context.WithTimeout(t.Context(), pause)
+	defer cancel()
+	if err := s.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want the context's error", err)
+	}
+	if took := time.Since(start); took < pause {
+		t.Errorf("waited for %s, want %s", took, pause)
+	}
+	if err := s.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("with a context that is over: got %v", err)
+	}
+	s.Close()
+	if err := s.Wait(t.Context()); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("closed: got %v", err)
+	}
+}
