@@ -257,14 +257,14 @@ func TestHostLocalSocket(t *testing.T) {
 	}
 }
 
-// Leases are of a boot, which is noted, unless keepAcrossBoots is set.
+// Leases are of a boot, which the index is kept for, unless keepAcrossBoots is set.
 func TestHostLocalKeepAcrossBoots(t *testing.T) {
 	for keep, noted := range map[string]bool{"": true, `,"keepAcrossBoots":false`: true, `,"keepAcrossBoots":true`: false} {
 		h := leaseHost{t.TempDir()}
 		h.want(t, "ADD", "a", h.conf(subnet4+keep, ""), "", 0, `"address":"10.1.0.2/24"`)
-		_, err := os.Lstat(filepath.Join(h.dir, ".cnibox/demo/boot"))
-		if (err == nil) != noted {
-			t.Errorf("%q: the boot is noted: %t, want %t", keep, err == nil, noted)
+		_, err := os.Lstat(filepath.Join(h.dir, ".cnibox/demo/by-boot/kept"))
+		if (err != nil) != noted {
+			t.Errorf("%q: the boot is noted: %t, want %t", keep, err != nil, noted)
 		}
 	}
 }

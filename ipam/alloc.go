@@ -147,10 +147,7 @@ func (t *taking) next(i int, set RangeSet) (netip.Addr, error) {
 		return netip.Addr{}, err
 	}
 	defer w.close()
-	a := set[0].Start
-	if last, ok := t.s.Last(i); ok && set.Contains(last) {
-		a = set.after(last)
-	}
+	a := t.s.first(i, set)
 	// Nil until the run of leases turns out to be long.
 	var taken map[netip.Addr]bool
 	tries := 0
@@ -168,6 +165,15 @@ func (t *taking) next(i int, set RangeSet) (netip.Addr, error) {
 		}
 	}
 	return t.reclaim(set, w)
+}
+
+// first returns the address at which the search for a free one begins: the one after the
+// one reserved last, or the set's first.
+func (s *Store) first(i int, set RangeSet) netip.Addr {
+	if last, ok := s.Last(i); ok && set.Contains(last) {
+		return set.after(last)
+	}
+	return set[0].Start
 }
 
 // taken returns the addresses that have a lease file of any kind.
@@ -200,8 +206,8 @@ func (t *taking) reclaim(set RangeSet, w *draft) (netip.Addr, error) {
 		return netip.Addr{}, err
 	}
 	// What has an owner in the index is not read again: that may be 60,000 files.
-	for _, e := range known {
-		delete(taken, e.addr)
+	for _, a := range known {
+		delete(taken, a)
 	}
 	var dead []netip.Addr
 	for a := range taken {
@@ -209,7 +215,7 @@ func (t *taking) reclaim(set RangeSet, w *draft) (netip.Addr, error) {
 			dead = append(dead, a)
 		}
 	}
-	sortAddrs(dead)
+	slices.SortFunc(dead, netip.Addr.Compare)
 	for _, a := range dead {
 		if _, err := t.s.Holder(a); !errors.Is(err, errNoOwner) {
 			continue
@@ -226,16 +232,16 @@ func (t *taking) reclaim(set RangeSet, w *draft) (netip.Addr, error) {
 	return netip.Addr{}, e
 }
 
-// entries returns all leases with a readable owner.
-// A damaged index is made anew.
-func (s *Store) entries() ([]entry, error) {
+// entries returns the addresses of all leases with a readable owner. A damaged index is
+// made anew.
+func (s *Store) entries() ([]netip.Addr, error) {
 	if err := s.load(); err != nil {
 		return nil, err
 	}
-	all, err := s.x.all()
+	all, err := s.x.entries()
 	if err != nil {
 		if err = s.rebuild(); err == nil {
-			all, err = s.x.all()
+			all, err = s.x.entries()
 		}
 	}
 	return all, err

@@ -17,15 +17,12 @@ import (
 type draft struct {
 	lease Lease
 	fd    int // -1: the file system has no nameless files
-	// nil: leases are kept across boots, and their times mean nothing
-	mark *unix.Timespec
 }
 
-// newDraft writes the content of a lease. mark, if not nil, becomes the time of
-// modification. With durable the content is on disk before any name is.
-// The caller closes it. No file of the directory has changed yet.
-func (d folder) newDraft(l Lease, mark *unix.Timespec, durable bool) (*draft, error) {
-	w := &draft{lease: l, fd: -1, mark: mark}
+// newDraft writes the content of a lease. With durable the content is on disk before any
+// name is. The caller closes it. No file of the directory has changed yet.
+func (d folder) newDraft(l Lease, durable bool) (*draft, error) {
+	w := &draft{lease: l, fd: -1}
 	err := d.change("create lease", "", func() (err error) {
 		w.fd, err = unix.Openat(d.fd, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 		return err
@@ -46,15 +43,10 @@ func (d folder) newDraft(l Lease, mark *unix.Timespec, durable bool) (*draft, er
 	return w, nil
 }
 
-// fill writes content and time of modification. Without the time, as where
-// /proc is missing, the lease is as one of the reference's: kept for longer.
-// The file is new and empty; fd is open for writing.
+// fill writes the content. The file is new and empty; fd is open for writing.
 func (w *draft) fill(fd int, durable bool) error {
 	if _, err := file(fd).WriteAt([]byte(w.lease.text()), 0); err != nil {
 		return err
-	}
-	if w.mark != nil {
-		unix.UtimesNanoAt(unix.AT_FDCWD, procPath(fd), []unix.Timespec{{Nsec: unix.UTIME_OMIT}, *w.mark}, 0)
 	}
 	if durable {
 		return unix.Fsync(fd)

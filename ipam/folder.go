@@ -135,6 +135,32 @@ func (d folder) names() ([]string, error) {
 	return names, err
 }
 
+// target returns what a symbolic link leads to.
+func (d folder) target(name string) (string, error) {
+	buf := make([]byte, maxTarget+1)
+	n, err := unix.Readlinkat(d.fd, name, buf)
+	if err != nil {
+		return "", d.fail("readlink", name, err)
+	}
+	return string(buf[:n]), nil
+}
+
+// setTarget makes a symbolic link, in the place of one that is there.
+func (d folder) setTarget(name, target string) error {
+	return d.change("symlink", name, func() error {
+		err := unix.Symlinkat(target, d.fd, name)
+		if !errors.Is(err, os.ErrExist) {
+			return err
+		}
+		const fresh = ".new" // no owner's: their names have a colon
+		unix.Unlinkat(d.fd, fresh, 0)
+		if err := unix.Symlinkat(target, d.fd, fresh); err != nil {
+			return err
+		}
+		return unix.Renameat(d.fd, fresh, d.fd, name)
+	})
+}
+
 // remove deletes a file; one that is not there is os.ErrNotExist.
 func (d folder) remove(name string) error {
 	return d.change("remove", name, func() error { return unix.Unlinkat(d.fd, name, 0) })

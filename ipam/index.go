@@ -1,163 +1,347 @@
 package ipam
 
 import (
-	"cmp"
+	"errors"
 	"fmt"
-	"io"
+	"hash/fnv"
+	"maps"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
-// space is where the table of an index lies: its file, or memory where that
-// cannot be written.
-// Offsets are those of the file in both.
-type space interface {
-	io.ReaderAt
-	io.WriterAt
-}
-
-// An index finds addresses by their owner.
+// The index finds the addresses of an owner, so that a DEL among 60,000 leases reads one
+// of them and not all. It is a directory for each boot with a symbolic link for each owner,
+// whose target lists the addresses:
 //
-// It is a hint, whatever it says: files are removed by other tools as well. Its use is
-// that a DEL among 60,000 leases reads one of them and not all. Methods keep the number
-// of slots a power of two and at least three of ten of them empty.
+//	.cnibox/demo/by-boot/0b7cb0a8-…/web:eth0 -> 10.1.0.2,fd00::2
+//
+// A symbolic link is made and read in one call each, and is never half written. The lease
+// files are the truth: what the index says is verified there. That it lacks nothing shows
+// the time of modification of the leases' directory, which every user of the format moves
+// on with a change: after its own changes a store sets it to [untouched]. Where it is
+// another, a scan of the leases makes the index right.
+//
+// An index that cannot be written is no error of a verb: the scan takes its place.
+
+// untouched is 1999-12-31T12:00:00Z, which no clock shows any more: not even those that
+// begin at 1970 or 2000 with each start, and not rounded to the seconds of a file system.
+var untouched = unix.Timespec{Sec: 946641600}
+
+// maxTarget is PATH_MAX less the zero byte, include/uapi/linux/limits.h. An owner of more
+// addresses than fit has the target many, which stands for a scan.
+const (
+	maxTarget = 4095
+	many      = "many"
+)
+
+// errIndex is the error of a link that this program would not have made.
+var errIndex = errors.New("damaged index")
+
+// An index is the one of this boot.
 type index struct {
-	head
-	space
+	dir folder                 // fd -1: none that could be written
+	mem map[Lease][]netip.Addr // from a scan by this store; nil: there was none
 }
 
-// newImage returns an index in memory with room to grow: it has 1.6 slots an entry or
-// more. Its bytes are those of the file but for the header. boot is for that.
-func newImage(entries []entry, boot uint64) (image, *index) {
-	slots := uint32(minSlots)
-	for uint64(slots)*5 < uint64(len(entries))*8+80 && slots < maxSlots {
-		slots *= 2
-	}
-	im := make(image, indexSize(slots))
-	x := &index{head{slots: slots, boot: boot}, im}
-	for _, e := range entries {
-		if x.add(e) != nil {
-			break // more leases than maxSlots: the rest is found by no index
-		}
-	}
-	return im, x
+// An entry is a lease in the index.
+type entry struct {
+	owner Lease
+	addr  netip.Addr
 }
 
-// find returns the addresses of an owner.
-// In no order. Two owners of one hash are told apart by their files.
-func (x *index) find(owner uint64) (found []netip.Addr, err error) {
-	err = x.probe(owner, func(_ uint32, e entry, used bool) bool {
-		if used && e.owner == owner {
-			found = append(found, e.addr)
-		}
-		return used
-	})
-	return found, err
+// linkName is the name of an owner's link. A slash of an odd owner is escaped, and a long
+// name has a hash in the place of its end: two owners of one name are told apart by their leases.
+func linkName(l Lease) string {
+	escape := strings.NewReplacer("%", "%25", "/", "%2F", ":", "%3A")
+	name := escape.Replace(l.ContainerID) + ":" + escape.Replace(l.IfName)
+	if len(name) <= unix.NAME_MAX {
+		return name
+	}
+	h := fnv.New64a()
+	h.Write([]byte(name))
+	return fmt.Sprintf("%s%%%016x", name[:200], h.Sum64())
 }
 
-// add enters a lease; errFull asks for a bigger index.
-// One that is there already is not entered twice. It grows to seven of ten slots.
-func (x *index) add(e entry) error {
-	if uint64(x.count+1)*10 > uint64(x.slots)*7 {
-		return errFull
+// load makes the index ready: the directory of this boot if nothing changed since it was
+// written, else a scan.
+func (s *Store) load() error {
+	if s.x != nil {
+		return nil
 	}
-	known, free := false, uint32(0)
-	err := x.probe(e.owner, func(at uint32, other entry, used bool) bool {
-		known, free = used && other == e, at
-		return used && !known
-	})
-	if err != nil || known {
-		return err
+	dir, err := s.bootFolder(false)
+	if err == nil && s.isUntouched() {
+		s.x = &index{dir: dir}
+		return nil
 	}
-	x.count++
-	return x.put(free, e.encode())
+	dir.close()
+	return s.rebuild()
 }
 
-// remove takes a lease out. The entries behind it move up, so that no search
-// ends before them and no slot is lost.
-// One that is not there is fine.
-func (x *index) remove(e entry) error {
-	known, hole := false, uint32(0)
-	err := x.probe(e.owner, func(at uint32, other entry, used bool) bool {
-		known, hole = used && other == e, at
-		return used && !known
-	})
-	if err != nil || !known {
-		return err
-	}
-	mask := x.slots - 1
-	var putErr error
-	err = x.probe(uint64(hole+1), func(at uint32, other entry, used bool) bool {
-		if !used {
-			return false
-		}
-		// Distances go around the table, hence the mask.
-		home := uint32(other.owner) & mask
-		if (at-home)&mask < (at-hole)&mask {
-			return true // it would stand before its home
-		}
-		putErr = x.put(hole, other.encode())
-		hole = at
-		return putErr == nil
-	})
-	if err := cmp.Or(err, putErr); err != nil {
-		return err
-	}
-	x.count--
-	return x.put(hole, make([]byte, slotSize))
+// isUntouched reports whether the leases are as the last store has left them.
+func (s *Store) isUntouched() bool {
+	var st unix.Stat_t
+	return unix.Fstat(s.leases.fd, &st) == nil && st.Mtim == untouched
 }
 
-// put writes one slot.
-// A slot lies within one block of the disk; one that was torn all the same is found by
-// its sum.
-func (x *index) put(at uint32, slot []byte) error {
-	_, err := x.WriteAt(slot, headSize+int64(at)*slotSize)
-	return err
-}
-
-// probe visits the slots from the home of a hash on until visit returns false.
-// A table without an empty slot is damaged.
-// It reads a window of slots at a time, since one read costs more than what it reads.
-func (x *index) probe(hash uint64, visit func(at uint32, e entry, used bool) bool) error {
-	at := uint32(hash) & (x.slots - 1)
-	for done := uint32(0); done < x.slots; {
-		n := min(window, x.slots-at, x.slots-done)
-		buf := make([]byte, n*slotSize)
-		if _, err := x.ReadAt(buf, headSize+int64(at)*slotSize); err != nil {
-			return fmt.Errorf("%w: %w", errIndex, err)
-		}
-		for slot := range slices.Chunk(buf, slotSize) {
-			e, used, err := decodeEntry(slot)
-			if err != nil {
-				return err
-			}
-			if !visit(at, e, used) {
+// rebuild frees the leases of earlier boots and makes the index from all others.
+func (s *Store) rebuild() error {
+	s.dropIndex()
+	expired := s.earlierBoots()
+	var errs []error
+	x := &index{dir: folder{fd: -1}, mem: map[Lease][]netip.Addr{}}
+	err := s.scan(func(a netip.Addr, l Lease, st unix.Stat_t) error {
+		if expired.has(a, l, st) {
+			err := s.expire(a)
+			if err == nil {
 				return nil
 			}
-			at++
+			errs = append(errs, err)
 		}
-		at &= x.slots - 1
-		done += n
+		x.mem[l] = append(x.mem[l], a)
+		return nil
+	})
+	if err != nil {
+		return err
 	}
-	return errIndex
+	s.x = x
+	switch err := errors.Join(errs...); {
+	case err != nil:
+		s.o.Warn("leases of network %s are kept across boots: %v", s.network, err)
+	case !s.readOnly:
+		s.writeIndex()
+	}
+	return nil
 }
 
-// all returns every entry.
-// In no order. It reads the table at once: 4 MB for 60,000 leases.
-func (x *index) all() ([]entry, error) {
-	buf := make([]byte, int64(x.slots)*slotSize)
-	if _, err := x.ReadAt(buf, headSize); err != nil {
-		return nil, fmt.Errorf("%w: %w", errIndex, err)
+// scan reads all leases with a readable owner. Names that are no addresses are passed
+// over, and a lease that goes meanwhile. The order is the directory's.
+func (s *Store) scan(each func(a netip.Addr, l Lease, st unix.Stat_t) error) error {
+	names, err := s.leases.names()
+	if err != nil {
+		return err
 	}
-	entries := make([]entry, 0, x.count)
-	for slot := range slices.Chunk(buf, slotSize) {
-		e, used, err := decodeEntry(slot)
+	for _, name := range names {
+		a, ok := leaseName(name)
+		if !ok {
+			continue
+		}
+		l, st, err := s.leases.lease(a)
+		if err != nil {
+			continue // one without an owner waits until the address is wanted
+		}
+		if err := each(a, l, st); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeIndex puts what the scan has found into the directory of this boot.
+func (s *Store) writeIndex() {
+	s.x.dir.close()
+	var err error
+	if s.x.dir, err = s.bootFolder(true); err == nil {
+		if err = s.touch(); err == nil {
+			err = s.x.update()
+		}
+	}
+	if err == nil {
+		err = s.dropEarlierBoots()
+	}
+	if err != nil {
+		s.o.Warn("index of the leases of network %s: %v", s.network, err)
+		s.x.dir.close()
+		s.x.dir = folder{fd: -1}
+		return
+	}
+	s.changed = true // so that Close marks the leases as untouched
+}
+
+// touch moves the time of an untouched directory on, so that an index that is written
+// half is not believed.
+func (s *Store) touch() error {
+	if !s.isUntouched() {
+		return nil
+	}
+	return s.data.change("touch", s.network, func() error {
+		now := unix.Timespec{Nsec: unix.UTIME_NOW}
+		return unix.UtimesNanoAt(s.data.fd, s.network, []unix.Timespec{{Nsec: unix.UTIME_OMIT}, now}, unix.AT_SYMLINK_NOFOLLOW)
+	})
+}
+
+// seal marks the leases as untouched since the index was written.
+func (s *Store) seal() error {
+	return s.data.change("seal", s.network, func() error {
+		times := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, untouched}
+		return unix.UtimesNanoAt(s.data.fd, s.network, times, unix.AT_SYMLINK_NOFOLLOW)
+	})
+}
+
+// update makes the links of the directory those of the scan.
+func (x *index) update() error {
+	names, err := x.dir.names()
+	if err != nil {
+		return err
+	}
+	surplus := make(map[string]bool, len(names))
+	for _, name := range names {
+		surplus[name] = true
+	}
+	for l, addrs := range x.mem {
+		name := linkName(l)
+		if surplus[name] {
+			delete(surplus, name)
+			if old, err := x.dir.target(name); err == nil && old == target(addrs) {
+				continue
+			}
+		}
+		if err := x.dir.setTarget(name, target(addrs)); err != nil {
+			return err
+		}
+	}
+	for name := range surplus {
+		if err := x.dir.remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// find returns the addresses of an owner, which the caller verifies.
+func (x *index) find(l Lease) ([]netip.Addr, error) {
+	if x.mem != nil {
+		return x.mem[l], nil
+	}
+	text, err := x.dir.target(linkName(l))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return parseTarget(text)
+}
+
+// set makes the addresses those of an owner; none take its link away.
+func (x *index) set(l Lease, addrs []netip.Addr) error {
+	if x.mem != nil {
+		x.mem[l] = addrs
+		if len(addrs) == 0 {
+			delete(x.mem, l)
+		}
+	}
+	switch {
+	case x.dir.fd < 0:
+		return nil
+	case len(addrs) > 0:
+		return x.dir.setTarget(linkName(l), target(addrs))
+	}
+	if err := x.dir.remove(linkName(l)); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// entries returns all leases of the index, in no order.
+func (x *index) entries() ([]netip.Addr, error) {
+	var all []netip.Addr
+	if x.mem != nil {
+		for addrs := range maps.Values(x.mem) {
+			all = append(all, addrs...)
+		}
+		return all, nil
+	}
+	names, err := x.dir.names()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		text, err := x.dir.target(name)
 		if err != nil {
 			return nil, err
 		}
-		if used {
-			entries = append(entries, e)
+		addrs, err := parseTarget(text)
+		if err != nil {
+			return nil, err
 		}
+		all = append(all, addrs...)
 	}
-	return entries, nil
+	return all, nil
+}
+
+// target is how a link lists addresses.
+func target(addrs []netip.Addr) string {
+	var b strings.Builder
+	for i, a := range addrs {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(a.String())
+	}
+	if b.Len() > maxTarget {
+		return many
+	}
+	return b.String()
+}
+
+// parseTarget is the reverse of target; errIndex: the leases have to be looked through.
+func parseTarget(text string) (addrs []netip.Addr, err error) {
+	for s := range strings.SplitSeq(text, ",") {
+		a, ok := leaseName(s)
+		if !ok {
+			return nil, fmt.Errorf("%w: target %q", errIndex, text)
+		}
+		addrs = append(addrs, a)
+	}
+	return addrs, nil
+}
+
+// enter adds a lease to the index, forget takes one out. An index that cannot follow is
+// given up; the lease files are what counts.
+func (s *Store) enter(e entry) {
+	had, err := s.x.find(e.owner)
+	if err == nil && !slices.Contains(had, e.addr) {
+		err = s.x.set(e.owner, append(slices.Clone(had), e.addr))
+	}
+	s.lost(err)
+}
+
+func (s *Store) forget(e entry) {
+	had, err := s.x.find(e.owner)
+	if err == nil && slices.Contains(had, e.addr) {
+		err = s.x.set(e.owner, slices.DeleteFunc(slices.Clone(had), func(a netip.Addr) bool { return a == e.addr }))
+	}
+	s.lost(err)
+}
+
+// lost gives up an index that could not be changed: the leases are scanned, and stay marked
+// as changed for the next store.
+func (s *Store) lost(err error) {
+	if err == nil {
+		return
+	}
+	if !errors.Is(err, errIndex) {
+		s.o.Warn("index of the leases of network %s: %v", s.network, err)
+	}
+	s.dropIndex()
+	s.x = &index{dir: folder{fd: -1}, mem: map[Lease][]netip.Addr{}}
+	err = s.scan(func(a netip.Addr, l Lease, _ unix.Stat_t) error {
+		s.x.mem[l] = append(s.x.mem[l], a)
+		return nil
+	})
+	if err != nil {
+		s.o.Warn("leases of network %s: %v", s.network, err)
+	}
+}
+
+// dropIndex forgets the index; its directory stays.
+func (s *Store) dropIndex() {
+	if s.x != nil {
+		s.x.dir.close()
+		s.x = nil
+	}
 }

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -129,7 +128,3 @@ func (d folder) setLast(set int, a netip.Addr) error {
 // lastName is the reference's name of the hint; sets are counted from 0 in the
 // order of the configuration.
 func lastName(set int) string { return "last_reserved_ip." + strconv.Itoa(set) }
-
-// now returns the current second with nanoseconds of the caller's choice. The fields have
-// 32 bits on some architectures.
-func now(nsec int64) unix.Timespec { return unix.NsecToTimespec(time.Now().Unix()*1e9 + nsec) }

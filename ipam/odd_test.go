@@ -164,12 +164,13 @@ func TestOddLock(t *testing.T) {
 	}
 }
 
-// TestOddOwnFiles puts odd files at the hint, the index, the note of the boot
-// and our directory: all verbs work, and what stands there stays or gives way to
-// a whole file.
+// TestOddOwnFiles puts odd files at the hint, the index and our directory: all verbs work,
+// and what stands there stays or gives way to a whole file. boot and index are names of
+// older releases.
 func TestOddOwnFiles(t *testing.T) {
-	places := []string{"net1/last_reserved_ip.0", ".cnibox/net1/index", ".cnibox/net1/index.new",
-		".cnibox/net1/boot", ".cnibox/net1/aside", ".cnibox/net1", ".cnibox"}
+	places := []string{"net1/last_reserved_ip.0", ".cnibox/net1/by-boot", ".cnibox/net1/by-boot/one", ".cnibox/net1/by-boot/two",
+		".cnibox/net1/by-boot/one/a:eth0", ".cnibox/net1/by-boot/one/.new",
+		".cnibox/net1/index", ".cnibox/net1/boot", ".cnibox/net1/aside", ".cnibox/net1", ".cnibox"}
 	for _, place := range places {
 		for name, make := range odd {
 			t.Run(strings.ReplaceAll(place, "/", ":")+" "+name, func(t *testing.T) {
@@ -180,7 +181,7 @@ func TestOddOwnFiles(t *testing.T) {
 				must(t, os.WriteFile(filepath.Join(dir, "outside"), []byte("10.1.0.99"), 0o600))
 				make(t, path)
 				soon(t, func(ctx context.Context) {
-					for i, err := range verbs(ctx, dir, sets(t, "10.1.0.0/24"), ipam.Options{}) {
+					for i, err := range verbs(ctx, dir, sets(t, "10.1.0.0/24"), ipam.Options{Boot: "one"}) {
 						if err != nil {
 							t.Errorf("verb %d: %v", i, err)
 						}

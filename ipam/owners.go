@@ -31,31 +31,17 @@ func (s *Store) Owned(o spec.Attachment) ([]netip.Addr, error) {
 		}
 		found, _ = s.lookup(o)
 	}
-	sortAddrs(found)
+	slices.SortFunc(found, netip.Addr.Compare)
 	return found, nil
-}
-
-// sortAddrs puts IPv4 before IPv6 and low addresses first; they have no zones.
-// It sorts strings of their bytes, since the program has a sort of strings
-// already: each further type costs 8 kB and more.
-func sortAddrs(addrs []netip.Addr) {
-	keys := make([]string, len(addrs))
-	for i, a := range addrs {
-		keys[i] = string(append([]byte{byte(a.BitLen())}, a.AsSlice()...))
-	}
-	slices.Sort(keys)
-	for i, key := range keys {
-		addrs[i], _ = netip.AddrFromSlice([]byte(key[1:]))
-	}
 }
 
 // lookup asks the index and verifies its answer; sound is false when the files
 // say otherwise.
-// An index that does not know of a lease would be silent, which is why the stamp
-// has to tell of every change by others.
+// Of a lease that it does not know it says nothing, which is why the directory's time has
+// to tell of every change by others.
 func (s *Store) lookup(o spec.Attachment) (found []netip.Addr, sound bool) {
 	for _, l := range []Lease{{o.ContainerID, o.IfName}, {ContainerID: o.ContainerID}} {
-		addrs, err := s.x.find(ownerHash(l))
+		addrs, err := s.x.find(l)
 		if err != nil {
 			return found, false
 		}
@@ -140,8 +126,8 @@ func (s *Store) adopt(a netip.Addr, o spec.Attachment) error {
 		return err
 	}
 	s.changed = true
-	s.forget(a, old)
-	s.enter(entry{ownerHash(w.lease), a})
+	s.forget(entry{old, a})
+	s.enter(entry{w.lease, a})
 	if s.o.KeepAcrossBoots {
 		return s.leases.sync()
 	}
@@ -157,12 +143,7 @@ func (s *Store) draft(o spec.Attachment) (*draft, error) {
 	if s.readOnly {
 		return nil, errView
 	}
-	var mark *unix.Timespec
-	if s.x.boot != 0 {
-		t := now(bootMark(s.x.boot))
-		mark = &t
-	}
-	return s.leases.newDraft(Lease{o.ContainerID, o.IfName}, mark, s.o.KeepAcrossBoots)
+	return s.leases.newDraft(Lease{o.ContainerID, o.IfName}, s.o.KeepAcrossBoots)
 }
 
 // publish makes a draft the lease of an address; false: that is taken.
@@ -173,7 +154,7 @@ func (s *Store) publish(w *draft, a netip.Addr) (bool, error) {
 		return false, err
 	}
 	s.changed = true
-	s.enter(entry{ownerHash(w.lease), a})
+	s.enter(entry{w.lease, a})
 	if !s.o.KeepAcrossBoots {
 		return true, nil
 	}
@@ -212,8 +193,8 @@ func (s *Store) free(a netip.Addr, o spec.Attachment) error {
 		return err
 	}
 	s.changed = true
-	s.forget(a, Lease{o.ContainerID, o.IfName})
-	s.forget(a, Lease{ContainerID: o.ContainerID})
+	s.forget(entry{Lease{o.ContainerID, o.IfName}, a})
+	s.forget(entry{Lease{ContainerID: o.ContainerID}, a})
 	return nil
 }
 
@@ -230,24 +211,35 @@ func (s *Store) Keep(valid func(spec.Attachment) bool) error {
 	if s.readOnly {
 		return errView
 	}
-	var errs []error
-	entries, err := s.scan(func(a netip.Addr, l Lease, _ unix.Stat_t, bad error) bool {
-		if bad != nil {
-			errs = append(errs, s.setAside(a.String(), bad))
-			return false
-		}
-		if valid(spec.Attachment{Network: s.network, ContainerID: l.ContainerID, IfName: l.IfName}) {
-			return true
-		}
-		err := s.leases.remove(a.String())
-		s.changed = true
-		errs = append(errs, err)
-		return err != nil
-	})
-	if err == nil {
-		s.replaceIndex(entries, s.x.boot)
+	names, err := s.leases.names()
+	if err != nil {
+		return err
 	}
-	return errors.Join(append(errs, err)...)
+	var errs []error
+	left := map[Lease][]netip.Addr{}
+	for _, name := range names {
+		a, ok := leaseName(name)
+		if !ok {
+			continue
+		}
+		l, _, err := s.leases.lease(a)
+		switch {
+		case errors.Is(err, os.ErrNotExist): // it went meanwhile
+		case err != nil:
+			errs = append(errs, s.setAside(name, err))
+		case valid(spec.Attachment{Network: s.network, ContainerID: l.ContainerID, IfName: l.IfName}):
+			left[l] = append(left[l], a)
+		default:
+			s.changed = true
+			if err := s.leases.remove(name); err != nil {
+				errs = append(errs, err)
+				left[l] = append(left[l], a)
+			}
+		}
+	}
+	s.x.mem = left
+	s.writeIndex()
+	return errors.Join(errs...)
 }
 
 // Last returns the address of a range set that was reserved last, where the

@@ -5,31 +5,28 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"golang.org/x/sys/unix"
 )
 
-// Exhausted returns the first range set that has no address left; -1: none. It
-// counts leases one by one only when there are enough of them.
-// A set is exhausted when ADD would fail in it, gateways left out of account. Leases
-// without an owner count as free, since ADD takes them over.
+// Exhausted returns the first range set that has no address left; -1: none. A set is
+// exhausted when ADD would fail in it. Leases without an owner count as free, since ADD
+// takes them over.
 func Exhausted(s *Store, sets []RangeSet) (int, error) {
 	if err := s.load(); err != nil {
 		return -1, err
 	}
-	tight := slices.ContainsFunc(sets, func(set RangeSet) bool { return uint64(s.x.count) >= set.usable() })
-	if !tight {
-		return -1, nil
-	}
-	all, err := s.entries()
-	if err != nil {
-		return -1, err
-	}
 	for i, set := range sets {
+		if s.x.mem == nil && s.someFree(i, set) {
+			continue
+		}
+		known, err := s.entries()
+		if err != nil {
+			return -1, err
+		}
 		used := uint64(0)
-		for _, e := range all {
-			if set.Contains(e.addr) && !set.gateway(e.addr) {
+		for _, a := range known {
+			if set.Contains(a) && !set.gateway(a) {
 				used++
 			}
 		}
@@ -38,6 +35,18 @@ func Exhausted(s *Store, sets []RangeSet) (int, error) {
 		}
 	}
 	return -1, nil
+}
+
+// someFree reports whether one of the addresses that ADD tries first has no lease, which
+// spares counting the leases.
+func (s *Store) someFree(i int, set RangeSet) bool {
+	a := s.first(i, set)
+	for n := uint64(0); n < min(set.size(), dense); n, a = n+1, set.after(a) {
+		if !set.gateway(a) && errors.Is(unix.Fstatat(s.leases.fd, a.String(), new(unix.Stat_t), unix.AT_SYMLINK_NOFOLLOW), os.ErrNotExist) {
+			return true
+		}
+	}
+	return false
 }
 
 // Usable reports why no lease of the network can be made below dir, as far as that

@@ -4,12 +4,12 @@
 // Below the data directory a network has a directory with a file for each
 // leased address, whose content is the owner; the file lock, which every user
 // of the directory holds while at work; and last_reserved_ip.N, a hint. What is
-// ours alone lies in .cnibox/NETWORK beside it: an index from owners to
-// addresses, the boot in which the leases were made, and files set aside.
+// ours alone is in .cnibox/NETWORK beside it: for each boot an index from owners to
+// addresses, and files that were no leases.
 //
 // Begin reading at [Allocate] (alloc.go) for what ADD does and at [Store.Release]
 // (owners.go) for DEL. A new lease is a draft until it has its name (draft.go); the
-// index is load.go, index.go and index_format.go; which boot a lease is of, epoch.go;
+// index is index.go; which boot a lease is of, boot.go;
 // folder.go is all that opens or changes a file. The room knows no plugin and no
 // configuration but ranges, and asks no clock for anything but names and marks.
 package ipam
@@ -30,11 +30,9 @@ import (
 const (
 	// What the store adds to the reference's directory: hidden from tools that list
 	// networks, and outside of the folder whose every address is a lease.
-	ownDir    = ".cnibox" // no network's name begins with a dot
-	asideDir  = "aside"
-	lockName  = "lock"
-	indexName = "index"
-	bootName  = "boot"
+	ownDir   = ".cnibox" // no network's name begins with a dot
+	asideDir = "aside"
+	lockName = "lock"
 )
 
 var (
@@ -70,9 +68,8 @@ type Store struct {
 	own      folder // .cnibox/NETWORK; not open before it is needed
 	unlock   func()
 
-	x         *index
-	indexFile int  // -1: the index is in memory alone
-	changed   bool // the directory of the leases, by this store
+	x       *index
+	changed bool // the directory of the leases, by this store
 }
 
 // Open makes what is missing of the network's directories, locks the leases and
@@ -108,7 +105,7 @@ func open(ctx context.Context, dir, network string, o Options, how int, create b
 		o.Warn = func(string, ...any) {}
 	}
 	none := folder{fd: -1}
-	s := &Store{o: o, network: network, readOnly: how == unix.LOCK_SH, data: none, leases: none, own: none, indexFile: -1}
+	s := &Store{o: o, network: network, readOnly: how == unix.LOCK_SH, data: none, leases: none, own: none}
 	err := s.openFolders(dir, create)
 	if err == nil {
 		s.unlock, err = s.lock(ctx, how)
@@ -163,11 +160,11 @@ func (s *Store) lock(ctx context.Context, how int) (func(), error) {
 	return unlock, nil
 }
 
-// Close writes the index's new state and gives the lock back. An index that
-// cannot be written is no error: the next who opens the store makes a new one.
+// Close notes that the index knows of all leases, and gives the lock back. Where that
+// cannot be noted, the next store scans them.
 func (s *Store) Close() {
-	if s.changed && s.indexFile >= 0 {
-		if err := s.commit(); err != nil {
+	if s.changed && s.x != nil && s.x.dir.fd >= 0 {
+		if err := s.seal(); err != nil {
 			s.o.Warn("index of the leases of network %s: %v", s.network, err)
 		}
 	}

@@ -50,7 +50,8 @@ func TestBootChange(t *testing.T) {
 	wantLeases(t, dir)
 }
 
-// TestBootDamage loses the index, or all but the leases, at the change of boots.
+// TestBootDamage loses the index of the boot before, or all but the leases, at the change
+// of boots: the leases are taken over as they stand, since nothing says of which boot they are.
 func TestBootDamage(t *testing.T) {
 	r := sets(t, "10.1.0.0/24")
 	one, two := ipam.Options{Boot: "one"}, ipam.Options{Boot: "two"}
@@ -58,9 +59,8 @@ func TestBootDamage(t *testing.T) {
 		lose string
 		want []string
 	}{
-		"index": {".cnibox/net1/index", []string{"10.1.0.3 b eth0"}},
-		// Without the note the store is taken over as it stands.
-		"note": {".cnibox", []string{"10.1.0.2 a eth0", "10.1.0.3 b eth0"}},
+		"index": {".cnibox/net1/by-boot/one", []string{"10.1.0.2 a eth0", "10.1.0.3 b eth0"}},
+		"all":   {".cnibox", []string{"10.1.0.2 a eth0", "10.1.0.3 b eth0"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -94,26 +94,31 @@ func TestKeepAcrossBoots(t *testing.T) {
 	keep.Boot = "two"
 	mustAdd(t, dir, keep, r, owner("b"))
 	wantLeases(t, dir, "10.1.0.2 a eth0", "10.1.0.3 b eth0")
-	if _, err := os.Lstat(filepath.Join(dir, ".cnibox/net1/boot")); err == nil {
-		t.Error("a boot was noted")
+	if boots, err := os.ReadDir(filepath.Join(dir, ".cnibox/net1/by-boot")); len(boots) != 1 || boots[0].Name() != "kept" {
+		t.Errorf("boots are noted: %v, %v", boots, err)
 	}
 	wantAddrs(t, del(t, dir, keep, owner("a")), "10.1.0.2")
 }
 
-// TestBootInterrupted kills the change of boots, in effect, after the leases
-// were looked at and before the boot is noted: a second look changes nothing more.
+// TestBootInterrupted kills the change of boots, in effect, when the index of the new one
+// is there in part and that of the old one as well: a second look frees nothing more.
 func TestBootInterrupted(t *testing.T) {
 	dir := t.TempDir()
 	r := sets(t, "10.1.0.0/24")
 	mustAdd(t, dir, ipam.Options{Boot: "one"}, r, owner("a"))
-	note := filepath.Join(dir, ".cnibox/net1/boot")
 	foreign(t, dir, "10.1.0.9", "live\r\neth0")
 	mustAdd(t, dir, ipam.Options{Boot: "two"}, r, owner("b"))
-	os.Remove(note)
-	if err := os.Symlink("one", note); err != nil {
+	byBoot := filepath.Join(dir, ".cnibox/net1/by-boot")
+	if err := os.Mkdir(filepath.Join(byBoot, "one"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	os.Remove(filepath.Join(dir, ".cnibox/net1/index"))
+	if err := os.Symlink("10.1.0.2", filepath.Join(byBoot, "one", "a:eth0")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(byBoot, "two", "b:eth0")); err != nil {
+		t.Fatal(err)
+	}
+	foreign(t, dir, "notes.txt", "") // moves the time on, as the change of boots does before it writes the index
 	mustAdd(t, dir, ipam.Options{Boot: "two"}, r, owner("c"))
 	wantLeases(t, dir, "10.1.0.3 b eth0", "10.1.0.4 c eth0", "10.1.0.9 live eth0")
 	s := open(t, dir, ipam.Options{Boot: "two"})
