@@ -71,7 +71,7 @@ func (f fixture) failing(a *attached, nth int) bool {
 // for all, and a link's name in another file system is a copy.
 func needless(what string) bool {
 	return strings.HasPrefix(what, "link set") && strings.Contains(what, " address ") || strings.Contains(what, "ndisc_notify") ||
-		strings.HasSuffix(what, "fq_codel") || slices.Contains([]string{"ipam: write", "ipam: write index", "ipam: stamp", "link record"}, what)
+		strings.HasSuffix(what, "fq_codel") || slices.Contains([]string{"ipam: write", "ipam: mkdir", "ipam: touch", "ipam: symlink", "ipam: seal", "link record"}, what)
 }
 
 // TestKernelEveryKilled kills ADD and then DEL of each plugin at each change that they

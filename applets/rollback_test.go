@@ -132,5 +132,5 @@ func rollback(t *testing.T, applet, conf string, used bool) {
 func needless(what string) bool {
 	return strings.HasPrefix(what, "link set") && strings.Contains(what, " address ") ||
 		strings.Contains(what, "ndisc_notify") ||
-		slices.Contains([]string{"ipam: write", "ipam: write index", "ipam: stamp", "ipam: note boot", "ipam: remove", "link record"}, what)
+		slices.Contains([]string{"ipam: write", "ipam: mkdir", "ipam: touch", "ipam: symlink", "ipam: seal", "ipam: remove", "link record"}, what)
 }
