@@ -40,9 +40,14 @@ var delCells = map[string]delCell{
 		last := &a.steps[a.last()]
 		last.conf = spoil(last.conf, f.invalid)
 	}},
-	"records missing": {bare: true, harm: func(a *attached, m *mortal, _ fixture) { a.w.dropFiles() }},
-	"below missing":   {bare: true, below: true, harm: func(a *attached, m *mortal, f fixture) { f.takeAway(a.w) }},
-	"daemon missing":  {bare: true, daemon: true, harm: func(a *attached, m *mortal, _ fixture) { a.w.stop() }},
+	"records missing": {bare: true, harm: func(a *attached, m *mortal, f fixture) {
+		a.w.dropFiles()
+		if f.unrecorded != nil {
+			f.unrecorded(a.w)
+		}
+	}},
+	"below missing":  {bare: true, below: true, harm: func(a *attached, m *mortal, f fixture) { f.takeAway(a.w) }},
+	"daemon missing": {bare: true, daemon: true, harm: func(a *attached, m *mortal, _ fixture) { a.w.stop() }},
 	"daemon and namespace missing": {bare: true, daemon: true, gone: true, harm: func(a *attached, m *mortal, f fixture) {
 		a.w.stop()
 		f.end(m)

@@ -32,6 +32,8 @@ type fixture struct {
 	idle     bool                    // the plugin changes nothing itself
 	other    string                  // member for the configuration of another attachment
 
+	unrecorded func(*world) // puts back what DEL cannot know without its records
+
 	invalid string            // member that makes the configuration one that does not validate
 	except  map[string]string // cells of the table of DELs that there cannot be, and why
 }
@@ -65,7 +67,12 @@ var everyPlugin = map[string]fixture{
 	"static": {idle: true, invalid: `"ipam":{"type":"static","addresses":[{"address":"x"}]}`, except: map[string]string{"below missing": nothingBelow}},
 
 	// the bridge goes, and with it each port
-	"portmap":  {after: "bridge", other: `"runtimeConfig":{"portMappings":[{"hostPort":8081,"containerPort":80}]}`, takeAway: func(w *world) { w.dropLink("br0") }, invalid: `"runtimeConfig":{"portMappings":[{"hostPort":70000}]}`},
+	"portmap": {after: "bridge", other: `"runtimeConfig":{"portMappings":[{"hostPort":8081,"containerPort":80}]}`, takeAway: func(w *world) { w.dropLink("br0") }, invalid: `"runtimeConfig":{"portMappings":[{"hostPort":70000}]}`,
+		unrecorded: func(w *world) {
+			if err := w.host.SetSysctl("net/ipv4/conf/br0/route_localnet", "0"); err != nil {
+				w.Fatal(err)
+			}
+		}},
 	"firewall": {after: "bridge", takeAway: func(w *world) { w.dropLink("br0") }, invalid: `"ingressPolicy":"x"`},
 	"tuning":   {after: "macvlan", takeAway: func(w *world) { w.dropLink("up0") }, invalid: `"mtu":"x"`},
 	"sbr": {after: "macvlan", takeAway: func(w *world) { w.dropLink("up0") }, invalid: `"table":-1`, except: map[string]string{

@@ -45,8 +45,9 @@ func (c *masqConf) addMasquerade(ctx context.Context, op *attach.Op, kinds []nft
 	if !c.IPMasq || len(op.Result.IPs) == 0 {
 		return nil
 	}
-	op.Undo("masquerading", func(ctx context.Context) error { return unrule(ctx, op, kinds) })
-	return nft.Open(nil).Update(ctx, masquerade(op, op.Result.IPs))
+	table := nft.Open(nil)
+	op.Undo("masquerading", func(ctx context.Context) error { return unrule(ctx, op, table, kinds) })
+	return table.Update(ctx, masquerade(op, op.Result.IPs))
 }
 
 // checkMasquerade wants what addMasquerade has made.
@@ -82,9 +83,9 @@ func release(ctx context.Context, op *attach.Op, kinds []nft.Kind) error {
 	})
 }
 
-// unrule is release for an ADD that failed: tables that were made for it go too.
-func unrule(ctx context.Context, op *attach.Op, kinds []nft.Kind) error {
-	return errors.Join(release(ctx, op, kinds), nft.Open(nil).Prune(ctx))
+// unrule is release for an ADD that failed: tables that it has made go too.
+func unrule(ctx context.Context, op *attach.Op, table *nft.Table, kinds []nft.Kind) error {
+	return errors.Join(release(ctx, op, kinds), table.Prune(ctx))
 }
 
 // collectRules gives back what stale attachments own in the rule set, and what the

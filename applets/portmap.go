@@ -78,6 +78,10 @@ func (p *portmapPlan) publish(ctx context.Context, r *spec.Request, maps []nft.P
 	case len(maps) == 0:
 		return releasePorts(ctx, r, p.dir, old.UDP)
 	}
+	link, err := localnetLink(r, maps)
+	if err != nil {
+		return err
+	}
 	udp := udpPorts(p.wishes)
 	if err := p.dir.claim(r, old, udp); err != nil {
 		return err
@@ -90,7 +94,7 @@ func (p *portmapPlan) publish(ctx context.Context, r *spec.Request, maps []nft.P
 		return err
 	}
 	// After the transaction, whose skeleton keeps others off 127.0.0.0/8.
-	err = routeLocalnet(maps, setLocalnet)
+	err = p.dir.setLocalnet(r.Attachment, link)
 	if err == nil {
 		err = p.dir.wait(r.Attachment, holders, p.asked(r))
 	}
@@ -157,6 +161,7 @@ func publishPort(x *nft.Tx, r *spec.Request, dir portOwners, m nft.PortMap) (hol
 // container get what they wait for, in the same transaction.
 func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []udpPort) error {
 	heirs := dir.heirs(r, dir.owner(r.Attachment.Key()), func(*portOwner) bool { return false })
+	localnet := dir.resetLocalnet(func(_ uint32, key string, _ recordOwner) bool { return key == r.Attachment.Key() })
 	err := nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
 		x.Addresses(addressesOf(r)...)
 		x.Release(r.Attachment, nft.KindPortMap)
@@ -168,10 +173,10 @@ func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []ud
 		err = nil
 	}
 	if err != nil {
-		return err
+		return errors.Join(localnet, err)
 	}
 	forgetFlows(r, udp)
-	return errors.Join(dir.handOn(heirs), dir.drop(r.Attachment))
+	return errors.Join(localnet, dir.handOn(heirs), dir.drop(r.Attachment))
 }
 
 // addressesOf returns the container's addresses, as far as prevResult has them.
@@ -250,7 +255,11 @@ func portmapCheck(_ context.Context, r *spec.Request) error {
 	if err = orReference(err, r.Attachment, nft.KindPortMap); err != nil {
 		return spec.Errorf(spec.CodeCheck, "%w", err)
 	}
-	return routeLocalnet(maps, checkLocalnet)
+	link, err := localnetLink(r, maps)
+	if err != nil {
+		return err
+	}
+	return checkLocalnet(link)
 }
 
 // portmapStatus reports a kernel in which no port can be published.
@@ -285,6 +294,7 @@ func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 		}
 		return nil
 	})
+	localnet := dir.resetLocalnet(func(_ uint32, key string, o recordOwner) bool { return o.Network == r.Network && !valid(key) })
 	err := nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
 		x.Keep(r.Network, valid, nft.KindPortMap)
 		x.KeepOld(r.Network, r.Valid, nft.KindPortMap)
@@ -292,8 +302,8 @@ func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 		return nil
 	})
 	if err != nil && !lacksNetfilter(err) {
-		return err
+		return errors.Join(localnet, err)
 	}
 	forgetFlows(r, udp)
-	return errors.Join(unread, dir.handOn(heirs), records(dir).keep(r.Network, r.Valid))
+	return errors.Join(unread, localnet, dir.handOn(heirs), records(dir).keep(r.Network, r.Valid))
 }

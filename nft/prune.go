@@ -2,6 +2,7 @@ package nft
 
 import (
 	"context"
+	"maps"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -9,14 +10,22 @@ import (
 	"cnibox/internal/netlink"
 )
 
-// Prune deletes those of our tables in which nothing belongs to anybody. An
-// ADD that failed on a host without cnibox's tables leaves none behind so; after
-// a DEL they stay, since the next ADD would make them again. Tables of others
-// stay, and so does ours while there is a chain of the administrator's.
-func (t *Table) Prune(ctx context.Context) error { return t.locked(ctx, prune) }
+// Prune deletes those tables that updates of this Table have made, unless an element is
+// in them by now, or a chain of the administrator's. It is for the undo of an ADD.
+// A table that was there before stays: it guards 127.0.0.0/8 also when it has no
+// elements. After a DEL all stay, since the next ADD would make them again.
+func (t *Table) Prune(ctx context.Context) error {
+	t.mu.Lock()
+	made := maps.Clone(t.made)
+	t.mu.Unlock()
+	if len(made) == 0 {
+		return nil
+	}
+	return t.locked(ctx, func(s *sock) error { return prune(s, made) })
+}
 
 // prune looks at every set of ours, then deletes the tables in one batch.
-func prune(s *sock) error {
+func prune(s *sock, made map[byte]bool) error {
 	x := newTx(s)
 	used := map[byte]bool{}
 	for _, sl := range x.owned(nil, func([]byte) bool { return true }) {
@@ -34,7 +43,7 @@ func prune(s *sock) error {
 	}
 	b := &batch{}
 	for _, table := range []byte{inet, bridge} {
-		if !used[table] && x.leftovers().tables[chainID{family: table, table: TableName}] {
+		if made[table] && !used[table] && x.leftovers().tables[chainID{family: table, table: TableName}] {
 			b.add(step{"table " + tableText(table), noNeeds}, unix.NFT_MSG_DELTABLE, 0, table, func(b *netlink.Buf) {
 				b.Text(unix.NFTA_TABLE_NAME, TableName)
 			})

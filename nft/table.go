@@ -11,17 +11,21 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"cnibox/rtnl"
 )
 
-// A Table is our rule set in one network namespace. It keeps no socket and no
-// state, and may be used from any goroutine.
+// A Table is our rule set in one network namespace. It keeps no socket, and may
+// be used from any goroutine.
 type Table struct {
 	ns   *rtnl.NS
 	lock string // path of the lock file
+
+	mu   sync.Mutex
+	made map[byte]bool // families of the tables that its updates have made; see Prune
 }
 
 // An Option changes what [Open] returns; tests need it.
@@ -34,7 +38,7 @@ func WithLock(path string) Option { return func(t *Table) { t.lock = path } }
 // Open returns the rule set of ns; nil is the current namespace. Nothing is
 // sent yet, and ns must stay open for as long as the Table is used.
 func Open(ns *rtnl.NS, opts ...Option) *Table {
-	t := &Table{ns: ns, lock: defaultLock}
+	t := &Table{ns: ns, lock: defaultLock, made: map[byte]bool{}}
 	for _, o := range opts {
 		o(t)
 	}
@@ -52,7 +56,7 @@ const updateTries = 4
 func (t *Table) Update(ctx context.Context, fn func(*Tx) error) error {
 	return t.locked(ctx, func(s *sock) (err error) {
 		for n := 1; ; n++ {
-			err = update(s, fn, n == updateTries)
+			err = t.update(s, fn, n == updateTries)
 			if n == updateTries || !overtaken(err) || ctx.Err() != nil {
 				return err
 			}
@@ -88,7 +92,7 @@ func overtaken(err error) bool {
 // update is one try of Update, on a new Tx: what the last one read may be wrong by
 // now, or it would not have failed. The last one does without what needs a rule set that
 // nobody changes meanwhile.
-func update(s *sock, fn func(*Tx) error, last bool) error {
+func (t *Table) update(s *sock, fn func(*Tx) error, last bool) error {
 	x := newTx(s)
 	x.last = last
 	if err := fn(x); err != nil {
@@ -98,7 +102,15 @@ func update(s *sock, fn func(*Tx) error, last bool) error {
 	if err != nil {
 		return err
 	}
-	return s.commit(b)
+	if err := s.commit(b); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, family := range x.made {
+		t.made[family] = true
+	}
+	return nil
 }
 
 // absent makes no error of something that is not there, be it an element,

@@ -24,6 +24,7 @@ type Tx struct {
 	chains map[string]*plan // all in the inet table
 	old    *leftovers       // of the reference plugins; nil until needed
 	addrs  [][]byte         // see Addresses
+	made   []byte           // families of the tables that the batch makes
 	oldIPs []netip.Addr     // whose rules of the reference in CNI-FORWARD shall go
 	last   bool             // see update
 	gen    uint32           // see generation; 0: not asked for yet
@@ -239,6 +240,9 @@ func (x *Tx) skeletons(b *batch) error {
 		if rules > 0 {
 			continue
 		}
+		if !x.leftovers().tables[chainID{family: table, table: TableName}] {
+			x.made = append(x.made, table)
+		}
 		chains, err := x.s.chainsIn(table, TableName)
 		if err != nil {
 			return err
@@ -256,7 +260,7 @@ func (x *Tx) skeletons(b *batch) error {
 			}
 		}
 	}
-	return nil
+	return x.err
 }
 
 // chainNamed returns a chain that elements jump to, as it should be: one that is
