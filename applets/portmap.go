@@ -5,6 +5,7 @@ package applets
 import (
 	"context"
 	"errors"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -47,7 +48,7 @@ const (
 	portmapUndoTime = 5 * time.Second // for taking back a failed ADD, whatever became of its context
 )
 
-// portmapAdd publishes all ports in one transaction, or none.
+// portmapAdd publishes all ports in one transaction, or none; hundreds in several.
 //
 // The order: the owner's note, the rules, the sysctl, old flows. Each failure takes
 // back what stands before it. Ports of an earlier ADD are replaced, not added to.
@@ -60,7 +61,7 @@ func portmapAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		return nil, spec.Errorf(spec.CodeConfig, "must be called as chained plugin: portmap needs the prevResult with the container's addresses")
 	}
 	maps, dir := p.maps(portmapTargets(r.Prev, r.IfName)), records(p.dir)
-	if len(maps) > 0 {
+	if !noMaps(maps) {
 		dir.made()
 	}
 	if err := dir.locked(ctx, func() error { return p.publish(ctx, r, maps) }); err != nil {
@@ -70,12 +71,12 @@ func portmapAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 }
 
 // publish is portmapAdd under the lock.
-func (p *portmapPlan) publish(ctx context.Context, r *spec.Request, maps []nft.PortMap) error {
+func (p *portmapPlan) publish(ctx context.Context, r *spec.Request, maps iter.Seq[nft.PortMap]) error {
 	old := p.dir.owner(r.Attachment.Key()) // of an earlier ADD without a DEL
-	switch {
-	case len(maps) == 0 && old == nil:
+	switch none := noMaps(maps); {
+	case none && old == nil:
 		return nil
-	case len(maps) == 0:
+	case none:
 		return releasePorts(ctx, r, p.dir, old.UDP)
 	}
 	link, err := localnetLink(r, maps)
@@ -88,8 +89,8 @@ func (p *portmapPlan) publish(ctx context.Context, r *spec.Request, maps []nft.P
 	}
 	holders, err := publishPorts(ctx, r, p.dir, maps, old != nil)
 	if err != nil {
-		if old == nil {
-			err = errors.Join(err, p.dir.drop(r.Attachment))
+		if old == nil { // what was published before the error goes
+			err = errors.Join(err, p.withdraw(ctx, r))
 		}
 		return err
 	}
@@ -99,60 +100,66 @@ func (p *portmapPlan) publish(ctx context.Context, r *spec.Request, maps []nft.P
 		err = p.dir.wait(r.Attachment, holders, p.asked(r))
 	}
 	if err != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), portmapUndoTime)
-		defer cancel()
-		return errors.Join(err, releasePorts(ctx, r, p.dir, nil))
+		return errors.Join(err, p.withdraw(ctx, r))
 	}
 	if old != nil {
-		udp = append(udp, old.UDP...)
+		udp = withUDP(udp, old.UDP)
 	}
 	forgetFlows(r, udp)
 	return nil
 }
 
+// withdraw takes back an ADD that failed, whatever became of its context.
+func (p *portmapPlan) withdraw(ctx context.Context, r *spec.Request) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), portmapUndoTime)
+	defer cancel()
+	return releasePorts(ctx, r, p.dir, nil)
+}
+
 // publishPorts makes the transaction. Ports of an earlier ADD of the attachment
 // go in the same one.
 // IPv4 and IPv6 are in the same batch, so no half of a mapping is ever in force.
-// holders are the keys of the container's other attachments that keep ports of these.
-func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps []nft.PortMap, again bool) (holders []string, err error) {
+// siblings are the keys of the container's other attachments that keep ports of these.
+//
+// A port of another container that lives is refused, with the owner's name and code 100;
+// that of one whose namespace is gone is taken over. The reference detects nothing: the
+// rule that came first gets the packets.
+func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps iter.Seq[nft.PortMap], again bool) (siblings []string, err error) {
+	holders := dir.holders(r.Attachment)
+	var gone []string
 	err = nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
 		if again {
 			x.Release(r.Attachment, nft.KindPortMap)
 		}
-		for _, m := range maps {
-			holder, err := publishPort(x, r, dir, m)
+		for m := range maps {
+			err := x.PortMap(r.Attachment, m)
+			var taken *nft.TakenError
+			if err != nil && errors.As(err, &taken) && taken.Key != r.Attachment.Key() {
+				switch holder := holders(taken.Key); {
+				case holder.gone:
+					if !slices.Contains(gone, taken.Key) {
+						gone = append(gone, taken.Key)
+						r.Warn("%v, whose network namespace is gone: taken over", taken)
+					}
+					m.Replace = true
+					err = x.PortMap(r.Attachment, m)
+				case holder.sibling:
+					if !slices.Contains(siblings, taken.Key) {
+						siblings = append(siblings, taken.Key)
+					}
+					continue
+				}
+			}
+			if err != nil && errors.As(err, &taken) {
+				err = spec.Errorf(spec.CodeBusy, "%w: publish another host port, or stop that container first", err)
+			}
 			if err != nil {
 				return err
-			}
-			if holder != "" && !slices.Contains(holders, holder) {
-				holders = append(holders, holder)
 			}
 		}
 		return nil
 	})
-	return holders, err
-}
-
-// publishPort refuses a port of another container that lives, and takes over
-// that of one whose namespace is gone. One of another interface of the container
-// stays with that; holder is its key then.
-// The reference detects nothing: the rule that came first gets the packets. The error
-// has code 100 and names the owner.
-func publishPort(x *nft.Tx, r *spec.Request, dir portOwners, m nft.PortMap) (holder string, err error) {
-	err = x.PortMap(r.Attachment, m)
-	var taken *nft.TakenError
-	switch {
-	case !errors.As(err, &taken):
-		return "", err
-	case taken.Key == r.Attachment.Key():
-	case dir.gone(taken.Key):
-		r.Warn("%v, whose network namespace is gone: taken over", err)
-		m.Replace = true
-		return "", x.PortMap(r.Attachment, m)
-	case dir.sibling(taken.Key, r.Attachment):
-		return taken.Key, nil
-	}
-	return "", spec.Errorf(spec.CodeBusy, "%w: publish another host port, or stop that container first", err)
+	return siblings, err
 }
 
 // releasePorts drops all that the attachment has published, and what the
@@ -234,16 +241,17 @@ func portmapCheck(_ context.Context, r *spec.Request) error {
 		return err
 	}
 	maps := p.maps(portmapTargets(r.Prev, r.IfName))
-	if len(maps) == 0 {
+	if noMaps(maps) {
 		return nil
 	}
+	holders := p.dir.holders(r.Attachment)
 	mine := p.dir.owner(r.Attachment.Key())
 	waits := mine != nil && mine.Waits != nil
 	err = nft.Open(nil).Check(func(x *nft.Tx) error {
-		for _, m := range maps {
+		for m := range maps {
 			err := x.PortMap(r.Attachment, m)
 			var taken *nft.TakenError
-			if waits && errors.As(err, &taken) && p.dir.sibling(taken.Key, r.Attachment) {
+			if err != nil && waits && errors.As(err, &taken) && holders(taken.Key).sibling {
 				continue // published, by another interface of the container
 			}
 			if err != nil {

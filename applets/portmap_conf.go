@@ -4,8 +4,8 @@ package applets
 
 import (
 	"fmt"
+	"iter"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -62,18 +62,18 @@ func (h hostPort) inFamily(a netip.Addr) bool {
 	return !h.ip.IsValid() || h.ip.Is4() == a.Is4()
 }
 
-// overlaps reports whether both are the same port of the same address, or both
-// of any address in a family that they share. A port of one address does not
-// overlap with that of any: it is the more specific of the two.
-func (h hostPort) overlaps(o hostPort) bool {
-	anyOf := func(ip netip.Addr) bool { return !ip.IsValid() || ip.IsUnspecified() }
+// rivals calls fn with the host ports that h shares packets with, until it returns false:
+// itself, and of any address those of any address in a family that they share. A port of one
+// address is no rival of that of any: it is the more specific of the two.
+func (h hostPort) rivals(fn func(hostPort) bool) {
+	at := func(ip netip.Addr) bool { return fn(hostPort{h.proto, ip, h.port}) }
 	switch {
-	case h.proto != o.proto || h.port != o.port:
-		return false
-	case h.ip == o.ip:
-		return true
+	case !at(h.ip):
+	case !h.ip.IsValid():
+		_ = at(netip.IPv4Unspecified()) && at(netip.IPv6Unspecified())
+	case h.ip.IsUnspecified():
+		at(netip.Addr{})
 	}
-	return anyOf(h.ip) && anyOf(o.ip) && (!h.ip.IsValid() || !o.ip.IsValid())
 }
 
 // A portWish is a checked mapping whose container address is not known yet.
@@ -148,7 +148,8 @@ func (c *portmapConf) validate() error {
 // those that say the same as one before.
 // Runtimes repeat mappings; two that contradict each other cannot both be had.
 func portWishes(mappings []portMapping) ([]portWish, error) {
-	var wishes []portWish
+	wishes := make([]portWish, 0, len(mappings))
+	seen := make(map[hostPort]uint16, len(mappings)) // container ports
 	for i, m := range mappings {
 		if m.HostPort == 0 {
 			continue
@@ -157,13 +158,14 @@ func portWishes(mappings []portMapping) ([]portWish, error) {
 		if err != nil {
 			return nil, fmt.Errorf("portMappings[%d]: %w", i, err)
 		}
-		for _, o := range wishes {
-			if o.host.overlaps(w.host) && o.container != w.container {
+		for o := range w.host.rivals {
+			if port, ok := seen[o]; ok && port != w.container {
 				return nil, fmt.Errorf("portMappings[%d]: %s is asked for twice, for container ports %d and %d",
-					i, w.host, o.container, w.container)
+					i, w.host, port, w.container)
 			}
 		}
-		if !slices.Contains(wishes, w) {
+		if _, ok := seen[w.host]; !ok {
+			seen[w.host] = w.container
 			wishes = append(wishes, w)
 		}
 	}
@@ -249,24 +251,35 @@ func portmapTargets(res *spec.Result, ifName string) []netip.Prefix {
 }
 
 // maps joins each wish with the addresses of the container that it can lead to.
-// ADD and CHECK both go by it. No target, no mapping, is no error.
-func (p *portmapPlan) maps(targets []netip.Prefix) []nft.PortMap {
-	var maps []nft.PortMap
-	for _, t := range targets {
-		conds := p.conds6
-		if t.Addr().Is4() {
-			conds = p.conds4
-		}
-		for _, w := range p.wishes {
-			if !w.host.inFamily(t.Addr()) {
-				continue
+// ADD and CHECK both go by it. No target, no mapping, is no error. They are made one by one,
+// since there may be thousands.
+func (p *portmapPlan) maps(targets []netip.Prefix) iter.Seq[nft.PortMap] {
+	return func(yield func(nft.PortMap) bool) {
+		for _, t := range targets {
+			conds := p.conds6
+			if t.Addr().Is4() {
+				conds = p.conds4
 			}
-			maps = append(maps, nft.PortMap{
-				Proto: protoNumber(w.host.proto), HostIP: w.host.ip, HostPort: w.host.port,
-				Target: netip.AddrPortFrom(t.Addr(), w.container), TargetPrefix: t.Masked(),
-				SNAT: p.snat, MasqAll: p.snat && p.masqAll, Conditions: conds,
-			})
+			for _, w := range p.wishes {
+				if !w.host.inFamily(t.Addr()) {
+					continue
+				}
+				if !yield(nft.PortMap{
+					Proto: protoNumber(w.host.proto), HostIP: w.host.ip, HostPort: w.host.port,
+					Target: netip.AddrPortFrom(t.Addr(), w.container), TargetPrefix: t.Masked(),
+					SNAT: p.snat, MasqAll: p.snat && p.masqAll, Conditions: conds,
+				}) {
+					return
+				}
+			}
 		}
 	}
-	return maps
+}
+
+// noMaps reports whether there is none.
+func noMaps(maps iter.Seq[nft.PortMap]) bool {
+	for range maps {
+		return false
+	}
+	return true
 }

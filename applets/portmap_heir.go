@@ -4,6 +4,7 @@ package applets
 
 import (
 	"errors"
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -69,7 +70,7 @@ func (d portOwners) bequeath(key, heir string) error {
 // A portHeir is an attachment that waits for ports of one that goes.
 type portHeir struct {
 	a     spec.Attachment
-	maps  []nft.PortMap
+	maps  iter.Seq[nft.PortMap]
 	still string // key of the one that it waits for next; "": it waits no longer
 }
 
@@ -107,7 +108,8 @@ func inherit(r *spec.Request, x *nft.Tx, heirs []*portHeir) {
 // inherit publishes what the heir asked for and nobody else has. What it has
 // already stays.
 func (h *portHeir) inherit(x *nft.Tx) error {
-	for _, m := range h.maps {
+	h.still = "" // of an earlier try
+	for m := range h.maps {
 		err := x.PortMap(h.a, m)
 		var taken *nft.TakenError
 		switch {

@@ -5,6 +5,7 @@ package applets
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -27,8 +28,8 @@ import (
 // through 127.0.0.1. Without masquerading their answers would not come back,
 // and a port of one address elsewhere is not reached from there.
 // The zero Addr is none. IPv6 has no such switch: ::1 never leaves the host.
-func localnetTarget(maps []nft.PortMap) netip.Addr {
-	for _, m := range maps {
+func localnetTarget(maps iter.Seq[nft.PortMap]) netip.Addr {
+	for m := range maps {
 		local := !m.HostIP.IsValid() || m.HostIP.IsUnspecified() || m.HostIP.IsLoopback()
 		if a := m.Target.Addr(); a.Is4() && local && m.SNAT {
 			return a
@@ -43,7 +44,7 @@ func localnetTarget(maps []nft.PortMap) netip.Addr {
 // It is the one that leads to the container's address, if it leads there by the
 // container's own interface. prevResult is what other plugins say: an address of the LAN
 // in it must not open the uplink.
-func localnetLink(r *spec.Request, maps []nft.PortMap) (*rtnl.Link, error) {
+func localnetLink(r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, error) {
 	to := localnetTarget(maps)
 	if !to.IsValid() {
 		return nil, nil

@@ -55,7 +55,7 @@ func (d portOwners) owner(key string) *portOwner {
 func (d portOwners) claim(r *spec.Request, old *portOwner, udp []udpPort) error {
 	o := portOwner{recordOwner: ownerOf(r.Attachment), NetNS: r.Call.NetNS, UDP: udp}
 	if old != nil {
-		o.UDP = append(o.UDP[:len(udp):len(udp)], old.UDP...)
+		o.UDP = withUDP(udp, old.UDP)
 		o.Heirs = old.Heirs
 	}
 	var err error
@@ -83,6 +83,25 @@ func (d portOwners) gone(key string) bool {
 	return dev != o.Dev || ino != o.Ino
 }
 
+// A portHolder is what is known of an attachment that has a port which another asks for.
+type portHolder struct {
+	gone    bool // its namespace is
+	sibling bool // it is of the same container
+}
+
+// holders looks the owners of ports up, each once: one note may be about thousands.
+func (d portOwners) holders(a spec.Attachment) func(key string) portHolder {
+	known := map[string]portHolder{}
+	return func(key string) portHolder {
+		h, ok := known[key]
+		if !ok {
+			h = portHolder{gone: d.gone(key), sibling: d.sibling(key, a)}
+			known[key] = h
+		}
+		return h
+	}
+}
+
 // netnsID returns what tells the namespace at path from all others that exist.
 // Device and inode. They may come again once the namespace is gone.
 func netnsID(path string) (dev, ino uint64, err error) {
@@ -101,13 +120,34 @@ func netnsID(path string) (dev, ino uint64, err error) {
 // udpPorts returns the host ports of the UDP mappings.
 // Flows of TCP and SCTP end with their connections.
 func udpPorts(wishes []portWish) []udpPort {
-	var udp []udpPort
+	n := 0
+	for _, w := range wishes {
+		if w.host.proto == "udp" {
+			n++
+		}
+	}
+	udp := make([]udpPort, 0, n)
 	for _, w := range wishes {
 		if w.host.proto == "udp" {
 			udp = append(udp, udpPort{w.host.ip, w.host.port})
 		}
 	}
 	return udp
+}
+
+// withUDP joins two lists, each port once.
+func withUDP(udp, more []udpPort) []udpPort {
+	all := make([]udpPort, 0, len(udp)+len(more))
+	seen := make(map[udpPort]bool, len(udp)+len(more))
+	for _, list := range [][]udpPort{udp, more} {
+		for _, p := range list {
+			if !seen[p] {
+				seen[p] = true
+				all = append(all, p)
+			}
+		}
+	}
+	return all
 }
 
 // forgetFlows deletes the connection tracking entries of UDP flows to the
@@ -118,7 +158,7 @@ func forgetFlows(r *spec.Request, udp []udpPort) {
 	if len(udp) == 0 {
 		return
 	}
-	var ports []netip.AddrPort
+	ports := make([]netip.AddrPort, 0, len(udp))
 	for _, p := range udp {
 		ports = append(ports, netip.AddrPortFrom(p.HostIP, p.Port))
 	}

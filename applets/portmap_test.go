@@ -87,7 +87,7 @@ func mapping(entry string) string { return `{"runtimeConfig":{"portMappings":[{`
 
 func mapsText(p *portmapPlan, prev *spec.Result) string {
 	var lines []string
-	for _, m := range p.maps(portmapTargets(prev, "eth0")) {
+	for m := range p.maps(portmapTargets(prev, "eth0")) {
 		host := "*"
 		if m.HostIP.IsValid() {
 			host = m.HostIP.String()
@@ -149,7 +149,7 @@ func FuzzPortmapConf(f *testing.F) {
 		if err != nil {
 			return
 		}
-		for _, m := range p.maps([]netip.Prefix{netip.MustParsePrefix("10.9.0.2/24"), netip.MustParsePrefix("fd00::2/64")}) {
+		for m := range p.maps([]netip.Prefix{netip.MustParsePrefix("10.9.0.2/24"), netip.MustParsePrefix("fd00::2/64")}) {
 			if m.HostPort == 0 || m.Target.Port() == 0 || m.HostIP.IsValid() && m.HostIP.Is4() != m.Target.Addr().Is4() {
 				t.Errorf("%+v", m)
 			}

@@ -2,6 +2,7 @@ package nft
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -13,10 +14,17 @@ import (
 // A MissingError says what an attachment should have in the rule set and has not.
 type MissingError struct{ What []string }
 
+// mostMissing is how many missing things an error names.
+const mostMissing = 50
+
 // Error lists what is missing in the order in which it was asked for, elements in
 // the words of [Element], chains by name.
 func (e *MissingError) Error() string {
-	return "rule set: missing: " + strings.Join(e.What, ", ")
+	text := "rule set: missing: " + strings.Join(e.What[:min(len(e.What), mostMissing)], ", ")
+	if more := len(e.What) - mostMissing; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // Check is [Table.Update] for CHECK: fn says what shall be there, as for ADD,
@@ -30,19 +38,22 @@ func (t *Table) Check(fn func(*Tx) error) error {
 	}
 	defer s.close()
 	x := newTx(s)
+	var missing []string
+	used := map[byte]bool{}
+	x.full = func() error {
+		for _, sl := range x.slots {
+			used[sl.set.table] = used[sl.set.table] || sl.is != nil
+			if sl.lacks() {
+				missing = append(missing, sl.set.describe(sl.is))
+			}
+		}
+		return nil
+	}
 	if err := fn(x); err != nil {
 		return err
 	}
-	if x.err != nil {
-		return x.err
-	}
-	var missing []string
-	used := map[byte]bool{}
-	for _, sl := range x.slots {
-		used[sl.set.table] = used[sl.set.table] || sl.is != nil
-		if sl.lacks() {
-			missing = append(missing, sl.set.describe(sl.is))
-		}
+	if err := cmp.Or(x.err, x.full()); err != nil {
+		return err
 	}
 	for _, table := range []byte{inet, bridge} {
 		if !used[table] {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -43,11 +42,16 @@ func (t *Table) FlushUDP(ports []netip.AddrPort) error {
 	}
 	defer s.close()
 	for _, family := range []byte{v4, v6} {
-		var of []netip.AddrPort
+		of := make(map[netip.AddrPort]bool, len(ports)) // the zero Addr is any
 		for _, p := range ports {
-			if a := p.Addr().Unmap(); !a.IsValid() || familyOf(a) == family {
-				of = append(of, netip.AddrPortFrom(a, p.Port()))
+			a := p.Addr().Unmap()
+			if a.IsValid() && familyOf(a) != family {
+				continue
 			}
+			if a.IsUnspecified() {
+				a = netip.Addr{}
+			}
+			of[netip.AddrPortFrom(a, p.Port())] = true
 		}
 		if len(of) == 0 {
 			continue
@@ -61,11 +65,11 @@ func (t *Table) FlushUDP(ports []netip.AddrPort) error {
 
 // flushUDP deletes the flows of one family. Between reading and deleting some
 // may end by themselves, which is as good.
-func (s *sock) flushUDP(family byte, ports []netip.AddrPort) error {
+func (s *sock) flushUDP(family byte, ports map[netip.AddrPort]bool) error {
 	var doomed [][]byte
 	err := s.ask(ctNetlink|ctGet, unix.NLM_F_DUMP, family, func(b *netlink.Buf) { filterUDP(b, ports) }, func(data []byte) {
 		dst, udp := flowTo(data, family)
-		if udp && slices.ContainsFunc(ports, func(p netip.AddrPort) bool { return covers(p, dst) }) {
+		if udp && (ports[dst] || ports[netip.AddrPortFrom(netip.Addr{}, dst.Port())]) {
 			doomed = append(doomed, data)
 		}
 	})
@@ -86,14 +90,16 @@ func (s *sock) flushUDP(family byte, ports []netip.AddrPort) error {
 
 // filterUDP asks for UDP flows only, and for one port if it is only one.
 // Kernels before 5.8 overlook it, so the answers are looked at all the same.
-func filterUDP(b *netlink.Buf, ports []netip.AddrPort) {
+func filterUDP(b *netlink.Buf, ports map[netip.AddrPort]bool) {
 	flags := filterProtoNum
 	b.Nest(ctaTupleOrig, func() {
 		b.Nest(ctaTupleProto, func() {
 			b.Bytes(ctaProtoNum, []byte{unix.IPPROTO_UDP})
-			if len(ports) == 1 {
-				flags |= filterProtoDstPort
-				b.Bytes(ctaProtoDstPort, port16(ports[0].Port()))
+			for p := range ports {
+				if len(ports) == 1 {
+					flags |= filterProtoDstPort
+					b.Bytes(ctaProtoDstPort, port16(p.Port()))
+				}
 			}
 		})
 	})
@@ -113,13 +119,6 @@ func flowTo(data []byte, family byte) (dst netip.AddrPort, udp bool) {
 	addr := addrOf(netlink.Attr(ip, typ), family)
 	port := netlink.NetNumber(netlink.Attr(proto, ctaProtoDstPort))
 	return netip.AddrPortFrom(addr, uint16(port)), netlink.NetNumber(netlink.Attr(proto, ctaProtoNum)) == unix.IPPROTO_UDP
-}
-
-// covers tells whether a host port stands for a destination. Families were told
-// apart before.
-func covers(p, dst netip.AddrPort) bool {
-	any := !p.Addr().IsValid() || p.Addr().IsUnspecified()
-	return p.Port() == dst.Port() && (any || p.Addr() == dst.Addr())
 }
 
 // forget deletes the flow that a message is about; one that has ended is fine. The

@@ -34,6 +34,7 @@ const (
 	keyLen       = 24  // of Attachment.Key
 	longest      = 127 // bytes of a comment; nft shows no longer ones
 	commentType  = 0   // NFTNL_UDATA_SET_ELEM_COMMENT, and NFTNL_UDATA_RULE_COMMENT: libnftnl, udata.h
+	usualElement = 240 // bytes of an element in a message, at most, but for long names
 	listsPerMsg  = 200 // elements in one message, whose list must stay under 64 KiB
 	dataValue    = unix.NFTA_DATA_VALUE
 	dataVerdict  = unix.NFTA_DATA_VERDICT
@@ -191,7 +192,7 @@ func (s *sock) elements(in *set, want filter, fn func(element)) error {
 // keyOf joins parts, each filled up with zeros to whole registers of 4 bytes: what
 // the kernel compares is registers, not fields.
 func keyOf(parts ...[]byte) []byte {
-	var key []byte
+	key := make([]byte, 0, 24)
 	for _, p := range parts {
 		key = append(key, p...)
 		for len(key)%4 != 0 {

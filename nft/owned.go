@@ -29,12 +29,10 @@ func (t *Table) Owned(o spec.Attachment, kinds ...Kind) ([]Element, error) {
 // found returns the slot of an element that the kernel has told of.
 func (x *Tx) found(in *set, e element) *slot {
 	p := place{in, string(e.key)}
-	if x.index[p] == nil {
-		sl := &slot{set: in, key: e.key, was: &e, is: &e}
-		x.index[p] = sl
-		x.slots = append(x.slots, sl)
+	if sl := x.index[p]; sl != nil {
+		return sl
 	}
-	return x.index[p]
+	return x.newSlot(p, &slot{set: in, key: e.key, was: &e, is: &e})
 }
 
 // describe says what an element does, for people: in CHECK's errors, in lists and

@@ -63,13 +63,18 @@ func (x *Tx) PortMap(o spec.Attachment, m PortMap) error {
 	gate := setOf(gateSet+shift, family)
 	to := element{key: key, data: keyOf(m.Target.Addr().AsSlice(), port16(m.Target.Port()))}
 	for _, in := range []*set{plain, cond} {
+		if x.absent(in, key) {
+			continue
+		}
 		sl := x.at(in, key)
 		if err := x.takeable(o, &m, sl, &to); err != nil {
 			return err
 		}
 		sl.is = nil
 	}
-	x.at(gate, key).is = nil
+	if !x.absent(gate, key) {
+		x.at(gate, key).is = nil
+	}
 	if len(m.Conditions) == 0 {
 		x.put(o, plain, to)
 	} else {
@@ -81,6 +86,7 @@ func (x *Tx) PortMap(o spec.Attachment, m PortMap) error {
 		x.put(o, gate, element{key: key, chain: x.need(group)})
 	}
 	x.hairpin(o, &m, family)
+	x.limit()
 	return x.err
 }
 
@@ -92,7 +98,7 @@ func (x *Tx) takeable(o spec.Attachment, m *PortMap, sl *slot, to *element) erro
 	if e == nil {
 		return nil
 	}
-	mine := ownerKey(e.owner) == o.Key()
+	mine := ownerKey(e.owner) == x.key(o)
 	if mine && !sl.claimed || mine && string(e.data) == string(to.data) || !mine && m.Replace {
 		return nil
 	}
@@ -112,8 +118,15 @@ func (x *Tx) hairpin(o spec.Attachment, m *PortMap, family byte) {
 	case m.MasqAll:
 		x.put(o, in, element{key: key, chain: masqAll})
 	case m.SNAT:
-		x.put(o, in, element{key: key, chain: x.need(hairpinChain(m.TargetPrefix))})
+		name := hairpinName(m.TargetPrefix)
+		if x.chains[name] == nil {
+			x.need(hairpinChain(m.TargetPrefix))
+		}
+		x.put(o, in, element{key: key, chain: name})
 	default:
+		if x.absent(in, key) {
+			return
+		}
 		if sl := x.at(in, key); !sl.claimed {
 			sl.is = nil // of an earlier mapping
 		}
@@ -125,7 +138,7 @@ func (x *Tx) hairpin(o spec.Attachment, m *PortMap, family byte) {
 // and 127.0.0.1 to itself.
 func hairpinChain(p netip.Prefix) chain {
 	family := familyOf(p.Addr())
-	c := chain{name: "hairpin-" + prefixName(p), needs: masqNeeds, rules: []*rule{
+	c := chain{name: hairpinName(p), needs: masqNeeds, rules: []*rule{
 		newRule().family(family).inside(p, false).masquerade(),
 	}}
 	if family == v4 {
@@ -134,6 +147,9 @@ func hairpinChain(p netip.Prefix) chain {
 	}
 	return c
 }
+
+// hairpinName is the name of that chain.
+func hairpinName(p netip.Prefix) string { return "hairpin-" + prefixName(p) }
 
 // valid checks what the kernel would take without a word: a host port that no
 // packet can be sent to, and a target that is nowhere.

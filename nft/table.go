@@ -53,6 +53,9 @@ const updateTries = 4
 // transaction, under the lock of the host. When there is an error, fn's or
 // the kernel's, nothing has changed. fn may run more than once. Our tables
 // are made when the first element needs them.
+//
+// Hundreds of host ports go in several transactions, after fn has run without an
+// error. What the kernel has taken when it refuses one of these stays.
 func (t *Table) Update(ctx context.Context, fn func(*Tx) error) error {
 	return t.locked(ctx, func(s *sock) (err error) {
 		for n := 1; ; n++ {
@@ -98,11 +101,18 @@ func (t *Table) update(s *sock, fn func(*Tx) error, last bool) error {
 	if err := fn(x); err != nil {
 		return err
 	}
-	b, err := x.batch()
-	if err != nil {
-		return err
+	if x.many { // and nothing is wrong with any of them
+		x = newTx(s)
+		x.full = x.commit
+		if err := fn(x); err != nil {
+			return err
+		}
 	}
-	if err := s.commit(b); err != nil {
+	b, err := x.batch()
+	if err == nil {
+		err = s.commit(b)
+	}
+	if err != nil {
 		return err
 	}
 	t.mu.Lock()

@@ -13,7 +13,8 @@ import (
 )
 
 // A Tx collects the changes of one update. Nothing reaches the kernel before
-// the function that was given to [Table.Update] has returned; what the Tx
+// the function that was given to [Table.Update] has returned, unless there are
+// more changes than one batch has; what the Tx
 // reads meanwhile is read under the lock. An error while reading is kept and
 // fails the update.
 type Tx struct {
@@ -21,13 +22,18 @@ type Tx struct {
 	err    error
 	slots  []*slot
 	index  map[place]*slot
+	ports  int              // slots of host ports
 	chains map[string]*plan // all in the inet table
-	old    *leftovers       // of the reference plugins; nil until needed
-	addrs  [][]byte         // see Addresses
-	made   []byte           // families of the tables that the batch makes
-	oldIPs []netip.Addr     // whose rules of the reference in CNI-FORWARD shall go
-	last   bool             // see update
-	gen    uint32           // see generation; 0: not asked for yet
+	known  map[*set]*known
+	owners map[spec.Attachment]string // their comments
+	full   func() error               // called before host ports beyond a batch are forgotten; nil: nothing to do
+	many   bool                       // there were such
+	old    *leftovers                 // of the reference plugins; nil until needed
+	addrs  [][]byte                   // see Addresses
+	made   []byte                     // families of the tables that the batch makes
+	oldIPs []netip.Addr               // whose rules of the reference in CNI-FORWARD shall go
+	last   bool                       // see update
+	gen    uint32                     // see generation; 0: not asked for yet
 }
 
 // A place is one possible element of a set.
@@ -54,7 +60,9 @@ type plan struct {
 
 // newTx begins an update that reads by way of s, which must stay open for it.
 func newTx(s *sock) *Tx {
-	return &Tx{s: s, index: map[place]*slot{}, chains: map[string]*plan{}}
+	return &Tx{
+		s: s, index: map[place]*slot{}, chains: map[string]*plan{}, known: map[*set]*known{}, owners: map[spec.Attachment]string{},
+	}
 }
 
 // fail keeps the first error.
@@ -71,45 +79,97 @@ func (x *Tx) at(in *set, key []byte) *slot {
 	if sl := x.index[p]; sl != nil {
 		return sl
 	}
-	sl := &slot{set: in, key: key}
-	x.index[p] = sl
-	x.slots = append(x.slots, sl)
-	e, err := x.s.elementAt(in, key)
+	e, err := x.read(in, key)
 	if err != nil {
 		x.fail(err)
 	}
-	sl.was, sl.is = e, e
+	return x.newSlot(p, &slot{set: in, key: key, was: e, is: e})
+}
+
+// newSlot adds a slot to the index.
+func (x *Tx) newSlot(p place, sl *slot) *slot {
+	x.index[p] = sl
+	x.slots = append(x.slots, sl)
+	if sl.set.kind == KindPortMap {
+		x.ports++
+	}
 	return sl
+}
+
+// absent tells whether the key is known to have no element, neither in the kernel nor by
+// this update. Then it needs no slot.
+func (x *Tx) absent(in *set, key []byte) bool {
+	return x.known[in].lacks(key) && x.index[place{in, string(key)}] == nil
 }
 
 // put claims a slot: whatever it held, its element is e and belongs to o. Who may
 // not be put out is for the caller to know.
 func (x *Tx) put(o spec.Attachment, in *set, e element) {
 	sl := x.at(in, e.key)
-	e.owner = comment(o)
+	e.owner = x.comment(o)
 	sl.is, sl.claimed = &e, true
 }
+
+// comment is that of the owner's elements, made once: there may be thousands.
+func (x *Tx) comment(o spec.Attachment) string {
+	c, ok := x.owners[o]
+	if !ok {
+		c = comment(o)
+		x.owners[o] = c
+	}
+	return c
+}
+
+// key is that of the attachment, from the same.
+func (x *Tx) key(o spec.Attachment) string { return ownerKey(x.comment(o)) }
 
 // owned returns the slots of the kinds with elements that the filter wants, those
 // of this update as they will be. It reads all sets of these kinds, but for those in
 // tables that are not there.
 func (x *Tx) owned(kinds []Kind, want filter) (of []*slot) {
+	x.each(kinds, want, func(*slot) {})
+	for _, sl := range x.slots {
+		if has(kinds, sl.set.kind) && sl.wanted(want) {
+			of = append(of, sl)
+		}
+	}
+	return of
+}
+
+// drop empties the slots that owned returns.
+func (x *Tx) drop(kinds []Kind, want filter) {
+	empty := func(sl *slot) {
+		if has(kinds, sl.set.kind) && sl.wanted(want) {
+			sl.is, sl.claimed = nil, false
+		}
+	}
+	for _, sl := range x.slots { // before any is forgotten
+		empty(sl)
+	}
+	x.each(kinds, want, func(sl *slot) {
+		empty(sl)
+		x.limit()
+	})
+}
+
+// each calls fn with a slot for each element that the kernel has of the kinds and the
+// filter wants.
+func (x *Tx) each(kinds []Kind, want filter, fn func(*slot)) {
 	for i := range sets {
 		in := &sets[i]
 		if !has(kinds, in.kind) || !x.leftovers().tables[chainID{family: in.table, table: TableName}] {
 			continue
 		}
-		err := x.s.elements(in, want, func(e element) { x.found(in, e) })
+		err := x.s.elements(in, want, func(e element) { fn(x.found(in, e)) })
 		if err != nil {
 			x.fail(err)
 		}
 	}
-	for _, sl := range x.slots {
-		if has(kinds, sl.set.kind) && sl.is != nil && len(sl.is.owner) >= keyLen && want([]byte(sl.is.owner)) {
-			of = append(of, sl)
-		}
-	}
-	return of
+}
+
+// wanted tells whether the filter wants what the slot shall hold.
+func (sl *slot) wanted(want filter) bool {
+	return sl.is != nil && len(sl.is.owner) >= keyLen && want([]byte(sl.is.owner))
 }
 
 // ownedBy wants what one attachment owns, by the key: names may be cut short.
@@ -132,9 +192,7 @@ func has(kinds []Kind, k Kind) bool {
 // plugins left for it; no kinds mean all. Elements that meanwhile belong to
 // another attachment stay. It is no error if there is nothing.
 func (x *Tx) Release(o spec.Attachment, kinds ...Kind) {
-	for _, sl := range x.owned(kinds, ownedBy(o)) {
-		sl.is, sl.claimed = nil, false
-	}
+	x.drop(kinds, ownedBy(o))
 	x.releaseOld(o, kinds)
 }
 
@@ -149,9 +207,7 @@ func (x *Tx) Had(o spec.Attachment) bool {
 // Keep drops what attachments of the network own of the given kinds, except
 // for those whose key is valid; no kinds mean all.
 func (x *Tx) Keep(network string, valid func(key string) bool, kinds ...Kind) {
-	for _, sl := range x.owned(kinds, lost(network, valid)) {
-		sl.is, sl.claimed = nil, false
-	}
+	x.drop(kinds, lost(network, valid))
 }
 
 // lost wants what attachments of the network own whose keys are not valid.
@@ -207,14 +263,7 @@ func (x *Tx) batch() (*batch, error) {
 		}
 	}
 	b.gen = x.gen
-	if err := x.skeletons(b); err != nil {
-		return nil, err
-	}
-	x.newChains(b)
-	for i := range sets {
-		x.elements(b, &sets[i])
-	}
-	if err := x.unusedChains(b); err != nil {
+	if err := x.changes(b); err != nil {
 		return nil, err
 	}
 	if x.old != nil {
@@ -224,6 +273,18 @@ func (x *Tx) batch() (*batch, error) {
 		f.change(b)
 	}
 	return b, nil
+}
+
+// changes is the part of batch that is about our tables.
+func (x *Tx) changes(b *batch) error {
+	if err := x.skeletons(b); err != nil {
+		return err
+	}
+	x.newChains(b)
+	for i := range sets {
+		x.elements(b, &sets[i])
+	}
+	return x.unusedChains(b)
 }
 
 // skeletons makes sure of the tables that get elements, or have them already. Marks of other versions of
@@ -346,7 +407,11 @@ func (x *Tx) elements(b *batch, in *set) {
 		}
 	}
 	b.elements(unix.NFT_MSG_DELSETELEM, 0, in, out)
-	b.elements(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, in, add)
+	flags := uint16(unix.NLM_F_CREATE | unix.NLM_F_EXCL)
+	if in.kind == KindPortMap && in.verdicts {
+		flags = unix.NLM_F_CREATE // several host ports lead to one port of a container; see commit
+	}
+	b.elements(unix.NFT_MSG_NEWSETELEM, flags, in, add)
 }
 
 // elements adds or deletes elements of a set, in messages of bounded size.
@@ -357,6 +422,7 @@ func (t *batch) elements(msg, flags uint16, in *set, list []*element) {
 		t.add(step{"elements of " + in.name, noNeeds}, msg, flags, in.table, func(b *netlink.Buf) {
 			b.Text(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
 			b.Text(unix.NFTA_SET_ELEM_LIST_SET, in.name)
+			*b = slices.Grow(*b, len(part)*usualElement)
 			b.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func() {
 				for _, e := range part {
 					e.encode(b, in, msg == unix.NFT_MSG_NEWSETELEM)

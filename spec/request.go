@@ -10,7 +10,7 @@ import (
 
 // MaxConf is the size of the largest configuration that is read, in bytes.
 // Configurations have a few kB; the bound is against an endless stdin.
-const MaxConf = 4 << 20
+const MaxConf = 8 << 20
 
 // The keys of the set of valid attachments in a GC configuration: today's
 // text and runtimes have the first, the tagged 1.1.0 has the second.

@@ -35,7 +35,7 @@ func TestNewRequestErrors(t *testing.T) {
 		"numeric name":          {`{"name":5}`, CodeConfig, `"name" is a number where a string is due`},
 		"deep":                  {strings.Repeat("[", 200000), CodeDecode, "depth"},
 		"deep and valid":        {`{"name":"n","x":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + "}", CodeDecode, "nested deeper than 100"},
-		"large":                 {`{"name":"` + strings.Repeat("n", MaxConf) + `"}`, CodeDecode, "more than 4194304 bytes"},
+		"large":                 {`{"name":"` + strings.Repeat("n", MaxConf) + `"}`, CodeDecode, "more than 8388608 bytes"},
 		"numeric type":          {`{"name":"n","type":1}`, CodeConfig, `"type" is a number`},
 		"type is a path":        {`{"name":"n","type":"../x"}`, CodeConfig, `invalid plugin type "../x"`},
 		"ipam a string":         {`{"name":"n","ipam":"host-local"}`, CodeConfig, `"ipam" is a string where an object is due`},

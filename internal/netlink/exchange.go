@@ -40,7 +40,11 @@ func (s *Socket) Exchange(reqs []Request, each func(i int, m Message) error) ([]
 		s.seq = 0 // the number 0 is for notifications
 	}
 	first := s.seq + 1
-	var out []byte
+	size := 0
+	for _, r := range reqs {
+		size += unix.SizeofNlMsghdr + align(len(r.Data))
+	}
+	out := make([]byte, 0, size)
 	for i, r := range reqs {
 		if len(r.Data) > longestData {
 			return answers, fmt.Errorf("netlink request of %d bytes: %w", len(r.Data), unix.EMSGSIZE)

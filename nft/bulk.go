@@ -1,0 +1,161 @@
+package nft
+
+// A container may publish thousands of ports, as servers for RTP do. Four elements of
+// two families for each are megabytes of messages, more than an unprivileged socket
+// takes at once, and a question to the kernel about each takes longer than reading all.
+
+const (
+	slotsPerBatch = 1500 // with which a batch stays below 400 KB, twice net.core.wmem_max
+	mostAsked     = 64   // keys of a set; for more, the set is read
+)
+
+// known is what the kernel has in a set of host ports, once that was read; before, how many
+// keys it was asked about. Without pointers, since there may be 100,000.
+type known struct {
+	asked    int
+	elements map[portKey]portData // nil: not read
+	from     []knownFrom
+	places   map[knownFrom]uint32 // in from
+}
+
+// A portKey is the key of an element for a host port, filled up with zeros: address,
+// protocol and port at most.
+type portKey [24]byte
+
+// A portData is what such an element leads to, and whose it is.
+type portData struct {
+	to   [20]byte // address and port, filled up with zeros
+	from uint32   // place in known.from
+}
+
+// knownFrom is what elements share: mostly all of one owner.
+type knownFrom struct{ chain, owner string }
+
+// get finds an element in what was read.
+func (k *known) get(key []byte) (portData, bool) {
+	var p portKey
+	copy(p[:], key)
+	d, ok := k.elements[p]
+	return d, ok
+}
+
+// lacks tells whether the key is known to be in no element.
+func (k *known) lacks(key []byte) bool {
+	if k == nil || k.elements == nil {
+		return false
+	}
+	_, ok := k.get(key)
+	return !ok
+}
+
+// add notes an element.
+func (k *known) add(e *element) {
+	from := knownFrom{e.chain, e.owner}
+	at, ok := k.places[from]
+	if !ok {
+		at = uint32(len(k.from))
+		k.places[from] = at
+		k.from = append(k.from, from)
+	}
+	var key portKey
+	d := portData{from: at}
+	copy(key[:], e.key)
+	copy(d.to[:], e.data)
+	k.elements[key] = d
+}
+
+// drop forgets an element.
+func (k *known) drop(key []byte) {
+	var p portKey
+	copy(p[:], key)
+	delete(k.elements, p)
+}
+
+// read returns the element with the key; nil if there is none. The kernel looks it up,
+// but a set of host ports about which many questions come is read as a whole.
+func (x *Tx) read(in *set, key []byte) (*element, error) {
+	if in.kind != KindPortMap {
+		return x.s.elementAt(in, key)
+	}
+	k := x.known[in]
+	if k == nil {
+		k = &known{}
+		x.known[in] = k
+	}
+	if k.elements == nil && k.asked < mostAsked {
+		k.asked++
+		return x.s.elementAt(in, key)
+	}
+	if k.elements == nil {
+		k.elements, k.places = map[portKey]portData{}, map[knownFrom]uint32{}
+		if err := x.s.elements(in, nil, func(e element) { k.add(&e) }); err != nil {
+			return nil, err
+		}
+	}
+	d, ok := k.get(key)
+	if !ok {
+		return nil, nil
+	}
+	from := k.from[d.from]
+	_, size := concat(in.data)
+	return &element{key: key, data: d.to[:size], chain: from.chain, owner: from.owner}, nil
+}
+
+// limit keeps the number of slots for host ports within a batch. Those there are go to the
+// kernel, or where nothing shall reach it yet, are forgotten. That of all others come by
+// the end of the update.
+func (x *Tx) limit() {
+	if x.ports < slotsPerBatch || x.err != nil {
+		return
+	}
+	x.many, x.ports = true, 0
+	var ports, others []*slot
+	for _, sl := range x.slots {
+		if sl.set.kind == KindPortMap {
+			ports = append(ports, sl)
+		} else {
+			others = append(others, sl)
+		}
+	}
+	if x.full == nil {
+		x.forget(ports)
+	} else {
+		x.slots = ports
+		if err := x.full(); err != nil {
+			x.fail(err)
+		}
+		x.forget(ports)
+	}
+	x.slots = others
+}
+
+// forget drops slots from the index.
+func (x *Tx) forget(slots []*slot) {
+	for _, sl := range slots {
+		delete(x.index, place{sl.set, string(sl.key)})
+	}
+}
+
+// commit sends what there is to the kernel.
+func (x *Tx) commit() error {
+	b := &batch{}
+	if err := x.changes(b); err != nil {
+		return err
+	}
+	if err := x.s.commit(b); err != nil {
+		return err
+	}
+	x.chains = map[string]*plan{} // they are there now, or gone
+	for _, sl := range x.slots {
+		k := x.known[sl.set]
+		switch {
+		case k.lacks(sl.key): // it is not asked for again, but for masquerading, where it may come again
+		case k == nil || k.elements == nil:
+		case sl.is == nil:
+			k.drop(sl.key)
+		default:
+			k.add(sl.is)
+		}
+	}
+	return nil
+}
