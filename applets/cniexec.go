@@ -1,6 +1,7 @@
 package applets
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -265,7 +266,7 @@ func (c *cniExecCall) speak(l *chain.List) {
 func (c *cniExecCall) add(ctx context.Context) error {
 	l, err := c.load()
 	if err == nil {
-		err = c.canPublish(l)
+		err = cmp.Or(c.canPublish(l), c.freePorts())
 	}
 	if err != nil {
 		return err

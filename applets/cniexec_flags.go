@@ -46,6 +46,8 @@ the network "cnibox" is there all the same: a bridge with port mapping.
       --retries N        add, run: try an add again that says "try again later"
   -p, --publish [IP:]HOST:CONTAINER[/tcp|udp|sctp]
                          add, run: make a container port a host port; repeatable
+      --force            add, run: publish also ports on which a process of the host
+                         listens, which gets nothing any more
       --keep-going       del: run all plugins even if one fails
       --valid ID/IFNAME  gc: keep this attachment; repeatable
       --valid-live       gc: keep all whose namespace exists, and what an unreadable
@@ -76,7 +78,7 @@ type execFlags struct {
 	retries             int           // of an add that ended with code 11
 
 	// Of gc, run and fail, see the help.
-	keepGoing, all, live, dryRun, json, help bool
+	keepGoing, all, live, dryRun, force, json, help bool
 
 	// Those that may be given more than once, as written and in their order.
 	valid, nets []string
@@ -111,6 +113,8 @@ func (f *execFlags) bind(name string) any {
 		return &f.live
 	case "--dry-run":
 		return &f.dryRun
+	case "--force":
+		return &f.force
 	case "--json":
 		return &f.json
 	case "-h", "--help":
@@ -288,6 +292,26 @@ func (f *execFlags) canPublish(networks ...*chain.List) error {
 		return nil
 	}
 	return spec.Errorf(spec.CodeConfig, `--publish: no plugin in %s takes port mappings: add {"type": "portmap", "capabilities": {"portMappings": true}} to its list`, networks[0].File)
+}
+
+// freePorts refuses --publish of a port on which a process of the host listens: its
+// clients would get to the container instead. Runtimes that give CAP_ARGS get a warning from
+// portmap. The error has code 100.
+func (f *execFlags) freePorts() error {
+	if f.force {
+		return nil
+	}
+	var ports []hostPort
+	for _, p := range f.publish {
+		ip, _ := netip.ParseAddr(p.HostIP) // checked; none is the zero Addr
+		ports = append(ports, hostPort{strings.ToLower(p.Protocol), ip.Unmap(), p.HostPort})
+	}
+	found := listening(ports)
+	if len(found) == 0 {
+		return nil
+	}
+	return spec.Errorf(spec.CodeBusy, "--publish: in use on this host: %s: publish another port, stop that process, or take the port from it with --force",
+		strings.Join(found, ", "))
 }
 
 // publishedPort is an entry of the capability portMappings.

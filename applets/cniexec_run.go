@@ -1,6 +1,7 @@
 package applets
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,7 +115,7 @@ func (c *cniExecCall) runLists() ([]*chain.List, error) {
 		}
 		lists[i] = l
 	}
-	return lists, c.canPublish(lists...)
+	return lists, cmp.Or(c.canPublish(lists...), c.freePorts())
 }
 
 // live is the whole life of the sandbox; the exit code is the command's.

@@ -60,9 +60,13 @@ func portmapAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if r.Prev == nil {
 		return nil, spec.Errorf(spec.CodeConfig, "must be called as chained plugin: portmap needs the prevResult with the container's addresses")
 	}
-	maps, dir := p.maps(portmapTargets(r.Prev, r.IfName)), records(p.dir)
+	targets := portmapTargets(r.Prev, r.IfName)
+	maps, dir := p.maps(targets), records(p.dir)
 	if !noMaps(maps) {
 		dir.made()
+	}
+	for _, socket := range listening(p.hostPorts(targets)) {
+		r.Warn("%s listens there on this host, and gets nothing any more: the port leads to the container", socket)
 	}
 	if err := dir.locked(ctx, func() error { return p.publish(ctx, r, maps) }); err != nil {
 		return nil, err

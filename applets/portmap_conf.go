@@ -8,8 +8,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"cnibox/nft"
 	"cnibox/spec"
 )
@@ -36,23 +34,6 @@ type portMapping struct {
 	ContainerPort int    `json:"containerPort"`
 	Protocol      string `json:"protocol"` // tcp, udp or sctp in any case of letters; "": tcp
 	HostIP        string `json:"hostIP"`   // "": any address of the host
-}
-
-// A hostPort is the host's side of a mapping: what can be taken.
-type hostPort struct {
-	proto string
-	ip    netip.Addr // zero: any address, of both families; unspecified: any of its family
-	port  uint16
-}
-
-// String returns the port in words, with * for any address.
-// It is for errors.
-func (h hostPort) String() string {
-	host := "*"
-	if h.ip.IsValid() {
-		host = h.ip.String()
-	}
-	return fmt.Sprintf("%s %s port %d", h.proto, host, h.port)
 }
 
 // inFamily reports whether the mapping can lead to an address like a.
@@ -204,18 +185,6 @@ func (m portMapping) wish() (portWish, error) {
 	return w, nil
 }
 
-// protoNumber returns the number of a protocol that wish has let pass.
-// The numbers are IPPROTO_*, include/uapi/linux/in.h.
-func protoNumber(name string) uint8 {
-	switch name {
-	case "udp":
-		return unix.IPPROTO_UDP
-	case "sctp":
-		return unix.IPPROTO_SCTP
-	}
-	return unix.IPPROTO_TCP
-}
-
 // parseConditions reads extra matches, in the words of iptables or of nft.
 // Unlike the reference's, they hold for this attachment's ports alone.
 func parseConditions(key string, tokens []string, ip6 bool) ([]nft.Match, error) {
@@ -274,6 +243,26 @@ func (p *portmapPlan) maps(targets []netip.Prefix) iter.Seq[nft.PortMap] {
 			}
 		}
 	}
+}
+
+// hostPorts returns the ports of the wishes that lead to one of the targets.
+func (p *portmapPlan) hostPorts(targets []netip.Prefix) (ports []hostPort) {
+	for _, w := range p.wishes {
+		for _, t := range targets {
+			h := w.host
+			switch {
+			case !h.inFamily(t.Addr()):
+				continue
+			case h.ip.IsValid():
+			case t.Addr().Is4():
+				h.ip = netip.IPv4Unspecified()
+			default:
+				h.ip = netip.IPv6Unspecified()
+			}
+			ports = append(ports, h)
+		}
+	}
+	return ports
 }
 
 // noMaps reports whether there is none.

@@ -145,8 +145,15 @@ func (x *Tx) commit() error {
 	if err := x.s.commit(b); err != nil {
 		return err
 	}
-	x.chains = map[string]*plan{} // they are there now, or gone
+	for _, p := range x.chains {
+		if p.created {
+			p.missing, p.created = false, false
+		}
+	}
 	for _, sl := range x.slots {
+		if sl.drops() {
+			delete(x.chains, sl.was.chain) // it may have gone with its last element
+		}
 		k := x.known[sl.set]
 		switch {
 		case k.lacks(sl.key): // it is not asked for again, but for masquerading, where it may come again

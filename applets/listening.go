@@ -1,0 +1,125 @@
+package applets
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/disk"
+	"cnibox/rtnl"
+)
+
+// A hostPort is the host's side of a mapping: what can be taken.
+type hostPort struct {
+	proto string     // tcp, udp or sctp
+	ip    netip.Addr // zero: any address, of both families; unspecified: any of its family
+	port  uint16
+}
+
+// String returns the port in words, with * for any address.
+// It is for errors.
+func (h hostPort) String() string {
+	host := "*"
+	if h.ip.IsValid() {
+		host = h.ip.String()
+	}
+	return fmt.Sprintf("%s %s port %d", h.proto, host, h.port)
+}
+
+// protoNumber returns the number of a protocol that has ports.
+// The numbers are IPPROTO_*, include/uapi/linux/in.h.
+func protoNumber(name string) uint8 {
+	switch name {
+	case "udp":
+		return unix.IPPROTO_UDP
+	case "sctp":
+		return unix.IPPROTO_SCTP
+	}
+	return unix.IPPROTO_TCP
+}
+
+// takenBy reports whether a mapping of the port takes packets away from a socket: whether
+// bind(2) of the same would fail. A socket on 127.0.0.1 counts for a port of any address,
+// since programs of the host that connect to it get to the container instead.
+func (h hostPort) takenBy(l rtnl.Listener) bool {
+	at := l.Addr.Addr()
+	four := at.Is4() || at == netip.IPv6Unspecified() && !l.V6Only
+	six := at.Is6()
+	switch {
+	case h.port != l.Addr.Port():
+		return false
+	case !h.ip.IsValid():
+		return true
+	case h.ip.Is4():
+		return four && (h.ip.IsUnspecified() || at.IsUnspecified() || at == h.ip)
+	}
+	return six && (h.ip.IsUnspecified() || at.IsUnspecified() || at == h.ip)
+}
+
+// listening returns, in words, which processes of this network namespace listen on one of
+// the ports: "tcp 0.0.0.0:22: sshd (pid 812)". Each socket counts once. What the kernel
+// does not tell is not known to be taken.
+func listening(ports []hostPort) (found []string) {
+	var host *rtnl.NS
+	of := map[string][]rtnl.Listener{} // by protocol
+	wanted := map[uint32]string{}      // sockets by inode
+	for _, h := range ports {
+		list, ok := of[h.proto]
+		if !ok {
+			list, _ = host.Listeners(protoNumber(h.proto))
+			slices.SortFunc(list, func(a, b rtnl.Listener) int { return cmp.Compare(a.Addr.Port(), b.Addr.Port()) })
+			of[h.proto] = list
+		}
+		at, _ := slices.BinarySearchFunc(list, h.port, func(l rtnl.Listener, port uint16) int { return cmp.Compare(l.Addr.Port(), port) })
+		for ; at < len(list) && list[at].Addr.Port() == h.port; at++ {
+			if h.takenBy(list[at]) {
+				wanted[list[at].Inode] = fmt.Sprintf("%s %s", h.proto, list[at].Addr)
+			}
+		}
+	}
+	if len(wanted) == 0 {
+		return nil
+	}
+	names := processesOf(wanted)
+	for inode, socket := range wanted {
+		found = append(found, socket+": "+cmp.Or(names[inode], "a process that /proc does not show"))
+	}
+	slices.Sort(found)
+	return found
+}
+
+// processesOf names a process that has each of the sockets open, by inode. It sees those of
+// its own PID namespace that it may look into.
+func processesOf(wanted map[uint32]string) map[uint32]string {
+	names := map[uint32]string{}
+	entries, _ := disk.List("/proc")
+	for _, e := range entries {
+		if _, err := strconv.Atoi(e.Name); err != nil {
+			continue
+		}
+		dir := "/proc/" + e.Name
+		fds, _ := disk.List(dir + "/fd")
+		for _, fd := range fds {
+			link, _ := os.Readlink(dir + "/fd/" + fd.Name)
+			text, ok := strings.CutPrefix(link, "socket:[")
+			if !ok {
+				continue
+			}
+			inode, _ := strconv.ParseUint(strings.TrimSuffix(text, "]"), 10, 32)
+			if _, ok := wanted[uint32(inode)]; ok && names[uint32(inode)] == "" {
+				comm, _ := disk.Read(dir+"/comm", 0, 64)
+				names[uint32(inode)] = fmt.Sprintf("%s (pid %s)", strings.TrimSpace(string(comm)), e.Name)
+			}
+		}
+		if len(names) == len(wanted) {
+			break
+		}
+	}
+	return names
+}

@@ -1,0 +1,79 @@
+package rtnl
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netlink"
+)
+
+// A Listener is a socket that takes connections, or of UDP packets, from anywhere.
+type Listener struct {
+	Addr   netip.AddrPort // an unspecified address is any
+	V6Only bool           // of an IPv6 socket: not of IPv4 as well
+	Inode  uint32         // as /proc/PID/fd has it: "socket:[INODE]"
+}
+
+// Messages of sock_diag, which x/sys does not have: include/uapi/linux/inet_diag.h,
+// inet_diag_req_v2 and inet_diag_msg. Ports and addresses are in network order.
+const (
+	diagByFamily = 20 // SOCK_DIAG_BY_FAMILY, include/uapi/linux/sock_diag.h
+	diagRequest  = 56 // bytes
+	diagMessage  = 72 // bytes
+	diagPort     = 4  // of the message: the local port
+	diagAddr     = 8  // and address
+	diagInode    = 68
+	diagV6Only   = 11 // INET_DIAG_SKV6ONLY
+
+	tcpClose, tcpListen = 7, 10 // TCP_CLOSE, TCP_LISTEN, include/net/tcp_states.h
+)
+
+// Listeners lists the sockets of a protocol, unix.IPPROTO_TCP for one, on which a
+// program waits for others. The error is about the kernel, which may have been built
+// without this for the protocol.
+func (ns *NS) Listeners(protocol uint8) ([]Listener, error) {
+	s, err := netlink.Open(unix.NETLINK_SOCK_DIAG, ns.Do)
+	if err != nil {
+		return nil, fmt.Errorf("sock_diag: %w", err)
+	}
+	defer s.Close()
+	var all []Listener
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		state := tcpListen
+		if protocol == unix.IPPROTO_UDP {
+			state = tcpClose // which is what an unconnected one is in
+		}
+		data := make([]byte, diagRequest)
+		data[0], data[1] = family, protocol
+		binary.NativeEndian.PutUint32(data[4:], 1<<state)
+		err := s.Dump(netlink.Request{Type: diagByFamily, Data: data}, func(m netlink.Message) error {
+			if l, ok := decodeListener(m.Data); ok {
+				all = append(all, l)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("sock_diag: %w", err)
+		}
+	}
+	return all, nil
+}
+
+// decodeListener reads an inet_diag_msg; false: it is cut short or has no port.
+func decodeListener(b []byte) (l Listener, ok bool) {
+	if len(b) < diagMessage {
+		return l, false
+	}
+	size := 4
+	if b[0] == unix.AF_INET6 {
+		size = 16
+	}
+	addr, _ := netip.AddrFromSlice(b[diagAddr : diagAddr+size])
+	l.Addr = netip.AddrPortFrom(addr.Unmap(), binary.BigEndian.Uint16(b[diagPort:]))
+	l.V6Only = netlink.Number(netlink.Attr(b[diagMessage:], diagV6Only)) == 1
+	l.Inode = binary.NativeEndian.Uint32(b[diagInode:])
+	return l, l.Addr.Port() != 0
+}
