@@ -33,13 +33,14 @@ func setupBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 // neighbours would follow instead of the gateway, in one transaction. A kernel that lacks
 // tables for bridges does without the latter.
 func addGatewayRules(ctx context.Context, op *attach.Op, c *bridge) error {
+	table := nft.Open(nil)
 	op.Undo("rules of the gateway", func(ctx context.Context) error {
-		if err := unrule(ctx, op, bridgeKinds); !lacksNetfilter(err) {
+		if err := unrule(ctx, op, table, bridgeKinds); !lacksNetfilter(err) {
 			return err
 		}
 		return nil
 	})
-	err := nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
+	err := table.Update(ctx, func(x *nft.Tx) error {
 		x.NoAdverts(op.Attachment, c.host.Name)
 		if !c.IPMasq {
 			return nil

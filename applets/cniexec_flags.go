@@ -134,7 +134,7 @@ func verbsOf(flag string) []string {
 	switch flag {
 	case "-i", "--ifname", "--container-id":
 		return []string{"add", "del", "check", "get", "run"}
-	case "-p", "--publish", "--retries":
+	case "-p", "--publish", "--force", "--retries":
 		return []string{"add", "run"}
 	case "--keep-going":
 		return []string{"del"}

@@ -2,12 +2,13 @@ package rtnl
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netlink"
+	"cnibox/internal/nlconn"
 )
 
 // A Listener is a socket that takes connections, or of UDP packets, from anywhere.
@@ -35,11 +36,11 @@ const (
 // program waits for others. The error is about the kernel, which may have been built
 // without this for the protocol.
 func (ns *NS) Listeners(protocol uint8) ([]Listener, error) {
-	s, err := netlink.Open(unix.NETLINK_SOCK_DIAG, ns.Do)
+	c, err := nlconn.Open(unix.NETLINK_SOCK_DIAG, ns.Do)
 	if err != nil {
 		return nil, fmt.Errorf("sock_diag: %w", err)
 	}
-	defer s.Close()
+	defer c.Close()
 	var all []Listener
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		state := tcpListen
@@ -49,14 +50,14 @@ func (ns *NS) Listeners(protocol uint8) ([]Listener, error) {
 		data := make([]byte, diagRequest)
 		data[0], data[1] = family, protocol
 		binary.NativeEndian.PutUint32(data[4:], 1<<state)
-		err := s.Dump(netlink.Request{Type: diagByFamily, Data: data}, func(m netlink.Message) error {
+		ms, err := c.Dump(request(diagByFamily, 0, data))
+		if err != nil && !errors.Is(err, nlconn.ErrInterrupted) {
+			return nil, fmt.Errorf("sock_diag: %w", err)
+		}
+		for _, m := range ms {
 			if l, ok := decodeListener(m.Data); ok {
 				all = append(all, l)
 			}
-			return nil
-		})
-		if err != nil {
-			return nil, fmt.Errorf("sock_diag: %w", err)
 		}
 	}
 	return all, nil
@@ -73,7 +74,7 @@ func decodeListener(b []byte) (l Listener, ok bool) {
 	}
 	addr, _ := netip.AddrFromSlice(b[diagAddr : diagAddr+size])
 	l.Addr = netip.AddrPortFrom(addr.Unmap(), binary.BigEndian.Uint16(b[diagPort:]))
-	l.V6Only = netlink.Number(netlink.Attr(b[diagMessage:], diagV6Only)) == 1
+	l.V6Only = number(attr(b[diagMessage:], diagV6Only)) == 1
 	l.Inode = binary.NativeEndian.Uint32(b[diagInode:])
 	return l, l.Addr.Port() != 0
 }
