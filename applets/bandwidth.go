@@ -27,8 +27,9 @@ egressBurst   int   10 ms     the same for egressRate
 latency       int   25        milliseconds that a packet may wait, 1 to 10000
 
 runtimeConfig.bandwidth (capability bandwidth) has the first four as well. For each direction it
-goes before the plain keys; 0 is as good as absent. A burst there of 2147483647, 4294967295 or
-34359738359 is what runtimes send when nobody has chosen one: the default is taken.
+counts where the plain keys set no limit: what they limit, no pod can lift; 0 is as good as absent.
+A burst there of 2147483647, 4294967295 or 34359738359 is what runtimes send when nobody has chosen
+one: the default is taken.
 
 Bursts are less than 4 GB, and at least one packet. Where the kernel has fq_codel, packets wait
 in one queue for each flow. What the container sends is queued on an IFB, bwp and 12 hex digits.`,
@@ -46,7 +47,7 @@ const (
 	leastBurst     = 64 << 10 // bytes; shorter, and each packet of TCP is cut up before it is sent
 )
 
-// bandwidthKeys may stand in the configuration and, stronger, in runtimeConfig.bandwidth.
+// bandwidthKeys may stand in the configuration and, weaker, in runtimeConfig.bandwidth.
 // Rates are in bits per second, bursts in bits; 0 is not told. Ingress is towards
 // the container.
 type bandwidthKeys struct {
@@ -93,7 +94,8 @@ func readBandwidth(r *spec.Request) (*bandwidthPlan, error) {
 	return p, nil
 }
 
-// plan chooses for each direction between the capability and the plain keys.
+// plan chooses for each direction between the plain keys and the capability. A limit of
+// the configuration stands: an annotation of a pod must not lift it.
 func (c *bandwidthConf) plan() (*bandwidthPlan, error) {
 	if c.Latency < 0 || c.Latency > longestLatency {
 		return nil, fmt.Errorf(`"latency" %d is not within 1 to %d milliseconds`, c.Latency, longestLatency)
@@ -102,13 +104,12 @@ func (c *bandwidthConf) plan() (*bandwidthPlan, error) {
 	if latency == 0 {
 		latency = defaultLatency
 	}
-	of, own := c.RuntimeConfig.Bandwidth, c.bandwidthKeys
-	of.IngressBurst, of.EgressBurst = chosen(of.IngressBurst), chosen(of.EgressBurst)
+	of, asked := c.bandwidthKeys, c.RuntimeConfig.Bandwidth
 	if of.IngressRate|of.IngressBurst == 0 {
-		of.IngressRate, of.IngressBurst = own.IngressRate, own.IngressBurst
+		of.IngressRate, of.IngressBurst = asked.IngressRate, chosen(asked.IngressBurst)
 	}
 	if of.EgressRate|of.EgressBurst == 0 {
-		of.EgressRate, of.EgressBurst = own.EgressRate, own.EgressBurst
+		of.EgressRate, of.EgressBurst = asked.EgressRate, chosen(asked.EgressBurst)
 	}
 	p := &bandwidthPlan{}
 	var err error

@@ -28,11 +28,20 @@ func TestBandwidthPlan(t *testing.T) {
 			conf:    `{"runtimeConfig":{"bandwidth":{"ingressRate":8000,"ingressBurst":16000,"egressRate":24000,"egressBurst":32000}}}`,
 			ingress: limit{1000, 2000, 25}, egress: limit{3000, 4000, 25},
 		},
-		// [S] the reference takes the capability only if no plain key is there, and 0 is one
-		"the capability wins over a plain key": {
-			conf:    `{"ingressRate":8,"ingressBurst":8,"egressRate":16,"egressBurst":8,"runtimeConfig":{"bandwidth":{"ingressRate":8000,"ingressBurst":16000}}}`,
-			ingress: limit{1000, 2000, 25}, egress: limit{2, 1, 25},
+		// a pod's annotation does not lift what the administrator has set
+		"a limit of the configuration stands": {
+			conf:    `{"ingressRate":8000,"ingressBurst":16000,"runtimeConfig":{"bandwidth":{"ingressRate":800000000,"ingressBurst":80000000}}}`,
+			ingress: limit{1000, 2000, 25},
 		},
+		"and the capability counts in the other direction": {
+			conf:    `{"ingressRate":8000,"ingressBurst":16000,"runtimeConfig":{"bandwidth":{"egressRate":24000,"egressBurst":32000}}}`,
+			ingress: limit{1000, 2000, 25}, egress: limit{3000, 4000, 25},
+		},
+		"its burst is not the capability's": {
+			conf:    `{"ingressRate":8000000,"runtimeConfig":{"bandwidth":{"ingressBurst":800000000}}}`,
+			ingress: limit{1e6, 65536, 25},
+		},
+		// [S] in the reference a plain 0 is a limit, that of nothing
 		"a plain 0 disables nothing": {
 			conf:    `{"ingressRate":0,"runtimeConfig":{"bandwidth":{"ingressRate":8000,"ingressBurst":16000}}}`,
 			ingress: limit{1000, 2000, 25},
