@@ -104,6 +104,18 @@ func (ns *NS) Same(o *NS) (bool, error) {
 	return a == b, err
 }
 
+// At reports whether a path leads to the namespace. Nothing else can be told of one that
+// cannot be opened.
+func (ns *NS) At(path string) bool {
+	o, err := OpenNS(path)
+	if err != nil {
+		return false
+	}
+	defer o.Close()
+	same, err := ns.Same(o)
+	return err == nil && same
+}
+
 // Do runs fn in the namespace. It is for what netlink cannot say: sysctl files, tun
 // devices, and the opening of sockets. What else fn changes about its thread may stay so;
 // nil is the namespace that the thread is in.

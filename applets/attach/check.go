@@ -100,16 +100,7 @@ func (op *Op) containerEnd() int {
 
 // sameNS reports whether a path leads to the namespace of the verb.
 func (op *Op) sameNS(path string) bool {
-	if path == op.Call.NetNS {
-		return true
-	}
-	ns, err := rtnl.OpenNS(path)
-	if err != nil {
-		return false
-	}
-	defer ns.Close()
-	same, err := op.NS.Same(ns)
-	return err == nil && same
+	return path == op.Call.NetNS || op.NS.At(path)
 }
 
 // Own returns the addresses of prevResult that belong to the container end: a later
