@@ -5,6 +5,6 @@ func init() {
 		"bandwidth": `"runtimeConfig":{"bandwidth":{"ingressRate":8000000,"egressRate":8000000}},`,
 		"sbr":       `"gateways":["10.1.0.1"],`, "vrf": `"vrfname":"blue",`,
 	} {
-		goodConfs[plugin] = goodHead + `"type":"` + plugin + `",` + keys + goodPrev + `}`
+		goodConfs[plugin] = goodHead + `"type":"` + plugin + `","dataDir":"$DIR/` + plugin + `",` + keys + goodPrev + `}`
 	}
 }

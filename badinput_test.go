@@ -196,7 +196,7 @@ func TestKernelBadNames(t *testing.T) {
 			"CNI_ARGS MAC":     {env: map[string]string{"CNI_ARGS": "MAC=" + trick}, verbs: []spec.Verb{spec.Add}, only: []string{"bridge", "tuning"}, code: spec.CodeEnv},
 			"CNI_ARGS IP":      {env: map[string]string{"CNI_ARGS": "IP=" + trick}, verbs: []spec.Verb{spec.Add}, only: []string{"host-local", "bridge"}, code: spec.CodeEnv},
 			"relative dataDir": {spoil: `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":` + quoted("x"+trick) + `}`, verbs: []spec.Verb{spec.Add}, only: []string{"host-local", "bridge"}, code: spec.CodeConfig},
-			"relative folder":  {spoil: `"dataDir":` + quoted("x"+trick), verbs: []spec.Verb{spec.Add}, only: []string{"portmap", "tuning"}, code: spec.CodeConfig},
+			"relative folder":  {spoil: `"dataDir":` + quoted("x"+trick), verbs: []spec.Verb{spec.Add}, only: []string{"portmap", "tuning", "bandwidth", "sbr", "vrf"}, code: spec.CodeConfig},
 		}
 		if strings.ContainsAny(trick, "/\x00\n") || trick == ".." || trick == "." || len(trick) > 255 { // a type is any file name
 			plain["type"] = badInput{spoil: `"type":` + q, code: spec.CodeConfig}

@@ -153,7 +153,8 @@ func (w *world) spoiled(v victim, f diskFault, folder string, c, other container
 func TestKernelOddFiles(t *testing.T) {
 	a := spec.Attachment{Network: "demo", ContainerID: "ctr", IfName: "eth0"}
 	places := []string{"cni", "cni/results", "cni/results/demo-ctr-eth0", "cni/cnibox.lock", "leases", "leases/demo", "leases/demo/lock",
-		"leases/demo/10.1.0.2", "ports", "ports/" + a.Key() + ".json", "tuning", "tuning/ctr_eth0.json", "tuning/ctr_eth0.json.tmp"}
+		"leases/demo/10.1.0.2", "ports", "ports/" + a.Key() + ".json", "tuning", "tuning/" + a.Key() + ".json", "tuning/" + a.Key() + ".json.tmp",
+		"tuning/ctr_eth0.json"}
 	w := newWorld(t)
 	w.write("net.d/demo.conflist", killList)
 	c := w.container("ctr")

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 
+	"cnibox/internal/disk"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -17,14 +18,16 @@ func init() {
 		Name:    "bandwidth",
 		Summary: "limits on what a container receives and sends through its veth pair",
 		Help: `
-key           type  default   meaning
-ingressRate   int   no limit  bits per second towards the container; at least 8
-ingressBurst  int   10 ms     bits that may come at once; the default is what ingressRate carries
-                              in 10 ms, at least 524288 (64 KiB, the largest packet that TCP
-                              hands down)
-egressRate    int   no limit  bits per second from the container
-egressBurst   int   10 ms     the same for egressRate
-latency       int   25        milliseconds that a packet may wait, 1 to 10000
+key           type    default   meaning
+ingressRate   int     no limit  bits per second towards the container; at least 8
+ingressBurst  int     10 ms     bits that may come at once; the default is what ingressRate carries
+                                in 10 ms, at least 524288 (64 KiB, the largest packet that TCP
+                                hands down)
+egressRate    int     no limit  bits per second from the container
+egressBurst   int     10 ms     the same for egressRate
+latency       int     25        milliseconds that a packet may wait, 1 to 10000
+dataDir       string  (below)   where it is noted whose interface it is, until DEL; the default is
+                                /run/cnibox/bandwidth
 
 runtimeConfig.bandwidth (capability bandwidth) has the first four as well. For each direction it
 counts where the plain keys set no limit: what they limit, no pod can lift; 0 is as good as absent.
@@ -41,6 +44,8 @@ in one queue for each flow. What the container sends is queued on an IFB, bwp an
 }
 
 const (
+	bandwidthDataDir = "/run/cnibox/bandwidth"
+
 	defaultLatency = 25       // ms, the reference's
 	longestLatency = 10_000   // ms
 	burstTime      = 10       // ms; a burst without a rate's worth of time would be no limit at all
@@ -60,7 +65,8 @@ type bandwidthKeys struct {
 // bandwidthConf is the whole configuration.
 type bandwidthConf struct {
 	bandwidthKeys
-	Latency       int `json:"latency"` // ms; 0: 25
+	Latency       int    `json:"latency"` // ms; 0: 25
+	DataDir       string `json:"dataDir"`
 	RuntimeConfig struct {
 		Bandwidth bandwidthKeys `json:"bandwidth"`
 	} `json:"runtimeConfig"`
@@ -74,7 +80,10 @@ type limit struct {
 }
 
 // A bandwidthPlan is what a configuration asks for, checked.
-type bandwidthPlan struct{ ingress, egress limit }
+type bandwidthPlan struct {
+	ingress, egress limit
+	dir             records
+}
 
 // empty reports that nothing is limited, as for most containers of a network that
 // has the plugin in its list.
@@ -90,6 +99,9 @@ func readBandwidth(r *spec.Request) (*bandwidthPlan, error) {
 	p, err := c.plan()
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
+	}
+	if p.dir, err = recordsIn(c.DataDir, bandwidthDataDir); err != nil {
+		return nil, err
 	}
 	return p, nil
 }
@@ -193,8 +205,12 @@ func bandwidthAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 // bandwidthStatus makes in a namespace of its own what an ADD makes.
 // The code is 50: a kernel that lacks one of the parts.
 func bandwidthStatus(_ context.Context, r *spec.Request) error {
-	if _, err := readBandwidth(r); err != nil {
+	p, err := readBandwidth(r)
+	if err != nil {
 		return err
+	}
+	if disk.NotDir(string(p.dir)) {
+		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", p.dir)
 	}
 	if err := probeShaping(); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "bandwidth: this kernel cannot shape traffic: %w", err)

@@ -86,6 +86,9 @@ func (s *shaper) findVeth() (err error) {
 // apply makes all changes, each with its undo. What an earlier ADD limited and this one
 // does not goes last.
 func (s *shaper) apply(p *bandwidthPlan) error {
+	if err := s.claim(p.dir, s.r.Attachment, &s.undo); err != nil {
+		return err
+	}
 	root, ingress, err := s.host.Qdiscs(s.veth.Index)
 	if err != nil {
 		return err
@@ -220,19 +223,27 @@ func (s *shaper) redirect(ingress *rtnl.Qdisc, ifb *rtnl.Link) error {
 	return s.host.Do(add)
 }
 
-// bandwidthDel takes the shaping off the host's end, if that is still there, and deletes
-// the IFB. Neither prevResult nor a valid configuration is needed.
+// bandwidthDel takes the shaping off the host's end, if that is still there and the
+// attachment's, and deletes the IFB. Neither prevResult nor a valid configuration is needed.
 func bandwidthDel(_ context.Context, r *spec.Request) error {
 	s, err := openShaper(r, 0)
 	if err != nil {
 		return err
 	}
 	defer s.close()
+	dir := recordsOf(r, bandwidthDataDir)
+	own, ownErr := s.owns(r, dir, readOwn[claim](dir, r.Attachment))
+	if !own {
+		s.veth = nil
+	}
 	var root, ingress *rtnl.Qdisc
 	if s.veth != nil {
 		root, ingress, err = s.host.Qdiscs(s.veth.Index)
 	}
-	return errors.Join(rtnl.SkipAbsent(err), s.unlimit(root), s.unredirect(ingress))
+	if err := errors.Join(ownErr, rtnl.SkipAbsent(err), s.unlimit(root), s.unredirect(ingress)); err != nil {
+		return err
+	}
+	return dir.remove(recordName(r.Attachment))
 }
 
 // unlimit gives the host's end its own discipline back, if it has a token bucket.
@@ -342,7 +353,7 @@ func bandwidthGC(_ context.Context, r *spec.Request) error {
 			ops = append(ops, rtnl.DropLink(index))
 		}
 	}
-	return errors.Join(err, rtnl.SkipAbsent(host.Do(ops...)))
+	return errors.Join(err, rtnl.SkipAbsent(host.Do(ops...)), recordsOf(r, bandwidthDataDir).keep(r.Network, r.Valid))
 }
 
 // isIFBName tells the names that the plugin and the reference give.

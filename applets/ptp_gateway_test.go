@@ -63,7 +63,7 @@ func TestKernelPtpMovedRoutes(t *testing.T) {
 	n := newNode(t)
 	p := n.pod("a")
 	conf := ptpStatic("10.1.0.5/24", "10.1.0.1", `{"dst":"0.0.0.0/0"}`)
-	sbr := `{"cniVersion":"1.1.0","name":"demo","type":"sbr"}`
+	sbr := `{"cniVersion":"1.1.0","name":"demo","type":"sbr","dataDir":"$DIR/sbr"}`
 	res := n.must(spec.Add, "sbr", prev(sbr, n.must(spec.Add, "ptp", conf, p)), p)
 	if len(routesOf(t, p.ns)) != 0 {
 		t.Fatalf("sbr left %q in the main table", routesOf(t, p.ns))

@@ -80,6 +80,9 @@ func (o recordOwner) attachment() spec.Attachment {
 	return spec.Attachment{Network: o.Network, ContainerID: o.ContainerID, IfName: o.IfName}
 }
 
+// of reports whether the record is the attachment's.
+func (o recordOwner) of(a spec.Attachment) bool { return o == ownerOf(a) }
+
 // made makes the folder, which can be locked then. If that fails, so does writing.
 func (d records) made() records {
 	disk.MakeDir(string(d), 0o700)
@@ -216,13 +219,6 @@ func (d records) each(fn func(name string) error) error {
 	return errors.Join(errs...)
 }
 
-// recordName returns the name the reference gives a file of an attachment, or
-// one from its key if that is longer than a file name may be.
-// Names with "_" can meet in one file; who reads a record looks at its owner.
-func recordName(a spec.Attachment) string {
-	const longest = 255 - len(recordTemp) // NAME_MAX, linux/limits.h
-	if name := a.ContainerID + "_" + a.IfName + ".json"; len(name) <= longest {
-		return name
-	}
-	return a.Key() + ".json"
-}
+// recordName is the name of an attachment's record. The key is in it and not the names,
+// which may be too long, and of which several together can be written alike.
+func recordName(a spec.Attachment) string { return a.Key() + ".json" }

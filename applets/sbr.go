@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/disk"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -20,21 +21,25 @@ func init() {
 		Name:    "sbr",
 		Summary: "source based routing: what an interface's addresses send leaves by it",
 		Help: `
-key             type  default   meaning
-table           int   -         only lead the addresses to this table, whose routes come from the
-                                IPAM plugin ("table" of a route); the other keys do not count then;
-                                from 1 on, but not 253, 254 and 255
-gateways        list  IPAM's    addresses of the default gateways, one of each family at most
-addSourceHints  bool  false     keep the routes to the interface's own networks in the main table,
-                                with the address as source
+key             type    default           meaning
+table           int     -                 only lead the addresses to this table, whose routes come
+                                          from the IPAM plugin ("table" of a route); the other keys
+                                          do not count then; from 1 on, but not 253, 254 and 255
+gateways        list    IPAM's            addresses of the default gateways, one of each family at
+                                          most
+addSourceHints  bool    false             keep the routes to the interface's own networks in the
+                                          main table, with the address as source
+dataDir         string  /run/cnibox/sbr   where the rules are noted until DEL
 
 Each address of the interface gets a rule and a table of its own, the first that is free from 100
 on, and the routes of the interface that fit the address move there from the main table. Link-local
 routes stay. In cniVersion 1.1.0 the result tells the tables of its routes; older versions have no
 word for that, so their result loses the routes that have moved.`,
-		Verbs: spec.Verbs{Add: sbrAdd, Check: sbrCheck, Del: sbrDel, Status: sbrStatus},
+		Verbs: spec.Verbs{Add: sbrAdd, Check: sbrCheck, Del: sbrDel, Status: sbrStatus, GC: sbrGC},
 	})
 }
+
+const sbrDataDir = "/run/cnibox/sbr"
 
 // firstTable is the first table that is tried, the reference's.
 const firstTable = 100
@@ -44,6 +49,9 @@ type sbrConf struct {
 	Table          *int         `json:"table"` // nil: tables of our own
 	Gateways       []netip.Addr `json:"gateways"`
 	AddSourceHints bool         `json:"addSourceHints"`
+	DataDir        string       `json:"dataDir"`
+
+	dir records
 }
 
 // readSBR decodes and checks the configuration and touches nothing.
@@ -56,7 +64,9 @@ func readSBR(r *spec.Request) (*sbrConf, error) {
 	if err := c.validate(); err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
-	return c, nil
+	var err error
+	c.dir, err = recordsIn(c.DataDir, sbrDataDir)
+	return c, err
 }
 
 // validate bounds the table and the gateways.
@@ -121,82 +131,54 @@ func sbrAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err := s.lock(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.undo.back(s.apply(c, ips)); err != nil {
+	if err := s.undo.back(s.apply(r, c, ips)); err != nil {
 		return nil, err
 	}
 	tellTables(r, s.moved)
 	return r.Prev, nil
 }
 
-// sbrDel removes the rules of the interface's addresses, those that it has and those
-// that prevResult knows, and empties their tables. The namespace may be gone. Without
-// interface and prevResult, rules that lead nowhere are taken for those.
-// With a table of the configuration's, other rules and all routes stay.
+// sbrDel removes the rules that are on record, and empties their tables. The namespace may
+// be gone, and the interface. With a table of the configuration's, other rules and all
+// routes stay.
 func sbrDel(ctx context.Context, r *spec.Request) error {
 	c, err := readSBR(r)
 	if err != nil {
 		r.Warn("%v: the rules of the addresses of %s are removed all the same", err, r.IfName)
 		c = &sbrConf{}
 	}
+	dir := recordsOf(r, sbrDataDir)
 	s, err := openSBR(r, 0)
-	if err != nil || s.ns == nil {
+	if err != nil {
 		return err
+	}
+	if s.ns == nil {
+		return dir.remove(recordName(r.Attachment))
 	}
 	defer s.close()
 	if err := s.lock(ctx); err != nil {
 		return err
 	}
-	own := make(map[netip.Addr]bool)
-	for _, ip := range ownIPs(r.Prev, r.IfName) {
-		own[ip.Address.Addr()] = true
-	}
-	if s.link != nil {
-		addrs, err := s.cont.Addrs(s.link.Index)
-		if rtnl.SkipAbsent(err) != nil {
-			return err
-		}
-		for _, a := range addrs {
-			own[a.Prefix.Addr()] = true
-		}
-	}
-	mine := func(rule rtnl.Rule) bool { return own[rule.Src.Addr()] }
-	if s.link == nil && len(own) == 0 {
-		if mine, err = s.orphan(); err != nil {
-			return err
-		}
+	mine, err := s.made(r, dir)
+	if err != nil {
+		return err
 	}
 	var errs []error
-	for _, rule := range s.rules {
-		if !isSource(rule) || !mine(rule) || c.Table != nil && *c.Table != rule.Table {
+	var kept []madeRule
+	for _, m := range mine {
+		if c.Table != nil && *c.Table != m.Table {
+			kept = append(kept, m)
 			continue
 		}
-		errs = append(errs, rtnl.SkipAbsent(s.cont.Do(rtnl.DropRule(rule))))
+		errs = append(errs, rtnl.SkipAbsent(s.cont.Do(rtnl.DropRule(sourceRule(m.Src, m.Table)))))
 		if c.Table == nil && s.link != nil {
-			errs = append(errs, s.empty(rule.Table))
+			errs = append(errs, s.empty(m.Table))
 		}
 	}
-	return errors.Join(errs...)
-}
-
-// orphan tells rules that are of no use to anybody: no interface has the address, and the
-// table has neither routes nor a VRF. Routes go with their interface.
-func (s *sbr) orphan() (func(rtnl.Rule) bool, error) {
-	used, err := usedTables(s.cont, nil)
-	if err != nil {
-		return nil, err
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
-	links, err := s.cont.Links()
-	local := make(map[netip.Addr]bool)
-	for _, l := range links {
-		addrs, lerr := s.cont.Addrs(l.Index)
-		err = errors.Join(err, rtnl.SkipAbsent(lerr))
-		for _, a := range addrs {
-			local[a.Prefix.Addr()] = true
-		}
-	}
-	return func(r rtnl.Rule) bool {
-		return r.Table >= firstTable && !reservedTable(r.Table) && !used[r.Table] && !local[r.Src.Addr()]
-	}, err
+	return s.note(r, dir, kept)
 }
 
 // empty deletes the interface's routes from a table. The main table is not ours.
@@ -214,8 +196,12 @@ func (s *sbr) empty(table int) error {
 // sbrStatus asks the kernel for its rules, which it can be built without.
 // The code is 50.
 func sbrStatus(_ context.Context, r *spec.Request) error {
-	if _, err := readSBR(r); err != nil {
+	c, err := readSBR(r)
+	if err != nil {
 		return err
+	}
+	if disk.NotDir(string(c.dir)) {
+		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", c.dir)
 	}
 	host, err := rtnl.Dial(nil)
 	if err != nil {
@@ -226,4 +212,9 @@ func sbrStatus(_ context.Context, r *spec.Request) error {
 		return spec.Errorf(spec.CodeNotReady, "sbr: this kernel has no routing rules (CONFIG_IP_MULTIPLE_TABLES): %w", err)
 	}
 	return nil
+}
+
+// sbrGC forgets the attachments that are gone.
+func sbrGC(_ context.Context, r *spec.Request) error {
+	return recordsOf(r, sbrDataDir).keep(r.Network, r.Valid)
 }

@@ -332,10 +332,10 @@ func TestKernelSBRBehindBridge(t *testing.T) {
 		bridge := conf("bridge", `,"bridge":"br0","isDefaultGateway":true,"ipam":{"type":"host-local","dataDir":`+
 			string(must(json.Marshal(filepath.Join(n.dir, "leases"))))+`,"ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]}`)
 		first := n.must(spec.Add, "bridge", bridge, p)
-		last := n.must(spec.Add, "sbr", prev(conf("sbr", ""), first), p)
-		n.must(spec.Check, "sbr", prev(conf("sbr", ""), last), p)
+		last := n.must(spec.Add, "sbr", prev(conf("sbr", `,"dataDir":"$DIR/sbr"`), first), p)
+		n.must(spec.Check, "sbr", prev(conf("sbr", `,"dataDir":"$DIR/sbr"`), last), p)
 		n.must(spec.Check, "bridge", prev(bridge, last), p)
-		n.must(spec.Del, "sbr", prev(conf("sbr", ""), last), p)
+		n.must(spec.Del, "sbr", prev(conf("sbr", `,"dataDir":"$DIR/sbr"`), last), p)
 		n.must(spec.Del, "bridge", prev(bridge, last), p)
 	}
 }

@@ -71,38 +71,55 @@ func (s *sbr) rule(ip netip.Addr, table int) error {
 	return s.do(rtnl.NewRule(rule), rtnl.DropRule(rule))
 }
 
-// apply fills the tables, then leads the addresses there, then clears the main table, so
-// that at no moment a packet finds no route.
-func (s *sbr) apply(c *sbrConf, ips []spec.IP) error {
-	if c.Table != nil {
-		for _, ip := range ips {
-			if err := s.rule(ip.Address.Addr(), *c.Table); err != nil {
-				return err
-			}
-		}
-		return nil
+// apply notes the rules, fills the tables, then leads the addresses there, then clears the
+// main table, so that at no moment a packet finds no route.
+func (s *sbr) apply(r *spec.Request, c *sbrConf, ips []spec.IP) error {
+	rules, err := s.choose(c, ips)
+	if err != nil {
+		return err
+	}
+	if err := s.remember(r.Attachment, c.dir, rules); err != nil {
+		return err
 	}
 	main, err := s.cont.Routes(rtnl.RouteFilter{Link: s.link.Index})
 	if err != nil {
 		return err
 	}
-	used, err := usedTables(s.cont, s.rules)
-	if err != nil {
-		return err
+	for i, m := range rules {
+		if c.Table == nil {
+			if err := s.fill(m.Table, c.wants(ips[i], main, s.link.Index, m.Table)); err != nil {
+				return err
+			}
+		}
+		if err := s.rule(m.Src, m.Table); err != nil {
+			return err
+		}
 	}
-	for _, ip := range ips {
-		table := s.tableOf(ip.Address.Addr())
-		if table == 0 {
-			table = freeTable(used, firstTable)
-		}
-		if err := s.fill(table, c.wants(ip, main, s.link.Index, table)); err != nil {
-			return err
-		}
-		if err := s.rule(ip.Address.Addr(), table); err != nil {
-			return err
-		}
+	if c.Table != nil {
+		return nil
 	}
 	return s.clear(c, ips, main)
+}
+
+// choose returns the rule of each address: to the table of the configuration, that of an
+// earlier ADD, or one that is free.
+func (s *sbr) choose(c *sbrConf, ips []spec.IP) (rules []madeRule, err error) {
+	var used map[int]bool
+	if c.Table == nil {
+		if used, err = usedTables(s.cont, s.rules); err != nil {
+			return nil, err
+		}
+	}
+	for _, ip := range ips {
+		m := madeRule{Src: ip.Address.Addr()}
+		if c.Table != nil {
+			m.Table = *c.Table
+		} else if m.Table = s.tableOf(m.Src); m.Table == 0 {
+			m.Table = freeTable(used, firstTable)
+		}
+		rules = append(rules, m)
+	}
+	return rules, nil
 }
 
 // fits reports whether a route of the interface is needed by what an address sends: its

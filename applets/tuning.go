@@ -198,7 +198,7 @@ func (p *tuningPlan) aboutLink() bool {
 // The record is written first: a process killed in between leaves one that DEL uses.
 func (t tuned) apply(r *spec.Request, p *tuningPlan) error {
 	before := p.link.current(t.link)
-	forget, err := remember(p.dir, r.Attachment, before)
+	forget, err := t.remember(p, r.Attachment, before)
 	if err != nil {
 		return err
 	}

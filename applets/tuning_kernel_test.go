@@ -47,6 +47,9 @@ func (b *metaBox) state(c *rtnl.Conn) string {
 		l.MAC, l.Promisc, l.MTU, l.AllMulti, l.TxQLen, arp, strings.Join(strings.Fields(ports), "-"), b.files())
 }
 
+// tuningFile is the name of the record of eth0 of c1.
+var tuningFile = spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}.Key() + ".json"
+
 const tuneAll = `"mac":"02:00:00:00:00:AA","promisc":true,"mtu":1400,"allmulti":true,"txQLen":77,
 	"sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1","net.ipv4.ip_local_port_range":"2000 3000"}`
 
@@ -61,13 +64,13 @@ func TestKernelTuning(t *testing.T) {
 	if got := fmt.Sprint(res.Interfaces[0].MAC, " ", res.Interfaces[1].MAC, " ", res.Interfaces[1].MTU); got != "02:00:00:00:00:01 02:00:00:00:00:AA 1400" {
 		t.Errorf("result: %s", got)
 	}
-	tuned := "mac 02:00:00:00:00:aa promisc true mtu 1400 allmulti true txqlen 77 arp_filter 1 ports 2000-3000 files c1_eth0.json"
+	tuned := "mac 02:00:00:00:00:aa promisc true mtu 1400 allmulti true txqlen 77 arp_filter 1 ports 2000-3000 files " + tuningFile
 	if got := b.state(c); got != tuned {
 		t.Errorf("got  %s\nwant %s", got, tuned)
 	}
 	b.must(b.run("tuning", spec.Check, b.call(), tuneAll, b.prev()))
 	b.must(b.run("tuning", spec.Add, b.call(), tuneAll, b.prev()))
-	checkTuningFile(t, filepath.Join(b.dir, "c1_eth0.json"))
+	checkTuningFile(t, filepath.Join(b.dir, tuningFile))
 
 	b.must(b.run("tuning", spec.Del, b.call(), "", ""))
 	after := strings.Replace(strings.Replace(b.state(c), "arp_filter 1", "arp_filter 0", 1), "ports 2000-3000", ports(before), 1)
@@ -253,15 +256,15 @@ func TestKernelTuningDelOfGone(t *testing.T) {
 		"missing netns":   func(b *metaBox, c *rtnl.Conn) spec.Call { k := b.call(); k.NetNS += ".gone"; return k },
 		"netns is a file": func(b *metaBox, c *rtnl.Conn) spec.Call { k := b.call(); k.NetNS = "/etc/hostname"; return k },
 		"broken record": func(b *metaBox, c *rtnl.Conn) spec.Call {
-			os.WriteFile(filepath.Join(b.dir, "c1_eth0.json"), []byte(`{"mtu":`), 0o600)
+			os.WriteFile(filepath.Join(b.dir, tuningFile), []byte(`{"mtu":`), 0o600)
 			return b.call()
 		},
 		"interrupted write": func(b *metaBox, c *rtnl.Conn) spec.Call {
-			os.Rename(filepath.Join(b.dir, "c1_eth0.json"), filepath.Join(b.dir, "c1_eth0.json.tmp"))
+			os.Rename(filepath.Join(b.dir, tuningFile), filepath.Join(b.dir, tuningFile+".tmp"))
 			return b.call()
 		},
 		"link in its place": func(b *metaBox, c *rtnl.Conn) spec.Call {
-			file := filepath.Join(b.dir, "c1_eth0.json")
+			file := filepath.Join(b.dir, tuningFile)
 			os.Remove(file)
 			other := filepath.Join(b.t.TempDir(), "other.json")
 			os.WriteFile(other, []byte(`{"mtu":1300}`), 0o600)

@@ -7,86 +7,134 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
-	"cnibox/rtnl"
+	"cnibox/internal/disk"
+	"cnibox/internal/fault"
 	"cnibox/spec"
 )
 
-// A tuningRecord is the file: the reference ignores the owner.
+// A tuningRecord is the file. Its name has been that of the reference's, and is without
+// the network then; the reference's tells no owner, and ours did not tell the interface.
 type tuningRecord struct {
-	recordOwner
+	claim
 	tuningLink
 }
 
-// foreign tells that the file is another attachment's: "a_b" with "c" has the
-// file name of "a" with "b_c". A file without an owner is the reference's.
-// Such a file is neither used nor written over.
-func (r tuningRecord) foreign(a spec.Attachment) bool {
-	return r.ContainerID != "" && (r.ContainerID != a.ContainerID || r.IfName != a.IfName)
+// olderRecord is the name of the record in the reference and in earlier versions.
+// "a_b" with "c" has the name of "a" with "b_c", and all networks have the same.
+func olderRecord(a spec.Attachment) string {
+	const longest = 255 - len(recordTemp) // NAME_MAX, linux/limits.h
+	if name := a.ContainerID + "_" + a.IfName + ".json"; len(name) <= longest {
+		return name
+	}
+	return recordName(a)
 }
 
-// remember puts the attributes as they are before ADD on record. What an
-// earlier ADD of the attachment has recorded is older, and stays. The function
-// returned brings the record back to what it was.
+// readTuned reads a record that may be the attachment's; foreign tells of one that
+// names another owner.
+func readTuned(dir records, name string, a spec.Attachment) (rec *tuningRecord, foreign bool, err error) {
+	rec = &tuningRecord{}
+	if err := dir.read(name, rec); err != nil {
+		return nil, false, err
+	}
+	if rec.recordOwner != (recordOwner{}) && !rec.of(a) {
+		return nil, true, os.ErrNotExist
+	}
+	return rec, false, nil
+}
+
+// remember puts the attributes as they are before ADD on record. What an earlier ADD has
+// recorded of this interface is older, and stays; a record of an interface that the
+// attachment has lost is written over. The function returned brings the record back to
+// what it was.
 // The reference writes over it, and a DEL then restores what tuning itself has set.
-func remember(dir records, a spec.Attachment, before tuningLink) (forget func() error, err error) {
-	nothing := func() error { return nil }
+func (t tuned) remember(p *tuningPlan, a spec.Attachment, before tuningLink) (forget func() error, err error) {
 	if before.empty() {
-		return nothing, nil
+		return func() error { return nil }, nil
 	}
-	name := recordName(a)
-	var old tuningRecord
-	forget = func() error { return dir.write(name, old) }
-	if dir.read(name, &old) != nil { // none, or nothing that DEL could use
-		old = tuningRecord{}
-		forget = func() error { return dir.remove(name) }
+	id, err := t.id()
+	if err != nil {
+		return nil, err
 	}
-	if old.foreign(a) {
-		return nil, spec.Errorf(spec.CodeBusy, "former attributes of %s: %s is the file of %s of container %s",
-			a.IfName, name, old.IfName, old.ContainerID)
+	old, _, err := readTuned(p.dir, recordName(a), a)
+	if errors.Is(err, os.ErrNotExist) {
+		old, _, _ = readTuned(p.dir, olderRecord(a), a)
 	}
-	merged := tuningRecord{ownerOf(a), old.tuningLink.or(before)}
-	if err := dir.write(name, merged); err != nil {
+	// One that does not tell the interface is of this one if that is tuned already.
+	if old != nil && (old.linkID == id || old.linkID == linkID{} && p.link.change(t.link).empty()) {
+		before = old.tuningLink.or(before)
+	}
+	forget, err = p.dir.swap(recordName(a), tuningRecord{claim{ownerOf(a), id}, before})
+	if err != nil {
 		return nil, fmt.Errorf("former attributes of %s: %w", a.IfName, err)
 	}
 	return forget, nil
 }
 
-// tuningDel gives the link its former attributes back, if it is still there,
-// and forgets them. Sysctls stay: those of the interface go with it, and the
+// tuningDel gives the link its former attributes back, if it is still there and the
+// attachment's, and forgets them. Sysctls stay: those of the interface go with it, and the
 // others are the namespace's, where another attachment may have asked for the same.
 // The file goes in any case; the reference leaves it for ever when the link has gone.
 func tuningDel(_ context.Context, r *spec.Request) error {
-	dir, name := recordsOf(r, tuningDataDir), recordName(r.Attachment)
-	var was tuningRecord
-	err := dir.read(name, &was)
-	switch {
-	case err == nil && was.foreign(r.Attachment):
-		return nil
-	case err == nil:
-		err = restoreTuned(r, was.tuningLink)
-	case errors.Is(err, os.ErrNotExist):
-		err = nil
+	dir, a := recordsOf(r, tuningDataDir), r.Attachment
+	was, _, err := readTuned(dir, recordName(a), a)
+	older, foreign, olderErr := readTuned(dir, olderRecord(a), a)
+	if errors.Is(err, os.ErrNotExist) {
+		was, err = older, olderErr
 	}
-	if err != nil {
+	if err == nil {
+		var other bool
+		other, err = restoreTuned(r, dir, was)
+		// A record without an owner is that of whose the interface is.
+		foreign = foreign || other && was.recordOwner == recordOwner{}
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		// The link is about to go, and no second DEL would do better.
 		r.Warn("former attributes of %s: %v", r.IfName, err)
 	}
-	return dir.remove(name)
+	err = dir.remove(recordName(a))
+	if !foreign {
+		err = errors.Join(err, dropOlder(dir, olderRecord(a)))
+	}
+	return err
 }
 
-// restoreTuned restores the link, if namespace and link are still there.
-// That neither is there is how most containers end.
-func restoreTuned(r *spec.Request, was tuningLink) error {
-	c, err := openChained(r, spec.CodeUnknown)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS) {
-		return nil
-	}
-	if err != nil {
+// dropOlder deletes a record of the reference or of an earlier version. What is no file
+// is none, and stays.
+func dropOlder(dir records, name string) error {
+	if err := fault.Check("remove " + name); err != nil {
 		return err
 	}
+	var errs []error
+	for _, path := range []string{filepath.Join(string(dir), name), filepath.Join(string(dir), name+recordTemp)} {
+		if info, err := disk.Lstat(path); err == nil && info.IsRegular() {
+			errs = append(errs, dropFile(path))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// restoreTuned restores the link, if namespace and link are still there; other tells that
+// the link is another attachment's.
+// That neither is there is how most containers end.
+func restoreTuned(r *spec.Request, dir records, was *tuningRecord) (other bool, err error) {
+	c, err := openChained(r, 0)
+	if err != nil {
+		return false, err
+	}
 	defer c.close()
-	return tuned{c}.restore(was)
+	if c.link == nil {
+		return false, nil
+	}
+	own, err := c.owns(r, dir, &was.claim)
+	if err != nil || !own {
+		return err == nil, err
+	}
+	if id, err := c.id(); err != nil || was.linkID != id && was.linkID != (linkID{}) {
+		return false, err // the record is of one that the attachment had before
+	}
+	return false, tuned{c}.restore(was.tuningLink)
 }
 
 // tuningGC forgets the former attributes of links that are gone.

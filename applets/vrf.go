@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 
+	"cnibox/internal/disk"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -17,25 +18,31 @@ func init() {
 		Name:    "vrf",
 		Summary: "puts an interface into a routing domain of its container",
 		Help: `
-key      type    default     meaning
-vrfname  string  -           the VRF, which is made if it is not there (required)
-table    int     first free  its routing table, which is checked if it is there; from 1 on, but not
-                             253, 254 and 255
+key      type    default           meaning
+vrfname  string  -                 the VRF, which is made if it is not there (required)
+table    int     first free        its routing table, which is checked if it is there; from 1 on,
+                                   but not 253, 254 and 255
+dataDir  string  /run/cnibox/vrf   where it is noted until DEL which interface it is
 
 Addresses stay on the interface; its routes move to the table of the VRF. In cniVersion 1.1.0 the
 result tells the table of its routes; older versions have no word for that, so their result loses
 them. The VRF goes with the last interface that is in it.`,
-		Verbs: spec.Verbs{Since: spec.V031, Add: vrfAdd, Check: vrfCheck, Del: vrfDel, Status: vrfStatus},
+		Verbs: spec.Verbs{Since: spec.V031, Add: vrfAdd, Check: vrfCheck, Del: vrfDel, Status: vrfStatus, GC: vrfGC},
 	})
 }
+
+const vrfDataDir = "/run/cnibox/vrf"
 
 // noVRFs is what ADD and STATUS say of such a kernel.
 const noVRFs = "vrf: this kernel has no VRFs (CONFIG_NET_VRF): %w"
 
 // vrfConf are the keys of vrf.
 type vrfConf struct {
-	Name  string `json:"vrfname"`
-	Table int    `json:"table"` // 0: that of the VRF, else the first that is free
+	Name    string `json:"vrfname"`
+	Table   int    `json:"table"` // 0: that of the VRF, else the first that is free
+	DataDir string `json:"dataDir"`
+
+	dir records
 }
 
 // readVRF decodes and checks the configuration and touches nothing.
@@ -51,7 +58,9 @@ func readVRF(r *spec.Request) (*vrfConf, error) {
 	if c.Table < 0 || c.Table > math.MaxInt32 || reservedTable(c.Table) {
 		return nil, spec.Errorf(spec.CodeConfig, reservedText, c.Table, math.MaxInt32)
 	}
-	return c, nil
+	var err error
+	c.dir, err = recordsIn(c.DataDir, vrfDataDir)
+	return c, err
 }
 
 // vrfAdd makes the VRF and moves the interface into it, under a lock of the namespace,
@@ -150,7 +159,8 @@ func (v *vrf) checkResult(r *spec.Request, table int) error {
 
 // vrfDel takes the interface out of its VRF and deletes that if it was the last. Neither
 // the namespace nor the interface need exist, and the configuration need not be valid:
-// then the VRF that the interface is in is the one.
+// then the VRF that the interface is in is the one. An interface that is another
+// attachment's stays where it is.
 func vrfDel(ctx context.Context, r *spec.Request) error {
 	c, err := readVRF(r)
 	if err != nil {
@@ -158,13 +168,41 @@ func vrfDel(ctx context.Context, r *spec.Request) error {
 		c = nil
 	}
 	v, err := openVRF(r, 0)
-	if err != nil || v.ns == nil {
+	if err != nil {
 		return err
 	}
 	defer v.close()
-	if err := v.lock(ctx); err != nil {
-		return err
+	dir, mine := recordsOf(r, vrfDataDir), false
+	if v.ns != nil {
+		if err := v.lock(ctx); err != nil {
+			return err
+		}
+		if mine, err = v.mine(r, dir); err != nil {
+			return err
+		}
 	}
+	if mine {
+		if err := v.leave(c); err != nil {
+			return err
+		}
+	}
+	return dir.remove(recordName(r.Attachment))
+}
+
+// mine reports whether the attachment has an interface in this namespace, or had one that
+// is gone.
+func (v *vrf) mine(r *spec.Request, dir records) (bool, error) {
+	rec := readOwn[claim](dir, r.Attachment)
+	if v.link != nil || rec == nil {
+		return v.owns(r, dir, rec)
+	}
+	id, err := v.id()
+	return rec.sameNS(id), err
+}
+
+// leave takes the interface, if it is there, out of the VRF, which goes if it was the
+// last; c is nil for the VRF that it is in.
+func (v *vrf) leave(c *vrfConf) error {
 	links, err := v.cont.Links()
 	if err != nil {
 		return err
@@ -198,14 +236,23 @@ func vrfDel(ctx context.Context, r *spec.Request) error {
 // vrfStatus makes a VRF in a namespace that nobody else sees.
 // The code is 50: a kernel that has none.
 func vrfStatus(_ context.Context, r *spec.Request) error {
-	if _, err := readVRF(r); err != nil {
+	c, err := readVRF(r)
+	if err != nil {
 		return err
 	}
-	err := rtnl.InNewNS(func(c *rtnl.Conn) error {
+	if disk.NotDir(string(c.dir)) {
+		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", c.dir)
+	}
+	err = rtnl.InNewNS(func(c *rtnl.Conn) error {
 		return c.AddLink(rtnl.LinkSpec{Name: "vrf0", Kind: rtnl.VRF{Table: 1}})
 	})
 	if err != nil {
 		return spec.Errorf(spec.CodeNotReady, noVRFs, err)
 	}
 	return nil
+}
+
+// vrfGC forgets the attachments that are gone.
+func vrfGC(_ context.Context, r *spec.Request) error {
+	return recordsOf(r, vrfDataDir).keep(r.Network, r.Valid)
 }

@@ -46,6 +46,9 @@ func ownsAddr(addrs []rtnl.Addr, want netip.Prefix) bool {
 
 // apply makes all changes, each with its undo.
 func (v *vrf) apply(ctx context.Context, c *vrfConf) error {
+	if err := v.claim(c.dir, v.r.Attachment, &v.undo); err != nil {
+		return err
+	}
 	vrf, table, err := v.domain(c)
 	if err != nil {
 		return err

@@ -61,6 +61,19 @@ func (c *Conn) NS() (ns *NS, err error) {
 	return ns, err
 }
 
+// NSCookie is a number that no other namespace has had since the host started, unlike an
+// [ID]. It is 0 before Linux 5.14.
+func (c *Conn) NSCookie() (cookie uint64, err error) {
+	err = c.c.Within(func(fd int) error {
+		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		if errors.Is(err, unix.ENOPROTOOPT) {
+			cookie, err = 0, nil
+		}
+		return os.NewSyscallError("getsockopt SO_NETNS_COOKIE", err)
+	})
+	return cookie, err
+}
+
 // batch sends the requests at once and returns an answer for each, whose errors have gone
 // through [absent].
 func (c *Conn) batch(reqs []netlink.Message) ([]nlconn.Answer, error) {

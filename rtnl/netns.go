@@ -77,7 +77,7 @@ func (ns *NS) Close() error {
 
 // An ID tells a namespace from all others that exist, as device and inode do. Those of
 // one that has ended may be another's later.
-type ID struct{ dev, ino uint64 }
+type ID struct{ Dev, Ino uint64 }
 
 // ID returns that of ns; nil is the namespace of the calling thread.
 func (ns *NS) ID() (ID, error) {

@@ -1,0 +1,176 @@
+package applets
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/disk"
+	"cnibox/internal/mac"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// A claim is the record of a plugin that works on a result: whose interface it has
+// changed, and which one that is. It is written before the first change.
+//
+// Runtimes DEL what they could not ADD, while another network has an interface of the
+// name; and they DEL late, when another container has the path of the namespace. Without
+// a claim such a DEL would take away what is another attachment's.
+type claim struct {
+	recordOwner
+	linkID
+}
+
+// A linkID tells an interface from all others that there are, and from those that there
+// were. A namespace that has ended leaves path and inode to the next one at once, and
+// its first links have the same indexes; what tells them apart is the cookie, and before
+// Linux 5.14, for a veth pair, the index of the host's end. The zero value is not known.
+type linkID struct {
+	Dev    uint64 `json:"dev,omitempty"` // with Ino: the namespace
+	Ino    uint64 `json:"ino,omitempty"`
+	Cookie uint64 `json:"cookie,omitempty"` // of the namespace; 0: before Linux 5.14
+	Index  uint32 `json:"index,omitempty"`
+	Parent uint32 `json:"parent,omitempty"`
+}
+
+// sameNS reports whether both are of one namespace.
+func (id linkID) sameNS(o linkID) bool {
+	return id.Dev == o.Dev && id.Ino == o.Ino && id.Cookie == o.Cookie
+}
+
+// id describes the interface; without one, the namespace alone.
+func (c *chained) id() (linkID, error) {
+	ns, err := c.ns.ID()
+	if err != nil {
+		return linkID{}, err
+	}
+	id := linkID{Dev: ns.Dev, Ino: ns.Ino}
+	if c.link != nil {
+		id.Index, id.Parent = c.link.Index, c.link.Parent
+	}
+	id.Cookie, err = c.cont.NSCookie()
+	return id, err
+}
+
+// readOwn returns the record of an attachment; nil: there is none that can be read.
+func readOwn[T interface{ of(spec.Attachment) bool }](dir records, a spec.Attachment) *T {
+	rec := new(T)
+	if dir.read(recordName(a), rec) != nil || !(*rec).of(a) {
+		return nil
+	}
+	return rec
+}
+
+// claim writes that of an attachment, and registers the way back.
+func (c *chained) claim(dir records, a spec.Attachment, undo *undoing) error {
+	id, err := c.id()
+	if err != nil {
+		return err
+	}
+	return undo.record(dir, a, claim{ownerOf(a), id})
+}
+
+// record writes the record of an attachment, and registers the way back.
+func (u *undoing) record(dir records, a spec.Attachment, v any) error {
+	back, err := dir.swap(recordName(a), v)
+	if err == nil {
+		u.add("record of "+a.String(), back)
+	}
+	return err
+}
+
+// swap is write, and returns how to bring back what was there before.
+func (d records) swap(name string, v any) (back func() error, err error) {
+	old, err := disk.Read(filepath.Join(string(d), name), unix.O_NOFOLLOW, longestRecord)
+	back = func() error { return d.remove(name) }
+	if err == nil {
+		back = func() error { return d.replace(name, old) }
+	}
+	return back, d.write(name, v)
+}
+
+// owns reports whether DEL may change the interface; rec is the claim of the attachment,
+// nil: there is none. Attachments that the reference or an earlier version has made have
+// no claim, or one that does not tell the interface: then its label tells whose it is, or
+// the claim of another attachment, or prevResult.
+func (c *chained) owns(r *spec.Request, dir records, rec *claim) (bool, error) {
+	if c.link == nil {
+		return false, nil
+	}
+	id, err := c.id()
+	if err != nil {
+		return false, err
+	}
+	claimed := rec != nil && rec.linkID == id
+	if claimed && id.Cookie != 0 {
+		return true, nil
+	}
+	host, err := c.hostEnd()
+	if err != nil {
+		return false, err
+	}
+	key := spec.LabelKey(c.link.Alias)
+	if host != nil && spec.LabelKey(host.Alias) != "" {
+		key = spec.LabelKey(host.Alias) // a container can change its own
+	}
+	switch {
+	case key != "" && key != r.Key() || key == "" && !claimed && dir.claimedByOther(id, r.Attachment):
+		r.Warn("%s in %s is not of %s: left alone", c.link.Name, r.Call.NetNS, r.Attachment)
+		return false, nil
+	case key != "" || claimed || rec != nil && rec.linkID == linkID{}:
+		return true, nil
+	case r.Prev == nil:
+		// A refused ADD has none either; in the versions before, no DEL has one.
+		return rec == nil && !r.Net.Version.AtLeast(spec.V040), nil
+	}
+	return c.describedBy(r.Prev, host), nil
+}
+
+// hostEnd is the other end of the interface; nil: there is none on the host.
+func (c *chained) hostEnd() (*rtnl.Link, error) {
+	if c.link.Kind != "veth" {
+		return nil, nil
+	}
+	host, err := rtnl.Dial(nil)
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	peer, err := host.VethPeer(c.link, c.ns)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return peer, err
+}
+
+// claimedByOther tells whether an interface is claimed by another attachment.
+func (d records) claimedByOther(id linkID, a spec.Attachment) (found bool) {
+	// What cannot be read claims nothing.
+	_ = d.each(func(name string) error {
+		var rec claim
+		if d.read(name, &rec) == nil && rec.linkID == id && !rec.of(a) {
+			found = true
+		}
+		return nil
+	})
+	return found
+}
+
+// describedBy tells whether a result is about the interface. Names in a container and
+// paths are used again: it is told by the name of the end on the host, or by its address.
+func (c *chained) describedBy(res *spec.Result, host *rtnl.Link) bool {
+	for _, in := range res.Interfaces {
+		if host != nil && in.Sandbox == "" && in.Name == host.Name {
+			return true
+		}
+		addr, err := mac.Parse(in.MAC)
+		if in.Sandbox != "" && in.Name == c.link.Name && err == nil && bytes.Equal(addr, c.link.MAC) {
+			return true
+		}
+	}
+	return false
+}
