@@ -117,6 +117,18 @@ var allVerbs = []spec.Verb{spec.Add, spec.Check, spec.Del, spec.Get, spec.GC, sp
 // attachedVerbs are those that are about one attachment.
 var attachedVerbs = allVerbs[:4]
 
+// otherVerbs are all but DEL, which takes what it cannot read for absent; undeleting are
+// those among them that are about one attachment.
+var (
+	otherVerbs = []spec.Verb{spec.Add, spec.Check, spec.Get, spec.GC, spec.Status}
+	undeleting = otherVerbs[:3]
+)
+
+// among are those of the good plugins that are in a list.
+func among(list []string) []string {
+	return slices.DeleteFunc(goodPlugins(), func(name string) bool { return !slices.Contains(list, name) })
+}
+
 // tricks are names that must never become part of a path or a command.
 var tricks = []string{"../x", "..", ".", "/", "/etc/passwd", "a/b", "a\x00b", "-x", "a b", "$(reboot)", "ä", "\xff", "a\nb",
 	strings.Repeat("a", 300)}
@@ -172,6 +184,7 @@ func refuseAll(t *testing.T, table map[string]badInput) {
 	w := newWorld(t)
 	c, other := w.container("ctr"), w.container("other")
 	w.must("other ADD", w.plugin(spec.Add, "bridge", goodConfs["bridge"], other))
+	w.lo(c, false) // as the DEL of loopback leaves it
 	before := w.state(c)
 	for name, b := range table {
 		t.Run(name, func(t *testing.T) { b.refuse(w.on(t), c, before) })
@@ -188,19 +201,23 @@ func TestKernelBadNames(t *testing.T) {
 			"CNI_CONTAINERID":  {env: map[string]string{"CNI_CONTAINERID": trick}, verbs: attachedVerbs, code: spec.CodeEnv},
 			"CNI_IFNAME":       {env: map[string]string{"CNI_IFNAME": trick}, verbs: attachedVerbs, code: spec.CodeEnv},
 			"unused names":     {env: map[string]string{"CNI_CONTAINERID": trick, "CNI_IFNAME": trick}, verbs: []spec.Verb{spec.GC}},
-			"name":             {spoil: `"name":` + q, code: spec.CodeConfig},
+			"name":             {spoil: `"name":` + q, verbs: otherVerbs, code: spec.CodeConfig},
+			"name of DEL":      {spoil: `"name":` + q, verbs: []spec.Verb{spec.Del}},
 			"valid ID":         {spoil: `"cni.dev/valid-attachments":[{"containerID":` + q + `,"ifname":"eth0"}]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig},
 			"valid interface":  {spoil: `"cni.dev/valid-attachments":[{"containerID":"a","ifname":` + q + `}]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig},
 			"bridge":           {spoil: `"bridge":` + q, verbs: []spec.Verb{spec.Add, spec.Check}, only: []string{"bridge"}, code: spec.CodeConfig},
-			"CNI_ARGS":         {env: map[string]string{"CNI_ARGS": trick}, verbs: attachedVerbs, code: spec.CodeEnv},
+			"CNI_ARGS":         {env: map[string]string{"CNI_ARGS": trick}, verbs: undeleting, only: among(readsArgs), code: spec.CodeEnv},
+			"CNI_ARGS of DEL":  {env: map[string]string{"CNI_ARGS": trick}, verbs: []spec.Verb{spec.Del}},
 			"CNI_ARGS MAC":     {env: map[string]string{"CNI_ARGS": "MAC=" + trick}, verbs: []spec.Verb{spec.Add}, only: []string{"bridge", "tuning"}, code: spec.CodeEnv},
 			"CNI_ARGS IP":      {env: map[string]string{"CNI_ARGS": "IP=" + trick}, verbs: []spec.Verb{spec.Add}, only: []string{"host-local", "bridge"}, code: spec.CodeEnv},
 			"relative dataDir": {spoil: `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":` + quoted("x"+trick) + `}`, verbs: []spec.Verb{spec.Add}, only: []string{"host-local", "bridge"}, code: spec.CodeConfig},
 			"relative folder":  {spoil: `"dataDir":` + quoted("x"+trick), verbs: []spec.Verb{spec.Add}, only: []string{"portmap", "tuning", "bandwidth", "sbr", "vrf"}, code: spec.CodeConfig},
 		}
 		if strings.ContainsAny(trick, "/\x00\n") || trick == ".." || trick == "." || len(trick) > 255 { // a type is any file name
-			plain["type"] = badInput{spoil: `"type":` + q, code: spec.CodeConfig}
-			plain["ipam.type"] = badInput{spoil: `"ipam":{"type":` + q + `}`, code: spec.CodeConfig}
+			plain["type"] = badInput{spoil: `"type":` + q, verbs: otherVerbs, code: spec.CodeConfig}
+			plain["ipam.type"] = badInput{spoil: `"ipam":{"type":` + q + `}`, verbs: otherVerbs, code: spec.CodeConfig}
+			plain["type of DEL"] = badInput{spoil: `"type":` + q, verbs: []spec.Verb{spec.Del}}
+			plain["ipam.type of DEL"] = badInput{spoil: `"ipam":{"type":` + q + `}`, verbs: []spec.Verb{spec.Del}}
 		}
 		for what, b := range plain {
 			table[fmt.Sprintf("%s=%.20q", what, trick)] = b
@@ -247,7 +264,7 @@ func TestKernelBadStdin(t *testing.T) {
 		"huge":          `{"name":"demo","x":"` + strings.Repeat("x", 5<<20) + `"}`,
 		"huge blank":    `{"name":"demo"}` + strings.Repeat(" ", 5<<20),
 		"comment":       `{"name":"demo"} // no`, "single quotes": `{'name':'demo'}`, "raw control": "{\"name\":\"de\nmo\"}",
-		"bad escape": `{"name":"\x41"}`, "version a number": `{"cniVersion":1,"name":"demo"}`,
+		"bad escape": `{"name":"\x41"}`,
 	}
 	cases := map[string]badInput{}
 	for name, stdin := range table {
@@ -268,11 +285,19 @@ func TestKernelBadMembers(t *testing.T) {
 		"ipam a list":       {spoil: `"ipam":[]`, code: spec.CodeConfig},
 		"dns a number":      {spoil: `"dns":5`, code: spec.CodeConfig},
 		"dns of numbers":    {spoil: `"dns":{"nameservers":[1]}`, code: spec.CodeConfig},
+		"version a number":  {spoil: `"cniVersion":1`, code: spec.CodeDecode},
 		"unknown version":   {spoil: `"cniVersion":"9.9.9"`, code: spec.CodeVersion},
-		"version with path": {spoil: `"cniVersion":"1.0"`, verbs: []spec.Verb{spec.Add, spec.Del}, code: spec.CodeVersion},
-		"valid a string":    {spoil: `"cni.dev/valid-attachments":"x"`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig},
-		"valid of nulls":    {spoil: `"cni.dev/valid-attachments":[null]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig},
+		"version with path": {spoil: `"cniVersion":"1.0"`, verbs: []spec.Verb{spec.Add}, code: spec.CodeVersion},
 	}
+	for name, b := range table {
+		if b.verbs == nil {
+			b.verbs = otherVerbs
+			table[name] = b
+		}
+		table[name+" of DEL"] = badInput{spoil: b.spoil, verbs: []spec.Verb{spec.Del}}
+	}
+	table["valid a string"] = badInput{spoil: `"cni.dev/valid-attachments":"x"`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig}
+	table["valid of nulls"] = badInput{spoil: `"cni.dev/valid-attachments":[null]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig}
 	adds := []spec.Verb{spec.Add}
 	own := map[string][]string{ // members that only one plugin has, as ADD must not take them
 		"bridge": {`"mtu":"x"`, `"mtu":1e99`, `"mtu":-1`, `"mtu":67`, `"vlan":4095`, `"vlan":1.5`, `"hairpinMode":1`, `"isGateway":"yes"`,
@@ -349,16 +374,16 @@ func TestKernelBadPrevResult(t *testing.T) {
 		"string": `"x"`, "list": `[]`, "null interface": `{"interfaces":[null]}`, "null address": `{"ips":[null]}`, "null route": `{"routes":[null]}`,
 		"no address": `{"ips":[{}]}`, "bad address": `{"ips":[{"address":"10.1.0.2"}]}`, "leading zeros": `{"ips":[{"address":"010.1.0.2/24"}]}`,
 		"zone": `{"ips":[{"address":"fe80::1%eth0/64"}]}`, "too long a prefix": `{"ips":[{"address":"10.1.0.2/33"}]}`,
-		"index out of range": `{"interfaces":[{"name":"eth0"}],"ips":[{"address":"10.1.0.2/24","interface":1}]}`,
-		"huge index":         `{"ips":[{"address":"10.1.0.2/24","interface":99999999999999999999}]}`,
-		"negative index":     `{"ips":[{"address":"10.1.0.2/24","interface":-2}]}`,
-		"fraction":           `{"ips":[{"address":"10.1.0.2/24","interface":0.5}]}`,
-		"no destination":     `{"routes":[{"gw":"10.1.0.1"}]}`, "bad gateway": `{"ips":[{"address":"10.1.0.2/24","gateway":"x"}]}`,
+		"huge index":     `{"ips":[{"address":"10.1.0.2/24","interface":99999999999999999999}]}`,
+		"negative index": `{"ips":[{"address":"10.1.0.2/24","interface":-2}]}`,
+		"fraction":       `{"ips":[{"address":"10.1.0.2/24","interface":0.5}]}`,
+		"no destination": `{"routes":[{"gw":"10.1.0.1"}]}`, "bad gateway": `{"ips":[{"address":"10.1.0.2/24","gateway":"x"}]}`,
 		"unknown version": `{"cniVersion":"9.9.9"}`, "interfaces an object": `{"interfaces":{}}`, "old address": `{"cniVersion":"0.2.0","ip4":{"ip":5}}`,
 	}
 	cases := map[string]badInput{}
 	for name, prev := range table {
-		cases[name] = badInput{spoil: `"prevResult":` + prev, code: spec.CodeConfig}
+		cases[name] = badInput{spoil: `"prevResult":` + prev, verbs: otherVerbs, code: spec.CodeConfig}
+		cases[name+" of DEL"] = badInput{spoil: `"prevResult":` + prev, verbs: []spec.Verb{spec.Del}}
 	}
 	refuseAll(t, cases)
 }
@@ -530,7 +555,11 @@ func TestKernelCVE2021_20206(t *testing.T) {
 			t.Errorf("cni-exec add with ipam.type %s: %s", plugin, a.stdout)
 		}
 		for _, verb := range allVerbs {
-			if a := w.plugin(verb, "bridge", conf, c); a.code(t) != spec.CodeConfig {
+			want := spec.CodeConfig
+			if verb == spec.Del {
+				want = 0 // there is nothing of it to release
+			}
+			if a := w.plugin(verb, "bridge", conf, c); a.code(t) != want {
 				t.Errorf("%s with ipam.type %s: %s", verb, plugin, a.stdout)
 			}
 		}

@@ -45,7 +45,7 @@ broadcast; -timeout: for one answer; -resendmax: between attempts to get a lapse
 A socket may come from systemd (LISTEN_FDS).`,
 		Verbs: spec.Verbs{
 			Add: addDHCP, Check: checkDHCP, Del: delDHCP, GC: gcDHCP, Status: statusDHCP, Get: getDHCP,
-			CheckAlone: true, IPAM: true,
+			CheckAlone: true, IPAM: true, Args: true,
 		},
 		Daemon: dhcpDaemonMain,
 	})

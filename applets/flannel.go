@@ -32,7 +32,7 @@ Keys that delegate does not have are set: ipMasq true unless flanneld masquerade
 mtu from FLANNEL_MTU, and isGateway true for a bridge.
 subnet.env has FLANNEL_NETWORK and FLANNEL_IPV6_NETWORK (networks between commas), FLANNEL_SUBNET,
 FLANNEL_IPV6_SUBNET, FLANNEL_MTU and FLANNEL_IPMASQ; of each pair one will do.`,
-		Verbs: spec.Verbs{Add: addFlannel, Check: checkFlannel, Del: delFlannel, Get: getFlannel, Status: statusFlannel, GC: gcFlannel},
+		Verbs: spec.Verbs{Add: addFlannel, Check: checkFlannel, Del: delFlannel, Get: getFlannel, Status: statusFlannel, GC: gcFlannel, Args: true},
 	})
 }
 

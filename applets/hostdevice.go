@@ -41,7 +41,7 @@ DEL gives the link back under its old name, up if it was; also one that the kern
 when the namespace ended. If the name is taken by a stranger it comes back as devN, with
 a warning, and gets its name in the first GC or DEL that finds it free.`,
 		Verbs: attach.Interface[*deviceConf]{
-			Validate: (*deviceConf).validate, Create: createHostDevice, Verify: verifyHostDevice,
+			NoMAC: true, Validate: (*deviceConf).validate, Create: createHostDevice, Verify: verifyHostDevice,
 			Describe: describeHostDevice, Remove: removeHostDevice, Probe: probeHostDevice, Collect: collectHostDevices,
 		}.Verbs(),
 	})

@@ -39,7 +39,7 @@ them; a prefix length is ignored. ADD done again returns the address that the at
 		Verbs: spec.Verbs{
 			Add: addHostLocal, Check: checkHostLocal, Del: delHostLocal,
 			GC: gcHostLocal, Status: statusHostLocal, Get: getHostLocal,
-			CheckAlone: true, IPAM: true,
+			CheckAlone: true, IPAM: true, Args: true,
 		},
 	})
 }

@@ -63,6 +63,9 @@ func portmapAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	targets := portmapTargets(r.Prev, r.IfName)
 	maps, dir := p.maps(targets), records(p.dir)
 	if !noMaps(maps) {
+		if err := r.CheckIndexes(); err != nil {
+			return nil, err
+		}
 		dir.made()
 	}
 	for _, socket := range listening(p.hostPorts(targets)) {
@@ -247,6 +250,9 @@ func portmapCheck(_ context.Context, r *spec.Request) error {
 	maps := p.maps(portmapTargets(r.Prev, r.IfName))
 	if noMaps(maps) {
 		return nil
+	}
+	if err := r.CheckIndexes(); err != nil {
+		return err
 	}
 	holders := p.dir.holders(r.Attachment)
 	mine := p.dir.owner(r.Attachment.Key())

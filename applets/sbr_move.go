@@ -3,6 +3,7 @@
 package applets
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -242,7 +243,7 @@ func (s *sbr) clear(c *sbrConf, ips []spec.IP, main []rtnl.Route) error {
 // The reference checks nothing.
 func sbrCheck(_ context.Context, r *spec.Request) error {
 	c, err := readSBR(r)
-	if err != nil {
+	if err = cmp.Or(err, r.CheckIndexes()); err != nil {
 		return err
 	}
 	s, err := openSBR(r, spec.CodeCheck)

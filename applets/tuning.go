@@ -37,7 +37,7 @@ args.cni.sysctl, promisc, mtu, allmulti and txQLen go before the keys of the sam
 
 If /etc/cni/tuning/allowlist.conf exists, each sysctl must match a line of it, which are regular
 expressions that may match anywhere in the key as it is written.`,
-		Verbs: spec.Verbs{Add: tuningAdd, Check: tuningCheck, Del: tuningDel, Status: tuningStatus, GC: tuningGC},
+		Verbs: spec.Verbs{Add: tuningAdd, Check: tuningCheck, Del: tuningDel, Status: tuningStatus, GC: tuningGC, Args: true},
 	})
 }
 

@@ -3,6 +3,7 @@
 package applets
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,7 +93,7 @@ func vrfAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 // routes of prevResult where they belong.
 func vrfCheck(_ context.Context, r *spec.Request) error {
 	c, err := readVRF(r)
-	if err != nil {
+	if err = cmp.Or(err, r.CheckIndexes()); err != nil {
 		return err
 	}
 	v, err := openVRF(r, spec.CodeCheck)

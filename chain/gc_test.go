@@ -175,9 +175,9 @@ func TestSetAside(t *testing.T) {
 // so nothing is deleted.
 func TestGCOfHashedName(t *testing.T) {
 	w := newWorld(t, "rec")
-	name := strings.Repeat("y", 245)
+	name := strings.Repeat("y", 200)
 	l := w.parse(strings.Replace(gcList, `"n"`, `"`+name+`"`, 1))
-	if _, err := w.Add(t.Context(), l, target("container")); err != nil {
+	if _, err := w.Add(t.Context(), l, target(strings.Repeat("c", 60))); err != nil {
 		t.Fatal(err)
 	}
 	os.Truncate(filepath.Join(w.Cache.Dir, "results", w.entries()[0]), 0)

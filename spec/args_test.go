@@ -40,13 +40,11 @@ func TestParseArgs(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.in, func(t *testing.T) {
-			r, err := newRequest(Add, `{"name":"n"}`, "CNI_ARGS", tt.in)
+			r := request(t, Add, `{"name":"n"}`, "CNI_ARGS", tt.in)
 			if tt.text != "" {
-				wantError(t, err, CodeEnv, tt.text)
+				wantError(t, r.badArgs, CodeEnv, tt.text)
+				wantError(t, r.badArgs, CodeEnv, fmt.Sprintf("CNI_ARGS is %q", tt.in))
 				return
-			}
-			if err != nil {
-				t.Fatal(err)
 			}
 			if !maps.Equal(r.args, tt.want) {
 				t.Errorf("got %q, want %q", r.args, tt.want)

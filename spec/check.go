@@ -12,6 +12,10 @@ import (
 // The reference has no bound, and fails at the disk, in the middle of its work.
 const maxName = 255
 
+// maxNetworkName is the longest name of a network, in bytes: maxLength in the schema of
+// configurations.
+const maxNetworkName = 200
+
 // maxIfName is the longest interface name, in bytes: IFNAMSIZ without the
 // closing NUL, include/uapi/linux/if.h.
 const maxIfName = 15
@@ -32,14 +36,13 @@ func CheckContainerID(id string) error {
 	case !plain(id):
 		return &Error{Code: CodeEnv, Msg: "invalid characters in containerID", Details: id}
 	case len(id) > maxName:
-		return &Error{Code: CodeEnv, Msg: "containerID is too long", Details: "255 bytes at most"}
+		return tooLong(CodeEnv, "containerID", maxName)
 	}
 	return nil
 }
 
 // CheckNetworkName is [CheckContainerID] for the name of a network; the code is 7.
-// The alphabet is the same and so is the reason. The schema allows 200 characters,
-// which no other text does.
+// The alphabet is the same and so is the reason. [NewRequest] takes 200 bytes only.
 func CheckNetworkName(name string) error {
 	switch {
 	case name == "":
@@ -47,9 +50,14 @@ func CheckNetworkName(name string) error {
 	case !plain(name):
 		return &Error{Code: CodeConfig, Msg: "invalid characters found in network name", Details: name}
 	case len(name) > maxName:
-		return &Error{Code: CodeConfig, Msg: "network name is too long", Details: "255 bytes at most"}
+		return tooLong(CodeConfig, "network name", maxName)
 	}
 	return nil
+}
+
+// tooLong is the error of a name that is longer than it may be.
+func tooLong(code int, what string, longest int) *Error {
+	return &Error{Code: code, Msg: what + " is too long", Details: strconv.Itoa(longest) + " bytes at most"}
 }
 
 // CheckIfName reports whether the kernel takes the name for an interface as

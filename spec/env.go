@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 )
@@ -49,15 +50,37 @@ func ReadCall(getenv func(string) string) (Call, error) {
 	// An invalid name is told before the missing ones, as the reference does.
 	if c.ContainerID != "" {
 		if err := CheckContainerID(c.ContainerID); err != nil {
-			return c, err
+			return c, about(err, "CNI_CONTAINERID", c.ContainerID)
 		}
 	}
 	if c.IfName != "" {
 		if err := CheckIfName(c.IfName); err != nil {
-			return c, err
+			return c, about(err, "CNI_IFNAME", c.IfName)
 		}
 	}
 	return c, c.complete()
+}
+
+// checkNames checks the names of an attachment, which must be there.
+func (c Call) checkNames() error {
+	if err := CheckContainerID(c.ContainerID); err != nil {
+		return about(err, "CNI_CONTAINERID", c.ContainerID)
+	}
+	if err := CheckIfName(c.IfName); err != nil {
+		return about(err, "CNI_IFNAME", c.IfName)
+	}
+	return nil
+}
+
+// about adds to an error which variable it is about, and what that holds.
+func about(err error, variable, value string) error {
+	e := *AsError(err)
+	text := fmt.Sprintf("%s is %q", variable, value)
+	if e.Details != "" {
+		text = e.Details + "; " + text
+	}
+	e.Details = text
+	return &e
 }
 
 // complete names the variables that are missing, all of them in one error and in

@@ -24,7 +24,8 @@ func ParseResult(b []byte, conf Version) (*Result, error) {
 	if err != nil {
 		return nil, Errorf(CodeDecode, "result: %w", err)
 	}
-	r, err := parseResult(ms, conf)
+	p := parser{}
+	r, err := p.result(ms, conf)
 	if err != nil {
 		return nil, Errorf(CodeConfig, "result: %w", err)
 	}
@@ -35,9 +36,9 @@ func ParseResult(b []byte, conf Version) (*Result, error) {
 // of 0.3.0 calls ips, and belongs to that version alone.
 var resultKeys = [...]string{"cniVersion", "interfaces", "ips", "routes", "dns", "ip4", "ip6", "ip"}
 
-// parseResult reads the members of a result. Errors have no code; the caller knows
+// result reads the members of a result. Errors have no code; the caller knows
 // whether a plugin's answer or a configuration is to blame.
-func parseResult(ms []Member, conf Version) (*Result, error) {
+func (p *parser) result(ms []Member, conf Version) (*Result, error) {
 	v, err := resultVersion(ms, conf)
 	if err != nil {
 		return nil, err
@@ -51,7 +52,6 @@ func parseResult(ms []Member, conf Version) (*Result, error) {
 	if v == V030 && vals[2] == nil {
 		vals[2] = vals[7]
 	}
-	p := parser{}
 	r := &Result{extra: rest(ms, keys...)}
 	for i, raw := range p.list("interfaces", vals[1]) {
 		r.Interfaces = append(r.Interfaces, p.iface(at("interfaces", i), raw))
@@ -91,7 +91,10 @@ func at(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
 // first error stays, and what is read after it counts for nothing.
 // So the readers below need no error each, and the whole stays readable. Paths are
 // for people: ips[0].address.
-type parser struct{ err error }
+type parser struct {
+	err      error
+	anyIndex bool // ips[].interface may point outside the list, see [Request.CheckIndexes]
+}
 
 // fail keeps the first error, with the path of the member.
 func (p *parser) fail(path, format string, args ...any) {
@@ -154,11 +157,16 @@ func (p *parser) ip(path string, raw json.RawMessage, interfaces int) IP {
 		return ip
 	}
 	n := p.num(path+".interface", vals[2])
-	if n >= interfaces {
-		p.fail(path+".interface", "%d is outside the list of %d interfaces", n, interfaces)
+	if n >= interfaces && !p.anyIndex {
+		p.fail(path+".interface", "%s", outside(n, interfaces))
 	}
 	ip.Interface = &n
 	return ip
+}
+
+// outside says that an index is none of a list of interfaces.
+func outside(n, interfaces int) string {
+	return fmt.Sprintf("%d is outside the list of %d interfaces", n, interfaces)
 }
 
 // family reads ip4 or ip6 of the versions below 0.3.0.

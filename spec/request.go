@@ -41,9 +41,11 @@ type Request struct {
 	Warn func(format string, args ...any)
 
 	// What Decode, Arg and Wire read; nobody changes the bytes.
-	args Args
-	conf json.RawMessage // the plugin's own configuration, as it came
-	top  []Member        // its members
+	args    Args            // nil also if it is malformed
+	badArgs error           // why
+	absent  []error         // what DEL goes on without
+	conf    json.RawMessage // the plugin's own configuration, as it came
+	top     []Member        // its members
 }
 
 // NetConf are the keys common to all plugins.
@@ -56,7 +58,7 @@ type NetConf struct {
 	DNS        DNS
 
 	IPAM struct {
-		Type string `json:"type"` // empty if there is no IPAM
+		Type string // empty if there is no IPAM
 	}
 }
 
@@ -64,9 +66,12 @@ type NetConf struct {
 // (what it says is invalid), and 3 or 4 if the call's names are. Invoker and
 // Warn are the caller's to set; until then Warn is silent.
 //
-// Whether the plugin serves the version is for [Verbs.Do] to say; prevResult
-// and the set of GC are read only in a version that exists. With an error the request is
-// nil, or good for its version alone.
+// DEL has to succeed whatever has become of the configuration: all that a JSON object
+// says is absent where it cannot be read, and [Verbs.Do] warns of it.
+//
+// Whether the plugin serves the version, and reads CNI_ARGS, is for [Verbs.Do] to say;
+// prevResult and the set of GC are read only in a version that exists. With an error the
+// request is nil, or good for its version alone.
 func NewRequest(c Call, conf []byte) (*Request, error) {
 	if len(conf) > MaxConf {
 		return nil, Errorf(CodeDecode, "network config of more than %d bytes", MaxConf)
@@ -76,98 +81,147 @@ func NewRequest(c Call, conf []byte) (*Request, error) {
 		return nil, Errorf(CodeDecode, "error unmarshall network config: %w", err)
 	}
 	r := &Request{Call: c, Path: folders(c.Path), conf: conf, top: top, Warn: func(string, ...any) {}}
-	if err := r.readNames(); err != nil {
-		return r, err
+	// The version comes first: an error about anything else is told in it.
+	for _, read := range []func() error{r.readVersion, r.readName, r.readType, r.readIPAM, r.readDNS, r.readPrev, r.readValid} {
+		err := read()
+		if err != nil && c.Verb != Del {
+			return r, err
+		}
+		r.note(err)
 	}
-	if err := r.readCommon(); err != nil {
-		return r, err
-	}
-	// prevResult of a version nobody knows cannot be read, and would hide the better
-	// error, that of the version.
-	if !r.Net.exact(Version{}) {
-		return r, nil
-	}
-	if err := r.readPrev(); err != nil {
-		return r, err
-	}
-	return r, r.readValid()
+	return r, r.readCall()
 }
 
-// readNames reads the version and the name, and checks all names and CNI_ARGS
-// where the verb is about an attachment. In other verbs the runtime may have
-// put anything there, so nothing of it goes on.
-//
-// They come first: an error about anything else is told in the version read here.
-func (r *Request) readNames() (err error) {
-	vals := pick(r.top, "cniVersion", "name")
-	if err := optional("cniVersion", vals[0], &r.Net.CNIVersion); err != nil {
+// note keeps what DEL goes on without.
+func (r *Request) note(err error) {
+	if err != nil {
+		r.absent = append(r.absent, err)
+	}
+}
+
+// readVersion reads the version. One that is none stays zero: Do tells it, with the code
+// of its verb.
+func (r *Request) readVersion() error {
+	if r.Call.Verb == Del {
+		r.Net.Version = V010 // of a configuration without one
+	}
+	if err := optional("cniVersion", pick(r.top, "cniVersion")[0], &r.Net.CNIVersion); err != nil {
 		return Errorf(CodeDecode, "error unmarshall network config: %w", err)
 	}
-	// One that is no version stays zero: Do tells it, with the code of its verb.
-	if v, err := ParseVersion(r.Net.CNIVersion); err == nil {
-		r.Net.Version = v
-	}
-	if err := optional("name", vals[1], &r.Net.Name); err != nil {
+	r.Net.Version, _ = ParseVersion(r.Net.CNIVersion)
+	return nil
+}
+
+// readName reads the name of the network. What an earlier release has attached to one
+// with a longer name can still be released.
+func (r *Request) readName() error {
+	name := ""
+	if err := optional("name", pick(r.top, "name")[0], &name); err != nil {
 		return Errorf(CodeConfig, "invalid network name: %w", err)
 	}
-	if err := CheckNetworkName(r.Net.Name); err != nil {
+	if err := CheckNetworkName(name); err != nil {
 		return err
 	}
-	r.Network = r.Net.Name
+	if len(name) > maxNetworkName && r.Call.Verb != Del && r.Call.Verb != GC {
+		return tooLong(CodeConfig, "network name", maxNetworkName)
+	}
+	r.Net.Name, r.Network = name, name
+	return nil
+}
+
+// readCall checks the names of the call, and reads CNI_ARGS, where the verb is about an
+// attachment. In other verbs the runtime may have put anything there, so nothing of it
+// goes on.
+func (r *Request) readCall() (err error) {
 	if !r.Call.Verb.attached() {
 		return nil
 	}
-	if err := CheckContainerID(r.Call.ContainerID); err != nil {
-		return err
-	}
-	if err := CheckIfName(r.Call.IfName); err != nil {
+	if err := r.Call.checkNames(); err != nil {
 		return err
 	}
 	r.ContainerID, r.IfName = r.Call.ContainerID, r.Call.IfName
-	r.args, err = ParseArgs(r.Call.Args)
-	return err
+	if r.args, err = ParseArgs(r.Call.Args); err != nil {
+		r.badArgs = about(err, "CNI_ARGS", r.Call.Args)
+	}
+	return nil
 }
 
-// readCommon reads type, ipam.type and dns.
+// readType reads the plugin's type.
 // Names of plugins are checked, since they become the names of files that are run
 // (CVE-2021-20206).
-func (r *Request) readCommon() error {
-	vals := pick(r.top, "type", "ipam", "dns")
-	if err := optional("type", vals[0], &r.Net.Type); err != nil {
+func (r *Request) readType() error {
+	return readType("type", pick(r.top, "type")[0], &r.Net.Type)
+}
+
+// readIPAM reads ipam.type, and no other key of ipam.
+func (r *Request) readIPAM() error {
+	var ipam struct {
+		Type json.RawMessage `json:"type"`
+	}
+	if err := optional("ipam", pick(r.top, "ipam")[0], &ipam); err != nil {
 		return Errorf(CodeConfig, "%w", err)
 	}
-	if err := optional("ipam", vals[1], &r.Net.IPAM); err != nil {
+	return readType("ipam.type", ipam.Type, &r.Net.IPAM.Type)
+}
+
+// readType reads a plugin's name, which may be absent or empty.
+func readType(key string, raw json.RawMessage, into *string) error {
+	name := ""
+	if err := optional(key, raw, &name); err != nil {
 		return Errorf(CodeConfig, "%w", err)
 	}
-	for _, name := range []string{r.Net.Type, r.Net.IPAM.Type} {
-		if name == "" {
-			continue
-		}
-		if err := CheckType(name); err != nil {
-			return err
-		}
+	if name == "" {
+		return nil
 	}
+	if err := CheckType(name); err != nil {
+		return err
+	}
+	*into = name
+	return nil
+}
+
+// readDNS reads dns.
+func (r *Request) readDNS() error {
 	p := parser{}
-	r.Net.DNS = p.dns("dns", vals[2])
+	dns := p.dns("dns", pick(r.top, "dns")[0])
 	if p.err != nil {
 		return Errorf(CodeConfig, "%w", p.err)
 	}
+	r.Net.DNS = dns
 	return nil
 }
 
 // readPrev reads prevResult in its own version.
 // The reference reads it in the configuration's, and fails where a plugin before
-// answered in an older one.
-func (r *Request) readPrev() (err error) {
+// answered in an older one. prevResult of a configuration of a version nobody knows
+// cannot be read, and would hide the better error, that of the version.
+func (r *Request) readPrev() error {
 	prev := pick(r.top, "prevResult")[0]
-	if prev == nil {
+	if prev == nil || !r.Net.exact(Version{}) {
 		return nil
 	}
 	if prev[0] != '{' {
 		return Errorf(CodeConfig, "prevResult: %s where an object is due", kindOf(prev[0]))
 	}
-	if r.Prev, err = parseResult(split(prev), r.Net.Version); err != nil {
+	p := parser{anyIndex: true}
+	res, err := p.result(split(prev), r.Net.Version)
+	if err != nil {
 		return Errorf(CodeConfig, "prevResult: %w", err)
+	}
+	r.Prev = res
+	return nil
+}
+
+// CheckIndexes reports an address of prevResult that points at no interface; the code is
+// 7. It is for ADD and CHECK of plugins to which it matters whose the addresses are.
+func (r *Request) CheckIndexes() error {
+	if r.Prev == nil {
+		return nil
+	}
+	for i, ip := range r.Prev.IPs {
+		if n := ip.Interface; n != nil && *n >= len(r.Prev.Interfaces) {
+			return Errorf(CodeConfig, "prevResult: %s.interface: %s", at("ips", i), outside(*n, len(r.Prev.Interfaces)))
+		}
 	}
 	return nil
 }
@@ -176,7 +230,7 @@ func (r *Request) readPrev() (err error) {
 // sends it. An absent key leaves Valid nil: it must not be taken for the empty set,
 // which has everything removed.
 func (r *Request) readValid() error {
-	if r.Call.Verb != GC || !r.Net.Version.AtLeast(V110) {
+	if r.Call.Verb != GC || !r.Net.exact(V110) {
 		return nil
 	}
 	for _, key := range []string{keyValid, keyAttached} {

@@ -2,6 +2,7 @@ package spec
 
 import (
 	"context"
+	"encoding/json"
 	"reflect"
 	"slices"
 	"strings"
@@ -46,8 +47,13 @@ func TestNewRequestErrors(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, err := newRequest(Del, tt.conf)
+			_, err := newRequest(Add, tt.conf)
 			wantError(t, err, tt.code, tt.text)
+			// DEL goes on with any JSON object.
+			object := json.Valid([]byte(tt.conf)) && tt.conf[0] == '{' && name != "deep and valid" && name != "large"
+			if _, err := newRequest(Del, tt.conf); (err == nil) != object {
+				t.Errorf("DEL: %v", err)
+			}
 		})
 	}
 }
@@ -103,7 +109,7 @@ func TestPrevResult(t *testing.T) {
 		"ip of 0.3.0":         {version: "0.3.0", prev: `{"ip":[{"address":"10.1.0.2/16"}]}`, want: `"ips":[{"address":"10.1.0.2/16"}]`},
 		"a list":              {version: "1.0.0", prev: `[]`, text: "prevResult: an array where an object is due"},
 		"unknown version":     {version: "1.0.0", prev: `{"cniVersion":"2.0.0"}`, text: `prevResult: unsupported CNI result version "2.0.0"`},
-		"bad index":           {version: "1.0.0", prev: `{"ips":[{"address":"10.1.0.2/16","interface":0}]}`, text: "prevResult: ips[0].interface: 0 is outside the list of 0 interfaces"},
+		"bad index":           {version: "1.0.0", prev: `{"ips":[{"address":"10.1.0.2/16","interface":-2}]}`, text: "prevResult: ips[0].interface: -2 is not an integer"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -125,6 +131,20 @@ func TestPrevResult(t *testing.T) {
 				t.Errorf("got %s, %v, want …%s…", b, err, tt.want)
 			}
 		})
+	}
+}
+
+// An index that leads nowhere is for those plugins to refuse to which it matters; the
+// others hand the address on without it.
+func TestDanglingIndex(t *testing.T) {
+	r := request(t, Add, `{"name":"n","cniVersion":"1.0.0","prevResult":{"ips":[{"address":"10.1.0.2/16","interface":0}]}}`)
+	wantError(t, r.CheckIndexes(), CodeConfig, "prevResult: ips[0].interface: 0 is outside the list of 0 interfaces")
+	if b, err := r.Encode(r.Prev); err != nil || strings.Contains(string(b), "interface") {
+		t.Errorf("got %s, %v", b, err)
+	}
+	good := request(t, Add, `{"name":"n","cniVersion":"1.0.0","prevResult":{"interfaces":[{"name":"a"}],"ips":[{"address":"10.1.0.2/16","interface":0}]}}`)
+	if err := good.CheckIndexes(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -45,6 +45,10 @@ type Verbs struct {
 	// be like follows from the configuration or its own records.
 	CheckAlone bool
 
+	// Args says that the plugin, or one that it delegates to, reads CNI_ARGS in ADD, CHECK or
+	// GET. One that is malformed is then refused; where nobody reads it there is a warning.
+	Args bool
+
 	// IPAM says that the plugin gives addresses, so that "ipam.type" may name it.
 	IPAM bool
 
@@ -67,11 +71,19 @@ type Invoker interface {
 // has code 4, a version that has not this verb or that the plugin does not
 // serve has code 1, and a request without what the verb needs has code 7.
 //
+// DEL is run in any version, and succeeds without a network's name, under which nothing
+// can have been attached. What it goes on without is warned of.
+//
 // A result is of no version; the caller encodes it ([Request.Encode]).
 func (v Verbs) Do(ctx context.Context, r *Request) (*Result, error) {
 	if err := v.Allow(r); err != nil {
 		return nil, err
 	}
+	r.note(r.badArgs)
+	for _, err := range r.absent {
+		r.Warn("%v: taken as absent", err)
+	}
+	r.absent, r.badArgs = nil, nil
 	switch r.Call.Verb {
 	case Add:
 		if v.Add != nil {
@@ -89,6 +101,13 @@ func (v Verbs) Do(ctx context.Context, r *Request) (*Result, error) {
 			return nil, Errorf(CodeUnknown, "unknown container %q", r.ContainerID)
 		}
 		return r.Prev, nil
+	case Del:
+		if r.Network == "" {
+			return nil, nil
+		}
+		if err := v.serves(r.Net); err != nil {
+			r.Warn("%v: releasing all the same", err)
+		}
 	}
 	if fn := v.silent(r.Call.Verb); fn != nil {
 		return nil, fn(ctx, r)
@@ -116,19 +135,25 @@ func (v Verbs) silent(verb Verb) func(context.Context, *Request) error {
 func (v Verbs) Allow(r *Request) error {
 	verb := r.Call.Verb
 	switch verb {
-	// A version that does not exist is told by its absence from the list.
-	case Add, Del:
-		return v.serves(r.Net)
-	case Check, Get, GC, Status:
+	case Del:
+		return nil
+	case Add, Check, Get, GC, Status:
 	case "":
 		return Errorf(CodeEnv, "required env variables [CNI_COMMAND] missing")
 	default:
 		return Errorf(CodeEnv, "unknown CNI_COMMAND: %s", verb)
 	}
-	if err := v.allows(verb, r.Net); err != nil {
-		return err
+	// Of ADD a version that does not exist is told by its absence from the list.
+	err := v.serves(r.Net)
+	if verb != Add {
+		err = v.allows(verb, r.Net)
 	}
 	switch {
+	case err != nil:
+		return err
+	// Of the IPAM plugin too, before anything is made for it.
+	case r.badArgs != nil && (v.Args || r.Net.IPAM.Type != ""):
+		return r.badArgs
 	case verb == Check && r.Prev == nil && !v.CheckAlone && v.Check != nil:
 		return Errorf(CodeConfig, "required prevResult missing")
 	case verb == GC && r.Valid == nil:

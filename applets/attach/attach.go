@@ -44,8 +44,9 @@ const (
 // The steps are in the order of the verbs that call them, and of ADD in the order of
 // the flow. Whatever a step of ADD does it registers with [Op.Undo] first or at once.
 type Interface[P any] struct {
-	Kind string // of the container end, as in IFLA_INFO_KIND; empty: any
-	IPAM Need
+	Kind  string // of the container end, as in IFLA_INFO_KIND; empty: any
+	IPAM  Need
+	NoMAC bool // no step asks for [spec.Request.MAC], so CNI_ARGS are the IPAM plugin's alone
 
 	Validate func(P) error                                 // the configuration alone; errors have code 7
 	Create   func(context.Context, *Op, P) error           // makes the link, down, in op.NS, named IfName, and sets op.Link
@@ -76,7 +77,7 @@ func (i Interface[P]) Verbs() spec.Verbs {
 	if i.Probe != nil {
 		f.probe = func(ctx context.Context, r *spec.Request, c any) error { return i.Probe(ctx, r, c.(P)) }
 	}
-	return spec.Verbs{Add: f.add, Check: f.check, Del: f.del, Get: f.get, Status: f.status, GC: f.gc}
+	return spec.Verbs{Add: f.add, Check: f.check, Del: f.del, Get: f.get, Status: f.status, GC: f.gc, Args: !i.NoMAC}
 }
 
 // An Op is one verb at work on one attachment.

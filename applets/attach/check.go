@@ -2,6 +2,7 @@ package attach
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -18,7 +19,7 @@ import (
 // layer 2 network there.
 func (f *flow) check(ctx context.Context, r *spec.Request) error {
 	c, err := f.conf(r)
-	if err != nil {
+	if err = cmp.Or(err, r.CheckIndexes()); err != nil {
 		return err
 	}
 	op, err := enter(r, c)
