@@ -95,7 +95,7 @@ func TestKernelBridgeReadOnlySettings(t *testing.T) {
 	p, q := n.pod("one"), n.pod("two")
 	v4 := strings.Replace(gatewayConf, `,[{"subnet":"fd00:1::/64"}]`, "", 1)
 	fault.Hook = readOnly
-	n.refuse(spec.CodeNotReady, "set net/ipv4/ip_forward to 1 on the host", spec.Add, "bridge", v4, p)
+	n.refuse(spec.CodeHost, "set net/ipv4/ip_forward to 1 on the host", spec.Add, "bridge", v4, p)
 	n.must(spec.Add, "bridge", `{"cniVersion":"1.1.0","name":"l2","type":"bridge","bridge":"br1"}`, p, "CNI_IFNAME=net1")
 	for _, link := range []string{"br1", "veth"} {
 		name := linkOf(t, kerneltest.Dial(t, n.host), link).Name

@@ -174,7 +174,7 @@ func TestKernelBridgeHostLacks(t *testing.T) {
 		t.Fatal(err)
 	}
 	off := "IPv6 is off on br0: set net/ipv6/conf/br0/disable_ipv6 to 0 on the host"
-	n.refuse(spec.CodeNotReady, off, spec.Add, "bridge", gatewayConf, p)
+	n.refuse(spec.CodeHost, off, spec.Add, "bridge", gatewayConf, p)
 	fault.Hook = func(what string) error {
 		if strings.HasPrefix(what, "link add br") || strings.Contains(what, "vlan_filtering on") {
 			return unix.EOPNOTSUPP
@@ -186,7 +186,7 @@ func TestKernelBridgeHostLacks(t *testing.T) {
 		want := `bridge \"` + bridge + `\": this kernel lacks CONFIG_BRIDGE_VLAN_FILTERING: drop \"vlan\" and \"vlanTrunk\"`
 		for _, keys := range []string{`"vlan":5`, `"vlanTrunk":[{"id":7}]`} {
 			conf := `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"` + bridge + `",` + keys + `}`
-			n.refuse(spec.CodeNotReady, want, spec.Add, "bridge", conf, p)
+			n.refuse(spec.CodeHost, want, spec.Add, "bridge", conf, p)
 			n.refuse(spec.CodeNotReady, "this kernel lacks CONFIG_BRIDGE_VLAN_FILTERING", spec.Status, "bridge", conf, p)
 		}
 	}

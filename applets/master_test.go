@@ -267,7 +267,7 @@ func TestKernelChildLacking(t *testing.T) {
 			}
 			conf := childConf(name, c.keys)
 			n.refuse(50, "this kernel has no such links", spec.Status, name, conf, n.pod("any"))
-			n.refuse(50, "this kernel has no such links", spec.Add, name, conf, n.pod("any"))
+			n.refuse(spec.CodeHost, "this kernel has no such links", spec.Add, name, conf, n.pod("any"))
 		})
 	}
 }

@@ -480,7 +480,7 @@ func TestKernelPortmapReadOnly(t *testing.T) {
 	}
 	defer func() { fault.Hook = nil }()
 	err := n.verb(spec.Add, "c1", both)
-	if err == nil || spec.AsError(err).Code != spec.CodeNotReady || !strings.Contains(err.Error(), `set "snat" to false`) {
+	if err == nil || spec.AsError(err).Code != spec.CodeHost || !strings.Contains(err.Error(), `set "snat" to false`) {
 		t.Errorf("got %v", err)
 	}
 	if got := n.elements(); got != "\nfiles " {

@@ -41,15 +41,15 @@ func Serve(ctx context.Context, a *Applet, p Process) int {
 	case spec.GetVersion:
 		// An unreadable stdin is as good as none.
 		conf, _ := readInput(ctx, p.Stdin, quiet)
-		return write(p, spec.VersionAnswer(conf, a.Verbs.Since))
+		return write(p, spec.VersionAnswer(conf, a.Verbs.Since), spec.Newest)
 	}
 	version := spec.Newest
 	out, err := answer(ctx, a, p, &version)
 	if err != nil {
-		write(p, spec.AsError(err).Encode(version))
+		write(p, spec.AsError(err).Encode(version), version)
 		return 1
 	}
-	return write(p, out)
+	return write(p, out, version)
 }
 
 // about tells a person, and callers that look for the first line, what this is.
@@ -81,6 +81,10 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	}()
 	call, err := spec.ReadCall(p.Getenv)
 	if err != nil {
+		// For its version alone, so there is no need to wait for it.
+		if conf, rerr := readInput(ctx, p.Stdin, quiet); rerr == nil {
+			*version = spec.ConfVersion(conf)
+		}
 		return nil, err
 	}
 	conf, err := readInput(ctx, p.Stdin, 0)
@@ -110,13 +114,13 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 // write puts an answer on stdout. When that fails the runtime sees no result
 // and an exit code of 1, so it calls DEL, as after any ADD that failed.
 // Nothing is printed twice: stdout is one JSON value, or empty.
-func write(p Process, out []byte) int {
+func write(p Process, out []byte, version spec.Version) int {
 	if len(out) == 0 {
 		return 0
 	}
 	if _, err := p.Stdout.Write(out); err != nil {
 		failed := spec.Errorf(spec.CodeIO, "write the answer: %w", err)
-		p.Stderr.Write(append(failed.Encode(spec.Newest), '\n'))
+		p.Stderr.Write(append(failed.Encode(version), '\n'))
 		return 1
 	}
 	return 0

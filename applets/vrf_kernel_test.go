@@ -218,5 +218,5 @@ func TestKernelVRFMissing(t *testing.T) {
 	}
 	defer func() { fault.Hook = nil }()
 	_, err := w.run("vrf", spec.Add, w.call(), `"vrfname":"blue"`, w.prev("[]"))
-	w.refused(err, spec.CodeNotReady, "CONFIG_NET_VRF")
+	w.refused(err, spec.CodeHost, "CONFIG_NET_VRF")
 }

@@ -170,10 +170,7 @@ func checkNames(a spec.Attachment) error {
 	if err := spec.CheckNetworkName(a.Network); err != nil {
 		return err
 	}
-	if err := spec.CheckContainerID(a.ContainerID); err != nil {
-		return err
-	}
-	return spec.CheckIfName(a.IfName)
+	return spec.Call{ContainerID: a.ContainerID, IfName: a.IfName}.CheckNames()
 }
 
 // Begin writes the intent of an ADD. It takes the first name that nobody else

@@ -61,8 +61,9 @@ func ReadCall(getenv func(string) string) (Call, error) {
 	return c, c.complete()
 }
 
-// checkNames checks the names of an attachment, which must be there.
-func (c Call) checkNames() error {
+// CheckNames checks the names of an attachment, which must be there. An error says which
+// variable it is about; the code is 3 or 4.
+func (c Call) CheckNames() error {
 	if err := CheckContainerID(c.ContainerID); err != nil {
 		return about(err, "CNI_CONTAINERID", c.ContainerID)
 	}
@@ -76,7 +77,7 @@ func (c Call) checkNames() error {
 func about(err error, variable, value string) error {
 	e := *AsError(err)
 	text := fmt.Sprintf("%s is %q", variable, value)
-	if e.Details != "" {
+	if e.Details != "" && e.Details != value {
 		text = e.Details + "; " + text
 	}
 	e.Details = text

@@ -22,7 +22,7 @@ func TestReadCall(t *testing.T) {
 		"5 nothing else, and CNI_PATH is optional": {Add, none, CodeEnv,
 			"required env variables [CNI_CONTAINERID,CNI_NETNS,CNI_IFNAME] missing"},
 		"6 bad container ID before what is missing": {Add, append(slices.Clone(none), "CNI_CONTAINERID", "%x"), CodeEnv,
-			"invalid characters in containerID; %x"},
+			`invalid characters in containerID; CNI_CONTAINERID is "%x"`},
 		"7 bad name before what is missing": {Add, append(slices.Clone(none), "CNI_IFNAME", "a/b"), CodeEnv,
 			"interface name contains / or : or whitespace characters"},
 		"8 16 bytes":           {Add, []string{"CNI_IFNAME", "abcdefghijklmnop"}, CodeEnv, "interface name is too long; interface name should be less than 16 characters"},

@@ -22,12 +22,13 @@ const (
 	CodeConfig      = 7   // invalid network configuration
 	CodeNetNS       = 8   // unusable network namespace
 	CodeTryAgain    = 11  // transient: try again later
-	CodeNotReady    = 50  // no ADD can be served on this host: STATUS, and ADD itself
+	CodeNotReady    = 50  // STATUS: no ADD can be served on this host
 	CodeLimited     = 51  // STATUS: as 50, and running containers have limited connectivity
 	CodeBusy        = 100 // something asked for belongs to another attachment
 	CodeExhausted   = 101 // no address is free
 	CodeCheck       = 102 // CHECK: the attachment is not as ADD left it
 	CodePlugin      = 103 // a plugin or a command could not be found or started, or its answer not be understood
+	CodeHost        = 104 // the host lacks what the plugin needs, of which STATUS has told with 50
 	CodeInternal    = 999 // what nobody foresaw
 )
 
@@ -87,6 +88,21 @@ func AsError(err error) *Error {
 	}
 	return out
 }
+
+// outsideStatus gives an error with a code of STATUS's own the one of other verbs, also
+// one of a delegate.
+func outsideStatus(err error) error {
+	e := AsError(err)
+	if e == nil || e.Code != CodeNotReady && e.Code != CodeLimited {
+		return err
+	}
+	return &Error{Code: CodeHost, Msg: e.Msg, Details: e.Details, Err: uncoded{err}}
+}
+
+// uncoded is an error whose codes count no more; [errors.Is] sees what is in it.
+type uncoded struct{ error }
+
+func (u uncoded) Is(target error) bool { return errors.Is(u.error, target) }
 
 // hasTyped reports whether err is or wraps an [Error].
 func hasTyped(err error) bool {

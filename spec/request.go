@@ -136,7 +136,7 @@ func (r *Request) readCall() (err error) {
 	if !r.Call.Verb.attached() {
 		return nil
 	}
-	if err := r.Call.checkNames(); err != nil {
+	if err := r.Call.CheckNames(); err != nil {
 		return err
 	}
 	r.ContainerID, r.IfName = r.Call.ContainerID, r.Call.IfName
@@ -357,11 +357,14 @@ func (r *Request) Delegate(ctx context.Context, plugin string, v Verb) (*Result,
 // Derive returns the request of a call with another configuration, for plugins
 // that delegate with one of their own making; errors are those of [NewRequest].
 // Delegates of it run, and warn, as those of r. prevResult is the configuration's, if it
-// has any, and the set of GC is r's.
+// has any, and the set of GC is r's. It needs a plugin's type and a network, in DEL too.
 func (r *Request) Derive(c Call, conf []byte) (*Request, error) {
 	d, err := NewRequest(c, conf)
 	if err != nil {
 		return nil, err
+	}
+	if len(d.absent) > 0 && (d.Net.Type == "" || d.Network == "") {
+		return nil, d.absent[0]
 	}
 	d.Invoker, d.Warn = r.Invoker, r.Warn
 	if c.Verb == GC {

@@ -74,7 +74,8 @@ type Invoker interface {
 // DEL is run in any version, and succeeds without a network's name, under which nothing
 // can have been attached. What it goes on without is warned of.
 //
-// A result is of no version; the caller encodes it ([Request.Encode]).
+// A result is of no version; the caller encodes it ([Request.Encode]). The codes 50 and 51
+// are STATUS's alone; in other verbs what has them gets 104.
 func (v Verbs) Do(ctx context.Context, r *Request) (*Result, error) {
 	if err := v.Allow(r); err != nil {
 		return nil, err
@@ -84,6 +85,15 @@ func (v Verbs) Do(ctx context.Context, r *Request) (*Result, error) {
 		r.Warn("%v: taken as absent", err)
 	}
 	r.absent, r.badArgs = nil, nil
+	res, err := v.run(ctx, r)
+	if r.Call.Verb != Status {
+		err = outsideStatus(err)
+	}
+	return res, err
+}
+
+// run is Do after its checks.
+func (v Verbs) run(ctx context.Context, r *Request) (*Result, error) {
 	switch r.Call.Verb {
 	case Add:
 		if v.Add != nil {

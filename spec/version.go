@@ -104,6 +104,20 @@ func known(text string, since Version) bool {
 	return false
 }
 
+// ConfVersion returns the version of a configuration, whatever else is in it; the zero
+// Version if that cannot be read.
+func ConfVersion(conf []byte) Version {
+	top, err := Members(conf)
+	if err != nil {
+		return Version{}
+	}
+	r := &Request{top: top}
+	if r.readVersion() != nil {
+		return Version{}
+	}
+	return r.Net.Version
+}
+
 // VersionAnswer returns what VERSION prints for a plugin that serves all
 // versions from since on: one line. It echoes the cniVersion of stdin if the
 // plugin serves that, else it is in the newest; bad input is no error.
