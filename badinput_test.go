@@ -284,6 +284,7 @@ func TestKernelBadMembers(t *testing.T) {
 		"ipam a string":     {spoil: `"ipam":"host-local"`, code: spec.CodeConfig},
 		"ipam a list":       {spoil: `"ipam":[]`, code: spec.CodeConfig},
 		"dns a number":      {spoil: `"dns":5`, code: spec.CodeConfig},
+		"dns of names":      {spoil: `"dns":{"nameservers":["ns.example"]}`, code: spec.CodeConfig},
 		"dns of numbers":    {spoil: `"dns":{"nameservers":[1]}`, code: spec.CodeConfig},
 		"version a number":  {spoil: `"cniVersion":1`, code: spec.CodeDecode},
 		"unknown version":   {spoil: `"cniVersion":"9.9.9"`, code: spec.CodeVersion},
@@ -319,7 +320,10 @@ func TestKernelBadMembers(t *testing.T) {
 		"sbr":      {`"table":0`, `"table":2147483648`, `"table":"x"`, `"gateways":["x"]`, `"gateways":["10.1.0.1","10.1.0.2"]`, `"gateways":["224.0.0.1"]`, `"gateways":["fe80::1%eth0"]`},
 		"vrf":      {`"vrfname":""`, `"vrfname":".."`, `"vrfname":"a/b"`, `"vrfname":"longer than a name"`, `"table":255`, `"table":-1`, `"table":2147483648`},
 		"static": {`"ipam":{"type":"static","addresses":[{"address":"10.1.0.2"}]}`, `"ipam":{"type":"static","addresses":[{}]}`, `"ipam":{"type":"static","addresses":[null]}`,
-			`"ipam":{"type":"static","addresses":[{"address":"10.1.0.2/24","gateway":"x"}]}`, `"ipam":{"type":"static","routes":[{"dst":"x"}]}`, `"args":{"cni":{"ips":["x"]}}`},
+			`"ipam":{"type":"static","addresses":[{"address":"10.1.0.2/24","gateway":"x"}]}`, `"ipam":{"type":"static","routes":[{"dst":"x"}]}`,
+			`"ipam":{"type":"static","routes":[{"dst":"10.3.0.0/24","gw":"fd00::1"}]}`, `"ipam":{"type":"static","routes":[{"dst":"fd03::/64","gw":"10.1.0.1"}]}`,
+			`"ipam":{"type":"static","routes":[{"dst":"10.3.0.0/24","mtu":67}]}`, `"ipam":{"type":"static","routes":[{"dst":"10.3.0.0/24","mtu":65536}]}`,
+			`"ipam":{"type":"static","dns":{"nameservers":["x"]}}`, `"args":{"cni":{"ips":["x"]}}`},
 		"dhcp": {`"ipam":{"type":"dhcp","daemonSocketPath":"x.sock"}`, `"ipam":{"type":"dhcp","daemonSocketPath":"/a\u0000b"}`, `"ipam":{"type":"dhcp","priority":-1}`,
 			`"ipam":{"type":"dhcp","provide":[{"option":"x"}]}`, `"ipam":{"type":"dhcp","provide":{}}`, `"ipam":{"type":"dhcp","request":[{"option":"256"}]}`,
 			`"ipam":{"type":"dhcp","request":[{"option":53}]}`, `"ipam":{"type":"dhcp","ipv4":false}`, `"ipam":{"type":"dhcp","ipv6":"yes"}`},
@@ -336,7 +340,8 @@ func TestKernelBadMembers(t *testing.T) {
 		"host-local": {`"ipam":{"type":"host-local"}`, `"ipam":{"type":"host-local","subnet":"10.1.0.0"}`, `"ipam":{"type":"host-local","subnet":5}`,
 			`"ipam":{"type":"host-local","subnet":"10.1.0.0/31"}`, `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","rangeStart":"10.2.0.1"}`,
 			`"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"10.1.0.0/16"}]]}`, `"ipam":{"type":"host-local","ranges":[[null]]}`,
-			`"ipam":{"type":"host-local","subnet":"10.1.0.0/24","routes":[null]}`, `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","routes":[{"dst":""}]}`},
+			`"ipam":{"type":"host-local","subnet":"10.1.0.0/24","routes":[null]}`, `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","routes":[{"dst":"10.3.0.0/24","gw":"fd00::1"}]}`,
+			`"ipam":{"type":"host-local","subnet":"10.1.0.0/24","routes":[{"dst":"10.3.0.0/24","mtu":67}]}`, `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","routes":[{"dst":""}]}`},
 	}
 	for plugin, members := range own {
 		if !there(plugin) || elsewhere(plugin) {
@@ -378,6 +383,9 @@ func TestKernelBadPrevResult(t *testing.T) {
 		"negative index": `{"ips":[{"address":"10.1.0.2/24","interface":-2}]}`,
 		"fraction":       `{"ips":[{"address":"10.1.0.2/24","interface":0.5}]}`,
 		"no destination": `{"routes":[{"gw":"10.1.0.1"}]}`, "bad gateway": `{"ips":[{"address":"10.1.0.2/24","gateway":"x"}]}`,
+		"gateway of another family": `{"routes":[{"dst":"10.3.0.0/24","gw":"fd00::1"}]}`, "MTU of a route below 68": `{"routes":[{"dst":"10.3.0.0/24","mtu":67}]}`,
+		"MTU of a route above 65535": `{"routes":[{"dst":"::/0","mtu":65536}]}`, "name server a name": `{"dns":{"nameservers":["ns.example"]}}`,
+		"no MAC": `{"interfaces":[{"name":"eth0","mac":"02:00:00:00:00:0g"}]}`, "MAC too short": `{"interfaces":[{"name":"eth0","mac":"02:00:00:00:00"}]}`,
 		"unknown version": `{"cniVersion":"9.9.9"}`, "interfaces an object": `{"interfaces":{}}`, "old address": `{"cniVersion":"0.2.0","ip4":{"ip":5}}`,
 	}
 	cases := map[string]badInput{}

@@ -20,6 +20,8 @@ var unreadable = map[string]struct {
 	"prevResult a string":      {member: `"prevResult":"x"`, warns: "prevResult"},
 	"prevResult with a null":   {member: `"prevResult":{"ips":[null]}`, warns: "prevResult"},
 	"prevResult of 9.9.9":      {member: `"prevResult":{"cniVersion":"9.9.9"}`, warns: "prevResult"},
+	"prevResult without a MAC": {member: `"prevResult":{"interfaces":[{"name":"eth0","mac":"x"}]}`, warns: "prevResult"},
+	"dns of names":             {member: `"dns":{"nameservers":["x"]}`, warns: "dns"},
 	"dns a number":             {member: `"dns":5`, warns: "dns"},
 	"type a path":              {member: `"type":"../x"`, warns: "type"},
 	"version of 9.9.9":         {member: `"cniVersion":"9.9.9"`, warns: "9.9.9"},

@@ -3,6 +3,7 @@ package ipam
 import (
 	"bytes"
 	"fmt"
+	"net/netip"
 	"os"
 	"strings"
 
@@ -33,7 +34,7 @@ func ReadResolvConf(path string) (spec.DNS, error) {
 
 // ParseResolvConf reads resolv.conf(5) as the reference does: nameserver, domain,
 // search and options, of which the last domain counts and all others add up.
-// Words are not checked; who prints them keeps each on its line.
+// Other words than addresses are not checked; who prints them keeps each on its line.
 func ParseResolvConf(text []byte) spec.DNS {
 	var dns spec.DNS
 	for line := range bytes.Lines(text) {
@@ -43,7 +44,9 @@ func ParseResolvConf(text []byte) spec.DNS {
 		}
 		switch f[0] {
 		case "nameserver":
-			dns.Nameservers = append(dns.Nameservers, f[1])
+			if _, err := netip.ParseAddr(f[1]); err == nil { // as the resolver has it
+				dns.Nameservers = append(dns.Nameservers, f[1])
+			}
 		case "domain":
 			dns.Domain = f[1]
 		case "search":

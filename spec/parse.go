@@ -4,9 +4,12 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"strconv"
+	"strings"
 
 	"cnibox/internal/json"
+	"cnibox/internal/mac"
 )
 
 // ParseResult reads a result of any version; one without cniVersion is of
@@ -135,7 +138,7 @@ func (p *parser) iface(path string, raw json.RawMessage) Interface {
 	vals, extra := p.object(path, raw, "name", "mac", "mtu", "sandbox", "socketPath", "pciID")
 	return Interface{
 		Name:       p.str(path+".name", vals[0]),
-		MAC:        p.str(path+".mac", vals[1]),
+		MAC:        p.mac(path+".mac", vals[1]),
 		MTU:        p.num(path+".mtu", vals[2]),
 		Sandbox:    p.str(path+".sandbox", vals[3]),
 		SocketPath: p.str(path+".socketPath", vals[4]),
@@ -191,7 +194,7 @@ func (p *parser) family(r *Result, path string, raw json.RawMessage) {
 // the reference.
 func (p *parser) route(path string, raw json.RawMessage) Route {
 	vals, extra := p.object(path, raw, "dst", "gw", "mtu", "advmss", "priority", "table", "scope")
-	return Route{
+	r := Route{
 		Dst:      p.prefix(path+".dst", vals[0]),
 		GW:       p.addr(path+".gw", vals[1]),
 		MTU:      p.num(path+".mtu", vals[2]),
@@ -201,22 +204,64 @@ func (p *parser) route(path string, raw json.RawMessage) Route {
 		Scope:    p.scope(path+".scope", vals[6]),
 		extra:    extra,
 	}
+	if r.GW.IsValid() && r.GW.Is4() != r.Dst.Addr().Is4() {
+		p.fail(path+".gw", "gateway %s is of another family than %s", r.GW, r.Dst)
+	}
+	if r.MTU != 0 && (r.MTU < minMTU || r.MTU > maxMTU) {
+		p.fail(path+".mtu", "%d is not within %d to %d", r.MTU, minMTU, maxMTU)
+	}
+	return r
 }
 
-// dns reads the dns of a result or of a configuration.
-// Name servers are not checked to be addresses: resolvers take more than we know.
+// dns reads the dns of a result or of a configuration. A name server is an address, which
+// may have a zone.
 func (p *parser) dns(path string, raw json.RawMessage) DNS {
 	if raw == nil {
 		return DNS{}
 	}
 	vals, extra := p.object(path, raw, "nameservers", "domain", "search", "options")
 	return DNS{
-		Nameservers: p.strs(path+".nameservers", vals[0]),
+		Nameservers: p.servers(path+".nameservers", vals[0]),
 		Domain:      p.str(path+".domain", vals[1]),
 		Search:      p.strs(path+".search", vals[2]),
 		Options:     p.strs(path+".options", vals[3]),
 		extra:       extra,
 	}
+}
+
+// servers reads a list of addresses of name servers.
+func (p *parser) servers(path string, raw json.RawMessage) []string {
+	list := p.strs(path, raw)
+	for i, s := range list {
+		if problem := addrText(s); problem != "" {
+			p.fail(at(path, i), "%q %s", s, problem)
+		}
+	}
+	return list
+}
+
+// mac reads the link layer address of any link, as it is written.
+func (p *parser) mac(path string, raw json.RawMessage) string {
+	text := p.str(path, raw)
+	if text == "" || p.err != nil {
+		return text
+	}
+	if _, err := mac.Parse(text); err != nil && !octets(text, 4, 8, 16) {
+		p.fail(path, "%q is not a MAC address", text)
+	}
+	return text
+}
+
+// octets tells of a text whether it is so many octets with colons between them: 4 and 16
+// are those of IP tunnels, 8 an EUI-64.
+func octets(text string, counts ...int) bool {
+	list := strings.Split(text, ":")
+	for _, o := range list {
+		if _, err := strconv.ParseUint(o, 16, 8); err != nil || len(o) != 2 {
+			return false
+		}
+	}
+	return slices.Contains(counts, len(list))
 }
 
 // str reads a string.

@@ -60,7 +60,7 @@ func TestParseResultErrors(t *testing.T) {
 // A clone is equal, and shares nothing that can change.
 func TestClone(t *testing.T) {
 	in := strings.Replace(richC, `"V"`, `"1.1.0"`, 1)
-	in = strings.TrimSuffix(in, "}") + `,"x":1,"dns":{"nameservers":["a"],"search":["b"],"options":["c"],"y":1}}`
+	in = strings.TrimSuffix(in, "}") + `,"x":1,"dns":{"nameservers":["::1"],"search":["b"],"options":["c"],"y":1}}`
 	r, err := ParseResult([]byte(in), V110)
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 // in bytes: nobody reads that much, and indentation multiplies it.
 const indentLimit = 64 << 10
 
-// The bounds of interfaces[].mtu in the result schema; lo has 65536, which is
+// The bounds of interfaces[].mtu and routes[].mtu in the result schema; lo has 65536, which is
 // not printed.
 // 68 is the least that IPv4 works with (RFC 791).
 const minMTU, maxMTU = 68, 65535

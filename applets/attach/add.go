@@ -110,8 +110,8 @@ func (op *Op) leasedMTU() error {
 // minMTU6 is what IPv6 needs at least, in bytes: IPV6_MIN_MTU, include/net/ipv6.h.
 const minMTU6 = 1280
 
-// possible refuses what the kernel would not do with the addresses and routes that the
-// IPAM plugin has given, and would say so with a word for everything.
+// possible refuses what the kernel would not do with the addresses that the IPAM plugin
+// has given, and would say so with a word for everything.
 // The code is 7.
 func (op *Op) possible() error {
 	if op.linkless() {
@@ -120,17 +120,15 @@ func (op *Op) possible() error {
 	if op.hasIPv6() && op.Link.MTU < minMTU6 {
 		return spec.Errorf(spec.CodeConfig, "MTU %d of %s is too small for IPv6, which needs %d: raise \"mtu\", or have no IPv6 address given", op.Link.MTU, op.IfName, minMTU6)
 	}
-	for _, r := range op.Result.Routes {
-		if r.GW.IsValid() && r.GW.Is4() != r.Dst.Addr().Is4() {
-			return spec.Errorf(spec.CodeConfig, "route %s: gateway %s is of another family: correct \"ipam\"", r.Dst, r.GW)
-		}
-	}
 	return nil
 }
 
 // addresses enters the IPAM plugin's answer into the result: all addresses
 // belong to the container end, and a configured "dns" replaces the answer's.
 // The index is shared by all, and is right once Container is.
+//
+// The kernel makes less of a route's MTU and MSS that are too large, without a word
+// (ip_metrics_convert, net/ipv4/metrics.c): the result has what it will.
 func (op *Op) addresses(res *spec.Result) {
 	op.Result.IPs, op.Result.Routes, op.Result.DNS = res.IPs, res.Routes, res.DNS
 	if op.Net.DNS.Replaces() {
@@ -138,6 +136,10 @@ func (op *Op) addresses(res *spec.Result) {
 	}
 	for i := range op.Result.IPs {
 		op.Result.IPs[i].Interface = &op.Container
+	}
+	for i := range op.Result.Routes {
+		r := &op.Result.Routes[i]
+		r.MTU, r.AdvMSS = min(r.MTU, 65535-15), min(r.AdvMSS, 65535-40)
 	}
 }
 
