@@ -23,6 +23,8 @@ var unreadable = map[string]struct {
 	"prevResult without a MAC": {member: `"prevResult":{"interfaces":[{"name":"eth0","mac":"x"}]}`, warns: "prevResult"},
 	"dns of names":             {member: `"dns":{"nameservers":["x"]}`, warns: "dns"},
 	"dns a number":             {member: `"dns":5`, warns: "dns"},
+	"runtimeConfig.dns a list": {member: `"runtimeConfig":{"dns":[]}`, warns: "dns"},
+	"args a list":              {member: `"args":[]`, warns: "args"},
 	"type a path":              {member: `"type":"../x"`, warns: "type"},
 	"version of 9.9.9":         {member: `"cniVersion":"9.9.9"`, warns: "9.9.9"},
 	"version a number":         {member: `"cniVersion":5`, warns: "cniVersion"},

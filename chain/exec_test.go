@@ -359,3 +359,23 @@ func TestAnswersToVersion(t *testing.T) {
 		})
 	}
 }
+
+// A result of 0.1.0 and 0.2.0 need not have an address, and the next plugin sees it as it is.
+func TestAnswerWithoutAddress(t *testing.T) {
+	for _, version := range []string{"0.1.0", "0.2.0"} {
+		w := newWorld(t, "rec-1", "rec-2")
+		l := w.parse(strings.ReplaceAll(`{"cniVersion":"VERSION","name":"n","plugins":[
+			{"type":"rec-1","doADD":"print {\"cniVersion\":\"VERSION\",\"dns\":{\"nameservers\":[\"10.0.0.1\"]}}"},{"type":"rec-2"}]}`, "VERSION", version))
+		res, err := w.Add(t.Context(), l, target("c"))
+		if err != nil || len(res.IPs) != 0 || len(res.DNS.Nameservers) != 1 {
+			t.Errorf("%s: got %+v, %v", version, res, err)
+		}
+		calls := w.wantCalls("ADD rec-1, ADD rec-2")
+		if prev := member(t, calls[1].Stdin, "prevResult"); !strings.Contains(prev, "10.0.0.1") || strings.Contains(prev, `"ip`) {
+			t.Errorf("%s: prevResult %s", version, prev)
+		}
+		if err := w.Del(t.Context(), l, target("c")); err != nil {
+			t.Error(err)
+		}
+	}
+}

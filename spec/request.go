@@ -55,7 +55,7 @@ type NetConf struct {
 	CNIVersion string  // cniVersion as written
 	Name       string
 	Type       string
-	DNS        DNS
+	DNS        DNS // the capability of that name, else dns
 
 	IPAM struct {
 		Type string // empty if there is no IPAM
@@ -82,7 +82,7 @@ func NewRequest(c Call, conf []byte) (*Request, error) {
 	}
 	r := &Request{Call: c, Path: folders(c.Path), conf: conf, top: top, Warn: func(string, ...any) {}}
 	// The version comes first: an error about anything else is told in it.
-	for _, read := range []func() error{r.readVersion, r.readName, r.readType, r.readIPAM, r.readDNS, r.readPrev, r.readValid} {
+	for _, read := range []func() error{r.readVersion, r.readName, r.readType, r.readIPAM, r.readDNS, r.readArgs, r.readPrev, r.readValid} {
 		err := read()
 		if err != nil && c.Verb != Del {
 			return r, err
@@ -177,17 +177,6 @@ func readType(key string, raw json.RawMessage, into *string) error {
 		return err
 	}
 	*into = name
-	return nil
-}
-
-// readDNS reads dns.
-func (r *Request) readDNS() error {
-	p := parser{}
-	dns := p.dns("dns", pick(r.top, "dns")[0])
-	if p.err != nil {
-		return Errorf(CodeConfig, "%w", p.err)
-	}
-	r.Net.DNS = dns
 	return nil
 }
 
@@ -307,7 +296,8 @@ func (r *Request) Arg(key string) (string, bool) {
 
 // Encode writes a result as the answer to this request: in the version of the
 // configuration, and if that has room for one address of a family, with the
-// one of the interface asked for.
+// one of the interface asked for. Below 0.3.0 a result without an address is an error of
+// code 7, as with the reference.
 func (r *Request) Encode(res *Result) ([]byte, error) {
 	if err := res.expressible(r.Net.Version); err != nil {
 		return nil, err

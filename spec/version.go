@@ -88,8 +88,8 @@ func (v Version) AtLeast(o Version) bool {
 	return v.Patch >= o.Patch
 }
 
-// NeedsAddress reports whether a result of version v must have an address:
-// below 0.3.0 there is nothing else in it.
+// NeedsAddress reports whether a result that a plugin of ours gives in version v must have
+// an address: below 0.3.0 there is nothing else in it.
 func (v Version) NeedsAddress() bool { return !v.AtLeast(V030) }
 
 // known reports whether the text is exactly a version of ours from since on.

@@ -59,8 +59,6 @@ func (r *Result) EncodeFor(v Version, ifName string) ([]byte, error) {
 }
 
 // wire writes the result in the shape of version v on one line.
-// Unlike [Result.EncodeFor] it writes results below 0.3.0 that have no address: a
-// plugin in the middle of a chain, as loopback, may have none to tell.
 func (r *Result) wire(v Version, ifName string) ([]byte, error) {
 	if !known(v.String(), Version{}) {
 		return nil, Errorf(CodeConfig, "no converter for CNI result version %s to %s", Newest, v)

@@ -135,8 +135,11 @@ func TestEncode(t *testing.T) {
 }
 
 func TestEncodeErrors(t *testing.T) {
-	_, err := (&Result{Interfaces: []Interface{{Name: "a"}}}).Encode(V020)
+	_, err := request(t, Add, `{"name":"n","cniVersion":"0.2.0"}`).Encode(&Result{Interfaces: []Interface{{Name: "a"}}})
 	wantError(t, err, CodeConfig, "cannot convert: no valid IP addresses")
+	if b, err := (&Result{}).Encode(V020); err != nil || !strings.Contains(string(b), `"0.2.0"`) {
+		t.Errorf("of others: got %s, %v", b, err)
+	}
 	_, err = (&Result{}).Encode(Version{1, 2, 0})
 	wantError(t, err, CodeConfig, "no converter for CNI result version 1.1.0 to 1.2.0")
 }

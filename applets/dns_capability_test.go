@@ -1,0 +1,45 @@
+//go:build !no_bridge && !no_ptp
+
+package applets_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"cnibox/spec"
+)
+
+// The capability dns is in the result in place of the configuration's dns and of the IPAM
+// plugin's, in both documented shapes; empty, it is in nobody's place.
+func TestKernelDNSCapability(t *testing.T) {
+	n := newNode(t)
+	if err := os.WriteFile(filepath.Join(n.dir, "resolv.conf"), []byte("nameserver 10.0.0.1\nnameserver a.name\nsearch ipam.example\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct{ keys, want string }{
+		"of dns":         {`"runtimeConfig":{"dns":{"nameservers":["10.0.0.7"],"search":["pod.example"]}}`, `"dns":{"nameservers":["10.0.0.7"],"search":["pod.example"]}`},
+		"of convention":  {`"runtimeConfig":{"dns":{"servers":["10.0.0.7"],"searches":["pod.example"]}}`, `"dns":{"nameservers":["10.0.0.7"],"search":["pod.example"]}`},
+		"before conf's":  {`"dns":{"domain":"conf.example"},"runtimeConfig":{"dns":{"Servers":["10.0.0.7"],"Searches":null}}`, `"dns":{"nameservers":["10.0.0.7"]}`},
+		"empty":          {`"runtimeConfig":{"dns":{"servers":[]}}`, `"dns":{"nameservers":["10.0.0.1"],"search":["ipam.example"]}`},
+		"empty and conf": {`"dns":{"domain":"conf.example"},"runtimeConfig":{"dns":{}}`, `"dns":{"domain":"conf.example"}`},
+	} {
+		for _, plugin := range []string{"bridge", "ptp"} {
+			p := n.pod("ctr")
+			conf := `{"cniVersion":"1.1.0","name":"demo","type":"` + plugin + `",` + tt.keys + `,
+				"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24","resolvConf":"$DIR/resolv.conf"}}`
+			got := strings.Join(strings.Fields(n.must(spec.Add, plugin, conf, p)), "")
+			if !strings.Contains(got, tt.want) {
+				t.Errorf("%s, %s: got %s, want %s", plugin, name, got, tt.want)
+			}
+			n.must(spec.Del, plugin, conf, p)
+		}
+	}
+	p := n.pod("ctr")
+	none := `{"cniVersion":"1.1.0","name":"demo","type":"bridge","runtimeConfig":{"dns":{"servers":["10.0.0.7"]}}}`
+	if got := n.must(spec.Add, "bridge", none, p); !strings.Contains(got, "10.0.0.7") {
+		t.Errorf("without IPAM: %s", got)
+	}
+	n.must(spec.Del, "bridge", none, p)
+}

@@ -1,0 +1,100 @@
+package spec
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// The capability dns is in the place of the configuration's, in both documented shapes and
+// in the letters that containerd sends; an empty one is none.
+func TestCapabilityDNS(t *testing.T) {
+	conf := DNS{Nameservers: []string{"10.0.0.1"}, Domain: "conf"}
+	asked := DNS{Nameservers: []string{"10.0.0.2", "fd00::2"}, Search: []string{"a.example", "b.example"}, Options: []string{"ndots:5"}}
+	for _, tt := range []struct {
+		dns  string
+		want DNS
+	}{
+		{`{"nameservers":["10.0.0.2","fd00::2"],"search":["a.example","b.example"],"options":["ndots:5"]}`, asked},
+		{`{"servers":["10.0.0.2","fd00::2"],"searches":["a.example","b.example"],"options":["ndots:5"]}`, asked},
+		{`{"Servers":["10.0.0.2","fd00::2"],"Searches":["a.example","b.example"],"Options":["ndots:5"]}`, asked},
+		{`{"servers":["10.0.0.9"],"nameservers":["10.0.0.2"],"domain":"d"}`, DNS{Nameservers: []string{"10.0.0.2"}, Domain: "d"}},
+		{`{"Servers":null,"Searches":null,"Options":null}`, conf},
+		{`{"servers":[],"searches":[]}`, conf},
+		{`{}`, conf},
+		{`null`, conf},
+	} {
+		for _, verb := range []Verb{Add, Get, Del} {
+			r := request(t, verb, `{"name":"n","cniVersion":"1.0.0","dns":{"nameservers":["10.0.0.1"],"domain":"conf"},"runtimeConfig":{"dns":`+tt.dns+`}}`)
+			if !reflect.DeepEqual(r.Net.DNS, tt.want) {
+				t.Errorf("%s: got %+v, want %+v", tt.dns, r.Net.DNS, tt.want)
+			}
+		}
+	}
+	for _, tt := range []struct{ member, text string }{
+		{`{"dns":[]}`, "runtimeConfig.dns: an array where an object is due"},
+		{`{"dns":{"servers":["ns.example"]}}`, `runtimeConfig.dns.servers[0]: "ns.example" is not an IP address`},
+		{`{"dns":{"searches":"a.example"}}`, "runtimeConfig.dns.searches: a string where an array is due"},
+		{`[]`, "runtimeConfig: an array where an object is due"},
+	} {
+		_, err := newRequest(Add, `{"name":"n","runtimeConfig":`+tt.member+`}`)
+		wantError(t, err, CodeConfig, tt.text)
+		if _, err := newRequest(Del, `{"name":"n","runtimeConfig":`+tt.member+`}`); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Members of args.cni that the conventions and the schema give a type have it; others are free.
+func TestArgsTypes(t *testing.T) {
+	for _, tt := range []struct{ args, text string }{
+		{`5`, "args: a number where an object is due"},
+		{`{"cni":[]}`, "args.cni: an array where an object is due"},
+		{`{"cni":{"mac":5}}`, "args.cni.mac: a number where a string is due"},
+		{`{"cni":{"ips":"10.1.0.2"}}`, "args.cni.ips: a string where an array is due"},
+		{`{"cni":{"ips":[1]}}`, "args.cni.ips[0]: a number where a string is due"},
+		{`{"cni":{"disable-check":"yes"}}`, "args.cni.disable-check: a string where a bool is due"},
+		{`{"cni":{"aliases":"web"}}`, "args.cni.aliases: a string where an object is due"},
+		{`{"cni":{"aliases":{"net":"web"}}}`, "args.cni.aliases.net: a string where an array is due"},
+		{`{"cni":{"aliases":[1]}}`, "args.cni.aliases[0]: a number where a string is due"},
+		{`{"cni":{"labels":{}}}`, "args.cni.labels: an object where an array is due"},
+		{`{"cni":{"labels":["app"]}}`, "args.cni.labels[0]: a string where an object is due"},
+		{`{"cni":{"labels":[{"key":"app","value":1}]}}`, "args.cni.labels[0].value: a number where a string is due"},
+		{`null`, ""},
+		{`{"podman_labels":5,"cni":null}`, ""},
+		{`{"cni":{"mac":null,"ips":null,"x":[{}],"disable-check":true,"aliases":{"net":["web"]},"labels":[{"key":"a","value":"b","more":1}]}}`, ""},
+		{`{"cni":{"aliases":["web"],"mac":"","ips":[]}}`, ""},
+	} {
+		_, err := newRequest(Add, `{"name":"n","args":`+tt.args+`}`)
+		if tt.text == "" {
+			if err != nil {
+				t.Errorf("%s: %v", tt.args, err)
+			}
+			continue
+		}
+		wantError(t, err, CodeConfig, tt.text)
+		if _, err := newRequest(Del, `{"name":"n","args":`+tt.args+`}`); err != nil {
+			t.Errorf("DEL: %s: %v", tt.args, err)
+		}
+	}
+}
+
+// A network's name has 200 bytes at most, as in the schema; what an earlier release has
+// attached to one with a longer name is still released.
+func TestNetworkNameLength(t *testing.T) {
+	for n, verbs := range map[int]map[Verb]bool{
+		200: {Add: true, Check: true, Get: true, Status: true, GC: true, Del: true},
+		201: {GC: true, Del: true}, 255: {GC: true, Del: true},
+	} {
+		for _, verb := range []Verb{Add, Check, Get, Status, GC, Del} {
+			r, err := newRequest(verb, `{"cniVersion":"1.1.0","name":"`+strings.Repeat("n", n)+`","cni.dev/valid-attachments":[]}`)
+			if verbs[verb] {
+				if err != nil || len(r.Network) != n {
+					t.Errorf("%s of %d bytes: %v", verb, n, err)
+				}
+				continue
+			}
+			wantError(t, err, CodeConfig, "network name is too long; 200 bytes at most")
+		}
+	}
+}
