@@ -84,6 +84,8 @@ type decoder struct {
 	path  []string // members of objects on the way
 	first error    // the first value that did not fit
 	own   error    // of a type that reads itself, which is the end
+
+	tables map[reflect.Type]fieldTable
 }
 
 // mismatch notes that a value does not fit, if it is the first.
@@ -232,7 +234,7 @@ func (d *decoder) member(v reflect.Value, key string) {
 		}
 		return
 	}
-	f, name := field(v, key)
+	f, name := d.field(v, key)
 	if !f.IsValid() {
 		d.raw()
 		return

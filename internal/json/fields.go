@@ -2,7 +2,9 @@ package json
 
 import (
 	"reflect"
+	"slices"
 	"strings"
+	"unicode"
 )
 
 // tag returns the name and the options of a field; skip tells that it is none of JSON's.
@@ -24,32 +26,88 @@ func embedded(f reflect.StructField) bool {
 		f.Type.Kind() == reflect.Pointer && f.Type.Elem().Kind() == reflect.Struct)
 }
 
-// field finds the field for a key, exactly or else in any case of letters. The zero
-// Value is none.
-func field(v reflect.Value, key string) (reflect.Value, string) {
-	f, name := find(v, key, func(a, b string) bool { return a == b })
-	if !f.IsValid() {
-		f, name = find(v, key, strings.EqualFold)
-	}
-	return f, name
+// A fieldTable finds the fields of a struct by their names. A document may have a great
+// many keys that are none.
+type fieldTable struct {
+	exact, folded map[string]namedField
 }
 
-// find looks among the struct's own fields first, then in those of embedded structs. An
-// embedded pointer that is nil has none.
-func find(v reflect.Value, key string, equal func(a, b string) bool) (reflect.Value, string) {
-	t := v.Type()
-	for i := range t.NumField() {
-		f := t.Field(i)
-		if name, _, skip := tag(f); !skip && !embedded(f) && equal(name, key) {
-			return v.Field(i), name
+// A namedField is a field and the way to it through embedded structs.
+type namedField struct {
+	name  string
+	index []int
+}
+
+// table returns the table of a struct's type, which is made once for a document.
+func (d *decoder) table(t reflect.Type) fieldTable {
+	table, ok := d.tables[t]
+	if !ok {
+		table = fieldTable{map[string]namedField{}, map[string]namedField{}}
+		table.add(t, nil)
+		if d.tables == nil {
+			d.tables = map[reflect.Type]fieldTable{}
 		}
+		d.tables[t] = table
+	}
+	return table
+}
+
+// add enters the struct's own fields first, then those of embedded structs. The first of a
+// name counts.
+func (f fieldTable) add(t reflect.Type, way []int) {
+	for i := range t.NumField() {
+		field := t.Field(i)
+		name, _, skip := tag(field)
+		if skip || embedded(field) {
+			continue
+		}
+		named := namedField{name, append(slices.Clone(way), i)}
+		enter(f.exact, name, named)
+		enter(f.folded, fold(name), named)
 	}
 	for i := range t.NumField() {
-		if in := reflect.Indirect(v.Field(i)); in.IsValid() && embedded(t.Field(i)) {
-			if f, name := find(in, key, equal); f.IsValid() {
-				return f, name
+		if field := t.Field(i); embedded(field) {
+			in := field.Type
+			if in.Kind() == reflect.Pointer {
+				in = in.Elem()
 			}
+			f.add(in, append(slices.Clone(way), i))
 		}
 	}
-	return reflect.Value{}, ""
+}
+
+// enter keeps the first of a name.
+func enter(table map[string]namedField, key string, f namedField) {
+	if _, known := table[key]; !known {
+		table[key] = f
+	}
+}
+
+// field finds the field for a key, exactly or else in any case of letters. The zero
+// Value is none; an embedded pointer that is nil has none.
+func (d *decoder) field(v reflect.Value, key string) (reflect.Value, string) {
+	table := d.table(v.Type())
+	named, ok := table.exact[key]
+	if !ok {
+		named, ok = table.folded[fold(key)]
+	}
+	if !ok {
+		return reflect.Value{}, ""
+	}
+	field, err := v.FieldByIndexErr(named.index)
+	if err != nil {
+		return reflect.Value{}, ""
+	}
+	return field, named.name
+}
+
+// fold makes equal what [strings.EqualFold] takes for equal.
+func fold(s string) string {
+	return strings.Map(func(r rune) rune {
+		least := r
+		for next := unicode.SimpleFold(r); next != r; next = unicode.SimpleFold(next) {
+			least = min(least, next)
+		}
+		return least
+	}, s)
 }

@@ -1,0 +1,54 @@
+//go:build !no_bridge
+
+package applets_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/spec"
+)
+
+// processorTime is what the process has used so far.
+func processorTime() time.Duration {
+	var u unix.Rusage
+	unix.Getrusage(unix.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// Keys that nobody knows cost little, wherever they are, and no more each when there are
+// many of them.
+func TestKernelManyUnknownKeys(t *testing.T) {
+	n := newNode(t)
+	for place, conf := range map[string]string{
+		"top":              `{"cniVersion":"1.1.0","name":"demo","type":"bridge","ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24"}KEYS}`,
+		"ipam":             `{"cniVersion":"1.1.0","name":"demo","type":"bridge","ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24"KEYS}}`,
+		"args.cni, result": `{"cniVersion":"1.1.0","name":"demo","type":"bridge","args":{"cni":{"ips":[]KEYS}},"prevResult":{"ips":[]KEYS}}`,
+	} {
+		took := func(count int) time.Duration {
+			var keys strings.Builder
+			for i := range count / (1 + strings.Count(conf, "KEYS}},")) {
+				fmt.Fprintf(&keys, `,"key%d":1`, i)
+			}
+			conf := strings.ReplaceAll(conf, "KEYS", keys.String())
+			p := n.pod("ctr")
+			least := time.Hour
+			for range 3 {
+				begin := processorTime()
+				n.must(spec.Add, "bridge", conf, p)
+				least = min(least, processorTime()-begin)
+				n.must(spec.Del, "bridge", conf, p)
+			}
+			return least
+		}
+		few, many := took(30_000), took(150_000)
+		t.Logf("%s: 30,000 keys: %v, 150,000: %v", place, few, many)
+		if many > 8*few+100*time.Millisecond || many > time.Second {
+			t.Errorf("%s: 30,000 keys take %v of processor time, 150,000 take %v", place, few, many)
+		}
+	}
+}
