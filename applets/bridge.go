@@ -48,6 +48,7 @@ ipam                       object  -        address plugin, named by its "type";
 dns                        object  -        nameservers, domain, search, options; instead of ipam's
 mac                        string  random   address of the container end
 
+Before dns goes runtimeConfig.dns (capability dns).
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.`,
 		Verbs: attach.Interface[*bridge]{
 			Kind: "veth", Validate: (*bridge).validate,

@@ -21,6 +21,7 @@ ipam  object  -        address plugin, named by its "type"; required
 dns   object  -        nameservers, domain, search, options; instead of ipam's
 mac   string  random   address
 
+Before dns goes runtimeConfig.dns (capability dns).
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.`,
 		Verbs: attach.Interface[*dummyConf]{
 			Kind: "dummy", IPAM: attach.Required, Create: createDummy, Verify: verifyDummy,

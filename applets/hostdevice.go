@@ -33,6 +33,7 @@ dns            object  -                     nameservers, domain, search, option
 dataDir        string  /run/cni/host-device  where name, alias, MAC address, MTU and state of the
                                              link are kept until DEL
 
+Before dns goes runtimeConfig.dns (capability dns).
 The first selector that is there counts. While the link is in the container, its alias is the
 name it had. A device bound to vfio-pci, uio_pci_generic or igb_uio is not touched: only ipam is
 asked.

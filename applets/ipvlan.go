@@ -25,6 +25,7 @@ linkInContainer  bool    false    the master is in the container's network names
 ipam             object  -        address plugin, named by its "type"; none: see below
 dns              object  -        nameservers, domain, search, options; instead of ipam's
 
+Before dns goes runtimeConfig.dns (capability dns).
 Mode and flag belong to the master: those of the last ADD hold for all ipvlan on it.
 In a chain, a missing master is the one interface of prevResult, and the addresses of prevResult
 are used where there is no ipam. Otherwise a missing master is the link of the default route, and

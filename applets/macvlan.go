@@ -29,6 +29,7 @@ ipam             object  -        address plugin, named by its "type"; none: lay
 dns              object  -        nameservers, domain, search, options; instead of ipam's
 mac              string  random   address; with passthru the master gets it too, until DEL
 
+Before dns goes runtimeConfig.dns (capability dns).
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
 With passthru there is one container to a master, and without mac it has the master's address.
 IPv6 addresses are checked for duplicates on the segment, which takes a second or two.`,

@@ -29,6 +29,7 @@ ipam           object  -        address plugin, named by its "type"; required; e
 dns            object  -        nameservers, domain, search, options; instead of ipam's
 mac            string  random   address of the container end
 
+Before dns goes runtimeConfig.dns (capability dns).
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
 
 The host's end has the gateway addresses, and a route to each address of the container. The

@@ -34,6 +34,7 @@ selinuxContext  string  -          label of the device's queues, as user:role:ty
 ipam            object  -          address plugin, named by its "type"; none: layer 2 only
 dns             object  -          nameservers, domain, search, options; instead of ipam's
 
+Before dns goes runtimeConfig.dns (capability dns).
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
 
 The device stays until DEL, whoever opens it. For selinuxContext the plugin starts itself once

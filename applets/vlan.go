@@ -27,6 +27,7 @@ ipam             object  -         address plugin, named by its "type"; required
 dns              object  -         nameservers, domain, search, options; instead of ipam's
 mac              string  master's  address
 
+Before dns goes runtimeConfig.dns (capability dns).
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
 IPv6 addresses are checked for duplicates on the segment, which takes a second or two.`,
 		Verbs: attach.Interface[*vlanConf]{

@@ -12,6 +12,9 @@ import (
 func FuzzNewRequest(f *testing.F) {
 	f.Add("ADD", []byte(seedConf), "IP=1;X")
 	f.Add("GC", []byte(`{"name":"n","cniVersion":"1.1.0","cni.dev/valid-attachments":[{"containerID":"c","ifname":"e"}]}`), "")
+	f.Add("DEL", []byte(`{"name":5,"cniVersion":[],"type":"../x","ipam":[],"dns":{"nameservers":[1]},"args":{"cni":[]},"prevResult":{"ips":[null]}}`), "none")
+	f.Add("ADD", []byte(`{"name":"n","cniVersion":"1.0.0","runtimeConfig":{"dns":{"servers":["10.0.0.1"]}},"args":{"cni":{"labels":[{"key":"a"}],"aliases":{"n":["a"]}}},
+		"prevResult":{"interfaces":[{"name":"a","mac":"0a:00:00:01"}],"ips":[{"address":"10.0.0.1/8","interface":9}],"routes":[{"dst":"::/0","mtu":68}]}}`), "")
 	f.Add("CHECK", []byte(`{"name":"n","cniVersion":"0.2.0","prevResult":{"ip4":{"ip":"10.0.0.1/8"}},"mac":"x"}`), "MAC=y")
 	f.Fuzz(func(t *testing.T, verb string, conf []byte, args string) {
 		c := Call{Verb: Verb(verb), ContainerID: "c1", NetNS: "/n", IfName: "eth0", Args: args}
@@ -23,6 +26,7 @@ func FuzzNewRequest(f *testing.F) {
 			return
 		}
 		r.MAC()
+		r.CheckIndexes()
 		WarnUnknownArgs(r)
 		var own struct{ Bridge, MTU, IPAM, Args any }
 		if err := r.Decode(&own); err != nil {
