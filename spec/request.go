@@ -299,8 +299,8 @@ func (r *Request) Arg(key string) (string, bool) {
 // one of the interface asked for. Below 0.3.0 a result without an address is an error of
 // code 7, as with the reference.
 func (r *Request) Encode(res *Result) ([]byte, error) {
-	if err := res.expressible(r.Net.Version); err != nil {
-		return nil, err
+	if r.Net.Version.NeedsAddress() && len(res.IPs) == 0 {
+		return nil, Errorf(CodeConfig, "cannot convert: no valid IP addresses")
 	}
 	return res.EncodeFor(r.Net.Version, r.IfName)
 }

@@ -20,24 +20,10 @@ const indentLimit = 64 << 10
 const minMTU, maxMTU = 68, 65535
 
 // Encode writes the result in the shape of version v, indented by four spaces
-// and without a newline at the end. It fails with code 7 if v is unknown, and
-// below 0.3.0 if there is no address.
+// and without a newline at the end. It fails with code 7 if v is unknown.
 // Nothing else is lost from 0.3.0 on but what the version has no member for; below, the
 // interfaces and all but one address of each family are.
-func (r *Result) Encode(v Version) ([]byte, error) {
-	if err := r.expressible(v); err != nil {
-		return nil, err
-	}
-	return r.EncodeFor(v, "")
-}
-
-// expressible reports a result of ours that an old version would lose all of.
-func (r *Result) expressible(v Version) error {
-	if v.NeedsAddress() && len(r.IPs) == 0 {
-		return Errorf(CodeConfig, "cannot convert: no valid IP addresses")
-	}
-	return nil
-}
+func (r *Result) Encode(v Version) ([]byte, error) { return r.EncodeFor(v, "") }
 
 // EncodeFor is [Result.Encode]; below 0.3.0, where a result has one address of
 // each family, it prefers those of the named interface of the container.
