@@ -116,5 +116,5 @@ func (u undoing) back(err error) error {
 	if left == nil {
 		return err
 	}
-	return &spec.Error{Code: spec.AsError(err).Code, Msg: err.Error(), Details: errors.Join(left...).Error(), Err: err}
+	return spec.AsError(err).WithDetails("%v", errors.Join(left...))
 }

@@ -132,12 +132,7 @@ func (f *flannel) undo(ctx context.Context, r *spec.Request, conf []byte, before
 	if left == nil {
 		return err
 	}
-	e := *spec.AsError(err)
-	if e.Details != "" {
-		e.Details += "; "
-	}
-	e.Details += "undo: " + left.Error()
-	return &e
+	return spec.AsError(err).WithDetails("undo: %v", left)
 }
 
 // release runs the delegate's DEL after its ADD.

@@ -218,7 +218,7 @@ func (t tuned) apply(r *spec.Request, p *tuningPlan) error {
 	if left == nil {
 		return err
 	}
-	return &spec.Error{Code: spec.AsError(err).Code, Msg: err.Error(), Details: "undo: " + left.Error(), Err: err}
+	return spec.AsError(err).WithDetails("undo: %v", left)
 }
 
 // restore gives the link the attributes of was.

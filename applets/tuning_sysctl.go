@@ -167,7 +167,7 @@ func checkAllowed(file string, settings []tuningSysctl) error {
 		}
 		e := spec.Errorf(spec.CodeConfig, "Sysctl %s is not allowed: no line of %s matches it", s.written, file)
 		if unread != nil {
-			e.Details = unread.Error()
+			return e.WithDetails("%v", unread)
 		}
 		return e
 	}

@@ -123,8 +123,7 @@ func (a *answer) check() error {
 	reported := a.reported()
 	switch {
 	case reported != nil:
-		reported.Details = join(reported.Details, a.quote())
-		return reported
+		return reported.WithDetails("%s", a.quote())
 	case a.status == "":
 		return nil
 	case len(bytes.TrimSpace(a.stdout)) > 0:
@@ -169,9 +168,7 @@ func (a *answer) result(r *spec.Request) (*spec.Result, error) {
 
 // fail makes an error of code 103 with the plugin's stderr in its details.
 func (a *answer) fail(err error) error {
-	e := spec.Errorf(spec.CodePlugin, "%w", err)
-	e.Details = a.quote()
-	return e
+	return spec.Errorf(spec.CodePlugin, "%w", err).WithDetails("%s", a.quote())
 }
 
 // quote returns the last lines of stderr, for the details of an error.
@@ -196,14 +193,6 @@ func excerpt(b []byte) string {
 		return fmt.Sprintf("%q", b)
 	}
 	return fmt.Sprintf("%q…", b[:longest])
-}
-
-// join puts "; " between two texts of which either may be empty.
-func join(a, b string) string {
-	if a == "" || b == "" {
-		return a + b
-	}
-	return a + "; " + b
 }
 
 // A head keeps the first max bytes and refuses more.

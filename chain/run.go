@@ -191,11 +191,7 @@ func (r *Runner) undo(ctx context.Context, l *List, t Target, e *Entry, cause er
 	if err == nil {
 		return cause
 	}
-	first := spec.AsError(cause)
-	return &spec.Error{
-		Code: first.Code, Msg: first.Msg, Err: cause,
-		Details: join(first.Details, "cleanup is not complete, run DEL again: "+err.Error()),
-	}
+	return spec.AsError(cause).WithDetails("cleanup is not complete, run DEL again: %v", err)
 }
 
 // lock takes what ADD, DEL, CHECK and GET need: their network against GC, their

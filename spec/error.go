@@ -61,9 +61,27 @@ func Errorf(code int, format string, args ...any) *Error {
 	return &Error{Code: code, Msg: err.Error(), Err: err}
 }
 
+// WithDetails returns a copy of the error with a text added to its details.
+// That leaves Msg a phrase of the reference, word for word, which people and scripts
+// search for; what is wrong with which key, and what to write instead, goes here.
+func (e *Error) WithDetails(format string, args ...any) *Error {
+	out := *e
+	out.Details = joinDetails(e.Details, fmt.Sprintf(format, args...))
+	return &out
+}
+
+// joinDetails joins two texts, of which either may be empty.
+func joinDetails(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "; " + b
+}
+
 // AsError returns what the runtime is told of err: all its text, and the code
 // of the innermost [Error] in it, of the first one if errors were joined. An
-// error without any has code 999. It is nil for nil.
+// error without any has code 999. It is nil for nil. Details stay details, unless
+// a text was put behind them.
 //
 // The reference prints the innermost error alone, and what it was about is lost;
 // here the path to it stays in the text.
@@ -79,11 +97,8 @@ func AsError(err error) *Error {
 	for next := err; errors.As(next, &e); next = e.Err {
 		out.Code = e.Code
 		// Error() has put the details into the text; take them out again.
-		if out.Details != "" || e.Details == "" {
-			continue
-		}
-		if msg, ok := strings.CutSuffix(out.Msg, "; "+e.Details); ok {
-			out.Msg, out.Details = msg, e.Details
+		if msg, ok := strings.CutSuffix(out.Msg, "; "+e.Details); ok && e.Details != "" {
+			out.Msg, out.Details = msg, joinDetails(e.Details, out.Details)
 		}
 	}
 	return out

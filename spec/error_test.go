@@ -19,6 +19,8 @@ func TestAsError(t *testing.T) {
 		"in the middle":  {fmt.Errorf("a: %w (b)", typed), Error{Code: 7, Msg: "a: m; d (b)"}},
 		"twice":          {fmt.Errorf("a: %w", Errorf(103, "b: %w", typed)), Error{Code: 7, Msg: "a: b: m", Details: "d"}},
 		"typed in typed": {Errorf(103, "b: %w", typed), Error{Code: 7, Msg: "b: m", Details: "d"}},
+		"phrase":         {Errorf(7, "p").WithDetails("a %d", 1).WithDetails("").WithDetails("b"), Error{Code: 7, Msg: "p", Details: "a 1; b"}},
+		"phrase wrapped": {Errorf(5, "x: %w", Errorf(7, "p").WithDetails("a")).WithDetails("b"), Error{Code: 7, Msg: "x: p", Details: "a; b"}},
 		"joined":         {errors.Join(errors.New("x"), Errorf(4, "y"), typed), Error{Code: 4, Msg: "x\ny\nm; d"}},
 	}
 	for name, tt := range tests {

@@ -203,9 +203,7 @@ func (v Verbs) serves(n NetConf) error {
 	if text == "" {
 		text = V010.String()
 	}
-	e := Errorf(CodeVersion, "incompatible CNI versions")
-	e.Details = "config is " + string(quote(text)) + ", plugin supports " + list(served)
-	return e
+	return Errorf(CodeVersion, "incompatible CNI versions").WithDetails("config is %s, plugin supports %s", quote(text), list(served))
 }
 
 // list writes versions as the reference prints them: ["0.4.0" "1.0.0"].

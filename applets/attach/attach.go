@@ -134,12 +134,7 @@ func (op *Op) rollback(ctx context.Context, err error) error {
 	if left == nil {
 		return err
 	}
-	e := *spec.AsError(err)
-	if e.Details != "" {
-		e.Details += "; "
-	}
-	e.Details += errors.Join(left...).Error()
-	return &e
+	return spec.AsError(err).WithDetails("%v", errors.Join(left...))
 }
 
 // open opens the sockets, and the namespace if there is one.
