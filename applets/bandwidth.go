@@ -151,12 +151,13 @@ func newLimit(dir string, rate, burst, latency uint64) (limit, error) {
 	case rate == 0 && burst == 0:
 		return limit{}, nil
 	case rate == 0:
-		return limit{}, fmt.Errorf("if burst is set, rate must also be set: %sBurst is %d, %sRate is missing", dir, burst, dir)
+		return limit{}, spec.Errorf(spec.CodeConfig, "if burst is set, rate must also be set").
+			WithDetails("%sBurst is %d, %sRate is missing", dir, burst, dir)
 	case l.rate == 0:
 		return limit{}, fmt.Errorf("%sRate %d is less than 8 bits per second", dir, rate)
 	// In bits, as Go 1.26 for s390x takes any x/8 to be less than 1<<32-1.
 	case burst >= 8*math.MaxUint32:
-		return limit{}, fmt.Errorf("burst cannot be more than 4GB: %sBurst is %d bits", dir, burst)
+		return limit{}, spec.Errorf(spec.CodeConfig, "burst cannot be more than 4GB").WithDetails("%sBurst is %d bits", dir, burst)
 	case l.burst == 0:
 		l.burst = min(max(l.rate/1000*burstTime, leastBurst), math.MaxUint32-1)
 	}
@@ -182,7 +183,8 @@ func bandwidthAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	if r.Prev == nil {
-		return nil, spec.Errorf(spec.CodeConfig, "must be called as chained plugin: bandwidth needs the prevResult of the plugin that made %s", r.IfName)
+		return nil, spec.Errorf(spec.CodeConfig, "must be called as chained plugin").
+			WithDetails("bandwidth needs the prevResult of the plugin that made %s", r.IfName)
 	}
 	if p.empty() {
 		err := bandwidthDel(ctx, r) // what an earlier ADD limited

@@ -46,20 +46,23 @@ func (c *bridgeConf) validateVLANs() error {
 
 // validate wants both ends of a range or neither, in order.
 func (t vlanTrunk) validate() error {
-	valid := func(id *int) bool { return id == nil || *id >= 1 && *id <= vlanMax }
+	for _, p := range []struct {
+		name string
+		id   *int
+	}{{"minID", t.MinID}, {"maxID", t.MaxID}, {"id", t.ID}} {
+		if p.id != nil && (*p.id < 1 || *p.id > vlanMax) {
+			return spec.Errorf(spec.CodeConfig, "incorrect trunk %s parameter", p.name).
+				WithDetails(`"%s" in "vlanTrunk" is %d: write a number from 1 to %d`, p.name, *p.id, vlanMax)
+		}
+	}
 	switch {
-	case !valid(t.MinID):
-		return fmt.Errorf("incorrect trunk minID parameter %d: within 1 to %d", *t.MinID, vlanMax)
-	case !valid(t.MaxID):
-		return fmt.Errorf("incorrect trunk maxID parameter %d: within 1 to %d", *t.MaxID, vlanMax)
-	case !valid(t.ID):
-		return fmt.Errorf("incorrect trunk id parameter %d: within 1 to %d", *t.ID, vlanMax)
 	case t.MinID == nil && t.MaxID != nil:
-		return errors.New("minID parameter is missing beside maxID in \"vlanTrunk\"")
+		return errors.New("minID and maxID should be configured simultaneously, minID is missing")
 	case t.MinID != nil && t.MaxID == nil:
-		return errors.New("maxID parameter is missing beside minID in \"vlanTrunk\"")
+		return errors.New("minID and maxID should be configured simultaneously, maxID is missing")
 	case t.MinID != nil && *t.MinID > *t.MaxID:
-		return errors.New("minID is greater than maxID in \"vlanTrunk\"")
+		return spec.Errorf(spec.CodeConfig, "minID is greater than maxID in trunk parameter").
+			WithDetails(`"vlanTrunk" has "minID" %d and "maxID" %d`, *t.MinID, *t.MaxID)
 	}
 	return nil
 }

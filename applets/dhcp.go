@@ -56,7 +56,7 @@ A socket may come from systemd (LISTEN_FDS).`,
 func (p *dhcpPlugin) call(ctx context.Context, verb spec.Verb) ([]*dhcp.Lease, error) {
 	leases, err := callDHCP(ctx, p.socket, &dhcpCall{verb, ownerOf(p.Attachment), p.conf})
 	if errors.Is(err, errNoDaemon) {
-		err = spec.Errorf(spec.CodeTryAgain, "error dialing DHCP daemon: %w", err)
+		err = spec.Errorf(spec.CodeTryAgain, "error dialing DHCP daemon").WithDetails("%v", err)
 	}
 	return leases, err
 }

@@ -201,9 +201,13 @@ func (d *dhcpDaemon) add(ctx context.Context, call *dhcpCall) ([]*dhcp.Lease, er
 	d.set(e, nil, cancel)
 	h, err := dhcp.Acquire(ctx, call.Config, d.Settings, store)
 	d.set(e, h, nil)
+	var timeout *dhcp.TimeoutError
 	switch {
 	case errors.Is(err, dhcp.ErrGone):
 		return nil, spec.Errorf(spec.CodeNetNS, "error calling DHCP.Allocate: %w", err)
+	case errors.As(err, &timeout):
+		return nil, spec.Errorf(spec.CodeTryAgain, "error calling DHCP.Allocate: no more tries").
+			WithDetails("%s", strings.TrimPrefix(err.Error(), "no more tries: "))
 	case err != nil:
 		return nil, spec.Errorf(spec.CodeTryAgain, "error calling DHCP.Allocate: %w", err)
 	}

@@ -105,7 +105,8 @@ func (c *deviceConf) resolve(s sysfs) error {
 	case isDeviceName(id) && has(aux+id):
 		c.PCIBusID, bus = id, aux+id
 	default:
-		return fmt.Errorf("runtime config DeviceID %q not found or unsupported: it is neither a PCI nor an auxiliary device of this host", id)
+		return spec.Errorf(spec.CodeConfig, "runtime config DeviceID %s not found or unsupported", id).
+			WithDetails("it is neither a PCI nor an auxiliary device of this host")
 	}
 	switch {
 	case c.Device != "" || c.HWAddr != "":

@@ -159,7 +159,7 @@ func checkHostLocal(ctx context.Context, r *spec.Request) error {
 	}
 	err = h.viewed(ctx, r, func(s *ipam.Store) error { return h.compare(s, r) })
 	if errors.Is(err, os.ErrNotExist) {
-		return spec.Errorf(spec.CodeCheck, "Failed to find address added by container %s: %w", r.ContainerID, err)
+		return lostLease(r, "%v", err)
 	}
 	return leaseError(err)
 }
@@ -177,9 +177,9 @@ func (h *hostLocal) compare(s *ipam.Store, r *spec.Request) error {
 			ours++
 		case !inSets(h.sets, a):
 		case err == nil:
-			return spec.Errorf(spec.CodeCheck, "Failed to find address added by container %s: %s is leased to %s", r.ContainerID, a, holder)
+			return lostLease(r, "%s is leased to %s", a, holder)
 		default:
-			return spec.Errorf(spec.CodeCheck, "Failed to find address added by container %s: %w", r.ContainerID, err)
+			return lostLease(r, "%v", err)
 		}
 	}
 	if ours > 0 {
@@ -187,9 +187,14 @@ func (h *hostLocal) compare(s *ipam.Store, r *spec.Request) error {
 	}
 	owned, err := s.Owned(r.Attachment)
 	if err == nil && len(owned) == 0 {
-		err = spec.Errorf(spec.CodeCheck, "Failed to find address added by container %s", r.ContainerID)
+		err = lostLease(r, "no address of these ranges is leased to it and interface %s", r.IfName)
 	}
 	return err
+}
+
+// lostLease is CHECK's error about leases that are not as ADD left them.
+func lostLease(r *spec.Request, format string, args ...any) error {
+	return spec.Errorf(spec.CodeCheck, "host-local: Failed to find address added by container %s", r.ContainerID).WithDetails(format, args...)
 }
 
 // prevIPs returns the addresses of prevResult; CHECK may come without one.

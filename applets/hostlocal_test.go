@@ -75,12 +75,12 @@ func TestHostLocalRequested(t *testing.T) {
 	h.want(t, "ADD", "a", all, "IP=10.1.0.7/8;IgnoreUnknown=1;K8S_POD_NAME=p", 0,
 		`"ips":[{"address":"10.1.0.7/24","gateway":"10.1.0.1"},{"address":"fd00:1::77/64","gateway":"fd00:1::1"},{"address":"10.2.0.7/24"`)
 	conf := h.conf(subnet4, "")
-	h.want(t, "ADD", "b", conf, "IP=10.1.0.7", 100, "requested IP address 10.1.0.7 is not available in range set 10.1.0.1-10.1.0.254: already leased by container a, interface eth0")
+	h.want(t, "ADD", "b", conf, "IP=10.1.0.7", 100, `requested IP address 10.1.0.7 is not available in range set 10.1.0.1-10.1.0.254; already leased by container a, interface eth0: `)
 	h.want(t, "ADD", "b", conf, "IP=10.1.0.1", 7, "requested ip 10.1.0.1 is subnet's gateway")
-	h.want(t, "ADD", "b", conf, "IP=10.7.0.1", 7, "failed to allocate all requested IPs: [10.7.0.1]")
+	h.want(t, "ADD", "b", conf, "IP=10.7.0.1", 7, `failed to allocate all requested IPs: 10.7.0.1; `)
 	h.want(t, "ADD", "b", conf, "IP=ten", 4, "CNI_ARGS: IP: invalid IP address ten")
 	h.want(t, "ADD", "b", h.conf(subnet4, `,"runtimeConfig":{"ips":["fe80::1%eth0"]}`), "", 7, "invalid IP address")
-	h.want(t, "ADD", "b", h.conf(subnet4, `,"runtimeConfig":{"ips":["10.1.0.8","10.1.0.9"]}`), "", 7, "failed to allocate all requested IPs: [10.1.0.9]")
+	h.want(t, "ADD", "b", h.conf(subnet4, `,"runtimeConfig":{"ips":["10.1.0.8","10.1.0.9"]}`), "", 7, `failed to allocate all requested IPs: 10.1.0.9; `)
 }
 
 // TestHostLocalConfig has what ADD refuses: with its code, before anything was
@@ -103,7 +103,7 @@ func TestHostLocalConfig(t *testing.T) {
 		"rangeStart":     {h.conf(`,"rangeStart":"10.1.0.5"`, ""), 7, "no IP ranges specified"},
 		"bad subnet":     {h.conf(`,"subnet":"10.1.0.0"`, ""), 7, "ipam"},
 		"subnet type":    {h.conf(`,"subnet":5`, ""), 7, "subnet"},
-		"too small":      {h.conf(`,"subnet":"10.1.0.0/31"`, ""), 7, "invalid range set 0: network 10.1.0.0/31 too small to allocate from"},
+		"too small":      {h.conf(`,"subnet":"10.1.0.0/31"`, ""), 7, "invalid range set 0: Network 10.1.0.0/31 too small to allocate from"},
 		"overlap":        {h.conf(subnet4+`,"ranges":[[{"subnet":"10.1.0.0/16"}]]`, ""), 7, "range set 0 overlaps with 1"},
 		"empty set":      {h.conf(`,"ranges":[[]]`, ""), 7, "invalid range set 0: empty range set"},
 		"relative dir":   {strings.Replace(h.conf(subnet4, ""), h.dir, "var/lib", 1), 7, `"dataDir" "var/lib" is not an absolute path`},
@@ -142,7 +142,7 @@ func TestHostLocalCheck(t *testing.T) {
 	h.want(t, "CHECK", "a", h.conf(subnet4, ""), "", 0, "")
 	h.want(t, "CHECK", "a", prev(mine), "", 0, "")
 	h.want(t, "CHECK", "a", prev(mine+`,{"address":"192.0.2.1/24"}`), "", 0, "") // another plugin's
-	h.want(t, "CHECK", "a", prev(`{"address":"10.1.0.3/24"}`), "", 102, "Failed to find address added by container a: 10.1.0.3 is leased to container b, interface eth0")
+	h.want(t, "CHECK", "a", prev(`{"address":"10.1.0.3/24"}`), "", 102, `host-local: Failed to find address added by container a; 10.1.0.3 is leased to container b, interface eth0`)
 	h.want(t, "CHECK", "a", prev(mine+`,{"address":"10.1.0.9/24"}`), "", 102, "Failed to find address")
 	h.want(t, "CHECK", "c", prev(""), "", 102, "Failed to find address")
 	os.Remove(filepath.Join(h.dir, "demo", "10.1.0.2"))

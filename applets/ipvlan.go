@@ -67,7 +67,11 @@ func createIpvlan(_ context.Context, op *attach.Op, c *ipvlanConf) error {
 	if err := c.chainedMaster(op.Prev); err != nil {
 		return err
 	}
-	if err := op.CreateOn(&c.OnMaster, c.kind, nil); err != nil {
+	master, err := op.Master(&c.OnMaster)
+	if err != nil {
+		return err
+	}
+	if err := op.CreateOn(master, &c.OnMaster, c.kind, nil); err != nil {
 		return fmt.Errorf("failed to create ipvlan: %w", err)
 	}
 	return nil

@@ -68,7 +68,11 @@ func createMacvlan(_ context.Context, op *attach.Op, c *macvlanConf) error {
 	if err != nil {
 		return err
 	}
-	err = op.CreateOn(&c.OnMaster, c.kind, addr)
+	master, err := op.Master(&c.OnMaster)
+	if err != nil {
+		return err
+	}
+	err = op.CreateOn(master, &c.OnMaster, c.kind, addr)
 	switch {
 	case err == nil:
 		return nil

@@ -58,7 +58,8 @@ func portmapAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	if r.Prev == nil {
-		return nil, spec.Errorf(spec.CodeConfig, "must be called as chained plugin: portmap needs the prevResult with the container's addresses")
+		return nil, spec.Errorf(spec.CodeConfig, "must be called as chained plugin").
+			WithDetails("portmap needs the prevResult with the container's addresses")
 	}
 	targets := portmapTargets(r.Prev, r.IfName)
 	maps, dir := p.maps(targets), records(p.dir)

@@ -117,14 +117,15 @@ func sbrAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	if r.Prev == nil {
-		return nil, spec.Errorf(spec.CodeConfig, "This plugin must be called as chained plugin: sbr needs the prevResult with the addresses of %s", r.IfName)
+		return nil, spec.Errorf(spec.CodeConfig, "This plugin must be called as chained plugin").
+			WithDetails("sbr needs the prevResult with the addresses of %s", r.IfName)
 	}
 	if err := r.CheckIndexes(); err != nil {
 		return nil, err
 	}
 	ips := ownIPs(r.Prev, r.IfName)
 	if len(ips) == 0 {
-		return nil, spec.Errorf(spec.CodeConfig, "No IP addresses supplied on interface %s", r.IfName)
+		return nil, spec.Errorf(spec.CodeConfig, "No IP addresses supplied on interface: %s", r.IfName)
 	}
 	s, err := openSBR(r, spec.CodeConfig)
 	if err != nil {

@@ -227,7 +227,7 @@ func TestKernelSBRRefused(t *testing.T) {
 	_, err := w.run("sbr", spec.Add, w.call(), "", "")
 	w.refused(err, spec.CodeConfig, "must be called as chained plugin")
 	_, err = w.run("sbr", spec.Add, w.call(), "", `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0"}]}`)
-	w.refused(err, spec.CodeConfig, "No IP addresses supplied on interface eth0")
+	w.refused(err, spec.CodeConfig, "No IP addresses supplied on interface: eth0")
 	_, err = w.run("sbr", spec.Add, w.call(), `"gateways":["172.16.0.1"]`, w.prev(defaults)) // which no route leads to
 	if err == nil {
 		t.Error("a gateway that cannot be reached is taken")

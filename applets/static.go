@@ -91,30 +91,42 @@ func staticResult(_ context.Context, r *spec.Request) (*spec.Result, error) {
 // given twice counts once: the kernel would refuse the second.
 func (c *staticConf) addresses(r *spec.Request) (ips []spec.IP, err error) {
 	for i, a := range c.IPAM.Addresses {
-		ip, err := staticIP(a.Address, a.Gateway)
+		key := fmt.Sprintf("ipam.addresses[%d].", i)
+		ip, err := staticIP(spec.CodeConfig, key+"address", "the 'address' field is expected to be in CIDR notation", a.Address)
 		if err != nil {
-			return nil, spec.Errorf(spec.CodeConfig, "ipam: addresses[%d]: %w", i, err)
+			return nil, err
+		}
+		if a.Gateway != "" {
+			// It may be outside the network: a route to it can stand in "routes".
+			ip.Gateway, err = staticGateway(spec.CodeConfig, key+"gateway", a.Gateway)
+			if err == nil && ip.Gateway.Is4() != ip.Address.Addr().Is4() {
+				err = spec.Errorf(spec.CodeConfig, "invalid gateway address: %s", a.Gateway).
+					WithDetails("%sgateway: it is not of the family of %s", key, a.Address)
+			}
+			if err != nil {
+				return nil, err
+			}
 		}
 		ips = appendIP(ips, ip)
 	}
 	fromArgs, err := staticArgs(r)
 	if err != nil {
-		return nil, spec.Errorf(spec.CodeEnv, "CNI_ARGS: %w", err)
+		return nil, err
 	}
 	for _, ip := range fromArgs {
 		ips = appendIP(ips, ip)
 	}
 	for _, list := range []struct {
-		what string
-		ips  []string
+		key string
+		ips []string
 	}{{"args.cni.ips", c.Args.CNI.IPs}, {"runtimeConfig.ips", c.RuntimeConfig.IPs}} {
 		if len(list.ips) > 0 {
 			ips = nil
 		}
-		for _, text := range list.ips {
-			ip, err := staticIP(text, "")
+		for i, text := range list.ips {
+			ip, err := staticIP(spec.CodeConfig, fmt.Sprintf("%s[%d]", list.key, i), "an entry in the 'ips' field is NOT in CIDR notation", text)
 			if err != nil {
-				return nil, spec.Errorf(spec.CodeConfig, "%s: %w", list.what, err)
+				return nil, err
 			}
 			ips = appendIP(ips, ip)
 		}
@@ -128,22 +140,22 @@ func (c *staticConf) addresses(r *spec.Request) (ips []spec.IP, err error) {
 func staticArgs(r *spec.Request) (ips []spec.IP, err error) {
 	list, _ := r.Arg("IP")
 	for _, text := range commaWords(list) {
-		ip, err := staticIP(text, "")
+		ip, err := staticIP(spec.CodeEnv, "IP in CNI_ARGS", "the 'ip' field is expected to be in CIDR notation", text)
 		if err != nil {
-			return nil, fmt.Errorf("IP: %w", err)
+			return nil, err
 		}
 		ips = append(ips, ip)
 	}
 	list, _ = r.Arg("GATEWAY")
 	for _, text := range commaWords(list) {
-		gw, err := netip.ParseAddr(text)
-		if err != nil || gw.Zone() != "" {
-			return nil, fmt.Errorf("GATEWAY: invalid gateway address %q", text)
+		gw, err := staticGateway(spec.CodeEnv, "GATEWAY in CNI_ARGS", text)
+		if err != nil {
+			return nil, err
 		}
 		used := false
 		for i := range ips {
-			if ips[i].Address.Contains(gw.Unmap()) {
-				ips[i].Gateway, used = gw.Unmap(), true
+			if ips[i].Address.Contains(gw) {
+				ips[i].Gateway, used = gw, true
 			}
 		}
 		if !used {
@@ -153,26 +165,29 @@ func staticArgs(r *spec.Request) (ips []spec.IP, err error) {
 	return ips, nil
 }
 
-// staticIP reads an address with its prefix length, host bits kept, and its gateway;
-// empty is none. Addresses that no interface can have are refused before a link is made.
-// The gateway may be outside the network: a route to it can stand in "routes".
-func staticIP(text, gateway string) (ip spec.IP, err error) {
-	ip.Address, err = netip.ParsePrefix(text)
-	a := ip.Address.Addr()
-	switch {
+// staticIP reads an address with its prefix length, host bits kept. key is where it
+// is written, and notCIDR the phrase of the reference for the place.
+// Addresses that no interface can have are refused before a link is made.
+func staticIP(code int, key, notCIDR, text string) (spec.IP, error) {
+	p, err := netip.ParsePrefix(text)
+	switch a := p.Addr(); {
 	case err != nil || a.Is4In6():
-		return ip, fmt.Errorf("address %q is NOT in CIDR notation, as 10.1.0.5/24", text)
+		return spec.IP{}, spec.Errorf(code, "%s, got: '%s'", notCIDR, text).
+			WithDetails("%s: write an address and its prefix length, as 10.1.0.5/24 or fd00::5/64", key)
 	case a.IsMulticast() || a.IsUnspecified():
-		return ip, fmt.Errorf("address %q is none that an interface can have", text)
-	case gateway == "":
-		return ip, nil
+		return spec.IP{}, spec.Errorf(code, "%s: address %q is none that an interface can have", key, text)
 	}
-	ip.Gateway, err = netip.ParseAddr(gateway)
-	if err != nil || ip.Gateway.Zone() != "" || ip.Gateway.Unmap().Is4() != a.Is4() {
-		return ip, fmt.Errorf("invalid gateway address %q for %s", gateway, text)
+	return spec.IP{Address: p}, nil
+}
+
+// staticGateway reads the address of a gateway.
+func staticGateway(code int, key, text string) (netip.Addr, error) {
+	gw, err := netip.ParseAddr(text)
+	if err != nil || gw.Zone() != "" {
+		return gw, spec.Errorf(code, "invalid gateway address: %s", text).
+			WithDetails("%s: write an address without prefix length and zone, as 10.1.0.1 or fd00::1", key)
 	}
-	ip.Gateway = ip.Gateway.Unmap()
-	return ip, nil
+	return gw.Unmap(), nil
 }
 
 // appendIP adds an address; one that is there already gets the gateway it lacks.

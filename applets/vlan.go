@@ -60,9 +60,14 @@ func (c *vlanConf) validate() error {
 // kernel's "file exists" may be about that.
 func createVLAN(_ context.Context, op *attach.Op, c *vlanConf) error {
 	addr, err := op.MAC()
-	if err == nil {
-		err = op.CreateOn(&c.OnMaster, rtnl.Vlan{ID: c.ID}, addr)
+	if err != nil {
+		return err
 	}
+	master, err := op.Master(&c.OnMaster)
+	if err != nil {
+		return err
+	}
+	err = op.CreateOn(master, &c.OnMaster, rtnl.Vlan{ID: c.ID}, addr)
 	var told *spec.Error
 	switch {
 	case err == nil:

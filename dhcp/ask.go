@@ -40,9 +40,9 @@ const requests = 4
 
 // acquire gets a lease, if possible of the address of an old one, until the context ends.
 // offered is called with what is going to be asked for; after that a server may have a
-// lease for us, whether we learn of it or not. The error says what is known best of why
-// there is none, in the words of the reference. No round ends before its time: a server
-// that always says no must not be asked without a pause.
+// lease for us, whether we learn of it or not. The error is a [TimeoutError] with what is
+// known best of why there is none. No round ends before its time: a server that always
+// says no must not be asked without a pause.
 func (h *Holder) acquire(ctx context.Context, c client, old *Lease, lapsed bool) (*Lease, error) {
 	rounds := backoff{firstWait, h.settings.Timeout}
 	last := errors.New("no server answered on " + h.state.IfName +
@@ -70,7 +70,7 @@ func (h *Holder) acquire(ctx context.Context, c client, old *Lease, lapsed bool)
 			last = err
 		}
 		if !pause(ctx, wait-time.Since(begin)) {
-			return nil, wrap("no more tries", last)
+			return nil, &TimeoutError{last}
 		}
 	}
 }

@@ -59,7 +59,7 @@ func (p *place) linkLocal(ctx context.Context) (netip.Addr, error) {
 			}
 		}
 		if !pause(ctx, 4*carrierPause) {
-			return netip.Addr{}, errors.New("no more tries: " + p.link.Name + " has no link-local address to ask for an IPv6 lease from")
+			return netip.Addr{}, &TimeoutError{errors.New(p.link.Name + " has no link-local address to ask for an IPv6 lease from")}
 		}
 	}
 }

@@ -21,6 +21,15 @@ var ErrGone = errors.New("the interface is gone")
 // gone is [ErrGone] and what told it.
 func gone(err error) error { return fmt.Errorf("%w: %w", ErrGone, err) }
 
+// A TimeoutError says that the time for getting a lease is over, and why there is none.
+type TimeoutError struct{ Reason error }
+
+// Error begins as the reference does.
+func (e *TimeoutError) Error() string { return "no more tries: " + e.Reason.Error() }
+
+// Unwrap returns the reason.
+func (e *TimeoutError) Unwrap() error { return e.Reason }
+
 // A place is an interface as it is now, with sockets to change it. It is open while
 // packets are exchanged and no longer: an open socket keeps a namespace alive, and all
 // the links in it, when the container has gone.
@@ -114,7 +123,7 @@ func (p *place) up(ctx context.Context) error {
 			return nil
 		}
 		if !pause(ctx, carrierPause) {
-			return ctx.Err()
+			return &TimeoutError{errors.New(p.link.Name + " has no carrier: set its other end up, or what it is plugged into")}
 		}
 	}
 	return nil

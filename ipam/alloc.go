@@ -2,8 +2,10 @@ package ipam
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"cnibox/spec"
 )
@@ -39,17 +41,14 @@ func Allocate(s *Store, sets []RangeSet, wanted []netip.Addr, o spec.Attachment)
 	return ips, nil
 }
 
-// wrapRange says which range it was, with the code that the error has.
-// The words are the reference's. An error without a code is the disk's: 5.
+// wrapRange says which range it was. An error with a code keeps it; one without is the
+// disk's: 5.
 func wrapRange(i int, err error) error {
-	code := spec.CodeIO
 	var coded *spec.Error
 	if !errors.As(err, &coded) {
-		return spec.Errorf(code, "failed to allocate for range %d: %w", i, err)
+		err = spec.Errorf(spec.CodeIO, "%w", err)
 	}
-	e := spec.Errorf(coded.Code, "failed to allocate for range %d: %w", i, coded.Err)
-	e.Details = coded.Details
-	return e
+	return fmt.Errorf("failed to allocate for range %d: %w", i, err)
 }
 
 // Assign returns the wanted address of each set, the zero Addr where none is. A
@@ -59,7 +58,7 @@ func wrapRange(i int, err error) error {
 // same address asked for twice counts once.
 func Assign(sets []RangeSet, want []netip.Addr) ([]netip.Addr, error) {
 	wanted := make([]netip.Addr, len(sets))
-	var left []netip.Addr
+	var left strings.Builder
 	for n, a := range want {
 		a = a.Unmap()
 		if slices.Contains(want[:n], a) {
@@ -67,7 +66,7 @@ func Assign(sets []RangeSet, want []netip.Addr) ([]netip.Addr, error) {
 		}
 		i := slices.IndexFunc(sets, func(set RangeSet) bool { return set.Contains(a) })
 		if i < 0 || wanted[i].IsValid() {
-			left = append(left, a)
+			left.WriteString(" " + a.String())
 			continue
 		}
 		if sets[i].gateway(a) {
@@ -75,8 +74,9 @@ func Assign(sets []RangeSet, want []netip.Addr) ([]netip.Addr, error) {
 		}
 		wanted[i] = a
 	}
-	if len(left) > 0 {
-		return nil, spec.Errorf(spec.CodeConfig, "failed to allocate all requested IPs: %v: each must lie in a range set of its own", left)
+	if left.Len() > 0 {
+		return nil, spec.Errorf(spec.CodeConfig, "failed to allocate all requested IPs:%s", left.String()).
+			WithDetails("each requested address must be in a range set of its own, and one set gives one address")
 	}
 	return wanted, nil
 }
@@ -109,7 +109,8 @@ func (t *taking) from(i int, set RangeSet, want netip.Addr) (netip.Addr, error) 
 		}
 		err := t.s.Reserve(want, t.o)
 		if errors.Is(err, ErrTaken) {
-			return want, spec.Errorf(spec.CodeBusy, "requested IP address %s is not available in range set %s: %w", want, set, err)
+			return want, spec.Errorf(spec.CodeBusy, "requested IP address %s is not available in range set %s", want, set).
+				WithDetails("%v: request another address, or DEL the attachment that has it", err)
 		}
 		return t.took(i, want, err)
 	}
@@ -227,9 +228,8 @@ func (t *taking) reclaim(set RangeSet, w *draft) (netip.Addr, error) {
 			return a, err
 		}
 	}
-	e := spec.Errorf(spec.CodeExhausted, "no IP addresses available in range set: %s", set)
-	e.Details = "every address is leased: remove containers, let the runtime collect garbage (cni-exec gc), or widen the range"
-	return netip.Addr{}, e
+	return netip.Addr{}, spec.Errorf(spec.CodeExhausted, "no IP addresses available in range set: %s", set).
+		WithDetails("every address is leased: remove containers, let the runtime collect garbage (cni-exec gc), or widen the range")
 }
 
 // entries returns the addresses of all leases with a readable owner. A damaged index is

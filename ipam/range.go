@@ -43,8 +43,8 @@ func (set RangeSet) String() string {
 // Complete checks the sets and fills in what is unset. Versions before 0.3.0
 // have results with one address of a family, so they allow one set of each.
 //
-// Errors have no code; they are of the configuration. Sets and ranges are changed in
-// place, also when it fails.
+// Errors are of the configuration: their code is 7, or missing. Sets and ranges are changed
+// in place, also when it fails.
 func Complete(sets []RangeSet, v spec.Version) error {
 	if len(sets) == 0 {
 		return errors.New("no IP ranges specified")
@@ -99,8 +99,10 @@ func (set RangeSet) complete() error {
 		if set[i].Subnet.Addr().Is4() != set[0].Subnet.Addr().Is4() {
 			return errors.New("mixed address families")
 		}
-		if set[:i].overlaps(set[i : i+1]) {
-			return fmt.Errorf("range %s overlaps with another of the set", set[i:i+1])
+		for j := range set[:i] {
+			if set[j : j+1].overlaps(set[i : i+1]) {
+				return fmt.Errorf("subnets %s and %s overlap", set[j:j+1], set[i:i+1])
+			}
 		}
 	}
 	return nil
@@ -118,9 +120,11 @@ func (r *Range) complete() error {
 	case addr.Is4In6():
 		return fmt.Errorf("network %s: write IPv4 addresses without ::ffff:", r.Subnet)
 	case addr.BitLen()-r.Subnet.Bits() < 2:
-		return fmt.Errorf("network %s too small to allocate from: at most /%d", r.Subnet, addr.BitLen()-2)
+		return spec.Errorf(spec.CodeConfig, "Network %s too small to allocate from", r.Subnet).
+			WithDetails("a prefix length of /%d or less is needed", addr.BitLen()-2)
 	case r.Subnet.Masked() != r.Subnet:
-		return fmt.Errorf("network has host bits set: %s, the network is %s", r.Subnet, r.Subnet.Masked())
+		return spec.Errorf(spec.CodeConfig, "Network has host bits set. For a subnet mask of length %d the network address is %s",
+			r.Subnet.Bits(), r.Subnet.Masked().Addr()).WithDetails(`"subnet" is %s: write %s`, r.Subnet, r.Subnet.Masked())
 	case addr.IsMulticast() || addr.IsLoopback():
 		return fmt.Errorf("network %s has no address for an interface", r.Subnet)
 	}
@@ -146,6 +150,7 @@ func (r *Range) complete() error {
 	case r.Gateway.Is4() != addr.Is4() || r.Gateway.IsMulticast() || r.Gateway == broadcast:
 		return fmt.Errorf("gateway %s cannot be one of network %s", r.Gateway, r.Subnet)
 	}
+	start, end := r.Start, r.End
 	if addr.Is4() && r.Start == addr {
 		r.Start = first
 	}
@@ -153,7 +158,8 @@ func (r *Range) complete() error {
 		r.End = last
 	}
 	if r.End.Less(r.Start) {
-		return fmt.Errorf("RangeEnd %s not in network %s from RangeStart %s on", r.End, r.Subnet, r.Start)
+		return spec.Errorf(spec.CodeConfig, "RangeStart %s not in network %s", start, r.Subnet).
+			WithDetails(`there is no address to hand out from it to "rangeEnd" %s`, end)
 	}
 	return nil
 }

@@ -127,8 +127,7 @@ func wantAddrs(t testing.TB, got []netip.Addr, want ...string) {
 
 func wantCode(t testing.TB, err error, code int, text string) {
 	t.Helper()
-	var e *spec.Error
-	if !errors.As(err, &e) || e.Code != code || !strings.Contains(e.Error(), text) {
+	if e := spec.AsError(err); e == nil || e.Code != code || !strings.Contains(e.Error(), text) {
 		t.Errorf("got error %v, want code %d and %q", err, code, text)
 	}
 }

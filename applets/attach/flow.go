@@ -70,14 +70,14 @@ func (f *flow) conf(r *spec.Request) (any, error) {
 	}
 	switch {
 	case f.ipam == Required && r.Net.IPAM.Type == "":
-		return nil, spec.Errorf(spec.CodeConfig, "%s interface requires an IPAM configuration: no plugin name provided: \"ipam.type\" is required", r.Net.Type)
+		return nil, needsIPAM(r)
 	case f.ipam == Never && r.Net.IPAM.Type != "":
 		return nil, spec.Errorf(spec.CodeConfig, "%s: \"ipam\" is not supported", r.Net.Type)
 	case f.validate == nil:
 		return c, nil
 	}
 	if err := f.validate(c); err != nil {
-		return nil, spec.Errorf(spec.CodeConfig, "%s: %w", r.Net.Type, err)
+		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
 	return c, nil
 }
@@ -89,12 +89,18 @@ func (f *flow) addressless(r *spec.Request) error {
 	case f.ipam == Chained && r.Prev != nil && len(r.Prev.IPs) > 0:
 		return nil
 	case f.ipam == Chained:
-		return spec.Errorf(spec.CodeConfig, "%s interface requires an IPAM configuration, or prevResult with addresses: no plugin name provided: \"ipam.type\" is required", r.Net.Type)
+		return needsIPAM(r).WithDetails("in a chain the addresses of prevResult serve as well")
 	case r.Net.Version.NeedsAddress():
-		return spec.Errorf(spec.CodeConfig,
-			"cannot convert: no valid IP addresses: cniVersion %s cannot express a result without addresses; use 0.3.0 or later, or configure \"ipam\"", r.Net.Version)
+		return spec.Errorf(spec.CodeConfig, "cannot convert: no valid IP addresses").
+			WithDetails("cniVersion %s cannot express a result without addresses: use 0.3.0 or later, or configure \"ipam\"", r.Net.Version)
 	}
 	return nil
+}
+
+// needsIPAM is the error of a plugin that gives no interface without addresses.
+func needsIPAM(r *spec.Request) *spec.Error {
+	return spec.Errorf(spec.CodeConfig, "%s interface requires an IPAM configuration", r.Net.Type).
+		WithDetails("no plugin name provided: set \"ipam.type\"")
 }
 
 // linkless tells that there is no container end to configure or look at: the configuration

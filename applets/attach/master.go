@@ -27,9 +27,6 @@ type OnMaster struct {
 
 // Validate checks what can be checked without looking at the master.
 func (c *OnMaster) Validate() error {
-	if c.MTU != 0 && c.MTU < minMTU {
-		return fmt.Errorf(`invalid MTU %d: "mtu" must be 0, for the master's, or from %d to that`, c.MTU, minMTU)
-	}
 	if c.Master == "" {
 		return nil
 	}
@@ -51,11 +48,16 @@ func (op *Op) Master(c *OnMaster) (*rtnl.Link, error) {
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "%w (looked for %s)", err, where)
 	}
-	if c.MTU > master.MTU {
-		return nil, spec.Errorf(spec.CodeConfig, "invalid MTU %d, must be [0, master MTU(%d)]: lower \"mtu\" or raise that of %s",
-			c.MTU, master.MTU, master.Name)
+	return master, c.fits(master)
+}
+
+// fits checks "mtu" against the master's. The code is 7.
+func (c *OnMaster) fits(master *rtnl.Link) error {
+	if c.MTU == 0 || c.MTU >= minMTU && c.MTU <= master.MTU {
+		return nil
 	}
-	return master, nil
+	return spec.Errorf(spec.CodeConfig, "invalid MTU %d, must be [0, master MTU(%d)]", c.MTU, master.MTU).
+		WithDetails(`"mtu" is 0, for that of the master %s, or from %d to that`, master.Name, minMTU)
 }
 
 // findMaster finds a link by name; "" is the one that a default route of the main
@@ -84,16 +86,12 @@ func findMaster(conn *rtnl.Conn, name string) (*rtnl.Link, error) {
 	return nil, fmt.Errorf("no default route interface found: set \"master\": %w", os.ErrNotExist)
 }
 
-// CreateOn makes the container end on its master and puts the name of that into the
+// CreateOn makes the container end on its [Op.Master] and puts the name of that into the
 // configuration. Addresses of the link are checked for duplicates, since strangers share
 // the segment. addr may be nil for the kernel's choice. Errors say what is in the way
 // where the kernel's number can mean one thing only; os.ErrExist without a
 // [spec.Error] is about something else than the name.
-func (op *Op) CreateOn(c *OnMaster, kind rtnl.Kind, addr mac.Addr) error {
-	master, err := op.Master(c)
-	if err != nil {
-		return err
-	}
+func (op *Op) CreateOn(master *rtnl.Link, c *OnMaster, kind rtnl.Kind, addr mac.Addr) error {
 	op.DAD, c.Master = true, master.Name
 	if _, tagged := kind.(rtnl.Vlan); tagged && !master.Up { // the kernel brings none up
 		return spec.Errorf(spec.CodeConfig, "master %s is down: set it up", master.Name)
@@ -102,7 +100,7 @@ func (op *Op) CreateOn(c *OnMaster, kind rtnl.Kind, addr mac.Addr) error {
 	if c.LinkInContainer {
 		conn = op.Cont
 	}
-	err = op.CreateEnd(conn, rtnl.LinkSpec{Kind: kind, Parent: master.Index, MTU: c.MTU, MAC: addr})
+	err := op.CreateEnd(conn, rtnl.LinkSpec{Kind: kind, Parent: master.Index, MTU: c.MTU, MAC: addr})
 	if errors.Is(err, unix.EBUSY) {
 		return spec.Errorf(spec.CodeBusy, "master %s is taken, by a bridge, a bond or links of another kind on it: %w", master.Name, err)
 	}
@@ -228,7 +226,7 @@ func ProbeKind(kind rtnl.Kind) error {
 	return nil
 }
 
-// ProbeMaster is [ProbeKind], and wants the master to be there. One in a container cannot
+// ProbeMaster is [ProbeKind], and wants the master to be there with an MTU that fits. One in a container cannot
 // be looked for, as STATUS is about none.
 func ProbeMaster(c *OnMaster, kind rtnl.Kind) error {
 	if err := ProbeKind(kind); err != nil || c.LinkInContainer {
@@ -239,6 +237,9 @@ func ProbeMaster(c *OnMaster, kind rtnl.Kind) error {
 		return err
 	}
 	defer conn.Close()
-	_, err = findMaster(conn, c.Master)
-	return err
+	master, err := findMaster(conn, c.Master)
+	if err != nil {
+		return err
+	}
+	return c.fits(master)
 }

@@ -1,0 +1,107 @@
+package applets_test
+
+import (
+	"cmp"
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// TestKernelReferencePhrases has, plugin by plugin, the errors whose text the reference's own
+// tests compare, or that scripts search for: the phrase is the whole of "msg", and what
+// cnibox has to add, which key it is and what to write instead, is in "details".
+func TestKernelReferencePhrases(t *testing.T) {
+	const (
+		cidr       = `the 'address' field is expected to be in CIDR notation, got: '10.10.0.1'`
+		oneFamily  = `CNI version 0.2.0 does not support more than 1 address per family`
+		noSelector = `specify either "device", "hwaddr", "kernelpath" or "pciBusID"`
+		trunkPair  = `minID and maxID should be configured simultaneously, `
+		chained    = `must be called as chained plugin`
+		pair       = `"ranges":[[{"subnet":"10.1.2.0/24"}],[{"subnet":"10.1.3.0/24"}]]`
+		onEth0     = `,"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/x"}]}`
+	)
+	tests := []struct {
+		plugin, keys string    // of the configuration; those in $( ) are in "ipam"
+		msg, details string    // details: a part of it
+		args         string    // CNI_ARGS
+		version      string    // "": 1.1.0
+		verb         spec.Verb // "": ADD
+	}{
+		{plugin: "static", keys: `$("addresses":[{"address":"10.10.0.1"}])`, msg: cidr, details: "ipam.addresses[0].address"},
+		{plugin: "static", keys: `$()`, args: "IP=10.10.0.1", msg: `the 'ip' field is expected to be in CIDR notation, got: '10.10.0.1'`, details: "CNI_ARGS"},
+		{plugin: "static", keys: `$(),"args":{"cni":{"ips":["10.10.0.1"]}}`, msg: `an entry in the 'ips' field is NOT in CIDR notation, got: '10.10.0.1'`, details: "args.cni.ips[0]"},
+		{plugin: "static", keys: `$(),"runtimeConfig":{"ips":["10.1.0.5/24","10.10.0.1"]}`, msg: `an entry in the 'ips' field is NOT in CIDR notation, got: '10.10.0.1'`, details: "runtimeConfig.ips[1]"},
+		{plugin: "static", keys: `$()`, args: "IP=10.1.0.5/24;GATEWAY=x", msg: `invalid gateway address: x`, details: "CNI_ARGS"},
+		{plugin: "static", version: "0.2.0", keys: `$("addresses":[{"address":"10.1.0.1/24"},{"address":"10.1.0.2/24"}])`, msg: oneFamily},
+		{plugin: "static", keys: ``, msg: `IPAM config missing 'ipam' key`},
+
+		{plugin: "host-local", keys: `$(` + pair + `),"runtimeConfig":{"ips":["10.1.2.8","10.1.2.9","10.1.7.9"]}`, msg: `failed to allocate all requested IPs: 10.1.2.9 10.1.7.9`, details: "range set"},
+		{plugin: "host-local", keys: `$("subnet":"10.1.2.0/24")`, args: "IP=10.1.2.1", msg: `failed to allocate for range 0: requested ip 10.1.2.1 is subnet's gateway`},
+		{plugin: "host-local", keys: `$("subnet":"10.1.2.3/24")`, msg: `invalid range set 0: Network has host bits set. For a subnet mask of length 24 the network address is 10.1.2.0`, details: `"subnet" is 10.1.2.3/24`},
+		{plugin: "host-local", keys: `$("subnet":"10.1.2.0/31")`, msg: `invalid range set 0: Network 10.1.2.0/31 too small to allocate from`, details: "/30"},
+		{plugin: "host-local", keys: `$("subnet":"192.0.2.0/24","rangeStart":"192.0.3.0")`, msg: `invalid range set 0: RangeStart 192.0.3.0 not in network 192.0.2.0/24`},
+		{plugin: "host-local", keys: `$("subnet":"192.0.2.0/24","rangeEnd":"192.0.4.0")`, msg: `invalid range set 0: RangeEnd 192.0.4.0 not in network 192.0.2.0/24`},
+		{plugin: "host-local", keys: `$("subnet":"192.0.2.0/24","rangeStart":"192.0.2.50","rangeEnd":"192.0.2.40")`, msg: `invalid range set 0: RangeStart 192.0.2.50 not in network 192.0.2.0/24`, details: "192.0.2.40"},
+		{plugin: "host-local", keys: `$("ranges":[[{"subnet":"10.1.2.0/24"}],[{"subnet":"10.1.2.0/24"}]])`, msg: `range set 0 overlaps with 1`},
+		{plugin: "host-local", keys: `$("ranges":[[{"subnet":"10.1.0.0/22"},{"subnet":"10.1.2.0/24"}]])`, msg: `invalid range set 0: subnets 10.1.0.1-10.1.3.254 and 10.1.2.1-10.1.2.254 overlap`},
+		{plugin: "host-local", keys: `$("ranges":[[{"subnet":"10.1.0.0/22"},{"subnet":"fd00::/64"}]])`, msg: `invalid range set 0: mixed address families`},
+		{plugin: "host-local", version: "0.2.0", keys: `$(` + pair + `)`, msg: oneFamily},
+		{plugin: "host-local", keys: `$("subnet":"10.9.0.0/30")`, msg: `failed to allocate for range 0: no IP addresses available in range set: 10.9.0.1-10.9.0.2`, details: "every address is leased"},
+		{plugin: "host-local", keys: `$("subnet":"10.9.0.0/24")`, args: "IP=10.9.0.2", msg: `failed to allocate for range 0: requested IP address 10.9.0.2 is not available in range set 10.9.0.1-10.9.0.254`, details: "already leased by container other"},
+		{plugin: "host-local", verb: spec.Check, keys: `$("subnet":"10.9.0.0/30")` + onEth0, msg: `host-local: Failed to find address added by container c1`},
+		{plugin: "host-local", keys: ``, msg: `IPAM config missing 'ipam' key`},
+
+		{plugin: "vlan", keys: `"master":"up0","vlanId":5,"mtu":1501,$("type":"static")`, msg: `invalid MTU 1501, must be [0, master MTU(1500)]`, details: "up0"},
+		{plugin: "vlan", keys: `"master":"up0","vlanId":5,"mtu":-1,$("type":"static")`, msg: `invalid MTU -1, must be [0, master MTU(1500)]`, details: `"mtu"`},
+		{plugin: "vlan", keys: `"vlanId":5,$("type":"static")`, msg: `"master" field is required. It specifies the host interface name to create the VLAN for`},
+		{plugin: "macvlan", keys: `"master":"up0","mtu":1501,$("type":"static")`, msg: `invalid MTU 1501, must be [0, master MTU(1500)]`, details: "up0"},
+		{plugin: "ipvlan", keys: `"master":"up0","mtu":1501,$("type":"static")`, msg: `invalid MTU 1501, must be [0, master MTU(1500)]`, details: "up0"},
+		{plugin: "dummy", keys: ``, msg: `dummy interface requires an IPAM configuration`, details: `"ipam.type"`},
+		{plugin: "vlan", verb: spec.Check, version: "0.3.1", keys: `"master":"up0","vlanId":5`, msg: `config version does not allow CHECK`},
+		{plugin: "macvlan", version: "0.2.0", keys: `"master":"up0"`, msg: `cannot convert: no valid IP addresses`, details: "0.2.0"},
+		{plugin: "bridge", version: "0.1.0", keys: ``, msg: `cannot convert: no valid IP addresses`, details: "0.1.0"},
+		{plugin: "bridge", keys: `"vlanTrunk":[{"minID":5}]`, msg: trunkPair + `maxID is missing`},
+		{plugin: "bridge", keys: `"vlanTrunk":[{"maxID":5}]`, msg: trunkPair + `minID is missing`},
+		{plugin: "bridge", keys: `"vlanTrunk":[{"minID":-5,"maxID":9}]`, msg: `incorrect trunk minID parameter`, details: "-5"},
+		{plugin: "bridge", keys: `"vlanTrunk":[{"minID":5,"maxID":4095}]`, msg: `incorrect trunk maxID parameter`, details: "4095"},
+		{plugin: "bridge", keys: `"vlanTrunk":[{"id":4095}]`, msg: `incorrect trunk id parameter`, details: "4095"},
+		{plugin: "bridge", keys: `"vlanTrunk":[{"minID":9,"maxID":5}]`, msg: `minID is greater than maxID in trunk parameter`, details: "9"},
+		{plugin: "host-device", keys: ``, msg: noSelector},
+		{plugin: "host-device", keys: `"runtimeConfig":{"deviceID":"0000:ff:1f.7"}`, msg: `runtime config DeviceID 0000:ff:1f.7 not found or unsupported`, details: "PCI"},
+
+		{plugin: "bandwidth", keys: `"ingressBurst":8000` + onEth0, msg: `if burst is set, rate must also be set`, details: "ingressRate"},
+		{plugin: "bandwidth", keys: `"egressBurst":8000` + onEth0, msg: `if burst is set, rate must also be set`, details: "egressRate"},
+		{plugin: "bandwidth", keys: `"egressRate":8,"egressBurst":34359738360` + onEth0, msg: `burst cannot be more than 4GB`, details: "egressBurst"},
+		{plugin: "bandwidth", keys: ``, msg: chained, details: "eth0"},
+		{plugin: "sbr", keys: ``, msg: `This plugin must be called as chained plugin`, details: "eth0"},
+		{plugin: "sbr", keys: onEth0[1:], msg: `No IP addresses supplied on interface: eth0`},
+		{plugin: "portmap", keys: `"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80}]}`, msg: chained},
+	}
+	ipamKeys := strings.NewReplacer("$()", `"ipam":{"dataDir":"$DIR"}`, "$(", `"ipam":{"dataDir":"$DIR",`, ")", "}")
+	n := newNode(t)
+	p := n.pod("c1")
+	if err := kerneltest.Dial(t, n.host).AddLink(rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "up1"}}); err != nil {
+		t.Fatal(err)
+	}
+	n.must(spec.Add, "host-local", `{"cniVersion":"1.1.0","name":"demo","ipam":{"type":"host-local","subnet":"10.9.0.0/30","dataDir":"$DIR"}}`, pod{id: "other", path: p.path})
+	for _, tt := range tests {
+		conf := `{"cniVersion":"` + cmp.Or(tt.version, "1.1.0") + `","name":"demo","type":"` + tt.plugin + `"`
+		if tt.keys != "" {
+			conf += "," + ipamKeys.Replace(tt.keys)
+		}
+		verb := cmp.Or(tt.verb, spec.Add)
+		code, out := n.call(t.Context(), verb, tt.plugin, conf+"}", p, "CNI_ARGS="+tt.args)
+		var e struct{ Msg, Details string }
+		if err := json.Unmarshal([]byte(out), &e); code == 0 || err != nil || e.Msg != tt.msg || !strings.Contains(e.Details, tt.details) {
+			t.Errorf("%s %s with %s %s: code %d\nmsg     %q\nwant    %q\ndetails %q, want %q", verb, tt.plugin, tt.keys, tt.args, code, e.Msg, tt.msg, e.Details, tt.details)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(n.dir, "demo", "1*")); len(left) != 1 {
+		t.Errorf("leases after errors: %v", left)
+	}
+}
