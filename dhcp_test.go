@@ -208,11 +208,7 @@ func TestKernelDHCPWithoutDaemon(t *testing.T) {
 	c := w.container("ctr")
 	before := w.state(c)
 	for verb, code := range map[spec.Verb]int{spec.Add: 11, spec.Check: 11, spec.Status: 50, spec.Del: 0, spec.GC: 0, spec.Get: 3} {
-		conf := strings.Replace(goodConfs["dhcp"], goodPrev, `"x":1`, 1)
-		if verb == spec.Get {
-			conf = strings.Replace(conf, "1.1.0", "0.4.0", 1)
-		}
-		a := w.plugin(verb, "dhcp", conf, c)
+		a := w.plugin(verb, "dhcp", goodConfs["dhcp"], c)
 		if got := a.code(t); got != code || code == 11 && !strings.Contains(a.stdout, "start it with `cnibox dhcp daemon`") {
 			t.Errorf("%s: code %d, want %d: %s", verb, got, code, a.stdout)
 		}
@@ -260,7 +256,7 @@ func TestKernelDHCPCheck(t *testing.T) {
 		}
 	}
 	never := w.container("never")
-	if a := w.plugin(spec.Check, "dhcp", dhcpConf, never); a.code(t) != spec.CodeCheck {
+	if a := w.plugin(spec.Check, "dhcp", withPrev(dhcpConf, out), never); a.code(t) != spec.CodeCheck {
 		t.Errorf("CHECK of what was never added: %s", a.stdout)
 	}
 	if n := len(s.Seen()); n != asked {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 
 	"cnibox/dhcp"
 	"cnibox/spec"
@@ -45,7 +46,7 @@ broadcast; -timeout: for one answer; -resendmax: between attempts to get a lapse
 A socket may come from systemd (LISTEN_FDS).`,
 		Verbs: spec.Verbs{
 			Add: addDHCP, Check: checkDHCP, Del: delDHCP, GC: gcDHCP, Status: statusDHCP, Get: getDHCP,
-			CheckAlone: true, IPAM: true, Args: true,
+			IPAM: true, Args: true,
 		},
 		Daemon: dhcpDaemonMain,
 	})
@@ -107,15 +108,16 @@ func checkDHCP(ctx context.Context, r *spec.Request) error {
 		return err
 	}
 	leases, err := p.call(ctx, spec.Check)
-	if err != nil || r.Prev == nil {
+	if err != nil {
 		return err
 	}
+	return compareDHCP(r, leases)
+}
+
+// compareDHCP wants the address of each lease in prevResult.
+func compareDHCP(r *spec.Request, leases []*dhcp.Lease) error {
 	for _, l := range leases {
-		found := false
-		for _, ip := range r.Prev.IPs {
-			found = found || ip.Address == l.Address
-		}
-		if !found {
+		if !slices.ContainsFunc(r.Prev.IPs, func(ip spec.IP) bool { return ip.Address == l.Address }) {
 			return spec.Errorf(spec.CodeCheck, "the lease of %s is of %s by now, which prevResult does not have", r.Attachment, l.Address)
 		}
 	}
@@ -190,28 +192,34 @@ func statusDHCP(ctx context.Context, r *spec.Request) error {
 	return nil
 }
 
-// getDHCP answers with prevResult, else with the lease that is on record.
-func getDHCP(_ context.Context, r *spec.Request) (*spec.Result, error) {
-	if r.Prev != nil {
-		return r.Prev, nil
-	}
+// getDHCP answers with prevResult if the daemon has the leases and they agree with it,
+// and without one from the leases. An attachment without a record, or whose leases the
+// daemon no longer has, is unknown: code 3. A daemon that does not answer is an error.
+func getDHCP(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	p, err := newDHCP(r)
 	if err != nil {
 		return nil, err
 	}
 	var rec dhcpRecord
 	err = p.leases.read(dhcpLeaseName(r.Attachment), &rec)
-	if err != nil || !rec.Given {
+	if errors.Is(err, os.ErrNotExist) || err == nil && !rec.Given {
 		return nil, spec.Errorf(spec.CodeUnknown, "no lease of %s is known", r.Attachment)
 	}
-	var leases []*dhcp.Lease
-	for _, l := range rec.Leases {
-		if !l.Pending && !l.Lapsed {
-			leases = append(leases, l)
-		}
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeIO, "lease of %s: %w", r.Attachment, err)
 	}
-	if len(leases) == 0 {
-		return nil, spec.Errorf(spec.CodeUnknown, "the lease of %s has run out", r.Attachment)
+	leases, err := p.call(ctx, spec.Check)
+	if e := spec.AsError(err); e != nil && e.Code == spec.CodeCheck {
+		return nil, spec.Errorf(spec.CodeUnknown, "%s is not known any more: %v", r.Attachment, err)
 	}
-	return dhcpResult(leases, rec.Priority), nil
+	if err != nil {
+		return nil, err
+	}
+	if r.Prev == nil {
+		return dhcpResult(leases, rec.Priority), nil
+	}
+	if err := compareDHCP(r, leases); err != nil {
+		return nil, err
+	}
+	return r.Prev, nil
 }

@@ -230,12 +230,9 @@ func checkFlannel(ctx context.Context, r *spec.Request) error {
 	return err
 }
 
-// getFlannel answers with prevResult, else with what the delegate knows.
+// getFlannel answers with what the delegate knows, or makes of prevResult.
 // An attachment without a record has code 3.
 func getFlannel(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	if r.Prev != nil {
-		return r.Prev, nil
-	}
 	f, err := readFlannel(r)
 	if err != nil {
 		return nil, err
@@ -247,6 +244,7 @@ func getFlannel(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.Prev = r.Prev.Clone()
 	return runDelegate(ctx, d)
 }
 

@@ -312,7 +312,7 @@ func TestFlannelCheck(t *testing.T) {
 		t.Errorf("the delegate was told %s, prevResult %v", b.last.Conf(), b.last.Prev)
 	}
 	b.want(b.call(spec.Get, "net", "c", "eth0", ""), "GET ptp c eth0", files)
-	b.want(b.call(spec.Get, "net", "c", "eth0", prev), "", files)
+	b.want(b.call(spec.Get, "net", "c", "eth0", prev), "GET ptp c eth0", files)
 	b.fail[spec.Check] = spec.Errorf(spec.CodeCheck, "gone")
 	wantError(t, b.call(spec.Check, "net", "c", "eth0", prev), "gone", spec.CodeCheck)
 }

@@ -2,7 +2,9 @@ package applets
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -16,6 +18,9 @@ import (
 func guarded(a *Applet) spec.Verbs {
 	v := a.Verbs
 	v.Add = guardedResult(v.Add, !a.AnyNetNS)
+	if v.Get == nil {
+		v.Get = spec.Verbs{}.Do // the answer of a plugin that keeps nothing
+	}
 	v.Get = guardedResult(v.Get, !a.AnyNetNS)
 	v.Check = guardedPlain(v.Check, !a.AnyNetNS)
 	v.Del = guardedPlain(v.Del, false)
@@ -53,13 +58,17 @@ func guardedPlain(do func(context.Context, *spec.Request) error, need bool) func
 // checkNetNS refuses a namespace that is our own: /proc/PID/ns/net of a
 // container that ended and whose PID now belongs to the host. One that cannot
 // be opened is an error only when it is needed. Errors have code 8 and the
-// words of the reference plugins, by which people find them.
+// words of the reference plugins, by which people find them; to GET a container
+// whose namespace is gone is unknown: code 3.
 // CNI_NETNS_OVERRIDE lets our own namespace pass, for those who mean it.
 func checkNetNS(c spec.Call, need bool) error {
 	ns, err := rtnl.OpenNS(c.NetNS)
 	if err != nil {
-		if !need {
+		switch {
+		case !need:
 			return nil
+		case c.Verb == spec.Get && errors.Is(err, os.ErrNotExist):
+			return spec.Errorf(spec.CodeUnknown, "unknown container %q: its network namespace is gone: %w", c.ContainerID, err)
 		}
 		return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", c.NetNS, err)
 	}

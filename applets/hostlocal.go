@@ -39,7 +39,7 @@ them; a prefix length is ignored. ADD done again returns the address that the at
 		Verbs: spec.Verbs{
 			Add: addHostLocal, Check: checkHostLocal, Del: delHostLocal,
 			GC: gcHostLocal, Status: statusHostLocal, Get: getHostLocal,
-			CheckAlone: true, IPAM: true, Args: true,
+			IPAM: true, Args: true,
 		},
 	})
 }
@@ -169,7 +169,7 @@ func checkHostLocal(ctx context.Context, r *spec.Request) error {
 // A prevResult without any of ours is fine as long as the attachment has a lease.
 func (h *hostLocal) compare(s *ipam.Store, r *spec.Request) error {
 	ours := 0
-	for _, ip := range prevIPs(r) {
+	for _, ip := range r.Prev.IPs {
 		a := ip.Address.Addr()
 		holder, err := s.Holder(a)
 		switch {
@@ -192,17 +192,9 @@ func (h *hostLocal) compare(s *ipam.Store, r *spec.Request) error {
 	return err
 }
 
-// lostLease is CHECK's error about leases that are not as ADD left them.
+// lostLease is the error of CHECK and GET about leases that are not as ADD left them.
 func lostLease(r *spec.Request, format string, args ...any) error {
 	return spec.Errorf(spec.CodeCheck, "host-local: Failed to find address added by container %s", r.ContainerID).WithDetails(format, args...)
-}
-
-// prevIPs returns the addresses of prevResult; CHECK may come without one.
-func prevIPs(r *spec.Request) []spec.IP {
-	if r.Prev == nil {
-		return nil
-	}
-	return r.Prev.IPs
 }
 
 // inSets reports whether an address is one that ADD could have handed out.
@@ -215,12 +207,10 @@ func inSets(sets []ipam.RangeSet, a netip.Addr) bool {
 	return false
 }
 
-// getHostLocal answers with prevResult, else with the leases.
-// An attachment without one has code 3.
+// getHostLocal answers with prevResult if the leases agree with it, and without one
+// from the leases.
+// An attachment without a lease has code 3, whatever prevResult says.
 func getHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	if r.Prev != nil {
-		return r.Prev.Clone(), nil
-	}
 	h, err := readHostLocal(r)
 	if err != nil {
 		return nil, err
@@ -228,6 +218,9 @@ func getHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	res := &spec.Result{Routes: h.routes}
 	err = h.viewed(ctx, r, func(s *ipam.Store) (err error) {
 		res.IPs, err = ipam.Find(s, h.sets, r.Attachment)
+		if err == nil && len(res.IPs) > 0 && r.Prev != nil {
+			err = h.compare(s, r)
+		}
 		return err
 	})
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -235,6 +228,9 @@ func getHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	}
 	if len(res.IPs) == 0 {
 		return nil, spec.Errorf(spec.CodeUnknown, "no address is leased to container %s, interface %s", r.ContainerID, r.IfName)
+	}
+	if r.Prev != nil {
+		return r.Prev, nil
 	}
 	if h.resolv != "" {
 		if res.DNS, err = ipam.ReadResolvConf(h.resolv); err != nil {

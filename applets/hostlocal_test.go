@@ -133,13 +133,13 @@ func TestHostLocalCheck(t *testing.T) {
 		return h.conf(subnet4, `,"prevResult":{"cniVersion":"1.1.0","ips":[`+ips+`]}`)
 	}
 	mine := `{"address":"10.1.0.2/24"}`
-	h.want(t, "CHECK", "a", h.conf(subnet4, ""), "", 102, "Failed to find address added by container a")
+	h.want(t, "CHECK", "a", prev(""), "", 102, "Failed to find address added by container a")
 	if left, _ := os.ReadDir(h.dir); len(left) > 0 {
 		t.Errorf("CHECK made %v", left)
 	}
 	h.run(t, "ADD", "a", h.conf(subnet4, ""), "")
 	h.run(t, "ADD", "b", h.conf(subnet4, ""), "")
-	h.want(t, "CHECK", "a", h.conf(subnet4, ""), "", 0, "")
+	h.want(t, "CHECK", "a", prev(""), "", 0, "")
 	h.want(t, "CHECK", "a", prev(mine), "", 0, "")
 	h.want(t, "CHECK", "a", prev(mine+`,{"address":"192.0.2.1/24"}`), "", 0, "") // another plugin's
 	h.want(t, "CHECK", "a", prev(`{"address":"10.1.0.3/24"}`), "", 102, `host-local: Failed to find address added by container a; 10.1.0.3 is leased to container b, interface eth0`)

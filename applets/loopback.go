@@ -22,7 +22,7 @@ ADD is done again without harm, at the same moment as other networks' ADD in the
 namespace. In a chain, prevResult is passed on as it came.
 DEL takes lo down unless another interface of the namespace is up: whoever still
 has a network there still talks to localhost.`,
-		Verbs: spec.Verbs{Add: addLoopback, Get: getLoopback, Check: checkLoopback, CheckAlone: true, Del: delLoopback},
+		Verbs: spec.Verbs{Add: addLoopback, Get: getLoopback, Check: checkLoopback, Del: delLoopback},
 	})
 }
 
@@ -65,12 +65,9 @@ func addLoopback(_ context.Context, r *spec.Request) (res *spec.Result, err erro
 	return res, err
 }
 
-// getLoopback answers with prevResult, else with what is there.
-// A lo that is down has not been added: code 3.
+// getLoopback answers as ADD does. A lo that is down has not been added, or was deleted:
+// code 3.
 func getLoopback(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
-	if r.Prev != nil {
-		return r.Prev, nil
-	}
 	err = inside(r, func(c *rtnl.Conn, lo *rtnl.Link) error {
 		if !lo.Up {
 			return spec.Errorf(spec.CodeUnknown, "lo is down in %s: nothing was added", r.Call.NetNS)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 
+	"cnibox/internal/disk"
 	"cnibox/spec"
 )
 
@@ -140,13 +141,20 @@ func (r *Runner) Check(ctx context.Context, l *List, t Target) error {
 // Get runs GET for all plugins in order, the first with the cached result and
 // each other with the one before it. The cache stays as it is. A plugin that has no GET, as
 // only a draft of 0.4.0 asked for it, passes its prevResult on.
-// An attachment that neither the cache nor a plugin knows has code 3.
+// An attachment that neither the cache nor a plugin knows, or whose network namespace is
+// gone, has code 3.
 func (r *Runner) Get(ctx context.Context, l *List, t Target) (*spec.Result, error) {
 	l, t, e, unlock, err := r.known(ctx, l, t, spec.V040, spec.Get)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+	if _, err := disk.Stat(t.NetNS); t.NetNS == "" || errors.Is(err, os.ErrNotExist) {
+		return nil, spec.Errorf(spec.CodeUnknown, "%s is not known: there is no network namespace %q", t.on(l), t.NetNS)
+	}
+	if err := usableNetNS(t); err != nil {
+		return nil, err
+	}
 	v, _ := l.version() // read by known
 	var res *spec.Result
 	if e != nil {

@@ -41,12 +41,8 @@ type Verbs struct {
 	// Since is the oldest version the plugin serves; zero: all versions.
 	Since Version
 
-	// CheckAlone says that CHECK needs no prevResult: what the plugin has to
-	// be like follows from the configuration or its own records.
-	CheckAlone bool
-
 	// Args says that the plugin, or one that it delegates to, reads CNI_ARGS in ADD, CHECK or
-	// GET. One that is malformed is then refused; where nobody reads it there is a warning.
+	// GET. One that is malformed is then refused; where nothing reads it there is a warning.
 	Args bool
 
 	// IPAM says that the plugin gives addresses, so that "ipam.type" may name it.
@@ -164,7 +160,7 @@ func (v Verbs) Allow(r *Request) error {
 	// Of the IPAM plugin too, before anything is made for it.
 	case r.badArgs != nil && (v.Args || r.Net.IPAM.Type != ""):
 		return r.badArgs
-	case verb == Check && r.Prev == nil && !v.CheckAlone && v.Check != nil:
+	case verb == Check && r.Prev == nil && v.Check != nil:
 		return Errorf(CodeConfig, "required prevResult missing")
 	case verb == GC && r.Valid == nil:
 		return Errorf(CodeConfig, "GC needs the list %q; nothing was removed", keyValid)

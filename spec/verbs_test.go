@@ -2,7 +2,6 @@ package spec
 
 import (
 	"context"
-	"errors"
 	"testing"
 )
 
@@ -95,13 +94,5 @@ func TestAbsentVerbs(t *testing.T) {
 		if res, err := do(v, none); res != nil || err != nil {
 			t.Errorf("%s: got %v, %v, want nothing", v, res, err)
 		}
-	}
-}
-
-func TestCheckAlone(t *testing.T) {
-	down := errors.New("down")
-	v := Verbs{CheckAlone: true, Check: func(context.Context, *Request) error { return down }}
-	if _, err := v.Do(context.Background(), request(t, Check, `{"name":"n","cniVersion":"1.0.0"}`)); err != down {
-		t.Errorf("got %v, want the plugin's own error", err)
 	}
 }

@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -9,15 +10,13 @@ import (
 	"cnibox/spec"
 )
 
-// get tells again what ADD returned: prevResult if there is one, else what the
-// IPAM plugin and the live links know. An unknown container has code 3.
+// get tells again what ADD returned, from what the IPAM plugin and the live links know.
+// As long as they know the container the answer is prevResult, if there is one; an unknown
+// or deleted container has code 3.
 //
 // Addresses and routes are the IPAM plugin's word, not the kernel's: GET must not fail,
 // nor change its answer, because somebody has removed some.
 func (f *flow) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	if r.Prev != nil {
-		return r.Prev, nil
-	}
 	c, err := f.conf(r)
 	if err != nil {
 		return nil, err
@@ -43,11 +42,14 @@ func (f *flow) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	}
 	if r.Net.IPAM.Type == "" {
 		op.Result.DNS = r.Net.DNS
-		return op.Result, nil
+		return cmp.Or(r.Prev, op.Result), nil
 	}
 	res, err := r.Delegate(ctx, r.Net.IPAM.Type, spec.Get)
 	if err != nil {
 		return nil, err
+	}
+	if r.Prev != nil {
+		return r.Prev, nil
 	}
 	op.addresses(res)
 	return op.Result, f.resolve.do(op)

@@ -1,0 +1,93 @@
+package applets_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"cnibox/applets"
+	"cnibox/internal/kerneltest"
+	"cnibox/spec"
+)
+
+// TestCheckNeedsPrevResult calls CHECK of every plugin without a prevResult: the
+// specification has the runtime give the one of the ADD, and the error is the same in all.
+func TestCheckNeedsPrevResult(t *testing.T) {
+	for _, a := range applets.All() {
+		if a.Verbs.Check == nil {
+			continue
+		}
+		code, out := serveIPAM(t, a.Name, "CHECK", "c1", `{"cniVersion":"1.1.0","name":"demo","type":"`+a.Name+`","ipam":{}}`, "")
+		if code != spec.CodeConfig || !strings.Contains(out, "required prevResult missing") {
+			t.Errorf("%s: %d %s", a.Name, code, out)
+		}
+	}
+}
+
+// TestKernelGetWithPrevResult takes away, one after the other, what an attachment consists of.
+// A prevResult is answered with as long as all is there; a deleted container is unknown,
+// whatever prevResult says.
+func TestKernelGetWithPrevResult(t *testing.T) {
+	const alone = `{"cniVersion":"1.1.0","name":"demo","type":"host-local","ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":"$DIR"}}`
+	bridge := strings.Replace(alone, `"type":"host-local"`, `"type":"bridge"`, 1)
+	n := newNode(t)
+	p := n.pod("c1")
+	lease := filepath.Join(n.dir, "demo", "10.1.0.2")
+	out := n.must(spec.Add, "bridge", bridge, p)
+	ours := prev(alone, out)
+	get := func(plugin, conf string, code int, text string) {
+		t.Helper()
+		if got, answer := n.call(t.Context(), spec.Get, plugin, conf, p); got != code || !strings.Contains(answer, text) {
+			t.Errorf("GET of %s: code %d, want %d and %q: %s", plugin, got, code, text, answer)
+		}
+	}
+	both := func(code int, text string) {
+		t.Helper()
+		get("host-local", ours, code, text)
+		get("bridge", prev(bridge, out), code, text)
+	}
+	both(0, "10.1.0.2/24")
+	get("host-local", strings.Replace(ours, "10.1.0.2/24", "10.1.0.9/24", 1), spec.CodeCheck, "10.1.0.9")
+	moved := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	moved(lease, lease+"-aside")
+	both(spec.CodeUnknown, "c1")
+	moved(lease+"-aside", lease)
+
+	network := filepath.Dir(lease)
+	moved(network, network+"-aside")
+	both(spec.CodeUnknown, "c1")
+	if err := os.WriteFile(network, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	both(spec.CodeIO, "not a directory")
+	if err := os.Remove(network); err != nil {
+		t.Fatal(err)
+	}
+	moved(network+"-aside", network)
+
+	if err := kerneltest.Dial(t, p.ns).DelLink("eth0"); err != nil {
+		t.Fatal(err)
+	}
+	get("bridge", prev(bridge, out), spec.CodeUnknown, "eth0")
+	get("host-local", ours, 0, "10.1.0.2/24") // its lease is there
+
+	get("loopback", prev(`{"cniVersion":"1.1.0","name":"lo","type":"loopback"}`, out), 0, "10.1.0.2/24")
+	n.must(spec.Del, "loopback", `{"cniVersion":"1.1.0","name":"lo","type":"loopback"}`, p)
+	get("loopback", prev(`{"cniVersion":"1.1.0","name":"lo","type":"loopback"}`, out), spec.CodeUnknown, "lo is down")
+
+	n.must(spec.Del, "bridge", bridge, p)
+	both(spec.CodeUnknown, "c1")
+	get("portmap", prev(`{"cniVersion":"1.1.0","name":"demo","type":"portmap"}`, out), 0, "10.1.0.2/24") // has no records of such
+	p.path = filepath.Join(n.dir, "gone")
+	for _, a := range applets.All() {
+		if !a.AnyNetNS {
+			get(a.Name, prev(`{"cniVersion":"1.1.0","name":"demo","type":"`+a.Name+`"}`, out), spec.CodeUnknown, "c1")
+		}
+	}
+}
