@@ -250,7 +250,8 @@ func statusHostLocal(ctx context.Context, r *spec.Request) error {
 		return err
 	}
 	if err := ipam.Usable(h.DataDir, r.Network); err != nil {
-		return spec.Errorf(spec.CodeNotReady, "no lease can be made: %w", err)
+		return spec.Errorf(spec.CodeNotReady, "no lease can be made: %w", err).
+			WithDetails("\"ipam.dataDir\" is %s: make it a directory that can be written to, or configure another", h.DataDir)
 	}
 	err = h.viewed(ctx, r, func(s *ipam.Store) error {
 		full, err := ipam.Exhausted(s, h.sets)

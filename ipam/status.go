@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/disk"
 )
 
 // Exhausted returns the first range set that has no address left; -1: none. A set is
@@ -50,16 +52,19 @@ func (s *Store) someFree(i int, set RangeSet) bool {
 }
 
 // Usable reports why no lease of the network can be made below dir, as far as that
-// shows without trying: a file system that is read-only or full, no permission,
-// or something else where a directory is due.
-// It looks at the nearest folder that is there. As root, permissions say little; the
-// disk's state counts.
+// shows without trying: a file system that is read-only or full, a directory that is
+// immutable or for which the permission is missing, or something else where a directory
+// is due.
+// It looks at the nearest directory that is there.
 func Usable(dir, network string) error {
 	path := filepath.Join(dir, network)
 	for {
 		var st unix.Stat_t
 		err := unix.Stat(path, &st)
 		if errors.Is(err, os.ErrNotExist) && path != "/" {
+			if info, lerr := disk.Lstat(path); lerr == nil && info.IsLink() {
+				return fmt.Errorf("%s is a symbolic link, and what it leads to is missing", path)
+			}
 			path = filepath.Dir(path) // it will be made there
 			continue
 		}
@@ -67,13 +72,24 @@ func Usable(dir, network string) error {
 			err = unix.ENOTDIR
 		}
 		if err == nil {
-			err = unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK|unix.X_OK, unix.AT_EACCESS)
+			err = writable(path)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 		return full(path)
 	}
+}
+
+// writable asks the kernel whether entries can be made in a directory. It is asked with
+// the effective IDs; there x/sys takes EPERM, which says that the directory is immutable,
+// for a missing system call, and guesses by the mode: so it is asked once more.
+func writable(path string) error {
+	err := unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK|unix.X_OK, unix.AT_EACCESS)
+	if err == nil && unix.Access(path, unix.W_OK) == unix.EPERM {
+		err = unix.EPERM
+	}
+	return err
 }
 
 // full reports a file system without a free block or inode. Some count none at
