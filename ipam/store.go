@@ -142,6 +142,13 @@ func (s *Store) lock(ctx context.Context, how int) (func(), error) {
 		if s.readOnly {
 			return func() {}, nil
 		}
+		// The directories may be new, and a sync of a lease's own directory does not
+		// reach those above it. A store without a lock file has no lease of ours yet.
+		if s.o.KeepAcrossBoots {
+			if err := s.data.change("sync directories", s.network, func() error { return unix.Syncfs(s.data.fd) }); err != nil {
+				return nil, err
+			}
+		}
 		err = s.leases.change("create lock", lockName, func() (err error) {
 			fd, _, err = s.leases.openFile(lockName, unix.O_RDONLY|unix.O_CREAT)
 			return err

@@ -1,0 +1,36 @@
+package ipam_test
+
+import (
+	"slices"
+	"testing"
+
+	"cnibox/internal/fault"
+	"cnibox/ipam"
+)
+
+// TestDurableFromTheStart follows the first ADD of a network whose leases outlive a power cut:
+// the directories that it makes are on disk before a lease is in them, also when the process
+// that made them was killed before it had synced them. Later ones do not sync them again.
+func TestDurableFromTheStart(t *testing.T) {
+	dir := t.TempDir()
+	r := sets(t, "10.1.0.0/24")
+	keep := ipam.Options{KeepAcrossBoots: true}
+	calls := func(id string) (done []string) {
+		fault.Hook = func(what string) error { done = append(done, what); return nil }
+		defer func() { fault.Hook = nil }()
+		mustAdd(t, dir, keep, r, owner(id))
+		return done
+	}
+	failing(2, func() { // the first change makes the directory of the network
+		if _, err := add(t, dir, keep, r, owner("a")); err == nil {
+			t.Error("the first ADD did not fail")
+		}
+	})
+	first := calls("a")
+	if sync, lock := slices.Index(first, "ipam: sync directories"), slices.Index(first, "ipam: create lock"); sync < 0 || lock < sync {
+		t.Errorf("changes of the first ADD: %q", first)
+	}
+	if second := calls("b"); slices.Contains(second, "ipam: sync directories") {
+		t.Errorf("changes of the second ADD: %q", second)
+	}
+}
