@@ -148,7 +148,7 @@ const lockTime = 5 * time.Second
 func (f *dhcpFlags) run(ctx context.Context) error {
 	leases := dhcpLeases(f.socket)
 	if err := disk.MakeDir(string(leases), 0o700); err != nil {
-		return fmt.Errorf("folder of the leases: %w", err)
+		return fmt.Errorf("directory of the leases: %w", err)
 	}
 	short, cancel := context.WithTimeout(ctx, lockTime)
 	defer cancel()
@@ -203,7 +203,7 @@ const backlog = 512
 // there and that nobody listens at is a dead daemon's, and goes.
 func listenUnix(path string) (*os.File, error) {
 	if err := disk.MakeDir(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("folder of the socket: %w", err)
+		return nil, fmt.Errorf("directory of the socket: %w", err)
 	}
 	conn, err := dialUnix(path)
 	if err == nil {

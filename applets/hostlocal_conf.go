@@ -3,7 +3,6 @@
 package applets
 
 import (
-	"errors"
 	"net/netip"
 
 	"cnibox/internal/json"
@@ -94,30 +93,31 @@ func readHostLocal(r *spec.Request) (*hostLocal, error) {
 		return nil, err
 	}
 	h.routes = res.Routes
-	return h, h.readWanted(r, conf.Args.CNI.IPs, conf.RuntimeConfig.IPs)
+	return h, h.readWanted(r, &conf)
 }
 
 // readWanted reads the addresses asked for, and which range set each is for.
 // Only ADD reads it, since later verbs ask the leases. Addresses of all sources count,
 // as in the reference; one that is in no range fails the ADD. Code 4 or 7.
-func (h *hostLocal) readWanted(r *spec.Request, lists ...[]string) error {
+func (h *hostLocal) readWanted(r *spec.Request, conf *hostLocalConf) (err error) {
 	if r.Call.Verb != spec.Add {
 		return nil
 	}
 	var want []netip.Addr
 	arg, _ := r.Arg("IP")
-	a, err := wantedAddr(arg)
-	if err != nil {
-		return spec.Errorf(spec.CodeEnv, "CNI_ARGS: IP: %w", err)
-	}
-	if a.IsValid() {
-		want = append(want, a)
-	}
-	for _, list := range lists {
-		for _, text := range list {
-			a, err := wantedAddr(text)
-			if err != nil {
-				return spec.Errorf(spec.CodeConfig, "ips: %w", err)
+	for _, list := range []struct {
+		code int
+		key  string
+		ips  []string
+	}{
+		{spec.CodeEnv, "IP in CNI_ARGS", []string{arg}},
+		{spec.CodeConfig, "args.cni.ips", conf.Args.CNI.IPs},
+		{spec.CodeConfig, "runtimeConfig.ips", conf.RuntimeConfig.IPs},
+	} {
+		for _, text := range list.ips {
+			a, ok := wantedAddr(text)
+			if !ok {
+				return spec.Errorf(list.code, "%s: invalid IP address %q: write it as 10.1.0.5 or fd00::5", list.key, text)
 			}
 			if a.IsValid() {
 				want = append(want, a)
@@ -129,20 +129,17 @@ func (h *hostLocal) readWanted(r *spec.Request, lists ...[]string) error {
 }
 
 // wantedAddr reads an address with or without a prefix length; the empty string
-// is none.
+// is the zero Addr. False: it is no address.
 // The length is ignored, as in the reference: the range has one.
-func wantedAddr(text string) (netip.Addr, error) {
+func wantedAddr(text string) (netip.Addr, bool) {
 	if text == "" {
-		return netip.Addr{}, nil
+		return netip.Addr{}, true
 	}
 	if p, err := netip.ParsePrefix(text); err == nil {
-		return p.Addr().Unmap(), nil
+		return p.Addr().Unmap(), true
 	}
 	a, err := netip.ParseAddr(text)
-	if err != nil || a.Zone() != "" {
-		return netip.Addr{}, errors.New("invalid IP address " + text)
-	}
-	return a.Unmap(), nil
+	return a.Unmap(), err == nil && a.Zone() == ""
 }
 
 // options are those of the store.

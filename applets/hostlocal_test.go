@@ -78,8 +78,8 @@ func TestHostLocalRequested(t *testing.T) {
 	h.want(t, "ADD", "b", conf, "IP=10.1.0.7", 100, `requested IP address 10.1.0.7 is not available in range set 10.1.0.1-10.1.0.254; already leased by container a, interface eth0: `)
 	h.want(t, "ADD", "b", conf, "IP=10.1.0.1", 7, "requested ip 10.1.0.1 is subnet's gateway")
 	h.want(t, "ADD", "b", conf, "IP=10.7.0.1", 7, `failed to allocate all requested IPs: 10.7.0.1; `)
-	h.want(t, "ADD", "b", conf, "IP=ten", 4, "CNI_ARGS: IP: invalid IP address ten")
-	h.want(t, "ADD", "b", h.conf(subnet4, `,"runtimeConfig":{"ips":["fe80::1%eth0"]}`), "", 7, "invalid IP address")
+	h.want(t, "ADD", "b", conf, "IP=ten", 4, `IP in CNI_ARGS: invalid IP address "ten"`)
+	h.want(t, "ADD", "b", h.conf(subnet4, `,"runtimeConfig":{"ips":["fe80::1%eth0"]}`), "", 7, `runtimeConfig.ips: invalid IP address "fe80::1%eth0"`)
 	h.want(t, "ADD", "b", h.conf(subnet4, `,"runtimeConfig":{"ips":["10.1.0.8","10.1.0.9"]}`), "", 7, `failed to allocate all requested IPs: 10.1.0.9; `)
 }
 

@@ -27,7 +27,7 @@ func ReadResolvConf(path string) (spec.DNS, error) {
 	}
 	text, err := disk.Read(path, unix.O_NOCTTY, maxResolvConf)
 	if err != nil {
-		return spec.DNS{}, fmt.Errorf("resolvConf: %w", err)
+		return spec.DNS{}, fmt.Errorf("\"ipam.resolvConf\": %w", err)
 	}
 	return ParseResolvConf(text), nil
 }
