@@ -143,17 +143,18 @@ func (s *sandbox) live(ctx context.Context, lists []*chain.List, command []strin
 		}
 		return exitError, err
 	}
-	err = rtnl.Elsewhere(func() error { // its mounts end with the thread
-		return s.ns.Do(func() (err error) {
-			s.mount()
-			cmd := chain.Command{
-				Args: command, Environ: s.Environ, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Signals: signals,
-			}
-			if exit, err = cmd.Run(); err != nil {
-				err = &hinted{err, startHint(err)}
-			}
+	err = rtnl.Elsewhere(func() (err error) { // its mounts end with the thread
+		if err := s.ns.Enter(); err != nil {
 			return err
-		})
+		}
+		s.mount()
+		cmd := chain.Command{
+			Args: command, Environ: s.Environ, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Signals: signals,
+		}
+		if exit, err = cmd.Run(); err != nil {
+			err = &hinted{err, startHint(err)}
+		}
+		return err
 	})
 	if err != nil {
 		return max(exit, exitError), err

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -108,25 +107,24 @@ func TestKernelTapKeys(t *testing.T) {
 func tapFile(t *testing.T, p pod, name string) (value string) {
 	t.Helper()
 	dir := t.TempDir()
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // for good: its mounts end with the thread
-		done <- p.ns.Do(func() error {
-			if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
-				return err
-			}
-			if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-				return err
-			}
-			if err := unix.Mount("sysfs", dir, "sysfs", unix.MS_RDONLY, ""); err != nil {
-				return err
-			}
-			b, err := os.ReadFile(dir + "/class/net/eth0/" + name)
-			value = strings.TrimSpace(string(b))
+	err := rtnl.Elsewhere(func() error { // its mounts end with the thread
+		if err := p.ns.Enter(); err != nil {
 			return err
-		})
-	}()
-	if err := <-done; err != nil {
+		}
+		if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
+			return err
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return err
+		}
+		if err := unix.Mount("sysfs", dir, "sysfs", unix.MS_RDONLY, ""); err != nil {
+			return err
+		}
+		b, err := os.ReadFile(dir + "/class/net/eth0/" + name)
+		value = strings.TrimSpace(string(b))
+		return err
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 	return value

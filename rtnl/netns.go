@@ -117,8 +117,9 @@ func (ns *NS) At(path string) bool {
 }
 
 // Do runs fn in the namespace. It is for what netlink cannot say: sysctl files, tun
-// devices, and the opening of sockets. What else fn changes about its thread may stay so;
-// nil is the namespace that the thread is in.
+// devices, and the opening of sockets. fn must change nothing else about its thread, which
+// others use afterwards ([Elsewhere] is for that). nil is the namespace that the caller's
+// thread is in. A panic of fn is the caller's.
 func (ns *NS) Do(fn func() error) error {
 	if ns == nil {
 		return fn()
@@ -130,7 +131,12 @@ func (ns *NS) Do(fn func() error) error {
 	case same: // who may not enter may be there
 		return fn()
 	}
-	return visit(func() error { return os.NewSyscallError("setns", unix.Setns(ns.fd, unix.CLONE_NEWNET)) }, fn)
+	return visit(ns.Enter, fn)
+}
+
+// Enter moves the calling thread, which has to be one that is discarded ([Elsewhere]).
+func (ns *NS) Enter() error {
+	return os.NewSyscallError("setns", unix.Setns(ns.fd, unix.CLONE_NEWNET))
 }
 
 // NewNS makes a network namespace, empty but for lo, which is down. It lives as
@@ -143,71 +149,70 @@ func NewNS() (ns *NS, err error) {
 	return ns, err
 }
 
-// visit moves the thread away from home, runs fn there and brings the thread back.
-//
-// With a thread of its own for fn there would be no way back to care for. It costs a tenth
-// of an ADD: each is one to start, and one to start it from, since no locked thread is
-// copied, and each piece of work is two switches from processor to processor. So that
-// is for those who may leave their namespace and not come back: root of a user
-// namespace that has the host's network.
+// visit runs leave, which moves the thread to another namespace, and fn there. The
+// thread is used again if it can be moved back; if not, as in a user namespace that has
+// the host's network or without memory, it is discarded, and the caller goes on where
+// it was. So nothing needs a way back, an undo least of all.
 func visit(leave, fn func() error) error {
-	runtime.LockOSThread()
-	home, err := Current()
-	if err != nil {
-		runtime.UnlockOSThread()
-		return err
-	}
-	if unix.Setns(home.fd, unix.CLONE_NEWNET) != nil {
-		runtime.UnlockOSThread()
-		home.Close()
-		return oneWay(leave, fn)
-	}
-	defer home.back()
-	if err := leave(); err != nil {
-		return err
-	}
-	return fn()
-}
-
-// back ends a visit. It was allowed before, so that all it needs is memory; without that
-// the program ends, as whatever it did next, an undo too, it would do in the wrong place.
-func (ns *NS) back() {
-	if err := unix.Setns(ns.fd, unix.CLONE_NEWNET); err != nil {
-		fmt.Fprintln(os.Stderr, "cnibox: no way back from a network namespace: setns:", err)
-		os.Exit(1)
-	}
-	ns.Close()
-	runtime.UnlockOSThread()
-}
-
-// oneWay is a visit of a thread that ends where it went.
-func oneWay(leave, fn func() error) error {
-	return Elsewhere(func() error {
-		if err := leave(); err != nil {
-			return err
+	return onThread(func() (restored bool, err error) {
+		home, err := Current()
+		if err != nil {
+			return true, err
 		}
-		return fn()
+		defer home.Close()
+		// The first thread cannot be discarded.
+		if firstThread() && home.Enter() != nil {
+			return true, visit(leave, fn)
+		}
+		defer func() { restored = home.Enter() == nil }()
+		if err := leave(); err != nil {
+			return false, err
+		}
+		return false, fn()
 	})
 }
 
-// Elsewhere runs fn on a thread that ends with it, whatever fn has done to that, and waits
-// for it. It is never the first thread, which cannot end, and whose view /proc/self is.
-// A panic of fn is an error.
+// Elsewhere runs fn on a thread that is discarded after it, whatever fn has done to that, and
+// waits for it. It is never the first thread, which cannot end, and whose view /proc/self is.
 func Elsewhere(fn func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() {
-			done <- Elsewhere(fn)
-			runtime.UnlockOSThread()
-			return
+	return onThread(func() (restored bool, err error) {
+		if firstThread() {
+			return true, Elsewhere(fn)
 		}
-		defer func() { // locked for good
-			if p := recover(); p != nil {
-				done <- fmt.Errorf("panic: %v", p)
+		return false, fn()
+	})
+}
+
+// firstThread reports whether the calling thread is the one that the process began with.
+func firstThread() bool { return unix.Gettid() == unix.Getpid() }
+
+// onThread runs fn on a thread that does nothing else meanwhile, waits for it, and discards
+// the thread unless fn has restored it. A panic of fn is the caller's, and so is its
+// [runtime.Goexit].
+func onThread(fn func() (restored bool, err error)) error {
+	var err error
+	var failure any
+	returned := false
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		restored := false
+		defer func() {
+			failure = recover()
+			if restored {
+				runtime.UnlockOSThread()
 			}
 		}()
-		done <- fn()
+		restored, err = fn()
+		returned = true
 	}()
-	return <-done
+	<-done
+	switch {
+	case failure != nil:
+		panic(failure)
+	case !returned:
+		runtime.Goexit()
+	}
+	return err
 }

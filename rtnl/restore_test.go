@@ -1,0 +1,47 @@
+package rtnl_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/kerneltest"
+)
+
+// A thread that cannot be moved back to its network namespace, here as it has lost the
+// capability, is discarded: the caller goes on where it was, and so does the next Do.
+func TestKernelNotRestored(t *testing.T) {
+	locked(t)
+	home := where(t)
+	ns := kerneltest.NS(t)
+	failed := errors.New("failed")
+	for _, want := range []error{nil, failed} {
+		var in string
+		var thread int
+		err := ns.Do(func() error {
+			in, thread = where(t), unix.Gettid()
+			header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+			var caps [2]unix.CapUserData
+			if err := unix.Capset(&header, &caps[0]); err != nil {
+				t.Error(err)
+			}
+			return want
+		})
+		if err != want || in == "" || in == home {
+			t.Errorf("got %v in %q, want %v", err, in, want)
+		}
+		if now := where(t); now != home {
+			t.Fatalf("afterwards in %s, want %s", now, home)
+		}
+		for end := time.Now().Add(kerneltest.Patience(10 * time.Second)); unix.Tgkill(unix.Getpid(), thread, 0) == nil; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("the thread lives on")
+			}
+		}
+	}
+	if err := ns.Do(func() error { return nil }); err != nil {
+		t.Error(err)
+	}
+}
