@@ -104,6 +104,11 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	r.Invoker = p.invoker(r.Path)
 	// Here alone: delegates and chain members would say it again.
 	spec.WarnUnknownArgs(r)
+	if call.Verb == spec.Add {
+		if err := checkDescriptors(); err != nil {
+			return nil, err
+		}
+	}
 	result, err := guarded(a).Do(ctx, r)
 	if err != nil || result == nil {
 		return nil, err
