@@ -71,7 +71,7 @@ func (c *chained) close() {
 
 // lock keeps others, the reference's sbr among them, from changing the rules of the
 // namespace at the same moment, until close. It is an flock(2) on the namespace itself,
-// so no file is needed for it. Errors have code 11 when ctx ended first.
+// so no file is needed for it. Errors have code 11 when it was not to be had in time.
 func (c *chained) lock(ctx context.Context) error {
 	fd, err := unix.FcntlInt(uintptr(c.ns.FD()), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -79,7 +79,7 @@ func (c *chained) lock(ctx context.Context) error {
 	}
 	unlock, err := flock.Wait(ctx, fd, unix.LOCK_EX)
 	switch {
-	case err != nil && ctx.Err() != nil:
+	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
 		return spec.Errorf(spec.CodeTryAgain, "lock of the network namespace: %w", err)
 	case err != nil:
 		return fmt.Errorf("lock of the network namespace: %w", err)

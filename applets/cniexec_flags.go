@@ -62,6 +62,9 @@ CNI_IFNAME (--ifname), CNI_CONTAINERID (--container-id), CNI_ARGS (KEY=VALUE;…
 CAP_ARGS (JSON object of capability arguments). Flags go first. del, check and get use
 the arguments of the add unless others are given. A flag of another verb is an error.
 
+A verb waits 2 minutes for others of the same container, and for a gc of the same network;
+then it ends with code 11 (try again later).
+
 Exit code: 0; 1 after an error, told on stderr; 2 for a wrong command line;
 of run: the command's.
 `

@@ -34,7 +34,9 @@ keepAcrossBoots  bool    false                  leases outlive a boot, and each 
 
 runtimeConfig.ipRanges (capability ipRanges): range sets that come before all of these.
 runtimeConfig.ips (capability ips), args.cni.ips and CNI_ARGS IP: addresses asked for, all of
-them; a prefix length is ignored. ADD done again returns the address that the attachment has.`,
+them; a prefix length is ignored. ADD done again returns the address that the attachment has.
+A network's leases are locked while they are read and changed; a verb waits 30 s for the
+lock, and then ends with code 11 (try again later).`,
 		AnyNetNS: true,
 		Verbs: spec.Verbs{
 			Add: addHostLocal, Check: checkHostLocal, Del: delHostLocal,

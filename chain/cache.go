@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -30,6 +31,10 @@ const DefaultCacheDir = "/var/lib/cni"
 // Begin writes that an ADD has begun, Finish what came of it, and Remove forgets both.
 type Cache struct {
 	Dir string // holds results/; see DefaultCacheDir
+
+	// LockTimeout is how long a verb waits for others of its container, and for a GC of its
+	// network; 0: 2 min, longer than one plugin may take.
+	LockTimeout time.Duration
 }
 
 const (

@@ -1,11 +1,13 @@
 package chain
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"io"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,6 +22,8 @@ import (
 // POSIX record locks would end with any descriptor of the file that the process
 // closes; those of open file descriptions do not (Linux 3.15).
 const lockFile = "cnibox.lock"
+
+const defaultLockTimeout = 2 * time.Minute
 
 // lockContainer waits until no other verb runs for a container: the
 // specification allows one at a time, over all its attachments.
@@ -45,11 +49,14 @@ func (c *Cache) lockNetwork(ctx context.Context, network string, exclusive bool)
 // lock takes one byte of the lock file by an open file description lock
 // (fcntl(2), F_OFD_SETLK), which ends with the process at the latest. Two names
 // on one byte wait for each other needlessly: that is one in 2^62.
-// The error says that it is busy only when the context ended while it was.
+// The error says that it is busy only when the context, or [Cache.LockTimeout], ended while
+// it was.
 func (c *Cache) lock(ctx context.Context, name string, kind int16, busy string) (func(), error) {
 	if err := fault.Check("lock " + name); err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.LockTimeout, defaultLockTimeout))
+	defer cancel()
 	path := filepath.Join(c.Dir, lockFile)
 	fd, err := -1, disk.MakeDir(c.Dir, 0o700)
 	if err == nil {

@@ -75,7 +75,8 @@ type Store struct {
 // Open makes what is missing of the network's directories, locks the leases and
 // reads none of them yet. The name of the network must be one, see
 // [spec.CheckNetworkName], since it becomes a path.
-// It waits for the lock as long as ctx lives. The caller closes the store.
+// It waits for the lock as long as ctx lives, and no longer than [flock.Patience]; then the
+// error is context.DeadlineExceeded. The caller closes the store.
 func Open(ctx context.Context, dir, network string, o Options) (*Store, error) {
 	return open(ctx, dir, network, o, unix.LOCK_EX, true)
 }

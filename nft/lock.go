@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/flock"
+	"cnibox/spec"
 )
 
 const (
@@ -21,7 +22,8 @@ const (
 
 // acquire takes the lock under which our rule set is read and changed. The
 // kernel makes a batch at once, but knows nothing of what was read before it. The
-// error is the context's if that ends first.
+// error is the context's if that ends first, or context.DeadlineExceeded after
+// [flock.Patience], with code 11.
 //
 // Where the lock's directory cannot be written, as in a user namespace, a
 // bound socket without a file takes its place: such names belong to one
@@ -34,7 +36,10 @@ func (t *Table) acquire(ctx context.Context) (unlock func(), err error) {
 	if errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EROFS) || errors.Is(err, os.ErrNotExist) {
 		unlock, err = t.bound(ctx)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
+		return nil, spec.Errorf(spec.CodeTryAgain, "nft: %w", err)
+	case err != nil:
 		return nil, fmt.Errorf("nft: %w", err)
 	}
 	return unlock, nil
@@ -52,6 +57,8 @@ func (t *Table) bound(ctx context.Context) (func(), error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
+	ctx, cancel := flock.Bound(ctx)
+	defer cancel()
 	for nap := 50 * time.Microsecond; ; nap = min(2*nap, longestNap) {
 		err := unix.Bind(fd, &unix.SockaddrUnix{Name: boundName})
 		if err == nil {
@@ -64,7 +71,7 @@ func (t *Table) bound(ctx context.Context) (func(), error) {
 		select {
 		case <-ctx.Done():
 			unix.Close(fd)
-			return nil, fmt.Errorf("lock %s: %w", boundName, ctx.Err())
+			return nil, fmt.Errorf("lock %s: held by another process: %w", boundName, ctx.Err())
 		case <-time.After(nap):
 		}
 	}

@@ -8,9 +8,19 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// Patience is how long a lock is waited for at most. Locks are held for some changes, so a
+// process that has one for longer hangs. Tests set it before they wait.
+var Patience = 30 * time.Second
+
+// Bound returns a context that ends when a lock has been waited for long enough.
+func Bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, Patience)
+}
 
 // Exclusive locks the file at path, which it creates with the given mode if
 // it is missing; see [Wait]. Only a regular file is locked, a symbolic link is
@@ -34,7 +44,8 @@ func Exclusive(ctx context.Context, path string, mode os.FileMode) (unlock func(
 }
 
 // Wait takes an flock(2) of the given kind, LOCK_EX or LOCK_SH, on an open
-// file and waits for it until ctx is done. The descriptor is Wait's from here on:
+// file and waits for it until ctx is done, and no longer than [Patience]. The error is the
+// context's, or context.DeadlineExceeded. The descriptor is Wait's from here on:
 // unlock closes it, and so does an error. The kernel gives the lock back when
 // the process ends, however it ends.
 func Wait(ctx context.Context, fd, how int) (unlock func(), err error) {
@@ -47,6 +58,8 @@ func Wait(ctx context.Context, fd, how int) (unlock func(), err error) {
 		unlock()
 		return nil, err
 	}
+	ctx, cancel := Bound(ctx)
+	defer cancel()
 	return block(ctx, fd, how)
 }
 
