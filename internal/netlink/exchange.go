@@ -3,6 +3,8 @@ package netlink
 import (
 	"errors"
 	"fmt"
+	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,7 +36,9 @@ type Answer struct {
 func (s *Socket) Exchange(reqs []Request, each func(i int, m Message) error) ([]Answer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.drain()
+	if err := s.drain(); err != nil {
+		return make([]Answer, len(reqs)), err
+	}
 	answers, last := make([]Answer, len(reqs)), awaited(reqs)
 	if s.seq+uint32(len(reqs)) < s.seq {
 		s.seq = 0 // the number 0 is for notifications
@@ -58,7 +62,8 @@ func (s *Socket) Exchange(reqs []Request, each func(i int, m Message) error) ([]
 	if err := s.send(out); err != nil {
 		return answers, err
 	}
-	err := collect(s.read, reqs, answers, first, each)
+	end := time.Now().Add(exchangeTimes * Patience)
+	err := collect(func() ([]byte, error) { return s.readUntil(end) }, reqs, answers, first, each)
 	s.stale = err != nil
 	return answers, err
 }
@@ -66,8 +71,11 @@ func (s *Socket) Exchange(reqs []Request, each func(i int, m Message) error) ([]
 // drain reads what a failed exchange left behind. The kernel tells once that
 // the receive buffer overflowed; then it drops answers silently until the
 // buffer is empty. And it starts no dump before the last one was read.
-func (s *Socket) drain() {
-	for s.stale {
+func (s *Socket) drain() error {
+	for end := time.Now().Add(Patience); s.stale; {
+		if time.Now().After(end) {
+			return fmt.Errorf("netlink receive: left-over answers without end: %w", os.ErrDeadlineExceeded)
+		}
 		ready := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(ready, 0)
 		s.stale = n > 0 || err == unix.EINTR
@@ -75,6 +83,7 @@ func (s *Socket) drain() {
 			_, _ = unix.Read(s.fd, s.in) // also fetches a pending error
 		}
 	}
+	return nil
 }
 
 // awaited returns the place of the request whose answer is the last; -1 if

@@ -9,12 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Patience is how long the kernel may be silent while an answer is due. It answers at once,
+// so this only guards against hanging. An exchange ends after exchangeTimes that at the
+// latest, whatever comes in. Tests set it before they open a socket.
+var Patience = 5 * time.Second
+
 const (
-	answerTime  = 5 * time.Second // the kernel answers at once, so this only guards against hanging
-	readSize    = 64 << 10        // bytes; more than the kernel puts into one datagram
-	plainSend   = 100 << 10       // bytes; what fits without asking for more
-	sendSpace   = 64 << 20        // bytes; a batch must fit into the send buffer at once
-	longestData = 64<<10 - 1      // bytes; no attribute in it can be longer than its length can say
+	exchangeTimes = 12
+	readSize      = 64 << 10   // bytes; more than the kernel puts into one datagram
+	plainSend     = 100 << 10  // bytes; what fits without asking for more
+	sendSpace     = 64 << 20   // bytes; a batch must fit into the send buffer at once
+	longestData   = 64<<10 - 1 // bytes; no attribute in it can be longer than its length can say
 )
 
 // A Socket is a netlink socket. It may be used from any goroutine and any
@@ -64,7 +69,7 @@ func open(protocol int, groups uint32, within func(open func() error) error) (*S
 		err = unix.Connect(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 	}
 	if err == nil {
-		limit := unix.NsecToTimeval(int64(answerTime))
+		limit := unix.NsecToTimeval(int64(Patience))
 		err = unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit)
 	}
 	if err != nil {
@@ -124,9 +129,15 @@ func (s *Socket) send(b []byte) error {
 }
 
 // read returns the next datagram; it is valid until the next call.
-func (s *Socket) read() ([]byte, error) {
+func (s *Socket) read() ([]byte, error) { return s.readUntil(time.Now().Add(Patience)) }
+
+// readUntil is read, with os.ErrDeadlineExceeded from some time on even if there is more.
+func (s *Socket) readUntil(end time.Time) ([]byte, error) {
 	if s.fd < 0 {
 		return nil, os.ErrClosed
+	}
+	if time.Now().After(end) {
+		return nil, fmt.Errorf("netlink receive: answers without end: %w", os.ErrDeadlineExceeded)
 	}
 	n, err := unix.Read(s.fd, s.in)
 	for err == unix.EINTR {

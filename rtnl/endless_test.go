@@ -1,0 +1,73 @@
+package rtnl_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/internal/netlink"
+	"cnibox/rtnl"
+)
+
+// An answer that does not come, and messages without end that are no answer, end a request
+// with os.ErrDeadlineExceeded, and so each request after it on the same socket.
+func TestKernelAnswersWithoutEnd(t *testing.T) {
+	patience := netlink.Patience
+	netlink.Patience = 20 * time.Millisecond
+	t.Cleanup(func() { netlink.Patience = patience })
+	for name, answer := range map[string]func(kernel int, stop <-chan struct{}){
+		"never":   func(int, <-chan struct{}) {},
+		"forever": chatter,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := kerneltest.Dial(t, kerneltest.NS(t))
+			pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			limit := unix.NsecToTimeval(int64(netlink.Patience))
+			if name == "forever" { // the sender may get no time to run for as long
+				limit = unix.Timeval{}
+			}
+			err = errors.Join(unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit), rtnl.Replace(c, pair[0]), unix.Close(pair[0]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			stop, stopped := make(chan struct{}), make(chan struct{})
+			go func() { answer(pair[1], stop); close(stopped) }()
+			t.Cleanup(func() { close(stop); unix.Shutdown(pair[1], unix.SHUT_RDWR); <-stopped; unix.Close(pair[1]) })
+			for range 3 {
+				got := make(chan error, 1)
+				go func() { _, err := c.Links(); got <- err }()
+				select {
+				case err := <-got:
+					if !errors.Is(err, os.ErrDeadlineExceeded) {
+						t.Errorf("got %v", err)
+					}
+				case <-time.After(kerneltest.Patience(10 * time.Second)):
+					t.Fatal("it waits on")
+				}
+			}
+		})
+	}
+}
+
+// chatter sends notifications, as fast as they are read, until it is stopped.
+func chatter(kernel int, stop <-chan struct{}) {
+	m := make([]byte, unix.SizeofNlMsghdr+unix.SizeofIfInfomsg)
+	binary.NativeEndian.PutUint32(m, uint32(len(m)))
+	binary.NativeEndian.PutUint16(m[4:], unix.RTM_NEWLINK)
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+			unix.SendmsgN(kernel, m, nil, nil, unix.MSG_NOSIGNAL)
+		}
+	}
+}
