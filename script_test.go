@@ -19,7 +19,8 @@ func TestMain(m *testing.M) {
 	}
 	armFaults()
 	ctx, cancel := context.WithCancelCause(context.Background())
-	go endOnSignal(cancel)
+	listening := make(chan struct{})
+	go endOnSignal(cancel, listening)
 	os.Exit(applets.Run(ctx, name, applets.Process{
 		Args:      os.Args[1:],
 		Getenv:    os.Getenv,
@@ -27,6 +28,7 @@ func TestMain(m *testing.M) {
 		Stdin:     os.Stdin,
 		Stdout:    os.Stdout,
 		Stderr:    os.Stderr,
+		Threads:   func() { reserveThreads(listening) },
 		ForceExec: os.Getenv(script.ForceExec) != "",
 	}))
 }

@@ -54,6 +54,10 @@ type Process struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 
+	// Threads makes those that an ADD may need, before its first change: Go's runtime ends
+	// the process where it cannot make one. Nil: they are made when they are needed.
+	Threads func()
+
 	// ForceExec starts a process even for plugins that are built in; tests
 	// compare both ways.
 	ForceExec bool

@@ -266,7 +266,7 @@ func (c *cniExecCall) speak(l *chain.List) {
 func (c *cniExecCall) add(ctx context.Context) error {
 	l, err := c.load()
 	if err == nil {
-		err = cmp.Or(c.canPublish(l), c.freePorts(), checkDescriptors())
+		err = cmp.Or(c.canPublish(l), c.freePorts(), c.ready())
 	}
 	if err != nil {
 		return err

@@ -63,7 +63,7 @@ func (c *cniExecCall) run(ctx context.Context, operands, command []string) int {
 	if err := c.usableFor(c.verb); err != nil {
 		return c.wrongCall(err)
 	}
-	if err := cmp.Or(c.prepare(), checkDescriptors()); err != nil {
+	if err := cmp.Or(c.prepare(), c.ready()); err != nil {
 		return c.fail(err)
 	}
 	c.target.ContainerID = c.containerID

@@ -11,6 +11,15 @@ import (
 // has to make a bigger table, for which it waits some 10 ms.
 const addDescriptors = 32
 
+// ready makes sure, before the first change, that ADD and its undo have what a process can
+// run out of.
+func (p Process) ready() error {
+	if p.Threads != nil {
+		p.Threads()
+	}
+	return checkDescriptors()
+}
+
 // checkDescriptors reports, before the first change, that ADD or its undo would run out of
 // file descriptors. The limit is the process's own, so those that are free now stay free.
 // Errors have code 5; later on, Go's runtime would end the process where it gets none for

@@ -105,7 +105,7 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	// Here alone: delegates and chain members would say it again.
 	spec.WarnUnknownArgs(r)
 	if call.Verb == spec.Add {
-		if err := checkDescriptors(); err != nil {
+		if err := p.ready(); err != nil {
 			return nil, err
 		}
 	}
