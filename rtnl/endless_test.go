@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/netlink"
+	"cnibox/internal/nlconn"
 	"cnibox/rtnl"
 )
 
 // An answer that does not come, and messages without end that are no answer, end a request
 // with os.ErrDeadlineExceeded, and so each request after it on the same socket.
 func TestKernelAnswersWithoutEnd(t *testing.T) {
-	patience := netlink.Patience
-	netlink.Patience = 20 * time.Millisecond
-	t.Cleanup(func() { netlink.Patience = patience })
+	patience := nlconn.Patience
+	nlconn.Patience = 20 * time.Millisecond
+	t.Cleanup(func() { nlconn.Patience = patience })
 	for name, answer := range map[string]func(kernel int, stop <-chan struct{}){
 		"never":   func(int, <-chan struct{}) {},
 		"forever": chatter,
@@ -30,7 +30,7 @@ func TestKernelAnswersWithoutEnd(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			limit := unix.NsecToTimeval(int64(netlink.Patience))
+			limit := unix.NsecToTimeval(int64(nlconn.Patience))
 			if name == "forever" { // the sender may get no time to run for as long
 				limit = unix.Timeval{}
 			}

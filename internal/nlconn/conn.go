@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -188,6 +189,8 @@ func (c *Conn) exchange(reqs []netlink.Message, first, last int) ([]Answer, erro
 		return nil, fmt.Errorf("netlink send: %w", cause(err))
 	}
 	answers := make([]Answer, len(sent))
+	c.s.end = time.Now().Add(exchangeTimes * Patience)
+	defer func() { c.s.end = time.Time{} }()
 	err = c.collect(sent, answers, first, last)
 	c.stale = err != nil
 	return answers, err

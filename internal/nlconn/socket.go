@@ -14,11 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Patience is how long the kernel may be silent while an answer is due. It answers at once,
+// so this only guards against hanging. An exchange ends after exchangeTimes that at the
+// latest, whatever comes in. Tests set it before they open a socket.
+var Patience = 5 * time.Second
+
 const (
-	answerTime = 5 * time.Second // the kernel answers at once, so this only guards against hanging
-	readSize   = 64 << 10        // bytes; more than the kernel puts into one datagram
-	plainSend  = 100 << 10       // bytes; what fits without asking for more
-	sendSpace  = 64 << 20        // bytes; a batch must fit into the send buffer at once
+	exchangeTimes = 12
+	readSize      = 64 << 10  // bytes; more than the kernel puts into one datagram
+	plainSend     = 100 << 10 // bytes; what fits without asking for more
+	sendSpace     = 64 << 20  // bytes; a batch must fit into the send buffer at once
 )
 
 // A socket is the [netlink.Socket] below a [Conn]. Its descriptor blocks and is unknown to
@@ -27,8 +32,9 @@ const (
 // thread for it. With the library's own socket an ADD makes 130 futex calls instead of 22
 // and takes 2 ms more.
 type socket struct {
-	fd int // -1: closed
-	in []byte
+	fd  int // -1: closed
+	in  []byte
+	end time.Time // of the exchange; zero: there is none
 
 	// A dump was out of step with itself. The kernel may say so in NLMSG_DONE alone, which
 	// the library does not hand on.
@@ -52,7 +58,7 @@ func newSocket(protocol int, groups uint32, within func(func() error) error) (*s
 		err = os.NewSyscallError("connect", unix.Connect(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
 	}
 	if err == nil {
-		limit := unix.NsecToTimeval(int64(answerTime))
+		limit := unix.NsecToTimeval(int64(Patience))
 		err = os.NewSyscallError("setsockopt SO_RCVTIMEO", unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit))
 	}
 	if err != nil {
@@ -99,10 +105,14 @@ func (s *socket) SendMessages(ms []netlink.Message) error {
 }
 
 // Receive returns the messages of the next datagram. It fails with
-// [os.ErrDeadlineExceeded] when there is none for 5 s.
+// [os.ErrDeadlineExceeded] when there is none for [Patience], and from the end of the
+// exchange on even if there is one.
 func (s *socket) Receive() ([]netlink.Message, error) {
 	if s.fd < 0 {
 		return nil, os.ErrClosed
+	}
+	if !s.end.IsZero() && time.Now().After(s.end) {
+		return nil, fmt.Errorf("answers without end: %w", os.ErrDeadlineExceeded)
 	}
 	n, err := retry(func() (int, error) { return unix.Read(s.fd, s.in) })
 	switch {
@@ -144,10 +154,10 @@ func (s *socket) ReceiveIter() iter.Seq2[netlink.Message, error] {
 
 // discard reads what a failed exchange left behind. The kernel reports once that the
 // receive buffer overflowed; then it drops answers without a word until the buffer is
-// empty. And it begins no dump before the last one was read. At most a buffer of the
-// longest answers is there; the end of a socket that never runs dry is an error.
+// empty. And it begins no dump before the last one was read. A socket that never runs dry
+// is an error.
 func (s *socket) discard() error {
-	for end := time.Now().Add(answerTime); time.Now().Before(end); {
+	for end := time.Now().Add(Patience); time.Now().Before(end); {
 		_, _, err := unix.Recvfrom(s.fd, s.in, unix.MSG_DONTWAIT)
 		if errors.Is(err, unix.EAGAIN) {
 			return nil
