@@ -261,8 +261,8 @@ func TestKernelBadStdin(t *testing.T) {
 		"nested":        `{"name":"demo","x":` + deep + strings.Repeat("]", len(deep)) + "}",
 		"nested, open":  deep,
 		"nested objets": strings.Repeat(`{"a":`, 100_000),
-		"huge":          `{"name":"demo","x":"` + strings.Repeat("x", 5<<20) + `"}`,
-		"huge blank":    `{"name":"demo"}` + strings.Repeat(" ", 5<<20),
+		"huge":          `{"name":"demo","x":"` + strings.Repeat("x", spec.MaxConf) + `"}`,
+		"huge blank":    `{"name":"demo"}` + strings.Repeat(" ", spec.MaxConf),
 		"comment":       `{"name":"demo"} // no`, "single quotes": `{'name':'demo'}`, "raw control": "{\"name\":\"de\nmo\"}",
 		"bad escape": `{"name":"\x41"}`,
 	}

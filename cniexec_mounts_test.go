@@ -29,7 +29,10 @@ func (r *runner) mounted(prepare func() error, flags []string, command ...string
 		if err := prepare(); err != nil {
 			return err
 		}
-		return r.host.Do(cmd.Start)
+		if err := r.host.Enter(); err != nil {
+			return err
+		}
+		return cmd.Start()
 	})
 	if err == nil {
 		err = cmd.Wait()

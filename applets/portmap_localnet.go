@@ -183,7 +183,7 @@ func (d portOwners) resetLocalnet(unwanted func(link uint32, key string, o recor
 		}
 		return nil
 	})
-	errs := []error{err}
+	errs := []error{err, uses.dropInterrupted()}
 	for _, name := range drop {
 		index, _ := cutLocalnetName(name)
 		use := localnetUse{Was: "0"} // the kernel's default, for a record that cannot be read
@@ -197,9 +197,7 @@ func (d portOwners) resetLocalnet(unwanted func(link uint32, key string, o recor
 		}
 		errs = append(errs, err)
 	}
-	if len(drop) > 0 {
-		os.Remove(string(uses)) // it stays if it is not empty
-	}
+	os.Remove(string(uses)) // it stays if it is not empty
 	return errors.Join(errs...)
 }
 

@@ -219,6 +219,21 @@ func (d records) each(fn func(name string) error) error {
 	return errors.Join(errs...)
 }
 
+// dropInterrupted deletes what writers left that were killed. The caller has the lock.
+func (d records) dropInterrupted() error {
+	entries, err := disk.List(string(d))
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil
+	}
+	errs := []error{err}
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name, recordTemp) {
+			errs = append(errs, dropFile(filepath.Join(string(d), e.Name)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // recordName is the name of an attachment's record. The key is in it and not the names,
 // which may be too long, and of which several together can be written alike.
 func recordName(a spec.Attachment) string { return a.Key() + ".json" }
