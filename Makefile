@@ -53,7 +53,7 @@ sizes: build ## the bytes of the binary that each plugin takes
 LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 lint: ## what .golangci.yml asks for: imports, forbidden calls, wrapped errors, staticcheck
-	$(GO) run $(LINT) run ./...
+	$(GO) run $(LINT) $(or $(LINTARGS),run ./...)
 
 quick: ## the tests that need no privilege, in seconds
 	$(GO) vet ./...

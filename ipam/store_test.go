@@ -347,10 +347,10 @@ func TestFaults(t *testing.T) {
 func testFaults(t *testing.T, o ipam.Options) {
 	r := sets(t, "10.1.0.0/24", "fd00:1::/64")
 	failed := 0
-	for n, calls := 1, 1; ; n++ {
+	for n := 1; ; n++ {
 		dir := t.TempDir()
 		mustAdd(t, dir, o, r, owner("old"))
-		calls = failing(n, func() {
+		calls := failing(n, func() {
 			if _, err := add(t, dir, o, r, owner("new")); err != nil {
 				failed++
 				wantLeases(t, dir, "10.1.0.2 old eth0", "fd00:1::2 old eth0")
