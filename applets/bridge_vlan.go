@@ -132,7 +132,7 @@ func ensureVLANGateway(op *attach.Op, c *bridge) (*rtnl.Link, error) {
 	}
 	names := attach.HostNames(spec.Attachment{Network: c.Bridge, IfName: c.vlanGateway()})
 	port, err := op.Host.CreateLink(rtnl.LinkSpec{
-		Name: names[0], MTU: br.MTU, Master: br.Index, Up: true,
+		Name: names[0], MTU: br.MTU, MAC: attach.PortMAC(), Master: br.Index, Up: true,
 		Peer: &rtnl.LinkSpec{Name: c.vlanGateway(), MTU: br.MTU},
 	})
 	if errors.Is(err, os.ErrExist) { // made by another ADD meanwhile

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -19,6 +21,20 @@ func TestKernelDHCPNoServer(t *testing.T) {
 	ns := kerneltest.NS(t)
 	c := kerneltest.Dial(t, ns)
 	if err := c.AddLink(rtnl.LinkSpec{Name: "eth0", Peer: &rtnl.LinkSpec{Name: "port0"}}); err != nil {
+		t.Fatal(err)
+	}
+	// A link that was just set up is running until the kernel has looked, which on a slow
+	// machine is after the daemon.
+	eth0, err := c.Link("eth0")
+	if err == nil {
+		err = c.SetLink(eth0.Index, rtnl.LinkChange{Up: new(true)})
+	}
+	for end := time.Now().Add(kerneltest.Patience(30 * time.Second)); err == nil && eth0.Flags&unix.IFF_RUNNING != 0; time.Sleep(time.Millisecond) {
+		if eth0, err = c.Link("eth0"); time.Now().After(end) {
+			t.Fatalf("eth0 is running without a peer that is up: %+v", eth0)
+		}
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	conf := `{"cniVersion":"1.1.0","name":"net","type":"x","ipam":{"type":"dhcp","daemonSocketPath":"` + socket + `"}}`

@@ -52,12 +52,8 @@ func (op *Op) CreateVeth(mtu int, master uint32) (*rtnl.Link, error) {
 	if mac == nil {
 		mac = RandomMAC()
 	}
-	// A bridge without an address of its own takes the lowest of its ports': not this one,
-	// so that an uplink beside it keeps the host's address on its network.
-	port := RandomMAC()
-	port[0] = 0xfe
 	host, err := op.createPair(rtnl.LinkSpec{
-		MTU: mtu, MAC: port, Master: master, Up: true,
+		MTU: mtu, MAC: PortMAC(), Master: master, Up: true,
 		Peer: &rtnl.LinkSpec{Name: op.IfName, NS: op.NS, MTU: mtu, MAC: mac},
 	})
 	if err != nil {
@@ -185,6 +181,15 @@ func (op *Op) RemoveVeth() error {
 // Without a sandbox it is on the host.
 func HostInterface(l *rtnl.Link) spec.Interface {
 	return spec.Interface{Name: l.Name, MAC: l.MAC.String(), MTU: l.MTU}
+}
+
+// PortMAC returns a random MAC address for a port of a bridge. A bridge without an address
+// of its own takes the lowest of its ports': not this one, so that an uplink beside it
+// keeps the host's address on its network.
+func PortMAC() mac.Addr {
+	port := RandomMAC()
+	port[0] = 0xfe
+	return port
 }
 
 // RandomMAC returns a random unicast address, locally administered.
