@@ -4,13 +4,13 @@ package applets
 
 import (
 	"context"
+	"crypto/sha512"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"slices"
 
-	"cnibox/internal/sha512"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )

@@ -2,6 +2,7 @@ package applets
 
 import (
 	"cmp"
+	"crypto/sha512"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -13,7 +14,6 @@ import (
 
 	"cnibox/chain"
 	"cnibox/internal/json"
-	"cnibox/internal/sha512"
 	"cnibox/spec"
 )
 

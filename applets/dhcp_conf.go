@@ -4,13 +4,13 @@ package applets
 
 import (
 	"cmp"
+	"crypto/sha512"
 	"fmt"
 	"path/filepath"
 	"strings"
 
 	"cnibox/dhcp"
 	"cnibox/internal/disk"
-	"cnibox/internal/sha512"
 	"cnibox/spec"
 )
 

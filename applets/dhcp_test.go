@@ -5,6 +5,7 @@ package applets
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"net"
 	"net/netip"
@@ -91,6 +92,10 @@ func TestDHCPClientID(t *testing.T) {
 	long := spec.Attachment{Network: strings.Repeat("n", 200), ContainerID: strings.Repeat("c", 200), IfName: "eth0"}
 	if got := dhcpClientID(long); len(got) != 255 {
 		t.Errorf("%d bytes", len(got))
+	}
+	// A server knows the client by it, also after an update.
+	if got, want := hex.EncodeToString(dhcpDUID(spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"})), "0004de872fa597ee81f4b56b39a0383fab09"; got != want {
+		t.Errorf("DUID %s, want %s", got, want)
 	}
 	if got := dhcpDUID(long); len(got) != 18 || got[1] != 4 {
 		t.Errorf("DUID %x", got)

@@ -3,6 +3,7 @@ package chain
 import (
 	"cmp"
 	"context"
+	"crypto/sha512"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -13,7 +14,6 @@ import (
 
 	"cnibox/internal/disk"
 	"cnibox/internal/fault"
-	"cnibox/internal/sha512"
 	"cnibox/spec"
 )
 

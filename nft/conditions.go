@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"crypto/sha512"
 	"encoding/hex"
 	"fmt"
 	"net/netip"
@@ -8,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/netlink"
-	"cnibox/internal/sha512"
 	"cnibox/spec"
 )
 

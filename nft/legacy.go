@@ -2,6 +2,7 @@ package nft
 
 import (
 	"bytes"
+	"crypto/sha512"
 	"encoding/hex"
 	"net/netip"
 	"slices"
@@ -10,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/netlink"
-	"cnibox/internal/sha512"
 	"cnibox/spec"
 )
 

@@ -1,10 +1,9 @@
 package spec
 
 import (
+	"crypto/sha512"
 	"encoding/hex"
 	"strings"
-
-	"cnibox/internal/sha512"
 )
 
 // keyLength is the length of [Attachment.Key], in characters.

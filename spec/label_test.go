@@ -29,3 +29,14 @@ func TestLabelOf(t *testing.T) {
 		}
 	}
 }
+
+// A revision that derives other keys can no longer find what an earlier one created.
+func TestKeyNeverChanges(t *testing.T) {
+	a := Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}
+	if got, want := a.Key(), "8e48f37d294f9e4a4bb08eb2"; got != want {
+		t.Errorf("key %s, want %s", got, want)
+	}
+	if got, want := NetworkKey("net1"), "8e48f37d"; got != want {
+		t.Errorf("network key %s, want %s", got, want)
+	}
+}
