@@ -7,13 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/attach"
-	"cnibox/internal/mac"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -160,7 +160,7 @@ func afterJoin(op *attach.Op, c *bridge) (err error) {
 	if c.link, err = op.Host.LinkAt(c.link.Index); err != nil || !c.IsGateway || bytes.Equal(c.link.MAC, own) {
 		return err
 	}
-	if bytes.Equal(own, make(mac.Addr, len(own))) {
+	if bytes.Equal(own, make(net.HardwareAddr, len(own))) {
 		own = attach.RandomMAC()
 	}
 	c.link.MAC = own

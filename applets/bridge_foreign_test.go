@@ -4,12 +4,12 @@ package applets_test
 
 import (
 	"errors"
+	"net"
 	"strings"
 	"testing"
 
 	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/mac"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -22,7 +22,7 @@ func TestKernelBridgeForeignMAC(t *testing.T) {
 	for name, prepare := range map[string]func(t *testing.T, c *rtnl.Conn, br *rtnl.Link){
 		"without a port": func(*testing.T, *rtnl.Conn, *rtnl.Link) {},
 		"with a port": func(t *testing.T, c *rtnl.Conn, br *rtnl.Link) {
-			uplink, _ := mac.Parse("fa:ff:ff:ff:ff:ff") // most addresses are lower
+			uplink, _ := net.ParseMAC("fa:ff:ff:ff:ff:ff") // most addresses are lower
 			err := c.AddLink(rtnl.LinkSpec{Name: "uplink", MAC: uplink, Master: br.Index, Up: true, Peer: &rtnl.LinkSpec{Name: "wire", Up: true}})
 			if err != nil {
 				t.Fatal(err)

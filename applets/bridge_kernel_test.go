@@ -4,6 +4,7 @@ package applets_test
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,7 +15,6 @@ import (
 
 	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/mac"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -171,7 +171,7 @@ func TestKernelBridgeCheck(t *testing.T) {
 		"address":  {func() error { return cont.Do(rtnl.DropAddr(eth0().Index, addrsOf(t, cont, eth0().Index, "10.1."))) }, "does not have address 10.1."},
 		"route":    {func() error { return cont.Do(rtnl.DropRoute(rtnl.Route{Dst: prefix("0.0.0.0/0"), Link: eth0().Index})) }, "route 0.0.0.0/0"},
 		"MAC address": {func() error {
-			return cont.SetLink(eth0().Index, rtnl.LinkChange{MAC: mac.Addr{2, 0, 0, 0, 0, 9}})
+			return cont.SetLink(eth0().Index, rtnl.LinkChange{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9}})
 		}, "has MAC address"},
 		"gateway": {func() error {
 			br := linkOf(t, host, "br0")
@@ -215,7 +215,7 @@ func TestKernelBridgeCheckAfterOthers(t *testing.T) {
 	}
 	conf := strings.Replace(gatewayConf, `,[{"subnet":"fd00:1::/64"}]`, "", 1)
 	result := n.must(spec.Add, "bridge", conf, p)
-	if err := host.AddLink(rtnl.LinkSpec{Name: "low", Master: br.Index, MAC: mac.Addr{2, 0, 0, 0, 0, 1}, Peer: &rtnl.LinkSpec{Name: "low1"}}); err != nil {
+	if err := host.AddLink(rtnl.LinkSpec{Name: "low", Master: br.Index, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, Peer: &rtnl.LinkSpec{Name: "low1"}}); err != nil {
 		t.Fatal(err)
 	}
 	n.must(spec.Check, "bridge", prev(conf, withStranger(result)), p)

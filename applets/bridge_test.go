@@ -4,6 +4,7 @@ package applets_test
 
 import (
 	"errors"
+	"net"
 	"strings"
 	"testing"
 
@@ -11,7 +12,6 @@ import (
 
 	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/mac"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -110,7 +110,7 @@ func TestKernelBridgeConflicts(t *testing.T) {
 	n := newNode(t)
 	host := kerneltest.Dial(t, n.host)
 	if err := host.Do(
-		rtnl.NewLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, MAC: mac.Addr{2, 0, 0, 0, 0, 1}, Up: true}),
+		rtnl.NewLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, Up: true}),
 		rtnl.NewLink(rtnl.LinkSpec{Name: "nobr0", Peer: &rtnl.LinkSpec{Name: "nobr1"}})); err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/disk"
-	"cnibox/internal/mac"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -167,7 +166,7 @@ func (c *chained) describedBy(res *spec.Result, host *rtnl.Link) bool {
 		if host != nil && in.Sandbox == "" && in.Name == host.Name {
 			return true
 		}
-		addr, err := mac.Parse(in.MAC)
+		addr, err := spec.HardwareAddr(in.MAC)
 		if in.Sandbox != "" && in.Name == c.link.Name && err == nil && bytes.Equal(addr, c.link.MAC) {
 			return true
 		}

@@ -3,12 +3,12 @@
 package applets
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"cnibox/internal/mac"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -139,7 +139,7 @@ func TestHostDeviceMeans(t *testing.T) {
 
 // Hardware that comes back with another address is told by the one it was made with.
 func TestHostDeviceReturned(t *testing.T) {
-	made, other := mac.Addr{2, 0, 0, 0, 0, 1}, mac.Addr{2, 0, 0, 0, 0, 2}
+	made, other := net.HardwareAddr{2, 0, 0, 0, 0, 1}, net.HardwareAddr{2, 0, 0, 0, 0, 2}
 	rec := deviceRecord{Name: "nic0", MAC: made.String(), PermMAC: made.String()}
 	rec.IfName = "eth0"
 	for name, tt := range map[string]struct {

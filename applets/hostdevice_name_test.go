@@ -4,19 +4,19 @@ package applets_test
 
 import (
 	"fmt"
+	"net"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/mac"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
 // second makes another link of a name whose first bearer has gone into a container.
-func (n *node) second(name string, addr mac.Addr) {
+func (n *node) second(name string, addr net.HardwareAddr) {
 	n.t.Helper()
 	c := kerneltest.Dial(n.t, n.host)
 	if err := c.AddLink(rtnl.LinkSpec{Name: name, MAC: addr, Peer: &rtnl.LinkSpec{Name: "wire2-" + name}}); err != nil {
@@ -50,8 +50,8 @@ func set(t *testing.T, ns *rtnl.NS, name string, ch rtnl.LinkChange) {
 // A link that gets the name of one that is in a container is another: each comes back as
 // it was, by the DEL of its own attachment, whatever became of it in the container.
 func TestKernelHostDeviceNameReused(t *testing.T) {
-	other, _ := mac.Parse("02:00:00:00:00:11")
-	changed, _ := mac.Parse("02:00:00:00:00:99")
+	other, _ := net.ParseMAC("02:00:00:00:00:11")
+	changed, _ := net.ParseMAC("02:00:00:00:00:99")
 	conf := deviceConfOf("nic0")
 	for _, oneAddress := range []bool{false, true} {
 		for _, pods := range []string{"aa", "ab"} {
@@ -100,7 +100,7 @@ func TestKernelHostDeviceNameReused(t *testing.T) {
 }
 
 // back is a DEL after which nic0 on the host is the link at the end of that wire, as it was.
-func (n *node) back(p pod, ifName, wire, alias string, addr mac.Addr) {
+func (n *node) back(p pod, ifName, wire, alias string, addr net.HardwareAddr) {
 	n.t.Helper()
 	n.must(spec.Del, "host-device", deviceConfOf("nic0"), p, "CNI_IFNAME="+ifName)
 	c := kerneltest.Dial(n.t, n.host)
@@ -118,7 +118,7 @@ func TestKernelHostDeviceWaits(t *testing.T) {
 	before := n.state(p)
 	conf := deviceConfOf("nic0")
 	n.must(spec.Add, "host-device", conf, p)
-	changed, _ := mac.Parse("02:00:00:00:00:99")
+	changed, _ := net.ParseMAC("02:00:00:00:00:99")
 	set(t, p.ns, "eth0", rtnl.LinkChange{MAC: changed})
 	c := kerneltest.Dial(t, n.host)
 	kerneltest.Need(t, "CONFIG_BRIDGE", func() error { return c.AddLink(rtnl.LinkSpec{Name: "nic0", Kind: rtnl.Bridge{}}) })
@@ -198,7 +198,7 @@ func TestKernelHostDeviceForeign(t *testing.T) {
 			n := newNode(t)
 			p := n.pod("a")
 			c := kerneltest.Dial(t, n.host)
-			hw, _ := mac.Parse(addr)
+			hw, _ := net.ParseMAC(addr)
 			if err := c.AddLink(rtnl.LinkSpec{Name: tt.host, MAC: hw, Peer: &rtnl.LinkSpec{Name: "wire"}}); err != nil {
 				t.Fatal(err)
 			}
@@ -225,8 +225,8 @@ func TestKernelHostDeviceOfAnother(t *testing.T) {
 	conf := deviceConfOf("nic0")
 	other := strings.Replace(conf, `"demo"`, `"other"`, 1)
 	n.must(spec.Add, "host-device", conf, p)
-	changed, _ := mac.Parse("02:00:00:00:00:99")
-	for _, addr := range []mac.Addr{changed, made} {
+	changed, _ := net.ParseMAC("02:00:00:00:00:99")
+	for _, addr := range []net.HardwareAddr{changed, made} {
 		set(t, p.ns, "eth0", rtnl.LinkChange{MAC: addr})
 		before := n.state(p)
 		n.must(spec.Del, "host-device", other, p)

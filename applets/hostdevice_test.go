@@ -4,6 +4,7 @@ package applets_test
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -12,7 +13,6 @@ import (
 
 	"cnibox/applets"
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/mac"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -34,7 +34,7 @@ func deviceOf(keys string) string {
 func (n *node) nic(name string) *rtnl.Link {
 	n.t.Helper()
 	c := kerneltest.Dial(n.t, n.host)
-	addr, _ := mac.Parse("02:00:00:00:00:0" + name[len(name)-1:])
+	addr, _ := net.ParseMAC("02:00:00:00:00:0" + name[len(name)-1:])
 	err := c.AddLink(rtnl.LinkSpec{Name: name, MAC: addr, MTU: 1450, Up: true,
 		Peer: &rtnl.LinkSpec{Name: "wire-" + name}})
 	if err == nil {
@@ -61,7 +61,7 @@ func TestKernelHostDevice(t *testing.T) {
 			n.nic("nic0")
 			if name == "by address" { // ParseMAC refuses all zeros
 				c := kerneltest.Dial(t, n.host)
-				addr, _ := mac.Parse("02:00:00:00:00:0a")
+				addr, _ := net.ParseMAC("02:00:00:00:00:0a")
 				if err := c.SetLink(linkOf(t, c, "nic0").Index, rtnl.LinkChange{MAC: addr}); err != nil {
 					t.Fatal(err)
 				}
@@ -80,7 +80,7 @@ func TestKernelHostDevice(t *testing.T) {
 			if got := n.must(spec.Get, "host-device", old, p); !strings.Contains(got, l.MAC.String()) {
 				t.Errorf("GET: %s", got)
 			}
-			other, _ := mac.Parse("02:00:00:00:00:99")
+			other, _ := net.ParseMAC("02:00:00:00:00:99")
 			if err := c.SetLink(l.Index, rtnl.LinkChange{MTU: new(1400), MAC: other, Up: new(false)}); err != nil {
 				t.Fatal(err)
 			}

@@ -13,12 +13,11 @@ import (
 	"cnibox/dhcp"
 	"cnibox/internal/dhcptest"
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/mac"
 	"cnibox/rtnl"
 )
 
 // setMAC changes the link layer address of a link.
-func setMAC(t *testing.T, ns *rtnl.NS, link string, addr mac.Addr) {
+func setMAC(t *testing.T, ns *rtnl.NS, link string, addr net.HardwareAddr) {
 	t.Helper()
 	c := kerneltest.Dial(t, ns)
 	l, err := c.Link(link)
@@ -39,8 +38,8 @@ func TestKernelOtherMACs(t *testing.T) {
 	s.Times(soon, later, lasting)
 	h := b.acquire()
 	b.configure(h)
-	setMAC(t, b.Container, "eth0", mac.Addr{2, 0, 0, 0, 9, 1})
-	setMAC(t, b.Server, "srv0", mac.Addr{2, 0, 0, 0, 9, 2})
+	setMAC(t, b.Container, "eth0", net.HardwareAddr{2, 0, 0, 0, 9, 1})
+	setMAC(t, b.Server, "srv0", net.HardwareAddr{2, 0, 0, 0, 9, 2})
 	before, asked := h.Leases()[0].Start, s.Count(dhcpv4.MessageTypeDiscover)
 	h.Keep()
 	b.eventually("a renewal", func() bool { return h.Leases()[0].Start > before })

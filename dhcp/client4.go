@@ -6,14 +6,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"os"
 	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/mac"
 )
 
 // A client4 speaks DHCPv4 over one interface: RFC 2131.
@@ -21,12 +20,12 @@ type client4 struct {
 	*place
 	Config
 	*Settings
-	socket *socket   // of frames: all answers come there
-	udp    *socket   // what is sent goes there; nil: as frames
-	to     mac.Addr  // who the frames go to
-	begin  time.Time // when it began to ask
-	secs   uint16    // how long before its last question that was, but for a REQUEST
-	xid    uint32    // of all its messages
+	socket *socket          // of frames: all answers come there
+	udp    *socket          // what is sent goes there; nil: as frames
+	to     net.HardwareAddr // who the frames go to
+	begin  time.Time        // when it began to ask
+	secs   uint16           // how long before its last question that was, but for a REQUEST
+	xid    uint32           // of all its messages
 }
 
 // newClient4 opens the sockets for asking everyone.
@@ -74,7 +73,7 @@ func (c *client4) message(kind byte) *message4 {
 
 // allHosts is the broadcast address of Ethernet, everyone4 that of IPv4.
 var (
-	allHosts  = mac.Addr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	allHosts  = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	everyone4 = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 )
 

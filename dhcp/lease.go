@@ -4,20 +4,19 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"net"
 	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/mac"
 )
 
 // A Lease is what a server has granted, or is asked for. Times are in seconds from
 // Start; math.MaxUint32 is for ever. It is written to disk as JSON.
 type Lease struct {
-	Address netip.Prefix `json:"address"`
-	Server  []byte       `json:"server"`              // its identifier: DHCPv4's 4 bytes, DHCPv6's DUID
-	MAC     mac.Addr     `json:"serverMAC,omitempty"` // DHCPv4: where its answer came from, it or a relay
+	Address netip.Prefix     `json:"address"`
+	Server  []byte           `json:"server"`              // its identifier: DHCPv4's 4 bytes, DHCPv6's DUID
+	MAC     net.HardwareAddr `json:"serverMAC,omitempty"` // DHCPv4: where its answer came from, it or a relay
 
 	// Start is when the request for it was sent, on the clock that goes on while the
 	// machine sleeps, since the boot.
@@ -125,7 +124,7 @@ func (l *Lease) times(life, t1, t2 uint32) error {
 
 // lease4 reads what an OFFER or ACK grants. from is the link layer address it came
 // from; had is the lease it goes on from, nil if there is none.
-func lease4(m *message4, from mac.Addr, start time.Duration, had *Lease) (*Lease, error) {
+func lease4(m *message4, from net.HardwareAddr, start time.Duration, had *Lease) (*Lease, error) {
 	bits, ok := prefixBits(m.options.get(optMask))
 	switch {
 	case !isHost(m.yours):

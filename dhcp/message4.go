@@ -3,9 +3,8 @@ package dhcp
 import (
 	"encoding/binary"
 	"errors"
+	"net"
 	"net/netip"
-
-	"cnibox/internal/mac"
 )
 
 // The types of DHCPv4 messages: RFC 2132 section 9.6.
@@ -43,8 +42,8 @@ type message4 struct {
 	broadcast bool   // answers must be broadcast
 	client    netip.Addr
 	yours     netip.Addr
-	mac       mac.Addr // chaddr, hlen bytes of it
-	hardware  byte     // ARPHRD_*; 1: Ethernet
+	mac       net.HardwareAddr // chaddr, hlen bytes of it
+	hardware  byte             // ARPHRD_*; 1: Ethernet
 	options   options
 }
 
@@ -81,7 +80,7 @@ func parse4(b []byte) (*message4, error) {
 		return nil, errNotDHCP
 	}
 	m := &message4{
-		op: b[0], hardware: b[1], mac: append(mac.Addr{}, b[28:28+int(b[2])]...),
+		op: b[0], hardware: b[1], mac: append(net.HardwareAddr{}, b[28:28+int(b[2])]...),
 		xid: binary.BigEndian.Uint32(b[4:]), secs: binary.BigEndian.Uint16(b[8:]), broadcast: b[10]&0x80 != 0,
 		client: netip.AddrFrom4([4]byte(b[12:])), yours: netip.AddrFrom4([4]byte(b[16:])),
 	}

@@ -2,6 +2,7 @@ package dhcp
 
 import (
 	"bytes"
+	"encoding/json"
 	"net"
 	"net/netip"
 	"slices"
@@ -13,11 +14,9 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv6"
 	"github.com/insomniacslk/dhcp/iana"
 	"github.com/insomniacslk/dhcp/rfc1035label"
-
-	"cnibox/internal/mac"
 )
 
-var ourMAC = mac.Addr{2, 0, 0, 0, 0, 1}
+var ourMAC = net.HardwareAddr{2, 0, 0, 0, 0, 1}
 
 // What we write is what another implementation reads.
 func TestEncode4(t *testing.T) {
@@ -343,5 +342,13 @@ func checkLease(t *testing.T, l *Lease) {
 		if !r.Dst.IsValid() || r.Dst != r.Dst.Masked() || r.GW.IsValid() && !isHost(r.GW) {
 			t.Errorf("route %+v", r)
 		}
+	}
+}
+
+// A daemon reads the leases that an earlier revision wrote.
+func TestLeaseMACOnDisk(t *testing.T) {
+	b, err := json.Marshal(Lease{MAC: ourMAC})
+	if err != nil || !strings.Contains(string(b), `"serverMAC":"AgAAAAAB"`) {
+		t.Errorf("%s, %v", b, err)
 	}
 }

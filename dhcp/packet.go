@@ -2,11 +2,10 @@ package dhcp
 
 import (
 	"encoding/binary"
+	"net"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/mac"
 )
 
 const (
@@ -21,7 +20,7 @@ const (
 
 // An endpoint is one end of a packet: its addresses on the link and beyond.
 type endpoint struct {
-	mac mac.Addr
+	mac net.HardwareAddr
 	ip  netip.Addr
 }
 
@@ -74,7 +73,7 @@ func sum(start uint32, b []byte) uint16 {
 // it comes from; nil if it carries nothing there. The UDP checksum is not looked at: a
 // packet that never left the machine may have none yet, as the hardware would write it.
 // What counts is in the message: its number and the link layer address it is for.
-func payload4(frame []byte) ([]byte, mac.Addr) {
+func payload4(frame []byte) ([]byte, net.HardwareAddr) {
 	if len(frame) < etherHeader+ipHeader {
 		return nil, nil
 	}
@@ -94,7 +93,7 @@ func payload4(frame []byte) ([]byte, mac.Addr) {
 	if binary.BigEndian.Uint16(udp[2:]) != clientPort4 || n < udpHeader || n > len(udp) {
 		return nil, nil
 	}
-	return udp[udpHeader:n], append(mac.Addr(nil), frame[6:12]...)
+	return udp[udpHeader:n], append(net.HardwareAddr(nil), frame[6:12]...)
 }
 
 // filter4 is a program for the kernel's classic BPF: of all IPv4 packets those of UDP

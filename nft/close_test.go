@@ -1,6 +1,7 @@
 package nft_test
 
 import (
+	"net"
 	"os"
 	"slices"
 	"strconv"
@@ -11,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/mac"
 	"cnibox/nft"
 	"cnibox/rtnl"
 )
@@ -26,7 +26,7 @@ func fastest(t *testing.T, table *nft.Table, before func(x *nft.Tx) error) time.
 		start := time.Now()
 		change(t, table, before)
 		change(t, table, func(x *nft.Tx) error {
-			x.GuardMAC(other, "veth2", mac.Addr{2, 0, 0, 0, 0, byte(i)})
+			x.GuardMAC(other, "veth2", net.HardwareAddr{2, 0, 0, 0, 0, byte(i)})
 			return nil
 		})
 		least = min(least, time.Since(start))

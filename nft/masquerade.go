@@ -1,12 +1,12 @@
 package nft
 
 import (
+	"net"
 	"net/netip"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/mac"
 	"cnibox/spec"
 )
 
@@ -78,7 +78,7 @@ func (x *Tx) NoAdverts(o spec.Attachment, port string) {
 // GuardMAC drops frames that come in by the bridge port and have another
 // source address than mac. Both elements, that the port is guarded and what it may
 // send, come in one transaction, so no frame is judged by half of it.
-func (x *Tx) GuardMAC(o spec.Attachment, port string, mac mac.Addr) {
+func (x *Tx) GuardMAC(o spec.Attachment, port string, mac net.HardwareAddr) {
 	name := ifname(port)
 	x.put(o, &sets[guardedSet], element{key: name})
 	x.put(o, &sets[macsSet], element{key: keyOf(name, mac)})

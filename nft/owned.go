@@ -3,9 +3,9 @@ package nft
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"strings"
 
-	"cnibox/internal/mac"
 	"cnibox/spec"
 )
 
@@ -54,7 +54,7 @@ func (s *set) describe(e *element) string {
 		return "guard port " + string(bytes.TrimRight(e.key, "\x00"))
 	}
 	port, addr := e.key[:min(ifnameLen, len(e.key))], e.key[min(ifnameLen, len(e.key)):]
-	return fmt.Sprintf("port %s from %s", bytes.TrimRight(port, "\x00"), mac.Addr(addr[:min(macLen, len(addr))]))
+	return fmt.Sprintf("port %s from %s", bytes.TrimRight(port, "\x00"), net.HardwareAddr(addr[:min(macLen, len(addr))]))
 }
 
 // describePort says what an element of the sets for host ports does, in the

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -17,7 +18,6 @@ import (
 
 	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/mac"
 	"cnibox/nft"
 	"cnibox/spec"
 )
@@ -35,7 +35,7 @@ func change(t testing.TB, table *nft.Table, fn func(x *nft.Tx) error) {
 func everything(x *nft.Tx) error {
 	x.Masquerade(owner, netip.MustParsePrefix(one4+"/24"))
 	x.Masquerade(owner, netip.MustParsePrefix(one6+"/64"))
-	x.GuardMAC(owner, "veth1", mac.Addr{2, 0, 0, 0, 0, 1})
+	x.GuardMAC(owner, "veth1", net.HardwareAddr{2, 0, 0, 0, 0, 1})
 	x.NoAdverts(owner, "veth1")
 	x.Allow(owner, ip4, "CNI-ADMIN")
 	x.Zone(owner, ip6)
@@ -105,7 +105,7 @@ func TestKernelReleaseRestores(t *testing.T) {
 		t.Errorf("releasing nothing made\n%s", text)
 	}
 	change(t, table, func(x *nft.Tx) error { return x.PortMap(other, mapping(unix.IPPROTO_TCP, 1, two4)) })
-	change(t, table, func(x *nft.Tx) error { x.GuardMAC(other, "veth2", mac.Addr{2, 0, 0, 0, 0, 2}); return nil })
+	change(t, table, func(x *nft.Tx) error { x.GuardMAC(other, "veth2", net.HardwareAddr{2, 0, 0, 0, 0, 2}); return nil })
 	before := render(t, ns)
 	change(t, table, everything)
 	with := render(t, ns)

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/mac"
 	"cnibox/rtnl"
 )
 
@@ -36,7 +35,7 @@ func TestKernelAnnounce(t *testing.T) {
 	carries(t, h, a)
 	carries(t, c, b)
 	neigh := dialNeigh(t, host)
-	old := mac.Addr{2, 0xde, 0xad, 0, 0, 1}
+	old := net.HardwareAddr{2, 0xde, 0xad, 0, 0, 1}
 	for _, addr := range addrs {
 		know(t, neigh, a.Index, addr, old)
 	}
@@ -66,7 +65,7 @@ func dialNeigh(t *testing.T, ns *rtnl.NS) *rtnetlink.Conn {
 }
 
 // know enters a neighbour as if it had just been heard of.
-func know(t *testing.T, c *rtnetlink.Conn, link uint32, addr netip.Addr, mac mac.Addr) {
+func know(t *testing.T, c *rtnetlink.Conn, link uint32, addr netip.Addr, mac net.HardwareAddr) {
 	t.Helper()
 	m := &rtnetlink.NeighMessage{
 		Family: unix.AF_INET, Index: link, State: unix.NUD_REACHABLE,
@@ -81,7 +80,7 @@ func know(t *testing.T, c *rtnetlink.Conn, link uint32, addr netip.Addr, mac mac
 }
 
 // await returns what the host knows once that is want, or after some time.
-func await(t *testing.T, c *rtnetlink.Conn, link uint32, addr netip.Addr, want mac.Addr) (mac mac.Addr) {
+func await(t *testing.T, c *rtnetlink.Conn, link uint32, addr netip.Addr, want net.HardwareAddr) (mac net.HardwareAddr) {
 	t.Helper()
 	for end := time.Now().Add(kerneltest.Patience(10 * time.Second)); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		list, err := c.Neigh.List()

@@ -4,13 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 
 	"github.com/jsimonetti/rtnetlink/v2"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/mac"
 )
 
 // A PortState is the state of a bridge port.
@@ -45,14 +44,14 @@ type Link struct {
 	MTU    int    // bytes
 	TxQLen int    // packets
 	Group  uint32 // 0: none
-	MAC    mac.Addr
+	MAC    net.HardwareAddr
 	Flags  uint32 // IFF_*, netdevice(7)
 	Up     bool   // set up by the administrator
 	OperUp bool   // and able to carry packets (operstate up)
 
 	// Of hardware, and not before Linux 5.6 and 5.14: the address it was made with, and
 	// its device's name on the bus, as 0000:3b:00.2 or virtio0.
-	PermMAC mac.Addr
+	PermMAC net.HardwareAddr
 	Device  string
 
 	Promisc  bool
@@ -185,7 +184,7 @@ func (l *Link) decode(b []byte) error {
 	*l = Link{
 		Index: m.Index, Parent: at.Type, Master: deref(at.Master), LinkNetNSID: -1,
 		Name: at.Name, Alias: deref(at.Alias), MTU: int(at.MTU), TxQLen: int(deref(at.TxQueueLen)),
-		Group: deref(at.NetDevGroup), MAC: mac.Addr(at.Address), Flags: m.Flags,
+		Group: deref(at.NetDevGroup), MAC: net.HardwareAddr(at.Address), Flags: m.Flags,
 		Up: m.Flags&unix.IFF_UP != 0, OperUp: at.OperationalState == rtnetlink.OperStateUp,
 		Promisc: m.Flags&unix.IFF_PROMISC != 0, AllMulti: m.Flags&unix.IFF_ALLMULTI != 0,
 	}

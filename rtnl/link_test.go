@@ -3,6 +3,7 @@ package rtnl_test
 import (
 	"bytes"
 	"errors"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -12,7 +13,6 @@ import (
 
 	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/mac"
 	"cnibox/rtnl"
 )
 
@@ -44,7 +44,7 @@ func TestKernelVethInOneSend(t *testing.T) {
 	host, cont := kerneltest.NS(t), kerneltest.NS(t)
 	h, c := kerneltest.Dial(t, host), kerneltest.Dial(t, cont)
 	br := create(t, h, rtnl.LinkSpec{Name: "cni0", Kind: rtnl.Bridge{}, Up: true})
-	mac := mac.Addr{2, 0, 0, 0, 0, 7}
+	mac := net.HardwareAddr{2, 0, 0, 0, 0, 7}
 	port := create(t, h, rtnl.LinkSpec{
 		Name: "port0", Master: br.Index, Up: true, MTU: 1400, TxQLen: ptr(0),
 		Peer: &rtnl.LinkSpec{Name: "eth0", NS: cont, MTU: 1300, MAC: mac, TxQLen: ptr(77), Up: true},
@@ -134,7 +134,7 @@ func TestKernelLinkChange(t *testing.T) {
 	c, o := kerneltest.Dial(t, ns), kerneltest.Dial(t, other)
 	br := create(t, c, rtnl.LinkSpec{Name: "br", Kind: rtnl.Bridge{}})
 	l := create(t, c, rtnl.LinkSpec{Name: "a", Peer: &rtnl.LinkSpec{Name: "b"}})
-	mac := mac.Addr{2, 0, 0, 0, 0, 9}
+	mac := net.HardwareAddr{2, 0, 0, 0, 0, 9}
 	err := c.Do(
 		rtnl.ChangeLink(l.Index, rtnl.LinkChange{
 			MTU: ptr(1280), MAC: mac, Up: ptr(true), Promisc: ptr(true), AllMulti: ptr(true), TxQLen: ptr(3),
@@ -211,7 +211,7 @@ func TestKernelBadLinks(t *testing.T) {
 		"peer template":  {Name: "x", Peer: &rtnl.LinkSpec{Name: "y%d"}},
 		"peer's master":  {Name: "x", Peer: &rtnl.LinkSpec{Name: "y", Master: 1}},
 		"negative MTU":   {Name: "x", Kind: rtnl.Bridge{}, MTU: -1},
-		"short MAC":      {Name: "x", Kind: rtnl.Bridge{}, MAC: mac.Addr{1, 2}},
+		"short MAC":      {Name: "x", Kind: rtnl.Bridge{}, MAC: net.HardwareAddr{1, 2}},
 		"negative queue": {Name: "x", Kind: rtnl.Bridge{}, TxQLen: ptr(-1)},
 		"VLAN 65541":     {Name: "x", Kind: rtnl.Vlan{ID: 65541}, Parent: 1},
 		"VLAN 5000":      {Name: "x", Kind: rtnl.Vlan{ID: 5000}, Parent: 1},

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/fault"
-	"cnibox/internal/mac"
 )
 
 // A LinkSpec describes a link to be made. Zero fields are the kernel's choice.
@@ -25,7 +24,7 @@ type LinkSpec struct {
 	Parent uint32 // index in the socket's namespace, of the link to sit on
 	Master uint32 // index in the namespace of the link itself
 	MTU    int    // bytes
-	MAC    mac.Addr
+	MAC    net.HardwareAddr
 	TxQLen *int // packets; 0 is no queue
 	Up     bool // ignored for a peer: the kernel cannot make it up at once
 	NS     *NS  // where it is born, under its final name; nil: the socket's
@@ -78,7 +77,7 @@ func (c *Conn) CreateLink(s LinkSpec) (*Link, error) {
 type LinkChange struct {
 	Name     *string
 	MTU      *int // bytes
-	MAC      mac.Addr
+	MAC      net.HardwareAddr
 	Up       *bool
 	Master   *uint32 // 0: none
 	Promisc  *bool

@@ -2,9 +2,9 @@ package spec
 
 import (
 	"fmt"
+	"net"
 
 	"cnibox/internal/json"
-	"cnibox/internal/mac"
 )
 
 // Decode reads the plugin's own keys into conf, a pointer to a struct; errors
@@ -24,7 +24,7 @@ func (r *Request) Decode(conf any) error {
 //
 // The order is the same for all plugins here. The reference's tuning puts args.cni
 // before the capability, which its other plugins do not.
-func (r *Request) MAC() (mac.Addr, error) {
+func (r *Request) MAC() (net.HardwareAddr, error) {
 	var conf struct {
 		RuntimeConfig struct {
 			MAC string `json:"mac"`
@@ -68,12 +68,25 @@ func (r *Request) MAC() (mac.Addr, error) {
 	return nil, nil
 }
 
+// HardwareAddr is [net.ParseMAC] for 6 octets (Ethernet) and 20 (IP over InfiniBand).
+// An EUI-64 is invalid: no interface that a plugin makes has one.
+func HardwareAddr(s string) (net.HardwareAddr, error) {
+	addr, err := net.ParseMAC(s)
+	if err == nil && len(addr) == 8 {
+		err = &net.AddrError{Err: "invalid MAC address", Addr: s}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return addr, nil
+}
+
 // ParseMAC reads a link layer address that an interface can have: 6 octets,
 // unicast, or the 20 of InfiniBand, and not all zero.
 // The kernel refuses multicast and all-zero addresses (is_valid_ether_addr), but
 // only after the link is there.
-func ParseMAC(s string) (mac.Addr, error) {
-	addr, err := mac.Parse(s)
+func ParseMAC(s string) (net.HardwareAddr, error) {
+	addr, err := HardwareAddr(s)
 	if err != nil {
 		return nil, fmt.Errorf("%q is not a MAC address of 6 octets", s)
 	}

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"cnibox/internal/json"
-	"cnibox/internal/mac"
 )
 
 // ParseResult reads a result of any version; one without cniVersion is of
@@ -246,7 +245,7 @@ func (p *parser) mac(path string, raw json.RawMessage) string {
 	if text == "" || p.err != nil {
 		return text
 	}
-	if _, err := mac.Parse(text); err != nil && !octets(text, 4, 8, 16) {
+	if _, err := HardwareAddr(text); err != nil && !octets(text, 4, 8, 16) {
 		p.fail(path, "%q is not a MAC address", text)
 	}
 	return text

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"cnibox/internal/mac"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -78,7 +77,7 @@ func CheckMAC(link *rtnl.Link, want string) error {
 	if want == "" {
 		return nil
 	}
-	addr, err := mac.Parse(want)
+	addr, err := spec.HardwareAddr(want)
 	if err != nil {
 		return spec.Errorf(spec.CodeConfig, "prevResult: interface %s: %w", link.Name, err)
 	}

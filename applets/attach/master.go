@@ -5,12 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/mac"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -91,7 +91,7 @@ func findMaster(conn *rtnl.Conn, name string) (*rtnl.Link, error) {
 // the segment. addr may be nil for the kernel's choice. Errors say what is in the way
 // where the kernel's number can mean one thing only; os.ErrExist without a
 // [spec.Error] is about something else than the name.
-func (op *Op) CreateOn(master *rtnl.Link, c *OnMaster, kind rtnl.Kind, addr mac.Addr) error {
+func (op *Op) CreateOn(master *rtnl.Link, c *OnMaster, kind rtnl.Kind, addr net.HardwareAddr) error {
 	op.DAD, c.Master = true, master.Name
 	if _, tagged := kind.(rtnl.Vlan); tagged && !master.Up { // the kernel brings none up
 		return spec.Errorf(spec.CodeConfig, "master %s is down: set it up", master.Name)

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/mac"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -193,7 +193,7 @@ func PortMAC() mac.Addr {
 }
 
 // RandomMAC returns a random unicast address, locally administered.
-func RandomMAC() mac.Addr {
+func RandomMAC() net.HardwareAddr {
 	n := rand.Uint64()
-	return mac.Addr{byte(n)&^1 | 2, byte(n >> 8), byte(n >> 16), byte(n >> 24), byte(n >> 32), byte(n >> 40)}
+	return net.HardwareAddr{byte(n)&^1 | 2, byte(n >> 8), byte(n >> 16), byte(n >> 24), byte(n >> 32), byte(n >> 40)}
 }
