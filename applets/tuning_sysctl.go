@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -135,7 +136,7 @@ const longestAllowlist = 1 << 20
 
 // checkAllowed refuses settings that no line of the allowlist matches; without
 // such a file all are allowed. It is matched with the key as written, which
-// the reference does too. A line that we cannot read allows nothing.
+// the reference does too. A line that is no regular expression allows nothing.
 // The error has code 7 and the reference's words; an empty file allows nothing.
 func checkAllowed(file string, settings []tuningSysctl) error {
 	if len(settings) == 0 {
@@ -148,21 +149,21 @@ func checkAllowed(file string, settings []tuningSysctl) error {
 	if err != nil {
 		return spec.Errorf(spec.CodeConfig, "sysctl allowlist: %w", err)
 	}
-	var allowed []pattern
+	var allowed []*regexp.Regexp
 	var unread error
 	for i, line := range strings.Split(string(text), "\n") {
 		if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
 			continue
 		}
-		p, err := compilePattern(line)
+		re, err := regexp.Compile(line)
 		if err != nil {
 			unread = errors.Join(unread, fmt.Errorf("%s:%d: cannot read %q: %w", file, i+1, line, err))
 			continue
 		}
-		allowed = append(allowed, p)
+		allowed = append(allowed, re)
 	}
 	for _, s := range settings {
-		if slices.ContainsFunc(allowed, func(p pattern) bool { return p.match(s.written) }) {
+		if slices.ContainsFunc(allowed, func(re *regexp.Regexp) bool { return re.MatchString(s.written) }) {
 			continue
 		}
 		e := spec.Errorf(spec.CodeConfig, "Sysctl %s is not allowed: no line of %s matches it", s.written, file)
