@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math"
 
-	"cnibox/internal/disk"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -211,7 +210,7 @@ func bandwidthStatus(_ context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	if disk.NotDir(string(p.dir)) {
+	if p.dir.notDir() {
 		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", p.dir)
 	}
 	if err := probeShaping(); err != nil {

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/chain"
-	"cnibox/internal/disk"
 	"cnibox/spec"
 )
 
@@ -120,7 +119,7 @@ func (c *cniExecCall) operands(operands []string) error {
 		}
 	}
 	if len(operands) == most {
-		path, err := disk.Absolute(operands[1])
+		path, err := filepath.Abs(operands[1])
 		if err != nil {
 			return err
 		}
@@ -149,7 +148,7 @@ func (c *cniExecCall) prepare() error {
 	override := c.Getenv("CNI_NETNS_OVERRIDE")
 	t.NetNSOverride = strings.EqualFold(override, "true") || override == "1"
 	var err error
-	if c.cacheDir, err = disk.Absolute(c.cacheDir); err != nil {
+	if c.cacheDir, err = filepath.Abs(c.cacheDir); err != nil {
 		return err // plugins get paths below it
 	}
 	if t.Args, err = cniArgs(c.Getenv("CNI_ARGS")); err != nil {

@@ -14,7 +14,6 @@ import (
 
 	"cnibox/chain"
 	"cnibox/internal/disk"
-	"cnibox/internal/fault"
 	"cnibox/internal/json"
 	"cnibox/rtnl"
 )
@@ -100,22 +99,9 @@ func (c *cniExecCall) subnets() (s subnets, err error) {
 	if err != nil {
 		return s, err
 	}
-	if err := fault.Check("write the default network's subnets"); err != nil {
-		return s, err
-	}
-	if err := disk.MakeDir(dir, 0o700); err != nil {
-		return s, err
-	}
-	tmp, err := disk.Temp(dir, ".new-")
-	if err != nil {
-		return s, err
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(doc)
-	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
-		return s, err
-	}
-	if err := os.Link(tmp.Name(), file); err != nil && !errors.Is(err, os.ErrExist) {
+	// Nothing is locked here, so each process has a temporary file of its own.
+	err = disk.Replace(file, filepath.Join(dir, ".new-"+randomHex()), doc, disk.New|disk.Durable)
+	if err != nil && !errors.Is(err, os.ErrExist) {
 		return s, err
 	}
 	return readSubnets(file)

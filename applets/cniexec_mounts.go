@@ -156,7 +156,7 @@ func coverFile(file, text string) error {
 		return os.NewSyscallError("mount", err)
 	}
 	defer unix.Unmount(sysDir, unix.MNT_DETACH)
-	f, err := disk.Create(sysDir + "/text")
+	f, err := os.Create(sysDir + "/text")
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func mountSysfs() error {
 	}
 	fds := make([]int, len(below))
 	for i, dir := range below { // once they are covered only a descriptor leads to them
-		if fds[i], err = disk.Open(dir, unix.O_PATH, 0); err != nil {
+		if fds[i], err = unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0); err != nil {
 			fds[i] = -1
 			continue
 		}

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"cnibox/dhcp"
-	"cnibox/internal/disk"
 	"cnibox/spec"
 )
 
@@ -118,7 +117,7 @@ func readDHCP(r *spec.Request) (*dhcpPlugin, error) {
 		return nil, spec.Errorf(spec.CodeConfig, `"ipam.ipv4" is false and "ipam.ipv6" is not true: there is nothing to lease`)
 	}
 	if r.Call.NetNS != "" {
-		if p.conf.NetNS, err = disk.Absolute(r.Call.NetNS); err != nil {
+		if p.conf.NetNS, err = filepath.Abs(r.Call.NetNS); err != nil {
 			return nil, spec.Errorf(spec.CodeNetNS, "%w", err)
 		}
 	}

@@ -147,7 +147,7 @@ const lockTime = 5 * time.Second
 // run does all of it. Of two daemons for the same leases the second one fails.
 func (f *dhcpFlags) run(ctx context.Context) error {
 	leases := dhcpLeases(f.socket)
-	if err := disk.MakeDir(string(leases), 0o700); err != nil {
+	if err := os.MkdirAll(string(leases), 0o700); err != nil {
 		return fmt.Errorf("directory of the leases: %w", err)
 	}
 	short, cancel := context.WithTimeout(ctx, lockTime)
@@ -202,7 +202,7 @@ const backlog = 512
 // listenUnix makes the socket, for its owner alone from its first moment. One that is
 // there and that nobody listens at is a dead daemon's, and goes.
 func listenUnix(path string) (*os.File, error) {
-	if err := disk.MakeDir(filepath.Dir(path), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("directory of the socket: %w", err)
 	}
 	conn, err := dialUnix(path)
@@ -210,7 +210,7 @@ func listenUnix(path string) (*os.File, error) {
 		conn.Close()
 		return nil, fmt.Errorf("another DHCP daemon listens at %s: stop it first", path)
 	}
-	if st, serr := disk.Lstat(path); errors.Is(err, unix.ECONNREFUSED) && serr == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK {
+	if st, serr := os.Lstat(path); errors.Is(err, unix.ECONNREFUSED) && serr == nil && st.Mode()&os.ModeSocket != 0 {
 		if err := os.Remove(path); err != nil {
 			return nil, err
 		}

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 
 	"cnibox/dhcp"
-	"cnibox/internal/disk"
 	"cnibox/spec"
 )
 
@@ -41,7 +40,7 @@ func (s *dhcpStore) Save(state *dhcp.State) error {
 
 // Kept tells whether the file is there. One that cannot be looked at is.
 func (s *dhcpStore) Kept() bool {
-	_, err := disk.Lstat(filepath.Join(string(s.dir), s.name()))
+	_, err := os.Lstat(filepath.Join(string(s.dir), s.name()))
 	return !errors.Is(err, os.ErrNotExist)
 }
 

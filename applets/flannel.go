@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"cnibox/internal/disk"
 	"cnibox/spec"
 )
 
@@ -260,7 +259,7 @@ func statusFlannel(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	if disk.NotDir(string(f.dir.records)) {
+	if f.dir.records.notDir() {
 		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", f.dir.records)
 	}
 	d, _, err := f.delegate(r, env)

@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/disk"
 	"cnibox/internal/fault"
 	"cnibox/internal/json"
 	"cnibox/spec"
@@ -108,7 +107,7 @@ func (d flannelRecords) setAside(r *spec.Request, file string, why error) {
 	path := filepath.Join(string(d.records), file)
 	err := fault.Check("set aside " + file)
 	if err == nil {
-		err = disk.Rename(path, path+flannelBroken)
+		err = os.Rename(path, path+flannelBroken)
 	}
 	if err != nil {
 		r.Warn("state file %s: %v; it stays: %v", path, why, err)

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/attach"
-	"cnibox/internal/disk"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -202,7 +201,7 @@ func describeHostDevice(op *attach.Op, c *deviceConf) error {
 // probeHostDevice tells whether records can be written, and whether the hardware is there,
 // bound to whatever driver and in whatever namespace.
 func probeHostDevice(_ context.Context, _ *spec.Request, c *deviceConf) error {
-	if disk.NotDir(string(c.dir())) {
+	if c.dir().notDir() {
 		return fmt.Errorf("data directory %s is not a directory", c.dir())
 	}
 	if c.folder != "" && !has(c.folder) {

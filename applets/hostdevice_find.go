@@ -10,7 +10,6 @@ import (
 	"path"
 	"strings"
 
-	"cnibox/internal/disk"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -39,7 +38,7 @@ func isDeviceName(id string) bool {
 
 // has tells whether a file is there.
 func has(file string) bool {
-	_, err := disk.Stat(file)
+	_, err := os.Stat(file)
 	return err == nil
 }
 
@@ -67,15 +66,15 @@ func netOf(dir string) string {
 	return ""
 }
 
-// firstIn returns the first name in a folder that begins so, by the order of bytes.
-func firstIn(dir, prefix string) (first string) {
-	entries, _ := disk.List(dir) // none: there is no such folder
+// firstIn returns the first name in a directory that begins so, by the order of bytes.
+func firstIn(dir, prefix string) string {
+	entries, _ := os.ReadDir(dir) // sorted; none: there is no such directory
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name, prefix) && (first == "" || e.Name < first) {
-			first = e.Name
+		if strings.HasPrefix(e.Name(), prefix) {
+			return e.Name()
 		}
 	}
-	return first
+	return ""
 }
 
 // pciOf returns the PCI address of a link of this namespace, or of the virtio device

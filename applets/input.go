@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/disk"
 	"cnibox/spec"
 )
 
@@ -28,7 +27,7 @@ func readInput(ctx context.Context, r io.Reader, limit time.Duration) ([]byte, e
 	if !ok {
 		return bounded(r)
 	}
-	if _, err := disk.Of(int(f.Fd()), f.Name()); err != nil { // closed: poll would wait for ever
+	if _, err := f.Stat(); err != nil { // closed: poll would wait for ever
 		return nil, err
 	}
 	if limit == 0 {

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"cnibox/internal/disk"
 	"cnibox/internal/fault"
 )
 
@@ -62,19 +61,22 @@ func install(dir string, names []string, create bool) (told string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := disk.Stat(binary); err != nil {
+	if _, err := os.Stat(binary); err != nil {
 		return "", fmt.Errorf("this binary has no path any more: %w", err)
 	}
 	if create {
-		err = disk.MakeDir(dir, 0o755)
-	} else if _, err = disk.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		err = os.MkdirAll(dir, 0o755)
+	} else if _, err = os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		err = fmt.Errorf("%s: no such directory; --create creates it", dir)
 	}
 	if err != nil {
 		return "", err
 	}
 	// Links are relative to where the folder really is.
-	if dir, err = disk.Real(dir); err != nil {
+	if dir, err = filepath.Abs(dir); err == nil {
+		dir, err = filepath.EvalSymlinks(dir)
+	}
+	if err != nil {
 		return "", err
 	}
 	target, err := filepath.Rel(dir, binary)
@@ -101,7 +103,7 @@ func install(dir string, names []string, create bool) (told string, err error) {
 func plan(dir, binary, target string, names []string) (lay, replaced []string, err error) {
 	for _, name := range names {
 		path := filepath.Join(dir, name)
-		st, err := disk.Lstat(path)
+		st, err := os.Lstat(path)
 		switch {
 		case errors.Is(err, os.ErrNotExist):
 			lay = append(lay, name)
@@ -110,11 +112,11 @@ func plan(dir, binary, target string, names []string) (lay, replaced []string, e
 			return nil, nil, err
 		case path == binary: // the binary itself lies here, under an applet's name
 			continue
-		case st.IsLink():
+		case st.Mode()&os.ModeSymlink != 0:
 			if now, err := os.Readlink(path); err == nil && now == target {
 				continue
 			}
-		case !st.IsRegular():
+		case !st.Mode().IsRegular():
 			return nil, nil, fmt.Errorf("%s is neither a file nor a link, and stays; nothing was changed", path)
 		}
 		lay, replaced = append(lay, name), append(replaced, name)
@@ -136,7 +138,7 @@ func layLinks(dir, target string, names []string) error {
 		if err := os.Symlink(target, link); err != nil {
 			return err
 		}
-		if err := disk.Rename(link, filepath.Join(dir, name)); err != nil {
+		if err := os.Rename(link, filepath.Join(dir, name)); err != nil {
 			return errors.Join(err, os.Remove(link))
 		}
 	}

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/disk"
 	"cnibox/rtnl"
 )
 
@@ -98,23 +97,23 @@ func listening(ports []hostPort) (found []string) {
 // its own PID namespace that it may look into.
 func processesOf(wanted map[uint32]string) map[uint32]string {
 	names := map[uint32]string{}
-	entries, _ := disk.List("/proc")
+	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
-		if _, err := strconv.Atoi(e.Name); err != nil {
+		if _, err := strconv.Atoi(e.Name()); err != nil {
 			continue
 		}
-		dir := "/proc/" + e.Name
-		fds, _ := disk.List(dir + "/fd")
+		dir := "/proc/" + e.Name()
+		fds, _ := os.ReadDir(dir + "/fd")
 		for _, fd := range fds {
-			link, _ := os.Readlink(dir + "/fd/" + fd.Name)
+			link, _ := os.Readlink(dir + "/fd/" + fd.Name())
 			text, ok := strings.CutPrefix(link, "socket:[")
 			if !ok {
 				continue
 			}
 			inode, _ := strconv.ParseUint(strings.TrimSuffix(text, "]"), 10, 32)
 			if _, ok := wanted[uint32(inode)]; ok && names[uint32(inode)] == "" {
-				comm, _ := disk.Read(dir+"/comm", 0, 64)
-				names[uint32(inode)] = fmt.Sprintf("%s (pid %s)", strings.TrimSpace(string(comm)), e.Name)
+				comm, _ := os.ReadFile(dir + "/comm")
+				names[uint32(inode)] = fmt.Sprintf("%s (pid %s)", strings.TrimSpace(string(comm)), e.Name())
 			}
 		}
 		if len(names) == len(wanted) {

@@ -85,14 +85,20 @@ func (o recordOwner) of(a spec.Attachment) bool { return o == ownerOf(a) }
 
 // made makes the folder, which can be locked then. If that fails, so does writing.
 func (d records) made() records {
-	disk.MakeDir(string(d), 0o700)
+	os.MkdirAll(string(d), 0o700)
 	return d
+}
+
+// notDir reports whether something other than a directory has its path.
+func (d records) notDir() bool {
+	info, err := os.Stat(string(d))
+	return err == nil && !info.IsDir()
 }
 
 // locked runs fn while no other verb does what is done under this lock. The lock is on the
 // folder, so no file is needed; without a folder there are no records.
 func (d records) locked(ctx context.Context, fn func() error) error {
-	fd, err := disk.Open(string(d), unix.O_DIRECTORY, 0)
+	fd, err := unix.Open(string(d), unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fn()
 	}
@@ -121,29 +127,8 @@ func (d records) write(name string, v any) error {
 
 // replace is write without the encoding and the code.
 func (d records) replace(name string, b []byte) error {
-	if err := fault.Check("write " + name); err != nil {
-		return err
-	}
-	if err := disk.MakeDir(string(d), 0o700); err != nil {
-		return fmt.Errorf("data directory: %w", err)
-	}
 	path := filepath.Join(string(d), name)
-	temp := path + recordTemp
-	if err := dropFile(temp); err != nil {
-		return err
-	}
-	f, err := disk.Create(temp)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = disk.Rename(temp, path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(temp))
-	}
-	return nil
+	return disk.Replace(path, path+recordTemp, b, 0)
 }
 
 // read decodes the record into v. The error is os.ErrNotExist if there is
@@ -176,7 +161,7 @@ func (d records) remove(name string) error {
 func dropFile(path string) error {
 	err := os.Remove(path)
 	if errors.Is(err, unix.EROFS) {
-		if _, lerr := disk.Lstat(path); lerr != nil {
+		if _, lerr := os.Lstat(path); lerr != nil {
 			err = lerr
 		}
 	}
@@ -206,14 +191,14 @@ func (d records) keep(network string, valid []spec.Attachment) error {
 // each calls fn with the name of each record, in any order, and goes on past errors. A
 // folder that is not there has none.
 func (d records) each(fn func(name string) error) error {
-	entries, err := disk.List(string(d))
+	entries, err := os.ReadDir(string(d))
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil
 	}
 	errs := []error{err}
 	for _, e := range entries {
-		if !strings.HasSuffix(e.Name, recordTemp) && (e.Type == unix.DT_REG || e.Type == unix.DT_UNKNOWN) {
-			errs = append(errs, fn(e.Name))
+		if e.Type().IsRegular() && !strings.HasSuffix(e.Name(), recordTemp) {
+			errs = append(errs, fn(e.Name()))
 		}
 	}
 	return errors.Join(errs...)

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/disk"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -204,7 +203,7 @@ func sbrStatus(_ context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	if disk.NotDir(string(c.dir)) {
+	if c.dir.notDir() {
 		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", c.dir)
 	}
 	host, err := rtnl.Dial(nil)

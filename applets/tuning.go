@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/disk"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -244,7 +243,7 @@ func tuningStatus(_ context.Context, r *spec.Request) error {
 	if err := checkAllowed(tuningAllowlist, p.sysctls); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "%w", err)
 	}
-	if disk.NotDir(string(p.dir)) && !p.link.empty() {
+	if p.dir.notDir() && !p.link.empty() {
 		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", p.dir)
 	}
 	return nil

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"cnibox/internal/disk"
 	"cnibox/internal/fault"
 	"cnibox/spec"
 )
@@ -108,7 +107,7 @@ func dropOlder(dir records, name string) error {
 	}
 	var errs []error
 	for _, path := range []string{filepath.Join(string(dir), name), filepath.Join(string(dir), name+recordTemp)} {
-		if info, err := disk.Lstat(path); err == nil && info.IsRegular() {
+		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
 			errs = append(errs, dropFile(path))
 		}
 	}

@@ -5,8 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-
-	"cnibox/internal/disk"
+	"time"
 )
 
 // cniboxVerify tells of each applet's name in a folder that does not lead to
@@ -17,7 +16,7 @@ func cniboxVerify(p Process, args []string) int {
 		return usage(p, "verify needs a folder")
 	}
 	dir := args[0]
-	self, err := disk.Stat(executable)
+	self, err := os.Stat(executable)
 	if err != nil {
 		fmt.Fprintf(p.Stderr, "cnibox: verify: %s\n", err)
 		return 1
@@ -39,11 +38,11 @@ func cniboxVerify(p Process, args []string) int {
 
 // verify returns nil if path leads to the file self, by device and inode.
 // The error says what is there instead.
-func verify(path string, self disk.Info) error {
-	st, err := disk.Stat(path)
+func verify(path string, self os.FileInfo) error {
+	st, err := os.Stat(path)
 	target, linkErr := os.Readlink(path)
 	switch {
-	case err == nil && st.Same(self):
+	case err == nil && os.SameFile(st, self):
 		return nil
 	case errors.Is(err, os.ErrNotExist) && linkErr == nil:
 		return fmt.Errorf("a link to %s, which is missing", target)
@@ -51,8 +50,10 @@ func verify(path string, self disk.Info) error {
 		return errors.New("missing")
 	case err != nil:
 		return err
-	case linkErr == nil:
-		return fmt.Errorf("a link to %s, another file (%d bytes, %d days old)", target, st.Size, int(st.Age().Hours()/24))
 	}
-	return fmt.Errorf("another file (%d bytes, %d days old)", st.Size, int(st.Age().Hours()/24))
+	days := int(time.Since(st.ModTime()).Hours() / 24)
+	if linkErr == nil {
+		return fmt.Errorf("a link to %s, another file (%d bytes, %d days old)", target, st.Size(), days)
+	}
+	return fmt.Errorf("another file (%d bytes, %d days old)", st.Size(), days)
 }

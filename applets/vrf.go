@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"math"
 
-	"cnibox/internal/disk"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -241,7 +240,7 @@ func vrfStatus(_ context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	if disk.NotDir(string(c.dir)) {
+	if c.dir.notDir() {
 		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", c.dir)
 	}
 	err = rtnl.InNewNS(func(c *rtnl.Conn) error {

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/boot"
-	"cnibox/internal/disk"
 	"cnibox/spec"
 )
 
@@ -93,12 +92,12 @@ func (c *Cache) dropOldAside() error {
 
 // within returns the paths of what is in a folder; a link to one has nothing in it.
 func within(dir string) (paths []string) {
-	if info, err := disk.Lstat(dir); err != nil || !info.IsDir() {
+	if info, err := os.Lstat(dir); err != nil || !info.IsDir() {
 		return nil
 	}
-	entries, _ := disk.List(dir)
+	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
-		paths = append(paths, filepath.Join(dir, e.Name))
+		paths = append(paths, filepath.Join(dir, e.Name()))
 	}
 	return paths
 }
@@ -115,8 +114,8 @@ func (c *Cache) setAside(b *Broken, dryRun bool) (to string, err error) {
 	if dryRun {
 		return to, nil
 	}
-	if err = disk.MakeDir(c.asideDir(), 0o700); err == nil {
-		err = disk.Rename(b.file, to)
+	if err = os.MkdirAll(c.asideDir(), 0o700); err == nil {
+		err = os.Rename(b.file, to)
 	}
 	switch {
 	case err == nil:

@@ -217,42 +217,14 @@ func (c *Cache) Finish(e *Entry, result json.RawMessage) error {
 // its CHECK and GC stumble over (cni#1055).
 func (c *Cache) write(e *Entry, exclusive bool) error {
 	doc, err := json.Marshal(e)
-	if err == nil {
-		err = fault.Check("write cache entry")
-	}
-	if err == nil {
-		err = disk.MakeDir(c.results(), 0o700)
-	}
-	tmp := c.scratch(e.Attachment())
-	if err == nil {
-		err = unlink(tmp)
-	}
 	if err != nil {
 		return cacheError(err)
 	}
-	f, err := disk.Create(tmp)
-	if err != nil {
-		return cacheError(err)
+	var how disk.How
+	if exclusive {
+		how = disk.New
 	}
-	_, err = f.Write(doc)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = settle(tmp, e.file, exclusive)
-	}
-	os.Remove(tmp) // what is in place has another name by now
-	return cacheError(err)
-}
-
-// settle gives a file its name.
-func settle(tmp, file string, exclusive bool) error {
-	if !exclusive {
-		return disk.Rename(tmp, file)
-	}
-	// A link fails where a name stands; a rename would replace it.
-	err := os.Link(tmp, file)
-	if unlinkable(err) {
-		err = renameNew(tmp, file)
-	}
-	return err
+	return cacheError(disk.Replace(e.file, c.scratch(e.Attachment()), doc, how))
 }
 
 // scratch is where the entry of an attachment is written: in the folder of results,
@@ -269,21 +241,6 @@ func unlink(file string) error { return ignore(os.Remove(file), os.ErrNotExist) 
 
 // remove is unlink with an error for people.
 func remove(file string) error { return cacheError(unlink(file)) }
-
-// unlinkable reports whether the file system has no hard links.
-func unlinkable(err error) bool {
-	return errors.Is(err, unix.EPERM) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EMLINK)
-}
-
-// renameNew renames where nothing stands yet, for file systems without links.
-// Between look and rename another process may come; two ADDs of names that share a
-// file, at one moment, on such a file system, are what it takes.
-func renameNew(from, to string) error {
-	if _, err := disk.Lstat(to); err == nil {
-		return os.ErrExist
-	}
-	return disk.Rename(from, to)
-}
 
 // Remove forgets an attachment: its entry, one that cannot be read as well, what was set
 // aside and what a killed process was writing. That there is nothing is no error.

@@ -169,17 +169,15 @@ func (l *List) dropIn() error {
 	return nil
 }
 
-// fileNames returns the sorted names in a folder that are no folders themselves, where
-// the file system tells which are.
+// fileNames returns the sorted names in a folder that are no directories themselves.
 func fileNames(dir string) ([]string, error) {
-	entries, err := disk.List(dir)
+	entries, err := os.ReadDir(dir)
 	var names []string
 	for _, e := range entries {
-		if e.Type != unix.DT_DIR {
-			names = append(names, e.Name)
+		if !e.IsDir() {
+			names = append(names, e.Name())
 		}
 	}
-	slices.Sort(names)
 	return names, err
 }
 

@@ -24,7 +24,6 @@ import (
 	"strings"
 	"time"
 
-	"cnibox/internal/disk"
 	"cnibox/spec"
 )
 
@@ -139,7 +138,7 @@ func (l *Local) find(plugin string) (file string, verbs *spec.Verbs, err error) 
 		}
 		return "", nil, spec.Errorf(spec.CodePlugin, "%w", err)
 	}
-	if me, err := disk.Stat(self); err == nil && me.Same(info) {
+	if me, err := os.Stat(self); err == nil && os.SameFile(me, info) {
 		verbs = l.lookup(plugin)
 	}
 	return file, verbs, nil
@@ -196,14 +195,14 @@ func (l *Local) lookup(plugin string) *spec.Verbs {
 // findInPath returns the first regular file of that name; links are followed.
 // Whether it can be executed is for execve(2) to say, which knows why not. The error
 // is os.ErrNotExist around the reference's words.
-func findInPath(plugin string, dirs []string) (string, disk.Info, error) {
+func findInPath(plugin string, dirs []string) (string, os.FileInfo, error) {
 	for _, dir := range dirs {
 		path := filepath.Join(dir, plugin)
-		if info, err := disk.Stat(path); err == nil && info.IsRegular() {
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
 			return path, info, nil
 		}
 	}
-	return "", disk.Info{}, fmt.Errorf("failed to find plugin %q in path %v: %w", plugin, dirs, os.ErrNotExist)
+	return "", nil, fmt.Errorf("failed to find plugin %q in path %v: %w", plugin, dirs, os.ErrNotExist)
 }
 
 // inProcess calls a built-in plugin. It gets a request of its own, so nothing

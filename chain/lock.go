@@ -7,12 +7,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"os"
 	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/disk"
 	"cnibox/internal/fault"
 	"cnibox/spec"
 )
@@ -58,9 +58,12 @@ func (c *Cache) lock(ctx context.Context, name string, kind int16, busy string) 
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.LockTimeout, defaultLockTimeout))
 	defer cancel()
 	path := filepath.Join(c.Dir, lockFile)
-	fd, err := -1, disk.MakeDir(c.Dir, 0o700)
+	fd, err := -1, os.MkdirAll(c.Dir, 0o700)
 	if err == nil {
-		fd, err = disk.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+		fd, err = unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
+		if err != nil {
+			err = &os.PathError{Op: "open", Path: path, Err: err}
+		}
 	}
 	if err == nil {
 		if err = lockByte(ctx, fd, name, kind); err == nil {

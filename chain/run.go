@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"cnibox/internal/boot"
-	"cnibox/internal/disk"
 	"cnibox/internal/json"
 	"cnibox/spec"
 )
@@ -217,7 +216,7 @@ func usableNetNS(t Target) error {
 	id := netnsID(t.NetNS)
 	switch {
 	case id == "":
-		if _, err := disk.Stat(t.NetNS); err != nil {
+		if _, err := os.Stat(t.NetNS); err != nil {
 			return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", t.NetNS, err)
 		}
 		return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: it is not a network namespace", t.NetNS)

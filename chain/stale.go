@@ -3,6 +3,7 @@ package chain
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -10,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/boot"
-	"cnibox/internal/disk"
 )
 
 // temporary begins the names of files that are not in place yet.
@@ -36,8 +36,8 @@ func (c *Cache) dropTemporary() error {
 // old reports whether a file has been left alone long enough.
 // A file that is gone is not old.
 func old(file string) bool {
-	info, err := disk.Lstat(file)
-	return err == nil && info.Age() >= settled
+	info, err := os.Lstat(file)
+	return err == nil && time.Since(info.ModTime()) >= settled
 }
 
 // netnsID returns device:inode of a namespace's file; empty if it is none.

@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 
-	"cnibox/internal/disk"
 	"cnibox/spec"
 )
 
@@ -149,7 +148,7 @@ func (r *Runner) Get(ctx context.Context, l *List, t Target) (*spec.Result, erro
 		return nil, err
 	}
 	defer unlock()
-	if _, err := disk.Stat(t.NetNS); t.NetNS == "" || errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(t.NetNS); t.NetNS == "" || errors.Is(err, os.ErrNotExist) {
 		return nil, spec.Errorf(spec.CodeUnknown, "%s is not known: there is no network namespace %q", t.on(l), t.NetNS)
 	}
 	if err := usableNetNS(t); err != nil {

@@ -8,7 +8,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/disk"
 	"cnibox/internal/fault"
 )
 
@@ -126,13 +125,9 @@ func (d folder) names() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer unix.Close(fd)
-	entries, err := disk.Entries(fd, d.path)
-	names := make([]string, len(entries))
-	for i, e := range entries {
-		names[i] = e.Name
-	}
-	return names, err
+	f := os.NewFile(uintptr(fd), d.path)
+	defer f.Close()
+	return f.Readdirnames(-1)
 }
 
 // target returns what a symbolic link leads to.

@@ -21,8 +21,8 @@ const maxResolvConf = 64 << 10
 // A missing file is an error, as in the reference: it was asked for by name. /dev/null,
 // which is how people say "none", is empty.
 func ReadResolvConf(path string) (spec.DNS, error) {
-	null, _ := disk.Stat(os.DevNull)
-	if file, err := disk.Stat(path); err == nil && file.Same(null) {
+	null, _ := os.Stat(os.DevNull)
+	if file, err := os.Stat(path); err == nil && os.SameFile(file, null) {
 		return spec.DNS{}, nil
 	}
 	text, err := disk.Read(path, unix.O_NOCTTY, maxResolvConf)

@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/disk"
 )
 
 // Exhausted returns the first range set that has no address left; -1: none. A set is
@@ -62,7 +60,7 @@ func Usable(dir, network string) error {
 		var st unix.Stat_t
 		err := unix.Stat(path, &st)
 		if errors.Is(err, os.ErrNotExist) && path != "/" {
-			if info, lerr := disk.Lstat(path); lerr == nil && info.IsLink() {
+			if info, lerr := os.Lstat(path); lerr == nil && info.Mode()&os.ModeSymlink != 0 {
 				return fmt.Errorf("%s is a symbolic link, and what it leads to is missing", path)
 			}
 			path = filepath.Dir(path) // it will be made there

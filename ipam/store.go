@@ -22,7 +22,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/disk"
 	"cnibox/internal/flock"
 	"cnibox/spec"
 )
@@ -122,7 +121,7 @@ func open(ctx context.Context, dir, network string, o Options, how int, create b
 // the data directory may lead over symbolic links.
 func (s *Store) openFolders(dir string, create bool) (err error) {
 	if create {
-		if err := disk.MakeDir(dir, 0o700); err != nil {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
 	}

@@ -2,95 +2,24 @@ package disk_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
+	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/disk"
+	"cnibox/internal/fault"
 )
-
-// What it says of files of all kinds is what package os says.
-func TestInfoLikeOS(t *testing.T) {
-	dir := t.TempDir()
-	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, []byte("12345"), 0o640); err != nil {
-		t.Fatal(err)
-	}
-	link, pipe := filepath.Join(dir, "link"), filepath.Join(dir, "pipe")
-	if err := errors.Join(os.Symlink("file", link), unix.Mkfifo(pipe, 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range []string{dir, file, link, pipe, "/dev/null", "/proc/self/ns/net", filepath.Join(dir, "missing"), filepath.Join(file, "below")} {
-		for name, ask := range map[string]struct {
-			ours func(string) (disk.Info, error)
-			os   func(string) (os.FileInfo, error)
-		}{"stat": {disk.Stat, os.Stat}, "lstat": {disk.Lstat, os.Lstat}} {
-			got, gotErr := ask.ours(path)
-			want, wantErr := ask.os(path)
-			if wantErr != nil {
-				if gotErr == nil || gotErr.Error() != wantErr.Error() || errors.Is(gotErr, os.ErrNotExist) != errors.Is(wantErr, os.ErrNotExist) {
-					t.Errorf("%s %s: %v, want %v", name, path, gotErr, wantErr)
-				}
-				continue
-			}
-			if gotErr != nil || got.IsDir() != want.IsDir() || got.IsRegular() != want.Mode().IsRegular() ||
-				got.IsLink() != (want.Mode()&os.ModeSymlink != 0) || got.Size != want.Size() {
-				t.Errorf("%s %s: %+v, %v, want %v", name, path, got, gotErr, want)
-			}
-		}
-	}
-	a, _ := disk.Stat(file)
-	b, _ := disk.Stat(link)
-	c, _ := disk.Lstat(link)
-	if !a.Same(b) || a.Same(c) {
-		t.Errorf("same: %t, %t", a.Same(b), a.Same(c))
-	}
-	if a.Age() < 0 || a.Age() > time.Minute {
-		t.Errorf("the file is %s old", a.Age())
-	}
-	if disk.NotDir(dir) || !disk.NotDir(file) || disk.NotDir(dir+"/missing") {
-		t.Error("NotDir")
-	}
-}
-
-func TestMakeDir(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.WriteFile(dir+"/file", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for path, want := range map[string]error{
-		dir: nil, dir + "/a/b/c": nil, dir + "/a//d/": nil, dir + "/a/./e/.": nil, "/": nil, ".": nil,
-		dir + "/file": unix.ENOTDIR, dir + "/file/x": unix.ENOTDIR,
-	} {
-		err := disk.MakeDir(path, 0o700)
-		if !errors.Is(err, want) {
-			t.Errorf("%s: %v, want %v", path, err, want)
-		}
-		if st, serr := os.Stat(path); want == nil && (serr != nil || !st.IsDir()) {
-			t.Errorf("%s: %v, %v", path, st, serr)
-		}
-	}
-	t.Chdir(dir)
-	if err := disk.MakeDir("relative/x", 0o755); err != nil {
-		t.Error(err)
-	}
-	if st, err := os.Stat(dir + "/relative/x"); err != nil || !st.IsDir() {
-		t.Errorf("relative: %v, %v", st, err)
-	}
-	if st, err := os.Stat(dir + "/a/b"); err != nil || st.Mode().Perm() != 0o700 {
-		t.Errorf("%v, %v", st, err)
-	}
-}
 
 // A pipe is not waited for, a link is followed or not, and nothing is read without end.
 func TestRead(t *testing.T) {
 	dir := t.TempDir()
-	if err := errors.Join(os.WriteFile(dir+"/file", []byte("12345"), 0o600), os.Symlink("file", dir+"/link"), unix.Mkfifo(dir+"/pipe", 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(dir+"/file", []byte("12345"), 0o600), os.Symlink("file", dir+"/link"), unix.Mkfifo(dir+"/pipe", 0o600),
+		os.WriteFile(dir+"/large", []byte(strings.Repeat("l", 20000)), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	tests := map[string]struct {
@@ -105,6 +34,7 @@ func TestRead(t *testing.T) {
 		"pipe":      {"pipe", 0, 10, "", "not a regular file"},
 		"folder":    {"", 0, 10, "", "not a regular file"},
 		"missing":   {"x", 0, 10, "", "no such file"},
+		"large":     {"large", 0, 20000, strings.Repeat("l", 20000), ""},
 	}
 	for name, tt := range tests {
 		got, err := disk.Read(filepath.Join(dir, tt.file), tt.flags, tt.limit)
@@ -114,80 +44,165 @@ func TestRead(t *testing.T) {
 	}
 }
 
-func TestList(t *testing.T) {
-	dir := t.TempDir()
-	var want []string
-	for i := range 2000 { // more than one buffer
-		name := strings.Repeat("n", i%200+1) + time.Duration(i).String()
-		want = append(want, name)
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+// Files of /proc have content and a size of 0.
+func TestReadProc(t *testing.T) {
+	want, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Skip(err)
 	}
-	if err := os.Mkdir(dir+"/folder", 0o700); err != nil {
+	got, err := disk.Read("/proc/self/status", 0, 1<<20)
+	name, _, _ := strings.Cut(string(want), "\n")
+	if err != nil || !strings.HasPrefix(string(got), name) {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// content returns what is in the directory: names and, of files, their text.
+func content(t *testing.T, dir string) string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
 		t.Fatal(err)
 	}
-	entries, err := disk.List(dir)
-	var got []string
+	var all []string
 	for _, e := range entries {
-		if e.Name == "folder" != (e.Type == unix.DT_DIR) && e.Type != unix.DT_UNKNOWN {
-			t.Errorf("%s is of type %d", e.Name, e.Type)
+		text := e.Type().String()
+		if e.Type().IsRegular() {
+			b, err := os.ReadFile(filepath.Join(dir, e.Name()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			text = string(b)
 		}
-		got = append(got, e.Name)
+		all = append(all, e.Name()+"="+text)
 	}
-	slices.Sort(got)
-	want = append(want, "folder")
-	slices.Sort(want)
-	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("%d names, want %d: %v", len(got), len(want), err)
+	return strings.Join(all, " ")
+}
+
+func TestReplace(t *testing.T) {
+	tests := map[string]struct {
+		before func(dir string) error
+		how    disk.How
+		want   string // in the directory afterwards
+		err    error
+	}{
+		"nothing there":              {nil, 0, "file=new", nil},
+		"nothing there, new":         {nil, disk.New, "file=new", nil},
+		"nothing there, durable":     {nil, disk.Durable | disk.New, "file=new", nil},
+		"a file":                     {func(dir string) error { return os.WriteFile(dir+"/file", []byte("older"), 0o644) }, 0, "file=new", nil},
+		"a file, durable":            {func(dir string) error { return os.WriteFile(dir+"/file", []byte("older"), 0o644) }, disk.Durable, "file=new", nil},
+		"a file, new":                {func(dir string) error { return os.WriteFile(dir+"/file", []byte("old"), 0o600) }, disk.New, "file=old", os.ErrExist},
+		"a link":                     {func(dir string) error { return link(dir, "file") }, 0, "file=new other=kept", nil},
+		"a link, new":                {func(dir string) error { return link(dir, "file") }, disk.New, "file=L--------- other=kept", os.ErrExist},
+		"a dangling link, new":       {func(dir string) error { return os.Symlink("none", dir+"/file") }, disk.New, "file=L---------", os.ErrExist},
+		"a directory":                {func(dir string) error { return os.Mkdir(dir+"/file", 0o700) }, 0, "file=d---------", os.ErrExist},
+		"left by a killed writer":    {func(dir string) error { return os.WriteFile(dir+"/temp", []byte("ne"), 0o600) }, 0, "file=new", nil},
+		"temp is a link":             {func(dir string) error { return link(dir, "temp") }, 0, "file=new other=kept", nil},
+		"temp is a directory in use": {func(dir string) error { return os.MkdirAll(dir+"/temp/x", 0o700) }, 0, "temp=d---------", unix.ENOTEMPTY},
 	}
-	for path, want := range map[string]error{dir + "/none": os.ErrNotExist, filepath.Join(dir, want[1]): unix.ENOTDIR} {
-		if entries, err := disk.List(path); !errors.Is(err, want) || len(entries) != 0 {
-			t.Errorf("%s: %v, %v; want %v", path, entries, err, want)
-		}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if tt.before != nil {
+				if err := tt.before(dir); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := disk.Replace(dir+"/file", dir+"/temp", []byte("new"), tt.how)
+			if !errors.Is(err, tt.err) {
+				t.Errorf("got %v, want %v", err, tt.err)
+			}
+			if got := content(t, dir); got != tt.want {
+				t.Errorf("got  %s\nwant %s", got, tt.want)
+			}
+			if st, serr := os.Stat(dir + "/file"); err == nil && (serr != nil || st.Mode() != 0o600) {
+				t.Errorf("mode %v, %v", st, serr)
+			}
+		})
 	}
 }
 
-func TestTemp(t *testing.T) {
+// link makes a symbolic link to a file that must keep its content.
+func link(dir, name string) error {
+	return errors.Join(os.WriteFile(dir+"/other", []byte("kept"), 0o600), os.Symlink("other", filepath.Join(dir, name)))
+}
+
+func TestReplaceDirectory(t *testing.T) {
 	dir := t.TempDir()
-	a, err := disk.Temp(dir, "new-")
-	if err != nil {
+	if err := disk.Replace(dir+"/a/b/file", dir+"/a/b/temp", []byte("x"), 0); err != nil {
 		t.Fatal(err)
 	}
-	defer a.Close()
-	st, err := a.Stat()
-	if err != nil || st.Mode().Perm() != 0o600 || !strings.HasPrefix(filepath.Base(a.Name()), "new-") {
-		t.Errorf("%s: %v, %v", a.Name(), st, err)
+	if st, err := os.Stat(dir + "/a"); err != nil || st.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", st, err)
 	}
-	if err := disk.Rename(a.Name(), dir+"/name"); err != nil {
-		t.Error(err)
-	}
-	if err := disk.Rename(a.Name(), dir+"/name"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("renamed twice: %v", err)
-	}
-	if _, err := disk.Temp(dir+"/missing", "x"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("without a folder: %v", err)
+	err := disk.Replace(dir+"/a/b/file/x", dir+"/a/b/file/temp", nil, 0)
+	if !errors.Is(err, unix.ENOTDIR) {
+		t.Errorf("below a file: %v", err)
 	}
 }
 
-func TestReal(t *testing.T) {
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
+// An injected fault changes nothing, not even the directory.
+func TestReplaceFault(t *testing.T) {
+	dir := t.TempDir()
+	defer func() { fault.Hook = nil }()
+	fault.Hook = func(what string) error { return fmt.Errorf("no %s", what) }
+	err := disk.Replace(dir+"/a/file", dir+"/a/temp", []byte("x"), 0)
+	if err == nil || err.Error() != "no write file" || content(t, dir) != "" {
+		t.Errorf("%v, and in the directory: %q", err, content(t, dir))
 	}
-	if err := errors.Join(os.Mkdir(dir+"/real", 0o700), os.Symlink("real", dir+"/link")); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := disk.Real(dir + "/./link/"); err != nil || got != dir+"/real" {
-		t.Errorf("%s, %v", got, err)
-	}
-	if _, err := disk.Real(dir + "/missing"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("missing: %v", err)
-	}
-	t.Chdir(dir)
-	for path, want := range map[string]string{"a/../b": dir + "/b", "/x/./y": "/x/y", ".": dir} {
-		if got, err := disk.Absolute(path); err != nil || got != want {
-			t.Errorf("%s: %s, %v, want %s", path, got, err, want)
+}
+
+// Whoever reads while it is replaced gets one of the contents, and the whole of it.
+func TestReplaceIsOneStep(t *testing.T) {
+	dir := t.TempDir()
+	texts := []string{strings.Repeat("a", 5000), strings.Repeat("b", 9000)}
+	write := func(i int) {
+		if err := disk.Replace(dir+"/file", dir+"/temp", []byte(texts[i%2]), 0); err != nil {
+			t.Error(err)
 		}
+	}
+	write(0)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range 300 {
+			write(i)
+		}
+	}()
+	for {
+		b, err := disk.Read(dir+"/file", 0, 10000)
+		if err != nil || string(b) != texts[0] && string(b) != texts[1] {
+			t.Fatalf("%d bytes, %v", len(b), err)
+		}
+		select {
+		case <-done:
+			return
+		default:
+		}
+	}
+}
+
+// Of several writers of a new file one wins, and its content stays.
+func TestReplaceNewOnce(t *testing.T) {
+	dir := t.TempDir()
+	errs := make([]error, 16)
+	var all sync.WaitGroup
+	for i := range errs {
+		all.Go(func() {
+			errs[i] = disk.Replace(dir+"/file", fmt.Sprintf("%s/temp%d", dir, i), fmt.Append(nil, i), disk.New)
+		})
+	}
+	all.Wait()
+	won := -1
+	for i, err := range errs {
+		switch {
+		case err == nil && won < 0:
+			won = i
+		case !errors.Is(err, os.ErrExist):
+			t.Errorf("writer %d: %v", i, err)
+		}
+	}
+	if got, want := content(t, dir), fmt.Sprintf("file=%d", won); got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 }

@@ -1,0 +1,124 @@
+// Package disk reads and replaces small files, in the two ways that package os has no
+// function for: a read that neither waits for a pipe nor grows without end, and a write
+// that a reader sees whole or not at all.
+package disk
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/fault"
+)
+
+// Read returns the content of a regular file of at most limit bytes, with more flags for
+// open(2). Anything else, as a pipe, is an error and not waited for. Errors of the system
+// are *os.PathError.
+func Read(path string, flags, limit int) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|flags, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	var b bytes.Buffer
+	b.Grow(int(min(info.Size(), int64(limit))) + bytes.MinRead) // files of /proc have size 0
+	if _, err := b.ReadFrom(io.LimitReader(f, int64(limit)+1)); err != nil {
+		return nil, err
+	}
+	if b.Len() > limit {
+		return nil, fmt.Errorf("%s is larger than %d bytes", path, limit)
+	}
+	return b.Bytes(), nil
+}
+
+// How says what [Replace] does beyond replacing; the values are combined with |.
+type How uint8
+
+const (
+	New     How = 1 << iota // os.ErrExist if the name is taken
+	Durable                 // content and name are on disk before it returns
+)
+
+// Replace gives a file, for its owner alone, new content in one step: readers see the old
+// file or the whole new one, whenever the process is killed. A symbolic link at path is
+// replaced, not followed. A missing directory is created with mode 0700.
+//
+// temp is the path of the temporary file, in the same directory. What a killed process
+// left there is replaced, so of callers with the same temp only one may write at a time.
+func Replace(path, temp string, content []byte, how How) error {
+	if err := fault.Check("write " + filepath.Base(path)); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	f, err := create(temp)
+	if errors.Is(err, os.ErrExist) {
+		if err = os.Remove(temp); err == nil {
+			f, err = create(temp)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err == nil && how&Durable != 0 {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = rename(temp, path, how)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(temp))
+	}
+	if how&Durable != 0 {
+		return syncDir(filepath.Dir(path))
+	}
+	return nil
+}
+
+// create makes a file that is not there yet, for its owner alone. O_NONBLOCK means nothing
+// to a regular file; with it package os needs no fcntl(2) to find out whether it can be polled.
+func create(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NONBLOCK, 0o600)
+}
+
+// rename replaces path, or with New fails where it exists. RENAME_NOREPLACE is not in
+// every file system, as NFS, nor in Linux before 3.15; link(2) is not in FAT.
+func rename(temp, path string, how How) error {
+	if how&New == 0 {
+		return os.Rename(temp, path)
+	}
+	err := unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
+		if err := os.Link(temp, path); err != nil {
+			return err
+		}
+		return os.Remove(temp)
+	}
+	return &os.LinkError{Op: "rename", Old: temp, New: path, Err: err}
+}
+
+// syncDir puts the names of a directory on disk.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
