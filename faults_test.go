@@ -152,7 +152,8 @@ func (w *world) spoiled(v victim, f diskFault, folder string, c, other container
 // is one that can be read.
 func TestKernelOddFiles(t *testing.T) {
 	a := spec.Attachment{Network: "demo", ContainerID: "ctr", IfName: "eth0"}
-	places := []string{"cni", "cni/results", "cni/results/demo-ctr-eth0", "cni/cnibox.lock", "leases", "leases/demo", "leases/demo/lock",
+	places := []string{"cni", "cni/results", "cni/results/demo-ctr-eth0", "cni/cnibox/locks", "cni/cnibox/locks/network-demo", "cni/cnibox/locks/container-ctr",
+		"leases", "leases/demo", "leases/demo/lock",
 		"leases/demo/10.1.0.2", "ports", "ports/" + a.Key() + ".json", "tuning", "tuning/" + a.Key() + ".json", "tuning/" + a.Key() + ".json.tmp",
 		"tuning/ctr_eth0.json"}
 	w := newWorld(t)

@@ -217,9 +217,9 @@ func (w *world) files() string {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && slices.Contains([]string{"bin", "net.d", ".cnibox"}, name):
+		case d.IsDir() && slices.Contains([]string{"bin", "net.d", ".cnibox", "locks"}, name):
 			return fs.SkipDir
-		case d.IsDir(), strings.HasPrefix(name, "ballast"), name == "lock", name == "cnibox.lock", strings.HasPrefix(name, "last_reserved_ip."):
+		case d.IsDir(), strings.HasPrefix(name, "ballast"), name == "lock", strings.HasPrefix(name, "last_reserved_ip."):
 			return nil
 		}
 		var content []byte

@@ -206,14 +206,14 @@ func (d records) each(fn func(name string) error) error {
 
 // dropInterrupted deletes what writers left that were killed. The caller has the lock.
 func (d records) dropInterrupted() error {
-	entries, err := disk.List(string(d))
+	entries, err := os.ReadDir(string(d))
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil
 	}
 	errs := []error{err}
 	for _, e := range entries {
-		if strings.HasSuffix(e.Name, recordTemp) {
-			errs = append(errs, dropFile(filepath.Join(string(d), e.Name)))
+		if strings.HasSuffix(e.Name(), recordTemp) {
+			errs = append(errs, dropFile(filepath.Join(string(d), e.Name())))
 		}
 	}
 	return errors.Join(errs...)

@@ -366,10 +366,10 @@ func TestLockGivesUp(t *testing.T) {
 // TestNoLockFile: that the lock's file cannot be opened is not somebody else's doing.
 func TestNoLockFile(t *testing.T) {
 	w := newWorld(t, "rec")
-	file := filepath.Join(w.Cache.Dir, "cnibox.lock")
+	file := filepath.Join(w.Cache.Dir, "cnibox", "locks", "network-n")
 	os.MkdirAll(file, 0o700)
 	_, err := w.Add(t.Context(), w.parse(cachedList), target("c"))
-	wantErr(t, err, "no lock for network n in the cache: open "+file+": is a directory")
+	wantErr(t, err, "no lock for network n in the cache: lock "+file+": is a directory")
 	if code(err) != spec.CodeIO || strings.Contains(err.Error(), "in use") {
 		t.Errorf("got code %d, %v", code(err), err)
 	}

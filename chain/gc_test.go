@@ -111,7 +111,7 @@ func TestGCKeepsUnreadable(t *testing.T) {
 			if err := w.Del(t.Context(), l, target(tt.id)); err != nil {
 				t.Error(err)
 			}
-			left, _ := filepath.Glob(filepath.Join(w.Cache.Dir, "*", "*", "*"))
+			left, _ := filepath.Glob(filepath.Join(w.Cache.Dir, "broken", "*", "*"))
 			if names := append(w.entries(), left...); len(names) > 0 {
 				t.Errorf("DEL leaves %q", names)
 			}

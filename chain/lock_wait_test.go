@@ -2,6 +2,8 @@ package chain_test
 
 import (
 	"context"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,4 +34,22 @@ func TestLockTimeout(t *testing.T) {
 	}
 	cancel()
 	<-done
+}
+
+// Lock files of containers do not pile up, also where the name is as long as a file's may be.
+func TestLockFiles(t *testing.T) {
+	w := newWorld(t, "rec")
+	l := w.parse(cachedList)
+	for _, id := range []string{"c", strings.Repeat("x", 255)} {
+		if _, err := w.Add(t.Context(), l, target(id)); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Del(t.Context(), l, target(id)); err != nil {
+			t.Error(err)
+		}
+	}
+	left, _ := filepath.Glob(filepath.Join(w.Cache.Dir, "cnibox", "locks", "*"))
+	if len(left) != 1 || filepath.Base(left[0]) != "network-n" {
+		t.Errorf("lock files: %q", left)
+	}
 }

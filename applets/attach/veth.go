@@ -186,7 +186,7 @@ func HostInterface(l *rtnl.Link) spec.Interface {
 // PortMAC returns a random MAC address for a port of a bridge. A bridge without an address
 // of its own takes the lowest of its ports': not this one, so that an uplink beside it
 // keeps the host's address on its network.
-func PortMAC() mac.Addr {
+func PortMAC() net.HardwareAddr {
 	port := RandomMAC()
 	port[0] = 0xfe
 	return port

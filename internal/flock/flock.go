@@ -22,25 +22,45 @@ func Bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, Patience)
 }
 
-// Exclusive locks the file at path, which it creates with the given mode if
-// it is missing; see [Wait]. Only a regular file is locked, a symbolic link is
-// refused; O_NONBLOCK keeps a pipe in its place from being waited for. Errors name the
-// path, and the context's is among them.
+// Exclusive is [Lock] for an exclusive lock that is waited for no longer than [Patience].
 func Exclusive(ctx context.Context, path string, mode os.FileMode) (unlock func(), err error) {
+	ctx, cancel := Bound(ctx)
+	defer cancel()
+	return Lock(ctx, path, mode, unix.LOCK_EX)
+}
+
+// Lock takes an flock(2) of the given kind, LOCK_EX or LOCK_SH, on the file at path and waits
+// for it until ctx is done. A missing file is created with the given mode; only a regular file
+// is locked. Errors name the path, and the context's is among them.
+//
+// The holder of an exclusive lock may remove the file before it unlocks: a file that was
+// removed while it was waited for is opened anew.
+func Lock(ctx context.Context, path string, mode os.FileMode, how int) (unlock func(), err error) {
+	// A symbolic link is refused, and a pipe without a writer not waited for.
 	const flags = unix.O_RDONLY | unix.O_CREAT | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
-	fd, err := unix.Open(path, flags, uint32(mode.Perm()))
-	if err != nil {
-		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
+	for {
+		fd, err := unix.Open(path, flags, uint32(mode.Perm()))
+		if err != nil {
+			return nil, &os.PathError{Op: "lock", Path: path, Err: err}
+		}
+		unlock, err := wait(ctx, fd, how)
+		if err != nil {
+			return nil, &os.PathError{Op: "lock", Path: path, Err: err}
+		}
+		var st unix.Stat_t
+		err = unix.Fstat(fd, &st)
+		if err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+			err = fmt.Errorf("not a regular file: %w", unix.EINVAL)
+		}
+		switch {
+		case err != nil:
+			unlock()
+			return nil, &os.PathError{Op: "lock", Path: path, Err: err}
+		case st.Nlink > 0:
+			return unlock, nil
+		}
+		unlock() // removed by the process that had the lock
 	}
-	if err := regular(fd); err != nil {
-		unix.Close(fd)
-		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
-	}
-	unlock, err = Wait(ctx, fd, unix.LOCK_EX)
-	if err != nil {
-		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
-	}
-	return unlock, nil
 }
 
 // Wait takes an flock(2) of the given kind, LOCK_EX or LOCK_SH, on an open
@@ -49,18 +69,22 @@ func Exclusive(ctx context.Context, path string, mode os.FileMode) (unlock func(
 // unlock closes it, and so does an error. The kernel gives the lock back when
 // the process ends, however it ends.
 func Wait(ctx context.Context, fd, how int) (unlock func(), err error) {
-	unlock = func() { unix.Close(fd) }
-	err = flock(fd, how|unix.LOCK_NB)
-	if err == nil {
-		return unlock, nil
-	}
-	if err != unix.EWOULDBLOCK {
-		unlock()
-		return nil, err
-	}
 	ctx, cancel := Bound(ctx)
 	defer cancel()
-	return block(ctx, fd, how)
+	return wait(ctx, fd, how)
+}
+
+// wait is [Wait] as long as ctx lasts.
+func wait(ctx context.Context, fd, how int) (unlock func(), err error) {
+	switch err := flock(fd, how|unix.LOCK_NB); err {
+	case nil:
+		return func() { unix.Close(fd) }, nil
+	case unix.EWOULDBLOCK:
+		return block(ctx, fd, how)
+	default:
+		unix.Close(fd)
+		return nil, err
+	}
 }
 
 // block waits in the kernel, on a goroutine that may outlive the call: a lock
@@ -91,17 +115,4 @@ func flock(fd, how int) error {
 			return err
 		}
 	}
-}
-
-// regular keeps pipes, devices and directories from being locked in the place
-// of a lock file.
-func regular(fd int) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return fmt.Errorf("not a regular file: %w", unix.EINVAL)
-	}
-	return nil
 }

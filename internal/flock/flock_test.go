@@ -69,6 +69,37 @@ func TestCancel(t *testing.T) {
 	again()
 }
 
+// A lock file that its holder removes before it unlocks is made anew by the next: two locks
+// on two files of one path would exclude nobody.
+func TestRemoved(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	unlock := hold(t, path)
+	got := make(chan func(), 1)
+	go func() {
+		again, err := flock.Exclusive(context.Background(), path, 0o600)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- again
+	}()
+	time.Sleep(20 * time.Millisecond)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+	select {
+	case again := <-got:
+		defer again()
+	case <-time.After(10 * time.Second):
+		t.Fatal("the lock did not arrive")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := flock.Exclusive(ctx, path, 0o600); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("beside the lock on the new file: got %v, want the deadline", err)
+	}
+}
+
 func TestWaitShared(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	for range 2 {
