@@ -233,7 +233,7 @@ func setFlag(to any, name, value string, given bool) (err error) {
 // Its first ten bytes of SHA-512, so that cnitool can delete what cni-exec has added.
 func derivedID(netns string) string {
 	sum := sha512.Sum512([]byte(netns))
-	return "cnitool-" + hex.EncodeToString(sum[:10])
+	return chain.CnitoolPrefix + hex.EncodeToString(sum[:10])
 }
 
 // cniArgs reads CNI_ARGS in order; nil: none were given.

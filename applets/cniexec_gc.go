@@ -64,7 +64,7 @@ func (c *cniExecCall) gc(ctx context.Context) error {
 		bar.clear()
 		warn(format, args...)
 	}
-	stale, err := c.runner.GC(ctx, l, chain.Sweep{Valid: valid, Live: c.live, DryRun: c.dryRun})
+	stale, err := c.runner.GC(ctx, l, chain.GCOptions{Valid: valid, Live: c.live, DryRun: c.dryRun})
 	bar.clear()
 	done := "deleted"
 	if c.dryRun {

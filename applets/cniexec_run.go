@@ -19,10 +19,6 @@ import (
 	"cnibox/spec"
 )
 
-// runPrefix begins the container IDs that run makes up, by which the next run
-// knows what one that was killed has left.
-const runPrefix = "cnirun-"
-
 // takeDown is for detaching a namespace when its command has ended, or the result of its ADD
 // could not be written.
 // It does not end with a signal: whoever is impatient sends SIGKILL, and the next run
@@ -68,7 +64,7 @@ func (c *cniExecCall) run(ctx context.Context, operands, command []string) int {
 	}
 	c.target.ContainerID = c.containerID
 	if c.containerID == "" {
-		c.target.ContainerID = runPrefix + randomHex()
+		c.target.ContainerID = chain.RunPrefix + randomHex()
 	}
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
@@ -79,8 +75,8 @@ func (c *cniExecCall) run(ctx context.Context, operands, command []string) int {
 		return c.fail(err)
 	}
 	// Only those that run itself has made, and only with their namespace gone.
-	ours := func(a spec.Attachment) bool { return strings.HasPrefix(a.ContainerID, runPrefix) }
-	if err := c.runner.Reap(ctx, ours); err != nil {
+	ours := func(a spec.Attachment) bool { return strings.HasPrefix(a.ContainerID, chain.RunPrefix) }
+	if err := c.runner.DeleteStale(ctx, ours); err != nil {
 		c.runner.Warn("leftovers of a killed run: %v", err)
 	}
 	s := &sandbox{cniExecCall: c}

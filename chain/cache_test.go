@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -183,17 +184,14 @@ func TestOddFiles(t *testing.T) {
 		os.Chtimes(f, time.Unix(1, 0), time.Unix(1, 0))
 	}
 	l := w.parse(cachedList)
-	if _, err := w.GC(t.Context(), l, chain.Sweep{}); err != nil {
+	if _, err := w.GC(t.Context(), l, chain.GCOptions{}); err != nil {
 		t.Error(err)
 	}
-	if got := strings.Join(w.entries(), " "); got != "n-young-eth0" {
+	if got := strings.Join(w.entries(), " "); got != "n-empty-eth0.broken n-young-eth0" {
 		t.Errorf("after GC the cache has %q", got)
 	}
 	if _, err := os.Stat(temporary); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a temporary file stays: %v", err)
-	}
-	if kept, _ := filepath.Glob(filepath.Join(w.Cache.Dir, "broken", "*", "n-empty-eth0")); len(kept) != 1 {
-		t.Errorf("the broken entry is not kept for people: %q", kept)
 	}
 }
 
@@ -214,8 +212,11 @@ func TestCollision(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if names := w.entries(); len(names) != 3 {
-		t.Errorf("the cache has %q", names)
+	a := spec.Attachment{Network: "a", ContainerID: "b-c", IfName: "eth0"}
+	longest := spec.Attachment{Network: strings.Repeat("y", 200), ContainerID: long, IfName: "eth0"}
+	want := []string{"a-b-c-eth0", "a-b-c-eth0~" + a.Key(), "cnibox-" + longest.Key() + "-eth0"}
+	if names := w.entries(); !slices.Equal(names, want) {
+		t.Errorf("the cache has %q, want %q", names, want)
 	}
 	for id, l := range lists {
 		w.records()
@@ -229,6 +230,118 @@ func TestCollision(t *testing.T) {
 	if names := w.entries(); len(names) != 0 {
 		t.Errorf("the cache has %q", names)
 	}
+}
+
+// TestFileNames: what libcni's tools look for has libcni's name, unless that is read as
+// another attachment's.
+func TestFileNames(t *testing.T) {
+	tests := map[spec.Attachment]bool{ // with the key
+		{Network: "n", ContainerID: "c", IfName: "eth0"}:                                 false,
+		{Network: "k8s-pod-network", ContainerID: "0123abcd", IfName: "net1"}:            false,
+		{Network: "a-b", ContainerID: "cnitool-77383ca0a0715733ca6f", IfName: "eth0"}:    false,
+		{Network: "a-b", ContainerID: "cnirun-0123456789ab", IfName: "eth0"}:             false,
+		{Network: "a-cnitool", ContainerID: "77383ca0a0715733ca6f", IfName: "eth0"}:      true,
+		{Network: "n", ContainerID: "8f3e2a1c-0c9d-4a51-8d7e-5a0e7b6f2c11", IfName: "e"}: true,
+		{Network: "n", ContainerID: "c", IfName: "veth-1"}:                               true,
+		{Network: "n", ContainerID: "c", IfName: "eth0.broken"}:                          true,
+	}
+	for a, key := range tests {
+		w := newWorld(t, "rec")
+		tg := target(a.ContainerID)
+		tg.IfName = a.IfName
+		if _, err := w.Add(t.Context(), w.parse(`{"name":"`+a.Network+`","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`), tg); err != nil {
+			t.Fatal(err)
+		}
+		want := a.Network + "-" + a.ContainerID + "-" + a.IfName
+		if key {
+			want += "~" + a.Key()
+		}
+		if got := strings.Join(w.entries(), " "); got != want {
+			t.Errorf("%s: %q, want %q", a, got, want)
+		}
+	}
+}
+
+// TestForeignNames are entries under names that this version does not give them: libcni has
+// one name for all, and earlier versions took the key where that was taken.
+func TestForeignNames(t *testing.T) {
+	const id = "b-c"
+	list := `{"name":"a","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`
+	a := spec.Attachment{Network: "a", ContainerID: id, IfName: "eth0"}
+	entry := strings.NewReplacer(`"containerId":"c"`, `"containerId":"`+id+`"`, `"networkName":"n"`, `"networkName":"a"`, ownNS, "/proc/0/ns/net",
+		base64.StdEncoding.EncodeToString([]byte(cachedList)), base64.StdEncoding.EncodeToString([]byte(list))).Replace(libcniEntry(""))
+	c := strings.Replace(strings.Replace(libcniEntry(""), ownNS, "/proc/0/ns/net", 1), `"A"`, `"C"`, 1)
+	bare := chain.Target{ContainerID: id, IfName: "eth0", NetNSOverride: true}
+	prepare := func(t *testing.T) *world {
+		w := newWorld(t, "rec")
+		results := filepath.Join(w.Cache.Dir, "results")
+		err := os.MkdirAll(results, 0o700)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(results, "a-b-c-eth0"), []byte(entry), 0o600)
+		}
+		if err == nil {
+			key := spec.Attachment{Network: "n", ContainerID: "c", IfName: "eth0"}.Key()
+			err = os.WriteFile(filepath.Join(results, "n-c-eth0~"+key), []byte(c), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w
+	}
+	t.Run("DEL", func(t *testing.T) {
+		w := prepare(t)
+		for l, tg := range map[string]chain.Target{list: bare, cachedList: {ContainerID: "c", IfName: "eth0", NetNSOverride: true}} {
+			if err := w.Del(t.Context(), w.parse(l), tg); err != nil {
+				t.Error(err)
+			}
+			if calls := w.wantCalls("DEL rec"); calls[0].Args == "" {
+				t.Errorf("DEL of %s without the arguments of its ADD", tg.ContainerID)
+			}
+		}
+		if names := w.entries(); len(names) > 0 {
+			t.Errorf("the cache has %q", names)
+		}
+	})
+	t.Run("ADD", func(t *testing.T) {
+		w := prepare(t)
+		tg := target(id)
+		if _, err := w.Add(t.Context(), w.parse(list), tg); err != nil {
+			t.Fatal(err)
+		}
+		w.wantCalls("DEL rec, ADD rec")
+		if got := strings.Join(w.entries(), " "); !strings.HasPrefix(got, "a-b-c-eth0~"+a.Key()+" n-c-") {
+			t.Errorf("the cache has %q", got)
+		}
+	})
+	t.Run("ADD, DEL of the old one fails", func(t *testing.T) {
+		w := prepare(t)
+		failing := strings.Replace(list, `"rec"`, `"rec","doDEL":"fail {\"code\":100,\"msg\":\"busy\"}"`, 1)
+		name := filepath.Join(w.Cache.Dir, "results", "a-b-c-eth0")
+		b64 := base64.StdEncoding.EncodeToString
+		os.WriteFile(name, []byte(strings.Replace(entry, b64([]byte(list)), b64([]byte(failing)), 1)), 0o600)
+		if _, err := w.Add(t.Context(), w.parse(list), target(id)); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(w.entries(), " "); !strings.HasPrefix(got, "a-b-c-eth0~"+a.Key()+" n-c-") {
+			t.Errorf("the cache has %q: a GC would delete the older entry, and what is attached now", got)
+		}
+	})
+	t.Run("ADD of another", func(t *testing.T) {
+		w := prepare(t)
+		l := w.parse(`{"name":"a-b","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`)
+		if _, err := w.Add(t.Context(), l, target("c")); err != nil {
+			t.Fatal(err)
+		}
+		if b, err := os.ReadFile(filepath.Join(w.Cache.Dir, "results", "a-b-c-eth0")); string(b) != entry {
+			t.Errorf("another attachment's entry: %s, %v", b, err)
+		}
+		if err := w.Del(t.Context(), l, target("c")); err != nil {
+			t.Error(err)
+		}
+		if names := w.entries(); len(names) != 2 {
+			t.Errorf("the cache has %q", names)
+		}
+	})
 }
 
 // TestStaleEntry is an attachment whose namespace ended without DEL.
@@ -245,7 +358,7 @@ func TestStaleEntry(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := spec.Attachment{Network: "n", ContainerID: "c", IfName: "eth0"}
-	dry := chain.Sweep{Live: true, DryRun: true}
+	dry := chain.GCOptions{Live: true, DryRun: true}
 	if stale, err := w.GC(t.Context(), l, dry); err != nil || len(stale) != 0 {
 		t.Errorf("stale while it lives: %v, %v", stale, err)
 	}
@@ -255,7 +368,7 @@ func TestStaleEntry(t *testing.T) {
 		t.Errorf("stale after its end: %v, %v", stale, err)
 	}
 	w.records()
-	if err := w.Reap(t.Context(), func(o spec.Attachment) bool { return o == a }); err != nil {
+	if err := w.DeleteStale(t.Context(), func(o spec.Attachment) bool { return o == a }); err != nil {
 		t.Error(err)
 	}
 	w.wantCalls("DEL rec")
@@ -329,7 +442,7 @@ func TestLocks(t *testing.T) {
 	o.most, o.company = map[string]int{}, false
 	for range 3 {
 		wg.Go(func() {
-			if _, err := w.GC(t.Context(), l, chain.Sweep{Live: true}); err != nil {
+			if _, err := w.GC(t.Context(), l, chain.GCOptions{Live: true}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -424,7 +537,7 @@ func FuzzEntry(f *testing.F) {
 		l := w.parse(cachedList)
 		w.Check(t.Context(), l, bare)
 		w.Get(t.Context(), l, bare)
-		w.GC(t.Context(), l, chain.Sweep{Live: true, DryRun: true})
+		w.GC(t.Context(), l, chain.GCOptions{Live: true, DryRun: true})
 		w.Del(t.Context(), l, bare)
 	})
 }
@@ -479,10 +592,10 @@ func TestResultsElsewhere(t *testing.T) {
 	old := filepath.Join(shm, "n-old-eth0")
 	os.WriteFile(old, nil, 0o600)
 	os.Chtimes(old, time.Unix(1, 0), time.Unix(1, 0))
-	if _, err := w.GC(t.Context(), l, chain.Sweep{Live: true}); err != nil {
+	if _, err := w.GC(t.Context(), l, chain.GCOptions{Live: true}); err != nil {
 		t.Error(err)
 	}
-	if got := strings.Join(w.warned, "\n"); !strings.Contains(got, old) && !strings.Contains(got, "n-old-eth0") || strings.Contains(got, "set aside") {
+	if got := strings.Join(w.warned, "\n"); !strings.Contains(got, old) && !strings.Contains(got, "n-old-eth0") || !strings.Contains(got, "renamed to n-old-eth0.broken") {
 		t.Errorf("warned %q", got)
 	}
 	for _, id := range []string{"c", "old"} {

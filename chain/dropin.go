@@ -66,7 +66,7 @@ func Load(dir, network string) (*List, error) {
 // configs reads the configurations in a folder, lists before single ones and each kind in
 // the order of file names, and calls fn for each. No folder has none.
 func configs(dir string, fn func(*List, error)) error {
-	names, err := fileNames(dir)
+	names, err := filesIn(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return spec.Errorf(spec.CodeIO, "configuration: %w", err)
 	}
@@ -144,7 +144,7 @@ func (l *List) dropIn() error {
 		return nil
 	}
 	dir := filepath.Join(filepath.Dir(l.File), l.Name)
-	names, err := fileNames(dir)
+	names, err := filesIn(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
 		return fmt.Errorf("drop-in plugins: %w", err)
 	}
@@ -169,8 +169,9 @@ func (l *List) dropIn() error {
 	return nil
 }
 
-// fileNames returns the sorted names in a folder that are no directories themselves.
-func fileNames(dir string) ([]string, error) {
+// filesIn returns the sorted names in a directory that are no directories, where
+// the file system says which are.
+func filesIn(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	var names []string
 	for _, e := range entries {

@@ -161,7 +161,7 @@ func (a *answer) result(r *spec.Request) (*spec.Result, error) {
 	res, err := spec.ParseResult(doc, r.Net.Version)
 	if err != nil {
 		// Not wrapped: its code would blame the configuration.
-		return nil, a.fail(fmt.Errorf("result %s: %v", excerpt(doc), err))
+		return nil, a.fail(errors.New("result " + excerpt(doc) + ": " + err.Error()))
 	}
 	return asSeen(res, r)
 }

@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"cnibox/spec"
 )
 
-// A Sweep says what one GC does. Its zero value deletes all.
-type Sweep struct {
+// GCOptions say which attachments one GC deletes. The zero value deletes all.
+type GCOptions struct {
 	Valid []spec.Attachment // are kept, known to the cache or not
 	// Live keeps as well the attachments in the cache whose namespace exists, and those
 	// whose entry cannot be read. What other caches know is not known here.
@@ -21,19 +22,19 @@ type Sweep struct {
 
 // stale reports whether an entry is to be deleted. The answer holds as long as the lock
 // of its network, under which the entry was read, is held.
-func (s *Sweep) stale(e *Entry) bool {
-	return !slices.Contains(s.Valid, e.Attachment()) && !(s.Live && e.attached())
+func (o *GCOptions) stale(e *Entry) bool {
+	return !slices.Contains(o.Valid, e.Attachment()) && !(o.Live && e.attached())
 }
 
-// GC tells the valid set to every plugin in order (from 1.1.0 on), then deletes all
-// cached attachments of the network that are not in it, with what their ADD was told.
+// GC runs GC for every plugin in order with the valid set (from 1.1.0 on), then deletes all
+// cached attachments of the network that are not in it, with the arguments of their ADD.
 // It goes on past failures and joins them. No ADD or DEL of the network runs meanwhile.
 //
-// A plugin's GC takes many attachments away in one go, and leaves little for their DELs
+// A plugin's GC deletes many attachments in one go, and leaves little for their DELs
 // to do; the other way round each one would wait for the kernel.
 //
 // The attachments that were, or in a dry run would be, deleted are returned.
-func (r *Runner) GC(ctx context.Context, l *List, s Sweep) ([]spec.Attachment, error) {
+func (r *Runner) GC(ctx context.Context, l *List, o GCOptions) ([]spec.Attachment, error) {
 	if l.DisableGC {
 		return nil, nil
 	}
@@ -49,91 +50,78 @@ func (r *Runner) GC(ctx context.Context, l *List, s Sweep) ([]spec.Attachment, e
 		return nil, err
 	}
 	defer unlock()
-	p, err := r.Cache.plan(l.Name, s)
+	entries, broken, err := r.Cache.List()
 	if err != nil {
 		return nil, err
 	}
-	errs := []error{r.tend(l.Name, p.broken, s)}
-	r.progress(0, len(p.gone))
-	// Older versions have no GC; the DELs are all there is to do.
-	for i := range l.Plugins {
-		if s.DryRun || !v.AtLeast(spec.V110) {
-			break
-		}
-		_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], Target{}, nil, spec.ValidMembers(p.valid)...)
-		errs = append(errs, err)
-	}
-	stale, err := r.collect(ctx, p.gone, l, s.DryRun)
-	return stale, errors.Join(append(errs, err)...)
-}
-
-// A plan is what a Sweep comes to.
-type plan struct {
-	valid  []spec.Attachment // for the plugins
-	gone   []*Entry          // to be deleted, in the order of file names
-	broken []Broken          // to be told of
-}
-
-// plan reads the cache for a GC, which has the network's lock: whatever ADD has ended until
-// now is known, and none runs.
-func (c *Cache) plan(network string, s Sweep) (p plan, err error) {
-	entries, broken, err := c.List()
-	if err != nil {
-		return p, err
-	}
-	p.broken = broken
-	if s.Live {
-		aside, err := c.aside()
-		if err != nil {
-			return p, err
-		}
-		p.broken = append(p.broken, aside...)
-		if p.valid, err = unreadable(network, p.broken); err != nil {
-			return p, err
-		}
-	}
-	p.valid = append(p.valid, s.Valid...)
+	var stale []*Entry
+	valid := slices.Clone(o.Valid)
 	for _, e := range entries {
 		switch {
-		case e.NetworkName != network:
-		case s.stale(e):
-			p.gone = append(p.gone, e)
-		case s.Live:
-			p.valid = append(p.valid, e.Attachment())
+		case e.NetworkName != l.Name:
+		case o.stale(e):
+			stale = append(stale, e)
+		case o.Live:
+			valid = append(valid, e.Attachment())
 		}
 	}
-	return p, nil
+	complete := r.reportBroken(broken, l.Name, o)
+	var errs []error
+	if !o.DryRun {
+		errs = append(errs, r.Cache.removeScratch())
+	}
+	r.progress(0, len(stale))
+	// Older versions have no GC; the DELs are all there is to do.
+	if complete && !o.DryRun && v.AtLeast(spec.V110) {
+		for i := range l.Plugins {
+			_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], Target{}, nil, spec.ValidMembers(valid)...)
+			errs = append(errs, err)
+		}
+	}
+	deleted, err := r.deleteAll(ctx, stale, l, o.DryRun)
+	return deleted, errors.Join(append(errs, err)...)
 }
 
-// collect runs DEL for the entries, and tells how far it is.
-func (r *Runner) collect(ctx context.Context, entries []*Entry, l *List, dryRun bool) ([]spec.Attachment, error) {
-	var stale []spec.Attachment
+// reportBroken renames and reports the files that cannot be read, and reports whether the set
+// of valid attachments is complete without them. Where it is not, the plugins' GC would delete
+// attachments that are alive.
+func (r *Runner) reportBroken(broken []Broken, network string, o GCOptions) (complete bool) {
+	complete = true
+	for _, b := range broken {
+		text := r.Cache.rename(&b, o.DryRun)
+		if o.Live && b.mayBeOf(network) {
+			complete = false
+			text += "; its attachment is kept, and the GC of plugins is left out: delete the file if its container is gone, or name with --valid what is to stay"
+		} else if strings.HasSuffix(b.name, brokenSuffix) {
+			continue // reported when it was renamed
+		}
+		r.Warn("cache: %v%s", b.err, text)
+	}
+	return complete
+}
+
+// deleteAll runs DEL for the entries and returns the attachments that are gone.
+func (r *Runner) deleteAll(ctx context.Context, entries []*Entry, l *List, dryRun bool) ([]spec.Attachment, error) {
+	var deleted []spec.Attachment
 	var errs []error
 	for i, e := range entries {
 		a := e.Attachment()
 		if !dryRun {
-			err := r.collectOne(ctx, l, e)
+			err := r.deleteOne(ctx, l, e)
 			r.progress(i+1, len(entries))
 			if err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", a, err))
 				continue
 			}
 		}
-		stale = append(stale, a)
+		deleted = append(deleted, a)
 	}
-	return stale, errors.Join(errs...)
+	return deleted, errors.Join(errs...)
 }
 
-// progress tells whoever wants to know.
-func (r *Runner) progress(done, all int) {
-	if r.Progress != nil {
-		r.Progress(done, all)
-	}
-}
-
-// collectOne deletes one attachment under its container's lock. The network's is
+// deleteOne deletes one attachment under its container's lock. The network's is
 // held by GC.
-func (r *Runner) collectOne(ctx context.Context, l *List, e *Entry) error {
+func (r *Runner) deleteOne(ctx context.Context, l *List, e *Entry) error {
 	unlock, err := r.Cache.lockContainer(ctx, e.ContainerID)
 	if err != nil {
 		return err
@@ -142,34 +130,37 @@ func (r *Runner) collectOne(ctx context.Context, l *List, e *Entry) error {
 	return r.delEntry(ctx, l, e)
 }
 
-// Reap deletes the attachments that match and whose namespace is gone, on all
-// networks. It is for what a process left that was killed while it
-// had them.
-func (r *Runner) Reap(ctx context.Context, match func(spec.Attachment) bool) error {
+// progress reports how far GC is, if that was asked for.
+func (r *Runner) progress(done, all int) {
+	if r.Progress != nil {
+		r.Progress(done, all)
+	}
+}
+
+// DeleteStale deletes the attachments that match and whose namespace is gone, on all
+// networks. It is for what a process left that was killed while it had them.
+func (r *Runner) DeleteStale(ctx context.Context, match func(spec.Attachment) bool) error {
 	entries, _, err := r.Cache.List()
 	errs := []error{err}
-	stale := func(e *Entry) bool { return match(e.Attachment()) && !e.Live() }
 	for _, e := range entries {
-		if stale(e) {
-			errs = append(errs, r.reapOne(ctx, e, stale))
+		if match(e.Attachment()) && !e.Live() {
+			errs = append(errs, r.deleteStale(ctx, e.Attachment()))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// reapOne deletes one attachment, unless another process has done so or has added it
+// deleteStale deletes one attachment, unless another process has done so or has added it
 // again since the list was read: the entry under the lock decides.
-func (r *Runner) reapOne(ctx context.Context, e *Entry, stale func(*Entry) bool) error {
-	unlock, err := r.lock(ctx, e.Attachment())
+func (r *Runner) deleteStale(ctx context.Context, a spec.Attachment) error {
+	unlock, err := r.lock(ctx, a)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if e, err = r.Cache.Lookup(e.Attachment()); err != nil {
-		return ignore(err, os.ErrNotExist) // somebody else was faster
-	}
-	if !stale(e) {
-		return nil
+	e, err := r.Cache.Lookup(a)
+	if err != nil || e.Live() {
+		return ignore(err, os.ErrNotExist)
 	}
 	return r.delEntry(ctx, &List{Name: e.NetworkName}, e)
 }
@@ -180,11 +171,4 @@ func ignore(err, kind error) error {
 		return nil
 	}
 	return err
-}
-
-// attached reports whether an attachment may be alive. An interrupted ADD is none.
-// One whose namespace is bound to a path lives as long as that, container or not;
-// where nobody wrote the namespace down, the container may well be alive.
-func (e *Entry) attached() bool {
-	return !e.Interrupted() && (e.Live() || e.place() == "")
 }

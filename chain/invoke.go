@@ -3,11 +3,10 @@
 // invokes each plugin, and keeps what later verbs need in libcni's cache.
 // It knows no plugin and no kernel.
 //
-// Begin reading at [Runner.Add] (run.go), the one verb that has to take itself
-// back. A [List] is from conf.go and dropin.go; each step makes a request
-// (step.go) for a [Local], which calls a plugin of this binary or starts a file
-// (exec.go); the [Cache] is told before and after. recall.go, stale.go and broken.go are
-// about what earlier processes have left.
+// Begin reading at [Runner.Add] (run.go), the one verb that has to undo itself. A [List] is
+// from conf.go and dropin.go; each step makes a request (step.go) for a [Local], which calls
+// a plugin of this binary or starts a file (exec.go). The [Cache] (cache.go, entry.go) keeps
+// what later verbs need: recall.go takes it from there, gc.go deletes what is left over.
 package chain
 
 import (

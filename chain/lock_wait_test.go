@@ -22,7 +22,7 @@ func TestLockTimeout(t *testing.T) {
 	w.Cache.LockTimeout = 50 * time.Millisecond
 	for verb, do := range map[string]func(context.Context) error{
 		"another verb runs for container c": func(ctx context.Context) error { return w.Del(ctx, l, target("c")) },
-		"network n is in use":               func(ctx context.Context) error { _, err := w.GC(ctx, l, chain.Sweep{}); return err },
+		"network n is in use":               func(ctx context.Context) error { _, err := w.GC(ctx, l, chain.GCOptions{}); return err },
 	} {
 		long, stop := context.WithTimeout(t.Context(), 10*time.Second)
 		err := do(long)

@@ -38,7 +38,7 @@ func TestEntryWithoutNetNS(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, "n-c-eth0"), []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			stale, err := w.GC(t.Context(), w.parse(cachedList), chain.Sweep{Live: true, DryRun: true})
+			stale, err := w.GC(t.Context(), w.parse(cachedList), chain.GCOptions{Live: true, DryRun: true})
 			if err != nil || (len(stale) == 0) != tt.live {
 				t.Errorf("stale: %v, %v; want alive %t", stale, err, tt.live)
 			}

@@ -4,23 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
+	"slices"
 
 	"cnibox/spec"
 )
 
-// result returns the cached result, nil if there is none.
-// v is the version of one that names none.
-func (e *Entry) result(v spec.Version) (*spec.Result, error) {
-	if doc := bytes.TrimSpace(e.Result); len(doc) == 0 || string(doc) == "null" {
-		return nil, nil
-	}
-	return spec.ParseResult(e.Result, v)
-}
-
-// recall fills in what the ADD was told and the caller does not say otherwise,
-// and the list that the ADD was run with.
+// recall fills in the arguments of the ADD where the caller gives none, and returns the list
+// that the ADD was run with.
 //
 // The specification has a DEL get what its ADD got. libcni's callers have to keep that
 // themselves, and cnitool's DEL goes without. The list is that of the ADD as well: a
@@ -35,13 +26,13 @@ func (r *Runner) recall(l *List, t Target, e *Entry) (*List, Target) {
 	if t.Capabilities == nil {
 		t.Capabilities = e.CapabilityArgs
 	}
-	place := e.place()
+	path := e.netNSPath()
 	if t.NetNS == "" {
-		t.NetNS = place
+		t.NetNS = path
 	}
-	// A path may lead to somebody else's namespace by now; the attachment's is
-	// gone then, and nothing must be changed in the new one.
-	if t.NetNS == place && netnsID(place) != "" && !e.Live() {
+	// The path may lead to another namespace by now; the attachment's is gone then, and
+	// nothing must be changed in the new one.
+	if t.NetNS == path && netnsID(path) != "" && !e.Live() {
 		t.NetNS = ""
 	}
 	// The usual case, and the cheap one: nothing was edited.
@@ -67,70 +58,43 @@ func (r *Runner) recall(l *List, t Target, e *Entry) (*List, Target) {
 // lightly.
 func (r *Runner) release(ctx context.Context, l, now *List, t Target, e *Entry, keepGoing bool) error {
 	if e == nil || !e.Interrupted() {
-		return r.delAll(ctx, l, t, e, keepGoing)
+		return errors.Join(r.delAll(ctx, l, t, e, keepGoing)...)
 	}
-	err := r.delAll(ctx, l, t, e, true) // it is the rest of the ADD's own cleaning up
-	if err == nil || !unusable(err, true) {
-		return err
+	errs := r.delAll(ctx, l, t, e, true) // it is the rest of the ADD's own cleaning up
+	if len(errs) == 0 || !all(errs, func(err error) bool { return refused(err) || missing(err) }) {
+		return errors.Join(errs...)
 	}
 	if len(now.Plugins) > 0 && !bytes.Equal(now.doc, e.Config) {
-		r.Warn("%s: the present configuration is used after all, as the ADD failed: %v", e.Attachment(), err)
+		r.Warn("%s: the present configuration is used after all, as the ADD failed: %v", e.Attachment(), errors.Join(errs...))
 		again := r.delAll(ctx, now, t, e, true)
-		if again == nil {
+		if len(again) == 0 {
 			return nil
 		}
-		err = errors.Join(err, again)
+		errs = append(errs, again...)
 	}
-	if !unusable(err, false) {
-		return err
+	if !all(errs, refused) {
+		return errors.Join(errs...)
 	}
-	r.Warn("%s: the ADD failed, and there is nothing to delete: %v", e.Attachment(), err)
+	r.Warn("%s: the ADD failed, and there is nothing to delete: %v", e.Attachment(), errors.Join(errs...))
 	return nil
 }
 
-// unusable reports whether all that an error is joined of are plugins that refuse their
-// configuration or its version or, if that counts as well, are missing.
-func unusable(err error, missing bool) bool {
-	return only(err, func(e *spec.Error) bool {
-		return e.Code == spec.CodeConfig || e.Code == spec.CodeVersion ||
-			missing && (e.Code == spec.CodePlugin || e.Code == spec.CodeEnv) && errors.Is(e, os.ErrNotExist)
-	})
+// all reports whether each error matches.
+func all(errs []error, match func(error) bool) bool {
+	return !slices.ContainsFunc(errs, func(err error) bool { return !match(err) })
 }
 
-// only reports whether each error that err is joined of is or wraps one that matches.
-func only(err error, match func(*spec.Error) bool) bool {
-	switch e := err.(type) {
-	case nil:
-		return false
-	case interface{ Unwrap() []error }:
-		for _, err := range e.Unwrap() {
-			if !only(err, match) {
-				return false
-			}
-		}
-		return true
-	case *spec.Error:
-		if match(e) {
-			return true
-		}
-	}
-	return only(errors.Unwrap(err), match)
+// refused reports whether a plugin refuses its configuration or its version.
+func refused(err error) bool { return hasCode(err, spec.CodeConfig, spec.CodeVersion) }
+
+// missing reports whether a plugin is not found.
+func missing(err error) bool {
+	return hasCode(err, spec.CodePlugin, spec.CodeEnv) && errors.Is(err, os.ErrNotExist)
 }
 
-// List reads the cached configuration: a list, or a single one as libcni's
-// older interface keeps it.
-// An entry whose list is of another network than itself is damaged.
-func (e *Entry) List() (*List, error) {
-	l, err := Parse(e.Config)
-	if err != nil || len(l.Plugins) == 0 {
-		single, serr := ParseSingle(e.Config)
-		if serr != nil {
-			return nil, errors.Join(err, serr)
-		}
-		l = single
-	}
-	if l.Name != e.NetworkName {
-		return nil, fmt.Errorf("it is of network %q", l.Name)
-	}
-	return l, nil
+// hasCode reports whether an error has one of the codes. Errors that a plugin has joined have
+// none, as each may be about something else.
+func hasCode(err error, codes ...int) bool {
+	var joined interface{ Unwrap() []error }
+	return !errors.As(err, &joined) && slices.Contains(codes, spec.AsError(err).Code)
 }

@@ -52,7 +52,7 @@ func TestUnusableList(t *testing.T) {
 				}
 				var err error
 				if verb == "gc" {
-					_, err = w.GC(t.Context(), l, chain.Sweep{})
+					_, err = w.GC(t.Context(), l, chain.GCOptions{})
 				} else {
 					err = w.Del(t.Context(), l, chain.Target{ContainerID: "c", IfName: "eth0", NetNSOverride: true})
 				}

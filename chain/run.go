@@ -95,7 +95,7 @@ func (r *Runner) Add(ctx context.Context, l *List, t Target) (*spec.Result, erro
 		return nil, err
 	}
 	defer unlock()
-	if err := r.makeWay(ctx, l, a); err != nil {
+	if err := r.replaceStale(ctx, l, a); err != nil {
 		return nil, err
 	}
 	for try := 0; ; try++ {
@@ -113,10 +113,9 @@ func (r *Runner) Add(ctx context.Context, l *List, t Target) (*spec.Result, erro
 	}
 }
 
-// makeWay refuses an attachment that lives and deletes one that does not.
-// What cannot be deleted is told and left, as the ADD itself will say whether it is in
-// the way.
-func (r *Runner) makeWay(ctx context.Context, l *List, a spec.Attachment) error {
+// replaceStale refuses an attachment that lives and deletes one that does not.
+// What cannot be deleted is reported and left: the ADD fails if it is in the way.
+func (r *Runner) replaceStale(ctx context.Context, l *List, a spec.Attachment) error {
 	old, err := r.Cache.Lookup(a)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -126,7 +125,7 @@ func (r *Runner) makeWay(ctx context.Context, l *List, a spec.Attachment) error 
 	}
 	if old.Live() && !old.Interrupted() {
 		return spec.Errorf(spec.CodeBusy, "%s of container %s is attached to network %s already (namespace %s): run DEL first: %w",
-			a.IfName, a.ContainerID, a.Network, old.place(), os.ErrExist)
+			a.IfName, a.ContainerID, a.Network, old.netNSPath(), os.ErrExist)
 	}
 	r.Warn("%s: deleting what an earlier ADD left", a)
 	if err := r.delEntry(ctx, l, old); err != nil {
@@ -183,8 +182,9 @@ func (r *Runner) addAll(ctx context.Context, l *List, t Target) (res *spec.Resul
 func (r *Runner) undo(ctx context.Context, l *List, t Target, e *Entry, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(r.UndoTimeout, defaultUndo))
 	defer cancel()
-	err := r.delAll(ctx, l, t, nil, true)
-	if err == nil || only(err, func(e *spec.Error) bool { return e.Code == spec.CodeVersion }) {
+	errs := r.delAll(ctx, l, t, nil, true)
+	err := errors.Join(errs...)
+	if all(errs, func(err error) bool { return hasCode(err, spec.CodeVersion) }) {
 		err = r.Cache.Remove(e.Attachment())
 	}
 	if err == nil {

@@ -142,7 +142,7 @@ func TestFailedAdd(t *testing.T) {
 		t.Errorf("got %d %q %q", e.Code, e.Msg, e.Details)
 	}
 	w.records()
-	if stale, err := w.GC(t.Context(), l, chain.Sweep{DryRun: true}); err != nil || len(stale) != 1 {
+	if stale, err := w.GC(t.Context(), l, chain.GCOptions{DryRun: true}); err != nil || len(stale) != 1 {
 		t.Errorf("intent is not seen by GC: %v, %v", stale, err)
 	}
 	// The next ADD cleans up first, with the list that left it.
@@ -331,14 +331,14 @@ func TestGC(t *testing.T) {
 	}
 	w.records()
 	valid := []spec.Attachment{{Network: "n", ContainerID: "keep", IfName: "eth0"}}
-	stale, err := w.GC(t.Context(), l, chain.Sweep{Valid: valid, DryRun: true})
+	stale, err := w.GC(t.Context(), l, chain.GCOptions{Valid: valid, DryRun: true})
 	if err != nil || len(stale) != 2 {
 		t.Errorf("dry run: %v, %v", stale, err)
 	}
 	w.wantCalls("")
 	var progress []string
 	w.Progress = func(done, all int) { progress = append(progress, fmt.Sprintf("%d/%d", done, all)) }
-	stale, err = w.GC(t.Context(), l, chain.Sweep{Valid: valid})
+	stale, err = w.GC(t.Context(), l, chain.GCOptions{Valid: valid})
 	if got := strings.Join(progress, " "); got != "0/2 1/2 2/2" {
 		t.Errorf("progress: %s", got)
 	}
@@ -360,7 +360,7 @@ func TestGC(t *testing.T) {
 		t.Errorf("the cache has %q", got)
 	}
 	l.DisableGC = true
-	if _, err := w.GC(t.Context(), l, chain.Sweep{}); err != nil {
+	if _, err := w.GC(t.Context(), l, chain.GCOptions{}); err != nil {
 		t.Error(err)
 	}
 	w.wantCalls("")
@@ -391,7 +391,7 @@ func TestKilled(t *testing.T) {
 			case "del":
 				err = w.Del(t.Context(), l, bare)
 			case "gc":
-				_, err = w.GC(t.Context(), l, chain.Sweep{})
+				_, err = w.GC(t.Context(), l, chain.GCOptions{})
 			case "add":
 				_, err = w.Add(t.Context(), l, target("c"))
 				want += ", ADD rec"

@@ -88,9 +88,9 @@ func TestIntentUnsupported(t *testing.T) {
 				case "del":
 					err = w.Del(t.Context(), l, target("c"))
 				case "gc --all":
-					_, err = w.GC(t.Context(), l, chain.Sweep{})
+					_, err = w.GC(t.Context(), l, chain.GCOptions{})
 				case "gc --valid-live":
-					_, err = w.GC(t.Context(), l, chain.Sweep{Live: true})
+					_, err = w.GC(t.Context(), l, chain.GCOptions{Live: true})
 				case "add":
 					_, err = w.Add(t.Context(), l, target("c"))
 					left = 1

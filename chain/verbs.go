@@ -65,14 +65,13 @@ func (r *Runner) delEntry(ctx context.Context, l *List, e *Entry) error {
 	return r.Cache.Remove(e.Attachment())
 }
 
-// delAll walks the list backwards. The cached result goes to every plugin from
-// 0.4.0 on; one that cannot be read is as good as none.
-// e is nil for what was never finished. With keepGoing errors are joined, in the
-// order in which they came up.
-func (r *Runner) delAll(ctx context.Context, l *List, t Target, e *Entry, keepGoing bool) error {
+// delAll runs DEL for the plugins of the list backwards and returns their errors. The cached
+// result goes to every plugin from 0.4.0 on; one that cannot be read counts as none.
+// e is nil for what was never finished. Without keepGoing the first error ends it.
+func (r *Runner) delAll(ctx context.Context, l *List, t Target, e *Entry, keepGoing bool) (errs []error) {
 	v, err := l.version()
 	if err != nil {
-		return err
+		return []error{err}
 	}
 	var prev *spec.Result
 	if e != nil && v.AtLeast(spec.V040) {
@@ -80,18 +79,17 @@ func (r *Runner) delAll(ctx context.Context, l *List, t Target, e *Entry, keepGo
 			r.Warn("%s: cached result: %v", e.Attachment(), err)
 		}
 	}
-	var errs []error
 	for i := len(l.Plugins) - 1; i >= 0; i-- {
 		_, err := r.run(ctx, spec.Del, l, &l.Plugins[i], t, prev)
 		if err == nil {
 			continue
 		}
 		if !keepGoing && i > 0 {
-			return fmt.Errorf("%w (the plugins before it have not been run: --keep-going runs them)", err)
+			return []error{fmt.Errorf("%w (the plugins before it have not been run: --keep-going runs them)", err)}
 		}
 		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	return errs
 }
 
 // Check runs CHECK for all plugins in order, each with the cached result, and
@@ -116,10 +114,10 @@ func (r *Runner) Check(ctx context.Context, l *List, t Target) error {
 		return spec.Errorf(spec.CodeUnknown, "the ADD of %s was interrupted: run DEL, then ADD", t.on(l))
 	case !e.sameBoot():
 		return spec.Errorf(spec.CodeUnknown, "%s was added before the host was started: run DEL, then ADD", t.on(l))
-	case t.NetNS == "" && e.place() == "":
+	case t.NetNS == "" && e.netNSPath() == "":
 		return spec.Errorf(spec.CodeNetNS, "the namespace of %s is not on record: name it", t.on(l))
 	case t.NetNS == "":
-		return spec.Errorf(spec.CodeNetNS, "the network namespace of %s is gone: %s is another one now", t.on(l), e.place())
+		return spec.Errorf(spec.CodeNetNS, "the network namespace of %s is gone: %s is another one now", t.on(l), e.netNSPath())
 	}
 	if err := usableNetNS(t); err != nil {
 		return err

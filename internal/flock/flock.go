@@ -6,6 +6,7 @@ package flock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -76,15 +77,15 @@ func Wait(ctx context.Context, fd, how int) (unlock func(), err error) {
 
 // wait is [Wait] as long as ctx lasts.
 func wait(ctx context.Context, fd, how int) (unlock func(), err error) {
-	switch err := flock(fd, how|unix.LOCK_NB); err {
-	case nil:
+	err = flock(fd, how|unix.LOCK_NB)
+	switch {
+	case err == nil:
 		return func() { unix.Close(fd) }, nil
-	case unix.EWOULDBLOCK:
+	case errors.Is(err, unix.EWOULDBLOCK):
 		return block(ctx, fd, how)
-	default:
-		unix.Close(fd)
-		return nil, err
 	}
+	unix.Close(fd)
+	return nil, err
 }
 
 // block waits in the kernel, on a goroutine that may outlive the call: a lock
@@ -111,7 +112,7 @@ func block(ctx context.Context, fd, how int) (func(), error) {
 // flock is flock(2), done again when a signal interrupts it.
 func flock(fd, how int) error {
 	for {
-		if err := unix.Flock(fd, how); err != unix.EINTR {
+		if err := unix.Flock(fd, how); !errors.Is(err, unix.EINTR) {
 			return err
 		}
 	}

@@ -1,0 +1,148 @@
+package chain
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/boot"
+	"cnibox/internal/json"
+	"cnibox/spec"
+)
+
+const (
+	// The kinds of entries. libcni takes a file of another kind for a bare result, which
+	// an intent does not have.
+	kindCache  = "cniCacheV1"     // libcni's
+	kindIntent = "cniboxIntentV1" // an ADD has begun and not ended; other tools skip it
+)
+
+// maxEntry is the largest entry that is read, in bytes: a configuration in base64 and
+// the largest result of a plugin, with room for arguments.
+const maxEntry = 2*spec.MaxConf + maxStdout
+
+// An Entry is a file of the cache. The order of its members is libcni's; those
+// after result are ours, which others ignore.
+//
+// Readers of other makers (CRI-O, Multus) look at containerId, ifName, networkName and result.
+type Entry struct {
+	Kind           string                     `json:"kind"`
+	ContainerID    string                     `json:"containerId"`
+	Config         []byte                     `json:"config"` // the list, drop-in plugins inlined
+	IfName         string                     `json:"ifName"`
+	NetworkName    string                     `json:"networkName"`
+	NetNS          string                     `json:"netns,omitempty"`
+	Args           [][2]string                `json:"cniArgs,omitempty"`
+	CapabilityArgs map[string]json.RawMessage `json:"capabilityArgs,omitempty"`
+	Result         json.RawMessage            `json:"result,omitempty"`
+	BootID         string                     `json:"cniboxBootID,omitempty"` // of the kernel that ADD ran on
+	NetNSID        string                     `json:"cniboxNetNS,omitempty"`  // device:inode of NetNS
+
+	file string // its path
+}
+
+// Attachment returns the three names that the entry is about.
+func (e *Entry) Attachment() spec.Attachment {
+	return spec.Attachment{Network: e.NetworkName, ContainerID: e.ContainerID, IfName: e.IfName}
+}
+
+// Interrupted reports whether its ADD never came to an end.
+// Its process was killed, or the DEL that followed its failure failed as well.
+func (e *Entry) Interrupted() bool { return e.Kind == kindIntent }
+
+// List reads the cached configuration: a list, or a single one as libcni's
+// older interface keeps it.
+// An entry whose list is of another network than itself is damaged.
+func (e *Entry) List() (*List, error) {
+	l, err := Parse(e.Config)
+	if err != nil || len(l.Plugins) == 0 {
+		single, serr := ParseSingle(e.Config)
+		if serr != nil {
+			return nil, errors.Join(err, serr)
+		}
+		l = single
+	}
+	if l.Name != e.NetworkName {
+		return nil, fmt.Errorf("it is of network %q", l.Name)
+	}
+	return l, nil
+}
+
+// result returns the cached result, nil if there is none.
+// v is the version of one that names none.
+func (e *Entry) result(v spec.Version) (*spec.Result, error) {
+	if doc := bytes.TrimSpace(e.Result); len(doc) == 0 || string(doc) == "null" {
+		return nil, nil
+	}
+	return spec.ParseResult(e.Result, v)
+}
+
+// netNSPath returns the path of the attachment's network namespace; empty if the
+// entry does not have it.
+//
+// libcni before 1.2 (containerd 1.6, which Debian 12 has) writes no netns. The result
+// has it then: the sandbox of the interface, from specification 0.3.0 on.
+func (e *Entry) netNSPath() string {
+	if e.NetNS != "" {
+		return e.NetNS
+	}
+	var r struct {
+		Interfaces []struct{ Name, Sandbox string }
+	}
+	if json.Unmarshal(e.Result, &r) != nil {
+		return ""
+	}
+	for _, i := range r.Interfaces {
+		if i.Name == e.IfName && i.Sandbox != "" {
+			return i.Sandbox
+		}
+	}
+	return ""
+}
+
+// Live reports whether the attachment's network namespace still exists: the
+// same one, on the same boot. Paths are used again by others.
+// Entries of other tools have no ID of the namespace, so the path has to do.
+func (e *Entry) Live() bool {
+	id := netnsID(e.netNSPath())
+	return e.sameBoot() && id != "" && (e.NetNSID == "" || e.NetNSID == id)
+}
+
+// attached reports whether an attachment may be alive. An interrupted ADD is not.
+// One whose namespace is bound to a path lives as long as that, container or not; one whose
+// namespace is not recorded may be alive.
+func (e *Entry) attached() bool {
+	return !e.Interrupted() && (e.Live() || e.netNSPath() == "")
+}
+
+// sameBoot reports whether the entry is of this boot; entries of other tools do not have it
+// and count as such.
+// No namespace outlives a boot, and paths in /run are used again by the next one.
+func (e *Entry) sameBoot() bool {
+	if e.BootID == "" {
+		return true
+	}
+	now := boot.ID()
+	return now == "" || now == e.BootID
+}
+
+// netnsID returns device:inode of a namespace's file; empty if it is none.
+// Namespaces are files of nsfs, before Linux 3.19 of proc (statfs(2)).
+// The pair identifies a namespace while it exists; once it is gone the kernel
+// may give the inode to a new one, so a boot and a path belong to it.
+func netnsID(path string) string {
+	var fs unix.Statfs_t
+	var st unix.Stat_t
+	if path == "" || unix.Statfs(path, &fs) != nil || unix.Stat(path, &st) != nil {
+		return ""
+	}
+	if t := int64(fs.Type); t != unix.NSFS_MAGIC && t != unix.PROC_SUPER_MAGIC {
+		return ""
+	}
+	return fmt.Sprintf("%d:%d", st.Dev, st.Ino)
+}
+
+// ownNetNS is netnsID of the namespace that plugins are run in.
+func ownNetNS() string { return netnsID("/proc/thread-self/ns/net") }
