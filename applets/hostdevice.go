@@ -21,25 +21,26 @@ func init() {
 		Summary: "moves a link of the host into the container, and back",
 		Help: `
 key            type    default               meaning
-device         string  -                     name of the link on the host; an alternative one too
+device         string  -                     name of the link on the host, or an alternative name
 hwaddr         string  -                     its MAC address
 kernelpath     string  -                     its device below /sys/devices/
-pciBusID       string  -                     its PCI address, as 0000:3b:00.2; virtio too
-runtimeConfig  object  -                     deviceID (capability deviceID): PCI address, before
-                                             pciBusID, or a device of the auxiliary bus
-ipam           object  -                     address plugin, named by its "type"; none: none
-dns            object  -                     nameservers, domain, search, options; instead of ipam's
-dataDir        string  /run/cni/host-device  where name, alias, MAC address, MTU and state of the
-                                             link are kept until DEL
+pciBusID       string  -                     its PCI address, such as 0000:3b:00.2; virtio too
+runtimeConfig  object  -                     deviceID (capability deviceID): a PCI address, which
+                                             replaces pciBusID, or a device of the auxiliary bus
+ipam           object  -                     address plugin, named by its "type"; without it the
+                                             link gets no address
+dns            object  -                     nameservers, domain, search, options; replaces ipam's
+dataDir        string  /run/cni/host-device  stores name, alias, MAC address, MTU and state of the
+                                             link until DEL
 
-Before dns goes runtimeConfig.dns (capability dns).
-The first selector that is there counts. While the link is in the container, its alias is the
-name it had. A device bound to vfio-pci, uio_pci_generic or igb_uio is not touched: only ipam is
-asked.
+runtimeConfig.dns (capability dns) replaces dns.
+The first selector that is set counts, in this order. While the link is in the container, its
+alias is its name on the host. A device bound to vfio-pci, uio_pci_generic or igb_uio is not
+moved: only ipam is called.
 
-DEL gives the link back under its old name, up if it was; also one that the kernel gave back
-when the namespace ended. If the name is taken by a stranger it comes back as devN, with
-a warning, and gets its name in the first GC or DEL that finds it free.`,
+DEL moves the link back under its old name, and up if it was up; also one that the kernel moved
+to the host when the namespace ended. If the name is in use, the link stays on the host as devN,
+with a warning, and the next GC or DEL renames it.`,
 		Verbs: attach.Interface[*deviceConf]{
 			NoMAC: true, Validate: (*deviceConf).validate, Create: createHostDevice, Verify: verifyHostDevice,
 			Describe: describeHostDevice, Remove: removeHostDevice, Probe: probeHostDevice, Collect: collectHostDevices,
@@ -47,46 +48,45 @@ a warning, and gets its name in the first GC or DEL that finds it free.`,
 	})
 }
 
-// hostDeviceDir is where the records are.
+// hostDeviceDir is where the records are stored by default.
 const hostDeviceDir = "/run/cni/host-device"
 
-// deviceConf are the keys; Help tells each.
+// deviceConf has the configuration's keys, which Help describes.
 type deviceConf struct {
-	_             [0]func() // as in deviceRecord
-	Device        string    `json:"device"`
-	HWAddr        string    `json:"hwaddr"`
-	KernelPath    string    `json:"kernelpath"`
-	PCIBusID      string    `json:"pciBusID"`
-	DataDir       string    `json:"dataDir"`
+	Device        string `json:"device"`
+	HWAddr        string `json:"hwaddr"`
+	KernelPath    string `json:"kernelpath"`
+	PCIBusID      string `json:"pciBusID"`
+	DataDir       string `json:"dataDir"`
 	RuntimeConfig struct {
 		DeviceID string `json:"deviceID"`
 	} `json:"runtimeConfig"`
 
-	folder string // of the device in sysfs; empty: it is selected otherwise
-	dpdk   bool   // passed through: there is no link
+	sysfsDir string // of the device; empty: it is selected by name or address
+	dpdk     bool   // bound to a driver that passes it to a program: there is no link
 }
 
 // Linkless tells the flow that there is no link for it to look at.
 func (c *deviceConf) Linkless() bool { return c.dpdk }
 
-// dir is where the records are, whatever else the configuration says.
+// dir is where the records are stored.
 func (c *deviceConf) dir() records {
-	dir, _ := recordsIn(c.DataDir, hostDeviceDir) // validate has told
+	dir, _ := recordsIn(c.DataDir, hostDeviceDir) // validate has reported the error
 	return dir
 }
 
-// createHostDevice moves the link. Its record is written first, then its alias, so that
-// whatever happens after can be taken back, by this process or by DEL.
+// createHostDevice moves the device into the container. The record is written before the
+// first change, then the alias is set: from there on undo and DEL find the device, whatever
+// happens.
 //
-// The kernel moves it under the name it has and gives it the new one in the container,
-// where no udev renames it. A name that is taken there would leave it half way: it is
-// looked for before, and the undo finds the link by its alias.
+// The kernel moves it under its present name and renames it in the container, where no udev
+// sees that. A name that is taken there would stop it half way, so that is checked first.
 func createHostDevice(ctx context.Context, op *attach.Op, c *deviceConf) error {
-	if c.dpdk { // the addresses are for the program that has the device
-		passedThroughEntry(op, c)
+	if c.dpdk { // the addresses are for the program that drives the device
+		addPassedThrough(op, c)
 		return nil
 	}
-	op.DAD = true // others are on its segment
+	op.DAD = true // its network has other hosts
 	_, err := op.Cont.Link(op.IfName)
 	if err == nil {
 		return op.Exists(os.ErrExist)
@@ -95,22 +95,26 @@ func createHostDevice(ctx context.Context, op *attach.Op, c *deviceConf) error {
 		return err
 	}
 	dir := c.dir()
-	if old, err := readDevice(dir, op.Attachment); err == nil { // of an ADD whose DEL is due
+	if old, err := readDevice(dir, deviceFile(op.Attachment)); err == nil { // its DEL never came
 		if err := old.giveBack(ctx, op, dir); err != nil {
 			return err
+		}
+		if _, err := readDevice(dir, deviceFile(op.Attachment)); err == nil {
+			return spec.Errorf(spec.CodeBusy, "the device %s that %s had before waits on the host for its name, which another link has: rename that link, then DEL again", old.Name, op.Attachment)
 		}
 	}
 	return dir.made().locked(ctx, func() error { return moveHostDevice(op, c, dir) })
 }
 
-// moveHostDevice is createHostDevice under the lock.
+// moveHostDevice is the part of ADD that is done under the lock of the records.
 func moveHostDevice(op *attach.Op, c *deviceConf, dir records) error {
-	dev, err := findOrLost(op, c, dir)
+	restoreReturned(op, dir)
+	dev, err := c.find(op.Host)
 	if err != nil {
 		return spec.Errorf(spec.CodeConfig, "failed to find host device: %w", err)
 	}
 	if dev.Flags&unix.IFF_LOOPBACK != 0 {
-		return spec.Errorf(spec.CodeConfig, "failed to move %s: a loopback device stays where it is", dev.Name)
+		return spec.Errorf(spec.CodeConfig, "failed to move %s: a loopback device cannot leave its namespace", dev.Name)
 	}
 	pci := hostSysfs.pciOf(dev.Name)
 	rec, err := recordDevice(op, dir, dev)
@@ -121,12 +125,12 @@ func moveHostDevice(op *attach.Op, c *deviceConf, dir records) error {
 		return err
 	}
 	if err := op.Host.SetLink(dev.Index, rtnl.LinkChange{NS: op.NS, Name: &op.IfName}); err != nil {
-		return unmoved(op, dev, err)
+		return explainMove(op, dev, err)
 	}
 	if op.Link, err = op.Cont.Link(op.IfName); err != nil {
 		return err
 	}
-	if rec.Index != op.Link.Index { // another link has that one there
+	if rec.Index != op.Link.Index { // the kernel chose another, as that one was taken there
 		rec.Index = op.Link.Index
 		if err := dir.write(deviceFile(op.Attachment), rec); err != nil {
 			return err
@@ -138,13 +142,13 @@ func moveHostDevice(op *attach.Op, c *deviceConf, dir records) error {
 	return nil
 }
 
-// unmoved tells why the kernel does not move a link. The code is 7 for what the
-// configuration has to change.
-func unmoved(op *attach.Op, dev *rtnl.Link, err error) error {
+// explainMove says why the kernel refused to move a link. The code is 7 for what the
+// configuration can change.
+func explainMove(op *attach.Op, dev *rtnl.Link, err error) error {
 	code, why := spec.CodeConfig, ""
 	switch {
 	case errors.Is(err, unix.EINVAL):
-		why = ": a link of this kind stays in its namespace, as bridges do: select another"
+		why = ": a link of this kind, such as a bridge, cannot leave its namespace: select another"
 	case errors.Is(err, os.ErrExist):
 		why = ": an alternative name of it is taken there, or is CNI_IFNAME: remove it (ip link property del), or choose another CNI_IFNAME"
 	default:
@@ -153,43 +157,24 @@ func unmoved(op *attach.Op, dev *rtnl.Link, err error) error {
 	return spec.Errorf(code, "failed to move %s to %s%s: %w", dev.Name, op.Call.NetNS, why, err)
 }
 
-// passedThroughEntry is the result's entry for a device that has no link.
-func passedThroughEntry(op *attach.Op, c *deviceConf) {
+// addPassedThrough enters a device without a link into the result.
+func addPassedThrough(op *attach.Op, c *deviceConf) {
 	op.Container = op.AddInterface(spec.Interface{Name: op.IfName, Sandbox: op.Call.NetNS, PCIID: c.PCIBusID})
 }
 
-// findOrLost finds the link. One that is not there under its name may be one that the
-// kernel gave back under another when its namespace ended, and nobody has fetched since.
-func findOrLost(op *attach.Op, c *deviceConf, dir records) (*rtnl.Link, error) {
-	dev, err := c.find(op.Host)
-	if c.Device == "" || !errors.Is(err, os.ErrNotExist) {
-		return dev, err
-	}
-	eachDevice(dir, func(_ string, rec *deviceRecord) error {
-		if rec.Name != c.Device {
-			return nil
-		}
-		if lost, _ := rec.search(op.Host, rec.returned); lost != nil {
-			dev, err = lost, nil
-		}
-		return nil
-	})
-	return dev, err
-}
-
-// verifyHostDevice wants the link to be the device that was moved.
+// verifyHostDevice checks that the link is the device that ADD moved.
 func verifyHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
-	if rec, err := readDevice(c.dir(), op.Attachment); err == nil && op.Link.Alias != rec.Name {
+	if rec, err := readDevice(c.dir(), deviceFile(op.Attachment)); err == nil && op.Link.Alias != rec.Name {
 		return attach.Mismatch("interface %s in %s is not the device %s of the host: its alias is %q", op.IfName, op.Call.NetNS, rec.Name, op.Link.Alias)
 	}
 	return nil
 }
 
-// describeHostDevice is for GET: a link that nobody has moved here is none of ours.
+// describeHostDevice is for GET. A link without an alias was not moved by this plugin.
 func describeHostDevice(op *attach.Op, c *deviceConf) error {
 	switch {
 	case c.dpdk:
-		passedThroughEntry(op, c)
+		addPassedThrough(op, c)
 		return nil
 	case op.Link.Alias == "":
 		return spec.Errorf(spec.CodeUnknown, "no attachment %s is known: %s in %s is no device of the host", op.Attachment, op.IfName, op.Call.NetNS)
@@ -198,14 +183,14 @@ func describeHostDevice(op *attach.Op, c *deviceConf) error {
 	return nil
 }
 
-// probeHostDevice tells whether records can be written, and whether the hardware is there,
-// bound to whatever driver and in whatever namespace.
+// probeHostDevice is for STATUS: records can be stored, and the hardware is there, whatever
+// its driver and namespace are.
 func probeHostDevice(_ context.Context, _ *spec.Request, c *deviceConf) error {
 	if c.dir().notDir() {
 		return fmt.Errorf("data directory %s is not a directory", c.dir())
 	}
-	if c.folder != "" && !has(c.folder) {
-		return fmt.Errorf("there is no device %s", c.folder)
+	if c.sysfsDir != "" && !exists(c.sysfsDir) {
+		return fmt.Errorf("there is no device %s", c.sysfsDir)
 	}
 	return nil
 }

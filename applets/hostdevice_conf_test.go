@@ -91,7 +91,7 @@ func TestHostDeviceSysfs(t *testing.T) {
 			case c.dpdk:
 				got = "dpdk"
 			default:
-				got = netOf(c.folder)
+				got = linkOfDevice(c.sysfsDir)
 			}
 			if got != tt.want {
 				t.Errorf("got %q (%v), want %q", got, err, tt.want)
@@ -107,7 +107,7 @@ func withID(c deviceConf, id string) deviceConf {
 
 // Hardware that the reference has moved, which sysfs does not show any more, is known by
 // the device behind it; links that are none are never it.
-func TestHostDeviceMeans(t *testing.T) {
+func TestHostDeviceMatches(t *testing.T) {
 	card := deviceConf{PCIBusID: "0000:00:03.0"}
 	for name, tt := range map[string]struct {
 		conf deviceConf
@@ -130,7 +130,7 @@ func TestHostDeviceMeans(t *testing.T) {
 			if err := c.validate(); (err != nil) != (name == "does not validate") {
 				t.Fatal(err)
 			}
-			if got := c.means(nil, &tt.link); got != tt.want {
+			if got := c.matches(nil, &tt.link); got != tt.want {
 				t.Errorf("got %t", got)
 			}
 		})
@@ -146,15 +146,15 @@ func TestHostDeviceReturned(t *testing.T) {
 		link rtnl.Link
 		want bool
 	}{
-		"its address":        {rtnl.Link{Name: "dev7", Alias: "nic0", MAC: made}, true},
-		"made with it":       {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: other, PermMAC: made}, true},
-		"made with another":  {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: other, PermMAC: other}, false},
-		"neither is told":    {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: other}, false},
-		"of another kind":    {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: made, Kind: "vlan"}, false},
-		"no name of its own": {rtnl.Link{Name: "eth1", Alias: "nic0", MAC: made}, false},
-		"as it was":          {rtnl.Link{Name: "nic0", MAC: made}, false},
+		"its address":       {rtnl.Link{Name: "dev7", Alias: "nic0", MAC: made}, true},
+		"made with it":      {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: other, PermMAC: made}, true},
+		"made with another": {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: other, PermMAC: other}, false},
+		"neither is told":   {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: other}, false},
+		"of another kind":   {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: made, Kind: "vlan"}, false},
+		"renamed by udev":   {rtnl.Link{Name: "enp3s0", Alias: "nic0", MAC: made}, true},
+		"as it was":         {rtnl.Link{Name: "nic0", MAC: made}, false},
 	} {
-		if got := rec.returned(&tt.link); got != tt.want {
+		if got := rec.movedBack(&tt.link); got != tt.want {
 			t.Errorf("%s: got %t", name, got)
 		}
 	}

@@ -14,14 +14,14 @@ import (
 	"cnibox/spec"
 )
 
-// A sysfs is a folder with what the kernel tells of devices: sysfs(5). Names that come
-// from outside are checked before they become a part of a path in it.
+// A sysfs is the directory where sysfs(5) is mounted. Names from a configuration are checked
+// before they become a part of a path in it.
 type sysfs string
 
-// hostSysfs is the host's; tests have their own.
+// Tests replace it.
 var hostSysfs sysfs = "/sys"
 
-// isPCI tells an address of the PCI bus, as 0000:3b:00.2, in the letters of sysfs.
+// isPCI reports whether id is a PCI address as sysfs writes it, such as 0000:3b:00.2.
 func isPCI(id string) bool {
 	domain, rest, ok := strings.Cut(id, ":")
 	if !ok || len(domain) < 4 || len(domain) > 8 || len(rest) != len("00:00.0") || rest[2] != ':' || rest[5] != '.' || rest[6] > '7' {
@@ -31,19 +31,18 @@ func isPCI(id string) bool {
 	return strings.Trim(digits, "0123456789abcdef") == ""
 }
 
-// isDeviceName tells a name of a device that can be a part of a path.
+// isDeviceName reports whether id can be the last part of a path.
 func isDeviceName(id string) bool {
 	return id != "" && len(id) <= 255 && id != "." && id != ".." && !strings.ContainsAny(id, "/\x00")
 }
 
-// has tells whether a file is there.
-func has(file string) bool {
+func exists(file string) bool {
 	_, err := os.Stat(file)
 	return err == nil
 }
 
-// passedThrough tells whether a PCI device is bound to a driver that hands it to a program
-// (VFIO, UIO): it has no link then, and needs none.
+// passedThrough reports whether a PCI device is bound to a driver that passes it to a program
+// (VFIO, UIO): it has no link then.
 func passedThrough(dir string) bool {
 	target, _ := os.Readlink(dir + "/driver")
 	switch driver := path.Base(target); driver {
@@ -54,9 +53,9 @@ func passedThrough(dir string) bool {
 	}
 }
 
-// netOf returns the name of the link of a device, or of the virtio device in it; empty:
+// linkOfDevice returns the name of the link of a device, or of the virtio device in it; empty:
 // it has none in this namespace.
-func netOf(dir string) string {
+func linkOfDevice(dir string) string {
 	if name := firstIn(dir+"/net", ""); name != "" {
 		return name
 	}
@@ -66,9 +65,9 @@ func netOf(dir string) string {
 	return ""
 }
 
-// firstIn returns the first name in a directory that begins so, by the order of bytes.
+// firstIn returns the first name in a directory that has the prefix; empty: there is none.
 func firstIn(dir, prefix string) string {
-	entries, _ := os.ReadDir(dir) // sorted; none: there is no such directory
+	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), prefix) {
 			return e.Name()
@@ -77,8 +76,8 @@ func firstIn(dir, prefix string) string {
 	return ""
 }
 
-// pciOf returns the PCI address of a link of this namespace, or of the virtio device
-// that it is; empty: it is neither's.
+// pciOf returns the PCI address of a link of this namespace, which may be a virtio device;
+// empty: it has none.
 func (s sysfs) pciOf(link string) string {
 	target, _ := os.Readlink(string(s) + "/class/net/" + link)
 	parts := strings.Split(target, "/") // …/0000:00:03.0/virtio0/net/eth0
@@ -92,16 +91,16 @@ func (s sysfs) pciOf(link string) string {
 	return ""
 }
 
-// resolve finds the folder of the device in sysfs, if one is selected by its place.
-// runtimeConfig.deviceID, which a device plugin has chosen, goes before pciBusID.
+// resolve finds the directory of the device in sysfs, if it is selected by its path or bus.
+// runtimeConfig.deviceID, which a device plugin chooses, replaces pciBusID.
 func (c *deviceConf) resolve(s sysfs) error {
 	pci, aux := string(s)+"/bus/pci/devices/", string(s)+"/bus/auxiliary/devices/"
 	id, bus := c.RuntimeConfig.DeviceID, pci+strings.ToLower(c.PCIBusID)
 	switch lower := strings.ToLower(id); {
 	case id == "":
-	case isPCI(lower) && has(pci+lower):
+	case isPCI(lower) && exists(pci+lower):
 		c.PCIBusID, bus = lower, pci+lower
-	case isDeviceName(id) && has(aux+id):
+	case isDeviceName(id) && exists(aux+id):
 		c.PCIBusID, bus = id, aux+id
 	default:
 		return spec.Errorf(spec.CodeConfig, "runtime config DeviceID %s not found or unsupported", id).
@@ -110,33 +109,33 @@ func (c *deviceConf) resolve(s sysfs) error {
 	switch {
 	case c.Device != "" || c.HWAddr != "":
 	case c.KernelPath != "":
-		c.folder = string(s) + strings.TrimPrefix(c.KernelPath, "/sys")
+		c.sysfsDir = string(s) + strings.TrimPrefix(c.KernelPath, "/sys")
 	case c.PCIBusID != "":
-		c.folder, c.dpdk = bus, passedThrough(bus)
+		c.sysfsDir, c.dpdk = bus, passedThrough(bus)
 	default:
 		return errors.New(`specify either "device", "hwaddr", "kernelpath" or "pciBusID"`)
 	}
 	return nil
 }
 
-// find returns the link that the configuration selects, of those of the host.
-// The error is os.ErrNotExist if there is none.
+// find returns the link of the host that the configuration selects; os.ErrNotExist: there is
+// none.
 func (c *deviceConf) find(host *rtnl.Conn) (*rtnl.Link, error) {
 	if c.HWAddr != "" && c.Device == "" {
 		return c.findByMAC(host)
 	}
 	name := c.Device
-	if c.folder != "" {
-		name = netOf(c.folder)
+	if c.sysfsDir != "" {
+		name = linkOfDevice(c.sysfsDir)
 	}
 	if name == "" {
-		return nil, fmt.Errorf("no network device in %s: %w", c.folder, os.ErrNotExist)
+		return nil, fmt.Errorf("no network device in %s: %w", c.sysfsDir, os.ErrNotExist)
 	}
 	return host.Link(name)
 }
 
-// findByMAC takes hardware before what sits on it and has the same address: bridges,
-// bonds and VLANs.
+// findByMAC prefers hardware to the bridges, bonds and VLANs on it, which have the same
+// address.
 func (c *deviceConf) findByMAC(host *rtnl.Conn) (*rtnl.Link, error) {
 	want, err := spec.ParseMAC(c.HWAddr)
 	if err != nil {
@@ -158,11 +157,11 @@ func (c *deviceConf) findByMAC(host *rtnl.Conn) (*rtnl.Link, error) {
 	return found, nil
 }
 
-// means tells whether a link in a container can be the one that the configuration selects,
-// which was a link of the host: by its old name, that is its alias, or an alternative name,
-// which goes along; by its address; or by the device behind it, as sysfs no longer
-// shows what is there. Older kernels do not tell that of hardware, which then may be it.
-func (c *deviceConf) means(cont *rtnl.Conn, l *rtnl.Link) bool {
+// matches reports whether a link in a container can be the one that the configuration
+// selected on the host: by its name there, which is its alias, or by an alternative name; by
+// its address; or by its device, as the sysfs of the host does not list the links of other
+// namespaces. Where an older kernel does not report the device, any hardware matches.
+func (c *deviceConf) matches(cont *rtnl.Conn, l *rtnl.Link) bool {
 	switch {
 	case c.Device != "":
 		named, err := cont.Link(c.Device)
@@ -170,14 +169,14 @@ func (c *deviceConf) means(cont *rtnl.Conn, l *rtnl.Link) bool {
 	case c.HWAddr != "":
 		want, err := spec.ParseMAC(c.HWAddr)
 		return err == nil && bytes.Equal(l.MAC, want)
-	case c.folder == "" || c.dpdk || l.Kind != "":
+	case c.sysfsDir == "" || c.dpdk || l.Kind != "":
 		return false
 	}
-	return l.Device == "" || l.Device == path.Base(c.folder) || has(c.folder+"/"+l.Device)
+	return l.Device == "" || l.Device == path.Base(c.sysfsDir) || exists(c.sysfsDir+"/"+l.Device)
 }
 
-// validate checks the selectors against what they may be, and looks at the place of a
-// device in sysfs; whether there is a link is for later.
+// validate checks the selectors, and looks a device up in sysfs; whether it has a link is
+// for ADD to find out.
 func (c *deviceConf) validate() error {
 	if c.Device != "" {
 		if err := spec.CheckLinkName(c.Device); err != nil {
@@ -192,9 +191,9 @@ func (c *deviceConf) validate() error {
 	c.KernelPath = strings.TrimSuffix(c.KernelPath, "/")
 	switch k := c.KernelPath; {
 	case k != "" && (path.Clean(k) != k || !strings.HasPrefix(k, "/sys/devices/") || strings.Contains(k, "\x00")):
-		return fmt.Errorf(`"kernelpath" %q must be an absolute path below /sys/devices/, without . and ..`, k)
+		return fmt.Errorf(`"kernelpath" %q must be an absolute path below /sys/devices/, without "." and ".."`, k)
 	case c.PCIBusID != "" && !isPCI(strings.ToLower(c.PCIBusID)):
-		return fmt.Errorf(`"pciBusID" %q is no PCI address, as 0000:3b:00.2`, c.PCIBusID)
+		return fmt.Errorf(`"pciBusID" %q is no PCI address such as 0000:3b:00.2`, c.PCIBusID)
 	}
 	if _, err := recordsIn(c.DataDir, hostDeviceDir); err != nil {
 		return err

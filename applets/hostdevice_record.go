@@ -3,31 +3,33 @@
 package applets
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"cnibox/applets/attach"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
-// A deviceRecord is a link of the host as it was before it was moved. The alias of the
-// link names it, as with the reference, which keeps nothing else. Since a name can be given
-// to another link meanwhile, it takes the address or the index too to tell them apart.
+// A deviceRecord is what a device was like on the host before ADD moved it, in one file for
+// each attachment. The alias of a moved link is its name on the host, as with the reference,
+// which stores nothing else.
 type deviceRecord struct {
-	_ [0]func() // it does not compare, which spares the binary the code for that
 	recordOwner
-	NetNS   string `json:"netns"` // where it went
+	NetNS   string `json:"netns"` // path of the namespace it was moved to
 	Index   uint32 `json:"index"` // there
 	Name    string `json:"name"`
 	Alias   string `json:"alias"`
 	MAC     string `json:"mac"`
-	PermMAC string `json:"permMAC"` // of hardware: what it was made with
-	MTU     int    `json:"mtu"`     // bytes; 0: not known
+	PermMAC string `json:"permMAC"` // permanent address of hardware; empty: it has none
+	MTU     int    `json:"mtu"`     // bytes; 0: unknown
 	Up      bool   `json:"up"`
-	Kind    string `json:"kind"` // empty: hardware, which outlives a namespace
+	Kind    string `json:"kind"` // empty: hardware, which the kernel moves to the host when the namespace ends
 }
 
 // recordOf describes a link as it is.
@@ -36,66 +38,102 @@ func recordOf(op *attach.Op, l *rtnl.Link) *deviceRecord {
 		MAC: l.MAC.String(), PermMAC: l.PermMAC.String(), MTU: l.MTU, Up: l.Up, Kind: l.Kind}
 }
 
-// deviceFile is the name of an attachment's record.
+func (rec *deviceRecord) sameAddress(l *rtnl.Link) bool {
+	return l.Kind == rec.Kind && (l.MAC.String() == rec.MAC || rec.PermMAC != "" && l.PermMAC.String() == rec.PermMAC)
+}
+
+// movedBack reports whether a link of the host is the device, not yet restored.
+func (rec *deviceRecord) movedBack(l *rtnl.Link) bool {
+	return l.Alias == rec.Name && rec.sameAddress(l)
+}
+
+// inContainer reports whether a link of the container is the device. The container may have
+// changed its alias or its address, and its index is unknown if ADD was killed: two of the
+// three must match.
+func (rec *deviceRecord) inContainer(l *rtnl.Link) bool {
+	if l.Index == rec.Index {
+		return l.Alias == rec.Name || rec.sameAddress(l)
+	}
+	return rec.movedBack(l)
+}
+
+// among returns the link that matches, of several the one with the recorded index; nil: there
+// is none.
+func (rec *deviceRecord) among(links []rtnl.Link, matches func(*rtnl.Link) bool) (found *rtnl.Link) {
+	for i := range links {
+		if l := &links[i]; matches(l) && (found == nil || l.Index == rec.Index) {
+			found = l
+		}
+	}
+	return found
+}
+
 func deviceFile(a spec.Attachment) string { return a.Key() + ".json" }
 
-// readDevice reads the record of an attachment; os.ErrNotExist: there is none.
-func readDevice(dir records, a spec.Attachment) (*deviceRecord, error) {
+// readDevice returns the record in a file; os.ErrNotExist: there is none.
+func readDevice(dir records, file string) (*deviceRecord, error) {
 	rec := &deviceRecord{}
-	err := dir.read(deviceFile(a), rec)
+	err := dir.read(file, rec)
 	if err == nil {
 		err = spec.CheckIfName(rec.Name)
 	}
 	return rec, err
 }
 
-// eachDevice calls fn with each record that can be read.
-func eachDevice(dir records, fn func(name string, rec *deviceRecord) error) error {
-	return dir.each(func(name string) error {
-		rec := &deviceRecord{}
-		if dir.read(name, rec) != nil || spec.CheckIfName(rec.Name) != nil {
+// eachDevice calls fn with each record that can be read, and goes on past errors.
+func eachDevice(dir records, fn func(*deviceRecord) error) error {
+	return dir.each(func(file string) error {
+		rec, err := readDevice(dir, file)
+		if err != nil {
 			return nil
 		}
-		return fn(name, rec)
+		return fn(rec)
 	})
 }
 
-// recordDevice writes the record, and registers the way back.
-// If the kernel gave the device back, what it was before is on the record of one that has
-// lost it. That goes, or a late DEL of it would take the device from this one.
+// recordDevice writes the record, and registers the undo of the move.
 func recordDevice(op *attach.Op, dir records, dev *rtnl.Link) (*deviceRecord, error) {
-	rec, own, stale := recordOf(op, dev), deviceFile(op.Attachment), ""
-	err := eachDevice(dir, func(name string, old *deviceRecord) error {
-		switch {
-		case old.returned(dev):
-			*rec, stale = *old, name
-		case name == own:
-			return spec.Errorf(spec.CodeBusy, "the device %s that %s had before waits on the host for its name, which another link has: rename that link, then DEL again", old.Name, op.Attachment)
+	rec := recordOf(op, dev)
+	op.Undo("device "+rec.Name, func(ctx context.Context) error { return rec.giveBack(ctx, op, dir) })
+	return rec, dir.write(deviceFile(op.Attachment), rec)
+}
+
+// restoreReturned restores the devices that the kernel moved to the host when their
+// namespaces ended, and that no DEL has restored since. Their records go, or a late DEL would
+// take a device from the attachment that has it next.
+func restoreReturned(op *attach.Op, dir records) {
+	var links []rtnl.Link
+	err := eachDevice(dir, func(rec *deviceRecord) (err error) {
+		if links == nil {
+			if links, err = op.Host.Links(); err != nil {
+				return err
+			}
 		}
-		return nil
+		dev := rec.among(links, rec.movedBack)
+		if dev == nil {
+			return nil
+		}
+		if err := rec.restore(op, dev); err != nil {
+			return later(err)
+		}
+		return dir.remove(deviceFile(rec.attachment()))
 	})
 	if err != nil {
-		return nil, err
+		op.Warn("%v", err)
 	}
-	rec.recordOwner, rec.NetNS, rec.Index = ownerOf(op.Attachment), op.Call.NetNS, dev.Index
-	op.Undo("device "+rec.Name, func(ctx context.Context) error { return rec.giveBack(ctx, op, dir) })
-	if err := dir.write(own, rec); err != nil || stale == "" || stale == own {
-		return rec, err
-	}
-	return rec, dir.remove(stale)
 }
 
-// removeHostDevice is DEL. A device without a record was moved by the reference, if by
-// anybody: its alias is its name, and nothing tells what else it was like.
+// removeHostDevice is DEL. A device without a record may have been moved by the reference:
+// then its name on the host is its alias, and nothing else about it is known.
 func removeHostDevice(ctx context.Context, op *attach.Op, c *deviceConf) error {
 	dir := recordsOf(op.Request, hostDeviceDir)
-	rec, err := readDevice(dir, op.Attachment)
+	rec, err := readDevice(dir, deviceFile(op.Attachment))
 	if err != nil {
 		if !errors.Is(err, os.ErrNotExist) {
 			op.Warn("%v", err)
 		}
-		l := foreignDevice(op, c)
-		if l == nil || spec.CheckIfName(l.Alias) != nil || onRecord(op, dir, l) {
+		l := movedByReference(op, c)
+		if l == nil || hasRecord(op, dir, l) {
 			return dir.remove(deviceFile(op.Attachment))
 		}
 		rec = recordOf(op, l)
@@ -104,47 +142,63 @@ func removeHostDevice(ctx context.Context, op *attach.Op, c *deviceConf) error {
 	return rec.giveBack(ctx, op, dir)
 }
 
-// foreignDevice finds a link that the reference has moved: the one with our name in the
-// container, if it can be the configured one, or that on the host, down, and under a name by
-// which a namespace that ends gives links back. Nil: there is none.
-func foreignDevice(op *attach.Op, c *deviceConf) *rtnl.Link {
+// hasRecord reports whether a link is the device of another attachment.
+func hasRecord(op *attach.Op, dir records, l *rtnl.Link) (found bool) {
+	_ = eachDevice(dir, func(rec *deviceRecord) error {
+		found = found || rec.movedBack(l) || rec.NetNS == op.Call.NetNS && rec.inContainer(l)
+		return nil
+	})
+	return found
+}
+
+// movedByReference finds a link with a name of the host as its alias: CNI_IFNAME in the
+// container if the configuration can select it, or on the host one that is down and has a
+// name that the kernel gives when a namespace ends: the one it had there, or devN.
+func movedByReference(op *attach.Op, c *deviceConf) *rtnl.Link {
 	if op.Cont != nil {
-		if l, err := op.Cont.Link(op.IfName); err == nil && c.means(op.Cont, l) {
+		l, err := op.Cont.Link(op.IfName)
+		if err == nil && spec.CheckIfName(l.Alias) == nil && c.matches(op.Cont, l) {
 			return l
 		}
 		return nil
 	}
+	if c.Device == "" {
+		return nil
+	}
 	links, _ := op.Host.Links()
 	for i := range links {
-		if l := &links[i]; l.Alias == c.Device && l.Alias != l.Name && !l.Up && isReturned(l.Name, op.IfName) {
+		l := &links[i]
+		if l.Alias == c.Device && l.Alias != l.Name && !l.Up && (l.Name == op.IfName || isDevN(l.Name)) {
 			return l
 		}
 	}
 	return nil
 }
 
-// onRecord tells whether a link is the device of an attachment that has a record.
-func onRecord(op *attach.Op, dir records, l *rtnl.Link) (found bool) {
-	eachDevice(dir, func(_ string, rec *deviceRecord) error {
-		found = found || rec.returned(l) || rec.NetNS == op.Call.NetNS && rec.entered(l)
-		return nil
-	})
-	return found
-}
-
-// isReturned tells the names under which the kernel gives a link back: the one it had in
-// the container, or devN if that is taken.
-func isReturned(name, ifName string) bool {
+// isDevN reports whether a name is "dev" and a number.
+func isDevN(name string) bool {
 	n, ok := strings.CutPrefix(name, "dev")
-	return name == ifName || ok && n != "" && strings.Trim(n, "0123456789") == ""
+	return ok && n != "" && strings.Trim(n, "0123456789") == ""
 }
 
-// giveBack restores the device and then removes its record, if it has one. The record of a
-// device that could not get its name stays, for GC and another DEL.
+// errLater is about a device that cannot be restored yet, which was reported; its record
+// stays for the next DEL or GC.
+var errLater = errors.New("to be restored later")
+
+// later drops errLater.
+func later(err error) error {
+	if errors.Is(err, errLater) {
+		return nil
+	}
+	return err
+}
+
+// giveBack moves the device to the host, makes it what it was before ADD, and removes its
+// record. One that is nowhere was deleted with the namespace, or unplugged: no error.
 func (rec *deviceRecord) giveBack(ctx context.Context, op *attach.Op, dir records) error {
 	cont := op.Cont
 	if cont == nil || rec.NetNS != op.Call.NetNS {
-		if ns, err := rtnl.OpenNS(rec.NetNS); err == nil { // DEL and GC are not always told
+		if ns, err := rtnl.OpenNS(rec.NetNS); err == nil { // CNI_NETNS may be empty
 			defer ns.Close()
 			if cont, err = rtnl.Dial(ns); err != nil {
 				return err
@@ -153,19 +207,120 @@ func (rec *deviceRecord) giveBack(ctx context.Context, op *attach.Op, dir record
 		}
 	}
 	return dir.locked(ctx, func() error {
-		done, err := rec.restore(op, cont, dir)
-		if err != nil || !done {
-			return err
+		dev, err := rec.moveOut(op.Host, cont)
+		if dev == nil && err == nil {
+			// GC comes long after the namespace has ended.
+			wait := cont == nil && rec.Kind == "" && op.Call.Verb == spec.Del
+			dev, err = rec.findOnHost(ctx, op, wait)
+		}
+		if dev != nil && err == nil {
+			err = rec.restore(op, dev)
+		}
+		if err != nil {
+			return later(err)
 		}
 		return dir.remove(deviceFile(rec.attachment()))
 	})
 }
 
-// collectHostDevices gives back what attachments that are gone have left.
-// A device that is nowhere any more costs nothing but its record.
+// moveOut moves the device out of the container. It gets its name there already, so that
+// udev on the host never sees another; if that name is taken on the host, the device becomes
+// devN. Nil: it is not there, or cont is nil.
+func (rec *deviceRecord) moveOut(host, cont *rtnl.Conn) (*rtnl.Link, error) {
+	if cont == nil {
+		return nil, nil
+	}
+	links, err := cont.Links()
+	dev := rec.among(links, rec.inContainer)
+	if dev == nil || err != nil {
+		return nil, err
+	}
+	hostNS, err := host.NS()
+	if err != nil {
+		return nil, err
+	}
+	defer hostNS.Close()
+	if err := cont.SetLink(dev.Index, rtnl.LinkChange{Up: new(false), Alias: &rec.Name}); err != nil {
+		return nil, err
+	}
+	if err := cont.SetLink(dev.Index, rtnl.LinkChange{Name: &rec.Name}); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, err
+	}
+	name := rec.Name
+	for n := dev.Index; ; n++ {
+		err := cont.SetLink(dev.Index, rtnl.LinkChange{NS: hostNS, Name: &name})
+		if err == nil {
+			return host.Link(name)
+		}
+		if !errors.Is(err, os.ErrExist) || n == dev.Index+10 { // an alternative name may be taken as well
+			return nil, err
+		}
+		name = fmt.Sprintf("dev%d", n)
+	}
+}
+
+// returnTime bounds the wait for hardware after the end of its namespace.
+const returnTime = time.Second
+
+// findOnHost returns the device if the kernel moved it to the host when the namespace ended,
+// which takes the kernel some time: with wait, up to returnTime are spent on it. Nil: it is
+// not there, or an earlier DEL restored it.
+func (rec *deviceRecord) findOnHost(ctx context.Context, op *attach.Op, wait bool) (*rtnl.Link, error) {
+	if !wait {
+		links, err := op.Host.Links()
+		return rec.among(links, rec.movedBack), err
+	}
+	ctx, cancel := context.WithTimeout(ctx, returnTime)
+	defer cancel()
+	dev, err := op.Host.WaitLink(ctx, func(l *rtnl.Link) bool {
+		return rec.movedBack(l) || l.Name == rec.Name && rec.sameAddress(l)
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		op.Warn("device %s is not on the host yet: the next DEL or GC restores it", rec.Name)
+		return nil, errLater
+	}
+	if dev != nil && !rec.movedBack(dev) {
+		return nil, nil
+	}
+	return dev, err
+}
+
+// restore makes a device on the host what it was before ADD. The alias comes last: by it
+// an interrupted restore is continued.
+func (rec *deviceRecord) restore(op *attach.Op, dev *rtnl.Link) error {
+	var ch rtnl.LinkChange
+	if rec.MTU != 0 && rec.MTU != dev.MTU {
+		ch.MTU = &rec.MTU
+	}
+	if addr, err := spec.ParseMAC(rec.MAC); err == nil && !bytes.Equal(addr, dev.MAC) {
+		ch.MAC = addr
+	}
+	if dev.Name != rec.Name {
+		ch.Up = new(false) // for the new name
+		if err := op.Host.SetLink(dev.Index, ch); err != nil {
+			return err
+		}
+		err := op.Host.SetLink(dev.Index, rtnl.LinkChange{Name: &rec.Name})
+		if errors.Is(err, os.ErrExist) {
+			op.Warn("name %s is in use on the host: the device is left as %s, the next DEL or GC renames it", rec.Name, dev.Name)
+			return errLater
+		}
+		if err != nil {
+			return err
+		}
+		ch = rtnl.LinkChange{}
+	}
+	ch.Alias = &rec.Alias
+	if rec.Up {
+		ch.Up = &rec.Up
+	}
+	return op.Host.SetLink(dev.Index, ch)
+}
+
+// collectHostDevices is GC: it gives back the devices of attachments that are gone.
 func collectHostDevices(ctx context.Context, op *attach.Op, _ *deviceConf) error {
 	valid, dir := op.ValidKeys(), recordsOf(op.Request, hostDeviceDir)
-	return eachDevice(dir, func(_ string, rec *deviceRecord) error {
+	return eachDevice(dir, func(rec *deviceRecord) error {
 		if rec.Network != op.Network || valid(rec.attachment().Key()) {
 			return nil
 		}

@@ -205,9 +205,9 @@ func TestKernelHostDeviceNameTaken(t *testing.T) {
 	}
 }
 
-// A name that another device of ours has by mistake, since the kernel gave that back under
-// it, is freed: both get their own.
-func TestKernelHostDeviceNameTakenByMistake(t *testing.T) {
+// A name that another device has, since the kernel moved that to the host under it, is
+// free once that device has its own: then the next DEL gives the name back.
+func TestKernelHostDeviceNameTakenByAnother(t *testing.T) {
 	n := newNode(t)
 	a, b := n.pod("a"), n.pod("b")
 	n.nic("eth0")
@@ -218,10 +218,11 @@ func TestKernelHostDeviceNameTakenByMistake(t *testing.T) {
 	n.comesBack(b, "eth0")
 	n.must(spec.Del, "host-device", deviceConfOf("eth0"), a, "CNI_IFNAME=net1")
 	c := kerneltest.Dial(t, n.host)
-	if l := linkOf(t, c, "eth0"); l.Alias != "uplink of eth0" {
+	if l := linkOf(t, c, "eth0"); l.Alias != "nic1" {
 		t.Errorf("eth0: %+v", l)
 	}
 	n.must(spec.Del, "host-device", deviceConfOf("nic1"), b, "CNI_NETNS=")
+	n.must(spec.Del, "host-device", deviceConfOf("eth0"), a, "CNI_IFNAME=net1")
 	if after := n.state(a); after != before {
 		t.Errorf("left:\n%s", kerneltest.Diff(before, after))
 	}
