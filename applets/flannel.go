@@ -19,27 +19,27 @@ func init() {
 		Summary: "runs another plugin with the subnet that flanneld gave this node",
 		Help: `
 key            type    default                  meaning
-subnetFile     string  /run/flannel/subnet.env  what flanneld writes; an absolute path
-dataDir        string  /var/lib/cni/flannel     what delegates were told, until DEL; absolute
-delegate       object  {}                       configuration of the plugin to run: "type" is
-                                                bridge unless given; no "name", no "ipam"
-ipam           object  {}                       its "ipam": "type" is host-local unless given;
+subnetFile     string  /run/flannel/subnet.env  the file that flanneld writes; an absolute path
+dataDir        string  /var/lib/cni/flannel     stores the delegates' configurations until DEL; an
+                                                absolute path
+delegate       object  {}                       configuration of the plugin to run: the default of
+                                                "type" is bridge; without "name" and "ipam"
+ipam           object  {}                       its "ipam": the default of "type" is host-local;
                                                 ranges are set, routes to the cluster added
-runtimeConfig  object  -                        handed on as it is
+runtimeConfig  object  -                        passed to the delegate unchanged
 
-Keys that delegate does not have are set: ipMasq true unless flanneld masquerades (FLANNEL_IPMASQ),
-mtu from FLANNEL_MTU, and isGateway true for a bridge.
-subnet.env has FLANNEL_NETWORK and FLANNEL_IPV6_NETWORK (networks between commas), FLANNEL_SUBNET,
-FLANNEL_IPV6_SUBNET, FLANNEL_MTU and FLANNEL_IPMASQ; of each pair one will do.`,
+Defaults for the delegate: ipMasq true unless flanneld masquerades (FLANNEL_IPMASQ), mtu from
+FLANNEL_MTU, and isGateway true for a bridge.
+subnet.env has FLANNEL_NETWORK or FLANNEL_IPV6_NETWORK (networks, comma-separated), FLANNEL_SUBNET
+or FLANNEL_IPV6_SUBNET, FLANNEL_MTU and FLANNEL_IPMASQ.`,
 		Verbs: spec.Verbs{Add: addFlannel, Check: checkFlannel, Del: delFlannel, Get: getFlannel, Status: statusFlannel, GC: gcFlannel, Args: true},
 	})
 }
 
-// flannelUndoTime is how long undoing a failed ADD may take, whatever became of
-// the context of the ADD itself.
+// flannelUndoTime bounds the undo of a failed ADD.
 const flannelUndoTime = 5 * time.Second
 
-// delegate makes the request of a delegate of a configuration.
+// delegate returns the request for the delegate, and its configuration.
 func (f *flannel) delegate(r *spec.Request, env *subnetEnv) (*spec.Request, []byte, error) {
 	conf, err := f.delegateConf(r, env)
 	if err != nil {
@@ -52,7 +52,7 @@ func (f *flannel) delegate(r *spec.Request, env *subnetEnv) (*spec.Request, []by
 	return d, conf, nil
 }
 
-// runDelegate runs the verb of a delegate's request. Errors keep the delegate's code.
+// runDelegate runs the delegate. Errors keep its code.
 func runDelegate(ctx context.Context, d *spec.Request) (*spec.Result, error) {
 	res, err := d.Invoker.Invoke(ctx, d.Net.Type, d)
 	if err != nil {
@@ -61,7 +61,7 @@ func runDelegate(ctx context.Context, d *spec.Request) (*spec.Result, error) {
 	return res, nil
 }
 
-// addFlannel writes down what the delegate is told, then runs it.
+// addFlannel stores the delegate's configuration for DEL, then runs the delegate.
 // Errors of subnet.env have code 11: flanneld may be about to write it.
 func addFlannel(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	f, err := readFlannel(r)
@@ -76,66 +76,44 @@ func addFlannel(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	// What a DEL would not find either must not be written down.
+	// No state for a delegate that DEL would not find either.
 	if known, ok := d.Invoker.(interface{ Find(plugin string) error }); ok {
 		if err := known.Find(d.Net.Type); err != nil {
 			return nil, fmt.Errorf("delegate: %w", err)
 		}
 	}
-	before, err := f.dir.find(r)
+	_, err = f.dir.find(r)
+	again := err == nil
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	if err := f.dir.save(r.Attachment, conf); err != nil {
+	restore, err := f.dir.save(r.Attachment, conf)
+	if err != nil {
 		return nil, fmt.Errorf("state of the delegate: %w", err)
 	}
 	res, err := runDelegate(ctx, d)
-	if err != nil {
-		return nil, f.undo(ctx, r, conf, before, err)
+	if err == nil {
+		return res, nil
 	}
-	return res, nil
+	// DEL after a failed ADD, as the specification has it. Not after a second ADD, which takes
+	// nothing away from the first, nor after code 100: the interface is another attachment's.
+	var left error
+	if !again && spec.AsError(err).Code != spec.CodeBusy {
+		left = f.undo(ctx, r, conf)
+	}
+	if left == nil { // else a later DEL needs the state file
+		left = restore()
+	}
+	if left != nil {
+		return nil, spec.AsError(err).WithDetails("undo: %v", left)
+	}
+	return nil, err
 }
 
-// env reads subnet.env; what is wrong with it has the given code.
-func (f *flannel) env(code int) (*subnetEnv, error) {
-	env, err := readSubnetEnv(f.SubnetFile)
-	if err != nil {
-		return nil, spec.Errorf(code, "failed to load flannel 'subnet.env' file: %w (flanneld writes it when it has got a subnet: "+
-			"is it running? see the log of this node's flannel pod)", err)
-	}
-	return env, nil
-}
-
-// undo follows a failed ADD of the delegate by its DEL, as the specification
-// has it, and forgets it. Not so if the attachment was there before: a second ADD
-// takes nothing away from the first. Nor after code 100, where what the delegate
-// would delete is somebody else's.
-func (f *flannel) undo(ctx context.Context, r *spec.Request, conf []byte, before *flannelRecord, err error) error {
+// undo runs the delegate's DEL after its ADD.
+func (f *flannel) undo(ctx context.Context, r *spec.Request, conf []byte) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flannelUndoTime)
 	defer cancel()
-	var left error
-	switch {
-	case before != nil && before.file == flannelFile(r.Attachment):
-		left = f.dir.save(r.Attachment, before.conf)
-	case before != nil:
-		left = f.dir.remove(flannelFile(r.Attachment))
-	default:
-		if spec.AsError(err).Code != spec.CodeBusy {
-			left = f.release(ctx, r, conf)
-		}
-		// What could not be released is for a later DEL, which needs the file.
-		if left == nil {
-			left = f.dir.forget(r.Attachment)
-		}
-	}
-	if left == nil {
-		return err
-	}
-	return spec.AsError(err).WithDetails("undo: %v", left)
-}
-
-// release runs the delegate's DEL after its ADD.
-func (f *flannel) release(ctx context.Context, r *spec.Request, conf []byte) error {
 	del := r.Call
 	del.Verb = spec.Del
 	d, err := r.Derive(del, conf)
@@ -145,7 +123,17 @@ func (f *flannel) release(ctx context.Context, r *spec.Request, conf []byte) err
 	return err
 }
 
-// saved returns the request of the attachment's delegate as it was at ADD, with
+// env reads subnet.env; errors have the given code.
+func (f *flannel) env(code int) (*subnetEnv, error) {
+	env, err := readSubnetEnv(f.SubnetFile)
+	if err != nil {
+		return nil, spec.Errorf(code, "failed to load flannel 'subnet.env' file: %w (flanneld writes it when it has got a subnet: "+
+			"is it running? see the log of this node's flannel pod)", err)
+	}
+	return env, nil
+}
+
+// saved returns the request of the attachment's delegate with the configuration of ADD, and
 // prevResult. The error is os.ErrNotExist if there is no record that can be used.
 func (f *flannel) saved(r *spec.Request) (*spec.Request, error) {
 	s, err := f.dir.find(r)
@@ -154,7 +142,7 @@ func (f *flannel) saved(r *spec.Request) (*spec.Request, error) {
 	}
 	d, err := r.Derive(r.Call, s.conf)
 	if err != nil {
-		f.dir.setAside(r, s.file, err)
+		f.dir.quarantine(r, s.file, err)
 		return nil, os.ErrNotExist
 	}
 	if r.Prev != nil && d.Net.Version.AtLeast(spec.V040) {
@@ -163,13 +151,13 @@ func (f *flannel) saved(r *spec.Request) (*spec.Request, error) {
 	return d, nil
 }
 
-// delFlannel has the delegate release what it was told at ADD, whatever the
-// configuration says by now. The file goes when that has succeeded; the reference
-// removes it before it knows, and every later DEL does nothing.
+// delFlannel runs the delegate's DEL with the configuration of ADD, whatever flannel's own is
+// by now. The state file stays until that has succeeded; the reference removes it before, and
+// a repeated DEL does nothing.
 func delFlannel(ctx context.Context, r *spec.Request) error {
 	f, err := readFlannel(r)
 	if err != nil {
-		r.Warn("%v: looking in %s for what the delegate was told", err, f.dir.records)
+		r.Warn("%v: going by the state files in %s", err, f.dir.records)
 	}
 	d, serr := f.saved(r)
 	switch {
@@ -186,11 +174,11 @@ func delFlannel(ctx context.Context, r *spec.Request) error {
 	return f.dir.forget(r.Attachment)
 }
 
-// delUnknown releases by the names what nothing is written down of: a file that
-// was lost, or that the reference wrote over for another network. An attachment that
-// never was is no error, so that nothing can be released is none either.
+// delUnknown runs the DEL of today's delegate for an attachment without a state file: the
+// file was lost, or the reference overwrote it for another network of the container. Errors
+// are warnings, as there may never have been such an attachment.
 func (f *flannel) delUnknown(ctx context.Context, r *spec.Request) {
-	env, _ := readSubnetEnv(f.SubnetFile) // releasing does without
+	env, _ := readSubnetEnv(f.SubnetFile) // not needed for DEL
 	d, _, err := f.delegate(r, env)
 	if err == nil {
 		_, err = runDelegate(ctx, d)
@@ -200,8 +188,8 @@ func (f *flannel) delUnknown(ctx context.Context, r *spec.Request) {
 	}
 }
 
-// checkFlannel has the delegate check what it made.
-// The reference has no CHECK. runtimeConfig is the caller's, if there is one.
+// checkFlannel runs the delegate's CHECK with the configuration of ADD, and the runtimeConfig
+// of this call if it has one.
 func checkFlannel(ctx context.Context, r *spec.Request) error {
 	f, err := readFlannel(r)
 	if err != nil {
@@ -229,8 +217,7 @@ func checkFlannel(ctx context.Context, r *spec.Request) error {
 	return err
 }
 
-// getFlannel answers with what the delegate knows, or makes of prevResult.
-// An attachment without a record has code 3.
+// getFlannel runs the delegate's GET. An attachment without a state file has code 3.
 func getFlannel(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	f, err := readFlannel(r)
 	if err != nil {
@@ -247,9 +234,8 @@ func getFlannel(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	return runDelegate(ctx, d)
 }
 
-// statusFlannel is ready when flanneld has given the node its subnet, state can be
-// kept, and the delegate is there and ready. Errors have code 50, or the delegate's if
-// that is 51.
+// statusFlannel is ready when flanneld has written subnet.env, state files can be stored, and
+// the delegate is found and ready. Errors have code 50, or 51 if the delegate's have.
 func statusFlannel(ctx context.Context, r *spec.Request) error {
 	f, err := readFlannel(r)
 	if err != nil {
@@ -268,21 +254,21 @@ func statusFlannel(ctx context.Context, r *spec.Request) error {
 	}
 	_, err = runDelegate(ctx, d)
 	if e := spec.AsError(err); e != nil && e.Code != spec.CodeNotReady && e.Code != spec.CodeLimited {
-		return spec.Errorf(spec.CodeNotReady, "%v", err) // not wrapped: the code is ours
+		return spec.Errorf(spec.CodeNotReady, "%v", err) // not wrapped, for the code
 	}
 	return err
 }
 
-// gcFlannel has the delegate collect, then releases each attachment of this
-// network that is written down and not valid. It goes on past errors.
-// In this order since the delegate's GC deletes its links together, which is much faster.
+// gcFlannel runs the delegate's GC, then the DEL of each attachment of this network that has a
+// state file and is not valid. It goes on past errors. GC comes first, as it deletes all
+// links in one request, which is much faster.
 func gcFlannel(ctx context.Context, r *spec.Request) error {
 	f, err := readFlannel(r)
 	var errs []error
 	if err != nil {
-		r.Warn("%v: collecting what is written down in %s", err, f.dir.records)
+		r.Warn("%v: going by the state files in %s", err, f.dir.records)
 	} else {
-		env, _ := readSubnetEnv(f.SubnetFile) // releasing does without
+		env, _ := readSubnetEnv(f.SubnetFile) // not needed for GC
 		d, _, err := f.delegate(r, env)
 		if err == nil {
 			_, err = runDelegate(ctx, d)
@@ -292,7 +278,7 @@ func gcFlannel(ctx context.Context, r *spec.Request) error {
 	valid := make(map[recordOwner]bool, 2*len(r.Valid))
 	for _, a := range r.Valid {
 		valid[ownerOf(a)] = true
-		// The reference's files do not say which interface of the container they are of.
+		// The reference's state files do not name the interface.
 		valid[recordOwner{Network: a.Network, ContainerID: a.ContainerID}] = true
 	}
 	errs = append(errs, f.dir.each(func(file string) error {
@@ -308,8 +294,8 @@ func gcFlannel(ctx context.Context, r *spec.Request) error {
 	return errors.Join(errs...)
 }
 
-// collect releases the attachment of one record. The interface of one of the
-// reference's is taken to be the usual one.
+// collect releases the attachment of one record. Where the reference did not store the
+// interface, it is eth0.
 func (f *flannel) collect(ctx context.Context, r *spec.Request, s *flannelRecord) error {
 	a := spec.Attachment{Network: r.Network, ContainerID: s.owner.ContainerID, IfName: s.owner.IfName}
 	if a.IfName == "" {
@@ -317,7 +303,7 @@ func (f *flannel) collect(ctx context.Context, r *spec.Request, s *flannelRecord
 	}
 	d, err := r.Derive(spec.Call{Verb: spec.Del, ContainerID: a.ContainerID, IfName: a.IfName, Path: r.Call.Path}, s.conf)
 	if err != nil {
-		f.dir.setAside(r, s.file, err)
+		f.dir.quarantine(r, s.file, err)
 		return nil
 	}
 	if _, err := runDelegate(ctx, d); err != nil {

@@ -12,14 +12,14 @@ import (
 	"cnibox/spec"
 )
 
-// The usual places are the reference's.
+// The defaults are the reference's.
 const (
 	flannelSubnetFile = "/run/flannel/subnet.env"
 	flannelDataDir    = "/var/lib/cni/flannel"
 )
 
-// flannelConf is the configuration as written. The objects are kept as written,
-// since the delegate is to get what flannel does not know of.
+// flannelConf is the configuration. The objects stay JSON: the delegate gets also what
+// flannel does not know.
 type flannelConf struct {
 	SubnetFile    string          `json:"subnetFile"`
 	DataDir       string          `json:"dataDir"`
@@ -36,8 +36,8 @@ type flannel struct {
 	kind string        // the delegate's type
 }
 
-// readFlannel reads and checks the configuration; errors have code 7. The
-// directory is right also with an error, for the verbs that go on.
+// readFlannel reads and checks the configuration; errors have code 7. The directory is valid
+// with an error as well, for DEL and GC.
 func readFlannel(r *spec.Request) (*flannel, error) {
 	f := &flannel{dir: flannelRecords{flannelDataDir}, kind: "bridge"}
 	if err := r.Decode(&f.flannelConf); err != nil {
@@ -68,8 +68,8 @@ func readFlannel(r *spec.Request) (*flannel, error) {
 	return f, nil
 }
 
-// checkDelegate finds the type, and refuses what flannel sets itself. A flannel
-// below flannel would have no end.
+// checkDelegate finds the type, and refuses the keys that flannel sets itself, and flannel as
+// its own delegate, which would not end.
 func (f *flannel) checkDelegate() error {
 	for _, m := range f.base {
 		switch {
@@ -89,8 +89,7 @@ func (f *flannel) checkDelegate() error {
 	return spec.CheckType(f.kind)
 }
 
-// has reports whether the delegate's object has a key, in any case of letters;
-// also with null, which is then left alone.
+// has reports whether the delegate's object has a key, in any case of letters, null included.
 func (f *flannel) has(key string) bool {
 	for _, m := range f.base {
 		if strings.EqualFold(m.Name, key) {
@@ -100,9 +99,8 @@ func (f *flannel) has(key string) bool {
 	return false
 }
 
-// delegateConf makes the delegate's configuration. Without subnet.env, which
-// nil is, it is good for verbs that release.
-// dns, args and capabilities are not handed on, as in the reference.
+// delegateConf makes the delegate's configuration. With a nil env it will do for DEL and GC.
+// dns, args and capabilities are not passed on, as in the reference.
 func (f *flannel) delegateConf(r *spec.Request, env *subnetEnv) ([]byte, error) {
 	ipam, err := f.ipam(env)
 	if err != nil {
@@ -138,8 +136,8 @@ func (f *flannel) delegateConf(r *spec.Request, env *subnetEnv) ([]byte, error) 
 	return conf, nil
 }
 
-// ipam makes the delegate's "ipam": the node's subnets as ranges instead of any
-// that were given, and routes to the cluster behind those that were.
+// ipam makes the delegate's "ipam": the node's subnets replace its ranges, and routes to the
+// cluster follow its routes.
 func (f *flannel) ipam(env *subnetEnv) ([]byte, error) {
 	var given struct {
 		Type   *string           `json:"type"`

@@ -12,11 +12,10 @@ import (
 	"cnibox/internal/disk"
 )
 
-// longestSubnetEnv is the most that is read of subnet.env, in bytes; flanneld
-// writes some 200.
-const longestSubnetEnv = 64 << 10
+// maxSubnetEnv is the most that is read of subnet.env, in bytes; flanneld writes some 200.
+const maxSubnetEnv = 64 << 10
 
-// A subnetEnv is what flanneld tells of the node in subnet.env.
+// A subnetEnv has the values of subnet.env.
 type subnetEnv struct {
 	networks4, networks6 []netip.Prefix // of the whole cluster
 	subnet4, subnet6     netip.Prefix   // the node's; zero: none
@@ -24,10 +23,10 @@ type subnetEnv struct {
 	ipMasq               bool           // flanneld masquerades itself
 }
 
-// readSubnetEnv reads the file at path; links to it are followed, and a pipe is
-// not waited for. The error is os.ErrNotExist while flanneld has not written it.
+// readSubnetEnv reads the file at path, a link included; a pipe is an error and does not
+// block. The error is os.ErrNotExist while flanneld has not written it.
 func readSubnetEnv(path string) (*subnetEnv, error) {
-	text, err := disk.Read(path, 0, longestSubnetEnv)
+	text, err := disk.Read(path, 0, maxSubnetEnv)
 	if err != nil {
 		return nil, err
 	}
@@ -38,10 +37,10 @@ func readSubnetEnv(path string) (*subnetEnv, error) {
 	return env, nil
 }
 
-// parseSubnetEnv reads lines of KEY=VALUE as a shell would: blanks around both
-// are let pass, quotes are taken off, a line may begin with export or be a comment.
-// Unknown keys are none of ours; a line without "=", on which the reference crashes,
-// gives no key. The error is worded to follow the name of the file.
+// parseSubnetEnv reads lines of KEY=VALUE as a shell would: quotes are removed, a line may
+// begin with export or be a comment, and blanks around key and value do not matter. Unknown
+// keys are ignored, and so are lines without "=", on which the reference crashes. The error
+// is to follow the name of the file.
 func parseSubnetEnv(text string) (*subnetEnv, error) {
 	e := &subnetEnv{}
 	seen := map[string]bool{}
@@ -100,8 +99,7 @@ func (e *subnetEnv) set(key, value string) (err error) {
 	return err
 }
 
-// unquoted takes off a comment and the quotes around a value.
-// A comment begins with a "#" after a blank, outside quotes.
+// unquoted removes the quotes around a value, or a comment behind it, which begins with " #".
 func unquoted(value string) string {
 	value = strings.TrimSpace(value)
 	if value != "" && (value[0] == '"' || value[0] == '\'') {
@@ -115,8 +113,7 @@ func unquoted(value string) string {
 	return strings.TrimSpace(value)
 }
 
-// flannelNetworks reads networks between commas, each once.
-// Empty parts are skipped, so an empty value is none.
+// flannelNetworks reads comma-separated networks, each once; empty parts are skipped.
 func flannelNetworks(list string) (ps []netip.Prefix, err error) {
 	for _, text := range commaWords(list) {
 		p, err := flannelNetwork(text)
@@ -130,15 +127,15 @@ func flannelNetworks(list string) (ps []netip.Prefix, err error) {
 	return ps, nil
 }
 
-// flannelNetwork reads a network; host bits go. flanneld writes its own address in the
-// subnet there. An empty text is none, as flanneld writes for a family it has not.
+// flannelNetwork reads a network, without its host bits: flanneld writes its own address in
+// the subnet. Of a family that it does not serve it writes an empty value.
 func flannelNetwork(text string) (netip.Prefix, error) {
 	if text == "" {
 		return netip.Prefix{}, nil
 	}
 	p, err := netip.ParsePrefix(text)
 	if err != nil {
-		return p, fmt.Errorf("%q is not a network as 10.244.0.0/16", text)
+		return p, fmt.Errorf("%q is not a network such as 10.244.0.0/16", text)
 	}
 	return p.Masked(), nil
 }

@@ -16,39 +16,36 @@ import (
 )
 
 const (
-	// flannelOwner is the member of a state file that says whose it is. The
-	// reference hands it to the delegate, which does not know it.
+	// flannelOwner is the member of a state file that names its attachment.
 	flannelOwner = "cnibox"
-	// flannelBroken ends the name of a state file that was set aside. No container
-	// ID has a "~".
+	// flannelBroken ends the name of a state file that cannot be read. No container ID has
+	// a "~".
 	flannelBroken = "~broken"
 )
 
-// flannelRecords is the folder of the state files: what each delegate was told,
-// which DEL tells it again.
+// flannelRecords is the directory of the state files: the configuration that each delegate
+// got at ADD, which it gets again at DEL.
 //
-// A file of ours is named after the key of the attachment. The reference's is named
-// after the container alone, so two networks of a container write over each other
-// there. That name is given to the first attachment of a container too, as a link, so
-// that the reference's DEL finds it.
+// A file of ours is named after the attachment's key. The reference names its files after
+// the container alone, so that two networks of a container overwrite each other's; such a
+// file is read and removed, and never written.
 type flannelRecords struct{ records }
 
-// A flannelRecord is one state file. Of a file of the reference's the interface
-// is not known.
+// A flannelRecord is one state file. One of the reference does not name the interface.
 type flannelRecord struct {
 	file  string
 	owner recordOwner
 	conf  json.RawMessage // the delegate's, without the owner
 }
 
-// errBrokenRecord is about what stands in the place of a state file and is none.
+// errBrokenRecord is about a file that is no state file.
 var errBrokenRecord = errors.New("not a state file")
 
 // flannelFile is the name of an attachment's state file.
 func flannelFile(a spec.Attachment) string { return "~" + a.Key() }
 
-// of reports whether a record is the attachment's. One of the reference's is if it is
-// of the same network and container.
+// of reports whether a record is the attachment's: for one of the reference, by network and
+// container.
 func (s *flannelRecord) of(a spec.Attachment) bool {
 	return s.owner == ownerOf(a) || s.owner == recordOwner{Network: a.Network, ContainerID: a.ContainerID}
 }
@@ -84,8 +81,8 @@ func (d flannelRecords) load(file string) (*flannelRecord, error) {
 	return s, nil
 }
 
-// find returns the record of an attachment, its own before the reference's.
-// A broken file is set aside and told, and counts as none: os.ErrNotExist.
+// find returns the record of an attachment: its own, or else the reference's. A broken file
+// is quarantined and counts as absent: os.ErrNotExist.
 func (d flannelRecords) find(r *spec.Request) (*flannelRecord, error) {
 	for _, file := range []string{flannelFile(r.Attachment), r.ContainerID} {
 		s, err := d.load(file)
@@ -93,7 +90,7 @@ func (d flannelRecords) find(r *spec.Request) (*flannelRecord, error) {
 		case err == nil && s.of(r.Attachment):
 			return s, nil
 		case errors.Is(err, errBrokenRecord):
-			d.setAside(r, file, err)
+			d.quarantine(r, file, err)
 		case err != nil && !errors.Is(err, os.ErrNotExist):
 			return nil, err
 		}
@@ -101,54 +98,33 @@ func (d flannelRecords) find(r *spec.Request) (*flannelRecord, error) {
 	return nil, os.ErrNotExist
 }
 
-// setAside renames a file that nobody can use, so that people can look at it.
-// The reference keeps it where it is and says that all is well.
-func (d flannelRecords) setAside(r *spec.Request, file string, why error) {
+// quarantine renames a file that cannot be used, for people to look at.
+func (d flannelRecords) quarantine(r *spec.Request, file string, why error) {
 	path := filepath.Join(string(d.records), file)
-	err := fault.Check("set aside " + file)
+	err := fault.Check("quarantine " + file)
 	if err == nil {
 		err = os.Rename(path, path+flannelBroken)
 	}
 	if err != nil {
-		r.Warn("state file %s: %v; it stays: %v", path, why, err)
+		r.Warn("state file %s: %v; it cannot be renamed: %v", path, why, err)
 		return
 	}
 	r.Warn("state file %s: %v; it is %s now", path, why, path+flannelBroken)
 }
 
-// save writes what the delegate is told, before it is. Errors have code 5.
-func (d flannelRecords) save(a spec.Attachment, conf []byte) error {
+// save writes the delegate's configuration, and returns how to restore what was there
+// before. Errors have code 5.
+func (d flannelRecords) save(a spec.Attachment, conf []byte) (restore func() error, err error) {
 	owner, _ := json.Marshal(ownerOf(a)) // strings cannot fail
 	raw, err := spec.Splice(conf, []spec.Member{{Name: flannelOwner, Value: owner}})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := d.write(flannelFile(a), json.RawMessage(raw)); err != nil {
-		return err
-	}
-	d.offer(a)
-	return nil
+	return d.swap(flannelFile(a), json.RawMessage(raw))
 }
 
-// offer gives the file the reference's name too unless another attachment has it.
-// Without it only a way back to the reference is lost, so nothing here is an error.
-func (d flannelRecords) offer(a spec.Attachment) {
-	s, err := d.load(a.ContainerID)
-	path := filepath.Join(string(d.records), a.ContainerID)
-	switch {
-	case err == nil && s.owner == ownerOf(a):
-		if dropFile(path) != nil {
-			return
-		}
-	case !errors.Is(err, os.ErrNotExist):
-		return
-	}
-	if fault.Check("link record") == nil {
-		os.Link(filepath.Join(string(d.records), flannelFile(a)), path)
-	}
-}
-
-// forget removes the attachment's files, the reference's too.
+// forget removes the attachment's file, and the one named after the container if that is
+// the attachment's as well: the reference's, or a hard link that earlier versions made for it.
 func (d flannelRecords) forget(a spec.Attachment) error {
 	err := d.remove(flannelFile(a))
 	if s, lerr := d.load(a.ContainerID); lerr == nil && s.of(a) {

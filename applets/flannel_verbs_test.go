@@ -122,20 +122,19 @@ func key(network, id, ifName string) string {
 func TestFlannelState(t *testing.T) {
 	b := newFlannelBox(t)
 	file := key("net", "c", "eth0")
-	b.want(b.call(spec.Add, "net", "c", "eth0", `,"delegate":{"hairpinMode":true}`), "ADD bridge c eth0", "c "+file)
+	b.want(b.call(spec.Add, "net", "c", "eth0", `,"delegate":{"hairpinMode":true}`), "ADD bridge c eth0", file)
 	told := string(b.last.Conf())
 	if len(b.warns) > 0 {
 		t.Errorf("[S] stderr: %q", b.warns)
 	}
-	for _, name := range []string{"", "c", file} {
+	for _, name := range []string{"", file} {
 		st, err := os.Stat(filepath.Join(b.dir, name))
 		if err != nil || st.Mode().Perm()&0o077 != 0 {
 			t.Errorf("%q: %v, %v", name, st.Mode(), err)
 		}
 	}
-	// What the reference reads is a configuration of the same delegate.
 	var saved map[string]any
-	if raw, err := os.ReadFile(filepath.Join(b.dir, "c")); err != nil || json.Unmarshal(raw, &saved) != nil || saved["type"] != "bridge" || saved["name"] != "net" {
+	if raw, err := os.ReadFile(filepath.Join(b.dir, file)); err != nil || json.Unmarshal(raw, &saved) != nil || saved["type"] != "bridge" || saved["name"] != "net" {
 		t.Errorf("saved %v, %v", saved, err)
 	}
 	b.env("")
@@ -154,7 +153,7 @@ func TestFlannelState(t *testing.T) {
 // and the retry does nothing.
 func TestFlannelStateSurvivesAFailingDel(t *testing.T) {
 	b := newFlannelBox(t)
-	files := "c " + key("net", "c", "eth0")
+	files := key("net", "c", "eth0")
 	b.want(b.call(spec.Add, "net", "c", "eth0", ""), "ADD bridge c eth0", files)
 	b.fail[spec.Del] = spec.Errorf(spec.CodeBusy, "no")
 	wantError(t, b.call(spec.Del, "net", "c", "eth0", ""), "flannel: delegate bridge: no", spec.CodeBusy)
@@ -173,7 +172,7 @@ func TestFlannelStateOfSeveral(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	all := []string{"c", one, two, three}
+	all := []string{one, two, three}
 	slices.Sort(all)
 	b.want(nil, "ADD ipvlan c eth0", strings.Join(all, " "))
 	b.want(b.call(spec.Del, "net", "c", "eth1", ""), "DEL ptp c eth1", strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == two }), " "))
@@ -194,6 +193,24 @@ func TestFlannelReferenceState(t *testing.T) {
 	b.fail[spec.Add] = spec.Errorf(spec.CodeInternal, "exists")
 	wantError(t, b.call(spec.Add, "net", "c", "eth0", ""), "exists", spec.CodeInternal)
 	b.want(nil, "ADD bridge c eth0", "c")
+}
+
+// Versions before this one made a hard link to the file under the reference's name.
+func TestFlannelStateOfEarlierVersion(t *testing.T) {
+	b := newFlannelBox(t)
+	file := key("net", "c", "eth0")
+	for _, release := range []func() error{
+		func() error { return b.call(spec.Del, "net", "c", "eth0", "") },
+		func() error { return b.call(spec.GC, "net", "", "", `,"cni.dev/valid-attachments":[],"delegate":5`) },
+	} {
+		b.plant(file, `{"cniVersion":"0.3.1","name":"net","type":"ptp","ipam":{"type":"host-local"},
+			"cnibox":{"network":"net","containerID":"c","ifName":"eth0"}}`)
+		if err := os.Link(filepath.Join(b.dir, file), filepath.Join(b.dir, "c")); err != nil {
+			t.Fatal(err)
+		}
+		b.want(b.call(spec.Del, "net", "c", "eth1", ""), "DEL bridge c eth1", "c "+file) // another interface's
+		b.want(release(), "DEL ptp c eth0", "")
+	}
 }
 
 func TestFlannelBrokenState(t *testing.T) {
@@ -242,7 +259,7 @@ func TestFlannelAddFails(t *testing.T) {
 	b.fail[spec.Del] = errors.New("stuck")
 	err := b.call(spec.Add, "net", "c", "eth0", "")
 	wantError(t, err, "no address; undo: flannel: delegate bridge: stuck", spec.CodeExhausted)
-	b.want(nil, "ADD bridge c eth0, DEL bridge c eth0", "c "+key("net", "c", "eth0"))
+	b.want(nil, "ADD bridge c eth0, DEL bridge c eth0", key("net", "c", "eth0"))
 	delete(b.fail, spec.Del)
 	b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", "")
 
@@ -263,7 +280,7 @@ func TestFlannelAddNowhere(t *testing.T) {
 // A second ADD that is refused takes nothing away from the first.
 func TestFlannelAddTwice(t *testing.T) {
 	b := newFlannelBox(t)
-	files := "c " + key("net", "c", "eth0")
+	files := key("net", "c", "eth0")
 	b.want(b.call(spec.Add, "net", "c", "eth0", `,"delegate":{"type":"ptp"}`), "ADD ptp c eth0", files)
 	b.fail[spec.Add] = spec.Errorf(spec.CodeInternal, "exists")
 	wantError(t, b.call(spec.Add, "net", "c", "eth0", ""), "exists", spec.CodeInternal)
@@ -330,7 +347,7 @@ func TestFlannelGC(t *testing.T) {
 	b.plant("junk", "{")
 	const valid = `,"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"},{"containerID":"live","ifname":"net1"}]`
 	err := b.call(spec.GC, "net", "", "", valid)
-	left := []string{"a", "c", "junk", "live", key("net", "a", "eth0"), key("other", "c", "eth0")}
+	left := []string{"junk", "live", key("net", "a", "eth0"), key("other", "c", "eth0")}
 	slices.Sort(left)
 	slices.Sort(b.calls)
 	b.want(err, "DEL bridge a eth1, DEL bridge b eth0, DEL ptp old eth0, GC bridge  ", strings.Join(left, " "))
