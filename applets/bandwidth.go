@@ -15,26 +15,26 @@ import (
 func init() {
 	register(&Applet{
 		Name:    "bandwidth",
-		Summary: "limits on what a container receives and sends through its veth pair",
+		Summary: "limits the rate of a veth pair in both directions",
 		Help: `
 key           type    default   meaning
-ingressRate   int     no limit  bits per second towards the container; at least 8
-ingressBurst  int     10 ms     bits that may come at once; the default is what ingressRate carries
-                                in 10 ms, at least 524288 (64 KiB, the largest packet that TCP
-                                hands down)
+ingressRate   int     no limit  bits per second to the container; at least 8
+ingressBurst  int     10 ms     bits above the rate that pass at once; the default is what
+                                ingressRate carries in 10 ms, at least 524288 (64 KiB, the largest
+                                packet of TCP segmentation offload)
 egressRate    int     no limit  bits per second from the container
 egressBurst   int     10 ms     the same for egressRate
 latency       int     25        milliseconds that a packet may wait, 1 to 10000
-dataDir       string  (below)   where it is noted whose interface it is, until DEL; the default is
-                                /run/cnibox/bandwidth
+dataDir       string  (below)   stores which attachment the interface is of, until DEL; the default
+                                is /run/cnibox/bandwidth
 
-runtimeConfig.bandwidth (capability bandwidth) has the first four as well. For each direction it
-counts where the plain keys set no limit: what they limit, no pod can lift; 0 is as good as absent.
-A burst there of 2147483647, 4294967295 or 34359738359 is what runtimes send when nobody has chosen
-one: the default is taken.
+runtimeConfig.bandwidth (capability bandwidth) has the first four keys as well. It counts for a
+direction that the configuration does not limit: a pod cannot lift an administrator's limit. A rate
+of 0 is no limit. A burst there of 2147483647, 4294967295 or 34359738359 is what runtimes send
+when no burst was chosen: it means the default.
 
-Bursts are less than 4 GB, and at least one packet. Where the kernel has fq_codel, packets wait
-in one queue for each flow. What the container sends is queued on an IFB, bwp and 12 hex digits.`,
+Bursts are less than 4 GB, and at least one packet. Where the kernel has fq_codel, each flow has
+its own queue. What the container sends is queued on an IFB named bwp and 12 hex digits.`,
 		Verbs: spec.Verbs{
 			Since: spec.V030,
 			Add:   bandwidthAdd, Check: bandwidthCheck, Del: bandwidthDel, Status: bandwidthStatus, GC: bandwidthGC,
@@ -47,13 +47,12 @@ const (
 
 	defaultLatency = 25       // ms, the reference's
 	longestLatency = 10_000   // ms
-	burstTime      = 10       // ms; a burst without a rate's worth of time would be no limit at all
-	leastBurst     = 64 << 10 // bytes; shorter, and each packet of TCP is cut up before it is sent
+	burstTime      = 10       // ms at the rate
+	leastBurst     = 64 << 10 // bytes; with less, TCP segmentation offload is undone before the queue
 )
 
-// bandwidthKeys may stand in the configuration and, weaker, in runtimeConfig.bandwidth.
-// Rates are in bits per second, bursts in bits; 0 is not told. Ingress is towards
-// the container.
+// bandwidthKeys are in the configuration and in runtimeConfig.bandwidth. Rates are in bits per
+// second, bursts in bits; 0: absent. Ingress is towards the container.
 type bandwidthKeys struct {
 	IngressRate  uint64 `json:"ingressRate"`
 	IngressBurst uint64 `json:"ingressBurst"`
@@ -71,7 +70,7 @@ type bandwidthConf struct {
 	} `json:"runtimeConfig"`
 }
 
-// A limit is what one direction of the pair may carry. A zero Rate is no limit.
+// A limit is one direction's. A rate of 0 is no limit.
 type limit struct {
 	rate    uint64 // bytes per second
 	burst   uint64 // bytes, less than 4 GB
@@ -84,12 +83,11 @@ type bandwidthPlan struct {
 	dir             records
 }
 
-// empty reports that nothing is limited, as for most containers of a network that
-// has the plugin in its list.
+// empty reports whether nothing is limited, as for most containers of a network with the
+// plugin in its list.
 func (p *bandwidthPlan) empty() bool { return p.ingress.rate == 0 && p.egress.rate == 0 }
 
-// readBandwidth decodes and checks the configuration and touches nothing.
-// Errors have code 7.
+// readBandwidth decodes and checks the configuration. Errors have code 7.
 func readBandwidth(r *spec.Request) (*bandwidthPlan, error) {
 	var c bandwidthConf
 	if err := r.Decode(&c); err != nil {
@@ -105,8 +103,8 @@ func readBandwidth(r *spec.Request) (*bandwidthPlan, error) {
 	return p, nil
 }
 
-// plan chooses for each direction between the plain keys and the capability. A limit of
-// the configuration stands: an annotation of a pod must not lift it.
+// plan takes for each direction the configuration's limit, or the capability's where it has
+// none: an annotation of a pod must not lift the administrator's.
 func (c *bandwidthConf) plan() (*bandwidthPlan, error) {
 	if c.Latency < 0 || c.Latency > longestLatency {
 		return nil, fmt.Errorf(`"latency" %d is not within 1 to %d milliseconds`, c.Latency, longestLatency)
@@ -131,9 +129,9 @@ func (c *bandwidthConf) plan() (*bandwidthPlan, error) {
 	return p, err
 }
 
-// chosen returns the burst of a capability, 0 for the numbers that runtimes put there
-// because the reference wants one: kubelet, containerd and CRI-O, in this order. With
-// such a burst a container gets its first 256 MB and more at the speed of the machine.
+// chosen returns the burst of a capability, or 0 for the numbers that kubelet, containerd and
+// CRI-O send because the reference requires one. With such a burst the first 256 MB and more
+// would not be limited.
 func chosen(burst uint64) uint64 {
 	switch burst {
 	case math.MaxInt32, math.MaxUint32, math.MaxUint32*8 - 1:
@@ -142,8 +140,7 @@ func chosen(burst uint64) uint64 {
 	return burst
 }
 
-// newLimit checks a rate and a burst in bits. The words of errors are the
-// reference's, which also refuses a rate without a burst.
+// newLimit checks a rate and a burst in bits. The errors are the reference's phrases.
 func newLimit(dir string, rate, burst, latency uint64) (limit, error) {
 	l := limit{rate / 8, burst / 8, latency}
 	switch {
@@ -163,19 +160,19 @@ func newLimit(dir string, rate, burst, latency uint64) (limit, error) {
 	return l, nil
 }
 
-// tbf returns the token bucket for a link of that MTU. A burst that is shorter than a
-// packet would let none of that length through, ever, so it is made one.
+// tbf returns the token bucket for a link of that MTU. With a burst of less than a packet no
+// full packet would ever pass, so that is the minimum.
 func (l limit) tbf(mtu int) rtnl.TBF {
 	const header = 18 // bytes: Ethernet with a VLAN tag
 	burst := max(l.burst, uint64(mtu)+header)
-	// more than 2^45 bytes per second fill any queue there can be
+	// 2^45 bytes per second fill the longest queue
 	queue := min(l.rate, 1<<45)*l.latency/1000 + burst
 	return rtnl.TBF{Rate: l.rate, Burst: uint32(burst), Limit: uint32(min(queue, math.MaxUint32))}
 }
 
-// bandwidthAdd shapes the host's end of the pair, for what the container receives, and
-// an IFB that gets all it sends. A failed ADD leaves both as they were.
-// The result is prevResult with the IFB in it, as in the reference.
+// bandwidthAdd limits what the container receives on the host-side veth, and what it sends on
+// an IFB that the veth redirects to. The result is prevResult with the IFB in it, as in the
+// reference.
 func bandwidthAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	p, err := readBandwidth(r)
 	if err != nil {
@@ -203,8 +200,7 @@ func bandwidthAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	return r.Prev, nil
 }
 
-// bandwidthStatus makes in a namespace of its own what an ADD makes.
-// The code is 50: a kernel that lacks one of the parts.
+// bandwidthStatus fails with code 50 if the kernel lacks what ADD needs.
 func bandwidthStatus(_ context.Context, r *spec.Request) error {
 	p, err := readBandwidth(r)
 	if err != nil {

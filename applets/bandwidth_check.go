@@ -10,9 +10,8 @@ import (
 	"cnibox/spec"
 )
 
-// bandwidthCheck compares both token buckets and the way to the IFB with the
-// configuration, and changes nothing. What is not limited may be anything.
-// The reference stops at the first discipline of another kind, and looks at no filter.
+// bandwidthCheck compares both token buckets and the redirect to the IFB with the
+// configuration. A direction that is not limited is not looked at.
 func bandwidthCheck(_ context.Context, r *spec.Request) error {
 	p, err := readBandwidth(r)
 	if err != nil || p.empty() {
@@ -23,56 +22,39 @@ func bandwidthCheck(_ context.Context, r *spec.Request) error {
 		return err
 	}
 	defer s.close()
-	root, ingress, err := s.host.Qdiscs(s.veth.Index)
+	now, err := s.read()
 	if err != nil {
 		return err
 	}
 	if p.ingress.rate != 0 {
-		if err := p.ingress.check(s.veth, root); err != nil {
+		if err := p.ingress.check(s.veth, now.root); err != nil {
 			return err
 		}
 	}
 	if p.egress.rate == 0 {
 		return nil
 	}
-	ifb, err := s.liveIFB()
+	if len(now.ifbs) == 0 {
+		return spec.Errorf(spec.CodeCheck, "the IFB %s is missing: nothing limits what %s sends", ifbNames(r.Attachment)[0], r.IfName)
+	}
+	ifb := now.ifbs[0]
+	switch {
+	case !ifb.Up:
+		return spec.Errorf(spec.CodeCheck, "link %s is down: what %s sends is lost", ifb.Name, r.IfName)
+	case now.ingress == nil:
+		return spec.Errorf(spec.CodeCheck, "Failed to find qdisc: %s has no ingress qdisc", s.veth.Name)
+	case len(now.to) == 0 || now.to[0] != ifb.Index:
+		return spec.Errorf(spec.CodeCheck, "ingress traffic of %s is not redirected to %s", s.veth.Name, ifb.Name)
+	}
+	root, _, err := s.host.Qdiscs(ifb.Index)
 	if err != nil {
-		return err
-	}
-	if ingress == nil {
-		return spec.Errorf(spec.CodeCheck, "Failed to find qdisc: %s has none for what it receives", s.veth.Name)
-	}
-	to, err := s.host.Redirects(s.veth.Index)
-	if err != nil {
-		return err
-	}
-	if len(to) == 0 || to[0] != ifb.Index {
-		return spec.Errorf(spec.CodeCheck, "what %s receives is not redirected to %s", s.veth.Name, ifb.Name)
-	}
-	if root, _, err = s.host.Qdiscs(ifb.Index); err != nil {
 		return err
 	}
 	return p.egress.check(ifb, root)
 }
 
-// liveIFB returns the attachment's IFB, which must be up. One that the reference made
-// is as good.
-func (s *shaper) liveIFB() (*rtnl.Link, error) {
-	ifbs, err := s.ifbs()
-	if err != nil {
-		return nil, err
-	}
-	if len(ifbs) == 0 {
-		return nil, spec.Errorf(spec.CodeCheck, "the IFB %s is missing: nothing limits what %s sends", ifbNames(s.r.Attachment)[0], s.r.IfName)
-	}
-	if l := ifbs[0]; !l.Up {
-		return nil, spec.Errorf(spec.CodeCheck, "link %s is down: what %s sends is lost", l.Name, s.r.IfName)
-	}
-	return ifbs[0], nil
-}
-
-// check compares the discipline of a link with the limit.
-// The words are the reference's, by which people find the error.
+// check compares the root qdisc of a link with the limit. The errors begin with the
+// reference's phrases.
 func (l limit) check(link *rtnl.Link, root *rtnl.Qdisc) error {
 	want := l.tbf(link.MTU)
 	var what string
@@ -91,11 +73,11 @@ func (l limit) check(link *rtnl.Link, root *rtnl.Qdisc) error {
 		what = "Buffer"
 	}
 	have := root.TBF
-	return spec.Errorf(spec.CodeCheck, "%s doesn't match: %s lets through %d bytes/s, %d at once and keeps %d, configured are %d, %d and %d",
+	return spec.Errorf(spec.CodeCheck, "%s doesn't match: %s has rate %d bytes/s, burst %d and limit %d, configured are %d, %d and %d",
 		what, link.Name, have.Rate, have.Burst, have.Limit, want.Rate, want.Burst, want.Limit)
 }
 
-// probeShaping makes all parts on a link.
+// probeShaping makes all parts in a namespace of its own.
 func probeShaping() error {
 	return rtnl.InNewNS(func(c *rtnl.Conn) error {
 		ifb, err := c.CreateLink(rtnl.LinkSpec{Name: ifbPrefix + "0", Kind: rtnl.IFB{}})

@@ -135,7 +135,7 @@ func TestKernelBandwidthCheck(t *testing.T) {
 	}{
 		"no bucket":        {func(w *wire, _ *rtnl.Link) rtnl.Op { return rtnl.DropRootQdisc(w.veth.Index) }, "Failed to find qdisc: host0"},
 		"no bucket of IFB": {func(_ *wire, ifb *rtnl.Link) rtnl.Op { return rtnl.DropRootQdisc(ifb.Index) }, "Failed to find qdisc: bwp"},
-		"no ingress":       {func(w *wire, _ *rtnl.Link) rtnl.Op { return rtnl.DropIngress(w.veth.Index) }, "Failed to find qdisc: host0 has none for what it receives"},
+		"no ingress":       {func(w *wire, _ *rtnl.Link) rtnl.Op { return rtnl.DropIngress(w.veth.Index) }, "Failed to find qdisc: host0 has no ingress qdisc"},
 		"[S] no filter":    {func(w *wire, _ *rtnl.Link) rtnl.Op { return rtnl.DropRedirects(w.veth.Index) }, "is not redirected to bwp"},
 		"IFB down": {func(_ *wire, ifb *rtnl.Link) rtnl.Op {
 			return rtnl.ChangeLink(ifb.Index, rtnl.LinkChange{Up: new(false)})

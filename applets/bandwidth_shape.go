@@ -21,29 +21,37 @@ const (
 	aliasSize = 255 // bytes of a link alias: IFALIASZ less its NUL, include/uapi/linux/if.h
 )
 
-// ifbNames are the names that the attachment's IFB may have, in the order they are tried:
-// first the one that the reference gives, so that its DEL finds it too. In that the
-// interface is left out, so that two of a container on one network would get one name,
-// and the second ADD fail; the other name is the attachment's alone.
+// ifbNames returns the names that the attachment's IFB may have, in the order they are tried.
+// The first is the reference's, so that its DEL finds the link. That leaves CNI_IFNAME out:
+// a second interface of the container on the network gets the other name.
 func ifbNames(a spec.Attachment) [2]string {
 	sum := sha512.Sum512([]byte(a.Network + a.ContainerID))
 	return [2]string{ifbPrefix + hex.EncodeToString(sum[:ifbDigits/2]), ifbPrefix + a.Key()[8:8+ifbDigits]}
 }
 
-// A shaper is one verb at work on a pair.
+// isIFBName reports whether the plugin or the reference gives links such a name.
+func isIFBName(name string) bool { return spec.Hashed(name, ifbPrefix, ifbDigits) }
+
+// A shaper is one verb on one veth pair.
 type shaper struct {
 	*chained
 	r    *spec.Request
 	host *rtnl.Conn
-	veth *rtnl.Link // the host's end; nil at DEL: gone
+	veth *rtnl.Link // host-side veth; nil at DEL: gone, or another attachment's
 	undo undoing
 }
 
-// openShaper finds both ends of the pair; none is the code of the error when one is
-// missing, 0 for DEL.
-// The caller closes it.
-func openShaper(r *spec.Request, none int) (*shaper, error) {
-	c, err := openChained(r, none)
+// A shaping is what limits a pair.
+type shaping struct {
+	root, ingress *rtnl.Qdisc  // of the host-side veth; nil: none set
+	to            []uint32     // links that it redirects what it receives to; 0: one that is gone
+	ifbs          []*rtnl.Link // of the attachment
+}
+
+// openShaper finds both ends of the pair. missing is the code of the error where one is
+// missing; for DEL it is 0, and that is no error. The caller closes it.
+func openShaper(r *spec.Request, missing int) (*shaper, error) {
+	c, err := openChained(r, missing)
 	if err != nil {
 		return nil, err
 	}
@@ -52,10 +60,10 @@ func openShaper(r *spec.Request, none int) (*shaper, error) {
 		err = s.findVeth()
 	}
 	if errors.Is(err, os.ErrNotExist) {
-		if none == 0 {
+		if missing == 0 {
 			return s, nil
 		}
-		err = spec.Errorf(none, "%w; bandwidth works on veth pairs", err)
+		err = spec.Errorf(missing, "%w; bandwidth works on veth pairs", err)
 	}
 	if err != nil {
 		s.close()
@@ -64,7 +72,7 @@ func openShaper(r *spec.Request, none int) (*shaper, error) {
 	return s, nil
 }
 
-// close gives the descriptors back.
+// close closes all that openShaper opened.
 func (s *shaper) close() {
 	if s.host != nil {
 		s.host.Close()
@@ -72,7 +80,7 @@ func (s *shaper) close() {
 	s.chained.close()
 }
 
-// findVeth finds the host's end.
+// findVeth finds the host-side veth.
 func (s *shaper) findVeth() (err error) {
 	if s.link != nil {
 		s.veth, err = s.host.VethPeer(s.link, s.ns)
@@ -83,75 +91,118 @@ func (s *shaper) findVeth() (err error) {
 	return err
 }
 
-// apply makes all changes, each with its undo. What an earlier ADD limited and this one
-// does not goes last.
+// read returns what limits the pair now. It may be incomplete with an error, for DEL.
+func (s *shaper) read() (*shaping, error) {
+	now := &shaping{}
+	ifbs, ifbErr := s.findIFBs()
+	now.ifbs = ifbs
+	if s.veth == nil {
+		return now, ifbErr
+	}
+	var err error
+	if now.root, now.ingress, err = s.host.Qdiscs(s.veth.Index); err == nil && now.ingress != nil {
+		now.to, err = s.host.Redirects(s.veth.Index)
+	}
+	return now, errors.Join(ifbErr, rtnl.SkipAbsent(err))
+}
+
+// uses reports whether the pair's traffic is redirected to an IFB of the attachment.
+func (now *shaping) uses(index uint32) bool {
+	return slices.ContainsFunc(now.ifbs, func(l *rtnl.Link) bool { return l.Index == index })
+}
+
+// findIFBs returns the attachment's IFBs: by their label, or without one the reference's
+// unless another interface of the container uses it.
+func (s *shaper) findIFBs() (found []*rtnl.Link, err error) {
+	for _, name := range ifbNames(s.r.Attachment) {
+		l, linkErr := s.host.Link(name)
+		switch {
+		case linkErr != nil:
+			err = errors.Join(err, rtnl.SkipAbsent(linkErr))
+		case l.Kind != "ifb":
+		case spec.LabelKey(l.Alias) == s.r.Key():
+			found = append(found, l)
+		case l.Alias == "":
+			users, usersErr := redirectSources(s.host)
+			by := users[l.Index]
+			if usersErr == nil && len(by) == 0 || s.veth != nil && slices.Contains(by, s.veth.Index) {
+				found = append(found, l)
+			}
+			err = errors.Join(err, usersErr)
+		}
+	}
+	return found, err
+}
+
+// redirectSources returns, for each link that ingress traffic of others is redirected to, the
+// indexes of those.
+func redirectSources(host *rtnl.Conn) (map[uint32][]uint32, error) {
+	links, err := host.IngressLinks()
+	sources := make(map[uint32][]uint32)
+	for _, index := range links {
+		to, toErr := host.Redirects(index)
+		err = errors.Join(err, rtnl.SkipAbsent(toErr))
+		for _, target := range to {
+			sources[target] = append(sources[target], index)
+		}
+	}
+	return sources, err
+}
+
+// apply makes the limits of a plan in place of those of an earlier ADD or of the reference.
+// What others have put on the pair is an error before the first change.
 func (s *shaper) apply(p *bandwidthPlan) error {
+	now, err := s.read()
+	if err != nil {
+		return err
+	}
+	if p.ingress.rate != 0 && now.root != nil && now.root.Kind != "tbf" {
+		return spec.Errorf(spec.CodeBusy, "create qdisc: %s has one of kind %s, which this plugin did not make: `tc qdisc del dev %s root` removes it",
+			s.veth.Name, now.root.Kind, s.veth.Name)
+	}
+	if p.egress.rate != 0 && len(now.to) > 0 && now.to[0] != 0 && !now.uses(now.to[0]) {
+		return spec.Errorf(spec.CodeBusy, "ingress traffic of %s is redirected to link #%d already: DEL the attachment that did it first", s.veth.Name, now.to[0])
+	}
 	if err := s.claim(p.dir, s.r.Attachment, &s.undo); err != nil {
 		return err
 	}
-	root, ingress, err := s.host.Qdiscs(s.veth.Index)
+	if p.ingress.rate == 0 {
+		err = s.dropBucket(now)
+	} else {
+		err = s.limit(s.veth, p.ingress)
+	}
+	if err == nil {
+		err = s.dropIFBs(now)
+	}
+	if err != nil || p.egress.rate == 0 {
+		return err
+	}
+	ifb, err := s.makeIFB()
 	if err != nil {
 		return err
 	}
-	if p.ingress.rate != 0 {
-		if err := s.limit(s.veth, root, p.ingress); err != nil {
-			return err
-		}
-	}
-	switch {
-	case p.egress.rate != 0:
-		err = s.limitSent(ingress, p.egress)
-	case ingress != nil:
-		err = s.unredirect(ingress)
-	}
-	if err == nil && p.ingress.rate == 0 {
-		err = s.unlimit(root)
-	}
-	return err
-}
-
-// limitSent leads what the container sends through an IFB that is limited; ingress is
-// what the host's end has.
-func (s *shaper) limitSent(ingress *rtnl.Qdisc, want limit) error {
-	ifb, root, err := s.ifb()
-	if err != nil {
+	if err := s.limit(ifb, p.egress); err != nil {
 		return err
 	}
-	if err := s.limit(ifb, root, want); err != nil {
+	if err := s.redirect(now, ifb); err != nil {
 		return err
 	}
-	if err := s.redirect(ingress, ifb); err != nil {
-		return err
-	}
-	same := func(i spec.Interface) bool { return i.Name == ifb.Name && i.Sandbox == "" }
-	if !slices.ContainsFunc(s.r.Prev.Interfaces, same) {
-		s.r.Prev.Interfaces = append(s.r.Prev.Interfaces, spec.Interface{Name: ifb.Name, MAC: ifb.MAC.String()})
-	}
+	s.r.Prev.Interfaces = slices.DeleteFunc(s.r.Prev.Interfaces, func(i spec.Interface) bool { return i.Name == ifb.Name && i.Sandbox == "" })
+	s.r.Prev.Interfaces = append(s.r.Prev.Interfaces, spec.Interface{Name: ifb.Name, MAC: ifb.MAC.String()})
 	return nil
 }
 
-// limit gives a link its token bucket, in place of the one of an earlier ADD. root is
-// what the link has; another kind there is somebody else's.
-func (s *shaper) limit(l *rtnl.Link, root *rtnl.Qdisc, want limit) error {
+// limit gives a link a token bucket, or changes the one it has.
+func (s *shaper) limit(l *rtnl.Link, want limit) error {
 	t := want.tbf(l.MTU)
 	if uint64(t.Burst) > want.burst {
-		s.r.Warn("a burst of %d bytes would let no whole packet through %s: it is made %d", want.burst, l.Name, t.Burst)
+		s.r.Warn("a burst of %d bytes is less than a packet of %s: it is set to %d", want.burst, l.Name, t.Burst)
 	}
-	op := rtnl.NewTBF(l.Index, t)
-	back := rtnl.DropRootQdisc(l.Index)
-	switch {
-	case root == nil:
-	case root.Kind != "tbf":
-		return spec.Errorf(spec.CodeBusy, "create qdisc: %s has one of kind %s, which this plugin did not make: `tc qdisc del dev %s root` removes it",
-			l.Name, root.Kind, l.Name)
-	default:
-		op, back = rtnl.ReplaceTBF(l.Index, t), rtnl.ReplaceTBF(l.Index, root.TBF)
-	}
-	s.undo.add("qdisc of "+l.Name, func() error { return s.host.Do(back) })
-	if err := s.host.Do(op); err != nil {
+	s.undo.add("qdisc of "+l.Name, func() error { return s.host.Do(rtnl.DropRootQdisc(l.Index)) })
+	if err := s.host.Do(rtnl.ReplaceTBF(l.Index, t)); err != nil {
 		return fmt.Errorf("create qdisc of %s: %w", l.Name, err)
 	}
-	// The memory of a packet is about twice its length. A kernel without it is fine.
+	// The memory of a packet is about twice its length. A kernel without fq_codel is fine.
 	memory := min(t.Limit, 1<<31-1) * 2
 	if err := s.host.Do(rtnl.NewFQCodel(l.Index, memory)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		s.r.Warn("no fair queueing on %s: %v", l.Name, err)
@@ -159,63 +210,34 @@ func (s *shaper) limit(l *rtnl.Link, root *rtnl.Qdisc, want limit) error {
 	return nil
 }
 
-// ifb makes the IFB, or takes that of an earlier ADD, and returns the discipline it has.
-func (s *shaper) ifb() (*rtnl.Link, *rtnl.Qdisc, error) {
-	found, err := s.ifbs()
-	if err != nil {
-		return nil, nil, err
-	}
-	if len(found) > 0 {
-		return s.adopt(found[0])
-	}
-	label := rtnl.LinkChange{Alias: new(s.r.Label(aliasSize))}
+// makeIFB makes the link on which what the container sends is queued.
+func (s *shaper) makeIFB() (*rtnl.Link, error) {
+	var err error
 	for _, name := range ifbNames(s.r.Attachment) {
-		l, makeErr := s.host.CreateLink(rtnl.LinkSpec{Name: name, Kind: rtnl.IFB{}, MTU: s.veth.MTU, TxQLen: new(0), Up: true})
-		if makeErr == nil {
+		var l *rtnl.Link
+		l, err = s.host.CreateLink(rtnl.LinkSpec{Name: name, Kind: rtnl.IFB{}, MTU: s.veth.MTU, TxQLen: new(0), Up: true})
+		if err == nil {
 			s.undo.add("link "+name, func() error { return s.host.Do(rtnl.DropLink(l.Index)) })
-			// Not with the link: by its name, another's of that name would be labelled.
-			return l, nil, s.host.SetLink(l.Index, label)
+			// Not in the same request: by its name, another link of that name would be labelled.
+			return l, s.host.SetLink(l.Index, rtnl.LinkChange{Alias: new(s.r.Label(aliasSize))})
 		}
-		if err = fmt.Errorf("adding link: %w", makeErr); !errors.Is(err, os.ErrExist) {
-			return nil, nil, err
+		if err = fmt.Errorf("adding link: %w", err); !errors.Is(err, os.ErrExist) {
+			return nil, err
 		}
 	}
-	return nil, nil, spec.Errorf(spec.CodeBusy, "%w: it is not of %s", err, s.r.Attachment)
+	return nil, spec.Errorf(spec.CodeBusy, "%w: it is not of %s", err, s.r.Attachment)
 }
 
-// adopt brings an IFB into the state of a new one.
-func (s *shaper) adopt(l *rtnl.Link) (*rtnl.Link, *rtnl.Qdisc, error) {
-	was := rtnl.LinkChange{MTU: new(l.MTU), Up: &l.Up, Alias: &l.Alias}
-	s.undo.add("link "+l.Name, func() error { return s.host.SetLink(l.Index, was) })
-	now := rtnl.LinkChange{MTU: &s.veth.MTU, Up: new(true), Alias: new(s.r.Label(aliasSize))}
-	if err := s.host.SetLink(l.Index, now); err != nil {
-		return nil, nil, err
-	}
-	l.MTU = s.veth.MTU
-	root, _, err := s.host.Qdiscs(l.Index)
-	return l, root, err
-}
-
-// redirect leads what the container sends through the IFB. ingress is what the
-// host's end has; filters of others that redirect everything stay and are an error.
-func (s *shaper) redirect(ingress *rtnl.Qdisc, ifb *rtnl.Link) error {
+// redirect makes the host-side veth pass on what it receives to the IFB.
+func (s *shaper) redirect(now *shaping, ifb *rtnl.Link) error {
 	index := s.veth.Index
 	add := rtnl.NewRedirect(index, ifb.Index)
-	if ingress == nil {
+	if now.ingress == nil {
 		s.undo.add("ingress qdisc of "+s.veth.Name, func() error { return s.host.Do(rtnl.DropIngress(index)) })
 		return s.host.Do(rtnl.NewIngress(index), add)
 	}
-	to, err := s.host.Redirects(index)
-	switch {
-	case err != nil:
-		return err
-	case len(to) > 0 && to[0] == ifb.Index:
-		return nil
-	case len(to) > 0 && to[0] != 0:
-		return spec.Errorf(spec.CodeBusy, "what %s receives is redirected to link #%d already; DEL the attachment that did it first", s.veth.Name, to[0])
-	}
 	s.undo.add("filters of "+s.veth.Name, func() error { return s.host.Do(rtnl.DropRedirects(index)) })
-	if len(to) > 0 { // to a link that is gone
+	if len(now.to) > 0 { // to a link that is gone
 		if err := s.host.Do(rtnl.DropRedirects(index)); err != nil {
 			return err
 		}
@@ -223,8 +245,34 @@ func (s *shaper) redirect(ingress *rtnl.Qdisc, ifb *rtnl.Link) error {
 	return s.host.Do(add)
 }
 
-// bandwidthDel takes the shaping off the host's end, if that is still there and the
-// attachment's, and deletes the IFB. Neither prevResult nor a valid configuration is needed.
+// dropBucket removes the token bucket of the host-side veth.
+func (s *shaper) dropBucket(now *shaping) error {
+	if now.root == nil || now.root.Kind != "tbf" {
+		return nil
+	}
+	return rtnl.SkipAbsent(s.host.Do(rtnl.DropRootQdisc(s.veth.Index)))
+}
+
+// dropIFBs deletes the attachment's IFBs, and the redirect to one of them, which without it
+// would lose every packet. An ingress qdisc that is left has other filters.
+func (s *shaper) dropIFBs(now *shaping) error {
+	var errs []error
+	if slices.ContainsFunc(now.to, now.uses) {
+		drop := rtnl.DropRedirects(s.veth.Index)
+		if now.ingress.Kind == "ingress" {
+			drop, now.ingress = rtnl.DropIngress(s.veth.Index), nil
+		}
+		now.to = nil
+		errs = append(errs, rtnl.SkipAbsent(s.host.Do(drop)))
+	}
+	for _, l := range now.ifbs {
+		errs = append(errs, rtnl.SkipAbsent(s.host.Do(rtnl.DropLink(l.Index))))
+	}
+	return errors.Join(errs...)
+}
+
+// bandwidthDel removes the limits of the host-side veth, if it is still there and the
+// attachment's, and deletes the IFB. It needs neither prevResult nor a valid configuration.
 func bandwidthDel(_ context.Context, r *spec.Request) error {
 	s, err := openShaper(r, 0)
 	if err != nil {
@@ -236,92 +284,15 @@ func bandwidthDel(_ context.Context, r *spec.Request) error {
 	if !own {
 		s.veth = nil
 	}
-	var root, ingress *rtnl.Qdisc
-	if s.veth != nil {
-		root, ingress, err = s.host.Qdiscs(s.veth.Index)
-	}
-	if err := errors.Join(ownErr, rtnl.SkipAbsent(err), s.unlimit(root), s.unredirect(ingress)); err != nil {
+	now, err := s.read()
+	if err := errors.Join(ownErr, err, s.dropBucket(now), s.dropIFBs(now)); err != nil {
 		return err
 	}
 	return dir.remove(recordName(r.Attachment))
 }
 
-// unlimit gives the host's end its own discipline back, if it has a token bucket.
-func (s *shaper) unlimit(root *rtnl.Qdisc) error {
-	if root == nil || root.Kind != "tbf" {
-		return nil
-	}
-	return rtnl.SkipAbsent(s.host.Do(rtnl.DropRootQdisc(s.veth.Index)))
-}
-
-// unredirect deletes the IFBs, and the filters of the host's end if they lead to one of
-// these. ingress is what that has; nil: nothing.
-func (s *shaper) unredirect(ingress *rtnl.Qdisc) error {
-	ifbs, err := s.ifbs()
-	errs := []error{err}
-	var to []uint32
-	if ingress != nil {
-		to, err = s.host.Redirects(s.veth.Index)
-		errs = append(errs, rtnl.SkipAbsent(err))
-	}
-	for _, l := range ifbs {
-		if slices.Contains(to, l.Index) {
-			drop := rtnl.DropRedirects(s.veth.Index)
-			if ingress.Kind == "ingress" {
-				drop = rtnl.DropIngress(s.veth.Index)
-			}
-			errs = append(errs, rtnl.SkipAbsent(s.host.Do(drop)))
-			to = nil
-		}
-		errs = append(errs, rtnl.SkipAbsent(s.host.Do(rtnl.DropLink(l.Index))))
-	}
-	return errors.Join(errs...)
-}
-
-// ifbs returns the attachment's IFB, which its label tells, and the one that the reference
-// made without a label, unless another interface of the container is the one that uses it.
-func (s *shaper) ifbs() (found []*rtnl.Link, err error) {
-	var old *rtnl.Link
-	for _, name := range ifbNames(s.r.Attachment) {
-		l, linkErr := s.host.Link(name)
-		switch {
-		case linkErr != nil:
-			err = errors.Join(err, rtnl.SkipAbsent(linkErr))
-		case l.Kind != "ifb":
-		case spec.LabelKey(l.Alias) == s.r.Key():
-			found = append(found, l)
-		case l.Alias == "":
-			old = l
-		}
-	}
-	if old == nil {
-		return found, err
-	}
-	users, usersErr := redirected(s.host)
-	by := users[old.Index]
-	if usersErr == nil && len(by) == 0 || s.veth != nil && slices.Contains(by, s.veth.Index) {
-		found = append(found, old)
-	}
-	return found, errors.Join(err, usersErr)
-}
-
-// redirected returns for each link that packets are redirected to the links that they
-// come from.
-func redirected(host *rtnl.Conn) (map[uint32][]uint32, error) {
-	links, err := host.IngressLinks()
-	users := make(map[uint32][]uint32)
-	for _, index := range links {
-		to, toErr := host.Redirects(index)
-		err = errors.Join(err, rtnl.SkipAbsent(toErr))
-		for _, target := range to {
-			users[target] = append(users[target], index)
-		}
-	}
-	return users, err
-}
-
-// bandwidthGC deletes the IFBs of attachments of the network that are gone, and those of
-// the reference that no packet can come to any more, whose attachments nothing tells.
+// bandwidthGC deletes the IFBs of the network's attachments that are gone, and those of the
+// reference that no link redirects to: these do not name their attachment.
 func bandwidthGC(_ context.Context, r *spec.Request) error {
 	host, err := rtnl.Dial(nil)
 	if err != nil {
@@ -333,7 +304,7 @@ func bandwidthGC(_ context.Context, r *spec.Request) error {
 		return err
 	}
 	var ops []rtnl.Op
-	var old []uint32
+	var unlabelled []uint32
 	stale := r.Stale()
 	for _, l := range links {
 		switch {
@@ -341,20 +312,17 @@ func bandwidthGC(_ context.Context, r *spec.Request) error {
 		case stale(l.Alias):
 			ops = append(ops, rtnl.DropLink(l.Index))
 		case l.Alias == "" && isIFBName(l.Name):
-			old = append(old, l.Index)
+			unlabelled = append(unlabelled, l.Index)
 		}
 	}
 	var users map[uint32][]uint32
-	if old != nil {
-		users, err = redirected(host)
+	if unlabelled != nil {
+		users, err = redirectSources(host)
 	}
-	for _, index := range old {
+	for _, index := range unlabelled {
 		if err == nil && len(users[index]) == 0 {
 			ops = append(ops, rtnl.DropLink(index))
 		}
 	}
 	return errors.Join(err, rtnl.SkipAbsent(host.Do(ops...)), recordsOf(r, bandwidthDataDir).keep(r.Network, r.Valid))
 }
-
-// isIFBName tells the names that the plugin and the reference give.
-func isIFBName(name string) bool { return spec.Hashed(name, ifbPrefix, ifbDigits) }
