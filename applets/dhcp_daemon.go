@@ -5,35 +5,38 @@ package applets
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
+	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"cnibox/dhcp"
-	"cnibox/internal/disk"
 	"cnibox/internal/flock"
+	"cnibox/spec"
 )
 
-// dhcpFlags are the daemon's, as the reference has them. A flag may have one or two
-// hyphens, and its value behind a "=" or as the next word.
+// dhcpFlags are the daemon's flags, the same as the reference's.
 type dhcpFlags struct {
 	pidFile string // empty: none
-	socket  string // the root is part of it
-	listen  int    // a descriptor that is listening; 0: none, the socket is made
+	socket  string // with the root in front
+	listen  int    // file descriptor of a listening socket; 0: none
 	dhcp.Settings
 }
 
-// dhcpDaemonMain runs the daemon until the context ends. It returns 0 then, 1 if it
-// could not begin, and 2 for flags that it did not understand.
+// dhcpDaemonMain runs the daemon until the context ends. It returns the exit status: 0 then,
+// 1 if it cannot start, 2 for wrong flags.
 func dhcpDaemonMain(ctx context.Context, p Process) int {
-	// One write a line, so lines stay whole.
+	// One write for each line, so that lines of several goroutines do not mix.
 	log := func(line string) { io.WriteString(p.Stderr, "cnibox dhcp daemon: "+line+"\n") }
 	if len(p.Args) > 0 && isHelp(p.Args[0]) {
 		a, _ := Lookup("dhcp")
@@ -41,7 +44,7 @@ func dhcpDaemonMain(ctx context.Context, p Process) int {
 	}
 	f, err := readDHCPFlags(p)
 	if err != nil {
-		log(err.Error() + " (`cnibox help dhcp` tells the flags)")
+		log(err.Error() + " (`cnibox help dhcp` lists the flags)")
 		return 2
 	}
 	f.Log = log
@@ -52,100 +55,56 @@ func dhcpDaemonMain(ctx context.Context, p Process) int {
 	return 0
 }
 
-// readDHCPFlags reads flags and the variables of socket activation, sd_listen_fds(3).
+// readDHCPFlags reads the flags and the variables of sd_listen_fds(3).
 func readDHCPFlags(p Process) (*dhcpFlags, error) {
-	f := &dhcpFlags{socket: dhcpSocket, Settings: dhcp.Settings{Timeout: 10 * time.Second, Pause: 62 * time.Second, Patience: 208 * time.Second}}
-	for args := p.Args; len(args) > 0; {
-		name, value, given := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(args[0], "-"), "-"), "=")
-		if !strings.HasPrefix(args[0], "-") {
-			return nil, fmt.Errorf("%q is no flag", args[0])
-		}
-		args = args[1:]
-		switch {
-		case given:
-		case name == "broadcast":
-			value = "true"
-		case len(args) == 0:
-			return nil, fmt.Errorf("flag -%s without a value", name)
-		default:
-			value, args = args[0], args[1:]
-		}
-		if err := f.set(name, value); err != nil {
-			return nil, fmt.Errorf("flag -%s: %w", name, err)
-		}
+	f := &dhcpFlags{}
+	set := flag.NewFlagSet("dhcp daemon", flag.ContinueOnError)
+	set.SetOutput(io.Discard)
+	set.StringVar(&f.pidFile, "pidfile", "", "")
+	set.StringVar(&f.Root, "hostprefix", "", "")
+	set.StringVar(&f.socket, "socketpath", dhcpSocket, "")
+	set.BoolVar(&f.Broadcast, "broadcast", false, "")
+	set.DurationVar(&f.Timeout, "timeout", 10*time.Second, "")
+	set.DurationVar(&f.Pause, "resendmax", 62*time.Second, "")
+	set.DurationVar(&f.Patience, "resendtimeout", 208*time.Second, "")
+	if err := set.Parse(p.Args); err != nil {
+		return nil, err
 	}
+	f.Root = strings.TrimSuffix(f.Root, "/")
 	f.socket = f.Root + f.socket
+	fds := p.Getenv("LISTEN_FDS")
+	switch {
+	case set.NArg() > 0:
+		return nil, fmt.Errorf("%q is not a flag", set.Arg(0))
+	case f.Timeout <= 0 || f.Pause <= 0 || f.Patience <= 0:
+		return nil, errors.New("-timeout, -resendmax and -resendtimeout must be above 0")
+	case f.pidFile != "" && !filepath.IsAbs(f.pidFile):
+		return nil, fmt.Errorf("flag -pidfile: %q is not an absolute path", f.pidFile)
+	case fds == "" || p.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()):
+	case fds != "1":
+		return nil, fmt.Errorf("the service manager passes %s sockets instead of 1", fds)
+	default:
+		f.listen = 3 // SD_LISTEN_FDS_START
+	}
 	if err := checkDHCPSocket(f.socket); err != nil {
 		return nil, fmt.Errorf("flag -socketpath: %w", err)
 	}
-	fds := p.Getenv("LISTEN_FDS")
-	switch {
-	case fds == "" || p.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()):
-	case fds != "1":
-		return nil, fmt.Errorf("the service manager hands over %s sockets, 1 is wanted", fds)
-	default:
-		f.listen = 3 // SD_LISTEN_FDS_START
-		f.handedOver()
-	}
 	return f, nil
-}
-
-// handedOver takes the path of the socket from the kernel's list, proc_net(5): leases lie
-// beside it, where plugins look for them. One that was made in another network namespace
-// is not in the list; then the flag has to tell.
-func (f *dhcpFlags) handedOver() {
-	const longestList = 16 << 20 // bytes
-	own, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.listen))
-	if err != nil {
-		return
-	}
-	list, _ := disk.Read("/proc/thread-self/net/unix", 0, longestList)
-	for line := range strings.Lines(string(list)) {
-		before, path, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " /")
-		if ok && strings.HasSuffix(own, ":["+before[strings.LastIndexByte(before, ' ')+1:]+"]") {
-			f.socket = "/" + path
-			return
-		}
-	}
-}
-
-// set reads one flag.
-func (f *dhcpFlags) set(name, value string) (err error) {
-	var d *time.Duration
-	switch name {
-	case "pidfile":
-		if f.pidFile = value; !filepath.IsAbs(value) {
-			return fmt.Errorf("%q is not an absolute path", value)
-		}
-	case "hostprefix":
-		f.Root = strings.TrimSuffix(value, "/")
-	case "socketpath":
-		f.socket = value
-	case "broadcast":
-		f.Broadcast, err = strconv.ParseBool(value)
-	case "timeout":
-		d = &f.Timeout
-	case "resendmax":
-		d = &f.Pause
-	case "resendtimeout":
-		d = &f.Patience
-	default:
-		return errors.New("there is none")
-	}
-	if d == nil {
-		return err
-	}
-	if *d, err = time.ParseDuration(value); err == nil && *d <= 0 {
-		err = fmt.Errorf("%s is not above 0", value)
-	}
-	return err
 }
 
 // lockTime is how long a daemon waits for the one before it to end.
 const lockTime = 5 * time.Second
 
-// run does all of it. Of two daemons for the same leases the second one fails.
+// run serves until the context ends. Of two daemons for the same leases the second one fails.
 func (f *dhcpFlags) run(ctx context.Context) error {
+	var l net.Listener
+	if f.listen != 0 {
+		var err error
+		if l, err = f.passedListener(); err != nil {
+			return err
+		}
+		defer l.Close()
+	}
 	leases := dhcpLeases(f.socket)
 	if err := os.MkdirAll(string(leases), 0o700); err != nil {
 		return fmt.Errorf("directory of the leases: %w", err)
@@ -160,13 +119,11 @@ func (f *dhcpFlags) run(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	l, err := f.listener()
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	if f.listen == 0 {
-		defer os.Remove(f.socket)
+	if l == nil {
+		if l, err = listenUnix(ctx, f.socket); err != nil {
+			return err
+		}
+		defer l.Close()
 	}
 	if f.pidFile != "" {
 		if err := records(filepath.Dir(f.pidFile)).replace(filepath.Base(f.pidFile), []byte(strconv.Itoa(os.Getpid())+"\n")); err != nil {
@@ -174,108 +131,324 @@ func (f *dhcpFlags) run(ctx context.Context) error {
 		}
 		defer os.Remove(f.pidFile)
 	}
-	d := &dhcpDaemon{Settings: f.Settings, leases: leases, held: map[recordOwner]*dhcpHeld{}}
-	d.takeUp()
+	d := newDHCPDaemon(f.Settings, leases)
+	d.resume()
 	f.Log("listening at " + f.socket)
 	return d.accept(ctx, l)
 }
 
-// listener returns the socket that was handed over, or makes one.
-func (f *dhcpFlags) listener() (*os.File, error) {
-	if f.listen == 0 {
-		return listenUnix(f.socket)
+// passedListener returns the socket of the service manager, and takes its path for that of
+// the flags: the leases are stored beside it, where plugins look for them.
+func (f *dhcpFlags) passedListener() (net.Listener, error) {
+	file := os.NewFile(uintptr(f.listen), "socket of the service manager")
+	defer file.Close() // the listener has a copy
+	l, err := net.FileListener(file)
+	if err != nil {
+		return nil, fmt.Errorf("file descriptor %d of the service manager: %w", f.listen, err)
 	}
-	listening, err := unix.GetsockoptInt(f.listen, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
-	if err != nil || listening == 0 {
-		return nil, fmt.Errorf("descriptor %d of the service manager is no listening socket: %v", f.listen, err)
+	if path := l.Addr().String(); filepath.IsAbs(path) {
+		f.socket = path
 	}
-	unix.CloseOnExec(f.listen)
-	if err := unix.SetNonblock(f.listen, true); err != nil {
-		return nil, os.NewSyscallError("fcntl", err)
-	}
-	return os.NewFile(uintptr(f.listen), f.socket), nil
+	return l, nil
 }
 
-// backlog is how many calls may wait to be taken.
-const backlog = 512
-
-// listenUnix makes the socket, for its owner alone from its first moment. One that is
-// there and that nobody listens at is a dead daemon's, and goes.
-func listenUnix(path string) (*os.File, error) {
+// listenUnix makes the socket, accessible to its owner alone from its first moment. The
+// socket of a daemon that was killed is removed.
+func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("directory of the socket: %w", err)
 	}
-	conn, err := dialUnix(path)
+	conn, err := net.Dial("unix", path)
 	if err == nil {
 		conn.Close()
 		return nil, fmt.Errorf("another DHCP daemon listens at %s: stop it first", path)
 	}
-	if st, serr := os.Lstat(path); errors.Is(err, unix.ECONNREFUSED) && serr == nil && st.Mode()&os.ModeSocket != 0 {
+	if st, serr := os.Lstat(path); errors.Is(err, unix.ECONNREFUSED) && serr == nil && st.Mode()&fs.ModeSocket != 0 {
 		if err := os.Remove(path); err != nil {
 			return nil, err
 		}
 	}
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
-	}
-	err = unix.Fchmod(fd, 0o600) // before bind it decides the file's mode: unix(7)
-	if err == nil {
-		err = unix.Bind(fd, &unix.SockaddrUnix{Name: path})
-	}
-	if err == nil {
-		err = unix.Listen(fd, backlog)
-	}
-	if err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("listen at %s: %w", path, err)
-	}
-	return os.NewFile(uintptr(fd), path), nil
+	c := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error // before bind(2) this is the file's mode: unix(7)
+		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err)
+	}}
+	return c.Listen(ctx, "unix", path)
 }
 
-// accept takes calls until the context ends, and then waits for those that run.
-func (d *dhcpDaemon) accept(ctx context.Context, l *os.File) error {
-	raw, err := l.SyscallConn()
-	if err != nil {
-		return err
+// A dhcpDaemon answers calls and keeps the leases.
+type dhcpDaemon struct {
+	dhcp.Settings
+	leases records
+	calls  sync.WaitGroup
+
+	mu      sync.Mutex // guards the maps
+	holders map[recordOwner]*dhcp.Holder
+	busy    map[recordOwner]chan struct{}      // closed by the unlock of [dhcpDaemon.lock]
+	adding  map[recordOwner]context.CancelFunc // of ADDs that run
+}
+
+func newDHCPDaemon(s dhcp.Settings, leases records) *dhcpDaemon {
+	return &dhcpDaemon{
+		Settings: s, leases: leases,
+		holders: map[recordOwner]*dhcp.Holder{}, busy: map[recordOwner]chan struct{}{}, adding: map[recordOwner]context.CancelFunc{},
 	}
-	stop := context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })
+}
+
+// resume continues with the leases on record. One whose ADD died with the daemon before it
+// had an answer is held, and not renewed, until the next DEL or ADD.
+func (d *dhcpDaemon) resume() {
+	n := 0
+	err := d.leases.each(func(name string) error {
+		if !strings.HasSuffix(name, ".json") {
+			return nil
+		}
+		var rec dhcpRecord
+		err := d.leases.read(name, &rec)
+		store := &dhcpStore{d.leases, rec.recordOwner}
+		if err != nil || store.name() != name {
+			d.Log(name + " is not the record of a lease: ignored")
+			return nil
+		}
+		h := dhcp.Resume(rec.State, d.Settings, store)
+		if !h.Fresh() {
+			return store.Drop()
+		}
+		d.holders[rec.recordOwner] = h
+		if rec.Given {
+			n++
+			h.Keep()
+		}
+		return nil
+	})
+	if err != nil {
+		d.Log(err.Error())
+	}
+	if n > 0 {
+		d.Log(strconv.Itoa(n) + " leases taken up again")
+	}
+}
+
+// accept serves calls until the context ends, and then waits for those that run.
+func (d *dhcpDaemon) accept(ctx context.Context, l net.Listener) error {
+	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	defer d.end()
 	for {
-		fd := -1
-		rerr := raw.Read(func(s uintptr) bool {
-			// unix.Accept4 brings the addresses of all families along, 12 KB.
-			n, _, errno := unix.Syscall6(unix.SYS_ACCEPT4, s, 0, 0, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
-			if fd, err = int(n), nil; errno != 0 {
-				fd, err = -1, errno
-			}
-			return errno != unix.EAGAIN
-		})
+		conn, err := l.Accept()
 		switch {
+		case err == nil:
+			d.calls.Go(func() { d.serve(ctx, conn) })
 		case ctx.Err() != nil:
-			if fd >= 0 {
-				unix.Close(fd)
-			}
 			return nil
-		case rerr != nil:
-			return fmt.Errorf("accept: %w", rerr)
 		case errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM):
 			d.Log(err.Error())
-			waitFor(ctx, time.Second) // until some are closed
-		case err == nil:
-			d.calls.Add(1)
-			go d.serve(ctx, os.NewFile(uintptr(fd), "call"))
+			select { // until some are closed
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		default:
+			return err
 		}
 	}
 }
 
-// waitFor waits for a time, or until the context ends.
-func waitFor(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
+// end waits for the calls that run, and stops renewing the leases, which stay.
+func (d *dhcpDaemon) end() {
+	d.calls.Wait()
+	for _, h := range d.holders {
+		h.Stop()
 	}
+}
+
+// serve answers one call. An ADD ends when its caller closes the connection.
+func (d *dhcpDaemon) serve(ctx context.Context, conn net.Conn) {
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(dhcpAnswerTime))
+	var call dhcpCall
+	err := readDHCPMagic(conn)
+	if errors.Is(err, errDHCPPeer) {
+		d.Log(err.Error())
+		io.WriteString(conn, "HTTP/1.0 505 "+err.Error()+"\r\n\r\n") // which a plugin of the reference reports
+		return
+	}
+	if err == nil {
+		_, err = io.WriteString(conn, dhcpMagic)
+	}
+	if err != nil || receiveDHCP(conn, &call) != nil {
+		return
+	}
+	conn.SetDeadline(time.Time{})
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		conn.Read(make([]byte, 1)) // returns when either end is closed
+		cancel()
+	}()
+	leases, err := d.do(ctx, &call)
+	answer := dhcpAnswer{Leases: leases}
+	if err != nil {
+		answer.Error = spec.AsError(err)
+	}
+	if err := sendDHCP(conn, "", answer); err != nil && call.Verb == spec.Add && answer.Error == nil {
+		d.Log(call.ContainerID + "/" + call.IfName + ": the caller is gone: its lease is released")
+		if err := d.del(context.WithoutCancel(ctx), call.recordOwner); err != nil {
+			d.Log(err.Error())
+		}
+	}
+}
+
+func (d *dhcpDaemon) do(ctx context.Context, call *dhcpCall) ([]*dhcp.Lease, error) {
+	switch call.Verb {
+	case spec.Add:
+		return d.add(ctx, call)
+	case spec.Del:
+		return nil, d.del(ctx, call.recordOwner)
+	case spec.Check:
+		return d.check(call)
+	case spec.Status:
+		return nil, nil
+	}
+	return nil, spec.Errorf(spec.CodeEnv, "unknown verb %q", call.Verb)
+}
+
+// lock waits until no other ADD or DEL of the attachment runs. Other attachments are not
+// waited for.
+func (d *dhcpDaemon) lock(ctx context.Context, owner recordOwner) (unlock func(), err error) {
+	for {
+		d.mu.Lock()
+		other := d.busy[owner]
+		if other == nil {
+			done := make(chan struct{})
+			d.busy[owner] = done
+			d.mu.Unlock()
+			return func() {
+				d.mu.Lock()
+				delete(d.busy, owner)
+				d.mu.Unlock()
+				close(done)
+			}, nil
+		}
+		d.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, spec.Errorf(spec.CodeTryAgain, "another call for the interface runs: %w", ctx.Err())
+		}
+	}
+}
+
+// holder returns what holds the leases of an attachment; nil: it has none.
+func (d *dhcpDaemon) holder(owner recordOwner) *dhcp.Holder {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.holders[owner]
+}
+
+// setHolder needs the attachment's lock; nil removes the holder.
+func (d *dhcpDaemon) setHolder(owner recordOwner, h *dhcp.Holder) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if h == nil {
+		delete(d.holders, owner)
+	} else {
+		d.holders[owner] = h
+	}
+}
+
+// add returns the leases that the attachment has, or gets some. Leases that have run out, or
+// of an interface that was replaced, are released first.
+func (d *dhcpDaemon) add(ctx context.Context, call *dhcpCall) ([]*dhcp.Lease, error) {
+	unlock, err := d.lock(ctx, call.recordOwner)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	store := &dhcpStore{d.leases, call.recordOwner}
+	if h := d.holder(call.recordOwner); h != nil {
+		if h.Serves(call.Config) && store.Kept() && allValid(h.Leases()) {
+			return h.Leases(), nil
+		}
+		err := h.Release(ctx)
+		d.setHolder(call.recordOwner, nil)
+		if err != nil {
+			return nil, err
+		}
+	}
+	h, err := d.acquire(ctx, call, store)
+	var timeout *dhcp.TimeoutError
+	switch {
+	case errors.Is(err, dhcp.ErrGone):
+		return nil, spec.Errorf(spec.CodeNetNS, "error calling DHCP.Allocate: %w", err)
+	case errors.As(err, &timeout):
+		return nil, spec.Errorf(spec.CodeTryAgain, "error calling DHCP.Allocate: no more tries").
+			WithDetails("%s", strings.TrimPrefix(err.Error(), "no more tries: "))
+	case err != nil:
+		return nil, spec.Errorf(spec.CodeTryAgain, "error calling DHCP.Allocate: %w", err)
+	}
+	h.Keep()
+	return h.Leases(), nil
+}
+
+// acquire gets leases from the servers, unless a DEL comes meanwhile.
+func (d *dhcpDaemon) acquire(ctx context.Context, call *dhcpCall, store *dhcpStore) (*dhcp.Holder, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	d.mu.Lock()
+	d.adding[call.recordOwner] = cancel
+	d.mu.Unlock()
+	h, err := dhcp.Acquire(ctx, call.Config, d.Settings, store)
+	d.mu.Lock()
+	delete(d.adding, call.recordOwner)
+	d.mu.Unlock()
+	d.setHolder(call.recordOwner, h) // may be there with an error
+	return h, err
+}
+
+// allValid reports whether all addresses may still be used.
+func allValid(leases []*dhcp.Lease) bool {
+	for _, l := range leases {
+		if !l.Valid() {
+			return false
+		}
+	}
+	return len(leases) > 0
+}
+
+// del releases the leases, if there are any. An ADD that still runs ends first.
+func (d *dhcpDaemon) del(ctx context.Context, owner recordOwner) error {
+	d.mu.Lock()
+	if cancel := d.adding[owner]; cancel != nil {
+		cancel()
+	}
+	d.mu.Unlock()
+	unlock, err := d.lock(ctx, owner)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	h := d.holder(owner)
+	if h == nil {
+		return (&dhcpStore{d.leases, owner}).Drop()
+	}
+	err = h.Release(ctx)
+	d.setHolder(owner, nil)
+	return err
+}
+
+// check returns the leases if they are valid and their interface exists. It waits for no
+// other call.
+func (d *dhcpDaemon) check(call *dhcpCall) ([]*dhcp.Lease, error) {
+	h, name := d.holder(call.recordOwner), call.attachment().String()
+	if h == nil || !(&dhcpStore{d.leases, call.recordOwner}).Kept() {
+		return nil, spec.Errorf(spec.CodeCheck, "the DHCP daemon has no lease of %s", name)
+	}
+	if err := h.Check(); err != nil {
+		return nil, spec.Errorf(spec.CodeCheck, "the lease of %s: %w", name, err)
+	}
+	for _, l := range h.Leases() {
+		if !l.Valid() {
+			return nil, spec.Errorf(spec.CodeCheck, "the lease of %s has expired, and no server renews it", l.Address.Addr())
+		}
+	}
+	return h.Leases(), nil
 }

@@ -8,67 +8,71 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"strings"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"cnibox/dhcp"
 	"cnibox/internal/json"
 	"cnibox/spec"
 )
 
-// Plugin and daemon speak over a unix stream socket, one call a connection. Either side
-// sends dhcpMagic, four bytes of length (big endian), and a JSON object: the plugin a
-// dhcpCall, the daemon a dhcpAnswer. The daemon sends its dhcpMagic as soon as it has read
-// the other's, so a plugin knows at once that somebody is there to wait for. The reference
-// speaks Go's net/rpc over HTTP there; each side knows the stranger by its first bytes, and
-// says so.
+// Plugin and daemon talk over a unix stream socket, with one call a connection. The plugin
+// sends dhcpMagic, the length of a JSON object (four bytes, big endian) and the object, a
+// dhcpCall. The daemon answers with dhcpMagic as soon as it has read that of the plugin, so
+// that a plugin does not wait minutes for a lease where no daemon serves the socket, and later
+// with length and object of a dhcpAnswer.
 const (
-	dhcpMagic   = "cnibox-dhcp 1\n"
-	dhcpFamily  = "cnibox-dhcp " // of any version
-	longestCall = 1 << 20        // bytes of JSON
+	dhcpMagic      = "cnibox-dhcp 1\n" // the number is the protocol's
+	maxDHCPMessage = 1 << 20           // bytes of JSON
 )
 
-// A dhcpCall asks for a verb of an attachment. Only ADD needs the configuration.
+// A dhcpCall is a verb on an attachment. Only ADD needs the configuration.
 type dhcpCall struct {
 	Verb spec.Verb `json:"verb"`
 	recordOwner
 	Config dhcp.Config `json:"config"`
 }
 
-// A dhcpAnswer has an error, or the leases for verbs that have some.
+// A dhcpAnswer has an error, or the leases for verbs that return some.
 type dhcpAnswer struct {
 	Error  *spec.Error   `json:"error,omitempty"`
 	Leases []*dhcp.Lease `json:"leases,omitempty"`
 }
 
-// errNoDaemon is about a socket at which no daemon of ours answers.
-var errNoDaemon = errors.New("no DHCP daemon")
+var (
+	// errNoDaemon is about a socket at which no daemon of ours answers.
+	errNoDaemon = errors.New("no DHCP daemon")
 
-// errHangs is about one that is there and says nothing.
-var errHangs = errors.New("what listens there is stopped or hangs: restart `cnibox dhcp daemon`")
+	errDHCPHangs = errors.New("what listens there is stopped or hangs: restart `cnibox dhcp daemon`")
 
-// noDaemon is errNoDaemon with what it does not do, and why.
-func noDaemon(does, socket string, err error) error {
-	return fmt.Errorf("%w %s at %s: %w", errNoDaemon, does, socket, err)
+	// errDHCPPeer is about the reference, which talks Go's net/rpc over HTTP there, another
+	// version of the protocol, and anything else.
+	errDHCPPeer = errors.New("dhcp plugin and daemon must both be of this version of cnibox: " +
+		"install it as the plugin, and stop the other daemon and start `cnibox dhcp daemon`")
+)
+
+// noDaemon wraps errNoDaemon and the cause; verb is what no daemon does at the socket.
+func noDaemon(verb, socket string, err error) error {
+	return fmt.Errorf("%w %s at %s: %w", errNoDaemon, verb, socket, err)
 }
 
-// dhcpPatience is how long an answer is waited for that needs no server.
-const dhcpPatience = 5 * time.Second
+// dhcpAnswerTime bounds the wait for an answer that needs no DHCP server.
+const dhcpAnswerTime = 5 * time.Second
 
-// callDHCP asks the daemon at a socket. The error is errNoDaemon if there is none, or
-// one of another make; what the daemon says keeps its code. An ADD waits as long as the
-// daemon does, once it has shown that it is there.
+// callDHCP calls the daemon at a socket. The error is errNoDaemon if none of ours answers;
+// errors of the daemon keep their code. An ADD waits as long as the daemon does, once that has
+// sent its magic.
 func callDHCP(ctx context.Context, socket string, call *dhcpCall) ([]*dhcp.Lease, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	patience := time.AfterFunc(dhcpPatience, func() { cancel(errHangs) })
-	defer patience.Stop()
-	conn, err := dialUnix(socket)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
+	timer := time.AfterFunc(dhcpAnswerTime, func() { cancel(errDHCPHangs) })
+	defer timer.Stop()
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "unix", socket)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 		err = fmt.Errorf("start it with `cnibox dhcp daemon` (%w)", err)
 	}
 	if err != nil {
@@ -79,10 +83,10 @@ func callDHCP(ctx context.Context, socket string, call *dhcpCall) ([]*dhcp.Lease
 	defer stop()
 	var answer dhcpAnswer
 	if err = sendDHCP(conn, dhcpMagic, call); err == nil {
-		err = greetDHCP(conn)
+		err = readDHCPMagic(conn)
 	}
 	if call.Verb == spec.Add {
-		patience.Stop()
+		timer.Stop()
 	}
 	if err == nil {
 		err = receiveDHCP(conn, &answer)
@@ -98,20 +102,7 @@ func callDHCP(ctx context.Context, socket string, call *dhcpCall) ([]*dhcp.Lease
 	return answer.Leases, nil
 }
 
-// dialUnix connects to a stream socket. A full queue is an error and not waited for.
-func dialUnix(path string) (*os.File, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
-	}
-	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
-		unix.Close(fd)
-		return nil, os.NewSyscallError("connect", err)
-	}
-	return os.NewFile(uintptr(fd), path), nil
-}
-
-// sendDHCP writes one message; head is dhcpMagic, or nothing for one who has said it.
+// sendDHCP writes one message behind head, which is dhcpMagic where it was not sent before.
 func sendDHCP(w io.Writer, head string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -121,55 +112,37 @@ func sendDHCP(w io.Writer, head string, v any) error {
 	return err
 }
 
-// A strangerError is what the other end began with instead of dhcpMagic.
-type strangerError string
-
-// Error says what the other end seems to be, and what to do about it.
-func (e strangerError) Error() string {
-	switch {
-	case strings.HasPrefix(string(e), "HTTP/"):
-		return "the daemon there is the reference plugin's, which speaks Go RPC: stop it and start `cnibox dhcp daemon`"
-	case strings.HasPrefix(string(e), dhcpFamily):
-		return "plugin and daemon are cnibox of different versions: restart the daemon"
-	}
-	return fmt.Sprintf("what is there is no DHCP daemon of cnibox: it says %q", string(e))
-}
-
-// greetDHCP reads what the other end begins with; a strangerError tells that it is none of
-// ours.
-func greetDHCP(r io.Reader) error {
+// readDHCPMagic reads what the other end begins with; errDHCPPeer: it is not dhcpMagic.
+func readDHCPMagic(r io.Reader) error {
 	head := make([]byte, len(dhcpMagic))
 	n, err := io.ReadFull(r, head)
-	if n > 0 && !strings.HasPrefix(dhcpMagic, string(head[:n])) {
-		return strangerError(head[:n])
+	if !strings.HasPrefix(dhcpMagic, string(head[:n])) {
+		return errDHCPPeer
 	}
-	return hungUp(err)
+	return connClosed(err)
 }
 
-// hungUp says in plain words that the other end is gone.
-func hungUp(err error) error {
-	if err == io.EOF || errors.Is(err, syscall.ECONNRESET) {
-		return errors.New("it hung up")
-	}
-	return err
-}
-
-// receiveDHCP reads one message behind the greeting.
+// receiveDHCP reads one message behind the magic.
 func receiveDHCP(r io.Reader, v any) error {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return hungUp(err)
+		return connClosed(err)
 	}
 	length := binary.BigEndian.Uint32(head[:])
-	if length > longestCall {
-		return fmt.Errorf("a message of %d bytes", length)
+	if length > maxDHCPMessage {
+		return fmt.Errorf("a message of %d bytes is too long", length)
 	}
-	b, err := io.ReadAll(io.LimitReader(r, int64(length)))
-	switch {
-	case err != nil:
-		return err
-	case len(b) < int(length):
-		return errors.New("it hung up in the midst of a message")
+	b := make([]byte, length)
+	if _, err := io.ReadFull(r, b); err != nil {
+		return connClosed(err)
 	}
 	return json.Unmarshal(b, v)
+}
+
+// connClosed replaces the errors of a connection that the other end has closed.
+func connClosed(err error) error {
+	if err == io.EOF || err == io.ErrUnexpectedEOF || errors.Is(err, syscall.ECONNRESET) {
+		return errors.New("the connection was closed")
+	}
+	return err
 }
