@@ -19,8 +19,8 @@ var update = flag.Bool("update", false, "rewrite golden files")
 // The packages of leaves may be imported by all, and tests are free.
 var edges = map[string][]string{
 	"cnibox":                {"cnibox/applets"},
-	"cnibox/applets":        {"cnibox/applets/attach", "cnibox/chain", "cnibox/dhcp", "cnibox/ipam", "cnibox/nft", "cnibox/rtnl", "cnibox/spec", "cnibox/internal/dbus", "cnibox/internal/flock"},
-	"cnibox/applets/attach": {"cnibox/rtnl", "cnibox/spec"},
+	"cnibox/applets":        {"cnibox/applets/attach", "cnibox/chain", "cnibox/dhcp", "cnibox/ipam", "cnibox/nft", "cnibox/rtnl", "cnibox/spec", "cnibox/internal/dbus", "cnibox/internal/flock", "cnibox/internal/undo"},
+	"cnibox/applets/attach": {"cnibox/rtnl", "cnibox/spec", "cnibox/internal/undo"},
 	"cnibox/chain":          {"cnibox/spec", "cnibox/internal/flock"},
 	"cnibox/dhcp":           {"cnibox/rtnl"}, // a client and its leases; CNI is the applet's part
 	"cnibox/ipam":           {"cnibox/spec", "cnibox/internal/flock"},
@@ -33,6 +33,7 @@ var edges = map[string][]string{
 	"cnibox/internal/dbus":    {},
 	"cnibox/internal/netlink": {},
 	"cnibox/internal/nlconn":  {},
+	"cnibox/internal/undo":    {"cnibox/rtnl", "cnibox/spec"},
 }
 
 // leaves know nothing of ours and serve every room.

@@ -194,7 +194,7 @@ func bandwidthAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	defer s.close()
-	if err := s.undo.back(s.apply(p)); err != nil {
+	if err := s.undo.Failed(ctx, s.apply(p)); err != nil {
 		return nil, err
 	}
 	return r.Prev, nil

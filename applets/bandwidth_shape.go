@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 
+	"cnibox/internal/undo"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -38,7 +39,7 @@ type shaper struct {
 	r    *spec.Request
 	host *rtnl.Conn
 	veth *rtnl.Link // host-side veth; nil at DEL: gone, or another attachment's
-	undo undoing
+	undo undo.Stack
 }
 
 // A shaping is what limits a pair.
@@ -198,7 +199,7 @@ func (s *shaper) limit(l *rtnl.Link, want limit) error {
 	if uint64(t.Burst) > want.burst {
 		s.r.Warn("a burst of %d bytes is less than a packet of %s: it is set to %d", want.burst, l.Name, t.Burst)
 	}
-	s.undo.add("qdisc of "+l.Name, func() error { return s.host.Do(rtnl.DropRootQdisc(l.Index)) })
+	s.undo.Add("qdisc of "+l.Name, func(context.Context) error { return s.host.Do(rtnl.DropRootQdisc(l.Index)) })
 	if err := s.host.Do(rtnl.ReplaceTBF(l.Index, t)); err != nil {
 		return fmt.Errorf("create qdisc of %s: %w", l.Name, err)
 	}
@@ -217,7 +218,7 @@ func (s *shaper) makeIFB() (*rtnl.Link, error) {
 		var l *rtnl.Link
 		l, err = s.host.CreateLink(rtnl.LinkSpec{Name: name, Kind: rtnl.IFB{}, MTU: s.veth.MTU, TxQLen: new(0), Up: true})
 		if err == nil {
-			s.undo.add("link "+name, func() error { return s.host.Do(rtnl.DropLink(l.Index)) })
+			s.undo.Add("link "+name, func(context.Context) error { return s.host.Do(rtnl.DropLink(l.Index)) })
 			// Not in the same request: by its name, another link of that name would be labelled.
 			return l, s.host.SetLink(l.Index, rtnl.LinkChange{Alias: new(s.r.Label(aliasSize))})
 		}
@@ -233,10 +234,10 @@ func (s *shaper) redirect(now *shaping, ifb *rtnl.Link) error {
 	index := s.veth.Index
 	add := rtnl.NewRedirect(index, ifb.Index)
 	if now.ingress == nil {
-		s.undo.add("ingress qdisc of "+s.veth.Name, func() error { return s.host.Do(rtnl.DropIngress(index)) })
+		s.undo.Add("ingress qdisc of "+s.veth.Name, func(context.Context) error { return s.host.Do(rtnl.DropIngress(index)) })
 		return s.host.Do(rtnl.NewIngress(index), add)
 	}
-	s.undo.add("filters of "+s.veth.Name, func() error { return s.host.Do(rtnl.DropRedirects(index)) })
+	s.undo.Add("filters of "+s.veth.Name, func(context.Context) error { return s.host.Do(rtnl.DropRedirects(index)) })
 	if len(now.to) > 0 { // to a link that is gone
 		if err := s.host.Do(rtnl.DropRedirects(index)); err != nil {
 			return err

@@ -87,34 +87,3 @@ func (c *chained) lock(ctx context.Context) error {
 	unlock() // the lock is that of the open file, and ends with the descriptor of ns
 	return nil
 }
-
-// An undoing is how to take back what an ADD has done so far.
-type undoing []undoStep
-
-// An undoStep takes one deed back; what names it for people.
-type undoStep struct {
-	what string
-	fn   func() error
-}
-
-// add registers a step, before the deed or right after it. It must be fine with a
-// deed that was not done after all.
-func (u *undoing) add(what string, fn func() error) { *u = append(*u, undoStep{what, fn}) }
-
-// back takes all back, last first, and returns err with what could not be.
-// The code stays that of err; nil is nothing to take back.
-func (u undoing) back(err error) error {
-	if err == nil {
-		return nil
-	}
-	var left []error
-	for i := len(u) - 1; i >= 0; i-- {
-		if back := rtnl.SkipAbsent(u[i].fn()); back != nil {
-			left = append(left, fmt.Errorf("undo %s: %w", u[i].what, back))
-		}
-	}
-	if left == nil {
-		return err
-	}
-	return spec.AsError(err).WithDetails("%v", errors.Join(left...))
-}

@@ -2,6 +2,7 @@ package applets
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/disk"
+	"cnibox/internal/undo"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -65,31 +67,29 @@ func readOwn[T interface{ of(spec.Attachment) bool }](dir records, a spec.Attach
 }
 
 // claim writes that of an attachment, and registers the way back.
-func (c *chained) claim(dir records, a spec.Attachment, undo *undoing) error {
+func (c *chained) claim(dir records, a spec.Attachment, undo *undo.Stack) error {
 	id, err := c.id()
 	if err != nil {
 		return err
 	}
-	return undo.record(dir, a, claim{ownerOf(a), id})
+	return dir.replaceFor(undo, a, claim{ownerOf(a), id})
 }
 
-// record writes the record of an attachment, and registers the way back.
-func (u *undoing) record(dir records, a spec.Attachment, v any) error {
-	back, err := dir.swap(recordName(a), v)
-	if err == nil {
-		u.add("record of "+a.String(), back)
+// replaceFor writes the record of an attachment, and registers how to bring back what was
+// there before.
+func (d records) replaceFor(undo *undo.Stack, a spec.Attachment, v any) error {
+	name := recordName(a)
+	old, readErr := disk.Read(filepath.Join(string(d), name), unix.O_NOFOLLOW, longestRecord)
+	if err := d.write(name, v); err != nil {
+		return err
 	}
-	return err
-}
-
-// swap is write, and returns how to bring back what was there before.
-func (d records) swap(name string, v any) (back func() error, err error) {
-	old, err := disk.Read(filepath.Join(string(d), name), unix.O_NOFOLLOW, longestRecord)
-	back = func() error { return d.remove(name) }
-	if err == nil {
-		back = func() error { return d.replace(name, old) }
-	}
-	return back, d.write(name, v)
+	undo.Add("record of "+a.String(), func(context.Context) error {
+		if readErr != nil {
+			return d.remove(name)
+		}
+		return d.replace(name, old)
+	})
+	return nil
 }
 
 // owns reports whether DEL may change the interface; rec is the claim of the attachment,

@@ -7,8 +7,8 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
-	"time"
 
+	"cnibox/internal/undo"
 	"cnibox/nft"
 	"cnibox/spec"
 )
@@ -37,9 +37,6 @@ dbusSocket              string  -          where the system bus listens; none: w
 		},
 	})
 }
-
-// firewallUndoTime is for taking back a failed ADD, whatever became of its context.
-const firewallUndoTime = 5 * time.Second
 
 // firewallAdd notes the addresses and the policy in one transaction; with
 // firewalld the zone comes after it, so that no address is ever in a zone without an
@@ -73,14 +70,16 @@ func firewallAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if z == nil {
 		return r.Prev, nil
 	}
-	if err := z.addAll(p.ips); err != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), firewallUndoTime)
-		defer cancel()
-		undo := table.Update(ctx, func(x *nft.Tx) error {
+	var undo undo.Stack
+	undo.Add("tables", table.Prune)
+	undo.Add("rules of "+r.Attachment.String(), func(ctx context.Context) error {
+		return table.Update(ctx, func(x *nft.Tx) error {
 			x.Release(r.Attachment, nft.KindFirewall, nft.KindZone)
 			return nil
 		})
-		return nil, errors.Join(err, undo, table.Prune(ctx))
+	})
+	if err := undo.Failed(ctx, z.addAll(p.ips)); err != nil {
+		return nil, err
 	}
 	return r.Prev, nil
 }

@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"time"
 
+	"cnibox/internal/undo"
 	"cnibox/spec"
 )
 
@@ -35,9 +35,6 @@ or FLANNEL_IPV6_SUBNET, FLANNEL_MTU and FLANNEL_IPMASQ.`,
 		Verbs: spec.Verbs{Add: addFlannel, Check: checkFlannel, Del: delFlannel, Get: getFlannel, Status: statusFlannel, GC: gcFlannel, Args: true},
 	})
 }
-
-// flannelUndoTime bounds the undo of a failed ADD.
-const flannelUndoTime = 5 * time.Second
 
 // delegate returns the request for the delegate, and its configuration.
 func (f *flannel) delegate(r *spec.Request, env *subnetEnv) (*spec.Request, []byte, error) {
@@ -97,23 +94,21 @@ func addFlannel(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	}
 	// DEL after a failed ADD, as the specification has it. Not after a second ADD, which takes
 	// nothing away from the first, nor after code 100: the interface is another attachment's.
-	var left error
-	if !again && spec.AsError(err).Code != spec.CodeBusy {
-		left = f.undo(ctx, r, conf)
-	}
-	if left == nil { // else a later DEL needs the state file
-		left = restore()
-	}
-	if left != nil {
-		return nil, spec.AsError(err).WithDetails("undo: %v", left)
-	}
-	return nil, err
+	// Where DEL fails, a later one needs the state file.
+	var back undo.Stack
+	back.Add("delegate", func(ctx context.Context) error {
+		if !again && spec.AsError(err).Code != spec.CodeBusy {
+			if err := f.release(ctx, r, conf); err != nil {
+				return err
+			}
+		}
+		return restore()
+	})
+	return nil, back.Failed(ctx, err)
 }
 
-// undo runs the delegate's DEL after its ADD.
-func (f *flannel) undo(ctx context.Context, r *spec.Request, conf []byte) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flannelUndoTime)
-	defer cancel()
+// release runs the delegate's DEL after its ADD.
+func (f *flannel) release(ctx context.Context, r *spec.Request, conf []byte) error {
 	del := r.Call
 	del.Verb = spec.Del
 	d, err := r.Derive(del, conf)

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/disk"
 	"cnibox/internal/fault"
 	"cnibox/internal/json"
 	"cnibox/spec"
@@ -120,7 +121,13 @@ func (d flannelRecords) save(a spec.Attachment, conf []byte) (restore func() err
 	if err != nil {
 		return nil, err
 	}
-	return d.swap(flannelFile(a), json.RawMessage(raw))
+	name := flannelFile(a)
+	old, err := disk.Read(filepath.Join(string(d.records), name), unix.O_NOFOLLOW, longestRecord)
+	restore = func() error { return d.remove(name) }
+	if err == nil {
+		restore = func() error { return d.replace(name, old) }
+	}
+	return restore, d.write(name, json.RawMessage(raw))
 }
 
 // forget removes the attachment's file, and the one named after the container if that is

@@ -258,7 +258,7 @@ func TestFlannelAddFails(t *testing.T) {
 	// What could not be released is left for a DEL.
 	b.fail[spec.Del] = errors.New("stuck")
 	err := b.call(spec.Add, "net", "c", "eth0", "")
-	wantError(t, err, "no address; undo: flannel: delegate bridge: stuck", spec.CodeExhausted)
+	wantError(t, err, "no address; undo delegate: flannel: delegate bridge: stuck", spec.CodeExhausted)
 	b.want(nil, "ADD bridge c eth0, DEL bridge c eth0", key("net", "c", "eth0"))
 	delete(b.fail, spec.Del)
 	b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", "")

@@ -9,8 +9,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
+	"cnibox/internal/undo"
 	"cnibox/nft"
 	"cnibox/spec"
 )
@@ -42,11 +42,9 @@ hostIP                string  -                    of the host; none, 0.0.0.0 an
 	})
 }
 
-const (
-	// Not the reference's, which keeps nothing; in /run, since no namespace outlives a boot.
-	portmapDataDir  = "/run/cnibox/portmap"
-	portmapUndoTime = 5 * time.Second // for taking back a failed ADD, whatever became of its context
-)
+// portmapDataDir is not the reference's, which keeps nothing; in /run, since no namespace
+// outlives a boot.
+const portmapDataDir = "/run/cnibox/portmap"
 
 // portmapAdd publishes all ports in one transaction, or none; hundreds in several.
 //
@@ -95,33 +93,25 @@ func (p *portmapPlan) publish(ctx context.Context, r *spec.Request, maps iter.Se
 	if err := p.dir.claim(r, old, udp); err != nil {
 		return err
 	}
+	var undo undo.Stack
 	holders, err := publishPorts(ctx, r, p.dir, maps, old != nil)
-	if err != nil {
-		if old == nil { // what was published before the error goes
-			err = errors.Join(err, p.withdraw(ctx, r))
-		}
-		return err
+	if err == nil || old == nil { // what an earlier ADD published stays after an error
+		undo.Add("ports of "+r.Attachment.String(), func(ctx context.Context) error { return releasePorts(ctx, r, p.dir, nil) })
 	}
-	// After the transaction, whose skeleton keeps others off 127.0.0.0/8.
-	err = p.dir.setLocalnet(r.Attachment, link)
+	if err == nil { // after the transaction, whose skeleton keeps others off 127.0.0.0/8
+		err = p.dir.setLocalnet(r.Attachment, link)
+	}
 	if err == nil {
 		err = p.dir.wait(r.Attachment, holders, p.asked(r))
 	}
 	if err != nil {
-		return errors.Join(err, p.withdraw(ctx, r))
+		return undo.Failed(ctx, err)
 	}
 	if old != nil {
 		udp = withUDP(udp, old.UDP)
 	}
 	forgetFlows(r, udp)
 	return nil
-}
-
-// withdraw takes back an ADD that failed, whatever became of its context.
-func (p *portmapPlan) withdraw(ctx context.Context, r *spec.Request) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), portmapUndoTime)
-	defer cancel()
-	return releasePorts(ctx, r, p.dir, nil)
 }
 
 // publishPorts makes the transaction. Ports of an earlier ADD of the attachment

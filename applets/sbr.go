@@ -134,7 +134,7 @@ func sbrAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err := s.lock(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.undo.back(s.apply(r, c, ips)); err != nil {
+	if err := s.undo.Failed(ctx, s.apply(r, c, ips)); err != nil {
 		return nil, err
 	}
 	tellTables(r, s.moved)

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 
+	"cnibox/internal/undo"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -18,7 +19,7 @@ type sbr struct {
 	*chained
 	rules []rtnl.Rule // those that are there
 	moved []movedRoute
-	undo  undoing
+	undo  undo.Stack
 }
 
 // openSBR opens the namespace and reads its rules; see openChained for none.
@@ -52,7 +53,7 @@ func (s *sbr) tableOf(ip netip.Addr) int {
 // do makes one change that is taken back by another. A route that is there already was
 // not taken away after all.
 func (s *sbr) do(op, back rtnl.Op) error {
-	s.undo.add(op.String(), func() error {
+	s.undo.Add(op.String(), func(context.Context) error {
 		if err := s.cont.Do(back); !errors.Is(err, os.ErrExist) {
 			return err
 		}

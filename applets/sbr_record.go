@@ -37,7 +37,7 @@ func (s *sbr) remember(a spec.Attachment, dir records, rules []madeRule) error {
 			}
 		}
 	}
-	return s.undo.record(dir, a, rec)
+	return dir.replaceFor(&s.undo, a, rec)
 }
 
 // made returns the rules that are the attachment's: those on record, if they are in this

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/undo"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -136,7 +137,7 @@ func first[T any](from ...*T) *T {
 // tuningAdd writes the sysctls, then the attributes of the link, or neither.
 // The result is prevResult with the new MAC address and MTU in it; the reference
 // forgets the MTU. A host's link of the same name is left alone.
-func tuningAdd(_ context.Context, r *spec.Request) (*spec.Result, error) {
+func tuningAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	p, err := readTuning(r)
 	if err != nil {
 		return nil, err
@@ -152,7 +153,8 @@ func tuningAdd(_ context.Context, r *spec.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	defer t.close()
-	if err := t.apply(r, p); err != nil {
+	var undo undo.Stack
+	if err := undo.Failed(ctx, t.apply(&undo, r, p)); err != nil {
 		return nil, err
 	}
 	// Of the name, and in this namespace: the host may have an eth0 as well.
@@ -192,32 +194,26 @@ func (p *tuningPlan) aboutLink() bool {
 		slices.ContainsFunc(p.sysctls, func(s tuningSysctl) bool { return strings.Contains(s.written, "IFNAME") })
 }
 
-// apply makes all changes; after an error everything is as it was before, the
-// record of former attributes included.
+// apply makes all changes, each with its undo, which sets what was before and so need not
+// know how far the changes came.
 // The record is written first: a process killed in between leaves one that DEL uses.
-func (t tuned) apply(r *spec.Request, p *tuningPlan) error {
+func (t tuned) apply(undo *undo.Stack, r *spec.Request, p *tuningPlan) error {
 	before := p.link.current(t.link)
-	forget, err := t.remember(p, r.Attachment, before)
-	if err != nil {
+	if err := t.remember(undo, p, r.Attachment, before); err != nil {
 		return err
 	}
 	change := p.link.change(t.link)
 	values, err := writeSysctls(t.ns, p.sysctls)
-	if err == nil {
-		err = t.cont.Do(change.ops(t.link.Index)...) // none without an interface
-		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EOPNOTSUPP) {
-			err = spec.Errorf(spec.CodeConfig, "%s does not take what is configured for it: %w", r.IfName, err)
-		}
-	}
-	if err == nil {
-		return nil
-	}
-	// Each sets what was before, so none asks how far the changes came.
-	left := errors.Join(t.restore(before), t.ns.SetSysctls(values...), forget())
-	if left == nil {
+	undo.Add("sysctls", func(context.Context) error { return t.ns.SetSysctls(values...) })
+	if err != nil {
 		return err
 	}
-	return spec.AsError(err).WithDetails("undo: %v", left)
+	undo.Add("link "+r.IfName, func(context.Context) error { return t.restore(before) })
+	err = t.cont.Do(change.ops(t.link.Index)...) // none without an interface
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EOPNOTSUPP) {
+		return spec.Errorf(spec.CodeConfig, "%s does not take what is configured for it: %w", r.IfName, err)
+	}
+	return err
 }
 
 // restore gives the link the attributes of was.

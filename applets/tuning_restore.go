@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"cnibox/internal/fault"
+	"cnibox/internal/undo"
 	"cnibox/spec"
 )
 
@@ -45,16 +46,15 @@ func readTuned(dir records, name string, a spec.Attachment) (rec *tuningRecord, 
 
 // remember puts the attributes as they are before ADD on record. What an earlier ADD has
 // recorded of this interface is older, and stays; a record of an interface that the
-// attachment has lost is written over. The function returned brings the record back to
-// what it was.
+// attachment has lost is written over.
 // The reference writes over it, and a DEL then restores what tuning itself has set.
-func (t tuned) remember(p *tuningPlan, a spec.Attachment, before tuningLink) (forget func() error, err error) {
+func (t tuned) remember(undo *undo.Stack, p *tuningPlan, a spec.Attachment, before tuningLink) error {
 	if before.empty() {
-		return func() error { return nil }, nil
+		return nil
 	}
 	id, err := t.id()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	old, _, err := readTuned(p.dir, recordName(a), a)
 	if errors.Is(err, os.ErrNotExist) {
@@ -64,11 +64,10 @@ func (t tuned) remember(p *tuningPlan, a spec.Attachment, before tuningLink) (fo
 	if old != nil && (old.linkID == id || old.linkID == linkID{} && p.link.change(t.link).empty()) {
 		before = old.tuningLink.or(before)
 	}
-	forget, err = p.dir.swap(recordName(a), tuningRecord{claim{ownerOf(a), id}, before})
-	if err != nil {
-		return nil, fmt.Errorf("former attributes of %s: %w", a.IfName, err)
+	if err := p.dir.replaceFor(undo, a, tuningRecord{claim{ownerOf(a), id}, before}); err != nil {
+		return fmt.Errorf("former attributes of %s: %w", a.IfName, err)
 	}
-	return forget, nil
+	return nil
 }
 
 // tuningDel gives the link its former attributes back, if it is still there and the

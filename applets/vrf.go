@@ -81,7 +81,7 @@ func vrfAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err := v.lock(ctx); err != nil {
 		return nil, err
 	}
-	if err := v.undo.back(v.apply(ctx, c)); err != nil {
+	if err := v.undo.Failed(ctx, v.apply(ctx, c)); err != nil {
 		return nil, err
 	}
 	tellTables(r, v.moved)

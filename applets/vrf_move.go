@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/undo"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -26,7 +27,7 @@ type vrf struct {
 	*chained
 	r     *spec.Request
 	moved []movedRoute
-	undo  undoing
+	undo  undo.Stack
 }
 
 // openVRF opens the namespace; see openChained for none.
@@ -77,7 +78,7 @@ func (v *vrf) domain(c *vrfConf) (index uint32, table int, err error) {
 		case c.Table != 0 && c.Table != data.Table:
 			return 0, 0, spec.Errorf(spec.CodeConfig, "VRF %s already exist with different routing table %d: %d is asked for", c.Name, data.Table, c.Table)
 		case !l.Up:
-			v.undo.add("VRF "+c.Name, func() error { return v.cont.SetLink(l.Index, rtnl.LinkChange{Up: new(false)}) })
+			v.undo.Add("VRF "+c.Name, func(context.Context) error { return v.cont.SetLink(l.Index, rtnl.LinkChange{Up: new(false)}) })
 			err = v.cont.SetLink(l.Index, rtnl.LinkChange{Up: new(true)})
 		}
 		return l.Index, data.Table, err
@@ -103,7 +104,7 @@ func (v *vrf) domain(c *vrfConf) (index uint32, table int, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	v.undo.add("VRF "+c.Name, func() error { return v.cont.DelLink(c.Name) })
+	v.undo.Add("VRF "+c.Name, func(context.Context) error { return v.cont.DelLink(c.Name) })
 	return l.Index, table, nil
 }
 
@@ -115,7 +116,7 @@ func (v *vrf) enslave(ctx context.Context, index uint32, table int) error {
 	if err != nil {
 		return err
 	}
-	v.undo.add("master of "+v.r.IfName, func() error {
+	v.undo.Add("master of "+v.r.IfName, func(context.Context) error {
 		err := v.cont.SetLink(v.link.Index, rtnl.LinkChange{Master: new(uint32(0))})
 		return errors.Join(err, v.again(addrs, routes))
 	})

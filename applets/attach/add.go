@@ -33,7 +33,7 @@ func (f *flow) add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	}
 	defer op.close()
 	if err := f.steps(ctx, op); err != nil {
-		return nil, op.rollback(ctx, err)
+		return nil, op.undo.Failed(ctx, err)
 	}
 	return op.Result, nil
 }

@@ -12,19 +12,13 @@ package attach
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"reflect"
-	"time"
 
+	"cnibox/internal/undo"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
-
-// undoTime is how long undoing a failed ADD may take, whatever became of the
-// context of the ADD itself.
-// A runtime that gave up on the ADD still waits for the process for a while.
-const undoTime = 5 * time.Second
 
 // Need tells whether a plugin works with an IPAM plugin.
 type Need int
@@ -97,44 +91,17 @@ type Op struct {
 	Container  int        // index of the container end in Result.Interfaces
 
 	conf any // what the plugin's steps take
-	undo []undo
+	undo undo.Stack
 }
 
-// An undo is one deed that can be taken back; what names it for people.
-type undo struct {
-	what string
-	fn   func(context.Context) error
-}
-
-// Undo registers how to take back what was just done, or is about to be
-// tried. It runs, last first, only if ADD fails.
-// The context it gets is not the ADD's, which may have ended, and has a bound of its
-// own. It must be fine with a deed that was not done after all.
-func (op *Op) Undo(what string, fn func(context.Context) error) {
-	op.undo = append(op.undo, undo{what, fn})
-}
+// Undo registers how to undo what was just done, or is about to be tried, should ADD fail:
+// see [undo.Stack.Add].
+func (op *Op) Undo(what string, fn func(context.Context) error) { op.undo.Add(what, fn) }
 
 // AddInterface enters an interface into the result and returns its index.
 func (op *Op) AddInterface(i spec.Interface) int {
 	op.Result.Interfaces = append(op.Result.Interfaces, i)
 	return len(op.Result.Interfaces) - 1
-}
-
-// rollback undoes all, last first, and adds to err what could not be undone.
-// The code stays that of err.
-func (op *Op) rollback(ctx context.Context, err error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
-	defer cancel()
-	var left []error
-	for i := len(op.undo) - 1; i >= 0; i-- {
-		if uerr := op.undo[i].fn(ctx); uerr != nil {
-			left = append(left, fmt.Errorf("undo %s: %w", op.undo[i].what, uerr))
-		}
-	}
-	if left == nil {
-		return err
-	}
-	return spec.AsError(err).WithDetails("%v", errors.Join(left...))
 }
 
 // open opens the sockets, and the namespace if there is one.
