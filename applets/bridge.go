@@ -50,9 +50,9 @@ mac                        string  random   address of the container end
 
 Before dns goes runtimeConfig.dns (capability dns).
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.`,
-		Verbs: attach.Interface[*bridge]{
+		Verbs: attach.Interface[bridge]{
 			Kind: "veth", Validate: (*bridge).validate,
-			Create: createBridgePort, Resolve: resolveGateways, Setup: setupBridge, Ready: readyBridge,
+			Create: createBridgePort, Resolve: resolveGateways, Configure: configureBridge, Setup: setupBridge, Ready: readyBridge,
 			Verify: verifyBridge, Describe: describeBridge, Probe: probeBridge,
 			Remove:  func(_ context.Context, op *attach.Op, _ *bridge) error { return op.RemoveVeth() },
 			Cleanup: cleanupBridge, Collect: collectBridge,
@@ -123,7 +123,7 @@ func (c *bridgeConf) validate() error {
 // is still down: no frame passes before all of it is in force. The order of the
 // result's interfaces is the reference's: bridge, host end, container end.
 func createBridgePort(ctx context.Context, op *attach.Op, c *bridge) (err error) {
-	op.DAD, op.StayDown = c.EnableDAD, c.DisableContainerInterface
+	op.DAD = c.EnableDAD
 	c.warnBackend(op)
 	if err := ensureBridge(op, c); err != nil {
 		return err
@@ -271,7 +271,7 @@ func setupPort(op *attach.Op, c *bridge) error {
 // A default route from the IPAM plugin stands, with a gateway or without: a second one
 // of the same destination would be refused by the kernel. What the bridge is to have is
 // looked at here, when nothing of the host's is changed but the port.
-func resolveGateways(op *attach.Op, c *bridge) error {
+func resolveGateways(_ context.Context, op *attach.Op, c *bridge) error {
 	for i := range op.Result.IPs {
 		ip := &op.Result.IPs[i]
 		if c.IsGateway && !ip.Gateway.IsValid() {
@@ -286,6 +286,15 @@ func resolveGateways(op *attach.Op, c *bridge) error {
 		return nil
 	}
 	return op.CheckGateways()
+}
+
+// configureBridge leaves the container's link down where the configuration wants it so. It
+// has no addresses then, as validate sees to.
+func configureBridge(ctx context.Context, op *attach.Op, c *bridge) error {
+	if c.DisableContainerInterface {
+		return nil
+	}
+	return op.Configure(ctx)
 }
 
 // unspecified is the address of a default route of the family of a.

@@ -211,7 +211,7 @@ func collectBridge(ctx context.Context, op *attach.Op, _ *bridge) error {
 
 // describeBridge enters the interfaces of a live port into the result of GET.
 // The port need not be in a bridge any more.
-func describeBridge(op *attach.Op, c *bridge) error {
+func describeBridge(_ context.Context, op *attach.Op, c *bridge) error {
 	host, err := op.HostEnd()
 	if err != nil {
 		return err

@@ -41,8 +41,8 @@ moved: only ipam is called.
 DEL moves the link back under its old name, and up if it was up; also one that the kernel moved
 to the host when the namespace ended. If the name is in use, the link stays on the host as devN,
 with a warning, and the next GC or DEL renames it.`,
-		Verbs: attach.Interface[*deviceConf]{
-			NoMAC: true, Validate: (*deviceConf).validate, Create: createHostDevice, Verify: verifyHostDevice,
+		Verbs: attach.Interface[deviceConf]{
+			NoMAC: true, NoNetdev: func(c *deviceConf) bool { return c.dpdk }, Validate: (*deviceConf).validate, Create: createHostDevice, Verify: verifyHostDevice,
 			Describe: describeHostDevice, Remove: removeHostDevice, Probe: probeHostDevice, Collect: collectHostDevices,
 		}.Verbs(),
 	})
@@ -65,9 +65,6 @@ type deviceConf struct {
 	sysfsDir string // of the device; empty: it is selected by name or address
 	dpdk     bool   // bound to a driver that passes it to a program: there is no link
 }
-
-// Linkless tells the flow that there is no link for it to look at.
-func (c *deviceConf) Linkless() bool { return c.dpdk }
 
 // dir is where the records are stored.
 func (c *deviceConf) dir() records {
@@ -171,7 +168,7 @@ func verifyHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
 }
 
 // describeHostDevice is for GET. A link without an alias was not moved by this plugin.
-func describeHostDevice(op *attach.Op, c *deviceConf) error {
+func describeHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
 	switch {
 	case c.dpdk:
 		addPassedThrough(op, c)

@@ -114,7 +114,7 @@ func withoutIPv6(err error, link string) error {
 
 // skipDAD has the host's link use its link-local address at once.
 func skipDAD(op *attach.Op, name string) error {
-	return op.HostNS.SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/" + name + "/accept_dad", Value: "0", Optional: true})
+	return rtnl.Host().SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/" + name + "/accept_dad", Value: "0", Optional: true})
 }
 
 // switchForwarding makes the host forward for the families of the result that have a
@@ -122,11 +122,11 @@ func skipDAD(op *attach.Op, name string) error {
 // calls its argument if nobody does, for an ADD that fails.
 func switchForwarding(op *attach.Op, unused func(restore func() error) error) error {
 	for _, s := range forwarding(op.Result.IPs) {
-		old, err := op.HostNS.Sysctl(s.Key)
+		old, err := rtnl.Host().Sysctl(s.Key)
 		if err == nil && old == s.Value {
 			continue
 		}
-		err = op.HostNS.SetSysctls(s)
+		err = rtnl.Host().SetSysctls(s)
 		if errors.Is(err, unix.EROFS) {
 			return spec.Errorf(spec.CodeNotReady, "forwarding is off, and cannot be switched on from here: set %s to 1 on the host: %w", s.Key, err)
 		}
@@ -134,7 +134,7 @@ func switchForwarding(op *attach.Op, unused func(restore func() error) error) er
 			return err
 		}
 		op.Undo(s.Key, func(context.Context) error {
-			return unused(func() error { return op.HostNS.SetSysctl(s.Key, old) })
+			return unused(func() error { return rtnl.Host().SetSysctl(s.Key, old) })
 		})
 	}
 	return nil
@@ -144,7 +144,7 @@ func switchForwarding(op *attach.Op, unused func(restore func() error) error) er
 // the kernel lacks.
 func checkForwarding(op *attach.Op) error {
 	for _, s := range forwarding(op.Own()) {
-		if v, err := op.HostNS.Sysctl(s.Key); err == nil && v == "0" {
+		if v, err := rtnl.Host().Sysctl(s.Key); err == nil && v == "0" {
 			return attach.Mismatch("forwarding is off: %s is 0", s.Key)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 
@@ -35,11 +36,11 @@ Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC,
 The host's end has the gateway addresses, and a route to each address of the container. The
 container reaches all through them, neighbours of its own subnet too. Addresses of one subnet,
 with one gateway, and single ones (/32, /128) will do.`,
-		Verbs: attach.Interface[*ptp]{
+		Verbs: attach.Interface[ptp]{
 			Kind: "veth", IPAM: attach.Required, Validate: (*ptp).validate,
-			Create:  createPtp,
-			Resolve: func(op *attach.Op, _ *ptp) error { return op.CheckGateways() },
-			Setup:   setupPtp, Ready: readyPtp,
+			Create:    createPtp,
+			Resolve:   func(_ context.Context, op *attach.Op, _ *ptp) error { return op.CheckGateways() },
+			Configure: configurePtp, Setup: setupPtp, Ready: readyPtp,
 			Verify: verifyPtp, Describe: describePtp, Probe: probePtp,
 			Remove:  func(_ context.Context, op *attach.Op, _ *ptp) error { return op.RemoveVeth() },
 			Cleanup: func(ctx context.Context, op *attach.Op, _ *ptp) error { return release(ctx, op, ptpKinds) },
@@ -77,13 +78,67 @@ func (c *ptpConf) validate() error {
 // while that runs.
 func createPtp(_ context.Context, op *attach.Op, c *ptp) (err error) {
 	c.warnBackend(op)
-	op.ViaGateway = true
 	if c.host, err = op.CreateVeth(c.MTU, 0); err != nil {
 		return err
 	}
 	op.AddInterface(attach.HostInterface(c.host))
 	op.Container = op.AddInterface(op.ContainerInterface())
 	return skipDAD(op, c.host.Name)
+}
+
+// configurePtp gives the container its addresses without the routes to their networks,
+// which are behind the gateways here, neighbours and all.
+func configurePtp(ctx context.Context, op *attach.Op, _ *ptp) error {
+	if err := op.SetAddresses(ctx, false); err != nil {
+		return err
+	}
+	if err := addGatewayRoutes(op); err != nil {
+		return err
+	}
+	return op.AddRoutes()
+}
+
+// addGatewayRoutes makes the routes. The kernel keeps one route to a gateway, so two
+// interfaces of a container cannot share one: the code is 100.
+func addGatewayRoutes(op *attach.Op) error {
+	err := op.Cont.Do(gatewayRoutes(op)...)
+	if errors.Is(err, os.ErrExist) {
+		return spec.Errorf(spec.CodeBusy, "%s: another interface of the container has a route to the same gateway or network; configure another gateway: %w",
+			op.IfName, err)
+	}
+	return err
+}
+
+// gatewayRoutes lead to each gateway directly, and to the network of each address by
+// way of its gateway. Addresses of one network and those with one gateway share them.
+// The addresses come without routes of their own. An address that is its own network
+// needs none, and a network that the result has a route for gets that one.
+func gatewayRoutes(op *attach.Op) []rtnl.Op {
+	var ops []rtnl.Op
+	var seen []netip.Prefix
+	add := func(r rtnl.Route) {
+		if slices.Contains(seen, r.Dst) {
+			return
+		}
+		seen = append(seen, r.Dst)
+		r.Link = op.Link.Index
+		ops = append(ops, rtnl.NewRoute(r))
+	}
+	// All gateways before the first network, as one may lie in another's.
+	for _, ip := range op.Result.IPs {
+		add(rtnl.Route{Dst: attach.Single(ip.Gateway), Src: ip.Address.Addr()})
+	}
+	for _, r := range op.Result.Routes {
+		if r.Table == nil || *r.Table == 0 {
+			seen = append(seen, r.Dst.Masked())
+		}
+	}
+	for _, ip := range op.Result.IPs {
+		if !ip.Address.IsSingleIP() {
+			add(rtnl.Route{Dst: ip.Address.Masked(), GW: ip.Gateway, Src: ip.Address.Addr()})
+		}
+	}
+	return ops
 }
 
 // scopeHost is RT_SCOPE_HOST, include/uapi/linux/rtnetlink.h: as the reference's routes
@@ -144,7 +199,7 @@ func readyPtp(ctx context.Context, op *attach.Op, c *ptp) error {
 // gateway addresses, the routes to the container, masquerading and forwarding.
 // The reference looks at none of these.
 func verifyPtp(_ context.Context, op *attach.Op, c *ptp) error {
-	if err := op.CheckGatewayRoutes(); err != nil {
+	if err := checkGatewayRoutes(op); err != nil {
 		return err
 	}
 	host, err := op.HostEnd()
@@ -161,6 +216,23 @@ func verifyPtp(_ context.Context, op *attach.Op, c *ptp) error {
 		return err
 	}
 	return errors.Join(c.checkMasquerade(op), checkForwarding(op))
+}
+
+// checkGatewayRoutes wants a route to each gateway on the container's link.
+// CHECK has prevResult in place of the result. The route may be in another table, where
+// sbr or vrf has put it.
+func checkGatewayRoutes(op *attach.Op) error {
+	have, err := op.Cont.Routes(rtnl.RouteFilter{Link: op.Link.Index, Table: rtnl.AllTables})
+	if err != nil {
+		return err
+	}
+	for _, ip := range op.Own() {
+		direct := slices.ContainsFunc(have, func(r rtnl.Route) bool { return r.Dst == attach.Single(ip.Gateway) && !r.GW.IsValid() })
+		if ip.Gateway.IsValid() && !direct {
+			return attach.Mismatch("route to gateway %s is missing on %s in %s", ip.Gateway, op.IfName, op.Call.NetNS)
+		}
+	}
+	return nil
 }
 
 // checkPtpHost compares what is on the host end with the result.
@@ -185,7 +257,7 @@ func checkPtpHost(op *attach.Op, host *rtnl.Link) error {
 }
 
 // describePtp enters the two ends into the result of GET.
-func describePtp(op *attach.Op, c *ptp) (err error) {
+func describePtp(_ context.Context, op *attach.Op, c *ptp) (err error) {
 	if c.host, err = op.HostEnd(); err != nil {
 		return err
 	}

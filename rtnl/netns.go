@@ -65,11 +65,21 @@ const threadNS = "/proc/thread-self/ns/net"
 // Current opens the network namespace of the calling thread.
 func Current() (*NS, error) { return OpenNS(threadNS) }
 
+// hostFD is in place of the descriptor of [Host].
+const hostFD = -2
+
+// Host returns the network namespace that the process runs in, which is that of the calling
+// thread. It costs nothing, has no descriptor, and need not be closed.
+func Host() *NS { return &NS{hostFD} }
+
 // FD returns the descriptor, valid until Close.
 func (ns *NS) FD() int { return ns.fd }
 
 // Close gives the descriptor back.
 func (ns *NS) Close() error {
+	if ns.fd == hostFD {
+		return nil
+	}
 	err := unix.Close(ns.fd)
 	ns.fd = -1
 	return err
@@ -79,11 +89,11 @@ func (ns *NS) Close() error {
 // one that has ended may be another's later.
 type ID struct{ Dev, Ino uint64 }
 
-// ID returns that of ns; nil is the namespace of the calling thread.
+// ID returns that of ns.
 func (ns *NS) ID() (ID, error) {
 	var st unix.Stat_t
 	var err error
-	if ns == nil {
+	if ns.isHost() {
 		err = unix.Stat(threadNS, &st)
 	} else {
 		err = unix.Fstat(ns.fd, &st)
@@ -94,7 +104,10 @@ func (ns *NS) ID() (ID, error) {
 	return ID{uint64(st.Dev), st.Ino}, nil
 }
 
-// Same reports whether both are one namespace; nil is that of the calling thread.
+// isHost is whether ns is that of the calling thread by definition; nil is too, for now.
+func (ns *NS) isHost() bool { return ns == nil || ns.fd == hostFD }
+
+// Same reports whether both are one namespace.
 func (ns *NS) Same(o *NS) (bool, error) {
 	a, err := ns.ID()
 	if err != nil {
@@ -118,13 +131,12 @@ func (ns *NS) At(path string) bool {
 
 // Do runs fn in the namespace. It is for what netlink cannot say: sysctl files, tun
 // devices, and the opening of sockets. fn must change nothing else about its thread, which
-// others use afterwards ([Elsewhere] is for that). nil is the namespace that the caller's
-// thread is in. A panic of fn is the caller's.
+// others use afterwards ([Elsewhere] is for that). A panic of fn is the caller's.
 func (ns *NS) Do(fn func() error) error {
-	if ns == nil {
+	if ns.isHost() {
 		return fn()
 	}
-	same, err := ns.Same(nil)
+	same, err := ns.Same(Host())
 	switch {
 	case err != nil:
 		return err

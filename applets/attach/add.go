@@ -3,9 +3,7 @@ package attach
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"os"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -13,27 +11,24 @@ import (
 	"cnibox/spec"
 )
 
-// add makes the attachment, or leaves nothing behind.
-//
-// What can be told from the configuration is told before anything is opened; the
-// reference finds out at the end that it cannot print its result.
-func (f *flow) add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	c, err := f.conf(r)
+// add makes the attachment, or leaves nothing behind. Whatever is wrong with the
+// configuration is an error before anything is opened.
+func (p Interface[C]) add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	c, err := p.conf(r)
 	if err != nil {
 		return nil, err
 	}
-	if r.Net.IPAM.Type == "" {
-		if err := f.addressless(r); err != nil {
-			return nil, err
-		}
+	if err := checkAddressed(r, p.IPAM); err != nil {
+		return nil, err
 	}
-	op, err := enter(r, c)
+	op, err := enter(r)
 	if err != nil {
 		return nil, err
 	}
 	defer op.close()
-	if err := f.steps(ctx, op); err != nil {
-		return nil, op.undo.Failed(ctx, err)
+	op.byName = p.Remove == nil
+	if err := op.undo.Failed(ctx, p.steps(ctx, op, c)); err != nil {
+		return nil, err
 	}
 	return op.Result, nil
 }
@@ -44,20 +39,20 @@ func (f *flow) add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 // The lease is asked for when the link is there, as dhcp needs it, and routes are set
 // last in the container, as they need addresses. Setup comes after them: the host's
 // side is shared with others, so it is changed when little is left that can fail.
-func (f *flow) steps(ctx context.Context, op *Op) error {
-	for _, step := range []stepFunc{
-		f.create,
-		f.lease,
-		func(_ context.Context, op *Op) error { return op.possible() },
-		func(_ context.Context, op *Op) error { return f.resolve.do(op) },
-		func(ctx context.Context, op *Op) error { return op.configure(ctx, f.remove == nil) },
-		f.setup,
-		f.ready,
+func (p Interface[C]) steps(ctx context.Context, op *Op, c *C) error {
+	for _, step := range []func() error{
+		func() error { return p.Create(ctx, op, c) },
+		func() error { return op.lease(ctx, p.IPAM) },
+		op.checkMTU6,
+		func() error { return p.Resolve.run(ctx, op, c) },
+		func() error { return p.configure(ctx, op, c) },
+		func() error { return p.Setup.run(ctx, op, c) },
+		func() error { return p.Ready.run(ctx, op, c) },
 	} {
-		if err := ctx.Err(); err != nil {
+		if ctx.Err() != nil {
 			return spec.Errorf(spec.CodeTryAgain, "ADD was interrupted: %w", context.Cause(ctx))
 		}
-		if err := step.do(ctx, op); err != nil {
+		if err := step(); err != nil {
 			return err
 		}
 	}
@@ -65,23 +60,37 @@ func (f *flow) steps(ctx context.Context, op *Op) error {
 	return nil
 }
 
+// checkAddressed is whether an ADD can do without an IPAM plugin, where none is
+// configured. Errors have code 7.
+func checkAddressed(r *spec.Request, ipam Need) error {
+	switch {
+	case r.Net.IPAM.Type != "":
+		return nil
+	case ipam == Chained && r.Prev != nil && len(r.Prev.IPs) > 0:
+		return nil
+	case ipam == Chained:
+		return needsIPAM(r).WithDetails("in a chain the addresses of prevResult serve as well")
+	case r.Net.Version.NeedsAddress():
+		return spec.Errorf(spec.CodeConfig, "cannot convert: no valid IP addresses").
+			WithDetails("cniVersion %s cannot express a result without addresses: use 0.3.0 or later, or configure \"ipam\"", r.Net.Version)
+	}
+	return nil
+}
+
 // lease asks the IPAM plugin for addresses and enters them into the result. Without
-// one a chained plugin takes those of prevResult, which another keeps the lease of.
+// one a chained plugin takes those of prevResult, whose lease is another plugin's.
 // Errors keep the code of the plugin; an answer without an address is 103.
-func (f *flow) lease(ctx context.Context, op *Op) error {
+func (op *Op) lease(ctx context.Context, ipam Need) error {
 	plugin := op.Net.IPAM.Type
 	if plugin == "" {
 		op.Result.DNS = op.Net.DNS
-		if f.ipam == Chained {
+		if ipam == Chained {
 			op.addresses(op.Prev.Clone())
 		}
 		return nil
 	}
 	// registered before the deed: a failed ADD of a delegate is followed by its DEL
-	op.Undo("addresses of "+plugin, func(ctx context.Context) error {
-		_, err := op.Delegate(ctx, plugin, spec.Del)
-		return err
-	})
+	op.Undo("addresses of "+plugin, func(ctx context.Context) error { return op.delegate(ctx, spec.Del) })
 	res, err := op.Delegate(ctx, plugin, spec.Add)
 	if err != nil {
 		return err
@@ -90,13 +99,13 @@ func (f *flow) lease(ctx context.Context, op *Op) error {
 		return spec.Errorf(spec.CodePlugin, "IPAM plugin returned missing IP config: %q gave no address", plugin)
 	}
 	op.addresses(res)
-	if leasedOverLink(plugin) && !op.linkless() {
+	if op.Link != nil && leasedOverLink(plugin) {
 		return op.leasedMTU()
 	}
 	return nil
 }
 
-// leasedMTU reads the MTU of the container end again: a DHCP server may have told a
+// leasedMTU reads the MTU of the container's link again: a DHCP server may have given a
 // smaller one.
 func (op *Op) leasedMTU() error {
 	link, err := op.Cont.LinkAt(op.Link.Index)
@@ -107,27 +116,11 @@ func (op *Op) leasedMTU() error {
 	return err
 }
 
-// minMTU6 is what IPv6 needs at least, in bytes: IPV6_MIN_MTU, include/net/ipv6.h.
-const minMTU6 = 1280
-
-// possible refuses what the kernel would not do with the addresses that the IPAM plugin
-// has given, and would say so with a word for everything.
-// The code is 7.
-func (op *Op) possible() error {
-	if op.linkless() {
-		return nil
-	}
-	if op.hasIPv6() && op.Link.MTU < minMTU6 {
-		return spec.Errorf(spec.CodeConfig, "MTU %d of %s is too small for IPv6, which needs %d: raise \"mtu\", or have no IPv6 address given", op.Link.MTU, op.IfName, minMTU6)
-	}
-	return nil
-}
-
 // addresses enters the IPAM plugin's answer into the result: all addresses
-// belong to the container end, and a configured "dns" replaces the answer's.
+// belong to the container's link, and a configured "dns" replaces the answer's.
 // The index is shared by all, and is right once Container is.
 //
-// The kernel makes less of a route's MTU and MSS that are too large, without a word
+// The kernel makes less of a route's MTU and MSS that are too large, without an error
 // (ip_metrics_convert, net/ipv4/metrics.c): the result has what it will.
 func (op *Op) addresses(res *spec.Result) {
 	op.Result.IPs, op.Result.Routes, op.Result.DNS = res.IPs, res.Routes, res.DNS
@@ -143,169 +136,81 @@ func (op *Op) addresses(res *spec.Result) {
 	}
 }
 
-// configure sets sysctls, addresses and routes in the container and brings
-// the link up, in one message where netlink allows it.
+// minMTU6 is what IPv6 needs at least, in bytes: IPV6_MIN_MTU, include/net/ipv6.h.
+const minMTU6 = 1280
+
+// checkMTU6 refuses IPv6 addresses on a link that is too small for them, for which the
+// kernel has no error of its own. The code is 7.
+func (op *Op) checkMTU6() error {
+	if op.Link != nil && op.hasIPv6() && op.Link.MTU < minMTU6 {
+		return spec.Errorf(spec.CodeConfig, "MTU %d of %s is too small for IPv6, which needs %d: raise \"mtu\", or have no IPv6 address given", op.Link.MTU, op.IfName, minMTU6)
+	}
+	return nil
+}
+
+// configure brings the container's link up with its addresses and routes, if there is one.
+func (p Interface[C]) configure(ctx context.Context, op *Op, c *C) error {
+	switch {
+	case op.Link == nil:
+		return nil
+	case p.Configure != nil:
+		return p.Configure(ctx, op, c)
+	}
+	return op.Configure(ctx)
+}
+
+// Configure gives the container's link the addresses and the routes of the result, and
+// brings it up.
+func (op *Op) Configure(ctx context.Context) error {
+	if err := op.SetAddresses(ctx, true); err != nil {
+		return err
+	}
+	return op.AddRoutes()
+}
+
+// SetAddresses sets sysctls and addresses and brings the link up, in one message where
+// netlink allows it. prefixRoutes is whether each address comes with a route to its network.
 // One answer comes for the batch; the kernel is asked nothing back.
 // A link that DEL finds by its name is labelled with the attachment, so that DEL
 // can tell it from one that another network has put under that name.
-func (op *Op) configure(ctx context.Context, byName bool) error {
-	if op.linkless() {
-		return nil
-	}
+func (op *Op) SetAddresses(ctx context.Context, prefixRoutes bool) error {
 	up := rtnl.LinkChange{Up: new(true)}
-	if byName {
+	if op.byName {
 		up.Alias = op.label()
 	}
 	if len(op.Result.IPs) == 0 {
-		if op.StayDown {
-			return nil
-		}
-		return op.clash(op.Cont.Do(rtnl.ChangeLink(op.Link.Index, up)))
+		return op.explainInUse(op.Cont.Do(rtnl.ChangeLink(op.Link.Index, up)))
 	}
 	if err := op.NS.SetSysctls(op.sysctls()...); err != nil {
 		return err
 	}
 	ops := []rtnl.Op{rtnl.ChangeLink(op.Link.Index, up)}
 	for _, ip := range op.Result.IPs {
-		ops = append(ops, rtnl.NewAddr(op.Link.Index, rtnl.Addr{Prefix: ip.Address, NoDAD: !op.DAD, NoPrefixRoute: op.ViaGateway}))
+		ops = append(ops, rtnl.NewAddr(op.Link.Index, rtnl.Addr{Prefix: ip.Address, NoDAD: !op.DAD, NoPrefixRoute: !prefixRoutes}))
 	}
 	if !op.Link.Announces() { // coming up with its addresses does
 		ops = append(ops[1:], ops[0])
 	}
 	if err := op.Cont.Do(ops...); err != nil {
-		return op.clash(err)
+		return op.explainInUse(err)
 	}
 	if op.DAD && op.hasIPv6() {
-		if err := op.settle(ctx); err != nil {
-			return err
-		}
+		return op.settle(ctx)
 	}
-	if op.ViaGateway {
-		if err := op.addGatewayRoutes(); err != nil {
-			return err
-		}
-	}
-	return op.routes()
+	return nil
 }
 
-// clash says what the kernel's EADDRINUSE means, which comes of a macvlan whose MAC
+// explainInUse explains the kernel's EADDRINUSE, which comes of a macvlan whose MAC
 // address, or an ipvlan whose IP address another link on the same master has.
 // The code is 100.
-func (op *Op) clash(err error) error {
+func (op *Op) explainInUse(err error) error {
 	if !errors.Is(err, unix.EADDRINUSE) {
 		return err
 	}
 	return spec.Errorf(spec.CodeBusy, "MAC address %s, or an IP address, is that of another link on the same master: DEL what has it, or ask for another: %w", op.Link.MAC, err)
 }
 
-// routes installs the result's routes in one message, in their order, but those without
-// a gateway first, as it may be them that lead to the gateways. Of several to one
-// network, those of other interfaces too, the first goes before and IPv6 takes turns.
-// A default route alone does not join another, see standBack.
-func (op *Op) routes() error {
-	var near, far []rtnl.Op
-	for _, r := range op.Result.Routes {
-		want := op.route(r)
-		add := rtnl.AppendRoute
-		if want.Dst.Bits() == 0 {
-			add = rtnl.NewRoute
-		}
-		if want.GW.IsValid() {
-			far = append(far, add(want))
-		} else {
-			near = append(near, add(want))
-		}
-	}
-	if near = append(near, far...); near == nil {
-		return nil
-	}
-	err := op.Cont.Do(near...)
-	if errors.Is(err, os.ErrExist) {
-		err = op.standBack(err)
-	}
-	if rtnl.BadGateway(err) {
-		return spec.Errorf(spec.CodeConfig, "%s: the gateway of a route has to be another host, in a network that an address or a route before leads to: correct \"ipam\": %w", op.IfName, err)
-	}
-	return err
-}
-
-// standBack takes from the result the default routes that stand back for
-// one of another network in the same container, as the specification wants, and installs
-// those that have several gateways. A route twice in the result is fine; one that is
-// refused for another reason is the error.
-// It is for the second network of a pod, which would take the traffic of the first.
-func (op *Op) standBack(err error) error {
-	kept := op.Result.Routes[:0:0]
-	for _, r := range op.Result.Routes {
-		want := op.route(r)
-		have, lerr := op.Cont.Routes(rtnl.RouteFilter{Table: want.Table, Dst: want.Dst})
-		if lerr != nil {
-			return lerr
-		}
-		own := func(h rtnl.Route) bool { return h.Link == want.Link }
-		same := func(h rtnl.Route) bool { return own(h) && h.GW == want.GW }
-		switch {
-		case slices.ContainsFunc(have, same):
-		case slices.ContainsFunc(have, own):
-			if err := op.Cont.Do(rtnl.AppendRoute(want)); err != nil {
-				return err
-			}
-		case want.Dst.Bits() == 0 && len(have) > 0:
-			op.Warn("default route %s left out: %s has one already", want, op.Call.NetNS)
-			continue
-		default:
-			return err
-		}
-		kept = append(kept, r)
-	}
-	op.Result.Routes = kept
-	return nil
-}
-
-// scopeLink is RT_SCOPE_LINK, include/uapi/linux/rtnetlink.h: the destination
-// is on the link, and a gateway is refused.
-const scopeLink = 253
-
-// route is the kernel's form of a route of the result: without a gateway of
-// its own it takes the first one of its family, unless its scope says that
-// the destination is on the link.
-// Host bits of the destination go, which the kernel refuses. All attributes are
-// programmed; the reference reports some of them without doing so.
-func (op *Op) route(r spec.Route) rtnl.Route {
-	out := rtnl.Route{
-		Dst: r.Dst.Masked(), GW: r.GW, Link: op.Link.Index,
-		MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority,
-	}
-	if r.Table != nil {
-		out.Table = *r.Table
-	}
-	if r.Scope != nil {
-		scope := uint8(*r.Scope)
-		out.Scope = &scope
-	}
-	if !out.GW.IsValid() && (out.Scope == nil || *out.Scope < scopeLink) {
-		out.GW = op.gateway(out.Dst)
-	}
-	return out
-}
-
-// gateway is the first gateway of the family of a destination; zero: there is none, or
-// the destination is a gateway itself.
-// A route without a gateway then goes to the link itself.
-func (op *Op) gateway(dst netip.Prefix) (first netip.Addr) {
-	for _, ip := range op.Result.IPs {
-		switch gw := ip.Gateway; {
-		case !gw.IsValid() || gw.Is4() != dst.Addr().Is4():
-		case Single(gw) == dst:
-			return netip.Addr{}
-		case !first.IsValid():
-			first = gw
-		}
-	}
-	return first
-}
-
-// sysctls are the settings of the container end. IPv6 is switched on only
+// sysctls are the settings of the container's link. IPv6 is switched on only
 // where an address of it was given.
 // Optional ones may be missing: a kernel without IPv6 has none of them.
 func (op *Op) sysctls() []rtnl.Sysctl {
@@ -328,7 +233,7 @@ func (op *Op) sysctls() []rtnl.Sysctl {
 	return all
 }
 
-// hasIPv6 tells whether the container end has an IPv6 address of its result.
+// hasIPv6 is whether the container's link has an IPv6 address of its result.
 func (op *Op) hasIPv6() bool {
 	for _, ip := range op.Result.IPs {
 		if ip.Address.Addr().Is6() {
@@ -338,12 +243,11 @@ func (op *Op) hasIPv6() bool {
 	return false
 }
 
-// announce tells the neighbours who has the addresses now, so that one handed
-// on from another container is reachable at once. Who does not hear it finds
-// out by itself later: failing is no error of ADD.
-// Hosts keep an old owner's MAC address for 15 s and more.
+// announce sends the neighbours the new MAC address of the addresses, so that one that was
+// another container's is reachable at once. Hosts keep an old MAC address for 15 s and
+// more, and find out by themselves then: failing is no error of ADD.
 func (op *Op) announce() {
-	if len(op.Result.IPs) == 0 || op.linkless() || !op.Link.Announces() {
+	if len(op.Result.IPs) == 0 || op.Link == nil || !op.Link.Announces() {
 		return
 	}
 	var err error
@@ -358,7 +262,7 @@ func (op *Op) announce() {
 	}
 }
 
-// Exists turns the kernel's EEXIST for the container end into an error that
+// Exists turns the kernel's EEXIST for the container's link into an error that
 // says what to do.
 // The code is 100.
 func (op *Op) Exists(err error) error {

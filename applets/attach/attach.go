@@ -1,26 +1,24 @@
-// Package attach is the one flow of all interface plugins: what ADD, CHECK,
-// DEL, GET, STATUS and GC do, in which order, and how they undo it. A plugin
-// fills in the steps in which it differs from the others, see [Interface].
+// Package attach is the one flow of all interface plugins: what ADD, CHECK, DEL, GET,
+// STATUS and GC do, in which order, and how a failed ADD is undone. A plugin fills in the
+// steps in which it differs from the others, see [Interface].
 //
-// Begin reading at Interface.add (add.go), the flow that has to take itself back; the
-// other verbs are in a file each. veth.go is shared by the plugins that make a pair.
-// The package knows no particular plugin, and the plugins no order: the reference has
-// the flow in each of them, nine times, and in most of them the cleanup after an error
-// cannot run.
+// Begin reading at Interface.add (add.go); the other verbs have a file each. veth.go is
+// shared by the plugins that make a pair, master.go by those with a parent device. The
+// package knows no particular plugin, and the plugins know no order.
 package attach
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
-	"reflect"
 
 	"cnibox/internal/undo"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
-// Need tells whether a plugin works with an IPAM plugin.
+// Need is whether a plugin works with an IPAM plugin.
 type Need int
 
 // The zero value leaves it to the configuration.
@@ -31,48 +29,92 @@ const (
 	Chained // required, unless prevResult has addresses, which then are the link's
 )
 
-// An Interface is all that tells one interface plugin from another. P is a pointer to
-// its configuration: of code for pointers the compiler makes one copy, for structs one
-// each, which are 6 KB. Every step may be nil but Create.
+// An Interface is all that one interface plugin has of its own; C is its configuration.
+// Every step may be nil but Create.
 //
 // The steps are in the order of the verbs that call them, and of ADD in the order of
 // the flow. Whatever a step of ADD does it registers with [Op.Undo] first or at once.
-type Interface[P any] struct {
-	Kind  string // of the container end, as in IFLA_INFO_KIND; empty: any
+type Interface[C any] struct {
+	Kind  string // of the container's link, as in IFLA_INFO_KIND; empty: any
 	IPAM  Need
 	NoMAC bool // no step asks for [spec.Request.MAC], so CNI_ARGS are the IPAM plugin's alone
 
-	Validate func(P) error                                 // the configuration alone; errors have code 7
-	Create   func(context.Context, *Op, P) error           // makes the link, down, in op.NS, named IfName, and sets op.Link
-	Resolve  func(*Op, P) error                            // addresses known, nothing set: gateways and routes of op.Result
-	Setup    func(context.Context, *Op, P) error           // the host's side: gateway, masquerade
-	Ready    func(context.Context, *Op, P) error           // waits until the link carries traffic
-	Verify   func(context.Context, *Op, P) error           // CHECK beyond kind, addresses and routes
-	Describe func(*Op, P) error                            // GET: the interfaces of op.Result, from the live links
-	Remove   func(context.Context, *Op, P) error           // DEL otherwise than by deleting the link in op.NS
-	Cleanup  func(context.Context, *Op, P) error           // DEL of what lies outside the namespace, while the link goes
-	Probe    func(context.Context, *spec.Request, P) error // STATUS beyond the IPAM plugin's
-	Collect  func(context.Context, *Op, P) error           // GC beyond links and the IPAM plugin's
+	// NoNetdev is whether a configuration is for a device without a netdev: Create sets no
+	// op.Link then, and there is none to configure or to check. Nil: there always is one.
+	NoNetdev func(*C) bool
+
+	Validate  func(*C) error                                 // the configuration alone; errors have code 7
+	Create    Step[C]                                        // makes the link, down, in op.NS, named IfName, and sets op.Link
+	Resolve   Step[C]                                        // addresses known, nothing set: gateways and routes of op.Result
+	Configure Step[C]                                        // addresses, routes, up; nil: [Op.Configure]
+	Setup     Step[C]                                        // the host's side: gateway, masquerade
+	Ready     Step[C]                                        // waits until the link carries traffic
+	Verify    Step[C]                                        // CHECK beyond kind, addresses and routes
+	Describe  Step[C]                                        // GET: the interfaces of op.Result, from the live links; nil: the container's link
+	Remove    Step[C]                                        // DEL otherwise than by deleting the link IfName in op.NS
+	Cleanup   Step[C]                                        // DEL of what lies outside the namespace, while the link goes
+	Probe     func(context.Context, *spec.Request, *C) error // STATUS beyond the IPAM plugin's
+	Collect   Step[C]                                        // GC beyond links and the IPAM plugin's
+}
+
+// A Step is what a plugin does at one point of the flow.
+type Step[C any] func(context.Context, *Op, *C) error
+
+// run is a step that a plugin need not have.
+func (s Step[C]) run(ctx context.Context, op *Op, c *C) error {
+	if s == nil {
+		return nil
+	}
+	return s(ctx, op, c)
 }
 
 // Verbs returns the flow with the plugin's steps.
 // A plugin without a GC or STATUS of its own gets those of its links and of its IPAM
 // plugin.
-func (i Interface[P]) Verbs() spec.Verbs {
-	f := &flow{
-		kind: i.Kind, ipam: i.IPAM, newConf: func() any { return reflect.New(reflect.TypeFor[P]().Elem()).Interface() },
-		create: step(i.Create), setup: step(i.Setup), ready: step(i.Ready), verify: step(i.Verify),
-		remove: step(i.Remove), cleanup: step(i.Cleanup), collect: step(i.Collect),
-		resolve: quick(i.Resolve), describe: quick(i.Describe),
-	}
-	if i.Validate != nil {
-		f.validate = func(c any) error { return i.Validate(c.(P)) }
-	}
-	if i.Probe != nil {
-		f.probe = func(ctx context.Context, r *spec.Request, c any) error { return i.Probe(ctx, r, c.(P)) }
-	}
-	return spec.Verbs{Add: f.add, Check: f.check, Del: f.del, Get: f.get, Status: f.status, GC: f.gc, Args: !i.NoMAC}
+func (p Interface[C]) Verbs() spec.Verbs {
+	return spec.Verbs{Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc, Args: !p.NoMAC}
 }
+
+// conf decodes and checks the plugin's configuration.
+// Errors have code 7. Nothing has been touched yet.
+func (p Interface[C]) conf(r *spec.Request) (*C, error) {
+	c := new(C)
+	if err := cmp.Or(r.Decode(c), r.CheckIPAM()); err != nil {
+		return nil, err
+	}
+	switch {
+	case p.IPAM == Required && r.Net.IPAM.Type == "":
+		return nil, needsIPAM(r)
+	case p.IPAM == Never && r.Net.IPAM.Type != "":
+		return nil, spec.Errorf(spec.CodeConfig, "%s: \"ipam\" is not supported", r.Net.Type)
+	case p.Validate == nil:
+		return c, nil
+	}
+	if err := p.Validate(c); err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
+	}
+	return c, nil
+}
+
+// confOrZero is conf for the verbs that release: an invalid configuration costs a warning,
+// and the names of the attachment are enough to go on without.
+func (p Interface[C]) confOrZero(r *spec.Request) *C {
+	c, err := p.conf(r)
+	if err != nil {
+		r.Warn("%v: releasing what is owned all the same", err)
+		c = new(C)
+	}
+	return c
+}
+
+// needsIPAM is the error of a plugin that gives no interface without addresses.
+func needsIPAM(r *spec.Request) *spec.Error {
+	return spec.Errorf(spec.CodeConfig, "%s interface requires an IPAM configuration", r.Net.Type).
+		WithDetails("no plugin name provided: set \"ipam.type\"")
+}
+
+// hasNetdev is whether there is a link of the configuration to configure and to check.
+func (p Interface[C]) hasNetdev(c *C) bool { return p.NoNetdev == nil || !p.NoNetdev(c) }
 
 // An Op is one verb at work on one attachment.
 //
@@ -81,17 +123,14 @@ func (i Interface[P]) Verbs() spec.Verbs {
 type Op struct {
 	*spec.Request
 	NS         *rtnl.NS   // nil when DEL, GET or GC finds none
-	HostNS     *rtnl.NS   // the host's: always nil, which is the current namespace
 	Host, Cont *rtnl.Conn // Cont is nil when NS is
 	Result     *spec.Result
-	Link       *rtnl.Link // the container end, once it exists
+	Link       *rtnl.Link // the container's link, once it exists
 	DAD        bool       // duplicate address detection is wanted
-	ViaGateway bool       // neighbours too are reached by way of the gateways
-	StayDown   bool       // the container end is not brought up; without addresses only
-	Container  int        // index of the container end in Result.Interfaces
+	Container  int        // index of the container's link in Result.Interfaces
 
-	conf any // what the plugin's steps take
-	undo undo.Stack
+	byName bool // DEL finds the link by its name, so ADD labels it
+	undo   undo.Stack
 }
 
 // Undo registers how to undo what was just done, or is about to be tried, should ADD fail:
@@ -107,8 +146,8 @@ func (op *Op) AddInterface(i spec.Interface) int {
 // open opens the sockets, and the namespace if there is one.
 // The caller closes the Op. Nothing has been changed. Errors have code 8 for a path that
 // is there and cannot be opened.
-func open(r *spec.Request, conf any) (*Op, error) {
-	op := &Op{Request: r, Result: &spec.Result{}, conf: conf}
+func open(r *spec.Request) (*Op, error) {
+	op := &Op{Request: r, Result: &spec.Result{}}
 	ns, err := rtnl.OpenNS(r.Call.NetNS)
 	switch {
 	case err == nil:
@@ -133,8 +172,8 @@ func open(r *spec.Request, conf any) (*Op, error) {
 
 // enter is open for the verbs that cannot do without the namespace: its absence is an
 // error of code 8.
-func enter(r *spec.Request, conf any) (*Op, error) {
-	op, err := open(r, conf)
+func enter(r *spec.Request) (*Op, error) {
+	op, err := open(r)
 	if err != nil || op.NS != nil {
 		return op, err
 	}
@@ -143,7 +182,7 @@ func enter(r *spec.Request, conf any) (*Op, error) {
 	return nil, spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", r.Call.NetNS, err)
 }
 
-// close gives the descriptors back; those that were never opened are left out.
+// close closes what was opened.
 func (op *Op) close() {
 	if op.Cont != nil {
 		op.Cont.Close()

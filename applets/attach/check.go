@@ -16,12 +16,12 @@ import (
 // What later plugins of a chain may change is not compared.
 // The IPAM plugin is asked only if there is one: the reference fails every CHECK of a
 // layer 2 network there.
-func (f *flow) check(ctx context.Context, r *spec.Request) error {
-	c, err := f.conf(r)
+func (p Interface[C]) check(ctx context.Context, r *spec.Request) error {
+	c, err := p.conf(r)
 	if err = cmp.Or(err, r.CheckIndexes()); err != nil {
 		return err
 	}
-	op, err := enter(r, c)
+	op, err := enter(r)
 	if err != nil {
 		return err
 	}
@@ -31,10 +31,10 @@ func (f *flow) check(ctx context.Context, r *spec.Request) error {
 			return err
 		}
 	}
-	if op.linkless() {
+	if !p.hasNetdev(c) {
 		return nil
 	}
-	if err := op.checkLink(f.kind); err != nil {
+	if err := op.checkLink(p.Kind); err != nil {
 		return err
 	}
 	if err := op.checkAddrs(); err != nil {
@@ -43,7 +43,7 @@ func (f *flow) check(ctx context.Context, r *spec.Request) error {
 	if err := op.checkRoutes(); err != nil {
 		return err
 	}
-	return f.verify.do(ctx, op)
+	return p.Verify.run(ctx, op, c)
 }
 
 // Mismatch returns the error of a CHECK that found a difference.

@@ -15,15 +15,16 @@ import (
 // an address is never handed out while it is in use.
 //
 // A runtime repeats a DEL that failed, so it fails only with what may work next time.
-func (f *flow) del(ctx context.Context, r *spec.Request) error {
-	op, err := open(r, f.lenient(r))
+func (p Interface[C]) del(ctx context.Context, r *spec.Request) error {
+	c := p.confOrZero(r)
+	op, err := open(r)
 	if err != nil {
 		return err
 	}
 	defer op.close()
 
 	if op.CheckIPAM() != nil {
-		op.Net.IPAM.Type = "" // lenient has told; no ADD has had a lease of it
+		op.Net.IPAM.Type = "" // confOrZero has warned of it; no ADD has had a lease of it
 	}
 	var errs []error
 	early := leasedOverLink(r.Net.IPAM.Type)
@@ -32,8 +33,8 @@ func (f *flow) del(ctx context.Context, r *spec.Request) error {
 	}
 	// the kernel takes some 20 ms to take a link down: time for all the rest
 	link := make(chan error, 1)
-	go func() { link <- guard(func() error { return f.removeLink(ctx, op) }) }()
-	cleanupErr := f.cleanup.do(ctx, op)
+	go func() { link <- guard(func() error { return p.removeLink(ctx, op, c) }) }()
+	cleanupErr := p.Cleanup.run(ctx, op, c)
 	// Joined in this order whichever ended first.
 	linkErr := <-link
 	errs = append(errs, linkErr, cleanupErr)
@@ -58,11 +59,11 @@ func (op *Op) delegate(ctx context.Context, v spec.Verb) error {
 
 // removeLink takes the link away, by the plugin's own step or by its name in the
 // container. It runs beside the flow, on any thread: sockets are all it uses.
-func (f *flow) removeLink(ctx context.Context, op *Op) error {
-	if f.remove != nil {
-		return f.remove(ctx, op)
+func (p Interface[C]) removeLink(ctx context.Context, op *Op, c *C) error {
+	if p.Remove != nil {
+		return p.Remove(ctx, op, c)
 	}
-	return op.RemoveContainerEnd(f.kind)
+	return op.RemoveContainerEnd(p.Kind)
 }
 
 // RemoveContainerEnd deletes the link named IfName from the container if it

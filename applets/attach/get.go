@@ -16,24 +16,24 @@ import (
 //
 // Addresses and routes are the IPAM plugin's word, not the kernel's: GET must not fail,
 // nor change its answer, because somebody has removed some.
-func (f *flow) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	c, err := f.conf(r)
+func (p Interface[C]) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	c, err := p.conf(r)
 	if err != nil {
 		return nil, err
 	}
-	op, err := enter(r, c)
+	op, err := enter(r)
 	if err != nil {
 		return nil, err
 	}
 	defer op.close()
-	if op.Link, err = op.Cont.Link(op.IfName); !op.linkless() && (err != nil || f.kind != "" && op.Link.Kind != f.kind) {
+	if op.Link, err = op.Cont.Link(op.IfName); p.hasNetdev(c) && (err != nil || p.Kind != "" && op.Link.Kind != p.Kind) {
 		return nil, spec.Errorf(spec.CodeUnknown, "no attachment %s is known: no %s interface %s in %s",
-			op.Attachment, f.kind, op.IfName, op.Call.NetNS)
+			op.Attachment, p.Kind, op.IfName, op.Call.NetNS)
 	}
-	if f.describe == nil { // the container end is the only interface
+	if p.Describe == nil {
 		op.Container = op.AddInterface(op.ContainerInterface())
 	}
-	err = f.describe.do(op)
+	err = p.Describe.run(ctx, op, c)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, spec.Errorf(spec.CodeUnknown, "no attachment %s is known: %w", op.Attachment, err)
 	}
@@ -52,7 +52,7 @@ func (f *flow) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		return r.Prev, nil
 	}
 	op.addresses(res)
-	return op.Result, f.resolve.do(op)
+	return op.Result, p.Resolve.run(ctx, op, c)
 }
 
 // ContainerInterface is the result's entry for the container end.
@@ -63,13 +63,13 @@ func (op *Op) ContainerInterface() spec.Interface {
 
 // status is healthy if the plugin's probe and the IPAM plugin are.
 // A failed probe has code 50; an error of the IPAM plugin keeps its code.
-func (f *flow) status(ctx context.Context, r *spec.Request) error {
-	c, err := f.conf(r)
+func (p Interface[C]) status(ctx context.Context, r *spec.Request) error {
+	c, err := p.conf(r)
 	if err != nil {
 		return err
 	}
-	if f.probe != nil {
-		if err := f.probe(ctx, r, c); err != nil {
+	if p.Probe != nil {
+		if err := p.Probe(ctx, r, c); err != nil {
 			return spec.Errorf(spec.CodeNotReady, "%s: %w", r.Net.Type, err)
 		}
 	}
@@ -84,13 +84,14 @@ func (f *flow) status(ctx context.Context, r *spec.Request) error {
 // plugin's own step and the IPAM plugin. It goes on past errors.
 // The reference has no GC in any plugin, so what it leaves is there until somebody
 // looks.
-func (f *flow) gc(ctx context.Context, r *spec.Request) error {
-	op, err := open(r, f.lenient(r))
+func (p Interface[C]) gc(ctx context.Context, r *spec.Request) error {
+	c := p.confOrZero(r)
+	op, err := open(r)
 	if err != nil {
 		return err
 	}
 	defer op.close()
-	errs := []error{op.collectLinks(), f.collect.do(ctx, op)}
+	errs := []error{op.collectLinks(), p.Collect.run(ctx, op, c)}
 	if r.Net.IPAM.Type != "" {
 		_, err := r.Delegate(ctx, r.Net.IPAM.Type, spec.GC)
 		errs = append(errs, err)

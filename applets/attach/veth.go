@@ -72,7 +72,7 @@ func (op *Op) CreateVeth(mtu int, master uint32) (*rtnl.Link, error) {
 // IgnoreRouters makes a link of the host deaf to router advertisements
 // (CVE-2020-10749). Where it cannot, as /proc/sys is read-only, the administrator is told.
 func (op *Op) IgnoreRouters(name string) error {
-	err := op.HostNS.SetSysctl("net/ipv6/conf/"+name+"/accept_ra", "0")
+	err := rtnl.Host().SetSysctl("net/ipv6/conf/"+name+"/accept_ra", "0")
 	if errors.Is(err, unix.EROFS) {
 		op.Warn("router advertisements of containers may reach the host (CVE-2020-10749): set net/ipv6/conf/default/accept_ra to 0 there: %v", err)
 		return nil

@@ -1,0 +1,38 @@
+package attach
+
+import (
+	"net/netip"
+	"slices"
+
+	"cnibox/spec"
+)
+
+// CheckGateways wants a gateway of its family for each address of the result, one that a
+// link can have and that is neither one of these addresses nor a broadcast address:
+// without it nothing could be reached.
+// The code is 7, for the address plugin's configuration is what has to change.
+func (op *Op) CheckGateways() error {
+	for _, ip := range op.Result.IPs {
+		net, gw := ip.Address, ip.Gateway
+		usable := gw.IsGlobalUnicast() || gw.IsLinkLocalUnicast()
+		own := slices.ContainsFunc(op.Result.IPs, func(o spec.IP) bool { return o.Address.Addr() == gw })
+		broadcast := gw.Is4() && net.Bits() < 31 && net.Contains(gw) && !net.Contains(gw.Next())
+		if !usable || own || broadcast || gw.Is4() != net.Addr().Is4() {
+			return spec.Errorf(spec.CodeConfig, "%s: address %s needs a gateway of its own family, an address of another host: set \"gateway\" in \"ipam\" (%q), which is %s now",
+				op.Net.Type, net, op.Net.IPAM.Type, gatewayText(gw))
+		}
+	}
+	return nil
+}
+
+// gatewayText is a gateway for people, who need not know what an invalid one is.
+func gatewayText(gw netip.Addr) string {
+	if !gw.IsValid() {
+		return "none"
+	}
+	return gw.String()
+}
+
+// Single is the network of one address alone.
+// It is no prefix for an address that is none.
+func Single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
