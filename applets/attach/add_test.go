@@ -1,0 +1,212 @@
+package attach_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"cnibox/applets/attach"
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// The steps of ADD come in their order, each with what is before it in place.
+func TestKernelAddOrder(t *testing.T) {
+	f := newFake(t)
+	p := f.plugin()
+	p.Configure = func(ctx context.Context, op *attach.Op, _ *conf) error {
+		return errors.Join(op.Configure(ctx), f.did("configure"))
+	}
+	f.before = func(step string, op *attach.Op) {
+		link, err := op.Cont.Link("eth0")
+		switch step {
+		case "create":
+			if err == nil {
+				t.Error("create: the link is there already")
+			}
+		case "resolve":
+			if err != nil || link.Up || len(op.Result.IPs) != 1 {
+				t.Errorf("resolve: link %+v, %v; addresses %v", link, err, op.Result.IPs)
+			}
+		case "setup":
+			addrs, aerr := op.Cont.Addrs(op.Link.Index)
+			routes, rerr := op.Cont.Routes(rtnl.RouteFilter{Link: op.Link.Index})
+			if err := errors.Join(err, aerr, rerr); err != nil || !link.Up || len(addrs) == 0 || len(routes) < 2 {
+				t.Errorf("setup: link %+v, addresses %v, routes %v, %v", link, addrs, routes, err)
+			}
+		}
+	}
+	res, err := f.call(t.Context(), spec.Add, p, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.logged("create, lease ADD, resolve, configure, setup, ready")
+	if len(res.Interfaces) != 1 || res.Interfaces[0].Name != "eth0" || res.Interfaces[0].Sandbox != f.netns ||
+		len(res.IPs) != 1 || *res.IPs[0].Interface != 0 || len(res.Routes) != 1 {
+		t.Errorf("result: %+v", res)
+	}
+	link, err := kerneltest.Dial(t, f.cont).Link("eth0")
+	key := spec.Attachment{Network: "net", ContainerID: "ctr", IfName: "eth0"}.Key()
+	if err != nil || spec.LabelKey(link.Alias) != key {
+		t.Errorf("a link that DEL finds by its name has no label: %+v, %v", link, err)
+	}
+}
+
+// Whichever step fails after its deed: nothing differs from before, the lease is given
+// back if it was asked for, and the error is that of the step.
+func TestKernelAddUndone(t *testing.T) {
+	for step, want := range map[string]string{
+		"create":    "create",
+		"lease ADD": "create, lease ADD, lease DEL",
+		"resolve":   "create, lease ADD, resolve, lease DEL",
+		"setup":     "create, lease ADD, resolve, setup, undo setup, lease DEL",
+		"ready":     "create, lease ADD, resolve, setup, ready, undo setup, lease DEL",
+	} {
+		t.Run(step, func(t *testing.T) {
+			f := newFake(t)
+			before := f.state()
+			f.fail[step] = spec.Errorf(spec.CodeBusy, "made to fail")
+			_, err := f.call(t.Context(), spec.Add, f.plugin(), "")
+			wantCode(t, err, spec.CodeBusy, "made to fail")
+			f.logged(want)
+			if after := f.state(); after != before {
+				t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
+			}
+		})
+	}
+}
+
+// What cannot be undone is in the details, and the rest is undone all the same.
+func TestKernelAddUndoFails(t *testing.T) {
+	f := newFake(t)
+	before := f.state()
+	f.fail["ready"] = spec.Errorf(spec.CodeTryAgain, "no carrier")
+	f.fail["undo setup"] = errors.New("stuck")
+	_, err := f.call(t.Context(), spec.Add, f.plugin(), "")
+	e := spec.AsError(err)
+	if e.Code != spec.CodeTryAgain || e.Msg != "no carrier" || e.Details != "undo link of the host: stuck" {
+		t.Errorf("got %+v", e)
+	}
+	if after := f.state(); after != before {
+		t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
+	}
+}
+
+// A context that ends is answered between two steps, by undoing with one that has not.
+func TestKernelAddInterrupted(t *testing.T) {
+	f := newFake(t)
+	before := f.state()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	f.before = func(step string, _ *attach.Op) {
+		if step == "setup" {
+			cancel(errors.New("ended by SIGTERM"))
+		}
+	}
+	_, err := f.call(ctx, spec.Add, f.plugin(), "")
+	wantCode(t, err, spec.CodeTryAgain, "ADD was interrupted: ended by SIGTERM")
+	f.logged("create, lease ADD, resolve, setup, undo setup, lease DEL")
+	if after := f.state(); after != before {
+		t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
+	}
+}
+
+// What is wrong with the configuration is found before anything is opened, here a
+// namespace that is not there.
+func TestAddConfig(t *testing.T) {
+	for name, tt := range map[string]struct {
+		need attach.Need
+		keys string
+		want string
+	}{
+		"validate":   {attach.Optional, `,"mtu":-1`, "mtu is negative"},
+		"type":       {attach.Optional, `,"mtu":"x"`, "mtu"},
+		"required":   {attach.Required, `,"ipam":{}`, "requires an IPAM configuration"},
+		"never":      {attach.Never, ``, `"ipam" is not supported`},
+		"chained":    {attach.Chained, `,"ipam":{}`, "requires an IPAM configuration"},
+		"inexpress.": {attach.Optional, `,"ipam":{},"cniVersion":"0.2.0"`, "no valid IP addresses"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &fake{t: t, host: rtnl.Host(), netns: "/nowhere"}
+			p := f.plugin()
+			p.IPAM = tt.need
+			_, err := f.call(t.Context(), spec.Add, p, tt.keys)
+			wantCode(t, err, spec.CodeConfig, tt.want)
+			f.logged("")
+		})
+	}
+}
+
+// ADD needs the namespace.
+func TestKernelAddWithoutNetns(t *testing.T) {
+	for _, path := range []string{"", "/nowhere", file(t)} {
+		f := newFake(t)
+		f.netns = path
+		_, err := f.call(t.Context(), spec.Add, f.plugin(), "")
+		wantCode(t, err, spec.CodeNetNS, "failed to open netns")
+		f.logged("")
+	}
+}
+
+// A name that is taken is an error that says so, and the link there stays.
+func TestKernelAddTaken(t *testing.T) {
+	f := newFake(t)
+	if err := kerneltest.Dial(t, f.cont).AddLink(rtnl.LinkSpec{Name: "eth0", Kind: rtnl.Dummy{}}); err != nil {
+		t.Fatal(err)
+	}
+	before := f.state()
+	_, err := f.call(t.Context(), spec.Add, f.plugin(), "")
+	wantCode(t, err, spec.CodeBusy, `"eth0" already exists`)
+	if after := f.state(); after != before {
+		t.Errorf("changed:\n%s", kerneltest.Diff(before, after))
+	}
+}
+
+// An IPAM plugin has to give an address.
+func TestKernelAddNoAddress(t *testing.T) {
+	f := newFake(t)
+	p := f.plugin()
+	p.Resolve = nil
+	before := f.state()
+	ipam := invoker(func(r *spec.Request) (*spec.Result, error) { return &spec.Result{}, nil })
+	_, err := f.callWith(ipam, spec.Add, p, "")
+	wantCode(t, err, spec.CodePlugin, "gave no address")
+	if after := f.state(); after != before {
+		t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
+	}
+}
+
+// A link that is too small for IPv6 is refused by name, before it has addresses.
+func TestKernelAddSmallMTU(t *testing.T) {
+	f := newFake(t)
+	before := f.state()
+	ipam := invoker(func(r *spec.Request) (*spec.Result, error) {
+		return &spec.Result{IPs: []spec.IP{{Address: prefix("2001:db8::5/64")}}}, nil
+	})
+	_, err := f.callWith(ipam, spec.Add, f.plugin(), `,"mtu":1000`)
+	wantCode(t, err, spec.CodeConfig, "MTU 1000 of eth0 is too small for IPv6")
+	if after := f.state(); after != before {
+		t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
+	}
+}
+
+// A device without a netdev gets addresses in the result alone; nothing is configured,
+// checked or missed.
+func TestKernelBareDevice(t *testing.T) {
+	f := newFake(t)
+	prev := f.add(`,"bare":true`)
+	f.logged("create, lease ADD, resolve, setup, ready")
+	if got := links(t, f.cont); got != "" {
+		t.Errorf("the container has %s", got)
+	}
+	f.must(spec.Check, prev)
+	f.logged("lease CHECK")
+	if res := f.must(spec.Get, `,"bare":true`); len(res.IPs) != 1 {
+		t.Errorf("GET: %+v", res)
+	}
+	f.must(spec.Del, prev)
+	if f.leases != 0 || !strings.Contains(strings.Join(f.log, ", "), "cleanup") {
+		t.Errorf("after DEL: %d leases, done %q", f.leases, f.log)
+	}
+}

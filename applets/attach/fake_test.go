@@ -1,0 +1,242 @@
+package attach_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"cnibox/applets/attach"
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// A fake is an interface plugin with every step and its IPAM plugin, a host and a
+// container. Its steps change something in the kernel, and any of them can be made to fail
+// after that.
+type fake struct {
+	t          *testing.T
+	host, cont *rtnl.NS
+	netns      string
+	fail       map[string]error // by what is in the log
+	mu         sync.Mutex       // DEL has two goroutines
+	log, warns []string
+	leases     int
+	before     func(step string, op *attach.Op)
+}
+
+// conf is the configuration of the fake.
+type conf struct {
+	MTU  int  `json:"mtu"`
+	Bare bool `json:"bare"` // a device without a netdev
+}
+
+// newFake makes host and container; the plugin's link is a dummy.
+func newFake(t *testing.T) *fake {
+	t.Helper()
+	kerneltest.NeedKind(t, "CONFIG_DUMMY", rtnl.Dummy{})
+	f := &fake{t: t, host: kerneltest.NS(t), cont: kerneltest.NS(t), fail: map[string]error{}}
+	kerneltest.LoUp(t, f.host)
+	f.netns = kerneltest.NSPath(t, f.cont)
+	return f
+}
+
+// did enters what was done into the log, and returns the error that it is to have.
+func (f *fake) did(what string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.log = append(f.log, what)
+	return f.fail[what]
+}
+
+// step is one of the plugin's, with what it does.
+func (f *fake) step(name string, deed func(op *attach.Op, c *conf) error) attach.Step[conf] {
+	return func(_ context.Context, op *attach.Op, c *conf) error {
+		if f.before != nil {
+			f.before(name, op)
+		}
+		if deed != nil {
+			if err := deed(op, c); err != nil {
+				return err
+			}
+		}
+		return f.did(name)
+	}
+}
+
+// plugin has every step but Describe and Remove, whose absence is the usual case.
+func (f *fake) plugin() attach.Interface[conf] {
+	return attach.Interface[conf]{
+		Kind:     "dummy",
+		NoNetdev: func(c *conf) bool { return c.Bare },
+		Validate: func(c *conf) error {
+			if c.MTU < 0 {
+				return errors.New("mtu is negative")
+			}
+			return nil
+		},
+		Create: f.step("create", func(op *attach.Op, c *conf) error {
+			if c.Bare {
+				op.Container = op.AddInterface(spec.Interface{Name: op.IfName, Sandbox: op.Call.NetNS})
+				return nil
+			}
+			return op.CreateEnd(op.Cont, rtnl.LinkSpec{Kind: rtnl.Dummy{}, MTU: c.MTU})
+		}),
+		Resolve: f.step("resolve", nil),
+		Setup: f.step("setup", func(op *attach.Op, _ *conf) error {
+			op.Undo("link of the host", func(context.Context) error {
+				return errors.Join(op.Host.DelLink("fake0"), f.did("undo setup"))
+			})
+			return op.Host.AddLink(rtnl.LinkSpec{Name: "fake0", Kind: rtnl.Dummy{}})
+		}),
+		Ready:  f.step("ready", nil),
+		Verify: f.step("verify", nil),
+		Cleanup: f.step("cleanup", func(op *attach.Op, _ *conf) error {
+			return rtnl.SkipAbsent(op.Host.DelLink("fake0"))
+		}),
+		Probe:   func(context.Context, *spec.Request, *conf) error { return f.did("probe") },
+		Collect: f.step("collect", nil),
+	}
+}
+
+// Invoke is the IPAM plugin: it has one address and counts its leases.
+func (f *fake) Invoke(_ context.Context, plugin string, r *spec.Request) (*spec.Result, error) {
+	verb := r.Call.Verb
+	switch verb {
+	case spec.Add:
+		f.leases = 1 // also of an ADD that fails: its DEL gives it back
+	case spec.Del:
+		f.leases = 0
+	}
+	if err := f.did(plugin + " " + string(verb)); err != nil {
+		return nil, err
+	}
+	if verb != spec.Add && verb != spec.Get {
+		return nil, nil
+	}
+	return &spec.Result{
+		IPs:    []spec.IP{{Address: prefix("192.0.2.5/24"), Gateway: netip.MustParseAddr("192.0.2.1")}},
+		Routes: []spec.Route{{Dst: prefix("0.0.0.0/0")}},
+	}, nil
+}
+
+// An invoker is an IPAM plugin of one function.
+type invoker func(*spec.Request) (*spec.Result, error)
+
+func (i invoker) Invoke(_ context.Context, _ string, r *spec.Request) (*spec.Result, error) {
+	return i(r)
+}
+
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+// call runs a verb of the plugin on the host, with more keys in the configuration.
+func (f *fake) call(ctx context.Context, verb spec.Verb, p attach.Interface[conf], keys string) (*spec.Result, error) {
+	f.t.Helper()
+	return f.run(ctx, f, verb, p, keys)
+}
+
+// callWith is call with another IPAM plugin.
+func (f *fake) callWith(ipam spec.Invoker, verb spec.Verb, p attach.Interface[conf], keys string) (*spec.Result, error) {
+	f.t.Helper()
+	return f.run(f.t.Context(), ipam, verb, p, keys)
+}
+
+func (f *fake) run(ctx context.Context, ipam spec.Invoker, verb spec.Verb, p attach.Interface[conf], keys string) (*spec.Result, error) {
+	f.t.Helper()
+	text := `{"cniVersion":"1.1.0","name":"net","type":"fake","ipam":{"type":"lease"}` + keys + `}`
+	call := spec.Call{Verb: verb, ContainerID: "ctr", IfName: "eth0", NetNS: f.netns}
+	r, err := spec.NewRequest(call, []byte(text))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	r.Invoker = ipam
+	r.Warn = func(format string, args ...any) { f.warns = append(f.warns, fmt.Sprintf(format, args...)) }
+	f.log, f.warns = nil, nil
+	var res *spec.Result
+	err = f.host.Do(func() (err error) {
+		res, err = p.Verbs().Do(ctx, r)
+		return err
+	})
+	return res, err
+}
+
+// add is an ADD that has to succeed; it returns the key with its result for other verbs.
+func (f *fake) add(keys string) (prev string) {
+	f.t.Helper()
+	res, err := f.call(f.t.Context(), spec.Add, f.plugin(), keys)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	b, err := res.EncodeFor(spec.Newest, "eth0")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return keys + `,"prevResult":` + string(b)
+}
+
+// must is call for a verb that has to succeed.
+func (f *fake) must(verb spec.Verb, keys string) *spec.Result {
+	f.t.Helper()
+	res, err := f.call(f.t.Context(), verb, f.plugin(), keys)
+	if err != nil {
+		f.t.Fatalf("%s: %v", verb, err)
+	}
+	return res
+}
+
+// logged compares what was done with what should be.
+func (f *fake) logged(want string) {
+	f.t.Helper()
+	if got := strings.Join(f.log, ", "); got != want {
+		f.t.Errorf("done: %s\nwant: %s", got, want)
+	}
+}
+
+// state is all that the plugin can leave behind.
+func (f *fake) state() string {
+	f.t.Helper()
+	return fmt.Sprintf("%s--\n%s--\n%d leases\n", kerneltest.Snapshot(f.t, f.host), kerneltest.Snapshot(f.t, f.cont), f.leases)
+}
+
+// links are the names of a namespace's, without lo.
+func links(t *testing.T, ns *rtnl.NS) string {
+	t.Helper()
+	all, err := kerneltest.Dial(t, ns).Links()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, l := range all {
+		if l.Name != "lo" {
+			names = append(names, l.Name)
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
+}
+
+// wantCode compares the code of an error, and a part of its text.
+func wantCode(t *testing.T, err error, code int, text string) {
+	t.Helper()
+	if err == nil || spec.AsError(err).Code != code || !strings.Contains(err.Error(), text) {
+		b, _ := json.Marshal(spec.AsError(err))
+		t.Errorf("got %s\nwant code %d and %q", b, code, text)
+	}
+}
+
+// file makes a regular file, which is no namespace.
+func file(t *testing.T) string {
+	t.Helper()
+	path := t.TempDir() + "/netns"
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

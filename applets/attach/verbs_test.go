@@ -1,0 +1,341 @@
+package attach_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"cnibox/applets/attach"
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// DEL takes everything away that ADD has made, the lease last. A second one is fine.
+func TestKernelDel(t *testing.T) {
+	f := newFake(t)
+	before := f.state()
+	prev := f.add("")
+	for range 2 {
+		f.must(spec.Del, prev)
+		if f.logged("cleanup, lease DEL"); len(f.warns) > 0 {
+			t.Errorf("warned: %q", f.warns)
+		}
+		if after := f.state(); after != before {
+			t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
+		}
+	}
+}
+
+// DEL succeeds with anything missing, and releases what is still there.
+func TestKernelDelMissing(t *testing.T) {
+	for name, tt := range map[string]struct {
+		spoil func(f *fake)
+		keys  string
+		left  string // links of the container
+		warn  string
+	}{
+		"link":          {func(f *fake) { delLink(f, "eth0") }, "", "", ""},
+		"no netns":      {func(f *fake) { f.netns = "" }, "", "eth0", ""},
+		"netns gone":    {func(f *fake) { f.netns = "/nowhere" }, "", "eth0", ""},
+		"a file":        {func(f *fake) { f.netns = file(f.t) }, "", "eth0", ""},
+		"no prevResult": {func(*fake) {}, "", "", ""},
+		"config":        {func(*fake) {}, `,"mtu":-1`, "", "mtu is negative: releasing what is owned all the same"},
+		"config's type": {func(*fake) {}, `,"mtu":"x"`, "", "releasing what is owned all the same"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(t)
+			f.add("")
+			tt.spoil(f)
+			f.must(spec.Del, tt.keys)
+			f.logged("cleanup, lease DEL")
+			if got := links(t, f.cont); got != tt.left || f.leases != 0 {
+				t.Errorf("left: links %q, %d leases", got, f.leases)
+			}
+			if got := strings.Join(f.warns, "\n"); !strings.Contains(got, tt.warn) || tt.warn == "" && got != "" {
+				t.Errorf("warned %q, want %q", got, tt.warn)
+			}
+		})
+	}
+}
+
+// delLink deletes a link of the container.
+func delLink(f *fake, name string) {
+	f.t.Helper()
+	if err := kerneltest.Dial(f.t, f.cont).DelLink(name); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// DEL tries every step and joins the errors. The lease stays as long as the link may be
+// there: its address is in use.
+func TestKernelDelGoesOn(t *testing.T) {
+	f := newFake(t)
+	f.add("")
+	f.fail["cleanup"], f.fail["lease DEL"] = errors.New("cleanup fails"), errors.New("store fails")
+	_, err := f.call(t.Context(), spec.Del, f.plugin(), "")
+	f.logged("cleanup, lease DEL")
+	if err == nil || !strings.Contains(err.Error(), "cleanup fails") || !strings.Contains(err.Error(), "store fails") {
+		t.Errorf("got %v", err)
+	}
+	if got := links(t, f.cont); got != "" {
+		t.Errorf("the container has %s", got)
+	}
+
+	f.fail = map[string]error{}
+	f.add("")
+	p := f.plugin()
+	p.Remove = func(context.Context, *attach.Op, *conf) error { return errors.New("link fails") }
+	_, err = f.call(t.Context(), spec.Del, p, "")
+	wantCode(t, err, spec.CodeInternal, "link fails")
+	if f.logged("cleanup"); f.leases != 1 {
+		t.Error("the address of a link that is still there was given back")
+	}
+	p.Remove = func(context.Context, *attach.Op, *conf) error { panic("at once") }
+	_, err = f.call(t.Context(), spec.Del, p, "")
+	wantCode(t, err, spec.CodeInternal, "panic: at once")
+}
+
+// A DHCP server has the release over the link: the lease goes first.
+func TestKernelDelDHCP(t *testing.T) {
+	f := newFake(t)
+	f.add("")
+	f.must(spec.Del, `,"ipam":{"type":"dhcp"}`)
+	f.logged("dhcp DEL, cleanup")
+}
+
+// A link under the name of ours that is not ours stays: one of another kind, and one with
+// the label of another attachment. One without a label may be the reference's.
+func TestKernelDelOwnership(t *testing.T) {
+	other := spec.Attachment{Network: "other", ContainerID: "ctr", IfName: "eth0"}
+	own := spec.Attachment{Network: "net", ContainerID: "ctr", IfName: "eth0"}
+	for name, tt := range map[string]struct {
+		kind  rtnl.Kind
+		alias string
+		stays bool
+	}{
+		"own":          {rtnl.Dummy{}, own.Label(255), false},
+		"reference":    {rtnl.Dummy{}, "", false},
+		"user's alias": {rtnl.Dummy{}, "uplink of the lab", false},
+		"other":        {rtnl.Dummy{}, other.Label(255), true},
+		"other's kind": {rtnl.Bridge{}, "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(t)
+			c := kerneltest.Dial(t, f.cont)
+			link, err := c.CreateLink(rtnl.LinkSpec{Name: "eth0", Kind: tt.kind})
+			if err == nil && tt.alias != "" {
+				err = c.SetLink(link.Index, rtnl.LinkChange{Alias: &tt.alias})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.must(spec.Del, "")
+			if stays := links(t, f.cont) == "eth0"; stays != tt.stays || stays != (len(f.warns) == 1) {
+				t.Errorf("it stays: %t; warned %q", stays, f.warns)
+			}
+		})
+	}
+}
+
+// CHECK passes after ADD, finds what differs, and asks the IPAM plugin and the plugin.
+func TestKernelCheck(t *testing.T) {
+	for name, tt := range map[string]struct {
+		spoil func(f *fake, c *rtnl.Conn, link *rtnl.Link) error
+		want  string
+	}{
+		"nothing": {func(*fake, *rtnl.Conn, *rtnl.Link) error { return nil }, ""},
+		"link": {func(_ *fake, c *rtnl.Conn, _ *rtnl.Link) error {
+			return c.DelLink("eth0")
+		}, "container interface"},
+		"kind": {func(_ *fake, c *rtnl.Conn, _ *rtnl.Link) error {
+			return errors.Join(c.DelLink("eth0"), c.AddLink(rtnl.LinkSpec{Name: "eth0", Kind: rtnl.Bridge{}}))
+		}, `is of kind "bridge", not "dummy"`},
+		"MAC": {func(_ *fake, c *rtnl.Conn, l *rtnl.Link) error {
+			return c.SetLink(l.Index, rtnl.LinkChange{MAC: attach.RandomMAC()})
+		}, "has MAC address"},
+		"address": {func(_ *fake, c *rtnl.Conn, l *rtnl.Link) error {
+			return c.Do(rtnl.DropAddr(l.Index, rtnl.Addr{Prefix: prefix("192.0.2.5/24")}))
+		}, "does not have address 192.0.2.5/24"},
+		"route": {func(_ *fake, c *rtnl.Conn, l *rtnl.Link) error {
+			return c.Do(rtnl.DropRoute(rtnl.Route{Dst: prefix("0.0.0.0/0"), Link: l.Index}))
+		}, "route 0.0.0.0/0"},
+		"IPAM": {func(f *fake, _ *rtnl.Conn, _ *rtnl.Link) error {
+			f.fail["lease CHECK"] = attach.Mismatch("no lease")
+			return nil
+		}, "no lease"},
+		"verify": {func(f *fake, _ *rtnl.Conn, _ *rtnl.Link) error {
+			f.fail["verify"] = attach.Mismatch("made to fail")
+			return nil
+		}, "made to fail"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(t)
+			prev := f.add("")
+			c := kerneltest.Dial(t, f.cont)
+			link, err := c.Link("eth0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := tt.spoil(f, c, link); err != nil {
+				t.Fatal(err)
+			}
+			before := f.state()
+			_, err = f.call(t.Context(), spec.Check, f.plugin(), prev)
+			if tt.want == "" {
+				if f.logged("lease CHECK, verify"); err != nil {
+					t.Error(err)
+				}
+			} else {
+				wantCode(t, err, spec.CodeCheck, tt.want)
+			}
+			if after := f.state(); after != before {
+				t.Errorf("CHECK changed:\n%s", kerneltest.Diff(before, after))
+			}
+		})
+	}
+}
+
+// The sandbox of prevResult is compared as a namespace, not as a path.
+func TestKernelCheckOtherPath(t *testing.T) {
+	f := newFake(t)
+	prev := f.add("")
+	f.netns = kerneltest.NSPath(t, f.cont)
+	f.must(spec.Check, prev)
+	f.netns = kerneltest.NSPath(t, kerneltest.NS(t))
+	_, err := f.call(t.Context(), spec.Check, f.plugin(), prev)
+	wantCode(t, err, spec.CodeCheck, "prevResult has no interface")
+}
+
+// GET answers as ADD did, from what is there; without the link nothing is known.
+func TestKernelGet(t *testing.T) {
+	f := newFake(t)
+	f.add("")
+	res := f.must(spec.Get, "")
+	f.logged("lease GET, resolve")
+	if len(res.Interfaces) != 1 || res.Interfaces[0].Name != "eth0" || len(res.IPs) != 1 || len(res.Routes) != 1 {
+		t.Errorf("got %+v", res)
+	}
+	f.fail["lease GET"] = spec.Errorf(spec.CodeUnknown, "no lease")
+	_, err := f.call(t.Context(), spec.Get, f.plugin(), "")
+	wantCode(t, err, spec.CodeUnknown, "no lease")
+	delLink(f, "eth0")
+	_, err = f.call(t.Context(), spec.Get, f.plugin(), "")
+	wantCode(t, err, spec.CodeUnknown, "no dummy interface eth0")
+}
+
+// STATUS asks the plugin, whose errors have code 50, and the IPAM plugin, whose code stays.
+func TestKernelStatus(t *testing.T) {
+	f := newFake(t)
+	f.netns = ""
+	f.must(spec.Status, "")
+	f.logged("probe, lease STATUS")
+	f.fail["lease STATUS"] = spec.Errorf(spec.CodeLimited, "nearly full")
+	_, err := f.call(t.Context(), spec.Status, f.plugin(), "")
+	wantCode(t, err, spec.CodeLimited, "nearly full")
+	f.fail["probe"] = errors.New("no such links")
+	_, err = f.call(t.Context(), spec.Status, f.plugin(), "")
+	wantCode(t, err, spec.CodeNotReady, "no such links")
+}
+
+// GC deletes the host's ends of pairs that are labelled as stale attachments of the
+// network. Those of valid ones, of other networks and without a label stay. It goes on past
+// errors.
+func TestKernelGC(t *testing.T) {
+	f := newFake(t)
+	host := kerneltest.Dial(t, f.host)
+	label := func(network, id string) string {
+		return spec.Attachment{Network: network, ContainerID: id, IfName: "eth0"}.Label(255)
+	}
+	for name, alias := range map[string]string{
+		"live": label("net", "live"), "stale": label("net", "stale"), "other": label("net2", "stale"), "user": "",
+	} {
+		link, err := host.CreateLink(rtnl.LinkSpec{Name: name, Peer: &rtnl.LinkSpec{Name: name + "-end", NS: f.cont}})
+		if err == nil && alias != "" {
+			err = host.SetLink(link.Index, rtnl.LinkChange{Alias: &alias})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	dummy, err := host.CreateLink(rtnl.LinkSpec{Name: "dummy", Kind: rtnl.Dummy{}})
+	if err == nil { // as of a container that is the host
+		err = host.SetLink(dummy.Index, rtnl.LinkChange{Alias: new(label("net", "stale"))})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.netns = ""
+	f.fail["collect"], f.fail["lease GC"] = errors.New("collect fails"), errors.New("store fails")
+	_, err = f.call(t.Context(), spec.GC, f.plugin(), `,"cni.dev/valid-attachments":[{"containerID":"live","ifname":"eth0"}]`)
+	f.logged("collect, lease GC")
+	if err == nil || !strings.Contains(err.Error(), "collect fails") || !strings.Contains(err.Error(), "store fails") {
+		t.Errorf("got %v", err)
+	}
+	if got, want := links(t, f.host), "dummy live other user"; got != want {
+		t.Errorf("links of the host: %s, want %s", got, want)
+	}
+}
+
+// The pair of a plugin with a host's end is found, and removed, by its label, also when the
+// namespace has no path any more; the pair of another attachment stays.
+func TestKernelVethOwnership(t *testing.T) {
+	f := newFake(t)
+	p := f.plugin()
+	p.Kind = "veth"
+	p.Create = f.step("create", func(op *attach.Op, c *conf) error {
+		host, err := op.CreateVeth(c.MTU, 0)
+		if err != nil {
+			return err
+		}
+		op.AddInterface(attach.HostInterface(host))
+		op.Container = op.AddInterface(op.ContainerInterface())
+		return nil
+	})
+	p.Remove = f.step("remove", func(op *attach.Op, _ *conf) error { return op.RemoveVeth() })
+	before := f.state()
+	f.fail["create"] = errors.New("made to fail")
+	if _, err := f.call(t.Context(), spec.Add, p, ""); err == nil {
+		t.Error("ADD succeeds")
+	}
+	if after := f.state(); after != before {
+		t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
+	}
+
+	delete(f.fail, "create")
+	if _, err := f.call(t.Context(), spec.Add, p, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.call(t.Context(), spec.Add, p, ""); err == nil || spec.AsError(err).Code != spec.CodeBusy {
+		t.Errorf("a second ADD: %v", err)
+	}
+	own := attach.HostNames(spec.Attachment{Network: "net", ContainerID: "ctr", IfName: "eth0"})[0]
+	if got := links(t, f.host); got != "fake0 "+own {
+		t.Errorf("links of the host: %s", got)
+	}
+	f.netns = "/nowhere"
+	if _, err := f.call(t.Context(), spec.Del, p, ""); err != nil {
+		t.Fatal(err)
+	}
+	if got := links(t, f.host) + links(t, f.cont); got != "" {
+		t.Errorf("left behind: %s", got)
+	}
+
+	foreign := spec.Attachment{Network: "net2", ContainerID: "ctr", IfName: "eth0"}
+	host := kerneltest.Dial(t, f.host)
+	link, err := host.CreateLink(rtnl.LinkSpec{Name: "veth12345678", Peer: &rtnl.LinkSpec{Name: "eth0", NS: f.cont}})
+	if err == nil {
+		err = host.SetLink(link.Index, rtnl.LinkChange{Alias: new(foreign.Label(255))})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.netns = kerneltest.NSPath(t, f.cont)
+	if _, err := f.call(t.Context(), spec.Del, p, ""); err != nil {
+		t.Fatal(err)
+	}
+	if got := links(t, f.host); got != "veth12345678" {
+		t.Errorf("links of the host: %s", got)
+	}
+}
