@@ -19,8 +19,9 @@ var update = flag.Bool("update", false, "rewrite golden files")
 // The packages of leaves may be imported by all, and tests are free.
 var edges = map[string][]string{
 	"cnibox":                {"cnibox/applets"},
-	"cnibox/applets":        {"cnibox/applets/attach", "cnibox/chain", "cnibox/dhcp", "cnibox/ipam", "cnibox/nft", "cnibox/rtnl", "cnibox/spec", "cnibox/internal/dbus", "cnibox/internal/flock", "cnibox/internal/undo"},
-	"cnibox/applets/attach": {"cnibox/rtnl", "cnibox/spec", "cnibox/internal/undo"},
+	"cnibox/applets":        {"cnibox/applets/attach", "cnibox/applets/netns", "cnibox/chain", "cnibox/dhcp", "cnibox/ipam", "cnibox/nft", "cnibox/rtnl", "cnibox/spec", "cnibox/internal/dbus", "cnibox/internal/flock", "cnibox/internal/undo"},
+	"cnibox/applets/attach": {"cnibox/applets/netns", "cnibox/rtnl", "cnibox/spec", "cnibox/internal/undo"},
+	"cnibox/applets/netns":  {"cnibox/rtnl", "cnibox/spec"},
 	"cnibox/chain":          {"cnibox/spec", "cnibox/internal/flock"},
 	"cnibox/dhcp":           {"cnibox/rtnl"}, // a client and its leases; CNI is the applet's part
 	"cnibox/ipam":           {"cnibox/spec", "cnibox/internal/flock"},

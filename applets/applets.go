@@ -5,7 +5,7 @@
 //
 // Begin reading at [Run], then [Serve] for a plugin or cniExec for the runtime. A file
 // is named after its applet, bridge_vlan.go and the like after a part of one. What
-// plugins share is in attach (those that make an interface), guard.go and record.go.
+// plugins share is in attach (those that make an interface), netns and record.go.
 package applets
 
 import (

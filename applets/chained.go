@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/netns"
 	"cnibox/internal/flock"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -26,13 +27,17 @@ type chained struct {
 // The caller closes it. Nothing is created at the path: a file there that is no
 // namespace would keep each DEL after it from working.
 func openChained(r *spec.Request, none int) (*chained, error) {
-	c := &chained{}
-	var err error
-	if c.ns, err = openNS(r); err != nil {
-		if none == 0 && (errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS)) {
-			return c, nil
-		}
+	open := netns.Open
+	if none == 0 {
+		open = netns.OpenIfThere
+	}
+	ns, err := open(r.Call)
+	if err != nil {
 		return nil, err
+	}
+	c := &chained{ns: ns}
+	if ns == nil {
+		return c, nil
 	}
 	if c.cont, err = rtnl.Dial(c.ns); err == nil {
 		c.link, err = c.cont.Link(r.IfName)
@@ -48,15 +53,6 @@ func openChained(r *spec.Request, none int) (*chained, error) {
 		return nil, err
 	}
 	return c, nil
-}
-
-// openNS opens the container's namespace. Errors have code 8.
-func openNS(r *spec.Request) (*rtnl.NS, error) {
-	ns, err := rtnl.OpenNS(r.Call.NetNS)
-	if err != nil {
-		return nil, spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", r.Call.NetNS, err)
-	}
-	return ns, nil
 }
 
 // close gives the descriptors back, and the lock.

@@ -31,25 +31,20 @@ type claim struct {
 // its first links have the same indexes; what tells them apart is the cookie, and before
 // Linux 5.14, for a veth pair, the index of the host's end. The zero value is not known.
 type linkID struct {
-	Dev    uint64 `json:"dev,omitempty"` // with Ino: the namespace
-	Ino    uint64 `json:"ino,omitempty"`
+	rtnl.ID
 	Cookie uint64 `json:"cookie,omitempty"` // of the namespace; 0: before Linux 5.14
 	Index  uint32 `json:"index,omitempty"`
 	Parent uint32 `json:"parent,omitempty"`
 }
 
 // sameNS reports whether both are of one namespace.
-func (id linkID) sameNS(o linkID) bool {
-	return id.Dev == o.Dev && id.Ino == o.Ino && id.Cookie == o.Cookie
-}
+func (id linkID) sameNS(o linkID) bool { return id.ID == o.ID && id.Cookie == o.Cookie }
 
 // id describes the interface; without one, the namespace alone.
-func (c *chained) id() (linkID, error) {
-	ns, err := c.ns.ID()
-	if err != nil {
+func (c *chained) id() (id linkID, err error) {
+	if id.ID, err = c.ns.ID(); err != nil {
 		return linkID{}, err
 	}
-	id := linkID{Dev: ns.Dev, Ino: ns.Ino}
 	if c.link != nil {
 		id.Index, id.Parent = c.link.Index, c.link.Parent
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 
+	"cnibox/applets/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -22,16 +23,16 @@ ADD is done again without harm, at the same moment as other networks' ADD in the
 namespace. In a chain, prevResult is passed on as it came.
 DEL takes lo down unless another interface of the namespace is up: whoever still
 has a network there still talks to localhost.`,
-		Verbs: spec.Verbs{Add: addLoopback, Get: getLoopback, Check: checkLoopback, Del: delLoopback},
+		Verbs: spec.Verbs{Add: addLoopback, Get: getLoopback, Check: checkLoopback, Del: delLoopback, Enters: true},
 	})
 }
 
 // inside calls fn with a socket in the request's namespace and its lo.
 // Every namespace has a lo from its first moment.
 func inside(r *spec.Request, fn func(c *rtnl.Conn, lo *rtnl.Link) error) error {
-	ns, err := rtnl.OpenNS(r.Call.NetNS)
+	ns, err := netns.Open(r.Call)
 	if err != nil {
-		return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", r.Call.NetNS, err)
+		return err
 	}
 	defer ns.Close()
 	c, err := rtnl.Dial(ns)

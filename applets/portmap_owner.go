@@ -7,8 +7,7 @@ import (
 	"net/netip"
 	"os"
 
-	"golang.org/x/sys/unix"
-
+	"cnibox/applets/netns"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -23,10 +22,9 @@ type portOwners records
 // A portOwner is one note.
 type portOwner struct {
 	recordOwner
-	NetNS string    `json:"netns"` // path
-	Dev   uint64    `json:"dev"`   // with Ino: what was at the path
-	Ino   uint64    `json:"ino"`
-	UDP   []udpPort `json:"udp,omitempty"` // whose flows end with the attachment
+	NetNS   string    `json:"netns"` // path
+	rtnl.ID           // of what was at the path
+	UDP     []udpPort `json:"udp,omitempty"` // whose flows end with the attachment
 
 	Heirs []string    `json:"heirs,omitempty"` // keys of attachments that wait for a port of this one
 	Waits *portsAsked `json:"waits,omitempty"` // nil: this one has all that it asked for
@@ -58,9 +56,13 @@ func (d portOwners) claim(r *spec.Request, old *portOwner, udp []udpPort) error 
 		o.UDP = withUDP(udp, old.UDP)
 		o.Heirs = old.Heirs
 	}
-	var err error
-	if o.Dev, o.Ino, err = netnsID(o.NetNS); err != nil {
-		return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", o.NetNS, err)
+	ns, err := netns.Open(r.Call)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	if o.ID, err = ns.ID(); err != nil {
+		return err
 	}
 	return records(d).write(r.Attachment.Key()+".json", o)
 }
@@ -76,11 +78,11 @@ func (d portOwners) gone(key string) bool {
 	if o == nil {
 		return false
 	}
-	dev, ino, err := netnsID(o.NetNS)
+	id, err := rtnl.IDAt(o.NetNS)
 	if err != nil {
 		return errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS)
 	}
-	return dev != o.Dev || ino != o.Ino
+	return id != o.ID
 }
 
 // A portHolder is what is known of an attachment that has a port which another asks for.
@@ -100,21 +102,6 @@ func (d portOwners) holders(a spec.Attachment) func(key string) portHolder {
 		}
 		return h
 	}
-}
-
-// netnsID returns what tells the namespace at path from all others that exist.
-// Device and inode. They may come again once the namespace is gone.
-func netnsID(path string) (dev, ino uint64, err error) {
-	ns, err := rtnl.OpenNS(path)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer ns.Close()
-	var st unix.Stat_t
-	if err := unix.Fstat(ns.FD(), &st); err != nil {
-		return 0, 0, os.NewSyscallError("fstat", err)
-	}
-	return uint64(st.Dev), st.Ino, nil
 }
 
 // udpPorts returns the host ports of the UDP mappings.

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strings"
 
+	"cnibox/applets/netns"
 	"cnibox/spec"
 )
 
@@ -109,11 +110,35 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 			return nil, err
 		}
 	}
-	result, err := guarded(a).Do(ctx, r)
+	if err = a.Verbs.Allow(r); err == nil {
+		err = a.checkNetNS(r)
+	}
+	if err != nil {
+		return nil, err
+	}
+	result, err := a.Verbs.Do(ctx, r)
 	if err != nil || result == nil {
 		return nil, err
 	}
 	return r.Encode(result)
+}
+
+// checkNetNS looks at CNI_NETNS before a verb of a plugin that does not open it itself. The
+// reference looks after the work: its loopback has taken down the host's lo by then, and its
+// ADD has printed a result before the error.
+// A DEL without a network has nothing to do.
+func (a *Applet) checkNetNS(r *spec.Request) error {
+	switch r.Call.Verb {
+	case spec.Add, spec.Check, spec.Get:
+		if !a.Verbs.Enters {
+			return netns.Check(r.Call, !a.AnyNetNS)
+		}
+	case spec.Del:
+		if !a.Verbs.Enters && r.Network != "" {
+			return netns.Check(r.Call, false)
+		}
+	}
+	return nil
 }
 
 // write puts an answer on stdout. When that fails the runtime sees no result

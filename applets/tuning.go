@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/netns"
 	"cnibox/internal/undo"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -160,7 +161,7 @@ func tuningAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	// Of the name, and in this namespace: the host may have an eth0 as well.
 	for i := range r.Prev.Interfaces {
 		in := &r.Prev.Interfaces[i]
-		if in.Name != r.IfName || in.Sandbox == "" || in.Sandbox != r.Call.NetNS && !t.ns.At(in.Sandbox) {
+		if in.Name != r.IfName || !t.ns.At(in.Sandbox) {
 			continue
 		}
 		if p.mac != "" {
@@ -184,7 +185,7 @@ func openTuned(r *spec.Request, p *tuningPlan, none int) (tuned, error) {
 		c, err := openChained(r, none)
 		return tuned{c}, err
 	}
-	ns, err := openNS(r)
+	ns, err := netns.Open(r.Call)
 	return tuned{&chained{ns: ns, link: &rtnl.Link{}}}, err
 }
 

@@ -81,11 +81,11 @@ func (p *place) find(c Config, want string) (err error) {
 // servers know us by the client identifier, which stays (RFC 2131 section 4.2), and answer
 // to the address that the link has.
 func (p *place) identity() (string, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(p.ns.FD(), &st); err != nil {
-		return "", os.NewSyscallError("fstat", err)
+	id, err := p.ns.ID()
+	if err != nil {
+		return "", err
 	}
-	return strconv.FormatUint(st.Ino, 10) + "/" + strconv.Itoa(int(p.link.Index)) + "/", nil
+	return strconv.FormatUint(id.Ino, 10) + "/" + strconv.Itoa(int(p.link.Index)) + "/", nil
 }
 
 // close gives all of it back.

@@ -86,8 +86,11 @@ func (ns *NS) Close() error {
 }
 
 // An ID tells a namespace from all others that exist, as device and inode do. Those of
-// one that has ended may be another's later.
-type ID struct{ Dev, Ino uint64 }
+// one that has ended may be another's later, see [Conn.NSCookie].
+type ID struct {
+	Dev uint64 `json:"dev,omitempty"`
+	Ino uint64 `json:"ino,omitempty"`
+}
 
 // ID returns that of ns.
 func (ns *NS) ID() (ID, error) {
@@ -117,16 +120,25 @@ func (ns *NS) Same(o *NS) (bool, error) {
 	return a == b, err
 }
 
+// IDAt returns that of the namespace that a path leads to; errors are those of [OpenNS].
+func IDAt(path string) (ID, error) {
+	ns, err := OpenNS(path)
+	if err != nil {
+		return ID{}, err
+	}
+	defer ns.Close()
+	return ns.ID()
+}
+
 // At reports whether a path leads to the namespace. Nothing else can be told of one that
 // cannot be opened.
 func (ns *NS) At(path string) bool {
-	o, err := OpenNS(path)
+	there, err := IDAt(path)
 	if err != nil {
 		return false
 	}
-	defer o.Close()
-	same, err := ns.Same(o)
-	return err == nil && same
+	id, err := ns.ID()
+	return err == nil && id == there
 }
 
 // Do runs fn in the namespace. It is for what netlink cannot say: sysctl files, tun

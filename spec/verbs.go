@@ -45,6 +45,10 @@ type Verbs struct {
 	// GET. One that is malformed is then refused; where nothing reads it there is a warning.
 	Args bool
 
+	// Enters says that ADD, CHECK, DEL and GET open CNI_NETNS, and refuse the host's own. For
+	// other plugins the serve loop looks at it before them.
+	Enters bool
+
 	// IPAM says that the plugin gives addresses, so that "ipam.type" may name it.
 	IPAM bool
 

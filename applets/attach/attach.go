@@ -10,9 +10,8 @@ package attach
 import (
 	"cmp"
 	"context"
-	"errors"
-	"os"
 
+	"cnibox/applets/netns"
 	"cnibox/internal/undo"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -72,7 +71,7 @@ func (s Step[C]) run(ctx context.Context, op *Op, c *C) error {
 // A plugin without a GC or STATUS of its own gets those of its links and of its IPAM
 // plugin.
 func (p Interface[C]) Verbs() spec.Verbs {
-	return spec.Verbs{Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc, Args: !p.NoMAC}
+	return spec.Verbs{Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc, Args: !p.NoMAC, Enters: true}
 }
 
 // conf decodes and checks the plugin's configuration.
@@ -122,7 +121,7 @@ func (p Interface[C]) hasNetdev(c *C) bool { return p.NoNetdev == nil || !p.NoNe
 // after the first look, never by name again.
 type Op struct {
 	*spec.Request
-	NS         *rtnl.NS   // nil when DEL, GET or GC finds none
+	NS         *rtnl.NS   // nil when DEL finds none, and for GC
 	Host, Cont *rtnl.Conn // Cont is nil when NS is
 	Result     *spec.Result
 	Link       *rtnl.Link // the container's link, once it exists
@@ -143,43 +142,27 @@ func (op *Op) AddInterface(i spec.Interface) int {
 	return len(op.Result.Interfaces) - 1
 }
 
-// open opens the sockets, and the namespace if there is one.
-// The caller closes the Op. Nothing has been changed. Errors have code 8 for a path that
-// is there and cannot be opened.
-func open(r *spec.Request) (*Op, error) {
-	op := &Op{Request: r, Result: &spec.Result{}}
-	ns, err := rtnl.OpenNS(r.Call.NetNS)
-	switch {
-	case err == nil:
-		op.NS = ns
-	case errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS):
-		// gone: DEL goes on without, ADD, CHECK and GET use enter
-	default:
-		return nil, spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", r.Call.NetNS, err)
+// open opens the sockets; with a namespace, one in it too. The caller closes the Op, and
+// with it the namespace. Nothing has been changed.
+func open(r *spec.Request, ns *rtnl.NS) (op *Op, err error) {
+	op = &Op{Request: r, Result: &spec.Result{}, NS: ns}
+	if op.Host, err = rtnl.Dial(rtnl.Host()); err == nil && ns != nil {
+		op.Cont, err = rtnl.Dial(ns)
 	}
-	if op.Host, err = rtnl.Dial(nil); err != nil {
+	if err != nil {
 		op.close()
 		return nil, err
-	}
-	if op.NS != nil {
-		if op.Cont, err = rtnl.Dial(op.NS); err != nil {
-			op.close()
-			return nil, err
-		}
 	}
 	return op, nil
 }
 
-// enter is open for the verbs that cannot do without the namespace: its absence is an
-// error of code 8.
+// enter is open with the container's namespace, without which ADD, CHECK and GET cannot do.
 func enter(r *spec.Request) (*Op, error) {
-	op, err := open(r)
-	if err != nil || op.NS != nil {
-		return op, err
+	ns, err := netns.Open(r.Call)
+	if err != nil {
+		return nil, err
 	}
-	op.close()
-	_, err = rtnl.OpenNS(r.Call.NetNS) // again, for the reason that open has let pass
-	return nil, spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", r.Call.NetNS, err)
+	return open(r, ns)
 }
 
 // close closes what was opened.

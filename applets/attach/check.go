@@ -91,16 +91,11 @@ func CheckMAC(link *rtnl.Link, want string) error {
 // sandbox is the same namespace even under another path.
 func (op *Op) containerEnd() int {
 	for i, itf := range op.Prev.Interfaces {
-		if itf.Name == op.IfName && itf.Sandbox != "" && op.sameNS(itf.Sandbox) {
+		if itf.Name == op.IfName && op.NS.At(itf.Sandbox) {
 			return i
 		}
 	}
 	return -1
-}
-
-// sameNS reports whether a path leads to the namespace of the verb.
-func (op *Op) sameNS(path string) bool {
-	return path == op.Call.NetNS || op.NS.At(path)
 }
 
 // Own returns the addresses of prevResult that belong to the container end: a later

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 
+	"cnibox/applets/netns"
 	"cnibox/spec"
 )
 
@@ -17,7 +18,11 @@ import (
 // A runtime repeats a DEL that failed, so it fails only with what may work next time.
 func (p Interface[C]) del(ctx context.Context, r *spec.Request) error {
 	c := p.confOrZero(r)
-	op, err := open(r)
+	ns, err := netns.OpenIfThere(r.Call)
+	if err != nil {
+		return err
+	}
+	op, err := open(r, ns)
 	if err != nil {
 		return err
 	}

@@ -17,15 +17,15 @@ import (
 // Addresses and routes are the IPAM plugin's word, not the kernel's: GET must not fail,
 // nor change its answer, because somebody has removed some.
 func (p Interface[C]) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	c, err := p.conf(r)
-	if err != nil {
-		return nil, err
-	}
-	op, err := enter(r)
+	op, err := enter(r) // first: a container that is gone is unknown, whatever the configuration
 	if err != nil {
 		return nil, err
 	}
 	defer op.close()
+	c, err := p.conf(r)
+	if err != nil {
+		return nil, err
+	}
 	if op.Link, err = op.Cont.Link(op.IfName); p.hasNetdev(c) && (err != nil || p.Kind != "" && op.Link.Kind != p.Kind) {
 		return nil, spec.Errorf(spec.CodeUnknown, "no attachment %s is known: no %s interface %s in %s",
 			op.Attachment, p.Kind, op.IfName, op.Call.NetNS)
@@ -86,7 +86,7 @@ func (p Interface[C]) status(ctx context.Context, r *spec.Request) error {
 // looks.
 func (p Interface[C]) gc(ctx context.Context, r *spec.Request) error {
 	c := p.confOrZero(r)
-	op, err := open(r)
+	op, err := open(r, nil)
 	if err != nil {
 		return err
 	}

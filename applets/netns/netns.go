@@ -1,0 +1,68 @@
+// Package netns opens the network namespace that a verb is about, CNI_NETNS. Whoever needs
+// it opens it here, so that there is one error for it and the host's own is never taken for
+// a container's.
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// errOwn is for /proc/PID/ns/net of a container that has ended and whose PID now belongs to
+// the host.
+var errOwn = errors.New("plugin's netns and netns from CNI_NETNS should not be the same")
+
+// Open opens it. Errors have code 8 and begin with the phrases of the reference plugins, by
+// which people find them; to GET a container whose namespace is gone is unknown, code 3.
+// CNI_NETNS_OVERRIDE allows the host's own.
+func Open(c spec.Call) (*rtnl.NS, error) {
+	ns, err := rtnl.OpenNS(c.NetNS)
+	if err != nil {
+		if c.Verb == spec.Get && errors.Is(err, os.ErrNotExist) {
+			return nil, spec.Errorf(spec.CodeUnknown, "unknown container %q: its network namespace is gone: %w", c.ContainerID, err)
+		}
+		return nil, spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", c.NetNS, err)
+	}
+	if c.NetNSOverride {
+		return ns, nil
+	}
+	own, err := ns.Same(rtnl.Host())
+	switch {
+	case err != nil:
+		err = fmt.Errorf("compare network namespaces: %w", err)
+	case own:
+		err = spec.Errorf(spec.CodeNetNS, "%w (CNI_NETNS is %q)", errOwn, c.NetNS)
+	default:
+		return ns, nil
+	}
+	ns.Close()
+	return nil, err
+}
+
+// OpenIfThere is Open for DEL, which goes on without a namespace: nil is that there is none
+// at the path, or none any more.
+func OpenIfThere(c spec.Call) (*rtnl.NS, error) {
+	ns, err := Open(c)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS) {
+		return nil, nil
+	}
+	return ns, err
+}
+
+// Check is for plugins that need not enter it: what Open would refuse is refused before
+// anything is changed. One that cannot be opened is an error only if it is needed; the
+// host's own always is.
+func Check(c spec.Call, needed bool) error {
+	ns, err := Open(c)
+	switch {
+	case err == nil:
+		return ns.Close()
+	case needed || errors.Is(err, errOwn):
+		return err
+	}
+	return nil
+}
