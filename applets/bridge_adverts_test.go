@@ -5,6 +5,7 @@ package applets_test
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -51,7 +52,20 @@ func advertise(t *testing.T, p pod, options bool, tags ...uint16) {
 	t.Helper()
 	c := kerneltest.Dial(t, p.ns)
 	eth0 := linkOf(t, c, "eth0")
-	packet := advert(addrsOf(t, c, eth0.Index, "fe80:").Prefix.Addr(), options)
+	var from netip.Addr
+	until(t, func() error { // the kernel gives the link its address when it has noticed the carrier
+		addrs, err := c.Addrs(eth0.Index)
+		for _, a := range addrs {
+			if a.Prefix.Addr().IsLinkLocalUnicast() {
+				from = a.Prefix.Addr()
+			}
+		}
+		if err == nil && !from.IsValid() {
+			err = errors.New("eth0 has no link-local address")
+		}
+		return err
+	})
+	packet := advert(from, options)
 	frame := append([]byte{0x33, 0x33, 0, 0, 0, 1}, eth0.MAC...)
 	for _, tag := range tags {
 		frame = append(binary.BigEndian.AppendUint16(frame, tag), 0, 0)
