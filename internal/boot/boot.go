@@ -3,15 +3,16 @@
 package boot
 
 import (
-	"os"
 	"strings"
 	"sync"
+
+	"cnibox/internal/disk"
 )
 
 // ID returns what the kernel calls this boot, a UUID (random(4)); empty where it does
 // not tell. It is read once, since no process outlives its boot.
 var ID = sync.OnceValue(func() string {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	b, err := disk.Read("/proc/sys/kernel/random/boot_id", 0, 64)
 	if err != nil {
 		return ""
 	}

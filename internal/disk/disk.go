@@ -19,28 +19,51 @@ import (
 // Read returns the content of a regular file of at most limit bytes, with more flags for
 // open(2). Anything else, as a pipe, is an error and not waited for. Errors of the system
 // are *os.PathError.
+//
+// The descriptor is a bare one: the first file of package os makes Go's poller, for which
+// the runtime ends the process when there are no descriptors left.
 func Read(path string, flags, limit int) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|flags, 0)
-	if err != nil {
-		return nil, err
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|flags, 0)
+	for err == unix.EINTR {
+		fd, err = unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|flags, 0)
 	}
-	defer f.Close()
-	info, err := f.Stat()
 	if err != nil {
-		return nil, err
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	if !info.Mode().IsRegular() {
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil, fmt.Errorf("%s is not a regular file", path)
 	}
 	var b bytes.Buffer
-	b.Grow(int(min(info.Size(), int64(limit))) + bytes.MinRead) // files of /proc have size 0
-	if _, err := b.ReadFrom(io.LimitReader(f, int64(limit)+1)); err != nil {
-		return nil, err
+	b.Grow(int(min(st.Size, int64(limit))) + bytes.MinRead) // files of /proc have size 0
+	if _, err := b.ReadFrom(io.LimitReader(descriptor(fd), int64(limit)+1)); err != nil {
+		return nil, &os.PathError{Op: "read", Path: path, Err: err}
 	}
 	if b.Len() > limit {
 		return nil, fmt.Errorf("%s is larger than %d bytes", path, limit)
 	}
 	return b.Bytes(), nil
+}
+
+// A descriptor reads a file that the caller closes.
+type descriptor int
+
+func (d descriptor) Read(p []byte) (int, error) {
+	n, err := unix.Read(int(d), p)
+	for err == unix.EINTR {
+		n, err = unix.Read(int(d), p)
+	}
+	switch {
+	case err != nil:
+		return 0, err
+	case n == 0 && len(p) > 0:
+		return 0, io.EOF
+	}
+	return n, nil
 }
 
 // How says what [Replace] does beyond replacing; the values are combined with |.
