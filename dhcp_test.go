@@ -230,7 +230,7 @@ func TestKernelDHCPWithoutDaemon(t *testing.T) {
 	if n := len(w.records()); n != 0 {
 		t.Errorf("%d records", n)
 	}
-	d = w.daemon() // its socket is in the way, dead
+	w.daemon() // the socket of the killed one is in the way
 	w.must("ADD", w.plugin(spec.Add, "bridge", dhcpConf, c))
 	w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
 }
@@ -280,7 +280,7 @@ func TestKernelDHCPRestart(t *testing.T) {
 			out := w.must("ADD", w.plugin(spec.Add, "bridge", dhcpConf, c))
 			d.kill(sig)
 			asked := len(s.Seen())
-			d = w.daemon()
+			w.daemon()
 			w.must("CHECK", w.plugin(spec.Check, "bridge", withPrev(dhcpConf, out), c))
 			w.eventually("a renewal", func() bool { return len(s.Seen()) > asked })
 			if last := s.Seen()[asked]; !last.Unicast {

@@ -117,8 +117,11 @@ func watch(cmd *exec.Cmd) (exit int, started []string, err error) {
 	stuck := time.AfterFunc(processTime, func() { cmd.Process.Kill() })
 	defer stuck.Stop()
 	var ws unix.WaitStatus
-	if _, err := unix.Wait4(pid, &ws, 0, nil); err != nil || !ws.Stopped() {
-		return 0, nil, fmt.Errorf("%s did not stop at its start: %v, %v", cmd.Path, ws, err)
+	if _, err := unix.Wait4(pid, &ws, 0, nil); err != nil {
+		return 0, nil, err
+	}
+	if !ws.Stopped() {
+		return 0, nil, fmt.Errorf("%s did not stop at its start: %v", cmd.Path, ws)
 	}
 	const options = unix.PTRACE_O_EXITKILL | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEFORK | unix.PTRACE_O_TRACEVFORK | unix.PTRACE_O_TRACEEXEC
 	if err := unix.PtraceSetOptions(pid, options); err != nil {

@@ -104,7 +104,7 @@ func (c *bridgeConf) validate() error {
 	}
 	c.IsGateway = c.IsGateway || c.IsDefaultGateway
 	if err := spec.CheckIfName(c.Bridge); err != nil {
-		return fmt.Errorf(`"bridge" %q: %v`, c.Bridge, err) // not wrapped: its code is that of CNI_IFNAME
+		return fmt.Errorf(`"bridge" %q: %s`, c.Bridge, err.Error()) // not wrapped: its code is that of CNI_IFNAME
 	}
 	switch {
 	case c.HairpinMode && c.PromiscMode:

@@ -244,13 +244,12 @@ func TestKernelBridgeParallel(t *testing.T) {
 func TestKernelBridgeGC(t *testing.T) {
 	n := newNode(t)
 	stays, goes, other := n.pod("stays"), n.pod("goes"), n.pod("other")
-	before := n.state(goes)
 	n.must(spec.Add, "bridge", gatewayConf, goes)
 	n.must(spec.Del, "bridge", gatewayConf, goes)
 	n.must(spec.Add, "bridge", gatewayConf, stays)
 	second := strings.NewReplacer(`"demo"`, `"second"`, "10.1.", "10.2.", "fd00:1:", "fd00:2:", "br0", "br1").Replace(gatewayConf)
 	n.must(spec.Add, "bridge", second, other)
-	before = n.state(goes)
+	before := n.state(goes)
 	n.must(spec.Add, "bridge", gatewayConf, goes)
 	valid := strings.TrimSuffix(gatewayConf, "}") + `,"cni.dev/valid-attachments":[{"containerID":"stays","ifname":"eth0"}]}`
 	n.must(spec.GC, "bridge", valid, pod{})

@@ -180,7 +180,7 @@ func (c *deviceConf) matches(cont *rtnl.Conn, l *rtnl.Link) bool {
 func (c *deviceConf) validate() error {
 	if c.Device != "" {
 		if err := spec.CheckLinkName(c.Device); err != nil {
-			return fmt.Errorf(`"device" %q: %v`, c.Device, err) // not wrapped: its code is that of CNI_IFNAME
+			return fmt.Errorf(`"device" %q: %s`, c.Device, err.Error()) // not wrapped: its code is that of CNI_IFNAME
 		}
 	}
 	if c.HWAddr != "" {

@@ -61,7 +61,7 @@ type tapConf struct {
 func (c *tapConf) validate() error {
 	if c.Bridge != "" {
 		if err := spec.CheckIfName(c.Bridge); err != nil {
-			return fmt.Errorf(`"bridge" %q: %v`, c.Bridge, err) // not wrapped: its code is that of CNI_IFNAME
+			return fmt.Errorf(`"bridge" %q: %s`, c.Bridge, err.Error()) // not wrapped: its code is that of CNI_IFNAME
 		}
 	}
 	switch {

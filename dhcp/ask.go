@@ -50,6 +50,7 @@ func (h *Holder) acquire(ctx context.Context, c client, old *Lease, lapsed bool)
 	for {
 		wait, begin := rounds.wait(), time.Now()
 		offer, err := c.ask(ctx, discover, old, wait)
+		silent := errors.Is(err, errSilent)
 		if err == nil {
 			// First the record: the server writes its own.
 			asked := *offer
@@ -58,7 +59,7 @@ func (h *Holder) acquire(ctx context.Context, c client, old *Lease, lapsed bool)
 				return nil, err
 			}
 			tries := backoff{firstWait, h.settings.Timeout}
-			for n := 0; n == 0 || n < requests && err == errSilent; n++ {
+			for n := 0; n == 0 || n < requests && errors.Is(err, errSilent); n++ {
 				var l *Lease
 				if l, err = c.ask(ctx, request, offer, tries.wait()); err == nil {
 					return l, nil
@@ -66,7 +67,7 @@ func (h *Holder) acquire(ctx context.Context, c client, old *Lease, lapsed bool)
 			}
 			err = wrap(offer.Address.String()+" was offered", err)
 		}
-		if err != errSilent && ctx.Err() == nil {
+		if !silent && ctx.Err() == nil {
 			last = err
 		}
 		if !pause(ctx, wait-time.Since(begin)) {

@@ -110,7 +110,7 @@ func (c *client6) ask(ctx context.Context, s step, l *Lease, wait time.Duration)
 		if err == nil {
 			got, err = lease6(r, start)
 		}
-		if err == errNoTime && s != discover && s != request { // RFC 8415 section 18.2.10.1
+		if errors.Is(err, errNoTime) && s != discover && s != request { // RFC 8415 section 18.2.10.1
 			err = errRefused
 		}
 		pref := r.preference()

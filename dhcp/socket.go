@@ -3,6 +3,7 @@ package dhcp
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net/netip"
 	"os"
@@ -76,7 +77,7 @@ func (s *socket) receive(ctx context.Context, until time.Time) ([]byte, error) {
 	switch {
 	case ctx.Err() != nil:
 		err = ctx.Err()
-	case err == io.EOF: // a packet without content
+	case errors.Is(err, io.EOF): // a packet without content
 		err = nil
 	}
 	return s.in[:n], err

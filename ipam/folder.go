@@ -187,7 +187,7 @@ func (f file) content(limit int) ([]byte, error) {
 	buf := make([]byte, limit+1)
 	n, err := f.ReadAt(buf, 0)
 	switch {
-	case err != nil && err != io.EOF:
+	case err != nil && !errors.Is(err, io.EOF):
 		return nil, err
 	case n > limit:
 		return nil, unix.EFBIG

@@ -71,7 +71,7 @@ func TestKernelDo(t *testing.T) {
 			}()
 			return ns.Do(fn)
 		}()
-		if (err == failed) != (name == "error" || name == "panic") || err != nil && err != failed {
+		if errors.Is(err, failed) != (name == "error" || name == "panic") || err != nil && !errors.Is(err, failed) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if in == "" || in == home {
@@ -179,7 +179,7 @@ func TestKernelElsewhere(t *testing.T) {
 		thread = unix.Gettid()
 		return failed
 	})
-	if err != failed {
+	if !errors.Is(err, failed) {
 		t.Errorf("got %v", err)
 	}
 	for end := time.Now().Add(kerneltest.Patience(10 * time.Second)); unix.Tgkill(unix.Getpid(), thread, 0) == nil; time.Sleep(time.Millisecond) {

@@ -29,7 +29,7 @@ func TestKernelNotRestored(t *testing.T) {
 			}
 			return want
 		})
-		if err != want || in == "" || in == home {
+		if !errors.Is(err, want) || in == "" || in == home {
 			t.Errorf("got %v in %q, want %v", err, in, want)
 		}
 		if now := where(t); now != home {

@@ -28,8 +28,11 @@ func (h *host) bandwidth() error {
 			return err
 		}
 		adds, err := told("bandwidth", "ADD", p.id)
-		if err != nil || len(adds) != 1 {
-			return fmt.Errorf("ADDs of bandwidth: %+v, %v", adds, err)
+		if err != nil {
+			return err
+		}
+		if len(adds) != 1 {
+			return fmt.Errorf("ADDs of bandwidth: %+v", adds)
 		}
 		conf := string(adds[0].Conf.RuntimeConfig)
 		if !strings.Contains(conf, fmt.Sprintf(`"IngressRate":%d,`, ingressRate)) || !strings.Contains(conf, fmt.Sprintf(`"EgressRate":%d,`, egressRate)) {

@@ -126,7 +126,7 @@ func (h *host) ctrContainers() error {
 			return err
 		}
 		if err := <-ended; err == nil || !strings.Contains(err.Error(), "137") {
-			return fmt.Errorf("ctr run ended with %v, want exit status 137 of a killed container", err)
+			return fmt.Errorf("ctr run ended with %s, want exit status 137 of a killed container", fmt.Sprint(err))
 		}
 		return eventually(h.empty)
 	})
@@ -153,7 +153,7 @@ func (h *host) takenPort() error {
 		}
 		_, err = h.ctrRun("thief", nil)
 		if err == nil || !strings.Contains(err.Error(), network+"/default-web/eth0") {
-			return fmt.Errorf("ctr run said %v", err)
+			return fmt.Errorf("ctr run said %s", fmt.Sprint(err))
 		}
 		// ctr keeps the container that it could not attach.
 		h.ctr("task", "rm", "--force", "thief")

@@ -29,8 +29,11 @@ func (h *host) detached() error {
 			return err
 		}
 		left, err := h.leftovers()
-		if err != nil || len(left) == 0 || strings.Contains(strings.Join(left, " "), "default-dead") {
-			return fmt.Errorf("left after gc, with one container alive: %q, %v", left, err)
+		if err != nil {
+			return err
+		}
+		if len(left) == 0 || strings.Contains(strings.Join(left, " "), "default-dead") {
+			return fmt.Errorf("left after gc, with one container alive: %q", left)
 		}
 		if err := h.end("alive"); err != nil {
 			return err

@@ -48,8 +48,11 @@ func (h *host) podmanPublished() error {
 		return err
 	}
 	rules, err := ownedRules()
-	if err != nil || !strings.Contains(strings.Join(rules, "\n"), " podman/") {
-		return fmt.Errorf("no rules of ours for the network podman: %q, %v", rules, err)
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(strings.Join(rules, "\n"), " podman/") {
+		return fmt.Errorf("no rules of ours for the network podman: %q", rules)
 	}
 	return h.podmanReached()
 }

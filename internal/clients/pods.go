@@ -45,8 +45,11 @@ func (h *host) runWeb(p *pod) error {
 		return err
 	}
 	adds, err := told("portmap", "ADD", p.id)
-	if err != nil || len(adds) != 1 {
-		return fmt.Errorf("ADDs of portmap: %+v, %v", adds, err)
+	if err != nil {
+		return err
+	}
+	if len(adds) != 1 {
+		return fmt.Errorf("ADDs of portmap: %+v", adds)
 	}
 	stop, err := serveIn(adds[0].NetNS, netip.AddrPortFrom(ip, 53))
 	if err != nil {
@@ -198,8 +201,11 @@ func (h *host) odd() error {
 			return err
 		}
 		adds, err := told("bridge", "ADD", p.id)
-		if err != nil || len(adds) != 1 {
-			return fmt.Errorf("ADDs of bridge: %+v, %v", adds, err)
+		if err != nil {
+			return err
+		}
+		if len(adds) != 1 {
+			return fmt.Errorf("ADDs of bridge: %+v", adds)
 		}
 		path, err := filepath.EvalSymlinks(adds[0].NetNS)
 		if err != nil {

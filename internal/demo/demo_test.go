@@ -38,7 +38,7 @@ func TestStep(t *testing.T) {
 			var b bytes.Buffer
 			err := (&page{w: &b}).step(func() (string, error) { return "client → web", tt.err })
 			line := strings.TrimSuffix(b.String(), "\n")
-			if err != tt.err || !strings.HasPrefix(line, " "+tt.mark+" client → web") {
+			if !errors.Is(err, tt.err) || !strings.HasPrefix(line, " "+tt.mark+" client → web") {
 				t.Errorf("got %q, %v; want %s and %v", line, err, tt.mark, tt.err)
 			}
 			if n := utf8.RuneCountInString(line); err == nil && n != width {

@@ -35,17 +35,23 @@ func look() error {
 		return err
 	}
 	links, err := c.Links()
-	if err != nil || len(links) != 1 || !links[0].Up {
-		return fmt.Errorf("got links %+v, %v; want lo alone, up", links, err)
+	if err != nil {
+		return err
+	}
+	if len(links) != 1 || !links[0].Up {
+		return fmt.Errorf("got links %+v; want lo alone, up", links)
 	}
 	for _, dir := range []string{"/run", "/var/lib/cni"} {
 		entries, err := os.ReadDir(dir)
-		if err != nil || len(entries) > 0 && dir != "/run" || len(entries) > 1 {
-			return fmt.Errorf("%s is not empty: %v %v", dir, entries, err)
+		if err != nil {
+			return err
+		}
+		if len(entries) > 0 && dir != "/run" || len(entries) > 1 {
+			return fmt.Errorf("%s is not empty: %v", dir, entries)
 		}
 	}
-	if names, err := filepath.Glob("/var/lib/*"); err != nil || len(names) < 2 {
-		return fmt.Errorf("/var/lib lost its other folders: %s %v", names, err)
+	if names, _ := filepath.Glob("/var/lib/*"); len(names) < 2 { // an error is one of the pattern
+		return fmt.Errorf("/var/lib lost its other directories: %s", names)
 	}
 	if err := os.WriteFile("/var/lib/cni/cnibox-sandbox-test", nil, 0o600); err != nil {
 		return err
@@ -69,8 +75,11 @@ func pinned() error {
 	err = ns.Do(func() error {
 		call := sandbox.Call{Argv: []string{"/bin/ls", "-Li", "/proc/self/ns/net"}}
 		out, _, err := call.Run()
-		if err != nil || !strings.HasPrefix(string(out), fmt.Sprint(inode(want))) {
-			return fmt.Errorf("the process ran in %s, %v; want inode %d", out, err, inode(want))
+		if err != nil {
+			return err
+		}
+		if !strings.HasPrefix(string(out), fmt.Sprint(inode(want))) {
+			return fmt.Errorf("the process ran in %s; want inode %d", out, inode(want))
 		}
 		return nil
 	})
@@ -81,7 +90,7 @@ func pinned() error {
 		return err
 	}
 	if _, err := os.Stat(ns.Path); !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("after Remove: %v", err)
+		return fmt.Errorf("after Remove: %s", fmt.Sprint(err))
 	}
 	return nil
 }

@@ -96,10 +96,10 @@ func (m machine) boot(ctx context.Context, vmlinuz, initrd string, r *report) er
 	if _, copyErr := io.Copy(io.Discard, out); err == nil {
 		err = copyErr
 	}
-	waitErr := cmd.Wait()
+	cmd.Wait() // its state says how qemu ended
 	r.spent(time.Since(begin), cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
 	if err == nil && !r.done {
-		err = fmt.Errorf("the guest died: qemu says %v %s", waitErr, strings.TrimSpace(words.String()))
+		err = fmt.Errorf("the guest died: qemu says %s %s", cmd.ProcessState, strings.TrimSpace(words.String()))
 	}
 	if err != nil {
 		r.broken(err, tail(console, consoleTail))
