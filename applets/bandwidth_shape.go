@@ -57,7 +57,7 @@ func openShaper(r *spec.Request, missing int) (*shaper, error) {
 		return nil, err
 	}
 	s := &shaper{chained: c, r: r}
-	if s.host, err = rtnl.Dial(nil); err == nil {
+	if s.host, err = rtnl.Dial(rtnl.Host()); err == nil {
 		err = s.findVeth()
 	}
 	if errors.Is(err, os.ErrNotExist) {
@@ -295,7 +295,7 @@ func bandwidthDel(_ context.Context, r *spec.Request) error {
 // bandwidthGC deletes the IFBs of the network's attachments that are gone, and those of the
 // reference that no link redirects to: these do not name their attachment.
 func bandwidthGC(_ context.Context, r *spec.Request) error {
-	host, err := rtnl.Dial(nil)
+	host, err := rtnl.Dial(rtnl.Host())
 	if err != nil {
 		return err
 	}

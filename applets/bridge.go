@@ -170,7 +170,7 @@ func afterJoin(op *attach.Op, c *bridge) (err error) {
 // guardMAC is in force before the container end comes up.
 // The rule is in the bridge family: frames of the port with another source address go.
 func guardMAC(ctx context.Context, op *attach.Op, port string) error {
-	table := nft.Open(nil)
+	table := nft.Open(rtnl.Host())
 	op.Undo("MAC guard", func(ctx context.Context) error { return unrule(ctx, op, table, bridgeKinds) })
 	return table.Update(ctx, func(x *nft.Tx) error {
 		x.GuardMAC(op.Attachment, port, op.Link.MAC)

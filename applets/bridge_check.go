@@ -151,7 +151,7 @@ func checkRules(op *attach.Op, c *bridge, port string) error {
 	if !c.MACSpoofChk {
 		return nil
 	}
-	have, err := nft.Open(nil).Owned(op.Attachment, nft.KindMACGuard)
+	have, err := nft.Open(rtnl.Host()).Owned(op.Attachment, nft.KindMACGuard)
 	if err != nil || len(have) > 0 {
 		return err
 	}
@@ -174,5 +174,5 @@ func probeBridge(_ context.Context, _ *spec.Request, c *bridge) error {
 	if !c.IPMasq && !c.MACSpoofChk {
 		return nil
 	}
-	return nft.Open(nil).Probe()
+	return nft.Open(rtnl.Host()).Probe()
 }

@@ -33,7 +33,7 @@ func setupBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 // neighbours would follow instead of the gateway, in one transaction. A kernel that lacks
 // tables for bridges does without the latter.
 func addGatewayRules(ctx context.Context, op *attach.Op, c *bridge) error {
-	table := nft.Open(nil)
+	table := nft.Open(rtnl.Host())
 	op.Undo("rules of the gateway", func(ctx context.Context) error {
 		if err := unrule(ctx, op, table, bridgeKinds); !lacksNetfilter(err) {
 			return err

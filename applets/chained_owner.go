@@ -129,7 +129,7 @@ func (c *chained) hostEnd() (*rtnl.Link, error) {
 	if c.link.Kind != "veth" {
 		return nil, nil
 	}
-	host, err := rtnl.Dial(nil)
+	host, err := rtnl.Dial(rtnl.Host())
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"cnibox/internal/undo"
 	"cnibox/nft"
+	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
@@ -59,7 +60,7 @@ func firewallAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		}
 		defer z.close()
 	}
-	table := nft.Open(nil)
+	table := nft.Open(rtnl.Host())
 	closed, err := p.enter(ctx, r, table)
 	if err != nil {
 		return nil, err
@@ -147,7 +148,7 @@ func firewallCheck(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := p.orReference(nft.Open(nil).Check(p.plan(r))); err != nil {
+	if err := p.orReference(nft.Open(rtnl.Host()).Check(p.plan(r))); err != nil {
 		return spec.Errorf(spec.CodeCheck, "expected rule not found: %w", err)
 	}
 	if !p.firewalld || len(p.ips) == 0 {
@@ -173,7 +174,7 @@ func (p *firewallPlan) orReference(err error) error {
 	if p.firewalld && p.bridge == "" {
 		return nil
 	}
-	theirs, asked := nft.Open(nil).ReferenceFirewall(p.ips, p.admin, p.bridge != "")
+	theirs, asked := nft.Open(rtnl.Host()).ReferenceFirewall(p.ips, p.admin, p.bridge != "")
 	if asked != nil || theirs && !p.firewalld {
 		return asked
 	}
@@ -189,7 +190,7 @@ func firewallDel(ctx context.Context, r *spec.Request) error {
 	if r.Prev != nil {
 		ips = addressesIn(r.Prev)
 	}
-	table := nft.Open(nil)
+	table := nft.Open(rtnl.Host())
 	others := ips
 	if !p.firewalld {
 		others = nil // the reference has put none into a zone
@@ -233,7 +234,7 @@ func firewallStatus(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	err = nft.Open(nil).Probe()
+	err = nft.Open(rtnl.Host()).Probe()
 	if err == nil && p.firewalld {
 		err = probeZones(ctx, p)
 	}
@@ -248,7 +249,7 @@ func firewallStatus(ctx context.Context, r *spec.Request) error {
 func firewallGC(ctx context.Context, r *spec.Request) error {
 	p := readFirewallLoosely(r)
 	valid := r.ValidKeys()
-	table := nft.Open(nil)
+	table := nft.Open(rtnl.Host())
 	zoned, err := table.LostZones(r.Network, valid)
 	kinds, errs := leaveZones(ctx, p, zoned, err)
 	err = table.Update(ctx, func(x *nft.Tx) error {

@@ -167,7 +167,7 @@ func (p *firewallPlan) aim(prev *spec.Result, code int) error {
 	if !p.policed {
 		return nil
 	}
-	host, err := rtnl.Dial(nil)
+	host, err := rtnl.Dial(rtnl.Host())
 	if err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ func (h hostPort) takenBy(l rtnl.Listener) bool {
 // the ports: "tcp 0.0.0.0:22: sshd (pid 812)". Each socket counts once. What the kernel
 // does not tell is not known to be taken.
 func listening(ports []hostPort) (found []string) {
-	var host *rtnl.NS
+	host := rtnl.Host()
 	of := map[string][]rtnl.Listener{} // by protocol
 	wanted := map[uint32]string{}      // sockets by inode
 	for _, h := range ports {

@@ -45,7 +45,7 @@ func (c *masqConf) addMasquerade(ctx context.Context, op *attach.Op, kinds []nft
 	if !c.IPMasq || len(op.Result.IPs) == 0 {
 		return nil
 	}
-	table := nft.Open(nil)
+	table := nft.Open(rtnl.Host())
 	op.Undo("masquerading", func(ctx context.Context) error { return unrule(ctx, op, table, kinds) })
 	return table.Update(ctx, masquerade(op, op.Result.IPs))
 }
@@ -56,7 +56,7 @@ func (c *masqConf) checkMasquerade(op *attach.Op) error {
 	if !c.IPMasq || len(own) == 0 {
 		return nil
 	}
-	err := nft.Open(nil).Check(masquerade(op, own))
+	err := nft.Open(rtnl.Host()).Check(masquerade(op, own))
 	if err = orReference(err, op.Attachment, nft.KindMasquerade); err != nil {
 		return attach.Mismatch("masquerading: %w", err)
 	}
@@ -77,7 +77,7 @@ func masquerade(op *attach.Op, ips []spec.IP) func(*nft.Tx) error {
 // release gives back what the attachment owns in the rule set.
 // It needs nothing but the attachment's names; what is not there is fine.
 func release(ctx context.Context, op *attach.Op, kinds []nft.Kind) error {
-	return nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
+	return nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
 		x.Release(op.Attachment, kinds...)
 		return nil
 	})
@@ -92,7 +92,7 @@ func unrule(ctx context.Context, op *attach.Op, table *nft.Table, kinds []nft.Ki
 // reference made for them as far as it tells whose it is.
 func collectRules(ctx context.Context, op *attach.Op, kinds []nft.Kind) error {
 	valid := op.ValidKeys()
-	return nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
+	return nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
 		x.Keep(op.Network, valid, kinds...)
 		x.KeepOld(op.Network, op.Valid, kinds...)
 		x.KeepOldGuards(func(port string) bool {

@@ -12,6 +12,7 @@ import (
 
 	"cnibox/internal/undo"
 	"cnibox/nft"
+	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
@@ -125,7 +126,7 @@ func (p *portmapPlan) publish(ctx context.Context, r *spec.Request, maps iter.Se
 func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps iter.Seq[nft.PortMap], again bool) (siblings []string, err error) {
 	holders := dir.holders(r.Attachment)
 	var gone []string
-	err = nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
+	err = nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
 		if again {
 			x.Release(r.Attachment, nft.KindPortMap)
 		}
@@ -167,7 +168,7 @@ func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps ite
 func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []udpPort) error {
 	heirs := dir.heirs(r, dir.owner(r.Attachment.Key()), func(*portOwner) bool { return false })
 	localnet := dir.resetLocalnet(func(_ uint32, key string, _ recordOwner) bool { return key == r.Attachment.Key() })
-	err := nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
+	err := nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
 		x.Addresses(addressesOf(r)...)
 		x.Release(r.Attachment, nft.KindPortMap)
 		inherit(r, x, heirs)
@@ -248,7 +249,7 @@ func portmapCheck(_ context.Context, r *spec.Request) error {
 	holders := p.dir.holders(r.Attachment)
 	mine := p.dir.owner(r.Attachment.Key())
 	waits := mine != nil && mine.Waits != nil
-	err = nft.Open(nil).Check(func(x *nft.Tx) error {
+	err = nft.Open(rtnl.Host()).Check(func(x *nft.Tx) error {
 		for m := range maps {
 			err := x.PortMap(r.Attachment, m)
 			var taken *nft.TakenError
@@ -277,7 +278,7 @@ func portmapStatus(_ context.Context, r *spec.Request) error {
 	if _, err := readPortmap(r); err != nil {
 		return err
 	}
-	if err := nft.Open(nil).Probe(); err != nil {
+	if err := nft.Open(rtnl.Host()).Probe(); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "portmap: %w", err)
 	}
 	return nil
@@ -304,7 +305,7 @@ func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 		return nil
 	})
 	localnet := dir.resetLocalnet(func(_ uint32, key string, o recordOwner) bool { return o.Network == r.Network && !valid(key) })
-	err := nft.Open(nil).Update(ctx, func(x *nft.Tx) error {
+	err := nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
 		x.Keep(r.Network, valid, nft.KindPortMap)
 		x.KeepOld(r.Network, r.Valid, nft.KindPortMap)
 		inherit(r, x, heirs)

@@ -54,7 +54,7 @@ func localnetLink(r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, erro
 		return nil, err
 	}
 	defer c.close()
-	host, err := rtnl.Dial(nil)
+	host, err := rtnl.Dial(rtnl.Host())
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +136,7 @@ func (d portOwners) setLocalnet(a spec.Attachment, link *rtnl.Link) error {
 	if err != nil || link == nil {
 		return err
 	}
-	var host *rtnl.NS
+	host := rtnl.Host()
 	use := localnetUse{recordOwner: ownerOf(a), Link: link.Name}
 	if use.Was, err = host.Sysctl(localnetKey(link.Name)); err != nil {
 		return err
@@ -203,7 +203,7 @@ func (d portOwners) resetLocalnet(unwanted func(link uint32, key string, o recor
 
 // restoreLocalnet gives a link its value back, unless it has gone or was given another one.
 func restoreLocalnet(index uint32, was string) error {
-	var host *rtnl.NS
+	host := rtnl.Host()
 	conn, err := rtnl.Dial(host)
 	if err != nil {
 		return err
@@ -226,7 +226,7 @@ func checkLocalnet(link *rtnl.Link) error {
 	if link == nil {
 		return nil
 	}
-	var host *rtnl.NS
+	host := rtnl.Host()
 	key := localnetKey(link.Name)
 	value, err := host.Sysctl(key)
 	if err == nil && value != "1" {

@@ -149,7 +149,7 @@ func forgetFlows(r *spec.Request, udp []udpPort) {
 	for _, p := range udp {
 		ports = append(ports, netip.AddrPortFrom(p.HostIP, p.Port))
 	}
-	if err := nft.Open(nil).FlushUDP(ports); err != nil {
+	if err := nft.Open(rtnl.Host()).FlushUDP(ports); err != nil {
 		r.Warn("connection tracking entries of UDP ports: %v", err)
 	}
 }

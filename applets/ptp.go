@@ -271,5 +271,5 @@ func probePtp(_ context.Context, _ *spec.Request, c *ptp) error {
 	if !c.IPMasq {
 		return nil
 	}
-	return nft.Open(nil).Probe()
+	return nft.Open(rtnl.Host()).Probe()
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"cnibox/nft"
+	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
@@ -14,7 +15,7 @@ func orReference(err error, a spec.Attachment, kind nft.Kind) error {
 	if missing := new(nft.MissingError); !errors.As(err, &missing) {
 		return err
 	}
-	theirs, asked := nft.Open(nil).Reference(a, kind)
+	theirs, asked := nft.Open(rtnl.Host()).Reference(a, kind)
 	if asked != nil || theirs {
 		return asked
 	}

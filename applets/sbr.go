@@ -206,7 +206,7 @@ func sbrStatus(_ context.Context, r *spec.Request) error {
 	if c.dir.notDir() {
 		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", c.dir)
 	}
-	host, err := rtnl.Dial(nil)
+	host, err := rtnl.Dial(rtnl.Host())
 	if err != nil {
 		return err
 	}

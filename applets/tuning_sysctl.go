@@ -184,16 +184,15 @@ func writeSysctls(ns *rtnl.NS, settings []tuningSysctl) (before []rtnl.Sysctl, e
 		return nil, nil
 	}
 	err = ns.Do(func() error {
-		var here *rtnl.NS // the thread's
 		for _, s := range settings {
-			old, err := here.Sysctl(s.Key)
+			old, err := ns.Sysctl(s.Key)
 			if err != nil && !rtnl.Unreadable(err) {
 				return s.refused(err)
 			}
 			if err == nil {
 				before = slices.Insert(before, 0, rtnl.Sysctl{Key: s.Key, Value: old})
 			}
-			if err := here.SetSysctls(s.Sysctl); err != nil {
+			if err := ns.SetSysctls(s.Sysctl); err != nil {
 				return s.refused(err)
 			}
 		}
@@ -221,9 +220,8 @@ func checkSysctls(ns *rtnl.NS, settings []tuningSysctl) error {
 		return nil
 	}
 	return ns.Do(func() error {
-		var here *rtnl.NS // the thread's
 		for _, s := range settings {
-			now, err := here.Sysctl(s.Key)
+			now, err := ns.Sysctl(s.Key)
 			if errors.Is(err, os.ErrPermission) {
 				continue // can be written, only
 			}

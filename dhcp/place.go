@@ -135,7 +135,7 @@ func (p *place) peer() {
 	if p.link.Kind != "veth" || !p.link.PeerNS {
 		return
 	}
-	if c, err := rtnl.Dial(nil); err == nil {
+	if c, err := rtnl.Dial(rtnl.Host()); err == nil {
 		c.LinkAt(p.link.Parent) // in another namespace than ours it is another link, or none
 		c.Close()
 	}

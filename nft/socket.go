@@ -26,7 +26,7 @@ type sock struct {
 	ns *rtnl.NS
 }
 
-// dial opens a socket in ns; nil is the current namespace. Only the opening
+// dial opens a socket in ns. Only the opening
 // happens there. Whoever dials must close.
 func dial(ns *rtnl.NS) (*sock, error) {
 	if nl := parked.take(ns); nl != nil {

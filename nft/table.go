@@ -35,7 +35,7 @@ type Option func(*Table)
 // /run/cnibox/nft.lock.
 func WithLock(path string) Option { return func(t *Table) { t.lock = path } }
 
-// Open returns the rule set of ns; nil is the current namespace. Nothing is
+// Open returns the rule set of ns. Nothing is
 // sent yet, and ns must stay open for as long as the Table is used.
 func Open(ns *rtnl.NS, opts ...Option) *Table {
 	t := &Table{ns: ns, lock: defaultLock, made: map[byte]bool{}}

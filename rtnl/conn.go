@@ -18,9 +18,9 @@ var errMalformed = errors.New("malformed netlink message")
 // from any goroutine and any thread; calls take turns.
 type Conn struct{ c *nlconn.Conn }
 
-// Dial opens a socket in ns; nil is the namespace of the calling thread. The
-// thread stays where it is, and ns may be closed afterwards. Whoever may enter ns
-// may read; changes are refused with os.ErrPermission without CAP_NET_ADMIN there.
+// Dial opens a socket in ns. The thread stays where it is, and ns may be closed afterwards.
+// Whoever may enter ns may read; changes are refused with os.ErrPermission without
+// CAP_NET_ADMIN there.
 func Dial(ns *NS) (*Conn, error) {
 	c, err := nlconn.Open(unix.NETLINK_ROUTE, ns.Do)
 	if err != nil {

@@ -107,8 +107,8 @@ func (ns *NS) ID() (ID, error) {
 	return ID{uint64(st.Dev), st.Ino}, nil
 }
 
-// isHost is whether ns is that of the calling thread by definition; nil is too, for now.
-func (ns *NS) isHost() bool { return ns == nil || ns.fd == hostFD }
+// isHost is whether ns is that of whichever thread asks.
+func (ns *NS) isHost() bool { return ns.fd == hostFD }
 
 // Same reports whether both are one namespace.
 func (ns *NS) Same(o *NS) (bool, error) {

@@ -81,9 +81,9 @@ func TestKernelDo(t *testing.T) {
 			t.Fatalf("%s: afterwards in %s, want %s", name, now, home)
 		}
 	}
-	var none *rtnl.NS
-	if err := none.Do(func() error { in = where(t); return nil }); err != nil || in != home {
-		t.Errorf("of no namespace: %v, in %s", err, in)
+	host := rtnl.Host()
+	if err := host.Do(func() error { in = where(t); return nil }); err != nil || in != home {
+		t.Errorf("of the host: %v, in %s", err, in)
 	}
 }
 
@@ -282,5 +282,37 @@ func TestKernelOpenNS(t *testing.T) {
 		if !errors.Is(err, want) || (err == nil) != (want == nil) {
 			t.Errorf("%q: %v, want %v", path, err, want)
 		}
+	}
+}
+
+// The host's is that of the calling thread, in whatever namespace that is, and closing it
+// closes nothing.
+func TestKernelHost(t *testing.T) {
+	ns := kerneltest.NS(t)
+	here, err := rtnl.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer here.Close()
+	host := rtnl.Host()
+	same := func(what string, want *rtnl.NS) {
+		t.Helper()
+		if ok, err := host.Same(want); err != nil || !ok {
+			t.Errorf("%s: another namespace, %v", what, err)
+		}
+	}
+	same("outside", here)
+	if err := ns.Do(func() error {
+		same("inside", ns)
+		return host.Do(func() error { same("inside Do", ns); return nil })
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := host.Close(); err != nil {
+		t.Error(err)
+	}
+	same("closed", here)
+	if id, err := rtnl.IDAt(kerneltest.NSPath(t, ns)); err != nil || !ns.At(kerneltest.NSPath(t, ns)) || ns.At("/nowhere") {
+		t.Errorf("ID of a path: %v, %v", id, err)
 	}
 }

@@ -72,7 +72,7 @@ func TestKernelSysctlWritesOnlyChanges(t *testing.T) {
 }
 
 func TestBadSysctlKeys(t *testing.T) {
-	var here *rtnl.NS
+	here := rtnl.Host()
 	for _, key := range []string{
 		"", "net", "net/", "/net/ipv4/ip_forward", "kernel/hostname", "net/../kernel/hostname", "net//ipv4/ip_forward",
 		"net/ipv4/ip_forward/", "net/ipv4/./ip_forward", "../../etc/passwd", "net/ipv4/ip_forward\x00", "net.ipv4.ip_forward",

@@ -232,7 +232,7 @@ func ProbeMaster(c *OnMaster, kind rtnl.Kind) error {
 	if err := ProbeKind(kind); err != nil || c.LinkInContainer {
 		return err
 	}
-	conn, err := rtnl.Dial(nil)
+	conn, err := rtnl.Dial(rtnl.Host())
 	if err != nil {
 		return err
 	}

@@ -58,7 +58,7 @@ func newHost(bin string) (*host, error) {
 		}
 	}
 	var err error
-	if h.links, err = rtnl.Dial(nil); err != nil {
+	if h.links, err = rtnl.Dial(rtnl.Host()); err != nil {
 		return nil, err
 	}
 	if h.outside, err = sandbox.NewNetNS("outside"); err != nil {

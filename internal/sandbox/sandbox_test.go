@@ -30,7 +30,7 @@ func look() error {
 	if err := sandbox.Setup(); err != nil {
 		return err
 	}
-	c, err := rtnl.Dial(nil)
+	c, err := rtnl.Dial(rtnl.Host())
 	if err != nil {
 		return err
 	}
