@@ -84,9 +84,10 @@ func (r *Runner) Add(ctx context.Context, l *List, t Target) (*spec.Result, erro
 		return nil, err
 	}
 	v, err := l.supported()
-	if err == nil {
-		err = r.readable(l, t)
+	if err != nil {
+		return nil, err
 	}
+	reqs, err := r.addRequests(l, t)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +100,7 @@ func (r *Runner) Add(ctx context.Context, l *List, t Target) (*spec.Result, erro
 		return nil, err
 	}
 	for try := 0; ; try++ {
-		res, err := r.addOnce(ctx, l, t, v)
+		res, err := r.addOnce(ctx, l, t, v, reqs)
 		var e *spec.Error
 		if err == nil || try >= r.Retries || !errors.As(err, &e) || e.Code != spec.CodeTryAgain {
 			return res, err
@@ -135,7 +136,7 @@ func (r *Runner) replaceStale(ctx context.Context, l *List, a spec.Attachment) e
 }
 
 // addOnce is one try: intent, plugins, result; after an error, undo.
-func (r *Runner) addOnce(ctx context.Context, l *List, t Target, v spec.Version) (*spec.Result, error) {
+func (r *Runner) addOnce(ctx context.Context, l *List, t Target, v spec.Version, reqs []*spec.Request) (*spec.Result, error) {
 	config, err := l.Effective()
 	if err != nil {
 		return nil, err
@@ -147,7 +148,7 @@ func (r *Runner) addOnce(ctx context.Context, l *List, t Target, v spec.Version)
 	if err := r.Cache.Begin(e); err != nil {
 		return nil, err
 	}
-	res, err := r.addAll(ctx, l, t)
+	res, err := r.addAll(ctx, l, reqs)
 	if err == nil {
 		var doc []byte
 		if doc, err = res.EncodeFor(v, t.IfName); err == nil {
@@ -162,9 +163,9 @@ func (r *Runner) addOnce(ctx context.Context, l *List, t Target, v spec.Version)
 
 // addAll runs the plugins in order, each with the result of the one before it, and
 // returns the last one's.
-func (r *Runner) addAll(ctx context.Context, l *List, t Target) (res *spec.Result, err error) {
+func (r *Runner) addAll(ctx context.Context, l *List, reqs []*spec.Request) (res *spec.Result, err error) {
 	for i := range l.Plugins {
-		if res, err = r.run(ctx, spec.Add, l, &l.Plugins[i], t, res); err != nil {
+		if res, err = r.invoke(ctx, l, &l.Plugins[i], reqs[i], res); err != nil {
 			return nil, err
 		}
 		if res == nil {

@@ -10,21 +10,28 @@ import (
 	"cnibox/spec"
 )
 
-// run runs one verb of one plugin. prev is what the plugin before it answered, or the
-// cached result; more are members for its configuration. The error begins in libcni's
-// words, which people search for, and keeps the plugin's code.
+// run makes the request of one plugin for a verb and invokes it; more are members for its
+// configuration.
 func (r *Runner) run(ctx context.Context, verb spec.Verb, l *List, p *Plugin, t Target, prev *spec.Result, more ...spec.Member) (*spec.Result, error) {
 	req, err := r.request(verb, l, p, t, more)
-	if err == nil {
-		if prev != nil {
-			req.Prev = prev
-		}
-		var res *spec.Result
-		if res, err = r.Invoker.Invoke(ctx, p.Type, req); err == nil {
-			return res, nil
-		}
+	if err != nil {
+		return nil, failed(verb, l, p, err)
 	}
-	return nil, failed(verb, l, p, err)
+	return r.invoke(ctx, l, p, req, prev)
+}
+
+// invoke runs one plugin. prev is the result of the plugin before it, or the cached one; nil
+// leaves that of the configuration. The error begins in libcni's words, which people search
+// for, and keeps the plugin's code.
+func (r *Runner) invoke(ctx context.Context, l *List, p *Plugin, req *spec.Request, prev *spec.Result) (*spec.Result, error) {
+	if prev != nil {
+		req.Prev = prev
+	}
+	res, err := r.Invoker.Invoke(ctx, p.Type, req)
+	if err != nil {
+		return nil, failed(req.Call.Verb, l, p, err)
+	}
+	return res, nil
 }
 
 // failed says which plugin it was, in libcni's words.
@@ -38,10 +45,11 @@ type server interface {
 	Serves(plugin string, r *spec.Request) error
 }
 
-// readable reports a configuration that no plugin would be run with, and a
-// plugin or IPAM plugin that is missing or does not support the version of the list, before
-// the ADD of another one changes anything. It warns of arguments that no plugin knows.
-func (r *Runner) readable(l *List, t Target) error {
+// addRequests makes the requests of an ADD, before the ADD of any plugin changes something. It
+// reports a configuration that no plugin would be run with, and a plugin or IPAM plugin that is
+// missing or does not support the version of the list, and warns of arguments that no plugin
+// knows.
+func (r *Runner) addRequests(l *List, t Target) ([]*spec.Request, error) {
 	known, asks := r.Invoker.(server)
 	reqs := make([]*spec.Request, len(l.Plugins))
 	for i := range l.Plugins {
@@ -54,11 +62,11 @@ func (r *Runner) readable(l *List, t Target) error {
 			}
 		}
 		if err != nil {
-			return failed(spec.Add, l, p, err)
+			return nil, failed(spec.Add, l, p, err)
 		}
 	}
 	spec.WarnUnknownArgs(reqs...)
-	return nil
+	return reqs, nil
 }
 
 // request derives the plugin's configuration: name and version of the list, the
