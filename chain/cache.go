@@ -215,8 +215,13 @@ func (c *Cache) scratch(a spec.Attachment) string {
 	return filepath.Join(c.results(), scratchPrefix+a.Key())
 }
 
-// unlink deletes a file; that it is gone is no error.
-func unlink(file string) error { return ignore(os.Remove(file), os.ErrNotExist) }
+// unlink deletes a file; that it is gone is no error. os.Remove would try a directory next.
+func unlink(file string) error {
+	if err := unix.Unlink(file); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return &os.PathError{Op: "unlink", Path: file, Err: err}
+	}
+	return nil
+}
 
 // Remove deletes what is stored of an attachment, also an entry that is broken. That there is
 // nothing is no error.
@@ -229,7 +234,7 @@ func (c *Cache) Remove(a spec.Attachment) error {
 	for _, name := range fileNames(a) {
 		e, err := c.read(name, a)
 		if err == nil && e.Attachment() == a || errors.Is(err, errBroken) {
-			err = unlink(filepath.Join(c.results(), name))
+			err = os.Remove(filepath.Join(c.results(), name)) // an empty directory as well
 		}
 		errs = append(errs, cacheError(ignore(err, os.ErrNotExist)))
 	}
@@ -241,7 +246,7 @@ func (c *Cache) Remove(a spec.Attachment) error {
 // after its next ADD or its DEL.
 func (c *Cache) removeBroken(a spec.Attachment) {
 	for _, name := range fileNames(a) {
-		os.Remove(filepath.Join(c.results(), name+brokenSuffix))
+		_ = unlink(filepath.Join(c.results(), name+brokenSuffix)) // a later GC reports it again
 	}
 }
 

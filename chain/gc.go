@@ -127,7 +127,11 @@ func (r *Runner) deleteOne(ctx context.Context, l *List, e *Entry) error {
 		return err
 	}
 	defer unlock()
-	return r.delEntry(ctx, l, e)
+	if err := r.delEntry(ctx, l, e); err != nil {
+		return err
+	}
+	r.Cache.removeLock(e.ContainerID)
+	return nil
 }
 
 // progress reports how far GC is, if that was asked for.
@@ -162,7 +166,11 @@ func (r *Runner) deleteStale(ctx context.Context, a spec.Attachment) error {
 	if err != nil || e.Live() {
 		return ignore(err, os.ErrNotExist)
 	}
-	return r.delEntry(ctx, &List{Name: e.NetworkName}, e)
+	if err := r.delEntry(ctx, &List{Name: e.NetworkName}, e); err != nil {
+		return err
+	}
+	r.Cache.removeLock(a.ContainerID)
+	return nil
 }
 
 // ignore turns one kind of error into none.

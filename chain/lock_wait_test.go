@@ -2,7 +2,9 @@ package chain_test
 
 import (
 	"context"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -36,20 +38,65 @@ func TestLockTimeout(t *testing.T) {
 	<-done
 }
 
-// Lock files of containers do not pile up, also where the name is as long as a file's may be.
+// A container has a lock file as long as it has an attachment, also one whose name is as long as
+// a file's may be.
 func TestLockFiles(t *testing.T) {
 	w := newWorld(t, "rec")
 	l := w.parse(cachedList)
+	wantFiles := func(when string, want ...string) {
+		t.Helper()
+		left, _ := filepath.Glob(filepath.Join(w.Cache.Dir, "cnibox", "locks", "*"))
+		for i := range left {
+			left[i] = filepath.Base(left[i])
+		}
+		if !slices.Equal(left, append(want, "network-n")) {
+			t.Errorf("%s: lock files %q", when, left)
+		}
+	}
 	for _, id := range []string{"c", strings.Repeat("x", 255)} {
-		if _, err := w.Add(t.Context(), l, target(id)); err != nil {
+		add := func(l *chain.List) error { _, err := w.Add(t.Context(), l, target(id)); return err }
+		if err := add(l); err != nil {
 			t.Fatal(err)
 		}
+		wantFiles("ADD", ("container-" + id)[:min(len(id)+10, 255)])
 		if err := w.Del(t.Context(), l, target(id)); err != nil {
 			t.Error(err)
 		}
+		wantFiles("DEL")
+		if add(w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec","doADD":"exit 1"}]}`)) == nil {
+			t.Error("ADD succeeds")
+		}
+		wantFiles("ADD that failed")
+		if err := add(l); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.GC(t.Context(), l, chain.GCOptions{}); err != nil {
+			t.Error(err)
+		}
+		wantFiles("GC")
 	}
-	left, _ := filepath.Glob(filepath.Join(w.Cache.Dir, "cnibox", "locks", "*"))
-	if len(left) != 1 || filepath.Base(left[0]) != "network-n" {
-		t.Errorf("lock files: %q", left)
-	}
+}
+
+// An ADD that deletes what an earlier one left still has its lock after that.
+func TestLockAfterStale(t *testing.T) {
+	w := newWorld(t, "rec")
+	l := w.parse(cachedList)
+	w.Invoker = dies{}
+	func() {
+		defer func() { _ = recover() }()
+		w.Add(t.Context(), l, target("c"))
+	}()
+	w.Invoker = w.local
+	sleeps := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec","doADD":"sleep"}]}`)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); w.Add(ctx, sleeps, target("c")) }()
+	w.until("the DEL of the old one and the ADD", func() bool {
+		b, _ := os.ReadFile(w.recordFile())
+		return strings.Contains(string(b), `"ADD"`)
+	})
+	w.Cache.LockTimeout = 50 * time.Millisecond
+	wantErr(t, w.Del(t.Context(), l, target("c")), "another verb runs for container c")
+	cancel()
+	<-done
 }

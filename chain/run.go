@@ -102,8 +102,12 @@ func (r *Runner) Add(ctx context.Context, l *List, t Target) (*spec.Result, erro
 	for try := 0; ; try++ {
 		res, err := r.addOnce(ctx, l, t, v, reqs)
 		var e *spec.Error
-		if err == nil || try >= r.Retries || !errors.As(err, &e) || e.Code != spec.CodeTryAgain {
-			return res, err
+		if err == nil {
+			return res, nil
+		}
+		if try >= r.Retries || !errors.As(err, &e) || e.Code != spec.CodeTryAgain {
+			r.Cache.removeLock(t.ContainerID)
+			return nil, err
 		}
 		r.Warn("%v; trying again", err)
 		select {

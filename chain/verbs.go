@@ -41,10 +41,13 @@ func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 			return err
 		}
 	}
-	if err := r.release(ctx, l, now, t, e, r.KeepGoing); err != nil {
-		return err
+	if err = r.release(ctx, l, now, t, e, r.KeepGoing); err == nil {
+		err = r.Cache.Remove(a)
 	}
-	return r.Cache.Remove(a)
+	if err == nil {
+		r.Cache.removeLock(a.ContainerID)
+	}
+	return err
 }
 
 // delEntry deletes what an entry is about, going on past failures.
