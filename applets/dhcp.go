@@ -15,35 +15,35 @@ import (
 func init() {
 	register(&Applet{
 		Name:    "dhcp",
-		Summary: "addresses from the DHCP servers of the network, leased by a daemon",
+		Summary: "addresses from DHCP servers, leased by a daemon",
 		Help: `
-Needs the daemon, cnibox dhcp daemon, which keeps the leases. In "ipam":
+Needs the daemon, cnibox dhcp daemon, which gets and renews the leases. In "ipam":
 
 key               type    default             meaning
-daemonSocketPath  string  /run/cni/dhcp.sock  where the daemon listens; leases lie beside it
+daemonSocketPath  string  /run/cni/dhcp.sock  where the daemon listens; leases are stored beside
 provide           list    -                   options to send: of option, value, fromArg
   option          string  -                   a name below, or 0 to 255
-  value           string  -                   sent as it is, at most 255 bytes
-  fromArg         string  -                   key of CNI_ARGS whose value is sent, if it is there
-request           list    -                   options to ask for: of option, skipDefault
-  skipDefault     bool    false               ask for nothing else
-priority          number  0                   metric of all routes; 0: the kernel's choice
+  value           string  -                   its value, at most 255 bytes
+  fromArg         string  -                   key of CNI_ARGS; its value replaces value
+request           list    -                   options to request: of option, skipDefault
+  skipDefault     bool    false               request no other options
+priority          number  0                   priority of all routes; 0: the kernel's default
 ipv4              bool    true                lease an address by DHCPv4
-ipv6              bool    false               lease an address by DHCPv6; the gateway comes by
-                                              router advertisement, so accept_ra must stay on
+ipv6              bool    false               lease an address by DHCPv6; the gateway comes from
+                                              router advertisements, so accept_ra must be on
 
 Names of options: dhcp-client-identifier (61), subnet-mask (1), routers (3), host-name (12),
-user-class (77), vendor-class-identifier (60). Asked for by default: 1, 121, 3, 33, 6, 15, 119,
+user-class (77), vendor-class-identifier (60). Requested by default: 1, 121, 3, 33, 6, 15, 119,
 26 and 42. The result has address, gateway, routes, and dns; a smaller MTU (26) is set on the
-link unless the network has an "mtu". Time servers (42) are in the lease file alone.
+link unless the network has an "mtu". Time servers (42) are only in the lease file.
 
 cnibox dhcp daemon [-socketpath PATH] [-hostprefix DIR] [-pidfile PATH] [-broadcast]
                    [-timeout 10s] [-resendmax 62s] [-resendtimeout 208s]
 -socketpath: as daemonSocketPath; -hostprefix: where the host's root is mounted, for the socket
 and CNI_NETNS; -pidfile: write the process ID there; -broadcast: ask servers to answer by
-broadcast; -timeout: for one answer; -resendmax: between attempts to get a lapsed lease back;
--resendtimeout: for a first lease. SIGTERM ends it, the leases stay and are taken up again.
-A socket may come from systemd (LISTEN_FDS).`,
+broadcast; -timeout: for one answer; -resendmax: between attempts to replace an expired lease;
+-resendtimeout: for a first lease. SIGTERM ends the daemon; the leases stay, and the next daemon
+renews them. The socket may come from systemd (LISTEN_FDS).`,
 		Verbs: spec.Verbs{
 			Add: addDHCP, Check: checkDHCP, Del: delDHCP, GC: gcDHCP, Status: statusDHCP, Get: getDHCP,
 			IPAM: true, Args: true,
@@ -52,8 +52,8 @@ A socket may come from systemd (LISTEN_FDS).`,
 	})
 }
 
-// call asks the daemon about this attachment. Errors have the code of the daemon, or 11
-// if there is none that answers.
+// call calls the daemon for this attachment. Errors have the daemon's code, or 11 if none
+// answers.
 func (p *dhcpPlugin) call(ctx context.Context, verb spec.Verb) ([]*dhcp.Lease, error) {
 	leases, err := callDHCP(ctx, p.socket, &dhcpCall{verb, ownerOf(p.Attachment), p.conf})
 	if errors.Is(err, errNoDaemon) {
@@ -62,8 +62,8 @@ func (p *dhcpPlugin) call(ctx context.Context, verb spec.Verb) ([]*dhcp.Lease, e
 	return leases, err
 }
 
-// addDHCP has the daemon get a lease, however often it is asked. The link is there and
-// may be down.
+// addDHCP returns the leases that the attachment has already, or gets some. The link exists
+// and may be down.
 func addDHCP(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	p, err := readDHCP(r)
 	if err != nil {
@@ -76,7 +76,7 @@ func addDHCP(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	return dhcpResult(leases, p.conf.Priority), nil
 }
 
-// dhcpResult tells leases in the words of the specification.
+// dhcpResult makes a result of leases.
 func dhcpResult(leases []*dhcp.Lease, priority int) *spec.Result {
 	res := &spec.Result{}
 	const scopeLink = 253 // RT_SCOPE_LINK, include/uapi/linux/rtnetlink.h
@@ -100,8 +100,8 @@ func dhcpResult(leases []*dhcp.Lease, priority int) *spec.Result {
 	return res
 }
 
-// checkDHCP asks the daemon for the lease and compares it with prevResult. It never
-// gets a lease, and never waits for a server: the reference's CHECK does both.
+// checkDHCP compares the daemon's leases with prevResult. Unlike the reference's CHECK it
+// never gets a lease, nor waits for a server.
 func checkDHCP(ctx context.Context, r *spec.Request) error {
 	p, err := readDHCP(r)
 	if err != nil {
@@ -114,18 +114,18 @@ func checkDHCP(ctx context.Context, r *spec.Request) error {
 	return compareDHCP(r, leases)
 }
 
-// compareDHCP wants the address of each lease in prevResult.
+// compareDHCP checks that prevResult has the address of each lease.
 func compareDHCP(r *spec.Request, leases []*dhcp.Lease) error {
 	for _, l := range leases {
 		if !slices.ContainsFunc(r.Prev.IPs, func(ip spec.IP) bool { return ip.Address == l.Address }) {
-			return spec.Errorf(spec.CodeCheck, "the lease of %s is of %s by now, which prevResult does not have", r.Attachment, l.Address)
+			return spec.Errorf(spec.CodeCheck, "the lease of %s is now of %s, which prevResult does not have", r.Attachment, l.Address)
 		}
 	}
 	return nil
 }
 
-// delDHCP gives the leases back: the daemon does, or without one the plugin itself. It
-// fails only with what may work the next time.
+// delDHCP releases the leases, by the daemon or without it. It fails only with what may work
+// the next time.
 func delDHCP(ctx context.Context, r *spec.Request) error {
 	p, err := newDHCP(r)
 	if err != nil {
@@ -134,21 +134,20 @@ func delDHCP(ctx context.Context, r *spec.Request) error {
 	return p.release(ctx, r.Attachment)
 }
 
-// release gives the leases of an attachment back. Without a daemon, with one that does
-// not answer or with a stranger's, the record is what there is to go by; a daemon that
-// finds the record gone lets go of the lease.
+// release has the daemon release the leases of an attachment. Without one that answers, the
+// plugin itself does, by the record; a daemon drops a lease whose record is gone.
 func (p *dhcpPlugin) release(ctx context.Context, a spec.Attachment) error {
 	_, err := callDHCP(ctx, p.socket, &dhcpCall{Verb: spec.Del, recordOwner: ownerOf(a)})
 	if err == nil {
 		return nil
 	}
-	p.Warn("%v: its part is done without it", err)
+	p.Warn("%v: releasing the lease without it", err)
 	var rec dhcpRecord
 	rerr := p.leases.read(dhcpLeaseName(a), &rec)
 	if errors.Is(rerr, os.ErrNotExist) {
 		return nil
 	}
-	if rerr != nil { // nobody can use it
+	if rerr != nil { // it cannot be used
 		return p.leases.remove(dhcpLeaseName(a))
 	}
 	store := &dhcpStore{dir: p.leases, owner: ownerOf(a)}
@@ -159,7 +158,7 @@ func (p *dhcpPlugin) release(ctx context.Context, a spec.Attachment) error {
 	return h.Release(ctx)
 }
 
-// gcDHCP gives back what the network's other attachments hold.
+// gcDHCP releases the leases of the network's attachments that are not valid.
 func gcDHCP(ctx context.Context, r *spec.Request) error {
 	p, err := newDHCP(r)
 	if err != nil {
@@ -180,21 +179,21 @@ func gcDHCP(ctx context.Context, r *spec.Request) error {
 	})
 }
 
-// statusDHCP is healthy if our daemon answers. Code 50.
+// statusDHCP fails with code 50 unless our daemon answers.
 func statusDHCP(ctx context.Context, r *spec.Request) error {
 	p, err := readDHCP(r)
 	if err != nil {
 		return err
 	}
 	if _, err := callDHCP(ctx, p.socket, &dhcpCall{Verb: spec.Status}); err != nil {
-		return spec.Errorf(spec.CodeNotReady, "no lease can be had: %w", err)
+		return spec.Errorf(spec.CodeNotReady, "leases are not available: %w", err)
 	}
 	return nil
 }
 
-// getDHCP answers with prevResult if the daemon has the leases and they agree with it,
-// and without one from the leases. An attachment without a record, or whose leases the
-// daemon no longer has, is unknown: code 3. A daemon that does not answer is an error.
+// getDHCP returns prevResult if the daemon has leases that agree with it; without one, a
+// result made of the leases. Where there is no record, or the daemon has no lease, the code is
+// 3. A daemon that does not answer is an error.
 func getDHCP(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	p, err := newDHCP(r)
 	if err != nil {
@@ -210,7 +209,7 @@ func getDHCP(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	}
 	leases, err := p.call(ctx, spec.Check)
 	if e := spec.AsError(err); e != nil && e.Code == spec.CodeCheck {
-		return nil, spec.Errorf(spec.CodeUnknown, "%s is not known any more: %v", r.Attachment, err)
+		return nil, spec.Errorf(spec.CodeUnknown, "%s is no longer known: %v", r.Attachment, err)
 	}
 	if err != nil {
 		return nil, err

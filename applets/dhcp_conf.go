@@ -7,14 +7,15 @@ import (
 	"crypto/sha512"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"cnibox/dhcp"
 	"cnibox/spec"
 )
 
-// A dhcpConf is the configuration as written. The plugin checks all of it; the daemon
-// gets a [dhcp.Config].
+// A dhcpConf is the configuration. The plugin checks all of it; the daemon gets a
+// [dhcp.Config].
 type dhcpConf struct {
 	IPAM struct {
 		dhcpWhere
@@ -31,15 +32,14 @@ type dhcpConf struct {
 		IPv4     *bool `json:"ipv4"` // nil: true
 		IPv6     bool  `json:"ipv6"`
 	} `json:"ipam"`
-	MTU int `json:"mtu"` // the interface plugin's; above 0 it is not ours to change
+	MTU int `json:"mtu"` // the interface plugin's; above 0, the server's MTU is not set
 }
 
-// A dhcpWhere is where the daemon is.
 type dhcpWhere struct {
 	Socket string `json:"daemonSocketPath"`
 }
 
-// dhcpSocket is where the reference's daemon listens too: one of the two runs.
+// dhcpSocket is the reference's path too: only one of the two daemons can run.
 const dhcpSocket = "/run/cni/dhcp.sock"
 
 // A dhcpPlugin is a checked configuration.
@@ -50,12 +50,12 @@ type dhcpPlugin struct {
 	conf   dhcp.Config
 }
 
-// longestSocket is the longest path of a socket: unix(7).
-const longestSocket = 107
+// maxSocketPath is the length of the longest path of a socket in bytes: unix(7).
+const maxSocketPath = 107
 
-// newDHCP reads the key that says where the daemon is; DEL and GC read no other, so
-// they work with a configuration that has become invalid. DEL does even if the key is
-// wrong, by which no ADD has had a lease.
+// newDHCP reads the path of the socket; DEL and GC read no other key, so that they work with
+// a configuration that has become invalid. DEL works even if that key is invalid, with which
+// no ADD can have got a lease.
 func newDHCP(r *spec.Request) (*dhcpPlugin, error) {
 	var c struct {
 		IPAM dhcpWhere `json:"ipam"`
@@ -78,24 +78,24 @@ func newDHCP(r *spec.Request) (*dhcpPlugin, error) {
 	return p, nil
 }
 
-// checkDHCPSocket tells why a path cannot be a socket's.
+// checkDHCPSocket says why a path cannot be a socket's.
 func checkDHCPSocket(path string) error {
 	switch {
 	case !filepath.IsAbs(path) || strings.Contains(path, "\x00"):
 		return fmt.Errorf("%q is not an absolute path", path)
-	case len(path) > longestSocket:
-		return fmt.Errorf("%q has more than the %d bytes of a socket's path", path, longestSocket)
+	case len(path) > maxSocketPath:
+		return fmt.Errorf("%q is longer than the %d bytes of a socket's path", path, maxSocketPath)
 	}
 	return nil
 }
 
-// dhcpLeases is the folder of the leases of the daemon at a socket, beside it: plugin
-// and daemon need no second path to agree on.
+// dhcpLeases is the directory of the leases of the daemon at a socket. It is beside the socket,
+// so that plugin and daemon need not agree on a second path.
 func dhcpLeases(socket string) records {
 	return records(strings.TrimSuffix(filepath.Clean(socket), ".sock") + "-leases")
 }
 
-// readDHCP reads and checks all of the configuration. Errors have code 7.
+// readDHCP reads and checks the whole configuration. Errors have code 7.
 func readDHCP(r *spec.Request) (*dhcpPlugin, error) {
 	p, err := newDHCP(r)
 	if err != nil {
@@ -127,9 +127,9 @@ func readDHCP(r *spec.Request) (*dhcpPlugin, error) {
 	return p, p.readRequest(&c)
 }
 
-// readProvide reads the options to send. CNI_ARGS wins over a value, as in the
-// reference; without both the option is left out. Padding, the end, and what is in the
-// hands of the client itself are none that a configuration can set; it may ask for them.
+// readProvide reads the options to send. CNI_ARGS come before a value, as in the reference;
+// without both the option is not sent. Padding, the end, and the options that the client sets
+// itself are refused; they may be requested.
 func (p *dhcpPlugin) readProvide(c *dhcpConf) error {
 	for _, o := range c.IPAM.Provide {
 		code, err := dhcpOption(o.Option)
@@ -137,7 +137,7 @@ func (p *dhcpPlugin) readProvide(c *dhcpConf) error {
 			return err
 		}
 		if code == 0 || code == 255 || code >= 50 && code <= 54 || code == 57 {
-			return spec.Errorf(spec.CodeConfig, `"ipam.provide" has option %d, which is the client's own to set: leave it out`, code)
+			return spec.Errorf(spec.CodeConfig, `"ipam.provide" has option %d, which the client sets itself: remove it`, code)
 		}
 		value := o.Value
 		if arg, ok := p.Arg(o.FromArg); ok && o.FromArg != "" {
@@ -153,8 +153,8 @@ func (p *dhcpPlugin) readProvide(c *dhcpConf) error {
 	return nil
 }
 
-// readRequest reads what to ask for. With skipDefault and nothing else it is the list
-// that the reference's library falls back on.
+// readRequest reads the options to request. With skipDefault and no option it is the default
+// list of the reference's library.
 func (p *dhcpPlugin) readRequest(c *dhcpConf) error {
 	codes, alone := []byte(nil), false
 	for _, o := range c.IPAM.Request {
@@ -198,29 +198,22 @@ func dhcpOption(name string) (byte, error) {
 	case "vendor-class-identifier":
 		return 60, nil
 	}
-	n := 0
-	for _, c := range []byte(name) {
-		if c < '0' || c > '9' || n > 255 {
-			n = 256
-			break
-		}
-		n = n*10 + int(c-'0')
-	}
-	if name == "" || n > 255 {
+	n, err := strconv.ParseUint(name, 10, 8)
+	if err != nil {
 		return 0, spec.Errorf(spec.CodeConfig, "Can not parse option: %q is neither a known name nor 0 to 255", name)
 	}
 	return byte(n), nil
 }
 
-// dhcpClientID is the identifier that the reference makes: type 0, which says that it is
-// no hardware's, and the names. Leases outlive the change from the one to the other.
+// dhcpClientID is the reference's: type 0, which is not a hardware address, and the names. A
+// server keeps the address when one of the two replaces the other.
 func dhcpClientID(a spec.Attachment) []byte {
 	id := "\x00" + a.ContainerID + "/" + a.Network + "/" + a.IfName
 	return []byte(id[:min(len(id), 255)])
 }
 
-// dhcpDUID is a DUID of type UUID (RFC 6355), whose UUID is a hash of the names: the same
-// for an attachment whatever its MAC address.
+// dhcpDUID is a DUID of type UUID (RFC 6355), made from the names, so that it does not depend
+// on the MAC address.
 func dhcpDUID(a spec.Attachment) []byte {
 	sum := sha512.Sum512([]byte("dhcpv6\x00" + a.Network + "\x00" + a.ContainerID + "\x00" + a.IfName))
 	id := sum[:16]

@@ -11,15 +11,13 @@ import (
 	"cnibox/spec"
 )
 
-// A dhcpRecord is the file of an attachment's leases. It is the truth: a lease without
-// it is nobody's, and whoever removes it has given the lease back.
+// A dhcpRecord is the file of an attachment's leases. It is authoritative: without it there is
+// no lease, and removing it releases the lease.
 type dhcpRecord struct {
 	recordOwner
 	dhcp.State
 }
 
-// dhcpLeaseName is the name of the file. Two networks may have the same container and
-// interface, so the key is in it and not the names.
 func dhcpLeaseName(a spec.Attachment) string { return a.Key() + ".json" }
 
 // A dhcpStore keeps the state of one attachment in its file.
@@ -28,21 +26,18 @@ type dhcpStore struct {
 	owner recordOwner
 }
 
-// name is the file's.
 func (s *dhcpStore) name() string {
 	return dhcpLeaseName(spec.Attachment{Network: s.owner.Network, ContainerID: s.owner.ContainerID, IfName: s.owner.IfName})
 }
 
-// Save replaces the file.
 func (s *dhcpStore) Save(state *dhcp.State) error {
 	return s.dir.write(s.name(), &dhcpRecord{s.owner, *state})
 }
 
-// Kept tells whether the file is there. One that cannot be looked at is.
+// Kept reports whether the file exists. One that cannot be looked up counts as existing.
 func (s *dhcpStore) Kept() bool {
 	_, err := os.Lstat(filepath.Join(string(s.dir), s.name()))
 	return !errors.Is(err, os.ErrNotExist)
 }
 
-// Drop removes the file.
 func (s *dhcpStore) Drop() error { return s.dir.remove(s.name()) }

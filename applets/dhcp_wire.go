@@ -141,7 +141,7 @@ func receiveDHCP(r io.Reader, v any) error {
 
 // connClosed replaces the errors of a connection that the other end has closed.
 func connClosed(err error) error {
-	if err == io.EOF || err == io.ErrUnexpectedEOF || errors.Is(err, syscall.ECONNRESET) {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) {
 		return errors.New("the connection was closed")
 	}
 	return err

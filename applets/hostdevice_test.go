@@ -263,7 +263,7 @@ func TestKernelHostDeviceOfReference(t *testing.T) {
 		n.must(spec.Del, "host-device", deviceOf(keys+deviceKeys), p, "CNI_NETNS=")
 	}
 	if after := n.state(p); after != before {
-		t.Errorf("DEL of a link that was never moved changed\n%s", kerneltest.Diff(before, after))
+		t.Errorf("DEL of a link with another's alias changed\n%s", kerneltest.Diff(before, after))
 	}
 	// up, it is in use, whatever its alias says
 	if err := c.SetLink(l.Index, rtnl.LinkChange{Alias: new("nic0")}); err != nil {
