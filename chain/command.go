@@ -15,12 +15,11 @@ import (
 	"cnibox/spec"
 )
 
-// A Command is a program of the user's own, for which a network was set up.
-// It is here since no other room may start programs.
+// A Command is the program of the user for which `cni-exec run` has set up a network.
 type Command struct {
 	Args           []string // name first; it is looked up on PATH
 	Environ        []string
-	Stdin          io.Reader // files are handed on, anything else is copied
+	Stdin          io.Reader // files are passed, anything else is copied
 	Stdout, Stderr io.Writer
 	Signals        <-chan os.Signal // passed on to the program
 }

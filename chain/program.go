@@ -13,6 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// This file is the one place that starts processes. It does so for three callers: exec.go starts
+// plugins found on CNI_PATH, command.go the command of `cni-exec run`, and selinux.go this binary
+// itself under an SELinux label.
+
 // waitDelay is for what a program's own children print while they keep its pipes
 // open after its end.
 const waitDelay = 500 * time.Millisecond
@@ -20,8 +24,8 @@ const waitDelay = 500 * time.Millisecond
 // OpStart is the operation of the [*os.PathError] of a program that could not be started.
 const OpStart = "fork/exec"
 
-// A program is a plugin or a command that is to be started and waited for: an [exec.Cmd]
-// whose output is read to its end.
+// A program is an [exec.Cmd] that is started and waited for, and whose output is read to its
+// end.
 type program struct {
 	file          string   // path; not looked up
 	args, environ []string // args has the name first
@@ -109,8 +113,8 @@ func fromTerminal(s os.Signal) bool {
 	return err == nil && group == syscall.Getpgrp()
 }
 
-// describe is the status as people know it from Go: "exit status 1",
-// "signal: killed"; empty: exit 0, and nil for what was not started.
+// describe returns how a program ended: "exit status 1", "signal: killed"; empty for exit 0, and
+// for nil, a program that was not started.
 func describe(s *os.ProcessState) string {
 	if s == nil || s.Success() {
 		return ""
@@ -171,8 +175,8 @@ func (s *streams) begin() {
 	for _, f := range s.theirs {
 		f.Close()
 	}
-	for _, copy := range s.drain {
-		s.drained.Go(copy)
+	for _, drain := range s.drain {
+		s.drained.Go(drain)
 	}
 }
 

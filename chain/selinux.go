@@ -11,25 +11,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A labeller starts this binary again under an SELinux label. It is for what the kernel
-// labels by the process that makes it, as the queues of a tap device, and what no thread
-// of ours may make, since a label of a thread alone has to be bounded by the process's.
-//
-// It is the only case in which the binary starts itself.
+// A labeller starts this binary again under an SELinux label: the kernel labels the queues of a
+// tap device by the process that makes it, and the label of a single thread would have to be
+// bounded by the process's.
 type labeller struct {
-	mount string // of selinuxfs; its absence is the absence of SELinux
+	mount string // of selinuxfs, which is missing on a kernel without SELinux
 	magic int64  // of the file system there, as in statfs(2)
 	attr  string // the label of the next execve(2) of the thread: proc_pid_attr(5)
 }
 
-// seLinux is the kernel's.
+// seLinux returns the kernel's files.
 // The attribute alone would not do: other security modules have a file of that name.
 func seLinux() labeller {
 	return labeller{"/sys/fs/selinux", unix.SELINUX_MAGIC, "/proc/thread-self/attr/exec"}
 }
 
-// SELinux tells whether this kernel has SELinux; the error says that it has not.
-func SELinux() error { return seLinux().there() }
+// SELinux returns an error if this kernel has no SELinux.
+func SELinux() error { return seLinux().available() }
 
 // RunLabelled runs this binary with the arguments, the first of which names the applet,
 // under an SELinux label, from the calling thread, which must be locked, and in its
@@ -38,8 +36,8 @@ func RunLabelled(ctx context.Context, label string, args ...string) error {
 	return seLinux().run(ctx, self, label, args)
 }
 
-// there looks for the file system with which SELinux comes.
-func (l labeller) there() error {
+// available looks for the file system of SELinux.
+func (l labeller) available() error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(l.mount, &st); err != nil || uint32(st.Type) != uint32(l.magic) {
 		return fmt.Errorf("SELinux is not there: no selinuxfs at %s", l.mount)
@@ -47,10 +45,10 @@ func (l labeller) there() error {
 	return nil
 }
 
-// run is RunLabelled for any file. The label of the thread is taken back, as the thread
-// may start other programs later.
+// run is RunLabelled for any file. The label of the thread is reset, as the thread may start
+// other programs later.
 func (l labeller) run(ctx context.Context, file, label string, args []string) error {
-	if err := l.there(); err != nil {
+	if err := l.available(); err != nil {
 		return err
 	}
 	if err := l.set(label); err != nil {
@@ -62,7 +60,7 @@ func (l labeller) run(ctx context.Context, file, label string, args []string) er
 		attr: unix.SysProcAttr{Setpgid: true},
 	}
 	state, err := p.run(ctx)
-	err = errors.Join(err, l.set("\n")) // as good as empty, which is no write
+	err = errors.Join(err, l.set("\n")) // resets it; a write of no bytes does not reach the kernel
 	if err == nil && !state.Success() {
 		err = fmt.Errorf("%s under SELinux label %q: %s: %s", args[0], label, describe(state), strings.TrimSpace(string(stderr.bytes())))
 	}
