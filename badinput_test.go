@@ -13,6 +13,7 @@ import (
 
 	"cnibox/applets"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/schema"
 	"cnibox/spec"
 )
 
@@ -175,7 +176,7 @@ func (b badInput) refuse(w *world, c container, before string) {
 
 // quiet reports whether a success printed nothing or a valid result.
 func quiet(a answer) bool {
-	return a.stdout == "" || len(spec.CheckResultDoc([]byte(a.stdout))) == 0
+	return a.stdout == "" || len(schema.CheckResult([]byte(a.stdout))) == 0
 }
 
 // refuseAll runs a table on one host, where another container has an attachment

@@ -2,6 +2,7 @@ package applets
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -14,7 +15,6 @@ import (
 
 	"cnibox/chain"
 	"cnibox/internal/disk"
-	"cnibox/internal/json"
 	"cnibox/rtnl"
 )
 

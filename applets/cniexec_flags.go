@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha512"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -13,7 +14,6 @@ import (
 	"time"
 
 	"cnibox/chain"
-	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

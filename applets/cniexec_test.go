@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"cnibox/chain"
-	rawjson "cnibox/internal/json"
 	"cnibox/spec"
 )
 
@@ -119,7 +118,7 @@ func TestCapabilities(t *testing.T) {
 				args = append(args, "-p", p)
 			}
 			f, _, _, err := parseExecFlags(args, noEnv)
-			var caps map[string]rawjson.RawMessage
+			var caps map[string]json.RawMessage
 			if err == nil {
 				caps, err = f.capabilities(tt.env)
 			}

@@ -5,6 +5,7 @@ package applets
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,7 +16,6 @@ import (
 	"time"
 
 	"cnibox/dhcp"
-	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

@@ -3,12 +3,12 @@
 package applets
 
 import (
+	"encoding/json"
 	"errors"
 	"path/filepath"
 	"strconv"
 	"strings"
 
-	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

@@ -3,6 +3,7 @@
 package applets
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -12,7 +13,6 @@ import (
 
 	"cnibox/internal/disk"
 	"cnibox/internal/fault"
-	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

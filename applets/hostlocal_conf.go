@@ -3,9 +3,9 @@
 package applets
 
 import (
+	"encoding/json"
 	"net/netip"
 
-	"cnibox/internal/json"
 	"cnibox/ipam"
 	"cnibox/spec"
 )

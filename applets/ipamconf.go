@@ -1,9 +1,9 @@
 package applets
 
 import (
+	"encoding/json"
 	"strings"
 
-	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

@@ -2,6 +2,7 @@ package applets
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -13,7 +14,6 @@ import (
 	"cnibox/internal/disk"
 	"cnibox/internal/fault"
 	"cnibox/internal/flock"
-	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

@@ -4,11 +4,11 @@ package applets
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
 
-	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

@@ -3,6 +3,7 @@
 package applets
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -14,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/disk"
-	"cnibox/internal/json"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -23,10 +23,10 @@ import (
 // A map would lose the order and the duplicates.
 type tuningSysctls []struct{ key, value string }
 
-// DecodeJSON refuses a key that stands twice: the result would depend on
+// UnmarshalJSON refuses a key that stands twice: the result would depend on
 // which of the two counts.
 // Values must be strings, "1" and not 1: what a number would be written as, nobody says.
-func (s *tuningSysctls) DecodeJSON(b []byte) error {
+func (s *tuningSysctls) UnmarshalJSON(b []byte) error {
 	if string(b) == "null" {
 		return nil
 	}

@@ -2,12 +2,12 @@ package applets
 
 import (
 	"encoding"
+	"encoding/json"
 	"fmt"
 	"reflect"
 	"strings"
 	"testing"
 
-	"cnibox/internal/json"
 	"cnibox/spec"
 )
 
@@ -77,7 +77,7 @@ func keyPaths(at keyPath) (paths []keyPath) {
 // ownDecoder tells the types that say themselves what they take.
 func ownDecoder(typ reflect.Type) bool {
 	p := reflect.PointerTo(typ)
-	return p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) || p.Implements(reflect.TypeFor[json.Decoder]()) ||
+	return p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) || p.Implements(reflect.TypeFor[json.Unmarshaler]()) ||
 		typ.Kind() == reflect.Interface || typ.Kind() == reflect.Slice && typ.Elem().Kind() == reflect.Uint8
 }
 

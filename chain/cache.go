@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -13,7 +14,6 @@ import (
 
 	"cnibox/internal/disk"
 	"cnibox/internal/fault"
-	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

@@ -3,6 +3,7 @@ package chain_test
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
@@ -17,7 +18,6 @@ import (
 
 	"cnibox/chain"
 	"cnibox/internal/fault"
-	"cnibox/internal/json"
 	"cnibox/spec"
 
 	"golang.org/x/sys/unix"

@@ -2,11 +2,11 @@ package chain
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 
-	"cnibox/internal/json"
 	"cnibox/spec"
 )
 
@@ -227,8 +227,8 @@ func text(key string, raw json.RawMessage, required bool) (string, error) {
 // libcni reads both forms, in any case of letters.
 type flag bool
 
-// DecodeJSON refuses all else, 0 and null among it.
-func (f *flag) DecodeJSON(b []byte) error {
+// UnmarshalJSON refuses all else, 0 and null among it.
+func (f *flag) UnmarshalJSON(b []byte) error {
 	switch s := strings.ToLower(string(bytes.Trim(b, `"`))); s {
 	case "true", "false":
 		*f = s == "true"

@@ -46,7 +46,7 @@ func TestParse(t *testing.T) {
 		"a list":                               {`[]`, "", "an array where an object is due"},
 		"plugins an object":                    {`{"name":"n","plugins":{}}`, "", `"plugins" is "{}" and must be a list of objects`},
 		"plugin null":                          {`{"name":"n","plugins":[null]}`, "", "missing 'type'"},
-		"capability a string":                  {`{"name":"n","plugins":[{"type":"x","capabilities":{"a":"true"}}]}`, "", `plugin 1 of 1: "capabilities" is a string where a bool is due`},
+		"capability a string":                  {`{"name":"n","plugins":[{"type":"x","capabilities":{"a":"true"}}]}`, "", `plugin 1 of 1: "capabilities.a" is a string where a bool is due`},
 		"ipam a string":                        {`{"name":"n","plugins":[{"type":"x","ipam":"host-local"}]}`, "", `plugin 1 of 1: "ipam" is a string where an object is due`},
 		"dns null":                             {`{"name":"n","plugins":[{"type":"x","dns":null}]}`, "", ""},
 		"args of any shape":                    {`{"name":"n","plugins":[{"type":"x","args":["a",1]}]}`, "", ""},

@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -11,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/disk"
-	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

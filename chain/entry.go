@@ -2,13 +2,13 @@ package chain
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/boot"
-	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

@@ -3,6 +3,7 @@ package chain_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,7 +17,6 @@ import (
 	"time"
 
 	"cnibox/chain"
-	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

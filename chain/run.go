@@ -3,13 +3,13 @@ package chain
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"strings"
 	"time"
 
 	"cnibox/internal/boot"
-	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

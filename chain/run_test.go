@@ -2,6 +2,7 @@ package chain_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -10,7 +11,6 @@ import (
 	"testing"
 
 	"cnibox/chain"
-	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

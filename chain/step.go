@@ -2,11 +2,11 @@ package chain
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 
-	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

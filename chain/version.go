@@ -2,10 +2,10 @@ package chain
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 
-	"cnibox/internal/json"
 	"cnibox/spec"
 )
 

@@ -1,10 +1,9 @@
 package spec
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
-
-	"cnibox/internal/json"
 )
 
 // Decode reads the plugin's own keys into conf, a pointer to a struct; errors

@@ -8,7 +8,15 @@ import (
 )
 
 func TestDecode(t *testing.T) {
+	type inner struct {
+		Embedded bool `json:"embedded"`
+	}
 	type conf struct {
+		inner
+		List []struct {
+			VLAN uint16 `json:"vlan"`
+		}
+		Map    map[string]bool
 		Bridge string
 		MTU    int
 		VLAN   uint16 `json:"vlan"`
@@ -16,15 +24,20 @@ func TestDecode(t *testing.T) {
 		Hair   bool `json:"hairpinMode"`
 	}
 	tests := map[string]string{
-		`{"name":"n"}`:                             "",
-		`{"name":"n","BRIDGE":"b","mtu":9}`:        "",
-		`{"name":"n","bridge":1}`:                  `"bridge" is a number where a string is due`,
-		`{"name":"n","mtu":"9"}`:                   `"mtu" is a string where an integer is due`,
-		`{"name":"n","mtu":1.5}`:                   `"mtu" is a number 1.5 where an integer is due`,
-		`{"name":"n","vlan":-1}`:                   `"vlan" is a number -1 where an integer of 0 or more is due`,
-		`{"name":"n","hairpinMode":"true"}`:        `"hairpinMode" is a string where a bool is due`,
-		`{"name":"n","range":[]}`:                  `"range" is an array where an object is due`,
-		`{"name":"n","x":1,"range":{"start":"y"}}`: `"range": ParseAddr("y")`,
+		`{"name":"n"}`:                                  "",
+		`{"name":"n","BRIDGE":"b","mtu":9}`:             "",
+		`{"name":"n","bridge":1}`:                       `"bridge" is a number where a string is due`,
+		`{"name":"n","mtu":"9"}`:                        `"mtu" is a string where an integer is due`,
+		`{"name":"n","mtu":1.5}`:                        `"mtu" is a number 1.5 where an integer is due`,
+		`{"name":"n","vlan":-1}`:                        `"vlan" is a number -1 where an integer of 0 or more is due`,
+		`{"name":"n","hairpinMode":"true"}`:             `"hairpinMode" is a string where a bool is due`,
+		`{"name":"n","range":[]}`:                       `"range" is an array where an object is due`,
+		`{"name":"n","x":1,"range":{"start":"y"}}`:      `"range.start": "y" is not an IP address`,
+		`{"name":"n","range":{"START":5}}`:              `"range.START" is a number where a string is due`,
+		`{"name":"n","list":[{"vlan":1},{"vlan":"1"}]}`: `"list[1].vlan" is a string where an integer of 0 or more is due`,
+		`{"name":"n","EMBEDDED":1}`:                     `"EMBEDDED" is a number where a bool is due`,
+		`{"name":"n","mtu":"9","mtu":9}`:                `"MTU" is a string where an integer is due`,
+		`{"name":"n","map":{"a":true,"b":1}}`:           `"map.b" is a number where a bool is due`,
 	}
 	for in, text := range tests {
 		t.Run(in, func(t *testing.T) {

@@ -1,6 +1,6 @@
 package spec
 
-import "cnibox/internal/json"
+import "encoding/json"
 
 // The conventions of what runtimes tell plugins, beyond the specification: capabilities in
 // runtimeConfig (https://www.cni.dev/docs/conventions/), and args.cni.

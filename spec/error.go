@@ -1,11 +1,10 @@
 package spec
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
-
-	"cnibox/internal/json"
 )
 
 // The codes of an [Error]: CNI specification 1.1.0, section "Error", and

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"cnibox/internal/schema"
 )
 
 // What NewRequest takes can be handed on: the wire form is read the same.
@@ -75,7 +77,7 @@ func FuzzParseResult(f *testing.F) {
 				t.Errorf("%s: got %s, %v\nwant %s", v, second, err, first)
 			}
 		}
-		CheckResultDoc(doc)
+		schema.CheckResult(doc)
 	})
 }
 

@@ -1,12 +1,15 @@
 package spec
 
 import (
+	"encoding"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
-
-	"cnibox/internal/json"
 )
 
 // maxDepth is how deep JSON may be nested. Real configurations need ten
@@ -216,52 +219,98 @@ func index(keys []string, key string) int {
 	return -1
 }
 
-// Unmarshal decodes the value of a key; the error names the key within it
-// that has the wrong type.
-// Errors have no code yet; it depends on where the value came from.
+// Unmarshal decodes the value of a key. The error names the key, as it is written, whose
+// value has the wrong type; it has no code yet, which depends on where the value came from.
 func Unmarshal(key string, b []byte, into any) error {
 	if err := json.Unmarshal(b, into); err != nil {
-		return explain(key, false, err)
+		return explain(key, b, reflect.TypeOf(into).Elem(), err)
 	}
 	return nil
 }
 
 // Explain says in the words of JSON why a document could not be decoded into a struct,
 // given the error of that: the key as it is written, and what is due there.
-//
-// Only now the key is looked for, which the error does not name when a method of the
-// value's type has refused it.
 func Explain(doc []byte, into any, err error) error {
-	ms, notObject := Members(doc)
-	if notObject != nil {
+	if _, notObject := Members(doc); notObject != nil {
 		return notObject
 	}
-	typ := reflect.TypeOf(into).Elem()
-	for _, m := range ms {
-		one := append(append([]byte{'{'}, m.text...), '}')
-		if err := json.Unmarshal(one, reflect.New(typ).Interface()); err != nil {
-			return explain(m.Name, true, err)
-		}
-	}
-	return err
+	return explain("", doc, reflect.TypeOf(into).Elem(), err)
 }
 
-// explain says in the words of JSON why the value of a key could not be
-// decoded. Whole tells that the error's path begins with the key itself.
-// encoding/json would name Go's types and fields, of which its readers know nothing.
-func explain(key string, whole bool, err error) error {
+// explain finds the innermost value that cannot be decoded into its type: the error of
+// encoding/json names Go's types and fields, of which who wrote the document knows nothing,
+// and has no key at all where a method of the value's type has refused it.
+func explain(path string, raw []byte, t reflect.Type, err error) error {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	for _, in := range inner(raw, t) {
+		if err := json.Unmarshal(in.raw, reflect.New(in.t).Interface()); err != nil {
+			return explain(strings.TrimPrefix(path+in.name, "."), in.raw, in.t, err)
+		}
+	}
 	var wrong *json.UnmarshalTypeError
-	if !errors.As(err, &wrong) {
-		return fmt.Errorf("%q: %w", key, err)
+	switch {
+	case errors.As(err, &wrong):
+	case t == reflect.TypeFor[netip.Addr]():
+		return fmt.Errorf("%q: %s is not an IP address", path, raw)
+	case t == reflect.TypeFor[netip.Prefix]():
+		return fmt.Errorf("%q: %s is not an IP address with a prefix length", path, raw)
+	default:
+		return fmt.Errorf("%q: %w", path, err)
 	}
-	within := wrong.Field
-	if whole {
-		_, within, _ = strings.Cut(within, ".")
+	if path == "" { // of a key that is there again, with a value that fits
+		path = wrong.Field
 	}
-	if within != "" {
-		key += "." + within
+	return fmt.Errorf("%q is %s where %s is due", path, article(wrong.Value), wanted(wrong.Type))
+}
+
+// A part is a member of an object, or an element of an array, and the type it is decoded into.
+type part struct {
+	name string // with what joins it to the path: .key or [0]
+	raw  json.RawMessage
+	t    reflect.Type
+}
+
+// inner returns the parts of a value, of which a type that decodes itself has none.
+func inner(raw []byte, t reflect.Type) (parts []part) {
+	if reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
+		return nil
 	}
-	return fmt.Errorf("%q is %s where %s is due", key, article(wrong.Value), wanted(wrong.Type))
+	var members map[string]json.RawMessage
+	var list []json.RawMessage
+	switch t.Kind() {
+	case reflect.Struct, reflect.Map:
+		json.Unmarshal(raw, &members) // another type has no members
+	case reflect.Slice, reflect.Array:
+		json.Unmarshal(raw, &list)
+	}
+	for _, key := range slices.Sorted(maps.Keys(members)) {
+		if of := memberType(t, key); of != nil {
+			parts = append(parts, part{"." + key, members[key], of})
+		}
+	}
+	for i, e := range list {
+		parts = append(parts, part{at("", i), e, t.Elem()})
+	}
+	return parts
+}
+
+// memberType returns what the value of a key is decoded into; nil: nothing.
+func memberType(t reflect.Type, key string) reflect.Type {
+	if t.Kind() == reflect.Map {
+		return t.Elem()
+	}
+	for _, f := range reflect.VisibleFields(t) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "" && !f.Anonymous {
+			name = f.Name
+		}
+		if strings.EqualFold(name, key) {
+			return f.Type
+		}
+	}
+	return nil
 }
 
 // kindOf names the JSON type of a value by its first byte.
@@ -290,9 +339,13 @@ func article(found string) string {
 }
 
 // wanted names the JSON type that a Go type is read from.
-// Types with a method of their own, as addresses, never get here: their errors are
-// the method's.
 func wanted(t reflect.Type) string {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
+		return "a string"
+	}
 	switch t.Kind() {
 	case reflect.Bool:
 		return "a bool"

@@ -1,14 +1,13 @@
 package spec
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
-
-	"cnibox/internal/json"
 )
 
 // ParseResult reads a result of any version; one without cniVersion is of
@@ -232,8 +231,8 @@ func (p *parser) dns(path string, raw json.RawMessage) DNS {
 func (p *parser) servers(path string, raw json.RawMessage) []string {
 	list := p.strs(path, raw)
 	for i, s := range list {
-		if problem := addrText(s); problem != "" {
-			p.fail(at(path, i), "%q %s", s, problem)
+		if _, err := netip.ParseAddr(s); err != nil {
+			p.fail(at(path, i), "%q is not an IP address", s)
 		}
 	}
 	return list

@@ -1,11 +1,10 @@
 package spec
 
 import (
+	"encoding/json"
 	"reflect"
 	"strings"
 	"testing"
-
-	"cnibox/internal/json"
 )
 
 func TestParseResultErrors(t *testing.T) {

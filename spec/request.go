@@ -2,10 +2,9 @@ package spec
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
 	"strings"
-
-	"cnibox/internal/json"
 )
 
 // MaxConf is the size of the largest configuration that is read, in bytes.

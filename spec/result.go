@@ -1,11 +1,10 @@
 package spec
 
 import (
+	"encoding/json"
 	"maps"
 	"net/netip"
 	"slices"
-
-	"cnibox/internal/json"
 )
 
 // A Result is the newest version's result, the only one the program knows;

@@ -1,10 +1,9 @@
 package spec
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
-
-	"cnibox/internal/json"
 )
 
 // Splice returns the JSON object without the members named in set and remove,

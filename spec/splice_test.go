@@ -1,10 +1,9 @@
 package spec
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
-
-	"cnibox/internal/json"
 )
 
 func TestSplice(t *testing.T) {

@@ -1,11 +1,10 @@
 package spec
 
 import (
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
-
-	"cnibox/internal/json"
 )
 
 // A Version is a version of the CNI specification; the zero value is none.

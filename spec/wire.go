@@ -2,12 +2,11 @@ package spec
 
 import (
 	"bytes"
+	"encoding/json"
 	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
-
-	"cnibox/internal/json"
 )
 
 // indentLimit is the size from which a result is printed without indentation,

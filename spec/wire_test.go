@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"cnibox/internal/schema"
 )
 
 // The example of the result schema.
@@ -75,7 +77,7 @@ func TestConvert(t *testing.T) {
 				if !bytes.Equal(got, lines.Bytes()) {
 					t.Errorf("got  %s\nwant %s", got, lines.Bytes())
 				}
-				if problems := CheckResultDoc(got); len(problems) > 0 {
+				if problems := schema.CheckResult(got); len(problems) > 0 {
 					t.Errorf("against the schema: %v", problems)
 				}
 			})

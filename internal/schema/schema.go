@@ -1,15 +1,19 @@
-package spec
+// Package schema compares configurations and results with the JSON schemas of the CNI
+// specification. Plugins and runtimes accept more than that, see [spec.NewRequest] and
+// [spec.ParseResult]; this is for tests, and for people who write plugins.
+package schema
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"math"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
-
-	"cnibox/internal/json"
 )
 
 // A Problem is a place where a document is not as its JSON schema asks.
@@ -27,17 +31,16 @@ func (p Problem) String() string {
 	return p.Path + ": " + p.Text
 }
 
-// CheckResultDoc compares a result with the schema of results: names, types,
+// CheckResult compares a result with the schema of results: names, types,
 // patterns and bounds, and that indexes are within the list of interfaces.
 // Unlike plugins, the schema knows no other case of letters in names.
-// Nil is a result without problems. It is for tests and for people who write plugins;
-// what runtimes and plugins accept is wider, see [ParseResult].
-func CheckResultDoc(doc []byte) []Problem { return checkDoc(doc, resultRule()) }
+// Nil is a result without problems.
+func CheckResult(doc []byte) []Problem { return checkDoc(doc, resultRule()) }
 
-// CheckConfDoc compares the configuration of one plugin with the schema of
+// CheckConf compares the configuration of one plugin with the schema of
 // network configurations.
 // Unknown members are no problem: plugins have keys of their own.
-func CheckConfDoc(doc []byte) []Problem { return checkDoc(doc, confRule()) }
+func CheckConf(doc []byte) []Problem { return checkDoc(doc, confRule()) }
 
 // A rule is what a schema says of one value. Members of an object that have
 // no rule and no others rule are free.
@@ -49,8 +52,7 @@ type rule struct {
 	others   *rule            // all further members of an object
 	items    *rule            // of an array
 	min, max int64            // of an integer, or the characters of a string; max 0: none
-	// What a pattern says, in place of a regular expression, whose package the binary
-	// does without. It returns what is wrong; empty: nothing.
+	// What is wrong with a string; empty: nothing.
 	text  func(string) string
 	whole func(c *checker, path string, v any) // what no single member tells
 }
@@ -58,14 +60,21 @@ type rule struct {
 // checkDoc decodes a document and compares it with a rule. Numbers stay text,
 // so that large ones keep their value.
 func checkDoc(doc []byte, r *rule) []Problem {
-	var v any
-	if err := json.Unmarshal(doc, &v); err != nil {
+	var raw json.RawMessage
+	if err := json.Unmarshal(doc, &raw); err != nil { // unlike a Decoder it reads to the end
 		return []Problem{{"", "not JSON: " + err.Error()}}
 	}
+	var v any
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	d.Decode(&v) // is JSON
 	c := &checker{}
 	c.check("", v, r)
 	return c.found
 }
+
+// at names an element of a list.
+func at(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
 
 // A checker gathers problems, in the order of names.
 // It goes on past each problem, since who writes a document wants all of them.
@@ -201,37 +210,26 @@ func indexes(c *checker, path string, v any) {
 // or nothing.
 
 // versionText is the pattern of cniVersion: exactly three numbers, which is
-// stricter than [ParseVersion].
+// stricter than [spec.ParseVersion].
 func versionText(s string) string {
-	parts := strings.Split(s, ".")
-	for _, p := range parts {
-		if len(parts) != 3 || p == "" || strings.Trim(p, "0123456789") != "" {
-			return "is not three numbers with dots between them"
-		}
+	if !regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+$`).MatchString(s) {
+		return "is not three numbers with dots between them"
 	}
 	return ""
 }
 
 // nameText is the pattern of a network's name.
 func nameText(s string) string {
-	if !plain(s) {
+	if !regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`).MatchString(s) {
 		return "is not a letter or digit followed by letters, digits, _, . and -"
 	}
 	return ""
 }
 
 // macText is the pattern of mac: six octets, so not InfiniBand's twenty.
-// Letters may be of either case. Hyphens and dots, which [ParseMAC] takes, are not.
+// Letters may be of either case. Hyphens and dots, which [spec.ParseMAC] takes, are not.
 func macText(s string) string {
-	ok := len(s) == 17
-	for i := 0; ok && i < len(s); i++ {
-		if i%3 == 2 {
-			ok = s[i] == ':'
-		} else {
-			ok = strings.IndexByte("0123456789abcdefABCDEF", s[i]) >= 0
-		}
-	}
-	if !ok {
+	if !regexp.MustCompile(`^([0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}$`).MatchString(s) {
 		return "is not six octets in hexadecimal with colons between them"
 	}
 	return ""

@@ -1,8 +1,11 @@
-package spec
+package schema
 
 import "math"
 
-// The rules of the two JSON schemas, as functions: built when somebody asks,
+// The bounds of interfaces[].mtu and routes[].mtu in the result schema.
+const minMTU, maxMTU = 68, 65535
+
+// The rules of the two JSON schemas, as functions: built when they are needed,
 // not at each start of the program. Where a schema says format ipv4, either
 // family is taken; it is a remark there, not a check.
 
@@ -20,7 +23,7 @@ func objectRule(members map[string]*rule, required ...string) *rule {
 }
 
 // resultRule is the schema of results.
-// cniVersion is required here although [ParseResult] does without: the schema wants
+// cniVersion is required here although [spec.ParseResult] does without: the schema wants
 // it in what plugins print.
 func resultRule() *rule {
 	r := objectRule(map[string]*rule{

@@ -1,4 +1,4 @@
-package spec
+package schema
 
 import (
 	"fmt"
@@ -6,7 +6,19 @@ import (
 	"testing"
 )
 
-func TestCheckResultDoc(t *testing.T) {
+// The example of the result schema.
+const seedResult = `{ "cniVersion": "1.0.0", "interfaces": [ { "name": "cni0", "mac": "0a:58:0a:f4:00:01", "sandbox": "" },
+	{ "name": "veth1a2b3c4d", "mac": "0a:58:0a:f4:00:02", "sandbox": "" },
+	{ "name": "eth0", "mac": "0a:58:0a:f4:00:03", "sandbox": "/proc/12345/ns/net" } ],
+	"ips": [ { "address": "10.244.0.5/24", "gateway": "10.244.0.1", "interface": 2 } ],
+	"routes": [ { "dst": "0.0.0.0/0", "gw": "10.244.0.1" } ],
+	"dns": { "nameservers": ["10.96.0.10"], "search": [ "default.svc.cluster.local", "svc.cluster.local", "cluster.local" ], "options": ["ndots:5"] } }`
+
+const seedConf = `{"cniVersion": "1.0.0", "name": "mynet", "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true,
+	"ipam": {"type": "host-local", "subnet": "10.244.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]},
+	"dns": {"nameservers": ["10.96.0.10"], "search": ["default.svc.cluster.local", "svc.cluster.local", "cluster.local"], "options": ["ndots:5"]}}`
+
+func TestCheckResult(t *testing.T) {
 	tests := map[string]string{ // document without its cniVersion to problems, joined
 		`{}`: "",
 		`{"interfaces":[{"name":"a","mac":"0A:58:0a:f4:00:01","mtu":68}],"ips":[{"address":"10.0.0.1/8","interface":0}]}`: "",
@@ -28,7 +40,7 @@ func TestCheckResultDoc(t *testing.T) {
 			if in == "{}" {
 				doc = `{"cniVersion":"1.0.0"}`
 			}
-			if got := lines(CheckResultDoc([]byte(doc))); got != want {
+			if got := lines(CheckResult([]byte(doc))); got != want {
 				t.Errorf("got  %s\nwant %s", got, want)
 			}
 		})
@@ -42,13 +54,13 @@ func TestCheckResultDoc(t *testing.T) {
 		seedResult:                "",
 		seedResult + "{}":         "not JSON: invalid character '{' after top-level value",
 	} {
-		if got := lines(CheckResultDoc([]byte(in))); got != want {
+		if got := lines(CheckResult([]byte(in))); got != want {
 			t.Errorf("%s\ngot  %s\nwant %s", in, got, want)
 		}
 	}
 }
 
-func TestCheckConfDoc(t *testing.T) {
+func TestCheckConf(t *testing.T) {
 	const head = `{"cniVersion":"1.0.0","name":"n","type":"t"`
 	tests := map[string]string{
 		seedConf: "",
@@ -64,7 +76,7 @@ func TestCheckConfDoc(t *testing.T) {
 		head + `,"prevResult":` + seedResult + `}`:                                                                                                                          "",
 	}
 	for in, want := range tests {
-		if got := lines(CheckConfDoc([]byte(in))); got != want {
+		if got := lines(CheckConf([]byte(in))); got != want {
 			t.Errorf("%s\ngot  %s\nwant %s", in, got, want)
 		}
 	}
