@@ -199,7 +199,7 @@ func checkFlannel(ctx context.Context, r *spec.Request) error {
 	}
 	conf := s.conf
 	if len(f.RuntimeConfig) > 0 {
-		if conf, err = spec.Splice(conf, []spec.Member{{Name: "runtimeConfig", Value: f.RuntimeConfig}}); err != nil {
+		if conf, err = spec.Merge(conf, map[string]any{"runtimeConfig": f.RuntimeConfig}); err != nil {
 			return spec.Errorf(spec.CodeConfig, "runtimeConfig: %w", err)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"cnibox/spec"
@@ -32,8 +31,8 @@ type flannelConf struct {
 type flannel struct {
 	flannelConf
 	dir  flannelRecords
-	base []spec.Member // the delegate's members
-	kind string        // the delegate's type
+	base map[string]json.RawMessage // the delegate's members
+	kind string                     // the delegate's type
 }
 
 // readFlannel reads and checks the configuration; errors have code 7. The directory is valid
@@ -71,17 +70,17 @@ func readFlannel(r *spec.Request) (*flannel, error) {
 // checkDelegate finds the type, and refuses the keys that flannel sets itself, and flannel as
 // its own delegate, which would not end.
 func (f *flannel) checkDelegate() error {
-	for _, m := range f.base {
-		switch {
-		case strings.EqualFold(m.Name, "name"):
-			return errors.New("it must not have a 'name' field: the name is the network's")
-		case strings.EqualFold(m.Name, "ipam"):
-			return errors.New("it must not have an 'ipam' field: flannel makes it of its own \"ipam\"")
-		case strings.EqualFold(m.Name, "type"):
-			if string(m.Value) == "null" || json.Unmarshal(m.Value, &f.kind) != nil {
-				return errors.New("its 'type' field must be a string")
-			}
-		}
+	var given struct{ Type *string }
+	err := json.Unmarshal(f.Delegate, &given)
+	switch {
+	case f.has("name"):
+		return errors.New("it must not have a 'name' field: the name is the network's")
+	case f.has("ipam"):
+		return errors.New("it must not have an 'ipam' field: flannel makes it of its own \"ipam\"")
+	case err != nil, f.has("type") && given.Type == nil:
+		return errors.New("its 'type' field must be a string")
+	case given.Type != nil:
+		f.kind = *given.Type
 	}
 	if a, ok := Lookup(f.kind); ok && a.Name == "flannel" {
 		return errors.New("its 'type' field is flannel itself")
@@ -91,8 +90,8 @@ func (f *flannel) checkDelegate() error {
 
 // has reports whether the delegate's object has a key, in any case of letters, null included.
 func (f *flannel) has(key string) bool {
-	for _, m := range f.base {
-		if strings.EqualFold(m.Name, key) {
+	for name := range f.base {
+		if strings.EqualFold(name, key) {
 			return true
 		}
 	}
@@ -106,30 +105,27 @@ func (f *flannel) delegateConf(r *spec.Request, env *subnetEnv) ([]byte, error) 
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "ipam: %w", err)
 	}
-	name, _ := json.Marshal(r.Net.Name) // strings cannot fail
-	set := []spec.Member{{Name: "name", Value: name}, {Name: "ipam", Value: ipam}}
-	add := func(key string, value []byte) { set = append(set, spec.Member{Name: key, Value: value}) }
-	absent := func(key, value string) {
+	set := map[string]any{"name": r.Net.Name, "ipam": json.RawMessage(ipam)}
+	absent := func(key string, value any) {
 		if !f.has(key) {
-			add(key, []byte(value))
+			set[key] = value
 		}
 	}
-	absent("type", `"bridge"`)
+	absent("type", "bridge")
 	if env != nil {
-		absent("ipMasq", strconv.FormatBool(!env.ipMasq))
-		absent("mtu", strconv.FormatUint(uint64(env.mtu), 10))
+		absent("ipMasq", !env.ipMasq)
+		absent("mtu", env.mtu)
 	}
 	if f.kind == "bridge" {
-		absent("isGateway", "true")
+		absent("isGateway", true)
 	}
 	if r.Net.CNIVersion != "" {
-		version, _ := json.Marshal(r.Net.CNIVersion)
-		add("cniVersion", version)
+		set["cniVersion"] = r.Net.CNIVersion
 	}
 	if len(f.RuntimeConfig) > 0 && string(f.RuntimeConfig) != "null" {
-		add("runtimeConfig", f.RuntimeConfig)
+		set["runtimeConfig"] = f.RuntimeConfig
 	}
-	conf, err := spec.Splice(f.Delegate, set)
+	conf, err := spec.Merge(f.Delegate, set)
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "'delegate' dictionary: %w", err)
 	}
@@ -146,9 +142,9 @@ func (f *flannel) ipam(env *subnetEnv) ([]byte, error) {
 	if err := json.Unmarshal(f.IPAM, &given); err != nil {
 		return nil, err
 	}
-	var set []spec.Member
+	set := make(map[string]any)
 	if given.Type == nil {
-		set = append(set, spec.Member{Name: "type", Value: []byte(`"host-local"`)})
+		set["type"] = "host-local"
 	}
 	if env != nil {
 		var ranges, routes []string
@@ -168,8 +164,8 @@ func (f *flannel) ipam(env *subnetEnv) ([]byte, error) {
 		if _, err := ipamResult(list, nil); err != nil {
 			return nil, err
 		}
-		set = append(set, spec.Member{Name: "ranges", Value: []byte("[" + strings.Join(ranges, ",") + "]")},
-			spec.Member{Name: "routes", Value: list})
+		set["ranges"] = json.RawMessage("[" + strings.Join(ranges, ",") + "]")
+		set["routes"] = list
 	}
-	return spec.Splice(f.IPAM, set)
+	return spec.Merge(f.IPAM, set)
 }

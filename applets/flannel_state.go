@@ -71,7 +71,7 @@ func (d flannelRecords) load(file string) (*flannelRecord, error) {
 		err = json.Unmarshal(raw, &head)
 	}
 	if err == nil {
-		s.conf, err = spec.Splice(raw, nil, flannelOwner)
+		s.conf, err = spec.Merge(raw, nil, flannelOwner)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errBrokenRecord, err)
@@ -116,8 +116,7 @@ func (d flannelRecords) quarantine(r *spec.Request, file string, why error) {
 // save writes the delegate's configuration, and returns how to restore what was there
 // before. Errors have code 5.
 func (d flannelRecords) save(a spec.Attachment, conf []byte) (restore func() error, err error) {
-	owner, _ := json.Marshal(ownerOf(a)) // strings cannot fail
-	raw, err := spec.Splice(conf, []spec.Member{{Name: flannelOwner, Value: owner}})
+	raw, err := spec.Merge(conf, map[string]any{flannelOwner: ownerOf(a)})
 	if err != nil {
 		return nil, err
 	}

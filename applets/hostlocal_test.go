@@ -65,7 +65,7 @@ func TestHostLocalResult(t *testing.T) {
 		h.want(t, "ADD", "null", h.conf(subnet4+fmt.Sprintf(`,"resolvConf":%q`, none), ""), "", 0, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"}]}`)
 	}
 	old := strings.Replace(h.conf(subnet4, ""), "1.1.0", "0.2.0", 1)
-	h.want(t, "ADD", "b", old, "", 0, `"ip4":{"ip":"10.1.0.3/24","gateway":"10.1.0.1"}`)
+	h.want(t, "ADD", "b", old, "", 0, `"ip4":{"gateway":"10.1.0.1","ip":"10.1.0.3/24"}`)
 }
 
 func TestHostLocalRequested(t *testing.T) {

@@ -3,6 +3,7 @@
 package applets
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,22 +28,26 @@ type tuningSysctls []struct{ key, value string }
 // which of the two counts.
 // Values must be strings, "1" and not 1: what a number would be written as, nobody says.
 func (s *tuningSysctls) UnmarshalJSON(b []byte) error {
-	if string(b) == "null" {
-		return nil
-	}
-	members, err := spec.Members(b)
-	if err != nil {
+	var settings map[string]json.RawMessage
+	if err := json.Unmarshal(b, &settings); err != nil || settings == nil {
 		return err
 	}
-	*s = make(tuningSysctls, len(members))
-	for i, m := range members {
-		if json.Unmarshal(m.Value, &(*s)[i].value) != nil {
-			return fmt.Errorf("the value of %s is not a string", m.Name)
+	// A map does not tell of two keys that are the same, nor of their order.
+	seen := make(map[string]bool)
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.Token() // the brace; b is an object
+	for d.More() {
+		token, _ := d.Token()
+		key, _ := token.(string)
+		var value string
+		if d.Decode(&value) != nil {
+			return fmt.Errorf("the value of %s is not a string", key)
 		}
-		if slices.ContainsFunc(members[:i], func(o spec.Member) bool { return o.Name == m.Name }) {
-			return fmt.Errorf("duplicated sysctl keys are not allowed: %s", m.Name)
+		if seen[key] {
+			return fmt.Errorf("duplicated sysctl keys are not allowed: %s", key)
 		}
-		(*s)[i].key = m.Name
+		seen[key] = true
+		*s = append(*s, struct{ key, value string }{key, value})
 	}
 	return nil
 }

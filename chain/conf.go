@@ -109,16 +109,12 @@ func ParseSingle(doc []byte) (*List, error) {
 	}, nil
 }
 
-// wrap makes a list of one plugin. Its configuration stays as it came.
-// The cache keeps it: other runtimes expect a list there.
+// wrap makes a list of one plugin. The cache keeps it: other runtimes expect a list there.
 func wrap(name, version string, doc json.RawMessage) []byte {
-	head, _ := json.Marshal(struct { // strings always encode
-		Name        string `json:"name"`
-		CNIVersion  string `json:"cniVersion"`
-		OnlyInlined bool   `json:"loadOnlyInlinedPlugins"`
-	}{name, version, true})
-	b := append(head[:len(head)-1], `,"plugins":`...)
-	return append(append(b, rawList([]json.RawMessage{doc})...), '}')
+	list, _ := json.Marshal(map[string]any{ // strings and what was read encode
+		"name": name, "cniVersion": version, "loadOnlyInlinedPlugins": true, "plugins": []json.RawMessage{doc},
+	})
+	return list
 }
 
 // parsePlugins reads the member plugins. Errors have code 7 and count from 1, as
@@ -259,22 +255,5 @@ func (l *List) Effective() ([]byte, error) {
 	for i, p := range l.Plugins {
 		docs[i] = p.conf
 	}
-	return spec.Splice(l.doc, []spec.Member{
-		{Name: "plugins", Value: rawList(docs)},
-		{Name: "loadOnlyInlinedPlugins", Value: json.RawMessage("true")},
-	})
-}
-
-// rawList joins the members of a list as they are.
-func rawList(docs []json.RawMessage) json.RawMessage {
-	var b bytes.Buffer
-	b.WriteByte('[')
-	for i, d := range docs {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.Write(d)
-	}
-	b.WriteByte(']')
-	return b.Bytes()
+	return spec.Merge(l.doc, map[string]any{"plugins": docs, "loadOnlyInlinedPlugins": true})
 }

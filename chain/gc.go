@@ -74,7 +74,7 @@ func (r *Runner) GC(ctx context.Context, l *List, o GCOptions) ([]spec.Attachmen
 	// Older versions have no GC; the DELs are all there is to do.
 	if complete && !o.DryRun && v.AtLeast(spec.V110) {
 		for i := range l.Plugins {
-			_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], Target{}, nil, spec.ValidMembers(valid)...)
+			_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], Target{}, nil, spec.ValidMembers(valid))
 			errs = append(errs, err)
 		}
 	}

@@ -42,8 +42,8 @@ func TestTranscript(t *testing.T) {
 	}
 	calls := w.wantCalls("ADD rec, ADD rec-a, ADD rec-b")
 	first := calls[0].Stdin
-	want := `{"type":"rec","big":9007199254740993,"f":1.10,"s":"<&>","s":2,` +
-		`"cniVersion":"1.1.0","name":"n","runtimeConfig":{"portMappings":[{"hostPort":1}]}}`
+	want := `{"big":9007199254740993,"cniVersion":"1.1.0","f":1.10,"name":"n",` +
+		`"runtimeConfig":{"portMappings":[{"hostPort":1}]},"s":2,"type":"rec"}`
 	if first != want {
 		t.Errorf("stdin of the first:\ngot  %s\nwant %s", first, want)
 	}

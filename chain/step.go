@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -12,7 +13,7 @@ import (
 
 // run makes the request of one plugin for a verb and invokes it; more are members for its
 // configuration.
-func (r *Runner) run(ctx context.Context, verb spec.Verb, l *List, p *Plugin, t Target, prev *spec.Result, more ...spec.Member) (*spec.Result, error) {
+func (r *Runner) run(ctx context.Context, verb spec.Verb, l *List, p *Plugin, t Target, prev *spec.Result, more ...map[string]any) (*spec.Result, error) {
 	req, err := r.request(verb, l, p, t, more)
 	if err != nil {
 		return nil, failed(verb, l, p, err)
@@ -73,27 +74,23 @@ func (r *Runner) addRequests(l *List, t Target) ([]*spec.Request, error) {
 // capabilities that it declares and somebody supplied, all else as it came.
 // capabilities themselves stay away, as the specification says and libcni does not do.
 // A runtimeConfig of the configuration's own stays if nobody supplied any.
-func (r *Runner) request(verb spec.Verb, l *List, p *Plugin, t Target, more []spec.Member) (*spec.Request, error) {
-	name, _ := json.Marshal(l.Name) // strings always encode
-	version, _ := json.Marshal(l.CNIVersion)
-	set := append([]spec.Member{{Name: "cniVersion", Value: version}, {Name: "name", Value: name}}, more...)
+func (r *Runner) request(verb spec.Verb, l *List, p *Plugin, t Target, more []map[string]any) (*spec.Request, error) {
+	set := map[string]any{"cniVersion": l.CNIVersion, "name": l.Name}
+	for _, m := range more {
+		maps.Copy(set, m)
+	}
 	supplied := make(map[string]json.RawMessage)
 	for key, v := range t.Capabilities {
 		if p.Capabilities[key] {
 			supplied[key] = v
 		}
 	}
-	// A map, since encoding/json sorts it: equal arguments are equal bytes.
 	if len(supplied) > 0 {
-		doc, err := json.Marshal(supplied)
-		if err != nil {
-			return nil, spec.Errorf(spec.CodeConfig, "capability arguments: %w", err)
-		}
-		set = append(set, spec.Member{Name: "runtimeConfig", Value: doc})
+		set["runtimeConfig"] = supplied
 	}
-	conf, err := spec.Splice(p.conf, set, "capabilities")
+	conf, err := spec.Merge(p.conf, set, "capabilities")
 	if err != nil {
-		return nil, err
+		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
 	req, err := spec.NewRequest(spec.Call{
 		Verb: verb, ContainerID: t.ContainerID, NetNS: t.NetNS, IfName: t.IfName,

@@ -35,11 +35,10 @@ func (r *Request) MAC() (net.HardwareAddr, error) {
 		}
 		MAC string
 	}
-	vals := pick(r.top, "runtimeConfig", "args", "mac")
 	for _, err := range []error{
-		optional("runtimeConfig", vals[0], &conf.RuntimeConfig),
-		optional("args", vals[1], &conf.Args),
-		optional("mac", vals[2], &conf.MAC),
+		optional("runtimeConfig", r.top.RuntimeConfig, &conf.RuntimeConfig),
+		optional("args", r.top.Args, &conf.Args),
+		optional("mac", r.top.MAC, &conf.MAC),
 	} {
 		if err != nil {
 			return nil, Errorf(CodeConfig, "invalid network config: %w", err)
@@ -101,24 +100,22 @@ func ParseMAC(s string) (net.HardwareAddr, error) {
 }
 
 // Wire returns the stdin of an exec'd plugin: the configuration with prevResult in
-// r.Net.Version, and the set of GC under both its keys, all else as it came.
-//
-// Nothing is decoded and encoded again, so large numbers and the order of keys
-// survive, both of which the reference's runtime loses. Errors have code 7: a
-// prevResult that the version cannot express.
+// r.Net.Version, and the set of GC under both its keys. Unknown members stay, and large
+// numbers, which the reference's runtime loses. Errors have code 7: a prevResult that the
+// version cannot express.
 func (r *Request) Wire() ([]byte, error) {
-	var set []Member
+	set := make(map[string]any)
+	if r.Call.Verb == GC && r.Valid != nil {
+		set = ValidMembers(r.Valid)
+	}
 	if r.Prev != nil {
 		prev, err := r.Prev.wire(r.Net.Version, r.IfName)
 		if err != nil {
 			return nil, fmt.Errorf("prevResult: %w", err)
 		}
-		set = append(set, Member{Name: "prevResult", Value: prev})
+		set["prevResult"] = prev
 	}
-	if r.Call.Verb == GC && r.Valid != nil {
-		set = append(set, ValidMembers(r.Valid)...)
-	}
-	wire, err := Splice(r.conf, set, "prevResult")
+	wire, err := Merge(r.conf, set, "prevResult")
 	if err != nil {
 		return nil, Errorf(CodeConfig, "network config: %w", err)
 	}
@@ -128,14 +125,14 @@ func (r *Request) Wire() ([]byte, error) {
 // ValidMembers returns the set of GC as its configuration has it, under both keys:
 // plugins of the 1.1.0 tag read the second one alone. The empty set is [], never null,
 // whether valid is nil or not.
-func ValidMembers(valid []Attachment) []Member {
-	list := []byte{'['}
-	for _, a := range valid {
-		o := object{}
-		o.str("containerID", a.ContainerID)
-		o.str("ifname", a.IfName)
-		list = append(comma(list), o.bytes()...)
+func ValidMembers(valid []Attachment) map[string]any {
+	type attachment struct {
+		ContainerID string `json:"containerID"`
+		IfName      string `json:"ifname"`
 	}
-	list = append(list, ']')
-	return []Member{{Name: keyValid, Value: list}, {Name: keyAttached, Value: list}}
+	list := make([]attachment, len(valid))
+	for i, a := range valid {
+		list[i] = attachment{a.ContainerID, a.IfName}
+	}
+	return map[string]any{keyValid: list, keyAttached: list}
 }

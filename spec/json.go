@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"bytes"
 	"encoding"
 	"encoding/json"
 	"errors"
@@ -17,128 +18,28 @@ import (
 // encoding/json itself takes 10,000.
 const maxDepth = 100
 
-// A Member is one member of a JSON object: its name without escapes, and its
-// value as written.
-//
-// Objects are kept as lists of members where order, duplicates or large numbers
-// matter, which a map or a struct would lose.
-type Member struct {
-	Name  string
-	Value json.RawMessage
-
-	text []byte // key, colon and value as written; nil if it was made here
+// Members returns the members of a JSON object. The error says what is not JSON, is not an
+// object or is nested too deep.
+func Members(obj []byte) (map[string]json.RawMessage, error) {
+	var ms map[string]json.RawMessage
+	err := unmarshalObject(obj, &ms)
+	return ms, err
 }
 
-// Members returns the members of a JSON object in their order, duplicates
-// included. Values are parts of obj and must not be changed. The error tells
-// what is not JSON, is not an object or is nested too deep.
-//
-// What it returns has been checked as a whole, so the functions below need no bounds
-// and no errors: each relies on valid JSON.
-func Members(obj []byte) ([]Member, error) {
-	if !json.Valid(obj) {
-		var raw json.RawMessage
-		return nil, json.Unmarshal(obj, &raw) // only this one says why
+// unmarshalObject decodes a JSON object, with the errors of [Members].
+func unmarshalObject(obj []byte, into any) error {
+	err := json.Unmarshal(obj, into)
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) {
+		return err
 	}
-	if i := space(obj, 0); obj[i] != '{' {
-		return nil, fmt.Errorf("%s where an object is due", kindOf(obj[i]))
+	if first := bytes.TrimLeft(obj, " \t\r\n")[0]; first != '{' {
+		return fmt.Errorf("%s where an object is due", kindOf(first))
 	}
 	if depth(obj) > maxDepth {
-		return nil, fmt.Errorf("nested deeper than %d levels", maxDepth)
+		return fmt.Errorf("nested deeper than %d levels", maxDepth)
 	}
-	return split(obj), nil
-}
-
-// split is [Members] for bytes that are known to be a JSON object.
-// It makes no copy. Twelve members is what a plugin's configuration has.
-func split(obj []byte) []Member {
-	ms := make([]Member, 0, 12)
-	i := space(obj, 0) + 1
-	for {
-		start := space(obj, i)
-		if obj[start] == '}' {
-			return ms
-		}
-		end := value(obj, start)
-		key := obj[start:end]
-		from := space(obj, space(obj, end)+1) // after the colon
-		// Cut, not decoded: nobody may look at most of them.
-		i = value(obj, from)
-		ms = append(ms, Member{unquote(key), obj[from:i], obj[start:i]})
-		if i = space(obj, i); obj[i] == ',' {
-			i++
-		}
-	}
-}
-
-// elements returns the values of bytes that are known to be a JSON array.
-// An empty array has none, and null elements are among them as null.
-func elements(list []byte) []json.RawMessage {
-	var es []json.RawMessage
-	i := space(list, 0) + 1
-	for {
-		start := space(list, i)
-		if list[start] == ']' {
-			return es
-		}
-		i = value(list, start)
-		es = append(es, list[start:i])
-		if i = space(list, i); list[i] == ',' {
-			i++
-		}
-	}
-}
-
-// space returns the index of the first byte from i on that is no white space.
-func space(b []byte, i int) int {
-	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\t' || b[i] == '\r') {
-		i++
-	}
-	return i
-}
-
-// value returns the index after the value that begins at i of valid JSON. It
-// does not recurse, so that depth costs nothing.
-// A colon or comma before the value is passed over.
-func value(b []byte, i int) int {
-	open := 0
-	for ; i < len(b); i++ {
-		switch b[i] {
-		case '"':
-			i = closing(b, i)
-		case '{', '[':
-			open++
-			continue
-		case '}', ']':
-			open--
-		case ' ', '\n', '\t', '\r', ',', ':':
-			continue
-		default:
-			i = literal(b, i)
-		}
-		if open == 0 {
-			return i + 1
-		}
-	}
-	return i
-}
-
-// closing returns the index of the quote that ends the string begun at i.
-func closing(b []byte, i int) int {
-	for i++; b[i] != '"'; i++ {
-		if b[i] == '\\' {
-			i++
-		}
-	}
-	return i
-}
-
-// literal returns the index of the last byte of the number or word begun at i.
-func literal(b []byte, i int) int {
-	for i+1 < len(b) && strings.IndexByte(" \n\t\r,:]}", b[i+1]) < 0 {
-		i++
-	}
-	return i
+	return err
 }
 
 // depth returns how deep valid JSON is nested.
@@ -147,7 +48,11 @@ func depth(b []byte) int {
 	for i := 0; i < len(b); i++ {
 		switch b[i] {
 		case '"':
-			i = closing(b, i)
+			for i++; b[i] != '"'; i++ {
+				if b[i] == '\\' {
+					i++
+				}
+			}
 		case '{', '[':
 			open++
 			deepest = max(deepest, open)
@@ -158,65 +63,24 @@ func depth(b []byte) int {
 	return deepest
 }
 
-// unquote reads a JSON string; most are plain ASCII and need no decoder.
-// Invalid UTF-8 becomes U+FFFD, as in encoding/json.
-func unquote(quoted []byte) string {
-	for _, c := range quoted {
-		if c == '\\' || c >= 0x80 {
-			var s string
-			json.Unmarshal(quoted, &s) // valid already
-			return s
+// Merge returns the JSON object with the members of set, which replace those of the same
+// name, and without those that remove names, both in any case of letters. What is unknown
+// stays, and so do large numbers; the members are sorted. The error says that obj is no
+// object, or which value of set cannot be encoded.
+func Merge(obj []byte, set map[string]any, remove ...string) ([]byte, error) {
+	ms, err := Members(obj)
+	if err != nil {
+		return nil, err
+	}
+	keys := slices.AppendSeq(slices.Clone(remove), maps.Keys(set))
+	out := make(map[string]any, len(ms)+len(set))
+	for name, value := range ms {
+		if !slices.ContainsFunc(keys, func(key string) bool { return strings.EqualFold(key, name) }) {
+			out[name] = value
 		}
 	}
-	return string(quoted[1 : len(quoted)-1])
-}
-
-// pick returns the values of the given keys, in any case of letters; the last
-// of a repeated key counts, as in encoding/json. Absent and null are nil.
-//
-// The order of the result is that of keys. [Members] and this replace a struct per
-// shape, and cost no reflection at each start of a plugin.
-func pick(ms []Member, keys ...string) []json.RawMessage {
-	vals := make([]json.RawMessage, len(keys))
-	for _, m := range ms {
-		if i := index(keys, m.Name); i >= 0 {
-			vals[i] = m.Value
-		}
-	}
-	for i, v := range vals {
-		if string(v) == "null" {
-			vals[i] = nil
-		}
-	}
-	return vals
-}
-
-// rest returns the members that [pick] with the same keys passes over.
-// Nil if there are none. Of repeated ones the last counts.
-func rest(ms []Member, keys ...string) members {
-	var extra members
-	for _, m := range ms {
-		if index(keys, m.Name) >= 0 {
-			continue
-		}
-		if extra == nil {
-			extra = members{}
-		}
-		extra[m.Name] = m.Value
-	}
-	return extra
-}
-
-// index returns the place of a key in keys in any case of letters, or -1.
-// Folding is that of encoding/json, where K is also the Kelvin sign; the lists are a
-// few keys long, so no map pays.
-func index(keys []string, key string) int {
-	for i, k := range keys {
-		if strings.EqualFold(k, key) {
-			return i
-		}
-	}
-	return -1
+	maps.Copy(out, set)
+	return json.Marshal(out)
 }
 
 // Unmarshal decodes the value of a key. The error names the key, as it is written, whose

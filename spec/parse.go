@@ -21,59 +21,53 @@ import (
 // are errors; an empty gateway is none, and so is the index -1, which old
 // libraries write for none.
 func ParseResult(b []byte, conf Version) (*Result, error) {
-	ms, err := Members(b)
+	members, err := Members(b)
 	if err != nil {
 		return nil, Errorf(CodeDecode, "result: %w", err)
 	}
 	p := parser{}
-	r, err := p.result(ms, conf)
+	r, err := p.result(members, conf)
 	if err != nil {
 		return nil, Errorf(CodeConfig, "result: %w", err)
 	}
 	return r, nil
 }
 
-// resultKeys are the members of a result in all versions; ip is what the text
-// of 0.3.0 calls ips, and belongs to that version alone.
-var resultKeys = [...]string{"cniVersion", "interfaces", "ips", "routes", "dns", "ip4", "ip6", "ip"}
-
 // result reads the members of a result. Errors have no code; the caller knows
 // whether a plugin's answer or a configuration is to blame.
-func (p *parser) result(ms []Member, conf Version) (*Result, error) {
-	v, err := resultVersion(ms, conf)
+func (p *parser) result(f fields, conf Version) (*Result, error) {
+	v, err := resultVersion(f.take("cniVersion"), conf)
 	if err != nil {
 		return nil, err
 	}
-	// In other versions "ip" is some other maker's own member, and kept as that.
-	keys := resultKeys[:]
-	if v != V030 {
-		keys = keys[:len(keys)-1]
-	}
-	vals := pick(ms, keys...)
-	if v == V030 && vals[2] == nil {
-		vals[2] = vals[7]
-	}
-	r := &Result{extra: rest(ms, keys...)}
-	for i, raw := range p.list("interfaces", vals[1]) {
+	r := &Result{}
+	for i, raw := range p.list("interfaces", f.take("interfaces")) {
 		r.Interfaces = append(r.Interfaces, p.iface(at("interfaces", i), raw))
 	}
-	p.family(r, "ip4", vals[5])
-	p.family(r, "ip6", vals[6])
-	for i, raw := range p.list("ips", vals[2]) {
+	p.family(r, "ip4", f.take("ip4"))
+	p.family(r, "ip6", f.take("ip6"))
+	ips := f.take("ips")
+	if v == V030 { // whose text calls them ip; elsewhere that is an unknown member
+		if ip := f.take("ip"); ips == nil {
+			ips = ip
+		}
+	}
+	for i, raw := range p.list("ips", ips) {
 		r.IPs = append(r.IPs, p.ip(at("ips", i), raw, len(r.Interfaces)))
 	}
-	for i, raw := range p.list("routes", vals[3]) {
+	for i, raw := range p.list("routes", f.take("routes")) {
 		r.Routes = append(r.Routes, p.route(at("routes", i), raw))
 	}
-	r.DNS = p.dns("dns", vals[4])
+	r.DNS = p.dns("dns", f.take("dns"))
+	r.extra = f.rest()
 	return r, p.err
 }
 
 // resultVersion returns the version of a result: its own if it says one, else conf.
 // One that does not exist is an error, since its shape may differ.
-func resultVersion(ms []Member, conf Version) (Version, error) {
+func resultVersion(raw json.RawMessage, conf Version) (Version, error) {
 	text := ""
-	if err := optional("cniVersion", pick(ms, "cniVersion")[0], &text); err != nil {
+	if err := optional("cniVersion", raw, &text); err != nil {
 		return Version{}, err
 	}
 	if text == "" {
@@ -105,59 +99,97 @@ func (p *parser) fail(path, format string, args ...any) {
 }
 
 // list returns the elements of an array.
-// Absent is empty, and so is null, which [pick] has made absent.
-func (p *parser) list(path string, raw json.RawMessage) []json.RawMessage {
-	switch {
-	case raw == nil:
-		return nil
-	case raw[0] != '[':
+func (p *parser) list(path string, raw json.RawMessage) (elements []json.RawMessage) {
+	if raw != nil && raw[0] != '[' {
 		p.fail(path, "%s where an array is due", kindOf(raw[0]))
 		return nil
 	}
-	return elements(raw)
+	if raw != nil {
+		json.Unmarshal(raw, &elements) // is an array
+	}
+	return elements
 }
 
-// object returns the values of the keys of an object, and its other members.
-// It is never given a null, which is an error in a list.
-// An object of the wrong type gives as many absent values as there are keys.
-func (p *parser) object(path string, raw json.RawMessage, keys ...string) ([]json.RawMessage, members) {
-	// Also for an element that is null: the reference reads it, and panics later.
+// fields are the members of an object that have not been read yet.
+type fields map[string]json.RawMessage
+
+// object returns the members of an object.
+func (p *parser) object(path string, raw json.RawMessage) fields {
+	if absent(raw) {
+		return nil
+	}
+	return p.element(path, raw)
+}
+
+// element is object for an element of a list, which must not be null: the reference reads
+// it, and panics later.
+func (p *parser) element(path string, raw json.RawMessage) (f fields) {
 	if raw[0] != '{' {
 		p.fail(path, "%s where an object is due", kindOf(raw[0]))
-		return make([]json.RawMessage, len(keys)), nil
+		return nil
 	}
-	ms := split(raw)
-	return pick(ms, keys...), rest(ms, keys...)
+	json.Unmarshal(raw, &f) // is an object
+	return f
+}
+
+// take removes a key, in any case of letters, and returns its value; nil if it is absent or
+// null. Of several spellings the given one counts, else the last in order.
+func (f fields) take(key string) json.RawMessage {
+	value, found := f[key]
+	last := ""
+	for k, v := range f {
+		if !strings.EqualFold(k, key) {
+			continue
+		}
+		if !found && k >= last {
+			value, last = v, k
+		}
+		delete(f, k)
+	}
+	if string(value) == "null" {
+		return nil
+	}
+	return value
+}
+
+// rest returns what has not been taken; nil if that is nothing.
+func (f fields) rest() members {
+	if len(f) == 0 {
+		return nil
+	}
+	return members(f)
 }
 
 // iface reads an element of interfaces. An empty name is a bad one, but it is
 // not for us to refuse what another plugin made.
 func (p *parser) iface(path string, raw json.RawMessage) Interface {
-	vals, extra := p.object(path, raw, "name", "mac", "mtu", "sandbox", "socketPath", "pciID")
+	f := p.element(path, raw)
 	return Interface{
-		Name:       p.str(path+".name", vals[0]),
-		MAC:        p.mac(path+".mac", vals[1]),
-		MTU:        p.num(path+".mtu", vals[2]),
-		Sandbox:    p.str(path+".sandbox", vals[3]),
-		SocketPath: p.str(path+".socketPath", vals[4]),
-		PCIID:      p.str(path+".pciID", vals[5]),
-		extra:      extra,
+		Name:       p.str(path+".name", f.take("name")),
+		MAC:        p.mac(path+".mac", f.take("mac")),
+		MTU:        p.num(path+".mtu", f.take("mtu")),
+		Sandbox:    p.str(path+".sandbox", f.take("sandbox")),
+		SocketPath: p.str(path+".socketPath", f.take("socketPath")),
+		PCIID:      p.str(path+".pciID", f.take("pciID")),
+		extra:      f.rest(),
 	}
 }
 
 // ip reads an element of ips. Its version follows from the address.
 // In older versions it is written as well, and not compared.
 func (p *parser) ip(path string, raw json.RawMessage, interfaces int) IP {
-	vals, extra := p.object(path, raw, "address", "gateway", "interface", "version")
+	f := p.element(path, raw)
+	f.take("version")
+	index := f.take("interface")
 	ip := IP{
-		Address: p.prefix(path+".address", vals[0]),
-		Gateway: p.addr(path+".gateway", vals[1]),
-		extra:   extra,
+		Address: p.prefix(path+".address", f.take("address")),
+		Gateway: p.addr(path+".gateway", f.take("gateway")),
+		extra:   f.rest(),
 	}
-	if vals[2] == nil || string(vals[2]) == "-1" {
+	if index == nil || string(index) == "-1" {
 		return ip
 	}
-	n := p.num(path+".interface", vals[2])
+	n := p.num(path+".interface", index)
 	if n >= interfaces && !p.anyIndex {
 		p.fail(path+".interface", "%s", outside(n, interfaces))
 	}
@@ -177,13 +209,14 @@ func (p *parser) family(r *Result, path string, raw json.RawMessage) {
 	if raw == nil {
 		return
 	}
-	vals, extra := p.object(path, raw, "ip", "gateway", "routes")
+	f := p.element(path, raw)
+	routes := f.take("routes")
 	r.IPs = append(r.IPs, IP{
-		Address: p.prefix(path+".ip", vals[0]),
-		Gateway: p.addr(path+".gateway", vals[1]),
-		extra:   extra,
+		Address: p.prefix(path+".ip", f.take("ip")),
+		Gateway: p.addr(path+".gateway", f.take("gateway")),
+		extra:   f.rest(),
 	})
-	for i, raw := range p.list(path+".routes", vals[2]) {
+	for i, raw := range p.list(path+".routes", routes) {
 		r.Routes = append(r.Routes, p.route(at(path+".routes", i), raw))
 	}
 }
@@ -191,16 +224,16 @@ func (p *parser) family(r *Result, path string, raw json.RawMessage) {
 // route reads an element of routes. Host bits of the destination stay, as in
 // the reference.
 func (p *parser) route(path string, raw json.RawMessage) Route {
-	vals, extra := p.object(path, raw, "dst", "gw", "mtu", "advmss", "priority", "table", "scope")
+	f := p.element(path, raw)
 	r := Route{
-		Dst:      p.prefix(path+".dst", vals[0]),
-		GW:       p.addr(path+".gw", vals[1]),
-		MTU:      p.num(path+".mtu", vals[2]),
-		AdvMSS:   p.num(path+".advmss", vals[3]),
-		Priority: p.num(path+".priority", vals[4]),
-		Table:    p.optNum(path+".table", vals[5]),
-		Scope:    p.scope(path+".scope", vals[6]),
-		extra:    extra,
+		Dst:      p.prefix(path+".dst", f.take("dst")),
+		GW:       p.addr(path+".gw", f.take("gw")),
+		MTU:      p.num(path+".mtu", f.take("mtu")),
+		AdvMSS:   p.num(path+".advmss", f.take("advmss")),
+		Priority: p.num(path+".priority", f.take("priority")),
+		Table:    p.optNum(path+".table", f.take("table")),
+		Scope:    p.scope(path+".scope", f.take("scope")),
+		extra:    f.rest(),
 	}
 	if r.GW.IsValid() && r.GW.Is4() != r.Dst.Addr().Is4() {
 		p.fail(path+".gw", "gateway %s is of another family than %s", r.GW, r.Dst)
@@ -214,16 +247,13 @@ func (p *parser) route(path string, raw json.RawMessage) Route {
 // dns reads the dns of a result or of a configuration. A name server is an address, which
 // may have a zone.
 func (p *parser) dns(path string, raw json.RawMessage) DNS {
-	if raw == nil {
-		return DNS{}
-	}
-	vals, extra := p.object(path, raw, "nameservers", "domain", "search", "options")
+	f := p.object(path, raw)
 	return DNS{
-		Nameservers: p.servers(path+".nameservers", vals[0]),
-		Domain:      p.str(path+".domain", vals[1]),
-		Search:      p.strs(path+".search", vals[2]),
-		Options:     p.strs(path+".options", vals[3]),
-		extra:       extra,
+		Nameservers: p.servers(path+".nameservers", f.take("nameservers")),
+		Domain:      p.str(path+".domain", f.take("domain")),
+		Search:      p.strs(path+".search", f.take("search")),
+		Options:     p.strs(path+".options", f.take("options")),
+		extra:       f.rest(),
 	}
 }
 
@@ -264,15 +294,13 @@ func octets(text string, counts ...int) bool {
 
 // str reads a string.
 // Absent is the empty string.
-func (p *parser) str(path string, raw json.RawMessage) string {
-	switch {
-	case raw == nil:
-		return ""
-	case raw[0] != '"':
+func (p *parser) str(path string, raw json.RawMessage) (s string) {
+	if raw != nil && raw[0] != '"' {
 		p.fail(path, "%s where a string is due", kindOf(raw[0]))
-		return ""
+	} else if raw != nil {
+		json.Unmarshal(raw, &s) // is a string
 	}
-	return unquote(raw)
+	return s
 }
 
 // strs reads a list of strings.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"strings"
 )
 
 // MaxConf is the size of the largest configuration that is read, in bytes.
@@ -44,7 +43,15 @@ type Request struct {
 	badArgs error           // why
 	absent  []error         // what DEL goes on without
 	conf    json.RawMessage // the plugin's own configuration, as it came
-	top     []Member        // its members
+	top     common          // its keys that all plugins have
+}
+
+// common are the keys that all plugins have, each to be read on its own.
+type common struct {
+	CNIVersion, Name, Type, IPAM, DNS, Args, RuntimeConfig, MAC, PrevResult json.RawMessage
+
+	Valid    json.RawMessage `json:"cni.dev/valid-attachments"`
+	Attached json.RawMessage `json:"cni.dev/attachments"`
 }
 
 // NetConf are the keys common to all plugins.
@@ -75,11 +82,10 @@ func NewRequest(c Call, conf []byte) (*Request, error) {
 	if len(conf) > MaxConf {
 		return nil, Errorf(CodeDecode, "network config of more than %d bytes", MaxConf)
 	}
-	top, err := Members(conf)
-	if err != nil {
+	r := &Request{Call: c, Path: folders(c.Path), conf: conf, Warn: func(string, ...any) {}}
+	if err := unmarshalObject(conf, &r.top); err != nil {
 		return nil, Errorf(CodeDecode, "error unmarshall network config: %w", err)
 	}
-	r := &Request{Call: c, Path: folders(c.Path), conf: conf, top: top, Warn: func(string, ...any) {}}
 	// The version comes first: an error about anything else is told in it.
 	for _, read := range []func() error{r.readVersion, r.readName, r.readType, r.readIPAM, r.readDNS, r.readArgs, r.readPrev, r.readValid} {
 		err := read()
@@ -104,7 +110,7 @@ func (r *Request) readVersion() error {
 	if r.Call.Verb == Del {
 		r.Net.Version = V010 // of a configuration without one
 	}
-	if err := optional("cniVersion", pick(r.top, "cniVersion")[0], &r.Net.CNIVersion); err != nil {
+	if err := optional("cniVersion", r.top.CNIVersion, &r.Net.CNIVersion); err != nil {
 		return Errorf(CodeDecode, "error unmarshall network config: %w", err)
 	}
 	r.Net.Version, _ = ParseVersion(r.Net.CNIVersion)
@@ -115,7 +121,7 @@ func (r *Request) readVersion() error {
 // with a longer name can still be released.
 func (r *Request) readName() error {
 	name := ""
-	if err := optional("name", pick(r.top, "name")[0], &name); err != nil {
+	if err := optional("name", r.top.Name, &name); err != nil {
 		return Errorf(CodeConfig, "invalid network name: %w", err)
 	}
 	if err := CheckNetworkName(name); err != nil {
@@ -149,7 +155,7 @@ func (r *Request) readCall() (err error) {
 // Names of plugins are checked, since they become the names of files that are run
 // (CVE-2021-20206).
 func (r *Request) readType() error {
-	return readType("type", pick(r.top, "type")[0], &r.Net.Type)
+	return readType("type", r.top.Type, &r.Net.Type)
 }
 
 // readIPAM reads ipam.type, and no other key of ipam.
@@ -157,7 +163,7 @@ func (r *Request) readIPAM() error {
 	var ipam struct {
 		Type json.RawMessage `json:"type"`
 	}
-	if err := optional("ipam", pick(r.top, "ipam")[0], &ipam); err != nil {
+	if err := optional("ipam", r.top.IPAM, &ipam); err != nil {
 		return Errorf(CodeConfig, "%w", err)
 	}
 	return readType("ipam.type", ipam.Type, &r.Net.IPAM.Type)
@@ -184,15 +190,15 @@ func readType(key string, raw json.RawMessage, into *string) error {
 // answered in an older one. prevResult of a configuration of a version nobody knows
 // cannot be read, and would hide the better error, that of the version.
 func (r *Request) readPrev() error {
-	prev := pick(r.top, "prevResult")[0]
-	if prev == nil || !r.Net.exact(Version{}) {
+	if absent(r.top.PrevResult) || !r.Net.exact(Version{}) {
 		return nil
 	}
-	if prev[0] != '{' {
-		return Errorf(CodeConfig, "prevResult: %s where an object is due", kindOf(prev[0]))
-	}
 	p := parser{anyIndex: true}
-	res, err := p.result(split(prev), r.Net.Version)
+	members := p.object("prevResult", r.top.PrevResult)
+	if p.err != nil {
+		return Errorf(CodeConfig, "%w", p.err)
+	}
+	res, err := p.result(members, r.Net.Version)
 	if err != nil {
 		return Errorf(CodeConfig, "prevResult: %w", err)
 	}
@@ -221,14 +227,11 @@ func (r *Request) readValid() error {
 	if r.Call.Verb != GC || !r.Net.exact(V110) {
 		return nil
 	}
-	for _, key := range []string{keyValid, keyAttached} {
-		// The last of a repeated key counts, as everywhere. pick would not do: to it
-		// null is absence.
-		for _, m := range slices.Backward(r.top) {
-			if strings.EqualFold(m.Name, key) {
-				return r.parseValid(key, m.Value)
-			}
-		}
+	switch {
+	case r.top.Valid != nil:
+		return r.parseValid(keyValid, r.top.Valid)
+	case r.top.Attached != nil:
+		return r.parseValid(keyAttached, r.top.Attached)
 	}
 	return nil
 }
@@ -273,10 +276,12 @@ func (r *Request) Stale() func(label string) bool {
 	return func(label string) bool { return LabelOf(label, r.Network) && !valid(LabelKey(label)) }
 }
 
+// absent reports whether a key has no value; null is none.
+func absent(raw json.RawMessage) bool { return raw == nil || string(raw) == "null" }
+
 // optional decodes a value that may be absent.
-// Null is absent as well, see pick.
 func optional(key string, raw json.RawMessage, into any) error {
-	if raw == nil {
+	if absent(raw) {
 		return nil
 	}
 	return Unmarshal(key, raw, into)

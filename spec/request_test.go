@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"reflect"
@@ -127,7 +128,10 @@ func TestPrevResult(t *testing.T) {
 				}
 				return
 			}
-			if b, err := r.Prev.wire(Newest, ""); err != nil || !strings.Contains(string(b), tt.want) {
+			b, err := r.Prev.Encode(Newest)
+			var line bytes.Buffer
+			json.Compact(&line, b)
+			if err != nil || !strings.Contains(line.String(), tt.want) {
 				t.Errorf("got %s, %v, want …%s…", b, err, tt.want)
 			}
 		})

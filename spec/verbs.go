@@ -203,20 +203,7 @@ func (v Verbs) serves(n NetConf) error {
 	if text == "" {
 		text = V010.String()
 	}
-	return Errorf(CodeVersion, "incompatible CNI versions").WithDetails("config is %s, plugin supports %s", quote(text), list(served))
-}
-
-// list writes versions as the reference prints them: ["0.4.0" "1.0.0"].
-// It is no JSON, but people search for the text.
-func list(versions []string) string {
-	s := "["
-	for i, v := range versions {
-		if i > 0 {
-			s += " "
-		}
-		s += `"` + v + `"`
-	}
-	return s + "]"
+	return Errorf(CodeVersion, "incompatible CNI versions").WithDetails("config is %q, plugin supports %q", text, served)
 }
 
 // exact reports whether cniVersion is written as one of the versions from

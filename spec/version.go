@@ -106,12 +106,8 @@ func known(text string, since Version) bool {
 // ConfVersion returns the version of a configuration, whatever else is in it; the zero
 // Version if that cannot be read.
 func ConfVersion(conf []byte) Version {
-	top, err := Members(conf)
-	if err != nil {
-		return Version{}
-	}
-	r := &Request{top: top}
-	if r.readVersion() != nil {
+	r := &Request{}
+	if unmarshalObject(conf, &r.top) != nil || r.readVersion() != nil {
 		return Version{}
 	}
 	return r.Net.Version
@@ -128,10 +124,9 @@ func VersionAnswer(stdin []byte, since Version) []byte {
 	if err := json.Unmarshal(stdin, &in); err != nil || !known(in.CNIVersion, since) {
 		in.CNIVersion = Newest.String()
 	}
-	line := append([]byte(`{"cniVersion":`), quote(in.CNIVersion)...)
-	line = append(line, `,"supportedVersions":[`...)
+	var served []string
 	for _, v := range Versions(since) {
-		line = append(comma(line), quote(v.String())...)
+		served = append(served, v.String())
 	}
-	return append(line, "]}\n"...)
+	return []byte(`{"cniVersion":"` + in.CNIVersion + `","supportedVersions":["` + strings.Join(served, `","`) + "\"]}\n")
 }

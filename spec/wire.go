@@ -3,10 +3,6 @@ package spec
 import (
 	"bytes"
 	"encoding/json"
-	"maps"
-	"net/netip"
-	"slices"
-	"strconv"
 )
 
 // indentLimit is the size from which a result is printed without indentation,
@@ -32,69 +28,101 @@ func (r *Result) Encode(v Version) ([]byte, error) { return r.EncodeFor(v, "") }
 // It is what a runtime keeps and prints: a result without addresses is written as well, since
 // external plugins may answer so in all versions.
 func (r *Result) EncodeFor(v Version, ifName string) ([]byte, error) {
-	b, err := r.wire(v, ifName)
-	if err != nil || len(b) > indentLimit {
-		return b, err
+	o, err := r.wire(v, ifName)
+	if err != nil {
+		return nil, err
 	}
-	var out bytes.Buffer
-	if err := json.Indent(&out, b, "", "    "); err != nil {
+	b, err := json.Marshal(o)
+	if err != nil {
 		return nil, Errorf(CodeInternal, "result: %w", err)
 	}
+	if len(b) > indentLimit {
+		return b, nil
+	}
+	var out bytes.Buffer
+	json.Indent(&out, b, "", "    ") // is JSON
 	return out.Bytes(), nil
 }
 
-// wire writes the result in the shape of version v on one line.
-func (r *Result) wire(v Version, ifName string) ([]byte, error) {
+// An object is a JSON object in the making. What is not a member of the specification, and
+// was read, is written again.
+type object map[string]any
+
+// object begins an object with the unknown members.
+func (m members) object() object {
+	o := object{}
+	for key, value := range m {
+		o[key] = value
+	}
+	return o
+}
+
+// put adds a member unless its value is zero.
+func put[T comparable](o object, key string, value T) {
+	if value != *new(T) {
+		o[key] = value
+	}
+}
+
+// putList adds a list unless it is empty: it is never null, and an empty one says no more
+// than none.
+func putList[T, E any](o object, key string, list []T, element func(T) E) {
+	if len(list) == 0 {
+		return
+	}
+	out := make([]E, len(list))
+	for i, e := range list {
+		out[i] = element(e)
+	}
+	o[key] = out
+}
+
+// wire returns the result in the shape of version v.
+func (r *Result) wire(v Version, ifName string) (object, error) {
 	if !known(v.String(), Version{}) {
 		return nil, Errorf(CodeConfig, "no converter for CNI result version %s to %s", Newest, v)
 	}
-	o := object{extra: r.extra}
-	o.str("cniVersion", v.String())
-	if v.NeedsAddress() {
-		r.families(&o, ifName)
-		return o.bytes(), nil
-	}
-	if v == V030 && r.extra["ip"] != nil {
-		// There it would be read as the list of addresses.
-		o.extra = maps.Clone(r.extra)
-		delete(o.extra, "ip")
-	}
+	o := r.extra.object()
 	s := shape{newest: v.AtLeast(V100)}
-	// The reference prints 1.0.0 and later from maps, so its keys are sorted; people
-	// compare outputs, so ours are as well.
-	o.sorted = s.newest
-	o.list("interfaces", len(r.Interfaces), func(i int) object { return s.iface(r.Interfaces[i]) })
-	o.list("ips", len(r.IPs), func(i int) object { return s.ip(r.IPs[i], len(r.Interfaces)) })
-	o.list("routes", len(r.Routes), func(i int) object { return s.route(r.Routes[i]) })
+	if v == V030 {
+		delete(o, "ip") // there it would be read as the list of addresses
+	}
+	o["cniVersion"] = v.String()
 	// Older versions have dns always, {} if there is nothing in it.
 	if !s.newest || !r.DNS.Empty() {
-		o.raw("dns", s.dns(r.DNS))
+		o["dns"] = r.DNS.wire()
 	}
-	return o.bytes(), nil
+	if v.NeedsAddress() {
+		r.families(o, ifName)
+		return o, nil
+	}
+	putList(o, "interfaces", r.Interfaces, s.iface)
+	putList(o, "ips", r.IPs, func(ip IP) object { return s.ip(ip, len(r.Interfaces)) })
+	putList(o, "routes", r.Routes, Route.wire)
+	return o, nil
 }
 
-// families writes ip4, ip6 and dns, all that versions below 0.3.0 have. A
+// families writes ip4 and ip6, which versions below 0.3.0 have beside dns. A
 // route goes where its family is; attributes of routes have no place.
-func (r *Result) families(o *object, ifName string) {
+func (r *Result) families(o object, ifName string) {
 	for _, key := range []string{"ip4", "ip6"} {
 		is4 := key == "ip4"
 		ip := r.first(is4, ifName)
 		if ip == nil {
 			continue
 		}
-		f := object{extra: ip.extra}
-		f.str("ip", ip.Address.String())
-		f.addr("gateway", ip.Gateway)
+		f := ip.extra.object()
+		f["ip"] = ip.Address
+		put(f, "gateway", ip.Gateway)
 		var routes []Route
 		for _, rt := range r.Routes {
 			if rt.Dst.Addr().Is4() == is4 {
 				routes = append(routes, Route{Dst: rt.Dst, GW: rt.GW, extra: rt.extra})
 			}
 		}
-		f.list("routes", len(routes), func(i int) object { return shape{}.route(routes[i]) })
-		o.raw(key, f.bytes())
+		putList(f, "routes", routes, Route.wire)
+		o[key] = f
 	}
-	o.raw("dns", shape{}.dns(r.DNS))
 }
 
 // first returns the first address of a family that is the named interface's
@@ -117,26 +145,26 @@ func (r *Result) first(is4 bool, ifName string) *IP {
 	return found
 }
 
-// A shape is what the parts of a result look like from 0.3.0 on: before 1.0.0
-// in the order of the specification, since then sorted as the reference does.
-// Both have attributes of routes, which the reference prints in all versions.
-type shape struct{ newest bool }
+// A shape is what the parts of a result look like from 0.3.0 on.
+// All versions have attributes of routes, which the reference prints in all.
+type shape struct{ newest bool } // 1.0.0 or later
 
 // iface writes an element of interfaces; mtu, socketPath and pciID are the
 // newest family's, and the name is always there.
 // An MTU out of the schema's bounds is left out, as lo's.
 func (s shape) iface(i Interface) object {
-	o := object{sorted: s.newest, extra: i.extra}
-	o.raw("name", quote(i.Name))
-	o.str("mac", i.MAC)
-	if s.newest && minMTU <= i.MTU && i.MTU <= maxMTU {
-		o.num("mtu", i.MTU)
+	o := i.extra.object()
+	o["name"] = i.Name
+	put(o, "mac", i.MAC)
+	put(o, "sandbox", i.Sandbox)
+	if !s.newest {
+		return o
 	}
-	o.str("sandbox", i.Sandbox)
-	if s.newest {
-		o.str("socketPath", i.SocketPath)
-		o.str("pciID", i.PCIID)
+	if minMTU <= i.MTU && i.MTU <= maxMTU {
+		o["mtu"] = i.MTU
 	}
+	put(o, "socketPath", i.SocketPath)
+	put(o, "pciID", i.PCIID)
 	return o
 }
 
@@ -144,138 +172,42 @@ func (s shape) iface(i Interface) object {
 // from the address.
 // An index outside the list is left out too: containerd crashes on one.
 func (s shape) ip(ip IP, interfaces int) object {
-	o := object{sorted: s.newest, extra: ip.extra}
+	o := ip.extra.object()
+	o["address"] = ip.Address
+	put(o, "gateway", ip.Gateway)
 	if !s.newest {
-		version := "6"
+		o["version"] = "6"
 		if ip.Address.Addr().Is4() {
-			version = "4"
+			o["version"] = "4"
 		}
-		o.str("version", version)
 	}
-	// Runtimes use the index without a look at the list's length.
 	if n := ip.Interface; n != nil && 0 <= *n && *n < interfaces {
-		o.optNum("interface", n)
+		o["interface"] = *n
 	}
-	o.str("address", ip.Address.String())
-	o.addr("gateway", ip.Gateway)
 	return o
 }
 
-// route writes the attributes of 1.1.0 in all versions, as the reference does.
-func (s shape) route(r Route) object {
-	o := object{sorted: s.newest, extra: r.extra}
-	o.str("dst", r.Dst.String())
-	o.addr("gw", r.GW)
-	o.num("mtu", r.MTU)
-	o.num("advmss", r.AdvMSS)
-	o.num("priority", r.Priority)
-	o.optNum("table", r.Table)
-	o.optNum("scope", r.Scope)
+// wire writes the attributes of 1.1.0 in all versions, as the reference does.
+func (r Route) wire() object {
+	o := r.extra.object()
+	o["dst"] = r.Dst
+	put(o, "gw", r.GW)
+	put(o, "mtu", r.MTU)
+	put(o, "advmss", r.AdvMSS)
+	put(o, "priority", r.Priority)
+	put(o, "table", r.Table)
+	put(o, "scope", r.Scope)
 	return o
 }
 
-// dns writes dns, {} if there is nothing in it.
-// Its extra members are written, as everywhere.
-func (s shape) dns(d DNS) []byte {
-	o := object{sorted: s.newest, extra: d.extra}
-	o.strs("nameservers", d.Nameservers)
-	o.str("domain", d.Domain)
-	o.strs("search", d.Search)
-	o.strs("options", d.Options)
-	return o.bytes()
-}
-
-// An object is a JSON object in the making. Only raw writes what is zero.
-type object struct {
-	sorted bool    // by key, with the extra members among them; else they follow
-	extra  members // written as they came
-	ms     []Member
-}
-
-// raw adds a member with a value that is JSON.
-// The value is not looked at again.
-func (o *object) raw(key string, value []byte) { o.ms = append(o.ms, Member{Name: key, Value: value}) }
-
-// str adds a string that is not empty.
-func (o *object) str(key, s string) {
-	if s != "" {
-		o.raw(key, quote(s))
-	}
-}
-
-// num adds a number that is not 0.
-func (o *object) num(key string, n int) {
-	if n != 0 {
-		o.optNum(key, &n)
-	}
-}
-
-// optNum adds a number, also 0, unless the pointer is nil.
-func (o *object) optNum(key string, n *int) {
-	if n != nil {
-		o.raw(key, strconv.AppendInt(nil, int64(*n), 10))
-	}
-}
-
-// addr adds an address that is set.
-func (o *object) addr(key string, a netip.Addr) {
-	if a.IsValid() {
-		o.str(key, a.String())
-	}
-}
-
-// strs adds a list of strings that is not empty: a list is never null, and
-// an empty one says no more than none.
-func (o *object) strs(key string, list []string) {
-	if len(list) == 0 {
-		return
-	}
-	b := []byte{'['}
-	for _, s := range list {
-		b = append(comma(b), quote(s)...)
-	}
-	o.raw(key, append(b, ']'))
-}
-
-// list adds a list of n objects if there is any.
-func (o *object) list(key string, n int, element func(i int) object) {
-	if n == 0 {
-		return
-	}
-	b := []byte{'['}
-	for i := range n {
-		e := element(i)
-		b = append(comma(b), e.bytes()...)
-	}
-	o.raw(key, append(b, ']'))
-}
-
-// sortMembers sorts by name, by moving each member up to its place: quick here,
-// since the extra members, of which there may be many, are in order already,
-// and 14 kB less than another instance of the library's sort.
-func sortMembers(ms []Member) {
-	for i := range ms {
-		for j := i; j > 0 && ms[j].Name < ms[j-1].Name; j-- {
-			ms[j], ms[j-1] = ms[j-1], ms[j]
+// wire writes dns, {} if there is nothing in it.
+func (d DNS) wire() object {
+	o := d.extra.object()
+	put(o, "domain", d.Domain)
+	for key, list := range map[string][]string{"nameservers": d.Nameservers, "search": d.Search, "options": d.Options} {
+		if len(list) > 0 {
+			o[key] = list
 		}
 	}
-}
-
-// bytes returns the object on one line.
-// Extra members are sorted, so that equal results are equal bytes. It is called once:
-// it adds them to the object.
-func (o *object) bytes() []byte {
-	for _, key := range slices.Sorted(maps.Keys(o.extra)) {
-		o.raw(key, o.extra[key])
-	}
-	if o.sorted {
-		sortMembers(o.ms)
-	}
-	out := []byte{'{'}
-	for _, m := range o.ms {
-		out = append(comma(out), quote(m.Name)...)
-		out = append(out, ':')
-		out = append(out, m.Value...)
-	}
-	return append(out, '}')
+	return o
 }
