@@ -11,21 +11,6 @@ import (
 	"cnibox/spec"
 )
 
-// ownIPs returns the addresses of a result that are the interface's: those without an
-// index, with one that leads nowhere, or to an interface of its name.
-func ownIPs(res *spec.Result, ifName string) (own []spec.IP) {
-	if res == nil {
-		return nil
-	}
-	for _, ip := range res.IPs {
-		i := ip.Interface
-		if i == nil || *i < 0 || *i >= len(res.Interfaces) || res.Interfaces[*i].Name == ifName {
-			own = append(own, ip)
-		}
-	}
-	return own
-}
-
 // A movedRoute is a route of a result that is in another table than main now.
 type movedRoute struct {
 	dst    netip.Prefix

@@ -7,21 +7,6 @@ import (
 	"cnibox/spec"
 )
 
-// Addresses are the interface's as in the reference: the sandbox is not looked at.
-func TestOwnIPs(t *testing.T) {
-	at := func(i int) *int { return &i }
-	res := &spec.Result{
-		Interfaces: []spec.Interface{{Name: "br0"}, {Name: "eth0"}},
-		IPs:        []spec.IP{{Interface: nil}, {Interface: at(0)}, {Interface: at(1)}, {Interface: at(7)}, {Interface: at(-1)}},
-	}
-	if own := ownIPs(res, "eth0"); len(own) != 4 {
-		t.Errorf("got %+v", own)
-	}
-	if own := ownIPs(nil, "eth0"); own != nil {
-		t.Errorf("of no result: got %+v", own)
-	}
-}
-
 // [S] A new table is none that is used, nor one that every namespace has.
 func TestFreeTable(t *testing.T) {
 	used := map[int]bool{1: true, 252: true}

@@ -74,10 +74,8 @@ func addFlannel(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	// No state for a delegate that DEL would not find either.
-	if known, ok := d.Invoker.(interface{ Find(plugin string) error }); ok {
-		if err := known.Find(d.Net.Type); err != nil {
-			return nil, fmt.Errorf("delegate: %w", err)
-		}
+	if _, err := d.Invoker.Find(d.Net.Type); err != nil {
+		return nil, fmt.Errorf("delegate: %w", err)
 	}
 	_, err = f.dir.find(r)
 	again := err == nil

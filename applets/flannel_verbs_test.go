@@ -53,11 +53,11 @@ func (b *flannelBox) Invoke(_ context.Context, plugin string, r *spec.Request) (
 }
 
 // Find tells that all are there, but for one.
-func (b *flannelBox) Find(plugin string) error {
+func (b *flannelBox) Find(plugin string) (*spec.Verbs, error) {
 	if plugin == "nowhere" {
-		return spec.Errorf(spec.CodePlugin, "failed to find plugin %q", plugin)
+		return nil, spec.Errorf(spec.CodePlugin, "failed to find plugin %q", plugin)
 	}
-	return nil
+	return &spec.Verbs{IPAM: true}, nil
 }
 
 // call runs a verb for an interface of a container. keys are the configuration's own.

@@ -201,12 +201,7 @@ func parseConditions(key string, tokens []string, ip6 bool) ([]nft.Match, error)
 func portmapTargets(res *spec.Result, ifName string) []netip.Prefix {
 	var targets []netip.Prefix
 	var four, six bool
-	for _, ip := range res.IPs {
-		if i := ip.Interface; i != nil && *i >= 0 && *i < len(res.Interfaces) {
-			if in := res.Interfaces[*i]; in.Name != ifName || in.Sandbox == "" {
-				continue
-			}
-		}
+	for _, ip := range res.Addresses(ifName, spec.AnySandbox) {
 		seen := &six
 		if ip.Address.Addr().Is4() {
 			seen = &four

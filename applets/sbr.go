@@ -122,7 +122,7 @@ func sbrAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err := r.CheckIndexes(); err != nil {
 		return nil, err
 	}
-	ips := ownIPs(r.Prev, r.IfName)
+	ips := r.Prev.Addresses(r.IfName, nil)
 	if len(ips) == 0 {
 		return nil, spec.Errorf(spec.CodeConfig, "No IP addresses supplied on interface: %s", r.IfName)
 	}

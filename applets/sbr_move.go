@@ -252,7 +252,7 @@ func sbrCheck(_ context.Context, r *spec.Request) error {
 		return err
 	}
 	defer s.close()
-	for _, ip := range ownIPs(r.Prev, r.IfName) {
+	for _, ip := range r.Prev.Addresses(r.IfName, nil) {
 		if err := s.check(c, ip); err != nil {
 			return err
 		}

@@ -68,7 +68,7 @@ func (s *sbr) made(r *spec.Request, dir records) ([]madeRule, error) {
 	if err := s.addrs(s.link.Index, is); err != nil {
 		return nil, err
 	}
-	for _, ip := range ownIPs(r.Prev, r.IfName) {
+	for _, ip := range r.Prev.Addresses(r.IfName, nil) {
 		is[ip.Address.Addr()] = true
 	}
 	var rules []madeRule

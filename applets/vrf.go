@@ -125,7 +125,7 @@ func (v *vrf) checkResult(r *spec.Request, table int) error {
 	if err != nil {
 		return err
 	}
-	for _, ip := range ownIPs(r.Prev, r.IfName) {
+	for _, ip := range r.Prev.Addresses(r.IfName, nil) {
 		if !ownsAddr(addrs, ip.Address) {
 			return spec.Errorf(spec.CodeCheck, "interface %s does not have address %s", r.IfName, ip.Address)
 		}

@@ -416,6 +416,8 @@ func (o *overlapping) Invoke(_ context.Context, _ string, r *spec.Request) (*spe
 	return &spec.Result{}, nil
 }
 
+func (o *overlapping) Find(string) (*spec.Verbs, error) { return nil, nil }
+
 // TestLocks: one verb at a time for a container over all its interfaces,
 // several for different ones, and none beside a GC.
 func TestLocks(t *testing.T) {
@@ -544,6 +546,8 @@ func FuzzEntry(f *testing.F) {
 
 // noPlugin stands for plugins of which each has nothing to do.
 type noPlugin struct{}
+
+func (noPlugin) Find(string) (*spec.Verbs, error) { return nil, nil }
 
 func (noPlugin) Invoke(_ context.Context, _ string, r *spec.Request) (*spec.Result, error) {
 	if _, err := r.Wire(); err != nil {

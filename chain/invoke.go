@@ -143,32 +143,10 @@ func (l *Local) find(plugin string) (file string, verbs *spec.Verbs, err error) 
 	return file, verbs, nil
 }
 
-// Find reports a plugin that is neither built in nor on the path.
-func (l *Local) Find(plugin string) error {
-	_, _, err := l.find(plugin)
-	return err
-}
-
-// Serves reports a plugin that is neither built in nor on the path, or that is built in and
-// would refuse the request. What an external one supports is known when it is run.
-func (l *Local) Serves(plugin string, r *spec.Request) error {
+// Find returns the verbs of a plugin that is built in, and nil for one that is external.
+func (l *Local) Find(plugin string) (*spec.Verbs, error) {
 	_, verbs, err := l.find(plugin)
-	if err == nil && verbs != nil {
-		err = verbs.Allow(r)
-	}
-	return err
-}
-
-// Addressless reports whether a plugin is built in and gives no addresses.
-func (l *Local) Addressless(plugin string) bool {
-	_, verbs, err := l.find(plugin)
-	return err == nil && verbs != nil && !verbs.IPAM
-}
-
-// Foreign reports whether a plugin is another program than this one.
-func (l *Local) Foreign(plugin string) bool {
-	_, verbs, err := l.find(plugin)
-	return err == nil && verbs == nil
+	return verbs, err
 }
 
 // builtIn serves an empty CNI_PATH.

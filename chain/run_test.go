@@ -409,6 +409,8 @@ func TestKilled(t *testing.T) {
 // dies stands for a process that ends in the middle.
 type dies struct{}
 
+func (dies) Find(string) (*spec.Verbs, error) { return nil, nil }
+
 func (dies) Invoke(context.Context, string, *spec.Request) (*spec.Result, error) {
 	panic(errors.New("killed"))
 }

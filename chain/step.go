@@ -40,26 +40,19 @@ func failed(verb spec.Verb, l *List, p *Plugin, err error) error {
 	return fmt.Errorf("plugin type=%q name=%q failed (%s): %w", p.Type, l.Name, verbName(verb), err)
 }
 
-// A server is an [spec.Invoker] that can report beforehand a plugin that it lacks, or that
-// refuses the version of a request.
-type server interface {
-	Serves(plugin string, r *spec.Request) error
-}
-
 // addRequests makes the requests of an ADD, before the ADD of any plugin changes something. It
 // reports a configuration that no plugin would be run with, and a plugin or IPAM plugin that is
 // missing or does not support the version of the list, and warns of arguments that no plugin
 // knows.
 func (r *Runner) addRequests(l *List, t Target) ([]*spec.Request, error) {
-	known, asks := r.Invoker.(server)
 	reqs := make([]*spec.Request, len(l.Plugins))
 	for i := range l.Plugins {
 		p := &l.Plugins[i]
 		var err error
 		reqs[i], err = r.request(spec.Add, l, p, t, nil)
 		for _, name := range []string{p.Type, p.ipam} {
-			if err == nil && asks && name != "" {
-				err = known.Serves(name, reqs[i])
+			if err == nil && name != "" {
+				err = r.serves(name, reqs[i])
 			}
 		}
 		if err != nil {
@@ -68,6 +61,16 @@ func (r *Runner) addRequests(l *List, t Target) ([]*spec.Request, error) {
 	}
 	spec.WarnUnknownArgs(reqs...)
 	return reqs, nil
+}
+
+// serves reports a plugin that is missing, or that is built in and would refuse the request.
+// What an external one supports is known when it is run.
+func (r *Runner) serves(plugin string, req *spec.Request) error {
+	verbs, err := r.Invoker.Find(plugin)
+	if err != nil || verbs == nil {
+		return err
+	}
+	return verbs.Allow(req)
 }
 
 // request derives the plugin's configuration: name and version of the list, the

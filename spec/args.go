@@ -67,14 +67,10 @@ func (a Args) unknown(confs string) []string {
 	return keys
 }
 
-// A stranger is an [Invoker] that can tell whether a plugin is somebody else's program.
-type stranger interface{ Foreign(plugin string) bool }
-
 // WarnUnknownArgs warns once of the keys of CNI_ARGS that none of the plugins of a call
-// knows, unless IgnoreUnknown is set. It is for the one who read the environment; a
+// knows, unless IgnoreUnknown is set. It is called where the environment is read; a
 // delegate or the next plugin of a chain would only repeat it. A configuration that has
-// the key as a string (fromArg of dhcp) uses it, and what somebody else's plugin knows
-// nobody can tell.
+// the key as a string (fromArg of dhcp) uses it, and an external plugin may know any.
 //
 // The reference fails there, for which callers have learnt to set IgnoreUnknown; the
 // specification's own example has keys that no plugin knows.
@@ -88,7 +84,7 @@ func WarnUnknownArgs(plugins ...*Request) {
 	}
 	confs := ""
 	for _, r := range plugins {
-		if s, ok := r.Invoker.(stranger); ok && (s.Foreign(r.Net.Type) || s.Foreign(r.Net.IPAM.Type)) {
+		if r.external(r.Net.Type) || r.external(r.Net.IPAM.Type) {
 			return
 		}
 		confs += string(r.conf)
@@ -96,4 +92,10 @@ func WarnUnknownArgs(plugins ...*Request) {
 	if keys := first.args.unknown(confs); len(keys) > 0 {
 		first.Warn("ARGS: unknown args %q ignored", keys)
 	}
+}
+
+// external reports whether a plugin is another program than this one.
+func (r *Request) external(plugin string) bool {
+	verbs, err := r.Invoker.Find(plugin)
+	return err == nil && verbs == nil
 }

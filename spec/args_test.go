@@ -50,6 +50,7 @@ func TestParseArgs(t *testing.T) {
 				t.Errorf("got %q, want %q", r.args, tt.want)
 			}
 			warned := ""
+			r.Invoker = external(nil)
 			r.Warn = func(format string, args ...any) { warned += fmt.Sprintf(format, args...) }
 			WarnUnknownArgs(r)
 			if warned != tt.warn {
@@ -59,11 +60,16 @@ func TestParseArgs(t *testing.T) {
 	}
 }
 
-// strangers is an invoker for which these plugins are somebody else's.
-type strangers []string
+// external is an invoker for which these plugins are external.
+type external []string
 
-func (s strangers) Invoke(context.Context, string, *Request) (*Result, error) { return nil, nil }
-func (s strangers) Foreign(plugin string) bool                                { return slices.Contains(s, plugin) }
+func (s external) Invoke(context.Context, string, *Request) (*Result, error) { return nil, nil }
+func (s external) Find(plugin string) (*Verbs, error) {
+	if slices.Contains(s, plugin) {
+		return nil, nil
+	}
+	return &Verbs{IPAM: true}, nil
+}
 
 // A key is unknown if no configuration of the list names it, and if nobody else's plugin
 // gets it.
@@ -71,13 +77,13 @@ func TestUnknownArgsOfAList(t *testing.T) {
 	const lan, from = `{"name":"n","type":"bridge","ipam":{"type":"%s"}}`, `{"name":"n","type":"x","provide":[{"fromArg":"HOST"}]}`
 	tests := map[string]struct {
 		ipam, second string
-		foreign      strangers
+		foreign      external
 		warn         string
 	}{
 		"all are ours":         {"host-local", `{"name":"n","type":"x"}`, nil, `ARGS: unknown args ["HOST" "OTHER"] ignored`},
 		"one key is used":      {"host-local", from, nil, `ARGS: unknown args ["OTHER"] ignored`},
-		"another plugin":       {"host-local", from, strangers{"x"}, ""},
-		"another address pool": {"whereabouts", from, strangers{"whereabouts"}, ""},
+		"another plugin":       {"host-local", from, external{"x"}, ""},
+		"another address pool": {"whereabouts", from, external{"whereabouts"}, ""},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -29,6 +29,7 @@ func FuzzNewRequest(f *testing.F) {
 		}
 		r.MAC()
 		r.CheckIndexes()
+		r.Invoker = external(nil)
 		WarnUnknownArgs(r)
 		var own struct{ Bridge, MTU, IPAM, Args any }
 		if err := r.Decode(&own); err != nil {

@@ -321,11 +321,13 @@ func (r *Request) Clone() *Request {
 
 // CheckIPAM reports an "ipam.type" that is a plugin of this program and gives no
 // addresses. It would read the same "ipam.type", and delegate to itself without end.
-// What somebody else's plugin gives nobody can tell. The error has code 7.
+// What an external plugin gives is not known. The error has code 7.
 func (r *Request) CheckIPAM() error {
-	known, ok := r.Invoker.(interface{ Addressless(plugin string) bool })
-	if !ok || r.Net.IPAM.Type == "" || !known.Addressless(r.Net.IPAM.Type) {
+	if r.Net.IPAM.Type == "" {
 		return nil
+	}
+	if verbs, err := r.Invoker.Find(r.Net.IPAM.Type); err != nil || verbs == nil || verbs.IPAM {
+		return nil // a missing one is an error when it is run
 	}
 	return Errorf(CodeConfig, "\"ipam.type\" %q is no address plugin: host-local, static and dhcp are", r.Net.IPAM.Type)
 }

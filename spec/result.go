@@ -102,6 +102,29 @@ func (r *Result) Clone() *Result {
 	return c
 }
 
+// Addresses returns the addresses of the interface with a name, which later plugins of a
+// chain act on. An address without an index, or with one that points at no interface, is
+// among them: not all plugins set it. The host may have an interface of the same name:
+// sandbox reports whether the path of a network namespace, empty for the host's, is one
+// that counts; nil: all do.
+func (r *Result) Addresses(ifName string, sandbox func(path string) bool) (ips []IP) {
+	if r == nil {
+		return nil
+	}
+	for _, ip := range r.IPs {
+		if n := ip.Interface; n != nil && 0 <= *n && *n < len(r.Interfaces) {
+			if i := r.Interfaces[*n]; i.Name != ifName || sandbox != nil && !sandbox(i.Sandbox) {
+				continue
+			}
+		}
+		ips = append(ips, ip)
+	}
+	return ips
+}
+
+// AnySandbox is for [Result.Addresses]: all network namespaces but the host's.
+func AnySandbox(path string) bool { return path != "" }
+
 // clone returns a deep copy.
 func (d DNS) clone() DNS {
 	d.Nameservers = slices.Clone(d.Nameservers)

@@ -58,13 +58,15 @@ type Verbs struct {
 	Check, Del, Status, GC func(context.Context, *Request) error
 }
 
-// An Invoker runs a verb of a plugin by name, wherever it finds the plugin.
-// The result is nil for verbs that have none.
-//
-// The verb is the request's. The request is the callee's to change, see
-// [Request.Delegate].
+// An Invoker finds plugins by name, and runs them.
 type Invoker interface {
+	// Invoke runs the request's verb; the result is nil for verbs that have none. The
+	// request is the callee's to change, see [Request.Delegate].
 	Invoke(ctx context.Context, plugin string, r *Request) (*Result, error)
+
+	// Find returns the verbs of a plugin of this program; nil for an external one, of
+	// which no more is known. The error is that of Invoke for a plugin that is missing.
+	Find(plugin string) (*Verbs, error)
 }
 
 // Do runs the request's verb, as the version allows it. A verb that is not one

@@ -128,21 +128,16 @@ func (r *Result) families(o object, ifName string) {
 // first returns the first address of a family that is the named interface's
 // in the container, else the first of the family, else nil.
 func (r *Result) first(is4 bool, ifName string) *IP {
-	var found *IP
-	for i := range r.IPs {
-		ip := &r.IPs[i]
-		if ip.Address.Addr().Is4() != is4 {
-			continue
-		}
-		if n := ip.Interface; n != nil && 0 <= *n && *n < len(r.Interfaces) &&
-			r.Interfaces[*n].Name == ifName && r.Interfaces[*n].Sandbox != "" {
-			return ip
-		}
-		if found == nil {
-			found = ip
+	var own []IP
+	if ifName != "" {
+		own = r.Addresses(ifName, AnySandbox)
+	}
+	for _, ip := range append(own, r.IPs...) {
+		if ip.Address.Addr().Is4() == is4 {
+			return &ip
 		}
 	}
-	return found
+	return nil
 }
 
 // A shape is what the parts of a result look like from 0.3.0 on.

@@ -99,16 +99,8 @@ func (op *Op) containerEnd() int {
 }
 
 // Own returns the addresses of prevResult that belong to the container end: a later
-// plugin may have entered others. One without an index does, since there may be no list
-// of interfaces to point into.
-func (op *Op) Own() (own []spec.IP) {
-	for _, ip := range op.Prev.IPs {
-		if ip.Interface == nil || *ip.Interface == op.Container {
-			own = append(own, ip)
-		}
-	}
-	return own
-}
+// plugin may have entered others.
+func (op *Op) Own() []spec.IP { return op.Prev.Addresses(op.IfName, op.NS.At) }
 
 // checkAddrs looks for each of the container end's addresses on the link.
 // Others may be there too. One whose duplicate was found counts as missing.

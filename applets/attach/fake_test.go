@@ -130,6 +130,8 @@ func (f *fake) Invoke(_ context.Context, plugin string, r *spec.Request) (*spec.
 // An invoker is an IPAM plugin of one function.
 type invoker func(*spec.Request) (*spec.Result, error)
 
+func (i invoker) Find(string) (*spec.Verbs, error) { return &spec.Verbs{IPAM: true}, nil }
+
 func (i invoker) Invoke(_ context.Context, _ string, r *spec.Request) (*spec.Result, error) {
 	return i(r)
 }
