@@ -68,7 +68,7 @@ func TestKernelBandwidth(t *testing.T) {
 	}
 	w.must(w.run("bandwidth", spec.Check, w.call(), keys, w.prev("[]")))
 
-	// [S] ADD again, of the same and of less, replaces and is no error
+	// ADD again, with the same limits and with lower ones, replaces them; the reference fails
 	w.must(w.run("bandwidth", spec.Add, w.call(), keys, w.prev("[]")))
 	if got := w.shaping(); got != want {
 		t.Errorf("again: got\n%swant\n%s", got, want)
@@ -110,7 +110,7 @@ func TestKernelBandwidthOfLess(t *testing.T) {
 	}
 }
 
-// [S] Two interfaces of a container on one network have an IFB each.
+// Two interfaces of a container on one network have an IFB each; in the reference they collide.
 func TestKernelBandwidthTwoInterfaces(t *testing.T) {
 	needsShaping(t)
 	w := newWire(t)
@@ -136,7 +136,7 @@ func TestKernelBandwidthCheck(t *testing.T) {
 		"no bucket":        {func(w *wire, _ *rtnl.Link) rtnl.Op { return rtnl.DropRootQdisc(w.veth.Index) }, "Failed to find qdisc: host0"},
 		"no bucket of IFB": {func(_ *wire, ifb *rtnl.Link) rtnl.Op { return rtnl.DropRootQdisc(ifb.Index) }, "Failed to find qdisc: bwp"},
 		"no ingress":       {func(w *wire, _ *rtnl.Link) rtnl.Op { return rtnl.DropIngress(w.veth.Index) }, "Failed to find qdisc: host0 has no ingress qdisc"},
-		"[S] no filter":    {func(w *wire, _ *rtnl.Link) rtnl.Op { return rtnl.DropRedirects(w.veth.Index) }, "is not redirected to bwp"},
+		"no filter":        {func(w *wire, _ *rtnl.Link) rtnl.Op { return rtnl.DropRedirects(w.veth.Index) }, "is not redirected to bwp"},
 		"IFB down": {func(_ *wire, ifb *rtnl.Link) rtnl.Op {
 			return rtnl.ChangeLink(ifb.Index, rtnl.LinkChange{Up: new(false)})
 		}, "is down"},
@@ -179,7 +179,7 @@ func TestKernelBandwidthRefused(t *testing.T) {
 	needsShaping(t)
 	w := newWire(t)
 	before := w.state()
-	// [S] the reference crashes without a prevResult, also when nothing is limited
+	// the reference crashes without a prevResult, also when nothing is limited
 	for _, keys := range []string{bothLimits, ""} {
 		_, err := w.run("bandwidth", spec.Add, w.call(), keys, "")
 		w.refused(err, spec.CodeConfig, "must be called as chained plugin")
@@ -272,7 +272,7 @@ func TestKernelBandwidthRollbackOfAgain(t *testing.T) {
 	}
 }
 
-// sameBut compares lines whose burst, which the kernel rounds each time it is told,
+// sameBut compares lines whose burst, which the kernel rounds each time it is set,
 // may differ by some bytes.
 func sameBut(got, want string, slack int) bool {
 	g, w := strings.Fields(got), strings.Fields(want)

@@ -41,7 +41,7 @@ func TestBandwidthPlan(t *testing.T) {
 			conf:    `{"ingressRate":8000000,"runtimeConfig":{"bandwidth":{"ingressBurst":800000000}}}`,
 			ingress: limit{1e6, 65536, 25},
 		},
-		// [S] in the reference a plain 0 is a limit, that of nothing
+		// in the reference a plain 0 disables the capability
 		"a plain 0 disables nothing": {
 			conf:    `{"ingressRate":0,"runtimeConfig":{"bandwidth":{"ingressRate":8000,"ingressBurst":16000}}}`,
 			ingress: limit{1000, 2000, 25},
@@ -95,7 +95,7 @@ func TestBandwidthTokenBucket(t *testing.T) {
 	}
 }
 
-// [S] The reference names IFBs of two interfaces of a container alike.
+// The reference gives IFBs of two interfaces of a container the same name.
 func TestBandwidthNames(t *testing.T) {
 	a := ifbNames(spec.Attachment{Network: "net1", ContainerID: "b1", IfName: "eth0"})
 	b := ifbNames(spec.Attachment{Network: "net1", ContainerID: "b1", IfName: "eth1"})

@@ -212,7 +212,7 @@ func TestDHCPForeignDaemon(t *testing.T) {
 func TestDHCPSilentDaemon(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "s")
-	l, err := net.Listen("unix", socket) // and accepts nobody
+	l, err := net.Listen("unix", socket) // and never accepts
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 func init() {
-	env, _ := filepath.Abs("../testdata/subnet.env") // the folder of a test is there
+	env, _ := filepath.Abs("../testdata/subnet.env") // relative to the package
 	rollbackConfs["flannel"] = `{"cniVersion":"1.1.0","name":"demo","type":"flannel","subnetFile":"` + env + `","dataDir":"$DIR/flannel",
 		"delegate":{"bridge":"br0","isDefaultGateway":true,"hairpinMode":true},"ipam":{"dataDir":"$DIR"}}`
 }

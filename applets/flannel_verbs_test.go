@@ -16,7 +16,7 @@ import (
 	"cnibox/spec"
 )
 
-// A flannelBox is a node of flannel's, with a delegate that does as it is told.
+// A flannelBox is a node with flannel, and the delegate itself.
 type flannelBox struct {
 	t     *testing.T
 	dir   string   // dataDir
@@ -52,7 +52,7 @@ func (b *flannelBox) Invoke(_ context.Context, plugin string, r *spec.Request) (
 	return &spec.Result{}, b.fail[r.Call.Verb]
 }
 
-// Find tells that all are there, but for one.
+// Find finds all plugins but one.
 func (b *flannelBox) Find(plugin string) (*spec.Verbs, error) {
 	if plugin == "nowhere" {
 		return nil, spec.Errorf(spec.CodePlugin, "failed to find plugin %q", plugin)
@@ -117,15 +117,15 @@ func key(network, id, ifName string) string {
 	return flannelFile(spec.Attachment{Network: network, ContainerID: id, IfName: ifName})
 }
 
-// DEL hands the delegate what ADD told it, whatever the configuration says by
-// then, and nobody but the owner may look at it.
+// DEL gives the delegate the configuration of ADD, whatever flannel's own is by then. Only
+// root can read it.
 func TestFlannelState(t *testing.T) {
 	b := newFlannelBox(t)
 	file := key("net", "c", "eth0")
 	b.want(b.call(spec.Add, "net", "c", "eth0", `,"delegate":{"hairpinMode":true}`), "ADD bridge c eth0", file)
-	told := string(b.last.Conf())
+	want := string(b.last.Conf())
 	if len(b.warns) > 0 {
-		t.Errorf("[S] stderr: %q", b.warns)
+		t.Errorf("stderr: %q", b.warns)
 	}
 	for _, name := range []string{"", file} {
 		st, err := os.Stat(filepath.Join(b.dir, name))
@@ -139,8 +139,8 @@ func TestFlannelState(t *testing.T) {
 	}
 	b.env("")
 	b.want(b.call(spec.Del, "net", "c", "eth0", `,"delegate":{"type":"ptp"},"runtimeConfig":{"x":1}`), "DEL bridge c eth0", "")
-	if got := string(b.last.Conf()); got != told {
-		t.Errorf("DEL was told %s, want %s", got, told)
+	if got := string(b.last.Conf()); got != want {
+		t.Errorf("DEL got %s, want %s", got, want)
 	}
 	b.env(subnetEnv4)
 	if err := b.call(spec.Add, "net", "c", "eth0", ""); err != nil {
@@ -149,8 +149,8 @@ func TestFlannelState(t *testing.T) {
 	b.want(b.call(spec.Del, "net", "c", "eth0", `,"delegate":5`), "DEL bridge c eth0", "")
 }
 
-// [S] the reference forgets before it knows whether the delegate's DEL succeeds,
-// and the retry does nothing.
+// The reference removes the state before the delegate's DEL has succeeded, and a repeated DEL
+// does nothing.
 func TestFlannelStateSurvivesAFailingDel(t *testing.T) {
 	b := newFlannelBox(t)
 	files := key("net", "c", "eth0")
@@ -162,8 +162,8 @@ func TestFlannelStateSurvivesAFailingDel(t *testing.T) {
 	b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", "")
 }
 
-// [S] two networks, or two interfaces, of a container write over each other's
-// state in the reference.
+// In the reference two networks, or two interfaces, of a container overwrite each other's
+// state.
 func TestFlannelStateOfSeveral(t *testing.T) {
 	b := newFlannelBox(t)
 	one, two, three := key("net", "c", "eth0"), key("net", "c", "eth1"), key("other", "c", "eth0")
@@ -222,7 +222,7 @@ func TestFlannelBrokenState(t *testing.T) {
 			b.plant("c", text)
 			b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", "c~broken")
 			if len(b.warns) == 0 || !strings.Contains(b.warns[0], "state file "+filepath.Join(b.dir, "c")) {
-				t.Errorf("told: %q", b.warns)
+				t.Errorf("warnings: %q", b.warns)
 			}
 			b.want(b.call(spec.GC, "net", "", "", `,"cni.dev/valid-attachments":[]`), "GC bridge  ", "c~broken")
 		})
@@ -243,7 +243,7 @@ func TestFlannelDelUnknown(t *testing.T) {
 	b.fail[spec.Del] = errors.New("no such plugin")
 	b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", "")
 	if len(b.warns) != 1 || !strings.Contains(b.warns[0], "no such plugin") {
-		t.Errorf("told: %q", b.warns)
+		t.Errorf("warnings: %q", b.warns)
 	}
 	b.want(b.call(spec.Del, "net", "c", "eth0", `,"delegate":{"name":"x"}`), "", "")
 }
@@ -263,7 +263,7 @@ func TestFlannelAddFails(t *testing.T) {
 	delete(b.fail, spec.Del)
 	b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", "")
 
-	// An interface of somebody else's is not deleted.
+	// The interface of another attachment is not deleted.
 	b.fail[spec.Add] = spec.Errorf(spec.CodeBusy, "exists")
 	wantError(t, b.call(spec.Add, "net", "c", "eth0", ""), "exists", spec.CodeBusy)
 	b.want(nil, "ADD bridge c eth0", "")
@@ -326,7 +326,7 @@ func TestFlannelCheck(t *testing.T) {
 	b.env("")
 	b.want(b.call(spec.Check, "net", "c", "eth0", prev+`,"runtimeConfig":{"mac":"b"}`), "CHECK ptp c eth0", files)
 	if b.last.Prev == nil || len(b.last.Prev.IPs) != 1 || !strings.Contains(string(b.last.Conf()), `"runtimeConfig":{"mac":"b"}`) {
-		t.Errorf("the delegate was told %s, prevResult %v", b.last.Conf(), b.last.Prev)
+		t.Errorf("the delegate got %s, prevResult %v", b.last.Conf(), b.last.Prev)
 	}
 	b.want(b.call(spec.Get, "net", "c", "eth0", ""), "GET ptp c eth0", files)
 	b.want(b.call(spec.Get, "net", "c", "eth0", prev), "GET ptp c eth0", files)

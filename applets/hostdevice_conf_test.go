@@ -18,14 +18,14 @@ func init() { helpConfs["host-device"] = deviceConf{} }
 // ReturnTime is how long DEL waits for hardware.
 const ReturnTime = returnTime
 
-// FakeSysfs has the plugin look at a folder in place of /sys until the test ends.
+// FakeSysfs makes the plugin read a directory in place of /sys until the test ends.
 func FakeSysfs(t *testing.T, dir string) {
 	was := hostSysfs
 	hostSysfs = sysfs(dir)
 	t.Cleanup(func() { hostSysfs = was })
 }
 
-// makeSysfs makes folders, and links as "from -> to".
+// makeSysfs makes directories, and symbolic links by path and target.
 func makeSysfs(t *testing.T, dirs []string, links map[string]string) sysfs {
 	t.Helper()
 	root := t.TempDir()
@@ -60,7 +60,7 @@ func testSysfs(t *testing.T) sysfs {
 	})
 }
 
-// The selectors, by what sysfs tells of them; a device in another namespace has no link.
+// The selectors that go by sysfs; a device in another namespace has no link there.
 func TestHostDeviceSysfs(t *testing.T) {
 	for name, tt := range map[string]struct {
 		conf deviceConf
@@ -106,7 +106,7 @@ func withID(c deviceConf, id string) deviceConf {
 }
 
 // Hardware that the reference has moved, which sysfs does not show any more, is known by
-// the device behind it; links that are none are never it.
+// its device; a virtual link is never it.
 func TestHostDeviceMatches(t *testing.T) {
 	card := deviceConf{PCIBusID: "0000:00:03.0"}
 	for name, tt := range map[string]struct {
@@ -137,7 +137,7 @@ func TestHostDeviceMatches(t *testing.T) {
 	}
 }
 
-// Hardware that comes back with another address is told by the one it was made with.
+// Hardware that comes back with another address is recognised by its permanent one.
 func TestHostDeviceReturned(t *testing.T) {
 	made, other := net.HardwareAddr{2, 0, 0, 0, 0, 1}, net.HardwareAddr{2, 0, 0, 0, 0, 2}
 	rec := deviceRecord{Name: "nic0", MAC: made.String(), PermMAC: made.String()}
@@ -149,7 +149,7 @@ func TestHostDeviceReturned(t *testing.T) {
 		"its address":       {rtnl.Link{Name: "dev7", Alias: "nic0", MAC: made}, true},
 		"made with it":      {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: other, PermMAC: made}, true},
 		"made with another": {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: other, PermMAC: other}, false},
-		"neither is told":   {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: other}, false},
+		"no permanent one":  {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: other}, false},
 		"of another kind":   {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: made, Kind: "vlan"}, false},
 		"renamed by udev":   {rtnl.Link{Name: "enp3s0", Alias: "nic0", MAC: made}, true},
 		"as it was":         {rtnl.Link{Name: "nic0", MAC: made}, false},
@@ -160,7 +160,7 @@ func TestHostDeviceReturned(t *testing.T) {
 	}
 }
 
-// The PCI address of a link is told for cards and virtio, and for nothing else.
+// Cards and virtio devices have a PCI address, other links do not.
 func TestHostDevicePCIOf(t *testing.T) {
 	s := testSysfs(t)
 	for link, want := range map[string]string{"ens3": "0000:00:03.0", "enp59s0f2": "0000:3b:00.2", "br0": "", "enp8s0f0s88": "", "nowhere": ""} {
@@ -171,7 +171,7 @@ func TestHostDevicePCIOf(t *testing.T) {
 }
 
 // No name from outside becomes a path of its own, and the internal flag of the reference
-// is none of ours [S].
+// is no key here.
 func TestHostDeviceRefuses(t *testing.T) {
 	for name, tt := range map[string]struct{ conf, want string }{
 		"nothing":               {`{"ipam":{}}`, `specify either "device"`},

@@ -26,7 +26,7 @@ type card struct {
 	*node
 	link   string
 	pci    string // its address
-	device string // its folder in sysfs
+	device string // its directory in sysfs
 }
 
 // newCard takes the card that CNIBOX_NIC names, as make test-vm does in its guests.
@@ -109,7 +109,7 @@ func (c *card) bind(driver string) {
 // Each selector finds a real card, which is moved, reported with its PCI address, and
 // comes back as it was. When the namespace ends first, the kernel gives hardware back in
 // its own time: a DEL right then waits for it, one after finds it; the reference's DEL
-// leaves it down and under the name it had in the container [S].
+// leaves it down and under the name it had in the container.
 func TestKernelHostDeviceHardware(t *testing.T) {
 	c := newCard(t)
 	for name, keys := range map[string]string{
@@ -165,7 +165,7 @@ func TestKernelHostDeviceHardware(t *testing.T) {
 	}
 }
 
-// virtio is the folder of the virtio device in the card.
+// virtio is the directory of the virtio device in the card.
 func (c *card) virtio() string {
 	c.t.Helper()
 	found, err := filepath.Glob(c.device + "/virtio*")

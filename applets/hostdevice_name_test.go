@@ -109,8 +109,8 @@ func (n *node) back(p pod, ifName, wire, alias string, addr net.HardwareAddr) {
 	}
 }
 
-// A device that waits on the host for its name is not forgotten over an ADD that meets
-// the stranger who has it, nor mixed up with that; the stranger stays as it is.
+// A device that waits on the host for its name is neither lost nor confused with the link that
+// has the name when an ADD meets that; the other link stays as it is.
 func TestKernelHostDeviceWaits(t *testing.T) {
 	n := newNode(t)
 	p, q := n.pod("a"), n.pod("b")

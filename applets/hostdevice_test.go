@@ -50,7 +50,7 @@ func (n *node) nic(name string) *rtnl.Link {
 func deviceConfOf(device string) string { return deviceOf(`"device":"` + device + `",` + deviceKeys) }
 
 // The link comes back as it was, whatever happened to it in the container; the reference
-// leaves it down, and forgets alias, MTU and address [S].
+// leaves it down, and forgets alias, MTU and address.
 func TestKernelHostDevice(t *testing.T) {
 	for name, keys := range map[string]string{
 		"by name": `"device":"nic0",`, "by address": `"hwaddr":"02:00:00:00:00:00",`,
@@ -116,7 +116,7 @@ func (n *node) comesBack(p pod, name string) {
 
 // A link that the kernel gave back under another name gets its own, at DEL, at GC, and at
 // the ADD of another container. The reference's DEL fails, or returns without releasing
-// the address [S].
+// the address.
 func TestKernelHostDeviceNamespaceGone(t *testing.T) {
 	conf := deviceConfOf("nic0")
 	for name, do := range map[string]func(n *node){
@@ -173,9 +173,9 @@ func TestKernelHostDeviceNamespaceGone(t *testing.T) {
 	})
 }
 
-// A name that a stranger has taken meanwhile is left to it: the link comes back under
+// A name that another link has meanwhile stays with that: the device comes back under
 // another, with the attributes and alias by which GC finds it when the name is free. The
-// reference's DEL fails for ever [S].
+// reference's DEL fails for ever.
 func TestKernelHostDeviceNameTaken(t *testing.T) {
 	n := newNode(t)
 	p := n.pod("a")
@@ -229,7 +229,7 @@ func TestKernelHostDeviceNameTakenByAnother(t *testing.T) {
 }
 
 // An attachment that the reference has made is known by the alias alone; a link of the
-// host with an alias of its administrator's is none.
+// host with an alias of its administrator's is not one.
 func TestKernelHostDeviceOfReference(t *testing.T) {
 	conf := deviceConfOf("nic0")
 	moved := func(n *node, p pod) {

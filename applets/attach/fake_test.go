@@ -127,6 +127,9 @@ func (f *fake) Invoke(_ context.Context, plugin string, r *spec.Request) (*spec.
 	}, nil
 }
 
+// Find makes the fake an IPAM plugin of this program.
+func (f *fake) Find(string) (*spec.Verbs, error) { return &spec.Verbs{IPAM: true}, nil }
+
 // An invoker is an IPAM plugin of one function.
 type invoker func(*spec.Request) (*spec.Result, error)
 
