@@ -289,9 +289,16 @@ func readSettings(dir string) map[string]string {
 }
 
 // files are those that the plugins keep in the folder, with what is in them if
-// it is text.
+// it is text, and their symbolic links; those of ours lead to the namespaces.
 func (w *world) files(point string) error {
 	return filepath.WalkDir(w.dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type() == fs.ModeSymlink {
+			target, err := os.Readlink(path)
+			if !strings.HasPrefix(target, "/proc/") {
+				w.see("%s file %s -> %q", point, path, target)
+			}
+			return err
+		}
 		if err != nil || !d.Type().IsRegular() {
 			return err
 		}
