@@ -11,7 +11,7 @@ import (
 	"cnibox/spec"
 )
 
-// check compares what prevResult says of the container end with the kernel,
+// check compares what prevResult says of the container's link with the kernel,
 // and asks the IPAM plugin and the plugin's own step. It changes nothing.
 // What later plugins of a chain may change is not compared.
 // The IPAM plugin is asked only if there is one: the reference fails every CHECK of a
@@ -52,7 +52,7 @@ func Mismatch(format string, args ...any) error {
 	return spec.Errorf(spec.CodeCheck, format, args...)
 }
 
-// checkLink finds the container end in prevResult and in the container.
+// checkLink finds the container's link in prevResult and in the container.
 // It sets op.Link and op.Container for the checks that follow. The MTU is not compared:
 // tuning may have set it.
 func (op *Op) checkLink(kind string) error {
@@ -87,7 +87,7 @@ func CheckMAC(link *rtnl.Link, want string) error {
 	return nil
 }
 
-// containerEnd is the index of the container end in prevResult; -1: none. The
+// containerEnd is the index of the container's link in prevResult; -1: none. The
 // sandbox is the same namespace even under another path.
 func (op *Op) containerEnd() int {
 	for i, itf := range op.Prev.Interfaces {
@@ -102,7 +102,7 @@ func (op *Op) containerEnd() int {
 // plugin may have entered others.
 func (op *Op) Own() []spec.IP { return op.Prev.Addresses(op.IfName, op.NS.At) }
 
-// checkAddrs looks for each of the container end's addresses on the link.
+// checkAddrs looks for each of the addresses of prevResult on the link.
 // Others may be there too. One whose duplicate was found counts as missing.
 func (op *Op) checkAddrs() error {
 	have, err := op.Cont.Addrs(op.Link.Index)

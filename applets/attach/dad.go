@@ -20,10 +20,10 @@ const (
 )
 
 // settle waits until duplicate detection is over: a tentative address cannot be
-// used, and one that somebody else has must fail the ADD (code 100).
+// used, and one that another host has must fail the ADD (code 100).
 //
 // On a link without carrier, as that of a master without a cable, detection does not
-// begin. The ADD succeeds there, with a word of warning, and the kernel detects when
+// begin. The ADD succeeds there, with a warning, and the kernel detects when
 // the carrier comes. The kernel's own condition for it is IFF_RUNNING: an ipvlan has a
 // carrier and an operational state that is unknown.
 func (op *Op) settle(ctx context.Context) error {
@@ -43,7 +43,7 @@ func (op *Op) settle(ctx context.Context) error {
 }
 
 // settleWithin waits no longer than that.
-// The end of ctx itself is told by its cause, as everywhere in the flow.
+// When ctx itself has ended the error is its cause, as everywhere in the flow.
 func (op *Op) settleWithin(ctx context.Context, bound time.Duration) error {
 	within, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
@@ -54,8 +54,8 @@ func (op *Op) settleWithin(ctx context.Context, bound time.Duration) error {
 	return err
 }
 
-// unsettled gives an error of the wait its code and says what to do.
-// The words in front are the reference's.
+// unsettled gives an error of the wait its code and says what to do. Its first words are
+// the reference's.
 func (op *Op) unsettled(err error) error {
 	switch {
 	case errors.Is(err, rtnl.ErrDuplicateAddress):

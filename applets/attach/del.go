@@ -49,9 +49,9 @@ func (p Interface[C]) del(ctx context.Context, r *spec.Request) error {
 	return errors.Join(errs...)
 }
 
-// leasedOverLink tells of an IPAM plugin that its lease is given back over the link: dhcp,
-// whose server hears of it from the container. It cannot wait until the link is gone; that
-// the address may be handed out while the link has it is a matter of milliseconds there.
+// leasedOverLink is whether an IPAM plugin releases its lease over the link: dhcp, whose
+// client runs in the container. So the lease cannot wait until the link is gone; for some
+// milliseconds the address may be leased to another while the link has it.
 func leasedOverLink(plugin string) bool {
 	return plugin == "dhcp" || strings.HasSuffix(plugin, "-dhcp")
 }

@@ -10,12 +10,12 @@ import (
 	"cnibox/spec"
 )
 
-// get tells again what ADD returned, from what the IPAM plugin and the live links know.
+// get returns again what ADD returned, from what the IPAM plugin and the live links know.
 // As long as they know the container the answer is prevResult, if there is one; an unknown
 // or deleted container has code 3.
 //
-// Addresses and routes are the IPAM plugin's word, not the kernel's: GET must not fail,
-// nor change its answer, because somebody has removed some.
+// Addresses and routes are the IPAM plugin's answer, not the kernel's: GET must not fail,
+// nor change its answer, because some were removed.
 func (p Interface[C]) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	op, err := enter(r) // first: a container that is gone is unknown, whatever the configuration
 	if err != nil {
@@ -55,7 +55,7 @@ func (p Interface[C]) get(ctx context.Context, r *spec.Request) (*spec.Result, e
 	return op.Result, p.Resolve.run(ctx, op, c)
 }
 
-// ContainerInterface is the result's entry for the container end.
+// ContainerInterface is the result's entry for the container's link.
 // op.Link must be there.
 func (op *Op) ContainerInterface() spec.Interface {
 	return spec.Interface{Name: op.IfName, MAC: op.Link.MAC.String(), MTU: op.Link.MTU, Sandbox: op.Call.NetNS}
@@ -82,8 +82,6 @@ func (p Interface[C]) status(ctx context.Context, r *spec.Request) error {
 
 // gc deletes the network's links whose attachment is gone, then asks the
 // plugin's own step and the IPAM plugin. It goes on past errors.
-// The reference has no GC in any plugin, so what it leaves is there until somebody
-// looks.
 func (p Interface[C]) gc(ctx context.Context, r *spec.Request) error {
 	c := p.confOrZero(r)
 	op, err := open(r, nil)
@@ -99,10 +97,10 @@ func (p Interface[C]) gc(ctx context.Context, r *spec.Request) error {
 	return errors.Join(errs...)
 }
 
-// collectLinks deletes the host ends that carry the label of an attachment
+// collectLinks deletes the host-side veths that carry the label of an attachment
 // of this network that is not in the valid set.
-// Links without a label are none of ours. Those of other kinds are container ends, and
-// the host is a container itself: its own network may have the same name.
+// Links without a label are not the plugin's. Those of other kinds are in a container, and
+// the host may be one itself, of a network of the same name.
 func (op *Op) collectLinks() error {
 	stale := op.Stale()
 	return op.Host.DelLinks(func(l *rtnl.Link) bool { return l.Kind == "veth" && stale(l.Alias) })

@@ -86,8 +86,8 @@ func findMaster(conn *rtnl.Conn, name string) (*rtnl.Link, error) {
 	return nil, fmt.Errorf("no default route interface found: set \"master\": %w", os.ErrNotExist)
 }
 
-// CreateOn makes the container end on its [Op.Master] and puts the name of that into the
-// configuration. Addresses of the link are checked for duplicates, since strangers share
+// CreateOn makes the container's link on its [Op.Master] and puts the name of that into the
+// configuration. Addresses of the link are checked for duplicates, since other hosts share
 // the segment. addr may be nil for the kernel's choice. Errors say what is in the way
 // where the kernel's number can mean one thing only; os.ErrExist without a
 // [spec.Error] is about something else than the name.
@@ -107,7 +107,7 @@ func (op *Op) CreateOn(master *rtnl.Link, c *OnMaster, kind rtnl.Kind, addr net.
 	return err
 }
 
-// CreateEnd makes the container end, by a socket of the namespace that s.Parent is
+// CreateEnd makes the container's link, by a socket of the namespace that s.Parent is
 // counted in, and enters it into the result as the only interface. It is down, has
 // its final name, and goes if ADD fails.
 // A name that is taken is an error of code 100.
@@ -135,7 +135,7 @@ func (op *Op) CreateEnd(conn *rtnl.Conn, s rtnl.LinkSpec) error {
 	return nil
 }
 
-// refused tells what the kernel's refusal to make the container end means.
+// refused explains the error with which the kernel does not make the container's link.
 // Besides a name that is taken there are other things that exist, as a VLAN on its
 // master: those are for the plugin to tell.
 func (op *Op) refused(err error) error {
@@ -148,7 +148,7 @@ func (op *Op) refused(err error) error {
 	return op.Exists(err)
 }
 
-// CheckOn compares the container end with its configuration: it is up, sits on the
+// CheckOn compares the container's link with its configuration: it is up, sits on the
 // master, which is up too, and has the MTU that it was given. An automatic master is the
 // one that it was when the link was made, and has to be there and up, no more: default
 // routes change.
@@ -198,8 +198,8 @@ func (op *Op) checkMTU(want int) error {
 	if want == 0 {
 		return nil
 	}
-	if told := op.Prev.Interfaces[op.Container].MTU; told != 0 {
-		want = told
+	if mtu := op.Prev.Interfaces[op.Container].MTU; mtu != 0 {
+		want = mtu
 	}
 	if op.Link.MTU != want {
 		return Mismatch("interface %s has MTU %d, not %d", op.IfName, op.Link.MTU, want)
@@ -207,7 +207,7 @@ func (op *Op) checkMTU(want int) error {
 	return nil
 }
 
-// lacking tells what the kernel means by EOPNOTSUPP for a kind of links.
+// lacking explains the kernel's EOPNOTSUPP for a kind of links.
 // The code is 50: no ADD can be served on this host.
 func lacking(err error) error {
 	if errors.Is(err, unix.EOPNOTSUPP) {

@@ -30,17 +30,17 @@ func HostNames(a spec.Attachment) []string {
 // label is the alias of the links that are the attachment's: its names, begun by its key.
 func (op *Op) label() *string { return new(op.Attachment.Label(aliasMax)) }
 
-// foreign tells whether a link has the label of another attachment. One without a label
+// foreign is whether a link has the label of another attachment. One without a label
 // may be this one's, as made by the reference.
 func (op *Op) foreign(l *rtnl.Link) bool {
 	key := spec.LabelKey(l.Alias)
 	return key != "" && key != op.Key()
 }
 
-// CreateVeth makes a veth pair, its container end down in op.NS with the MAC
-// address asked for or a random one, its host end labelled with the
-// attachment, up, and deaf to router advertisements (CVE-2020-10749). It sets
-// op.Link and returns the host end.
+// CreateVeth makes a veth pair, the peer in the container down in op.NS with the MAC
+// address asked for or a random one, its host side labelled with the
+// attachment, up, and with accept_ra=0 (CVE-2020-10749). It sets op.Link and returns the
+// host side.
 // mtu is in bytes, 0 for the kernel's choice; master the index of a bridge on the host,
 // 0 for none.
 func (op *Op) CreateVeth(mtu int, master uint32) (*rtnl.Link, error) {
@@ -69,8 +69,8 @@ func (op *Op) CreateVeth(mtu int, master uint32) (*rtnl.Link, error) {
 	return host, op.IgnoreRouters(host.Name)
 }
 
-// IgnoreRouters makes a link of the host deaf to router advertisements
-// (CVE-2020-10749). Where it cannot, as /proc/sys is read-only, the administrator is told.
+// IgnoreRouters sets accept_ra=0 on a link of the host (CVE-2020-10749). Where /proc/sys is
+// read-only there is a warning for the administrator.
 func (op *Op) IgnoreRouters(name string) error {
 	err := rtnl.Host().SetSysctl("net/ipv6/conf/"+name+"/accept_ra", "0")
 	if errors.Is(err, unix.EROFS) {
@@ -128,10 +128,10 @@ func (op *Op) WaitHostEnd(ctx context.Context, host *rtnl.Link) error {
 }
 
 // HostEnd finds the host end of the attachment's veth pair by its label: under its own
-// names, then as the container end's peer, as somebody may have renamed it. So it
+// names, then as the peer of the container's link, as it may have been renamed. So it
 // finds that of a pair which the reference made, without a label. The error is
 // os.ErrNotExist if there is none.
-// What has neither the label nor a name as the reference gives is somebody else's, as
+// What has neither the label nor a name as the reference gives is not the plugin's, as
 // the end of a pair that a user or another runtime has put into the container.
 func (op *Op) HostEnd() (*rtnl.Link, error) {
 	for _, name := range HostNames(op.Attachment) {
@@ -160,8 +160,8 @@ func (op *Op) HostEnd() (*rtnl.Link, error) {
 	return host, nil
 }
 
-// RemoveVeth deletes the pair by its host end, which can be told to be the
-// attachment's own even when the namespace has no path any more.
+// RemoveVeth deletes the pair by its host side, which has the label of the
+// attachment even when the namespace has no path any more.
 // Deleting one end deletes the other. A pair that is gone is no error.
 func (op *Op) RemoveVeth() error {
 	host, err := op.HostEnd()

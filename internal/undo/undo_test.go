@@ -37,7 +37,7 @@ func TestFailed(t *testing.T) {
 	if want := []string{"address", "link", "bridge"}; !slices.Equal(ran, want) {
 		t.Errorf("undone: %q, want %q", ran, want)
 	}
-	if err := s.Failed(ctx, cause); err != cause || len(ran) != 3 {
+	if err := s.Failed(ctx, cause); !errors.Is(err, cause) || len(ran) != 3 {
 		t.Errorf("a second time: %v, %q", err, ran)
 	}
 }
