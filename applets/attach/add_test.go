@@ -152,7 +152,7 @@ func TestKernelAddWithoutNetns(t *testing.T) {
 // A name that is taken is an error that says so, and the link there stays.
 func TestKernelAddTaken(t *testing.T) {
 	f := newFake(t)
-	if err := kerneltest.Dial(t, f.cont).AddLink(rtnl.LinkSpec{Name: "eth0", Kind: rtnl.Dummy{}}); err != nil {
+	if err := kerneltest.Dial(t, f.cont).AddLink(rtnl.LinkSpec{Name: "eth0", Kind: rtnl.Bridge{}}); err != nil {
 		t.Fatal(err)
 	}
 	before := f.state()
@@ -202,8 +202,13 @@ func TestKernelBareDevice(t *testing.T) {
 	}
 	f.must(spec.Check, prev)
 	f.logged("lease CHECK")
-	if res := f.must(spec.Get, `,"bare":true`); len(res.IPs) != 1 {
-		t.Errorf("GET: %+v", res)
+	p := f.plugin()
+	p.Describe = f.step("describe", func(op *attach.Op, _ *conf) error {
+		op.Container = op.AddInterface(spec.Interface{Name: op.IfName, Sandbox: op.Call.NetNS})
+		return nil
+	})
+	if res, err := f.call(t.Context(), spec.Get, p, `,"bare":true`); err != nil || len(res.IPs) != 1 {
+		t.Errorf("GET: %+v, %v", res, err)
 	}
 	f.must(spec.Del, prev)
 	if f.leases != 0 || !strings.Contains(strings.Join(f.log, ", "), "cleanup") {

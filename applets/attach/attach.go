@@ -39,7 +39,8 @@ type Interface[C any] struct {
 	NoMAC bool // no step asks for [spec.Request.MAC], so CNI_ARGS are the IPAM plugin's alone
 
 	// NoNetdev is whether a configuration is for a device without a netdev: Create sets no
-	// op.Link then, and there is none to configure or to check. Nil: there always is one.
+	// op.Link then, there is none to configure or to check, and GET needs Describe. Nil: there
+	// always is one.
 	NoNetdev func(*C) bool
 
 	Validate  func(*C) error                                 // the configuration alone; errors have code 7

@@ -38,10 +38,11 @@ type conf struct {
 	Bare bool `json:"bare"` // a device without a netdev
 }
 
-// newFake makes host and container; the plugin's link is a dummy.
+// newFake makes host and container; the plugin's link is a bridge, which
+// every kernel that runs the plugins has.
 func newFake(t *testing.T) *fake {
 	t.Helper()
-	kerneltest.NeedKind(t, "CONFIG_DUMMY", rtnl.Dummy{})
+	kerneltest.NeedKind(t, "CONFIG_BRIDGE", rtnl.Bridge{})
 	f := &fake{t: t, host: kerneltest.NS(t), cont: kerneltest.NS(t), fail: map[string]error{}}
 	kerneltest.LoUp(t, f.host)
 	f.netns = kerneltest.NSPath(t, f.cont)
@@ -74,7 +75,7 @@ func (f *fake) step(name string, deed func(op *attach.Op, c *conf) error) attach
 // plugin has every step but Describe and Remove, whose absence is the usual case.
 func (f *fake) plugin() attach.Interface[conf] {
 	return attach.Interface[conf]{
-		Kind:     "dummy",
+		Kind:     "bridge",
 		NoNetdev: func(c *conf) bool { return c.Bare },
 		Validate: func(c *conf) error {
 			if c.MTU < 0 {
@@ -87,14 +88,14 @@ func (f *fake) plugin() attach.Interface[conf] {
 				op.Container = op.AddInterface(spec.Interface{Name: op.IfName, Sandbox: op.Call.NetNS})
 				return nil
 			}
-			return op.CreateEnd(op.Cont, rtnl.LinkSpec{Kind: rtnl.Dummy{}, MTU: c.MTU})
+			return op.CreateEnd(op.Cont, rtnl.LinkSpec{Kind: rtnl.Bridge{}, MTU: c.MTU})
 		}),
 		Resolve: f.step("resolve", nil),
 		Setup: f.step("setup", func(op *attach.Op, _ *conf) error {
 			op.Undo("link of the host", func(context.Context) error {
 				return errors.Join(op.Host.DelLink("fake0"), f.did("undo setup"))
 			})
-			return op.Host.AddLink(rtnl.LinkSpec{Name: "fake0", Kind: rtnl.Dummy{}})
+			return op.Host.AddLink(rtnl.LinkSpec{Name: "fake0", Kind: rtnl.Bridge{}})
 		}),
 		Ready:  f.step("ready", nil),
 		Verify: f.step("verify", nil),

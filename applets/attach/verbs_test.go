@@ -111,20 +111,24 @@ func TestKernelDelOwnership(t *testing.T) {
 	other := spec.Attachment{Network: "other", ContainerID: "ctr", IfName: "eth0"}
 	own := spec.Attachment{Network: "net", ContainerID: "ctr", IfName: "eth0"}
 	for name, tt := range map[string]struct {
-		kind  rtnl.Kind
+		veth  bool
 		alias string
 		stays bool
 	}{
-		"own":          {rtnl.Dummy{}, own.Label(255), false},
-		"reference":    {rtnl.Dummy{}, "", false},
-		"user's alias": {rtnl.Dummy{}, "uplink of the lab", false},
-		"other":        {rtnl.Dummy{}, other.Label(255), true},
-		"other's kind": {rtnl.Bridge{}, "", true},
+		"own":          {false, own.Label(255), false},
+		"reference":    {false, "", false},
+		"user's alias": {false, "uplink of the lab", false},
+		"other":        {false, other.Label(255), true},
+		"other's kind": {true, "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t)
 			c := kerneltest.Dial(t, f.cont)
-			link, err := c.CreateLink(rtnl.LinkSpec{Name: "eth0", Kind: tt.kind})
+			made := rtnl.LinkSpec{Name: "eth0", Kind: rtnl.Bridge{}}
+			if tt.veth {
+				made = rtnl.LinkSpec{Name: "eth0", Peer: &rtnl.LinkSpec{Name: "peer0", NS: f.host}}
+			}
+			link, err := c.CreateLink(made)
 			if err == nil && tt.alias != "" {
 				err = c.SetLink(link.Index, rtnl.LinkChange{Alias: &tt.alias})
 			}
@@ -149,9 +153,9 @@ func TestKernelCheck(t *testing.T) {
 		"link": {func(_ *fake, c *rtnl.Conn, _ *rtnl.Link) error {
 			return c.DelLink("eth0")
 		}, "container interface"},
-		"kind": {func(_ *fake, c *rtnl.Conn, _ *rtnl.Link) error {
-			return errors.Join(c.DelLink("eth0"), c.AddLink(rtnl.LinkSpec{Name: "eth0", Kind: rtnl.Bridge{}}))
-		}, `is of kind "bridge", not "dummy"`},
+		"kind": {func(f *fake, c *rtnl.Conn, _ *rtnl.Link) error {
+			return errors.Join(c.DelLink("eth0"), c.AddLink(rtnl.LinkSpec{Name: "eth0", Peer: &rtnl.LinkSpec{Name: "peer0", NS: f.host}}))
+		}, `is of kind "veth", not "bridge"`},
 		"MAC": {func(_ *fake, c *rtnl.Conn, l *rtnl.Link) error {
 			return c.SetLink(l.Index, rtnl.LinkChange{MAC: attach.RandomMAC()})
 		}, "has MAC address"},
@@ -222,7 +226,7 @@ func TestKernelGet(t *testing.T) {
 	wantCode(t, err, spec.CodeUnknown, "no lease")
 	delLink(f, "eth0")
 	_, err = f.call(t.Context(), spec.Get, f.plugin(), "")
-	wantCode(t, err, spec.CodeUnknown, "no dummy interface eth0")
+	wantCode(t, err, spec.CodeUnknown, "no bridge interface eth0")
 }
 
 // STATUS asks the plugin, whose errors have code 50, and the IPAM plugin, whose code stays.
@@ -259,9 +263,9 @@ func TestKernelGC(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	dummy, err := host.CreateLink(rtnl.LinkSpec{Name: "dummy", Kind: rtnl.Dummy{}})
+	bridge, err := host.CreateLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}})
 	if err == nil { // as of a container that is the host
-		err = host.SetLink(dummy.Index, rtnl.LinkChange{Alias: new(label("net", "stale"))})
+		err = host.SetLink(bridge.Index, rtnl.LinkChange{Alias: new(label("net", "stale"))})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -273,7 +277,7 @@ func TestKernelGC(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "collect fails") || !strings.Contains(err.Error(), "store fails") {
 		t.Errorf("got %v", err)
 	}
-	if got, want := links(t, f.host), "dummy live other user"; got != want {
+	if got, want := links(t, f.host), "br0 live other user"; got != want {
 		t.Errorf("links of the host: %s, want %s", got, want)
 	}
 }
