@@ -88,7 +88,7 @@ func AsError(err error) *Error {
 	if err == nil {
 		return nil
 	}
-	if e, ok := err.(*Error); ok && !hasTyped(e.Err) {
+	if e, ok := err.(*Error); ok && !hasTyped(e.Err) { //nolint:errorlint // the outermost alone
 		return e
 	}
 	out := &Error{Code: CodeInternal, Msg: err.Error(), Err: err}
