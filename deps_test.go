@@ -25,17 +25,16 @@ var edges = map[string][]string{
 	"cnibox/chain":          {"cnibox/spec", "cnibox/internal/flock"},
 	"cnibox/dhcp":           {"cnibox/rtnl"}, // a client and its leases; CNI is the applet's part
 	"cnibox/ipam":           {"cnibox/spec", "cnibox/internal/flock"},
-	"cnibox/nft":            {"cnibox/rtnl", "cnibox/spec", "cnibox/internal/flock", "cnibox/internal/netlink"},
+	"cnibox/nft":            {"cnibox/rtnl", "cnibox/spec", "cnibox/internal/flock", "cnibox/internal/nlconn"},
 	"cnibox/rtnl":           {"cnibox/internal/nlconn"},
 	"cnibox/spec":           {},
 	"cnibox/internal/fault": {},
 	"cnibox/internal/flock": {},
 
-	"cnibox/internal/dbus":    {},
-	"cnibox/internal/schema":  {},
-	"cnibox/internal/netlink": {},
-	"cnibox/internal/nlconn":  {},
-	"cnibox/internal/undo":    {"cnibox/rtnl", "cnibox/spec"},
+	"cnibox/internal/dbus":   {},
+	"cnibox/internal/schema": {},
+	"cnibox/internal/nlconn": {},
+	"cnibox/internal/undo":   {"cnibox/rtnl", "cnibox/spec"},
 }
 
 // leaves know nothing of ours and serve every room.

@@ -3,6 +3,7 @@ module cnibox
 go 1.26.0
 
 require (
+	github.com/google/nftables v0.3.0
 	github.com/jsimonetti/rtnetlink/v2 v2.2.0
 	github.com/mdlayher/netlink v1.11.2
 	golang.org/x/sys v0.49.0

@@ -10,10 +10,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/netlink"
+	"cnibox/internal/nlconn"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -310,40 +311,55 @@ func TestKernelChildDuplicate(t *testing.T) {
 func (n *node) altName(link, name string) {
 	n.t.Helper()
 	index := linkOf(n.t, kerneltest.Dial(n.t, n.host), link).Index
-	b := netlink.Buf(make([]byte, unix.SizeofIfInfomsg))
-	binary.NativeEndian.PutUint32(b[4:], index)
-	b.Nest(unix.IFLA_PROP_LIST, func() { b.Text(unix.IFLA_ALT_IFNAME, name) })
-	s, err := netlink.Open(unix.NETLINK_ROUTE, n.host.Do)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	defer s.Close()
+	ae := netlink.NewAttributeEncoder()
+	ae.Nested(unix.IFLA_PROP_LIST, func(ae *netlink.AttributeEncoder) error {
+		ae.String(unix.IFLA_ALT_IFNAME, name)
+		return nil
+	})
+	header := make([]byte, unix.SizeofIfInfomsg)
+	binary.NativeEndian.PutUint32(header[4:], index)
 	kerneltest.Need(n.t, "alternative names (Linux 5.5)", func() error {
-		const flags = unix.NLM_F_ACK | unix.NLM_F_CREATE | unix.NLM_F_APPEND
-		return s.Get(netlink.Request{Type: unix.RTM_NEWLINKPROP, Flags: flags, Data: b}, func(netlink.Message) error { return nil })
+		return request(n.t, n.host, unix.RTM_NEWLINKPROP, netlink.Create|netlink.Append, header, ae)
 	})
 }
 
-// multipath makes a default route with several gateways, which takes a message that
-// the product has no use for: struct rtmsg, and in RTA_MULTIPATH a struct rtnexthop
-// with its RTA_GATEWAY for each.
-func multipath(t *testing.T, ns *rtnl.NS, link uint32, gws ...string) {
+// request sends a message that the product has no use for.
+func request(t *testing.T, ns *rtnl.NS, typ netlink.HeaderType, flags netlink.HeaderFlags, header []byte, ae *netlink.AttributeEncoder) error {
 	t.Helper()
-	s, err := netlink.Open(unix.NETLINK_ROUTE, ns.Do)
+	attrs, err := ae.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
-	b := netlink.Buf{unix.AF_INET, 0, 0, 0, unix.RT_TABLE_MAIN, unix.RTPROT_BOOT, unix.RT_SCOPE_UNIVERSE, unix.RTN_UNICAST, 0, 0, 0, 0}
-	b.Nest(unix.RTA_MULTIPATH, func() {
+	c, err := nlconn.Open(unix.NETLINK_ROUTE, ns.Do)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, err = c.Execute(netlink.Message{
+		Header: netlink.Header{Type: typ, Flags: netlink.Acknowledge | flags}, Data: append(header, attrs...),
+	})
+	return err
+}
+
+// multipath makes a default route with several gateways: struct rtmsg, and in
+// RTA_MULTIPATH a struct rtnexthop with its RTA_GATEWAY for each.
+func multipath(t *testing.T, ns *rtnl.NS, link uint32, gws ...string) {
+	t.Helper()
+	ae := netlink.NewAttributeEncoder()
+	ae.Do(unix.RTA_MULTIPATH, func() (b []byte, err error) {
 		for _, gw := range gws {
 			b = binary.NativeEndian.AppendUint16(b, unix.SizeofRtNexthop+8)
 			b = binary.NativeEndian.AppendUint32(append(b, 0, 0), link)
-			b.Bytes(unix.RTA_GATEWAY, netip.MustParseAddr(gw).AsSlice())
+			hop, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.RTA_GATEWAY, Data: netip.MustParseAddr(gw).AsSlice()}})
+			if err != nil {
+				return nil, err
+			}
+			b = append(b, hop...)
 		}
+		return b, nil
 	})
-	r := netlink.Request{Type: unix.RTM_NEWROUTE, Flags: unix.NLM_F_ACK | unix.NLM_F_CREATE, Data: b}
-	if err := s.Get(r, func(netlink.Message) error { return nil }); err != nil {
+	header := []byte{unix.AF_INET, 0, 0, 0, unix.RT_TABLE_MAIN, unix.RTPROT_BOOT, unix.RT_SCOPE_UNIVERSE, unix.RTN_UNICAST, 0, 0, 0, 0}
+	if err := request(t, ns, unix.RTM_NEWROUTE, netlink.Create, header, ae); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,44 +1,85 @@
 package nft
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
+	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/fault"
-	"cnibox/internal/netlink"
 	"cnibox/spec"
 )
 
-// A step is one message of a batch, for the error when the kernel refuses it.
+// A step is one message of a batch: what it is about, for the error when the kernel
+// refuses it, and what the library does not write.
 type step struct {
-	what  string // "table inet cnibox"
-	needs string // kernel options without which it is refused; may be empty
+	what  string              // "table inet cnibox"
+	needs string              // kernel options without which it is refused; may be empty
+	flags netlink.HeaderFlags // beside the library's
+	more  []byte              // attributes behind the library's
 }
 
-// A batch collects changes that the kernel makes all at once or not at all: the
-// messages between NFNL_MSG_BATCH_BEGIN and NFNL_MSG_BATCH_END, which
-// include/uapi/linux/netfilter/nfnetlink.h has. The zero value is empty.
+// A batch collects changes that the kernel makes all at once or not at all. The library
+// writes the messages and [sock.commit] sends them: the library's own Flush cannot say
+// which message was refused. The zero value is empty.
 type batch struct {
-	reqs  []netlink.Request
-	steps []step // one for each request
-	drops bool   // something is deleted
-	gen   uint32 // generation of the rule set that the batch was made for; 0: any
+	conn  nftables.Conn // has no socket
+	steps []step        // one for each message
+	gen   uint32        // generation of the rule set that the batch was made for; 0: any
+	err   error         // of writing
 }
 
-// add appends a message of nf_tables; body writes its attributes.
-func (t *batch) add(s step, msg, flags uint16, family byte, body func(b *netlink.Buf)) {
-	b := header(family, 0)
-	body(&b)
-	t.reqs = append(t.reqs, netlink.Request{Type: nfTables | msg, Flags: flags | unix.NLM_F_ACK, Data: b})
+// add returns the library's connection, of which the caller calls one method: each adds
+// one message.
+func (t *batch) add(s step) *nftables.Conn {
 	t.steps = append(t.steps, s)
-	switch msg {
-	case unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELRULE, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELSETELEM:
-		t.drops = true
+	return &t.conn
+}
+
+// fail keeps the first error of such a method.
+func (t *batch) fail(err error) { t.err = cmp.Or(t.err, err) }
+
+// messages returns what the library has written, between NFNL_MSG_BATCH_BEGIN and
+// NFNL_MSG_BATCH_END.
+func (t *batch) messages() (ms []netlink.Message, err error) {
+	t.conn.TestDial = func(out []netlink.Message) ([]netlink.Message, error) {
+		ms = out
+		return nil, io.EOF // as if all of it were acknowledged
 	}
+	if err := cmp.Or(t.err, t.conn.Flush()); err != nil {
+		return nil, err
+	}
+	for i, m := range ms {
+		ms[i].Header = netlink.Header{Type: m.Header.Type, Flags: m.Header.Flags &^ netlink.Echo}
+		if i > 0 && i <= len(t.steps) {
+			s := t.steps[i-1]
+			ms[i].Header.Flags |= s.flags
+			ms[i].Data = append(m.Data, s.more...)
+		}
+	}
+	if t.gen != 0 {
+		id, err := encode(func(ae *netlink.AttributeEncoder) { ae.Uint32(unix.NFNL_BATCH_GENID, t.gen) })
+		if err != nil {
+			return nil, err
+		}
+		ms[0].Data = append(ms[0].Data, id...)
+	}
+	return ms, nil
+}
+
+// deletes reports whether a message deletes something.
+func deletes(m netlink.Message) bool {
+	switch m.Header.Type {
+	case nfTables | unix.NFT_MSG_DELTABLE, nfTables | unix.NFT_MSG_DELRULE, nfTables | unix.NFT_MSG_DELCHAIN, nfTables | unix.NFT_MSG_DELSETELEM:
+		return true
+	}
+	return false
 }
 
 // commit sends the batch and waits for the kernel's word on it: the first
@@ -51,17 +92,16 @@ func (s *sock) commit(t *batch) error {
 	if err := fault.Check("nft batch"); err != nil {
 		return fmt.Errorf("nft: %w", err)
 	}
-	frame := header(0, unix.NFNL_SUBSYS_NFTABLES)
-	begin := frame
-	if t.gen != 0 {
-		begin = header(0, unix.NFNL_SUBSYS_NFTABLES)
-		begin.Net32(unix.NFNL_BATCH_GENID, t.gen)
+	ms, err := t.messages()
+	if err != nil {
+		return fmt.Errorf("nft: %w", err)
 	}
-	reqs := append([]netlink.Request{{Type: unix.NFNL_MSG_BATCH_BEGIN, Data: begin, Frame: true}}, t.reqs...)
-	reqs = append(reqs, netlink.Request{Type: unix.NFNL_MSG_BATCH_END, Data: frame, Frame: true})
-	answers, err := s.nl.Exchange(reqs, func(int, netlink.Message) error { return nil })
-	if t.drops {
-		parked.settle()
+	answers, err := s.nl.Transaction(ms)
+	for _, m := range ms {
+		if deletes(m) {
+			parked.settle()
+			break
+		}
 	}
 	for i, a := range answers {
 		if a.Err != nil {

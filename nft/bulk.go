@@ -97,7 +97,10 @@ func (x *Tx) read(in *set, key []byte) (*element, error) {
 		return nil, nil
 	}
 	from := k.from[d.from]
-	_, size := concat(in.data)
+	size := uint32(0)
+	if !in.verdicts() {
+		size = addrLen(in.family) + 4 // a port fills a register
+	}
 	return &element{key: key, data: d.to[:size], chain: from.chain, owner: from.owner}, nil
 }
 
@@ -134,6 +137,7 @@ func (x *Tx) forget(slots []*slot) {
 	for _, sl := range slots {
 		delete(x.index, place{sl.set, string(sl.key)})
 	}
+	x.spare = slots
 }
 
 // commit sends what there is to the kernel.

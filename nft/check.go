@@ -7,8 +7,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/netlink"
 )
 
 // A MissingError says what an attachment should have in the rule set and has not.
@@ -134,7 +132,7 @@ func (s *sock) damaged(table byte, chains []chain) (names []string, err error) {
 	for _, c := range chains {
 		var want []byte
 		for _, r := range c.rules {
-			want = shape(want, r.b)
+			want = shape(want, r.list())
 		}
 		if !bytes.Equal(have[c.name], want) {
 			names = append(names, fmt.Sprintf("rules of chain %s of table %s", c.name, tableText(table)))
@@ -159,15 +157,15 @@ func madeByAnother(have map[string][]byte) bool {
 // that was deleted, added or exchanged, though not another operand, and takes a
 // hundredth of the time of reading those. Names come with a zero byte.
 func shape(all, exprs []byte) []byte {
-	for a := netlink.Attrs(exprs); a.Next(); {
-		name, data := netlink.Attr(a.Value, unix.NFTA_EXPR_NAME), netlink.Attr(a.Value, unix.NFTA_EXPR_DATA)
+	for _, v := range attributes(exprs) {
+		name, data := attribute(v, unix.NFTA_EXPR_NAME), attribute(v, unix.NFTA_EXPR_DATA)
 		all = append(all, name...)
 		switch string(name) {
 		case "lookup\x00":
-			all = append(all, netlink.Attr(data, unix.NFTA_LOOKUP_SET)...)
+			all = append(all, attribute(data, unix.NFTA_LOOKUP_SET)...)
 		case "immediate\x00":
-			verdict := netlink.Attr(netlink.Attr(data, unix.NFTA_IMMEDIATE_DATA), dataVerdict)
-			all = append(all, netlink.Attr(verdict, unix.NFTA_VERDICT_CHAIN)...)
+			verdict := attribute(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT)
+			all = append(all, attribute(verdict, unix.NFTA_VERDICT_CHAIN)...)
 		}
 	}
 	return append(all, ';')

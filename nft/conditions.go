@@ -5,10 +5,10 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/netip"
+	"slices"
 
-	"golang.org/x/sys/unix"
+	"github.com/google/nftables/expr"
 
-	"cnibox/internal/netlink"
 	"cnibox/spec"
 )
 
@@ -54,7 +54,7 @@ const mostRules = 256
 // conditions have other chains, and each goes with its last mapping. The error is
 // about lists that multiply to more than mostRules.
 func condGroup(network string, family byte, host bool, conds []Match) (chain, error) {
-	lists := [][]*rule{}
+	lists := [][]rule{}
 	most := 1
 	for i := range conds {
 		alternatives := conds[i].rules(family)
@@ -65,21 +65,20 @@ func condGroup(network string, family byte, host bool, conds []Match) (chain, er
 		lists = append(lists, alternatives)
 	}
 	to := condChain(family, host)
-	all := []*rule{newRule().family(family)}
+	all := []rule{rule{}.family(family)}
 	for _, alternatives := range lists {
-		var longer []*rule
+		var longer []rule
 		for _, r := range all {
 			for _, alt := range alternatives {
-				b := append(append(netlink.Buf(nil), r.b...), alt.b...)
-				longer = append(longer, &rule{b})
+				longer = append(longer, slices.Concat(r, alt))
 			}
 		}
 		all = longer
 	}
 	var bytes []byte
-	for _, r := range all {
-		r.verdict(toGoto, to)
-		bytes = append(bytes, r.b...)
+	for i, r := range all {
+		all[i] = append(r, &expr.Verdict{Kind: expr.VerdictGoto, Chain: to})
+		bytes = append(bytes, all[i].list()...)
 	}
 	sum := sha512.Sum512(bytes)
 	name := "cond-" + spec.NetworkKey(network) + hex.EncodeToString(sum[:8])
@@ -89,80 +88,60 @@ func condGroup(network string, family byte, host bool, conds []Match) (chain, er
 // rules returns the expressions of a condition: one of the lists must match. What
 // stands in one rule must all hold, so "one of these" takes a rule for each value,
 // while "none of these" is a single rule with all of them.
-func (m *Match) rules(family byte) (any []*rule) {
-	op := uint32(unix.NFT_CMP_EQ)
+func (m *Match) rules(family byte) (any []rule) {
+	op := expr.CmpOpEq
 	if m.not {
-		op = unix.NFT_CMP_NEQ
+		op = expr.CmpOpNeq
 	}
-	var each []func(*rule)
+	var each []rule
 	for _, p := range m.addrs {
-		each = append(each, func(r *rule) { r.addr(family, m.field == fieldDestination, 0).prefix(op, p) })
+		each = append(each, rule{}.addr(family, m.field == fieldDestination).inside(op, p))
 	}
 	for _, p := range m.ports {
-		each = append(each, func(r *rule) { m.port(r, op, p) })
+		each = append(each, m.port(op, p))
 	}
 	for _, name := range m.names {
-		each = append(each, func(r *rule) { m.iface(r, op, name) })
+		key := expr.MetaKeyIIFNAME
+		if m.field == fieldOutput {
+			key = expr.MetaKeyOIFNAME
+		}
+		each = append(each, rule{}.meta(key, 0).ifname(op, name))
 	}
 	for _, p := range m.protos {
-		each = append(each, func(r *rule) { r.meta(unix.NFT_META_L4PROTO, 0).cmp(op, 0, []byte{p}) })
+		each = append(each, rule{}.meta(expr.MetaKeyL4PROTO, 0).cmp(op, []byte{p}))
 	}
 	if m.field == fieldMark || m.field == fieldConnMark {
-		each = append(each, func(r *rule) { m.marked(r, op) })
+		each = append(each, m.marked(op))
 	}
 	if m.not { // none of the list
-		r := newRule()
-		for _, fn := range each {
-			fn(r)
-		}
-		return []*rule{r}
+		return []rule{slices.Concat(each...)}
 	}
-	for _, fn := range each {
-		r := newRule()
-		fn(r)
-		any = append(any, r)
-	}
-	return any
+	return each
 }
 
 // port compares a source or destination port with one range. That the
 // packet has ports was found by the map that leads here.
-func (m *Match) port(r *rule, op uint32, p portRange) {
+func (m *Match) port(op expr.CmpOp, p portRange) rule {
 	at := uint32(sportAt)
 	if m.field == fieldDestinationPort {
 		at = dportAt
 	}
-	r.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, at, portLen, 0)
+	r := rule{}.payload(expr.PayloadBaseTransportHeader, at, portLen, 0)
 	if p.lo == p.hi {
-		r.cmp(op, 0, port16(p.lo))
-		return
+		return r.cmp(op, port16(p.lo))
 	}
-	inRange := uint32(unix.NFT_RANGE_EQ)
-	if m.not {
-		inRange = unix.NFT_RANGE_NEQ
-	}
-	r.within(inRange, port16(p.lo), port16(p.hi))
-}
-
-// iface compares the name of the interface a packet came in or goes out by.
-func (m *Match) iface(r *rule, op uint32, name string) {
-	key := uint32(unix.NFT_META_IIFNAME)
-	if m.field == fieldOutput {
-		key = unix.NFT_META_OIFNAME
-	}
-	r.meta(key, 0).ifname(op, name)
+	return append(r, &expr.Range{Op: op, Register: reg, FromData: port16(p.lo), ToData: port16(p.hi)})
 }
 
 // marked compares the packet's or the connection's mark, of which only the bits
 // of the mask count. Both are loaded in the machine's order.
-func (m *Match) marked(r *rule, op uint32) {
+func (m *Match) marked(op expr.CmpOp) rule {
+	r := rule{}.meta(expr.MetaKeyMARK, 0)
 	if m.field == fieldConnMark {
-		r.ct(unix.NFT_CT_MARK, 0)
-	} else {
-		r.meta(unix.NFT_META_MARK, 0)
+		r = rule{}.ct(expr.CtKeyMARK)
 	}
 	if m.mask != ^uint32(0) {
-		r.mask(native(m.mask))
+		r = r.mask(native(m.mask))
 	}
-	r.cmp(op, 0, native(m.mark))
+	return r.cmp(op, native(m.mark))
 }

@@ -6,10 +6,10 @@ import (
 	"net/netip"
 	"os"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/fault"
-	"cnibox/internal/netlink"
 )
 
 // Attributes and messages of conntrack netlink, which x/sys does not have:
@@ -67,7 +67,7 @@ func (t *Table) FlushUDP(ports []netip.AddrPort) error {
 // may end by themselves, which is as good.
 func (s *sock) flushUDP(family byte, ports map[netip.AddrPort]bool) error {
 	var doomed [][]byte
-	err := s.ask(ctNetlink|ctGet, unix.NLM_F_DUMP, family, func(b *netlink.Buf) { filterUDP(b, ports) }, func(data []byte) {
+	err := s.ask(ctNetlink|ctGet, netlink.Dump, family, func(ae *netlink.AttributeEncoder) { filterUDP(ae, ports) }, func(data []byte) {
 		dst, udp := flowTo(data, family)
 		if udp && (ports[dst] || ports[netip.AddrPortFrom(netip.Addr{}, dst.Port())]) {
 			doomed = append(doomed, data)
@@ -90,35 +90,40 @@ func (s *sock) flushUDP(family byte, ports map[netip.AddrPort]bool) error {
 
 // filterUDP asks for UDP flows only, and for one port if it is only one.
 // Kernels before 5.8 overlook it, so the answers are looked at all the same.
-func filterUDP(b *netlink.Buf, ports map[netip.AddrPort]bool) {
+func filterUDP(ae *netlink.AttributeEncoder, ports map[netip.AddrPort]bool) {
 	flags := filterProtoNum
-	b.Nest(ctaTupleOrig, func() {
-		b.Nest(ctaTupleProto, func() {
-			b.Bytes(ctaProtoNum, []byte{unix.IPPROTO_UDP})
+	ae.Nested(ctaTupleOrig, func(ae *netlink.AttributeEncoder) error {
+		ae.Nested(ctaTupleProto, func(ae *netlink.AttributeEncoder) error {
+			ae.Uint8(ctaProtoNum, unix.IPPROTO_UDP)
 			for p := range ports {
 				if len(ports) == 1 {
 					flags |= filterProtoDstPort
-					b.Bytes(ctaProtoDstPort, port16(p.Port()))
+					ae.Uint16(ctaProtoDstPort, p.Port())
 				}
 			}
+			return nil
 		})
+		return nil
 	})
-	b.Nest(ctaFilter, func() { b.Bytes(ctaFilterOrigFlags, native(flags)) })
+	ae.Nested(ctaFilter, func(ae *netlink.AttributeEncoder) error {
+		ae.Bytes(ctaFilterOrigFlags, native(flags))
+		return nil
+	})
 }
 
 // flowTo tells where the first packet of a flow was sent to, before any
 // translation (CTA_TUPLE_ORIG), and whether it was UDP. What is missing or cut short
 // comes as the zero address and port 0, which is no host port.
 func flowTo(data []byte, family byte) (dst netip.AddrPort, udp bool) {
-	tuple := netlink.Attr(data, ctaTupleOrig)
-	ip, proto := netlink.Attr(tuple, ctaTupleIP), netlink.Attr(tuple, ctaTupleProto)
+	tuple := attribute(data, ctaTupleOrig)
+	ip, proto := attribute(tuple, ctaTupleIP), attribute(tuple, ctaTupleProto)
 	typ := uint16(ctaIPv4Dst)
 	if family == v6 {
 		typ = ctaIPv6Dst
 	}
-	addr := addrOf(netlink.Attr(ip, typ), family)
-	port := netlink.NetNumber(netlink.Attr(proto, ctaProtoDstPort))
-	return netip.AddrPortFrom(addr, uint16(port)), netlink.NetNumber(netlink.Attr(proto, ctaProtoNum)) == unix.IPPROTO_UDP
+	addr := addrOf(attribute(ip, typ), family)
+	port := uint16(num(proto, ctaProtoDstPort))
+	return netip.AddrPortFrom(addr, port), num(proto, ctaProtoNum) == unix.IPPROTO_UDP
 }
 
 // forget deletes the flow that a message is about; one that has ended is fine. The
@@ -128,11 +133,11 @@ func (s *sock) forget(family byte, data []byte) error {
 	if err := fault.Check("conntrack delete"); err != nil {
 		return err
 	}
-	err := s.ask(ctNetlink|ctDelete, unix.NLM_F_ACK, family, func(b *netlink.Buf) {
-		b.Bytes(ctaTupleOrig|unix.NLA_F_NESTED, netlink.Attr(data, ctaTupleOrig))
+	err := s.ask(ctNetlink|ctDelete, netlink.Acknowledge, family, func(ae *netlink.AttributeEncoder) {
+		ae.Bytes(ctaTupleOrig|netlink.Nested, attribute(data, ctaTupleOrig))
 		for _, typ := range []uint16{ctaZone, ctaID} {
-			if v := netlink.Attr(data, typ); v != nil {
-				b.Bytes(typ, v)
+			if v := attribute(data, typ); v != nil {
+				ae.Bytes(typ, v)
 			}
 		}
 	}, func([]byte) {})

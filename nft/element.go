@@ -5,9 +5,11 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netlink"
 	"cnibox/spec"
 )
 
@@ -31,21 +33,14 @@ type Element struct {
 }
 
 const (
-	keyLen       = 24  // of Attachment.Key
-	longest      = 127 // bytes of a comment; nft shows no longer ones
-	commentType  = 0   // NFTNL_UDATA_SET_ELEM_COMMENT, and NFTNL_UDATA_RULE_COMMENT: libnftnl, udata.h
-	usualElement = 240 // bytes of an element in a message, at most, but for long names
-	listsPerMsg  = 200 // elements in one message, whose list must stay under 64 KiB
-	dataValue    = unix.NFTA_DATA_VALUE
-	dataVerdict  = unix.NFTA_DATA_VERDICT
-	elementKey   = unix.NFTA_SET_ELEM_KEY
-	elementData  = unix.NFTA_SET_ELEM_DATA
-	elementNotes = unix.NFTA_SET_ELEM_USERDATA
+	keyLen      = 24  // of Attachment.Key
+	longest     = 127 // bytes of a comment; nft shows no longer ones
+	commentType = 0   // NFTNL_UDATA_SET_ELEM_COMMENT, and NFTNL_UDATA_RULE_COMMENT: libnftnl, udata.h
+	listsPerMsg = 200 // elements in one message, whose list must stay under 64 KiB
 )
 
-// An element is one entry of a set as the kernel has it or shall have it:
-// NFTA_SET_ELEM_*, include/uapi/linux/netfilter/nf_tables.h. Key and data are in
-// the order of the parts that [set] has, each padded to whole registers.
+// An element is one entry of a set as the kernel has it or shall have it. Key and data are
+// in the order of the parts that the types of the set have, each padded to whole registers.
 type element struct {
 	key   []byte
 	data  []byte // of a map that is none of verdicts
@@ -56,8 +51,11 @@ type element struct {
 }
 
 // comment names the owner, cut to what fits; see [spec.Attachment.Label].
-func comment(o spec.Attachment) string {
-	c := []byte(o.Label(longest))
+func comment(o spec.Attachment) string { return commentWithin(o, longest) }
+
+// commentWithin is comment for so many bytes.
+func commentWithin(o spec.Attachment, bytes int) string {
+	c := []byte(o.Label(bytes))
 	for i, ch := range c {
 		if ch < ' ' || ch == '"' || ch == 0x7f {
 			c[i] = '?' // nft prints comments as they are, between quotes
@@ -85,28 +83,13 @@ func ownerNames(comment string) spec.Attachment {
 	return spec.Attachment{Network: network, ContainerID: id, IfName: ifname}
 }
 
-// encode writes the element as a list entry; for deletion the key is enough.
-func (e *element) encode(b *netlink.Buf, s *set, whole bool) {
-	b.Nest(unix.NFTA_LIST_ELEM, func() {
-		b.Nest(elementKey, func() { b.Bytes(dataValue, e.key) })
-		if !whole {
-			return
-		}
-		switch {
-		case s.verdicts:
-			b.Nest(elementData, func() { putVerdict(b, toJump, e.chain) })
-		case s.isMap():
-			b.Nest(elementData, func() { b.Bytes(dataValue, e.data) })
-		}
-		b.Bytes(elementNotes, e.filter.note(userComment(e.owner)))
-	})
-}
-
-// userComment is a comment in the type, length, value form of nft's userland, a byte
-// each for type and length. The kernel keeps it unread.
-func userComment(s string) []byte {
-	b := append(make([]byte, 0, len(s)+3), commentType, byte(len(s)+1))
-	return append(append(b, s...), 0)
+// lib is the library's element.
+func (e *element) lib() nftables.SetElement {
+	l := nftables.SetElement{Key: e.key, Val: e.data, Comment: e.owner + filterWords[e.filter]}
+	if e.chain != "" {
+		l.VerdictData = &expr.Verdict{Kind: expr.VerdictJump, Chain: e.chain}
+	}
+	return l
 }
 
 // readComment finds the comment in user data; nil if there is none. It may
@@ -128,38 +111,48 @@ func readNote(b []byte, typ byte) []byte {
 // wanted; nil wants all. A set can have thousands of elements of which one is wanted.
 type filter func(comment []byte) bool
 
-// takes looks at an undecoded element, so that those unwanted cost little.
-func (want filter) takes(item []byte) bool {
-	if want == nil {
-		return true
-	}
-	c := readComment(netlink.Attr(item, elementNotes))
-	return len(c) >= keyLen && want(c)
-}
-
 // decodeElements calls fn for each wanted element in a message about set elements.
 func decodeElements(data []byte, want filter, fn func(element)) {
-	for a := netlink.Attrs(netlink.Attr(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)); a.Next(); {
-		t, item := a.Type, a.Value
-		if t != unix.NFTA_LIST_ELEM || !want.takes(item) {
-			continue
+	for _, item := range attributes(attribute(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+		e, ok := decodeElement(item, want)
+		if ok {
+			fn(e)
 		}
-		var e element
-		for a := netlink.Attrs(item); a.Next(); {
-			t, v := a.Type, a.Value
-			switch t {
-			case elementKey:
-				e.key = netlink.Attr(v, dataValue)
-			case elementData:
-				e.data = netlink.Attr(v, dataValue)
-				e.chain = netlink.Text(netlink.Attr(netlink.Attr(v, dataVerdict), unix.NFTA_VERDICT_CHAIN))
-			case elementNotes:
-				e.owner = netlink.Text(readComment(v))
+	}
+}
+
+// decodeElement reads one; false if it is not wanted, of which a set can have thousands.
+func decodeElement(item []byte, want filter) (e element, ok bool) {
+	var data []byte
+	ok = want == nil
+	for t, v := range attributes(item) {
+		switch t {
+		case unix.NFTA_SET_ELEM_KEY:
+			e.key = v
+		case unix.NFTA_SET_ELEM_DATA:
+			data = v
+		case unix.NFTA_SET_ELEM_USERDATA:
+			c := readComment(v)
+			ok = ok || len(c) >= keyLen && want(c)
+			e.owner, e.filter = readOwner(c)
+			if e.filter == filterUnknown {
 				e.filter = readFilterUse(v)
 			}
 		}
-		fn(e)
 	}
+	if !ok {
+		return e, false
+	}
+	e.key = attribute(e.key, unix.NFTA_DATA_VALUE)
+	for t, v := range attributes(data) {
+		switch t {
+		case unix.NFTA_DATA_VALUE:
+			e.data = v
+		case unix.NFTA_DATA_VERDICT:
+			e.chain = text(v, unix.NFTA_VERDICT_CHAIN)
+		}
+	}
+	return e, true
 }
 
 // equal tells whether both do the same for the same owner; names for people
@@ -171,10 +164,19 @@ func (e *element) equal(o *element) bool {
 // elementAt asks for one element by its key; nil if there is none, nor its set or
 // table. The kernel looks it up, so others cost no time.
 func (s *sock) elementAt(in *set, key []byte) (found *element, err error) {
-	err = s.ask(nfTables|unix.NFT_MSG_GETSETELEM, 0, in.table, func(b *netlink.Buf) {
-		b.Text(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
-		b.Text(unix.NFTA_SET_ELEM_LIST_SET, in.name)
-		b.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func() { (&element{key: key}).encode(b, in, false) })
+	err = s.ask(nfTables|unix.NFT_MSG_GETSETELEM, 0, in.table, func(ae *netlink.AttributeEncoder) {
+		ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
+		ae.String(unix.NFTA_SET_ELEM_LIST_SET, in.name)
+		ae.Nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(ae *netlink.AttributeEncoder) error {
+			ae.Nested(unix.NFTA_LIST_ELEM, func(ae *netlink.AttributeEncoder) error {
+				ae.Nested(unix.NFTA_SET_ELEM_KEY, func(ae *netlink.AttributeEncoder) error {
+					ae.Bytes(unix.NFTA_DATA_VALUE, key)
+					return nil
+				})
+				return nil
+			})
+			return nil
+		})
 	}, func(data []byte) {
 		decodeElements(data, nil, func(e element) { found = &e })
 	})
@@ -183,9 +185,9 @@ func (s *sock) elementAt(in *set, key []byte) (found *element, err error) {
 
 // elements reads the wanted elements of a set; one that is not there is empty.
 func (s *sock) elements(in *set, want filter, fn func(element)) error {
-	return absent(s.ask(nfTables|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, in.table, func(b *netlink.Buf) {
-		b.Text(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
-		b.Text(unix.NFTA_SET_ELEM_LIST_SET, in.name)
+	return absent(s.ask(nfTables|unix.NFT_MSG_GETSETELEM, netlink.Dump, in.table, func(ae *netlink.AttributeEncoder) {
+		ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
+		ae.String(unix.NFTA_SET_ELEM_LIST_SET, in.name)
 	}, func(data []byte) { decodeElements(data, want, fn) }))
 }
 

@@ -8,7 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/internal/netlink"
+	"github.com/google/nftables"
+
 	"cnibox/spec"
 )
 
@@ -21,9 +22,13 @@ func TestSkeletonMark(t *testing.T) {
 	for _, table := range []byte{inet, bridge} {
 		var b batch
 		b.ensure(table, nil)
+		ms, err := b.messages()
+		if err != nil {
+			t.Fatal(err)
+		}
 		var all string
-		for _, r := range b.reqs {
-			all += fmt.Sprintln(r.Type, r.Flags) + strings.ReplaceAll(string(r.Data), mark(table), "")
+		for _, m := range ms {
+			all += fmt.Sprintln(uint16(m.Header.Type), uint16(m.Header.Flags)) + strings.ReplaceAll(string(m.Data), mark(table), "")
 		}
 		sum := sha256.Sum256([]byte(all))
 		if want := markPrefix + hex.EncodeToString(sum[:4]); mark(table) != want {
@@ -85,23 +90,27 @@ func TestOldNames(t *testing.T) {
 // FuzzDecode reads what the kernel could send: elements, their comments,
 // rules and flows. Nothing may panic.
 func FuzzDecode(f *testing.F) {
-	var b netlink.Buf
-	b.Nest(3, func() {
-		(&element{key: make([]byte, 8), chain: "c", owner: "o"}).encode(&b, &sets[gateSet], true)
-		(&element{key: make([]byte, 24), data: make([]byte, 20), owner: "o"}).encode(&b, &sets[dnatSet+3], true)
-	})
-	f.Add([]byte(b))
+	var b batch
+	_ = b.add(step{}).SetAddElements(anyPorts.gate.v4.ref(), []nftables.SetElement{(&element{key: make([]byte, 8), chain: "c", owner: "o"}).lib()})
+	_ = b.add(step{}).SetAddElements(hostPorts.dnat.v6.ref(), []nftables.SetElement{(&element{key: make([]byte, 24), data: make([]byte, 20), owner: "o"}).lib()})
+	ms, err := b.messages()
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, m := range ms[1:3] {
+		f.Add(m.Data[headerLen:])
+	}
 	for _, c := range chainsOf(inet) {
 		for _, r := range c.rules {
-			f.Add([]byte(r.b))
+			f.Add(r.list())
 		}
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		decodeElements(data, func([]byte) bool { return true }, func(element) {})
 		decodeElements(data, nil, func(e element) {
 			ownerNames(e.owner)
-			for i := range sets {
-				sets[i].describe(&e)
+			for _, in := range sets {
+				in.describe(&e)
 			}
 		})
 		for _, table := range []byte{inet, bridge} {
@@ -112,6 +121,6 @@ func FuzzDecode(f *testing.F) {
 		r.xtComment()
 		flowTo(data, v4)
 		flowTo(data, v6)
-		ownerKey(string(readComment(data)))
+		_ = ownerKey(string(readComment(data)))
 	})
 }

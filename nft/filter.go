@@ -4,9 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/netlink"
 )
 
 // What the reference plugin makes in the tables "ip filter" and "ip6 filter" of
@@ -68,33 +67,23 @@ func (p passRule) String() string {
 	return fmt.Sprintf("-d %s -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", p.ip)
 }
 
-// rule encodes the rule as iptables-nft does, which lists no other form.
-func (p passRule) rule() *rule {
-	family := familyOf(p.ip)
-	r := newRule().addr(family, p.dst, 0).cmp(unix.NFT_CMP_EQ, 0, p.ip.AsSlice())
+// rule is the rule in the form of iptables-nft, which lists no other.
+func (p passRule) rule() rule {
+	r := rule{}.addr(familyOf(p.ip), p.dst).equal(p.ip.AsSlice()...)
 	if p.states != 0 {
 		info := make([]byte, conntrackLen)
 		ne.PutUint16(info[matchFlagsAt:], byState)
 		ne.PutUint16(info[stateMaskAt:], p.states)
-		r.match("conntrack", conntrackRev, info)
+		r = r.match("conntrack", conntrackRev, info)
 	}
-	return r.expr("counter", nil).verdict(accept, "")
-}
-
-// match appends a match of x_tables, whose data the kernel wants in full length.
-func (r *rule) match(name string, revision uint32, info []byte) *rule {
-	return r.expr("match", func(b *netlink.Buf) {
-		b.Text(unix.NFTA_MATCH_NAME, name)
-		b.Net32(unix.NFTA_MATCH_REV, revision)
-		b.Bytes(unix.NFTA_MATCH_INFO, info)
-	})
+	return r.counter().accept()
 }
 
 // commentedJump is a rule that jumps and has a comment of iptables.
-func commentedJump(text, to string) *rule {
+func commentedJump(text, to string) rule {
 	info := make([]byte, commentInfoLen)
 	copy(info, text)
-	return newRule().match("comment", 0, info).expr("counter", nil).verdict(toJump, to)
+	return rule{}.match("comment", 0, info).counter().jump(to)
 }
 
 // jumps reports whether a rule is what commentedJump makes, with nothing else that
@@ -127,7 +116,7 @@ func (r *listed) passRule() (p passRule, ok bool) {
 			if p.ip.IsValid() && p.states == nativeStates {
 				continue
 			}
-			v := netlink.Attr(netlink.Attr(e.data, unix.NFTA_CMP_DATA), dataValue)
+			v := attribute(e.data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
 			ok = ok && !p.ip.IsValid() && num(e.data, unix.NFTA_CMP_OP) == unix.NFT_CMP_EQ && len(v) == int(addrLen(r.family))
 			p.ip = addrOf(v, r.family)
 		case "ct", "bitwise":
@@ -137,8 +126,8 @@ func (r *listed) passRule() (p passRule, ok bool) {
 		case "counter":
 			continue
 		case "immediate":
-			verdict := netlink.Attr(netlink.Attr(e.data, unix.NFTA_IMMEDIATE_DATA), dataVerdict)
-			return p, p.ip.IsValid() && p.dst == (p.states != 0) && num(verdict, unix.NFTA_VERDICT_CODE) == accept
+			code := num(e.data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CODE)
+			return p, p.ip.IsValid() && p.dst == (p.states != 0) && code == uint64(expr.VerdictAccept)
 		default:
 			return p, false
 		}
@@ -164,8 +153,8 @@ func addressField(family byte, d []byte) (dst, ok bool) {
 
 // conntrackStates reads a match that asks for states of a connection and nothing else.
 func conntrackStates(d []byte) (states uint16, ok bool) {
-	info := netlink.Attr(d, unix.NFTA_MATCH_INFO)
-	if netlink.Text(netlink.Attr(d, unix.NFTA_MATCH_NAME)) != "conntrack" || len(info) < conntrackLen {
+	info := attribute(d, unix.NFTA_MATCH_INFO)
+	if text(d, unix.NFTA_MATCH_NAME) != "conntrack" || len(info) < conntrackLen {
 		return 0, false
 	}
 	return ne.Uint16(info[stateMaskAt:]), ne.Uint16(info[matchFlagsAt:]) == byState && ne.Uint16(info[matchFlagsAt+2:]) == 0

@@ -7,9 +7,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/nftables"
+	"github.com/google/nftables/userdata"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/netlink"
 )
 
 // A filterUse says whether an address that is allowed has rules in the table filter. It is
@@ -23,21 +24,25 @@ const (
 	filterNone
 )
 
-// filterNote is the type of the note in an element's user data. nft passes over those that
-// it does not know.
-const filterNote = 128
+// filterWords end the comment of an element, behind its owner.
+var filterWords = [...]string{filterRules: " filter", filterNone: " nofilter"}
 
-// note appends a filterUse to user data.
-func (u filterUse) note(b []byte) []byte {
-	if u == filterUnknown {
-		return b
+// readOwner takes a comment apart. No name in it has a blank.
+func readOwner(comment []byte) (owner string, use filterUse) {
+	owner = unix.ByteSliceToString(comment)
+	for use, word := range filterWords {
+		if before, ok := strings.CutSuffix(owner, word); ok && word != "" {
+			return before, filterUse(use)
+		}
 	}
-	return append(b, filterNote, 1, byte(u))
+	return owner, filterUnknown
 }
 
-// readFilterUse finds it there.
-func readFilterUse(b []byte) filterUse {
-	if v := readNote(b, filterNote); len(v) == 1 {
+// readFilterUse finds a filterUse where earlier versions have it: in an entry of its own in
+// the user data.
+func readFilterUse(userData []byte) filterUse {
+	const filterNote = 128
+	if v := readNote(userData, filterNote); len(v) == 1 {
 		return filterUse(v[0])
 	}
 	return filterUnknown
@@ -84,7 +89,7 @@ type passing struct {
 func (x *Tx) filters(check bool) (plans []*filterPlan, err error) {
 	for _, family := range []byte{v4, v6} {
 		p := &filterPlan{family: family}
-		in, next := allowAddrs.sets(family)
+		in, next := allowSet.of(family), allowNextSet.of(family)
 		for _, sl := range x.slots {
 			if sl.set != in && sl.set != next {
 				continue
@@ -262,7 +267,7 @@ func (p *filterPlan) prepare(x *Tx) error {
 		return p.retire(x)
 	}
 	if p.hook {
-		in, _ := allowAddrs.sets(p.family)
+		in := allowSet.of(p.family)
 		err := x.s.elements(in, nil, func(e element) {
 			sl := x.found(in, e)
 			if sl.is != nil && sl.is.filter != filterNone && CheckChainName(adminName(sl.is)) == nil {
@@ -349,7 +354,7 @@ func (p *filterPlan) retire(x *Tx) error {
 func (p *filterPlan) unused() bool {
 	for i := range p.rules {
 		r := &p.rules[i]
-		same := func(g listed) bool { return bytes.Equal(g.handle, r.handle) }
+		same := func(g listed) bool { return g.handle == r.handle }
 		if to := r.jump(); to != "" && r.jumps(adminComment, to) {
 			continue
 		}
@@ -363,7 +368,7 @@ func (p *filterPlan) unused() bool {
 // frees reports whether nothing is left in a chain, nor leads to it, when CNI-FORWARD goes.
 func (p *filterPlan) frees(c listedChain, rules, hooks int) bool {
 	if c.name == filterHook {
-		return rules == hooks && num(c.data, unix.NFTA_CHAIN_POLICY) == accept
+		return rules == hooks && num(c.data, unix.NFTA_CHAIN_POLICY) == uint64(nftables.ChainPolicyAccept)
 	}
 	jumps := 0
 	for i := range p.rules {
@@ -376,8 +381,8 @@ func (p *filterPlan) frees(c listedChain, rules, hooks int) bool {
 
 // emptied reports whether the table is ours and has nothing but what is retired.
 func (p *filterPlan) emptied(s *sock) (empty bool, err error) {
-	err = s.ask(nfTables|unix.NFT_MSG_GETTABLE, 0, p.family, func(b *netlink.Buf) {
-		b.Text(unix.NFTA_TABLE_NAME, filterTable)
+	err = s.ask(nfTables|unix.NFT_MSG_GETTABLE, 0, p.family, func(ae *netlink.AttributeEncoder) {
+		ae.String(unix.NFTA_TABLE_NAME, filterTable)
 	}, func(data []byte) {
 		empty = made(data, tableUserData) && num(data, unix.NFTA_TABLE_USE) == uint64(len(p.retired))
 	})
@@ -386,7 +391,7 @@ func (p *filterPlan) emptied(s *sock) (empty bool, err error) {
 
 // made reports whether a table or chain bears our comment.
 func made(data []byte, attr uint16) bool {
-	return netlink.Text(readComment(netlink.Attr(data, attr))) == madeComment
+	return unix.ByteSliceToString(readComment(attribute(data, attr))) == madeComment
 }
 
 // generation notes the number of the rule set, which changes with each batch of anybody.
@@ -403,10 +408,9 @@ func (x *Tx) generation() error {
 // change adds what is missing and removes what is to go. The jumps come first in
 // their chains, as the reference puts them.
 func (p *filterPlan) change(b *batch) {
+	of := tableOf(p.family, filterTable)
 	if p.retires {
-		b.add(step{p.table(), noNeeds}, unix.NFT_MSG_DELTABLE, 0, p.family, func(b *netlink.Buf) {
-			b.Text(unix.NFTA_TABLE_NAME, filterTable)
-		})
+		b.add(step{what: p.table()}).DelTable(of)
 		return
 	}
 	old := leftovers{rules: p.gone}
@@ -419,60 +423,46 @@ func (p *filterPlan) change(b *batch) {
 	}
 	p.makeTable(b)
 	for _, name := range p.chains {
-		p.makeChain(b, name)
+		b.add(step{what: "chain " + name + " of " + p.table(), more: madeBy(chainUserData)}).AddChain(&nftables.Chain{Table: of, Name: name})
 	}
 	for _, name := range p.admins {
-		p.makeRule(b, filterChain, 0, commentedJump(adminComment, name))
+		b.add(p.ruleOf(filterChain)).InsertRule(newRule(p.family, filterTable, filterChain, commentedJump(adminComment, name)))
 	}
 	if p.hook {
-		p.makeRule(b, filterHook, 0, commentedJump(hookComment, filterChain))
+		b.add(p.ruleOf(filterHook)).InsertRule(newRule(p.family, filterTable, filterHook, commentedJump(hookComment, filterChain)))
 	}
 	for _, m := range p.missing {
-		p.makeRule(b, filterChain, unix.NLM_F_APPEND, m.rule())
+		b.add(p.ruleOf(filterChain)).AddRule(newRule(p.family, filterTable, filterChain, m.rule()))
 	}
 }
 
 // makeTable makes table and FORWARD as iptables-nft does where they are missing. One that
 // appears meanwhile fails the batch (EEXIST), which would set its policy to accept.
 func (p *filterPlan) makeTable(b *batch) {
+	of := tableOf(p.family, filterTable)
 	if p.noTable {
-		b.add(step{p.table(), noNeeds}, unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, p.family, func(b *netlink.Buf) {
-			b.Text(unix.NFTA_TABLE_NAME, filterTable)
-			b.Bytes(tableUserData, userComment(madeComment))
-		})
+		b.add(step{what: p.table(), flags: netlink.Excl, more: madeBy(tableUserData)}).AddTable(of)
 	}
 	if p.there {
 		return
 	}
-	b.add(step{"chain " + filterHook + " of " + p.table(), noNeeds}, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, p.family, func(b *netlink.Buf) {
-		b.Text(unix.NFTA_CHAIN_TABLE, filterTable)
-		b.Text(unix.NFTA_CHAIN_NAME, filterHook)
-		b.Nest(unix.NFTA_CHAIN_HOOK, func() {
-			b.Net32(unix.NFTA_HOOK_HOOKNUM, unix.NF_INET_FORWARD)
-			b.Net32(unix.NFTA_HOOK_PRIORITY, passPrio)
-		})
-		b.Net32(unix.NFTA_CHAIN_POLICY, accept)
-		b.Text(unix.NFTA_CHAIN_TYPE, "filter")
-		b.Bytes(chainUserData, userComment(madeComment))
+	b.add(step{what: "chain " + filterHook + " of " + p.table(), flags: netlink.Excl, more: madeBy(chainUserData)}).AddChain(&nftables.Chain{
+		Table: of, Name: filterHook, Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: new(nftables.ChainPolicyAccept),
 	})
 }
 
-// makeChain makes a chain that packets are to be led to.
-func (p *filterPlan) makeChain(b *batch, name string) {
-	b.add(step{"chain " + name + " of " + p.table(), noNeeds}, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, p.family, func(b *netlink.Buf) {
-		b.Text(unix.NFTA_CHAIN_TABLE, filterTable)
-		b.Text(unix.NFTA_CHAIN_NAME, name)
-		b.Bytes(chainUserData, userComment(madeComment))
+// madeBy is an attribute of user data with our comment, as nft has comments there.
+func madeBy(typ uint16) []byte {
+	b, _ := encode(func(ae *netlink.AttributeEncoder) { // which is never too long
+		ae.Bytes(typ, userdata.AppendString(nil, userdata.TypeComment, madeComment))
 	})
+	return b
 }
 
-// makeRule puts a rule at the end of a chain with NLM_F_APPEND, else at its beginning.
-func (p *filterPlan) makeRule(b *batch, chain string, flags uint16, r *rule) {
-	b.add(step{"rule of chain " + chain + " of " + p.table(), filterNeeds}, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|flags, p.family, func(b *netlink.Buf) {
-		b.Text(unix.NFTA_RULE_TABLE, filterTable)
-		b.Text(unix.NFTA_RULE_CHAIN, chain)
-		b.Nest(unix.NFTA_RULE_EXPRESSIONS, func() { *b = append(*b, r.b...) })
-	})
+// ruleOf is the step of a rule that is made.
+func (p *filterPlan) ruleOf(chain string) step {
+	return step{what: "rule of chain " + chain + " of " + p.table(), needs: filterNeeds}
 }
 
 // table names the table for people.

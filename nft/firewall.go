@@ -31,19 +31,19 @@ func (x *Tx) AllowOwnTable(o spec.Attachment, ip netip.Addr, admin string) {
 }
 
 func (x *Tx) allow(o spec.Attachment, ip netip.Addr, admin string, use filterUse) {
-	x.claim(o, allowAddrs, ip.Unmap(), x.need(chain{name: adminPrefix + admin}), use)
+	x.claim(o, allowSet, allowNextSet, ip.Unmap(), x.need(chain{name: adminPrefix + admin}), use)
 }
 
 // Zone notes that the address is in a zone of firewalld, which nobody else
 // would tell at DEL. No rule asks for it. Whose the address is says [Tx.claim].
 func (x *Tx) Zone(o spec.Attachment, ip netip.Addr) {
-	x.claim(o, zoneAddrs, ip.Unmap(), "", filterUnknown)
+	x.claim(o, zoneSet, zoneNextSet, ip.Unmap(), "", filterUnknown)
 }
 
 // Enlist notes that o has something of the firewall here, whatever that is, so that
 // [Tx.Had] need not look for it.
 func (x *Tx) Enlist(o spec.Attachment) {
-	x.put(o, &sets[enlistedSet], element{key: memberName(o)})
+	x.put(o, enlistedSet, element{key: memberName(o)})
 }
 
 // Police drops what goes from the bridge to another bridge with a policy. With
@@ -56,16 +56,16 @@ func (x *Tx) Enlist(o spec.Attachment) {
 // wins over the absence of it.
 func (x *Tx) Police(o spec.Attachment, bridge string, isolated bool, ports ...string) {
 	member := element{key: keyOf(ifname(bridge), memberName(o))}
-	x.put(o, &sets[managedBySet], member)
+	x.put(o, managedBySet, member)
 	x.share(managedSet, ifname(bridge))
 	x.share(withinSet, keyOf(ifname(bridge), ifname(bridge)))
 	if !isolated {
 		return
 	}
-	x.put(o, &sets[isolatedBySet], member)
+	x.put(o, isolatedBySet, member)
 	x.share(isolatedSet, keyOf(ifname(bridge), ifname(bridge)))
 	for _, port := range ports {
-		x.put(o, &sets[isolatedPortSet], element{key: ifname(port)})
+		x.put(o, isolatedPortSet, element{key: ifname(port)})
 	}
 }
 
@@ -73,7 +73,7 @@ func (x *Tx) Police(o spec.Attachment, bridge string, isolated bool, ports ...st
 // behind which the host's interface in the port's VLAN is. That one is to be policed as
 // isolated in place of the bridge, since it is where routed packets come by.
 func (x *Tx) Gateway(o spec.Attachment, port, gateway string) {
-	x.put(o, &sets[gatewaySet], element{key: keyOf(ifname(port), ifname(gateway))})
+	x.put(o, gatewaySet, element{key: keyOf(ifname(port), ifname(gateway))})
 }
 
 // memberName stands for an attachment in a key, of the length of an interface's
@@ -82,8 +82,8 @@ func memberName(o spec.Attachment) []byte { return ifname(o.Key()[keyLen-(ifname
 
 // share makes sure of an element that belongs to all members of a bridge. What
 // stands for their names is shorter than a key, so that nobody releases it.
-func (x *Tx) share(place int, key []byte) {
-	x.at(&sets[place], key).is = &element{key: key, owner: "shared by members"}
+func (x *Tx) share(in *set, key []byte) {
+	x.at(in, key).is = &element{key: key, owner: "shared by members"}
 }
 
 // settleBridges takes away the policy of bridges that lose their last member,
@@ -91,17 +91,16 @@ func (x *Tx) share(place int, key []byte) {
 // the kernel is asked, once for each of both, and only when a member goes.
 func (x *Tx) settleBridges() {
 	x.settle(managedBySet, func(bridge []byte) {
-		x.at(&sets[managedSet], bridge).is = nil
-		x.at(&sets[withinSet], keyOf(bridge, bridge)).is = nil
+		x.at(managedSet, bridge).is = nil
+		x.at(withinSet, keyOf(bridge, bridge)).is = nil
 	})
 	x.settle(isolatedBySet, func(bridge []byte) {
-		x.at(&sets[isolatedSet], keyOf(bridge, bridge)).is = nil
+		x.at(isolatedSet, keyOf(bridge, bridge)).is = nil
 	})
 }
 
 // settle calls empty for each bridge that has lost members in a set and keeps none.
-func (x *Tx) settle(members int, empty func(bridge []byte)) {
-	in := &sets[members]
+func (x *Tx) settle(in *set, empty func(bridge []byte)) {
 	var bridges [][]byte
 	for _, sl := range x.slots {
 		if sl.set == in && sl.was != nil && sl.is == nil && len(sl.key) >= ifnameLen {
@@ -138,7 +137,7 @@ func (s *set) describeFirewall(e *element) string {
 	switch {
 	case s.family != 0:
 		return "allow " + s.addr(e.key).String()
-	case s == &sets[enlistedSet]:
+	case s == enlistedSet:
 		return s.name
 	}
 	link := bytes.TrimRight(e.key[:min(ifnameLen, len(e.key))], "\x00")
@@ -177,7 +176,7 @@ func (t *Table) zoned(want filter, ips []netip.Addr) (gone []netip.Addr, err err
 	}
 	x.settleHeirs()
 	for _, sl := range x.slots {
-		if in := setOf(zoneSet, sl.set.family); sl.set == in && sl.was != nil && sl.is == nil {
+		if in := zoneSet.of(sl.set.family); sl.set == in && sl.was != nil && sl.is == nil {
 			gone = append(gone, in.addr(sl.key))
 		}
 	}
@@ -186,8 +185,8 @@ func (t *Table) zoned(want filter, ips []netip.Addr) (gone []netip.Addr, err err
 
 // free reports whether no attachment has the address, as far as this update knows.
 func (x *Tx) free(ip netip.Addr) bool {
-	for _, place := range []int{allowSet, zoneSet} {
-		if x.at(setOf(place, familyOf(ip)), ip.AsSlice()).is != nil {
+	for _, in := range []pair{allowSet, zoneSet} {
+		if x.at(in.of(familyOf(ip)), ip.AsSlice()).is != nil {
 			return false
 		}
 	}

@@ -7,29 +7,15 @@ import (
 	"cnibox/spec"
 )
 
-// A claimable is the place of a set with an element for each address, and that of a set
-// of who waits for one. Several networks may have the same addresses, and one element
-// serves all of them; so it belongs to one attachment until that goes.
-type claimable struct{ in, next int }
-
-var (
-	masqAddrs  = claimable{masqSet, masqNextSet}
-	allowAddrs = claimable{allowSet, allowNextSet}
-	zoneAddrs  = claimable{zoneSet, zoneNextSet}
-)
-
-// sets returns both sets of a family.
-func (c claimable) sets(family byte) (in, next *set) {
-	return setOf(c.in, family), setOf(c.next, family)
-}
-
-// claim gives an address to o, with the chain that it leads to, if any.
+// claim gives an address to o, with the chain that it leads to, if any. Several networks
+// may have the same addresses, and one element serves all of them; so it belongs to one
+// attachment until that goes, and others wait for it in the set next.
 //
 // What another attachment of the network had is taken over from it: addresses are given
 // out again only when their owner is gone. That of another network keeps the element, and
 // o waits until it goes; so it does if it waits already.
-func (x *Tx) claim(o spec.Attachment, c claimable, ip netip.Addr, chain string, use filterUse) {
-	in, next := c.sets(familyOf(ip))
+func (x *Tx) claim(o spec.Attachment, owned, waiters pair, ip netip.Addr, chain string, use filterUse) {
+	in, next := owned.of(familyOf(ip)), waiters.of(familyOf(ip))
 	e := element{key: ip.AsSlice(), chain: chain, filter: use}
 	if is := x.at(in, e.key).is; is != nil {
 		key, waiting := ownerKey(is.owner), keyOf(memberName(o), e.key)
@@ -44,9 +30,9 @@ func (x *Tx) claim(o spec.Attachment, c claimable, ip netip.Addr, chain string, 
 // settleHeirs gives the addresses that lose their owner to those who wait for them. The
 // kernel is asked who that is only when an owner goes.
 func (x *Tx) settleHeirs() {
-	for _, c := range []claimable{masqAddrs, allowAddrs, zoneAddrs} {
-		x.settleHeirsOf(c.sets(v4))
-		x.settleHeirsOf(c.sets(v6))
+	for _, sets := range [][2]pair{{masqSet, masqNextSet}, {allowSet, allowNextSet}, {zoneSet, zoneNextSet}} {
+		x.settleHeirsOf(sets[0].v4, sets[1].v4)
+		x.settleHeirsOf(sets[0].v6, sets[1].v6)
 	}
 }
 

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netlink"
 	"cnibox/spec"
 )
 
@@ -42,17 +42,11 @@ type leftovers struct {
 // remove drops rules before chains, since a chain must not be jumped to.
 func (l *leftovers) remove(b *batch) {
 	for _, r := range l.rules {
-		b.add(step{"rule of chain " + r.chain, noNeeds}, unix.NFT_MSG_DELRULE, 0, r.family, func(b *netlink.Buf) {
-			b.Text(unix.NFTA_RULE_TABLE, r.table)
-			b.Text(unix.NFTA_RULE_CHAIN, r.chain)
-			b.Bytes(unix.NFTA_RULE_HANDLE, r.handle)
-		})
+		of := tableOf(r.family, r.table)
+		b.fail(b.add(step{what: "rule of chain " + r.chain}).DelRule(&nftables.Rule{Table: of, Chain: &nftables.Chain{Table: of, Name: r.chain}, Handle: r.handle}))
 	}
 	for _, c := range l.chains {
-		b.add(step{"chain " + c.name, noNeeds}, unix.NFT_MSG_DELCHAIN, 0, c.family, func(b *netlink.Buf) {
-			b.Text(unix.NFTA_CHAIN_TABLE, c.table)
-			b.Text(unix.NFTA_CHAIN_NAME, c.name)
-		})
+		b.add(step{what: "chain " + c.name}).DelChain(&nftables.Chain{Table: tableOf(c.family, c.table), Name: c.name})
 	}
 }
 
@@ -60,7 +54,7 @@ func (l *leftovers) remove(b *batch) {
 // deletes anything twice.
 func (l *leftovers) rule(r listed) {
 	same := func(o listed) bool {
-		return o.family == r.family && o.table == r.table && bytes.Equal(o.handle, r.handle)
+		return o.family == r.family && o.table == r.table && o.handle == r.handle
 	}
 	if !slices.ContainsFunc(l.rules, same) {
 		l.rules = append(l.rules, r)
@@ -196,7 +190,7 @@ func (x *Tx) KeepOldGuards(there func(port string) bool) {
 			return false
 		}
 		for _, e := range expressions(r.exprs) {
-			if e.name == "cmp" && there(netlink.Text(netlink.Attr(netlink.Attr(e.data, unix.NFTA_CMP_DATA), dataValue))) {
+			if e.name == "cmp" && there(text(e.data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)) {
 				return false
 			}
 		}
@@ -215,9 +209,9 @@ func (x *Tx) concerns(r *listed) bool {
 		var v []byte
 		switch e.name {
 		case "cmp":
-			v = netlink.Attr(netlink.Attr(e.data, unix.NFTA_CMP_DATA), dataValue)
+			v = attribute(e.data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
 		case "immediate":
-			v = netlink.Attr(netlink.Attr(e.data, unix.NFTA_IMMEDIATE_DATA), dataValue)
+			v = attribute(e.data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VALUE)
 		}
 		if slices.ContainsFunc(x.addrs, func(a []byte) bool { return bytes.Equal(a, v) }) {
 			return true
@@ -310,8 +304,8 @@ func (x *Tx) keepIptables(from, prefix, named string, keep map[string]bool) {
 // x_tables whose data is the text; struct xt_comment_info, include/uapi/linux/netfilter/xt_comment.h.
 func (r *listed) xtComment() string {
 	for _, e := range expressions(r.exprs) {
-		if e.name == "match" && netlink.Text(netlink.Attr(e.data, unix.NFTA_MATCH_NAME)) == "comment" {
-			return netlink.Text(netlink.Attr(e.data, unix.NFTA_MATCH_INFO))
+		if e.name == "match" && text(e.data, unix.NFTA_MATCH_NAME) == "comment" {
+			return text(e.data, unix.NFTA_MATCH_INFO)
 		}
 	}
 	return r.comment

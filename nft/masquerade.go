@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/google/nftables/expr"
 
 	"cnibox/spec"
 )
@@ -15,7 +15,7 @@ import (
 // address is says [Tx.claim].
 func (x *Tx) Masquerade(o spec.Attachment, ip netip.Prefix) {
 	ip = plain(ip)
-	x.claim(o, masqAddrs, ip.Addr(), x.need(outChain(ip.Masked())), filterUnknown)
+	x.claim(o, masqSet, masqNextSet, ip.Addr(), x.need(outChain(ip.Masked())), filterUnknown)
 }
 
 // outChain masquerades what does not stay within the prefix. There is one for
@@ -25,26 +25,11 @@ func outChain(p netip.Prefix) chain {
 	family := familyOf(p.Addr())
 	return chain{
 		name: "out-" + prefixName(p), needs: masqNeeds,
-		rules: []*rule{
-			newRule().family(family).inside(p, true).verdict(toReturn, ""),
-			newRule().masquerade(),
+		rules: []rule{
+			rule{}.family(family).addr(family, true).inside(expr.CmpOpEq, p).leave(),
+			rule{}.masquerade(),
 		},
 	}
-}
-
-// inside matches an address of the prefix; the address is the destination or the source.
-func (r *rule) inside(p netip.Prefix, dst bool) *rule {
-	r.addr(familyOf(p.Addr()), dst, 0)
-	return r.prefix(unix.NFT_CMP_EQ, p)
-}
-
-// prefix compares a loaded address with a prefix. The mask changes the register, so
-// the address must be loaded anew for another comparison.
-func (r *rule) prefix(op uint32, p netip.Prefix) *rule {
-	if !p.IsSingleIP() {
-		r.mask(maskOf(p))
-	}
-	return r.cmp(op, 0, p.Masked().Addr().AsSlice())
 }
 
 // maskOf is the netmask of a prefix, as long as its address.
@@ -72,7 +57,7 @@ func plain(p netip.Prefix) netip.Prefix {
 
 // NoAdverts drops the router advertisements that come in by a port of a bridge.
 func (x *Tx) NoAdverts(o spec.Attachment, port string) {
-	x.put(o, &sets[advertSet], element{key: ifname(port)})
+	x.put(o, advertSet, element{key: ifname(port)})
 }
 
 // GuardMAC drops frames that come in by the bridge port and have another
@@ -80,6 +65,6 @@ func (x *Tx) NoAdverts(o spec.Attachment, port string) {
 // send, come in one transaction, so no frame is judged by half of it.
 func (x *Tx) GuardMAC(o spec.Attachment, port string, mac net.HardwareAddr) {
 	name := ifname(port)
-	x.put(o, &sets[guardedSet], element{key: name})
-	x.put(o, &sets[macsSet], element{key: keyOf(name, mac)})
+	x.put(o, guardedSet, element{key: name})
+	x.put(o, macsSet, element{key: keyOf(name, mac)})
 }

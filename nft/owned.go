@@ -32,7 +32,7 @@ func (x *Tx) found(in *set, e element) *slot {
 	if sl := x.index[p]; sl != nil {
 		return sl
 	}
-	return x.newSlot(p, &slot{set: in, key: e.key, was: &e, is: &e})
+	return x.newSlot(p, e.key, &e)
 }
 
 // describe says what an element does, for people: in CHECK's errors, in lists and
@@ -50,7 +50,7 @@ func (s *set) describe(e *element) string {
 	case KindAdverts:
 		return "no router advertisements of port " + string(bytes.TrimRight(e.key, "\x00"))
 	}
-	if len(s.key) == 1 {
+	if s == guardedSet {
 		return "guard port " + string(bytes.TrimRight(e.key, "\x00"))
 	}
 	port, addr := e.key[:min(ifnameLen, len(e.key))], e.key[min(ifnameLen, len(e.key)):]
@@ -61,7 +61,7 @@ func (s *set) describe(e *element) string {
 // words of nft. Keys of the kernel are read without trust in their length.
 func (s *set) describePort(e *element) string {
 	key, host := e.key, ""
-	if s.key[0] != inetProto {
+	if s.key != portType {
 		host = addrOf(key, s.family).String() + " "
 		key = key[min(len(key), int(addrLen(s.family))):]
 	}
@@ -72,7 +72,7 @@ func (s *set) describePort(e *element) string {
 	switch {
 	case strings.HasPrefix(s.name, "hairpin"):
 		return "masquerade of " + host + port
-	case s.verdicts:
+	case s.verdicts():
 		return host + port + " with conditions"
 	}
 	return fmt.Sprintf("%s%s -> %s", host, port, targetOf(e.data, s.family))

@@ -88,7 +88,7 @@ func conditionText(t *testing.T, conds []Match, ip6 bool) string {
 	}
 	var texts []string
 	for _, r := range c.rules {
-		text := strings.TrimPrefix(ruleText(inet, r.b), "meta nfproto "+familyName(family))
+		text := strings.TrimPrefix(ruleText(inet, r.list()), "meta nfproto "+familyName(family))
 		texts = append(texts, strings.TrimSpace(strings.TrimSuffix(text, "goto "+condChain(family, true))))
 	}
 	return strings.Join(texts, "; ")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"cnibox/spec"
@@ -54,13 +55,12 @@ func (x *Tx) PortMap(o spec.Attachment, m PortMap) error {
 	m.normalize()
 	family := familyOf(m.Target.Addr())
 	key := keyOf([]byte{m.Proto}, port16(m.HostPort))
-	shift := 0
+	sets := anyPorts
 	if m.HostIP.IsValid() {
-		shift = hostSets
+		sets = hostPorts
 		key = append(m.HostIP.AsSlice(), key...)
 	}
-	plain, cond := setOf(dnatSet+shift, family), setOf(condSet+shift, family)
-	gate := setOf(gateSet+shift, family)
+	plain, cond, gate := sets.dnat.of(family), sets.cond.of(family), sets.gate.of(family)
 	to := element{key: key, data: keyOf(m.Target.Addr().AsSlice(), port16(m.Target.Port()))}
 	for _, in := range []*set{plain, cond} {
 		if x.absent(in, key) {
@@ -78,7 +78,7 @@ func (x *Tx) PortMap(o spec.Attachment, m PortMap) error {
 	if len(m.Conditions) == 0 {
 		x.put(o, plain, to)
 	} else {
-		group, err := condGroup(o.Network, family, shift != 0, m.Conditions)
+		group, err := condGroup(o.Network, family, m.HostIP.IsValid(), m.Conditions)
 		if err != nil {
 			return err
 		}
@@ -113,7 +113,7 @@ func (x *Tx) takeable(o spec.Attachment, m *PortMap, sl *slot, to *element) erro
 // a rule but does not load it again; see [publishedMark].
 func (x *Tx) hairpin(o spec.Attachment, m *PortMap, family byte) {
 	key := keyOf(m.Target.Addr().AsSlice(), []byte{m.Proto}, port16(m.Target.Port()))
-	in := setOf(hairpinSet, family)
+	in := hairpinSet.of(family)
 	switch {
 	case m.MasqAll:
 		x.put(o, in, element{key: key, chain: masqAll})
@@ -138,12 +138,12 @@ func (x *Tx) hairpin(o spec.Attachment, m *PortMap, family byte) {
 // and 127.0.0.1 to itself.
 func hairpinChain(p netip.Prefix) chain {
 	family := familyOf(p.Addr())
-	c := chain{name: hairpinName(p), needs: masqNeeds, rules: []*rule{
-		newRule().family(family).inside(p, false).masquerade(),
+	c := chain{name: hairpinName(p), needs: masqNeeds, rules: []rule{
+		rule{}.family(family).addr(family, false).inside(expr.CmpOpEq, p).masquerade(),
 	}}
 	if family == v4 {
-		c.rules = append(c.rules, newRule().family(v4).
-			payload(unix.NFT_PAYLOAD_NETWORK_HEADER, saddr4At, 1, 0).equal(127).masquerade())
+		c.rules = append(c.rules, rule{}.family(v4).
+			payload(expr.PayloadBaseNetworkHeader, saddr4At, 1, 0).equal(127).masquerade())
 	}
 	return c
 }

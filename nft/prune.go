@@ -4,10 +4,6 @@ import (
 	"context"
 	"maps"
 	"strings"
-
-	"golang.org/x/sys/unix"
-
-	"cnibox/internal/netlink"
 )
 
 // Prune deletes those tables that updates of this Table have made, unless an element is
@@ -44,9 +40,7 @@ func prune(s *sock, made map[byte]bool) error {
 	b := &batch{}
 	for _, table := range []byte{inet, bridge} {
 		if made[table] && !used[table] && x.leftovers().tables[chainID{family: table, table: TableName}] {
-			b.add(step{"table " + tableText(table), noNeeds}, unix.NFT_MSG_DELTABLE, 0, table, func(b *netlink.Buf) {
-				b.Text(unix.NFTA_TABLE_NAME, TableName)
-			})
+			b.add(step{what: "table " + tableText(table)}).DelTable(ours(table))
 		}
 	}
 	return s.commit(b)

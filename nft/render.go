@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netlink"
 	"cnibox/rtnl"
 )
 
@@ -60,17 +60,17 @@ func tableName(t chainID) string {
 // for a single rule are among them, under names like __set0.
 func (s *sock) renderSets(t chainID) (string, error) {
 	words := map[string]string{} // by name
-	err := absent(s.ask(nfTables|unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, t.family, func(b *netlink.Buf) {
-		b.Text(unix.NFTA_SET_TABLE, t.table)
+	err := absent(s.ask(nfTables|unix.NFT_MSG_GETSET, netlink.Dump, t.family, func(ae *netlink.AttributeEncoder) {
+		ae.String(unix.NFTA_SET_TABLE, t.table)
 	}, func(data []byte) {
-		if netlink.Text(netlink.Attr(data, unix.NFTA_SET_TABLE)) != t.table {
+		if text(data, unix.NFTA_SET_TABLE) != t.table {
 			return
 		}
 		word := "set"
 		if num(data, unix.NFTA_SET_FLAGS)&unix.NFT_SET_MAP != 0 {
 			word = "map"
 		}
-		words[netlink.Text(netlink.Attr(data, unix.NFTA_SET_NAME))] = word
+		words[text(data, unix.NFTA_SET_NAME)] = word
 	}))
 	if err != nil {
 		return "", err
@@ -90,15 +90,15 @@ func (s *sock) renderSets(t chainID) (string, error) {
 // the kernel's own is that of a hash.
 func (s *sock) elementLines(t chainID, name string) (string, error) {
 	var ours *set
-	for i := range sets {
-		if t.table == TableName && sets[i].table == t.family && sets[i].name == name {
-			ours = &sets[i]
+	for _, in := range sets {
+		if t.table == TableName && in.table == t.family && in.name == name {
+			ours = in
 		}
 	}
 	var lines []string
-	err := absent(s.ask(nfTables|unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, t.family, func(b *netlink.Buf) {
-		b.Text(unix.NFTA_SET_ELEM_LIST_TABLE, t.table)
-		b.Text(unix.NFTA_SET_ELEM_LIST_SET, name)
+	err := absent(s.ask(nfTables|unix.NFT_MSG_GETSETELEM, netlink.Dump, t.family, func(ae *netlink.AttributeEncoder) {
+		ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, t.table)
+		ae.String(unix.NFTA_SET_ELEM_LIST_SET, name)
 	}, func(data []byte) {
 		decodeElements(data, nil, func(e element) { lines = append(lines, elementLine(ours, &e)) })
 	}))
@@ -152,10 +152,10 @@ func (s *sock) renderChains(t chainID) (string, error) {
 // hook describes where a base chain sits; "" for other chains. Numbers of hooks are
 // NF_INET_*, include/uapi/linux/netfilter.h; smaller priorities come first.
 func (c *listedChain) hook() string {
-	hook := netlink.Attr(c.data, unix.NFTA_CHAIN_HOOK)
+	hook := attribute(c.data, unix.NFTA_CHAIN_HOOK)
 	if hook == nil {
 		return ""
 	}
-	return fmt.Sprintf(" # %s hook %d priority %d policy %d", netlink.Text(netlink.Attr(c.data, unix.NFTA_CHAIN_TYPE)),
+	return fmt.Sprintf(" # %s hook %d priority %d policy %d", text(c.data, unix.NFTA_CHAIN_TYPE),
 		num(hook, unix.NFTA_HOOK_HOOKNUM), int32(num(hook, unix.NFTA_HOOK_PRIORITY)), num(c.data, unix.NFTA_CHAIN_POLICY))
 }

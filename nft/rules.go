@@ -1,9 +1,8 @@
 package nft
 
 import (
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/netlink"
 )
 
 // A listed is a rule as the kernel has it: NFTA_RULE_*. A rule has no name; the
@@ -12,7 +11,7 @@ type listed struct {
 	family  byte
 	table   string
 	chain   string
-	handle  []byte // NFTA_RULE_HANDLE, as it came
+	handle  uint64
 	comment string
 	exprs   []byte // list of NFTA_LIST_ELEM
 }
@@ -20,24 +19,23 @@ type listed struct {
 // rulesOf lists rules in order: those of a chain, or of a whole table when
 // chain is empty. A table or chain that is not there has none.
 func (s *sock) rulesOf(family byte, table, chain string) (rules []listed, err error) {
-	err = s.ask(nfTables|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, family, func(b *netlink.Buf) {
-		b.Text(unix.NFTA_RULE_TABLE, table)
+	err = s.ask(nfTables|unix.NFT_MSG_GETRULE, netlink.Dump, family, func(ae *netlink.AttributeEncoder) {
+		ae.String(unix.NFTA_RULE_TABLE, table)
 		if chain != "" {
-			b.Text(unix.NFTA_RULE_CHAIN, chain)
+			ae.String(unix.NFTA_RULE_CHAIN, chain)
 		}
 	}, func(data []byte) {
 		r := listed{family: family}
-		for a := netlink.Attrs(data); a.Next(); {
-			t, v := a.Type, a.Value
+		for t, v := range attributes(data) {
 			switch t {
 			case unix.NFTA_RULE_TABLE:
-				r.table = netlink.Text(v)
+				r.table = unix.ByteSliceToString(v)
 			case unix.NFTA_RULE_CHAIN:
-				r.chain = netlink.Text(v)
+				r.chain = unix.ByteSliceToString(v)
 			case unix.NFTA_RULE_HANDLE:
-				r.handle = v
+				r.handle = be.Uint64(v)
 			case unix.NFTA_RULE_USERDATA:
-				r.comment = netlink.Text(readComment(v))
+				r.comment = unix.ByteSliceToString(readComment(v))
 			case unix.NFTA_RULE_EXPRESSIONS:
 				r.exprs = v
 			}
@@ -58,10 +56,9 @@ type expression struct {
 
 // expressions takes a rule apart.
 func expressions(list []byte) (all []expression) {
-	for a := netlink.Attrs(list); a.Next(); {
-		t, v := a.Type, a.Value
+	for t, v := range attributes(list) {
 		if t == unix.NFTA_LIST_ELEM {
-			all = append(all, expression{netlink.Text(netlink.Attr(v, unix.NFTA_EXPR_NAME)), netlink.Attr(v, unix.NFTA_EXPR_DATA)})
+			all = append(all, expression{text(v, unix.NFTA_EXPR_NAME), attribute(v, unix.NFTA_EXPR_DATA)})
 		}
 	}
 	return all
@@ -79,8 +76,7 @@ func (r *listed) jump() string {
 
 // jump returns the chain that an immediate expression leads to; "" if to none.
 func (e *expression) jump() string {
-	verdict := netlink.Attr(netlink.Attr(e.data, unix.NFTA_IMMEDIATE_DATA), dataVerdict)
-	return netlink.Text(netlink.Attr(verdict, unix.NFTA_VERDICT_CHAIN))
+	return text(e.data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CHAIN)
 }
 
 // A chainID names a chain of any table; without a name it is the table.
@@ -98,9 +94,9 @@ func (s *sock) chainAt(c chainID) (ok bool, use int, err error) {
 
 // chain is chainAt with all that the kernel says about the chain; without data there is none.
 func (s *sock) chain(c chainID) (l listedChain, err error) {
-	err = s.ask(nfTables|unix.NFT_MSG_GETCHAIN, 0, c.family, func(b *netlink.Buf) {
-		b.Text(unix.NFTA_CHAIN_TABLE, c.table)
-		b.Text(unix.NFTA_CHAIN_NAME, c.name)
+	err = s.ask(nfTables|unix.NFT_MSG_GETCHAIN, 0, c.family, func(ae *netlink.AttributeEncoder) {
+		ae.String(unix.NFTA_CHAIN_TABLE, c.table)
+		ae.String(unix.NFTA_CHAIN_NAME, c.name)
 	}, func(data []byte) { l = listedChain{c.name, data} })
 	return l, absent(err)
 }
@@ -109,8 +105,8 @@ func (s *sock) chain(c chainID) (l listedChain, err error) {
 // the whole family.
 func (s *sock) chainsIn(family byte, table string) (chains []listedChain, err error) {
 	err = s.dump(unix.NFT_MSG_GETCHAIN, family, func(_ byte, data []byte) {
-		if netlink.Text(netlink.Attr(data, unix.NFTA_CHAIN_TABLE)) == table {
-			chains = append(chains, listedChain{netlink.Text(netlink.Attr(data, unix.NFTA_CHAIN_NAME)), data})
+		if text(data, unix.NFTA_CHAIN_TABLE) == table {
+			chains = append(chains, listedChain{text(data, unix.NFTA_CHAIN_NAME), data})
 		}
 	})
 	return chains, err
@@ -128,12 +124,12 @@ func (c listedChain) use() int { return int(num(c.data, unix.NFTA_CHAIN_USE)) }
 // tables lists all tables of the namespace.
 func (s *sock) tables() (tables []chainID, err error) {
 	err = s.dump(unix.NFT_MSG_GETTABLE, unix.NFPROTO_UNSPEC, func(family byte, data []byte) {
-		tables = append(tables, chainID{family: family, table: netlink.Text(netlink.Attr(data, unix.NFTA_TABLE_NAME))})
+		tables = append(tables, chainID{family: family, table: text(data, unix.NFTA_TABLE_NAME)})
 	})
 	return tables, err
 }
 
 // dump reads all objects of one sort.
-func (s *sock) dump(msg uint16, family byte, fn func(family byte, data []byte)) error {
-	return absent(s.askFamily(nfTables|msg, unix.NLM_F_DUMP, family, nil, fn))
+func (s *sock) dump(msg netlink.HeaderType, family byte, fn func(family byte, data []byte)) error {
+	return absent(s.askFamily(nfTables|msg, netlink.Dump, family, nil, fn))
 }

@@ -6,9 +6,8 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/netlink"
 )
 
 // A teller puts a rule into words, close to those of nft. It follows what
@@ -62,37 +61,37 @@ func (t *teller) tell(e expression) {
 	d := e.data
 	switch e.name {
 	case "meta":
-		if from := netlink.Attr(d, unix.NFTA_META_SREG); from != nil {
+		if from := attribute(d, unix.NFTA_META_SREG); from != nil {
 			o := t.at(from)
 			o.mask = be.AppendUint32(nil, ne.Uint32(append(o.mask, 0, 0, 0, 0))) // of 4 bytes
 			t.say("%s set %s & %#x", metaOperand(num(d, unix.NFTA_META_KEY)).text, o.text, o.mask)
 			break
 		}
-		t.load(netlink.Attr(d, unix.NFTA_META_DREG), metaOperand(num(d, unix.NFTA_META_KEY)))
+		t.load(attribute(d, unix.NFTA_META_DREG), metaOperand(num(d, unix.NFTA_META_KEY)))
 	case "payload":
-		t.load(netlink.Attr(d, unix.NFTA_PAYLOAD_DREG), t.payload(d))
+		t.load(attribute(d, unix.NFTA_PAYLOAD_DREG), t.payload(d))
 	case "ct":
-		t.load(netlink.Attr(d, unix.NFTA_CT_DREG), ctOperand(d))
+		t.load(attribute(d, unix.NFTA_CT_DREG), ctOperand(d))
 	case "fib":
-		t.load(netlink.Attr(d, unix.NFTA_FIB_DREG), operand{text: "fib daddr type", kind: valueLocal, size: 4})
+		t.load(attribute(d, unix.NFTA_FIB_DREG), operand{text: "fib daddr type", kind: valueLocal, size: 4})
 	case "bitwise":
-		o := t.at(netlink.Attr(d, unix.NFTA_BITWISE_SREG))
-		o.mask = netlink.Attr(netlink.Attr(d, unix.NFTA_BITWISE_MASK), dataValue)
-		if flip := netlink.Attr(netlink.Attr(d, unix.NFTA_BITWISE_XOR), dataValue); len(flip) == 4 && ne.Uint32(flip) != 0 {
+		o := t.at(attribute(d, unix.NFTA_BITWISE_SREG))
+		o.mask = attribute(d, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE)
+		if flip := attribute(d, unix.NFTA_BITWISE_XOR, unix.NFTA_DATA_VALUE); len(flip) == 4 && ne.Uint32(flip) != 0 {
 			o.text = fmt.Sprintf("%#x ^ %s", ne.Uint32(flip), o.text)
 		}
-		t.load(netlink.Attr(d, unix.NFTA_BITWISE_DREG), o)
+		t.load(attribute(d, unix.NFTA_BITWISE_DREG), o)
 	case "cmp":
-		t.compare(t.at(netlink.Attr(d, unix.NFTA_CMP_SREG)), num(d, unix.NFTA_CMP_OP), netlink.Attr(netlink.Attr(d, unix.NFTA_CMP_DATA), dataValue))
+		t.compare(t.at(attribute(d, unix.NFTA_CMP_SREG)), num(d, unix.NFTA_CMP_OP), attribute(d, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE))
 	case "range":
-		o := t.at(netlink.Attr(d, unix.NFTA_RANGE_SREG))
+		o := t.at(attribute(d, unix.NFTA_RANGE_SREG))
 		sign := map[uint64]string{unix.NFT_RANGE_NEQ: "!= "}[num(d, unix.NFTA_RANGE_OP)]
-		t.say("%s %s%s-%s", o.text, sign, o.value(netlink.Attr(netlink.Attr(d, unix.NFTA_RANGE_FROM_DATA), dataValue)),
-			o.value(netlink.Attr(netlink.Attr(d, unix.NFTA_RANGE_TO_DATA), dataValue)))
+		t.say("%s %s%s-%s", o.text, sign, o.value(attribute(d, unix.NFTA_RANGE_FROM_DATA, unix.NFTA_DATA_VALUE)),
+			o.value(attribute(d, unix.NFTA_RANGE_TO_DATA, unix.NFTA_DATA_VALUE)))
 	case "lookup":
 		t.lookup(d)
 	case "nat":
-		addr, port := t.at(netlink.Attr(d, unix.NFTA_NAT_REG_ADDR_MIN)), t.at(netlink.Attr(d, unix.NFTA_NAT_REG_PROTO_MIN))
+		addr, port := t.at(attribute(d, unix.NFTA_NAT_REG_ADDR_MIN)), t.at(attribute(d, unix.NFTA_NAT_REG_PROTO_MIN))
 		t.say("%s to %s%s", natName(num(d, unix.NFTA_NAT_TYPE)), addr.text, colon(port.text))
 	case "masq":
 		t.say("masquerade")
@@ -108,7 +107,7 @@ func (t *teller) tell(e expression) {
 
 // match writes the two matches of x_tables that are made here.
 func (t *teller) match(e expression) {
-	name, states := netlink.Text(netlink.Attr(e.data, unix.NFTA_MATCH_NAME)), uint16(0)
+	name, states := text(e.data, unix.NFTA_MATCH_NAME), uint16(0)
 	ok := name == "comment"
 	if !ok {
 		states, ok = conntrackStates(e.data)
@@ -117,14 +116,11 @@ func (t *teller) match(e expression) {
 	case !ok:
 		t.say("%s[%s]", e.name, hex.EncodeToString(e.data))
 	case name == "comment":
-		t.say("xt comment %q", netlink.Text(netlink.Attr(e.data, unix.NFTA_MATCH_INFO)))
+		t.say("xt comment %q", text(e.data, unix.NFTA_MATCH_INFO))
 	default:
 		t.say("xt conntrack state %#x", states)
 	}
 }
-
-// num reads a number; an attribute that is not there is 0.
-func num(d []byte, typ uint16) uint64 { return netlink.NetNumber(netlink.Attr(d, typ)) }
 
 // natName is nft's word for a type of translation, NFT_NAT_*.
 func natName(typ uint64) string {
@@ -146,7 +142,7 @@ func colon(port string) string {
 // count them: NFT_REG_1 and up are the same memory in pieces of 16 bytes, which the
 // kernel tells wherever it can. The number may be out of bounds.
 func registerSlot(v []byte) int {
-	switch n := int(netlink.NetNumber(v)); {
+	switch n := int(be.Uint64(append(make([]byte, 8-min(len(v), 8)), v[:min(len(v), 8)]...))); {
 	case n >= unix.NFT_REG32_00:
 		return n - unix.NFT_REG32_00
 	default:
@@ -249,7 +245,7 @@ func (o operand) value(v []byte) string {
 	case o.kind == valueAddr:
 		return o.addrValue(v)
 	case o.kind == valueNumber && o.mask == nil:
-		return fmt.Sprint(netlink.NetNumber(v))
+		return fmt.Sprint(be.Uint64(append(make([]byte, 8-min(len(v), 8)), v[:min(len(v), 8)]...)))
 	case o.kind == valueNative && len(v) == 4:
 		if len(o.mask) == 4 {
 			return fmt.Sprintf("%#x/%#x", ne.Uint32(v), ne.Uint32(o.mask))
@@ -257,9 +253,9 @@ func (o operand) value(v []byte) string {
 		return fmt.Sprintf("%#x", ne.Uint32(v))
 	case o.kind == valueName:
 		if len(v) < ifnameLen {
-			return `"` + netlink.Text(v) + `*"`
+			return `"` + unix.ByteSliceToString(v) + `*"`
 		}
-		return `"` + netlink.Text(v) + `"`
+		return `"` + unix.ByteSliceToString(v) + `"`
 	case o.kind == valueProto && len(v) == 1:
 		return protoName(v[0])
 	case o.kind == valueFamily && len(v) == 1:
@@ -301,9 +297,9 @@ func (o operand) addrValue(v []byte) string {
 // lookup writes a search in a set, and loads what a map answers. The key is told
 // by what the registers were loaded with, joined by dots as nft does it.
 func (t *teller) lookup(d []byte) {
-	name := netlink.Text(netlink.Attr(d, unix.NFTA_LOOKUP_SET))
+	name := text(d, unix.NFTA_LOOKUP_SET)
 	var parts []string
-	i := registerSlot(netlink.Attr(d, unix.NFTA_LOOKUP_SREG))
+	i := registerSlot(attribute(d, unix.NFTA_LOOKUP_SREG))
 	for n := t.keyRegisters(name); i >= 0 && i < len(t.regs) && n > 0; {
 		o := t.regs[i]
 		parts = append(parts, o.text)
@@ -311,13 +307,13 @@ func (t *teller) lookup(d []byte) {
 		i, n = i+step, n-step
 	}
 	key := strings.Join(parts, " . ")
-	to := netlink.Attr(d, unix.NFTA_LOOKUP_DREG)
+	to := attribute(d, unix.NFTA_LOOKUP_DREG)
 	switch {
 	case to == nil && num(d, unix.NFTA_LOOKUP_FLAGS)&unix.NFT_LOOKUP_F_INV != 0:
 		t.say("%s != @%s", key, name)
 	case to == nil:
 		t.say("%s @%s", key, name)
-	case netlink.NetNumber(to) == unix.NFT_REG_VERDICT:
+	case be.Uint32(to) == unix.NFT_REG_VERDICT:
 		t.say("%s vmap @%s", key, name)
 	default:
 		t.load(to, operand{text: key + " map @" + name})
@@ -330,10 +326,9 @@ func (t *teller) lookup(d []byte) {
 // keyRegisters returns how many registers the key of a set fills; for sets
 // that are not ours, one.
 func (t *teller) keyRegisters(name string) int {
-	for i := range sets {
-		if sets[i].name == name {
-			_, size := concat(sets[i].key)
-			return size / 4
+	for _, in := range sets {
+		if in.name == name {
+			return int(datatype(in.key).Bytes) / 4
 		}
 	}
 	return 1
@@ -341,28 +336,28 @@ func (t *teller) keyRegisters(name string) int {
 
 // immediate writes a verdict, or remembers a value for nat.
 func (t *teller) immediate(d []byte) {
-	if netlink.NetNumber(netlink.Attr(d, unix.NFTA_IMMEDIATE_DREG)) != unix.NFT_REG_VERDICT {
-		v := netlink.Attr(netlink.Attr(d, unix.NFTA_IMMEDIATE_DATA), dataValue)
-		t.load(netlink.Attr(d, unix.NFTA_IMMEDIATE_DREG), operand{text: hex.EncodeToString(v), size: len(v)})
+	if num(d, unix.NFTA_IMMEDIATE_DREG) != unix.NFT_REG_VERDICT {
+		v := attribute(d, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VALUE)
+		t.load(attribute(d, unix.NFTA_IMMEDIATE_DREG), operand{text: hex.EncodeToString(v), size: len(v)})
 		return
 	}
-	v := netlink.Attr(netlink.Attr(d, unix.NFTA_IMMEDIATE_DATA), dataVerdict)
+	v := attribute(d, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT)
 	t.say("%s", verdictText(v))
 }
 
 // verdictText writes a verdict of a rule or an element.
 func verdictText(v []byte) string {
-	to := netlink.Text(netlink.Attr(v, unix.NFTA_VERDICT_CHAIN))
+	to := text(v, unix.NFTA_VERDICT_CHAIN)
 	switch code := int32(num(v, unix.NFTA_VERDICT_CODE)); code {
-	case toJump:
+	case int32(expr.VerdictJump):
 		return "jump " + to
-	case toGoto:
+	case int32(expr.VerdictGoto):
 		return "goto " + to
-	case toReturn:
+	case int32(expr.VerdictReturn):
 		return "return"
-	case toDrop:
+	case int32(expr.VerdictDrop):
 		return "drop"
-	case accept:
+	case int32(expr.VerdictAccept):
 		return "accept"
 	default:
 		return fmt.Sprintf("verdict %d %s", code, to)

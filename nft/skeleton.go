@@ -3,9 +3,9 @@ package nft
 import (
 	"fmt"
 
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/netlink"
 )
 
 // The skeletons are the same on every host and known by a chain whose name has
@@ -15,8 +15,8 @@ import (
 // as well.
 const (
 	markPrefix = "skeleton-"
-	inetMark   = markPrefix + "977226bd"
-	bridgeMark = markPrefix + "13a28fa0"
+	inetMark   = markPrefix + "478fc5ce"
+	bridgeMark = markPrefix + "f074d3ab"
 )
 
 // Priorities of the base chains.
@@ -40,7 +40,6 @@ const (
 	fibNeeds   = "CONFIG_NFT_FIB_INET"
 	dnatNeeds  = "CONFIG_NFT_NAT"
 	ctNeeds    = "CONFIG_NFT_CT"
-	noNeeds    = ""
 	masqAll    = "masquerade-all"
 	portsChain = "ports"
 	published  = "published"
@@ -56,46 +55,58 @@ const (
 // reference plugins, whose chain would masquerade whatever has it.
 const publishedMark = 1 << 12
 
-// A chain is one of our chains with all its rules. A base chain hangs at a hook
-// (NF_INET_*, include/uapi/linux/netfilter.h) and lets pass what its rules do not
-// decide on; the others are only jumped to.
+// A chain is one of our chains with all its rules. A base chain hangs at a hook and lets
+// pass what its rules do not decide on; the others are only jumped to.
 type chain struct {
 	name  string
-	hook  uint32
-	prio  int32
-	typ   string // "": no base chain
+	typ   nftables.ChainType // "": no base chain
+	hook  *nftables.ChainHook
+	prio  nftables.ChainPriority
 	needs string // kernel options of the chain and its rules
-	rules []*rule
+	rules []rule
 }
 
-// newRule begins a rule, which matches every packet until expressions are appended.
-func newRule() *rule { return &rule{} }
+// lib is the library's chain.
+func (c *chain) lib(family byte) *nftables.Chain {
+	l := &nftables.Chain{Table: ours(family), Name: c.name}
+	if c.typ != "" {
+		l.Type, l.Hooknum, l.Priority, l.Policy = c.typ, c.hook, &c.prio, new(nftables.ChainPolicyAccept)
+	}
+	return l
+}
+
+// newRule is the library's rule.
+func newRule(family byte, table, chain string, r rule) *nftables.Rule {
+	of := tableOf(family, table)
+	return &nftables.Rule{Table: of, Chain: &nftables.Chain{Table: of, Name: chain}, Exprs: r}
+}
 
 // chainsOf returns the fixed chains of a table; those that others jump to come first.
 func chainsOf(table byte) []chain {
 	if table == bridge {
-		return []chain{{"macs", unix.NF_INET_PRE_ROUTING, macPrio, "filter", brNeeds, append(advertRules(),
-			newRule().meta(unix.NFT_META_IIFNAME, 0).lookup(&sets[guardedSet], noRegister, false).
-				meta(unix.NFT_META_IIFNAME, 0).
-				payload(unix.NFT_PAYLOAD_LL_HEADER, etherSourceAt, macLen, ifnameLen/4).
-				lookup(&sets[macsSet], noRegister, true).verdict(toDrop, ""),
-		)}, {"isolate", unix.NF_INET_FORWARD, brPassPrio, "filter", brNeeds, isolateRules()}}
+		return []chain{
+			{"macs", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, macPrio, brNeeds, append(advertRules(),
+				rule{}.meta(expr.MetaKeyIIFNAME, 0).lookup(guardedSet).
+					meta(expr.MetaKeyIIFNAME, 0).payload(expr.PayloadBaseLLHeader, etherSourceAt, macLen, ifnameRegs).lacks(macsSet).drop(),
+			)},
+			{"isolate", nftables.ChainTypeFilter, nftables.ChainHookForward, brPassPrio, brNeeds, isolateRules()},
+		}
 	}
-	local := []*rule{newRule().localDst().verdict(toJump, portsChain)}
+	local := []rule{rule{}.localDst().jump(portsChain)}
 	return []chain{
-		{name: masqAll, needs: masqNeeds, rules: []*rule{newRule().masquerade()}},
-		{name: condChain(v4, true), needs: dnatNeeds, rules: marked(dnat(v4, condSet, true))},
-		{name: condChain(v4, false), needs: dnatNeeds, rules: marked(dnat(v4, condSet, false))},
-		{name: condChain(v6, true), needs: dnatNeeds, rules: marked(dnat(v6, condSet, true))},
-		{name: condChain(v6, false), needs: dnatNeeds, rules: marked(dnat(v6, condSet, false))},
+		{name: masqAll, needs: masqNeeds, rules: []rule{rule{}.masquerade()}},
+		{name: condChain(v4, true), needs: dnatNeeds, rules: marked(dnat(hostPorts.cond.v4))},
+		{name: condChain(v4, false), needs: dnatNeeds, rules: marked(dnat(anyPorts.cond.v4))},
+		{name: condChain(v6, true), needs: dnatNeeds, rules: marked(dnat(hostPorts.cond.v6))},
+		{name: condChain(v6, false), needs: dnatNeeds, rules: marked(dnat(anyPorts.cond.v6))},
 		{name: portsChain, needs: dnatNeeds, rules: portRules()},
 		{name: published, needs: masqNeeds, rules: hairpinRules()},
-		{"guard", unix.NF_INET_PRE_ROUTING, guardPrio, "filter", inetNeeds, guardRules()},
-		{"prerouting", unix.NF_INET_PRE_ROUTING, dnatPrio, "nat", natNeeds + ", or " + fibNeeds, local},
-		{"output", unix.NF_INET_LOCAL_OUT, dnatPrio, "nat", natNeeds + ", or " + fibNeeds, local},
+		{"guard", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, guardPrio, inetNeeds, guardRules()},
+		{"prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, dnatPrio, natNeeds + ", or " + fibNeeds, local},
+		{"output", nftables.ChainTypeNAT, nftables.ChainHookOutput, dnatPrio, natNeeds + ", or " + fibNeeds, local},
 		{name: policies, rules: policyRules()},
-		{"forward", unix.NF_INET_FORWARD, passPrio, "filter", inetNeeds, forwardRules()},
-		{"postrouting", unix.NF_INET_POST_ROUTING, masqPrio, "nat", natNeeds + ", or " + ctNeeds, masqRules()},
+		{"forward", nftables.ChainTypeFilter, nftables.ChainHookForward, passPrio, inetNeeds, forwardRules()},
+		{"postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, masqPrio, natNeeds + ", or " + ctNeeds, masqRules()},
 	}
 }
 
@@ -103,14 +114,14 @@ func chainsOf(table byte) []chain {
 // whatever extension headers, in whatever VLAN. The kernel has taken off one VLAN tag by
 // then; the receiver takes off all of VLAN 0, so frames with such a one inside another,
 // which no rule looks into, go as well.
-func advertRules() []*rule {
-	rules := []*rule{newRule().meta(unix.NFT_META_L4PROTO, 0).equal(unix.IPPROTO_ICMPV6).
-		payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, icmpTypeAt, 1, 0).equal(routerAdvert).
-		meta(unix.NFT_META_IIFNAME, 0).lookup(&sets[advertSet], noRegister, false).verdict(toDrop, "")}
+func advertRules() []rule {
+	rules := []rule{rule{}.meta(expr.MetaKeyL4PROTO, 0).equal(unix.IPPROTO_ICMPV6).
+		payload(expr.PayloadBaseTransportHeader, icmpTypeAt, 1, 0).equal(routerAdvert).
+		meta(expr.MetaKeyIIFNAME, 0).lookup(advertSet).drop()}
 	for _, tag := range []uint16{unix.ETH_P_8021Q, unix.ETH_P_8021AD} {
-		rules = append(rules, newRule().meta(unix.NFT_META_PROTOCOL, 0).equal(port16(tag)...).
-			meta(unix.NFT_META_IIFNAME, 0).lookup(&sets[advertSet], noRegister, false).
-			payload(unix.NFT_PAYLOAD_LL_HEADER, innerVLANAt, 2, 0).mask([]byte{0x0f, 0xff}).equal(0, 0).verdict(toDrop, ""))
+		rules = append(rules, rule{}.meta(expr.MetaKeyPROTOCOL, 0).equal(port16(tag)...).
+			meta(expr.MetaKeyIIFNAME, 0).lookup(advertSet).
+			payload(expr.PayloadBaseLLHeader, innerVLANAt, 2, 0).mask([]byte{0x0f, 0xff}).equal(0, 0).drop())
 	}
 	return rules
 }
@@ -118,16 +129,16 @@ func advertRules() []*rule {
 // isolateRules drop frames between an isolated port and any other behind which a
 // container can be. Those to and from its gateway's pass; so do those of ports that
 // lead out of the host: physical ones, which are of no kind, and these kinds.
-func isolateRules() (rules []*rule) {
-	for _, from := range []uint32{0, 1} { // to the name, or kind, of the other side
+func isolateRules() (rules []rule) {
+	for _, from := range []expr.MetaKey{0, 1} { // to the name, or kind, of the other side
 		to := 1 - from
-		rules = append(rules, newRule().meta(unix.NFT_META_IIFNAME+from, 0).meta(unix.NFT_META_IIFNAME+to, ifnameLen/4).
-			lookup(&sets[gatewaySet], noRegister, false).verdict(toReturn, ""))
-		r := newRule().meta(unix.NFT_META_IIFNAME+from, 0).lookup(&sets[isolatedPortSet], noRegister, false)
+		rules = append(rules, rule{}.meta(expr.MetaKeyIIFNAME+from, 0).meta(expr.MetaKeyIIFNAME+to, ifnameRegs).
+			lookup(gatewaySet).leave())
+		r := rule{}.meta(expr.MetaKeyIIFNAME+from, 0).lookup(isolatedPortSet)
 		for _, kind := range []string{"bond", "team", "vlan"} {
-			r.meta(metaIIFKind+to, 0).ifname(unix.NFT_CMP_NEQ, kind) // each anew, as nft would write it
+			r = r.meta(expr.MetaKey(metaIIFKind+to), 0).ifname(expr.CmpOpNeq, kind) // each anew, as nft would write it
 		}
-		rules = append(rules, r.verdict(toDrop, ""))
+		rules = append(rules, r.drop())
 	}
 	return rules
 }
@@ -136,16 +147,16 @@ func isolateRules() (rules []*rule) {
 // 127.0.0.0/8. With route_localnet, which published ports on 127.0.0.1 need,
 // the kernel itself no longer does: CVE-2020-8558. Answers to such
 // connections pass, since before translation they bear real addresses.
-func guardRules() []*rule {
-	var rules []*rule
+func guardRules() []rule {
+	var rules []rule
 	for _, dst := range []bool{false, true} {
 		at := uint32(saddr4At)
 		if dst {
 			at = daddr4At
 		}
-		rules = append(rules, newRule().family(v4).
-			meta(unix.NFT_META_IIFNAME, 0).ifname(unix.NFT_CMP_NEQ, "lo").
-			payload(unix.NFT_PAYLOAD_NETWORK_HEADER, at, 1, 0).equal(127).verdict(toDrop, ""))
+		rules = append(rules, rule{}.family(v4).
+			meta(expr.MetaKeyIIFNAME, 0).ifname(expr.CmpOpNeq, "lo").
+			payload(expr.PayloadBaseNetworkHeader, at, 1, 0).equal(127).drop())
 	}
 	return rules
 }
@@ -153,25 +164,25 @@ func guardRules() []*rule {
 // policyRules drop what goes from one bridge with a policy to another, and what
 // stays within an isolated one. A bridge within which packets may pass answers
 // before its membership is asked, since a rule cannot compare two names.
-func policyRules() []*rule {
-	pair := func() *rule { return newRule().meta(unix.NFT_META_IIFNAME, 0).meta(unix.NFT_META_OIFNAME, ifnameLen/4) }
-	return []*rule{
-		pair().lookup(&sets[isolatedSet], noRegister, false).verdict(toDrop, ""),
-		pair().lookup(&sets[withinSet], noRegister, false).verdict(toReturn, ""),
-		newRule().meta(unix.NFT_META_IIFNAME, 0).lookup(&sets[managedSet], noRegister, false).
-			meta(unix.NFT_META_OIFNAME, 0).lookup(&sets[managedSet], noRegister, false).verdict(toDrop, ""),
+func policyRules() []rule {
+	pair := func() rule { return rule{}.meta(expr.MetaKeyIIFNAME, 0).meta(expr.MetaKeyOIFNAME, ifnameRegs) }
+	return []rule{
+		pair().lookup(isolatedSet).drop(),
+		pair().lookup(withinSet).leave(),
+		rule{}.meta(expr.MetaKeyIIFNAME, 0).lookup(managedSet).
+			meta(expr.MetaKeyOIFNAME, 0).lookup(managedSet).drop(),
 	}
 }
 
 // forwardRules ask the policy of bridges first, as the reference does, then
 // the administrator's chain for what goes to an owned address or comes from one.
 // Everything else passes: other tables decide on it.
-func forwardRules() []*rule {
-	rules := []*rule{newRule().verdict(toJump, policies)}
+func forwardRules() []rule {
+	rules := []rule{rule{}.jump(policies)}
 	for _, family := range []byte{v4, v6} {
 		for _, dst := range []bool{true, false} {
-			rules = append(rules, newRule().family(family).addr(family, dst, 0).
-				lookup(setOf(allowSet, family), noRegister, false))
+			rules = append(rules, rule{}.family(family).addr(family, dst).
+				lookup(allowSet.of(family)))
 		}
 	}
 	return rules
@@ -179,38 +190,36 @@ func forwardRules() []*rule {
 
 // portRules try ports of one address before those of any, and those with
 // conditions, which may ask for the mark, before those without.
-func portRules() (rules []*rule) {
-	for _, host := range []bool{true, false} {
-		var plain []*rule
+func portRules() (rules []rule) {
+	for _, in := range []portSets{hostPorts, anyPorts} {
+		var plain []rule
 		for _, family := range []byte{v4, v6} {
-			rules = append(rules, atPort(family, gateSet, host, noRegister))
-			plain = append(plain, dnat(family, dnatSet, host))
+			rules = append(rules, atPort(in.gate.of(family)))
+			plain = append(plain, dnat(in.dnat.of(family)))
 		}
 		rules = append(rules, marked(plain...)...)
 	}
 	return rules
 }
 
-// atPort looks the destination's port up in a set of the family: with the address, or
-// whatever that is. That it is one of this host was asked by the chain that jumps here.
-func atPort(family byte, place int, host bool, to uint32) *rule {
-	r := newRule().family(family)
-	if !host {
-		return r.port(0).lookup(setOf(place, family), to, false)
+// atPort looks the destination's port up in a set of host ports, with the address where
+// the set has addresses. That it is one of this host was asked by the chain that jumps here.
+func atPort(in *set) rule {
+	r := rule{}.family(in.family)
+	if in.key == portType {
+		return r.port(0).lookup(in)
 	}
-	return r.addr(family, true, 0).port(addrLen(family)/4).lookup(setOf(place+hostSets, family), to, false)
+	return r.addr(in.family, true).port(addrLen(in.family) / 4).lookup(in)
 }
 
 // dnat translates ports; where the map has none, the rule does not match and the next
 // one is asked.
-func dnat(family byte, place int, host bool) *rule {
-	return atPort(family, place, host, 0).dnat(family)
-}
+func dnat(in *set) rule { return atPort(in).dnat(in.family) }
 
 // marked sets the mark for rules that translate, and takes it away again where none
 // of them did.
-func marked(rules ...*rule) []*rule {
-	return append(append([]*rule{newRule().setMark(publishedMark)}, rules...), newRule().setMark(0))
+func marked(rules ...rule) []rule {
+	return append(append([]rule{rule{}.setMark(publishedMark)}, rules...), rule{}.setMark(0))
 }
 
 // condChain names the fixed chain that translates ports with conditions.
@@ -227,26 +236,25 @@ func condChain(family byte, host bool) string {
 
 // hairpinRules masquerade published ports where answers would not find back. The
 // mark has done its duty by then.
-func hairpinRules() []*rule {
-	rules := []*rule{newRule().setMark(0)}
+func hairpinRules() []rule {
+	rules := []rule{rule{}.setMark(0)}
 	for _, family := range []byte{v4, v6} {
-		rules = append(rules, newRule().family(family).addr(family, true, 0).port(addrLen(family)/4).
-			lookup(setOf(hairpinSet, family), noRegister, false))
+		rules = append(rules, atPort(hairpinSet.of(family)))
 	}
 	return rules
 }
 
 // masqRules ask about published ports, then masquerade what leaves an owned
 // address; multicast (224.0.0.0/4, RFC 5771; ff00::/8, RFC 4291) is never touched.
-func masqRules() []*rule {
-	return []*rule{
-		newRule().ct(unix.NFT_CT_STATUS, 0).mask(native(ipsDstNAT)).cmp(unix.NFT_CMP_NEQ, 0, native(0)).
-			meta(unix.NFT_META_MARK, 0).mask(native(publishedMark)).cmp(unix.NFT_CMP_NEQ, 0, native(0)).
-			verdict(toJump, published),
-		newRule().family(v4).addr(v4, true, 0).mask([]byte{0xf0, 0, 0, 0}).equal(224, 0, 0, 0).verdict(toReturn, ""),
-		newRule().family(v6).payload(unix.NFT_PAYLOAD_NETWORK_HEADER, daddr6At, 1, 0).equal(0xff).verdict(toReturn, ""),
-		newRule().family(v4).addr(v4, false, 0).lookup(setOf(masqSet, v4), noRegister, false),
-		newRule().family(v6).addr(v6, false, 0).lookup(setOf(masqSet, v6), noRegister, false),
+func masqRules() []rule {
+	return []rule{
+		rule{}.ct(expr.CtKeySTATUS).mask(native(ipsDstNAT)).cmp(expr.CmpOpNeq, native(0)).
+			meta(expr.MetaKeyMARK, 0).mask(native(publishedMark)).cmp(expr.CmpOpNeq, native(0)).
+			jump(published),
+		rule{}.family(v4).addr(v4, true).mask([]byte{0xf0, 0, 0, 0}).equal(224, 0, 0, 0).leave(),
+		rule{}.family(v6).payload(expr.PayloadBaseNetworkHeader, daddr6At, 1, 0).equal(0xff).leave(),
+		rule{}.family(v4).addr(v4, false).lookup(masqSet.of(v4)),
+		rule{}.family(v6).addr(v6, false).lookup(masqSet.of(v6)),
 	}
 }
 
@@ -260,7 +268,7 @@ func mark(table byte) string {
 
 // markChain is that chain. No packet comes to its rule.
 func markChain(table byte) chain {
-	return chain{name: mark(table), rules: []*rule{newRule().verdict(toReturn, "")}}
+	return chain{name: mark(table), rules: []rule{rule{}.leave()}}
 }
 
 // tableText is the name of our table of a family, as nft writes it.
@@ -282,15 +290,10 @@ func (t *batch) ensure(table byte, oldMarks []string) {
 	if table == bridge {
 		needs = brNeeds
 	}
-	t.add(step{"table " + tableText(table), needs}, unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, table, func(b *netlink.Buf) {
-		b.Text(unix.NFTA_TABLE_NAME, TableName)
-		b.Net32(unix.NFTA_TABLE_FLAGS, 0)
-	})
-	for i := range sets {
-		if s := &sets[i]; s.table == table {
-			t.add(step{"set " + s.name, noNeeds}, unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, table, func(b *netlink.Buf) {
-				s.define(b, uint32(i+1))
-			})
+	t.add(step{what: "table " + tableText(table), needs: needs}).AddTable(ours(table))
+	for i, in := range sets {
+		if in.table == table {
+			t.fail(t.add(step{what: "set " + in.name}).AddSet(in.definition(uint32(i+1)), nil))
 		}
 	}
 	chains := append(chainsOf(table), markChain(table))
@@ -308,44 +311,21 @@ func (t *batch) ensure(table byte, oldMarks []string) {
 // addChain makes the chain if it is missing, without rules. Where a chain of that
 // name has another hook, type or priority, the batch fails (EEXIST).
 func (t *batch) addChain(table byte, c *chain) {
-	what := step{"chain " + c.name + " of table " + tableText(table), c.needs}
-	t.add(what, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, table, func(b *netlink.Buf) {
-		b.Text(unix.NFTA_CHAIN_TABLE, TableName)
-		b.Text(unix.NFTA_CHAIN_NAME, c.name)
-		if c.typ == "" {
-			return
-		}
-		b.Nest(unix.NFTA_CHAIN_HOOK, func() {
-			b.Net32(unix.NFTA_HOOK_HOOKNUM, c.hook)
-			b.Net32(unix.NFTA_HOOK_PRIORITY, uint32(c.prio))
-		})
-		b.Net32(unix.NFTA_CHAIN_POLICY, accept)
-		b.Text(unix.NFTA_CHAIN_TYPE, c.typ)
-	})
+	t.add(step{what: "chain " + c.name + " of table " + tableText(table), needs: c.needs}).AddChain(c.lib(table))
 }
 
 // fill replaces the rules of a chain that exists by then. No packet sees it without
 // rules, since a batch comes into force as one.
 func (t *batch) fill(table byte, c *chain) {
-	what := step{"rules of chain " + c.name + " of table " + tableText(table), c.needs}
-	t.add(what, unix.NFT_MSG_DELRULE, 0, table, func(b *netlink.Buf) {
-		b.Text(unix.NFTA_RULE_TABLE, TableName)
-		b.Text(unix.NFTA_RULE_CHAIN, c.name)
-	})
+	what := step{what: "rules of chain " + c.name + " of table " + tableText(table), needs: c.needs}
+	t.add(what).FlushChain(c.lib(table))
 	for _, r := range c.rules {
-		t.add(what, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, table, func(b *netlink.Buf) {
-			b.Text(unix.NFTA_RULE_TABLE, TableName)
-			b.Text(unix.NFTA_RULE_CHAIN, c.name)
-			b.Nest(unix.NFTA_RULE_EXPRESSIONS, func() { *b = append(*b, r.b...) })
-		})
+		t.add(what).AddRule(newRule(table, TableName, c.name, r))
 	}
 }
 
 // dropChain deletes a chain of the table with its rules; one that is still jumped
 // to fails the batch (EBUSY).
 func (t *batch) dropChain(table byte, name string) {
-	t.add(step{"chain " + name, noNeeds}, unix.NFT_MSG_DELCHAIN, 0, table, func(b *netlink.Buf) {
-		b.Text(unix.NFTA_CHAIN_TABLE, TableName)
-		b.Text(unix.NFTA_CHAIN_NAME, name)
-	})
+	t.add(step{what: "chain " + name}).DelChain((&chain{name: name}).lib(table))
 }

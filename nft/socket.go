@@ -6,9 +6,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netlink"
+	"cnibox/internal/nlconn"
 	"cnibox/rtnl"
 )
 
@@ -22,7 +23,7 @@ const (
 // A sock is a netlink socket of the netfilter family, which nf_tables and
 // connection tracking share. Requests take turns.
 type sock struct {
-	nl *netlink.Socket
+	nl *nlconn.Conn
 	ns *rtnl.NS
 }
 
@@ -32,7 +33,7 @@ func dial(ns *rtnl.NS) (*sock, error) {
 	if nl := parked.take(ns); nl != nil {
 		return &sock{nl, ns}, nil
 	}
-	nl, err := netlink.Open(unix.NETLINK_NETFILTER, ns.Do)
+	nl, err := nlconn.Open(unix.NETLINK_NETFILTER, ns.Do)
 	if err != nil {
 		return nil, fmt.Errorf("netfilter socket (kernel option CONFIG_NETFILTER_NETLINK): %w", err)
 	}
@@ -61,7 +62,7 @@ var parked parking
 type parking struct {
 	mu      sync.Mutex
 	deleted time.Time // when the process committed a deletion last
-	socks   map[rtnl.ID][]*netlink.Socket
+	socks   map[rtnl.ID][]*nlconn.Conn
 }
 
 // settle notes that the kernel has something to clear away.
@@ -83,14 +84,14 @@ func (p *parking) add(s *sock) bool {
 		return false
 	}
 	if p.socks == nil {
-		p.socks = make(map[rtnl.ID][]*netlink.Socket)
+		p.socks = make(map[rtnl.ID][]*nlconn.Conn)
 	}
 	p.socks[id] = append(p.socks[id], s.nl)
 	return true
 }
 
 // take returns a socket in ns, nil if there is none.
-func (p *parking) take(ns *rtnl.NS) *netlink.Socket {
+func (p *parking) take(ns *rtnl.NS) *nlconn.Conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.socks) == 0 {
@@ -106,44 +107,40 @@ func (p *parking) take(ns *rtnl.NS) *netlink.Socket {
 	return all[last]
 }
 
-// header returns a struct nfgenmsg, include/uapi/linux/netfilter/nfnetlink.h.
-func header(family byte, resource uint16) netlink.Buf {
-	return be.AppendUint16([]byte{family, unix.NFNETLINK_V0}, resource)
-}
-
-// headerLen is the length of a struct nfgenmsg in bytes.
+// headerLen is the length of a struct nfgenmsg, include/uapi/linux/netfilter/nfnetlink.h.
 const headerLen = 4
 
 // ask sends a request and calls fn with the attributes of each message that
 // answers it, which fn may keep. An object that is not there is os.ErrNotExist.
-func (s *sock) ask(typ, flags uint16, family byte, body func(*netlink.Buf), fn func(data []byte)) error {
+func (s *sock) ask(typ netlink.HeaderType, flags netlink.HeaderFlags, family byte, body func(*netlink.AttributeEncoder), fn func(data []byte)) error {
 	return s.askFamily(typ, flags, family, body, func(_ byte, data []byte) { fn(data) })
 }
 
 // askFamily is ask for those who need the family of what answers. A dump that kept
 // changing is an error here: half a rule set would be taken for the whole.
-func (s *sock) askFamily(typ, flags uint16, family byte, body func(*netlink.Buf), fn func(family byte, data []byte)) error {
-	b := header(family, 0)
-	if body != nil {
-		body(&b)
+func (s *sock) askFamily(typ netlink.HeaderType, flags netlink.HeaderFlags, family byte, body func(*netlink.AttributeEncoder), fn func(family byte, data []byte)) error {
+	attrs, err := encode(body)
+	if err != nil {
+		return fmt.Errorf("netfilter: %w", err)
 	}
-	r := netlink.Request{Type: typ, Flags: flags, Data: b}
-	if flags&unix.NLM_F_DUMP == 0 {
-		return s.nl.Get(r, func(m netlink.Message) error {
-			if len(m.Data) >= headerLen {
-				fn(m.Data[0], append([]byte(nil), m.Data[headerLen:]...))
-			}
-			return nil
-		})
+	send := s.nl.Execute
+	if flags&netlink.Dump == netlink.Dump {
+		send = s.nl.Dump
 	}
-	err := s.nl.Dump(r, func(m netlink.Message) error {
+	ms, err := send(netlink.Message{
+		Header: netlink.Header{Type: typ, Flags: flags},
+		Data:   append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attrs...),
+	})
+	if errors.Is(err, nlconn.ErrInterrupted) {
+		return fmt.Errorf("netfilter: rule set: %w", err)
+	}
+	if err != nil {
+		return err
+	}
+	for _, m := range ms {
 		if len(m.Data) >= headerLen {
 			fn(m.Data[0], m.Data[headerLen:])
 		}
-		return nil
-	})
-	if errors.Is(err, netlink.ErrChanged) {
-		return fmt.Errorf("netfilter: rule set: %w", err)
 	}
-	return err
+	return nil
 }

@@ -6,9 +6,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netlink"
 	"cnibox/spec"
 )
 
@@ -22,6 +23,7 @@ type Tx struct {
 	err    error
 	slots  []*slot
 	index  map[place]*slot
+	spare  []*slot          // that are forgotten
 	ports  int              // slots of host ports
 	chains map[string]*plan // all in the inet table
 	known  map[*set]*known
@@ -47,7 +49,8 @@ type slot struct {
 	set     *set
 	key     []byte
 	was, is *element
-	claimed bool // given its element by this update
+	given   element // what put has given it
+	claimed bool    // given its element by this update
 }
 
 // A plan is a chain that elements of this update jump to. It is missing if the
@@ -83,11 +86,18 @@ func (x *Tx) at(in *set, key []byte) *slot {
 	if err != nil {
 		x.fail(err)
 	}
-	return x.newSlot(p, &slot{set: in, key: key, was: e, is: e})
+	return x.newSlot(p, key, e)
 }
 
-// newSlot adds a slot to the index.
-func (x *Tx) newSlot(p place, sl *slot) *slot {
+// newSlot adds a slot to the index, with the element that the kernel has.
+func (x *Tx) newSlot(p place, key []byte, was *element) *slot {
+	var sl *slot
+	if n := len(x.spare); n > 0 {
+		sl, x.spare = x.spare[n-1], x.spare[:n-1]
+	} else {
+		sl = new(slot)
+	}
+	*sl = slot{set: p.set, key: key, was: was, is: was}
 	x.index[p] = sl
 	x.slots = append(x.slots, sl)
 	if sl.set.kind == KindPortMap {
@@ -107,7 +117,11 @@ func (x *Tx) absent(in *set, key []byte) bool {
 func (x *Tx) put(o spec.Attachment, in *set, e element) {
 	sl := x.at(in, e.key)
 	e.owner = x.comment(o)
-	sl.is, sl.claimed = &e, true
+	if word := filterWords[e.filter]; word != "" {
+		e.owner = commentWithin(o, longest-len(word))
+	}
+	sl.given = e
+	sl.is, sl.claimed = &sl.given, true
 }
 
 // comment is that of the owner's elements, made once: there may be thousands.
@@ -155,8 +169,7 @@ func (x *Tx) drop(kinds []Kind, want filter) {
 // each calls fn with a slot for each element that the kernel has of the kinds and the
 // filter wants.
 func (x *Tx) each(kinds []Kind, want filter, fn func(*slot)) {
-	for i := range sets {
-		in := &sets[i]
+	for _, in := range sets {
 		if !has(kinds, in.kind) || !x.leftovers().tables[chainID{family: in.table, table: TableName}] {
 			continue
 		}
@@ -214,7 +227,7 @@ func (x *Tx) Keep(network string, valid func(key string) bool, kinds ...Kind) {
 func lost(network string, valid func(key string) bool) filter {
 	begin := []byte(spec.NetworkKey(network)) // which spares the others the rest
 	return func(c []byte) bool {
-		return bytes.HasPrefix(c, begin) && spec.LabelOf(netlink.Text(c), network) && !valid(string(c[:keyLen]))
+		return bytes.HasPrefix(c, begin) && spec.LabelOf(unix.ByteSliceToString(c), network) && !valid(string(c[:keyLen]))
 	}
 }
 
@@ -281,8 +294,8 @@ func (x *Tx) changes(b *batch) error {
 		return err
 	}
 	x.newChains(b)
-	for i := range sets {
-		x.elements(b, &sets[i])
+	for _, in := range sets {
+		x.elements(b, in)
 	}
 	return x.unusedChains(b)
 }
@@ -406,29 +419,24 @@ func (x *Tx) elements(b *batch, in *set) {
 			add = append(add, sl.is)
 		}
 	}
-	b.elements(unix.NFT_MSG_DELSETELEM, 0, in, out)
-	flags := uint16(unix.NLM_F_CREATE | unix.NLM_F_EXCL)
-	if in.kind == KindPortMap && in.verdicts {
-		flags = unix.NLM_F_CREATE // several host ports lead to one port of a container; see commit
+	what := step{what: "elements of " + in.name}
+	part := make([]nftables.SetElement, 0, min(listsPerMsg, max(len(out), len(add))))
+	for list := range slices.Chunk(out, listsPerMsg) {
+		part = part[:0]
+		for _, e := range list {
+			part = append(part, nftables.SetElement{Key: e.key})
+		}
+		b.fail(b.add(what).SetDeleteElements(in.ref(), part))
 	}
-	b.elements(unix.NFT_MSG_NEWSETELEM, flags, in, add)
-}
-
-// elements adds or deletes elements of a set, in messages of bounded size.
-func (t *batch) elements(msg, flags uint16, in *set, list []*element) {
-	for len(list) > 0 {
-		part := list[:min(len(list), listsPerMsg)]
-		list = list[len(part):]
-		t.add(step{"elements of " + in.name, noNeeds}, msg, flags, in.table, func(b *netlink.Buf) {
-			b.Text(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
-			b.Text(unix.NFTA_SET_ELEM_LIST_SET, in.name)
-			*b = slices.Grow(*b, len(part)*usualElement)
-			b.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func() {
-				for _, e := range part {
-					e.encode(b, in, msg == unix.NFT_MSG_NEWSETELEM)
-				}
-			})
-		})
+	if in.kind != KindPortMap || !in.verdicts() { // several host ports lead to one port of a container
+		what.flags = netlink.Excl
+	}
+	for list := range slices.Chunk(add, listsPerMsg) {
+		part = part[:0]
+		for _, e := range list {
+			part = append(part, e.lib())
+		}
+		b.fail(b.add(what).SetAddElements(in.ref(), part))
 	}
 }
 

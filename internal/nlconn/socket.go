@@ -86,7 +86,11 @@ func (s *socket) SendMessages(ms []netlink.Message) error {
 	if s.fd < 0 {
 		return os.ErrClosed
 	}
-	var out []byte
+	size := 0
+	for _, m := range ms {
+		size += unix.NLMSG_HDRLEN + align(len(m.Data))
+	}
+	out := make([]byte, 0, size)
 	for _, m := range ms {
 		if len(m.Data) > math.MaxUint16 { // no attribute in it can be longer than its length can say
 			return fmt.Errorf("request of %d bytes: %w", len(m.Data), unix.EMSGSIZE)
