@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/nft"
+	"cnibox/internal/nfttest"
 	"cnibox/spec"
 )
 
@@ -42,11 +42,7 @@ func TestKernelTwinRecorded(t *testing.T) {
 			for _, plugin := range []string{"portmap", "bridge"} {
 				w.must("DEL "+plugin, w.plugin(spec.Del, plugin, spoil(recordedLists[plugin], prev), gone))
 			}
-			text, err := nft.Render(w.host)
-			if err != nil {
-				t.Fatal(err)
-			}
-			text += w.files()
+			text := nfttest.Ruleset(t, w.host) + w.files()
 			for _, trace := range []string{"ctr1", "10.1.0.2", "dport 8080", "dport 5353", "26c669cd0814ac40-7883a6f9ce71eedb", "table inet cnibox"} {
 				if strings.Contains(text, trace) {
 					t.Errorf("%q is left in\n%s", trace, text)

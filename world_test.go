@@ -20,7 +20,7 @@ import (
 
 	"cnibox/applets"
 	"cnibox/internal/kerneltest"
-	"cnibox/nft"
+	"cnibox/internal/nfttest"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -196,11 +196,7 @@ func (w *world) must(what string, a answer) string {
 // settings of host and containers, the rule set, and files.
 func (w *world) state(cs ...container) string {
 	w.Helper()
-	rules, err := nft.Render(w.host)
-	if err != nil {
-		w.Fatal(err)
-	}
-	parts := []string{kerneltest.Snapshot(w.T, w.host), rules, w.files()}
+	parts := []string{kerneltest.Snapshot(w.T, w.host), nfttest.Ruleset(w.T, w.host), w.files()}
 	for _, c := range cs {
 		parts = append(parts, kerneltest.Snapshot(w.T, c.ns))
 	}

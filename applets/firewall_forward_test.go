@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"cnibox/nft"
+	"cnibox/internal/nfttest"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -123,7 +123,7 @@ func TestKernelFirewallMakesFilter(t *testing.T) {
 		n.ok(n.shield(spec.Add, "c1", ""))
 		n.ok(n.shield(spec.Add, "c2", ""))
 		made := n.ruleset()
-		for _, want := range []string{"table ip filter {", "table ip6 filter {", "\tchain FORWARD { # filter hook 2 priority 0 policy 1\n"} {
+		for _, want := range []string{"table ip filter {", "table ip6 filter {", "\tchain FORWARD {\n\t\tcomment \"made by cnibox\"\n\t\ttype filter hook forward priority filter; policy accept;\n"} {
 			if !strings.Contains(made, want) {
 				t.Errorf("no %q in\n%s", want, made)
 			}
@@ -156,22 +156,20 @@ func TestKernelFirewallMakesFilter(t *testing.T) {
 
 func (n *portNet) ruleset() string {
 	n.t.Helper()
-	text, err := nft.Render(n.host)
-	n.ok(err)
-	return text
+	return nfttest.Ruleset(n.t, n.host)
 }
 
 // What is not ours, or has been changed by the administrator, stays after the last DEL.
 func TestKernelFirewallLeavesFilter(t *testing.T) {
 	for name, tt := range map[string]struct{ change, want string }{
-		"policy":             {"chain ip filter FORWARD { policy drop; }", "chain FORWARD { # filter hook 2 priority 0 policy 0\n\t}\n"},
+		"policy":             {"chain ip filter FORWARD { policy drop; }", "chain FORWARD {\n\t\tcomment \"made by cnibox\"\n\t\ttype filter hook forward priority filter; policy drop;\n\t}\n"},
 		"rule of FORWARD":    {"add rule ip filter FORWARD tcp dport 23 drop", "dport 23 drop"},
-		"rule of CNI-ADMIN":  {"add rule ip filter CNI-ADMIN tcp dport 23 drop", "chain CNI-ADMIN {\n\t\tmeta l4proto tcp th dport 23 drop"},
-		"rule of CNI-FORW":   {"add rule ip filter CNI-FORWARD tcp dport 23 drop", "jump CNI-ADMIN\n\t\tmeta l4proto tcp th dport 23 drop"},
+		"rule of CNI-ADMIN":  {"add rule ip filter CNI-ADMIN tcp dport 23 drop", "chain CNI-ADMIN {\n\t\tcomment \"made by cnibox\"\n\t\ttcp dport 23 drop"},
+		"rule of CNI-FORW":   {"add rule ip filter CNI-FORWARD tcp dport 23 drop", "jump CNI-ADMIN\n\t\ttcp dport 23 drop"},
 		"jump to CNI-FORW":   {"add chain ip filter more\nadd rule ip filter more jump CNI-FORWARD", "chain more {\n\t\tjump CNI-FORWARD"},
 		"jump to CNI-ADMIN":  {"add chain ip filter more\nadd rule ip filter more jump CNI-ADMIN", "chain more {\n\t\tjump CNI-ADMIN"},
-		"another chain":      {"add chain ip filter more", "table ip filter {\n\tchain more {\n\t}\n}\n"},
-		"a set":              {"add set ip filter more { type ipv4_addr; }", "table ip filter {\n\tset more {}\n}\n"},
+		"another chain":      {"add chain ip filter more", "table ip filter {\n\tcomment \"made by cnibox\"\n\tchain more {\n\t}\n}\n"},
+		"a set":              {"add set ip filter more { type ipv4_addr; }", "table ip filter {\n\tcomment \"made by cnibox\"\n\tset more {\n\t\ttype ipv4_addr\n\t}\n}\n"},
 		"another's CNI-FORW": {"flush ruleset\ntable ip filter { chain CNI-FORWARD { }; }", "jump CNI-ADMIN"},
 		"another's table":    {"flush ruleset\ntable ip filter { }", "table ip filter {\n}\n"},
 	} {

@@ -20,6 +20,7 @@ import (
 
 	"cnibox/applets"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/nfttest"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -107,12 +108,8 @@ func (n *node) must(verb spec.Verb, applet, conf string, p pod, more ...string) 
 // links, addresses, routes, settings, rules and leases.
 func (n *node) state(p pod) string {
 	n.t.Helper()
-	rules, err := nft.Render(n.host)
-	if err != nil {
-		n.t.Fatal(err)
-	}
 	return strings.Join([]string{
-		kerneltest.Snapshot(n.t, n.host), kerneltest.Snapshot(n.t, p.ns), rules, strings.Join(n.leases(), "\n"),
+		kerneltest.Snapshot(n.t, n.host), kerneltest.Snapshot(n.t, p.ns), nfttest.Ruleset(n.t, n.host), strings.Join(n.leases(), "\n"),
 	}, "\n--\n")
 }
 

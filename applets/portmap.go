@@ -26,9 +26,12 @@ backend               string  nftables             iptables is accepted and mean
 snat                  bool    true                 masquerades what comes from a container's subnet
                                                    or 127.0.0.1, so that answers come back
 masqAll               bool    false                with snat: masquerades what comes from anywhere
-conditionsV4          list    -                    what packets must match as well, in the words of
-                                                   iptables (["-s", "10.0.0.0/8"]) or of nft
-                                                   (["ip", "saddr", "10.0.0.0/8"])
+conditionsV4          list    -                    what packets must match as well: addresses,
+                                                   interfaces and marks, in the words of
+                                                   iptables ([!] -s -d -i -o --mark) or of nft
+                                                   (ip|ip6 saddr|daddr, iifname, oifname,
+                                                   meta|ct mark, [!=] value or { a, b });
+                                                   anything else is refused
 conditionsV6          list    -                    the same for IPv6
 markMasqBit           int     -                    0 to 31; accepted, but the bit used here is 12
 externalSetMarkChain  string  -                    accepted, but not needed here

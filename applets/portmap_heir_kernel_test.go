@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"cnibox/internal/fault"
-	"cnibox/nft"
+	"cnibox/internal/nfttest"
 	"cnibox/spec"
 )
 
@@ -51,8 +51,8 @@ func TestKernelPortmapSeveralNetworks(t *testing.T) {
 			}
 		}
 	}
-	text, err := nft.Render(n.host)
-	if n.ok(err); strings.Contains(text, "8080") || n.files() != "" {
+	text := nfttest.Ruleset(t, n.host)
+	if strings.Contains(text, "8080") || n.files() != "" {
 		t.Errorf("left: %s\n%s", n.files(), text)
 	}
 }
@@ -75,8 +75,8 @@ func TestKernelPortmapHeirOfGC(t *testing.T) {
 		}
 	}
 	n.must(n.run("portmap", spec.GC, spec.Call{}, `"cni.dev/valid-attachments":[]`, ""))
-	text, err := nft.Render(n.host)
-	if n.ok(err); strings.Contains(text, "8080") || n.files() != "" {
+	text := nfttest.Ruleset(t, n.host)
+	if strings.Contains(text, "8080") || n.files() != "" {
 		t.Errorf("left: %s\n%s", n.files(), text)
 	}
 }
@@ -101,8 +101,8 @@ func TestKernelPortmapHeirsAtOnce(t *testing.T) {
 		}
 		for i, ifName := range all {
 			n.ok(verb(spec.Del, ifName))
-			text, err := nft.Render(n.host)
-			if n.ok(err); strings.Contains(text, "8080") != (i < len(all)-1) {
+			text := nfttest.Ruleset(t, n.host)
+			if strings.Contains(text, "8080") != (i < len(all)-1) {
 				t.Fatalf("published after DEL of %v: %t\n%s\n%s", all[:i+1], i == len(all)-1, n.files(), text)
 			}
 		}
@@ -122,8 +122,8 @@ func TestKernelPortmapHeirGone(t *testing.T) {
 	verb(spec.Add, "eth1")
 	verb(spec.Del, "eth1")
 	verb(spec.Del, "eth0")
-	text, err := nft.Render(n.host)
-	if n.ok(err); strings.Contains(text, "8080") || n.files() != "" {
+	text := nfttest.Ruleset(t, n.host)
+	if strings.Contains(text, "8080") || n.files() != "" {
 		t.Errorf("left: %s\n%s", n.files(), text)
 	}
 }
@@ -138,9 +138,7 @@ func TestKernelPortmapHeirRollback(t *testing.T) {
 		return err
 	}
 	state := func() string {
-		text, err := nft.Render(n.host)
-		n.ok(err)
-		return n.files() + "\n" + text
+		return n.files() + "\n" + nfttest.Ruleset(t, n.host)
 	}
 	n.ok(add("eth0"))
 	before := state()

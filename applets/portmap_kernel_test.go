@@ -17,6 +17,7 @@ import (
 
 	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/nfttest"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -310,8 +311,8 @@ func TestKernelPortmapTaken(t *testing.T) {
 func TestKernelPortmapDel(t *testing.T) {
 	n := newPortNet(t)
 	n.ok(n.verb(spec.Del, "c1", both)) // before any ADD
-	if text, err := nft.Render(n.host); err != nil || text != "" {
-		t.Errorf("DEL made tables: %q, %v", text, err)
+	if text := nfttest.Ruleset(t, n.host); text != "" {
+		t.Errorf("DEL made tables: %q", text)
 	}
 	n.ok(n.verb(spec.Add, "c1", both))
 	n.ok(n.verb(spec.Add, "c2", `{"hostPort":9090,"containerPort":80}`))
@@ -462,8 +463,8 @@ func TestKernelPortmapInterfaces(t *testing.T) {
 	run(spec.Add, "eth1", "9090")
 	run(spec.Del, "eth0", "8080")
 	run(spec.Check, "eth1", "9090")
-	text, err := nft.Render(n.host)
-	if n.ok(err); strings.Contains(text, "8080") || !strings.Contains(text, "9090") {
+	text := nfttest.Ruleset(t, n.host)
+	if strings.Contains(text, "8080") || !strings.Contains(text, "9090") {
 		t.Errorf("after DEL of one interface:\n%s", text)
 	}
 	run(spec.Del, "eth1", "9090")

@@ -13,7 +13,7 @@ import (
 
 	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
-	"cnibox/nft"
+	"cnibox/internal/nfttest"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -136,8 +136,7 @@ func TestKernelUndoKeepsForeignTables(t *testing.T) {
 	n.ok(n.verb(spec.Add, "c1", anyPort))
 	n.ok(n.verb(spec.Del, "c1", anyPort))
 	n.ok(n.host.SetSysctl("net/ipv4/conf/out0/route_localnet", "1"))
-	before, err := nft.Render(n.host)
-	n.ok(err)
+	before := nfttest.Ruleset(t, n.host)
 	h := &node{t: t, host: n.host, dir: t.TempDir()}
 	for applet, conf := range map[string]string{
 		"bridge": `{"cniVersion":"1.1.0","name":"net2","type":"bridge","bridge":"br7","isGateway":true,"ipMasq":true,"macspoofchk":true,
@@ -161,8 +160,8 @@ func TestKernelUndoKeepsForeignTables(t *testing.T) {
 		if code == 0 || !failed {
 			t.Fatalf("%s: ADD was to fail: %s", applet, out)
 		}
-		if after, err := nft.Render(n.host); err != nil || after != before {
-			t.Errorf("%s: a failed ADD changed the rule set; %v", applet, err)
+		if nfttest.Ruleset(t, n.host) != before {
+			t.Errorf("%s: a failed ADD changed the rule set", applet)
 		}
 		if n.exposed(n.outside, time.Second) {
 			t.Errorf("%s: exposed after a failed ADD", applet)

@@ -24,7 +24,7 @@ func encode(fn func(*netlink.AttributeEncoder)) ([]byte, error) {
 //
 // A set of host ports can have 40,000 elements, each of up to four levels. The library's
 // AttributeDecoder copies each attribute on each level: with it a DEL of 10,000 ports
-// allocates 129 MB instead of 80.
+// allocates 129 MB instead of 58.
 func attributes(b []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for len(b) >= unix.NLA_HDRLEN {

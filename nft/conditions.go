@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/google/nftables/expr"
 
@@ -19,30 +21,212 @@ type Match struct {
 	field  field
 	not    bool
 	addrs  []netip.Prefix
-	ports  []portRange
 	names  []string // interfaces; a trailing * stands for anything
-	protos []uint8
+	marked bool     // mark and mask were read
 	mark   uint32
 	mask   uint32
 }
-
-// A portRange is a range of ports, both ends included.
-type portRange struct{ lo, hi uint16 }
 
 // A field is what a condition looks at.
 type field int
 
 const (
-	fieldSource field = iota
+	fieldNone field = iota
+	fieldSource
 	fieldDestination
 	fieldInput
 	fieldOutput
-	fieldProto
-	fieldSourcePort
-	fieldDestinationPort
 	fieldMark
 	fieldConnMark
 )
+
+// fieldOf returns what an option of iptables or an expression of nft looks at.
+// iif and oif, which nft turns into indexes, are compared by name.
+func fieldOf(words string) field {
+	switch words {
+	case "-s", "--source", "--src", "ip saddr", "ip6 saddr":
+		return fieldSource
+	case "-d", "--destination", "--dst", "ip daddr", "ip6 daddr":
+		return fieldDestination
+	case "-i", "--in-interface", "iif", "iifname", "meta iif", "meta iifname":
+		return fieldInput
+	case "-o", "--out-interface", "oif", "oifname", "meta oif", "meta oifname":
+		return fieldOutput
+	case "--mark", "mark", "meta mark":
+		return fieldMark
+	case "ct mark":
+		return fieldConnMark
+	}
+	return fieldNone
+}
+
+// understood ends the errors about conditions.
+const understood = `understood are, of iptables: [!] -s -d -i -o, -m mark [!] --mark; ` +
+	`of nft: ip|ip6 saddr|daddr, iifname, oifname, meta mark, ct mark, each with an optional != and a value or { a, b }`
+
+// ParseConditions reads the list of tokens that portmap's configuration has as
+// conditionsV4 or, with ip6, conditionsV6, in the words of iptables or of nft. All must
+// hold. No tokens are no conditions. The error names the token it did not understand: a
+// condition must not be passed over, since the port would be open to more than was asked
+// for.
+func ParseConditions(tokens []string, ip6 bool) ([]Match, error) {
+	p := parser{family: v4}
+	if ip6 {
+		p.family = v6
+	}
+	// Configurations have "{ a, b }" as one token, or as any number of them.
+	s := strings.Join(tokens, " ")
+	for _, sign := range []string{"{", "}", ",", "!=", "==", "&"} {
+		s = strings.ReplaceAll(s, sign, " "+sign+" ")
+	}
+	p.tokens = strings.Fields(s)
+	var all []Match
+	for len(p.tokens) > 0 {
+		if p.take("-m mark") || p.take("--match mark") {
+			continue
+		}
+		m, err := p.condition()
+		if err != nil {
+			return nil, fmt.Errorf("conditions: %w; %s", err, understood)
+		}
+		all = append(all, m)
+	}
+	if _, err := condGroup("", p.family, false, all); err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// A parser holds the tokens that are left to read.
+type parser struct {
+	tokens []string
+	family byte
+}
+
+// next returns the token that must follow what.
+func (p *parser) next(what string) (string, error) {
+	if len(p.tokens) == 0 {
+		return "", fmt.Errorf("nothing follows %q", what)
+	}
+	t := p.tokens[0]
+	p.tokens = p.tokens[1:]
+	return t, nil
+}
+
+// take drops the words if they are next.
+func (p *parser) take(words string) bool {
+	list := strings.Fields(words)
+	if len(p.tokens) < len(list) || !slices.Equal(p.tokens[:len(list)], list) {
+		return false
+	}
+	p.tokens = p.tokens[len(list):]
+	return true
+}
+
+// condition reads [!] option value or expression [!=] value, where several values are a,b
+// or { a, b }.
+func (p *parser) condition() (m Match, err error) {
+	m.not = p.take("!")
+	key, err := p.next("!")
+	if err != nil {
+		return m, err
+	}
+	switch key {
+	case "ip", "ip6", "meta", "ct":
+		word, err := p.next(key)
+		if err != nil {
+			return m, err
+		}
+		if key == "ip" && p.family == v6 || key == "ip6" && p.family == v4 {
+			return m, fmt.Errorf("%q is of the other address family", key+" "+word)
+		}
+		key += " " + word
+	}
+	if m.field = fieldOf(key); m.field == fieldNone {
+		return m, fmt.Errorf("%q is not understood", key)
+	}
+	mask := ""
+	if (m.field == fieldMark || m.field == fieldConnMark) && (p.take("&") || p.take("and")) {
+		if mask, err = p.next("&"); err != nil {
+			return m, err
+		}
+		mask = "/" + mask
+	}
+	m.not = p.take("!=") || m.not
+	p.take("==")
+	open := p.take("{")
+	for more := true; more; more = p.take(",") {
+		v, err := p.next(key)
+		if err == nil {
+			err = p.value(&m, v+mask)
+		}
+		if err != nil {
+			return m, err
+		}
+	}
+	if open && !p.take("}") {
+		return m, fmt.Errorf("the list of %q has no end", key)
+	}
+	return m, nil
+}
+
+// value adds one value to a condition, in the form its field asks for.
+func (p *parser) value(m *Match, v string) (err error) {
+	switch m.field {
+	case fieldSource, fieldDestination:
+		var a netip.Prefix
+		a, err = p.prefix(v)
+		m.addrs = append(m.addrs, a)
+	case fieldInput, fieldOutput:
+		name := strings.Trim(v, `"`)
+		if before, ok := strings.CutSuffix(name, "+"); ok && before != "" {
+			name = before + "*" // which is nft's sign
+		}
+		if name == "" || len(name) >= ifnameLen || name == "*" || strings.ContainsAny(name, "/{}!&=") {
+			return fmt.Errorf("%q is no interface", v)
+		}
+		m.names = append(m.names, name)
+	default:
+		if m.marked {
+			return fmt.Errorf("%q: a list of marks is not understood", v)
+		}
+		m.marked = true
+		m.mark, m.mask, err = markAndMask(v)
+	}
+	return err
+}
+
+// prefix reads an address or a prefix of the list's family. Names are not
+// looked up: a rule that depends on an answer of the moment is none.
+func (p *parser) prefix(v string) (netip.Prefix, error) {
+	a, err := netip.ParsePrefix(v)
+	if err != nil {
+		addr, aerr := netip.ParseAddr(v)
+		if aerr != nil || addr.Zone() != "" {
+			return a, fmt.Errorf("%q is no address", v)
+		}
+		a = netip.PrefixFrom(addr, addr.BitLen())
+	}
+	if familyOf(a.Addr()) != p.family {
+		return a, fmt.Errorf("%q is of the other address family", v)
+	}
+	return a.Masked(), nil
+}
+
+// markAndMask reads value[/mask], decimal, or hexadecimal after 0x; a mask of 0 would
+// match everything and is refused.
+func markAndMask(v string) (mark, mask uint32, err error) {
+	value, rest, ok := strings.Cut(v, "/")
+	n, err := strconv.ParseUint(value, 0, 32)
+	bits := uint64(^uint32(0))
+	if ok && err == nil {
+		bits, err = strconv.ParseUint(rest, 0, 32)
+	}
+	if err != nil || bits == 0 {
+		return 0, 0, fmt.Errorf("%q is no mark", v)
+	}
+	return uint32(n), uint32(bits), nil
+}
 
 // mostRules bounds what the lists of one configuration may multiply to: each
 // combination is a rule, and the first packet of each connection to the port is
@@ -54,19 +238,12 @@ const mostRules = 256
 // conditions have other chains, and each goes with its last mapping. The error is
 // about lists that multiply to more than mostRules.
 func condGroup(network string, family byte, host bool, conds []Match) (chain, error) {
-	lists := [][]rule{}
-	most := 1
+	all := []rule{rule{}.family(family)}
 	for i := range conds {
 		alternatives := conds[i].rules(family)
-		most *= len(alternatives)
-		if most > mostRules {
+		if len(all)*len(alternatives) > mostRules {
 			return chain{}, fmt.Errorf("conditions: their lists make more than %d combinations", mostRules)
 		}
-		lists = append(lists, alternatives)
-	}
-	to := condChain(family, host)
-	all := []rule{rule{}.family(family)}
-	for _, alternatives := range lists {
 		var longer []rule
 		for _, r := range all {
 			for _, alt := range alternatives {
@@ -77,7 +254,7 @@ func condGroup(network string, family byte, host bool, conds []Match) (chain, er
 	}
 	var bytes []byte
 	for i, r := range all {
-		all[i] = append(r, &expr.Verdict{Kind: expr.VerdictGoto, Chain: to})
+		all[i] = append(r, &expr.Verdict{Kind: expr.VerdictGoto, Chain: condChain(family, host)})
 		bytes = append(bytes, all[i].list()...)
 	}
 	sum := sha512.Sum512(bytes)
@@ -88,17 +265,13 @@ func condGroup(network string, family byte, host bool, conds []Match) (chain, er
 // rules returns the expressions of a condition: one of the lists must match. What
 // stands in one rule must all hold, so "one of these" takes a rule for each value,
 // while "none of these" is a single rule with all of them.
-func (m *Match) rules(family byte) (any []rule) {
+func (m *Match) rules(family byte) (each []rule) {
 	op := expr.CmpOpEq
 	if m.not {
 		op = expr.CmpOpNeq
 	}
-	var each []rule
 	for _, p := range m.addrs {
 		each = append(each, rule{}.addr(family, m.field == fieldDestination).inside(op, p))
-	}
-	for _, p := range m.ports {
-		each = append(each, m.port(op, p))
 	}
 	for _, name := range m.names {
 		key := expr.MetaKeyIIFNAME
@@ -107,41 +280,18 @@ func (m *Match) rules(family byte) (any []rule) {
 		}
 		each = append(each, rule{}.meta(key, 0).ifname(op, name))
 	}
-	for _, p := range m.protos {
-		each = append(each, rule{}.meta(expr.MetaKeyL4PROTO, 0).cmp(op, []byte{p}))
+	if m.marked {
+		r := rule{}.meta(expr.MetaKeyMARK, 0)
+		if m.field == fieldConnMark {
+			r = rule{}.ct(expr.CtKeyMARK)
+		}
+		if m.mask != ^uint32(0) {
+			r = r.mask(native(m.mask))
+		}
+		each = append(each, r.cmp(op, native(m.mark))) // loaded in the machine's order
 	}
-	if m.field == fieldMark || m.field == fieldConnMark {
-		each = append(each, m.marked(op))
-	}
-	if m.not { // none of the list
+	if m.not {
 		return []rule{slices.Concat(each...)}
 	}
 	return each
-}
-
-// port compares a source or destination port with one range. That the
-// packet has ports was found by the map that leads here.
-func (m *Match) port(op expr.CmpOp, p portRange) rule {
-	at := uint32(sportAt)
-	if m.field == fieldDestinationPort {
-		at = dportAt
-	}
-	r := rule{}.payload(expr.PayloadBaseTransportHeader, at, portLen, 0)
-	if p.lo == p.hi {
-		return r.cmp(op, port16(p.lo))
-	}
-	return append(r, &expr.Range{Op: op, Register: reg, FromData: port16(p.lo), ToData: port16(p.hi)})
-}
-
-// marked compares the packet's or the connection's mark, of which only the bits
-// of the mask count. Both are loaded in the machine's order.
-func (m *Match) marked(op expr.CmpOp) rule {
-	r := rule{}.meta(expr.MetaKeyMARK, 0)
-	if m.field == fieldConnMark {
-		r = rule{}.ct(expr.CtKeyMARK)
-	}
-	if m.mask != ^uint32(0) {
-		r = r.mask(native(m.mask))
-	}
-	return r.cmp(op, native(m.mark))
 }

@@ -113,10 +113,8 @@ func FuzzDecode(f *testing.F) {
 				in.describe(&e)
 			}
 		})
-		for _, table := range []byte{inet, bridge} {
-			ruleText(table, data)
-		}
 		r := listed{exprs: data}
+		r.passRule()
 		r.jump()
 		r.xtComment()
 		flowTo(data, v4)

@@ -467,5 +467,8 @@ func (p *filterPlan) ruleOf(chain string) step {
 
 // table names the table for people.
 func (p *filterPlan) table() string {
-	return "table " + tableName(chainID{family: p.family, table: filterTable})
+	if p.family == v6 {
+		return "table ip6 " + filterTable
+	}
+	return "table ip " + filterTable
 }

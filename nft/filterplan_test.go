@@ -33,7 +33,7 @@ func TestKernelFilterLong(t *testing.T) {
 	before := render(t, ns)
 	change(t, table, add(200, "CNI-ADMIN"))
 	change(t, table, add(200, "CNI-ADMIN"))
-	if n := strings.Count(render(t, ns), "ip saddr 10.1.0.200 accept"); n != 1 {
+	if n := strings.Count(render(t, ns), "ip saddr 10.1.0.200 counter accept"); n != 1 {
 		t.Errorf("%d rules of one address", n)
 	}
 	change(t, table, add(201, "MINE"))
@@ -50,7 +50,7 @@ func TestKernelFilterLong(t *testing.T) {
 		})
 	}
 	after := render(t, ns)
-	if want := strings.Replace(before, "\tchain FORWARD {", "\tchain MINE {\n\t}\n\tchain FORWARD {", 1); strings.Count(after, "\n") != strings.Count(want, "\n")+1 {
+	if want := strings.Replace(before, "\tchain FORWARD {", "\tchain MINE {\n\t\tcomment \"made by cnibox\"\n\t}\n\tchain FORWARD {", 1); strings.Count(after, "\n") != strings.Count(want, "\n")+1 {
 		t.Errorf("got\n%s\nwant\n%s and a jump to MINE", after, want)
 	}
 	tool(t, ns, "", "iptables-nft", "-D", "CNI-FORWARD", "-m", "comment", "--comment", "CNI firewall plugin admin overrides", "-j", "CNI-ADMIN")

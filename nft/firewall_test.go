@@ -102,7 +102,7 @@ func TestKernelFilterRelease(t *testing.T) {
 		!strings.Contains(got, "-A CNI-FORWARD -s 10.1.0.2/32 -p tcp -j ACCEPT") {
 		t.Errorf("rules of others went from\n%s", got)
 	}
-	if text := render(t, ns); strings.Contains(text, "allow ") || strings.Contains(text, "admin-") {
+	if text := render(t, ns); strings.Contains(text, "elements = ") || strings.Contains(text, "admin-") {
 		t.Errorf("after release:\n%s", text)
 	}
 }
@@ -202,7 +202,7 @@ func TestKernelAdminChain(t *testing.T) {
 	if err := table.Prune(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if text := render(t, ns); !strings.Contains(text, "chain admin-CNI-ADMIN {\n\t\tmeta l4proto tcp th dport 23 drop") {
+	if text := render(t, ns); !strings.Contains(text, "chain admin-CNI-ADMIN {\n\t\ttcp dport 23 drop") {
 		t.Errorf("the administrator's rule went:\n%s", text)
 	}
 }
@@ -217,7 +217,9 @@ func TestKernelPoliceRefcount(t *testing.T) {
 		t.Helper()
 		text := render(t, ns)
 		for _, name := range []string{"managed", "within", "isolated"} {
-			got := strings.Contains(text, name+" br0 ")
+			_, set, _ := strings.Cut(text, "\tset "+name+" {")
+			set, _, _ = strings.Cut(set, "\n\t}")
+			got := strings.Contains(set, `"br0"`)
 			if want := strings.Contains(strings.Join(want, " ")+" ", name+" "); got != want {
 				t.Errorf("%s: element of %s: %v, want %v", when, name, got, want)
 			}

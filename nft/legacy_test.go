@@ -99,7 +99,7 @@ func wantRules(t *testing.T, ns *rtnl.NS, gone, kept []string) {
 var shared = []string{
 	"chain masq_checks", "chain hostports ", "chain hostports_all", "chain CNI-HOSTPORT-DNAT", "jump CNI-HOSTPORT-DNAT",
 	"chain PREROUTING", "table inet cni_plugins_masquerade", "8e48f37d5de60467-ec3ff927478ce432", "a82b5f4c212dc8cf-0b65a318f52e521b",
-	"# cid2", "cni-br-iface-cid2-eth0", "CNI-000000000000000000000000",
+	`comment "cid2"`, "cni-br-iface-cid2-eth0", "CNI-000000000000000000000000",
 }
 
 func TestKernelReleaseReference(t *testing.T) {
@@ -110,7 +110,7 @@ func TestKernelReleaseReference(t *testing.T) {
 		return nil
 	})
 	want([]string{
-		"8e48f37d5de60467-0b65a318f52e521b", "# cid1", "cid1-eth0",
+		"8e48f37d5de60467-0b65a318f52e521b", `comment "cid1"`, "cid1-eth0",
 		"CNI-e8f6f419596f7f47b3468487", "CNI-DN-c37c1b09cd1a8a00aefa6", "table inet cnibox",
 	}, shared...)
 	change(t, table, func(x *nft.Tx) error { x.Release(attachment("cid1")); return nil })
@@ -125,8 +125,8 @@ func TestKernelReleaseReferenceByAddress(t *testing.T) {
 		x.Release(attachment("cid1"))
 		return nil
 	})
-	want([]string{"8e48f37d5de60467-0b65a318f52e521b", "ip saddr 10.1.0.2", "immediate[0a010002"},
-		append(shared, "jump CNI-e8f6f419596f7f47b3468487", "chain CNI-e8f6f419596f7f47b3468487", "# cid1")...)
+	want([]string{"8e48f37d5de60467-0b65a318f52e521b", "ip saddr 10.1.0.2", "to 10.1.0.2"},
+		append(shared, "jump CNI-e8f6f419596f7f47b3468487", "chain CNI-e8f6f419596f7f47b3468487", `comment "cid1"`)...)
 	change(t, table, func(x *nft.Tx) error {
 		x.Addresses(netip.MustParseAddr("10.1.0.9"))
 		x.Release(attachment("cid1"))
@@ -138,7 +138,7 @@ func TestKernelReleaseReferenceByAddress(t *testing.T) {
 func TestKernelReleaseReferenceByKind(t *testing.T) {
 	table, want := oldRules(t)
 	change(t, table, func(x *nft.Tx) error { x.Release(attachment("cid1"), nft.KindMACGuard); return nil })
-	want([]string{"cid1-eth0"}, append(shared, "8e48f37d5de60467-0b65a318f52e521b", "# cid1", "CNI-e8f6f419596f7f47b3468487")...)
+	want([]string{"cid1-eth0"}, append(shared, "8e48f37d5de60467-0b65a318f52e521b", `comment "cid1"`, "CNI-e8f6f419596f7f47b3468487")...)
 }
 
 func TestKernelKeepReference(t *testing.T) {

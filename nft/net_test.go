@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/nfttest"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -298,11 +299,7 @@ func tool(t testing.TB, ns *rtnl.NS, stdin, name string, args ...string) string 
 
 func render(t testing.TB, ns *rtnl.NS) string {
 	t.Helper()
-	text, err := nft.Render(ns)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
+	return nfttest.Ruleset(t, ns)
 }
 
 // A flowConn is a UDP socket that keeps its port.

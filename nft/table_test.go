@@ -46,7 +46,7 @@ func everything(x *nft.Tx) error {
 	cond := mapping(unix.IPPROTO_SCTP, 99, one6)
 	var err error
 	cond.Conditions, err = nft.ParseConditions(strings.Fields(
-		"ip6 saddr { fd01::/64, fd02::1 } tcp dport != 1-9 iifname eth* meta mark & 0xff == 0x1 ct mark 7"), true)
+		"ip6 saddr { fd01::/64, fd02::1 } iifname eth* meta mark & 0xff == 0x1 ct mark 7"), true)
 	if err != nil {
 		return err
 	}

@@ -133,10 +133,10 @@ func TestKernelPriorities(t *testing.T) {
 	s := newSite(t)
 	s.publish(nil)
 	for _, want := range []string{
-		"chain prerouting { # nat hook 0 priority -90 policy 1",
-		"chain output { # nat hook 3 priority -90 policy 1",
-		"chain postrouting { # nat hook 4 priority 110 policy 1",
-		"chain guard { # filter hook 0 priority -300 policy 1",
+		"type nat hook prerouting priority dstnat + 10; policy accept;",
+		"type nat hook output priority -90; policy accept;",
+		"type nat hook postrouting priority srcnat + 10; policy accept;",
+		"type filter hook prerouting priority raw; policy accept;",
 	} {
 		if text := render(t, s.host); !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"cnibox/nft"
+	"cnibox/internal/nfttest"
 	"cnibox/rtnl"
 )
 
@@ -67,12 +67,12 @@ func ownedRules() (lines []string, err error) {
 		return nil, err
 	}
 	defer ns.Close()
-	text, err := nft.Render(ns)
+	text, err := nfttest.Read(ns)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
 	for line := range strings.Lines(text) {
-		if _, owner, _ := strings.Cut(line, " # "); strings.HasPrefix(line, "\t\t") && strings.Contains(owner, "/") {
+		if _, owner, _ := strings.Cut(line, ` comment "`); strings.Contains(owner, "/") {
 			lines = append(lines, "rule "+strings.TrimSpace(line))
 		}
 	}

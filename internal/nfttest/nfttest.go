@@ -1,0 +1,61 @@
+// Package nfttest reads rule sets for tests, in the words of nft.
+package nfttest
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"cnibox/rtnl"
+)
+
+// Ruleset is [Read] for a test, which is skipped without nft.
+func Ruleset(t testing.TB, ns *rtnl.NS) string {
+	t.Helper()
+	text, err := Read(ns)
+	if errors.Is(err, exec.ErrNotFound) {
+		t.Skip("SKIPPED: nft is not installed")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// Read returns what "nft list ruleset" says of a namespace, without counts; nil is the
+// current namespace. Tables are in the order of their names, and so are the sets, maps and
+// chains of each, so that equal rule sets are equal text.
+func Read(ns *rtnl.NS) (string, error) {
+	var out []byte
+	err := ns.Do(func() (err error) {
+		out, err = exec.Command("nft", "--stateless", "list", "ruleset").Output()
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("nft list ruleset: %w", err)
+	}
+	tables := blocks(string(out), "")
+	for i, table := range tables {
+		head, body, _ := strings.Cut(table, "\n")
+		if strings.HasPrefix(body, "\tcomment ") { // of the table
+			comment, rest, _ := strings.Cut(body, "\n")
+			head, body = head+"\n"+comment, rest
+		}
+		tables[i] = head + "\n" + strings.Join(blocks(strings.TrimSuffix(body, "}\n"), "\t"), "") + "}\n"
+	}
+	return strings.Join(tables, ""), nil
+}
+
+// blocks cuts a text behind each closing brace of one indentation, and sorts.
+func blocks(text, indent string) []string {
+	all := strings.SplitAfter(text, "\n"+indent+"}\n")
+	for i := range all {
+		all[i] = strings.TrimLeft(all[i], "\n")
+	}
+	all = slices.DeleteFunc(all, func(b string) bool { return b == "" })
+	slices.Sort(all)
+	return all
+}
