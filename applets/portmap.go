@@ -102,7 +102,7 @@ func (p *portmapPlan) publish(ctx context.Context, r *spec.Request, maps iter.Se
 	if err == nil || old == nil { // what an earlier ADD published stays after an error
 		undo.Add("ports of "+r.Attachment.String(), func(ctx context.Context) error { return releasePorts(ctx, r, p.dir, nil) })
 	}
-	if err == nil { // after the transaction, whose skeleton keeps others off 127.0.0.0/8
+	if err == nil { // after the transaction, whose base ruleset keeps others off 127.0.0.0/8
 		err = p.dir.setLocalnet(r.Attachment, link)
 	}
 	if err == nil {

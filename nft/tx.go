@@ -290,7 +290,7 @@ func (x *Tx) batch() (*batch, error) {
 
 // changes is the part of batch that is about our tables.
 func (x *Tx) changes(b *batch) error {
-	if err := x.skeletons(b); err != nil {
+	if err := x.bases(b); err != nil {
 		return err
 	}
 	x.newChains(b)
@@ -300,18 +300,19 @@ func (x *Tx) changes(b *batch) error {
 	return x.unusedChains(b)
 }
 
-// skeletons makes sure of the tables that get elements, or have them already. Marks of other versions of
-// the skeleton go, since their owner would find its chains changed.
-func (x *Tx) skeletons(b *batch) error {
+// bases makes sure of the base rulesets of the tables that get elements, or have them
+// already. From one of another version, elements go on to lead to the chains of their names,
+// which are filled anew.
+func (x *Tx) bases(b *batch) error {
 	for _, table := range []byte{inet, bridge} {
 		if !x.wants(table) {
 			continue
 		}
-		_, rules, err := x.s.chainAt(chainID{table, TableName, mark(table)})
+		version, err := x.s.version(table)
 		if err != nil {
 			return err
 		}
-		if rules > 0 {
+		if version == baseVersion {
 			continue
 		}
 		if !x.leftovers().tables[chainID{family: table, table: TableName}] {
@@ -321,14 +322,11 @@ func (x *Tx) skeletons(b *batch) error {
 		if err != nil {
 			return err
 		}
-		var marks []string
+		b.ensure(table)
 		for _, c := range chains {
-			if strings.HasPrefix(c.name, markPrefix) && c.name != mark(table) {
-				marks = append(marks, c.name)
+			if strings.HasPrefix(c.name, oldVersion) {
+				b.dropChain(table, c.name)
 			}
-		}
-		b.ensure(table, marks)
-		for _, c := range chains {
 			if want := x.chainNamed(c.name); table == inet && want.rules != nil {
 				b.fill(table, &want)
 			}

@@ -2,21 +2,23 @@ package nft
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 )
 
-// The skeletons are the same on every host and known by a chain whose name has
-// the first digits of a hash of all the rest: when it is there with its rule, which
-// goes when somebody flushes the table, an update sends only elements. TestSkeletonMark
-// tells the name to write here after a change. A set whose type changes needs a new name
-// as well.
+// The base ruleset of a table is the same on every host: sets, fixed chains and their
+// rules. Its version is the comment of the one rule of a chain that no packet comes to; a
+// table's own user data cannot be changed. Where it is as here, an update sends only
+// elements; a flush of the table takes it along. It must be another after a change, and a
+// set whose type changes needs a new name as well.
 const (
-	markPrefix = "skeleton-"
-	inetMark   = markPrefix + "478fc5ce"
-	bridgeMark = markPrefix + "f074d3ab"
+	baseVersion  = "base ruleset 1"
+	versionChain = "version"
+	oldVersion   = "skeleton-" // earlier versions had chains of such names instead
 )
 
 // Priorities of the base chains.
@@ -258,19 +260,6 @@ func masqRules() []rule {
 	}
 }
 
-// mark returns the name of the chain that says that the skeleton is there.
-func mark(table byte) string {
-	if table == bridge {
-		return bridgeMark
-	}
-	return inetMark
-}
-
-// markChain is that chain. No packet comes to its rule.
-func markChain(table byte) chain {
-	return chain{name: mark(table), rules: []rule{rule{}.leave()}}
-}
-
 // tableText is the name of our table of a family, as nft writes it.
 func tableText(table byte) string {
 	switch table {
@@ -285,7 +274,7 @@ func tableText(table byte) string {
 // ensure makes whatever is missing of the table, its sets and its fixed
 // chains, and fills the chains anew. Elements stay; so do packets on their
 // way, which see the old rules or the new ones.
-func (t *batch) ensure(table byte, oldMarks []string) {
+func (t *batch) ensure(table byte) {
 	needs := inetNeeds
 	if table == bridge {
 		needs = brNeeds
@@ -296,16 +285,35 @@ func (t *batch) ensure(table byte, oldMarks []string) {
 			t.fail(t.add(step{what: "set " + in.name}).AddSet(in.definition(uint32(i+1)), nil))
 		}
 	}
-	chains := append(chainsOf(table), markChain(table))
+	chains := append(chainsOf(table), chain{name: versionChain})
 	for i := range chains {
 		t.addChain(table, &chains[i])
 	}
 	for i := range chains {
 		t.fill(table, &chains[i])
 	}
-	for _, name := range oldMarks {
-		t.dropChain(table, name)
+	version := newRule(table, TableName, versionChain, rule{}.leave())
+	version.UserData = userdata.AppendString(nil, userdata.TypeComment, baseVersion)
+	t.add(step{what: "version of table " + tableText(table)}).AddRule(version)
+}
+
+// version returns the version of the base ruleset that is there; "" if there is none, or it
+// was flushed.
+func (s *sock) version(table byte) (string, error) {
+	rules, err := s.rulesOf(table, TableName, versionChain)
+	if err != nil {
+		return "", err
 	}
+	if len(rules) > 0 {
+		return rules[0].comment, nil
+	}
+	chains, err := s.chainsIn(table, TableName)
+	for _, c := range chains {
+		if strings.HasPrefix(c.name, oldVersion) && c.use() > 0 {
+			return c.name, err
+		}
+	}
+	return "", err
 }
 
 // addChain makes the chain if it is missing, without rules. Where a chain of that
