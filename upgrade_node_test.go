@@ -470,7 +470,8 @@ func (n *node) clean() {
 	n.noRecords()
 }
 
-// noRecords wants no file that belongs to an attachment.
+// noRecords wants no file that belongs to an attachment; locks of a store or of a network
+// may stay.
 func (n *node) noRecords() {
 	n.Helper()
 	for _, root := range []string{"/run", "/var/lib"} {
@@ -481,7 +482,8 @@ func (n *node) noRecords() {
 				return err
 			case name == ".cnibox": // the index of the leases
 				return fs.SkipDir
-			case d.IsDir(), strings.HasSuffix(name, "lock"), strings.HasPrefix(name, "last_reserved_ip."):
+			case d.IsDir(), strings.HasSuffix(name, "lock"), strings.HasPrefix(name, "last_reserved_ip."),
+				strings.Contains(path, "/locks/network-"):
 				return nil
 			}
 			text, _ := os.ReadFile(path)
