@@ -31,7 +31,7 @@ func (c *OnMaster) Validate() error {
 		return nil
 	}
 	if err := spec.CheckLinkName(c.Master); err != nil {
-		return fmt.Errorf(`"master" %q: %v`, c.Master, err) // not wrapped: its code is that of CNI_IFNAME
+		return fmt.Errorf(`"master" %q: %s`, c.Master, err.Error()) // not wrapped: its code is that of CNI_IFNAME
 	}
 	return nil
 }
