@@ -37,7 +37,7 @@ func verifyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 }
 
 // checkBridge compares the bridge. Its MAC address is not compared: that of a bridge which
-// others made follows its ports, and no netlink attribute tells whether it does.
+// others made follows its ports, and no netlink attribute reports whether it does.
 // Promiscuous mode that nobody asked for may be another's.
 func checkBridge(c *bridge, br *rtnl.Link) error {
 	if br.Kind != "bridge" {
@@ -159,7 +159,7 @@ func checkRules(op *attach.Op, c *bridge, port string) error {
 	return orReference(attach.Mismatch("%w", missing), op.Attachment, nft.KindMACGuard)
 }
 
-// probeBridge tells whether the host can do what the configuration asks for.
+// probeBridge reports whether the host can do what the configuration asks for.
 // A bridge that keeps VLANs apart is tried in a namespace of its own. Without VLANs and
 // rules any kernel with bridges will do, and one without tells at ADD.
 func probeBridge(_ context.Context, _ *spec.Request, c *bridge) error {

@@ -126,7 +126,7 @@ func gatewayOps(gw *rtnl.Link, have []rtnl.Addr, want []netip.Prefix, force bool
 	return ops, nil
 }
 
-// conflicting tells whether an address of the bridge stands against the
+// conflicting reports whether an address of the bridge stands against the
 // wanted ones, and which. The gateways of one result never do.
 func conflicting(have netip.Prefix, want []netip.Prefix) (netip.Prefix, bool) {
 	if contains(want, have) || have.Addr().IsLinkLocalUnicast() {

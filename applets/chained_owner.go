@@ -26,7 +26,7 @@ type claim struct {
 	linkID
 }
 
-// A linkID tells an interface from all others that there are, and from those that there
+// A linkID distinguishes an interface from all others that there are, and from those that there
 // were. A namespace that has ended leaves path and inode to the next one at once, and
 // its first links have the same indexes; what tells them apart is the cookie, and before
 // Linux 5.14, for a veth pair, the index of the host's end. The zero value is not known.
@@ -141,7 +141,7 @@ func (c *chained) hostEnd() (*rtnl.Link, error) {
 	return peer, err
 }
 
-// claimedByOther tells whether an interface is claimed by another attachment.
+// claimedByOther reports whether an interface is claimed by another attachment.
 func (d records) claimedByOther(id linkID, a spec.Attachment) (found bool) {
 	// What cannot be read claims nothing.
 	_ = d.each(func(name string) error {
@@ -154,7 +154,7 @@ func (d records) claimedByOther(id linkID, a spec.Attachment) (found bool) {
 	return found
 }
 
-// describedBy tells whether a result is about the interface. Names in a container and
+// describedBy reports whether a result is about the interface. Names in a container and
 // paths are used again: it is told by the name of the end on the host, or by its address.
 func (c *chained) describedBy(res *spec.Result, host *rtnl.Link) bool {
 	for _, in := range res.Interfaces {

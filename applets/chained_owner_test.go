@@ -30,7 +30,7 @@ var workers = map[string]worker{
 	"vrf":       {`"vrfname":"blue"`, vrfRoutes, "blue", newDomain},
 }
 
-// marked tells whether what the plugin does to the interface is there.
+// marked reports whether what the plugin does to the interface is there.
 func (w *wire) marked(of worker) bool {
 	rules := w.sources()
 	return strings.Contains(w.state()+rules, of.mark) && (of.keys != "" || rules != "")

@@ -253,7 +253,7 @@ func (c *cniExecCall) lookup(network string) (*chain.List, error) {
 	return nil, &hinted{spec.Errorf(spec.CodeConfig, "%w", err), networksHint(c.confDir, names, broken)}
 }
 
-// speak notes the version that errors about a network are told in; nil is no network.
+// speak notes the version of the errors about a network; nil is no network.
 func (c *cniExecCall) speak(l *chain.List) {
 	if l != nil {
 		c.speaks, _ = spec.ParseVersion(l.CNIVersion)

@@ -39,12 +39,12 @@ func cniboxInstall(p Process, args []string) int {
 			return usage(p, "no applet is named %q%s", name, suggest(name))
 		}
 	}
-	told, err := install(args[0], names, create)
+	text, err := install(args[0], names, create)
 	if err != nil {
 		fmt.Fprintf(p.Stderr, "cnibox: install: %s\n", err)
 		return 1
 	}
-	fmt.Fprintf(p.Stdout, "cnibox: %s\n", told)
+	fmt.Fprintf(p.Stdout, "cnibox: %s\n", text)
 	return 0
 }
 
@@ -56,7 +56,7 @@ func cniboxInstall(p Process, args []string) int {
 //
 // The links are relative: a folder of plugins that is mounted elsewhere, with the
 // binary in or beside it, still works. What it did comes back as a line for people.
-func install(dir string, names []string, create bool) (told string, err error) {
+func install(dir string, names []string, create bool) (text string, err error) {
 	binary, err := os.Readlink(executable)
 	if err != nil {
 		return "", err
@@ -90,11 +90,11 @@ func install(dir string, names []string, create bool) (told string, err error) {
 	if err := layLinks(dir, target, lay); err != nil {
 		return "", err
 	}
-	told = fmt.Sprintf("%s: all %d names lead to %s; %d links laid", dir, len(names), target, len(lay))
+	text = fmt.Sprintf("%s: all %d names lead to %s; %d links laid", dir, len(names), target, len(lay))
 	if len(replaced) > 0 {
-		told += ", in place of older files: " + strings.Join(replaced, " ")
+		text += ", in place of older files: " + strings.Join(replaced, " ")
 	}
-	return told, nil
+	return text, nil
 }
 
 // plan returns the names whose links are to be laid, and those of them that

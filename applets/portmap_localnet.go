@@ -61,7 +61,7 @@ func localnetLink(r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, erro
 	defer host.Close()
 	route, err := host.RouteTo(to)
 	if err != nil {
-		return nil, nil // no route: nobody gets there from here, as in the reference
+		return nil, nil // no route: nothing gets there from here, as in the reference
 	}
 	link, err := host.LinkAt(route.Link)
 	if err != nil {

@@ -266,7 +266,7 @@ func describePtp(_ context.Context, op *attach.Op, c *ptp) (err error) {
 	return nil
 }
 
-// probePtp tells whether the kernel can masquerade, if it is to.
+// probePtp reports whether the kernel can masquerade, if it is to.
 func probePtp(_ context.Context, _ *spec.Request, c *ptp) error {
 	if !c.IPMasq {
 		return nil

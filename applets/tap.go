@@ -200,5 +200,5 @@ func verifyTap(_ context.Context, op *attach.Op, c *tapConf) error {
 	return nil
 }
 
-// probeTap tells whether taps can be made on this host.
+// probeTap reports whether taps can be made on this host.
 func probeTap(context.Context, *spec.Request, *tapConf) error { return rtnl.ProbeTap() }

@@ -230,7 +230,7 @@ func (t tuned) restore(was tuningLink) error {
 	return t.cont.Do(was.change(link).ops(link.Index)...)
 }
 
-// tuningStatus tells whether an ADD is bound to fail.
+// tuningStatus reports whether an ADD is bound to fail.
 // The code is 50. There is no link to look at: STATUS is about no container.
 func tuningStatus(_ context.Context, r *spec.Request) error {
 	p, err := readTuning(r)

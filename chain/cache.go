@@ -123,7 +123,7 @@ func (c *Cache) Lookup(a spec.Attachment) (*Entry, error) {
 	return nil, fmt.Errorf("cache entry of %s: %w", a, os.ErrNotExist)
 }
 
-// errBroken is the error of a file that is no cache entry, whoever reads it.
+// errBroken is the error of a file that is no cache entry.
 var errBroken = errors.New("not a cache entry")
 
 // read reads one file; a is the attachment of a file of libcni 0.7, which contains nothing but
@@ -284,7 +284,7 @@ func (b *Broken) mayBeOf(network string) bool {
 	return strings.HasPrefix(b.name, network+"-") || strings.HasPrefix(b.name, hashedPrefix+spec.NetworkKey(network))
 }
 
-// rename gives a broken entry the suffix, so that it is in nobody's way, and returns what
+// rename gives a broken entry the suffix, and returns what
 // became of it, for people. Dry returns what would. What cannot be read for another reason,
 // and what may be half of an entry that libcni is writing, stays.
 func (c *Cache) rename(b *Broken, dry bool) string {

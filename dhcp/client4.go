@@ -165,7 +165,7 @@ func (c *client4) ask(ctx context.Context, s step, l *Lease, wait time.Duration)
 
 var errForeign = errors.New("it is another server's than the one asked")
 
-// take tells whether a packet answers m: an OFFER to a DISCOVER, ACK or NAK to a
+// take reports whether a packet answers m: an OFFER to a DISCOVER, ACK or NAK to a
 // REQUEST. One that is not for us is nil.
 func (c *client4) take(m *message4, b []byte, server []byte) (*message4, error) {
 	r, err := parse4(b)

@@ -127,7 +127,7 @@ func (c *client6) ask(ctx context.Context, s step, l *Lease, wait time.Duration)
 	}
 }
 
-// take tells whether a packet answers m: an ADVERTISE to a SOLICIT, else a REPLY, and
+// take reports whether a packet answers m: an ADVERTISE to a SOLICIT, else a REPLY, and
 // from the server that was asked. One that is not for us is nil.
 func (c *client6) take(m *message6, b []byte) (*message6, error) {
 	r, err := parse6(b)

@@ -159,13 +159,13 @@ func (h *Holder) Check() error {
 	return err
 }
 
-// Serves tells whether the leases are all those of a configuration, and of the interface
+// Serves reports whether the leases are all those of a configuration, and of the interface
 // that is there now.
 func (h *Holder) Serves(c Config) bool {
 	return h.state.Given && h.state.NetNS == c.NetNS && h.state.IfName == c.IfName && h.state.V4 == c.V4 && h.state.V6 == c.V6 && h.Check() == nil
 }
 
-// Fresh tells whether the state is of this boot. The leases of another one are nobody's.
+// Fresh reports whether the state is of this boot. The leases of another one are nobody's.
 func (h *Holder) Fresh() bool { return h.state.Boot == boot.ID() }
 
 // Stop ends the keeping and waits for that. The leases stay.

@@ -72,7 +72,7 @@ func (l *Lease) after(old *Lease) *Lease {
 // Is6 tells a lease of DHCPv6.
 func (l *Lease) Is6() bool { return l.Address.Addr().Is6() }
 
-// Valid tells whether the address may be used now.
+// Valid reports whether the address may be used now.
 func (l *Lease) Valid() bool { return !l.Pending && !l.Lapsed && sinceBoot() < l.end(l.Life) }
 
 // end is when a time of the lease is over; for ever is 292 years.

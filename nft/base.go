@@ -25,7 +25,7 @@ const (
 //
 // The kernel runs a chain registered later before others of the same
 // priority. With dstnat itself our host ports would so overrule the more
-// specific service rules of whoever came first, which was CVE-2019-9946; ten
+// specific service rules of an earlier plugin, which was CVE-2019-9946; ten
 // behind, they are asked last. The guard must see packets before connection
 // tracking does.
 const (

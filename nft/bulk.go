@@ -39,7 +39,7 @@ func (k *known) get(key []byte) (portData, bool) {
 	return d, ok
 }
 
-// lacks tells whether the key is known to be in no element.
+// lacks reports whether the key is known to be in no element.
 func (k *known) lacks(key []byte) bool {
 	if k == nil || k.elements == nil {
 		return false

@@ -155,7 +155,7 @@ func decodeElement(item []byte, want filter) (e element, ok bool) {
 	return e, true
 }
 
-// equal tells whether both do the same for the same owner; names for people
+// equal reports whether both do the same for the same owner; names for people
 // are not compared.
 func (e *element) equal(o *element) bool {
 	return bytes.Equal(e.data, o.data) && e.chain == o.chain && ownerKey(e.owner) == ownerKey(o.owner) && e.filter == o.filter

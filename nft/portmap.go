@@ -90,7 +90,7 @@ func (x *Tx) PortMap(o spec.Attachment, m PortMap) error {
 	return x.err
 }
 
-// takeable tells whether the element in the slot may make way for to: it is o's
+// takeable reports whether the element in the slot may make way for to: it is o's
 // own from an earlier time, or says the same, or is to be replaced. It may not if
 // this update has given the port to another target of o. The error is a *[TakenError].
 func (x *Tx) takeable(o spec.Attachment, m *PortMap, sl *slot, to *element) error {

@@ -1,6 +1,6 @@
 package nft
 
-// Probe asks the kernel for its tables and so tells whether nf_tables can be
+// Probe asks the kernel for its tables and so reports whether nf_tables can be
 // used at all. It makes no difference whether ours is there. Errors say which
 // option the kernel may lack, or that privilege is missing.
 func (t *Table) Probe() error {

@@ -106,7 +106,7 @@ func (x *Tx) newSlot(p place, key []byte, was *element) *slot {
 	return sl
 }
 
-// absent tells whether the key is known to have no element, neither in the kernel nor by
+// absent reports whether the key is known to have no element, neither in the kernel nor by
 // this update. Then it needs no slot.
 func (x *Tx) absent(in *set, key []byte) bool {
 	return x.known[in].lacks(key) && x.index[place{in, string(key)}] == nil
@@ -180,7 +180,7 @@ func (x *Tx) each(kinds []Kind, want filter, fn func(*slot)) {
 	}
 }
 
-// wanted tells whether the filter wants what the slot shall hold.
+// wanted reports whether the filter wants what the slot shall hold.
 func (sl *slot) wanted(want filter) bool {
 	return sl.is != nil && len(sl.is.owner) >= keyLen && want([]byte(sl.is.owner))
 }
@@ -191,7 +191,7 @@ func ownedBy(o spec.Attachment) filter {
 	return func(c []byte) bool { return string(c[:keyLen]) == key }
 }
 
-// has tells whether a kind is in the list, or the list empty, which means all.
+// has reports whether a kind is in the list, or the list empty, which means all.
 func has(kinds []Kind, k Kind) bool {
 	for _, have := range kinds {
 		if have == k {
@@ -353,7 +353,7 @@ func (x *Tx) chainNamed(name string) chain {
 	return chain{}
 }
 
-// wants tells whether this update wants elements in sets of the table.
+// wants reports whether this update wants elements in sets of the table.
 func (x *Tx) wants(table byte) bool {
 	for _, sl := range x.slots {
 		if sl.set.table == table && sl.is != nil {
@@ -363,13 +363,13 @@ func (x *Tx) wants(table byte) bool {
 	return false
 }
 
-// adds tells whether the kernel must get a new element; one that is to lead
+// adds reports whether the kernel must get a new element; one that is to lead
 // elsewhere is dropped and added.
 func (sl *slot) adds() bool {
 	return sl.is != nil && (sl.was == nil || !sl.was.equal(sl.is))
 }
 
-// drops tells whether what the kernel has must go.
+// drops reports whether what the kernel has must go.
 func (sl *slot) drops() bool {
 	return sl.was != nil && (sl.is == nil || !sl.was.equal(sl.is))
 }

@@ -84,7 +84,7 @@ func (t Tap) create(fd int, name string) error {
 	return nil
 }
 
-// ProbeTap tells whether taps can be made: the device is there, and we may open it.
+// ProbeTap reports whether taps can be made: the device is there, and we may open it.
 func ProbeTap() error {
 	fd, err := unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -27,7 +27,7 @@ const (
 	CodeExhausted   = 101 // no address is free
 	CodeCheck       = 102 // CHECK: the attachment is not as ADD left it
 	CodePlugin      = 103 // a plugin or a command could not be found or started, or its answer not be understood
-	CodeHost        = 104 // the host lacks what the plugin needs, of which STATUS has told with 50
+	CodeHost        = 104 // the host lacks what the plugin needs, which STATUS reports with 50
 	CodeInternal    = 999 // what nobody foresaw
 )
 

@@ -86,7 +86,7 @@ func NewRequest(c Call, conf []byte) (*Request, error) {
 	if err := unmarshalObject(conf, &r.top); err != nil {
 		return nil, Errorf(CodeDecode, "error unmarshall network config: %w", err)
 	}
-	// The version comes first: an error about anything else is told in it.
+	// The version comes first: an error about anything else is in that version.
 	for _, read := range []func() error{r.readVersion, r.readName, r.readType, r.readIPAM, r.readDNS, r.readArgs, r.readPrev, r.readValid} {
 		err := read()
 		if err != nil && c.Verb != Del {

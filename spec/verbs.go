@@ -155,7 +155,7 @@ func (v Verbs) Allow(r *Request) error {
 	default:
 		return Errorf(CodeEnv, "unknown CNI_COMMAND: %s", verb)
 	}
-	// Of ADD a version that does not exist is told by its absence from the list.
+	// For ADD the list of versions says that one does not exist.
 	err := v.serves(r.Net)
 	if verb != Add {
 		err = v.allows(verb, r.Net)

@@ -1,4 +1,4 @@
-// Package netns opens the network namespace that a verb is about, CNI_NETNS. Whoever needs
+// Package netns opens the network namespace that a verb is about, CNI_NETNS. A plugin that needs
 // it opens it here, so that there is one error for it and the host's own is never taken for
 // a container's.
 package netns

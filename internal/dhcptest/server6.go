@@ -74,7 +74,7 @@ func (s *Server6) Seen() []dhcpv6.MessageType {
 	return slices.Clone(s.seen)
 }
 
-// Leased tells whether the address is leased now.
+// Leased reports whether the address is leased now.
 func (s *Server6) Leased() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

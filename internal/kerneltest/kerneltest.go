@@ -24,7 +24,7 @@ import (
 // would stay with the process, since the first thread cannot end.
 func init() { runtime.LockOSThread() }
 
-// required tells whether a missing privilege is a failure, as where tests run
+// required reports whether a missing privilege is a failure, as where tests run
 // as root.
 // make test sets it.
 func required() bool { return os.Getenv("CNIBOX_KERNEL") == "require" }

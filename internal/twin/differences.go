@@ -116,7 +116,7 @@ func (list Differences) Unused() (unused []string) {
 	return unused
 }
 
-// about tells whether a pattern is for a case.
+// about reports whether a pattern is for a case.
 func (p *Pattern) about(name string) bool {
 	ok, _ := path.Match(p.cases, name)
 	return ok || p.cases == "*"
