@@ -50,13 +50,13 @@ mac                        string  random   address of the container end
 
 Before dns goes runtimeConfig.dns (capability dns).
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.`,
-		Verbs: attach.Interface[bridge]{
+		Verbs: attach.Verbs(attach.Interface[*bridge]{
 			Kind: "veth", Validate: (*bridge).validate,
 			Create: createBridgePort, Resolve: resolveGateways, Configure: configureBridge, Setup: setupBridge, Ready: readyBridge,
 			Verify: verifyBridge, Describe: describeBridge, Probe: probeBridge,
 			Remove:  func(_ context.Context, op *attach.Op, _ *bridge) error { return op.RemoveVeth() },
 			Cleanup: cleanupBridge, Collect: collectBridge,
-		}.Verbs(),
+		}),
 	})
 }
 

@@ -23,10 +23,10 @@ mac   string  random   address
 
 Before dns goes runtimeConfig.dns (capability dns).
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.`,
-		Verbs: attach.Interface[dummyConf]{
+		Verbs: attach.Verbs(attach.Interface[*dummyConf]{
 			Kind: "dummy", IPAM: attach.Required, Create: createDummy, Verify: verifyDummy,
 			Probe: func(context.Context, *spec.Request, *dummyConf) error { return attach.ProbeKind(rtnl.Dummy{}) },
-		}.Verbs(),
+		}),
 	})
 }
 

@@ -41,10 +41,10 @@ moved: only ipam is called.
 DEL moves the link back under its old name, and up if it was up; also one that the kernel moved
 to the host when the namespace ended. If the name is in use, the link stays on the host as devN,
 with a warning, and the next GC or DEL renames it.`,
-		Verbs: attach.Interface[deviceConf]{
+		Verbs: attach.Verbs(attach.Interface[*deviceConf]{
 			NoMAC: true, NoNetdev: func(c *deviceConf) bool { return c.dpdk }, Validate: (*deviceConf).validate, Create: createHostDevice, Verify: verifyHostDevice,
 			Describe: describeHostDevice, Remove: removeHostDevice, Probe: probeHostDevice, Collect: collectHostDevices,
-		}.Verbs(),
+		}),
 	})
 }
 

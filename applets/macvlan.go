@@ -33,12 +33,12 @@ Before dns goes runtimeConfig.dns (capability dns).
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
 With passthru there is one container to a master, and without mac it has the master's address.
 IPv6 addresses are checked for duplicates on the segment, which takes a second or two.`,
-		Verbs: attach.Interface[macvlanConf]{
+		Verbs: attach.Verbs(attach.Interface[*macvlanConf]{
 			Kind: "macvlan", Validate: (*macvlanConf).validate, Create: createMacvlan, Verify: verifyMacvlan,
 			Probe: func(_ context.Context, _ *spec.Request, c *macvlanConf) error {
 				return attach.ProbeMaster(&c.OnMaster, c.kind)
 			},
-		}.Verbs(),
+		}),
 	})
 }
 

@@ -36,7 +36,7 @@ Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC,
 The host's end has the gateway addresses, and a route to each address of the container. The
 container reaches all through them, neighbours of its own subnet too. Addresses of one subnet,
 with one gateway, and single ones (/32, /128) will do.`,
-		Verbs: attach.Interface[ptp]{
+		Verbs: attach.Verbs(attach.Interface[*ptp]{
 			Kind: "veth", IPAM: attach.Required, Validate: (*ptp).validate,
 			Create:    createPtp,
 			Resolve:   func(_ context.Context, op *attach.Op, _ *ptp) error { return op.CheckGateways() },
@@ -45,7 +45,7 @@ with one gateway, and single ones (/32, /128) will do.`,
 			Remove:  func(_ context.Context, op *attach.Op, _ *ptp) error { return op.RemoveVeth() },
 			Cleanup: func(ctx context.Context, op *attach.Op, _ *ptp) error { return release(ctx, op, ptpKinds) },
 			Collect: func(ctx context.Context, op *attach.Op, _ *ptp) error { return collectRules(ctx, op, ptpKinds) },
-		}.Verbs(),
+		}),
 	})
 }
 

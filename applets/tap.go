@@ -39,9 +39,9 @@ Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC,
 
 The device stays until DEL, whoever opens it. For selinuxContext the plugin starts itself once
 more, under that label; nothing else starts a program.`,
-		Verbs: attach.Interface[tapConf]{
+		Verbs: attach.Verbs(attach.Interface[*tapConf]{
 			Kind: "tun", Validate: (*tapConf).validate, Create: createTap, Verify: verifyTap, Probe: probeTap,
-		}.Verbs(),
+		}),
 		Again: tapAgain,
 	})
 }

@@ -30,12 +30,12 @@ mac              string  master's  address
 Before dns goes runtimeConfig.dns (capability dns).
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
 IPv6 addresses are checked for duplicates on the segment, which takes a second or two.`,
-		Verbs: attach.Interface[vlanConf]{
+		Verbs: attach.Verbs(attach.Interface[*vlanConf]{
 			Kind: "vlan", IPAM: attach.Required, Validate: (*vlanConf).validate, Create: createVLAN, Verify: verifyVLAN,
 			Probe: func(_ context.Context, _ *spec.Request, c *vlanConf) error {
 				return attach.ProbeMaster(&c.OnMaster, rtnl.Vlan{ID: c.ID})
 			},
-		}.Verbs(),
+		}),
 	})
 }
 

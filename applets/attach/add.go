@@ -13,7 +13,7 @@ import (
 
 // add makes the attachment, or leaves nothing behind. Whatever is wrong with the
 // configuration is an error before anything is opened.
-func (p Interface[C]) add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+func (p Interface[P]) add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	c, err := p.conf(r)
 	if err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func (p Interface[C]) add(ctx context.Context, r *spec.Request) (*spec.Result, e
 // The lease is asked for when the link is there, as dhcp needs it, and routes are set
 // last in the container, as they need addresses. Setup comes after them: the host's
 // side is shared with others, so it is changed when little is left that can fail.
-func (p Interface[C]) steps(ctx context.Context, op *Op, c *C) error {
+func (p Interface[P]) steps(ctx context.Context, op *Op, c P) error {
 	for _, step := range []func() error{
 		func() error { return p.Create(ctx, op, c) },
 		func() error { return op.lease(ctx, p.IPAM) },
@@ -149,7 +149,7 @@ func (op *Op) checkMTU6() error {
 }
 
 // configure brings the container's link up with its addresses and routes, if there is one.
-func (p Interface[C]) configure(ctx context.Context, op *Op, c *C) error {
+func (p Interface[P]) configure(ctx context.Context, op *Op, c P) error {
 	switch {
 	case op.Link == nil:
 		return nil

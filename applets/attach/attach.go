@@ -28,12 +28,13 @@ const (
 	Chained // required, unless prevResult has addresses, which then are the link's
 )
 
-// An Interface is all that one interface plugin has of its own; C is its configuration.
-// Every step may be nil but Create.
+// An Interface is all that one interface plugin has of its own; P is a pointer to its
+// configuration, as the compiler makes one copy of the flow for all pointers. Every step may
+// be nil but Create.
 //
 // The steps are in the order of the verbs that call them, and of ADD in the order of
 // the flow. Whatever a step of ADD does it registers with [Op.Undo] first or at once.
-type Interface[C any] struct {
+type Interface[P any] struct {
 	Kind  string // of the container's link, as in IFLA_INFO_KIND; empty: any
 	IPAM  Need
 	NoMAC bool // no step asks for [spec.Request.MAC], so CNI_ARGS are the IPAM plugin's alone
@@ -41,68 +42,69 @@ type Interface[C any] struct {
 	// NoNetdev is whether a configuration is for a device without a netdev: Create sets no
 	// op.Link then, there is none to configure or to check, and GET needs Describe. Nil: there
 	// always is one.
-	NoNetdev func(*C) bool
+	NoNetdev func(P) bool
 
-	Validate  func(*C) error                                 // the configuration alone; errors have code 7
-	Create    Step[C]                                        // makes the link, down, in op.NS, named IfName, and sets op.Link
-	Resolve   Step[C]                                        // addresses known, nothing set: gateways and routes of op.Result
-	Configure Step[C]                                        // addresses, routes, up; nil: [Op.Configure]
-	Setup     Step[C]                                        // the host's side: gateway, masquerade
-	Ready     Step[C]                                        // waits until the link carries traffic
-	Verify    Step[C]                                        // CHECK beyond kind, addresses and routes
-	Describe  Step[C]                                        // GET: the interfaces of op.Result, from the live links; nil: the container's link
-	Remove    Step[C]                                        // DEL otherwise than by deleting the link IfName in op.NS
-	Cleanup   Step[C]                                        // DEL of what lies outside the namespace, while the link goes
-	Probe     func(context.Context, *spec.Request, *C) error // STATUS beyond the IPAM plugin's
-	Collect   Step[C]                                        // GC beyond links and the IPAM plugin's
+	Validate  func(P) error                                 // the configuration alone; errors have code 7
+	Create    Step[P]                                       // makes the link, down, in op.NS, named IfName, and sets op.Link
+	Resolve   Step[P]                                       // addresses known, nothing set: gateways and routes of op.Result
+	Configure Step[P]                                       // addresses, routes, up; nil: [Op.Configure]
+	Setup     Step[P]                                       // the host's side: gateway, masquerade
+	Ready     Step[P]                                       // waits until the link carries traffic
+	Verify    Step[P]                                       // CHECK beyond kind, addresses and routes
+	Describe  Step[P]                                       // GET: the interfaces of op.Result, from the live links; nil: the container's link
+	Remove    Step[P]                                       // DEL otherwise than by deleting the link IfName in op.NS
+	Cleanup   Step[P]                                       // DEL of what lies outside the namespace, while the link goes
+	Probe     func(context.Context, *spec.Request, P) error // STATUS beyond the IPAM plugin's
+	Collect   Step[P]                                       // GC beyond links and the IPAM plugin's
+
+	newConf func() P // an empty configuration
 }
 
 // A Step is what a plugin does at one point of the flow.
-type Step[C any] func(context.Context, *Op, *C) error
+type Step[P any] func(context.Context, *Op, P) error
 
 // run is a step that a plugin need not have.
-func (s Step[C]) run(ctx context.Context, op *Op, c *C) error {
+func (s Step[P]) run(ctx context.Context, op *Op, c P) error {
 	if s == nil {
 		return nil
 	}
 	return s(ctx, op, c)
 }
 
-// Verbs returns the flow with the plugin's steps.
+// Verbs returns the flow with the steps of a plugin whose configuration is a C.
 // A plugin without a GC or STATUS of its own gets those of its links and of its IPAM
 // plugin.
-func (p Interface[C]) Verbs() spec.Verbs {
+func Verbs[C any](p Interface[*C]) spec.Verbs {
+	p.newConf = func() *C { return new(C) }
 	return spec.Verbs{Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc, Args: !p.NoMAC, Enters: true}
 }
 
 // conf decodes and checks the plugin's configuration.
 // Errors have code 7. Nothing has been touched yet.
-func (p Interface[C]) conf(r *spec.Request) (*C, error) {
-	c := new(C)
-	if err := cmp.Or(r.Decode(c), r.CheckIPAM()); err != nil {
-		return nil, err
-	}
+func (p Interface[P]) conf(r *spec.Request) (P, error) {
+	c := p.newConf()
+	err := cmp.Or(r.Decode(c), r.CheckIPAM())
 	switch {
+	case err != nil:
 	case p.IPAM == Required && r.Net.IPAM.Type == "":
-		return nil, needsIPAM(r)
+		err = needsIPAM(r)
 	case p.IPAM == Never && r.Net.IPAM.Type != "":
-		return nil, spec.Errorf(spec.CodeConfig, "%s: \"ipam\" is not supported", r.Net.Type)
-	case p.Validate == nil:
-		return c, nil
+		err = spec.Errorf(spec.CodeConfig, "%s: \"ipam\" is not supported", r.Net.Type)
+	case p.Validate != nil:
+		if err = p.Validate(c); err != nil {
+			err = spec.Errorf(spec.CodeConfig, "%w", err)
+		}
 	}
-	if err := p.Validate(c); err != nil {
-		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
-	}
-	return c, nil
+	return c, err
 }
 
 // confOrZero is conf for the verbs that release: an invalid configuration costs a warning,
 // and the names of the attachment are enough to go on without.
-func (p Interface[C]) confOrZero(r *spec.Request) *C {
+func (p Interface[P]) confOrZero(r *spec.Request) P {
 	c, err := p.conf(r)
 	if err != nil {
 		r.Warn("%v: releasing what is owned all the same", err)
-		c = new(C)
+		c = p.newConf()
 	}
 	return c
 }
@@ -114,7 +116,7 @@ func needsIPAM(r *spec.Request) *spec.Error {
 }
 
 // hasNetdev is whether there is a link of the configuration to configure and to check.
-func (p Interface[C]) hasNetdev(c *C) bool { return p.NoNetdev == nil || !p.NoNetdev(c) }
+func (p Interface[P]) hasNetdev(c P) bool { return p.NoNetdev == nil || !p.NoNetdev(c) }
 
 // An Op is one verb at work on one attachment.
 //

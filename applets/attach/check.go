@@ -16,7 +16,7 @@ import (
 // What later plugins of a chain may change is not compared.
 // The IPAM plugin is asked only if there is one: the reference fails every CHECK of a
 // layer 2 network there.
-func (p Interface[C]) check(ctx context.Context, r *spec.Request) error {
+func (p Interface[P]) check(ctx context.Context, r *spec.Request) error {
 	c, err := p.conf(r)
 	if err = cmp.Or(err, r.CheckIndexes()); err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 // an address is never handed out while it is in use.
 //
 // A runtime repeats a DEL that failed, so it fails only with what may work next time.
-func (p Interface[C]) del(ctx context.Context, r *spec.Request) error {
+func (p Interface[P]) del(ctx context.Context, r *spec.Request) error {
 	c := p.confOrZero(r)
 	ns, err := netns.OpenIfThere(r.Call)
 	if err != nil {
@@ -64,7 +64,7 @@ func (op *Op) delegate(ctx context.Context, v spec.Verb) error {
 
 // removeLink takes the link away, by the plugin's own step or by its name in the
 // container. It runs beside the flow, on any thread: sockets are all it uses.
-func (p Interface[C]) removeLink(ctx context.Context, op *Op, c *C) error {
+func (p Interface[P]) removeLink(ctx context.Context, op *Op, c P) error {
 	if p.Remove != nil {
 		return p.Remove(ctx, op, c)
 	}

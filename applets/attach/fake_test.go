@@ -58,7 +58,7 @@ func (f *fake) did(what string) error {
 }
 
 // step is one of the plugin's, with what it does.
-func (f *fake) step(name string, deed func(op *attach.Op, c *conf) error) attach.Step[conf] {
+func (f *fake) step(name string, deed func(op *attach.Op, c *conf) error) attach.Step[*conf] {
 	return func(_ context.Context, op *attach.Op, c *conf) error {
 		if f.before != nil {
 			f.before(name, op)
@@ -73,8 +73,8 @@ func (f *fake) step(name string, deed func(op *attach.Op, c *conf) error) attach
 }
 
 // plugin has every step but Describe and Remove, whose absence is the usual case.
-func (f *fake) plugin() attach.Interface[conf] {
-	return attach.Interface[conf]{
+func (f *fake) plugin() attach.Interface[*conf] {
+	return attach.Interface[*conf]{
 		Kind:     "bridge",
 		NoNetdev: func(c *conf) bool { return c.Bare },
 		Validate: func(c *conf) error {
@@ -143,18 +143,18 @@ func (i invoker) Invoke(_ context.Context, _ string, r *spec.Request) (*spec.Res
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
 // call runs a verb of the plugin on the host, with more keys in the configuration.
-func (f *fake) call(ctx context.Context, verb spec.Verb, p attach.Interface[conf], keys string) (*spec.Result, error) {
+func (f *fake) call(ctx context.Context, verb spec.Verb, p attach.Interface[*conf], keys string) (*spec.Result, error) {
 	f.t.Helper()
 	return f.run(ctx, f, verb, p, keys)
 }
 
 // callWith is call with another IPAM plugin.
-func (f *fake) callWith(ipam spec.Invoker, verb spec.Verb, p attach.Interface[conf], keys string) (*spec.Result, error) {
+func (f *fake) callWith(ipam spec.Invoker, verb spec.Verb, p attach.Interface[*conf], keys string) (*spec.Result, error) {
 	f.t.Helper()
 	return f.run(f.t.Context(), ipam, verb, p, keys)
 }
 
-func (f *fake) run(ctx context.Context, ipam spec.Invoker, verb spec.Verb, p attach.Interface[conf], keys string) (*spec.Result, error) {
+func (f *fake) run(ctx context.Context, ipam spec.Invoker, verb spec.Verb, p attach.Interface[*conf], keys string) (*spec.Result, error) {
 	f.t.Helper()
 	text := `{"cniVersion":"1.1.0","name":"net","type":"fake","ipam":{"type":"lease"}` + keys + `}`
 	call := spec.Call{Verb: verb, ContainerID: "ctr", IfName: "eth0", NetNS: f.netns}
@@ -167,7 +167,7 @@ func (f *fake) run(ctx context.Context, ipam spec.Invoker, verb spec.Verb, p att
 	f.log, f.warns = nil, nil
 	var res *spec.Result
 	err = f.host.Do(func() (err error) {
-		res, err = p.Verbs().Do(ctx, r)
+		res, err = attach.Verbs(p).Do(ctx, r)
 		return err
 	})
 	return res, err

@@ -16,7 +16,7 @@ import (
 //
 // Addresses and routes are the IPAM plugin's answer, not the kernel's: GET must not fail,
 // nor change its answer, because some were removed.
-func (p Interface[C]) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+func (p Interface[P]) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	op, err := enter(r) // first: a container that is gone is unknown, whatever the configuration
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (op *Op) ContainerInterface() spec.Interface {
 
 // status is healthy if the plugin's probe and the IPAM plugin are.
 // A failed probe has code 50; an error of the IPAM plugin keeps its code.
-func (p Interface[C]) status(ctx context.Context, r *spec.Request) error {
+func (p Interface[P]) status(ctx context.Context, r *spec.Request) error {
 	c, err := p.conf(r)
 	if err != nil {
 		return err
@@ -82,7 +82,7 @@ func (p Interface[C]) status(ctx context.Context, r *spec.Request) error {
 
 // gc deletes the network's links whose attachment is gone, then asks the
 // plugin's own step and the IPAM plugin. It goes on past errors.
-func (p Interface[C]) gc(ctx context.Context, r *spec.Request) error {
+func (p Interface[P]) gc(ctx context.Context, r *spec.Request) error {
 	c := p.confOrZero(r)
 	op, err := open(r, nil)
 	if err != nil {
