@@ -175,7 +175,8 @@ func oldStore(t *testing.T, dir, boot string) {
 		if err := os.WriteFile(path, []byte("a"+name[len(name)-1:]+"\r\neth0"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		times := []unix.Timespec{{Sec: 1e9, Nsec: nsec}, {Sec: 1e9, Nsec: nsec}}
+		at := unix.NsecToTimespec(1e18 + nsec)
+		times := []unix.Timespec{at, at}
 		if err := unix.UtimesNanoAt(unix.AT_FDCWD, path, times, 0); err != nil {
 			t.Fatal(err)
 		}

@@ -112,7 +112,7 @@ func Setup() error {
 	if err := os.MkdirAll(pins, 0o755); err != nil {
 		return err
 	}
-	return loUp(nil)
+	return loUp(rtnl.Host())
 }
 
 // namespaces names those of this thread which the sandbox must not share.
@@ -125,7 +125,7 @@ func namespaces() (string, error) {
 	return mnt + " " + net, err
 }
 
-// loUp sets the loopback link up; nil is the namespace of this thread.
+// loUp sets the loopback link of a namespace up.
 func loUp(ns *rtnl.NS) error {
 	c, err := rtnl.Dial(ns)
 	if err != nil {
