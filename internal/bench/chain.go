@@ -9,8 +9,8 @@ import (
 // They are how many times faster than the reference, and of the floor how many times as
 // long at most.
 const (
-	barExecAdd    = 8
-	barCniExecAdd = 15
+	barExecAdd    = 5
+	barCniExecAdd = 8
 	barCheck      = 15
 	barDel        = 6
 	barFloorAdd   = 2.5
