@@ -48,7 +48,7 @@ func TestKernelChainNamesLoad(t *testing.T) {
 	}
 	// A few hundred at a time: nft sends a file in one message, which has to fit the send buffer of
 	// an ordinary user.
-	for part := range slices.Chunk(slices.Sorted(maps.Keys(accepted)), 200) {
+	for part := range slices.Chunk(slices.Sorted(maps.Keys(accepted)), 50) {
 		ns, ip := kerneltest.NS(t), netip.MustParseAddr("10.0.0.1")
 		table := Open(ns, WithLock(filepath.Join(t.TempDir(), "lock")))
 		err := table.Update(context.Background(), func(x *Tx) error {
