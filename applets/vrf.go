@@ -189,12 +189,16 @@ func vrfDel(ctx context.Context, r *spec.Request) error {
 	return dir.remove(recordName(r.Attachment))
 }
 
-// mine reports whether the attachment has an interface in this namespace, or had one that
-// is gone.
+// mine reports whether the attachment has an interface in this namespace, or may have had
+// one that is gone. Of that nothing tells after a GC, or if a version before claims made
+// it; leave then deletes no more than a VRF of this name that no interface is in.
 func (v *vrf) mine(r *spec.Request, dir records) (bool, error) {
 	rec := readOwn[claim](dir, r.Attachment)
-	if v.link != nil || rec == nil {
+	if v.link != nil {
 		return v.owns(r, dir, rec)
+	}
+	if rec == nil {
+		return true, nil
 	}
 	id, err := v.id()
 	return rec.sameNS(id), err
