@@ -29,6 +29,9 @@ func TestKernelDHCPNoServer(t *testing.T) {
 	if err == nil {
 		err = c.SetLink(eth0.Index, rtnl.LinkChange{Up: new(true)})
 	}
+	if err == nil {
+		eth0, err = c.Link("eth0")
+	}
 	for end := time.Now().Add(kerneltest.Patience(30 * time.Second)); err == nil && eth0.Flags&unix.IFF_RUNNING != 0; time.Sleep(time.Millisecond) {
 		if eth0, err = c.Link("eth0"); time.Now().After(end) {
 			t.Fatalf("eth0 is running without a peer that is up: %+v", eth0)
