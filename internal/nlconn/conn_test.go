@@ -29,20 +29,7 @@ func (f *fake) Receive() ([]netlink.Message, error) {
 	return d, nil
 }
 
-func (f *fake) ReceiveIter() iter.Seq2[netlink.Message, error] {
-	return func(yield func(netlink.Message, error) bool) {
-		ms, err := f.Receive()
-		if err != nil {
-			yield(netlink.Message{}, err)
-			return
-		}
-		for _, m := range ms {
-			if !yield(m, nil) {
-				return
-			}
-		}
-	}
-}
+func (f *fake) ReceiveIter() iter.Seq2[netlink.Message, error] { return received(f.Receive) }
 
 // message is one of the kernel.
 func message(seq uint32, typ netlink.HeaderType, flags netlink.HeaderFlags, data []byte) netlink.Message {

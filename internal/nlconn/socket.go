@@ -141,9 +141,11 @@ func (s *socket) Receive() ([]netlink.Message, error) {
 }
 
 // ReceiveIter is Receive for a range loop.
-func (s *socket) ReceiveIter() iter.Seq2[netlink.Message, error] {
+func (s *socket) ReceiveIter() iter.Seq2[netlink.Message, error] { return received(s.Receive) }
+
+func received(receive func() ([]netlink.Message, error)) iter.Seq2[netlink.Message, error] {
 	return func(yield func(netlink.Message, error) bool) {
-		ms, err := s.Receive()
+		ms, err := receive()
 		if err != nil {
 			yield(netlink.Message{}, err)
 			return
