@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"cnibox/internal/dbus/dbustest"
-	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/nfttest"
 	"cnibox/nft"
@@ -349,25 +348,12 @@ func TestKernelFirewallRollback(t *testing.T) {
 		w := newWall(t)
 		w.ok(w.verb(spec.Add, 2, keys))
 		before := w.rules() + f.Sources()
-		for k := 1; ; k++ {
-			calls := 0
-			fault.Hook = func(string) error {
-				if calls++; calls == k {
-					return errors.New("injected")
-				}
-				return nil
-			}
-			err := w.verb(spec.Add, 1, keys)
-			fault.Hook = nil
-			if calls < k {
-				w.ok(err)
-				w.ok(w.verb(spec.Check, 1, keys))
-				break
-			}
+		eachFault(t, "", func() error { return w.verb(spec.Add, 1, keys) }, func(k int, err error) {
 			if after := w.rules() + f.Sources(); err == nil || after != before {
 				t.Errorf("%s: change %d failed (%v) and left\n%s\nwant\n%s", keys, k, err, after, before)
 			}
-		}
+		})
+		w.ok(w.verb(spec.Check, 1, keys))
 		w.ok(w.verb(spec.Del, 1, keys))
 		w.ok(w.verb(spec.Del, 2, keys))
 		if got := f.Sources() + w.owned(); got != "" {

@@ -3,12 +3,10 @@
 package applets_test
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
-	"cnibox/internal/fault"
 	"cnibox/internal/nfttest"
 	"cnibox/spec"
 )
@@ -142,25 +140,12 @@ func TestKernelPortmapHeirRollback(t *testing.T) {
 	}
 	n.ok(add("eth0"))
 	before := state()
-	for k := 1; ; k++ {
-		calls := 0
-		fault.Hook = func(string) error {
-			if calls++; calls == k {
-				return errors.New("injected")
-			}
-			return nil
-		}
-		err := add("eth1")
-		fault.Hook = nil
-		if calls < k {
-			n.ok(err)
-			if k < 4 {
-				t.Errorf("only %d changes asked", k-1)
-			}
-			return
-		}
+	changes := eachFault(t, "", func() error { return add("eth1") }, func(k int, err error) {
 		if after := state(); err == nil || after != before {
 			t.Errorf("change %d failed: %v, and made of\n%s\nthis:\n%s", k, err, before, after)
 		}
+	})
+	if changes < 3 {
+		t.Errorf("only %d changes asked", changes)
 	}
 }

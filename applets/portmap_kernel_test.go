@@ -175,6 +175,24 @@ func (n *portNet) say(c net.Conn) string {
 	return "no answer"
 }
 
+// answer is what a new connection from a namespace to an address is to get.
+type answer struct {
+	from     *rtnl.NS
+	to, want string
+}
+
+// answers asks each over TCP and over UDP.
+func (n *portNet) answers(all []answer) {
+	n.t.Helper()
+	for _, network := range []string{"tcp", "udp"} {
+		for _, a := range all {
+			if got := n.ask(a.from, network, a.to); got != a.want {
+				n.t.Errorf("%s %s: got %q, want %q", network, a.to, got, a.want)
+			}
+		}
+	}
+}
+
 // ask returns the answer to a new connection.
 func (n *portNet) ask(ns *rtnl.NS, network, to string) string {
 	c, err := connect(ns, network, to, patience)
@@ -219,26 +237,17 @@ func TestKernelPortmap(t *testing.T) {
 	n.serve(n.cont, "one")
 	n.ok(n.verb(spec.Add, "c1", both))
 	n.ok(n.verb(spec.Check, "c1", both))
-	for _, network := range []string{"tcp", "udp"} {
-		for _, tt := range []struct {
-			from     *rtnl.NS
-			to, want string
-		}{
-			{n.outside, "192.0.2.1:8080", "one 192.0.2.2"},
-			{n.outside, "[fd00:2::1]:8080", "one fd00:2::2"},
-			{n.host, "127.0.0.1:8080", "one 10.9.0.1"},
-			{n.host, "192.0.2.1:8080", "one 192.0.2.1"},
-			{n.host, "[fd00:2::1]:8080", "one fd00:2::1"},
-			{n.two, "10.9.0.1:8080", "one 10.9.0.1"},
-			{n.two, "192.0.2.1:8080", "one 10.9.0.1"},
-			{n.two, "[fd00:9::1]:8080", "one fd00:9::1"},
-			{n.cont, "10.9.0.1:8080", "one 10.9.0.1"},
-		} {
-			if got := n.ask(tt.from, network, tt.to); got != tt.want {
-				t.Errorf("%s %s: got %q, want %q", network, tt.to, got, tt.want)
-			}
-		}
-	}
+	n.answers([]answer{
+		{n.outside, "192.0.2.1:8080", "one 192.0.2.2"},
+		{n.outside, "[fd00:2::1]:8080", "one fd00:2::2"},
+		{n.host, "127.0.0.1:8080", "one 10.9.0.1"},
+		{n.host, "192.0.2.1:8080", "one 192.0.2.1"},
+		{n.host, "[fd00:2::1]:8080", "one fd00:2::1"},
+		{n.two, "10.9.0.1:8080", "one 10.9.0.1"},
+		{n.two, "192.0.2.1:8080", "one 10.9.0.1"},
+		{n.two, "[fd00:9::1]:8080", "one fd00:9::1"},
+		{n.cont, "10.9.0.1:8080", "one 10.9.0.1"},
+	})
 	n.ok(n.verb(spec.Del, "c1", ""))
 	if got := n.elements(); got != "\nfiles " {
 		t.Errorf("after DEL: %s", got)
@@ -394,27 +403,14 @@ func TestKernelPortmapCVE20208558(t *testing.T) {
 // Whichever change of ADD fails, nothing stays.
 func TestKernelPortmapRollback(t *testing.T) {
 	n := newPortNet(t)
-	for k := 1; ; k++ {
-		calls := 0
-		fault.Hook = func(string) error {
-			if calls++; calls == k {
-				return errors.New("injected")
-			}
-			return nil
-		}
-		err := n.verb(spec.Add, "c1", both)
-		fault.Hook = nil
-		if calls < k {
-			n.ok(err)
-			if k < 4 {
-				t.Errorf("only %d changes asked", k-1)
-			}
-			return
-		}
+	changes := eachFault(t, "", func() error { return n.verb(spec.Add, "c1", both) }, func(k int, err error) {
 		if got := n.elements(); err != nil && got != "\nfiles " {
 			t.Errorf("change %d failed and left %s", k, got)
 		}
 		n.ok(n.verb(spec.Del, "c1", ""))
+	})
+	if changes < 3 {
+		t.Errorf("only %d changes asked", changes)
 	}
 }
 

@@ -234,20 +234,7 @@ func TestKernelPortmapLocalnetLinks(t *testing.T) {
 // Whichever change of ADD fails, route_localnet is as before.
 func TestKernelPortmapLocalnetRollback(t *testing.T) {
 	n := newPortNet(t)
-	for k := 1; ; k++ {
-		calls := 0
-		fault.Hook = func(string) error {
-			if calls++; calls == k {
-				return errors.New("injected")
-			}
-			return nil
-		}
-		err := n.verb(spec.Add, "c1", both)
-		fault.Hook = nil
-		if calls < k {
-			n.ok(err)
-			return
-		}
+	eachFault(t, "", func() error { return n.verb(spec.Add, "c1", both) }, func(k int, err error) {
 		if got := n.localnet("br0"); err != nil && got != "0" {
 			t.Errorf("change %d failed and left route_localnet %s", k, got)
 		}
@@ -255,5 +242,5 @@ func TestKernelPortmapLocalnetRollback(t *testing.T) {
 		if n.localnet("br0") != "0" || n.files() != "" {
 			t.Errorf("change %d: after DEL: route_localnet %s, files %s", k, n.localnet("br0"), n.files())
 		}
-	}
+	})
 }

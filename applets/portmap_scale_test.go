@@ -3,7 +3,6 @@
 package applets_test
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -13,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
 	"cnibox/nft"
 	"cnibox/spec"
@@ -160,29 +158,13 @@ func TestKernelPortmapThousandsOwned(t *testing.T) {
 func TestKernelPortmapThousandsFail(t *testing.T) {
 	n := newPortNet(t)
 	ports := manyPorts(1000, "tcp")
-	for nth := 1; ; nth++ {
-		batches := 0
-		fault.Hook = func(what string) error {
-			if what != "nft batch" {
-				return nil
-			}
-			if batches++; batches == nth {
-				return errors.New("injected")
-			}
-			return nil
-		}
-		err := n.verb(spec.Add, "c1", ports)
-		fault.Hook = nil
-		if batches < nth {
-			n.ok(err)
-			if nth < 3 {
-				t.Errorf("ADD made %d batches", nth-1)
-			}
-			return
-		}
+	batches := eachFault(t, "nft batch", func() error { return n.verb(spec.Add, "c1", ports) }, func(k int, err error) {
 		if err == nil || n.elements() != "\nfiles " {
-			t.Fatalf("batch %d failed: %v, and left %.300s", nth, err, n.elements())
+			t.Fatalf("batch %d failed: %v, and left %.300s", k, err, n.elements())
 		}
+	})
+	if batches < 2 {
+		t.Errorf("ADD made %d batches", batches)
 	}
 }
 

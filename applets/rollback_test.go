@@ -134,3 +134,32 @@ func needless(what string) bool {
 		strings.Contains(what, "ndisc_notify") ||
 		slices.Contains([]string{"ipam: write", "ipam: mkdir", "ipam: touch", "ipam: symlink", "ipam: seal", "ipam: remove", "link record"}, what)
 }
+
+// eachFault calls add until it meets no fault: in the k-th call the k-th change fails of those
+// whose text begins with prefix, and failed looks at what that has left. The last call has to
+// succeed. It returns the number of changes.
+func eachFault(t *testing.T, prefix string, add func() error, failed func(k int, err error)) int {
+	t.Helper()
+	defer func() { fault.Hook = nil }()
+	for k := 1; ; k++ {
+		changes := 0
+		fault.Hook = func(what string) error {
+			if !strings.HasPrefix(what, prefix) {
+				return nil
+			}
+			if changes++; changes == k {
+				return errors.New("injected")
+			}
+			return nil
+		}
+		err := add()
+		fault.Hook = nil
+		if changes < k {
+			if err != nil {
+				t.Fatalf("without a fault: %v", err)
+			}
+			return changes
+		}
+		failed(k, err)
+	}
+}
