@@ -190,7 +190,7 @@ func TestKernelBridgeRouterAdvertisements(t *testing.T) {
 }
 
 // A kernel without nf_tables for bridges makes gateways all the same: one without
-// nf_tables did before. The administrator is told.
+// nf_tables did before. The administrator gets a warning.
 func TestKernelBridgeAdvertsLacking(t *testing.T) {
 	n := newNode(t)
 	p := n.pod("ctr")

@@ -28,7 +28,7 @@ type claim struct {
 
 // A linkID distinguishes an interface from all others that there are, and from those that there
 // were. A namespace that has ended leaves path and inode to the next one at once, and
-// its first links have the same indexes; what tells them apart is the cookie, and before
+// its first links have the same indexes; what differs is the cookie, and before
 // Linux 5.14, for a veth pair, the index of the host's end. The zero value is not known.
 type linkID struct {
 	rtnl.ID
@@ -89,8 +89,8 @@ func (d records) replaceFor(undo *undo.Stack, a spec.Attachment, v any) error {
 
 // owns reports whether DEL may change the interface; rec is the claim of the attachment,
 // nil: there is none. Attachments that the reference or an earlier version has made have
-// no claim, or one that does not tell the interface: then its label tells whose it is, or
-// the claim of another attachment, or prevResult.
+// no claim, or one without the interface: then its label names the owner, or the claim of
+// another attachment, or prevResult.
 func (c *chained) owns(r *spec.Request, dir records, rec *claim) (bool, error) {
 	if c.link == nil {
 		return false, nil
@@ -155,7 +155,7 @@ func (d records) claimedByOther(id linkID, a spec.Attachment) (found bool) {
 }
 
 // describedBy reports whether a result is about the interface. Names in a container and
-// paths are used again: it is told by the name of the end on the host, or by its address.
+// paths are reused: it is identified by the name of the host-side veth, or by its address.
 func (c *chained) describedBy(res *spec.Result, host *rtnl.Link) bool {
 	for _, in := range res.Interfaces {
 		if host != nil && in.Sandbox == "" && in.Name == host.Name {

@@ -48,9 +48,9 @@ func (w *wire) prevOf(host, mac, routes string) string {
 	return strings.NewReplacer(`"host0"`, fmt.Sprintf("%q", host), `"eth0","sandbox"`, fmt.Sprintf(`"eth0","mac":%q,"sandbox"`, mac)).Replace(w.prev(routes))
 }
 
-// strangers are DELs of other attachments that lead to the interface of net1/c1/eth0,
+// otherDels are DELs of other attachments that lead to the interface of net1/c1/eth0,
 // and a GC of another network.
-func (w *wire) strangers(plugin string, of worker) {
+func (w *wire) otherDels(plugin string, of worker) {
 	w.t.Helper()
 	before, files := w.state(), w.files()
 	another := w.call()
@@ -98,7 +98,7 @@ func TestKernelChainedForeign(t *testing.T) {
 				if !w.marked(of) {
 					t.Fatalf("ADD did nothing:\n%s", w.state())
 				}
-				w.strangers(plugin, of)
+				w.otherDels(plugin, of)
 				w.must(w.run(plugin, spec.Check, w.call(), of.keys, w.prev(of.routes)))
 				w.must(w.run(plugin, spec.Del, w.call(), of.keys, ""))
 				if w.marked(of) || w.files() != "" {
@@ -110,7 +110,7 @@ func TestKernelChainedForeign(t *testing.T) {
 }
 
 // What versions without such records have done is released, and by its own DEL alone: the
-// label tells whose it is, or the prevResult.
+// label names the owner, or the prevResult.
 func TestKernelChainedUpgrade(t *testing.T) {
 	for plugin, of := range workers {
 		for _, labelled := range []bool{false, true} {
@@ -125,7 +125,7 @@ func TestKernelChainedUpgrade(t *testing.T) {
 				w.must(w.run(plugin, spec.Add, w.call(), of.keys, w.prev(of.routes)))
 				w.asBefore(plugin)
 				if labelled {
-					w.strangers(plugin, of)
+					w.otherDels(plugin, of)
 				}
 				w.must(w.run(plugin, spec.Del, w.call(), of.keys, prev))
 				if w.marked(of) || w.files() != "" {
@@ -137,7 +137,7 @@ func TestKernelChainedUpgrade(t *testing.T) {
 }
 
 // asBefore makes the records what earlier versions have written: tuning alone had some,
-// without the network in its name, and none told the interface.
+// without the network in its name, and none had the interface.
 func (w *wire) asBefore(plugin string) {
 	w.t.Helper()
 	for _, name := range strings.Fields(w.files()) {
@@ -286,7 +286,7 @@ func TestKernelSBRAddressOfAnother(t *testing.T) {
 	w.want("rules", w.sources(), "")
 }
 
-// A STATUS tells of a folder that no record can be written to, before an ADD does.
+// STATUS reports a directory that no record can be written to, before an ADD fails.
 func TestKernelChainedFolder(t *testing.T) {
 	for plugin, of := range workers {
 		b := newMetaBox(t)

@@ -12,7 +12,7 @@ import (
 )
 
 // The capability dns is in the result in place of the configuration's dns and of the IPAM
-// plugin's, in both documented shapes; empty, it is in nobody's place.
+// plugin's, in both documented shapes; empty, it replaces nothing.
 func TestKernelDNSCapability(t *testing.T) {
 	n := newNode(t)
 	if err := os.WriteFile(filepath.Join(n.dir, "resolv.conf"), []byte("nameserver 10.0.0.1\nnameserver a.name\nsearch ipam.example\n"), 0o600); err != nil {

@@ -63,7 +63,7 @@ func (h hostPort) takenBy(l rtnl.Listener) bool {
 
 // listening returns, in words, which processes of this network namespace listen on one of
 // the ports: "tcp 0.0.0.0:22: sshd (pid 812)". Each socket counts once. What the kernel
-// does not tell is not known to be taken.
+// does not report counts as free.
 func listening(ports []hostPort) (found []string) {
 	host := rtnl.Host()
 	of := map[string][]rtnl.Listener{} // by protocol

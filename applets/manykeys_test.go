@@ -21,7 +21,7 @@ func processorTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// Keys that nobody knows cost little, wherever they are, and no more each when there are
+// Unknown keys cost little, wherever they are, and no more each when there are
 // many of them.
 func TestKernelManyUnknownKeys(t *testing.T) {
 	n := newNode(t)

@@ -49,7 +49,7 @@ func TestServeBadVariable(t *testing.T) {
 	}
 }
 
-// A configuration that does not come keeps nobody from hearing of a bad variable.
+// A bad variable is reported although the configuration does not arrive.
 func TestServeBadVariableSilentStdin(t *testing.T) {
 	start := time.Now()
 	code, out, _ := serve(call{verb: "ADD", applet: adds(nil), env: map[string]string{"CNI_IFNAME": "a/b"}, stdin: pipe(t, "")})

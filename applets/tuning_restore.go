@@ -15,7 +15,7 @@ import (
 )
 
 // A tuningRecord is the file. Its name has been that of the reference's, and is without
-// the network then; the reference's tells no owner, and ours did not tell the interface.
+// the network then; the reference's has no owner, and ours had no interface.
 type tuningRecord struct {
 	claim
 	tuningLink
@@ -31,7 +31,7 @@ func olderRecord(a spec.Attachment) string {
 	return recordName(a)
 }
 
-// readTuned reads a record that may be the attachment's; foreign tells of one that
+// readTuned reads a record that may be the attachment's; foreign reports that it
 // names another owner.
 func readTuned(dir records, name string, a spec.Attachment) (rec *tuningRecord, foreign bool, err error) {
 	rec = &tuningRecord{}
@@ -60,7 +60,7 @@ func (t tuned) remember(undo *undo.Stack, p *tuningPlan, a spec.Attachment, befo
 	if errors.Is(err, os.ErrNotExist) {
 		old, _, _ = readTuned(p.dir, olderRecord(a), a)
 	}
-	// One that does not tell the interface is of this one if that is tuned already.
+	// One without the interface is of this one if that is tuned already.
 	if old != nil && (old.linkID == id || old.linkID == linkID{} && p.link.change(t.link).empty()) {
 		before = old.tuningLink.or(before)
 	}
@@ -113,7 +113,7 @@ func dropOlder(dir records, name string) error {
 	return errors.Join(errs...)
 }
 
-// restoreTuned restores the link, if namespace and link are still there; other tells that
+// restoreTuned restores the link, if namespace and link are still there; other reports that
 // the link is another attachment's.
 // That neither is there is how most containers end.
 func restoreTuned(r *spec.Request, dir records, was *tuningRecord) (other bool, err error) {

@@ -190,7 +190,7 @@ func vrfDel(ctx context.Context, r *spec.Request) error {
 }
 
 // mine reports whether the attachment has an interface in this namespace, or may have had
-// one that is gone. Of that nothing tells after a GC, or if a version before claims made
+// one that is gone. No record is left of that after a GC, or if a version before claims made
 // it; leave then deletes no more than a VRF of this name that no interface is in.
 func (v *vrf) mine(r *spec.Request, dir records) (bool, error) {
 	rec := readOwn[claim](dir, r.Attachment)

@@ -31,7 +31,7 @@ func (s *Store) bootName() string {
 	if s.o.KeepAcrossBoots {
 		return keptBoot
 	}
-	return cmp.Or(s.o.Boot, boot.ID(), keptBoot) // a kernel that does not tell is one without /proc
+	return cmp.Or(s.o.Boot, boot.ID(), keptBoot) // without /proc there is none
 }
 
 // bootFolder opens the directory of this boot.

@@ -38,7 +38,7 @@ func (s *Store) Owned(o spec.Attachment) ([]netip.Addr, error) {
 // lookup asks the index and verifies its answer; sound is false when the files
 // say otherwise.
 // Of a lease that it does not know it says nothing, which is why the directory's time has
-// to tell of every change by others.
+// to change with every change by others.
 func (s *Store) lookup(o spec.Attachment) (found []netip.Addr, sound bool) {
 	for _, l := range []Lease{{o.ContainerID, o.IfName}, {ContainerID: o.ContainerID}} {
 		addrs, err := s.x.find(l)

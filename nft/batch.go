@@ -99,7 +99,7 @@ func (s *sock) commit(t *batch) error {
 	answers, err := s.nl.Transaction(ms)
 	for _, m := range ms {
 		if deletes(m) {
-			parked.settle()
+			idle.settle()
 			break
 		}
 	}

@@ -72,7 +72,7 @@ func ownerKey(comment string) string {
 	return comment[:keyLen]
 }
 
-// ownerNames returns what a comment tells about its owner. Names that did not
+// ownerNames returns the owner in a comment. Names that did not
 // fit are incomplete: then Key of the result is not that of the comment.
 func ownerNames(comment string) spec.Attachment {
 	if ownerKey(comment) == "" || len(comment) == keyLen {
@@ -107,7 +107,7 @@ func readNote(b []byte, typ byte) []byte {
 	return nil
 }
 
-// A filter tells by a comment that is as long as a key, or longer, whether an element is
+// A filter reports by a comment that is as long as a key, or longer, whether an element is
 // wanted; nil wants all. A set can have thousands of elements of which one is wanted.
 type filter func(comment []byte) bool
 

@@ -193,7 +193,7 @@ func (p *filterPlan) unread(s *sock) (bool, error) {
 	return true, nil
 }
 
-// isHook tells the rule of FORWARD that leads to CNI-FORWARD.
+// isHook reports whether a rule is that of FORWARD that jumps to CNI-FORWARD.
 func isHook(r listed) bool { return r.jumps(hookComment, filterChain) }
 
 // compare finds out which rules of CNI-FORWARD are missing and which go.

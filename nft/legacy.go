@@ -199,7 +199,7 @@ func (x *Tx) KeepOldGuards(there func(port string) bool) {
 	})
 }
 
-// concerns reports whether a rule is about one of the addresses told, if any were:
+// concerns reports whether a rule is about one of the addresses, if any are known:
 // one that it compares with or translates to, byte by byte.
 func (x *Tx) concerns(r *listed) bool {
 	if len(x.addrs) == 0 {

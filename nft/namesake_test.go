@@ -12,7 +12,7 @@ import (
 
 // Networks whose keys begin with the same 32 bits do not count as one: GC of one keeps
 // what the other has, and an address that both have is not taken over. Names that do not
-// fit into a comment are told apart too.
+// fit into a comment are distinguished too.
 func TestKernelNamesakes(t *testing.T) {
 	long := strings.Repeat("n", 190)
 	for name, of := range map[string][2]string{

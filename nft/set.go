@@ -115,10 +115,10 @@ var sets = [...]*set{
 	enlistedSet, advertSet,
 }
 
-// isMap tells maps from sets.
+// isMap reports whether the set is a map.
 func (s *set) isMap() bool { return s.data != "" }
 
-// verdicts tells maps to verdicts.
+// verdicts reports whether the set is a map to verdicts.
 func (s *set) verdicts() bool { return s.data == toVerdict }
 
 // ref names the set to the library.

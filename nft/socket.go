@@ -27,10 +27,10 @@ type sock struct {
 	ns *rtnl.NS
 }
 
-// dial opens a socket in ns. Only the opening
-// happens there. Whoever dials must close.
+// dial opens a socket in ns, or takes an idle one. Only the opening happens there. The
+// caller closes it.
 func dial(ns *rtnl.NS) (*sock, error) {
-	if nl := parked.take(ns); nl != nil {
+	if nl := idle.take(ns); nl != nil {
 		return &sock{nl, ns}, nil
 	}
 	nl, err := nlconn.Open(unix.NETLINK_NETFILTER, ns.Do)
@@ -44,36 +44,36 @@ func dial(ns *rtnl.NS) (*sock, error) {
 // element any more: mostly some 10 ms.
 const settleTime = 30 * time.Millisecond
 
-// close parks the socket if the process has deleted something just now. The kernel makes
+// close leaves the socket open and idle if the process has deleted something just now. The kernel makes
 // every close of a netfilter socket wait until deleted elements are cleared away, and
-// whoever wants to change the rule set meanwhile waits as well, such as the next plugin
-// of a chain. That takes the parked one; when the process ends after other slow work,
+// every other change of the rule set waits meanwhile, such as that of the next plugin
+// of a chain. That takes the idle one; when the process ends after other slow work,
 // nothing is left to wait for.
 func (s *sock) close() {
-	if !parked.add(s) {
+	if !idle.add(s) {
 		s.nl.Close()
 	}
 }
 
-// parked are the open sockets that nobody uses.
-var parked parking
+// idle are the open sockets that are not in use.
+var idle pool
 
-// A parking keeps sockets open. There are as many in a namespace as were in use at once.
-type parking struct {
+// A pool keeps sockets open. There are as many in a namespace as were in use at once.
+type pool struct {
 	mu      sync.Mutex
 	deleted time.Time // when the process committed a deletion last
 	socks   map[rtnl.ID][]*nlconn.Conn
 }
 
 // settle notes that the kernel has something to clear away.
-func (p *parking) settle() {
+func (p *pool) settle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.deleted = time.Now()
 }
 
-// add parks a socket, unless it can be closed at once or its namespace cannot be told.
-func (p *parking) add(s *sock) bool {
+// add takes a socket in, unless it can be closed at once or its namespace is not known.
+func (p *pool) add(s *sock) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if time.Since(p.deleted) > settleTime {
@@ -91,7 +91,7 @@ func (p *parking) add(s *sock) bool {
 }
 
 // take returns a socket in ns, nil if there is none.
-func (p *parking) take(ns *rtnl.NS) *nlconn.Conn {
+func (p *pool) take(ns *rtnl.NS) *nlconn.Conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.socks) == 0 {

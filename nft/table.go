@@ -94,7 +94,7 @@ func overtaken(err error) bool {
 
 // update is one try of Update, on a new Tx: what the last one read may be wrong by
 // now, or it would not have failed. The last one does without what needs a rule set that
-// nobody changes meanwhile.
+// does not change meanwhile.
 func (t *Table) update(s *sock, fn func(*Tx) error, last bool) error {
 	x := newTx(s)
 	x.last = last

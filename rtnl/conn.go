@@ -19,7 +19,7 @@ var errMalformed = errors.New("malformed netlink message")
 type Conn struct{ c *nlconn.Conn }
 
 // Dial opens a socket in ns. The thread stays where it is, and ns may be closed afterwards.
-// Whoever may enter ns may read; changes are refused with os.ErrPermission without
+// A process that may enter ns may read; changes are refused with os.ErrPermission without
 // CAP_NET_ADMIN there.
 func Dial(ns *NS) (*Conn, error) {
 	c, err := nlconn.Open(unix.NETLINK_ROUTE, ns.Do)

@@ -130,8 +130,8 @@ func IDAt(path string) (ID, error) {
 	return ns.ID()
 }
 
-// At reports whether a path leads to the namespace. Nothing else can be told of one that
-// cannot be opened.
+// At reports whether a path leads to the namespace. False for one that cannot be
+// opened.
 func (ns *NS) At(path string) bool {
 	there, err := IDAt(path)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"cnibox/internal/kerneltest"
 )
 
-// A cookie is a namespace's own, whichever socket tells it. Kernels before 5.14 have none.
+// A cookie is a namespace's own, whichever socket reports it. Kernels before 5.14 have none.
 func TestKernelNSCookie(t *testing.T) {
 	seen := map[uint64]bool{}
 	for range 2 {
@@ -24,6 +24,6 @@ func TestKernelNSCookie(t *testing.T) {
 		seen[a] = true
 	}
 	if seen[0] {
-		t.Log("this kernel tells no cookies")
+		t.Log("this kernel reports no cookies")
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// The conventions of what runtimes tell plugins, beyond the specification: capabilities in
+// The conventions of what runtimes pass to plugins, beyond the specification: capabilities in
 // runtimeConfig (https://www.cni.dev/docs/conventions/), and args.cni.
 
 // readDNS reads dns, or the capability of that name, which replaces it.

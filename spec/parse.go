@@ -280,7 +280,7 @@ func (p *parser) mac(path string, raw json.RawMessage) string {
 	return text
 }
 
-// octets tells of a text whether it is so many octets with colons between them: 4 and 16
+// octets reports whether a text is so many octets with colons between them: 4 and 16
 // are those of IP tunnels, 8 an EUI-64.
 func octets(text string, counts ...int) bool {
 	list := strings.Split(text, ":")

@@ -104,7 +104,7 @@ func (r *Request) note(err error) {
 	}
 }
 
-// readVersion reads the version. One that is none stays zero: Do tells it, with the code
+// readVersion reads the version. An invalid one stays zero: Do reports it, with the code
 // of its verb.
 func (r *Request) readVersion() error {
 	if r.Call.Verb == Del {
@@ -187,7 +187,7 @@ func readType(key string, raw json.RawMessage, into *string) error {
 
 // readPrev reads prevResult in its own version.
 // The reference reads it in the configuration's, and fails where a plugin before
-// answered in an older one. prevResult of a configuration of a version nobody knows
+// answered in an older one. prevResult of a configuration of an unknown version
 // cannot be read, and would hide the better error, that of the version.
 func (r *Request) readPrev() error {
 	if absent(r.top.PrevResult) || !r.Net.exact(Version{}) {
@@ -259,7 +259,7 @@ func (r *Request) parseValid(key string, list []byte) error {
 	return nil
 }
 
-// ValidKeys tells of a key whether it is that of an attachment in the valid set of GC.
+// ValidKeys returns whether a key is that of an attachment in the valid set of GC.
 // The set is read once for all keys; the function returned is for one verb.
 func (r *Request) ValidKeys() func(key string) bool {
 	valid := make(map[string]bool, len(r.Valid))
@@ -269,7 +269,7 @@ func (r *Request) ValidKeys() func(key string) bool {
 	return func(key string) bool { return valid[key] }
 }
 
-// Stale tells of a label whether it is that of an attachment of this network that is not
+// Stale returns whether a label is that of an attachment of this network that is not
 // in the valid set of GC.
 func (r *Request) Stale() func(label string) bool {
 	valid := r.ValidKeys()

@@ -59,6 +59,6 @@ func TestDialSeveral(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := Dial(t.Context(), none, none); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), none) {
-		t.Errorf("nobody anywhere: %v", err)
+		t.Errorf("no listener at any address: %v", err)
 	}
 }

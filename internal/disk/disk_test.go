@@ -152,7 +152,7 @@ func TestReplaceFault(t *testing.T) {
 	}
 }
 
-// Whoever reads while it is replaced gets one of the contents, and the whole of it.
+// A reader meanwhile gets one of the contents, and the whole of it.
 func TestReplaceIsOneStep(t *testing.T) {
 	dir := t.TempDir()
 	texts := []string{strings.Repeat("a", 5000), strings.Repeat("b", 9000)}

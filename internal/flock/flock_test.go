@@ -70,7 +70,7 @@ func TestCancel(t *testing.T) {
 }
 
 // A lock file that its holder removes before it unlocks is made anew by the next: two locks
-// on two files of one path would exclude nobody.
+// on two files of one path would not exclude each other.
 func TestRemoved(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	unlock := hold(t, path)
