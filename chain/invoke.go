@@ -21,6 +21,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"cnibox/spec"
@@ -63,6 +64,9 @@ const (
 // moved, replaced or deleted.
 // A plugin that was replaced while a chain runs is still the one that it began with.
 const self = "/proc/self/exe"
+
+// statSelf returns what the running binary is, which never changes.
+var statSelf = sync.OnceValues(func() (os.FileInfo, error) { return os.Stat(self) })
 
 // Invoke runs r.Call.Verb of a plugin. Errors are [*spec.Error] with the
 // plugin's own code, 4 or 103 if there is no such plugin, 11 after the
@@ -137,7 +141,7 @@ func (l *Local) find(plugin string) (file string, verbs *spec.Verbs, err error) 
 		}
 		return "", nil, spec.Errorf(spec.CodePlugin, "%w", err)
 	}
-	if me, err := os.Stat(self); err == nil && os.SameFile(me, info) {
+	if me, err := statSelf(); err == nil && os.SameFile(me, info) {
 		verbs = l.lookup(plugin)
 	}
 	return file, verbs, nil

@@ -56,14 +56,21 @@ type entry struct {
 // linkName is the name of an owner's link. A slash of an odd owner is escaped, and a long
 // name has a hash in the place of its end: two owners of one name are told apart by their leases.
 func linkName(l Lease) string {
-	escape := strings.NewReplacer("%", "%25", "/", "%2F", ":", "%3A")
-	name := escape.Replace(l.ContainerID) + ":" + escape.Replace(l.IfName)
+	name := escapeName(l.ContainerID) + ":" + escapeName(l.IfName)
 	if len(name) <= unix.NAME_MAX {
 		return name
 	}
 	h := fnv.New64a()
 	h.Write([]byte(name))
 	return fmt.Sprintf("%s%%%016x", name[:200], h.Sum64())
+}
+
+// escapeName writes as %XX what has a meaning in the name of a link.
+func escapeName(s string) string {
+	if !strings.ContainsAny(s, "%/:") {
+		return s
+	}
+	return strings.NewReplacer("%", "%25", "/", "%2F", ":", "%3A").Replace(s)
 }
 
 // load makes the index ready: the directory of this boot if nothing changed since it was
