@@ -9,8 +9,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/fault"
 )
 
 // A Sysctl is a network setting of the kernel. Most are each namespace's own:
@@ -80,14 +78,11 @@ func (s Sysctl) write() error {
 	if err != nil && !Unreadable(err) {
 		return err
 	}
-	what := "sysctl " + s.Key + " = " + s.Value
-	if err = fault.Check(what); err == nil {
-		err = writeSysctl(s.Key, s.Value)
-	}
-	if err == nil || s.Optional && errors.Is(err, unix.EROFS) {
+	err = change("sysctl "+s.Key+" = "+s.Value, func() error { return writeSysctl(s.Key, s.Value) })
+	if s.Optional && errors.Is(err, unix.EROFS) {
 		return nil
 	}
-	return fmt.Errorf("%s: %w", what, err)
+	return err
 }
 
 // writeSysctl writes in one go: the kernel takes each write for a whole value.
