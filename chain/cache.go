@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/disk"
-	"cnibox/internal/fault"
 	"cnibox/spec"
 )
 
@@ -184,7 +183,7 @@ func (c *Cache) Begin(e *Entry) error {
 	if err := c.write(e); err != nil || older == "" || older == name {
 		return err
 	}
-	return cacheError(unlink(filepath.Join(c.results(), older)))
+	return cacheError(disk.Remove(filepath.Join(c.results(), older)))
 }
 
 // Finish replaces the intent by the result. If it fails the ADD is undone, as DEL and CHECK
@@ -215,26 +214,15 @@ func (c *Cache) scratch(a spec.Attachment) string {
 	return filepath.Join(c.results(), scratchPrefix+a.Key())
 }
 
-// unlink deletes a file; that it is gone is no error. os.Remove would try a directory next.
-func unlink(file string) error {
-	if err := unix.Unlink(file); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return &os.PathError{Op: "unlink", Path: file, Err: err}
-	}
-	return nil
-}
-
 // Remove deletes what is stored of an attachment, also an entry that is broken. That there is
 // nothing is no error.
 // It goes last of all in a DEL: as long as anything failed, the entry is needed again.
 func (c *Cache) Remove(a spec.Attachment) error {
-	if err := fault.Check("remove cache entry"); err != nil {
-		return err
-	}
-	errs := []error{cacheError(unlink(c.scratch(a)))}
+	errs := []error{cacheError(disk.Remove(c.scratch(a)))}
 	for _, name := range fileNames(a) {
 		e, err := c.read(name, a)
 		if err == nil && e.Attachment() == a || errors.Is(err, errBroken) {
-			err = os.Remove(filepath.Join(c.results(), name)) // an empty directory as well
+			err = disk.Remove(filepath.Join(c.results(), name))
 		}
 		errs = append(errs, cacheError(ignore(err, os.ErrNotExist)))
 	}
@@ -246,7 +234,7 @@ func (c *Cache) Remove(a spec.Attachment) error {
 // after its next ADD or its DEL.
 func (c *Cache) removeBroken(a spec.Attachment) {
 	for _, name := range fileNames(a) {
-		_ = unlink(filepath.Join(c.results(), name+brokenSuffix)) // a later GC reports it again
+		_ = disk.Remove(filepath.Join(c.results(), name+brokenSuffix)) // a later GC reports it again
 	}
 }
 
@@ -295,7 +283,7 @@ func (c *Cache) rename(b *Broken, dry bool) string {
 	case dry:
 		return ": would be renamed to " + b.name + brokenSuffix
 	}
-	if err := os.Rename(file, file+brokenSuffix); err != nil {
+	if err := disk.Rename(file, file+brokenSuffix); err != nil {
 		return fmt.Sprintf(": it cannot be renamed: %v", err)
 	}
 	return ": renamed to " + b.name + brokenSuffix
@@ -307,7 +295,7 @@ func (c *Cache) removeScratch() error {
 	var errs []error
 	for _, name := range names {
 		if file := filepath.Join(c.results(), name); strings.HasPrefix(name, scratchPrefix) && settled(file) {
-			errs = append(errs, cacheError(unlink(file)))
+			errs = append(errs, cacheError(disk.Remove(file)))
 		}
 	}
 	return errors.Join(errs...)

@@ -478,15 +478,28 @@ func TestLockGivesUp(t *testing.T) {
 	}
 }
 
-// TestNoLockFile: that the lock's file cannot be opened is not somebody else's doing.
+// TestNoLockFile: a lock file that cannot be opened is an error of the disk, code 5, and not a
+// lock that another process has. No plugin is run then, and the other lock is given back.
 func TestNoLockFile(t *testing.T) {
-	w := newWorld(t, "rec")
-	file := filepath.Join(w.Cache.Dir, "cnibox", "locks", "network-n")
-	os.MkdirAll(file, 0o700)
-	_, err := w.Add(t.Context(), w.parse(cachedList), target("c"))
-	wantErr(t, err, "no lock for network n in the cache: lock "+file+": is a directory")
-	if code(err) != spec.CodeIO || strings.Contains(err.Error(), "in use") {
-		t.Errorf("got code %d, %v", code(err), err)
+	for kind, name := range map[string]string{"network": "n", "container": "c"} {
+		w := newWorld(t, "rec")
+		l := w.parse(cachedList)
+		file := filepath.Join(w.Cache.Dir, "cnibox", "locks", kind+"-"+name)
+		os.MkdirAll(file, 0o700)
+		_, err := w.Add(t.Context(), l, target("c"))
+		wantErr(t, err, "no lock for "+kind+" "+name+" in the cache: lock "+file+": is a directory")
+		if code(err) != spec.CodeIO || strings.Contains(err.Error(), "in use") {
+			t.Errorf("%s: got code %d, %v", kind, code(err), err)
+		}
+		w.wantCalls("")
+		if names := w.entries(); len(names) > 0 {
+			t.Errorf("%s: the cache has %q", kind, names)
+		}
+		os.Remove(file)
+		w.Cache.LockTimeout = 10 * time.Second
+		if _, err := w.GC(t.Context(), l, chain.GCOptions{}); err != nil { // it excludes all others of the network
+			t.Errorf("%s: %v", kind, err)
+		}
 	}
 }
 

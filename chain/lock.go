@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/fault"
+	"cnibox/internal/disk"
 	"cnibox/internal/flock"
 	"cnibox/spec"
 )
@@ -30,7 +30,7 @@ func (c *Cache) lockContainer(ctx context.Context, id string) (unlock func(), er
 // removeLock removes the lock file of a container, of which there would be one for each that
 // there ever was. It is the last thing that is done under the lock.
 func (c *Cache) removeLock(id string) {
-	_ = unlink(c.lockFile("container", id)) // the next verb of the container removes it
+	_ = disk.Remove(c.lockFile("container", id)) // the next verb of the container removes it
 }
 
 // lockNetwork is shared among ADD, DEL, CHECK and GET, and exclusive for GC. It is always
@@ -50,9 +50,6 @@ func (c *Cache) lockNetwork(ctx context.Context, network string, exclusive bool)
 // it is busy only when the context, or [Cache.LockTimeout], ended while another process had the
 // lock.
 func (c *Cache) lock(ctx context.Context, kind, name string, how int, busy string) (unlock func(), err error) {
-	if err := fault.Check("lock " + kind + " " + name); err != nil {
-		return nil, err
-	}
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.LockTimeout, defaultLockTimeout))
 	defer cancel()
 	file := c.lockFile(kind, name)

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/fault"
+	"cnibox/internal/disk"
 )
 
 // careful are the flags of every open of a file in the store: no symbolic link
@@ -161,13 +161,9 @@ func (d folder) remove(name string) error {
 	return d.change("remove", name, func() error { return unix.Unlinkat(d.fd, name, 0) })
 }
 
-// change runs a call that changes name on disk, unless a test makes it fail.
-// All that writes goes through here, so that tests can let the nth change fail.
+// change runs a call that changes name on disk; all of the package's go through here.
 func (d folder) change(what, name string, call func() error) error {
-	if err := fault.Check("ipam: " + what); err != nil {
-		return d.fail(what, name, err)
-	}
-	if err := call(); err != nil {
+	if err := disk.Change("ipam: "+what, call); err != nil {
 		return d.fail(what, name, err)
 	}
 	return nil

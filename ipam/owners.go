@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/fault"
 	"cnibox/spec"
 )
 
@@ -271,12 +270,11 @@ func (s *Store) setAside(name string, why error) error {
 	}
 	defer aside.close()
 	to := name + "." + strconv.FormatInt(time.Now().UnixNano(), 36)
-	err = fault.Check("ipam: set aside")
-	if err == nil {
-		err = unix.Renameat2(s.leases.fd, name, aside.fd, to, unix.RENAME_NOREPLACE)
-	}
+	err = s.leases.change("set aside", name, func() error {
+		return unix.Renameat2(s.leases.fd, name, aside.fd, to, unix.RENAME_NOREPLACE)
+	})
 	if err != nil {
-		return s.leases.fail("set aside", name, err)
+		return err
 	}
 	s.changed = true
 	s.o.Warn("%v: moved to %s", why, filepath.Join(aside.path, to))

@@ -66,6 +66,36 @@ func (d descriptor) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// Change runs do, which changes what is on disk; what names the change for tests, which can
+// make the nth one fail ([fault.Hook]). Each change of files goes through here: by [Replace],
+// [Remove] and [Rename], or directly where these do not fit, as in a directory that is open.
+func Change(what string, do func() error) error {
+	if err := fault.Check(what); err != nil {
+		return err
+	}
+	return do()
+}
+
+// Remove deletes a file, or an empty directory. It is no error if there is nothing at path.
+// Errors are *os.PathError.
+func Remove(path string) error {
+	// Looked at first: a read-only file system refuses to remove also what is not there.
+	_, err := os.Lstat(path)
+	if err == nil {
+		err = Change("remove "+filepath.Base(path), func() error { return os.Remove(path) })
+	}
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil
+	}
+	return err
+}
+
+// Rename gives a file another path in the same file system and replaces what is a file there.
+// Errors are *os.LinkError.
+func Rename(from, to string) error {
+	return Change("rename "+filepath.Base(from), func() error { return os.Rename(from, to) })
+}
+
 // How says what [Replace] does beyond replacing; the values are combined with |.
 type How uint8
 
@@ -81,9 +111,11 @@ const (
 // temp is the path of the temporary file, in the same directory. What a killed process
 // left there is replaced, so of callers with the same temp only one may write at a time.
 func Replace(path, temp string, content []byte, how How) error {
-	if err := fault.Check("write " + filepath.Base(path)); err != nil {
-		return err
-	}
+	return Change("write "+filepath.Base(path), func() error { return replace(path, temp, content, how) })
+}
+
+// replace is [Replace] without the hook.
+func replace(path, temp string, content []byte, how How) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
