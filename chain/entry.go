@@ -6,9 +6,8 @@ import (
 	"errors"
 	"fmt"
 
-	"golang.org/x/sys/unix"
-
 	"cnibox/internal/boot"
+	"cnibox/internal/nsid"
 	"cnibox/spec"
 )
 
@@ -128,21 +127,19 @@ func (e *Entry) sameBoot() bool {
 	return now == "" || now == e.BootID
 }
 
-// netnsID returns device:inode of a namespace's file; empty if it is none.
-// Namespaces are files of nsfs, before Linux 3.19 of proc (statfs(2)).
-// The pair identifies a namespace while it exists; once it is gone the kernel
-// may give the inode to a new one, so a boot and a path belong to it.
+// netnsID returns the ID of the network namespace at path as an entry has it; empty if there
+// is none. The kernel may give the ID of one that is gone to a new one, so it counts together
+// with the path and the boot.
 func netnsID(path string) string {
-	var fs unix.Statfs_t
-	var st unix.Stat_t
-	if path == "" || unix.Statfs(path, &fs) != nil || unix.Stat(path, &st) != nil {
+	id, err := nsid.At(path)
+	if err != nil {
 		return ""
 	}
-	if t := int64(fs.Type); t != unix.NSFS_MAGIC && t != unix.PROC_SUPER_MAGIC {
-		return ""
-	}
-	return fmt.Sprintf("%d:%d", st.Dev, st.Ino)
+	return id.String()
 }
 
-// ownNetNS is netnsID of the namespace that plugins are run in.
-func ownNetNS() string { return netnsID("/proc/thread-self/ns/net") }
+// isOwn reports whether an ID is that of the namespace that plugins are run in.
+func isOwn(id nsid.ID) bool {
+	own, err := nsid.Current()
+	return err == nil && id == own
+}

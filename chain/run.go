@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"cnibox/internal/boot"
+	"cnibox/internal/nsid"
 	"cnibox/spec"
 )
 
@@ -218,14 +219,11 @@ func (r *Runner) lock(ctx context.Context, a spec.Attachment) (unlock func(), er
 // Plugins check it as well, but each for itself: the first of a chain would have done
 // its work before another one refuses. Errors have code 8.
 func usableNetNS(t Target) error {
-	id := netnsID(t.NetNS)
-	switch {
-	case id == "":
-		if _, err := os.Stat(t.NetNS); err != nil {
-			return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", t.NetNS, err)
-		}
-		return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: it is not a network namespace", t.NetNS)
-	case !t.NetNSOverride && id == ownNetNS():
+	id, err := nsid.At(t.NetNS)
+	if err != nil {
+		return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", t.NetNS, err)
+	}
+	if !t.NetNSOverride && isOwn(id) {
 		return spec.Errorf(spec.CodeNetNS, "plugin's netns and netns from CNI_NETNS should not be the same: %q is this process's own", t.NetNS)
 	}
 	return nil

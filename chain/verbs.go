@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 
+	"cnibox/internal/nsid"
 	"cnibox/spec"
 )
 
@@ -56,7 +57,7 @@ func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 func (r *Runner) delEntry(ctx context.Context, l *List, e *Entry) error {
 	now := l
 	l, t := r.recall(l, Target{ContainerID: e.ContainerID, IfName: e.IfName}, e)
-	if netnsID(t.NetNS) == ownNetNS() {
+	if id, err := nsid.At(t.NetNS); err == nil && isOwn(id) {
 		t.NetNS = "" // an old /proc/PID path that has become the host's
 	}
 	if len(l.Plugins) == 0 {

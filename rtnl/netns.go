@@ -3,16 +3,16 @@
 package rtnl
 
 import (
-	"errors"
-	"fmt"
 	"os"
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/nsid"
 )
 
 // ErrNotNS is returned for a path that exists and is no network namespace.
-var ErrNotNS = errors.New("not a network namespace")
+var ErrNotNS = nsid.ErrNotNS
 
 // An NS is an open network namespace. It stays usable when its path is gone.
 //
@@ -22,48 +22,18 @@ type NS struct{ fd int }
 
 // OpenNS opens the network namespace at path. The error is os.ErrNotExist if
 // there is no such file or the path is empty, and [ErrNotNS] if the file is
-// something else or the path is none. The file is never created, and never
-// waited for.
+// something else or the path leads through one. The file is never created, and
+// never waited for.
 func OpenNS(path string) (*NS, error) {
-	if path == "" {
-		return nil, fmt.Errorf("network namespace: empty path: %w", os.ErrNotExist)
-	}
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	fd, err := nsid.Open(path)
 	if err != nil {
-		err = &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	switch {
-	case err == nil:
-	case leadsNowhere(err):
-		return nil, fmt.Errorf("%w: %w", err, ErrNotNS)
-	default:
-		return nil, fmt.Errorf("network namespace: %w", err)
-	}
-	kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE)
-	if err != nil || kind != unix.CLONE_NEWNET {
-		unix.Close(fd)
-		return nil, fmt.Errorf("%s: %w", path, ErrNotNS)
+		return nil, err
 	}
 	return &NS{fd}, nil
 }
 
-// leadsNowhere tells the errors of open(2) that no retry and no privilege will
-// cure: a file among the folders of the path, links in a circle, a socket, a NUL
-// in the path, and one that is too long.
-func leadsNowhere(err error) bool {
-	for _, errno := range []unix.Errno{unix.ENOTDIR, unix.ELOOP, unix.ENXIO, unix.EINVAL, unix.ENAMETOOLONG} {
-		if errors.Is(err, errno) {
-			return true
-		}
-	}
-	return false
-}
-
-// threadNS is the network namespace of whichever thread looks.
-const threadNS = "/proc/thread-self/ns/net"
-
 // Current opens the network namespace of the calling thread.
-func Current() (*NS, error) { return OpenNS(threadNS) }
+func Current() (*NS, error) { return OpenNS(nsid.Thread) }
 
 // hostFD is in place of the descriptor of [Host].
 const hostFD = -2
@@ -85,26 +55,16 @@ func (ns *NS) Close() error {
 	return err
 }
 
-// An ID tells a namespace from all others that exist, as device and inode do. Those of
-// one that has ended may be another's later, see [Conn.NSCookie].
-type ID struct {
-	Dev uint64 `json:"dev,omitempty"`
-	Ino uint64 `json:"ino,omitempty"`
-}
+// An ID identifies a namespace among all that exist. Those of one that has ended may be
+// another's later, see [Conn.NSCookie].
+type ID = nsid.ID
 
 // ID returns that of ns.
 func (ns *NS) ID() (ID, error) {
-	var st unix.Stat_t
-	var err error
 	if ns.isHost() {
-		err = unix.Stat(threadNS, &st)
-	} else {
-		err = unix.Fstat(ns.fd, &st)
+		return nsid.Current()
 	}
-	if err != nil {
-		return ID{}, fmt.Errorf("network namespace: %w", err)
-	}
-	return ID{uint64(st.Dev), st.Ino}, nil
+	return nsid.Of(ns.fd)
 }
 
 // isHost is whether ns is that of whichever thread asks.
@@ -121,14 +81,7 @@ func (ns *NS) Same(o *NS) (bool, error) {
 }
 
 // IDAt returns that of the namespace that a path leads to; errors are those of [OpenNS].
-func IDAt(path string) (ID, error) {
-	ns, err := OpenNS(path)
-	if err != nil {
-		return ID{}, err
-	}
-	defer ns.Close()
-	return ns.ID()
-}
+func IDAt(path string) (ID, error) { return nsid.At(path) }
 
 // At reports whether a path leads to the namespace. False for one that cannot be
 // opened.
