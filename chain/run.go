@@ -180,11 +180,14 @@ func (r *Runner) addAll(ctx context.Context, l *List, reqs []*spec.Request) (res
 	return res, nil
 }
 
-// undo is the DEL of the whole list after a failed ADD. If that fails as well,
-// the intent stays for a later DEL or GC.
-// Every plugin gets its DEL, also those that the ADD did not reach, without a
-// prevResult, as there is none of the whole list. One that refuses the version of the list
-// has refused it at ADD as well. The code stays that of the cause.
+// undo is the DEL of the whole list after a failed ADD. If that fails as well, the intent
+// stays for a later DEL or GC. Every plugin gets its DEL, also those that the ADD did not
+// reach, without a prevResult, as there is none of the whole list. One that refuses the
+// version of the list has refused it at ADD as well. The code stays that of the cause.
+//
+// The plugins' stack of internal/undo is no use here: there is one step, the same whatever
+// the ADD has done, external plugins need more than its time, and after it the entry of the
+// cache is removed or stays.
 func (r *Runner) undo(ctx context.Context, l *List, t Target, e *Entry, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(r.UndoTimeout, defaultUndo))
 	defer cancel()
