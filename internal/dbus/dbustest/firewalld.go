@@ -47,7 +47,7 @@ func Start(t testing.TB, socket string) *Firewalld {
 	f.bus("Hello", "", nil)
 	name := append(str(nil, "org.fedoraproject.FirewallD1"), 0, 0, 0)
 	f.bus("RequestName", "su", append(name, 0, 0, 0, 0))
-	for got := 0; got < 2; { // both are answered before anybody may ask
+	for got := 0; got < 2; { // both are answered before there is a call
 		m, err := read(c)
 		if err != nil || m.typ == 3 {
 			t.Fatalf("bus: %v %q", err, m.args)
