@@ -77,7 +77,7 @@ func TestForeignEntries(t *testing.T) {
 		"empty":           {``, "", "", spec.CodeUnknown},
 		"half":            {libcniEntry("")[:100], "", "", spec.CodeUnknown},
 		"null":            {`null`, "", "", -1},
-		"of someone else": {strings.Replace(libcniEntry(""), `"containerId":"c"`, `"containerId":"d"`, 1), "", "", spec.CodeUnknown},
+		"of another":      {strings.Replace(libcniEntry(""), `"containerId":"c"`, `"containerId":"d"`, 1), "", "", spec.CodeUnknown},
 		"path in a name":  {strings.Replace(libcniEntry(""), `"ifName":"eth0"`, `"ifName":"../x"`, 1), "", "", spec.CodeUnknown},
 		"broken result":   {strings.Replace(libcniEntry(""), "10.1.2.3/24", "nonsense", 1), "A=1", "", spec.CodeConfig},
 		"broken config":   {strings.Replace(libcniEntry(""), `"config":"`, `"config":"AAAA`, 1), "A=1", prev, -1},
@@ -121,7 +121,7 @@ func TestForeignEntries(t *testing.T) {
 }
 
 // TestUnreadableNow has an entry that is whole and cannot be read by this process at this
-// moment: nobody takes that for no entry, or deletes it.
+// moment: it does not count as absent, and is not deleted.
 func TestUnreadableNow(t *testing.T) {
 	w := newWorld(t, "rec")
 	if _, err := w.Add(t.Context(), w.parse(cachedList), target("c")); err != nil {
@@ -589,9 +589,9 @@ func TestBigEntry(t *testing.T) {
 	}
 }
 
-// TestResultsElsewhere has the folder of entries on another file system, where nothing
+// TestResultsOtherFileSystem has the directory of entries on another file system, where nothing
 // can be linked or renamed to from beside it.
-func TestResultsElsewhere(t *testing.T) {
+func TestResultsOtherFileSystem(t *testing.T) {
 	w := newWorld(t, "rec")
 	shm, err := os.MkdirTemp("/dev/shm", "cnibox-test-")
 	if err != nil {

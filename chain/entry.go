@@ -23,9 +23,8 @@ const (
 const maxEntry = 2*spec.MaxConf + maxStdout
 
 // An Entry is a file of the cache. The order of its members is libcni's; those
-// after result are ours, which others ignore.
-//
-// Readers of other makers (CRI-O, Multus) look at containerId, ifName, networkName and result.
+// after result are ours, which others ignore. CRI-O and Multus read containerId, ifName,
+// networkName and result.
 type Entry struct {
 	Kind           string                     `json:"kind"`
 	ContainerID    string                     `json:"containerId"`
@@ -47,13 +46,12 @@ func (e *Entry) Attachment() spec.Attachment {
 	return spec.Attachment{Network: e.NetworkName, ContainerID: e.ContainerID, IfName: e.IfName}
 }
 
-// Interrupted reports whether its ADD never came to an end.
-// Its process was killed, or the DEL that followed its failure failed as well.
+// Interrupted reports whether its ADD has not ended: the process was killed, or the DEL that
+// followed its failure failed as well.
 func (e *Entry) Interrupted() bool { return e.Kind == kindIntent }
 
-// List reads the cached configuration: a list, or a single one as libcni's
-// older interface keeps it.
-// An entry whose list is of another network than itself is damaged.
+// List reads the cached configuration: a list, or a single one as libcni's older interface
+// stores it. That it is of another network than the entry is an error.
 func (e *Entry) List() (*List, error) {
 	l, err := Parse(e.Config)
 	if err != nil || len(l.Plugins) == 0 {
@@ -102,8 +100,8 @@ func (e *Entry) netNSPath() string {
 }
 
 // Live reports whether the attachment's network namespace still exists: the
-// same one, on the same boot. Paths are used again by others.
-// Entries of other tools have no ID of the namespace, so the path has to do.
+// same one, on the same boot, as the path may have been used again. Entries of other tools
+// have no ID of the namespace; for these the path decides.
 func (e *Entry) Live() bool {
 	id := netnsID(e.netNSPath())
 	return e.sameBoot() && id != "" && (e.NetNSID == "" || e.NetNSID == id)

@@ -16,11 +16,11 @@ import (
 	"cnibox/spec"
 )
 
-// gcList is a network whose plugin is told of GC.
+// gcList is a network whose plugin gets GC.
 const gcList = `{"name":"n","cniVersion":"1.1.0","plugins":[{"type":"rec"}]}`
 
-// told returns the valid attachments that the plugin got in its last GC.
-func (w *world) told() string {
+// validSet returns the valid attachments that the plugin got in its last GC.
+func (w *world) validSet() string {
 	w.Helper()
 	all, text := w.records()
 	for _, r := range all {
@@ -60,7 +60,7 @@ func TestGCMeetsAdd(t *testing.T) {
 	if err != nil || len(stale) != 0 {
 		t.Errorf("deleted %v, %v", stale, err)
 	}
-	if got := w.told(); got != `[{"containerID":"late","ifname":"eth0"}]` {
+	if got := w.validSet(); got != `[{"containerID":"late","ifname":"eth0"}]` {
 		t.Errorf("valid: %s", got)
 	}
 	if got := strings.Join(w.entries(), " "); got != "n-late-eth0" {
@@ -141,7 +141,7 @@ func TestGCKeepsUnreadable(t *testing.T) {
 			if _, err := w.GC(t.Context(), l, chain.GCOptions{}); err != nil {
 				t.Error(err)
 			}
-			if got := w.told(); got != "[]" {
+			if got := w.validSet(); got != "[]" {
 				t.Errorf("valid to a GC of all: %s", got)
 			}
 			if err := w.Del(t.Context(), l, target(tt.id)); err != nil {
@@ -203,7 +203,7 @@ func TestBroken(t *testing.T) {
 	os.Remove(filepath.Join(results, "n-gone-eth0.broken"))
 	w.records()
 	gc()
-	if got := w.told(); got != `[{"containerID":"c","ifname":"eth0"}]` || len(w.warned) > 0 {
+	if got := w.validSet(); got != `[{"containerID":"c","ifname":"eth0"}]` || len(w.warned) > 0 {
 		t.Errorf("valid: %s; warned %q", got, w.warned)
 	}
 }

@@ -8,7 +8,7 @@
 // index from owners to addresses (by-boot), and files that were no leases (quarantine).
 //
 // A verb opens a [Store], calls [Allocate], [Find], [Store.Release] or the like, and closes
-// it. Errors that the runtime has to tell apart are a [spec.Error] with their code; all
+// it. Errors with a code for the runtime are a [spec.Error]; all
 // others are the disk's.
 //
 // Begin reading at [Allocate] (alloc.go) for what ADD does and at [Store.Release]

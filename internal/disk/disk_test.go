@@ -32,7 +32,7 @@ func TestRead(t *testing.T) {
 		"link":      {"link", 0, 10, "12345", ""},
 		"no link":   {"link", unix.O_NOFOLLOW, 10, "", "too many levels"},
 		"pipe":      {"pipe", 0, 10, "", "not a regular file"},
-		"folder":    {"", 0, 10, "", "not a regular file"},
+		"directory": {"", 0, 10, "", "not a regular file"},
 		"missing":   {"x", 0, 10, "", "no such file"},
 		"large":     {"large", 0, 20000, strings.Repeat("l", 20000), ""},
 	}
