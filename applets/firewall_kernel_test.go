@@ -340,7 +340,7 @@ func TestKernelFirewallBadConf(t *testing.T) {
 	}
 }
 
-// Whichever change of ADD fails, nothing stays; so where firewalld is asked.
+// Whichever change of ADD fails, nothing stays; with firewalld, whichever call it refuses.
 func TestKernelFirewallRollback(t *testing.T) {
 	socket := dbustest.Bus(t)
 	f := dbustest.Start(t, socket)
@@ -348,11 +348,24 @@ func TestKernelFirewallRollback(t *testing.T) {
 		w := newWall(t)
 		w.ok(w.verb(spec.Add, 2, keys))
 		before := w.rules() + f.Sources()
-		eachFault(t, "", func() error { return w.verb(spec.Add, 1, keys) }, func(k int, err error) {
-			if after := w.rules() + f.Sources(); err == nil || after != before {
-				t.Errorf("%s: change %d failed (%v) and left\n%s\nwant\n%s", keys, k, err, after, before)
+		add := func() error { return w.verb(spec.Add, 1, keys) }
+		failed := func(what string) func(k int, err error) {
+			return func(k int, err error) {
+				if after := w.rules() + f.Sources(); err == nil || after != before {
+					t.Errorf("%s: %s %d failed (%v) and left\n%s\nwant\n%s", keys, what, k, err, after, before)
+				}
 			}
-		})
+		}
+		eachFault(t, "", add, failed("change"))
+		if strings.Contains(keys, "firewalld") {
+			w.ok(w.verb(spec.Del, 1, keys))
+			for k := 1; k <= 2; k++ { // one call for each address
+				f.FailNth(k, "NOT_RUNNING")
+				failed("call")(k, add())
+			}
+			f.Fail("")
+			w.ok(add())
+		}
 		w.ok(w.verb(spec.Check, 1, keys))
 		w.ok(w.verb(spec.Del, 1, keys))
 		w.ok(w.verb(spec.Del, 2, keys))

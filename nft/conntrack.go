@@ -8,8 +8,6 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/fault"
 )
 
 // Attributes and messages of conntrack netlink, which x/sys does not have:
@@ -130,9 +128,6 @@ func flowTo(data []byte, family byte) (dst netip.AddrPort, udp bool) {
 // identity goes along (CTA_ID), so that a new flow between the same ports, which
 // may be translated as it should, is not taken for the old one.
 func (s *sock) forget(family byte, data []byte) error {
-	if err := fault.Check("conntrack delete"); err != nil {
-		return err
-	}
 	err := s.ask(ctNetlink|ctDelete, netlink.Acknowledge, family, func(ae *netlink.AttributeEncoder) {
 		ae.Bytes(ctaTupleOrig|netlink.Nested, attribute(data, ctaTupleOrig))
 		for _, typ := range []uint16{ctaZone, ctaID} {

@@ -23,7 +23,7 @@ const (
 // acquire takes the lock under which our rule set is read and changed. The
 // kernel makes a batch at once, but knows nothing of what was read before it. The
 // error is the context's if that ends first, or context.DeadlineExceeded after
-// [flock.Patience], with code 11.
+// [flock.Timeout], with code 11.
 //
 // Where the lock's directory cannot be written, as in a user namespace, a
 // bound socket without a file takes its place: such names belong to one
@@ -57,7 +57,7 @@ func (t *Table) bound(ctx context.Context) (func(), error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
-	ctx, cancel := flock.Bound(ctx)
+	ctx, cancel := flock.WithTimeout(ctx)
 	defer cancel()
 	for nap := 50 * time.Microsecond; ; nap = min(2*nap, longestNap) {
 		err := unix.Bind(fd, &unix.SockaddrUnix{Name: boundName})

@@ -25,8 +25,8 @@ func TestKernelLockPatience(t *testing.T) {
 				holder <- table.Update(context.Background(), func(*nft.Tx) error { inside <- true; <-leave; return nil })
 			}()
 			<-inside
-			flock.Patience = 20 * time.Millisecond
-			t.Cleanup(func() { flock.Patience = 30 * time.Second })
+			flock.Timeout = 20 * time.Millisecond
+			t.Cleanup(func() { flock.Timeout = 30 * time.Second })
 			go func() { waiter <- table.Update(context.Background(), everything) }()
 			select {
 			case err := <-waiter:
