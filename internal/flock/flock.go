@@ -18,14 +18,9 @@ import (
 // process that has one for longer hangs. Tests set it before they wait.
 var Patience = 30 * time.Second
 
-// Bound returns a context that ends when a lock has been waited for long enough.
-func Bound(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, Patience)
-}
-
 // Exclusive is [Lock] for an exclusive lock that is waited for no longer than [Patience].
 func Exclusive(ctx context.Context, path string, mode os.FileMode) (unlock func(), err error) {
-	ctx, cancel := Bound(ctx)
+	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	return Lock(ctx, path, mode, unix.LOCK_EX)
 }
@@ -70,7 +65,7 @@ func Lock(ctx context.Context, path string, mode os.FileMode, how int) (unlock f
 // unlock closes it, and so does an error. The kernel gives the lock back when
 // the process ends, however it ends.
 func Wait(ctx context.Context, fd, how int) (unlock func(), err error) {
-	ctx, cancel := Bound(ctx)
+	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	return wait(ctx, fd, how)
 }
