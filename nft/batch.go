@@ -76,7 +76,7 @@ func (t *batch) messages() (ms []netlink.Message, err error) {
 // deletes reports whether a message deletes something.
 func deletes(m netlink.Message) bool {
 	switch m.Header.Type {
-	case nfTables | unix.NFT_MSG_DELTABLE, nfTables | unix.NFT_MSG_DELRULE, nfTables | unix.NFT_MSG_DELCHAIN, nfTables | unix.NFT_MSG_DELSETELEM:
+	case nfTables | unix.NFT_MSG_DELTABLE, nfTables | unix.NFT_MSG_DELRULE, nfTables | unix.NFT_MSG_DELCHAIN, nfTables | unix.NFT_MSG_DELSET, nfTables | unix.NFT_MSG_DELSETELEM:
 		return true
 	}
 	return false

@@ -49,12 +49,10 @@ func (x *Tx) Enlist(o spec.Attachment) {
 // Police drops what goes from the bridge to another bridge with a policy. With
 // isolated it also drops what comes from the bridge and goes back there, as far as the
 // host's rules see it: routed packets do, bridged ones where br_netfilter is on.
-// For the others, ports names the attachment's own ports of the bridge: frames between
-// these and any other that containers can be behind are dropped, of whatever protocol.
 //
 // It holds for as long as there is an attachment that asked for it; isolation
 // wins over the absence of it.
-func (x *Tx) Police(o spec.Attachment, bridge string, isolated bool, ports ...string) {
+func (x *Tx) Police(o spec.Attachment, bridge string, isolated bool) {
 	member := element{key: keyOf(ifname(bridge), memberName(o))}
 	x.put(o, managedBySet, member)
 	x.share(managedSet, ifname(bridge))
@@ -64,16 +62,6 @@ func (x *Tx) Police(o spec.Attachment, bridge string, isolated bool, ports ...st
 	}
 	x.put(o, isolatedBySet, member)
 	x.share(isolatedSet, keyOf(ifname(bridge), ifname(bridge)))
-	for _, port := range ports {
-		x.put(o, isolatedPortSet, element{key: ifname(port)})
-	}
-}
-
-// Gateway lets frames pass between an isolated port and the one of the same bridge
-// behind which the host's interface in the port's VLAN is. That one is to be policed as
-// isolated in place of the bridge, since it is where routed packets come by.
-func (x *Tx) Gateway(o spec.Attachment, port, gateway string) {
-	x.put(o, gatewaySet, element{key: keyOf(ifname(port), ifname(gateway))})
 }
 
 // memberName stands for an attachment in a key, of the length of an interface's

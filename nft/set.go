@@ -85,20 +85,17 @@ var (
 	hairpinSet = pair{&set{"hairpin4", inet, KindPortMap, v4, port4Type, toVerdict}, &set{"hairpin6", inet, KindPortMap, v6, port6Type, toVerdict}}
 )
 
-// Names of interfaces, see [Tx.Police], [Tx.Gateway], [Tx.GuardMAC], [Tx.NoAdverts] and
-// [Tx.Enlist]. A member stands for an attachment, see memberName.
+// Names of interfaces, see [Tx.Police], [Tx.GuardMAC], [Tx.NoAdverts] and [Tx.Enlist]. A member stands for an attachment, see memberName.
 var (
-	managedSet      = &set{"managed", inet, KindFirewall, 0, "ifname", ""}    // bridges with a policy
-	withinSet       = &set{"within", inet, KindFirewall, 0, twoNames, ""}     // bridge . the same bridge, which is how a rule asks if two are one
-	isolatedSet     = &set{"isolated", inet, KindFirewall, 0, twoNames, ""}   // the same, of isolated bridges
-	managedBySet    = &set{"managed_by", inet, KindFirewall, 0, twoNames, ""} // bridge . member
-	isolatedBySet   = &set{"isolated_by", inet, KindFirewall, 0, twoNames, ""}
-	enlistedSet     = &set{"enlisted", inet, KindFirewall, 0, "ifname", ""}         // members
-	isolatedPortSet = &set{"isolated_ports", bridge, KindFirewall, 0, "ifname", ""} // for frames that are not routed
-	gatewaySet      = &set{"gateways", bridge, KindFirewall, 0, twoNames, ""}       // port of an isolated member . port behind which its gateway is
-	guardedSet      = &set{"guarded", bridge, KindMACGuard, 0, "ifname", ""}
-	macsSet         = &set{"macs", bridge, KindMACGuard, 0, "ifname . ether_addr", ""}
-	advertSet       = &set{"no_adverts", bridge, KindAdverts, 0, "ifname", ""} // ports that may not send router advertisements
+	managedSet    = &set{"managed", inet, KindFirewall, 0, "ifname", ""}    // bridges with a policy
+	withinSet     = &set{"within", inet, KindFirewall, 0, twoNames, ""}     // bridge . the same bridge, which is how a rule asks if two are one
+	isolatedSet   = &set{"isolated", inet, KindFirewall, 0, twoNames, ""}   // the same, of isolated bridges
+	managedBySet  = &set{"managed_by", inet, KindFirewall, 0, twoNames, ""} // bridge . member
+	isolatedBySet = &set{"isolated_by", inet, KindFirewall, 0, twoNames, ""}
+	enlistedSet   = &set{"enlisted", inet, KindFirewall, 0, "ifname", ""} // members
+	guardedSet    = &set{"guarded", bridge, KindMACGuard, 0, "ifname", ""}
+	macsSet       = &set{"macs", bridge, KindMACGuard, 0, "ifname . ether_addr", ""}
+	advertSet     = &set{"no_adverts", bridge, KindAdverts, 0, "ifname", ""} // ports that may not send router advertisements
 )
 
 // sets has all sets of both tables, in the order they are made.
@@ -110,7 +107,7 @@ var sets = [...]*set{
 	hairpinSet.v4, hairpinSet.v6,
 	guardedSet, macsSet,
 	allowSet.v4, allowSet.v6, zoneSet.v4, zoneSet.v6,
-	managedSet, withinSet, isolatedSet, isolatedPortSet, managedBySet, isolatedBySet, gatewaySet,
+	managedSet, withinSet, isolatedSet, managedBySet, isolatedBySet,
 	masqNextSet.v4, masqNextSet.v6, allowNextSet.v4, allowNextSet.v6, zoneNextSet.v4, zoneNextSet.v6,
 	enlistedSet, advertSet,
 }

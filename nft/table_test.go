@@ -39,7 +39,7 @@ func everything(x *nft.Tx) error {
 	x.NoAdverts(owner, "veth1")
 	x.Allow(owner, ip4, "CNI-ADMIN")
 	x.Zone(owner, ip6)
-	x.Police(owner, "br0", true, "veth1")
+	x.Police(owner, "br0", true)
 	host := mapping(unix.IPPROTO_UDP, 53, one4)
 	host.HostIP = netip.MustParseAddr("10.0.0.1")
 	host.MasqAll = true

@@ -300,39 +300,57 @@ func (x *Tx) changes(b *batch) error {
 	return x.unusedChains(b)
 }
 
-// bases makes sure of the base rulesets of the tables that get elements, or have them
-// already. From one of another version, elements go on to lead to the chains of their names,
-// which are filled anew.
+// bases makes sure of the base rulesets. A table that is missing, or was flushed, is made
+// where it gets elements; one of another version is upgraded by the first change of any.
 func (x *Tx) bases(b *batch) error {
+	if len(x.slots) == 0 {
+		return nil
+	}
 	for _, table := range []byte{inet, bridge} {
-		if !x.wants(table) {
-			continue
-		}
 		version, err := x.s.version(table)
 		if err != nil {
 			return err
 		}
-		if version == baseVersion {
+		if version == baseVersion || version == "" && !x.wants(table) {
 			continue
 		}
-		if !x.leftovers().tables[chainID{family: table, table: TableName}] {
-			x.made = append(x.made, table)
-		}
-		chains, err := x.s.chainsIn(table, TableName)
-		if err != nil {
+		if err := x.base(b, table); err != nil {
 			return err
-		}
-		b.ensure(table)
-		for _, c := range chains {
-			if strings.HasPrefix(c.name, oldVersion) {
-				b.dropChain(table, c.name)
-			}
-			if want := x.chainNamed(c.name); table == inet && want.rules != nil {
-				b.fill(table, &want)
-			}
 		}
 	}
 	return x.err
+}
+
+// base makes the base ruleset of a table. From one of another version, elements go on to
+// lead to the chains of their names, which are filled anew; chains and sets of that version
+// that have no use any more are deleted.
+func (x *Tx) base(b *batch, table byte) error {
+	if !x.leftovers().tables[chainID{family: table, table: TableName}] {
+		x.made = append(x.made, table)
+	}
+	chains, err := x.s.chainsIn(table, TableName)
+	if err != nil {
+		return err
+	}
+	names, err := x.s.setsIn(table, TableName)
+	if err != nil {
+		return err
+	}
+	b.ensure(table)
+	for _, c := range chains {
+		if strings.HasPrefix(c.name, oldVersion) || table == bridge && slices.Contains(oldChains, c.name) {
+			b.dropChain(table, c.name)
+		}
+		if want := x.chainNamed(c.name); table == inet && want.rules != nil {
+			b.fill(table, &want)
+		}
+	}
+	for _, name := range names {
+		if table == bridge && slices.Contains(oldSets, name) {
+			b.add(step{what: "set " + name}).DelSet(&nftables.Set{Table: ours(table), Name: name})
+		}
+	}
+	return nil
 }
 
 // chainNamed returns a chain that elements jump to, as it should be: one that is
