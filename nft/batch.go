@@ -82,9 +82,8 @@ func deletes(m netlink.Message) bool {
 	return false
 }
 
-// commit sends the batch and waits for the kernel's word on it: the first
-// refusal of a step, or what is wrong with all of it, which comes as the
-// refusal of the message that begins it.
+// commit sends the batch and waits for the acknowledgements: the error is that of the first
+// step that was refused, or about all of it, which comes as that of the message that begins it.
 func (s *sock) commit(t *batch) error {
 	if len(t.steps) == 0 {
 		return nil
@@ -99,7 +98,7 @@ func (s *sock) commit(t *batch) error {
 	answers, err := s.nl.Transaction(ms)
 	for _, m := range ms {
 		if deletes(m) {
-			idle.settle()
+			idle.noteDeletion()
 			break
 		}
 	}
@@ -134,7 +133,7 @@ func (t *batch) explain(message int, err error) error {
 	}
 	s := t.steps[message-1]
 	if strings.HasPrefix(s.what, "set ") && errors.Is(err, os.ErrExist) {
-		err = spec.Errorf(spec.CodeNotReady, "%w: somebody has made another one of that name in table %s, which has to go", err, TableName)
+		err = spec.Errorf(spec.CodeNotReady, "%w: another program has made one of that name in table %s, which has to go", err, TableName)
 	}
 	return &refusal{s.what, lacking(err, s.needs)}
 }

@@ -32,7 +32,7 @@ func (s *site) lanRoute() {
 	}
 }
 
-// N2: where FORWARD drops, containers without the plugin reach nobody, and with it
+// N2: where FORWARD drops, containers without the plugin reach nothing, and with it
 // all that they may; [S] so do new connections to their published ports.
 func TestKernelForwardDrops(t *testing.T) {
 	s := newSite(t)

@@ -12,7 +12,7 @@ import (
 )
 
 // Attachments of two networks may have one address. The first has it masqueraded and
-// allowed for both, and hands it on when it goes, by DEL or by GC; the last one leaves
+// allowed for both, and the next owner when it goes, by DEL or by GC; the last one leaves
 // nothing.
 func TestKernelAddressOfTwoNetworks(t *testing.T) {
 	for name, release := range map[string]func(x *nft.Tx){

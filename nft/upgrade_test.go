@@ -72,14 +72,24 @@ func TestKernelUpgrade(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	net2 := spec.Attachment{Network: "net2", ContainerID: "c1", IfName: "eth0"}
+	second := spec.Attachment{Network: "net2", ContainerID: "c1", IfName: "eth0"}
+	third := spec.Attachment{Network: "net3", ContainerID: "c1", IfName: "eth0"}
+	addresses := func(o spec.Attachment) func(x *nft.Tx) error {
+		return func(x *nft.Tx) error {
+			x.Masquerade(o, netip.MustParsePrefix(one4+"/24"))
+			x.AllowOwnTable(o, ip4, "CNI-ADMIN")
+			x.Police(o, "br0", true)
+			return nil
+		}
+	}
 	for name, first := range map[string]func(x *nft.Tx) error{
 		"ADD": func(x *nft.Tx) error {
 			x.NoAdverts(other, "veth9")
 			x.Masquerade(other, netip.MustParsePrefix(two4+"/24"))
 			return nil
 		},
-		"DEL": func(x *nft.Tx) error { x.Release(net2); return nil },
+		"DEL":                  func(x *nft.Tx) error { x.Release(third); return nil },
+		"DEL of a first owner": func(x *nft.Tx) error { x.Release(owner); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := kerneltest.NS(t)
@@ -93,17 +103,25 @@ func TestKernelUpgrade(t *testing.T) {
 				}
 			}
 			mine := func(x *nft.Tx) error {
-				x.Masquerade(owner, netip.MustParsePrefix(one4+"/24"))
-				x.AllowOwnTable(owner, ip4, "CNI-ADMIN")
-				x.Police(owner, "br0", true)
 				x.GuardMAC(owner, "veth1", net.HardwareAddr{2, 0, 0, 0, 0, 1})
-				return x.PortMap(owner, mapping(unix.IPPROTO_TCP, 8080, one4))
+				return errors.Join(addresses(owner)(x), x.PortMap(owner, mapping(unix.IPPROTO_TCP, 8080, one4)))
 			}
-			if err := table.Check(mine); err != nil {
+			owners := owner.Key()
+			if name == "DEL of a first owner" {
+				owners, mine = second.Key()+third.Key(), addresses(second) // either of them is the next
+			}
+			if err := errors.Join(table.Check(mine), table.Check(addresses(second))); err != nil {
 				t.Error(err)
 			}
+			for _, set := range []string{"map masq4 {", "map allow4 {"} {
+				_, elements, _ := strings.Cut(list, set)
+				_, comment, _ := strings.Cut(elements, one4+` comment "`)
+				if key, _, _ := strings.Cut(comment, " "); key == "" || !strings.Contains(owners, key) {
+					t.Errorf("%s is of %q in %s", one4, key, elements)
+				}
+			}
 			change(t, table, func(x *nft.Tx) error {
-				for _, o := range []spec.Attachment{owner, net2, other, {Network: "net3", ContainerID: "c1", IfName: "eth0"}} {
+				for _, o := range []spec.Attachment{owner, second, other, third} {
 					x.Release(o)
 				}
 				return nil
