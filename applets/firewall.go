@@ -40,7 +40,7 @@ dbusSocket              string  -          where the system bus listens; none: w
 	})
 }
 
-// firewallAdd notes the addresses and the policy in one transaction; with
+// firewallAdd records the addresses and the policy in one transaction; with
 // firewalld the zone comes after it, so that no address is ever in a zone without an
 // owner who would take it out.
 func firewallAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
@@ -276,7 +276,7 @@ func firewallStatus(ctx context.Context, r *spec.Request) error {
 }
 
 // firewallGC drops what attachments that are gone have here. The reference's
-// rules tell no owner, so they are left to DEL.
+// rules name no owner, so they are left to DEL.
 func firewallGC(ctx context.Context, r *spec.Request) error {
 	p := readFirewallLoosely(r)
 	valid := r.ValidKeys()
@@ -284,7 +284,7 @@ func firewallGC(ctx context.Context, r *spec.Request) error {
 	zoned, err := table.LostZones(r.Network, valid)
 	kinds, errs := leaveZones(ctx, p, zoned, err)
 	err = table.Update(ctx, func(x *nft.Tx) error {
-		x.Keep(r.Network, valid, kinds...)
+		x.DeleteStale(r.Network, valid, kinds...)
 		return nil
 	})
 	return withoutNetfilter(r, errors.Join(errs, err))

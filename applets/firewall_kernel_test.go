@@ -319,7 +319,7 @@ func TestKernelFirewallLateDel(t *testing.T) {
 	w.ok(w.verb(spec.Add, 1, ""))
 	_, err := w.run("firewall", spec.Add, w.callOf(2), "", w.result(1)) // the same addresses
 	w.ok(err)
-	rules := func() string { // without the note that there is something of the first
+	rules := func() string { // without the record that there is something of the first
 		before, rest, _ := strings.Cut(w.rules(), "\tset enlisted {")
 		enlisted, after, _ := strings.Cut(rest, "\n\t}\n")
 		return before + after + fmt.Sprint("second enlisted: ", strings.Contains(enlisted, "/c2/"))
@@ -382,7 +382,7 @@ func TestKernelFirewallRollback(t *testing.T) {
 }
 
 // [S] CHECK believes what firewalld answers; DEL takes out what its owner has
-// and no more, with firewalld gone it succeeds, and a failure leaves the note.
+// and no more, with firewalld gone it succeeds, and a failure leaves the record.
 func TestKernelFirewallZone(t *testing.T) {
 	w, socket := newWall(t), dbustest.Bus(t)
 	keys := `"backend":"firewalld","dbusSocket":"` + socket + `"`
@@ -421,7 +421,7 @@ func TestKernelFirewallZone(t *testing.T) {
 		t.Errorf("DEL that failed: %v; %s", err, w.owned())
 	}
 	f.Fail("")
-	w.must(w.run("firewall", spec.Del, w.callOf(1), keys, "")) // again, and nobody tells the addresses
+	w.must(w.run("firewall", spec.Del, w.callOf(1), keys, "")) // again, without addresses
 	if got := f.Sources(); got != "public 10.9.0.12/32, public fd00:9::12/128" {
 		t.Errorf("after DEL: %s", got)
 	}
@@ -444,8 +444,8 @@ func TestKernelFirewallZone(t *testing.T) {
 	}
 }
 
-// GC takes the addresses of those who are gone out of the zone, and the
-// reference's go with the DEL that tells them.
+// GC takes the addresses of those that are gone out of the zone, and the
+// reference's go with a DEL that has them in prevResult.
 func TestKernelFirewallZoneGC(t *testing.T) {
 	w, socket := newWall(t), dbustest.Bus(t)
 	f := dbustest.Start(t, socket)

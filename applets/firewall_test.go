@@ -12,7 +12,7 @@ import (
 
 func init() { helpConfs["firewall"] = firewallConf{} }
 
-// Whatever is wrong is told before the first change, with code 7. [S] the
+// Whatever is wrong is reported before the first change, with code 7. [S] the
 // reference takes an unknown backend for its default, and makes its rules before it
 // looks at the policy.
 func TestFirewallConf(t *testing.T) {

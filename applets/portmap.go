@@ -227,11 +227,11 @@ func portsToForget(r *spec.Request) (portOwners, []udpPort) {
 	if err := r.Decode(&c); err != nil {
 		r.Warn("%v: releasing what the attachment owns all the same", err)
 	}
-	folder, err := recordsIn(c.DataDir, portmapDataDir)
+	path, err := recordsIn(c.DataDir, portmapDataDir)
 	if err != nil {
-		r.Warn("%v: it is taken to be %s", err, folder)
+		r.Warn("%v: it is taken to be %s", err, path)
 	}
-	dir := portOwners(folder)
+	dir := portOwners(path)
 	var udp []udpPort
 	for _, m := range c.RuntimeConfig.PortMappings {
 		if w, err := m.wish(); err == nil {
@@ -320,8 +320,8 @@ func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 	})
 	localnet := dir.resetLocalnet(func(_ uint32, key string, o recordOwner) bool { return o.Network == r.Network && !valid(key) })
 	err := nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
-		x.Keep(r.Network, valid, nft.KindPortMap)
-		x.KeepOld(r.Network, r.Valid, nft.KindPortMap)
+		x.DeleteStale(r.Network, valid, nft.KindPortMap)
+		x.DeleteStaleReference(r.Network, r.Valid, nft.KindPortMap)
 		publishNext(r, x, next)
 		return nil
 	})

@@ -125,7 +125,7 @@ func (r *refusal) Error() string { return "nft: " + r.what + ": " + r.err.Error(
 // Unwrap lets errors.Is find the kernel's number.
 func (r *refusal) Unwrap() error { return r.err }
 
-// explain turns the kernel's number into a sentence that tells what is
+// explain turns the kernel's number into a sentence that says what is
 // missing; message 0 is the one that begins the batch.
 func (t *batch) explain(message int, err error) error {
 	if message == 0 || message > len(t.steps) {

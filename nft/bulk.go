@@ -48,7 +48,7 @@ func (k *known) lacks(key []byte) bool {
 	return !ok
 }
 
-// add notes an element.
+// add records an element.
 func (k *known) add(e *element) {
 	from := knownFrom{e.chain, e.owner}
 	at, ok := k.index[from]

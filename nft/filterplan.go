@@ -14,7 +14,7 @@ import (
 )
 
 // A filterUse says whether an address that is allowed has rules in the table filter. It is
-// noted with the element: CHECK misses no rules that were never made, and those that are
+// recorded with the element: CHECK misses no rules that were never made, and those that are
 // lost are made again for the addresses that had them.
 type filterUse byte
 
@@ -394,7 +394,7 @@ func made(data []byte, attr uint16) bool {
 	return unix.ByteSliceToString(readComment(attribute(data, attr))) == madeComment
 }
 
-// generation notes the number of the rule set, which changes with each batch of anybody.
+// generation reads the number of the rule set, which changes with each batch of any process.
 func (x *Tx) generation() error {
 	if x.gen != 0 {
 		return nil

@@ -132,15 +132,15 @@ func (s *set) describeFirewall(e *element) string {
 	return fmt.Sprintf("%s %s", s.name, link)
 }
 
-// Zoned lists the addresses that o alone answers for in firewalld: those noted by
+// Zoned lists the addresses in firewalld that o alone has: those recorded by
 // [Tx.Zone], and those of the given ones that have no owner here, as the
-// reference plugin notes nothing.
+// reference plugin records nothing.
 func (t *Table) Zoned(o spec.Attachment, ips ...netip.Addr) ([]netip.Addr, error) {
 	return t.zoned(ownedBy(o), ips)
 }
 
 // LostZones lists the addresses in firewalld that attachments of the network alone
-// answer for, except for those whose key is valid: what [Tx.Keep] would drop.
+// have, except for those whose key is valid: what [Tx.DeleteStale] would drop.
 func (t *Table) LostZones(network string, valid func(key string) bool) ([]netip.Addr, error) {
 	return t.zoned(lost(network, valid), nil)
 }

@@ -243,7 +243,7 @@ func TestKernelPoliceRefcount(t *testing.T) {
 		t.Error("CHECK of a member that is none")
 	}
 	change(t, table, func(x *nft.Tx) error {
-		x.Keep("net1", func(string) bool { return false }, nft.KindFirewall)
+		x.DeleteStale("net1", func(string) bool { return false }, nft.KindFirewall)
 		return nil
 	})
 	has("after GC of one network", "managed", "within")

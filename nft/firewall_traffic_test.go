@@ -24,7 +24,7 @@ func (s *site) secondBridge() *rtnl.NS {
 	return ns
 }
 
-// lanRoute tells the neighbour the way to the containers, for answers without masquerade.
+// lanRoute gives the neighbour a route to the containers, for answers without masquerade.
 func (s *site) lanRoute() {
 	s.t.Helper()
 	for dst, gw := range map[string]string{"10.1.0.0/24": hostLAN4, "fd00::/64": hostLAN6} {

@@ -23,16 +23,16 @@ func TestKernelLockPatience(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			table := nft.Open(kerneltest.NS(t), nft.WithLock(path))
 			inside, leave := make(chan bool), make(chan bool)
-			holder, waiter := make(chan error, 1), make(chan error, 1)
+			holder, second := make(chan error, 1), make(chan error, 1)
 			go func() {
 				holder <- table.Update(context.Background(), func(*nft.Tx) error { inside <- true; <-leave; return nil })
 			}()
 			<-inside
 			flock.Patience = 20 * time.Millisecond
 			t.Cleanup(func() { flock.Patience = 30 * time.Second })
-			go func() { waiter <- table.Update(context.Background(), everything) }()
+			go func() { second <- table.Update(context.Background(), everything) }()
 			select {
-			case err := <-waiter:
+			case err := <-second:
 				if !errors.Is(err, context.DeadlineExceeded) || spec.AsError(err).Code != spec.CodeTryAgain ||
 					!strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "held by another process") {
 					t.Errorf("got code %d, %v", spec.AsError(err).Code, err)

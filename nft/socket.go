@@ -65,7 +65,7 @@ type pool struct {
 	socks   map[rtnl.ID][]*nlconn.Conn
 }
 
-// noteDeletion notes that the kernel has something to clear away.
+// noteDeletion records that the kernel has something to clear away.
 func (p *pool) noteDeletion() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -204,7 +204,7 @@ func TestKernelAddressReuse(t *testing.T) {
 	}
 }
 
-func TestKernelKeep(t *testing.T) {
+func TestKernelDeleteStale(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
 	third := spec.Attachment{Network: "net2", ContainerID: "c1", IfName: "eth0"}
@@ -215,7 +215,7 @@ func TestKernelKeep(t *testing.T) {
 		return x.PortMap(other, mapping(6, 8080, two4))
 	})
 	change(t, table, func(x *nft.Tx) error {
-		x.Keep("net1", func(key string) bool { return key == owner.Key() }, nft.KindMasquerade)
+		x.DeleteStale("net1", func(key string) bool { return key == owner.Key() }, nft.KindMasquerade)
 		return nil
 	})
 	for _, tt := range []struct {
@@ -227,7 +227,7 @@ func TestKernelKeep(t *testing.T) {
 		}
 	}
 	change(t, table, func(x *nft.Tx) error {
-		x.Keep("net1", func(string) bool { return false })
+		x.DeleteStale("net1", func(string) bool { return false })
 		return nil
 	})
 	if got, err := table.Owned(third); err != nil || len(got) != 1 {

@@ -218,9 +218,9 @@ func (x *Tx) Had(o spec.Attachment) bool {
 	})
 }
 
-// Keep drops what attachments of the network own of the given kinds, except
+// DeleteStale drops what attachments of the network own of the given kinds, except
 // for those whose key is valid; no kinds mean all.
-func (x *Tx) Keep(network string, valid func(key string) bool, kinds ...Kind) {
+func (x *Tx) DeleteStale(network string, valid func(key string) bool, kinds ...Kind) {
 	x.drop(kinds, lost(network, valid))
 }
 
