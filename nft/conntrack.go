@@ -28,7 +28,7 @@ const (
 // host ports, so that the next packet is translated anew: a flow that was
 // there before its host port came, or after it went, would go astray for as
 // long as packets follow each other. A port without an address, or with the
-// unspecified one, stands for all addresses of its family; with the zero
+// unspecified one, means all addresses of its family; with the zero
 // Addr, of both. A kernel without connection tracking has none to forget.
 func (t *Table) FlushUDP(ports []netip.AddrPort) error {
 	if len(ports) == 0 {
@@ -109,7 +109,7 @@ func filterUDP(ae *netlink.AttributeEncoder, ports map[netip.AddrPort]bool) {
 	})
 }
 
-// flowTo tells where the first packet of a flow was sent to, before any
+// flowTo returns where the first packet of a flow was sent to, before any
 // translation (CTA_TUPLE_ORIG), and whether it was UDP. What is missing or cut short
 // comes as the zero address and port 0, which is no host port.
 func flowTo(data []byte, family byte) (dst netip.AddrPort, udp bool) {

@@ -22,15 +22,10 @@ import (
 // process that has one for longer hangs. Tests set it before they wait.
 var Timeout = 30 * time.Second
 
-// WithTimeout returns a context that ends after [Timeout] at the latest.
-func WithTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, Timeout)
-}
-
 // Exclusive is [Lock] for an exclusive lock that is waited for no longer than [Timeout]; then
 // the error is context.DeadlineExceeded.
 func Exclusive(ctx context.Context, path string, mode os.FileMode) (unlock func(), err error) {
-	ctx, cancel := WithTimeout(ctx)
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	return Lock(ctx, path, mode, unix.LOCK_EX)
 }
@@ -74,7 +69,7 @@ func Lock(ctx context.Context, path string, mode os.FileMode, how int) (unlock f
 // context's, or context.DeadlineExceeded. The descriptor is closed by unlock, and by Wait if
 // it fails; the caller must not use it any more.
 func Wait(ctx context.Context, fd, how int) (unlock func(), err error) {
-	ctx, cancel := WithTimeout(ctx)
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	return wait(ctx, fd, how)
 }
