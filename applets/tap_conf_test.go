@@ -20,7 +20,7 @@ func TestKernelTapAgain(t *testing.T) {
 	again := func(args []string) (code int, text string) {
 		var stderr bytes.Buffer
 		err := ns.Do(func() error {
-			code = a.run(t.Context(), Process{Args: args, Getenv: func(string) string { return "" }, Stderr: &stderr})
+			code = a.Run(t.Context(), Process{Args: args, Getenv: func(string) string { return "" }, Stderr: &stderr})
 			return nil
 		})
 		if err != nil {
