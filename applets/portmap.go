@@ -19,6 +19,7 @@ import (
 func init() {
 	register(&Applet{
 		Name:    "portmap",
+		Conf:    portmapConf{},
 		Summary: "ports of the host that lead to ports of a container",
 		Help: `
 key                   type    default              meaning

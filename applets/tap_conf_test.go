@@ -10,8 +10,6 @@ import (
 	"cnibox/rtnl"
 )
 
-func init() { helpConfs["tap"] = tapConf{} }
-
 // What the plugin tells the copy of itself that has the label arrives as it was meant.
 func TestKernelTapAgain(t *testing.T) {
 	kerneltest.Need(t, "CONFIG_TUN", rtnl.ProbeTap)
