@@ -53,9 +53,9 @@ func (c *chained) id() (id linkID, err error) {
 }
 
 // readOwn returns the record of an attachment; nil: there is none that can be read.
-func readOwn[T interface{ of(spec.Attachment) bool }](dir records, a spec.Attachment) *T {
+func readOwn[T interface{ Of(spec.Attachment) bool }](dir records, a spec.Attachment) *T {
 	rec := new(T)
-	if dir.read(recordName(a), rec) != nil || !(*rec).of(a) {
+	if dir.read(recordName(a), rec) != nil || !(*rec).Of(a) {
 		return nil
 	}
 	return rec
@@ -146,7 +146,7 @@ func claimedByOther(d records, id linkID, a spec.Attachment) (found bool) {
 	// What cannot be read claims nothing.
 	_ = d.each(func(name string) error {
 		var rec claim
-		if d.read(name, &rec) == nil && rec.linkID == id && !rec.of(a) {
+		if d.read(name, &rec) == nil && rec.linkID == id && !rec.Of(a) {
 			found = true
 		}
 		return nil

@@ -38,7 +38,7 @@ func readTuned(dir records, name string, a spec.Attachment) (rec *tuningRecord, 
 	if err := dir.read(name, rec); err != nil {
 		return nil, false, err
 	}
-	if rec.recordOwner != (recordOwner{}) && !rec.of(a) {
+	if rec.recordOwner != (recordOwner{}) && !rec.Of(a) {
 		return nil, true, os.ErrNotExist
 	}
 	return rec, false, nil
