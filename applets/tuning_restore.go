@@ -64,7 +64,7 @@ func (t tuned) remember(undo *undo.Stack, p *tuningPlan, a spec.Attachment, befo
 	if old != nil && (old.linkID == id || old.linkID == linkID{} && p.link.change(t.link).empty()) {
 		before = old.tuningLink.or(before)
 	}
-	if err := replaceFor(p.dir, undo, a, tuningRecord{claim{ownerOf(a), id}, before}); err != nil {
+	if err := replaceFor(p.dir, undo, a, tuningRecord{claim{recordOwner: ownerOf(a), linkID: id}, before}); err != nil {
 		return fmt.Errorf("former attributes of %s: %w", a.IfName, err)
 	}
 	return nil
