@@ -67,7 +67,7 @@ func (c *chained) claim(dir records, a spec.Attachment, undo *undo.Stack) error 
 	if err != nil {
 		return err
 	}
-	return replaceFor(dir, undo, a, claim{ownerOf(a), id})
+	return replaceFor(dir, undo, a, claim{recordOwner: ownerOf(a), linkID: id})
 }
 
 // replaceFor writes the record of an attachment, and registers how to bring back what was

@@ -307,7 +307,7 @@ func (f *execFlags) freePorts() error {
 	var ports []hostPort
 	for _, p := range f.publish {
 		ip, _ := netip.ParseAddr(p.HostIP) // checked; none is the zero Addr
-		ports = append(ports, hostPort{strings.ToLower(p.Protocol), ip.Unmap(), p.HostPort})
+		ports = append(ports, hostPort{proto: strings.ToLower(p.Protocol), ip: ip.Unmap(), port: p.HostPort})
 	}
 	found := listening(ports)
 	if len(found) == 0 {

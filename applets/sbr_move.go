@@ -200,7 +200,7 @@ func (s *sbr) fill(table int, want []rtnl.Route) error {
 		}
 	}
 	for _, r := range append(want, have...) {
-		s.moved = append(s.moved, movedRoute{r.Dst, r.GW, r.GW, table})
+		s.moved = append(s.moved, movedRoute{dst: r.Dst, gw: r.GW, to: r.GW, table: table})
 	}
 	return nil
 }

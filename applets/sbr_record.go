@@ -29,7 +29,7 @@ func (s *sbr) remember(a spec.Attachment, dir records, rules []madeRule) error {
 	if err != nil {
 		return err
 	}
-	rec := sbrRecord{claim{ownerOf(a), id}, slices.Clone(rules)}
+	rec := sbrRecord{claim{recordOwner: ownerOf(a), linkID: id}, slices.Clone(rules)}
 	if old := readOwn[sbrRecord](dir, a); old != nil && old.linkID == id {
 		for _, m := range old.Rules {
 			if !slices.Contains(rules, m) {

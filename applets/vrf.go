@@ -137,7 +137,7 @@ func (v *vrf) checkResult(r *spec.Request, table int) error {
 	}
 	var there []movedRoute // all of them, as if they had moved
 	for _, rt := range routes {
-		there = append(there, movedRoute{rt.Dst, rt.GW, rt.GW, rt.Table})
+		there = append(there, movedRoute{dst: rt.Dst, gw: rt.GW, to: rt.GW, table: rt.Table})
 	}
 	for _, rt := range r.Prev.Routes {
 		in := table

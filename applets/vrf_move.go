@@ -203,7 +203,7 @@ func (v *vrf) settle(ctx context.Context) error {
 func (v *vrf) note(table int) error {
 	routes, err := v.cont.Routes(rtnl.RouteFilter{Table: table, Link: v.link.Index})
 	for _, r := range routes {
-		v.moved = append(v.moved, movedRoute{r.Dst, r.GW, r.GW, table})
+		v.moved = append(v.moved, movedRoute{dst: r.Dst, gw: r.GW, to: r.GW, table: table})
 	}
 	return err
 }
