@@ -12,7 +12,7 @@ LIMIT ?= 30m
 
 export CGO_ENABLED = 0
 
-BUILDFLAGS = -trimpath -ldflags '-s -w -X cnibox/applets.Version=$(VERSION)'
+BUILDFLAGS = -trimpath -ldflags '-s -w -X cnibox/applets/applet.Version=$(VERSION)'
 
 # What build-all makes: the names of Go, but for the two kinds of 32 bit ARM.
 # Routers with MIPS have no floating point unit.

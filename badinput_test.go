@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"cnibox/applets"
+	"cnibox/applets/applet"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/schema"
 	"cnibox/spec"
@@ -54,7 +55,7 @@ func (w *world) call(verb spec.Verb, plugin, conf string, c container, env map[s
 		var out, diag bytes.Buffer
 		begin := time.Now()
 		err := w.host.Do(func() error {
-			got.exit = applets.Serve(w.Context(), a, applets.Process{
+			got.exit = applet.Serve(w.Context(), a, applet.Process{
 				Applets: applets.All(),
 				Getenv:  func(k string) string { return vars[k] }, Stdin: strings.NewReader(w.text(conf)), Stdout: &out, Stderr: &diag,
 			})
@@ -531,7 +532,7 @@ func TestBadEnvironment(t *testing.T) {
 					continue
 				}
 				var out, diag bytes.Buffer
-				exit := applets.Serve(t.Context(), a, applets.Process{
+				exit := applet.Serve(t.Context(), a, applet.Process{
 					Applets: applets.All(),
 					Getenv: func(k string) string {
 						return map[string]string{"CNI_COMMAND": string(verb), "CNI_CONTAINERID": "c", "CNI_IFNAME": "e", "CNI_NETNS": "/n", missing: ""}[k]

@@ -17,6 +17,7 @@ import (
 	"syscall"
 
 	"cnibox/applets"
+	"cnibox/applets/applet"
 )
 
 // quick is the verb that has nothing to undo, so that no signal needs to be watched for:
@@ -35,7 +36,7 @@ func main() {
 	if len(os.Args) > 0 { // execve allows an empty argv
 		name, args = os.Args[0], os.Args[1:]
 	}
-	os.Exit(applets.Run(ctx, name, applets.Process{
+	os.Exit(applets.Run(ctx, name, applet.Process{
 		Args:    args,
 		Getenv:  os.Getenv,
 		Environ: os.Environ(),
@@ -55,7 +56,7 @@ func endOnSignal(cancel context.CancelCauseFunc, listening chan<- struct{}) {
 	close(listening)
 	s := <-c
 	signal.Stop(c)
-	cancel(applets.EndedBy(s.(syscall.Signal)))
+	cancel(applet.EndedBy(s.(syscall.Signal)))
 }
 
 // spareThreads are for what blocks in the kernel beside main.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"cnibox/applets"
+	"cnibox/applets/applet"
 	"cnibox/internal/script"
 )
 
@@ -21,7 +22,7 @@ func TestMain(m *testing.M) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	listening := make(chan struct{})
 	go endOnSignal(cancel, listening)
-	os.Exit(applets.Run(ctx, name, applets.Process{
+	os.Exit(applets.Run(ctx, name, applet.Process{
 		Args:      os.Args[1:],
 		Getenv:    os.Getenv,
 		Environ:   os.Environ(),

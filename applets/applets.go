@@ -9,6 +9,7 @@
 package applets
 
 import (
+	"cnibox/applets/applet"
 	"context"
 	"path"
 	"slices"
@@ -16,11 +17,11 @@ import (
 
 // table is in the order of names. It is filled while the package is
 // initialised and never changes after.
-var table Table
+var table applet.Table
 
 // register enters an applet; a name used twice is a mistake in the program.
 // It is called while the package is initialised, by each applet's file.
-func register(a *Applet) {
+func register(a *applet.Applet) {
 	i := 0
 	for i < len(table) && table[i].Name < a.Name {
 		i++
@@ -35,18 +36,18 @@ func register(a *Applet) {
 
 // All returns the applets in the order of their names.
 // The slice is the caller's; the applets are everyone's and must not be changed.
-func All() Table { return slices.Clone(table) }
+func All() applet.Table { return slices.Clone(table) }
 
 // Lookup finds an applet of the table, see [Table.Lookup].
-func Lookup(name string) (*Applet, bool) { return table.Lookup(name) }
+func Lookup(name string) (*applet.Applet, bool) { return table.Lookup(name) }
 
 // Run runs the applet that argv0 names and returns its exit code; a name that
 // names none is told on stderr, with 2.
-func Run(ctx context.Context, argv0 string, p Process) int {
+func Run(ctx context.Context, argv0 string, p applet.Process) int {
 	p.Applets = table
 	a, ok := table.Lookup(path.Base(argv0))
 	if !ok {
-		return Unknown(path.Base(argv0), p)
+		return applet.Unknown(path.Base(argv0), p)
 	}
 	return a.Run(ctx, p)
 }

@@ -1,6 +1,9 @@
 package applets
 
-import "testing"
+import (
+	"cnibox/applets/applet"
+	"testing"
+)
 
 func TestLookup(t *testing.T) {
 	for name, want := range map[string]string{
@@ -27,11 +30,11 @@ func TestLookup(t *testing.T) {
 
 // The longest name wins: buildkit-cni-host-local is host-local, not local.
 func TestLookupLongest(t *testing.T) {
-	defer func(old []*Applet) { table = old }(table)
+	defer func(old []*applet.Applet) { table = old }(table)
 	for _, order := range [][]string{{"local", "host-local"}, {"host-local", "local"}} {
 		table = nil
 		for _, name := range order {
-			register(&Applet{Name: name})
+			register(&applet.Applet{Name: name})
 		}
 		if a, ok := Lookup("buildkit-cni-host-local"); !ok || a.Name != "host-local" {
 			t.Errorf("registered as %q: got %v, %t", order, a, ok)
@@ -40,22 +43,22 @@ func TestLookupLongest(t *testing.T) {
 }
 
 func TestLookupPluginIsNoTool(t *testing.T) {
-	if _, ok := table.plugin("loopback"); !ok {
+	if _, ok := table.Plugin("loopback"); !ok {
 		t.Error("loopback is not found")
 	}
-	if _, ok := table.plugin("cnibox"); ok {
+	if _, ok := table.Plugin("cnibox"); ok {
 		t.Error("cnibox is a tool and counts as a plugin")
 	}
 }
 
 func TestRegisterTwice(t *testing.T) {
-	defer func(old []*Applet) { table = old }(table)
+	defer func(old []*applet.Applet) { table = old }(table)
 	defer func() {
 		if recover() == nil {
 			t.Error("no panic")
 		}
 	}()
-	register(&Applet{Name: "loopback"})
+	register(&applet.Applet{Name: "loopback"})
 }
 
 // Every applet can be told of: one line, and keys or usage.

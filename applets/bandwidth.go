@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"math"
 
+	"cnibox/applets/applet"
+	"cnibox/applets/record"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
 func init() {
-	register(&Applet{
+	register(&applet.Applet{
 		Name:    "bandwidth",
 		Conf:    bandwidthConf{},
 		Summary: "limits the rate of a veth pair in both directions",
@@ -81,7 +83,7 @@ type limit struct {
 // A bandwidthPlan is what a configuration asks for, checked.
 type bandwidthPlan struct {
 	ingress, egress limit
-	dir             records
+	dir             record.Dir
 }
 
 // empty reports whether nothing is limited, as for most containers of a network with the
@@ -98,7 +100,7 @@ func readBandwidth(r *spec.Request) (*bandwidthPlan, error) {
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
-	if p.dir, err = recordsIn(c.DataDir, bandwidthDataDir); err != nil {
+	if p.dir, err = record.In(c.DataDir, bandwidthDataDir); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -207,7 +209,7 @@ func bandwidthStatus(_ context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	if p.dir.notDir() {
+	if p.dir.NotDir() {
 		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", p.dir)
 	}
 	if err := probeShaping(); err != nil {

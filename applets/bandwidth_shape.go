@@ -11,6 +11,8 @@ import (
 	"os"
 	"slices"
 
+	"cnibox/applets/record"
+	"cnibox/applets/result"
 	"cnibox/internal/undo"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -35,7 +37,7 @@ func isIFBName(name string) bool { return spec.Hashed(name, ifbPrefix, ifbDigits
 
 // A shaper is one verb on one veth pair.
 type shaper struct {
-	*chained
+	*result.Interface
 	r    *spec.Request
 	host *rtnl.Conn
 	veth *rtnl.Link // host-side veth; nil at DEL: gone, or another attachment's
@@ -52,11 +54,11 @@ type shaping struct {
 // openShaper finds both ends of the pair. missing is the code of the error where one is
 // missing; for DEL it is 0, and that is no error. The caller closes it.
 func openShaper(r *spec.Request, missing int) (*shaper, error) {
-	c, err := openChained(r, missing)
+	c, err := result.Open(r, missing)
 	if err != nil {
 		return nil, err
 	}
-	s := &shaper{chained: c, r: r}
+	s := &shaper{Interface: c, r: r}
 	if s.host, err = rtnl.Dial(rtnl.Host()); err == nil {
 		err = s.findVeth()
 	}
@@ -78,15 +80,15 @@ func (s *shaper) close() {
 	if s.host != nil {
 		s.host.Close()
 	}
-	s.chained.close()
+	s.Interface.Close()
 }
 
 // findVeth finds the host-side veth.
 func (s *shaper) findVeth() (err error) {
-	if s.link != nil {
-		s.veth, err = s.host.VethPeer(s.link, s.ns)
+	if s.Link != nil {
+		s.veth, err = s.host.VethPeer(s.Link, s.NS)
 	}
-	if s.link == nil || errors.Is(err, os.ErrNotExist) {
+	if s.Link == nil || errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("%s in %s has no veth peer on the host: %w", s.r.IfName, s.r.Call.NetNS, os.ErrNotExist)
 	}
 	return err
@@ -164,7 +166,7 @@ func (s *shaper) apply(p *bandwidthPlan) error {
 	if p.egress.rate != 0 && len(now.to) > 0 && now.to[0] != 0 && !now.uses(now.to[0]) {
 		return spec.Errorf(spec.CodeBusy, "ingress traffic of %s is redirected to link #%d already: DEL the attachment that did it first", s.veth.Name, now.to[0])
 	}
-	if err := s.claim(p.dir, s.r.Attachment, &s.undo); err != nil {
+	if err := s.WriteRecord(p.dir, s.r.Attachment, &s.undo); err != nil {
 		return err
 	}
 	if p.ingress.rate == 0 {
@@ -280,8 +282,8 @@ func bandwidthDel(_ context.Context, r *spec.Request) error {
 		return err
 	}
 	defer s.close()
-	dir := recordsOf(r, bandwidthDataDir)
-	own, ownErr := s.owns(r, dir, readOwn[claim](dir, r.Attachment))
+	dir := record.Configured(r, bandwidthDataDir)
+	own, ownErr := s.Owns(r, dir, result.ReadRecord[result.Record](dir, r.Attachment))
 	if !own {
 		s.veth = nil
 	}
@@ -289,7 +291,7 @@ func bandwidthDel(_ context.Context, r *spec.Request) error {
 	if err := errors.Join(ownErr, err, s.dropBucket(now), s.dropIFBs(now)); err != nil {
 		return err
 	}
-	return dir.remove(recordName(r.Attachment))
+	return dir.Remove(record.Name(r.Attachment))
 }
 
 // bandwidthGC deletes the IFBs of the network's attachments that are gone, and those of the
@@ -325,5 +327,5 @@ func bandwidthGC(_ context.Context, r *spec.Request) error {
 			ops = append(ops, rtnl.DropLink(index))
 		}
 	}
-	return errors.Join(err, rtnl.SkipAbsent(host.Do(ops...)), recordsOf(r, bandwidthDataDir).keep(r.Network, r.Valid))
+	return errors.Join(err, rtnl.SkipAbsent(host.Do(ops...)), record.Configured(r, bandwidthDataDir).DeleteStale(r.Network, r.Valid))
 }

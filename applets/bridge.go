@@ -13,14 +13,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/applet"
 	"cnibox/applets/attach"
+	"cnibox/applets/netfilter"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
 func init() {
-	register(&Applet{
+	register(&applet.Applet{
 		Name:    "bridge",
 		Conf:    bridgeConf{},
 		Summary: "veth pair into a bridge on the host",
@@ -77,7 +79,7 @@ type bridge struct {
 // bridgeConf are the keys; Help tells each. The zero value of each key is its default
 // but for Bridge, which validate fills in.
 type bridgeConf struct {
-	masqConf
+	netfilter.MasqConf
 	Bridge                    string      `json:"bridge"`
 	IsGateway                 bool        `json:"isGateway"`
 	IsDefaultGateway          bool        `json:"isDefaultGateway"`
@@ -115,7 +117,7 @@ func (c *bridgeConf) validate() error {
 	case c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535):
 		return fmt.Errorf(`"mtu" %d is not within 68 to 65535`, c.MTU)
 	}
-	return errors.Join(c.checkBackend(), c.validateVLANs())
+	return errors.Join(c.CheckBackend(), c.validateVLANs())
 }
 
 // createBridgePort makes sure of the bridge and puts a veth pair into it.
@@ -125,7 +127,7 @@ func (c *bridgeConf) validate() error {
 // result's interfaces is the reference's: bridge, host end, container end.
 func createBridgePort(ctx context.Context, op *attach.Op, c *bridge) (err error) {
 	op.DAD = c.EnableDAD
-	c.warnBackend(op)
+	c.WarnBackend(op)
 	if err := ensureBridge(op, c); err != nil {
 		return err
 	}
@@ -172,7 +174,7 @@ func afterJoin(op *attach.Op, c *bridge) (err error) {
 // The rule is in the bridge family: frames of the port with another source address go.
 func guardMAC(ctx context.Context, op *attach.Op, port string) error {
 	table := nft.Open(rtnl.Host())
-	op.Undo("MAC guard", func(ctx context.Context) error { return unrule(ctx, op, table, bridgeKinds) })
+	op.Undo("MAC guard", func(ctx context.Context) error { return netfilter.Undo(ctx, op, table, bridgeKinds) })
 	return table.Update(ctx, func(x *nft.Tx) error {
 		x.GuardMAC(op.Attachment, port, op.Link.MAC)
 		return nil
@@ -210,7 +212,7 @@ func ensureBridge(op *attach.Op, c *bridge) error {
 	if err := op.IgnoreRouters(br.Name); err != nil || !c.made {
 		return err
 	}
-	return skipDAD(op, br.Name) // or nothing is forwarded while its link-local address is tentative
+	return attach.SkipDAD(op, br.Name) // or nothing is forwarded while its link-local address is tentative
 }
 
 // reconcileBridge brings an existing bridge to what the configuration needs;

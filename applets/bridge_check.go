@@ -6,6 +6,7 @@ import (
 	"context"
 
 	"cnibox/applets/attach"
+	"cnibox/applets/netfilter"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -128,7 +129,7 @@ func checkGateways(op *attach.Op, c *bridge, br *rtnl.Link) error {
 			return attach.Mismatch("%s does not have the gateway address %s", gw.Name, ip.Gateway)
 		}
 	}
-	return checkForwarding(op)
+	return attach.CheckForwarding(op)
 }
 
 // hasGateway looks for the address whatever its mask.
@@ -145,7 +146,7 @@ func hasGateway(have []rtnl.Addr, ip spec.IP) bool {
 // address is not compared: a later plugin may have given the link another.
 // A rule set that cannot be read is an error of its own, not a mismatch.
 func checkRules(op *attach.Op, c *bridge, port string) error {
-	if err := c.checkMasquerade(op); err != nil {
+	if err := c.CheckMasquerade(op); err != nil {
 		return err
 	}
 	if !c.MACSpoofChk {
@@ -156,7 +157,7 @@ func checkRules(op *attach.Op, c *bridge, port string) error {
 		return err
 	}
 	missing := &nft.MissingError{What: []string{"MAC guard of " + port + " in table bridge cnibox"}}
-	return orReference(attach.Mismatch("%w", missing), op.Attachment, nft.KindMACGuard)
+	return netfilter.OrReference(attach.Mismatch("%w", missing), op.Attachment, nft.KindMACGuard)
 }
 
 // probeBridge reports whether the host can do what the configuration asks for.

@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"cnibox/applets/attach"
+	"cnibox/applets/netfilter"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -24,7 +25,7 @@ func setupBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 		}
 	}
 	if !c.IsGateway {
-		return c.addMasquerade(ctx, op, bridgeKinds)
+		return c.AddMasquerade(ctx, op, bridgeKinds)
 	}
 	return addGatewayRules(ctx, op, c)
 }
@@ -35,7 +36,7 @@ func setupBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 func addGatewayRules(ctx context.Context, op *attach.Op, c *bridge) error {
 	table := nft.Open(rtnl.Host())
 	op.Undo("rules of the gateway", func(ctx context.Context) error {
-		if err := unrule(ctx, op, table, bridgeKinds); !lacksNetfilter(err) {
+		if err := netfilter.Undo(ctx, op, table, bridgeKinds); !netfilter.IsMissing(err) {
 			return err
 		}
 		return nil
@@ -45,13 +46,13 @@ func addGatewayRules(ctx context.Context, op *attach.Op, c *bridge) error {
 		if !c.IPMasq {
 			return nil
 		}
-		return masquerade(op, op.Result.IPs)(x)
+		return netfilter.Masquerade(op, op.Result.IPs)(x)
 	})
-	if !lacksNetfilter(err) {
+	if !netfilter.IsMissing(err) {
 		return err
 	}
 	op.Warn("router advertisements of this container may reach its neighbours: %v", err)
-	return c.addMasquerade(ctx, op, bridgeKinds)
+	return c.AddMasquerade(ctx, op, bridgeKinds)
 }
 
 // readyBridge waits for the port, then switches forwarding on: last, since
@@ -67,7 +68,7 @@ func readyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 	if !c.IsGateway {
 		return nil
 	}
-	return switchForwarding(op, func(restore func() error) error { return whileUnused(op, c.link.Index, nil, restore) })
+	return attach.SwitchForwarding(op, func(restore func() error) error { return whileUnused(op, c.link.Index, nil, restore) })
 }
 
 // setGateways puts each gateway on the bridge, or on its VLAN's own interface.
@@ -96,7 +97,7 @@ func setGateways(op *attach.Op, c *bridge) error {
 	if !c.made { // which its ports no longer change then
 		ops = append(ops, rtnl.ChangeLink(gw.Index, rtnl.LinkChange{MAC: gw.MAC}))
 	}
-	return withoutIPv6(op.Host.Do(ops...), gw.Name)
+	return attach.WithoutIPv6(op.Host.Do(ops...), gw.Name)
 }
 
 // gatewayOps adds the addresses that are missing. Another IPv4 address, or an
@@ -118,7 +119,7 @@ func gatewayOps(gw *rtnl.Link, have []rtnl.Addr, want []netip.Prefix, force bool
 	}
 	drops := ops != nil
 	for i, w := range want {
-		if (drops || !hasAddr(have, w)) && !contains(want[:i], w) {
+		if (drops || !attach.HasAddr(have, w)) && !contains(want[:i], w) {
 			// another ADD may be adding the very same
 			ops = append(ops, rtnl.ReplaceAddr(gw.Index, rtnl.Addr{Prefix: w, NoDAD: true}))
 		}
@@ -162,12 +163,12 @@ func restoreAddrs(op *attach.Op, c *bridge, index uint32, was []rtnl.Addr) error
 	}
 	var added, taken []rtnl.Op
 	for _, a := range now {
-		if !hasAddr(was, a.Prefix) && !a.Prefix.Addr().IsLinkLocalUnicast() {
+		if !attach.HasAddr(was, a.Prefix) && !a.Prefix.Addr().IsLinkLocalUnicast() {
 			added = append(added, rtnl.DropAddr(index, a))
 		}
 	}
 	for _, a := range was {
-		if !hasAddr(now, a.Prefix) {
+		if !attach.HasAddr(now, a.Prefix) {
 			taken = append(taken, rtnl.NewAddr(index, a))
 		}
 	}
@@ -201,12 +202,12 @@ func dropUnusedBridge(op *attach.Op, index uint32) error {
 // cleanupBridge runs on each DEL: the configuration may have had ipMasq at the ADD and
 // not now.
 func cleanupBridge(ctx context.Context, op *attach.Op, _ *bridge) error {
-	return release(ctx, op, bridgeKinds)
+	return netfilter.Release(ctx, op, bridgeKinds)
 }
 
 // collectBridge gives back what stale attachments own in the rule set.
 func collectBridge(ctx context.Context, op *attach.Op, _ *bridge) error {
-	return collectRules(ctx, op, bridgeKinds)
+	return netfilter.Collect(ctx, op, bridgeKinds)
 }
 
 // describeBridge enters the interfaces of a live port into the result of GET.

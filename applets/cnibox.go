@@ -6,11 +6,12 @@ import (
 	"runtime"
 	"slices"
 
+	"cnibox/applets/applet"
 	"cnibox/spec"
 )
 
 func init() {
-	register(&Applet{
+	register(&applet.Applet{
 		Name:    "cnibox",
 		Summary: "lists the applets, tells their keys, lays and verifies the links",
 		Help: `
@@ -24,25 +25,25 @@ cnibox install [--create] DIR [APPLET …]
 cnibox verify DIR               tell whether each applet's name in DIR leads to this
                                 binary; exit code 1 if one does not
 cnibox version                  show our version and the releases it follows`,
-		Main: cniboxMain,
+		Main: run,
 	})
 }
 
 // cniboxMain returns 0, 1 for what failed, and 2 for what it was not able to understand.
 // A name of a link may come behind it, as with busybox.
-func cniboxMain(ctx context.Context, p Process) int {
+func run(ctx context.Context, p applet.Process) int {
 	if len(p.Args) == 0 {
 		return writeList(p)
 	}
 	cmd, args := p.Args[0], p.Args[1:]
 	switch {
-	case isHelp(cmd):
+	case applet.IsHelp(cmd):
 		return cniboxHelp(p, args)
 	case cmd == "list" || cmd == "--list":
 		return writeList(p)
 	case cmd == "version" || cmd == "--version":
 		fmt.Fprintf(p.Stdout, "cnibox %s, as the CNI plugins %s, CNI %s to %s, %s\n",
-			Version, Release, spec.V010, spec.Newest, runtime.Version())
+			applet.Version, applet.Release, spec.V010, spec.Newest, runtime.Version())
 		return 0
 	case cmd == "install" || cmd == "--install":
 		return cniboxInstall(p, args)
@@ -61,13 +62,13 @@ func cniboxMain(ctx context.Context, p Process) int {
 }
 
 // usage tells what was not understood, and returns the exit code for it.
-func usage(p Process, format string, args ...any) int {
+func usage(p applet.Process, format string, args ...any) int {
 	fmt.Fprintf(p.Stderr, "cnibox: %s (`cnibox` lists the applets, `cnibox help cnibox` the commands)\n", fmt.Sprintf(format, args...))
 	return 2
 }
 
 // cniboxHelp shows the keys of an applet, and without one what applets there are.
-func cniboxHelp(p Process, args []string) int {
+func cniboxHelp(p applet.Process, args []string) int {
 	if len(args) == 0 {
 		return writeList(p)
 	}
@@ -75,11 +76,11 @@ func cniboxHelp(p Process, args []string) int {
 	if !ok {
 		return usage(p, "no applet is named %q%s", args[0], suggest(p.Applets, args[0]))
 	}
-	return writeHelp(a, p.Stdout)
+	return applet.WriteHelp(a, p.Stdout)
 }
 
 // writeList shows usage and applets, one a line in the order of their names.
-func writeList(p Process) int {
+func writeList(p applet.Process) int {
 	fmt.Fprintf(p.Stdout, "usage: cnibox APPLET …, or a link named APPLET; cnibox help APPLET | install DIR | verify DIR | version\n\n")
 	all := p.Applets
 	width := 0
@@ -94,7 +95,7 @@ func writeList(p Process) int {
 
 // suggest returns a question after the applet whose name is nearest, if one is near.
 // Near is two letters off.
-func suggest(all Table, name string) string {
+func suggest(all applet.Table, name string) string {
 	var names []string
 	for _, a := range all {
 		if distance(name, a.Name) <= 2 {

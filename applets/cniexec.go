@@ -12,12 +12,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/applet"
 	"cnibox/chain"
 	"cnibox/spec"
 )
 
 func init() {
-	register(&Applet{
+	register(&applet.Applet{
 		Name:    "cni-exec",
 		Summary: "runtime: attach network namespaces, and run commands in one",
 		Help:    cniExecHelp,
@@ -36,7 +37,7 @@ const (
 //
 // It is one verb of the specification, or run; which of its fields count depends on it.
 type cniExecCall struct {
-	Process
+	applet.Process
 	*execFlags
 	verb    string        // in lower case, as typed
 	network string        // empty: version was asked for this program's own
@@ -47,8 +48,8 @@ type cniExecCall struct {
 
 // cniExec is the program: verb, network, namespace, flags.
 // Mistakes in the command line are told before anything is opened.
-func cniExec(ctx context.Context, p Process) int {
-	if len(p.Args) == 0 || isHelp(p.Args[0]) {
+func cniExec(ctx context.Context, p applet.Process) int {
+	if len(p.Args) == 0 || applet.IsHelp(p.Args[0]) {
 		fmt.Fprint(p.Stdout, cniExecHelp)
 		return exitOK
 	}
@@ -174,7 +175,7 @@ func (c *cniExecCall) setRunner() {
 
 // local returns what finds and runs plugins as the flags say.
 func (c *cniExecCall) local() *chain.Local {
-	l := c.invoker(filepath.SplitList(c.path))
+	l := c.Invoker(filepath.SplitList(c.path))
 	l.BuiltIn, l.StderrInError, l.Timeout = true, true, c.timeout
 	return l
 }
@@ -265,7 +266,7 @@ func (c *cniExecCall) speak(l *chain.List) {
 func (c *cniExecCall) add(ctx context.Context) error {
 	l, err := c.load()
 	if err == nil {
-		err = cmp.Or(c.canPublish(l), c.freePorts(), c.ready())
+		err = cmp.Or(c.canPublish(l), c.freePorts(), c.Ready())
 	}
 	if err != nil {
 		return err
@@ -341,7 +342,7 @@ func (c *cniExecCall) status(ctx context.Context) error {
 // One plugin that does not answer keeps none of the others from being told.
 func (c *cniExecCall) version(ctx context.Context) error {
 	if c.network == "" {
-		about(&Applet{Name: "cni-exec"}, c.Stdout)
+		applet.About(&applet.Applet{Name: "cni-exec"}, c.Stdout)
 		return nil
 	}
 	l, err := c.load()

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/record"
 	"cnibox/chain"
 	"cnibox/internal/disk"
 	"cnibox/rtnl"
@@ -111,7 +112,7 @@ func (c *cniExecCall) subnets() (s subnets, err error) {
 // it said may be in use.
 // The error is os.ErrNotExist if nothing was chosen yet.
 func readSubnets(file string) (s subnets, err error) {
-	doc, err := disk.Read(file, unix.O_NOFOLLOW, longestRecord)
+	doc, err := disk.Read(file, unix.O_NOFOLLOW, record.MaxSize)
 	if err != nil {
 		return s, err
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"cnibox/applets/hostport"
 	"cnibox/chain"
 	"cnibox/spec"
 )
@@ -304,12 +305,12 @@ func (f *execFlags) freePorts() error {
 	if f.force {
 		return nil
 	}
-	var ports []hostPort
+	var ports []hostport.Port
 	for _, p := range f.publish {
 		ip, _ := netip.ParseAddr(p.HostIP) // checked; none is the zero Addr
-		ports = append(ports, hostPort{proto: strings.ToLower(p.Protocol), ip: ip.Unmap(), port: p.HostPort})
+		ports = append(ports, hostport.Port{Proto: strings.ToLower(p.Protocol), IP: ip.Unmap(), Port: p.HostPort})
 	}
-	found := listening(ports)
+	found := hostport.Listening(ports)
 	if len(found) == 0 {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/record"
 	"cnibox/internal/disk"
 	"cnibox/spec"
 )
@@ -54,14 +55,14 @@ func (s *sandbox) resolvers() (text string, ok bool) {
 	if d.Nameservers = slices.DeleteFunc(slices.Clone(d.Nameservers), onLoopback); len(d.Nameservers) > 0 {
 		return resolvText(d), true
 	}
-	b, err := disk.Read(etcResolvConf, 0, longestRecord)
+	b, err := disk.Read(etcResolvConf, 0, record.MaxSize)
 	if err != nil {
 		return "", false
 	}
 	host := string(b)
 	file := resolvConf()
 	if file == upstreamResolvConf {
-		b, _ = disk.Read(file, 0, longestRecord) // resolvConf has read it
+		b, _ = disk.Read(file, 0, record.MaxSize) // resolvConf has read it
 	}
 	if text = withoutLoopback(string(b)); text == host {
 		return "", false
@@ -77,7 +78,7 @@ func (s *sandbox) resolvers() (text string, ok bool) {
 // Empty: none of both.
 func resolvConf() string {
 	for _, file := range []string{etcResolvConf, upstreamResolvConf} {
-		b, err := disk.Read(file, 0, longestRecord)
+		b, err := disk.Read(file, 0, record.MaxSize)
 		if err == nil && reachable(string(b)) {
 			return file
 		}

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/applet"
 	"cnibox/chain"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -59,7 +60,7 @@ func (c *cniExecCall) run(ctx context.Context, operands, command []string) int {
 	if err := c.usableFor(c.verb); err != nil {
 		return c.wrongCall(err)
 	}
-	if err := cmp.Or(c.prepare(), c.ready()); err != nil {
+	if err := cmp.Or(c.prepare(), c.Ready()); err != nil {
 		return c.fail(err)
 	}
 	c.target.ContainerID = c.containerID
@@ -134,7 +135,7 @@ func (s *sandbox) live(ctx context.Context, lists []*chain.List, command []strin
 		return exitError, fmt.Errorf("bring lo up: %w", err)
 	}
 	if err := s.attach(ctx, lists, signals); err != nil {
-		if by := EndedBy(0); errors.As(err, &by) {
+		if by := applet.EndedBy(0); errors.As(err, &by) {
 			return chain.ExitSignal + int(by), err
 		}
 		return exitError, err
@@ -181,14 +182,14 @@ func (s *sandbox) attach(ctx context.Context, lists []*chain.List, signals <-cha
 		defer close(stopped)
 		select {
 		case sig := <-signals:
-			cancel(EndedBy(sig.(unix.Signal))) // all are, on Linux
+			cancel(applet.EndedBy(sig.(unix.Signal))) // all are, on Linux
 		case <-done:
 		}
 	}()
 	err := s.attachAll(ctx, lists)
 	close(done)
 	<-stopped // from here on signals are the command's
-	var by EndedBy
+	var by applet.EndedBy
 	switch {
 	case !errors.As(context.Cause(ctx), &by):
 		return err

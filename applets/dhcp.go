@@ -8,12 +8,14 @@ import (
 	"os"
 	"slices"
 
+	"cnibox/applets/applet"
+	"cnibox/applets/record"
 	"cnibox/dhcp"
 	"cnibox/spec"
 )
 
 func init() {
-	register(&Applet{
+	register(&applet.Applet{
 		Name:    "dhcp",
 		Conf:    dhcpConf{},
 		Summary: "addresses from DHCP servers, leased by a daemon",
@@ -56,7 +58,7 @@ renews them. The socket may come from systemd (LISTEN_FDS).`,
 // call calls the daemon for this attachment. Errors have the daemon's code, or 11 if none
 // answers.
 func (p *dhcpPlugin) call(ctx context.Context, verb spec.Verb) ([]*dhcp.Lease, error) {
-	leases, err := callDHCP(ctx, p.socket, &dhcpCall{verb, ownerOf(p.Attachment), p.conf})
+	leases, err := callDHCP(ctx, p.socket, &dhcpCall{verb, record.OwnerOf(p.Attachment), p.conf})
 	if errors.Is(err, errNoDaemon) {
 		err = spec.Errorf(spec.CodeTryAgain, "error dialing DHCP daemon").WithDetails("%v", err)
 	}
@@ -138,20 +140,20 @@ func delDHCP(ctx context.Context, r *spec.Request) error {
 // release has the daemon release the leases of an attachment. Without one that answers, the
 // plugin itself does, by the record; a daemon drops a lease whose record is gone.
 func (p *dhcpPlugin) release(ctx context.Context, a spec.Attachment) error {
-	_, err := callDHCP(ctx, p.socket, &dhcpCall{Verb: spec.Del, recordOwner: ownerOf(a)})
+	_, err := callDHCP(ctx, p.socket, &dhcpCall{Verb: spec.Del, Owner: record.OwnerOf(a)})
 	if err == nil {
 		return nil
 	}
 	p.Warn("%v: releasing the lease without it", err)
 	var rec dhcpRecord
-	rerr := p.leases.read(dhcpLeaseName(a), &rec)
+	rerr := p.leases.Read(dhcpLeaseName(a), &rec)
 	if errors.Is(rerr, os.ErrNotExist) {
 		return nil
 	}
 	if rerr != nil { // it cannot be used
-		return p.leases.remove(dhcpLeaseName(a))
+		return p.leases.Remove(dhcpLeaseName(a))
 	}
-	store := &dhcpStore{dir: p.leases, owner: ownerOf(a)}
+	store := &dhcpStore{dir: p.leases, owner: record.OwnerOf(a)}
 	h := dhcp.Resume(rec.State, dhcp.Settings{Log: func(line string) { p.Warn("%s", line) }}, store)
 	if !h.Fresh() {
 		return store.Drop()
@@ -169,9 +171,9 @@ func gcDHCP(ctx context.Context, r *spec.Request) error {
 	for _, a := range r.Valid {
 		valid[a] = true
 	}
-	return p.leases.each(func(name string) error {
+	return p.leases.Each(func(name string) error {
 		var rec dhcpRecord
-		err := p.leases.read(name, &rec)
+		err := p.leases.Read(name, &rec)
 		a := spec.Attachment{Network: rec.Network, ContainerID: rec.ContainerID, IfName: rec.IfName}
 		if err == nil && a.Network == r.Network && !valid[a] && name == dhcpLeaseName(a) {
 			return p.release(ctx, a)
@@ -201,7 +203,7 @@ func getDHCP(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	var rec dhcpRecord
-	err = p.leases.read(dhcpLeaseName(r.Attachment), &rec)
+	err = p.leases.Read(dhcpLeaseName(r.Attachment), &rec)
 	if errors.Is(err, os.ErrNotExist) || err == nil && !rec.Given {
 		return nil, spec.Errorf(spec.CodeUnknown, "no lease of %s is known", r.Attachment)
 	}

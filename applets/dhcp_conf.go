@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"cnibox/applets/record"
 	"cnibox/dhcp"
 	"cnibox/spec"
 )
@@ -46,7 +47,7 @@ const dhcpSocket = "/run/cni/dhcp.sock"
 type dhcpPlugin struct {
 	*spec.Request
 	socket string
-	leases records
+	leases record.Dir
 	conf   dhcp.Config
 }
 
@@ -91,8 +92,8 @@ func checkDHCPSocket(path string) error {
 
 // dhcpLeases is the directory of the leases of the daemon at a socket. It is beside the socket,
 // so that plugin and daemon need not agree on a second path.
-func dhcpLeases(socket string) records {
-	return records(strings.TrimSuffix(filepath.Clean(socket), ".sock") + "-leases")
+func dhcpLeases(socket string) record.Dir {
+	return record.Dir(strings.TrimSuffix(filepath.Clean(socket), ".sock") + "-leases")
 }
 
 // readDHCP reads and checks the whole configuration. Errors have code 7.

@@ -20,6 +20,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/applet"
+	"cnibox/applets/record"
 	"cnibox/dhcp"
 	"cnibox/internal/flock"
 	"cnibox/spec"
@@ -35,12 +37,12 @@ type dhcpFlags struct {
 
 // dhcpDaemonMain runs the daemon until the context ends. It returns the exit status: 0 then,
 // 1 if it cannot start, 2 for wrong flags.
-func dhcpDaemonMain(ctx context.Context, p Process) int {
+func dhcpDaemonMain(ctx context.Context, p applet.Process) int {
 	// One write for each line, so that lines of several goroutines do not mix.
 	log := func(line string) { io.WriteString(p.Stderr, "cnibox dhcp daemon: "+line+"\n") }
-	if len(p.Args) > 0 && isHelp(p.Args[0]) {
+	if len(p.Args) > 0 && applet.IsHelp(p.Args[0]) {
 		a, _ := p.Applets.Lookup("dhcp")
-		return writeHelp(a, p.Stdout)
+		return applet.WriteHelp(a, p.Stdout)
 	}
 	f, err := readDHCPFlags(p)
 	if err != nil {
@@ -56,7 +58,7 @@ func dhcpDaemonMain(ctx context.Context, p Process) int {
 }
 
 // readDHCPFlags reads the flags and the variables of sd_listen_fds(3).
-func readDHCPFlags(p Process) (*dhcpFlags, error) {
+func readDHCPFlags(p applet.Process) (*dhcpFlags, error) {
 	f := &dhcpFlags{}
 	set := flag.NewFlagSet("dhcp daemon", flag.ContinueOnError)
 	set.SetOutput(io.Discard)
@@ -126,7 +128,7 @@ func (f *dhcpFlags) run(ctx context.Context) error {
 		defer l.Close()
 	}
 	if f.pidFile != "" {
-		if err := records(filepath.Dir(f.pidFile)).replace(filepath.Base(f.pidFile), []byte(strconv.Itoa(os.Getpid())+"\n")); err != nil {
+		if err := record.Dir(filepath.Dir(f.pidFile)).Replace(filepath.Base(f.pidFile), []byte(strconv.Itoa(os.Getpid())+"\n")); err != nil {
 			return fmt.Errorf("pid file: %w", err)
 		}
 		defer os.Remove(f.pidFile)
@@ -178,19 +180,19 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 // A dhcpDaemon answers calls and keeps the leases.
 type dhcpDaemon struct {
 	dhcp.Settings
-	leases records
+	leases record.Dir
 	calls  sync.WaitGroup
 
 	mu      sync.Mutex // guards the maps
-	holders map[recordOwner]*dhcp.Holder
-	busy    map[recordOwner]chan struct{}      // closed by the unlock of [dhcpDaemon.lock]
-	adding  map[recordOwner]context.CancelFunc // of ADDs that run
+	holders map[record.Owner]*dhcp.Holder
+	busy    map[record.Owner]chan struct{}      // closed by the unlock of [dhcpDaemon.lock]
+	adding  map[record.Owner]context.CancelFunc // of ADDs that run
 }
 
-func newDHCPDaemon(s dhcp.Settings, leases records) *dhcpDaemon {
+func newDHCPDaemon(s dhcp.Settings, leases record.Dir) *dhcpDaemon {
 	return &dhcpDaemon{
 		Settings: s, leases: leases,
-		holders: map[recordOwner]*dhcp.Holder{}, busy: map[recordOwner]chan struct{}{}, adding: map[recordOwner]context.CancelFunc{},
+		holders: map[record.Owner]*dhcp.Holder{}, busy: map[record.Owner]chan struct{}{}, adding: map[record.Owner]context.CancelFunc{},
 	}
 }
 
@@ -198,13 +200,13 @@ func newDHCPDaemon(s dhcp.Settings, leases records) *dhcpDaemon {
 // had an answer is held, and not renewed, until the next DEL or ADD.
 func (d *dhcpDaemon) resume() {
 	n := 0
-	err := d.leases.each(func(name string) error {
+	err := d.leases.Each(func(name string) error {
 		if !strings.HasSuffix(name, ".json") {
 			return nil
 		}
 		var rec dhcpRecord
-		err := d.leases.read(name, &rec)
-		store := &dhcpStore{d.leases, rec.recordOwner}
+		err := d.leases.Read(name, &rec)
+		store := &dhcpStore{d.leases, rec.Owner}
 		if err != nil || store.name() != name {
 			d.Log(name + " is not the record of a lease: ignored")
 			return nil
@@ -213,7 +215,7 @@ func (d *dhcpDaemon) resume() {
 		if !h.Fresh() {
 			return store.Drop()
 		}
-		d.holders[rec.recordOwner] = h
+		d.holders[rec.Owner] = h
 		if rec.Given {
 			n++
 			h.Keep()
@@ -291,7 +293,7 @@ func (d *dhcpDaemon) serve(ctx context.Context, conn net.Conn) {
 	}
 	if err := sendDHCP(conn, "", answer); err != nil && call.Verb == spec.Add && answer.Error == nil {
 		d.Log(call.ContainerID + "/" + call.IfName + ": the caller is gone: its lease is released")
-		if err := d.del(context.WithoutCancel(ctx), call.recordOwner); err != nil {
+		if err := d.del(context.WithoutCancel(ctx), call.Owner); err != nil {
 			d.Log(err.Error())
 		}
 	}
@@ -302,7 +304,7 @@ func (d *dhcpDaemon) do(ctx context.Context, call *dhcpCall) ([]*dhcp.Lease, err
 	case spec.Add:
 		return d.add(ctx, call)
 	case spec.Del:
-		return nil, d.del(ctx, call.recordOwner)
+		return nil, d.del(ctx, call.Owner)
 	case spec.Check:
 		return d.check(call)
 	case spec.Status:
@@ -313,7 +315,7 @@ func (d *dhcpDaemon) do(ctx context.Context, call *dhcpCall) ([]*dhcp.Lease, err
 
 // lock waits until no other ADD or DEL of the attachment runs. Other attachments are not
 // waited for.
-func (d *dhcpDaemon) lock(ctx context.Context, owner recordOwner) (unlock func(), err error) {
+func (d *dhcpDaemon) lock(ctx context.Context, owner record.Owner) (unlock func(), err error) {
 	for {
 		d.mu.Lock()
 		other := d.busy[owner]
@@ -338,14 +340,14 @@ func (d *dhcpDaemon) lock(ctx context.Context, owner recordOwner) (unlock func()
 }
 
 // holder returns what holds the leases of an attachment; nil: it has none.
-func (d *dhcpDaemon) holder(owner recordOwner) *dhcp.Holder {
+func (d *dhcpDaemon) holder(owner record.Owner) *dhcp.Holder {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.holders[owner]
 }
 
 // setHolder needs the attachment's lock; nil removes the holder.
-func (d *dhcpDaemon) setHolder(owner recordOwner, h *dhcp.Holder) {
+func (d *dhcpDaemon) setHolder(owner record.Owner, h *dhcp.Holder) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if h == nil {
@@ -358,18 +360,18 @@ func (d *dhcpDaemon) setHolder(owner recordOwner, h *dhcp.Holder) {
 // add returns the leases that the attachment has, or gets some. Leases that have run out, or
 // of an interface that was replaced, are released first.
 func (d *dhcpDaemon) add(ctx context.Context, call *dhcpCall) ([]*dhcp.Lease, error) {
-	unlock, err := d.lock(ctx, call.recordOwner)
+	unlock, err := d.lock(ctx, call.Owner)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	store := &dhcpStore{d.leases, call.recordOwner}
-	if h := d.holder(call.recordOwner); h != nil {
+	store := &dhcpStore{d.leases, call.Owner}
+	if h := d.holder(call.Owner); h != nil {
 		if h.Serves(call.Config) && store.Kept() && allValid(h.Leases()) {
 			return h.Leases(), nil
 		}
 		err := h.Release(ctx)
-		d.setHolder(call.recordOwner, nil)
+		d.setHolder(call.Owner, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -394,13 +396,13 @@ func (d *dhcpDaemon) acquire(ctx context.Context, call *dhcpCall, store *dhcpSto
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	d.mu.Lock()
-	d.adding[call.recordOwner] = cancel
+	d.adding[call.Owner] = cancel
 	d.mu.Unlock()
 	h, err := dhcp.Acquire(ctx, call.Config, d.Settings, store)
 	d.mu.Lock()
-	delete(d.adding, call.recordOwner)
+	delete(d.adding, call.Owner)
 	d.mu.Unlock()
-	d.setHolder(call.recordOwner, h) // may be there with an error
+	d.setHolder(call.Owner, h) // may be there with an error
 	return h, err
 }
 
@@ -415,7 +417,7 @@ func allValid(leases []*dhcp.Lease) bool {
 }
 
 // del releases the leases, if there are any. An ADD that still runs ends first.
-func (d *dhcpDaemon) del(ctx context.Context, owner recordOwner) error {
+func (d *dhcpDaemon) del(ctx context.Context, owner record.Owner) error {
 	d.mu.Lock()
 	if cancel := d.adding[owner]; cancel != nil {
 		cancel()
@@ -438,8 +440,8 @@ func (d *dhcpDaemon) del(ctx context.Context, owner recordOwner) error {
 // check returns the leases if they are valid and their interface exists. It waits for no
 // other call.
 func (d *dhcpDaemon) check(call *dhcpCall) ([]*dhcp.Lease, error) {
-	h, name := d.holder(call.recordOwner), call.attachment().String()
-	if h == nil || !(&dhcpStore{d.leases, call.recordOwner}).Kept() {
+	h, name := d.holder(call.Owner), call.Attachment().String()
+	if h == nil || !(&dhcpStore{d.leases, call.Owner}).Kept() {
 		return nil, spec.Errorf(spec.CodeCheck, "the DHCP daemon has no lease of %s", name)
 	}
 	if err := h.Check(); err != nil {

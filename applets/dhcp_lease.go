@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"cnibox/applets/record"
 	"cnibox/dhcp"
 	"cnibox/spec"
 )
@@ -14,7 +15,7 @@ import (
 // A dhcpRecord is the file of an attachment's leases. It is authoritative: without it there is
 // no lease, and removing it releases the lease.
 type dhcpRecord struct {
-	recordOwner
+	record.Owner
 	dhcp.State
 }
 
@@ -22,8 +23,8 @@ func dhcpLeaseName(a spec.Attachment) string { return a.Key() + ".json" }
 
 // A dhcpStore keeps the state of one attachment in its file.
 type dhcpStore struct {
-	dir   records
-	owner recordOwner
+	dir   record.Dir
+	owner record.Owner
 }
 
 func (s *dhcpStore) name() string {
@@ -31,7 +32,7 @@ func (s *dhcpStore) name() string {
 }
 
 func (s *dhcpStore) Save(state *dhcp.State) error {
-	return s.dir.write(s.name(), &dhcpRecord{s.owner, *state})
+	return s.dir.Write(s.name(), &dhcpRecord{s.owner, *state})
 }
 
 // Kept reports whether the file exists. One that cannot be looked up counts as existing.
@@ -40,4 +41,4 @@ func (s *dhcpStore) Kept() bool {
 	return !errors.Is(err, os.ErrNotExist)
 }
 
-func (s *dhcpStore) Drop() error { return s.dir.remove(s.name()) }
+func (s *dhcpStore) Drop() error { return s.dir.Remove(s.name()) }

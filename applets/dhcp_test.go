@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"cnibox/applets/applet"
 	"cnibox/dhcp"
 	"cnibox/internal/kerneltest"
 	"cnibox/spec"
@@ -141,7 +142,7 @@ func startDHCP(t *testing.T, args ...string) (socket string, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done, log := make(chan int), &lockedBuffer{}
 	go func() {
-		done <- dhcpDaemonMain(ctx, Process{Args: append(args, "-socketpath", socket), Getenv: func(string) string { return "" }, Stderr: log})
+		done <- dhcpDaemonMain(ctx, applet.Process{Args: append(args, "-socketpath", socket), Getenv: func(string) string { return "" }, Stderr: log})
 	}()
 	stop = func() {
 		cancel()
@@ -279,7 +280,7 @@ func TestDHCPFlags(t *testing.T) {
 					t.Errorf("the help does not say what %s is for", word)
 				}
 			}
-			_, err := readDHCPFlags(Process{Args: strings.Fields(tt.args), Getenv: func(k string) string { return tt.env[k] }})
+			_, err := readDHCPFlags(applet.Process{Args: strings.Fields(tt.args), Getenv: func(k string) string { return tt.env[k] }})
 			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"cnibox/applets/record"
 	"cnibox/dhcp"
 	"cnibox/spec"
 )
@@ -32,7 +33,7 @@ const (
 // A dhcpCall is a verb on an attachment. Only ADD needs the configuration.
 type dhcpCall struct {
 	Verb spec.Verb `json:"verb"`
-	recordOwner
+	record.Owner
 	Config dhcp.Config `json:"config"`
 }
 

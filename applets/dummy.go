@@ -6,13 +6,14 @@ import (
 	"context"
 	"fmt"
 
+	"cnibox/applets/applet"
 	"cnibox/applets/attach"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
 func init() {
-	register(&Applet{
+	register(&applet.Applet{
 		Name:    "dummy",
 		Conf:    dummyConf{},
 		Summary: "link that drops what is sent to it",

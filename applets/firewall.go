@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"cnibox/applets/applet"
+	"cnibox/applets/netfilter"
 	"cnibox/internal/undo"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -15,7 +17,7 @@ import (
 )
 
 func init() {
-	register(&Applet{
+	register(&applet.Applet{
 		Name:    "firewall",
 		Conf:    firewallConf{},
 		Summary: "lets a container's packets pass, and isolates bridges",
@@ -252,7 +254,7 @@ func leaveZones(ctx context.Context, p *firewallPlan, zoned []netip.Addr, err er
 
 // withoutNetfilter makes a warning of errors that say that there is nothing to release.
 func withoutNetfilter(r *spec.Request, err error) error {
-	if lacksNetfilter(err) {
+	if netfilter.IsMissing(err) {
 		r.Warn("%v: so there is nothing to release", err)
 		return nil
 	}

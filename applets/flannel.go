@@ -9,12 +9,14 @@ import (
 	"os"
 	"strings"
 
+	"cnibox/applets/applet"
+	"cnibox/applets/record"
 	"cnibox/internal/undo"
 	"cnibox/spec"
 )
 
 func init() {
-	register(&Applet{
+	register(&applet.Applet{
 		Name:    "flannel",
 		Conf:    flannelConf{},
 		Summary: "runs another plugin with the subnet that flanneld gave this node",
@@ -151,7 +153,7 @@ func (f *flannel) saved(r *spec.Request) (*spec.Request, error) {
 func delFlannel(ctx context.Context, r *spec.Request) error {
 	f, err := readFlannel(r)
 	if err != nil {
-		r.Warn("%v: going by the state files in %s", err, f.dir.records)
+		r.Warn("%v: going by the state files in %s", err, f.dir.Dir)
 	}
 	d, serr := f.saved(r)
 	switch {
@@ -191,7 +193,7 @@ func checkFlannel(ctx context.Context, r *spec.Request) error {
 	}
 	s, err := f.dir.find(r)
 	if errors.Is(err, os.ErrNotExist) {
-		return spec.Errorf(spec.CodeCheck, "flannel: there is no state file of %s in %s", r.Attachment, f.dir.records)
+		return spec.Errorf(spec.CodeCheck, "flannel: there is no state file of %s in %s", r.Attachment, f.dir.Dir)
 	}
 	if err != nil {
 		return err
@@ -239,8 +241,8 @@ func statusFlannel(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	if f.dir.records.notDir() {
-		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", f.dir.records)
+	if f.dir.Dir.NotDir() {
+		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", f.dir.Dir)
 	}
 	d, _, err := f.delegate(r, env)
 	if err != nil {
@@ -260,7 +262,7 @@ func gcFlannel(ctx context.Context, r *spec.Request) error {
 	f, err := readFlannel(r)
 	var errs []error
 	if err != nil {
-		r.Warn("%v: going by the state files in %s", err, f.dir.records)
+		r.Warn("%v: going by the state files in %s", err, f.dir.Dir)
 	} else {
 		env, _ := readSubnetEnv(f.SubnetFile) // not needed for GC
 		d, _, err := f.delegate(r, env)
@@ -269,13 +271,13 @@ func gcFlannel(ctx context.Context, r *spec.Request) error {
 		}
 		errs = append(errs, err)
 	}
-	valid := make(map[recordOwner]bool, 2*len(r.Valid))
+	valid := make(map[record.Owner]bool, 2*len(r.Valid))
 	for _, a := range r.Valid {
-		valid[ownerOf(a)] = true
+		valid[record.OwnerOf(a)] = true
 		// The reference's state files do not name the interface.
-		valid[recordOwner{Network: a.Network, ContainerID: a.ContainerID}] = true
+		valid[record.Owner{Network: a.Network, ContainerID: a.ContainerID}] = true
 	}
-	errs = append(errs, f.dir.each(func(file string) error {
+	errs = append(errs, f.dir.Each(func(file string) error {
 		if strings.HasSuffix(file, flannelBroken) {
 			return nil
 		}

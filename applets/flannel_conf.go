@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"cnibox/applets/record"
+	"cnibox/ipam"
 	"cnibox/spec"
 )
 
@@ -42,7 +44,7 @@ func readFlannel(r *spec.Request) (*flannel, error) {
 	if err := r.Decode(&f.flannelConf); err != nil {
 		return f, err
 	}
-	dir, err := recordsIn(f.DataDir, flannelDataDir)
+	dir, err := record.In(f.DataDir, flannelDataDir)
 	f.dir = flannelRecords{dir}
 	if err != nil {
 		return f, err
@@ -161,7 +163,7 @@ func (f *flannel) ipam(env *subnetEnv) ([]byte, error) {
 			routes = append(routes, `{"dst":"`+dst.String()+`"}`)
 		}
 		list := json.RawMessage("[" + strings.Join(routes, ",") + "]")
-		if _, err := ipamResult(list, nil); err != nil {
+		if _, err := ipam.NewResult(list, nil); err != nil {
 			return nil, err
 		}
 		set["ranges"] = json.RawMessage("[" + strings.Join(ranges, ",") + "]")

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"cnibox/internal/disk"
+	"cnibox/ipam"
 )
 
 // maxSubnetEnv is the most that is read of subnet.env, in bytes; flanneld writes some 200.
@@ -115,7 +116,7 @@ func unquoted(value string) string {
 
 // flannelNetworks reads comma-separated networks, each once; empty parts are skipped.
 func flannelNetworks(list string) (ps []netip.Prefix, err error) {
-	for _, text := range commaWords(list) {
+	for _, text := range ipam.SplitWords(list) {
 		p, err := flannelNetwork(text)
 		if err != nil {
 			return nil, err

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/record"
 	"cnibox/internal/disk"
 	"cnibox/spec"
 )
@@ -29,12 +30,12 @@ const (
 // A file of ours is named after the attachment's key. The reference names its files after
 // the container alone, so that two networks of a container overwrite each other's; such a
 // file is read and removed, and never written.
-type flannelRecords struct{ records }
+type flannelRecords struct{ record.Dir }
 
 // A flannelRecord is one state file. One of the reference does not name the interface.
 type flannelRecord struct {
 	file  string
-	owner recordOwner
+	owner record.Owner
 	conf  json.RawMessage // the delegate's, without the owner
 }
 
@@ -47,13 +48,13 @@ func flannelFile(a spec.Attachment) string { return "~" + a.Key() }
 // of reports whether a record is the attachment's: for one of the reference, by network and
 // container.
 func (s *flannelRecord) of(a spec.Attachment) bool {
-	return s.owner == ownerOf(a) || s.owner == recordOwner{Network: a.Network, ContainerID: a.ContainerID}
+	return s.owner == record.OwnerOf(a) || s.owner == record.Owner{Network: a.Network, ContainerID: a.ContainerID}
 }
 
 // load reads one file. Errors are os.ErrNotExist, errBrokenRecord, or of code 5.
 func (d flannelRecords) load(file string) (*flannelRecord, error) {
 	var raw json.RawMessage
-	err := d.read(file, &raw)
+	err := d.Read(file, &raw)
 	var path *os.PathError
 	if errors.As(err, &path) && !errors.Is(err, unix.ELOOP) {
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
@@ -63,8 +64,8 @@ func (d flannelRecords) load(file string) (*flannelRecord, error) {
 	}
 	s := &flannelRecord{file: file}
 	var head struct {
-		Name  string      `json:"name"`
-		Owner recordOwner `json:"cnibox"`
+		Name  string       `json:"name"`
+		Owner record.Owner `json:"cnibox"`
 	}
 	if err == nil {
 		err = json.Unmarshal(raw, &head)
@@ -75,8 +76,8 @@ func (d flannelRecords) load(file string) (*flannelRecord, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errBrokenRecord, err)
 	}
-	if s.owner = head.Owner; s.owner == (recordOwner{}) {
-		s.owner = recordOwner{Network: head.Name, ContainerID: file}
+	if s.owner = head.Owner; s.owner == (record.Owner{}) {
+		s.owner = record.Owner{Network: head.Name, ContainerID: file}
 	}
 	return s, nil
 }
@@ -100,7 +101,7 @@ func (d flannelRecords) find(r *spec.Request) (*flannelRecord, error) {
 
 // quarantine renames a file that cannot be used, for people to look at.
 func (d flannelRecords) quarantine(r *spec.Request, file string, why error) {
-	path := filepath.Join(string(d.records), file)
+	path := filepath.Join(string(d.Dir), file)
 	if err := disk.Rename(path, path+flannelBroken); err != nil {
 		r.Warn("state file %s: %v; it cannot be renamed: %v", path, why, err)
 		return
@@ -111,25 +112,25 @@ func (d flannelRecords) quarantine(r *spec.Request, file string, why error) {
 // save writes the delegate's configuration, and returns how to restore what was there
 // before. Errors have code 5.
 func (d flannelRecords) save(a spec.Attachment, conf []byte) (restore func() error, err error) {
-	raw, err := spec.Merge(conf, map[string]any{flannelOwner: ownerOf(a)})
+	raw, err := spec.Merge(conf, map[string]any{flannelOwner: record.OwnerOf(a)})
 	if err != nil {
 		return nil, err
 	}
 	name := flannelFile(a)
-	old, err := disk.Read(filepath.Join(string(d.records), name), unix.O_NOFOLLOW, longestRecord)
-	restore = func() error { return d.remove(name) }
+	old, err := disk.Read(filepath.Join(string(d.Dir), name), unix.O_NOFOLLOW, record.MaxSize)
+	restore = func() error { return d.Remove(name) }
 	if err == nil {
-		restore = func() error { return d.replace(name, old) }
+		restore = func() error { return d.Replace(name, old) }
 	}
-	return restore, d.write(name, json.RawMessage(raw))
+	return restore, d.Write(name, json.RawMessage(raw))
 }
 
 // forget removes the attachment's file, and the one named after the container if that is
 // the attachment's as well: the reference's, or a hard link that earlier versions made for it.
 func (d flannelRecords) forget(a spec.Attachment) error {
-	err := d.remove(flannelFile(a))
+	err := d.Remove(flannelFile(a))
 	if s, lerr := d.load(a.ContainerID); lerr == nil && s.of(a) {
-		err = errors.Join(err, dropFile(filepath.Join(string(d.records), a.ContainerID)))
+		err = errors.Join(err, record.RemoveFile(filepath.Join(string(d.Dir), a.ContainerID)))
 	}
 	return err
 }

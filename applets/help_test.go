@@ -2,6 +2,7 @@ package applets_test
 
 import (
 	"cnibox/applets"
+	"cnibox/applets/applet"
 	"encoding"
 	"encoding/json"
 	"reflect"
@@ -22,7 +23,7 @@ func TestHelpHasEveryKey(t *testing.T) {
 }
 
 // plugins are those with keys: all but loopback.
-func plugins(t *testing.T) (list []*applets.Applet) {
+func plugins(t *testing.T) (list []*applet.Applet) {
 	t.Helper()
 	for _, a := range applets.All() {
 		switch {

@@ -10,13 +10,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/applet"
 	"cnibox/applets/attach"
+	"cnibox/applets/record"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
 func init() {
-	register(&Applet{
+	register(&applet.Applet{
 		Name:    "host-device",
 		Conf:    deviceConf{},
 		Summary: "moves a link of the host into the container, and back",
@@ -68,8 +70,8 @@ type deviceConf struct {
 }
 
 // dir is where the records are stored.
-func (c *deviceConf) dir() records {
-	dir, _ := recordsIn(c.DataDir, hostDeviceDir) // validate has reported the error
+func (c *deviceConf) dir() record.Dir {
+	dir, _ := record.In(c.DataDir, hostDeviceDir) // validate has reported the error
 	return dir
 }
 
@@ -101,11 +103,11 @@ func createHostDevice(ctx context.Context, op *attach.Op, c *deviceConf) error {
 			return spec.Errorf(spec.CodeBusy, "the device %s that %s had before waits on the host for its name, which another link has: rename that link, then DEL again", old.Name, op.Attachment)
 		}
 	}
-	return dir.made().locked(ctx, func() error { return moveHostDevice(op, c, dir) })
+	return dir.Make().Locked(ctx, func() error { return moveHostDevice(op, c, dir) })
 }
 
 // moveHostDevice is the part of ADD that is done under the lock of the records.
-func moveHostDevice(op *attach.Op, c *deviceConf, dir records) error {
+func moveHostDevice(op *attach.Op, c *deviceConf, dir record.Dir) error {
 	restoreReturned(op, dir)
 	dev, err := c.find(op.Host)
 	if err != nil {
@@ -130,7 +132,7 @@ func moveHostDevice(op *attach.Op, c *deviceConf, dir records) error {
 	}
 	if rec.Index != op.Link.Index { // the kernel chose another, as that one was taken there
 		rec.Index = op.Link.Index
-		if err := dir.write(deviceFile(op.Attachment), rec); err != nil {
+		if err := dir.Write(deviceFile(op.Attachment), rec); err != nil {
 			return err
 		}
 	}
@@ -184,7 +186,7 @@ func describeHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
 // probeHostDevice is for STATUS: records can be stored, and the hardware is there, whatever
 // its driver and namespace are.
 func probeHostDevice(_ context.Context, _ *spec.Request, c *deviceConf) error {
-	if c.dir().notDir() {
+	if c.dir().NotDir() {
 		return fmt.Errorf("data directory %s is not a directory", c.dir())
 	}
 	if c.sysfsDir != "" && !exists(c.sysfsDir) {

@@ -10,6 +10,7 @@ import (
 	"path"
 	"strings"
 
+	"cnibox/applets/record"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -195,7 +196,7 @@ func (c *deviceConf) validate() error {
 	case c.PCIBusID != "" && !isPCI(strings.ToLower(c.PCIBusID)):
 		return fmt.Errorf(`"pciBusID" %q is no PCI address such as 0000:3b:00.2`, c.PCIBusID)
 	}
-	if _, err := recordsIn(c.DataDir, hostDeviceDir); err != nil {
+	if _, err := record.In(c.DataDir, hostDeviceDir); err != nil {
 		return err
 	}
 	return c.resolve(hostSysfs)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"cnibox/applets/attach"
+	"cnibox/applets/record"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -20,7 +21,7 @@ import (
 // each attachment. The alias of a moved link is its name on the host, as with the reference,
 // which stores nothing else.
 type deviceRecord struct {
-	recordOwner
+	record.Owner
 	NetNS   string `json:"netns"` // path of the namespace it was moved to
 	Index   uint32 `json:"index"` // there
 	Name    string `json:"name"`
@@ -34,7 +35,7 @@ type deviceRecord struct {
 
 // recordOf describes a link as it is.
 func recordOf(op *attach.Op, l *rtnl.Link) *deviceRecord {
-	return &deviceRecord{recordOwner: ownerOf(op.Attachment), NetNS: op.Call.NetNS, Index: l.Index, Name: l.Name, Alias: l.Alias,
+	return &deviceRecord{Owner: record.OwnerOf(op.Attachment), NetNS: op.Call.NetNS, Index: l.Index, Name: l.Name, Alias: l.Alias,
 		MAC: l.MAC.String(), PermMAC: l.PermMAC.String(), MTU: l.MTU, Up: l.Up, Kind: l.Kind}
 }
 
@@ -71,9 +72,9 @@ func (rec *deviceRecord) among(links []rtnl.Link, matches func(*rtnl.Link) bool)
 func deviceFile(a spec.Attachment) string { return a.Key() + ".json" }
 
 // readDevice returns the record in a file; os.ErrNotExist: there is none.
-func readDevice(dir records, file string) (*deviceRecord, error) {
+func readDevice(dir record.Dir, file string) (*deviceRecord, error) {
 	rec := &deviceRecord{}
-	err := dir.read(file, rec)
+	err := dir.Read(file, rec)
 	if err == nil {
 		err = spec.CheckIfName(rec.Name)
 	}
@@ -81,8 +82,8 @@ func readDevice(dir records, file string) (*deviceRecord, error) {
 }
 
 // eachDevice calls fn with each record that can be read, and goes on past errors.
-func eachDevice(dir records, fn func(*deviceRecord) error) error {
-	return dir.each(func(file string) error {
+func eachDevice(dir record.Dir, fn func(*deviceRecord) error) error {
+	return dir.Each(func(file string) error {
 		rec, err := readDevice(dir, file)
 		if err != nil {
 			return nil
@@ -92,16 +93,16 @@ func eachDevice(dir records, fn func(*deviceRecord) error) error {
 }
 
 // recordDevice writes the record, and registers the undo of the move.
-func recordDevice(op *attach.Op, dir records, dev *rtnl.Link) (*deviceRecord, error) {
+func recordDevice(op *attach.Op, dir record.Dir, dev *rtnl.Link) (*deviceRecord, error) {
 	rec := recordOf(op, dev)
 	op.Undo("device "+rec.Name, func(ctx context.Context) error { return rec.giveBack(ctx, op, dir) })
-	return rec, dir.write(deviceFile(op.Attachment), rec)
+	return rec, dir.Write(deviceFile(op.Attachment), rec)
 }
 
 // restoreReturned restores the devices that the kernel moved to the host when their
 // namespaces ended, and that no DEL has restored since. Their records go, or a late DEL would
 // take a device from the attachment that has it next.
-func restoreReturned(op *attach.Op, dir records) {
+func restoreReturned(op *attach.Op, dir record.Dir) {
 	var links []rtnl.Link
 	err := eachDevice(dir, func(rec *deviceRecord) (err error) {
 		if links == nil {
@@ -116,7 +117,7 @@ func restoreReturned(op *attach.Op, dir records) {
 		if err := rec.restore(op, dev); err != nil {
 			return later(err)
 		}
-		return dir.remove(deviceFile(rec.attachment()))
+		return dir.Remove(deviceFile(rec.Attachment()))
 	})
 	if err != nil {
 		op.Warn("%v", err)
@@ -126,7 +127,7 @@ func restoreReturned(op *attach.Op, dir records) {
 // removeHostDevice is DEL. A device without a record may have been moved by the reference:
 // then its name on the host is its alias, and nothing else about it is known.
 func removeHostDevice(ctx context.Context, op *attach.Op, c *deviceConf) error {
-	dir := recordsOf(op.Request, hostDeviceDir)
+	dir := record.Configured(op.Request, hostDeviceDir)
 	rec, err := readDevice(dir, deviceFile(op.Attachment))
 	if err != nil {
 		if !errors.Is(err, os.ErrNotExist) {
@@ -134,7 +135,7 @@ func removeHostDevice(ctx context.Context, op *attach.Op, c *deviceConf) error {
 		}
 		l := movedByReference(op, c)
 		if l == nil || hasRecord(op, dir, l) {
-			return dir.remove(deviceFile(op.Attachment))
+			return dir.Remove(deviceFile(op.Attachment))
 		}
 		rec = recordOf(op, l)
 		rec.Name, rec.Alias, rec.Up = l.Alias, "", false
@@ -143,7 +144,7 @@ func removeHostDevice(ctx context.Context, op *attach.Op, c *deviceConf) error {
 }
 
 // hasRecord reports whether a link is the device of another attachment.
-func hasRecord(op *attach.Op, dir records, l *rtnl.Link) (found bool) {
+func hasRecord(op *attach.Op, dir record.Dir, l *rtnl.Link) (found bool) {
 	_ = eachDevice(dir, func(rec *deviceRecord) error {
 		found = found || rec.movedBack(l) || rec.NetNS == op.Call.NetNS && rec.inContainer(l)
 		return nil
@@ -195,7 +196,7 @@ func later(err error) error {
 
 // giveBack moves the device to the host, makes it what it was before ADD, and removes its
 // record. One that is nowhere was deleted with the namespace, or unplugged: no error.
-func (rec *deviceRecord) giveBack(ctx context.Context, op *attach.Op, dir records) error {
+func (rec *deviceRecord) giveBack(ctx context.Context, op *attach.Op, dir record.Dir) error {
 	cont := op.Cont
 	if cont == nil || rec.NetNS != op.Call.NetNS {
 		if ns, err := rtnl.OpenNS(rec.NetNS); err == nil { // CNI_NETNS may be empty
@@ -206,7 +207,7 @@ func (rec *deviceRecord) giveBack(ctx context.Context, op *attach.Op, dir record
 			defer cont.Close()
 		}
 	}
-	return dir.locked(ctx, func() error {
+	return dir.Locked(ctx, func() error {
 		dev, err := rec.moveOut(op.Host, cont)
 		if dev == nil && err == nil {
 			// GC comes long after the namespace has ended.
@@ -219,7 +220,7 @@ func (rec *deviceRecord) giveBack(ctx context.Context, op *attach.Op, dir record
 		if err != nil {
 			return later(err)
 		}
-		return dir.remove(deviceFile(rec.attachment()))
+		return dir.Remove(deviceFile(rec.Attachment()))
 	})
 }
 
@@ -319,9 +320,9 @@ func (rec *deviceRecord) restore(op *attach.Op, dev *rtnl.Link) error {
 
 // collectHostDevices is GC: it gives back the devices of attachments that are gone.
 func collectHostDevices(ctx context.Context, op *attach.Op, _ *deviceConf) error {
-	valid, dir := op.ValidKeys(), recordsOf(op.Request, hostDeviceDir)
+	valid, dir := op.ValidKeys(), record.Configured(op.Request, hostDeviceDir)
 	return eachDevice(dir, func(rec *deviceRecord) error {
-		if rec.Network != op.Network || valid(rec.attachment().Key()) {
+		if rec.Network != op.Network || valid(rec.Attachment().Key()) {
 			return nil
 		}
 		return rec.giveBack(ctx, op, dir)

@@ -10,12 +10,13 @@ import (
 	"os"
 	"strings"
 
+	"cnibox/applets/applet"
 	"cnibox/ipam"
 	"cnibox/spec"
 )
 
 func init() {
-	register(&Applet{
+	register(&applet.Applet{
 		Name:    "host-local",
 		Conf:    hostLocalConf{},
 		Summary: "addresses from local ranges, leased on disk",

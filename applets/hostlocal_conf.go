@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/netip"
 
+	"cnibox/applets/record"
 	"cnibox/ipam"
 	"cnibox/spec"
 )
@@ -58,7 +59,7 @@ type hostLocal struct {
 // check fills in the directory and checks it.
 // A relative one would depend on where the runtime was started.
 func (c *hostLocalStore) check() error {
-	dir, err := recordsIn(c.DataDir, hostLocalDir)
+	dir, err := record.In(c.DataDir, hostLocalDir)
 	c.DataDir = string(dir)
 	return err
 }
@@ -88,7 +89,7 @@ func readHostLocal(r *spec.Request) (*hostLocal, error) {
 			return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 		}
 	}
-	res, err := ipamResult(conf.IPAM.Routes, nil)
+	res, err := ipam.NewResult(conf.IPAM.Routes, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"cnibox/applets/applet"
 	"cnibox/internal/disk"
 )
 
@@ -17,7 +18,7 @@ const executable = "/proc/self/exe"
 
 // cniboxInstall lays the links of all applets, or of those named, in a folder.
 // Exact names only: a suffix would be a guess of what to write where.
-func cniboxInstall(p Process, args []string) int {
+func cniboxInstall(p applet.Process, args []string) int {
 	create := len(args) > 0 && args[0] == "--create"
 	if create {
 		args = args[1:]

@@ -6,13 +6,14 @@ import (
 	"context"
 	"fmt"
 
+	"cnibox/applets/applet"
 	"cnibox/applets/attach"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
 func init() {
-	register(&Applet{
+	register(&applet.Applet{
 		Name:    "ipvlan",
 		Conf:    ipvlanConf{},
 		Summary: "sub-interface of a host link with the link's MAC address",

@@ -7,13 +7,14 @@ import (
 	"errors"
 	"os"
 
+	"cnibox/applets/applet"
 	"cnibox/applets/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
 func init() {
-	register(&Applet{
+	register(&applet.Applet{
 		Name:    "loopback",
 		Summary: "brings up lo inside the container",
 		Help: `

@@ -9,13 +9,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/applet"
 	"cnibox/applets/attach"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
 func init() {
-	register(&Applet{
+	register(&applet.Applet{
 		Name:    "macvlan",
 		Conf:    macvlanConf{},
 		Summary: "sub-interface of a host link with a MAC address of its own",

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets"
+	"cnibox/applets/applet"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/nfttest"
 	"cnibox/nft"
@@ -73,7 +74,7 @@ func (n *node) call(ctx context.Context, verb spec.Verb, plugin, conf string, p 
 	var stdout, stderr bytes.Buffer
 	exit := 0
 	err := n.host.Do(func() error {
-		exit = applets.Serve(ctx, a, applets.Process{
+		exit = applet.Serve(ctx, a, applet.Process{
 			Applets: applets.All(),
 			Getenv:  func(k string) string { return env[k] }, Stdin: strings.NewReader(n.conf(conf)), Stdout: &stdout, Stderr: &stderr,
 		})

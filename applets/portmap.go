@@ -11,6 +11,10 @@ import (
 	"slices"
 	"strings"
 
+	"cnibox/applets/applet"
+	"cnibox/applets/hostport"
+	"cnibox/applets/netfilter"
+	"cnibox/applets/record"
 	"cnibox/internal/undo"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -18,7 +22,7 @@ import (
 )
 
 func init() {
-	register(&Applet{
+	register(&applet.Applet{
 		Name:    "portmap",
 		Conf:    portmapConf{},
 		Summary: "ports of the host that lead to ports of a container",
@@ -66,17 +70,17 @@ func portmapAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 			WithDetails("portmap needs the prevResult with the container's addresses")
 	}
 	targets := portmapTargets(r.Prev, r.IfName)
-	maps, dir := p.maps(targets), records(p.dir)
+	maps, dir := p.maps(targets), record.Dir(p.dir)
 	if !noMaps(maps) {
 		if err := r.CheckIndexes(); err != nil {
 			return nil, err
 		}
-		dir.made()
+		dir.Make()
 	}
-	for _, socket := range listening(p.hostPorts(targets)) {
+	for _, socket := range hostport.Listening(p.hostPorts(targets)) {
 		r.Warn("%s listens there on this host, and gets nothing any more: the port leads to the container", socket)
 	}
-	if err := dir.locked(ctx, func() error { return p.publish(ctx, r, maps) }); err != nil {
+	if err := dir.Locked(ctx, func() error { return p.publish(ctx, r, maps) }); err != nil {
 		return nil, err
 	}
 	return r.Prev, nil
@@ -178,15 +182,15 @@ func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []ud
 	if o := dir.owner(r.Attachment.Key()); o != nil {
 		moved = dir.movePending(o)
 	}
-	next, unread := dir.nextOwners(r, r.ContainerID, func(o recordOwner) bool { return o.Of(r.Attachment) })
-	localnet := dir.resetLocalnet(func(_ uint32, key string, _ recordOwner) bool { return key == r.Attachment.Key() })
+	next, unread := dir.nextOwners(r, r.ContainerID, func(o record.Owner) bool { return o.Of(r.Attachment) })
+	localnet := dir.resetLocalnet(func(_ uint32, key string, _ record.Owner) bool { return key == r.Attachment.Key() })
 	err := nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
 		x.Addresses(addressesOf(r)...)
 		x.Release(r.Attachment, nft.KindPortMap)
 		publishNext(r, x, next)
 		return nil
 	})
-	if lacksNetfilter(err) {
+	if netfilter.IsMissing(err) {
 		r.Warn("%v: so there is nothing to release", err)
 		err = nil
 	}
@@ -218,7 +222,7 @@ func addressesOf(r *spec.Request) []netip.Addr {
 // The reference does nothing without mappings, and runtimes leave them out at DEL.
 func portmapDel(ctx context.Context, r *spec.Request) error {
 	dir, udp := portsToForget(r)
-	return records(dir).locked(ctx, func() error { return releasePorts(ctx, r, dir, udp) })
+	return record.Dir(dir).Locked(ctx, func() error { return releasePorts(ctx, r, dir, udp) })
 }
 
 // portsToForget returns the UDP ports on record, and those of the configuration
@@ -228,7 +232,7 @@ func portsToForget(r *spec.Request) (portOwners, []udpPort) {
 	if err := r.Decode(&c); err != nil {
 		r.Warn("%v: releasing what the attachment owns all the same", err)
 	}
-	path, err := recordsIn(c.DataDir, portmapDataDir)
+	path, err := record.In(c.DataDir, portmapDataDir)
 	if err != nil {
 		r.Warn("%v: it is taken to be %s", err, path)
 	}
@@ -274,7 +278,7 @@ func portmapCheck(_ context.Context, r *spec.Request) error {
 		}
 		return nil
 	})
-	if err = orReference(err, r.Attachment, nft.KindPortMap); err != nil {
+	if err = netfilter.OrReference(err, r.Attachment, nft.KindPortMap); err != nil {
 		return spec.Errorf(spec.CodeCheck, "%w", err)
 	}
 	link, err := localnetLink(r, maps)
@@ -300,18 +304,18 @@ func portmapStatus(_ context.Context, r *spec.Request) error {
 // does. Those of the reference go too, as far as its rules name their owner.
 func portmapGC(ctx context.Context, r *spec.Request) error {
 	dir, _ := portsToForget(r)
-	return records(dir).locked(ctx, func() error { return collectPorts(ctx, r, dir) })
+	return record.Dir(dir).Locked(ctx, func() error { return collectPorts(ctx, r, dir) })
 }
 
 // collectPorts is portmapGC under the lock.
 func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 	valid := r.ValidKeys()
-	stale := func(o recordOwner) bool { return o.Network == r.Network && !valid(o.attachment().Key()) }
+	stale := func(o record.Owner) bool { return o.Network == r.Network && !valid(o.Attachment().Key()) }
 	var next []nextOwner
 	var udp []udpPort
-	unread := records(dir).each(func(name string) error {
+	unread := record.Dir(dir).Each(func(name string) error {
 		o := dir.owner(strings.TrimSuffix(name, ".json"))
-		if o == nil || !stale(o.recordOwner) {
+		if o == nil || !stale(o.Owner) {
 			return nil
 		}
 		moved := dir.movePending(o)
@@ -319,18 +323,18 @@ func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 		next, udp = append(next, more...), append(udp, o.UDP...)
 		return errors.Join(moved, err)
 	})
-	localnet := dir.resetLocalnet(func(_ uint32, key string, o recordOwner) bool { return o.Network == r.Network && !valid(key) })
+	localnet := dir.resetLocalnet(func(_ uint32, key string, o record.Owner) bool { return o.Network == r.Network && !valid(key) })
 	err := nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
 		x.DeleteStale(r.Network, valid, nft.KindPortMap)
 		x.DeleteStaleReference(r.Network, r.Valid, nft.KindPortMap)
 		publishNext(r, x, next)
 		return nil
 	})
-	if err != nil && !lacksNetfilter(err) {
+	if err != nil && !netfilter.IsMissing(err) {
 		return errors.Join(localnet, err)
 	}
 	forgetFlows(r, udp)
-	err = dir.pending().keep(r.Network, r.Valid)
+	err = dir.pending().DeleteStale(r.Network, r.Valid)
 	os.Remove(string(dir.pending())) // it stays if it is not empty
-	return errors.Join(unread, localnet, err, records(dir).keep(r.Network, r.Valid))
+	return errors.Join(unread, localnet, err, record.Dir(dir).DeleteStale(r.Network, r.Valid))
 }

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"strings"
 
+	"cnibox/applets/hostport"
+	"cnibox/applets/record"
 	"cnibox/nft"
 	"cnibox/spec"
 )
@@ -39,7 +41,7 @@ type portMapping struct {
 // A portWish is a checked mapping whose container address is not known yet.
 // It compares with ==.
 type portWish struct {
-	host      hostPort
+	host      hostport.Port
 	container uint16 // port; 1 or more
 }
 
@@ -71,7 +73,7 @@ func readPortmap(r *spec.Request) (*portmapPlan, error) {
 // Errors have code 7.
 func (c *portmapConf) plan() (*portmapPlan, error) {
 	p := &portmapPlan{conf: c, snat: c.SNAT == nil || *c.SNAT, masqAll: c.MasqAll}
-	dir, err := recordsIn(c.DataDir, portmapDataDir)
+	dir, err := record.In(c.DataDir, portmapDataDir)
 	p.dir = portOwners(dir)
 	if err == nil {
 		err = c.validate()
@@ -109,7 +111,7 @@ func (c *portmapConf) validate() error {
 // Runtimes repeat mappings; two that contradict each other cannot both be had.
 func portWishes(mappings []portMapping) ([]portWish, error) {
 	wishes := make([]portWish, 0, len(mappings))
-	seen := make(map[hostPort]uint16, len(mappings)) // container ports
+	seen := make(map[hostport.Port]uint16, len(mappings)) // container ports
 	for i, m := range mappings {
 		if m.HostPort == 0 {
 			continue
@@ -118,7 +120,7 @@ func portWishes(mappings []portMapping) ([]portWish, error) {
 		if err != nil {
 			return nil, fmt.Errorf("portMappings[%d]: %w", i, err)
 		}
-		for o := range w.host.rivals {
+		for o := range w.host.Rivals {
 			if port, ok := seen[o]; ok && port != w.container {
 				return nil, fmt.Errorf("portMappings[%d]: %s is asked for twice, for container ports %d and %d",
 					i, w.host, port, w.container)
@@ -135,16 +137,16 @@ func portWishes(mappings []portMapping) ([]portWish, error) {
 // wish checks one mapping.
 // A host port of 0, which means none, passes here too: the caller leaves it out.
 func (m portMapping) wish() (portWish, error) {
-	w := portWish{host: hostPort{proto: strings.ToLower(m.Protocol), port: uint16(m.HostPort)}, container: uint16(m.ContainerPort)}
+	w := portWish{host: hostport.Port{Proto: strings.ToLower(m.Protocol), Port: uint16(m.HostPort)}, container: uint16(m.ContainerPort)}
 	switch {
 	case m.ContainerPort < 1 || m.ContainerPort > 65535:
 		return w, fmt.Errorf("Invalid container port number: %d", m.ContainerPort)
 	case m.HostPort < 0 || m.HostPort > 65535:
 		return w, fmt.Errorf("Invalid host port number: %d", m.HostPort)
 	}
-	switch w.host.proto {
+	switch w.host.Proto {
 	case "":
-		w.host.proto = "tcp"
+		w.host.Proto = "tcp"
 	case "tcp", "udp", "sctp":
 	default:
 		return w, fmt.Errorf("protocol %q is none of tcp, udp and sctp", m.Protocol)
@@ -160,7 +162,7 @@ func (m portMapping) wish() (portWish, error) {
 		return w, fmt.Errorf("hostIP %s: an address with a zone is none that a packet has", ip)
 	}
 	// The reference takes what it cannot parse for IPv6.
-	w.host.ip = ip.Unmap()
+	w.host.IP = ip.Unmap()
 	return w, nil
 }
 
@@ -204,11 +206,11 @@ func (p *portmapPlan) maps(targets []netip.Prefix) iter.Seq[nft.PortMap] {
 				conds = p.conds4
 			}
 			for _, w := range p.wishes {
-				if !w.host.inFamily(t.Addr()) {
+				if !w.host.InFamily(t.Addr()) {
 					continue
 				}
 				if !yield(nft.PortMap{
-					Proto: protoNumber(w.host.proto), HostIP: w.host.ip, HostPort: w.host.port,
+					Proto: hostport.ProtoNumber(w.host.Proto), HostIP: w.host.IP, HostPort: w.host.Port,
 					Target: netip.AddrPortFrom(t.Addr(), w.container), TargetPrefix: t.Masked(),
 					SNAT: p.snat, MasqAll: p.snat && p.masqAll, Conditions: conds,
 				}) {
@@ -220,18 +222,18 @@ func (p *portmapPlan) maps(targets []netip.Prefix) iter.Seq[nft.PortMap] {
 }
 
 // hostPorts returns the ports of the wishes that lead to one of the targets.
-func (p *portmapPlan) hostPorts(targets []netip.Prefix) (ports []hostPort) {
+func (p *portmapPlan) hostPorts(targets []netip.Prefix) (ports []hostport.Port) {
 	for _, w := range p.wishes {
 		for _, t := range targets {
 			h := w.host
 			switch {
-			case !h.inFamily(t.Addr()):
+			case !h.InFamily(t.Addr()):
 				continue
-			case h.ip.IsValid():
+			case h.IP.IsValid():
 			case t.Addr().Is4():
-				h.ip = netip.IPv4Unspecified()
+				h.IP = netip.IPv4Unspecified()
 			default:
-				h.ip = netip.IPv6Unspecified()
+				h.IP = netip.IPv6Unspecified()
 			}
 			ports = append(ports, h)
 		}

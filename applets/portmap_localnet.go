@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/record"
+	"cnibox/applets/result"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -49,11 +51,11 @@ func localnetLink(r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, erro
 	if !to.IsValid() {
 		return nil, nil
 	}
-	c, err := openChained(r, 0)
+	c, err := result.Open(r, 0)
 	if err != nil {
 		return nil, err
 	}
-	defer c.close()
+	defer c.Close()
 	host, err := rtnl.Dial(rtnl.Host())
 	if err != nil {
 		return nil, err
@@ -68,8 +70,8 @@ func localnetLink(r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, erro
 		return nil, rtnl.SkipAbsent(err)
 	}
 	own := false
-	if c.link != nil {
-		port, err := host.VethPeer(c.link, c.ns)
+	if c.Link != nil {
+		port, err := host.VethPeer(c.Link, c.NS)
 		if err == nil {
 			own, err = behind(host, link, port)
 		}
@@ -112,13 +114,15 @@ func localnetKey(link string) string { return "net/ipv4/conf/" + link + "/route_
 // is in the file localnet/INDEX-KEY.json, so the names in that directory say who needs
 // which link.
 type localnetUse struct {
-	recordOwner
+	record.Owner
 	Link string `json:"link"` // its name; for people, the index counts
 	Was  string `json:"was"`  // the value without any mapping
 }
 
 // localnetUses is the directory of these records.
-func (d portOwners) localnetUses() records { return records(filepath.Join(string(d), "localnet")) }
+func (d portOwners) localnetUses() record.Dir {
+	return record.Dir(filepath.Join(string(d), "localnet"))
+}
 
 // cutLocalnetName cuts the name of a record; an index of 0 is no such name.
 func cutLocalnetName(name string) (link uint32, key string) {
@@ -130,27 +134,27 @@ func cutLocalnetName(name string) (link uint32, key string) {
 // setLocalnet switches route_localnet on, on the link that the attachment needs; nil: none.
 // The record comes first, with the value that the first user of the link has found.
 func (d portOwners) setLocalnet(a spec.Attachment, link *rtnl.Link) error {
-	err := d.resetLocalnet(func(index uint32, key string, _ recordOwner) bool {
+	err := d.resetLocalnet(func(index uint32, key string, _ record.Owner) bool {
 		return key == a.Key() && (link == nil || index != link.Index)
 	})
 	if err != nil || link == nil {
 		return err
 	}
 	host := rtnl.Host()
-	use := localnetUse{recordOwner: ownerOf(a), Link: link.Name}
+	use := localnetUse{Owner: record.OwnerOf(a), Link: link.Name}
 	if use.Was, err = host.Sysctl(localnetKey(link.Name)); err != nil {
 		return err
 	}
 	uses := d.localnetUses()
-	err = uses.each(func(name string) error {
+	err = uses.Each(func(name string) error {
 		var first localnetUse
-		if index, _ := cutLocalnetName(name); index == link.Index && uses.read(name, &first) == nil {
+		if index, _ := cutLocalnetName(name); index == link.Index && uses.Read(name, &first) == nil {
 			use.Was = first.Was
 		}
 		return nil
 	})
 	if err == nil {
-		err = uses.write(fmt.Sprintf("%d-%s.json", link.Index, a.Key()), use)
+		err = uses.Write(fmt.Sprintf("%d-%s.json", link.Index, a.Key()), use)
 	}
 	if err != nil {
 		return err
@@ -167,33 +171,33 @@ func (d portOwners) setLocalnet(a spec.Attachment, link *rtnl.Link) error {
 //
 // Callers do this before the mappings are released: the guard is there for as long as
 // a mapping is.
-func (d portOwners) resetLocalnet(unwanted func(link uint32, key string, o recordOwner) bool) error {
+func (d portOwners) resetLocalnet(unwanted func(link uint32, key string, o record.Owner) bool) error {
 	uses := d.localnetUses()
 	needed := map[uint32]bool{}
 	var drop []string
-	err := uses.each(func(name string) error {
+	err := uses.Each(func(name string) error {
 		var use localnetUse
-		_ = uses.read(name, &use) // one that cannot be read is known by its name alone
+		_ = uses.Read(name, &use) // one that cannot be read is known by its name alone
 		switch index, key := cutLocalnetName(name); {
 		case index == 0: // not ours
-		case unwanted(index, key, use.recordOwner):
+		case unwanted(index, key, use.Owner):
 			drop = append(drop, name)
 		default:
 			needed[index] = true
 		}
 		return nil
 	})
-	errs := []error{err, uses.dropInterrupted()}
+	errs := []error{err, uses.RemoveTemporary()}
 	for _, name := range drop {
 		index, _ := cutLocalnetName(name)
 		use := localnetUse{Was: "0"} // the kernel's default, for a record that cannot be read
-		_ = uses.read(name, &use)
+		_ = uses.Read(name, &use)
 		var err error
 		if !needed[index] {
 			err = restoreLocalnet(index, use.Was)
 		}
 		if err == nil {
-			err = uses.remove(name)
+			err = uses.Remove(name)
 		}
 		errs = append(errs, err)
 	}

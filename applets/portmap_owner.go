@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"cnibox/applets/netns"
+	"cnibox/applets/record"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -17,11 +18,11 @@ import (
 // ports. The rule set says which attachment has a port; the record says whether the owner's
 // namespace still exists, which decides if the port can be taken over.
 // The name of a record is the attachment's key, which is all that a rule says.
-type portOwners records
+type portOwners record.Dir
 
 // A portOwner is one record.
 type portOwner struct {
-	recordOwner
+	record.Owner
 	NetNS   string    `json:"netns"` // path
 	rtnl.ID           // of what was at the path
 	UDP     []udpPort `json:"udp,omitempty"` // whose flows end with the attachment
@@ -43,7 +44,7 @@ type udpPort struct {
 // A broken record is none: the port then counts as held.
 func (d portOwners) owner(key string) *portOwner {
 	var o portOwner
-	if records(d).read(key+".json", &o) != nil {
+	if record.Dir(d).Read(key+".json", &o) != nil {
 		return nil
 	}
 	return &o
@@ -53,7 +54,7 @@ func (d portOwners) owner(key string) *portOwner {
 // published port is ever without a record. Ports of an earlier ADD stay in it.
 // old is the record of an earlier ADD without a DEL; nil: none.
 func (d portOwners) record(r *spec.Request, old *portOwner, udp []udpPort) error {
-	o := portOwner{recordOwner: ownerOf(r.Attachment), NetNS: r.Call.NetNS, UDP: udp}
+	o := portOwner{Owner: record.OwnerOf(r.Attachment), NetNS: r.Call.NetNS, UDP: udp}
 	if old != nil {
 		o.UDP = withUDP(udp, old.UDP)
 		o.Next = old.Next
@@ -66,11 +67,11 @@ func (d portOwners) record(r *spec.Request, old *portOwner, udp []udpPort) error
 	if o.ID, err = ns.ID(); err != nil {
 		return err
 	}
-	return records(d).write(r.Attachment.Key()+".json", o)
+	return record.Dir(d).Write(r.Attachment.Key()+".json", o)
 }
 
 // drop deletes the record of an attachment that has no ports any more.
-func (d portOwners) drop(a spec.Attachment) error { return records(d).remove(a.Key() + ".json") }
+func (d portOwners) drop(a spec.Attachment) error { return record.Dir(d).Remove(a.Key() + ".json") }
 
 // gone reports whether the owner's namespace is known to be gone: nothing, or
 // another one, is at its path. An owner without a record is taken to be alive.
@@ -112,14 +113,14 @@ func (d portOwners) holders(a spec.Attachment) func(key string) portHolder {
 func udpPorts(wishes []portWish) []udpPort {
 	n := 0
 	for _, w := range wishes {
-		if w.host.proto == "udp" {
+		if w.host.Proto == "udp" {
 			n++
 		}
 	}
 	udp := make([]udpPort, 0, n)
 	for _, w := range wishes {
-		if w.host.proto == "udp" {
-			udp = append(udp, udpPort{w.host.ip, w.host.port})
+		if w.host.Proto == "udp" {
+			udp = append(udp, udpPort{w.host.IP, w.host.Port})
 		}
 	}
 	return udp

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"cnibox/applets/record"
 	"cnibox/nft"
 	"cnibox/spec"
 )
@@ -32,12 +33,12 @@ type portsAsked struct {
 // since others of its container have some of it. It is in the file
 // pending/CONTAINER-KEY.json, so the names in that directory say which container has any.
 type pendingPorts struct {
-	recordOwner
+	record.Owner
 	portsAsked
 }
 
 // pending is the directory of these records.
-func (d portOwners) pending() records { return records(filepath.Join(string(d), "pending")) }
+func (d portOwners) pending() record.Dir { return record.Dir(filepath.Join(string(d), "pending")) }
 
 // pendingOf is how the names of the records of a container begin.
 func pendingOf(containerID string) string {
@@ -45,7 +46,7 @@ func pendingOf(containerID string) string {
 }
 
 // pendingName is the name of an attachment's record.
-func pendingName(a spec.Attachment) string { return pendingOf(a.ContainerID) + recordName(a) }
+func pendingName(a spec.Attachment) string { return pendingOf(a.ContainerID) + record.Name(a) }
 
 // hasPending reports whether the attachment has such a record, or one of revision 9f333ea.
 func (d portOwners) hasPending(a spec.Attachment) bool {
@@ -56,7 +57,7 @@ func (d portOwners) hasPending(a spec.Attachment) bool {
 
 // setPending records what an attachment asked for.
 func (d portOwners) setPending(a spec.Attachment, asked portsAsked) error {
-	return d.pending().write(pendingName(a), pendingPorts{ownerOf(a), asked})
+	return d.pending().Write(pendingName(a), pendingPorts{record.OwnerOf(a), asked})
 }
 
 // dropPending deletes the record of an attachment of which nothing is pending any more.
@@ -64,7 +65,7 @@ func (d portOwners) dropPending(a spec.Attachment) error {
 	if _, err := os.Lstat(string(d.pending())); err != nil {
 		return nil
 	}
-	err := d.pending().remove(pendingName(a))
+	err := d.pending().Remove(pendingName(a))
 	os.Remove(string(d.pending())) // it stays if it is not empty
 	return err
 }
@@ -75,7 +76,7 @@ func (d portOwners) movePending(o *portOwner) error {
 	var errs []error
 	for _, key := range o.Next {
 		if next := d.owner(key); next != nil && next.Asked != nil {
-			errs = append(errs, d.setPending(next.attachment(), *next.Asked))
+			errs = append(errs, d.setPending(next.Attachment(), *next.Asked))
 		}
 	}
 	return errors.Join(errs...)
@@ -90,11 +91,11 @@ type nextOwner struct {
 
 // nextOwners returns the container's attachments with pending ports, by interface, but for
 // those that are stale or whose namespace is gone.
-func (d portOwners) nextOwners(r *spec.Request, containerID string, stale func(recordOwner) bool) (next []nextOwner, err error) {
-	err = d.pending().each(func(name string) error {
+func (d portOwners) nextOwners(r *spec.Request, containerID string, stale func(record.Owner) bool) (next []nextOwner, err error) {
+	err = d.pending().Each(func(name string) error {
 		var p pendingPorts
-		if !strings.HasPrefix(name, pendingOf(containerID)) || d.pending().read(name, &p) != nil ||
-			p.ContainerID != containerID || stale(p.recordOwner) || d.gone(p.attachment().Key()) {
+		if !strings.HasPrefix(name, pendingOf(containerID)) || d.pending().Read(name, &p) != nil ||
+			p.ContainerID != containerID || stale(p.Owner) || d.gone(p.Attachment().Key()) {
 			return nil
 		}
 		plan, err := p.Conf.plan()
@@ -102,7 +103,7 @@ func (d portOwners) nextOwners(r *spec.Request, containerID string, stale func(r
 			r.Warn("%s in %s: %v", name, d.pending(), err)
 			return nil
 		}
-		next = append(next, nextOwner{p.attachment(), plan.maps(p.Targets)})
+		next = append(next, nextOwner{p.Attachment(), plan.maps(p.Targets)})
 		return nil
 	})
 	slices.SortFunc(next, func(a, b nextOwner) int { return cmp.Compare(a.of.IfName, b.of.IfName) })

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applettest"
+	"cnibox/applets/hostport"
 	"cnibox/spec"
 )
 
@@ -132,7 +133,7 @@ func TestPortmapLocalnetNeed(t *testing.T) {
 
 func TestPortmapProtocolNumbers(t *testing.T) {
 	for name, want := range map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP} {
-		if got := protoNumber(name); got != want {
+		if got := hostport.ProtoNumber(name); got != want {
 			t.Errorf("%s: got %d, want %d", name, got, want)
 		}
 	}

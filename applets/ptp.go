@@ -10,14 +10,16 @@ import (
 	"os"
 	"slices"
 
+	"cnibox/applets/applet"
 	"cnibox/applets/attach"
+	"cnibox/applets/netfilter"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
 func init() {
-	register(&Applet{
+	register(&applet.Applet{
 		Name:    "ptp",
 		Conf:    ptpConf{},
 		Summary: "veth pair between container and host, routed: no bridge, no common segment",
@@ -44,8 +46,8 @@ with one gateway, and single ones (/32, /128) will do.`,
 			Configure: configurePtp, Setup: setupPtp, Ready: readyPtp,
 			Verify: verifyPtp, Describe: describePtp, Probe: probePtp,
 			Remove:  func(_ context.Context, op *attach.Op, _ *ptp) error { return op.RemoveVeth() },
-			Cleanup: func(ctx context.Context, op *attach.Op, _ *ptp) error { return release(ctx, op, ptpKinds) },
-			Collect: func(ctx context.Context, op *attach.Op, _ *ptp) error { return collectRules(ctx, op, ptpKinds) },
+			Cleanup: func(ctx context.Context, op *attach.Op, _ *ptp) error { return netfilter.Release(ctx, op, ptpKinds) },
+			Collect: func(ctx context.Context, op *attach.Op, _ *ptp) error { return netfilter.Collect(ctx, op, ptpKinds) },
 		}),
 	})
 }
@@ -62,7 +64,7 @@ type ptp struct {
 
 // ptpConf are the keys; Help tells each. The zero value of each key is its default.
 type ptpConf struct {
-	masqConf
+	netfilter.MasqConf
 	MTU int `json:"mtu"` // bytes; 0: the kernel's choice
 }
 
@@ -71,20 +73,20 @@ func (c *ptpConf) validate() error {
 	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535) {
 		return fmt.Errorf(`"mtu" %d is not within 68 to 65535`, c.MTU)
 	}
-	return c.checkBackend()
+	return c.CheckBackend()
 }
 
 // createPtp makes the pair. Nobody else is on its segment, so the host end's link-local
 // address needs no duplicate detection: nothing would be forwarded to the container
 // while that runs.
 func createPtp(_ context.Context, op *attach.Op, c *ptp) (err error) {
-	c.warnBackend(op)
+	c.WarnBackend(op)
 	if c.host, err = op.CreateVeth(c.MTU, 0); err != nil {
 		return err
 	}
 	op.AddInterface(attach.HostInterface(c.host))
 	op.Container = op.AddInterface(op.ContainerInterface())
-	return skipDAD(op, c.host.Name)
+	return attach.SkipDAD(op, c.host.Name)
 }
 
 // configurePtp gives the container its addresses without the routes to their networks,
@@ -154,9 +156,9 @@ func setupPtp(ctx context.Context, op *attach.Op, c *ptp) error {
 		return spec.Errorf(spec.CodeBusy, "an address is another container's, the host has a route to it: DEL that one, or have \"ipam\" give another address: %w", err)
 	}
 	if err != nil {
-		return fmt.Errorf("host end %s: %w", c.host.Name, withoutIPv6(err, c.host.Name))
+		return fmt.Errorf("host end %s: %w", c.host.Name, attach.WithoutIPv6(err, c.host.Name))
 	}
-	return c.addMasquerade(ctx, op, ptpKinds)
+	return c.AddMasquerade(ctx, op, ptpKinds)
 }
 
 // ptpOps gives each gateway once, whoever shares it. A route that is there already is an
@@ -182,7 +184,7 @@ func readyPtp(ctx context.Context, op *attach.Op, c *ptp) error {
 	if err := op.WaitHostEnd(ctx, c.host); err != nil {
 		return err
 	}
-	return switchForwarding(op, func(restore func() error) error {
+	return attach.SwitchForwarding(op, func(restore func() error) error {
 		links, err := op.Host.Links()
 		if err != nil {
 			return err
@@ -216,7 +218,7 @@ func verifyPtp(_ context.Context, op *attach.Op, c *ptp) error {
 	if err := checkPtpHost(op, host); err != nil {
 		return err
 	}
-	return errors.Join(c.checkMasquerade(op), checkForwarding(op))
+	return errors.Join(c.CheckMasquerade(op), attach.CheckForwarding(op))
 }
 
 // checkGatewayRoutes wants a route to each gateway on the container's link.
@@ -247,7 +249,7 @@ func checkPtpHost(op *attach.Op, host *rtnl.Link) error {
 		return err
 	}
 	for _, ip := range op.Own() {
-		if ip.Gateway.IsValid() && !hasAddr(addrs, attach.Single(ip.Gateway)) {
+		if ip.Gateway.IsValid() && !attach.HasAddr(addrs, attach.Single(ip.Gateway)) {
 			return attach.Mismatch("%s does not have the gateway address %s", host.Name, ip.Gateway)
 		}
 		if dst := attach.Single(ip.Address.Addr()); !slices.ContainsFunc(routes, func(r rtnl.Route) bool { return r.Dst == dst && !r.GW.IsValid() }) {

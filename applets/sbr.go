@@ -11,12 +11,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/applet"
+	"cnibox/applets/record"
+	"cnibox/applets/result"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
 func init() {
-	register(&Applet{
+	register(&applet.Applet{
 		Name:    "sbr",
 		Conf:    sbrConf{},
 		Summary: "source based routing: what an interface's addresses send leaves by it",
@@ -51,7 +54,7 @@ type sbrConf struct {
 	AddSourceHints bool         `json:"addSourceHints"`
 	DataDir        string       `json:"dataDir"`
 
-	dir records
+	dir record.Dir
 }
 
 // readSBR decodes and checks the configuration and touches nothing.
@@ -65,14 +68,14 @@ func readSBR(r *spec.Request) (*sbrConf, error) {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
 	var err error
-	c.dir, err = recordsIn(c.DataDir, sbrDataDir)
+	c.dir, err = record.In(c.DataDir, sbrDataDir)
 	return c, err
 }
 
 // validate bounds the table and the gateways.
 func (c *sbrConf) validate() error {
-	if c.Table != nil && (*c.Table < 1 || *c.Table > math.MaxInt32 || reservedTable(*c.Table)) {
-		return fmt.Errorf(reservedText, *c.Table, math.MaxInt32)
+	if c.Table != nil && (*c.Table < 1 || *c.Table > math.MaxInt32 || result.IsReservedTable(*c.Table)) {
+		return fmt.Errorf(result.ReservedTableText, *c.Table, math.MaxInt32)
 	}
 	if len(c.Gateways) > 2 {
 		return fmt.Errorf("gateways list has more than 2 entries: %v", c.Gateways)
@@ -131,14 +134,14 @@ func sbrAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer s.close()
-	if err := s.lock(ctx); err != nil {
+	defer s.Close()
+	if err := s.Lock(ctx); err != nil {
 		return nil, err
 	}
 	if err := s.undo.Failed(ctx, s.apply(r, c, ips)); err != nil {
 		return nil, err
 	}
-	tellTables(r, s.moved)
+	result.SetTables(r, s.moved)
 	return r.Prev, nil
 }
 
@@ -151,16 +154,16 @@ func sbrDel(ctx context.Context, r *spec.Request) error {
 		r.Warn("%v: the rules of the addresses of %s are removed all the same", err, r.IfName)
 		c = &sbrConf{}
 	}
-	dir := recordsOf(r, sbrDataDir)
+	dir := record.Configured(r, sbrDataDir)
 	s, err := openSBR(r, 0)
 	if err != nil {
 		return err
 	}
-	if s.ns == nil {
-		return dir.remove(recordName(r.Attachment))
+	if s.NS == nil {
+		return dir.Remove(record.Name(r.Attachment))
 	}
-	defer s.close()
-	if err := s.lock(ctx); err != nil {
+	defer s.Close()
+	if err := s.Lock(ctx); err != nil {
 		return err
 	}
 	mine, err := s.made(r, dir)
@@ -174,8 +177,8 @@ func sbrDel(ctx context.Context, r *spec.Request) error {
 			kept = append(kept, m)
 			continue
 		}
-		errs = append(errs, rtnl.SkipAbsent(s.cont.Do(rtnl.DropRule(sourceRule(m.Src, m.Table)))))
-		if c.Table == nil && s.link != nil {
+		errs = append(errs, rtnl.SkipAbsent(s.Conn.Do(rtnl.DropRule(sourceRule(m.Src, m.Table)))))
+		if c.Table == nil && s.Link != nil {
 			errs = append(errs, s.empty(m.Table))
 		}
 	}
@@ -187,12 +190,12 @@ func sbrDel(ctx context.Context, r *spec.Request) error {
 
 // empty deletes the interface's routes from a table. The main table is not ours.
 func (s *sbr) empty(table int) error {
-	if table < firstTable || reservedTable(table) {
+	if table < firstTable || result.IsReservedTable(table) {
 		return nil
 	}
-	routes, err := s.cont.Routes(rtnl.RouteFilter{Table: table, Link: s.link.Index})
+	routes, err := s.Conn.Routes(rtnl.RouteFilter{Table: table, Link: s.Link.Index})
 	for _, rt := range routes {
-		err = errors.Join(err, rtnl.SkipAbsent(s.cont.Do(rtnl.DropRoute(rt))))
+		err = errors.Join(err, rtnl.SkipAbsent(s.Conn.Do(rtnl.DropRoute(rt))))
 	}
 	return err
 }
@@ -204,7 +207,7 @@ func sbrStatus(_ context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	if c.dir.notDir() {
+	if c.dir.NotDir() {
 		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", c.dir)
 	}
 	host, err := rtnl.Dial(rtnl.Host())
@@ -220,5 +223,5 @@ func sbrStatus(_ context.Context, r *spec.Request) error {
 
 // sbrGC forgets the attachments that are gone.
 func sbrGC(_ context.Context, r *spec.Request) error {
-	return recordsOf(r, sbrDataDir).keep(r.Network, r.Valid)
+	return record.Configured(r, sbrDataDir).DeleteStale(r.Network, r.Valid)
 }

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 
+	"cnibox/applets/result"
 	"cnibox/internal/undo"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -16,25 +17,25 @@ import (
 
 // An sbr is one verb at work in a namespace.
 type sbr struct {
-	*chained
+	*result.Interface
 	rules []rtnl.Rule // those that are there
-	moved []movedRoute
+	moved []result.MovedRoute
 	undo  undo.Stack
 }
 
 // openSBR opens the namespace and reads its rules; see openChained for none.
 // The caller closes it.
 func openSBR(r *spec.Request, none int) (*sbr, error) {
-	c, err := openChained(r, none)
+	c, err := result.Open(r, none)
 	if err != nil {
 		return nil, err
 	}
-	s := &sbr{chained: c}
-	if c.ns == nil {
+	s := &sbr{Interface: c}
+	if c.NS == nil {
 		return s, nil
 	}
-	if s.rules, err = allRules(c.cont); err != nil {
-		s.close()
+	if s.rules, err = result.AllRules(c.Conn); err != nil {
+		s.Close()
 		return nil, err
 	}
 	return s, nil
@@ -43,7 +44,7 @@ func openSBR(r *spec.Request, none int) (*sbr, error) {
 // tableOf returns the table that an address is led to by an earlier ADD; 0: there is none.
 func (s *sbr) tableOf(ip netip.Addr) int {
 	for _, r := range s.rules {
-		if isSource(r) && r.Src.Addr() == ip && r.Table >= firstTable && !reservedTable(r.Table) {
+		if isSource(r) && r.Src.Addr() == ip && r.Table >= firstTable && !result.IsReservedTable(r.Table) {
 			return r.Table
 		}
 	}
@@ -54,12 +55,12 @@ func (s *sbr) tableOf(ip netip.Addr) int {
 // not taken away after all.
 func (s *sbr) do(op, back rtnl.Op) error {
 	s.undo.Add(op.String(), func(context.Context) error {
-		if err := s.cont.Do(back); !errors.Is(err, os.ErrExist) {
+		if err := s.Conn.Do(back); !errors.Is(err, os.ErrExist) {
 			return err
 		}
 		return nil
 	})
-	return s.cont.Do(op)
+	return s.Conn.Do(op)
 }
 
 // rule leads an address to a table, unless it is led there already.
@@ -83,13 +84,13 @@ func (s *sbr) apply(r *spec.Request, c *sbrConf, ips []spec.IP) error {
 	if err := s.remember(r.Attachment, c.dir, rules); err != nil {
 		return err
 	}
-	main, err := s.cont.Routes(rtnl.RouteFilter{Link: s.link.Index})
+	main, err := s.Conn.Routes(rtnl.RouteFilter{Link: s.Link.Index})
 	if err != nil {
 		return err
 	}
 	for i, m := range rules {
 		if c.Table == nil {
-			if err := s.fill(m.Table, c.wants(ips[i], main, s.link.Index, m.Table)); err != nil {
+			if err := s.fill(m.Table, c.wants(ips[i], main, s.Link.Index, m.Table)); err != nil {
 				return err
 			}
 		}
@@ -108,7 +109,7 @@ func (s *sbr) apply(r *spec.Request, c *sbrConf, ips []spec.IP) error {
 func (s *sbr) choose(c *sbrConf, ips []spec.IP) (rules []madeRule, err error) {
 	var used map[int]bool
 	if c.Table == nil {
-		if used, err = usedTables(s.cont, s.rules); err != nil {
+		if used, err = result.UsedTables(s.Conn, s.rules); err != nil {
 			return nil, err
 		}
 	}
@@ -117,7 +118,7 @@ func (s *sbr) choose(c *sbrConf, ips []spec.IP) (rules []madeRule, err error) {
 		if c.Table != nil {
 			m.Table = *c.Table
 		} else if m.Table = s.tableOf(m.Src); m.Table == 0 {
-			m.Table = freeTable(used, firstTable)
+			m.Table = result.FreeTable(used, firstTable)
 		}
 		rules = append(rules, m)
 	}
@@ -179,7 +180,7 @@ func defaultOf(a netip.Addr) netip.Prefix {
 // fill puts routes into a table, in place of those of an earlier ADD, and notes what the
 // table holds then.
 func (s *sbr) fill(table int, want []rtnl.Route) error {
-	have, err := s.cont.Routes(rtnl.RouteFilter{Table: table, Link: s.link.Index})
+	have, err := s.Conn.Routes(rtnl.RouteFilter{Table: table, Link: s.Link.Index})
 	if err != nil {
 		return err
 	}
@@ -193,14 +194,14 @@ func (s *sbr) fill(table int, want []rtnl.Route) error {
 		}
 		err := s.do(rtnl.ReplaceRoute(r), back)
 		if rtnl.BadGateway(err) {
-			return spec.Errorf(spec.CodeConfig, "%s: %w: a gateway has to be another host in a network of the interface; correct \"gateways\", or \"ipam\"", s.link.Name, err)
+			return spec.Errorf(spec.CodeConfig, "%s: %w: a gateway has to be another host in a network of the interface; correct \"gateways\", or \"ipam\"", s.Link.Name, err)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	for _, r := range append(want, have...) {
-		s.moved = append(s.moved, movedRoute{dst: r.Dst, gw: r.GW, to: r.GW, table: table})
+		s.moved = append(s.moved, result.MovedRoute{Dst: r.Dst, GW: r.GW, To: r.GW, Table: table})
 	}
 	return nil
 }
@@ -251,7 +252,7 @@ func sbrCheck(_ context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	for _, ip := range r.Prev.Addresses(r.IfName, nil) {
 		if err := s.check(c, ip); err != nil {
 			return err
@@ -275,7 +276,7 @@ func (s *sbr) check(c *sbrConf, ip spec.IP) error {
 	if table == 0 {
 		return spec.Errorf(spec.CodeCheck, "rule from %s to a table of its own is missing", addr)
 	}
-	have, err := s.cont.Routes(rtnl.RouteFilter{Table: table, Link: s.link.Index})
+	have, err := s.Conn.Routes(rtnl.RouteFilter{Table: table, Link: s.Link.Index})
 	if err != nil {
 		return err
 	}
@@ -290,7 +291,7 @@ func (s *sbr) check(c *sbrConf, ip spec.IP) error {
 		}
 	}
 	if !gw.IsValid() {
-		return spec.Errorf(spec.CodeCheck, "table %d of %s has no route of %s", table, addr, s.link.Name)
+		return spec.Errorf(spec.CodeCheck, "table %d of %s has no route of %s", table, addr, s.Link.Name)
 	}
 	return spec.Errorf(spec.CodeCheck, "table %d of %s has no default route by way of %s", table, addr, gw)
 }

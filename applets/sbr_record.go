@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"cnibox/applets/record"
+	"cnibox/applets/result"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -18,26 +20,26 @@ type madeRule struct {
 
 // An sbrRecord is what DEL takes back.
 type sbrRecord struct {
-	claim
+	result.Record
 	Rules []madeRule `json:"rules"`
 }
 
 // remember puts rules on record before they are made. Those of an earlier ADD for this
 // interface stay there.
-func (s *sbr) remember(a spec.Attachment, dir records, rules []madeRule) error {
-	id, err := s.id()
+func (s *sbr) remember(a spec.Attachment, dir record.Dir, rules []madeRule) error {
+	id, err := s.ID()
 	if err != nil {
 		return err
 	}
-	rec := sbrRecord{claim{recordOwner: ownerOf(a), linkID: id}, slices.Clone(rules)}
-	if old := readOwn[sbrRecord](dir, a); old != nil && old.linkID == id {
+	rec := sbrRecord{result.Record{Owner: record.OwnerOf(a), LinkID: id}, slices.Clone(rules)}
+	if old := result.ReadRecord[sbrRecord](dir, a); old != nil && old.LinkID == id {
 		for _, m := range old.Rules {
 			if !slices.Contains(rules, m) {
 				rec.Rules = append(rec.Rules, m)
 			}
 		}
 	}
-	return replaceFor(dir, &s.undo, a, rec)
+	return result.ReplaceRecord(dir, &s.undo, a, rec)
 }
 
 // made returns the rules that are the attachment's: those on record, if they are in this
@@ -45,27 +47,27 @@ func (s *sbr) remember(a spec.Attachment, dir records, rules []madeRule) error {
 // are the rules of the addresses that the interface has, and of those of prevResult. An
 // interface that is another attachment's is forgotten; it may have the address of the one
 // that is gone, and its rule.
-func (s *sbr) made(r *spec.Request, dir records) ([]madeRule, error) {
-	rec := readOwn[sbrRecord](dir, r.Attachment)
-	var of *claim
+func (s *sbr) made(r *spec.Request, dir record.Dir) ([]madeRule, error) {
+	rec := result.ReadRecord[sbrRecord](dir, r.Attachment)
+	var of *result.Record
 	if rec != nil {
-		of = &rec.claim
+		of = &rec.Record
 	}
-	own, err := s.owns(r, dir, of)
+	own, err := s.Owns(r, dir, of)
 	if err != nil {
 		return nil, err
 	}
 	if !own {
-		s.link = nil
+		s.Link = nil
 		return s.left(rec)
 	}
 	if rec != nil {
-		if id, err := s.id(); err != nil || rec.linkID == id {
+		if id, err := s.ID(); err != nil || rec.LinkID == id {
 			return rec.Rules, err
 		}
 	}
 	is := make(map[netip.Addr]bool)
-	if err := s.addrs(s.link.Index, is); err != nil {
+	if err := s.addrs(s.Link.Index, is); err != nil {
 		return nil, err
 	}
 	for _, ip := range r.Prev.Addresses(r.IfName, nil) {
@@ -86,11 +88,11 @@ func (s *sbr) left(rec *sbrRecord) (rules []madeRule, err error) {
 	if rec == nil {
 		return nil, nil
 	}
-	id, err := s.id()
-	if err != nil || !rec.sameNS(id) {
+	id, err := s.ID()
+	if err != nil || !rec.SameNS(id) {
 		return nil, err
 	}
-	links, err := s.cont.Links()
+	links, err := s.Conn.Links()
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +112,7 @@ func (s *sbr) left(rec *sbrRecord) (rules []madeRule, err error) {
 
 // addrs enters the addresses of a link into a set.
 func (s *sbr) addrs(link uint32, into map[netip.Addr]bool) error {
-	addrs, err := s.cont.Addrs(link)
+	addrs, err := s.Conn.Addrs(link)
 	for _, a := range addrs {
 		into[a.Prefix.Addr()] = true
 	}
@@ -118,11 +120,11 @@ func (s *sbr) addrs(link uint32, into map[netip.Addr]bool) error {
 }
 
 // note leaves those rules on record that DEL has not removed.
-func (s *sbr) note(r *spec.Request, dir records, kept []madeRule) error {
-	rec := readOwn[sbrRecord](dir, r.Attachment)
+func (s *sbr) note(r *spec.Request, dir record.Dir, kept []madeRule) error {
+	rec := result.ReadRecord[sbrRecord](dir, r.Attachment)
 	if rec == nil || len(kept) == 0 {
-		return dir.remove(recordName(r.Attachment))
+		return dir.Remove(record.Name(r.Attachment))
 	}
 	rec.Rules = kept
-	return dir.write(recordName(r.Attachment), rec)
+	return dir.Write(record.Name(r.Attachment), rec)
 }

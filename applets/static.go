@@ -9,11 +9,13 @@ import (
 	"net/netip"
 	"slices"
 
+	"cnibox/applets/applet"
+	"cnibox/ipam"
 	"cnibox/spec"
 )
 
 func init() {
-	register(&Applet{
+	register(&applet.Applet{
 		Name:    "static",
 		Conf:    staticConf{},
 		Summary: "addresses that stand in the configuration",
@@ -67,7 +69,7 @@ func staticResult(_ context.Context, r *spec.Request) (*spec.Result, error) {
 	if conf.IPAM == nil {
 		return nil, spec.Errorf(spec.CodeConfig, "IPAM config missing 'ipam' key")
 	}
-	res, err := ipamResult(conf.IPAM.Routes, conf.IPAM.DNS)
+	res, err := ipam.NewResult(conf.IPAM.Routes, conf.IPAM.DNS)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +142,7 @@ func (c *staticConf) addresses(r *spec.Request) (ips []spec.IP, err error) {
 // GATEWAY is for these addresses alone, not for the configuration's.
 func staticArgs(r *spec.Request) (ips []spec.IP, err error) {
 	list, _ := r.Arg("IP")
-	for _, text := range commaWords(list) {
+	for _, text := range ipam.SplitWords(list) {
 		ip, err := staticIP(spec.CodeEnv, "IP in CNI_ARGS", "the 'ip' field is expected to be in CIDR notation", text)
 		if err != nil {
 			return nil, err
@@ -148,7 +150,7 @@ func staticArgs(r *spec.Request) (ips []spec.IP, err error) {
 		ips = append(ips, ip)
 	}
 	list, _ = r.Arg("GATEWAY")
-	for _, text := range commaWords(list) {
+	for _, text := range ipam.SplitWords(list) {
 		gw, err := staticGateway(spec.CodeEnv, "GATEWAY in CNI_ARGS", text)
 		if err != nil {
 			return nil, err

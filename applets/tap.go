@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"cnibox/applets/applet"
 	"cnibox/applets/attach"
 	"cnibox/chain"
 	"cnibox/rtnl"
@@ -18,7 +19,7 @@ import (
 )
 
 func init() {
-	register(&Applet{
+	register(&applet.Applet{
 		Name:    "tap",
 		Conf:    tapConf{},
 		Summary: "tap device in the container, for a virtual machine",
@@ -168,7 +169,7 @@ func (c *tapConf) again(name string) []string {
 
 // tapAgain is the plugin that the plugin has started, in the container's namespace.
 // What it is told comes from makeTap, so that it is wrong is a mistake in the program.
-func tapAgain(p Process) int {
+func tapAgain(p applet.Process) int {
 	err := errors.New("usage: tap create NAME MULTIQUEUE OWNER GROUP")
 	if len(p.Args) == 5 {
 		t := rtnl.Tap{MultiQueue: p.Args[2] == "true"}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"testing"
 
+	"cnibox/applets/applet"
 	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
 )
@@ -18,7 +19,7 @@ func TestKernelTapAgain(t *testing.T) {
 	again := func(args []string) (code int, text string) {
 		var stderr bytes.Buffer
 		err := ns.Do(func() error {
-			code = a.Run(t.Context(), Process{Args: args, Getenv: func(string) string { return "" }, Stderr: &stderr})
+			code = a.Run(t.Context(), applet.Process{Args: args, Getenv: func(string) string { return "" }, Stderr: &stderr})
 			return nil
 		})
 		if err != nil {

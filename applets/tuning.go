@@ -10,14 +10,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/applet"
 	"cnibox/applets/netns"
+	"cnibox/applets/record"
+	"cnibox/applets/result"
 	"cnibox/internal/undo"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
 func init() {
-	register(&Applet{
+	register(&applet.Applet{
 		Name:    "tuning",
 		Conf:    tuningConf{},
 		Summary: "sysctls and link attributes of an interface that an earlier plugin made",
@@ -76,7 +79,7 @@ type tuningPlan struct {
 	link    tuningLink
 	mac     string // link.MAC in the letters of whoever asked for it
 	off     bool   // promisc is false on purpose: CHECK looks, ADD does not act
-	dir     records
+	dir     record.Dir
 }
 
 // readTuning decodes and checks the configuration and touches nothing.
@@ -91,7 +94,7 @@ func readTuning(r *spec.Request) (*tuningPlan, error) {
 		return nil, err
 	}
 	p := &tuningPlan{}
-	if p.dir, err = recordsIn(c.DataDir, tuningDataDir); err != nil {
+	if p.dir, err = record.In(c.DataDir, tuningDataDir); err != nil {
 		return nil, err
 	}
 	own, args := &c.tuningKeys, &c.Args.CNI
@@ -154,7 +157,7 @@ func tuningAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer t.close()
+	defer t.Close()
 	var undo undo.Stack
 	if err := undo.Failed(ctx, t.apply(&undo, r, p)); err != nil {
 		return nil, err
@@ -162,7 +165,7 @@ func tuningAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	// Of the name, and in this namespace: the host may have an eth0 as well.
 	for i := range r.Prev.Interfaces {
 		in := &r.Prev.Interfaces[i]
-		if in.Name != r.IfName || !t.ns.At(in.Sandbox) {
+		if in.Name != r.IfName || !t.NS.At(in.Sandbox) {
 			continue
 		}
 		if p.mac != "" {
@@ -177,17 +180,17 @@ func tuningAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 
 // A tuned is the interface at work on: sysctls go by the namespace, the rest by the
 // socket in it.
-type tuned struct{ *chained }
+type tuned struct{ *result.Interface }
 
 // openTuned opens both; see openChained for none. Where nothing of the plan is about the
 // interface it is not looked for: a container may have none.
 func openTuned(r *spec.Request, p *tuningPlan, none int) (tuned, error) {
 	if p.aboutLink() {
-		c, err := openChained(r, none)
+		c, err := result.Open(r, none)
 		return tuned{c}, err
 	}
 	ns, err := netns.Open(r.Call)
-	return tuned{&chained{ns: ns, link: &rtnl.Link{}}}, err
+	return tuned{&result.Interface{NS: ns, Link: &rtnl.Link{}}}, err
 }
 
 // aboutLink reports whether the interface itself is needed.
@@ -200,18 +203,18 @@ func (p *tuningPlan) aboutLink() bool {
 // know how far the changes came.
 // The record is written first: a process killed in between leaves one that DEL uses.
 func (t tuned) apply(undo *undo.Stack, r *spec.Request, p *tuningPlan) error {
-	before := p.link.current(t.link)
+	before := p.link.current(t.Link)
 	if err := t.remember(undo, p, r.Attachment, before); err != nil {
 		return err
 	}
-	change := p.link.change(t.link)
-	values, err := writeSysctls(t.ns, p.sysctls)
-	undo.Add("sysctls", func(context.Context) error { return t.ns.SetSysctls(values...) })
+	change := p.link.change(t.Link)
+	values, err := writeSysctls(t.NS, p.sysctls)
+	undo.Add("sysctls", func(context.Context) error { return t.NS.SetSysctls(values...) })
 	if err != nil {
 		return err
 	}
 	undo.Add("link "+r.IfName, func(context.Context) error { return t.restore(before) })
-	err = t.cont.Do(change.ops(t.link.Index)...) // none without an interface
+	err = t.Conn.Do(change.ops(t.Link.Index)...) // none without an interface
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EOPNOTSUPP) {
 		return spec.Errorf(spec.CodeConfig, "%s does not take what is configured for it: %w", r.IfName, err)
 	}
@@ -224,11 +227,11 @@ func (t tuned) restore(was tuningLink) error {
 	if was.empty() {
 		return nil
 	}
-	link, err := t.cont.LinkAt(t.link.Index)
+	link, err := t.Conn.LinkAt(t.Link.Index)
 	if err != nil {
 		return err
 	}
-	return t.cont.Do(was.change(link).ops(link.Index)...)
+	return t.Conn.Do(was.change(link).ops(link.Index)...)
 }
 
 // tuningStatus reports whether an ADD is bound to fail.
@@ -241,7 +244,7 @@ func tuningStatus(_ context.Context, r *spec.Request) error {
 	if err := checkAllowed(tuningAllowlist, p.sysctls); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "%w", err)
 	}
-	if p.dir.notDir() && !p.link.empty() {
+	if p.dir.NotDir() && !p.link.empty() {
 		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", p.dir)
 	}
 	return nil

@@ -21,14 +21,14 @@ func tuningCheck(_ context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	defer t.close()
-	if err := checkSysctls(t.ns, p.sysctls); err != nil {
+	defer t.Close()
+	if err := checkSysctls(t.NS, p.sysctls); err != nil {
 		return err
 	}
-	if p.off && t.link.Promisc {
+	if p.off && t.Link.Promisc {
 		return tuningDiffers("promisc of "+r.IfName, false, true)
 	}
-	diff, now := p.link.change(t.link), p.link.current(t.link)
+	diff, now := p.link.change(t.Link), p.link.current(t.Link)
 	switch {
 	case diff.MAC != "":
 		return tuningDiffers("mac of "+r.IfName, p.mac, now.MAC)

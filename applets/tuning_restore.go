@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"cnibox/applets/record"
+	"cnibox/applets/result"
 	"cnibox/internal/undo"
 	"cnibox/spec"
 )
@@ -16,28 +18,28 @@ import (
 // A tuningRecord is the file. Its name has been that of the reference's, and is without
 // the network then; the reference's has no owner, and ours had no interface.
 type tuningRecord struct {
-	claim
+	result.Record
 	tuningLink
 }
 
 // olderRecord is the name of the record in the reference and in earlier versions.
 // "a_b" with "c" has the name of "a" with "b_c", and all networks have the same.
 func olderRecord(a spec.Attachment) string {
-	const longest = 255 - len(recordTemp) // NAME_MAX, linux/limits.h
+	const longest = 255 - len(record.TempSuffix) // NAME_MAX, linux/limits.h
 	if name := a.ContainerID + "_" + a.IfName + ".json"; len(name) <= longest {
 		return name
 	}
-	return recordName(a)
+	return record.Name(a)
 }
 
 // readTuned reads a record that may be the attachment's; foreign reports that it
 // names another owner.
-func readTuned(dir records, name string, a spec.Attachment) (rec *tuningRecord, foreign bool, err error) {
+func readTuned(dir record.Dir, name string, a spec.Attachment) (rec *tuningRecord, foreign bool, err error) {
 	rec = &tuningRecord{}
-	if err := dir.read(name, rec); err != nil {
+	if err := dir.Read(name, rec); err != nil {
 		return nil, false, err
 	}
-	if rec.recordOwner != (recordOwner{}) && !rec.Of(a) {
+	if rec.Owner != (record.Owner{}) && !rec.Of(a) {
 		return nil, true, os.ErrNotExist
 	}
 	return rec, false, nil
@@ -51,19 +53,19 @@ func (t tuned) remember(undo *undo.Stack, p *tuningPlan, a spec.Attachment, befo
 	if before.empty() {
 		return nil
 	}
-	id, err := t.id()
+	id, err := t.ID()
 	if err != nil {
 		return err
 	}
-	old, _, err := readTuned(p.dir, recordName(a), a)
+	old, _, err := readTuned(p.dir, record.Name(a), a)
 	if errors.Is(err, os.ErrNotExist) {
 		old, _, _ = readTuned(p.dir, olderRecord(a), a)
 	}
 	// One without the interface is of this one if that is tuned already.
-	if old != nil && (old.linkID == id || old.linkID == linkID{} && p.link.change(t.link).empty()) {
+	if old != nil && (old.LinkID == id || old.LinkID == result.LinkID{} && p.link.change(t.Link).empty()) {
 		before = old.tuningLink.or(before)
 	}
-	if err := replaceFor(p.dir, undo, a, tuningRecord{claim{recordOwner: ownerOf(a), linkID: id}, before}); err != nil {
+	if err := result.ReplaceRecord(p.dir, undo, a, tuningRecord{result.Record{Owner: record.OwnerOf(a), LinkID: id}, before}); err != nil {
 		return fmt.Errorf("former attributes of %s: %w", a.IfName, err)
 	}
 	return nil
@@ -74,8 +76,8 @@ func (t tuned) remember(undo *undo.Stack, p *tuningPlan, a spec.Attachment, befo
 // others are the namespace's, where another attachment may have asked for the same.
 // The file goes in any case; the reference leaves it for ever when the link has gone.
 func tuningDel(_ context.Context, r *spec.Request) error {
-	dir, a := recordsOf(r, tuningDataDir), r.Attachment
-	was, _, err := readTuned(dir, recordName(a), a)
+	dir, a := record.Configured(r, tuningDataDir), r.Attachment
+	was, _, err := readTuned(dir, record.Name(a), a)
 	older, foreign, olderErr := readTuned(dir, olderRecord(a), a)
 	if errors.Is(err, os.ErrNotExist) {
 		was, err = older, olderErr
@@ -84,13 +86,13 @@ func tuningDel(_ context.Context, r *spec.Request) error {
 		var other bool
 		other, err = restoreTuned(r, dir, was)
 		// A record without an owner is that of whose the interface is.
-		foreign = foreign || other && was.recordOwner == recordOwner{}
+		foreign = foreign || other && was.Owner == record.Owner{}
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		// The link is about to go, and no second DEL would do better.
 		r.Warn("former attributes of %s: %v", r.IfName, err)
 	}
-	err = dir.remove(recordName(a))
+	err = dir.Remove(record.Name(a))
 	if !foreign {
 		err = errors.Join(err, dropOlder(dir, olderRecord(a)))
 	}
@@ -99,11 +101,11 @@ func tuningDel(_ context.Context, r *spec.Request) error {
 
 // dropOlder deletes a record of the reference or of an earlier version. What is no file
 // is none, and stays.
-func dropOlder(dir records, name string) error {
+func dropOlder(dir record.Dir, name string) error {
 	var errs []error
-	for _, path := range []string{filepath.Join(string(dir), name), filepath.Join(string(dir), name+recordTemp)} {
+	for _, path := range []string{filepath.Join(string(dir), name), filepath.Join(string(dir), name+record.TempSuffix)} {
 		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
-			errs = append(errs, dropFile(path))
+			errs = append(errs, record.RemoveFile(path))
 		}
 	}
 	return errors.Join(errs...)
@@ -112,20 +114,20 @@ func dropOlder(dir records, name string) error {
 // restoreTuned restores the link, if namespace and link are still there; other reports that
 // the link is another attachment's.
 // That neither is there is how most containers end.
-func restoreTuned(r *spec.Request, dir records, was *tuningRecord) (other bool, err error) {
-	c, err := openChained(r, 0)
+func restoreTuned(r *spec.Request, dir record.Dir, was *tuningRecord) (other bool, err error) {
+	c, err := result.Open(r, 0)
 	if err != nil {
 		return false, err
 	}
-	defer c.close()
-	if c.link == nil {
+	defer c.Close()
+	if c.Link == nil {
 		return false, nil
 	}
-	own, err := c.owns(r, dir, &was.claim)
+	own, err := c.Owns(r, dir, &was.Record)
 	if err != nil || !own {
 		return err == nil, err
 	}
-	if id, err := c.id(); err != nil || was.linkID != id && was.linkID != (linkID{}) {
+	if id, err := c.ID(); err != nil || was.LinkID != id && was.LinkID != (result.LinkID{}) {
 		return false, err // the record is of one that the attachment had before
 	}
 	return false, tuned{c}.restore(was.tuningLink)
@@ -134,5 +136,5 @@ func restoreTuned(r *spec.Request, dir records, was *tuningRecord) (other bool, 
 // tuningGC forgets the former attributes of links that are gone.
 // Those without an owner are the reference's, and stay.
 func tuningGC(_ context.Context, r *spec.Request) error {
-	return recordsOf(r, tuningDataDir).keep(r.Network, r.Valid)
+	return record.Configured(r, tuningDataDir).DeleteStale(r.Network, r.Valid)
 }

@@ -1,6 +1,7 @@
 package applets
 
 import (
+	"cnibox/applets/applet"
 	"errors"
 	"fmt"
 	"os"
@@ -11,7 +12,7 @@ import (
 // cniboxVerify tells of each applet's name in a folder that does not lead to
 // this binary; the exit code is 1 if there is one.
 // It is for after an upgrade, when another package may have written over some links.
-func cniboxVerify(p Process, args []string) int {
+func cniboxVerify(p applet.Process, args []string) int {
 	if len(args) != 1 {
 		return usage(p, "verify needs a folder")
 	}

@@ -8,13 +8,14 @@ import (
 	"fmt"
 	"os"
 
+	"cnibox/applets/applet"
 	"cnibox/applets/attach"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
 func init() {
-	register(&Applet{
+	register(&applet.Applet{
 		Name:    "vlan",
 		Conf:    vlanConf{},
 		Summary: "802.1Q sub-interface of a host link",

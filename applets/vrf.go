@@ -9,12 +9,15 @@ import (
 	"fmt"
 	"math"
 
+	"cnibox/applets/applet"
+	"cnibox/applets/record"
+	"cnibox/applets/result"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
 func init() {
-	register(&Applet{
+	register(&applet.Applet{
 		Name:    "vrf",
 		Conf:    vrfConf{},
 		Summary: "puts an interface into a routing domain of its container",
@@ -43,7 +46,7 @@ type vrfConf struct {
 	Table   int    `json:"table"` // 0: that of the VRF, else the first that is free
 	DataDir string `json:"dataDir"`
 
-	dir records
+	dir record.Dir
 }
 
 // readVRF decodes and checks the configuration and touches nothing.
@@ -56,11 +59,11 @@ func readVRF(r *spec.Request) (*vrfConf, error) {
 	if err := spec.CheckIfName(c.Name); err != nil {
 		return nil, &spec.Error{Code: spec.CodeConfig, Msg: fmt.Sprintf("configuration is expected to have a valid VRF name (vrfname): %v", err)}
 	}
-	if c.Table < 0 || c.Table > math.MaxInt32 || reservedTable(c.Table) {
-		return nil, spec.Errorf(spec.CodeConfig, reservedText, c.Table, math.MaxInt32)
+	if c.Table < 0 || c.Table > math.MaxInt32 || result.IsReservedTable(c.Table) {
+		return nil, spec.Errorf(spec.CodeConfig, result.ReservedTableText, c.Table, math.MaxInt32)
 	}
 	var err error
-	c.dir, err = recordsIn(c.DataDir, vrfDataDir)
+	c.dir, err = record.In(c.DataDir, vrfDataDir)
 	return c, err
 }
 
@@ -78,14 +81,14 @@ func vrfAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer v.close()
-	if err := v.lock(ctx); err != nil {
+	defer v.Close()
+	if err := v.Lock(ctx); err != nil {
 		return nil, err
 	}
 	if err := v.undo.Failed(ctx, v.apply(ctx, c)); err != nil {
 		return nil, err
 	}
-	tellTables(r, v.moved)
+	result.SetTables(r, v.moved)
 	return r.Prev, nil
 }
 
@@ -100,8 +103,8 @@ func vrfCheck(_ context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	defer v.close()
-	vrf, err := v.cont.Link(c.Name)
+	defer v.Close()
+	vrf, err := v.Conn.Link(c.Name)
 	if err != nil {
 		return spec.Errorf(spec.CodeCheck, "VRF of %s: %w", r.IfName, err)
 	}
@@ -113,7 +116,7 @@ func vrfCheck(_ context.Context, r *spec.Request) error {
 		return spec.Errorf(spec.CodeCheck, "VRF %s has table %d, not %d", c.Name, data.Table, c.Table)
 	case !vrf.Up:
 		return spec.Errorf(spec.CodeCheck, "VRF %s is down", c.Name)
-	case v.link.Master != vrf.Index:
+	case v.Link.Master != vrf.Index:
 		return spec.Errorf(spec.CodeCheck, "failed to find %s associated to vrf %s", r.IfName, c.Name)
 	}
 	return v.checkResult(r, data.Table)
@@ -122,7 +125,7 @@ func vrfCheck(_ context.Context, r *spec.Request) error {
 // checkResult looks for the addresses and routes of prevResult. Routes that have no table
 // there are in that of the VRF; the gateway of a default route may be another.
 func (v *vrf) checkResult(r *spec.Request, table int) error {
-	addrs, err := v.cont.Addrs(v.link.Index)
+	addrs, err := v.Conn.Addrs(v.Link.Index)
 	if err != nil {
 		return err
 	}
@@ -131,13 +134,13 @@ func (v *vrf) checkResult(r *spec.Request, table int) error {
 			return spec.Errorf(spec.CodeCheck, "interface %s does not have address %s", r.IfName, ip.Address)
 		}
 	}
-	routes, err := v.cont.Routes(rtnl.RouteFilter{Table: rtnl.AllTables, Link: v.link.Index})
+	routes, err := v.Conn.Routes(rtnl.RouteFilter{Table: rtnl.AllTables, Link: v.Link.Index})
 	if err != nil {
 		return err
 	}
-	var there []movedRoute // all of them, as if they had moved
+	var there []result.MovedRoute // all of them, as if they had moved
 	for _, rt := range routes {
-		there = append(there, movedRoute{dst: rt.Dst, gw: rt.GW, to: rt.GW, table: rt.Table})
+		there = append(there, result.MovedRoute{Dst: rt.Dst, GW: rt.GW, To: rt.GW, Table: rt.Table})
 	}
 	for _, rt := range r.Prev.Routes {
 		in := table
@@ -145,13 +148,13 @@ func (v *vrf) checkResult(r *spec.Request, table int) error {
 			in = *rt.Table
 		}
 		rt.Table = nil
-		var of []movedRoute
+		var of []result.MovedRoute
 		for _, m := range there {
-			if m.table == in {
+			if m.Table == in {
 				of = append(of, m)
 			}
 		}
-		if findMoved(of, rt) == nil {
+		if result.FindMoved(of, rt) == nil {
 			return spec.Errorf(spec.CodeCheck, "route %s of %s is missing in table %d of its VRF", rt.Dst, r.IfName, in)
 		}
 	}
@@ -172,10 +175,10 @@ func vrfDel(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	defer v.close()
-	dir, mine := recordsOf(r, vrfDataDir), false
-	if v.ns != nil {
-		if err := v.lock(ctx); err != nil {
+	defer v.Close()
+	dir, mine := record.Configured(r, vrfDataDir), false
+	if v.NS != nil {
+		if err := v.Lock(ctx); err != nil {
 			return err
 		}
 		if mine, err = v.mine(r, dir); err != nil {
@@ -187,34 +190,34 @@ func vrfDel(ctx context.Context, r *spec.Request) error {
 			return err
 		}
 	}
-	return dir.remove(recordName(r.Attachment))
+	return dir.Remove(record.Name(r.Attachment))
 }
 
 // mine reports whether the attachment has an interface in this namespace, or may have had
 // one that is gone. No record is left of that after a GC, or if a version before claims made
 // it; leave then deletes no more than a VRF of this name that no interface is in.
-func (v *vrf) mine(r *spec.Request, dir records) (bool, error) {
-	rec := readOwn[claim](dir, r.Attachment)
-	if v.link != nil {
-		return v.owns(r, dir, rec)
+func (v *vrf) mine(r *spec.Request, dir record.Dir) (bool, error) {
+	rec := result.ReadRecord[result.Record](dir, r.Attachment)
+	if v.Link != nil {
+		return v.Owns(r, dir, rec)
 	}
 	if rec == nil {
 		return true, nil
 	}
-	id, err := v.id()
-	return rec.sameNS(id), err
+	id, err := v.ID()
+	return rec.SameNS(id), err
 }
 
 // leave takes the interface, if it is there, out of the VRF, which goes if it was the
 // last; c is nil for the VRF that it is in.
 func (v *vrf) leave(c *vrfConf) error {
-	links, err := v.cont.Links()
+	links, err := v.Conn.Links()
 	if err != nil {
 		return err
 	}
 	var own *rtnl.Link
 	for i, l := range links {
-		if l.Kind == "vrf" && (c != nil && l.Name == c.Name || c == nil && v.link != nil && l.Index == v.link.Master) {
+		if l.Kind == "vrf" && (c != nil && l.Name == c.Name || c == nil && v.Link != nil && l.Index == v.Link.Master) {
 			own = &links[i]
 		}
 	}
@@ -226,14 +229,14 @@ func (v *vrf) leave(c *vrfConf) error {
 	for _, l := range links {
 		switch {
 		case l.Master != own.Index:
-		case v.link != nil && l.Index == v.link.Index:
-			errs = append(errs, rtnl.SkipAbsent(v.cont.SetLink(l.Index, rtnl.LinkChange{Master: new(uint32(0))})))
+		case v.Link != nil && l.Index == v.Link.Index:
+			errs = append(errs, rtnl.SkipAbsent(v.Conn.SetLink(l.Index, rtnl.LinkChange{Master: new(uint32(0))})))
 		default:
 			others = true
 		}
 	}
 	if !others {
-		errs = append(errs, rtnl.SkipAbsent(v.cont.Do(rtnl.DropLink(own.Index))))
+		errs = append(errs, rtnl.SkipAbsent(v.Conn.Do(rtnl.DropLink(own.Index))))
 	}
 	return errors.Join(errs...)
 }
@@ -245,7 +248,7 @@ func vrfStatus(_ context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	if c.dir.notDir() {
+	if c.dir.NotDir() {
 		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", c.dir)
 	}
 	err = rtnl.InNewNS(func(c *rtnl.Conn) error {
@@ -259,5 +262,5 @@ func vrfStatus(_ context.Context, r *spec.Request) error {
 
 // vrfGC forgets the attachments that are gone.
 func vrfGC(_ context.Context, r *spec.Request) error {
-	return recordsOf(r, vrfDataDir).keep(r.Network, r.Valid)
+	return record.Configured(r, vrfDataDir).DeleteStale(r.Network, r.Valid)
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/result"
 	"cnibox/internal/undo"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -24,20 +25,20 @@ const settleTime = 3 * time.Second
 
 // A vrf is one verb at work in a namespace.
 type vrf struct {
-	*chained
+	*result.Interface
 	r     *spec.Request
-	moved []movedRoute
+	moved []result.MovedRoute
 	undo  undo.Stack
 }
 
 // openVRF opens the namespace; see openChained for none.
 // The caller closes it.
 func openVRF(r *spec.Request, none int) (*vrf, error) {
-	c, err := openChained(r, none)
+	c, err := result.Open(r, none)
 	if err != nil {
 		return nil, err
 	}
-	return &vrf{chained: c, r: r}, nil
+	return &vrf{Interface: c, r: r}, nil
 }
 
 // ownsAddr looks for an address with its length. One that another host has is none.
@@ -47,19 +48,19 @@ func ownsAddr(addrs []rtnl.Addr, want netip.Prefix) bool {
 
 // apply makes all changes, each with its undo.
 func (v *vrf) apply(ctx context.Context, c *vrfConf) error {
-	if err := v.claim(c.dir, v.r.Attachment, &v.undo); err != nil {
+	if err := v.WriteRecord(c.dir, v.r.Attachment, &v.undo); err != nil {
 		return err
 	}
 	vrf, table, err := v.domain(c)
 	if err != nil {
 		return err
 	}
-	switch v.link.Master {
+	switch v.Link.Master {
 	case vrf:
 		return v.note(table)
 	case 0:
 	default:
-		return spec.Errorf(spec.CodeConfig, "interface %s has already a master set: link #%d; it can be in one VRF or bridge alone", v.r.IfName, v.link.Master)
+		return spec.Errorf(spec.CodeConfig, "interface %s has already a master set: link #%d; it can be in one VRF or bridge alone", v.r.IfName, v.Link.Master)
 	}
 	if err := v.enslave(ctx, vrf, table); err != nil {
 		return err
@@ -69,7 +70,7 @@ func (v *vrf) apply(ctx context.Context, c *vrfConf) error {
 
 // domain returns the index and the table of the VRF, which it makes if there is none.
 func (v *vrf) domain(c *vrfConf) (index uint32, table int, err error) {
-	l, err := v.cont.Link(c.Name)
+	l, err := v.Conn.Link(c.Name)
 	if err == nil {
 		data, ok := l.Data.(rtnl.VRF)
 		switch {
@@ -78,8 +79,8 @@ func (v *vrf) domain(c *vrfConf) (index uint32, table int, err error) {
 		case c.Table != 0 && c.Table != data.Table:
 			return 0, 0, spec.Errorf(spec.CodeConfig, "VRF %s already exist with different routing table %d: %d is asked for", c.Name, data.Table, c.Table)
 		case !l.Up:
-			v.undo.Add("VRF "+c.Name, func(context.Context) error { return v.cont.SetLink(l.Index, rtnl.LinkChange{Up: new(false)}) })
-			err = v.cont.SetLink(l.Index, rtnl.LinkChange{Up: new(true)})
+			v.undo.Add("VRF "+c.Name, func(context.Context) error { return v.Conn.SetLink(l.Index, rtnl.LinkChange{Up: new(false)}) })
+			err = v.Conn.SetLink(l.Index, rtnl.LinkChange{Up: new(true)})
 		}
 		return l.Index, data.Table, err
 	}
@@ -87,24 +88,24 @@ func (v *vrf) domain(c *vrfConf) (index uint32, table int, err error) {
 		return 0, 0, err
 	}
 	if table = c.Table; table == 0 {
-		rules, err := allRules(v.cont)
+		rules, err := result.AllRules(v.Conn)
 		if err != nil {
 			return 0, 0, err
 		}
-		used, err := usedTables(v.cont, rules)
+		used, err := result.UsedTables(v.Conn, rules)
 		if err != nil {
 			return 0, 0, err
 		}
-		table = freeTable(used, 1)
+		table = result.FreeTable(used, 1)
 	}
-	l, err = v.cont.CreateLink(rtnl.LinkSpec{Name: c.Name, Kind: rtnl.VRF{Table: table}, Up: true})
+	l, err = v.Conn.CreateLink(rtnl.LinkSpec{Name: c.Name, Kind: rtnl.VRF{Table: table}, Up: true})
 	if errors.Is(err, errors.ErrUnsupported) {
 		return 0, 0, spec.Errorf(spec.CodeNotReady, noVRFs, err)
 	}
 	if err != nil {
 		return 0, 0, err
 	}
-	v.undo.Add("VRF "+c.Name, func(context.Context) error { return v.cont.DelLink(c.Name) })
+	v.undo.Add("VRF "+c.Name, func(context.Context) error { return v.Conn.DelLink(c.Name) })
 	return l.Index, table, nil
 }
 
@@ -117,10 +118,10 @@ func (v *vrf) enslave(ctx context.Context, index uint32, table int) error {
 		return err
 	}
 	v.undo.Add("master of "+v.r.IfName, func(context.Context) error {
-		err := v.cont.SetLink(v.link.Index, rtnl.LinkChange{Master: new(uint32(0))})
+		err := v.Conn.SetLink(v.Link.Index, rtnl.LinkChange{Master: new(uint32(0))})
 		return errors.Join(err, v.again(addrs, routes))
 	})
-	if err := v.cont.SetLink(v.link.Index, rtnl.LinkChange{Master: &index}); err != nil {
+	if err := v.Conn.SetLink(v.Link.Index, rtnl.LinkChange{Master: &index}); err != nil {
 		return err
 	}
 	in := slices.Clone(routes)
@@ -138,10 +139,10 @@ func (v *vrf) enslave(ctx context.Context, index uint32, table int) error {
 // was returns the addresses of the interface and the routes out of it, in all tables, that
 // the kernel does not make by itself, those without a gateway first.
 func (v *vrf) was() (addrs []rtnl.Addr, routes []rtnl.Route, err error) {
-	if addrs, err = v.cont.Addrs(v.link.Index); err != nil {
+	if addrs, err = v.Conn.Addrs(v.Link.Index); err != nil {
 		return nil, nil, err
 	}
-	all, err := v.cont.Routes(rtnl.RouteFilter{Table: rtnl.AllTables, Link: v.link.Index})
+	all, err := v.Conn.Routes(rtnl.RouteFilter{Table: rtnl.AllTables, Link: v.Link.Index})
 	for _, far := range []bool{false, true} {
 		for _, r := range all {
 			if r.Protocol != unix.RTPROT_KERNEL && r.Table != unix.RT_TABLE_LOCAL && r.GW.IsValid() == far {
@@ -155,7 +156,7 @@ func (v *vrf) was() (addrs []rtnl.Addr, routes []rtnl.Route, err error) {
 // again gives the interface back what it lost. Addresses that were in use go without
 // duplicate detection, as nobody else can have got them in between.
 func (v *vrf) again(addrs []rtnl.Addr, routes []rtnl.Route) error {
-	have, err := v.cont.Addrs(v.link.Index)
+	have, err := v.Conn.Addrs(v.Link.Index)
 	if err != nil {
 		return err
 	}
@@ -165,9 +166,9 @@ func (v *vrf) again(addrs []rtnl.Addr, routes []rtnl.Route) error {
 			continue
 		}
 		a.NoDAD = !a.Tentative
-		ops = append(ops, rtnl.NewAddr(v.link.Index, a))
+		ops = append(ops, rtnl.NewAddr(v.Link.Index, a))
 	}
-	there, err := v.cont.Routes(rtnl.RouteFilter{Table: rtnl.AllTables, Link: v.link.Index})
+	there, err := v.Conn.Routes(rtnl.RouteFilter{Table: rtnl.AllTables, Link: v.Link.Index})
 	if err != nil {
 		return err
 	}
@@ -179,7 +180,7 @@ func (v *vrf) again(addrs []rtnl.Addr, routes []rtnl.Route) error {
 			ops = append(ops, rtnl.AppendRoute(r))
 		}
 	}
-	return v.cont.Do(ops...)
+	return v.Conn.Do(ops...)
 }
 
 // settle waits for addresses that the kernel checks once more, as it does with those
@@ -188,7 +189,7 @@ func (v *vrf) again(addrs []rtnl.Addr, routes []rtnl.Route) error {
 func (v *vrf) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
-	err := v.cont.WaitAddrs(ctx, v.link.Index)
+	err := v.Conn.WaitAddrs(ctx, v.Link.Index)
 	if err != nil && ctx.Err() != nil {
 		v.r.Warn("%v", err)
 		return nil
@@ -201,9 +202,9 @@ func (v *vrf) settle(ctx context.Context) error {
 
 // note enters the routes that are in the table of the VRF.
 func (v *vrf) note(table int) error {
-	routes, err := v.cont.Routes(rtnl.RouteFilter{Table: table, Link: v.link.Index})
+	routes, err := v.Conn.Routes(rtnl.RouteFilter{Table: table, Link: v.Link.Index})
 	for _, r := range routes {
-		v.moved = append(v.moved, movedRoute{dst: r.Dst, gw: r.GW, to: r.GW, table: table})
+		v.moved = append(v.moved, result.MovedRoute{Dst: r.Dst, GW: r.GW, To: r.GW, Table: table})
 	}
 	return err
 }

@@ -1,4 +1,4 @@
-package applets
+package netfilter
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 // orReference lets a CHECK pass which misses our elements where the reference
 // plugins' rules for the attachment are there instead: a container is no worse
 // for having been started before cnibox replaced them.
-func orReference(err error, a spec.Attachment, kind nft.Kind) error {
+func OrReference(err error, a spec.Attachment, kind nft.Kind) error {
 	if missing := new(nft.MissingError); !errors.As(err, &missing) {
 		return err
 	}

@@ -1,4 +1,4 @@
-package applets
+package result
 
 import (
 	"net/netip"
@@ -12,7 +12,7 @@ import (
 func TestFreeTable(t *testing.T) {
 	used := map[int]bool{1: true, 252: true}
 	for _, tt := range []struct{ from, want int }{{1, 2}, {1, 3}, {252, 256}, {252, 257}} {
-		if got := freeTable(used, tt.from); got != tt.want {
+		if got := FreeTable(used, tt.from); got != tt.want {
 			t.Errorf("from %d: got %d, want %d", tt.from, got, tt.want)
 		}
 	}
@@ -20,7 +20,7 @@ func TestFreeTable(t *testing.T) {
 
 func TestTellTables(t *testing.T) {
 	prefix, addr := netip.MustParsePrefix, netip.MustParseAddr
-	moved := []movedRoute{{prefix("0.0.0.0/0"), addr("10.1.0.1"), addr("10.1.0.9"), 100}, {prefix("192.0.2.0/24"), addr("10.1.0.1"), addr("10.1.0.1"), 101}}
+	moved := []MovedRoute{{prefix("0.0.0.0/0"), addr("10.1.0.1"), addr("10.1.0.9"), 100}, {prefix("192.0.2.0/24"), addr("10.1.0.1"), addr("10.1.0.1"), 101}}
 	own := 500
 	routes := []spec.Route{
 		{Dst: prefix("0.0.0.0/0"), GW: addr("10.1.0.7")}, {Dst: prefix("192.0.2.7/24")},
@@ -29,7 +29,7 @@ func TestTellTables(t *testing.T) {
 	for version, want := range map[string][4]int{"1.1.0": {100, 101, 0, 500}, "1.0.0": {-1, -1, 0, 500}} {
 		r := applettest.Request(t, spec.Add, `{"cniVersion":"`+version+`"}`, "")
 		r.Prev = (&spec.Result{Routes: routes}).Clone()
-		tellTables(r, moved)
+		SetTables(r, moved)
 		i := 0
 		for _, table := range want {
 			if table < 0 {
@@ -41,7 +41,7 @@ func TestTellTables(t *testing.T) {
 			}
 			i++
 		}
-		if i != len(r.Prev.Routes) || version == "1.1.0" && r.Prev.Routes[0].GW != moved[0].to {
+		if i != len(r.Prev.Routes) || version == "1.1.0" && r.Prev.Routes[0].GW != moved[0].To {
 			t.Errorf("%s: got %+v", version, r.Prev.Routes)
 		}
 	}

@@ -1,4 +1,4 @@
-package applets
+package result
 
 import (
 	"context"
@@ -16,17 +16,17 @@ import (
 
 // A chained is what a plugin that works on a result has open of the container.
 // At DEL all of it may be missing.
-type chained struct {
-	ns   *rtnl.NS   // nil: gone
-	cont *rtnl.Conn // in ns; nil without it
-	link *rtnl.Link // CNI_IFNAME, as it was when it was opened; nil: gone
+type Interface struct {
+	NS   *rtnl.NS   // nil: gone
+	Conn *rtnl.Conn // in ns; nil without it
+	Link *rtnl.Link // CNI_IFNAME, as it was when it was opened; nil: gone
 }
 
 // openChained opens the namespace and finds the interface. none is the code of the
 // error when that is missing; 0, for DEL, takes it without an error.
 // The caller closes it. Nothing is created at the path: a file there that is no
 // namespace would keep each DEL after it from working.
-func openChained(r *spec.Request, none int) (*chained, error) {
+func Open(r *spec.Request, none int) (*Interface, error) {
 	open := netns.Open
 	if none == 0 {
 		open = netns.OpenIfThere
@@ -35,12 +35,12 @@ func openChained(r *spec.Request, none int) (*chained, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &chained{ns: ns}
+	c := &Interface{NS: ns}
 	if ns == nil {
 		return c, nil
 	}
-	if c.cont, err = rtnl.Dial(c.ns); err == nil {
-		c.link, err = c.cont.Link(r.IfName)
+	if c.Conn, err = rtnl.Dial(c.NS); err == nil {
+		c.Link, err = c.Conn.Link(r.IfName)
 	}
 	if errors.Is(err, os.ErrNotExist) {
 		if none == 0 {
@@ -49,27 +49,27 @@ func openChained(r *spec.Request, none int) (*chained, error) {
 		err = spec.Errorf(none, "%w in %s", err, r.Call.NetNS)
 	}
 	if err != nil {
-		c.close()
+		c.Close()
 		return nil, err
 	}
 	return c, nil
 }
 
 // close gives the descriptors back, and the lock.
-func (c *chained) close() {
-	if c.cont != nil {
-		c.cont.Close()
+func (c *Interface) Close() {
+	if c.Conn != nil {
+		c.Conn.Close()
 	}
-	if c.ns != nil {
-		c.ns.Close()
+	if c.NS != nil {
+		c.NS.Close()
 	}
 }
 
 // lock keeps others, the reference's sbr among them, from changing the rules of the
 // namespace at the same moment, until close. It is an flock(2) on the namespace itself,
 // so no file is needed for it. Errors have code 11 when it was not to be had in time.
-func (c *chained) lock(ctx context.Context) error {
-	fd, err := unix.FcntlInt(uintptr(c.ns.FD()), unix.F_DUPFD_CLOEXEC, 0)
+func (c *Interface) Lock(ctx context.Context) error {
+	fd, err := unix.FcntlInt(uintptr(c.NS.FD()), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return os.NewSyscallError("fcntl F_DUPFD_CLOEXEC", err)
 	}

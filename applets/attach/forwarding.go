@@ -1,4 +1,4 @@
-package applets
+package attach
 
 import (
 	"context"
@@ -7,14 +7,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/attach"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
 // withoutIPv6 says what the kernel's EACCES for an address of a link of the host means.
 // The code is 50.
-func withoutIPv6(err error, link string) error {
+func WithoutIPv6(err error, link string) error {
 	if !errors.Is(err, unix.EACCES) {
 		return err
 	}
@@ -22,14 +21,14 @@ func withoutIPv6(err error, link string) error {
 }
 
 // skipDAD has the host's link use its link-local address at once.
-func skipDAD(op *attach.Op, name string) error {
+func SkipDAD(op *Op, name string) error {
 	return rtnl.Host().SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/" + name + "/accept_dad", Value: "0", Optional: true})
 }
 
 // switchForwarding makes the host forward for the families of the result that have a
 // gateway: last in an ADD, since others may need it as soon as it is on. unused
 // calls its argument if none does, for an ADD that fails.
-func switchForwarding(op *attach.Op, unused func(restore func() error) error) error {
+func SwitchForwarding(op *Op, unused func(restore func() error) error) error {
 	for _, s := range forwarding(op.Result.IPs) {
 		old, err := rtnl.Host().Sysctl(s.Key)
 		if err == nil && old == s.Value {
@@ -51,10 +50,10 @@ func switchForwarding(op *attach.Op, unused func(restore func() error) error) er
 
 // checkForwarding wants it on. It counts as on if it cannot be read: a family that
 // the kernel lacks.
-func checkForwarding(op *attach.Op) error {
+func CheckForwarding(op *Op) error {
 	for _, s := range forwarding(op.Own()) {
 		if v, err := rtnl.Host().Sysctl(s.Key); err == nil && v == "0" {
-			return attach.Mismatch("forwarding is off: %s is 0", s.Key)
+			return Mismatch("forwarding is off: %s is 0", s.Key)
 		}
 	}
 	return nil
@@ -79,7 +78,7 @@ func forwarding(ips []spec.IP) []rtnl.Sysctl {
 }
 
 // hasAddr looks for an address, host bits and all, among those of a link.
-func hasAddr(list []rtnl.Addr, p netip.Prefix) bool {
+func HasAddr(list []rtnl.Addr, p netip.Prefix) bool {
 	for _, a := range list {
 		if a.Prefix == p {
 			return true

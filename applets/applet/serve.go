@@ -1,4 +1,4 @@
-package applets
+package applet
 
 import (
 	"context"
@@ -31,13 +31,13 @@ func Serve(ctx context.Context, a *Applet, p Process) int {
 	switch spec.Verb(p.Getenv("CNI_COMMAND")) {
 	case "":
 		switch {
-		case len(p.Args) > 0 && isHelp(p.Args[0]):
-			return writeHelp(a, p.Stdout)
+		case len(p.Args) > 0 && IsHelp(p.Args[0]):
+			return WriteHelp(a, p.Stdout)
 		case len(p.Args) > 0 && p.Args[0] != "version" && p.Args[0] != "--version":
 			fmt.Fprintf(p.Stderr, "cnibox %s: unknown argument %q (a plugin is called by a runtime, with CNI_COMMAND; `cnibox help %[1]s` shows its keys)\n", a.Name, p.Args[0])
 			return 2
 		}
-		about(a, p.Stderr)
+		About(a, p.Stderr)
 		return 0
 	case spec.GetVersion:
 		// An unreadable stdin is as good as none.
@@ -55,7 +55,7 @@ func Serve(ctx context.Context, a *Applet, p Process) int {
 
 // about tells a person, and callers that look for the first line, what this is.
 // The line has the applet's own name, whatever link it was called by.
-func about(a *Applet, w io.Writer) {
+func About(a *Applet, w io.Writer) {
 	var versions []string
 	for _, v := range spec.Versions(a.Verbs.Since) {
 		versions = append(versions, v.String())
@@ -102,11 +102,11 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	r.Warn = func(format string, args ...any) {
 		fmt.Fprintf(p.Stderr, "cnibox %s: %s\n", a.Name, fmt.Sprintf(format, args...))
 	}
-	r.Invoker = p.invoker(r.Path)
+	r.Invoker = p.Invoker(r.Path)
 	// Here alone: delegates and chain members would say it again.
 	spec.WarnUnknownArgs(r)
 	if call.Verb == spec.Add {
-		if err := p.ready(); err != nil {
+		if err := p.Ready(); err != nil {
 			return nil, err
 		}
 	}

@@ -1,4 +1,4 @@
-package applets
+package ipam
 
 import (
 	"encoding/json"
@@ -10,7 +10,7 @@ import (
 // ipamResult reads routes and DNS of an "ipam" key, which have the form that
 // they have in results; nil is none. Errors have code 7.
 // They go through the result's own reader, so each is checked in one place alone.
-func ipamResult(routes, dns json.RawMessage) (*spec.Result, error) {
+func NewResult(routes, dns json.RawMessage) (*spec.Result, error) {
 	members := map[string]json.RawMessage{}
 	if routes != nil {
 		members["routes"] = routes
@@ -30,7 +30,7 @@ func ipamResult(routes, dns json.RawMessage) (*spec.Result, error) {
 }
 
 // commaWords splits a list at its commas; blanks around a word go, and empty words.
-func commaWords(list string) (words []string) {
+func SplitWords(list string) (words []string) {
 	for _, word := range strings.Split(list, ",") {
 		if word = strings.TrimSpace(word); word != "" {
 			words = append(words, word)

@@ -1,4 +1,4 @@
-package applets
+package applet
 
 import (
 	"fmt"
@@ -7,11 +7,11 @@ import (
 )
 
 // isHelp reports whether a word asks for help, as people write it.
-func isHelp(arg string) bool { return arg == "help" || arg == "--help" || arg == "-h" }
+func IsHelp(arg string) bool { return arg == "help" || arg == "--help" || arg == "-h" }
 
 // writeHelp shows an applet's summary and its keys or usage.
 // A help text begins with a newline in its source, for its lines to stand in columns.
-func writeHelp(a *Applet, w io.Writer) int {
+func WriteHelp(a *Applet, w io.Writer) int {
 	fmt.Fprintf(w, "%s: %s\n\n%s\n", a.Name, a.Summary, strings.Trim(a.Help, "\n"))
 	return 0
 }

@@ -1,4 +1,4 @@
-package applets
+package applet
 
 import (
 	"golang.org/x/sys/unix"
@@ -13,7 +13,7 @@ const addDescriptors = 32
 
 // ready makes sure, before the first change, that ADD and its undo have what a process can
 // run out of.
-func (p Process) ready() error {
+func (p Process) Ready() error {
 	if p.Threads != nil {
 		p.Threads()
 	}

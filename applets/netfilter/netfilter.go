@@ -1,4 +1,4 @@
-package applets
+package netfilter
 
 import (
 	"errors"
@@ -8,6 +8,6 @@ import (
 
 // lacksNetfilter reports whether an error is that of a kernel without nf_tables.
 // There no rule was ever made. No permission is another error, and stays one.
-func lacksNetfilter(err error) bool {
+func IsMissing(err error) bool {
 	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP)
 }

@@ -1,4 +1,4 @@
-package applets
+package applet
 
 import (
 	"context"
@@ -67,8 +67,8 @@ func (s EndedBy) Error() string { return "ended by " + unix.SignalName(unix.Sign
 // invoker returns what runs delegates and members of a chain: plugins found in
 // the folders of path, and those built in.
 // A delegate has the environment and stderr of the one who calls it.
-func (p Process) invoker(path []string) *chain.Local {
-	return &chain.Local{Path: path, Lookup: p.Applets.plugin, Environ: p.Environ, Stderr: p.Stderr, ForceExec: p.ForceExec}
+func (p Process) Invoker(path []string) *chain.Local {
+	return &chain.Local{Path: path, Lookup: p.Applets.Plugin, Environ: p.Environ, Stderr: p.Stderr, ForceExec: p.ForceExec}
 }
 
 // A Table is all applets of a binary, in the order of their names.
@@ -92,7 +92,7 @@ func (t Table) Lookup(name string) (*Applet, bool) {
 }
 
 // plugin is Lookup for delegates and members of a chain: tools are no plugins.
-func (t Table) plugin(name string) (spec.Verbs, bool) {
+func (t Table) Plugin(name string) (spec.Verbs, bool) {
 	a, ok := t.Lookup(name)
 	if !ok || a.Main != nil {
 		return spec.Verbs{}, false
