@@ -1,6 +1,5 @@
-//go:build !no_bridge
-
-package applets
+// Package bridge is the CNI plugin bridge: veth pair into a bridge on the host.
+package bridge
 
 import (
 	"bytes"
@@ -21,12 +20,12 @@ import (
 	"cnibox/spec"
 )
 
-func init() {
-	register(&applet.Applet{
-		Name:    "bridge",
-		Conf:    bridgeConf{},
-		Summary: "veth pair into a bridge on the host",
-		Help: `
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "bridge",
+	Conf:    bridgeConf{},
+	Summary: "veth pair into a bridge on the host",
+	Help: `
 key                        type    default  meaning
 bridge                     string  cni0     bridge on the host; made if it is missing
 isGateway                  bool    false    puts the gateway addresses on the bridge and forwards;
@@ -53,14 +52,13 @@ mac                        string  random   address of the container end
 
 Before dns goes runtimeConfig.dns (capability dns).
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.`,
-		Verbs: attach.Verbs(attach.Interface[*bridge]{
-			Kind: "veth", Validate: (*bridge).validate,
-			Create: createBridgePort, Resolve: resolveGateways, Configure: configureBridge, Setup: setupBridge, Ready: readyBridge,
-			Verify: verifyBridge, Describe: describeBridge, Probe: probeBridge,
-			Remove:  func(_ context.Context, op *attach.Op, _ *bridge) error { return op.RemoveVeth() },
-			Cleanup: cleanupBridge, Collect: collectBridge,
-		}),
-	})
+	Verbs: attach.Verbs(attach.Interface[*bridge]{
+		Kind: "veth", Validate: (*bridge).validate,
+		Create: createBridgePort, Resolve: resolveGateways, Configure: configureBridge, Setup: setupBridge, Ready: readyBridge,
+		Verify: verifyBridge, Describe: describeBridge, Probe: probeBridge,
+		Remove:  func(_ context.Context, op *attach.Op, _ *bridge) error { return op.RemoveVeth() },
+		Cleanup: cleanupBridge, Collect: collectBridge,
+	}),
 }
 
 // bridgeKinds is what a bridge port owns in the rule set.

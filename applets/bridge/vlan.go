@@ -1,6 +1,4 @@
-//go:build !no_bridge
-
-package applets
+package bridge
 
 import (
 	"context"
