@@ -1,6 +1,5 @@
-//go:build !no_ptp
-
-package applets
+// Package ptp is the CNI plugin ptp: veth pair between container and host, routed: no bridge, no common segment.
+package ptp
 
 import (
 	"context"
@@ -18,12 +17,12 @@ import (
 	"cnibox/spec"
 )
 
-func init() {
-	register(&applet.Applet{
-		Name:    "ptp",
-		Conf:    ptpConf{},
-		Summary: "veth pair between container and host, routed: no bridge, no common segment",
-		Help: `
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "ptp",
+	Conf:    ptpConf{},
+	Summary: "veth pair between container and host, routed: no bridge, no common segment",
+	Help: `
 key            type    default  meaning
 ipMasq         bool    false    masquerades what leaves the network
 ipMasqBackend  string  -        iptables or nftables; both mean nftables, without a tool
@@ -39,17 +38,16 @@ Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC,
 The host's end has the gateway addresses, and a route to each address of the container. The
 container reaches all through them, neighbours of its own subnet too. Addresses of one subnet,
 with one gateway, and single ones (/32, /128) will do.`,
-		Verbs: attach.Verbs(attach.Interface[*ptp]{
-			Kind: "veth", IPAM: attach.Required, Validate: (*ptp).validate,
-			Create:    createPtp,
-			Resolve:   func(_ context.Context, op *attach.Op, _ *ptp) error { return op.CheckGateways() },
-			Configure: configurePtp, Setup: setupPtp, Ready: readyPtp,
-			Verify: verifyPtp, Describe: describePtp, Probe: probePtp,
-			Remove:  func(_ context.Context, op *attach.Op, _ *ptp) error { return op.RemoveVeth() },
-			Cleanup: func(ctx context.Context, op *attach.Op, _ *ptp) error { return netfilter.Release(ctx, op, ptpKinds) },
-			Collect: func(ctx context.Context, op *attach.Op, _ *ptp) error { return netfilter.Collect(ctx, op, ptpKinds) },
-		}),
-	})
+	Verbs: attach.Verbs(attach.Interface[*ptp]{
+		Kind: "veth", IPAM: attach.Required, Validate: (*ptp).validate,
+		Create:    createPtp,
+		Resolve:   func(_ context.Context, op *attach.Op, _ *ptp) error { return op.CheckGateways() },
+		Configure: configurePtp, Setup: setupPtp, Ready: readyPtp,
+		Verify: verifyPtp, Describe: describePtp, Probe: probePtp,
+		Remove:  func(_ context.Context, op *attach.Op, _ *ptp) error { return op.RemoveVeth() },
+		Cleanup: func(ctx context.Context, op *attach.Op, _ *ptp) error { return netfilter.Release(ctx, op, ptpKinds) },
+		Collect: func(ctx context.Context, op *attach.Op, _ *ptp) error { return netfilter.Collect(ctx, op, ptpKinds) },
+	}),
 }
 
 // ptpKinds is what a pair owns in the rule set.
