@@ -1,6 +1,5 @@
-//go:build !no_macvlan
-
-package applets
+// Package macvlan is the CNI plugin macvlan: sub-interface of a host link with a MAC address of its own.
+package macvlan
 
 import (
 	"context"
@@ -15,12 +14,12 @@ import (
 	"cnibox/spec"
 )
 
-func init() {
-	register(&applet.Applet{
-		Name:    "macvlan",
-		Conf:    macvlanConf{},
-		Summary: "sub-interface of a host link with a MAC address of its own",
-		Help: `
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "macvlan",
+	Conf:    macvlanConf{},
+	Summary: "sub-interface of a host link with a MAC address of its own",
+	Help: `
 key              type    default  meaning
 master           string  -        link to sit on; none: the one of the default route
 mode             string  bridge   bridge, private, vepa or passthru
@@ -35,13 +34,12 @@ Before dns goes runtimeConfig.dns (capability dns).
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
 With passthru there is one container to a master, and without mac it has the master's address.
 IPv6 addresses are checked for duplicates on the segment, which takes a second or two.`,
-		Verbs: attach.Verbs(attach.Interface[*macvlanConf]{
-			Kind: "macvlan", Validate: (*macvlanConf).validate, Create: createMacvlan, Verify: verifyMacvlan,
-			Probe: func(_ context.Context, _ *spec.Request, c *macvlanConf) error {
-				return attach.ProbeMaster(&c.OnMaster, c.kind)
-			},
-		}),
-	})
+	Verbs: attach.Verbs(attach.Interface[*macvlanConf]{
+		Kind: "macvlan", Validate: (*macvlanConf).validate, Create: createMacvlan, Verify: verifyMacvlan,
+		Probe: func(_ context.Context, _ *spec.Request, c *macvlanConf) error {
+			return attach.ProbeMaster(&c.OnMaster, c.kind)
+		},
+	}),
 }
 
 // macvlanConf are the keys; Help tells each. The MAC address is read by [spec.Request.MAC].
