@@ -1,6 +1,5 @@
-//go:build !no_ipvlan
-
-package applets
+// Package ipvlan is the CNI plugin ipvlan: sub-interface of a host link with the link's MAC address.
+package ipvlan
 
 import (
 	"context"
@@ -12,12 +11,12 @@ import (
 	"cnibox/spec"
 )
 
-func init() {
-	register(&applet.Applet{
-		Name:    "ipvlan",
-		Conf:    ipvlanConf{},
-		Summary: "sub-interface of a host link with the link's MAC address",
-		Help: `
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "ipvlan",
+	Conf:    ipvlanConf{},
+	Summary: "sub-interface of a host link with the link's MAC address",
+	Help: `
 key              type    default  meaning
 master           string  -        link to sit on; none: see below
 mode             string  l2       l2, l3 or l3s
@@ -32,11 +31,10 @@ Mode and flag belong to the master: those of the last ADD hold for all ipvlan on
 In a chain, a missing master is the one interface of prevResult, and the addresses of prevResult
 are used where there is no ipam. Otherwise a missing master is the link of the default route, and
 ipam is required. IPv6 addresses are checked for duplicates, which takes a second or two.`,
-		Verbs: attach.Verbs(attach.Interface[*ipvlanConf]{
-			Kind: "ipvlan", IPAM: attach.Chained, Validate: (*ipvlanConf).validate, Create: createIpvlan, Verify: verifyIpvlan,
-			Probe: probeIpvlan,
-		}),
-	})
+	Verbs: attach.Verbs(attach.Interface[*ipvlanConf]{
+		Kind: "ipvlan", IPAM: attach.Chained, Validate: (*ipvlanConf).validate, Create: createIpvlan, Verify: verifyIpvlan,
+		Probe: probeIpvlan,
+	}),
 }
 
 // ipvlanConf are the keys; Help tells each.
