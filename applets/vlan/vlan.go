@@ -1,6 +1,5 @@
-//go:build !no_vlan
-
-package applets
+// Package vlan is the CNI plugin vlan: 802.1Q sub-interface of a host link.
+package vlan
 
 import (
 	"context"
@@ -14,12 +13,12 @@ import (
 	"cnibox/spec"
 )
 
-func init() {
-	register(&applet.Applet{
-		Name:    "vlan",
-		Conf:    vlanConf{},
-		Summary: "802.1Q sub-interface of a host link",
-		Help: `
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "vlan",
+	Conf:    vlanConf{},
+	Summary: "802.1Q sub-interface of a host link",
+	Help: `
 key              type    default   meaning
 master           string  -         link to sit on; required
 vlanId           int     0         0 to 4094; one container to a VLAN of a master
@@ -32,13 +31,12 @@ mac              string  master's  address
 Before dns goes runtimeConfig.dns (capability dns).
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
 IPv6 addresses are checked for duplicates on the segment, which takes a second or two.`,
-		Verbs: attach.Verbs(attach.Interface[*vlanConf]{
-			Kind: "vlan", IPAM: attach.Required, Validate: (*vlanConf).validate, Create: createVLAN, Verify: verifyVLAN,
-			Probe: func(_ context.Context, _ *spec.Request, c *vlanConf) error {
-				return attach.ProbeMaster(&c.OnMaster, rtnl.Vlan{ID: c.ID})
-			},
-		}),
-	})
+	Verbs: attach.Verbs(attach.Interface[*vlanConf]{
+		Kind: "vlan", IPAM: attach.Required, Validate: (*vlanConf).validate, Create: createVLAN, Verify: verifyVLAN,
+		Probe: func(_ context.Context, _ *spec.Request, c *vlanConf) error {
+			return attach.ProbeMaster(&c.OnMaster, rtnl.Vlan{ID: c.ID})
+		},
+	}),
 }
 
 // vlanConf are the keys; Help tells each. The MAC address is read by [spec.Request.MAC].
