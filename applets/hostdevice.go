@@ -116,7 +116,7 @@ func moveHostDevice(op *attach.Op, c *deviceConf, dir record.Dir) error {
 	if dev.Flags&unix.IFF_LOOPBACK != 0 {
 		return spec.Errorf(spec.CodeConfig, "failed to move %s: a loopback device cannot leave its namespace", dev.Name)
 	}
-	pci := hostSysfs.pciOf(dev.Name)
+	pci := HostSysfs.pciOf(dev.Name)
 	rec, err := recordDevice(op, dir, dev)
 	if err != nil {
 		return err

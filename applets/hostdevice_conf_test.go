@@ -14,18 +14,15 @@ import (
 	"cnibox/spec"
 )
 
-// ReturnTime is how long DEL waits for hardware.
-const ReturnTime = returnTime
-
-// FakeSysfs makes the plugin read a directory in place of /sys until the test ends.
-func FakeSysfs(t *testing.T, dir string) {
-	was := hostSysfs
-	hostSysfs = sysfs(dir)
-	t.Cleanup(func() { hostSysfs = was })
+// fakeSysfs makes the plugin read a directory in place of /sys until the test ends.
+func fakeSysfs(t *testing.T, dir string) {
+	was := HostSysfs
+	HostSysfs = Sysfs(dir)
+	t.Cleanup(func() { HostSysfs = was })
 }
 
 // makeSysfs makes directories, and symbolic links by path and target.
-func makeSysfs(t *testing.T, dirs []string, links map[string]string) sysfs {
+func makeSysfs(t *testing.T, dirs []string, links map[string]string) Sysfs {
 	t.Helper()
 	root := t.TempDir()
 	for _, d := range dirs {
@@ -38,11 +35,11 @@ func makeSysfs(t *testing.T, dirs []string, links map[string]string) sysfs {
 			t.Fatal(err)
 		}
 	}
-	return sysfs(root)
+	return Sysfs(root)
 }
 
 // testSysfs has a card, a virtio card, one bound to VFIO, and an auxiliary device.
-func testSysfs(t *testing.T) sysfs {
+func testSysfs(t *testing.T) Sysfs {
 	return makeSysfs(t, []string{
 		"bus/pci/devices/0000:3b:00.2/net/enp59s0f2", "bus/pci/devices/0000:00:03.0/virtio0/net/ens3",
 		"bus/pci/devices/0000:5e:00.1", "bus/pci/devices/0000:5e:00.2", "bus/pci/devices/0000:5e:00.3/net",
@@ -82,7 +79,7 @@ func TestHostDeviceSysfs(t *testing.T) {
 		"deviceID that is the parent": {withID(deviceConf{}, ".."), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			FakeSysfs(t, string(testSysfs(t)))
+			fakeSysfs(t, string(testSysfs(t)))
 			c, got := tt.conf, ""
 			err := c.validate()
 			switch {
@@ -124,7 +121,7 @@ func TestHostDeviceMatches(t *testing.T) {
 		"does not validate": {deviceConf{}, rtnl.Link{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			FakeSysfs(t, string(testSysfs(t)))
+			fakeSysfs(t, string(testSysfs(t)))
 			c := tt.conf
 			if err := c.validate(); (err != nil) != (name == "does not validate") {
 				t.Fatal(err)

@@ -15,12 +15,12 @@ import (
 	"cnibox/spec"
 )
 
-// A sysfs is the directory where sysfs(5) is mounted. Names from a configuration are checked
+// A Sysfs is the directory where sysfs(5) is mounted. Names from a configuration are checked
 // before they become a part of a path in it.
-type sysfs string
+type Sysfs string
 
 // Tests replace it.
-var hostSysfs sysfs = "/sys"
+var HostSysfs Sysfs = "/sys"
 
 // isPCI reports whether id is a PCI address as sysfs writes it, such as 0000:3b:00.2.
 func isPCI(id string) bool {
@@ -79,7 +79,7 @@ func firstIn(dir, prefix string) string {
 
 // pciOf returns the PCI address of a link of this namespace, which may be a virtio device;
 // empty: it has none.
-func (s sysfs) pciOf(link string) string {
+func (s Sysfs) pciOf(link string) string {
 	target, _ := os.Readlink(string(s) + "/class/net/" + link)
 	parts := strings.Split(target, "/") // …/0000:00:03.0/virtio0/net/eth0
 	n := len(parts) - 3
@@ -94,7 +94,7 @@ func (s sysfs) pciOf(link string) string {
 
 // resolve finds the directory of the device in sysfs, if it is selected by its path or bus.
 // runtimeConfig.deviceID, which a device plugin chooses, replaces pciBusID.
-func (c *deviceConf) resolve(s sysfs) error {
+func (c *deviceConf) resolve(s Sysfs) error {
 	pci, aux := string(s)+"/bus/pci/devices/", string(s)+"/bus/auxiliary/devices/"
 	id, bus := c.RuntimeConfig.DeviceID, pci+strings.ToLower(c.PCIBusID)
 	switch lower := strings.ToLower(id); {
@@ -199,5 +199,5 @@ func (c *deviceConf) validate() error {
 	if _, err := record.In(c.DataDir, hostDeviceDir); err != nil {
 		return err
 	}
-	return c.resolve(hostSysfs)
+	return c.resolve(HostSysfs)
 }

@@ -260,18 +260,18 @@ func (rec *deviceRecord) moveOut(host, cont *rtnl.Conn) (*rtnl.Link, error) {
 	}
 }
 
-// returnTime bounds the wait for hardware after the end of its namespace.
-const returnTime = time.Second
+// ReturnTimeout bounds the wait for hardware after the end of its namespace.
+const ReturnTimeout = time.Second
 
 // findOnHost returns the device if the kernel moved it to the host when the namespace ended,
-// which takes the kernel some time: with wait, up to returnTime are spent on it. Nil: it is
+// which takes the kernel some time: with wait, up to ReturnTimeout are spent on it. Nil: it is
 // not there, or an earlier DEL restored it.
 func (rec *deviceRecord) findOnHost(ctx context.Context, op *attach.Op, wait bool) (*rtnl.Link, error) {
 	if !wait {
 		links, err := op.Host.Links()
 		return rec.among(links, rec.movedBack), err
 	}
-	ctx, cancel := context.WithTimeout(ctx, returnTime)
+	ctx, cancel := context.WithTimeout(ctx, ReturnTimeout)
 	defer cancel()
 	dev, err := op.Host.WaitLink(ctx, func(l *rtnl.Link) bool {
 		return rec.movedBack(l) || l.Name == rec.Name && rec.sameAddress(l)
