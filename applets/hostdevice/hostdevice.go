@@ -1,6 +1,5 @@
-//go:build !no_host_device
-
-package applets
+// Package hostdevice is the CNI plugin host-device: moves a link of the host into the container, and back.
+package hostdevice
 
 import (
 	"context"
@@ -17,12 +16,12 @@ import (
 	"cnibox/spec"
 )
 
-func init() {
-	register(&applet.Applet{
-		Name:    "host-device",
-		Conf:    deviceConf{},
-		Summary: "moves a link of the host into the container, and back",
-		Help: `
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "host-device",
+	Conf:    deviceConf{},
+	Summary: "moves a link of the host into the container, and back",
+	Help: `
 key            type    default               meaning
 device         string  -                     name of the link on the host, or an alternative name
 hwaddr         string  -                     its MAC address
@@ -44,11 +43,10 @@ moved: only ipam is called.
 DEL moves the link back under its old name, and up if it was up; also one that the kernel moved
 to the host when the namespace ended. If the name is in use, the link stays on the host as devN,
 with a warning, and the next GC or DEL renames it.`,
-		Verbs: attach.Verbs(attach.Interface[*deviceConf]{
-			NoMAC: true, NoNetdev: func(c *deviceConf) bool { return c.dpdk }, Validate: (*deviceConf).validate, Create: createHostDevice, Verify: verifyHostDevice,
-			Describe: describeHostDevice, Remove: removeHostDevice, Probe: probeHostDevice, Collect: collectHostDevices,
-		}),
-	})
+	Verbs: attach.Verbs(attach.Interface[*deviceConf]{
+		NoMAC: true, NoNetdev: func(c *deviceConf) bool { return c.dpdk }, Validate: (*deviceConf).validate, Create: createHostDevice, Verify: verifyHostDevice,
+		Describe: describeHostDevice, Remove: removeHostDevice, Probe: probeHostDevice, Collect: collectHostDevices,
+	}),
 }
 
 // hostDeviceDir is where the records are stored by default.

@@ -1,6 +1,4 @@
-//go:build !no_host_device
-
-package applets
+package hostdevice
 
 import (
 	"bytes"
