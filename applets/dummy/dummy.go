@@ -1,6 +1,5 @@
-//go:build !no_dummy
-
-package applets
+// Package dummy is the CNI plugin dummy: link that drops what is sent to it.
+package dummy
 
 import (
 	"context"
@@ -12,12 +11,12 @@ import (
 	"cnibox/spec"
 )
 
-func init() {
-	register(&applet.Applet{
-		Name:    "dummy",
-		Conf:    dummyConf{},
-		Summary: "link that drops what is sent to it",
-		Help: `
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "dummy",
+	Conf:    dummyConf{},
+	Summary: "link that drops what is sent to it",
+	Help: `
 key   type    default  meaning
 ipam  object  -        address plugin, named by its "type"; required
 dns   object  -        nameservers, domain, search, options; instead of ipam's
@@ -25,11 +24,10 @@ mac   string  random   address
 
 Before dns goes runtimeConfig.dns (capability dns).
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.`,
-		Verbs: attach.Verbs(attach.Interface[*dummyConf]{
-			Kind: "dummy", IPAM: attach.Required, Create: createDummy, Verify: verifyDummy,
-			Probe: func(context.Context, *spec.Request, *dummyConf) error { return attach.ProbeKind(rtnl.Dummy{}) },
-		}),
-	})
+	Verbs: attach.Verbs(attach.Interface[*dummyConf]{
+		Kind: "dummy", IPAM: attach.Required, Create: createDummy, Verify: verifyDummy,
+		Probe: func(context.Context, *spec.Request, *dummyConf) error { return attach.ProbeKind(rtnl.Dummy{}) },
+	}),
 }
 
 // dummyConf has no keys of its own.
