@@ -1,6 +1,4 @@
-//go:build !no_tap
-
-package applets
+package tap
 
 import (
 	"bytes"
@@ -15,7 +13,7 @@ import (
 func TestKernelTapAgain(t *testing.T) {
 	kerneltest.Need(t, "CONFIG_TUN", rtnl.ProbeTap)
 	ns := kerneltest.NS(t)
-	a, _ := Lookup("tap")
+	a := &Applet
 	again := func(args []string) (code int, text string) {
 		var stderr bytes.Buffer
 		err := ns.Do(func() error {

@@ -1,6 +1,5 @@
-//go:build !no_tap
-
-package applets
+// Package tap is the CNI plugin tap: tap device in the container, for a virtual machine.
+package tap
 
 import (
 	"context"
@@ -18,12 +17,12 @@ import (
 	"cnibox/spec"
 )
 
-func init() {
-	register(&applet.Applet{
-		Name:    "tap",
-		Conf:    tapConf{},
-		Summary: "tap device in the container, for a virtual machine",
-		Help: `
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "tap",
+	Conf:    tapConf{},
+	Summary: "tap device in the container, for a virtual machine",
+	Help: `
 key             type    default    meaning
 multiQueue      bool    false      several queues may be open at a time
 mtu             int     1500       bytes, 68 to 65521
@@ -41,11 +40,10 @@ Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC,
 
 The device stays until DEL, whoever opens it. For selinuxContext the plugin starts itself once
 more, under that label; nothing else starts a program.`,
-		Verbs: attach.Verbs(attach.Interface[*tapConf]{
-			Kind: "tun", Validate: (*tapConf).validate, Create: createTap, Verify: verifyTap, Probe: probeTap,
-		}),
-		Again: tapAgain,
-	})
+	Verbs: attach.Verbs(attach.Interface[*tapConf]{
+		Kind: "tun", Validate: (*tapConf).validate, Create: createTap, Verify: verifyTap, Probe: probeTap,
+	}),
+	Again: tapAgain,
 }
 
 // tapConf are the keys; Help tells each. Pointers tell user and group 0 from none.
