@@ -1,6 +1,5 @@
-//go:build !no_loopback
-
-package applets
+// Package loopback is the CNI plugin loopback: brings up lo inside the container.
+package loopback
 
 import (
 	"context"
@@ -13,19 +12,18 @@ import (
 	"cnibox/spec"
 )
 
-func init() {
-	register(&applet.Applet{
-		Name:    "loopback",
-		Summary: "brings up lo inside the container",
-		Help: `
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "loopback",
+	Summary: "brings up lo inside the container",
+	Help: `
 No keys of its own. The interface is always lo, whatever CNI_IFNAME says.
 
 ADD is done again without harm, at the same moment as other networks' ADD in the
 namespace. In a chain, prevResult is passed on as it came.
 DEL takes lo down unless another interface of the namespace is up: whoever still
 has a network there still talks to localhost.`,
-		Verbs: spec.Verbs{Add: addLoopback, Get: getLoopback, Check: checkLoopback, Del: delLoopback, Enters: true},
-	})
+	Verbs: spec.Verbs{Add: addLoopback, Get: getLoopback, Check: checkLoopback, Del: delLoopback, Enters: true},
 }
 
 // inside calls fn with a socket in the request's namespace and its lo.
