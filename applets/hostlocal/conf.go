@@ -1,6 +1,4 @@
-//go:build !no_host_local
-
-package applets
+package hostlocal
 
 import (
 	"encoding/json"

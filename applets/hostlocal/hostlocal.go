@@ -1,6 +1,5 @@
-//go:build !no_host_local
-
-package applets
+// Package hostlocal is the CNI plugin host-local: addresses from local ranges, leased on disk.
+package hostlocal
 
 import (
 	"cmp"
@@ -15,12 +14,12 @@ import (
 	"cnibox/spec"
 )
 
-func init() {
-	register(&applet.Applet{
-		Name:    "host-local",
-		Conf:    hostLocalConf{},
-		Summary: "addresses from local ranges, leased on disk",
-		Help: `
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "host-local",
+	Conf:    hostLocalConf{},
+	Summary: "addresses from local ranges, leased on disk",
+	Help: `
 An attachment gets one address from each range set. In "ipam":
 
 key              type    default                meaning
@@ -39,13 +38,12 @@ runtimeConfig.ips (capability ips), args.cni.ips and CNI_ARGS IP: addresses aske
 them; a prefix length is ignored. ADD done again returns the address that the attachment has.
 A network's leases are locked while they are read and changed; a verb waits 30 s for the
 lock, and then ends with code 11 (try again later).`,
-		AnyNetNS: true,
-		Verbs: spec.Verbs{
-			Add: addHostLocal, Check: checkHostLocal, Del: delHostLocal,
-			GC: gcHostLocal, Status: statusHostLocal, Get: getHostLocal,
-			IPAM: true, Args: true,
-		},
-	})
+	AnyNetNS: true,
+	Verbs: spec.Verbs{
+		Add: addHostLocal, Check: checkHostLocal, Del: delHostLocal,
+		GC: gcHostLocal, Status: statusHostLocal, Get: getHostLocal,
+		IPAM: true, Args: true,
+	},
 }
 
 // addHostLocal reads all that it needs, resolv.conf included, before it reserves
