@@ -1,6 +1,5 @@
-//go:build !no_static
-
-package applets
+// Package static is the CNI plugin static: addresses that stand in the configuration.
+package static
 
 import (
 	"context"
@@ -14,12 +13,12 @@ import (
 	"cnibox/spec"
 )
 
-func init() {
-	register(&applet.Applet{
-		Name:    "static",
-		Conf:    staticConf{},
-		Summary: "addresses that stand in the configuration",
-		Help: `
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "static",
+	Conf:    staticConf{},
+	Summary: "addresses that stand in the configuration",
+	Help: `
 No leases: who uses an address twice is not told. In "ipam":
 
 key        type    default  meaning
@@ -31,9 +30,8 @@ CNI_ARGS IP: addresses with prefix lengths, between commas, which are added to t
 CNI_ARGS GATEWAY: gateways, each for those of IP whose network it is in.
 args.cni.ips: addresses with prefix lengths, instead of all of the above.
 runtimeConfig.ips (capability ips): the same, instead of all of the above.`,
-		AnyNetNS: true,
-		Verbs:    spec.Verbs{Add: staticResult, Check: checkStatic, Del: delStatic, Status: statusStatic, Get: getStatic, IPAM: true, Args: true},
-	})
+	AnyNetNS: true,
+	Verbs:    spec.Verbs{Add: staticResult, Check: checkStatic, Del: delStatic, Status: statusStatic, Get: getStatic, IPAM: true, Args: true},
 }
 
 // staticConf is the configuration as written; keys match in any case of letters.
