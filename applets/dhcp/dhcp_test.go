@@ -1,6 +1,4 @@
-//go:build !no_dhcp
-
-package applets
+package dhcp
 
 import (
 	"bytes"
@@ -276,7 +274,7 @@ func TestDHCPFlags(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for word := range strings.FieldsSeq(tt.args) {
 				name, _, _ := strings.Cut(strings.TrimPrefix(word, "-"), "=")
-				if a, _ := Lookup("dhcp"); name != word && tt.want == "" && !strings.Contains(a.Help, "-"+strings.TrimPrefix(name, "-")+": ") {
+				if a := &Applet; name != word && tt.want == "" && !strings.Contains(a.Help, "-"+strings.TrimPrefix(name, "-")+": ") {
 					t.Errorf("the help does not say what %s is for", word)
 				}
 			}

@@ -1,6 +1,5 @@
-//go:build !no_dhcp
-
-package applets
+// Package dhcp is the CNI plugin dhcp: addresses from DHCP servers, leased by a daemon.
+package dhcp
 
 import (
 	"context"
@@ -14,12 +13,12 @@ import (
 	"cnibox/spec"
 )
 
-func init() {
-	register(&applet.Applet{
-		Name:    "dhcp",
-		Conf:    dhcpConf{},
-		Summary: "addresses from DHCP servers, leased by a daemon",
-		Help: `
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "dhcp",
+	Conf:    dhcpConf{},
+	Summary: "addresses from DHCP servers, leased by a daemon",
+	Help: `
 Needs the daemon, cnibox dhcp daemon, which gets and renews the leases. In "ipam":
 
 key               type    default             meaning
@@ -47,12 +46,11 @@ and CNI_NETNS; -pidfile: write the process ID there; -broadcast: ask servers to 
 broadcast; -timeout: for one answer; -resendmax: between attempts to replace an expired lease;
 -resendtimeout: for a first lease. SIGTERM ends the daemon; the leases stay, and the next daemon
 renews them. The socket may come from systemd (LISTEN_FDS).`,
-		Verbs: spec.Verbs{
-			Add: addDHCP, Check: checkDHCP, Del: delDHCP, GC: gcDHCP, Status: statusDHCP, Get: getDHCP,
-			IPAM: true, Args: true,
-		},
-		Daemon: dhcpDaemonMain,
-	})
+	Verbs: spec.Verbs{
+		Add: addDHCP, Check: checkDHCP, Del: delDHCP, GC: gcDHCP, Status: statusDHCP, Get: getDHCP,
+		IPAM: true, Args: true,
+	},
+	Daemon: dhcpDaemonMain,
 }
 
 // call calls the daemon for this attachment. Errors have the daemon's code, or 11 if none

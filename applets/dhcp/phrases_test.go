@@ -1,6 +1,4 @@
-//go:build !no_dhcp
-
-package applets
+package dhcp
 
 import (
 	"strings"
