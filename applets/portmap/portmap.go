@@ -1,6 +1,5 @@
-//go:build !no_portmap
-
-package applets
+// Package portmap is the CNI plugin portmap: ports of the host that lead to ports of a container.
+package portmap
 
 import (
 	"context"
@@ -21,12 +20,12 @@ import (
 	"cnibox/spec"
 )
 
-func init() {
-	register(&applet.Applet{
-		Name:    "portmap",
-		Conf:    portmapConf{},
-		Summary: "ports of the host that lead to ports of a container",
-		Help: `
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "portmap",
+	Conf:    portmapConf{},
+	Summary: "ports of the host that lead to ports of a container",
+	Help: `
 key                   type    default              meaning
 backend               string  nftables             iptables is accepted and means the same
 snat                  bool    true                 masquerades what comes from a container's subnet
@@ -48,8 +47,7 @@ hostPort              int     0                    1 to 65535; 0: the mapping is
 containerPort         int     -                    1 to 65535
 protocol              string  tcp                  tcp, udp or sctp
 hostIP                string  -                    of the host; none, 0.0.0.0 and :: are any address`,
-		Verbs: spec.Verbs{Add: portmapAdd, Check: portmapCheck, Del: portmapDel, Status: portmapStatus, GC: portmapGC},
-	})
+	Verbs: spec.Verbs{Add: portmapAdd, Check: portmapCheck, Del: portmapDel, Status: portmapStatus, GC: portmapGC},
 }
 
 // portmapDataDir is not the reference's, which keeps nothing; in /run, since no namespace

@@ -1,6 +1,4 @@
-//go:build !no_portmap
-
-package applets
+package portmap
 
 import (
 	"errors"
