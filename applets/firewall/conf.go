@@ -1,6 +1,4 @@
-//go:build !no_firewall
-
-package applets
+package firewall
 
 import (
 	"errors"

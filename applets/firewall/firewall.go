@@ -1,6 +1,5 @@
-//go:build !no_firewall
-
-package applets
+// Package firewall is the CNI plugin firewall: lets a container's packets pass, and isolates bridges.
+package firewall
 
 import (
 	"context"
@@ -16,12 +15,12 @@ import (
 	"cnibox/spec"
 )
 
-func init() {
-	register(&applet.Applet{
-		Name:    "firewall",
-		Conf:    firewallConf{},
-		Summary: "lets a container's packets pass, and isolates bridges",
-		Help: `
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "firewall",
+	Conf:    firewallConf{},
+	Summary: "lets a container's packets pass, and isolates bridges",
+	Help: `
 key                     type    default    meaning
 backend                 string  iptables   accepts in chain CNI-FORWARD, to which FORWARD of the
                                            tables filter of iptables-nft leads; nftables: makes
@@ -36,11 +35,10 @@ ingressPolicy           string  open       same-bridge: nothing from or to other
 dbusSocket              string  -          where the system bus listens; none: what the variable
                                            DBUS_SYSTEM_BUS_ADDRESS says, else
                                            /run/dbus/system_bus_socket`,
-		Verbs: spec.Verbs{
-			Since: spec.V040,
-			Add:   firewallAdd, Check: firewallCheck, Del: firewallDel, Status: firewallStatus, GC: firewallGC,
-		},
-	})
+	Verbs: spec.Verbs{
+		Since: spec.V040,
+		Add:   firewallAdd, Check: firewallCheck, Del: firewallDel, Status: firewallStatus, GC: firewallGC,
+	},
 }
 
 // firewallAdd records the addresses and the policy in one transaction; with
