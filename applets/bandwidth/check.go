@@ -1,6 +1,4 @@
-//go:build !no_bandwidth
-
-package applets
+package bandwidth
 
 import (
 	"context"

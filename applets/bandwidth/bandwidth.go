@@ -1,6 +1,5 @@
-//go:build !no_bandwidth
-
-package applets
+// Package bandwidth is the CNI plugin bandwidth: limits the rate of a veth pair in both directions.
+package bandwidth
 
 import (
 	"context"
@@ -14,12 +13,12 @@ import (
 	"cnibox/spec"
 )
 
-func init() {
-	register(&applet.Applet{
-		Name:    "bandwidth",
-		Conf:    bandwidthConf{},
-		Summary: "limits the rate of a veth pair in both directions",
-		Help: `
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "bandwidth",
+	Conf:    bandwidthConf{},
+	Summary: "limits the rate of a veth pair in both directions",
+	Help: `
 key           type    default   meaning
 ingressRate   int     no limit  bits per second to the container; at least 8
 ingressBurst  int     10 ms     bits above the rate that pass at once; the default is what
@@ -38,11 +37,10 @@ when no burst was chosen: it means the default.
 
 Bursts are less than 4 GB, and at least one packet. Where the kernel has fq_codel, each flow has
 its own queue. What the container sends is queued on an IFB named bwp and 12 hex digits.`,
-		Verbs: spec.Verbs{
-			Since: spec.V030,
-			Add:   bandwidthAdd, Check: bandwidthCheck, Del: bandwidthDel, Status: bandwidthStatus, GC: bandwidthGC,
-		},
-	})
+	Verbs: spec.Verbs{
+		Since: spec.V030,
+		Add:   bandwidthAdd, Check: bandwidthCheck, Del: bandwidthDel, Status: bandwidthStatus, GC: bandwidthGC,
+	},
 }
 
 const (
