@@ -1,6 +1,4 @@
-//go:build !no_tuning
-
-package applets
+package tuning
 
 import (
 	"bytes"

@@ -1,6 +1,5 @@
-//go:build !no_tuning
-
-package applets
+// Package tuning is the CNI plugin tuning: sysctls and link attributes of an interface that an earlier plugin made.
+package tuning
 
 import (
 	"context"
@@ -19,12 +18,12 @@ import (
 	"cnibox/spec"
 )
 
-func init() {
-	register(&applet.Applet{
-		Name:    "tuning",
-		Conf:    tuningConf{},
-		Summary: "sysctls and link attributes of an interface that an earlier plugin made",
-		Help: `
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "tuning",
+	Conf:    tuningConf{},
+	Summary: "sysctls and link attributes of an interface that an earlier plugin made",
+	Help: `
 key       type    default          meaning
 sysctl    object  -                settings below net and their values, as strings:
                                    {"net.ipv4.conf.IFNAME.arp_filter": "1"}; IFNAME is the
@@ -42,8 +41,7 @@ args.cni.sysctl, promisc, mtu, allmulti and txQLen go before the keys of the sam
 
 If /etc/cni/tuning/allowlist.conf exists, each sysctl must match a line of it, which are regular
 expressions that may match anywhere in the key as it is written.`,
-		Verbs: spec.Verbs{Add: tuningAdd, Check: tuningCheck, Del: tuningDel, Status: tuningStatus, GC: tuningGC, Args: true},
-	})
+	Verbs: spec.Verbs{Add: tuningAdd, Check: tuningCheck, Del: tuningDel, Status: tuningStatus, GC: tuningGC, Args: true},
 }
 
 const (
