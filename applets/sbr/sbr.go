@@ -1,6 +1,5 @@
-//go:build !no_sbr
-
-package applets
+// Package sbr is the CNI plugin sbr: source based routing: what an interface's addresses send leaves by it.
+package sbr
 
 import (
 	"context"
@@ -18,12 +17,12 @@ import (
 	"cnibox/spec"
 )
 
-func init() {
-	register(&applet.Applet{
-		Name:    "sbr",
-		Conf:    sbrConf{},
-		Summary: "source based routing: what an interface's addresses send leaves by it",
-		Help: `
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "sbr",
+	Conf:    sbrConf{},
+	Summary: "source based routing: what an interface's addresses send leaves by it",
+	Help: `
 key             type    default           meaning
 table           int     -                 only lead the addresses to this table, whose routes come
                                           from the IPAM plugin ("table" of a route); the other keys
@@ -38,8 +37,7 @@ Each address of the interface gets a rule and a table of its own, the first that
 on, and the routes of the interface that fit the address move there from the main table. Link-local
 routes stay. In cniVersion 1.1.0 the result tells the tables of its routes; older versions have no
 word for that, so their result loses the routes that have moved.`,
-		Verbs: spec.Verbs{Add: sbrAdd, Check: sbrCheck, Del: sbrDel, Status: sbrStatus, GC: sbrGC},
-	})
+	Verbs: spec.Verbs{Add: sbrAdd, Check: sbrCheck, Del: sbrDel, Status: sbrStatus, GC: sbrGC},
 }
 
 const sbrDataDir = "/run/cnibox/sbr"

@@ -1,6 +1,4 @@
-//go:build !no_sbr
-
-package applets
+package sbr
 
 import (
 	"net/netip"
