@@ -1,6 +1,4 @@
-//go:build !no_vrf
-
-package applets
+package vrf
 
 import (
 	"testing"

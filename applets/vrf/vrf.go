@@ -1,6 +1,5 @@
-//go:build !no_vrf
-
-package applets
+// Package vrf is the CNI plugin vrf: puts an interface into a routing domain of its container.
+package vrf
 
 import (
 	"cmp"
@@ -16,12 +15,12 @@ import (
 	"cnibox/spec"
 )
 
-func init() {
-	register(&applet.Applet{
-		Name:    "vrf",
-		Conf:    vrfConf{},
-		Summary: "puts an interface into a routing domain of its container",
-		Help: `
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "vrf",
+	Conf:    vrfConf{},
+	Summary: "puts an interface into a routing domain of its container",
+	Help: `
 key      type    default           meaning
 vrfname  string  -                 the VRF, which is made if it is not there (required)
 table    int     first free        its routing table, which is checked if it is there; from 1 on,
@@ -31,8 +30,7 @@ dataDir  string  /run/cnibox/vrf   where it is noted until DEL which interface i
 Addresses stay on the interface; its routes move to the table of the VRF. In cniVersion 1.1.0 the
 result tells the table of its routes; older versions have no word for that, so their result loses
 them. The VRF goes with the last interface that is in it.`,
-		Verbs: spec.Verbs{Since: spec.V031, Add: vrfAdd, Check: vrfCheck, Del: vrfDel, Status: vrfStatus, GC: vrfGC},
-	})
+	Verbs: spec.Verbs{Since: spec.V031, Add: vrfAdd, Check: vrfCheck, Del: vrfDel, Status: vrfStatus, GC: vrfGC},
 }
 
 const vrfDataDir = "/run/cnibox/vrf"
