@@ -1,6 +1,4 @@
-//go:build !no_flannel
-
-package applets
+package flannel
 
 import (
 	"context"
@@ -73,7 +71,7 @@ func (b *flannelBox) call(v spec.Verb, network, id, ifName, keys string) error {
 	}
 	r.Invoker = b
 	r.Warn = func(format string, args ...any) { b.warns = append(b.warns, fmt.Sprintf(format, args...)) }
-	a, _ := Lookup("flannel")
+	a := &Applet
 	_, err = a.Verbs.Do(b.t.Context(), r)
 	return err
 }

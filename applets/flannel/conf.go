@@ -1,6 +1,4 @@
-//go:build !no_flannel
-
-package applets
+package flannel
 
 import (
 	"encoding/json"

@@ -1,6 +1,5 @@
-//go:build !no_flannel
-
-package applets
+// Package flannel is the CNI plugin flannel: runs another plugin with the subnet that flanneld gave this node.
+package flannel
 
 import (
 	"context"
@@ -15,12 +14,12 @@ import (
 	"cnibox/spec"
 )
 
-func init() {
-	register(&applet.Applet{
-		Name:    "flannel",
-		Conf:    flannelConf{},
-		Summary: "runs another plugin with the subnet that flanneld gave this node",
-		Help: `
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "flannel",
+	Conf:    flannelConf{},
+	Summary: "runs another plugin with the subnet that flanneld gave this node",
+	Help: `
 key            type    default                  meaning
 subnetFile     string  /run/flannel/subnet.env  the file that flanneld writes; an absolute path
 dataDir        string  /var/lib/cni/flannel     stores the delegates' configurations until DEL; an
@@ -35,8 +34,7 @@ Defaults for the delegate: ipMasq true unless flanneld masquerades (FLANNEL_IPMA
 FLANNEL_MTU, and isGateway true for a bridge.
 subnet.env has FLANNEL_NETWORK or FLANNEL_IPV6_NETWORK (networks, comma-separated), FLANNEL_SUBNET
 or FLANNEL_IPV6_SUBNET, FLANNEL_MTU and FLANNEL_IPMASQ.`,
-		Verbs: spec.Verbs{Add: addFlannel, Check: checkFlannel, Del: delFlannel, Get: getFlannel, Status: statusFlannel, GC: gcFlannel, Args: true},
-	})
+	Verbs: spec.Verbs{Add: addFlannel, Check: checkFlannel, Del: delFlannel, Get: getFlannel, Status: statusFlannel, GC: gcFlannel, Args: true},
 }
 
 // delegate returns the request for the delegate, and its configuration.
