@@ -2,6 +2,7 @@ package applets
 
 import (
 	"cnibox/applets/applet"
+	"cnibox/applets/cnibox"
 	"testing"
 )
 
@@ -88,7 +89,7 @@ func TestDistance(t *testing.T) {
 		{"portmapp", "portmap", 1}, {"ortmap", "portmap", 1}, {"tunning", "tuning", 1}, {"ptp", "bridge", 6},
 	}
 	for _, tt := range tests {
-		if got := distance(tt.a, tt.b); got != tt.want {
+		if got := cnibox.Distance(tt.a, tt.b); got != tt.want {
 			t.Errorf("distance(%q, %q) = %d, want %d", tt.a, tt.b, got, tt.want)
 		}
 	}

@@ -1,4 +1,5 @@
-package applets
+// Package cnibox is the tool cnibox: lists the applets, tells their keys, lays and verifies the links.
+package cnibox
 
 import (
 	"context"
@@ -10,11 +11,11 @@ import (
 	"cnibox/spec"
 )
 
-func init() {
-	register(&applet.Applet{
-		Name:    "cnibox",
-		Summary: "lists the applets, tells their keys, lays and verifies the links",
-		Help: `
+// Applet is the tool.
+var Applet = applet.Applet{
+	Name:    "cnibox",
+	Summary: "lists the applets, tells their keys, lays and verifies the links",
+	Help: `
 cnibox                          list the applets
 cnibox APPLET …                 do as the link APPLET does
 cnibox help APPLET              show every key of a plugin's configuration
@@ -25,8 +26,7 @@ cnibox install [--create] DIR [APPLET …]
 cnibox verify DIR               tell whether each applet's name in DIR leads to this
                                 binary; exit code 1 if one does not
 cnibox version                  show our version and the releases it follows`,
-		Main: run,
-	})
+	Main: run,
 }
 
 // cniboxMain returns 0, 1 for what failed, and 2 for what it was not able to understand.
@@ -98,20 +98,20 @@ func writeList(p applet.Process) int {
 func suggest(all applet.Table, name string) string {
 	var names []string
 	for _, a := range all {
-		if distance(name, a.Name) <= 2 {
+		if Distance(name, a.Name) <= 2 {
 			names = append(names, a.Name)
 		}
 	}
 	if len(names) == 0 {
 		return ""
 	}
-	near := slices.MinFunc(names, func(a, b string) int { return distance(name, a) - distance(name, b) })
+	near := slices.MinFunc(names, func(a, b string) int { return Distance(name, a) - Distance(name, b) })
 	return fmt.Sprintf("; %q?", near)
 }
 
 // distance is the number of bytes to insert, delete or change to get from a to b.
 // It keeps one row of the table of Levenshtein's distances.
-func distance(a, b string) int {
+func Distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

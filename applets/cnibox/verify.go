@@ -1,4 +1,4 @@
-package applets
+package cnibox
 
 import (
 	"cnibox/applets/applet"
