@@ -1,4 +1,5 @@
-package applets
+// Package cniexec is the tool cni-exec: runtime: attach network namespaces, and run commands in one.
+package cniexec
 
 import (
 	"cmp"
@@ -17,13 +18,12 @@ import (
 	"cnibox/spec"
 )
 
-func init() {
-	register(&applet.Applet{
-		Name:    "cni-exec",
-		Summary: "runtime: attach network namespaces, and run commands in one",
-		Help:    cniExecHelp,
-		Main:    cniExec,
-	})
+// Applet is the tool.
+var Applet = applet.Applet{
+	Name:    "cni-exec",
+	Summary: "runtime: attach network namespaces, and run commands in one",
+	Help:    cniExecHelp,
+	Main:    cniExec,
 }
 
 // The exit codes of cni-exec: cnitool's, and one for a wrong command line.

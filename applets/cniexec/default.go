@@ -1,4 +1,4 @@
-package applets
+package cniexec
 
 import (
 	"encoding/binary"
