@@ -17,7 +17,7 @@ import (
 // before they become a part of a path in it.
 type Sysfs string
 
-// Tests replace it.
+// HostSysfs is that of the host. Tests replace it.
 var HostSysfs Sysfs = "/sys"
 
 // isPCI reports whether id is a PCI address as sysfs writes it, such as 0000:3b:00.2.
