@@ -39,6 +39,19 @@ func Patience(d time.Duration) time.Duration {
 	return d
 }
 
+// Eventually waits until is returns nil, for as long as a process may take.
+func Eventually(t testing.TB, what string, is func() error) {
+	t.Helper()
+	within := Patience(time.Minute)
+	err := is()
+	for end := time.Now().Add(within); err != nil && time.Now().Before(end); err = is() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err != nil {
+		t.Fatalf("after %s there is still not: %s: %v", within, what, err)
+	}
+}
+
 // NS makes a network namespace for the test, empty but for lo, which is down.
 // Without the privilege the test is skipped, or fails if CNIBOX_KERNEL=require.
 func NS(t testing.TB) *rtnl.NS {
