@@ -13,6 +13,7 @@ godebug (
 require (
 	cnibox v0.0.0
 	github.com/insomniacslk/dhcp v0.0.0-20260901064844-234b97448fae
+	github.com/rogpeppe/go-internal v1.16.0
 	golang.org/x/sys v0.49.0
 )
 
@@ -27,6 +28,7 @@ require (
 	github.com/u-root/uio v0.0.0-20230220225925-ffce2a382923 // indirect
 	golang.org/x/net v0.55.0 // indirect
 	golang.org/x/sync v0.20.0 // indirect
+	golang.org/x/tools v0.26.0 // indirect
 )
 
 replace cnibox => ../

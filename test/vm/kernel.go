@@ -37,7 +37,7 @@ const outside = "^TestKernel(DHCP(Killed|Restart|Interrupted|Twenty|Memory|Activ
 // not every kernel can: what they make of their input, or leave behind when they are killed
 // or a change fails, or DEL finds things missing; and the scripts with delegates started.
 // One kernel is enough for that. A processor that is emulated starts 20 programs a second.
-const ownMatters = "^TestKernel(DelMatrix|Bad|Odd|EveryKilled|EveryRollback|Rollback)|^TestKernelScripts$/./^exec$"
+const ownMatters = "^TestKernel(DelMatrix|Bad|Odd|EveryKilled|EveryRollback|Rollback)|^TestKernelScripts$/^exec$"
 
 // Where kernels come from, and whose signature they need.
 const (
