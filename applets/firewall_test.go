@@ -12,7 +12,7 @@ import (
 
 func init() { helpConfs["firewall"] = firewallConf{} }
 
-// Whatever is wrong is told before the first change, with code 7. [S] the
+// Whatever is wrong is reported before the first change, with code 7. [S] the
 // reference takes an unknown backend for its default, and makes its rules before it
 // looks at the policy.
 func TestFirewallConf(t *testing.T) {
@@ -60,14 +60,14 @@ func TestFirewallWarnsOfIptables(t *testing.T) {
 
 func TestKernelFirewallAim(t *testing.T) {
 	for name, tt := range map[string]struct {
-		conf, prev         string
-		ips, bridge, ports string
-		err                string
+		conf, prev  string
+		ips, bridge string
+		err         string
 	}{
 		"open": {`{}`, `"interfaces":[{"name":"br0"}],"ips":[{"address":"10.1.0.2/24"},{"address":"fd00::2/64"},{"address":"10.1.0.2/32"}]`,
-			"10.1.0.2 fd00::2", "", "", ""},
-		"no interface": {`{"ingressPolicy":"same-bridge"}`, `"ips":[{"address":"10.1.0.2/24"}]`, "10.1.0.2", "", "", "interface needs to be set for ingress policy"},
-		"no name":      {`{"ingressPolicy":"same-bridge"}`, `"interfaces":[{"name":"a/b"}]`, "", "", "", "interface needs to be set for ingress policy"},
+			"10.1.0.2 fd00::2", "", ""},
+		"no interface": {`{"ingressPolicy":"same-bridge"}`, `"ips":[{"address":"10.1.0.2/24"}]`, "10.1.0.2", "", "interface needs to be set for ingress policy"},
+		"no name":      {`{"ingressPolicy":"same-bridge"}`, `"interfaces":[{"name":"a/b"}]`, "", "", "interface needs to be set for ingress policy"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := metaRequest(t, spec.Add, tt.conf[:len(tt.conf)-1]+sep(tt.conf)+`"prevResult":{"cniVersion":"1.1.0",`+tt.prev+`}}`, "")
@@ -80,8 +80,8 @@ func TestKernelFirewallAim(t *testing.T) {
 			for _, ip := range p.ips {
 				ips = append(ips, ip.String())
 			}
-			if got := strings.Join(ips, " "); got != tt.ips || p.bridge != tt.bridge || strings.Join(p.ports, " ") != tt.ports {
-				t.Errorf("got %q, bridge %q, ports %q", got, p.bridge, p.ports)
+			if got := strings.Join(ips, " "); got != tt.ips || p.bridge != tt.bridge || len(p.ports) > 0 {
+				t.Errorf("got %q, bridge %q, ports %v", got, p.bridge, p.ports)
 			}
 		})
 	}

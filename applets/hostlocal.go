@@ -136,7 +136,7 @@ func gcHostLocal(ctx context.Context, r *spec.Request) error {
 		valid[spec.Attachment{Network: r.Network, ContainerID: a.ContainerID}] = true
 	}
 	return leased(ctx, r, func(s *ipam.Store) error {
-		return s.Keep(func(a spec.Attachment) bool { return valid[a] })
+		return s.DeleteStale(func(a spec.Attachment) bool { return valid[a] })
 	})
 }
 

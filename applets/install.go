@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"cnibox/internal/fault"
+	"cnibox/internal/disk"
 )
 
 // executable is the running file, whatever links led to it.
@@ -130,15 +130,12 @@ func layLinks(dir, target string, names []string) error {
 	if len(names) == 0 {
 		return nil
 	}
-	if err := fault.Check("install " + dir); err != nil {
-		return err
-	}
 	link := filepath.Join(dir, ".cnibox-"+randomHex())
 	for _, name := range names {
 		if err := os.Symlink(target, link); err != nil {
 			return err
 		}
-		if err := os.Rename(link, filepath.Join(dir, name)); err != nil {
+		if err := disk.Rename(link, filepath.Join(dir, name)); err != nil {
 			return errors.Join(err, os.Remove(link))
 		}
 	}

@@ -32,7 +32,7 @@ func (c *masqConf) checkBackend() error {
 	return fmt.Errorf(`unknown ipmasq backend %q: "ipMasqBackend" is "iptables" or "nftables"`, c.IPMasqBackend)
 }
 
-// warnBackend tells who looks for rules with iptables where they are.
+// warnBackend says where the rules are that an administrator might look for with iptables.
 func (c *masqConf) warnBackend(op *attach.Op) {
 	if c.IPMasq && c.IPMasqBackend == "iptables" {
 		op.Warn(`"ipMasqBackend" iptables: the rules are made with nftables`)
@@ -89,13 +89,13 @@ func unrule(ctx context.Context, op *attach.Op, table *nft.Table, kinds []nft.Ki
 }
 
 // collectRules gives back what stale attachments own in the rule set, and what the
-// reference made for them as far as it tells whose it is.
+// reference made for them as far as its rules name the owner.
 func collectRules(ctx context.Context, op *attach.Op, kinds []nft.Kind) error {
 	valid := op.ValidKeys()
 	return nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
-		x.Keep(op.Network, valid, kinds...)
-		x.KeepOld(op.Network, op.Valid, kinds...)
-		x.KeepOldGuards(func(port string) bool {
+		x.DeleteStale(op.Network, valid, kinds...)
+		x.DeleteStaleReference(op.Network, op.Valid, kinds...)
+		x.DeleteStaleGuards(func(port string) bool {
 			_, err := op.Host.Link(port)
 			return !errors.Is(err, os.ErrNotExist)
 		})
@@ -118,8 +118,8 @@ func skipDAD(op *attach.Op, name string) error {
 }
 
 // switchForwarding makes the host forward for the families of the result that have a
-// gateway: last in an ADD, since others may lean on it as soon as it is on. unused
-// calls its argument if nobody does, for an ADD that fails.
+// gateway: last in an ADD, since others may need it as soon as it is on. unused
+// calls its argument if none does, for an ADD that fails.
 func switchForwarding(op *attach.Op, unused func(restore func() error) error) error {
 	for _, s := range forwarding(op.Result.IPs) {
 		old, err := rtnl.Host().Sysctl(s.Key)

@@ -108,7 +108,7 @@ func mapsText(p *portmapPlan, prev *spec.Result) string {
 	return strings.Join(lines, "\n")
 }
 
-// 127.0.0.1 is let out only where somebody may come from there.
+// 127.0.0.1 is let out only where packets may come from there.
 func TestPortmapLocalnetNeed(t *testing.T) {
 	for conf, want := range map[string]bool{
 		mapping(`"hostPort":1,"containerPort":1`) + `}`:                      true,
