@@ -17,6 +17,7 @@ import (
 func init() {
 	register(&Applet{
 		Name:    "firewall",
+		Conf:    firewallConf{},
 		Summary: "lets a container's packets pass, and isolates bridges",
 		Help: `
 key                     type    default    meaning

@@ -6,11 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )
-
-func init() { helpConfs["firewall"] = firewallConf{} }
 
 // Whatever is wrong is reported before the first change, with code 7. [S] the
 // reference takes an unknown backend for its default, and makes its rules before it
@@ -36,12 +35,12 @@ func TestFirewallConf(t *testing.T) {
 		"type":              {`{"backend":7}`, "backend"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := readFirewall(metaRequest(t, spec.Add, tt.conf, ""))
+			_, err := readFirewall(applettest.Request(t, spec.Add, tt.conf, ""))
 			code := spec.CodeConfig
 			if name == "type" {
 				code = spec.AsError(err).Code
 			}
-			wantError(t, err, tt.want, code)
+			applettest.WantError(t, err, tt.want, code)
 		})
 	}
 }
@@ -49,7 +48,7 @@ func TestFirewallConf(t *testing.T) {
 // N1: iptables is taken, with one line that says what it means.
 func TestFirewallWarnsOfIptables(t *testing.T) {
 	for backend, want := range map[string]int{"iptables": 1, "nftables": 0, "": 0} {
-		r := metaRequest(t, spec.Add, `{"backend":"`+backend+`"}`, "")
+		r := applettest.Request(t, spec.Add, `{"backend":"`+backend+`"}`, "")
 		got := 0
 		r.Warn = func(string, ...any) { got++ }
 		if _, err := readFirewall(r); err != nil || got != want {
@@ -70,12 +69,12 @@ func TestKernelFirewallAim(t *testing.T) {
 		"no name":      {`{"ingressPolicy":"same-bridge"}`, `"interfaces":[{"name":"a/b"}]`, "", "", "interface needs to be set for ingress policy"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := metaRequest(t, spec.Add, tt.conf[:len(tt.conf)-1]+sep(tt.conf)+`"prevResult":{"cniVersion":"1.1.0",`+tt.prev+`}}`, "")
+			r := applettest.Request(t, spec.Add, tt.conf[:len(tt.conf)-1]+sep(tt.conf)+`"prevResult":{"cniVersion":"1.1.0",`+tt.prev+`}}`, "")
 			p, err := readFirewall(r)
 			if err == nil {
 				err = kerneltest.NS(t).Do(func() error { return p.aim(r.Prev, spec.CodeConfig) })
 			}
-			wantError(t, err, tt.err, spec.CodeConfig)
+			applettest.WantError(t, err, tt.err, spec.CodeConfig)
 			var ips []string
 			for _, ip := range p.ips {
 				ips = append(ips, ip.String())

@@ -17,6 +17,7 @@ import (
 func init() {
 	register(&Applet{
 		Name:    "host-local",
+		Conf:    hostLocalConf{},
 		Summary: "addresses from local ranges, leased on disk",
 		Help: `
 An attachment gets one address from each range set. In "ipam":

@@ -20,6 +20,7 @@ import (
 func init() {
 	register(&Applet{
 		Name:    "portmap",
+		Conf:    portmapConf{},
 		Summary: "ports of the host that lead to ports of a container",
 		Help: `
 key                   type    default              meaning
@@ -177,7 +178,7 @@ func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []ud
 	if o := dir.owner(r.Attachment.Key()); o != nil {
 		moved = dir.movePending(o)
 	}
-	next, unread := dir.nextOwners(r, r.ContainerID, func(o recordOwner) bool { return o.of(r.Attachment) })
+	next, unread := dir.nextOwners(r, r.ContainerID, func(o recordOwner) bool { return o.Of(r.Attachment) })
 	localnet := dir.resetLocalnet(func(_ uint32, key string, _ recordOwner) bool { return key == r.Attachment.Key() })
 	err := nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
 		x.Addresses(addressesOf(r)...)

@@ -79,8 +79,8 @@ func (o recordOwner) attachment() spec.Attachment {
 	return spec.Attachment{Network: o.Network, ContainerID: o.ContainerID, IfName: o.IfName}
 }
 
-// of reports whether the record is the attachment's.
-func (o recordOwner) of(a spec.Attachment) bool { return o == ownerOf(a) }
+// Of reports whether the record is the attachment's.
+func (o recordOwner) Of(a spec.Attachment) bool { return o == ownerOf(a) }
 
 // made makes the folder, which can be locked then. If that fails, so does writing.
 func (d records) made() records {

@@ -37,7 +37,7 @@ func readTuned(dir records, name string, a spec.Attachment) (rec *tuningRecord, 
 	if err := dir.read(name, rec); err != nil {
 		return nil, false, err
 	}
-	if rec.recordOwner != (recordOwner{}) && !rec.of(a) {
+	if rec.recordOwner != (recordOwner{}) && !rec.Of(a) {
 		return nil, true, os.ErrNotExist
 	}
 	return rec, false, nil
@@ -63,7 +63,7 @@ func (t tuned) remember(undo *undo.Stack, p *tuningPlan, a spec.Attachment, befo
 	if old != nil && (old.linkID == id || old.linkID == linkID{} && p.link.change(t.link).empty()) {
 		before = old.tuningLink.or(before)
 	}
-	if err := p.dir.replaceFor(undo, a, tuningRecord{claim{ownerOf(a), id}, before}); err != nil {
+	if err := replaceFor(p.dir, undo, a, tuningRecord{claim{recordOwner: ownerOf(a), linkID: id}, before}); err != nil {
 		return fmt.Errorf("former attributes of %s: %w", a.IfName, err)
 	}
 	return nil
