@@ -29,6 +29,14 @@ func init() { runtime.LockOSThread() }
 // make test sets it.
 func required() bool { return os.Getenv("CNIBOX_KERNEL") == "require" }
 
+// OneUser reports whether this is root of a user namespace without a second user, as where an
+// ordinary user runs make test: there is no chown, and no capability over the machine.
+func OneUser() bool {
+	b, _ := os.ReadFile("/proc/self/uid_map")
+	fields := strings.Fields(string(b))
+	return len(fields) == 3 && fields[2] == "1"
+}
+
 // Patience is the longest that something may take which takes d at most on a slow
 // machine. CNIBOX_SLOW is how many times slower this one is, as where the processor
 // is emulated.

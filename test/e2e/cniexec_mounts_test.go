@@ -49,7 +49,8 @@ func (r *runner) file(name, text string) string {
 	return path
 }
 
-func bind(from, to string) error { return unix.Mount(from, to, "", unix.MS_BIND, "") }
+// bind takes along what is mounted below, which a user namespace may not uncover.
+func bind(from, to string) error { return unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, "") }
 
 // TestKernelRunSysfs has a command look at /sys: the links there are those of its network
 // namespace, and what the host has mounted below it is there as well.
