@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "rewrite golden files")
 // edges are who may import whom of ours: the arrows of the plan of the rooms.
 // The packages of leaves may be imported by all, and tests are free.
 var edges = map[string][]string{
-	"cnibox":                {"cnibox/applets"},
+	"cnibox":                {"cnibox/internal/process"},
 	"cnibox/applets":        {"cnibox/applets/attach", "cnibox/applets/netns", "cnibox/chain", "cnibox/dhcp", "cnibox/ipam", "cnibox/nft", "cnibox/rtnl", "cnibox/spec", "cnibox/internal/dbus", "cnibox/internal/flock", "cnibox/internal/undo"},
 	"cnibox/applets/attach": {"cnibox/applets/netns", "cnibox/rtnl", "cnibox/spec", "cnibox/internal/undo"},
 	"cnibox/applets/netns":  {"cnibox/rtnl", "cnibox/spec"},
@@ -34,10 +34,11 @@ var edges = map[string][]string{
 	"cnibox/internal/disk":  {"cnibox/internal/fault"},
 	"cnibox/internal/fault": {},
 
-	"cnibox/internal/dbus":   {},
-	"cnibox/internal/schema": {},
-	"cnibox/internal/nlconn": {},
-	"cnibox/internal/undo":   {"cnibox/rtnl", "cnibox/spec"},
+	"cnibox/internal/dbus":    {},
+	"cnibox/internal/schema":  {},
+	"cnibox/internal/nlconn":  {},
+	"cnibox/internal/process": {"cnibox/applets"},
+	"cnibox/internal/undo":    {"cnibox/rtnl", "cnibox/spec"},
 }
 
 // leaves know nothing of ours and serve every room.

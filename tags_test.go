@@ -15,6 +15,13 @@ import (
 	"cnibox/applets"
 )
 
+func names() (list []string) {
+	for _, a := range applets.All() {
+		list = append(list, a.Name)
+	}
+	return list
+}
+
 // tagOf is the build tag that leaves an applet out.
 func tagOf(applet string) string { return "no_" + strings.ReplaceAll(applet, "-", "_") }
 
