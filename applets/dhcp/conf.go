@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"cnibox/applets/record"
-	"cnibox/dhcp"
+	"cnibox/ipam/dhcp"
 	"cnibox/spec"
 )
 

@@ -20,7 +20,7 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/applets/record"
-	"cnibox/dhcp"
+	"cnibox/ipam/dhcp"
 	"cnibox/internal/flock"
 	"cnibox/spec"
 )

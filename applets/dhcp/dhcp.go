@@ -9,7 +9,7 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/applets/record"
-	"cnibox/dhcp"
+	"cnibox/ipam/dhcp"
 	"cnibox/spec"
 )
 

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"cnibox/applets/applet"
-	"cnibox/dhcp"
+	"cnibox/ipam/dhcp"
 	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 
 	"cnibox/applets/record"
-	"cnibox/dhcp"
+	"cnibox/ipam/dhcp"
 	"cnibox/spec"
 )
 

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"cnibox/applets/record"
-	"cnibox/dhcp"
+	"cnibox/ipam/dhcp"
 	"cnibox/spec"
 )
 

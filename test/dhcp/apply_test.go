@@ -10,7 +10,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
-	"cnibox/dhcp"
+	"cnibox/ipam/dhcp"
 	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
 	"cnibox/test/dhcptest"
