@@ -1,18 +1,17 @@
-// Package applets holds every program that the binary is: the CNI plugins, the
-// runtime cni-exec and the tool cnibox. Each is a value in a table, in a file
-// of its own, and a function of what it is given: none reads the environment,
-// prints, exits or keeps state behind the back of its caller.
+// Package applets is the table of the programs that the binary is: the CNI plugins, the
+// runtime cni-exec and the tool cnibox. Each has a package of its own below this one, whose
+// value Applet a file with_NAME.go enters; a build with the tag no_NAME has no such plugin.
 //
-// Begin reading at [Run], then [Serve] for a plugin or cniExec for the runtime. A file
-// is named after its applet, bridge_vlan.go and the like after a part of one. What
-// plugins share is in attach (those that make an interface), netns and record.go.
+// What an applet is, and how a plugin is served, is in package applet. Plugins that make an
+// interface share package attach, those that work on a prevResult share package result.
 package applets
 
 import (
-	"cnibox/applets/applet"
 	"context"
 	"path"
 	"slices"
+
+	"cnibox/applets/applet"
 )
 
 // table is in the order of names. It is filled while the package is

@@ -1,9 +1,10 @@
 package applets
 
 import (
+	"testing"
+
 	"cnibox/applets/applet"
 	"cnibox/applets/cnibox"
-	"testing"
 )
 
 func TestLookup(t *testing.T) {

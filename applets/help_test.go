@@ -1,14 +1,15 @@
 package applets_test
 
 import (
-	"cnibox/applets"
-	"cnibox/applets/applet"
 	"encoding"
 	"encoding/json"
 	"reflect"
 	"strings"
 	"testing"
 	"unicode"
+
+	"cnibox/applets"
+	"cnibox/applets/applet"
 )
 
 // Every key that a plugin reads has its place in the plugin's help.

@@ -1,3 +1,9 @@
+// Package applet is what a program of the binary is: a name, a help text, and the verbs of a
+// plugin or the main of a tool. [Serve] runs a plugin as the specification says.
+//
+// An applet is a function of its [Process]: it reads no environment, prints nothing, does not
+// exit and keeps no state behind the back of its caller. So plugins can run in the process of
+// another one, and tests need no process.
 package applet
 
 import (

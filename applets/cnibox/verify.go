@@ -1,12 +1,13 @@
 package cnibox
 
 import (
-	"cnibox/applets/applet"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"time"
+
+	"cnibox/applets/applet"
 )
 
 // cniboxVerify tells of each applet's name in a folder that does not lead to

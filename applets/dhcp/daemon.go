@@ -20,8 +20,8 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/applets/record"
-	"cnibox/ipam/dhcp"
 	"cnibox/internal/flock"
+	"cnibox/ipam/dhcp"
 	"cnibox/spec"
 )
 

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"cnibox/applets/applet"
-	"cnibox/ipam/dhcp"
 	"cnibox/internal/kerneltest"
+	"cnibox/ipam/dhcp"
 	"cnibox/spec"
 )
 

@@ -1,3 +1,5 @@
+// Package hostport is about ports of the host that are published: which of them share packets,
+// and which a process of the host listens on.
 package hostport
 
 import (

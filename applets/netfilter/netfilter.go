@@ -1,3 +1,5 @@
+// Package netfilter is what plugins with packet filter rules share: masquerading (ipMasq), the
+// release of what an attachment owns, and the rules that the reference plugins made.
 package netfilter
 
 import (

@@ -1,3 +1,5 @@
+// Package record keeps one small JSON file for each attachment: what a plugin must know at
+// DEL, CHECK and GC and cannot read from the kernel.
 package record
 
 import (

@@ -1,3 +1,6 @@
+// Package result is what plugins share that work on the result of others (bandwidth, portmap,
+// sbr, tuning, vrf): the interface that CNI_IFNAME names in the container, the record that
+// tells whose it is, and routes that move to another table.
 package result
 
 import (
