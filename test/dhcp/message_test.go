@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "rewrite golden files")
 
 // recorded is where cnibox/dhcp has the messages that its tests write and read. Here they are
 // those of another implementation, which reads what is ours and has written the others.
-const recorded = "../../dhcp/testdata"
+const recorded = "../../ipam/dhcp/testdata"
 
 var ourMAC = net.HardwareAddr{2, 0, 0, 0, 0, 1}
 
