@@ -6,6 +6,7 @@ require (
 	github.com/google/nftables v0.3.0
 	github.com/jsimonetti/rtnetlink/v2 v2.2.0
 	github.com/mdlayher/netlink v1.11.2
+	github.com/spf13/pflag v1.0.10
 	golang.org/x/sys v0.49.0
 )
 

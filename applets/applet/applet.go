@@ -25,7 +25,7 @@ import (
 type Applet struct {
 	Name    string     // base name of argv[0], and "type" of a configuration
 	Summary string     // one line
-	Help    string     // one configuration key a line; of a tool, its usage
+	Help    string     // one configuration key a line; of a tool, its usage, or empty: its main prints it for the argument help
 	Conf    any        // of a plugin: the zero value of the struct with its keys; nil: it has none
 	Verbs   spec.Verbs // a plugin's
 	Main    func(context.Context, Process) int

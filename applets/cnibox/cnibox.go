@@ -38,7 +38,7 @@ func run(ctx context.Context, p applet.Process) int {
 	cmd, args := p.Args[0], p.Args[1:]
 	switch {
 	case applet.IsHelp(cmd):
-		return cniboxHelp(p, args)
+		return cniboxHelp(ctx, p, args)
 	case cmd == "list" || cmd == "--list":
 		return writeList(p)
 	case cmd == "version" || cmd == "--version":
@@ -68,13 +68,17 @@ func usage(p applet.Process, format string, args ...any) int {
 }
 
 // cniboxHelp shows the keys of an applet, and without one what applets there are.
-func cniboxHelp(p applet.Process, args []string) int {
+func cniboxHelp(ctx context.Context, p applet.Process, args []string) int {
 	if len(args) == 0 {
 		return writeList(p)
 	}
 	a, ok := p.Applets.Lookup(args[0])
 	if !ok {
 		return usage(p, "no applet is named %q%s", args[0], suggest(p.Applets, args[0]))
+	}
+	if a.Help == "" {
+		p.Args = []string{"help"}
+		return a.Run(ctx, p)
 	}
 	return applet.WriteHelp(a, p.Stdout)
 }

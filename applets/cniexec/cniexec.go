@@ -22,8 +22,7 @@ import (
 var Applet = applet.Applet{
 	Name:    "cni-exec",
 	Summary: "runtime: attach network namespaces, and run commands in one",
-	Help:    cniExecHelp,
-	Main:    cniExec,
+	Main:    run,
 }
 
 // The exit codes of cni-exec: cnitool's, and one for a wrong command line.
@@ -33,12 +32,12 @@ const (
 	exitUsage
 )
 
-// A cniExecCall is one call of cni-exec.
+// A call is one call of cni-exec.
 //
 // It is one verb of the specification, or run; which of its fields count depends on it.
-type cniExecCall struct {
+type call struct {
 	applet.Process
-	*execFlags
+	*commandLine
 	verb    string        // in lower case, as typed
 	network string        // empty: version was asked for this program's own
 	target  chain.Target  // of run: without namespace, name counted up by network
@@ -46,64 +45,55 @@ type cniExecCall struct {
 	speaks  spec.Version  // cniVersion of the network; zero before it is known
 }
 
-// cniExec is the program: verb, network, namespace, flags.
-// Mistakes in the command line are told before anything is opened.
-func cniExec(ctx context.Context, p applet.Process) int {
-	if len(p.Args) == 0 || applet.IsHelp(p.Args[0]) {
-		fmt.Fprint(p.Stdout, cniExecHelp)
-		return exitOK
+// run is the program: verb, network, namespace, flags. A wrong verb, operand or flag is exit
+// code 2 before anything is opened, all that comes after is 1.
+func run(ctx context.Context, p applet.Process) int {
+	if len(p.Args) == 0 {
+		p.Args = []string{"help"}
 	}
-	f, operands, command, err := parseExecFlags(p.Args, p.Getenv)
-	c := &cniExecCall{Process: p, execFlags: f}
+	l, err := parse(p.Args, p.Getenv)
+	c := &call{Process: p, commandLine: l}
+	if len(l.operands) > 0 {
+		c.verb = l.operands[0]
+	}
+	v := findVerb(c.verb)
 	switch {
 	case err != nil:
 		return c.wrongCall(err)
-	case f.help:
-		fmt.Fprint(p.Stdout, cniExecHelp)
+	case l.version && c.verb == "":
+		c.printVersion()
 		return exitOK
-	case len(operands) == 0:
-		return c.wrongCall(errors.New("no verb"))
-	}
-	if c.verb = operands[0]; c.verb == "run" {
-		return c.run(ctx, operands[1:], command)
-	}
-	return c.dispatch(ctx, operands[1:], command)
-}
-
-// dispatch runs one verb of the specification.
-// A wrong verb or operand is exit code 2, all that comes after is 1.
-func (c *cniExecCall) dispatch(ctx context.Context, operands, command []string) int {
-	verbs := map[string]func(context.Context) error{
-		"add": c.add, "del": c.del, "check": c.check, "get": c.get,
-		"gc": c.gc, "status": c.status, "version": c.version,
-	}
-	do, ok := verbs[c.verb]
-	if !ok {
-		return c.wrongCall(fmt.Errorf("unknown verb %q", c.verb))
-	}
-	if command != nil {
+	case l.help:
+		if _, err := c.printHelp(ctx, l.operands[:min(1, len(l.operands))]); err != nil {
+			return c.wrongCall(err)
+		}
+		return exitOK
+	case c.verb == "":
+		return c.wrongCall(errNoVerb)
+	case v == nil:
+		return c.wrongCall(fmt.Errorf("unknown verb %q%s", c.verb, suggestVerb(c.verb)))
+	case l.command != nil && !v.command:
 		return c.wrongCall(fmt.Errorf("%s takes no command: only run does", c.verb))
 	}
 	if err := c.usableFor(c.verb); err != nil {
 		return c.wrongCall(err)
 	}
-	if err := c.operands(operands); err != nil {
-		return c.wrongCall(fmt.Errorf("%s: %w", c.verb, err))
+	exit, err := v.do(c, ctx, l.operands[1:])
+	var wrong usageError
+	switch {
+	case errors.As(err, &wrong):
+		return c.wrongCall(wrong.error)
+	case err != nil:
+		return max(c.fail(err), exit)
 	}
-	if err := c.prepare(); err != nil {
-		return c.fail(err)
-	}
-	if err := do(ctx); err != nil {
-		return c.fail(err)
-	}
-	return exitOK
+	return exit
 }
 
 // operands reads network and namespace; cnitool wants a namespace for gc and
 // status as well and does not use it.
 // A namespace is made absolute and not resolved, since the container ID is made of its
 // text; whether there is one is for the runner to find.
-func (c *cniExecCall) operands(operands []string) error {
+func (c *call) operands(operands []string) error {
 	most := 2
 	switch {
 	case len(operands) == 0 && c.verb == "version":
@@ -140,7 +130,7 @@ func (c *cniExecCall) operands(operands []string) error {
 
 // prepare fills in the target and the runner.
 // Errors have code 4 or 7.
-func (c *cniExecCall) prepare() error {
+func (c *call) prepare() error {
 	t := &c.target
 	t.ContainerID, t.IfName = c.containerID, c.ifName
 	if t.ContainerID == "" {
@@ -163,7 +153,7 @@ func (c *cniExecCall) prepare() error {
 }
 
 // setRunner makes the runner of the flags; what it warns of goes to stderr.
-func (c *cniExecCall) setRunner() {
+func (c *call) setRunner() {
 	local := c.local()
 	c.runner = &chain.Runner{
 		Invoker: local, Cache: &chain.Cache{Dir: c.cacheDir}, Path: c.path, KeepGoing: c.keepGoing, Retries: c.retries,
@@ -174,7 +164,7 @@ func (c *cniExecCall) setRunner() {
 }
 
 // local returns what finds and runs plugins as the flags say.
-func (c *cniExecCall) local() *chain.Local {
+func (c *call) local() *chain.Local {
 	l := c.Invoker(filepath.SplitList(c.path))
 	l.BuiltIn, l.StderrInError, l.Timeout = true, true, c.timeout
 	return l
@@ -183,7 +173,7 @@ func (c *cniExecCall) local() *chain.Local {
 // load finds the configuration of the network. For an attachment that is known
 // the cached one will do.
 // A DEL must be possible after the configuration has gone, or has become defective.
-func (c *cniExecCall) load() (*chain.List, error) {
+func (c *call) load() (*chain.List, error) {
 	l, err := c.lookup(c.network)
 	if err == nil {
 		return l, nil
@@ -201,7 +191,7 @@ func (c *cniExecCall) load() (*chain.List, error) {
 
 // cached returns the configuration that an attachment was made with, for the verbs that
 // need no newer one; nil: there is none.
-func (c *cniExecCall) cached() *chain.List {
+func (c *call) cached() *chain.List {
 	switch c.verb {
 	case "del", "check", "get":
 		a := spec.Attachment{Network: c.network, ContainerID: c.target.ContainerID, IfName: c.target.IfName}
@@ -218,7 +208,7 @@ func (c *cniExecCall) cached() *chain.List {
 // cachedList returns the network as the first of its attachments was told; nil if it
 // has none. podman's default network is in no file as long as nobody changes it, and
 // what podman lost in it has to go all the same.
-func (c *cniExecCall) cachedList() *chain.List {
+func (c *call) cachedList() *chain.List {
 	entries, _, err := c.runner.Cache.List()
 	if err != nil {
 		return nil
@@ -238,7 +228,7 @@ func (c *cniExecCall) cachedList() *chain.List {
 // has none at all.
 // The error is os.ErrNotExist, with code 7 or that of a broken file, if there is no such
 // network.
-func (c *cniExecCall) lookup(network string) (*chain.List, error) {
+func (c *call) lookup(network string) (*chain.List, error) {
 	l, err := chain.Load(c.confDir, network)
 	c.speak(l)
 	if l != nil && len(l.Ignored) > 0 {
@@ -255,7 +245,7 @@ func (c *cniExecCall) lookup(network string) (*chain.List, error) {
 }
 
 // speak notes the version of the errors about a network; nil is no network.
-func (c *cniExecCall) speak(l *chain.List) {
+func (c *call) speak(l *chain.List) {
 	if l != nil {
 		c.speaks, _ = spec.ParseVersion(l.CNIVersion)
 	}
@@ -263,7 +253,7 @@ func (c *cniExecCall) speak(l *chain.List) {
 
 // add runs ADD and prints its result. An attachment whose result cannot be written is deleted
 // again, since the caller sees a call that failed, and may try again.
-func (c *cniExecCall) add(ctx context.Context) error {
+func (c *call) add(ctx context.Context) error {
 	l, err := c.load()
 	if err == nil {
 		err = cmp.Or(c.canPublish(l), c.freePorts(), c.Ready())
@@ -286,7 +276,7 @@ func (c *cniExecCall) add(ctx context.Context) error {
 
 // takeBack deletes what add has attached, since its result could not be printed, and
 // returns that cause.
-func (c *cniExecCall) takeBack(ctx context.Context, l *chain.List, cause *spec.Error) error {
+func (c *call) takeBack(ctx context.Context, l *chain.List, cause *spec.Error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeDown)
 	defer cancel()
 	c.runner.KeepGoing = true
@@ -298,7 +288,7 @@ func (c *cniExecCall) takeBack(ctx context.Context, l *chain.List, cause *spec.E
 }
 
 // del runs DEL; it prints nothing.
-func (c *cniExecCall) del(ctx context.Context) error {
+func (c *call) del(ctx context.Context) error {
 	l, err := c.load()
 	if err != nil {
 		return err
@@ -307,7 +297,7 @@ func (c *cniExecCall) del(ctx context.Context) error {
 }
 
 // check runs CHECK; that all is well is told by the exit code alone.
-func (c *cniExecCall) check(ctx context.Context) error {
+func (c *call) check(ctx context.Context) error {
 	l, err := c.load()
 	if err != nil {
 		return err
@@ -316,7 +306,7 @@ func (c *cniExecCall) check(ctx context.Context) error {
 }
 
 // get prints what add has printed.
-func (c *cniExecCall) get(ctx context.Context) error {
+func (c *call) get(ctx context.Context) error {
 	l, err := c.load()
 	if err != nil {
 		return err
@@ -329,7 +319,7 @@ func (c *cniExecCall) get(ctx context.Context) error {
 }
 
 // status runs STATUS; that add would work is told by the exit code alone.
-func (c *cniExecCall) status(ctx context.Context) error {
+func (c *call) status(ctx context.Context) error {
 	l, err := c.load()
 	if err != nil {
 		return err
@@ -337,14 +327,9 @@ func (c *cniExecCall) status(ctx context.Context) error {
 	return c.runner.Status(ctx, l)
 }
 
-// version tells our own version, and of a network's plugins which versions of
-// the specification they serve.
-// One plugin that does not answer keeps none of the others from being told.
-func (c *cniExecCall) version(ctx context.Context) error {
-	if c.network == "" {
-		applet.About(&applet.Applet{Name: "cni-exec"}, c.Stdout)
-		return nil
-	}
+// pluginVersions prints which versions of the specification each plugin of a network serves.
+// One that does not answer keeps none of the others from being printed.
+func (c *call) pluginVersions(ctx context.Context) error {
 	l, err := c.load()
 	if err != nil {
 		return err
@@ -367,7 +352,7 @@ func (c *cniExecCall) version(ctx context.Context) error {
 
 // print writes a result in the version of the list.
 // With a newline at the end, for terminals; cnitool prints none.
-func (c *cniExecCall) print(l *chain.List, res *spec.Result) error {
+func (c *call) print(l *chain.List, res *spec.Result) error {
 	v, err := spec.ParseVersion(l.CNIVersion)
 	if err != nil {
 		return err

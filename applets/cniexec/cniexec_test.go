@@ -8,10 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/spf13/pflag"
 
 	"cnibox/chain"
 	"cnibox/spec"
@@ -19,48 +20,68 @@ import (
 
 func noEnv(string) string { return "" }
 
-func TestParseExecFlags(t *testing.T) {
+func TestParse(t *testing.T) {
 	env := func(key string) string {
 		return map[string]string{"CNI_IFNAME": "net1", "CNI_CONTAINERID": "id", "NETCONFPATH": "/conf", "CNI_PATH": "/bin"}[key]
 	}
-	f, operands, command, err := parseExecFlags([]string{
+	l, err := parse([]string{
 		"add", "-i", "eth5", "net", "--valid", "a/eth0", "--valid=b/eth1", "/ns", "--keep-going", "--timeout=2m", "--json=false", "--", "x", "--all",
 	}, env)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &execFlags{
+	want := &flags{
 		ifName: "eth5", containerID: "id", confDir: "/conf", path: "/bin", cacheDir: chain.DefaultCacheDir,
 		timeout: 2 * time.Minute, keepGoing: true, valid: []string{"a/eth0", "b/eth1"},
-		given: []string{"-i", "--valid", "--valid", "--keep-going", "--timeout", "--json"},
 	}
-	if !reflect.DeepEqual(f, want) {
-		t.Errorf("got %+v, want %+v", f, want)
+	if !reflect.DeepEqual(l.flags, want) {
+		t.Errorf("got %+v, want %+v", l.flags, want)
 	}
-	if got := strings.Join(operands, " ") + "|" + strings.Join(command, " "); got != "add net /ns|x --all" {
+	if got := strings.Join(l.operands, " ") + "|" + strings.Join(l.command, " "); got != "add net /ns|x --all" {
 		t.Errorf("got operands and command %q", got)
 	}
-	if f, _, command, _ := parseExecFlags(nil, noEnv); f.ifName != "eth0" || f.confDir != "/etc/cni/net.d" || command != nil {
-		t.Errorf("defaults: %+v, %q", f, command)
+	if l, _ := parse(nil, noEnv); l.ifName != "eth0" || l.confDir != "/etc/cni/net.d" || l.command != nil {
+		t.Errorf("defaults: %+v, %q", l.flags, l.command)
 	}
 	for _, args := range [][]string{{"--nosuch"}, {"-i"}, {"--retries", "x"}, {"--timeout", "-1s"}, {"--all=maybe"}, {"-x=1"}} {
-		if _, _, _, err := parseExecFlags(args, noEnv); err == nil {
+		if _, err := parse(args, noEnv); err == nil {
 			t.Errorf("%q is taken", args)
 		}
 	}
-	// Every flag in the help exists, and the other way round is for people to keep.
-	for word := range strings.FieldsSeq(cniExecHelp) {
-		word = strings.Trim(word, ",;.()[]")
-		if strings.HasPrefix(word, "--") && word != "--" && f.bind(word) == nil {
-			t.Errorf("help names %s", word)
+}
+
+// The help of a verb fits a terminal, has two examples, and names each flag that it takes; what
+// flags are for are verbs.
+func TestHelp(t *testing.T) {
+	set := new(flags).set(noEnv)
+	texts := map[string]string{"": overview(set)}
+	for _, v := range verbs() {
+		texts[v.name] = v.help(set)
+		if n := strings.Count(texts[v.name], "\n"); n > 25 {
+			t.Errorf("%s: %d lines", v.name, n)
+		}
+		if len(v.examples) != 2 || v.summary == "" {
+			t.Errorf("%s has %d examples and the summary %q", v.name, len(v.examples), v.summary)
 		}
 	}
-	// Where the help names the verbs of a flag they are those that take it.
-	for _, m := range regexp.MustCompile(`(?m)^ +(?:-., )?(--[a-z-]+) .*?  ((?:add|del|check|get|gc|run)(?:, [a-z]+)*): `).FindAllStringSubmatch(cniExecHelp, -1) {
-		if got := strings.Join(verbsOf(m[1]), ", "); got != m[2] {
-			t.Errorf("%s is for %q, the help says %q", m[1], got, m[2])
+	for name, text := range texts {
+		for line := range strings.Lines(text) {
+			if len([]rune(line)) > helpWidth+1 {
+				t.Errorf("%s: %q is too long", name, line)
+			}
 		}
 	}
+	set.VisitAll(func(flag *pflag.Flag) {
+		verbs := verbsOf(flag)
+		if verbs == nil {
+			verbs = []string{""}
+		}
+		for _, v := range verbs {
+			if !strings.Contains(texts[v], "--"+flag.Name) {
+				t.Errorf("the help of %q does not name --%s", v, flag.Name)
+			}
+		}
+	})
 }
 
 // TestDerivedID has the ID that cnitool makes of a path.
@@ -117,7 +138,7 @@ func TestCapabilities(t *testing.T) {
 			for _, p := range tt.publish {
 				args = append(args, "-p", p)
 			}
-			f, _, _, err := parseExecFlags(args, noEnv)
+			f, err := parse(args, noEnv)
 			var caps map[string]json.RawMessage
 			if err == nil {
 				caps, err = f.capabilities(tt.env)
@@ -137,7 +158,7 @@ func TestCapabilities(t *testing.T) {
 
 // TestHintToRoot tells to be root only who is not.
 func TestHintToRoot(t *testing.T) {
-	c := &cniExecCall{}
+	c := &call{}
 	got := c.hint(fmt.Errorf("bring lo up: %w", os.ErrPermission), spec.CodeInternal)
 	if told := strings.Contains(got, "run it as root"); told != (os.Geteuid() != 0) {
 		t.Errorf("user %d gets the hint %q", os.Geteuid(), got)

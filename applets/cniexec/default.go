@@ -33,7 +33,7 @@ type subnets struct {
 
 // embedded returns the default network and says so.
 // It is made anew each time, since the host may have gained or lost IPv6.
-func (c *cniExecCall) embedded() (*chain.List, error) {
+func (c *call) embedded() (*chain.List, error) {
 	s, err := c.subnets()
 	if err != nil {
 		return nil, fmt.Errorf("default network: %w", err)
@@ -83,7 +83,7 @@ func embeddedConf(s subnets, v6 bool, dataDir, resolv string) []byte {
 
 // subnets returns what was chosen before, or chooses. Of two processes that
 // choose at the same time, the first wins for both.
-func (c *cniExecCall) subnets() (s subnets, err error) {
+func (c *call) subnets() (s subnets, err error) {
 	dir := filepath.Join(c.cacheDir, "cnibox")
 	file := filepath.Join(dir, "default-network.json")
 	if s, err = readSubnets(file); !errors.Is(err, os.ErrNotExist) {

@@ -13,221 +13,178 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"cnibox/applets/hostport"
 	"cnibox/chain"
 	"cnibox/spec"
 )
 
-const cniExecHelp = `cni-exec attaches network namespaces to networks, as the CNI specification
-tells a runtime to. Plugins of this binary run in one process; others are
-found on CNI_PATH and started.
-
-  cni-exec add     NETWORK NETNS    attach; prints the result
-  cni-exec check   NETWORK NETNS    is it still as add left it?
-  cni-exec get     NETWORK NETNS    print the result again
-  cni-exec del     NETWORK NETNS    detach; no error if it is gone
-  cni-exec gc      NETWORK          delete attachments that nobody needs; see --valid
-  cni-exec status  NETWORK          could add work now?
-  cni-exec version [NETWORK]        versions of this program or of the plugins
-  cni-exec run [--net NETWORK]… -- COMMAND [ARGUMENT]…
-                                    run a command in a new, attached namespace
-                                    and take all down when it ends
-
-NETWORK is the name in a configuration in --conf-dir, NETNS the path of a network
-namespace (/run/netns/NAME, /proc/PID/ns/net). Where --conf-dir holds nothing,
-the network "cnibox" is there all the same: a bridge with port mapping.
-
-  -i, --ifname NAME      interface in the namespace; default eth0; of run: of the
-                         first network, the others count up
-      --container-id ID  default: derived from NETNS as cnitool does
-      --conf-dir DIR     configurations; default /etc/cni/net.d
-      --path DIR[:DIR]   more plugins than those built in; of one name that in DIR is run
-      --cache-dir DIR    what add was told and answered; default /var/lib/cni
-      --timeout TIME     of one plugin, as 90s or 2m; default 60s
-      --retries N        add, run: try an add again that says "try again later"
-  -p, --publish [IP:]HOST:CONTAINER[/tcp|udp|sctp]
-                         add, run: make a container port a host port; repeatable
-      --force            add, run: publish also ports on which a process of the host
-                         listens, which gets nothing any more
-      --keep-going       del: run all plugins even if one fails
-      --valid ID/IFNAME  gc: keep this attachment; repeatable
-      --valid-live       gc: keep all whose namespace exists, and what an unreadable
-                         entry is about; what another --cache-dir has is not known
-      --all              gc: keep none
-      --dry-run          gc: only print what would be deleted
-      --net NETWORK      run: attach to this network; repeatable
-      --json             print errors as JSON on stdout
-
-Environment, as cnitool has it: NETCONFPATH (--conf-dir), CNI_PATH (--path),
-CNI_IFNAME (--ifname), CNI_CONTAINERID (--container-id), CNI_ARGS (KEY=VALUE;…),
-CAP_ARGS (JSON object of capability arguments). Flags go first. del, check and get use
-the arguments of the add unless others are given. A flag of another verb is an error.
-
-A verb waits 2 minutes for others of the same container, and for a gc of the same network;
-then it ends with code 11 (try again later).
-
-Exit code: 0; 1 after an error, told on stderr; 2 for a wrong command line;
-of run: the command's.
-`
-
-// execFlags are the flags of cni-exec.
+// flags are the flags of all verbs.
 //
 // The zero value of each is the flag that was not given, but for those that the
 // environment or a default fills in.
-type execFlags struct {
+type flags struct {
 	ifName, containerID string // empty ID: derived from the namespace
 	confDir, cacheDir   string
 	path                string        // CNI_PATH; empty: built-in plugins alone
 	timeout             time.Duration // of one plugin; 0: the default
 	retries             int           // of an add that ended with code 11
 
-	// Of gc, run and fail, see the help.
-	keepGoing, all, live, dryRun, force, json, help bool
+	keepGoing, all, live, dryRun, force, json, help, version bool
 
-	// Those that may be given more than once, as written and in their order.
+	// Those that may be given more than once, in their order.
 	valid, nets []string
-	publish     []publishedPort
-
-	given []string // the names of all that stood on the command line
+	publish     publishedPorts
 }
 
-// bind returns where the value of a flag goes, by type; nil: no such flag.
-// The package flag would add its own usage text and stop at the first operand.
-func (f *execFlags) bind(name string) any {
-	switch name {
-	case "-i", "--ifname":
-		return &f.ifName
-	case "--container-id":
-		return &f.containerID
-	case "--conf-dir":
-		return &f.confDir
-	case "--path":
-		return &f.path
-	case "--cache-dir":
-		return &f.cacheDir
-	case "--timeout":
-		return &f.timeout
-	case "--retries":
-		return &f.retries
-	case "--keep-going":
-		return &f.keepGoing
-	case "--all":
-		return &f.all
-	case "--valid-live":
-		return &f.live
-	case "--dry-run":
-		return &f.dryRun
-	case "--force":
-		return &f.force
-	case "--json":
-		return &f.json
-	case "-h", "--help":
-		return &f.help
-	case "--valid":
-		return &f.valid
-	case "--net":
-		return &f.nets
-	case "-p", "--publish":
-		return &f.publish
-	}
-	return nil
-}
+// verbsKey is the annotation of a flag that has the verbs it is for; without it, it is for all.
+const verbsKey = "verbs"
 
-// verbsOf returns the verbs that a flag is for; none: it is for all.
-func verbsOf(flag string) []string {
-	switch flag {
-	case "-i", "--ifname", "--container-id":
-		return []string{"add", "del", "check", "get", "run"}
-	case "-p", "--publish", "--force", "--retries":
-		return []string{"add", "run"}
-	case "--keep-going":
-		return []string{"del"}
-	case "--valid", "--valid-live", "--all", "--dry-run":
-		return []string{"gc"}
-	case "--net":
-		return []string{"run"}
-	}
-	return nil
-}
-
-// usableFor reports a flag that was given and that the verb has no use for: it would be taken
-// for obeyed.
-func (f *execFlags) usableFor(verb string) error {
-	for _, flag := range f.given {
-		if verbs := verbsOf(flag); verbs != nil && !slices.Contains(verbs, verb) {
-			return fmt.Errorf("%s: %s is a flag of %s", verb, flag, strings.Join(verbs, ", "))
-		}
-	}
-	return nil
-}
-
-// parseExecFlags reads flags wherever they stand among the operands, up to "--",
-// behind which the command is; it is nil without "--".
-// Values come after "=" or as the next argument; a bool takes them only with "=". A
-// "-" alone is an operand. The error is the first one; the flags behind it are read all
-// the same, as --json is about the error itself.
-func parseExecFlags(args []string, getenv func(string) string) (f *execFlags, operands, command []string, err error) {
-	f = &execFlags{
-		ifName:      cmp.Or(getenv("CNI_IFNAME"), "eth0"),
-		containerID: getenv("CNI_CONTAINERID"),
-		confDir:     cmp.Or(getenv("NETCONFPATH"), "/etc/cni/net.d"),
-		path:        getenv("CNI_PATH"),
-		cacheDir:    chain.DefaultCacheDir,
-	}
-	for i := 0; i < len(args); i++ {
-		arg := args[i]
-		if arg == "--" {
-			return f, operands, append([]string{}, args[i+1:]...), err
-		}
-		if !strings.HasPrefix(arg, "-") || arg == "-" {
-			operands = append(operands, arg)
-			continue
-		}
-		name, value, given := strings.Cut(arg, "=")
-		to := f.bind(name)
-		if _, isBool := to.(*bool); !given && !isBool && to != nil {
-			if i++; i == len(args) {
-				return f, operands, nil, cmp.Or(err, fmt.Errorf("%s needs a value", name))
+// set declares the flags. This is the one place where a flag, its verbs and its help stand;
+// the help begins with the name of the value, in backquotes.
+func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
+	all := pflag.NewFlagSet("cni-exec", pflag.ContinueOnError)
+	all.SortFlags = false
+	of := func(verbs string, declare func(fs *pflag.FlagSet)) {
+		fs := pflag.NewFlagSet(verbs, pflag.ContinueOnError)
+		fs.SortFlags = false
+		declare(fs)
+		fs.VisitAll(func(flag *pflag.Flag) {
+			if verbs != "" {
+				flag.Annotations = map[string][]string{verbsKey: strings.Fields(verbs)}
 			}
-			value = args[i]
-		}
-		f.given = append(f.given, name)
-		err = cmp.Or(err, setFlag(to, name, value, given))
+			all.AddFlag(flag)
+		})
 	}
-	return f, operands, nil, err
+	of("add del check get run", func(fs *pflag.FlagSet) {
+		fs.StringVarP(&f.ifName, "ifname", "i", cmp.Or(getenv("CNI_IFNAME"), "eth0"), "`NAME` interface in the namespace; of run: of the first network, the others count up")
+		fs.StringVar(&f.containerID, "container-id", getenv("CNI_CONTAINERID"), "`ID` derived from NETNS as cnitool does, unless given")
+	})
+	of("add run", func(fs *pflag.FlagSet) {
+		fs.VarP(&f.publish, "publish", "p", "`[IP:]HOST:CONTAINER[/tcp|udp|sctp]` make a container port a host port; repeatable")
+		fs.BoolVar(&f.force, "force", false, "publish also ports on which a process of the host listens, which gets nothing any more")
+		fs.IntVar(&f.retries, "retries", 0, "`N` times to try an add again that returns \"try again later\"")
+	})
+	of("del", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&f.keepGoing, "keep-going", false, "run all plugins even if one fails")
+	})
+	of("gc", func(fs *pflag.FlagSet) {
+		fs.StringArrayVar(&f.valid, "valid", nil, "`ID/IFNAME` keep this attachment; repeatable")
+		fs.BoolVar(&f.live, "valid-live", false, "keep all whose namespace exists, and what an unreadable entry is about; what another --cache-dir has is not known")
+		fs.BoolVar(&f.all, "all", false, "keep none")
+		fs.BoolVar(&f.dryRun, "dry-run", false, "only print what would be deleted")
+	})
+	of("run", func(fs *pflag.FlagSet) {
+		fs.StringArrayVar(&f.nets, "net", nil, "`NETWORK` attach to this one; repeatable")
+	})
+	of("", func(fs *pflag.FlagSet) {
+		fs.StringVar(&f.confDir, "conf-dir", cmp.Or(getenv("NETCONFPATH"), "/etc/cni/net.d"), "`DIR` configurations")
+		fs.StringVar(&f.path, "path", getenv("CNI_PATH"), "`DIR[:DIR]` more plugins than those built in; of one name that in DIR is run")
+		fs.StringVar(&f.cacheDir, "cache-dir", chain.DefaultCacheDir, "`DIR` what add was given and returned")
+		fs.Var((*timeLimit)(&f.timeout), "timeout", "`TIME` limit of one plugin, as 90s or 2m; default 60s")
+		fs.BoolVar(&f.json, "json", false, "print errors as JSON on stdout")
+		fs.BoolVarP(&f.help, "help", "h", false, "print the help, of a verb that is named its own")
+		fs.BoolVar(&f.version, "version", false, "print the version")
+	})
+	return all
 }
 
-// setFlag stores the value of one flag.
-// given tells that the value came with "=". The error names the flag.
-func setFlag(to any, name, value string, given bool) (err error) {
-	switch to := to.(type) {
-	case *string:
-		*to = value
-	case *[]string:
-		*to = append(*to, value)
-	case *[]publishedPort:
-		var port publishedPort
-		port, err = parsePublish(value)
-		*to = append(*to, port)
-	case *int:
-		*to, err = strconv.Atoi(value)
-	case *time.Duration:
-		*to, err = time.ParseDuration(value)
-		if err == nil && *to <= 0 {
-			err = fmt.Errorf("it must be more than 0")
-		}
-	case *bool:
-		*to = true
-		if given {
-			*to, err = strconv.ParseBool(value)
-		}
-	default:
-		return fmt.Errorf("unknown flag %s", name)
+// A timeLimit is the value of --timeout.
+type timeLimit time.Duration
+
+// Set takes a duration of more than 0.
+func (t *timeLimit) Set(s string) error {
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		return errors.New("it must be a time of more than 0, as 90s or 2m")
 	}
-	if err != nil {
-		return fmt.Errorf("%s %q: %w", name, value, err)
-	}
+	*t = timeLimit(d)
 	return nil
+}
+
+// String is empty for the default.
+func (t *timeLimit) String() string {
+	if *t == 0 {
+		return ""
+	}
+	return time.Duration(*t).String()
+}
+
+// Type is the name of the type, for pflag.
+func (t *timeLimit) Type() string { return "TIME" }
+
+// verbsOf returns the verbs that a flag is for; nil: it is for all.
+func verbsOf(flag *pflag.Flag) []string { return flag.Annotations[verbsKey] }
+
+// A commandLine is what the caller wrote.
+type commandLine struct {
+	*flags
+	set      *pflag.FlagSet
+	args     []string
+	operands []string // the verb first
+	command  []string // what comes after "--"; nil: there is none
+}
+
+// parse reads flags wherever they stand among the operands, up to "--", after which
+// the command is. The error is the first one.
+func parse(args []string, getenv func(string) string) (*commandLine, error) {
+	l := &commandLine{flags: &flags{}, args: args}
+	l.set = l.flags.set(getenv)
+	if i := slices.Index(args, "--"); i >= 0 {
+		l.args, l.command = args[:i], append([]string{}, args[i+1:]...)
+	}
+	err := l.set.Parse(l.args)
+	l.operands = l.set.Args()
+	if err != nil {
+		l.json = slices.Contains(l.args, "--json") // it is about this error
+		return l, flagError(err)
+	}
+	return l, nil
+}
+
+// flagError is an error of pflag in our words.
+func flagError(err error) error {
+	var unknown *pflag.NotExistError
+	var needs *pflag.ValueRequiredError
+	var invalid *pflag.InvalidValueError
+	name := func(flag, short string) string {
+		if short != "" {
+			return "-" + flag
+		}
+		return "--" + flag
+	}
+	switch {
+	case errors.As(err, &unknown):
+		return fmt.Errorf("unknown flag %s", name(unknown.GetSpecifiedName(), unknown.GetSpecifiedShortnames()))
+	case errors.As(err, &needs):
+		return fmt.Errorf("%s needs a value", name(needs.GetSpecifiedName(), needs.GetSpecifiedShortnames()))
+	case errors.As(err, &invalid):
+		reason := invalid.Unwrap()
+		var number *strconv.NumError
+		if errors.As(reason, &number) {
+			reason = fmt.Errorf("it is no %s", map[string]string{"int": "number", "bool": "true or false"}[invalid.GetFlag().Value.Type()])
+		}
+		return fmt.Errorf("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(), reason)
+	}
+	return err
+}
+
+// usableFor reports a flag that was given and that the verb has no use for: it would seem
+// to have been obeyed.
+func (l *commandLine) usableFor(verb string) (err error) {
+	l.set.Visit(func(flag *pflag.Flag) {
+		verbs := verbsOf(flag)
+		if err != nil || verbs == nil || slices.Contains(verbs, verb) {
+			return
+		}
+		name := "--" + flag.Name
+		if flag.Shorthand != "" && !slices.ContainsFunc(l.args, func(arg string) bool { return arg == name || strings.HasPrefix(arg, name+"=") }) {
+			name = "-" + flag.Shorthand
+		}
+		err = fmt.Errorf("%s: %s is a flag of %s", verb, name, strings.Join(verbs, ", "))
+	})
+	return err
 }
 
 // derivedID is the container ID that cnitool makes of a namespace's path.
@@ -256,7 +213,7 @@ func cniArgs(s string) (pairs [][2]string, err error) {
 
 // capabilities reads CAP_ARGS and adds the published ports; nil: none were given.
 // Errors have code 4. What is not an object is an error, null is as good as none.
-func (f *execFlags) capabilities(s string) (caps map[string]json.RawMessage, err error) {
+func (f *flags) capabilities(s string) (caps map[string]json.RawMessage, err error) {
 	if s != "" {
 		if err := spec.Unmarshal("CAP_ARGS", []byte(s), &caps); err != nil {
 			return nil, spec.Errorf(spec.CodeEnv, "%w", err)
@@ -284,7 +241,7 @@ const capPorts = "portMappings"
 // canPublish refuses --publish where no plugin of the networks would be told of it.
 // CAP_ARGS may hold what nobody takes, as with libcni; a flag was given for this call.
 // The error has code 7.
-func (f *execFlags) canPublish(networks ...*chain.List) error {
+func (f *flags) canPublish(networks ...*chain.List) error {
 	for _, l := range networks {
 		for _, p := range l.Plugins {
 			if p.Capabilities[capPorts] {
@@ -301,7 +258,7 @@ func (f *execFlags) canPublish(networks ...*chain.List) error {
 // freePorts refuses --publish of a port on which a process of the host listens: its
 // clients would get to the container instead. Runtimes that give CAP_ARGS get a warning from
 // portmap. The error has code 100.
-func (f *execFlags) freePorts() error {
+func (f *flags) freePorts() error {
 	if f.force {
 		return nil
 	}
@@ -326,6 +283,22 @@ type publishedPort struct {
 	Protocol      string `json:"protocol"`
 	HostIP        string `json:"hostIP,omitempty"`
 }
+
+// publishedPorts are the values of --publish.
+type publishedPorts []publishedPort
+
+// Set adds one.
+func (p *publishedPorts) Set(s string) error {
+	port, err := parsePublish(s)
+	*p = append(*p, port)
+	return err
+}
+
+// String is empty: no port is published by default.
+func (p *publishedPorts) String() string { return "" }
+
+// Type is the name of the type, for pflag.
+func (p *publishedPorts) Type() string { return "PORT" }
 
 // parsePublish reads [IP:]HOST:CONTAINER[/PROTOCOL], an IPv6 address in brackets.
 // Zero is no port here.

@@ -13,7 +13,7 @@ import (
 // gcOperands makes sure that the caller says what is to stay: a gc that
 // deletes everything because nothing was said is nobody's wish.
 // cnitool's gc is --all, without a word.
-func (c *cniExecCall) gcOperands() error {
+func (c *call) gcOperands() error {
 	said := 0
 	for _, b := range []bool{len(c.valid) > 0, c.live, c.all} {
 		if b {
@@ -32,7 +32,7 @@ func (c *cniExecCall) gcOperands() error {
 
 // validSet returns what --valid names.
 // Names are checked, since they are compared with those of files.
-func (c *cniExecCall) validSet() ([]spec.Attachment, error) {
+func (c *call) validSet() ([]spec.Attachment, error) {
 	var set []spec.Attachment
 	for _, s := range c.valid {
 		id, ifName, ok := strings.Cut(s, "/")
@@ -48,7 +48,7 @@ func (c *cniExecCall) validSet() ([]spec.Attachment, error) {
 }
 
 // gc deletes what is in neither --valid nor --valid-live, and tells of each on stderr.
-func (c *cniExecCall) gc(ctx context.Context) error {
+func (c *call) gc(ctx context.Context) error {
 	valid, err := c.validSet()
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 
 // wrongCall tells what is wrong with the command line.
 // The exit code is 2; cnitool prints its whole usage instead.
-func (c *cniExecCall) wrongCall(err error) int {
+func (c *call) wrongCall(err error) int {
 	fmt.Fprintf(c.Stderr, "cni-exec: %v (`cni-exec help` tells all verbs and flags)\n", err)
 	c.object(spec.Errorf(spec.CodeEnv, "%w", err))
 	return exitUsage
@@ -22,7 +22,7 @@ func (c *cniExecCall) wrongCall(err error) int {
 
 // object gives a script the error on stdout, if it asked for that, in the version of the
 // network. Without --json stdout has results alone.
-func (c *cniExecCall) object(e *spec.Error) {
+func (c *call) object(e *spec.Error) {
 	if c.json {
 		c.Stdout.Write(append(e.Encode(c.speaks), '\n'))
 	}
@@ -30,7 +30,7 @@ func (c *cniExecCall) object(e *spec.Error) {
 
 // fail tells a person on stderr what failed, where, why and what to do.
 // The exit code is 1.
-func (c *cniExecCall) fail(err error) int {
+func (c *call) fail(err error) int {
 	e := spec.AsError(err)
 	fmt.Fprintf(c.Stderr, "cni-exec: %s\n", strings.TrimSpace(c.verb+" "+c.network)+": "+e.Msg)
 	if e.Details != "" {
@@ -57,7 +57,7 @@ func (h *hinted) Unwrap() error { return h.err }
 
 // hint is what to do about an error; empty: its text says enough.
 // The codes tell what a person can do; texts are not searched.
-func (c *cniExecCall) hint(err error, code int) string {
+func (c *call) hint(err error, code int) string {
 	var known *hinted
 	start := startHint(err)
 	switch {
@@ -79,7 +79,7 @@ func (c *cniExecCall) hint(err error, code int) string {
 
 // attached reports whether the target is in the cache: then it is in its own way. Code
 // 100 is that of an address, a port or a master in use as well.
-func (c *cniExecCall) attached() bool {
+func (c *call) attached() bool {
 	_, err := c.runner.Cache.Lookup(spec.Attachment{Network: c.network, ContainerID: c.target.ContainerID, IfName: c.target.IfName})
 	return err == nil
 }
@@ -87,16 +87,16 @@ func (c *cniExecCall) attached() bool {
 // delHint is the command that detaches the target, with all that leads to it. The
 // namespace of a container ID that was given is that of its ADD, which may not be the one
 // given now.
-func (c *cniExecCall) delHint() string {
+func (c *call) delHint() string {
 	hint := "`cni-exec del " + c.network + " "
 	if c.containerID == "" {
 		hint += c.target.NetNS + " "
 	}
 	hint += "-i " + c.target.IfName
-	unset, _, _, _ := parseExecFlags(nil, func(string) string { return "" })
-	for _, flag := range []string{"--container-id", "--cache-dir", "--conf-dir", "--path"} {
-		if v := *c.bind(flag).(*string); v != *unset.bind(flag).(*string) {
-			hint += " " + flag + " " + v
+	unset := new(flags).set(func(string) string { return "" })
+	for _, name := range []string{"container-id", "cache-dir", "conf-dir", "path"} {
+		if v := c.set.Lookup(name).Value.String(); v != unset.Lookup(name).DefValue {
+			hint += " --" + name + " " + v
 		}
 	}
 	return hint + "` detaches it."

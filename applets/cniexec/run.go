@@ -31,7 +31,7 @@ const takeDown = 30 * time.Second
 // The namespace has no path but the process's own descriptor, so it ends with the
 // process, and the kernel takes the container's links along.
 type sandbox struct {
-	*cniExecCall
+	*call
 	ns       *rtnl.NS
 	attached []attached // in the order of the ADDs
 	dns      spec.DNS   // of the first network that has any
@@ -50,18 +50,15 @@ type attached struct {
 // The exit code is the command's; 1 if it was never started because the network failed.
 // Signals go to the command as soon as there is one; before, they end the attaching, with the
 // exit code of a command that they end.
-func (c *cniExecCall) run(ctx context.Context, operands, command []string) int {
+func (c *call) run(ctx context.Context, operands []string) (exit int, err error) {
 	switch {
 	case len(operands) > 0:
-		return c.wrongCall(fmt.Errorf(`run: %q stands before "--": networks are named with --net, the command comes after "--"`, operands[0]))
-	case len(command) == 0:
-		return c.wrongCall(errors.New(`run: the command is missing: cni-exec run -- COMMAND`))
-	}
-	if err := c.usableFor(c.verb); err != nil {
-		return c.wrongCall(err)
+		return 0, usage(`run: %q stands before "--": networks are named with --net, the command comes after "--"`, operands[0])
+	case len(c.command) == 0:
+		return 0, usage("run: the command is missing: cni-exec run -- COMMAND")
 	}
 	if err := cmp.Or(c.prepare(), c.Ready()); err != nil {
-		return c.fail(err)
+		return 0, err
 	}
 	c.target.ContainerID = c.containerID
 	if c.containerID == "" {
@@ -73,25 +70,21 @@ func (c *cniExecCall) run(ctx context.Context, operands, command []string) int {
 
 	lists, err := c.runLists()
 	if err != nil {
-		return c.fail(err)
+		return 0, err
 	}
 	// Only those that run itself has made, and only with their namespace gone.
 	ours := func(a spec.Attachment) bool { return strings.HasPrefix(a.ContainerID, chain.RunPrefix) }
 	if err := c.runner.DeleteStale(ctx, ours); err != nil {
 		c.runner.Warn("leftovers of a killed run: %v", err)
 	}
-	s := &sandbox{cniExecCall: c}
-	exit, err := s.live(ctx, lists, command, signals)
-	if err != nil {
-		c.fail(err)
-	}
-	return exit
+	s := &sandbox{call: c}
+	return s.live(ctx, lists, c.command, signals)
 }
 
 // runLists loads the networks asked for: without --net the default one, or the
 // only one that is configured.
 // Several without --net are an error, since any choice might be the wrong one.
-func (c *cniExecCall) runLists() ([]*chain.List, error) {
+func (c *call) runLists() ([]*chain.List, error) {
 	names := c.nets
 	if len(names) == 0 {
 		configured, _ := chain.Networks(c.confDir)
