@@ -55,7 +55,8 @@ func (w *world) call(verb spec.Verb, applet, conf string, c container, env map[s
 		begin := time.Now()
 		err := w.host.Do(func() error {
 			a.exit = applets.Serve(w.Context(), plugin, applets.Process{
-				Getenv: func(k string) string { return vars[k] }, Stdin: strings.NewReader(w.text(conf)), Stdout: &out, Stderr: &diag,
+				Applets: applets.All(),
+				Getenv:  func(k string) string { return vars[k] }, Stdin: strings.NewReader(w.text(conf)), Stdout: &out, Stderr: &diag,
 			})
 			return nil
 		})
@@ -531,6 +532,7 @@ func TestBadEnvironment(t *testing.T) {
 				}
 				var out, diag bytes.Buffer
 				exit := applets.Serve(t.Context(), a, applets.Process{
+					Applets: applets.All(),
 					Getenv: func(k string) string {
 						return map[string]string{"CNI_COMMAND": string(verb), "CNI_CONTAINERID": "c", "CNI_IFNAME": "e", "CNI_NETNS": "/n", missing: ""}[k]
 					},

@@ -19,7 +19,7 @@ func (r *runner) mounted(prepare func() error, flags []string, command ...string
 	var out, errs bytes.Buffer
 	cmd := exec.Command(r.exe, append(append([]string{"run", "--cache-dir", filepath.Join(r.dir, "cni")}, flags...), append([]string{"--"}, command...)...)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = r.dir, &out, &errs
-	err = rtnl.Elsewhere(func() error {
+	err = rtnl.OnDiscardedThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return err
 		}

@@ -66,12 +66,12 @@ func (f fixture) failing(a *attached, nth int) bool {
 	return true
 }
 
-// needless tells what an ADD can do without: neighbours find out by themselves, what the
-// lease store keeps about itself is made by the next verb, packets then wait in one queue
-// for all, and a link's name in another file system is a copy.
+// needless reports whether an ADD can do without a change: neighbours find out by themselves,
+// what the lease store keeps about itself is made by the next verb, and packets then wait in
+// one queue for all.
 func needless(what string) bool {
 	return strings.HasPrefix(what, "link set") && strings.Contains(what, " address ") || strings.Contains(what, "ndisc_notify") ||
-		strings.HasSuffix(what, "fq_codel") || slices.Contains([]string{"ipam: write", "ipam: mkdir", "ipam: touch", "ipam: symlink", "ipam: seal", "link record"}, what)
+		strings.HasSuffix(what, "fq_codel") || slices.Contains([]string{"ipam: write", "ipam: mkdir", "ipam: touch", "ipam: symlink", "ipam: seal"}, what)
 }
 
 // TestKernelEveryKilled kills ADD and then DEL of each plugin at each change that they

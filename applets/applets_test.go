@@ -40,10 +40,10 @@ func TestLookupLongest(t *testing.T) {
 }
 
 func TestLookupPluginIsNoTool(t *testing.T) {
-	if _, ok := lookupPlugin("loopback"); !ok {
+	if _, ok := table.plugin("loopback"); !ok {
 		t.Error("loopback is not found")
 	}
-	if _, ok := lookupPlugin("cnibox"); ok {
+	if _, ok := table.plugin("cnibox"); ok {
 		t.Error("cnibox is a tool and counts as a plugin")
 	}
 }

@@ -15,6 +15,7 @@ import (
 func init() {
 	register(&Applet{
 		Name:    "bandwidth",
+		Conf:    bandwidthConf{},
 		Summary: "limits the rate of a veth pair in both directions",
 		Help: `
 key           type    default   meaning

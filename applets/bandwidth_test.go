@@ -6,11 +6,10 @@ import (
 	"math"
 	"testing"
 
+	"cnibox/applets/applettest"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
-
-func init() { helpConfs["bandwidth"] = bandwidthConf{} }
 
 func TestBandwidthPlan(t *testing.T) {
 	tests := map[string]struct {
@@ -68,8 +67,8 @@ func TestBandwidthPlan(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			p, err := readBandwidth(metaRequest(t, spec.Add, tt.conf, ""))
-			wantError(t, err, tt.err, spec.CodeConfig)
+			p, err := readBandwidth(applettest.Request(t, spec.Add, tt.conf, ""))
+			applettest.WantError(t, err, tt.err, spec.CodeConfig)
 			if err == nil && (p.ingress != tt.ingress || p.egress != tt.egress) {
 				t.Errorf("got %+v and %+v, want %+v and %+v", p.ingress, p.egress, tt.ingress, tt.egress)
 			}

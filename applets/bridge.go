@@ -22,6 +22,7 @@ import (
 func init() {
 	register(&Applet{
 		Name:    "bridge",
+		Conf:    bridgeConf{},
 		Summary: "veth pair into a bridge on the host",
 		Help: `
 key                        type    default  meaning

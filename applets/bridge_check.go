@@ -64,8 +64,8 @@ func checkPort(op *attach.Op, c *bridge, br, host *rtnl.Link) error {
 		return attach.Mismatch("%s is down", host.Name)
 	case host.Hairpin != c.HairpinMode:
 		return attach.Mismatch("%s: hairpin mode is %t, not %t", host.Name, host.Hairpin, c.HairpinMode)
-	case host.Isolated != c.PortIsolation:
-		return attach.Mismatch("%s: port isolation is %t, not %t", host.Name, host.Isolated, c.PortIsolation)
+	case c.PortIsolation && !host.Isolated: // firewall sets it too
+		return attach.Mismatch("%s: port isolation is off", host.Name)
 	}
 	for _, i := range op.Prev.Interfaces {
 		if i.Name == host.Name && i.Sandbox == "" {

@@ -9,8 +9,6 @@ import (
 	"cnibox/rtnl"
 )
 
-func init() { helpConfs["bridge"] = bridgeConf{} }
-
 // The VLANs of a port are sorted, without doubles, in as few ranges as can be,
 // and its untagged one is told apart.
 func TestBridgeWantedVLANs(t *testing.T) {

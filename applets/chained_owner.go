@@ -53,9 +53,9 @@ func (c *chained) id() (id linkID, err error) {
 }
 
 // readOwn returns the record of an attachment; nil: there is none that can be read.
-func readOwn[T interface{ of(spec.Attachment) bool }](dir records, a spec.Attachment) *T {
+func readOwn[T interface{ Of(spec.Attachment) bool }](dir records, a spec.Attachment) *T {
 	rec := new(T)
-	if dir.read(recordName(a), rec) != nil || !(*rec).of(a) {
+	if dir.read(recordName(a), rec) != nil || !(*rec).Of(a) {
 		return nil
 	}
 	return rec
@@ -67,12 +67,12 @@ func (c *chained) claim(dir records, a spec.Attachment, undo *undo.Stack) error 
 	if err != nil {
 		return err
 	}
-	return dir.replaceFor(undo, a, claim{ownerOf(a), id})
+	return replaceFor(dir, undo, a, claim{ownerOf(a), id})
 }
 
 // replaceFor writes the record of an attachment, and registers how to bring back what was
 // there before.
-func (d records) replaceFor(undo *undo.Stack, a spec.Attachment, v any) error {
+func replaceFor(d records, undo *undo.Stack, a spec.Attachment, v any) error {
 	name := recordName(a)
 	old, readErr := disk.Read(filepath.Join(string(d), name), unix.O_NOFOLLOW, longestRecord)
 	if err := d.write(name, v); err != nil {
@@ -112,7 +112,7 @@ func (c *chained) owns(r *spec.Request, dir records, rec *claim) (bool, error) {
 		key = spec.LabelKey(host.Alias) // a container can change its own
 	}
 	switch {
-	case key != "" && key != r.Key() || key == "" && !claimed && dir.claimedByOther(id, r.Attachment):
+	case key != "" && key != r.Key() || key == "" && !claimed && claimedByOther(dir, id, r.Attachment):
 		r.Warn("%s in %s is not of %s: left alone", c.link.Name, r.Call.NetNS, r.Attachment)
 		return false, nil
 	case key != "" || claimed || rec != nil && rec.linkID == linkID{}:
@@ -142,11 +142,11 @@ func (c *chained) hostEnd() (*rtnl.Link, error) {
 }
 
 // claimedByOther reports whether an interface is claimed by another attachment.
-func (d records) claimedByOther(id linkID, a spec.Attachment) (found bool) {
+func claimedByOther(d records, id linkID, a spec.Attachment) (found bool) {
 	// What cannot be read claims nothing.
 	_ = d.each(func(name string) error {
 		var rec claim
-		if d.read(name, &rec) == nil && rec.linkID == id && !rec.of(a) {
+		if d.read(name, &rec) == nil && rec.linkID == id && !rec.Of(a) {
 			found = true
 		}
 		return nil

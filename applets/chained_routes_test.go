@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"cnibox/applets/applettest"
 	"cnibox/spec"
 )
 
@@ -26,7 +27,7 @@ func TestTellTables(t *testing.T) {
 		{Dst: prefix("192.0.2.0/24"), GW: addr("10.1.0.2")}, {Dst: prefix("0.0.0.0/0"), Table: &own},
 	}
 	for version, want := range map[string][4]int{"1.1.0": {100, 101, 0, 500}, "1.0.0": {-1, -1, 0, 500}} {
-		r := metaRequest(t, spec.Add, `{"cniVersion":"`+version+`"}`, "")
+		r := applettest.Request(t, spec.Add, `{"cniVersion":"`+version+`"}`, "")
 		r.Prev = (&spec.Result{Routes: routes}).Clone()
 		tellTables(r, moved)
 		i := 0

@@ -3,10 +3,8 @@ package applets
 import (
 	"context"
 	"fmt"
-	"io"
 	"runtime"
 	"slices"
-	"strings"
 
 	"cnibox/spec"
 )
@@ -34,14 +32,14 @@ cnibox version                  show our version and the releases it follows`,
 // A name of a link may come behind it, as with busybox.
 func cniboxMain(ctx context.Context, p Process) int {
 	if len(p.Args) == 0 {
-		return writeList(p.Stdout)
+		return writeList(p)
 	}
 	cmd, args := p.Args[0], p.Args[1:]
 	switch {
 	case isHelp(cmd):
 		return cniboxHelp(p, args)
 	case cmd == "list" || cmd == "--list":
-		return writeList(p.Stdout)
+		return writeList(p)
 	case cmd == "version" || cmd == "--version":
 		fmt.Fprintf(p.Stdout, "cnibox %s, as the CNI plugins %s, CNI %s to %s, %s\n",
 			Version, Release, spec.V010, spec.Newest, runtime.Version())
@@ -51,15 +49,15 @@ func cniboxMain(ctx context.Context, p Process) int {
 	case cmd == "verify" || cmd == "--verify":
 		return cniboxVerify(p, args)
 	}
-	a, ok := Lookup(cmd)
+	a, ok := p.Applets.Lookup(cmd)
 	if !ok {
-		return usage(p, "no applet or command is named %q%s", cmd, suggest(cmd))
+		return usage(p, "no applet or command is named %q%s", cmd, suggest(p.Applets, cmd))
 	}
 	if a.Name == "cnibox" {
 		return usage(p, "cnibox does not run itself")
 	}
 	p.Args = args
-	return a.run(ctx, p)
+	return a.Run(ctx, p)
 }
 
 // usage tells what was not understood, and returns the exit code for it.
@@ -68,47 +66,37 @@ func usage(p Process, format string, args ...any) int {
 	return 2
 }
 
-// isHelp reports whether a word asks for help, as people write it.
-func isHelp(arg string) bool { return arg == "help" || arg == "--help" || arg == "-h" }
-
 // cniboxHelp shows the keys of an applet, and without one what applets there are.
 func cniboxHelp(p Process, args []string) int {
 	if len(args) == 0 {
-		return writeList(p.Stdout)
+		return writeList(p)
 	}
-	a, ok := Lookup(args[0])
+	a, ok := p.Applets.Lookup(args[0])
 	if !ok {
-		return usage(p, "no applet is named %q%s", args[0], suggest(args[0]))
+		return usage(p, "no applet is named %q%s", args[0], suggest(p.Applets, args[0]))
 	}
 	return writeHelp(a, p.Stdout)
 }
 
-// writeHelp shows an applet's summary and its keys or usage.
-// A help text begins with a newline in its source, for its lines to stand in columns.
-func writeHelp(a *Applet, w io.Writer) int {
-	fmt.Fprintf(w, "%s: %s\n\n%s\n", a.Name, a.Summary, strings.Trim(a.Help, "\n"))
-	return 0
-}
-
 // writeList shows usage and applets, one a line in the order of their names.
-func writeList(w io.Writer) int {
-	fmt.Fprintf(w, "usage: cnibox APPLET …, or a link named APPLET; cnibox help APPLET | install DIR | verify DIR | version\n\n")
-	all := All()
+func writeList(p Process) int {
+	fmt.Fprintf(p.Stdout, "usage: cnibox APPLET …, or a link named APPLET; cnibox help APPLET | install DIR | verify DIR | version\n\n")
+	all := p.Applets
 	width := 0
 	for _, a := range all {
 		width = max(width, len(a.Name))
 	}
 	for _, a := range all {
-		fmt.Fprintf(w, "  %-*s  %s\n", width, a.Name, a.Summary)
+		fmt.Fprintf(p.Stdout, "  %-*s  %s\n", width, a.Name, a.Summary)
 	}
 	return 0
 }
 
 // suggest returns a question after the applet whose name is nearest, if one is near.
 // Near is two letters off.
-func suggest(name string) string {
+func suggest(all Table, name string) string {
 	var names []string
-	for _, a := range All() {
+	for _, a := range all {
 		if distance(name, a.Name) <= 2 {
 			names = append(names, a.Name)
 		}

@@ -139,7 +139,7 @@ func (s *sandbox) live(ctx context.Context, lists []*chain.List, command []strin
 		}
 		return exitError, err
 	}
-	err = rtnl.Elsewhere(func() (err error) { // its mounts end with the thread
+	err = rtnl.OnDiscardedThread(func() (err error) { // its mounts end with the thread
 		if err := s.ns.Enter(); err != nil {
 			return err
 		}

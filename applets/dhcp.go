@@ -15,6 +15,7 @@ import (
 func init() {
 	register(&Applet{
 		Name:    "dhcp",
+		Conf:    dhcpConf{},
 		Summary: "addresses from DHCP servers, leased by a daemon",
 		Help: `
 Needs the daemon, cnibox dhcp daemon, which gets and renews the leases. In "ipam":

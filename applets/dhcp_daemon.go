@@ -39,7 +39,7 @@ func dhcpDaemonMain(ctx context.Context, p Process) int {
 	// One write for each line, so that lines of several goroutines do not mix.
 	log := func(line string) { io.WriteString(p.Stderr, "cnibox dhcp daemon: "+line+"\n") }
 	if len(p.Args) > 0 && isHelp(p.Args[0]) {
-		a, _ := Lookup("dhcp")
+		a, _ := p.Applets.Lookup("dhcp")
 		return writeHelp(a, p.Stdout)
 	}
 	f, err := readDHCPFlags(p)

@@ -22,8 +22,6 @@ import (
 	"cnibox/spec"
 )
 
-func init() { helpConfs["dhcp"] = dhcpConf{} }
-
 // dhcpRequest reads a configuration of "ipam" members.
 func dhcpRequest(t *testing.T, ipam, args string) (*dhcpPlugin, error) {
 	t.Helper()

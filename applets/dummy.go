@@ -14,6 +14,7 @@ import (
 func init() {
 	register(&Applet{
 		Name:    "dummy",
+		Conf:    dummyConf{},
 		Summary: "link that drops what is sent to it",
 		Help: `
 key   type    default  meaning

@@ -17,6 +17,7 @@ import (
 func init() {
 	register(&Applet{
 		Name:    "firewall",
+		Conf:    firewallConf{},
 		Summary: "lets a container's packets pass, and isolates bridges",
 		Help: `
 key                     type    default    meaning
@@ -28,7 +29,8 @@ iptablesAdminChainName  string  CNI-ADMIN  chain for rules of the administrator,
                                            the tables filter, and admin-NAME of table inet cnibox
 firewalldZone           string  trusted    zone for the addresses
 ingressPolicy           string  open       same-bridge: nothing from or to other bridges that have
-                                           a policy; isolated: nor from or to the same bridge
+                                           a policy; isolated: nor from or to the same bridge,
+                                           and port isolation for the container's ports
 dbusSocket              string  -          where the system bus listens; none: what the variable
                                            DBUS_SYSTEM_BUS_ADDRESS says, else
                                            /run/dbus/system_bus_socket`,
@@ -39,7 +41,7 @@ dbusSocket              string  -          where the system bus listens; none: w
 	})
 }
 
-// firewallAdd notes the addresses and the policy in one transaction; with
+// firewallAdd records the addresses and the policy in one transaction; with
 // firewalld the zone comes after it, so that no address is ever in a zone without an
 // owner who would take it out.
 func firewallAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
@@ -60,10 +62,14 @@ func firewallAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		}
 		defer z.close()
 	}
+	var undo undo.Stack
+	if err := p.isolate(&undo); err != nil {
+		return nil, undo.Failed(ctx, err)
+	}
 	table := nft.Open(rtnl.Host())
 	closed, err := p.enter(ctx, r, table)
 	if err != nil {
-		return nil, err
+		return nil, undo.Failed(ctx, err)
 	}
 	if closed {
 		r.Warn(`firewalld runs here and rejects what is not in one of its zones: backend "firewalld" puts the addresses into zone %q`, p.zone)
@@ -71,7 +77,6 @@ func firewallAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if z == nil {
 		return r.Prev, nil
 	}
-	var undo undo.Stack
 	undo.Add("tables", table.Prune)
 	undo.Add("rules of "+r.Attachment.String(), func(ctx context.Context) error {
 		return table.Update(ctx, func(x *nft.Tx) error {
@@ -83,6 +88,30 @@ func firewallAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	return r.Prev, nil
+}
+
+// isolate sets port isolation on the container's ports, as the bridge plugin does by
+// "portIsolation": the kernel then passes no frames between them and other isolated ports.
+// It stays on until the port is gone, since nothing says which plugin it is of.
+func (p *firewallPlan) isolate(undo *undo.Stack) error {
+	set := func(port *rtnl.Link, on bool) error {
+		host, err := rtnl.Dial(rtnl.Host())
+		if err != nil {
+			return err
+		}
+		defer host.Close()
+		return host.SetLink(port.Index, rtnl.LinkChange{Isolated: &on})
+	}
+	for _, port := range p.ports {
+		if !p.isolated || port.Isolated {
+			continue
+		}
+		undo.Add("port isolation of "+port.Name, func(context.Context) error { return set(port, false) })
+		if err := set(port, true); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // enter makes the transaction of ADD. What an earlier ADD asked for and this one does not
@@ -126,13 +155,10 @@ func (p *firewallPlan) plan(r *spec.Request) func(*nft.Tx) error {
 			}
 		}
 		if p.bridge != "" {
-			x.Police(r.Attachment, p.bridge, p.isolated && p.vlan == "", p.ports...)
+			x.Police(r.Attachment, p.bridge, p.isolated && p.vlan == "")
 		}
 		if p.vlan != "" {
-			x.Police(r.Attachment, p.vlan, true, p.ports...)
-			for _, port := range p.ports {
-				x.Gateway(r.Attachment, port, p.gateway)
-			}
+			x.Police(r.Attachment, p.vlan, true)
 		}
 		return nil
 	}
@@ -148,8 +174,14 @@ func firewallCheck(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := p.orReference(nft.Open(rtnl.Host()).Check(p.plan(r))); err != nil {
+	found := nft.Open(rtnl.Host()).Check(p.plan(r))
+	if err := p.orReference(found); err != nil {
 		return spec.Errorf(spec.CodeCheck, "expected rule not found: %w", err)
+	}
+	for _, port := range p.ports {
+		if p.isolated && !port.Isolated && found == nil { // the reference sets no port isolation
+			return spec.Errorf(spec.CodeCheck, "port isolation of %s is off", port.Name)
+		}
 	}
 	if !p.firewalld || len(p.ips) == 0 {
 		return nil
@@ -245,7 +277,7 @@ func firewallStatus(ctx context.Context, r *spec.Request) error {
 }
 
 // firewallGC drops what attachments that are gone have here. The reference's
-// rules tell no owner, so they are left to DEL.
+// rules name no owner, so they are left to DEL.
 func firewallGC(ctx context.Context, r *spec.Request) error {
 	p := readFirewallLoosely(r)
 	valid := r.ValidKeys()
@@ -253,7 +285,7 @@ func firewallGC(ctx context.Context, r *spec.Request) error {
 	zoned, err := table.LostZones(r.Network, valid)
 	kinds, errs := leaveZones(ctx, p, zoned, err)
 	err = table.Update(ctx, func(x *nft.Tx) error {
-		x.Keep(r.Network, valid, kinds...)
+		x.DeleteStale(r.Network, valid, kinds...)
 		return nil
 	})
 	return withoutNetfilter(r, errors.Join(errs, err))

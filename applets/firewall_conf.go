@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -40,11 +41,10 @@ type firewallPlan struct {
 	policed     bool // ingressPolicy is not open
 	isolated    bool
 
-	ips     []netip.Addr
-	bridge  string   // with the policy; "": none
-	vlan    string   // the host's interface in the VLAN of an isolated container; "": none
-	gateway string   // port of the bridge behind which vlan is
-	ports   []string // of the container on the bridge
+	ips    []netip.Addr
+	bridge string       // with the policy; "": none
+	vlan   string       // the host's interface in the VLAN of an isolated container; "": none
+	ports  []*rtnl.Link // of the container on the bridge
 }
 
 // readFirewall decodes and checks the configuration and touches nothing. The
@@ -179,12 +179,10 @@ func (p *firewallPlan) aim(prev *spec.Result, code int) error {
 			continue // in a sandbox it may have the name of one of the host
 		}
 		l, err := host.Link(i.Name)
-		if rtnl.SkipAbsent(err) != nil {
-			return err
-		}
 		switch {
+		case errors.Is(err, os.ErrNotExist):
 		case err != nil:
-			p.ports = append(p.ports, i.Name) // gone, as CHECK finds it
+			return err
 		case bridge == 0 && l.Kind == "bridge":
 			bridge, p.bridge = l.Index, l.Name
 		default:
@@ -195,25 +193,16 @@ func (p *firewallPlan) aim(prev *spec.Result, code int) error {
 		return spec.Errorf(code, `interface needs to be set for ingress policy: prevResult has no bridge of the host, and "ingressPolicy" is about bridges; leave it out, or set it to open`)
 	}
 	for _, l := range links {
-		if l.Master == bridge {
-			p.ports = append(p.ports, l.Name)
-		} else {
-			p.findGateway(host, l, bridge)
+		switch {
+		case l.Master == bridge:
+			p.ports = append(p.ports, l)
+		case p.isolated && l.Kind == "veth" && l.LinkNetNSID == -1:
+			if peer, err := host.LinkAt(l.Parent); err == nil && peer.Master == bridge {
+				p.vlan = l.Name // the packets of its VLAN are routed here, and the bridge has only frames
+			}
 		}
 	}
 	return nil
-}
-
-// findGateway looks whether a link is the host's interface in the container's VLAN, the
-// end of a pair whose other end is a port of the bridge. There packets of an isolated
-// container are routed, and what passes by way of the bridge itself are frames.
-func (p *firewallPlan) findGateway(host *rtnl.Conn, l *rtnl.Link, bridge uint32) {
-	if !p.isolated || l.Kind != "veth" || l.LinkNetNSID != -1 {
-		return
-	}
-	if port, err := host.LinkAt(l.Parent); err == nil && port.Master == bridge {
-		p.vlan, p.gateway = l.Name, port.Name
-	}
 }
 
 // addressesIn returns the addresses of a result, each once.

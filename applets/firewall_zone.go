@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/dbus"
-	"cnibox/internal/fault"
 	"cnibox/spec"
 )
 
@@ -68,7 +67,7 @@ func zoneCode(err error) int {
 	switch {
 	case says(err, "INVALID_ZONE"):
 		return spec.CodeConfig
-	case says(err, "ZONE_CONFLICT"): // somebody has put the address into another zone
+	case says(err, "ZONE_CONFLICT"): // the address is in another zone
 		return spec.CodeBusy
 	case unzoned(err), says(err, "NOT_RUNNING"):
 		return spec.CodeTryAgain
@@ -107,9 +106,6 @@ func (z *zoneClient) checkAll(ips []netip.Addr) error {
 
 // change calls a method that changes the zone.
 func (z *zoneClient) change(method string, ip netip.Addr) error {
-	if err := fault.Check("firewalld " + method + " " + ip.String()); err != nil {
-		return err
-	}
 	return z.bus.Call(zoneMethod(method), z.zone, source(ip))
 }
 
@@ -127,7 +123,7 @@ func says(err error, codes ...string) bool {
 	return false
 }
 
-// unzoned tells the errors that mean that no firewalld runs: its zones went with it.
+// unzoned reports whether an error means that no firewalld runs: its zones went with it.
 func unzoned(err error) bool {
 	var e *dbus.Error
 	if errors.As(err, &e) {
@@ -136,7 +132,7 @@ func unzoned(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENOTSOCK)
 }
 
-// removeFromZone is for DEL and GC. Without addresses nobody is asked.
+// removeFromZone is for DEL and GC. Without addresses the bus is not needed.
 func removeFromZone(ctx context.Context, p *firewallPlan, ips []netip.Addr) error {
 	if len(ips) == 0 {
 		return nil

@@ -16,6 +16,7 @@ import (
 func init() {
 	register(&Applet{
 		Name:    "flannel",
+		Conf:    flannelConf{},
 		Summary: "runs another plugin with the subnet that flanneld gave this node",
 		Help: `
 key            type    default                  meaning

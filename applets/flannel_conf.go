@@ -82,7 +82,7 @@ func (f *flannel) checkDelegate() error {
 	case given.Type != nil:
 		f.kind = *given.Type
 	}
-	if a, ok := Lookup(f.kind); ok && a.Name == "flannel" {
+	if f.kind == "flannel" || strings.HasSuffix(f.kind, "-flannel") {
 		return errors.New("its 'type' field is flannel itself")
 	}
 	return spec.CheckType(f.kind)

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/disk"
-	"cnibox/internal/fault"
 	"cnibox/spec"
 )
 
@@ -102,11 +101,7 @@ func (d flannelRecords) find(r *spec.Request) (*flannelRecord, error) {
 // quarantine renames a file that cannot be used, for people to look at.
 func (d flannelRecords) quarantine(r *spec.Request, file string, why error) {
 	path := filepath.Join(string(d.records), file)
-	err := fault.Check("quarantine " + file)
-	if err == nil {
-		err = os.Rename(path, path+flannelBroken)
-	}
-	if err != nil {
+	if err := disk.Rename(path, path+flannelBroken); err != nil {
 		r.Warn("state file %s: %v; it cannot be renamed: %v", path, why, err)
 		return
 	}

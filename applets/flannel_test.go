@@ -13,10 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/applettest"
 	"cnibox/spec"
 )
-
-func init() { helpConfs["flannel"] = flannelConf{} }
 
 const (
 	subnetEnv4 = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.3.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"
@@ -74,7 +73,7 @@ func FuzzSubnetEnv(f *testing.F) {
 			return
 		}
 		fl := &flannel{flannelConf: flannelConf{Delegate: []byte("{}"), IPAM: []byte("{}")}, kind: "bridge"}
-		conf, err := fl.delegateConf(metaRequest(t, spec.Add, "{}", ""), e)
+		conf, err := fl.delegateConf(applettest.Request(t, spec.Add, "{}", ""), e)
 		if err != nil || !json.Valid(conf) {
 			t.Errorf("%q gives %s, %v", text, conf, err)
 		}
@@ -132,7 +131,7 @@ func TestFlannelDelegate(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			r := metaRequest(t, spec.Add, tt.keys, "")
+			r := applettest.Request(t, spec.Add, tt.keys, "")
 			f, err := readFlannel(r)
 			if err != nil {
 				t.Fatal(err)
@@ -172,19 +171,19 @@ func TestFlannelRefuses(t *testing.T) {
 		"dataDir type": {`{"dataDir":1}`, "dataDir"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := readFlannel(metaRequest(t, spec.Add, tt.keys, ""))
-			wantError(t, err, tt.want, spec.CodeConfig)
+			_, err := readFlannel(applettest.Request(t, spec.Add, tt.keys, ""))
+			applettest.WantError(t, err, tt.want, spec.CodeConfig)
 		})
 	}
 	for name, keys := range map[string]string{"routes": `{"ipam":{"routes":[{"dst":"x"}]}}`, "routes type": `{"ipam":{"routes":{}}}`} {
 		t.Run(name, func(t *testing.T) {
-			r := metaRequest(t, spec.Add, keys, "")
+			r := applettest.Request(t, spec.Add, keys, "")
 			f, err := readFlannel(r)
 			if err == nil {
 				env, _ := parseSubnetEnv(subnetEnv4)
 				_, err = f.delegateConf(r, env)
 			}
-			wantError(t, err, "routes", spec.CodeConfig)
+			applettest.WantError(t, err, "routes", spec.CodeConfig)
 		})
 	}
 }

@@ -18,6 +18,7 @@ import (
 func init() {
 	register(&Applet{
 		Name:    "host-device",
+		Conf:    deviceConf{},
 		Summary: "moves a link of the host into the container, and back",
 		Help: `
 key            type    default               meaning

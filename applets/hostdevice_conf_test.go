@@ -9,11 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"cnibox/applets/applettest"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
-
-func init() { helpConfs["host-device"] = deviceConf{} }
 
 // ReturnTime is how long DEL waits for hardware.
 const ReturnTime = returnTime
@@ -191,14 +190,14 @@ func TestHostDeviceRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var c deviceConf
-			err := metaRequest(t, spec.Add, tt.conf, "").Decode(&c)
+			err := applettest.Request(t, spec.Add, tt.conf, "").Decode(&c)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if err = c.validate(); err != nil {
 				err = spec.Errorf(spec.CodeConfig, "%w", err)
 			}
-			wantError(t, err, tt.want, spec.CodeConfig)
+			applettest.WantError(t, err, tt.want, spec.CodeConfig)
 		})
 	}
 }

@@ -17,6 +17,7 @@ import (
 func init() {
 	register(&Applet{
 		Name:    "host-local",
+		Conf:    hostLocalConf{},
 		Summary: "addresses from local ranges, leased on disk",
 		Help: `
 An attachment gets one address from each range set. In "ipam":
@@ -136,7 +137,7 @@ func gcHostLocal(ctx context.Context, r *spec.Request) error {
 		valid[spec.Attachment{Network: r.Network, ContainerID: a.ContainerID}] = true
 	}
 	return leased(ctx, r, func(s *ipam.Store) error {
-		return s.Keep(func(a spec.Attachment) bool { return valid[a] })
+		return s.DeleteStale(func(a spec.Attachment) bool { return valid[a] })
 	})
 }
 

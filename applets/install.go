@@ -3,11 +3,12 @@ package applets
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 
-	"cnibox/internal/fault"
+	"cnibox/internal/disk"
 )
 
 // executable is the running file, whatever links led to it.
@@ -28,15 +29,15 @@ func cniboxInstall(p Process, args []string) int {
 		return usage(p, "install has no flag %s", args[0])
 	}
 	var names []string
-	for _, a := range All() {
+	for _, a := range p.Applets {
 		names = append(names, a.Name)
 	}
 	if len(args) > 1 {
 		names = args[1:]
 	}
 	for _, name := range names {
-		if a, ok := Lookup(name); !ok || a.Name != name {
-			return usage(p, "no applet is named %q%s", name, suggest(name))
+		if a, ok := p.Applets.Lookup(name); !ok || a.Name != name {
+			return usage(p, "no applet is named %q%s", name, suggest(p.Applets, name))
 		}
 	}
 	text, err := install(args[0], names, create)
@@ -130,15 +131,12 @@ func layLinks(dir, target string, names []string) error {
 	if len(names) == 0 {
 		return nil
 	}
-	if err := fault.Check("install " + dir); err != nil {
-		return err
-	}
-	link := filepath.Join(dir, ".cnibox-"+randomHex())
+	link := filepath.Join(dir, fmt.Sprintf(".cnibox-%012x", rand.Uint64()>>16))
 	for _, name := range names {
 		if err := os.Symlink(target, link); err != nil {
 			return err
 		}
-		if err := os.Rename(link, filepath.Join(dir, name)); err != nil {
+		if err := disk.Rename(link, filepath.Join(dir, name)); err != nil {
 			return errors.Join(err, os.Remove(link))
 		}
 	}

@@ -20,7 +20,8 @@ func serveIPAM(t *testing.T, plugin, verb, id, conf, args string) (code int, out
 	env := map[string]string{"CNI_COMMAND": verb, "CNI_CONTAINERID": id, "CNI_IFNAME": "eth0", "CNI_NETNS": "/dev/null", "CNI_ARGS": args}
 	var stdout, stderr bytes.Buffer
 	exit := applets.Serve(t.Context(), a, applets.Process{
-		Getenv: func(k string) string { return env[k] }, Stdin: strings.NewReader(conf), Stdout: &stdout, Stderr: &stderr,
+		Applets: applets.All(),
+		Getenv:  func(k string) string { return env[k] }, Stdin: strings.NewReader(conf), Stdout: &stdout, Stderr: &stderr,
 	})
 	if exit == 0 {
 		return 0, stdout.String() + stderr.String()

@@ -14,6 +14,7 @@ import (
 func init() {
 	register(&Applet{
 		Name:    "ipvlan",
+		Conf:    ipvlanConf{},
 		Summary: "sub-interface of a host link with the link's MAC address",
 		Help: `
 key              type    default  meaning

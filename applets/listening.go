@@ -31,6 +31,27 @@ func (h hostPort) String() string {
 	return fmt.Sprintf("%s %s port %d", h.proto, host, h.port)
 }
 
+// inFamily reports whether the mapping can lead to an address like a.
+// One of the other family is skipped without a word, as in the reference: a pod with
+// two addresses gets each mapping for the one that fits.
+func (h hostPort) inFamily(a netip.Addr) bool {
+	return !h.ip.IsValid() || h.ip.Is4() == a.Is4()
+}
+
+// rivals calls fn with the host ports that h shares packets with, until it returns false:
+// itself, and of any address those of any address in a family that they share. A port of one
+// address is no rival of that of any: it is the more specific of the two.
+func (h hostPort) rivals(fn func(hostPort) bool) {
+	at := func(ip netip.Addr) bool { return fn(hostPort{h.proto, ip, h.port}) }
+	switch {
+	case !at(h.ip):
+	case !h.ip.IsValid():
+		_ = at(netip.IPv4Unspecified()) && at(netip.IPv6Unspecified())
+	case h.ip.IsUnspecified():
+		at(netip.Addr{})
+	}
+}
+
 // protoNumber returns the number of a protocol that has ports.
 // The numbers are IPPROTO_*, include/uapi/linux/in.h.
 func protoNumber(name string) uint8 {

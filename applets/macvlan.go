@@ -17,6 +17,7 @@ import (
 func init() {
 	register(&Applet{
 		Name:    "macvlan",
+		Conf:    macvlanConf{},
 		Summary: "sub-interface of a host link with a MAC address of its own",
 		Help: `
 key              type    default  meaning

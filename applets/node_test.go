@@ -74,7 +74,8 @@ func (n *node) call(ctx context.Context, verb spec.Verb, applet, conf string, p 
 	exit := 0
 	err := n.host.Do(func() error {
 		exit = applets.Serve(ctx, a, applets.Process{
-			Getenv: func(k string) string { return env[k] }, Stdin: strings.NewReader(n.conf(conf)), Stdout: &stdout, Stderr: &stderr,
+			Applets: applets.All(),
+			Getenv:  func(k string) string { return env[k] }, Stdin: strings.NewReader(n.conf(conf)), Stdout: &stdout, Stderr: &stderr,
 		})
 		return nil
 	})

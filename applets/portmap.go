@@ -7,6 +7,7 @@ import (
 	"errors"
 	"iter"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 
@@ -19,6 +20,7 @@ import (
 func init() {
 	register(&Applet{
 		Name:    "portmap",
+		Conf:    portmapConf{},
 		Summary: "ports of the host that lead to ports of a container",
 		Help: `
 key                   type    default              meaning
@@ -35,7 +37,7 @@ conditionsV4          list    -                    what packets must match as we
 conditionsV6          list    -                    the same for IPv6
 markMasqBit           int     -                    0 to 31; accepted, but the bit used here is 12
 externalSetMarkChain  string  -                    accepted, but not needed here
-dataDir               string  /run/cnibox/portmap  where the namespaces of port owners are noted
+dataDir               string  /run/cnibox/portmap  where the owners of ports are recorded
 
 runtimeConfig.portMappings (capability portMappings), a list of objects:
 hostPort              int     0                    1 to 65535; 0: the mapping is skipped
@@ -52,8 +54,8 @@ const portmapDataDir = "/run/cnibox/portmap"
 
 // portmapAdd publishes all ports in one transaction, or none; hundreds in several.
 //
-// The order: the owner's note, the rules, the sysctl, old flows. Each failure takes
-// back what stands before it. Ports of an earlier ADD are replaced, not added to.
+// The order: the owner's record, the rules, the sysctl, pending ports, old flows. Each failure
+// takes back what precedes it. Ports of an earlier ADD are replaced, not added to.
 func portmapAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	p, err := readPortmap(r)
 	if err != nil {
@@ -94,11 +96,11 @@ func (p *portmapPlan) publish(ctx context.Context, r *spec.Request, maps iter.Se
 		return err
 	}
 	udp := udpPorts(p.wishes)
-	if err := p.dir.claim(r, old, udp); err != nil {
+	if err := p.dir.record(r, old, udp); err != nil {
 		return err
 	}
 	var undo undo.Stack
-	holders, err := publishPorts(ctx, r, p.dir, maps, old != nil)
+	pending, err := publishPorts(ctx, r, p.dir, maps, old != nil)
 	if err == nil || old == nil { // what an earlier ADD published stays after an error
 		undo.Add("ports of "+r.Attachment.String(), func(ctx context.Context) error { return releasePorts(ctx, r, p.dir, nil) })
 	}
@@ -106,7 +108,11 @@ func (p *portmapPlan) publish(ctx context.Context, r *spec.Request, maps iter.Se
 		err = p.dir.setLocalnet(r.Attachment, link)
 	}
 	if err == nil {
-		err = p.dir.wait(r.Attachment, holders, p.asked(r))
+		if pending {
+			err = p.dir.setPending(r.Attachment, portsAsked{*p.conf, portmapTargets(r.Prev, r.IfName)})
+		} else {
+			err = p.dir.dropPending(r.Attachment)
+		}
 	}
 	if err != nil {
 		return undo.Failed(ctx, err)
@@ -121,15 +127,16 @@ func (p *portmapPlan) publish(ctx context.Context, r *spec.Request, maps iter.Se
 // publishPorts makes the transaction. Ports of an earlier ADD of the attachment
 // go in the same one.
 // IPv4 and IPv6 are in the same batch, so no half of a mapping is ever in force.
-// siblings are the keys of the container's other attachments that keep ports of these.
+// Ports of the container's other attachments are pending.
 //
 // A port of another container that lives is refused, with the owner's name and code 100;
 // that of one whose namespace is gone is taken over. The reference detects nothing: the
 // rule that came first gets the packets.
-func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps iter.Seq[nft.PortMap], again bool) (siblings []string, err error) {
+func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps iter.Seq[nft.PortMap], again bool) (pending bool, err error) {
 	holders := dir.holders(r.Attachment)
 	var gone []string
 	err = nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
+		pending = false
 		if again {
 			x.Release(r.Attachment, nft.KindPortMap)
 		}
@@ -146,9 +153,7 @@ func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps ite
 					m.Replace = true
 					err = x.PortMap(r.Attachment, m)
 				case holder.sibling:
-					if !slices.Contains(siblings, taken.Key) {
-						siblings = append(siblings, taken.Key)
-					}
+					pending = true
 					continue
 				}
 			}
@@ -161,31 +166,36 @@ func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps ite
 		}
 		return nil
 	})
-	return siblings, err
+	return pending, err
 }
 
 // releasePorts drops all that the attachment has published, and what the
 // reference plugins published for it.
-// Nothing of it need exist. udp are the ports whose flows end. Other interfaces of the
-// container get what they wait for, in the same transaction.
+// Nothing of it need exist. udp are the ports whose flows end. Pending ports of the
+// container's other attachments are published in the same transaction.
 func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []udpPort) error {
-	heirs := dir.heirs(r, dir.owner(r.Attachment.Key()), func(*portOwner) bool { return false })
+	var moved error
+	if o := dir.owner(r.Attachment.Key()); o != nil {
+		moved = dir.movePending(o)
+	}
+	next, unread := dir.nextOwners(r, r.ContainerID, func(o recordOwner) bool { return o.Of(r.Attachment) })
 	localnet := dir.resetLocalnet(func(_ uint32, key string, _ recordOwner) bool { return key == r.Attachment.Key() })
 	err := nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
 		x.Addresses(addressesOf(r)...)
 		x.Release(r.Attachment, nft.KindPortMap)
-		inherit(r, x, heirs)
+		publishNext(r, x, next)
 		return nil
 	})
 	if lacksNetfilter(err) {
 		r.Warn("%v: so there is nothing to release", err)
 		err = nil
 	}
+	errs := errors.Join(moved, unread, localnet, err)
 	if err != nil {
-		return errors.Join(localnet, err)
+		return errs
 	}
 	forgetFlows(r, udp)
-	return errors.Join(localnet, dir.handOn(heirs), dir.drop(r.Attachment))
+	return errors.Join(errs, dir.dropPending(r.Attachment), dir.drop(r.Attachment))
 }
 
 // addressesOf returns the container's addresses, as far as prevResult has them.
@@ -218,11 +228,11 @@ func portsToForget(r *spec.Request) (portOwners, []udpPort) {
 	if err := r.Decode(&c); err != nil {
 		r.Warn("%v: releasing what the attachment owns all the same", err)
 	}
-	folder, err := recordsIn(c.DataDir, portmapDataDir)
+	path, err := recordsIn(c.DataDir, portmapDataDir)
 	if err != nil {
-		r.Warn("%v: it is taken to be %s", err, folder)
+		r.Warn("%v: it is taken to be %s", err, path)
 	}
-	dir := portOwners(folder)
+	dir := portOwners(path)
 	var udp []udpPort
 	for _, m := range c.RuntimeConfig.PortMappings {
 		if w, err := m.wish(); err == nil {
@@ -250,14 +260,13 @@ func portmapCheck(_ context.Context, r *spec.Request) error {
 		return err
 	}
 	holders := p.dir.holders(r.Attachment)
-	mine := p.dir.owner(r.Attachment.Key())
-	waits := mine != nil && mine.Waits != nil
+	pending := p.dir.hasPending(r.Attachment)
 	err = nft.Open(rtnl.Host()).Check(func(x *nft.Tx) error {
 		for m := range maps {
 			err := x.PortMap(r.Attachment, m)
 			var taken *nft.TakenError
-			if err != nil && waits && errors.As(err, &taken) && holders(taken.Key).sibling {
-				continue // published, by another interface of the container
+			if err != nil && pending && errors.As(err, &taken) && holders(taken.Key).sibling {
+				continue // published for another interface of the container
 			}
 			if err != nil {
 				return err
@@ -287,8 +296,8 @@ func portmapStatus(_ context.Context, r *spec.Request) error {
 	return nil
 }
 
-// portmapGC drops the ports of attachments that are gone, and hands them on as DEL does.
-// Those of the reference go too, as far as its rules tell whose they are.
+// portmapGC drops the ports of attachments that are gone, and publishes pending ones as DEL
+// does. Those of the reference go too, as far as its rules name their owner.
 func portmapGC(ctx context.Context, r *spec.Request) error {
 	dir, _ := portsToForget(r)
 	return records(dir).locked(ctx, func() error { return collectPorts(ctx, r, dir) })
@@ -297,26 +306,31 @@ func portmapGC(ctx context.Context, r *spec.Request) error {
 // collectPorts is portmapGC under the lock.
 func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 	valid := r.ValidKeys()
-	stale := func(o *portOwner) bool { return o.Network == r.Network && !valid(o.attachment().Key()) }
-	var heirs []*portHeir
+	stale := func(o recordOwner) bool { return o.Network == r.Network && !valid(o.attachment().Key()) }
+	var next []nextOwner
 	var udp []udpPort
 	unread := records(dir).each(func(name string) error {
-		if o := dir.owner(strings.TrimSuffix(name, ".json")); o != nil && stale(o) {
-			heirs = append(heirs, dir.heirs(r, o, stale)...)
-			udp = append(udp, o.UDP...)
+		o := dir.owner(strings.TrimSuffix(name, ".json"))
+		if o == nil || !stale(o.recordOwner) {
+			return nil
 		}
-		return nil
+		moved := dir.movePending(o)
+		more, err := dir.nextOwners(r, o.ContainerID, stale)
+		next, udp = append(next, more...), append(udp, o.UDP...)
+		return errors.Join(moved, err)
 	})
 	localnet := dir.resetLocalnet(func(_ uint32, key string, o recordOwner) bool { return o.Network == r.Network && !valid(key) })
 	err := nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
-		x.Keep(r.Network, valid, nft.KindPortMap)
-		x.KeepOld(r.Network, r.Valid, nft.KindPortMap)
-		inherit(r, x, heirs)
+		x.DeleteStale(r.Network, valid, nft.KindPortMap)
+		x.DeleteStaleReference(r.Network, r.Valid, nft.KindPortMap)
+		publishNext(r, x, next)
 		return nil
 	})
 	if err != nil && !lacksNetfilter(err) {
 		return errors.Join(localnet, err)
 	}
 	forgetFlows(r, udp)
-	return errors.Join(unread, localnet, dir.handOn(heirs), records(dir).keep(r.Network, r.Valid))
+	err = dir.pending().keep(r.Network, r.Valid)
+	os.Remove(string(dir.pending())) // it stays if it is not empty
+	return errors.Join(unread, localnet, err, records(dir).keep(r.Network, r.Valid))
 }

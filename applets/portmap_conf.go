@@ -36,27 +36,6 @@ type portMapping struct {
 	HostIP        string `json:"hostIP"`   // "": any address of the host
 }
 
-// inFamily reports whether the mapping can lead to an address like a.
-// One of the other family is skipped without a word, as in the reference: a pod with
-// two addresses gets each mapping for the one that fits.
-func (h hostPort) inFamily(a netip.Addr) bool {
-	return !h.ip.IsValid() || h.ip.Is4() == a.Is4()
-}
-
-// rivals calls fn with the host ports that h shares packets with, until it returns false:
-// itself, and of any address those of any address in a family that they share. A port of one
-// address is no rival of that of any: it is the more specific of the two.
-func (h hostPort) rivals(fn func(hostPort) bool) {
-	at := func(ip netip.Addr) bool { return fn(hostPort{h.proto, ip, h.port}) }
-	switch {
-	case !at(h.ip):
-	case !h.ip.IsValid():
-		_ = at(netip.IPv4Unspecified()) && at(netip.IPv6Unspecified())
-	case h.ip.IsUnspecified():
-		at(netip.Addr{})
-	}
-}
-
 // A portWish is a checked mapping whose container address is not known yet.
 // It compares with ==.
 type portWish struct {

@@ -13,21 +13,23 @@ import (
 	"cnibox/spec"
 )
 
-// portOwners is a folder with a note for each attachment that has published
-// ports. The rule set says whose a port is; the note says whether the owner's
+// portOwners is a directory with a record for each attachment that has asked for
+// ports. The rule set says which attachment has a port; the record says whether the owner's
 // namespace still exists, which decides if the port can be taken over.
-// The name of a note is the attachment's key, which is all that a rule says.
+// The name of a record is the attachment's key, which is all that a rule says.
 type portOwners records
 
-// A portOwner is one note.
+// A portOwner is one record.
 type portOwner struct {
 	recordOwner
 	NetNS   string    `json:"netns"` // path
 	rtnl.ID           // of what was at the path
 	UDP     []udpPort `json:"udp,omitempty"` // whose flows end with the attachment
 
-	Heirs []string    `json:"heirs,omitempty"` // keys of attachments that wait for a port of this one
-	Waits *portsAsked `json:"waits,omitempty"` // nil: this one has all that it asked for
+	// Of revision 9f333ea, see [portOwners.movePending]: keys of attachments for which ports of
+	// this one are pending, and what this one asked for and has not got.
+	Next  []string    `json:"heirs,omitempty"`
+	Asked *portsAsked `json:"waits,omitempty"`
 }
 
 // A udpPort is a published port. Packets of a UDP flow follow the connection
@@ -37,8 +39,8 @@ type udpPort struct {
 	Port   uint16     `json:"port"`
 }
 
-// owner returns the note about an attachment; nil: none that can be read.
-// A note that is broken is none: the port then counts as held.
+// owner returns the record of an attachment; nil: none that can be read.
+// A broken record is none: the port then counts as held.
 func (d portOwners) owner(key string) *portOwner {
 	var o portOwner
 	if records(d).read(key+".json", &o) != nil {
@@ -47,14 +49,14 @@ func (d portOwners) owner(key string) *portOwner {
 	return &o
 }
 
-// claim notes the namespace before the first port is published, so that no
-// published port is ever without a note. Ports of an earlier ADD stay on it.
-// old is the note of an earlier ADD without a DEL; nil: none.
-func (d portOwners) claim(r *spec.Request, old *portOwner, udp []udpPort) error {
+// record records the namespace before the first port is published, so that no
+// published port is ever without a record. Ports of an earlier ADD stay in it.
+// old is the record of an earlier ADD without a DEL; nil: none.
+func (d portOwners) record(r *spec.Request, old *portOwner, udp []udpPort) error {
 	o := portOwner{recordOwner: ownerOf(r.Attachment), NetNS: r.Call.NetNS, UDP: udp}
 	if old != nil {
 		o.UDP = withUDP(udp, old.UDP)
-		o.Heirs = old.Heirs
+		o.Next = old.Next
 	}
 	ns, err := netns.Open(r.Call)
 	if err != nil {
@@ -67,11 +69,11 @@ func (d portOwners) claim(r *spec.Request, old *portOwner, udp []udpPort) error 
 	return records(d).write(r.Attachment.Key()+".json", o)
 }
 
-// drop forgets an attachment that has no ports any more.
+// drop deletes the record of an attachment that has no ports any more.
 func (d portOwners) drop(a spec.Attachment) error { return records(d).remove(a.Key() + ".json") }
 
 // gone reports whether the owner's namespace is known to be gone: nothing, or
-// another one, is at its path. An owner without a note is taken to be alive.
+// another one, is at its path. An owner without a record is taken to be alive.
 // No permission to look is not known to be gone.
 func (d portOwners) gone(key string) bool {
 	o := d.owner(key)
@@ -88,16 +90,17 @@ func (d portOwners) gone(key string) bool {
 // A portHolder is what is known of an attachment that has a port which another asks for.
 type portHolder struct {
 	gone    bool // its namespace is
-	sibling bool // it is of the same container
+	sibling bool // it is of the same container, as far as there is a record
 }
 
-// holders looks the owners of ports up, each once: one note may be about thousands.
+// holders looks the owners of ports up, each once: one may have thousands.
 func (d portOwners) holders(a spec.Attachment) func(key string) portHolder {
 	known := map[string]portHolder{}
 	return func(key string) portHolder {
 		h, ok := known[key]
 		if !ok {
-			h = portHolder{gone: d.gone(key), sibling: d.sibling(key, a)}
+			o := d.owner(key)
+			h = portHolder{gone: d.gone(key), sibling: o != nil && o.ContainerID == a.ContainerID && key != a.Key()}
 			known[key] = h
 		}
 		return h

@@ -10,10 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/applettest"
 	"cnibox/spec"
 )
-
-func init() { helpConfs["portmap"] = portmapConf{} }
 
 // portmapPrev has two interfaces in the container, and one on the host.
 const portmapPrev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[
@@ -65,11 +64,11 @@ func TestPortmapConf(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			conf := tt.conf
-			r := metaRequest(t, spec.Add, conf+","+portmapPrev+"}", "")
+			r := applettest.Request(t, spec.Add, conf+","+portmapPrev+"}", "")
 			warned := 0
 			r.Warn = func(string, ...any) { warned++ }
 			p, err := readPortmap(r)
-			wantError(t, err, tt.err, spec.CodeConfig)
+			applettest.WantError(t, err, tt.err, spec.CodeConfig)
 			if err != nil {
 				return
 			}
@@ -108,7 +107,7 @@ func mapsText(p *portmapPlan, prev *spec.Result) string {
 	return strings.Join(lines, "\n")
 }
 
-// 127.0.0.1 is let out only where somebody may come from there.
+// 127.0.0.1 is let out only where packets may come from there.
 func TestPortmapLocalnetNeed(t *testing.T) {
 	for conf, want := range map[string]bool{
 		mapping(`"hostPort":1,"containerPort":1`) + `}`:                      true,
@@ -119,7 +118,7 @@ func TestPortmapLocalnetNeed(t *testing.T) {
 		mapping(`"hostPort":1,"containerPort":1`) + `,"snat":false}`:         false,
 		mapping(`"hostPort":1,"containerPort":1`) + `,"snat":true}`:          true,
 	} {
-		p, err := readPortmap(metaRequest(t, spec.Add, conf, ""))
+		p, err := readPortmap(applettest.Request(t, spec.Add, conf, ""))
 		if err != nil {
 			t.Errorf("%s: %v", conf, err)
 			continue
@@ -142,7 +141,7 @@ func TestPortmapProtocolNumbers(t *testing.T) {
 func FuzzPortmapConf(f *testing.F) {
 	f.Add(mapping(`"hostPort":1,"containerPort":2,"protocol":"udp","hostIP":"::"`) + `,"conditionsV4":["!","-s","10.0.0.1"]}`)
 	f.Fuzz(func(t *testing.T, conf string) {
-		r, err := metaRequestErr(spec.Add, conf, "")
+		r, err := applettest.TryRequest(spec.Add, conf, "")
 		if err != nil {
 			return
 		}

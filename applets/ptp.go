@@ -19,6 +19,7 @@ import (
 func init() {
 	register(&Applet{
 		Name:    "ptp",
+		Conf:    ptpConf{},
 		Summary: "veth pair between container and host, routed: no bridge, no common segment",
 		Help: `
 key            type    default  meaning

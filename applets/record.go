@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/disk"
-	"cnibox/internal/fault"
 	"cnibox/internal/flock"
 	"cnibox/spec"
 )
@@ -80,8 +79,8 @@ func (o recordOwner) attachment() spec.Attachment {
 	return spec.Attachment{Network: o.Network, ContainerID: o.ContainerID, IfName: o.IfName}
 }
 
-// of reports whether the record is the attachment's.
-func (o recordOwner) of(a spec.Attachment) bool { return o == ownerOf(a) }
+// Of reports whether the record is the attachment's.
+func (o recordOwner) Of(a spec.Attachment) bool { return o == ownerOf(a) }
 
 // made makes the folder, which can be locked then. If that fails, so does writing.
 func (d records) made() records {
@@ -149,26 +148,16 @@ func (d records) read(name string, v any) error {
 // remove deletes the record and what an interrupted write left of it.
 // One that is not there is fine, and so is a folder that is none.
 func (d records) remove(name string) error {
-	if err := fault.Check("remove " + name); err != nil {
-		return err
-	}
 	path := filepath.Join(string(d), name)
 	return errors.Join(dropFile(path), dropFile(path+recordTemp))
 }
 
-// dropFile deletes a file that need not be there. A read-only file system refuses
-// before it looks whether there is anything to delete.
+// dropFile deletes a file that need not be there. Errors have code 5.
 func dropFile(path string) error {
-	err := os.Remove(path)
-	if errors.Is(err, unix.EROFS) {
-		if _, lerr := os.Lstat(path); lerr != nil {
-			err = lerr
-		}
+	if err := disk.Remove(path); err != nil {
+		return spec.Errorf(spec.CodeIO, "%w", err)
 	}
-	if err == nil || errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-		return nil
-	}
-	return spec.Errorf(spec.CodeIO, "%w", err)
+	return nil
 }
 
 // keep deletes the records of a network's attachments that are not valid any

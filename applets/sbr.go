@@ -18,6 +18,7 @@ import (
 func init() {
 	register(&Applet{
 		Name:    "sbr",
+		Conf:    sbrConf{},
 		Summary: "source based routing: what an interface's addresses send leaves by it",
 		Help: `
 key             type    default           meaning

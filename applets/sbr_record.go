@@ -37,7 +37,7 @@ func (s *sbr) remember(a spec.Attachment, dir records, rules []madeRule) error {
 			}
 		}
 	}
-	return dir.replaceFor(&s.undo, a, rec)
+	return replaceFor(dir, &s.undo, a, rec)
 }
 
 // made returns the rules that are the attachment's: those on record, if they are in this

@@ -6,10 +6,9 @@ import (
 	"net/netip"
 	"testing"
 
+	"cnibox/applets/applettest"
 	"cnibox/spec"
 )
-
-func init() { helpConfs["sbr"] = sbrConf{} }
 
 // A rule that asks for more than the source is somebody else's.
 func TestIsSource(t *testing.T) {
@@ -42,10 +41,10 @@ func TestSBRConf(t *testing.T) {
 		"one with a zone":    {`{"gateways":["fe80::1%eth0"]}`, "invalid static gateway"},
 		"gateways is a text": {`{"gateways":"10.1.0.1"}`, "gateways"},
 	} {
-		_, err := readSBR(metaRequest(t, spec.Add, tt.conf, ""))
+		_, err := readSBR(applettest.Request(t, spec.Add, tt.conf, ""))
 		if err != nil {
 			t.Logf("%s: %v", name, err)
 		}
-		wantError(t, err, tt.err, spec.CodeConfig)
+		applettest.WantError(t, err, tt.err, spec.CodeConfig)
 	}
 }

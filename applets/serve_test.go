@@ -44,7 +44,8 @@ func serve(c call) (code int, stdout, stderr string) {
 	}
 	c.applet.Name, c.applet.AnyNetNS = "fake", true
 	code = applets.Serve(c.ctx, &c.applet, applets.Process{
-		Getenv: func(k string) string { return env[k] }, Stdin: c.stdin, Stdout: c.stdout, Stderr: &err,
+		Applets: applets.All(),
+		Getenv:  func(k string) string { return env[k] }, Stdin: c.stdin, Stdout: c.stdout, Stderr: &err,
 	})
 	return code, out.String(), err.String()
 }
@@ -149,7 +150,7 @@ func TestServeNeedsNetNS(t *testing.T) {
 	for _, any := range []bool{true, false} {
 		var out bytes.Buffer
 		ran, a.AnyNetNS = false, any
-		code := applets.Serve(context.Background(), &a, applets.Process{Getenv: func(k string) string { return env[k] },
+		code := applets.Serve(context.Background(), &a, applets.Process{Applets: applets.All(), Getenv: func(k string) string { return env[k] },
 			Stdin: strings.NewReader(`{"cniVersion":"1.0.0","name":"n"}`), Stdout: &out, Stderr: io.Discard})
 		if ran != any || (code == 0) != any {
 			t.Errorf("AnyNetNS %t: ran %t, exit code %d, %s", any, ran, code, out.String())
@@ -243,7 +244,8 @@ func TestRunUnknownName(t *testing.T) {
 	for command, want := range map[string]string{"": "", "ADD": `"code": 4`} {
 		var out, stderr bytes.Buffer
 		code := applets.Run(context.Background(), "/opt/cni/bin/briidge", applets.Process{
-			Getenv: func(string) string { return command }, Stdout: &out, Stderr: &stderr,
+			Applets: applets.All(),
+			Getenv:  func(string) string { return command }, Stdout: &out, Stderr: &stderr,
 		})
 		if code != 2 || !strings.Contains(stderr.String(), `"briidge"`) {
 			t.Errorf("got exit code %d, stderr %q", code, stderr.String())

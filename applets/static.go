@@ -15,6 +15,7 @@ import (
 func init() {
 	register(&Applet{
 		Name:    "static",
+		Conf:    staticConf{},
 		Summary: "addresses that stand in the configuration",
 		Help: `
 No leases: who uses an address twice is not told. In "ipam":

@@ -20,6 +20,7 @@ import (
 func init() {
 	register(&Applet{
 		Name:    "tap",
+		Conf:    tapConf{},
 		Summary: "tap device in the container, for a virtual machine",
 		Help: `
 key             type    default    meaning

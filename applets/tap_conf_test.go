@@ -10,8 +10,6 @@ import (
 	"cnibox/rtnl"
 )
 
-func init() { helpConfs["tap"] = tapConf{} }
-
 // What the plugin tells the copy of itself that has the label arrives as it was meant.
 func TestKernelTapAgain(t *testing.T) {
 	kerneltest.Need(t, "CONFIG_TUN", rtnl.ProbeTap)
@@ -20,7 +18,7 @@ func TestKernelTapAgain(t *testing.T) {
 	again := func(args []string) (code int, text string) {
 		var stderr bytes.Buffer
 		err := ns.Do(func() error {
-			code = a.run(t.Context(), Process{Args: args, Getenv: func(string) string { return "" }, Stderr: &stderr})
+			code = a.Run(t.Context(), Process{Args: args, Getenv: func(string) string { return "" }, Stderr: &stderr})
 			return nil
 		})
 		if err != nil {

@@ -19,6 +19,7 @@ import (
 func init() {
 	register(&Applet{
 		Name:    "tuning",
+		Conf:    tuningConf{},
 		Summary: "sysctls and link attributes of an interface that an earlier plugin made",
 		Help: `
 key       type    default          meaning

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"cnibox/internal/fault"
 	"cnibox/internal/undo"
 	"cnibox/spec"
 )
@@ -38,7 +37,7 @@ func readTuned(dir records, name string, a spec.Attachment) (rec *tuningRecord, 
 	if err := dir.read(name, rec); err != nil {
 		return nil, false, err
 	}
-	if rec.recordOwner != (recordOwner{}) && !rec.of(a) {
+	if rec.recordOwner != (recordOwner{}) && !rec.Of(a) {
 		return nil, true, os.ErrNotExist
 	}
 	return rec, false, nil
@@ -64,7 +63,7 @@ func (t tuned) remember(undo *undo.Stack, p *tuningPlan, a spec.Attachment, befo
 	if old != nil && (old.linkID == id || old.linkID == linkID{} && p.link.change(t.link).empty()) {
 		before = old.tuningLink.or(before)
 	}
-	if err := p.dir.replaceFor(undo, a, tuningRecord{claim{ownerOf(a), id}, before}); err != nil {
+	if err := replaceFor(p.dir, undo, a, tuningRecord{claim{recordOwner: ownerOf(a), linkID: id}, before}); err != nil {
 		return fmt.Errorf("former attributes of %s: %w", a.IfName, err)
 	}
 	return nil
@@ -101,9 +100,6 @@ func tuningDel(_ context.Context, r *spec.Request) error {
 // dropOlder deletes a record of the reference or of an earlier version. What is no file
 // is none, and stays.
 func dropOlder(dir records, name string) error {
-	if err := fault.Check("remove " + name); err != nil {
-		return err
-	}
 	var errs []error
 	for _, path := range []string{filepath.Join(string(dir), name), filepath.Join(string(dir), name+recordTemp)} {
 		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {

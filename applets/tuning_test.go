@@ -9,10 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"cnibox/applets/applettest"
 	"cnibox/spec"
 )
-
-func init() { helpConfs["tuning"] = tuningConf{} }
 
 // [S] in the reference every dot becomes a slash, which mangles names of
 // interfaces that have dots.
@@ -87,9 +86,9 @@ func TestTuningConf(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			r := metaRequest(t, spec.Add, tt.conf, tt.args)
+			r := applettest.Request(t, spec.Add, tt.conf, tt.args)
 			p, err := readTuning(r)
-			wantError(t, err, tt.err, tt.code)
+			applettest.WantError(t, err, tt.err, tt.code)
 			if err == nil {
 				if got := planText(p); got != tt.want {
 					t.Errorf("got  %s\nwant %s", got, tt.want)
@@ -139,7 +138,7 @@ func TestTuningAllowlist(t *testing.T) {
 			if err := os.WriteFile(file, []byte(tt.list), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			wantError(t, checkAllowed(file, keys), tt.want, spec.CodeConfig)
+			applettest.WantError(t, checkAllowed(file, keys), tt.want, spec.CodeConfig)
 		})
 	}
 	if err := checkAllowed(filepath.Join(t.TempDir(), "none"), keys); err != nil {
@@ -153,7 +152,7 @@ func TestTuningAllowlist(t *testing.T) {
 func FuzzTuningConf(f *testing.F) {
 	f.Add(`{"sysctl":{"net.ipv4.conf.IFNAME.x":"1"},"mtu":5,"args":{"cni":{"sysctl":{"net/a":"b"}}}}`, "MAC=02:00:00:00:00:01")
 	f.Fuzz(func(t *testing.T, conf, args string) {
-		r, err := metaRequestErr(spec.Add, conf, args)
+		r, err := applettest.TryRequest(spec.Add, conf, args)
 		if err != nil {
 			return
 		}

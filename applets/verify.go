@@ -22,17 +22,17 @@ func cniboxVerify(p Process, args []string) int {
 		return 1
 	}
 	wrong := 0
-	for _, a := range All() {
+	for _, a := range p.Applets {
 		if err := verify(filepath.Join(dir, a.Name), self); err != nil {
 			fmt.Fprintf(p.Stdout, "%s: %s\n", a.Name, err)
 			wrong++
 		}
 	}
 	if wrong > 0 {
-		fmt.Fprintf(p.Stderr, "cnibox: %d of %d names in %s do not lead to this binary; `cnibox install %s` lays them\n", wrong, len(All()), dir, dir)
+		fmt.Fprintf(p.Stderr, "cnibox: %d of %d names in %s do not lead to this binary; `cnibox install %s` lays them\n", wrong, len(p.Applets), dir, dir)
 		return 1
 	}
-	fmt.Fprintf(p.Stdout, "%s: all %d names lead to this binary\n", dir, len(All()))
+	fmt.Fprintf(p.Stdout, "%s: all %d names lead to this binary\n", dir, len(p.Applets))
 	return 0
 }
 

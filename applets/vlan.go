@@ -16,6 +16,7 @@ import (
 func init() {
 	register(&Applet{
 		Name:    "vlan",
+		Conf:    vlanConf{},
 		Summary: "802.1Q sub-interface of a host link",
 		Help: `
 key              type    default   meaning

@@ -16,6 +16,7 @@ import (
 func init() {
 	register(&Applet{
 		Name:    "vrf",
+		Conf:    vrfConf{},
 		Summary: "puts an interface into a routing domain of its container",
 		Help: `
 key      type    default           meaning

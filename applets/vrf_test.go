@@ -5,10 +5,9 @@ package applets
 import (
 	"testing"
 
+	"cnibox/applets/applettest"
 	"cnibox/spec"
 )
-
-func init() { helpConfs["vrf"] = vrfConf{} }
 
 func TestVRFConf(t *testing.T) {
 	for name, tt := range map[string]struct{ conf, err string }{
@@ -25,10 +24,10 @@ func TestVRFConf(t *testing.T) {
 		"negative":        {`{"vrfname":"blue","table":-1}`, "not within"},
 		"table is a text": {`{"vrfname":"blue","table":"7"}`, "table"},
 	} {
-		_, err := readVRF(metaRequest(t, spec.Add, tt.conf, ""))
+		_, err := readVRF(applettest.Request(t, spec.Add, tt.conf, ""))
 		if err != nil {
 			t.Logf("%s: %v", name, err)
 		}
-		wantError(t, err, tt.err, spec.CodeConfig)
+		applettest.WantError(t, err, tt.err, spec.CodeConfig)
 	}
 }

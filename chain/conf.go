@@ -10,41 +10,40 @@ import (
 	"cnibox/spec"
 )
 
-// A List is a network configuration list: what a verb is walked over.
+// A List is a network configuration list, from [Load], [LoadFile], [Parse] or [ParseSingle].
 //
-// What is not a field stays in the documents as it came, and reaches the plugins byte
-// for byte; the reference decodes and encodes it, and loses the order of keys and
-// what large integers end in.
+// All other members of the documents are passed to the plugins as they are: large integers
+// keep their last digits, unlike in the reference.
 type List struct {
 	Name       string
 	CNIVersion string // as written; chosen from cniVersions if those are given
-	// Each of the three is true, false or one of the words as a string.
+	// Each of the three may also be a string, "true" or "false".
 	DisableCheck bool // CHECK succeeds and runs nothing
 	DisableGC    bool // GC succeeds and runs nothing
-	OnlyInlined  bool // loadOnlyInlinedPlugins: the drop-in folder is ignored
+	OnlyInlined  bool // loadOnlyInlinedPlugins: the drop-in directory is ignored
 	Plugins      []Plugin
 	File         string   // where it was read from; empty: from bytes
 	Ignored      []string // files that [Load] found of the same name behind it
 
 	doc     []byte // as it came; a single configuration is wrapped
-	dropped bool   // plugins of the drop-in folder were appended
+	dropped bool   // plugins of the drop-in directory were appended
 }
 
 // A Plugin is one configuration of a list.
 // The order of a list is that of ADD; DEL goes backwards.
 type Plugin struct {
 	Type         string
-	Capabilities map[string]bool // what it wants to be told in runtimeConfig
+	Capabilities map[string]bool // what it needs in runtimeConfig
 	ipam         string          // ipam.type: the plugin that this one asks for addresses
 	disableCheck bool            // args.cni.disable-check
 	conf         json.RawMessage // as it came
 }
 
-// Parse reads a list. Errors have code 6 (not JSON) or 7; what the plugins say
-// beyond the common keys is theirs to judge.
+// Parse reads a list. Errors have code 6 (not JSON) or 7; of the plugins' configurations
+// only the common keys are checked.
 //
-// A list without plugins is fine here, since its drop-in folder may have some: see
-// [Load]. The name is checked by whoever makes a path or a request of it.
+// A list without plugins is no error here, since its drop-in directory may have some: see
+// [Load]. The name is checked where it becomes a path or part of a request.
 func Parse(doc []byte) (*List, error) {
 	var w struct {
 		Name, CNIVersion, CNIVersions, Plugins json.RawMessage
@@ -102,7 +101,7 @@ func ParseSingle(doc []byte) (*List, error) {
 	if err != nil {
 		return nil, err
 	}
-	// As a list of one it has no drop-in folder, which such a file never had.
+	// Such a file never had a drop-in directory.
 	return &List{
 		Name: name, CNIVersion: version, OnlyInlined: true, Plugins: []Plugin{p},
 		doc: wrap(name, version, doc),
@@ -166,7 +165,7 @@ func parsePlugin(doc json.RawMessage) (Plugin, error) {
 				DisableCheck flag `json:"disable-check"`
 			}
 		}
-		// Whatever else is in args is none of our business, even its type.
+		// Whatever else is in args, even of which type, is the plugin's.
 		if json.Unmarshal(w.Args, &args) == nil {
 			p.disableCheck = bool(args.CNI.DisableCheck)
 		}
@@ -177,9 +176,9 @@ func parsePlugin(doc json.RawMessage) (Plugin, error) {
 // negotiate chooses the highest version that both the list and this program
 // know. The built-in plugins differ only in the oldest version they serve, so
 // the highest is the best for them as well.
-// Those above our newest are passed over; if none is left the literal one stays, and
-// ADD refuses it with code 1 and the versions that there are. Null in the
-// list, or for it, is an error, as it is to the reference.
+// Those above our newest are skipped; if none is left the literal one stays, and
+// ADD fails with code 1 and the versions that are supported. Null in the
+// list, or for it, is an error, as in the reference.
 func negotiate(literal string, raw json.RawMessage) (string, error) {
 	var all []*string
 	if err := json.Unmarshal(raw, &all); err != nil || all == nil {
@@ -233,8 +232,8 @@ func (f *flag) UnmarshalJSON(b []byte) error {
 	return fmt.Errorf("%s is neither true nor false", excerpt(b))
 }
 
-// decodeError tells broken JSON (code 6) from JSON of the wrong type (code 7), which it
-// explains by what the document was to be decoded into.
+// decodeError gives broken JSON code 6, and JSON of the wrong type code 7 with the key and the
+// type that is expected.
 func decodeError(doc []byte, into any, err error) error {
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) {
@@ -243,10 +242,9 @@ func decodeError(doc []byte, into any, err error) error {
 	return spec.Errorf(spec.CodeConfig, "%w", spec.Explain(doc, into, err))
 }
 
-// Effective returns the list with the plugins of its drop-in folder inlined.
-// It is what the cache keeps, since a DEL has to run those as well.
-//
-// libcni caches the list without them, and a DEL from the cache passes them over.
+// Effective returns the list with the plugins of its drop-in directory inlined. The cache
+// stores it, since a DEL has to run those as well; libcni caches the list without them, and
+// its DEL from the cache skips them.
 func (l *List) Effective() ([]byte, error) {
 	if !l.dropped {
 		return l.doc, nil

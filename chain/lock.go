@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/fault"
+	"cnibox/internal/disk"
 	"cnibox/internal/flock"
 	"cnibox/spec"
 )
@@ -19,7 +19,7 @@ const defaultLockTimeout = 2 * time.Minute
 
 // lockContainer waits until no other verb runs for a container: the specification allows
 // one at a time, over all its attachments. libcni leaves that to its callers, and cnitool
-// does nothing about it.
+// does not lock.
 //
 // The error is the context's if that ends first. The lock file stays while the container has an
 // attachment: on ext4 it takes 0.1 ms to make one and to remove it.
@@ -30,7 +30,7 @@ func (c *Cache) lockContainer(ctx context.Context, id string) (unlock func(), er
 // removeLock removes the lock file of a container, of which there would be one for each that
 // there ever was. It is the last thing that is done under the lock.
 func (c *Cache) removeLock(id string) {
-	_ = unlink(c.lockFile("container", id)) // the next verb of the container removes it
+	_ = disk.Remove(c.lockFile("container", id)) // the next verb of the container removes it
 }
 
 // lockNetwork is shared among ADD, DEL, CHECK and GET, and exclusive for GC. It is always
@@ -46,13 +46,9 @@ func (c *Cache) lockNetwork(ctx context.Context, network string, exclusive bool)
 	return c.lock(ctx, "network", network, how, "network "+network+" is in use")
 }
 
-// lock locks a file by flock(2), which ends with the process at the latest. The error says that
-// it is busy only when the context, or [Cache.LockTimeout], ended while another process had the
-// lock.
+// lock locks a file by flock(2). The error has code 11 and says busy if the context, or
+// [Cache.LockTimeout], ended while another process had the lock.
 func (c *Cache) lock(ctx context.Context, kind, name string, how int, busy string) (unlock func(), err error) {
-	if err := fault.Check("lock " + kind + " " + name); err != nil {
-		return nil, err
-	}
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.LockTimeout, defaultLockTimeout))
 	defer cancel()
 	file := c.lockFile(kind, name)
@@ -72,8 +68,8 @@ func (c *Cache) lock(ctx context.Context, kind, name string, how int, busy strin
 	return nil, spec.Errorf(spec.CodeIO, "no lock for %s %s in the cache: %w", kind, name, err)
 }
 
-// lockFile returns the path KIND-NAME of a lock file. Of names that are cut to the same one
-// waits for the other.
+// lockFile returns the path KIND-NAME of a lock file. Names that are cut to the same path
+// share a lock.
 func (c *Cache) lockFile(kind, name string) string {
 	file := kind + "-" + name
 	return filepath.Join(c.Dir, "cnibox", "locks", file[:min(len(file), unix.NAME_MAX)])

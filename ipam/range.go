@@ -27,11 +27,11 @@ type Range struct {
 
 // A RangeSet is a choice of ranges of one family; an attachment gets one
 // address from each set.
-// The order is that of the search. Methods below want a complete one.
+// The order is that of the search. The methods need a complete one.
 type RangeSet []Range
 
 // String returns START-END of each range.
-// It stands in errors as the reference prints it.
+// It is in errors, as the reference prints it.
 func (set RangeSet) String() string {
 	var parts []string
 	for _, r := range set {
@@ -64,12 +64,12 @@ func Complete(sets []RangeSet, v spec.Version) error {
 			}
 		}
 	}
-	return spareGateways(sets)
+	return excludeGateways(sets)
 }
 
-// spareGateways tells each set the gateways of all, so that no container gets one. The
-// reference looks at those of the same set alone.
-func spareGateways(sets []RangeSet) error {
+// excludeGateways gives each set the gateways of all, so that no container gets one. The
+// reference excludes those of the same set only.
+func excludeGateways(sets []RangeSet) error {
 	var gateways []netip.Addr
 	for _, set := range sets {
 		for _, r := range set {
@@ -87,7 +87,7 @@ func spareGateways(sets []RangeSet) error {
 }
 
 // complete checks the ranges of a set, of one family and apart from each other.
-// An address of two ranges would be handed out twice by none, but counted twice.
+// An address of two ranges would be counted twice.
 func (set RangeSet) complete() error {
 	if len(set) == 0 {
 		return errors.New("empty range set")
@@ -182,7 +182,7 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// holding returns the range that an address lies in; -1: none.
+// holding returns the index of the range that contains an address; -1: there is none.
 func (set RangeSet) holding(a netip.Addr) int {
 	for i, r := range set {
 		if r.Start.BitLen() == a.BitLen() && r.Start.Compare(a) <= 0 && a.Compare(r.End) <= 0 {
@@ -192,10 +192,10 @@ func (set RangeSet) holding(a netip.Addr) int {
 	return -1
 }
 
-// Contains reports whether the address lies in one of the ranges.
+// Contains reports whether the address is in one of the ranges.
 func (set RangeSet) Contains(a netip.Addr) bool { return set.holding(a) >= 0 }
 
-// overlaps reports whether an address lies in both sets.
+// overlaps reports whether an address is in both sets.
 // Starts and ends are all it looks at.
 func (set RangeSet) overlaps(other RangeSet) bool {
 	for _, r := range set {

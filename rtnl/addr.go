@@ -21,9 +21,9 @@ type Addr struct {
 	// NoPrefixRoute keeps the kernel from adding the route to the address's network.
 	NoPrefixRoute bool
 
-	// What the kernel tells, not asked for in NewAddr:
+	// What the kernel reports; NewAddr ignores it:
 	Tentative bool // IPv6: duplicate detection runs
-	DADFailed bool // IPv6: somebody else has it
+	DADFailed bool // IPv6: another host has it
 	Permanent bool // it has no lifetime
 }
 

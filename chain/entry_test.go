@@ -10,14 +10,14 @@ import (
 )
 
 // TestEntryWithoutNetNS has entries as libcni before 1.2 writes them: a GC that
-// keeps what is alive must find the namespace in the result, and must not
-// take for dead what it cannot find. DEL and CHECK work in that namespace.
+// keeps what is alive must find the namespace in the result, and keep an attachment
+// whose namespace it cannot find. DEL and CHECK work in that namespace.
 func TestEntryWithoutNetNS(t *testing.T) {
 	const gone = "/proc/0/ns/net"
 	tests := map[string]struct {
 		interfaces string
 		live       bool
-		place      string // what DEL is told
+		netns      string // that DEL gets
 		check      string // why CHECK fails; empty: it does not
 	}{
 		"alive":           {`{"name":"br0"},{"name":"eth0","sandbox":"` + ownNS + `"}`, true, ownNS, ""},
@@ -48,8 +48,8 @@ func TestEntryWithoutNetNS(t *testing.T) {
 			if err := w.Del(t.Context(), w.parse(cachedList), bare); err != nil {
 				t.Fatal(err)
 			}
-			if calls := w.wantCalls("DEL rec"); calls[0].NetNS != tt.place {
-				t.Errorf("DEL: namespace %q, want %q", calls[0].NetNS, tt.place)
+			if calls := w.wantCalls("DEL rec"); calls[0].NetNS != tt.netns {
+				t.Errorf("DEL: namespace %q, want %q", calls[0].NetNS, tt.netns)
 			}
 		})
 	}

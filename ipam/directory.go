@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/fault"
+	"cnibox/internal/disk"
 )
 
 // careful are the flags of every open of a file in the store: no symbolic link
@@ -17,46 +17,46 @@ import (
 // shared with the reference's plugins, and a path in the configuration.
 const careful = unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
 
-// errOdd is the error of a file that is a directory, pipe, socket or device.
+// errOdd is the error of a directory, pipe, socket or device in place of a file.
 var errOdd = errors.New("not a regular file")
 
-// A folder is an open directory. The names its methods take are single path
+// A directory is an open directory. The names its methods take are single path
 // components, so nothing leads out of it.
-// A descriptor of -1 is a folder that is not open; the zero value is not usable.
-type folder struct {
+// A descriptor of -1 is one that is not open; the zero value is not usable.
+type directory struct {
 	fd   int
 	path string // for messages
 }
 
-// openFolder opens a directory by a path of the administrator's, whose symbolic
+// openDirectory opens a directory by a path of the administrator's, whose symbolic
 // links are followed.
 // The error is os.ErrNotExist if there is none.
-func openFolder(path string) (folder, error) {
+func openDirectory(path string) (directory, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return folder{fd: -1}, &os.PathError{Op: "open", Path: path, Err: err}
+		return directory{fd: -1}, &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	return folder{fd, path}, nil
+	return directory{fd, path}, nil
 }
 
-// sub opens a directory in d, and makes it with mode 0700 if create is set.
-// Another process may make it at the same moment.
-func (d folder) sub(name string, create bool) (folder, error) {
+// sub opens a directory in d, and creates it with mode 0700 if create is set.
+// Another process may create it at the same moment.
+func (d directory) sub(name string, create bool) (directory, error) {
 	fd, err := d.open(name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if create && errors.Is(err, os.ErrNotExist) {
 		if err := d.change("mkdir", name, func() error { return unix.Mkdirat(d.fd, name, 0o700) }); err != nil && !errors.Is(err, os.ErrExist) {
-			return folder{fd: -1}, err
+			return directory{fd: -1}, err
 		}
 		fd, err = d.open(name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	}
 	if err != nil {
-		return folder{fd: -1}, err
+		return directory{fd: -1}, err
 	}
-	return folder{fd, filepath.Join(d.path, name)}, nil
+	return directory{fd, filepath.Join(d.path, name)}, nil
 }
 
-// close is harmless on a folder that was never opened.
-func (d folder) close() {
+// close does nothing to a directory that is not open.
+func (d directory) close() {
 	if d.fd >= 0 {
 		unix.Close(d.fd)
 	}
@@ -65,7 +65,7 @@ func (d folder) close() {
 // open opens a file in d; the caller closes the descriptor.
 // A symbolic link in the last place is ELOOP. The directory is the open one, so a
 // rename on the way to it changes nothing.
-func (d folder) open(name string, flags int, mode uint32) (int, error) {
+func (d directory) open(name string, flags int, mode uint32) (int, error) {
 	for {
 		fd, err := unix.Openat(d.fd, name, flags|careful, mode)
 		switch err {
@@ -80,7 +80,7 @@ func (d folder) open(name string, flags int, mode uint32) (int, error) {
 
 // openFile is open for regular files; anything else is errOdd.
 // mode is 0600 for one that is created.
-func (d folder) openFile(name string, flags int) (int, unix.Stat_t, error) {
+func (d directory) openFile(name string, flags int) (int, unix.Stat_t, error) {
 	fd, err := d.open(name, flags, 0o600)
 	if err != nil {
 		return -1, unix.Stat_t{}, err
@@ -104,7 +104,7 @@ func regular(fd int) (st unix.Stat_t, err error) {
 // read returns the content of a regular file of at most limit bytes, and its
 // attributes.
 // A larger one is EFBIG.
-func (d folder) read(name string, limit int) ([]byte, unix.Stat_t, error) {
+func (d directory) read(name string, limit int) ([]byte, unix.Stat_t, error) {
 	fd, st, err := d.openFile(name, unix.O_RDONLY)
 	if err != nil {
 		return nil, st, err
@@ -119,7 +119,7 @@ func (d folder) read(name string, limit int) ([]byte, unix.Stat_t, error) {
 
 // names lists the directory.
 // They come in no order, without . and .. among them.
-func (d folder) names() ([]string, error) {
+func (d directory) names() ([]string, error) {
 	// A descriptor of its own: reading a directory moves its offset.
 	fd, err := d.open(".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -131,7 +131,7 @@ func (d folder) names() ([]string, error) {
 }
 
 // target returns what a symbolic link leads to.
-func (d folder) target(name string) (string, error) {
+func (d directory) target(name string) (string, error) {
 	buf := make([]byte, maxTarget+1)
 	n, err := unix.Readlinkat(d.fd, name, buf)
 	if err != nil {
@@ -140,8 +140,8 @@ func (d folder) target(name string) (string, error) {
 	return string(buf[:n]), nil
 }
 
-// setTarget makes a symbolic link, in the place of one that is there.
-func (d folder) setTarget(name, target string) error {
+// setTarget creates or replaces a symbolic link.
+func (d directory) setTarget(name, target string) error {
 	return d.change("symlink", name, func() error {
 		err := unix.Symlinkat(target, d.fd, name)
 		if !errors.Is(err, os.ErrExist) {
@@ -157,29 +157,25 @@ func (d folder) setTarget(name, target string) error {
 }
 
 // remove deletes a file; one that is not there is os.ErrNotExist.
-func (d folder) remove(name string) error {
+func (d directory) remove(name string) error {
 	return d.change("remove", name, func() error { return unix.Unlinkat(d.fd, name, 0) })
 }
 
-// change runs a call that changes name on disk, unless a test makes it fail.
-// All that writes goes through here, so that tests can let the nth change fail.
-func (d folder) change(what, name string, call func() error) error {
-	if err := fault.Check("ipam: " + what); err != nil {
-		return d.fail(what, name, err)
-	}
-	if err := call(); err != nil {
+// change runs a call that changes name on disk; all of the package's go through here.
+func (d directory) change(what, name string, call func() error) error {
+	if err := disk.Change("ipam: "+what, call); err != nil {
 		return d.fail(what, name, err)
 	}
 	return nil
 }
 
 // fail names the file in an error; the errno stays for errors.Is.
-func (d folder) fail(what, name string, err error) error {
+func (d directory) fail(what, name string, err error) error {
 	return &os.PathError{Op: what, Path: filepath.Join(d.path, name), Err: err}
 }
 
 // A file is an open file; reads and writes leave no position behind.
-// The number is its descriptor, which someone else closes.
+// The number is its descriptor, which the caller closes.
 type file int
 
 // content returns the whole file, which must not be larger than limit bytes.
@@ -195,7 +191,7 @@ func (f file) content(limit int) ([]byte, error) {
 	return buf[:n], nil
 }
 
-// ReadAt is as in [io.ReaderAt]; calls that a signal interrupted are done again.
+// ReadAt is that of [io.ReaderAt]; calls that a signal interrupts are repeated.
 func (f file) ReadAt(p []byte, off int64) (done int, err error) {
 	for done < len(p) {
 		n, err := unix.Pread(int(f), p[done:], off+int64(done))
@@ -212,7 +208,7 @@ func (f file) ReadAt(p []byte, off int64) (done int, err error) {
 	return done, nil
 }
 
-// WriteAt is as in [io.WriterAt]; calls that a signal interrupted are done again.
+// WriteAt is that of [io.WriterAt]; calls that a signal interrupts are repeated.
 func (f file) WriteAt(p []byte, off int64) (done int, err error) {
 	for done < len(p) {
 		n, err := unix.Pwrite(int(f), p[done:], off+int64(done))

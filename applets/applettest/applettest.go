@@ -1,4 +1,5 @@
-package applets
+// Package applettest has what the unit tests of several plugins need.
+package applettest
 
 import (
 	"strings"
@@ -7,18 +8,19 @@ import (
 	"cnibox/spec"
 )
 
-// metaRequest returns a request for eth0 of container c1 in network net1; the
-// configuration is completed.
-func metaRequest(t testing.TB, verb spec.Verb, conf, args string) *spec.Request {
+// Request returns a request for eth0 of container c1 in network net1. The keys of the object
+// conf are added to version, name and type.
+func Request(t testing.TB, verb spec.Verb, conf, args string) *spec.Request {
 	t.Helper()
-	r, err := metaRequestErr(verb, conf, args)
+	r, err := TryRequest(verb, conf, args)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-func metaRequestErr(verb spec.Verb, conf, args string) (*spec.Request, error) {
+// TryRequest is [Request] for a configuration that may be refused.
+func TryRequest(verb spec.Verb, conf, args string) (*spec.Request, error) {
 	call := spec.Call{Verb: verb, ContainerID: "c1", IfName: "eth0", NetNS: "/nowhere/netns", Args: args}
 	whole := `{"cniVersion":"1.1.0","name":"net1","type":"meta"` + strings.Replace(conf, "{", ",", 1)
 	if conf == "{}" {
@@ -27,8 +29,8 @@ func metaRequestErr(verb spec.Verb, conf, args string) (*spec.Request, error) {
 	return spec.NewRequest(call, []byte(whole))
 }
 
-// wantError asks for an error with the text and the code; an empty text is none.
-func wantError(t *testing.T, err error, text string, code int) {
+// WantError requires an error with the text and the code; an empty text requires none.
+func WantError(t *testing.T, err error, text string, code int) {
 	t.Helper()
 	switch {
 	case text == "" && err == nil:

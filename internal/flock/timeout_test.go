@@ -10,11 +10,11 @@ import (
 	"cnibox/internal/flock"
 )
 
-// A lock that is held for ever is waited for until the patience ends, whatever the context
-// allows; the next who waits gets it when it is given back.
-func TestPatience(t *testing.T) {
-	flock.Patience = 20 * time.Millisecond
-	t.Cleanup(func() { flock.Patience = 30 * time.Second })
+// A lock that is held for ever is waited for until the timeout, whatever the context
+// allows; the next caller gets it when it is released.
+func TestTimeout(t *testing.T) {
+	flock.Timeout = 20 * time.Millisecond
+	t.Cleanup(func() { flock.Timeout = 30 * time.Second })
 	path := filepath.Join(t.TempDir(), "lock")
 	unlock := hold(t, path)
 	got := make(chan error, 1)
@@ -31,6 +31,6 @@ func TestPatience(t *testing.T) {
 		t.Fatal("it waits on")
 	}
 	unlock()
-	flock.Patience = 10 * time.Second
+	flock.Timeout = 10 * time.Second
 	hold(t, path)()
 }
