@@ -3,6 +3,7 @@
 
 BIN     ?= bin/cnibox
 BINDIR  ?= /opt/cni/bin
+SBINDIR ?= /usr/local/sbin
 DESTDIR ?=
 VERSION ?= 0.1.0
 GO      ?= go
@@ -132,6 +133,10 @@ test-cross: ## unit tests on other architectures, emulated by qemu-user
 test-clients: build ## containers of containerd, podman, buildah; CLIENTS=-require: no skipping
 	$(IN_TEST) ./clients -bin $(abspath $(BIN)) $(CLIENTS)
 
+.PHONY: test-readme
+test-readme: ## the commands of the README's first half, on a bare Debian 12; README=-require: no skipping
+	$(GO) run -C test/readme . $(README)
+
 # A count of runs ends cleanly; a time may end go test in the midst of one, as
 # "context deadline exceeded" without a finding.
 fuzz: ## fuzz each parser of foreign bytes for FUZZTIME=1m, or a count as 10000x
@@ -160,18 +165,24 @@ bench-vm: build ## vlan, ipvlan and macvlan against the reference, on Debian's k
 demo: build ## two containers on the default network, real traffic, nothing left behind
 	$(IN_TEST) ./demo -bin $(abspath $(BIN))
 
-# What is built already is installed as it is. The links are laid here and not by the binary,
+# What is built already is installed as it is. The links are made here and not by the binary,
 # which may be for another machine: each by rename, so that a name leads to the old file or to
-# the new one.
-install: $(if $(GOARCH)$(if $(wildcard $(BIN)),,none),build) ## install what is built into $(DESTDIR)$(BINDIR), with a link for each plugin
-	mkdir -p "$(DESTDIR)$(BINDIR)"
-	@cd "$(DESTDIR)$(BINDIR)" && for name in cnibox cni-exec $(PLUGINS); do \
-		[ -L $$name ] || [ ! -d $$name ] || { echo "$(DESTDIR)$(BINDIR)/$$name is a directory: nothing was changed" >&2; exit 1; }; \
+# the new one. They are relative: those of the plugins work wherever the directory is mounted,
+# and those for people, in $(SBINDIR), also in an image that is being made.
+install: $(if $(GOARCH)$(if $(wildcard $(BIN)),,none),build) ## install what is built into $(DESTDIR)$(BINDIR), with a link for each plugin, and cnibox and cni-exec into $(SBINDIR)
+	mkdir -p "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(SBINDIR)"
+	@for path in $(addprefix $(BINDIR)/,cnibox cni-exec $(PLUGINS)) $(SBINDIR)/cnibox $(SBINDIR)/cni-exec; do \
+		path="$(DESTDIR)$$path"; [ -L "$$path" ] || [ ! -d "$$path" ] || { echo "$$path is a directory: nothing was changed" >&2; exit 1; }; \
 	done
 	cp $(BIN) "$(DESTDIR)$(BINDIR)/.cnibox.new"
 	mv -fT "$(DESTDIR)$(BINDIR)/.cnibox.new" "$(DESTDIR)$(BINDIR)/cnibox"
 	@cd "$(DESTDIR)$(BINDIR)" && for name in cni-exec $(PLUGINS); do \
 		ln -sf cnibox .cnibox.link && mv -fT .cnibox.link $$name || exit 1; \
+	done
+	@cd "$(DESTDIR)$(SBINDIR)" || exit 1; [ ! . -ef "$(DESTDIR)$(BINDIR)" ] || exit 0; \
+	here=$$(pwd -P); root=$$(cd "$(DESTDIR)/" && pwd -P); up=$$(echo "/$${here#"$$root"}" | sed 's,//*[^/][^/]*,../,g'); \
+	for name in cnibox cni-exec; do \
+		ln -sf "$${up}$(patsubst /%,%,$(BINDIR))/cnibox" .cnibox.link && mv -fT .cnibox.link $$name || exit 1; \
 	done
 
 clean: ## remove what was built

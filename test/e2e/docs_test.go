@@ -6,16 +6,16 @@ import (
 	"testing"
 )
 
-// TestReadmeLeavesNothing has the README delete each of our tables on the way back to the
+// TestDocsLeaveNothing has the documents delete each of our tables on the way back to the
 // reference plugins.
-func TestReadmeLeavesNothing(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
+func TestDocsLeaveNothing(t *testing.T) {
+	operations, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, table := range []string{"inet cnibox", "bridge cnibox"} {
-		if !strings.Contains(string(readme), "nft delete table "+table) || !strings.Contains(string(readme), "`"+table+"`") {
-			t.Errorf("the README does not say how to delete the table %s", table)
+		if !strings.Contains(string(operations), "nft delete table "+table) || !strings.Contains(string(operations), "`"+table+"`") {
+			t.Errorf("docs/operations.md does not say how to delete the table %s", table)
 		}
 	}
 }

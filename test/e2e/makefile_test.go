@@ -60,6 +60,25 @@ func (m *makeInstall) installed(binary string) {
 	if files, _ := os.ReadDir(dir); len(files) != want {
 		m.Errorf("%d files in %s, want %d: %v", len(files), dir, want, files)
 	}
+	m.commands(binary)
+}
+
+// commands wants the two that people call in a directory of PATH.
+func (m *makeInstall) commands(binary string) {
+	m.Helper()
+	dir := filepath.Join(m.dest, "usr", "local", "sbin")
+	for _, name := range []string{"cnibox", "cni-exec"} {
+		path := filepath.Join(dir, name)
+		if b, err := os.ReadFile(path); err != nil || string(b) != binary {
+			m.Errorf("%s is %q, %v, want %q", path, b, err, binary)
+		}
+		if to, err := os.Readlink(path); err != nil || to != "../../../opt/cni/bin/cnibox" {
+			m.Errorf("%s: a link to %q, %v", path, to, err)
+		}
+	}
+	if files, _ := os.ReadDir(dir); len(files) != 2 {
+		m.Errorf("there are %v in %s", files, dir)
+	}
 }
 
 // TestMakeInstallWithoutGo installs a binary that is there, on a machine without go.
@@ -74,6 +93,21 @@ func TestMakeInstallWithoutGo(t *testing.T) {
 				t.Fatalf("GO=%s: %v\n%s", goTool, err, out)
 			}
 			m.installed("built elsewhere")
+		}
+	}
+}
+
+// TestMakeInstallOneDirectory has plugins and commands in the same directory.
+func TestMakeInstallOneDirectory(t *testing.T) {
+	m := newMakeInstall(t)
+	m.write(m.bin, "built elsewhere")
+	if out, err := m.run("GO=/nonexistent/go", "BINDIR=/usr/local/sbin"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, name := range names() {
+		path := filepath.Join(m.dest, "usr", "local", "sbin", name)
+		if b, err := os.ReadFile(path); err != nil || string(b) != "built elsewhere" {
+			t.Errorf("%s is %q, %v", path, b, err)
 		}
 	}
 }
@@ -104,6 +138,9 @@ func TestMakeInstallDirectory(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if files, _ := os.ReadDir(dir); len(files) != 2 {
+		t.Errorf("there are %v", files)
+	}
+	if files, _ := os.ReadDir(filepath.Join(m.dest, "usr", "local", "sbin")); len(files) != 0 {
 		t.Errorf("there are %v", files)
 	}
 }
