@@ -16,7 +16,7 @@ export CGO_ENABLED = 0
 IN_TEST := $(GO) run -C test
 PRIVILEGED := $(IN_TEST) ./privileged
 
-BUILDFLAGS = -trimpath -ldflags '-s -w -X cnibox/applets.Version=$(VERSION)'
+BUILDFLAGS = -trimpath -ldflags '-s -w -X cnibox/applets/applet.Version=$(VERSION)'
 
 # What build-all makes: the names of Go, but for the two kinds of 32 bit ARM.
 # Routers with MIPS have no floating point unit.
@@ -79,7 +79,7 @@ test: ## all tests, and what this kernel lacks; without root they run in a user 
 	$(MAKE) --no-print-directory fuzz FUZZTIME=10000x
 
 test-tags: ## vet without each plugin; build and test without any
-	@for tag in $(NO_TAGS); do $(GO) vet -tags $$tag ./applets || exit 1; done
+	@for tag in $(NO_TAGS); do $(GO) vet -tags $$tag ./applets/... || exit 1; done
 	@$(GO) vet -tags $(ALL_TAGS) . && $(GO) vet -C test -tags $(ALL_TAGS) ./... && $(GO) build -o /dev/null -tags $(ALL_TAGS) .
 	@$(GO) test -short -tags $(ALL_TAGS) -run 'TestApplets' . ./applets
 
@@ -118,7 +118,7 @@ test-vm: ## the kernel tests on Debian's kernels, in qemu; KERNEL=6.1 PKG=./nft,
 # apart; tests of those are left out.
 EMULATED := arm64:aarch64 s390x:s390x mips:mips
 CROSS_SKIP := ^TestKernel|^TestProcesses$$|^TestKilled$$
-CROSS_PKGS := ./spec ./internal/nlconn ./internal/dbus ./internal/flock ./rtnl ./nft ./applets
+CROSS_PKGS := ./spec ./internal/nlconn ./internal/dbus ./internal/flock ./rtnl ./nft ./applets/...
 
 test-cross: ## unit tests on other architectures, emulated by qemu-user
 	@for arch in $(EMULATED); do \

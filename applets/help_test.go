@@ -1,13 +1,15 @@
 package applets_test
 
 import (
-	"cnibox/applets"
 	"encoding"
 	"encoding/json"
 	"reflect"
 	"strings"
 	"testing"
 	"unicode"
+
+	"cnibox/applets"
+	"cnibox/applets/applet"
 )
 
 // Every key that a plugin reads has its place in the plugin's help.
@@ -22,7 +24,7 @@ func TestHelpHasEveryKey(t *testing.T) {
 }
 
 // plugins are those with keys: all but loopback.
-func plugins(t *testing.T) (list []*applets.Applet) {
+func plugins(t *testing.T) (list []*applet.Applet) {
 	t.Helper()
 	for _, a := range applets.All() {
 		switch {

@@ -16,11 +16,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/chain"
 	"cnibox/internal/fault"
 	"cnibox/spec"
-
-	"golang.org/x/sys/unix"
 )
 
 const cachedList = `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`

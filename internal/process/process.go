@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"cnibox/applets"
+	"cnibox/applets/applet"
 )
 
 // Run runs the applet that this process is called by and returns the exit code. With
@@ -31,7 +32,7 @@ func Run(forceExec bool) int {
 	if len(os.Args) > 0 { // execve allows an empty argv
 		name, args = os.Args[0], os.Args[1:]
 	}
-	return applets.Run(ctx, name, applets.Process{
+	return applets.Run(ctx, name, applet.Process{
 		Args:      args,
 		Getenv:    os.Getenv,
 		Environ:   os.Environ(),
@@ -52,7 +53,7 @@ func endOnSignal(cancel context.CancelCauseFunc, listening chan<- struct{}) {
 	close(listening)
 	s := <-c
 	signal.Stop(c)
-	cancel(applets.EndedBy(s.(syscall.Signal)))
+	cancel(applet.EndedBy(s.(syscall.Signal)))
 }
 
 // spareThreads are for what blocks in the kernel beside main.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
-	"cnibox/dhcp"
 	"cnibox/internal/kerneltest"
+	"cnibox/ipam/dhcp"
 	"cnibox/rtnl"
 	"cnibox/test/dhcptest"
 )

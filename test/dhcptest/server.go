@@ -69,6 +69,7 @@ type Server4 struct {
 	bound  map[string]bool   // leased in truth
 	times  times
 	answer func(m Seen, reply *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4
+	lose   func(m Seen) bool
 	conn   *net.UDPConn
 }
 
@@ -117,6 +118,14 @@ func (s *Server4) Answer(fn func(m Seen, reply *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answer = fn
+}
+
+// Lose sets which messages do not reach the server from now on: those for which fn returns
+// true.
+func (s *Server4) Lose(fn func(m Seen) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lose = fn
 }
 
 // With makes each answer have options more.
@@ -218,6 +227,9 @@ func (s *Server4) handle(m *dhcpv4.DHCPv4, unicast bool) []*dhcpv4.DHCPv4 {
 	defer s.mu.Unlock()
 	id := string(m.Options.Get(dhcpv4.OptionClientIdentifier))
 	seen := Seen{m.MessageType(), unicast, id, m}
+	if s.lose != nil && s.lose(seen) {
+		return nil
+	}
 	s.seen = append(s.seen, seen)
 	kind := dhcpv4.MessageTypeOffer
 	switch m.MessageType() {

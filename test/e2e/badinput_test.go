@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"cnibox/applets"
+	"cnibox/applets/applet"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/schema"
 	"cnibox/spec"
@@ -42,20 +43,20 @@ func (w *world) serve(verb spec.Verb, applet, conf string, c container, env map[
 
 // call calls a plugin in this process, where the environment may hold what no
 // process can be given.
-func (w *world) call(verb spec.Verb, applet, conf string, c container, env map[string]string) answer {
+func (w *world) call(verb spec.Verb, plugin, conf string, c container, env map[string]string) answer {
 	w.Helper()
 	vars := map[string]string{"CNI_COMMAND": string(verb), "CNI_CONTAINERID": c.id, "CNI_IFNAME": "eth0", "CNI_NETNS": c.path}
 	for k, v := range env {
 		vars[k] = v
 	}
-	plugin, _ := applets.Lookup(applet)
+	a, _ := applets.Lookup(plugin)
 	done := make(chan answer, 1)
 	go func() {
-		var a answer
+		var got answer
 		var out, diag bytes.Buffer
 		begin := time.Now()
 		err := w.host.Do(func() error {
-			a.exit = applets.Serve(w.Context(), plugin, applets.Process{
+			got.exit = applet.Serve(w.Context(), a, applet.Process{
 				Applets: applets.All(),
 				Getenv:  func(k string) string { return vars[k] }, Stdin: strings.NewReader(w.text(conf)), Stdout: &out, Stderr: &diag,
 			})
@@ -64,14 +65,14 @@ func (w *world) call(verb spec.Verb, applet, conf string, c container, env map[s
 		if err != nil {
 			w.Error(err)
 		}
-		a.stdout, a.stderr, a.took = out.String(), diag.String(), time.Since(begin)
-		done <- a
+		got.stdout, got.stderr, got.took = out.String(), diag.String(), time.Since(begin)
+		done <- got
 	}()
 	select {
 	case a := <-done:
 		return a
 	case <-time.After(processTime):
-		w.Fatalf("%s %s does not end", verb, applet)
+		w.Fatalf("%s %s does not end", verb, plugin)
 		return answer{}
 	}
 }
@@ -532,7 +533,7 @@ func TestBadEnvironment(t *testing.T) {
 					continue
 				}
 				var out, diag bytes.Buffer
-				exit := applets.Serve(t.Context(), a, applets.Process{
+				exit := applet.Serve(t.Context(), a, applet.Process{
 					Applets: applets.All(),
 					Getenv: func(k string) string {
 						return map[string]string{"CNI_COMMAND": string(verb), "CNI_CONTAINERID": "c", "CNI_IFNAME": "e", "CNI_NETNS": "/n", missing: ""}[k]

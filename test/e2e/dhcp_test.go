@@ -292,45 +292,69 @@ func TestKernelDHCPRestart(t *testing.T) {
 	}
 }
 
-// TestKernelDHCPKilled kills the daemon at each change it is about to make, in ADD and
-// then in DEL. A lease that the server has written is on our record whenever that
-// happens, and when the daemon is back the runtime's DEL leaves neither.
+// TestKernelDHCPKilled kills the daemon at each change it is about to make, and at each kind of
+// message that it sends, in ADD and then in DEL: see killedDHCP.
 func TestKernelDHCPKilled(t *testing.T) {
-	for n := 1; ; n++ {
-		w := newDHCPWorld(t)
-		s := dhcptest.Start4(t, w.server)
-		c := w.container("ctr")
-		before := w.state(c)
-		d := w.daemon(fmt.Sprintf("%s=%d", killAt, n))
-		add := w.plugin(spec.Add, "bridge", dhcpConf, c)
-		if add.exit != 0 && add.code(t) != spec.CodeTryAgain {
-			t.Errorf("change %d: ADD answered %s", n, add.stdout)
-		}
-		if add.exit == 0 {
-			w.plugin(spec.Del, "bridge", dhcpConf, c)
-		}
-		d.kill(syscall.SIGTERM) // it ends what it has begun, or has killed itself
-		killed := d.ProcessState.ExitCode() == -1
-		if len(s.Leased()) > len(w.records()) {
-			t.Errorf("change %d: the server has a lease, and we have no record", n)
-		}
-		d = w.daemon()
-		w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
-		if files := w.records(); len(files) != 0 {
-			t.Errorf("change %d: records %v", n, files)
-		}
-		w.must("next ADD", w.plugin(spec.Add, "bridge", dhcpConf, c))
-		w.must("next DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
-		w.eventually(fmt.Sprintf("the release after change %d", n), func() bool { return len(s.Leased()) == 0 })
-		d.kill(syscall.SIGTERM)
-		w.same(fmt.Sprintf("change %d", n), before, w.state(c))
-		if !killed {
-			if n < 8 {
-				t.Errorf("only %d changes", n-1)
-			}
-			return
+	changes := 0
+	for killedDHCP(t, fmt.Sprintf("change %d", changes+1), func(w *dhcpWorld, _ *dhcptest.Server4) *process {
+		return w.daemon(fmt.Sprintf("%s=%d", killAt, changes+1))
+	}) {
+		changes++
+	}
+	if changes < 5 {
+		t.Errorf("only %d changes", changes)
+	}
+	for _, kind := range []dhcpv4.MessageType{dhcpv4.MessageTypeDiscover, dhcpv4.MessageTypeRequest, dhcpv4.MessageTypeRelease} {
+		var sent atomic.Int64
+		killedDHCP(t, kind.String(), func(w *dhcpWorld, s *dhcptest.Server4) *process {
+			d := w.daemon()
+			s.Lose(func(m dhcptest.Seen) bool {
+				if m.Type != kind || sent.Add(1) > 1 {
+					return false
+				}
+				d.Process.Kill()
+				return kind != dhcpv4.MessageTypeRelease // the daemon may have deleted its record
+			})
+			return d
+		})
+		if sent.Load() == 0 {
+			t.Errorf("no %s", kind)
 		}
 	}
+}
+
+// killedDHCP has the daemon that start returns killed in ADD or DEL, and reports whether it
+// was. A lease that the server has written is on our record whenever that happens, and when
+// the daemon is back the runtime's DEL leaves neither.
+func killedDHCP(t *testing.T, at string, start func(*dhcpWorld, *dhcptest.Server4) *process) (killed bool) {
+	t.Helper()
+	w := newDHCPWorld(t)
+	s := dhcptest.Start4(t, w.server)
+	c := w.container("ctr")
+	before := w.state(c)
+	d := start(w, s)
+	add := w.plugin(spec.Add, "bridge", dhcpConf, c)
+	if add.exit != 0 && add.code(t) != spec.CodeTryAgain {
+		t.Errorf("%s: ADD answered %s", at, add.stdout)
+	}
+	if add.exit == 0 {
+		w.plugin(spec.Del, "bridge", dhcpConf, c)
+	}
+	d.kill(syscall.SIGTERM) // it ends what it has begun, or was killed
+	killed = d.ProcessState.ExitCode() == -1
+	// A release may still be on its way.
+	w.eventually("our record of the server's lease after "+at, func() bool { return len(s.Leased()) <= len(w.records()) })
+	d = w.daemon()
+	w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
+	if files := w.records(); len(files) != 0 {
+		t.Errorf("%s: records %v", at, files)
+	}
+	w.must("next ADD", w.plugin(spec.Add, "bridge", dhcpConf, c))
+	w.must("next DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
+	w.eventually("the release after "+at, func() bool { return len(s.Leased()) == 0 })
+	d.kill(syscall.SIGTERM)
+	w.same(at, before, w.state(c))
+	return killed
 }
 
 // The daemon dies when an ADD of both families has one lease, and no DEL follows: the next
