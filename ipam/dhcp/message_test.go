@@ -55,7 +55,7 @@ func TestEncode(t *testing.T) {
 	golden := messages(t, "ours.txt")
 	for name, b := range map[string][]byte{"DHCPv4": m4.encode(), "DHCPv6": m6.encode()} {
 		if !bytes.Equal(b, golden[name]) {
-			t.Errorf("%s: got %x, want %x (go test -run Encode -update ./dhcp, then the tests of test/dhcp)", name, b, golden[name])
+			t.Errorf("%s: got %x, want %x (go test -run Encode -update ./ipam/dhcp, then the tests of test/dhcp)", name, b, golden[name])
 		}
 	}
 	if again, err := parse4(m4.encode()); err != nil || !bytes.Equal(again.encode(), m4.encode()) {

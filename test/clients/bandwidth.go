@@ -21,8 +21,8 @@ const (
 // the kernel as a bucket on each side.
 func (h *host) bandwidth() error {
 	return step("a pod with bandwidth annotations: a bucket each way, both go with it", func() error {
-		p := &pod{name: "slow", annotations: [][2]string{
-			{"kubernetes.io/ingress-bandwidth", ingressWords}, {"kubernetes.io/egress-bandwidth", egressWords},
+		p := &pod{name: "slow", annotations: map[string]string{
+			"kubernetes.io/ingress-bandwidth": ingressWords, "kubernetes.io/egress-bandwidth": egressWords,
 		}}
 		if err := h.run(p); err != nil {
 			return err

@@ -51,7 +51,9 @@ func (h *host) start() error {
 	if err := h.daemon.Start(); err != nil {
 		return err
 	}
-	h.cri = dialService(socket, "runtime.v1.RuntimeService")
+	if h.cri, err = dialCRI(socket); err != nil {
+		return err
+	}
 	err = eventually(func() error { _, err := h.ctr("version"); return err })
 	if err != nil {
 		return fmt.Errorf("containerd does not answer: %w", err)

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"time"
 
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 	"cnibox/rtnl"
 	"cnibox/test/sandbox"
 )
@@ -39,7 +41,7 @@ type host struct {
 	links   *rtnl.Conn
 	outside *sandbox.NetNS
 	daemon  *exec.Cmd
-	cri     *service
+	cri     cri.RuntimeServiceClient
 	stopDNS func()
 }
 

@@ -150,7 +150,7 @@ func (h *host) crowd() error {
 	return step(fmt.Sprintf("%d pods at the same time: one address each, and all are gone after", many), func() error {
 		pods := make([]*pod, many)
 		for i := range pods {
-			pods[i] = &pod{name: fmt.Sprintf("pod%d", i), ports: []port{{host: 9000 + uint64(i), container: 80}}}
+			pods[i] = &pod{name: fmt.Sprintf("pod%d", i), ports: []port{{host: 9000 + int32(i), container: 80}}}
 		}
 		if err := together(pods, h.run); err != nil {
 			return err

@@ -22,7 +22,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// recorded is where cnibox/dhcp has the messages that its tests write and read. Here they are
+// recorded is where cnibox/ipam/dhcp has the messages that its tests write and read. Here they are
 // those of another implementation, which reads what is ours and has written the others.
 const recorded = "../../ipam/dhcp/testdata"
 
@@ -97,7 +97,7 @@ func TestEncode6(t *testing.T) {
 	}
 }
 
-// TestACKs are those that cnibox/dhcp reads in TestLease4, TestLease4Odd and TestManyRoutes.
+// TestACKs are those that cnibox/ipam/dhcp reads in TestLease4, TestLease4Odd and TestManyRoutes.
 func TestACKs(t *testing.T) {
 	gw, other := net.IPv4(10, 9, 0, 1), net.IPv4(10, 9, 0, 2)
 	long := 1 << 30 * time.Second
@@ -155,7 +155,7 @@ func TestACKs(t *testing.T) {
 	theirs(t, "acks.txt", acks)
 }
 
-// TestReplies are those that cnibox/dhcp reads in TestLease6.
+// TestReplies are those that cnibox/ipam/dhcp reads in TestLease6.
 func TestReplies(t *testing.T) {
 	addr := func(ip string, preferred, valid time.Duration) dhcpv6.Option {
 		return &dhcpv6.OptIAAddress{IPv6Addr: net.ParseIP(ip), PreferredLifetime: preferred, ValidLifetime: valid}
