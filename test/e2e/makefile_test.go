@@ -104,7 +104,7 @@ func TestMakeInstallOneDirectory(t *testing.T) {
 	if out, err := m.run("GO=/nonexistent/go", "BINDIR=/usr/local/sbin"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, name := range names() {
+	for _, name := range product.Names() {
 		path := filepath.Join(m.dest, "usr", "local", "sbin", name)
 		if b, err := os.ReadFile(path); err != nil || string(b) != "built elsewhere" {
 			t.Errorf("%s is %q, %v", path, b, err)
