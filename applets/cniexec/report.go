@@ -71,6 +71,8 @@ func (c *call) hint(err error, code int) string {
 		return c.delHint()
 	case errors.Is(err, os.ErrPermission) && unix.Geteuid() != 0:
 		return "Networks are set up with root's privileges: run it as root."
+	case code == spec.CodeIO && errors.Is(err, unix.EROFS):
+		return "Make it writable, or name another directory with --state-dir (CNIBOX_STATE); what is stored in this one is not known then."
 	case code == spec.CodePlugin && errors.Is(err, os.ErrNotExist):
 		return "Name the folder that has the plugin with --path (or CNI_PATH)."
 	}
@@ -94,7 +96,7 @@ func (c *call) delHint() string {
 	}
 	hint += "-i " + c.target.IfName
 	unset := new(flags).set(func(string) string { return "" })
-	for _, name := range []string{"container-id", "cache-dir", "conf-dir", "path"} {
+	for _, name := range []string{"container-id", "state-dir", "cache-dir", "conf-dir", "path"} {
 		if v := c.set.Lookup(name).Value.String(); v != unset.Lookup(name).DefValue {
 			hint += " --" + name + " " + v
 		}

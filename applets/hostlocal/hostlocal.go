@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/applets/applet"
 	"cnibox/ipam"
 	"cnibox/spec"
@@ -37,7 +39,10 @@ runtimeConfig.ipRanges (capability ipRanges): range sets that come before all of
 runtimeConfig.ips (capability ips), args.cni.ips and CNI_ARGS IP: addresses asked for, all of
 them; a prefix length is ignored. ADD done again returns the address that the attachment has.
 A network's leases are locked while they are read and changed; a verb waits 30 s for the
-lock, and then ends with code 11 (try again later).`,
+lock, and then ends with code 11 (try again later).
+Without dataDir leases are in networks below the directory CNIBOX_STATE, if that is set in the
+environment, or in the default one. Where that cannot be written and has no leases of the network,
+they are in /run/cnibox/networks until the next boot, but not with keepAcrossBoots.`,
 	AnyNetNS: true,
 	Verbs: spec.Verbs{
 		Add: addHostLocal, Check: checkHostLocal, Del: delHostLocal,
@@ -61,16 +66,30 @@ func addHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 			return nil, spec.Errorf(spec.CodeIO, "%w", err)
 		}
 	}
-	s, err := ipam.Open(ctx, h.DataDir, r.Network, h.options(r))
-	if err != nil {
-		return nil, leaseError(err)
+	if h.notice != "" {
+		r.Warn("%s", h.notice)
 	}
-	defer s.Close()
-	res.IPs, err = ipam.Allocate(s, h.sets, h.wanted, r.Attachment)
-	if err != nil {
+	if res.IPs, err = h.allocate(ctx, r); err != nil {
+		var coded *spec.Error
+		if (errors.Is(err, unix.EROFS) || errors.Is(err, os.ErrPermission)) && errors.As(leaseError(err), &coded) {
+			return nil, coded.WithDetails(unwritable, h.DataDir)
+		}
 		return nil, leaseError(err)
 	}
 	return res, nil
+}
+
+// unwritable is what to do about a directory in which no lease can be created.
+const unwritable = "\"ipam.dataDir\" is %s: make it a directory that can be written to, or configure another, with this key or CNIBOX_STATE"
+
+// allocate leases the addresses.
+func (h *hostLocal) allocate(ctx context.Context, r *spec.Request) ([]spec.IP, error) {
+	s, err := ipam.Open(ctx, h.DataDir, r.Network, h.options(r))
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	return ipam.Allocate(s, h.sets, h.wanted, r.Attachment)
 }
 
 // leaseError gives an error about the store its code.
@@ -95,7 +114,7 @@ func leased(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) er
 	}
 	err := r.Decode(&conf)
 	dir := conf.IPAM.DataDir
-	if err = cmp.Or(err, conf.IPAM.check()); err != nil {
+	if err = cmp.Or(err, conf.IPAM.check(r)); err != nil {
 		if r.Call.Verb != spec.Del {
 			return err
 		}
@@ -253,7 +272,7 @@ func statusHostLocal(ctx context.Context, r *spec.Request) error {
 	}
 	if err := ipam.Usable(h.DataDir, r.Network); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "no lease can be made: %w", err).
-			WithDetails("\"ipam.dataDir\" is %s: make it a directory that can be written to, or configure another", h.DataDir)
+			WithDetails(unwritable, h.DataDir)
 	}
 	err = h.viewed(ctx, r, func(s *ipam.Store) error {
 		full, err := ipam.Exhausted(s, h.sets)
