@@ -2,6 +2,7 @@ package hostlocal
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/netip"
 
 	"cnibox/applets/record"
@@ -76,11 +77,12 @@ func readHostLocal(r *spec.Request) (*hostLocal, error) {
 	if err := h.check(); err != nil {
 		return nil, err
 	}
-	h.sets = conf.RuntimeConfig.IPRanges
+	h.sets = keyed("runtimeConfig.ipRanges", conf.RuntimeConfig.IPRanges)
 	if conf.IPAM.Subnet.IsValid() {
+		conf.IPAM.Range.Key = "ipam"
 		h.sets = append(h.sets, ipam.RangeSet{conf.IPAM.Range})
 	}
-	h.sets = append(h.sets, conf.IPAM.Ranges...)
+	h.sets = append(h.sets, keyed("ipam.ranges", conf.IPAM.Ranges)...)
 	// The runtime sends no capabilities with STATUS, so ranges may be missing then.
 	if len(h.sets) > 0 || r.Call.Verb == spec.Add {
 		if err := ipam.Complete(h.sets, r.Net.Version); err != nil {
@@ -93,6 +95,16 @@ func readHostLocal(r *spec.Request) (*hostLocal, error) {
 	}
 	h.routes = res.Routes
 	return h, h.readWanted(r, &conf)
+}
+
+// keyed gives each range the key that it is configured by.
+func keyed(key string, sets []ipam.RangeSet) []ipam.RangeSet {
+	for i, set := range sets {
+		for j := range set {
+			set[j].Key = fmt.Sprintf("%s[%d][%d]", key, i, j)
+		}
+	}
+	return sets
 }
 
 // readWanted reads the addresses asked for, and which range set each is for.

@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/applets/applet"
 	"cnibox/ipam"
 	"cnibox/spec"
@@ -83,7 +85,11 @@ func leaseError(err error) error {
 	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
 		return spec.Errorf(spec.CodeTryAgain, "%w", err)
 	}
-	return spec.Errorf(spec.CodeIO, "%w", err)
+	e := spec.Errorf(spec.CodeIO, "%w", err)
+	if errors.Is(err, unix.EROFS) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, os.ErrPermission) {
+		return e.WithDetails(`"ipam.dataDir" must be a directory that can be written`).AtKey("ipam.dataDir")
+	}
+	return e
 }
 
 // leased opens the store for the verbs that release; without a directory they do
