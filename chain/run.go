@@ -129,7 +129,7 @@ func (r *Runner) replaceStale(ctx context.Context, l *List, a spec.Attachment) e
 	}
 	if old.Live() && !old.Interrupted() {
 		return spec.Errorf(spec.CodeBusy, "%s of container %s is attached to network %s already (namespace %s): run DEL first: %w",
-			a.IfName, a.ContainerID, a.Network, old.netNSPath(), os.ErrExist)
+			a.IfName, a.ContainerID, a.Network, old.NetNSPath(), os.ErrExist)
 	}
 	r.Warn("%s: deleting what an earlier ADD left", a)
 	if err := r.delEntry(ctx, l, old); err != nil {
