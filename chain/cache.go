@@ -267,6 +267,9 @@ type Broken struct {
 	err  error
 }
 
+// Err is what is wrong with it, with the path.
+func (b *Broken) Err() error { return b.err }
+
 // mayBeOf reports whether it may have been an entry of a network.
 func (b *Broken) mayBeOf(network string) bool {
 	return strings.HasPrefix(b.name, network+"-") || strings.HasPrefix(b.name, hashedPrefix+spec.NetworkKey(network))
