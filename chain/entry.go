@@ -110,10 +110,10 @@ func (e *Entry) Live() bool {
 	return e.SameBoot() && id != "" && (e.NetNSID == "" || e.NetNSID == id)
 }
 
-// attached reports whether an attachment may be alive. An interrupted ADD is not.
+// Attached reports whether an attachment may be alive. An interrupted ADD is not.
 // One whose namespace is bound to a path lives as long as that, container or not; one whose
 // namespace is not recorded may be alive.
-func (e *Entry) attached() bool {
+func (e *Entry) Attached() bool {
 	return !e.Interrupted() && (e.Live() || e.NetNSPath() == "")
 }
 
