@@ -108,7 +108,7 @@ func readBandwidth(r *spec.Request) (*bandwidthPlan, error) {
 // none: an annotation of a pod must not lift the administrator's.
 func (c *bandwidthConf) plan() (*bandwidthPlan, error) {
 	if c.Latency < 0 || c.Latency > longestLatency {
-		return nil, fmt.Errorf(`"latency" %d is not within 1 to %d milliseconds`, c.Latency, longestLatency)
+		return nil, spec.KeyErrorf("latency", `"latency" %d is not within 1 to %d milliseconds`, c.Latency, longestLatency)
 	}
 	latency := uint64(c.Latency)
 	if latency == 0 {

@@ -143,10 +143,13 @@ func (p *dhcpPlugin) release(ctx context.Context, a spec.Attachment) error {
 	if err == nil {
 		return nil
 	}
-	p.Warn("%v: releasing the lease without it", err)
 	var rec dhcpRecord
 	rerr := p.leases.Read(dhcpLeaseName(a), &rec)
-	if errors.Is(rerr, os.ErrNotExist) {
+	none := errors.Is(rerr, os.ErrNotExist)
+	if !none || !errors.Is(err, errNoDaemon) {
+		p.Warn("%v: releasing the lease without it", err)
+	}
+	if none {
 		return nil
 	}
 	if rerr != nil { // it cannot be used

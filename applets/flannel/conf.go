@@ -54,7 +54,7 @@ func readFlannel(r *spec.Request) (*flannel, error) {
 		f.SubnetFile = flannelSubnetFile
 	}
 	if !filepath.IsAbs(f.SubnetFile) || strings.Contains(f.SubnetFile, "\x00") {
-		return f, spec.Errorf(spec.CodeConfig, `"subnetFile" %q is not an absolute path`, f.SubnetFile)
+		return f, spec.Errorf(spec.CodeConfig, `"subnetFile" %q is not an absolute path`, f.SubnetFile).AtKey("subnetFile")
 	}
 	for _, o := range []*json.RawMessage{&f.Delegate, &f.IPAM} {
 		if len(*o) == 0 || string(*o) == "null" {

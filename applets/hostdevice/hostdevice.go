@@ -109,7 +109,11 @@ func moveHostDevice(op *attach.Op, c *deviceConf, dir record.Dir) error {
 	restoreReturned(op, dir)
 	dev, err := c.find(op.Host)
 	if err != nil {
-		return spec.Errorf(spec.CodeConfig, "failed to find host device: %w", err)
+		e := spec.Errorf(spec.CodeConfig, "failed to find host device: %w", err)
+		if c.Device != "" {
+			e = e.WithDetails(`"device" must be the name of an existing link of the host`).AtKey("device")
+		}
+		return e
 	}
 	if dev.Flags&unix.IFF_LOOPBACK != 0 {
 		return spec.Errorf(spec.CodeConfig, "failed to move %s: a loopback device cannot leave its namespace", dev.Name)

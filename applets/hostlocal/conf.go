@@ -2,6 +2,7 @@ package hostlocal
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/netip"
 
 	"cnibox/applets/record"
@@ -54,11 +55,10 @@ type hostLocal struct {
 }
 
 // check fills in the directory and checks it. A relative one would depend on where the runtime
-// was started. The default one is the reference's: both may use the same files. Leases that
-// outlive a boot are not stored in /run.
+// was started. The default one is the reference's: both may use the same files.
 func (c *hostLocalStore) check(r *spec.Request) error {
-	if c.DataDir == "" && !c.KeepAcrossBoots {
-		c.DataDir, c.notice = state.LeaseDir(r.Call.StateDir, r.Network)
+	if c.DataDir == "" {
+		c.DataDir, c.notice = state.LeaseDir(r.Call.StateDir, r.Network, c.KeepAcrossBoots)
 		return nil
 	}
 	dir, err := record.In(r.Call, c.DataDir, state.Leases)
@@ -80,11 +80,12 @@ func readHostLocal(r *spec.Request) (*hostLocal, error) {
 	if err := h.check(r); err != nil {
 		return nil, err
 	}
-	h.sets = conf.RuntimeConfig.IPRanges
+	h.sets = keyed("runtimeConfig.ipRanges", conf.RuntimeConfig.IPRanges)
 	if conf.IPAM.Subnet.IsValid() {
+		conf.IPAM.Range.Key = "ipam"
 		h.sets = append(h.sets, ipam.RangeSet{conf.IPAM.Range})
 	}
-	h.sets = append(h.sets, conf.IPAM.Ranges...)
+	h.sets = append(h.sets, keyed("ipam.ranges", conf.IPAM.Ranges)...)
 	// The runtime sends no capabilities with STATUS, so ranges may be missing then.
 	if len(h.sets) > 0 || r.Call.Verb == spec.Add {
 		if err := ipam.Complete(h.sets, r.Net.Version); err != nil {
@@ -97,6 +98,16 @@ func readHostLocal(r *spec.Request) (*hostLocal, error) {
 	}
 	h.routes = res.Routes
 	return h, h.readWanted(r, &conf)
+}
+
+// keyed gives each range the key that it is configured by.
+func keyed(key string, sets []ipam.RangeSet) []ipam.RangeSet {
+	for i, set := range sets {
+		for j := range set {
+			set[j].Key = fmt.Sprintf("%s[%d][%d]", key, i, j)
+		}
+	}
+	return sets
 }
 
 // readWanted reads the addresses asked for, and which range set each is for.

@@ -69,40 +69,36 @@ func addHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if h.notice != "" {
 		r.Warn("%s", h.notice)
 	}
-	if res.IPs, err = h.allocate(ctx, r); err != nil {
-		var coded *spec.Error
-		if (errors.Is(err, unix.EROFS) || errors.Is(err, os.ErrPermission)) && errors.As(leaseError(err), &coded) {
-			return nil, coded.WithDetails(unwritable, h.DataDir)
-		}
+	s, err := ipam.Open(ctx, h.DataDir, r.Network, h.options(r))
+	if err != nil {
+		return nil, leaseError(err)
+	}
+	defer s.Close()
+	res.IPs, err = ipam.Allocate(s, h.sets, h.wanted, r.Attachment)
+	if err != nil {
 		return nil, leaseError(err)
 	}
 	return res, nil
 }
 
-// unwritable is what to do about a directory in which no lease can be created.
-const unwritable = "\"ipam.dataDir\" is %s: make it a directory that can be written to, or configure another, with this key or CNIBOX_STATE"
-
-// allocate leases the addresses.
-func (h *hostLocal) allocate(ctx context.Context, r *spec.Request) ([]spec.IP, error) {
-	s, err := ipam.Open(ctx, h.DataDir, r.Network, h.options(r))
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
-	return ipam.Allocate(s, h.sets, h.wanted, r.Attachment)
-}
-
 // leaseError gives an error about the store its code.
 // A lock that was not to be had in time is 11, try again; all else is the disk's: 5.
 func leaseError(err error) error {
-	var coded *spec.Error
+	var e *spec.Error
 	switch {
-	case err == nil || errors.As(err, &coded):
-		return err
+	case err == nil:
+		return nil
+	case errors.As(err, &e):
+		e = spec.AsError(err)
 	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
 		return spec.Errorf(spec.CodeTryAgain, "%w", err)
+	default:
+		e = spec.Errorf(spec.CodeIO, "%w", err)
 	}
-	return spec.Errorf(spec.CodeIO, "%w", err)
+	if errors.Is(err, unix.EROFS) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, os.ErrPermission) {
+		return e.WithDetails(`"ipam.dataDir" (or CNIBOX_STATE) must be a directory that can be written`).AtKey("ipam.dataDir")
+	}
+	return e
 }
 
 // leased opens the store for the verbs that release; without a directory they do
@@ -272,7 +268,7 @@ func statusHostLocal(ctx context.Context, r *spec.Request) error {
 	}
 	if err := ipam.Usable(h.DataDir, r.Network); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "no lease can be made: %w", err).
-			WithDetails(unwritable, h.DataDir)
+			WithDetails("\"ipam.dataDir\" is %s: make it a directory that can be written to, or configure another, or set CNIBOX_STATE", h.DataDir)
 	}
 	err = h.viewed(ctx, r, func(s *ipam.Store) error {
 		full, err := ipam.Exhausted(s, h.sets)

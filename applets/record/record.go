@@ -52,7 +52,7 @@ func In(c spec.Call, configured string, usual Dir) (Dir, error) {
 	case configured == "":
 		return usual, nil
 	case !filepath.IsAbs(configured) || strings.Contains(configured, "\x00"):
-		return usual, spec.Errorf(spec.CodeConfig, `"dataDir" %q is not an absolute path`, configured)
+		return usual, spec.Errorf(spec.CodeConfig, `"dataDir" %q is not an absolute path`, configured).AtKey("dataDir")
 	}
 	return Dir(configured), nil
 }

@@ -51,9 +51,9 @@ func CacheDir(root string) (dir, notice string) {
 }
 
 // LeaseDir returns the directory of host-local's networks, for one of them; its name has been
-// checked.
-func LeaseDir(root, network string) (dir, notice string) {
-	if root != "" {
+// checked. Leases that are kept across boots are not stored in Run.
+func LeaseDir(root, network string, kept bool) (dir, notice string) {
+	if root != "" || kept {
 		return Dir(root, Leases), ""
 	}
 	return find(leases(network), "/")

@@ -29,12 +29,17 @@ func TestDir(t *testing.T) {
 // With a state directory nothing is asked: the directories need not exist, and there is nothing
 // to report.
 func TestGiven(t *testing.T) {
-	network := func(root string) (string, string) { return LeaseDir(root, "n") }
+	network := func(root string) (string, string) { return LeaseDir(root, "n", false) }
 	for want, dir := range map[string]func(string) (string, string){
 		"/no/such": CacheDir, "/no/such/networks": network, "/no/such/flannel": FlannelDir,
 	} {
 		if got, notice := dir("/no/such"); got != want || notice != "" {
 			t.Errorf("got %s, %q, want %s", got, notice, want)
+		}
+	}
+	for root, want := range map[string]string{"": Leases, "/s": "/s/networks"} {
+		if got, notice := LeaseDir(root, "n", true); got != want || notice != "" {
+			t.Errorf("kept across boots: got %s, %q, want %s", got, notice, want)
 		}
 	}
 }
