@@ -131,7 +131,7 @@ func (r *Runner) replaceStale(ctx context.Context, l *List, a spec.Attachment) e
 	if old.Live() && !old.Interrupted() {
 		return &spec.Error{
 			Code: spec.CodeBusy, Err: os.ErrExist,
-			Msg: fmt.Sprintf("%s of container %s is attached to network %s already (namespace %s): run DEL first", a.IfName, a.ContainerID, a.Network, old.netNSPath()),
+			Msg: fmt.Sprintf("%s of container %s is attached to network %s already (namespace %s): run DEL first", a.IfName, a.ContainerID, a.Network, old.NetNSPath()),
 		}
 	}
 	r.Warn("%s: deleting what an earlier ADD left", a)

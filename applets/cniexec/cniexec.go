@@ -95,8 +95,15 @@ func run(ctx context.Context, p applet.Process) int {
 // text; whether there is one is for the runner to find.
 func (c *call) operands(operands []string) error {
 	most := 2
+	if c.everyNetwork() {
+		most = 0
+	}
 	switch {
-	case len(operands) == 0 && c.verb == "version":
+	case len(operands) > most && most == 0:
+		return fmt.Errorf("%q is one operand too many: it is done for all", operands[0])
+	case c.everyNetwork() && c.verb == "gc":
+		return c.gcOperands()
+	case c.everyNetwork(), len(operands) == 0 && c.verb == "version":
 		return nil
 	case len(operands) == 0:
 		return errors.New("NETWORK is missing")

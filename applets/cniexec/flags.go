@@ -31,7 +31,7 @@ type flags struct {
 	timeout             time.Duration // of one plugin; 0: the default
 	retries             int           // of an add that ended with code 11
 
-	keepGoing, all, live, dryRun, force, json, help, version bool
+	keepGoing, all, allNetworks, live, dryRun, force, json, help, version bool
 
 	// Those that may be given more than once, in their order.
 	valid, nets []string
@@ -72,8 +72,13 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	of("gc", func(fs *pflag.FlagSet) {
 		fs.StringArrayVar(&f.valid, "valid", nil, "`ID/IFNAME` keep this attachment; repeatable")
 		fs.BoolVar(&f.live, "valid-live", false, "keep all whose namespace exists, and what an unreadable entry is about; what another --cache-dir has is not known")
-		fs.BoolVar(&f.all, "all", false, "keep none")
 		fs.BoolVar(&f.dryRun, "dry-run", false, "only print what would be deleted")
+	})
+	of("check status gc", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&f.all, "all", false, "of check: every attachment whose namespace exists; of status: every network; of gc: keep none")
+	})
+	of("gc", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&f.allNetworks, "all-networks", false, "every network that is configured or has attachments, in place of NETWORK")
 	})
 	of("run", func(fs *pflag.FlagSet) {
 		fs.StringArrayVar(&f.nets, "net", nil, "`NETWORK` attach to this one; repeatable")
