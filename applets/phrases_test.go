@@ -42,7 +42,7 @@ func TestKernelReferencePhrases(t *testing.T) {
 
 		{plugin: "host-local", keys: `$(` + pair + `),"runtimeConfig":{"ips":["10.1.2.8","10.1.2.9","10.1.7.9"]}`, msg: `failed to allocate all requested IPs: 10.1.2.9 10.1.7.9`, details: "range set"},
 		{plugin: "host-local", keys: `$("subnet":"10.1.2.0/24")`, args: "IP=10.1.2.1", msg: `failed to allocate for range 0: requested ip 10.1.2.1 is subnet's gateway`},
-		{plugin: "host-local", keys: `$("subnet":"10.1.2.3/24")`, msg: `invalid range set 0: Network has host bits set. For a subnet mask of length 24 the network address is 10.1.2.0`, details: `"subnet" is 10.1.2.3/24`},
+		{plugin: "host-local", keys: `$("subnet":"10.1.2.3/24")`, msg: `invalid range set 0: Network has host bits set. For a subnet mask of length 24 the network address is 10.1.2.0`, details: `"ipam.subnet" is 10.1.2.3/24`},
 		{plugin: "host-local", keys: `$("subnet":"10.1.2.0/31")`, msg: `invalid range set 0: Network 10.1.2.0/31 too small to allocate from`, details: "/30"},
 		{plugin: "host-local", keys: `$("subnet":"192.0.2.0/24","rangeStart":"192.0.3.0")`, msg: `invalid range set 0: RangeStart 192.0.3.0 not in network 192.0.2.0/24`},
 		{plugin: "host-local", keys: `$("subnet":"192.0.2.0/24","rangeEnd":"192.0.4.0")`, msg: `invalid range set 0: RangeEnd 192.0.4.0 not in network 192.0.2.0/24`},

@@ -70,7 +70,7 @@ func TestStaticConfig(t *testing.T) {
 		"no address":    {staticConf(`,"addresses":[{}]`, ""), "", 7, "expected to be in CIDR notation, got: ''"},
 		"a string":      {staticConf(`,"addresses":["10.1.0.5/24"]`, ""), "", 7, "addresses"},
 		"mapped":        {staticConf(`,"addresses":[{"address":"::ffff:10.1.0.5/120"}]`, ""), "", 7, "expected to be in CIDR notation"},
-		"multicast":     {staticConf(`,"addresses":[{"address":"224.0.0.5/24"}]`, ""), "", 7, "none that an interface can have"},
+		"multicast":     {staticConf(`,"addresses":[{"address":"224.0.0.5/24"}]`, ""), "", 7, "no interface can have the address"},
 		"gateway":       {staticConf(`,"addresses":[{"address":"10.1.0.5/24","gateway":"x"}]`, ""), "", 7, `invalid gateway address: x; ipam.addresses[0].gateway: `},
 		"other family":  {staticConf(`,"addresses":[{"address":"10.1.0.5/24","gateway":"fd00::1"}]`, ""), "", 7, "invalid gateway address"},
 		"CNI_ARGS":      {staticConf(static4, ""), "IP=10.1.0.5", 4, `the 'ip' field is expected to be in CIDR notation, got: '10.1.0.5'; IP in CNI_ARGS: `},
