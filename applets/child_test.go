@@ -28,8 +28,8 @@ func eachChild(t *testing.T, test func(t *testing.T, h *applettest.Host, s apple
 	}
 }
 
-// The link has its name, master, address, route and DNS when ADD ends; the reference
-// drops the DNS of the address plugin [S]. GET tells the same, CHECK passes.
+// The link has its name, master, address, route and DNS when ADD ends; the reference drops the DNS
+// of the IPAM plugin. GET answers the same, CHECK passes.
 func TestKernelChildAdd(t *testing.T) {
 	eachChild(t, func(t *testing.T, h *applettest.Host, s applettest.Segment, plugin, conf string) {
 		p := h.Container("ctr")
@@ -40,7 +40,7 @@ func TestKernelChildAdd(t *testing.T) {
 			t.Fatalf("got %+v, %v", l, err)
 		}
 		if plugin != "dummy" && (l.Parent != s.Up0.Index || !l.PeerNS) {
-			t.Errorf("it sits on #%d, want #%d", l.Parent, s.Up0.Index)
+			t.Errorf("its parent is #%d, want #%d", l.Parent, s.Up0.Index)
 		}
 		for _, want := range []string{l.MAC.String(), `"mtu": 1500`, `"10.1.0.2/24"`, `"10.1.0.53"`, p.Path, `"interface": 0`} {
 			if !strings.Contains(out, want) {
@@ -63,7 +63,7 @@ func TestKernelChildAdd(t *testing.T) {
 	})
 }
 
-// CHECK tells each thing that is taken away.
+// CHECK reports each thing that is missing.
 func TestKernelChildCheck(t *testing.T) {
 	eachChild(t, func(t *testing.T, h *applettest.Host, s applettest.Segment, plugin, conf string) {
 		p := h.Container("ctr")
@@ -92,8 +92,7 @@ func TestKernelChildCheck(t *testing.T) {
 	})
 }
 
-// An address plugin that fails leaves no link: the reference's macvlan, ipvlan and vlan
-// leave theirs [S].
+// No link is left where the IPAM plugin fails; macvlan, ipvlan and vlan of the reference leave one.
 func TestKernelChildExhausted(t *testing.T) {
 	eachChild(t, func(t *testing.T, h *applettest.Host, s applettest.Segment, plugin, conf string) {
 		conf = strings.Replace(conf, `"subnet":"10.1.0.0/24"`, `"subnet":"10.1.0.0/30","rangeStart":"10.1.0.2"`, 1)
@@ -103,7 +102,7 @@ func TestKernelChildExhausted(t *testing.T) {
 	})
 }
 
-// STATUS tells of a master that is missing, and of an address plugin's trouble.
+// STATUS and ADD report a missing master.
 func TestKernelChildStatus(t *testing.T) {
 	eachChild(t, func(t *testing.T, h *applettest.Host, s applettest.Segment, plugin, conf string) {
 		h.Must(spec.Status, plugin, conf, applettest.Container{})
@@ -120,7 +119,7 @@ func TestKernelChildStatus(t *testing.T) {
 }
 
 // On a kernel without the kind of links STATUS says so, and ADD with the same code.
-func TestKernelChildLacking(t *testing.T) {
+func TestKernelChildWithoutKernelSupport(t *testing.T) {
 	for _, name := range applettest.Children() {
 		t.Run(name, func(t *testing.T) {
 			c := applettest.Plugins[name]
@@ -136,11 +135,11 @@ func TestKernelChildLacking(t *testing.T) {
 	}
 }
 
-// An IPv6 address that somebody on the segment has is told, and nothing is left; a free
-// one can be used when ADD ends.
-func TestKernelChildDuplicate(t *testing.T) {
+// An IPv6 address that another machine on the segment has is an error, and nothing is left; another
+// can be used when ADD ends.
+func TestKernelChildDuplicateAddress(t *testing.T) {
 	eachChild(t, func(t *testing.T, h *applettest.Host, s applettest.Segment, plugin, conf string) {
-		if plugin == "dummy" || plugin == "vlan" { // nobody else is there, or has to be in the VLAN
+		if plugin == "dummy" || plugin == "vlan" { // there is no other machine, or none in the VLAN
 			return
 		}
 		conf = strings.NewReplacer("10.1.0.0/24", "fd00:1::/64", `"10.9.0.0/16"`, `"fd00:9::/64"`, "10.1.0.1", "fd00:1::1").Replace(conf)
@@ -163,11 +162,11 @@ func TestKernelChildDuplicate(t *testing.T) {
 		if err := s.Remote.SetLink(s.Up1.Index, rtnl.LinkChange{Up: new(false)}); err != nil {
 			t.Fatal(err)
 		}
-		var told strings.Builder
-		h.Stderr = &told
+		var stderr strings.Builder
+		h.Stderr = &stderr
 		h.Must(spec.Add, plugin, conf, h.Container("late"))
-		if !strings.Contains(told.String(), "has no carrier: its addresses are tentative") {
-			t.Errorf("ADD without carrier says %q", told.String())
+		if !strings.Contains(stderr.String(), "has no carrier: its addresses are tentative") {
+			t.Errorf("ADD without carrier says %q", stderr.String())
 		}
 	})
 }
@@ -211,10 +210,10 @@ func TestKernelChildMasterDown(t *testing.T) {
 	}
 }
 
-// Runtimes DEL what they could not ADD: that must not take the link of another network
-// under the same name, as the reference's does [S]. One without a label, as the reference
-// makes, goes; a container that is a host itself keeps the link it was given.
-func TestKernelDelForeign(t *testing.T) {
+// Runtimes call DEL for what they could not ADD: it leaves the link that another network has under
+// the same name, which DEL of the reference deletes. It deletes one without a label, as the reference
+// makes them; GC within the container leaves the link.
+func TestKernelDelOfOtherNetwork(t *testing.T) {
 	for _, name := range append(applettest.Children(), "tap") {
 		t.Run(name, func(t *testing.T) {
 			c := applettest.Plugins[name]

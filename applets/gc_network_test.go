@@ -11,13 +11,13 @@ import (
 	"cnibox/spec"
 )
 
-// Two networks whose keys begin with the same 32 bits, the digits that a key has of a
-// network. Everybody who may name a network can make such a name in a second.
+// Two networks whose keys begin with the same 32 bits, which is what a key has of a network. Such
+// names are found in a second.
 const network, namesake = "net42889", "net14758"
 
-// GC of a network leaves alone what belongs to another one whose name has the same key:
+// GC of a network leaves what belongs to another one whose name has the same key:
 // links, rules, devices, ports.
-func TestKernelGCOfNamesake(t *testing.T) {
+func TestKernelGCOfNetworkWithSameKey(t *testing.T) {
 	applettest.NeedShaping(t)
 	if spec.NetworkKey(network) != spec.NetworkKey(namesake) {
 		t.Fatal("the two names do not have the same key")

@@ -18,7 +18,7 @@ import (
 	"cnibox/spec"
 )
 
-// lockedElsewhere has another process hold a lock on a file, or a folder, until the test ends.
+// lockedElsewhere makes another process hold a lock on a file or a directory until the test ends.
 func lockedElsewhere(t *testing.T, path string) {
 	t.Helper()
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -42,20 +42,20 @@ func lockedElsewhere(t *testing.T, path string) {
 	t.Cleanup(func() { stdin.Close(); holder.Wait() })
 }
 
-// impatient makes all waits for locks short.
-func impatient(t *testing.T) {
+// shortTimeout makes the timeout of all locks short.
+func shortTimeout(t *testing.T) {
 	flock.Timeout = 50 * time.Millisecond
 	t.Cleanup(func() { flock.Timeout = 30 * time.Second })
 }
 
-// A lock that another process holds for ever ends a verb with code 11, after the time that the
+// A verb ends with code 11 where another process holds a lock for longer than the time that the
 // help of host-local names.
-func TestKernelLockIsNotWaitedForForEver(t *testing.T) {
+func TestKernelLockTimeout(t *testing.T) {
 	help, _ := applets.Lookup("host-local")
 	if !strings.Contains(help.Help, "waits "+strings.TrimSuffix(flock.Timeout.String(), "s")+" s for the") {
 		t.Errorf("the help of host-local does not name the %s:\n%s", flock.Timeout, help.Help)
 	}
-	impatient(t)
+	shortTimeout(t)
 	h := applettest.NewHost(t)
 	leases := t.TempDir()
 	ipam := `"ipam":{"type":"host-local","dataDir":"` + leases + `","subnet":"10.1.0.0/24"}`
@@ -85,14 +85,14 @@ func TestKernelLockIsNotWaitedForForEver(t *testing.T) {
 	h.Must(spec.Del, "host-local", conf, p)
 }
 
-// inTime calls a verb that has to end with code 11.
+// inTime calls a verb, which has to end with code 11.
 func inTime(t *testing.T, h *applettest.Host, verb spec.Verb, plugin, conf string, p applettest.Container) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Timeout(10*time.Second))
 	defer cancel()
 	code, out := h.CallContext(ctx, verb, plugin, conf, p)
 	if ctx.Err() != nil {
-		t.Fatalf("%s waits on", verb)
+		t.Fatalf("%s does not end", verb)
 	}
 	if code != spec.CodeTryAgain || !strings.Contains(out, "held by another process") {
 		t.Errorf("%s: code %d, %s", verb, code, out)

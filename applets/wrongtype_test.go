@@ -74,7 +74,7 @@ func keyPaths(at keyPath) (paths []keyPath) {
 	return paths
 }
 
-// ownDecoder tells the types that say themselves what they take.
+// ownDecoder reports whether a type decodes itself.
 func ownDecoder(typ reflect.Type) bool {
 	p := reflect.PointerTo(typ)
 	return p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) || p.Implements(reflect.TypeFor[json.Unmarshaler]()) ||

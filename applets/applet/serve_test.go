@@ -87,7 +87,7 @@ func TestServeErrors(t *testing.T) {
 	}
 }
 
-// An error of reading the request is told in the version of the configuration.
+// An error of reading the request is in the version of the configuration.
 func TestServeErrorVersion(t *testing.T) {
 	for _, rest := range []string{`"name":"n","prevResult":{"ips":[{"address":"x"}]}`, `"name":"/"`} {
 		_, out, _ := serve(call{verb: "ADD", stdin: strings.NewReader(`{"cniVersion":"1.0.0",` + rest + `}`),

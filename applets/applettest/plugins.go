@@ -3,6 +3,7 @@ package applettest
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -39,8 +40,7 @@ const PtpConf = `{"cniVersion":"1.1.0","name":"demo","type":"ptp","ipMasq":true,
 // BothLimits are keys of bandwidth.
 const BothLimits = `"ingressRate":8000000,"egressRate":8000000`
 
-// Plugins are all plugins with a state that an ADD which fails could leave, but those of
-// addresses alone: host-local, static and dhcp.
+// Plugins are the plugins that make or change interfaces.
 var Plugins = map[string]Plugin{
 	"bridge": {Need: NeedBridge, Confs: map[string]string{
 		"gateway": Conf("bridge", `"bridge":"br0","isDefaultGateway":true,"ipMasq":true,"macspoofchk":true,"hairpinMode":true,"portIsolation":true,"mtu":1400,`+
@@ -88,7 +88,7 @@ var Plugins = map[string]Plugin{
 		"all attributes": Conf("tuning", `"dataDir":"$DIR/tuning","mac":"02:00:00:00:00:AA","promisc":true,"mtu":1300,"allmulti":true,"txQLen":77,
 			"sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1"}`),
 	}},
-	"sbr": {After: "bridge", Confs: map[string]string{
+	"sbr": {After: "bridge", Ready: secondLink, Confs: map[string]string{
 		"plain":    Conf("sbr", `"dataDir":"$DIR/sbr"`),
 		"gateways": Conf("sbr", `"dataDir":"$DIR/sbr","gateways":["10.1.0.99"]`),
 		"hints":    Conf("sbr", `"dataDir":"$DIR/sbr","addSourceHints":true`),
@@ -155,6 +155,21 @@ func (h *Host) NIC(name string) *rtnl.Link {
 	h.NoError(c.Do(rtnl.ChangeLink(kerneltest.Link(h.T, c, "wire-"+name).Index, rtnl.LinkChange{Up: new(true)}),
 		rtnl.ChangeLink(kerneltest.Link(h.T, c, name).Index, rtnl.LinkChange{Alias: new("uplink of " + name)})))
 	return kerneltest.Link(h.T, c, name)
+}
+
+// secondLink adds a link in the network that bridge gives addresses of, whose routes sbr must leave.
+func secondLink(t *testing.T, c Container) {
+	t.Helper()
+	conn := kerneltest.Dial(t, c.NS)
+	l, err := conn.CreateLink(rtnl.LinkSpec{Name: "eth1", Up: true, Peer: &rtnl.LinkSpec{Name: "peer1", Up: true}})
+	for _, addr := range []string{"10.1.0.200/24", "fd00:1::200/64"} {
+		if err == nil {
+			err = conn.AddAddr(l.Index, rtnl.Addr{Prefix: netip.MustParsePrefix(addr), NoDAD: true})
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // HadVRF makes the kernel add the rules of a namespace that it adds with the first VRF and

@@ -72,7 +72,7 @@ func TestKernelBandwidth(t *testing.T) {
 }
 
 // A second ADD leaves nothing of a direction that it does not limit.
-func TestKernelBandwidthOfLess(t *testing.T) {
+func TestKernelBandwidthAddWithFewerLimits(t *testing.T) {
 	applettest.NeedShaping(t)
 	for keys, want := range map[string]string{
 		`"ingressRate":8000000`: "qdisc host0 tbf 1000000 bytes/s, burst 65536, limit 90536\n",
@@ -159,7 +159,7 @@ func TestKernelBandwidthCheck(t *testing.T) {
 	}
 }
 
-func TestKernelBandwidthRefused(t *testing.T) {
+func TestKernelBandwidthInvalidConf(t *testing.T) {
 	applettest.NeedShaping(t)
 	w := applettest.NewVeth(t)
 	before := w.State()
@@ -193,7 +193,7 @@ func TestKernelBandwidthRefused(t *testing.T) {
 
 // A pair between two containers has no end on the host, whatever link of the host has
 // the index of the peer.
-func TestKernelBandwidthForeignPeer(t *testing.T) {
+func TestKernelBandwidthPairOfTwoContainers(t *testing.T) {
 	applettest.NeedShaping(t)
 	w := applettest.NewVeth(t)
 	third := kerneltest.NS(t)
@@ -207,7 +207,7 @@ func TestKernelBandwidthForeignPeer(t *testing.T) {
 }
 
 // What others have put on the pair stays, and the error says what to do.
-func TestKernelBandwidthBusy(t *testing.T) {
+func TestKernelBandwidthIngressInUse(t *testing.T) {
 	applettest.NeedShaping(t)
 	w := applettest.NewVeth(t)
 	ifb, err := w.HostConn.CreateLink(rtnl.LinkSpec{Name: "ifb9", Kind: rtnl.IFB{}})
@@ -255,7 +255,7 @@ func TestKernelBandwidthRollbackLeavesIngress(t *testing.T) {
 }
 
 // A second ADD that fails leaves what the first one made.
-func TestKernelBandwidthRollbackOfAgain(t *testing.T) {
+func TestKernelBandwidthSecondAddFails(t *testing.T) {
 	applettest.NeedShaping(t)
 	w := applettest.NewVeth(t)
 	w.Result(w.Do(spec.Add, "bandwidth", w.Cont.Call(), applettest.BothLimits, w.PrevResult("[]")))
@@ -271,8 +271,8 @@ func TestKernelBandwidthRollbackOfAgain(t *testing.T) {
 	}
 }
 
-// sameBut compares lines whose burst, which the kernel rounds each time it is set,
-// may differ by some bytes.
+// sameBut compares lines in which the burst, which the kernel rounds each time it is set, may differ
+// by some bytes.
 func sameBut(got, want string, slack int) bool {
 	g, w := strings.Fields(got), strings.Fields(want)
 	if len(g) != len(w) {
@@ -291,7 +291,7 @@ func sameBut(got, want string, slack int) bool {
 
 // DEL with the namespace or the pair missing deletes the IFB; one of the reference goes
 // too, unless another interface of the container uses it.
-func TestKernelBandwidthDelOfGone(t *testing.T) {
+func TestKernelBandwidthDelWithoutNamespace(t *testing.T) {
 	applettest.NeedShaping(t)
 	for name, path := range applettest.MissingNetNS(t) {
 		t.Run(name, func(t *testing.T) {

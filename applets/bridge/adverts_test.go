@@ -194,7 +194,7 @@ func TestKernelBridgeRouterAdvertisements(t *testing.T) {
 
 // A kernel without nf_tables for bridges makes gateways all the same: one without
 // nf_tables did before. The administrator gets a warning.
-func TestKernelBridgeAdvertsLacking(t *testing.T) {
+func TestKernelBridgeGatewayWithoutNftables(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")
 	var warned bytes.Buffer

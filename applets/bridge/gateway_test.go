@@ -18,7 +18,7 @@ import (
 
 // Every configuration that cannot work is refused with code 7 before anything
 // is made.
-func TestKernelBridgeRefuses(t *testing.T) {
+func TestKernelBridgeInvalidConf(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")
 	before := h.Snapshot(p)
@@ -56,7 +56,7 @@ func TestKernelBridgeRefuses(t *testing.T) {
 	}
 }
 
-// [S] of the reference, done right.
+// What the address of the bridge is; the reference fails with each of these.
 func TestKernelBridgeGateways(t *testing.T) {
 	for name, tt := range map[string]struct{ keys, want, gone string }{
 		"two IPv4 range sets need no forceAddress": {
@@ -138,7 +138,7 @@ func TestKernelBridgeConflicts(t *testing.T) {
 
 // A gateway that the bridge cannot be is refused, whether the address plugin gives it or
 // it is the first address of the network.
-func TestKernelBridgeImpossibleGateway(t *testing.T) {
+func TestKernelBridgeInvalidGateway(t *testing.T) {
 	h := applettest.NewHost(t)
 	static := `{"type":"static","addresses":[{"address":"A","gateway":"GW"}]}`
 	for name, tt := range map[string]struct{ ipam, address, gateway string }{
@@ -161,9 +161,9 @@ func TestKernelBridgeImpossibleGateway(t *testing.T) {
 		"ipam":{"type":"static","addresses":[{"address":"10.7.0.2/31","gateway":"10.7.0.3"}]}}`, h.Container("pair"))
 }
 
-// What the host lacks is told as such: VLANs on a bridge, made by the ADD or there before,
+// What the kernel or the host lacks is named: VLANs on a bridge, made by the ADD or there before,
 // by STATUS too, and IPv6.
-func TestKernelBridgeHostLacks(t *testing.T) {
+func TestKernelBridgeWithoutKernelSupport(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")
 	if err := kerneltest.Dial(t, h.NS).AddLink(rtnl.LinkSpec{Name: "br1", Kind: rtnl.Bridge{}, Up: true}); err != nil {
@@ -193,8 +193,8 @@ func TestKernelBridgeHostLacks(t *testing.T) {
 	h.Must(spec.Status, "bridge", `{"cniVersion":"1.1.0","name":"demo","type":"bridge"}`, p)
 }
 
-// An ADD with forceAddress that fails late gives the address that it had taken back to
-// those who use the bridge, and takes its own away.
+// An ADD with forceAddress that fails late restores the address that it had deleted from the
+// bridge, and deletes its own.
 func TestKernelBridgeForceAddressFails(t *testing.T) {
 	h := applettest.NewHost(t)
 	one, two := h.Container("one"), h.Container("two")

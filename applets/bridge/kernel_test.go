@@ -20,9 +20,8 @@ import (
 	"cnibox/spec"
 )
 
-// An address handed to a new container right after its old owner left is
-// reachable from the host and from a neighbour, which are told of it: they ask nobody
-// again.
+// An address that a new container gets right after DEL of the old one is reachable from the host
+// and from a neighbour: it is announced, since they do not probe.
 func TestKernelBridgeReusedAddress(t *testing.T) {
 	h := applettest.NewHost(t)
 	neighbour := h.Container("neighbour")
@@ -46,8 +45,7 @@ func TestKernelBridgeReusedAddress(t *testing.T) {
 	}
 }
 
-// CVE-2020-10749: neither the bridge nor the host end takes routes from
-// router advertisements that a container sends.
+// CVE-2020-10749: accept_ra=0 on the bridge and on the host-side veth.
 func TestKernelBridgeCVE202010749(t *testing.T) {
 	h := applettest.NewHost(t)
 	for _, key := range []string{"default", "all"} {
@@ -67,13 +65,13 @@ func TestKernelBridgeCVE202010749(t *testing.T) {
 	}
 }
 
-// Where /proc/sys is read-only, settings that have their values do no harm, nor do those
-// that the reference tries alone. That of CVE-2020-10749 is told; forwarding that is off
-// is an error that says what to do.
+// Where /proc/sys is read-only, settings that have their values are no error, nor are those that
+// the reference only tries to set. The one of CVE-2020-10749 is a warning; forwarding that is off is
+// an error that says what to do.
 func TestKernelBridgeReadOnlySettings(t *testing.T) {
-	var told strings.Builder
+	var stderr strings.Builder
 	h := applettest.NewHost(t)
-	h.Stderr = &told
+	h.Stderr = &stderr
 	readOnly := func(what string) error {
 		if strings.HasPrefix(what, "sysctl ") {
 			return unix.EROFS
@@ -88,8 +86,8 @@ func TestKernelBridgeReadOnlySettings(t *testing.T) {
 	h.Must(spec.Add, "bridge", `{"cniVersion":"1.1.0","name":"l2","type":"bridge","bridge":"br1"}`, p, "CNI_IFNAME=net1")
 	for _, link := range []string{"br1", "veth"} {
 		name := kerneltest.Link(t, kerneltest.Dial(t, h.NS), link).Name
-		if want := "CVE-2020-10749): set net/ipv6/conf/default/accept_ra to 0 there: sysctl net/ipv6/conf/" + name; !strings.Contains(told.String(), want) {
-			t.Errorf("stderr has %q, want %q", told.String(), want)
+		if want := "CVE-2020-10749): set net/ipv6/conf/default/accept_ra to 0 there: sysctl net/ipv6/conf/" + name; !strings.Contains(stderr.String(), want) {
+			t.Errorf("stderr has %q, want %q", stderr.String(), want)
 		}
 	}
 	fault.Hook = nil
@@ -98,8 +96,8 @@ func TestKernelBridgeReadOnlySettings(t *testing.T) {
 	h.Must(spec.Check, "bridge", applettest.Prev(v4, h.Must(spec.Add, "bridge", v4, q)), q)
 }
 
-// A link of the right name that belongs to somebody else stays.
-func TestKernelBridgeDelForeignLink(t *testing.T) {
+// DEL leaves a link of the right name that belongs to another network.
+func TestKernelBridgeDelOfOtherNetwork(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")
 	h.Must(spec.Add, "bridge", applettest.GatewayConf, p)
@@ -110,7 +108,7 @@ func TestKernelBridgeDelForeignLink(t *testing.T) {
 	}
 }
 
-// CHECK right after ADD passes, and each thing that is taken away is told.
+// CHECK right after ADD passes, and reports each thing that is missing.
 func TestKernelBridgeCheck(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")
@@ -122,11 +120,11 @@ func TestKernelBridgeCheck(t *testing.T) {
 		harm func() error
 		want string
 	}{
-		"nothing":  {func() error { return nil }, ""},
-		"port":     {func() error { return host.SetLink(port().Index, rtnl.LinkChange{Master: new(uint32(0))}) }, "is not a port of bridge"},
-		"hairpin":  {func() error { return host.SetLink(port().Index, rtnl.LinkChange{Hairpin: new(false)}) }, "hairpin mode is false"},
-		"host end": {func() error { return host.SetLink(port().Index, rtnl.LinkChange{Up: new(false)}) }, "is down"},
-		"link":     {func() error { return cont.DelLink("eth0") }, "container interface"},
+		"nothing":        {func() error { return nil }, ""},
+		"port":           {func() error { return host.SetLink(port().Index, rtnl.LinkChange{Master: new(uint32(0))}) }, "is not a port of bridge"},
+		"hairpin":        {func() error { return host.SetLink(port().Index, rtnl.LinkChange{Hairpin: new(false)}) }, "hairpin mode is false"},
+		"host-side veth": {func() error { return host.SetLink(port().Index, rtnl.LinkChange{Up: new(false)}) }, "is down"},
+		"link":           {func() error { return cont.DelLink("eth0") }, "container interface"},
 		"address": {func() error {
 			return cont.Do(rtnl.DropAddr(eth0().Index, kerneltest.Addr(t, cont, eth0().Index, "10.1.")))
 		}, "does not have address 10.1."},
@@ -158,14 +156,14 @@ func TestKernelBridgeCheck(t *testing.T) {
 			}
 		})
 	}
-	// [S] layer 2 only passes, a /32 and the loss of nothing too
+	// a bridge of layer 2 only passes
 	l2 := `{"cniVersion":"0.4.0","name":"l2","type":"bridge","bridge":"br1"}`
 	h.Must(spec.Check, "bridge", applettest.Prev(l2, h.Must(spec.Add, "bridge", l2, p)), p)
 }
 
 // CHECK passes when a later plugin has entered addresses of another interface, and when
 // the address of a bridge that others made follows a new port.
-func TestKernelBridgeCheckAfterOthers(t *testing.T) {
+func TestKernelBridgeCheckWithLaterInterface(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")
 	host := kerneltest.Dial(t, h.NS)
@@ -245,9 +243,9 @@ func TestKernelBridgeSameSubnet(t *testing.T) {
 	}
 }
 
-// A host end that somebody has renamed is the attachment's all the same: CHECK finds it,
-// and DEL does not give the address of a live interface away.
-func TestKernelBridgeHostEndRenamed(t *testing.T) {
+// CHECK and DEL find the host-side veth after it was renamed: DEL does not release the address of
+// an interface that is left.
+func TestKernelBridgeHostVethRenamed(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")
 	h.Must(spec.Add, "bridge", applettest.GatewayConf, h.Container("other"))

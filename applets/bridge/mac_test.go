@@ -14,9 +14,9 @@ import (
 )
 
 // A bridge that others made, with an uplink in it or without a port, keeps its MAC address
-// for good when it becomes a gateway: at no moment it is that of a container's host end. One
+// for good when it becomes a gateway: at no moment it is that of a container's host-side veth. One
 // without an address, as the kernel leaves it when the last port goes, gets one that stays.
-func TestKernelBridgeForeignMAC(t *testing.T) {
+func TestKernelBridgeKeepsItsMAC(t *testing.T) {
 	const none = "00:00:00:00:00:00"
 	for name, prepare := range map[string]func(t *testing.T, c *rtnl.Conn, br *rtnl.Link){
 		"without a port": func(*testing.T, *rtnl.Conn, *rtnl.Link) {},
@@ -76,7 +76,7 @@ func TestKernelBridgeForeignMAC(t *testing.T) {
 				}
 				for _, p := range []applettest.Container{one, two} {
 					if got := kerneltest.Link(t, host, "br0").MAC.String(); got != before || got == kerneltest.Link(t, host, "veth").MAC.String() {
-						t.Errorf("after ADD: the bridge has %s, had %s; the host end has %s", got, before, kerneltest.Link(t, host, "veth").MAC)
+						t.Errorf("after ADD: the bridge has %s, had %s; the host-side veth has %s", got, before, kerneltest.Link(t, host, "veth").MAC)
 					}
 					if !strings.Contains(result, before) {
 						t.Errorf("the result does not have %s: %s", before, result)

@@ -10,8 +10,8 @@ import (
 	"cnibox/spec"
 )
 
-// Addresses can be used when ADD ends, without duplicate detection: nobody else is
-// there. An address of the link is had for the asking.
+// Addresses can be used when ADD ends, without duplicate detection: there is no other machine. The
+// link has the configured MAC address.
 func TestKernelDummyNoWait(t *testing.T) {
 	kerneltest.NeedKind(t, "CONFIG_DUMMY", rtnl.Dummy{})
 	h := applettest.NewHost(t)

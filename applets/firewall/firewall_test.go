@@ -9,7 +9,7 @@ import (
 	"cnibox/spec/spectest"
 )
 
-// Whatever is wrong is reported before the first change, with code 7. [S] the
+// Whatever is wrong is reported before the first change, with code 7. The
 // reference takes an unknown backend for its default, and makes its rules before it
 // looks at the policy.
 func TestFirewallConf(t *testing.T) {
@@ -43,7 +43,7 @@ func TestFirewallConf(t *testing.T) {
 	}
 }
 
-// N1: iptables is taken, with one line that says what it means.
+// "backend": "iptables" is taken, with one line that says what it means.
 func TestFirewallWarnsOfIptables(t *testing.T) {
 	for backend, want := range map[string]int{"iptables": 1, "nftables": 0, "": 0} {
 		r := spectest.Request(t, spec.Add, `{"backend":"`+backend+`"}`, "")

@@ -74,8 +74,8 @@ func (n *bridged) reaches(ns *rtnl.NS, to string) (yes bool) {
 	return yes
 }
 
-// N2: FORWARD is set to DROP after the containers came up, as by Docker when it starts:
-// egress, peers and published ports go on working, in both families, and nothing else does.
+// FORWARD is set to DROP after ADD, as by Docker when it starts: egress, peers and published ports
+// work in both families, and nothing else does.
 func TestKernelFirewallForwardDropsLater(t *testing.T) {
 	for _, backend := range []string{"", "iptables"} {
 		t.Run("backend "+backend, func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestKernelFirewallForwardDropsLater(t *testing.T) {
 
 // Without any iptables program on the host, ADD makes the tables as iptables-nft makes them,
 // and the last DEL leaves none of them.
-func TestKernelFirewallMakesFilter(t *testing.T) {
+func TestKernelFirewallCreatesFilterTables(t *testing.T) {
 	n := newBridged(t)
 	for range 2 {
 		n.NoError(n.firewall(spec.Add, "c1", ""))
@@ -160,7 +160,7 @@ func (n *bridged) ruleset() string {
 }
 
 // What is not ours, or has been changed by the administrator, stays after the last DEL.
-func TestKernelFirewallLeavesFilter(t *testing.T) {
+func TestKernelFirewallKeepsForeignFilterRules(t *testing.T) {
 	for name, tt := range map[string]struct{ change, want string }{
 		"policy":             {"chain ip filter FORWARD { policy drop; }", "chain FORWARD {\n\t\tcomment \"made by cnibox\"\n\t\ttype filter hook forward priority filter; policy drop;\n\t}\n"},
 		"rule of FORWARD":    {"add rule ip filter FORWARD tcp dport 23 drop", "dport 23 drop"},
@@ -222,7 +222,7 @@ func TestKernelFirewallOwnTable(t *testing.T) {
 // CHECK fails where the attachment's own rules are missing, whoever removed what; another's
 // that are missing do not matter. The next ADD of any container makes all of them again where
 // nothing leads to them any more.
-func TestKernelFirewallFilterLost(t *testing.T) {
+func TestKernelFirewallFilterTablesDeleted(t *testing.T) {
 	for name, change := range map[string]string{
 		"table":       "delete table ip filter",
 		"both tables": "delete table ip filter\ndelete table ip6 filter",
@@ -263,7 +263,7 @@ func TestKernelFirewallFilterLost(t *testing.T) {
 }
 
 // The rules go as well when our own table was deleted, which knew the attachment, and by GC.
-func TestKernelFirewallFilterReleased(t *testing.T) {
+func TestKernelFirewallDelWithoutOwnTable(t *testing.T) {
 	n := newBridged(t)
 	n.NoError(n.firewall(spec.Add, "c1", ""))
 	n.tool("delete table inet cnibox", "nft", "-f", "-")
@@ -291,7 +291,7 @@ func TestKernelFirewallFilterReleased(t *testing.T) {
 
 // ADDs and DELs at the same time, while iptables changes the same tables, leave what they
 // would have left one after the other.
-func TestKernelFirewallFilterTogether(t *testing.T) {
+func TestKernelFirewallConcurrentWithIptables(t *testing.T) {
 	n := newBridged(t)
 	stop, done := make(chan bool), make(chan error, 1)
 	go func() { // the policy is set back and forth, and a rule comes and goes
@@ -341,12 +341,12 @@ func TestKernelFirewallFilterTogether(t *testing.T) {
 
 // An attachment of a version that made no table filter passes CHECK and DEL, and is given its
 // rules by the next ADD of any container.
-func TestKernelFirewallBeforeFilter(t *testing.T) {
+func TestKernelFirewallUpgradeFromNoFilterRules(t *testing.T) {
 	n := newBridged(t)
 	n.Serve(n.Outside, "out")
 	n.NoError(n.firewall(spec.Add, "c1", ""))
 	before := n.tool("", "nft", "list", "table", "inet", "cnibox")
-	before = strings.ReplaceAll(before, ` filter"`, `"`) // the word that says that there are rules
+	before = strings.ReplaceAll(before, ` filter"`, `"`) // which says that there are rules
 	old := func() {
 		t.Helper()
 		n.tool("flush ruleset\n"+before, "nft", "-f", "-")

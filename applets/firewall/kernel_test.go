@@ -90,7 +90,7 @@ func (w box) tool(name string, args ...string) string {
 const isolated = `"backend":"","ingressPolicy":"isolated"`
 
 // Each verb on a host with iptables-nft and on one without: what ADD makes CHECK
-// finds, DEL removes, with prevResult or [S] without, and a second DEL too.
+// finds and DEL removes, with prevResult or without, and a second DEL succeeds.
 func TestKernelFirewall(t *testing.T) {
 	for name, iptables := range map[string]bool{"nftables alone": false, "FORWARD drops": true} {
 		t.Run(name, func(t *testing.T) {
@@ -162,7 +162,7 @@ func TestKernelFirewallBridge(t *testing.T) {
 }
 
 // A second ADD leaves nothing of what the first asked for, and others keep theirs.
-func TestKernelFirewallAgain(t *testing.T) {
+func TestKernelFirewallAddAgain(t *testing.T) {
 	w := newBox(t)
 	w.tool("iptables-nft", "-P", "FORWARD", "DROP")
 	w.NoError(w.verb(spec.Add, 2, isolated))
@@ -193,7 +193,7 @@ func TestKernelFirewallAgain(t *testing.T) {
 
 // CHECK of an isolated container passes when a later plugin of the chain has entered
 // an interface of the host that is no port of the bridge, as the IFB of bandwidth.
-func TestKernelFirewallBeforeBandwidth(t *testing.T) {
+func TestKernelFirewallCheckWithLaterInterface(t *testing.T) {
 	w := newBox(t)
 	host := kerneltest.Dial(t, w.NS)
 	w.NoError(host.AddLink(rtnl.LinkSpec{Name: "veth1", Master: kerneltest.Link(t, host, "br0").Index, Peer: &rtnl.LinkSpec{Name: "peer1"}}))
@@ -276,7 +276,7 @@ func TestKernelFirewallVLAN(t *testing.T) {
 		t.Fatal(err)
 	}
 	if who := applettest.Ask(t, one.NS, "10.1.0.2", applettest.Timeout); who != "two" {
-		t.Errorf("before the policy %q answers for two", who)
+		t.Errorf("before the policy: got %q, want two", who)
 	}
 	for i, p := range []applettest.Container{two, one} {
 		result := strings.Replace(results[i], `"interfaces": [`, `"interfaces": [{"name":"br0"},{"name":"br0.100"},`, 1)
@@ -306,8 +306,8 @@ func TestKernelFirewallVLAN(t *testing.T) {
 	}
 }
 
-// [S] in the reference a late DEL of the previous owner of an address removes
-// the rules of the new one.
+// A late DEL of the previous owner of an address leaves the rules of the new one, which DEL of the
+// reference removes.
 func TestKernelFirewallLateDel(t *testing.T) {
 	w := newBox(t)
 	w.tool("iptables-nft", "-P", "FORWARD", "DROP")
@@ -331,7 +331,7 @@ func TestKernelFirewallLateDel(t *testing.T) {
 }
 
 // A configuration that is wrong changes nothing on ADD, and hinders no DEL.
-func TestKernelFirewallBadConf(t *testing.T) {
+func TestKernelFirewallInvalidConf(t *testing.T) {
 	w := newBox(t)
 	for _, keys := range []string{`"ingressPolicy":"closed"`, `"backend":"ipfw"`} {
 		if err := w.verb(spec.Add, 1, keys); err == nil || spec.AsError(err).Code != spec.CodeConfig {
@@ -386,8 +386,8 @@ func TestKernelFirewallRollbackWithFirewalld(t *testing.T) {
 	}
 }
 
-// [S] CHECK believes what firewalld answers; DEL takes out what its owner has
-// and no more, with firewalld gone it succeeds, and a failure leaves the record.
+// CHECK compares what firewalld answers; DEL removes the addresses of its attachment alone,
+// succeeds without firewalld, and leaves the record where it fails.
 func TestKernelFirewallZone(t *testing.T) {
 	w, socket := newBox(t), dbustest.Bus(t)
 	keys := `"backend":"firewalld","dbusSocket":"` + socket + `"`

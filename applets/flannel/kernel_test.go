@@ -12,7 +12,7 @@ import (
 	"cnibox/spec"
 )
 
-// A node with flannel on a bridge, and one of the three steps of DEL failing.
+// Where one of the three steps of DEL fails, the next DEL does the rest.
 func TestKernelFlannelDelFails(t *testing.T) {
 	h := applettest.NewHost(t)
 	h.SubnetEnv()
@@ -45,7 +45,8 @@ func TestKernelFlannelDelFails(t *testing.T) {
 	}
 }
 
-// A delegate that leaves an interface of its own name alone: so does flannel.
+// A second ADD, and one of another network under the same interface name, is an error that changes
+// nothing.
 func TestKernelFlannelTwice(t *testing.T) {
 	h := applettest.NewHost(t)
 	h.SubnetEnv()
@@ -72,7 +73,8 @@ func TestKernelFlannelTwice(t *testing.T) {
 	}
 }
 
-// The namespace may be gone, empty or a stale file; all that is outside goes.
+// DEL succeeds where the namespace is gone, empty or a stale file, and with less than ADD had; all
+// that is on the host is deleted.
 func TestKernelFlannelDelTolerates(t *testing.T) {
 	h := applettest.NewHost(t)
 	h.SubnetEnv()

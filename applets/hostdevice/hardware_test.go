@@ -69,7 +69,7 @@ func (c *card) onHost() *rtnl.Link {
 	return l
 }
 
-// ending is a applettest.Container whose namespace end takes away for good.
+// ending returns a container and a function that deletes its namespace.
 func (c *card) ending(id string) (p applettest.Container, end func()) {
 	c.T.Helper()
 	ns, err := rtnl.NewNS()
@@ -107,8 +107,8 @@ func (c *card) bind(driver string) {
 
 // Each selector finds a real card, which is moved, reported with its PCI address, and
 // comes back as it was. When the namespace ends first, the kernel gives hardware back in
-// its own time: a DEL right then waits for it, one after finds it; the reference's DEL
-// leaves it down and under the name it had in the container.
+// its own time: DEL waits for it; DEL of the reference leaves it down and under the name that it had
+// in the container.
 func TestKernelHostDeviceHardware(t *testing.T) {
 	c := newCard(t)
 	for name, keys := range map[string]string{
@@ -174,7 +174,7 @@ func (c *card) virtio() string {
 	return found[0]
 }
 
-// returns waits until the kernel has given the card back, under whatever name.
+// returns waits until the kernel has moved the card to the host, under any name.
 func (c *card) returns() {
 	c.T.Helper()
 	kerneltest.Eventually(c.T, "the card on the host", func() error {

@@ -243,8 +243,8 @@ func TestKernelHostDeviceOfReference(t *testing.T) {
 	}
 }
 
-// Others are on the segment of the link, so an IPv6 address is looked for there first [N8].
-func TestKernelHostDeviceDuplicate(t *testing.T) {
+// An IPv6 address that another machine on the segment has is an error, and nothing is left.
+func TestKernelHostDeviceDuplicateAddress(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("a")
 	applettest.SetDAD(t, p.NS, "1", "3") // an answer may be late
@@ -265,7 +265,7 @@ func TestKernelHostDeviceDuplicate(t *testing.T) {
 }
 
 // What cannot be moved is refused, and stays where and as it is.
-func TestKernelHostDeviceRefuses(t *testing.T) {
+func TestKernelHostDeviceInvalidConf(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("a")
 	h.NIC("nic0")

@@ -14,7 +14,7 @@ import (
 	"cnibox/spec"
 )
 
-// second makes another link of a name whose first bearer has gone into a container.
+// second adds a link of the name that another had which is in a container now.
 func second(h *applettest.Host, name string, addr net.HardwareAddr) {
 	h.T.Helper()
 	c := kerneltest.Dial(h.T, h.NS)
@@ -24,7 +24,7 @@ func second(h *applettest.Host, name string, addr net.HardwareAddr) {
 	set(h.T, h.NS, name, rtnl.LinkChange{Alias: new("second")})
 }
 
-// crowded is a applettest.Container in which the indices that links of the host have are taken.
+// crowded returns a container in which the indexes of the host's links are in use.
 func crowded(h *applettest.Host, id string) applettest.Container {
 	h.T.Helper()
 	p := h.Container(id)
@@ -98,7 +98,7 @@ func TestKernelHostDeviceNameReused(t *testing.T) {
 	}
 }
 
-// back is a DEL after which nic0 on the host is the link at the end of that wire, as it was.
+// back calls DEL, after which nic0 on the host has to be the peer of a link, as it was before ADD.
 func back(h *applettest.Host, p applettest.Container, ifName, wire, alias string, addr net.HardwareAddr) {
 	h.T.Helper()
 	h.Must(spec.Del, "host-device", applettest.DeviceConf("nic0"), p, "CNI_IFNAME="+ifName)
@@ -108,9 +108,9 @@ func back(h *applettest.Host, p applettest.Container, ifName, wire, alias string
 	}
 }
 
-// A device that waits on the host for its name is neither lost nor confused with the link that
-// has the name when an ADD meets that; the other link stays as it is.
-func TestKernelHostDeviceWaits(t *testing.T) {
+// A device whose name another link has is on the host under another name: ADD does not confuse the
+// two, and leaves the other link as it is.
+func TestKernelHostDeviceAddWhileNameTaken(t *testing.T) {
 	h := applettest.NewHost(t)
 	p, q := h.Container("a"), h.Container("b")
 	h.NIC("nic0")
@@ -150,7 +150,7 @@ func TestKernelHostDeviceWaits(t *testing.T) {
 }
 
 // Of two ADDs of one device at the same time one gets it, and has the record.
-func TestKernelHostDeviceRace(t *testing.T) {
+func TestKernelHostDeviceConcurrentAdds(t *testing.T) {
 	h := applettest.NewHost(t)
 	pods := []applettest.Container{h.Container("a"), h.Container("b")}
 	h.NIC("nic0")
@@ -177,21 +177,21 @@ func TestKernelHostDeviceRace(t *testing.T) {
 
 // DEL without a record takes what the reference has moved, by all that can be compared, and
 // never a link of another plugin, though that has an alias.
-func TestKernelHostDeviceForeign(t *testing.T) {
+func TestKernelHostDeviceDelWithoutRecord(t *testing.T) {
 	const addr = "02:00:00:00:00:0a"
 	for name, tt := range map[string]struct {
 		host, alias, keys string
 		taken             bool
 	}{
-		"its name":              {"nic0", "nic0", `"device":"nic0"`, true},
-		"its name there too":    {"eth0", "eth0", `"device":"eth0"`, true},
-		"its address":           {"nic0", "nic0", `"hwaddr":"` + addr + `"`, true},
-		"another name":          {"nic0", "uplink", `"device":"nic9"`, false},
-		"its name there":        {"nic0", "uplink", `"device":"eth0"`, false},
-		"another address":       {"nic0", "uplink", `"hwaddr":"02:00:00:00:00:99"`, false},
-		"no hardware":           {"nic0", "uplink", `"kernelpath":"/sys/devices/pci0000:00/0000:00:03.0"`, false},
-		"no hardware, PCI":      {"nic0", "uplink", `"pciBusID":"0000:00:03.0"`, false},
-		"invalid configuration": {"nic0", "uplink", `"pciBusID":"x"`, false},
+		"its name":                  {"nic0", "nic0", `"device":"nic0"`, true},
+		"its name there too":        {"eth0", "eth0", `"device":"eth0"`, true},
+		"its address":               {"nic0", "nic0", `"hwaddr":"` + addr + `"`, true},
+		"another name":              {"nic0", "uplink", `"device":"nic9"`, false},
+		"its name in the container": {"nic0", "uplink", `"device":"eth0"`, false},
+		"another address":           {"nic0", "uplink", `"hwaddr":"02:00:00:00:00:99"`, false},
+		"no hardware":               {"nic0", "uplink", `"kernelpath":"/sys/devices/pci0000:00/0000:00:03.0"`, false},
+		"no hardware, PCI":          {"nic0", "uplink", `"pciBusID":"0000:00:03.0"`, false},
+		"invalid configuration":     {"nic0", "uplink", `"pciBusID":"x"`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := applettest.NewHost(t)
@@ -217,7 +217,7 @@ func TestKernelHostDeviceForeign(t *testing.T) {
 
 // Nor does it take what another attachment has on record, in the container or given back by
 // the kernel.
-func TestKernelHostDeviceOfAnother(t *testing.T) {
+func TestKernelHostDeviceDelOfOtherNetwork(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := crowded(h, "a")
 	made := h.NIC("nic0").MAC

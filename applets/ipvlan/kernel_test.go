@@ -49,8 +49,8 @@ func TestKernelIpvlanModes(t *testing.T) {
 	h.Refuse(7, `invalid MTU 1501`, spec.Add, "ipvlan", applettest.ChildConf("ipvlan", `,"master":"up0","mtu":1501`), h.Container("x"))
 }
 
-// chained is a configuration whose master and addresses are prevResult's.
-const Interface = `{"cniVersion":"1.1.0","name":"demo","type":"ipvlan","prevResult":{"cniVersion":"1.1.0",
+// chainedConf is a configuration whose master and addresses are prevResult's.
+const chainedConf = `{"cniVersion":"1.1.0","name":"demo","type":"ipvlan","prevResult":{"cniVersion":"1.1.0",
 	"interfaces":[{"name":"up0"}],"ips":[{"address":"10.1.0.9/24","gateway":"10.1.0.1"}],"routes":[{"dst":"10.9.0.0/16"}],
 	"dns":{"nameservers":["10.1.0.53"]}}}`
 
@@ -60,10 +60,10 @@ func TestKernelIpvlanChained(t *testing.T) {
 	h, s := ipvlanNode(t)
 	p := h.Container("ctr")
 	before := h.Snapshot(p)
-	out := h.Must(spec.Add, "ipvlan", Interface, p)
+	out := h.Must(spec.Add, "ipvlan", chainedConf, p)
 	c := kerneltest.Dial(t, p.NS)
 	if l := kerneltest.Link(t, c, "eth0"); l.Parent != s.Up0.Index {
-		t.Errorf("it sits on #%d, want #%d", l.Parent, s.Up0.Index)
+		t.Errorf("its parent is #%d, want #%d", l.Parent, s.Up0.Index)
 	}
 	kerneltest.Addr(t, c, kerneltest.Link(t, c, "eth0").Index, "10.1.0.9/24")
 	if r := kerneltest.Route(t, c, "10.9.0.0/16"); r.GW.String() != "10.1.0.1" {
@@ -74,27 +74,27 @@ func TestKernelIpvlanChained(t *testing.T) {
 			t.Errorf("the result lacks %s, or has up0: %s", want, out)
 		}
 	}
-	// [S] the reference's CHECK fails with a master that is not configured
+	// CHECK of the reference fails with a master that is not configured
 	alone := `{"cniVersion":"1.1.0","name":"demo","type":"ipvlan"}`
 	h.Must(spec.Check, "ipvlan", applettest.Prev(alone, out), p)
 	h.Must(spec.Status, "ipvlan", alone, applettest.Container{})
-	// [S] its DEL looks for a default route without prevResult
+	// its DEL looks for a default route without prevResult
 	h.Must(spec.Del, "ipvlan", alone, p)
 	if after := h.Snapshot(p); after != before {
 		t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
 	}
 	h.Refuse(7, "requires an IPAM configuration", spec.Add, "ipvlan", alone, p)
-	h.Refuse(7, "chained master failure", spec.Add, "ipvlan", strings.Replace(Interface, `{"name":"up0"}`, `{"name":"up0"},{"name":"b"}`, 1), p)
-	h.Refuse(7, "chained master failure", spec.Add, "ipvlan", strings.Replace(Interface, `{"name":"up0"}`, ``, 1), p)
+	h.Refuse(7, "chained master failure", spec.Add, "ipvlan", strings.Replace(chainedConf, `{"name":"up0"}`, `{"name":"up0"},{"name":"b"}`, 1), p)
+	h.Refuse(7, "chained master failure", spec.Add, "ipvlan", strings.Replace(chainedConf, `{"name":"up0"}`, ``, 1), p)
 	// versions that need an address have one
 	old := strings.NewReplacer("1.1.0", "0.2.0", `"interfaces":[{"name":"up0"}],"ips":[{"address":"10.1.0.9/24","gateway":"10.1.0.1"}],"routes":[{"dst":"10.9.0.0/16"}]`,
-		`"ip4":{"ip":"10.1.0.9/24"}`, `"name"`, `"master":"up0","name"`).Replace(Interface)
+		`"ip4":{"ip":"10.1.0.9/24"}`, `"name"`, `"master":"up0","name"`).Replace(chainedConf)
 	if out := h.Must(spec.Add, "ipvlan", old, p); !strings.Contains(out, `"ip": "10.1.0.9/24"`) {
 		t.Errorf("got %s", out)
 	}
 }
 
-// Two containers reach each other, and somebody on the segment in l2 mode.
+// In mode l2 a container is reached from another one and from another machine on the segment.
 func TestKernelIpvlanTraffic(t *testing.T) {
 	h, s := ipvlanNode(t)
 	conf := applettest.ChildConf("ipvlan", `,"master":"up0"`)
@@ -112,8 +112,8 @@ func TestKernelIpvlanTraffic(t *testing.T) {
 	}
 }
 
-// A failure in the container's namespace is told as what it is; the reference says
-// that a link could not be renamed [S].
+// The master is looked for in the container if the configuration says so; an error there is the
+// kernel's own, where the reference reports that a link could not be renamed.
 func TestKernelIpvlanLinkInContainer(t *testing.T) {
 	h, _ := ipvlanNode(t)
 	p := h.Container("ctr")
@@ -135,7 +135,7 @@ func TestKernelIpvlanLinkInContainer(t *testing.T) {
 	h.Refuse(100, "master in0 is taken", spec.Add, "ipvlan", conf, p)
 }
 
-// A host that knew the address by another link's MAC address and asks nobody again
+// A machine that has the address as a neighbour with another MAC address, and does not probe,
 // reaches its new owner, though an ipvlan cannot announce itself as other links do.
 func TestKernelIpvlanReusedAddress(t *testing.T) {
 	h, s := ipvlanNode(t)

@@ -62,7 +62,7 @@ func TestKernelLoopbackDelKeepsLoForOthers(t *testing.T) {
 }
 
 // An address that is no loopback address is found before lo is changed.
-func TestKernelLoopbackForeignAddress(t *testing.T) {
+func TestKernelLoopbackNonLoopbackAddress(t *testing.T) {
 	b := newBox(t)
 	c := b.c
 	lo, err := c.Link("lo")
@@ -82,7 +82,7 @@ func TestKernelLoopbackForeignAddress(t *testing.T) {
 }
 
 // containerd adds loopback and the pod's networks at the same moment.
-func TestKernelLoopbackAtOnce(t *testing.T) {
+func TestKernelLoopbackConcurrentAdds(t *testing.T) {
 	b := newBox(t)
 	c := b.c
 	var wg sync.WaitGroup

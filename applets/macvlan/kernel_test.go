@@ -62,8 +62,8 @@ func TestKernelMacvlanPassthru(t *testing.T) {
 	}
 }
 
-// runtimeConfig, then args, then CNI_ARGS, then the key; two with one address on a
-// master are refused, and told why.
+// runtimeConfig, then args, then CNI_ARGS, then the key. A second link with one address on a master
+// is refused, and the error says why.
 func TestKernelMacvlanMAC(t *testing.T) {
 	h, _ := macvlanNode(t)
 	keys := `,"master":"up0"`
@@ -85,7 +85,7 @@ func TestKernelMacvlanMAC(t *testing.T) {
 }
 
 // Without a master it is the link of the default route, of a multipath one too, with
-// which the reference fails [S]; CHECK works with it, also when the route has moved.
+// which the reference fails; CHECK works with it, also when the route has moved.
 func TestKernelMacvlanAutoMaster(t *testing.T) {
 	h, s := macvlanNode(t)
 	conf := applettest.ChildConf("macvlan", "")
@@ -99,7 +99,7 @@ func TestKernelMacvlanAutoMaster(t *testing.T) {
 	p := h.Container("ctr")
 	out := h.Must(spec.Add, "macvlan", conf, p)
 	if l := kerneltest.Link(t, kerneltest.Dial(t, p.NS), "eth0"); l.Parent != s.Up0.Index {
-		t.Errorf("it sits on #%d, want #%d", l.Parent, s.Up0.Index)
+		t.Errorf("its parent is #%d, want #%d", l.Parent, s.Up0.Index)
 	}
 	h.Must(spec.Check, "macvlan", applettest.Prev(conf, out), p)
 	if err := s.Host.Do(rtnl.DropAddr(s.Up0.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("192.0.2.1/24")})); err != nil {
@@ -120,7 +120,7 @@ func TestKernelMacvlanMTU(t *testing.T) {
 	conf := applettest.ChildConf("macvlan", `,"master":"up0","mtu":1400`)
 	out := h.Must(spec.Add, "macvlan", conf, p)
 	if !strings.Contains(out, `"mtu": 1400`) {
-		t.Errorf("the MTU is not told: %s", out)
+		t.Errorf("the result lacks the MTU: %s", out)
 	}
 	c := kerneltest.Dial(t, p.NS)
 	if err := c.SetLink(kerneltest.Link(t, c, "eth0").Index, rtnl.LinkChange{MTU: new(1450)}); err != nil {
@@ -167,8 +167,8 @@ func TestKernelMacvlanLinkInContainer(t *testing.T) {
 	}
 }
 
-// Two containers reach each other and somebody on the segment; without ipam the link
-// is up and nothing else.
+// A container is reached from another one and from another machine on the segment; without ipam
+// the link is up and nothing else.
 func TestKernelMacvlanTraffic(t *testing.T) {
 	h, s := macvlanNode(t)
 	conf := applettest.ChildConf("macvlan", `,"master":"up0"`)
@@ -194,7 +194,7 @@ func TestKernelMacvlanTraffic(t *testing.T) {
 }
 
 // A route without a gateway leads to the gateway of one before it, in every plugin.
-func TestKernelOnLinkFirst(t *testing.T) {
+func TestKernelMacvlanGatewayRouteFirst(t *testing.T) {
 	h, _ := macvlanNode(t)
 	p := h.Container("a")
 	conf := `{"cniVersion":"1.1.0","name":"demo","type":"macvlan","master":"up0","ipam":{"type":"static",
@@ -207,7 +207,7 @@ func TestKernelOnLinkFirst(t *testing.T) {
 	}
 }
 
-// The master may be told by an alternative name, up to the longest that the kernel takes.
+// The master may be given by an alternative name, up to the longest that the kernel takes.
 func TestKernelMacvlanAltName(t *testing.T) {
 	for _, name := range []string{"uplink", "sixteen-bytes-xx", strings.Repeat("x", 127)} {
 		h, _ := macvlanNode(t)

@@ -40,8 +40,8 @@ func (n *bridged) elements() string {
 	return strings.Join(all, "\n") + "\nfiles " + n.Files()
 }
 
-// [S] done right: containers of the same subnet reach the port, capital
-// letters in the protocol work, and passing traffic is left alone.
+// Containers of the same subnet reach the port, capital letters in the protocol work, and traffic
+// that is not for the host is not changed.
 func TestKernelPortmap(t *testing.T) {
 	n := newBridged(t)
 	n.Serve(n.C1.NS, "one")
@@ -65,10 +65,9 @@ func TestKernelPortmap(t *testing.T) {
 	}
 }
 
-// N6: a port of a live attachment is refused with the owner's name, one of an
-// attachment whose namespace is gone is taken over. [S] in the reference the
-// first rule wins, for ever.
-func TestKernelPortmapTaken(t *testing.T) {
+// A port of a live attachment is refused with the owner's name, one of an attachment whose
+// namespace is gone is taken over. In the reference the first rule wins for good.
+func TestKernelPortmapPortInUse(t *testing.T) {
 	for name, end := range map[string]func(n *bridged){
 		"namespace gone": func(n *bridged) { os.Remove(n.C1.Path) },
 		"another namespace there": func(n *bridged) {
@@ -119,12 +118,12 @@ func TestKernelPortmapTaken(t *testing.T) {
 	n.NoError(os.RemoveAll(n.Records))
 	n.NoError(os.Remove(n.C1.Path))
 	if err := n.Publish(spec.Add, "c2", applettest.BothProtocols); err == nil {
-		t.Error("an owner of whom nothing is known was taken for dead")
+		t.Error("the port of an owner without a record was taken over")
 	}
 }
 
-// DEL works with a namespace and again with nothing at all. [S] the reference
-// removes nothing without portMappings.
+// DEL needs neither namespace nor prevResult nor portMappings, without which the reference removes
+// nothing.
 func TestKernelPortmapDel(t *testing.T) {
 	n := newBridged(t)
 	n.NoError(n.Publish(spec.Del, "c1", applettest.BothProtocols)) // before any ADD
@@ -147,8 +146,9 @@ func TestKernelPortmapDel(t *testing.T) {
 	}
 }
 
-// [S] re-ADD duplicates rules in the reference, and an old address stays first.
-func TestKernelPortmapAgain(t *testing.T) {
+// A second ADD replaces the first; in the reference it duplicates rules, and an old address stays
+// first.
+func TestKernelPortmapAddAgain(t *testing.T) {
 	n := newBridged(t)
 	n.NoError(n.Publish(spec.Add, "c1", applettest.BothProtocols))
 	n.NoError(n.Publish(spec.Add, "c1", applettest.BothProtocols))
@@ -165,7 +165,7 @@ func TestKernelPortmapAgain(t *testing.T) {
 	}
 }
 
-// CHECK finds what is missing and puts nothing back.
+// CHECK reports what is missing and changes nothing.
 func TestKernelPortmapCheck(t *testing.T) {
 	n := newBridged(t)
 	n.NoError(n.Publish(spec.Check, "c1", ""))
@@ -219,7 +219,7 @@ func TestKernelPortmapGC(t *testing.T) {
 	n.Result(n.Do(spec.Status, "portmap", spec.Call{}, "", ""))
 }
 
-// [S] in the reference the conditions of the last ADD count for everybody.
+// The conditions of an ADD count for its attachment alone, not for all as in the reference.
 func TestKernelPortmapConditions(t *testing.T) {
 	n := newBridged(t)
 	n.Serve(n.C1.NS, "one")
@@ -238,9 +238,9 @@ func TestKernelPortmapConditions(t *testing.T) {
 	}
 }
 
-// [S] the reference marks rules with the container alone, so that DEL of one
-// interface takes the ports of the others, and long IDs break it.
-func TestKernelPortmapInterfaces(t *testing.T) {
+// DEL of one interface leaves the ports of another one of the container, also where the ID is
+// long.
+func TestKernelPortmapTwoInterfaces(t *testing.T) {
 	n := newBridged(t)
 	id := strings.Repeat("x", 200)
 	run := func(v spec.Verb, ifName, port string) {

@@ -94,8 +94,8 @@ func TestKernelPortmapRestoresLocalnet(t *testing.T) {
 	}
 }
 
-// With the last mapping gone, neither flushing the rule set nor the undo of a failed
-// ADD of another network lets a neighbour reach the host's 127.0.0.1.
+// After DEL of the last mapping a neighbour does not reach the host's 127.0.0.1, also after the
+// rule set is flushed.
 func TestKernelPortmapLeavesNothingExposed(t *testing.T) {
 	n := newBridged(t)
 	n.Serve(n.NS, "host's own")
@@ -126,8 +126,8 @@ func (n *bridged) flushRuleset() {
 	n.NoError(n.NS.Do(func() error { return exec.Command(path, "flush", "ruleset").Run() }))
 }
 
-// The undo of a failed ADD leaves tables that it has not made: their guard protects
-// 127.0.0.1 wherever route_localnet is on, by whomever.
+// An ADD that fails leaves tables that it has not made: their guard protects 127.0.0.1 wherever
+// route_localnet is on.
 func TestKernelUndoKeepsForeignTables(t *testing.T) {
 	n := newBridged(t)
 	n.Serve(n.NS, "host's own")
@@ -168,9 +168,9 @@ func TestKernelUndoKeepsForeignTables(t *testing.T) {
 	}
 }
 
-// A prevResult may say what it likes: route_localnet is set on the host's end of the
-// container's own link, or the bridge that this is a port of, and nowhere else.
-func TestKernelPortmapLyingPrevResult(t *testing.T) {
+// Whatever prevResult says, route_localnet is set on the host-side veth of the container's own link,
+// or on the bridge that this is a port of, and nowhere else.
+func TestKernelPortmapWrongPrevResult(t *testing.T) {
 	n := newBridged(t)
 	host := kerneltest.Dial(t, n.NS)
 	n.NoError(host.AddLink(rtnl.LinkSpec{Name: "br1", Kind: rtnl.Bridge{}, Up: true}))
@@ -195,8 +195,8 @@ func TestKernelPortmapLyingPrevResult(t *testing.T) {
 	}
 }
 
-// The links that lead to a container other than by a port of a bridge: the host's end of
-// a pair, and the host's interface in a VLAN of the bridge.
+// route_localnet is set on the link that leads to the container: the host-side veth, or the host's
+// interface in a VLAN of the bridge.
 func TestKernelPortmapLocalnetLinks(t *testing.T) {
 	n := newBridged(t)
 	host := kerneltest.Dial(t, n.NS)

@@ -84,7 +84,7 @@ func TestKernelPortmapPendingGC(t *testing.T) {
 
 // containerd and nerdctl attach the networks of a container at the same time: each
 // becomes an owner in its turn.
-func TestKernelPortmapPendingAtOnce(t *testing.T) {
+func TestKernelPortmapPendingConcurrent(t *testing.T) {
 	n := newBridged(t)
 	verb := func(v spec.Verb, ifName string) error {
 		_, err := n.Do(v, "portmap", spec.Call{ContainerID: "c1", IfName: ifName, NetNS: n.C1.Path},
@@ -111,7 +111,7 @@ func TestKernelPortmapPendingAtOnce(t *testing.T) {
 }
 
 // An attachment that is gone is no next owner.
-func TestKernelPortmapPendingGone(t *testing.T) {
+func TestKernelPortmapPendingDeleted(t *testing.T) {
 	n := newBridged(t)
 	verb := func(v spec.Verb, ifName string) {
 		t.Helper()
@@ -129,8 +129,8 @@ func TestKernelPortmapPendingGone(t *testing.T) {
 	}
 }
 
-// Whichever change fails of an ADD whose ports are pending, the first attachment keeps
-// what it has, and nothing of the second stays.
+// An ADD that fails while its ports are pending leaves those of the first attachment, and nothing
+// of its own.
 func TestKernelPortmapPendingRollback(t *testing.T) {
 	n := newBridged(t)
 	add := func(ifName string) error {

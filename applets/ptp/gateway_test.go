@@ -16,9 +16,9 @@ func ptpStatic(address, gateway, routes string) string {
 	return applettest.Conf("ptp", `"ipam":{"type":"static","addresses":[{"address":"`+address+`","gateway":"`+gateway+`"}],"routes":[`+routes+`]}`)
 }
 
-// What the address plugin gives and the kernel cannot do is told as a fault of the
-// configuration, and nothing is left behind.
-func TestKernelPtpImpossible(t *testing.T) {
+// Addresses and routes that the kernel refuses are an error of the configuration, and nothing is
+// left behind.
+func TestKernelPtpImpossibleAddresses(t *testing.T) {
 	h := applettest.NewHost(t)
 	for name, tt := range map[string]struct{ conf, want string }{
 		"gateway anything":   {ptpStatic("10.1.0.5/24", "0.0.0.0", ""), "an address of another host"},
@@ -58,7 +58,7 @@ func TestKernelPtpGatewayRoute(t *testing.T) {
 }
 
 // CHECK looks for the route to the gateway in all tables: sbr moves it to another.
-func TestKernelPtpMovedRoutes(t *testing.T) {
+func TestKernelPtpCheckAfterSBR(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("a")
 	conf := ptpStatic("10.1.0.5/24", "10.1.0.1", `{"dst":"0.0.0.0/0"}`)
@@ -70,9 +70,9 @@ func TestKernelPtpMovedRoutes(t *testing.T) {
 	h.Must(spec.Check, "ptp", applettest.Prev(conf, res), p)
 }
 
-// Whose what is taken is: an address of another container, and a host end of this very
-// attachment in another namespace.
-func TestKernelPtpTaken(t *testing.T) {
+// The error names the owner of what is in use: an address of another container, and a host-side
+// veth of the same attachment in another namespace.
+func TestKernelPtpAddressInUse(t *testing.T) {
 	h := applettest.NewHost(t)
 	conf := ptpStatic("10.1.0.5/32", "10.1.0.1", "")
 	h.Must(spec.Add, "ptp", conf, h.Container("a"))
@@ -80,10 +80,9 @@ func TestKernelPtpTaken(t *testing.T) {
 	h.Refuse(100, "demo/a/eth0 is attached to another namespace: its host end veth", spec.Add, "ptp", conf, h.Container("a"))
 }
 
-// Without a label on its host end a pair is the attachment's if it looks like one of the
-// reference: its ends are peers of each other, in these two namespaces, and the name is
-// one that the reference gives.
-func TestKernelPtpForeignPeer(t *testing.T) {
+// A pair without a label is the attachment's if it looks like one of the reference: its ends are
+// peers of each other, in these two namespaces, and the name is one that the reference gives.
+func TestKernelPtpDelOfUnlabelledPair(t *testing.T) {
 	for name, tt := range map[string]struct {
 		hostEnd string
 		third   bool // whether the container's peer is in a third namespace

@@ -58,7 +58,7 @@ func TestKernelPtpRoutes(t *testing.T) {
 	for ns, want := range map[*rtnl.NS][2]string{h.NS: {"veth", "fd00:1::1/"}, p.NS: {"eth0", "fd00:1::2/"}} {
 		c := kerneltest.Dial(t, ns)
 		if addr := kerneltest.Addr(t, c, kerneltest.Link(t, c, want[0]).Index, want[1]); addr.Tentative || !addr.NoDAD {
-			t.Errorf("nobody else can have %+v", addr)
+			t.Errorf("got %+v, want no duplicate detection", addr)
 		}
 	}
 	want := []string{
@@ -76,7 +76,7 @@ func TestKernelPtpRoutes(t *testing.T) {
 		t.Errorf("host: got\n%s", strings.Join(got, "\n"))
 	}
 	if strings.Index(res, `"name": "veth`) > strings.Index(res, `"name": "eth0"`) || !strings.Contains(res, `"interface": 1`) {
-		t.Errorf("the host end comes first, and the addresses are the other's: %s", res)
+		t.Errorf("the host-side veth comes first, and the addresses are the peer's: %s", res)
 	}
 	h.Must(spec.Check, "ptp", applettest.Prev(applettest.PtpConf, res), p)
 }
@@ -90,8 +90,8 @@ func endlessDAD(t *testing.T, namespaces ...*rtnl.NS) {
 	}
 }
 
-// usable waits until a link has an IPv6 link-local address that is not tentative, without
-// which nobody is asked for on behalf of others. The kernel gives it in its own time.
+// usable waits until a link has an IPv6 link-local address that is not tentative, without which
+// the kernel solicits no neighbour for forwarded packets.
 func usable(t *testing.T, ns *rtnl.NS, l rtnl.Link) {
 	t.Helper()
 	c := kerneltest.Dial(t, ns)
@@ -106,8 +106,7 @@ func usable(t *testing.T, ns *rtnl.NS, l rtnl.Link) {
 	})
 }
 
-// Two containers reach each other, and the gateway, in both families: the host end does
-// not wait for its link-local address either.
+// Two containers reach each other, and the gateway, in both families.
 func TestKernelPtpTraffic(t *testing.T) {
 	h := applettest.NewHost(t)
 	a, b := h.Container("a"), h.Container("b")
@@ -128,8 +127,8 @@ func TestKernelPtpTraffic(t *testing.T) {
 	}
 }
 
-// [S] of the reference, done right: a single address, two addresses of one subnet, two
-// with one gateway.
+// Two addresses of one subnet, two gateways, and a gateway of another network work, which they do
+// not in the reference.
 func TestKernelPtpAddresses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		ranges string
@@ -173,7 +172,7 @@ func TestKernelPtpAddresses(t *testing.T) {
 }
 
 // What cannot work is refused before anything is made, or leaves nothing.
-func TestKernelPtpRefuses(t *testing.T) {
+func TestKernelPtpInvalidConf(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("a")
 	before := h.Snapshot(p)
@@ -196,7 +195,7 @@ func TestKernelPtpRefuses(t *testing.T) {
 	}
 }
 
-// CHECK finds what is missing on either side; the reference looks at none of it.
+// CHECK reports what is missing on either side; the reference looks at none of it.
 func TestKernelPtpCheck(t *testing.T) {
 	hostEnd := func(h *applettest.Host) (*rtnl.Conn, *rtnl.Link) {
 		c := kerneltest.Dial(h.T, h.NS)
@@ -250,9 +249,9 @@ func TestKernelPtpCheck(t *testing.T) {
 	}
 }
 
-// CHECK passes when a later plugin has entered addresses of another interface, whose
-// family the host need not forward.
-func TestKernelPtpCheckAfterOthers(t *testing.T) {
+// CHECK passes when a later plugin has entered addresses of another interface; the host need not
+// forward their family.
+func TestKernelPtpCheckWithLaterInterface(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("a")
 	conf := strings.NewReplacer(`,[{"subnet":"fd00:1::/64"}]`, "", `,{"dst":"::/0"}`, "").Replace(applettest.PtpConf)
@@ -260,7 +259,7 @@ func TestKernelPtpCheckAfterOthers(t *testing.T) {
 	h.Must(spec.Check, "ptp", applettest.Prev(conf, applettest.WithOtherInterface(result)), p)
 }
 
-// GET tells again what ADD told, and STATUS is healthy.
+// GET answers what ADD answered, and STATUS is healthy.
 func TestKernelPtpGet(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("a")
@@ -270,7 +269,7 @@ func TestKernelPtpGet(t *testing.T) {
 	}
 	res := h.Must(spec.Add, "ptp", conf, p)
 	if got := h.Must(spec.Get, "ptp", conf, p); got != res {
-		t.Errorf("GET: got %s\nADD told %s", got, res)
+		t.Errorf("GET: got %s\nADD answered %s", got, res)
 	}
 	h.Must(spec.Status, "ptp", applettest.PtpConf, applettest.Container{})
 }

@@ -74,8 +74,8 @@ func TestKernelSBR(t *testing.T) {
 		want(w, "rules", sources(w), "10.9.0.2/32 100, fd09::2/128 101")
 		want(w, "IPv4", table(w, 100), "0.0.0.0/0 via 10.9.0.1, 10.9.0.0/24 src 10.9.0.2, 192.0.2.0/24 via 10.9.0.7")
 		want(w, "IPv6", table(w, 101), "fd09::/64, ::/0 via fd09::1")
-		want(w, "main: [S] what is link-local stays", table(w, 0), "fe80::/64")
-		// [S] the routes of the result are where it says, so CHECK of the main plugin finds them
+		want(w, "main: what is link-local stays", table(w, 0), "fe80::/64")
+		// the routes of the result are in these tables, so CHECK of the main plugin finds them
 		var tables []string
 		for _, r := range res.Routes {
 			tables = append(tables, fmt.Sprintf("%s via %s %d", r.Dst, r.GW, *r.Table))
@@ -92,7 +92,7 @@ func TestKernelSBR(t *testing.T) {
 }
 
 // A version without tables in its routes has only those that are in the main table.
-func TestKernelSBROldResult(t *testing.T) {
+func TestKernelSBROldVersion(t *testing.T) {
 	w := newVeth(t)
 	prev := strings.Replace(w.PrevResult(`[{"dst":"0.0.0.0/0","gw":"10.9.0.1"},{"dst":"198.51.100.0/24"}]`), "1.1.0", "1.0.0", 1)
 	res := w.Result(w.Do(spec.Add, "sbr", w.Cont.Call(), `"cniVersion":"1.0.0"`, prev))
@@ -101,7 +101,7 @@ func TestKernelSBROldResult(t *testing.T) {
 	}
 }
 
-// [S] A table that has routes, and one that only a rule leads to, is not free.
+// A table that has routes, and one that only a rule leads to, is not free.
 func TestKernelSBRUsedTables(t *testing.T) {
 	w := newVeth(t)
 	taken := rtnl.Route{Dst: netip.MustParsePrefix("203.0.113.0/24"), Link: w.Eth0.Index, Table: 100}
@@ -115,7 +115,7 @@ func TestKernelSBRUsedTables(t *testing.T) {
 	want(w, "the table of others", table(w, 100), "203.0.113.0/24")
 }
 
-// [S] A gateway of the configuration is the one that counts.
+// A gateway of the configuration replaces the default routes.
 func TestKernelSBRGateways(t *testing.T) {
 	w := newVeth(t)
 	keys := `"gateways":["fd09::99","10.9.0.99"]`
@@ -133,7 +133,7 @@ func TestKernelSBRGateways(t *testing.T) {
 	w.WantError(err, spec.CodeCheck, "no default route by way of 10.9.0.98")
 }
 
-// [S] With source hints the own networks and what is link-local stay in the main table,
+// With source hints the own networks and what is link-local stay in the main table,
 // and another interface's route to the same network is left alone.
 func TestKernelSBRHints(t *testing.T) {
 	w := newVeth(t)
@@ -187,7 +187,7 @@ func TestKernelSBRTable(t *testing.T) {
 	want(w, "all else", w.State(), before)
 }
 
-// [S] CHECK looks: at each rule and each table.
+// CHECK looks at each rule and each table.
 func TestKernelSBRCheck(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spoil rtnl.Op
@@ -210,7 +210,7 @@ func TestKernelSBRCheck(t *testing.T) {
 	}
 }
 
-func TestKernelSBRRefused(t *testing.T) {
+func TestKernelSBRInvalidConf(t *testing.T) {
 	w := newVeth(t)
 	before := w.State()
 	_, err := w.Do(spec.Add, "sbr", w.Cont.Call(), "", "")
@@ -225,8 +225,8 @@ func TestKernelSBRRefused(t *testing.T) {
 	w.Result(w.Do(spec.Status, "sbr", spec.Call{}, "", ""))
 }
 
-// [S] DEL without a namespace is fine and creates nothing at the path, nor does ADD.
-func TestKernelSBRDelOfGone(t *testing.T) {
+// DEL without a namespace succeeds and creates nothing at the path, nor does ADD.
+func TestKernelSBRDelWithoutNamespace(t *testing.T) {
 	for name, path := range applettest.MissingNetNS(t) {
 		t.Run(name, func(t *testing.T) {
 			w := newVeth(t)
@@ -241,7 +241,7 @@ func TestKernelSBRDelOfGone(t *testing.T) {
 			}
 		})
 	}
-	// without the interface the addresses of prevResult tell the rules
+	// without the interface the rules are those of the addresses in prevResult
 	w := newVeth(t)
 	w.Result(w.Do(spec.Add, "sbr", w.Cont.Call(), "", w.PrevResult(applettest.VethRoutes)))
 	w.NoError(w.HostConn.Do(rtnl.DropLink(w.Host0.Index)))
@@ -250,7 +250,7 @@ func TestKernelSBRDelOfGone(t *testing.T) {
 }
 
 // Without interface and prevResult, DEL removes the rules that lead nowhere, and no other.
-func TestKernelSBRDelOfOrphans(t *testing.T) {
+func TestKernelSBRDelWithoutInterface(t *testing.T) {
 	w := newVeth(t)
 	w.Result(w.Do(spec.Add, "sbr", w.Cont.Call(), "", w.PrevResult(applettest.VethRoutes)))
 	w.NoError(w.HostConn.Do(rtnl.DropLink(w.Host0.Index)))
@@ -269,7 +269,7 @@ func TestKernelSBRDelOfOrphans(t *testing.T) {
 }
 
 // Several ADDs at once in one namespace choose tables of their own.
-func TestKernelSBRAtOnce(t *testing.T) {
+func TestKernelSBRConcurrentAdds(t *testing.T) {
 	const n = 6
 	w := applettest.NewVeth(t)
 	errs := make(chan error, n)

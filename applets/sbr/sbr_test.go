@@ -8,7 +8,7 @@ import (
 	"cnibox/spec/spectest"
 )
 
-// A rule that asks for more than the source is somebody else's.
+// A rule that selects by more than the source is not ours.
 func TestIsSource(t *testing.T) {
 	r := sourceRule(netip.MustParseAddr("10.1.0.2"), 100)
 	if !isSource(r) {

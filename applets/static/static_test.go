@@ -93,7 +93,7 @@ func TestStaticConfig(t *testing.T) {
 	wantStatic(t, "STATUS", tests["no length"].conf, "", 7, "expected to be in CIDR notation")
 }
 
-// [S] in the reference an address that prevResult does not have passes CHECK.
+// CHECK fails with an address that prevResult does not have; in the reference it passes.
 func TestStaticCheck(t *testing.T) {
 	prev := func(ips string) string {
 		return staticConf(static4, `,"prevResult":{"cniVersion":"1.1.0","ips":[`+ips+`]}`)

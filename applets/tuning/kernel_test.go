@@ -60,9 +60,9 @@ var record = spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}
 const tuneAll = `"mac":"02:00:00:00:00:AA","promisc":true,"mtu":1400,"allmulti":true,"txQLen":77,
 	"sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1","net.ipv4.ip_local_port_range":"2000 3000"}`
 
-// [S] done right: a second ADD keeps the former values, CHECK compares lists
-// by fields and addresses in any case of letters, the result has the new MTU
-// and the interface of the host keeps its address.
+// A second ADD leaves the former values in the record, CHECK compares lists by fields and addresses
+// in any case of letters, the result has the new MTU, and the interface of the host keeps its address
+// there.
 func TestKernelTuning(t *testing.T) {
 	b := newBox(t)
 	c := b.veth()
@@ -122,8 +122,8 @@ func ports(state string) string {
 	return "ports " + strings.Fields(after)[0]
 }
 
-// checkTuningFile reads the file as the reference would. [S] there, a second
-// ADD writes the tuned values into it, and its folder cannot be entered.
+// checkTuningFile reads the record as the reference would. There, a second ADD writes the tuned
+// values into it, and nothing can enter its directory.
 func checkTuningFile(t *testing.T, file string) {
 	t.Helper()
 	raw, err := os.ReadFile(file)
@@ -150,7 +150,7 @@ func checkTuningFile(t *testing.T, file string) {
 	}
 }
 
-// Each configured value that somebody changed is found.
+// CHECK reports each configured value that has changed.
 func TestKernelTuningCheck(t *testing.T) {
 	tests := map[string]struct {
 		keys, want string
@@ -218,8 +218,8 @@ func TestKernelTuningRollback(t *testing.T) {
 	}
 }
 
-// The kernel's own refusal of the last attribute takes the first ones back.
-func TestKernelTuningRefused(t *testing.T) {
+// Where the kernel refuses the last attribute, the first ones are restored.
+func TestKernelTuningRefusedByKernel(t *testing.T) {
 	b := newBox(t)
 	c := b.veth()
 	before := b.state(c)
@@ -241,8 +241,8 @@ func TestKernelTuningRefused(t *testing.T) {
 	}
 }
 
-// [S] in the reference the file stays for ever when namespace or link are gone.
-func TestKernelTuningDelOfGone(t *testing.T) {
+// DEL removes the record also where namespace or link are gone.
+func TestKernelTuningDelTolerates(t *testing.T) {
 	for name, spoil := range map[string]func(b *box, c *rtnl.Conn) spec.Call{
 		"no link":         func(b *box, c *rtnl.Conn) spec.Call { c.DelLink("eth0"); return b.Cont.Call() },
 		"empty netns":     func(b *box, c *rtnl.Conn) spec.Call { k := b.Cont.Call(); k.NetNS = ""; return k },
@@ -312,10 +312,10 @@ func TestKernelTuningRecords(t *testing.T) {
 	b.Result(b.Do(spec.Status, "tuning", spec.Call{}, tuneAll, ""))
 	b.Records = filepath.Join(b.Records, "other")
 	if _, err := b.Do(spec.Status, "tuning", spec.Call{}, tuneAll, ""); err == nil || spec.AsError(err).Code != spec.CodeNotReady {
-		t.Errorf("STATUS with a file for a folder: %v", err)
+		t.Errorf("STATUS with a file for a directory: %v", err)
 	}
 	if _, err := b.Do(spec.Add, "tuning", b.Cont.Call(), tuneAll, b.prev()); err == nil {
-		t.Error("ADD with a file for a folder")
+		t.Error("ADD with a file for a directory")
 	}
 
 	// an empty record, as the reference leaves it when the disk is full
@@ -330,9 +330,9 @@ func TestKernelTuningRecords(t *testing.T) {
 	}
 }
 
-// What the configuration asks wrongly is told with its code and the interface's name, or
-// the key as it was written, and nothing has changed.
-func TestKernelTuningOfWrongValues(t *testing.T) {
+// Values that the kernel refuses are an error of the configuration with the interface's name, or the
+// key as it was written, and nothing has changed.
+func TestKernelTuningInvalidValues(t *testing.T) {
 	for keys, want := range map[string]string{
 		`"mtu":67`:    "eth0 does not take what is configured for it",
 		`"mtu":70000`: "eth0 does not take what is configured for it",

@@ -10,7 +10,7 @@ import (
 )
 
 // Two paths to a namespace are one sandbox.
-func TestKernelTuningSandboxPath(t *testing.T) {
+func TestKernelTuningTwoPathsOfSandbox(t *testing.T) {
 	w := applettest.NewVeth(t)
 	prev := strings.ReplaceAll(w.PrevResult("[]"), w.Cont.Path, kerneltest.NSPath(t, w.Cont.NS))
 	res := w.Result(w.Do(spec.Add, "tuning", w.Cont.Call(), `"mac":"02:00:00:00:00:AA","mtu":1400`, prev))

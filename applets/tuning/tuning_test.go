@@ -11,7 +11,7 @@ import (
 	"cnibox/spec/spectest"
 )
 
-// [S] in the reference every dot becomes a slash, which mangles names of
+// In the reference every dot becomes a slash, which mangles names of
 // interfaces that have dots.
 func TestTuningSysctlPath(t *testing.T) {
 	tests := map[string]struct{ key, ifName, want string }{

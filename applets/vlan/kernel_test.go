@@ -19,8 +19,8 @@ func vlanNode(t *testing.T) (*applettest.Host, applettest.Segment) {
 	return h, h.Segment()
 }
 
-// A master has a VLAN once; who comes second is told, and the first keeps it. After a
-// failed ADD the VLAN is free again, which the reference's is not [S].
+// A master has a VLAN once: the second ADD is an error, and the first link stays. After an ADD that
+// failed the VLAN is free, which in the reference it is not.
 func TestKernelVLANInUse(t *testing.T) {
 	h, s := vlanNode(t)
 	conf := applettest.ChildConf("vlan", `,"master":"up0","vlanId":42`)
@@ -71,8 +71,8 @@ func TestKernelVLANTraffic(t *testing.T) {
 	}
 }
 
-// What is wrong is told before anything is touched.
-func TestKernelVLANBadConf(t *testing.T) {
+// An invalid configuration is an error before anything is changed.
+func TestKernelVLANInvalidConf(t *testing.T) {
 	h := applettest.NewHost(t)
 	h.Segment()
 	for keys, want := range map[string]string{

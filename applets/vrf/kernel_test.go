@@ -48,7 +48,7 @@ func TestKernelVRF(t *testing.T) {
 	w := newVeth(t)
 	before := w.State()
 	const keys = `"vrfname":"blue"`
-	// [S] a table that has routes or rules is not free
+	// a table that has routes or rules is not free
 	w.NoError(w.ContConn.Do(rtnl.NewRule(rtnl.Rule{Mark: 7, Table: 1, Priority: 5})))
 	res := w.Result(w.Do(spec.Add, "vrf", w.Cont.Call(), keys, w.PrevResult(vrfRoutes)))
 	for range 2 {
@@ -88,7 +88,7 @@ func TestKernelVRF(t *testing.T) {
 }
 
 // The VRF goes with the last interface that is in it.
-func TestKernelVRFLast(t *testing.T) {
+func TestKernelVRFDeletedWithLastInterface(t *testing.T) {
 	w := newVeth(t)
 	w.AddPair("host1", "eth1", "10.8.0.1/24", "fd08::1/64", "10.8.0.2/24", "fd08::2/64")
 	second := w.Cont.Call()
@@ -107,7 +107,7 @@ func TestKernelVRFLast(t *testing.T) {
 	}
 	w.Result(w.Do(spec.Del, "vrf", w.Cont.Call(), `"vrfname":""`, "")) // the one it is in
 	w.Result(w.Do(spec.Check, "vrf", second, keys, prev))
-	// [S] the interface may be gone
+	// the interface may be gone
 	w.NoError(w.ContConn.DelLink("eth1"))
 	w.Result(w.Do(spec.Del, "vrf", second, keys, ""))
 	if _, err := w.ContConn.Link("blue"); err == nil {
@@ -131,7 +131,7 @@ func TestKernelVRFCheck(t *testing.T) {
 		"address": {func(w *applettest.Veth, _ *rtnl.Link) rtnl.Op {
 			return rtnl.DropAddr(w.Eth0.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("fd09::2/64")})
 		}, "does not have address fd09::2"},
-		"[S] route": {func(*applettest.Veth, *rtnl.Link) rtnl.Op {
+		"route": {func(*applettest.Veth, *rtnl.Link) rtnl.Op {
 			return rtnl.DropRoute(rtnl.Route{Dst: netip.MustParsePrefix("192.0.2.0/24"), Table: 1001})
 		}, "route 192.0.2.0/24 of eth0 is missing in table 1001 of its VRF"},
 		"route of another table": {func(*applettest.Veth, *rtnl.Link) rtnl.Op {
@@ -158,7 +158,7 @@ func TestKernelVRFCheck(t *testing.T) {
 	w.WantError(err, spec.CodeCheck, "has table 1001, not 1002")
 }
 
-func TestKernelVRFRefused(t *testing.T) {
+func TestKernelVRFInvalidConf(t *testing.T) {
 	w := newVeth(t)
 	before := w.State()
 	_, err := w.Do(spec.Add, "vrf", w.Cont.Call(), `"vrfname":"blue"`, "")
@@ -176,7 +176,7 @@ func TestKernelVRFRefused(t *testing.T) {
 }
 
 // A missing namespace is no error of DEL, whatever the configuration. This needs no VRF.
-func TestKernelVRFDelOfGone(t *testing.T) {
+func TestKernelVRFDelWithoutNamespace(t *testing.T) {
 	for name, path := range applettest.MissingNetNS(t) {
 		t.Run(name, func(t *testing.T) {
 			w := applettest.NewVeth(t)
@@ -197,7 +197,7 @@ func TestKernelVRFDelOfGone(t *testing.T) {
 	}
 }
 
-func TestKernelVRFMissing(t *testing.T) {
+func TestKernelVRFWithoutKernelSupport(t *testing.T) {
 	w := applettest.NewVeth(t)
 	fault.Hook = func(what string) error {
 		if strings.Contains(what, "vrf") {
