@@ -54,7 +54,7 @@ func TestScripts(t *testing.T) { run(t, "testdata/plain", true) }
 func TestKernelScripts(t *testing.T) { run(t, "testdata", false) }
 
 // limit is how long the scripts may take before a process counts as stuck.
-var limit = kerneltest.Patience(5 * time.Minute)
+var limit = kerneltest.Timeout(5 * time.Minute)
 
 // run runs each script of a directory twice, with plugins in process and with exec forced.
 // The two must not differ, whichever way a runtime calls.
