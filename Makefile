@@ -3,6 +3,7 @@
 
 BIN     ?= bin/cnibox
 BINDIR  ?= /opt/cni/bin
+SBINDIR ?= /usr/local/sbin
 DESTDIR ?=
 VERSION ?= 0.1.0
 GO      ?= go
@@ -12,7 +13,11 @@ LIMIT ?= 30m
 
 export CGO_ENABLED = 0
 
-BUILDFLAGS = -trimpath -ldflags '-s -w -X cnibox/applets.Version=$(VERSION)'
+# The test module drives the product from outside. Its programs run in its directory.
+IN_TEST := $(GO) run -C test
+PRIVILEGED := $(IN_TEST) ./privileged
+
+BUILDFLAGS = -trimpath -ldflags '-s -w -X cnibox/applets/applet.Version=$(VERSION)'
 
 # What build-all makes: the names of Go, but for the two kinds of 32 bit ARM.
 # Routers with MIPS have no floating point unit.
@@ -54,16 +59,20 @@ LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 lint: ## what .golangci.yml asks for: imports, forbidden calls, wrapped errors, staticcheck
 	$(GO) run $(LINT) $(or $(LINTARGS),run ./...)
+	$(if $(LINTARGS),,$(IN_TEST) $(LINT) run ./...)
 
 quick: ## the tests that need no privilege, in seconds
-	$(GO) vet ./...
-	$(GO) test -short -skip '^TestKernel' ./...
+	@for module in . test; do \
+		$(GO) vet -C $$module ./... && $(GO) test -C $$module -short -skip '^TestKernel' ./... || exit 1; \
+	done
 
 # Nothing is taken from go's cache: tests look at the kernel, and go would look at every
 # file in /proc/sys that one of them has read, for minutes.
 test: ## all tests, and what this kernel lacks; without root they run in a user namespace
 	$(GO) vet ./...
-	@(status=0; $(MAKE) --no-print-directory -s base BASE=$(BASE) 2>/dev/null && export CNIBOX_UPGRADE_FROM=$(BASE_BIN); $(GO) run ./internal/privileged $(GO) test -count=1 -timeout $(LIMIT) -v ./... 2>&1 || status=$$?; echo $$status >.test.status) \
+	$(GO) vet -C test ./...
+	@(status=0; $(MAKE) --no-print-directory -s base BASE=$(BASE) 2>/dev/null && export CNIBOX_UPGRADE_FROM=$(BASE_BIN); \
+		for module in . test; do $(PRIVILEGED) $(GO) test -C "$(CURDIR)/$$module" -count=1 -timeout $(LIMIT) -v ./... 2>&1 || status=1; done; echo $$status >.test.status) \
 		| tee .test.log | grep --line-buffered -E '^(ok|FAIL|panic:)|--- FAIL|SKIPPED:|^make test '; \
 	status=$$(cat .test.status); [ $$status -eq 0 ] || grep -vE '^ *(===|--- PASS)' .test.log; \
 	rm -f .test.log .test.status; exit $$status
@@ -71,8 +80,8 @@ test: ## all tests, and what this kernel lacks; without root they run in a user 
 	$(MAKE) --no-print-directory fuzz FUZZTIME=10000x
 
 test-tags: ## vet without each plugin; build and test without any
-	@for tag in $(NO_TAGS); do $(GO) vet -tags $$tag ./applets || exit 1; done
-	@$(GO) vet -tags $(ALL_TAGS) . && $(GO) build -o /dev/null -tags $(ALL_TAGS) .
+	@for tag in $(NO_TAGS); do $(GO) vet -tags $$tag ./applets/... || exit 1; done
+	@$(GO) vet -tags $(ALL_TAGS) . && $(GO) vet -C test -tags $(ALL_TAGS) ./... && $(GO) build -o /dev/null -tags $(ALL_TAGS) .
 	@$(GO) test -short -tags $(ALL_TAGS) -run 'TestApplets' . ./applets
 
 # The newest reference plugins, 18 programs, are built where go's own cache is; what they
@@ -89,7 +98,7 @@ UPGRADE_FROM := 9f333ea
 test test-upgrade: BASE = $(UPGRADE_FROM)
 
 test-upgrade: base ## attach with the binary of an earlier revision, go on with this one
-	CNIBOX_UPGRADE_FROM=$(BASE_BIN) $(GO) run ./internal/privileged $(GO) test -count=1 -timeout $(LIMIT) -v -run '^TestKernelUpgrade$$' .
+	CNIBOX_UPGRADE_FROM=$(BASE_BIN) $(PRIVILEGED) $(GO) test -count=1 -timeout $(LIMIT) -v -run '^TestKernelUpgrade$$' ./upgrade
 
 reference: ## build the newest reference plugins, to compare with
 	@[ -e $(NEWEST_DIR)/.done ] || { GOBIN=$(NEWEST_DIR) $(GO) install -trimpath -ldflags '-s -w' \
@@ -98,11 +107,11 @@ reference: ## build the newest reference plugins, to compare with
 
 test-twin: reference ## the twin runs against the newest reference plugins; KERNEL=6.1: in qemu, for what is lacking here
 	CNIBOX_TWIN_NEWEST=$(NEWEST_DIR) CNIBOX_REFERENCE=require $(if $(KERNEL),\
-		$(GO) run ./internal/vm -kernel $(KERNEL) -pkg . -run 'TestKernelTwin$$' $(VMFLAGS),\
-		$(GO) run ./internal/privileged $(GO) test -count=1 -timeout $(LIMIT) -run 'TestKernelTwin$$' .)
+		$(IN_TEST) ./vm -kernel $(KERNEL) -pkg ./test/twin -run 'TestKernelTwin$$' $(VMFLAGS),\
+		$(PRIVILEGED) $(GO) test -count=1 -timeout $(LIMIT) -run 'TestKernelTwin$$' ./twin)
 
-test-vm: ## the kernel tests on Debian's kernels, in qemu; KERNEL=6.1 PKG=./nft RUN=regexp: less
-	$(GO) run ./internal/vm $(if $(KERNEL),-kernel $(KERNEL)) $(if $(PKG),-pkg $(PKG)) $(if $(RUN),-run '$(RUN)') $(VMFLAGS)
+test-vm: ## the kernel tests on Debian's kernels, in qemu; KERNEL=6.1 PKG=./nft,./test/e2e RUN=regexp: less
+	$(IN_TEST) ./vm $(if $(KERNEL),-kernel $(KERNEL)) $(if $(PKG),-pkg $(PKG)) $(if $(RUN),-run '$(RUN)') $(VMFLAGS)
 
 # Unit tests as other machines run them, under qemu-user: 64 bits, big endian, and both
 # big endian and 32 bits. It has no network namespaces, starts no second program of its
@@ -110,7 +119,7 @@ test-vm: ## the kernel tests on Debian's kernels, in qemu; KERNEL=6.1 PKG=./nft 
 # apart; tests of those are left out.
 EMULATED := arm64:aarch64 s390x:s390x mips:mips
 CROSS_SKIP := ^TestKernel|^TestProcesses$$|^TestKilled$$
-CROSS_PKGS := ./spec ./internal/nlconn ./internal/dbus ./internal/flock ./rtnl ./nft ./applets
+CROSS_PKGS := ./spec ./internal/nlconn ./internal/dbus ./internal/flock ./rtnl ./nft ./ipam/dhcp ./applets/...
 
 test-cross: ## unit tests on other architectures, emulated by qemu-user
 	@for arch in $(EMULATED); do \
@@ -122,7 +131,11 @@ test-cross: ## unit tests on other architectures, emulated by qemu-user
 	done
 
 test-clients: build ## containers of containerd, podman, buildah; CLIENTS=-require: no skipping
-	$(GO) run ./internal/clients -bin $(BIN) $(CLIENTS)
+	$(IN_TEST) ./clients -bin $(abspath $(BIN)) $(CLIENTS)
+
+.PHONY: test-readme
+test-readme: ## the commands of the README's first half, on a bare Debian 12; README=-require: no skipping
+	$(GO) run -C test/readme . $(README)
 
 # flanneld is built where go's own cache is. On amd64 its backend udp needs a C compiler.
 FLANNEL := v0.25.7
@@ -136,14 +149,14 @@ flanneld: ## build flanneld, for test-nodes
 # Where flanneld cannot be built, the program says so and skips.
 test-nodes: build ## two nodes with real etcd and flanneld, pods of the flannel plugin; NODES=-require: no skipping
 	-@$(MAKE) --no-print-directory -s flanneld >/dev/null
-	cd test/nodes && $(GO) run . -bin $(abspath $(BIN)) -flanneld $(FLANNELD) $(NODES)
+	$(IN_TEST) ./nodes -bin $(abspath $(BIN)) -flanneld $(FLANNELD) $(NODES)
 
 # A count of runs ends cleanly; a time may end go test in the midst of one, as
 # "context deadline exceeded" without a finding.
 fuzz: ## fuzz each parser of foreign bytes for FUZZTIME=1m, or a count as 10000x
 	@grep -rEo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | while IFS=: read -r file name; do \
 		echo "fuzz $${name#func } in $${file%/*}"; \
-		$(GO) test -run '^$$' -fuzz "^$${name#func }$$" -fuzztime $(FUZZTIME) "$${file%/*}" >.fuzz.log 2>&1 \
+		$(GO) test -C "$${file%/*}" -run '^$$' -fuzz "^$${name#func }$$" -fuzztime $(FUZZTIME) . >.fuzz.log 2>&1 \
 			|| { cat .fuzz.log; exit 1; }; \
 	done; status=$$?; rm -f .fuzz.log; exit $$status
 
@@ -156,28 +169,34 @@ base:
 
 bench: build $(if $(BASE),base) ## times and sizes against the reference plugins (REFERENCE=newest, or a folder), or against a revision (BASE=9f333ea)
 	$(if $(filter newest,$(REFERENCE)),@$(MAKE) --no-print-directory reference)
-	$(GO) run ./internal/bench $(if $(REFERENCE),-reference $(subst newest,$(NEWEST_DIR),$(REFERENCE))) $(if $(BASE),-base $(BASE_BIN)) $(BENCHFLAGS)
+	$(IN_TEST) ./bench -bin $(abspath $(BIN)) $(if $(REFERENCE),-reference $(abspath $(subst newest,$(NEWEST_DIR),$(REFERENCE)))) $(if $(BASE),-base $(BASE_BIN)) $(BENCHFLAGS)
 
 # Links that this kernel may lack, against the reference, in a guest that has them. Times
 # are those of an emulated processor, where KVM does not work; ratios are what they are.
 bench-vm: build ## vlan, ipvlan and macvlan against the reference, on Debian's kernel in qemu
-	$(GO) run ./internal/vm -kernel $(or $(KERNEL),6.1) -bench '-only=links -rounds=9'
+	$(IN_TEST) ./vm -kernel $(or $(KERNEL),6.1) -bench '-only=links -rounds=9'
 
 demo: build ## two containers on the default network, real traffic, nothing left behind
-	$(GO) run ./internal/demo
+	$(IN_TEST) ./demo -bin $(abspath $(BIN))
 
-# What is built already is installed as it is. The links are laid here and not by the binary,
+# What is built already is installed as it is. The links are made here and not by the binary,
 # which may be for another machine: each by rename, so that a name leads to the old file or to
-# the new one.
-install: $(if $(GOARCH)$(if $(wildcard $(BIN)),,none),build) ## install what is built into $(DESTDIR)$(BINDIR), with a link for each plugin
-	mkdir -p "$(DESTDIR)$(BINDIR)"
-	@cd "$(DESTDIR)$(BINDIR)" && for name in cnibox cni-exec $(PLUGINS); do \
-		[ -L $$name ] || [ ! -d $$name ] || { echo "$(DESTDIR)$(BINDIR)/$$name is a directory: nothing was changed" >&2; exit 1; }; \
+# the new one. They are relative: those of the plugins work wherever the directory is mounted,
+# and those for people, in $(SBINDIR), also in an image that is being made.
+install: $(if $(GOARCH)$(if $(wildcard $(BIN)),,none),build) ## install what is built into $(DESTDIR)$(BINDIR), with a link for each plugin, and cnibox and cni-exec into $(SBINDIR)
+	mkdir -p "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(SBINDIR)"
+	@for path in $(addprefix $(BINDIR)/,cnibox cni-exec $(PLUGINS)) $(SBINDIR)/cnibox $(SBINDIR)/cni-exec; do \
+		path="$(DESTDIR)$$path"; [ -L "$$path" ] || [ ! -d "$$path" ] || { echo "$$path is a directory: nothing was changed" >&2; exit 1; }; \
 	done
 	cp $(BIN) "$(DESTDIR)$(BINDIR)/.cnibox.new"
 	mv -fT "$(DESTDIR)$(BINDIR)/.cnibox.new" "$(DESTDIR)$(BINDIR)/cnibox"
 	@cd "$(DESTDIR)$(BINDIR)" && for name in cni-exec $(PLUGINS); do \
 		ln -sf cnibox .cnibox.link && mv -fT .cnibox.link $$name || exit 1; \
+	done
+	@cd "$(DESTDIR)$(SBINDIR)" || exit 1; [ ! . -ef "$(DESTDIR)$(BINDIR)" ] || exit 0; \
+	here=$$(pwd -P); root=$$(cd "$(DESTDIR)/" && pwd -P); up=$$(echo "/$${here#"$$root"}" | sed 's,//*[^/][^/]*,../,g'); \
+	for name in cnibox cni-exec; do \
+		ln -sf "$${up}$(patsubst /%,%,$(BINDIR))/cnibox" .cnibox.link && mv -fT .cnibox.link $$name || exit 1; \
 	done
 
 clean: ## remove what was built

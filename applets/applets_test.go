@@ -1,6 +1,11 @@
 package applets
 
-import "testing"
+import (
+	"testing"
+
+	"cnibox/applets/applet"
+	"cnibox/applets/cnibox"
+)
 
 func TestLookup(t *testing.T) {
 	for name, want := range map[string]string{
@@ -27,11 +32,11 @@ func TestLookup(t *testing.T) {
 
 // The longest name wins: buildkit-cni-host-local is host-local, not local.
 func TestLookupLongest(t *testing.T) {
-	defer func(old []*Applet) { table = old }(table)
+	defer func(old []*applet.Applet) { table = old }(table)
 	for _, order := range [][]string{{"local", "host-local"}, {"host-local", "local"}} {
 		table = nil
 		for _, name := range order {
-			register(&Applet{Name: name})
+			register(&applet.Applet{Name: name})
 		}
 		if a, ok := Lookup("buildkit-cni-host-local"); !ok || a.Name != "host-local" {
 			t.Errorf("registered as %q: got %v, %t", order, a, ok)
@@ -40,22 +45,22 @@ func TestLookupLongest(t *testing.T) {
 }
 
 func TestLookupPluginIsNoTool(t *testing.T) {
-	if _, ok := lookupPlugin("loopback"); !ok {
+	if _, ok := table.Plugin("loopback"); !ok {
 		t.Error("loopback is not found")
 	}
-	if _, ok := lookupPlugin("cnibox"); ok {
+	if _, ok := table.Plugin("cnibox"); ok {
 		t.Error("cnibox is a tool and counts as a plugin")
 	}
 }
 
 func TestRegisterTwice(t *testing.T) {
-	defer func(old []*Applet) { table = old }(table)
+	defer func(old []*applet.Applet) { table = old }(table)
 	defer func() {
 		if recover() == nil {
 			t.Error("no panic")
 		}
 	}()
-	register(&Applet{Name: "loopback"})
+	register(&applet.Applet{Name: "loopback"})
 }
 
 // Every applet can be told of: one line, and keys or usage.
@@ -85,7 +90,7 @@ func TestDistance(t *testing.T) {
 		{"portmapp", "portmap", 1}, {"ortmap", "portmap", 1}, {"tunning", "tuning", 1}, {"ptp", "bridge", 6},
 	}
 	for _, tt := range tests {
-		if got := distance(tt.a, tt.b); got != tt.want {
+		if got := cnibox.Distance(tt.a, tt.b); got != tt.want {
 			t.Errorf("distance(%q, %q) = %d, want %d", tt.a, tt.b, got, tt.want)
 		}
 	}

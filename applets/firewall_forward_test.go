@@ -337,7 +337,7 @@ func TestKernelFirewallBeforeFilter(t *testing.T) {
 	n.serve(n.outside, "out")
 	n.ok(n.shield(spec.Add, "c1", ""))
 	before := n.tool("", "nft", "list", "table", "inet", "cnibox")
-	before = strings.ReplaceAll(before, ` filter"`, `"`) // the note of the rules
+	before = strings.ReplaceAll(before, ` filter"`, `"`) // the word that says that there are rules
 	old := func() {
 		t.Helper()
 		n.tool("flush ruleset\n"+before, "nft", "-f", "-")

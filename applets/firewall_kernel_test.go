@@ -118,7 +118,7 @@ func TestKernelFirewall(t *testing.T) {
 				w.ok(w.verb(spec.Add, 1, isolated))
 				w.ok(w.verb(spec.Add, 1, isolated)) // again, without a DEL
 				w.ok(w.verb(spec.Check, 1, isolated))
-				want := "c1 allow 10.9.0.11; c1 allow fd00:9::11; c1 isolated_ports veth1; c1 managed_by br0; c1 isolated_by br0; c1 enlisted; c2 "
+				want := "c1 allow 10.9.0.11; c1 allow fd00:9::11; c1 managed_by br0; c1 isolated_by br0; c1 enlisted; c2 "
 				if got := w.owned(); !strings.HasPrefix(got, want) {
 					t.Errorf("got %s\nwant %s…", got, want)
 				}
@@ -207,8 +207,14 @@ func TestKernelFirewallBeforeBandwidth(t *testing.T) {
 	later := strings.Replace(w.result(1), `"interfaces":[`, `"interfaces":[{"name":"bwp0"},`, 1)
 	later = strings.ReplaceAll(later, `"interface":2`, `"interface":3`)
 	w.must(w.run("firewall", spec.Check, w.callOf(1), isolated, later))
-	if got := w.owned(); !strings.Contains(got, "isolated_ports veth1") {
-		t.Errorf("got %s", got)
+	if !linkOf(t, host, "veth1").Isolated {
+		t.Error("the port is not isolated")
+	}
+	off := false
+	w.ok(host.SetLink(linkOf(t, host, "veth1").Index, rtnl.LinkChange{Isolated: &off}))
+	_, err := w.run("firewall", spec.Check, w.callOf(1), isolated, later)
+	if err == nil || spec.AsError(err).Code != spec.CodeCheck || !strings.Contains(err.Error(), "port isolation of veth1 is off") {
+		t.Errorf("CHECK of a port that is not isolated: %v", err)
 	}
 }
 
@@ -245,24 +251,26 @@ func TestKernelFirewallTwoNetworks(t *testing.T) {
 	}
 }
 
-// An isolated container of a VLAN reaches its gateway, though that is a port of the
-// bridge, and others neither by the bridge nor by way of the gateway. The bridge here has
-// no VLANs, which not every kernel has.
+// Isolated containers of a VLAN reach their gateway, though that is a port of the bridge,
+// and each other neither by the bridge nor by way of the gateway. They reach a port that is
+// not isolated. The bridge here has no VLANs, which not every kernel has.
 func TestKernelFirewallVLAN(t *testing.T) {
 	n := newNode(t)
 	conf := strings.Replace(gatewayConf, `"isDefaultGateway":true,"ipMasq":true,`, "", 1)
-	one, two := n.pod("one"), n.pod("two")
+	one, two, open := n.pod("one"), n.pod("two"), n.pod("open")
 	n.echo(pod{id: "gateway", ns: n.host})
-	result := ""
+	var results []string
 	var detours []func() error
 	for i, p := range []pod{two, one} {
-		result = n.must(spec.Add, "bridge", conf, p)
+		results = append(results, n.must(spec.Add, "bridge", conf, p))
 		n.echo(p)
 		c := kerneltest.Dial(t, p.ns)
 		other := netip.MustParsePrefix([]string{"10.1.0.3/32", "10.1.0.2/32"}[i])
 		detour := rtnl.Route{Dst: other, GW: netip.MustParseAddr("10.1.0.1"), Link: linkOf(t, c, "eth0").Index}
 		detours = append(detours, func() error { return c.AddRoute(detour) })
 	}
+	n.must(spec.Add, "bridge", conf, open)
+	n.echo(open)
 	host, up := kerneltest.Dial(t, n.host), true
 	port := rtnl.LinkSpec{Name: "gwport", Master: linkOf(t, host, "br0").Index, Up: true, Peer: &rtnl.LinkSpec{Name: "br0.100"}}
 	l, err := host.CreateLink(port)
@@ -272,10 +280,16 @@ func TestKernelFirewallVLAN(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	result = strings.Replace(result, `"interfaces": [`, `"interfaces": [{"name":"br0"},{"name":"br0.100"},`, 1)
-	firewall := prev(`{"cniVersion":"1.1.0","name":"demo","type":"firewall","ingressPolicy":"isolated"}`, result)
-	n.must(spec.Add, "firewall", firewall, one)
-	n.must(spec.Check, "firewall", firewall, one)
+	if who := ask(t, one.ns, "10.1.0.2", patience); who != "two" {
+		t.Errorf("before the policy %q answers for two", who)
+	}
+	for i, p := range []pod{two, one} {
+		result := strings.Replace(results[i], `"interfaces": [`, `"interfaces": [{"name":"br0"},{"name":"br0.100"},`, 1)
+		firewall := prev(`{"cniVersion":"1.1.0","name":"demo","type":"firewall","ingressPolicy":"isolated"}`, result)
+		n.must(spec.Add, "firewall", firewall, p)
+		n.must(spec.Check, "firewall", firewall, p)
+		n.must(spec.Check, "bridge", prev(conf, results[i]), p)
+	}
 	bridged := rtnl.Sysctl{Key: "net/bridge/bridge-nf-call-iptables", Value: "1", Optional: true}
 	for _, change := range []func() error{
 		func() error { return n.host.SetSysctls(bridged) }, // the host's rules see frames of the bridge
@@ -284,8 +298,10 @@ func TestKernelFirewallVLAN(t *testing.T) {
 		if err := change(); err != nil {
 			t.Fatal(err)
 		}
-		if who := ask(t, one.ns, "10.1.0.1", patience); who != "gateway" {
-			t.Errorf("%q answers for the gateway", who)
+		for addr, who := range map[string]string{"10.1.0.1": "gateway", "10.1.0.4": "open"} {
+			if got := ask(t, one.ns, addr, patience); got != who {
+				t.Errorf("%q answers for %s", got, who)
+			}
 		}
 		for addr, from := range map[string]pod{"10.1.0.2": one, "10.1.0.3": two} {
 			if who := ask(t, from.ns, addr, 150*time.Millisecond); who != "" {
@@ -303,7 +319,7 @@ func TestKernelFirewallLateDel(t *testing.T) {
 	w.ok(w.verb(spec.Add, 1, ""))
 	_, err := w.run("firewall", spec.Add, w.callOf(2), "", w.result(1)) // the same addresses
 	w.ok(err)
-	rules := func() string { // without the note that there is something of the first
+	rules := func() string { // without the record that there is something of the first
 		before, rest, _ := strings.Cut(w.rules(), "\tset enlisted {")
 		enlisted, after, _ := strings.Cut(rest, "\n\t}\n")
 		return before + after + fmt.Sprint("second enlisted: ", strings.Contains(enlisted, "/c2/"))
@@ -340,19 +356,36 @@ func TestKernelFirewallBadConf(t *testing.T) {
 	}
 }
 
-// Whichever change of ADD fails, nothing stays; so where firewalld is asked.
+// Whichever change of ADD fails, nothing stays; with firewalld, whichever call it refuses.
 func TestKernelFirewallRollback(t *testing.T) {
 	socket := dbustest.Bus(t)
 	f := dbustest.Start(t, socket)
 	for _, keys := range []string{isolated, `"backend":"firewalld","ingressPolicy":"isolated","dbusSocket":"` + socket + `"`} {
 		w := newWall(t)
 		w.ok(w.verb(spec.Add, 2, keys))
-		before := w.rules() + f.Sources()
-		eachFault(t, "", func() error { return w.verb(spec.Add, 1, keys) }, func(k int, err error) {
-			if after := w.rules() + f.Sources(); err == nil || after != before {
-				t.Errorf("%s: change %d failed (%v) and left\n%s\nwant\n%s", keys, k, err, after, before)
+		host := kerneltest.Dial(t, w.host)
+		w.ok(host.AddLink(rtnl.LinkSpec{Name: "veth1", Master: linkOf(t, host, "br0").Index, Peer: &rtnl.LinkSpec{Name: "peer1"}}))
+		state := func() string { return w.rules() + f.Sources() + kerneltest.Snapshot(t, w.host) }
+		before := state()
+		add := func() error { return w.verb(spec.Add, 1, keys) }
+		failed := func(what string) func(k int, err error) {
+			return func(k int, err error) {
+				if after := state(); err == nil || after != before {
+					t.Errorf("%s: %s %d failed (%v) and left\n%s\nwant\n%s", keys, what, k, err, after, before)
+				}
 			}
-		})
+		}
+		eachFault(t, "", add, failed("change"))
+		if strings.Contains(keys, "firewalld") {
+			w.ok(w.verb(spec.Del, 1, keys))
+			before = state()          // the kernel's port isolation stays until the port is deleted
+			for k := 1; k <= 2; k++ { // one call for each address
+				f.FailNth(k, "NOT_RUNNING")
+				failed("call")(k, add())
+			}
+			f.Fail("")
+			w.ok(add())
+		}
 		w.ok(w.verb(spec.Check, 1, keys))
 		w.ok(w.verb(spec.Del, 1, keys))
 		w.ok(w.verb(spec.Del, 2, keys))
@@ -363,7 +396,7 @@ func TestKernelFirewallRollback(t *testing.T) {
 }
 
 // [S] CHECK believes what firewalld answers; DEL takes out what its owner has
-// and no more, with firewalld gone it succeeds, and a failure leaves the note.
+// and no more, with firewalld gone it succeeds, and a failure leaves the record.
 func TestKernelFirewallZone(t *testing.T) {
 	w, socket := newWall(t), dbustest.Bus(t)
 	keys := `"backend":"firewalld","dbusSocket":"` + socket + `"`
@@ -402,7 +435,7 @@ func TestKernelFirewallZone(t *testing.T) {
 		t.Errorf("DEL that failed: %v; %s", err, w.owned())
 	}
 	f.Fail("")
-	w.must(w.run("firewall", spec.Del, w.callOf(1), keys, "")) // again, and nobody tells the addresses
+	w.must(w.run("firewall", spec.Del, w.callOf(1), keys, "")) // again, without addresses
 	if got := f.Sources(); got != "public 10.9.0.12/32, public fd00:9::12/128" {
 		t.Errorf("after DEL: %s", got)
 	}
@@ -425,8 +458,8 @@ func TestKernelFirewallZone(t *testing.T) {
 	}
 }
 
-// GC takes the addresses of those who are gone out of the zone, and the
-// reference's go with the DEL that tells them.
+// GC takes the addresses of those that are gone out of the zone, and the
+// reference's go with a DEL that has them in prevResult.
 func TestKernelFirewallZoneGC(t *testing.T) {
 	w, socket := newWall(t), dbustest.Bus(t)
 	f := dbustest.Start(t, socket)

@@ -1,4 +1,4 @@
-package applets
+package applets_test
 
 import (
 	"encoding"
@@ -7,24 +7,34 @@ import (
 	"strings"
 	"testing"
 	"unicode"
-)
 
-// helpConfs are the configurations of the plugins; each one's test file adds its own.
-var helpConfs = map[string]any{}
+	"cnibox/applets"
+	"cnibox/applets/applet"
+)
 
 // Every key that a plugin reads has its place in the plugin's help.
 func TestHelpHasEveryKey(t *testing.T) {
-	for name, conf := range helpConfs {
-		a, ok := Lookup(name)
-		if !ok {
-			t.Fatalf("no applet %s", name)
-		}
-		for _, key := range confKeys(reflect.TypeOf(conf)) {
+	for _, a := range plugins(t) {
+		for _, key := range confKeys(reflect.TypeOf(a.Conf)) {
 			if !hasWord(a.Help, key) {
-				t.Errorf("%s: the help does not have the key %q", name, key)
+				t.Errorf("%s: the help does not have the key %q", a.Name, key)
 			}
 		}
 	}
+}
+
+// plugins are those with keys: all but loopback.
+func plugins(t *testing.T) (list []*applet.Applet) {
+	t.Helper()
+	for _, a := range applets.All() {
+		switch {
+		case a.Conf != nil:
+			list = append(list, a)
+		case a.Main == nil && a.Name != "loopback":
+			t.Errorf("%s names no struct of its keys", a.Name)
+		}
+	}
+	return list
 }
 
 // confKeys returns the JSON names of a struct's fields and of those within.
@@ -58,7 +68,7 @@ func hasWord(text, word string) bool {
 
 // A help text fits a terminal of 100 columns and has no tabs.
 func TestHelpWidth(t *testing.T) {
-	for _, a := range All() {
+	for _, a := range applets.All() {
 		for line := range strings.Lines(a.Help) {
 			if len([]rune(line)) > 101 || strings.Contains(line, "\t") {
 				t.Errorf("%s: %q has %d columns or a tab", a.Name, line, len([]rune(line)))

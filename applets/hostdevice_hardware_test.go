@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets"
+	"cnibox/applets/hostdevice"
 	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -151,7 +151,7 @@ func TestKernelHostDeviceHardware(t *testing.T) {
 				start := time.Now()
 				c.must(spec.Del, "host-device", conf, p, "CNI_IFNAME=net1")
 				if left, _ := filepath.Glob(c.dir + "/records/*"); len(left) != 0 && !wait { // later than DEL waits
-					if took := time.Since(start); took < applets.ReturnTime {
+					if took := time.Since(start); took < hostdevice.ReturnTimeout {
 						t.Errorf("DEL waited only %s", took)
 					}
 					c.returns()

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets"
+	"cnibox/applets/hostdevice"
 	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -344,7 +344,9 @@ func TestKernelHostDevicePassedThrough(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(dev, 0o755), os.Symlink("../drivers/vfio-pci", dev+"/driver")); err != nil {
 		t.Fatal(err)
 	}
-	applets.FakeSysfs(t, sys)
+	was := hostdevice.HostSysfs
+	hostdevice.HostSysfs = hostdevice.Sysfs(sys)
+	t.Cleanup(func() { hostdevice.HostSysfs = was })
 	conf := deviceOf(`"runtimeConfig":{"deviceID":"0000:5e:00.1"},"dns":{"nameservers":["10.0.0.53"]},` + deviceKeys)
 	before := n.state(p)
 	n.must(spec.Status, "host-device", conf, pod{})

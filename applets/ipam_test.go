@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"cnibox/applets"
+	"cnibox/applets/applet"
 )
 
 // serveIPAM calls an address plugin, which looks into no namespace; code is 0 or
@@ -19,8 +20,9 @@ func serveIPAM(t *testing.T, plugin, verb, id, conf, args string) (code int, out
 	}
 	env := map[string]string{"CNI_COMMAND": verb, "CNI_CONTAINERID": id, "CNI_IFNAME": "eth0", "CNI_NETNS": "/dev/null", "CNI_ARGS": args}
 	var stdout, stderr bytes.Buffer
-	exit := applets.Serve(t.Context(), a, applets.Process{
-		Getenv: func(k string) string { return env[k] }, Stdin: strings.NewReader(conf), Stdout: &stdout, Stderr: &stderr,
+	exit := applet.Serve(t.Context(), a, applet.Process{
+		Applets: applets.All(),
+		Getenv:  func(k string) string { return env[k] }, Stdin: strings.NewReader(conf), Stdout: &stdout, Stderr: &stderr,
 	})
 	if exit == 0 {
 		return 0, stdout.String() + stderr.String()

@@ -55,7 +55,7 @@ func TestKernelIpvlanModes(t *testing.T) {
 }
 
 // chained is a configuration whose master and addresses are prevResult's.
-const chained = `{"cniVersion":"1.1.0","name":"demo","type":"ipvlan","prevResult":{"cniVersion":"1.1.0",
+const Interface = `{"cniVersion":"1.1.0","name":"demo","type":"ipvlan","prevResult":{"cniVersion":"1.1.0",
 	"interfaces":[{"name":"up0"}],"ips":[{"address":"10.1.0.9/24","gateway":"10.1.0.1"}],"routes":[{"dst":"10.9.0.0/16"}],
 	"dns":{"nameservers":["10.1.0.53"]}}}`
 
@@ -65,7 +65,7 @@ func TestKernelIpvlanChained(t *testing.T) {
 	n, s := ipvlanNode(t)
 	p := n.pod("ctr")
 	before := n.state(p)
-	out := n.must(spec.Add, "ipvlan", chained, p)
+	out := n.must(spec.Add, "ipvlan", Interface, p)
 	c := kerneltest.Dial(t, p.ns)
 	if l := linkOf(t, c, "eth0"); l.Parent != s.up0.Index {
 		t.Errorf("it sits on #%d, want #%d", l.Parent, s.up0.Index)
@@ -89,11 +89,11 @@ func TestKernelIpvlanChained(t *testing.T) {
 		t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
 	}
 	n.refuse(7, "requires an IPAM configuration", spec.Add, "ipvlan", alone, p)
-	n.refuse(7, "chained master failure", spec.Add, "ipvlan", strings.Replace(chained, `{"name":"up0"}`, `{"name":"up0"},{"name":"b"}`, 1), p)
-	n.refuse(7, "chained master failure", spec.Add, "ipvlan", strings.Replace(chained, `{"name":"up0"}`, ``, 1), p)
+	n.refuse(7, "chained master failure", spec.Add, "ipvlan", strings.Replace(Interface, `{"name":"up0"}`, `{"name":"up0"},{"name":"b"}`, 1), p)
+	n.refuse(7, "chained master failure", spec.Add, "ipvlan", strings.Replace(Interface, `{"name":"up0"}`, ``, 1), p)
 	// versions that need an address have one
 	old := strings.NewReplacer("1.1.0", "0.2.0", `"interfaces":[{"name":"up0"}],"ips":[{"address":"10.1.0.9/24","gateway":"10.1.0.1"}],"routes":[{"dst":"10.9.0.0/16"}]`,
-		`"ip4":{"ip":"10.1.0.9/24"}`, `"name"`, `"master":"up0","name"`).Replace(chained)
+		`"ip4":{"ip":"10.1.0.9/24"}`, `"name"`, `"master":"up0","name"`).Replace(Interface)
 	if out := n.must(spec.Add, "ipvlan", old, p); !strings.Contains(out, `"ip": "10.1.0.9/24"`) {
 		t.Errorf("got %s", out)
 	}

@@ -43,16 +43,16 @@ func lockedElsewhere(t *testing.T, path string) {
 
 // impatient makes all waits for locks short.
 func impatient(t *testing.T) {
-	flock.Patience = 50 * time.Millisecond
-	t.Cleanup(func() { flock.Patience = 30 * time.Second })
+	flock.Timeout = 50 * time.Millisecond
+	t.Cleanup(func() { flock.Timeout = 30 * time.Second })
 }
 
 // A lock that another process holds for ever ends a verb with code 11, after the time that the
 // help of host-local names.
 func TestKernelLockIsNotWaitedForForEver(t *testing.T) {
 	help, _ := applets.Lookup("host-local")
-	if !strings.Contains(help.Help, "waits "+strings.TrimSuffix(flock.Patience.String(), "s")+" s for the") {
-		t.Errorf("the help of host-local does not name the %s:\n%s", flock.Patience, help.Help)
+	if !strings.Contains(help.Help, "waits "+strings.TrimSuffix(flock.Timeout.String(), "s")+" s for the") {
+		t.Errorf("the help of host-local does not name the %s:\n%s", flock.Timeout, help.Help)
 	}
 	impatient(t)
 	n := newNode(t)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"cnibox/applets"
+	"cnibox/applets/applet"
 	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
 )
@@ -24,8 +25,9 @@ func loopback(t *testing.T, verb, netns string) (code int, stdout string) {
 	}
 	env := map[string]string{"CNI_COMMAND": verb, "CNI_CONTAINERID": "ctr1", "CNI_NETNS": netns, "CNI_IFNAME": "eth0"}
 	var out bytes.Buffer
-	code = applets.Serve(context.Background(), a, applets.Process{
-		Getenv: func(k string) string { return env[k] }, Stdout: &out, Stderr: &out,
+	code = applet.Serve(context.Background(), a, applet.Process{
+		Applets: applets.All(),
+		Getenv:  func(k string) string { return env[k] }, Stdout: &out, Stderr: &out,
 		Stdin: strings.NewReader(`{"cniVersion":"0.3.1","name":"cni-loopback","type":"loopback"}`),
 	})
 	return code, out.String()

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets"
+	"cnibox/applets/applet"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/nfttest"
 	"cnibox/nft"
@@ -59,11 +60,11 @@ func (n *node) conf(text string) string { return strings.ReplaceAll(text, "$DIR"
 
 // call runs a verb in the host's namespace as a runtime does and returns the
 // error object's code, 0 without, and what stands on stdout.
-func (n *node) call(ctx context.Context, verb spec.Verb, applet, conf string, p pod, more ...string) (code int, out string) {
+func (n *node) call(ctx context.Context, verb spec.Verb, plugin, conf string, p pod, more ...string) (code int, out string) {
 	n.t.Helper()
-	a, ok := applets.Lookup(applet)
+	a, ok := applets.Lookup(plugin)
 	if !ok {
-		n.t.Fatalf("no applet %s", applet)
+		n.t.Fatalf("no plugin %s", plugin)
 	}
 	env := map[string]string{"CNI_COMMAND": string(verb), "CNI_CONTAINERID": p.id, "CNI_IFNAME": "eth0", "CNI_NETNS": p.path}
 	for _, kv := range more {
@@ -73,8 +74,9 @@ func (n *node) call(ctx context.Context, verb spec.Verb, applet, conf string, p 
 	var stdout, stderr bytes.Buffer
 	exit := 0
 	err := n.host.Do(func() error {
-		exit = applets.Serve(ctx, a, applets.Process{
-			Getenv: func(k string) string { return env[k] }, Stdin: strings.NewReader(n.conf(conf)), Stdout: &stdout, Stderr: &stderr,
+		exit = applet.Serve(ctx, a, applet.Process{
+			Applets: applets.All(),
+			Getenv:  func(k string) string { return env[k] }, Stdin: strings.NewReader(n.conf(conf)), Stdout: &stdout, Stderr: &stderr,
 		})
 		return nil
 	})
@@ -95,9 +97,9 @@ func (n *node) call(ctx context.Context, verb spec.Verb, applet, conf string, p 
 }
 
 // must is call for what has to succeed.
-func (n *node) must(verb spec.Verb, applet, conf string, p pod, more ...string) string {
+func (n *node) must(verb spec.Verb, plugin, conf string, p pod, more ...string) string {
 	n.t.Helper()
-	code, out := n.call(n.t.Context(), verb, applet, conf, p, more...)
+	code, out := n.call(n.t.Context(), verb, plugin, conf, p, more...)
 	if code != 0 {
 		n.t.Fatalf("%s of %s: %s", verb, p.id, out)
 	}

@@ -466,7 +466,7 @@ func TestKernelPortmapInterfaces(t *testing.T) {
 	run(spec.Del, "eth1", "9090")
 }
 
-// Where /proc/sys cannot be written to, the error tells how to do without; nothing stays.
+// Where /proc/sys cannot be written to, the error says how to do without; nothing stays.
 func TestKernelPortmapReadOnly(t *testing.T) {
 	n := newPortNet(t)
 	fault.Hook = func(what string) error {

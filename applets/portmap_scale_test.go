@@ -99,7 +99,7 @@ func TestKernelPortmapThousands(t *testing.T) {
 
 // What holds for a few ports holds for thousands: an ADD that is refused for one of them
 // changes nothing, also one that replaces an earlier one; a dead container's are taken
-// over; another network of the container waits for all of them and gets them.
+// over; all of them are pending for another network of the container, which gets them.
 func TestKernelPortmapThousandsOwned(t *testing.T) {
 	const count = 2000
 	n := newPortNet(t)

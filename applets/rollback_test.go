@@ -132,7 +132,7 @@ func rollback(t *testing.T, applet, conf string, used bool) {
 func needless(what string) bool {
 	return strings.HasPrefix(what, "link set") && strings.Contains(what, " address ") ||
 		strings.Contains(what, "ndisc_notify") ||
-		slices.Contains([]string{"ipam: write", "ipam: mkdir", "ipam: touch", "ipam: symlink", "ipam: seal", "ipam: remove", "link record"}, what)
+		slices.Contains([]string{"ipam: write", "ipam: mkdir", "ipam: touch", "ipam: symlink", "ipam: seal", "ipam: remove"}, what)
 }
 
 // eachFault calls add until it meets no fault: in the k-th call the k-th change fails of those

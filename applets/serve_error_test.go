@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"cnibox/applets"
+	"cnibox/applets/applet"
 	"cnibox/spec"
 )
 
@@ -67,7 +68,7 @@ func TestServeStatusCodes(t *testing.T) {
 		lacks := fmt.Errorf("forwarding: %w", &spec.Error{Code: code, Msg: "off", Details: "set it", Err: os.ErrPermission})
 		fails := func(context.Context, *spec.Request) error { return lacks }
 		fail := func(context.Context, *spec.Request) (*spec.Result, error) { return nil, lacks }
-		a := applets.Applet{Verbs: spec.Verbs{Add: fail, Get: fail, Check: fails, Del: fails, GC: fails, Status: fails}}
+		a := applet.Applet{Verbs: spec.Verbs{Add: fail, Get: fail, Check: fails, Del: fails, GC: fails, Status: fails}}
 		for _, verb := range []string{"ADD", "CHECK", "DEL", "GET", "GC", "STATUS"} {
 			want := spec.CodeHost
 			if verb == "STATUS" {
@@ -96,7 +97,7 @@ func TestCNIExecErrorVersion(t *testing.T) {
 		if verb != "status" { // which is about no attachment
 			args = append(args, "-i", "a/b")
 		}
-		exit := applets.Run(context.Background(), "cni-exec", applets.Process{
+		exit := applets.Run(context.Background(), "cni-exec", applet.Process{
 			Args: args, Getenv: func(string) string { return "" }, Stdout: &out, Stderr: &diag})
 		if exit != 1 || !strings.Contains(out.String(), `"cniVersion": "0.4.0"`) || !strings.Contains(out.String(), "CNI_IFNAME") {
 			t.Errorf("%s: exit code %d: %s%s", verb, exit, out.String(), diag.String())

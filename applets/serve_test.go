@@ -12,13 +12,14 @@ import (
 	"time"
 
 	"cnibox/applets"
+	"cnibox/applets/applet"
 	"cnibox/spec"
 )
 
 // A call is one run of the serve loop. Its namespace is /dev/null unless env
 // says otherwise, and the applet does not care.
 type call struct {
-	applet applets.Applet
+	applet applet.Applet
 	verb   string
 	stdin  io.Reader
 	env    map[string]string
@@ -43,15 +44,16 @@ func serve(c call) (code int, stdout, stderr string) {
 		c.ctx = context.Background()
 	}
 	c.applet.Name, c.applet.AnyNetNS = "fake", true
-	code = applets.Serve(c.ctx, &c.applet, applets.Process{
-		Getenv: func(k string) string { return env[k] }, Stdin: c.stdin, Stdout: c.stdout, Stderr: &err,
+	code = applet.Serve(c.ctx, &c.applet, applet.Process{
+		Applets: applets.All(),
+		Getenv:  func(k string) string { return env[k] }, Stdin: c.stdin, Stdout: c.stdout, Stderr: &err,
 	})
 	return code, out.String(), err.String()
 }
 
 // adds is a plugin whose ADD does fn.
-func adds(fn func(*spec.Request) (*spec.Result, error)) applets.Applet {
-	return applets.Applet{Verbs: spec.Verbs{Add: func(_ context.Context, r *spec.Request) (*spec.Result, error) { return fn(r) }}}
+func adds(fn func(*spec.Request) (*spec.Result, error)) applet.Applet {
+	return applet.Applet{Verbs: spec.Verbs{Add: func(_ context.Context, r *spec.Request) (*spec.Result, error) { return fn(r) }}}
 }
 
 func TestServeErrors(t *testing.T) {
@@ -125,7 +127,7 @@ func TestServeWriteFails(t *testing.T) {
 // Verbs without a result print nothing, and warnings go to stderr alone.
 func TestServeStreams(t *testing.T) {
 	quiet := func(context.Context, *spec.Request) error { return nil }
-	a := applets.Applet{Verbs: spec.Verbs{Del: quiet, Status: quiet}}
+	a := applet.Applet{Verbs: spec.Verbs{Del: quiet, Status: quiet}}
 	for _, verb := range []string{"DEL", "STATUS"} {
 		if code, out, stderr := serve(call{verb: verb, applet: a}); code != 0 || out != "" || stderr != "" {
 			t.Errorf("%s: got %d, %q, %q", verb, code, out, stderr)
@@ -149,7 +151,7 @@ func TestServeNeedsNetNS(t *testing.T) {
 	for _, any := range []bool{true, false} {
 		var out bytes.Buffer
 		ran, a.AnyNetNS = false, any
-		code := applets.Serve(context.Background(), &a, applets.Process{Getenv: func(k string) string { return env[k] },
+		code := applet.Serve(context.Background(), &a, applet.Process{Applets: applets.All(), Getenv: func(k string) string { return env[k] },
 			Stdin: strings.NewReader(`{"cniVersion":"1.0.0","name":"n"}`), Stdout: &out, Stderr: io.Discard})
 		if ran != any || (code == 0) != any {
 			t.Errorf("AnyNetNS %t: ran %t, exit code %d, %s", any, ran, code, out.String())
@@ -242,8 +244,9 @@ func TestServeInterruptedInput(t *testing.T) {
 func TestRunUnknownName(t *testing.T) {
 	for command, want := range map[string]string{"": "", "ADD": `"code": 4`} {
 		var out, stderr bytes.Buffer
-		code := applets.Run(context.Background(), "/opt/cni/bin/briidge", applets.Process{
-			Getenv: func(string) string { return command }, Stdout: &out, Stderr: &stderr,
+		code := applets.Run(context.Background(), "/opt/cni/bin/briidge", applet.Process{
+			Applets: applets.All(),
+			Getenv:  func(string) string { return command }, Stdout: &out, Stderr: &stderr,
 		})
 		if code != 2 || !strings.Contains(stderr.String(), `"briidge"`) {
 			t.Errorf("got exit code %d, stderr %q", code, stderr.String())

@@ -107,7 +107,7 @@ func TestKernelTapKeys(t *testing.T) {
 func tapFile(t *testing.T, p pod, name string) (value string) {
 	t.Helper()
 	dir := t.TempDir()
-	err := rtnl.Elsewhere(func() error { // its mounts end with the thread
+	err := rtnl.OnDiscardedThread(func() error { // its mounts end with the thread
 		if err := p.ns.Enter(); err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-package applets
+package applets_test
 
 import (
 	"encoding"
@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"cnibox/applets/applettest"
 	"cnibox/spec"
 )
 
@@ -22,17 +23,16 @@ type keyPath struct {
 // type has no room for. ADD refuses them with code 7 and an error that names the key, and
 // looks at nothing else before: there is no such namespace here.
 func TestKeysOfWrongType(t *testing.T) {
-	for plugin, conf := range helpConfs {
-		a, _ := Lookup(plugin)
-		for _, p := range keyPaths(keyPath{in: "%s", typ: reflect.TypeOf(conf)}) {
+	for _, a := range plugins(t) {
+		for _, p := range keyPaths(keyPath{in: "%s", typ: reflect.TypeOf(a.Conf)}) {
 			for _, value := range wrongValues(p.typ) {
 				member := strings.TrimSuffix(strings.TrimPrefix(fmt.Sprintf(p.in, value), "{"), "}")
-				r, err := metaRequestErr(spec.Add, `{"cniVersion":"1.1.0","name":"demo","type":"`+plugin+`",`+member+`}`, "")
+				r, err := applettest.TryRequest(spec.Add, `{"cniVersion":"1.1.0","name":"demo","type":"`+a.Name+`",`+member+`}`, "")
 				if err == nil {
 					_, err = a.Verbs.Add(t.Context(), r)
 				}
 				if e := spec.AsError(err); err == nil || e.Code != spec.CodeConfig || !strings.Contains(err.Error(), p.top) {
-					t.Errorf("%s with %.80s: %v, want code 7 and %q", plugin, member, err, p.top)
+					t.Errorf("%s with %.80s: %v, want code 7 and %q", a.Name, member, err, p.top)
 				}
 			}
 		}

@@ -13,21 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/disk"
-	"cnibox/internal/fault"
 	"cnibox/spec"
 )
 
 // DefaultCacheDir is libcni's.
 const DefaultCacheDir = "/var/lib/cni"
 
-// A Cache keeps the arguments and the result of each ADD, in the directory, names and schema
+// A Cache stores the arguments and the result of each ADD, in the directory, names and schema
 // of libcni, so that other runtimes can finish what this one began and the other way round.
 //
-// Nothing is synced to disk: no network namespace outlives a power cut, and entries carry the
-// boot they belong to. On the flash of small boards a sync takes longer than a whole ADD. A
-// file that is no entry counts as none; GC renames it to NAME.broken.
+// Nothing is synced to disk: no network namespace outlives a power cut, and entries have the
+// ID of their boot. On the flash of small boards a sync takes longer than a whole ADD.
 //
-// Begin writes that an ADD has begun, Finish its result, and Remove deletes both.
+// Begin writes that an ADD has begun, Finish its result, and Remove deletes both. A file that
+// is no entry counts as absent; GC renames it to NAME.broken. Errors of the disk have code 5.
 type Cache struct {
 	Dir string // contains results/; see DefaultCacheDir
 
@@ -54,8 +53,9 @@ func (c *Cache) results() string { return filepath.Join(c.Dir, "results") }
 
 // fileNames returns the names that the file of an attachment's entry may have. The first is
 // the one that is written: libcni's, NETWORK-CONTAINER-IFNAME, which all tools find, or if that
-// is ambiguous or too long one with the attachment's key. The second is looked at as well: other
-// tools write ambiguous names, and names that they have taken get the key.
+// is ambiguous or too long one with the attachment's key. The second is read as well, since
+// other tools write ambiguous names; and it is written where the first is the file of another
+// attachment, from another tool.
 func fileNames(a spec.Attachment) []string {
 	plain := a.Network + "-" + a.ContainerID + "-" + a.IfName
 	hashed := plain + "~" + a.Key()
@@ -88,8 +88,8 @@ func ambiguous(a spec.Attachment) bool {
 	return strings.Contains(id+a.IfName, "-") || strings.HasSuffix(a.IfName, brokenSuffix)
 }
 
-// checkNames refuses names that must not become part of a path.
-// libcni checks them at ADD alone, and makes paths of those of a DEL.
+// checkNames returns an error for names that must not become part of a path. libcni checks
+// them at ADD only.
 func checkNames(a spec.Attachment) error {
 	if err := spec.CheckNetworkName(a.Network); err != nil {
 		return err
@@ -97,7 +97,7 @@ func checkNames(a spec.Attachment) error {
 	return spec.Call{ContainerID: a.ContainerID, IfName: a.IfName}.CheckNames()
 }
 
-// cacheError says where an error of the disk was, with code 5; nil stays nil.
+// cacheError gives an error of the disk code 5; nil stays nil.
 func cacheError(err error) error {
 	if err == nil {
 		return nil
@@ -105,8 +105,8 @@ func cacheError(err error) error {
 	return spec.Errorf(spec.CodeIO, "cache: %w", err)
 }
 
-// Lookup returns the entry of an attachment, or os.ErrNotExist. A broken entry counts as none.
-// Any other error, as a missing permission, is returned: the attachment may be there.
+// Lookup returns the entry of an attachment. The error is os.ErrNotExist if there is none, or
+// a broken one; after any other, as of a missing permission, the attachment may exist.
 func (c *Cache) Lookup(a spec.Attachment) (*Entry, error) {
 	if err := checkNames(a); err != nil { // they become a path
 		return nil, err
@@ -160,8 +160,8 @@ func (c *Cache) read(name string, a spec.Attachment) (*Entry, error) {
 	return e, nil
 }
 
-// Begin writes the intent of an ADD in the place of the attachment's older entry. The caller
-// has the container's lock.
+// Begin writes the intent of an ADD, which replaces an older entry of the attachment. The
+// caller has the container's lock.
 //
 // It is written before the first plugin runs, so that a process killed at any point of an ADD
 // leaves a record of it. An entry that another tool has written for another attachment under
@@ -184,7 +184,7 @@ func (c *Cache) Begin(e *Entry) error {
 	if err := c.write(e); err != nil || older == "" || older == name {
 		return err
 	}
-	return cacheError(unlink(filepath.Join(c.results(), older)))
+	return cacheError(disk.Remove(filepath.Join(c.results(), older)))
 }
 
 // Finish replaces the intent by the result. If it fails the ADD is undone, as DEL and CHECK
@@ -198,9 +198,9 @@ func (c *Cache) Finish(e *Entry, result json.RawMessage) error {
 	return nil
 }
 
-// write puts the entry in place in one step, so that no reader sees half of it.
-// libcni truncates and writes, and a crash between the two leaves an empty file that
-// its CHECK and GC stumble over (cni#1055).
+// write replaces the entry in one step, so that no reader sees half of it. libcni truncates
+// and writes: a crash between the two leaves an empty file, on which its CHECK and GC fail
+// (cni#1055).
 func (c *Cache) write(e *Entry) error {
 	doc, err := json.Marshal(e)
 	if err != nil {
@@ -215,26 +215,14 @@ func (c *Cache) scratch(a spec.Attachment) string {
 	return filepath.Join(c.results(), scratchPrefix+a.Key())
 }
 
-// unlink deletes a file; that it is gone is no error. os.Remove would try a directory next.
-func unlink(file string) error {
-	if err := unix.Unlink(file); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return &os.PathError{Op: "unlink", Path: file, Err: err}
-	}
-	return nil
-}
-
-// Remove deletes what is stored of an attachment, also an entry that is broken. That there is
-// nothing is no error.
-// It goes last of all in a DEL: as long as anything failed, the entry is needed again.
+// Remove deletes what is stored of an attachment, also a broken entry. That there is nothing
+// is no error. A DEL calls it last: after a failure the entry is needed again.
 func (c *Cache) Remove(a spec.Attachment) error {
-	if err := fault.Check("remove cache entry"); err != nil {
-		return err
-	}
-	errs := []error{cacheError(unlink(c.scratch(a)))}
+	errs := []error{cacheError(disk.Remove(c.scratch(a)))}
 	for _, name := range fileNames(a) {
 		e, err := c.read(name, a)
 		if err == nil && e.Attachment() == a || errors.Is(err, errBroken) {
-			err = os.Remove(filepath.Join(c.results(), name)) // an empty directory as well
+			err = disk.Remove(filepath.Join(c.results(), name))
 		}
 		errs = append(errs, cacheError(ignore(err, os.ErrNotExist)))
 	}
@@ -242,51 +230,75 @@ func (c *Cache) Remove(a spec.Attachment) error {
 	return errors.Join(errs...)
 }
 
-// removeBroken deletes the broken entries of an attachment, of which nothing has to be known
-// after its next ADD or its DEL.
+// removeBroken deletes the broken entries of an attachment, which are of no use after its
+// next ADD or its DEL.
 func (c *Cache) removeBroken(a spec.Attachment) {
 	for _, name := range fileNames(a) {
-		_ = unlink(filepath.Join(c.results(), name+brokenSuffix)) // a later GC reports it again
+		_ = disk.Remove(filepath.Join(c.results(), name+brokenSuffix)) // a later GC reports it again
 	}
 }
 
 // List returns all entries in the order of their file names, and the files that cannot be
-// read. A missing directory has none, and a file that goes away meanwhile is left out.
+// read. A missing directory has none, and a file that is deleted meanwhile is left out. One
+// that is broken and new is read again for a moment, since libcni truncates and writes.
 func (c *Cache) List() (entries []*Entry, broken []Broken, err error) {
 	names, err := filesIn(c.results())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, nil, cacheError(err)
 	}
-	for _, name := range names {
-		if strings.HasPrefix(name, ".") {
-			continue // no network's name begins so; scratch files do
+	for n := 0; len(names) > 0; n++ {
+		var again []string
+		for _, name := range names {
+			if strings.HasPrefix(name, ".") {
+				continue // no network's name begins so; scratch files do
+			}
+			e, err := c.read(name, spec.Attachment{})
+			switch {
+			case err == nil:
+				entries = append(entries, e)
+			case errors.Is(err, os.ErrNotExist):
+			case n < rereads && errors.Is(err, errBroken) && !settled(filepath.Join(c.results(), name)):
+				again = append(again, name)
+			default:
+				broken = append(broken, Broken{name, err})
+			}
 		}
-		e, err := c.read(name, spec.Attachment{})
-		switch {
-		case err == nil:
-			entries = append(entries, e)
-		case !errors.Is(err, os.ErrNotExist):
-			broken = append(broken, Broken{name, err})
+		if names = again; len(again) > 0 {
+			time.Sleep(rereadPause)
 		}
 	}
+	slices.SortFunc(entries, func(a, b *Entry) int { return strings.Compare(a.file, b.file) })
 	return entries, broken, nil
 }
 
+// How often, and how long after the last time, an entry is read again that another tool may
+// be writing: 50 ms at most.
+const (
+	rereads     = 10
+	rereadPause = 5 * time.Millisecond
+)
+
 // A Broken is a file among the entries that cannot be read, as after a power cut, or that is
-// no file. Which attachment it was about is unknown.
+// no regular file. Its attachment is unknown.
 type Broken struct {
 	name string
 	err  error
 }
+
+// Name returns the name of the file in the directory results of the cache.
+func (b *Broken) Name() string { return b.name }
+
+// Err returns what is wrong with the file, with its path.
+func (b *Broken) Err() error { return b.err }
 
 // mayBeOf reports whether it may have been an entry of a network.
 func (b *Broken) mayBeOf(network string) bool {
 	return strings.HasPrefix(b.name, network+"-") || strings.HasPrefix(b.name, hashedPrefix+spec.NetworkKey(network))
 }
 
-// rename gives a broken entry the suffix, and returns what
-// became of it, for people. Dry returns what would. What cannot be read for another reason,
-// and what may be half of an entry that libcni is writing, stays.
+// rename adds the suffix to the name of a broken entry and returns what it did, as text for
+// the warning; with dry, what it would do. A file that cannot be read for another reason, and
+// one that libcni may be writing, keeps its name.
 func (c *Cache) rename(b *Broken, dry bool) string {
 	file := filepath.Join(c.results(), b.name)
 	switch {
@@ -295,7 +307,7 @@ func (c *Cache) rename(b *Broken, dry bool) string {
 	case dry:
 		return ": would be renamed to " + b.name + brokenSuffix
 	}
-	if err := os.Rename(file, file+brokenSuffix); err != nil {
+	if err := disk.Rename(file, file+brokenSuffix); err != nil {
 		return fmt.Sprintf(": it cannot be renamed: %v", err)
 	}
 	return ": renamed to " + b.name + brokenSuffix
@@ -307,14 +319,14 @@ func (c *Cache) removeScratch() error {
 	var errs []error
 	for _, name := range names {
 		if file := filepath.Join(c.results(), name); strings.HasPrefix(name, scratchPrefix) && settled(file) {
-			errs = append(errs, cacheError(unlink(file)))
+			errs = append(errs, cacheError(disk.Remove(file)))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // settled reports whether a file was written more than a minute ago, longer than any writer
-// takes. A clock that jumps back makes it wait for a later GC.
+// takes. After a clock was set back it is false until a later GC.
 func settled(file string) bool {
 	info, err := os.Lstat(file)
 	return err == nil && time.Since(info.ModTime()) >= time.Minute

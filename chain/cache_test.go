@@ -16,11 +16,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/chain"
 	"cnibox/internal/fault"
 	"cnibox/spec"
-
-	"golang.org/x/sys/unix"
 )
 
 const cachedList = `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`
@@ -77,7 +77,7 @@ func TestForeignEntries(t *testing.T) {
 		"empty":           {``, "", "", spec.CodeUnknown},
 		"half":            {libcniEntry("")[:100], "", "", spec.CodeUnknown},
 		"null":            {`null`, "", "", -1},
-		"of someone else": {strings.Replace(libcniEntry(""), `"containerId":"c"`, `"containerId":"d"`, 1), "", "", spec.CodeUnknown},
+		"of another":      {strings.Replace(libcniEntry(""), `"containerId":"c"`, `"containerId":"d"`, 1), "", "", spec.CodeUnknown},
 		"path in a name":  {strings.Replace(libcniEntry(""), `"ifName":"eth0"`, `"ifName":"../x"`, 1), "", "", spec.CodeUnknown},
 		"broken result":   {strings.Replace(libcniEntry(""), "10.1.2.3/24", "nonsense", 1), "A=1", "", spec.CodeConfig},
 		"broken config":   {strings.Replace(libcniEntry(""), `"config":"`, `"config":"AAAA`, 1), "A=1", prev, -1},
@@ -121,7 +121,7 @@ func TestForeignEntries(t *testing.T) {
 }
 
 // TestUnreadableNow has an entry that is whole and cannot be read by this process at this
-// moment: nobody takes that for no entry, or deletes it.
+// moment: it does not count as absent, and is not deleted.
 func TestUnreadableNow(t *testing.T) {
 	w := newWorld(t, "rec")
 	if _, err := w.Add(t.Context(), w.parse(cachedList), target("c")); err != nil {
@@ -478,15 +478,28 @@ func TestLockGivesUp(t *testing.T) {
 	}
 }
 
-// TestNoLockFile: that the lock's file cannot be opened is not somebody else's doing.
+// TestNoLockFile: a lock file that cannot be opened is an error of the disk, code 5, and not a
+// lock that another process has. No plugin is run then, and the other lock is given back.
 func TestNoLockFile(t *testing.T) {
-	w := newWorld(t, "rec")
-	file := filepath.Join(w.Cache.Dir, "cnibox", "locks", "network-n")
-	os.MkdirAll(file, 0o700)
-	_, err := w.Add(t.Context(), w.parse(cachedList), target("c"))
-	wantErr(t, err, "no lock for network n in the cache: lock "+file+": is a directory")
-	if code(err) != spec.CodeIO || strings.Contains(err.Error(), "in use") {
-		t.Errorf("got code %d, %v", code(err), err)
+	for kind, name := range map[string]string{"network": "n", "container": "c"} {
+		w := newWorld(t, "rec")
+		l := w.parse(cachedList)
+		file := filepath.Join(w.Cache.Dir, "cnibox", "locks", kind+"-"+name)
+		os.MkdirAll(file, 0o700)
+		_, err := w.Add(t.Context(), l, target("c"))
+		wantErr(t, err, "no lock for "+kind+" "+name+" in the cache: lock "+file+": is a directory")
+		if code(err) != spec.CodeIO || strings.Contains(err.Error(), "in use") {
+			t.Errorf("%s: got code %d, %v", kind, code(err), err)
+		}
+		w.wantCalls("")
+		if names := w.entries(); len(names) > 0 {
+			t.Errorf("%s: the cache has %q", kind, names)
+		}
+		os.Remove(file)
+		w.Cache.LockTimeout = 10 * time.Second
+		if _, err := w.GC(t.Context(), l, chain.GCOptions{}); err != nil { // it excludes all others of the network
+			t.Errorf("%s: %v", kind, err)
+		}
 	}
 }
 
@@ -576,9 +589,9 @@ func TestBigEntry(t *testing.T) {
 	}
 }
 
-// TestResultsElsewhere has the folder of entries on another file system, where nothing
+// TestResultsOtherFileSystem has the directory of entries on another file system, where nothing
 // can be linked or renamed to from beside it.
-func TestResultsElsewhere(t *testing.T) {
+func TestResultsOtherFileSystem(t *testing.T) {
 	w := newWorld(t, "rec")
 	shm, err := os.MkdirTemp("/dev/shm", "cnibox-test-")
 	if err != nil {

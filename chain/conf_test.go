@@ -114,7 +114,7 @@ func TestLoad(t *testing.T) {
 		}
 	}
 	if _, err := chain.Load(filepath.Join(w.conf, "README"), "n"); code(err) != spec.CodeIO {
-		t.Errorf("a folder that is a file: got %v", err)
+		t.Errorf("a directory that is a file: got %v", err)
 	}
 	names, broken := chain.Networks(w.conf)
 	if strings.Join(names, " ") != "both js" || len(broken) != 3 {
@@ -134,13 +134,13 @@ func TestDropIns(t *testing.T) {
 		return s
 	}
 	tests := map[string]struct{ doc, types, err string }{
-		"appended by file name":  {`{"name":"n","plugins":[{"type":"x"}]}`, "x a b ", ""},
-		"alone":                  {`{"name":"n"}`, "a b ", ""},
-		"inlined only":           {`{"name":"n","loadOnlyInlinedPlugins":true,"plugins":[{"type":"x"}]}`, "x ", ""},
-		"no folder":              {`{"name":"m","plugins":[{"type":"x"}]}`, "x ", ""},
-		"neither":                {`{"name":"m"}`, "", "no plugin configs found"},
-		"name leads elsewhere":   {`{"name":"../net.d/n","plugins":[{"type":"x"}]}`, "", "invalid characters found in network name"},
-		"empty name is a folder": {`{"name":"","plugins":[{"type":"x"}]}`, "", "missing network name"},
+		"appended by file name":     {`{"name":"n","plugins":[{"type":"x"}]}`, "x a b ", ""},
+		"alone":                     {`{"name":"n"}`, "a b ", ""},
+		"inlined only":              {`{"name":"n","loadOnlyInlinedPlugins":true,"plugins":[{"type":"x"}]}`, "x ", ""},
+		"no directory":              {`{"name":"m","plugins":[{"type":"x"}]}`, "x ", ""},
+		"neither":                   {`{"name":"m"}`, "", "no plugin configs found"},
+		"name is a path":            {`{"name":"../net.d/n","plugins":[{"type":"x"}]}`, "", "invalid characters found in network name"},
+		"empty name is a directory": {`{"name":"","plugins":[{"type":"x"}]}`, "", "missing network name"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -15,18 +15,18 @@ import (
 	"cnibox/spec"
 )
 
-// Load finds a network in a folder: first among *.conflist, then among *.conf
-// and *.json, each in the order of file names, as libcni has it. A broken file
-// hides no good one. If there is none the error is that of the first broken file which has the
-// name, or os.ErrNotExist with what is wrong with all of them.
+// Load finds a network in a directory: first among *.conflist, then among *.conf
+// and *.json, each in the order of file names, as libcni has it. Broken files are
+// skipped. If no file is left, the error is that of the first broken file with the
+// network's name, or os.ErrNotExist with what is wrong with all of them.
 //
-// With the error of a file that has the name comes a list that is good for its name and
-// version alone.
+// With the error of a file that has the name, Load returns a list of which only name and
+// version are set.
 //
 // Of several networks of one name the first file wins, as with libcni: two runtimes on a
 // host must agree. The others are in the list's Ignored.
 func Load(dir, network string) (*List, error) {
-	// libcni joins the name into the path of the drop-in folder unchecked.
+	// libcni joins the name into the path of the drop-in directory unchecked.
 	if err := spec.CheckNetworkName(network); err != nil {
 		return nil, err
 	}
@@ -57,14 +57,24 @@ func Load(dir, network string) (*List, error) {
 	case defective != nil:
 		return defective, defect
 	case files == 0:
-		return nil, fmt.Errorf("no net configurations found in %s: %w", dir, os.ErrNotExist)
+		e := &spec.Error{Code: spec.CodeConfig, Msg: "no net configurations found in " + dir, Err: os.ErrNotExist}
+		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+			e.Msg += ": no such directory"
+		}
+		return nil, e
 	}
-	err = fmt.Errorf("no net configuration with name %q in %s: %w", network, dir, os.ErrNotExist)
-	return nil, errors.Join(append([]error{err}, broken...)...)
+	e := &spec.Error{
+		Code: spec.CodeConfig, Msg: fmt.Sprintf("no net configuration with name %q in %s", network, dir),
+		Err: errors.Join(append(broken, os.ErrNotExist)...),
+	}
+	for _, err := range broken {
+		e = e.WithDetails("%v", err)
+	}
+	return nil, e
 }
 
-// configs reads the configurations in a folder, lists before single ones and each kind in
-// the order of file names, and calls fn for each. No folder has none.
+// configs reads the configurations in a directory, lists before single ones and each kind in
+// the order of file names, and calls fn for each. A missing directory has none.
 func configs(dir string, fn func(*List, error)) error {
 	names, err := filesIn(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -80,7 +90,7 @@ func configs(dir string, fn func(*List, error)) error {
 	return nil
 }
 
-// LoadFile reads one file and its drop-in folder: a list, or by its name
+// LoadFile reads one file and its drop-in directory: a list, or by its name
 // (.conf, .json) a single configuration.
 func LoadFile(file string) (*List, error) {
 	l, err := read(file)
@@ -90,9 +100,8 @@ func LoadFile(file string) (*List, error) {
 	return l, l.dropIn()
 }
 
-// Networks returns the names of the networks configured in a folder, in the
-// order of [Load], and what is wrong with the files that are none. No folder is no network.
-// It is what a person or a hint is told; [Load] decides.
+// Networks returns the names of the networks configured in a directory, in the order of
+// [Load], and what is wrong with the other files, for messages. A missing directory has none.
 func Networks(dir string) (networks []string, broken []error) {
 	err := configs(dir, func(l *List, err error) {
 		if err != nil {
@@ -107,14 +116,14 @@ func Networks(dir string) (networks []string, broken []error) {
 	return networks, broken
 }
 
-// read parses a file without its drop-in folder.
-// The list knows its file, by which its drop-in folder is found. With an error it has the name
-// and the version, where those can be read, or is nil.
+// read parses a file without its drop-in directory. With an error the list has the name and
+// the version, where those can be read, or is nil.
 func read(file string) (*List, error) {
 	doc, err := disk.Read(file, 0, spec.MaxConf)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
+	from := source{file: file, doc: doc}
 	parse := Parse
 	if hasExt(file, []string{".conf", ".json"}) {
 		parse = ParseSingle
@@ -125,20 +134,21 @@ func read(file string) (*List, error) {
 		if l = nil; json.Unmarshal(doc, &w) == nil {
 			l = &List{Name: w.Name, CNIVersion: w.CNIVersion}
 		}
-		return l, fmt.Errorf("configuration %s: %w", file, err)
+		return l, from.within(err)
 	}
-	l.File = file
+	l.File, l.from = file, from
+	for i := range l.Plugins {
+		l.Plugins[i].from = source{file, doc, l.Plugins[i].from.key}
+	}
 	return l, nil
 }
 
-// dropIn appends the plugins of <folder of the list>/<name>/*.conf. The name is
-// checked before it becomes a path.
-// They come in the order of file names, behind the list's own. A folder that is not
-// there is empty; one bad file is an error, since a network must not be attached with
-// a part of its plugins.
+// dropIn appends the plugins of <directory of the list>/<name>/*.conf in the order of file
+// names. The name is checked before it becomes a path. A missing directory has none; one bad
+// file is an error, since a network must not be attached with a part of its plugins.
 func (l *List) dropIn() error {
 	if err := spec.CheckNetworkName(l.Name); err != nil {
-		return fmt.Errorf("configuration %s: %w", l.File, err)
+		return l.from.within(&spec.KeyError{Key: "name", Err: err})
 	}
 	if l.OnlyInlined {
 		return nil
@@ -157,14 +167,16 @@ func (l *List) dropIn() error {
 		if err != nil {
 			return fmt.Errorf("drop-in plugin: %w", err)
 		}
-		p, err := parsePlugin(doc)
+		from := source{file: file, doc: doc}
+		p, err := parsePlugin("", doc)
 		if err != nil {
-			return fmt.Errorf("drop-in plugin %s: %w", file, err)
+			return from.within(err)
 		}
+		p.from = from
 		l.Plugins, l.dropped = append(l.Plugins, p), true
 	}
 	if len(l.Plugins) == 0 {
-		return spec.Errorf(spec.CodeConfig, "configuration %s: no plugin configs found, neither in it nor in %s", l.File, dir)
+		return spec.Errorf(spec.CodeConfig, "%s: no plugin configs found, neither in it nor in %s", l.File, dir)
 	}
 	return nil
 }
@@ -182,7 +194,7 @@ func filesIn(dir string) ([]string, error) {
 	return names, err
 }
 
-// hasExt reports whether a name ends in one of the extensions, case and all.
+// hasExt reports whether a name ends in one of the extensions; case counts.
 func hasExt(name string, exts []string) bool {
 	for _, e := range exts {
 		if strings.HasSuffix(name, e) {

@@ -6,9 +6,8 @@ import (
 	"errors"
 	"fmt"
 
-	"golang.org/x/sys/unix"
-
 	"cnibox/internal/boot"
+	"cnibox/internal/nsid"
 	"cnibox/spec"
 )
 
@@ -24,9 +23,8 @@ const (
 const maxEntry = 2*spec.MaxConf + maxStdout
 
 // An Entry is a file of the cache. The order of its members is libcni's; those
-// after result are ours, which others ignore.
-//
-// Readers of other makers (CRI-O, Multus) look at containerId, ifName, networkName and result.
+// after result are ours, which others ignore. CRI-O and Multus read containerId, ifName,
+// networkName and result.
 type Entry struct {
 	Kind           string                     `json:"kind"`
 	ContainerID    string                     `json:"containerId"`
@@ -48,13 +46,12 @@ func (e *Entry) Attachment() spec.Attachment {
 	return spec.Attachment{Network: e.NetworkName, ContainerID: e.ContainerID, IfName: e.IfName}
 }
 
-// Interrupted reports whether its ADD never came to an end.
-// Its process was killed, or the DEL that followed its failure failed as well.
+// Interrupted reports whether its ADD has not ended: the process was killed, or the DEL that
+// followed its failure failed as well.
 func (e *Entry) Interrupted() bool { return e.Kind == kindIntent }
 
-// List reads the cached configuration: a list, or a single one as libcni's
-// older interface keeps it.
-// An entry whose list is of another network than itself is damaged.
+// List reads the cached configuration: a list, or a single one as libcni's older interface
+// stores it. That it is of another network than the entry is an error.
 func (e *Entry) List() (*List, error) {
 	l, err := Parse(e.Config)
 	if err != nil || len(l.Plugins) == 0 {
@@ -79,12 +76,12 @@ func (e *Entry) result(v spec.Version) (*spec.Result, error) {
 	return spec.ParseResult(e.Result, v)
 }
 
-// netNSPath returns the path of the attachment's network namespace; empty if the
+// NetNSPath returns the path of the attachment's network namespace; empty if the
 // entry does not have it.
 //
 // libcni before 1.2 (containerd 1.6, which Debian 12 has) writes no netns. The result
 // has it then: the sandbox of the interface, from specification 0.3.0 on.
-func (e *Entry) netNSPath() string {
+func (e *Entry) NetNSPath() string {
 	if e.NetNS != "" {
 		return e.NetNS
 	}
@@ -102,25 +99,28 @@ func (e *Entry) netNSPath() string {
 	return ""
 }
 
+// File returns the path of the entry's file.
+func (e *Entry) File() string { return e.file }
+
 // Live reports whether the attachment's network namespace still exists: the
-// same one, on the same boot. Paths are used again by others.
-// Entries of other tools have no ID of the namespace, so the path has to do.
+// same one, on the same boot, as the path may have been used again. Entries of other tools
+// have no ID of the namespace; for these the path decides.
 func (e *Entry) Live() bool {
-	id := netnsID(e.netNSPath())
-	return e.sameBoot() && id != "" && (e.NetNSID == "" || e.NetNSID == id)
+	id := netnsID(e.NetNSPath())
+	return e.SameBoot() && id != "" && (e.NetNSID == "" || e.NetNSID == id)
 }
 
-// attached reports whether an attachment may be alive. An interrupted ADD is not.
+// Attached reports whether an attachment may be alive. An interrupted ADD is not.
 // One whose namespace is bound to a path lives as long as that, container or not; one whose
 // namespace is not recorded may be alive.
-func (e *Entry) attached() bool {
-	return !e.Interrupted() && (e.Live() || e.netNSPath() == "")
+func (e *Entry) Attached() bool {
+	return !e.Interrupted() && (e.Live() || e.NetNSPath() == "")
 }
 
-// sameBoot reports whether the entry is of this boot; entries of other tools do not have it
+// SameBoot reports whether the entry is of this boot; entries of other tools do not have it
 // and count as such.
 // No namespace outlives a boot, and paths in /run are used again by the next one.
-func (e *Entry) sameBoot() bool {
+func (e *Entry) SameBoot() bool {
 	if e.BootID == "" {
 		return true
 	}
@@ -128,21 +128,19 @@ func (e *Entry) sameBoot() bool {
 	return now == "" || now == e.BootID
 }
 
-// netnsID returns device:inode of a namespace's file; empty if it is none.
-// Namespaces are files of nsfs, before Linux 3.19 of proc (statfs(2)).
-// The pair identifies a namespace while it exists; once it is gone the kernel
-// may give the inode to a new one, so a boot and a path belong to it.
+// netnsID returns the ID of the network namespace at path as an entry has it; empty if there
+// is none. The kernel may give the ID of one that is gone to a new one, so it counts together
+// with the path and the boot.
 func netnsID(path string) string {
-	var fs unix.Statfs_t
-	var st unix.Stat_t
-	if path == "" || unix.Statfs(path, &fs) != nil || unix.Stat(path, &st) != nil {
+	id, err := nsid.At(path)
+	if err != nil {
 		return ""
 	}
-	if t := int64(fs.Type); t != unix.NSFS_MAGIC && t != unix.PROC_SUPER_MAGIC {
-		return ""
-	}
-	return fmt.Sprintf("%d:%d", st.Dev, st.Ino)
+	return id.String()
 }
 
-// ownNetNS is netnsID of the namespace that plugins are run in.
-func ownNetNS() string { return netnsID("/proc/thread-self/ns/net") }
+// isOwn reports whether an ID is that of the namespace that plugins are run in.
+func isOwn(id nsid.ID) bool {
+	own, err := nsid.Current()
+	return err == nil && id == own
+}

@@ -51,15 +51,15 @@ func (l *Local) exec(ctx context.Context, plugin, file string, r *spec.Request) 
 	if err != nil {
 		return nil, deadline(ctx, plugin, r.Call.Verb, err)
 	}
-	// What other verbs print is nobody's to read.
+	// What other verbs print is ignored.
 	if r.Call.Verb != spec.Add && r.Call.Verb != spec.Get {
 		return nil, nil
 	}
 	return a.result(r)
 }
 
-// An answer is what is left of a plugin that ran.
-// It may have failed: [answer.check] tells.
+// An answer is the output and the exit status of a plugin, which may have failed: see
+// [answer.check].
 type answer struct {
 	plugin         string
 	status         string // "exit status 1", "signal: killed"; empty: exit 0
@@ -97,7 +97,7 @@ func startOnce(ctx context.Context, plugin, file string, env []string, stdin []b
 		// A group of its own, so that children of the plugin are killed with it.
 		attr: unix.SysProcAttr{Setpgid: true},
 	}
-	// The binary behind the link is many: it has to be told which one is meant.
+	// The binary behind the link finds the applet by this name.
 	if file == self {
 		p.args[0] = plugin
 	}
@@ -107,9 +107,9 @@ func startOnce(ctx context.Context, plugin, file string, env []string, stdin []b
 	case stdout.full:
 		return a, spec.Errorf(spec.CodePlugin, "plugin %s printed more than %d bytes", plugin, maxStdout)
 	case ctx.Err() != nil:
-		return a, a.fail(fmt.Errorf("%s: killed: %w", file, ctx.Err()))
+		return a, a.fail(&spec.Error{Code: spec.CodePlugin, Msg: file + " was killed", Err: ctx.Err()})
 	case err != nil:
-		return nil, spec.Errorf(spec.CodePlugin, "plugin %s: start: %w", plugin, err)
+		return nil, spec.Errorf(spec.CodePlugin, "plugin %s: %w", plugin, err)
 	}
 	return a, nil
 }
@@ -117,8 +117,7 @@ func startOnce(ctx context.Context, plugin, file string, env []string, stdin []b
 // check returns the error that the plugin reported, whatever its exit status
 // was: some print an error object and exit 0.
 //
-// The order: an error object, success, and then what can be said of a failure
-// without one. Codes are the plugin's; 103 where it gave none.
+// Codes are the plugin's, and 103 for a failure without an error object.
 func (a *answer) check() error {
 	reported := a.reported()
 	switch {
@@ -136,7 +135,6 @@ func (a *answer) check() error {
 
 // reported returns the error object on stdout, or nil. On exit 0 it is one only
 // with a code other than 0, as a result has none.
-// A runtime that took such an object for a result would go on as after a success.
 func (a *answer) reported() *spec.Error {
 	var e struct {
 		Code         uint
@@ -155,7 +153,7 @@ func (a *answer) result(r *spec.Request) (*spec.Result, error) {
 	switch {
 	case len(doc) == 0:
 		return nil, a.fail(errors.New("netplugin exited with success and printed no result"))
-	case string(doc) == "null": // what the reference runtime takes for an empty result
+	case string(doc) == "null": // an empty result, as for the reference runtime
 		doc = []byte("{}")
 	}
 	res, err := spec.ParseResult(doc, r.Net.Version)
@@ -185,8 +183,8 @@ func (a *answer) quote() string {
 	return "stderr: " + strings.ToValidUTF8(s, "?")
 }
 
-// excerpt quotes the beginning of foreign bytes.
-// At most 200 bytes, with escapes: they go to terminals and logs.
+// excerpt quotes the first 200 bytes of external data, with escapes, as terminals and logs
+// need them.
 func excerpt(b []byte) string {
 	const longest = 200
 	if len(b) <= longest {
@@ -195,15 +193,15 @@ func excerpt(b []byte) string {
 	return fmt.Sprintf("%q…", b[:longest])
 }
 
-// A head keeps the first max bytes and refuses more.
-// More would fill the memory of a small board before the deadline comes.
+// A head is an [io.Writer] that keeps the first max bytes and fails then, as more could fill
+// the memory of a small board before the deadline.
 type head struct {
 	b    []byte
 	max  int
 	full bool
 }
 
-// Write refuses what does not fit whole, which ends the plugin's copy.
+// Write fails for what does not fit whole, which ends the copying.
 func (h *head) Write(p []byte) (int, error) {
 	if len(h.b)+len(p) > h.max {
 		h.full = true
@@ -213,8 +211,8 @@ func (h *head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A tail keeps the last max bytes.
-// What a plugin says last is mostly why it failed.
+// A tail is an [io.Writer] that keeps the last max bytes: what a plugin prints last is mostly
+// why it failed.
 type tail struct {
 	b   []byte
 	max int

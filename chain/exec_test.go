@@ -117,7 +117,7 @@ func TestDeadline(t *testing.T) {
 	}
 	pid := grandchild(t, w)
 	w.until("the end of the plugin's child", func() bool {
-		// A zombie that nobody has waited for yet is dead as well.
+		// A zombie that was not waited for yet is dead as well.
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 		return err != nil || strings.Contains(string(stat), ") Z ")
 	})
@@ -191,7 +191,7 @@ func TestFind(t *testing.T) {
 		"dots":             {"..", "", spec.CodeConfig},
 		"empty":            {"", "", spec.CodeConfig},
 		"long":             {strings.Repeat("x", 300), "", -2},
-		"a folder":         {"dir", `failed to find plugin "dir" in path [` + w.bin + " " + second + "]", spec.CodePlugin},
+		"a directory":      {"dir", `failed to find plugin "dir" in path [` + w.bin + " " + second + "]", spec.CodePlugin},
 		"built in, gone":   {"missing", "it is built in", spec.CodePlugin},
 		"not executable":   {"noexec", "permission denied", spec.CodePlugin},
 		"this very binary": {"rec", "", -1},
@@ -276,7 +276,7 @@ func TestInProcess(t *testing.T) {
 	}
 }
 
-// TestTextBusy starts a plugin that somebody is still writing.
+// TestTextBusy starts a plugin that is still open for writing.
 func TestTextBusy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

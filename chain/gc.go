@@ -14,8 +14,8 @@ import (
 // GCOptions say which attachments one GC deletes. The zero value deletes all.
 type GCOptions struct {
 	Valid []spec.Attachment // are kept, known to the cache or not
-	// Live keeps as well the attachments in the cache whose namespace exists, and those
-	// whose entry cannot be read. What other caches know is not known here.
+	// Live keeps also the attachments in this cache whose namespace exists, and those
+	// whose entry cannot be read.
 	Live   bool
 	DryRun bool // nothing is changed
 }
@@ -23,15 +23,15 @@ type GCOptions struct {
 // stale reports whether an entry is to be deleted. The answer holds as long as the lock
 // of its network, under which the entry was read, is held.
 func (o *GCOptions) stale(e *Entry) bool {
-	return !slices.Contains(o.Valid, e.Attachment()) && !(o.Live && e.attached())
+	return !slices.Contains(o.Valid, e.Attachment()) && !(o.Live && e.Attached())
 }
 
 // GC runs GC for every plugin in order with the valid set (from 1.1.0 on), then deletes all
 // cached attachments of the network that are not in it, with the arguments of their ADD.
 // It goes on past failures and joins them. No ADD or DEL of the network runs meanwhile.
 //
-// A plugin's GC deletes many attachments in one go, and leaves little for their DELs
-// to do; the other way round each one would wait for the kernel.
+// A plugin's GC deletes many attachments at once and leaves little for their DELs to do; the
+// other way round each one would wait for the kernel.
 //
 // The attachments that were, or in a dry run would be, deleted are returned.
 func (r *Runner) GC(ctx context.Context, l *List, o GCOptions) ([]spec.Attachment, error) {
@@ -134,7 +134,7 @@ func (r *Runner) deleteOne(ctx context.Context, l *List, e *Entry) error {
 	return nil
 }
 
-// progress reports how far GC is, if that was asked for.
+// progress calls Progress, if it is set.
 func (r *Runner) progress(done, all int) {
 	if r.Progress != nil {
 		r.Progress(done, all)
@@ -142,7 +142,7 @@ func (r *Runner) progress(done, all int) {
 }
 
 // DeleteStale deletes the attachments that match and whose namespace is gone, on all
-// networks. It is for what a process left that was killed while it had them.
+// networks: those of a process that was killed before it could delete them.
 func (r *Runner) DeleteStale(ctx context.Context, match func(spec.Attachment) bool) error {
 	entries, _, err := r.Cache.List()
 	errs := []error{err}
@@ -173,7 +173,7 @@ func (r *Runner) deleteStale(ctx context.Context, a spec.Attachment) error {
 	return nil
 }
 
-// ignore turns one kind of error into none.
+// ignore returns nil for one kind of error.
 func ignore(err, kind error) error {
 	if errors.Is(err, kind) {
 		return nil

@@ -2,22 +2,25 @@ package chain_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/chain"
-	"cnibox/internal/fault"
+	"cnibox/internal/flock"
 	"cnibox/spec"
 )
 
-// gcList is a network whose plugin is told of GC.
+// gcList is a network whose plugin gets GC.
 const gcList = `{"name":"n","cniVersion":"1.1.0","plugins":[{"type":"rec"}]}`
 
-// told returns the valid attachments that the plugin got in its last GC.
-func (w *world) told() string {
+// validSet returns the valid attachments that the plugin got in its last GC.
+func (w *world) validSet() string {
 	w.Helper()
 	all, text := w.records()
 	for _, r := range all {
@@ -29,30 +32,59 @@ func (w *world) told() string {
 	return ""
 }
 
-// TestGCMeetsAdd has an ADD end between the begin of a GC and its lock: what it
-// has attached is alive.
+// TestGCMeetsAdd has an ADD begin and end while a GC waits for the lock of the network: what
+// it has attached is alive.
 func TestGCMeetsAdd(t *testing.T) {
 	w := newWorld(t, "rec")
 	l := w.parse(gcList)
-	fault.Hook = func(what string) error {
-		if what == "lock network n" {
-			fault.Hook = nil
-			_, err := w.Add(t.Context(), l, target("late"))
-			return err
-		}
-		return nil
+	file := filepath.Join(w.Cache.Dir, "cnibox", "locks", "network-n")
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		t.Fatal(err)
 	}
-	stale, err := w.GC(t.Context(), l, chain.GCOptions{Live: true})
-	fault.Hook = nil
+	unlock, err := flock.Lock(t.Context(), file, 0o600, unix.LOCK_SH) // as another ADD has it
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stale []spec.Attachment
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		stale, err = w.GC(t.Context(), l, chain.GCOptions{Live: true})
+	}()
+	w.until("a GC that waits for the lock", func() bool { return waitedFor(t, file) })
+	if _, err := w.Add(t.Context(), l, target("late")); err != nil {
+		t.Error(err)
+	}
+	unlock()
+	<-done
 	if err != nil || len(stale) != 0 {
 		t.Errorf("deleted %v, %v", stale, err)
 	}
-	if got := w.told(); got != `[{"containerID":"late","ifname":"eth0"}]` {
+	if got := w.validSet(); got != `[{"containerID":"late","ifname":"eth0"}]` {
 		t.Errorf("valid: %s", got)
 	}
 	if got := strings.Join(w.entries(), " "); got != "n-late-eth0" {
 		t.Errorf("the cache has %q", got)
 	}
+}
+
+// waitedFor reports whether a lock of a file is waited for: proc_locks(5).
+func waitedFor(t *testing.T, file string) bool {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(file, &st); err != nil {
+		t.Fatal(err)
+	}
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(locks)) {
+		if strings.Contains(line, "-> FLOCK") && strings.Contains(line, fmt.Sprintf(":%d ", st.Ino)) {
+			return true
+		}
+	}
+	return false
 }
 
 // TestGCKeepsUnreadable spoils the entry of a live attachment in every way: a GC that keeps
@@ -109,7 +141,7 @@ func TestGCKeepsUnreadable(t *testing.T) {
 			if _, err := w.GC(t.Context(), l, chain.GCOptions{}); err != nil {
 				t.Error(err)
 			}
-			if got := w.told(); got != "[]" {
+			if got := w.validSet(); got != "[]" {
 				t.Errorf("valid to a GC of all: %s", got)
 			}
 			if err := w.Del(t.Context(), l, target(tt.id)); err != nil {
@@ -171,7 +203,7 @@ func TestBroken(t *testing.T) {
 	os.Remove(filepath.Join(results, "n-gone-eth0.broken"))
 	w.records()
 	gc()
-	if got := w.told(); got != `[{"containerID":"c","ifname":"eth0"}]` || len(w.warned) > 0 {
+	if got := w.validSet(); got != `[{"containerID":"c","ifname":"eth0"}]` || len(w.warned) > 0 {
 		t.Errorf("valid: %s; warned %q", got, w.warned)
 	}
 }

@@ -1,12 +1,16 @@
 // Package chain is the runtime's half of the CNI specification: it loads
-// network configuration lists, walks their plugins for a verb, finds and
+// network configuration lists, runs their plugins for a verb, finds and
 // invokes each plugin, and keeps what later verbs need in libcni's cache.
-// It knows no plugin and no kernel.
+// It knows no particular plugin, and nothing of the kernel but whether a network
+// namespace exists.
 //
-// Begin reading at [Runner.Add] (run.go), the one verb that has to undo itself. A [List] is
-// from conf.go and dropin.go; each step makes a request (step.go) for a [Local], which calls
-// a plugin of this binary or starts a file (exec.go). The [Cache] (cache.go, entry.go) keeps
-// what later verbs need: recall.go takes it from there, gc.go deletes what is left over.
+// A caller loads a [List] by [Load] or [LoadFile] and runs it with a [Runner], which needs a
+// [Local] and a [Cache]. Errors for the runtime are a [spec.Error] with their code.
+//
+// Begin reading at [Runner.Add] (run.go), the one verb that has to undo itself. Lists are read
+// in conf.go and dropin.go; step.go makes the request of each plugin for a [Local], which
+// calls a plugin of this binary or starts a file (exec.go). In the cache (cache.go, entry.go)
+// recall.go finds what the ADD was run with, and gc.go what is stale.
 package chain
 
 import (
@@ -35,8 +39,8 @@ const DefaultTimeout = 60 * time.Second
 // binary, else as processes. It is a [spec.Invoker] and has no state of its own.
 // Several goroutines may use it.
 type Local struct {
-	Path    []string                        // folders of CNI_PATH; empty: only what is built in
-	BuiltIn bool                            // what is built in is found behind those folders too
+	Path    []string                        // directories of CNI_PATH; empty: only what is built in
+	BuiltIn bool                            // what is built in is found behind those directories too
 	Lookup  func(string) (spec.Verbs, bool) // the plugins built in, by type
 	Environ []string                        // what an exec'd plugin sees besides CNI_*
 	Stderr  io.Writer                       // gets the stderr of plugins; may be nil
@@ -52,17 +56,16 @@ type Local struct {
 // maxStack is how many bytes of a panic's stack are kept, the innermost calls.
 const maxStack = 16 << 10
 
-// depthKey is the variable in which plugins are told how many have started one another,
-// and maxDepth how many may. A loop over other programs' plugins has no other end; the
-// longest chains in use have four links.
+// depthKey is the variable with the number of plugins that have started one another, and
+// maxDepth the largest number. A loop over external plugins has no other end; the longest
+// delegations in use have four plugins.
 const (
 	depthKey = "CNIBOX_DEPTH"
 	maxDepth = 10
 )
 
-// self is a link to the running binary that stays right when the file is
-// moved, replaced or deleted.
-// A plugin that was replaced while a chain runs is still the one that it began with.
+// self is a link to the running binary, which stays right when the file is moved, replaced
+// or deleted: a chain ends with the plugins that it began with.
 const self = "/proc/self/exe"
 
 // statSelf returns what the running binary is, which never changes.
@@ -122,8 +125,8 @@ func (l *Local) variable(name string) (value string) {
 // find returns the file of a plugin, and its verbs if it is built in. The first match on
 // the path decides, as the specification has it, and it is built in if it is this same file.
 //
-// So somebody's own host-local in a folder before ours is run, and a link of ours
-// costs no process. With BuiltIn, which is a runtime's, what no folder has may be built in.
+// So an external host-local in a directory before ours is run, and a link to ours costs no
+// process. With BuiltIn, which is a runtime's, what is in no directory may be built in.
 func (l *Local) find(plugin string) (file string, verbs *spec.Verbs, err error) {
 	if err := spec.CheckType(plugin); err != nil {
 		return "", nil, err
@@ -131,15 +134,15 @@ func (l *Local) find(plugin string) (file string, verbs *spec.Verbs, err error) 
 	if len(l.Path) == 0 {
 		return l.builtIn(plugin)
 	}
-	file, info, err := findInPath(plugin, l.Path)
-	if err != nil {
+	file, info, missing := findInPath(plugin, l.Path)
+	if missing != nil {
 		switch v := l.lookup(plugin); {
 		case v != nil && l.BuiltIn:
 			return self, v, nil
 		case v != nil:
-			err = fmt.Errorf("%w; it is built in: unset CNI_PATH, or lay its link with `cnibox install DIR`", err)
+			missing = missing.WithDetails("it is built in: unset CNI_PATH, or create its link with `cnibox install DIR`")
 		}
-		return "", nil, spec.Errorf(spec.CodePlugin, "%w", err)
+		return "", nil, missing
 	}
 	if me, err := statSelf(); err == nil && os.SameFile(me, info) {
 		verbs = l.lookup(plugin)
@@ -159,11 +162,13 @@ func (l *Local) builtIn(plugin string) (string, *spec.Verbs, error) {
 	if v := l.lookup(plugin); v != nil {
 		return self, v, nil
 	}
-	return "", nil, spec.Errorf(spec.CodeEnv,
-		"CNI_PATH is empty and plugin %q is not built in: set CNI_PATH to the folder that has it: %w", plugin, os.ErrNotExist)
+	return "", nil, &spec.Error{
+		Code: spec.CodeEnv, Err: os.ErrNotExist,
+		Msg: fmt.Sprintf("CNI_PATH is empty and plugin %q is not built in: set CNI_PATH to the directory that contains it", plugin),
+	}
 }
 
-// lookup asks for a plugin of this binary; nil: there is none of the name.
+// lookup returns a plugin of this binary; nil: it has none of the name.
 func (l *Local) lookup(plugin string) *spec.Verbs {
 	if l.Lookup != nil {
 		if v, ok := l.Lookup(plugin); ok {
@@ -174,16 +179,16 @@ func (l *Local) lookup(plugin string) *spec.Verbs {
 }
 
 // findInPath returns the first regular file of that name; links are followed.
-// Whether it can be executed is for execve(2) to say, which knows why not. The error
-// is os.ErrNotExist around the reference's words.
-func findInPath(plugin string, dirs []string) (string, os.FileInfo, error) {
+// Whether it can be executed is found out by execve(2), which reports why not. The error
+// is os.ErrNotExist, with the reference's text and code 103.
+func findInPath(plugin string, dirs []string) (string, os.FileInfo, *spec.Error) {
 	for _, dir := range dirs {
 		path := filepath.Join(dir, plugin)
 		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
 			return path, info, nil
 		}
 	}
-	return "", nil, fmt.Errorf("failed to find plugin %q in path %v: %w", plugin, dirs, os.ErrNotExist)
+	return "", nil, &spec.Error{Code: spec.CodePlugin, Msg: fmt.Sprintf("failed to find plugin %q in path %v", plugin, dirs), Err: os.ErrNotExist}
 }
 
 // inProcess calls a built-in plugin. It gets a request of its own, so nothing
@@ -234,7 +239,7 @@ func asSeen(res *spec.Result, r *spec.Request) (*spec.Result, error) {
 }
 
 // deadline turns the error of a plugin whose time is over into code 11.
-// A runtime may try again, since nothing is known to be wrong with what it asked for.
+// The runtime may try again.
 func deadline(ctx context.Context, plugin string, verb spec.Verb, err error) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return err

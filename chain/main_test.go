@@ -36,7 +36,7 @@ type record struct {
 
 func (r record) String() string { return r.Command + " " + r.Plugin }
 
-// recorder is a plugin that notes what it is told in $RECORD and does what
+// recorder is a plugin that records its call in $RECORD and does what
 // "do" or "do<VERB>" in its configuration says.
 func recorder(name string) int {
 	stdin, _ := io.ReadAll(os.Stdin)
@@ -148,7 +148,7 @@ func behave(what string, conf map[string]json.RawMessage) int {
 	return 0
 }
 
-// A world is a folder of recorders, a cache and a runner.
+// A world is a directory of recorders, a cache and a runner.
 type world struct {
 	*testing.T
 	*chain.Runner

@@ -22,7 +22,7 @@ import (
 const waitDelay = 500 * time.Millisecond
 
 // OpStart is the operation of the [*os.PathError] of a program that could not be started.
-const OpStart = "fork/exec"
+const OpStart = "start"
 
 // A program is an [exec.Cmd] that is started and waited for, and whose output is read to its
 // end.
@@ -62,6 +62,10 @@ func (p *program) run(ctx context.Context) (*os.ProcessState, error) {
 	}
 	early := len(p.signals) // before there was a program
 	if err := cmd.Start(); err != nil {
+		var file *os.PathError
+		if errors.As(err, &file) {
+			file.Op = OpStart // in place of Go's fork/exec
+		}
 		return nil, err
 	}
 	s.begin()
@@ -85,7 +89,7 @@ func (p *program) pass(to *os.Process, early int) (stop func()) {
 			select {
 			case s := <-p.signals:
 				if early--; early >= 0 || !fromTerminal(s) {
-					_ = to.Signal(s) // os.ErrProcessDone once it was reaped
+					_ = to.Signal(s) // os.ErrProcessDone once it was waited for
 				}
 			case <-ended:
 				return
@@ -123,8 +127,8 @@ func describe(s *os.ProcessState) string {
 }
 
 // streams are the pipes of a program's output. With the goroutines of [exec.Cmd] an answer
-// was lost when this process stood still for waitDelay after the program's end: they may
-// be cut off before they have read what is in the pipe.
+// was lost when this process was not scheduled for waitDelay after the program's end: they
+// may be stopped before they have read what is in the pipe.
 // The zero value is ready for use.
 type streams struct {
 	theirs, ours []*os.File
@@ -143,18 +147,18 @@ func (s *streams) to(w io.Writer) (io.Writer, error) {
 		return nil, err
 	}
 	s.theirs, s.ours = append(s.theirs, theirs), append(s.ours, ours)
-	// Closed at once when the writer refuses: a program that prints without end
-	// shall not wait for a reader.
-	s.drain = append(s.drain, func() { _, _ = io.Copy(w, ours); sweep(w, ours); ours.Close() })
+	// Closed at once when the writer fails: a program that prints without end
+	// must not wait for a reader.
+	s.drain = append(s.drain, func() { _, _ = io.Copy(w, ours); copyRest(w, ours); ours.Close() })
 	return theirs, nil
 }
 
 // pipeSize is what a pipe holds, pipe(7).
 const pipeSize = 64 << 10
 
-// sweep copies what is in the pipe already. When this process stood still while the
-// deadline passed, io.Copy has not seen the last of what the program printed.
-func sweep(to io.Writer, from *os.File) {
+// copyRest copies what is in the pipe already. If this process was not scheduled until after
+// the deadline, io.Copy has not read the last of what the program printed.
+func copyRest(to io.Writer, from *os.File) {
 	from.SetDeadline(time.Time{})
 	raw, err := from.SyscallConn()
 	if err != nil {

@@ -48,7 +48,7 @@ func TestCommand(t *testing.T) {
 		"only in a relative part":   {"rec-here", "", 127, "", "no such command on PATH"},
 		"no name":                   {"", "", 127, "", "no such command on PATH"},
 		"no such path":              {"./none", "", 127, "", "no such file"},
-		"a folder":                  {"./rec-dir", "", 126, "", "permission denied"},
+		"a directory":               {"./rec-dir", "", 126, "", "permission denied"},
 		"not executable":            {"first/rec", "", 126, "", "permission denied"},
 	}
 	for name, tt := range tests {

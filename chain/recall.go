@@ -13,9 +13,9 @@ import (
 // recall fills in the arguments of the ADD where the caller gives none, and returns the list
 // that the ADD was run with.
 //
-// The specification has a DEL get what its ADD got. libcni's callers have to keep that
-// themselves, and cnitool's DEL goes without. The list is that of the ADD as well: a
-// plugin taken out of the configuration since then has still to release its part.
+// By the specification a DEL gets what its ADD got. libcni's callers have to store that
+// themselves, and cnitool's DEL does without. The list is that of the ADD as well: a
+// plugin removed from the configuration since then has still to release its part.
 func (r *Runner) recall(l *List, t Target, e *Entry) (*List, Target) {
 	if e == nil {
 		return l, t
@@ -26,7 +26,7 @@ func (r *Runner) recall(l *List, t Target, e *Entry) (*List, Target) {
 	if t.Capabilities == nil {
 		t.Capabilities = e.CapabilityArgs
 	}
-	path := e.netNSPath()
+	path := e.NetNSPath()
 	if t.NetNS == "" {
 		t.NetNS = path
 	}
@@ -50,17 +50,16 @@ func (r *Runner) recall(l *List, t Target, e *Entry) (*List, Target) {
 	return old, t
 }
 
-// release runs DEL with the list of the ADD. After an ADD that failed that list may be
-// what it failed for, by a plugin that is missing or refuses its configuration: then the
-// present one is tried. If that does no better, and all that is left are refusals, the
-// attachment counts as released: what refuses at DEL has done nothing at ADD. A plugin that
-// is missing may only be on another path, and an ADD that succeeded is never taken
-// lightly.
+// release runs DEL with the list of the ADD. An ADD may have failed because of that list, by
+// a plugin that is missing or refuses its configuration: then the present list is tried. If
+// that fails too, and all errors are refusals, the attachment counts as released: a plugin
+// that refuses DEL has done nothing at ADD. This is not so for a plugin that is missing,
+// which may be on another path, nor after an ADD that succeeded.
 func (r *Runner) release(ctx context.Context, l, now *List, t Target, e *Entry, keepGoing bool) error {
 	if e == nil || !e.Interrupted() {
 		return errors.Join(r.delAll(ctx, l, t, e, keepGoing)...)
 	}
-	errs := r.delAll(ctx, l, t, e, true) // it is the rest of the ADD's own cleaning up
+	errs := r.delAll(ctx, l, t, e, true) // as the ADD itself would have done
 	if len(errs) == 0 || !all(errs, func(err error) bool { return refused(err) || missing(err) }) {
 		return errors.Join(errs...)
 	}

@@ -5,27 +5,30 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"time"
 
 	"cnibox/internal/boot"
+	"cnibox/internal/nsid"
 	"cnibox/spec"
 )
 
-// A Runner walks the plugins of a list for one verb at a time.
+// A Runner runs the plugins of a list for a verb. Invoker, Cache and Warn are required; the
+// zero values of all other fields are usable.
 //
 // It keeps nothing between calls: all that a later verb needs is in the cache. Each
-// verb takes locks, so processes and goroutines may work side by side.
+// verb takes locks, so several processes and goroutines may run verbs at a time.
 type Runner struct {
 	Invoker spec.Invoker
 	Cache   *Cache
 	Path    string // CNI_PATH, for the plugins
-	// Warn prints one line for people; never nil.
+	// Warn prints one line, a warning.
 	Warn func(format string, args ...any)
-	// Progress is told how many of the stale attachments GC has deleted; it may be nil.
+	// Progress is called with the number of stale attachments that GC has deleted; nil: not called.
 	Progress func(done, all int)
-	// KeepGoing lets DEL run the plugins behind one that failed.
+	// KeepGoing makes DEL run the remaining plugins after one that failed.
 	KeepGoing bool
 	// Retries is how often an ADD that ended with code 11 is tried again,
 	// after its DEL.
@@ -40,8 +43,8 @@ const (
 	retryPause  = 500 * time.Millisecond // doubled each time
 )
 
-// A Target is the attachment a verb is about, and what is told to the plugins.
-// NetNS is looked at before each verb and opened by the plugins.
+// A Target is the attachment that a verb is about, with the arguments for the plugins.
+// NetNS is checked before each verb and opened by the plugins.
 type Target struct {
 	ContainerID, IfName string
 	NetNS               string // path; empty in DEL, CHECK and GET: as at the ADD
@@ -52,15 +55,13 @@ type Target struct {
 	Capabilities map[string]json.RawMessage
 }
 
-// on returns the attachment of the target on a network.
-// The caller has still to check its names.
+// on returns the attachment of the target to a network. Its names are not checked yet.
 func (t *Target) on(l *List) spec.Attachment {
 	return spec.Attachment{Network: l.Name, ContainerID: t.ContainerID, IfName: t.IfName}
 }
 
-// cniArgs returns the pairs as CNI_ARGS.
-// Values go as they are: CNI_ARGS has no escapes. The order stays, which some
-// runtimes lose.
+// cniArgs returns the pairs as CNI_ARGS, in their order. Values are not escaped, for which
+// CNI_ARGS has no syntax.
 func (t *Target) cniArgs() string {
 	pairs := make([]string, len(t.Args))
 	for i, p := range t.Args {
@@ -70,14 +71,13 @@ func (t *Target) cniArgs() string {
 }
 
 // Add runs ADD for all plugins in order and caches the last result. If one
-// fails, or the result cannot be kept, all are run with DEL in reverse and the
+// fails, or the result cannot be stored, DEL is run for all of them in reverse, and the
 // error is the first one, with those of the DEL in its details.
 //
-// An attachment that is there already is refused with code 100; leftovers of an
-// interrupted ADD or of a namespace that is gone are deleted before.
+// The error has code 100 if the attachment exists already; leftovers of an interrupted ADD
+// or of a namespace that is gone are deleted first.
 //
-// libcni runs no DEL, refuses nothing twice and takes no lock: that is its callers'
-// part, and here is the caller.
+// libcni runs no DEL, allows a second ADD and takes no lock: it leaves these to its caller.
 func (r *Runner) Add(ctx context.Context, l *List, t Target) (*spec.Result, error) {
 	a := t.on(l)
 	if err := errors.Join(checkNames(a), usableNetNS(t)); err != nil {
@@ -118,8 +118,8 @@ func (r *Runner) Add(ctx context.Context, l *List, t Target) (*spec.Result, erro
 	}
 }
 
-// replaceStale refuses an attachment that lives and deletes one that does not.
-// What cannot be deleted is reported and left: the ADD fails if it is in the way.
+// replaceStale returns an error for an attachment that is alive and deletes one that is not.
+// If it cannot be deleted that is reported, and the ADD goes on.
 func (r *Runner) replaceStale(ctx context.Context, l *List, a spec.Attachment) error {
 	old, err := r.Cache.Lookup(a)
 	if errors.Is(err, os.ErrNotExist) {
@@ -129,8 +129,10 @@ func (r *Runner) replaceStale(ctx context.Context, l *List, a spec.Attachment) e
 		return err
 	}
 	if old.Live() && !old.Interrupted() {
-		return spec.Errorf(spec.CodeBusy, "%s of container %s is attached to network %s already (namespace %s): run DEL first: %w",
-			a.IfName, a.ContainerID, a.Network, old.netNSPath(), os.ErrExist)
+		return &spec.Error{
+			Code: spec.CodeBusy, Err: os.ErrExist,
+			Msg: fmt.Sprintf("%s of container %s is attached to network %s already (namespace %s): run DEL first", a.IfName, a.ContainerID, a.Network, old.NetNSPath()),
+		}
 	}
 	r.Warn("%s: deleting what an earlier ADD left", a)
 	if err := r.delEntry(ctx, l, old); err != nil {
@@ -179,11 +181,14 @@ func (r *Runner) addAll(ctx context.Context, l *List, reqs []*spec.Request) (res
 	return res, nil
 }
 
-// undo is the DEL of the whole list after a failed ADD. If that fails as well,
-// the intent stays for a later DEL or GC.
-// Every plugin gets its DEL, also those that the ADD did not reach, without a
-// prevResult, as there is none of the whole list. One that refuses the version of the list
-// has refused it at ADD as well. The code stays that of the cause.
+// undo is the DEL of the whole list after a failed ADD. If that fails as well, the intent
+// stays for a later DEL or GC. Every plugin gets its DEL, also those that the ADD did not
+// reach, without a prevResult, as there is none of the whole list. One that refuses the
+// version of the list has refused it at ADD as well. The code stays that of the cause.
+//
+// The plugins' stack of internal/undo is no use here: there is one step, the same whatever
+// the ADD has done, external plugins need more than its time, and after it the entry of the
+// cache is removed or stays.
 func (r *Runner) undo(ctx context.Context, l *List, t Target, e *Entry, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(r.UndoTimeout, defaultUndo))
 	defer cancel()
@@ -195,12 +200,18 @@ func (r *Runner) undo(ctx context.Context, l *List, t Target, e *Entry, cause er
 	if err == nil {
 		return cause
 	}
-	return spec.AsError(cause).WithDetails("cleanup is not complete, run DEL again: %v", err)
+	failure := spec.AsError(cause).WithDetails("cleanup is not complete, run DEL again")
+	asAdd := strings.NewReplacer("failed (delete)", "failed (add)", " DEL ", " ADD ")
+	for _, err := range errs {
+		if asAdd.Replace(err.Error()) != cause.Error() { // a plugin that cannot be started, twice
+			failure = failure.WithDetails("%v", err)
+		}
+	}
+	return failure
 }
 
-// lock takes what ADD, DEL, CHECK and GET need: their network against GC, their
-// container against each other.
-// Both in the one order that all keep, so nobody waits in a circle.
+// lock takes the locks of ADD, DEL, CHECK and GET: that of the network excludes GC, that of
+// the container other verbs of it. All take them in this order, so there is no deadlock.
 func (r *Runner) lock(ctx context.Context, a spec.Attachment) (unlock func(), err error) {
 	network, err := r.Cache.lockNetwork(ctx, a.Network, false)
 	if err != nil {
@@ -214,18 +225,14 @@ func (r *Runner) lock(ctx context.Context, a spec.Attachment) (unlock func(), er
 	return func() { container(); network() }, nil
 }
 
-// usableNetNS checks the namespace before any plugin is run.
-// Plugins check it as well, but each for itself: the first of a chain would have done
-// its work before another one refuses. Errors have code 8.
+// usableNetNS checks the namespace before any plugin is run: plugins check it as well, but
+// the first of a list would have done its work before the next one fails. Errors have code 8.
 func usableNetNS(t Target) error {
-	id := netnsID(t.NetNS)
-	switch {
-	case id == "":
-		if _, err := os.Stat(t.NetNS); err != nil {
-			return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", t.NetNS, err)
-		}
-		return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: it is not a network namespace", t.NetNS)
-	case !t.NetNSOverride && id == ownNetNS():
+	id, err := nsid.At(t.NetNS)
+	if err != nil {
+		return &spec.Error{Code: spec.CodeNetNS, Msg: fmt.Sprintf("failed to open netns %q: %v", t.NetNS, nsid.Reason(err)), Err: err}
+	}
+	if !t.NetNSOverride && isOwn(id) {
 		return spec.Errorf(spec.CodeNetNS, "plugin's netns and netns from CNI_NETNS should not be the same: %q is this process's own", t.NetNS)
 	}
 	return nil

@@ -134,7 +134,7 @@ func TestFailedAdd(t *testing.T) {
 	w.Add(t.Context(), l, target("c"))
 	w.wantCalls("ADD rec-1, ADD rec-2, DEL rec-3, DEL rec-2, DEL rec-1, ADD rec-1, ADD rec-2, DEL rec-3, DEL rec-2, DEL rec-1")
 
-	// A cleanup that fails is told behind the first error, and remembered.
+	// A cleanup that fails is reported behind the first error, and its entry stays.
 	l = w.parse(three(`,"doADD":"fail {\"code\":100,\"msg\":\"first\"}","doDEL":"fail {\"code\":102,\"msg\":\"second\"}"`))
 	_, err = w.Add(t.Context(), l, target("c"))
 	e := spec.AsError(err)
@@ -270,7 +270,7 @@ func TestCheckAndGet(t *testing.T) {
 	}
 	l := list("1.0.0", `,"plugins":[{"type":"rec","doGET":"fail {\"code\":4,\"msg\":\"unknown CNI_COMMAND: GET\"}"}]`)
 	if _, err := w.Get(t.Context(), l, target("c")); err == nil {
-		t.Error("GET of what nobody knows succeeds")
+		t.Error("GET of an unknown attachment succeeds")
 	}
 	if _, err := w.Add(t.Context(), l, target("c")); err != nil {
 		t.Fatal(err)
@@ -419,15 +419,15 @@ func (dies) Invoke(context.Context, string, *spec.Request) (*spec.Result, error)
 // addresses of another: none runs, and nothing is remembered that a DEL would have to
 // clear away.
 func TestAddMissesPlugin(t *testing.T) {
-	for _, plugin := range []string{`{"type":"nobody"}`, `{"type":"rec","ipam":{"type":"nobody"}}`} {
+	for _, plugin := range []string{`{"type":"absent"}`, `{"type":"rec","ipam":{"type":"absent"}}`} {
 		w := newWorld(t, "rec")
 		l, err := chain.LoadFile(w.write("n.conflist", `{"name":"n","cniVersion":"1.1.0","plugins":[{"type":"rec"},`+plugin+`]}`))
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, err = w.Add(t.Context(), l, target("c"))
-		if err == nil || !strings.Contains(err.Error(), `"nobody"`) || !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s: got %v, want that nobody is missing", plugin, err)
+		if err == nil || !strings.Contains(err.Error(), `"absent"`) || !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: got %v, want that the plugin is missing", plugin, err)
 		}
 		w.wantCalls("")
 		if names := w.entries(); len(names) > 0 {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A labeller starts this binary again under an SELinux label: the kernel labels the queues of a
+// A labeller re-executes this binary under an SELinux label: the kernel labels the queues of a
 // tap device by the process that makes it, and the label of a single thread would have to be
 // bounded by the process's.
 type labeller struct {
@@ -21,7 +21,7 @@ type labeller struct {
 }
 
 // seLinux returns the kernel's files.
-// The attribute alone would not do: other security modules have a file of that name.
+// The attribute is not enough: other security modules have a file of that name.
 func seLinux() labeller {
 	return labeller{"/sys/fs/selinux", unix.SELINUX_MAGIC, "/proc/thread-self/attr/exec"}
 }

@@ -52,7 +52,7 @@ func TestLabelled(t *testing.T) {
 	}
 }
 
-// Without SELinux nothing starts, and a label that cannot be set is told.
+// Without SELinux nothing starts, and a label that cannot be set is reported.
 func TestLabelledWithoutSELinux(t *testing.T) {
 	started := filepath.Join(t.TempDir(), "started")
 	run := func(l labeller) error {

@@ -22,8 +22,8 @@ func (r *Runner) run(ctx context.Context, verb spec.Verb, l *List, p *Plugin, t 
 }
 
 // invoke runs one plugin. prev is the result of the plugin before it, or the cached one; nil
-// leaves that of the configuration. The error begins in libcni's words, which people search
-// for, and keeps the plugin's code.
+// leaves that of the configuration. The error begins with libcni's text, which users search
+// for, and has the plugin's code.
 func (r *Runner) invoke(ctx context.Context, l *List, p *Plugin, req *spec.Request, prev *spec.Result) (*spec.Result, error) {
 	if prev != nil {
 		req.Prev = prev
@@ -35,13 +35,14 @@ func (r *Runner) invoke(ctx context.Context, l *List, p *Plugin, req *spec.Reque
 	return res, nil
 }
 
-// failed says which plugin it was, in libcni's words.
+// failed adds the plugin to an error, in libcni's words, and the place of the key that the error
+// is about.
 func failed(verb spec.Verb, l *List, p *Plugin, err error) error {
-	return fmt.Errorf("plugin type=%q name=%q failed (%s): %w", p.Type, l.Name, verbName(verb), err)
+	return p.from.seen(fmt.Errorf("plugin type=%q name=%q failed (%s): %w", p.Type, l.Name, verbName(verb), err))
 }
 
 // addRequests makes the requests of an ADD, before the ADD of any plugin changes something. It
-// reports a configuration that no plugin would be run with, and a plugin or IPAM plugin that is
+// returns an error for an invalid configuration, and for a plugin or IPAM plugin that is
 // missing or does not support the version of the list, and warns of arguments that no plugin
 // knows.
 func (r *Runner) addRequests(l *List, t Target) ([]*spec.Request, error) {
@@ -50,10 +51,11 @@ func (r *Runner) addRequests(l *List, t Target) ([]*spec.Request, error) {
 		p := &l.Plugins[i]
 		var err error
 		reqs[i], err = r.request(spec.Add, l, p, t, nil)
-		for _, name := range []string{p.Type, p.ipam} {
-			if err == nil && name != "" {
-				err = r.serves(name, reqs[i])
-			}
+		if err == nil {
+			err = r.serves("type", p.Type, reqs[i])
+		}
+		if err == nil && p.ipam != "" {
+			err = r.serves("ipam.type", p.ipam, reqs[i])
 		}
 		if err != nil {
 			return nil, failed(spec.Add, l, p, err)
@@ -63,20 +65,24 @@ func (r *Runner) addRequests(l *List, t Target) ([]*spec.Request, error) {
 	return reqs, nil
 }
 
-// serves reports a plugin that is missing, or that is built in and would refuse the request.
-// What an external one supports is known when it is run.
-func (r *Runner) serves(plugin string, req *spec.Request) error {
+// serves returns an error for a plugin, named by a key of the configuration, that is missing, or
+// that is built in and would refuse the request. What an external one supports is known when it
+// is run.
+func (r *Runner) serves(key, plugin string, req *spec.Request) error {
 	verbs, err := r.Invoker.Find(plugin)
-	if err != nil || verbs == nil {
-		return err
+	if err != nil {
+		return &spec.KeyError{Key: key, Err: err}
+	}
+	if verbs == nil {
+		return nil
 	}
 	return verbs.Allow(req)
 }
 
-// request derives the plugin's configuration: name and version of the list, the
-// capabilities that it declares and somebody supplied, all else as it came.
-// capabilities themselves stay away, as the specification says and libcni does not do.
-// A runtimeConfig of the configuration's own stays if nobody supplied any.
+// request derives the plugin's configuration: name and version of the list, in runtimeConfig
+// the capabilities that it declares and the caller supplied, all else as it is. Without
+// supplied ones a runtimeConfig of the configuration stays. The member capabilities is
+// removed, as the specification says and libcni does not do.
 func (r *Runner) request(verb spec.Verb, l *List, p *Plugin, t Target, more []map[string]any) (*spec.Request, error) {
 	set := map[string]any{"cniVersion": l.CNIVersion, "name": l.Name}
 	for _, m := range more {
@@ -106,9 +112,8 @@ func (r *Runner) request(verb spec.Verb, l *List, p *Plugin, t Target, more []ma
 	return req, nil
 }
 
-// version returns the list's version, which a list is not asked for before it
-// is run, as libcni has it.
-// The error has code 1.
+// version returns the list's version, which is not checked before the list is run, as in
+// libcni. The error has code 1.
 func (l *List) version() (spec.Version, error) {
 	v, err := spec.ParseVersion(l.CNIVersion)
 	if err != nil {
@@ -124,10 +129,11 @@ func (l *List) supported() (spec.Version, error) {
 	if err != nil || l.CNIVersion == "" || v.String() == l.CNIVersion && slices.Contains(spec.Versions(spec.Version{}), v) {
 		return v, err
 	}
-	return v, &spec.Error{
-		Code: spec.CodeVersion, Msg: fmt.Sprintf("network %s: incompatible CNI versions", l.Name),
+	e := &spec.Error{
+		Code: spec.CodeVersion, Msg: "incompatible CNI versions",
 		Details: fmt.Sprintf("config is %q, this runtime supports %v", l.CNIVersion, spec.Versions(spec.Version{})),
 	}
+	return v, l.from.seen(e.AtKey("cniVersion"))
 }
 
 // verbName is the verb as libcni's errors have it.

@@ -8,7 +8,7 @@ import (
 )
 
 // What a program has printed before its end is read, also when all the time for that has
-// passed before there was a processor to read it; and nobody waits for more.
+// passed before there was a processor to read it; and no more is waited for.
 func TestStreamsLate(t *testing.T) {
 	for name, text := range map[string]string{"nothing": "", "an answer": "{}", "a full pipe": strings.Repeat("x", pipeSize)} {
 		t.Run(name, func(t *testing.T) {

@@ -7,15 +7,16 @@ import (
 	"os"
 	"strings"
 
+	"cnibox/internal/nsid"
 	"cnibox/spec"
 )
 
-// Del runs DEL for all plugins in reverse, with what the ADD was told and
-// answered, and forgets the attachment.
+// Del runs DEL for all plugins in reverse, with the arguments and the result of the ADD, and
+// removes the attachment from the cache.
 //
 // A missing entry is no error: plugins release by the names alone. The list may have
-// no plugins if the cache knows the attachment. Failures stop it at the first, as
-// the specification has it, unless KeepGoing is set; the entry stays after any.
+// no plugins if the cache has the attachment. It stops at the first failure, as
+// the specification says, unless KeepGoing is set; the entry stays after any.
 func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 	a := t.on(l)
 	if err := checkNames(a); err != nil {
@@ -35,7 +36,7 @@ func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 	if len(l.Plugins) == 0 {
 		return fmt.Errorf("network %s has no configuration and %s is not known: %w", l.Name, a, os.ErrNotExist)
 	}
-	// A path that leads nowhere is fine at DEL; the host's own namespace never is.
+	// A path without a namespace is no error of DEL; the host's own namespace is one.
 	if netnsID(t.NetNS) != "" {
 		if err := usableNetNS(t); err != nil {
 			return err
@@ -51,12 +52,12 @@ func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 }
 
 // delEntry deletes what an entry is about, going on past failures.
-// It is for attachments that nobody asked for by name: leftovers and stale ones. The
-// list serves if the entry's own cannot be read.
+// It is for leftovers and stale attachments, for which the caller gave no arguments. The
+// list is used if that of the entry cannot be read.
 func (r *Runner) delEntry(ctx context.Context, l *List, e *Entry) error {
 	now := l
 	l, t := r.recall(l, Target{ContainerID: e.ContainerID, IfName: e.IfName}, e)
-	if netnsID(t.NetNS) == ownNetNS() {
+	if id, err := nsid.At(t.NetNS); err == nil && isOwn(id) {
 		t.NetNS = "" // an old /proc/PID path that has become the host's
 	}
 	if len(l.Plugins) == 0 {
@@ -99,8 +100,8 @@ func (r *Runner) delAll(ctx context.Context, l *List, t Target, e *Entry, keepGo
 // stops at the first error. What was never added, or on an earlier boot, is
 // unknown (code 3).
 //
-// libcni runs the plugins without a prevResult when the cache has nothing, and each
-// fails in its own words.
+// libcni runs the plugins without a prevResult if there is no entry, and each fails with an
+// error of its own.
 func (r *Runner) Check(ctx context.Context, l *List, t Target) error {
 	l, t, e, unlock, err := r.known(ctx, l, t, spec.V040, spec.Check)
 	if err != nil {
@@ -115,12 +116,12 @@ func (r *Runner) Check(ctx context.Context, l *List, t Target) error {
 		return spec.Errorf(spec.CodeUnknown, "%s is not known: it was never added, or has been deleted", t.on(l))
 	case e.Interrupted():
 		return spec.Errorf(spec.CodeUnknown, "the ADD of %s was interrupted: run DEL, then ADD", t.on(l))
-	case !e.sameBoot():
+	case !e.SameBoot():
 		return spec.Errorf(spec.CodeUnknown, "%s was added before the host was started: run DEL, then ADD", t.on(l))
-	case t.NetNS == "" && e.netNSPath() == "":
+	case t.NetNS == "" && e.NetNSPath() == "":
 		return spec.Errorf(spec.CodeNetNS, "the namespace of %s is not on record: name it", t.on(l))
 	case t.NetNS == "":
-		return spec.Errorf(spec.CodeNetNS, "the network namespace of %s is gone: %s is another one now", t.on(l), e.netNSPath())
+		return spec.Errorf(spec.CodeNetNS, "the network namespace of %s is gone: %s is another one now", t.on(l), e.NetNSPath())
 	}
 	if err := usableNetNS(t); err != nil {
 		return err
@@ -168,7 +169,7 @@ func (r *Runner) Get(ctx context.Context, l *List, t Target) (*spec.Result, erro
 		switch {
 		case err == nil && next != nil:
 			res = next
-		// The reference's plugins answer so: they have no GET, and know nothing else to say.
+		// This is the answer of the reference's plugins, which have no GET.
 		case err == nil, res != nil && errors.As(err, &answer) && strings.Contains(answer.Msg, "unknown CNI_COMMAND"):
 		default:
 			return nil, err
@@ -222,7 +223,7 @@ func (l *List) unchecked() bool {
 
 // Status runs STATUS for all plugins in order; the first error is the answer.
 // Below 1.1.0 there is no STATUS and all is well.
-// Nothing is locked: runtimes ask every few seconds.
+// Nothing is locked: runtimes call it every few seconds.
 func (r *Runner) Status(ctx context.Context, l *List) error {
 	v, err := l.version()
 	if err != nil || !v.AtLeast(spec.V110) {

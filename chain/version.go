@@ -44,8 +44,8 @@ func (l *Local) Versions(ctx context.Context, plugin string) (file string, versi
 	return file, versions, err
 }
 
-// versions reads the answer to VERSION.
-// One of 0.2.0 may leave the list out; those that do serve 0.1.0 as well.
+// versions reads the answer to VERSION. One of 0.2.0 may leave the list out; the plugin
+// supports 0.1.0 as well then.
 func (a *answer) versions() ([]string, error) {
 	var doc struct {
 		CNIVersion        string

@@ -10,19 +10,19 @@ import (
 	"cnibox/spec"
 )
 
-// dense is the number of taken addresses in a row after which the directory is
-// read, so that a long run of leases costs one look instead of one each.
+// dense is the number of taken addresses in a row after which the directory is listed, so
+// that a long run of leases costs one system call and not one each.
 const dense = 64
 
-// Allocate takes one address from each range set for an attachment, or none at
-// all: what this call has reserved is given back when it fails. An address that
-// the attachment has already serves its set. wanted is from [Assign].
+// Allocate leases one address from each range set to an attachment, or none: when it fails,
+// what this call has leased is released. If the attachment has an address of a set already,
+// that is its address. wanted is from [Assign].
 //
 // Errors are a [spec.Error] of code 100 (wanted, but another's), 101 (a set is
 // exhausted) or 5 (the disk).
 //
-// All under the one lock of the store. The reference locks for each set, and gives
-// back by owner, which takes the addresses of earlier calls with it.
+// The store is locked for all of it. The reference locks for each set, and releases
+// by owner, and so also the addresses of earlier calls.
 func Allocate(s *Store, sets []RangeSet, wanted []netip.Addr, o spec.Attachment) ([]spec.IP, error) {
 	owned, err := s.Owned(o)
 	if err != nil {
@@ -54,7 +54,7 @@ func wrapRange(i int, err error) error {
 // Assign returns the wanted address of each set, the zero Addr where none is. A
 // set serves one; what no set can serve is a [spec.Error] of code 7.
 //
-// It touches no lease, so what cannot be is refused before anything is reserved. The
+// It touches no lease, so what is impossible is refused before anything is leased. The
 // same address asked for twice counts once.
 func Assign(sets []RangeSet, want []netip.Addr) ([]netip.Addr, error) {
 	wanted := make([]netip.Addr, len(sets))
@@ -90,12 +90,12 @@ type taking struct {
 	fresh []netip.Addr // reserved by it
 }
 
-// undo frees what the call has reserved.
-// What cannot be given back is told, and goes with the attachment's DEL.
+// undo frees what the call has leased. What cannot be freed is reported, and left to the
+// attachment's DEL.
 func (t *taking) undo() {
 	for _, a := range t.fresh {
 		if err := t.s.free(a, t.o); err != nil {
-			t.s.o.Warn("give back %s: %v", a, err)
+			t.s.o.Warn("release %s: %v", a, err)
 		}
 	}
 }
@@ -114,7 +114,7 @@ func (t *taking) from(i int, set RangeSet, want netip.Addr) (netip.Addr, error) 
 		}
 		return t.took(i, want, err)
 	}
-	// A gateway may be leased from before it was one; it is not handed out again.
+	// A gateway may have been leased before it was one; it is not used again.
 	for _, a := range t.owned {
 		if set.Contains(a) && !set.gateway(a) {
 			return a, t.s.adopt(a, t.o)
@@ -124,8 +124,8 @@ func (t *taking) from(i int, set RangeSet, want netip.Addr) (netip.Addr, error) 
 	return t.took(i, a, err)
 }
 
-// took notes a new address. The hint that cannot be written costs the next call
-// some time, so it is no reason to fail.
+// took records a new address. If the last address cannot be written, the next search takes
+// longer, which is no reason to fail.
 func (t *taking) took(i int, a netip.Addr, err error) (netip.Addr, error) {
 	if err != nil {
 		return a, err
@@ -140,10 +140,10 @@ func (t *taking) took(i int, a netip.Addr, err error) (netip.Addr, error) {
 // next reserves the first free address after the one reserved last, around the
 // set.
 //
-// The content is written once, into a draft; each try is one link(2), which fails
-// where a name stands. So no file but the one that is taken is opened.
+// The content is written once, into a temporary file; each try is one link(2), which fails
+// if the name exists. So no file of another lease is opened.
 func (t *taking) next(i int, set RangeSet) (netip.Addr, error) {
-	w, err := t.s.draft(t.o)
+	w, err := t.s.newTempFile(t.o)
 	if err != nil {
 		return netip.Addr{}, err
 	}
@@ -177,8 +177,8 @@ func (s *Store) first(i int, set RangeSet) netip.Addr {
 	return set[0].Start
 }
 
-// taken returns the addresses that have a lease file of any kind.
-// A directory or a socket of such a name counts: it is in the way as well.
+// taken returns the addresses that have a file of any kind, also a directory or a socket,
+// as no lease can be created there.
 func (s *Store) taken() (map[netip.Addr]bool, error) {
 	names, err := s.leases.names()
 	if err != nil {
@@ -193,11 +193,10 @@ func (s *Store) taken() (map[netip.Addr]bool, error) {
 	return taken, nil
 }
 
-// reclaim is for a set without a free address: it takes the lowest one whose
-// lease has no readable owner, of which the index knows nothing.
-// Such are of processes that were killed, or of a power cut: the reference's addresses
-// are lost by them for good. The error has code 101.
-func (t *taking) reclaim(set RangeSet, w *draft) (netip.Addr, error) {
+// reclaim is for a set without a free address: it takes the lowest one whose lease has no
+// readable owner and is not in the index, as after a process was killed or a power cut. In
+// the reference such an address is lost. The error has code 101.
+func (t *taking) reclaim(set RangeSet, w *tempFile) (netip.Addr, error) {
 	taken, err := t.s.taken()
 	if err != nil {
 		return netip.Addr{}, err
@@ -220,7 +219,7 @@ func (t *taking) reclaim(set RangeSet, w *draft) (netip.Addr, error) {
 	for _, a := range dead {
 		if _, err := t.s.Holder(a); !errors.Is(err, errNoOwner) {
 			continue
-		} else if err := t.s.setAside(a.String(), err); err != nil {
+		} else if err := t.s.quarantine(a.String(), err); err != nil {
 			t.s.o.Warn("%v", err)
 			continue
 		}
@@ -249,8 +248,8 @@ func (s *Store) entries() ([]netip.Addr, error) {
 
 // Find returns an attachment's leased addresses as a result has them: in the
 // order of the sets, those of no set last and without a gateway.
-// It is GET's answer: an address whose range has gone from the configuration is told
-// as a host's.
+// It is GET's answer: an address whose range is not in the configuration any more is
+// returned with the prefix length of a host.
 func Find(s *Store, sets []RangeSet, o spec.Attachment) ([]spec.IP, error) {
 	owned, err := s.Owned(o)
 	if err != nil {

@@ -142,7 +142,7 @@ func TestSetOfRanges(t *testing.T) {
 	}
 }
 
-// A gateway is nobody's address, whichever set it is of.
+// A gateway is leased to no attachment, whichever set it is of.
 func TestGatewayOfOtherSet(t *testing.T) {
 	r := []ipam.RangeSet{span("10.1.0.0/24", "10.1.0.2", "10.1.0.9"), span("10.1.0.0/24", "10.1.0.15", "10.1.0.16")}
 	r[0][0].Gateway = addr("10.1.0.15")
@@ -255,7 +255,7 @@ func TestExhausted(t *testing.T) {
 	}
 	for i := range 5 {
 		if i == 4 {
-			// Many leases elsewhere are no reason for an alarm.
+			// Many leases outside the set do not count.
 			mustAdd(t, dir, ipam.Options{}, sets(t, "10.3.0.0/24", "10.4.0.0/24", "10.5.0.0/24"), owner("z"))
 		}
 		if i > 0 && full() != -1 {
@@ -273,7 +273,7 @@ func TestExhausted(t *testing.T) {
 	}
 }
 
-// TestReclaim fills a range with leases that nobody owns: they are used when the
+// TestReclaim fills a range with leases without an owner: they are used when the
 // range has no other address left.
 func TestReclaim(t *testing.T) {
 	dir := t.TempDir()
@@ -283,7 +283,7 @@ func TestReclaim(t *testing.T) {
 	for i := 2; i <= 5; i++ {
 		os.WriteFile(filepath.Join(net, fmt.Sprint("10.1.0.", i)), make([]byte, i%2*40), 0o600)
 	}
-	os.WriteFile(filepath.Join(net, "10.1.0.1"), nil, 0o600) // the gateway's: no use to anybody
+	os.WriteFile(filepath.Join(net, "10.1.0.1"), nil, 0o600) // the gateway's: of no use
 	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("a")), "10.1.0.6")
 	for i, want := range []string{"10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0.5"} {
 		wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner(fmt.Sprint(i))), want)

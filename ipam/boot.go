@@ -13,15 +13,15 @@ import (
 )
 
 // Nothing with a network namespace outlives a boot, so leases of an earlier one are free.
-// Clocks are not asked, since small boards have none: the index of each boot says which
-// leases are of it (index.go). A lease that no index has was made by the reference; it is
-// taken into the boot that meets it first.
+// No clock is used, since small boards have none: the index of each boot lists the leases of
+// it (index.go). A lease that is in no index was made by the reference; it is added to the
+// index of the first boot that finds it.
 
 const (
 	byBootDir = "by-boot"
-	keptBoot  = "kept" // in the place of a boot's ID where leases are kept across boots
+	keptBoot  = "kept" // instead of a boot's ID where leases are kept across boots
 
-	// What releases before 0.2 kept in the place of the index.
+	// What releases before 0.2 had instead of the index.
 	oldBoot  = "boot"  // a symbolic link to the ID of the boot
 	oldIndex = "index" // a hash table
 )
@@ -31,11 +31,11 @@ func (s *Store) bootName() string {
 	if s.o.KeepAcrossBoots {
 		return keptBoot
 	}
-	return cmp.Or(s.o.Boot, boot.ID(), keptBoot) // without /proc there is none
+	return cmp.Or(s.o.Boot, boot.ID(), keptBoot) // without /proc a boot has no ID
 }
 
-// bootFolder opens the directory of this boot.
-func (s *Store) bootFolder(create bool) (folder, error) {
+// bootDirectory opens the directory of this boot.
+func (s *Store) bootDirectory(create bool) (directory, error) {
 	all, err := s.byBoot(create)
 	if err != nil {
 		return all, err
@@ -45,8 +45,8 @@ func (s *Store) bootFolder(create bool) (folder, error) {
 }
 
 // byBoot opens the directory that has one for each boot.
-func (s *Store) byBoot(create bool) (folder, error) {
-	own, err := s.ownFolder(create)
+func (s *Store) byBoot(create bool) (directory, error) {
+	own, err := s.ownDirectory(create)
 	if err != nil {
 		return own, err
 	}
@@ -55,30 +55,30 @@ func (s *Store) byBoot(create bool) (folder, error) {
 
 // expired are the leases of earlier boots.
 type expired struct {
-	owner map[netip.Addr]string // the name of the owner's link
-	mark  int64                 // nanoseconds of the times that an older release gave its leases; -1: none
+	owner   map[netip.Addr]string // the name of the owner's link
+	oldNsec int64                 // nanoseconds of the times that an older release gave its leases; -1: none
 }
 
 // has reports whether a lease is of an earlier boot. One that the reference has given to
 // another since is not.
 func (e expired) has(a netip.Addr, l Lease, st unix.Stat_t) bool {
-	return e.owner[a] == linkName(l) || int64(st.Mtim.Nsec) == e.mark
+	return e.owner[a] == linkName(l) || int64(st.Mtim.Nsec) == e.oldNsec
 }
 
 // earlierBoots collects the leases that are free. Those under [keptBoot] are not: the
 // configuration kept them until now, and the next boot frees them.
 func (s *Store) earlierBoots() expired {
-	e := expired{owner: map[netip.Addr]string{}, mark: -1}
+	e := expired{owner: map[netip.Addr]string{}, oldNsec: -1}
 	now := s.bootName()
 	if now == keptBoot {
 		return e
 	}
-	if own, err := s.ownFolder(false); err == nil {
+	if own, err := s.ownDirectory(false); err == nil {
 		if old, err := own.target(oldBoot); err == nil && old != now {
-			e.mark = oldMark(old)
+			e.oldNsec = oldNsec(old)
 		}
 	}
-	_ = s.eachEarlierBoot(func(_ folder, id string, dir folder) error {
+	_ = s.eachEarlierBoot(func(_ directory, id string, dir directory) error {
 		names, err := dir.names()
 		if err != nil || id == keptBoot {
 			return err
@@ -99,7 +99,7 @@ func (s *Store) earlierBoots() expired {
 }
 
 // eachEarlierBoot opens the directories of boots that are not this one.
-func (s *Store) eachEarlierBoot(each func(all folder, id string, dir folder) error) error {
+func (s *Store) eachEarlierBoot(each func(all directory, id string, dir directory) error) error {
 	all, err := s.byBoot(false)
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func (s *Store) eachEarlierBoot(each func(all folder, id string, dir folder) err
 		}
 		dir, err := all.sub(id, false)
 		if err != nil {
-			continue // none of ours
+			continue // not one of this package
 		}
 		errs = append(errs, each(all, id, dir))
 		dir.close()
@@ -127,7 +127,7 @@ func (s *Store) eachEarlierBoot(each func(all folder, id string, dir folder) err
 // dropEarlierBoots deletes the directories of earlier boots, whose leases are free or in
 // the index of this one, and what an older release kept.
 func (s *Store) dropEarlierBoots() error {
-	err := s.eachEarlierBoot(func(all folder, id string, dir folder) error {
+	err := s.eachEarlierBoot(func(all directory, id string, dir directory) error {
 		names, err := dir.names()
 		if err != nil {
 			return err
@@ -139,7 +139,7 @@ func (s *Store) dropEarlierBoots() error {
 		}
 		return all.change("rmdir", id, func() error { return unix.Unlinkat(all.fd, id, unix.AT_REMOVEDIR) })
 	})
-	if own, ownErr := s.ownFolder(false); ownErr == nil {
+	if own, ownErr := s.ownDirectory(false); ownErr == nil {
 		for _, name := range []string{oldBoot, oldIndex} {
 			_ = unix.Unlinkat(own.fd, name, 0) // what else has these names may stay
 		}
@@ -147,15 +147,15 @@ func (s *Store) dropEarlierBoots() error {
 	return err
 }
 
-// oldMark is the nanoseconds of the time of modification that an older release gave the
+// oldNsec is the nanoseconds of the time of modification that an older release gave the
 // leases of a boot: a hash of its ID.
-func oldMark(id string) int64 {
+func oldNsec(id string) int64 {
 	h := fnv.New64a()
 	h.Write([]byte(id))
 	return int64((h.Sum64() | 1) % 1e9)
 }
 
-// expire frees a lease of an earlier boot; a view only takes it for free.
+// expire frees a lease of an earlier boot; a view only counts it as free.
 func (s *Store) expire(a netip.Addr) error {
 	if s.readOnly {
 		return nil

@@ -46,7 +46,7 @@ func TestBootChange(t *testing.T) {
 	wantLeases(t, dir, "10.1.0.5 d eth0", "10.1.0.6 e eth0", "10.1.0.60 new eth0")
 
 	// A DEL alone finds the next boot as well.
-	wantAddrs(t, del(t, dir, three, owner("nobody")))
+	wantAddrs(t, del(t, dir, three, owner("absent")))
 	wantLeases(t, dir)
 }
 
@@ -123,7 +123,7 @@ func TestBootInterrupted(t *testing.T) {
 	wantLeases(t, dir, "10.1.0.3 b eth0", "10.1.0.4 c eth0", "10.1.0.9 live eth0")
 	s := open(t, dir, ipam.Options{Boot: "two"})
 	defer s.Close()
-	if err := s.Keep(func(a spec.Attachment) bool { return a.ContainerID == "live" }); err != nil {
+	if err := s.DeleteStale(func(a spec.Attachment) bool { return a.ContainerID == "live" }); err != nil {
 		t.Fatal(err)
 	}
 	wantLeases(t, dir, "10.1.0.9 live eth0")
@@ -158,7 +158,7 @@ func TestAdopt(t *testing.T) {
 			wantLeases(t, dir, "10.1.0.10 a net1", "10.1.0.9 a eth0", "fd00:1::2 a net1", "fd00:1::9 a eth0")
 			next := tt.o
 			next.Boot = "two"
-			wantAddrs(t, del(t, dir, next, owner("nobody")))
+			wantAddrs(t, del(t, dir, next, owner("absent")))
 			wantLeases(t, dir, tt.left...)
 			if tt.left != nil {
 				wantAddrs(t, del(t, dir, next, owner("a")), "10.1.0.9", "fd00:1::9")

@@ -20,15 +20,15 @@ import (
 //	.cnibox/demo/by-boot/0b7cb0a8-…/web:eth0 -> 10.1.0.2,fd00::2
 //
 // A symbolic link is made and read in one call each, and is never half written. The lease
-// files are the truth: what the index says is verified there. That it lacks nothing shows
-// the time of modification of the leases' directory, which every user of the format moves
-// on with a change: after its own changes a store sets it to [untouched]. Where it is
-// another, a scan of the leases makes the index right.
+// files decide: what the index says is compared with them. That it is complete is shown by
+// the time of modification of the leases' directory, which each change of any user of the
+// format updates: after its own changes a store sets it to [untouched]. If it is another,
+// the leases are scanned and the index is corrected.
 //
-// An index that cannot be written is no error of a verb: the scan takes its place.
+// An index that cannot be written is no error of a verb, since the leases can be scanned.
 
-// untouched is 1999-12-31T12:00:00Z, which no clock shows any more: not even those that
-// begin at 1970 or 2000 with each start, and not rounded to the seconds of a file system.
+// untouched is 1999-12-31T12:00:00Z, which no clock shows any more, not even one that begins
+// at 1970 or 2000 with each start, nor after rounding to the seconds of a file system.
 var untouched = unix.Timespec{Sec: 946641600}
 
 // maxTarget is PATH_MAX less the zero byte, include/uapi/linux/limits.h. An owner of more
@@ -43,8 +43,8 @@ var errIndex = errors.New("damaged index")
 
 // An index is the one of this boot.
 type index struct {
-	dir folder                 // fd -1: none that could be written
-	mem map[Lease][]netip.Addr // from a scan by this store; nil: there was none
+	dir directory              // fd -1: it could not be written
+	mem map[Lease][]netip.Addr // from a scan by this store; nil: it has not scanned
 }
 
 // An entry is a lease in the index.
@@ -53,8 +53,8 @@ type entry struct {
 	addr  netip.Addr
 }
 
-// linkName is the name of an owner's link. A slash of an odd owner is escaped, and a long
-// name has a hash in the place of its end: two owners of one name are told apart by their leases.
+// linkName is the name of an owner's link. A slash is escaped, and the end of a long name
+// replaced by a hash: of two owners with one name the leases decide.
 func linkName(l Lease) string {
 	name := escapeName(l.ContainerID) + ":" + escapeName(l.IfName)
 	if len(name) <= unix.NAME_MAX {
@@ -79,7 +79,7 @@ func (s *Store) load() error {
 	if s.x != nil {
 		return nil
 	}
-	dir, err := s.bootFolder(false)
+	dir, err := s.bootDirectory(false)
 	if err == nil && s.isUntouched() {
 		s.x = &index{dir: dir}
 		return nil
@@ -99,7 +99,7 @@ func (s *Store) rebuild() error {
 	s.dropIndex()
 	expired := s.earlierBoots()
 	var errs []error
-	x := &index{dir: folder{fd: -1}, mem: map[Lease][]netip.Addr{}}
+	x := &index{dir: directory{fd: -1}, mem: map[Lease][]netip.Addr{}}
 	err := s.scan(func(a netip.Addr, l Lease, st unix.Stat_t) error {
 		if expired.has(a, l, st) {
 			err := s.expire(a)
@@ -124,8 +124,8 @@ func (s *Store) rebuild() error {
 	return nil
 }
 
-// scan reads all leases with a readable owner. Names that are no addresses are passed
-// over, and a lease that goes meanwhile. The order is the directory's.
+// scan reads all leases with a readable owner. Names that are no addresses are skipped, and
+// leases that are deleted meanwhile. The order is the directory's.
 func (s *Store) scan(each func(a netip.Addr, l Lease, st unix.Stat_t) error) error {
 	names, err := s.leases.names()
 	if err != nil {
@@ -138,7 +138,7 @@ func (s *Store) scan(each func(a netip.Addr, l Lease, st unix.Stat_t) error) err
 		}
 		l, st, err := s.leases.lease(a)
 		if err != nil {
-			continue // one without an owner waits until the address is wanted
+			continue // one without an owner stays until the address is needed
 		}
 		if err := each(a, l, st); err != nil {
 			return err
@@ -147,11 +147,11 @@ func (s *Store) scan(each func(a netip.Addr, l Lease, st unix.Stat_t) error) err
 	return nil
 }
 
-// writeIndex puts what the scan has found into the directory of this boot.
+// writeIndex writes what the scan has found into the directory of this boot.
 func (s *Store) writeIndex() {
 	s.x.dir.close()
 	var err error
-	if s.x.dir, err = s.bootFolder(true); err == nil {
+	if s.x.dir, err = s.bootDirectory(true); err == nil {
 		if err = s.touch(); err == nil {
 			err = s.x.update()
 		}
@@ -162,14 +162,14 @@ func (s *Store) writeIndex() {
 	if err != nil {
 		s.o.Warn("index of the leases of network %s: %v", s.network, err)
 		s.x.dir.close()
-		s.x.dir = folder{fd: -1}
+		s.x.dir = directory{fd: -1}
 		return
 	}
 	s.changed = true // so that Close marks the leases as untouched
 }
 
-// touch moves the time of an untouched directory on, so that an index that is written
-// half is not believed.
+// touch updates the time of an untouched directory, so that an index that is written in
+// part does not count as complete.
 func (s *Store) touch() error {
 	if !s.isUntouched() {
 		return nil
@@ -233,7 +233,7 @@ func (x *index) find(l Lease) ([]netip.Addr, error) {
 	return parseTarget(text)
 }
 
-// set makes the addresses those of an owner; none take its link away.
+// set records the addresses of an owner; without addresses its link is removed.
 func (x *index) set(l Lease, addrs []netip.Addr) error {
 	if x.mem != nil {
 		x.mem[l] = addrs
@@ -295,7 +295,7 @@ func target(addrs []netip.Addr) string {
 	return b.String()
 }
 
-// parseTarget is the reverse of target; errIndex: the leases have to be looked through.
+// parseTarget is the reverse of target; errIndex: the leases have to be scanned.
 func parseTarget(text string) (addrs []netip.Addr, err error) {
 	for s := range strings.SplitSeq(text, ",") {
 		a, ok := leaseName(s)
@@ -307,8 +307,8 @@ func parseTarget(text string) (addrs []netip.Addr, err error) {
 	return addrs, nil
 }
 
-// enter adds a lease to the index, forget takes one out. An index that cannot follow is
-// given up; the lease files are what counts.
+// enter adds a lease to the index, forget removes one. An index that cannot be updated is
+// abandoned; the lease files decide.
 func (s *Store) enter(e entry) {
 	had, err := s.x.find(e.owner)
 	if err == nil && !slices.Contains(had, e.addr) {
@@ -325,8 +325,8 @@ func (s *Store) forget(e entry) {
 	s.lost(err)
 }
 
-// lost gives up an index that could not be changed: the leases are scanned, and stay marked
-// as changed for the next store.
+// lost abandons an index that could not be changed: the leases are scanned, and the next
+// store scans them too.
 func (s *Store) lost(err error) {
 	if err == nil {
 		return
@@ -335,7 +335,7 @@ func (s *Store) lost(err error) {
 		s.o.Warn("index of the leases of network %s: %v", s.network, err)
 	}
 	s.dropIndex()
-	s.x = &index{dir: folder{fd: -1}, mem: map[Lease][]netip.Addr{}}
+	s.x = &index{dir: directory{fd: -1}, mem: map[Lease][]netip.Addr{}}
 	err = s.scan(func(a netip.Addr, l Lease, _ unix.Stat_t) error {
 		s.x.mem[l] = append(s.x.mem[l], a)
 		return nil
@@ -345,7 +345,7 @@ func (s *Store) lost(err error) {
 	}
 }
 
-// dropIndex forgets the index; its directory stays.
+// dropIndex closes the index; its directory stays.
 func (s *Store) dropIndex() {
 	if s.x != nil {
 		s.x.dir.close()

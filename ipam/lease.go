@@ -18,9 +18,7 @@ import (
 // A larger file is no lease.
 const maxLease = 1024
 
-// A Lease is the owner of an address as its file has it.
-//
-// The network is the directory's. Leases compare with ==.
+// A Lease is the owner of an address as its file has it. The network is the directory's.
 type Lease struct {
 	ContainerID string
 	IfName      string // empty: any; releases of host-local up to 0.7 wrote none
@@ -51,8 +49,8 @@ func (l Lease) text() string {
 }
 
 // parseLease reads the content of a lease file; false: no owner can be read in it.
-// Any line end will do, and blanks around, as the reference trims them. Nothing else
-// is asked of the names: a lease of an odd owner still holds its address.
+// Any line end will do, and blanks around, as the reference trims them. The names are not
+// checked: an address whose owner has an invalid name is leased all the same.
 func parseLease(content []byte) (Lease, bool) {
 	id, ifName, _ := strings.Cut(strings.TrimSpace(string(content)), "\n")
 	l := Lease{strings.TrimSpace(id), strings.TrimSpace(ifName)}
@@ -72,7 +70,7 @@ func plainText(s string) bool {
 
 // leaseName reads the name of a lease file: an address in its canonical text
 // form. All other names are no leases.
-// lock and last_reserved_ip.N are among the others, and ::ffff:1.2.3.4, which nobody
+// lock and last_reserved_ip.N are among the others, and ::ffff:1.2.3.4, which no tool
 // writes. IPv6 has its colons, as on all of the reference's systems but Windows.
 func leaseName(name string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(name)
@@ -82,7 +80,7 @@ func leaseName(name string) (netip.Addr, bool) {
 // lease reads the lease file of an address. Errors are os.ErrNotExist if there
 // is none, and errNoOwner around the reason if none can be read in it.
 // The attributes are those of the file that was read.
-func (d folder) lease(a netip.Addr) (Lease, unix.Stat_t, error) {
+func (d directory) lease(a netip.Addr) (Lease, unix.Stat_t, error) {
 	content, st, err := d.read(a.String(), maxLease)
 	if errors.Is(err, unix.ENOENT) {
 		return Lease{}, st, err
@@ -97,9 +95,9 @@ func (d folder) lease(a netip.Addr) (Lease, unix.Stat_t, error) {
 	return l, st, nil
 }
 
-// last returns the hint of a range set where the search goes on; false: none.
-// It need not lie in the set any more; the caller looks.
-func (d folder) last(set int) (netip.Addr, bool) {
+// last returns where the search in a range set goes on; false: it cannot be read.
+// The address may not be of the set any more.
+func (d directory) last(set int) (netip.Addr, bool) {
 	content, _, err := d.read(lastName(set), maxLease)
 	if err != nil {
 		return netip.Addr{}, false
@@ -108,9 +106,9 @@ func (d folder) last(set int) (netip.Addr, bool) {
 	return a.Unmap(), err == nil
 }
 
-// setLast writes the hint in place: half of it is as good as none.
-// The file is cut after, not before, so that it is never empty.
-func (d folder) setLast(set int, a netip.Addr) error {
+// setLast writes the file in place, since half of it does no harm. It is truncated after
+// that, not before, so that it is never empty.
+func (d directory) setLast(set int, a netip.Addr) error {
 	name, text := lastName(set), a.String()
 	return d.change("write", name, func() error {
 		fd, _, err := d.openFile(name, unix.O_WRONLY|unix.O_CREAT)
@@ -125,6 +123,6 @@ func (d folder) setLast(set int, a netip.Addr) error {
 	})
 }
 
-// lastName is the reference's name of the hint; sets are counted from 0 in the
+// lastName is the reference's name of that file; sets are counted from 0 in the
 // order of the configuration.
 func lastName(set int) string { return "last_reserved_ip." + strconv.Itoa(set) }

@@ -109,13 +109,13 @@ func verbs(ctx context.Context, dir string, r []ipam.RangeSet, o ipam.Options) [
 	errs = append(errs, err)
 	if s, err = ipam.OpenExisting(ctx, dir, "net1", o); err == nil {
 		_, err = s.Release(owner("a"))
-		err = errors.Join(err, s.Keep(func(spec.Attachment) bool { return true }))
+		err = errors.Join(err, s.DeleteStale(func(spec.Attachment) bool { return true }))
 		s.Close()
 	}
 	return append(errs, err)
 }
 
-// TestOddLease puts an odd file at an address: it is passed by, set aside when
+// TestOddLease puts an odd file at an address: it is skipped, quarantined when
 // the address is asked for, and never followed or removed.
 func TestOddLease(t *testing.T) {
 	for name, make := range odd {
@@ -132,8 +132,8 @@ func TestOddLease(t *testing.T) {
 				wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("b"), addr("10.1.0.2")), "10.1.0.2")
 			})
 			wantLeases(t, dir, "10.1.0.2 b eth0")
-			if aside, err := os.ReadDir(filepath.Join(dir, ".cnibox/net1/aside")); len(aside) != 1 {
-				t.Errorf("set aside: %v, %v", aside, err)
+			if moved, err := os.ReadDir(filepath.Join(dir, ".cnibox/net1/quarantine")); len(moved) != 1 {
+				t.Errorf("quarantined: %v, %v", moved, err)
 			}
 			if got, err := os.ReadFile(filepath.Join(dir, "outside")); err != nil || string(got) != "a\r\neth0" {
 				t.Errorf("outside: %q, %v", got, err)
@@ -170,7 +170,7 @@ func TestOddLock(t *testing.T) {
 func TestOddOwnFiles(t *testing.T) {
 	places := []string{"net1/last_reserved_ip.0", ".cnibox/net1/by-boot", ".cnibox/net1/by-boot/one", ".cnibox/net1/by-boot/two",
 		".cnibox/net1/by-boot/one/a:eth0", ".cnibox/net1/by-boot/one/.new",
-		".cnibox/net1/index", ".cnibox/net1/boot", ".cnibox/net1/aside", ".cnibox/net1", ".cnibox"}
+		".cnibox/net1/index", ".cnibox/net1/boot", ".cnibox/net1/quarantine", ".cnibox/net1", ".cnibox"}
 	for _, place := range places {
 		for name, make := range odd {
 			t.Run(strings.ReplaceAll(place, "/", ":")+" "+name, func(t *testing.T) {
@@ -221,7 +221,7 @@ func TestOddNetwork(t *testing.T) {
 }
 
 // inTmpfs runs fn on a thread that sees a file system of the given size at a
-// directory of the test's, and nobody else does.
+// directory of the test's, as no other thread does.
 func inTmpfs(t *testing.T, size string, fn func(dir string)) {
 	t.Helper()
 	dir := t.TempDir()

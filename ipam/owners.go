@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/fault"
 	"cnibox/spec"
 )
 
@@ -35,10 +34,9 @@ func (s *Store) Owned(o spec.Attachment) ([]netip.Addr, error) {
 	return found, nil
 }
 
-// lookup asks the index and verifies its answer; sound is false when the files
-// say otherwise.
-// Of a lease that it does not know it says nothing, which is why the directory's time has
-// to change with every change by others.
+// lookup reads the index and compares it with the lease files; sound is false if these
+// differ. A lease that is missing in the index is not noticed here, which is why the
+// directory's time has to change with each change by others.
 func (s *Store) lookup(o spec.Attachment) (found []netip.Addr, sound bool) {
 	for _, l := range []Lease{{o.ContainerID, o.IfName}, {ContainerID: o.ContainerID}} {
 		addrs, err := s.x.find(l)
@@ -58,20 +56,18 @@ func (s *Store) lookup(o spec.Attachment) (found []netip.Addr, sound bool) {
 	return found, true
 }
 
-// Holder returns the owner of an address, from its file; os.ErrNotExist if
-// there is no lease.
-// It asks no index. errNoOwner is the error of a lease in which none can be read.
+// Holder returns the owner of an address, from its file and not from the index. Errors are
+// os.ErrNotExist if there is no lease, and errNoOwner if no owner can be read in it.
 func (s *Store) Holder(a netip.Addr) (Lease, error) {
 	l, _, err := s.leases.lease(a)
 	return l, err
 }
 
-// Reserve leases an address to an attachment. It is [ErrTaken], with the owner's
-// name, if another has it, and fine if the attachment has it already.
-// The address need not be of any range. What stands in its place and has no owner is
-// set aside, and then tried once more.
+// Reserve leases an address to an attachment; that it has it already is no error. The error
+// is [ErrTaken], with the owner's name, if another attachment has it. The address need not be
+// of any range. A file of its name that has no owner is quarantined.
 func (s *Store) Reserve(a netip.Addr, o spec.Attachment) error {
-	w, err := s.draft(o)
+	w, err := s.newTempFile(o)
 	if err != nil {
 		return err
 	}
@@ -87,7 +83,7 @@ func (s *Store) Reserve(a netip.Addr, o spec.Attachment) error {
 		case err == nil:
 			return fmt.Errorf("%w by %s", ErrTaken, holder)
 		case errors.Is(err, errNoOwner):
-			if err := s.setAside(a.String(), err); err != nil {
+			if err := s.quarantine(a.String(), err); err != nil {
 				return err
 			}
 		}
@@ -95,22 +91,22 @@ func (s *Store) Reserve(a netip.Addr, o spec.Attachment) error {
 	return fmt.Errorf("lease of %s: %w", a, unix.EBUSY)
 }
 
-// adopt enters the attachment's interface into a lease of its container that has none.
-// As it was, each interface of the container would be given the address.
+// adopt adds the attachment's interface to a lease of its container that has none.
+// Otherwise each interface of the container would be given the address.
 //
-// A new file takes the place of the old one, marked as a lease of this boot: load has
-// taken the old one into it.
+// A new file replaces the old one. It is a lease of this boot, as the old one was after
+// load.
 func (s *Store) adopt(a netip.Addr, o spec.Attachment) error {
 	old, err := s.Holder(a)
 	if err != nil || old.IfName != "" {
 		return err
 	}
-	w, err := s.draft(o)
+	w, err := s.newTempFile(o)
 	if err != nil {
 		return err
 	}
 	defer w.close()
-	own, err := s.ownFolder(true)
+	own, err := s.ownDirectory(true)
 	if err != nil {
 		return err
 	}
@@ -134,21 +130,21 @@ func (s *Store) adopt(a netip.Addr, o spec.Attachment) error {
 	return nil
 }
 
-// draft writes a lease of the attachment that has no address yet.
+// newTempFile writes a lease of the attachment that has no address yet.
 // The caller closes it. On a view it is an error.
-func (s *Store) draft(o spec.Attachment) (*draft, error) {
+func (s *Store) newTempFile(o spec.Attachment) (*tempFile, error) {
 	if err := s.load(); err != nil {
 		return nil, err
 	}
 	if s.readOnly {
 		return nil, errView
 	}
-	return s.leases.newDraft(Lease{o.ContainerID, o.IfName}, s.o.KeepAcrossBoots)
+	return s.leases.newTempFile(Lease{o.ContainerID, o.IfName}, s.o.KeepAcrossBoots)
 }
 
-// publish makes a draft the lease of an address; false: that is taken.
-// The index follows; it cannot fail. A name that does not get to the disk is taken back.
-func (s *Store) publish(w *draft, a netip.Addr) (bool, error) {
+// publish makes a temporary file the lease of an address; false: that is taken.
+// The index is updated, which cannot fail. If the name cannot be synced it is removed.
+func (s *Store) publish(w *tempFile, a netip.Addr) (bool, error) {
 	ok, err := s.leases.publish(w, a, s.o.KeepAcrossBoots)
 	if !ok {
 		return false, err
@@ -198,13 +194,12 @@ func (s *Store) free(a netip.Addr, o spec.Attachment) error {
 	return nil
 }
 
-// Keep frees the leases whose owner is not valid and sets aside those without a
-// readable owner. A lease without an interface is asked for with an empty one. It
-// goes on past the first failure.
+// DeleteStale frees the leases whose owner is not valid and quarantines those without a
+// readable owner, for GC. A lease without an interface is passed to valid with an empty one.
+// It goes on past the first failure.
 //
-// It reads every lease, since it is the one verb that is asked about all. It is also
-// where a damaged index comes to an end: a new one is written.
-func (s *Store) Keep(valid func(spec.Attachment) bool) error {
+// It reads every lease, and writes the index anew.
+func (s *Store) DeleteStale(valid func(spec.Attachment) bool) error {
 	if err := s.load(); err != nil {
 		return err
 	}
@@ -224,9 +219,9 @@ func (s *Store) Keep(valid func(spec.Attachment) bool) error {
 		}
 		l, _, err := s.leases.lease(a)
 		switch {
-		case errors.Is(err, os.ErrNotExist): // it went meanwhile
+		case errors.Is(err, os.ErrNotExist): // deleted meanwhile
 		case err != nil:
-			errs = append(errs, s.setAside(name, err))
+			errs = append(errs, s.quarantine(name, err))
 		case valid(spec.Attachment{Network: s.network, ContainerID: l.ContainerID, IfName: l.IfName}):
 			left[l] = append(left[l], a)
 		default:
@@ -243,11 +238,10 @@ func (s *Store) Keep(valid func(spec.Attachment) bool) error {
 }
 
 // Last returns the address of a range set that was reserved last, where the
-// search for the next begins; false: none that can be read.
+// search for the next begins; false: it cannot be read.
 func (s *Store) Last(set int) (netip.Addr, bool) { return s.leases.last(set) }
 
-// SetLast notes the address for Last.
-// Other tools read it too, and continue from there.
+// SetLast records the address for Last, also of other tools.
 func (s *Store) SetLast(set int, a netip.Addr) error {
 	if s.readOnly {
 		return errView
@@ -256,36 +250,33 @@ func (s *Store) SetLast(set int, a netip.Addr) error {
 	return s.leases.setLast(set, a)
 }
 
-// setAside moves what stands in the place of a lease out of the way, whatever
-// it is, and tells where to.
-// The time in the new name lets nothing be replaced there (RENAME_NOREPLACE makes
-// sure). Nothing in the folder is ever read or deleted by us.
-func (s *Store) setAside(name string, why error) error {
-	own, err := s.ownFolder(true)
+// quarantine moves what has the name of a lease and is none, whatever it is, to a directory
+// that this package never reads or empties, and warns with the new path. The name gets the
+// time, so that nothing there is replaced.
+func (s *Store) quarantine(name string, why error) error {
+	own, err := s.ownDirectory(true)
 	if err != nil {
 		return err
 	}
-	aside, err := own.sub(asideDir, true)
+	dir, err := own.sub(quarantineDir, true)
 	if err != nil {
 		return err
 	}
-	defer aside.close()
+	defer dir.close()
 	to := name + "." + strconv.FormatInt(time.Now().UnixNano(), 36)
-	err = fault.Check("ipam: set aside")
-	if err == nil {
-		err = unix.Renameat2(s.leases.fd, name, aside.fd, to, unix.RENAME_NOREPLACE)
-	}
+	err = s.leases.change("quarantine", name, func() error {
+		return unix.Renameat2(s.leases.fd, name, dir.fd, to, unix.RENAME_NOREPLACE)
+	})
 	if err != nil {
-		return s.leases.fail("set aside", name, err)
+		return err
 	}
 	s.changed = true
-	s.o.Warn("%v: moved to %s", why, filepath.Join(aside.path, to))
+	s.o.Warn("%v: moved to %s", why, filepath.Join(dir.path, to))
 	return nil
 }
 
-// ownFolder opens the directory of what is ours alone.
-// It stays open with the store.
-func (s *Store) ownFolder(create bool) (folder, error) {
+// ownDirectory opens .cnibox/NETWORK, which stays open with the store.
+func (s *Store) ownDirectory(create bool) (directory, error) {
 	if s.own.fd >= 0 {
 		return s.own, nil
 	}

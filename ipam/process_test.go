@@ -252,7 +252,7 @@ func TestKilled(t *testing.T) {
 		sound(t, dir)
 	}
 	s := open(t, dir, ipam.Options{})
-	must(t, s.Keep(func(spec.Attachment) bool { return false }))
+	must(t, s.DeleteStale(func(spec.Attachment) bool { return false }))
 	s.Close()
 	wantLeases(t, dir)
 	mustAdd(t, dir, ipam.Options{}, sets(t, pool), owner("after"))

@@ -18,8 +18,8 @@ const maxResolvConf = 64 << 10
 
 // ReadResolvConf reads the file at path, which may be a symbolic link, as on hosts
 // with systemd-resolved. It never waits for a pipe.
-// A missing file is an error, as in the reference: it was asked for by name. /dev/null,
-// which is how people say "none", is empty.
+// A missing file is an error, as in the reference: it was asked for by name. /dev/null, by
+// which some configurations ask for no DNS, is empty.
 func ReadResolvConf(path string) (spec.DNS, error) {
 	null, _ := os.Stat(os.DevNull)
 	if file, err := os.Stat(path); err == nil && os.SameFile(file, null) {
@@ -34,7 +34,7 @@ func ReadResolvConf(path string) (spec.DNS, error) {
 
 // ParseResolvConf reads resolv.conf(5) as the reference does: nameserver, domain,
 // search and options, of which the last domain counts and all others add up.
-// Other words than addresses are not checked; who prints them keeps each on its line.
+// Values other than addresses are not checked; each is one word.
 func ParseResolvConf(text []byte) spec.DNS {
 	var dns spec.DNS
 	for line := range bytes.Lines(text) {

@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Exhausted returns the first range set that has no address left; -1: none. A set is
-// exhausted when ADD would fail in it. Leases without an owner count as free, since ADD
-// takes them over.
+// Exhausted returns the index of the first range set in which ADD would find no free address;
+// -1: there is none. Leases without an owner count as free, since ADD reclaims them.
 func Exhausted(s *Store, sets []RangeSet) (int, error) {
 	if err := s.load(); err != nil {
 		return -1, err
@@ -49,11 +48,10 @@ func (s *Store) someFree(i int, set RangeSet) bool {
 	return false
 }
 
-// Usable reports why no lease of the network can be made below dir, as far as that
-// shows without trying: a file system that is read-only or full, a directory that is
-// immutable or for which the permission is missing, or something else where a directory
-// is due.
-// It looks at the nearest directory that is there.
+// Usable returns why no lease of the network can be created below dir, as far as that can be
+// seen without trying: a file system that is read-only or full, a directory that is
+// immutable or for which the permission is missing, or something else in place of a
+// directory. It looks at the nearest directory that exists.
 func Usable(dir, network string) error {
 	path := filepath.Join(dir, network)
 	for {
@@ -63,7 +61,7 @@ func Usable(dir, network string) error {
 			if info, lerr := os.Lstat(path); lerr == nil && info.Mode()&os.ModeSymlink != 0 {
 				return fmt.Errorf("%s is a symbolic link, and what it leads to is missing", path)
 			}
-			path = filepath.Dir(path) // it will be made there
+			path = filepath.Dir(path) // it will be created there
 			continue
 		}
 		if err == nil && st.Mode&unix.S_IFMT != unix.S_IFDIR {
@@ -79,9 +77,9 @@ func Usable(dir, network string) error {
 	}
 }
 
-// writable asks the kernel whether entries can be made in a directory. It is asked with
-// the effective IDs; there x/sys takes EPERM, which says that the directory is immutable,
-// for a missing system call, and guesses by the mode: so it is asked once more.
+// writable asks the kernel whether files can be created in a directory, with the effective
+// IDs. x/sys takes EPERM, which means that the directory is immutable, for a missing system
+// call and guesses by the mode: so a second call asks for it.
 func writable(path string) error {
 	err := unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK|unix.X_OK, unix.AT_EACCESS)
 	if err == nil && unix.Access(path, unix.W_OK) == unix.EPERM {
@@ -90,9 +88,8 @@ func writable(path string) error {
 	return err
 }
 
-// full reports a file system without a free block or inode. Some count none at
-// all, and these are not full.
-// btrfs counts no inodes.
+// full returns an error for a file system without a free block or inode. Some do not count
+// these, as btrfs its inodes, and are not full.
 func full(path string) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/kerneltest"
 	"cnibox/ipam"
 )
 
@@ -72,7 +73,7 @@ func TestKernelUsable(t *testing.T) {
 					t.Log("SKIPPED: immutable directories on tmpfs came with Linux 6.6")
 					return
 				}
-				if os.Getenv("CNIBOX_KERNEL") != "require" && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL)) {
+				if kerneltest.OneUser() && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL)) {
 					// Immutable files need CAP_LINUX_IMMUTABLE of the machine, a chown a second user.
 					t.Logf("SKIPPED: not in the namespace of an ordinary user: %v", err)
 					return
@@ -82,7 +83,7 @@ func TestKernelUsable(t *testing.T) {
 					return
 				}
 				// Of this thread alone, which is thrown away.
-				if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(tt.uid), uintptr(tt.uid), uintptr(tt.uid)); errno == unix.EINVAL && os.Getenv("CNIBOX_KERNEL") != "require" {
+				if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(tt.uid), uintptr(tt.uid), uintptr(tt.uid)); errno == unix.EINVAL && kerneltest.OneUser() {
 					t.Log("SKIPPED: the namespace of an ordinary user has no second user")
 					return
 				} else if errno != 0 {

@@ -1,17 +1,21 @@
-// Package ipam hands out addresses: ranges, the choice of an address, and the
+// Package ipam leases addresses: ranges, the choice of an address, and the
 // leases on disk, in the directory format of the reference's host-local.
 //
-// Below the data directory a network has a directory with a file for each
-// leased address, whose content is the owner; the file lock, which every user
-// of the directory holds while at work; and last_reserved_ip.N, a hint. What is
-// ours alone is in .cnibox/NETWORK beside it: for each boot an index from owners to
-// addresses, and files that were no leases.
+// Below the data directory a network has a directory. It contains a file for each
+// leased address, whose content is the owner; the file lock, which every user of the
+// directory locks while it reads or writes there; and last_reserved_ip.N, where the next
+// search begins. What the reference does not have is in .cnibox/NETWORK: for each boot an
+// index from owners to addresses (by-boot), and files that were no leases (quarantine).
+//
+// A verb opens a [Store], calls [Allocate], [Find], [Store.Release] or the like, and closes
+// it. Errors with a code for the runtime are a [spec.Error]; all
+// others are the disk's.
 //
 // Begin reading at [Allocate] (alloc.go) for what ADD does and at [Store.Release]
-// (owners.go) for DEL. A new lease is a draft until it has its name (draft.go); the
-// index is index.go; which boot a lease is of, boot.go;
-// folder.go is all that opens or changes a file. The room knows no plugin and no
-// configuration but ranges, and asks no clock for anything but names and marks.
+// (owners.go) for DEL. A new lease is a temporary file until it has its name (tempfile.go);
+// the index is in index.go, and which boot a lease belongs to in boot.go. directory.go has
+// all that opens or changes a file. The package knows no plugin and no configuration but
+// ranges, and no clock decides what is leased.
 package ipam
 
 import (
@@ -27,11 +31,11 @@ import (
 )
 
 const (
-	// What the store adds to the reference's directory: hidden from tools that list
-	// networks, and outside of the folder whose every address is a lease.
-	ownDir   = ".cnibox" // no network's name begins with a dot
-	asideDir = "aside"
-	lockName = "lock"
+	// What the store adds to the reference's directories. It is hidden from tools that list
+	// networks, and not in a directory in which each address is a lease.
+	ownDir        = ".cnibox" // no network's name begins with a dot
+	quarantineDir = "quarantine"
+	lockName      = "lock"
 )
 
 var (
@@ -42,56 +46,54 @@ var (
 	errView    = errors.New("the store was opened for reading")
 )
 
-// Options are the rare settings of a store; the zero value is usual.
-// They must be the same for all who use a network: leases of one boot and of all boots
+// Options are the rare settings of a store; the zero value is the usual one.
+// They must be the same in all calls for a network: leases of one boot and of all boots
 // do not go together.
 type Options struct {
-	// KeepAcrossBoots keeps leases for ever and syncs each to disk. Otherwise
-	// those of an earlier boot of the machine are free.
+	// KeepAcrossBoots keeps leases until they are released and syncs each to disk.
+	// Otherwise those of an earlier boot of the machine are free.
 	KeepAcrossBoots bool
 
 	Boot string // the boot's ID; empty: the kernel's
 
-	// Warn tells people what the store put right; nil: nobody.
+	// Warn reports what the store corrected; nil: it is not reported.
 	Warn func(format string, args ...any)
 }
 
-// A Store holds the leases of one network, and their lock, until Close. It is
-// not for several goroutines.
+// A Store is the leases of one network. It has their lock until Close. Its methods
+// must not be called by several goroutines at a time; the zero value is not usable.
 type Store struct {
 	o        Options
 	network  string
 	readOnly bool
-	data     folder // the data directory
-	leases   folder // the network's own
-	own      folder // .cnibox/NETWORK; not open before it is needed
+	data     directory // the data directory
+	leases   directory // the network's own
+	own      directory // .cnibox/NETWORK; not open before it is needed
 	unlock   func()
 
 	x       *index
 	changed bool // the directory of the leases, by this store
 }
 
-// Open makes what is missing of the network's directories, locks the leases and
-// reads none of them yet. The name of the network must be one, see
-// [spec.CheckNetworkName], since it becomes a path.
-// It waits for the lock as long as ctx lives, and no longer than [flock.Patience]; then the
-// error is context.DeadlineExceeded. The caller closes the store.
+// Open creates what is missing of the network's directories and locks the leases, of which
+// it reads none yet. The network's name has to pass [spec.CheckNetworkName], since it becomes
+// a path. The lock is waited for until ctx is done, and no longer than [flock.Timeout]: then
+// the error is context.DeadlineExceeded. The caller closes the store.
 func Open(ctx context.Context, dir, network string, o Options) (*Store, error) {
 	return open(ctx, dir, network, o, unix.LOCK_EX, true)
 }
 
-// OpenExisting is [Open] without making a directory: os.ErrNotExist says that
-// the network has no leases.
-// DEL and GC have no reason to make one.
+// OpenExisting is [Open] without creating a directory, for DEL and GC: the error is
+// os.ErrNotExist if the network has no leases.
 func OpenExisting(ctx context.Context, dir, network string, o Options) (*Store, error) {
 	return open(ctx, dir, network, o, unix.LOCK_EX, false)
 }
 
-// View opens the leases for reading, beside others who read; os.ErrNotExist
-// says that there are none. It changes nothing on disk, and neither do methods
-// that would.
-// CHECK, GET and STATUS use it: runtimes call them every few seconds, and an
-// administrator's read-only disk must not fail them.
+// View opens the leases for reading, with a shared lock; the error is os.ErrNotExist if there
+// are none. It changes nothing on disk, and methods that would fail.
+//
+// CHECK, GET and STATUS use it: runtimes call them every few seconds, and they have to work
+// on a read-only disk.
 func View(ctx context.Context, dir, network string, o Options) (*Store, error) {
 	return open(ctx, dir, network, o, unix.LOCK_SH, false)
 }
@@ -104,9 +106,9 @@ func open(ctx context.Context, dir, network string, o Options, how int, create b
 	if o.Warn == nil {
 		o.Warn = func(string, ...any) {}
 	}
-	none := folder{fd: -1}
+	none := directory{fd: -1}
 	s := &Store{o: o, network: network, readOnly: how == unix.LOCK_SH, data: none, leases: none, own: none}
-	err := s.openFolders(dir, create)
+	err := s.openDirectories(dir, create)
 	if err == nil {
 		s.unlock, err = s.lock(ctx, how)
 	}
@@ -117,33 +119,33 @@ func open(ctx context.Context, dir, network string, o Options, how int, create b
 	return s, nil
 }
 
-// openFolders opens the data directory and the network's in it. Only the path of
-// the data directory may lead over symbolic links.
-func (s *Store) openFolders(dir string, create bool) (err error) {
+// openDirectories opens the data directory and the network's in it. Symbolic links are
+// followed in the path of the data directory only.
+func (s *Store) openDirectories(dir string, create bool) (err error) {
 	if create {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
 	}
-	if s.data, err = openFolder(dir); err != nil {
+	if s.data, err = openDirectory(dir); err != nil {
 		return err
 	}
 	s.leases, err = s.data.sub(s.network, create)
 	return err
 }
 
-// lock locks the file that all users of the format lock. Where it is missing
-// and the disk takes no new one, the directory is locked against our own kind.
+// lock locks the file that all users of the format lock. Where it is missing and cannot be
+// created, the directory is locked instead, which other users of this package notice.
 // The reference's lock file has mode 0750; ours has 0600, which both can open.
 func (s *Store) lock(ctx context.Context, how int) (func(), error) {
 	fd, _, err := s.leases.openFile(lockName, unix.O_RDONLY)
 	if errors.Is(err, os.ErrNotExist) {
-		// No lock file, no user of the format is at work.
+		// Without a lock file no user of the format has the lock.
 		if s.readOnly {
 			return func() {}, nil
 		}
-		// The directories may be new, and a sync of a lease's own directory does not
-		// reach those above it. A store without a lock file has no lease of ours yet.
+		// The directories may be new, and a sync of the directory of a lease does not
+		// include those above it. A store without a lock file has no lease of ours yet.
 		if s.o.KeepAcrossBoots {
 			if err := s.data.change("sync directories", s.network, func() error { return unix.Syncfs(s.data.fd) }); err != nil {
 				return nil, err
@@ -167,8 +169,8 @@ func (s *Store) lock(ctx context.Context, how int) (func(), error) {
 	return unlock, nil
 }
 
-// Close notes that the index knows of all leases, and gives the lock back. Where that
-// cannot be noted, the next store scans them.
+// Close records that the index is complete and releases the lock. If that cannot be
+// recorded, the next store scans the leases.
 func (s *Store) Close() {
 	if s.changed && s.x != nil && s.x.dir.fd >= 0 {
 		if err := s.seal(); err != nil {

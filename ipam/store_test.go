@@ -261,7 +261,7 @@ func TestViewChangesNothing(t *testing.T) {
 	for name, err := range map[string]error{
 		"reserve": s.Reserve(addr("10.1.0.9"), owner("b")),
 		"last":    s.SetLast(0, addr("10.1.0.9")),
-		"keep":    s.Keep(func(spec.Attachment) bool { return false }),
+		"keep":    s.DeleteStale(func(spec.Attachment) bool { return false }),
 		"release": func() error { _, err := s.Release(owner("a")); return err }(),
 	} {
 		if err == nil {
@@ -274,7 +274,7 @@ func TestViewChangesNothing(t *testing.T) {
 	}
 }
 
-func TestKeep(t *testing.T) {
+func TestDeleteStale(t *testing.T) {
 	dir := t.TempDir()
 	r := sets(t, "10.1.0.0/24")
 	for _, id := range []string{"a", "b", "c"} {
@@ -287,7 +287,7 @@ func TestKeep(t *testing.T) {
 	var warned []string
 	o := ipam.Options{Warn: func(f string, a ...any) { warned = append(warned, fmt.Sprintf(f, a...)) }}
 	s := open(t, dir, o)
-	err := s.Keep(func(a spec.Attachment) bool { return a.ContainerID == "b" || a.IfName == "" })
+	err := s.DeleteStale(func(a spec.Attachment) bool { return a.ContainerID == "b" || a.IfName == "" })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,8 +301,8 @@ func TestKeep(t *testing.T) {
 	if len(warned) != 1 || !strings.Contains(warned[0], "10.1.0.20") {
 		t.Errorf("warnings: %q", warned)
 	}
-	if aside, _ := os.ReadDir(filepath.Join(dir, ".cnibox/net1/aside")); len(aside) != 1 {
-		t.Errorf("set aside: %v", aside)
+	if moved, _ := os.ReadDir(filepath.Join(dir, ".cnibox/net1/quarantine")); len(moved) != 1 {
+		t.Errorf("quarantined: %v", moved)
 	}
 	if _, err := os.Stat(filepath.Join(net, "notes.txt")); err != nil {
 		t.Error(err)
@@ -408,7 +408,7 @@ func TestFaultsFromNothing(t *testing.T) {
 }
 
 // TestHitsAreVerified changes a lease in place, which the directory's time of
-// modification does not tell: the index is not believed.
+// modification does not show: the index is not used.
 func TestHitsAreVerified(t *testing.T) {
 	dir := t.TempDir()
 	mustAdd(t, dir, ipam.Options{}, sets(t, "10.1.0.0/24"), owner("a"))

@@ -16,9 +16,16 @@ import (
 // elements; a flush of the table takes it along. It must be another after a change, and a
 // set whose type changes needs a new name as well.
 const (
-	baseVersion  = "base ruleset 1"
+	baseVersion  = "base ruleset 2"
 	versionChain = "version"
 	oldVersion   = "skeleton-" // earlier versions had chains of such names instead
+)
+
+// Chains and sets of the table bridge cnibox that earlier versions had; an upgrade deletes
+// them.
+var (
+	oldChains = []string{"isolate"}
+	oldSets   = []string{"isolated_ports", "gateways"}
 )
 
 // Priorities of the base chains.
@@ -34,7 +41,6 @@ const (
 	masqPrio   = 100 + 10
 	macPrio    = -300 // NF_BR_PRI_NAT_DST_BRIDGED
 	passPrio   = 0    // NF_IP_PRI_FILTER
-	brPassPrio = -200 // NF_BR_PRI_FILTER_BRIDGED
 	natNeeds   = "CONFIG_NFT_NAT, or is older than Linux 5.2, which has nat in tables of family inet"
 	inetNeeds  = "CONFIG_NF_TABLES_INET"
 	brNeeds    = "CONFIG_NF_TABLES_BRIDGE"
@@ -91,7 +97,6 @@ func chainsOf(table byte) []chain {
 				rule{}.meta(expr.MetaKeyIIFNAME, 0).lookup(guardedSet).
 					meta(expr.MetaKeyIIFNAME, 0).payload(expr.PayloadBaseLLHeader, etherSourceAt, macLen, ifnameRegs).lacks(macsSet).drop(),
 			)},
-			{"isolate", nftables.ChainTypeFilter, nftables.ChainHookForward, brPassPrio, brNeeds, isolateRules()},
 		}
 	}
 	local := []rule{rule{}.localDst().jump(portsChain)}
@@ -124,23 +129,6 @@ func advertRules() []rule {
 		rules = append(rules, rule{}.meta(expr.MetaKeyPROTOCOL, 0).equal(port16(tag)...).
 			meta(expr.MetaKeyIIFNAME, 0).lookup(advertSet).
 			payload(expr.PayloadBaseLLHeader, innerVLANAt, 2, 0).mask([]byte{0x0f, 0xff}).equal(0, 0).drop())
-	}
-	return rules
-}
-
-// isolateRules drop frames between an isolated port and any other behind which a
-// container can be. Those to and from its gateway's pass; so do those of ports that
-// lead out of the host: physical ones, which are of no kind, and these kinds.
-func isolateRules() (rules []rule) {
-	for _, from := range []expr.MetaKey{0, 1} { // to the name, or kind, of the other side
-		to := 1 - from
-		rules = append(rules, rule{}.meta(expr.MetaKeyIIFNAME+from, 0).meta(expr.MetaKeyIIFNAME+to, ifnameRegs).
-			lookup(gatewaySet).leave())
-		r := rule{}.meta(expr.MetaKeyIIFNAME+from, 0).lookup(isolatedPortSet)
-		for _, kind := range []string{"bond", "team", "vlan"} {
-			r = r.meta(expr.MetaKey(metaIIFKind+to), 0).ifname(expr.CmpOpNeq, kind) // each anew, as nft would write it
-		}
-		rules = append(rules, r.drop())
 	}
 	return rules
 }

@@ -76,15 +76,14 @@ func (t *batch) messages() (ms []netlink.Message, err error) {
 // deletes reports whether a message deletes something.
 func deletes(m netlink.Message) bool {
 	switch m.Header.Type {
-	case nfTables | unix.NFT_MSG_DELTABLE, nfTables | unix.NFT_MSG_DELRULE, nfTables | unix.NFT_MSG_DELCHAIN, nfTables | unix.NFT_MSG_DELSETELEM:
+	case nfTables | unix.NFT_MSG_DELTABLE, nfTables | unix.NFT_MSG_DELRULE, nfTables | unix.NFT_MSG_DELCHAIN, nfTables | unix.NFT_MSG_DELSET, nfTables | unix.NFT_MSG_DELSETELEM:
 		return true
 	}
 	return false
 }
 
-// commit sends the batch and waits for the kernel's word on it: the first
-// refusal of a step, or what is wrong with all of it, which comes as the
-// refusal of the message that begins it.
+// commit sends the batch and waits for the acknowledgements: the error is that of the first
+// step that was refused, or about all of it, which comes as that of the message that begins it.
 func (s *sock) commit(t *batch) error {
 	if len(t.steps) == 0 {
 		return nil
@@ -99,7 +98,7 @@ func (s *sock) commit(t *batch) error {
 	answers, err := s.nl.Transaction(ms)
 	for _, m := range ms {
 		if deletes(m) {
-			idle.settle()
+			idle.noteDeletion()
 			break
 		}
 	}
@@ -126,7 +125,7 @@ func (r *refusal) Error() string { return "nft: " + r.what + ": " + r.err.Error(
 // Unwrap lets errors.Is find the kernel's number.
 func (r *refusal) Unwrap() error { return r.err }
 
-// explain turns the kernel's number into a sentence that tells what is
+// explain turns the kernel's number into a sentence that says what is
 // missing; message 0 is the one that begins the batch.
 func (t *batch) explain(message int, err error) error {
 	if message == 0 || message > len(t.steps) {
@@ -134,7 +133,7 @@ func (t *batch) explain(message int, err error) error {
 	}
 	s := t.steps[message-1]
 	if strings.HasPrefix(s.what, "set ") && errors.Is(err, os.ErrExist) {
-		err = spec.Errorf(spec.CodeNotReady, "%w: somebody has made another one of that name in table %s, which has to go", err, TableName)
+		err = spec.Errorf(spec.CodeNotReady, "%w: another program has made one of that name in table %s, which has to go", err, TableName)
 	}
 	return &refusal{s.what, lacking(err, s.needs)}
 }

@@ -5,8 +5,8 @@ package nft
 // takes at once, and a question to the kernel about each takes longer than reading all.
 
 const (
-	slotsPerBatch = 1500 // with which a batch stays below 400 KB, twice net.core.wmem_max
-	mostAsked     = 64   // keys of a set; for more, the set is read
+	changesPerBatch = 1500 // with which a batch stays below 400 KB, twice net.core.wmem_max
+	mostAsked       = 64   // keys of a set; for more, the set is read
 )
 
 // known is what the kernel has in a set of host ports, once that was read; before, how many
@@ -15,17 +15,17 @@ type known struct {
 	asked    int
 	elements map[portKey]portData // nil: not read
 	from     []knownFrom
-	places   map[knownFrom]uint32 // in from
+	index    map[knownFrom]uint32 // into from
 }
 
 // A portKey is the key of an element for a host port, filled up with zeros: address,
 // protocol and port at most.
 type portKey [24]byte
 
-// A portData is what such an element leads to, and whose it is.
+// A portData is the target of such an element, and its owner.
 type portData struct {
 	to   [20]byte // address and port, filled up with zeros
-	from uint32   // place in known.from
+	from uint32   // index into known.from
 }
 
 // knownFrom is what elements share: mostly all of one owner.
@@ -48,13 +48,13 @@ func (k *known) lacks(key []byte) bool {
 	return !ok
 }
 
-// add notes an element.
+// add records an element.
 func (k *known) add(e *element) {
 	from := knownFrom{e.chain, e.owner}
-	at, ok := k.places[from]
+	at, ok := k.index[from]
 	if !ok {
 		at = uint32(len(k.from))
-		k.places[from] = at
+		k.index[from] = at
 		k.from = append(k.from, from)
 	}
 	var key portKey
@@ -87,7 +87,7 @@ func (x *Tx) read(in *set, key []byte) (*element, error) {
 		return x.s.elementAt(in, key)
 	}
 	if k.elements == nil {
-		k.elements, k.places = map[portKey]portData{}, map[knownFrom]uint32{}
+		k.elements, k.index = map[portKey]portData{}, map[knownFrom]uint32{}
 		if err := x.s.elements(in, nil, func(e element) { k.add(&e) }); err != nil {
 			return nil, err
 		}
@@ -104,46 +104,46 @@ func (x *Tx) read(in *set, key []byte) (*element, error) {
 	return &element{key: key, data: d.to[:size], chain: from.chain, owner: from.owner}, nil
 }
 
-// limit keeps the number of slots for host ports within a batch. Those there are go to the
-// kernel, or where nothing shall reach it yet, are forgotten. That of all others come by
-// the end of the update.
+// limit keeps the number of changes of host ports within a batch. Those that there are go to
+// the kernel, or where nothing shall reach it yet, are forgotten. All others are sent at the
+// end of the update.
 func (x *Tx) limit() {
-	if x.ports < slotsPerBatch || x.err != nil {
+	if x.ports < changesPerBatch || x.err != nil {
 		return
 	}
 	x.many, x.ports = true, 0
-	var ports, others []*slot
-	for _, sl := range x.slots {
-		if sl.set.kind == KindPortMap {
-			ports = append(ports, sl)
+	var ports, others []*change
+	for _, ch := range x.changes {
+		if ch.set.kind == KindPortMap {
+			ports = append(ports, ch)
 		} else {
-			others = append(others, sl)
+			others = append(others, ch)
 		}
 	}
 	if x.full == nil {
 		x.forget(ports)
 	} else {
-		x.slots = ports
+		x.changes = ports
 		if err := x.full(); err != nil {
 			x.fail(err)
 		}
 		x.forget(ports)
 	}
-	x.slots = others
+	x.changes = others
 }
 
-// forget drops slots from the index.
-func (x *Tx) forget(slots []*slot) {
-	for _, sl := range slots {
-		delete(x.index, place{sl.set, string(sl.key)})
+// forget drops changes from the index.
+func (x *Tx) forget(changes []*change) {
+	for _, ch := range changes {
+		delete(x.index, elementID{ch.set, string(ch.key)})
 	}
-	x.spare = slots
+	x.reuse = changes
 }
 
 // commit sends what there is to the kernel.
 func (x *Tx) commit() error {
 	b := &batch{}
-	if err := x.changes(b); err != nil {
+	if err := x.ownTables(b); err != nil {
 		return err
 	}
 	if err := x.s.commit(b); err != nil {
@@ -154,18 +154,18 @@ func (x *Tx) commit() error {
 			p.missing, p.created = false, false
 		}
 	}
-	for _, sl := range x.slots {
-		if sl.drops() {
-			delete(x.chains, sl.was.chain) // it may have gone with its last element
+	for _, ch := range x.changes {
+		if ch.drops() {
+			delete(x.chains, ch.old.chain) // it may have gone with its last element
 		}
-		k := x.known[sl.set]
+		k := x.known[ch.set]
 		switch {
-		case k.lacks(sl.key): // it is not asked for again, but for masquerading, where it may come again
+		case k.lacks(ch.key): // it is not asked for again, but for masquerading, where it may come again
 		case k == nil || k.elements == nil:
-		case sl.is == nil:
-			k.drop(sl.key)
+		case ch.new == nil:
+			k.drop(ch.key)
 		default:
-			k.add(sl.is)
+			k.add(ch.new)
 		}
 	}
 	return nil

@@ -37,10 +37,10 @@ func (t *Table) Check(fn func(*Tx) error) error {
 	var missing []string
 	used := map[byte]bool{}
 	x.full = func() error {
-		for _, sl := range x.slots {
-			used[sl.set.table] = used[sl.set.table] || sl.is != nil
-			if sl.lacks() {
-				missing = append(missing, sl.set.describe(sl.is))
+		for _, ch := range x.changes {
+			used[ch.set.table] = used[ch.set.table] || ch.new != nil
+			if ch.lacks() {
+				missing = append(missing, ch.set.describe(ch.new))
 			}
 		}
 		return nil
@@ -78,11 +78,11 @@ func (t *Table) Check(fn func(*Tx) error) error {
 
 // lacks reports whether an element is missing, or not what it should be. Whether there are
 // rules in the tables filter as well is for [Tx.filters] to say.
-func (sl *slot) lacks() bool {
-	if sl.is == nil || sl.was == nil {
-		return sl.is != nil
+func (ch *change) lacks() bool {
+	if ch.new == nil || ch.old == nil {
+		return ch.new != nil
 	}
-	is := *sl.is
-	is.filter = sl.was.filter
-	return !sl.was.equal(&is)
+	is := *ch.new
+	is.filter = ch.old.filter
+	return !ch.old.equal(&is)
 }

@@ -52,7 +52,7 @@ func sockets(t *testing.T, ns *rtnl.NS) (ports []string) {
 	return ports
 }
 
-// slow is how long an update may take at most for its time to tell something. On
+// slow is how long an update may take at most for its time to mean something. On
 // an emulated processor the sockets are closed while an update still runs.
 const slow = 8 * time.Millisecond
 

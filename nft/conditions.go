@@ -21,7 +21,7 @@ type Match struct {
 	field  field
 	not    bool
 	addrs  []netip.Prefix
-	names  []string // interfaces; a trailing * stands for anything
+	names  []string // interfaces; a trailing * matches anything
 	marked bool     // mark and mask were read
 	mark   uint32
 	mask   uint32

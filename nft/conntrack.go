@@ -8,8 +8,6 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/fault"
 )
 
 // Attributes and messages of conntrack netlink, which x/sys does not have:
@@ -30,7 +28,7 @@ const (
 // host ports, so that the next packet is translated anew: a flow that was
 // there before its host port came, or after it went, would go astray for as
 // long as packets follow each other. A port without an address, or with the
-// unspecified one, stands for all addresses of its family; with the zero
+// unspecified one, means all addresses of its family; with the zero
 // Addr, of both. A kernel without connection tracking has none to forget.
 func (t *Table) FlushUDP(ports []netip.AddrPort) error {
 	if len(ports) == 0 {
@@ -111,7 +109,7 @@ func filterUDP(ae *netlink.AttributeEncoder, ports map[netip.AddrPort]bool) {
 	})
 }
 
-// flowTo tells where the first packet of a flow was sent to, before any
+// flowTo returns where the first packet of a flow was sent to, before any
 // translation (CTA_TUPLE_ORIG), and whether it was UDP. What is missing or cut short
 // comes as the zero address and port 0, which is no host port.
 func flowTo(data []byte, family byte) (dst netip.AddrPort, udp bool) {
@@ -130,9 +128,6 @@ func flowTo(data []byte, family byte) (dst netip.AddrPort, udp bool) {
 // identity goes along (CTA_ID), so that a new flow between the same ports, which
 // may be translated as it should, is not taken for the old one.
 func (s *sock) forget(family byte, data []byte) error {
-	if err := fault.Check("conntrack delete"); err != nil {
-		return err
-	}
 	err := s.ask(ctNetlink|ctDelete, netlink.Acknowledge, family, func(ae *netlink.AttributeEncoder) {
 		ae.Bytes(ctaTupleOrig|netlink.Nested, attribute(data, ctaTupleOrig))
 		for _, typ := range []uint16{ctaZone, ctaID} {

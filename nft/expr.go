@@ -26,7 +26,6 @@ const (
 	etherSourceAt      = 6
 	innerVLANAt        = 18 // of the second VLAN tag of a frame
 	icmpTypeAt         = 0
-	metaIIFKind        = 26 // NFT_META_IIFKIND, followed by NFT_META_OIFKIND as the names are
 	macLen, portLen    = 6, 2
 	ifnameLen          = unix.IFNAMSIZ
 	ifnameRegs         = ifnameLen / 4

@@ -138,7 +138,7 @@ func (r *listed) passRule() (p passRule, ok bool) {
 	return p, false
 }
 
-// addressField tells the destination address from the source address; false for any
+// addressField reports whether a payload is the destination or the source address; false for any
 // other field of a packet.
 func addressField(family byte, d []byte) (dst, ok bool) {
 	if num(d, unix.NFTA_PAYLOAD_BASE) != unix.NFT_PAYLOAD_NETWORK_HEADER || num(d, unix.NFTA_PAYLOAD_LEN) != uint64(addrLen(family)) {

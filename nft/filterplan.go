@@ -14,7 +14,7 @@ import (
 )
 
 // A filterUse says whether an address that is allowed has rules in the table filter. It is
-// noted with the element: CHECK misses no rules that were never made, and those that are
+// recorded with the element: CHECK misses no rules that were never made, and those that are
 // lost are made again for the addresses that had them.
 type filterUse byte
 
@@ -90,19 +90,19 @@ func (x *Tx) filters(check bool) (plans []*filterPlan, err error) {
 	for _, family := range []byte{v4, v6} {
 		p := &filterPlan{family: family}
 		in, next := allowSet.of(family), allowNextSet.of(family)
-		for _, sl := range x.slots {
-			if sl.set != in && sl.set != next {
+		for _, ch := range x.changes {
+			if ch.set != in && ch.set != next {
 				continue
 			}
-			ip := in.addr(sl.key)
+			ip := in.addr(ch.key)
 			switch {
-			case sl.is != nil && sl.is.filter == filterRules:
-				if sl.claimed {
-					had := sl.was != nil && sl.was.filter == filterRules
-					p.allow(passing{ip, adminName(sl.is), had, sl.was == nil && !check})
+			case ch.new != nil && ch.new.filter == filterRules:
+				if ch.put {
+					had := ch.old != nil && ch.old.filter == filterRules
+					p.allow(passing{ip, adminName(ch.new), had, ch.old == nil && !check})
 				}
-			case sl.was != nil && (sl.is == nil || sl.is.filter != sl.was.filter):
-				if of := x.at(in, ip.AsSlice()).is; of == nil || of.filter == filterNone {
+			case ch.old != nil && (ch.new == nil || ch.new.filter != ch.old.filter):
+				if of := x.at(in, ip.AsSlice()).new; of == nil || of.filter == filterNone {
 					p.leaving = append(p.leaving, ip)
 				}
 			}
@@ -269,9 +269,9 @@ func (p *filterPlan) prepare(x *Tx) error {
 	if p.hook {
 		in := allowSet.of(p.family)
 		err := x.s.elements(in, nil, func(e element) {
-			sl := x.found(in, e)
-			if sl.is != nil && sl.is.filter != filterNone && CheckChainName(adminName(sl.is)) == nil {
-				p.allow(passing{ip: in.addr(sl.key), admin: adminName(sl.is)})
+			ch := x.found(in, e)
+			if ch.new != nil && ch.new.filter != filterNone && CheckChainName(adminName(ch.new)) == nil {
+				p.allow(passing{ip: in.addr(ch.key), admin: adminName(ch.new)})
 			}
 		})
 		if err != nil {
@@ -394,7 +394,7 @@ func made(data []byte, attr uint16) bool {
 	return unix.ByteSliceToString(readComment(attribute(data, attr))) == madeComment
 }
 
-// generation notes the number of the rule set, which changes with each batch of anybody.
+// generation reads the number of the rule set, which changes with each batch of any process.
 func (x *Tx) generation() error {
 	if x.gen != 0 {
 		return nil

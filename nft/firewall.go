@@ -19,7 +19,7 @@ const adminPrefix = "admin-"
 // administrator's chain; the accepting is done in the tables filter of iptables-nft,
 // which are made where they are missing.
 //
-// Whose the address is says [Tx.claim].
+// [Tx.assign] has the rules about its owner.
 func (x *Tx) Allow(o spec.Attachment, ip netip.Addr, admin string) {
 	x.allow(o, ip, admin, filterRules)
 }
@@ -31,16 +31,16 @@ func (x *Tx) AllowOwnTable(o spec.Attachment, ip netip.Addr, admin string) {
 }
 
 func (x *Tx) allow(o spec.Attachment, ip netip.Addr, admin string, use filterUse) {
-	x.claim(o, allowSet, allowNextSet, ip.Unmap(), x.need(chain{name: adminPrefix + admin}), use)
+	x.assign(o, allowSet, allowNextSet, ip.Unmap(), x.need(chain{name: adminPrefix + admin}), use)
 }
 
-// Zone notes that the address is in a zone of firewalld, which nobody else
-// would tell at DEL. No rule asks for it. Whose the address is says [Tx.claim].
+// Zone records that the address is in a zone of firewalld. [Tx.assign] has the rules about
+// its owner.
 func (x *Tx) Zone(o spec.Attachment, ip netip.Addr) {
-	x.claim(o, zoneSet, zoneNextSet, ip.Unmap(), "", filterUnknown)
+	x.assign(o, zoneSet, zoneNextSet, ip.Unmap(), "", filterUnknown)
 }
 
-// Enlist notes that o has something of the firewall here, whatever that is, so that
+// Enlist records that o has something of the firewall here, whatever that is, so that
 // [Tx.Had] need not look for it.
 func (x *Tx) Enlist(o spec.Attachment) {
 	x.put(o, enlistedSet, element{key: memberName(o)})
@@ -49,12 +49,10 @@ func (x *Tx) Enlist(o spec.Attachment) {
 // Police drops what goes from the bridge to another bridge with a policy. With
 // isolated it also drops what comes from the bridge and goes back there, as far as the
 // host's rules see it: routed packets do, bridged ones where br_netfilter is on.
-// For the others, ports names the attachment's own ports of the bridge: frames between
-// these and any other that containers can be behind are dropped, of whatever protocol.
 //
 // It holds for as long as there is an attachment that asked for it; isolation
 // wins over the absence of it.
-func (x *Tx) Police(o spec.Attachment, bridge string, isolated bool, ports ...string) {
+func (x *Tx) Police(o spec.Attachment, bridge string, isolated bool) {
 	member := element{key: keyOf(ifname(bridge), memberName(o))}
 	x.put(o, managedBySet, member)
 	x.share(managedSet, ifname(bridge))
@@ -64,47 +62,37 @@ func (x *Tx) Police(o spec.Attachment, bridge string, isolated bool, ports ...st
 	}
 	x.put(o, isolatedBySet, member)
 	x.share(isolatedSet, keyOf(ifname(bridge), ifname(bridge)))
-	for _, port := range ports {
-		x.put(o, isolatedPortSet, element{key: ifname(port)})
-	}
-}
-
-// Gateway lets frames pass between an isolated port and the one of the same bridge
-// behind which the host's interface in the port's VLAN is. That one is to be policed as
-// isolated in place of the bridge, since it is where routed packets come by.
-func (x *Tx) Gateway(o spec.Attachment, port, gateway string) {
-	x.put(o, gatewaySet, element{key: keyOf(ifname(port), ifname(gateway))})
 }
 
 // memberName stands for an attachment in a key, of the length of an interface's
 // name: the end of its key, of which 56 bits are of its three names.
 func memberName(o spec.Attachment) []byte { return ifname(o.Key()[keyLen-(ifnameLen-1):]) }
 
-// share makes sure of an element that belongs to all members of a bridge. What
-// stands for their names is shorter than a key, so that nobody releases it.
+// share makes sure of an element that belongs to all members of a bridge. Its comment is
+// shorter than a key, so no release of an owner drops it.
 func (x *Tx) share(in *set, key []byte) {
-	x.at(in, key).is = &element{key: key, owner: "shared by members"}
+	x.at(in, key).new = &element{key: key, owner: "shared by members"}
 }
 
-// settleBridges takes away the policy of bridges that lose their last member,
-// and the isolation of those that lose their last isolated one. Who else there is
-// the kernel is asked, once for each of both, and only when a member goes.
-func (x *Tx) settleBridges() {
-	x.settle(managedBySet, func(bridge []byte) {
-		x.at(managedSet, bridge).is = nil
-		x.at(withinSet, keyOf(bridge, bridge)).is = nil
+// dropEmptyBridges drops the policy of bridges that lose their last member, and the
+// isolation of those that lose their last isolated one. The other members are read once for
+// each of both, and only when a member goes.
+func (x *Tx) dropEmptyBridges() {
+	x.emptied(managedBySet, func(bridge []byte) {
+		x.at(managedSet, bridge).new = nil
+		x.at(withinSet, keyOf(bridge, bridge)).new = nil
 	})
-	x.settle(isolatedBySet, func(bridge []byte) {
-		x.at(isolatedSet, keyOf(bridge, bridge)).is = nil
+	x.emptied(isolatedBySet, func(bridge []byte) {
+		x.at(isolatedSet, keyOf(bridge, bridge)).new = nil
 	})
 }
 
-// settle calls empty for each bridge that has lost members in a set and keeps none.
-func (x *Tx) settle(in *set, empty func(bridge []byte)) {
+// emptied calls drop for each bridge that loses members in a set and keeps none.
+func (x *Tx) emptied(in *set, drop func(bridge []byte)) {
 	var bridges [][]byte
-	for _, sl := range x.slots {
-		if sl.set == in && sl.was != nil && sl.is == nil && len(sl.key) >= ifnameLen {
-			bridges = append(bridges, sl.key[:ifnameLen])
+	for _, ch := range x.changes {
+		if ch.set == in && ch.old != nil && ch.new == nil && len(ch.key) >= ifnameLen {
+			bridges = append(bridges, ch.key[:ifnameLen])
 		}
 	}
 	if len(bridges) == 0 {
@@ -112,22 +100,22 @@ func (x *Tx) settle(in *set, empty func(bridge []byte)) {
 	}
 	used := map[string]bool{}
 	uses := func(e element) {
-		sl := x.index[place{in, string(e.key)}]
-		if (sl == nil || sl.is != nil) && len(e.key) >= ifnameLen {
+		ch := x.index[elementID{in, string(e.key)}]
+		if (ch == nil || ch.new != nil) && len(e.key) >= ifnameLen {
 			used[string(e.key[:ifnameLen])] = true
 		}
 	}
 	if err := x.s.elements(in, nil, uses); err != nil {
 		x.fail(err)
 	}
-	for _, sl := range x.slots {
-		if sl.set == in && sl.is != nil {
-			uses(*sl.is)
+	for _, ch := range x.changes {
+		if ch.set == in && ch.new != nil {
+			uses(*ch.new)
 		}
 	}
 	for _, bridge := range bridges {
 		if !used[string(bridge)] {
-			empty(bridge)
+			drop(bridge)
 		}
 	}
 }
@@ -144,20 +132,20 @@ func (s *set) describeFirewall(e *element) string {
 	return fmt.Sprintf("%s %s", s.name, link)
 }
 
-// Zoned lists the addresses that o alone answers for in firewalld: those noted by
-// [Tx.Zone], and those of the given ones that belong to nobody here, as the
-// reference plugin notes nothing.
+// Zoned lists the addresses in firewalld that o alone has: those recorded by
+// [Tx.Zone], and those of the given ones that have no owner here, as the
+// reference plugin records nothing.
 func (t *Table) Zoned(o spec.Attachment, ips ...netip.Addr) ([]netip.Addr, error) {
 	return t.zoned(ownedBy(o), ips)
 }
 
 // LostZones lists the addresses in firewalld that attachments of the network alone
-// answer for, except for those whose key is valid: what [Tx.Keep] would drop.
+// have, except for those whose key is valid: what [Tx.DeleteStale] would drop.
 func (t *Table) LostZones(network string, valid func(key string) bool) ([]netip.Addr, error) {
 	return t.zoned(lost(network, valid), nil)
 }
 
-// zoned lists those of the given addresses that belong to nobody, and those that do
+// zoned lists those of the given addresses that have no owner, and those that have none
 // when what the filter wants is gone.
 func (t *Table) zoned(want filter, ips []netip.Addr) (gone []netip.Addr, err error) {
 	s, err := dial(t.ns)
@@ -171,13 +159,13 @@ func (t *Table) zoned(want filter, ips []netip.Addr) (gone []netip.Addr, err err
 			gone = append(gone, ip)
 		}
 	}
-	for _, sl := range x.owned([]Kind{KindZone}, want) {
-		sl.is = nil
+	for _, ch := range x.owned([]Kind{KindZone}, want) {
+		ch.new = nil
 	}
-	x.settleHeirs()
-	for _, sl := range x.slots {
-		if in := zoneSet.of(sl.set.family); sl.set == in && sl.was != nil && sl.is == nil {
-			gone = append(gone, in.addr(sl.key))
+	x.transferAddresses()
+	for _, ch := range x.changes {
+		if in := zoneSet.of(ch.set.family); ch.set == in && ch.old != nil && ch.new == nil {
+			gone = append(gone, in.addr(ch.key))
 		}
 	}
 	return gone, x.err
@@ -185,8 +173,8 @@ func (t *Table) zoned(want filter, ips []netip.Addr) (gone []netip.Addr, err err
 
 // free reports whether no attachment has the address, as far as this update knows.
 func (x *Tx) free(ip netip.Addr) bool {
-	for _, in := range []pair{allowSet, zoneSet} {
-		if x.at(in.of(familyOf(ip)), ip.AsSlice()).is != nil {
+	for _, in := range []perFamily{allowSet, zoneSet} {
+		if x.at(in.of(familyOf(ip)), ip.AsSlice()).new != nil {
 			return false
 		}
 	}

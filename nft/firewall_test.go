@@ -108,7 +108,7 @@ func TestKernelFilterRelease(t *testing.T) {
 }
 
 // The reference's own rules, twice where two of its ADDs met, go with an address that
-// nobody here has.
+// has no owner here.
 func TestKernelReleaseReferenceFirewall(t *testing.T) {
 	ns := kerneltest.NS(t)
 	tool(t, ns, `*filter
@@ -158,7 +158,7 @@ func TestKernelFilterCheck(t *testing.T) {
 	if err := check(); err != nil {
 		t.Errorf("without iptables: %v", err)
 	}
-	dropping(t, ns) // later, by somebody else
+	dropping(t, ns) // later, by another program
 	if err := check(); err != nil {
 		t.Errorf("where FORWARD drops: %v", err)
 	}
@@ -207,7 +207,7 @@ func TestKernelAdminChain(t *testing.T) {
 	}
 }
 
-// A policy is there for as long as somebody asks for it. [S] in the reference it
+// A policy is there for as long as an attachment asks for it. [S] in the reference it
 // stays for good.
 func TestKernelPoliceRefcount(t *testing.T) {
 	ns := kerneltest.NS(t)
@@ -243,7 +243,7 @@ func TestKernelPoliceRefcount(t *testing.T) {
 		t.Error("CHECK of a member that is none")
 	}
 	change(t, table, func(x *nft.Tx) error {
-		x.Keep("net1", func(string) bool { return false }, nft.KindFirewall)
+		x.DeleteStale("net1", func(string) bool { return false }, nft.KindFirewall)
 		return nil
 	})
 	has("after GC of one network", "managed", "within")
@@ -254,13 +254,13 @@ func TestKernelPoliceRefcount(t *testing.T) {
 	})
 	has("another one in the same update", "managed", "within")
 	change(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
-	has("nobody")
+	has("no member")
 	if text := render(t, ns); strings.Contains(text, "br1") {
 		t.Errorf("the other bridge stayed:\n%s", text)
 	}
 }
 
-// Zones are told to their owner alone, and unowned addresses to everybody.
+// Zoned lists the addresses of the owner alone, and those without an owner.
 func TestKernelZoned(t *testing.T) {
 	table := open(t, kerneltest.NS(t))
 	change(t, table, func(x *nft.Tx) error {

@@ -103,12 +103,12 @@ func oldMasqComment(o spec.Attachment) string {
 	return oldHash(o.Network) + "-" + oldHash(o.IfName+":"+o.ContainerID)
 }
 
-// Addresses tells which addresses the attachments to be released have. The
+// Addresses sets which addresses the attachments to be released have. The
 // reference plugins mark some rules with the container alone, or with
 // container and network; with addresses known, only rules about these go, and
 // those of the container's other interfaces stay. It counts for a Release that
 // comes after it; without any address all of the container's rules go, but for
-// those of the reference's firewall, which tell nothing but the address.
+// those of the reference's firewall, which have nothing but the address.
 func (x *Tx) Addresses(ips ...netip.Addr) {
 	for _, ip := range ips {
 		x.addrs = append(x.addrs, ip.Unmap().AsSlice())
@@ -150,10 +150,10 @@ func (x *Tx) releaseOld(o spec.Attachment, kinds []Kind) {
 	}
 }
 
-// KeepOld drops what the reference plugins left for attachments of the
-// network that are not in the valid list, as far as their rules tell the
-// network: those of their nftables host ports do not, and see KeepOldGuards.
-func (x *Tx) KeepOld(network string, valid []spec.Attachment, kinds ...Kind) {
+// DeleteStaleReference drops what the reference plugins left for attachments of the
+// network that are not in the valid list, as far as their rules name the
+// network: those of their nftables host ports do not, and see DeleteStaleGuards.
+func (x *Tx) DeleteStaleReference(network string, valid []spec.Attachment, kinds ...Kind) {
 	x.leftovers()
 	keep := map[string]bool{}
 	for _, o := range valid {
@@ -172,17 +172,17 @@ func (x *Tx) KeepOld(network string, valid []spec.Attachment, kinds ...Kind) {
 			mark, _, _ := strings.Cut(r.comment, ",")
 			return strings.HasPrefix(mark, begin) && !keep[mark]
 		})
-		x.keepIptables("POSTROUTING", oldMasqPrefix, named, keep)
+		x.deleteStaleIptables("POSTROUTING", oldMasqPrefix, named, keep)
 	}
 	if has(kinds, KindPortMap) {
-		x.keepIptables("CNI-HOSTPORT-DNAT", oldDNATPrefix, named, keep)
-		x.keepIptables("CNI-HOSTPORT-SNAT", oldSNATPrefix, named, keep)
+		x.deleteStaleIptables("CNI-HOSTPORT-DNAT", oldDNATPrefix, named, keep)
+		x.deleteStaleIptables("CNI-HOSTPORT-SNAT", oldSNATPrefix, named, keep)
 	}
 }
 
-// KeepOldGuards drops the reference's rules of macspoofchk for bridge ports that are not
-// there any more. They tell no network, and nothing else comes through such a port.
-func (x *Tx) KeepOldGuards(there func(port string) bool) {
+// DeleteStaleGuards drops the reference's rules of macspoofchk for bridge ports that are not
+// there any more. They name no network, and nothing else comes through such a port.
+func (x *Tx) DeleteStaleGuards(there func(port string) bool) {
 	x.leftovers()
 	x.oldRules(chainID{bridge, oldNATTable, "PREROUTING"}, func(r *listed) bool {
 		to := r.jump()
@@ -285,9 +285,9 @@ func (x *Tx) oldIptables(from, name string) {
 	}
 }
 
-// keepIptables plans the removal of the chains that rules of a chain jump to
+// deleteStaleIptables plans the removal of the chains that rules of a chain jump to
 // and whose comment is about the network, but for those to be kept.
-func (x *Tx) keepIptables(from, prefix, named string, keep map[string]bool) {
+func (x *Tx) deleteStaleIptables(from, prefix, named string, keep map[string]bool) {
 	for _, family := range []byte{v4, v6} {
 		x.oldRules(chainID{family, oldNATTable, from}, func(r *listed) bool {
 			to := r.jump()

@@ -141,27 +141,27 @@ func TestKernelReleaseReferenceByKind(t *testing.T) {
 	want([]string{"cid1-eth0"}, append(shared, "8e48f37d5de60467-0b65a318f52e521b", `comment "cid1"`, "CNI-e8f6f419596f7f47b3468487")...)
 }
 
-func TestKernelKeepReference(t *testing.T) {
+func TestKernelDeleteStaleReference(t *testing.T) {
 	table, want := oldRules(t)
 	change(t, table, func(x *nft.Tx) error {
-		x.KeepOld("net1", []spec.Attachment{attachment("cid1"), attachment("p1")})
+		x.DeleteStaleReference("net1", []spec.Attachment{attachment("cid1"), attachment("p1")})
 		return nil
 	})
 	want([]string{"8e48f37d5de60467-ec3ff927478ce432"},
 		"8e48f37d5de60467-0b65a318f52e521b", "CNI-e8f6f419596f7f47b3468487", "CNI-DN-c37c1b09cd1a8a00aefa6", "a82b5f4c212dc8cf")
-	change(t, table, func(x *nft.Tx) error { x.KeepOld("net1", nil); return nil })
+	change(t, table, func(x *nft.Tx) error { x.DeleteStaleReference("net1", nil); return nil })
 	want([]string{"8e48f37d5de60467", "CNI-e8f6f419596f7f47b3468487", "CNI-DN-c37c1b09cd1a8a00aefa6"},
 		"a82b5f4c212dc8cf", "CNI-000000000000000000000000", "CNI-HOSTPORT-DNAT")
 }
 
 // The guard of a port goes when the port is gone, and that of another stays.
-func TestKernelKeepReferenceGuards(t *testing.T) {
+func TestKernelDeleteStaleGuards(t *testing.T) {
 	table, want := oldRules(t)
 	change(t, table, func(x *nft.Tx) error {
-		x.KeepOldGuards(func(port string) bool { return port == "veth2" })
+		x.DeleteStaleGuards(func(port string) bool { return port == "veth2" })
 		return nil
 	})
 	want([]string{"cid1-eth0"}, shared...)
-	change(t, table, func(x *nft.Tx) error { x.KeepOldGuards(func(string) bool { return false }); return nil })
+	change(t, table, func(x *nft.Tx) error { x.DeleteStaleGuards(func(string) bool { return false }); return nil })
 	want([]string{"cid2-eth0"}, "chain PREROUTING")
 }

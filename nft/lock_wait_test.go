@@ -3,7 +3,9 @@ package nft_test
 import (
 	"context"
 	"errors"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,23 +16,25 @@ import (
 )
 
 // A lock that is held for ever is waited for until the patience of locks ends, be it a file's
-// or, where that cannot be made, that of the socket's name: the error has code 11.
-func TestKernelLockPatience(t *testing.T) {
-	for name, path := range map[string]string{"file": filepath.Join(t.TempDir(), "lock"), "name": "/proc/none/lock"} {
+// or, where that cannot be created, that of the namespace: the error has code 11 and names the
+// lock.
+func TestKernelLockTimeout(t *testing.T) {
+	for name, path := range map[string]string{"file": filepath.Join(t.TempDir(), "lock"), "namespace": "/proc/none/lock"} {
 		t.Run(name, func(t *testing.T) {
 			table := nft.Open(kerneltest.NS(t), nft.WithLock(path))
 			inside, leave := make(chan bool), make(chan bool)
-			holder, waiter := make(chan error, 1), make(chan error, 1)
+			holder, second := make(chan error, 1), make(chan error, 1)
 			go func() {
 				holder <- table.Update(context.Background(), func(*nft.Tx) error { inside <- true; <-leave; return nil })
 			}()
 			<-inside
-			flock.Patience = 20 * time.Millisecond
-			t.Cleanup(func() { flock.Patience = 30 * time.Second })
-			go func() { waiter <- table.Update(context.Background(), everything) }()
+			flock.Timeout = 20 * time.Millisecond
+			t.Cleanup(func() { flock.Timeout = 30 * time.Second })
+			go func() { second <- table.Update(context.Background(), everything) }()
 			select {
-			case err := <-waiter:
-				if !errors.Is(err, context.DeadlineExceeded) || spec.AsError(err).Code != spec.CodeTryAgain {
+			case err := <-second:
+				if !errors.Is(err, context.DeadlineExceeded) || spec.AsError(err).Code != spec.CodeTryAgain ||
+					!strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "held by another process") {
 					t.Errorf("got code %d, %v", spec.AsError(err).Code, err)
 				}
 			case <-time.After(kerneltest.Patience(10 * time.Second)):
@@ -42,4 +46,38 @@ func TestKernelLockPatience(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Where the lock file cannot be created, processes exclude each other as well: those in the
+// same namespace, and no others.
+func TestKernelLockOfAnotherProcess(t *testing.T) {
+	program, err := exec.LookPath("flock")
+	if err != nil {
+		t.Skipf("SKIPPED: %v", err)
+	}
+	ns := kerneltest.NS(t)
+	holder := exec.Command(program, "/proc/self/ns/net", "sh", "-c", "echo locked; cat")
+	stdin, err := holder.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := holder.StdoutPipe()
+	if err == nil {
+		err = ns.Do(holder.Start)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { stdin.Close(); holder.Wait() }()
+	if _, err := stdout.Read(make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := nft.Open(ns, nft.WithLock("/proc/none/lock")).Update(ctx, everything); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v while another process has the lock", err)
+	}
+	change(t, nft.Open(kerneltest.NS(t), nft.WithLock("/proc/none/lock")), everything)
+	stdin.Close()
+	change(t, nft.Open(ns, nft.WithLock("/proc/none/lock")), everything)
 }

@@ -11,11 +11,11 @@ import (
 )
 
 // Masquerade gives what ip's address sends to anywhere outside its prefix the
-// address of the interface it leaves by; multicast keeps its own. Whose the
-// address is says [Tx.claim].
+// address of the interface it leaves by; multicast keeps its own. [Tx.assign] has the
+// rules about its owner.
 func (x *Tx) Masquerade(o spec.Attachment, ip netip.Prefix) {
 	ip = plain(ip)
-	x.claim(o, masqSet, masqNextSet, ip.Addr(), x.need(outChain(ip.Masked())), filterUnknown)
+	x.assign(o, masqSet, masqNextSet, ip.Addr(), x.need(outChain(ip.Masked())), filterUnknown)
 }
 
 // outChain masquerades what does not stay within the prefix. There is one for

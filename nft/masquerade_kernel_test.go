@@ -12,12 +12,12 @@ import (
 )
 
 // Attachments of two networks may have one address. The first has it masqueraded and
-// allowed for both, and hands it on when it goes, by DEL or by GC; the last one leaves
+// allowed for both, and the next owner when it goes, by DEL or by GC; the last one leaves
 // nothing.
 func TestKernelAddressOfTwoNetworks(t *testing.T) {
 	for name, release := range map[string]func(x *nft.Tx){
 		"DEL": func(x *nft.Tx) { x.Release(owner) },
-		"GC":  func(x *nft.Tx) { x.Keep("net1", func(string) bool { return false }) },
+		"GC":  func(x *nft.Tx) { x.DeleteStale("net1", func(string) bool { return false }) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := kerneltest.NS(t)
@@ -42,13 +42,13 @@ func TestKernelAddressOfTwoNetworks(t *testing.T) {
 					}
 				}
 			}
-			aside := func(x *nft.Tx) error {
+			apart := func(x *nft.Tx) error {
 				x.Masquerade(third, netip.MustParsePrefix("10.9.0.1/24"))
 				x.Allow(third, netip.MustParseAddr("10.9.0.1"), "CNI-ADMIN")
 				x.Allow(third, netip.MustParseAddr("fd09::1"), "CNI-ADMIN")
 				return nil
 			}
-			change(t, table, aside)
+			change(t, table, apart)
 			empty := render(t, ns)
 			change(t, table, ips(owner))
 			change(t, table, ips(second))
@@ -89,7 +89,7 @@ func TestKernelAddressOfTwoNetworks(t *testing.T) {
 			change(t, table, func(x *nft.Tx) error { x.Release(second); return nil })
 			check(third)
 			change(t, table, func(x *nft.Tx) error { x.Release(third); return nil })
-			change(t, table, aside)
+			change(t, table, apart)
 			if got := render(t, ns); got != empty {
 				t.Errorf("left behind\n%s", got)
 			}

@@ -41,7 +41,7 @@ func TestKernelNamesakes(t *testing.T) {
 					t.Errorf("%s: %v", o, err)
 				}
 			}
-			change(t, table, func(x *nft.Tx) error { x.Keep(one.Network, func(string) bool { return false }); return nil })
+			change(t, table, func(x *nft.Tx) error { x.DeleteStale(one.Network, func(string) bool { return false }); return nil })
 			if err := table.Check(has(two)); err != nil {
 				t.Errorf("after GC of the first network: %v", err)
 			}

@@ -85,13 +85,13 @@ func newSite(t *testing.T) *site {
 	s.uplink = s.up(s.lanC, lan4+"/24", lan6+"/64")
 	s.ok(s.host.SetSysctls(rtnl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}, rtnl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"},
 		rtnl.Sysctl{Key: "net/ipv4/conf/br0/route_localnet", Value: "1"}))
-	s.settle()
+	s.waitUp()
 	return s
 }
 
-// settle waits until packets pass everywhere: a test that wants none to pass must not be
+// waitUp waits until packets pass everywhere: a test that wants none to pass must not be
 // content with a network that is not there yet.
-func (s *site) settle() {
+func (s *site) waitUp() {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), soon)
 	defer cancel()
@@ -315,8 +315,8 @@ func (s *site) openFlow(ns *rtnl.NS, to netip.AddrPort) (f flowConn) {
 	return f
 }
 
-// ask sends packets until one is answered, or until the kernel reports that nobody is
-// there, and compares. A report may be of an earlier packet.
+// ask sends packets until one is answered, or until the kernel reports that the port is
+// closed, and compares. A report may be of an earlier packet.
 func (f flowConn) ask(t *testing.T, answered bool) {
 	t.Helper()
 	var err error

@@ -20,19 +20,19 @@ func (t *Table) Owned(o spec.Attachment, kinds ...Kind) ([]Element, error) {
 	defer s.close()
 	x := newTx(s)
 	var all []Element
-	for _, sl := range x.owned(kinds, ownedBy(o)) {
-		all = append(all, Element{sl.set.kind, sl.set.describe(sl.was)})
+	for _, ch := range x.owned(kinds, ownedBy(o)) {
+		all = append(all, Element{ch.set.kind, ch.set.describe(ch.old)})
 	}
 	return all, x.err
 }
 
-// found returns the slot of an element that the kernel has told of.
-func (x *Tx) found(in *set, e element) *slot {
-	p := place{in, string(e.key)}
-	if sl := x.index[p]; sl != nil {
-		return sl
+// found returns the change of an element that the kernel has listed.
+func (x *Tx) found(in *set, e element) *change {
+	p := elementID{in, string(e.key)}
+	if ch := x.index[p]; ch != nil {
+		return ch
 	}
-	return x.newSlot(p, e.key, &e)
+	return x.newChange(p, e.key, &e)
 }
 
 // describe says what an element does, for people: in CHECK's errors, in lists and

@@ -66,14 +66,14 @@ func (x *Tx) PortMap(o spec.Attachment, m PortMap) error {
 		if x.absent(in, key) {
 			continue
 		}
-		sl := x.at(in, key)
-		if err := x.takeable(o, &m, sl, &to); err != nil {
+		ch := x.at(in, key)
+		if err := x.replaceable(o, &m, ch, &to); err != nil {
 			return err
 		}
-		sl.is = nil
+		ch.new = nil
 	}
 	if !x.absent(gate, key) {
-		x.at(gate, key).is = nil
+		x.at(gate, key).new = nil
 	}
 	if len(m.Conditions) == 0 {
 		x.put(o, plain, to)
@@ -90,21 +90,21 @@ func (x *Tx) PortMap(o spec.Attachment, m PortMap) error {
 	return x.err
 }
 
-// takeable reports whether the element in the slot may make way for to: it is o's
-// own from an earlier time, or says the same, or is to be replaced. It may not if
-// this update has given the port to another target of o. The error is a *[TakenError].
-func (x *Tx) takeable(o spec.Attachment, m *PortMap, sl *slot, to *element) error {
-	e := sl.is
+// replaceable reports whether to may replace the element that there is: that is o's own of an
+// earlier update, or has the same target, or is to be taken over. It may not if this update
+// has given the port to another target of o. The error is a *[TakenError].
+func (x *Tx) replaceable(o spec.Attachment, m *PortMap, ch *change, to *element) error {
+	e := ch.new
 	if e == nil {
 		return nil
 	}
 	mine := ownerKey(e.owner) == x.key(o)
-	if mine && !sl.claimed || mine && string(e.data) == string(to.data) || !mine && m.Replace {
+	if mine && !ch.put || mine && string(e.data) == string(to.data) || !mine && m.Replace {
 		return nil
 	}
 	return &TakenError{
 		Port: m.hostText(), Key: ownerKey(e.owner), Owner: ownerNames(e.owner),
-		Target: targetOf(e.data, sl.set.family),
+		Target: targetOf(e.data, ch.set.family),
 	}
 }
 
@@ -127,8 +127,8 @@ func (x *Tx) hairpin(o spec.Attachment, m *PortMap, family byte) {
 		if x.absent(in, key) {
 			return
 		}
-		if sl := x.at(in, key); !sl.claimed {
-			sl.is = nil // of an earlier mapping
+		if ch := x.at(in, key); !ch.put {
+			ch.new = nil // of an earlier mapping
 		}
 	}
 }

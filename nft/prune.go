@@ -24,8 +24,8 @@ func (t *Table) Prune(ctx context.Context) error {
 func prune(s *sock, made map[byte]bool) error {
 	x := newTx(s)
 	used := map[byte]bool{}
-	for _, sl := range x.owned(nil, func([]byte) bool { return true }) {
-		used[sl.set.table] = true
+	for _, ch := range x.owned(nil, func([]byte) bool { return true }) {
+		used[ch.set.table] = true
 	}
 	chains, err := s.chainsIn(inet, TableName)
 	if err != nil {

@@ -22,7 +22,7 @@ func (t *Table) Reference(o spec.Attachment, kind Kind) (bool, error) {
 }
 
 // ReferenceFirewall is Reference for the rules of the reference's firewall, which
-// tell nothing but the address: it reports whether each address has its two, and the
+// have nothing but the address: it reports whether each address has its two, and the
 // chains lead to them; with policed also whether bridges have policies.
 func (t *Table) ReferenceFirewall(ips []netip.Addr, admin string, policed bool) (bool, error) {
 	s, err := dial(t.ns)

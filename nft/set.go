@@ -30,10 +30,10 @@ type set struct {
 	data   string // of a map; "": no map
 }
 
-// A pair is a set for each address family.
-type pair struct{ v4, v6 *set }
+// A perFamily is a set for each address family.
+type perFamily struct{ v4, v6 *set }
 
-func (p pair) of(family byte) *set {
+func (p perFamily) of(family byte) *set {
 	if family == v6 {
 		return p.v6
 	}
@@ -52,53 +52,58 @@ const (
 )
 
 // Addresses of containers: those that are masqueraded, those that the firewall allows,
-// with the chain for the administrator's rules, and those that firewalld knows, for which
-// no rule asks. In the sets _next is who is to have an address when its owner goes.
+// with the chain for the administrator's rules, and those that are in a zone of firewalld.
+// The sets _next have the next owners of an address, see [Tx.assign].
+//
+// No rule reads zone and _next: nothing else says which attachment has an address in a zone,
+// and a comment has no room for a second owner.
 var (
-	masqSet     = pair{&set{"masq4", inet, KindMasquerade, v4, "ipv4_addr", toVerdict}, &set{"masq6", inet, KindMasquerade, v6, "ipv6_addr", toVerdict}}
-	allowSet    = pair{&set{"allow4", inet, KindFirewall, v4, "ipv4_addr", toVerdict}, &set{"allow6", inet, KindFirewall, v6, "ipv6_addr", toVerdict}}
-	zoneSet     = pair{&set{"zone4", inet, KindZone, v4, "ipv4_addr", ""}, &set{"zone6", inet, KindZone, v6, "ipv6_addr", ""}}
-	masqNextSet = pair{&set{"masq4_next", inet, KindMasquerade, v4, "ifname . ipv4_addr", toVerdict},
+	masqSet     = perFamily{&set{"masq4", inet, KindMasquerade, v4, "ipv4_addr", toVerdict}, &set{"masq6", inet, KindMasquerade, v6, "ipv6_addr", toVerdict}}
+	allowSet    = perFamily{&set{"allow4", inet, KindFirewall, v4, "ipv4_addr", toVerdict}, &set{"allow6", inet, KindFirewall, v6, "ipv6_addr", toVerdict}}
+	zoneSet     = perFamily{&set{"zone4", inet, KindZone, v4, "ipv4_addr", ""}, &set{"zone6", inet, KindZone, v6, "ipv6_addr", ""}}
+	masqNextSet = perFamily{&set{"masq4_next", inet, KindMasquerade, v4, "ifname . ipv4_addr", toVerdict},
 		&set{"masq6_next", inet, KindMasquerade, v6, "ifname . ipv6_addr", toVerdict}}
-	allowNextSet = pair{&set{"allow4_next", inet, KindFirewall, v4, "ifname . ipv4_addr", toVerdict},
+	allowNextSet = perFamily{&set{"allow4_next", inet, KindFirewall, v4, "ifname . ipv4_addr", toVerdict},
 		&set{"allow6_next", inet, KindFirewall, v6, "ifname . ipv6_addr", toVerdict}}
-	zoneNextSet = pair{&set{"zone4_next", inet, KindZone, v4, "ifname . ipv4_addr", ""}, &set{"zone6_next", inet, KindZone, v6, "ifname . ipv6_addr", ""}}
+	zoneNextSet = perFamily{&set{"zone4_next", inet, KindZone, v4, "ifname . ipv4_addr", ""}, &set{"zone6_next", inet, KindZone, v6, "ifname . ipv6_addr", ""}}
 )
 
 // portSets are host ports with their targets. Those with conditions are found only through
 // the chain that gate names for them.
-type portSets struct{ dnat, cond, gate pair }
+type portSets struct{ dnat, cond, gate perFamily }
 
 // Host ports for packets to any local address, and to one.
 var (
 	anyPorts = portSets{
-		dnat: pair{&set{"dnat4", inet, KindPortMap, v4, portType, target4}, &set{"dnat6", inet, KindPortMap, v6, portType, target6}},
-		cond: pair{&set{"cond4", inet, KindPortMap, v4, portType, target4}, &set{"cond6", inet, KindPortMap, v6, portType, target6}},
-		gate: pair{&set{"gate4", inet, KindPortMap, v4, portType, toVerdict}, &set{"gate6", inet, KindPortMap, v6, portType, toVerdict}},
+		dnat: perFamily{&set{"dnat4", inet, KindPortMap, v4, portType, target4}, &set{"dnat6", inet, KindPortMap, v6, portType, target6}},
+		cond: perFamily{&set{"cond4", inet, KindPortMap, v4, portType, target4}, &set{"cond6", inet, KindPortMap, v6, portType, target6}},
+		gate: perFamily{&set{"gate4", inet, KindPortMap, v4, portType, toVerdict}, &set{"gate6", inet, KindPortMap, v6, portType, toVerdict}},
 	}
 	hostPorts = portSets{
-		dnat: pair{&set{"dnat4_host", inet, KindPortMap, v4, port4Type, target4}, &set{"dnat6_host", inet, KindPortMap, v6, port6Type, target6}},
-		cond: pair{&set{"cond4_host", inet, KindPortMap, v4, port4Type, target4}, &set{"cond6_host", inet, KindPortMap, v6, port6Type, target6}},
-		gate: pair{&set{"gate4_host", inet, KindPortMap, v4, port4Type, toVerdict}, &set{"gate6_host", inet, KindPortMap, v6, port6Type, toVerdict}},
+		dnat: perFamily{&set{"dnat4_host", inet, KindPortMap, v4, port4Type, target4}, &set{"dnat6_host", inet, KindPortMap, v6, port6Type, target6}},
+		cond: perFamily{&set{"cond4_host", inet, KindPortMap, v4, port4Type, target4}, &set{"cond6_host", inet, KindPortMap, v6, port6Type, target6}},
+		gate: perFamily{&set{"gate4_host", inet, KindPortMap, v4, port4Type, toVerdict}, &set{"gate6_host", inet, KindPortMap, v6, port6Type, toVerdict}},
 	}
 	// hairpinSet has the connections that must be masqueraded to come back, by target.
-	hairpinSet = pair{&set{"hairpin4", inet, KindPortMap, v4, port4Type, toVerdict}, &set{"hairpin6", inet, KindPortMap, v6, port6Type, toVerdict}}
+	hairpinSet = perFamily{&set{"hairpin4", inet, KindPortMap, v4, port4Type, toVerdict}, &set{"hairpin6", inet, KindPortMap, v6, port6Type, toVerdict}}
 )
 
-// Names of interfaces, see [Tx.Police], [Tx.Gateway], [Tx.GuardMAC], [Tx.NoAdverts] and
-// [Tx.Enlist]. A member stands for an attachment, see memberName.
+// Names of interfaces, see [Tx.Police], [Tx.GuardMAC], [Tx.NoAdverts] and [Tx.Enlist]. A
+// member stands for an attachment, see memberName.
+//
+// No rule reads managed_by, isolated_by and enlisted. The first two have the members of a
+// bridge: its element's comment has no room for thousands. The last spares each ADD reading
+// all elements to find out whether it is a second one.
 var (
-	managedSet      = &set{"managed", inet, KindFirewall, 0, "ifname", ""}    // bridges with a policy
-	withinSet       = &set{"within", inet, KindFirewall, 0, twoNames, ""}     // bridge . the same bridge, which is how a rule asks if two are one
-	isolatedSet     = &set{"isolated", inet, KindFirewall, 0, twoNames, ""}   // the same, of isolated bridges
-	managedBySet    = &set{"managed_by", inet, KindFirewall, 0, twoNames, ""} // bridge . member
-	isolatedBySet   = &set{"isolated_by", inet, KindFirewall, 0, twoNames, ""}
-	enlistedSet     = &set{"enlisted", inet, KindFirewall, 0, "ifname", ""}         // members
-	isolatedPortSet = &set{"isolated_ports", bridge, KindFirewall, 0, "ifname", ""} // for frames that are not routed
-	gatewaySet      = &set{"gateways", bridge, KindFirewall, 0, twoNames, ""}       // port of an isolated member . port behind which its gateway is
-	guardedSet      = &set{"guarded", bridge, KindMACGuard, 0, "ifname", ""}
-	macsSet         = &set{"macs", bridge, KindMACGuard, 0, "ifname . ether_addr", ""}
-	advertSet       = &set{"no_adverts", bridge, KindAdverts, 0, "ifname", ""} // ports that may not send router advertisements
+	managedSet    = &set{"managed", inet, KindFirewall, 0, "ifname", ""}    // bridges with a policy
+	withinSet     = &set{"within", inet, KindFirewall, 0, twoNames, ""}     // bridge . the same bridge, which is how a rule asks if two are one
+	isolatedSet   = &set{"isolated", inet, KindFirewall, 0, twoNames, ""}   // the same, of isolated bridges
+	managedBySet  = &set{"managed_by", inet, KindFirewall, 0, twoNames, ""} // bridge . member
+	isolatedBySet = &set{"isolated_by", inet, KindFirewall, 0, twoNames, ""}
+	enlistedSet   = &set{"enlisted", inet, KindFirewall, 0, "ifname", ""} // members
+	guardedSet    = &set{"guarded", bridge, KindMACGuard, 0, "ifname", ""}
+	macsSet       = &set{"macs", bridge, KindMACGuard, 0, "ifname . ether_addr", ""}
+	advertSet     = &set{"no_adverts", bridge, KindAdverts, 0, "ifname", ""} // ports that may not send router advertisements
 )
 
 // sets has all sets of both tables, in the order they are made.
@@ -110,7 +115,7 @@ var sets = [...]*set{
 	hairpinSet.v4, hairpinSet.v6,
 	guardedSet, macsSet,
 	allowSet.v4, allowSet.v6, zoneSet.v4, zoneSet.v6,
-	managedSet, withinSet, isolatedSet, isolatedPortSet, managedBySet, isolatedBySet, gatewaySet,
+	managedSet, withinSet, isolatedSet, managedBySet, isolatedBySet,
 	masqNextSet.v4, masqNextSet.v6, allowNextSet.v4, allowNextSet.v6, zoneNextSet.v4, zoneNextSet.v6,
 	enlistedSet, advertSet,
 }

@@ -40,9 +40,9 @@ func dial(ns *rtnl.NS) (*sock, error) {
 	return &sock{nl, ns}, nil
 }
 
-// settleTime is longer than the kernel takes until no packet can use a deleted
+// clearTime is longer than the kernel takes until no packet can use a deleted
 // element any more: mostly some 10 ms.
-const settleTime = 30 * time.Millisecond
+const clearTime = 30 * time.Millisecond
 
 // close leaves the socket open and idle if the process has deleted something just now. The kernel makes
 // every close of a netfilter socket wait until deleted elements are cleared away, and
@@ -65,8 +65,8 @@ type pool struct {
 	socks   map[rtnl.ID][]*nlconn.Conn
 }
 
-// settle notes that the kernel has something to clear away.
-func (p *pool) settle() {
+// noteDeletion records that the kernel has something to clear away.
+func (p *pool) noteDeletion() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.deleted = time.Now()
@@ -76,7 +76,7 @@ func (p *pool) settle() {
 func (p *pool) add(s *sock) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if time.Since(p.deleted) > settleTime {
+	if time.Since(p.deleted) > clearTime {
 		return false
 	}
 	id, err := s.ns.ID()

@@ -82,8 +82,8 @@ func (t *Table) locked(ctx context.Context, fn func(*sock) error) error {
 	return fn(s)
 }
 
-// overtaken tells errors that a change by others between reading and writing
-// explains: what was to go is gone, what was to come is there, a chain that was free is
+// overtaken reports whether a change by others between reading and writing explains an
+// error: what was to go is gone, what was to come is there, a chain that was free is
 // jumped to again, or the rule set is not that of the generation asked for (ERESTART).
 // Errors of reading are none of these.
 func overtaken(err error) bool {

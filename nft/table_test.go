@@ -39,7 +39,7 @@ func everything(x *nft.Tx) error {
 	x.NoAdverts(owner, "veth1")
 	x.Allow(owner, ip4, "CNI-ADMIN")
 	x.Zone(owner, ip6)
-	x.Police(owner, "br0", true, "veth1")
+	x.Police(owner, "br0", true)
 	host := mapping(unix.IPPROTO_UDP, 53, one4)
 	host.HostIP = netip.MustParseAddr("10.0.0.1")
 	host.MasqAll = true
@@ -147,14 +147,14 @@ func TestKernelPortTaken(t *testing.T) {
 	first := mapping(unix.IPPROTO_TCP, 8080, one4)
 	change(t, table, func(x *nft.Tx) error { return x.PortMap(owner, first) })
 	second := mapping(unix.IPPROTO_TCP, 8080, two4)
-	claim := func(m nft.PortMap) error {
+	publish := func(m nft.PortMap) error {
 		return table.Update(context.Background(), func(x *nft.Tx) error { return x.PortMap(other, m) })
 	}
 	conditional := second
 	conditional.Conditions = cond
 	for name, m := range map[string]nft.PortMap{"plain": second, "with conditions": conditional} {
 		var taken *nft.TakenError
-		if err := claim(m); !errors.As(err, &taken) {
+		if err := publish(m); !errors.As(err, &taken) {
 			t.Fatalf("%s: got %v, want a TakenError", name, err)
 		}
 		if taken.Owner != owner || taken.Key != owner.Key() || taken.Target != first.Target ||
@@ -164,11 +164,11 @@ func TestKernelPortTaken(t *testing.T) {
 	}
 	udp := second
 	udp.Proto = unix.IPPROTO_UDP
-	if err := claim(udp); err != nil {
+	if err := publish(udp); err != nil {
 		t.Errorf("other protocol: %v", err)
 	}
 	second.Replace = true
-	if err := claim(second); err != nil {
+	if err := publish(second); err != nil {
 		t.Fatal(err)
 	}
 	// The late DEL of the first owner must not take the port with it.
@@ -204,33 +204,33 @@ func TestKernelAddressReuse(t *testing.T) {
 	}
 }
 
-func TestKernelKeep(t *testing.T) {
+func TestKernelDeleteStale(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
-	stranger := spec.Attachment{Network: "net2", ContainerID: "c1", IfName: "eth0"}
+	third := spec.Attachment{Network: "net2", ContainerID: "c1", IfName: "eth0"}
 	change(t, table, func(x *nft.Tx) error {
 		x.Masquerade(owner, netip.MustParsePrefix(one4+"/24"))
 		x.Masquerade(other, netip.MustParsePrefix(two4+"/24"))
-		x.Masquerade(stranger, netip.MustParsePrefix("10.2.0.2/24"))
+		x.Masquerade(third, netip.MustParsePrefix("10.2.0.2/24"))
 		return x.PortMap(other, mapping(6, 8080, two4))
 	})
 	change(t, table, func(x *nft.Tx) error {
-		x.Keep("net1", func(key string) bool { return key == owner.Key() }, nft.KindMasquerade)
+		x.DeleteStale("net1", func(key string) bool { return key == owner.Key() }, nft.KindMasquerade)
 		return nil
 	})
 	for _, tt := range []struct {
 		of   spec.Attachment
 		want int
-	}{{owner, 1}, {other, 2}, {stranger, 1}} {
+	}{{owner, 1}, {other, 2}, {third, 1}} {
 		if got, err := table.Owned(tt.of); err != nil || len(got) != tt.want {
 			t.Errorf("%s: %v, %v; want %d", tt.of, got, err, tt.want)
 		}
 	}
 	change(t, table, func(x *nft.Tx) error {
-		x.Keep("net1", func(string) bool { return false })
+		x.DeleteStale("net1", func(string) bool { return false })
 		return nil
 	})
-	if got, err := table.Owned(stranger); err != nil || len(got) != 1 {
+	if got, err := table.Owned(third); err != nil || len(got) != 1 {
 		t.Errorf("the other network lost its own: %v, %v", got, err)
 	}
 	if text := render(t, ns); strings.Contains(text, "net1/") || strings.Contains(text, "out-10.1") {
@@ -325,7 +325,7 @@ func TestKernelUpdateIsAtomic(t *testing.T) {
 	err = table.Update(context.Background(), everything)
 	if err == nil || !strings.Contains(err.Error(), "set gate4_host") && !strings.Contains(err.Error(), "rules of chain ports of table inet cnibox") {
 		t.Errorf("got %v, want an error about set gate4_host", err)
-	} else if strings.Contains(err.Error(), "file exists") && (spec.AsError(err).Code != spec.CodeNotReady || !strings.Contains(err.Error(), "somebody has made")) {
+	} else if strings.Contains(err.Error(), "file exists") && (spec.AsError(err).Code != spec.CodeNotReady || !strings.Contains(err.Error(), "another program has made")) {
 		t.Errorf("got %v, want what to do about it", err)
 	}
 	if after := render(t, ns); after != before {

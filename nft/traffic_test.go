@@ -223,7 +223,7 @@ func TestKernelFlushUDP(t *testing.T) {
 			s.update(func(x *nft.Tx) error { x.Release(owner); return nil })
 			host := netip.AddrPortFrom(netip.MustParseAddr(tt.host), 8080)
 			conn := s.openFlow(s.lan, host)
-			conn.ask(t, false) // nobody there: tracked all the same
+			conn.ask(t, false) // a closed port: tracked all the same
 			s.publish(nil)
 			conn.ask(t, false) // the stale flow wins
 			elsewhere := netip.AddrPortFrom(host.Addr().Next(), host.Port())

@@ -13,44 +13,45 @@ import (
 	"cnibox/spec"
 )
 
-// A Tx collects the changes of one update. Nothing reaches the kernel before
+// A Tx is a transaction: the changes of one update. Nothing reaches the kernel before
 // the function that was given to [Table.Update] has returned, unless there are
 // more changes than one batch has; what the Tx
 // reads meanwhile is read under the lock. An error while reading is kept and
 // fails the update.
 type Tx struct {
-	s      *sock
-	err    error
-	slots  []*slot
-	index  map[place]*slot
-	spare  []*slot          // that are forgotten
-	ports  int              // slots of host ports
-	chains map[string]*plan // all in the inet table
-	known  map[*set]*known
-	owners map[spec.Attachment]string // their comments
-	full   func() error               // called before host ports beyond a batch are forgotten; nil: nothing to do
-	many   bool                       // there were such
-	old    *leftovers                 // of the reference plugins; nil until needed
-	addrs  [][]byte                   // see Addresses
-	made   []byte                     // families of the tables that the batch makes
-	oldIPs []netip.Addr               // whose rules of the reference in CNI-FORWARD shall go
-	last   bool                       // see update
-	gen    uint32                     // see generation; 0: not asked for yet
+	s       *sock
+	err     error
+	changes []*change
+	index   map[elementID]*change
+	reuse   []*change        // that were forgotten
+	ports   int              // changes of host ports
+	chains  map[string]*plan // all in the inet table
+	known   map[*set]*known
+	owners  map[spec.Attachment]string // their comments
+	full    func() error               // called before host ports beyond a batch are forgotten; nil: nothing to do
+	many    bool                       // there were such
+	old     *leftovers                 // of the reference plugins; nil until needed
+	addrs   [][]byte                   // see Addresses
+	made    []byte                     // families of the tables that the batch makes
+	oldIPs  []netip.Addr               // whose rules of the reference in CNI-FORWARD shall go
+	last    bool                       // see update
+	gen     uint32                     // see generation; 0: not asked for yet
 }
 
-// A place is one possible element of a set.
-type place struct {
+// An elementID names an element.
+type elementID struct {
 	set *set
 	key string
 }
 
-// A slot is what a place holds in the kernel and what it shall hold; nil is nothing.
-type slot struct {
-	set     *set
-	key     []byte
-	was, is *element
-	given   element // what put has given it
-	claimed bool    // given its element by this update
+// A change is the element that a set has under a key, and the one that it shall have; nil is
+// none. They are the same for an element that was only read.
+type change struct {
+	set      *set
+	key      []byte
+	old, new *element
+	put      bool    // new is of this update's put
+	value    element // of put
 }
 
 // A plan is a chain that elements of this update jump to. It is missing if the
@@ -64,7 +65,7 @@ type plan struct {
 // newTx begins an update that reads by way of s, which must stay open for it.
 func newTx(s *sock) *Tx {
 	return &Tx{
-		s: s, index: map[place]*slot{}, chains: map[string]*plan{}, known: map[*set]*known{}, owners: map[spec.Attachment]string{},
+		s: s, index: map[elementID]*change{}, chains: map[string]*plan{}, known: map[*set]*known{}, owners: map[spec.Attachment]string{},
 	}
 }
 
@@ -75,53 +76,53 @@ func (x *Tx) fail(err error) {
 	}
 }
 
-// at returns the slot for a key, asking the kernel the first time. If that fails
-// the slot is empty and the update will fail.
-func (x *Tx) at(in *set, key []byte) *slot {
-	p := place{in, string(key)}
-	if sl := x.index[p]; sl != nil {
-		return sl
+// at returns the change of a key, which the kernel is asked about the first time. If that
+// fails there is no element, and the update will fail.
+func (x *Tx) at(in *set, key []byte) *change {
+	p := elementID{in, string(key)}
+	if ch := x.index[p]; ch != nil {
+		return ch
 	}
 	e, err := x.read(in, key)
 	if err != nil {
 		x.fail(err)
 	}
-	return x.newSlot(p, key, e)
+	return x.newChange(p, key, e)
 }
 
-// newSlot adds a slot to the index, with the element that the kernel has.
-func (x *Tx) newSlot(p place, key []byte, was *element) *slot {
-	var sl *slot
-	if n := len(x.spare); n > 0 {
-		sl, x.spare = x.spare[n-1], x.spare[:n-1]
+// newChange adds a change, so far of nothing, to the index.
+func (x *Tx) newChange(p elementID, key []byte, was *element) *change {
+	var ch *change
+	if n := len(x.reuse); n > 0 {
+		ch, x.reuse = x.reuse[n-1], x.reuse[:n-1]
 	} else {
-		sl = new(slot)
+		ch = new(change)
 	}
-	*sl = slot{set: p.set, key: key, was: was, is: was}
-	x.index[p] = sl
-	x.slots = append(x.slots, sl)
-	if sl.set.kind == KindPortMap {
+	*ch = change{set: p.set, key: key, old: was, new: was}
+	x.index[p] = ch
+	x.changes = append(x.changes, ch)
+	if ch.set.kind == KindPortMap {
 		x.ports++
 	}
-	return sl
+	return ch
 }
 
 // absent reports whether the key is known to have no element, neither in the kernel nor by
-// this update. Then it needs no slot.
+// this update. Then it needs no change.
 func (x *Tx) absent(in *set, key []byte) bool {
-	return x.known[in].lacks(key) && x.index[place{in, string(key)}] == nil
+	return x.known[in].lacks(key) && x.index[elementID{in, string(key)}] == nil
 }
 
-// put claims a slot: whatever it held, its element is e and belongs to o. Who may
-// not be put out is for the caller to know.
+// put stores an element of o, whatever the set has under its key. That this may be replaced
+// is for the caller to know.
 func (x *Tx) put(o spec.Attachment, in *set, e element) {
-	sl := x.at(in, e.key)
+	ch := x.at(in, e.key)
 	e.owner = x.comment(o)
 	if word := filterWords[e.filter]; word != "" {
 		e.owner = commentWithin(o, longest-len(word))
 	}
-	sl.given = e
-	sl.is, sl.claimed = &sl.given, true
+	ch.value = e
+	ch.new, ch.put = &ch.value, true
 }
 
 // comment is that of the owner's elements, made once: there may be thousands.
@@ -137,38 +138,38 @@ func (x *Tx) comment(o spec.Attachment) string {
 // key is that of the attachment, from the same.
 func (x *Tx) key(o spec.Attachment) string { return ownerKey(x.comment(o)) }
 
-// owned returns the slots of the kinds with elements that the filter wants, those
+// owned returns the changes of the kinds with elements that the filter wants, those
 // of this update as they will be. It reads all sets of these kinds, but for those in
 // tables that are not there.
-func (x *Tx) owned(kinds []Kind, want filter) (of []*slot) {
-	x.each(kinds, want, func(*slot) {})
-	for _, sl := range x.slots {
-		if has(kinds, sl.set.kind) && sl.wanted(want) {
-			of = append(of, sl)
+func (x *Tx) owned(kinds []Kind, want filter) (of []*change) {
+	x.each(kinds, want, func(*change) {})
+	for _, ch := range x.changes {
+		if has(kinds, ch.set.kind) && ch.wanted(want) {
+			of = append(of, ch)
 		}
 	}
 	return of
 }
 
-// drop empties the slots that owned returns.
+// drop empties the changes that owned returns.
 func (x *Tx) drop(kinds []Kind, want filter) {
-	empty := func(sl *slot) {
-		if has(kinds, sl.set.kind) && sl.wanted(want) {
-			sl.is, sl.claimed = nil, false
+	empty := func(ch *change) {
+		if has(kinds, ch.set.kind) && ch.wanted(want) {
+			ch.new, ch.put = nil, false
 		}
 	}
-	for _, sl := range x.slots { // before any is forgotten
-		empty(sl)
+	for _, ch := range x.changes { // before any is forgotten
+		empty(ch)
 	}
-	x.each(kinds, want, func(sl *slot) {
-		empty(sl)
+	x.each(kinds, want, func(ch *change) {
+		empty(ch)
 		x.limit()
 	})
 }
 
-// each calls fn with a slot for each element that the kernel has of the kinds and the
+// each calls fn with the change of each element that the kernel has of the kinds and the
 // filter wants.
-func (x *Tx) each(kinds []Kind, want filter, fn func(*slot)) {
+func (x *Tx) each(kinds []Kind, want filter, fn func(*change)) {
 	for _, in := range sets {
 		if !has(kinds, in.kind) || !x.leftovers().tables[chainID{family: in.table, table: TableName}] {
 			continue
@@ -180,9 +181,9 @@ func (x *Tx) each(kinds []Kind, want filter, fn func(*slot)) {
 	}
 }
 
-// wanted reports whether the filter wants what the slot shall hold.
-func (sl *slot) wanted(want filter) bool {
-	return sl.is != nil && len(sl.is.owner) >= keyLen && want([]byte(sl.is.owner))
+// wanted reports whether the filter wants the element that the set shall have.
+func (ch *change) wanted(want filter) bool {
+	return ch.new != nil && len(ch.new.owner) >= keyLen && want([]byte(ch.new.owner))
 }
 
 // ownedBy wants what one attachment owns, by the key: names may be cut short.
@@ -212,14 +213,14 @@ func (x *Tx) Release(o spec.Attachment, kinds ...Kind) {
 // Had reports whether o had any of what this update has given it so far, from an
 // earlier one.
 func (x *Tx) Had(o spec.Attachment) bool {
-	return slices.ContainsFunc(x.slots, func(sl *slot) bool {
-		return sl.claimed && sl.was != nil && ownerKey(sl.was.owner) == o.Key()
+	return slices.ContainsFunc(x.changes, func(ch *change) bool {
+		return ch.put && ch.old != nil && ownerKey(ch.old.owner) == o.Key()
 	})
 }
 
-// Keep drops what attachments of the network own of the given kinds, except
+// DeleteStale drops what attachments of the network own of the given kinds, except
 // for those whose key is valid; no kinds mean all.
-func (x *Tx) Keep(network string, valid func(key string) bool, kinds ...Kind) {
+func (x *Tx) DeleteStale(network string, valid func(key string) bool, kinds ...Kind) {
 	x.drop(kinds, lost(network, valid))
 }
 
@@ -261,8 +262,8 @@ func (x *Tx) chainNames() []string {
 // is an empty batch. The first error of reading comes from here.
 func (x *Tx) batch() (*batch, error) {
 	b := &batch{}
-	x.settleBridges()
-	x.settleHeirs()
+	x.dropEmptyBridges()
+	x.transferAddresses()
 	if x.err != nil {
 		return nil, x.err
 	}
@@ -276,7 +277,7 @@ func (x *Tx) batch() (*batch, error) {
 		}
 	}
 	b.gen = x.gen
-	if err := x.changes(b); err != nil {
+	if err := x.ownTables(b); err != nil {
 		return nil, err
 	}
 	if x.old != nil {
@@ -288,8 +289,8 @@ func (x *Tx) batch() (*batch, error) {
 	return b, nil
 }
 
-// changes is the part of batch that is about our tables.
-func (x *Tx) changes(b *batch) error {
+// ownTables is the part of batch that is about our tables.
+func (x *Tx) ownTables(b *batch) error {
 	if err := x.bases(b); err != nil {
 		return err
 	}
@@ -300,39 +301,57 @@ func (x *Tx) changes(b *batch) error {
 	return x.unusedChains(b)
 }
 
-// bases makes sure of the base rulesets of the tables that get elements, or have them
-// already. From one of another version, elements go on to lead to the chains of their names,
-// which are filled anew.
+// bases makes sure of the base rulesets. A table that is missing, or was flushed, is made
+// where it gets elements; one of another version is upgraded by the first change of any.
 func (x *Tx) bases(b *batch) error {
+	if len(x.changes) == 0 {
+		return nil
+	}
 	for _, table := range []byte{inet, bridge} {
-		if !x.wants(table) {
-			continue
-		}
 		version, err := x.s.version(table)
 		if err != nil {
 			return err
 		}
-		if version == baseVersion {
+		if version == baseVersion || version == "" && !x.wants(table) {
 			continue
 		}
-		if !x.leftovers().tables[chainID{family: table, table: TableName}] {
-			x.made = append(x.made, table)
-		}
-		chains, err := x.s.chainsIn(table, TableName)
-		if err != nil {
+		if err := x.base(b, table); err != nil {
 			return err
-		}
-		b.ensure(table)
-		for _, c := range chains {
-			if strings.HasPrefix(c.name, oldVersion) {
-				b.dropChain(table, c.name)
-			}
-			if want := x.chainNamed(c.name); table == inet && want.rules != nil {
-				b.fill(table, &want)
-			}
 		}
 	}
 	return x.err
+}
+
+// base makes the base ruleset of a table. From one of another version, elements go on to
+// lead to the chains of their names, which are filled anew; chains and sets of that version
+// that have no use any more are deleted.
+func (x *Tx) base(b *batch, table byte) error {
+	if !x.leftovers().tables[chainID{family: table, table: TableName}] {
+		x.made = append(x.made, table)
+	}
+	chains, err := x.s.chainsIn(table, TableName)
+	if err != nil {
+		return err
+	}
+	names, err := x.s.setsIn(table, TableName)
+	if err != nil {
+		return err
+	}
+	b.ensure(table)
+	for _, c := range chains {
+		if strings.HasPrefix(c.name, oldVersion) || table == bridge && slices.Contains(oldChains, c.name) {
+			b.dropChain(table, c.name)
+		}
+		if want := x.chainNamed(c.name); table == inet && want.rules != nil {
+			b.fill(table, &want)
+		}
+	}
+	for _, name := range names {
+		if table == bridge && slices.Contains(oldSets, name) {
+			b.add(step{what: "set " + name}).DelSet(&nftables.Set{Table: ours(table), Name: name})
+		}
+	}
+	return nil
 }
 
 // chainNamed returns a chain that elements jump to, as it should be: one that is
@@ -355,8 +374,8 @@ func (x *Tx) chainNamed(name string) chain {
 
 // wants reports whether this update wants elements in sets of the table.
 func (x *Tx) wants(table byte) bool {
-	for _, sl := range x.slots {
-		if sl.set.table == table && sl.is != nil {
+	for _, ch := range x.changes {
+		if ch.set.table == table && ch.new != nil {
 			return true
 		}
 	}
@@ -365,13 +384,13 @@ func (x *Tx) wants(table byte) bool {
 
 // adds reports whether the kernel must get a new element; one that is to lead
 // elsewhere is dropped and added.
-func (sl *slot) adds() bool {
-	return sl.is != nil && (sl.was == nil || !sl.was.equal(sl.is))
+func (ch *change) adds() bool {
+	return ch.new != nil && (ch.old == nil || !ch.old.equal(ch.new))
 }
 
 // drops reports whether what the kernel has must go.
-func (sl *slot) drops() bool {
-	return sl.was != nil && (sl.is == nil || !sl.was.equal(sl.is))
+func (ch *change) drops() bool {
+	return ch.old != nil && (ch.new == nil || !ch.old.equal(ch.new))
 }
 
 // newChains makes the chains that are missing and really jumped to: a later
@@ -391,11 +410,11 @@ func (x *Tx) newChains(b *batch) {
 // refs counts how many more elements will jump to the chain than do now; it is
 // negative if more go than come.
 func (x *Tx) refs(name string) (n int) {
-	for _, sl := range x.slots {
-		if sl.adds() && sl.is.chain == name {
+	for _, ch := range x.changes {
+		if ch.adds() && ch.new.chain == name {
 			n++
 		}
-		if sl.drops() && sl.was.chain == name {
+		if ch.drops() && ch.old.chain == name {
 			n--
 		}
 	}
@@ -406,15 +425,15 @@ func (x *Tx) refs(name string) (n int) {
 // has no word for changing what a key leads to, and takes no key twice.
 func (x *Tx) elements(b *batch, in *set) {
 	var out, add []*element
-	for _, sl := range x.slots {
-		if sl.set != in {
+	for _, ch := range x.changes {
+		if ch.set != in {
 			continue
 		}
-		if sl.drops() {
-			out = append(out, sl.was)
+		if ch.drops() {
+			out = append(out, ch.old)
 		}
-		if sl.adds() {
-			add = append(add, sl.is)
+		if ch.adds() {
+			add = append(add, ch.new)
 		}
 	}
 	what := step{what: "elements of " + in.name}
@@ -440,15 +459,15 @@ func (x *Tx) elements(b *batch, in *set) {
 
 // unusedChains drops the chains that the last element stops to jump to. The kernel
 // counts rules and jumps in one number, so the rules are counted and taken off. A
-// jump that somebody else put there keeps the chain, and so do the rules in an
+// jump of another program keeps the chain, and so do the rules in an
 // administrator's.
 func (x *Tx) unusedChains(b *batch) error {
 	seen := map[string]bool{masqAll: true} // that one is fixed
-	for _, sl := range x.slots {
-		if !sl.drops() || sl.was.chain == "" || seen[sl.was.chain] {
+	for _, ch := range x.changes {
+		if !ch.drops() || ch.old.chain == "" || seen[ch.old.chain] {
 			continue
 		}
-		name := sl.was.chain
+		name := ch.old.chain
 		seen[name] = true
 		if p := x.chains[name]; p != nil && p.created {
 			continue

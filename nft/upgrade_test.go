@@ -2,11 +2,18 @@ package nft_test
 
 import (
 	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/internal/kerneltest"
 	"cnibox/nft"
+	"cnibox/spec"
 )
 
 // CHECK of what another version has made looks for the elements alone: that version's base
@@ -55,5 +62,73 @@ delete rule inet cnibox out-10.1.0.0-24 handle `
 	}
 	if got := render(t, ns); got != good {
 		t.Errorf("after an ADD:\n%s\nwant\n%s", got, good)
+	}
+}
+
+// The first change upgrades the rule set of revision 9f333ea, be it an ADD or a DEL: its
+// elements stay, and what no rule or verb uses any more goes.
+func TestKernelUpgrade(t *testing.T) {
+	old, err := os.ReadFile(filepath.Join("testdata", "9f333ea.nft"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := spec.Attachment{Network: "net2", ContainerID: "c1", IfName: "eth0"}
+	third := spec.Attachment{Network: "net3", ContainerID: "c1", IfName: "eth0"}
+	addresses := func(o spec.Attachment) func(x *nft.Tx) error {
+		return func(x *nft.Tx) error {
+			x.Masquerade(o, netip.MustParsePrefix(one4+"/24"))
+			x.AllowOwnTable(o, ip4, "CNI-ADMIN")
+			x.Police(o, "br0", true)
+			return nil
+		}
+	}
+	for name, first := range map[string]func(x *nft.Tx) error{
+		"ADD": func(x *nft.Tx) error {
+			x.NoAdverts(other, "veth9")
+			x.Masquerade(other, netip.MustParsePrefix(two4+"/24"))
+			return nil
+		},
+		"DEL":                  func(x *nft.Tx) error { x.Release(third); return nil },
+		"DEL of a first owner": func(x *nft.Tx) error { x.Release(owner); return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns := kerneltest.NS(t)
+			table := open(t, ns)
+			tool(t, ns, string(old), "nft", "-f", "-")
+			change(t, table, first)
+			list := render(t, ns)
+			for _, gone := range []string{"skeleton-", "isolated_ports", "gateways", "chain isolate"} {
+				if strings.Contains(list, gone) {
+					t.Errorf("%q stays in\n%s", gone, list)
+				}
+			}
+			mine := func(x *nft.Tx) error {
+				x.GuardMAC(owner, "veth1", net.HardwareAddr{2, 0, 0, 0, 0, 1})
+				return errors.Join(addresses(owner)(x), x.PortMap(owner, mapping(unix.IPPROTO_TCP, 8080, one4)))
+			}
+			owners := owner.Key()
+			if name == "DEL of a first owner" {
+				owners, mine = second.Key()+third.Key(), addresses(second) // either of them is the next
+			}
+			if err := errors.Join(table.Check(mine), table.Check(addresses(second))); err != nil {
+				t.Error(err)
+			}
+			for _, set := range []string{"map masq4 {", "map allow4 {"} {
+				_, elements, _ := strings.Cut(list, set)
+				_, comment, _ := strings.Cut(elements, one4+` comment "`)
+				if key, _, _ := strings.Cut(comment, " "); key == "" || !strings.Contains(owners, key) {
+					t.Errorf("%s is of %q in %s", one4, key, elements)
+				}
+			}
+			change(t, table, func(x *nft.Tx) error {
+				for _, o := range []spec.Attachment{owner, second, other, third} {
+					x.Release(o)
+				}
+				return nil
+			})
+			if list := render(t, ns); strings.Contains(list, "elements = ") {
+				t.Errorf("after DEL of all:\n%s", list)
+			}
+		})
 	}
 }

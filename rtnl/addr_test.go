@@ -31,8 +31,8 @@ func pair(t *testing.T, up bool) (host, cont *rtnl.NS, h, c *rtnl.Conn, a, b *rt
 	return host, cont, h, c, a, b
 }
 
-// patience is the context of a wait that ends much sooner.
-func patience(t *testing.T) context.Context {
+// bounded is the context of a wait that ends much sooner.
+func bounded(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Patience(20*time.Second))
 	t.Cleanup(cancel)
 	return ctx
@@ -41,7 +41,7 @@ func patience(t *testing.T) context.Context {
 // carries waits until a link does; the kernel's worker may be late.
 func carries(t *testing.T, c *rtnl.Conn, l *rtnl.Link) {
 	t.Helper()
-	if err := c.WaitUp(patience(t), l.Index); err != nil {
+	if err := c.WaitUp(bounded(t), l.Index); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -105,7 +105,7 @@ func TestKernelWaitAddrs(t *testing.T) {
 	if err := c.SetLink(b.Index, rtnl.LinkChange{Up: ptr(true)}); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.WaitAddrs(patience(t), a.Index); err != nil {
+	if err := h.WaitAddrs(bounded(t), a.Index); err != nil {
 		t.Fatal(err)
 	}
 	addrs, err := h.Addrs(a.Index)
@@ -131,7 +131,7 @@ func TestKernelDuplicateAddress(t *testing.T) {
 	if err := h.AddAddr(a.Index, rtnl.Addr{Prefix: prefix}); err != nil {
 		t.Fatal(err)
 	}
-	wantErr(t, h.WaitAddrs(patience(t), a.Index), rtnl.ErrDuplicateAddress)
+	wantErr(t, h.WaitAddrs(bounded(t), a.Index), rtnl.ErrDuplicateAddress)
 }
 
 // Without carrier an address stays tentative; the context ends that, and the
@@ -161,7 +161,7 @@ func TestKernelListen(t *testing.T) {
 	if err := h.AddAddr(a.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("2001:db8::2/64"), NoDAD: true}); err != nil {
 		t.Fatal(err)
 	}
-	if err := events.Wait(patience(t)); err != nil {
+	if err := events.Wait(bounded(t)); err != nil {
 		t.Error(err)
 	}
 }
@@ -170,7 +170,7 @@ func TestKernelWaitUp(t *testing.T) {
 	host, cont := kerneltest.NS(t), kerneltest.NS(t)
 	h, c := kerneltest.Dial(t, host), kerneltest.Dial(t, cont)
 	br := create(t, h, rtnl.LinkSpec{Name: "br", Kind: rtnl.Bridge{}, Up: true})
-	ctx := patience(t)
+	ctx := bounded(t)
 	for name, master := range map[string]uint32{"port": br.Index, "alone": 0} {
 		link := create(t, h, rtnl.LinkSpec{Name: name, Up: true, Master: master, Peer: &rtnl.LinkSpec{Name: name, NS: cont}})
 		short, cancel := context.WithTimeout(ctx, 5*time.Millisecond)

@@ -9,8 +9,8 @@ func Announcing(name string) (ipv4, ipv6 Sysctl) {
 		Sysctl{Key: "net/ipv6/conf/" + name + "/ndisc_notify", Value: "1", Optional: true}
 }
 
-// Announce makes the kernel tell all hosts on the link that its addresses are
-// found at its MAC address: by a gratuitous ARP request for each IPv4 address,
+// Announce makes the kernel announce the addresses of the link with its MAC address to all
+// hosts on it: by a gratuitous ARP request for each IPv4 address,
 // by an unsolicited neighbour advertisement for each IPv6 one that is not
 // tentative. A host that knew an address by another MAC takes the new one at
 // once. It does so by giving the link the MAC address it has, which is an event

@@ -29,8 +29,8 @@ func Dial(ns *NS) (*Conn, error) {
 	return &Conn{c}, nil
 }
 
-// InNewNS calls fn with a socket in a namespace that nobody else sees, to find
-// out what the kernel has, and to have it load what it has as modules.
+// InNewNS calls fn with a socket in a namespace that no other process has, to find
+// out what the kernel supports, and to make it load the modules for that.
 func InNewNS(fn func(*Conn) error) error {
 	ns, err := NewNS()
 	if err != nil {
@@ -45,7 +45,7 @@ func InNewNS(fn func(*Conn) error) error {
 	return fn(c)
 }
 
-// Close gives the socket back.
+// Close closes the socket.
 func (c *Conn) Close() error { return c.c.Close() }
 
 // NS opens the namespace that the socket is in, wherever its user's threads are.
@@ -100,8 +100,8 @@ func (c *Conn) dump(req netlink.Message) ([]netlink.Message, error) {
 	return ms, absent(err, req.Header.Type)
 }
 
-// An absentError is a refusal because the thing asked for is not there, which
-// the number alone does not say.
+// An absentError is an errno that means that there is no such object, for which errors.Is
+// does not find os.ErrNotExist by itself.
 type absentError struct{ err error }
 
 // Error is the kernel's text, such as "no such device", and no more.
@@ -110,12 +110,12 @@ func (e *absentError) Error() string { return e.err.Error() }
 // Unwrap lets errors.Is find the number too.
 func (e *absentError) Unwrap() error { return e.err }
 
-// Is answers for os.ErrNotExist alone; the rest is asked of the error within.
+// Is matches os.ErrNotExist; Unwrap leads to all else.
 func (e *absentError) Is(target error) bool { return target == os.ErrNotExist }
 
 // absent makes os.ErrNotExist of the numbers that mean it: ENODEV for links,
-// ESRCH for routes, EADDRNOTAVAIL for an address to delete. ENOENT says so by
-// itself. The request is told by its type.
+// ESRCH for routes, EADDRNOTAVAIL for an address to delete. ENOENT is os.ErrNotExist
+// already. request is the type of the request.
 func absent(err error, request netlink.HeaderType) error {
 	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ESRCH) ||
 		request == unix.RTM_DELADDR && errors.Is(err, unix.EADDRNOTAVAIL) {

@@ -161,8 +161,8 @@ func TestLinkOfNewerKernel(t *testing.T) {
 	}
 }
 
-// What a rule asks for that Rule has no word for is told, and what the kernel tells of
-// every rule is none of that.
+// Attributes of a rule that Rule does not have set More; those that the kernel reports of
+// every rule do not.
 func TestRuleMore(t *testing.T) {
 	plain := func(ae *netlink.AttributeEncoder) {
 		ae.Uint32(unix.FRA_TABLE, 100)

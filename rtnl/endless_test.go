@@ -17,9 +17,9 @@ import (
 // An answer that does not come, and messages without end that are no answer, end a request
 // with os.ErrDeadlineExceeded, and so each request after it on the same socket.
 func TestKernelAnswersWithoutEnd(t *testing.T) {
-	patience := nlconn.Patience
-	nlconn.Patience = 20 * time.Millisecond
-	t.Cleanup(func() { nlconn.Patience = patience })
+	timeout := nlconn.Timeout
+	nlconn.Timeout = 20 * time.Millisecond
+	t.Cleanup(func() { nlconn.Timeout = timeout })
 	for name, answer := range map[string]func(kernel int, stop <-chan struct{}){
 		"never":   func(int, <-chan struct{}) {},
 		"forever": chatter,
@@ -30,7 +30,7 @@ func TestKernelAnswersWithoutEnd(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			limit := unix.NsecToTimeval(int64(nlconn.Patience))
+			limit := unix.NsecToTimeval(int64(nlconn.Timeout))
 			if name == "forever" { // the sender may get no time to run for as long
 				limit = unix.Timeval{}
 			}

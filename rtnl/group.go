@@ -11,14 +11,14 @@ import (
 )
 
 // DelLinks deletes all links of the namespace that match, together: the kernel waits
-// once for those who still use them, which for one link takes some 20 ms. Links that
-// go meanwhile are no error, and one that cannot be deleted does not keep the others.
+// once until they are not in use any more, which takes some 20 ms for one link. Links that
+// are deleted meanwhile are no error, and if one cannot be deleted the others are.
 func (c *Conn) DelLinks(match func(*Link) bool) error {
 	links, err := c.Links()
 	if err != nil {
 		return err
 	}
-	used := map[uint32]bool{0: true} // 0 is where links are that nobody has grouped
+	used := map[uint32]bool{0: true} // 0 is the group of a new link
 	var gone []uint32
 	for i := range links {
 		used[links[i].Group] = true
@@ -58,7 +58,7 @@ func (c *Conn) dropEach(indexes []uint32) error {
 }
 
 // dropGroup deletes the links of a group, os.ErrNotExist if there are none:
-// RTM_DELLINK without an index or a name (rtnetlink(7) does not tell).
+// RTM_DELLINK without an index or a name, which rtnetlink(7) does not mention.
 func dropGroup(group uint32) Op {
 	data, err := marshal(&rtnetlink.LinkMessage{}, func(ae *netlink.AttributeEncoder) { ae.Uint32(unix.IFLA_GROUP, group) })
 	return newOp("link delete group", unix.RTM_DELLINK, ack, data, err)

@@ -38,7 +38,7 @@ func (m IpvlanMode) String() string {
 	return fmt.Sprintf("mode %d", uint16(m))
 }
 
-// An IpvlanFlag says whether the ipvlans of a parent talk to each other: at once
+// An IpvlanFlag says whether the ipvlans of a parent reach each other: directly
 // (bridge), not at all (private), or by way of a switch outside (vepa). Like the
 // mode it is one for all of them.
 type IpvlanFlag uint16
@@ -67,8 +67,8 @@ func (f IpvlanFlag) String() string {
 	return fmt.Sprintf("flag %d", uint16(f))
 }
 
-// An Ipvlan is a sub-interface of [LinkSpec.Parent] with its MAC address, told from
-// others on it by its IP addresses. The parent's own addresses it does not reach.
+// An Ipvlan is a sub-interface of [LinkSpec.Parent] with its MAC address: packets are
+// for it by its IP addresses. It does not reach the parent's own addresses.
 type Ipvlan struct {
 	Mode IpvlanMode
 	Flag IpvlanFlag
@@ -84,7 +84,7 @@ func (v Ipvlan) encode(ae *netlink.AttributeEncoder) error {
 	return nil
 }
 
-// decodeIpvlan reads what encode writes; what the kernel does not tell is zero.
+// decodeIpvlan reads what encode writes; what the kernel does not report is zero.
 func decodeIpvlan(data []byte) Ipvlan {
 	return Ipvlan{
 		Mode: IpvlanMode(number(attr(data, unix.IFLA_IPVLAN_MODE))),
@@ -92,7 +92,7 @@ func decodeIpvlan(data []byte) Ipvlan {
 	}
 }
 
-// byName returns the place of s among names; "" is the first.
+// byName returns the index of s in names; "" is the first.
 func byName(what, s string, names []string) (int, error) {
 	for i, name := range names {
 		if s == name || s == "" {

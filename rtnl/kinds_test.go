@@ -8,7 +8,7 @@ import (
 )
 
 // A mode's name is read back as it is written, "" is the default's, and one that is
-// none is told with the word that people search for.
+// none is reported with the word that users search for.
 func TestModeNames(t *testing.T) {
 	kinds := map[string]struct {
 		parse func(string) (string, error)

@@ -27,20 +27,20 @@ const (
 )
 
 // A Link is a network interface as the kernel described it when it was asked:
-// IFLA_* of include/uapi/linux/if_link.h. What the kernel did not tell is zero.
+// IFLA_* of include/uapi/linux/if_link.h. What the kernel did not report is zero.
 type Link struct {
 	Index  uint32
 	Parent uint32 // the link below, or the other end of a veth pair; 0: none
 	Master uint32 // the bridge, bond or VRF it belongs to; 0: none
 
-	// PeerNS tells that Parent counts in another namespace, the one that has
+	// PeerNS is set if Parent is an index in another namespace, the one that has
 	// LinkNetNSID here. LinkNetNSID is -1 if there is none.
 	PeerNS      bool
 	LinkNetNSID int
 
 	Name   string
 	Kind   string // as in ip(8); empty for hardware and lo
-	Alias  string // a text for people, at most 255 bytes
+	Alias  string // any text, at most 255 bytes
 	MTU    int    // bytes
 	TxQLen int    // packets
 	Group  uint32 // 0: none
@@ -198,7 +198,7 @@ func (l *Link) decode(b []byte) error {
 	return l.decodeOthers(b[unix.SizeofIfInfomsg:])
 }
 
-// linkData is what a driver says of its link. The library decodes it for drivers that are
+// linkData is what a driver reports of its link. The library decodes it for drivers that are
 // registered; none is, as registering takes time at every start of the program, and the
 // library's macvlan driver loses the attributes behind it.
 func linkData(d rtnetlink.LinkDriver) []byte {

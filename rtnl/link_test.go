@@ -113,7 +113,7 @@ func TestKernelKinds(t *testing.T) {
 }
 
 // A macvlan is born in the container with a name that is taken on the host.
-func TestKernelMacvlanBornElsewhere(t *testing.T) {
+func TestKernelMacvlanInContainer(t *testing.T) {
 	host, cont := kerneltest.NS(t), kerneltest.NS(t)
 	h, c := kerneltest.Dial(t, host), kerneltest.Dial(t, cont)
 	low := create(t, h, rtnl.LinkSpec{Name: "eth0", Peer: &rtnl.LinkSpec{Name: "other"}})
@@ -295,7 +295,7 @@ func TestKernelDoFault(t *testing.T) {
 	wantErr(t, err, boom)
 }
 
-// Refusals are told apart, each with its own change, and those between are done.
+// Each error has the text of its change, and the changes between them are made.
 func TestKernelDoJoinsErrors(t *testing.T) {
 	c := kerneltest.Dial(t, kerneltest.NS(t))
 	err := c.Do(
@@ -314,7 +314,7 @@ func TestKernelDoJoinsErrors(t *testing.T) {
 	}
 }
 
-// More refusals than messages fit into one send are all told.
+// More errors than messages fit into one send are all reported.
 func TestKernelDoManyRefusals(t *testing.T) {
 	c := kerneltest.Dial(t, kerneltest.NS(t))
 	const n = 300
@@ -341,7 +341,7 @@ func TestKernelPortVLANs(t *testing.T) {
 	port := create(t, c, rtnl.LinkSpec{Name: "p", Master: br.Index, Peer: &rtnl.LinkSpec{}})
 	kerneltest.Need(t, "CONFIG_BRIDGE_VLAN_FILTERING", func() error {
 		err := c.SetLink(br.Index, rtnl.LinkChange{VLANFiltering: ptr(true)})
-		if err != nil { // then a port must say the same, with an error that can be told
+		if err != nil { // then a port has the same error
 			wantErr(t, c.Do(rtnl.NewPortVLANs(port.Index, []rtnl.VLANRange{{From: 5}})), unix.EOPNOTSUPP)
 		}
 		return err

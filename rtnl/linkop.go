@@ -12,8 +12,6 @@ import (
 	"github.com/jsimonetti/rtnetlink/v2"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/fault"
 )
 
 // A LinkSpec describes a link to be made. Zero fields are the kernel's choice.
@@ -51,24 +49,21 @@ func (c *Conn) CreateLink(s LinkSpec) (*Link, error) {
 	if s.NS != nil {
 		err = errors.New("the link is not born in the socket's namespace")
 	}
-	if err = errors.Join(op.err, err); err == nil {
-		err = fault.Check(op.text)
-	}
-	if err != nil {
+	if err = errors.Join(op.err, err); err != nil {
 		return nil, fmt.Errorf("%s: %w", op.text, err)
-	}
-	answers, err := c.batch([]netlink.Message{op.req, get})
-	for _, a := range answers {
-		err = cmp.Or(err, a.Err)
 	}
 	var l *Link
-	if err == nil {
-		l, err = oneLink(answers[1].Messages)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", op.text, err)
-	}
-	return l, nil
+	err = change(op.text, func() error {
+		answers, err := c.batch([]netlink.Message{op.req, get})
+		for _, a := range answers {
+			err = cmp.Or(err, a.Err)
+		}
+		if err == nil {
+			l, err = oneLink(answers[1].Messages)
+		}
+		return err
+	})
+	return l, err
 }
 
 // A LinkChange is what shall be different about a link; nil fields stay, and the

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A MacvlanMode says whom a macvlan may talk to among those on the same parent:
-// nobody (private), all by way of a switch outside that sends frames back (vepa), or
-// all at once (bridge). Passthru gives the parent to one macvlan alone. The zero
+// A MacvlanMode says which macvlans of the same parent a macvlan reaches: none (private),
+// all by way of a switch outside that sends frames back (vepa), or all directly (bridge).
+// Passthru gives the parent to one macvlan alone. The zero
 // value is no mode.
 type MacvlanMode uint32
 
@@ -78,7 +78,7 @@ func (m Macvlan) encode(ae *netlink.AttributeEncoder) error {
 	return nil
 }
 
-// decodeMacvlan reads what encode writes; what the kernel does not tell is zero.
+// decodeMacvlan reads what encode writes; what the kernel does not report is zero.
 func decodeMacvlan(data []byte) Macvlan {
 	return Macvlan{
 		Mode:       MacvlanMode(number(attr(data, unix.IFLA_MACVLAN_MODE))),

@@ -3,67 +3,36 @@
 package rtnl
 
 import (
-	"errors"
-	"fmt"
 	"os"
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/nsid"
 )
 
 // ErrNotNS is returned for a path that exists and is no network namespace.
-var ErrNotNS = errors.New("not a network namespace")
+var ErrNotNS = nsid.ErrNotNS
 
 // An NS is an open network namespace. It stays usable when its path is gone.
 //
-// It is a bare descriptor: an os.File would make Go's poller, and a thread that waits in
-// it, for what nobody ever waits for.
+// It is a bare descriptor: an os.File would start Go's poller and a thread for it.
 type NS struct{ fd int }
 
 // OpenNS opens the network namespace at path. The error is os.ErrNotExist if
 // there is no such file or the path is empty, and [ErrNotNS] if the file is
-// something else or the path is none. The file is never created, and never
-// waited for.
+// something else or the path leads through one. The file is never created, and
+// never waited for.
 func OpenNS(path string) (*NS, error) {
-	if path == "" {
-		return nil, fmt.Errorf("network namespace: empty path: %w", os.ErrNotExist)
-	}
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	fd, err := nsid.Open(path)
 	if err != nil {
-		err = &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	switch {
-	case err == nil:
-	case leadsNowhere(err):
-		return nil, fmt.Errorf("%w: %w", err, ErrNotNS)
-	default:
-		return nil, fmt.Errorf("network namespace: %w", err)
-	}
-	kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE)
-	if err != nil || kind != unix.CLONE_NEWNET {
-		unix.Close(fd)
-		return nil, fmt.Errorf("%s: %w", path, ErrNotNS)
+		return nil, err
 	}
 	return &NS{fd}, nil
 }
 
-// leadsNowhere tells the errors of open(2) that no retry and no privilege will
-// cure: a file among the folders of the path, links in a circle, a socket, a NUL
-// in the path, and one that is too long.
-func leadsNowhere(err error) bool {
-	for _, errno := range []unix.Errno{unix.ENOTDIR, unix.ELOOP, unix.ENXIO, unix.EINVAL, unix.ENAMETOOLONG} {
-		if errors.Is(err, errno) {
-			return true
-		}
-	}
-	return false
-}
-
-// threadNS is the network namespace of whichever thread looks.
-const threadNS = "/proc/thread-self/ns/net"
-
 // Current opens the network namespace of the calling thread.
-func Current() (*NS, error) { return OpenNS(threadNS) }
+func Current() (*NS, error) { return OpenNS(nsid.Thread) }
 
 // hostFD is in place of the descriptor of [Host].
 const hostFD = -2
@@ -75,7 +44,7 @@ func Host() *NS { return &NS{hostFD} }
 // FD returns the descriptor, valid until Close.
 func (ns *NS) FD() int { return ns.fd }
 
-// Close gives the descriptor back.
+// Close closes the descriptor.
 func (ns *NS) Close() error {
 	if ns.fd == hostFD {
 		return nil
@@ -85,29 +54,19 @@ func (ns *NS) Close() error {
 	return err
 }
 
-// An ID tells a namespace from all others that exist, as device and inode do. Those of
-// one that has ended may be another's later, see [Conn.NSCookie].
-type ID struct {
-	Dev uint64 `json:"dev,omitempty"`
-	Ino uint64 `json:"ino,omitempty"`
-}
+// An ID identifies a namespace among all that exist. Those of one that has ended may be
+// another's later, see [Conn.NSCookie].
+type ID = nsid.ID
 
 // ID returns that of ns.
 func (ns *NS) ID() (ID, error) {
-	var st unix.Stat_t
-	var err error
 	if ns.isHost() {
-		err = unix.Stat(threadNS, &st)
-	} else {
-		err = unix.Fstat(ns.fd, &st)
+		return nsid.Current()
 	}
-	if err != nil {
-		return ID{}, fmt.Errorf("network namespace: %w", err)
-	}
-	return ID{uint64(st.Dev), st.Ino}, nil
+	return nsid.Of(ns.fd)
 }
 
-// isHost is whether ns is that of whichever thread asks.
+// isHost reports whether ns is that of the calling thread.
 func (ns *NS) isHost() bool { return ns.fd == hostFD }
 
 // Same reports whether both are one namespace.
@@ -121,14 +80,7 @@ func (ns *NS) Same(o *NS) (bool, error) {
 }
 
 // IDAt returns that of the namespace that a path leads to; errors are those of [OpenNS].
-func IDAt(path string) (ID, error) {
-	ns, err := OpenNS(path)
-	if err != nil {
-		return ID{}, err
-	}
-	defer ns.Close()
-	return ns.ID()
-}
+func IDAt(path string) (ID, error) { return nsid.At(path) }
 
 // At reports whether a path leads to the namespace. False for one that cannot be
 // opened.
@@ -141,9 +93,9 @@ func (ns *NS) At(path string) bool {
 	return err == nil && id == there
 }
 
-// Do runs fn in the namespace. It is for what netlink cannot say: sysctl files, tun
-// devices, and the opening of sockets. fn must change nothing else about its thread, which
-// others use afterwards ([Elsewhere] is for that). A panic of fn is the caller's.
+// Do runs fn on a thread in the namespace. It is for what netlink cannot do: sysctl files, tun
+// devices, and the opening of sockets. fn must change nothing else of its thread, which runs
+// other goroutines afterwards ([OnDiscardedThread] is for that). A panic of fn is the caller's.
 func (ns *NS) Do(fn func() error) error {
 	if ns.isHost() {
 		return fn()
@@ -152,13 +104,13 @@ func (ns *NS) Do(fn func() error) error {
 	switch {
 	case err != nil:
 		return err
-	case same: // who may not enter may be there
+	case same: // also for a process without the privilege to enter
 		return fn()
 	}
-	return visit(ns.Enter, fn)
+	return inNamespace(ns.Enter, fn)
 }
 
-// Enter moves the calling thread, which has to be one that is discarded ([Elsewhere]).
+// Enter moves the calling thread, which has to be one that is discarded ([OnDiscardedThread]).
 func (ns *NS) Enter() error {
 	return os.NewSyscallError("setns", unix.Setns(ns.fd, unix.CLONE_NEWNET))
 }
@@ -166,18 +118,18 @@ func (ns *NS) Enter() error {
 // NewNS makes a network namespace, empty but for lo, which is down. It lives as
 // long as the NS is open, or a process is in it.
 func NewNS() (ns *NS, err error) {
-	err = visit(func() error { return os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET)) }, func() (err error) {
+	err = inNamespace(func() error { return os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET)) }, func() (err error) {
 		ns, err = Current()
 		return err
 	})
 	return ns, err
 }
 
-// visit runs leave, which moves the thread to another namespace, and fn there. The
-// thread is used again if it can be moved back; if not, as in a user namespace that has
-// the host's network or without memory, it is discarded, and the caller goes on where
-// it was. So nothing needs a way back, an undo least of all.
-func visit(leave, fn func() error) error {
+// inNamespace runs enter, which moves the thread to another namespace, and fn there. Then
+// the thread's namespace is restored. If that fails, as in a user namespace that has the
+// host's network or without memory, the thread is discarded, and the caller goes on in the
+// namespace where it was.
+func inNamespace(enter, fn func() error) error {
 	return onThread(func() (restored bool, err error) {
 		home, err := Current()
 		if err != nil {
@@ -186,22 +138,23 @@ func visit(leave, fn func() error) error {
 		defer home.Close()
 		// The first thread cannot be discarded.
 		if firstThread() && home.Enter() != nil {
-			return true, visit(leave, fn)
+			return true, inNamespace(enter, fn)
 		}
 		defer func() { restored = home.Enter() == nil }()
-		if err := leave(); err != nil {
+		if err := enter(); err != nil {
 			return false, err
 		}
 		return false, fn()
 	})
 }
 
-// Elsewhere runs fn on a thread that is discarded after it, whatever fn has done to that, and
-// waits for it. It is never the first thread, which cannot end, and whose view /proc/self is.
-func Elsewhere(fn func() error) error {
+// OnDiscardedThread runs fn on a thread that is discarded after it, whatever fn has changed of
+// the thread, and waits for it. It is never the first thread, which cannot end, and by which
+// /proc/self shows the process.
+func OnDiscardedThread(fn func() error) error {
 	return onThread(func() (restored bool, err error) {
 		if firstThread() {
-			return true, Elsewhere(fn)
+			return true, OnDiscardedThread(fn)
 		}
 		return false, fn()
 	})

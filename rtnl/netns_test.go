@@ -19,7 +19,7 @@ import (
 	"cnibox/rtnl"
 )
 
-// where tells the namespace of the calling thread.
+// where returns the namespace of the calling thread.
 func where(t *testing.T) string {
 	t.Helper()
 	name, err := os.Readlink("/proc/thread-self/ns/net")
@@ -29,7 +29,7 @@ func where(t *testing.T) string {
 	return name
 }
 
-// locked keeps the test on one thread, so that where tells of that which did the work.
+// locked keeps the test on one thread, so that where is about the one that did the work.
 func locked(t *testing.T) {
 	runtime.LockOSThread()
 	t.Cleanup(runtime.UnlockOSThread)
@@ -143,19 +143,19 @@ func TestKernelNoWayBack(t *testing.T) {
 	}
 }
 
-// elsewhere is set for a process in which any goroutine may get the first thread.
-const elsewhere = "CNIBOX_TEST_ELSEWHERE"
+// anyThread is set for a process in which any goroutine may get the first thread.
+const anyThread = "CNIBOX_TEST_ANY_THREAD"
 
 // TestMain is such a process if asked to; kerneltest has locked its main goroutine.
 func TestMain(m *testing.M) {
-	if os.Getenv(elsewhere) == "" {
+	if os.Getenv(anyThread) == "" {
 		os.Exit(m.Run())
 	}
 	runtime.GOMAXPROCS(1)
 	runtime.UnlockOSThread()
 	first := false
 	for range 100 {
-		rtnl.Elsewhere(func() error {
+		rtnl.OnDiscardedThread(func() error {
 			first = first || unix.Gettid() == unix.Getpid()
 			return nil
 		})
@@ -165,17 +165,16 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// Whoever may do what it wants to its thread has not the first one, and others have not
-// that thread after it.
-func TestKernelElsewhere(t *testing.T) {
+// The function is not run on the first thread, and its thread ends after it.
+func TestKernelOnDiscardedThread(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), elsewhere+"=1")
+	cmd.Env = append(os.Environ(), anyThread+"=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("on the first thread: %v\n%s", err, out)
 	}
 	var thread int
 	failed := errors.New("failed")
-	err := rtnl.Elsewhere(func() error {
+	err := rtnl.OnDiscardedThread(func() error {
 		thread = unix.Gettid()
 		return failed
 	})
@@ -244,7 +243,7 @@ func TestKernelNewNS(t *testing.T) {
 	}
 }
 
-// What is no network namespace is told from what is not there, and nothing is waited for.
+// The errors of what is no network namespace and of what does not exist differ, and nothing is waited for.
 func TestKernelOpenNS(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")

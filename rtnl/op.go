@@ -14,11 +14,11 @@ import (
 	"cnibox/internal/fault"
 )
 
-// batch is how many messages are sent at once. If all are refused, the refusals
+// batch is how many messages are sent at once. If all of them fail, the errors
 // fit into a receive buffer of the usual size (208 KiB; each takes 768 bytes).
 const batch = 128
 
-// What New… and Drop… ask for besides their acknowledgement.
+// The flags of New…, Replace… and Drop….
 const (
 	ack     = netlink.Acknowledge
 	create  = netlink.Acknowledge | netlink.Create | netlink.Excl
@@ -26,8 +26,8 @@ const (
 )
 
 // An Op is one change, ready to be sent with [Conn.Do]. Its text is like a
-// line of ip(8) and begins the error if the change is refused. What New… and
-// Drop… find wrong is kept for Do to report, so that they can stand in a list
+// line of ip(8) and begins the error if the change fails. What New… and
+// Drop… find wrong is reported by Do, so that they can be used in a list
 // of arguments. The zero Op changes nothing.
 type Op struct {
 	text string
@@ -49,9 +49,9 @@ func request(typ netlink.HeaderType, flags netlink.HeaderFlags, data []byte) net
 }
 
 // Do sends the changes at once, in order, and returns when the kernel has
-// answered all. A refused change does not keep it from doing those behind it;
-// the errors are joined, each with the change's text. Nothing is sent if
-// one of the changes cannot be encoded.
+// answered all. The kernel goes on after a change that fails; the errors are
+// joined, each with the change's text. Nothing is sent if one of the changes
+// cannot be encoded.
 func (c *Conn) Do(ops ...Op) error {
 	for _, op := range ops {
 		if op.err != nil {
@@ -62,12 +62,15 @@ func (c *Conn) Do(ops ...Op) error {
 	var texts []string
 	var errs []error
 	for _, op := range ops {
-		if err := fault.Check(op.text); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", op.text, err))
+		err := change(op.text, func() error {
+			if op.req.Header.Type != 0 {
+				reqs, texts = append(reqs, op.req), append(texts, op.text)
+			}
+			return nil
+		})
+		if err != nil {
+			errs = append(errs, err)
 			break
-		}
-		if op.req.Header.Type != 0 {
-			reqs, texts = append(reqs, op.req), append(texts, op.text)
 		}
 	}
 	for len(reqs) > 0 {
@@ -87,6 +90,20 @@ func (c *Conn) Do(ops ...Op) error {
 		return errs[0]
 	}
 	return errors.Join(errs...)
+}
+
+// change runs do, which makes a change in the kernel or puts it into the next send. Each
+// change of this package goes through here, so that tests can make the nth one fail. Its
+// text, a line as [Op.String] has it, begins the error.
+func change(text string, do func() error) error {
+	err := fault.Check(text)
+	if err == nil {
+		err = do()
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", text, err)
+	}
+	return nil
 }
 
 // fit32 is an error for a number that 32 bits without a sign cannot hold, and

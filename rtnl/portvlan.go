@@ -20,7 +20,7 @@ const (
 )
 
 // rtextVLANCompressed is RTEXT_FILTER_BRVLAN_COMPRESSED, include/uapi/linux/rtnetlink.h:
-// VLANs are told as ranges.
+// VLANs are reported as ranges.
 const rtextVLANCompressed = 1 << 2
 
 // maxVLAN is the last VLAN that a bridge port can be in.

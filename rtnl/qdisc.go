@@ -44,7 +44,7 @@ type TBF struct {
 	Burst uint32 // bytes; a packet that is longer is never let through
 	Limit uint32 // bytes that the queue holds, with what the bucket is about to let through
 
-	ticks uint32 // the burst as the kernel tells it; 0: not from the kernel
+	ticks uint32 // the burst as the kernel reports it; 0: not from the kernel
 }
 
 // A Qdisc is a queueing discipline of a link.
@@ -54,7 +54,7 @@ type Qdisc struct {
 }
 
 // NewTBF gives a link a token bucket for all that it sends, os.ErrExist if it
-// has got a discipline that somebody set.
+// has another discipline than the kernel's own.
 func NewTBF(index uint32, t TBF) Op { return tbfOp("add", index, t, create) }
 
 // ReplaceTBF is NewTBF, or changes the token bucket that NewTBF set.
@@ -76,7 +76,7 @@ func NewFQCodel(index, memory uint32) Op {
 	})
 }
 
-// DropRootQdisc gives a link the discipline back that it had by itself. The error is
+// DropRootQdisc restores the discipline that the kernel gives a link. The error is
 // os.ErrNotExist if that is the one it has.
 func DropRootQdisc(index uint32) Op {
 	return dropQdisc(index, tcRoot)
@@ -113,7 +113,7 @@ func (t TBF) options(ae *netlink.AttributeEncoder) {
 }
 
 // Same reports whether a token bucket that was read is t but for what the kernel
-// rounds: it keeps the burst as the time that it takes, and tells the lower 32 bits
+// rounds: it keeps the burst as the time that it takes, and reports the lower 32 bits
 // of that in ticks of 64 ns.
 func (t TBF) Same(read TBF) bool {
 	if t.Rate == 0 || t.Rate != read.Rate || t.Limit != read.Limit {
@@ -160,7 +160,7 @@ func tcLink(index uint32) error {
 }
 
 // Qdiscs returns the discipline for what a link sends and the one for what it
-// receives; nil is one that nobody set. Both are one send.
+// receives; nil: the kernel's own. Both are one send.
 func (c *Conn) Qdiscs(index uint32) (root, ingress *Qdisc, err error) {
 	fail := func(err error) (*Qdisc, *Qdisc, error) {
 		return nil, nil, fmt.Errorf("qdiscs of link #%d: %w", index, err)

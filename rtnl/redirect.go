@@ -80,7 +80,7 @@ func encodeMirred(ae *netlink.AttributeEncoder, to uint32) {
 }
 
 // Redirects returns the links that all packets received by a link are redirected
-// to, whoever made the filters; the first one gets them. A link that is gone is 0.
+// to, also by filters of other programs; the first one gets them. A link that is gone is 0.
 func (c *Conn) Redirects(index uint32) (to []uint32, err error) {
 	ms, err := c.dump(request(unix.RTM_GETTFILTER, 0, tcHeader(index, 0, tcInFilters, 0)))
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Route tells where packets to a network go. Zero fields are the kernel's
-// choice, but for those that say otherwise.
+// A Route is where packets to a network are sent. Zero fields are the kernel's
+// choice, unless their comment says otherwise.
 type Route struct {
 	Dst      netip.Prefix // 0.0.0.0/0 or ::/0 is the default route
 	GW       netip.Addr   // zero: Dst is on the link itself
@@ -27,7 +27,7 @@ type Route struct {
 	Table    int          // 0: main (254)
 	Scope    *uint8       // nil: link without GW, else universe; IPv6 has none
 	OnLink   bool         // GW is on the link even if no route says so
-	Protocol uint8        // who made it; 0: boot
+	Protocol uint8        // RTPROT_*, what made it; 0: boot
 	Type     uint8        // RTN_*; 0: unicast
 }
 
@@ -55,7 +55,7 @@ func DropRoute(r Route) Op { return r.op("delete", unix.RTM_DELROUTE, ack) }
 // AddRoute adds a route; see [NewRoute].
 func (c *Conn) AddRoute(r Route) error { return c.Do(NewRoute(r)) }
 
-// String returns the route as ip(8) writes it, the link only where no gateway tells more.
+// String returns the route as ip(8) writes it, with the link only if there is no gateway.
 func (r Route) String() string {
 	var b strings.Builder
 	b.WriteString(r.Dst.String())
@@ -225,7 +225,7 @@ func (c *Conn) RouteTo(a netip.Addr) (Route, error) {
 	q := rtnetlink.RouteMessage{
 		Family: family(a), DstLength: uint8(a.BitLen()), Attributes: rtnetlink.RouteAttributes{Dst: a.AsSlice()},
 	}
-	if a.Is4() { // IPv6 tells the table unasked, and refuses to be asked
+	if a.Is4() { // IPv6 reports the table without this flag, and refuses it
 		q.Flags = unix.RTM_F_LOOKUP_TABLE
 	}
 	hops, err := c.routes(c.get, q)
@@ -285,8 +285,8 @@ func addr(b net.IP) netip.Addr {
 	return a
 }
 
-// BadGateway tells the errors of making a route whose gateway cannot be reached, is of
-// this host itself, or is none.
+// BadGateway reports whether an error of adding a route is about its gateway: it cannot be
+// reached, is an address of this host, or is invalid.
 func BadGateway(err error) bool {
 	return errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EINVAL)
 }

@@ -21,7 +21,7 @@ type Rule struct {
 	Table    int    // 0: main
 	Priority int    // lower is asked first; 0: the kernel puts it before all but the local table's
 
-	// What the kernel tells, not asked for in NewRule: it asks for more than the above,
+	// What the kernel reports; NewRule ignores it: the rule matches by more than the above,
 	// or does something else than look into the table.
 	More bool
 }

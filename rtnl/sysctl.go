@@ -9,17 +9,11 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/fault"
 )
 
 // A Sysctl is a network setting of the kernel. Most are each namespace's own:
 // Documentation/networking/ip-sysctl.rst, and admin-guide/sysctl/net.rst.
-//
-// Sysctls do not compare: what the compiler writes for that, for lists of them too, and
-// nobody calls, was 1.6 KB of the binary.
 type Sysctl struct {
-	_     [0]func()
 	Key   string // the path below /proc/sys, as net/ipv4/ip_forward
 	Value string
 
@@ -80,14 +74,11 @@ func (s Sysctl) write() error {
 	if err != nil && !Unreadable(err) {
 		return err
 	}
-	what := "sysctl " + s.Key + " = " + s.Value
-	if err = fault.Check(what); err == nil {
-		err = writeSysctl(s.Key, s.Value)
-	}
-	if err == nil || s.Optional && errors.Is(err, unix.EROFS) {
+	err = change("sysctl "+s.Key+" = "+s.Value, func() error { return writeSysctl(s.Key, s.Value) })
+	if s.Optional && errors.Is(err, unix.EROFS) {
 		return nil
 	}
-	return fmt.Errorf("%s: %w", what, err)
+	return err
 }
 
 // writeSysctl writes in one go: the kernel takes each write for a whole value.
@@ -101,8 +92,8 @@ func writeSysctl(key, value string) error {
 	return err
 }
 
-// Unreadable tells the errors of reading settings that can be written all the same: those
-// that can be written only, and stable_secret of IPv6 before it is set (EIO).
+// Unreadable reports whether an error is one of reading a setting that can be written all the
+// same: one that can only be written, and stable_secret of IPv6 before it is set (EIO).
 func Unreadable(err error) bool {
 	return errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EIO)
 }
@@ -111,8 +102,8 @@ func Unreadable(err error) bool {
 // and takes a page at a time.
 const longestSysctl = 4096
 
-// readSysctl reads in the namespace of the calling thread: what lies below
-// /proc/sys/net is whose thread looks. The value comes without its last newline.
+// readSysctl reads in the namespace of the calling thread, on which the content of
+// /proc/sys/net depends. The value comes without its last newline.
 func readSysctl(key string) (string, error) {
 	// Settings outside net belong to the whole machine.
 	if !strings.HasPrefix(key, "net/") || path.Clean(key) != key || strings.ContainsRune(key, 0) {

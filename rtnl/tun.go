@@ -1,13 +1,10 @@
 package rtnl
 
 import (
-	"errors"
 	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/fault"
 )
 
 // A Tap is what a tap device has from its birth: a link whose other end is a program,
@@ -32,23 +29,19 @@ const tunExcl = 0x8000
 // Whether packets have a struct tun_pi or a struct virtio_net_hdr in front is set anew by
 // each opener; that of the maker is what virtual machines open it with.
 func CreateTap(name string, t Tap) error {
-	what := "tap add " + name
-	if err := errors.Join(checkName(name), fault.Check(what)); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+	return change("tap add "+name, func() error { return t.create(name) })
+}
+
+// create opens the device and does the ioctls; the last makes the tap stay.
+func (t Tap) create(name string) error {
+	if err := checkName(name); err != nil {
+		return err
 	}
 	fd, err := unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("%s: %s: %w", what, tunDevice, absent(err, 0))
+		return fmt.Errorf("%s: %w", tunDevice, absent(err, 0))
 	}
 	defer unix.Close(fd) // with it goes what is not persistent yet
-	if err := t.create(fd, name); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return nil
-}
-
-// create does the ioctls; the last makes the device stay.
-func (t Tap) create(fd int, name string) error {
 	req, err := unix.NewIfreq(name)
 	if err != nil {
 		return err

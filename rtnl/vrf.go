@@ -34,7 +34,7 @@ func (IFB) kind() string                           { return "ifb" }
 func (IFB) encode(*netlink.AttributeEncoder) error { return nil }
 
 // NSID returns the number that another namespace has in the socket's own, by
-// which [Link.LinkNetNSID] tells where a link's parent is; -1 if it has none, as
+// which [Link.LinkNetNSID] names the namespace of a link's parent; -1 if it has none, as
 // when no link leads there.
 func (c *Conn) NSID(ns *NS) (int, error) {
 	const fd, nsid = 3, 1 // NETNSA_FD, NETNSA_NSID: include/uapi/linux/net_namespace.h

@@ -16,7 +16,7 @@ var ErrDuplicateAddress = errors.New("duplicate address detected")
 
 // WaitAddrs returns when no address of the link is tentative any more. It looks
 // when the kernel notifies, and once more at the end: this process may have stood still
-// until then. The error is [ErrDuplicateAddress] if somebody else has one of them, and the
+// until then. The error is [ErrDuplicateAddress] if another host has one of them, and the
 // context's if that ends first: a link without carrier keeps its addresses tentative.
 func (c *Conn) WaitAddrs(ctx context.Context, index uint32) error {
 	settled, err := c.settled(index)

@@ -31,7 +31,7 @@ func unmarshalObject(obj []byte, into any) error {
 	err := json.Unmarshal(obj, into)
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) {
-		return err
+		return placed(obj, err)
 	}
 	if first := bytes.TrimLeft(obj, " \t\r\n")[0]; first != '{' {
 		return fmt.Errorf("%s where an object is due", kindOf(first))
@@ -86,10 +86,23 @@ func Merge(obj []byte, set map[string]any, remove ...string) ([]byte, error) {
 // Unmarshal decodes the value of a key. The error names the key, as it is written, whose
 // value has the wrong type; it has no code yet, which depends on where the value came from.
 func Unmarshal(key string, b []byte, into any) error {
-	if err := json.Unmarshal(b, into); err != nil {
-		return explain(key, b, reflect.TypeOf(into).Elem(), err)
+	err := json.Unmarshal(b, into)
+	var syntax *json.SyntaxError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &syntax):
+		return fmt.Errorf("%q: %w", key, placed(b, err))
 	}
-	return nil
+	return explain(key, b, reflect.TypeOf(into).Elem(), err)
+}
+
+// placed adds its place in a document to an error that is not from a file.
+func placed(doc []byte, err error) error {
+	if line, column, found := Place(doc, "", err); found {
+		return fmt.Errorf("%w (line %d, column %d)", err, line, column)
+	}
+	return err
 }
 
 // Explain says in the words of JSON why a document could not be decoded into a struct,
@@ -117,17 +130,20 @@ func explain(path string, raw []byte, t reflect.Type, err error) error {
 	switch {
 	case errors.As(err, &wrong):
 	case t == reflect.TypeFor[netip.Addr]():
-		return fmt.Errorf("%q: %s is not an IP address", path, raw)
+		return KeyErrorf(path, "%q: %s is not an IP address", path, raw)
 	case t == reflect.TypeFor[netip.Prefix]():
-		return fmt.Errorf("%q: %s is not an IP address with a prefix length", path, raw)
+		return KeyErrorf(path, "%q: %s is not "+anAddress, path, raw)
 	default:
-		return fmt.Errorf("%q: %w", path, err)
+		return KeyErrorf(path, "%q: %w", path, err)
 	}
 	if path == "" { // of a key that is there again, with a value that fits
 		path = wrong.Field
 	}
-	return fmt.Errorf("%q is %s where %s is due", path, article(wrong.Value), wanted(wrong.Type))
+	return KeyErrorf(path, "%q is %s where %s is due", path, article(wrong.Value), wanted(wrong.Type))
 }
+
+// anAddress is what an address with its prefix length looks like.
+const anAddress = "an IP address with a prefix length, as 10.1.0.5/24 or fd00::5/64"
 
 // A part is a member of an object, or an element of an array, and the type it is decoded into.
 type part struct {

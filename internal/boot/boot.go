@@ -1,5 +1,6 @@
-// Package boot tells one boot of the machine from another: no network namespace outlives
-// one, so neither does what attachments own.
+// Package boot identifies the boot of the machine. No network namespace outlives one, so what
+// is stored with the ID of another boot, as a lease or a cache entry, belongs to an attachment
+// that is gone.
 package boot
 
 import (
@@ -9,8 +10,8 @@ import (
 	"cnibox/internal/disk"
 )
 
-// ID returns what the kernel calls this boot, a UUID (random(4)); empty where it does
-// not tell. It is read once, since no process outlives its boot.
+// ID returns the kernel's ID of this boot, a UUID (random(4)); empty if it cannot be read, as
+// without /proc. It is read once, since no process outlives its boot.
 var ID = sync.OnceValue(func() string {
 	b, err := disk.Read("/proc/sys/kernel/random/boot_id", 0, 64)
 	if err != nil {

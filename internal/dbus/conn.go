@@ -18,9 +18,9 @@ import (
 // SystemBus is where the system bus listens, unless configured otherwise.
 const SystemBus = "/run/dbus/system_bus_socket"
 
-// patience is how long a call may take, with the connecting. firewalld
-// answers nobody while it reloads, which takes seconds.
-const patience = 20 * time.Second
+// timeout is how long connecting and all calls may take. firewalld does not answer
+// while it reloads, which takes seconds.
+const timeout = 20 * time.Second
 
 // A Method names what is called: a method of an interface of an object of a
 // service.
@@ -73,7 +73,7 @@ func dial(ctx context.Context, socket string) (*Conn, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	c := &Conn{ctx: ctx, fd: fd, deadline: time.Now().Add(patience)}
+	c := &Conn{ctx: ctx, fd: fd, deadline: time.Now().Add(timeout)}
 	if err := c.begin(socket); err != nil {
 		c.Close()
 		return nil, fmt.Errorf("D-Bus at %s: %w", socket, err)
@@ -84,10 +84,10 @@ func dial(ctx context.Context, socket string) (*Conn, error) {
 // Close ends the connection.
 func (c *Conn) Close() { unix.Close(c.fd) }
 
-// begin connects, tells who we are and asks for a name, without which the bus
+// begin connects, authenticates and asks for a name, without which the bus
 // passes nothing on.
 func (c *Conn) begin(path string) error {
-	limit := unix.NsecToTimeval(int64(patience)) // also for a bus that accepts nobody
+	limit := unix.NsecToTimeval(int64(timeout)) // also for a bus that accepts no connection
 	if err := unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit); err != nil {
 		return os.NewSyscallError("setsockopt", err)
 	}
@@ -114,7 +114,7 @@ func (c *Conn) begin(path string) error {
 }
 
 // Call calls a method whose answer does not matter. The error is an *[Error] if
-// that was the answer. Nobody is started to give it.
+// that was the answer. No service is started for it.
 func (c *Conn) Call(m Method, args ...string) error {
 	_, err := c.call(m, args)
 	return err
@@ -197,7 +197,7 @@ func (c *Conn) line() (string, error) {
 }
 
 // errSlow is about a bus, or a service on it, that does not answer.
-var errSlow = errors.New("no answer in " + patience.String())
+var errSlow = errors.New("no answer in " + timeout.String())
 
 // fill reads until there are n bytes. It looks at the context ten times a second.
 func (c *Conn) fill(n int) error {

@@ -33,7 +33,7 @@ func TestCallsOverARealBus(t *testing.T) {
 	defer c.Close()
 	var e *Error
 	if err := c.Call(zone("addSource"), "trusted", "10.1.0.2/32"); !errors.As(err, &e) || e.Name != "org.freedesktop.DBus.Error.NameHasNoOwner" {
-		t.Errorf("nobody there: %v (%+v)", err, e)
+		t.Errorf("no service of the name: %v (%+v)", err, e)
 	}
 	f := dbustest.Start(t, socket)
 	if err := c.Call(zone("addSource"), "trusted", "10.1.0.2/32"); err != nil {
@@ -70,7 +70,7 @@ func TestDialErrors(t *testing.T) {
 	unix.Bind(fd, &unix.SockaddrUnix{Name: filepath.Join(dir, "dead")})
 	unix.Close(fd)
 	if _, err := Dial(t.Context(), filepath.Join(dir, "dead")); !errors.Is(err, unix.ECONNREFUSED) {
-		t.Errorf("nobody listens: %v", err)
+		t.Errorf("no listener: %v", err)
 	}
 }
 

@@ -13,7 +13,7 @@ const (
 	typeReturn = 2
 	typeError  = 3
 
-	noAutoStart = 2 // flag: whoever has the name runs already, or nobody is started
+	noAutoStart = 2 // flag: no service is started to answer
 
 	fieldPath        = 1
 	fieldInterface   = 2

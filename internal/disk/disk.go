@@ -1,6 +1,7 @@
-// Package disk reads and replaces small files, in the two ways that package os has no
-// function for: a read that neither waits for a pipe nor grows without end, and a write
-// that a reader sees whole or not at all.
+// Package disk reads and changes small files. Use [Read] for what others may have written:
+// it neither waits for a pipe nor reads without end. Use [Replace] for a file that a
+// reader must see whole or not at all. All other changes of state on disk are made by
+// [Remove], [Rename] or [Change], since tests make them fail one by one.
 package disk
 
 import (
@@ -16,12 +17,12 @@ import (
 	"cnibox/internal/fault"
 )
 
-// Read returns the content of a regular file of at most limit bytes, with more flags for
-// open(2). Anything else, as a pipe, is an error and not waited for. Errors of the system
-// are *os.PathError.
+// Read returns the content of a regular file of at most limit bytes, opened with flags beside
+// O_RDONLY: unix.O_NOFOLLOW where a symbolic link must not be followed, or 0. A larger file
+// is an error, and so is anything else, as a pipe. Errors of system calls are *os.PathError.
 //
-// The descriptor is a bare one: the first file of package os makes Go's poller, for which
-// the runtime ends the process when there are no descriptors left.
+// It does without os.File, the first of which starts Go's poller: if there are no descriptors
+// left the runtime then ends the process.
 func Read(path string, flags, limit int) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|flags, 0)
 	for err == unix.EINTR {
@@ -49,7 +50,7 @@ func Read(path string, flags, limit int) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// A descriptor reads a file that the caller closes.
+// A descriptor is an open file, an [io.Reader].
 type descriptor int
 
 func (d descriptor) Read(p []byte) (int, error) {
@@ -66,7 +67,38 @@ func (d descriptor) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// How says what [Replace] does beyond replacing; the values are combined with |.
+// Change runs do, which changes what is on disk; what names the change for tests, which can
+// make the nth one fail ([fault.Hook]). Each change of files goes through here: by [Replace],
+// [Remove] and [Rename], or directly where these do not fit, as in a directory that is open.
+func Change(what string, do func() error) error {
+	if err := fault.Check(what); err != nil {
+		return err
+	}
+	return do()
+}
+
+// Remove deletes a file, or an empty directory. It is no error if there is nothing at path.
+// Errors are *os.PathError.
+func Remove(path string) error {
+	// Looked at first: a read-only file system refuses to remove also what is not there.
+	_, err := os.Lstat(path)
+	if err == nil {
+		err = Change("remove "+filepath.Base(path), func() error { return os.Remove(path) })
+	}
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil
+	}
+	return err
+}
+
+// Rename gives a file another path in the same file system and replaces what is a file there.
+// Errors are *os.LinkError.
+func Rename(from, to string) error {
+	return Change("rename "+filepath.Base(from), func() error { return os.Rename(from, to) })
+}
+
+// How is what [Replace] does beyond replacing; the values are combined with |. The zero value
+// is nothing.
 type How uint8
 
 const (
@@ -74,16 +106,19 @@ const (
 	Durable                 // content and name are on disk before it returns
 )
 
-// Replace gives a file, for its owner alone, new content in one step: readers see the old
-// file or the whole new one, whenever the process is killed. A symbolic link at path is
-// replaced, not followed. A missing directory is created with mode 0700.
+// Replace gives a file, of mode 0600, new content in one step: readers see the old file or
+// the whole new one, whenever the process is killed. A symbolic link at path is replaced, not
+// followed. A missing directory is created with mode 0700. After an error the old file is
+// there, but with [Durable] the new one may be: a sync of the directory comes last.
 //
 // temp is the path of the temporary file, in the same directory. What a killed process
-// left there is replaced, so of callers with the same temp only one may write at a time.
+// left there is replaced, so callers with the same temp must not run at the same time.
 func Replace(path, temp string, content []byte, how How) error {
-	if err := fault.Check("write " + filepath.Base(path)); err != nil {
-		return err
-	}
+	return Change("write "+filepath.Base(path), func() error { return replace(path, temp, content, how) })
+}
+
+// replace is [Replace] without the hook.
+func replace(path, temp string, content []byte, how How) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
@@ -112,14 +147,14 @@ func Replace(path, temp string, content []byte, how How) error {
 	return nil
 }
 
-// create makes a file that is not there yet, for its owner alone. O_NONBLOCK means nothing
-// to a regular file; with it package os needs no fcntl(2) to find out whether it can be polled.
+// create creates a file of mode 0600. O_NONBLOCK has no effect on a regular file, but package
+// os needs no fcntl(2) then to find out whether the file can be polled.
 func create(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NONBLOCK, 0o600)
 }
 
-// rename replaces path, or with New fails where it exists. RENAME_NOREPLACE is not in
-// every file system, as NFS, nor in Linux before 3.15; link(2) is not in FAT.
+// rename replaces path, or with New fails if it exists. RENAME_NOREPLACE does not work in
+// every file system, as NFS, nor in Linux before 3.15; link(2) does not work in FAT.
 func rename(temp, path string, how How) error {
 	if how&New == 0 {
 		return os.Rename(temp, path)

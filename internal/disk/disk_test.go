@@ -32,7 +32,7 @@ func TestRead(t *testing.T) {
 		"link":      {"link", 0, 10, "12345", ""},
 		"no link":   {"link", unix.O_NOFOLLOW, 10, "", "too many levels"},
 		"pipe":      {"pipe", 0, 10, "", "not a regular file"},
-		"folder":    {"", 0, 10, "", "not a regular file"},
+		"directory": {"", 0, 10, "", "not a regular file"},
 		"missing":   {"x", 0, 10, "", "no such file"},
 		"large":     {"large", 0, 20000, strings.Repeat("l", 20000), ""},
 	}
@@ -141,14 +141,62 @@ func TestReplaceDirectory(t *testing.T) {
 	}
 }
 
-// An injected fault changes nothing, not even the directory.
-func TestReplaceFault(t *testing.T) {
+// An injected fault changes nothing, not even the directory. What there is nothing to do for
+// cannot fail.
+func TestFault(t *testing.T) {
 	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/old", []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	defer func() { fault.Hook = nil }()
 	fault.Hook = func(what string) error { return fmt.Errorf("no %s", what) }
-	err := disk.Replace(dir+"/a/file", dir+"/a/temp", []byte("x"), 0)
-	if err == nil || err.Error() != "no write file" || content(t, dir) != "" {
-		t.Errorf("%v, and in the directory: %q", err, content(t, dir))
+	for want, err := range map[string]error{
+		"no write file": disk.Replace(dir+"/a/file", dir+"/a/temp", []byte("x"), 0),
+		"no remove old": disk.Remove(dir + "/old"),
+		"no rename old": disk.Rename(dir+"/old", dir+"/new"),
+	} {
+		if err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	if err := disk.Remove(dir + "/none"); err != nil {
+		t.Error(err)
+	}
+	if got := content(t, dir); got != "old=x" {
+		t.Errorf("in the directory: %q", got)
+	}
+}
+
+func TestRemove(t *testing.T) {
+	dir := t.TempDir()
+	if err := errors.Join(link(dir, "link"), os.Mkdir(dir+"/empty", 0o700), os.MkdirAll(dir+"/full/x", 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]error{
+		"link": nil, "empty": nil, "full": unix.ENOTEMPTY, "none": nil, "none/x": nil, "other/x": nil,
+	} {
+		if err := disk.Remove(filepath.Join(dir, name)); !errors.Is(err, want) {
+			t.Errorf("%s: got %v, want %v", name, err, want)
+		}
+	}
+	if got, want := content(t, dir), "full=d--------- other=kept"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestRename(t *testing.T) {
+	dir := t.TempDir()
+	if err := errors.Join(os.WriteFile(dir+"/from", []byte("x"), 0o600), os.WriteFile(dir+"/to", []byte("old"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := disk.Rename(dir+"/from", dir+"/to"); err != nil {
+		t.Error(err)
+	}
+	if err := disk.Rename(dir+"/from", dir+"/to"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file that is not there: %v", err)
+	}
+	if got := content(t, dir); got != "to=x" {
+		t.Errorf("got %s", got)
 	}
 }
 

@@ -1,17 +1,18 @@
-// Package fault lets tests make the nth kernel call fail.
+// Package fault lets tests make the nth change of the kernel or the disk fail, or kill the
+// process there, so that they can go through every failure that an ADD can meet.
 //
-// rtnl, nft, ipam and the like ask before each change, so a test that counts to n and
-// fails there goes through every failure an ADD can meet, one after another.
+// Each change goes through one of three functions, which call [Check]: rtnl's change, nft's
+// commit and [cnibox/internal/disk.Change].
 package fault
 
-// Hook is asked before each call that changes something in the kernel or on
-// disk; what names the call. An error is returned in the call's place. It is
-// nil outside tests.
-// It is set before the work begins and by one test at a time; nothing guards it.
+// Hook is called before each change; what names it, as "link add br0 type bridge". An error
+// that it returns is the change's, which is not made. It is nil outside tests.
+//
+// A test sets it before what it tests begins, and no other test may run meanwhile: nothing
+// guards it.
 var Hook func(what string) error
 
-// Check asks the hook.
-// Outside of tests it costs one comparison.
+// Check calls the hook. Outside tests it costs one comparison.
 func Check(what string) error {
 	if Hook == nil {
 		return nil

@@ -1,7 +1,11 @@
-// Package flock locks a file and gives the unlock back.
+// Package flock locks files by flock(2), for what several processes or goroutines change.
 //
-// The locks are those of flock(2): of the open file, so they hold between goroutines of
-// a process as between processes, and the reference's plugins take the same.
+// The lock belongs to the open file, so it excludes goroutines of one process as well as
+// other processes, the reference's plugins among them. It ends when unlock is called, and
+// when the process ends, however it ends.
+//
+// Use [Exclusive] for a lock file, [Lock] for one that is shared or needs another time limit,
+// and [Wait] for a file that is open already.
 package flock
 
 import (
@@ -14,28 +18,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Patience is how long a lock is waited for at most. Locks are held for some changes, so a
+// Timeout is how long a lock is waited for at most. Locks are held for a few changes, so a
 // process that has one for longer hangs. Tests set it before they wait.
-var Patience = 30 * time.Second
+var Timeout = 30 * time.Second
 
-// Bound returns a context that ends when a lock has been waited for long enough.
-func Bound(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, Patience)
-}
-
-// Exclusive is [Lock] for an exclusive lock that is waited for no longer than [Patience].
+// Exclusive is [Lock] for an exclusive lock that is waited for no longer than [Timeout]; then
+// the error is context.DeadlineExceeded.
 func Exclusive(ctx context.Context, path string, mode os.FileMode) (unlock func(), err error) {
-	ctx, cancel := Bound(ctx)
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	return Lock(ctx, path, mode, unix.LOCK_EX)
 }
 
 // Lock takes an flock(2) of the given kind, LOCK_EX or LOCK_SH, on the file at path and waits
 // for it until ctx is done. A missing file is created with the given mode; only a regular file
-// is locked. Errors name the path, and the context's is among them.
+// is locked. Errors are *os.PathError, around that of the context if that ended first.
 //
-// The holder of an exclusive lock may remove the file before it unlocks: a file that was
-// removed while it was waited for is opened anew.
+// The holder of an exclusive lock may remove the file before it unlocks: then those that wait
+// create and lock a new one.
 func Lock(ctx context.Context, path string, mode os.FileMode, how int) (unlock func(), err error) {
 	// A symbolic link is refused, and a pipe without a writer not waited for.
 	const flags = unix.O_RDONLY | unix.O_CREAT | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
@@ -65,12 +65,11 @@ func Lock(ctx context.Context, path string, mode os.FileMode, how int) (unlock f
 }
 
 // Wait takes an flock(2) of the given kind, LOCK_EX or LOCK_SH, on an open
-// file and waits for it until ctx is done, and no longer than [Patience]. The error is the
-// context's, or context.DeadlineExceeded. The descriptor is Wait's from here on:
-// unlock closes it, and so does an error. The kernel gives the lock back when
-// the process ends, however it ends.
+// file and waits for it until ctx is done, and no longer than [Timeout]. The error is the
+// context's, or context.DeadlineExceeded. The descriptor is closed by unlock, and by Wait if
+// it fails; the caller must not use it any more.
 func Wait(ctx context.Context, fd, how int) (unlock func(), err error) {
-	ctx, cancel := Bound(ctx)
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	return wait(ctx, fd, how)
 }
@@ -88,8 +87,8 @@ func wait(ctx context.Context, fd, how int) (unlock func(), err error) {
 	return nil, err
 }
 
-// block waits in the kernel, on a goroutine that may outlive the call: a lock
-// that arrives after ctx is done is given back where it arrives.
+// block waits in the kernel, on a goroutine that may outlive the call: it releases
+// a lock that it gets after ctx is done.
 func block(ctx context.Context, fd, how int) (func(), error) {
 	got := make(chan error, 1)
 	go func() { got <- flock(fd, how) }()
@@ -109,7 +108,7 @@ func block(ctx context.Context, fd, how int) (func(), error) {
 	}
 }
 
-// flock is flock(2), done again when a signal interrupts it.
+// flock is flock(2), repeated when a signal interrupts it.
 func flock(fd, how int) error {
 	for {
 		if err := unix.Flock(fd, how); !errors.Is(err, unix.EINTR) {

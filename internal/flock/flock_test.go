@@ -123,7 +123,7 @@ func TestWaitShared(t *testing.T) {
 func TestOddFiles(t *testing.T) {
 	dir := t.TempDir()
 	odd := map[string]func(string) error{
-		"link": func(p string) error { return os.Symlink(filepath.Join(dir, "elsewhere"), p) },
+		"link": func(p string) error { return os.Symlink(filepath.Join(dir, "target"), p) },
 		"fifo": func(p string) error { return unix.Mkfifo(p, 0o600) },
 		"dir":  func(p string) error { return os.Mkdir(p, 0o700) },
 		"socket": func(p string) error {
@@ -145,7 +145,7 @@ func TestOddFiles(t *testing.T) {
 			if _, err := flock.Exclusive(ctx, path, 0o600); err == nil {
 				t.Error("was locked")
 			}
-			if _, err := os.Lstat(filepath.Join(dir, "elsewhere")); !errors.Is(err, os.ErrNotExist) {
+			if _, err := os.Lstat(filepath.Join(dir, "target")); !errors.Is(err, os.ErrNotExist) {
 				t.Error("the link was followed")
 			}
 		})

@@ -29,6 +29,14 @@ func init() { runtime.LockOSThread() }
 // make test sets it.
 func required() bool { return os.Getenv("CNIBOX_KERNEL") == "require" }
 
+// OneUser reports whether this is root of a user namespace without a second user, as where an
+// ordinary user runs make test: there is no chown, and no capability over the machine.
+func OneUser() bool {
+	b, _ := os.ReadFile("/proc/self/uid_map")
+	fields := strings.Fields(string(b))
+	return len(fields) == 3 && fields[2] == "1"
+}
+
 // Patience is the longest that something may take which takes d at most on a slow
 // machine. CNIBOX_SLOW is how many times slower this one is, as where the processor
 // is emulated.
@@ -37,6 +45,19 @@ func Patience(d time.Duration) time.Duration {
 		return time.Duration(n) * d
 	}
 	return d
+}
+
+// Eventually waits until is returns nil, for as long as a process may take.
+func Eventually(t testing.TB, what string, is func() error) {
+	t.Helper()
+	within := Patience(time.Minute)
+	err := is()
+	for end := time.Now().Add(within); err != nil && time.Now().Before(end); err = is() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err != nil {
+		t.Fatalf("after %s there is still not: %s: %v", within, what, err)
+	}
 }
 
 // NS makes a network namespace for the test, empty but for lo, which is down.

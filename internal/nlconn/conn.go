@@ -1,7 +1,11 @@
 // Package nlconn is the netlink connection that rtnl and nft share: the library's
 // [netlink.Conn] over a blocking socket of our own, several requests in one send with an
-// answer for each, and dumps that are repeated when they were interrupted. What messages
-// mean is for the packages above.
+// answer for each, and dumps that are repeated when they were interrupted. It does not know
+// what messages mean.
+//
+// Use [Conn.Execute] for one request, [Conn.Dump] for a list of objects, [Conn.Batch] for
+// several requests that do not depend on each other, and [Conn.Transaction] for a batch of
+// nf_tables. Errors of the kernel are an [Error]; any other is about the socket.
 package nlconn
 
 import (
@@ -15,25 +19,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dumpTries is how often a dump is asked for that was interrupted.
+// dumpTries is how often a dump that is interrupted is requested.
 const dumpTries = 5
 
 // ErrInterrupted is returned by [Conn.Dump], along with the last answer, when what was
 // read kept changing. The answer is right about all that did not change.
 var ErrInterrupted = errors.New("it keeps changing while it is read")
 
-// A Conn is a connection to the kernel. It may be used from any goroutine and any thread;
-// calls take turns. After Close all calls fail with [os.ErrClosed].
+// A Conn is a connection to the kernel, from [Open] or [Listen]. It may be used from any
+// goroutine and any thread; calls take turns. After Close all calls fail with [os.ErrClosed].
 type Conn struct {
 	mu  sync.Mutex
 	lib *netlink.Conn
 	s   *socket
 
-	stale bool // there may be answers left that nothing has read
+	stale bool // there may be answers that were not read
 }
 
-// Open connects to a netlink protocol, such as unix.NETLINK_ROUTE. The socket is opened by
-// way of within, which runs the function it is given inside the namespace wanted.
+// Open connects to a netlink protocol, such as unix.NETLINK_ROUTE. within runs the function
+// that opens the socket in the namespace of the socket.
 func Open(protocol int, within func(open func() error) error) (*Conn, error) {
 	return Listen(protocol, 0, within)
 }
@@ -50,7 +54,7 @@ func Listen(protocol int, groups uint32, within func(open func() error) error) (
 	return &Conn{lib: netlink.NewConn(s, 0), s: s}, nil
 }
 
-// Close gives the socket back.
+// Close closes the socket.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -92,19 +96,19 @@ type Answer struct {
 }
 
 // Batch sends the requests in one datagram and returns an answer for each. The error is
-// about the socket; what the kernel refuses is in the answers, and does not keep it from
-// doing the requests behind.
+// about the socket; the kernel's errors are in the answers, and the kernel goes on with the
+// next request after one.
 //
-// The kernel works through a datagram in order and reports each error, asked or not. So the
-// last request alone is acknowledged, and its answer says that all before it went well
-// that had no error: one read, mostly.
+// The kernel works through a datagram in order and reports each error, also of requests
+// without [netlink.Acknowledge]. So only the last request is acknowledged, and when its answer
+// arrives all before it succeeded that had no error: one read, mostly.
 func (c *Conn) Batch(reqs []netlink.Message) ([]Answer, error) {
 	return c.exchange(reqs, 0, len(reqs)-1)
 }
 
-// Transaction is Batch for requests that NFNL_MSG_BATCH_BEGIN and NFNL_MSG_BATCH_END
-// enclose, the first and the last of reqs: the kernel answers neither, unless it refuses
-// the whole of it under the number of the first.
+// Transaction is Batch for requests between NFNL_MSG_BATCH_BEGIN and NFNL_MSG_BATCH_END, which
+// are the first and the last of reqs. The kernel answers neither, but an error of the whole
+// batch has the number of the first.
 func (c *Conn) Transaction(reqs []netlink.Message) ([]Answer, error) {
 	return c.exchange(reqs, 1, len(reqs)-2)
 }
@@ -122,8 +126,8 @@ func (c *Conn) Execute(req netlink.Message) ([]netlink.Message, error) {
 	return answers[0].Messages, nil
 }
 
-// Dump returns all objects that the request is about. One that was interrupted is asked
-// for again; see [ErrInterrupted].
+// Dump returns all objects that the request is about. If it is interrupted it is repeated;
+// see [ErrInterrupted].
 func (c *Conn) Dump(req netlink.Message) ([]netlink.Message, error) {
 	return dump(func() ([]netlink.Message, bool, error) {
 		req.Header.Flags |= netlink.Dump
@@ -131,7 +135,7 @@ func (c *Conn) Dump(req netlink.Message) ([]netlink.Message, error) {
 		if err != nil {
 			return nil, false, err
 		}
-		// EINTR is how netfilter says it between two parts of a dump.
+		// EINTR is how netfilter reports it between two parts of a dump.
 		err, interrupted := answers[0].Err, c.interrupted()
 		if errors.Is(err, unix.EINTR) {
 			err, interrupted = nil, true
@@ -155,7 +159,7 @@ func dump(ask func() ([]netlink.Message, bool, error)) ([]netlink.Message, error
 	}
 }
 
-// interrupted reports whether a dump since the last call was out of step with itself.
+// interrupted reports whether a dump since the last call was inconsistent.
 func (c *Conn) interrupted() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,17 +193,17 @@ func (c *Conn) exchange(reqs []netlink.Message, first, last int) ([]Answer, erro
 		return nil, fmt.Errorf("netlink send: %w", cause(err))
 	}
 	answers := make([]Answer, len(sent))
-	c.s.end = time.Now().Add(exchangeTimes * Patience)
+	c.s.end = time.Now().Add(exchangeTimes * Timeout)
 	defer func() { c.s.end = time.Time{} }()
 	err = c.collect(sent, answers, first, last)
 	c.stale = err != nil
 	return answers, err
 }
 
-// collect reads until the last request was acknowledged, answered or refused. Answers to
-// earlier exchanges are dropped.
+// collect reads until there is an acknowledgement, an answer or an error for the last request.
+// Answers to earlier exchanges are dropped.
 func (c *Conn) collect(sent []netlink.Message, answers []Answer, first, last int) error {
-	for open := first; open <= last; { // requests before open are over
+	for open := first; open <= last; { // requests before open have their answer
 		ms, err := c.lib.Receive()
 		var op *netlink.OpError
 		if errors.As(err, &op) && op.Sequence != 0 {
@@ -208,7 +212,7 @@ func (c *Conn) collect(sent []netlink.Message, answers []Answer, first, last int
 				continue
 			}
 			answers[i].Err = kernelError(op)
-			if i < first || i > last { // all of it was refused
+			if i < first || i > last { // an error of the whole batch
 				return nil
 			}
 			open = i + 1
@@ -225,8 +229,8 @@ func (c *Conn) collect(sent []netlink.Message, answers []Answer, first, last int
 	return nil
 }
 
-// take hands messages to the requests they answer and returns the first request that is
-// not over. The library has read a dump to its end.
+// take adds messages to the answers of their requests and returns the first request that has
+// no complete answer. The library has read a dump to its end.
 func take(ms, sent []netlink.Message, answers []Answer, open, last int) int {
 	for _, m := range ms {
 		i := int(m.Header.Sequence - sent[0].Header.Sequence)
@@ -249,7 +253,7 @@ func take(ms, sent []netlink.Message, answers []Answer, open, last int) int {
 	return open
 }
 
-// kernelError is the errno of a library's error in the kernel's words.
+// kernelError is a library's error as an [Error], if it has an errno.
 func kernelError(op *netlink.OpError) error {
 	var errno unix.Errno
 	if !errors.As(op.Err, &errno) {

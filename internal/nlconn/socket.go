@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Patience is how long the kernel may be silent while an answer is due. It answers at once,
-// so this only guards against hanging. An exchange ends after exchangeTimes that at the
-// latest, whatever comes in. Tests set it before they open a socket.
-var Patience = 5 * time.Second
+// Timeout is how long an answer of the kernel may take. It answers at once, so this only
+// guards against hanging. An exchange ends after exchangeTimes that at the latest, whatever
+// is received. Tests set it before they open a socket.
+var Timeout = 5 * time.Second
 
 const (
 	exchangeTimes = 12
@@ -36,15 +36,15 @@ type socket struct {
 	in  []byte
 	end time.Time // of the exchange; zero: there is none
 
-	// A dump was out of step with itself. The kernel may say so in NLMSG_DONE alone, which
-	// the library does not hand on.
+	// A dump was inconsistent. The kernel may report that in NLMSG_DONE only, which the
+	// library does not return.
 	interrupted bool
 }
 
 var _ netlink.Socket = (*socket)(nil)
 
-// newSocket opens a socket by way of within and connects it to the kernel: another
-// process could send to one that is not connected.
+// newSocket opens a socket in the namespace that within enters, and connects it to the
+// kernel: another process could send to one that is not connected.
 func newSocket(protocol int, groups uint32, within func(func() error) error) (*socket, error) {
 	s := &socket{fd: -1, in: make([]byte, readSize)}
 	err := within(func() (err error) {
@@ -58,7 +58,7 @@ func newSocket(protocol int, groups uint32, within func(func() error) error) (*s
 		err = os.NewSyscallError("connect", unix.Connect(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
 	}
 	if err == nil {
-		limit := unix.NsecToTimeval(int64(Patience))
+		limit := unix.NsecToTimeval(int64(Timeout))
 		err = os.NewSyscallError("setsockopt SO_RCVTIMEO", unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit))
 	}
 	if err != nil {
@@ -67,9 +67,9 @@ func newSocket(protocol int, groups uint32, within func(func() error) error) (*s
 		}
 		return nil, err
 	}
-	// Each of these makes errors or filters better and none is needed; kernels before 4.20
-	// refuse one of them. NETLINK_CAP_ACK is not among them: the library cannot read an
-	// error that was cut by it.
+	// These make errors or filters more exact, and all else works without them; kernels
+	// before 4.20 lack one. NETLINK_CAP_ACK is not among them: the library cannot read an
+	// error that it has shortened.
 	for _, option := range [...]int{unix.NETLINK_EXT_ACK, unix.NETLINK_GET_STRICT_CHK} {
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, option, 1)
 	}
@@ -80,8 +80,8 @@ func newSocket(protocol int, groups uint32, within func(func() error) error) (*s
 func (s *socket) Send(m netlink.Message) error { return s.SendMessages([]netlink.Message{m}) }
 
 // SendMessages sends all messages in one datagram; the kernel works through them before
-// the call returns. The buffer must hold them, so it grows for a big batch: without limit
-// with privilege on the host, else up to net.core.wmem_max.
+// the call returns. The send buffer must hold them, so it grows for a large batch: without
+// limit with CAP_NET_ADMIN on the host, else up to net.core.wmem_max.
 func (s *socket) SendMessages(ms []netlink.Message) error {
 	if s.fd < 0 {
 		return os.ErrClosed
@@ -92,7 +92,7 @@ func (s *socket) SendMessages(ms []netlink.Message) error {
 	}
 	out := make([]byte, 0, size)
 	for _, m := range ms {
-		if len(m.Data) > math.MaxUint16 { // no attribute in it can be longer than its length can say
+		if len(m.Data) > math.MaxUint16 { // the length of an attribute has 16 bits
 			return fmt.Errorf("request of %d bytes: %w", len(m.Data), unix.EMSGSIZE)
 		}
 		b, err := m.MarshalBinary()
@@ -109,7 +109,7 @@ func (s *socket) SendMessages(ms []netlink.Message) error {
 }
 
 // Receive returns the messages of the next datagram. It fails with
-// [os.ErrDeadlineExceeded] when there is none for [Patience], and from the end of the
+// [os.ErrDeadlineExceeded] when there is none for [Timeout], and from the end of the
 // exchange on even if there is one.
 func (s *socket) Receive() ([]netlink.Message, error) {
 	if s.fd < 0 {
@@ -158,12 +158,12 @@ func received(receive func() ([]netlink.Message, error)) iter.Seq2[netlink.Messa
 	}
 }
 
-// discard reads what a failed exchange left behind. The kernel reports once that the
-// receive buffer overflowed; then it drops answers without a word until the buffer is
-// empty. And it begins no dump before the last one was read. A socket that never runs dry
-// is an error.
+// discard reads what a failed exchange has left. The kernel reports once that the receive
+// buffer overflowed; then it drops answers without a report until the buffer is empty. And
+// it begins no dump before the last one was read. The error is os.ErrDeadlineExceeded if
+// there is more to read for [Timeout].
 func (s *socket) discard() error {
-	for end := time.Now().Add(Patience); time.Now().Before(end); {
+	for end := time.Now().Add(Timeout); time.Now().Before(end); {
 		_, _, err := unix.Recvfrom(s.fd, s.in, unix.MSG_DONTWAIT)
 		if errors.Is(err, unix.EAGAIN) {
 			return nil
@@ -172,7 +172,7 @@ func (s *socket) discard() error {
 	return os.ErrDeadlineExceeded
 }
 
-// Close gives the descriptor back.
+// Close closes the descriptor.
 func (s *socket) Close() error {
 	if s.fd < 0 {
 		return os.ErrClosed

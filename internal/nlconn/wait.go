@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Wait returns when there was a notification, or when the kernel had more than
-// the socket could hold, after which the caller has to look for itself. The error
-// is the context's if that ends first.
+// Wait returns when there was a notification, or when the receive buffer overflowed. The
+// notification is dropped: the caller reads the state anew. The error is the context's if
+// that ends first.
 func (c *Conn) Wait(ctx context.Context) error {
 	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err != nil {
@@ -26,7 +26,7 @@ func (c *Conn) Wait(ctx context.Context) error {
 	})
 	defer func() {
 		if !stop() {
-			<-woken // before its descriptor goes
+			<-woken // before its descriptor is closed
 		}
 	}()
 	c.mu.Lock()

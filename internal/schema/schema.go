@@ -17,7 +17,7 @@ import (
 )
 
 // A Problem is a place where a document is not as its JSON schema asks.
-// It is no error: a document may have many, and all of them are told at once.
+// It is no error: a document may have many, and all of them are reported at once.
 type Problem struct {
 	Path string // as in ips[0].address; empty: the document itself
 	Text string
@@ -54,7 +54,7 @@ type rule struct {
 	min, max int64            // of an integer, or the characters of a string; max 0: none
 	// What is wrong with a string; empty: nothing.
 	text  func(string) string
-	whole func(c *checker, path string, v any) // what no single member tells
+	whole func(c *checker, path string, v any) // what no single member shows
 }
 
 // checkDoc decodes a document and compares it with a rule. Numbers stay text,

@@ -1,5 +1,14 @@
-// Package undo takes back what a verb has done before it failed: one stack for all
-// plugins, with one limit of time and one way to report what could not be undone.
+// Package undo undoes what a verb has done before it failed: one stack for all plugins,
+// with one time limit and one way to report what could not be undone.
+//
+// Each step is registered on the line after the deed, or before one that may be done in
+// part, and the verb ends with [Stack.Failed]:
+//
+//	var undo undo.Stack
+//	if err := host.AddLink(port); err != nil {
+//		return undo.Failed(ctx, err)
+//	}
+//	undo.Add("link "+port.Name, func(context.Context) error { return host.DelLink(port.Name) })
 package undo
 
 import (
@@ -12,27 +21,29 @@ import (
 	"cnibox/spec"
 )
 
-// limit is how long all of it may take, whatever became of the context of the verb. A
-// runtime that gave up on the verb still waits for the process for a while.
+// limit is how long all steps together may take, also when the context of the verb has
+// ended. A runtime that has cancelled the verb waits for the process for a while.
 const limit = 5 * time.Second
 
-// A Stack holds how to undo what a verb has done so far. The zero value is empty.
+// A Stack is how to undo what a verb has done so far. The zero value is empty and ready for
+// use. It is not for several goroutines.
 type Stack struct{ steps []step }
 
 type step struct {
-	what string // for people
+	what string // for the error
 	fn   func(context.Context) error
 }
 
-// Add registers how to undo what was just done, or is about to be tried. The context that
-// fn gets is not the verb's, which may have ended. fn must be fine with a deed that was
-// not done after all, or is gone already: os.ErrNotExist is no error here.
+// Add registers how to undo what was just done, or is about to be tried; what names it, as
+// "link eth0". The context that fn gets is not the verb's, which may have ended. fn may find
+// that there is nothing to undo: os.ErrNotExist is no error here.
 func (s *Stack) Add(what string, fn func(context.Context) error) {
 	s.steps = append(s.steps, step{what, fn})
 }
 
-// Failed undoes all, last first, and returns cause with what could not be undone in its
-// details; its code stays. A nil cause is a verb that succeeded: nothing is undone.
+// Failed runs all steps, the last one first, also when some of them fail, and empties the
+// stack. It returns cause, with what could not be undone in its details; its code stays. A
+// nil cause is a verb that succeeded: nothing is undone.
 func (s *Stack) Failed(ctx context.Context, cause error) error {
 	if cause == nil || len(s.steps) == 0 {
 		return cause

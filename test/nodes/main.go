@@ -1,7 +1,7 @@
 // Command nodes runs a cluster of two nodes on a cnibox binary: real etcd, real flanneld, and
 // pods of the plugin flannel, with its backends vxlan and host-gw, both dual stack.
 //
-//	cd test/nodes && go run . [-bin ../../bin/cnibox] [-flanneld PATH] [-require]
+//	go run -C test ./nodes [-bin ../bin/cnibox] [-flanneld PATH] [-require]
 //
 // It needs root, the programs of the table below and a kernel with vxlan; without them it says
 // what is missing and exits with 0, and -require makes that a failure. Each node is a network
@@ -47,7 +47,7 @@ func main() {
 		fail(hold(os.Args[2]))
 		return
 	}
-	bin := flag.String("bin", "../../bin/cnibox", "the binary to try")
+	bin := flag.String("bin", "../bin/cnibox", "the binary to try")
 	flanneld := flag.String("flanneld", "", "flanneld; `make flanneld` builds it")
 	require := flag.Bool("require", false, "fail where something is missing")
 	flag.Parse()

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// config is a bus on which everybody may do everything.
+// config is a bus on which everything is allowed.
 const config = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig>

@@ -21,8 +21,8 @@ type Firewalld struct {
 	serial uint32
 
 	mu      sync.Mutex
-	sources []string // "zone source", in the order in which they came
-	fail    string   // what every call is answered with; empty: none
+	sources []string      // "zone source", in the order in which they came
+	fail    func() string // the error that a call is answered with; empty: none
 }
 
 // Zones are those that it knows.
@@ -37,6 +37,7 @@ func Start(t testing.TB, socket string) *Firewalld {
 	}
 	t.Cleanup(func() { c.Close() })
 	f := &Firewalld{c: c}
+	f.Fail("")
 	fmt.Fprintf(c, "\x00AUTH EXTERNAL %s\r\n", hex.EncodeToString([]byte(strconv.Itoa(os.Getuid()))))
 	answer := make([]byte, 39) // "OK ", 32 digits and the end of the line
 	if _, err := io.ReadFull(c, answer[:37]); err != nil || !bytes.HasPrefix(answer, []byte("OK ")) {
@@ -46,7 +47,7 @@ func Start(t testing.TB, socket string) *Firewalld {
 	f.bus("Hello", "", nil)
 	name := append(str(nil, "org.fedoraproject.FirewallD1"), 0, 0, 0)
 	f.bus("RequestName", "su", append(name, 0, 0, 0, 0))
-	for got := 0; got < 2; { // both are answered before anybody may ask
+	for got := 0; got < 2; { // both are answered before there is a call
 		m, err := read(c)
 		if err != nil || m.typ == 3 {
 			t.Fatalf("bus: %v %q", err, m.args)
@@ -66,7 +67,19 @@ func (f *Firewalld) Stop() { f.c.Close() }
 func (f *Firewalld) Fail(message string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.fail = message
+	f.fail = func() string { return message }
+}
+
+// FailNth makes the nth call from now on, counted from 1, fail with the message, and no other.
+func (f *Firewalld) FailNth(n int, message string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fail = func() string {
+		if n--; n == 0 {
+			return message
+		}
+		return ""
+	}
 }
 
 // Sources returns what is in the zones, as "trusted 10.1.0.2/32, …".
@@ -106,8 +119,8 @@ func (f *Firewalld) serve() {
 func (f *Firewalld) answer(m msg) (sig string, body []byte, failure string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.fail != "" {
-		return "", nil, f.fail
+	if message := f.fail(); message != "" {
+		return "", nil, message
 	}
 	if m.path != "/org/fedoraproject/FirewallD1" || m.iface != "org.fedoraproject.FirewallD1.zone" || len(m.args) != 2 {
 		return "", nil, fmt.Sprintf("no such method: %+v", m)

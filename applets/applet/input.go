@@ -1,0 +1,75 @@
+package applet
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/spec"
+)
+
+// quiet is how long VERSION waits for the end of its input. It needs none, so
+// none may be coming.
+// A prober writes its few bytes at once; a terminal writes none.
+const quiet = 100 * time.Millisecond
+
+// readInput reads r to its end, or one byte beyond what a configuration may
+// have, which [spec.NewRequest] then refuses. With a limit of time above 0 it
+// returns what came until then. It ends with ctx, which a plain read would
+// outlive.
+// An error of the read comes with what was read before.
+func readInput(ctx context.Context, r io.Reader, limit time.Duration) ([]byte, error) {
+	f, ok := r.(*os.File)
+	if !ok {
+		return bounded(r)
+	}
+	if _, err := f.Stat(); err != nil { // closed: poll would wait for ever
+		return nil, err
+	}
+	if limit == 0 {
+		return bounded(&pollReader{ctx: ctx, file: f})
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return bounded(&pollReader{ctx: ctx, file: f, limited: true})
+}
+
+// bounded reads to the end, or one byte beyond what a configuration may have.
+func bounded(r io.Reader) ([]byte, error) { return io.ReadAll(io.LimitReader(r, spec.MaxConf+1)) }
+
+// glance is how often the context is looked at, in milliseconds.
+const glance = 50
+
+// A pollReader reads a file that may stay silent. It needs no goroutine, and so
+// no second thread, since main is locked to the first.
+// A read cannot be given a deadline: stdin is in blocking mode, and the runtime does
+// not watch it.
+type pollReader struct {
+	ctx     context.Context
+	file    *os.File
+	limited bool // the context has a limit of time, which is the end of the input
+}
+
+// Read returns io.EOF when the time is over.
+// It looks at the context twenty times a second. A pipe whose other end was closed
+// counts as readable: the read then says that it is the end.
+func (p *pollReader) Read(b []byte) (int, error) {
+	fds := []unix.PollFd{{Fd: int32(p.file.Fd()), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(fds, glance)
+		switch {
+		case n > 0:
+			return p.file.Read(b)
+		case p.limited && errors.Is(p.ctx.Err(), context.DeadlineExceeded):
+			return 0, io.EOF
+		case p.ctx.Err() != nil:
+			return 0, p.ctx.Err()
+		case err != nil && !errors.Is(err, unix.EINTR):
+			return 0, os.NewSyscallError("poll", err)
+		}
+	}
+}

@@ -1,0 +1,54 @@
+package applet
+
+import (
+	"golang.org/x/sys/unix"
+
+	"cnibox/spec"
+)
+
+// addDescriptors is more than any ADD has open at a time, with its delegates and its undo.
+// Together with what a process begins with it stays below 64, from where on the kernel
+// has to make a bigger table, for which it waits some 10 ms.
+const addDescriptors = 32
+
+// ready makes sure, before the first change, that ADD and its undo have what a process can
+// run out of.
+func (p Process) Ready() error {
+	if p.Threads != nil {
+		p.Threads()
+	}
+	return checkDescriptors()
+}
+
+// checkDescriptors reports, before the first change, that ADD or its undo would run out of
+// file descriptors. The limit is the process's own, so those that are free now stay free.
+// Errors have code 5; later on, Go's runtime would end the process where it gets none for
+// the first timer.
+func checkDescriptors() error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return spec.Errorf(spec.CodeIO, "limit of file descriptors: %w", err)
+	}
+	// poll(2) tells which of a group of descriptors are not open in one call.
+	var group [2 * addDescriptors]unix.PollFd
+	free := 0
+	for first := uint64(0); free < addDescriptors && first < limit.Cur; first += uint64(len(group)) {
+		fds := group[:min(uint64(len(group)), limit.Cur-first)]
+		for i := range fds {
+			fds[i] = unix.PollFd{Fd: int32(first) + int32(i)}
+		}
+		if _, err := unix.Poll(fds, 0); err != nil {
+			return spec.Errorf(spec.CodeIO, "look for free file descriptors: %w", err)
+		}
+		for _, fd := range fds {
+			if fd.Revents&unix.POLLNVAL != 0 {
+				free++
+			}
+		}
+	}
+	if free < addDescriptors {
+		return spec.Errorf(spec.CodeIO, "ADD needs %d file descriptors, and %d are left: raise the limit (ulimit -n, LimitNOFILE= of systemd): %w",
+			addDescriptors, free, unix.EMFILE)
+	}
+	return nil
+}

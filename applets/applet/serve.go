@@ -1,0 +1,173 @@
+package applet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/netns"
+	"cnibox/spec"
+)
+
+// Release is the release of the reference plugins whose behaviour the plugins
+// have. nerdctl and Nomad read it from the about text and compare it.
+// A suffix like -cnibox would make it older than the release to both of them.
+const Release = "v1.9.1"
+
+// Version is the version of this program; the Makefile sets it.
+// It has no v and no blank: it is a part of the about line, which is read as semver.
+var Version = "0.1.0"
+
+// Serve runs a plugin as the specification says: CNI_* and stdin become a
+// request, its verb's answer is written on stdout. It returns the exit code:
+// 0, or 1 after an error object on stdout.
+//
+// Without CNI_COMMAND a person called, or a runtime that asks for the release: the
+// about text has to go to stderr, with exit code 0 and stdin untouched. An argument that is
+// neither help nor --version is an error with exit code 2.
+func Serve(ctx context.Context, a *Applet, p Process) int {
+	switch spec.Verb(p.Getenv("CNI_COMMAND")) {
+	case "":
+		switch {
+		case len(p.Args) > 0 && IsHelp(p.Args[0]):
+			return WriteHelp(a, p.Stdout)
+		case len(p.Args) > 0 && p.Args[0] != "version" && p.Args[0] != "--version":
+			fmt.Fprintf(p.Stderr, "cnibox %s: unknown argument %q (a plugin is called by a runtime, with CNI_COMMAND; `cnibox help %[1]s` shows its keys)\n", a.Name, p.Args[0])
+			return 2
+		}
+		About(a, p.Stderr)
+		return 0
+	case spec.GetVersion:
+		// An unreadable stdin is as good as none.
+		conf, _ := readInput(ctx, p.Stdin, quiet)
+		return write(p, spec.VersionAnswer(conf, a.Verbs.Since), spec.Newest)
+	}
+	version := spec.Newest
+	out, err := answer(ctx, a, p, &version)
+	if err != nil {
+		write(p, spec.AsError(err).Encode(version), version)
+		return 1
+	}
+	return write(p, out, version)
+}
+
+// about tells a person, and callers that look for the first line, what this is.
+// The line has the applet's own name, whatever link it was called by.
+func About(a *Applet, w io.Writer) {
+	var versions []string
+	for _, v := range spec.Versions(a.Verbs.Since) {
+		versions = append(versions, v.String())
+	}
+	fmt.Fprintf(w, "CNI %s plugin %s+cnibox.%s\nCNI protocol versions supported: %s\n",
+		a.Name, Release, Version, strings.Join(versions, ", "))
+}
+
+// answer returns the bytes of the verb's result, none for a verb without one.
+// It sets version to the one of the configuration as soon as that is known. A
+// panic is the last line of defence: the runtime gets an error that it can
+// read, and the stack goes where people look.
+//
+// The order of the checks is the reference's: variables, stdin, JSON, name, version.
+// Only the namespace is looked at before the work and not after it.
+func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (out []byte, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			stack := make([]byte, 16<<10) // enough for the innermost calls
+			stack = stack[:runtime.Stack(stack, false)]
+			fmt.Fprintf(p.Stderr, "cnibox %s: panic: %v\n%s", a.Name, v, stack)
+			out, err = nil, spec.Errorf(spec.CodeInternal, "panic: %v", v)
+		}
+	}()
+	call, err := spec.ReadCall(p.Getenv)
+	if err != nil {
+		// For its version alone, so there is no need to wait for it.
+		if conf, rerr := readInput(ctx, p.Stdin, quiet); rerr == nil {
+			*version = spec.ConfVersion(conf)
+		}
+		return nil, err
+	}
+	conf, err := readInput(ctx, p.Stdin, 0)
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeIO, "error reading from stdin: %w", err)
+	}
+	r, err := spec.NewRequest(call, conf)
+	if r != nil {
+		*version = r.Net.Version
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.Warn = func(format string, args ...any) {
+		fmt.Fprintf(p.Stderr, "cnibox %s: %s\n", a.Name, fmt.Sprintf(format, args...))
+	}
+	r.Invoker = p.Invoker(r.Path)
+	// Here alone: delegates and chain members would say it again.
+	spec.WarnUnknownArgs(r)
+	if call.Verb == spec.Add {
+		if err := p.Ready(); err != nil {
+			return nil, err
+		}
+	}
+	if err = a.Verbs.Allow(r); err == nil {
+		err = a.checkNetNS(r)
+	}
+	if err != nil {
+		return nil, err
+	}
+	result, err := a.Verbs.Do(ctx, r)
+	if err != nil || result == nil {
+		return nil, privilege(err)
+	}
+	return r.Encode(result)
+}
+
+// privilege explains an error of a plugin that does not run as root.
+func privilege(err error) error {
+	if !errors.Is(err, os.ErrPermission) || unix.Geteuid() == 0 {
+		return err
+	}
+	e := spec.AsError(err).WithDetails("a plugin must run as root")
+	if e.Code == spec.CodeInternal {
+		e.Code = spec.CodeHost
+	}
+	return e
+}
+
+// checkNetNS looks at CNI_NETNS before a verb of a plugin that does not open it itself. The
+// reference looks after the work: its loopback has taken down the host's lo by then, and its
+// ADD has printed a result before the error.
+// A DEL without a network has nothing to do.
+func (a *Applet) checkNetNS(r *spec.Request) error {
+	switch r.Call.Verb {
+	case spec.Add, spec.Check, spec.Get:
+		if !a.Verbs.Enters {
+			return netns.Check(r.Call, !a.AnyNetNS)
+		}
+	case spec.Del:
+		if !a.Verbs.Enters && r.Network != "" {
+			return netns.Check(r.Call, false)
+		}
+	}
+	return nil
+}
+
+// write puts an answer on stdout. When that fails the runtime sees no result
+// and an exit code of 1, so it calls DEL, as after any ADD that failed.
+// Nothing is printed twice: stdout is one JSON value, or empty.
+func write(p Process, out []byte, version spec.Version) int {
+	if len(out) == 0 {
+		return 0
+	}
+	if _, err := p.Stdout.Write(out); err != nil {
+		failed := spec.Errorf(spec.CodeIO, "write the answer: %w", err)
+		p.Stderr.Write(append(failed.Encode(version), '\n'))
+		return 1
+	}
+	return 0
+}

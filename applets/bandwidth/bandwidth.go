@@ -1,0 +1,217 @@
+// Package bandwidth is the CNI plugin bandwidth: limits the rate of a veth pair in both directions.
+package bandwidth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"cnibox/applets/applet"
+	"cnibox/applets/record"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "bandwidth",
+	Conf:    bandwidthConf{},
+	Summary: "limits the rate of a veth pair in both directions",
+	Help: `
+key           type    default   meaning
+ingressRate   int     no limit  bits per second to the container; at least 8
+ingressBurst  int     10 ms     bits above the rate that pass at once; the default is what
+                                ingressRate carries in 10 ms, at least 524288 (64 KiB, the largest
+                                packet of TCP segmentation offload)
+egressRate    int     no limit  bits per second from the container
+egressBurst   int     10 ms     the same for egressRate
+latency       int     25        milliseconds that a packet may wait, 1 to 10000
+dataDir       string  (below)   stores which attachment the interface is of, until DEL; the default
+                                is /run/cnibox/bandwidth
+
+runtimeConfig.bandwidth (capability bandwidth) has the first four keys as well. It counts for a
+direction that the configuration does not limit: a pod cannot lift an administrator's limit. A rate
+of 0 is no limit. A burst there of 2147483647, 4294967295 or 34359738359 is what runtimes send
+when no burst was chosen: it means the default.
+
+Bursts are less than 4 GB, and at least one packet. Where the kernel has fq_codel, each flow has
+its own queue. What the container sends is queued on an IFB named bwp and 12 hex digits.`,
+	Verbs: spec.Verbs{
+		Since: spec.V030,
+		Add:   bandwidthAdd, Check: bandwidthCheck, Del: bandwidthDel, Status: bandwidthStatus, GC: bandwidthGC,
+	},
+}
+
+const (
+	bandwidthDataDir = "/run/cnibox/bandwidth"
+
+	defaultLatency = 25       // ms, the reference's
+	longestLatency = 10_000   // ms
+	burstTime      = 10       // ms at the rate
+	leastBurst     = 64 << 10 // bytes; with less, TCP segmentation offload is undone before the queue
+)
+
+// bandwidthKeys are in the configuration and in runtimeConfig.bandwidth. Rates are in bits per
+// second, bursts in bits; 0: absent. Ingress is towards the container.
+type bandwidthKeys struct {
+	IngressRate  uint64 `json:"ingressRate"`
+	IngressBurst uint64 `json:"ingressBurst"`
+	EgressRate   uint64 `json:"egressRate"`
+	EgressBurst  uint64 `json:"egressBurst"`
+}
+
+// bandwidthConf is the whole configuration.
+type bandwidthConf struct {
+	bandwidthKeys
+	Latency       int    `json:"latency"` // ms; 0: 25
+	DataDir       string `json:"dataDir"`
+	RuntimeConfig struct {
+		Bandwidth bandwidthKeys `json:"bandwidth"`
+	} `json:"runtimeConfig"`
+}
+
+// A limit is one direction's. A rate of 0 is no limit.
+type limit struct {
+	rate    uint64 // bytes per second
+	burst   uint64 // bytes, less than 4 GB
+	latency uint64 // ms
+}
+
+// A bandwidthPlan is what a configuration asks for, checked.
+type bandwidthPlan struct {
+	ingress, egress limit
+	dir             record.Dir
+}
+
+// empty reports whether nothing is limited, as for most containers of a network with the
+// plugin in its list.
+func (p *bandwidthPlan) empty() bool { return p.ingress.rate == 0 && p.egress.rate == 0 }
+
+// readBandwidth decodes and checks the configuration. Errors have code 7.
+func readBandwidth(r *spec.Request) (*bandwidthPlan, error) {
+	var c bandwidthConf
+	if err := r.Decode(&c); err != nil {
+		return nil, err
+	}
+	p, err := c.plan()
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
+	}
+	if p.dir, err = record.In(c.DataDir, bandwidthDataDir); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// plan takes for each direction the configuration's limit, or the capability's where it has
+// none: an annotation of a pod must not lift the administrator's.
+func (c *bandwidthConf) plan() (*bandwidthPlan, error) {
+	if c.Latency < 0 || c.Latency > longestLatency {
+		return nil, spec.KeyErrorf("latency", `"latency" %d is not within 1 to %d milliseconds`, c.Latency, longestLatency)
+	}
+	latency := uint64(c.Latency)
+	if latency == 0 {
+		latency = defaultLatency
+	}
+	of, asked := c.bandwidthKeys, c.RuntimeConfig.Bandwidth
+	if of.IngressRate|of.IngressBurst == 0 {
+		of.IngressRate, of.IngressBurst = asked.IngressRate, chosen(asked.IngressBurst)
+	}
+	if of.EgressRate|of.EgressBurst == 0 {
+		of.EgressRate, of.EgressBurst = asked.EgressRate, chosen(asked.EgressBurst)
+	}
+	p := &bandwidthPlan{}
+	var err error
+	if p.ingress, err = newLimit("ingress", of.IngressRate, of.IngressBurst, latency); err != nil {
+		return nil, err
+	}
+	p.egress, err = newLimit("egress", of.EgressRate, of.EgressBurst, latency)
+	return p, err
+}
+
+// chosen returns the burst of a capability, or 0 for the numbers that kubelet, containerd and
+// CRI-O send because the reference requires one. With such a burst the first 256 MB and more
+// would not be limited.
+func chosen(burst uint64) uint64 {
+	switch burst {
+	case math.MaxInt32, math.MaxUint32, math.MaxUint32*8 - 1:
+		return 0
+	}
+	return burst
+}
+
+// newLimit checks a rate and a burst in bits. The errors are the reference's phrases.
+func newLimit(dir string, rate, burst, latency uint64) (limit, error) {
+	l := limit{rate / 8, burst / 8, latency}
+	switch {
+	case rate == 0 && burst == 0:
+		return limit{}, nil
+	case rate == 0:
+		return limit{}, spec.Errorf(spec.CodeConfig, "if burst is set, rate must also be set").
+			WithDetails("%sBurst is %d, %sRate is missing", dir, burst, dir)
+	case l.rate == 0:
+		return limit{}, fmt.Errorf("%sRate %d is less than 8 bits per second", dir, rate)
+	// In bits, as Go 1.26 for s390x takes any x/8 to be less than 1<<32-1.
+	case burst >= 8*math.MaxUint32:
+		return limit{}, spec.Errorf(spec.CodeConfig, "burst cannot be more than 4GB").WithDetails("%sBurst is %d bits", dir, burst)
+	case l.burst == 0:
+		l.burst = min(max(l.rate/1000*burstTime, leastBurst), math.MaxUint32-1)
+	}
+	return l, nil
+}
+
+// tbf returns the token bucket for a link of that MTU. With a burst of less than a packet no
+// full packet would ever pass, so that is the minimum.
+func (l limit) tbf(mtu int) rtnl.TBF {
+	const header = 18 // bytes: Ethernet with a VLAN tag
+	burst := max(l.burst, uint64(mtu)+header)
+	// 2^45 bytes per second fill the longest queue
+	queue := min(l.rate, 1<<45)*l.latency/1000 + burst
+	return rtnl.TBF{Rate: l.rate, Burst: uint32(burst), Limit: uint32(min(queue, math.MaxUint32))}
+}
+
+// bandwidthAdd limits what the container receives on the host-side veth, and what it sends on
+// an IFB that the veth redirects to. The result is prevResult with the IFB in it, as in the
+// reference.
+func bandwidthAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	p, err := readBandwidth(r)
+	if err != nil {
+		return nil, err
+	}
+	if r.Prev == nil {
+		return nil, spec.Errorf(spec.CodeConfig, "must be called as chained plugin").
+			WithDetails("bandwidth needs the prevResult of the plugin that made %s", r.IfName)
+	}
+	if p.empty() {
+		err := bandwidthDel(ctx, r) // what an earlier ADD limited
+		if errors.Is(err, errors.ErrUnsupported) {
+			err = nil // by a kernel that limits nothing
+		}
+		return r.Prev, err
+	}
+	s, err := openShaper(r, spec.CodeConfig)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	if err := s.undo.Failed(ctx, s.apply(p)); err != nil {
+		return nil, err
+	}
+	return r.Prev, nil
+}
+
+// bandwidthStatus fails with code 50 if the kernel lacks what ADD needs.
+func bandwidthStatus(_ context.Context, r *spec.Request) error {
+	p, err := readBandwidth(r)
+	if err != nil {
+		return err
+	}
+	if p.dir.NotDir() {
+		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", p.dir)
+	}
+	if err := probeShaping(); err != nil {
+		return spec.Errorf(spec.CodeNotReady, "bandwidth: this kernel cannot shape traffic: %w", err)
+	}
+	return nil
+}

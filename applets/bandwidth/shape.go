@@ -1,0 +1,329 @@
+package bandwidth
+
+import (
+	"context"
+	"crypto/sha512"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"cnibox/applets/record"
+	"cnibox/applets/result"
+	"cnibox/internal/undo"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+const (
+	ifbPrefix = "bwp" // the reference's; 12 hex digits fill the name up
+	ifbDigits = 12
+	aliasSize = 255 // bytes of a link alias: IFALIASZ less its NUL, include/uapi/linux/if.h
+)
+
+// ifbNames returns the names that the attachment's IFB may have, in the order they are tried.
+// The first is the reference's, so that its DEL finds the link. That leaves CNI_IFNAME out:
+// a second interface of the container on the network gets the other name.
+func ifbNames(a spec.Attachment) [2]string {
+	sum := sha512.Sum512([]byte(a.Network + a.ContainerID))
+	return [2]string{ifbPrefix + hex.EncodeToString(sum[:ifbDigits/2]), ifbPrefix + a.Key()[8:8+ifbDigits]}
+}
+
+// isIFBName reports whether the plugin or the reference gives links such a name.
+func isIFBName(name string) bool { return spec.Hashed(name, ifbPrefix, ifbDigits) }
+
+// A shaper is one verb on one veth pair.
+type shaper struct {
+	*result.Interface
+	r    *spec.Request
+	host *rtnl.Conn
+	veth *rtnl.Link // host-side veth; nil at DEL: gone, or another attachment's
+	undo undo.Stack
+}
+
+// A shaping is what limits a pair.
+type shaping struct {
+	root, ingress *rtnl.Qdisc  // of the host-side veth; nil: none set
+	to            []uint32     // links that it redirects what it receives to; 0: one that is gone
+	ifbs          []*rtnl.Link // of the attachment
+}
+
+// openShaper finds both ends of the pair. missing is the code of the error where one is
+// missing; for DEL it is 0, and that is no error. The caller closes it.
+func openShaper(r *spec.Request, missing int) (*shaper, error) {
+	c, err := result.Open(r, missing)
+	if err != nil {
+		return nil, err
+	}
+	s := &shaper{Interface: c, r: r}
+	if s.host, err = rtnl.Dial(rtnl.Host()); err == nil {
+		err = s.findVeth()
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		if missing == 0 {
+			return s, nil
+		}
+		err = spec.Errorf(missing, "%w; bandwidth works on veth pairs", err)
+	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// close closes all that openShaper opened.
+func (s *shaper) close() {
+	if s.host != nil {
+		s.host.Close()
+	}
+	s.Interface.Close()
+}
+
+// findVeth finds the host-side veth.
+func (s *shaper) findVeth() (err error) {
+	if s.Link != nil {
+		s.veth, err = s.host.VethPeer(s.Link, s.NS)
+	}
+	if s.Link == nil || errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%s in %s has no veth peer on the host: %w", s.r.IfName, s.r.Call.NetNS, os.ErrNotExist)
+	}
+	return err
+}
+
+// read returns what limits the pair now. It may be incomplete with an error, for DEL.
+func (s *shaper) read() (*shaping, error) {
+	now := &shaping{}
+	ifbs, ifbErr := s.findIFBs()
+	now.ifbs = ifbs
+	if s.veth == nil {
+		return now, ifbErr
+	}
+	var err error
+	if now.root, now.ingress, err = s.host.Qdiscs(s.veth.Index); err == nil && now.ingress != nil {
+		now.to, err = s.host.Redirects(s.veth.Index)
+	}
+	return now, errors.Join(ifbErr, rtnl.SkipAbsent(err))
+}
+
+// uses reports whether the pair's traffic is redirected to an IFB of the attachment.
+func (now *shaping) uses(index uint32) bool {
+	return slices.ContainsFunc(now.ifbs, func(l *rtnl.Link) bool { return l.Index == index })
+}
+
+// findIFBs returns the attachment's IFBs: by their label, or without one the reference's
+// unless another interface of the container uses it.
+func (s *shaper) findIFBs() (found []*rtnl.Link, err error) {
+	for _, name := range ifbNames(s.r.Attachment) {
+		l, linkErr := s.host.Link(name)
+		switch {
+		case linkErr != nil:
+			err = errors.Join(err, rtnl.SkipAbsent(linkErr))
+		case l.Kind != "ifb":
+		case spec.LabelKey(l.Alias) == s.r.Key():
+			found = append(found, l)
+		case l.Alias == "":
+			users, usersErr := redirectSources(s.host)
+			by := users[l.Index]
+			if usersErr == nil && len(by) == 0 || s.veth != nil && slices.Contains(by, s.veth.Index) {
+				found = append(found, l)
+			}
+			err = errors.Join(err, usersErr)
+		}
+	}
+	return found, err
+}
+
+// redirectSources returns, for each link that ingress traffic of others is redirected to, the
+// indexes of those.
+func redirectSources(host *rtnl.Conn) (map[uint32][]uint32, error) {
+	links, err := host.IngressLinks()
+	sources := make(map[uint32][]uint32)
+	for _, index := range links {
+		to, toErr := host.Redirects(index)
+		err = errors.Join(err, rtnl.SkipAbsent(toErr))
+		for _, target := range to {
+			sources[target] = append(sources[target], index)
+		}
+	}
+	return sources, err
+}
+
+// apply makes the limits of a plan in place of those of an earlier ADD or of the reference.
+// What others have put on the pair is an error before the first change.
+func (s *shaper) apply(p *bandwidthPlan) error {
+	now, err := s.read()
+	if err != nil {
+		return err
+	}
+	if p.ingress.rate != 0 && now.root != nil && now.root.Kind != "tbf" {
+		return spec.Errorf(spec.CodeBusy, "create qdisc: %s has one of kind %s, which this plugin did not make: `tc qdisc del dev %s root` removes it",
+			s.veth.Name, now.root.Kind, s.veth.Name)
+	}
+	if p.egress.rate != 0 && len(now.to) > 0 && now.to[0] != 0 && !now.uses(now.to[0]) {
+		return spec.Errorf(spec.CodeBusy, "ingress traffic of %s is redirected to link #%d already: DEL the attachment that did it first", s.veth.Name, now.to[0])
+	}
+	if err := s.WriteRecord(p.dir, s.r.Attachment, &s.undo); err != nil {
+		return err
+	}
+	if p.ingress.rate == 0 {
+		err = s.dropBucket(now)
+	} else {
+		err = s.limit(s.veth, p.ingress)
+	}
+	if err == nil {
+		err = s.dropIFBs(now)
+	}
+	if err != nil || p.egress.rate == 0 {
+		return err
+	}
+	ifb, err := s.makeIFB()
+	if err != nil {
+		return err
+	}
+	if err := s.limit(ifb, p.egress); err != nil {
+		return err
+	}
+	if err := s.redirect(now, ifb); err != nil {
+		return err
+	}
+	s.r.Prev.Interfaces = slices.DeleteFunc(s.r.Prev.Interfaces, func(i spec.Interface) bool { return i.Name == ifb.Name && i.Sandbox == "" })
+	s.r.Prev.Interfaces = append(s.r.Prev.Interfaces, spec.Interface{Name: ifb.Name, MAC: ifb.MAC.String()})
+	return nil
+}
+
+// limit gives a link a token bucket, or changes the one it has.
+func (s *shaper) limit(l *rtnl.Link, want limit) error {
+	t := want.tbf(l.MTU)
+	if uint64(t.Burst) > want.burst {
+		s.r.Warn("a burst of %d bytes is less than a packet of %s: it is set to %d", want.burst, l.Name, t.Burst)
+	}
+	s.undo.Add("qdisc of "+l.Name, func(context.Context) error { return s.host.Do(rtnl.DropRootQdisc(l.Index)) })
+	if err := s.host.Do(rtnl.ReplaceTBF(l.Index, t)); err != nil {
+		return fmt.Errorf("create qdisc of %s: %w", l.Name, err)
+	}
+	// The memory of a packet is about twice its length. A kernel without fq_codel is fine.
+	memory := min(t.Limit, 1<<31-1) * 2
+	if err := s.host.Do(rtnl.NewFQCodel(l.Index, memory)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		s.r.Warn("no fair queueing on %s: %v", l.Name, err)
+	}
+	return nil
+}
+
+// makeIFB makes the link on which what the container sends is queued.
+func (s *shaper) makeIFB() (*rtnl.Link, error) {
+	var err error
+	for _, name := range ifbNames(s.r.Attachment) {
+		var l *rtnl.Link
+		l, err = s.host.CreateLink(rtnl.LinkSpec{Name: name, Kind: rtnl.IFB{}, MTU: s.veth.MTU, TxQLen: new(0), Up: true})
+		if err == nil {
+			s.undo.Add("link "+name, func(context.Context) error { return s.host.Do(rtnl.DropLink(l.Index)) })
+			// Not in the same request: by its name, another link of that name would be labelled.
+			return l, s.host.SetLink(l.Index, rtnl.LinkChange{Alias: new(s.r.Label(aliasSize))})
+		}
+		if err = fmt.Errorf("adding link: %w", err); !errors.Is(err, os.ErrExist) {
+			return nil, err
+		}
+	}
+	return nil, spec.Errorf(spec.CodeBusy, "%w: it is not of %s", err, s.r.Attachment)
+}
+
+// redirect makes the host-side veth pass on what it receives to the IFB.
+func (s *shaper) redirect(now *shaping, ifb *rtnl.Link) error {
+	index := s.veth.Index
+	add := rtnl.NewRedirect(index, ifb.Index)
+	if now.ingress == nil {
+		s.undo.Add("ingress qdisc of "+s.veth.Name, func(context.Context) error { return s.host.Do(rtnl.DropIngress(index)) })
+		return s.host.Do(rtnl.NewIngress(index), add)
+	}
+	s.undo.Add("filters of "+s.veth.Name, func(context.Context) error { return s.host.Do(rtnl.DropRedirects(index)) })
+	if len(now.to) > 0 { // to a link that is gone
+		if err := s.host.Do(rtnl.DropRedirects(index)); err != nil {
+			return err
+		}
+	}
+	return s.host.Do(add)
+}
+
+// dropBucket removes the token bucket of the host-side veth.
+func (s *shaper) dropBucket(now *shaping) error {
+	if now.root == nil || now.root.Kind != "tbf" {
+		return nil
+	}
+	return rtnl.SkipAbsent(s.host.Do(rtnl.DropRootQdisc(s.veth.Index)))
+}
+
+// dropIFBs deletes the attachment's IFBs, and the redirect to one of them, which without it
+// would lose every packet. An ingress qdisc that is left has other filters.
+func (s *shaper) dropIFBs(now *shaping) error {
+	var errs []error
+	if slices.ContainsFunc(now.to, now.uses) {
+		drop := rtnl.DropRedirects(s.veth.Index)
+		if now.ingress.Kind == "ingress" {
+			drop, now.ingress = rtnl.DropIngress(s.veth.Index), nil
+		}
+		now.to = nil
+		errs = append(errs, rtnl.SkipAbsent(s.host.Do(drop)))
+	}
+	for _, l := range now.ifbs {
+		errs = append(errs, rtnl.SkipAbsent(s.host.Do(rtnl.DropLink(l.Index))))
+	}
+	return errors.Join(errs...)
+}
+
+// bandwidthDel removes the limits of the host-side veth, if it is still there and the
+// attachment's, and deletes the IFB. It needs neither prevResult nor a valid configuration.
+func bandwidthDel(_ context.Context, r *spec.Request) error {
+	s, err := openShaper(r, 0)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	dir := record.Configured(r, bandwidthDataDir)
+	own, ownErr := s.Owns(r, dir, result.ReadRecord[result.Record](dir, r.Attachment))
+	if !own {
+		s.veth = nil
+	}
+	now, err := s.read()
+	if err := errors.Join(ownErr, err, s.dropBucket(now), s.dropIFBs(now)); err != nil {
+		return err
+	}
+	return dir.Remove(record.Name(r.Attachment))
+}
+
+// bandwidthGC deletes the IFBs of the network's attachments that are gone, and those of the
+// reference that no link redirects to: these do not name their attachment.
+func bandwidthGC(_ context.Context, r *spec.Request) error {
+	host, err := rtnl.Dial(rtnl.Host())
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	links, err := host.Links()
+	if err != nil {
+		return err
+	}
+	var ops []rtnl.Op
+	var unlabelled []uint32
+	stale := r.Stale()
+	for _, l := range links {
+		switch {
+		case l.Kind != "ifb":
+		case stale(l.Alias):
+			ops = append(ops, rtnl.DropLink(l.Index))
+		case l.Alias == "" && isIFBName(l.Name):
+			unlabelled = append(unlabelled, l.Index)
+		}
+	}
+	var users map[uint32][]uint32
+	if unlabelled != nil {
+		users, err = redirectSources(host)
+	}
+	for _, index := range unlabelled {
+		if err == nil && len(users[index]) == 0 {
+			ops = append(ops, rtnl.DropLink(index))
+		}
+	}
+	return errors.Join(err, rtnl.SkipAbsent(host.Do(ops...)), record.Configured(r, bandwidthDataDir).DeleteStale(r.Network, r.Valid))
+}

@@ -1,0 +1,177 @@
+package bridge
+
+import (
+	"context"
+
+	"cnibox/applets/attach"
+	"cnibox/applets/netfilter"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// verifyBridge checks the host's side of a port: the bridge, the host end with
+// its flags and VLANs, the gateway addresses, and what is in the rule set.
+// It goes by the configuration where the result has nothing to compare; the reference
+// looks at neither flags, VLANs, gateways nor rules.
+func verifyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
+	br, err := op.Host.Link(c.Bridge)
+	if err != nil {
+		return attach.Mismatch("bridge: %w", err)
+	}
+	if err := checkBridge(c, br); err != nil {
+		return err
+	}
+	host, err := op.HostEnd()
+	if err != nil {
+		return attach.Mismatch("host interface: %w", err)
+	}
+	if err := checkPort(op, c, br, host); err != nil {
+		return err
+	}
+	if err := checkGateways(op, c, br); err != nil {
+		return err
+	}
+	return checkRules(op, c, host.Name)
+}
+
+// checkBridge compares the bridge. Its MAC address is not compared: that of a bridge which
+// others made follows its ports, and no netlink attribute reports whether it does.
+// Promiscuous mode that nobody asked for may be another's.
+func checkBridge(c *bridge, br *rtnl.Link) error {
+	if br.Kind != "bridge" {
+		return attach.Mismatch("%s is of kind %q, not a bridge", c.Bridge, br.Kind)
+	}
+	if !br.Up {
+		return attach.Mismatch("bridge %s is down", c.Bridge)
+	}
+	if c.PromiscMode && !br.Promisc {
+		return attach.Mismatch("bridge %s is not in promiscuous mode", c.Bridge)
+	}
+	return nil
+}
+
+// checkPort compares the host end and its place in the bridge.
+// Both ends have to name each other: an index alone is one of many namespaces'.
+func checkPort(op *attach.Op, c *bridge, br, host *rtnl.Link) error {
+	switch {
+	case host.Parent != op.Link.Index || op.Link.Parent != host.Index:
+		return attach.Mismatch("%s is not the peer of %s in %s", host.Name, op.IfName, op.Call.NetNS)
+	case host.Master != br.Index:
+		return attach.Mismatch("%s is not a port of bridge %s", host.Name, c.Bridge)
+	case !host.Up:
+		return attach.Mismatch("%s is down", host.Name)
+	case host.Hairpin != c.HairpinMode:
+		return attach.Mismatch("%s: hairpin mode is %t, not %t", host.Name, host.Hairpin, c.HairpinMode)
+	case c.PortIsolation && !host.Isolated: // firewall sets it too
+		return attach.Mismatch("%s: port isolation is off", host.Name)
+	}
+	for _, i := range op.Prev.Interfaces {
+		if i.Name == host.Name && i.Sandbox == "" {
+			if err := attach.CheckMAC(host, i.MAC); err != nil {
+				return err
+			}
+		}
+	}
+	if !c.filtersVLANs() {
+		return nil
+	}
+	if !br.VLANFiltering { // the port's VLANs stay, but keep nothing apart
+		return attach.Mismatch("bridge %s does not filter VLANs", c.Bridge)
+	}
+	return checkVLANs(op, c, host)
+}
+
+// checkVLANs wants each configured VLAN on the port; others may have added more.
+func checkVLANs(op *attach.Op, c *bridge, host *rtnl.Link) error {
+	have, err := op.Host.PortVLANs(host.Index)
+	if err != nil {
+		return err
+	}
+	var tagged, pvid [vlanMax + 1]bool
+	for _, r := range have {
+		for id := r.From; id <= r.To && id <= vlanMax; id++ {
+			tagged[id], pvid[id] = true, r.PVID
+		}
+	}
+	for _, r := range c.wantedVLANs() {
+		for id := r.From; id <= r.To; id++ {
+			if !tagged[id] || r.PVID && !pvid[id] {
+				return attach.Mismatch("%s: VLAN %d is missing on the port", host.Name, id)
+			}
+		}
+	}
+	return nil
+}
+
+// checkGateways wants the gateway of each address on the bridge or on the
+// interface of its VLAN, and forwarding.
+func checkGateways(op *attach.Op, c *bridge, br *rtnl.Link) error {
+	own := op.Own()
+	if !c.IsGateway || len(own) == 0 {
+		return nil
+	}
+	gw := br
+	if c.VLAN != 0 {
+		var err error
+		if gw, err = op.Host.Link(c.vlanGateway()); err != nil {
+			return attach.Mismatch("VLAN gateway: %w", err)
+		}
+	}
+	have, err := op.Host.Addrs(gw.Index)
+	if err != nil {
+		return err
+	}
+	for _, ip := range own {
+		if ip.Gateway.IsValid() && !hasGateway(have, ip) {
+			return attach.Mismatch("%s does not have the gateway address %s", gw.Name, ip.Gateway)
+		}
+	}
+	return attach.CheckForwarding(op)
+}
+
+// hasGateway looks for the address whatever its mask.
+func hasGateway(have []rtnl.Addr, ip spec.IP) bool {
+	for _, a := range have {
+		if a.Prefix.Addr() == ip.Gateway {
+			return true
+		}
+	}
+	return false
+}
+
+// checkRules wants the elements that ADD put into the rule set. The guarded
+// address is not compared: a later plugin may have given the link another.
+// A rule set that cannot be read is an error of its own, not a mismatch.
+func checkRules(op *attach.Op, c *bridge, port string) error {
+	if err := c.CheckMasquerade(op); err != nil {
+		return err
+	}
+	if !c.MACSpoofChk {
+		return nil
+	}
+	have, err := nft.Open(rtnl.Host()).Owned(op.Attachment, nft.KindMACGuard)
+	if err != nil || len(have) > 0 {
+		return err
+	}
+	missing := &nft.MissingError{What: []string{"MAC guard of " + port + " in table bridge cnibox"}}
+	return netfilter.OrReference(attach.Mismatch("%w", missing), op.Attachment, nft.KindMACGuard)
+}
+
+// probeBridge reports whether the host can do what the configuration asks for.
+// A bridge that keeps VLANs apart is tried in a namespace of its own. Without VLANs and
+// rules any kernel with bridges will do, and one without tells at ADD.
+func probeBridge(_ context.Context, _ *spec.Request, c *bridge) error {
+	if c.filtersVLANs() {
+		err := rtnl.InNewNS(func(k *rtnl.Conn) error {
+			return k.AddLink(rtnl.LinkSpec{Name: c.Bridge, Kind: rtnl.Bridge{VLANFiltering: true}})
+		})
+		if err != nil {
+			return c.unsupported(err)
+		}
+	}
+	if !c.IPMasq && !c.MACSpoofChk {
+		return nil
+	}
+	return nft.Open(rtnl.Host()).Probe()
+}

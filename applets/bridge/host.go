@@ -1,0 +1,226 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"cnibox/applets/attach"
+	"cnibox/applets/netfilter"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// setupBridge makes the host the network's gateway and masquerades it.
+// Rules go last, since they need no link and are one transaction.
+func setupBridge(ctx context.Context, op *attach.Op, c *bridge) error {
+	if c.IsGateway && len(op.Result.IPs) > 0 {
+		if err := setGateways(op, c); err != nil {
+			return err
+		}
+	}
+	if !c.IsGateway {
+		return c.AddMasquerade(ctx, op, bridgeKinds)
+	}
+	return addGatewayRules(ctx, op, c)
+}
+
+// addGatewayRules masquerades, and drops router advertisements of the container, which its
+// neighbours would follow instead of the gateway, in one transaction. A kernel that lacks
+// tables for bridges does without the latter.
+func addGatewayRules(ctx context.Context, op *attach.Op, c *bridge) error {
+	table := nft.Open(rtnl.Host())
+	op.Undo("rules of the gateway", func(ctx context.Context) error {
+		if err := netfilter.Undo(ctx, op, table, bridgeKinds); !netfilter.IsMissing(err) {
+			return err
+		}
+		return nil
+	})
+	err := table.Update(ctx, func(x *nft.Tx) error {
+		x.NoAdverts(op.Attachment, c.host.Name)
+		if !c.IPMasq {
+			return nil
+		}
+		return netfilter.Masquerade(op, op.Result.IPs)(x)
+	})
+	if !netfilter.IsMissing(err) {
+		return err
+	}
+	op.Warn("router advertisements of this container may reach its neighbours: %v", err)
+	return c.AddMasquerade(ctx, op, bridgeKinds)
+}
+
+// readyBridge waits for the port, then switches forwarding on: last, since
+// others may lean on it as soon as it is on.
+// A port that does not forward yet drops the announcement of the addresses.
+func readyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
+	if c.DisableContainerInterface {
+		return nil
+	}
+	if err := op.WaitHostEnd(ctx, c.host); err != nil {
+		return fmt.Errorf("bridge port in error state: %s in %s: %w", c.host.Name, c.Bridge, err)
+	}
+	if !c.IsGateway {
+		return nil
+	}
+	return attach.SwitchForwarding(op, func(restore func() error) error { return whileUnused(op, c.link.Index, nil, restore) })
+}
+
+// setGateways puts each gateway on the bridge, or on its VLAN's own interface.
+// The mask is the container's, so that the host reaches the subnet by the same route.
+func setGateways(op *attach.Op, c *bridge) error {
+	gw, err := c.link, error(nil)
+	if c.VLAN != 0 {
+		if gw, err = ensureVLANGateway(op, c); err != nil {
+			return err
+		}
+		op.AddInterface(attach.HostInterface(gw))
+	}
+	have, err := op.Host.Addrs(gw.Index)
+	if err != nil {
+		return err
+	}
+	var want []netip.Prefix
+	for _, ip := range op.Result.IPs {
+		want = append(want, netip.PrefixFrom(ip.Gateway, ip.Address.Bits()))
+	}
+	ops, err := gatewayOps(gw, have, want, c.ForceAddress)
+	if err != nil || ops == nil {
+		return err
+	}
+	op.Undo("addresses of "+gw.Name, func(context.Context) error { return restoreAddrs(op, c, gw.Index, have) })
+	if !c.made { // which its ports no longer change then
+		ops = append(ops, rtnl.ChangeLink(gw.Index, rtnl.LinkChange{MAC: gw.MAC}))
+	}
+	return attach.WithoutIPv6(op.Host.Do(ops...), gw.Name)
+}
+
+// gatewayOps adds the addresses that are missing. Another IPv4 address, or an
+// IPv6 one of an overlapping subnet, conflicts with them; it goes if force.
+// The reference replaces the gateway of one range set by that of the next.
+func gatewayOps(gw *rtnl.Link, have []rtnl.Addr, want []netip.Prefix, force bool) ([]rtnl.Op, error) {
+	var ops []rtnl.Op
+	for _, h := range have {
+		w, conflict := conflicting(h.Prefix, want)
+		if !conflict {
+			continue
+		}
+		if !force {
+			return nil, spec.Errorf(spec.CodeConfig,
+				"%q already has an IP address different from %s: it has %s; set \"forceAddress\" to replace it", gw.Name, w, h.Prefix)
+		}
+		// Backwards: with one may go all that came later, see [rtnl.DropAddr].
+		ops = append([]rtnl.Op{rtnl.DropAddr(gw.Index, h)}, ops...)
+	}
+	drops := ops != nil
+	for i, w := range want {
+		if (drops || !attach.HasAddr(have, w)) && !contains(want[:i], w) {
+			// another ADD may be adding the very same
+			ops = append(ops, rtnl.ReplaceAddr(gw.Index, rtnl.Addr{Prefix: w, NoDAD: true}))
+		}
+	}
+	return ops, nil
+}
+
+// conflicting reports whether an address of the bridge stands against the
+// wanted ones, and which. The gateways of one result never do.
+func conflicting(have netip.Prefix, want []netip.Prefix) (netip.Prefix, bool) {
+	if contains(want, have) || have.Addr().IsLinkLocalUnicast() {
+		return netip.Prefix{}, false
+	}
+	for _, w := range want {
+		if w.Addr().Is4() == have.Addr().Is4() && (have.Addr().Is4() || w.Overlaps(have)) {
+			return w, true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// contains reports whether a prefix, host bits and all, is in a list.
+func contains(list []netip.Prefix, p netip.Prefix) bool {
+	for _, l := range list {
+		if l == p {
+			return true
+		}
+	}
+	return false
+}
+
+// restoreAddrs brings the addresses of the gateway's link back to what they were.
+// What was taken comes back in any case: the ports from before need it. What was added
+// goes unless others lean on it, who may be any port, or, where it had put another
+// address out, those that came later than our own: their indexes are higher.
+// Link-local ones are the kernel's own.
+func restoreAddrs(op *attach.Op, c *bridge, index uint32, was []rtnl.Addr) error {
+	now, err := op.Host.Addrs(index)
+	if err != nil {
+		return err
+	}
+	var added, taken []rtnl.Op
+	for _, a := range now {
+		if !attach.HasAddr(was, a.Prefix) && !a.Prefix.Addr().IsLinkLocalUnicast() {
+			added = append(added, rtnl.DropAddr(index, a))
+		}
+	}
+	for _, a := range was {
+		if !attach.HasAddr(now, a.Prefix) {
+			taken = append(taken, rtnl.NewAddr(index, a))
+		}
+	}
+	others := func(l *rtnl.Link) bool { return taken == nil || l.Index > c.host.Index }
+	err = whileUnused(op, c.link.Index, others, func() error { return op.Host.Do(added...) })
+	return errors.Join(err, op.Host.Do(taken...))
+}
+
+// whileUnused undoes a change to a bridge unless ports of others lean on it: of those
+// that are not the attachment's, the ones for which others holds; nil: all.
+// Another ADD that has found the bridge as we made it counts on it.
+func whileUnused(op *attach.Op, bridge uint32, others func(*rtnl.Link) bool, undo func() error) error {
+	links, err := op.Host.Links()
+	if err != nil {
+		return err
+	}
+	for _, l := range links {
+		if l.Master == bridge && spec.LabelKey(l.Alias) != op.Key() && (others == nil || others(&l)) {
+			return nil
+		}
+	}
+	return undo()
+}
+
+// dropUnusedBridge deletes a bridge that this ADD made, unless another has
+// put a port into it meanwhile.
+func dropUnusedBridge(op *attach.Op, index uint32) error {
+	return whileUnused(op, index, nil, func() error { return op.Host.Do(rtnl.DropLink(index)) })
+}
+
+// cleanupBridge runs on each DEL: the configuration may have had ipMasq at the ADD and
+// not now.
+func cleanupBridge(ctx context.Context, op *attach.Op, _ *bridge) error {
+	return netfilter.Release(ctx, op, bridgeKinds)
+}
+
+// collectBridge gives back what stale attachments own in the rule set.
+func collectBridge(ctx context.Context, op *attach.Op, _ *bridge) error {
+	return netfilter.Collect(ctx, op, bridgeKinds)
+}
+
+// describeBridge enters the interfaces of a live port into the result of GET.
+// The port need not be in a bridge any more.
+func describeBridge(_ context.Context, op *attach.Op, c *bridge) error {
+	host, err := op.HostEnd()
+	if err != nil {
+		return err
+	}
+	if br, err := op.Host.LinkAt(host.Master); err == nil {
+		op.AddInterface(attach.HostInterface(br))
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("bridge of %s: %w", host.Name, err)
+	}
+	op.AddInterface(attach.HostInterface(host))
+	op.Container = op.AddInterface(op.ContainerInterface())
+	return nil
+}

@@ -1,0 +1,159 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"cnibox/applets/attach"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// vlanMax is the highest VLAN identifier a port can have.
+// 4095 is reserved (IEEE 802.1Q), and 0 is no VLAN.
+const vlanMax = 4094
+
+// A vlanTrunk is a range of tagged VLANs, a single one, or both.
+// Nil is absence: 0 is a mistake to be told.
+type vlanTrunk struct {
+	MinID *int `json:"minID"`
+	MaxID *int `json:"maxID"`
+	ID    *int `json:"id"`
+}
+
+// filtersVLANs reports whether the bridge has to keep VLANs apart.
+func (c *bridgeConf) filtersVLANs() bool { return c.VLAN != 0 || len(c.VLANTrunk) > 0 }
+
+// validateVLANs checks the keys that are about VLANs.
+func (c *bridgeConf) validateVLANs() error {
+	if c.VLAN < 0 || c.VLAN > vlanMax {
+		return fmt.Errorf("invalid VLAN ID %d: \"vlan\" is within 0 to %d", c.VLAN, vlanMax)
+	}
+	if gw := c.vlanGateway(); c.VLAN != 0 && c.IsGateway && len(gw) > 15 {
+		return fmt.Errorf("interface name %q of the VLAN's gateway is too long: shorten \"bridge\"", gw)
+	}
+	for _, t := range c.VLANTrunk {
+		if err := t.validate(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// validate wants both ends of a range or neither, in order.
+func (t vlanTrunk) validate() error {
+	for _, p := range []struct {
+		name string
+		id   *int
+	}{{"minID", t.MinID}, {"maxID", t.MaxID}, {"id", t.ID}} {
+		if p.id != nil && (*p.id < 1 || *p.id > vlanMax) {
+			return spec.Errorf(spec.CodeConfig, "incorrect trunk %s parameter", p.name).
+				WithDetails(`"%s" in "vlanTrunk" is %d: write a number from 1 to %d`, p.name, *p.id, vlanMax)
+		}
+	}
+	switch {
+	case t.MinID == nil && t.MaxID != nil:
+		return errors.New("minID and maxID should be configured simultaneously, minID is missing")
+	case t.MinID != nil && t.MaxID == nil:
+		return errors.New("minID and maxID should be configured simultaneously, maxID is missing")
+	case t.MinID != nil && *t.MinID > *t.MaxID:
+		return spec.Errorf(spec.CodeConfig, "minID is greater than maxID in trunk parameter").
+			WithDetails(`"vlanTrunk" has "minID" %d and "maxID" %d`, *t.MinID, *t.MaxID)
+	}
+	return nil
+}
+
+// wantedVLANs are the VLANs of the port, sorted: the trunk's tagged ones, and
+// the untagged one, which is 1 if a trunk is given without "vlan".
+// Neighbours are joined to ranges: a trunk of 4,000 is one attribute of a message, for
+// which the reference sends 4,000 messages.
+func (c *bridgeConf) wantedVLANs() []rtnl.VLANRange {
+	var tagged [vlanMax + 1]bool
+	for _, t := range c.VLANTrunk {
+		if t.MinID != nil {
+			for id := *t.MinID; id <= *t.MaxID; id++ {
+				tagged[id] = true
+			}
+		}
+		if t.ID != nil {
+			tagged[*t.ID] = true
+		}
+	}
+	pvid := c.VLAN
+	if pvid == 0 {
+		pvid = 1
+	}
+	tagged[pvid] = false
+	var out []rtnl.VLANRange
+	for id := 1; id <= vlanMax; id++ {
+		switch {
+		case id == pvid:
+			out = append(out, rtnl.VLANRange{From: id, To: id, PVID: true, Untagged: true})
+		case !tagged[id]:
+		case len(out) > 0 && out[len(out)-1].To == id-1 && !out[len(out)-1].PVID:
+			out[len(out)-1].To = id
+		default:
+			out = append(out, rtnl.VLANRange{From: id, To: id})
+		}
+	}
+	return out
+}
+
+// portVLANs replaces the default VLAN of a new port, or adds to it if that is
+// to be kept.
+// The kernel puts a new port into VLAN 1.
+func portVLANs(c *bridge) []rtnl.Op {
+	if !c.filtersVLANs() {
+		return nil
+	}
+	add := rtnl.NewPortVLANs(c.host.Index, c.wantedVLANs())
+	if c.PreserveDefaultVLAN {
+		return []rtnl.Op{add}
+	}
+	return []rtnl.Op{rtnl.DropPortVLANs(c.host.Index, []rtnl.VLANRange{{From: 1, To: vlanMax}}), add}
+}
+
+// vlanGateway is the name of the host's interface in the port's VLAN.
+// It is the reference's, and other tools expect it.
+func (c *bridgeConf) vlanGateway() string { return fmt.Sprintf("%s.%d", c.Bridge, c.VLAN) }
+
+// ensureVLANGateway finds or makes the host's interface in the port's VLAN: a
+// veth pair whose other end is an untagged port of the bridge.
+// Nothing removes it, in the reference either: other containers of the VLAN use it.
+func ensureVLANGateway(op *attach.Op, c *bridge) (*rtnl.Link, error) {
+	br := c.link
+	gw, err := op.Host.Link(c.vlanGateway())
+	if err == nil || !errors.Is(err, os.ErrNotExist) {
+		return gw, err
+	}
+	names := attach.HostNames(spec.Attachment{Network: c.Bridge, IfName: c.vlanGateway()})
+	port, err := op.Host.CreateLink(rtnl.LinkSpec{
+		Name: names[0], MTU: br.MTU, MAC: attach.PortMAC(), Master: br.Index, Up: true,
+		Peer: &rtnl.LinkSpec{Name: c.vlanGateway(), MTU: br.MTU},
+	})
+	if errors.Is(err, os.ErrExist) { // made by another ADD meanwhile
+		return op.Host.Link(c.vlanGateway())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("VLAN gateway %s: %w", c.vlanGateway(), err)
+	}
+	op.Undo("link "+c.vlanGateway(), func(context.Context) error {
+		notThis := func(l *rtnl.Link) bool { return l.Index != port.Index }
+		return whileUnused(op, br.Index, notThis, func() error { return op.Host.DelLink(port.Name) })
+	})
+	err = op.Host.Do(
+		rtnl.DropPortVLANs(port.Index, []rtnl.VLANRange{{From: 1, To: vlanMax}}),
+		rtnl.NewPortVLANs(port.Index, []rtnl.VLANRange{{From: c.VLAN, To: c.VLAN, PVID: true, Untagged: true}}))
+	if err != nil {
+		return nil, err
+	}
+	if err := op.IgnoreRouters(c.vlanGateway()); err != nil { // as long as none can be heard
+		return nil, err
+	}
+	if err := op.Host.SetLink(port.Parent, rtnl.LinkChange{Up: new(true)}); err != nil {
+		return nil, err
+	}
+	return op.Host.LinkAt(port.Parent)
+}

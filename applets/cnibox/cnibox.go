@@ -1,0 +1,135 @@
+// Package cnibox is the tool cnibox: lists the applets, tells their keys, lays and verifies the links.
+package cnibox
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+
+	"cnibox/applets/applet"
+	"cnibox/spec"
+)
+
+// Applet is the tool.
+var Applet = applet.Applet{
+	Name:    "cnibox",
+	Summary: "lists the applets, tells their keys, lays and verifies the links",
+	Help: `
+cnibox                          list the applets
+cnibox APPLET …                 do as the link APPLET does
+cnibox help APPLET              show every key of a plugin's configuration
+cnibox install [--create] DIR [APPLET …]
+                                lay relative links in DIR, of all applets or these;
+                                files of these names are replaced, each at once;
+                                --create: make DIR if it is missing
+cnibox verify DIR               tell whether each applet's name in DIR leads to this
+                                binary; exit code 1 if one does not
+cnibox version                  show our version and the releases it follows`,
+	Main: run,
+}
+
+// cniboxMain returns 0, 1 for what failed, and 2 for what it was not able to understand.
+// A name of a link may come behind it, as with busybox.
+func run(ctx context.Context, p applet.Process) int {
+	if len(p.Args) == 0 {
+		return writeList(p)
+	}
+	cmd, args := p.Args[0], p.Args[1:]
+	switch {
+	case applet.IsHelp(cmd):
+		return cniboxHelp(ctx, p, args)
+	case cmd == "list" || cmd == "--list":
+		return writeList(p)
+	case cmd == "version" || cmd == "--version":
+		fmt.Fprintf(p.Stdout, "cnibox %s, as the CNI plugins %s, CNI %s to %s, %s\n",
+			applet.Version, applet.Release, spec.V010, spec.Newest, runtime.Version())
+		return 0
+	case cmd == "install" || cmd == "--install":
+		return cniboxInstall(p, args)
+	case cmd == "verify" || cmd == "--verify":
+		return cniboxVerify(p, args)
+	}
+	a, ok := p.Applets.Lookup(cmd)
+	if !ok {
+		return usage(p, "no applet or command is named %q%s", cmd, suggest(p.Applets, cmd))
+	}
+	if a.Name == "cnibox" {
+		return usage(p, "cnibox does not run itself")
+	}
+	p.Args = args
+	return a.Run(ctx, p)
+}
+
+// usage tells what was not understood, and returns the exit code for it.
+func usage(p applet.Process, format string, args ...any) int {
+	fmt.Fprintf(p.Stderr, "cnibox: %s (`cnibox` lists the applets, `cnibox help cnibox` the commands)\n", fmt.Sprintf(format, args...))
+	return 2
+}
+
+// cniboxHelp shows the keys of an applet, and without one what applets there are.
+func cniboxHelp(ctx context.Context, p applet.Process, args []string) int {
+	if len(args) == 0 {
+		return writeList(p)
+	}
+	a, ok := p.Applets.Lookup(args[0])
+	if !ok {
+		return usage(p, "no applet is named %q%s", args[0], suggest(p.Applets, args[0]))
+	}
+	if a.Help == "" {
+		p.Args = []string{"help"}
+		return a.Run(ctx, p)
+	}
+	return applet.WriteHelp(a, p.Stdout)
+}
+
+// writeList shows usage and applets, one a line in the order of their names.
+func writeList(p applet.Process) int {
+	fmt.Fprintf(p.Stdout, "usage: cnibox APPLET …, or a link named APPLET; cnibox help APPLET | install DIR | verify DIR | version\n\n")
+	all := p.Applets
+	width := 0
+	for _, a := range all {
+		width = max(width, len(a.Name))
+	}
+	for _, a := range all {
+		fmt.Fprintf(p.Stdout, "  %-*s  %s\n", width, a.Name, a.Summary)
+	}
+	return 0
+}
+
+// suggest returns a question after the applet whose name is nearest, if one is near.
+// Near is two letters off.
+func suggest(all applet.Table, name string) string {
+	var names []string
+	for _, a := range all {
+		if Distance(name, a.Name) <= 2 {
+			names = append(names, a.Name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	near := slices.MinFunc(names, func(a, b string) int { return Distance(name, a) - Distance(name, b) })
+	return fmt.Sprintf("; %q?", near)
+}
+
+// distance is the number of bytes to insert, delete or change to get from a to b.
+// It keeps one row of the table of Levenshtein's distances.
+func Distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before := row[0] // of the row above, one to the left
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := before
+			if a[i] != b[j] {
+				cost = 1 + min(before, row[j], row[j+1])
+			}
+			before, row[j+1] = row[j+1], cost
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,61 @@
+package cnibox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"cnibox/applets/applet"
+)
+
+// cniboxVerify tells of each applet's name in a folder that does not lead to
+// this binary; the exit code is 1 if there is one.
+// It is for after an upgrade, when another package may have written over some links.
+func cniboxVerify(p applet.Process, args []string) int {
+	if len(args) != 1 {
+		return usage(p, "verify needs a folder")
+	}
+	dir := args[0]
+	self, err := os.Stat(executable)
+	if err != nil {
+		fmt.Fprintf(p.Stderr, "cnibox: verify: %s\n", err)
+		return 1
+	}
+	wrong := 0
+	for _, a := range p.Applets {
+		if err := verify(filepath.Join(dir, a.Name), self); err != nil {
+			fmt.Fprintf(p.Stdout, "%s: %s\n", a.Name, err)
+			wrong++
+		}
+	}
+	if wrong > 0 {
+		fmt.Fprintf(p.Stderr, "cnibox: %d of %d names in %s do not lead to this binary; `cnibox install %s` lays them\n", wrong, len(p.Applets), dir, dir)
+		return 1
+	}
+	fmt.Fprintf(p.Stdout, "%s: all %d names lead to this binary\n", dir, len(p.Applets))
+	return 0
+}
+
+// verify returns nil if path leads to the file self, by device and inode.
+// The error says what is there instead.
+func verify(path string, self os.FileInfo) error {
+	st, err := os.Stat(path)
+	target, linkErr := os.Readlink(path)
+	switch {
+	case err == nil && os.SameFile(st, self):
+		return nil
+	case errors.Is(err, os.ErrNotExist) && linkErr == nil:
+		return fmt.Errorf("a link to %s, which is missing", target)
+	case errors.Is(err, os.ErrNotExist):
+		return errors.New("missing")
+	case err != nil:
+		return err
+	}
+	days := int(time.Since(st.ModTime()).Hours() / 24)
+	if linkErr == nil {
+		return fmt.Errorf("a link to %s, another file (%d bytes, %d days old)", target, st.Size(), days)
+	}
+	return fmt.Errorf("another file (%d bytes, %d days old)", st.Size(), days)
+}

@@ -1,0 +1,373 @@
+// Package cniexec is the tool cni-exec: runtime: attach network namespaces, and run commands in one.
+package cniexec
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/applet"
+	"cnibox/chain"
+	"cnibox/spec"
+)
+
+// Applet is the tool.
+var Applet = applet.Applet{
+	Name:    "cni-exec",
+	Summary: "runtime: attach network namespaces, and run commands in one",
+	Main:    run,
+}
+
+// The exit codes of cni-exec: cnitool's, and one for a wrong command line.
+const (
+	exitOK = iota
+	exitError
+	exitUsage
+)
+
+// A call is one call of cni-exec.
+//
+// It is one verb of the specification, or run; which of its fields count depends on it.
+type call struct {
+	applet.Process
+	*commandLine
+	verb    string        // in lower case, as typed
+	network string        // empty: version was asked for this program's own
+	target  chain.Target  // of run: without namespace, name counted up by network
+	runner  *chain.Runner // nil before prepare
+	speaks  spec.Version  // cniVersion of the network; zero before it is known
+}
+
+// run is the program: verb, network, namespace, flags. A wrong verb, operand or flag is exit
+// code 2 before anything is opened, all that comes after is 1.
+func run(ctx context.Context, p applet.Process) int {
+	if len(p.Args) == 0 {
+		p.Args = []string{"help"}
+	}
+	l, err := parse(p.Args, p.Getenv)
+	c := &call{Process: p, commandLine: l}
+	if len(l.operands) > 0 {
+		c.verb = l.operands[0]
+	}
+	v := findVerb(c.verb)
+	switch {
+	case err != nil:
+		return c.wrongCall(err)
+	case l.version && c.verb == "":
+		c.printVersion()
+		return exitOK
+	case l.help:
+		if _, err := c.printHelp(ctx, l.operands[:min(1, len(l.operands))]); err != nil {
+			return c.wrongCall(err)
+		}
+		return exitOK
+	case c.verb == "":
+		return c.wrongCall(errNoVerb)
+	case v == nil:
+		return c.wrongCall(fmt.Errorf("unknown verb %q%s", c.verb, suggestVerb(c.verb)))
+	case l.command != nil && !v.command:
+		return c.wrongCall(fmt.Errorf("%s takes no command: only run does", c.verb))
+	}
+	if err := c.usableFor(c.verb); err != nil {
+		return c.wrongCall(err)
+	}
+	exit, err := v.do(c, ctx, l.operands[1:])
+	var wrong usageError
+	switch {
+	case errors.As(err, &wrong):
+		return c.wrongCall(wrong.error)
+	case err != nil:
+		return max(c.fail(err), exit)
+	}
+	return exit
+}
+
+// operands reads network and namespace; cnitool wants a namespace for gc and
+// status as well and does not use it.
+// A namespace is made absolute and not resolved, since the container ID is made of its
+// text; whether there is one is for the runner to find.
+func (c *call) operands(operands []string) error {
+	most := 2
+	if c.everyNetwork() {
+		most = 0
+	}
+	switch {
+	case len(operands) > most && most == 0:
+		return fmt.Errorf("%q is one operand too many: it is done for all", operands[0])
+	case c.everyNetwork() && c.verb == "gc":
+		return c.gcOperands()
+	case c.everyNetwork(), len(operands) == 0 && c.verb == "version":
+		return nil
+	case len(operands) == 0:
+		return errors.New("NETWORK is missing")
+	case len(operands) > most:
+		return fmt.Errorf("%q is one operand too many", operands[most])
+	}
+	c.network = operands[0]
+	if c.verb == "gc" {
+		if err := c.gcOperands(); err != nil {
+			return err
+		}
+	}
+	if len(operands) == most {
+		path, err := filepath.Abs(operands[1])
+		if err != nil {
+			return err
+		}
+		c.target.NetNS = path
+		return nil
+	}
+	switch c.verb {
+	case "add":
+		return errors.New("NETNS is missing: the path of a network namespace, as /run/netns/NAME")
+	case "del", "check", "get":
+		if c.containerID == "" {
+			return errors.New("NETNS is missing; without it --container-id has to name the attachment")
+		}
+	}
+	return nil
+}
+
+// prepare fills in the target and the runner.
+// Errors have code 4 or 7.
+func (c *call) prepare() error {
+	t := &c.target
+	t.ContainerID, t.IfName = c.containerID, c.ifName
+	if t.ContainerID == "" {
+		t.ContainerID = derivedID(t.NetNS)
+	}
+	override := c.Getenv("CNI_NETNS_OVERRIDE")
+	t.NetNSOverride = strings.EqualFold(override, "true") || override == "1"
+	var err error
+	if c.cacheDir, err = filepath.Abs(c.cacheDir); err != nil {
+		return err // plugins get paths below it
+	}
+	if t.Args, err = cniArgs(c.Getenv("CNI_ARGS")); err != nil {
+		return err
+	}
+	if t.Capabilities, err = c.capabilities(c.Getenv("CAP_ARGS")); err != nil {
+		return err
+	}
+	c.setRunner()
+	return nil
+}
+
+// setRunner makes the runner of the flags; what it warns of goes to stderr.
+func (c *call) setRunner() {
+	local := c.local()
+	c.runner = &chain.Runner{
+		Invoker: local, Cache: &chain.Cache{Dir: c.cacheDir}, Path: c.path, KeepGoing: c.keepGoing, Retries: c.retries,
+		Warn: func(format string, args ...any) {
+			fmt.Fprintf(c.Stderr, "cni-exec: %s\n", fmt.Sprintf(format, args...))
+		},
+	}
+}
+
+// local returns what finds and runs plugins as the flags say.
+func (c *call) local() *chain.Local {
+	l := c.Invoker(filepath.SplitList(c.path))
+	l.BuiltIn, l.StderrInError, l.Timeout = true, true, c.timeout
+	return l
+}
+
+// load finds the configuration of the network. For an attachment that is known
+// the cached one will do.
+// A DEL must be possible after the configuration has gone, or has become defective.
+func (c *call) load() (*chain.List, error) {
+	l, err := c.lookup(c.network)
+	if err == nil {
+		return l, nil
+	}
+	cached := c.cached()
+	if cached == nil {
+		return nil, err
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		c.runner.Warn("%v: that of the ADD is used", err)
+	}
+	c.speak(cached)
+	return cached, nil
+}
+
+// cached returns the configuration that an attachment was made with, for the verbs that
+// need no newer one; nil: there is none.
+func (c *call) cached() *chain.List {
+	switch c.verb {
+	case "del", "check", "get":
+		a := spec.Attachment{Network: c.network, ContainerID: c.target.ContainerID, IfName: c.target.IfName}
+		if e, err := c.runner.Cache.Lookup(a); err == nil {
+			l, _ := e.List()
+			return l
+		}
+	case "gc":
+		return c.cachedList()
+	}
+	return nil
+}
+
+// cachedList returns the network as the first of its attachments was told; nil if it
+// has none. podman's default network is in no file as long as nobody changes it, and
+// what podman lost in it has to go all the same.
+func (c *call) cachedList() *chain.List {
+	entries, _, err := c.runner.Cache.List()
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		if e.NetworkName != c.network {
+			continue
+		}
+		if l, err := e.List(); err == nil {
+			return l
+		}
+	}
+	return nil
+}
+
+// lookup loads a network: from the folder, or the embedded one if the folder
+// has none at all.
+// The error is os.ErrNotExist, with code 7 or that of a broken file, if there is no such
+// network.
+func (c *call) lookup(network string) (*chain.List, error) {
+	l, err := chain.Load(c.confDir, network)
+	c.speak(l)
+	if l != nil && len(l.Ignored) > 0 {
+		c.runner.Warn("network %s is configured more than once: %s is used, not %s", network, l.File, strings.Join(l.Ignored, ", "))
+	}
+	if err == nil || l != nil || !errors.Is(err, os.ErrNotExist) {
+		return l, err
+	}
+	names, broken := chain.Networks(c.confDir)
+	if network == defaultNetwork && len(names)+len(broken) == 0 {
+		return c.embedded()
+	}
+	return nil, &hinted{spec.Errorf(spec.CodeConfig, "%w", err), networksHint(c.confDir, names, broken)}
+}
+
+// speak notes the version of the errors about a network; nil is no network.
+func (c *call) speak(l *chain.List) {
+	if l != nil {
+		c.speaks, _ = spec.ParseVersion(l.CNIVersion)
+	}
+}
+
+// add runs ADD and prints its result. An attachment whose result cannot be written is deleted
+// again, since the caller sees a call that failed, and may try again.
+func (c *call) add(ctx context.Context) error {
+	l, err := c.load()
+	if err == nil {
+		err = cmp.Or(c.canPublish(l), c.freePorts(), c.Ready())
+	}
+	if err != nil {
+		return err
+	}
+	res, err := c.runner.Add(ctx, l, c.target)
+	if err != nil {
+		return err
+	}
+	// A pipe without a reader would kill this process before it can delete anything, or, with
+	// --json, before it has ended with its exit code.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
+	if err := c.print(l, res); err != nil {
+		return c.takeBack(ctx, l, spec.Errorf(spec.CodeIO, "write the result: %w", err))
+	}
+	return nil
+}
+
+// takeBack deletes what add has attached, since its result could not be printed, and
+// returns that cause.
+func (c *call) takeBack(ctx context.Context, l *chain.List, cause *spec.Error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeDown)
+	defer cancel()
+	c.runner.KeepGoing = true
+	cause.Details = "the attachment is deleted again"
+	if err := c.runner.Del(ctx, l, c.target); err != nil {
+		cause.Details = "cleanup is not complete, run DEL again: " + err.Error()
+	}
+	return cause
+}
+
+// del runs DEL; it prints nothing.
+func (c *call) del(ctx context.Context) error {
+	l, err := c.load()
+	if err != nil {
+		return err
+	}
+	return c.runner.Del(ctx, l, c.target)
+}
+
+// check runs CHECK; that all is well is told by the exit code alone.
+func (c *call) check(ctx context.Context) error {
+	l, err := c.load()
+	if err != nil {
+		return err
+	}
+	return c.runner.Check(ctx, l, c.target)
+}
+
+// get prints what add has printed.
+func (c *call) get(ctx context.Context) error {
+	l, err := c.load()
+	if err != nil {
+		return err
+	}
+	res, err := c.runner.Get(ctx, l, c.target)
+	if err != nil {
+		return err
+	}
+	return c.print(l, res)
+}
+
+// status runs STATUS; that add would work is told by the exit code alone.
+func (c *call) status(ctx context.Context) error {
+	l, err := c.load()
+	if err != nil {
+		return err
+	}
+	return c.runner.Status(ctx, l)
+}
+
+// pluginVersions prints which versions of the specification each plugin of a network serves.
+// One that does not answer keeps none of the others from being printed.
+func (c *call) pluginVersions(ctx context.Context) error {
+	l, err := c.load()
+	if err != nil {
+		return err
+	}
+	local := c.local()
+	var errs []error
+	for _, p := range l.Plugins {
+		file, versions, err := local.Versions(ctx, p.Type)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("plugin %s: %w", p.Type, err))
+			continue
+		}
+		if file == "" {
+			file = "built in"
+		}
+		fmt.Fprintf(c.Stdout, "%s (%s): %s\n", p.Type, file, strings.Join(versions, " "))
+	}
+	return errors.Join(errs...)
+}
+
+// print writes a result in the version of the list.
+// With a newline at the end, for terminals; cnitool prints none.
+func (c *call) print(l *chain.List, res *spec.Result) error {
+	v, err := spec.ParseVersion(l.CNIVersion)
+	if err != nil {
+		return err
+	}
+	doc, err := res.EncodeFor(v, c.target.IfName)
+	if err != nil {
+		return err
+	}
+	_, err = c.Stdout.Write(append(doc, '\n'))
+	return err
+}

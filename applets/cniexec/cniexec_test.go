@@ -1,0 +1,266 @@
+package cniexec
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"cnibox/chain"
+	"cnibox/spec"
+)
+
+func noEnv(string) string { return "" }
+
+func TestParse(t *testing.T) {
+	env := func(key string) string {
+		return map[string]string{"CNI_IFNAME": "net1", "CNI_CONTAINERID": "id", "NETCONFPATH": "/conf", "CNI_PATH": "/bin"}[key]
+	}
+	l, err := parse([]string{
+		"add", "-i", "eth5", "net", "--valid", "a/eth0", "--valid=b/eth1", "/ns", "--keep-going", "--timeout=2m", "--json=false", "--", "x", "--all",
+	}, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &flags{
+		ifName: "eth5", containerID: "id", confDir: "/conf", path: "/bin", cacheDir: chain.DefaultCacheDir,
+		timeout: 2 * time.Minute, keepGoing: true, valid: []string{"a/eth0", "b/eth1"},
+	}
+	if !reflect.DeepEqual(l.flags, want) {
+		t.Errorf("got %+v, want %+v", l.flags, want)
+	}
+	if got := strings.Join(l.operands, " ") + "|" + strings.Join(l.command, " "); got != "add net /ns|x --all" {
+		t.Errorf("got operands and command %q", got)
+	}
+	if l, _ := parse(nil, noEnv); l.ifName != "eth0" || l.confDir != "/etc/cni/net.d" || l.command != nil {
+		t.Errorf("defaults: %+v, %q", l.flags, l.command)
+	}
+	for _, args := range [][]string{{"--nosuch"}, {"-i"}, {"--retries", "x"}, {"--timeout", "-1s"}, {"--all=maybe"}, {"-x=1"}} {
+		if _, err := parse(args, noEnv); err == nil {
+			t.Errorf("%q is taken", args)
+		}
+	}
+}
+
+// The help of a verb fits a terminal, has two examples, and names each flag that it takes; what
+// flags are for are verbs.
+func TestHelp(t *testing.T) {
+	set := new(flags).set(noEnv)
+	texts := map[string]string{"": overview(set)}
+	for _, v := range verbs() {
+		texts[v.name] = v.help(set)
+		if n := strings.Count(texts[v.name], "\n"); n > 25 {
+			t.Errorf("%s: %d lines", v.name, n)
+		}
+		if len(v.examples) != 2 || v.summary == "" {
+			t.Errorf("%s has %d examples and the summary %q", v.name, len(v.examples), v.summary)
+		}
+	}
+	for name, text := range texts {
+		for line := range strings.Lines(text) {
+			if len([]rune(line)) > helpWidth+1 {
+				t.Errorf("%s: %q is too long", name, line)
+			}
+		}
+	}
+	set.VisitAll(func(flag *pflag.Flag) {
+		verbs := verbsOf(flag)
+		if verbs == nil {
+			verbs = []string{""}
+		}
+		for _, v := range verbs {
+			if !strings.Contains(texts[v], "--"+flag.Name) {
+				t.Errorf("the help of %q does not name --%s", v, flag.Name)
+			}
+		}
+	})
+}
+
+// TestDerivedID has the ID that cnitool makes of a path.
+func TestDerivedID(t *testing.T) {
+	// printf /var/run/netns/testing | sha512sum | cut -c 1-20
+	if got, want := derivedID("/var/run/netns/testing"), "cnitool-77383ca0a0715733ca6f"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestCNIArgs(t *testing.T) {
+	tests := map[string]struct {
+		want [][2]string
+		err  bool
+	}{
+		"":          {nil, false},
+		"A=1;B=x=y": {[][2]string{{"A", "1"}, {"B", "x=y"}}, false},
+		";A=;":      {[][2]string{{"A", ""}}, false},
+		"A":         {nil, true},
+		"=1":        {nil, true},
+	}
+	for s, tt := range tests {
+		got, err := cniArgs(s)
+		if (err != nil) != tt.err || !reflect.DeepEqual(got, tt.want) && !tt.err {
+			t.Errorf("%q: got %q, %v, want %q", s, got, err, tt.want)
+		}
+	}
+}
+
+func TestCapabilities(t *testing.T) {
+	tests := map[string]struct {
+		env     string
+		publish []string
+		want    string // "": an error
+	}{
+		"none":      {"", nil, `null`},
+		"given":     {`{"mac":"x"}`, nil, `{"mac":"x"}`},
+		"published": {"", []string{"8080:80"}, `{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}`},
+		"both": {`{"portMappings":[{"hostPort":1,"containerPort":2,"protocol":"udp"}]}`, []string{"127.0.0.1:53:54/udp", "[::1]:3:4"},
+			`{"portMappings":[{"hostPort":1,"containerPort":2,"protocol":"udp"},` +
+				`{"hostPort":53,"containerPort":54,"protocol":"udp","hostIP":"127.0.0.1"},{"hostPort":3,"containerPort":4,"protocol":"tcp","hostIP":"::1"}]}`},
+		"in capitals":   {"", []string{"1:2/SCTP"}, `{"portMappings":[{"hostPort":1,"containerPort":2,"protocol":"SCTP"}]}`},
+		"not an object": {`[]`, nil, ""},
+		"one port":      {"", []string{"80"}, ""},
+		"port 0":        {"", []string{"0:80"}, ""},
+		"big port":      {"", []string{"65536:80"}, ""},
+		"words":         {"", []string{"a:b"}, ""},
+		"no address":    {"", []string{"localhost:1:2"}, ""},
+		"no protocol":   {"", []string{"1:2/icmp"}, ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			var args []string
+			for _, p := range tt.publish {
+				args = append(args, "-p", p)
+			}
+			f, err := parse(args, noEnv)
+			var caps map[string]json.RawMessage
+			if err == nil {
+				caps, err = f.capabilities(tt.env)
+			}
+			if err != nil {
+				if tt.want != "" {
+					t.Error(err)
+				}
+				return
+			}
+			if got, _ := json.Marshal(caps); string(got) != tt.want {
+				t.Errorf("got %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestHintToRoot tells to be root only who is not.
+func TestHintToRoot(t *testing.T) {
+	c := &call{}
+	got := c.hint(fmt.Errorf("bring lo up: %w", os.ErrPermission), spec.CodeInternal)
+	if told := strings.Contains(got, "run it as root"); told != (os.Geteuid() != 0) {
+		t.Errorf("user %d gets the hint %q", os.Geteuid(), got)
+	}
+}
+
+func prefixes(list ...string) (all []netip.Prefix) {
+	for _, s := range list {
+		all = append(all, netip.MustParsePrefix(s))
+	}
+	return all
+}
+
+func TestChooseSubnets(t *testing.T) {
+	tests := map[string]struct {
+		used []netip.Prefix
+		want string // "": an error
+	}{
+		"free host":            {prefixes("0.0.0.0/0", "::/0", "192.168.1.0/24"), "10.208.0.0/24"},
+		"halves of a VPN":      {prefixes("0.0.0.0/1", "128.0.0.0/1"), "10.208.0.0/24"},
+		"first is taken":       {prefixes("10.208.0.77/32"), "10.208.1.0/24"},
+		"a block is taken":     {prefixes("10.208.0.0/16"), "10.209.0.0/24"},
+		"all of 10 is taken":   {prefixes("10.0.0.0/8"), "172.24.0.0/24"},
+		"all but one is taken": {prefixes("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"), "100.64.0.0/24"},
+		"all is taken":         {prefixes("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"), ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s, err := chooseSubnets(tt.used)
+			if err != nil {
+				if tt.want != "" {
+					t.Error(err)
+				}
+				return
+			}
+			if s.IPv4.String() != tt.want {
+				t.Errorf("got %s, want %s", s.IPv4, tt.want)
+			}
+			if a := s.IPv6.Addr().As16(); a[0] != 0xfd || s.IPv6.Bits() != 64 || s.IPv6 != s.IPv6.Masked() {
+				t.Errorf("got %s", s.IPv6)
+			}
+		})
+	}
+}
+
+func TestEmbeddedConf(t *testing.T) {
+	s := subnets{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd00:1::/64")}
+	for _, v6 := range []bool{false, true} {
+		l, err := chain.Parse(embeddedConf(s, v6, "/data", "/etc/resolv.conf"))
+		if err != nil || l.Name != defaultNetwork || len(l.Plugins) != 3 {
+			t.Fatalf("got %+v, %v", l, err)
+		}
+		doc, _ := l.Effective()
+		if got := bytes.Contains(doc, []byte("fd00:1::/64")); got != v6 {
+			t.Errorf("IPv6 wanted %v, there %v: %s", v6, got, doc)
+		}
+		for i, want := range []string{"bridge", "portmap", "tuning"} { // scripts show that they are built in
+			if got := l.Plugins[i].Type; got != want {
+				t.Errorf("plugin %d: got %s, want %s", i, got, want)
+			}
+		}
+	}
+}
+
+func TestReadSubnets(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "f")
+	for text, ok := range map[string]bool{
+		`{"ipv4":"10.1.0.0/24","ipv6":"fd00:1::/64"}`: true,
+		`{"ipv4":"10.1.0.0/24"}`:                      false,
+		`{"ipv4":"fd00:1::/64","ipv6":"10.1.0.0/24"}`: false,
+		``: false,
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readSubnets(file); (err == nil) != ok {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	link := file + "2"
+	os.Symlink(file, link)
+	if _, err := readSubnets(link); err == nil {
+		t.Error("a symbolic link is followed")
+	}
+}
+
+func TestResolvText(t *testing.T) {
+	got := resolvText(spec.DNS{
+		Nameservers: []string{"10.0.0.1", "::1\nnameserver 6.6.6.6"}, Domain: "d", Search: []string{"a", "b"}, Options: []string{"ndots:5"},
+	})
+	want := "nameserver 10.0.0.1\nnameserver ::1 nameserver 6.6.6.6\ndomain d\nsearch a b\noptions ndots:5\n"
+	if got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	for conf, ok := range map[string]bool{
+		"nameserver 127.0.0.53\n": false, "# nameserver 1.1.1.1\n": false, "nameserver 127.0.0.1\nnameserver 9.9.9.9": true, "": false,
+	} {
+		if reachable(conf) != ok {
+			t.Errorf("%q: reachable is %v", conf, !ok)
+		}
+	}
+	if nthName("eth0", 2) != "eth2" || nthName("net1", 0) != "net1" || nthName("wan", 1) != "wan1" || nthName("net1", 1) != "net2" {
+		t.Error("names do not count up")
+	}
+}

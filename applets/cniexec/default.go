@@ -1,0 +1,252 @@
+package cniexec
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/record"
+	"cnibox/chain"
+	"cnibox/internal/disk"
+	"cnibox/rtnl"
+)
+
+// defaultNetwork is the network that is there when nothing is configured.
+// A configuration of that name, or any other, takes its place.
+const defaultNetwork = "cnibox"
+
+// subnets are what the default network's addresses are from. Once chosen they
+// are kept in a file, so that they stay when the host's routes change.
+// They must stay: containers that run have addresses of them.
+type subnets struct {
+	IPv4 netip.Prefix `json:"ipv4"`
+	IPv6 netip.Prefix `json:"ipv6"` // a unique local one; used if the host has IPv6
+}
+
+// embedded returns the default network and says so.
+// It is made anew each time, since the host may have gained or lost IPv6.
+func (c *call) embedded() (*chain.List, error) {
+	s, err := c.subnets()
+	if err != nil {
+		return nil, fmt.Errorf("default network: %w", err)
+	}
+	v6 := hostHasIPv6()
+	l, err := chain.Parse(embeddedConf(s, v6, filepath.Join(c.cacheDir, "networks"), resolvConf()))
+	if err != nil {
+		return nil, fmt.Errorf("default network: %w", err)
+	}
+	ranges := s.IPv4.String()
+	if v6 {
+		ranges += " and " + s.IPv6.String()
+	}
+	c.runner.Warn("no configuration in %s: using the embedded network %q (%s)", c.confDir, defaultNetwork, ranges)
+	return l, nil
+}
+
+// embeddedConf is the configuration list of the default network.
+// Its leases lie in the runtime's own cache, apart from those of other runtimes. The
+// capabilities are those that the flags and CAP_ARGS of cni-exec can use.
+func embeddedConf(s subnets, v6 bool, dataDir, resolv string) []byte {
+	type subnet struct {
+		Subnet netip.Prefix `json:"subnet"`
+	}
+	ranges := [][]subnet{{{s.IPv4}}}
+	if v6 {
+		ranges = append(ranges, []subnet{{s.IPv6}})
+	}
+	ipam := map[string]any{"type": "host-local", "dataDir": dataDir, "ranges": ranges}
+	if resolv != "" {
+		ipam["resolvConf"] = resolv
+	}
+	doc, _ := json.Marshal(map[string]any{ // strings, bools and prefixes cannot fail
+		"cniVersion": "1.1.0", "name": defaultNetwork, "loadOnlyInlinedPlugins": true,
+		"plugins": []any{
+			map[string]any{
+				"type": "bridge", "bridge": "cnibox0", "isGateway": true, "isDefaultGateway": true,
+				"ipMasq": true, "hairpinMode": true, "promiscMode": false, "ipam": ipam,
+				"capabilities": map[string]bool{"ips": true, "mac": true},
+			},
+			map[string]any{"type": "portmap", "capabilities": map[string]bool{"portMappings": true}},
+			map[string]any{"type": "tuning"},
+		},
+	})
+	return doc
+}
+
+// subnets returns what was chosen before, or chooses. Of two processes that
+// choose at the same time, the first wins for both.
+func (c *call) subnets() (s subnets, err error) {
+	dir := filepath.Join(c.cacheDir, "cnibox")
+	file := filepath.Join(dir, "default-network.json")
+	if s, err = readSubnets(file); !errors.Is(err, os.ErrNotExist) {
+		return s, err
+	}
+	used, err := usedPrefixes()
+	if err != nil {
+		return s, err
+	}
+	if s, err = chooseSubnets(used); err != nil {
+		return s, err
+	}
+	doc, err := json.Marshal(s)
+	if err != nil {
+		return s, err
+	}
+	// Nothing is locked here, so each process has a temporary file of its own.
+	err = disk.Replace(file, filepath.Join(dir, ".new-"+randomHex()), doc, disk.New|disk.Durable)
+	if err != nil && !errors.Is(err, os.ErrExist) {
+		return s, err
+	}
+	return readSubnets(file)
+}
+
+// readSubnets reads the file; one that makes no sense is an error, since what
+// it said may be in use.
+// The error is os.ErrNotExist if nothing was chosen yet.
+func readSubnets(file string) (s subnets, err error) {
+	doc, err := disk.Read(file, unix.O_NOFOLLOW, record.MaxSize)
+	if err != nil {
+		return s, err
+	}
+	err = json.Unmarshal(doc, &s)
+	if err == nil && (!s.IPv4.IsValid() || !s.IPv4.Addr().Is4() || !s.IPv6.IsValid() || !s.IPv6.Addr().Is6()) {
+		err = errors.New("a subnet is missing or of the wrong family")
+	}
+	if err != nil {
+		return s, fmt.Errorf("%s: %w (delete it to choose anew)", file, err)
+	}
+	return s, nil
+}
+
+// candidates are private ranges (RFC 1918, RFC 6598) in the order in which
+// their /24s are tried: first where nobody's defaults are.
+const candidates = "10.208.0.0/12 172.24.0.0/13 192.168.128.0/17 10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10"
+
+// chooseSubnets takes the first /24 that meets no used prefix, and a random
+// unique local /64 (RFC 4193).
+// The order is fixed, so hosts that are set up alike choose alike. The error is that of
+// a host which routes all private ranges.
+func chooseSubnets(used []netip.Prefix) (s subnets, err error) {
+	for text := range strings.FieldsSeq(candidates) {
+		block := netip.MustParsePrefix(text)
+		for p := netip.PrefixFrom(block.Addr(), 24); block.Contains(p.Addr()); p = next24(p) {
+			if overlap(p, used) {
+				continue
+			}
+			s.IPv4 = p
+			s.IPv6, err = chooseIPv6(used)
+			return s, err
+		}
+	}
+	return s, errors.New("every private IPv4 subnet overlaps a route or an address of this host")
+}
+
+// chooseIPv6 returns a /64 with 40 random bits behind fd and subnet 0, as RFC 4193,
+// section 3.2, asks for: two hosts that are joined one day do not collide.
+func chooseIPv6(used []netip.Prefix) (netip.Prefix, error) {
+	for {
+		var a [16]byte
+		binary.BigEndian.PutUint64(a[:], 0xfd<<56|rand.Uint64()>>24<<16) // fdxx:xxxx:xxxx::
+		if p := netip.PrefixFrom(netip.AddrFrom16(a), 64); !overlap(p, used) {
+			return p, nil
+		}
+	}
+}
+
+// next24 returns the /24 behind p.
+// Behind 255.255.255.0 it begins again at 0.0.0.0.
+func next24(p netip.Prefix) netip.Prefix {
+	a := p.Addr().As4()
+	for i := 2; i >= 0; i-- {
+		if a[i]++; a[i] != 0 {
+			break
+		}
+	}
+	return netip.PrefixFrom(netip.AddrFrom4(a), 24)
+}
+
+// overlap ignores default routes and the halves that VPNs make of them.
+// Shorter than /4 is no network that anyone has an interface in.
+func overlap(p netip.Prefix, used []netip.Prefix) bool {
+	const shortest = 4 // bits
+	for _, u := range used {
+		if u.Bits() >= shortest && u.Overlaps(p) {
+			return true
+		}
+	}
+	return false
+}
+
+// usedPrefixes returns the addresses of all links and the routes of all tables
+// that a rule leads to.
+// Also routes that lead nowhere count: somebody has reserved them.
+func usedPrefixes() ([]netip.Prefix, error) {
+	ns, err := rtnl.Current()
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close()
+	conn, err := rtnl.Dial(ns)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	links, err := conn.Links()
+	if err != nil {
+		return nil, err
+	}
+	var used []netip.Prefix
+	for _, l := range links {
+		addrs, err := conn.Addrs(l.Index)
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range addrs {
+			used = append(used, a.Prefix)
+		}
+	}
+	tables := map[int]bool{unix.RT_TABLE_MAIN: true}
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		rules, err := conn.Rules(family)
+		if err != nil {
+			continue // a kernel without policy routing or IPv6 has none
+		}
+		for _, r := range rules {
+			tables[r.Table] = true
+		}
+	}
+	for table := range tables {
+		routes, err := conn.Routes(rtnl.RouteFilter{Table: table})
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range routes {
+			used = append(used, r.Dst)
+		}
+	}
+	return used, nil
+}
+
+// hostHasIPv6 reports whether the kernel has IPv6 and new links may use it.
+// "default" is where a new link gets its setting from.
+func hostHasIPv6() bool {
+	ns, err := rtnl.Current()
+	if err != nil {
+		return false
+	}
+	defer ns.Close()
+	for _, key := range []string{"net/ipv6/conf/all/disable_ipv6", "net/ipv6/conf/default/disable_ipv6"} {
+		if v, err := ns.Sysctl(key); err != nil || strings.TrimSpace(v) != "0" {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,344 @@
+package cniexec
+
+import (
+	"cmp"
+	"crypto/sha512"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"cnibox/applets/hostport"
+	"cnibox/chain"
+	"cnibox/spec"
+)
+
+// flags are the flags of all verbs.
+//
+// The zero value of each is the flag that was not given, but for those that the
+// environment or a default fills in.
+type flags struct {
+	ifName, containerID string // empty ID: derived from the namespace
+	confDir, cacheDir   string
+	path                string        // CNI_PATH; empty: built-in plugins alone
+	timeout             time.Duration // of one plugin; 0: the default
+	retries             int           // of an add that ended with code 11
+
+	keepGoing, all, allNetworks, live, dryRun, force, json, help, version bool
+
+	// Those that may be given more than once, in their order.
+	valid, nets []string
+	publish     publishedPorts
+}
+
+// verbsKey is the annotation of a flag that has the verbs it is for; without it, it is for all.
+const verbsKey = "verbs"
+
+// set declares the flags. This is the one place where a flag, its verbs and its help stand;
+// the help begins with the name of the value, in backquotes.
+func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
+	all := pflag.NewFlagSet("cni-exec", pflag.ContinueOnError)
+	all.SortFlags = false
+	of := func(verbs string, declare func(fs *pflag.FlagSet)) {
+		fs := pflag.NewFlagSet(verbs, pflag.ContinueOnError)
+		fs.SortFlags = false
+		declare(fs)
+		fs.VisitAll(func(flag *pflag.Flag) {
+			if verbs != "" {
+				flag.Annotations = map[string][]string{verbsKey: strings.Fields(verbs)}
+			}
+			all.AddFlag(flag)
+		})
+	}
+	of("add del check get run", func(fs *pflag.FlagSet) {
+		fs.StringVarP(&f.ifName, "ifname", "i", cmp.Or(getenv("CNI_IFNAME"), "eth0"), "`NAME` interface in the namespace; of run: of the first network, the others count up")
+		fs.StringVar(&f.containerID, "container-id", getenv("CNI_CONTAINERID"), "`ID` derived from NETNS as cnitool does, unless given")
+	})
+	of("add run", func(fs *pflag.FlagSet) {
+		fs.VarP(&f.publish, "publish", "p", "`[IP:]HOST:CONTAINER[/tcp|udp|sctp]` make a container port a host port; repeatable")
+		fs.BoolVar(&f.force, "force", false, "publish also ports on which a process of the host listens, which gets nothing any more")
+		fs.IntVar(&f.retries, "retries", 0, "`N` times to try an add again that returns \"try again later\"")
+	})
+	of("del", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&f.keepGoing, "keep-going", false, "run all plugins even if one fails")
+	})
+	of("gc", func(fs *pflag.FlagSet) {
+		fs.StringArrayVar(&f.valid, "valid", nil, "`ID/IFNAME` keep this attachment; repeatable")
+		fs.BoolVar(&f.live, "valid-live", false, "keep all whose namespace exists, and what an unreadable entry is about; what another --cache-dir has is not known")
+		fs.BoolVar(&f.dryRun, "dry-run", false, "only print what would be deleted")
+	})
+	of("check status gc", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&f.all, "all", false, "of check: every attachment whose namespace exists; of status: every network; of gc: keep none")
+	})
+	of("gc", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&f.allNetworks, "all-networks", false, "every network that is configured or has attachments, in place of NETWORK")
+	})
+	of("run", func(fs *pflag.FlagSet) {
+		fs.StringArrayVar(&f.nets, "net", nil, "`NETWORK` attach to this one; repeatable")
+	})
+	of("", func(fs *pflag.FlagSet) {
+		fs.StringVar(&f.confDir, "conf-dir", cmp.Or(getenv("NETCONFPATH"), "/etc/cni/net.d"), "`DIR` configurations")
+		fs.StringVar(&f.path, "path", getenv("CNI_PATH"), "`DIR[:DIR]` more plugins than those built in; of one name that in DIR is run")
+		fs.StringVar(&f.cacheDir, "cache-dir", chain.DefaultCacheDir, "`DIR` what add was given and returned")
+		fs.Var((*timeLimit)(&f.timeout), "timeout", "`TIME` limit of one plugin, as 90s or 2m; default 60s")
+		fs.BoolVar(&f.json, "json", false, "print errors as JSON on stdout")
+		fs.BoolVarP(&f.help, "help", "h", false, "print the help, of a verb that is named its own")
+		fs.BoolVar(&f.version, "version", false, "print the version")
+	})
+	return all
+}
+
+// A timeLimit is the value of --timeout.
+type timeLimit time.Duration
+
+// Set takes a duration of more than 0.
+func (t *timeLimit) Set(s string) error {
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		return errors.New("it must be a time of more than 0, as 90s or 2m")
+	}
+	*t = timeLimit(d)
+	return nil
+}
+
+// String is empty for the default.
+func (t *timeLimit) String() string {
+	if *t == 0 {
+		return ""
+	}
+	return time.Duration(*t).String()
+}
+
+// Type is the name of the type, for pflag.
+func (t *timeLimit) Type() string { return "TIME" }
+
+// verbsOf returns the verbs that a flag is for; nil: it is for all.
+func verbsOf(flag *pflag.Flag) []string { return flag.Annotations[verbsKey] }
+
+// A commandLine is what the caller wrote.
+type commandLine struct {
+	*flags
+	set      *pflag.FlagSet
+	args     []string
+	operands []string // the verb first
+	command  []string // what comes after "--"; nil: there is none
+}
+
+// parse reads flags wherever they stand among the operands, up to "--", after which
+// the command is. The error is the first one.
+func parse(args []string, getenv func(string) string) (*commandLine, error) {
+	l := &commandLine{flags: &flags{}, args: args}
+	l.set = l.flags.set(getenv)
+	if i := slices.Index(args, "--"); i >= 0 {
+		l.args, l.command = args[:i], append([]string{}, args[i+1:]...)
+	}
+	err := l.set.Parse(l.args)
+	l.operands = l.set.Args()
+	if err != nil {
+		l.json = slices.Contains(l.args, "--json") // it is about this error
+		return l, flagError(err)
+	}
+	return l, nil
+}
+
+// flagError is an error of pflag in our words.
+func flagError(err error) error {
+	var unknown *pflag.NotExistError
+	var needs *pflag.ValueRequiredError
+	var invalid *pflag.InvalidValueError
+	name := func(flag, short string) string {
+		if short != "" {
+			return "-" + flag
+		}
+		return "--" + flag
+	}
+	switch {
+	case errors.As(err, &unknown):
+		return fmt.Errorf("unknown flag %s", name(unknown.GetSpecifiedName(), unknown.GetSpecifiedShortnames()))
+	case errors.As(err, &needs):
+		return fmt.Errorf("%s needs a value", name(needs.GetSpecifiedName(), needs.GetSpecifiedShortnames()))
+	case errors.As(err, &invalid):
+		reason := invalid.Unwrap()
+		var number *strconv.NumError
+		if errors.As(reason, &number) {
+			reason = fmt.Errorf("it is no %s", map[string]string{"int": "number", "bool": "true or false"}[invalid.GetFlag().Value.Type()])
+		}
+		return fmt.Errorf("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(), reason)
+	}
+	return err
+}
+
+// usableFor reports a flag that was given and that the verb has no use for: it would seem
+// to have been obeyed.
+func (l *commandLine) usableFor(verb string) (err error) {
+	l.set.Visit(func(flag *pflag.Flag) {
+		verbs := verbsOf(flag)
+		if err != nil || verbs == nil || slices.Contains(verbs, verb) {
+			return
+		}
+		name := "--" + flag.Name
+		if flag.Shorthand != "" && !slices.ContainsFunc(l.args, func(arg string) bool { return arg == name || strings.HasPrefix(arg, name+"=") }) {
+			name = "-" + flag.Shorthand
+		}
+		err = fmt.Errorf("%s: %s is a flag of %s", verb, name, strings.Join(verbs, ", "))
+	})
+	return err
+}
+
+// derivedID is the container ID that cnitool makes of a namespace's path.
+// Its first ten bytes of SHA-512, so that cnitool can delete what cni-exec has added.
+func derivedID(netns string) string {
+	sum := sha512.Sum512([]byte(netns))
+	return chain.CnitoolPrefix + hex.EncodeToString(sum[:10])
+}
+
+// cniArgs reads CNI_ARGS in order; nil: none were given.
+// cnitool refuses an empty pair and a second "=" in one; runtimes send both. The error
+// has code 4.
+func cniArgs(s string) (pairs [][2]string, err error) {
+	for _, pair := range strings.Split(s, ";") {
+		if pair == "" {
+			continue
+		}
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok || key == "" {
+			return nil, spec.Errorf(spec.CodeEnv, "CNI_ARGS: invalid pair %q: it must be KEY=VALUE", pair)
+		}
+		pairs = append(pairs, [2]string{key, value})
+	}
+	return pairs, nil
+}
+
+// capabilities reads CAP_ARGS and adds the published ports; nil: none were given.
+// Errors have code 4. What is not an object is an error, null is as good as none.
+func (f *flags) capabilities(s string) (caps map[string]json.RawMessage, err error) {
+	if s != "" {
+		if err := spec.Unmarshal("CAP_ARGS", []byte(s), &caps); err != nil {
+			return nil, spec.Errorf(spec.CodeEnv, "%w", err)
+		}
+	}
+	if len(f.publish) == 0 {
+		return caps, nil
+	}
+	var ports []publishedPort
+	if raw := caps[capPorts]; raw != nil {
+		if err := spec.Unmarshal("CAP_ARGS.portMappings", raw, &ports); err != nil {
+			return nil, spec.Errorf(spec.CodeEnv, "%w", err)
+		}
+	}
+	if caps == nil {
+		caps = make(map[string]json.RawMessage)
+	}
+	caps[capPorts], err = json.Marshal(append(ports, f.publish...))
+	return caps, err
+}
+
+// capPorts is the capability that --publish gives arguments to.
+const capPorts = "portMappings"
+
+// canPublish refuses --publish where no plugin of the networks would be told of it.
+// CAP_ARGS may hold what nobody takes, as with libcni; a flag was given for this call.
+// The error has code 7.
+func (f *flags) canPublish(networks ...*chain.List) error {
+	for _, l := range networks {
+		for _, p := range l.Plugins {
+			if p.Capabilities[capPorts] {
+				return nil
+			}
+		}
+	}
+	if len(f.publish) == 0 {
+		return nil
+	}
+	return spec.Errorf(spec.CodeConfig, `--publish: no plugin in %s takes port mappings: add {"type": "portmap", "capabilities": {"portMappings": true}} to its list`, networks[0].File)
+}
+
+// freePorts refuses --publish of a port on which a process of the host listens: its
+// clients would get to the container instead. Runtimes that give CAP_ARGS get a warning from
+// portmap. The error has code 100.
+func (f *flags) freePorts() error {
+	if f.force {
+		return nil
+	}
+	var ports []hostport.Port
+	for _, p := range f.publish {
+		ip, _ := netip.ParseAddr(p.HostIP) // checked; none is the zero Addr
+		ports = append(ports, hostport.Port{Proto: strings.ToLower(p.Protocol), IP: ip.Unmap(), Port: p.HostPort})
+	}
+	found := hostport.Listening(ports)
+	if len(found) == 0 {
+		return nil
+	}
+	return spec.Errorf(spec.CodeBusy, "--publish: in use on this host: %s: publish another port, stop that process, or take the port from it with --force",
+		strings.Join(found, ", "))
+}
+
+// publishedPort is an entry of the capability portMappings.
+// The names are the convention's.
+type publishedPort struct {
+	HostPort      uint16 `json:"hostPort"`
+	ContainerPort uint16 `json:"containerPort"`
+	Protocol      string `json:"protocol"`
+	HostIP        string `json:"hostIP,omitempty"`
+}
+
+// publishedPorts are the values of --publish.
+type publishedPorts []publishedPort
+
+// Set adds one.
+func (p *publishedPorts) Set(s string) error {
+	port, err := parsePublish(s)
+	*p = append(*p, port)
+	return err
+}
+
+// String is empty: no port is published by default.
+func (p *publishedPorts) String() string { return "" }
+
+// Type is the name of the type, for pflag.
+func (p *publishedPorts) Type() string { return "PORT" }
+
+// parsePublish reads [IP:]HOST:CONTAINER[/PROTOCOL], an IPv6 address in brackets.
+// Zero is no port here.
+func parsePublish(s string) (p publishedPort, err error) {
+	ports, protocol, _ := strings.Cut(s, "/")
+	p.Protocol = cmp.Or(protocol, "tcp")
+	rest, container, ok := cutLast(ports, ":")
+	ip, host, _ := cutLast(rest, ":")
+	p.HostIP = strings.Trim(ip, "[]")
+	var errs [3]error
+	p.HostPort, errs[0] = parsePort(host)
+	p.ContainerPort, errs[1] = parsePort(container)
+	if p.HostIP != "" {
+		_, errs[2] = netip.ParseAddr(p.HostIP)
+	}
+	if !ok || errors.Join(errs[:]...) != nil || !slices.Contains([]string{"tcp", "udp", "sctp"}, strings.ToLower(p.Protocol)) {
+		return p, errors.New("it must be [IP:]HOST:CONTAINER[/tcp|udp|sctp], with ports from 1 to 65535")
+	}
+	return p, nil
+}
+
+// parsePort reads 1 to 65535.
+func parsePort(s string) (uint16, error) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	if n == 0 && err == nil {
+		err = strconv.ErrRange
+	}
+	return uint16(n), err
+}
+
+// cutLast cuts at the last sep; without one all of s is after it.
+func cutLast(s, sep string) (before, after string, found bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return "", s, false
+	}
+	return s[:i], s[i+len(sep):], true
+}

@@ -1,0 +1,77 @@
+package cniexec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"cnibox/chain"
+	"cnibox/spec"
+)
+
+// gcOperands makes sure that the caller says what is to stay: a gc that
+// deletes everything because nothing was said is nobody's wish.
+// cnitool's gc is --all, without a word.
+func (c *call) gcOperands() error {
+	said := 0
+	for _, b := range []bool{len(c.valid) > 0, c.live, c.all} {
+		if b {
+			said++
+		}
+	}
+	switch {
+	case said == 0:
+		return errors.New("what is to stay? give --valid ID/IFNAME for each attachment, or --valid-live, or --all to delete every one")
+	case c.all && said > 1:
+		return errors.New("--all keeps nothing, so --valid and --valid-live make no sense with it")
+	}
+	_, err := c.validSet()
+	return err
+}
+
+// validSet returns what --valid names.
+// Names are checked, since they are compared with those of files.
+func (c *call) validSet() ([]spec.Attachment, error) {
+	var set []spec.Attachment
+	for _, s := range c.valid {
+		id, ifName, ok := strings.Cut(s, "/")
+		if !ok {
+			return nil, fmt.Errorf("--valid %q is not ID/IFNAME", s)
+		}
+		if err := errors.Join(spec.CheckContainerID(id), spec.CheckIfName(ifName)); err != nil {
+			return nil, fmt.Errorf("--valid %q: %w", s, err)
+		}
+		set = append(set, spec.Attachment{Network: c.network, ContainerID: id, IfName: ifName})
+	}
+	return set, nil
+}
+
+// gc deletes what is in neither --valid nor --valid-live, and tells of each on stderr.
+func (c *call) gc(ctx context.Context) error {
+	valid, err := c.validSet()
+	if err != nil {
+		return err
+	}
+	l, err := c.load()
+	if err != nil {
+		return err
+	}
+	bar := newProgress(c.Stderr, "cni-exec: gc "+c.network)
+	warn := c.runner.Warn
+	c.runner.Progress = bar.show
+	c.runner.Warn = func(format string, args ...any) {
+		bar.clear()
+		warn(format, args...)
+	}
+	stale, err := c.runner.GC(ctx, l, chain.GCOptions{Valid: valid, Live: c.live, DryRun: c.dryRun})
+	bar.clear()
+	done := "deleted"
+	if c.dryRun {
+		done = "would delete"
+	}
+	for _, a := range stale {
+		c.runner.Warn("%s %s", done, a)
+	}
+	return err
+}

@@ -1,0 +1,113 @@
+package cniexec
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// overview is the help of the program.
+func overview(set *pflag.FlagSet) string {
+	var b strings.Builder
+	b.WriteString(`cni-exec attaches network namespaces to networks, as the CNI specification
+tells a runtime to. Plugins of this binary run in one process; others are
+found on CNI_PATH and started.
+
+`)
+	for _, v := range verbs() {
+		fmt.Fprintf(&b, "  %-10s %-16s", v.name, v.operands)
+		if len(v.operands) > 16 {
+			fmt.Fprintf(&b, "\n%29s", "")
+		}
+		fmt.Fprintln(&b, "  "+v.summary)
+	}
+	b.WriteString(`
+NETWORK is the name in a configuration in --conf-dir, NETNS the path of a
+network namespace (/run/netns/NAME, /proc/PID/ns/net). Where --conf-dir holds
+nothing, there is the network "cnibox" all the same: a bridge with port mapping.
+` + "`cni-exec help VERB` has the flags of a verb, and examples. Those of all verbs:\n\n")
+	set.VisitAll(func(flag *pflag.Flag) {
+		if verbsOf(flag) == nil {
+			fmt.Fprintln(&b, strings.Join(flagHelp(flag), "\n"))
+		}
+	})
+	b.WriteString(`
+Environment, as cnitool has it: NETCONFPATH (--conf-dir), CNI_PATH (--path),
+CNI_IFNAME (--ifname), CNI_CONTAINERID (--container-id), CNI_ARGS (KEY=VALUE;…),
+CAP_ARGS (JSON object of capability arguments). Flags may stand anywhere before
+"--". del, check and get use the arguments of the add unless others are given.
+
+A verb waits 2 minutes for others of the same container, and for a gc of the
+same network; then it ends with code 11 (try again later).
+
+Exit code: 0; 1 after an error, which is written to stderr; 2 for a wrong
+command line; of run: the command's.
+`)
+	return b.String()
+}
+
+// helpWidth is what a line of help has at most, in columns.
+const helpWidth = 80
+
+// help is the text of `cni-exec VERB --help`. Flags of all verbs are in the overview.
+func (v *verb) help(set *pflag.FlagSet) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "cni-exec %s %s\n\n%s\n", v.name, v.operands, sentence(v.summary))
+	if v.text != "" {
+		fmt.Fprintf(&b, "%s\n", v.text)
+	}
+	var lines []string
+	set.VisitAll(func(flag *pflag.Flag) {
+		if slices.Contains(verbsOf(flag), v.name) {
+			lines = append(lines, flagHelp(flag)...)
+		}
+	})
+	if len(lines) > 0 {
+		fmt.Fprintf(&b, "\n%s\n", strings.Join(lines, "\n"))
+	}
+	fmt.Fprintln(&b)
+	for _, e := range v.examples {
+		fmt.Fprintf(&b, "  %s\n      %s\n", e.line, e.what)
+	}
+	return b.String()
+}
+
+// sentence begins with a capital letter and ends with a period or a question mark.
+func sentence(s string) string {
+	s = strings.ToUpper(s[:1]) + strings.ReplaceAll(s[1:], "\n", " ")
+	if strings.HasSuffix(s, "?") {
+		return s
+	}
+	return s + "."
+}
+
+// flagHelp are the lines of a flag: its name, the name of its value, and its meaning.
+func flagHelp(flag *pflag.Flag) (lines []string) {
+	value, text := pflag.UnquoteUsage(flag)
+	name := "    "
+	if flag.Shorthand != "" {
+		name = "-" + flag.Shorthand + ", "
+	}
+	name += "--" + flag.Name
+	if value != "" {
+		name += " " + value
+		text = strings.TrimPrefix(text, value)
+	}
+	if flag.Value.Type() == "string" && flag.DefValue != "" {
+		text += "; default " + flag.DefValue
+	}
+	const indent = 25 // columns, as in the overview
+	line := fmt.Sprintf("  %-*s", indent-2, name)
+	if len(line) > indent {
+		lines, line = append(lines, strings.TrimRight(line, " ")), strings.Repeat(" ", indent)
+	}
+	for word := range strings.FieldsSeq(text) {
+		if len(line)+len(word) > helpWidth {
+			lines, line = append(lines, strings.TrimRight(line, " ")), strings.Repeat(" ", indent)
+		}
+		line += word + " "
+	}
+	return append(lines, strings.TrimRight(line, " "))
+}

@@ -1,0 +1,228 @@
+package cniexec
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/record"
+	"cnibox/internal/disk"
+	"cnibox/spec"
+)
+
+// mount gives the calling thread, and so the command that it starts, a mount namespace of its
+// own in which /sys and /etc/resolv.conf are those of its network. What cannot be mounted is
+// the host's, with a warning.
+//
+// It is called in the network namespace of the command, on a thread that ends with it.
+func (s *sandbox) mount() {
+	err := os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNS))
+	if err == nil {
+		// A slave: mounts of the host still arrive, ours stay here.
+		err = os.NewSyscallError("mount", unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""))
+	}
+	if err != nil {
+		s.runner.Warn("the command sees the host's /sys and /etc/resolv.conf: %v", err)
+		return
+	}
+	if text, ok := s.resolvers(); ok {
+		if err := coverFile(etcResolvConf, text); err != nil {
+			s.runner.Warn("the command sees the host's %s: %v", etcResolvConf, err)
+		}
+	}
+	if err := mountSysfs(); err != nil {
+		s.runner.Warn("the command sees the host's /sys: %v", err)
+	}
+}
+
+const (
+	etcResolvConf = "/etc/resolv.conf"
+	// Behind the stub of systemd-resolved, which listens on loopback, are these servers.
+	upstreamResolvConf = "/run/systemd/resolve/resolv.conf"
+)
+
+// resolvers returns what the command is to see as /etc/resolv.conf; false: as the host has it.
+// Servers on loopback are the host's alone. The networks' come first, then those that
+// systemd-resolved asks, then the others of the host.
+func (s *sandbox) resolvers() (text string, ok bool) {
+	d := s.dns
+	if d.Nameservers = slices.DeleteFunc(slices.Clone(d.Nameservers), onLoopback); len(d.Nameservers) > 0 {
+		return resolvText(d), true
+	}
+	b, err := disk.Read(etcResolvConf, 0, record.MaxSize)
+	if err != nil {
+		return "", false
+	}
+	host := string(b)
+	file := resolvConf()
+	if file == upstreamResolvConf {
+		b, _ = disk.Read(file, 0, record.MaxSize) // resolvConf has read it
+	}
+	if text = withoutLoopback(string(b)); text == host {
+		return "", false
+	}
+	if file == "" {
+		s.runner.Warn("the command has no name server: those of %s listen on the host's loopback", etcResolvConf)
+	}
+	return text, true
+}
+
+// resolvConf returns the host's list of name servers that a container can
+// reach: behind systemd's stub, which listens on loopback, is the real one.
+// Empty: none of both.
+func resolvConf() string {
+	for _, file := range []string{etcResolvConf, upstreamResolvConf} {
+		b, err := disk.Read(file, 0, record.MaxSize)
+		if err == nil && reachable(string(b)) {
+			return file
+		}
+	}
+	return ""
+}
+
+// reachable reports whether a resolv.conf has a name server that is not on
+// this host's loopback.
+func reachable(conf string) bool {
+	for line := range strings.Lines(conf) {
+		if server, ok := nameserver(line); ok && !onLoopback(server) {
+			return true
+		}
+	}
+	return false
+}
+
+// withoutLoopback leaves out the name servers on loopback.
+func withoutLoopback(conf string) string {
+	var b strings.Builder
+	for line := range strings.Lines(conf) {
+		if server, ok := nameserver(line); !ok || !onLoopback(server) {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+// nameserver returns the address in a line of resolv.conf(5); false: it is another line.
+func nameserver(line string) (string, bool) {
+	words := strings.Fields(line)
+	if len(words) < 2 || words[0] != "nameserver" {
+		return "", false
+	}
+	_, err := netip.ParseAddr(words[1])
+	return words[1], err == nil
+}
+
+// onLoopback reports whether a name server is this host itself, by whatever name: 0.0.0.0 is
+// another one of 127.0.0.1.
+func onLoopback(server string) bool {
+	a, err := netip.ParseAddr(server)
+	return err == nil && (a.Unmap().IsLoopback() || a.Unmap().IsUnspecified())
+}
+
+// resolvText is the result's DNS in the form of resolv.conf(5).
+// At most what the result has: no limits of libc are applied.
+func resolvText(d spec.DNS) string {
+	var b strings.Builder
+	for _, n := range d.Nameservers {
+		b.WriteString("nameserver " + oneLine(n) + "\n")
+	}
+	if d.Domain != "" {
+		b.WriteString("domain " + oneLine(d.Domain) + "\n")
+	}
+	for _, list := range []struct {
+		key   string
+		words []string
+	}{{"search", d.Search}, {"options", d.Options}} {
+		if len(list.words) > 0 {
+			b.WriteString(list.key + " " + oneLine(strings.Join(list.words, " ")) + "\n")
+		}
+	}
+	return b.String()
+}
+
+// oneLine keeps a plugin from writing lines of its own.
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// coverFile makes a file read as text, in the mount namespace of this thread. The text is in
+// memory: no directory of the host has to be writable.
+func coverFile(file, text string) error {
+	// The directory serves only as a place for the mount, until the file is bound.
+	if err := unix.Mount("tmpfs", sysDir, "tmpfs", sysMountFlags, "mode=755,size=64k"); err != nil {
+		return os.NewSyscallError("mount", err)
+	}
+	defer unix.Unmount(sysDir, unix.MNT_DETACH)
+	f, err := os.Create(sysDir + "/text")
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	if err := errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
+		return err
+	}
+	return os.NewSyscallError("mount", unix.Mount(f.Name(), file, "", unix.MS_BIND, ""))
+}
+
+const (
+	sysDir        = "/sys"
+	sysMountFlags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+)
+
+// mountSysfs mounts the sysfs of this thread's network namespace, with the links in
+// /sys/class/net, over the host's. File systems that are mounted below, as cgroup, stay.
+func mountSysfs() error {
+	below, err := mountsBelow(sysDir)
+	if err != nil {
+		return err
+	}
+	fds := make([]int, len(below))
+	for i, dir := range below { // once they are covered only a descriptor leads to them
+		if fds[i], err = unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0); err != nil {
+			fds[i] = -1
+			continue
+		}
+		defer unix.Close(fds[i])
+	}
+	flags := uintptr(sysMountFlags)
+	var st unix.Statfs_t
+	if unix.Statfs(sysDir, &st) == nil && st.Flags&unix.ST_RDONLY != 0 {
+		flags |= unix.MS_RDONLY
+	}
+	if err := unix.Mount("sysfs", sysDir, "sysfs", flags, ""); err != nil {
+		return os.NewSyscallError("mount", err)
+	}
+	for i, dir := range below {
+		if fds[i] >= 0 {
+			// What the kernel does not let be bound is missing, as with ip netns exec.
+			unix.Mount(fmt.Sprintf("/proc/thread-self/fd/%d", fds[i]), dir, "", unix.MS_BIND|unix.MS_REC, "")
+		}
+	}
+	return nil
+}
+
+// mountsBelow returns the topmost mount points below a directory, of this thread's mount
+// namespace, proc_pid_mountinfo(5).
+func mountsBelow(dir string) (below []string, err error) {
+	const longestList = 16 << 20 // bytes
+	b, err := disk.Read("/proc/thread-self/mountinfo", 0, longestList)
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(b)) {
+		words := strings.Fields(line)
+		if len(words) < 5 {
+			continue
+		}
+		point, err := strconv.Unquote(`"` + words[4] + `"`) // \040 is a blank
+		within := func(above string) bool { return point == above || strings.HasPrefix(point, above+"/") }
+		if err == nil && point != dir && within(dir) && !slices.ContainsFunc(below, within) {
+			below = append(below, point)
+		}
+	}
+	return below, nil
+}

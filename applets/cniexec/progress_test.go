@@ -1,0 +1,53 @@
+package cniexec
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"testing"
+
+	"cnibox/internal/kerneltest"
+)
+
+// A bar is drawn on a terminal, in steps of a hundredth, and nowhere else.
+func TestProgress(t *testing.T) {
+	master, slave := kerneltest.Terminal(t)
+	shown := make(chan []byte)
+	go func() {
+		out, _ := io.ReadAll(master) // until the other end is closed, which is EIO
+		shown <- out
+	}()
+	p := newProgress(slave, "gc demo")
+	for done := range 1001 {
+		p.show(done, 1000)
+	}
+	p.clear()
+	if err := slave.Close(); err != nil {
+		t.Fatal(err)
+	}
+	out := <-shown
+	if !bytes.HasPrefix(out, []byte("\rgc demo [                                        ] 0/1000\r")) {
+		t.Errorf("it begins with %.80q", out)
+	}
+	if end := []byte("\rgc demo [========================================] 1000/1000\r\x1b[K"); !bytes.HasSuffix(out, end) {
+		t.Errorf("it ends with %.80q", out[max(0, len(out)-80):])
+	}
+	if lines := bytes.Count(out, []byte("gc demo")); lines != 101 {
+		t.Errorf("drawn %d times, want 101", lines)
+	}
+}
+
+func TestProgressElsewhere(t *testing.T) {
+	file, err := os.Create(t.TempDir() + "/out")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for _, p := range []*progress{newProgress(file, "x"), newProgress(&bytes.Buffer{}, "x"), {}} {
+		p.show(1, 2)
+		p.clear()
+	}
+	if st, err := file.Stat(); err != nil || st.Size() != 0 {
+		t.Errorf("a file got %v, %v", st, err)
+	}
+}

@@ -1,0 +1,142 @@
+package cniexec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/chain"
+	"cnibox/spec"
+)
+
+// wrongCall reports what is wrong with the command line.
+// The exit code is 2; cnitool prints its whole usage instead.
+func (c *call) wrongCall(err error) int {
+	fmt.Fprintf(c.Stderr, "cni-exec: %v (`cni-exec help` lists verbs and flags)\n", err)
+	c.object(spec.Errorf(spec.CodeEnv, "%w", err))
+	return exitUsage
+}
+
+// object gives a script the error on stdout, if it asked for that, in the version of the
+// network. Without --json stdout has results alone.
+func (c *call) object(e *spec.Error) {
+	if c.json {
+		c.Stdout.Write(append(e.Encode(c.speaks), '\n'))
+	}
+}
+
+// fail prints on stderr what failed, where and why, and on a second line what to do. Only
+// what an external plugin wrote may have more lines. The exit code is 1.
+func (c *call) fail(err error) int {
+	e := spec.AsError(err)
+	fmt.Fprintf(c.Stderr, "cni-exec: %s\n", strings.TrimSpace(c.verb+" "+c.network)+": "+e.Msg)
+	second := []string{e.Details, c.hint(err, e.Code)}
+	second = slices.DeleteFunc(second, func(s string) bool { return s == "" })
+	if len(second) > 0 {
+		fmt.Fprintf(c.Stderr, "  %s\n", strings.ReplaceAll(strings.Join(second, "; "), "\n", "\n  "))
+	}
+	c.object(e)
+	return exitError
+}
+
+// A hinted error comes with what to do about it, from where that is known best.
+type hinted struct {
+	err  error
+	hint string // empty: the text says enough
+}
+
+// Error is the text without the hint, which only a person gets.
+func (h *hinted) Error() string { return h.err.Error() }
+
+// Unwrap returns the error that the hint is about.
+func (h *hinted) Unwrap() error { return h.err }
+
+// hint is what to do about an error; empty: its text says enough.
+// The codes tell what a person can do; texts are not searched.
+func (c *call) hint(err error, code int) string {
+	var known *hinted
+	start := startHint(err)
+	switch {
+	case errors.As(err, &known):
+		return known.hint
+	case start != "":
+		return start
+	case code == spec.CodeNetNS:
+		return "NETNS must be the path of a network namespace, as /run/netns/NAME or /proc/PID/ns/net; `cni-exec run` creates one"
+	case code == spec.CodeBusy && c.attached():
+		return c.delHint()
+	case code == spec.CodeCheck:
+		return "delete the attachment and add it again"
+	case errors.Is(err, os.ErrPermission) && unix.Geteuid() != 0:
+		return "run it as root: it changes network namespaces"
+	case code == spec.CodeIO && c.inCache(err):
+		return "name a directory that can be written with --cache-dir"
+	case code == spec.CodeTryAgain && errors.Is(err, context.DeadlineExceeded):
+		return "--timeout sets how long a plugin may take"
+	case code == spec.CodePlugin && errors.Is(err, os.ErrNotExist):
+		return "correct the name, or name the directory of the plugin with --path (or CNI_PATH)"
+	}
+	return ""
+}
+
+// inCache reports whether an error is about a file in the cache.
+func (c *call) inCache(err error) bool {
+	var path *os.PathError
+	return errors.As(err, &path) && strings.HasPrefix(path.Path, c.cacheDir)
+}
+
+// attached reports whether the target is in the cache: then it is in its own way. Code
+// 100 is that of an address, a port or a master in use as well.
+func (c *call) attached() bool {
+	_, err := c.runner.Cache.Lookup(spec.Attachment{Network: c.network, ContainerID: c.target.ContainerID, IfName: c.target.IfName})
+	return err == nil
+}
+
+// delHint is the command that detaches the target, with all that leads to it. The
+// namespace of a container ID that was given is that of its ADD, which may not be the one
+// given now.
+func (c *call) delHint() string {
+	hint := "`cni-exec del " + c.network + " "
+	if c.containerID == "" {
+		hint += c.target.NetNS + " "
+	}
+	hint += "-i " + c.target.IfName
+	unset := new(flags).set(func(string) string { return "" })
+	for _, name := range []string{"container-id", "cache-dir", "conf-dir", "path"} {
+		if v := c.set.Lookup(name).Value.String(); v != unset.Lookup(name).DefValue {
+			hint += " --" + name + " " + v
+		}
+	}
+	return hint + "` detaches it"
+}
+
+// startHint is about a plugin or a command that is there and does not start, see
+// execve(2); empty: it is not that.
+func startHint(err error) string {
+	var start *os.PathError
+	switch {
+	case !errors.As(err, &start) || start.Op != chain.OpStart:
+	case errors.Is(start, os.ErrPermission):
+		return start.Path + " must be an executable file (chmod +x), on a file system mounted without noexec"
+	case errors.Is(start, os.ErrNotExist):
+		return "the file exists, but not the interpreter that it names after #! or as an ELF file"
+	}
+	return ""
+}
+
+// networksHint lists the networks of a directory. What is wrong with broken files is in the
+// error's own text.
+func networksHint(dir string, names []string, broken []error) string {
+	switch {
+	case len(names) > 0:
+		return "networks in " + dir + ": " + strings.Join(names, ", ")
+	case len(broken) > 0:
+		return "correct the file, or name another directory with --conf-dir (NETCONFPATH)"
+	}
+	return fmt.Sprintf("use the embedded network %q, or name another directory with --conf-dir (NETCONFPATH)", defaultNetwork)
+}

@@ -1,0 +1,241 @@
+package cniexec
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/applet"
+	"cnibox/chain"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// takeDown is for detaching a namespace when its command has ended, or the result of its ADD
+// could not be written.
+// It does not end with a signal: whoever is impatient sends SIGKILL, and the next run
+// cleans up.
+const takeDown = 30 * time.Second
+
+// A sandbox is the namespace of one run and what is attached to it.
+//
+// The namespace has no path but the process's own descriptor, so it ends with the
+// process, and the kernel takes the container's links along.
+type sandbox struct {
+	*call
+	ns       *rtnl.NS
+	attached []attached // in the order of the ADDs
+	dns      spec.DNS   // of the first network that has any
+}
+
+// An attached is a network and the attachment on it, for its DEL.
+type attached struct {
+	list   *chain.List
+	target chain.Target // with the name of its interface
+}
+
+// run makes a network namespace, attaches it, runs the command in it and takes
+// all down again, however the command ends. What a killed run leaves behind is
+// deleted by the next one.
+//
+// The exit code is the command's; 1 if it was never started because the network failed.
+// Signals go to the command as soon as there is one; before, they end the attaching, with the
+// exit code of a command that they end.
+func (c *call) run(ctx context.Context, operands []string) (exit int, err error) {
+	switch {
+	case len(operands) > 0:
+		return 0, usage(`run: %q stands before "--": networks are named with --net, the command comes after "--"`, operands[0])
+	case len(c.command) == 0:
+		return 0, usage("run: the command is missing: cni-exec run -- COMMAND")
+	}
+	if err := cmp.Or(c.prepare(), c.Ready()); err != nil {
+		return 0, err
+	}
+	c.target.ContainerID = c.containerID
+	if c.containerID == "" {
+		c.target.ContainerID = chain.RunPrefix + randomHex()
+	}
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
+	defer signal.Stop(signals)
+
+	lists, err := c.runLists()
+	if err != nil {
+		return 0, err
+	}
+	// Only those that run itself has made, and only with their namespace gone.
+	ours := func(a spec.Attachment) bool { return strings.HasPrefix(a.ContainerID, chain.RunPrefix) }
+	if err := c.runner.DeleteStale(ctx, ours); err != nil {
+		c.runner.Warn("leftovers of a killed run: %v", err)
+	}
+	s := &sandbox{call: c}
+	return s.live(ctx, lists, c.command, signals)
+}
+
+// runLists loads the networks asked for: without --net the default one, or the
+// only one that is configured.
+// Several without --net are an error, since any choice might be the wrong one.
+func (c *call) runLists() ([]*chain.List, error) {
+	names := c.nets
+	if len(names) == 0 {
+		configured, _ := chain.Networks(c.confDir)
+		switch len(configured) {
+		case 0:
+			names = []string{defaultNetwork}
+		case 1:
+			names = configured
+		default:
+			return nil, spec.Errorf(spec.CodeConfig, "which network? name it with --net: %s", strings.Join(configured, ", "))
+		}
+	}
+	lists := make([]*chain.List, len(names))
+	for i, name := range names {
+		l, err := c.lookup(name)
+		if err != nil {
+			return nil, err
+		}
+		lists[i] = l
+	}
+	return lists, cmp.Or(c.canPublish(lists...), c.freePorts())
+}
+
+// live is the whole life of the sandbox; the exit code is the command's.
+// Errors come beside it, as of a detach that failed after the command did well.
+func (s *sandbox) live(ctx context.Context, lists []*chain.List, command []string, signals <-chan os.Signal) (exit int, err error) {
+	if s.ns, err = rtnl.NewNS(); err != nil {
+		return exitError, fmt.Errorf("make a network namespace: %w", err)
+	}
+	defer s.ns.Close()
+	// Open in this process alone, so that it is gone when the process is, and
+	// yet a path that started plugins can use.
+	s.target.NetNS = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), s.ns.FD())
+	defer func() {
+		if derr := s.detach(ctx); derr != nil {
+			err = errors.Join(err, derr)
+			exit = max(exit, exitError)
+		}
+	}()
+	if err := upLo(s.ns); err != nil {
+		return exitError, fmt.Errorf("bring lo up: %w", err)
+	}
+	if err := s.attach(ctx, lists, signals); err != nil {
+		if by := applet.EndedBy(0); errors.As(err, &by) {
+			return chain.ExitSignal + int(by), err
+		}
+		return exitError, err
+	}
+	err = rtnl.OnDiscardedThread(func() (err error) { // its mounts end with the thread
+		if err := s.ns.Enter(); err != nil {
+			return err
+		}
+		s.mount()
+		cmd := chain.Command{
+			Args: command, Environ: s.Environ, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Signals: signals,
+		}
+		if exit, err = cmd.Run(); err != nil {
+			err = &hinted{err, startHint(err)}
+		}
+		return err
+	})
+	if err != nil {
+		return max(exit, exitError), err
+	}
+	return exit, nil
+}
+
+// upLo brings lo up: programs expect to reach themselves.
+func upLo(ns *rtnl.NS) error {
+	conn, err := rtnl.Dial(ns)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	const lo = 1 // always the first link of a namespace
+	up := true
+	return conn.SetLink(lo, rtnl.LinkChange{Up: &up})
+}
+
+// attach adds the networks one after another. A signal ends it, and is the error then.
+// The runner takes back the one that failed; detach the ones before it.
+func (s *sandbox) attach(ctx context.Context, lists []*chain.List, signals <-chan os.Signal) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	done := make(chan struct{})
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		select {
+		case sig := <-signals:
+			cancel(applet.EndedBy(sig.(unix.Signal))) // all are, on Linux
+		case <-done:
+		}
+	}()
+	err := s.attachAll(ctx, lists)
+	close(done)
+	<-stopped // from here on signals are the command's
+	var by applet.EndedBy
+	switch {
+	case !errors.As(context.Cause(ctx), &by):
+		return err
+	case err == nil:
+		return spec.Errorf(spec.CodeTryAgain, "%w before the command was started", by)
+	}
+	return fmt.Errorf("%w before the command was started: %w", by, err)
+}
+
+// attachAll adds the networks until one fails.
+func (s *sandbox) attachAll(ctx context.Context, lists []*chain.List) error {
+	for i, l := range lists {
+		s.network, s.target.IfName = l.Name, nthName(s.ifName, i)
+		s.speak(l)
+		res, err := s.runner.Add(ctx, l, s.target)
+		if err != nil {
+			return err
+		}
+		s.attached = append(s.attached, attached{l, s.target})
+		if len(s.dns.Nameservers) == 0 {
+			s.dns = res.DNS
+		}
+	}
+	return nil
+}
+
+// nthName counts up from the first interface's name: eth0, eth1; net5, net6. One without
+// a number at its end counts net, net1.
+func nthName(first string, n int) string {
+	if n == 0 {
+		return first
+	}
+	base := strings.TrimRight(first, "0123456789")
+	from, _ := strconv.Atoi(first[len(base):]) // none is 0
+	return base + strconv.Itoa(from+n)
+}
+
+// detach deletes the attachments in reverse, going on past failures.
+func (s *sandbox) detach(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeDown)
+	defer cancel()
+	s.runner.KeepGoing = true
+	var errs []error
+	for i := len(s.attached) - 1; i >= 0; i-- {
+		a := s.attached[i]
+		if err := s.runner.Del(ctx, a.list, a.target); err != nil {
+			errs = append(errs, fmt.Errorf("detach %s: %w", a.list.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// randomHex returns 12 digits: 48 bits, for names that must not meet on one host.
+func randomHex() string {
+	return fmt.Sprintf("%012x", rand.Uint64()>>16)
+}

@@ -1,0 +1,171 @@
+package cniexec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"cnibox/applets/applet"
+)
+
+// A verb is a command of cni-exec. Its help, the completions and the manual page are made of it.
+type verb struct {
+	name     string
+	operands string    // as the usage line has them
+	summary  string    // one line
+	text     string    // what else there is to know, in lines of at most 80 columns
+	examples []example // two
+	command  bool      // takes a command behind "--"
+
+	// do runs the verb. The exit code counts where there is no error.
+	do func(c *call, ctx context.Context, operands []string) (exit int, err error)
+}
+
+// An example is a command line and what it does.
+type example struct{ line, what string }
+
+// verbs are the commands in the order of the help.
+func verbs() []verb {
+	return []verb{
+		{name: "add", operands: "NETWORK NETNS", summary: "attach; prints the result", do: attachment((*call).add),
+			text: `The plugins of the network run in their order, and the result of the last one is
+printed. A failed add is taken back: nothing stays.`,
+			examples: []example{
+				{"cni-exec add mynet /run/netns/blue", "eth0 of the namespace blue"},
+				{"cni-exec add -i net1 -p 8080:80 mynet /proc/4711/ns/net", "a second interface, with a port"},
+			}},
+		{name: "check", operands: "NETWORK NETNS | --all", summary: "is it still as add left it?", do: attachment(onAll((*call).checkAll, (*call).check)),
+			text: `The exit code says it: 0, or 1 with what is wrong on stderr.`,
+			examples: []example{
+				{"cni-exec check mynet /run/netns/blue", "of the interface eth0"},
+				{"cni-exec check --all", "every attachment, of other runtimes as well"},
+			}},
+		{name: "get", operands: "NETWORK NETNS", summary: "print the result again", do: attachment((*call).get),
+			text: `It is compared with what the plugins know of the attachment.`,
+			examples: []example{
+				{"cni-exec get mynet /run/netns/blue", "what add printed"},
+				{"cni-exec get mynet --container-id c1 -i net1", "of another interface"},
+			}},
+		{name: "del", operands: "NETWORK NETNS", summary: "detach; no error if it is gone", do: attachment((*call).del),
+			text: `The configuration and arguments of the add are used, unless others are given.`,
+			examples: []example{
+				{"cni-exec del mynet /run/netns/blue", "the namespace may be gone already"},
+				{"cni-exec del mynet --container-id c1 --keep-going", "run all plugins even if one fails"},
+			}},
+		{name: "gc", operands: "NETWORK | --all-networks", summary: "delete attachments that are not needed", do: attachment(onAll((*call).gcAll, (*call).gc)),
+			text: `What stays must be named: with --valid, --valid-live or --all.`,
+			examples: []example{
+				{"cni-exec gc mynet --valid-live --dry-run", "what is left of namespaces that are gone"},
+				{"cni-exec gc --all-networks --valid-live", "delete them on all networks"},
+			}},
+		{name: "status", operands: "NETWORK | --all", summary: "could add work now?", do: attachment(onAll((*call).statusAll, (*call).status)),
+			text: `The exit code says it: 0, or 1 with what is lacking on stderr.`,
+			examples: []example{
+				{"cni-exec status mynet", "ask each plugin of the network"},
+				{"cni-exec status --all --json", "every network; the error as JSON on stdout"},
+			}},
+		{name: "version", operands: "[NETWORK]", summary: "versions of this program or of the plugins", do: attachment((*call).versions),
+			examples: []example{
+				{"cni-exec version", "this program and the versions of the specification"},
+				{"cni-exec version mynet", "those that each plugin of the network serves"},
+			}},
+		{name: "run", operands: "[--net NETWORK]… -- COMMAND [ARGUMENT]…", command: true, do: (*call).run,
+			summary: "run a command in a new, attached namespace",
+			text: `All is taken down when the command ends. Without --net the network is the only
+one that is configured, or the default network "cnibox". The exit code is the
+command's.`,
+			examples: []example{
+				{"cni-exec run -- sh", "a shell in a namespace of its own"},
+				{"cni-exec run --net mynet -p 8080:80 -- httpd -f", "a server, reached at the host's port 8080"},
+			}},
+		{name: "help", operands: "[VERB]", summary: "print this help, or that of a verb", do: (*call).printHelp,
+			examples: []example{
+				{"cni-exec help run", "the flags of run, and two examples"},
+				{"cni-exec add --help", "the same of add"},
+			}},
+	}
+}
+
+// findVerb returns the verb of a name; nil: there is none.
+func findVerb(name string) *verb {
+	all := verbs()
+	if i := slices.IndexFunc(all, func(v verb) bool { return v.name == name }); i >= 0 {
+		return &all[i]
+	}
+	return nil
+}
+
+// attachment is for the verbs of the specification: it reads their operands and makes the
+// runner.
+func attachment(do func(*call, context.Context) error) func(*call, context.Context, []string) (int, error) {
+	return func(c *call, ctx context.Context, operands []string) (int, error) {
+		if err := c.operands(operands); err != nil {
+			return 0, usage("%s: %w", c.verb, err)
+		}
+		if err := c.prepare(); err != nil {
+			return 0, err
+		}
+		return exitOK, do(c, ctx)
+	}
+}
+
+// onAll is a function for all networks or attachments and one for a single one; the flags decide.
+func onAll(all, one func(*call, context.Context) error) func(*call, context.Context) error {
+	return func(c *call, ctx context.Context) error {
+		if c.everyNetwork() {
+			return all(c, ctx)
+		}
+		return one(c, ctx)
+	}
+}
+
+// A usageError is a mistake in the command line: its exit code is 2.
+type usageError struct{ error }
+
+// Unwrap returns what is wrong.
+func (u usageError) Unwrap() error { return u.error }
+
+// usage makes a usageError.
+func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// versions prints those of this program, or of the plugins of a network.
+func (c *call) versions(ctx context.Context) error {
+	if c.network == "" {
+		c.printVersion()
+		return nil
+	}
+	return c.pluginVersions(ctx)
+}
+
+// printVersion prints that of this program, as a plugin does.
+func (c *call) printVersion() { applet.About(&applet.Applet{Name: "cni-exec"}, c.Stdout) }
+
+// printHelp prints the help of a verb, or the overview.
+func (c *call) printHelp(_ context.Context, operands []string) (int, error) {
+	if len(operands) == 0 {
+		_, err := io.WriteString(c.Stdout, overview(c.set))
+		return exitOK, err
+	}
+	v := findVerb(operands[0])
+	if v == nil {
+		return 0, usage("unknown verb %q%s", operands[0], suggestVerb(operands[0]))
+	}
+	_, err := io.WriteString(c.Stdout, v.help(c.set))
+	return exitOK, err
+}
+
+// suggestVerb is a question after the verb that begins alike; empty: there is none.
+func suggestVerb(name string) string {
+	for _, v := range verbs() {
+		if len(name) > 1 && (strings.HasPrefix(v.name, name) || strings.HasPrefix(name, v.name)) {
+			return fmt.Sprintf(" (%s?)", v.name)
+		}
+	}
+	return ""
+}
+
+// errNoVerb is for a command line without one.
+var errNoVerb = errors.New("no verb")

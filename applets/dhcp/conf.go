@@ -1,0 +1,221 @@
+package dhcp
+
+import (
+	"cmp"
+	"crypto/sha512"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"cnibox/applets/record"
+	"cnibox/ipam/dhcp"
+	"cnibox/spec"
+)
+
+// A dhcpConf is the configuration. The plugin checks all of it; the daemon gets a
+// [dhcp.Config].
+type dhcpConf struct {
+	IPAM struct {
+		dhcpWhere
+		Provide []struct {
+			Option  string `json:"option"`
+			Value   string `json:"value"`
+			FromArg string `json:"fromArg"`
+		} `json:"provide"`
+		Request []struct {
+			Option      string `json:"option"`
+			SkipDefault bool   `json:"skipDefault"`
+		} `json:"request"`
+		Priority int   `json:"priority"`
+		IPv4     *bool `json:"ipv4"` // nil: true
+		IPv6     bool  `json:"ipv6"`
+	} `json:"ipam"`
+	MTU int `json:"mtu"` // the interface plugin's; above 0, the server's MTU is not set
+}
+
+type dhcpWhere struct {
+	Socket string `json:"daemonSocketPath"`
+}
+
+// dhcpSocket is the reference's path too: only one of the two daemons can run.
+const dhcpSocket = "/run/cni/dhcp.sock"
+
+// A dhcpPlugin is a checked configuration.
+type dhcpPlugin struct {
+	*spec.Request
+	socket string
+	leases record.Dir
+	conf   dhcp.Config
+}
+
+// maxSocketPath is the length of the longest path of a socket in bytes: unix(7).
+const maxSocketPath = 107
+
+// newDHCP reads the path of the socket; DEL and GC read no other key, so that they work with
+// a configuration that has become invalid. DEL works even if that key is invalid, with which
+// no ADD can have got a lease.
+func newDHCP(r *spec.Request) (*dhcpPlugin, error) {
+	var c struct {
+		IPAM dhcpWhere `json:"ipam"`
+	}
+	err := r.Decode(&c)
+	p := &dhcpPlugin{Request: r, socket: cmp.Or(c.IPAM.Socket, dhcpSocket)}
+	if err == nil {
+		if err = checkDHCPSocket(p.socket); err != nil {
+			err = spec.Errorf(spec.CodeConfig, `"ipam.daemonSocketPath" %w`, err).AtKey("ipam.daemonSocketPath")
+		}
+	}
+	if err != nil && r.Call.Verb != spec.Del {
+		return nil, err
+	}
+	if err != nil {
+		r.Warn("%v: it is taken to be %s", err, dhcpSocket)
+		p.socket = dhcpSocket
+	}
+	p.leases = dhcpLeases(p.socket)
+	return p, nil
+}
+
+// checkDHCPSocket says why a path cannot be a socket's.
+func checkDHCPSocket(path string) error {
+	switch {
+	case !filepath.IsAbs(path) || strings.Contains(path, "\x00"):
+		return fmt.Errorf("%q is not an absolute path", path)
+	case len(path) > maxSocketPath:
+		return fmt.Errorf("%q is longer than the %d bytes of a socket's path", path, maxSocketPath)
+	}
+	return nil
+}
+
+// dhcpLeases is the directory of the leases of the daemon at a socket. It is beside the socket,
+// so that plugin and daemon need not agree on a second path.
+func dhcpLeases(socket string) record.Dir {
+	return record.Dir(strings.TrimSuffix(filepath.Clean(socket), ".sock") + "-leases")
+}
+
+// readDHCP reads and checks the whole configuration. Errors have code 7.
+func readDHCP(r *spec.Request) (*dhcpPlugin, error) {
+	p, err := newDHCP(r)
+	if err != nil {
+		return nil, err
+	}
+	var c dhcpConf
+	if err := r.Decode(&c); err != nil {
+		return nil, err
+	}
+	p.conf = dhcp.Config{
+		IfName: r.IfName, V4: c.IPAM.IPv4 == nil || *c.IPAM.IPv4, V6: c.IPAM.IPv6,
+		ClientID: dhcpClientID(r.Attachment), DUID: dhcpDUID(r.Attachment),
+		Priority: c.IPAM.Priority, KeepMTU: c.MTU > 0,
+	}
+	switch {
+	case c.IPAM.Priority < 0 || c.IPAM.Priority > 1<<31-1:
+		return nil, spec.Errorf(spec.CodeConfig, `"ipam.priority" %d is not within 0 to 2147483647`, c.IPAM.Priority).AtKey("ipam.priority")
+	case !p.conf.V4 && !p.conf.V6:
+		return nil, spec.Errorf(spec.CodeConfig, `"ipam.ipv4" is false and "ipam.ipv6" is not true: there is nothing to lease`)
+	}
+	if r.Call.NetNS != "" {
+		if p.conf.NetNS, err = filepath.Abs(r.Call.NetNS); err != nil {
+			return nil, spec.Errorf(spec.CodeNetNS, "%w", err)
+		}
+	}
+	if err := p.readProvide(&c); err != nil {
+		return nil, err
+	}
+	return p, p.readRequest(&c)
+}
+
+// readProvide reads the options to send. CNI_ARGS come before a value, as in the reference;
+// without both the option is not sent. Padding, the end, and the options that the client sets
+// itself are refused; they may be requested.
+func (p *dhcpPlugin) readProvide(c *dhcpConf) error {
+	for _, o := range c.IPAM.Provide {
+		code, err := dhcpOption(o.Option)
+		if err != nil {
+			return err
+		}
+		if code == 0 || code == 255 || code >= 50 && code <= 54 || code == 57 {
+			return spec.Errorf(spec.CodeConfig, `"ipam.provide" has option %d, which the client sets itself: remove it`, code).AtKey("ipam.provide")
+		}
+		value := o.Value
+		if arg, ok := p.Arg(o.FromArg); ok && o.FromArg != "" {
+			value = arg
+		}
+		if len(value) > 255 {
+			return spec.Errorf(spec.CodeConfig, "value too long for option %s: %d bytes, 255 at most", o.Option, len(value))
+		}
+		if value != "" {
+			p.conf.Send = append(p.conf.Send, dhcp.Option{Code: code, Data: []byte(value)})
+		}
+	}
+	return nil
+}
+
+// readRequest reads the options to request. With skipDefault and no option it is the default
+// list of the reference's library.
+func (p *dhcpPlugin) readRequest(c *dhcpConf) error {
+	codes, alone := []byte(nil), false
+	for _, o := range c.IPAM.Request {
+		alone = alone || o.SkipDefault
+		if o.Option == "" {
+			continue
+		}
+		code, err := dhcpOption(o.Option)
+		if err != nil {
+			return err
+		}
+		codes = append(codes, code)
+	}
+	usual := "\x01\x79\x03\x21\x06\x0f\x77\x1a\x2a" // 121 before 3 and 33: RFC 3442
+	if alone && len(codes) == 0 {
+		usual = "\x01\x03\x0f\x06"
+	} else if alone {
+		usual = ""
+	}
+	for _, code := range append(codes, usual...) {
+		if strings.IndexByte(string(p.conf.Request), code) < 0 {
+			p.conf.Request = append(p.conf.Request, code)
+		}
+	}
+	return nil
+}
+
+// dhcpOption reads the name or number of an option.
+func dhcpOption(name string) (byte, error) {
+	switch name {
+	case "dhcp-client-identifier":
+		return 61, nil
+	case "subnet-mask":
+		return 1, nil
+	case "routers":
+		return 3, nil
+	case "host-name":
+		return 12, nil
+	case "user-class":
+		return 77, nil
+	case "vendor-class-identifier":
+		return 60, nil
+	}
+	n, err := strconv.ParseUint(name, 10, 8)
+	if err != nil {
+		return 0, spec.Errorf(spec.CodeConfig, "Can not parse option: %q is neither a known name nor 0 to 255", name)
+	}
+	return byte(n), nil
+}
+
+// dhcpClientID is the reference's: type 0, which is not a hardware address, and the names. A
+// server keeps the address when one of the two replaces the other.
+func dhcpClientID(a spec.Attachment) []byte {
+	id := "\x00" + a.ContainerID + "/" + a.Network + "/" + a.IfName
+	return []byte(id[:min(len(id), 255)])
+}
+
+// dhcpDUID is a DUID of type UUID (RFC 6355), made from the names, so that it does not depend
+// on the MAC address.
+func dhcpDUID(a spec.Attachment) []byte {
+	sum := sha512.Sum512([]byte("dhcpv6\x00" + a.Network + "\x00" + a.ContainerID + "\x00" + a.IfName))
+	id := sum[:16]
+	id[6], id[8] = id[6]&0x0f|0x80, id[8]&0x3f|0x80 // version 8, RFC 9562 section 5.8
+	return append([]byte{0, 4}, id...)
+}

@@ -1,0 +1,454 @@
+package dhcp
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/applet"
+	"cnibox/applets/record"
+	"cnibox/internal/flock"
+	"cnibox/ipam/dhcp"
+	"cnibox/spec"
+)
+
+// dhcpFlags are the daemon's flags, the same as the reference's.
+type dhcpFlags struct {
+	pidFile string // empty: none
+	socket  string // with the root in front
+	listen  int    // file descriptor of a listening socket; 0: none
+	dhcp.Settings
+}
+
+// dhcpDaemonMain runs the daemon until the context ends. It returns the exit status: 0 then,
+// 1 if it cannot start, 2 for wrong flags.
+func dhcpDaemonMain(ctx context.Context, p applet.Process) int {
+	// One write for each line, so that lines of several goroutines do not mix.
+	log := func(line string) { io.WriteString(p.Stderr, "cnibox dhcp daemon: "+line+"\n") }
+	if len(p.Args) > 0 && applet.IsHelp(p.Args[0]) {
+		a, _ := p.Applets.Lookup("dhcp")
+		return applet.WriteHelp(a, p.Stdout)
+	}
+	f, err := readDHCPFlags(p)
+	if err != nil {
+		log(err.Error() + " (`cnibox help dhcp` lists the flags)")
+		return 2
+	}
+	f.Log = log
+	if err := f.run(ctx); err != nil {
+		log(err.Error())
+		return 1
+	}
+	return 0
+}
+
+// readDHCPFlags reads the flags and the variables of sd_listen_fds(3).
+func readDHCPFlags(p applet.Process) (*dhcpFlags, error) {
+	f := &dhcpFlags{}
+	set := flag.NewFlagSet("dhcp daemon", flag.ContinueOnError)
+	set.SetOutput(io.Discard)
+	set.StringVar(&f.pidFile, "pidfile", "", "")
+	set.StringVar(&f.Root, "hostprefix", "", "")
+	set.StringVar(&f.socket, "socketpath", dhcpSocket, "")
+	set.BoolVar(&f.Broadcast, "broadcast", false, "")
+	set.DurationVar(&f.Timeout, "timeout", 10*time.Second, "")
+	set.DurationVar(&f.Pause, "resendmax", 62*time.Second, "")
+	set.DurationVar(&f.Patience, "resendtimeout", 208*time.Second, "")
+	if err := set.Parse(p.Args); err != nil {
+		return nil, err
+	}
+	f.Root = strings.TrimSuffix(f.Root, "/")
+	f.socket = f.Root + f.socket
+	fds := p.Getenv("LISTEN_FDS")
+	switch {
+	case set.NArg() > 0:
+		return nil, fmt.Errorf("%q is not a flag", set.Arg(0))
+	case f.Timeout <= 0 || f.Pause <= 0 || f.Patience <= 0:
+		return nil, errors.New("-timeout, -resendmax and -resendtimeout must be above 0")
+	case f.pidFile != "" && !filepath.IsAbs(f.pidFile):
+		return nil, fmt.Errorf("flag -pidfile: %q is not an absolute path", f.pidFile)
+	case fds == "" || p.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()):
+	case fds != "1":
+		return nil, fmt.Errorf("the service manager passes %s sockets instead of 1", fds)
+	default:
+		f.listen = 3 // SD_LISTEN_FDS_START
+	}
+	if err := checkDHCPSocket(f.socket); err != nil {
+		return nil, fmt.Errorf("flag -socketpath: %w", err)
+	}
+	return f, nil
+}
+
+// lockTime is how long a daemon waits for the one before it to end.
+const lockTime = 5 * time.Second
+
+// run serves until the context ends. Of two daemons for the same leases the second one fails.
+func (f *dhcpFlags) run(ctx context.Context) error {
+	var l net.Listener
+	if f.listen != 0 {
+		var err error
+		if l, err = f.passedListener(); err != nil {
+			return err
+		}
+		defer l.Close()
+	}
+	leases := dhcpLeases(f.socket)
+	if err := os.MkdirAll(string(leases), 0o700); err != nil {
+		return fmt.Errorf("directory of the leases: %w", err)
+	}
+	short, cancel := context.WithTimeout(ctx, lockTime)
+	defer cancel()
+	unlock, err := flock.Exclusive(short, filepath.Join(string(leases), "lock"), 0o600)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("another daemon has the leases in %s: stop it first", leases)
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if l == nil {
+		if l, err = listenUnix(ctx, f.socket); err != nil {
+			return err
+		}
+		defer l.Close()
+	}
+	if f.pidFile != "" {
+		if err := record.Dir(filepath.Dir(f.pidFile)).Replace(filepath.Base(f.pidFile), []byte(strconv.Itoa(os.Getpid())+"\n")); err != nil {
+			return fmt.Errorf("pid file: %w", err)
+		}
+		defer os.Remove(f.pidFile)
+	}
+	d := newDHCPDaemon(f.Settings, leases)
+	d.resume()
+	f.Log("listening at " + f.socket)
+	return d.accept(ctx, l)
+}
+
+// passedListener returns the socket of the service manager, and takes its path for that of
+// the flags: the leases are stored beside it, where plugins look for them.
+func (f *dhcpFlags) passedListener() (net.Listener, error) {
+	file := os.NewFile(uintptr(f.listen), "socket of the service manager")
+	defer file.Close() // the listener has a copy
+	l, err := net.FileListener(file)
+	if err != nil {
+		return nil, fmt.Errorf("file descriptor %d of the service manager: %w", f.listen, err)
+	}
+	if path := l.Addr().String(); filepath.IsAbs(path) {
+		f.socket = path
+	}
+	return l, nil
+}
+
+// listenUnix makes the socket, accessible to its owner alone from its first moment. The
+// socket of a daemon that was killed is removed.
+func listenUnix(ctx context.Context, path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("directory of the socket: %w", err)
+	}
+	conn, err := net.Dial("unix", path)
+	if err == nil {
+		conn.Close()
+		return nil, fmt.Errorf("another DHCP daemon listens at %s: stop it first", path)
+	}
+	if st, serr := os.Lstat(path); errors.Is(err, unix.ECONNREFUSED) && serr == nil && st.Mode()&fs.ModeSocket != 0 {
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	c := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error // before bind(2) this is the file's mode: unix(7)
+		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err)
+	}}
+	return c.Listen(ctx, "unix", path)
+}
+
+// A dhcpDaemon answers calls and keeps the leases.
+type dhcpDaemon struct {
+	dhcp.Settings
+	leases record.Dir
+	calls  sync.WaitGroup
+
+	mu      sync.Mutex // guards the maps
+	holders map[record.Owner]*dhcp.Holder
+	busy    map[record.Owner]chan struct{}      // closed by the unlock of [dhcpDaemon.lock]
+	adding  map[record.Owner]context.CancelFunc // of ADDs that run
+}
+
+func newDHCPDaemon(s dhcp.Settings, leases record.Dir) *dhcpDaemon {
+	return &dhcpDaemon{
+		Settings: s, leases: leases,
+		holders: map[record.Owner]*dhcp.Holder{}, busy: map[record.Owner]chan struct{}{}, adding: map[record.Owner]context.CancelFunc{},
+	}
+}
+
+// resume continues with the leases on record. One whose ADD died with the daemon before it
+// had an answer is held, and not renewed, until the next DEL or ADD.
+func (d *dhcpDaemon) resume() {
+	n := 0
+	err := d.leases.Each(func(name string) error {
+		if !strings.HasSuffix(name, ".json") {
+			return nil
+		}
+		var rec dhcpRecord
+		err := d.leases.Read(name, &rec)
+		store := &dhcpStore{d.leases, rec.Owner}
+		if err != nil || store.name() != name {
+			d.Log(name + " is not the record of a lease: ignored")
+			return nil
+		}
+		h := dhcp.Resume(rec.State, d.Settings, store)
+		if !h.Fresh() {
+			return store.Drop()
+		}
+		d.holders[rec.Owner] = h
+		if rec.Given {
+			n++
+			h.Keep()
+		}
+		return nil
+	})
+	if err != nil {
+		d.Log(err.Error())
+	}
+	if n > 0 {
+		d.Log(strconv.Itoa(n) + " leases taken up again")
+	}
+}
+
+// accept serves calls until the context ends, and then waits for those that run.
+func (d *dhcpDaemon) accept(ctx context.Context, l net.Listener) error {
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	defer d.end()
+	for {
+		conn, err := l.Accept()
+		switch {
+		case err == nil:
+			d.calls.Go(func() { d.serve(ctx, conn) })
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM):
+			d.Log(err.Error())
+			select { // until some are closed
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		default:
+			return err
+		}
+	}
+}
+
+// end waits for the calls that run, and stops renewing the leases, which stay.
+func (d *dhcpDaemon) end() {
+	d.calls.Wait()
+	for _, h := range d.holders {
+		h.Stop()
+	}
+}
+
+// serve answers one call. An ADD ends when its caller closes the connection.
+func (d *dhcpDaemon) serve(ctx context.Context, conn net.Conn) {
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(dhcpAnswerTime))
+	var call dhcpCall
+	err := readDHCPMagic(conn)
+	if errors.Is(err, errDHCPPeer) {
+		d.Log(err.Error())
+		io.WriteString(conn, "HTTP/1.0 505 "+err.Error()+"\r\n\r\n") // which a plugin of the reference reports
+		return
+	}
+	if err == nil {
+		_, err = io.WriteString(conn, dhcpMagic)
+	}
+	if err != nil || receiveDHCP(conn, &call) != nil {
+		return
+	}
+	conn.SetDeadline(time.Time{})
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		conn.Read(make([]byte, 1)) // returns when either end is closed
+		cancel()
+	}()
+	leases, err := d.do(ctx, &call)
+	answer := dhcpAnswer{Leases: leases}
+	if err != nil {
+		answer.Error = spec.AsError(err)
+	}
+	if err := sendDHCP(conn, "", answer); err != nil && call.Verb == spec.Add && answer.Error == nil {
+		d.Log(call.ContainerID + "/" + call.IfName + ": the caller is gone: its lease is released")
+		if err := d.del(context.WithoutCancel(ctx), call.Owner); err != nil {
+			d.Log(err.Error())
+		}
+	}
+}
+
+func (d *dhcpDaemon) do(ctx context.Context, call *dhcpCall) ([]*dhcp.Lease, error) {
+	switch call.Verb {
+	case spec.Add:
+		return d.add(ctx, call)
+	case spec.Del:
+		return nil, d.del(ctx, call.Owner)
+	case spec.Check:
+		return d.check(call)
+	case spec.Status:
+		return nil, nil
+	}
+	return nil, spec.Errorf(spec.CodeEnv, "unknown verb %q", call.Verb)
+}
+
+// lock waits until no other ADD or DEL of the attachment runs. Other attachments are not
+// waited for.
+func (d *dhcpDaemon) lock(ctx context.Context, owner record.Owner) (unlock func(), err error) {
+	for {
+		d.mu.Lock()
+		other := d.busy[owner]
+		if other == nil {
+			done := make(chan struct{})
+			d.busy[owner] = done
+			d.mu.Unlock()
+			return func() {
+				d.mu.Lock()
+				delete(d.busy, owner)
+				d.mu.Unlock()
+				close(done)
+			}, nil
+		}
+		d.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, spec.Errorf(spec.CodeTryAgain, "another call for the interface runs: %w", ctx.Err())
+		}
+	}
+}
+
+// holder returns what holds the leases of an attachment; nil: it has none.
+func (d *dhcpDaemon) holder(owner record.Owner) *dhcp.Holder {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.holders[owner]
+}
+
+// setHolder needs the attachment's lock; nil removes the holder.
+func (d *dhcpDaemon) setHolder(owner record.Owner, h *dhcp.Holder) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if h == nil {
+		delete(d.holders, owner)
+	} else {
+		d.holders[owner] = h
+	}
+}
+
+// add returns the leases that the attachment has, or gets some. Leases that have run out, or
+// of an interface that was replaced, are released first.
+func (d *dhcpDaemon) add(ctx context.Context, call *dhcpCall) ([]*dhcp.Lease, error) {
+	unlock, err := d.lock(ctx, call.Owner)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	store := &dhcpStore{d.leases, call.Owner}
+	if h := d.holder(call.Owner); h != nil {
+		if h.Serves(call.Config) && store.Kept() && allValid(h.Leases()) {
+			return h.Leases(), nil
+		}
+		err := h.Release(ctx)
+		d.setHolder(call.Owner, nil)
+		if err != nil {
+			return nil, err
+		}
+	}
+	h, err := d.acquire(ctx, call, store)
+	var timeout *dhcp.TimeoutError
+	switch {
+	case errors.Is(err, dhcp.ErrGone):
+		return nil, spec.Errorf(spec.CodeNetNS, "error calling DHCP.Allocate: %w", err)
+	case errors.As(err, &timeout):
+		return nil, spec.Errorf(spec.CodeTryAgain, "error calling DHCP.Allocate: no more tries").
+			WithDetails("%s", strings.TrimPrefix(err.Error(), "no more tries: "))
+	case err != nil:
+		return nil, spec.Errorf(spec.CodeTryAgain, "error calling DHCP.Allocate: %w", err)
+	}
+	h.Keep()
+	return h.Leases(), nil
+}
+
+// acquire gets leases from the servers, unless a DEL comes meanwhile.
+func (d *dhcpDaemon) acquire(ctx context.Context, call *dhcpCall, store *dhcpStore) (*dhcp.Holder, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	d.mu.Lock()
+	d.adding[call.Owner] = cancel
+	d.mu.Unlock()
+	h, err := dhcp.Acquire(ctx, call.Config, d.Settings, store)
+	d.mu.Lock()
+	delete(d.adding, call.Owner)
+	d.mu.Unlock()
+	d.setHolder(call.Owner, h) // may be there with an error
+	return h, err
+}
+
+// allValid reports whether all addresses may still be used.
+func allValid(leases []*dhcp.Lease) bool {
+	for _, l := range leases {
+		if !l.Valid() {
+			return false
+		}
+	}
+	return len(leases) > 0
+}
+
+// del releases the leases, if there are any. An ADD that still runs ends first.
+func (d *dhcpDaemon) del(ctx context.Context, owner record.Owner) error {
+	d.mu.Lock()
+	if cancel := d.adding[owner]; cancel != nil {
+		cancel()
+	}
+	d.mu.Unlock()
+	unlock, err := d.lock(ctx, owner)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	h := d.holder(owner)
+	if h == nil {
+		return (&dhcpStore{d.leases, owner}).Drop()
+	}
+	err = h.Release(ctx)
+	d.setHolder(owner, nil)
+	return err
+}
+
+// check returns the leases if they are valid and their interface exists. It waits for no
+// other call.
+func (d *dhcpDaemon) check(call *dhcpCall) ([]*dhcp.Lease, error) {
+	h, name := d.holder(call.Owner), call.Attachment().String()
+	if h == nil || !(&dhcpStore{d.leases, call.Owner}).Kept() {
+		return nil, spec.Errorf(spec.CodeCheck, "the DHCP daemon has no lease of %s", name)
+	}
+	if err := h.Check(); err != nil {
+		return nil, spec.Errorf(spec.CodeCheck, "the lease of %s: %w", name, err)
+	}
+	for _, l := range h.Leases() {
+		if !l.Valid() {
+			return nil, spec.Errorf(spec.CodeCheck, "the lease of %s has expired, and no server renews it", l.Address.Addr())
+		}
+	}
+	return h.Leases(), nil
+}

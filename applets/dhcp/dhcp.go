@@ -1,0 +1,228 @@
+// Package dhcp is the CNI plugin dhcp: addresses from DHCP servers, leased by a daemon.
+package dhcp
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+
+	"cnibox/applets/applet"
+	"cnibox/applets/record"
+	"cnibox/ipam/dhcp"
+	"cnibox/spec"
+)
+
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "dhcp",
+	Conf:    dhcpConf{},
+	Summary: "addresses from DHCP servers, leased by a daemon",
+	Help: `
+Needs the daemon, cnibox dhcp daemon, which gets and renews the leases. In "ipam":
+
+key               type    default             meaning
+daemonSocketPath  string  /run/cni/dhcp.sock  where the daemon listens; leases are stored beside
+provide           list    -                   options to send: of option, value, fromArg
+  option          string  -                   a name below, or 0 to 255
+  value           string  -                   its value, at most 255 bytes
+  fromArg         string  -                   key of CNI_ARGS; its value replaces value
+request           list    -                   options to request: of option, skipDefault
+  skipDefault     bool    false               request no other options
+priority          number  0                   priority of all routes; 0: the kernel's default
+ipv4              bool    true                lease an address by DHCPv4
+ipv6              bool    false               lease an address by DHCPv6; the gateway comes from
+                                              router advertisements, so accept_ra must be on
+
+Names of options: dhcp-client-identifier (61), subnet-mask (1), routers (3), host-name (12),
+user-class (77), vendor-class-identifier (60). Requested by default: 1, 121, 3, 33, 6, 15, 119,
+26 and 42. The result has address, gateway, routes, and dns; a smaller MTU (26) is set on the
+link unless the network has an "mtu". Time servers (42) are only in the lease file.
+
+cnibox dhcp daemon [-socketpath PATH] [-hostprefix DIR] [-pidfile PATH] [-broadcast]
+                   [-timeout 10s] [-resendmax 62s] [-resendtimeout 208s]
+-socketpath: as daemonSocketPath; -hostprefix: where the host's root is mounted, for the socket
+and CNI_NETNS; -pidfile: write the process ID there; -broadcast: ask servers to answer by
+broadcast; -timeout: for one answer; -resendmax: between attempts to replace an expired lease;
+-resendtimeout: for a first lease. SIGTERM ends the daemon; the leases stay, and the next daemon
+renews them. The socket may come from systemd (LISTEN_FDS).`,
+	Verbs: spec.Verbs{
+		Add: addDHCP, Check: checkDHCP, Del: delDHCP, GC: gcDHCP, Status: statusDHCP, Get: getDHCP,
+		IPAM: true, Args: true,
+	},
+	Daemon: dhcpDaemonMain,
+}
+
+// call calls the daemon for this attachment. Errors have the daemon's code, or 11 if none
+// answers.
+func (p *dhcpPlugin) call(ctx context.Context, verb spec.Verb) ([]*dhcp.Lease, error) {
+	leases, err := callDHCP(ctx, p.socket, &dhcpCall{verb, record.OwnerOf(p.Attachment), p.conf})
+	if errors.Is(err, errNoDaemon) {
+		err = spec.Errorf(spec.CodeTryAgain, "error dialing DHCP daemon").WithDetails("%v", err)
+	}
+	return leases, err
+}
+
+// addDHCP returns the leases that the attachment has already, or gets some. The link exists
+// and may be down.
+func addDHCP(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	p, err := readDHCP(r)
+	if err != nil {
+		return nil, err
+	}
+	leases, err := p.call(ctx, spec.Add)
+	if err != nil {
+		return nil, err
+	}
+	return dhcpResult(leases, p.conf.Priority), nil
+}
+
+// dhcpResult makes a result of leases.
+func dhcpResult(leases []*dhcp.Lease, priority int) *spec.Result {
+	res := &spec.Result{}
+	const scopeLink = 253 // RT_SCOPE_LINK, include/uapi/linux/rtnetlink.h
+	for _, l := range leases {
+		res.IPs = append(res.IPs, spec.IP{Address: l.Address, Gateway: l.Gateway})
+		for _, route := range l.Routes {
+			out := spec.Route{Dst: route.Dst, GW: route.GW, Priority: priority}
+			if !route.GW.IsValid() {
+				out.Scope = new(scopeLink)
+			}
+			res.Routes = append(res.Routes, out)
+		}
+		for _, a := range l.DNS {
+			res.DNS.Nameservers = append(res.DNS.Nameservers, a.String())
+		}
+		if res.DNS.Domain == "" {
+			res.DNS.Domain = l.Domain
+		}
+		res.DNS.Search = append(res.DNS.Search, l.Search...)
+	}
+	return res
+}
+
+// checkDHCP compares the daemon's leases with prevResult. Unlike the reference's CHECK it
+// never gets a lease, nor waits for a server.
+func checkDHCP(ctx context.Context, r *spec.Request) error {
+	p, err := readDHCP(r)
+	if err != nil {
+		return err
+	}
+	leases, err := p.call(ctx, spec.Check)
+	if err != nil {
+		return err
+	}
+	return compareDHCP(r, leases)
+}
+
+// compareDHCP checks that prevResult has the address of each lease.
+func compareDHCP(r *spec.Request, leases []*dhcp.Lease) error {
+	for _, l := range leases {
+		if !slices.ContainsFunc(r.Prev.IPs, func(ip spec.IP) bool { return ip.Address == l.Address }) {
+			return spec.Errorf(spec.CodeCheck, "the lease of %s is now of %s, which prevResult does not have", r.Attachment, l.Address)
+		}
+	}
+	return nil
+}
+
+// delDHCP releases the leases, by the daemon or without it. It fails only with what may work
+// the next time.
+func delDHCP(ctx context.Context, r *spec.Request) error {
+	p, err := newDHCP(r)
+	if err != nil {
+		return err
+	}
+	return p.release(ctx, r.Attachment)
+}
+
+// release has the daemon release the leases of an attachment. Without one that answers, the
+// plugin itself does, by the record; a daemon drops a lease whose record is gone.
+func (p *dhcpPlugin) release(ctx context.Context, a spec.Attachment) error {
+	_, err := callDHCP(ctx, p.socket, &dhcpCall{Verb: spec.Del, Owner: record.OwnerOf(a)})
+	if err == nil {
+		return nil
+	}
+	var rec dhcpRecord
+	rerr := p.leases.Read(dhcpLeaseName(a), &rec)
+	none := errors.Is(rerr, os.ErrNotExist)
+	if !none || !errors.Is(err, errNoDaemon) {
+		p.Warn("%v: releasing the lease without it", err)
+	}
+	if none {
+		return nil
+	}
+	if rerr != nil { // it cannot be used
+		return p.leases.Remove(dhcpLeaseName(a))
+	}
+	store := &dhcpStore{dir: p.leases, owner: record.OwnerOf(a)}
+	h := dhcp.Resume(rec.State, dhcp.Settings{Log: func(line string) { p.Warn("%s", line) }}, store)
+	if !h.Fresh() {
+		return store.Drop()
+	}
+	return h.Release(ctx)
+}
+
+// gcDHCP releases the leases of the network's attachments that are not valid.
+func gcDHCP(ctx context.Context, r *spec.Request) error {
+	p, err := newDHCP(r)
+	if err != nil {
+		return err
+	}
+	valid := map[spec.Attachment]bool{}
+	for _, a := range r.Valid {
+		valid[a] = true
+	}
+	return p.leases.Each(func(name string) error {
+		var rec dhcpRecord
+		err := p.leases.Read(name, &rec)
+		a := spec.Attachment{Network: rec.Network, ContainerID: rec.ContainerID, IfName: rec.IfName}
+		if err == nil && a.Network == r.Network && !valid[a] && name == dhcpLeaseName(a) {
+			return p.release(ctx, a)
+		}
+		return nil
+	})
+}
+
+// statusDHCP fails with code 50 unless our daemon answers.
+func statusDHCP(ctx context.Context, r *spec.Request) error {
+	p, err := readDHCP(r)
+	if err != nil {
+		return err
+	}
+	if _, err := callDHCP(ctx, p.socket, &dhcpCall{Verb: spec.Status}); err != nil {
+		return spec.Errorf(spec.CodeNotReady, "leases are not available: %w", err)
+	}
+	return nil
+}
+
+// getDHCP returns prevResult if the daemon has leases that agree with it; without one, a
+// result made of the leases. Where there is no record, or the daemon has no lease, the code is
+// 3. A daemon that does not answer is an error.
+func getDHCP(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	p, err := newDHCP(r)
+	if err != nil {
+		return nil, err
+	}
+	var rec dhcpRecord
+	err = p.leases.Read(dhcpLeaseName(r.Attachment), &rec)
+	if errors.Is(err, os.ErrNotExist) || err == nil && !rec.Given {
+		return nil, spec.Errorf(spec.CodeUnknown, "no lease of %s is known", r.Attachment)
+	}
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeIO, "lease of %s: %w", r.Attachment, err)
+	}
+	leases, err := p.call(ctx, spec.Check)
+	if e := spec.AsError(err); e != nil && e.Code == spec.CodeCheck {
+		return nil, spec.Errorf(spec.CodeUnknown, "%s is no longer known: %v", r.Attachment, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if r.Prev == nil {
+		return dhcpResult(leases, rec.Priority), nil
+	}
+	if err := compareDHCP(r, leases); err != nil {
+		return nil, err
+	}
+	return r.Prev, nil
+}

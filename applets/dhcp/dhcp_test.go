@@ -1,0 +1,287 @@
+package dhcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/netip"
+	"net/rpc"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"cnibox/applets/applet"
+	"cnibox/internal/kerneltest"
+	"cnibox/ipam/dhcp"
+	"cnibox/spec"
+)
+
+// dhcpRequest reads a configuration of "ipam" members.
+func dhcpRequest(t *testing.T, ipam, args string) (*dhcpPlugin, error) {
+	t.Helper()
+	conf := `{"cniVersion":"1.1.0","name":"net","type":"x","ipam":{"type":"dhcp"` + ipam + `}}`
+	r, err := spec.NewRequest(spec.Call{Verb: spec.Add, ContainerID: "ctr", IfName: "eth0", NetNS: "/run/netns/x", Args: args}, []byte(conf))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return readDHCP(r)
+}
+
+func TestDHCPConf(t *testing.T) {
+	long := strings.Repeat("x", 256)
+	tests := map[string]struct {
+		ipam, args string
+		send       []dhcp.Option
+		request    []byte
+		err        string
+	}{
+		"empty":         {request: []byte{1, 121, 3, 33, 6, 15, 119, 26, 42}},
+		"own first":     {ipam: `,"request":[{"option":"42"},{"option":"routers"}]`, request: []byte{42, 3, 1, 121, 33, 6, 15, 119, 26}},
+		"own alone":     {ipam: `,"request":[{"option":"42","skipDefault":true},{"option":"subnet-mask"}]`, request: []byte{42, 1}},
+		"nothing":       {ipam: `,"request":[{"skipDefault":true}]`, request: []byte{1, 3, 15, 6}},
+		"value":         {ipam: `,"provide":[{"option":"host-name","value":"web"}]`, send: []dhcp.Option{{Code: 12, Data: []byte("web")}}},
+		"from args":     {ipam: `,"provide":[{"option":"12","value":"web","fromArg":"K8S_POD_NAME"}]`, args: "K8S_POD_NAME=pod", send: []dhcp.Option{{Code: 12, Data: []byte("pod")}}},
+		"no such arg":   {ipam: `,"provide":[{"option":"12","fromArg":"K8S_POD_NAME"}]`, args: "X=1"},
+		"client id":     {ipam: `,"provide":[{"option":"dhcp-client-identifier","value":"me"}]`, send: []dhcp.Option{{Code: 61, Data: []byte("me")}}},
+		"unknown name":  {ipam: `,"provide":[{"option":"hostname","value":"x"}]`, err: "Can not parse option"},
+		"too big":       {ipam: `,"request":[{"option":"256"}]`, err: "Can not parse option"},
+		"huge":          {ipam: `,"request":[{"option":"99999999999999999999"}]`, err: "Can not parse option"},
+		"negative":      {ipam: `,"request":[{"option":"-1"}]`, err: "Can not parse option"},
+		"client's own":  {ipam: `,"provide":[{"option":"53","value":"\u0001"}]`, err: `"ipam.provide" has option 53`},
+		"asked for":     {ipam: `,"request":[{"option":"51","skipDefault":true},{"option":"0"},{"option":"255"}]`, request: []byte{51, 0, 255}},
+		"long value":    {ipam: `,"provide":[{"option":"12","value":"` + long + `"}]`, err: "value too long"},
+		"long from arg": {ipam: `,"provide":[{"option":"12","fromArg":"A"}]`, args: "A=" + long, err: "value too long"},
+		"neither":       {ipam: `,"ipv4":false`, err: "nothing to lease"},
+		"priority":      {ipam: `,"priority":-1`, err: "priority"},
+		"socket":        {ipam: `,"daemonSocketPath":"dhcp.sock"`, err: "absolute"},
+		"long socket":   {ipam: `,"daemonSocketPath":"/` + long + `"`, err: "107 bytes"},
+		"wrong type":    {ipam: `,"request":"3"`, err: "ipam.request"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			p, err := dhcpRequest(t, tt.ipam, tt.args)
+			if tt.err != "" || err != nil {
+				if err == nil || tt.err == "" || !strings.Contains(err.Error(), tt.err) || spec.AsError(err).Code != spec.CodeConfig {
+					t.Errorf("error %v, want %q", err, tt.err)
+				}
+				return
+			}
+			if !slices.EqualFunc(p.conf.Send, tt.send, func(a, b dhcp.Option) bool { return a.Code == b.Code && bytes.Equal(a.Data, b.Data) }) {
+				t.Errorf("sends %v", p.conf.Send)
+			}
+			if tt.request != nil && !bytes.Equal(p.conf.Request, tt.request) {
+				t.Errorf("requests %v, want %v", p.conf.Request, tt.request)
+			}
+		})
+	}
+}
+
+// The client identifier is the reference's to the byte, so a server gives a container
+// the same address when the one daemon is put in the place of the other.
+func TestDHCPClientID(t *testing.T) {
+	if got := string(dhcpClientID(spec.Attachment{Network: "net", ContainerID: "ctr", IfName: "eth0"})); got != "\x00ctr/net/eth0" {
+		t.Errorf("got %q", got)
+	}
+	long := spec.Attachment{Network: strings.Repeat("n", 200), ContainerID: strings.Repeat("c", 200), IfName: "eth0"}
+	if got := dhcpClientID(long); len(got) != 255 {
+		t.Errorf("%d bytes", len(got))
+	}
+	// A server knows the client by it, also after an update.
+	if got, want := hex.EncodeToString(dhcpDUID(spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"})), "0004de872fa597ee81f4b56b39a0383fab09"; got != want {
+		t.Errorf("DUID %s, want %s", got, want)
+	}
+	if got := dhcpDUID(long); len(got) != 18 || got[1] != 4 {
+		t.Errorf("DUID %x", got)
+	}
+}
+
+func TestDHCPResult(t *testing.T) {
+	l := dhcp.Lease{
+		Address: netip.MustParsePrefix("10.9.0.10/24"), Gateway: netip.MustParseAddr("10.9.0.1"),
+		Routes: []dhcp.Route{{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.9.0.1")}, {Dst: netip.MustParsePrefix("10.8.0.0/16")}},
+		DNS:    []netip.Addr{netip.MustParseAddr("10.9.0.53")}, Domain: "example.org", Search: []string{"a.example.org"},
+	}
+	b, err := dhcpResult([]*dhcp.Lease{&l}, 7).Encode(spec.Newest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got bytes.Buffer
+	if err := json.Compact(&got, b); err != nil {
+		t.Fatal(err)
+	}
+	const want = `{"cniVersion":"1.1.0","ips":[{"address":"10.9.0.10/24","gateway":"10.9.0.1"}],` +
+		`"routes":[{"dst":"0.0.0.0/0","gw":"10.9.0.1","priority":7},{"dst":"10.8.0.0/16","priority":7,"scope":253}],` +
+		`"dns":{"nameservers":["10.9.0.53"],"domain":"example.org","search":["a.example.org"]}}`
+	if !sameJSON(got.Bytes(), []byte(want)) {
+		t.Errorf("got %s", got.String())
+	}
+}
+
+// sameJSON compares documents whatever the order of their members.
+func sameJSON(a, b []byte) bool {
+	var x, y any
+	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
+		return false
+	}
+	p, _ := json.Marshal(x)
+	q, _ := json.Marshal(y)
+	return bytes.Equal(p, q)
+}
+
+// startDHCP runs a daemon in this process until the test ends.
+func startDHCP(t *testing.T, args ...string) (socket string, stop func()) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "dhcp.sock")
+	ctx, cancel := context.WithCancel(context.Background())
+	done, log := make(chan int), &lockedBuffer{}
+	go func() {
+		done <- dhcpDaemonMain(ctx, applet.Process{Args: append(args, "-socketpath", socket), Getenv: func(string) string { return "" }, Stderr: log})
+	}()
+	stop = func() {
+		cancel()
+		if done != nil {
+			if code := <-done; code != 0 {
+				t.Errorf("the daemon ended with %d: %s", code, log)
+			}
+			done = nil
+		}
+	}
+	t.Cleanup(stop)
+	for end := time.Now().Add(kerneltest.Patience(30 * time.Second)); ; time.Sleep(time.Millisecond) {
+		conn, err := net.Dial("unix", socket)
+		if err == nil {
+			conn.Close()
+			return socket, stop
+		}
+		if time.Now().After(end) {
+			t.Fatalf("no daemon: %v %s", err, log)
+		}
+	}
+}
+
+// A plugin of the reference reports what the daemon says.
+func TestDHCPForeignPlugin(t *testing.T) {
+	socket, _ := startDHCP(t)
+	_, err := rpc.DialHTTP("unix", socket)
+	if err == nil || !strings.Contains(err.Error(), "must both be of this version of cnibox") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A daemon of the reference, or of another version, is recognised by its answer.
+func TestDHCPForeignDaemon(t *testing.T) {
+	tests := map[string]struct {
+		serve func(net.Listener)
+		want  string
+	}{
+		"reference": {func(l net.Listener) {
+			serveHTTP(l, rpc.NewServer())
+		}, "stop the other daemon and start"},
+		"other version": {func(l net.Listener) { answerWith(l, "cnibox-dhcp 9\nxxxx") }, "stop the other daemon and start"},
+		"mail server":   {func(l net.Listener) { answerWith(l, "220 mail ready at once\r\n") }, "stop the other daemon and start"},
+		"hangs up":      {func(l net.Listener) { answerWith(l, "") }, "connection was closed"},
+		"cut off":       {func(l net.Listener) { answerWith(l, dhcpMagic+"\x00\x00\x00\x09{}") }, "connection was closed"},
+		"huge":          {func(l net.Listener) { answerWith(l, dhcpMagic+"\xff\xff\xff\xff{}") }, "is too long"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			socket := filepath.Join(t.TempDir(), "s")
+			l, err := net.Listen("unix", socket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			go tt.serve(l)
+			_, err = callDHCP(t.Context(), socket, &dhcpCall{Verb: spec.Check})
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// A listener that says nothing is not waited for, by an ADD either.
+func TestDHCPSilentDaemon(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket) // and never accepts
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Patience(12*dhcpAnswerTime))
+	defer cancel()
+	_, err = callDHCP(ctx, socket, &dhcpCall{Verb: spec.Add})
+	if ctx.Err() != nil || err == nil || !strings.Contains(err.Error(), "restart `cnibox dhcp daemon`") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A plugin of another version gets an answer at once, by which it sees that the daemon is of
+// another one.
+func TestDHCPOtherPlugin(t *testing.T) {
+	socket, _ := startDHCP(t)
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(kerneltest.Patience(30 * time.Second)))
+	if err := sendDHCP(conn, "cnibox-dhcp 2\n", &dhcpCall{Verb: spec.Status}); err != nil {
+		t.Fatal(err)
+	}
+	if err := readDHCPMagic(conn); !errors.Is(err, errDHCPPeer) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func answerWith(l net.Listener, text string) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		conn.Read(make([]byte, 4096))
+		conn.Write([]byte(text))
+		conn.Close()
+	}
+}
+
+func TestDHCPFlags(t *testing.T) {
+	tests := map[string]struct {
+		args string
+		env  map[string]string
+		want string // in the error
+	}{
+		"none":             {},
+		"the reference's":  {args: "-pidfile /run/x.pid -hostprefix /host -socketpath /run/cni/d.sock -broadcast=true -timeout 5s -resendmax 30s -resendtimeout 60s"},
+		"two hyphens":      {args: "--broadcast --timeout=5s"},
+		"unknown":          {args: "-x 1", want: "not defined"},
+		"no value":         {args: "-timeout", want: "needs an argument"},
+		"no time":          {args: "-timeout 5", want: "invalid value"},
+		"zero":             {args: "-timeout 0s", want: "above 0"},
+		"relative pidfile": {args: "-pidfile x.pid", want: "absolute"},
+		"relative socket":  {args: "-socketpath x.sock", want: "absolute"},
+		"a word":           {args: "start", want: "not a flag"},
+		"others' sockets":  {env: map[string]string{"LISTEN_FDS": "2", "LISTEN_PID": "1"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			for word := range strings.FieldsSeq(tt.args) {
+				name, _, _ := strings.Cut(strings.TrimPrefix(word, "-"), "=")
+				if a := &Applet; name != word && tt.want == "" && !strings.Contains(a.Help, "-"+strings.TrimPrefix(name, "-")+": ") {
+					t.Errorf("the help does not say what %s is for", word)
+				}
+			}
+			_, err := readDHCPFlags(applet.Process{Args: strings.Fields(tt.args), Getenv: func(k string) string { return tt.env[k] }})
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,69 @@
+package dhcp
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// TestKernelDHCPNoServer has the phrases of the reference for a lease that cannot be had, the
+// first of which its tests compare: each is the whole of the message, or its beginning.
+func TestKernelDHCPNoServer(t *testing.T) {
+	socket, stop := startDHCP(t, "-resendtimeout", "300ms")
+	ns := kerneltest.NS(t)
+	c := kerneltest.Dial(t, ns)
+	if err := c.AddLink(rtnl.LinkSpec{Name: "eth0", Peer: &rtnl.LinkSpec{Name: "port0"}}); err != nil {
+		t.Fatal(err)
+	}
+	// A link that was just set up is running until the kernel has looked, which on a slow
+	// machine is after the daemon.
+	eth0, err := c.Link("eth0")
+	if err == nil {
+		err = c.SetLink(eth0.Index, rtnl.LinkChange{Up: new(true)})
+	}
+	if err == nil {
+		eth0, err = c.Link("eth0")
+	}
+	for end := time.Now().Add(kerneltest.Patience(30 * time.Second)); err == nil && eth0.Flags&unix.IFF_RUNNING != 0; time.Sleep(time.Millisecond) {
+		if eth0, err = c.Link("eth0"); time.Now().After(end) {
+			t.Fatalf("eth0 is running without a peer that is up: %+v", eth0)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf := `{"cniVersion":"1.1.0","name":"net","type":"x","ipam":{"type":"dhcp","daemonSocketPath":"` + socket + `"}}`
+	r, err := spec.NewRequest(spec.Call{Verb: spec.Add, ContainerID: "ctr", IfName: "eth0", NetNS: kerneltest.NSPath(t, ns)}, []byte(conf))
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := func(msg, details string) {
+		t.Helper()
+		_, err := addDHCP(t.Context(), r)
+		if e := spec.AsError(err); e == nil || e.Code != spec.CodeTryAgain || e.Msg != msg || !strings.Contains(e.Details, details) {
+			t.Errorf("got %#v, want %q and %q", e, msg, details)
+		}
+	}
+	refused("error calling DHCP.Allocate: no more tries", "eth0 has no carrier: ")
+	port, err := c.Link("port0")
+	if err == nil {
+		err = c.SetLink(port.Index, rtnl.LinkChange{Up: new(true)})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(kerneltest.Patience(30 * time.Second)); !port.OperUp; time.Sleep(time.Millisecond) {
+		if port, err = c.Link("port0"); err != nil || time.Now().After(end) {
+			t.Fatalf("port0: %+v %v", port, err)
+		}
+	}
+	refused("error calling DHCP.Allocate: no more tries", "no server answered on eth0: ")
+	stop()
+	refused("error dialing DHCP daemon", "start it with `cnibox dhcp daemon`")
+}

@@ -1,0 +1,214 @@
+package firewall
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"cnibox/internal/dbus"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// What the reference plugin takes where the configuration says nothing.
+const (
+	defaultAdminChain = "CNI-ADMIN"
+	defaultZone       = "trusted"
+)
+
+// firewallConf are the keys of firewall.
+type firewallConf struct {
+	Backend       string `json:"backend"`                // "", nftables, iptables or firewalld
+	AdminChain    string `json:"iptablesAdminChainName"` // "": CNI-ADMIN
+	Zone          string `json:"firewalldZone"`          // "": trusted
+	IngressPolicy string `json:"ingressPolicy"`          // "", open, same-bridge or isolated
+	Bus           string `json:"dbusSocket"`             // path; "": DBUS_SYSTEM_BUS_ADDRESS, or the system bus
+}
+
+// A firewallPlan is what a configuration asks for, checked, and after aim for what.
+type firewallPlan struct {
+	admin, zone string
+	bus         []string // sockets of the system bus
+	firewalld   bool
+	ownTable    bool // no rules in the tables filter
+	policed     bool // ingressPolicy is not open
+	isolated    bool
+
+	ips    []netip.Addr
+	bridge string       // with the policy; "": none
+	vlan   string       // the host's interface in the VLAN of an isolated container; "": none
+	ports  []*rtnl.Link // of the container on the bridge
+}
+
+// readFirewall decodes and checks the configuration and touches nothing. The
+// reference takes any backend that it does not know for its default, and finds an
+// unknown policy after it has made the rules. Errors have code 7.
+func readFirewall(r *spec.Request) (*firewallPlan, error) {
+	var c firewallConf
+	if err := r.Decode(&c); err != nil {
+		return nil, err
+	}
+	p := c.plan()
+	if err := c.validate(p); err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
+	}
+	if err := c.findBus(r, p); err != nil {
+		return nil, err
+	}
+	if c.Backend == "iptables" {
+		r.Warn(`backend "iptables" means nftables here: the rules are in table inet cnibox and in the tables filter of iptables-nft, not in those of iptables-legacy`)
+	}
+	return p, nil
+}
+
+// readFirewallLoosely is for DEL and GC, which do what they can.
+func readFirewallLoosely(r *spec.Request) *firewallPlan {
+	var c firewallConf
+	err := r.Decode(&c)
+	p := c.plan()
+	if err == nil {
+		err = errors.Join(c.validate(p), c.findBus(r, p))
+	}
+	if err != nil {
+		r.Warn("%v: releasing what the attachment owns all the same", err)
+	}
+	return p
+}
+
+// findBus takes the sockets of the system bus from the environment where the configuration
+// names none and firewalld is asked. Errors have code 4.
+func (c *firewallConf) findBus(r *spec.Request, p *firewallPlan) error {
+	if !p.firewalld || c.Bus != "" || r.Call.SystemBus == "" {
+		return nil
+	}
+	sockets, err := dbus.Sockets(r.Call.SystemBus)
+	if err != nil {
+		return spec.Errorf(spec.CodeEnv, "%s: %w", spec.SystemBusEnv, err)
+	}
+	p.bus = sockets
+	return nil
+}
+
+// plan fills in what the configuration leaves open.
+func (c *firewallConf) plan() *firewallPlan {
+	p := &firewallPlan{
+		admin: c.AdminChain, zone: c.Zone, bus: []string{c.Bus},
+		firewalld: c.Backend == "firewalld",
+		ownTable:  c.Backend == "nftables",
+		policed:   c.IngressPolicy == "same-bridge" || c.IngressPolicy == "isolated",
+		isolated:  c.IngressPolicy == "isolated",
+	}
+	if p.admin == "" {
+		p.admin = defaultAdminChain
+	}
+	if p.zone == "" {
+		p.zone = defaultZone
+	}
+	if c.Bus == "" {
+		p.bus = []string{dbus.SystemBus}
+	}
+	return p
+}
+
+// validate checks all keys. Errors begin with the reference's words where it has any.
+func (c *firewallConf) validate(p *firewallPlan) error {
+	switch c.Backend {
+	case "", "nftables", "iptables", "firewalld":
+	default:
+		return spec.KeyErrorf("backend", `unrecognized backend %q: "backend" must be iptables, nftables or firewalld`, c.Backend)
+	}
+	switch c.IngressPolicy {
+	case "", "open", "same-bridge", "isolated":
+	default:
+		return spec.KeyErrorf("ingressPolicy", `unknown ingress policy: %q: "ingressPolicy" must be open, same-bridge or isolated`, c.IngressPolicy)
+	}
+	if err := checkAdminChain(p.admin); err != nil {
+		return err
+	}
+	if strings.Trim(p.zone, nameLetters) != "" {
+		return spec.KeyErrorf("firewalldZone", `"firewalldZone" %q: the name of a zone has letters, digits, "-", "_" and "." alone`, p.zone)
+	}
+	if c.Bus != "" && !filepath.IsAbs(c.Bus) || strings.Contains(c.Bus, "\x00") {
+		return spec.KeyErrorf("dbusSocket", `"dbusSocket" %q is not an absolute path`, c.Bus)
+	}
+	return nil
+}
+
+// nameLetters are what the names of zones are made of here.
+const nameLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
+
+// checkAdminChain refuses names that cannot be those of a chain, those of the targets and
+// chains of iptables and those of chains that lead to the administrator's.
+func checkAdminChain(name string) error {
+	if err := nft.CheckChainName(name); err != nil {
+		return spec.KeyErrorf("iptablesAdminChainName", `"iptablesAdminChainName" %q: %w`, name, err)
+	}
+	if slices.Contains([]string{
+		"INPUT", "FORWARD", "OUTPUT", "ACCEPT", "DROP", "RETURN", "QUEUE",
+		"CNI-FORWARD", "CNI-ISOLATION-STAGE-1", "CNI-ISOLATION-STAGE-2",
+	}, name) {
+		return spec.KeyErrorf("iptablesAdminChainName", `"iptablesAdminChainName" %q is taken: it needs a chain of its own`, name)
+	}
+	return nil
+}
+
+// aim takes from prevResult what the plan is about: all addresses, whichever
+// interface they belong to, and for a policy the first bridge on the host, with those of
+// its other interfaces that are ports of it. No bridge is an error of the code.
+func (p *firewallPlan) aim(prev *spec.Result, code int) error {
+	p.ips = addressesIn(prev)
+	if !p.policed {
+		return nil
+	}
+	host, err := rtnl.Dial(rtnl.Host())
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	var bridge uint32
+	var links []*rtnl.Link
+	for _, i := range prev.Interfaces {
+		if i.Sandbox != "" || spec.CheckIfName(i.Name) != nil {
+			continue // in a sandbox it may have the name of one of the host
+		}
+		l, err := host.Link(i.Name)
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+		case err != nil:
+			return err
+		case bridge == 0 && l.Kind == "bridge":
+			bridge, p.bridge = l.Index, l.Name
+		default:
+			links = append(links, l)
+		}
+	}
+	if bridge == 0 {
+		return spec.Errorf(code, `interface needs to be set for ingress policy: prevResult has no bridge of the host, and "ingressPolicy" is about bridges; leave it out, or set it to open`)
+	}
+	for _, l := range links {
+		switch {
+		case l.Master == bridge:
+			p.ports = append(p.ports, l)
+		case p.isolated && l.Kind == "veth" && l.LinkNetNSID == -1:
+			if peer, err := host.LinkAt(l.Parent); err == nil && peer.Master == bridge {
+				p.vlan = l.Name // the packets of its VLAN are routed here, and the bridge has only frames
+			}
+		}
+	}
+	return nil
+}
+
+// addressesIn returns the addresses of a result, each once.
+func addressesIn(res *spec.Result) []netip.Addr {
+	var ips []netip.Addr
+	for _, ip := range res.IPs {
+		if a := ip.Address.Addr().Unmap(); !slices.Contains(ips, a) {
+			ips = append(ips, a)
+		}
+	}
+	return ips
+}

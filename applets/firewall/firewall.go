@@ -1,0 +1,292 @@
+// Package firewall is the CNI plugin firewall: lets a container's packets pass, and isolates bridges.
+package firewall
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+
+	"cnibox/applets/applet"
+	"cnibox/applets/netfilter"
+	"cnibox/internal/undo"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "firewall",
+	Conf:    firewallConf{},
+	Summary: "lets a container's packets pass, and isolates bridges",
+	Help: `
+key                     type    default    meaning
+backend                 string  iptables   accepts in chain CNI-FORWARD, to which FORWARD of the
+                                           tables filter of iptables-nft leads; nftables: makes
+                                           nothing but table inet cnibox; firewalld: puts the
+                                           addresses into a zone over D-Bus instead
+iptablesAdminChainName  string  CNI-ADMIN  chain for rules of the administrator, asked first: in
+                                           the tables filter, and admin-NAME of table inet cnibox
+firewalldZone           string  trusted    zone for the addresses
+ingressPolicy           string  open       same-bridge: nothing from or to other bridges that have
+                                           a policy; isolated: nor from or to the same bridge,
+                                           and port isolation for the container's ports
+dbusSocket              string  -          where the system bus listens; none: what the variable
+                                           DBUS_SYSTEM_BUS_ADDRESS says, else
+                                           /run/dbus/system_bus_socket`,
+	Verbs: spec.Verbs{
+		Since: spec.V040,
+		Add:   firewallAdd, Check: firewallCheck, Del: firewallDel, Status: firewallStatus, GC: firewallGC,
+	},
+}
+
+// firewallAdd records the addresses and the policy in one transaction; with
+// firewalld the zone comes after it, so that no address is ever in a zone without an
+// owner who would take it out.
+func firewallAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	p, err := readFirewall(r)
+	if err != nil {
+		return nil, err
+	}
+	if r.Prev == nil {
+		return nil, spec.Errorf(spec.CodeConfig, "missing prevResult from earlier plugin: firewall must be called as chained plugin, since it needs the container's addresses")
+	}
+	if err := p.aim(r.Prev, spec.CodeConfig); err != nil {
+		return nil, err
+	}
+	var z *zoneClient
+	if p.firewalld && len(p.ips) > 0 {
+		if z, err = dialZone(ctx, p); err != nil {
+			return nil, spec.Errorf(spec.CodeTryAgain, "failed to add the address %s to zone %q: %w; start firewalld, or take another backend", p.ips[0], p.zone, err)
+		}
+		defer z.close()
+	}
+	var undo undo.Stack
+	if err := p.isolate(&undo); err != nil {
+		return nil, undo.Failed(ctx, err)
+	}
+	table := nft.Open(rtnl.Host())
+	closed, err := p.enter(ctx, r, table)
+	if err != nil {
+		return nil, undo.Failed(ctx, err)
+	}
+	if closed {
+		r.Warn(`firewalld runs here and rejects what is not in one of its zones: backend "firewalld" puts the addresses into zone %q`, p.zone)
+	}
+	if z == nil {
+		return r.Prev, nil
+	}
+	undo.Add("tables", table.Prune)
+	undo.Add("rules of "+r.Attachment.String(), func(ctx context.Context) error {
+		return table.Update(ctx, func(x *nft.Tx) error {
+			x.Release(r.Attachment, nft.KindFirewall, nft.KindZone)
+			return nil
+		})
+	})
+	if err := undo.Failed(ctx, z.addAll(p.ips)); err != nil {
+		return nil, err
+	}
+	return r.Prev, nil
+}
+
+// isolate sets port isolation on the container's ports, as the bridge plugin does by
+// "portIsolation": the kernel then passes no frames between them and other isolated ports.
+// It stays on until the port is gone, since nothing says which plugin it is of.
+func (p *firewallPlan) isolate(undo *undo.Stack) error {
+	set := func(port *rtnl.Link, on bool) error {
+		host, err := rtnl.Dial(rtnl.Host())
+		if err != nil {
+			return err
+		}
+		defer host.Close()
+		return host.SetLink(port.Index, rtnl.LinkChange{Isolated: &on})
+	}
+	for _, port := range p.ports {
+		if !p.isolated || port.Isolated {
+			continue
+		}
+		undo.Add("port isolation of "+port.Name, func(context.Context) error { return set(port, false) })
+		if err := set(port, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// enter makes the transaction of ADD. What an earlier ADD asked for and this one does not
+// goes; it is looked for only when there was one. closed is whether firewalld rejects
+// what is in none of its zones, and the addresses are in none.
+func (p *firewallPlan) enter(ctx context.Context, r *spec.Request, table *nft.Table) (closed bool, err error) {
+	kinds := []nft.Kind{nft.KindFirewall}
+	if p.firewalld {
+		old, err := table.Zoned(r.Attachment)
+		old = slices.DeleteFunc(old, func(ip netip.Addr) bool { return slices.Contains(p.ips, ip) })
+		if kinds, err = leaveZones(ctx, p, old, err); err != nil {
+			return false, err
+		}
+	}
+	plan := func(x *nft.Tx) error {
+		x.Enlist(r.Attachment)
+		return p.plan(r)(x)
+	}
+	err = table.Update(ctx, func(x *nft.Tx) error {
+		closed = !p.firewalld && x.Firewalld()
+		if err := plan(x); err != nil || !x.Had(r.Attachment) {
+			return err
+		}
+		x.Release(r.Attachment, kinds...)
+		return plan(x)
+	})
+	return closed, err
+}
+
+// plan returns what ADD makes and CHECK looks for in the rule set.
+func (p *firewallPlan) plan(r *spec.Request) func(*nft.Tx) error {
+	return func(x *nft.Tx) error {
+		for _, ip := range p.ips {
+			switch {
+			case p.firewalld:
+				x.Zone(r.Attachment, ip)
+			case p.ownTable:
+				x.AllowOwnTable(r.Attachment, ip, p.admin)
+			default:
+				x.Allow(r.Attachment, ip, p.admin)
+			}
+		}
+		if p.bridge != "" {
+			x.Police(r.Attachment, p.bridge, p.isolated && p.vlan == "")
+		}
+		if p.vlan != "" {
+			x.Police(r.Attachment, p.vlan, true)
+		}
+		return nil
+	}
+}
+
+// firewallCheck finds each element, rule and zone, and changes nothing: the
+// reference makes the chains that are missing. Errors have code 102.
+func firewallCheck(ctx context.Context, r *spec.Request) error {
+	p, err := readFirewall(r)
+	if err == nil {
+		err = p.aim(r.Prev, spec.CodeCheck)
+	}
+	if err != nil {
+		return err
+	}
+	found := nft.Open(rtnl.Host()).Check(p.plan(r))
+	if err := p.orReference(found); err != nil {
+		return spec.Errorf(spec.CodeCheck, "expected rule not found: %w", err)
+	}
+	for _, port := range p.ports {
+		if p.isolated && !port.Isolated && found == nil { // the reference sets no port isolation
+			return spec.Errorf(spec.CodeCheck, "port isolation of %s is off", port.Name)
+		}
+	}
+	if !p.firewalld || len(p.ips) == 0 {
+		return nil
+	}
+	z, err := dialZone(ctx, p)
+	if err == nil {
+		defer z.close()
+		err = z.checkAll(p.ips)
+	}
+	if err != nil {
+		return spec.Errorf(spec.CodeCheck, "%w", err)
+	}
+	return nil
+}
+
+// orReference is [orReference] for the firewall, whose rules in the reference are by
+// address. Those in zones are looked for afterwards.
+func (p *firewallPlan) orReference(err error) error {
+	if missing := new(nft.MissingError); !errors.As(err, &missing) {
+		return err
+	}
+	if p.firewalld && p.bridge == "" {
+		return nil
+	}
+	theirs, asked := nft.Open(rtnl.Host()).ReferenceFirewall(p.ips, p.admin, p.bridge != "")
+	if asked != nil || theirs && !p.firewalld {
+		return asked
+	}
+	return err
+}
+
+// firewallDel needs no prevResult: what belongs to the attachment carries its
+// key. With prevResult, what the reference made for the addresses goes as well, unless
+// another attachment has them by now.
+func firewallDel(ctx context.Context, r *spec.Request) error {
+	p := readFirewallLoosely(r)
+	var ips []netip.Addr
+	if r.Prev != nil {
+		ips = addressesIn(r.Prev)
+	}
+	table := nft.Open(rtnl.Host())
+	others := ips
+	if !p.firewalld {
+		others = nil // the reference has put none into a zone
+	}
+	zoned, err := table.Zoned(r.Attachment, others...)
+	kinds, errs := leaveZones(ctx, p, zoned, err)
+	err = table.Update(ctx, func(x *nft.Tx) error {
+		x.Addresses(ips...)
+		x.Release(r.Attachment, kinds...)
+		return nil
+	})
+	return withoutNetfilter(r, errors.Join(errs, err))
+}
+
+// leaveZones takes the addresses out of their zone; err is what became of reading
+// them. It returns the kinds of elements that may go: those about zones stay when that
+// did not work, for the next DEL.
+func leaveZones(ctx context.Context, p *firewallPlan, zoned []netip.Addr, err error) ([]nft.Kind, error) {
+	if err == nil {
+		err = removeFromZone(ctx, p, zoned)
+	}
+	if err != nil {
+		return []nft.Kind{nft.KindFirewall}, err
+	}
+	return []nft.Kind{nft.KindFirewall, nft.KindZone}, nil
+}
+
+// withoutNetfilter makes a warning of errors that say that there is nothing to release.
+func withoutNetfilter(r *spec.Request, err error) error {
+	if netfilter.IsMissing(err) {
+		r.Warn("%v: so there is nothing to release", err)
+		return nil
+	}
+	return err
+}
+
+// firewallStatus reports a kernel, or a firewalld, that no address can be entered
+// in. The code is 50.
+func firewallStatus(ctx context.Context, r *spec.Request) error {
+	p, err := readFirewall(r)
+	if err != nil {
+		return err
+	}
+	err = nft.Open(rtnl.Host()).Probe()
+	if err == nil && p.firewalld {
+		err = probeZones(ctx, p)
+	}
+	if err != nil {
+		return spec.Errorf(spec.CodeNotReady, "firewall: %w", err)
+	}
+	return nil
+}
+
+// firewallGC drops what attachments that are gone have here. The reference's
+// rules name no owner, so they are left to DEL.
+func firewallGC(ctx context.Context, r *spec.Request) error {
+	p := readFirewallLoosely(r)
+	valid := r.ValidKeys()
+	table := nft.Open(rtnl.Host())
+	zoned, err := table.LostZones(r.Network, valid)
+	kinds, errs := leaveZones(ctx, p, zoned, err)
+	err = table.Update(ctx, func(x *nft.Tx) error {
+		x.DeleteStale(r.Network, valid, kinds...)
+		return nil
+	})
+	return withoutNetfilter(r, errors.Join(errs, err))
+}

@@ -1,0 +1,93 @@
+package firewall
+
+import (
+	"strings"
+	"testing"
+
+	"cnibox/applets/applettest"
+	"cnibox/internal/kerneltest"
+	"cnibox/spec"
+)
+
+// Whatever is wrong is reported before the first change, with code 7. [S] the
+// reference takes an unknown backend for its default, and makes its rules before it
+// looks at the policy.
+func TestFirewallConf(t *testing.T) {
+	for name, tt := range map[string]struct{ conf, want string }{
+		"nothing":           {`{}`, ""},
+		"podman":            {`{"backend":""}`, ""},
+		"all keys":          {`{"backend":"firewalld","iptablesAdminChainName":"MY-ADMIN_1.x","firewalldZone":"public","ingressPolicy":"same-bridge","dbusSocket":"/x"}`, ""},
+		"open":              {`{"backend":"nftables","ingressPolicy":"open"}`, ""},
+		"isolated":          {`{"backend":"iptables","ingressPolicy":"isolated"}`, ""},
+		"longest chain":     {`{"iptablesAdminChainName":"` + strings.Repeat("A", 28) + `"}`, ""},
+		"backend":           {`{"backend":"ipfw"}`, `unrecognized backend "ipfw"`},
+		"case of a backend": {`{"backend":"Firewalld"}`, "unrecognized backend"},
+		"policy":            {`{"ingressPolicy":"closed"}`, `unknown ingress policy: "closed"`},
+		"chain too long":    {`{"iptablesAdminChainName":"` + strings.Repeat("A", 29) + `"}`, "iptablesAdminChainName"},
+		"chain of signs":    {`{"iptablesAdminChainName":"a b"}`, "iptablesAdminChainName"},
+		"option":            {`{"iptablesAdminChainName":"-F"}`, "iptablesAdminChainName"},
+		"loop":              {`{"iptablesAdminChainName":"CNI-FORWARD"}`, "needs a chain of its own"},
+		"target":            {`{"iptablesAdminChainName":"DROP"}`, "needs a chain of its own"},
+		"zone":              {`{"firewalldZone":"a\u0000b"}`, "firewalldZone"},
+		"socket":            {`{"dbusSocket":"bus"}`, "not an absolute path"},
+		"type":              {`{"backend":7}`, "backend"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := readFirewall(applettest.Request(t, spec.Add, tt.conf, ""))
+			code := spec.CodeConfig
+			if name == "type" {
+				code = spec.AsError(err).Code
+			}
+			applettest.WantError(t, err, tt.want, code)
+		})
+	}
+}
+
+// N1: iptables is taken, with one line that says what it means.
+func TestFirewallWarnsOfIptables(t *testing.T) {
+	for backend, want := range map[string]int{"iptables": 1, "nftables": 0, "": 0} {
+		r := applettest.Request(t, spec.Add, `{"backend":"`+backend+`"}`, "")
+		got := 0
+		r.Warn = func(string, ...any) { got++ }
+		if _, err := readFirewall(r); err != nil || got != want {
+			t.Errorf("%q: %d warnings, %v", backend, got, err)
+		}
+	}
+}
+
+func TestKernelFirewallAim(t *testing.T) {
+	for name, tt := range map[string]struct {
+		conf, prev  string
+		ips, bridge string
+		err         string
+	}{
+		"open": {`{}`, `"interfaces":[{"name":"br0"}],"ips":[{"address":"10.1.0.2/24"},{"address":"fd00::2/64"},{"address":"10.1.0.2/32"}]`,
+			"10.1.0.2 fd00::2", "", ""},
+		"no interface": {`{"ingressPolicy":"same-bridge"}`, `"ips":[{"address":"10.1.0.2/24"}]`, "10.1.0.2", "", "interface needs to be set for ingress policy"},
+		"no name":      {`{"ingressPolicy":"same-bridge"}`, `"interfaces":[{"name":"a/b"}]`, "", "", "interface needs to be set for ingress policy"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := applettest.Request(t, spec.Add, tt.conf[:len(tt.conf)-1]+sep(tt.conf)+`"prevResult":{"cniVersion":"1.1.0",`+tt.prev+`}}`, "")
+			p, err := readFirewall(r)
+			if err == nil {
+				err = kerneltest.NS(t).Do(func() error { return p.aim(r.Prev, spec.CodeConfig) })
+			}
+			applettest.WantError(t, err, tt.err, spec.CodeConfig)
+			var ips []string
+			for _, ip := range p.ips {
+				ips = append(ips, ip.String())
+			}
+			if got := strings.Join(ips, " "); got != tt.ips || p.bridge != tt.bridge || len(p.ports) > 0 {
+				t.Errorf("got %q, bridge %q, ports %v", got, p.bridge, p.ports)
+			}
+		})
+	}
+}
+
+// sep is what stands before another member of an object.
+func sep(object string) string {
+	if object == "{}" {
+		return ""
+	}
+	return ","
+}

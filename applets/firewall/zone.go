@@ -1,0 +1,162 @@
+package firewall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/dbus"
+	"cnibox/spec"
+)
+
+// A zoneClient speaks to firewalld about the sources of one zone. What is set so
+// lasts until firewalld reloads: https://firewalld.org/documentation/man-pages/firewalld.dbus.html,
+// interface org.fedoraproject.FirewallD1.zone.
+type zoneClient struct {
+	bus  *dbus.Conn
+	zone string
+}
+
+// dialZone connects to the bus, which says nothing about firewalld yet.
+func dialZone(ctx context.Context, p *firewallPlan) (*zoneClient, error) {
+	bus, err := dbus.Dial(ctx, p.bus...)
+	if err != nil {
+		return nil, err
+	}
+	return &zoneClient{bus, p.zone}, nil
+}
+
+// close ends the connection.
+func (z *zoneClient) close() { z.bus.Close() }
+
+// zoneMethod names a method of zones.
+func zoneMethod(name string) dbus.Method {
+	const service = "org.fedoraproject.FirewallD1"
+	return dbus.Method{Service: service, Path: "/org/fedoraproject/FirewallD1", Interface: service + ".zone", Name: name}
+}
+
+// source writes an address as firewalld wants it.
+func source(ip netip.Addr) string { return netip.PrefixFrom(ip, ip.BitLen()).String() }
+
+// addAll puts the addresses into the zone, all or none. One that is there already is
+// fine, and is not taken out when another fails.
+func (z *zoneClient) addAll(ips []netip.Addr) error {
+	var added []netip.Addr
+	for _, ip := range ips {
+		err := z.change("addSource", ip)
+		switch {
+		case err == nil:
+			added = append(added, ip)
+		case !says(err, "ZONE_ALREADY_SET"):
+			err = spec.Errorf(zoneCode(err), "failed to add the address %s to zone %q: %w", ip, z.zone, err)
+			return errors.Join(err, z.removeAll(added))
+		}
+	}
+	return nil
+}
+
+// zoneCode returns the code for an address that could not be added.
+func zoneCode(err error) int {
+	switch {
+	case says(err, "INVALID_ZONE"):
+		return spec.CodeConfig
+	case says(err, "ZONE_CONFLICT"): // the address is in another zone
+		return spec.CodeBusy
+	case unzoned(err), says(err, "NOT_RUNNING"):
+		return spec.CodeTryAgain
+	}
+	return spec.CodeInternal
+}
+
+// removeAll takes the addresses out of the zone. It is no error if one is not in
+// it, or if there is no such zone, or no firewalld.
+func (z *zoneClient) removeAll(ips []netip.Addr) error {
+	var errs []error
+	for _, ip := range ips {
+		err := z.change("removeSource", ip)
+		if err == nil || unzoned(err) || says(err, "UNKNOWN_SOURCE", "NOT_ENABLED", "ZONE_CONFLICT", "INVALID_ZONE") {
+			continue
+		}
+		errs = append(errs, fmt.Errorf("failed to remove the address %s from zone %q: %w", ip, z.zone, err))
+	}
+	return errors.Join(errs...)
+}
+
+// checkAll looks for the addresses in the zone. [S] the reference ignores what
+// firewalld answers.
+func (z *zoneClient) checkAll(ips []netip.Addr) error {
+	for _, ip := range ips {
+		in, err := z.bus.Ask(zoneMethod("querySource"), z.zone, source(ip))
+		if err != nil {
+			return fmt.Errorf("zone %q: %w", z.zone, err)
+		}
+		if !in {
+			return fmt.Errorf("address %s is not in zone %q of firewalld, which forgets it when it reloads", ip, z.zone)
+		}
+	}
+	return nil
+}
+
+// change calls a method that changes the zone.
+func (z *zoneClient) change(method string, ip netip.Addr) error {
+	return z.bus.Call(zoneMethod(method), z.zone, source(ip))
+}
+
+// says reports whether firewalld refused with one of its errors, which begin the text.
+func says(err error, codes ...string) bool {
+	var e *dbus.Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	for _, code := range codes {
+		if strings.HasPrefix(e.Message, code) {
+			return true
+		}
+	}
+	return false
+}
+
+// unzoned reports whether an error means that no firewalld runs: its zones went with it.
+func unzoned(err error) bool {
+	var e *dbus.Error
+	if errors.As(err, &e) {
+		return e.Name == "org.freedesktop.DBus.Error.NameHasNoOwner" || e.Name == "org.freedesktop.DBus.Error.ServiceUnknown"
+	}
+	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENOTSOCK)
+}
+
+// removeFromZone is for DEL and GC. Without addresses the bus is not needed.
+func removeFromZone(ctx context.Context, p *firewallPlan, ips []netip.Addr) error {
+	if len(ips) == 0 {
+		return nil
+	}
+	z, err := dialZone(ctx, p)
+	if unzoned(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer z.close()
+	return z.removeAll(ips)
+}
+
+// probeZones reports why no address can be put into a zone.
+func probeZones(ctx context.Context, p *firewallPlan) error {
+	z, err := dialZone(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer z.close()
+	const bus = "org.freedesktop.DBus"
+	there, err := z.bus.Ask(dbus.Method{Service: bus, Path: "/org/freedesktop/DBus", Interface: bus, Name: "NameHasOwner"}, zoneMethod("").Service)
+	if err == nil && !there {
+		err = errors.New("firewalld does not run: start it, or take another backend")
+	}
+	return err
+}

@@ -1,0 +1,171 @@
+package flannel
+
+import (
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"strings"
+
+	"cnibox/applets/record"
+	"cnibox/ipam"
+	"cnibox/spec"
+)
+
+// The defaults are the reference's.
+const (
+	flannelSubnetFile = "/run/flannel/subnet.env"
+	flannelDataDir    = "/var/lib/cni/flannel"
+)
+
+// flannelConf is the configuration. The objects stay JSON: the delegate gets also what
+// flannel does not know.
+type flannelConf struct {
+	SubnetFile    string          `json:"subnetFile"`
+	DataDir       string          `json:"dataDir"`
+	Delegate      json.RawMessage `json:"delegate"`
+	IPAM          json.RawMessage `json:"ipam"`
+	RuntimeConfig json.RawMessage `json:"runtimeConfig"`
+}
+
+// A flannel is a checked configuration.
+type flannel struct {
+	flannelConf
+	dir  flannelRecords
+	base map[string]json.RawMessage // the delegate's members
+	kind string                     // the delegate's type
+}
+
+// readFlannel reads and checks the configuration; errors have code 7. The directory is valid
+// with an error as well, for DEL and GC.
+func readFlannel(r *spec.Request) (*flannel, error) {
+	f := &flannel{dir: flannelRecords{flannelDataDir}, kind: "bridge"}
+	if err := r.Decode(&f.flannelConf); err != nil {
+		return f, err
+	}
+	dir, err := record.In(f.DataDir, flannelDataDir)
+	f.dir = flannelRecords{dir}
+	if err != nil {
+		return f, err
+	}
+	if f.SubnetFile == "" {
+		f.SubnetFile = flannelSubnetFile
+	}
+	if !filepath.IsAbs(f.SubnetFile) || strings.Contains(f.SubnetFile, "\x00") {
+		return f, spec.Errorf(spec.CodeConfig, `"subnetFile" %q is not an absolute path`, f.SubnetFile).AtKey("subnetFile")
+	}
+	for _, o := range []*json.RawMessage{&f.Delegate, &f.IPAM} {
+		if len(*o) == 0 || string(*o) == "null" {
+			*o = json.RawMessage("{}")
+		}
+	}
+	if f.base, err = spec.Members(f.Delegate); err == nil {
+		err = f.checkDelegate()
+	}
+	if err != nil {
+		return f, spec.Errorf(spec.CodeConfig, "'delegate' dictionary: %w", err)
+	}
+	return f, nil
+}
+
+// checkDelegate finds the type, and refuses the keys that flannel sets itself, and flannel as
+// its own delegate, which would not end.
+func (f *flannel) checkDelegate() error {
+	var given struct{ Type *string }
+	err := json.Unmarshal(f.Delegate, &given)
+	switch {
+	case f.has("name"):
+		return errors.New("it must not have a 'name' field: the name is the network's")
+	case f.has("ipam"):
+		return errors.New("it must not have an 'ipam' field: flannel makes it of its own \"ipam\"")
+	case err != nil, f.has("type") && given.Type == nil:
+		return errors.New("its 'type' field must be a string")
+	case given.Type != nil:
+		f.kind = *given.Type
+	}
+	if f.kind == "flannel" || strings.HasSuffix(f.kind, "-flannel") {
+		return errors.New("its 'type' field is flannel itself")
+	}
+	return spec.CheckType(f.kind)
+}
+
+// has reports whether the delegate's object has a key, in any case of letters, null included.
+func (f *flannel) has(key string) bool {
+	for name := range f.base {
+		if strings.EqualFold(name, key) {
+			return true
+		}
+	}
+	return false
+}
+
+// delegateConf makes the delegate's configuration. With a nil env it will do for DEL and GC.
+// dns, args and capabilities are not passed on, as in the reference.
+func (f *flannel) delegateConf(r *spec.Request, env *subnetEnv) ([]byte, error) {
+	ipam, err := f.ipam(env)
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "ipam: %w", err)
+	}
+	set := map[string]any{"name": r.Net.Name, "ipam": json.RawMessage(ipam)}
+	absent := func(key string, value any) {
+		if !f.has(key) {
+			set[key] = value
+		}
+	}
+	absent("type", "bridge")
+	if env != nil {
+		absent("ipMasq", !env.ipMasq)
+		absent("mtu", env.mtu)
+	}
+	if f.kind == "bridge" {
+		absent("isGateway", true)
+	}
+	if r.Net.CNIVersion != "" {
+		set["cniVersion"] = r.Net.CNIVersion
+	}
+	if len(f.RuntimeConfig) > 0 && string(f.RuntimeConfig) != "null" {
+		set["runtimeConfig"] = f.RuntimeConfig
+	}
+	conf, err := spec.Merge(f.Delegate, set)
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "'delegate' dictionary: %w", err)
+	}
+	return conf, nil
+}
+
+// ipam makes the delegate's "ipam": the node's subnets replace its ranges, and routes to the
+// cluster follow its routes.
+func (f *flannel) ipam(env *subnetEnv) ([]byte, error) {
+	var given struct {
+		Type   *string           `json:"type"`
+		Routes []json.RawMessage `json:"routes"`
+	}
+	if err := json.Unmarshal(f.IPAM, &given); err != nil {
+		return nil, err
+	}
+	set := make(map[string]any)
+	if given.Type == nil {
+		set["type"] = "host-local"
+	}
+	if env != nil {
+		var ranges, routes []string
+		if env.subnet4.IsValid() {
+			ranges = append(ranges, `[{"subnet":"`+env.subnet4.String()+`"}]`)
+		}
+		if env.subnet6.IsValid() {
+			ranges = append(ranges, `[{"subnet":"`+env.subnet6.String()+`"}]`)
+		}
+		for _, route := range given.Routes {
+			routes = append(routes, string(route))
+		}
+		for _, dst := range append(env.networks4, env.networks6...) {
+			routes = append(routes, `{"dst":"`+dst.String()+`"}`)
+		}
+		list := json.RawMessage("[" + strings.Join(routes, ",") + "]")
+		if _, err := ipam.NewResult(list, nil); err != nil {
+			return nil, err
+		}
+		set["ranges"] = json.RawMessage("[" + strings.Join(ranges, ",") + "]")
+		set["routes"] = list
+	}
+	return spec.Merge(f.IPAM, set)
+}

@@ -1,0 +1,140 @@
+package flannel
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"cnibox/internal/disk"
+	"cnibox/ipam"
+)
+
+// maxSubnetEnv is the most that is read of subnet.env, in bytes; flanneld writes some 200.
+const maxSubnetEnv = 64 << 10
+
+// A subnetEnv has the values of subnet.env.
+type subnetEnv struct {
+	networks4, networks6 []netip.Prefix // of the whole cluster
+	subnet4, subnet6     netip.Prefix   // the node's; zero: none
+	mtu                  uint32         // bytes
+	ipMasq               bool           // flanneld masquerades itself
+}
+
+// readSubnetEnv reads the file at path, a link included; a pipe is an error and does not
+// block. The error is os.ErrNotExist while flanneld has not written it.
+func readSubnetEnv(path string) (*subnetEnv, error) {
+	text, err := disk.Read(path, 0, maxSubnetEnv)
+	if err != nil {
+		return nil, err
+	}
+	env, err := parseSubnetEnv(string(text))
+	if err != nil {
+		return nil, fmt.Errorf("%s %w", path, err)
+	}
+	return env, nil
+}
+
+// parseSubnetEnv reads lines of KEY=VALUE as a shell would: quotes are removed, a line may
+// begin with export or be a comment, and blanks around key and value do not matter. Unknown
+// keys are ignored, and so are lines without "=", on which the reference crashes. The error
+// is to follow the name of the file.
+func parseSubnetEnv(text string) (*subnetEnv, error) {
+	e := &subnetEnv{}
+	seen := map[string]bool{}
+	for _, line := range strings.Split(text, "\n") {
+		line = strings.TrimPrefix(strings.TrimSpace(line), "export ")
+		key, value, ok := strings.Cut(line, "=")
+		key = strings.TrimSpace(key)
+		if !ok || !strings.HasPrefix(key, "FLANNEL_") {
+			continue
+		}
+		if err := e.set(key, unquoted(value)); err != nil {
+			return nil, fmt.Errorf("has a bad %s: %w", key, err)
+		}
+		seen[key] = true
+	}
+	var missing []string
+	for _, want := range []struct {
+		key   string
+		there bool
+	}{
+		{"FLANNEL_NETWORK or FLANNEL_IPV6_NETWORK", len(e.networks4)+len(e.networks6) > 0},
+		{"FLANNEL_SUBNET or FLANNEL_IPV6_SUBNET", e.subnet4.IsValid() || e.subnet6.IsValid()},
+		{"FLANNEL_MTU", seen["FLANNEL_MTU"]},
+		{"FLANNEL_IPMASQ", seen["FLANNEL_IPMASQ"]},
+	} {
+		if !want.there {
+			missing = append(missing, want.key)
+		}
+	}
+	if missing != nil {
+		return nil, fmt.Errorf("is missing %s", strings.Join(missing, ", "))
+	}
+	return e, nil
+}
+
+// set reads the value of a key; of a repeated one the last counts.
+func (e *subnetEnv) set(key, value string) (err error) {
+	switch key {
+	case "FLANNEL_NETWORK":
+		e.networks4, err = flannelNetworks(value)
+	case "FLANNEL_IPV6_NETWORK":
+		e.networks6, err = flannelNetworks(value)
+	case "FLANNEL_SUBNET":
+		e.subnet4, err = flannelNetwork(value)
+	case "FLANNEL_IPV6_SUBNET":
+		e.subnet6, err = flannelNetwork(value)
+	case "FLANNEL_MTU":
+		n, perr := strconv.ParseUint(value, 10, 32)
+		if perr != nil {
+			return fmt.Errorf("%q is not a number of bytes", value)
+		}
+		e.mtu = uint32(n)
+	case "FLANNEL_IPMASQ":
+		e.ipMasq = value == "true"
+	}
+	return err
+}
+
+// unquoted removes the quotes around a value, or a comment behind it, which begins with " #".
+func unquoted(value string) string {
+	value = strings.TrimSpace(value)
+	if value != "" && (value[0] == '"' || value[0] == '\'') {
+		if end := strings.IndexByte(value[1:], value[0]); end >= 0 {
+			return strings.TrimSpace(value[1 : 1+end])
+		}
+	}
+	if i := strings.Index(value, " #"); i >= 0 {
+		value = value[:i]
+	}
+	return strings.TrimSpace(value)
+}
+
+// flannelNetworks reads comma-separated networks, each once; empty parts are skipped.
+func flannelNetworks(list string) (ps []netip.Prefix, err error) {
+	for _, text := range ipam.SplitWords(list) {
+		p, err := flannelNetwork(text)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(ps, p) {
+			ps = append(ps, p)
+		}
+	}
+	return ps, nil
+}
+
+// flannelNetwork reads a network, without its host bits: flanneld writes its own address in
+// the subnet. Of a family that it does not serve it writes an empty value.
+func flannelNetwork(text string) (netip.Prefix, error) {
+	if text == "" {
+		return netip.Prefix{}, nil
+	}
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		return p, fmt.Errorf("%q is not a network such as 10.244.0.0/16", text)
+	}
+	return p.Masked(), nil
+}

@@ -1,0 +1,307 @@
+// Package flannel is the CNI plugin flannel: runs another plugin with the subnet that flanneld gave this node.
+package flannel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"cnibox/applets/applet"
+	"cnibox/applets/record"
+	"cnibox/internal/undo"
+	"cnibox/spec"
+)
+
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "flannel",
+	Conf:    flannelConf{},
+	Summary: "runs another plugin with the subnet that flanneld gave this node",
+	Help: `
+key            type    default                  meaning
+subnetFile     string  /run/flannel/subnet.env  the file that flanneld writes; an absolute path
+dataDir        string  /var/lib/cni/flannel     stores the delegates' configurations until DEL; an
+                                                absolute path
+delegate       object  {}                       configuration of the plugin to run: the default of
+                                                "type" is bridge; without "name" and "ipam"
+ipam           object  {}                       its "ipam": the default of "type" is host-local;
+                                                ranges are set, routes to the cluster added
+runtimeConfig  object  -                        passed to the delegate unchanged
+
+Defaults for the delegate: ipMasq true unless flanneld masquerades (FLANNEL_IPMASQ), mtu from
+FLANNEL_MTU, and isGateway true for a bridge.
+subnet.env has FLANNEL_NETWORK or FLANNEL_IPV6_NETWORK (networks, comma-separated), FLANNEL_SUBNET
+or FLANNEL_IPV6_SUBNET, FLANNEL_MTU and FLANNEL_IPMASQ.`,
+	Verbs: spec.Verbs{Add: addFlannel, Check: checkFlannel, Del: delFlannel, Get: getFlannel, Status: statusFlannel, GC: gcFlannel, Args: true},
+}
+
+// delegate returns the request for the delegate, and its configuration.
+func (f *flannel) delegate(r *spec.Request, env *subnetEnv) (*spec.Request, []byte, error) {
+	conf, err := f.delegateConf(r, env)
+	if err != nil {
+		return nil, nil, err
+	}
+	d, err := r.Derive(r.Call, conf)
+	if err != nil {
+		return nil, nil, fmt.Errorf("delegate: %w", err)
+	}
+	return d, conf, nil
+}
+
+// runDelegate runs the delegate. Errors keep its code.
+func runDelegate(ctx context.Context, d *spec.Request) (*spec.Result, error) {
+	res, err := d.Invoker.Invoke(ctx, d.Net.Type, d)
+	if err != nil {
+		return nil, fmt.Errorf("flannel: delegate %s: %w", d.Net.Type, err)
+	}
+	return res, nil
+}
+
+// addFlannel stores the delegate's configuration for DEL, then runs the delegate.
+// Errors of subnet.env have code 11: flanneld may be about to write it.
+func addFlannel(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	f, err := readFlannel(r)
+	if err != nil {
+		return nil, err
+	}
+	env, err := f.env(spec.CodeTryAgain)
+	if err != nil {
+		return nil, err
+	}
+	d, conf, err := f.delegate(r, env)
+	if err != nil {
+		return nil, err
+	}
+	// No state for a delegate that DEL would not find either.
+	if _, err := d.Invoker.Find(d.Net.Type); err != nil {
+		return nil, fmt.Errorf("delegate: %w", err)
+	}
+	_, err = f.dir.find(r)
+	again := err == nil
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	restore, err := f.dir.save(r.Attachment, conf)
+	if err != nil {
+		return nil, fmt.Errorf("state of the delegate: %w", err)
+	}
+	res, err := runDelegate(ctx, d)
+	if err == nil {
+		return res, nil
+	}
+	// DEL after a failed ADD, as the specification has it. Not after a second ADD, which takes
+	// nothing away from the first, nor after code 100: the interface is another attachment's.
+	// Where DEL fails, a later one needs the state file.
+	var back undo.Stack
+	back.Add("delegate", func(ctx context.Context) error {
+		if !again && spec.AsError(err).Code != spec.CodeBusy {
+			if err := f.release(ctx, r, conf); err != nil {
+				return err
+			}
+		}
+		return restore()
+	})
+	return nil, back.Failed(ctx, err)
+}
+
+// release runs the delegate's DEL after its ADD.
+func (f *flannel) release(ctx context.Context, r *spec.Request, conf []byte) error {
+	del := r.Call
+	del.Verb = spec.Del
+	d, err := r.Derive(del, conf)
+	if err == nil {
+		_, err = runDelegate(ctx, d)
+	}
+	return err
+}
+
+// env reads subnet.env; errors have the given code.
+func (f *flannel) env(code int) (*subnetEnv, error) {
+	env, err := readSubnetEnv(f.SubnetFile)
+	if err != nil {
+		return nil, spec.Errorf(code, "failed to load flannel 'subnet.env' file: %w (flanneld writes it when it has got a subnet: "+
+			"is it running? see the log of this node's flannel pod)", err)
+	}
+	return env, nil
+}
+
+// saved returns the request of the attachment's delegate with the configuration of ADD, and
+// prevResult. The error is os.ErrNotExist if there is no record that can be used.
+func (f *flannel) saved(r *spec.Request) (*spec.Request, error) {
+	s, err := f.dir.find(r)
+	if err != nil {
+		return nil, err
+	}
+	d, err := r.Derive(r.Call, s.conf)
+	if err != nil {
+		f.dir.quarantine(r, s.file, err)
+		return nil, os.ErrNotExist
+	}
+	if r.Prev != nil && d.Net.Version.AtLeast(spec.V040) {
+		d.Prev = r.Prev.Clone()
+	}
+	return d, nil
+}
+
+// delFlannel runs the delegate's DEL with the configuration of ADD, whatever flannel's own is
+// by now. The state file stays until that has succeeded; the reference removes it before, and
+// a repeated DEL does nothing.
+func delFlannel(ctx context.Context, r *spec.Request) error {
+	f, err := readFlannel(r)
+	if err != nil {
+		r.Warn("%v: going by the state files in %s", err, f.dir.Dir)
+	}
+	d, serr := f.saved(r)
+	switch {
+	case serr == nil:
+		if _, err := runDelegate(ctx, d); err != nil {
+			return err
+		}
+	case err == nil:
+		f.delUnknown(ctx, r)
+	}
+	if serr != nil && !errors.Is(serr, os.ErrNotExist) {
+		return serr
+	}
+	return f.dir.forget(r.Attachment)
+}
+
+// delUnknown runs the DEL of today's delegate for an attachment without a state file: the
+// file was lost, or the reference overwrote it for another network of the container. Errors
+// are warnings, as there may never have been such an attachment.
+func (f *flannel) delUnknown(ctx context.Context, r *spec.Request) {
+	env, _ := readSubnetEnv(f.SubnetFile) // not needed for DEL
+	d, _, err := f.delegate(r, env)
+	if err == nil {
+		_, err = runDelegate(ctx, d)
+	}
+	if err != nil {
+		r.Warn("no state file of %s: %v", r.Attachment, err)
+	}
+}
+
+// checkFlannel runs the delegate's CHECK with the configuration of ADD, and the runtimeConfig
+// of this call if it has one.
+func checkFlannel(ctx context.Context, r *spec.Request) error {
+	f, err := readFlannel(r)
+	if err != nil {
+		return err
+	}
+	s, err := f.dir.find(r)
+	if errors.Is(err, os.ErrNotExist) {
+		return spec.Errorf(spec.CodeCheck, "flannel: there is no state file of %s in %s", r.Attachment, f.dir.Dir)
+	}
+	if err != nil {
+		return err
+	}
+	conf := s.conf
+	if len(f.RuntimeConfig) > 0 {
+		if conf, err = spec.Merge(conf, map[string]any{"runtimeConfig": f.RuntimeConfig}); err != nil {
+			return spec.Errorf(spec.CodeConfig, "runtimeConfig: %w", err)
+		}
+	}
+	d, err := r.Derive(r.Call, conf)
+	if err != nil {
+		return spec.Errorf(spec.CodeCheck, "flannel: state file %s: %v", s.file, err)
+	}
+	d.Prev = r.Prev.Clone()
+	_, err = runDelegate(ctx, d)
+	return err
+}
+
+// getFlannel runs the delegate's GET. An attachment without a state file has code 3.
+func getFlannel(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	f, err := readFlannel(r)
+	if err != nil {
+		return nil, err
+	}
+	d, err := f.saved(r)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, spec.Errorf(spec.CodeUnknown, "flannel: no attachment %s is known", r.Attachment)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d.Prev = r.Prev.Clone()
+	return runDelegate(ctx, d)
+}
+
+// statusFlannel is ready when flanneld has written subnet.env, state files can be stored, and
+// the delegate is found and ready. Errors have code 50, or 51 if the delegate's have.
+func statusFlannel(ctx context.Context, r *spec.Request) error {
+	f, err := readFlannel(r)
+	if err != nil {
+		return err
+	}
+	env, err := f.env(spec.CodeNotReady)
+	if err != nil {
+		return err
+	}
+	if f.dir.Dir.NotDir() {
+		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", f.dir.Dir)
+	}
+	d, _, err := f.delegate(r, env)
+	if err != nil {
+		return err
+	}
+	_, err = runDelegate(ctx, d)
+	if e := spec.AsError(err); e != nil && e.Code != spec.CodeNotReady && e.Code != spec.CodeLimited {
+		return spec.Errorf(spec.CodeNotReady, "%v", err) // not wrapped, for the code
+	}
+	return err
+}
+
+// gcFlannel runs the delegate's GC, then the DEL of each attachment of this network that has a
+// state file and is not valid. It goes on past errors. GC comes first, as it deletes all
+// links in one request, which is much faster.
+func gcFlannel(ctx context.Context, r *spec.Request) error {
+	f, err := readFlannel(r)
+	var errs []error
+	if err != nil {
+		r.Warn("%v: going by the state files in %s", err, f.dir.Dir)
+	} else {
+		env, _ := readSubnetEnv(f.SubnetFile) // not needed for GC
+		d, _, err := f.delegate(r, env)
+		if err == nil {
+			_, err = runDelegate(ctx, d)
+		}
+		errs = append(errs, err)
+	}
+	valid := make(map[record.Owner]bool, 2*len(r.Valid))
+	for _, a := range r.Valid {
+		valid[record.OwnerOf(a)] = true
+		// The reference's state files do not name the interface.
+		valid[record.Owner{Network: a.Network, ContainerID: a.ContainerID}] = true
+	}
+	errs = append(errs, f.dir.Each(func(file string) error {
+		if strings.HasSuffix(file, flannelBroken) {
+			return nil
+		}
+		s, err := f.dir.load(file)
+		if err != nil || s.owner.Network != r.Network || valid[s.owner] {
+			return nil
+		}
+		return f.collect(ctx, r, s)
+	}))
+	return errors.Join(errs...)
+}
+
+// collect releases the attachment of one record. Where the reference did not store the
+// interface, it is eth0.
+func (f *flannel) collect(ctx context.Context, r *spec.Request, s *flannelRecord) error {
+	a := spec.Attachment{Network: r.Network, ContainerID: s.owner.ContainerID, IfName: s.owner.IfName}
+	if a.IfName == "" {
+		a.IfName = "eth0"
+	}
+	d, err := r.Derive(spec.Call{Verb: spec.Del, ContainerID: a.ContainerID, IfName: a.IfName, Path: r.Call.Path}, s.conf)
+	if err != nil {
+		f.dir.quarantine(r, s.file, err)
+		return nil
+	}
+	if _, err := runDelegate(ctx, d); err != nil {
+		return fmt.Errorf("%s: %w", a, err)
+	}
+	return f.dir.forget(a)
+}

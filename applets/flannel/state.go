@@ -1,0 +1,134 @@
+package flannel
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/record"
+	"cnibox/internal/disk"
+	"cnibox/spec"
+)
+
+const (
+	// flannelOwner is the member of a state file that names its attachment.
+	flannelOwner = "cnibox"
+	// flannelBroken ends the name of a state file that cannot be read. No container ID has
+	// a "~".
+	flannelBroken = "~broken"
+)
+
+// flannelRecords is the directory of the state files: the configuration that each delegate
+// got at ADD, which it gets again at DEL.
+//
+// A file of ours is named after the attachment's key. The reference names its files after
+// the container alone, so that two networks of a container overwrite each other's; such a
+// file is read and removed, and never written.
+type flannelRecords struct{ record.Dir }
+
+// A flannelRecord is one state file. One of the reference does not name the interface.
+type flannelRecord struct {
+	file  string
+	owner record.Owner
+	conf  json.RawMessage // the delegate's, without the owner
+}
+
+// errBrokenRecord is about a file that is no state file.
+var errBrokenRecord = errors.New("not a state file")
+
+// flannelFile is the name of an attachment's state file.
+func flannelFile(a spec.Attachment) string { return "~" + a.Key() }
+
+// of reports whether a record is the attachment's: for one of the reference, by network and
+// container.
+func (s *flannelRecord) of(a spec.Attachment) bool {
+	return s.owner == record.OwnerOf(a) || s.owner == record.Owner{Network: a.Network, ContainerID: a.ContainerID}
+}
+
+// load reads one file. Errors are os.ErrNotExist, errBrokenRecord, or of code 5.
+func (d flannelRecords) load(file string) (*flannelRecord, error) {
+	var raw json.RawMessage
+	err := d.Read(file, &raw)
+	var path *os.PathError
+	if errors.As(err, &path) && !errors.Is(err, unix.ELOOP) {
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+			return nil, os.ErrNotExist
+		}
+		return nil, spec.Errorf(spec.CodeIO, "%w", err)
+	}
+	s := &flannelRecord{file: file}
+	var head struct {
+		Name  string       `json:"name"`
+		Owner record.Owner `json:"cnibox"`
+	}
+	if err == nil {
+		err = json.Unmarshal(raw, &head)
+	}
+	if err == nil {
+		s.conf, err = spec.Merge(raw, nil, flannelOwner)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errBrokenRecord, err)
+	}
+	if s.owner = head.Owner; s.owner == (record.Owner{}) {
+		s.owner = record.Owner{Network: head.Name, ContainerID: file}
+	}
+	return s, nil
+}
+
+// find returns the record of an attachment: its own, or else the reference's. A broken file
+// is quarantined and counts as absent: os.ErrNotExist.
+func (d flannelRecords) find(r *spec.Request) (*flannelRecord, error) {
+	for _, file := range []string{flannelFile(r.Attachment), r.ContainerID} {
+		s, err := d.load(file)
+		switch {
+		case err == nil && s.of(r.Attachment):
+			return s, nil
+		case errors.Is(err, errBrokenRecord):
+			d.quarantine(r, file, err)
+		case err != nil && !errors.Is(err, os.ErrNotExist):
+			return nil, err
+		}
+	}
+	return nil, os.ErrNotExist
+}
+
+// quarantine renames a file that cannot be used, for people to look at.
+func (d flannelRecords) quarantine(r *spec.Request, file string, why error) {
+	path := filepath.Join(string(d.Dir), file)
+	if err := disk.Rename(path, path+flannelBroken); err != nil {
+		r.Warn("state file %s: %v; it cannot be renamed: %v", path, why, err)
+		return
+	}
+	r.Warn("state file %s: %v; it is %s now", path, why, path+flannelBroken)
+}
+
+// save writes the delegate's configuration, and returns how to restore what was there
+// before. Errors have code 5.
+func (d flannelRecords) save(a spec.Attachment, conf []byte) (restore func() error, err error) {
+	raw, err := spec.Merge(conf, map[string]any{flannelOwner: record.OwnerOf(a)})
+	if err != nil {
+		return nil, err
+	}
+	name := flannelFile(a)
+	old, err := disk.Read(filepath.Join(string(d.Dir), name), unix.O_NOFOLLOW, record.MaxSize)
+	restore = func() error { return d.Remove(name) }
+	if err == nil {
+		restore = func() error { return d.Replace(name, old) }
+	}
+	return restore, d.Write(name, json.RawMessage(raw))
+}
+
+// forget removes the attachment's file, and the one named after the container if that is
+// the attachment's as well: the reference's, or a hard link that earlier versions made for it.
+func (d flannelRecords) forget(a spec.Attachment) error {
+	err := d.Remove(flannelFile(a))
+	if s, lerr := d.load(a.ContainerID); lerr == nil && s.of(a) {
+		err = errors.Join(err, record.RemoveFile(filepath.Join(string(d.Dir), a.ContainerID)))
+	}
+	return err
+}

@@ -1,0 +1,362 @@
+package flannel
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"cnibox/applets/applettest"
+	"cnibox/spec"
+)
+
+// A flannelBox is a node with flannel, and the delegate itself.
+type flannelBox struct {
+	t     *testing.T
+	dir   string   // dataDir
+	calls []string // of the delegate: verb, type, container, interface
+	last  *spec.Request
+	fail  map[spec.Verb]error
+	warns []string
+}
+
+func newFlannelBox(t *testing.T) *flannelBox {
+	b := &flannelBox{t: t, dir: filepath.Join(t.TempDir(), "flannel"), fail: map[spec.Verb]error{}}
+	b.env(subnetEnv4)
+	return b
+}
+
+// env writes subnet.env; nothing is no file.
+func (b *flannelBox) env(text string) {
+	b.t.Helper()
+	path := filepath.Join(filepath.Dir(b.dir), "subnet.env")
+	os.Remove(path)
+	if text == "" {
+		return
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// Invoke makes the box its own delegate.
+func (b *flannelBox) Invoke(_ context.Context, plugin string, r *spec.Request) (*spec.Result, error) {
+	b.calls = append(b.calls, fmt.Sprint(r.Call.Verb, " ", plugin, " ", r.ContainerID, " ", r.IfName))
+	b.last = r
+	return &spec.Result{}, b.fail[r.Call.Verb]
+}
+
+// Find finds all plugins but one.
+func (b *flannelBox) Find(plugin string) (*spec.Verbs, error) {
+	if plugin == "nowhere" {
+		return nil, spec.Errorf(spec.CodePlugin, "failed to find plugin %q", plugin)
+	}
+	return &spec.Verbs{IPAM: true}, nil
+}
+
+// call runs a verb for an interface of a container. keys are the configuration's own.
+func (b *flannelBox) call(v spec.Verb, network, id, ifName, keys string) error {
+	b.t.Helper()
+	b.calls, b.warns = nil, nil
+	conf := fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q,"type":"flannel","dataDir":%q,"subnetFile":%q%s}`,
+		network, b.dir, filepath.Join(filepath.Dir(b.dir), "subnet.env"), keys)
+	r, err := spec.NewRequest(spec.Call{Verb: v, ContainerID: id, IfName: ifName, NetNS: "/ns"}, []byte(conf))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	r.Invoker = b
+	r.Warn = func(format string, args ...any) { b.warns = append(b.warns, fmt.Sprintf(format, args...)) }
+	a := &Applet
+	_, err = a.Verbs.Do(b.t.Context(), r)
+	return err
+}
+
+// want asks what the last call had the delegate do, and what files there are.
+func (b *flannelBox) want(err error, calls, files string) {
+	b.t.Helper()
+	if err != nil {
+		b.t.Errorf("got error %v", err)
+	}
+	if got := strings.Join(b.calls, ", "); got != calls {
+		b.t.Errorf("the delegate was asked %q, want %q", got, calls)
+	}
+	if got := b.files(); got != files {
+		b.t.Errorf("there are the files %q, want %q", got, files)
+	}
+}
+
+func (b *flannelBox) files() string {
+	entries, _ := os.ReadDir(b.dir)
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
+}
+
+// plant writes a state file as the reference does.
+func (b *flannelBox) plant(file, text string) {
+	b.t.Helper()
+	err := os.MkdirAll(b.dir, 0o700)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(b.dir, file), []byte(text), 0o600)
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func key(network, id, ifName string) string {
+	return flannelFile(spec.Attachment{Network: network, ContainerID: id, IfName: ifName})
+}
+
+// DEL gives the delegate the configuration of ADD, whatever flannel's own is by then. Only
+// root can read it.
+func TestFlannelState(t *testing.T) {
+	b := newFlannelBox(t)
+	file := key("net", "c", "eth0")
+	b.want(b.call(spec.Add, "net", "c", "eth0", `,"delegate":{"hairpinMode":true}`), "ADD bridge c eth0", file)
+	want := string(b.last.Conf())
+	if len(b.warns) > 0 {
+		t.Errorf("stderr: %q", b.warns)
+	}
+	for _, name := range []string{"", file} {
+		st, err := os.Stat(filepath.Join(b.dir, name))
+		if err != nil || st.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%q: %v, %v", name, st.Mode(), err)
+		}
+	}
+	var saved map[string]any
+	if raw, err := os.ReadFile(filepath.Join(b.dir, file)); err != nil || json.Unmarshal(raw, &saved) != nil || saved["type"] != "bridge" || saved["name"] != "net" {
+		t.Errorf("saved %v, %v", saved, err)
+	}
+	b.env("")
+	b.want(b.call(spec.Del, "net", "c", "eth0", `,"delegate":{"type":"ptp"},"runtimeConfig":{"x":1}`), "DEL bridge c eth0", "")
+	if got := string(b.last.Conf()); got != want {
+		t.Errorf("DEL got %s, want %s", got, want)
+	}
+	b.env(subnetEnv4)
+	if err := b.call(spec.Add, "net", "c", "eth0", ""); err != nil {
+		t.Fatal(err)
+	}
+	b.want(b.call(spec.Del, "net", "c", "eth0", `,"delegate":5`), "DEL bridge c eth0", "")
+}
+
+// The reference removes the state before the delegate's DEL has succeeded, and a repeated DEL
+// does nothing.
+func TestFlannelStateSurvivesAFailingDel(t *testing.T) {
+	b := newFlannelBox(t)
+	files := key("net", "c", "eth0")
+	b.want(b.call(spec.Add, "net", "c", "eth0", ""), "ADD bridge c eth0", files)
+	b.fail[spec.Del] = spec.Errorf(spec.CodeBusy, "no")
+	applettest.WantError(t, b.call(spec.Del, "net", "c", "eth0", ""), "flannel: delegate bridge: no", spec.CodeBusy)
+	b.want(nil, "DEL bridge c eth0", files)
+	delete(b.fail, spec.Del)
+	b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", "")
+}
+
+// In the reference two networks, or two interfaces, of a container overwrite each other's
+// state.
+func TestFlannelStateOfSeveral(t *testing.T) {
+	b := newFlannelBox(t)
+	one, two, three := key("net", "c", "eth0"), key("net", "c", "eth1"), key("other", "c", "eth0")
+	for _, a := range []struct{ network, ifName, kind string }{{"net", "eth0", "bridge"}, {"net", "eth1", "ptp"}, {"other", "eth0", "ipvlan"}} {
+		if err := b.call(spec.Add, a.network, "c", a.ifName, `,"delegate":{"type":"`+a.kind+`"}`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := []string{one, two, three}
+	slices.Sort(all)
+	b.want(nil, "ADD ipvlan c eth0", strings.Join(all, " "))
+	b.want(b.call(spec.Del, "net", "c", "eth1", ""), "DEL ptp c eth1", strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == two }), " "))
+	b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", three)
+	b.want(b.call(spec.Del, "other", "c", "eth0", ""), "DEL ipvlan c eth0", "")
+}
+
+// The reference's file is named after the container, and has no owner.
+func TestFlannelReferenceState(t *testing.T) {
+	const conf = `{"cniVersion":"0.3.1","name":"net","type":"ptp","ipam":{"type":"host-local"}}`
+	b := newFlannelBox(t)
+	b.plant("c", conf)
+	b.want(b.call(spec.Del, "other", "c", "eth0", ""), "DEL bridge c eth0", "c") // another network's
+	b.want(b.call(spec.Check, "net", "c", "eth0", `,"prevResult":{}`), "CHECK ptp c eth0", "c")
+	b.want(b.call(spec.Del, "net", "c", "eth1", ""), "DEL ptp c eth1", "")
+	b.plant("c", conf)
+	// A second ADD, refused, leaves it as it was.
+	b.fail[spec.Add] = spec.Errorf(spec.CodeInternal, "exists")
+	applettest.WantError(t, b.call(spec.Add, "net", "c", "eth0", ""), "exists", spec.CodeInternal)
+	b.want(nil, "ADD bridge c eth0", "c")
+}
+
+// Versions before this one made a hard link to the file under the reference's name.
+func TestFlannelStateOfEarlierVersion(t *testing.T) {
+	b := newFlannelBox(t)
+	file := key("net", "c", "eth0")
+	for _, release := range []func() error{
+		func() error { return b.call(spec.Del, "net", "c", "eth0", "") },
+		func() error { return b.call(spec.GC, "net", "", "", `,"cni.dev/valid-attachments":[],"delegate":5`) },
+	} {
+		b.plant(file, `{"cniVersion":"0.3.1","name":"net","type":"ptp","ipam":{"type":"host-local"},
+			"cnibox":{"network":"net","containerID":"c","ifName":"eth0"}}`)
+		if err := os.Link(filepath.Join(b.dir, file), filepath.Join(b.dir, "c")); err != nil {
+			t.Fatal(err)
+		}
+		b.want(b.call(spec.Del, "net", "c", "eth1", ""), "DEL bridge c eth1", "c "+file) // another interface's
+		b.want(release(), "DEL ptp c eth0", "")
+	}
+}
+
+func TestFlannelBrokenState(t *testing.T) {
+	for name, text := range map[string]string{
+		"empty": "", "cut": `{"name":"net","ty`, "a list": "[]", "a name with a path": `{"name":"net","type":"../bridge"}`, "deep": `{"name":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + "}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newFlannelBox(t)
+			b.plant("c", text)
+			b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", "c~broken")
+			if len(b.warns) == 0 || !strings.Contains(b.warns[0], "state file "+filepath.Join(b.dir, "c")) {
+				t.Errorf("warnings: %q", b.warns)
+			}
+			b.want(b.call(spec.GC, "net", "", "", `,"cni.dev/valid-attachments":[]`), "GC bridge  ", "c~broken")
+		})
+	}
+	b := newFlannelBox(t)
+	b.plant("x", "")
+	if err := os.Symlink("/etc/passwd", filepath.Join(b.dir, "c")); err != nil {
+		t.Fatal(err)
+	}
+	b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", "c~broken x")
+}
+
+// Without a record the names are enough; that they are not enough is no error.
+func TestFlannelDelUnknown(t *testing.T) {
+	b := newFlannelBox(t)
+	b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", "")
+	b.env("")
+	b.fail[spec.Del] = errors.New("no such plugin")
+	b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", "")
+	if len(b.warns) != 1 || !strings.Contains(b.warns[0], "no such plugin") {
+		t.Errorf("warnings: %q", b.warns)
+	}
+	b.want(b.call(spec.Del, "net", "c", "eth0", `,"delegate":{"name":"x"}`), "", "")
+}
+
+// A failed ADD of the delegate is followed by its DEL, and nothing is left.
+func TestFlannelAddFails(t *testing.T) {
+	b := newFlannelBox(t)
+	b.fail[spec.Add] = spec.Errorf(spec.CodeExhausted, "no address")
+	applettest.WantError(t, b.call(spec.Add, "net", "c", "eth0", ""), "flannel: delegate bridge: no address", spec.CodeExhausted)
+	b.want(nil, "ADD bridge c eth0, DEL bridge c eth0", "")
+
+	// What could not be released is left for a DEL.
+	b.fail[spec.Del] = errors.New("stuck")
+	err := b.call(spec.Add, "net", "c", "eth0", "")
+	applettest.WantError(t, err, "no address; undo delegate: flannel: delegate bridge: stuck", spec.CodeExhausted)
+	b.want(nil, "ADD bridge c eth0, DEL bridge c eth0", key("net", "c", "eth0"))
+	delete(b.fail, spec.Del)
+	b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", "")
+
+	// The interface of another attachment is not deleted.
+	b.fail[spec.Add] = spec.Errorf(spec.CodeBusy, "exists")
+	applettest.WantError(t, b.call(spec.Add, "net", "c", "eth0", ""), "exists", spec.CodeBusy)
+	b.want(nil, "ADD bridge c eth0", "")
+}
+
+// A delegate that is not there leaves nothing that a DEL would want it for.
+func TestFlannelAddNowhere(t *testing.T) {
+	b := newFlannelBox(t)
+	err := b.call(spec.Add, "net", "c", "eth0", `,"delegate":{"type":"nowhere"}`)
+	applettest.WantError(t, err, `delegate: failed to find plugin "nowhere"`, spec.CodePlugin)
+	b.want(nil, "", "")
+}
+
+// A second ADD that is refused takes nothing away from the first.
+func TestFlannelAddTwice(t *testing.T) {
+	b := newFlannelBox(t)
+	files := key("net", "c", "eth0")
+	b.want(b.call(spec.Add, "net", "c", "eth0", `,"delegate":{"type":"ptp"}`), "ADD ptp c eth0", files)
+	b.fail[spec.Add] = spec.Errorf(spec.CodeInternal, "exists")
+	applettest.WantError(t, b.call(spec.Add, "net", "c", "eth0", ""), "exists", spec.CodeInternal)
+	b.want(nil, "ADD bridge c eth0", files)
+	b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL ptp c eth0", "")
+}
+
+func TestFlannelWithoutSubnetEnv(t *testing.T) {
+	b := newFlannelBox(t)
+	for text, want := range map[string]string{"": "no such file or directory", "FLANNEL_MTU=1\n": "is missing FLANNEL_NETWORK", "FLANNEL_MTU=x": "has a bad FLANNEL_MTU"} {
+		b.env(text)
+		for verb, code := range map[spec.Verb]int{spec.Add: spec.CodeTryAgain, spec.Status: spec.CodeNotReady} {
+			err := b.call(verb, "net", "c", "eth0", "")
+			applettest.WantError(t, err, "failed to load flannel 'subnet.env' file: ", code)
+			applettest.WantError(t, err, want, code)
+			applettest.WantError(t, err, "log of this node's flannel pod", code)
+			b.want(nil, "", "")
+		}
+	}
+}
+
+func TestFlannelStatus(t *testing.T) {
+	b := newFlannelBox(t)
+	b.want(b.call(spec.Status, "net", "", "", ""), "STATUS bridge  ", "")
+	for code, want := range map[int]int{spec.CodePlugin: 50, spec.CodeEnv: 50, spec.CodeNotReady: 50, spec.CodeLimited: 51} {
+		b.fail[spec.Status] = spec.Errorf(code, "no")
+		applettest.WantError(t, b.call(spec.Status, "net", "", "", ""), "flannel: delegate bridge: no", want)
+	}
+	b.plant("x", "")
+	applettest.WantError(t, b.call(spec.Status, "net", "", "", `,"dataDir":"`+filepath.Join(b.dir, "x")+`"`), "is not a directory", spec.CodeNotReady)
+}
+
+// CHECK and GET ask the delegate of ADD, with prevResult and the caller's runtimeConfig.
+func TestFlannelCheck(t *testing.T) {
+	const prev = `,"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.244.3.2/24"}]}`
+	b := newFlannelBox(t)
+	applettest.WantError(t, b.call(spec.Check, "net", "c", "eth0", prev), "there is no state file of net/c/eth0", spec.CodeCheck)
+	applettest.WantError(t, b.call(spec.Get, "net", "c", "eth0", ""), "no attachment net/c/eth0 is known", spec.CodeUnknown)
+	if err := b.call(spec.Add, "net", "c", "eth0", `,"delegate":{"type":"ptp"},"runtimeConfig":{"mac":"a"}`); err != nil {
+		t.Fatal(err)
+	}
+	files := b.files()
+	b.env("")
+	b.want(b.call(spec.Check, "net", "c", "eth0", prev+`,"runtimeConfig":{"mac":"b"}`), "CHECK ptp c eth0", files)
+	if b.last.Prev == nil || len(b.last.Prev.IPs) != 1 || !strings.Contains(string(b.last.Conf()), `"runtimeConfig":{"mac":"b"}`) {
+		t.Errorf("the delegate got %s, prevResult %v", b.last.Conf(), b.last.Prev)
+	}
+	b.want(b.call(spec.Get, "net", "c", "eth0", ""), "GET ptp c eth0", files)
+	b.want(b.call(spec.Get, "net", "c", "eth0", prev), "GET ptp c eth0", files)
+	b.fail[spec.Check] = spec.Errorf(spec.CodeCheck, "gone")
+	applettest.WantError(t, b.call(spec.Check, "net", "c", "eth0", prev), "gone", spec.CodeCheck)
+}
+
+func TestFlannelGC(t *testing.T) {
+	b := newFlannelBox(t)
+	for _, a := range [][3]string{{"net", "a", "eth0"}, {"net", "a", "eth1"}, {"net", "b", "eth0"}, {"other", "c", "eth0"}} {
+		if err := b.call(spec.Add, a[0], a[1], a[2], ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const conf = `{"name":"net","type":"ptp","ipam":{}}`
+	b.plant("old", conf)
+	b.plant("live", conf)
+	b.plant("junk", "{")
+	const valid = `,"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"},{"containerID":"live","ifname":"net1"}]`
+	err := b.call(spec.GC, "net", "", "", valid)
+	left := []string{"junk", "live", key("net", "a", "eth0"), key("other", "c", "eth0")}
+	slices.Sort(left)
+	slices.Sort(b.calls)
+	b.want(err, "DEL bridge a eth1, DEL bridge b eth0, DEL ptp old eth0, GC bridge  ", strings.Join(left, " "))
+
+	b.fail[spec.Del] = errors.New("stuck")
+	b.env("")
+	err = b.call(spec.GC, "net", "", "", `,"cni.dev/valid-attachments":[]`)
+	applettest.WantError(t, err, "net/a/eth0: flannel: delegate bridge: stuck", spec.CodeInternal)
+	applettest.WantError(t, err, "net/live/eth0: flannel: delegate ptp: stuck", spec.CodeInternal)
+	if got := b.files(); got != strings.Join(left, " ") {
+		t.Errorf("there are %q", got)
+	}
+}

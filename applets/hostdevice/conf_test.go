@@ -1,0 +1,198 @@
+package hostdevice
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"cnibox/applets/applettest"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// fakeSysfs makes the plugin read a directory in place of /sys until the test ends.
+func fakeSysfs(t *testing.T, dir string) {
+	was := HostSysfs
+	HostSysfs = Sysfs(dir)
+	t.Cleanup(func() { HostSysfs = was })
+}
+
+// makeSysfs makes directories, and symbolic links by path and target.
+func makeSysfs(t *testing.T, dirs []string, links map[string]string) Sysfs {
+	t.Helper()
+	root := t.TempDir()
+	for _, d := range dirs {
+		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for from, to := range links {
+		if err := os.Symlink(to, filepath.Join(root, from)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return Sysfs(root)
+}
+
+// testSysfs has a card, a virtio card, one bound to VFIO, and an auxiliary device.
+func testSysfs(t *testing.T) Sysfs {
+	return makeSysfs(t, []string{
+		"bus/pci/devices/0000:3b:00.2/net/enp59s0f2", "bus/pci/devices/0000:00:03.0/virtio0/net/ens3",
+		"bus/pci/devices/0000:5e:00.1", "bus/pci/devices/0000:5e:00.2", "bus/pci/devices/0000:5e:00.3/net",
+		"bus/auxiliary/devices/mlx5_core.sf.4/net/enp8s0f0s88", "class/net",
+		"devices/pci0000:00/0000:00:03.0/virtio0/net/ens3", "devices/virtual/net/br0",
+	}, map[string]string{
+		"bus/pci/devices/0000:5e:00.1/driver": "../../../../bus/pci/drivers/vfio-pci",
+		"bus/pci/devices/0000:5e:00.2/driver": "../../../../bus/pci/drivers/mlx5_vfio_pci",
+		"bus/pci/devices/0000:3b:00.2/driver": "../../../../bus/pci/drivers/mlx5_core",
+		"class/net/ens3":                      "../../devices/pci0000:00/0000:00:03.0/virtio0/net/ens3",
+		"class/net/enp59s0f2":                 "../../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.2/net/enp59s0f2",
+		"class/net/br0":                       "../../devices/virtual/net/br0",
+		"class/net/enp8s0f0s88":               "../../devices/pci0000:00/0000:08:00.0/mlx5_core.sf.4/net/enp8s0f0s88",
+	})
+}
+
+// The selectors that go by sysfs; a device in another namespace has no link there.
+func TestHostDeviceSysfs(t *testing.T) {
+	for name, tt := range map[string]struct {
+		conf deviceConf
+		want string // the link, or "dpdk"; empty: an error
+	}{
+		"PCI":                         {deviceConf{PCIBusID: "0000:3b:00.2"}, "enp59s0f2"},
+		"capital letters":             {deviceConf{PCIBusID: "0000:3B:00.2"}, "enp59s0f2"},
+		"virtio":                      {deviceConf{PCIBusID: "0000:00:03.0"}, "ens3"},
+		"kernelpath":                  {deviceConf{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0/virtio0"}, "ens3"},
+		"kernelpath of the PCI card":  {deviceConf{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0"}, "ens3"},
+		"kernelpath with a slash":     {deviceConf{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0/"}, "ens3"},
+		"deviceID before pciBusID":    {withID(deviceConf{PCIBusID: "0000:00:03.0"}, "0000:3b:00.2"), "enp59s0f2"},
+		"auxiliary":                   {withID(deviceConf{PCIBusID: "0000:00:03.0"}, "mlx5_core.sf.4"), "enp8s0f0s88"},
+		"VFIO":                        {deviceConf{PCIBusID: "0000:5e:00.1"}, "dpdk"},
+		"VFIO of a vendor, by ID":     {withID(deviceConf{}, "0000:5e:00.2"), "dpdk"},
+		"in another namespace":        {deviceConf{PCIBusID: "0000:5e:00.3"}, ""},
+		"not there":                   {deviceConf{PCIBusID: "0000:ff:00.0"}, ""},
+		"deviceID not there":          {withID(deviceConf{PCIBusID: "0000:3b:00.2"}, "0000:ff:00.0"), ""},
+		"deviceID that is a path":     {withID(deviceConf{}, "../devices/mlx5_core.sf.4"), ""},
+		"deviceID that is the parent": {withID(deviceConf{}, ".."), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fakeSysfs(t, string(testSysfs(t)))
+			c, got := tt.conf, ""
+			err := c.validate()
+			switch {
+			case err != nil:
+			case c.dpdk:
+				got = "dpdk"
+			default:
+				got = linkOfDevice(c.sysfsDir)
+			}
+			if got != tt.want {
+				t.Errorf("got %q (%v), want %q", got, err, tt.want)
+			}
+		})
+	}
+}
+
+func withID(c deviceConf, id string) deviceConf {
+	c.RuntimeConfig.DeviceID = id
+	return c
+}
+
+// Hardware that the reference has moved, which sysfs does not show any more, is known by
+// its device; a virtual link is never it.
+func TestHostDeviceMatches(t *testing.T) {
+	card := deviceConf{PCIBusID: "0000:00:03.0"}
+	for name, tt := range map[string]struct {
+		conf deviceConf
+		link rtnl.Link
+		want bool
+	}{
+		"PCI":               {card, rtnl.Link{Device: "0000:00:03.0"}, true},
+		"virtio":            {card, rtnl.Link{Device: "virtio0"}, true},
+		"kernelpath":        {deviceConf{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0/virtio0"}, rtnl.Link{Device: "virtio0"}, true},
+		"auxiliary":         {withID(deviceConf{}, "mlx5_core.sf.4"), rtnl.Link{Device: "mlx5_core.sf.4"}, true},
+		"older kernel":      {card, rtnl.Link{}, true},
+		"another":           {card, rtnl.Link{Device: "0000:3b:00.2"}, false},
+		"no hardware":       {card, rtnl.Link{Kind: "veth"}, false},
+		"VFIO":              {deviceConf{PCIBusID: "0000:5e:00.1"}, rtnl.Link{}, false},
+		"does not validate": {deviceConf{}, rtnl.Link{}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fakeSysfs(t, string(testSysfs(t)))
+			c := tt.conf
+			if err := c.validate(); (err != nil) != (name == "does not validate") {
+				t.Fatal(err)
+			}
+			if got := c.matches(nil, &tt.link); got != tt.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+}
+
+// Hardware that comes back with another address is recognised by its permanent one.
+func TestHostDeviceReturned(t *testing.T) {
+	made, other := net.HardwareAddr{2, 0, 0, 0, 0, 1}, net.HardwareAddr{2, 0, 0, 0, 0, 2}
+	rec := deviceRecord{Name: "nic0", MAC: made.String(), PermMAC: made.String()}
+	rec.IfName = "eth0"
+	for name, tt := range map[string]struct {
+		link rtnl.Link
+		want bool
+	}{
+		"its address":       {rtnl.Link{Name: "dev7", Alias: "nic0", MAC: made}, true},
+		"made with it":      {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: other, PermMAC: made}, true},
+		"made with another": {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: other, PermMAC: other}, false},
+		"no permanent one":  {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: other}, false},
+		"of another kind":   {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: made, Kind: "vlan"}, false},
+		"renamed by udev":   {rtnl.Link{Name: "enp3s0", Alias: "nic0", MAC: made}, true},
+		"as it was":         {rtnl.Link{Name: "nic0", MAC: made}, false},
+	} {
+		if got := rec.movedBack(&tt.link); got != tt.want {
+			t.Errorf("%s: got %t", name, got)
+		}
+	}
+}
+
+// Cards and virtio devices have a PCI address, other links do not.
+func TestHostDevicePCIOf(t *testing.T) {
+	s := testSysfs(t)
+	for link, want := range map[string]string{"ens3": "0000:00:03.0", "enp59s0f2": "0000:3b:00.2", "br0": "", "enp8s0f0s88": "", "nowhere": ""} {
+		if got := s.pciOf(link); got != want {
+			t.Errorf("%s: got %q, want %q", link, got, want)
+		}
+	}
+}
+
+// No name from outside becomes a path of its own, and the internal flag of the reference
+// is no key here.
+func TestHostDeviceRefuses(t *testing.T) {
+	for name, tt := range map[string]struct{ conf, want string }{
+		"nothing":               {`{"ipam":{}}`, `specify either "device"`},
+		"the flag alone":        {`{"DPDKMode":true}`, `specify either "device"`},
+		"device":                {`{"device":"../x"}`, `"device"`},
+		"device too long":       {`{"device":"` + strings.Repeat("x", 128) + `"}`, "too long"},
+		"hwaddr":                {`{"hwaddr":"02:00"}`, `"hwaddr"`},
+		"kernelpath":            {`{"kernelpath":"/etc/devices"}`, "below /sys/devices/"},
+		"kernelpath with dots":  {`{"kernelpath":"/sys/devices/../../etc"}`, "below /sys/devices/"},
+		"kernelpath itself":     {`{"kernelpath":"/sys/devices/"}`, "below /sys/devices/"},
+		"kernelpath not rooted": {`{"kernelpath":"sys/devices/x"}`, "below /sys/devices/"},
+		"pciBusID":              {`{"pciBusID":"3b:00.2"}`, "no PCI address"},
+		"pciBusID as a path":    {`{"pciBusID":"../../0000:3b:00.2"}`, "no PCI address"},
+		"pciBusID function":     {`{"pciBusID":"0000:3b:00.8"}`, "no PCI address"},
+		"pciBusID digits":       {`{"pciBusID":"0000:3g:00.2"}`, "no PCI address"},
+		"dataDir":               {`{"device":"eth1","dataDir":"x"}`, `"dataDir"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var c deviceConf
+			err := applettest.Request(t, spec.Add, tt.conf, "").Decode(&c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err = c.validate(); err != nil {
+				err = spec.Errorf(spec.CodeConfig, "%w", err)
+			}
+			applettest.WantError(t, err, tt.want, spec.CodeConfig)
+		})
+	}
+}

@@ -1,0 +1,328 @@
+package hostdevice
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"cnibox/applets/attach"
+	"cnibox/applets/record"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// A deviceRecord is what a device was like on the host before ADD moved it, in one file for
+// each attachment. The alias of a moved link is its name on the host, as with the reference,
+// which stores nothing else.
+type deviceRecord struct {
+	record.Owner
+	NetNS   string `json:"netns"` // path of the namespace it was moved to
+	Index   uint32 `json:"index"` // there
+	Name    string `json:"name"`
+	Alias   string `json:"alias"`
+	MAC     string `json:"mac"`
+	PermMAC string `json:"permMAC"` // permanent address of hardware; empty: it has none
+	MTU     int    `json:"mtu"`     // bytes; 0: unknown
+	Up      bool   `json:"up"`
+	Kind    string `json:"kind"` // empty: hardware, which the kernel moves to the host when the namespace ends
+}
+
+// recordOf describes a link as it is.
+func recordOf(op *attach.Op, l *rtnl.Link) *deviceRecord {
+	return &deviceRecord{Owner: record.OwnerOf(op.Attachment), NetNS: op.Call.NetNS, Index: l.Index, Name: l.Name, Alias: l.Alias,
+		MAC: l.MAC.String(), PermMAC: l.PermMAC.String(), MTU: l.MTU, Up: l.Up, Kind: l.Kind}
+}
+
+func (rec *deviceRecord) sameAddress(l *rtnl.Link) bool {
+	return l.Kind == rec.Kind && (l.MAC.String() == rec.MAC || rec.PermMAC != "" && l.PermMAC.String() == rec.PermMAC)
+}
+
+// movedBack reports whether a link of the host is the device, not yet restored.
+func (rec *deviceRecord) movedBack(l *rtnl.Link) bool {
+	return l.Alias == rec.Name && rec.sameAddress(l)
+}
+
+// inContainer reports whether a link of the container is the device. The container may have
+// changed its alias or its address, and its index is unknown if ADD was killed: two of the
+// three must match.
+func (rec *deviceRecord) inContainer(l *rtnl.Link) bool {
+	if l.Index == rec.Index {
+		return l.Alias == rec.Name || rec.sameAddress(l)
+	}
+	return rec.movedBack(l)
+}
+
+// among returns the link that matches, of several the one with the recorded index; nil: there
+// is none.
+func (rec *deviceRecord) among(links []rtnl.Link, matches func(*rtnl.Link) bool) (found *rtnl.Link) {
+	for i := range links {
+		if l := &links[i]; matches(l) && (found == nil || l.Index == rec.Index) {
+			found = l
+		}
+	}
+	return found
+}
+
+func deviceFile(a spec.Attachment) string { return a.Key() + ".json" }
+
+// readDevice returns the record in a file; os.ErrNotExist: there is none.
+func readDevice(dir record.Dir, file string) (*deviceRecord, error) {
+	rec := &deviceRecord{}
+	err := dir.Read(file, rec)
+	if err == nil {
+		err = spec.CheckIfName(rec.Name)
+	}
+	return rec, err
+}
+
+// eachDevice calls fn with each record that can be read, and goes on past errors.
+func eachDevice(dir record.Dir, fn func(*deviceRecord) error) error {
+	return dir.Each(func(file string) error {
+		rec, err := readDevice(dir, file)
+		if err != nil {
+			return nil
+		}
+		return fn(rec)
+	})
+}
+
+// recordDevice writes the record, and registers the undo of the move.
+func recordDevice(op *attach.Op, dir record.Dir, dev *rtnl.Link) (*deviceRecord, error) {
+	rec := recordOf(op, dev)
+	op.Undo("device "+rec.Name, func(ctx context.Context) error { return rec.giveBack(ctx, op, dir) })
+	return rec, dir.Write(deviceFile(op.Attachment), rec)
+}
+
+// restoreReturned restores the devices that the kernel moved to the host when their
+// namespaces ended, and that no DEL has restored since. Their records go, or a late DEL would
+// take a device from the attachment that has it next.
+func restoreReturned(op *attach.Op, dir record.Dir) {
+	var links []rtnl.Link
+	err := eachDevice(dir, func(rec *deviceRecord) (err error) {
+		if links == nil {
+			if links, err = op.Host.Links(); err != nil {
+				return err
+			}
+		}
+		dev := rec.among(links, rec.movedBack)
+		if dev == nil {
+			return nil
+		}
+		if err := rec.restore(op, dev); err != nil {
+			return later(err)
+		}
+		return dir.Remove(deviceFile(rec.Attachment()))
+	})
+	if err != nil {
+		op.Warn("%v", err)
+	}
+}
+
+// removeHostDevice is DEL. A device without a record may have been moved by the reference:
+// then its name on the host is its alias, and nothing else about it is known.
+func removeHostDevice(ctx context.Context, op *attach.Op, c *deviceConf) error {
+	dir := record.Configured(op.Request, hostDeviceDir)
+	rec, err := readDevice(dir, deviceFile(op.Attachment))
+	if err != nil {
+		if !errors.Is(err, os.ErrNotExist) {
+			op.Warn("%v", err)
+		}
+		l := movedByReference(op, c)
+		if l == nil || hasRecord(op, dir, l) {
+			return dir.Remove(deviceFile(op.Attachment))
+		}
+		rec = recordOf(op, l)
+		rec.Name, rec.Alias, rec.Up = l.Alias, "", false
+	}
+	return rec.giveBack(ctx, op, dir)
+}
+
+// hasRecord reports whether a link is the device of another attachment.
+func hasRecord(op *attach.Op, dir record.Dir, l *rtnl.Link) (found bool) {
+	_ = eachDevice(dir, func(rec *deviceRecord) error {
+		found = found || rec.movedBack(l) || rec.NetNS == op.Call.NetNS && rec.inContainer(l)
+		return nil
+	})
+	return found
+}
+
+// movedByReference finds a link with a name of the host as its alias: CNI_IFNAME in the
+// container if the configuration can select it, or on the host one that is down and has a
+// name that the kernel gives when a namespace ends: the one it had there, or devN.
+func movedByReference(op *attach.Op, c *deviceConf) *rtnl.Link {
+	if op.Cont != nil {
+		l, err := op.Cont.Link(op.IfName)
+		if err == nil && spec.CheckIfName(l.Alias) == nil && c.matches(op.Cont, l) {
+			return l
+		}
+		return nil
+	}
+	if c.Device == "" {
+		return nil
+	}
+	links, _ := op.Host.Links()
+	for i := range links {
+		l := &links[i]
+		if l.Alias == c.Device && l.Alias != l.Name && !l.Up && (l.Name == op.IfName || isDevN(l.Name)) {
+			return l
+		}
+	}
+	return nil
+}
+
+// isDevN reports whether a name is "dev" and a number.
+func isDevN(name string) bool {
+	n, ok := strings.CutPrefix(name, "dev")
+	return ok && n != "" && strings.Trim(n, "0123456789") == ""
+}
+
+// errLater is about a device that cannot be restored yet, which was reported; its record
+// stays for the next DEL or GC.
+var errLater = errors.New("to be restored later")
+
+// later drops errLater.
+func later(err error) error {
+	if errors.Is(err, errLater) {
+		return nil
+	}
+	return err
+}
+
+// giveBack moves the device to the host, makes it what it was before ADD, and removes its
+// record. One that is nowhere was deleted with the namespace, or unplugged: no error.
+func (rec *deviceRecord) giveBack(ctx context.Context, op *attach.Op, dir record.Dir) error {
+	cont := op.Cont
+	if cont == nil || rec.NetNS != op.Call.NetNS {
+		if ns, err := rtnl.OpenNS(rec.NetNS); err == nil { // CNI_NETNS may be empty
+			defer ns.Close()
+			if cont, err = rtnl.Dial(ns); err != nil {
+				return err
+			}
+			defer cont.Close()
+		}
+	}
+	return dir.Locked(ctx, func() error {
+		dev, err := rec.moveOut(op.Host, cont)
+		if dev == nil && err == nil {
+			// GC comes long after the namespace has ended.
+			wait := cont == nil && rec.Kind == "" && op.Call.Verb == spec.Del
+			dev, err = rec.findOnHost(ctx, op, wait)
+		}
+		if dev != nil && err == nil {
+			err = rec.restore(op, dev)
+		}
+		if err != nil {
+			return later(err)
+		}
+		return dir.Remove(deviceFile(rec.Attachment()))
+	})
+}
+
+// moveOut moves the device out of the container. It gets its name there already, so that
+// udev on the host never sees another; if that name is taken on the host, the device becomes
+// devN. Nil: it is not there, or cont is nil.
+func (rec *deviceRecord) moveOut(host, cont *rtnl.Conn) (*rtnl.Link, error) {
+	if cont == nil {
+		return nil, nil
+	}
+	links, err := cont.Links()
+	dev := rec.among(links, rec.inContainer)
+	if dev == nil || err != nil {
+		return nil, err
+	}
+	hostNS, err := host.NS()
+	if err != nil {
+		return nil, err
+	}
+	defer hostNS.Close()
+	if err := cont.SetLink(dev.Index, rtnl.LinkChange{Up: new(false), Alias: &rec.Name}); err != nil {
+		return nil, err
+	}
+	if err := cont.SetLink(dev.Index, rtnl.LinkChange{Name: &rec.Name}); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, err
+	}
+	name := rec.Name
+	for n := dev.Index; ; n++ {
+		err := cont.SetLink(dev.Index, rtnl.LinkChange{NS: hostNS, Name: &name})
+		if err == nil {
+			return host.Link(name)
+		}
+		if !errors.Is(err, os.ErrExist) || n == dev.Index+10 { // an alternative name may be taken as well
+			return nil, err
+		}
+		name = fmt.Sprintf("dev%d", n)
+	}
+}
+
+// ReturnTimeout bounds the wait for hardware after the end of its namespace.
+const ReturnTimeout = time.Second
+
+// findOnHost returns the device if the kernel moved it to the host when the namespace ended,
+// which takes the kernel some time: with wait, up to ReturnTimeout are spent on it. Nil: it is
+// not there, or an earlier DEL restored it.
+func (rec *deviceRecord) findOnHost(ctx context.Context, op *attach.Op, wait bool) (*rtnl.Link, error) {
+	if !wait {
+		links, err := op.Host.Links()
+		return rec.among(links, rec.movedBack), err
+	}
+	ctx, cancel := context.WithTimeout(ctx, ReturnTimeout)
+	defer cancel()
+	dev, err := op.Host.WaitLink(ctx, func(l *rtnl.Link) bool {
+		return rec.movedBack(l) || l.Name == rec.Name && rec.sameAddress(l)
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		op.Warn("device %s is not on the host yet: the next DEL or GC restores it", rec.Name)
+		return nil, errLater
+	}
+	if dev != nil && !rec.movedBack(dev) {
+		return nil, nil
+	}
+	return dev, err
+}
+
+// restore makes a device on the host what it was before ADD. The alias comes last: by it
+// an interrupted restore is continued.
+func (rec *deviceRecord) restore(op *attach.Op, dev *rtnl.Link) error {
+	var ch rtnl.LinkChange
+	if rec.MTU != 0 && rec.MTU != dev.MTU {
+		ch.MTU = &rec.MTU
+	}
+	if addr, err := spec.ParseMAC(rec.MAC); err == nil && !bytes.Equal(addr, dev.MAC) {
+		ch.MAC = addr
+	}
+	if dev.Name != rec.Name {
+		ch.Up = new(false) // for the new name
+		if err := op.Host.SetLink(dev.Index, ch); err != nil {
+			return err
+		}
+		err := op.Host.SetLink(dev.Index, rtnl.LinkChange{Name: &rec.Name})
+		if errors.Is(err, os.ErrExist) {
+			op.Warn("name %s is in use on the host: the device is left as %s, the next DEL or GC renames it", rec.Name, dev.Name)
+			return errLater
+		}
+		if err != nil {
+			return err
+		}
+		ch = rtnl.LinkChange{}
+	}
+	ch.Alias = &rec.Alias
+	if rec.Up {
+		ch.Up = &rec.Up
+	}
+	return op.Host.SetLink(dev.Index, ch)
+}
+
+// collectHostDevices is GC: it gives back the devices of attachments that are gone.
+func collectHostDevices(ctx context.Context, op *attach.Op, _ *deviceConf) error {
+	valid, dir := op.ValidKeys(), record.Configured(op.Request, hostDeviceDir)
+	return eachDevice(dir, func(rec *deviceRecord) error {
+		if rec.Network != op.Network || valid(rec.Attachment().Key()) {
+			return nil
+		}
+		return rec.giveBack(ctx, op, dir)
+	})
+}

@@ -1,0 +1,159 @@
+package hostlocal
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+
+	"cnibox/applets/record"
+	"cnibox/ipam"
+	"cnibox/spec"
+)
+
+// hostLocalDir is where the reference keeps its leases.
+// On one host both are then at work in the same files, which is fine.
+const hostLocalDir = "/var/lib/cni/networks"
+
+// hostLocalStore are the keys that tell where the leases are. DEL and GC read no
+// others, so they work with ranges that have become invalid.
+// The reference has no keepAcrossBoots: its leases are for ever.
+type hostLocalStore struct {
+	DataDir         string `json:"dataDir"`
+	KeepAcrossBoots bool   `json:"keepAcrossBoots"`
+}
+
+// A hostLocalConf is the configuration as written. Names of keys match in any case
+// of letters; the union of the three lists of wanted addresses counts.
+// The range's own keys are an ipam.Range; IPAM is nil if there is no such key.
+type hostLocalConf struct {
+	IPAM *struct {
+		hostLocalStore
+		ipam.Range
+		Ranges     []ipam.RangeSet `json:"ranges"`
+		Routes     json.RawMessage `json:"routes"`
+		ResolvConf string          `json:"resolvConf"`
+	} `json:"ipam"`
+	RuntimeConfig struct {
+		IPRanges []ipam.RangeSet `json:"ipRanges"`
+		IPs      []string        `json:"ips"`
+	} `json:"runtimeConfig"`
+	Args struct {
+		CNI struct {
+			IPs []string `json:"ips"`
+		} `json:"cni"`
+	} `json:"args"`
+}
+
+// A hostLocal is a checked configuration.
+// The order of sets decides which hint file is whose: the capability's come first, then
+// the one from the plain keys, then "ranges".
+type hostLocal struct {
+	hostLocalStore
+	sets   []ipam.RangeSet // none, in verbs that can do without
+	routes []spec.Route
+	resolv string // path; empty: none
+	wanted []netip.Addr
+}
+
+// check fills in the directory and checks it.
+// A relative one would depend on where the runtime was started.
+func (c *hostLocalStore) check() error {
+	dir, err := record.In(c.DataDir, hostLocalDir)
+	c.DataDir = string(dir)
+	return err
+}
+
+// readHostLocal reads and checks the whole configuration.
+// Errors have code 7. Nothing is opened.
+func readHostLocal(r *spec.Request) (*hostLocal, error) {
+	var conf hostLocalConf
+	if err := r.Decode(&conf); err != nil {
+		return nil, err
+	}
+	if conf.IPAM == nil {
+		return nil, spec.Errorf(spec.CodeConfig, "IPAM config missing 'ipam' key")
+	}
+	h := &hostLocal{hostLocalStore: conf.IPAM.hostLocalStore, resolv: conf.IPAM.ResolvConf}
+	if err := h.check(); err != nil {
+		return nil, err
+	}
+	h.sets = keyed("runtimeConfig.ipRanges", conf.RuntimeConfig.IPRanges)
+	if conf.IPAM.Subnet.IsValid() {
+		conf.IPAM.Range.Key = "ipam"
+		h.sets = append(h.sets, ipam.RangeSet{conf.IPAM.Range})
+	}
+	h.sets = append(h.sets, keyed("ipam.ranges", conf.IPAM.Ranges)...)
+	// The runtime sends no capabilities with STATUS, so ranges may be missing then.
+	if len(h.sets) > 0 || r.Call.Verb == spec.Add {
+		if err := ipam.Complete(h.sets, r.Net.Version); err != nil {
+			return nil, spec.Errorf(spec.CodeConfig, "%w", err)
+		}
+	}
+	res, err := ipam.NewResult(conf.IPAM.Routes, nil)
+	if err != nil {
+		return nil, err
+	}
+	h.routes = res.Routes
+	return h, h.readWanted(r, &conf)
+}
+
+// keyed gives each range the key that it is configured by.
+func keyed(key string, sets []ipam.RangeSet) []ipam.RangeSet {
+	for i, set := range sets {
+		for j := range set {
+			set[j].Key = fmt.Sprintf("%s[%d][%d]", key, i, j)
+		}
+	}
+	return sets
+}
+
+// readWanted reads the addresses asked for, and which range set each is for.
+// Only ADD reads it, since later verbs ask the leases. Addresses of all sources count,
+// as in the reference; one that is in no range fails the ADD. Code 4 or 7.
+func (h *hostLocal) readWanted(r *spec.Request, conf *hostLocalConf) (err error) {
+	if r.Call.Verb != spec.Add {
+		return nil
+	}
+	var want []netip.Addr
+	arg, _ := r.Arg("IP")
+	for _, list := range []struct {
+		code int
+		key  string
+		ips  []string
+	}{
+		{spec.CodeEnv, "IP in CNI_ARGS", []string{arg}},
+		{spec.CodeConfig, "args.cni.ips", conf.Args.CNI.IPs},
+		{spec.CodeConfig, "runtimeConfig.ips", conf.RuntimeConfig.IPs},
+	} {
+		for _, text := range list.ips {
+			a, ok := wantedAddr(text)
+			if !ok {
+				return spec.Errorf(list.code, "%s: invalid IP address %q: write it as 10.1.0.5 or fd00::5", list.key, text)
+			}
+			if a.IsValid() {
+				want = append(want, a)
+			}
+		}
+	}
+	h.wanted, err = ipam.Assign(h.sets, want)
+	return err
+}
+
+// wantedAddr reads an address with or without a prefix length; the empty string
+// is the zero Addr. False: it is no address.
+// The length is ignored, as in the reference: the range has one.
+func wantedAddr(text string) (netip.Addr, bool) {
+	if text == "" {
+		return netip.Addr{}, true
+	}
+	if p, err := netip.ParsePrefix(text); err == nil {
+		return p.Addr().Unmap(), true
+	}
+	a, err := netip.ParseAddr(text)
+	return a.Unmap(), err == nil && a.Zone() == ""
+}
+
+// options are those of the store.
+func (c hostLocalStore) options(r *spec.Request) ipam.Options {
+	return ipam.Options{KeepAcrossBoots: c.KeepAcrossBoots, Warn: r.Warn}
+}

@@ -1,0 +1,280 @@
+// Package hostlocal is the CNI plugin host-local: addresses from local ranges, leased on disk.
+package hostlocal
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/applet"
+	"cnibox/ipam"
+	"cnibox/spec"
+)
+
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "host-local",
+	Conf:    hostLocalConf{},
+	Summary: "addresses from local ranges, leased on disk",
+	Help: `
+An attachment gets one address from each range set. In "ipam":
+
+key              type    default                meaning
+subnet           CIDR    -                      network of a range set with one range
+rangeStart       IP      first of the subnet    first address to hand out
+rangeEnd         IP      last of the subnet     last address to hand out; never IPv4's broadcast
+gateway          IP      first of the subnet    never handed out; told to the container
+ranges           list    -                      range sets: lists of objects with these four keys
+routes           list    -                      of dst, gw, mtu, advmss, priority, table, scope
+dataDir          string  /var/lib/cni/networks  where leases lie; an absolute path
+resolvConf       string  -                      file as in resolv.conf(5) to take dns from
+keepAcrossBoots  bool    false                  leases outlive a boot, and each is synced to disk
+
+runtimeConfig.ipRanges (capability ipRanges): range sets that come before all of these.
+runtimeConfig.ips (capability ips), args.cni.ips and CNI_ARGS IP: addresses asked for, all of
+them; a prefix length is ignored. ADD done again returns the address that the attachment has.
+A network's leases are locked while they are read and changed; a verb waits 30 s for the
+lock, and then ends with code 11 (try again later).`,
+	AnyNetNS: true,
+	Verbs: spec.Verbs{
+		Add: addHostLocal, Check: checkHostLocal, Del: delHostLocal,
+		GC: gcHostLocal, Status: statusHostLocal, Get: getHostLocal,
+		IPAM: true, Args: true,
+	},
+}
+
+// addHostLocal reads all that it needs, resolv.conf included, before it reserves
+// the first address.
+// Done again it returns the address that the attachment has, which callers count on
+// that retry an ADD without a DEL. The result has no interfaces.
+func addHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	h, err := readHostLocal(r)
+	if err != nil {
+		return nil, err
+	}
+	res := &spec.Result{Routes: h.routes}
+	if h.resolv != "" {
+		if res.DNS, err = ipam.ReadResolvConf(h.resolv); err != nil {
+			return nil, spec.Errorf(spec.CodeIO, "%w", err)
+		}
+	}
+	s, err := ipam.Open(ctx, h.DataDir, r.Network, h.options(r))
+	if err != nil {
+		return nil, leaseError(err)
+	}
+	defer s.Close()
+	res.IPs, err = ipam.Allocate(s, h.sets, h.wanted, r.Attachment)
+	if err != nil {
+		return nil, leaseError(err)
+	}
+	return res, nil
+}
+
+// leaseError gives an error about the store its code.
+// A lock that was not to be had in time is 11, try again; all else is the disk's: 5.
+func leaseError(err error) error {
+	var coded *spec.Error
+	switch {
+	case err == nil || errors.As(err, &coded):
+		return err
+	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
+		return spec.Errorf(spec.CodeTryAgain, "%w", err)
+	}
+	e := spec.Errorf(spec.CodeIO, "%w", err)
+	if errors.Is(err, unix.EROFS) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, os.ErrPermission) {
+		return e.WithDetails(`"ipam.dataDir" must be a directory that can be written`).AtKey("ipam.dataDir")
+	}
+	return e
+}
+
+// leased opens the store for the verbs that release; without a directory they do
+// nothing. The rest of the configuration may be wrong by now: an address must be
+// released however the ranges have changed.
+func leased(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) error {
+	var conf struct {
+		IPAM hostLocalStore `json:"ipam"`
+	}
+	err := r.Decode(&conf)
+	dir := conf.IPAM.DataDir
+	if err = cmp.Or(err, conf.IPAM.check()); err != nil {
+		if r.Call.Verb != spec.Del {
+			return err
+		}
+		r.Warn("%v: releasing what is leased all the same", err)
+		conf.IPAM.KeepAcrossBoots = true // nobody else's lease is to go by mistake
+		// Below the working directory may be what the reference has leased.
+		if dir != "" && !strings.Contains(dir, "\x00") {
+			conf.IPAM.DataDir = dir
+		}
+	}
+	s, err := ipam.OpenExisting(ctx, conf.IPAM.DataDir, r.Network, conf.IPAM.options(r))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return leaseError(err)
+	}
+	defer s.Close()
+	return leaseError(fn(s))
+}
+
+// delHostLocal releases by owner alone; no lease and no directory are fine.
+// It needs neither prevResult nor CNI_ARGS, which many runtimes leave out.
+func delHostLocal(ctx context.Context, r *spec.Request) error {
+	return leased(ctx, r, func(s *ipam.Store) error {
+		_, err := s.Release(r.Attachment)
+		return err
+	})
+}
+
+// gcHostLocal keeps a lease without an interface if any attachment of its
+// container is valid.
+// host-local up to 0.7 wrote such, and whose they are cannot be known closer.
+func gcHostLocal(ctx context.Context, r *spec.Request) error {
+	valid := make(map[spec.Attachment]bool, 2*len(r.Valid))
+	for _, a := range r.Valid {
+		valid[spec.Attachment{Network: r.Network, ContainerID: a.ContainerID, IfName: a.IfName}] = true
+		valid[spec.Attachment{Network: r.Network, ContainerID: a.ContainerID}] = true
+	}
+	return leased(ctx, r, func(s *ipam.Store) error {
+		return s.DeleteStale(func(a spec.Attachment) bool { return valid[a] })
+	})
+}
+
+// viewed opens the store for reading. Without a directory fn is not called.
+// The error is os.ErrNotExist then.
+func (h *hostLocal) viewed(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) error {
+	s, err := ipam.View(ctx, h.DataDir, r.Network, h.options(r))
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return fn(s)
+}
+
+// checkHostLocal compares prevResult's addresses with the lease files. It makes
+// nothing, not even the directory.
+// The reference asks whether the container has any address at all.
+func checkHostLocal(ctx context.Context, r *spec.Request) error {
+	h, err := readHostLocal(r)
+	if err != nil {
+		return err
+	}
+	err = h.viewed(ctx, r, func(s *ipam.Store) error { return h.compare(s, r) })
+	if errors.Is(err, os.ErrNotExist) {
+		return lostLease(r, "%v", err)
+	}
+	return leaseError(err)
+}
+
+// compare asks the files of prevResult's addresses. Those outside our ranges
+// are another plugin's, unless they are leased; one at least must be ours.
+// A prevResult without any of ours is fine as long as the attachment has a lease.
+func (h *hostLocal) compare(s *ipam.Store, r *spec.Request) error {
+	ours := 0
+	for _, ip := range r.Prev.IPs {
+		a := ip.Address.Addr()
+		holder, err := s.Holder(a)
+		switch {
+		case err == nil && holder.Owns(r.Attachment):
+			ours++
+		case !inSets(h.sets, a):
+		case err == nil:
+			return lostLease(r, "%s is leased to %s", a, holder)
+		default:
+			return lostLease(r, "%v", err)
+		}
+	}
+	if ours > 0 {
+		return nil
+	}
+	owned, err := s.Owned(r.Attachment)
+	if err == nil && len(owned) == 0 {
+		err = lostLease(r, "no address of these ranges is leased to it and interface %s", r.IfName)
+	}
+	return err
+}
+
+// lostLease is the error of CHECK and GET about leases that are not as ADD left them.
+func lostLease(r *spec.Request, format string, args ...any) error {
+	return spec.Errorf(spec.CodeCheck, "host-local: Failed to find address added by container %s", r.ContainerID).WithDetails(format, args...)
+}
+
+// inSets reports whether an address is one that ADD could have handed out.
+func inSets(sets []ipam.RangeSet, a netip.Addr) bool {
+	for _, set := range sets {
+		if set.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// getHostLocal answers with prevResult if the leases agree with it, and without one
+// from the leases.
+// An attachment without a lease has code 3, whatever prevResult says.
+func getHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	h, err := readHostLocal(r)
+	if err != nil {
+		return nil, err
+	}
+	res := &spec.Result{Routes: h.routes}
+	err = h.viewed(ctx, r, func(s *ipam.Store) (err error) {
+		res.IPs, err = ipam.Find(s, h.sets, r.Attachment)
+		if err == nil && len(res.IPs) > 0 && r.Prev != nil {
+			err = h.compare(s, r)
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, leaseError(err)
+	}
+	if len(res.IPs) == 0 {
+		return nil, spec.Errorf(spec.CodeUnknown, "no address is leased to container %s, interface %s", r.ContainerID, r.IfName)
+	}
+	if r.Prev != nil {
+		return r.Prev, nil
+	}
+	if h.resolv != "" {
+		if res.DNS, err = ipam.ReadResolvConf(h.resolv); err != nil {
+			return nil, spec.Errorf(spec.CodeIO, "%w", err)
+		}
+	}
+	return res, nil
+}
+
+// statusHostLocal reports a store in which no lease can be made, and range sets
+// without a free address.
+// Both have code 50. The reference has no STATUS, so pods are placed on nodes where
+// they cannot start.
+func statusHostLocal(ctx context.Context, r *spec.Request) error {
+	h, err := readHostLocal(r)
+	if err != nil {
+		return err
+	}
+	if err := ipam.Usable(h.DataDir, r.Network); err != nil {
+		return spec.Errorf(spec.CodeNotReady, "no lease can be made: %w", err).
+			WithDetails("\"ipam.dataDir\" is %s: make it a directory that can be written to, or configure another", h.DataDir)
+	}
+	err = h.viewed(ctx, r, func(s *ipam.Store) error {
+		full, err := ipam.Exhausted(s, h.sets)
+		if err == nil && full >= 0 {
+			err = spec.Errorf(spec.CodeNotReady, "no IP addresses available in range set: %s", h.sets[full])
+		}
+		return err
+	})
+	var coded *spec.Error
+	switch {
+	// No lease was ever made here: all addresses are free.
+	case err == nil || errors.Is(err, os.ErrNotExist):
+		return nil
+	case errors.As(err, &coded):
+		return err
+	}
+	return spec.Errorf(spec.CodeNotReady, "no lease can be made: %w", err)
+}

@@ -1,0 +1,147 @@
+// Package hostport is about ports of the host that are published: which of them share packets,
+// and which a process of the host listens on.
+package hostport
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/rtnl"
+)
+
+// A hostPort is the host's side of a mapping: what can be taken.
+type Port struct {
+	Proto string     // tcp, udp or sctp
+	IP    netip.Addr // zero: any address, of both families; unspecified: any of its family
+	Port  uint16
+}
+
+// String returns the port in words, with * for any address.
+// It is for errors.
+func (h Port) String() string {
+	host := "*"
+	if h.IP.IsValid() {
+		host = h.IP.String()
+	}
+	return fmt.Sprintf("%s %s port %d", h.Proto, host, h.Port)
+}
+
+// inFamily reports whether the mapping can lead to an address like a.
+// One of the other family is skipped without a word, as in the reference: a pod with
+// two addresses gets each mapping for the one that fits.
+func (h Port) InFamily(a netip.Addr) bool {
+	return !h.IP.IsValid() || h.IP.Is4() == a.Is4()
+}
+
+// rivals calls fn with the host ports that h shares packets with, until it returns false:
+// itself, and of any address those of any address in a family that they share. A port of one
+// address is no rival of that of any: it is the more specific of the two.
+func (h Port) Rivals(fn func(Port) bool) {
+	at := func(ip netip.Addr) bool { return fn(Port{h.Proto, ip, h.Port}) }
+	switch {
+	case !at(h.IP):
+	case !h.IP.IsValid():
+		_ = at(netip.IPv4Unspecified()) && at(netip.IPv6Unspecified())
+	case h.IP.IsUnspecified():
+		at(netip.Addr{})
+	}
+}
+
+// protoNumber returns the number of a protocol that has ports.
+// The numbers are IPPROTO_*, include/uapi/linux/in.h.
+func ProtoNumber(name string) uint8 {
+	switch name {
+	case "udp":
+		return unix.IPPROTO_UDP
+	case "sctp":
+		return unix.IPPROTO_SCTP
+	}
+	return unix.IPPROTO_TCP
+}
+
+// takenBy reports whether a mapping of the port takes packets away from a socket: whether
+// bind(2) of the same would fail. A socket on 127.0.0.1 counts for a port of any address,
+// since programs of the host that connect to it get to the container instead.
+func (h Port) takenBy(l rtnl.Listener) bool {
+	at := l.Addr.Addr()
+	four := at.Is4() || at == netip.IPv6Unspecified() && !l.V6Only
+	six := at.Is6()
+	switch {
+	case h.Port != l.Addr.Port():
+		return false
+	case !h.IP.IsValid():
+		return true
+	case h.IP.Is4():
+		return four && (h.IP.IsUnspecified() || at.IsUnspecified() || at == h.IP)
+	}
+	return six && (h.IP.IsUnspecified() || at.IsUnspecified() || at == h.IP)
+}
+
+// listening returns, in words, which processes of this network namespace listen on one of
+// the ports: "tcp 0.0.0.0:22: sshd (pid 812)". Each socket counts once. What the kernel
+// does not report counts as free.
+func Listening(ports []Port) (found []string) {
+	host := rtnl.Host()
+	of := map[string][]rtnl.Listener{} // by protocol
+	wanted := map[uint32]string{}      // sockets by inode
+	for _, h := range ports {
+		list, ok := of[h.Proto]
+		if !ok {
+			list, _ = host.Listeners(ProtoNumber(h.Proto))
+			slices.SortFunc(list, func(a, b rtnl.Listener) int { return cmp.Compare(a.Addr.Port(), b.Addr.Port()) })
+			of[h.Proto] = list
+		}
+		at, _ := slices.BinarySearchFunc(list, h.Port, func(l rtnl.Listener, port uint16) int { return cmp.Compare(l.Addr.Port(), port) })
+		for ; at < len(list) && list[at].Addr.Port() == h.Port; at++ {
+			if h.takenBy(list[at]) {
+				wanted[list[at].Inode] = fmt.Sprintf("%s %s", h.Proto, list[at].Addr)
+			}
+		}
+	}
+	if len(wanted) == 0 {
+		return nil
+	}
+	names := processesOf(wanted)
+	for inode, socket := range wanted {
+		found = append(found, socket+": "+cmp.Or(names[inode], "a process that /proc does not show"))
+	}
+	slices.Sort(found)
+	return found
+}
+
+// processesOf names a process that has each of the sockets open, by inode. It sees those of
+// its own PID namespace that it may look into.
+func processesOf(wanted map[uint32]string) map[uint32]string {
+	names := map[uint32]string{}
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		if _, err := strconv.Atoi(e.Name()); err != nil {
+			continue
+		}
+		dir := "/proc/" + e.Name()
+		fds, _ := os.ReadDir(dir + "/fd")
+		for _, fd := range fds {
+			link, _ := os.Readlink(dir + "/fd/" + fd.Name())
+			text, ok := strings.CutPrefix(link, "socket:[")
+			if !ok {
+				continue
+			}
+			inode, _ := strconv.ParseUint(strings.TrimSuffix(text, "]"), 10, 32)
+			if _, ok := wanted[uint32(inode)]; ok && names[uint32(inode)] == "" {
+				comm, _ := os.ReadFile(dir + "/comm")
+				names[uint32(inode)] = fmt.Sprintf("%s (pid %s)", strings.TrimSpace(string(comm)), e.Name())
+			}
+		}
+		if len(names) == len(wanted) {
+			break
+		}
+	}
+	return names
+}

@@ -1,0 +1,113 @@
+// Package ipvlan is the CNI plugin ipvlan: sub-interface of a host link with the link's MAC address.
+package ipvlan
+
+import (
+	"context"
+	"fmt"
+
+	"cnibox/applets/applet"
+	"cnibox/applets/attach"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "ipvlan",
+	Conf:    ipvlanConf{},
+	Summary: "sub-interface of a host link with the link's MAC address",
+	Help: `
+key              type    default  meaning
+master           string  -        link to sit on; none: see below
+mode             string  l2       l2, l3 or l3s
+flag             string  bridge   bridge, private or vepa: whether containers reach each other
+mtu              int     0        bytes, 68 to the master's; 0: the master's
+linkInContainer  bool    false    the master is in the container's network namespace
+ipam             object  -        address plugin, named by its "type"; none: see below
+dns              object  -        nameservers, domain, search, options; instead of ipam's
+
+Before dns goes runtimeConfig.dns (capability dns).
+Mode and flag belong to the master: those of the last ADD hold for all ipvlan on it.
+In a chain, a missing master is the one interface of prevResult, and the addresses of prevResult
+are used where there is no ipam. Otherwise a missing master is the link of the default route, and
+ipam is required. IPv6 addresses are checked for duplicates, which takes a second or two.`,
+	Verbs: attach.Verbs(attach.Interface[*ipvlanConf]{
+		Kind: "ipvlan", IPAM: attach.Chained, Validate: (*ipvlanConf).validate, Create: createIpvlan, Verify: verifyIpvlan,
+		Probe: probeIpvlan,
+	}),
+}
+
+// ipvlanConf are the keys; Help tells each.
+type ipvlanConf struct {
+	attach.OnMaster
+	Mode string `json:"mode"`
+	Flag string `json:"flag"`
+
+	kind rtnl.Ipvlan // what Mode and Flag say; validate fills it in
+}
+
+// validate checks the keys and reads mode and flag.
+func (c *ipvlanConf) validate() (err error) {
+	if c.kind.Mode, err = rtnl.ParseIpvlanMode(c.Mode); err != nil {
+		return err
+	}
+	if c.kind.Flag, err = rtnl.ParseIpvlanFlag(c.Flag); err != nil {
+		return err
+	}
+	return c.OnMaster.Validate()
+}
+
+// createIpvlan makes the link in the container. What addresses the plugin before it
+// had found become the link's, and its interfaces are not passed on.
+// The address of the link is the master's, so one that is asked for is not to be had.
+func createIpvlan(_ context.Context, op *attach.Op, c *ipvlanConf) error {
+	if addr, err := op.MAC(); err != nil || addr != nil {
+		op.Warn("MAC address left out: an ipvlan has that of its master")
+	}
+	if err := c.chainedMaster(op.Prev); err != nil {
+		return err
+	}
+	master, err := op.Master(&c.OnMaster)
+	if err != nil {
+		return err
+	}
+	if err := op.CreateOn(master, &c.OnMaster, c.kind, nil); err != nil {
+		return fmt.Errorf("failed to create ipvlan: %w", err)
+	}
+	return nil
+}
+
+// chainedMaster takes the master from the plugin before, if the configuration has none.
+// Errors have code 7.
+func (c *ipvlanConf) chainedMaster(prev *spec.Result) error {
+	if c.Master != "" || prev == nil {
+		return nil
+	}
+	if len(prev.Interfaces) != 1 || prev.Interfaces[0].Name == "" {
+		return spec.Errorf(spec.CodeConfig, "chained master failure: prevResult lacks a single named interface: set \"master\"")
+	}
+	c.Master = prev.Interfaces[0].Name
+	return nil
+}
+
+// verifyIpvlan compares mode and flag, and what the link sits on.
+// Another ADD on the same master may have changed the first two.
+func verifyIpvlan(_ context.Context, op *attach.Op, c *ipvlanConf) error {
+	have, _ := op.Link.Data.(rtnl.Ipvlan)
+	if have.Mode != c.kind.Mode {
+		return attach.Mismatch("interface %s is an ipvlan in mode %s, not %s", op.IfName, have.Mode, c.kind.Mode)
+	}
+	if have.Flag != c.kind.Flag {
+		return attach.Mismatch("interface %s is an ipvlan with flag %s, not %s", op.IfName, have.Flag, c.kind.Flag)
+	}
+	return op.CheckOn(&c.OnMaster)
+}
+
+// probeIpvlan looks for the master that is named: in a chain, ADD gets one of prevResult,
+// and STATUS is not told whether it is in one.
+func probeIpvlan(_ context.Context, _ *spec.Request, c *ipvlanConf) error {
+	if c.Master == "" {
+		return attach.ProbeKind(c.kind)
+	}
+	return attach.ProbeMaster(&c.OnMaster, c.kind)
+}

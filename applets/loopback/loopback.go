@@ -1,0 +1,140 @@
+// Package loopback is the CNI plugin loopback: brings up lo inside the container.
+package loopback
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"cnibox/applets/applet"
+	"cnibox/applets/netns"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "loopback",
+	Summary: "brings up lo inside the container",
+	Help: `
+No keys of its own. The interface is always lo, whatever CNI_IFNAME says.
+
+ADD is done again without harm, at the same moment as other networks' ADD in the
+namespace. In a chain, prevResult is passed on as it came.
+DEL takes lo down unless another interface of the namespace is up: whoever still
+has a network there still talks to localhost.`,
+	Verbs: spec.Verbs{Add: addLoopback, Get: getLoopback, Check: checkLoopback, Del: delLoopback, Enters: true},
+}
+
+// inside calls fn with a socket in the request's namespace and its lo.
+// Every namespace has a lo from its first moment.
+func inside(r *spec.Request, fn func(c *rtnl.Conn, lo *rtnl.Link) error) error {
+	ns, err := netns.Open(r.Call)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	c, err := rtnl.Dial(ns)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	lo, err := c.Link("lo")
+	if err != nil {
+		return err
+	}
+	return fn(c, lo)
+}
+
+// addLoopback looks at the addresses before it changes anything, and again
+// after: the kernel sets 127.0.0.1 and ::1 when lo comes up.
+// It may run beside the ADD of another network in the same namespace: one message
+// sets one flag.
+func addLoopback(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
+	err = inside(r, func(c *rtnl.Conn, lo *rtnl.Link) error {
+		if res, err = loopbackResult(r, c, lo); err != nil || lo.Up {
+			return err
+		}
+		up := true
+		if err := c.Do(rtnl.ChangeLink(lo.Index, rtnl.LinkChange{Up: &up})); err != nil {
+			return err
+		}
+		res, err = loopbackResult(r, c, lo)
+		return err
+	})
+	return res, err
+}
+
+// getLoopback answers as ADD does. A lo that is down has not been added, or was deleted:
+// code 3.
+func getLoopback(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
+	err = inside(r, func(c *rtnl.Conn, lo *rtnl.Link) error {
+		if !lo.Up {
+			return spec.Errorf(spec.CodeUnknown, "lo is down in %s: nothing was added", r.Call.NetNS)
+		}
+		res, err = loopbackResult(r, c, lo)
+		return err
+	})
+	return res, err
+}
+
+// checkLoopback wants lo up; its addresses are the kernel's own affair.
+func checkLoopback(_ context.Context, r *spec.Request) error {
+	return inside(r, func(_ *rtnl.Conn, lo *rtnl.Link) error {
+		if !lo.Up {
+			return spec.Errorf(spec.CodeCheck, "loopback interface is down: lo in %s", r.Call.NetNS)
+		}
+		return nil
+	})
+}
+
+// delLoopback does nothing if there is no namespace any more.
+func delLoopback(_ context.Context, r *spec.Request) error {
+	err := inside(r, func(c *rtnl.Conn, lo *rtnl.Link) error {
+		links, err := c.Links()
+		if err != nil {
+			return err
+		}
+		for _, l := range links {
+			if l.Up && l.Index != lo.Index {
+				return nil
+			}
+		}
+		down := false
+		return c.Do(rtnl.ChangeLink(lo.Index, rtnl.LinkChange{Up: &down}))
+	})
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS) {
+		return nil
+	}
+	return err
+}
+
+// loopbackResult returns prevResult, else lo with the first address of each
+// family. An address that is no loopback address has no place on lo: it is an
+// error, as with the reference plugin.
+func loopbackResult(r *spec.Request, c *rtnl.Conn, lo *rtnl.Link) (*spec.Result, error) {
+	addrs, err := c.Addrs(lo.Index)
+	if err != nil {
+		return nil, err
+	}
+	// 65536, the MTU of lo, is more than a result may say.
+	res := &spec.Result{Interfaces: []spec.Interface{{Name: lo.Name, MAC: lo.MAC.String(), Sandbox: r.Call.NetNS}}}
+	var seen4, seen6 bool
+	for _, a := range addrs {
+		if !a.Prefix.Addr().IsLoopback() {
+			return nil, spec.Errorf(spec.CodeNetNS, "loopback interface has a non-loopback address: %s", a.Prefix)
+		}
+		seen := &seen6
+		if a.Prefix.Addr().Is4() {
+			seen = &seen4
+		}
+		if !*seen {
+			*seen = true
+			res.IPs = append(res.IPs, spec.IP{Address: a.Prefix, Interface: new(int)})
+		}
+	}
+	if r.Prev != nil {
+		return r.Prev, nil
+	}
+	return res, nil
+}

@@ -1,0 +1,96 @@
+// Package macvlan is the CNI plugin macvlan: sub-interface of a host link with a MAC address of its own.
+package macvlan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/applet"
+	"cnibox/applets/attach"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "macvlan",
+	Conf:    macvlanConf{},
+	Summary: "sub-interface of a host link with a MAC address of its own",
+	Help: `
+key              type    default  meaning
+master           string  -        link to sit on; none: the one of the default route
+mode             string  bridge   bridge, private, vepa or passthru
+mtu              int     0        bytes, 68 to the master's; 0: the master's
+bcqueuelen       int     0        queued broadcasts of the master, packets; 0: the kernel's, 1000
+linkInContainer  bool    false    the master is in the container's network namespace
+ipam             object  -        address plugin, named by its "type"; none: layer 2 only
+dns              object  -        nameservers, domain, search, options; instead of ipam's
+mac              string  random   address; with passthru the master gets it too, until DEL
+
+Before dns goes runtimeConfig.dns (capability dns).
+Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
+With passthru there is one container to a master, and without mac it has the master's address.
+IPv6 addresses are checked for duplicates on the segment, which takes a second or two.`,
+	Verbs: attach.Verbs(attach.Interface[*macvlanConf]{
+		Kind: "macvlan", Validate: (*macvlanConf).validate, Create: createMacvlan, Verify: verifyMacvlan,
+		Probe: func(_ context.Context, _ *spec.Request, c *macvlanConf) error {
+			return attach.ProbeMaster(&c.OnMaster, c.kind)
+		},
+	}),
+}
+
+// macvlanConf are the keys; Help tells each. The MAC address is read by [spec.Request.MAC].
+type macvlanConf struct {
+	attach.OnMaster
+	Mode       string `json:"mode"`
+	BCQueueLen uint32 `json:"bcqueuelen"` // packets; 0: the kernel's choice
+
+	kind rtnl.Macvlan // what Mode and BCQueueLen say; validate fills it in
+}
+
+// validate checks the keys and reads the mode.
+func (c *macvlanConf) validate() (err error) {
+	c.kind.BCQueueLen = c.BCQueueLen
+	if c.kind.Mode, err = rtnl.ParseMacvlanMode(c.Mode); err != nil {
+		return fmt.Errorf(`%w: "mode" is bridge, private, vepa or passthru`, err)
+	}
+	return c.OnMaster.Validate()
+}
+
+// createMacvlan makes the link in the container, with its address.
+// A passthru macvlan has its master for itself, and the kernel's word for that is
+// "invalid argument".
+func createMacvlan(_ context.Context, op *attach.Op, c *macvlanConf) error {
+	addr, err := op.MAC()
+	if err != nil {
+		return err
+	}
+	master, err := op.Master(&c.OnMaster)
+	if err != nil {
+		return err
+	}
+	err = op.CreateOn(master, &c.OnMaster, c.kind, addr)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EINVAL):
+		return spec.Errorf(spec.CodeBusy, "failed to create macvlan: %s is no Ethernet link, or a macvlan in mode passthru is in the way: %w", c.Master, err)
+	}
+	return fmt.Errorf("failed to create macvlan: %w", err)
+}
+
+// verifyMacvlan compares mode and queue, and what the link sits on.
+// The queue is not told by kernels before 5.11.
+func verifyMacvlan(_ context.Context, op *attach.Op, c *macvlanConf) error {
+	have, _ := op.Link.Data.(rtnl.Macvlan)
+	if have.Mode != c.kind.Mode {
+		return attach.Mismatch("interface %s is a macvlan in mode %s, not %s", op.IfName, have.Mode, c.kind.Mode)
+	}
+	if c.BCQueueLen != 0 && have.BCQueueLen != 0 && have.BCQueueLen != c.BCQueueLen {
+		return attach.Mismatch("interface %s has bcqueuelen %d, not %d", op.IfName, have.BCQueueLen, c.BCQueueLen)
+	}
+	return op.CheckOn(&c.OnMaster)
+}

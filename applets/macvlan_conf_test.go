@@ -1,5 +1,0 @@
-//go:build !no_macvlan
-
-package applets
-
-func init() { helpConfs["macvlan"] = macvlanConf{} }

@@ -1,0 +1,248 @@
+package portmap
+
+import (
+	"fmt"
+	"iter"
+	"net/netip"
+	"strings"
+
+	"cnibox/applets/hostport"
+	"cnibox/applets/record"
+	"cnibox/nft"
+	"cnibox/spec"
+)
+
+// portmapConf are the keys of portmap. Runtimes that encode Go structs send
+// those of a mapping capitalised, which encoding/json takes as well.
+type portmapConf struct {
+	Backend       string   `json:"backend"`              // "", nftables or iptables; all mean nftables
+	SNAT          *bool    `json:"snat"`                 // nil: true
+	MasqAll       bool     `json:"masqAll"`              // with SNAT: whatever the source is
+	MarkMasqBit   *int     `json:"markMasqBit"`          // checked, not needed: the bit is fixed
+	SetMarkChain  *string  `json:"externalSetMarkChain"` // the same
+	ConditionsV4  []string `json:"conditionsV4"`
+	ConditionsV6  []string `json:"conditionsV6"`
+	DataDir       string   `json:"dataDir"`
+	RuntimeConfig struct {
+		PortMappings []portMapping `json:"portMappings"`
+	} `json:"runtimeConfig"`
+}
+
+// A portMapping is one entry of the capability.
+type portMapping struct {
+	HostPort      int    `json:"hostPort"` // 0: none, skipped
+	ContainerPort int    `json:"containerPort"`
+	Protocol      string `json:"protocol"` // tcp, udp or sctp in any case of letters; "": tcp
+	HostIP        string `json:"hostIP"`   // "": any address of the host
+}
+
+// A portWish is a checked mapping whose container address is not known yet.
+// It compares with ==.
+type portWish struct {
+	host      hostport.Port
+	container uint16 // port; 1 or more
+}
+
+// A portmapPlan is what a configuration asks for, checked.
+// Without wishes it is that of a pod which publishes nothing.
+type portmapPlan struct {
+	conf           *portmapConf
+	wishes         []portWish
+	snat, masqAll  bool        // masqAll counts with snat alone
+	conds4, conds6 []nft.Match // of each family's packets
+	dir            portOwners
+}
+
+// readPortmap decodes and checks the configuration and touches nothing.
+// Errors have code 7.
+func readPortmap(r *spec.Request) (*portmapPlan, error) {
+	var c portmapConf
+	if err := r.Decode(&c); err != nil {
+		return nil, err
+	}
+	p, err := c.plan()
+	if err == nil && c.Backend == "iptables" {
+		r.Warn(`backend "iptables" means nftables here: the ports are mapped in table inet cnibox`)
+	}
+	return p, err
+}
+
+// plan checks the configuration and touches nothing.
+// Errors have code 7.
+func (c *portmapConf) plan() (*portmapPlan, error) {
+	p := &portmapPlan{conf: c, snat: c.SNAT == nil || *c.SNAT, masqAll: c.MasqAll}
+	dir, err := record.In(c.DataDir, portmapDataDir)
+	p.dir = portOwners(dir)
+	if err == nil {
+		err = c.validate()
+	}
+	if err == nil {
+		p.wishes, err = portWishes(c.RuntimeConfig.PortMappings)
+	}
+	if err == nil {
+		p.conds4, err = parseConditions("conditionsV4", c.ConditionsV4, false)
+	}
+	if err == nil {
+		p.conds6, err = parseConditions("conditionsV6", c.ConditionsV6, true)
+	}
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
+	}
+	return p, nil
+}
+
+// validate checks all keys but the mappings. Errors begin with the reference's words.
+func (c *portmapConf) validate() error {
+	switch bit := c.MarkMasqBit; {
+	case c.Backend != "" && c.Backend != "nftables" && c.Backend != "iptables":
+		return spec.KeyErrorf("backend", "unrecognized backend %q: \"backend\" must be nftables (or iptables, which means the same here)", c.Backend)
+	case bit != nil && c.SetMarkChain != nil:
+		return fmt.Errorf("Cannot specify externalSetMarkChain and markMasqBit: they exclude each other")
+	case bit != nil && (*bit < 0 || *bit > 31):
+		return fmt.Errorf("MasqMarkBit must be between 0 and 31: markMasqBit is %d", *bit)
+	}
+	return nil
+}
+
+// portWishes checks the mappings and drops those without a host port, and
+// those that say the same as one before.
+// Runtimes repeat mappings; two that contradict each other cannot both be had.
+func portWishes(mappings []portMapping) ([]portWish, error) {
+	wishes := make([]portWish, 0, len(mappings))
+	seen := make(map[hostport.Port]uint16, len(mappings)) // container ports
+	for i, m := range mappings {
+		if m.HostPort == 0 {
+			continue
+		}
+		w, err := m.wish()
+		if err != nil {
+			return nil, fmt.Errorf("runtimeConfig.portMappings[%d].%w", i, err)
+		}
+		for o := range w.host.Rivals {
+			if port, ok := seen[o]; ok && port != w.container {
+				return nil, fmt.Errorf("runtimeConfig.portMappings[%d]: %s is asked for twice, for container ports %d and %d",
+					i, w.host, port, w.container)
+			}
+		}
+		if _, ok := seen[w.host]; !ok {
+			seen[w.host] = w.container
+			wishes = append(wishes, w)
+		}
+	}
+	return wishes, nil
+}
+
+// wish checks one mapping.
+// A host port of 0, which means none, passes here too: the caller leaves it out.
+func (m portMapping) wish() (portWish, error) {
+	w := portWish{host: hostport.Port{Proto: strings.ToLower(m.Protocol), Port: uint16(m.HostPort)}, container: uint16(m.ContainerPort)}
+	switch {
+	case m.ContainerPort < 1 || m.ContainerPort > 65535:
+		return w, fmt.Errorf("containerPort: Invalid container port number: %d: it must be from 1 to 65535", m.ContainerPort)
+	case m.HostPort < 0 || m.HostPort > 65535:
+		return w, fmt.Errorf("hostPort: Invalid host port number: %d: it must be from 1 to 65535, or 0 for no mapping", m.HostPort)
+	}
+	switch w.host.Proto {
+	case "":
+		w.host.Proto = "tcp"
+	case "tcp", "udp", "sctp":
+	default:
+		return w, fmt.Errorf("protocol: %q must be tcp, udp or sctp", m.Protocol)
+	}
+	if m.HostIP == "" {
+		return w, nil
+	}
+	ip, err := netip.ParseAddr(m.HostIP)
+	if err != nil {
+		return w, fmt.Errorf("hostIP: %q is not an IP address", m.HostIP)
+	}
+	if ip.Zone() != "" {
+		return w, fmt.Errorf("hostIP: %s must not have a zone", ip)
+	}
+	// The reference takes what it cannot parse for IPv6.
+	w.host.IP = ip.Unmap()
+	return w, nil
+}
+
+// parseConditions reads extra matches, in the words of iptables or of nft.
+// Unlike the reference's, they hold for this attachment's ports alone.
+func parseConditions(key string, tokens []string, ip6 bool) ([]nft.Match, error) {
+	conds, err := nft.ParseConditions(tokens, ip6)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	return conds, nil
+}
+
+// portmapTargets returns the container's addresses: the first of each family among
+// those of the result that belong to the interface, or to none that is named.
+// Further addresses of a family are not published, as in the reference.
+func portmapTargets(res *spec.Result, ifName string) []netip.Prefix {
+	var targets []netip.Prefix
+	var four, six bool
+	for _, ip := range res.Addresses(ifName, spec.AnySandbox) {
+		seen := &six
+		if ip.Address.Addr().Is4() {
+			seen = &four
+		}
+		if !*seen {
+			*seen = true
+			targets = append(targets, ip.Address)
+		}
+	}
+	return targets
+}
+
+// maps joins each wish with the addresses of the container that it can lead to.
+// ADD and CHECK both go by it. No target, no mapping, is no error. They are made one by one,
+// since there may be thousands.
+func (p *portmapPlan) maps(targets []netip.Prefix) iter.Seq[nft.PortMap] {
+	return func(yield func(nft.PortMap) bool) {
+		for _, t := range targets {
+			conds := p.conds6
+			if t.Addr().Is4() {
+				conds = p.conds4
+			}
+			for _, w := range p.wishes {
+				if !w.host.InFamily(t.Addr()) {
+					continue
+				}
+				if !yield(nft.PortMap{
+					Proto: hostport.ProtoNumber(w.host.Proto), HostIP: w.host.IP, HostPort: w.host.Port,
+					Target: netip.AddrPortFrom(t.Addr(), w.container), TargetPrefix: t.Masked(),
+					SNAT: p.snat, MasqAll: p.snat && p.masqAll, Conditions: conds,
+				}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// hostPorts returns the ports of the wishes that lead to one of the targets.
+func (p *portmapPlan) hostPorts(targets []netip.Prefix) (ports []hostport.Port) {
+	for _, w := range p.wishes {
+		for _, t := range targets {
+			h := w.host
+			switch {
+			case !h.InFamily(t.Addr()):
+				continue
+			case h.IP.IsValid():
+			case t.Addr().Is4():
+				h.IP = netip.IPv4Unspecified()
+			default:
+				h.IP = netip.IPv6Unspecified()
+			}
+			ports = append(ports, h)
+		}
+	}
+	return ports
+}
+
+// noMaps reports whether there is none.
+func noMaps(maps iter.Seq[nft.PortMap]) bool {
+	for range maps {
+		return false
+	}
+	return true
+}

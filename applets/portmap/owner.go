@@ -1,0 +1,157 @@
+package portmap
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+
+	"cnibox/applets/netns"
+	"cnibox/applets/record"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// portOwners is a directory with a record for each attachment that has asked for
+// ports. The rule set says which attachment has a port; the record says whether the owner's
+// namespace still exists, which decides if the port can be taken over.
+// The name of a record is the attachment's key, which is all that a rule says.
+type portOwners record.Dir
+
+// A portOwner is one record.
+type portOwner struct {
+	record.Owner
+	NetNS   string    `json:"netns"` // path
+	rtnl.ID           // of what was at the path
+	UDP     []udpPort `json:"udp,omitempty"` // whose flows end with the attachment
+
+	// Of revision 9f333ea, see [portOwners.movePending]: keys of attachments for which ports of
+	// this one are pending, and what this one asked for and has not got.
+	Next  []string    `json:"heirs,omitempty"`
+	Asked *portsAsked `json:"waits,omitempty"`
+}
+
+// A udpPort is a published port. Packets of a UDP flow follow the connection
+// tracking entry of the flow's first one, so old entries must go.
+type udpPort struct {
+	HostIP netip.Addr `json:"hostIP,omitzero"` // zero: any
+	Port   uint16     `json:"port"`
+}
+
+// owner returns the record of an attachment; nil: none that can be read.
+// A broken record is none: the port then counts as held.
+func (d portOwners) owner(key string) *portOwner {
+	var o portOwner
+	if record.Dir(d).Read(key+".json", &o) != nil {
+		return nil
+	}
+	return &o
+}
+
+// record records the namespace before the first port is published, so that no
+// published port is ever without a record. Ports of an earlier ADD stay in it.
+// old is the record of an earlier ADD without a DEL; nil: none.
+func (d portOwners) record(r *spec.Request, old *portOwner, udp []udpPort) error {
+	o := portOwner{Owner: record.OwnerOf(r.Attachment), NetNS: r.Call.NetNS, UDP: udp}
+	if old != nil {
+		o.UDP = withUDP(udp, old.UDP)
+		o.Next = old.Next
+	}
+	ns, err := netns.Open(r.Call)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	if o.ID, err = ns.ID(); err != nil {
+		return err
+	}
+	return record.Dir(d).Write(r.Attachment.Key()+".json", o)
+}
+
+// drop deletes the record of an attachment that has no ports any more.
+func (d portOwners) drop(a spec.Attachment) error { return record.Dir(d).Remove(a.Key() + ".json") }
+
+// gone reports whether the owner's namespace is known to be gone: nothing, or
+// another one, is at its path. An owner without a record is taken to be alive.
+// No permission to look is not known to be gone.
+func (d portOwners) gone(key string) bool {
+	o := d.owner(key)
+	if o == nil {
+		return false
+	}
+	id, err := rtnl.IDAt(o.NetNS)
+	if err != nil {
+		return errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS)
+	}
+	return id != o.ID
+}
+
+// A portHolder is what is known of an attachment that has a port which another asks for.
+type portHolder struct {
+	gone    bool // its namespace is
+	sibling bool // it is of the same container, as far as there is a record
+}
+
+// holders looks the owners of ports up, each once: one may have thousands.
+func (d portOwners) holders(a spec.Attachment) func(key string) portHolder {
+	known := map[string]portHolder{}
+	return func(key string) portHolder {
+		h, ok := known[key]
+		if !ok {
+			o := d.owner(key)
+			h = portHolder{gone: d.gone(key), sibling: o != nil && o.ContainerID == a.ContainerID && key != a.Key()}
+			known[key] = h
+		}
+		return h
+	}
+}
+
+// udpPorts returns the host ports of the UDP mappings.
+// Flows of TCP and SCTP end with their connections.
+func udpPorts(wishes []portWish) []udpPort {
+	n := 0
+	for _, w := range wishes {
+		if w.host.Proto == "udp" {
+			n++
+		}
+	}
+	udp := make([]udpPort, 0, n)
+	for _, w := range wishes {
+		if w.host.Proto == "udp" {
+			udp = append(udp, udpPort{w.host.IP, w.host.Port})
+		}
+	}
+	return udp
+}
+
+// withUDP joins two lists, each port once.
+func withUDP(udp, more []udpPort) []udpPort {
+	all := make([]udpPort, 0, len(udp)+len(more))
+	seen := make(map[udpPort]bool, len(udp)+len(more))
+	for _, list := range [][]udpPort{udp, more} {
+		for _, p := range list {
+			if !seen[p] {
+				seen[p] = true
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
+// forgetFlows deletes the connection tracking entries of UDP flows to the
+// ports. The ports are published, or released, whether or not that works.
+// That is warned of: the flows of the old owner then go nowhere until they time out,
+// 30 s after the last packet (nf_conntrack_udp_timeout).
+func forgetFlows(r *spec.Request, udp []udpPort) {
+	if len(udp) == 0 {
+		return
+	}
+	ports := make([]netip.AddrPort, 0, len(udp))
+	for _, p := range udp {
+		ports = append(ports, netip.AddrPortFrom(p.HostIP, p.Port))
+	}
+	if err := nft.Open(rtnl.Host()).FlushUDP(ports); err != nil {
+		r.Warn("connection tracking entries of UDP ports: %v", err)
+	}
+}

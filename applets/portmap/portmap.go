@@ -1,0 +1,338 @@
+// Package portmap is the CNI plugin portmap: ports of the host that lead to ports of a container.
+package portmap
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"cnibox/applets/applet"
+	"cnibox/applets/hostport"
+	"cnibox/applets/netfilter"
+	"cnibox/applets/record"
+	"cnibox/internal/undo"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "portmap",
+	Conf:    portmapConf{},
+	Summary: "ports of the host that lead to ports of a container",
+	Help: `
+key                   type    default              meaning
+backend               string  nftables             iptables is accepted and means the same
+snat                  bool    true                 masquerades what comes from a container's subnet
+                                                   or 127.0.0.1, so that answers come back
+masqAll               bool    false                with snat: masquerades what comes from anywhere
+conditionsV4          list    -                    what packets must match as well: addresses,
+                                                   interfaces and marks, in the words of
+                                                   iptables ([!] -s -d -i -o --mark) or of nft
+                                                   (ip|ip6 saddr|daddr, iifname, oifname,
+                                                   meta|ct mark, [!=] value or { a, b });
+                                                   anything else is refused
+conditionsV6          list    -                    the same for IPv6
+markMasqBit           int     -                    0 to 31; accepted, but the bit used here is 12
+externalSetMarkChain  string  -                    accepted, but not needed here
+dataDir               string  /run/cnibox/portmap  where the owners of ports are recorded
+
+runtimeConfig.portMappings (capability portMappings), a list of objects:
+hostPort              int     0                    1 to 65535; 0: the mapping is skipped
+containerPort         int     -                    1 to 65535
+protocol              string  tcp                  tcp, udp or sctp
+hostIP                string  -                    of the host; none, 0.0.0.0 and :: are any address`,
+	Verbs: spec.Verbs{Add: portmapAdd, Check: portmapCheck, Del: portmapDel, Status: portmapStatus, GC: portmapGC},
+}
+
+// portmapDataDir is not the reference's, which keeps nothing; in /run, since no namespace
+// outlives a boot.
+const portmapDataDir = "/run/cnibox/portmap"
+
+// portmapAdd publishes all ports in one transaction, or none; hundreds in several.
+//
+// The order: the owner's record, the rules, the sysctl, pending ports, old flows. Each failure
+// takes back what precedes it. Ports of an earlier ADD are replaced, not added to.
+func portmapAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	p, err := readPortmap(r)
+	if err != nil {
+		return nil, err
+	}
+	if r.Prev == nil {
+		return nil, spec.Errorf(spec.CodeConfig, "must be called as chained plugin").
+			WithDetails("portmap needs the prevResult with the container's addresses")
+	}
+	targets := portmapTargets(r.Prev, r.IfName)
+	maps, dir := p.maps(targets), record.Dir(p.dir)
+	if !noMaps(maps) {
+		if err := r.CheckIndexes(); err != nil {
+			return nil, err
+		}
+		dir.Make()
+	}
+	for _, socket := range hostport.Listening(p.hostPorts(targets)) {
+		r.Warn("%s listens there on this host, and gets nothing any more: the port leads to the container", socket)
+	}
+	if err := dir.Locked(ctx, func() error { return p.publish(ctx, r, maps) }); err != nil {
+		return nil, err
+	}
+	return r.Prev, nil
+}
+
+// publish is portmapAdd under the lock.
+func (p *portmapPlan) publish(ctx context.Context, r *spec.Request, maps iter.Seq[nft.PortMap]) error {
+	old := p.dir.owner(r.Attachment.Key()) // of an earlier ADD without a DEL
+	switch none := noMaps(maps); {
+	case none && old == nil:
+		return nil
+	case none:
+		return releasePorts(ctx, r, p.dir, old.UDP)
+	}
+	link, err := localnetLink(r, maps)
+	if err != nil {
+		return err
+	}
+	udp := udpPorts(p.wishes)
+	if err := p.dir.record(r, old, udp); err != nil {
+		return err
+	}
+	var undo undo.Stack
+	pending, err := publishPorts(ctx, r, p.dir, maps, old != nil)
+	if err == nil || old == nil { // what an earlier ADD published stays after an error
+		undo.Add("ports of "+r.Attachment.String(), func(ctx context.Context) error { return releasePorts(ctx, r, p.dir, nil) })
+	}
+	if err == nil { // after the transaction, whose base ruleset keeps others off 127.0.0.0/8
+		err = p.dir.setLocalnet(r.Attachment, link)
+	}
+	if err == nil {
+		if pending {
+			err = p.dir.setPending(r.Attachment, portsAsked{*p.conf, portmapTargets(r.Prev, r.IfName)})
+		} else {
+			err = p.dir.dropPending(r.Attachment)
+		}
+	}
+	if err != nil {
+		return undo.Failed(ctx, err)
+	}
+	if old != nil {
+		udp = withUDP(udp, old.UDP)
+	}
+	forgetFlows(r, udp)
+	return nil
+}
+
+// publishPorts makes the transaction. Ports of an earlier ADD of the attachment
+// go in the same one.
+// IPv4 and IPv6 are in the same batch, so no half of a mapping is ever in force.
+// Ports of the container's other attachments are pending.
+//
+// A port of another container that lives is refused, with the owner's name and code 100;
+// that of one whose namespace is gone is taken over. The reference detects nothing: the
+// rule that came first gets the packets.
+func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps iter.Seq[nft.PortMap], again bool) (pending bool, err error) {
+	holders := dir.holders(r.Attachment)
+	var gone []string
+	err = nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
+		pending = false
+		if again {
+			x.Release(r.Attachment, nft.KindPortMap)
+		}
+		for m := range maps {
+			err := x.PortMap(r.Attachment, m)
+			var taken *nft.TakenError
+			if err != nil && errors.As(err, &taken) && taken.Key != r.Attachment.Key() {
+				switch holder := holders(taken.Key); {
+				case holder.gone:
+					if !slices.Contains(gone, taken.Key) {
+						gone = append(gone, taken.Key)
+						r.Warn("%v, whose network namespace is gone: taken over", taken)
+					}
+					m.Replace = true
+					err = x.PortMap(r.Attachment, m)
+				case holder.sibling:
+					pending = true
+					continue
+				}
+			}
+			if err != nil && errors.As(err, &taken) {
+				err = spec.Errorf(spec.CodeBusy, "%w: publish another host port, or stop that container first", err)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return pending, err
+}
+
+// releasePorts drops all that the attachment has published, and what the
+// reference plugins published for it.
+// Nothing of it need exist. udp are the ports whose flows end. Pending ports of the
+// container's other attachments are published in the same transaction.
+func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []udpPort) error {
+	var moved error
+	if o := dir.owner(r.Attachment.Key()); o != nil {
+		moved = dir.movePending(o)
+	}
+	next, unread := dir.nextOwners(r, r.ContainerID, func(o record.Owner) bool { return o.Of(r.Attachment) })
+	localnet := dir.resetLocalnet(func(_ uint32, key string, _ record.Owner) bool { return key == r.Attachment.Key() })
+	err := nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
+		x.Addresses(addressesOf(r)...)
+		x.Release(r.Attachment, nft.KindPortMap)
+		publishNext(r, x, next)
+		return nil
+	})
+	if netfilter.IsMissing(err) {
+		r.Warn("%v: so there is nothing to release", err)
+		err = nil
+	}
+	errs := errors.Join(moved, unread, localnet, err)
+	if err != nil {
+		return errs
+	}
+	forgetFlows(r, udp)
+	return errors.Join(errs, dir.dropPending(r.Attachment), dir.drop(r.Attachment))
+}
+
+// addressesOf returns the container's addresses, as far as prevResult has them.
+// Of rules of the reference, which name the container alone, the others are
+// those of the container's other networks.
+// The reference's nft rules of one container are released for all of its networks by its
+// own DEL.
+func addressesOf(r *spec.Request) []netip.Addr {
+	var addrs []netip.Addr
+	if r.Prev != nil {
+		for _, p := range portmapTargets(r.Prev, r.IfName) {
+			addrs = append(addrs, p.Addr())
+		}
+	}
+	return addrs
+}
+
+// portmapDel needs no namespace, no prevResult and no mappings: what belongs
+// to the attachment carries its key.
+// The reference does nothing without mappings, and runtimes leave them out at DEL.
+func portmapDel(ctx context.Context, r *spec.Request) error {
+	dir, udp := portsToForget(r)
+	return record.Dir(dir).Locked(ctx, func() error { return releasePorts(ctx, r, dir, udp) })
+}
+
+// portsToForget returns the UDP ports on record, and those of the configuration
+// as far as it can be read: the reference keeps no record.
+func portsToForget(r *spec.Request) (portOwners, []udpPort) {
+	var c portmapConf
+	if err := r.Decode(&c); err != nil {
+		r.Warn("%v: releasing what the attachment owns all the same", err)
+	}
+	path, err := record.In(c.DataDir, portmapDataDir)
+	if err != nil {
+		r.Warn("%v: it is taken to be %s", err, path)
+	}
+	dir := portOwners(path)
+	var udp []udpPort
+	for _, m := range c.RuntimeConfig.PortMappings {
+		if w, err := m.wish(); err == nil {
+			udp = append(udp, udpPorts([]portWish{w})...)
+		}
+	}
+	if old := dir.owner(r.Attachment.Key()); old != nil {
+		udp = append(udp, old.UDP...)
+	}
+	return dir, udp
+}
+
+// portmapCheck finds each mapping in the kernel and changes nothing.
+// A mapping that was changed is found as well as one that is missing; the code is 102.
+func portmapCheck(_ context.Context, r *spec.Request) error {
+	p, err := readPortmap(r)
+	if err != nil {
+		return err
+	}
+	maps := p.maps(portmapTargets(r.Prev, r.IfName))
+	if noMaps(maps) {
+		return nil
+	}
+	if err := r.CheckIndexes(); err != nil {
+		return err
+	}
+	holders := p.dir.holders(r.Attachment)
+	pending := p.dir.hasPending(r.Attachment)
+	err = nft.Open(rtnl.Host()).Check(func(x *nft.Tx) error {
+		for m := range maps {
+			err := x.PortMap(r.Attachment, m)
+			var taken *nft.TakenError
+			if err != nil && pending && errors.As(err, &taken) && holders(taken.Key).sibling {
+				continue // published for another interface of the container
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err = netfilter.OrReference(err, r.Attachment, nft.KindPortMap); err != nil {
+		return spec.Errorf(spec.CodeCheck, "%w", err)
+	}
+	link, err := localnetLink(r, maps)
+	if err != nil {
+		return err
+	}
+	return checkLocalnet(link)
+}
+
+// portmapStatus reports a kernel in which no port can be published.
+// The code is 50. Which ports are free is not asked: STATUS comes without mappings.
+func portmapStatus(_ context.Context, r *spec.Request) error {
+	if _, err := readPortmap(r); err != nil {
+		return err
+	}
+	if err := nft.Open(rtnl.Host()).Probe(); err != nil {
+		return spec.Errorf(spec.CodeNotReady, "portmap: %w", err)
+	}
+	return nil
+}
+
+// portmapGC drops the ports of attachments that are gone, and publishes pending ones as DEL
+// does. Those of the reference go too, as far as its rules name their owner.
+func portmapGC(ctx context.Context, r *spec.Request) error {
+	dir, _ := portsToForget(r)
+	return record.Dir(dir).Locked(ctx, func() error { return collectPorts(ctx, r, dir) })
+}
+
+// collectPorts is portmapGC under the lock.
+func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
+	valid := r.ValidKeys()
+	stale := func(o record.Owner) bool { return o.Network == r.Network && !valid(o.Attachment().Key()) }
+	var next []nextOwner
+	var udp []udpPort
+	unread := record.Dir(dir).Each(func(name string) error {
+		o := dir.owner(strings.TrimSuffix(name, ".json"))
+		if o == nil || !stale(o.Owner) {
+			return nil
+		}
+		moved := dir.movePending(o)
+		more, err := dir.nextOwners(r, o.ContainerID, stale)
+		next, udp = append(next, more...), append(udp, o.UDP...)
+		return errors.Join(moved, err)
+	})
+	localnet := dir.resetLocalnet(func(_ uint32, key string, o record.Owner) bool { return o.Network == r.Network && !valid(key) })
+	err := nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
+		x.DeleteStale(r.Network, valid, nft.KindPortMap)
+		x.DeleteStaleReference(r.Network, r.Valid, nft.KindPortMap)
+		publishNext(r, x, next)
+		return nil
+	})
+	if err != nil && !netfilter.IsMissing(err) {
+		return errors.Join(localnet, err)
+	}
+	forgetFlows(r, udp)
+	err = dir.pending().DeleteStale(r.Network, r.Valid)
+	os.Remove(string(dir.pending())) // it stays if it is not empty
+	return errors.Join(unread, localnet, err, record.Dir(dir).DeleteStale(r.Network, r.Valid))
+}

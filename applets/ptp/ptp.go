@@ -1,0 +1,276 @@
+// Package ptp is the CNI plugin ptp: veth pair between container and host, routed: no bridge, no common segment.
+package ptp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+
+	"cnibox/applets/applet"
+	"cnibox/applets/attach"
+	"cnibox/applets/netfilter"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "ptp",
+	Conf:    ptpConf{},
+	Summary: "veth pair between container and host, routed: no bridge, no common segment",
+	Help: `
+key            type    default  meaning
+ipMasq         bool    false    masquerades what leaves the network
+ipMasqBackend  string  -        iptables or nftables; both mean nftables, without a tool
+mtu            int     0        bytes of both ends, 68 to 65535; 0: the kernel's
+ipam           object  -        address plugin, named by its "type"; required; every address
+                                needs a gateway
+dns            object  -        nameservers, domain, search, options; instead of ipam's
+mac            string  random   address of the container end
+
+Before dns goes runtimeConfig.dns (capability dns).
+Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
+
+The host's end has the gateway addresses, and a route to each address of the container. The
+container reaches all through them, neighbours of its own subnet too. Addresses of one subnet,
+with one gateway, and single ones (/32, /128) will do.`,
+	Verbs: attach.Verbs(attach.Interface[*ptp]{
+		Kind: "veth", IPAM: attach.Required, Validate: (*ptp).validate,
+		Create:    createPtp,
+		Resolve:   func(_ context.Context, op *attach.Op, _ *ptp) error { return op.CheckGateways() },
+		Configure: configurePtp, Setup: setupPtp, Ready: readyPtp,
+		Verify: verifyPtp, Describe: describePtp, Probe: probePtp,
+		Remove:  func(_ context.Context, op *attach.Op, _ *ptp) error { return op.RemoveVeth() },
+		Cleanup: func(ctx context.Context, op *attach.Op, _ *ptp) error { return netfilter.Release(ctx, op, ptpKinds) },
+		Collect: func(ctx context.Context, op *attach.Op, _ *ptp) error { return netfilter.Collect(ctx, op, ptpKinds) },
+	}),
+}
+
+// ptpKinds is what a pair owns in the rule set.
+// DEL releases it without namespace and link too; the reference leaves it then.
+var ptpKinds = []nft.Kind{nft.KindMasquerade}
+
+// A ptp is a pair at work: the configuration, and the host end once it is there.
+type ptp struct {
+	ptpConf
+	host *rtnl.Link
+}
+
+// ptpConf are the keys; Help tells each. The zero value of each key is its default.
+type ptpConf struct {
+	netfilter.MasqConf
+	MTU int `json:"mtu"` // bytes; 0: the kernel's choice
+}
+
+// validate checks what the kernel would find out late or not at all.
+func (c *ptpConf) validate() error {
+	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535) {
+		return spec.KeyErrorf("mtu", `"mtu" %d is not within 68 to 65535`, c.MTU)
+	}
+	return c.CheckBackend()
+}
+
+// createPtp makes the pair. Nobody else is on its segment, so the host end's link-local
+// address needs no duplicate detection: nothing would be forwarded to the container
+// while that runs.
+func createPtp(_ context.Context, op *attach.Op, c *ptp) (err error) {
+	c.WarnBackend(op)
+	if c.host, err = op.CreateVeth(c.MTU, 0); err != nil {
+		return err
+	}
+	op.AddInterface(attach.HostInterface(c.host))
+	op.Container = op.AddInterface(op.ContainerInterface())
+	return attach.SkipDAD(op, c.host.Name)
+}
+
+// configurePtp gives the container its addresses without the routes to their networks,
+// which are behind the gateways here, neighbours and all.
+func configurePtp(ctx context.Context, op *attach.Op, _ *ptp) error {
+	if err := op.SetAddresses(ctx, false); err != nil {
+		return err
+	}
+	if err := addGatewayRoutes(op); err != nil {
+		return err
+	}
+	return op.AddRoutes()
+}
+
+// addGatewayRoutes makes the routes. The kernel keeps one route to a gateway, so two
+// interfaces of a container cannot share one: the code is 100.
+func addGatewayRoutes(op *attach.Op) error {
+	err := op.Cont.Do(gatewayRoutes(op)...)
+	if errors.Is(err, os.ErrExist) {
+		return spec.Errorf(spec.CodeBusy, "%s: another interface of the container has a route to the same gateway or network; configure another gateway: %w",
+			op.IfName, err)
+	}
+	return err
+}
+
+// gatewayRoutes lead to each gateway directly, and to the network of each address by
+// way of its gateway. Addresses of one network and those with one gateway share them.
+// The addresses come without routes of their own. An address that is its own network
+// needs none, and a network that the result has a route for gets that one.
+func gatewayRoutes(op *attach.Op) []rtnl.Op {
+	var ops []rtnl.Op
+	var seen []netip.Prefix
+	add := func(r rtnl.Route) {
+		if slices.Contains(seen, r.Dst) {
+			return
+		}
+		seen = append(seen, r.Dst)
+		r.Link = op.Link.Index
+		ops = append(ops, rtnl.NewRoute(r))
+	}
+	// All gateways before the first network, as one may lie in another's.
+	for _, ip := range op.Result.IPs {
+		add(rtnl.Route{Dst: attach.Single(ip.Gateway), Src: ip.Address.Addr()})
+	}
+	for _, r := range op.Result.Routes {
+		if r.Table == nil || *r.Table == 0 {
+			seen = append(seen, r.Dst.Masked())
+		}
+	}
+	for _, ip := range op.Result.IPs {
+		if !ip.Address.IsSingleIP() {
+			add(rtnl.Route{Dst: ip.Address.Masked(), GW: ip.Gateway, Src: ip.Address.Addr()})
+		}
+	}
+	return ops
+}
+
+// scopeHost is RT_SCOPE_HOST, include/uapi/linux/rtnetlink.h: as the reference's routes
+// to containers have it. IPv6 knows no scopes of routes.
+const scopeHost = 254
+
+// setupPtp puts the gateway addresses on the host end, each alone in its network, and the
+// routes to the container behind it. All of it goes with the link.
+func setupPtp(ctx context.Context, op *attach.Op, c *ptp) error {
+	err := op.Host.Do(ptpOps(op.Result.IPs, c.host.Index)...)
+	if errors.Is(err, os.ErrExist) {
+		return spec.Errorf(spec.CodeBusy, "an address is another container's, the host has a route to it: DEL that one, or have \"ipam\" give another address: %w", err)
+	}
+	if err != nil {
+		return fmt.Errorf("host end %s: %w", c.host.Name, attach.WithoutIPv6(err, c.host.Name))
+	}
+	return c.AddMasquerade(ctx, op, ptpKinds)
+}
+
+// ptpOps gives each gateway once, whoever shares it. A route that is there already is an
+// error: it leads to another container.
+func ptpOps(ips []spec.IP, link uint32) []rtnl.Op {
+	var addrs, routes []rtnl.Op
+	for i, ip := range ips {
+		if !slices.ContainsFunc(ips[:i], func(b spec.IP) bool { return b.Gateway == ip.Gateway }) {
+			addrs = append(addrs, rtnl.NewAddr(link, rtnl.Addr{Prefix: attach.Single(ip.Gateway), NoDAD: true}))
+		}
+		r := rtnl.Route{Dst: attach.Single(ip.Address.Addr()), Link: link}
+		if ip.Address.Addr().Is4() {
+			r.Scope = new(uint8(scopeHost))
+		}
+		routes = append(routes, rtnl.NewRoute(r))
+	}
+	return append(addrs, routes...)
+}
+
+// readyPtp waits for the host end, then switches forwarding on, last of all, and off again
+// if the ADD fails after all and no other attachment is there to lean on it.
+func readyPtp(ctx context.Context, op *attach.Op, c *ptp) error {
+	if err := op.WaitHostEnd(ctx, c.host); err != nil {
+		return err
+	}
+	return attach.SwitchForwarding(op, func(restore func() error) error {
+		links, err := op.Host.Links()
+		if err != nil {
+			return err
+		}
+		for _, l := range links {
+			if key := spec.LabelKey(l.Alias); key != "" && key != op.Key() {
+				return nil
+			}
+		}
+		return restore()
+	})
+}
+
+// verifyPtp checks the routes by way of the gateway, and the host's side: the host end, its
+// gateway addresses, the routes to the container, masquerading and forwarding.
+// The reference looks at none of these.
+func verifyPtp(_ context.Context, op *attach.Op, c *ptp) error {
+	if err := checkGatewayRoutes(op); err != nil {
+		return err
+	}
+	host, err := op.HostEnd()
+	if err != nil {
+		return attach.Mismatch("host interface: %w", err)
+	}
+	if host.Parent != op.Link.Index || op.Link.Parent != host.Index {
+		return attach.Mismatch("%s is not the peer of %s in %s", host.Name, op.IfName, op.Call.NetNS)
+	}
+	if !host.Up {
+		return attach.Mismatch("%s is down", host.Name)
+	}
+	if err := checkPtpHost(op, host); err != nil {
+		return err
+	}
+	return errors.Join(c.CheckMasquerade(op), attach.CheckForwarding(op))
+}
+
+// checkGatewayRoutes wants a route to each gateway on the container's link.
+// CHECK has prevResult in place of the result. The route may be in another table, where
+// sbr or vrf has put it.
+func checkGatewayRoutes(op *attach.Op) error {
+	have, err := op.Cont.Routes(rtnl.RouteFilter{Link: op.Link.Index, Table: rtnl.AllTables})
+	if err != nil {
+		return err
+	}
+	for _, ip := range op.Own() {
+		direct := slices.ContainsFunc(have, func(r rtnl.Route) bool { return r.Dst == attach.Single(ip.Gateway) && !r.GW.IsValid() })
+		if ip.Gateway.IsValid() && !direct {
+			return attach.Mismatch("route to gateway %s is missing on %s in %s", ip.Gateway, op.IfName, op.Call.NetNS)
+		}
+	}
+	return nil
+}
+
+// checkPtpHost compares what is on the host end with the result.
+func checkPtpHost(op *attach.Op, host *rtnl.Link) error {
+	addrs, err := op.Host.Addrs(host.Index)
+	if err != nil {
+		return err
+	}
+	routes, err := op.Host.Routes(rtnl.RouteFilter{Link: host.Index})
+	if err != nil {
+		return err
+	}
+	for _, ip := range op.Own() {
+		if ip.Gateway.IsValid() && !attach.HasAddr(addrs, attach.Single(ip.Gateway)) {
+			return attach.Mismatch("%s does not have the gateway address %s", host.Name, ip.Gateway)
+		}
+		if dst := attach.Single(ip.Address.Addr()); !slices.ContainsFunc(routes, func(r rtnl.Route) bool { return r.Dst == dst && !r.GW.IsValid() }) {
+			return attach.Mismatch("route to %s by way of %s is missing on the host", dst, host.Name)
+		}
+	}
+	return nil
+}
+
+// describePtp enters the two ends into the result of GET.
+func describePtp(_ context.Context, op *attach.Op, c *ptp) (err error) {
+	if c.host, err = op.HostEnd(); err != nil {
+		return err
+	}
+	op.AddInterface(attach.HostInterface(c.host))
+	op.Container = op.AddInterface(op.ContainerInterface())
+	return nil
+}
+
+// probePtp reports whether the kernel can masquerade, if it is to.
+func probePtp(_ context.Context, _ *spec.Request, c *ptp) error {
+	if !c.IPMasq {
+		return nil
+	}
+	return nft.Open(rtnl.Host()).Probe()
+}

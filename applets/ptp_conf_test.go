@@ -1,5 +1,0 @@
-//go:build !no_ptp
-
-package applets
-
-func init() { helpConfs["ptp"] = ptpConf{} }

@@ -1,0 +1,171 @@
+package result
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/record"
+	"cnibox/internal/disk"
+	"cnibox/internal/undo"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// A claim is the record of a plugin that works on a result: whose interface it has
+// changed, and which one that is. It is written before the first change.
+//
+// Runtimes DEL what they could not ADD, while another network has an interface of the
+// name; and they DEL late, when another container has the path of the namespace. Without
+// a claim such a DEL would take away what is another attachment's.
+type Record struct {
+	record.Owner
+	LinkID
+}
+
+// A linkID distinguishes an interface from all others that there are, and from those that there
+// were. A namespace that has ended leaves path and inode to the next one at once, and
+// its first links have the same indexes; what differs is the cookie, and before
+// Linux 5.14, for a veth pair, the index of the host's end. The zero value is not known.
+type LinkID struct {
+	rtnl.ID
+	Cookie uint64 `json:"cookie,omitempty"` // of the namespace; 0: before Linux 5.14
+	Index  uint32 `json:"index,omitempty"`
+	Parent uint32 `json:"parent,omitempty"`
+}
+
+// sameNS reports whether both are of one namespace.
+func (id LinkID) SameNS(o LinkID) bool { return id.ID == o.ID && id.Cookie == o.Cookie }
+
+// id describes the interface; without one, the namespace alone.
+func (c *Interface) ID() (id LinkID, err error) {
+	if id.ID, err = c.NS.ID(); err != nil {
+		return LinkID{}, err
+	}
+	if c.Link != nil {
+		id.Index, id.Parent = c.Link.Index, c.Link.Parent
+	}
+	id.Cookie, err = c.Conn.NSCookie()
+	return id, err
+}
+
+// readOwn returns the record of an attachment; nil: there is none that can be read.
+func ReadRecord[T interface{ Of(spec.Attachment) bool }](dir record.Dir, a spec.Attachment) *T {
+	rec := new(T)
+	if dir.Read(record.Name(a), rec) != nil || !(*rec).Of(a) {
+		return nil
+	}
+	return rec
+}
+
+// claim writes that of an attachment, and registers the way back.
+func (c *Interface) WriteRecord(dir record.Dir, a spec.Attachment, undo *undo.Stack) error {
+	id, err := c.ID()
+	if err != nil {
+		return err
+	}
+	return ReplaceRecord(dir, undo, a, Record{Owner: record.OwnerOf(a), LinkID: id})
+}
+
+// replaceFor writes the record of an attachment, and registers how to bring back what was
+// there before.
+func ReplaceRecord(d record.Dir, undo *undo.Stack, a spec.Attachment, v any) error {
+	name := record.Name(a)
+	old, readErr := disk.Read(filepath.Join(string(d), name), unix.O_NOFOLLOW, record.MaxSize)
+	if err := d.Write(name, v); err != nil {
+		return err
+	}
+	undo.Add("record of "+a.String(), func(context.Context) error {
+		if readErr != nil {
+			return d.Remove(name)
+		}
+		return d.Replace(name, old)
+	})
+	return nil
+}
+
+// owns reports whether DEL may change the interface; rec is the claim of the attachment,
+// nil: there is none. Attachments that the reference or an earlier version has made have
+// no claim, or one without the interface: then its label names the owner, or the claim of
+// another attachment, or prevResult.
+func (c *Interface) Owns(r *spec.Request, dir record.Dir, rec *Record) (bool, error) {
+	if c.Link == nil {
+		return false, nil
+	}
+	id, err := c.ID()
+	if err != nil {
+		return false, err
+	}
+	claimed := rec != nil && rec.LinkID == id
+	if claimed && id.Cookie != 0 {
+		return true, nil
+	}
+	host, err := c.hostEnd()
+	if err != nil {
+		return false, err
+	}
+	key := spec.LabelKey(c.Link.Alias)
+	if host != nil && spec.LabelKey(host.Alias) != "" {
+		key = spec.LabelKey(host.Alias) // a container can change its own
+	}
+	switch {
+	case key != "" && key != r.Key() || key == "" && !claimed && recordedByOther(dir, id, r.Attachment):
+		r.Warn("%s in %s is not of %s: left alone", c.Link.Name, r.Call.NetNS, r.Attachment)
+		return false, nil
+	case key != "" || claimed || rec != nil && rec.LinkID == LinkID{}:
+		return true, nil
+	case r.Prev == nil:
+		// A refused ADD has none either; in the versions before, no DEL has one.
+		return rec == nil && !r.Net.Version.AtLeast(spec.V040), nil
+	}
+	return c.describedBy(r.Prev, host), nil
+}
+
+// hostEnd is the other end of the interface; nil: there is none on the host.
+func (c *Interface) hostEnd() (*rtnl.Link, error) {
+	if c.Link.Kind != "veth" {
+		return nil, nil
+	}
+	host, err := rtnl.Dial(rtnl.Host())
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	peer, err := host.VethPeer(c.Link, c.NS)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return peer, err
+}
+
+// claimedByOther reports whether an interface is claimed by another attachment.
+func recordedByOther(d record.Dir, id LinkID, a spec.Attachment) (found bool) {
+	// What cannot be read claims nothing.
+	_ = d.Each(func(name string) error {
+		var rec Record
+		if d.Read(name, &rec) == nil && rec.LinkID == id && !rec.Of(a) {
+			found = true
+		}
+		return nil
+	})
+	return found
+}
+
+// describedBy reports whether a result is about the interface. Names in a container and
+// paths are reused: it is identified by the name of the host-side veth, or by its address.
+func (c *Interface) describedBy(res *spec.Result, host *rtnl.Link) bool {
+	for _, in := range res.Interfaces {
+		if host != nil && in.Sandbox == "" && in.Name == host.Name {
+			return true
+		}
+		addr, err := spec.HardwareAddr(in.MAC)
+		if in.Sandbox != "" && in.Name == c.Link.Name && err == nil && bytes.Equal(addr, c.Link.MAC) {
+			return true
+		}
+	}
+	return false
+}

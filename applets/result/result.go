@@ -1,0 +1,88 @@
+// Package result is what plugins share that work on the result of others (bandwidth, portmap,
+// sbr, tuning, vrf): the interface that CNI_IFNAME names in the container, the record that
+// tells whose it is, and routes that move to another table.
+package result
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/netns"
+	"cnibox/internal/flock"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// A chained is what a plugin that works on a result has open of the container.
+// At DEL all of it may be missing.
+type Interface struct {
+	NS   *rtnl.NS   // nil: gone
+	Conn *rtnl.Conn // in ns; nil without it
+	Link *rtnl.Link // CNI_IFNAME, as it was when it was opened; nil: gone
+}
+
+// openChained opens the namespace and finds the interface. none is the code of the
+// error when that is missing; 0, for DEL, takes it without an error.
+// The caller closes it. Nothing is created at the path: a file there that is no
+// namespace would keep each DEL after it from working.
+func Open(r *spec.Request, none int) (*Interface, error) {
+	open := netns.Open
+	if none == 0 {
+		open = netns.OpenIfThere
+	}
+	ns, err := open(r.Call)
+	if err != nil {
+		return nil, err
+	}
+	c := &Interface{NS: ns}
+	if ns == nil {
+		return c, nil
+	}
+	if c.Conn, err = rtnl.Dial(c.NS); err == nil {
+		c.Link, err = c.Conn.Link(r.IfName)
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		if none == 0 {
+			return c, nil
+		}
+		err = spec.Errorf(none, "%w in %s", err, r.Call.NetNS)
+	}
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// close gives the descriptors back, and the lock.
+func (c *Interface) Close() {
+	if c.Conn != nil {
+		c.Conn.Close()
+	}
+	if c.NS != nil {
+		c.NS.Close()
+	}
+}
+
+// lock keeps others, the reference's sbr among them, from changing the rules of the
+// namespace at the same moment, until close. It is an flock(2) on the namespace itself,
+// so no file is needed for it. Errors have code 11 when it was not to be had in time.
+func (c *Interface) Lock(ctx context.Context) error {
+	fd, err := unix.FcntlInt(uintptr(c.NS.FD()), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("fcntl F_DUPFD_CLOEXEC", err)
+	}
+	unlock, err := flock.Wait(ctx, fd, unix.LOCK_EX)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
+		return spec.Errorf(spec.CodeTryAgain, "lock of the network namespace: %w", err)
+	case err != nil:
+		return fmt.Errorf("lock of the network namespace: %w", err)
+	}
+	unlock() // the lock is that of the open file, and ends with the descriptor of ns
+	return nil
+}

@@ -1,0 +1,107 @@
+package result
+
+import (
+	"cmp"
+	"errors"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// A movedRoute is a route of a result that is in another table than main now.
+type MovedRoute struct {
+	Dst    netip.Prefix
+	GW, To netip.Addr // the gateway before and now
+	Table  int
+}
+
+// tellTables puts the tables of routes into prevResult, so that the CHECK of the plugin
+// that made them finds them. A version that has no word for a table has the routes
+// taken out: in its words they would be in the main table, where they are not.
+func SetTables(r *spec.Request, moved []MovedRoute) {
+	kept := r.Prev.Routes[:0]
+	for _, rt := range r.Prev.Routes {
+		m := FindMoved(moved, rt)
+		if m != nil && !r.Net.Version.AtLeast(spec.V110) {
+			continue
+		}
+		if m != nil {
+			rt.Table = &m.Table
+			if rt.GW.IsValid() {
+				rt.GW = m.To
+			}
+		}
+		kept = append(kept, rt)
+	}
+	r.Prev.Routes = kept
+}
+
+// findMoved finds a route of a result among those that have moved; nil: it has not. A
+// default route is told by its destination alone, as a plugin may have chosen its gateway.
+func FindMoved(moved []MovedRoute, rt spec.Route) *MovedRoute {
+	if rt.Table != nil && cmp.Or(*rt.Table, unix.RT_TABLE_MAIN) != unix.RT_TABLE_MAIN {
+		return nil
+	}
+	for i, m := range moved {
+		if m.Dst == rt.Dst.Masked() && (!rt.GW.IsValid() || m.GW == rt.GW || m.Dst.Bits() == 0) {
+			return &moved[i]
+		}
+	}
+	return nil
+}
+
+// reservedText refuses a table; the largest number follows it.
+const ReservedTableText = `"table" %d is not within 1 to %d, or is one that every namespace has (253 to 255)`
+
+// reservedTable tells the tables that every namespace has: default, main and local.
+func IsReservedTable(table int) bool {
+	return table >= unix.RT_TABLE_DEFAULT && table <= unix.RT_TABLE_LOCAL
+}
+
+// usedTables returns the tables of a namespace that have routes, or rules that lead there,
+// and those of its VRFs. A new one must be none of them.
+func UsedTables(c *rtnl.Conn, rules []rtnl.Rule) (map[int]bool, error) {
+	used := make(map[int]bool)
+	for _, r := range rules {
+		used[r.Table] = true
+	}
+	routes, err := c.Routes(rtnl.RouteFilter{Table: rtnl.AllTables})
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range routes {
+		used[r.Table] = true
+	}
+	links, err := c.Links()
+	for _, l := range links {
+		if vrf, ok := l.Data.(rtnl.VRF); ok {
+			used[vrf.Table] = true
+		}
+	}
+	return used, err
+}
+
+// freeTable returns the first table from a number on that is not used, and marks it so.
+func FreeTable(used map[int]bool, from int) int {
+	for used[from] || IsReservedTable(from) {
+		from++
+	}
+	used[from] = true
+	return from
+}
+
+// allRules returns the rules of both families. A kernel without IPv6 has none of it.
+func AllRules(c *rtnl.Conn) ([]rtnl.Rule, error) {
+	rules, err := c.Rules(unix.AF_INET)
+	if err != nil {
+		return nil, err
+	}
+	more, err := c.Rules(unix.AF_INET6)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
+		err = nil
+	}
+	return append(rules, more...), err
+}

@@ -1,0 +1,295 @@
+package sbr
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+
+	"cnibox/applets/result"
+	"cnibox/internal/undo"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// An sbr is one verb at work in a namespace.
+type sbr struct {
+	*result.Interface
+	rules []rtnl.Rule // those that are there
+	moved []result.MovedRoute
+	undo  undo.Stack
+}
+
+// openSBR opens the namespace and reads its rules; see openChained for none.
+// The caller closes it.
+func openSBR(r *spec.Request, none int) (*sbr, error) {
+	c, err := result.Open(r, none)
+	if err != nil {
+		return nil, err
+	}
+	s := &sbr{Interface: c}
+	if c.NS == nil {
+		return s, nil
+	}
+	if s.rules, err = result.AllRules(c.Conn); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// tableOf returns the table that an address is led to by an earlier ADD; 0: there is none.
+func (s *sbr) tableOf(ip netip.Addr) int {
+	for _, r := range s.rules {
+		if isSource(r) && r.Src.Addr() == ip && r.Table >= firstTable && !result.IsReservedTable(r.Table) {
+			return r.Table
+		}
+	}
+	return 0
+}
+
+// do makes one change that is taken back by another. A route that is there already was
+// not taken away after all.
+func (s *sbr) do(op, back rtnl.Op) error {
+	s.undo.Add(op.String(), func(context.Context) error {
+		if err := s.Conn.Do(back); !errors.Is(err, os.ErrExist) {
+			return err
+		}
+		return nil
+	})
+	return s.Conn.Do(op)
+}
+
+// rule leads an address to a table, unless it is led there already.
+func (s *sbr) rule(ip netip.Addr, table int) error {
+	rule := sourceRule(ip, table)
+	for _, r := range s.rules {
+		if isSource(r) && r.Src == rule.Src && r.Table == table {
+			return nil
+		}
+	}
+	return s.do(rtnl.NewRule(rule), rtnl.DropRule(rule))
+}
+
+// apply notes the rules, fills the tables, then leads the addresses there, then clears the
+// main table, so that at no moment a packet finds no route.
+func (s *sbr) apply(r *spec.Request, c *sbrConf, ips []spec.IP) error {
+	rules, err := s.choose(c, ips)
+	if err != nil {
+		return err
+	}
+	if err := s.remember(r.Attachment, c.dir, rules); err != nil {
+		return err
+	}
+	main, err := s.Conn.Routes(rtnl.RouteFilter{Link: s.Link.Index})
+	if err != nil {
+		return err
+	}
+	for i, m := range rules {
+		if c.Table == nil {
+			if err := s.fill(m.Table, c.wants(ips[i], main, s.Link.Index, m.Table)); err != nil {
+				return err
+			}
+		}
+		if err := s.rule(m.Src, m.Table); err != nil {
+			return err
+		}
+	}
+	if c.Table != nil {
+		return nil
+	}
+	return s.clear(c, ips, main)
+}
+
+// choose returns the rule of each address: to the table of the configuration, that of an
+// earlier ADD, or one that is free.
+func (s *sbr) choose(c *sbrConf, ips []spec.IP) (rules []madeRule, err error) {
+	var used map[int]bool
+	if c.Table == nil {
+		if used, err = result.UsedTables(s.Conn, s.rules); err != nil {
+			return nil, err
+		}
+	}
+	for _, ip := range ips {
+		m := madeRule{Src: ip.Address.Addr()}
+		if c.Table != nil {
+			m.Table = *c.Table
+		} else if m.Table = s.tableOf(m.Src); m.Table == 0 {
+			m.Table = result.FreeTable(used, firstTable)
+		}
+		rules = append(rules, m)
+	}
+	return rules, nil
+}
+
+// fits reports whether a route of the interface is needed by what an address sends: its
+// source or its gateway is in the address's network, or it has neither. Gateways of IPv6
+// are mostly link-local. What is on the link itself needs no rule, and stays.
+func fits(r rtnl.Route, ip spec.IP) bool {
+	net := ip.Address.Masked()
+	switch {
+	case r.Dst.Addr().Is4() != net.Addr().Is4(), r.Dst.Addr().Is6() && r.Dst.Addr().IsLinkLocalUnicast():
+		return false
+	case !r.Src.IsValid() && !r.GW.IsValid():
+		return true
+	}
+	return net.Contains(r.Src) || net.Contains(r.GW) || r.GW.IsLinkLocalUnicast()
+}
+
+// wants returns the routes of an address's table, those without a gateway first, since the
+// others lean on them. A default route is there if a gateway is known.
+// A gateway of the configuration is the only one; the reference writes the interface's own
+// default route over it.
+func (c *sbrConf) wants(ip spec.IP, main []rtnl.Route, link uint32, table int) []rtnl.Route {
+	gw := c.gateway(ip.Address.Addr().Is4())
+	static := gw.IsValid()
+	if !static {
+		gw = ip.Gateway
+	}
+	var near, far []rtnl.Route
+	for _, r := range main {
+		isDefault := r.Dst.Bits() == 0
+		if !fits(r, ip) || static && isDefault {
+			continue
+		}
+		if isDefault {
+			gw = netip.Addr{}
+		}
+		r.Table = table
+		if r.GW.IsValid() {
+			far = append(far, r)
+		} else {
+			near = append(near, r)
+		}
+	}
+	if gw.IsValid() {
+		far = append(far, rtnl.Route{Dst: defaultOf(gw), GW: gw, Link: link, Table: table})
+	}
+	return append(near, far...)
+}
+
+// defaultOf is the default route's destination in the family of an address.
+func defaultOf(a netip.Addr) netip.Prefix {
+	p, _ := a.Prefix(0) // no length is too short
+	return p
+}
+
+// fill puts routes into a table, in place of those of an earlier ADD, and notes what the
+// table holds then.
+func (s *sbr) fill(table int, want []rtnl.Route) error {
+	have, err := s.Conn.Routes(rtnl.RouteFilter{Table: table, Link: s.Link.Index})
+	if err != nil {
+		return err
+	}
+	for _, r := range want {
+		back := rtnl.DropRoute(r)
+		for _, old := range have {
+			if old.Dst == r.Dst && (old.Priority == r.Priority || r.Priority == 0) {
+				r.Priority = old.Priority
+				back = rtnl.ReplaceRoute(old)
+			}
+		}
+		err := s.do(rtnl.ReplaceRoute(r), back)
+		if rtnl.BadGateway(err) {
+			return spec.Errorf(spec.CodeConfig, "%s: %w: a gateway has to be another host in a network of the interface; correct \"gateways\", or \"ipam\"", s.Link.Name, err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, r := range append(want, have...) {
+		s.moved = append(s.moved, result.MovedRoute{Dst: r.Dst, GW: r.GW, To: r.GW, Table: table})
+	}
+	return nil
+}
+
+// clear takes the routes that are in a table now from the main table. With source hints
+// those without a gateway stay, and those of the addresses' own networks get the address
+// as source. Routes that fit no address stay too: they are in no other table.
+func (s *sbr) clear(c *sbrConf, ips []spec.IP, main []rtnl.Route) error {
+	for i := len(main) - 1; i >= 0; i-- { // backwards, so that undoing puts them back in their order
+		r := main[i]
+		with, changed := r, false
+		for _, ip := range ips {
+			switch {
+			case changed || !fits(r, ip):
+			case !c.AddSourceHints || r.GW.IsValid():
+				with, changed = rtnl.Route{}, true
+			case r.Dst == ip.Address.Masked():
+				with.Src, changed = ip.Address.Addr(), true
+			}
+		}
+		if with == r {
+			continue
+		}
+		// Another interface may have a route that differs by its link alone, which a
+		// replacing message would hit.
+		if err := s.do(rtnl.DropRoute(r), rtnl.AppendRoute(r)); err != nil {
+			return err
+		}
+		if !with.Dst.IsValid() {
+			continue
+		}
+		if err := s.do(rtnl.AppendRoute(with), rtnl.DropRoute(with)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sbrCheck looks for the rule of each address, and for a default route and others in its
+// table. The main table is not looked at: router advertisements may have put routes there.
+// The reference checks nothing.
+func sbrCheck(_ context.Context, r *spec.Request) error {
+	c, err := readSBR(r)
+	if err = cmp.Or(err, r.CheckIndexes()); err != nil {
+		return err
+	}
+	s, err := openSBR(r, spec.CodeCheck)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	for _, ip := range r.Prev.Addresses(r.IfName, nil) {
+		if err := s.check(c, ip); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// check is sbrCheck for one address.
+func (s *sbr) check(c *sbrConf, ip spec.IP) error {
+	addr := ip.Address.Addr()
+	if c.Table != nil {
+		for _, r := range s.rules {
+			if isSource(r) && r.Src.Addr() == addr && r.Table == *c.Table {
+				return nil
+			}
+		}
+		return spec.Errorf(spec.CodeCheck, "rule from %s to table %d is missing", addr, *c.Table)
+	}
+	table := s.tableOf(addr)
+	if table == 0 {
+		return spec.Errorf(spec.CodeCheck, "rule from %s to a table of its own is missing", addr)
+	}
+	have, err := s.Conn.Routes(rtnl.RouteFilter{Table: table, Link: s.Link.Index})
+	if err != nil {
+		return err
+	}
+	gw := c.gateway(addr.Is4())
+	static := gw.IsValid()
+	if !static {
+		gw = ip.Gateway
+	}
+	for _, r := range have {
+		if !gw.IsValid() || r.Dst.Bits() == 0 && (!static || r.GW == gw) && r.Dst.Addr().Is4() == addr.Is4() {
+			return nil
+		}
+	}
+	if !gw.IsValid() {
+		return spec.Errorf(spec.CodeCheck, "table %d of %s has no route of %s", table, addr, s.Link.Name)
+	}
+	return spec.Errorf(spec.CodeCheck, "table %d of %s has no default route by way of %s", table, addr, gw)
+}

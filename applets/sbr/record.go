@@ -1,0 +1,128 @@
+package sbr
+
+import (
+	"net/netip"
+	"slices"
+
+	"cnibox/applets/record"
+	"cnibox/applets/result"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// A madeRule is a rule of an attachment.
+type madeRule struct {
+	Src   netip.Addr `json:"src"`
+	Table int        `json:"table"`
+}
+
+// An sbrRecord is what DEL takes back.
+type sbrRecord struct {
+	result.Record
+	Rules []madeRule `json:"rules"`
+}
+
+// remember puts rules on record before they are made. Those of an earlier ADD for this
+// interface stay there.
+func (s *sbr) remember(a spec.Attachment, dir record.Dir, rules []madeRule) error {
+	id, err := s.ID()
+	if err != nil {
+		return err
+	}
+	rec := sbrRecord{result.Record{Owner: record.OwnerOf(a), LinkID: id}, slices.Clone(rules)}
+	if old := result.ReadRecord[sbrRecord](dir, a); old != nil && old.LinkID == id {
+		for _, m := range old.Rules {
+			if !slices.Contains(rules, m) {
+				rec.Rules = append(rec.Rules, m)
+			}
+		}
+	}
+	return result.ReplaceRecord(dir, &s.undo, a, rec)
+}
+
+// made returns the rules that are the attachment's: those on record, if they are in this
+// namespace. Attachments of the reference and of earlier versions have no record; theirs
+// are the rules of the addresses that the interface has, and of those of prevResult. An
+// interface that is another attachment's is forgotten; it may have the address of the one
+// that is gone, and its rule.
+func (s *sbr) made(r *spec.Request, dir record.Dir) ([]madeRule, error) {
+	rec := result.ReadRecord[sbrRecord](dir, r.Attachment)
+	var of *result.Record
+	if rec != nil {
+		of = &rec.Record
+	}
+	own, err := s.Owns(r, dir, of)
+	if err != nil {
+		return nil, err
+	}
+	if !own {
+		s.Link = nil
+		return s.left(rec)
+	}
+	if rec != nil {
+		if id, err := s.ID(); err != nil || rec.LinkID == id {
+			return rec.Rules, err
+		}
+	}
+	is := make(map[netip.Addr]bool)
+	if err := s.addrs(s.Link.Index, is); err != nil {
+		return nil, err
+	}
+	for _, ip := range r.Prev.Addresses(r.IfName, nil) {
+		is[ip.Address.Addr()] = true
+	}
+	var rules []madeRule
+	for _, rule := range s.rules {
+		if isSource(rule) && is[rule.Src.Addr()] {
+			rules = append(rules, madeRule{rule.Src.Addr(), rule.Table})
+		}
+	}
+	return rules, nil
+}
+
+// left returns the rules of a record whose interface is gone, if they are in this namespace
+// and no other interface has the address. rec may be nil.
+func (s *sbr) left(rec *sbrRecord) (rules []madeRule, err error) {
+	if rec == nil {
+		return nil, nil
+	}
+	id, err := s.ID()
+	if err != nil || !rec.SameNS(id) {
+		return nil, err
+	}
+	links, err := s.Conn.Links()
+	if err != nil {
+		return nil, err
+	}
+	there := make(map[netip.Addr]bool)
+	for _, l := range links {
+		if err := s.addrs(l.Index, there); err != nil {
+			return nil, err
+		}
+	}
+	for _, m := range rec.Rules {
+		if !there[m.Src] {
+			rules = append(rules, m)
+		}
+	}
+	return rules, nil
+}
+
+// addrs enters the addresses of a link into a set.
+func (s *sbr) addrs(link uint32, into map[netip.Addr]bool) error {
+	addrs, err := s.Conn.Addrs(link)
+	for _, a := range addrs {
+		into[a.Prefix.Addr()] = true
+	}
+	return rtnl.SkipAbsent(err)
+}
+
+// note leaves those rules on record that DEL has not removed.
+func (s *sbr) note(r *spec.Request, dir record.Dir, kept []madeRule) error {
+	rec := result.ReadRecord[sbrRecord](dir, r.Attachment)
+	if rec == nil || len(kept) == 0 {
+		return dir.Remove(record.Name(r.Attachment))
+	}
+	rec.Rules = kept
+	return dir.Write(record.Name(r.Attachment), rec)
+}

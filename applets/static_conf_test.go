@@ -1,5 +1,0 @@
-//go:build !no_static
-
-package applets
-
-func init() { helpConfs["static"] = staticConf{} }

@@ -1,0 +1,43 @@
+package tap
+
+import (
+	"bytes"
+	"testing"
+
+	"cnibox/applets/applet"
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+)
+
+// What the plugin tells the copy of itself that has the label arrives as it was meant.
+func TestKernelTapAgain(t *testing.T) {
+	kerneltest.Need(t, "CONFIG_TUN", rtnl.ProbeTap)
+	ns := kerneltest.NS(t)
+	a := &Applet
+	again := func(args []string) (code int, text string) {
+		var stderr bytes.Buffer
+		err := ns.Do(func() error {
+			code = a.Run(t.Context(), applet.Process{Args: args, Getenv: func(string) string { return "" }, Stderr: &stderr})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return code, stderr.String()
+	}
+	c := tapConf{MultiQueue: true, Owner: new(uint32(107)), Group: new(uint32(4294967294))}
+	args := c.again("eth0")[1:]
+	if code, text := again(args); code != 0 {
+		t.Fatal(text)
+	}
+	l, err := kerneltest.Dial(t, ns).Link("eth0")
+	if err != nil || l.Kind != "tun" {
+		t.Fatalf("%+v, %v", l, err)
+	}
+	if code, text := again(args); code != 1 || text != "tap add eth0: file exists\n" {
+		t.Errorf("a second time: %d %q", code, text)
+	}
+	if code, _ := again(args[:3]); code != 1 {
+		t.Errorf("too few arguments: %d", code)
+	}
+}

@@ -1,0 +1,204 @@
+// Package tap is the CNI plugin tap: tap device in the container, for a virtual machine.
+package tap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+
+	"cnibox/applets/applet"
+	"cnibox/applets/attach"
+	"cnibox/chain"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "tap",
+	Conf:    tapConf{},
+	Summary: "tap device in the container, for a virtual machine",
+	Help: `
+key             type    default    meaning
+multiQueue      bool    false      several queues may be open at a time
+mtu             int     1500       bytes, 68 to 65521
+mac             string  random     address of the device
+owner           int     -          user ID that may open it
+group           int     -          group ID that may open it
+bridge          string  -          bridge in the container that it becomes a port of
+selinuxContext  string  -          label of the device's queues, as user:role:type:level; without
+                                   SELinux an error
+ipam            object  -          address plugin, named by its "type"; none: layer 2 only
+dns             object  -          nameservers, domain, search, options; instead of ipam's
+
+Before dns goes runtimeConfig.dns (capability dns).
+Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
+
+The device stays until DEL, whoever opens it. For selinuxContext the plugin starts itself once
+more, under that label; nothing else starts a program.`,
+	Verbs: attach.Verbs(attach.Interface[*tapConf]{
+		Kind: "tun", Validate: (*tapConf).validate, Create: createTap, Verify: verifyTap, Probe: probeTap,
+	}),
+	Again: tapAgain,
+}
+
+// tapConf are the keys; Help tells each. Pointers tell user and group 0 from none.
+type tapConf struct {
+	MultiQueue     bool    `json:"multiQueue"`
+	MTU            int     `json:"mtu"` // bytes; 0: the kernel's choice
+	Owner          *uint32 `json:"owner"`
+	Group          *uint32 `json:"group"`
+	SELinuxContext string  `json:"selinuxContext"`
+	Bridge         string  `json:"bridge"` // in the container; empty: none
+}
+
+// validate checks what the kernel would find out late: -1 is no user to it, but nobody's
+// own choice either.
+func (c *tapConf) validate() error {
+	if c.Bridge != "" {
+		if err := spec.CheckIfName(c.Bridge); err != nil {
+			return spec.KeyErrorf("bridge", `"bridge" %q: %s`, c.Bridge, err.Error()) // not wrapped: its code is that of CNI_IFNAME
+		}
+	}
+	switch {
+	case c.MTU != 0 && (c.MTU < 68 || c.MTU > 65521): // 65535 less the Ethernet header
+		return spec.KeyErrorf("mtu", `"mtu" %d is not within 68 to 65521`, c.MTU)
+	case c.Owner != nil && *c.Owner == math.MaxUint32, c.Group != nil && *c.Group == math.MaxUint32:
+		return spec.KeyErrorf("owner", `"owner" and "group" must be below %d`, uint32(math.MaxUint32))
+	case strings.ContainsAny(c.SELinuxContext, "\x00\n"):
+		return spec.KeyErrorf("selinuxContext", `"selinuxContext" %q is no label`, c.SELinuxContext)
+	case c.SELinuxContext != "":
+		if err := chain.SELinux(); err != nil {
+			return spec.KeyErrorf("selinuxContext", `"selinuxContext": %w`, err)
+		}
+	}
+	return nil
+}
+
+// createTap makes the device under its final name, and sets in one message what the
+// ioctls cannot. The reference forgets MTU and address where both owner and group are
+// given, and takes the link that it finds under a name that is taken for its own.
+func createTap(ctx context.Context, op *attach.Op, c *tapConf) error {
+	addr, err := op.MAC()
+	if err != nil {
+		return err
+	}
+	if addr == nil {
+		addr = attach.RandomMAC()
+	}
+	ch := rtnl.LinkChange{MAC: addr}
+	if c.MTU != 0 {
+		ch.MTU = &c.MTU
+	}
+	if c.Bridge != "" {
+		br, err := tapBridge(op, c)
+		if err != nil {
+			return err
+		}
+		ch.Master = &br.Index
+	}
+	if err := makeTap(ctx, op, c); err != nil {
+		return err
+	}
+	op.Undo("link "+op.IfName, func(context.Context) error { return op.Cont.DelLink(op.IfName) })
+	if op.Link, err = op.Cont.Link(op.IfName); err != nil {
+		return err
+	}
+	if err := op.Cont.Do(rtnl.ChangeLink(op.Link.Index, ch)); err != nil {
+		return err
+	}
+	op.Link.MAC = addr
+	if c.MTU != 0 {
+		op.Link.MTU = c.MTU
+	}
+	op.Container = op.AddInterface(op.ContainerInterface())
+	return nil
+}
+
+// tapBridge finds the bridge, which is in the container.
+func tapBridge(op *attach.Op, c *tapConf) (*rtnl.Link, error) {
+	br, err := op.Cont.Link(c.Bridge)
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, `failed to lookup "bridge" %q in %s: %w`, c.Bridge, op.Call.NetNS, err)
+	}
+	if br.Kind != "bridge" {
+		return nil, spec.Errorf(spec.CodeConfig, `%q in %s is not a bridge: it is of kind %q`, c.Bridge, op.Call.NetNS, br.Kind)
+	}
+	return br, nil
+}
+
+// makeTap makes the device itself, in the container, here or under the label asked for.
+// A name that is taken is an error in both; the links of a container are its own, so
+// looking first is enough for the process with the label.
+func makeTap(ctx context.Context, op *attach.Op, c *tapConf) error {
+	var err error
+	if c.SELinuxContext == "" {
+		err = op.NS.Do(func() error {
+			return rtnl.CreateTap(op.IfName, rtnl.Tap{MultiQueue: c.MultiQueue, Owner: c.Owner, Group: c.Group})
+		})
+	} else if _, err = op.Cont.Link(op.IfName); err == nil {
+		err = os.ErrExist
+	} else if errors.Is(err, os.ErrNotExist) {
+		err = op.NS.Do(func() error { return chain.RunLabelled(ctx, c.SELinuxContext, c.again(op.IfName)...) })
+	}
+	if errors.Is(err, os.ErrExist) {
+		return op.Exists(err)
+	}
+	if err != nil {
+		return fmt.Errorf("failed to create tap: %w", err)
+	}
+	return nil
+}
+
+// again are the arguments with which tapAgain makes the device; an ID of "-" is none.
+func (c *tapConf) again(name string) []string {
+	id := func(n *uint32) string {
+		if n == nil {
+			return "-"
+		}
+		return strconv.FormatUint(uint64(*n), 10)
+	}
+	return []string{"tap", "create", name, strconv.FormatBool(c.MultiQueue), id(c.Owner), id(c.Group)}
+}
+
+// tapAgain is the plugin that the plugin has started, in the container's namespace.
+// What it is told comes from makeTap, so that it is wrong is a mistake in the program.
+func tapAgain(p applet.Process) int {
+	err := errors.New("usage: tap create NAME MULTIQUEUE OWNER GROUP")
+	if len(p.Args) == 5 {
+		t := rtnl.Tap{MultiQueue: p.Args[2] == "true"}
+		for i, to := range []**uint32{&t.Owner, &t.Group} {
+			if id, err := strconv.ParseUint(p.Args[3+i], 10, 32); err == nil {
+				*to = new(uint32(id))
+			}
+		}
+		err = rtnl.CreateTap(p.Args[1], t)
+	}
+	if err != nil {
+		fmt.Fprintln(p.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// verifyTap wants the device in its bridge. MTU and address may be tuning's by now.
+func verifyTap(_ context.Context, op *attach.Op, c *tapConf) error {
+	if c.Bridge == "" {
+		return nil
+	}
+	br, err := op.Cont.Link(c.Bridge)
+	if err != nil {
+		return attach.Mismatch("bridge in %s: %w", op.Call.NetNS, err)
+	}
+	if op.Link.Master != br.Index {
+		return attach.Mismatch("%s is not a port of bridge %s in %s", op.IfName, c.Bridge, op.Call.NetNS)
+	}
+	return nil
+}
+
+// probeTap reports whether taps can be made on this host.
+func probeTap(context.Context, *spec.Request, *tapConf) error { return rtnl.ProbeTap() }

@@ -1,0 +1,249 @@
+// Package tuning is the CNI plugin tuning: sysctls and link attributes of an interface that an earlier plugin made.
+package tuning
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/applet"
+	"cnibox/applets/netns"
+	"cnibox/applets/record"
+	"cnibox/applets/result"
+	"cnibox/internal/undo"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// Applet is the plugin.
+var Applet = applet.Applet{
+	Name:    "tuning",
+	Conf:    tuningConf{},
+	Summary: "sysctls and link attributes of an interface that an earlier plugin made",
+	Help: `
+key       type    default          meaning
+sysctl    object  -                settings below net and their values, as strings:
+                                   {"net.ipv4.conf.IFNAME.arp_filter": "1"}; IFNAME is the
+                                   interface; dots inside names: net.ipv4.conf.eth0/5.x or
+                                   net/ipv4/conf/eth0.5/x
+mac       string  as it is         MAC address
+promisc   bool    as it is         true: receive all packets; CHECK minds false as well
+mtu       int     as it is         bytes; 0: as it is
+allmulti  bool    as it is         receive all multicast packets, or do not
+txQLen    int     as it is         packets in the transmit queue
+dataDir   string  /run/cni/tuning  where the former attributes are kept until DEL
+
+Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
+args.cni.sysctl, promisc, mtu, allmulti and txQLen go before the keys of the same name.
+
+If /etc/cni/tuning/allowlist.conf exists, each sysctl must match a line of it, which are regular
+expressions that may match anywhere in the key as it is written.`,
+	Verbs: spec.Verbs{Add: tuningAdd, Check: tuningCheck, Del: tuningDel, Status: tuningStatus, GC: tuningGC, Args: true},
+}
+
+const (
+	tuningDataDir   = "/run/cni/tuning"                // the reference's
+	tuningAllowlist = "/etc/cni/tuning/allowlist.conf" // the reference's
+)
+
+// tuningKeys may stand in the configuration and, stronger, in args.cni.
+// Both have the same names and types. The pointers tell 0 and false from absence.
+type tuningKeys struct {
+	Sysctl   tuningSysctls `json:"sysctl"`
+	MAC      string        `json:"mac"`
+	Promisc  *bool         `json:"promisc"` // nil: not told
+	MTU      *int          `json:"mtu"`     // bytes; nil, 0: as it is
+	AllMulti *bool         `json:"allmulti"`
+	TxQLen   *int          `json:"txQLen"` // packets
+}
+
+// tuningConf is the whole configuration. MAC addresses are checked and chosen by
+// [spec.Request.MAC]; they stand here for their spelling alone.
+// A key in any case of letters will do, as everywhere.
+type tuningConf struct {
+	tuningKeys
+	DataDir       string                   `json:"dataDir"`
+	RuntimeConfig struct{ MAC string }     `json:"runtimeConfig"`
+	Args          struct{ CNI tuningKeys } `json:"args"`
+}
+
+// A tuningPlan is what a configuration asks for, checked.
+// All verbs but DEL and GC go by it.
+type tuningPlan struct {
+	sysctls []tuningSysctl // sorted by path
+	link    tuningLink
+	mac     string // link.MAC in the letters of whoever asked for it
+	off     bool   // promisc is false on purpose: CHECK looks, ADD does not act
+	dir     record.Dir
+}
+
+// readTuning decodes and checks the configuration and touches nothing.
+// Errors have code 7, or 4 for CNI_ARGS. A configuration without any key is fine.
+func readTuning(r *spec.Request) (*tuningPlan, error) {
+	var c tuningConf
+	if err := r.Decode(&c); err != nil {
+		return nil, err
+	}
+	mac, err := r.MAC()
+	if err != nil {
+		return nil, err
+	}
+	p := &tuningPlan{}
+	if p.dir, err = record.In(c.DataDir, tuningDataDir); err != nil {
+		return nil, err
+	}
+	own, args := &c.tuningKeys, &c.Args.CNI
+	if p.sysctls, err = mergeSysctls(own.Sysctl, args.Sysctl, r.IfName); err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
+	}
+	p.link = tuningLink{MAC: mac.String(), AllMulti: first(args.AllMulti, own.AllMulti), TxQLen: first(args.TxQLen, own.TxQLen)}
+	if mtu := first(args.MTU, own.MTU); mtu != nil {
+		p.link.MTU = *mtu
+	}
+	if promisc := first(args.Promisc, own.Promisc); promisc != nil {
+		p.off = !*promisc
+		if *promisc {
+			p.link.Promisc = promisc
+		}
+	}
+	// The result has the address in the letters of whoever asked, as in the reference.
+	fromArgs, _ := r.Arg("MAC")
+	p.mac = p.link.MAC
+	for _, s := range []string{c.RuntimeConfig.MAC, args.MAC, fromArgs, own.MAC} {
+		if s != "" {
+			if strings.EqualFold(s, p.mac) {
+				p.mac = s
+			}
+			break
+		}
+	}
+	if err := p.link.validate(); err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
+	}
+	return p, nil
+}
+
+// first returns the first pointer that is not nil.
+// It puts args.cni before the plain key.
+func first[T any](from ...*T) *T {
+	for _, p := range from {
+		if p != nil {
+			return p
+		}
+	}
+	return nil
+}
+
+// tuningAdd writes the sysctls, then the attributes of the link, or neither.
+// The result is prevResult with the new MAC address and MTU in it; the reference
+// forgets the MTU. A host's link of the same name is left alone.
+func tuningAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	p, err := readTuning(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkAllowed(tuningAllowlist, p.sysctls); err != nil {
+		return nil, err
+	}
+	if r.Prev == nil {
+		return nil, spec.Errorf(spec.CodeConfig, "Required prevResult missing: tuning works on what earlier plugins of a list made")
+	}
+	t, err := openTuned(r, p, spec.CodeConfig)
+	if err != nil {
+		return nil, err
+	}
+	defer t.Close()
+	var undo undo.Stack
+	if err := undo.Failed(ctx, t.apply(&undo, r, p)); err != nil {
+		return nil, err
+	}
+	// Of the name, and in this namespace: the host may have an eth0 as well.
+	for i := range r.Prev.Interfaces {
+		in := &r.Prev.Interfaces[i]
+		if in.Name != r.IfName || !t.NS.At(in.Sandbox) {
+			continue
+		}
+		if p.mac != "" {
+			in.MAC = p.mac
+		}
+		if p.link.MTU != 0 {
+			in.MTU = p.link.MTU
+		}
+	}
+	return r.Prev, nil
+}
+
+// A tuned is the interface at work on: sysctls go by the namespace, the rest by the
+// socket in it.
+type tuned struct{ *result.Interface }
+
+// openTuned opens both; see openChained for none. Where nothing of the plan is about the
+// interface it is not looked for: a container may have none.
+func openTuned(r *spec.Request, p *tuningPlan, none int) (tuned, error) {
+	if p.aboutLink() {
+		c, err := result.Open(r, none)
+		return tuned{c}, err
+	}
+	ns, err := netns.Open(r.Call)
+	return tuned{&result.Interface{NS: ns, Link: &rtnl.Link{}}}, err
+}
+
+// aboutLink reports whether the interface itself is needed.
+func (p *tuningPlan) aboutLink() bool {
+	return !p.link.empty() || p.off ||
+		slices.ContainsFunc(p.sysctls, func(s tuningSysctl) bool { return strings.Contains(s.written, "IFNAME") })
+}
+
+// apply makes all changes, each with its undo, which sets what was before and so need not
+// know how far the changes came.
+// The record is written first: a process killed in between leaves one that DEL uses.
+func (t tuned) apply(undo *undo.Stack, r *spec.Request, p *tuningPlan) error {
+	before := p.link.current(t.Link)
+	if err := t.remember(undo, p, r.Attachment, before); err != nil {
+		return err
+	}
+	change := p.link.change(t.Link)
+	values, err := writeSysctls(t.NS, p.sysctls)
+	undo.Add("sysctls", func(context.Context) error { return t.NS.SetSysctls(values...) })
+	if err != nil {
+		return err
+	}
+	undo.Add("link "+r.IfName, func(context.Context) error { return t.restore(before) })
+	err = t.Conn.Do(change.ops(t.Link.Index)...) // none without an interface
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EOPNOTSUPP) {
+		return spec.Errorf(spec.CodeConfig, "%s does not take what is configured for it: %w", r.IfName, err)
+	}
+	return err
+}
+
+// restore gives the link the attributes of was.
+// The link is read again, since only what differs is sent.
+func (t tuned) restore(was tuningLink) error {
+	if was.empty() {
+		return nil
+	}
+	link, err := t.Conn.LinkAt(t.Link.Index)
+	if err != nil {
+		return err
+	}
+	return t.Conn.Do(was.change(link).ops(link.Index)...)
+}
+
+// tuningStatus reports whether an ADD is bound to fail.
+// The code is 50. There is no link to look at: STATUS is about no container.
+func tuningStatus(_ context.Context, r *spec.Request) error {
+	p, err := readTuning(r)
+	if err != nil {
+		return err
+	}
+	if err := checkAllowed(tuningAllowlist, p.sysctls); err != nil {
+		return spec.Errorf(spec.CodeNotReady, "%w", err)
+	}
+	if p.dir.NotDir() && !p.link.empty() {
+		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", p.dir)
+	}
+	return nil
+}

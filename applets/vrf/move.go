@@ -1,0 +1,208 @@
+package vrf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/result"
+	"cnibox/internal/undo"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// settleTime is how long an ADD waits for the addresses that the interface got anew. The
+// reference looks for 2.5 s.
+const settleTime = 3 * time.Second
+
+// A vrf is one verb at work in a namespace.
+type vrf struct {
+	*result.Interface
+	r     *spec.Request
+	moved []result.MovedRoute
+	undo  undo.Stack
+}
+
+// openVRF opens the namespace; see openChained for none.
+// The caller closes it.
+func openVRF(r *spec.Request, none int) (*vrf, error) {
+	c, err := result.Open(r, none)
+	if err != nil {
+		return nil, err
+	}
+	return &vrf{Interface: c, r: r}, nil
+}
+
+// ownsAddr looks for an address with its length. One that another host has is none.
+func ownsAddr(addrs []rtnl.Addr, want netip.Prefix) bool {
+	return slices.ContainsFunc(addrs, func(a rtnl.Addr) bool { return a.Prefix == want && !a.DADFailed })
+}
+
+// apply makes all changes, each with its undo.
+func (v *vrf) apply(ctx context.Context, c *vrfConf) error {
+	if err := v.WriteRecord(c.dir, v.r.Attachment, &v.undo); err != nil {
+		return err
+	}
+	vrf, table, err := v.domain(c)
+	if err != nil {
+		return err
+	}
+	switch v.Link.Master {
+	case vrf:
+		return v.note(table)
+	case 0:
+	default:
+		return spec.Errorf(spec.CodeConfig, "interface %s has already a master set: link #%d; it can be in one VRF or bridge alone", v.r.IfName, v.Link.Master)
+	}
+	if err := v.enslave(ctx, vrf, table); err != nil {
+		return err
+	}
+	return v.note(table)
+}
+
+// domain returns the index and the table of the VRF, which it makes if there is none.
+func (v *vrf) domain(c *vrfConf) (index uint32, table int, err error) {
+	l, err := v.Conn.Link(c.Name)
+	if err == nil {
+		data, ok := l.Data.(rtnl.VRF)
+		switch {
+		case !ok:
+			return 0, 0, spec.Errorf(spec.CodeConfig, "interface %s exists and is of kind %q, not a VRF", c.Name, l.Kind)
+		case c.Table != 0 && c.Table != data.Table:
+			return 0, 0, spec.Errorf(spec.CodeConfig, "VRF %s already exist with different routing table %d: %d is asked for", c.Name, data.Table, c.Table)
+		case !l.Up:
+			v.undo.Add("VRF "+c.Name, func(context.Context) error { return v.Conn.SetLink(l.Index, rtnl.LinkChange{Up: new(false)}) })
+			err = v.Conn.SetLink(l.Index, rtnl.LinkChange{Up: new(true)})
+		}
+		return l.Index, data.Table, err
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return 0, 0, err
+	}
+	if table = c.Table; table == 0 {
+		rules, err := result.AllRules(v.Conn)
+		if err != nil {
+			return 0, 0, err
+		}
+		used, err := result.UsedTables(v.Conn, rules)
+		if err != nil {
+			return 0, 0, err
+		}
+		table = result.FreeTable(used, 1)
+	}
+	l, err = v.Conn.CreateLink(rtnl.LinkSpec{Name: c.Name, Kind: rtnl.VRF{Table: table}, Up: true})
+	if errors.Is(err, errors.ErrUnsupported) {
+		return 0, 0, spec.Errorf(spec.CodeNotReady, noVRFs, err)
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	v.undo.Add("VRF "+c.Name, func(context.Context) error { return v.Conn.DelLink(c.Name) })
+	return l.Index, table, nil
+}
+
+// enslave puts the interface into the VRF. The kernel takes the link down for that and up
+// again, which costs it its routes in all tables but those it makes itself, and without
+// keep_addr_on_down its IPv6 addresses.
+func (v *vrf) enslave(ctx context.Context, index uint32, table int) error {
+	addrs, routes, err := v.was()
+	if err != nil {
+		return err
+	}
+	v.undo.Add("master of "+v.r.IfName, func(context.Context) error {
+		err := v.Conn.SetLink(v.Link.Index, rtnl.LinkChange{Master: new(uint32(0))})
+		return errors.Join(err, v.again(addrs, routes))
+	})
+	if err := v.Conn.SetLink(v.Link.Index, rtnl.LinkChange{Master: &index}); err != nil {
+		return err
+	}
+	in := slices.Clone(routes)
+	for i := range in {
+		if in[i].Table == unix.RT_TABLE_MAIN {
+			in[i].Table = table
+		}
+	}
+	if err := v.again(addrs, in); err != nil {
+		return err
+	}
+	return v.settle(ctx)
+}
+
+// was returns the addresses of the interface and the routes out of it, in all tables, that
+// the kernel does not make by itself, those without a gateway first.
+func (v *vrf) was() (addrs []rtnl.Addr, routes []rtnl.Route, err error) {
+	if addrs, err = v.Conn.Addrs(v.Link.Index); err != nil {
+		return nil, nil, err
+	}
+	all, err := v.Conn.Routes(rtnl.RouteFilter{Table: rtnl.AllTables, Link: v.Link.Index})
+	for _, far := range []bool{false, true} {
+		for _, r := range all {
+			if r.Protocol != unix.RTPROT_KERNEL && r.Table != unix.RT_TABLE_LOCAL && r.GW.IsValid() == far {
+				routes = append(routes, r)
+			}
+		}
+	}
+	return addrs, routes, err
+}
+
+// again gives the interface back what it lost. Addresses that were in use go without
+// duplicate detection, as nobody else can have got them in between.
+func (v *vrf) again(addrs []rtnl.Addr, routes []rtnl.Route) error {
+	have, err := v.Conn.Addrs(v.Link.Index)
+	if err != nil {
+		return err
+	}
+	var ops []rtnl.Op
+	for _, a := range addrs {
+		if ownsAddr(have, a.Prefix) || a.Prefix.Addr().IsLinkLocalUnicast() && a.Prefix.Addr().Is6() {
+			continue
+		}
+		a.NoDAD = !a.Tentative
+		ops = append(ops, rtnl.NewAddr(v.Link.Index, a))
+	}
+	there, err := v.Conn.Routes(rtnl.RouteFilter{Table: rtnl.AllTables, Link: v.Link.Index})
+	if err != nil {
+		return err
+	}
+	for _, r := range routes {
+		same := func(o rtnl.Route) bool {
+			return o.Dst == r.Dst && o.GW == r.GW && o.Table == r.Table && o.Priority == r.Priority
+		}
+		if !slices.ContainsFunc(there, same) {
+			ops = append(ops, rtnl.AppendRoute(r))
+		}
+	}
+	return v.Conn.Do(ops...)
+}
+
+// settle waits for addresses that the kernel checks once more, as it does with those
+// that it kept while the link was down. Without a carrier it checks for ever, so an end
+// of the wait is no error.
+func (v *vrf) settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	err := v.Conn.WaitAddrs(ctx, v.Link.Index)
+	if err != nil && ctx.Err() != nil {
+		v.r.Warn("%v", err)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("addresses of %s: %w", v.r.IfName, err)
+	}
+	return nil
+}
+
+// note enters the routes that are in the table of the VRF.
+func (v *vrf) note(table int) error {
+	routes, err := v.Conn.Routes(rtnl.RouteFilter{Table: table, Link: v.Link.Index})
+	for _, r := range routes {
+		v.moved = append(v.moved, result.MovedRoute{Dst: r.Dst, GW: r.GW, To: r.GW, Table: table})
+	}
+	return err
+}

@@ -1,0 +1,31 @@
+package vrf
+
+import (
+	"testing"
+
+	"cnibox/applets/applettest"
+	"cnibox/spec"
+)
+
+func TestVRFConf(t *testing.T) {
+	for name, tt := range map[string]struct{ conf, err string }{
+		"name":            {`{"vrfname":"blue"}`, ""},
+		"name and table":  {`{"vrfname":"blue","table":1001}`, ""},
+		"no name":         {`{}`, "expected to have a valid VRF name"},
+		"empty name":      {`{"vrfname":""}`, "expected to have a valid VRF name"},
+		"long name":       {`{"vrfname":"0123456789abcdef"}`, "too long"},
+		"a path":          {`{"vrfname":"../x"}`, "contains /"},
+		"a pattern":       {`{"vrfname":"vrf%d"}`, "contains %"},
+		"main":            {`{"vrfname":"blue","table":254}`, "253 to 255"},
+		"default":         {`{"vrfname":"blue","table":253}`, "253 to 255"},
+		"local":           {`{"vrfname":"blue","table":255}`, "253 to 255"},
+		"negative":        {`{"vrfname":"blue","table":-1}`, "not within"},
+		"table is a text": {`{"vrfname":"blue","table":"7"}`, "table"},
+	} {
+		_, err := readVRF(applettest.Request(t, spec.Add, tt.conf, ""))
+		if err != nil {
+			t.Logf("%s: %v", name, err)
+		}
+		applettest.WantError(t, err, tt.err, spec.CodeConfig)
+	}
+}

@@ -1,0 +1,7 @@
+//go:build !no_bandwidth
+
+package applets
+
+import "cnibox/applets/bandwidth"
+
+func init() { register(&bandwidth.Applet) }

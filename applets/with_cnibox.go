@@ -1,0 +1,5 @@
+package applets
+
+import "cnibox/applets/cnibox"
+
+func init() { register(&cnibox.Applet) }

@@ -1,0 +1,5 @@
+package applets
+
+import "cnibox/applets/cniexec"
+
+func init() { register(&cniexec.Applet) }

@@ -1,0 +1,7 @@
+//go:build !no_loopback
+
+package applets
+
+import "cnibox/applets/loopback"
+
+func init() { register(&loopback.Applet) }

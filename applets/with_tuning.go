@@ -1,0 +1,7 @@
+//go:build !no_tuning
+
+package applets
+
+import "cnibox/applets/tuning"
+
+func init() { register(&tuning.Applet) }

@@ -1,7 +1,0 @@
-//go:build !no_firewall
-
-package main
-
-func init() {
-	goodConfs["firewall"] = goodHead + `"type":"firewall","ingressPolicy":"isolated",` + goodPrev + `}`
-}

@@ -1,0 +1,84 @@
+// Package process runs an applet as a whole process: its arguments, environment and streams,
+// signals, and the threads that it needs. Package main is this and nothing more; test
+// binaries that answer to the names of the applets, as the product does, call it too.
+package process
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"runtime"
+	"sync"
+	"syscall"
+
+	"cnibox/applets"
+	"cnibox/applets/applet"
+)
+
+// Run runs the applet that this process is called by and returns the exit code. With
+// forceExec plugins that are built in are started as programs all the same.
+func Run(forceExec bool) int {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	listening := make(chan struct{})
+	// VERSION, which runtimes ask of every plugin, has nothing to undo, so that no signal needs
+	// to be watched for. Arguments are for tools, which do not read the variable.
+	if len(os.Args) != 1 || os.Getenv("CNI_COMMAND") != "VERSION" {
+		go endOnSignal(cancel, listening)
+	}
+
+	var args []string
+	name := ""
+	if len(os.Args) > 0 { // execve allows an empty argv
+		name, args = os.Args[0], os.Args[1:]
+	}
+	return applets.Run(ctx, name, applet.Process{
+		Args:      args,
+		Getenv:    os.Getenv,
+		Environ:   os.Environ(),
+		Stdin:     os.Stdin,
+		Stdout:    os.Stdout,
+		Stderr:    os.Stderr,
+		Threads:   func() { reserveThreads(listening) },
+		ForceExec: forceExec,
+	})
+}
+
+// endOnSignal lets the applet undo its work at the first signal, which is the cause in its
+// context; the second kills. It runs beside main because [signal.Notify] waits for two threads to
+// start, a sixth of the whole run of a short verb.
+func endOnSignal(cancel context.CancelCauseFunc, listening chan<- struct{}) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGINT, syscall.SIGTERM)
+	close(listening)
+	s := <-c
+	signal.Stop(c)
+	cancel(applet.EndedBy(s.(syscall.Signal)))
+}
+
+// spareThreads are for what blocks in the kernel beside main.
+const spareThreads = 2
+
+// reserveThreads makes all the threads that an ADD may need, and returns when they are there
+// and idle. The runtime ends the process where it cannot make a thread (EAGAIN, by the limit
+// of a control group or of the user), so that has to be before the first change. It needs
+// few where one goroutine runs at a time, which is also faster: an ADD does one thing after
+// another. The threads of [signal.Notify] are among them.
+func reserveThreads(listening <-chan struct{}) {
+	runtime.GOMAXPROCS(1)
+	<-listening
+	var there, gone sync.WaitGroup
+	idle := make(chan struct{})
+	for range spareThreads {
+		there.Add(1)
+		gone.Go(func() {
+			runtime.LockOSThread()
+			there.Done()
+			<-idle
+			runtime.UnlockOSThread()
+		})
+	}
+	there.Wait()
+	close(idle)
+	gone.Wait()
+}

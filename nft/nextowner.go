@@ -1,0 +1,64 @@
+package nft
+
+import (
+	"net/netip"
+	"slices"
+
+	"cnibox/spec"
+)
+
+// Several networks may have the same addresses, and one element in the packet's path serves
+// all of them. It belongs to one attachment; the next owners are in a set of their own, with
+// what they lead to, since a comment that nft can load again (128 bytes) has no room for the
+// names of two.
+
+// assign gives an address to o, with the chain that it leads to, if any. What another
+// attachment of the network had is taken over from it: addresses are given out again only
+// when their owner is gone. That of another network keeps the element, and o becomes a next
+// owner, or stays one.
+func (x *Tx) assign(o spec.Attachment, owned, nextOwners perFamily, ip netip.Addr, chain string, use filterUse) {
+	in, next := owned.of(familyOf(ip)), nextOwners.of(familyOf(ip))
+	e := element{key: ip.AsSlice(), chain: chain, filter: use}
+	if now := x.at(in, e.key).new; now != nil {
+		key, nextKey := ownerKey(now.owner), keyOf(memberName(o), e.key)
+		other := key != "" && key != o.Key() && !spec.LabelOf(now.owner, o.Network)
+		if other || key != o.Key() && x.at(next, nextKey).new != nil {
+			in, e.key = next, nextKey
+		}
+	}
+	x.put(o, in, e)
+}
+
+// transferAddresses gives the addresses that lose their owner to the next owners. These are
+// read only when an owner goes.
+func (x *Tx) transferAddresses() {
+	for _, sets := range [][2]perFamily{{masqSet, masqNextSet}, {allowSet, allowNextSet}, {zoneSet, zoneNextSet}} {
+		x.transfer(sets[0].v4, sets[1].v4)
+		x.transfer(sets[0].v6, sets[1].v6)
+	}
+}
+
+// transfer is transferAddresses for one set.
+func (x *Tx) transfer(in, next *set) {
+	free := func(ch *change) bool { return ch != nil && ch.set == in && ch.old != nil && ch.new == nil }
+	if !slices.ContainsFunc(x.changes, free) {
+		return
+	}
+	err := x.s.elements(next, nil, func(e element) {
+		to := x.index[elementID{in, string(e.key[min(ifnameLen, len(e.key)):])}]
+		if !free(to) {
+			return
+		}
+		if from := x.found(next, e); from.new != nil {
+			to.new, from.new = &element{key: to.key, chain: e.chain, owner: e.owner, filter: e.filter}, nil
+		}
+	})
+	if err != nil {
+		x.fail(err)
+	}
+}
+
+// addr reads the address that ends a key, whatever precedes it.
+func (s *set) addr(key []byte) netip.Addr {
+	return addrOf(key[max(0, len(key)-int(addrLen(s.family))):], s.family)
+}

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"cnibox/rtnl"
+	"cnibox/test/sandbox"
+)
+
+// held is how many leases the daemons hold when their memory is taken.
+const held = 500
+
+// daemons measures the memory of the DHCP daemon that holds many leases, ours and the
+// reference's, each on a host of its own.
+func daemons(l *lab) []line {
+	count := l.crowd(held)
+	memory := line{What: fmt.Sprintf("daemon at %d leases", count), Unit: "MiB"}
+	ours, err := l.daemonAt("dhcp-ours", l.ours, count)
+	memory.fail(err)
+	var theirs daemonUse
+	if err == nil && l.reference != "" {
+		if theirs, err = l.daemonAt("dhcp-reference", l.reference, count); err != nil {
+			memory.Note = "reference: " + err.Error()
+		}
+	}
+	if memory.Note == "" {
+		memory.Note = fmt.Sprintf("threads: %d, reference %d", ours.threads, theirs.threads)
+	}
+	memory.Ours.Median, memory.Other.Median = float64(ours.kib)/1024, float64(theirs.kib)/1024
+	memory.Ratio = ratio(memory.Other.Median, memory.Ours.Median)
+	return []line{memory}
+}
+
+// A daemonUse is what a daemon takes of the machine.
+type daemonUse struct{ kib, threads int } // resident; of all its threads
+
+// daemonAt has containers behind one bridge get leases through the plugin.
+func (l *lab) daemonAt(name, plugins string, count int) (use daemonUse, err error) {
+	n, err := l.networkOf(name, plugins, nil)
+	if err != nil {
+		return use, err
+	}
+	dir := filepath.Join(l.dir, name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return use, err
+	}
+	all, err := n.behindBridge(count)
+	if err != nil {
+		return use, err
+	}
+	server, err := n.serveDHCP()
+	if err != nil {
+		return use, err
+	}
+	defer server.Close()
+	socket := filepath.Join(dir, "dhcp.sock")
+	daemon := exec.Command(filepath.Join(plugins, "dhcp"), "daemon", "-socketpath", socket)
+	daemon.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	if err := n.host.Do(daemon.Start); err != nil {
+		return use, err
+	}
+	defer func() {
+		daemon.Process.Kill()
+		daemon.Wait()
+	}()
+	for range 100 {
+		if _, err = os.Stat(socket); err == nil {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if err != nil {
+		return use, err
+	}
+	if _, errs := n.all(&byDHCP{n, socket}, "ADD", all, 8); len(errs) > 0 {
+		return use, fmt.Errorf("%d of %d leases failed: %w", len(errs), count, errs[0])
+	}
+	return usage(daemon.Process.Pid)
+}
+
+// behindBridge makes containers, each with eth0 on a bridge of the host. The links are up,
+// since a port takes a while until it forwards, and clients repeat themselves after seconds.
+func (n *network) behindBridge(count int) ([]attachment, error) {
+	c, err := rtnl.Dial(n.host.NS)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	bridge, err := c.CreateLink(rtnl.LinkSpec{Name: "bench0", Kind: rtnl.Bridge{}, Up: true})
+	if err != nil {
+		return nil, err
+	}
+	if err := c.AddAddr(bridge.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("10.243.0.1/16")}); err != nil {
+		return nil, err
+	}
+	all, err := newAttachments(n.name, 0, count)
+	for i, a := range all {
+		if err == nil {
+			err = c.AddLink(rtnl.LinkSpec{
+				Name: fmt.Sprint("port", i), Master: bridge.Index, Up: true, Peer: &rtnl.LinkSpec{Name: "eth0", NS: a.netns.NS},
+			})
+		}
+		if err == nil {
+			err = setUp(a.netns.NS, "eth0")
+		}
+	}
+	return all, err
+}
+
+// setUp sets a link up.
+func setUp(ns *rtnl.NS, name string) error {
+	c, err := rtnl.Dial(ns)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	l, err := c.Link(name)
+	if err != nil {
+		return err
+	}
+	return c.SetLink(l.Index, rtnl.LinkChange{Up: new(true)})
+}
+
+// usage reads proc(5)'s status of a process.
+func usage(pid int) (use daemonUse, err error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return use, err
+	}
+	for l := range strings.Lines(string(b)) {
+		fmt.Sscanf(l, "VmRSS: %d kB", &use.kib)
+		fmt.Sscanf(l, "Threads: %d", &use.threads)
+	}
+	if use.kib == 0 {
+		err = errors.New("the daemon has ended")
+	}
+	return use, err
+}
+
+// byDHCP calls the plugin dhcp as others do that have made a link.
+type byDHCP struct {
+	*network
+	socket string
+}
+
+// call gives the plugin no result: it asks for leases alone.
+func (r *byDHCP) call(verb string, a attachment) error {
+	stdin, err := json.Marshal(map[string]any{
+		"cniVersion": version, "name": r.name, "type": "bridge",
+		"ipam": map[string]string{"type": "dhcp", "daemonSocketPath": r.socket},
+	})
+	if err != nil {
+		return err
+	}
+	_, _, err = sandbox.Call{
+		Argv: []string{filepath.Join(r.plugins, "dhcp")}, Stdin: stdin,
+		Env: sandbox.Plugin(verb, a.id, a.netns.Path, "eth0", r.plugins),
+	}.Run()
+	return err
+}

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"cnibox/test/sandbox"
+)
+
+// version of the specification: the newest one that the packaged reference speaks. That
+// of lists, which cni-exec alone reads, is the first one whose plugins have GC.
+const (
+	version     = "1.0.0"
+	listVersion = "1.1.0"
+)
+
+// A network is one network on one host, and the folder of plugins that serve it.
+type network struct {
+	name    string // part of the paths of leases and cache
+	host    *sandbox.NetNS
+	plugins string
+	confDir string // holds the list, for cni-exec
+	list    []map[string]any
+	filled  int // containers that stay attached
+}
+
+// newNetwork makes a host with the network that the chain is measured on.
+func (l *lab) newNetwork(name, plugins string) (*network, error) {
+	return l.networkOf(name, plugins, usual())
+}
+
+// networkOf makes a host with a network of those plugins.
+func (l *lab) networkOf(name, plugins string, list []map[string]any) (*network, error) {
+	host, err := l.newHost()
+	if err != nil {
+		return nil, err
+	}
+	n := &network{name: name, host: host, plugins: plugins, confDir: filepath.Join(l.dir, "conf", name), list: list}
+	text, err := json.Marshal(map[string]any{"cniVersion": listVersion, "name": name, "plugins": list})
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(n.confDir, 0o700); err != nil {
+		return nil, err
+	}
+	return n, os.WriteFile(filepath.Join(n.confDir, name+".conflist"), text, 0o600)
+}
+
+// chain is the list in the order of ADD, the caller's own.
+func (n *network) chain() []map[string]any { return slices.Clone(n.list) }
+
+// usual is what most hosts of containers have, and no key is one that only we know.
+func usual() []map[string]any {
+	return []map[string]any{
+		{
+			"type": "bridge", "bridge": "bench0", "isGateway": true, "ipMasq": true,
+			"ipam": map[string]any{
+				"type": "host-local", "dataDir": "/var/lib/cni/networks",
+				"ranges": [][]map[string]string{{{"subnet": "10.240.0.0/16"}}},
+				"routes": []map[string]string{{"dst": "0.0.0.0/0"}},
+			},
+		},
+		{"type": "portmap", "capabilities": map[string]bool{"portMappings": true}},
+		{"type": "tuning", "sysctl": map[string]string{"net.core.somaxconn": "512"}},
+	}
+}
+
+// An attachment is one container that gets a network.
+// Its namespace is made before, so that making it is in no figure.
+type attachment struct {
+	id    string
+	netns *sandbox.NetNS
+	port  int // of the host; published
+}
+
+// newAttachment makes the namespace of a container.
+func newAttachment(name string, port int) (attachment, error) {
+	ns, err := sandbox.NewNetNS(name)
+	return attachment{id: name, netns: ns, port: port}, err
+}
+
+// newAttachments makes those with numbers below to, with host ports of their own.
+func newAttachments(prefix string, from, to int) (all []attachment, err error) {
+	for i := from; i < to; i++ {
+		a, err := newAttachment(fmt.Sprintf("%s-%d", prefix, i), 20000+i)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, a)
+	}
+	return all, nil
+}
+
+// portMappings is the capability of that name.
+func (a attachment) portMappings() []map[string]any {
+	return []map[string]any{{"hostPort": a.port, "containerPort": 80, "protocol": "tcp"}}
+}
+
+// A caller is a runtime: it does one verb for one attachment, in the namespace of the thread.
+type caller interface {
+	call(verb string, a attachment) error
+}
+
+// verbs in the order of a container's life.
+var verbs = []string{"ADD", "CHECK", "DEL"}
+
+// settle lets the kernel finish what the last DEL left to it. Links and set
+// elements are freed after an RCU grace period, and the next change of links or
+// rules waits for that (some 10 ms): without a pause each subject would pay for
+// the one before.
+func settle() { time.Sleep(40 * time.Millisecond) }
+
+// life makes a subject of a runtime that attaches, checks and detaches.
+func (n *network) life(name string, r caller, a attachment) subject {
+	return subject{name: name, steps: verbs, round: func() (took []time.Duration, err error) {
+		settle()
+		for _, verb := range verbs {
+			d, err := n.timed(r, verb, a)
+			if err != nil {
+				n.timed(r, "DEL", a) // what it says does not matter any more
+				return nil, fmt.Errorf("%s: %w", verb, err)
+			}
+			took = append(took, d)
+		}
+		return took, nil
+	}}
+}
+
+// timed calls one verb on the host.
+// The thread enters the host's namespace before the clock starts.
+func (n *network) timed(r caller, verb string, a attachment) (took time.Duration, err error) {
+	err = n.host.Do(func() error {
+		begin := time.Now()
+		err := r.call(verb, a)
+		took = time.Since(begin)
+		return err
+	})
+	return took, err
+}

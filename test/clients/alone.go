@@ -1,0 +1,130 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/test/sandbox"
+)
+
+// cgroupVar tells the third process the name of its control group.
+const cgroupVar = "CNIBOX_CLIENTS_CGROUP"
+
+// cgroupPrefix is followed by the ID of the second process.
+const cgroupPrefix = "cnibox-clients-"
+
+// cgroupRoot is where the hierarchies are (version 1), or the one (version 2).
+const cgroupRoot = "/sys/fs/cgroup"
+
+// alone runs the third process in new PID and mount namespaces, and takes its control groups away after it.
+func alone() (code int, err error) {
+	if err := sandbox.Setup(); err != nil {
+		return 0, err
+	}
+	removeOldCgroups()
+	group := fmt.Sprint(cgroupPrefix, os.Getpid())
+	self, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
+	cmd := exec.Command(self, os.Args[1:]...)
+	cmd.Env = append(os.Environ(), cgroupVar+"=/"+group)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL,
+	}
+	err = cmd.Run()
+	removeCgroup(group)
+	if exit := new(exec.ExitError); errors.As(err, &exit) {
+		return max(exit.ExitCode(), 1), nil
+	}
+	return 0, err
+}
+
+// removeCgroup removes the group from each hierarchy, inner folders first. They
+// have no processes any more, and only empty ones can be removed.
+func removeCgroup(name string) {
+	for _, pattern := range []string{name, "*/" + name} {
+		found, _ := filepath.Glob(filepath.Join(cgroupRoot, pattern)) // the pattern is well formed
+		for _, top := range found {
+			var groups []string
+			filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+				if err == nil && d.IsDir() {
+					groups = append(groups, path)
+				}
+				return nil
+			})
+			for _, dir := range slices.Backward(groups) {
+				unix.Rmdir(dir)
+			}
+		}
+	}
+}
+
+// removeOldCgroups removes what runs left that were killed.
+func removeOldCgroups() {
+	for _, level := range []string{"", "*"} {
+		found, _ := filepath.Glob(filepath.Join(cgroupRoot, level, cgroupPrefix+"*"))
+		for _, dir := range found {
+			name := filepath.Base(dir)
+			pid, err := strconv.Atoi(strings.TrimPrefix(name, cgroupPrefix))
+			if err == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+				removeCgroup(name)
+			}
+		}
+	}
+}
+
+// hidden are folders of the machine, by the one above, which clients cannot be told
+// to look for elsewhere.
+var hidden = map[string][]string{"/etc": {"cni", "containers"}, "/opt": {"cni"}}
+
+// hide puts an empty folder in the place of each: a layer over the one above,
+// where it may be missing, and an empty file system in it.
+func hide() error {
+	for above, names := range hidden {
+		layer := filepath.Join(work, "layer"+above)
+		upper, aside := filepath.Join(layer, "upper"), filepath.Join(layer, "work")
+		for _, d := range []string{upper, aside} {
+			if err := os.MkdirAll(d, 0o755); err != nil {
+				return err
+			}
+		}
+		options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", above, upper, aside)
+		if err := unix.Mount("overlay", above, "overlay", 0, options); err != nil {
+			return fmt.Errorf("layer over %s: %w", above, err)
+		}
+		for _, name := range names {
+			dir := filepath.Join(above, name)
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return err
+			}
+			if err := unix.Mount("cnibox", dir, "tmpfs", 0, "mode=0755"); err != nil {
+				return fmt.Errorf("hide %s: %w", dir, err)
+			}
+		}
+	}
+	return nil
+}
+
+// ownProc shows the processes of this PID namespace, which /proc/PID/ns/net is
+// looked up in.
+func ownProc() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("keep mounts private: %w", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return fmt.Errorf("mount /proc: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"cnibox/test/sandbox"
+)
+
+// published is the host port that the configuration gives to port 80 of ctr's
+// containers: ctr has no option for ports.
+const published = 8080
+
+// configure writes the network that the README shows and bandwidth, with published
+// ports of its own if there are any: a JSON list as the capability portMappings has it. A
+// runtime that has no ports to give leaves runtimeConfig as it stands here.
+func configure(ports string) error {
+	const list = `{
+  "cniVersion": "1.0.0",
+  "name": "` + network + `",
+  "plugins": [
+    { "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+      "dns": { "nameservers": ["198.51.100.2"] },
+      "ipam": { "type": "host-local", "ranges": [[{ "subnet": "10.88.0.0/16" }]],
+                "routes": [{ "dst": "0.0.0.0/0" }] } },
+    { "type": "portmap", "capabilities": { "portMappings": true }%s },
+    { "type": "bandwidth", "capabilities": { "bandwidth": true } }
+  ]
+}
+`
+	if ports != "" {
+		ports = `, "runtimeConfig": { "portMappings": ` + ports + ` }`
+	}
+	// In place: containerd 1.6 looks again when a file is written, not when one is
+	// moved in.
+	return os.WriteFile(filepath.Join(confDir, "10-clients.conflist"), fmt.Appendf(nil, list, ports), 0o600)
+}
+
+// installation lays the links as the README says, and those of the recorder.
+func (h *host) installation() error {
+	return step("cnibox install and verify "+pluginDir, func() error {
+		binary, err := os.ReadFile(h.bin)
+		if err != nil {
+			return err
+		}
+		cnibox := filepath.Join(pluginDir, "cnibox")
+		if err := os.WriteFile(cnibox, binary, 0o755); err != nil {
+			return err
+		}
+		for _, verb := range []string{"install", "verify"} {
+			if _, _, err := (sandbox.Call{Argv: []string{cnibox, verb, pluginDir}}).Run(); err != nil {
+				return err
+			}
+		}
+		return h.installRecorder()
+	})
+}
+
+// installRecorder puts this program in the place of the plugins that it records,
+// and the real one in that of host-local, which bridge asks for.
+func (h *host) installRecorder() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	for _, plugin := range recorded {
+		if err := os.Symlink(self, filepath.Join(criDir, plugin)); err != nil {
+			return err
+		}
+	}
+	return os.Symlink(filepath.Join(pluginDir, "host-local"), filepath.Join(criDir, "host-local"))
+}
+
+// ctrRun starts a container with the network, as a person would but for the control
+// group, which is where it can be found again.
+func (h *host) ctrRun(id string, flags []string, command ...string) (string, error) {
+	args := []string{"run", "--cni", "--cgroup", h.cgroup + "/" + id,
+		"--mount", "type=bind,src=" + resolvConf + ",dst=/etc/resolv.conf,options=rbind:ro"}
+	args = append(append(args, flags...), image, id)
+	return h.ctr(append(args, command...)...)
+}
+
+// resolvConf is what ctr users have to mount: ctr does not look at a result's dns.
+const resolvConf = work + "/resolv.conf"
+
+// ctrContainers runs a server and a client with `ctr run --rm --cni`. ctr calls ADD
+// with /proc/PID/ns/net, and DEL with an empty CNI_NETNS, when the process has ended.
+func (h *host) ctrContainers() error {
+	ports := fmt.Sprintf(`[{ "hostPort": %d, "containerPort": 80, "protocol": "tcp" }]`, published)
+	if err := os.WriteFile(resolvConf, fmt.Appendf(nil, "nameserver %s\n", outsideAddr), 0o644); err != nil {
+		return err
+	}
+	if err := configure(ports); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := h.ctrRun("web", []string{"--rm"})
+		ended <- err
+	}()
+	var web netip.Addr
+	err := step("ctr run --rm --cni: address, and the host reaches the container", func() error {
+		return eventually(func() (err error) {
+			if web, err = address("default-web"); err != nil {
+				return err
+			}
+			return fetchOnce(nil, netip.AddrPortFrom(web, 80))
+		})
+	})
+	if err != nil {
+		return err
+	}
+	for _, next := range []func() error{
+		h.publishedPort, h.takenPort, func() error { return h.client(web) },
+	} {
+		if err := next(); err != nil {
+			return err
+		}
+	}
+	return step("the server is killed; nothing is left behind", func() error {
+		if _, err := h.ctr("task", "kill", "--signal", "KILL", "web"); err != nil {
+			return err
+		}
+		if err := <-ended; err == nil || !strings.Contains(err.Error(), "137") {
+			return fmt.Errorf("ctr run ended with %s, want exit status 137 of a killed container", fmt.Sprint(err))
+		}
+		return eventually(h.empty)
+	})
+}
+
+// publishedPort reaches the first server.
+func (h *host) publishedPort() error {
+	return step("the published port, from the host and from outside", func() error { return h.publishedAt(published) })
+}
+
+// publishedAt reads the page of a server by 127.0.0.1, which needs route_localnet and
+// masquerading, by the host's address from the host itself, and from outside.
+func (h *host) publishedAt(port uint16) error {
+	away := netip.AddrPortFrom(hostAddr, port)
+	return errors.Join(fetch(nil, netip.AddrPortFrom(local, port)), fetch(nil, away), fetch(h.outside.NS, away))
+}
+
+// takenPort: the refusal must name who has the port, and leave nothing.
+func (h *host) takenPort() error {
+	return step("a second container cannot take the port, and is told who has it", func() error {
+		before, err := h.leftovers()
+		if err != nil {
+			return err
+		}
+		_, err = h.ctrRun("thief", nil)
+		if err == nil || !strings.Contains(err.Error(), network+"/default-web/eth0") {
+			return fmt.Errorf("ctr run said %s", fmt.Sprint(err))
+		}
+		// ctr keeps the container that it could not attach.
+		h.ctr("task", "rm", "--force", "thief")
+		if _, err := h.ctr("container", "rm", "thief"); err != nil {
+			return err
+		}
+		return eventually(func() error {
+			after, err := h.leftovers()
+			if err == nil && len(after) != len(before) {
+				err = fmt.Errorf("left behind: %q", after)
+			}
+			return err
+		})
+	})
+}
+
+// client looks at everything from inside. The port that the first container has is
+// still published then, though the network's file no longer says so.
+func (h *host) client(web netip.Addr) error {
+	return step("from inside: gateway, other container, published port, names outside", func() error {
+		if err := configure(""); err != nil {
+			return err
+		}
+		commands := []string{
+			"ip -4 address show dev eth0",
+			"ping -c 1 -W 30 " + gateway.String(),
+			"ping -c 1 -W 30 " + outsideAddr.String(),
+			in(netip.AddrPortFrom(web, 80), patience),
+			in(netip.AddrPortFrom(hostAddr, published), patience),
+			"nslookup " + name,
+		}
+		out, err := h.ctrRun("client", []string{"--rm"}, "sh", "-c", strings.Join(commands, " && "))
+		if err != nil {
+			return err
+		}
+		if n := strings.Count(out, page); n != 2 || !strings.Contains(out, named.String()) || !strings.Contains(out, "inet 10.88.0.") {
+			return fmt.Errorf("got the page %d times, want 2: %s", n, out)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"cnibox/rtnl"
+	"cnibox/test/sandbox"
+)
+
+// Where things are in the sandbox.
+const (
+	work      = "/run/clients"
+	pluginDir = "/opt/cni/bin"   // as ctr has it
+	confDir   = "/etc/cni/net.d" // as ctr has it
+	criDir    = work + "/bin"    // plugins of the CRI plugin, recorded
+	socket    = "/run/containerd/containerd.sock"
+	daemonLog = work + "/containerd.log"
+)
+
+// The machine outside, and what the host is reached by from there (RFC 5737 and 3849).
+var (
+	hostAddr     = netip.MustParseAddr("198.51.100.1")
+	hostAddr6    = netip.MustParseAddr("2001:db8::1")
+	outsideAddr  = netip.MustParseAddr("198.51.100.2")
+	outsideAddr6 = netip.MustParseAddr("2001:db8::2")
+	gateway      = netip.MustParseAddr("10.88.0.1")
+	local        = netip.MustParseAddr("127.0.0.1")
+)
+
+// A host runs containerd, and a cable leads from it to a machine outside.
+type host struct {
+	bin     string
+	cgroup  string // absolute name; parent of all control groups of the containers
+	links   *rtnl.Conn
+	outside *sandbox.NetNS
+	daemon  *exec.Cmd
+	cri     cri.RuntimeServiceClient
+	stopDNS func()
+}
+
+// newHost takes the machine's folders out of sight and builds what is around the
+// host. Nothing runs yet but the name server outside.
+func newHost(bin string) (*host, error) {
+	h := &host{bin: bin, cgroup: os.Getenv(cgroupVar)}
+	for _, prepare := range []func() error{ownProc, hide} {
+		if err := prepare(); err != nil {
+			return nil, err
+		}
+	}
+	for _, dir := range []string{work, criDir, pluginDir, confDir} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if h.links, err = rtnl.Dial(rtnl.Host()); err != nil {
+		return nil, err
+	}
+	if h.outside, err = sandbox.NewNetNS("outside"); err != nil {
+		return nil, err
+	}
+	if err := h.cable(); err != nil {
+		return nil, fmt.Errorf("cable to the outside: %w", err)
+	}
+	// Port 53, since no resolver of a container can be told another.
+	h.stopDNS, err = serveDNS(h.outside.NS, netip.AddrPortFrom(outsideAddr, 53))
+	return h, err
+}
+
+// cable connects host and outside. There is no route from outside to the range of
+// the containers: what comes back from there has been masqueraded.
+func (h *host) cable() error {
+	spec := rtnl.LinkSpec{Name: "up0", Peer: &rtnl.LinkSpec{Name: "eth0", NS: h.outside.NS}}
+	if err := h.links.AddLink(spec); err != nil {
+		return err
+	}
+	outside, err := rtnl.Dial(h.outside.NS)
+	if err != nil {
+		return err
+	}
+	defer outside.Close()
+	for _, end := range []struct {
+		c       *rtnl.Conn
+		name    string
+		ip, ip6 netip.Addr
+	}{{h.links, "up0", hostAddr, hostAddr6}, {outside, "eth0", outsideAddr, outsideAddr6}} {
+		l, err := end.c.Link(end.name)
+		if err != nil {
+			return err
+		}
+		up := true
+		if err := end.c.SetLink(l.Index, rtnl.LinkChange{Up: &up}); err != nil {
+			return err
+		}
+		err = end.c.Do(rtnl.NewAddr(l.Index, rtnl.Addr{Prefix: netip.PrefixFrom(end.ip, 24)}),
+			rtnl.NewAddr(l.Index, rtnl.Addr{Prefix: netip.PrefixFrom(end.ip6, 64), NoDAD: true}))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// patience is how long a change may take that no event tells of.
+// It is for busy machines, and matters only when the trial fails.
+const patience = time.Minute
+
+// eventually calls fn until it succeeds; after [patience] it returns the last
+// error. It is for states that the kernel or containerd reach in their own time,
+// as a link that goes with its namespace.
+func eventually(fn func() error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for {
+		err := fn()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// step does one thing and says what it was, and how long it took: a person reads
+// along, and the last line before an error tells where it broke.
+func step(text string, fn func() error) error {
+	begin := time.Now()
+	if err := fn(); err != nil {
+		fmt.Println("FAIL", text)
+		return fmt.Errorf("%s: %w", text, err)
+	}
+	fmt.Printf("ok   %-66s %5d ms\n", text, time.Since(begin).Milliseconds())
+	return nil
+}
+
+// A stage is one step of a part, in the order in which a person would do them.
+type stage struct {
+	text string
+	do   func() error
+}
+
+// walk goes through the stages to the first that fails.
+func walk(stages ...stage) error {
+	for _, s := range stages {
+		if err := step(s.text, s.do); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"cnibox/rtnl"
+	"cnibox/spec"
+	"cnibox/test/sandbox"
+)
+
+// network is the one that cni-exec has when nothing is configured.
+const network = "cnibox"
+
+// The published port of the container web, and where its server listens.
+const (
+	hostPort      = 8080
+	containerPort = 80
+)
+
+// What the host is reached by from outside, and a machine there; the addresses
+// are for documentation (RFC 5737).
+var (
+	hostAddr    = netip.MustParsePrefix("198.51.100.1/24")
+	outsideAddr = netip.MustParsePrefix("198.51.100.2/24")
+)
+
+// A world is the host of the sandbox, its containers and a machine outside.
+// It is filled by build and attach, in this order.
+type world struct {
+	bin  string
+	page *page
+
+	host        *rtnl.NS
+	hostLinks   *rtnl.Conn
+	outside     *sandbox.NetNS
+	web, client *container
+}
+
+// A container is a namespace and what the runtime said of it.
+type container struct {
+	name   string
+	netns  *sandbox.NetNS
+	result result
+}
+
+// result is the part of a CNI result that is shown.
+// A struct of its own: the demo reads what a person would, and not with our own reader.
+type result struct {
+	Interfaces []struct{ Name, Mac, Sandbox string }
+	IPs        []struct {
+		Address   netip.Prefix
+		Gateway   netip.Addr
+		Interface *int
+	}
+}
+
+// addr returns the container's first address of a family.
+func (c *container) addr(is func(netip.Addr) bool) (netip.Addr, bool) {
+	for _, ip := range c.result.IPs {
+		if is(ip.Address.Addr()) {
+			return ip.Address.Addr(), true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// attachment is what the container's leases, rules and links are owned by.
+func (c *container) attachment() spec.Attachment {
+	return spec.Attachment{Network: network, ContainerID: c.name, IfName: "eth0"}
+}
+
+// build makes the namespaces, and a cable from the host to the outside.
+func (w *world) build() error {
+	return w.page.step(func() (string, error) {
+		text := "namespaces for the containers web and client, and a machine outside"
+		var err error
+		if w.host, err = rtnl.Current(); err != nil {
+			return text, err
+		}
+		if w.hostLinks, err = rtnl.Dial(w.host); err != nil {
+			return text, err
+		}
+		w.web, w.client = &container{name: "web"}, &container{name: "client"}
+		for _, c := range []*container{w.web, w.client} {
+			if c.netns, err = sandbox.NewNetNS(c.name); err != nil {
+				return text, err
+			}
+		}
+		if w.outside, err = sandbox.NewNetNS("outside"); err != nil {
+			return text, err
+		}
+		return text, w.connect()
+	})
+}
+
+// connect gives host and outside one end of a veth pair each.
+// The kernel routes between them by the addresses alone.
+func (w *world) connect() error {
+	err := w.hostLinks.AddLink(rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "eth0", NS: w.outside.NS}})
+	if err != nil {
+		return err
+	}
+	outside, err := rtnl.Dial(w.outside.NS)
+	if err != nil {
+		return err
+	}
+	defer outside.Close()
+	if err := address(outside, "eth0", outsideAddr); err != nil {
+		return err
+	}
+	return address(w.hostLinks, "up0", hostAddr)
+}
+
+// address sets a link up and gives it an address.
+func address(c *rtnl.Conn, name string, ip netip.Prefix) error {
+	l, err := c.Link(name)
+	if err != nil {
+		return err
+	}
+	up := true
+	return c.Do(rtnl.ChangeLink(l.Index, rtnl.LinkChange{Up: &up}), rtnl.NewAddr(l.Index, rtnl.Addr{Prefix: ip}))
+}
+
+// attach adds both containers to the network.
+func (w *world) attach() error {
+	publish := fmt.Sprintf("%d:%d", hostPort, containerPort)
+	if err := w.add(w.web, "--publish", publish); err != nil {
+		return err
+	}
+	return w.add(w.client)
+}
+
+// add attaches one container and keeps what the runtime answers.
+func (w *world) add(c *container, flags ...string) error {
+	return w.page.step(func() (string, error) {
+		out, text, err := w.cniExec("add", c, flags...)
+		if err != nil {
+			return text, err
+		}
+		if err := json.Unmarshal(out, &c.result); err != nil {
+			return text, fmt.Errorf("the result of %s: %w", text, err)
+		}
+		return text, nil
+	})
+}
+
+// cniExec runs the runtime as a person would, where nothing is configured, and
+// returns its answer and the command line.
+func (w *world) cniExec(verb string, c *container, flags ...string) (out []byte, text string, err error) {
+	args := append([]string{verb, network, c.netns.Path}, flags...)
+	argv := append([]string{w.bin, "cni-exec"}, args...)
+	argv = append(argv, "--container-id", c.name, "--conf-dir", "/run/no-configuration")
+	out, _, err = sandbox.Call{Argv: argv}.Run()
+	return out, "cni-exec " + strings.Join(args, " "), err
+}
+
+// check lets the runtime compare what is there with what it made.
+func (w *world) check() error { return w.each("check") }
+
+// detach takes both containers from the network.
+func (w *world) detach() error { return w.each("del") }
+
+// each runs a verb for both containers.
+func (w *world) each(verb string) error {
+	for _, c := range []*container{w.web, w.client} {
+		err := w.page.step(func() (string, error) {
+			_, text, err := w.cniExec(verb, c)
+			return text, err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

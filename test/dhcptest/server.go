@@ -1,0 +1,282 @@
+// Package dhcptest is DHCP servers for tests, which can be told to misbehave. The
+// messages are those of a library that shares nothing with ours. It is for tests only.
+package dhcptest
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv4/server4"
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+)
+
+// A Wire is a server's end of a cable to a container: srv0 with 10.9.0.1/24 and fd09::1
+// in its own namespace, and eth0 in the container's, down.
+type Wire struct{ Server, Container *rtnl.NS }
+
+// NewWire lays the cable.
+func NewWire(t testing.TB) Wire {
+	t.Helper()
+	w := Wire{kerneltest.NS(t), kerneltest.NS(t)}
+	c := kerneltest.Dial(t, w.Server)
+	err := c.AddLink(rtnl.LinkSpec{Name: "srv0", Up: true, Peer: &rtnl.LinkSpec{Name: "eth0", NS: w.Container}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	Address(t, w.Server, "srv0", "10.9.0.1/24", "fd09::1/64")
+	return w
+}
+
+// Address gives a link addresses, and sets it up.
+func Address(t testing.TB, ns *rtnl.NS, link string, prefixes ...string) {
+	t.Helper()
+	c := kerneltest.Dial(t, ns)
+	l, err := c.Link(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ops := []rtnl.Op{rtnl.ChangeLink(l.Index, rtnl.LinkChange{Up: new(true)})}
+	for _, p := range prefixes {
+		ops = append(ops, rtnl.NewAddr(l.Index, rtnl.Addr{Prefix: netip.MustParsePrefix(p), NoDAD: true}))
+	}
+	if err := c.Do(ops...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A Seen is one message that a server got.
+type Seen struct {
+	Type     dhcpv4.MessageType
+	Unicast  bool // it was sent to the server alone
+	ClientID string
+	Message  *dhcpv4.DHCPv4
+}
+
+// A Server4 leases the addresses from 10.9.0.10 on, each client identifier its own.
+type Server4 struct {
+	mu     sync.Mutex
+	seen   []Seen
+	leased map[string]net.IP // or offered
+	bound  map[string]bool   // leased in truth
+	times  times
+	answer func(m Seen, reply *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4
+	lose   func(m Seen) bool
+	conn   *net.UDPConn
+}
+
+// The times of a lease: when its server is asked again, when any server is, and its length.
+// T1 and T2 of 0 are not told.
+type times struct{ t1, t2, life time.Duration }
+
+// ServerIP is the server's address.
+var ServerIP = net.IPv4(10, 9, 0, 1).To4()
+
+// Start4 starts a server on srv0 of a namespace, with leases of a minute.
+func Start4(t testing.TB, ns *rtnl.NS) *Server4 {
+	t.Helper()
+	s := &Server4{leased: map[string]net.IP{}, bound: map[string]bool{}, times: times{life: time.Minute}}
+	err := ns.Do(func() (err error) {
+		s.conn, err = server4.NewIPv4UDPConn("srv0", &net.UDPAddr{Port: 67})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tellDestinations(s.conn); err != nil {
+		t.Fatal(err)
+	}
+	go s.serve()
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// Stop ends the server; what it leased is forgotten.
+func (s *Server4) Stop() { s.conn.Close() }
+
+// Life sets the length of leases from now on.
+func (s *Server4) Life(d time.Duration) { s.Times(0, 0, d) }
+
+// Times sets all times of leases from now on. A lease that is renewed soon and is long all
+// the same does not run out when the machine stands still.
+func (s *Server4) Times(t1, t2, life time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.times = times{t1, t2, life}
+}
+
+// Answer sets what becomes of an answer: nil leaves it as it is, no messages is silence.
+func (s *Server4) Answer(fn func(m Seen, reply *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answer = fn
+}
+
+// Lose sets which messages do not reach the server from now on: those for which fn returns
+// true.
+func (s *Server4) Lose(fn func(m Seen) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lose = fn
+}
+
+// With makes each answer have options more.
+func (s *Server4) With(options ...dhcpv4.Option) {
+	s.Answer(func(_ Seen, reply *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 {
+		for _, o := range options {
+			reply.UpdateOption(o)
+		}
+		return []*dhcpv4.DHCPv4{reply}
+	})
+}
+
+// Silence answers nothing from now on.
+func (s *Server4) Silence() {
+	s.Answer(func(Seen, *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 { return nil })
+}
+
+// Move makes the server lease other addresses from now on, from 10.9.0.100.
+func (s *Server4) Move() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, ip := range s.leased {
+		s.leased[id] = net.IPv4(ip[0], ip[1], ip[2], ip[3]+90).To4()
+	}
+}
+
+// Seen returns the messages so far.
+func (s *Server4) Seen() []Seen {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.seen)
+}
+
+// Count is how many messages of a type came.
+func (s *Server4) Count(kind dhcpv4.MessageType) (n int) {
+	for _, m := range s.Seen() {
+		if m.Type == kind {
+			n++
+		}
+	}
+	return n
+}
+
+// Leased returns the addresses that are leased now, by client identifier.
+func (s *Server4) Leased() map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := map[string]string{}
+	for id := range s.bound {
+		list[id] = s.leased[id].String()
+	}
+	return list
+}
+
+// tellDestinations has a socket tell where each packet was sent to: IP_PKTINFO of ip(7).
+// One socket for all, since of two it would be chance which is read first.
+func tellDestinations(conn *net.UDPConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var set error
+	err = raw.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1) })
+	return errors.Join(err, set)
+}
+
+// destination is the one that came with a packet; nil if none did.
+func destination(oob []byte) net.IP {
+	all, err := unix.ParseSocketControlMessage(oob)
+	if err != nil || len(all) != 1 || len(all[0].Data) < 12 {
+		return nil
+	}
+	return all[0].Data[8:12] // ipi_addr of struct in_pktinfo
+}
+
+func (s *Server4) serve() {
+	b, oob := make([]byte, 4096), make([]byte, 64)
+	for {
+		n, more, _, to, err := s.conn.ReadMsgUDP(b, oob)
+		if err != nil {
+			return
+		}
+		m, err := dhcpv4.FromBytes(b[:n])
+		if err != nil {
+			continue
+		}
+		if to.IP.Equal(net.IPv4zero) {
+			to = &net.UDPAddr{IP: net.IPv4bcast, Port: to.Port}
+		}
+		for _, r := range s.handle(m, destination(oob[:more]).Equal(ServerIP)) {
+			s.conn.WriteTo(r.ToBytes(), to)
+		}
+	}
+}
+
+// handle notes a message and returns the answers.
+func (s *Server4) handle(m *dhcpv4.DHCPv4, unicast bool) []*dhcpv4.DHCPv4 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := string(m.Options.Get(dhcpv4.OptionClientIdentifier))
+	seen := Seen{m.MessageType(), unicast, id, m}
+	if s.lose != nil && s.lose(seen) {
+		return nil
+	}
+	s.seen = append(s.seen, seen)
+	kind := dhcpv4.MessageTypeOffer
+	switch m.MessageType() {
+	case dhcpv4.MessageTypeDiscover:
+	case dhcpv4.MessageTypeRequest:
+		kind = dhcpv4.MessageTypeAck
+	case dhcpv4.MessageTypeRelease:
+		if s.leased[id].Equal(m.ClientIPAddr) {
+			delete(s.leased, id)
+			delete(s.bound, id)
+		}
+		return nil
+	default:
+		return nil
+	}
+	if s.leased[id] == nil {
+		s.leased[id] = s.free()
+	}
+	reply, err := dhcpv4.NewReplyFromRequest(m, dhcpv4.WithMessageType(kind), dhcpv4.WithYourIP(s.leased[id]),
+		dhcpv4.WithServerIP(ServerIP), dhcpv4.WithOption(dhcpv4.OptServerIdentifier(ServerIP)),
+		dhcpv4.WithNetmask(net.CIDRMask(24, 32)), dhcpv4.WithRouter(ServerIP), dhcpv4.WithLeaseTime(uint32(s.times.life/time.Second)))
+	if err != nil {
+		return nil
+	}
+	if s.times.t1 > 0 {
+		reply.UpdateOption(dhcpv4.OptRenewTimeValue(s.times.t1))
+		reply.UpdateOption(dhcpv4.OptRebindingTimeValue(s.times.t2))
+	}
+	if kind == dhcpv4.MessageTypeAck {
+		s.bound[id] = true
+	}
+	if s.answer != nil {
+		return s.answer(seen, reply)
+	}
+	return []*dhcpv4.DHCPv4{reply}
+}
+
+// free is the first address that nobody has.
+func (s *Server4) free() net.IP {
+	for last := byte(10); ; last++ {
+		ip := net.IPv4(10, 9, 0, last).To4()
+		taken := false
+		for _, other := range s.leased {
+			taken = taken || other.Equal(ip)
+		}
+		if !taken {
+			return ip
+		}
+	}
+}

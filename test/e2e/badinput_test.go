@@ -1,0 +1,593 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"cnibox/applets"
+	"cnibox/applets/applet"
+	"cnibox/internal/kerneltest"
+	"cnibox/internal/schema"
+	"cnibox/spec"
+	"cnibox/test/product"
+)
+
+// patience is how long the answer to bad input may take; what waits in vain does so for ever.
+var patience = kerneltest.Patience(10 * time.Second)
+
+// prompt makes a call that has to be answered at once. What waits does so each time; so one
+// that took longer is made again, since the machine may have stood still.
+func (w *world) prompt(what string, call func() answer) (a answer) {
+	w.Helper()
+	for range 5 {
+		if a = call(); a.took <= patience {
+			return a
+		}
+	}
+	w.Errorf("%s took %s, again and again", what, a.took)
+	return a
+}
+
+// serve is call for what has to be answered at once.
+func (w *world) serve(verb spec.Verb, applet, conf string, c container, env map[string]string) answer {
+	w.Helper()
+	return w.prompt(fmt.Sprint(verb, " ", applet), func() answer { return w.call(verb, applet, conf, c, env) })
+}
+
+// call calls a plugin in this process, where the environment may hold what no
+// process can be given.
+func (w *world) call(verb spec.Verb, plugin, conf string, c container, env map[string]string) answer {
+	w.Helper()
+	vars := map[string]string{"CNI_COMMAND": string(verb), "CNI_CONTAINERID": c.id, "CNI_IFNAME": "eth0", "CNI_NETNS": c.path}
+	for k, v := range env {
+		vars[k] = v
+	}
+	a, _ := applets.Lookup(plugin)
+	done := make(chan answer, 1)
+	go func() {
+		var got answer
+		var out, diag bytes.Buffer
+		begin := time.Now()
+		err := w.host.Do(func() error {
+			got.exit = applet.Serve(w.Context(), a, applet.Process{
+				Applets: applets.All(),
+				Getenv:  func(k string) string { return vars[k] }, Stdin: strings.NewReader(w.text(conf)), Stdout: &out, Stderr: &diag,
+			})
+			return nil
+		})
+		if err != nil {
+			w.Error(err)
+		}
+		got.stdout, got.stderr, got.took = out.String(), diag.String(), time.Since(begin)
+		done <- got
+	}()
+	select {
+	case a := <-done:
+		return a
+	case <-time.After(processTime):
+		w.Fatalf("%s %s does not end", verb, plugin)
+		return answer{}
+	}
+}
+
+// Configurations that are good as far as the plugins are concerned; a plugin's own
+// test file may add its own, and to makers if the plugin makes the interface.
+const (
+	goodPrev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"br0"},{"name":"eth0","sandbox":"$NETNS"}],
+		"ips":[{"address":"10.1.0.2/24","interface":1}]}`
+	goodIPAM = `"ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.1.0.0/24"}`
+	goodHead = `{"cniVersion":"1.1.0","name":"demo","cni.dev/valid-attachments":[{"containerID":"other","ifname":"eth0"}],`
+)
+
+var goodConfs = map[string]string{
+	"bridge":     goodHead + `"type":"bridge","bridge":"br0","isGateway":true,"ipMasq":true,` + goodIPAM + `,` + goodPrev + `}`,
+	"host-local": goodHead + `"type":"host-local",` + goodIPAM + `,` + goodPrev + `}`,
+	"loopback":   goodHead + `"type":"loopback",` + goodPrev + `}`,
+	"portmap": goodHead + `"type":"portmap","dataDir":"$DIR/ports","runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]},` +
+		goodPrev + `}`,
+	"tuning": goodHead + `"type":"tuning","dataDir":"$DIR/tuning","mtu":1400,` + goodPrev + `}`,
+}
+
+// goodPlugins are those of goodConfs; TestGoodConfs tells of one that is not there.
+func goodPlugins() []string {
+	return slices.DeleteFunc(product.Plugins(), func(name string) bool { return goodConfs[name] == "" || elsewhere(name) })
+}
+
+// A new plugin is tried with bad input like all others.
+func TestGoodConfs(t *testing.T) {
+	for _, name := range product.Plugins() {
+		if goodConfs[name] == "" {
+			t.Errorf("goodConfs has no configuration of %s, so no test gives it bad input", name)
+		}
+	}
+}
+
+// makers are the plugins that need a container of their own: ADD makes the interface.
+var makers = map[string]bool{"bridge": true}
+
+// spoil gives a configuration one member more, which goes before those of the
+// same name.
+func spoil(conf, member string) string { return strings.TrimSuffix(conf, "}") + "," + member + "}" }
+
+var allVerbs = []spec.Verb{spec.Add, spec.Check, spec.Del, spec.Get, spec.GC, spec.Status}
+
+// attachedVerbs are those that are about one attachment.
+var attachedVerbs = allVerbs[:4]
+
+// otherVerbs are all but DEL, which takes what it cannot read for absent; undeleting are
+// those among them that are about one attachment.
+var (
+	otherVerbs = []spec.Verb{spec.Add, spec.Check, spec.Get, spec.GC, spec.Status}
+	undeleting = otherVerbs[:3]
+)
+
+// among are those of the good plugins that are in a list.
+func among(list []string) []string {
+	return slices.DeleteFunc(goodPlugins(), func(name string) bool { return !slices.Contains(list, name) })
+}
+
+// tricks are names that must never become part of a path or a command.
+var tricks = []string{"../x", "..", ".", "/", "/etc/passwd", "a/b", "a\x00b", "-x", "a b", "$(reboot)", "ä", "\xff", "a\nb",
+	strings.Repeat("a", 300)}
+
+// A bad input is refused by the verbs with a code, whatever the plugin is.
+type badInput struct {
+	spoil string            // member of the configuration
+	stdin *string           // all of it instead
+	env   map[string]string // variables
+	verbs []spec.Verb       // nil: all
+	only  []string          // plugins; nil: all
+	code  int
+}
+
+// refuse tries an input on all plugins and verbs of it. None may change anything.
+func (b badInput) refuse(w *world, c container, before string) {
+	w.Helper()
+	verbs, plugins := b.verbs, b.only
+	if verbs == nil {
+		verbs = allVerbs
+	}
+	if plugins == nil {
+		plugins = goodPlugins()
+	}
+	for _, plugin := range plugins {
+		conf := strings.ReplaceAll(goodConfs[plugin], "$NETNS", c.path)
+		if b.spoil != "" {
+			conf = spoil(conf, b.spoil)
+		}
+		if b.stdin != nil {
+			conf = *b.stdin
+		}
+		for _, verb := range verbs {
+			a := w.serve(verb, plugin, conf, c, b.env)
+			if code := a.code(w.T); code != b.code || code == 0 && !quiet(a) {
+				w.Errorf("%s %s: code %d, want %d: %.400q", verb, plugin, code, b.code, a.stdout)
+			}
+		}
+	}
+	if after := w.state(c); after != before {
+		w.Errorf("it changed something:\n%s", kerneltest.Diff(before, after))
+	}
+}
+
+// quiet reports whether a success printed nothing or a valid result.
+func quiet(a answer) bool {
+	return a.stdout == "" || len(schema.CheckResult([]byte(a.stdout))) == 0
+}
+
+// refuseAll runs a table on one host, where another container has an attachment
+// that must not suffer.
+func refuseAll(t *testing.T, table map[string]badInput) {
+	w := newWorld(t)
+	c, other := w.container("ctr"), w.container("other")
+	w.must("other ADD", w.plugin(spec.Add, "bridge", goodConfs["bridge"], other))
+	w.lo(c, false) // as the DEL of loopback leaves it
+	before := w.state(c)
+	for name, b := range table {
+		t.Run(name, func(t *testing.T) { b.refuse(w.on(t), c, before) })
+	}
+	w.must("other CHECK", w.plugin(spec.Check, "host-local", goodConfs["host-local"], other))
+	w.must("other DEL", w.plugin(spec.Del, "bridge", goodConfs["bridge"], other))
+}
+
+func TestKernelBadNames(t *testing.T) {
+	table := map[string]badInput{}
+	for _, trick := range tricks {
+		q := quoted(trick)
+		plain := map[string]badInput{
+			"CNI_CONTAINERID":  {env: map[string]string{"CNI_CONTAINERID": trick}, verbs: attachedVerbs, code: spec.CodeEnv},
+			"CNI_IFNAME":       {env: map[string]string{"CNI_IFNAME": trick}, verbs: attachedVerbs, code: spec.CodeEnv},
+			"unused names":     {env: map[string]string{"CNI_CONTAINERID": trick, "CNI_IFNAME": trick}, verbs: []spec.Verb{spec.GC}},
+			"name":             {spoil: `"name":` + q, verbs: otherVerbs, code: spec.CodeConfig},
+			"name of DEL":      {spoil: `"name":` + q, verbs: []spec.Verb{spec.Del}},
+			"valid ID":         {spoil: `"cni.dev/valid-attachments":[{"containerID":` + q + `,"ifname":"eth0"}]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig},
+			"valid interface":  {spoil: `"cni.dev/valid-attachments":[{"containerID":"a","ifname":` + q + `}]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig},
+			"bridge":           {spoil: `"bridge":` + q, verbs: []spec.Verb{spec.Add, spec.Check}, only: []string{"bridge"}, code: spec.CodeConfig},
+			"CNI_ARGS":         {env: map[string]string{"CNI_ARGS": trick}, verbs: undeleting, only: among(readsArgs), code: spec.CodeEnv},
+			"CNI_ARGS of DEL":  {env: map[string]string{"CNI_ARGS": trick}, verbs: []spec.Verb{spec.Del}},
+			"CNI_ARGS MAC":     {env: map[string]string{"CNI_ARGS": "MAC=" + trick}, verbs: []spec.Verb{spec.Add}, only: []string{"bridge", "tuning"}, code: spec.CodeEnv},
+			"CNI_ARGS IP":      {env: map[string]string{"CNI_ARGS": "IP=" + trick}, verbs: []spec.Verb{spec.Add}, only: []string{"host-local", "bridge"}, code: spec.CodeEnv},
+			"relative dataDir": {spoil: `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":` + quoted("x"+trick) + `}`, verbs: []spec.Verb{spec.Add}, only: []string{"host-local", "bridge"}, code: spec.CodeConfig},
+			"relative folder":  {spoil: `"dataDir":` + quoted("x"+trick), verbs: []spec.Verb{spec.Add}, only: []string{"portmap", "tuning", "bandwidth", "sbr", "vrf"}, code: spec.CodeConfig},
+		}
+		if strings.ContainsAny(trick, "/\x00\n") || trick == ".." || trick == "." || len(trick) > 255 { // a type is any file name
+			plain["type"] = badInput{spoil: `"type":` + q, verbs: otherVerbs, code: spec.CodeConfig}
+			plain["ipam.type"] = badInput{spoil: `"ipam":{"type":` + q + `}`, verbs: otherVerbs, code: spec.CodeConfig}
+			plain["type of DEL"] = badInput{spoil: `"type":` + q, verbs: []spec.Verb{spec.Del}}
+			plain["ipam.type of DEL"] = badInput{spoil: `"ipam":{"type":` + q + `}`, verbs: []spec.Verb{spec.Del}}
+		}
+		for what, b := range plain {
+			table[fmt.Sprintf("%s=%.20q", what, trick)] = b
+		}
+	}
+	for name := range table {
+		if takes(name) {
+			delete(table, name)
+		}
+	}
+	refuseAll(t, table)
+}
+
+// quoted is a name as a JSON string. Bytes that are no UTF-8 stay, as a careless
+// caller sends them.
+func quoted(s string) string {
+	if s == "\xff" {
+		return "\"\xff\""
+	}
+	b, _ := json.Marshal(s)
+	return string(b)
+}
+
+// takes tells the pairs that are no mistake: interfaces may be called what
+// containers may not.
+func takes(name string) bool {
+	what, trick, _ := strings.Cut(name, "=")
+	free := []string{`"-x"`, `"$(reboot)"`, `"ä"`}
+	if what != "CNI_IFNAME" {
+		free = append(free, `"\xff"`) // in JSON that stands for U+FFFD
+	}
+	return slices.Contains([]string{"CNI_IFNAME", "valid interface", "bridge"}, what) && slices.Contains(free, trick)
+}
+
+func TestKernelBadStdin(t *testing.T) {
+	deep := strings.Repeat("[", 100_000)
+	table := map[string]string{
+		"empty": "", "blank": " \n", "list": "[]", "null": "null", "string": `"x"`, "number": "1", "true": "true",
+		"BOM": "\xef\xbb\xbf" + `{"name":"demo"}`, "UTF-16": "{\x00}\x00", "NUL": "\x00", "NUL behind": `{"name":"demo"}` + "\x00",
+		"bytes behind": `{"name":"demo"} x`, "two documents": `{"name":"demo"}{"name":"demo"}`, "cut": `{"name":"demo"`,
+		"nested":        `{"name":"demo","x":` + deep + strings.Repeat("]", len(deep)) + "}",
+		"nested, open":  deep,
+		"nested objets": strings.Repeat(`{"a":`, 100_000),
+		"huge":          `{"name":"demo","x":"` + strings.Repeat("x", spec.MaxConf) + `"}`,
+		"huge blank":    `{"name":"demo"}` + strings.Repeat(" ", spec.MaxConf),
+		"comment":       `{"name":"demo"} // no`, "single quotes": `{'name':'demo'}`, "raw control": "{\"name\":\"de\nmo\"}",
+		"bad escape": `{"name":"\x41"}`,
+	}
+	cases := map[string]badInput{}
+	for name, stdin := range table {
+		cases[name] = badInput{stdin: &stdin, code: spec.CodeDecode}
+	}
+	refuseAll(t, cases)
+}
+
+func TestKernelBadMembers(t *testing.T) {
+	table := map[string]badInput{
+		"name a number":     {spoil: `"name":1`, code: spec.CodeConfig},
+		"name null":         {spoil: `"name":null`, code: spec.CodeConfig},
+		"name in capitals":  {spoil: `"NAME":"../x"`, code: spec.CodeConfig},
+		"name twice":        {spoil: `"name":"demo","name":"../x"`, code: spec.CodeConfig},
+		"name not UTF-8":    {spoil: "\"name\":\"d\xffemo\"", code: spec.CodeConfig},
+		"type a number":     {spoil: `"type":1`, code: spec.CodeConfig},
+		"ipam a string":     {spoil: `"ipam":"host-local"`, code: spec.CodeConfig},
+		"ipam a list":       {spoil: `"ipam":[]`, code: spec.CodeConfig},
+		"dns a number":      {spoil: `"dns":5`, code: spec.CodeConfig},
+		"dns capability":    {spoil: `"runtimeConfig":{"dns":{"servers":["ns.example"]}}`, code: spec.CodeConfig},
+		"args a list":       {spoil: `"args":[]`, code: spec.CodeConfig},
+		"args.cni a string": {spoil: `"args":{"cni":"x"}`, code: spec.CodeConfig},
+		"args.cni.ips":      {spoil: `"args":{"cni":{"ips":"10.1.0.2"}}`, code: spec.CodeConfig},
+		"args.cni.mac":      {spoil: `"args":{"cni":{"mac":5}}`, code: spec.CodeConfig},
+		"args.cni.labels":   {spoil: `"args":{"cni":{"labels":{"a":"b"}}}`, code: spec.CodeConfig},
+		"name of 201 bytes": {spoil: `"name":"` + strings.Repeat("n", 201) + `"`, verbs: []spec.Verb{spec.Add, spec.Check, spec.Get, spec.Status}, code: spec.CodeConfig},
+		"dns of names":      {spoil: `"dns":{"nameservers":["ns.example"]}`, code: spec.CodeConfig},
+		"dns of numbers":    {spoil: `"dns":{"nameservers":[1]}`, code: spec.CodeConfig},
+		"version a number":  {spoil: `"cniVersion":1`, code: spec.CodeDecode},
+		"unknown version":   {spoil: `"cniVersion":"9.9.9"`, code: spec.CodeVersion},
+		"version with path": {spoil: `"cniVersion":"1.0"`, verbs: []spec.Verb{spec.Add}, code: spec.CodeVersion},
+	}
+	for name, b := range table {
+		if b.verbs == nil {
+			b.verbs = otherVerbs
+			table[name] = b
+		}
+		table[name+" of DEL"] = badInput{spoil: b.spoil, verbs: []spec.Verb{spec.Del}}
+	}
+	table["valid a string"] = badInput{spoil: `"cni.dev/valid-attachments":"x"`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig}
+	table["valid of nulls"] = badInput{spoil: `"cni.dev/valid-attachments":[null]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig}
+	adds := []spec.Verb{spec.Add}
+	own := map[string][]string{ // members that only one plugin has, as ADD must not take them
+		"bridge": {`"mtu":"x"`, `"mtu":1e99`, `"mtu":-1`, `"mtu":67`, `"vlan":4095`, `"vlan":1.5`, `"hairpinMode":1`, `"isGateway":"yes"`,
+			`"vlanTrunk":{}`, `"vlanTrunk":[{"minID":9,"maxID":1}]`, `"ipMasqBackend":"x"`, `"bridge":1`},
+		"macvlan": {`"mode":"x"`, `"mode":1`, `"mtu":-1`, `"mtu":1e99`, `"master":1`, `"master":"a/b"`, `"bcqueuelen":-1`, `"linkInContainer":1`},
+		"ipvlan":  {`"mode":"L2"`, `"flag":"x"`, `"flag":1`, `"mtu":67`, `"master":".."`},
+		"vlan":    {`"vlanId":4095`, `"vlanId":-1`, `"vlanId":"x"`, `"master":""`, `"master":null`, `"ipam":{}`},
+		"dummy":   {`"ipam":{}`, `"mac":"x"`, `"mac":1`, `"runtimeConfig":{"mac":"01:00:00:00:00:00"}`},
+		"ptp":     {`"mtu":-1`, `"mtu":67`, `"mtu":1e99`, `"ipMasq":"yes"`, `"ipMasqBackend":"x"`, `"ipam":{}`, `"mac":"x"`, `"runtimeConfig":{"mac":"01:00:00:00:00:00"}`},
+		"tap": {`"mtu":67`, `"owner":-1`, `"owner":"root"`, `"group":4294967295`, `"multiQueue":1`, `"bridge":"../x"`, `"bridge":"none"`,
+			`"selinuxContext":"a\u0000b"`, `"selinuxContext":"a\nb"`},
+		"host-device": {`"device":"a/b"`, `"device":"none"`, `"device":""`, `"device":null,"hwaddr":"x"`, `"device":null,"kernelpath":"/etc"`,
+			`"device":null,"kernelpath":"/sys/devices/../../etc"`, `"device":null,"pciBusID":"../x"`, `"device":null,"pciBusID":"0000:00:1f.9"`,
+			`"device":null,"runtimeConfig":{"deviceID":"../../x"}`, `"dataDir":"x"`},
+		"bandwidth": {`"runtimeConfig":{"bandwidth":{"ingressRate":-1}}`, `"runtimeConfig":{"bandwidth":{"ingressRate":7}}`,
+			`"runtimeConfig":{"bandwidth":{"ingressBurst":8}}`, `"runtimeConfig":{"bandwidth":{"egressRate":8,"egressBurst":1e99}}`,
+			`"runtimeConfig":{"bandwidth":{"egressRate":8,"egressBurst":34359738368}}`, `"runtimeConfig":{"bandwidth":[]}`, `"latency":10001`, `"latency":-1`},
+		"firewall": {`"ingressPolicy":"x"`, `"backend":"x"`, `"iptablesAdminChainName":"a b"`, `"iptablesAdminChainName":"$(reboot)"`, `"firewalldZone":1`, `"backend":"firewalld","dbusSocket":"x"`},
+		"sbr":      {`"table":0`, `"table":2147483648`, `"table":"x"`, `"gateways":["x"]`, `"gateways":["10.1.0.1","10.1.0.2"]`, `"gateways":["224.0.0.1"]`, `"gateways":["fe80::1%eth0"]`},
+		"vrf":      {`"vrfname":""`, `"vrfname":".."`, `"vrfname":"a/b"`, `"vrfname":"longer than a name"`, `"table":255`, `"table":-1`, `"table":2147483648`},
+		"static": {`"ipam":{"type":"static","addresses":[{"address":"10.1.0.2"}]}`, `"ipam":{"type":"static","addresses":[{}]}`, `"ipam":{"type":"static","addresses":[null]}`,
+			`"ipam":{"type":"static","addresses":[{"address":"10.1.0.2/24","gateway":"x"}]}`, `"ipam":{"type":"static","routes":[{"dst":"x"}]}`,
+			`"ipam":{"type":"static","routes":[{"dst":"10.3.0.0/24","gw":"fd00::1"}]}`, `"ipam":{"type":"static","routes":[{"dst":"fd03::/64","gw":"10.1.0.1"}]}`,
+			`"ipam":{"type":"static","routes":[{"dst":"10.3.0.0/24","mtu":67}]}`, `"ipam":{"type":"static","routes":[{"dst":"10.3.0.0/24","mtu":65536}]}`,
+			`"ipam":{"type":"static","dns":{"nameservers":["x"]}}`, `"args":{"cni":{"ips":["x"]}}`},
+		"dhcp": {`"ipam":{"type":"dhcp","daemonSocketPath":"x.sock"}`, `"ipam":{"type":"dhcp","daemonSocketPath":"/a\u0000b"}`, `"ipam":{"type":"dhcp","priority":-1}`,
+			`"ipam":{"type":"dhcp","provide":[{"option":"x"}]}`, `"ipam":{"type":"dhcp","provide":{}}`, `"ipam":{"type":"dhcp","request":[{"option":"256"}]}`,
+			`"ipam":{"type":"dhcp","request":[{"option":53}]}`, `"ipam":{"type":"dhcp","ipv4":false}`, `"ipam":{"type":"dhcp","ipv6":"yes"}`},
+		"flannel": {`"delegate":1`, `"delegate":{"name":"x"}`, `"delegate":{"ipam":{}}`, `"delegate":{"type":"../x"}`, `"dataDir":"x"`, `"subnetFile":1`},
+		"portmap": {`"runtimeConfig":1`, `"runtimeConfig":{"portMappings":{}}`, `"runtimeConfig":{"portMappings":[1]}`,
+			`"runtimeConfig":{"portMappings":[{"hostPort":70000,"containerPort":1}]}`, `"runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":0}]}`,
+			`"runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":1,"hostIP":"::1%eth0"}]}`,
+			`"runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":1,"protocol":"icmp"}]}`,
+			`"markMasqBit":32`, `"conditionsV4":"x"`, `"conditionsV4":["--jump","ACCEPT"]`, `"backend":"x"`, `"snat":"x"`},
+		"tuning": {`"mtu":"x"`, `"mtu":-1`, `"mtu":4294967297`, `"txQLen":-1`, `"promisc":1`, `"sysctl":[]`, `"sysctl":{"net.ipv4.x":[]}`,
+			`"sysctl":{"kernel.panic":"1"}`, `"sysctl":{"net/../kernel/panic":"1"}`,
+			`"sysctl":{"net.ipv4/../../../kernel/panic":"1"}`, `"sysctl":{"/net/ipv4/ip_forward":"1"}`, `"sysctl":{"net/ipv4/a\u0000b":"1"}`,
+			`"mac":"00:00"`, `"mac":5`, `"args":{"cni":{"mtu":"x"}}`},
+		"host-local": {`"ipam":{"type":"host-local"}`, `"ipam":{"type":"host-local","subnet":"10.1.0.0"}`, `"ipam":{"type":"host-local","subnet":5}`,
+			`"ipam":{"type":"host-local","subnet":"10.1.0.0/31"}`, `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","rangeStart":"10.2.0.1"}`,
+			`"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"10.1.0.0/16"}]]}`, `"ipam":{"type":"host-local","ranges":[[null]]}`,
+			`"ipam":{"type":"host-local","subnet":"10.1.0.0/24","routes":[null]}`, `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","routes":[{"dst":"10.3.0.0/24","gw":"fd00::1"}]}`,
+			`"ipam":{"type":"host-local","subnet":"10.1.0.0/24","routes":[{"dst":"10.3.0.0/24","mtu":67}]}`, `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","routes":[{"dst":""}]}`},
+	}
+	for plugin, members := range own {
+		if !there(plugin) || elsewhere(plugin) {
+			continue
+		}
+		for _, m := range members {
+			conf := goodHead + m + "}"
+			if plugin != "host-local" && plugin != "static" { // whose keys are all in one member
+				conf = spoil(goodConfs[plugin], m)
+			}
+			table[plugin+" "+m] = badInput{stdin: &conf, verbs: adds, only: []string{plugin}, code: spec.CodeConfig}
+		}
+	}
+	refuseAll(t, table)
+}
+
+// TestKernelBadIPAMType names a plugin that gives no addresses, which would delegate to
+// itself. DEL has nothing of it to release, and does all else.
+func TestKernelBadIPAMType(t *testing.T) {
+	table := map[string]badInput{}
+	for _, kind := range []string{"bridge", "tuning"} {
+		member := `"ipam":{"type":"` + kind + `"}`
+		for _, plugin := range []string{"bridge", "macvlan", "ptp"} {
+			if there(plugin) {
+				table[plugin+" "+kind] = badInput{spoil: member, verbs: []spec.Verb{spec.Add, spec.Check, spec.GC, spec.Status}, only: []string{plugin}, code: spec.CodeConfig}
+				table[plugin+" "+kind+" DEL"] = badInput{spoil: member, verbs: []spec.Verb{spec.Del}, only: []string{plugin}}
+			}
+		}
+	}
+	refuseAll(t, table)
+}
+
+func TestKernelBadPrevResult(t *testing.T) {
+	table := map[string]string{
+		"string": `"x"`, "list": `[]`, "null interface": `{"interfaces":[null]}`, "null address": `{"ips":[null]}`, "null route": `{"routes":[null]}`,
+		"no address": `{"ips":[{}]}`, "bad address": `{"ips":[{"address":"10.1.0.2"}]}`, "leading zeros": `{"ips":[{"address":"010.1.0.2/24"}]}`,
+		"zone": `{"ips":[{"address":"fe80::1%eth0/64"}]}`, "too long a prefix": `{"ips":[{"address":"10.1.0.2/33"}]}`,
+		"huge index":     `{"ips":[{"address":"10.1.0.2/24","interface":99999999999999999999}]}`,
+		"negative index": `{"ips":[{"address":"10.1.0.2/24","interface":-2}]}`,
+		"fraction":       `{"ips":[{"address":"10.1.0.2/24","interface":0.5}]}`,
+		"no destination": `{"routes":[{"gw":"10.1.0.1"}]}`, "bad gateway": `{"ips":[{"address":"10.1.0.2/24","gateway":"x"}]}`,
+		"gateway of another family": `{"routes":[{"dst":"10.3.0.0/24","gw":"fd00::1"}]}`, "MTU of a route below 68": `{"routes":[{"dst":"10.3.0.0/24","mtu":67}]}`,
+		"MTU of a route above 65535": `{"routes":[{"dst":"::/0","mtu":65536}]}`, "name server a name": `{"dns":{"nameservers":["ns.example"]}}`,
+		"no MAC": `{"interfaces":[{"name":"eth0","mac":"02:00:00:00:00:0g"}]}`, "MAC too short": `{"interfaces":[{"name":"eth0","mac":"02:00:00:00:00"}]}`,
+		"unknown version": `{"cniVersion":"9.9.9"}`, "interfaces an object": `{"interfaces":{}}`, "old address": `{"cniVersion":"0.2.0","ip4":{"ip":5}}`,
+	}
+	cases := map[string]badInput{}
+	for name, prev := range table {
+		cases[name] = badInput{spoil: `"prevResult":` + prev, verbs: otherVerbs, code: spec.CodeConfig}
+		cases[name+" of DEL"] = badInput{spoil: `"prevResult":` + prev, verbs: []spec.Verb{spec.Del}}
+	}
+	refuseAll(t, cases)
+}
+
+// TestKernelOddPrevResult gives results that are none of the plugin's making and
+// no mistake either: they are passed on in the version of the configuration.
+func TestKernelOddPrevResult(t *testing.T) {
+	many := strings.TrimSuffix(strings.Repeat(`{"name":"a","sandbox":"/x"},`, 10_000), ",")
+	table := map[string]string{
+		"10,000 interfaces": `{"interfaces":[` + many + `],"ips":[{"address":"10.1.0.2/24","interface":9999}]}`,
+		"another family":    `{"cniVersion":"0.2.0","ip4":{"ip":"10.1.0.2/24"}}`,
+		"names with paths":  `{"interfaces":[{"name":"../../x","sandbox":"../../y"}],"ips":[{"address":"10.1.0.2/24","interface":0}]}`,
+		"empty":             `{}`,
+		"IPv6 alone":        `{"ips":[{"address":"fd00::2/64"}]}`,
+	}
+	w := newWorld(t)
+	c := w.container("ctr")
+	before := w.state(c)
+	for name, prev := range table {
+		t.Run(name, func(t *testing.T) {
+			w := w.on(t)
+			for _, plugin := range goodPlugins() {
+				conf := spoil(goodConfs[plugin], `"prevResult":`+prev)
+				for _, verb := range []spec.Verb{spec.Check, spec.Get, spec.Del} {
+					if verb == spec.Del && plugin == "loopback" {
+						continue // it takes lo down, whatever prevResult says
+					}
+					a := w.serve(verb, plugin, conf, c, nil)
+					if code := a.code(t); code == spec.CodeInternal || code == 0 && !quiet(a) {
+						t.Errorf("%s %s: %.400s", verb, plugin, a.stdout)
+					}
+				}
+			}
+			w.same("CHECK, GET and DEL", before, w.state(c))
+			for _, plugin := range []string{"loopback", "portmap", "tuning"} {
+				conf := goodHead + `"type":"` + plugin + `","dataDir":"$DIR/records","prevResult":` + prev + "}"
+				a := w.serve(spec.Add, plugin, conf, c, map[string]string{"CNI_IFNAME": "lo"})
+				bare := strings.Join(strings.Fields(a.stdout), "")
+				if a.code(t) != 0 || !strings.HasPrefix(bare, `{"cniVersion":"1.1.0"`) || !quiet(a) {
+					t.Errorf("ADD %s: %.400s%.400s", plugin, a.stdout, a.stderr)
+				}
+			}
+		})
+	}
+}
+
+// mkOdd makes what is no namespace, under the names of the table below.
+func (w *world) mkOdd() {
+	w.Helper()
+	for name, mk := range oddFiles {
+		if err := mk(w.path("odd-" + name)); err != nil {
+			w.Fatal(err)
+		}
+	}
+}
+
+// TestKernelBadNetNS names what is no network namespace, or the host's own: ADD,
+// CHECK and GET refuse it, and DEL goes on without.
+func TestKernelBadNetNS(t *testing.T) {
+	w := newWorld(t)
+	c := w.container("ctr")
+	w.mkOdd()
+	before := w.state(c)
+	paths := map[string]string{
+		"mount namespace": "/proc/self/ns/mnt", "user namespace": "/proc/self/ns/user", "device": "/dev/null",
+		"absent": w.path("absent"), "below a file": "/dev/null/x", "long": "/" + strings.Repeat("a/", 3000), "long name": "/" + strings.Repeat("a", 300),
+		"relative": "odd-regular", "own": "/proc/self/ns/net", "own thread": "/proc/thread-self/ns/net",
+	}
+	for name := range oddFiles {
+		paths[name] = w.path("odd-" + name)
+	}
+	for name, path := range paths {
+		t.Run(name, func(t *testing.T) {
+			w, own := w.on(t), strings.HasPrefix(name, "own")
+			for _, plugin := range goodPlugins() {
+				for _, verb := range attachedVerbs {
+					want := spec.CodeNetNS
+					applet, _ := applets.Lookup(plugin)
+					switch {
+					case verb == spec.Get && applet.AnyNetNS:
+						continue // an address needs no namespace
+					case verb == spec.Get && (name == "absent" || name == "symlink"):
+						want = spec.CodeUnknown // a container that was deleted
+					case own:
+					case verb == spec.Del:
+						want = 0
+					case applet.AnyNetNS:
+						continue // an address needs no namespace
+					}
+					a := w.prompt(fmt.Sprint(verb, " ", plugin), func() answer {
+						return w.plugin(verb, plugin, strings.ReplaceAll(goodConfs[plugin], "$NETNS", path), c, "CNI_NETNS="+path)
+					})
+					if code := a.code(t); code != want {
+						t.Errorf("%s %s: code %d, want %d: %s%s", verb, plugin, code, want, a.stdout, a.stderr)
+					}
+				}
+			}
+			w.same("odd namespace", before, w.state(c))
+		})
+	}
+}
+
+// TestKernelOverride attaches the host itself, as CNI_NETNS_OVERRIDE allows.
+func TestKernelOverride(t *testing.T) {
+	w := newWorld(t)
+	w.must("other ADD", w.plugin(spec.Add, "bridge", goodConfs["bridge"], w.container("other")))
+	before := w.state()
+	self := container{"ctr", "/proc/self/ns/net", nil}
+	for _, yes := range []string{"1", "true", "TRUE"} {
+		w.must("ADD", w.plugin(spec.Add, "bridge", goodConfs["bridge"], self, "CNI_NETNS_OVERRIDE="+yes))
+		w.must("DEL", w.plugin(spec.Del, "bridge", goodConfs["bridge"], self, "CNI_NETNS_OVERRIDE="+yes))
+		w.same("override", before, w.state())
+	}
+	for _, no := range []string{"", "0", "yes"} {
+		if code := w.plugin(spec.Add, "bridge", goodConfs["bridge"], self, "CNI_NETNS_OVERRIDE="+no).code(t); code != spec.CodeNetNS {
+			t.Errorf("override %q: code %d", no, code)
+		}
+	}
+}
+
+// TestBadEnvironment leaves out variables, without privilege.
+func TestBadEnvironment(t *testing.T) {
+	for _, plugin := range goodPlugins() {
+		a, _ := applets.Lookup(plugin)
+		for _, verb := range attachedVerbs {
+			for _, missing := range []string{"CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS"} {
+				if missing == "CNI_NETNS" && verb == spec.Del {
+					continue
+				}
+				var out, diag bytes.Buffer
+				exit := applet.Serve(t.Context(), a, applet.Process{
+					Applets: applets.All(),
+					Getenv: func(k string) string {
+						return map[string]string{"CNI_COMMAND": string(verb), "CNI_CONTAINERID": "c", "CNI_IFNAME": "e", "CNI_NETNS": "/n", missing: ""}[k]
+					},
+					Stdin: strings.NewReader(`{"name":"demo"}`), Stdout: &out, Stderr: &diag,
+				})
+				got := answer{exit: exit, stdout: out.String(), stderr: diag.String()}
+				if got.code(t) != spec.CodeEnv || !strings.Contains(got.stdout, missing) || got.stderr != "" {
+					t.Errorf("%s %s without %s: %+v", verb, plugin, missing, got)
+				}
+			}
+		}
+	}
+}
+
+// CVE-2021-20206: a plugin's type is never a path, so it starts no other program of
+// the host.
+func TestKernelCVE2021_20206(t *testing.T) {
+	w := newWorld(t)
+	c := w.container("ctr")
+	evil := "#!/bin/sh\ntouch $DIR/started\necho {}\n"
+	w.write("evil", evil)
+	w.write("bin/sub/evil", evil)
+	for _, file := range []string{"evil", "bin/sub/evil"} {
+		if err := os.Chmod(w.path(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := w.state(c)
+	for _, plugin := range []string{"../evil", "sub/evil", "./sub/evil", w.path("evil"), "bridge/../../evil", "..\\evil"} {
+		q := quoted(plugin)
+		w.write("net.d/demo.conflist", `{"cniVersion":"1.1.0","name":"demo","plugins":[{"type":`+q+`}]}`)
+		for verb, do := range map[string]func(*world, container, int, ...string) answer{"add": victims["cni-exec"].add, "del": victims["cni-exec"].del} {
+			if a := do(w, c, 8080); a.code(t) != spec.CodeConfig {
+				t.Errorf("cni-exec %s of type %s: %s", verb, plugin, a.stdout)
+			}
+		}
+		conf := goodHead + `"type":"bridge","bridge":"br0","ipam":{"type":` + q + `}}`
+		w.write("net.d/demo.conflist", `{"cniVersion":"1.1.0","name":"demo","plugins":[`+strings.Replace(killConf, "br0", "br7", 1)+`,`+conf+`]}`)
+		if a := victims["cni-exec"].add(w, c, 8080); a.code(t) != spec.CodeConfig {
+			t.Errorf("cni-exec add with ipam.type %s: %s", plugin, a.stdout)
+		}
+		for _, verb := range allVerbs {
+			want := spec.CodeConfig
+			if verb == spec.Del {
+				want = 0 // there is nothing of it to release
+			}
+			if a := w.plugin(verb, "bridge", conf, c); a.code(t) != want {
+				t.Errorf("%s with ipam.type %s: %s", verb, plugin, a.stdout)
+			}
+		}
+	}
+	if _, err := os.Lstat(w.path("started")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the program was started: %v", err)
+	}
+	w.same("types with paths", before, w.state(c))
+}

@@ -1,0 +1,77 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// endedBy is the exit code that a shell has for the end of a program.
+func endedBy(cmd *exec.Cmd) int {
+	if s := cmd.ProcessState.Sys().(syscall.WaitStatus); s.Signaled() {
+		return 128 + int(s.Signal())
+	}
+	return cmd.ProcessState.ExitCode()
+}
+
+// TestKernelRunSignalInSetup ends a run by a signal while a plugin is at work: the exit code is
+// that of a command which the signal ended, and what was attached is deleted.
+func TestKernelRunSignalInSetup(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+		t.Run(sig.String(), func(t *testing.T) {
+			r := newRunner(t)
+			if err := os.Mkdir(filepath.Join(r.dir, "net.d"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			r.file("net.d/n.conflist", `{"cniVersion":"1.1.0","name":"n","plugins":[{"type":"bridge","bridge":"br0"},{"type":"slow"}]}`)
+			busy := filepath.Join(r.dir, "busy")
+			r.file("slow", "#!/bin/sh\n[ $CNI_COMMAND = ADD ] || exit 0\n: >"+busy+"\nexec sleep 60\n")
+			if err := os.Chmod(filepath.Join(r.dir, "slow"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			cmd := r.command("true")
+			out := new(strings.Builder)
+			cmd.Stderr, cmd.Env = out, append(os.Environ(), "NETCONFPATH="+filepath.Join(r.dir, "net.d"), "CNI_PATH="+r.dir)
+			cmd.Args = []string{r.exe, "run", "--cache-dir", "cni", "--", "true"}
+			if err := r.host.Do(cmd.Start); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "a plugin at work", func() bool { _, err := os.Stat(busy); return err == nil })
+			cmd.Process.Signal(sig)
+			cmd.Wait()
+			if got := endedBy(cmd); got != 128+int(sig) {
+				t.Errorf("got exit %d, want %d", got, 128+int(sig))
+			}
+			if !strings.Contains(out.String(), "before the command was started") {
+				t.Errorf("stderr: %s", out)
+			}
+			r.clean()
+		})
+	}
+}
+
+// TestKernelRunSIGTERM sends SIGTERM at different moments of a run: whether the program, the
+// network or the command was being started, the exit code is the same.
+func TestKernelRunSIGTERM(t *testing.T) {
+	r := newRunner(t)
+	for after := time.Duration(0); after < 60*time.Millisecond; after += 2 * time.Millisecond {
+		cmd, out := r.start("sleep", "60")
+		time.Sleep(after)
+		cmd.Process.Signal(syscall.SIGTERM)
+		stuck := time.AfterFunc(processTime, func() { cmd.Process.Kill() })
+		cmd.Wait()
+		stuck.Stop()
+		if got := endedBy(cmd); got != 128+int(syscall.SIGTERM) {
+			t.Errorf("after %s: got exit %d, want %d\n%s", after, got, 128+int(syscall.SIGTERM), out)
+		}
+	}
+	// One that was killed before it could see to signals has left nothing that the next does not delete.
+	if next, out := r.start("true"); next.Wait() != nil {
+		t.Error(out)
+	}
+	r.clean()
+}

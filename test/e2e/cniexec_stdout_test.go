@@ -1,0 +1,73 @@
+package e2e
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"cnibox/internal/kerneltest"
+)
+
+// TestKernelAddUnwritableStdout runs cni-exec add with a stdout that its result cannot be
+// written to: the attachment is deleted again, and the next add of it succeeds.
+func TestKernelAddUnwritableStdout(t *testing.T) {
+	open := func(path string, flag int) *os.File {
+		t.Helper()
+		f, err := os.OpenFile(path, flag, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	reader, pipe, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader.Close()
+	defer pipe.Close()
+	r := newRunner(t)
+	cont := kerneltest.NS(t)
+	netns := kerneltest.NSPath(t, cont)
+	call := func(stdout *os.File, verb string, flags ...string) (exit int, stderr string) {
+		t.Helper()
+		var errs bytes.Buffer
+		args := append([]string{verb, "cnibox", netns, "--conf-dir", filepath.Join(r.dir, "none"), "--cache-dir", "cni"}, flags...)
+		cmd := exec.Command(r.exe, args...)
+		cmd.Dir, cmd.Stderr, cmd.Stdout = r.dir, &errs, stdout
+		if err := r.host.Do(cmd.Run); err != nil && cmd.ProcessState == nil {
+			t.Fatal(err)
+		}
+		return cmd.ProcessState.ExitCode(), errs.String()
+	}
+	must := func(verb string) {
+		t.Helper()
+		if exit, stderr := call(open(os.DevNull, os.O_WRONLY), verb); exit != 0 {
+			t.Fatalf("%s: exit %d: %s", verb, exit, stderr)
+		}
+	}
+	must("add") // the bridge stays
+	must("del")
+	before := kerneltest.Snapshot(t, r.host) + kerneltest.Snapshot(t, cont)
+	for name, stdout := range map[string]*os.File{
+		"full":      open("/dev/full", os.O_WRONLY),
+		"read-only": open(os.DevNull, os.O_RDONLY),
+		"no reader": pipe,
+	} {
+		t.Run(name, func(t *testing.T) {
+			exit, stderr := call(stdout, "add", "--json")
+			if exit != 1 || !strings.Contains(stderr, "write the result") {
+				t.Errorf("exit %d, want 1: %s", exit, stderr)
+			}
+			r.clean()
+			if after := kerneltest.Snapshot(t, r.host) + kerneltest.Snapshot(t, cont); after != before {
+				t.Error(kerneltest.Diff(before, after))
+			}
+			must("add")
+			must("del")
+		})
+	}
+}

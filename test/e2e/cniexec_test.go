@@ -1,0 +1,186 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+)
+
+// runner starts cni-exec run in a host namespace of the test's own.
+type runner struct {
+	*testing.T
+	host     *rtnl.NS
+	dir, exe string
+}
+
+func newRunner(t *testing.T) *runner {
+	t.Helper()
+	if _, err := exec.LookPath("sleep"); err != nil {
+		t.Skipf("SKIPPED: %v", err)
+	}
+	r := &runner{T: t, host: kerneltest.NS(t), dir: t.TempDir()}
+	kerneltest.LoUp(t, r.host)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.exe = filepath.Join(r.dir, "cni-exec")
+	if err := os.Symlink(self, r.exe); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// command is that of a run on the default network. It has no terminal, even where the
+// tests have one: signals of a terminal are not passed on. The cache's folder is given by a
+// relative path.
+func (r *runner) command(command ...string) *exec.Cmd {
+	args := []string{"run", "--conf-dir", filepath.Join(r.dir, "none"), "--cache-dir", "cni", "--"}
+	cmd := exec.Command(r.exe, append(args, command...)...)
+	cmd.Dir = r.dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	return cmd
+}
+
+// start starts the command in a network.
+func (r *runner) start(command ...string) (*exec.Cmd, *bytes.Buffer) {
+	r.Helper()
+	cmd, out := r.command(command...), new(bytes.Buffer)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := r.host.Do(cmd.Start); err != nil {
+		r.Fatal(err)
+	}
+	return cmd, out
+}
+
+func (r *runner) attached() bool {
+	files, _ := filepath.Glob(filepath.Join(r.dir, "cni", "results", "*"))
+	for _, f := range files {
+		if b, _ := os.ReadFile(f); bytes.Contains(b, []byte("cniCacheV1")) {
+			return true
+		}
+	}
+	return false
+}
+
+// clean wants nothing left but the bridge.
+func (r *runner) clean() {
+	r.Helper()
+	if files, _ := filepath.Glob(filepath.Join(r.dir, "cni", "results", "*")); len(files) > 0 {
+		r.Errorf("the cache has %q", files)
+	}
+	if leases, _ := filepath.Glob(filepath.Join(r.dir, "cni", "networks", "cnibox", "[0-9f]*")); len(leases) > 0 {
+		r.Errorf("leases are left: %q", leases)
+	}
+	links, err := kerneltest.Dial(r.T, r.host).Links()
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, l := range links {
+		if strings.HasPrefix(l.Name, "veth") {
+			r.Errorf("link %s is left", l.Name)
+		}
+	}
+}
+
+// TestKernelRunSignals ends a run by signals: the command gets them, and all is
+// taken down.
+func TestKernelRunSignals(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+		t.Run(sig.String(), func(t *testing.T) {
+			r := newRunner(t)
+			cmd, out := r.start("sleep", "60")
+			eventually(t, "an attachment", r.attached)
+			cmd.Process.Signal(sig)
+			err := cmd.Wait()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.ExitCode() != 128+int(sig) {
+				t.Errorf("got %v, want exit %d\n%s", err, 128+int(sig), out)
+			}
+			r.clean()
+		})
+	}
+}
+
+// TestKernelRunTerminal types Ctrl-C and Ctrl-\ on the terminal of a run: the kernel tells
+// all of the foreground group, so the command gets each once and not by run again. What is
+// passed on keeps its order, so the SIGUSR1 at the end comes after any second one.
+func TestKernelRunTerminal(t *testing.T) {
+	r := newRunner(t)
+	master, slave := kerneltest.Terminal(t)
+	cmd := r.command("sh", "-c", `trap "echo int:" INT; trap "echo quit:" QUIT; trap "echo end; exit 3" USR1; echo ready:; while :; do read x; done`)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
+	cmd.SysProcAttr.Setctty = true // the child's descriptor 0
+	if err := r.host.Do(cmd.Start); err != nil {
+		t.Fatal(err)
+	}
+	slave.Close()
+	stuck := time.AfterFunc(processTime, func() { cmd.Process.Kill() })
+	defer stuck.Stop()
+	// A shell that a signal reaches just before it reads would not see to it until there
+	// is a line.
+	lines := time.NewTicker(20 * time.Millisecond)
+	defer lines.Stop()
+	go func() {
+		for range lines.C {
+			master.WriteString("\n")
+		}
+	}()
+	seen := ""
+	for out := bufio.NewReader(master); ; {
+		line, err := out.ReadString(':')
+		seen += line
+		switch {
+		case strings.HasSuffix(line, "ready:"):
+			master.WriteString("\x03")
+		case strings.HasSuffix(line, "int:") && strings.Count(seen, "int:") == 1:
+			master.WriteString("\x1c")
+		case strings.HasSuffix(line, "quit:") && strings.Count(seen, "quit:") == 1:
+			cmd.Process.Signal(syscall.SIGUSR1)
+		}
+		if err != nil { // EIO: nobody has the terminal any more
+			break
+		}
+	}
+	cmd.Wait()
+	if exit := cmd.ProcessState.ExitCode(); exit != 3 || strings.Count(seen, "int:") != 1 || strings.Count(seen, "quit:") != 1 {
+		t.Errorf("got exit %d, want 3 and each signal once:\n%s", exit, seen)
+	}
+	r.clean()
+}
+
+// TestKernelRunKilled kills a run outright: its command dies with it, and the
+// next run deletes what it left.
+func TestKernelRunKilled(t *testing.T) {
+	r := newRunner(t)
+	cmd, _ := r.start("sh", "-c", "echo $$ >"+filepath.Join(r.dir, "pid")+"; exec sleep 60")
+	var pid []byte
+	eventually(t, "a command", func() bool {
+		pid, _ = os.ReadFile(filepath.Join(r.dir, "pid"))
+		return bytes.HasSuffix(pid, []byte("\n"))
+	})
+	cmd.Process.Kill()
+	cmd.Wait()
+	eventually(t, "the end of the command", func() bool {
+		stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat")
+		return err != nil || bytes.Contains(stat, []byte(") Z "))
+	})
+	if !r.attached() {
+		t.Fatal("the killed run left nothing: there is nothing to test")
+	}
+	next, out := r.start("true")
+	if err := next.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	r.clean()
+}

@@ -1,0 +1,51 @@
+//go:build !no_dhcp
+
+package e2e
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/spec"
+	"cnibox/test/dhcptest"
+)
+
+// TestKernelDHCPGet has GET ask the daemon, whether there is a prevResult or not: a lease
+// that it no longer has is unknown, and its silence is an error and no answer.
+func TestKernelDHCPGet(t *testing.T) {
+	w := newDHCPWorld(t)
+	s := dhcptest.Start4(t, w.server)
+	d := w.daemon()
+	c := w.container("ctr")
+	out := w.must("ADD", w.plugin(spec.Add, "bridge", dhcpConf, c))
+	alone := strings.Replace(dhcpConf, `"bridge"`, `"dhcp"`, 1)
+	get := func(when string, code int) {
+		t.Helper()
+		for _, conf := range []string{dhcpConf, withPrev(dhcpConf, out), alone, withPrev(alone, out)} {
+			if a := w.plugin(spec.Get, strings.Split(conf, `"`)[11], conf, c); a.code(t) != code || code == 0 && !strings.Contains(a.stdout, "10.9.0.10/24") {
+				t.Errorf("%s: want code %d: %s%s", when, code, a.stdout, a.stderr)
+			}
+		}
+	}
+	get("after ADD", 0)
+	other := withPrev(alone, strings.Replace(out, "10.9.0.10/24", "10.9.0.77/24", 1))
+	if a := w.plugin(spec.Get, "dhcp", other, c); a.code(t) != spec.CodeCheck {
+		t.Errorf("another address in prevResult: %s", a.stdout)
+	}
+	asked := len(s.Seen())
+	d.kill(syscall.SIGKILL)
+	get("without the daemon", spec.CodeTryAgain)
+	w.daemon()
+	get("with the next daemon", 0)
+	if err := kerneltest.Dial(t, c.ns).DelLink("eth0"); err != nil {
+		t.Fatal(err)
+	}
+	get("without the interface", spec.CodeUnknown)
+	if n := len(s.Seen()); n > asked+1 { // the next daemon may ask whether the lease is good
+		t.Errorf("GET sent messages: %d", n-asked)
+	}
+	w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
+	get("after DEL", spec.CodeUnknown)
+}

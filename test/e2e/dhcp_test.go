@@ -1,0 +1,593 @@
+//go:build !no_dhcp
+
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+	"cnibox/spec"
+	"cnibox/test/dhcptest"
+)
+
+const dhcpConf = `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"br0",
+	"ipam":{"type":"dhcp","daemonSocketPath":"$DIR/dhcp.sock"}}`
+
+// A dhcpWorld is a host whose bridge br0 has a DHCP server in a namespace of its own
+// behind a port.
+type dhcpWorld struct {
+	*world
+	server *rtnl.NS
+}
+
+func newDHCPWorld(t *testing.T) *dhcpWorld {
+	t.Helper()
+	return layDHCP(newWorld(t))
+}
+
+// furnishDHCP is layDHCP with a server.
+func furnishDHCP(w *world) *dhcpWorld {
+	d := layDHCP(w)
+	dhcptest.Start4(w.T, d.server)
+	return d
+}
+
+// layDHCP gives a host the bridge and the namespace for a server.
+func layDHCP(plain *world) *dhcpWorld {
+	t := plain.T
+	t.Helper()
+	w := &dhcpWorld{plain, kerneltest.NS(t)}
+	host := kerneltest.Dial(t, w.host)
+	if err := host.AddLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, Up: true}); err != nil {
+		t.Fatal(err)
+	}
+	br, err := host.Link("br0")
+	if err == nil {
+		err = host.AddLink(rtnl.LinkSpec{Name: "port0", Up: true, Master: br.Index, Peer: &rtnl.LinkSpec{Name: "srv0", NS: w.server}})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.host.SetSysctl("net/ipv6/conf/br0/accept_ra", "0"); err != nil { // as the plugin does
+		t.Fatal(err)
+	}
+	dhcptest.Address(t, w.server, "srv0", "10.9.0.1/24")
+	return w
+}
+
+// A process is a daemon that runs.
+type process struct {
+	*exec.Cmd
+	log  *safeBuffer
+	done chan struct{}
+}
+
+// A safeBuffer may be read while a process writes to it.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+// text is what the daemon has said so far.
+func (p *process) text() string {
+	p.log.mu.Lock()
+	defer p.log.mu.Unlock()
+	return p.log.b.String()
+}
+
+// daemon starts the daemon and waits until it listens, or has ended.
+func (w *dhcpWorld) daemon(env ...string) *process {
+	w.Helper()
+	p := &process{exec.Command(w.path("bin/dhcp"), "daemon", "-socketpath", w.path("dhcp.sock"), "-timeout", "2s", "-resendtimeout", "5m"), &safeBuffer{}, make(chan struct{})}
+	p.Env, p.Stderr = append(os.Environ(), env...), p.log
+	if err := w.host.Do(p.Start); err != nil {
+		w.Fatal(err)
+	}
+	go func() { p.Wait(); close(p.done) }()
+	w.Cleanup(func() { p.kill(syscall.SIGKILL) })
+	for end := time.Now().Add(processTime); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		select {
+		case <-p.done:
+			return p
+		default:
+		}
+		conf := strings.Replace(dhcpConf, `"bridge"`, `"dhcp"`, 1)
+		if a := w.plugin(spec.Status, "dhcp", conf, container{}); a.exit == 0 {
+			return p
+		}
+	}
+	w.Fatalf("the daemon does not listen: %s", p.text())
+	return nil
+}
+
+// kill ends the daemon and waits for that.
+func (p *process) kill(sig syscall.Signal) {
+	p.Process.Signal(sig)
+	<-p.done
+}
+
+// records are the files of leases.
+func (w *dhcpWorld) records() []string {
+	files, _ := filepath.Glob(w.path("dhcp-leases/*.json"))
+	return files
+}
+
+// ADD, CHECK, GET and DEL of a bridge with dhcp; the server hears of the release though
+// the link goes with the same DEL.
+func TestKernelDHCPBridge(t *testing.T) {
+	w := newDHCPWorld(t)
+	s := dhcptest.Start4(t, w.server)
+	d := w.daemon()
+	c := w.container("ctr")
+	before := w.state(c)
+	out := w.must("ADD", w.plugin(spec.Add, "bridge", dhcpConf, c))
+	if !strings.Contains(out, `"address": "10.9.0.10/24"`) || !strings.Contains(out, `"gateway": "10.9.0.1"`) {
+		t.Errorf("ADD answered %s", out)
+	}
+	addrs, err := kerneltest.Dial(t, c.ns).Link("eth0")
+	if err != nil || !addrs.Up {
+		t.Errorf("eth0: %v", err)
+	}
+	w.must("CHECK", w.plugin(spec.Check, "bridge", withPrev(dhcpConf, out), c))
+	w.must("ADD of dhcp again", w.plugin(spec.Add, "dhcp", dhcpConf, c))
+	if n := len(s.Leased()); n != 1 {
+		t.Errorf("%d leases", n)
+	}
+	get := w.must("GET", w.plugin(spec.Get, "dhcp", strings.Replace(dhcpConf, "1.1.0", "0.4.0", 1), c))
+	if !strings.Contains(get, `"address": "10.9.0.10/24"`) {
+		t.Errorf("GET answered %s", get)
+	}
+	w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
+	w.eventually("the release", func() bool { return len(s.Leased()) == 0 })
+	w.same("DEL", before, w.state(c))
+	w.must("second DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
+	d.kill(syscall.SIGTERM)
+	if d.ProcessState.ExitCode() != 0 {
+		t.Errorf("the daemon ended with %s: %s", d.ProcessState, d.text())
+	}
+	if _, err := os.Lstat(w.path("dhcp.sock")); err == nil {
+		t.Error("the socket is still there")
+	}
+}
+
+// An MTU that the server tells is that of the interface in the result, too.
+func TestKernelDHCPMTU(t *testing.T) {
+	w := newDHCPWorld(t)
+	dhcptest.Start4(t, w.server).With(dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{1400 >> 8, 1400 & 0xff}))
+	w.daemon()
+	conf := strings.NewReplacer(`"bridge","bridge":"br0"`, `"macvlan","master":"br0"`)
+	for i, conf := range []string{dhcpConf, conf.Replace(dhcpConf)} {
+		plugin := []string{"bridge", "macvlan"}[i]
+		c := w.container(plugin)
+		out := w.must("ADD", w.plugin(spec.Add, plugin, conf, c))
+		res, err := spec.ParseResult([]byte(out), spec.Newest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, itf := range res.Interfaces {
+			if want := map[bool]int{true: 1400, false: 1500}[itf.Sandbox != ""]; itf.MTU != want {
+				t.Errorf("%s: %s has MTU %d, want %d", plugin, itf.Name, itf.MTU, want)
+			}
+		}
+		w.must("CHECK", w.plugin(spec.Check, plugin, withPrev(conf, out), c))
+		w.must("DEL", w.plugin(spec.Del, plugin, conf, c))
+	}
+}
+
+// withPrev puts an ADD's answer into a configuration.
+func withPrev(conf, prev string) string {
+	return strings.TrimSuffix(strings.TrimSpace(conf), "}") + `,"prevResult":` + prev + "}"
+}
+
+// Without a daemon ADD and STATUS say how to start it, and DEL releases by itself: the
+// reference's DEL fails there, and the pod stays.
+func TestKernelDHCPWithoutDaemon(t *testing.T) {
+	w := newDHCPWorld(t)
+	s := dhcptest.Start4(t, w.server)
+	c := w.container("ctr")
+	before := w.state(c)
+	for verb, code := range map[spec.Verb]int{spec.Add: 11, spec.Check: 11, spec.Status: 50, spec.Del: 0, spec.GC: 0, spec.Get: 3} {
+		a := w.plugin(verb, "dhcp", goodConfs["dhcp"], c)
+		if got := a.code(t); got != code || code == 11 && !strings.Contains(a.stdout, "start it with `cnibox dhcp daemon`") {
+			t.Errorf("%s: code %d, want %d: %s", verb, got, code, a.stdout)
+		}
+	}
+	a := w.plugin(spec.Add, "bridge", dhcpConf, c)
+	if a.code(t) != 11 {
+		t.Errorf("ADD of the bridge: %s", a.stdout)
+	}
+	w.same("ADD that failed", before, w.state(c))
+
+	d := w.daemon()
+	w.must("ADD", w.plugin(spec.Add, "bridge", dhcpConf, c))
+	d.kill(syscall.SIGKILL)
+	if len(s.Leased()) != 1 || len(w.records()) != 1 {
+		t.Errorf("%d leases, %d records", len(s.Leased()), len(w.records()))
+	}
+	w.must("DEL without the daemon", w.plugin(spec.Del, "bridge", dhcpConf, c))
+	w.eventually("the release", func() bool { return len(s.Leased()) == 0 })
+	if n := len(w.records()); n != 0 {
+		t.Errorf("%d records", n)
+	}
+	w.daemon() // the socket of the killed one is in the way
+	w.must("ADD", w.plugin(spec.Add, "bridge", dhcpConf, c))
+	w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
+}
+
+// CHECK after the link was removed answers at once, however often. The reference's hangs
+// the second time.
+func TestKernelDHCPCheck(t *testing.T) {
+	w := newDHCPWorld(t)
+	s := dhcptest.Start4(t, w.server)
+	w.daemon()
+	c := w.container("ctr")
+	out := w.must("ADD", w.plugin(spec.Add, "bridge", dhcpConf, c))
+	asked := len(s.Seen())
+	if err := kerneltest.Dial(t, c.ns).DelLink("eth0"); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		a := w.prompt("CHECK", func() answer {
+			return w.plugin(spec.Check, "dhcp", withPrev(strings.Replace(dhcpConf, `"bridge"`, `"dhcp"`, 1), out), c)
+		})
+		if a.code(t) != spec.CodeCheck {
+			t.Errorf("CHECK answered %s", a.stdout)
+		}
+	}
+	never := w.container("never")
+	if a := w.plugin(spec.Check, "dhcp", withPrev(dhcpConf, out), never); a.code(t) != spec.CodeCheck {
+		t.Errorf("CHECK of what was never added: %s", a.stdout)
+	}
+	if n := len(s.Seen()); n != asked {
+		t.Errorf("CHECK sent %d messages", n-asked)
+	}
+	w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
+}
+
+// A daemon that starts again goes on with the leases: CHECK, renewal and DEL are as if
+// nothing had happened. The reference forgets them.
+func TestKernelDHCPRestart(t *testing.T) {
+	for name, sig := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "stopped": syscall.SIGTERM} {
+		t.Run(name, func(t *testing.T) {
+			w := newDHCPWorld(t)
+			s := dhcptest.Start4(t, w.server)
+			s.Life(time.Hour)
+			s.With(dhcpv4.OptGeneric(dhcpv4.OptionRenewTimeValue, []byte{0, 0, 0, 1}),
+				dhcpv4.OptGeneric(dhcpv4.OptionRebindingTimeValue, []byte{0, 0, 0x0c, 0})) // almost the hour
+			d := w.daemon()
+			c := w.container("ctr")
+			out := w.must("ADD", w.plugin(spec.Add, "bridge", dhcpConf, c))
+			d.kill(sig)
+			asked := len(s.Seen())
+			w.daemon()
+			w.must("CHECK", w.plugin(spec.Check, "bridge", withPrev(dhcpConf, out), c))
+			w.eventually("a renewal", func() bool { return len(s.Seen()) > asked })
+			if last := s.Seen()[asked]; !last.Unicast {
+				t.Errorf("it is no renewal: %s", last.Message.Summary())
+			}
+			w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
+			w.eventually("the release", func() bool { return len(s.Leased()) == 0 })
+		})
+	}
+}
+
+// TestKernelDHCPKilled kills the daemon at each change it is about to make, and at each kind of
+// message that it sends, in ADD and then in DEL: see killedDHCP.
+func TestKernelDHCPKilled(t *testing.T) {
+	changes := 0
+	for killedDHCP(t, fmt.Sprintf("change %d", changes+1), func(w *dhcpWorld, _ *dhcptest.Server4) *process {
+		return w.daemon(fmt.Sprintf("%s=%d", killAt, changes+1))
+	}) {
+		changes++
+	}
+	if changes < 5 {
+		t.Errorf("only %d changes", changes)
+	}
+	for _, kind := range []dhcpv4.MessageType{dhcpv4.MessageTypeDiscover, dhcpv4.MessageTypeRequest, dhcpv4.MessageTypeRelease} {
+		var sent atomic.Int64
+		killedDHCP(t, kind.String(), func(w *dhcpWorld, s *dhcptest.Server4) *process {
+			d := w.daemon()
+			s.Lose(func(m dhcptest.Seen) bool {
+				if m.Type != kind || sent.Add(1) > 1 {
+					return false
+				}
+				d.Process.Kill()
+				return kind != dhcpv4.MessageTypeRelease // the daemon may have deleted its record
+			})
+			return d
+		})
+		if sent.Load() == 0 {
+			t.Errorf("no %s", kind)
+		}
+	}
+}
+
+// killedDHCP has the daemon that start returns killed in ADD or DEL, and reports whether it
+// was. A lease that the server has written is on our record whenever that happens, and when
+// the daemon is back the runtime's DEL leaves neither.
+func killedDHCP(t *testing.T, at string, start func(*dhcpWorld, *dhcptest.Server4) *process) (killed bool) {
+	t.Helper()
+	w := newDHCPWorld(t)
+	s := dhcptest.Start4(t, w.server)
+	c := w.container("ctr")
+	before := w.state(c)
+	d := start(w, s)
+	add := w.plugin(spec.Add, "bridge", dhcpConf, c)
+	if add.exit != 0 && add.code(t) != spec.CodeTryAgain {
+		t.Errorf("%s: ADD answered %s", at, add.stdout)
+	}
+	if add.exit == 0 {
+		w.plugin(spec.Del, "bridge", dhcpConf, c)
+	}
+	d.kill(syscall.SIGTERM) // it ends what it has begun, or was killed
+	killed = d.ProcessState.ExitCode() == -1
+	// A release may still be on its way.
+	w.eventually("our record of the server's lease after "+at, func() bool { return len(s.Leased()) <= len(w.records()) })
+	d = w.daemon()
+	w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
+	if files := w.records(); len(files) != 0 {
+		t.Errorf("%s: records %v", at, files)
+	}
+	w.must("next ADD", w.plugin(spec.Add, "bridge", dhcpConf, c))
+	w.must("next DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
+	w.eventually("the release after "+at, func() bool { return len(s.Leased()) == 0 })
+	d.kill(syscall.SIGTERM)
+	w.same(at, before, w.state(c))
+	return killed
+}
+
+// The daemon dies when an ADD of both families has one lease, and no DEL follows: the next
+// ADD has both, and not the half that is on record.
+func TestKernelDHCPHalf(t *testing.T) {
+	w := newDHCPWorld(t)
+	s := dhcptest.Start4(t, w.server)
+	d := w.daemon()
+	c := w.container("ctr")
+	host := kerneltest.Dial(t, w.host)
+	br, err := host.Link("br0")
+	if err == nil {
+		err = host.AddLink(rtnl.LinkSpec{Name: "port1", Up: true, Master: br.Index, Peer: &rtnl.LinkSpec{Name: "eth0", NS: c.ns}})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf := strings.Replace(dhcpConf, `"type":"dhcp"`, `"type":"dhcp","ipv6":true`, 1)
+	added := make(chan answer, 1)
+	go func() { added <- w.plugin(spec.Add, "dhcp", conf, c) }()
+	w.eventually("the IPv4 lease", func() bool {
+		files := w.records()
+		if len(files) == 0 {
+			return false
+		}
+		text, _ := os.ReadFile(files[0])
+		return strings.Contains(string(text), `"gateway"`) && !strings.Contains(string(text), `"pending"`)
+	})
+	d.kill(syscall.SIGKILL)
+	if a := <-added; a.code(t) != spec.CodeTryAgain {
+		t.Errorf("ADD answered %s", a.stdout)
+	}
+	dhcptest.Start6(t, w.server)
+	w.daemon()
+	out := w.must("next ADD", w.plugin(spec.Add, "dhcp", conf, c))
+	if !strings.Contains(out, `"10.9.0.10/24"`) || !strings.Contains(out, `"fd09::10/128"`) {
+		t.Errorf("next ADD answered %s", out)
+	}
+	w.must("DEL", w.plugin(spec.Del, "dhcp", conf, c))
+	w.eventually("the release", func() bool { return len(s.Leased()) == 0 })
+}
+
+// Twenty containers at once get twenty addresses, and give them back at once.
+func TestKernelDHCPTwenty(t *testing.T) {
+	w := newDHCPWorld(t)
+	s := dhcptest.Start4(t, w.server)
+	w.daemon()
+	var cs []container
+	for i := range 20 {
+		cs = append(cs, w.container(fmt.Sprintf("ctr%d", i)))
+	}
+	all := func(verb spec.Verb) {
+		var group sync.WaitGroup
+		for _, c := range cs {
+			group.Go(func() {
+				if a := w.plugin(verb, "bridge", dhcpConf, c); a.exit != 0 {
+					t.Errorf("%s %s: %s", verb, c.id, a.stdout)
+				}
+			})
+		}
+		group.Wait()
+	}
+	all(spec.Add)
+	seen := map[string]bool{}
+	for _, ip := range s.Leased() {
+		seen[netip.MustParseAddr(ip).String()] = true
+	}
+	if len(seen) != 20 || len(w.records()) != 20 {
+		t.Errorf("%d addresses, %d records", len(seen), len(w.records()))
+	}
+	all(spec.Del)
+	w.eventually("the releases", func() bool { return len(s.Leased()) == 0 })
+	if n := len(w.records()); n != 0 {
+		t.Errorf("%d records", n)
+	}
+}
+
+// DEL of an attachment whose ADD still waits for a server ends the ADD, and a plugin that
+// is killed takes its half of a lease along.
+func TestKernelDHCPInterrupted(t *testing.T) {
+	w := newDHCPWorld(t)
+	s := dhcptest.Start4(t, w.server)
+	s.Silence()
+	w.daemon()
+	c := w.container("ctr")
+	added := make(chan answer, 1)
+	go func() { added <- w.plugin(spec.Add, "bridge", dhcpConf, c) }()
+	w.eventually("a DISCOVER", func() bool { return len(s.Seen()) > 0 })
+	w.must("DEL", w.plugin(spec.Del, "dhcp", dhcpConf, c))
+	if a := <-added; a.code(t) != spec.CodeTryAgain { // minutes before its own time is over
+		t.Errorf("ADD: %s", a.stdout)
+	}
+
+	// Killed between DISCOVER and ACK.
+	var killed atomic.Bool
+	s.Answer(func(m dhcptest.Seen, reply *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 {
+		if m.Type == dhcpv4.MessageTypeRequest && !killed.Load() {
+			return nil
+		}
+		return []*dhcpv4.DHCPv4{reply}
+	})
+	cmd := exec.Command(w.path("bin/bridge"))
+	cmd.Env, cmd.Stdin = append(callEnv(spec.Add, c), "CNI_PATH="+w.path("bin")), strings.NewReader(w.text(dhcpConf))
+	if err := w.host.Do(cmd.Start); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("a record", func() bool { return len(w.records()) == 1 })
+	cmd.Process.Kill()
+	cmd.Wait()
+	killed.Store(true)
+	w.eventually("no record and no lease", func() bool { return len(w.records()) == 0 && len(s.Leased()) == 0 })
+	w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
+}
+
+// A daemon that the service manager hands its socket listens at that one, wherever its
+// flags say, and leaves it there when it ends. A second daemon for the same leases does not start.
+func TestKernelDHCPActivated(t *testing.T) {
+	w := newDHCPWorld(t)
+	var l *net.UnixListener
+	err := w.host.Do(func() (err error) { // the list of sockets is the namespace's
+		l, err = net.ListenUnix("unix", &net.UnixAddr{Name: w.path("dhcp.sock"), Net: "unix"})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	f, err := l.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	cmd := exec.Command("/bin/sh", "-c", `LISTEN_FDS=1 LISTEN_PID=$$ exec "$0" daemon -socketpath "$1" -pidfile "$2"`,
+		w.path("bin/dhcp"), w.path("elsewhere.sock"), w.path("dhcp.pid"))
+	cmd.ExtraFiles = []*os.File{f}
+	if err := w.host.Do(cmd.Start); err != nil {
+		t.Fatal(err)
+	}
+	conf := strings.Replace(dhcpConf, `"bridge"`, `"dhcp"`, 1)
+	w.eventually("STATUS", func() bool { return w.plugin(spec.Status, "dhcp", conf, container{}).exit == 0 })
+	w.eventually("the pid file", func() bool {
+		b, _ := os.ReadFile(w.path("dhcp.pid"))
+		return strings.TrimSpace(string(b)) == fmt.Sprint(cmd.Process.Pid)
+	})
+	a := w.run("", nil, w.path("bin/dhcp"), "daemon", "-socketpath", w.path("dhcp.sock"))
+	if a.exit != 1 || !strings.Contains(a.stderr, "another daemon") {
+		t.Errorf("second daemon: %d %s", a.exit, a.stderr)
+	}
+	cmd.Process.Signal(syscall.SIGTERM)
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(w.path("dhcp.sock")); err != nil {
+		t.Error("the socket of the service manager is gone")
+	}
+	if _, err := os.Lstat(w.path("dhcp.pid")); err == nil {
+		t.Error("the pid file is still there")
+	}
+}
+
+// dhcpMemory is what the daemon may take for 500 leases, in kB of resident memory.
+const dhcpMemory = 24 << 10
+
+// The memory of 500 leases that are kept: those of one interface here, which makes no
+// difference to a daemon that has nothing open for them.
+func TestKernelDHCPMemory(t *testing.T) {
+	w := newDHCPWorld(t)
+	dhcptest.Start4(t, w.server)
+	d := w.daemon()
+	c := w.container("ctr")
+	w.must("ADD", w.plugin(spec.Add, "bridge", dhcpConf, c))
+	d.kill(syscall.SIGKILL)
+	text, err := os.ReadFile(w.records()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 499 {
+		a := spec.Attachment{Network: "demo", ContainerID: fmt.Sprintf("ctr%d", i), IfName: "eth0"}
+		w.write("dhcp-leases/"+a.Key()+".json", strings.Replace(string(text), `"containerID":"ctr"`, `"containerID":"`+a.ContainerID+`"`, 1))
+	}
+	d = w.daemon()
+	w.eventually("500 leases", func() bool { return strings.Contains(d.text(), "500 leases") })
+	rss, threads := d.status("VmRSS"), d.status("Threads")
+	t.Logf("500 leases: %d kB resident, %d threads", rss, threads)
+	if rss > dhcpMemory || threads > 30 {
+		t.Errorf("%d kB resident, %d threads", rss, threads)
+	}
+	entries, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", d.Process.Pid))
+	if len(entries) > 20 {
+		t.Errorf("%d open files", len(entries))
+	}
+}
+
+// status is a number of proc(5)'s status.
+func (p *process) status(key string) (n int) {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Pid))
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, key+":"); ok {
+			fmt.Sscan(rest, &n)
+		}
+	}
+	return n
+}
+
+// A server from elsewhere: busybox's, which Debian has.
+func TestKernelDHCPBusybox(t *testing.T) {
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		t.Skipf("SKIPPED: %v", err)
+	}
+	w := newDHCPWorld(t)
+	w.write("udhcpd.conf", "start 10.9.0.50\nend 10.9.0.60\ninterface srv0\nlease_file $DIR/udhcpd.leases\npidfile $DIR/udhcpd.pid\n"+
+		"option subnet 255.255.255.0\noption router 10.9.0.1\noption dns 10.9.0.53\noption domain example.org\noption lease 600\noption mtu 1400\n"+
+		"option staticroutes 0.0.0.0/0 10.9.0.1, 10.20.0.0/16 10.9.0.2\n")
+	w.write("udhcpd.leases", "")
+	server := exec.Command(busybox, "udhcpd", "-f", w.path("udhcpd.conf"))
+	if err := w.server.Do(server.Start); err != nil {
+		t.Fatal(err)
+	}
+	defer server.Wait()
+	defer server.Process.Kill()
+	w.daemon()
+	c := w.container("ctr")
+	out := w.must("ADD", w.plugin(spec.Add, "bridge", dhcpConf, c))
+	for _, want := range []string{`/24"`, `"10.9.0.53"`, `"domain": "example.org"`, `"dst": "10.20.0.0/16"`, `"dst": "0.0.0.0/0"`} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %s in %s", want, out)
+		}
+	}
+	l, err := kerneltest.Dial(t, c.ns).Link("eth0")
+	if err != nil || l.MTU != 1400 {
+		t.Errorf("eth0: %+v, %v", l, err)
+	}
+	w.must("CHECK", w.plugin(spec.Check, "bridge", withPrev(dhcpConf, out), c))
+	w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
+}

@@ -1,0 +1,150 @@
+package e2e
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// A delCell is one way in which things are missing when DEL comes.
+type delCell struct {
+	harm   func(a *attached, m *mortal, f fixture)
+	gone   bool // the namespace is, so that only the host is looked at
+	bare   bool // nobody else is attached: what is taken away is theirs too
+	below  bool // the master or the bridge is
+	twice  bool
+	daemon bool // for plugins that have one
+}
+
+// delCells is a row of the table of DELs; each plugin has one.
+var delCells = map[string]delCell{
+	"nothing missing": {},
+	"a second time":   {twice: true},
+	"namespace empty": {gone: true, harm: func(a *attached, m *mortal, f fixture) { f.end(m); a.c.path = "" }},
+	"namespace missing": {gone: true, harm: func(a *attached, m *mortal, f fixture) {
+		f.end(m)
+		if err := os.Remove(m.path); err != nil {
+			a.w.Fatal(err)
+		}
+	}},
+	"namespace a stale file": {gone: true, harm: func(a *attached, m *mortal, f fixture) { f.end(m) }},
+	// as a container whose namespace has lost its name but not its processes
+	"namespace empty, container alive": {gone: true, harm: func(a *attached, m *mortal, _ fixture) { a.c.path = "" }},
+	"link missing":                     {harm: func(a *attached, m *mortal, _ fixture) { m.dropEnd() }},
+	"link and prevResult missing":      {harm: func(a *attached, m *mortal, _ fixture) { m.dropEnd(); a.prev = "" }},
+	"without prevResult":               {harm: func(a *attached, m *mortal, _ fixture) { a.prev = "" }},
+	"invalid configuration": {harm: func(a *attached, m *mortal, f fixture) {
+		last := &a.steps[a.last()]
+		last.conf = spoil(last.conf, f.invalid)
+	}},
+	"records missing": {bare: true, harm: func(a *attached, m *mortal, f fixture) {
+		a.w.dropFiles()
+		if f.unrecorded != nil {
+			f.unrecorded(a.w)
+		}
+	}},
+	"below missing":  {bare: true, below: true, harm: func(a *attached, m *mortal, f fixture) { f.takeAway(a.w) }},
+	"daemon missing": {bare: true, daemon: true, harm: func(a *attached, m *mortal, _ fixture) { a.w.stop() }},
+	"daemon and namespace missing": {bare: true, daemon: true, gone: true, harm: func(a *attached, m *mortal, f fixture) {
+		a.w.stop()
+		f.end(m)
+	}},
+	"after GC": {harm: func(a *attached, m *mortal, _ fixture) {
+		for i := range a.steps {
+			a.steps[i].conf = spoil(a.steps[i].conf, `"cni.dev/valid-attachments":[{"containerID":"other","ifname":"eth0"}]`)
+			a.must(spec.GC, i)
+		}
+	}},
+}
+
+// TestKernelDelMatrix is the table of DELs: for each plugin and each thing that can be
+// missing, DEL succeeds, says nothing on stdout, and leaves nothing, on the host and in
+// the container: no link, address, route, rule, lease or record. Another attachment
+// stays whole. The reference fails or leaks in many of the cells [S].
+func TestKernelDelMatrix(t *testing.T) {
+	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
+		f.need(t)
+		for name, cell := range delCells {
+			t.Run(name, func(t *testing.T) {
+				if why := f.except[name]; why != "" {
+					t.Logf("there is no such cell: %s", why)
+					return
+				}
+				t.Parallel()
+				cell.run(t, plugin, f)
+			})
+		}
+	})
+}
+
+// run is one cell.
+func (cell delCell) run(t *testing.T, plugin string, f fixture) {
+	w, other := f.host(t, plugin, cell.bare)
+	if cell.daemon && w.stop == nil {
+		t.Log("there is no such cell: it has no daemon")
+		return
+	}
+	if cell.below {
+		f.takeAway(w)
+	}
+	m := w.mortal("ctr")
+	f.enter(w, m.container)
+	host, cont := w.state(), w.state(m.container)
+	if cell.below {
+		f.furnish(w)
+	}
+	a := w.attach(plugin, m.container, w.inProcess)
+	if cell.harm != nil {
+		cell.harm(a, m, f)
+	}
+	a.del()
+	if cell.twice {
+		a.del()
+	}
+	if cell.gone {
+		w.settles("DEL", host, func() string { return w.state() })
+	} else {
+		w.same("DEL", cont, w.state(m.container))
+	}
+	if !cell.bare {
+		other.must(spec.Check, other.last())
+	}
+}
+
+// end ends the namespace of the attachment.
+func (f fixture) end(m *mortal) {
+	if f.comeBack != nil {
+		f.comeBack(m)
+	}
+	m.end()
+}
+
+// dropEnd deletes eth0 from the container, if the plugin has made one.
+func (m *mortal) dropEnd() {
+	m.w.brief(m.ns, func(c *rtnl.Conn) error {
+		links, err := c.Links()
+		for _, l := range links {
+			if l.Name == "eth0" {
+				return c.DelLink("eth0")
+			}
+		}
+		return err
+	})
+}
+
+// dropFiles deletes all that the plugins keep.
+func (w *world) dropFiles() {
+	w.Helper()
+	entries, err := os.ReadDir(w.dir)
+	for _, e := range entries {
+		if e.Name() != "bin" && !strings.HasSuffix(e.Name(), ".sock") {
+			err = os.RemoveAll(w.path(e.Name()))
+		}
+		if err != nil {
+			w.Fatal(err)
+		}
+	}
+}

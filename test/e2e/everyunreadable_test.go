@@ -1,0 +1,142 @@
+package e2e
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"cnibox/spec"
+)
+
+// unreadable are what a runtime may send that no ADD would take. DEL takes each for
+// absent, with a warning that has the text in it.
+var unreadable = map[string]struct {
+	member string // of the configuration; empty: none
+	env    string
+	warns  string
+}{
+	"CNI_ARGS no pairs":        {env: "CNI_ARGS=none", warns: "none"},
+	"IgnoreUnknown no bool":    {env: "CNI_ARGS=IgnoreUnknown=yes", warns: "IgnoreUnknown"},
+	"prevResult a string":      {member: `"prevResult":"x"`, warns: "prevResult"},
+	"prevResult with a null":   {member: `"prevResult":{"ips":[null]}`, warns: "prevResult"},
+	"prevResult of 9.9.9":      {member: `"prevResult":{"cniVersion":"9.9.9"}`, warns: "prevResult"},
+	"prevResult without a MAC": {member: `"prevResult":{"interfaces":[{"name":"eth0","mac":"x"}]}`, warns: "prevResult"},
+	"dns of names":             {member: `"dns":{"nameservers":["x"]}`, warns: "dns"},
+	"dns a number":             {member: `"dns":5`, warns: "dns"},
+	"runtimeConfig.dns a list": {member: `"runtimeConfig":{"dns":[]}`, warns: "dns"},
+	"args a list":              {member: `"args":[]`, warns: "args"},
+	"type a path":              {member: `"type":"../x"`, warns: "type"},
+	"version of 9.9.9":         {member: `"cniVersion":"9.9.9"`, warns: "9.9.9"},
+	"version a number":         {member: `"cniVersion":5`, warns: "cniVersion"},
+	"index that leads nowhere": {member: `"prevResult":{"interfaces":[],"ips":[{"address":"10.1.0.2/24","interface":7}]}`},
+}
+
+// TestKernelDelUnreadable attaches with each plugin and gives its DEL what cannot be read:
+// it succeeds and leaves nothing, and another attachment stays whole.
+func TestKernelDelUnreadable(t *testing.T) {
+	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
+		f.need(t)
+		for name, u := range unreadable {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				w, other := f.host(t, plugin, false)
+				m := w.mortal("ctr")
+				f.enter(w, m.container)
+				before := w.state(m.container)
+				a := w.attach(plugin, m.container, w.inProcess)
+				for i := a.last(); i >= 0; i-- {
+					conf := a.conf(i)
+					if u.member != "" {
+						conf = spoil(conf, u.member)
+					}
+					var env []string
+					if u.env != "" {
+						env = []string{u.env}
+					}
+					got := w.inProcess(spec.Del, a.steps[i].plugin, conf, a.c, env...)
+					if out := w.must("DEL "+a.steps[i].plugin, got); out != "" {
+						t.Errorf("DEL %s says %q on stdout", a.steps[i].plugin, out)
+					}
+					if !strings.Contains(got.stderr, u.warns) || u.warns != "" && got.stderr == "" {
+						t.Errorf("DEL %s warns %q, want %q", a.steps[i].plugin, got.stderr, u.warns)
+					}
+				}
+				w.same("DEL", before, w.state(m.container))
+				other.must(spec.Check, other.last())
+			})
+		}
+	})
+}
+
+// Nothing was ever attached to a network without a name, or in one that is none: DEL has
+// nothing to do. What names the attachment is needed.
+func TestKernelDelUnnamed(t *testing.T) {
+	w := newWorld(t)
+	c := w.container("ctr")
+	w.lo(c, true)
+	before := w.state(c)
+	for _, plugin := range goodPlugins() {
+		for _, name := range []string{`null`, `5`, `"../x"`, `"-x"`, quoted(strings.Repeat("n", 300))} {
+			a := w.serve(spec.Del, plugin, spoil(goodConfs[plugin], `"name":`+name), c, nil)
+			if a.code(t) != 0 || a.stdout != "" || !strings.Contains(a.stderr, "network name") {
+				t.Errorf("DEL %s of %.20s: %+v", plugin, name, a)
+			}
+		}
+		for _, missing := range []string{"CNI_CONTAINERID", "CNI_IFNAME"} {
+			a := w.serve(spec.Del, plugin, goodConfs[plugin], c, map[string]string{missing: ""})
+			if a.code(t) != spec.CodeEnv || !strings.Contains(a.stdout, missing) {
+				t.Errorf("DEL %s without %s: %+v", plugin, missing, a)
+			}
+		}
+	}
+	w.same("DEL", before, w.state(c))
+}
+
+// readsArgs are the plugins that read CNI_ARGS, themselves or by an IPAM plugin or delegate.
+var readsArgs = []string{"bridge", "macvlan", "ipvlan", "vlan", "ptp", "tap", "dummy", "host-device", "flannel",
+	"host-local", "static", "dhcp", "tuning"}
+
+// A malformed CNI_ARGS is refused by who reads it, and warned of by all others.
+func TestKernelMalformedArgs(t *testing.T) {
+	w := newWorld(t)
+	c := w.container("ctr")
+	for _, plugin := range goodPlugins() {
+		reads := slices.Contains(readsArgs, plugin)
+		for _, args := range []string{"none", "IgnoreUnknown=yes"} {
+			for _, verb := range []spec.Verb{spec.Add, spec.Check} {
+				conf := strings.ReplaceAll(goodConfs[plugin], "$NETNS", c.path)
+				a := w.serve(verb, plugin, conf, c, map[string]string{"CNI_ARGS": args})
+				switch code := a.code(t); {
+				case reads && (code != spec.CodeEnv || !strings.Contains(a.stdout, "CNI_ARGS")):
+					t.Errorf("%s %s with %s: %s, want code 4", verb, plugin, args, a.stdout)
+				case !reads && (code == spec.CodeEnv || !strings.Contains(a.stderr, "CNI_ARGS")):
+					t.Errorf("%s %s with %s: %s%s, want a warning", verb, plugin, args, a.stdout, a.stderr)
+				}
+			}
+		}
+	}
+}
+
+// An address of prevResult that points at no interface is an error of ADD and CHECK where
+// it matters whose it is, of no other verb and no other plugin.
+func TestKernelDanglingIndex(t *testing.T) {
+	const prev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"lo","sandbox":"$NETNS"}],"ips":[{"address":"10.1.0.2/24","interface":1}]}`
+	needs := []string{"portmap", "sbr"}
+	w := newWorld(t)
+	c := w.container("ctr")
+	env := map[string]string{"CNI_IFNAME": "lo"}
+	for _, plugin := range goodPlugins() {
+		conf := spoil(goodConfs[plugin], strings.ReplaceAll(prev, "$NETNS", c.path))
+		chained := everyPlugin[plugin].after != "" || plugin == "loopback"
+		for _, verb := range allVerbs {
+			a := w.serve(verb, plugin, conf, c, env)
+			refused := a.code(t) == spec.CodeConfig && strings.Contains(a.stdout, "outside the list")
+			maker := !chained && !slices.Contains([]string{"host-local", "static", "dhcp", "flannel"}, plugin)
+			want := verb == spec.Check && (maker || plugin == "vrf") ||
+				(verb == spec.Add || verb == spec.Check) && slices.Contains(needs, plugin)
+			if refused != want {
+				t.Errorf("%s %s: refused %t, want %t: %s", verb, plugin, refused, want, a.stdout)
+			}
+		}
+	}
+}

@@ -1,0 +1,204 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/spec"
+)
+
+// onDisk runs fn on a thread that is in the world's network namespace and sees a
+// small file system of its own at a folder of the world; nobody else sees it.
+// Programs are started from there with runHere.
+func (w *world) onDisk(name string, fn func()) {
+	w.Helper()
+	dir := w.path(name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		w.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // for good: the mounts end with the thread
+		err := unix.Unshare(unix.CLONE_NEWNS)
+		if err == nil {
+			err = unix.Setns(w.host.FD(), unix.CLONE_NEWNET)
+		}
+		if err == nil {
+			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+		}
+		if err == nil {
+			err = unix.Mount("tmpfs", dir, "tmpfs", 0, "size=128k,nr_inodes=100")
+		}
+		if err != nil {
+			done <- err
+			return
+		}
+		w.here = true
+		fn()
+	}()
+	err := <-done
+	w.here = false
+	if errors.Is(err, os.ErrPermission) && os.Getenv("CNIBOX_KERNEL") != "require" {
+		w.Skipf("SKIPPED: no mount namespace without CAP_SYS_ADMIN (root or a user namespace): %v", err)
+	}
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// A diskFault spoils the file system at a folder, and mend makes it good again.
+type diskFault struct {
+	spoil, mend func(dir string) error
+
+	// locks is set if no lock can be had in the cache, so that no verb runs.
+	locks bool
+}
+
+var diskFaults = map[string]diskFault{
+	"full": {
+		spoil: func(dir string) error {
+			f, err := os.Create(filepath.Join(dir, "ballast"))
+			for err == nil {
+				_, err = f.Write(make([]byte, 4096))
+			}
+			f.Close()
+			if errors.Is(err, unix.ENOSPC) {
+				return nil
+			}
+			return err
+		},
+		mend: func(dir string) error { return os.Remove(filepath.Join(dir, "ballast")) },
+	},
+	"no inodes": {
+		spoil: func(dir string) (err error) {
+			for i := 0; err == nil; i++ {
+				err = os.Mkdir(filepath.Join(dir, fmt.Sprint("ballast", i)), 0o700)
+			}
+			if errors.Is(err, unix.ENOSPC) {
+				return nil
+			}
+			return err
+		},
+		mend: func(dir string) error {
+			all, err := filepath.Glob(filepath.Join(dir, "ballast*"))
+			for _, b := range all {
+				err = errors.Join(err, os.Remove(b))
+			}
+			return err
+		},
+	},
+	"read-only": {
+		spoil: func(dir string) error { return unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, "") },
+		locks: true,
+		mend:  func(dir string) error { return unix.Mount("", dir, "", unix.MS_REMOUNT, "size=128k,nr_inodes=100") },
+	},
+}
+
+// TestKernelDisk spoils the disk below each folder that something is kept in: ADD
+// fails with a code that says so and leaves nothing, and DEL succeeds. When
+// there is room again, ADD succeeds.
+func TestKernelDisk(t *testing.T) {
+	for _, at := range []string{"bridge leases", "cni-exec leases", "cni-exec cni", "cni-exec ports", "cni-exec tuning"} {
+		for fault, f := range diskFaults {
+			t.Run(at+" "+fault, func(t *testing.T) {
+				t.Parallel()
+				who, folder, _ := strings.Cut(at, " ")
+				w := newWorld(t)
+				w.write("net.d/demo.conflist", killList)
+				c, other := w.container("ctr"), w.container("other")
+				w.onDisk(folder, func() { w.spoiled(victims[who], f, folder, c, other) })
+			})
+		}
+	}
+}
+
+// spoiled is the test on the thread that sees the disk.
+func (w *world) spoiled(v victim, f diskFault, folder string, c, other container) {
+	dir := w.path(folder)
+	w.must("other ADD", v.add(w, other, 8000))
+	if err := f.spoil(dir); err != nil {
+		w.Fatal(err)
+	}
+	before := w.state(c)
+	a := v.add(w, c, 8080)
+	if code := a.code(w.T); code != spec.CodeIO && code != spec.CodeTryAgain {
+		w.Errorf("ADD: code %d: %s%s", code, a.stdout, a.stderr)
+	}
+	w.same("failed ADD", before, w.state(c))
+	if del := v.del(w, c, 8080); !f.locks || folder != "cni" || del.code(w.T) != spec.CodeIO {
+		w.must("DEL", del)
+	}
+	w.same("DEL", before, w.state(c))
+	if err := f.mend(dir); err != nil {
+		w.Fatal(err)
+	}
+	w.must("ADD on a good disk", v.add(w, c, 8080))
+	w.must("DEL on a good disk", v.del(w, c, 8080))
+	w.must("other DEL", v.del(w, other, 8000))
+}
+
+// TestKernelOddFiles puts what is no file, or somebody else's, where something of
+// ours is expected: no verb waits for it, follows it or takes it away, and an error
+// is one that can be read.
+func TestKernelOddFiles(t *testing.T) {
+	a := spec.Attachment{Network: "demo", ContainerID: "ctr", IfName: "eth0"}
+	places := []string{"cni", "cni/results", "cni/results/demo-ctr-eth0", "cni/cnibox/locks", "cni/cnibox/locks/network-demo", "cni/cnibox/locks/container-ctr",
+		"leases", "leases/demo", "leases/demo/lock",
+		"leases/demo/10.1.0.2", "ports", "ports/" + a.Key() + ".json", "tuning", "tuning/" + a.Key() + ".json", "tuning/" + a.Key() + ".json.tmp",
+		"tuning/ctr_eth0.json"}
+	w := newWorld(t)
+	w.write("net.d/demo.conflist", killList)
+	c := w.container("ctr")
+	v := victims["cni-exec"]
+	v.add(w, c, 8080) // the bridge and the rest that stays
+	w.must("DEL", v.del(w, c, 8080))
+	kinds := maps.Clone(oddFiles)
+	kinds["link to a folder"] = func(path string) error { return os.Symlink(w.path("outside"), path) }
+	kinds["link to a file"] = func(path string) error { return os.Symlink(w.path("outside/full"), path) }
+	for _, place := range places {
+		for kind, mk := range kinds {
+			t.Run(place+" "+kind, func(t *testing.T) { w.on(t).odd(v, c, place, mk) })
+		}
+	}
+}
+
+// odd is one of them.
+func (w *world) odd(v victim, c container, place string, mk func(string) error) {
+	path := w.path(place)
+	for _, dir := range []string{"cni", "leases", "ports", "tuning", "outside"} {
+		if err := os.RemoveAll(w.path(dir)); err != nil {
+			w.Fatal(err)
+		}
+	}
+	w.write("outside/full", "not ours")
+	err := os.MkdirAll(filepath.Dir(path), 0o700)
+	if err == nil {
+		err = mk(path)
+	}
+	if err != nil {
+		w.Fatal(err)
+	}
+	host, cont := kerneltest.Snapshot(w.T, w.host), kerneltest.Snapshot(w.T, c.ns)
+	for i, do := range []func(*world, container, int, ...string) answer{v.add, v.del, v.del} {
+		what := fmt.Sprint("call ", i)
+		if a := w.prompt(what, func() answer { return do(w, c, 8080) }); a.code(w.T) == spec.CodeInternal {
+			w.Errorf("%s: %s%s", what, a.stdout, a.stderr)
+		}
+	}
+	if after := kerneltest.Snapshot(w.T, w.host) + kerneltest.Snapshot(w.T, c.ns); after != host+cont {
+		w.Errorf("it is not as before:\n%s", kerneltest.Diff(host+cont, after))
+	}
+	if b, err := os.ReadFile(w.path("outside/full")); err != nil || string(b) != "not ours" {
+		w.Errorf("what is not ours: %q, %v", b, err)
+	}
+}

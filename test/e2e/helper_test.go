@@ -1,0 +1,190 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/spec"
+	"cnibox/test/product"
+)
+
+// TestKernelNoHelper watches each plugin through all its verbs by ptrace(2): none starts
+// another program or makes another process, delegates included.
+func TestKernelNoHelper(t *testing.T) {
+	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
+		t.Parallel()
+		w, _ := f.host(t, plugin, true)
+		c := w.container("ctr")
+		a := w.attach(plugin, c, w.alone)
+		for i := range a.steps {
+			a.steps[i].conf = spoil(a.steps[i].conf, `"cni.dev/valid-attachments":[{"containerID":"ctr","ifname":"eth0"}]`)
+		}
+		for _, verb := range []spec.Verb{spec.Check, spec.Get, spec.GC, spec.Status, spec.GetVersion} {
+			a.must(verb, a.last())
+		}
+		a.del()
+	})
+}
+
+// TestKernelHelperSeen starts a delegate, and a shell with another: the watch must see them.
+func TestKernelHelperSeen(t *testing.T) {
+	w := newWorld(t)
+	conf := goodConfs["bridge"]
+	a, started := w.watched(w.text(conf), callEnv(spec.Status, w.container("ctr"), product.ForceExec+"=1"), w.path("bin/bridge"))
+	w.must("STATUS with its delegate started", a)
+	// Before its first program, package os tries out in a process whether the kernel has pidfds.
+	if n := len(started); n < 2 || n > 3 || started[0] != started[n-2] || !strings.HasPrefix(started[n-1], "the program ") {
+		t.Errorf("a delegate: %q", started)
+	}
+	a, started = w.watched("", nil, "/bin/sh", "-c", ": & wait; exec /bin/sh -c :")
+	w.must("shell", a)
+	if len(started) != 2 {
+		t.Errorf("a shell: %q", started)
+	}
+}
+
+// alone is a caller in a process that must start no other.
+func (w *world) alone(verb spec.Verb, applet, conf string, c container, env ...string) answer {
+	w.Helper()
+	a, started := w.watched(w.text(conf), callEnv(verb, c, env...), w.path("bin/"+applet))
+	if len(started) != 0 {
+		w.Errorf("%s %s starts %q", verb, applet, started)
+	}
+	return a
+}
+
+// watched is run with a list of what the program starts.
+func (w *world) watched(stdin string, env []string, argv ...string) (a answer, started []string) {
+	w.Helper()
+	err := w.host.Do(func() (err error) {
+		var files [3]*os.File
+		for i := range files {
+			if files[i], err = memory(); err != nil {
+				return err
+			}
+			defer files[i].Close()
+		}
+		if _, err := files[0].WriteAt([]byte(stdin), 0); err != nil {
+			return err
+		}
+		cmd := exec.Command(argv[0], argv[1:]...)
+		cmd.Dir, cmd.Env = w.dir, append([]string{"CNI_PATH=" + w.path("bin")}, env...)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = files[0], files[1], files[2]
+		begin := time.Now()
+		if a.exit, started, err = watch(cmd); err != nil {
+			return err
+		}
+		a.took = time.Since(begin)
+		for i, into := range []*string{&a.stdout, &a.stderr} {
+			text, err := io.ReadAll(io.NewSectionReader(files[i+1], 0, 1<<20))
+			if err != nil {
+				return err
+			}
+			*into = string(text)
+		}
+		return nil
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return a, started
+}
+
+// memory makes a file that has no name.
+func memory() (*os.File, error) {
+	fd, err := unix.MemfdCreate("stream", unix.MFD_CLOEXEC)
+	return os.NewFile(uintptr(fd), "stream"), err
+}
+
+// watch runs a program and lists each process that it makes, threads aside, and each
+// program that one of them becomes. The calling thread, which is locked, is the tracer.
+func watch(cmd *exec.Cmd) (exit int, started []string, err error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
+	if err := cmd.Start(); err != nil {
+		return 0, nil, err
+	}
+	pid := cmd.Process.Pid
+	stuck := time.AfterFunc(processTime, func() { cmd.Process.Kill() })
+	defer stuck.Stop()
+	var ws unix.WaitStatus
+	if _, err := unix.Wait4(pid, &ws, 0, nil); err != nil {
+		return 0, nil, err
+	}
+	if !ws.Stopped() {
+		return 0, nil, fmt.Errorf("%s did not stop at its start: %v", cmd.Path, ws)
+	}
+	const options = unix.PTRACE_O_EXITKILL | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEFORK | unix.PTRACE_O_TRACEVFORK | unix.PTRACE_O_TRACEEXEC
+	if err := unix.PtraceSetOptions(pid, options); err != nil {
+		return 0, nil, os.NewSyscallError("ptrace", err)
+	}
+	for at, deliver := pid, 0; ; {
+		// one that another thread of it has ended meanwhile is no error
+		if err := unix.PtraceCont(at, deliver); err != nil && !errors.Is(err, unix.ESRCH) {
+			return 0, nil, os.NewSyscallError("ptrace", err)
+		}
+		for {
+			at, err = unix.Wait4(-1, &ws, unix.WALL|unix.WNOTHREAD, nil)
+			if !errors.Is(err, unix.EINTR) {
+				break
+			}
+		}
+		switch {
+		case err != nil:
+			return 0, nil, os.NewSyscallError("wait4", err)
+		case ws.Stopped():
+			var what string
+			what, deliver = event(at, ws)
+			if what != "" {
+				started = append(started, what)
+			}
+		case at == pid:
+			cmd.Process.Release()
+			exit = ws.ExitStatus()
+			return exit, slices.Clip(started), nil
+		}
+	}
+}
+
+// event tells what a stop is about: empty if that is none of our business, and then the
+// signal to go on with.
+func event(at int, ws unix.WaitStatus) (what string, deliver int) {
+	sig := ws.StopSignal()
+	switch {
+	case sig == unix.SIGSTOP: // how a new thread begins
+		return "", 0
+	case sig != unix.SIGTRAP:
+		return "", int(sig)
+	}
+	child, _ := unix.PtraceGetEventMsg(at)
+	switch ws.TrapCause() {
+	case unix.PTRACE_EVENT_EXEC:
+		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", at))
+		return "the program " + strings.ReplaceAll(string(name), "\x00", " "), 0
+	case unix.PTRACE_EVENT_FORK, unix.PTRACE_EVENT_VFORK:
+		return "a process", 0
+	case unix.PTRACE_EVENT_CLONE:
+		// A thread is gone if its process has ended; a process would wait for us.
+		if group := threadGroup(int(child)); group != "" && group != threadGroup(at) {
+			return "a process", 0
+		}
+	}
+	return "", 0
+}
+
+// threadGroup is the number of the process that a thread belongs to; empty: it is gone.
+func threadGroup(thread int) string {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", thread))
+	_, group, _ := strings.Cut(string(status), "\nTgid:\t")
+	group, _, _ = strings.Cut(group, "\n")
+	return group
+}

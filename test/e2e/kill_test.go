@@ -1,0 +1,241 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"cnibox/internal/fault"
+	"cnibox/internal/kerneltest"
+	"cnibox/spec"
+	"cnibox/test/product"
+)
+
+// What the tests tell an applet: at which change to kill itself, counted from
+// 1, and the file to list its changes in.
+const (
+	killAt      = "CNIBOX_TEST_KILL_AT"
+	listChanges = "CNIBOX_TEST_CHANGES"
+)
+
+func TestMain(m *testing.M) { product.Main(m, armFaults) }
+
+// armFaults makes this process, an applet, do what those variables say.
+func armFaults() {
+	at, _ := strconv.Atoi(os.Getenv(killAt))
+	list := os.Getenv(listChanges)
+	if at == 0 && list == "" {
+		return
+	}
+	var n atomic.Int64
+	fault.Hook = func(what string) error {
+		if n.Add(1) == int64(at) {
+			syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {} // the signal may reach another thread first
+		}
+		if list == "" {
+			return nil
+		}
+		f, err := os.OpenFile(list, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+		if err == nil {
+			_, err = fmt.Fprintln(f, what)
+			err = errors.Join(err, f.Close())
+		}
+		return err
+	}
+}
+
+const killConf = `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,
+	"macspoofchk":true,"hairpinMode":true,"ipam":{"type":"host-local","dataDir":"$DIR/leases",
+	"ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]],"routes":[{"dst":"10.9.0.0/16"}]}}`
+
+const killList = `{"cniVersion":"1.1.0","name":"demo","plugins":[` + killConf + `,
+	{"type":"portmap","capabilities":{"portMappings":true},"dataDir":"$DIR/ports"},
+	{"type":"tuning","dataDir":"$DIR/tuning","mtu":1400,"promisc":true,"sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1"}}]}`
+
+// A victim is what is killed: who makes an attachment and takes it away.
+type victim struct {
+	add, del func(w *world, c container, port int, env ...string) answer
+}
+
+var victims = map[string]victim{
+	"bridge": {
+		func(w *world, c container, _ int, env ...string) answer {
+			return w.plugin(spec.Add, "bridge", killConf, c, env...)
+		},
+		func(w *world, c container, _ int, env ...string) answer {
+			return w.plugin(spec.Del, "bridge", killConf, c, env...)
+		},
+	},
+	"cni-exec": {
+		func(w *world, c container, port int, env ...string) answer {
+			udp := fmt.Sprintf("%d:53/udp", port)
+			return w.run("", env, w.path("bin/cni-exec"), "add", "demo", c.path, "--container-id", c.id, "--conf-dir", w.path("net.d"),
+				"--cache-dir", w.path("cni"), "--json", "-p", fmt.Sprintf("%d:80", port), "-p", udp)
+		},
+		func(w *world, c container, _ int, env ...string) answer {
+			argv := []string{w.path("bin/cni-exec"), "del", "demo", "--container-id", c.id, "--conf-dir", w.path("net.d"), "--cache-dir", w.path("cni"), "--json"}
+			if c.path != "" {
+				argv = append(argv, c.path)
+			}
+			return w.run("", env, argv...)
+		},
+	},
+}
+
+// killLanes is how many hosts share the work: most of it is waiting for the
+// kernel to take links down.
+const killLanes = 3
+
+// TestKernelKilled kills ADD, and then DEL, at each change that they are about
+// to make. The next DEL, with the namespace or without, leaves all as it was
+// before, and the next ADD succeeds at once.
+func TestKernelKilled(t *testing.T) {
+	for name, v := range victims {
+		t.Run(name, func(t *testing.T) {
+			adds, dels := v.changes(t)
+			if len(adds) < 10 || len(dels) < 3 {
+				t.Fatalf("the changes are %q and %q", adds, dels)
+			}
+			t.Logf("ADD: %q\nDEL: %q", adds, dels)
+			for lane := range killLanes {
+				t.Run(strconv.Itoa(lane), func(t *testing.T) {
+					t.Parallel()
+					v.kill(t, adds, dels, lane)
+					if name == "bridge" { // what a host keeps is all its own
+						v.killFirst(t, lane)
+					}
+				})
+			}
+		})
+	}
+}
+
+// host makes a world in which another container shares what can be shared.
+func (v victim) host(t *testing.T) (*world, container) {
+	t.Helper()
+	w := newWorld(t)
+	w.write("net.d/demo.conflist", killList)
+	w.must("other ADD", v.add(w, w.container("other"), 8000))
+	return w, w.container("ctr")
+}
+
+// changes lists what ADD and DEL change.
+func (v victim) changes(t *testing.T) (adds, dels []string) {
+	t.Helper()
+	w, c := v.host(t)
+	w.must("ADD", v.add(w, c, 8080, listChanges+"="+w.path("adds")))
+	w.must("DEL", v.del(w, c, 8080, listChanges+"="+w.path("dels")))
+	for file, into := range map[string]*[]string{"adds": &adds, "dels": &dels} {
+		b, err := os.ReadFile(w.path(file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		*into = strings.Split(strings.TrimSpace(string(b)), "\n")
+	}
+	return adds, dels
+}
+
+// kill takes every killLanes-th change of ADD, each with one of DEL.
+func (v victim) kill(t *testing.T, adds, dels []string, lane int) {
+	w, c := v.host(t)
+	before := w.state(c)
+	for n := lane; n < max(len(adds), len(dels)); n += killLanes {
+		again := c
+		if n/killLanes%2 == 1 {
+			again.path = "" // the runtime does not know it any more
+		}
+		for _, do := range []func() string{
+			func() string { return v.killAdd(w, c, n%len(adds), adds) },
+			func() string { return v.killDel(w, c, n%len(dels), dels) },
+		} {
+			what := do() + ", then DEL"
+			w.must(what, v.del(w, again, 8080))
+			w.same(what, before, w.state(c))
+		}
+	}
+}
+
+// everywhere are the system calls that a process can be killed at, and how many of
+// each to leave out between two: it makes some hundred, and a kill takes a while.
+var everywhere = map[string]int{
+	"write": 3, "openat": 5, "pwrite64": 1, "linkat": 1, "renameat": 1, "unlinkat": 1, "mkdirat": 1, "flock": 1, "setns": 1,
+}
+
+// TestKernelKilledAnywhere kills ADD in the midst of its changes, at system calls
+// that no test hook knows.
+func TestKernelKilledAnywhere(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIPPED: it takes a while")
+	}
+	v := victims["cni-exec"]
+	for call, step := range everywhere {
+		t.Run(call, func(t *testing.T) {
+			t.Parallel()
+			w, c := v.host(t)
+			w.strace() // or no test
+			before := w.state(c)
+			for n := 1; ; n += step {
+				w.strace("-o", "/dev/null", "-e", "trace="+call, "-e", fmt.Sprintf("inject=%s:signal=KILL:when=%d", call, n))
+				a := v.add(w, c, 8080)
+				w.tracer = nil
+				what := fmt.Sprintf("ADD killed at %s %d, then DEL", call, n)
+				w.must(what, v.del(w, c, 8080))
+				w.same(what, before, w.state(c))
+				if a.exit == 0 && n == 1 {
+					t.Error("ADD was not killed: there is nothing to test")
+				}
+				if a.exit == 0 {
+					break // no thread makes as many
+				}
+			}
+		})
+	}
+}
+
+// killFirst kills the first ADD that a host ever sees. What it has made for all
+// stays, and must serve the next ADD.
+func (v victim) killFirst(t *testing.T, lane int) {
+	for n := lane; ; n += killLanes {
+		w := newWorld(t)
+		w.write("net.d/demo.conflist", killList)
+		c := w.container("ctr")
+		bare, files := kerneltest.Snapshot(t, c.ns), w.files()
+		a := v.add(w, c, 8080, fmt.Sprintf("%s=%d", killAt, n+1))
+		what := fmt.Sprintf("first ADD killed at change %d", n+1)
+		w.must(what+", then DEL", v.del(w, c, 8080))
+		w.same(what, files+bare, w.files()+kerneltest.Snapshot(t, c.ns))
+		w.must(what+", next ADD", v.add(w, c, 8080))
+		w.must(what+", DEL of the next", v.del(w, c, 8080))
+		w.same(what+", DEL of the next", files+bare, w.files()+kerneltest.Snapshot(t, c.ns))
+		if a.exit != -1 {
+			return
+		}
+	}
+}
+
+// killAdd kills an ADD at a change.
+func (v victim) killAdd(w *world, c container, n int, changes []string) string {
+	w.Helper()
+	what := fmt.Sprintf("ADD killed at change %d, %q", n+1, changes[n])
+	if a := v.add(w, c, 8080, fmt.Sprintf("%s=%d", killAt, n+1)); a.exit != -1 {
+		w.Errorf("%s: exit code %d: %s%s", what, a.exit, a.stdout, a.stderr)
+	}
+	return what
+}
+
+// killDel makes an attachment and kills its DEL at a change.
+func (v victim) killDel(w *world, c container, n int, changes []string) string {
+	w.Helper()
+	w.must("next ADD", v.add(w, c, 8080))
+	what := fmt.Sprintf("DEL killed at change %d, %q", n+1, changes[n])
+	if a := v.del(w, c, 8080, fmt.Sprintf("%s=%d", killAt, n+1)); a.exit != -1 {
+		w.Errorf("%s: exit code %d: %s%s", what, a.exit, a.stdout, a.stderr)
+	}
+	return what
+}

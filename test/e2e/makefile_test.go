@@ -1,0 +1,146 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"cnibox/test/product"
+)
+
+// makeInstall runs make install into dir, with a binary that cannot be run here.
+type makeInstall struct {
+	*testing.T
+	bin, dest string
+}
+
+func newMakeInstall(t *testing.T) *makeInstall {
+	t.Helper()
+	if _, err := exec.LookPath("make"); err != nil {
+		t.Skipf("SKIPPED: %v", err)
+	}
+	t.Setenv("GOARCH", "") // of a cross test
+	dir := t.TempDir()
+	return &makeInstall{T: t, bin: filepath.Join(dir, "bin", "cnibox"), dest: filepath.Join(dir, "a root")}
+}
+
+func (m *makeInstall) write(path, text string) {
+	m.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		m.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		m.Fatal(err)
+	}
+}
+
+func (m *makeInstall) run(vars ...string) (string, error) {
+	cmd := exec.Command("make", append([]string{"--no-print-directory", "install", "DESTDIR=" + m.dest, "BIN=" + m.bin}, vars...)...)
+	cmd.Dir, cmd.Env = "../..", append(os.Environ(), "MAKEFLAGS=")
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// installed wants the binary and a relative link for each other applet.
+func (m *makeInstall) installed(binary string) {
+	m.Helper()
+	dir := filepath.Join(m.dest, "opt", "cni", "bin")
+	if b, err := os.ReadFile(filepath.Join(dir, "cnibox")); err != nil || string(b) != binary {
+		m.Errorf("cnibox is %q, %v, want %q", b, err, binary)
+	}
+	want := 0
+	for _, name := range product.Names() {
+		want++
+		if to, err := os.Readlink(filepath.Join(dir, name)); name != "cnibox" && (err != nil || to != "cnibox") {
+			m.Errorf("%s: a link to %q, %v", name, to, err)
+		}
+	}
+	if files, _ := os.ReadDir(dir); len(files) != want {
+		m.Errorf("%d files in %s, want %d: %v", len(files), dir, want, files)
+	}
+	m.commands(binary)
+}
+
+// commands wants the two that people call in a directory of PATH.
+func (m *makeInstall) commands(binary string) {
+	m.Helper()
+	dir := filepath.Join(m.dest, "usr", "local", "sbin")
+	for _, name := range []string{"cnibox", "cni-exec"} {
+		path := filepath.Join(dir, name)
+		if b, err := os.ReadFile(path); err != nil || string(b) != binary {
+			m.Errorf("%s is %q, %v, want %q", path, b, err, binary)
+		}
+		if to, err := os.Readlink(path); err != nil || to != "../../../opt/cni/bin/cnibox" {
+			m.Errorf("%s: a link to %q, %v", path, to, err)
+		}
+	}
+	if files, _ := os.ReadDir(dir); len(files) != 2 {
+		m.Errorf("there are %v in %s", files, dir)
+	}
+}
+
+// TestMakeInstallWithoutGo installs a binary that is there, on a machine without go.
+func TestMakeInstallWithoutGo(t *testing.T) {
+	for _, goTool := range []string{"/nonexistent/go", "false"} {
+		m := newMakeInstall(t)
+		m.write(m.bin, "built elsewhere")
+		bridge := filepath.Join(m.dest, "opt", "cni", "bin", "bridge")
+		m.write(bridge, "another bridge")
+		for range 2 { // the second time changes nothing
+			if out, err := m.run("GO=" + goTool); err != nil {
+				t.Fatalf("GO=%s: %v\n%s", goTool, err, out)
+			}
+			m.installed("built elsewhere")
+		}
+	}
+}
+
+// TestMakeInstallOneDirectory has plugins and commands in the same directory.
+func TestMakeInstallOneDirectory(t *testing.T) {
+	m := newMakeInstall(t)
+	m.write(m.bin, "built elsewhere")
+	if out, err := m.run("GO=/nonexistent/go", "BINDIR=/usr/local/sbin"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, name := range product.Names() {
+		path := filepath.Join(m.dest, "usr", "local", "sbin", name)
+		if b, err := os.ReadFile(path); err != nil || string(b) != "built elsewhere" {
+			t.Errorf("%s is %q, %v", path, b, err)
+		}
+	}
+}
+
+// TestMakeInstallForeign installs what was built for another architecture. The go of the test
+// writes the architecture in place of a program.
+func TestMakeInstallForeign(t *testing.T) {
+	m := newMakeInstall(t)
+	goTool := filepath.Join(t.TempDir(), "go")
+	m.write(goTool, "#!/bin/sh\n[ \"$1\" = build ] || exit 0\nwhile [ \"$1\" != -o ]; do shift; done\nprintf %s \"$GOARCH\" >\"$2\"\n")
+	t.Setenv("GOARCH", "arm64")
+	m.write(m.bin, "of this machine") // is not what was asked for
+	if out, err := m.run("GO=" + goTool); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	m.installed("arm64")
+}
+
+// TestMakeInstallDirectory has a directory in the place of a link: nothing is changed.
+func TestMakeInstallDirectory(t *testing.T) {
+	m := newMakeInstall(t)
+	m.write(m.bin, "new")
+	dir := filepath.Join(m.dest, "opt", "cni", "bin")
+	m.write(filepath.Join(dir, "tuning", "file"), "")
+	m.write(filepath.Join(dir, "bridge"), "old")
+	out, err := m.run("GO=/nonexistent/go")
+	if err == nil || !strings.Contains(out, "tuning is a directory") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if files, _ := os.ReadDir(dir); len(files) != 2 {
+		t.Errorf("there are %v", files)
+	}
+	if files, _ := os.ReadDir(filepath.Join(m.dest, "usr", "local", "sbin")); len(files) != 0 {
+		t.Errorf("there are %v", files)
+	}
+}

@@ -1,0 +1,81 @@
+//go:build !no_portmap
+
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"cnibox/rtnl"
+)
+
+// listen opens a socket in the namespace until the test ends.
+func listen(t *testing.T, ns *rtnl.NS, network, addr string) {
+	t.Helper()
+	err := ns.Do(func() error {
+		if strings.HasPrefix(network, "udp") {
+			c, err := net.ListenPacket(network, addr)
+			if err == nil {
+				t.Cleanup(func() { c.Close() })
+			}
+			return err
+		}
+		l, err := net.Listen(network, addr)
+		if err == nil {
+			t.Cleanup(func() { l.Close() })
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A port on which a process of the host listens is refused with the process's name, and
+// nothing is attached; --force takes it, and what leads elsewhere is free.
+func TestKernelRunPublishInUse(t *testing.T) {
+	r := newRunner(t)
+	listen(t, r.host, "tcp4", "0.0.0.0:22")
+	listen(t, r.host, "tcp4", "127.0.0.1:25")
+	listen(t, r.host, "tcp", "[::]:80")
+	listen(t, r.host, "udp6", "[::1]:53")
+	self := fmt.Sprintf("(pid %d)", os.Getpid())
+	for _, tt := range []struct {
+		flags string
+		busy  string // socket that is named; "": none
+	}{
+		{"-p 22:22", "tcp 0.0.0.0:22"},
+		{"-p 127.0.0.1:22:22", "tcp 0.0.0.0:22"},
+		{"-p 8022:22 -p 22:22", "tcp 0.0.0.0:22"},
+		{"-p 22:22 --force", ""},
+		{"-p 22:22/udp", ""},
+		{"-p [::1]:22:22", ""},
+		{"-p 25:25", "tcp 127.0.0.1:25"},
+		{"-p 127.0.0.2:25:25", ""},
+		{"-p 127.0.0.1:80:80", "tcp [::]:80"},
+		{"-p [::1]:80:80", "tcp [::]:80"},
+		{"-p 53:53/udp", "udp [::1]:53"},
+		{"-p 127.0.0.1:53:53/udp", ""},
+	} {
+		args := append([]string{"run", "--conf-dir", filepath.Join(r.dir, "none"), "--cache-dir", "cni"}, strings.Fields(tt.flags)...)
+		cmd := r.command()
+		cmd.Args = append([]string{r.exe}, append(args, "--", "true")...)
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		err := r.host.Do(cmd.Run)
+		text := out.String()
+		switch {
+		case tt.busy == "" && err != nil:
+			t.Errorf("%s: %v\n%s", tt.flags, err, text)
+		case tt.busy == "":
+		case cmd.ProcessState.ExitCode() != 1 || !strings.Contains(text, tt.busy+": ") || !strings.Contains(text, self) || !strings.Contains(text, "--force"):
+			t.Errorf("%s: got %v, want exit 1, %q, %s and --force:\n%s", tt.flags, err, tt.busy, self, text)
+		}
+		r.clean()
+	}
+}

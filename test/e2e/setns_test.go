@@ -1,0 +1,64 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestKernelSetns makes each setns(2) of ADD fail, one of them or all from then on, be it
+// that enters a namespace or the one that restores the thread: ADD answers with one JSON
+// document, and one that fails leaves all as it was.
+func TestKernelSetns(t *testing.T) {
+	for name, v := range victims {
+		for _, more := range []string{"", "+"} {
+			t.Run(name+more, func(t *testing.T) {
+				t.Parallel()
+				w, c := v.host(t)
+				w.strace() // or no test
+				before := w.state(c)
+				failed := 0
+				for n := 1; n < 50; n++ {
+					w.strace("-o", w.path("trace"), "-e", "trace=setns", "-e", fmt.Sprintf("inject=setns:error=ENOMEM:when=%d%s", n, more))
+					a := v.add(w, c, 8080)
+					w.tracer = nil
+					injected := w.traced("(INJECTED)")
+					what := fmt.Sprintf("ADD whose setns %d%s fails", n, more)
+					if code := a.code(t); code != 0 {
+						failed++
+						if strings.Contains(a.stdout, "failed (delete)") {
+							// on this thread the undo's fails as well: it says so, and keeps the
+							// record that the next DEL goes by
+							what += ", then DEL"
+							w.must(what, v.del(w, c, 8080))
+						}
+						w.same(what, before, w.state(c))
+						continue
+					}
+					w.must(what+", then DEL", v.del(w, c, 8080))
+					w.same(what+", then DEL", before, w.state(c))
+					if !injected {
+						break // no thread makes as many
+					}
+				}
+				if failed == 0 {
+					t.Error("no ADD failed: there is nothing to test")
+				}
+			})
+		}
+	}
+}
+
+// traced reports whether the tracer has seen something, and forgets all that it has.
+func (w *world) traced(what string) bool {
+	w.Helper()
+	b, err := os.ReadFile(w.path("trace"))
+	if err == nil {
+		err = os.Remove(w.path("trace"))
+	}
+	if err != nil {
+		w.Fatal(err)
+	}
+	return strings.Contains(string(b), what)
+}

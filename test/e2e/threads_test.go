@@ -1,0 +1,86 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// mostThreads is a limit with which every ADD succeeds, and threadTries how often each lower one is
+// tried: the Go runtime does not always need its threads at the same moment.
+const (
+	mostThreads = 16
+	threadTries = 4
+)
+
+// tasks makes a control group that a test may limit the number of threads of, and has the
+// programs of the world started in it.
+func (w *world) tasks() (limit func(n int)) {
+	w.Helper()
+	var dir string
+	for _, root := range []string{"/sys/fs/cgroup/pids", "/sys/fs/cgroup"} { // version 1, version 2
+		at, err := os.MkdirTemp(root, "cnibox-test-")
+		if err != nil {
+			continue
+		}
+		w.Cleanup(func() {
+			w.tracer = nil
+			w.eventually("no task in "+at, func() bool { return os.Remove(at) == nil })
+		})
+		if _, err := os.Stat(filepath.Join(at, "pids.max")); err == nil {
+			dir = at
+			break
+		}
+	}
+	if dir == "" {
+		w.Skip("SKIPPED: no control group that limits the number of threads (CONFIG_CGROUP_PIDS) can be made")
+	}
+	return func(n int) {
+		err := os.WriteFile(filepath.Join(dir, "pids.max"), []byte(fmt.Sprint(n)), 0)
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.tracer = []string{"/bin/sh", "-c", fmt.Sprintf(`echo $$ > %s/cgroup.procs && exec "$@"`, dir), "sh"}
+	}
+}
+
+// TestKernelFewThreads does ADD with each limit of threads, from one with which the Go runtime
+// cannot start to one that is enough. The runtime ends a process that gets no thread, and no
+// program can keep it from that: but an ADD ends so before its first change or not at all.
+func TestKernelFewThreads(t *testing.T) {
+	for name, v := range victims {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, c := v.host(t)
+			limit := w.tasks()
+			before := w.state(c)
+			ended, done := 0, 0
+			for n := 2; n <= mostThreads; n++ {
+				for range threadTries {
+					limit(n)
+					a := v.add(w, c, 8080)
+					w.tracer = nil
+					what := fmt.Sprintf("ADD with %d threads", n)
+					switch {
+					case a.exit == 0:
+						done++
+						w.must(what+", then DEL", v.del(w, c, 8080))
+					case a.stdout == "" && strings.Contains(a.stderr, "failed to create new OS thread"):
+						ended++
+					default:
+						a.code(t)
+					}
+					w.same(what, before, w.state(c))
+					if a.exit != 0 && n == mostThreads {
+						t.Errorf("%s: exit code %d: %s%s", what, a.exit, a.stdout, a.stderr)
+					}
+				}
+			}
+			if ended == 0 || done == 0 {
+				t.Errorf("%d ended by the runtime, %d done: there is nothing to test", ended, done)
+			}
+		})
+	}
+}

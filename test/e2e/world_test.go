@@ -1,0 +1,257 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/internal/nfttest"
+	"cnibox/rtnl"
+	"cnibox/spec"
+	"cnibox/test/product"
+)
+
+// A world is a host of a test's own: a network namespace, a link for each
+// applet in bin, and all that the applets keep in folders beside it.
+type world struct {
+	*testing.T
+	host *rtnl.NS
+	dir  string
+
+	// here tells that this thread is in host already, see onDisk.
+	here bool
+
+	// stop ends the daemon of the host; nil: there is none.
+	stop func()
+
+	// tracer is what runs the programs; nil: they run by themselves.
+	tracer []string
+}
+
+// A container is a network namespace with the names that a runtime gives it.
+type container struct {
+	id, path string
+	ns       *rtnl.NS
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{T: t, host: kerneltest.NS(t), dir: t.TempDir()}
+	kerneltest.LoUp(t, w.host)
+	product.Install(t, w.path("bin"))
+	return w
+}
+
+// on is the world for a subtest.
+func (w *world) on(t *testing.T) *world { return &world{T: t, host: w.host, dir: w.dir} }
+
+// path is a path below the world's folder.
+func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
+
+// text replaces $DIR by the world's folder.
+func (w *world) text(s string) string { return strings.ReplaceAll(s, "$DIR", w.dir) }
+
+// write makes a file with a text in it, and the folder for it.
+func (w *world) write(name, text string) {
+	w.Helper()
+	err := os.MkdirAll(filepath.Dir(w.path(name)), 0o755)
+	if err == nil {
+		err = os.WriteFile(w.path(name), []byte(w.text(text)), 0o600)
+	}
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) container(id string) container {
+	w.Helper()
+	ns := kerneltest.NS(w.T)
+	kerneltest.LoUp(w.T, ns)
+	return container{id, kerneltest.NSPath(w.T, ns), ns}
+}
+
+// An answer is what became of a process.
+type answer struct {
+	exit           int // -1: it was killed
+	stdout, stderr string
+	took           time.Duration
+}
+
+// code returns the code of the error object that is all of stdout; 0 after
+// success. Anything else that a runtime could not read fails the test.
+func (a answer) code(t *testing.T) int {
+	t.Helper()
+	if a.exit == 0 {
+		return 0
+	}
+	var e struct {
+		CNIVersion, Msg string
+		Code            int
+	}
+	err := json.Unmarshal([]byte(a.stdout), &e)
+	if err != nil || a.exit != 1 || e.Msg == "" || e.CNIVersion == "" || e.Code == 0 {
+		t.Errorf("exit code %d, %v: %.300q on stdout, %.300q on stderr", a.exit, err, a.stdout, a.stderr)
+	}
+	return e.Code
+}
+
+// processTime is how long a process, or anything that ends by itself, may take before it
+// counts as stuck.
+var processTime = kerneltest.Patience(time.Minute)
+
+// eventually waits for something to become true.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(processTime); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("there is still not: %s", what)
+		}
+	}
+}
+
+// eventually is for what happens in the world.
+func (w *world) eventually(what string, is func() bool) {
+	w.Helper()
+	eventually(w.T, what, is)
+}
+
+// run starts a program in the world's network namespace.
+func (w *world) run(stdin string, env []string, argv ...string) answer {
+	w.Helper()
+	var a answer
+	do := w.host.Do
+	if w.here {
+		do = func(fn func() error) error { return fn() }
+	}
+	if err := do(func() (err error) { a, err = w.runHere(stdin, env, argv...); return err }); err != nil {
+		w.Fatal(err)
+	}
+	return a
+}
+
+// runHere starts a program in the namespaces of this thread.
+func (w *world) runHere(stdin string, env []string, argv ...string) (answer, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), processTime)
+	defer cancel()
+	argv = append(slices.Clone(w.tracer), argv...)
+	var out, diag bytes.Buffer
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Dir, cmd.Env = w.dir, append([]string{"CNI_PATH=" + w.path("bin")}, env...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &diag
+	begin := time.Now()
+	err := cmd.Run()
+	if exit := new(exec.ExitError); errors.As(err, &exit) || errors.Is(err, syscall.EPIPE) {
+		err = nil // a plugin need not read its stdin
+	}
+	if ctx.Err() != nil {
+		err = fmt.Errorf("%q was still running after %s", argv, processTime)
+	}
+	return answer{cmd.ProcessState.ExitCode(), out.String(), diag.String(), time.Since(begin)}, err
+}
+
+// callEnv are the variables of a runtime; those of more go before.
+func callEnv(verb spec.Verb, c container, more ...string) []string {
+	return append([]string{"CNI_COMMAND=" + string(verb), "CNI_CONTAINERID=" + c.id, "CNI_IFNAME=eth0", "CNI_NETNS=" + c.path}, more...)
+}
+
+// plugin calls a plugin as a runtime does.
+func (w *world) plugin(verb spec.Verb, applet, conf string, c container, env ...string) answer {
+	w.Helper()
+	return w.run(w.text(conf), callEnv(verb, c, env...), w.path("bin/"+applet))
+}
+
+// must is for calls that have to succeed.
+func (w *world) must(what string, a answer) string {
+	w.Helper()
+	if a.exit != 0 {
+		w.Fatalf("%s: exit code %d: %s%s", what, a.exit, a.stdout, a.stderr)
+	}
+	return a.stdout
+}
+
+// state is all that the verbs may change: links, addresses, routes, rules and
+// settings of host and containers, the rule set, and files.
+func (w *world) state(cs ...container) string {
+	w.Helper()
+	parts := []string{kerneltest.Snapshot(w.T, w.host), nfttest.Ruleset(w.T, w.host), w.files()}
+	for _, c := range cs {
+		parts = append(parts, kerneltest.Snapshot(w.T, c.ns))
+	}
+	return strings.Join(parts, "--\n")
+}
+
+// files lists the files with what is in them, but for those that belong to no
+// attachment: links, locks, configurations, the hints and the index of the leases.
+func (w *world) files() string {
+	w.Helper()
+	var list []string
+	err := filepath.WalkDir(w.dir, func(path string, d fs.DirEntry, err error) error {
+		name := d.Name()
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && slices.Contains([]string{"bin", "net.d", ".cnibox", "locks"}, name):
+			return fs.SkipDir
+		case d.IsDir(), strings.HasPrefix(name, "ballast"), name == "lock", strings.HasPrefix(name, "last_reserved_ip."):
+			return nil
+		}
+		var content []byte
+		if d.Type().IsRegular() {
+			content, err = os.ReadFile(path)
+		}
+		list = append(list, fmt.Sprintf("%s %s %q", path, d.Type(), content))
+		return err
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return strings.Join(list, "\n") + "\n"
+}
+
+// strace sets the tracer, or skips the test where there is none.
+func (w *world) strace(options ...string) {
+	w.Helper()
+	if _, err := exec.LookPath("strace"); err != nil {
+		w.Skipf("SKIPPED: %v", err)
+	}
+	w.tracer = append([]string{"strace", "-f", "-qq"}, options...)
+}
+
+// same wants a state as it was before.
+func (w *world) same(what, before, after string) {
+	w.Helper()
+	if after != before {
+		w.Fatalf("%s: it is not as before:\n%s", what, kerneltest.Diff(before, after))
+	}
+}
+
+// oddFiles make at a path what may stand where something else is expected.
+var oddFiles = map[string]func(path string) error{
+	"dir":     func(path string) error { return os.MkdirAll(filepath.Join(path, "full"), 0o700) },
+	"fifo":    func(path string) error { return unix.Mkfifo(path, 0o600) },
+	"regular": func(path string) error { return os.WriteFile(path, []byte("rubbish"), 0o600) },
+	"loop":    func(path string) error { return os.Symlink(path, path) },
+	"symlink": func(path string) error { return os.Symlink(filepath.Join(filepath.Dir(path), "nothing"), path) },
+	"socket": func(path string) error {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return unix.Bind(fd, &unix.SockaddrUnix{Name: path})
+	},
+}

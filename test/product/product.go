@@ -1,0 +1,63 @@
+// Package product has the test binary of a package answer to the names of the applets, as the
+// product does, so that tests start it in the product's place: what runs is the code of this
+// tree, and nothing is built besides. It is for tests only.
+package product
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"cnibox/applets"
+	"cnibox/internal/process"
+)
+
+// ForceExec is set in the environment of an applet that must start a process even for plugins
+// that are built in.
+const ForceExec = "CNIBOX_TEST_FORCE_EXEC"
+
+// Main is the TestMain of a package: it runs the tests, or the applet that the process is
+// called by, which prepare may change first; nil: nothing to change.
+func Main(m *testing.M, prepare func()) {
+	if _, ok := applets.Lookup(filepath.Base(os.Args[0])); !ok {
+		os.Exit(m.Run())
+	}
+	if prepare != nil {
+		prepare()
+	}
+	os.Exit(process.Run(os.Getenv(ForceExec) != ""))
+}
+
+// Names are those of all applets.
+func Names() (list []string) {
+	for _, a := range applets.All() {
+		list = append(list, a.Name)
+	}
+	return list
+}
+
+// Plugins are the applets that are plugins.
+func Plugins() (list []string) {
+	for _, a := range applets.All() {
+		if a.Main == nil {
+			list = append(list, a.Name)
+		}
+	}
+	return list
+}
+
+// Install makes a directory with a link for each applet to the test binary.
+func Install(t testing.TB, dir string) {
+	t.Helper()
+	self, err := os.Executable()
+	if err == nil {
+		err = os.MkdirAll(dir, 0o755)
+	}
+	for _, name := range Names() {
+		err = errors.Join(err, os.Symlink(self, filepath.Join(dir, name)))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

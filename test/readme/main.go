@@ -1,0 +1,135 @@
+// Command readme runs the command blocks of the first half of README.md, word for word and
+// in their order, as root of a bare Debian 12: what debootstrap's variant minbase installs,
+// and what the README names as prerequisites, which are make, Go and the modules of go.mod.
+//
+//	cd test/readme && go run . [-require]
+//
+// It needs root and debootstrap; without them it says so and exits with 0, and with -require
+// that is a failure. The Debian is unpacked into a temporary directory from a tar file beside
+// go's cache (delete the file to have it made anew), the checkout is copied into it, and the
+// blocks run in mount, network and process ID namespaces of their own, without a network
+// outside. Go's toolchain, module cache and build cache are those of this machine.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+)
+
+// errReported is the failure of a process that has printed what failed.
+var errReported = errors.New("reported")
+
+// inside is the first argument of the process that has namespaces of its own.
+const inside = "--inside"
+
+func main() {
+	if len(os.Args) == 3 && os.Args[1] == inside {
+		exit(enter(os.Args[2], os.Getenv("GOROOT"), os.Getenv("GOMODCACHE"), os.Getenv("GOCACHE")))
+		exit(runBlocks())
+		return
+	}
+	require := flag.Bool("require", false, "fail where root or debootstrap is missing")
+	flag.Parse()
+	if missing := missing(); missing != "" {
+		if *require {
+			exit(errors.New(missing))
+		}
+		fmt.Println("SKIPPED: readme:", missing)
+		return
+	}
+	root, err := filepath.Abs("../..")
+	exit(err)
+	list, err := read(filepath.Join(root, readme))
+	exit(err)
+	exit(bare(root))
+	fmt.Printf("readme: PASS: %d command blocks of the first half of %s, in a bare Debian 12\n", len(list), readme)
+}
+
+// missing is what this machine lacks; "": nothing.
+func missing() string {
+	if os.Geteuid() != 0 {
+		return "a root file system and namespaces need root: try sudo"
+	}
+	if _, err := exec.LookPath("debootstrap"); err != nil {
+		return "no debootstrap here: apt-get install debootstrap"
+	}
+	return ""
+}
+
+// bare unpacks a Debian, copies the checkout into it and runs the blocks there.
+func bare(checkout string) error {
+	env, err := goEnv()
+	if err != nil {
+		return err
+	}
+	archive := filepath.Join(env["GOCACHE"], "cnibox-bookworm-minbase.tar")
+	if _, err := os.Stat(archive); err != nil {
+		fmt.Println("readme: debootstrap of a bare Debian 12, into", archive)
+		if err := bootstrap(archive); err != nil {
+			return err
+		}
+	}
+	dir, err := os.MkdirTemp("", "cnibox-readme-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir) // what was mounted there is gone with the namespace
+	if err := command("tar", "-C", dir, "-xf", archive).Run(); err != nil {
+		return fmt.Errorf("unpack %s: %w", archive, err)
+	}
+	if err := copyCheckout(checkout, filepath.Join(dir, home)); err != nil {
+		return fmt.Errorf("copy the checkout: %w", err)
+	}
+	cmd := command("/proc/self/exe", inside, dir)
+	cmd.Env = environ(env)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	err = cmd.Run()
+	if errors.As(err, new(*exec.ExitError)) {
+		return errReported
+	}
+	return err
+}
+
+// runBlocks is the trial, in the Debian: each block in a shell of its own that ends with the
+// first command that fails.
+func runBlocks() error {
+	list, err := read(filepath.Join("/", home, readme))
+	if err != nil {
+		return err
+	}
+	for _, b := range list {
+		fmt.Printf("readme: %s:%d\n%s", readme, b.line, b.text)
+		cmd := command("bash", "-ec", b.text)
+		cmd.Dir = filepath.Join("/", home)
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("%s:%d: %w", readme, b.line, err)
+		}
+	}
+	return nil
+}
+
+// command has our streams.
+func command(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(name, args...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	return cmd
+}
+
+// exit ends the process after an error.
+func exit(err error) {
+	if err == nil {
+		return
+	}
+	if !errors.Is(err, errReported) {
+		fmt.Fprintln(os.Stderr, "readme: FAIL:", err)
+	}
+	os.Exit(1)
+}

@@ -1,0 +1,213 @@
+package script
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+	"cnibox/test/product"
+)
+
+// A mistake is one in the script itself; "!" does not excuse it.
+type mistake string
+
+func (m mistake) Error() string { return string(m) }
+
+// A scriptCommand does one line. An error says what was not as the line wants it.
+type scriptCommand func(ts *testscript.TestScript, h *hostAndContainer, args []string) error
+
+// commands are ours, and each applet.
+func commands() map[string]func(*testscript.TestScript, bool, []string) {
+	list := map[string]scriptCommand{"cni": cni, "status": status, "result": result, "needs": needs,
+		"host": func(ts *testscript.TestScript, h *hostAndContainer, args []string) error {
+			return h.kernel(ts, h.host, args)
+		},
+		"container": func(ts *testscript.TestScript, h *hostAndContainer, args []string) error {
+			return h.kernel(ts, h.container, args)
+		},
+	}
+	for _, name := range product.Names() {
+		list[name] = func(ts *testscript.TestScript, h *hostAndContainer, args []string) error {
+			return h.call(ts, ts.MkAbs("bin/"+name), args...)
+		}
+	}
+	cmds := map[string]func(*testscript.TestScript, bool, []string){}
+	for name, command := range list {
+		cmds[name] = func(ts *testscript.TestScript, neg bool, args []string) {
+			err := command(ts, ts.Value(key{}).(*hostAndContainer), args)
+			switch {
+			case errors.As(err, new(mistake)):
+				ts.Fatalf("%v", err)
+			case err == nil && neg:
+				ts.Fatalf("it did not fail")
+			case err != nil && !neg:
+				ts.Fatalf("%v", err)
+			}
+		}
+	}
+	return cmds
+}
+
+// call runs a program. A call that failed is an error, one that did not start is a mistake.
+func (h *hostAndContainer) call(ts *testscript.TestScript, program string, args ...string) error {
+	err := ts.Exec(program, args...)
+	h.status = 0
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.Exited() {
+		h.status = exit.ExitCode()
+		return err
+	}
+	if err != nil {
+		return mistake(err.Error())
+	}
+	return nil
+}
+
+// cni calls a plugin with the environment of a runtime.
+// K=V pairs go behind the usual ones, and so before them in force.
+func cni(ts *testscript.TestScript, h *hostAndContainer, args []string) error {
+	if len(args) < 3 {
+		return mistake("usage: cni VERB APPLET FILE [K=V…]")
+	}
+	verb, applet, stdin := args[0], args[1], args[2]
+	if stdin == "-" {
+		stdin = "/dev/null"
+	} else {
+		ts.ReadFile(stdin) // or the script fails
+	}
+	env := append([]string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=ctr1", "CNI_NETNS=" + ts.Getenv("NETNS"), "CNI_IFNAME=eth0"}, args[3:]...)
+	const redirect = `stdin=$1; shift; exec env "$@" <"$stdin"`
+	return h.call(ts, "/bin/sh", slices.Concat([]string{"-c", redirect, "sh", ts.MkAbs(stdin)}, env, []string{ts.MkAbs("bin/" + applet)})...)
+}
+
+// status asks for the exit code of the last call.
+func status(_ *testscript.TestScript, h *hostAndContainer, args []string) error {
+	if len(args) != 1 {
+		return mistake("usage: status N")
+	}
+	if got := strconv.Itoa(h.status); got != args[0] {
+		return fmt.Errorf("exit code %s", got)
+	}
+	return nil
+}
+
+// result compares stdout of the last call with a file.
+func result(ts *testscript.TestScript, _ *hostAndContainer, args []string) error {
+	if len(args) != 1 {
+		return mistake("usage: result FILE")
+	}
+	got, want := ts.ReadFile("stdout"), strings.TrimRight(ts.ReadFile(args[0]), "\n")
+	if got != want {
+		return fmt.Errorf("it is not as wanted:\n%s", kerneltest.Diff(want, got))
+	}
+	return nil
+}
+
+// needs skips the test where the kernel cannot make links of a kind.
+func needs(ts *testscript.TestScript, h *hostAndContainer, args []string) error {
+	if len(args) != 1 {
+		return mistake("usage: needs KIND")
+	}
+	switch args[0] {
+	case "macvlan":
+		kerneltest.NeedKind(h.TB, "CONFIG_MACVLAN", rtnl.Macvlan{})
+	case "ipvlan":
+		kerneltest.NeedKind(h.TB, "CONFIG_IPVLAN", rtnl.Ipvlan{})
+	case "vlan":
+		kerneltest.NeedKind(h.TB, "CONFIG_VLAN_8021Q", rtnl.Vlan{ID: 7})
+	case "dummy":
+		kerneltest.NeedKind(h.TB, "CONFIG_DUMMY", rtnl.Dummy{})
+	case "tap":
+		kerneltest.Need(h.TB, "CONFIG_TUN", rtnl.ProbeTap)
+	default:
+		return mistake("unknown kind " + args[0])
+	}
+	return nil
+}
+
+// kernel asks for what is in a namespace.
+// It asks the kernel itself, over netlink, and no tool.
+func (h *hostAndContainer) kernel(ts *testscript.TestScript, ns *rtnl.NS, args []string) error {
+	switch {
+	case ns == nil:
+		return mistake("a plain script has no namespaces")
+	case len(args) == 1 && args[0] == "save":
+		h.saved[ns] = kerneltest.Snapshot(h.TB, ns)
+		return nil
+	case len(args) == 1 && args[0] == "same":
+		if now := kerneltest.Snapshot(h.TB, ns); now != h.saved[ns] {
+			return fmt.Errorf("it is not as it was:\n%s", kerneltest.Diff(h.saved[ns], now))
+		}
+		return nil
+	case len(args) < 2:
+		return mistake("host and container need a subject and a name")
+	case args[0] == "sysctl":
+		got, err := ns.Sysctl(args[1])
+		if err == nil && got != strings.Join(args[2:], " ") {
+			return fmt.Errorf("it is %q", got)
+		}
+		return err
+	}
+	c, err := rtnl.Dial(ns)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if args[0] == "route" {
+		return route(c, args[1:])
+	}
+	l, err := c.Link(args[1])
+	if err != nil {
+		return err
+	}
+	switch {
+	case args[0] == "link":
+		if len(args) > 2 && l.Up != (args[2] == "up") {
+			return fmt.Errorf("up: %t", l.Up)
+		}
+		return nil
+	case args[0] == "addr" && len(args) == 3:
+		return addr(c, l, args[2])
+	}
+	return mistake("unknown question")
+}
+
+// addr wants an address on a link, with its prefix length.
+func addr(c *rtnl.Conn, l *rtnl.Link, want string) error {
+	addrs, err := c.Addrs(l.Index)
+	if err != nil {
+		return err
+	}
+	for _, a := range addrs {
+		if a.Prefix.String() == want {
+			return nil
+		}
+	}
+	return fmt.Errorf("it has %v", addrs)
+}
+
+// route wants a route to a prefix, through a gateway if one is given.
+func route(c *rtnl.Conn, want []string) error {
+	dst, err := netip.ParsePrefix(want[0])
+	if err != nil {
+		return mistake(err.Error())
+	}
+	routes, err := c.Routes(rtnl.RouteFilter{Dst: dst})
+	if err != nil {
+		return err
+	}
+	for _, rt := range routes {
+		if rt.Dst == dst && (len(want) == 1 || rt.GW.String() == want[1]) {
+			return nil
+		}
+	}
+	return fmt.Errorf("there are %v", routes)
+}

@@ -1,0 +1,131 @@
+// Package script runs scripts of the whole binary: lines of commands, then the files that they
+// need, as [testscript] reads them.
+//
+//	# loopback: lo comes up
+//	cni ADD loopback net.json
+//	stdout '"name": "lo"'
+//	container link lo up
+//	-- net.json --
+//	{"cniVersion":"1.1.0","name":"demo","type":"loopback"}
+//
+// Each script has a new network namespace as its host and another one, $NETNS, as its
+// container; those in testdata/plain have neither and need no privilege. $WORK/bin has a link
+// for each applet and is CNI_PATH. In files $WORK and $NETNS are replaced. The commands, beside
+// those of testscript:
+//
+//	[!] cni VERB APPLET FILE [K=V…]  call a plugin as a runtime does, with FILE (or - for
+//	                                 nothing) as its stdin; CNI_CONTAINERID is ctr1 and
+//	                                 CNI_IFNAME eth0 unless a K=V says otherwise
+//	[!] APPLET [ARG…]                call any applet
+//	status N                         the exit code of the last of these calls is N
+//	[!] result FILE                  stdout of the last call is FILE but for its newlines at the end
+//	needs KIND                       skip the rest where the kernel has no such links, as ipvlan
+//	[!] host link NAME [up|down]     the link is there (and up, or down); container likewise
+//	[!] host addr NAME PREFIX        the link has the address
+//	[!] host route PREFIX [GW]       the main table has the route
+//	[!] host sysctl KEY VALUE        as "net/ipv4/ip_forward 1"
+//	host save                        remember links, addresses and routes; container likewise
+//	[!] host same                    they are as they were at save
+package script
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+	"cnibox/test/product"
+)
+
+func TestMain(m *testing.M) { product.Main(m, nil) }
+
+func TestScripts(t *testing.T) { run(t, "testdata/plain", true) }
+
+func TestKernelScripts(t *testing.T) { run(t, "testdata", false) }
+
+// limit is how long the scripts may take before a process counts as stuck.
+var limit = kerneltest.Patience(5 * time.Minute)
+
+// run runs each script of a directory twice, with plugins in process and with exec forced.
+// The two must not differ, whichever way a runtime calls.
+func run(t *testing.T, dir string, plain bool) {
+	for how, force := range map[string]string{"inprocess": "", "exec": "1"} {
+		t.Run(how, func(t *testing.T) {
+			testscript.RunT(brief{t}, testscript.Params{
+				Dir:                dir,
+				Cmds:               commands(),
+				Setup:              func(env *testscript.Env) error { return setup(env, plain, force) },
+				Deadline:           time.Now().Add(limit),
+				RequireUniqueNames: true,
+			})
+		})
+	}
+}
+
+// A brief test logs the failing phase of a script and not, with -v, every line of all.
+type brief struct{ *testing.T }
+
+func (brief) Verbose() bool { return false }
+
+func (b brief) Run(name string, f func(testscript.T)) {
+	b.T.Run(name, func(t *testing.T) { f(brief{t}) })
+}
+
+// A hostAndContainer is what a script runs on.
+type hostAndContainer struct {
+	testing.TB
+	host, container *rtnl.NS // nil in plain scripts
+	saved           map[*rtnl.NS]string
+	status          int // of the last call
+}
+
+// key is that of the hostAndContainer in the values of a script.
+type key struct{}
+
+// setup makes the namespaces and the links. The script goes on on this thread, which is in the
+// host's namespace and ends with the script.
+func setup(env *testscript.Env, plain bool, force string) error {
+	t := env.T().(testing.TB)
+	h := &hostAndContainer{TB: t, saved: map[*rtnl.NS]string{}}
+	env.Values[key{}] = h
+	netns := ""
+	if !plain {
+		h.host, h.container = kerneltest.NS(t), kerneltest.NS(t)
+		netns = kerneltest.NSPath(t, h.container)
+	}
+	bin := filepath.Join(env.WorkDir, "bin")
+	env.Setenv("CNI_PATH", bin)
+	env.Setenv("NETNS", netns)
+	env.Setenv(product.ForceExec, force)
+	if err := replace(env.WorkDir, strings.NewReplacer("$WORK", env.WorkDir, "$NETNS", netns)); err != nil {
+		return err
+	}
+	product.Install(t, bin)
+	if plain {
+		return nil
+	}
+	runtime.LockOSThread()
+	return os.NewSyscallError("setns", unix.Setns(h.host.FD(), unix.CLONE_NEWNET))
+}
+
+// replace replaces variables in the files of a script.
+func replace(dir string, r *strings.Replacer) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(path, []byte(r.Replace(string(text))), 0o644)
+	})
+}

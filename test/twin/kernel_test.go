@@ -1,0 +1,196 @@
+package twin_test
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+	"cnibox/test/dhcptest"
+	"cnibox/test/product"
+	"cnibox/test/twin"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+func TestMain(m *testing.M) { product.Main(m, nil) }
+
+// reference is where Debian's package has its plugins, 1.1.1.
+const reference = "/usr/lib/cni"
+
+// newest is the folder of a newer reference, which `make test-twin` builds; empty: the
+// package's.
+var newest = os.Getenv("CNIBOX_TWIN_NEWEST")
+
+// TestKernelTwin runs the reference plugins and ours on each configuration of the
+// corpus: what differs must stand in the list of differences, and the
+// report in the tree must be what comes out, which is about the package's plugins. With
+// CNIBOX_TWIN=needs, as in the guests of make test-vm, only those run that not every
+// kernel can.
+func TestKernelTwin(t *testing.T) {
+	lab := newLab(t)
+	cases := corpus(t, "testdata")
+	list := differences(t, "testdata")
+	report := "testdata/report.md"
+	rows, err := twin.ReadReport(report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &ledger{list: list, needed: list, rows: rows, ran: map[string]bool{}}
+	if newest != "" {
+		cases = append(cases, corpus(t, "testdata/newest")...)
+		more := differences(t, "testdata/newest")
+		l = &ledger{list: append(list, more...), needed: more, ran: map[string]bool{}}
+	}
+	if os.Getenv("CNIBOX_TWIN") == "needs" {
+		cases = slices.DeleteFunc(cases, func(c twin.Case) bool {
+			if len(c.Needs) == 0 {
+				l.needed.Skip(c.Name)
+			}
+			return len(c.Needs) == 0
+		})
+	}
+	for _, c := range cases {
+		t.Run(c.Name, func(t *testing.T) {
+			t.Parallel()
+			needs(t, &c)
+			lab := lab
+			lab.Serve = func(host *rtnl.NS) { dhcptest.Start4(t, host) }
+			diff, said, err := lab.Run(&c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.enter(t, c.Name, diff, said)
+		})
+	}
+	t.Cleanup(func() { // when all cases have run that -run names
+		l.close(t, cases)
+		if !*update || l.rows == nil {
+			return
+		}
+		if err := twin.WriteReport(report, cases, rows); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// corpus loads the cases of a folder.
+func corpus(t *testing.T, dir string) []twin.Case {
+	t.Helper()
+	cases, err := twin.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cases
+}
+
+// differences loads the list of a folder.
+func differences(t *testing.T, dir string) twin.Differences {
+	t.Helper()
+	list, err := twin.LoadDifferences(filepath.Join(dir, "differences.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// A ledger is what the cases found, which run at the same time.
+type ledger struct {
+	sync.Mutex
+	list   twin.Differences
+	needed twin.Differences  // those that some case has to need
+	rows   map[string]string // of the report; nil: it is about other plugins
+	ran    map[string]bool
+}
+
+// enter judges a case.
+func (l *ledger) enter(t *testing.T, name string, diff, said []string) {
+	t.Helper()
+	l.Lock()
+	defer l.Unlock()
+	l.ran[name] = true
+	ids, open := l.list.Explain(name, diff)
+	if len(open) > 0 {
+		t.Errorf("not in the list of differences (- reference, + ours):\n%s\nwhat the plugins said:\n%s",
+			strings.Join(open, "\n"), strings.Join(said, "\n"))
+	}
+	if l.rows == nil {
+		return
+	}
+	row := twin.Row(name, ids)
+	if row != l.rows[name] && !*update {
+		t.Errorf("the report has %q, want %q", l.rows[name], row)
+	}
+	l.rows[name] = row
+}
+
+// close wants each difference to be needed. What a case may need that did not
+// run is let pass.
+func (l *ledger) close(t *testing.T, cases []twin.Case) {
+	t.Helper()
+	for _, c := range cases {
+		if !l.ran[c.Name] {
+			l.needed.Skip(c.Name)
+		}
+	}
+	for _, u := range l.needed.Unused() {
+		t.Errorf("no case needs this difference any more: %s", u)
+	}
+}
+
+// newLab makes a folder with a link for each applet. Without the reference
+// plugins the test is skipped, or fails if CNIBOX_REFERENCE=require.
+func newLab(t *testing.T) twin.Lab {
+	t.Helper()
+	kerneltest.NS(t) // the privilege for all that follows
+	folder := cmp.Or(newest, reference)
+	if _, err := os.Stat(filepath.Join(folder, "bridge")); err != nil {
+		if os.Getenv("CNIBOX_REFERENCE") == "require" {
+			t.Fatal(err)
+		}
+		t.Skipf("SKIPPED: containernetworking-plugins is not installed: %v", err)
+	}
+	lab := twin.Lab{Reference: folder, Ours: t.TempDir(), Dir: t.TempDir()}
+	product.Install(t, lab.Ours)
+	return lab
+}
+
+// TestKernelTwinPattern wants only those cases to run that -run names, whatever its
+// pattern looks like, and an end of it.
+func TestKernelTwinPattern(t *testing.T) {
+	newLab(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Patience(2*time.Minute))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, self, "-test.v", "-test.run", "^Nothing/(a|b)|^TestKernelTwin$/^static$/no_CIDR|^Neither")
+	cmd.Env = append(os.Environ(), "CNIBOX_TWIN=") // also in a guest, which leaves the case to others
+	cmd.WaitDelay = time.Second
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if n := strings.Count(string(out), "=== RUN "); n != 2 || !strings.Contains(string(out), "--- PASS: TestKernelTwin/static/no_CIDR") {
+		t.Errorf("not the one case alone:\n%s", out)
+	}
+}
+
+// needs skips a case that cannot run here.
+func needs(t *testing.T, c *twin.Case) {
+	t.Helper()
+	for _, n := range c.Needs {
+		option, try := twin.Probe(n)
+		kerneltest.Need(t, option, try)
+	}
+}

@@ -1,0 +1,562 @@
+package upgrade
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+	"cnibox/test/dhcptest"
+	"cnibox/test/product"
+)
+
+// A node is a host with the plugins in a directory, networks, and a neighbour on its
+// LAN. It is the network and mount namespace of this process.
+type node struct {
+	*testing.T
+	dir      string
+	host     *rtnl.NS
+	lan      *rtnl.NS
+	networks []*network
+	tight    string // the backend of firewall in one network
+	before   string // the host before any container
+	rules    string
+}
+
+// A network is a configuration, whose containers are attached by cni-exec or by a runtime
+// that starts each plugin.
+type network struct {
+	name    string
+	exec    bool // by cni-exec
+	plugins []map[string]any
+	version string
+	bridge  string // empty: it has none
+	ports   bool   // it publishes ports
+	direct  bool   // its containers are on the LAN
+}
+
+// A pod is a container with one network.
+type pod struct {
+	*network
+	id, path string
+	ns       *rtnl.NS
+	port     int // of the host; 0: none is published
+	result   json.RawMessage
+	v4, v6   netip.Addr
+	streams  []*stream
+}
+
+const (
+	upgradeHost4, upgradeHost6 = "192.0.2.1", "2001:db8::1"
+	upgradeLAN4, upgradeLAN6   = "192.0.2.2", "2001:db8::2"
+)
+
+// newNode makes the host, with the earlier binary in its place.
+func newNode(t *testing.T, forwardDrops bool) *node {
+	t.Helper()
+	n := bareNode(t)
+	n.tight = "nftables"
+	if forwardDrops { // as with Docker: what some rule accepts is forwarded, only
+		n.tight = ""
+		for _, family := range []string{"ip", "ip6"} {
+			n.nft("add table " + family + " filter; add chain " + family + " filter FORWARD { type filter hook forward priority filter; policy drop; }")
+		}
+	}
+	n.lan = kerneltest.NS(t)
+	kerneltest.LoUp(t, n.lan)
+	err := kerneltest.Dial(t, n.host).AddLink(rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "eth0", NS: n.lan}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dhcptest.Address(t, n.host, "up0", upgradeHost4+"/24", upgradeHost6+"/64")
+	dhcptest.Address(t, n.lan, "eth0", upgradeLAN4+"/24", upgradeLAN6+"/64", "198.51.100.1/24")
+	n.serve(n.lan, "the LAN")
+	for i := range 8 { // for host-device
+		name := fmt.Sprintf("nic%d", i)
+		err := kerneltest.Dial(t, n.host).AddLink(rtnl.LinkSpec{Name: name, Peer: &rtnl.LinkSpec{Name: "eth0", NS: kerneltest.NS(t)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, byExec := range []bool{false, true} {
+		n.define(byExec)
+	}
+	if forwardDrops { // a container has been there: CNI-FORWARD of 9f333ea stays, as that of the reference
+		p := n.attach(n.networks[0], "first", 7000)
+		if err := errors.Join(n.del(p), kerneltest.Dial(t, n.host).DelLink(p.bridge)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.before, n.rules = kerneltest.Snapshot(t, n.host), n.ruleset()
+	return n
+}
+
+// bareNode has no networks and no LAN.
+func bareNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{T: t, dir: t.TempDir()}
+	err := errors.Join(
+		unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, ""),
+		unix.Mount(os.Getenv(upgradeDisk), "/var/lib", "", unix.MS_BIND, ""),
+		unix.Mount(os.Getenv("CNIBOX_UPGRADE_BOOT"), "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""),
+		os.Mkdir(n.file("bin"), 0o755),
+		os.Mkdir(n.file("net.d"), 0o755),
+	)
+	for _, name := range product.Names() {
+		if name != "cnibox" {
+			err = errors.Join(err, os.Symlink("cnibox", n.file("bin/"+name)))
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.install(upgradeFrom)
+	if n.host, err = rtnl.OpenNS("/proc/self/ns/net"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.host.Close() })
+	kerneltest.LoUp(t, n.host)
+	for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
+		if err := n.host.SetSysctl(key, "1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return n
+}
+
+// file is a path in the node's own directory.
+func (n *node) file(name string) string { return filepath.Join(n.dir, name) }
+
+// install puts a binary behind all the links at once.
+func (n *node) install(binary string) {
+	n.Helper()
+	err := os.Symlink(binary, n.file("bin/.new"))
+	if err == nil {
+		err = os.Rename(n.file("bin/.new"), n.file("bin/cnibox"))
+	}
+	if err != nil {
+		n.Fatal(err)
+	}
+}
+
+// upgrade puts this binary behind all the links.
+func (n *node) upgrade() {
+	n.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		n.Fatal(err)
+	}
+	n.install(self)
+}
+
+// define adds the networks whose containers are attached in one way. Those that this
+// kernel cannot have are skipped.
+func (n *node) define(byExec bool) {
+	n.Helper()
+	letter, third := "p", 1
+	if byExec {
+		letter, third = "x", 2
+	}
+	local := func(second int) map[string]any {
+		return map[string]any{"type": "host-local",
+			"ranges": []any{
+				[]any{map[string]any{"subnet": fmt.Sprintf("10.%d.%d.0/24", second, third), "rangeStart": fmt.Sprintf("10.%d.%d.50", second, third), "rangeEnd": fmt.Sprintf("10.%d.%d.59", second, third)}},
+				[]any{map[string]any{"subnet": fmt.Sprintf("fd00:%d:%d::/64", second, third)}}},
+			"routes": []any{map[string]any{"dst": "0.0.0.0/0"}, map[string]any{"dst": "::/0"}}}
+	}
+	ports := map[string]any{"type": "portmap", "capabilities": map[string]any{"portMappings": true}}
+	rates := map[string]any{"type": "bandwidth", "ingressRate": 800000000, "ingressBurst": 80000000, "egressRate": 800000000, "egressBurst": 80000000}
+	settings := map[string]any{"type": "tuning", "mtu": 1400, "sysctl": map[string]any{"net.ipv4.conf.IFNAME.arp_filter": "1", "net.core.somaxconn": "500"}}
+	firewall := map[string]any{"type": "firewall"}
+
+	n.network(&network{name: "pods" + letter, exec: byExec, version: "1.1.0", bridge: "pods" + letter, ports: true}, []map[string]any{
+		{"type": "bridge", "bridge": "pods" + letter, "isGateway": true, "ipMasq": true, "hairpinMode": true, "ipam": local(1)},
+		ports, firewall, rates, settings})
+	n.network(&network{name: "tight" + letter, exec: byExec, version: "1.1.0", bridge: "tight" + letter, ports: true}, []map[string]any{
+		{"type": "bridge", "bridge": "tight" + letter, "isDefaultGateway": true, "ipMasq": true, "ipMasqBackend": "nftables", "macspoofchk": true, "portIsolation": true, "ipam": local(2)},
+		{"type": "portmap", "backend": "nftables", "capabilities": map[string]any{"portMappings": true}},
+		{"type": "firewall", "backend": n.tight, "ingressPolicy": "same-bridge"}})
+	n.network(&network{name: "routed" + letter, exec: byExec, version: "1.0.0", ports: true}, []map[string]any{
+		{"type": "ptp", "ipMasq": true, "ipam": local(3)}, ports, firewall, rates, {"type": "sbr"}})
+	subnets := n.file("subnet-" + letter)
+	if err := os.WriteFile(subnets, fmt.Appendf(nil, "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.%d.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n", third), 0o600); err != nil {
+		n.Fatal(err)
+	}
+	n.network(&network{name: "flannel" + letter, exec: byExec, version: "0.4.0", bridge: "flannel" + letter, ports: true}, []map[string]any{
+		{"type": "flannel", "subnetFile": subnets, "delegate": map[string]any{"bridge": "flannel" + letter, "isDefaultGateway": true}}, ports, firewall})
+	n.network(&network{name: "device" + letter, exec: byExec, version: "1.1.0"}, []map[string]any{
+		{"type": "host-device", "device": "nic" + fmt.Sprint(third), "ipam": map[string]any{"type": "static", "addresses": []any{map[string]any{"address": "10.7.0.2/24"}}}},
+		{"type": "tuning", "mac": "02:00:00:00:07:02"}})
+	segment := map[string]any{"type": "host-local", "ranges": []any{[]any{map[string]any{"subnet": "198.51.100.0/24", "gateway": "198.51.100.1",
+		"rangeStart": fmt.Sprintf("198.51.100.%d", 50*third), "rangeEnd": fmt.Sprintf("198.51.100.%d", 50*third+9)}}},
+		"routes": []any{map[string]any{"dst": "0.0.0.0/0"}}}
+	moved := []map[string]any{{"type": "macvlan", "master": "up0", "ipam": segment}, {"type": "sbr"}, {"type": "tuning", "mtu": 1300}}
+	if n.has("CONFIG_MACVLAN", rtnl.Macvlan{}) {
+		n.network(&network{name: "segment" + letter, exec: byExec, version: "1.1.0", direct: true}, moved)
+	}
+	if n.has("CONFIG_NET_VRF", rtnl.VRF{Table: 7}) {
+		n.network(&network{name: "domain" + letter, exec: byExec, version: "1.1.0"}, []map[string]any{{"type": "ptp", "ipam": local(4)}, {"type": "vrf", "vrfname": "blue"}})
+	}
+}
+
+// has reports whether this kernel has a kind of link, and says so where it does not.
+func (n *node) has(feature string, kind rtnl.Kind) bool {
+	n.Helper()
+	c := kerneltest.Dial(n.T, kerneltest.NS(n.T))
+	low, err := c.CreateLink(rtnl.LinkSpec{Name: "low", Peer: &rtnl.LinkSpec{Name: "wire"}})
+	if err == nil {
+		err = c.AddLink(rtnl.LinkSpec{Name: "probe", Kind: kind, Parent: low.Index})
+	}
+	if err != nil {
+		n.Logf("SKIPPED: a part of the upgrade: this kernel lacks %s: %v", feature, err)
+	}
+	return err == nil
+}
+
+// network writes a configuration for cni-exec and remembers it.
+func (n *node) network(net *network, plugins []map[string]any) {
+	n.Helper()
+	net.plugins = plugins
+	text, err := json.Marshal(map[string]any{"cniVersion": net.version, "name": net.name, "plugins": plugins})
+	if err == nil {
+		err = os.WriteFile(n.file("net.d/"+net.name+".conflist"), text, 0o600)
+	}
+	if err != nil {
+		n.Fatal(err)
+	}
+	n.networks = append(n.networks, net)
+}
+
+// pod makes a container without a network.
+func (n *node) pod(net *network, id string, port int) *pod {
+	n.Helper()
+	p := &pod{network: net, id: id + "-" + net.name, path: n.file(id + "-" + net.name)}
+	if net.ports {
+		p.port = port
+	}
+	ns, err := rtnl.NewNS()
+	if err == nil {
+		err = os.WriteFile(p.path, nil, 0o600)
+	}
+	if err == nil {
+		err = unix.Mount(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.FD()), p.path, "", unix.MS_BIND, "")
+	}
+	if err != nil {
+		n.Fatal(err)
+	}
+	p.ns = ns
+	n.Cleanup(func() { unix.Unmount(p.path, unix.MNT_DETACH); ns.Close() })
+	kerneltest.LoUp(n.T, ns)
+	n.serve(ns, p.id)
+	return p
+}
+
+// end ends the container and its namespace, of which no plugin hears.
+func (n *node) end(p *pod) {
+	n.Helper()
+	p.hangUp()
+	if err := errors.Join(unix.Unmount(p.path, unix.MNT_DETACH), os.Remove(p.path), p.ns.Close()); err != nil {
+		n.Fatal(err)
+	}
+}
+
+// attach makes a container with its network, which has to succeed.
+func (n *node) attach(net *network, id string, port int) *pod {
+	n.Helper()
+	p := n.pod(net, id, port)
+	if err := n.add(p); err != nil {
+		n.Fatal(err)
+	}
+	return p
+}
+
+// mappings are the capability arguments of a container.
+func (p *pod) mappings() []any {
+	return []any{map[string]any{"hostPort": p.port, "containerPort": 80, "protocol": "tcp"}}
+}
+
+// call starts a program of the node; its stdout is the answer.
+func (n *node) call(stdin []byte, env []string, argv ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), processTime)
+	defer cancel()
+	var out, diag bytes.Buffer
+	cmd := exec.CommandContext(ctx, n.file("bin/"+argv[0]), argv[1:]...)
+	cmd.Dir, cmd.Env = n.dir, append([]string{"CNI_PATH=" + n.file("bin")}, env...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &out, &diag
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("%q %q: %w: %s%s", env, argv, err, &out, &diag)
+	}
+	return out.Bytes(), nil
+}
+
+// plugin calls one plugin of a network.
+func (n *node) plugin(verb string, net *network, i int, p *pod, more map[string]any) ([]byte, error) {
+	conf := map[string]any{"cniVersion": net.version, "name": net.name}
+	for key, value := range net.plugins[i] {
+		conf[key] = value
+	}
+	env := []string{"CNI_COMMAND=" + verb}
+	if p != nil {
+		env = append(env, "CNI_CONTAINERID="+p.id, "CNI_NETNS="+p.path, "CNI_IFNAME=eth0")
+		if conf["capabilities"] != nil && p.port != 0 {
+			conf["runtimeConfig"] = map[string]any{"portMappings": p.mappings()}
+		}
+		if p.result != nil {
+			conf["prevResult"] = p.result
+		}
+	}
+	for key, value := range more {
+		conf[key] = value
+	}
+	stdin, err := json.Marshal(conf)
+	if err != nil {
+		return nil, err
+	}
+	return n.call(stdin, env, conf["type"].(string))
+}
+
+// cniExec calls a verb of cni-exec for a container.
+func (n *node) cniExec(verb string, p *pod) ([]byte, error) {
+	var env []string
+	if p.port != 0 && verb == "add" {
+		ports, err := json.Marshal(map[string]any{"portMappings": p.mappings()})
+		if err != nil {
+			return nil, err
+		}
+		env = append(env, "CAP_ARGS="+string(ports))
+	}
+	return n.call(nil, env, "cni-exec", verb, "--conf-dir", n.file("net.d"), "--container-id", p.id, p.name, p.path)
+}
+
+func (n *node) add(p *pod) (err error) {
+	var out []byte
+	if p.exec {
+		out, err = n.cniExec("add", p)
+	}
+	for i := 0; !p.exec && i < len(p.plugins) && err == nil; i++ {
+		out, err = n.plugin("ADD", p.network, i, p, nil)
+		if err == nil {
+			p.result = out
+		}
+	}
+	if err != nil {
+		return err
+	}
+	p.result = out
+	var result struct {
+		IPs      []struct{ Address netip.Prefix }
+		IP4, IP6 struct{ IP netip.Prefix }
+	}
+	if err := json.Unmarshal(out, &result); err != nil {
+		return err
+	}
+	for _, a := range result.IPs {
+		if a.Address.Addr().Is4() {
+			p.v4 = a.Address.Addr()
+		} else {
+			p.v6 = a.Address.Addr()
+		}
+	}
+	return nil
+}
+
+func (n *node) check(p *pod) error {
+	if p.exec {
+		_, err := n.cniExec("check", p)
+		return err
+	}
+	if p.version < "0.4.0" {
+		return nil
+	}
+	for i := range p.plugins {
+		if _, err := n.plugin("CHECK", p.network, i, p, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *node) del(p *pod) error {
+	if p.exec {
+		_, err := n.cniExec("del", p)
+		return err
+	}
+	for i := len(p.plugins) - 1; i >= 0; i-- {
+		if _, err := n.plugin("DEL", p.network, i, p, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// gc keeps the containers that are alive.
+func (n *node) gc(net *network, alive []*pod) error {
+	if net.exec {
+		_, err := n.call(nil, nil, "cni-exec", "gc", "--conf-dir", n.file("net.d"), "--valid-live", net.name)
+		return err
+	}
+	if net.version < "1.1.0" {
+		return nil
+	}
+	valid := []any{}
+	for _, p := range alive {
+		if p.network == net {
+			valid = append(valid, map[string]any{"containerID": p.id, "ifname": "eth0"})
+		}
+	}
+	var errs []error
+	for i := range net.plugins {
+		_, err := n.plugin("GC", net, i, nil, map[string]any{"cni.dev/valid-attachments": valid})
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// each calls a verb for several containers.
+func (n *node) each(what string, pods []*pod, verb func(*pod) error) {
+	n.Helper()
+	for _, p := range pods {
+		if err := verb(p); err != nil {
+			n.Errorf("%s of %s: %v", what, p.id, err)
+		}
+	}
+}
+
+// gcAll is GC of all networks.
+func (n *node) gcAll(alive []*pod) {
+	n.Helper()
+	for _, net := range n.networks {
+		if err := n.gc(net, alive); err != nil {
+			n.Errorf("GC of %s: %v", net.name, err)
+		}
+	}
+}
+
+// clean wants nothing to be left but the bridges and what belongs to no attachment. The
+// bridges are not looked at: portmap of 9f333ea set their route_localnet for good, as the
+// reference does, and recorded nothing that a DEL could go by.
+func (n *node) clean() {
+	n.Helper()
+	c := kerneltest.Dial(n.T, n.host)
+	for _, net := range n.networks {
+		if net.bridge == "" {
+			continue
+		}
+		if err := c.DelLink(net.bridge); err != nil {
+			n.Error(err)
+		}
+	}
+	if diff := kerneltest.Diff(n.before, kerneltest.Snapshot(n.T, n.host)); diff != "" {
+		n.Errorf("the host is not as before:\n%s", diff)
+	}
+	if diff := kerneltest.Diff(n.rules, n.ruleset()); diff != "" {
+		n.Errorf("the rule set is not as before:\n%s", diff)
+	}
+	n.noRecords()
+}
+
+// noRecords wants no file that belongs to an attachment; locks of a store or of a network
+// may stay.
+func (n *node) noRecords() {
+	n.Helper()
+	for _, root := range []string{"/run", "/var/lib"} {
+		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			name := d.Name()
+			switch {
+			case err != nil:
+				return err
+			case name == ".cnibox": // the index of the leases
+				return fs.SkipDir
+			case d.IsDir(), strings.HasSuffix(name, "lock"), strings.HasPrefix(name, "last_reserved_ip."),
+				strings.Contains(path, "/locks/network-"):
+				return nil
+			}
+			text, _ := os.ReadFile(path)
+			n.Errorf("%s is left: %.300q", path, text)
+			return nil
+		})
+		if err != nil {
+			n.Error(err)
+		}
+	}
+}
+
+// nft runs nft(8), where it is installed.
+func (n *node) nft(args ...string) string {
+	n.Helper()
+	out, err := exec.Command("nft", args...).CombinedOutput()
+	if errors.Is(err, exec.ErrNotFound) {
+		n.Skipf("SKIPPED: the upgrade from an earlier revision: %v", err)
+	}
+	if err != nil {
+		n.Fatalf("nft %q: %v: %s", args, err, out)
+	}
+	return string(out)
+}
+
+// packets are the counters of a rule.
+var packets = regexp.MustCompile(`(bytes|packets):[0-9]+`)
+
+// ruleset lists tables and rules of others, and the elements of our tables.
+func (n *node) ruleset() string {
+	n.Helper()
+	var list struct{ NFTables []map[string]map[string]any }
+	if err := json.Unmarshal([]byte(n.nft("-j", "list", "ruleset")), &list); err != nil {
+		n.Fatal(err)
+	}
+	var lines []string
+	for _, object := range list.NFTables {
+		for kind, o := range object {
+			ours := o["table"] == "cnibox" || kind == "table" && o["name"] == "cnibox"
+			delete(o, "handle")
+			switch elements, _ := o["elem"].([]any); {
+			case kind == "metainfo":
+			case ours && len(elements) > 0:
+				lines = append(lines, fmt.Sprintf("elements of %s %s: %v", o["family"], o["name"], elements))
+			case !ours:
+				lines = append(lines, packets.ReplaceAllString(fmt.Sprint(kind, " ", o), ""))
+			}
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// daemon starts the DHCP daemon; stop ends it.
+func (n *node) daemon() (stop func()) {
+	n.Helper()
+	var log bytes.Buffer
+	cmd := exec.Command(n.file("bin/dhcp"), "daemon")
+	cmd.Stderr = &log
+	if err := cmd.Start(); err != nil {
+		n.Fatal(err)
+	}
+	stop = sync.OnceFunc(func() {
+		cmd.Process.Signal(syscall.SIGTERM)
+		if err := cmd.Wait(); err != nil {
+			n.Errorf("the daemon: %v: %s", err, &log)
+		}
+	})
+	n.Cleanup(stop)
+	kerneltest.Eventually(n.T, "a daemon", func() error {
+		_, err := n.plugin("STATUS", n.networks[0], 0, nil, nil)
+		return err
+	})
+	return stop
+}

@@ -1,0 +1,401 @@
+package upgrade
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+	"cnibox/test/dhcptest"
+	"cnibox/test/product"
+)
+
+// upgradeFrom is the binary of an earlier revision, which `make test-upgrade` builds.
+var upgradeFrom = os.Getenv("CNIBOX_UPGRADE_FROM")
+
+// processTime is how long a process may take before it counts as stuck.
+var processTime = kerneltest.Patience(time.Minute)
+
+func TestMain(m *testing.M) { product.Main(m, nil) }
+
+// upgradePart is the variable with the part of the test that a process runs on a host of
+// its own; upgradeDisk is the directory that is /var/lib there, and outlives a boot.
+const (
+	upgradePart = "CNIBOX_UPGRADE_PART"
+	upgradeDisk = "CNIBOX_UPGRADE_DISK"
+)
+
+// TestKernelUpgrade attaches containers with the binary of an earlier revision, puts this
+// one in its place, and wants all of them to go on, and to leave nothing at their end.
+// Each part runs in a process with its own network namespace as the host, and its own
+// /run and /var/lib.
+func TestKernelUpgrade(t *testing.T) {
+	if upgradeFrom == "" {
+		t.Skip("SKIPPED: the upgrade from an earlier revision: CNIBOX_UPGRADE_FROM names no binary of one; make test-upgrade builds it")
+	}
+	if part := os.Getenv(upgradePart); part != "" {
+		upgradeParts[part](t)
+		return
+	}
+	kerneltest.NS(t) // the privilege for all that follows
+	for _, part := range []string{"beside", "beside, FORWARD drops", "new ones end first", "all end at once", "collected", "leases of DHCP"} {
+		t.Run(part, func(t *testing.T) {
+			t.Parallel()
+			boot(t, part, t.TempDir(), 'a')
+		})
+	}
+	t.Run("with a reboot", func(t *testing.T) {
+		t.Parallel()
+		disk := t.TempDir()
+		boot(t, "first boot", disk, 'a')
+		boot(t, "next boot", disk, 'b')
+	})
+	t.Run("within the second boot", func(t *testing.T) {
+		t.Parallel()
+		disk := t.TempDir()
+		boot(t, "first boot", disk, 'a')
+		boot(t, "second boot", disk, 'b')
+		boot(t, "next boot", disk, 'c')
+	})
+}
+
+var upgradeParts map[string]func(*testing.T)
+
+func init() {
+	upgradeParts = map[string]func(*testing.T){
+		"beside":                func(t *testing.T) { upgradeBeside(newNode(t, false)) },
+		"beside, FORWARD drops": func(t *testing.T) { upgradeBeside(newNode(t, true)) },
+		"new ones end first":    upgradeNewEndFirst,
+		"all end at once":       upgradeEnd,
+		"collected":             upgradeCollected,
+		"leases of DHCP":        upgradeDHCP,
+		"first boot":            upgradeFirstBoot,
+		"second boot":           upgradeSecondBoot,
+		"next boot":             upgradeNextBoot,
+	}
+}
+
+// boot runs a part in a process of its own. The kernel's name of the boot is made of a letter.
+func boot(t *testing.T, part, disk string, letter byte) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := filepath.Join(t.TempDir(), "boot_id")
+	if err := os.WriteFile(id, bytes.ReplaceAll([]byte("xxxxxxxx-xxxx-4xxx-8xxx-xxxxxxxxxxxx\n"), []byte("x"), []byte{letter}), 0o444); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*processTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, self, "-test.v", "-test.run", "^TestKernelUpgrade$")
+	cmd.Env = append(os.Environ(), upgradePart+"="+part, upgradeDisk+"="+disk, "CNIBOX_UPGRADE_BOOT="+id)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET}
+	out, err := cmd.CombinedOutput()
+	skipped := map[string]bool{}
+	for line := range strings.Lines(string(out)) {
+		if _, why, ok := strings.Cut(strings.TrimSpace(line), "SKIPPED: "); ok && !skipped[why] {
+			skipped[why] = true
+			t.Log("SKIPPED: " + why)
+		}
+	}
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", part, err, out)
+	}
+}
+
+// attachAll has one container in each network.
+func (n *node) attachAll(id string, port int) (pods []*pod) {
+	n.Helper()
+	for i, net := range n.networks {
+		if net.plugins[0]["type"] == "host-device" && id != "old" {
+			continue // there is one device
+		}
+		pods = append(pods, n.attach(net, id, port+i))
+	}
+	return pods
+}
+
+// alive is all that must hold of containers at any time.
+func (n *node) alive(when string, pods []*pod) {
+	n.Helper()
+	n.each(when+": CHECK", pods, n.check)
+	n.each(when+": traffic", pods, n.flows(false))
+	n.each(when+": traffic", pods, streaming)
+}
+
+// old attaches containers by the earlier binary, and upgrades.
+func (n *node) old() []*pod {
+	n.Helper()
+	old := n.attachAll("old", 8000)
+	n.alive("before the upgrade", old)
+	n.each("before the upgrade: traffic", old, n.flows(true))
+	n.upgrade()
+	n.alive("after the upgrade", old)
+	return old
+}
+
+// upgradeBeside attaches new containers beside the old ones, which go before them.
+func upgradeBeside(n *node) {
+	old := n.old()
+	fresh := n.attachAll("new", 9000)
+	n.each("traffic of a new one", fresh, n.flows(true))
+	n.alive("beside new ones", append(old, fresh...))
+	n.refused(old)
+	n.alive("after refused ADDs", append(old, fresh...))
+	n.gcAll(append(old, fresh...))
+	n.alive("after GC", append(old, fresh...))
+	for _, p := range old {
+		p.hangUp()
+	}
+	n.each("DEL", old, n.del)
+	n.alive("without the old ones", fresh)
+	n.each("after DEL", old, n.closed)
+	n.each("DEL again", old, n.del)
+	n.alive("after the second DEL of the old ones", fresh)
+	n.each("DEL", fresh, n.del)
+	n.clean()
+}
+
+// refused tries what an attachment that is there forbids.
+func (n *node) refused(old []*pod) {
+	n.Helper()
+	for _, p := range old {
+		if p.exec {
+			if _, err := n.cniExec("add", p); err == nil {
+				n.Errorf("a second cni-exec add of %s succeeds", p.id)
+			}
+		}
+		if p.port == 0 {
+			continue
+		}
+		second := n.pod(p.network, "second", p.port)
+		if err := n.add(second); err == nil || !strings.Contains(err.Error(), p.id) {
+			n.Errorf("port %d of %s is not refused with its owner's name: %v", p.port, p.id, err)
+		}
+		n.each("DEL after a refused ADD", []*pod{second}, n.del)
+		n.end(second)
+	}
+}
+
+// upgradeNewEndFirst ends the new containers while the old ones go on.
+func upgradeNewEndFirst(t *testing.T) {
+	n := newNode(t, false)
+	old := n.old()
+	fresh := n.attachAll("new", 9000)
+	n.each("DEL", fresh, n.del)
+	n.alive("without the new ones", old)
+	for _, p := range old {
+		p.hangUp()
+	}
+	n.each("DEL", old, n.del)
+	n.each("after DEL", old, n.closed)
+	n.clean()
+}
+
+// upgradeEnd ends the old containers, each other one without a namespace, and calls
+// nothing before.
+func upgradeEnd(t *testing.T) {
+	n := newNode(t, false)
+	old := n.attachAll("old", 8000)
+	n.upgrade()
+	for i, p := range old {
+		if i%2 == 1 {
+			n.end(p)
+		}
+	}
+	n.each("DEL", old, n.del)
+	n.each("after DEL", old, n.closed)
+	n.clean()
+}
+
+// upgradeCollected has containers that end without a DEL: GC, or the DEL of a runtime that
+// has no namespace any more, releases what they had, and spares the others.
+func upgradeCollected(t *testing.T) {
+	n := newNode(t, false)
+	old, gone := n.attachAll("old", 8000), []*pod(nil)
+	for i, net := range n.networks {
+		if net.plugins[0]["type"] != "host-device" {
+			gone = append(gone, n.attach(net, "gone", 8500+i))
+		}
+	}
+	n.each("before the upgrade: traffic", old, n.flows(true))
+	n.upgrade()
+	for _, p := range gone {
+		n.end(p)
+	}
+	n.gcAll(old)
+	n.alive("after GC", old)
+	for _, p := range gone {
+		if !p.exec && p.version < "1.1.0" {
+			n.each("DEL", []*pod{p}, n.del) // there is no GC in its version
+		}
+	}
+	n.each("after GC", gone, n.closed)
+	var next []*pod
+	for _, p := range gone {
+		next = append(next, n.attach(p.network, "next", p.port))
+	}
+	n.alive("beside those that have the ports of the dead", append(next, old...))
+	for _, p := range old {
+		p.hangUp()
+	}
+	n.each("DEL", append(old, next...), n.del)
+	n.clean()
+}
+
+// small is a network with addresses for five containers.
+func (n *node) small(byExec, keep bool) *network {
+	n.Helper()
+	net := &network{name: fmt.Sprintf("small-%t-%t", byExec, keep), exec: byExec, version: "1.1.0"}
+	third := len(n.networks)
+	n.network(net, []map[string]any{{"type": "ptp", "ipam": map[string]any{"type": "host-local", "keepAcrossBoots": keep,
+		"subnet": fmt.Sprintf("10.9.%d.0/29", third)}}})
+	return net
+}
+
+// smallNetworks are the networks of the parts with a reboot: those whose leases are free
+// after it, and those whose leases are kept.
+func (n *node) smallNetworks() (free, kept []*network) {
+	n.Helper()
+	return []*network{n.small(false, false), n.small(true, false)}, []*network{n.small(false, true), n.small(true, true)}
+}
+
+// upgradeFirstBoot uses up all addresses by the earlier binary; the machine ends with all
+// containers.
+func upgradeFirstBoot(t *testing.T) {
+	n := bareNode(t)
+	free, kept := n.smallNetworks()
+	for _, net := range append(free, kept...) {
+		for i := range 5 {
+			n.attach(net, fmt.Sprintf("first%d", i), 0)
+		}
+		if err := n.add(n.pod(net, "sixth", 0)); err == nil {
+			t.Errorf("%s has six addresses", net.name)
+		}
+	}
+}
+
+// upgradeSecondBoot upgrades while two containers of this boot run.
+func upgradeSecondBoot(t *testing.T) {
+	n := bareNode(t)
+	free, kept := n.smallNetworks()
+	for _, net := range free {
+		var pods []*pod
+		for i := range 2 {
+			pods = append(pods, n.attach(net, fmt.Sprintf("first%d", i), 0))
+		}
+		n.upgrade()
+		n.each("CHECK", pods, n.check)
+		for i := range 3 {
+			pods = append(pods, n.attach(net, fmt.Sprintf("second%d", i), 0))
+		}
+		if err := n.gc(net, pods); err != nil {
+			t.Error(err)
+		}
+		n.each("CHECK", pods, n.check)
+		seen := map[netip.Addr]string{}
+		for _, p := range pods {
+			if seen[p.v4] != "" {
+				t.Errorf("%s and %s have %s", p.id, seen[p.v4], p.v4)
+			}
+			seen[p.v4] = p.id
+		}
+		if err := n.add(n.pod(net, "sixth", 0)); err == nil {
+			t.Errorf("%s has six addresses", net.name)
+		}
+		n.install(upgradeFrom)
+	}
+	n.upgrade()
+	n.full(kept)
+}
+
+// upgradeNextBoot begins with the new binary: the addresses of the boot before are free,
+// but for those that are to be kept.
+func upgradeNextBoot(t *testing.T) {
+	n := bareNode(t)
+	n.upgrade()
+	free, kept := n.smallNetworks()
+	for _, net := range free {
+		var pods []*pod
+		for i := range 5 { // some are called as those before, as those of a runtime that takes its containers up again
+			pods = append(pods, n.attach(net, fmt.Sprintf([]string{"first%d", "next%d"}[i%2], i), 0))
+		}
+		n.each("CHECK", pods, n.check)
+		if err := n.gc(net, pods); err != nil {
+			t.Error(err)
+		}
+		n.each("CHECK", pods, n.check)
+		n.each("DEL", pods, n.del)
+	}
+	n.full(kept)
+	for _, net := range append(free, kept...) { // also what the cache has of a boot before
+		if err := n.gc(net, nil); err != nil {
+			t.Error(err)
+		}
+	}
+	n.noRecords()
+}
+
+// full wants networks to have no address left.
+func (n *node) full(networks []*network) {
+	n.Helper()
+	for _, net := range networks {
+		p := n.pod(net, "sixth", 0)
+		if err := n.add(p); err == nil {
+			n.Errorf("%s has an address, and keeps those of an earlier boot", net.name)
+		}
+		n.each("DEL", []*pod{p}, n.del)
+	}
+}
+
+// upgradeDHCP upgrades below a daemon that goes on, and starts it anew afterwards.
+func upgradeDHCP(t *testing.T) {
+	n := bareNode(t)
+	server := kerneltest.NS(t)
+	c := kerneltest.Dial(t, n.host)
+	bridge, err := c.CreateLink(rtnl.LinkSpec{Name: "leases0", Kind: rtnl.Bridge{}, Up: true})
+	if err == nil {
+		err = c.AddLink(rtnl.LinkSpec{Name: "port0", Up: true, Master: bridge.Index, Peer: &rtnl.LinkSpec{Name: "srv0", NS: server}})
+	}
+	if err == nil {
+		err = n.host.SetSysctl("net/ipv6/conf/leases0/accept_ra", "0") // as the plugin does
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	dhcptest.Address(t, server, "srv0", "10.9.0.1/24")
+	dhcptest.Start4(t, server)
+	n.before, n.rules = kerneltest.Snapshot(t, n.host), n.ruleset()
+	for _, byExec := range []bool{false, true} {
+		n.network(&network{name: fmt.Sprintf("leased-%t", byExec), exec: byExec, version: "1.1.0"}, []map[string]any{
+			{"type": "bridge", "bridge": "leases0", "ipam": map[string]any{"type": "dhcp"}}})
+	}
+	stop := n.daemon()
+	pods := n.attachAll("old", 0)
+	n.upgrade()
+	n.each("the daemon of before: CHECK", pods, n.check)
+	pods = append(pods, n.attachAll("between", 0)...)
+	n.each("the daemon of before: CHECK", pods, n.check)
+	stop()
+	stop = n.daemon()
+	n.each("the new daemon: CHECK", pods, n.check)
+	pods = append(pods, n.attachAll("new", 0)...)
+	n.each("the new daemon: CHECK", pods, n.check)
+	n.gcAll(pods)
+	n.each("after GC: CHECK", pods, n.check)
+	n.each("DEL", pods, n.del)
+	stop()
+	n.clean()
+}

@@ -1,0 +1,177 @@
+package upgrade
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+)
+
+// serve answers in a namespace, at port 80, each line with a name and the line. The first
+// line of an answer is where the connection comes from.
+func (n *node) serve(ns *rtnl.NS, name string) {
+	n.Helper()
+	var l net.Listener
+	err := ns.Do(func() (err error) { l, err = net.Listen("tcp", "[::]:80"); return err })
+	if err != nil {
+		n.Fatal(err)
+	}
+	n.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				fmt.Fprintf(conn, "%s from %s\n", name, conn.RemoteAddr())
+				for lines := bufio.NewScanner(conn); lines.Scan(); {
+					fmt.Fprintf(conn, "%s\n", lines.Text())
+				}
+			}()
+		}
+	}()
+}
+
+// streamTime is how long a connection may take to open or to answer before it counts as dead.
+var streamTime = kerneltest.Patience(30 * time.Second)
+
+// A stream is an open connection.
+type stream struct {
+	what   string
+	banner string
+	conn   net.Conn
+	in     *bufio.Reader
+	sent   int
+}
+
+func (n *node) dial(from *rtnl.NS, source netip.Addr, what, address string) (*stream, error) {
+	s, d := &stream{what: what}, net.Dialer{Timeout: streamTime}
+	if source.IsValid() {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0))
+	}
+	err := from.Do(func() (err error) { s.conn, err = d.Dial("tcp", address); return err })
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	s.conn.SetDeadline(time.Now().Add(streamTime))
+	s.in = bufio.NewReader(s.conn)
+	if s.banner, err = s.in.ReadString('\n'); err != nil {
+		s.conn.Close()
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return s, nil
+}
+
+// echo sends a line, which must come back.
+func (s *stream) echo() error {
+	s.sent++
+	s.conn.SetDeadline(time.Now().Add(streamTime))
+	line := fmt.Sprintf("%d %s\n", s.sent, strings.Repeat("x", 3000))
+	_, err := s.conn.Write([]byte(line))
+	got := ""
+	if err == nil {
+		got, err = s.in.ReadString('\n')
+	}
+	if err == nil && got != line {
+		err = fmt.Errorf("got %.20q", got)
+	}
+	if err != nil {
+		return fmt.Errorf("the open connection %s: %w", s.what, err)
+	}
+	return nil
+}
+
+// A way is where a connection leads from a namespace.
+type way struct {
+	what   string
+	from   *rtnl.NS
+	source netip.Addr // as sbr routes by it; invalid: the kernel's choice
+	to     string
+	want   string // who answers, and then which address it sees
+}
+
+// ways lists from where a container must be reachable, and what it must reach.
+func (n *node) ways(p *pod) (list []way) {
+	at := func(host string, port int) string {
+		return netip.AddrPortFrom(netip.MustParseAddr(host), uint16(port)).String()
+	}
+	if p.port != 0 {
+		list = append(list,
+			way{"from the LAN to the port of " + p.id, n.lan, netip.Addr{}, at(upgradeHost4, p.port), p.id + " from " + upgradeLAN4},
+			way{"from the host to the port of " + p.id, n.host, netip.Addr{}, at(upgradeHost4, p.port), p.id + " from "},
+			way{"from 127.0.0.1 to the port of " + p.id, n.host, netip.Addr{}, at("127.0.0.1", p.port), p.id + " from "},
+			way{"from the host to " + p.id, n.host, netip.Addr{}, at(p.v4.String(), 80), p.id + " from "},
+			way{"from " + p.id + " to the LAN", p.ns, p.v4, at(upgradeLAN4, 80), "the LAN from " + upgradeHost4})
+	}
+	if p.port != 0 && p.v6.IsValid() {
+		list = append(list,
+			way{"from the LAN to the IPv6 port of " + p.id, n.lan, netip.Addr{}, at(upgradeHost6, p.port), p.id + " from [" + upgradeLAN6},
+			way{"from " + p.id + " to the LAN by IPv6", p.ns, p.v6, at(upgradeLAN6, 80), "the LAN from [" + upgradeHost6})
+	}
+	if p.direct {
+		list = append(list,
+			way{"from the LAN to " + p.id, n.lan, netip.Addr{}, at(p.v4.String(), 80), p.id + " from 198.51.100.1"},
+			way{"from " + p.id + " to the LAN", p.ns, p.v4, at("198.51.100.1", 80), "the LAN from " + p.v4.String()})
+	}
+	return list
+}
+
+// flows makes new connections of all kinds to and from a container; those that are kept
+// stay open.
+func (n *node) flows(keep bool) func(p *pod) error {
+	return func(p *pod) error {
+		var errs []error
+		for _, way := range n.ways(p) {
+			s, err := n.dial(way.from, way.source, way.what, way.to)
+			if err == nil {
+				if !strings.HasPrefix(s.banner, way.want) {
+					err = fmt.Errorf("%s: got %q, want %q", way.what, s.banner, way.want)
+				}
+				if keep {
+					p.streams = append(p.streams, s)
+				} else {
+					s.conn.Close()
+				}
+			}
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	}
+}
+
+// streaming sends over all open connections.
+func streaming(p *pod) error {
+	var errs []error
+	for _, s := range p.streams {
+		errs = append(errs, s.echo())
+	}
+	return errors.Join(errs...)
+}
+
+func (p *pod) hangUp() {
+	for _, s := range p.streams {
+		s.conn.Close()
+	}
+	p.streams = nil
+}
+
+// closed wants no port of a container to be published any more.
+func (n *node) closed(p *pod) error {
+	if p.port == 0 {
+		return nil
+	}
+	s, err := n.dial(n.lan, netip.Addr{}, "", fmt.Sprintf("%s:%d", upgradeHost4, p.port))
+	if err == nil {
+		s.conn.Close()
+		return fmt.Errorf("port %d still leads to %q", p.port, s.banner)
+	}
+	return nil
+}

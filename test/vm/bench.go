@@ -1,0 +1,43 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+const (
+	benchPath   = "cnibox/test/bench"
+	benchBinary = "bin/cnibox" // what is measured, as make build leaves it
+	benchFolder = "/opt/bench" // of a guest: the binary and the bench's small programs
+)
+
+// bench builds the bench and its small programs, into dir, and returns what a guest
+// runs, and its files besides. The reference plugins are in [hostFiles].
+func bench(ctx context.Context, dir string) (suites []suite, files map[string]string, err error) {
+	if _, err := os.Stat(benchBinary); err != nil {
+		return nil, nil, fmt.Errorf("%w (`make build` makes it)", err)
+	}
+	files = map[string]string{benchFolder + "/cnibox": benchBinary}
+	for _, name := range []string{"", "bare", "peak"} {
+		out := filepath.Join(dir, "bench-"+name)
+		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, filepath.Join(benchPath, name))
+		cmd.Dir, cmd.Env = "test", append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+		cmd.Stderr = os.Stderr
+		if err := cmd.Run(); err != nil {
+			return nil, nil, fmt.Errorf("build the bench: %w", err)
+		}
+		if name != "" {
+			files[benchFolder+"/"+name] = out
+		}
+	}
+	return []suite{{benchPath, "test/bench", filepath.Join(dir, "bench-")}}, files, nil
+}
+
+// benchFlags are its flags in a guest.
+func benchFlags(more string) []string {
+	return append([]string{"-bin=" + benchFolder + "/cnibox", "-tools=" + benchFolder}, strings.Fields(more)...)
+}

@@ -1,0 +1,195 @@
+// Command vm runs the kernel tests of the repository on kernels that have all
+// they ask for: Debian's, each in a virtual machine of its own.
+//
+//	go run ./vm [-kernel 6.1,5.10] [-run REGEXP] [-pkg ./nft,./test/e2e] [-j 2] [-limit 30m] [-update] [-v]
+//
+// Packages are named from the root of the repository, the parent of the current directory.
+// A guest is one of Debian's kernels with its modules, busybox, the programs of
+// [hostFiles] and the test binaries as they are here, all in one initramfs. It needs
+// no privilege, and qemu emulates the processor where KVM does not work. Kernels are
+// fetched once, with apt and its checks of signatures, into the user's cache folder.
+//
+// The output is that of go test, with the kernel behind each package. A test that
+// fails, a guest that dies, is silent for too long or does not end, is a failure.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// needed are the programs, and the Debian packages that have them.
+var needed = [][2]string{
+	{"qemu-system-x86_64", "qemu-system-x86"}, {"busybox", "busybox-static"}, {"apt-get", "apt"},
+	{"dpkg-deb", "dpkg"}, {"xz", "xz-utils"}, {"depmod", "kmod"},
+}
+
+// allTests is what runs unless the command line says otherwise.
+const allTests = "^TestKernel"
+
+// options are what the command line says.
+type options struct {
+	run     string // regular expression of tests
+	pkgs    string // as for go list, with commas
+	kernels string // of [kernels], with commas
+	guests  int    // that run at once
+	bench   string // flags of the bench, which runs instead of tests; empty: tests
+	update  bool   // fetch kernels anew
+	all     bool   // print all that the tests say
+	limit   time.Duration
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.run, "run", allTests, "the tests to run, as for go test")
+	flag.StringVar(&o.pkgs, "pkg", "./...", "packages, from the root of the repository, separated by commas")
+	flag.StringVar(&o.kernels, "kernel", "", "kernels, separated by commas (default all)")
+	flag.IntVar(&o.guests, "j", 1, "guests that run at once")
+	flag.StringVar(&o.bench, "bench", "", "run the bench with these flags instead of tests")
+	flag.BoolVar(&o.update, "update", false, "fetch the newest of each kernel, also where one is in the cache")
+	flag.BoolVar(&o.all, "v", false, "print all that the tests say")
+	flag.DurationVar(&o.limit, "limit", 30*time.Minute, "how long the tests of one guest may take")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, o)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "FAIL vm:", err)
+		os.Exit(1)
+	}
+}
+
+// run does everything. The error says which kernels failed; why has been printed.
+func run(ctx context.Context, o options) error {
+	os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin") // depmod, for those who are not root
+	if err := complete(); err != nil {
+		return err
+	}
+	if err := os.Chdir(".."); err != nil { // the root of the repository
+		return err
+	}
+	chosen, err := choose(o.kernels)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "cnibox-vm-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	var suites []suite
+	var more map[string]string
+	if o.bench != "" {
+		suites, more, err = bench(ctx, dir)
+	} else {
+		suites, err = build(ctx, dir, strings.Split(o.pkgs, ","))
+	}
+	if err != nil {
+		return err
+	}
+	base, err := system(suites)
+	if err != nil {
+		return err
+	}
+	for name, from := range more {
+		base.copy(name, from, 0o755)
+	}
+	m := machine{dir: dir, printer: &printer{out: os.Stdout}, limit: o.limit}
+	m.accel, m.cmdline = accelerator(ctx)
+	return m.all(ctx, chosen, base, o)
+}
+
+// complete says which programs are missing here, and how to get them.
+func complete() error {
+	var missing, pkgs []string
+	for _, n := range needed {
+		if _, err := exec.LookPath(n[0]); err != nil {
+			missing, pkgs = append(missing, n[0]), append(pkgs, n[1])
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("no %s here: apt-get install %s", strings.Join(missing, ", "), strings.Join(pkgs, " "))
+}
+
+// choose picks kernels by name; "": all.
+func choose(names string) (list []kernel, err error) {
+	if names == "" {
+		return kernels, nil
+	}
+	for name := range strings.SplitSeq(names, ",") {
+		i := slices.IndexFunc(kernels, func(k kernel) bool { return k.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("no kernel %q: there are %v", name, kernels)
+		}
+		list = append(list, kernels[i])
+	}
+	return list, nil
+}
+
+// all boots the kernels, some at once, and sums up what they said.
+func (m machine) all(ctx context.Context, chosen []kernel, base image, o options) error {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return err
+	}
+	cache = filepath.Join(cache, "cnibox", "vm")
+	errs, reports := make([]error, len(chosen)), make([]*report, len(chosen))
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, max(1, o.guests))
+	for i, k := range chosen {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			reports[i] = newReport(k.name, m.printer)
+			reports[i].verbose, reports[i].bench = o.all, o.bench != ""
+			errs[i] = m.one(ctx, k, base, cache, o, reports[i])
+		})
+	}
+	wg.Wait()
+	m.printer.print(missedEverywhere(reports))
+	for i, err := range errs {
+		if err != nil {
+			errs[i] = fmt.Errorf("Linux %s: %w", chosen[i].name, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// one runs all tests on one kernel.
+func (m machine) one(ctx context.Context, k kernel, base image, cache string, o options, r *report) error {
+	tree, err := k.get(ctx, cache, o.update)
+	if err != nil {
+		return err
+	}
+	disk := base.clone()
+	flags := []string{"-test.v", "-test.run=" + o.run, "-test.timeout=" + o.limit.String()}
+	if o.run == allTests {
+		flags = append(flags, "-test.skip="+k.skip())
+	}
+	if o.bench != "" {
+		flags = benchFlags(o.bench)
+	}
+	disk.text("/etc/flags", strings.Join(flags, "\n")+"\n", 0o644)
+	if err := tree.addModules(disk, k.preload); err != nil {
+		return err
+	}
+	initrd := filepath.Join(m.dir, k.name+".cpio")
+	if err := disk.write(initrd); err != nil {
+		return err
+	}
+	defer os.Remove(initrd)
+	return m.boot(ctx, tree.vmlinuz, initrd, r)
+}

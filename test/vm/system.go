@@ -1,0 +1,262 @@
+package main
+
+import (
+	"context"
+	"debug/elf"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// hostFiles are files of this machine that a guest has under the same path, as far
+// as they are here: patterns of programs, of what they read, and of what they load
+// besides the libraries that they name. A test that wants one more adds it here.
+var hostFiles = []string{
+	"/usr/bin/busybox", "/bin/busybox",
+	"/usr/bin/stat", // busybox's knows no nsfs
+	"/usr/bin/strace",
+	"/usr/sbin/nft",
+	"/usr/sbin/iptables*", "/usr/sbin/ip6tables*", "/usr/sbin/ebtables*", "/usr/sbin/xtables-nft-multi",
+	"/usr/lib/x86_64-linux-gnu/xtables/*.so",
+	"/usr/sbin/conntrack", "/usr/bin/dbus-daemon", "/usr/share/dbus-1/*.conf",
+	"/bin/ip", "/sbin/ip", "/sbin/tc", "/sbin/bridge", "/etc/iproute2/*", "/usr/lib/x86_64-linux-gnu/tc/*", "/usr/lib/tc/*",
+	"/usr/lib/cni/*", // the reference plugins
+	"/etc/protocols", "/etc/services",
+}
+
+// newestDir is where a guest has the newest reference plugins, of `make test-twin KERNEL=`.
+const newestDir = "/usr/lib/cni-newest"
+
+// libraryDirs are where shared libraries lie, in the order of Debian's loader.
+var libraryDirs = []string{"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib", "/usr/lib"}
+
+//go:embed guest.sh
+var guestScript string
+
+// A suite is a package with kernel tests.
+type suite struct {
+	path   string // import path
+	dir    string // relative to the root of the repository
+	binary string // test binary here
+}
+
+// kernelTest finds a kernel test in the text of a file.
+var kernelTest = regexp.MustCompile(`(?m)^func TestKernel`)
+
+// modules are the directories of the modules of the repository: the product, and the tests
+// that drive it from outside.
+var modules = []string{".", "test"}
+
+// build builds the test binaries of the packages that have kernel tests, into dir. Patterns
+// are relative to the root of the repository; "./..." means both modules.
+func build(ctx context.Context, dir string, patterns []string) (suites []suite, err error) {
+	own := map[string][]string{}
+	for _, p := range patterns {
+		switch inner, ok := strings.CutPrefix(p, "./test/"); {
+		case p == "./...":
+			own["."], own["test"] = append(own["."], p), append(own["test"], p)
+		case ok:
+			own["test"] = append(own["test"], "./"+inner)
+		default:
+			own["."] = append(own["."], p)
+		}
+	}
+	for _, module := range modules {
+		if len(own[module]) == 0 {
+			continue
+		}
+		list, err := buildModule(ctx, module, filepath.Join(dir, "tests", module), own[module])
+		if err != nil {
+			return nil, err
+		}
+		suites = append(suites, list...)
+	}
+	if len(suites) == 0 {
+		return nil, fmt.Errorf("no kernel tests in %s", strings.Join(patterns, ", "))
+	}
+	return suites, nil
+}
+
+// buildModule is build for packages of one module.
+func buildModule(ctx context.Context, module, dir string, patterns []string) (suites []suite, err error) {
+	list, err := output(ctx, module, "go", append([]string{"list", "-json=ImportPath,Dir,TestGoFiles,XTestGoFiles"}, patterns...)...)
+	if err != nil {
+		return nil, err
+	}
+	root, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"test", "-c", "-ldflags", "-s -w", "-o", dir + "/"}
+	for dec := json.NewDecoder(strings.NewReader(list)); ; {
+		var p struct {
+			ImportPath, Dir           string
+			TestGoFiles, XTestGoFiles []string
+		}
+		if err := dec.Decode(&p); err == io.EOF {
+			break
+		} else if err != nil {
+			return nil, err
+		}
+		if !hasKernelTest(p.Dir, append(p.TestGoFiles, p.XTestGoFiles...)) {
+			continue
+		}
+		rel, err := filepath.Rel(root, p.Dir)
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, p.ImportPath)
+		suites = append(suites, suite{p.ImportPath, rel, filepath.Join(dir, filepath.Base(p.ImportPath)+".test")})
+	}
+	if len(suites) == 0 {
+		return nil, nil
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	cmd.Stderr = os.Stderr
+	return suites, errors.Join(os.MkdirAll(dir, 0o755), cmd.Run())
+}
+
+// hasKernelTest reports whether one of the files has a test for a guest.
+func hasKernelTest(dir string, files []string) bool {
+	for _, name := range files {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err == nil && kernelTest.Match(text) {
+			return true
+		}
+	}
+	return false
+}
+
+// system is what every guest has: programs, tests with their files, and the script
+// that runs them.
+func system(suites []suite) (image, error) {
+	im := newImage()
+	for _, pattern := range hostFiles {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			return nil, err
+		}
+		for _, file := range files {
+			if err := im.host(file); err != nil {
+				return nil, fmt.Errorf("%s for the guest: %w", file, err)
+			}
+		}
+	}
+	if newest := os.Getenv("CNIBOX_TWIN_NEWEST"); newest != "" {
+		files, err := os.ReadDir(newest)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range files {
+			im.copy(filepath.Join(newestDir, f.Name()), filepath.Join(newest, f.Name()), 0o755)
+		}
+	}
+	im.text("/init", guestScript, 0o755)
+	im.text("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n", 0o644)
+	im.text("/etc/group", "root:x:0:\nnogroup:x:65534:\n", 0o644)
+	im.text("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n", 0o644)
+	var lines strings.Builder
+	for _, s := range suites {
+		fmt.Fprintln(&lines, s.path, s.dir)
+		im.copy("/tests/"+s.path+".test", s.binary, 0o755)
+		im.dir(filepath.Join("/src", s.dir))
+	}
+	im.text("/etc/suites", lines.String(), 0o644)
+	return im, im.testdata()
+}
+
+// testdata copies every folder of that name: a package may use another's.
+func (im image) testdata() error {
+	return filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && path != "." && strings.HasPrefix(d.Name(), "."):
+			return filepath.SkipDir
+		case d.Type().IsRegular() && strings.Contains("/"+path, "/testdata/"):
+			im.copy("/src/"+path, path, 0o644)
+		}
+		return nil
+	})
+}
+
+// host adds a file of this machine under its own path, with where it leads as a
+// link and what it loads as a program.
+func (im image) host(file string) error {
+	st, err := os.Lstat(file)
+	if err != nil || st.IsDir() {
+		return err
+	}
+	if st.Mode()&fs.ModeSymlink == 0 {
+		im.copy(file, file, uint32(st.Mode().Perm()))
+		return im.libraries(file)
+	}
+	target, err := os.Readlink(file)
+	if err != nil {
+		return err
+	}
+	im.link(file, target)
+	if !filepath.IsAbs(target) {
+		target = filepath.Join(filepath.Dir(file), target)
+	}
+	return im.host(target)
+}
+
+// libraries adds the loader and the shared libraries of a program, if it is one.
+func (im image) libraries(file string) error {
+	f, err := elf.Open(file)
+	if e := (*elf.FormatError)(nil); errors.As(err, &e) || errors.Is(err, io.EOF) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			b, err := io.ReadAll(p.Open())
+			if err != nil {
+				return err
+			}
+			if err := im.host(unix.ByteSliceToString(b)); err != nil {
+				return err
+			}
+		}
+	}
+	names, err := f.ImportedLibraries()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := im.library(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// library adds a shared library from the first folder that has it.
+func (im image) library(name string) error {
+	for _, dir := range libraryDirs {
+		file := filepath.Join(dir, name)
+		if _, err := os.Stat(file); err != nil {
+			continue
+		}
+		if im[filepath.Join("/usr", strings.TrimPrefix(file, "/usr"))].mode != 0 {
+			return nil // with all that it needs
+		}
+		return im.host(file)
+	}
+	return fmt.Errorf("shared library %s: %w", name, os.ErrNotExist)
+}
