@@ -134,7 +134,7 @@ func (c *call) operands(operands []string) error {
 	}
 	switch c.verb {
 	case "add":
-		return errors.New("NETNS is missing: the name or the path of a network namespace")
+		return errors.New("NETNS is missing: the name of a network namespace, or a path as /run/netns/NAME")
 	case "del", "check", "get":
 		if c.containerID == "" {
 			return errors.New("NETNS is missing; without it --container-id has to name the attachment")
