@@ -148,7 +148,7 @@ func TestKernelMacvlanOtherMaster(t *testing.T) {
 	}
 	conf, p := childConf("macvlan", `,"master":"up0"`), n.pod("ctr")
 	out := n.must(spec.Add, "macvlan", conf, p)
-	n.refuse(102, "sits on up0, not on other0", spec.Check, "macvlan", strings.Replace(prev(conf, out), `"up0"`, `"other0"`, 1), p)
+	n.refuse(102, "is up0, not other0", spec.Check, "macvlan", strings.Replace(prev(conf, out), `"up0"`, `"other0"`, 1), p)
 	n.refuse(102, "failed to lookup master", spec.Check, "macvlan", strings.Replace(prev(conf, out), `"up0"`, `"none0"`, 1), p)
 	n.refuse(102, "wrong network namespace", spec.Check, "macvlan", strings.Replace(prev(conf, out), `"name"`, `"linkInContainer":true,"name"`, 1), p)
 }

@@ -78,7 +78,7 @@ func TestKernelPtpTaken(t *testing.T) {
 	conf := ptpStatic("10.1.0.5/32", "10.1.0.1", "")
 	n.must(spec.Add, "ptp", conf, n.pod("a"))
 	n.refuse(100, "an address is another container's", spec.Add, "ptp", conf, n.pod("b"))
-	n.refuse(100, "demo/a/eth0 is attached to another namespace: its host end veth", spec.Add, "ptp", conf, n.pod("a"))
+	n.refuse(100, "demo/a/eth0 is attached to another namespace: its host-side veth veth", spec.Add, "ptp", conf, n.pod("a"))
 }
 
 // Without a label on its host end a pair is the attachment's if it looks like one of the

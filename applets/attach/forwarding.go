@@ -11,7 +11,7 @@ import (
 	"cnibox/spec"
 )
 
-// withoutIPv6 says what the kernel's EACCES for an address of a link of the host means.
+// withoutIPv6 explains EACCES for an address of a link of the host: IPv6 is disabled on it.
 // The code is 50.
 func WithoutIPv6(err error, link string) error {
 	if !errors.Is(err, unix.EACCES) {
@@ -48,7 +48,7 @@ func SwitchForwarding(op *Op, unused func(restore func() error) error) error {
 	return nil
 }
 
-// checkForwarding wants it on. It counts as on if it cannot be read: a family that
+// checkForwarding checks that it is on. It counts as on if it cannot be read, as of a family that
 // the kernel lacks.
 func CheckForwarding(op *Op) error {
 	for _, s := range forwarding(op.Own()) {
@@ -60,7 +60,7 @@ func CheckForwarding(op *Op) error {
 }
 
 // forwarding are the switches for the families that have a gateway.
-// They are the host's and never taken back, as in the reference: others may need them.
+// They are the host's and never switched off, as in the reference: others may need them.
 func forwarding(ips []spec.IP) []rtnl.Sysctl {
 	var v4, v6 bool
 	for _, ip := range ips {

@@ -42,13 +42,13 @@ vlanTrunk                  list    -        tagged VLANs: {minID, maxID}, {id} o
 preserveDefaultVlan        bool    false    keeps the bridge's default VLAN on the port
 macspoofchk                bool    false    drops frames from another source MAC address
 enabledad                  bool    false    IPv6 duplicate address detection in the container
-disableContainerInterface  bool    false    leaves the container end down; without ipam only
+disableContainerInterface  bool    false    leaves the container-side veth down; without ipam only
 portIsolation              bool    false    no frames to and from other isolated ports; what the
                                             gateway routes between them, firewall's ingressPolicy
                                             isolated drops
 ipam                       object  -        address plugin, named by its "type"; none: layer 2 only
 dns                        object  -        nameservers, domain, search, options; instead of ipam's
-mac                        string  random   address of the container end
+mac                        string  random   address of the container-side veth
 
 Before dns goes runtimeConfig.dns (capability dns).
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.`,
@@ -74,7 +74,7 @@ type port struct {
 	made       bool       // by this ADD, with an address that stays
 }
 
-// conf are the keys; Help tells each. The zero value of each key is its default
+// conf are the keys; Help describes each. The zero value of each key is its default
 // but for Bridge, which validate fills in.
 type conf struct {
 	netfilter.MasqConf
@@ -120,9 +120,9 @@ func (c *conf) validate() error {
 
 // createPort makes sure of the bridge and puts a veth pair into it.
 //
-// The port is in the bridge, with its flags, VLANs and guard, while the container end
+// The port is in the bridge, with its flags, VLANs and guard, while the container-side veth
 // is still down: no frame passes before all of it is in force. The order of the
-// result's interfaces is the reference's: bridge, host end, container end.
+// result's interfaces is the reference's: bridge, host-side veth, container-side veth.
 func createPort(ctx context.Context, op *attach.Op, c *port) (err error) {
 	op.DAD = c.EnableDAD
 	c.WarnBackend(op)
@@ -168,7 +168,7 @@ func afterJoin(op *attach.Op, c *port) (err error) {
 	return op.Host.Do(rtnl.ChangeLink(c.link.Index, rtnl.LinkChange{MAC: own}))
 }
 
-// guardMAC is in force before the container end comes up.
+// guardMAC is in force before the container-side veth comes up.
 // The rule is in the bridge family: frames of the port with another source address go.
 func guardMAC(ctx context.Context, op *attach.Op, port string) error {
 	table := nft.Open(rtnl.Host())

@@ -10,7 +10,7 @@ import (
 	"cnibox/spec"
 )
 
-// verify checks the host's side of a port: the bridge, the host end with
+// verify checks the host's side of a port: the bridge, the host-side veth with
 // its flags and VLANs, the gateway addresses, and what is in the rule set.
 // It goes by the configuration where the result has nothing to compare; the reference
 // looks at neither flags, VLANs, gateways nor rules.
@@ -22,7 +22,7 @@ func verify(ctx context.Context, op *attach.Op, c *port) error {
 	if err := checkBridge(c, br); err != nil {
 		return err
 	}
-	host, err := op.HostEnd()
+	host, err := op.HostVeth()
 	if err != nil {
 		return attach.Mismatch("host interface: %w", err)
 	}
@@ -51,7 +51,7 @@ func checkBridge(c *port, br *rtnl.Link) error {
 	return nil
 }
 
-// checkPort compares the host end and its place in the bridge.
+// checkPort compares the host-side veth and its place in the bridge.
 // Both ends have to name each other: an index alone is one of many namespaces'.
 func checkPort(op *attach.Op, c *port, br, host *rtnl.Link) error {
 	switch {

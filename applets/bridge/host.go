@@ -60,7 +60,7 @@ func ready(ctx context.Context, op *attach.Op, c *port) error {
 	if c.DisableContainerInterface {
 		return nil
 	}
-	if err := op.WaitHostEnd(ctx, c.host); err != nil {
+	if err := op.WaitHostVeth(ctx, c.host); err != nil {
 		return fmt.Errorf("bridge port in error state: %s in %s: %w", c.host.Name, c.Bridge, err)
 	}
 	if !c.IsGateway {
@@ -211,7 +211,7 @@ func collect(ctx context.Context, op *attach.Op, _ *port) error {
 // describe enters the interfaces of a live port into the result of GET.
 // The port need not be in a bridge any more.
 func describe(_ context.Context, op *attach.Op, c *port) error {
-	host, err := op.HostEnd()
+	host, err := op.HostVeth()
 	if err != nil {
 		return err
 	}

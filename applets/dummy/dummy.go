@@ -40,7 +40,7 @@ func create(_ context.Context, op *attach.Op, _ *conf) error {
 	if err != nil {
 		return err
 	}
-	if err := op.CreateEnd(op.Cont, rtnl.LinkSpec{Kind: rtnl.Dummy{}, MAC: addr}); err != nil {
+	if err := op.CreateContainerLink(op.Cont, rtnl.LinkSpec{Kind: rtnl.Dummy{}, MAC: addr}); err != nil {
 		return fmt.Errorf("failed to create dummy: %w", err)
 	}
 	return nil

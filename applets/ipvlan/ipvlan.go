@@ -37,7 +37,7 @@ ipam is required. IPv6 addresses are checked for duplicates, which takes a secon
 	}),
 }
 
-// conf are the keys; Help tells each.
+// conf are the keys; Help describes each.
 type conf struct {
 	attach.OnMaster
 	Mode string `json:"mode"`

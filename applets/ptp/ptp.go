@@ -30,7 +30,7 @@ mtu            int     0        bytes of both ends, 68 to 65535; 0: the kernel's
 ipam           object  -        address plugin, named by its "type"; required; every address
                                 needs a gateway
 dns            object  -        nameservers, domain, search, options; instead of ipam's
-mac            string  random   address of the container end
+mac            string  random   address of the container-side veth
 
 Before dns goes runtimeConfig.dns (capability dns).
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
@@ -54,13 +54,13 @@ with one gateway, and single ones (/32, /128) will do.`,
 // DEL releases it without namespace and link too; the reference leaves it then.
 var kinds = []nft.Kind{nft.KindMasquerade}
 
-// A ptp is a pair at work: the configuration, and the host end once it is there.
+// A ptp is a pair at work: the configuration, and the host-side veth once it is there.
 type pair struct {
 	conf
 	host *rtnl.Link
 }
 
-// conf are the keys; Help tells each. The zero value of each key is its default.
+// conf are the keys; Help describes each. The zero value of each key is its default.
 type conf struct {
 	netfilter.MasqConf
 	MTU int `json:"mtu"` // bytes; 0: the kernel's choice
@@ -74,7 +74,7 @@ func (c *conf) validate() error {
 	return c.CheckBackend()
 }
 
-// create makes the pair. Nobody else is on its segment, so the host end's link-local
+// create makes the pair. Nobody else is on its segment, so the host-side veth's link-local
 // address needs no duplicate detection: nothing would be forwarded to the container
 // while that runs.
 func create(_ context.Context, op *attach.Op, c *pair) (err error) {
@@ -146,7 +146,7 @@ func gatewayRoutes(op *attach.Op) []rtnl.Op {
 // to containers have it. IPv6 knows no scopes of routes.
 const scopeHost = 254
 
-// setup puts the gateway addresses on the host end, each alone in its network, and the
+// setup puts the gateway addresses on the host-side veth, each alone in its network, and the
 // routes to the container behind it. All of it goes with the link.
 func setup(ctx context.Context, op *attach.Op, c *pair) error {
 	err := op.Host.Do(gatewayOps(op.Result.IPs, c.host.Index)...)
@@ -154,7 +154,7 @@ func setup(ctx context.Context, op *attach.Op, c *pair) error {
 		return spec.Errorf(spec.CodeBusy, "an address is another container's, the host has a route to it: DEL that one, or have \"ipam\" give another address: %w", err)
 	}
 	if err != nil {
-		return fmt.Errorf("host end %s: %w", c.host.Name, attach.WithoutIPv6(err, c.host.Name))
+		return fmt.Errorf("host-side veth %s: %w", c.host.Name, attach.WithoutIPv6(err, c.host.Name))
 	}
 	return c.AddMasquerade(ctx, op, kinds)
 }
@@ -176,10 +176,10 @@ func gatewayOps(ips []spec.IP, link uint32) []rtnl.Op {
 	return append(addrs, routes...)
 }
 
-// ready waits for the host end, then switches forwarding on, last of all, and off again
+// ready waits for the host-side veth, then switches forwarding on, last of all, and off again
 // if the ADD fails after all and no other attachment is there to lean on it.
 func ready(ctx context.Context, op *attach.Op, c *pair) error {
-	if err := op.WaitHostEnd(ctx, c.host); err != nil {
+	if err := op.WaitHostVeth(ctx, c.host); err != nil {
 		return err
 	}
 	return attach.SwitchForwarding(op, func(restore func() error) error {
@@ -196,14 +196,14 @@ func ready(ctx context.Context, op *attach.Op, c *pair) error {
 	})
 }
 
-// verify checks the routes by way of the gateway, and the host's side: the host end, its
+// verify checks the routes by way of the gateway, and the host's side: the host-side veth, its
 // gateway addresses, the routes to the container, masquerading and forwarding.
 // The reference looks at none of these.
 func verify(_ context.Context, op *attach.Op, c *pair) error {
 	if err := checkGatewayRoutes(op); err != nil {
 		return err
 	}
-	host, err := op.HostEnd()
+	host, err := op.HostVeth()
 	if err != nil {
 		return attach.Mismatch("host interface: %w", err)
 	}
@@ -236,7 +236,7 @@ func checkGatewayRoutes(op *attach.Op) error {
 	return nil
 }
 
-// checkHost compares what is on the host end with the result.
+// checkHost compares what is on the host-side veth with the result.
 func checkHost(op *attach.Op, host *rtnl.Link) error {
 	addrs, err := op.Host.Addrs(host.Index)
 	if err != nil {
@@ -259,7 +259,7 @@ func checkHost(op *attach.Op, host *rtnl.Link) error {
 
 // describe enters the two ends into the result of GET.
 func describe(_ context.Context, op *attach.Op, c *pair) (err error) {
-	if c.host, err = op.HostEnd(); err != nil {
+	if c.host, err = op.HostVeth(); err != nil {
 		return err
 	}
 	op.AddInterface(attach.HostInterface(c.host))

@@ -104,7 +104,7 @@ func (c *Interface) Owns(r *spec.Request, dir record.Dir, rec *Record) (bool, er
 	if claimed && id.Cookie != 0 {
 		return true, nil
 	}
-	host, err := c.hostEnd()
+	host, err := c.hostVeth()
 	if err != nil {
 		return false, err
 	}
@@ -125,8 +125,8 @@ func (c *Interface) Owns(r *spec.Request, dir record.Dir, rec *Record) (bool, er
 	return c.describedBy(r.Prev, host), nil
 }
 
-// hostEnd is the other end of the interface; nil: there is none on the host.
-func (c *Interface) hostEnd() (*rtnl.Link, error) {
+// hostVeth is the other end of the interface; nil: there is none on the host.
+func (c *Interface) hostVeth() (*rtnl.Link, error) {
 	if c.Link.Kind != "veth" {
 		return nil, nil
 	}

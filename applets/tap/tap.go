@@ -46,7 +46,7 @@ more, under that label; nothing else starts a program.`,
 	Again: reexecMain,
 }
 
-// conf are the keys; Help tells each. Pointers tell user and group 0 from none.
+// conf are the keys; Help describes each. Pointers tell user and group 0 from none.
 type conf struct {
 	MultiQueue     bool    `json:"multiQueue"`
 	MTU            int     `json:"mtu"` // bytes; 0: the kernel's choice

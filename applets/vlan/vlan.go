@@ -39,7 +39,7 @@ IPv6 addresses are checked for duplicates on the segment, which takes a second o
 	}),
 }
 
-// conf are the keys; Help tells each. The MAC address is read by [spec.Request.MAC].
+// conf are the keys; Help describes each. The MAC address is read by [spec.Request.MAC].
 type conf struct {
 	attach.OnMaster
 	ID int `json:"vlanId"` // 0 to 4094
