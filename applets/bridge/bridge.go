@@ -65,7 +65,7 @@ Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC,
 // DEL and GC release these whatever the configuration says by now.
 var kinds = []nft.Kind{nft.KindMasquerade, nft.KindMACGuard, nft.KindAdverts}
 
-// A bridge is one port of a bridge at work: the configuration, and the links
+// A port is one port of a bridge at work: the configuration, and the links
 // once they are there.
 // It lives as long as the verb.
 type port struct {

@@ -29,7 +29,7 @@ cnibox version                  show our version and the releases it follows`,
 	Main: run,
 }
 
-// cniboxMain returns 0, 1 for what failed, and 2 for what it was not able to understand.
+// run returns 0, 1 for what failed, and 2 for what it was not able to understand.
 // A name of a link may come behind it, as with busybox.
 func run(ctx context.Context, p applet.Process) int {
 	if len(p.Args) == 0 {
@@ -113,7 +113,7 @@ func suggest(all applet.Table, name string) string {
 	return fmt.Sprintf("; %q?", near)
 }
 
-// distance is the number of bytes to insert, delete or change to get from a to b.
+// Distance is the number of bytes to insert, delete or change to get from a to b.
 // It keeps one row of the table of Levenshtein's distances.
 func Distance(a, b string) int {
 	row := make([]int, len(b)+1)

@@ -27,7 +27,7 @@ type conf struct {
 	RuntimeConfig json.RawMessage `json:"runtimeConfig"`
 }
 
-// A flannel is a checked configuration.
+// A plan is a checked configuration.
 type plan struct {
 	conf
 	dir  records

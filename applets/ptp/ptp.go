@@ -54,7 +54,7 @@ with one gateway, and single ones (/32, /128) will do.`,
 // DEL releases it without namespace and link too; the reference leaves it then.
 var kinds = []nft.Kind{nft.KindMasquerade}
 
-// A ptp is a pair at work: the configuration, and the host-side veth once it is there.
+// A pair is a pair at work: the configuration, and the host-side veth once it is there.
 type pair struct {
 	conf
 	host *rtnl.Link

@@ -13,7 +13,7 @@ import (
 	"cnibox/spec"
 )
 
-// An sbr is one verb at work in a namespace.
+// A routing is one verb at work in a namespace.
 type routing struct {
 	*result.Interface
 	rules []rtnl.Rule // those that are there

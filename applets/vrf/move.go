@@ -21,7 +21,7 @@ import (
 // reference looks for 2.5 s.
 const settleTime = 3 * time.Second
 
-// A vrf is one verb at work in a namespace.
+// A membership is one verb at work in a namespace.
 type membership struct {
 	*result.Interface
 	r     *spec.Request
