@@ -41,19 +41,19 @@ type Verbs struct {
 	// Since is the oldest version the plugin serves; zero: all versions.
 	Since Version
 
-	// Args says that the plugin, or one that it delegates to, reads CNI_ARGS in ADD, CHECK or
-	// GET. One that is malformed is then refused; where nothing reads it there is a warning.
+	// Args: the plugin, or one that it delegates to, reads CNI_ARGS in ADD, CHECK or GET. A
+	// malformed one is then an error, else a warning.
 	Args bool
 
-	// Enters says that ADD, CHECK, DEL and GET open CNI_NETNS, and refuse the host's own. For
-	// other plugins the serve loop looks at it before them.
+	// Enters: ADD, CHECK, DEL and GET open CNI_NETNS, and refuse the host's own. For other plugins
+	// the serve loop checks it.
 	Enters bool
 
-	// IPAM says that the plugin gives addresses, so that "ipam.type" may name it.
+	// IPAM: the plugin gives addresses, so "ipam.type" may name it.
 	IPAM bool
 
-	// What they get is checked, see [NewRequest] and [Verbs.Allow]. They may change
-	// the request, and report to people with its Warn.
+	// The request is checked before, see [NewRequest] and [Verbs.Allow]. The functions may change
+	// it, and print warnings with its Warn.
 	Add, Get               func(context.Context, *Request) (*Result, error)
 	Check, Del, Status, GC func(context.Context, *Request) error
 }
@@ -155,7 +155,7 @@ func (v Verbs) Allow(r *Request) error {
 	default:
 		return Errorf(CodeEnv, "unknown CNI_COMMAND: %s", verb).WithDetails("it must be ADD, DEL, CHECK, GET, GC, STATUS or VERSION")
 	}
-	// For ADD the list of versions says that one does not exist.
+	// ADD exists in all versions.
 	err := v.serves(r.Net)
 	if verb != Add {
 		err = v.allows(verb, r.Net)
@@ -190,9 +190,8 @@ func (v Verbs) allows(verb Verb, n NetConf) error {
 }
 
 // serves reports whether the plugin serves the version of a configuration: the
-// text must be one of ours exactly, so "1.0" is none.
-// The error has code 1, and in its details both sides, since a runtime that has a
-// choice of versions shows them to people.
+// text must be exactly that of a supported version, so "1.0" is refused. The error has code 1, and
+// the versions in its details.
 func (v Verbs) serves(n NetConf) error {
 	if n.exact(v.Since) {
 		return nil

@@ -8,10 +8,10 @@ import (
 	"cnibox/spec"
 )
 
-// bandwidthCheck compares both token buckets and the redirect to the IFB with the
+// check compares both token buckets and the redirect to the IFB with the
 // configuration. A direction that is not limited is not looked at.
-func bandwidthCheck(_ context.Context, r *spec.Request) error {
-	p, err := readBandwidth(r)
+func check(_ context.Context, r *spec.Request) error {
+	p, err := readPlan(r)
 	if err != nil || p.empty() {
 		return err
 	}

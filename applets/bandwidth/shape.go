@@ -152,7 +152,7 @@ func redirectSources(host *rtnl.Conn) (map[uint32][]uint32, error) {
 
 // apply makes the limits of a plan in place of those of an earlier ADD or of the reference.
 // What others have put on the pair is an error before the first change.
-func (s *shaper) apply(p *bandwidthPlan) error {
+func (s *shaper) apply(p *plan) error {
 	now, err := s.read()
 	if err != nil {
 		return err
@@ -272,15 +272,15 @@ func (s *shaper) dropIFBs(now *shaping) error {
 	return errors.Join(errs...)
 }
 
-// bandwidthDel removes the limits of the host-side veth, if it is still there and the
+// del removes the limits of the host-side veth, if it is still there and the
 // attachment's, and deletes the IFB. It needs neither prevResult nor a valid configuration.
-func bandwidthDel(_ context.Context, r *spec.Request) error {
+func del(_ context.Context, r *spec.Request) error {
 	s, err := openShaper(r, 0)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	dir := record.Configured(r, bandwidthDataDir)
+	dir := record.Configured(r, dataDir)
 	own, ownErr := s.Owns(r, dir, result.ReadRecord[result.Record](dir, r.Attachment))
 	if !own {
 		s.veth = nil
@@ -292,9 +292,9 @@ func bandwidthDel(_ context.Context, r *spec.Request) error {
 	return dir.Remove(record.Name(r.Attachment))
 }
 
-// bandwidthGC deletes the IFBs of the network's attachments that are gone, and those of the
+// gc deletes the IFBs of the network's attachments that are gone, and those of the
 // reference that no link redirects to: these do not name their attachment.
-func bandwidthGC(_ context.Context, r *spec.Request) error {
+func gc(_ context.Context, r *spec.Request) error {
 	host, err := rtnl.Dial(rtnl.Host())
 	if err != nil {
 		return err
@@ -325,5 +325,5 @@ func bandwidthGC(_ context.Context, r *spec.Request) error {
 			ops = append(ops, rtnl.DropLink(index))
 		}
 	}
-	return errors.Join(err, rtnl.SkipAbsent(host.Do(ops...)), record.Configured(r, bandwidthDataDir).DeleteStale(r.Network, r.Valid))
+	return errors.Join(err, rtnl.SkipAbsent(host.Do(ops...)), record.Configured(r, dataDir).DeleteStale(r.Network, r.Valid))
 }

@@ -23,7 +23,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "bridge",
-	Conf:    bridgeConf{},
+	Conf:    conf{},
 	Summary: "veth pair into a bridge on the host",
 	Help: `
 key                        type    default  meaning
@@ -42,41 +42,41 @@ vlanTrunk                  list    -        tagged VLANs: {minID, maxID}, {id} o
 preserveDefaultVlan        bool    false    keeps the bridge's default VLAN on the port
 macspoofchk                bool    false    drops frames from another source MAC address
 enabledad                  bool    false    IPv6 duplicate address detection in the container
-disableContainerInterface  bool    false    leaves the container end down; without ipam only
+disableContainerInterface  bool    false    leaves the container-side veth down; without ipam only
 portIsolation              bool    false    no frames to and from other isolated ports; what the
                                             gateway routes between them, firewall's ingressPolicy
                                             isolated drops
 ipam                       object  -        address plugin, named by its "type"; none: layer 2 only
 dns                        object  -        nameservers, domain, search, options; instead of ipam's
-mac                        string  random   address of the container end
+mac                        string  random   address of the container-side veth
 
 Before dns goes runtimeConfig.dns (capability dns).
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.`,
-	Verbs: attach.Verbs(attach.Interface[*bridge]{
-		Kind: "veth", Validate: (*bridge).validate,
-		Create: createBridgePort, Resolve: resolveGateways, Configure: configureBridge, Setup: setupBridge, Ready: readyBridge,
-		Verify: verifyBridge, Describe: describeBridge, Probe: probeBridge,
-		Remove:  func(_ context.Context, op *attach.Op, _ *bridge) error { return op.RemoveVeth() },
-		Cleanup: cleanupBridge, Collect: collectBridge,
+	Verbs: attach.Verbs(attach.Interface[*port]{
+		Kind: "veth", Validate: (*port).validate,
+		Create: createPort, Resolve: resolveGateways, Configure: configure, Setup: setup, Ready: ready,
+		Verify: verify, Describe: describe, Probe: probe,
+		Remove:  func(_ context.Context, op *attach.Op, _ *port) error { return op.RemoveVeth() },
+		Cleanup: cleanup, Collect: collect,
 	}),
 }
 
-// bridgeKinds is what a bridge port owns in the rule set.
+// kinds is what a bridge port owns in the rule set.
 // DEL and GC release these whatever the configuration says by now.
-var bridgeKinds = []nft.Kind{nft.KindMasquerade, nft.KindMACGuard, nft.KindAdverts}
+var kinds = []nft.Kind{nft.KindMasquerade, nft.KindMACGuard, nft.KindAdverts}
 
-// A bridge is one port of a bridge at work: the configuration, and the links
+// A port is one port of a bridge at work: the configuration, and the links
 // once they are there.
 // It lives as long as the verb.
-type bridge struct {
-	bridgeConf
-	link, host *rtnl.Link // the bridge, and the port; nil before createBridgePort
+type port struct {
+	conf
+	link, host *rtnl.Link // the bridge, and the port; nil before createPort
 	made       bool       // by this ADD, with an address that stays
 }
 
-// bridgeConf are the keys; Help tells each. The zero value of each key is its default
+// conf are the keys; Help describes each. The zero value of each key is its default
 // but for Bridge, which validate fills in.
-type bridgeConf struct {
+type conf struct {
 	netfilter.MasqConf
 	Bridge                    string      `json:"bridge"`
 	IsGateway                 bool        `json:"isGateway"`
@@ -99,7 +99,7 @@ type bridgeConf struct {
 
 // validate checks the keys against each other and fills in what follows from others.
 // Phrases of the reference's errors stand in front, for those who search for them.
-func (c *bridgeConf) validate() error {
+func (c *conf) validate() error {
 	if c.Bridge == "" {
 		c.Bridge = "cni0"
 	}
@@ -118,12 +118,12 @@ func (c *bridgeConf) validate() error {
 	return errors.Join(c.CheckBackend(), c.validateVLANs())
 }
 
-// createBridgePort makes sure of the bridge and puts a veth pair into it.
+// createPort makes sure of the bridge and puts a veth pair into it.
 //
-// The port is in the bridge, with its flags, VLANs and guard, while the container end
+// The port is in the bridge, with its flags, VLANs and guard, while the container-side veth
 // is still down: no frame passes before all of it is in force. The order of the
-// result's interfaces is the reference's: bridge, host end, container end.
-func createBridgePort(ctx context.Context, op *attach.Op, c *bridge) (err error) {
+// result's interfaces is the reference's: bridge, host-side veth, container-side veth.
+func createPort(ctx context.Context, op *attach.Op, c *port) (err error) {
 	op.DAD = c.EnableDAD
 	c.WarnBackend(op)
 	if err := ensureBridge(op, c); err != nil {
@@ -153,7 +153,7 @@ func createBridgePort(ctx context.Context, op *attach.Op, c *bridge) (err error)
 // have given it another MTU and, where nothing has set its MAC address, that of the port. A
 // gateway gets its own address back, for good.
 // The address of a bridge without ports is zero once it has had one.
-func afterJoin(op *attach.Op, c *bridge) (err error) {
+func afterJoin(op *attach.Op, c *port) (err error) {
 	if c.made {
 		return nil
 	}
@@ -168,11 +168,11 @@ func afterJoin(op *attach.Op, c *bridge) (err error) {
 	return op.Host.Do(rtnl.ChangeLink(c.link.Index, rtnl.LinkChange{MAC: own}))
 }
 
-// guardMAC is in force before the container end comes up.
+// guardMAC is in force before the container-side veth comes up.
 // The rule is in the bridge family: frames of the port with another source address go.
 func guardMAC(ctx context.Context, op *attach.Op, port string) error {
 	table := nft.Open(rtnl.Host())
-	op.Undo("MAC guard", func(ctx context.Context) error { return netfilter.Undo(ctx, op, table, bridgeKinds) })
+	op.Undo("MAC guard", func(ctx context.Context) error { return netfilter.Undo(ctx, op, table, kinds) })
 	return table.Update(ctx, func(x *nft.Tx) error {
 		x.GuardMAC(op.Attachment, port, op.Link.MAC)
 		return nil
@@ -183,7 +183,7 @@ func guardMAC(ctx context.Context, op *attach.Op, port string) error {
 // that it does not change with its ports.
 // A bridge without an address of its own takes the lowest of its ports', and neighbours
 // lose it whenever a port comes or goes.
-func ensureBridge(op *attach.Op, c *bridge) error {
+func ensureBridge(op *attach.Op, c *port) error {
 	br, err := op.Host.Link(c.Bridge)
 	if errors.Is(err, os.ErrNotExist) {
 		br, err = op.Host.CreateLink(rtnl.LinkSpec{
@@ -216,7 +216,7 @@ func ensureBridge(op *attach.Op, c *bridge) error {
 // reconcileBridge brings an existing bridge to what the configuration needs;
 // what others may have set on purpose, as its MTU, is left alone.
 // The reference leaves vlan_filtering as it is, and then "vlan" has no effect.
-func reconcileBridge(op *attach.Op, c *bridge) error {
+func reconcileBridge(op *attach.Op, c *port) error {
 	br := c.link
 	var ch, back rtnl.LinkChange
 	if !br.Up {
@@ -243,7 +243,7 @@ func reconcileBridge(op *attach.Op, c *bridge) error {
 
 // unsupported says what the kernel's EOPNOTSUPP for a bridge means.
 // The code is 50.
-func (c *bridgeConf) unsupported(err error) error {
+func (c *conf) unsupported(err error) error {
 	lacks := "CONFIG_BRIDGE"
 	switch {
 	case !errors.Is(err, unix.EOPNOTSUPP):
@@ -256,7 +256,7 @@ func (c *bridgeConf) unsupported(err error) error {
 
 // setupPort sets the port's flags and VLANs.
 // Flags of a new port are off, so only those that are to be on are sent.
-func setupPort(op *attach.Op, c *bridge) error {
+func setupPort(op *attach.Op, c *port) error {
 	ops := portVLANs(c)
 	if c.HairpinMode || c.PortIsolation {
 		ops = append(ops, rtnl.ChangeLink(c.host.Index, rtnl.LinkChange{Hairpin: &c.HairpinMode, Isolated: &c.PortIsolation}))
@@ -272,7 +272,7 @@ func setupPort(op *attach.Op, c *bridge) error {
 // A default route from the IPAM plugin stands, with a gateway or without: a second one
 // of the same destination would be refused by the kernel. What the bridge is to have is
 // looked at here, when nothing of the host's is changed but the port.
-func resolveGateways(_ context.Context, op *attach.Op, c *bridge) error {
+func resolveGateways(_ context.Context, op *attach.Op, c *port) error {
 	for i := range op.Result.IPs {
 		ip := &op.Result.IPs[i]
 		if c.IsGateway && !ip.Gateway.IsValid() {
@@ -289,9 +289,9 @@ func resolveGateways(_ context.Context, op *attach.Op, c *bridge) error {
 	return op.CheckGateways()
 }
 
-// configureBridge leaves the container's link down where the configuration wants it so. It
+// configure leaves the container's link down where the configuration wants it so. It
 // has no addresses then, as validate sees to.
-func configureBridge(ctx context.Context, op *attach.Op, c *bridge) error {
+func configure(ctx context.Context, op *attach.Op, c *port) error {
 	if c.DisableContainerInterface {
 		return nil
 	}

@@ -10,11 +10,11 @@ import (
 	"cnibox/spec"
 )
 
-// verifyBridge checks the host's side of a port: the bridge, the host end with
+// verify checks the host's side of a port: the bridge, the host-side veth with
 // its flags and VLANs, the gateway addresses, and what is in the rule set.
 // It goes by the configuration where the result has nothing to compare; the reference
 // looks at neither flags, VLANs, gateways nor rules.
-func verifyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
+func verify(ctx context.Context, op *attach.Op, c *port) error {
 	br, err := op.Host.Link(c.Bridge)
 	if err != nil {
 		return attach.Mismatch("bridge: %w", err)
@@ -22,7 +22,7 @@ func verifyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 	if err := checkBridge(c, br); err != nil {
 		return err
 	}
-	host, err := op.HostEnd()
+	host, err := op.HostVeth()
 	if err != nil {
 		return attach.Mismatch("host interface: %w", err)
 	}
@@ -38,7 +38,7 @@ func verifyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 // checkBridge compares the bridge. Its MAC address is not compared: that of a bridge which
 // others made follows its ports, and no netlink attribute reports whether it does.
 // Promiscuous mode that nobody asked for may be another's.
-func checkBridge(c *bridge, br *rtnl.Link) error {
+func checkBridge(c *port, br *rtnl.Link) error {
 	if br.Kind != "bridge" {
 		return attach.Mismatch("%s is of kind %q, not a bridge", c.Bridge, br.Kind)
 	}
@@ -51,9 +51,9 @@ func checkBridge(c *bridge, br *rtnl.Link) error {
 	return nil
 }
 
-// checkPort compares the host end and its place in the bridge.
+// checkPort compares the host-side veth and its place in the bridge.
 // Both ends have to name each other: an index alone is one of many namespaces'.
-func checkPort(op *attach.Op, c *bridge, br, host *rtnl.Link) error {
+func checkPort(op *attach.Op, c *port, br, host *rtnl.Link) error {
 	switch {
 	case host.Parent != op.Link.Index || op.Link.Parent != host.Index:
 		return attach.Mismatch("%s is not the peer of %s in %s", host.Name, op.IfName, op.Call.NetNS)
@@ -83,7 +83,7 @@ func checkPort(op *attach.Op, c *bridge, br, host *rtnl.Link) error {
 }
 
 // checkVLANs wants each configured VLAN on the port; others may have added more.
-func checkVLANs(op *attach.Op, c *bridge, host *rtnl.Link) error {
+func checkVLANs(op *attach.Op, c *port, host *rtnl.Link) error {
 	have, err := op.Host.PortVLANs(host.Index)
 	if err != nil {
 		return err
@@ -106,7 +106,7 @@ func checkVLANs(op *attach.Op, c *bridge, host *rtnl.Link) error {
 
 // checkGateways wants the gateway of each address on the bridge or on the
 // interface of its VLAN, and forwarding.
-func checkGateways(op *attach.Op, c *bridge, br *rtnl.Link) error {
+func checkGateways(op *attach.Op, c *port, br *rtnl.Link) error {
 	own := op.Own()
 	if !c.IsGateway || len(own) == 0 {
 		return nil
@@ -143,7 +143,7 @@ func hasGateway(have []rtnl.Addr, ip spec.IP) bool {
 // checkRules wants the elements that ADD put into the rule set. The guarded
 // address is not compared: a later plugin may have given the link another.
 // A rule set that cannot be read is an error of its own, not a mismatch.
-func checkRules(op *attach.Op, c *bridge, port string) error {
+func checkRules(op *attach.Op, c *port, port string) error {
 	if err := c.CheckMasquerade(op); err != nil {
 		return err
 	}
@@ -158,10 +158,10 @@ func checkRules(op *attach.Op, c *bridge, port string) error {
 	return netfilter.OrReference(attach.Mismatch("%w", missing), op.Attachment, nft.KindMACGuard)
 }
 
-// probeBridge reports whether the host can do what the configuration asks for.
+// probe reports whether the host can do what the configuration asks for.
 // A bridge that keeps VLANs apart is tried in a namespace of its own. Without VLANs and
 // rules any kernel with bridges will do, and one without tells at ADD.
-func probeBridge(_ context.Context, _ *spec.Request, c *bridge) error {
+func probe(_ context.Context, _ *spec.Request, c *port) error {
 	if c.filtersVLANs() {
 		err := rtnl.InNewNS(func(k *rtnl.Conn) error {
 			return k.AddLink(rtnl.LinkSpec{Name: c.Bridge, Kind: rtnl.Bridge{VLANFiltering: true}})

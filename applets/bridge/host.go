@@ -14,16 +14,16 @@ import (
 	"cnibox/spec"
 )
 
-// setupBridge makes the host the network's gateway and masquerades it.
+// setup makes the host the network's gateway and masquerades it.
 // Rules go last, since they need no link and are one transaction.
-func setupBridge(ctx context.Context, op *attach.Op, c *bridge) error {
+func setup(ctx context.Context, op *attach.Op, c *port) error {
 	if c.IsGateway && len(op.Result.IPs) > 0 {
 		if err := setGateways(op, c); err != nil {
 			return err
 		}
 	}
 	if !c.IsGateway {
-		return c.AddMasquerade(ctx, op, bridgeKinds)
+		return c.AddMasquerade(ctx, op, kinds)
 	}
 	return addGatewayRules(ctx, op, c)
 }
@@ -31,10 +31,10 @@ func setupBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 // addGatewayRules masquerades, and drops router advertisements of the container, which its
 // neighbours would follow instead of the gateway, in one transaction. A kernel that lacks
 // tables for bridges does without the latter.
-func addGatewayRules(ctx context.Context, op *attach.Op, c *bridge) error {
+func addGatewayRules(ctx context.Context, op *attach.Op, c *port) error {
 	table := nft.Open(rtnl.Host())
 	op.Undo("rules of the gateway", func(ctx context.Context) error {
-		if err := netfilter.Undo(ctx, op, table, bridgeKinds); !netfilter.IsMissing(err) {
+		if err := netfilter.Undo(ctx, op, table, kinds); !netfilter.IsMissing(err) {
 			return err
 		}
 		return nil
@@ -50,17 +50,17 @@ func addGatewayRules(ctx context.Context, op *attach.Op, c *bridge) error {
 		return err
 	}
 	op.Warn("router advertisements of this container may reach its neighbours: %v", err)
-	return c.AddMasquerade(ctx, op, bridgeKinds)
+	return c.AddMasquerade(ctx, op, kinds)
 }
 
-// readyBridge waits for the port, then switches forwarding on: last, since
+// ready waits for the port, then switches forwarding on: last, since
 // others may lean on it as soon as it is on.
 // A port that does not forward yet drops the announcement of the addresses.
-func readyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
+func ready(ctx context.Context, op *attach.Op, c *port) error {
 	if c.DisableContainerInterface {
 		return nil
 	}
-	if err := op.WaitHostEnd(ctx, c.host); err != nil {
+	if err := op.WaitHostVeth(ctx, c.host); err != nil {
 		return fmt.Errorf("bridge port in error state: %s in %s: %w", c.host.Name, c.Bridge, err)
 	}
 	if !c.IsGateway {
@@ -71,7 +71,7 @@ func readyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 
 // setGateways puts each gateway on the bridge, or on its VLAN's own interface.
 // The mask is the container's, so that the host reaches the subnet by the same route.
-func setGateways(op *attach.Op, c *bridge) error {
+func setGateways(op *attach.Op, c *port) error {
 	gw, err := c.link, error(nil)
 	if c.VLAN != 0 {
 		if gw, err = ensureVLANGateway(op, c); err != nil {
@@ -154,7 +154,7 @@ func contains(list []netip.Prefix, p netip.Prefix) bool {
 // goes unless others lean on it, who may be any port, or, where it had put another
 // address out, those that came later than our own: their indexes are higher.
 // Link-local ones are the kernel's own.
-func restoreAddrs(op *attach.Op, c *bridge, index uint32, was []rtnl.Addr) error {
+func restoreAddrs(op *attach.Op, c *port, index uint32, was []rtnl.Addr) error {
 	now, err := op.Host.Addrs(index)
 	if err != nil {
 		return err
@@ -197,21 +197,21 @@ func dropUnusedBridge(op *attach.Op, index uint32) error {
 	return whileUnused(op, index, nil, func() error { return op.Host.Do(rtnl.DropLink(index)) })
 }
 
-// cleanupBridge runs on each DEL: the configuration may have had ipMasq at the ADD and
+// cleanup runs on each DEL: the configuration may have had ipMasq at the ADD and
 // not now.
-func cleanupBridge(ctx context.Context, op *attach.Op, _ *bridge) error {
-	return netfilter.Release(ctx, op, bridgeKinds)
+func cleanup(ctx context.Context, op *attach.Op, _ *port) error {
+	return netfilter.Release(ctx, op, kinds)
 }
 
-// collectBridge gives back what stale attachments own in the rule set.
-func collectBridge(ctx context.Context, op *attach.Op, _ *bridge) error {
-	return netfilter.Collect(ctx, op, bridgeKinds)
+// collect gives back what stale attachments own in the rule set.
+func collect(ctx context.Context, op *attach.Op, _ *port) error {
+	return netfilter.Collect(ctx, op, kinds)
 }
 
-// describeBridge enters the interfaces of a live port into the result of GET.
+// describe enters the interfaces of a live port into the result of GET.
 // The port need not be in a bridge any more.
-func describeBridge(_ context.Context, op *attach.Op, c *bridge) error {
-	host, err := op.HostEnd()
+func describe(_ context.Context, op *attach.Op, c *port) error {
+	host, err := op.HostVeth()
 	if err != nil {
 		return err
 	}

@@ -24,10 +24,10 @@ type vlanTrunk struct {
 }
 
 // filtersVLANs reports whether the bridge has to keep VLANs apart.
-func (c *bridgeConf) filtersVLANs() bool { return c.VLAN != 0 || len(c.VLANTrunk) > 0 }
+func (c *conf) filtersVLANs() bool { return c.VLAN != 0 || len(c.VLANTrunk) > 0 }
 
 // validateVLANs checks the keys that are about VLANs.
-func (c *bridgeConf) validateVLANs() error {
+func (c *conf) validateVLANs() error {
 	if c.VLAN < 0 || c.VLAN > vlanMax {
 		return fmt.Errorf("invalid VLAN ID %d: \"vlan\" is within 0 to %d", c.VLAN, vlanMax)
 	}
@@ -69,7 +69,7 @@ func (t vlanTrunk) validate() error {
 // the untagged one, which is 1 if a trunk is given without "vlan".
 // Neighbours are joined to ranges: a trunk of 4,000 is one attribute of a message, for
 // which the reference sends 4,000 messages.
-func (c *bridgeConf) wantedVLANs() []rtnl.VLANRange {
+func (c *conf) wantedVLANs() []rtnl.VLANRange {
 	var tagged [vlanMax + 1]bool
 	for _, t := range c.VLANTrunk {
 		if t.MinID != nil {
@@ -104,7 +104,7 @@ func (c *bridgeConf) wantedVLANs() []rtnl.VLANRange {
 // portVLANs replaces the default VLAN of a new port, or adds to it if that is
 // to be kept.
 // The kernel puts a new port into VLAN 1.
-func portVLANs(c *bridge) []rtnl.Op {
+func portVLANs(c *port) []rtnl.Op {
 	if !c.filtersVLANs() {
 		return nil
 	}
@@ -117,12 +117,12 @@ func portVLANs(c *bridge) []rtnl.Op {
 
 // vlanGateway is the name of the host's interface in the port's VLAN.
 // It is the reference's, and other tools expect it.
-func (c *bridgeConf) vlanGateway() string { return fmt.Sprintf("%s.%d", c.Bridge, c.VLAN) }
+func (c *conf) vlanGateway() string { return fmt.Sprintf("%s.%d", c.Bridge, c.VLAN) }
 
 // ensureVLANGateway finds or makes the host's interface in the port's VLAN: a
 // veth pair whose other end is an untagged port of the bridge.
 // Nothing removes it, in the reference either: other containers of the VLAN use it.
-func ensureVLANGateway(op *attach.Op, c *bridge) (*rtnl.Link, error) {
+func ensureVLANGateway(op *attach.Op, c *port) (*rtnl.Link, error) {
 	br := c.link
 	gw, err := op.Host.Link(c.vlanGateway())
 	if err == nil || !errors.Is(err, os.ErrNotExist) {

@@ -29,7 +29,7 @@ cnibox version                  show our version and the releases it follows`,
 	Main: run,
 }
 
-// cniboxMain returns 0, 1 for what failed, and 2 for what it was not able to understand.
+// run returns 0, 1 for what failed, and 2 for what it was not able to understand.
 // A name of a link may come behind it, as with busybox.
 func run(ctx context.Context, p applet.Process) int {
 	if len(p.Args) == 0 {
@@ -38,7 +38,7 @@ func run(ctx context.Context, p applet.Process) int {
 	cmd, args := p.Args[0], p.Args[1:]
 	switch {
 	case applet.IsHelp(cmd):
-		return cniboxHelp(ctx, p, args)
+		return help(ctx, p, args)
 	case cmd == "list" || cmd == "--list":
 		return writeList(p)
 	case cmd == "version" || cmd == "--version":
@@ -46,9 +46,9 @@ func run(ctx context.Context, p applet.Process) int {
 			applet.Version, applet.Release, spec.V010, spec.Newest, runtime.Version())
 		return 0
 	case cmd == "install" || cmd == "--install":
-		return cniboxInstall(p, args)
+		return installCommand(p, args)
 	case cmd == "verify" || cmd == "--verify":
-		return cniboxVerify(p, args)
+		return verifyCommand(p, args)
 	}
 	a, ok := p.Applets.Lookup(cmd)
 	if !ok {
@@ -67,8 +67,8 @@ func usage(p applet.Process, format string, args ...any) int {
 	return 2
 }
 
-// cniboxHelp shows the keys of an applet, and without one what applets there are.
-func cniboxHelp(ctx context.Context, p applet.Process, args []string) int {
+// help shows the keys of an applet, and without one what applets there are.
+func help(ctx context.Context, p applet.Process, args []string) int {
 	if len(args) == 0 {
 		return writeList(p)
 	}
@@ -113,7 +113,7 @@ func suggest(all applet.Table, name string) string {
 	return fmt.Sprintf("; %q?", near)
 }
 
-// distance is the number of bytes to insert, delete or change to get from a to b.
+// Distance is the number of bytes to insert, delete or change to get from a to b.
 // It keeps one row of the table of Levenshtein's distances.
 func Distance(a, b string) int {
 	row := make([]int, len(b)+1)

@@ -16,9 +16,9 @@ import (
 // /proc says it, since argv[0] is a link or any text.
 const executable = "/proc/self/exe"
 
-// cniboxInstall lays the links of all applets, or of those named, in a folder.
+// installCommand lays the links of all applets, or of those named, in a folder.
 // Exact names only: a suffix would be a guess of what to write where.
-func cniboxInstall(p applet.Process, args []string) int {
+func installCommand(p applet.Process, args []string) int {
 	create := len(args) > 0 && args[0] == "--create"
 	if create {
 		args = args[1:]
@@ -89,7 +89,7 @@ func install(dir string, names []string, create bool) (text string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if err := layLinks(dir, target, lay); err != nil {
+	if err := createLinks(dir, target, lay); err != nil {
 		return "", err
 	}
 	text = fmt.Sprintf("%s: all %d names lead to %s; %d links laid", dir, len(names), target, len(lay))
@@ -126,9 +126,9 @@ func plan(dir, binary, target string, names []string) (lay, replaced []string, e
 	return lay, replaced, nil
 }
 
-// layLinks makes each link under a name that nobody has and moves it to its place. One
+// createLinks makes each link under a name that nobody has and moves it to its place. One
 // that cannot be moved goes.
-func layLinks(dir, target string, names []string) error {
+func createLinks(dir, target string, names []string) error {
 	if len(names) == 0 {
 		return nil
 	}

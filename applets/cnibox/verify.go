@@ -10,10 +10,10 @@ import (
 	"cnibox/applets/applet"
 )
 
-// cniboxVerify tells of each applet's name in a folder that does not lead to
+// verifyCommand tells of each applet's name in a folder that does not lead to
 // this binary; the exit code is 1 if there is one.
 // It is for after an upgrade, when another package may have written over some links.
-func cniboxVerify(p applet.Process, args []string) int {
+func verifyCommand(p applet.Process, args []string) int {
 	if len(args) != 1 {
 		return usage(p, "verify needs a folder")
 	}

@@ -20,8 +20,8 @@ const (
 	defaultZone       = "trusted"
 )
 
-// firewallConf are the keys of firewall.
-type firewallConf struct {
+// conf are the keys of firewall.
+type conf struct {
 	Backend       string `json:"backend"`                // "", nftables, iptables or firewalld
 	AdminChain    string `json:"iptablesAdminChainName"` // "": CNI-ADMIN
 	Zone          string `json:"firewalldZone"`          // "": trusted
@@ -29,8 +29,8 @@ type firewallConf struct {
 	Bus           string `json:"dbusSocket"`             // path; "": DBUS_SYSTEM_BUS_ADDRESS, or the system bus
 }
 
-// A firewallPlan is what a configuration asks for, checked, and after aim for what.
-type firewallPlan struct {
+// A plan is what a configuration asks for, checked, and after aim for what.
+type plan struct {
 	admin, zone string
 	bus         []string // sockets of the system bus
 	firewalld   bool
@@ -44,11 +44,11 @@ type firewallPlan struct {
 	ports  []*rtnl.Link // of the container on the bridge
 }
 
-// readFirewall decodes and checks the configuration and touches nothing. The
+// readPlan decodes and checks the configuration and touches nothing. The
 // reference takes any backend that it does not know for its default, and finds an
 // unknown policy after it has made the rules. Errors have code 7.
-func readFirewall(r *spec.Request) (*firewallPlan, error) {
-	var c firewallConf
+func readPlan(r *spec.Request) (*plan, error) {
+	var c conf
 	if err := r.Decode(&c); err != nil {
 		return nil, err
 	}
@@ -65,9 +65,9 @@ func readFirewall(r *spec.Request) (*firewallPlan, error) {
 	return p, nil
 }
 
-// readFirewallLoosely is for DEL and GC, which do what they can.
-func readFirewallLoosely(r *spec.Request) *firewallPlan {
-	var c firewallConf
+// readPlanForDel is for DEL and GC, which do what they can.
+func readPlanForDel(r *spec.Request) *plan {
+	var c conf
 	err := r.Decode(&c)
 	p := c.plan()
 	if err == nil {
@@ -81,7 +81,7 @@ func readFirewallLoosely(r *spec.Request) *firewallPlan {
 
 // findBus takes the sockets of the system bus from the environment where the configuration
 // names none and firewalld is asked. Errors have code 4.
-func (c *firewallConf) findBus(r *spec.Request, p *firewallPlan) error {
+func (c *conf) findBus(r *spec.Request, p *plan) error {
 	if !p.firewalld || c.Bus != "" || r.Call.SystemBus == "" {
 		return nil
 	}
@@ -94,8 +94,8 @@ func (c *firewallConf) findBus(r *spec.Request, p *firewallPlan) error {
 }
 
 // plan fills in what the configuration leaves open.
-func (c *firewallConf) plan() *firewallPlan {
-	p := &firewallPlan{
+func (c *conf) plan() *plan {
+	p := &plan{
 		admin: c.AdminChain, zone: c.Zone, bus: []string{c.Bus},
 		firewalld: c.Backend == "firewalld",
 		ownTable:  c.Backend == "nftables",
@@ -115,7 +115,7 @@ func (c *firewallConf) plan() *firewallPlan {
 }
 
 // validate checks all keys. Errors begin with the reference's words where it has any.
-func (c *firewallConf) validate(p *firewallPlan) error {
+func (c *conf) validate(p *plan) error {
 	switch c.Backend {
 	case "", "nftables", "iptables", "firewalld":
 	default:
@@ -159,7 +159,7 @@ func checkAdminChain(name string) error {
 // aim takes from prevResult what the plan is about: all addresses, whichever
 // interface they belong to, and for a policy the first bridge on the host, with those of
 // its other interfaces that are ports of it. No bridge is an error of the code.
-func (p *firewallPlan) aim(prev *spec.Result, code int) error {
+func (p *plan) aim(prev *spec.Result, code int) error {
 	p.ips = addressesIn(prev)
 	if !p.policed {
 		return nil

@@ -18,7 +18,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "firewall",
-	Conf:    firewallConf{},
+	Conf:    conf{},
 	Summary: "lets a container's packets pass, and isolates bridges",
 	Help: `
 key                     type    default    meaning
@@ -37,15 +37,15 @@ dbusSocket              string  -          where the system bus listens; none: w
                                            /run/dbus/system_bus_socket`,
 	Verbs: spec.Verbs{
 		Since: spec.V040,
-		Add:   firewallAdd, Check: firewallCheck, Del: firewallDel, Status: firewallStatus, GC: firewallGC,
+		Add:   add, Check: check, Del: del, Status: status, GC: gc,
 	},
 }
 
-// firewallAdd records the addresses and the policy in one transaction; with
+// add records the addresses and the policy in one transaction; with
 // firewalld the zone comes after it, so that no address is ever in a zone without an
 // owner who would take it out.
-func firewallAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	p, err := readFirewall(r)
+func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	p, err := readPlan(r)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func firewallAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 // isolate sets port isolation on the container's ports, as the bridge plugin does by
 // "portIsolation": the kernel then passes no frames between them and other isolated ports.
 // It stays on until the port is gone, since nothing says which plugin it is of.
-func (p *firewallPlan) isolate(undo *undo.Stack) error {
+func (p *plan) isolate(undo *undo.Stack) error {
 	set := func(port *rtnl.Link, on bool) error {
 		host, err := rtnl.Dial(rtnl.Host())
 		if err != nil {
@@ -117,7 +117,7 @@ func (p *firewallPlan) isolate(undo *undo.Stack) error {
 // enter makes the transaction of ADD. What an earlier ADD asked for and this one does not
 // goes; it is looked for only when there was one. closed is whether firewalld rejects
 // what is in none of its zones, and the addresses are in none.
-func (p *firewallPlan) enter(ctx context.Context, r *spec.Request, table *nft.Table) (closed bool, err error) {
+func (p *plan) enter(ctx context.Context, r *spec.Request, table *nft.Table) (closed bool, err error) {
 	kinds := []nft.Kind{nft.KindFirewall}
 	if p.firewalld {
 		old, err := table.Zoned(r.Attachment)
@@ -142,7 +142,7 @@ func (p *firewallPlan) enter(ctx context.Context, r *spec.Request, table *nft.Ta
 }
 
 // plan returns what ADD makes and CHECK looks for in the rule set.
-func (p *firewallPlan) plan(r *spec.Request) func(*nft.Tx) error {
+func (p *plan) plan(r *spec.Request) func(*nft.Tx) error {
 	return func(x *nft.Tx) error {
 		for _, ip := range p.ips {
 			switch {
@@ -164,10 +164,10 @@ func (p *firewallPlan) plan(r *spec.Request) func(*nft.Tx) error {
 	}
 }
 
-// firewallCheck finds each element, rule and zone, and changes nothing: the
+// check finds each element, rule and zone, and changes nothing: the
 // reference makes the chains that are missing. Errors have code 102.
-func firewallCheck(ctx context.Context, r *spec.Request) error {
-	p, err := readFirewall(r)
+func check(ctx context.Context, r *spec.Request) error {
+	p, err := readPlan(r)
 	if err == nil {
 		err = p.aim(r.Prev, spec.CodeCheck)
 	}
@@ -199,7 +199,7 @@ func firewallCheck(ctx context.Context, r *spec.Request) error {
 
 // orReference is [orReference] for the firewall, whose rules in the reference are by
 // address. Those in zones are looked for afterwards.
-func (p *firewallPlan) orReference(err error) error {
+func (p *plan) orReference(err error) error {
 	if missing := new(nft.MissingError); !errors.As(err, &missing) {
 		return err
 	}
@@ -213,11 +213,11 @@ func (p *firewallPlan) orReference(err error) error {
 	return err
 }
 
-// firewallDel needs no prevResult: what belongs to the attachment carries its
+// del needs no prevResult: what belongs to the attachment carries its
 // key. With prevResult, what the reference made for the addresses goes as well, unless
 // another attachment has them by now.
-func firewallDel(ctx context.Context, r *spec.Request) error {
-	p := readFirewallLoosely(r)
+func del(ctx context.Context, r *spec.Request) error {
+	p := readPlanForDel(r)
 	var ips []netip.Addr
 	if r.Prev != nil {
 		ips = addressesIn(r.Prev)
@@ -240,7 +240,7 @@ func firewallDel(ctx context.Context, r *spec.Request) error {
 // leaveZones takes the addresses out of their zone; err is what became of reading
 // them. It returns the kinds of elements that may go: those about zones stay when that
 // did not work, for the next DEL.
-func leaveZones(ctx context.Context, p *firewallPlan, zoned []netip.Addr, err error) ([]nft.Kind, error) {
+func leaveZones(ctx context.Context, p *plan, zoned []netip.Addr, err error) ([]nft.Kind, error) {
 	if err == nil {
 		err = removeFromZone(ctx, p, zoned)
 	}
@@ -259,10 +259,10 @@ func withoutNetfilter(r *spec.Request, err error) error {
 	return err
 }
 
-// firewallStatus reports a kernel, or a firewalld, that no address can be entered
+// status reports a kernel, or a firewalld, that no address can be entered
 // in. The code is 50.
-func firewallStatus(ctx context.Context, r *spec.Request) error {
-	p, err := readFirewall(r)
+func status(ctx context.Context, r *spec.Request) error {
+	p, err := readPlan(r)
 	if err != nil {
 		return err
 	}
@@ -276,10 +276,10 @@ func firewallStatus(ctx context.Context, r *spec.Request) error {
 	return nil
 }
 
-// firewallGC drops what attachments that are gone have here. The reference's
+// gc drops what attachments that are gone have here. The reference's
 // rules name no owner, so they are left to DEL.
-func firewallGC(ctx context.Context, r *spec.Request) error {
-	p := readFirewallLoosely(r)
+func gc(ctx context.Context, r *spec.Request) error {
+	p := readPlanForDel(r)
 	valid := r.ValidKeys()
 	table := nft.Open(rtnl.Host())
 	zoned, err := table.LostZones(r.Network, valid)

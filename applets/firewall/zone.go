@@ -23,7 +23,7 @@ type zoneClient struct {
 }
 
 // dialZone connects to the bus, which says nothing about firewalld yet.
-func dialZone(ctx context.Context, p *firewallPlan) (*zoneClient, error) {
+func dialZone(ctx context.Context, p *plan) (*zoneClient, error) {
 	bus, err := dbus.Dial(ctx, p.bus...)
 	if err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func unzoned(err error) bool {
 }
 
 // removeFromZone is for DEL and GC. Without addresses the bus is not needed.
-func removeFromZone(ctx context.Context, p *firewallPlan, ips []netip.Addr) error {
+func removeFromZone(ctx context.Context, p *plan, ips []netip.Addr) error {
 	if len(ips) == 0 {
 		return nil
 	}
@@ -147,7 +147,7 @@ func removeFromZone(ctx context.Context, p *firewallPlan, ips []netip.Addr) erro
 }
 
 // probeZones reports why no address can be put into a zone.
-func probeZones(ctx context.Context, p *firewallPlan) error {
+func probeZones(ctx context.Context, p *plan) error {
 	z, err := dialZone(ctx, p)
 	if err != nil {
 		return err

@@ -17,7 +17,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "flannel",
-	Conf:    flannelConf{},
+	Conf:    conf{},
 	Summary: "runs another plugin with the subnet that flanneld gave this node",
 	Help: `
 key            type    default                  meaning
@@ -35,11 +35,11 @@ Defaults for the delegate: ipMasq true unless flanneld masquerades (FLANNEL_IPMA
 FLANNEL_MTU, and isGateway true for a bridge.
 subnet.env has FLANNEL_NETWORK or FLANNEL_IPV6_NETWORK (networks, comma-separated), FLANNEL_SUBNET
 or FLANNEL_IPV6_SUBNET, FLANNEL_MTU and FLANNEL_IPMASQ.`,
-	Verbs: spec.Verbs{Add: addFlannel, Check: checkFlannel, Del: delFlannel, Get: getFlannel, Status: statusFlannel, GC: gcFlannel, Args: true},
+	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Args: true},
 }
 
 // delegate returns the request for the delegate, and its configuration.
-func (f *flannel) delegate(r *spec.Request, env *subnetEnv) (*spec.Request, []byte, error) {
+func (f *plan) delegate(r *spec.Request, env *subnetEnv) (*spec.Request, []byte, error) {
 	conf, err := f.delegateConf(r, env)
 	if err != nil {
 		return nil, nil, err
@@ -60,10 +60,10 @@ func runDelegate(ctx context.Context, d *spec.Request) (*spec.Result, error) {
 	return res, nil
 }
 
-// addFlannel stores the delegate's configuration for DEL, then runs the delegate.
+// add stores the delegate's configuration for DEL, then runs the delegate.
 // Errors of subnet.env have code 11: flanneld may be about to write it.
-func addFlannel(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	f, err := readFlannel(r)
+func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	f, err := readPlan(r)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func addFlannel(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 }
 
 // release runs the delegate's DEL after its ADD.
-func (f *flannel) release(ctx context.Context, r *spec.Request, conf []byte) error {
+func (f *plan) release(ctx context.Context, r *spec.Request, conf []byte) error {
 	del := r.Call
 	del.Verb = spec.Del
 	d, err := r.Derive(del, conf)
@@ -122,7 +122,7 @@ func (f *flannel) release(ctx context.Context, r *spec.Request, conf []byte) err
 }
 
 // env reads subnet.env; errors have the given code.
-func (f *flannel) env(code int) (*subnetEnv, error) {
+func (f *plan) env(code int) (*subnetEnv, error) {
 	env, err := readSubnetEnv(f.SubnetFile)
 	if err != nil {
 		return nil, spec.Errorf(code, "failed to load flannel 'subnet.env' file: %w (flanneld writes it when it has got a subnet: "+
@@ -133,7 +133,7 @@ func (f *flannel) env(code int) (*subnetEnv, error) {
 
 // saved returns the request of the attachment's delegate with the configuration of ADD, and
 // prevResult. The error is os.ErrNotExist if there is no record that can be used.
-func (f *flannel) saved(r *spec.Request) (*spec.Request, error) {
+func (f *plan) saved(r *spec.Request) (*spec.Request, error) {
 	s, err := f.dir.find(r)
 	if err != nil {
 		return nil, err
@@ -149,11 +149,11 @@ func (f *flannel) saved(r *spec.Request) (*spec.Request, error) {
 	return d, nil
 }
 
-// delFlannel runs the delegate's DEL with the configuration of ADD, whatever flannel's own is
+// del runs the delegate's DEL with the configuration of ADD, whatever flannel's own is
 // by now. The state file stays until that has succeeded; the reference removes it before, and
 // a repeated DEL does nothing.
-func delFlannel(ctx context.Context, r *spec.Request) error {
-	f, err := readFlannel(r)
+func del(ctx context.Context, r *spec.Request) error {
+	f, err := readPlan(r)
 	if err != nil {
 		r.Warn("%v: going by the state files in %s", err, f.dir.Dir)
 	}
@@ -175,7 +175,7 @@ func delFlannel(ctx context.Context, r *spec.Request) error {
 // delUnknown runs the DEL of today's delegate for an attachment without a state file: the
 // file was lost, or the reference overwrote it for another network of the container. Errors
 // are warnings, as there may never have been such an attachment.
-func (f *flannel) delUnknown(ctx context.Context, r *spec.Request) {
+func (f *plan) delUnknown(ctx context.Context, r *spec.Request) {
 	env, _ := readSubnetEnv(f.SubnetFile) // not needed for DEL
 	d, _, err := f.delegate(r, env)
 	if err == nil {
@@ -186,10 +186,10 @@ func (f *flannel) delUnknown(ctx context.Context, r *spec.Request) {
 	}
 }
 
-// checkFlannel runs the delegate's CHECK with the configuration of ADD, and the runtimeConfig
+// check runs the delegate's CHECK with the configuration of ADD, and the runtimeConfig
 // of this call if it has one.
-func checkFlannel(ctx context.Context, r *spec.Request) error {
-	f, err := readFlannel(r)
+func check(ctx context.Context, r *spec.Request) error {
+	f, err := readPlan(r)
 	if err != nil {
 		return err
 	}
@@ -215,9 +215,9 @@ func checkFlannel(ctx context.Context, r *spec.Request) error {
 	return err
 }
 
-// getFlannel runs the delegate's GET. An attachment without a state file has code 3.
-func getFlannel(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	f, err := readFlannel(r)
+// get runs the delegate's GET. An attachment without a state file has code 3.
+func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	f, err := readPlan(r)
 	if err != nil {
 		return nil, err
 	}
@@ -232,10 +232,10 @@ func getFlannel(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	return runDelegate(ctx, d)
 }
 
-// statusFlannel is ready when flanneld has written subnet.env, state files can be stored, and
+// status is ready when flanneld has written subnet.env, state files can be stored, and
 // the delegate is found and ready. Errors have code 50, or 51 if the delegate's have.
-func statusFlannel(ctx context.Context, r *spec.Request) error {
-	f, err := readFlannel(r)
+func status(ctx context.Context, r *spec.Request) error {
+	f, err := readPlan(r)
 	if err != nil {
 		return err
 	}
@@ -257,11 +257,11 @@ func statusFlannel(ctx context.Context, r *spec.Request) error {
 	return err
 }
 
-// gcFlannel runs the delegate's GC, then the DEL of each attachment of this network that has a
+// gc runs the delegate's GC, then the DEL of each attachment of this network that has a
 // state file and is not valid. It goes on past errors. GC comes first, as it deletes all
 // links in one request, which is much faster.
-func gcFlannel(ctx context.Context, r *spec.Request) error {
-	f, err := readFlannel(r)
+func gc(ctx context.Context, r *spec.Request) error {
+	f, err := readPlan(r)
 	var errs []error
 	if err != nil {
 		r.Warn("%v: going by the state files in %s", err, f.dir.Dir)
@@ -280,7 +280,7 @@ func gcFlannel(ctx context.Context, r *spec.Request) error {
 		valid[record.Owner{Network: a.Network, ContainerID: a.ContainerID}] = true
 	}
 	errs = append(errs, f.dir.Each(func(file string) error {
-		if strings.HasSuffix(file, flannelBroken) {
+		if strings.HasSuffix(file, brokenSuffix) {
 			return nil
 		}
 		s, err := f.dir.load(file)
@@ -294,7 +294,7 @@ func gcFlannel(ctx context.Context, r *spec.Request) error {
 
 // collect releases the attachment of one record. Where the reference did not store the
 // interface, it is eth0.
-func (f *flannel) collect(ctx context.Context, r *spec.Request, s *flannelRecord) error {
+func (f *plan) collect(ctx context.Context, r *spec.Request, s *delegateRecord) error {
 	a := spec.Attachment{Network: r.Network, ContainerID: s.owner.ContainerID, IfName: s.owner.IfName}
 	if a.IfName == "" {
 		a.IfName = "eth0"

@@ -19,7 +19,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "host-local",
-	Conf:    hostLocalConf{},
+	Conf:    conf{},
 	Summary: "addresses from local ranges, leased on disk",
 	Help: `
 An attachment gets one address from each range set. In "ipam":
@@ -47,18 +47,18 @@ environment, or in the default one. Where that cannot be written and has no leas
 they are in /run/cnibox/networks until the next boot, but not with keepAcrossBoots.`,
 	AnyNetNS: true,
 	Verbs: spec.Verbs{
-		Add: addHostLocal, Check: checkHostLocal, Del: delHostLocal,
-		GC: gcHostLocal, Status: statusHostLocal, Get: getHostLocal,
+		Add: add, Check: check, Del: del,
+		GC: gc, Status: status, Get: get,
 		IPAM: true, Args: true,
 	},
 }
 
-// addHostLocal reads all that it needs, resolv.conf included, before it reserves
+// add reads all that it needs, resolv.conf included, before it reserves
 // the first address.
 // Done again it returns the address that the attachment has, which callers count on
 // that retry an ADD without a DEL. The result has no interfaces.
-func addHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	h, err := readHostLocal(r)
+func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	h, err := readPlan(r)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func leaseError(err error) error {
 // released however the ranges have changed.
 func leased(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) error {
 	var conf struct {
-		IPAM hostLocalStore `json:"ipam"`
+		IPAM storeConf `json:"ipam"`
 	}
 	err := r.Decode(&conf)
 	dir := conf.IPAM.DataDir
@@ -136,19 +136,19 @@ func leased(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) er
 	return leaseError(fn(s))
 }
 
-// delHostLocal releases by owner alone; no lease and no directory are fine.
+// del releases by owner alone; no lease and no directory are fine.
 // It needs neither prevResult nor CNI_ARGS, which many runtimes leave out.
-func delHostLocal(ctx context.Context, r *spec.Request) error {
+func del(ctx context.Context, r *spec.Request) error {
 	return leased(ctx, r, func(s *ipam.Store) error {
 		_, err := s.Release(r.Attachment)
 		return err
 	})
 }
 
-// gcHostLocal keeps a lease without an interface if any attachment of its
+// gc keeps a lease without an interface if any attachment of its
 // container is valid.
 // host-local up to 0.7 wrote such, and whose they are cannot be known closer.
-func gcHostLocal(ctx context.Context, r *spec.Request) error {
+func gc(ctx context.Context, r *spec.Request) error {
 	valid := make(map[spec.Attachment]bool, 2*len(r.Valid))
 	for _, a := range r.Valid {
 		valid[spec.Attachment{Network: r.Network, ContainerID: a.ContainerID, IfName: a.IfName}] = true
@@ -161,7 +161,7 @@ func gcHostLocal(ctx context.Context, r *spec.Request) error {
 
 // viewed opens the store for reading. Without a directory fn is not called.
 // The error is os.ErrNotExist then.
-func (h *hostLocal) viewed(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) error {
+func (h *plan) viewed(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) error {
 	o := h.options(r)
 	o.Gone = h.goneOwners(r.Call.StateDir)
 	s, err := ipam.View(ctx, h.DataDir, r.Network, o)
@@ -172,11 +172,11 @@ func (h *hostLocal) viewed(ctx context.Context, r *spec.Request, fn func(*ipam.S
 	return fn(s)
 }
 
-// checkHostLocal compares prevResult's addresses with the lease files. It makes
+// check compares prevResult's addresses with the lease files. It makes
 // nothing, not even the directory.
 // The reference asks whether the container has any address at all.
-func checkHostLocal(ctx context.Context, r *spec.Request) error {
-	h, err := readHostLocal(r)
+func check(ctx context.Context, r *spec.Request) error {
+	h, err := readPlan(r)
 	if err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func checkHostLocal(ctx context.Context, r *spec.Request) error {
 // compare asks the files of prevResult's addresses. Those outside our ranges
 // are another plugin's, unless they are leased; one at least must be ours.
 // A prevResult without any of ours is fine as long as the attachment has a lease.
-func (h *hostLocal) compare(s *ipam.Store, r *spec.Request) error {
+func (h *plan) compare(s *ipam.Store, r *spec.Request) error {
 	ours := 0
 	for _, ip := range r.Prev.IPs {
 		a := ip.Address.Addr()
@@ -230,11 +230,11 @@ func inSets(sets []ipam.RangeSet, a netip.Addr) bool {
 	return false
 }
 
-// getHostLocal answers with prevResult if the leases agree with it, and without one
+// get answers with prevResult if the leases agree with it, and without one
 // from the leases.
 // An attachment without a lease has code 3, whatever prevResult says.
-func getHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	h, err := readHostLocal(r)
+func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	h, err := readPlan(r)
 	if err != nil {
 		return nil, err
 	}
@@ -263,12 +263,12 @@ func getHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	return res, nil
 }
 
-// statusHostLocal reports a store in which no lease can be made, and range sets
+// status reports a store in which no lease can be made, and range sets
 // without a free address.
 // Both have code 50. The reference has no STATUS, so pods are placed on nodes where
 // they cannot start.
-func statusHostLocal(ctx context.Context, r *spec.Request) error {
-	h, err := readHostLocal(r)
+func status(ctx context.Context, r *spec.Request) error {
+	h, err := readPlan(r)
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "ipvlan",
-	Conf:    ipvlanConf{},
+	Conf:    conf{},
 	Summary: "sub-interface of a host link with the link's MAC address",
 	Help: `
 key              type    default  meaning
@@ -31,14 +31,14 @@ Mode and flag belong to the master: those of the last ADD hold for all ipvlan on
 In a chain, a missing master is the one interface of prevResult, and the addresses of prevResult
 are used where there is no ipam. Otherwise a missing master is the link of the default route, and
 ipam is required. IPv6 addresses are checked for duplicates, which takes a second or two.`,
-	Verbs: attach.Verbs(attach.Interface[*ipvlanConf]{
-		Kind: "ipvlan", IPAM: attach.Chained, Validate: (*ipvlanConf).validate, Create: createIpvlan, Verify: verifyIpvlan,
-		Probe: probeIpvlan,
+	Verbs: attach.Verbs(attach.Interface[*conf]{
+		Kind: "ipvlan", IPAM: attach.Chained, Validate: (*conf).validate, Create: create, Verify: verify,
+		Probe: probe,
 	}),
 }
 
-// ipvlanConf are the keys; Help tells each.
-type ipvlanConf struct {
+// conf are the keys; Help describes each.
+type conf struct {
 	attach.OnMaster
 	Mode string `json:"mode"`
 	Flag string `json:"flag"`
@@ -47,7 +47,7 @@ type ipvlanConf struct {
 }
 
 // validate checks the keys and reads mode and flag.
-func (c *ipvlanConf) validate() (err error) {
+func (c *conf) validate() (err error) {
 	if c.kind.Mode, err = rtnl.ParseIpvlanMode(c.Mode); err != nil {
 		return err
 	}
@@ -57,10 +57,10 @@ func (c *ipvlanConf) validate() (err error) {
 	return c.OnMaster.Validate()
 }
 
-// createIpvlan makes the link in the container. What addresses the plugin before it
+// create makes the link in the container. What addresses the plugin before it
 // had found become the link's, and its interfaces are not passed on.
 // The address of the link is the master's, so one that is asked for is not to be had.
-func createIpvlan(_ context.Context, op *attach.Op, c *ipvlanConf) error {
+func create(_ context.Context, op *attach.Op, c *conf) error {
 	if addr, err := op.MAC(); err != nil || addr != nil {
 		op.Warn("MAC address left out: an ipvlan has that of its master")
 	}
@@ -79,7 +79,7 @@ func createIpvlan(_ context.Context, op *attach.Op, c *ipvlanConf) error {
 
 // chainedMaster takes the master from the plugin before, if the configuration has none.
 // Errors have code 7.
-func (c *ipvlanConf) chainedMaster(prev *spec.Result) error {
+func (c *conf) chainedMaster(prev *spec.Result) error {
 	if c.Master != "" || prev == nil {
 		return nil
 	}
@@ -90,9 +90,9 @@ func (c *ipvlanConf) chainedMaster(prev *spec.Result) error {
 	return nil
 }
 
-// verifyIpvlan compares mode and flag, and what the link sits on.
+// verify compares mode and flag, and what the link sits on.
 // Another ADD on the same master may have changed the first two.
-func verifyIpvlan(_ context.Context, op *attach.Op, c *ipvlanConf) error {
+func verify(_ context.Context, op *attach.Op, c *conf) error {
 	have, _ := op.Link.Data.(rtnl.Ipvlan)
 	if have.Mode != c.kind.Mode {
 		return attach.Mismatch("interface %s is an ipvlan in mode %s, not %s", op.IfName, have.Mode, c.kind.Mode)
@@ -103,9 +103,9 @@ func verifyIpvlan(_ context.Context, op *attach.Op, c *ipvlanConf) error {
 	return op.CheckOn(&c.OnMaster)
 }
 
-// probeIpvlan looks for the master that is named: in a chain, ADD gets one of prevResult,
+// probe looks for the master that is named: in a chain, ADD gets one of prevResult,
 // and STATUS is not told whether it is in one.
-func probeIpvlan(_ context.Context, _ *spec.Request, c *ipvlanConf) error {
+func probe(_ context.Context, _ *spec.Request, c *conf) error {
 	if c.Master == "" {
 		return attach.ProbeKind(c.kind)
 	}

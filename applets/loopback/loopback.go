@@ -23,7 +23,7 @@ ADD is done again without harm, at the same moment as other networks' ADD in the
 namespace. In a chain, prevResult is passed on as it came.
 DEL takes lo down unless another interface of the namespace is up: whoever still
 has a network there still talks to localhost.`,
-	Verbs: spec.Verbs{Add: addLoopback, Get: getLoopback, Check: checkLoopback, Del: delLoopback, Enters: true},
+	Verbs: spec.Verbs{Add: add, Get: get, Check: check, Del: del, Enters: true},
 }
 
 // inside calls fn with a socket in the request's namespace and its lo.
@@ -46,40 +46,40 @@ func inside(r *spec.Request, fn func(c *rtnl.Conn, lo *rtnl.Link) error) error {
 	return fn(c, lo)
 }
 
-// addLoopback looks at the addresses before it changes anything, and again
+// add looks at the addresses before it changes anything, and again
 // after: the kernel sets 127.0.0.1 and ::1 when lo comes up.
 // It may run beside the ADD of another network in the same namespace: one message
 // sets one flag.
-func addLoopback(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
+func add(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
 	err = inside(r, func(c *rtnl.Conn, lo *rtnl.Link) error {
-		if res, err = loopbackResult(r, c, lo); err != nil || lo.Up {
+		if res, err = resultOf(r, c, lo); err != nil || lo.Up {
 			return err
 		}
 		up := true
 		if err := c.Do(rtnl.ChangeLink(lo.Index, rtnl.LinkChange{Up: &up})); err != nil {
 			return err
 		}
-		res, err = loopbackResult(r, c, lo)
+		res, err = resultOf(r, c, lo)
 		return err
 	})
 	return res, err
 }
 
-// getLoopback answers as ADD does. A lo that is down has not been added, or was deleted:
+// get answers as ADD does. A lo that is down has not been added, or was deleted:
 // code 3.
-func getLoopback(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
+func get(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
 	err = inside(r, func(c *rtnl.Conn, lo *rtnl.Link) error {
 		if !lo.Up {
 			return spec.Errorf(spec.CodeUnknown, "lo is down in %s: nothing was added", r.Call.NetNS)
 		}
-		res, err = loopbackResult(r, c, lo)
+		res, err = resultOf(r, c, lo)
 		return err
 	})
 	return res, err
 }
 
-// checkLoopback wants lo up; its addresses are the kernel's own affair.
-func checkLoopback(_ context.Context, r *spec.Request) error {
+// check wants lo up; its addresses are the kernel's own affair.
+func check(_ context.Context, r *spec.Request) error {
 	return inside(r, func(_ *rtnl.Conn, lo *rtnl.Link) error {
 		if !lo.Up {
 			return spec.Errorf(spec.CodeCheck, "loopback interface is down: lo in %s", r.Call.NetNS)
@@ -88,8 +88,8 @@ func checkLoopback(_ context.Context, r *spec.Request) error {
 	})
 }
 
-// delLoopback does nothing if there is no namespace any more.
-func delLoopback(_ context.Context, r *spec.Request) error {
+// del does nothing if there is no namespace any more.
+func del(_ context.Context, r *spec.Request) error {
 	err := inside(r, func(c *rtnl.Conn, lo *rtnl.Link) error {
 		links, err := c.Links()
 		if err != nil {
@@ -109,10 +109,10 @@ func delLoopback(_ context.Context, r *spec.Request) error {
 	return err
 }
 
-// loopbackResult returns prevResult, else lo with the first address of each
+// resultOf returns prevResult, else lo with the first address of each
 // family. An address that is no loopback address has no place on lo: it is an
 // error, as with the reference plugin.
-func loopbackResult(r *spec.Request, c *rtnl.Conn, lo *rtnl.Link) (*spec.Result, error) {
+func resultOf(r *spec.Request, c *rtnl.Conn, lo *rtnl.Link) (*spec.Result, error) {
 	addrs, err := c.Addrs(lo.Index)
 	if err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "macvlan",
-	Conf:    macvlanConf{},
+	Conf:    conf{},
 	Summary: "sub-interface of a host link with a MAC address of its own",
 	Help: `
 key              type    default  meaning
@@ -34,16 +34,16 @@ Before dns goes runtimeConfig.dns (capability dns).
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
 With passthru there is one container to a master, and without mac it has the master's address.
 IPv6 addresses are checked for duplicates on the segment, which takes a second or two.`,
-	Verbs: attach.Verbs(attach.Interface[*macvlanConf]{
-		Kind: "macvlan", Validate: (*macvlanConf).validate, Create: createMacvlan, Verify: verifyMacvlan,
-		Probe: func(_ context.Context, _ *spec.Request, c *macvlanConf) error {
+	Verbs: attach.Verbs(attach.Interface[*conf]{
+		Kind: "macvlan", Validate: (*conf).validate, Create: create, Verify: verify,
+		Probe: func(_ context.Context, _ *spec.Request, c *conf) error {
 			return attach.ProbeMaster(&c.OnMaster, c.kind)
 		},
 	}),
 }
 
-// macvlanConf are the keys; Help tells each. The MAC address is read by [spec.Request.MAC].
-type macvlanConf struct {
+// conf are the keys; Help describes each. The MAC address is read by [spec.Request.MAC].
+type conf struct {
 	attach.OnMaster
 	Mode       string `json:"mode"`
 	BCQueueLen uint32 `json:"bcqueuelen"` // packets; 0: the kernel's choice
@@ -52,7 +52,7 @@ type macvlanConf struct {
 }
 
 // validate checks the keys and reads the mode.
-func (c *macvlanConf) validate() (err error) {
+func (c *conf) validate() (err error) {
 	c.kind.BCQueueLen = c.BCQueueLen
 	if c.kind.Mode, err = rtnl.ParseMacvlanMode(c.Mode); err != nil {
 		return fmt.Errorf(`%w: "mode" is bridge, private, vepa or passthru`, err)
@@ -60,10 +60,10 @@ func (c *macvlanConf) validate() (err error) {
 	return c.OnMaster.Validate()
 }
 
-// createMacvlan makes the link in the container, with its address.
+// create makes the link in the container, with its address.
 // A passthru macvlan has its master for itself, and the kernel's word for that is
 // "invalid argument".
-func createMacvlan(_ context.Context, op *attach.Op, c *macvlanConf) error {
+func create(_ context.Context, op *attach.Op, c *conf) error {
 	addr, err := op.MAC()
 	if err != nil {
 		return err
@@ -82,9 +82,9 @@ func createMacvlan(_ context.Context, op *attach.Op, c *macvlanConf) error {
 	return fmt.Errorf("failed to create macvlan: %w", err)
 }
 
-// verifyMacvlan compares mode and queue, and what the link sits on.
+// verify compares mode and queue, and what the link sits on.
 // The queue is not told by kernels before 5.11.
-func verifyMacvlan(_ context.Context, op *attach.Op, c *macvlanConf) error {
+func verify(_ context.Context, op *attach.Op, c *conf) error {
 	have, _ := op.Link.Data.(rtnl.Macvlan)
 	if have.Mode != c.kind.Mode {
 		return attach.Mismatch("interface %s is a macvlan in mode %s, not %s", op.IfName, have.Mode, c.kind.Mode)

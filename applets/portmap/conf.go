@@ -12,9 +12,9 @@ import (
 	"cnibox/spec"
 )
 
-// portmapConf are the keys of portmap. Runtimes that encode Go structs send
+// conf are the keys of portmap. Runtimes that encode Go structs send
 // those of a mapping capitalised, which encoding/json takes as well.
-type portmapConf struct {
+type conf struct {
 	Backend       string   `json:"backend"`              // "", nftables or iptables; all mean nftables
 	SNAT          *bool    `json:"snat"`                 // nil: true
 	MasqAll       bool     `json:"masqAll"`              // with SNAT: whatever the source is
@@ -43,20 +43,20 @@ type portWish struct {
 	container uint16 // port; 1 or more
 }
 
-// A portmapPlan is what a configuration asks for, checked.
+// A plan is what a configuration asks for, checked.
 // Without wishes it is that of a pod which publishes nothing.
-type portmapPlan struct {
-	conf           *portmapConf
+type plan struct {
+	conf           *conf
 	wishes         []portWish
 	snat, masqAll  bool        // masqAll counts with snat alone
 	conds4, conds6 []nft.Match // of each family's packets
 	dir            portOwners
 }
 
-// readPortmap decodes and checks the configuration and touches nothing.
+// readPlan decodes and checks the configuration and touches nothing.
 // Errors have code 7.
-func readPortmap(r *spec.Request) (*portmapPlan, error) {
-	var c portmapConf
+func readPlan(r *spec.Request) (*plan, error) {
+	var c conf
 	if err := r.Decode(&c); err != nil {
 		return nil, err
 	}
@@ -69,9 +69,9 @@ func readPortmap(r *spec.Request) (*portmapPlan, error) {
 
 // plan checks the configuration and touches nothing.
 // Errors have code 7.
-func (c *portmapConf) plan(call spec.Call) (*portmapPlan, error) {
-	p := &portmapPlan{conf: c, snat: c.SNAT == nil || *c.SNAT, masqAll: c.MasqAll}
-	dir, err := record.In(call, c.DataDir, portmapDataDir)
+func (c *conf) plan(call spec.Call) (*plan, error) {
+	p := &plan{conf: c, snat: c.SNAT == nil || *c.SNAT, masqAll: c.MasqAll}
+	dir, err := record.In(call, c.DataDir, dataDir)
 	p.dir = portOwners(dir)
 	if err == nil {
 		err = c.validate()
@@ -92,7 +92,7 @@ func (c *portmapConf) plan(call spec.Call) (*portmapPlan, error) {
 }
 
 // validate checks all keys but the mappings. Errors begin with the reference's words.
-func (c *portmapConf) validate() error {
+func (c *conf) validate() error {
 	switch bit := c.MarkMasqBit; {
 	case c.Backend != "" && c.Backend != "nftables" && c.Backend != "iptables":
 		return spec.KeyErrorf("backend", "unrecognized backend %q: \"backend\" must be nftables (or iptables, which means the same here)", c.Backend)
@@ -174,10 +174,10 @@ func parseConditions(key string, tokens []string, ip6 bool) ([]nft.Match, error)
 	return conds, nil
 }
 
-// portmapTargets returns the container's addresses: the first of each family among
+// targetsOf returns the container's addresses: the first of each family among
 // those of the result that belong to the interface, or to none that is named.
 // Further addresses of a family are not published, as in the reference.
-func portmapTargets(res *spec.Result, ifName string) []netip.Prefix {
+func targetsOf(res *spec.Result, ifName string) []netip.Prefix {
 	var targets []netip.Prefix
 	var four, six bool
 	for _, ip := range res.Addresses(ifName, spec.AnySandbox) {
@@ -196,7 +196,7 @@ func portmapTargets(res *spec.Result, ifName string) []netip.Prefix {
 // maps joins each wish with the addresses of the container that it can lead to.
 // ADD and CHECK both go by it. No target, no mapping, is no error. They are made one by one,
 // since there may be thousands.
-func (p *portmapPlan) maps(targets []netip.Prefix) iter.Seq[nft.PortMap] {
+func (p *plan) maps(targets []netip.Prefix) iter.Seq[nft.PortMap] {
 	return func(yield func(nft.PortMap) bool) {
 		for _, t := range targets {
 			conds := p.conds6
@@ -220,7 +220,7 @@ func (p *portmapPlan) maps(targets []netip.Prefix) iter.Seq[nft.PortMap] {
 }
 
 // hostPorts returns the ports of the wishes that lead to one of the targets.
-func (p *portmapPlan) hostPorts(targets []netip.Prefix) (ports []hostport.Port) {
+func (p *plan) hostPorts(targets []netip.Prefix) (ports []hostport.Port) {
 	for _, w := range p.wishes {
 		for _, t := range targets {
 			h := w.host

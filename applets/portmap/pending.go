@@ -23,7 +23,7 @@ import (
 
 // portsAsked is what an ADD asked for.
 type portsAsked struct {
-	Conf    portmapConf    `json:"conf"`
+	Conf    conf           `json:"conf"`
 	Targets []netip.Prefix `json:"targets"`
 }
 

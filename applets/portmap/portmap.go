@@ -23,7 +23,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "portmap",
-	Conf:    portmapConf{},
+	Conf:    conf{},
 	Summary: "ports of the host that lead to ports of a container",
 	Help: `
 key                   type    default              meaning
@@ -47,19 +47,19 @@ hostPort              int     0                    1 to 65535; 0: the mapping is
 containerPort         int     -                    1 to 65535
 protocol              string  tcp                  tcp, udp or sctp
 hostIP                string  -                    of the host; none, 0.0.0.0 and :: are any address`,
-	Verbs: spec.Verbs{Add: portmapAdd, Check: portmapCheck, Del: portmapDel, Status: portmapStatus, GC: portmapGC},
+	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Status: status, GC: gc},
 }
 
-// portmapDataDir is not the reference's, which keeps nothing; in /run, since no namespace
+// dataDir is not the reference's, which keeps nothing; in /run, since no namespace
 // outlives a boot.
-const portmapDataDir = "/run/cnibox/portmap"
+const dataDir = "/run/cnibox/portmap"
 
-// portmapAdd publishes all ports in one transaction, or none; hundreds in several.
+// add publishes all ports in one transaction, or none; hundreds in several.
 //
 // The order: the owner's record, the rules, the sysctl, pending ports, old flows. Each failure
 // takes back what precedes it. Ports of an earlier ADD are replaced, not added to.
-func portmapAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	p, err := readPortmap(r)
+func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	p, err := readPlan(r)
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func portmapAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		return nil, spec.Errorf(spec.CodeConfig, "must be called as chained plugin").
 			WithDetails("portmap needs the prevResult with the container's addresses")
 	}
-	targets := portmapTargets(r.Prev, r.IfName)
+	targets := targetsOf(r.Prev, r.IfName)
 	maps, dir := p.maps(targets), record.Dir(p.dir)
 	if !noMaps(maps) {
 		if err := r.CheckIndexes(); err != nil {
@@ -84,8 +84,8 @@ func portmapAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	return r.Prev, nil
 }
 
-// publish is portmapAdd under the lock.
-func (p *portmapPlan) publish(ctx context.Context, r *spec.Request, maps iter.Seq[nft.PortMap]) error {
+// publish is add under the lock.
+func (p *plan) publish(ctx context.Context, r *spec.Request, maps iter.Seq[nft.PortMap]) error {
 	old := p.dir.owner(r.Attachment.Key()) // of an earlier ADD without a DEL
 	switch none := noMaps(maps); {
 	case none && old == nil:
@@ -111,7 +111,7 @@ func (p *portmapPlan) publish(ctx context.Context, r *spec.Request, maps iter.Se
 	}
 	if err == nil {
 		if pending {
-			err = p.dir.setPending(r.Attachment, portsAsked{*p.conf, portmapTargets(r.Prev, r.IfName)})
+			err = p.dir.setPending(r.Attachment, portsAsked{*p.conf, targetsOf(r.Prev, r.IfName)})
 		} else {
 			err = p.dir.dropPending(r.Attachment)
 		}
@@ -208,17 +208,17 @@ func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []ud
 func addressesOf(r *spec.Request) []netip.Addr {
 	var addrs []netip.Addr
 	if r.Prev != nil {
-		for _, p := range portmapTargets(r.Prev, r.IfName) {
+		for _, p := range targetsOf(r.Prev, r.IfName) {
 			addrs = append(addrs, p.Addr())
 		}
 	}
 	return addrs
 }
 
-// portmapDel needs no namespace, no prevResult and no mappings: what belongs
+// del needs no namespace, no prevResult and no mappings: what belongs
 // to the attachment carries its key.
 // The reference does nothing without mappings, and runtimes leave them out at DEL.
-func portmapDel(ctx context.Context, r *spec.Request) error {
+func del(ctx context.Context, r *spec.Request) error {
 	dir, udp := portsToForget(r)
 	return record.Dir(dir).Locked(ctx, func() error { return releasePorts(ctx, r, dir, udp) })
 }
@@ -226,11 +226,11 @@ func portmapDel(ctx context.Context, r *spec.Request) error {
 // portsToForget returns the UDP ports on record, and those of the configuration
 // as far as it can be read: the reference keeps no record.
 func portsToForget(r *spec.Request) (portOwners, []udpPort) {
-	var c portmapConf
+	var c conf
 	if err := r.Decode(&c); err != nil {
 		r.Warn("%v: releasing what the attachment owns all the same", err)
 	}
-	path, err := record.In(r.Call, c.DataDir, portmapDataDir)
+	path, err := record.In(r.Call, c.DataDir, dataDir)
 	if err != nil {
 		r.Warn("%v: it is taken to be %s", err, path)
 	}
@@ -247,14 +247,14 @@ func portsToForget(r *spec.Request) (portOwners, []udpPort) {
 	return dir, udp
 }
 
-// portmapCheck finds each mapping in the kernel and changes nothing.
+// check finds each mapping in the kernel and changes nothing.
 // A mapping that was changed is found as well as one that is missing; the code is 102.
-func portmapCheck(_ context.Context, r *spec.Request) error {
-	p, err := readPortmap(r)
+func check(_ context.Context, r *spec.Request) error {
+	p, err := readPlan(r)
 	if err != nil {
 		return err
 	}
-	maps := p.maps(portmapTargets(r.Prev, r.IfName))
+	maps := p.maps(targetsOf(r.Prev, r.IfName))
 	if noMaps(maps) {
 		return nil
 	}
@@ -286,10 +286,10 @@ func portmapCheck(_ context.Context, r *spec.Request) error {
 	return checkLocalnet(link)
 }
 
-// portmapStatus reports a kernel in which no port can be published.
+// status reports a kernel in which no port can be published.
 // The code is 50. Which ports are free is not asked: STATUS comes without mappings.
-func portmapStatus(_ context.Context, r *spec.Request) error {
-	if _, err := readPortmap(r); err != nil {
+func status(_ context.Context, r *spec.Request) error {
+	if _, err := readPlan(r); err != nil {
 		return err
 	}
 	if err := nft.Open(rtnl.Host()).Probe(); err != nil {
@@ -298,14 +298,14 @@ func portmapStatus(_ context.Context, r *spec.Request) error {
 	return nil
 }
 
-// portmapGC drops the ports of attachments that are gone, and publishes pending ones as DEL
+// gc drops the ports of attachments that are gone, and publishes pending ones as DEL
 // does. Those of the reference go too, as far as its rules name their owner.
-func portmapGC(ctx context.Context, r *spec.Request) error {
+func gc(ctx context.Context, r *spec.Request) error {
 	dir, _ := portsToForget(r)
 	return record.Dir(dir).Locked(ctx, func() error { return collectPorts(ctx, r, dir) })
 }
 
-// collectPorts is portmapGC under the lock.
+// collectPorts is gc under the lock.
 func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 	valid := r.ValidKeys()
 	stale := func(o record.Owner) bool { return o.Network == r.Network && !valid(o.Attachment().Key()) }

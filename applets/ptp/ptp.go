@@ -20,7 +20,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "ptp",
-	Conf:    ptpConf{},
+	Conf:    conf{},
 	Summary: "veth pair between container and host, routed: no bridge, no common segment",
 	Help: `
 key            type    default  meaning
@@ -30,7 +30,7 @@ mtu            int     0        bytes of both ends, 68 to 65535; 0: the kernel's
 ipam           object  -        address plugin, named by its "type"; required; every address
                                 needs a gateway
 dns            object  -        nameservers, domain, search, options; instead of ipam's
-mac            string  random   address of the container end
+mac            string  random   address of the container-side veth
 
 Before dns goes runtimeConfig.dns (capability dns).
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
@@ -38,46 +38,46 @@ Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC,
 The host's end has the gateway addresses, and a route to each address of the container. The
 container reaches all through them, neighbours of its own subnet too. Addresses of one subnet,
 with one gateway, and single ones (/32, /128) will do.`,
-	Verbs: attach.Verbs(attach.Interface[*ptp]{
-		Kind: "veth", IPAM: attach.Required, Validate: (*ptp).validate,
-		Create:    createPtp,
-		Resolve:   func(_ context.Context, op *attach.Op, _ *ptp) error { return op.CheckGateways() },
-		Configure: configurePtp, Setup: setupPtp, Ready: readyPtp,
-		Verify: verifyPtp, Describe: describePtp, Probe: probePtp,
-		Remove:  func(_ context.Context, op *attach.Op, _ *ptp) error { return op.RemoveVeth() },
-		Cleanup: func(ctx context.Context, op *attach.Op, _ *ptp) error { return netfilter.Release(ctx, op, ptpKinds) },
-		Collect: func(ctx context.Context, op *attach.Op, _ *ptp) error { return netfilter.Collect(ctx, op, ptpKinds) },
+	Verbs: attach.Verbs(attach.Interface[*pair]{
+		Kind: "veth", IPAM: attach.Required, Validate: (*pair).validate,
+		Create:    create,
+		Resolve:   func(_ context.Context, op *attach.Op, _ *pair) error { return op.CheckGateways() },
+		Configure: configure, Setup: setup, Ready: ready,
+		Verify: verify, Describe: describe, Probe: probe,
+		Remove:  func(_ context.Context, op *attach.Op, _ *pair) error { return op.RemoveVeth() },
+		Cleanup: func(ctx context.Context, op *attach.Op, _ *pair) error { return netfilter.Release(ctx, op, kinds) },
+		Collect: func(ctx context.Context, op *attach.Op, _ *pair) error { return netfilter.Collect(ctx, op, kinds) },
 	}),
 }
 
-// ptpKinds is what a pair owns in the rule set.
+// kinds is what a pair owns in the rule set.
 // DEL releases it without namespace and link too; the reference leaves it then.
-var ptpKinds = []nft.Kind{nft.KindMasquerade}
+var kinds = []nft.Kind{nft.KindMasquerade}
 
-// A ptp is a pair at work: the configuration, and the host end once it is there.
-type ptp struct {
-	ptpConf
+// A pair is a pair at work: the configuration, and the host-side veth once it is there.
+type pair struct {
+	conf
 	host *rtnl.Link
 }
 
-// ptpConf are the keys; Help tells each. The zero value of each key is its default.
-type ptpConf struct {
+// conf are the keys; Help describes each. The zero value of each key is its default.
+type conf struct {
 	netfilter.MasqConf
 	MTU int `json:"mtu"` // bytes; 0: the kernel's choice
 }
 
 // validate checks what the kernel would find out late or not at all.
-func (c *ptpConf) validate() error {
+func (c *conf) validate() error {
 	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535) {
 		return spec.KeyErrorf("mtu", `"mtu" %d is not within 68 to 65535`, c.MTU)
 	}
 	return c.CheckBackend()
 }
 
-// createPtp makes the pair. Nobody else is on its segment, so the host end's link-local
+// create makes the pair. Nobody else is on its segment, so the host-side veth's link-local
 // address needs no duplicate detection: nothing would be forwarded to the container
 // while that runs.
-func createPtp(_ context.Context, op *attach.Op, c *ptp) (err error) {
+func create(_ context.Context, op *attach.Op, c *pair) (err error) {
 	c.WarnBackend(op)
 	if c.host, err = op.CreateVeth(c.MTU, 0); err != nil {
 		return err
@@ -87,9 +87,9 @@ func createPtp(_ context.Context, op *attach.Op, c *ptp) (err error) {
 	return attach.SkipDAD(op, c.host.Name)
 }
 
-// configurePtp gives the container its addresses without the routes to their networks,
+// configure gives the container its addresses without the routes to their networks,
 // which are behind the gateways here, neighbours and all.
-func configurePtp(ctx context.Context, op *attach.Op, _ *ptp) error {
+func configure(ctx context.Context, op *attach.Op, _ *pair) error {
 	if err := op.SetAddresses(ctx, false); err != nil {
 		return err
 	}
@@ -146,22 +146,22 @@ func gatewayRoutes(op *attach.Op) []rtnl.Op {
 // to containers have it. IPv6 knows no scopes of routes.
 const scopeHost = 254
 
-// setupPtp puts the gateway addresses on the host end, each alone in its network, and the
+// setup puts the gateway addresses on the host-side veth, each alone in its network, and the
 // routes to the container behind it. All of it goes with the link.
-func setupPtp(ctx context.Context, op *attach.Op, c *ptp) error {
-	err := op.Host.Do(ptpOps(op.Result.IPs, c.host.Index)...)
+func setup(ctx context.Context, op *attach.Op, c *pair) error {
+	err := op.Host.Do(gatewayOps(op.Result.IPs, c.host.Index)...)
 	if errors.Is(err, os.ErrExist) {
 		return spec.Errorf(spec.CodeBusy, "an address is another container's, the host has a route to it: DEL that one, or have \"ipam\" give another address: %w", err)
 	}
 	if err != nil {
-		return fmt.Errorf("host end %s: %w", c.host.Name, attach.WithoutIPv6(err, c.host.Name))
+		return fmt.Errorf("host-side veth %s: %w", c.host.Name, attach.WithoutIPv6(err, c.host.Name))
 	}
-	return c.AddMasquerade(ctx, op, ptpKinds)
+	return c.AddMasquerade(ctx, op, kinds)
 }
 
-// ptpOps gives each gateway once, whoever shares it. A route that is there already is an
+// gatewayOps gives each gateway once, whoever shares it. A route that is there already is an
 // error: it leads to another container.
-func ptpOps(ips []spec.IP, link uint32) []rtnl.Op {
+func gatewayOps(ips []spec.IP, link uint32) []rtnl.Op {
 	var addrs, routes []rtnl.Op
 	for i, ip := range ips {
 		if !slices.ContainsFunc(ips[:i], func(b spec.IP) bool { return b.Gateway == ip.Gateway }) {
@@ -176,10 +176,10 @@ func ptpOps(ips []spec.IP, link uint32) []rtnl.Op {
 	return append(addrs, routes...)
 }
 
-// readyPtp waits for the host end, then switches forwarding on, last of all, and off again
+// ready waits for the host-side veth, then switches forwarding on, last of all, and off again
 // if the ADD fails after all and no other attachment is there to lean on it.
-func readyPtp(ctx context.Context, op *attach.Op, c *ptp) error {
-	if err := op.WaitHostEnd(ctx, c.host); err != nil {
+func ready(ctx context.Context, op *attach.Op, c *pair) error {
+	if err := op.WaitHostVeth(ctx, c.host); err != nil {
 		return err
 	}
 	return attach.SwitchForwarding(op, func(restore func() error) error {
@@ -196,14 +196,14 @@ func readyPtp(ctx context.Context, op *attach.Op, c *ptp) error {
 	})
 }
 
-// verifyPtp checks the routes by way of the gateway, and the host's side: the host end, its
+// verify checks the routes by way of the gateway, and the host's side: the host-side veth, its
 // gateway addresses, the routes to the container, masquerading and forwarding.
 // The reference looks at none of these.
-func verifyPtp(_ context.Context, op *attach.Op, c *ptp) error {
+func verify(_ context.Context, op *attach.Op, c *pair) error {
 	if err := checkGatewayRoutes(op); err != nil {
 		return err
 	}
-	host, err := op.HostEnd()
+	host, err := op.HostVeth()
 	if err != nil {
 		return attach.Mismatch("host interface: %w", err)
 	}
@@ -213,7 +213,7 @@ func verifyPtp(_ context.Context, op *attach.Op, c *ptp) error {
 	if !host.Up {
 		return attach.Mismatch("%s is down", host.Name)
 	}
-	if err := checkPtpHost(op, host); err != nil {
+	if err := checkHost(op, host); err != nil {
 		return err
 	}
 	return errors.Join(c.CheckMasquerade(op), attach.CheckForwarding(op))
@@ -236,8 +236,8 @@ func checkGatewayRoutes(op *attach.Op) error {
 	return nil
 }
 
-// checkPtpHost compares what is on the host end with the result.
-func checkPtpHost(op *attach.Op, host *rtnl.Link) error {
+// checkHost compares what is on the host-side veth with the result.
+func checkHost(op *attach.Op, host *rtnl.Link) error {
 	addrs, err := op.Host.Addrs(host.Index)
 	if err != nil {
 		return err
@@ -257,9 +257,9 @@ func checkPtpHost(op *attach.Op, host *rtnl.Link) error {
 	return nil
 }
 
-// describePtp enters the two ends into the result of GET.
-func describePtp(_ context.Context, op *attach.Op, c *ptp) (err error) {
-	if c.host, err = op.HostEnd(); err != nil {
+// describe enters the two ends into the result of GET.
+func describe(_ context.Context, op *attach.Op, c *pair) (err error) {
+	if c.host, err = op.HostVeth(); err != nil {
 		return err
 	}
 	op.AddInterface(attach.HostInterface(c.host))
@@ -267,8 +267,8 @@ func describePtp(_ context.Context, op *attach.Op, c *ptp) (err error) {
 	return nil
 }
 
-// probePtp reports whether the kernel can masquerade, if it is to.
-func probePtp(_ context.Context, _ *spec.Request, c *ptp) error {
+// probe reports whether the kernel can masquerade, if it is to.
+func probe(_ context.Context, _ *spec.Request, c *pair) error {
 	if !c.IPMasq {
 		return nil
 	}

@@ -20,7 +20,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "sbr",
-	Conf:    sbrConf{},
+	Conf:    conf{},
 	Summary: "source based routing: what an interface's addresses send leaves by it",
 	Help: `
 key             type    default           meaning
@@ -37,16 +37,16 @@ Each address of the interface gets a rule and a table of its own, the first that
 on, and the routes of the interface that fit the address move there from the main table. Link-local
 routes stay. In cniVersion 1.1.0 the result tells the tables of its routes; older versions have no
 word for that, so their result loses the routes that have moved.`,
-	Verbs: spec.Verbs{Add: sbrAdd, Check: sbrCheck, Del: sbrDel, Status: sbrStatus, GC: sbrGC},
+	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Status: status, GC: gc},
 }
 
-const sbrDataDir = "/run/cnibox/sbr"
+const dataDir = "/run/cnibox/sbr"
 
 // firstTable is the first table that is tried, the reference's.
 const firstTable = 100
 
-// sbrConf are the keys of sbr.
-type sbrConf struct {
+// conf are the keys of sbr.
+type conf struct {
 	Table          *int         `json:"table"` // nil: tables of our own
 	Gateways       []netip.Addr `json:"gateways"`
 	AddSourceHints bool         `json:"addSourceHints"`
@@ -55,10 +55,10 @@ type sbrConf struct {
 	dir record.Dir
 }
 
-// readSBR decodes and checks the configuration and touches nothing.
+// readConf decodes and checks the configuration and touches nothing.
 // Errors have code 7.
-func readSBR(r *spec.Request) (*sbrConf, error) {
-	c := &sbrConf{}
+func readConf(r *spec.Request) (*conf, error) {
+	c := &conf{}
 	if err := r.Decode(c); err != nil {
 		return nil, err
 	}
@@ -66,12 +66,12 @@ func readSBR(r *spec.Request) (*sbrConf, error) {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
 	var err error
-	c.dir, err = record.In(r.Call, c.DataDir, sbrDataDir)
+	c.dir, err = record.In(r.Call, c.DataDir, dataDir)
 	return c, err
 }
 
 // validate bounds the table and the gateways.
-func (c *sbrConf) validate() error {
+func (c *conf) validate() error {
 	if c.Table != nil && (*c.Table < 1 || *c.Table > math.MaxInt32 || result.IsReservedTable(*c.Table)) {
 		return fmt.Errorf(result.ReservedTableText, *c.Table, math.MaxInt32)
 	}
@@ -90,7 +90,7 @@ func (c *sbrConf) validate() error {
 }
 
 // gateway is the one of the configuration for a family; zero: none.
-func (c *sbrConf) gateway(v4 bool) netip.Addr {
+func (c *conf) gateway(v4 bool) netip.Addr {
 	for _, g := range c.Gateways {
 		if g.Is4() == v4 {
 			return g
@@ -110,10 +110,10 @@ func isSource(r rtnl.Rule) bool {
 	return r.Src == want.Src && !r.Dst.IsValid() && r.IIF == "" && r.OIF == "" && r.Mark == 0 && !r.More && r.Table != unix.RT_TABLE_LOCAL
 }
 
-// sbrAdd makes rules and moves routes, under a lock of the namespace, or leaves all as it
+// add makes rules and moves routes, under a lock of the namespace, or leaves all as it
 // was. The result is prevResult, with the tables of the routes that have moved.
-func sbrAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	c, err := readSBR(r)
+func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	c, err := readConf(r)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func sbrAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if len(ips) == 0 {
 		return nil, spec.Errorf(spec.CodeConfig, "No IP addresses supplied on interface: %s", r.IfName)
 	}
-	s, err := openSBR(r, spec.CodeConfig)
+	s, err := open(r, spec.CodeConfig)
 	if err != nil {
 		return nil, err
 	}
@@ -143,17 +143,17 @@ func sbrAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	return r.Prev, nil
 }
 
-// sbrDel removes the rules that are on record, and empties their tables. The namespace may
+// del removes the rules that are on record, and empties their tables. The namespace may
 // be gone, and the interface. With a table of the configuration's, other rules and all
 // routes stay.
-func sbrDel(ctx context.Context, r *spec.Request) error {
-	c, err := readSBR(r)
+func del(ctx context.Context, r *spec.Request) error {
+	c, err := readConf(r)
 	if err != nil {
 		r.Warn("%v: the rules of the addresses of %s are removed all the same", err, r.IfName)
-		c = &sbrConf{}
+		c = &conf{}
 	}
-	dir := record.Configured(r, sbrDataDir)
-	s, err := openSBR(r, 0)
+	dir := record.Configured(r, dataDir)
+	s, err := open(r, 0)
 	if err != nil {
 		return err
 	}
@@ -187,7 +187,7 @@ func sbrDel(ctx context.Context, r *spec.Request) error {
 }
 
 // empty deletes the interface's routes from a table. The main table is not ours.
-func (s *sbr) empty(table int) error {
+func (s *routing) empty(table int) error {
 	if table < firstTable || result.IsReservedTable(table) {
 		return nil
 	}
@@ -198,10 +198,10 @@ func (s *sbr) empty(table int) error {
 	return err
 }
 
-// sbrStatus asks the kernel for its rules, which it can be built without.
+// status asks the kernel for its rules, which it can be built without.
 // The code is 50.
-func sbrStatus(_ context.Context, r *spec.Request) error {
-	c, err := readSBR(r)
+func status(_ context.Context, r *spec.Request) error {
+	c, err := readConf(r)
 	if err != nil {
 		return err
 	}
@@ -219,7 +219,7 @@ func sbrStatus(_ context.Context, r *spec.Request) error {
 	return nil
 }
 
-// sbrGC forgets the attachments that are gone.
-func sbrGC(_ context.Context, r *spec.Request) error {
-	return record.Configured(r, sbrDataDir).DeleteStale(r.Network, r.Valid)
+// gc forgets the attachments that are gone.
+func gc(_ context.Context, r *spec.Request) error {
+	return record.Configured(r, dataDir).DeleteStale(r.Network, r.Valid)
 }

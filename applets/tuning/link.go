@@ -8,9 +8,9 @@ import (
 	"cnibox/spec"
 )
 
-// A tuningLink is a choice of attributes of a link. It is also the reference's
+// A attributes is a choice of attributes of a link. It is also the reference's
 // file of former attributes, so its keys must not change.
-type tuningLink struct {
+type attributes struct {
 	MAC      string `json:"mac,omitempty"`
 	Promisc  *bool  `json:"promisc,omitempty"`
 	MTU      int    `json:"mtu,omitempty"` // bytes; 0: not chosen
@@ -19,11 +19,11 @@ type tuningLink struct {
 }
 
 // empty reports that nothing is chosen.
-func (l tuningLink) empty() bool { return l == tuningLink{} }
+func (l attributes) empty() bool { return l == attributes{} }
 
 // validate bounds what the kernel would cut to 32 bits.
 // It is not asked whether the link can have them: the kernel knows, and says so.
-func (l tuningLink) validate() error {
+func (l attributes) validate() error {
 	if l.MTU < 0 || l.MTU > math.MaxInt32 {
 		return spec.KeyErrorf("mtu", `"mtu" %d is not within 0 to %d`, l.MTU, math.MaxInt32)
 	}
@@ -35,8 +35,8 @@ func (l tuningLink) validate() error {
 
 // current returns what the chosen attributes are now.
 // It is what goes on record: nothing but what is about to change.
-func (l tuningLink) current(link *rtnl.Link) tuningLink {
-	var now tuningLink
+func (l attributes) current(link *rtnl.Link) attributes {
+	var now attributes
 	if l.MAC != "" {
 		now.MAC = link.MAC.String()
 	}
@@ -58,7 +58,7 @@ func (l tuningLink) current(link *rtnl.Link) tuningLink {
 // change returns those of the attributes that the link does not have.
 // An attribute that is right already is not set again: some drivers refuse even that
 // while the link is up.
-func (l tuningLink) change(link *rtnl.Link) tuningLink {
+func (l attributes) change(link *rtnl.Link) attributes {
 	if strings.EqualFold(l.MAC, link.MAC.String()) {
 		l.MAC = ""
 	}
@@ -80,7 +80,7 @@ func (l tuningLink) change(link *rtnl.Link) tuningLink {
 // ops are the changes that set the attributes, one each, so that the error of
 // one names it and the others are tried all the same.
 // The address goes first, as in the reference.
-func (l tuningLink) ops(index uint32) []rtnl.Op {
+func (l attributes) ops(index uint32) []rtnl.Op {
 	var ops []rtnl.Op
 	add := func(ch rtnl.LinkChange) { ops = append(ops, rtnl.ChangeLink(index, ch)) }
 	if mac, err := spec.ParseMAC(l.MAC); err == nil {
@@ -103,7 +103,7 @@ func (l tuningLink) ops(index uint32) []rtnl.Op {
 
 // or returns the attributes of l, and those of o that l does not have.
 // So the oldest record wins, whatever a second ADD finds.
-func (l tuningLink) or(o tuningLink) tuningLink {
+func (l attributes) or(o attributes) attributes {
 	if l.MAC == "" {
 		l.MAC = o.MAC
 	}

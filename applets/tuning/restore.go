@@ -13,11 +13,11 @@ import (
 	"cnibox/spec"
 )
 
-// A tuningRecord is the file. Its name has been that of the reference's, and is without
+// A formerRecord is the file. Its name has been that of the reference's, and is without
 // the network then; the reference's has no owner, and ours had no interface.
-type tuningRecord struct {
+type formerRecord struct {
 	result.Record
-	tuningLink
+	attributes
 }
 
 // olderRecord is the name of the record in the reference and in earlier versions.
@@ -32,8 +32,8 @@ func olderRecord(a spec.Attachment) string {
 
 // readTuned reads a record that may be the attachment's; foreign reports that it
 // names another owner.
-func readTuned(dir record.Dir, name string, a spec.Attachment) (rec *tuningRecord, foreign bool, err error) {
-	rec = &tuningRecord{}
+func readTuned(dir record.Dir, name string, a spec.Attachment) (rec *formerRecord, foreign bool, err error) {
+	rec = &formerRecord{}
 	if err := dir.Read(name, rec); err != nil {
 		return nil, false, err
 	}
@@ -47,7 +47,7 @@ func readTuned(dir record.Dir, name string, a spec.Attachment) (rec *tuningRecor
 // recorded of this interface is older, and stays; a record of an interface that the
 // attachment has lost is written over.
 // The reference writes over it, and a DEL then restores what tuning itself has set.
-func (t tuned) remember(undo *undo.Stack, p *tuningPlan, a spec.Attachment, before tuningLink) error {
+func (t tuned) remember(undo *undo.Stack, p *plan, a spec.Attachment, before attributes) error {
 	if before.empty() {
 		return nil
 	}
@@ -61,20 +61,20 @@ func (t tuned) remember(undo *undo.Stack, p *tuningPlan, a spec.Attachment, befo
 	}
 	// One without the interface is of this one if that is tuned already.
 	if old != nil && (old.LinkID == id || old.LinkID == result.LinkID{} && p.link.change(t.Link).empty()) {
-		before = old.tuningLink.or(before)
+		before = old.attributes.or(before)
 	}
-	if err := result.ReplaceRecord(p.dir, undo, a, tuningRecord{result.Record{Owner: record.OwnerOf(a), LinkID: id}, before}); err != nil {
+	if err := result.ReplaceRecord(p.dir, undo, a, formerRecord{result.Record{Owner: record.OwnerOf(a), LinkID: id}, before}); err != nil {
 		return fmt.Errorf("former attributes of %s: %w", a.IfName, err)
 	}
 	return nil
 }
 
-// tuningDel gives the link its former attributes back, if it is still there and the
+// del gives the link its former attributes back, if it is still there and the
 // attachment's, and forgets them. Sysctls stay: those of the interface go with it, and the
 // others are the namespace's, where another attachment may have asked for the same.
 // The file goes in any case; the reference leaves it for ever when the link has gone.
-func tuningDel(_ context.Context, r *spec.Request) error {
-	dir, a := record.Configured(r, tuningDataDir), r.Attachment
+func del(_ context.Context, r *spec.Request) error {
+	dir, a := record.Configured(r, dataDir), r.Attachment
 	was, _, err := readTuned(dir, record.Name(a), a)
 	older, foreign, olderErr := readTuned(dir, olderRecord(a), a)
 	if errors.Is(err, os.ErrNotExist) {
@@ -112,7 +112,7 @@ func dropOlder(dir record.Dir, name string) error {
 // restoreTuned restores the link, if namespace and link are still there; other reports that
 // the link is another attachment's.
 // That neither is there is how most containers end.
-func restoreTuned(r *spec.Request, dir record.Dir, was *tuningRecord) (other bool, err error) {
+func restoreTuned(r *spec.Request, dir record.Dir, was *formerRecord) (other bool, err error) {
 	c, err := result.Open(r, 0)
 	if err != nil {
 		return false, err
@@ -128,11 +128,11 @@ func restoreTuned(r *spec.Request, dir record.Dir, was *tuningRecord) (other boo
 	if id, err := c.ID(); err != nil || was.LinkID != id && was.LinkID != (result.LinkID{}) {
 		return false, err // the record is of one that the attachment had before
 	}
-	return false, tuned{c}.restore(was.tuningLink)
+	return false, tuned{c}.restore(was.attributes)
 }
 
-// tuningGC forgets the former attributes of links that are gone.
+// gc forgets the former attributes of links that are gone.
 // Those without an owner are the reference's, and stay.
-func tuningGC(_ context.Context, r *spec.Request) error {
-	return record.Configured(r, tuningDataDir).DeleteStale(r.Network, r.Valid)
+func gc(_ context.Context, r *spec.Request) error {
+	return record.Configured(r, dataDir).DeleteStale(r.Network, r.Valid)
 }

@@ -18,14 +18,14 @@ import (
 	"cnibox/spec"
 )
 
-// tuningSysctls are the settings of one "sysctl" object, in its order.
+// sysctls are the settings of one "sysctl" object, in its order.
 // A map would lose the order and the duplicates.
-type tuningSysctls []struct{ key, value string }
+type sysctls []struct{ key, value string }
 
 // UnmarshalJSON refuses a key that stands twice: the result would depend on
 // which of the two counts.
 // Values must be strings, "1" and not 1: what a number would be written as, nobody says.
-func (s *tuningSysctls) UnmarshalJSON(b []byte) error {
+func (s *sysctls) UnmarshalJSON(b []byte) error {
 	var settings map[string]json.RawMessage
 	if err := json.Unmarshal(b, &settings); err != nil || settings == nil {
 		return err
@@ -50,9 +50,9 @@ func (s *tuningSysctls) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// A tuningSysctl is one setting.
+// A sysctl is one setting.
 // The embedded one has its path below /proc/sys.
-type tuningSysctl struct {
+type sysctl struct {
 	written string // the key as the configuration has it
 	rtnl.Sysctl
 }
@@ -62,7 +62,7 @@ type tuningSysctl struct {
 // of args.cni replace those of the configuration.
 // The reference writes them in the random order of a map, and crashes if the
 // configuration has none of its own.
-func mergeSysctls(own, args tuningSysctls, ifName string) ([]tuningSysctl, error) {
+func mergeSysctls(own, args sysctls, ifName string) ([]sysctl, error) {
 	merged, err := sysctlPaths(args, ifName)
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func mergeSysctls(own, args tuningSysctls, ifName string) ([]tuningSysctl, error
 		return nil, err
 	}
 	for _, s := range configured {
-		if !slices.ContainsFunc(merged, func(o tuningSysctl) bool { return o.Key == s.Key }) {
+		if !slices.ContainsFunc(merged, func(o sysctl) bool { return o.Key == s.Key }) {
 			merged = append(merged, s)
 		}
 	}
@@ -86,17 +86,17 @@ func mergeSysctls(own, args tuningSysctls, ifName string) ([]tuningSysctl, error
 }
 
 // sysctlPaths refuses two keys that name the same setting.
-func sysctlPaths(settings tuningSysctls, ifName string) ([]tuningSysctl, error) {
-	var out []tuningSysctl
+func sysctlPaths(settings sysctls, ifName string) ([]sysctl, error) {
+	var out []sysctl
 	for _, s := range settings {
 		p, err := sysctlPath(s.key, ifName)
 		if err != nil {
 			return nil, err
 		}
-		if i := slices.IndexFunc(out, func(o tuningSysctl) bool { return o.Key == p }); i >= 0 {
+		if i := slices.IndexFunc(out, func(o sysctl) bool { return o.Key == p }); i >= 0 {
 			return nil, fmt.Errorf("duplicated sysctl keys are not allowed: %s and %s are the same", out[i].written, s.key)
 		}
-		out = append(out, tuningSysctl{s.key, rtnl.Sysctl{Key: p, Value: s.value}})
+		out = append(out, sysctl{s.key, rtnl.Sysctl{Key: p, Value: s.value}})
 	}
 	return out, nil
 }
@@ -141,7 +141,7 @@ const longestAllowlist = 1 << 20
 // such a file all are allowed. It is matched with the key as written, which
 // the reference does too. A line that is no regular expression allows nothing.
 // The error has code 7 and the reference's words; an empty file allows nothing.
-func checkAllowed(file string, settings []tuningSysctl) error {
+func checkAllowed(file string, settings []sysctl) error {
 	if len(settings) == 0 {
 		return nil
 	}
@@ -182,7 +182,7 @@ func checkAllowed(file string, settings []tuningSysctl) error {
 // first, as far as it came. Settings that cannot be read, as those that flush
 // a table, have no former value.
 // It runs on a thread in the namespace, as /proc/sys/net is the reader's own.
-func writeSysctls(ns *rtnl.NS, settings []tuningSysctl) (before []rtnl.Sysctl, err error) {
+func writeSysctls(ns *rtnl.NS, settings []sysctl) (before []rtnl.Sysctl, err error) {
 	if len(settings) == 0 {
 		return nil, nil
 	}
@@ -205,7 +205,7 @@ func writeSysctls(ns *rtnl.NS, settings []tuningSysctl) (before []rtnl.Sysctl, e
 }
 
 // refused gives an error that the configuration explains its code, and says so.
-func (s tuningSysctl) refused(err error) error {
+func (s sysctl) refused(err error) error {
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return spec.Errorf(spec.CodeConfig, "%w: %s is misspelled, of a module that is not loaded, or the whole host's, which no container has", err, s.written)
@@ -218,7 +218,7 @@ func (s tuningSysctl) refused(err error) error {
 // checkSysctls compares each setting with the live value, field by field.
 // The kernel prints fields with tabs, whatever stood between them when they were
 // written; the reference compares bytes, and such a CHECK never passes.
-func checkSysctls(ns *rtnl.NS, settings []tuningSysctl) error {
+func checkSysctls(ns *rtnl.NS, settings []sysctl) error {
 	if len(settings) == 0 {
 		return nil
 	}
@@ -232,7 +232,7 @@ func checkSysctls(ns *rtnl.NS, settings []tuningSysctl) error {
 				return spec.Errorf(spec.CodeCheck, "%w", err)
 			}
 			if !rtnl.SameSysctl(now, s.Value) {
-				return tuningDiffers("sysctl "+s.written, s.Value, now)
+				return differs("sysctl "+s.written, s.Value, now)
 			}
 		}
 		return nil

@@ -21,22 +21,22 @@ import (
 // reference looks for 2.5 s.
 const settleTime = 3 * time.Second
 
-// A vrf is one verb at work in a namespace.
-type vrf struct {
+// A membership is one verb at work in a namespace.
+type membership struct {
 	*result.Interface
 	r     *spec.Request
 	moved []result.MovedRoute
 	undo  undo.Stack
 }
 
-// openVRF opens the namespace; see openChained for none.
+// open opens the namespace; see openChained for none.
 // The caller closes it.
-func openVRF(r *spec.Request, none int) (*vrf, error) {
+func open(r *spec.Request, none int) (*membership, error) {
 	c, err := result.Open(r, none)
 	if err != nil {
 		return nil, err
 	}
-	return &vrf{Interface: c, r: r}, nil
+	return &membership{Interface: c, r: r}, nil
 }
 
 // ownsAddr looks for an address with its length. One that another host has is none.
@@ -45,7 +45,7 @@ func ownsAddr(addrs []rtnl.Addr, want netip.Prefix) bool {
 }
 
 // apply makes all changes, each with its undo.
-func (v *vrf) apply(ctx context.Context, c *vrfConf) error {
+func (v *membership) apply(ctx context.Context, c *conf) error {
 	if err := v.WriteRecord(c.dir, v.r.Attachment, &v.undo); err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (v *vrf) apply(ctx context.Context, c *vrfConf) error {
 }
 
 // domain returns the index and the table of the VRF, which it makes if there is none.
-func (v *vrf) domain(c *vrfConf) (index uint32, table int, err error) {
+func (v *membership) domain(c *conf) (index uint32, table int, err error) {
 	l, err := v.Conn.Link(c.Name)
 	if err == nil {
 		data, ok := l.Data.(rtnl.VRF)
@@ -110,7 +110,7 @@ func (v *vrf) domain(c *vrfConf) (index uint32, table int, err error) {
 // enslave puts the interface into the VRF. The kernel takes the link down for that and up
 // again, which costs it its routes in all tables but those it makes itself, and without
 // keep_addr_on_down its IPv6 addresses.
-func (v *vrf) enslave(ctx context.Context, index uint32, table int) error {
+func (v *membership) enslave(ctx context.Context, index uint32, table int) error {
 	addrs, routes, err := v.was()
 	if err != nil {
 		return err
@@ -136,7 +136,7 @@ func (v *vrf) enslave(ctx context.Context, index uint32, table int) error {
 
 // was returns the addresses of the interface and the routes out of it, in all tables, that
 // the kernel does not make by itself, those without a gateway first.
-func (v *vrf) was() (addrs []rtnl.Addr, routes []rtnl.Route, err error) {
+func (v *membership) was() (addrs []rtnl.Addr, routes []rtnl.Route, err error) {
 	if addrs, err = v.Conn.Addrs(v.Link.Index); err != nil {
 		return nil, nil, err
 	}
@@ -153,7 +153,7 @@ func (v *vrf) was() (addrs []rtnl.Addr, routes []rtnl.Route, err error) {
 
 // again gives the interface back what it lost. Addresses that were in use go without
 // duplicate detection, as nobody else can have got them in between.
-func (v *vrf) again(addrs []rtnl.Addr, routes []rtnl.Route) error {
+func (v *membership) again(addrs []rtnl.Addr, routes []rtnl.Route) error {
 	have, err := v.Conn.Addrs(v.Link.Index)
 	if err != nil {
 		return err
@@ -184,7 +184,7 @@ func (v *vrf) again(addrs []rtnl.Addr, routes []rtnl.Route) error {
 // settle waits for addresses that the kernel checks once more, as it does with those
 // that it kept while the link was down. Without a carrier it checks for ever, so an end
 // of the wait is no error.
-func (v *vrf) settle(ctx context.Context) error {
+func (v *membership) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
 	err := v.Conn.WaitAddrs(ctx, v.Link.Index)
@@ -199,7 +199,7 @@ func (v *vrf) settle(ctx context.Context) error {
 }
 
 // note enters the routes that are in the table of the VRF.
-func (v *vrf) note(table int) error {
+func (v *membership) note(table int) error {
 	routes, err := v.Conn.Routes(rtnl.RouteFilter{Table: table, Link: v.Link.Index})
 	for _, r := range routes {
 		v.moved = append(v.moved, result.MovedRoute{Dst: r.Dst, GW: r.GW, To: r.GW, Table: table})

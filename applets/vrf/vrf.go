@@ -18,7 +18,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "vrf",
-	Conf:    vrfConf{},
+	Conf:    conf{},
 	Summary: "puts an interface into a routing domain of its container",
 	Help: `
 key      type    default           meaning
@@ -30,16 +30,16 @@ dataDir  string  /run/cnibox/vrf   where it is noted until DEL which interface i
 Addresses stay on the interface; its routes move to the table of the VRF. In cniVersion 1.1.0 the
 result tells the table of its routes; older versions have no word for that, so their result loses
 them. The VRF goes with the last interface that is in it.`,
-	Verbs: spec.Verbs{Since: spec.V031, Add: vrfAdd, Check: vrfCheck, Del: vrfDel, Status: vrfStatus, GC: vrfGC},
+	Verbs: spec.Verbs{Since: spec.V031, Add: add, Check: check, Del: del, Status: status, GC: gc},
 }
 
-const vrfDataDir = "/run/cnibox/vrf"
+const dataDir = "/run/cnibox/vrf"
 
 // noVRFs is what ADD and STATUS say of such a kernel.
 const noVRFs = "vrf: this kernel has no VRFs (CONFIG_NET_VRF): %w"
 
-// vrfConf are the keys of vrf.
-type vrfConf struct {
+// conf are the keys of vrf.
+type conf struct {
 	Name    string `json:"vrfname"`
 	Table   int    `json:"table"` // 0: that of the VRF, else the first that is free
 	DataDir string `json:"dataDir"`
@@ -47,10 +47,10 @@ type vrfConf struct {
 	dir record.Dir
 }
 
-// readVRF decodes and checks the configuration and touches nothing.
+// readConf decodes and checks the configuration and touches nothing.
 // Errors have code 7.
-func readVRF(r *spec.Request) (*vrfConf, error) {
-	c := &vrfConf{}
+func readConf(r *spec.Request) (*conf, error) {
+	c := &conf{}
 	if err := r.Decode(c); err != nil {
 		return nil, err
 	}
@@ -65,21 +65,21 @@ func readVRF(r *spec.Request) (*vrfConf, error) {
 		return nil, spec.Errorf(spec.CodeConfig, result.ReservedTableText, c.Table, math.MaxInt32).AtKey("table")
 	}
 	var err error
-	c.dir, err = record.In(r.Call, c.DataDir, vrfDataDir)
+	c.dir, err = record.In(r.Call, c.DataDir, dataDir)
 	return c, err
 }
 
-// vrfAdd makes the VRF and moves the interface into it, under a lock of the namespace,
+// add makes the VRF and moves the interface into it, under a lock of the namespace,
 // or leaves all as it was. The result is prevResult, with the table of its routes.
-func vrfAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	c, err := readVRF(r)
+func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	c, err := readConf(r)
 	if err != nil {
 		return nil, err
 	}
 	if r.Prev == nil {
 		return nil, spec.Errorf(spec.CodeConfig, "missing prevResult from earlier plugin: vrf works on the interface that it made")
 	}
-	v, err := openVRF(r, spec.CodeConfig)
+	v, err := open(r, spec.CodeConfig)
 	if err != nil {
 		return nil, err
 	}
@@ -94,14 +94,14 @@ func vrfAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	return r.Prev, nil
 }
 
-// vrfCheck finds the VRF with its table, the interface in it, and the addresses and
+// check finds the VRF with its table, the interface in it, and the addresses and
 // routes of prevResult where they belong.
-func vrfCheck(_ context.Context, r *spec.Request) error {
-	c, err := readVRF(r)
+func check(_ context.Context, r *spec.Request) error {
+	c, err := readConf(r)
 	if err = cmp.Or(err, r.CheckIndexes()); err != nil {
 		return err
 	}
-	v, err := openVRF(r, spec.CodeCheck)
+	v, err := open(r, spec.CodeCheck)
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func vrfCheck(_ context.Context, r *spec.Request) error {
 
 // checkResult looks for the addresses and routes of prevResult. Routes that have no table
 // there are in that of the VRF; the gateway of a default route may be another.
-func (v *vrf) checkResult(r *spec.Request, table int) error {
+func (v *membership) checkResult(r *spec.Request, table int) error {
 	addrs, err := v.Conn.Addrs(v.Link.Index)
 	if err != nil {
 		return err
@@ -163,22 +163,22 @@ func (v *vrf) checkResult(r *spec.Request, table int) error {
 	return nil
 }
 
-// vrfDel takes the interface out of its VRF and deletes that if it was the last. Neither
+// del takes the interface out of its VRF and deletes that if it was the last. Neither
 // the namespace nor the interface need exist, and the configuration need not be valid:
 // then the VRF that the interface is in is the one. An interface that is another
 // attachment's stays where it is.
-func vrfDel(ctx context.Context, r *spec.Request) error {
-	c, err := readVRF(r)
+func del(ctx context.Context, r *spec.Request) error {
+	c, err := readConf(r)
 	if err != nil {
 		r.Warn("%v: %s leaves the VRF that it is in", err, r.IfName)
 		c = nil
 	}
-	v, err := openVRF(r, 0)
+	v, err := open(r, 0)
 	if err != nil {
 		return err
 	}
 	defer v.Close()
-	dir, mine := record.Configured(r, vrfDataDir), false
+	dir, mine := record.Configured(r, dataDir), false
 	if v.NS != nil {
 		if err := v.Lock(ctx); err != nil {
 			return err
@@ -198,7 +198,7 @@ func vrfDel(ctx context.Context, r *spec.Request) error {
 // mine reports whether the attachment has an interface in this namespace, or may have had
 // one that is gone. No record is left of that after a GC, or if a version before claims made
 // it; leave then deletes no more than a VRF of this name that no interface is in.
-func (v *vrf) mine(r *spec.Request, dir record.Dir) (bool, error) {
+func (v *membership) mine(r *spec.Request, dir record.Dir) (bool, error) {
 	rec := result.ReadRecord[result.Record](dir, r.Attachment)
 	if v.Link != nil {
 		return v.Owns(r, dir, rec)
@@ -212,7 +212,7 @@ func (v *vrf) mine(r *spec.Request, dir record.Dir) (bool, error) {
 
 // leave takes the interface, if it is there, out of the VRF, which goes if it was the
 // last; c is nil for the VRF that it is in.
-func (v *vrf) leave(c *vrfConf) error {
+func (v *membership) leave(c *conf) error {
 	links, err := v.Conn.Links()
 	if err != nil {
 		return err
@@ -243,10 +243,10 @@ func (v *vrf) leave(c *vrfConf) error {
 	return errors.Join(errs...)
 }
 
-// vrfStatus makes a VRF in a namespace that nobody else sees.
+// status makes a VRF in a namespace that nobody else sees.
 // The code is 50: a kernel that has none.
-func vrfStatus(_ context.Context, r *spec.Request) error {
-	c, err := readVRF(r)
+func status(_ context.Context, r *spec.Request) error {
+	c, err := readConf(r)
 	if err != nil {
 		return err
 	}
@@ -262,7 +262,7 @@ func vrfStatus(_ context.Context, r *spec.Request) error {
 	return nil
 }
 
-// vrfGC forgets the attachments that are gone.
-func vrfGC(_ context.Context, r *spec.Request) error {
-	return record.Configured(r, vrfDataDir).DeleteStale(r.Network, r.Valid)
+// gc forgets the attachments that are gone.
+func gc(_ context.Context, r *spec.Request) error {
+	return record.Configured(r, dataDir).DeleteStale(r.Network, r.Valid)
 }
