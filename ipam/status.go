@@ -29,7 +29,7 @@ func Exhausted(s *Store, sets []RangeSet) (int, error) {
 				used++
 			}
 		}
-		if used >= set.usable() {
+		if used >= set.Usable() {
 			return i, nil
 		}
 	}
