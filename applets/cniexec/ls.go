@@ -81,7 +81,7 @@ func (c *call) ls(_ context.Context, operands []string) (exit int, err error) {
 	}
 	s := c.screen()
 	columns := []column{{title: "NETWORK", min: 6}, {title: "NAME", min: 8}, {title: "IFACE", min: 4}, {title: "ADDRESS", min: 15},
-		{title: "MAC", optional: true}, {title: "HOST"}, {title: "PORTS", min: 5}, {title: "AGE"}, {title: "STATE", min: 12, early: true}}
+		{title: "MAC", optional: true}, {title: "HOST"}, {title: "PORTS", min: 5}, {title: "AGE"}, {title: "STATE", min: 17, early: true}}
 	if c.output == outputWide {
 		s.width = 0
 		columns = append(columns, column{title: "RUNTIME"}, column{title: "CONTAINER"}, column{title: "NETNS"})
