@@ -57,10 +57,20 @@ func Load(dir, network string) (*List, error) {
 	case defective != nil:
 		return defective, defect
 	case files == 0:
-		return nil, fmt.Errorf("no net configurations found in %s: %w", dir, os.ErrNotExist)
+		e := &spec.Error{Code: spec.CodeConfig, Msg: "no net configurations found in " + dir, Err: os.ErrNotExist}
+		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+			e.Msg += ": no such directory"
+		}
+		return nil, e
 	}
-	err = fmt.Errorf("no net configuration with name %q in %s: %w", network, dir, os.ErrNotExist)
-	return nil, errors.Join(append([]error{err}, broken...)...)
+	e := &spec.Error{
+		Code: spec.CodeConfig, Msg: fmt.Sprintf("no net configuration with name %q in %s", network, dir),
+		Err: errors.Join(append(broken, os.ErrNotExist)...),
+	}
+	for _, err := range broken {
+		e = e.WithDetails("%v", err)
+	}
+	return nil, e
 }
 
 // configs reads the configurations in a directory, lists before single ones and each kind in
@@ -131,6 +141,7 @@ func read(file string) (*List, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
+	from := source{file: file, doc: doc}
 	parse := Parse
 	if hasExt(file, []string{".conf", ".json"}) {
 		parse = ParseSingle
@@ -141,9 +152,12 @@ func read(file string) (*List, error) {
 		if l = nil; json.Unmarshal(doc, &w) == nil {
 			l = &List{Name: w.Name, CNIVersion: w.CNIVersion}
 		}
-		return l, fmt.Errorf("configuration %s: %w", file, err)
+		return l, from.within(err)
 	}
-	l.File = file
+	l.File, l.from = file, from
+	for i := range l.Plugins {
+		l.Plugins[i].from = source{file, doc, l.Plugins[i].from.key}
+	}
 	return l, nil
 }
 
@@ -152,7 +166,7 @@ func read(file string) (*List, error) {
 // file is an error, since a network must not be attached with a part of its plugins.
 func (l *List) dropIn() error {
 	if err := spec.CheckNetworkName(l.Name); err != nil {
-		return fmt.Errorf("configuration %s: %w", l.File, err)
+		return l.from.within(&spec.KeyError{Key: "name", Err: err})
 	}
 	if l.OnlyInlined {
 		return nil
@@ -171,14 +185,16 @@ func (l *List) dropIn() error {
 		if err != nil {
 			return fmt.Errorf("drop-in plugin: %w", err)
 		}
-		p, err := parsePlugin(doc)
+		from := source{file: file, doc: doc}
+		p, err := parsePlugin("", doc)
 		if err != nil {
-			return fmt.Errorf("drop-in plugin %s: %w", file, err)
+			return from.within(err)
 		}
+		p.from = from
 		l.Plugins, l.dropped = append(l.Plugins, p), true
 	}
 	if len(l.Plugins) == 0 {
-		return spec.Errorf(spec.CodeConfig, "configuration %s: no plugin configs found, neither in it nor in %s", l.File, dir)
+		return spec.Errorf(spec.CodeConfig, "%s: no plugin configs found, neither in it nor in %s", l.File, dir)
 	}
 	return nil
 }

@@ -84,7 +84,13 @@ func NewRequest(c Call, conf []byte) (*Request, error) {
 	}
 	r := &Request{Call: c, Path: folders(c.Path), conf: conf, Warn: func(string, ...any) {}}
 	if err := unmarshalObject(conf, &r.top); err != nil {
-		return nil, Errorf(CodeDecode, "error unmarshall network config: %w", err)
+		e := Errorf(CodeDecode, "error unmarshall network config: %w", err)
+		if line, column, found := Place(conf, "", err); len(conf) == 0 {
+			e = e.WithDetails("the configuration on standard input is empty")
+		} else if found {
+			e = e.WithDetails("at line %d, column %d", line, column)
+		}
+		return nil, e
 	}
 	// The version comes first: an error about anything else is in that version.
 	for _, read := range []func() error{r.readVersion, r.readName, r.readType, r.readIPAM, r.readDNS, r.readArgs, r.readPrev, r.readValid} {
@@ -179,7 +185,7 @@ func readType(key string, raw json.RawMessage, into *string) error {
 		return nil
 	}
 	if err := CheckType(name); err != nil {
-		return err
+		return &KeyError{key, err}
 	}
 	*into = name
 	return nil
@@ -200,7 +206,7 @@ func (r *Request) readPrev() error {
 	}
 	res, err := p.result(members, r.Net.Version)
 	if err != nil {
-		return Errorf(CodeConfig, "prevResult: %w", err)
+		return Errorf(CodeConfig, "prevResult: %w", err).AtKey("prevResult")
 	}
 	r.Prev = res
 	return nil

@@ -98,7 +98,7 @@ func readBandwidth(r *spec.Request) (*bandwidthPlan, error) {
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
-	if p.dir, err = record.In(c.DataDir, bandwidthDataDir); err != nil {
+	if p.dir, err = record.In(r.Call, c.DataDir, bandwidthDataDir); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -108,7 +108,7 @@ func readBandwidth(r *spec.Request) (*bandwidthPlan, error) {
 // none: an annotation of a pod must not lift the administrator's.
 func (c *bandwidthConf) plan() (*bandwidthPlan, error) {
 	if c.Latency < 0 || c.Latency > longestLatency {
-		return nil, fmt.Errorf(`"latency" %d is not within 1 to %d milliseconds`, c.Latency, longestLatency)
+		return nil, spec.KeyErrorf("latency", `"latency" %d is not within 1 to %d milliseconds`, c.Latency, longestLatency)
 	}
 	latency := uint64(c.Latency)
 	if latency == 0 {

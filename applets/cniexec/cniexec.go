@@ -9,12 +9,14 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
 	"cnibox/chain"
+	"cnibox/internal/state"
 	"cnibox/spec"
 )
 
@@ -73,7 +75,7 @@ func run(ctx context.Context, p applet.Process) int {
 	case v == nil:
 		return c.wrongCall(fmt.Errorf("unknown verb %q%s", c.verb, suggestVerb(c.verb)))
 	case l.command != nil && !v.command:
-		return c.wrongCall(fmt.Errorf("%s takes no command: only run does", c.verb))
+		return c.wrongCall(fmt.Errorf("%s takes no command: only run and enter do", c.verb))
 	}
 	if err := c.usableFor(c.verb); err != nil {
 		return c.wrongCall(err)
@@ -91,12 +93,18 @@ func run(ctx context.Context, p applet.Process) int {
 
 // operands reads network and namespace; cnitool wants a namespace for gc and
 // status as well and does not use it.
-// A namespace is made absolute and not resolved, since the container ID is made of its
-// text; whether there is one is for the runner to find.
+// Whether there is such a namespace is for the runner to find.
 func (c *call) operands(operands []string) error {
 	most := 2
+	if c.everyNetwork() {
+		most = 0
+	}
 	switch {
-	case len(operands) == 0 && c.verb == "version":
+	case len(operands) > most && most == 0:
+		return fmt.Errorf("%q is one operand too many: it is done for all", operands[0])
+	case c.everyNetwork() && c.verb == "gc":
+		return c.gcOperands()
+	case c.everyNetwork(), len(operands) == 0 && c.verb == "version":
 		return nil
 	case len(operands) == 0:
 		return errors.New("NETWORK is missing")
@@ -110,16 +118,23 @@ func (c *call) operands(operands []string) error {
 		}
 	}
 	if len(operands) == most {
-		path, err := filepath.Abs(operands[1])
+		path, err := netnsPath(operands[1])
 		if err != nil {
 			return err
 		}
 		c.target.NetNS = path
+	}
+	switch {
+	case c.create && !named(c.target.NetNS):
+		return fmt.Errorf("--create needs the NAME of a network namespace, for %s/NAME", netnsDir)
+	case c.delete && !named(c.target.NetNS):
+		return fmt.Errorf("--delete needs the NAME of a network namespace, as add --create had it")
+	case c.target.NetNS != "":
 		return nil
 	}
 	switch c.verb {
 	case "add":
-		return errors.New("NETNS is missing: the path of a network namespace, as /run/netns/NAME")
+		return errors.New("NETNS is missing: the name of a network namespace, or a path as /run/netns/NAME")
 	case "del", "check", "get":
 		if c.containerID == "" {
 			return errors.New("NETNS is missing; without it --container-id has to name the attachment")
@@ -138,9 +153,9 @@ func (c *call) prepare() error {
 	}
 	override := c.Getenv("CNI_NETNS_OVERRIDE")
 	t.NetNSOverride = strings.EqualFold(override, "true") || override == "1"
-	var err error
-	if c.cacheDir, err = filepath.Abs(c.cacheDir); err != nil {
-		return err // plugins get paths below it
+	err := c.stateDirs()
+	if err != nil {
+		return err
 	}
 	if t.Args, err = cniArgs(c.Getenv("CNI_ARGS")); err != nil {
 		return err
@@ -152,11 +167,38 @@ func (c *call) prepare() error {
 	return nil
 }
 
+// stateDirs completes the two directories of the flags: plugins get paths below them. The
+// error has code 4.
+func (c *call) stateDirs() (err error) {
+	if c.stateDir == "" {
+		c.stateDir, err = spec.StateDir(c.Getenv)
+	}
+	for _, dir := range []*string{&c.stateDir, &c.cacheDir} {
+		if err == nil && *dir != "" {
+			*dir, err = filepath.Abs(*dir)
+		}
+	}
+	return err
+}
+
+// cache returns the runtime's cache.
+func (c *call) cache() *chain.Cache {
+	if c.cacheDir != "" {
+		return &chain.Cache{Dir: c.cacheDir}
+	}
+	dir, notice := state.CacheDir(c.stateDir)
+	return &chain.Cache{Dir: dir, Creating: func() {
+		if notice != "" {
+			c.runner.Warn("%s", notice)
+		}
+	}}
+}
+
 // setRunner makes the runner of the flags; what it warns of goes to stderr.
 func (c *call) setRunner() {
 	local := c.local()
 	c.runner = &chain.Runner{
-		Invoker: local, Cache: &chain.Cache{Dir: c.cacheDir}, Path: c.path, KeepGoing: c.keepGoing, Retries: c.retries,
+		Invoker: local, Cache: c.cache(), Path: c.path, KeepGoing: c.keepGoing, Retries: c.retries,
 		Warn: func(format string, args ...any) {
 			fmt.Fprintf(c.Stderr, "cni-exec: %s\n", fmt.Sprintf(format, args...))
 		},
@@ -167,6 +209,11 @@ func (c *call) setRunner() {
 func (c *call) local() *chain.Local {
 	l := c.Invoker(filepath.SplitList(c.path))
 	l.BuiltIn, l.StderrInError, l.Timeout = true, true, c.timeout
+	if c.stateDir != "" { // of two variables a program takes the first
+		l.Environ = append([]string{spec.StateEnv + "=" + c.stateDir}, slices.DeleteFunc(slices.Clone(l.Environ), func(v string) bool {
+			return strings.HasPrefix(v, spec.StateEnv+"=")
+		})...)
+	}
 	return l
 }
 
@@ -261,6 +308,24 @@ func (c *call) add(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	created := false
+	if c.create {
+		if created, err = createNetNS(ctx, c.target.NetNS); err != nil {
+			return err
+		}
+	}
+	if err = c.addTo(ctx, l); err != nil && created {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeDown)
+		defer cancel()
+		if derr := c.deleteUnused(ctx); derr != nil {
+			c.runner.Warn("%v", derr)
+		}
+	}
+	return err
+}
+
+// addTo attaches the target, whose namespace is there.
+func (c *call) addTo(ctx context.Context, l *chain.List) error {
 	res, err := c.runner.Add(ctx, l, c.target)
 	if err != nil {
 		return err
@@ -293,7 +358,10 @@ func (c *call) del(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.runner.Del(ctx, l, c.target)
+	if err = c.runner.Del(ctx, l, c.target); err != nil || !c.delete {
+		return err
+	}
+	return c.deleteUnused(ctx)
 }
 
 // check runs CHECK; that all is well is told by the exit code alone.

@@ -16,6 +16,7 @@ import (
 
 	"cnibox/chain"
 	"cnibox/internal/nsid"
+	"cnibox/internal/state"
 	"cnibox/ipam"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -42,6 +43,8 @@ type inventory struct {
 	published map[portOf]bool
 	confs     map[string]*netConf // by their text: most attachments of a network have the same
 	cache     *chain.Cache
+
+	stateDir string // where plugins store state; empty: in the default directories
 }
 
 // The states of an attachment.
@@ -181,8 +184,9 @@ type pluginConf struct {
 
 // An ipamConf is what is read of the key "ipam".
 type ipamConf struct {
-	Type    string
-	DataDir string
+	Type            string
+	DataDir         string
+	KeepAcrossBoots bool
 	ipam.Range
 	Ranges []ipam.RangeSet
 }
@@ -203,15 +207,18 @@ func (c *netConf) bridge() string {
 	return ""
 }
 
-// leasesDir is where host-local stores leases unless the configuration names another directory.
-const leasesDir = "/var/lib/cni/networks"
-
-// leases returns the data directory of the network's leases; empty: host-local has none of it.
-func (c *netConf) leases() string {
-	if p := c.interfacePlugin(); p.IPAM.Type == "host-local" {
-		return cmp.Or(p.IPAM.DataDir, leasesDir)
+// leases returns the data directory of the leases of a network with this configuration; empty:
+// host-local has none of it.
+func (c *netConf) leases(stateDir, network string) (dir string) {
+	p := c.interfacePlugin().IPAM
+	switch {
+	case p.Type != "host-local":
+		return ""
+	case p.DataDir != "":
+		return p.DataDir
 	}
-	return ""
+	dir, _ = state.LeaseDir(stateDir, network, p.KeepAcrossBoots)
+	return dir
 }
 
 // pools are the range sets of host-local; nil: there are none, or none that are valid.
@@ -271,8 +278,8 @@ func (v *inventory) conf(doc []byte) *netConf {
 
 // newInventory reads the cache, and compares each entry with the kernel, the rules and the
 // leases. The error is that of a cache that cannot be read.
-func newInventory(cache *chain.Cache) (*inventory, error) {
-	v := emptyInventory(cache)
+func newInventory(cache *chain.Cache, stateDir string) (*inventory, error) {
+	v := emptyInventory(cache, stateDir)
 	listed := make(chan struct{}) // the kernel's part takes as long as the files'
 	go func() {
 		v.readHost()
@@ -297,11 +304,11 @@ func newInventory(cache *chain.Cache) (*inventory, error) {
 
 // emptyInventory has no attachment, and has not looked at the host. It is for verbs that need
 // few entries, which they read.
-func emptyInventory(cache *chain.Cache) *inventory {
+func emptyInventory(cache *chain.Cache, stateDir string) *inventory {
 	var info unix.Sysinfo_t
 	_ = unix.Sysinfo(&info) // cannot fail
 	uptime := time.Duration(info.Uptime+1) * time.Second
-	return &inventory{now: time.Now(), uptime: uptime, cache: cache, confs: map[string]*netConf{}, leases: map[string]leaseNames{}}
+	return &inventory{now: time.Now(), uptime: uptime, cache: cache, stateDir: stateDir, confs: map[string]*netConf{}, leases: map[string]leaseNames{}}
 }
 
 // read decodes what an entry has. It is not tested.
@@ -606,7 +613,7 @@ type leaseNames map[string]bool
 
 // testLeases looks for the files of the leases, not into them.
 func (v *inventory) testLeases(a *entry) {
-	dir := a.conf.leases()
+	dir := a.conf.leases(v.stateDir, a.NetworkName)
 	if dir == "" {
 		return
 	}

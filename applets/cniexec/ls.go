@@ -32,16 +32,16 @@ func (c *call) wants(formats ...string) error {
 // look makes the inventory for a verb that shows it, and names the entries that are broken and
 // what could not be read.
 func (c *call) look() (*inventory, error) {
-	v, err := newInventory(c.results())
+	if err := c.stateDirs(); err != nil {
+		return nil, err
+	}
+	v, err := newInventory(c.cache(), c.stateDir)
 	if err != nil {
 		return nil, err
 	}
 	c.complain(v)
 	return v, nil
 }
-
-// results is the cache in --cache-dir.
-func (c *call) results() *chain.Cache { return &chain.Cache{Dir: c.cacheDir} }
 
 // complain names on stderr what the inventory does not have.
 func (c *call) complain(v *inventory) {
@@ -238,17 +238,17 @@ type network struct {
 	attached []*entry
 }
 
-// networks are those of --conf-dir and of the cache, in the order of their names. Of a network
+// knownNetworks are those of --conf-dir and of the cache, in the order of their names. Of a network
 // whose configuration is gone, that of an attachment's ADD is taken. The default network is one
 // if it has been used, and nothing is configured.
-func (c *call) networks(v *inventory) []*network {
+func (c *call) knownNetworks(v *inventory) []*network {
 	lists, wrong := chain.Lists(c.confDir)
 	for _, err := range wrong {
 		c.warn("%s", printable(err.Error()))
 	}
 	byName := map[string]*network{}
 	if len(lists)+len(wrong) == 0 {
-		if conf := c.defaultConf(); conf != nil {
+		if conf := defaultConf(v.cache.Dir); conf != nil {
 			byName[defaultNetwork] = &network{name: defaultNetwork, conf: conf}
 		}
 	}
@@ -276,12 +276,12 @@ func (c *call) networks(v *inventory) []*network {
 }
 
 // defaultConf is that of the default network, if its subnets were chosen; nil: they were not.
-func (c *call) defaultConf() *netConf {
-	s, err := readSubnets(filepath.Join(c.cacheDir, "cnibox", "default-network.json"))
+func defaultConf(cacheDir string) *netConf {
+	s, err := readSubnets(filepath.Join(cacheDir, "cnibox", subnetsFile))
 	if err != nil {
 		return nil
 	}
-	return readNetConf(embeddedConf(s, hostHasIPv6(), filepath.Join(c.cacheDir, "networks"), ""))
+	return readNetConf(embeddedConf(s, hostHasIPv6(), filepath.Join(cacheDir, "networks"), ""))
 }
 
 // A pool is a range set of a network, and what of it is leased.
@@ -302,7 +302,7 @@ func (v *inventory) pools(n *network) (pools []pool, err error) {
 	if len(pools) == 0 {
 		return nil, nil
 	}
-	leased, err := ipam.Peek(n.conf.leases(), n.name)
+	leased, err := ipam.Peek(n.conf.leases(v.stateDir, n.name), n.name)
 	if err != nil {
 		return pools, err
 	}
@@ -403,7 +403,7 @@ func (c *call) lsNetworks(v *inventory) (exit int, err error) {
 	}
 	all := networksDoc{[]networkDoc{}}
 	var rows [][]string
-	for _, n := range c.networks(v) {
+	for _, n := range c.knownNetworks(v) {
 		pools, err := v.pools(n)
 		if err != nil {
 			c.warn("leases of network %s: %v", n.name, err)

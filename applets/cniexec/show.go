@@ -23,7 +23,7 @@ func (c *call) show(_ context.Context, operands []string) (exit int, err error) 
 	if err != nil {
 		return 0, err
 	}
-	networks := c.networks(v)
+	networks := c.knownNetworks(v)
 	for _, n := range networks {
 		if n.name == operands[0] {
 			return c.showNetwork(v, n)
@@ -174,7 +174,7 @@ func (c *call) showNetwork(v *inventory, n *network) (exit int, err error) {
 		{"version", []string{n.conf.CNIVersion}},
 		{"plugins", []string{strings.Join(n.conf.types(), ", ")}},
 		{"bridge", []string{n.conf.bridge()}},
-		{"leases", []string{n.conf.leases()}},
+		{"leases", []string{n.conf.leases(v.stateDir, n.name)}},
 	}
 	for _, p := range pools {
 		lines := []string{}

@@ -29,7 +29,7 @@ func (c *call) tree(_ context.Context, operands []string) (exit int, err error) 
 	if err != nil {
 		return 0, err
 	}
-	branches, err := v.branches(c.networks(v))
+	branches, err := v.branches(c.knownNetworks(v))
 	if err != nil {
 		return 0, err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"cnibox/chain"
 	"cnibox/internal/nsid"
+	"cnibox/internal/state"
 	"cnibox/ipam"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -76,7 +77,10 @@ func (c *call) who(_ context.Context, operands []string) (exit int, err error) {
 	if err := c.wants(outputJSON); err != nil {
 		return 0, err
 	}
-	q := &question{call: c, inventory: emptyInventory(c.results()), text: operands[0]}
+	if err := c.stateDirs(); err != nil {
+		return 0, err
+	}
+	q := &question{call: c, inventory: emptyInventory(c.cache(), c.stateDir), text: operands[0]}
 	if err := q.read(); err != nil {
 		return 0, err
 	}
@@ -98,7 +102,7 @@ func (c *call) who(_ context.Context, operands []string) (exit int, err error) {
 	return exit, err
 }
 
-// read finds out what the operand is. A name is that of a link, or of a namespace in /run/netns.
+// read finds out what the operand is. A name is that of a link, or of a named namespace.
 func (q *question) read() (err error) {
 	text := q.text
 	if a, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
@@ -127,7 +131,7 @@ func (q *question) read() (err error) {
 		}
 	}
 	if !strings.Contains(text, "/") {
-		q.path = filepath.Join("/run/netns", text)
+		q.path = filepath.Join(netnsDir, text)
 		if q.id, err = nsid.At(q.path); err == nil {
 			// A link of that name comes first.
 			if _, lerr := q.hostLink(text); lerr == nil {
@@ -240,17 +244,17 @@ func (q *question) askAddress() error {
 // leaseDirs are the data directories of host-local: the usual one, that of the default network,
 // and those of the configured networks.
 func (q *question) leaseDirs() []string {
-	dirs := []string{leasesDir}
+	dirs := []string{state.Dir(q.inventory.stateDir, state.Leases), filepath.Join(state.Run, filepath.Base(state.Leases))}
 	add := func(dir string) {
 		if dir != "" && !slices.Contains(dirs, dir) {
 			dirs = append(dirs, dir)
 		}
 	}
-	add(filepath.Join(q.cacheDir, "networks"))
+	add(filepath.Join(q.inventory.cache.Dir, "networks"))
 	lists, _ := chain.Lists(q.confDir)
 	for _, l := range lists {
 		if doc, err := l.Effective(); err == nil {
-			add(q.conf(doc).leases())
+			add(q.conf(doc).leases(q.inventory.stateDir, l.Name))
 		}
 	}
 	return dirs

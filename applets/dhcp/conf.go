@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"cnibox/applets/record"
+	"cnibox/internal/state"
 	"cnibox/ipam/dhcp"
 	"cnibox/spec"
 )
@@ -60,18 +61,19 @@ func newDHCP(r *spec.Request) (*dhcpPlugin, error) {
 		IPAM dhcpWhere `json:"ipam"`
 	}
 	err := r.Decode(&c)
-	p := &dhcpPlugin{Request: r, socket: cmp.Or(c.IPAM.Socket, dhcpSocket)}
+	usual := state.Dir(r.Call.StateDir, dhcpSocket)
+	p := &dhcpPlugin{Request: r, socket: cmp.Or(c.IPAM.Socket, usual)}
 	if err == nil {
 		if err = checkDHCPSocket(p.socket); err != nil {
-			err = spec.Errorf(spec.CodeConfig, `"ipam.daemonSocketPath" %w`, err)
+			err = spec.Errorf(spec.CodeConfig, `"ipam.daemonSocketPath" %w`, err).AtKey("ipam.daemonSocketPath")
 		}
 	}
 	if err != nil && r.Call.Verb != spec.Del {
 		return nil, err
 	}
 	if err != nil {
-		r.Warn("%v: it is taken to be %s", err, dhcpSocket)
-		p.socket = dhcpSocket
+		r.Warn("%v: it is taken to be %s", err, usual)
+		p.socket = usual
 	}
 	p.leases = dhcpLeases(p.socket)
 	return p, nil
@@ -111,7 +113,7 @@ func readDHCP(r *spec.Request) (*dhcpPlugin, error) {
 	}
 	switch {
 	case c.IPAM.Priority < 0 || c.IPAM.Priority > 1<<31-1:
-		return nil, spec.Errorf(spec.CodeConfig, `"ipam.priority" %d is not within 0 to 2147483647`, c.IPAM.Priority)
+		return nil, spec.Errorf(spec.CodeConfig, `"ipam.priority" %d is not within 0 to 2147483647`, c.IPAM.Priority).AtKey("ipam.priority")
 	case !p.conf.V4 && !p.conf.V6:
 		return nil, spec.Errorf(spec.CodeConfig, `"ipam.ipv4" is false and "ipam.ipv6" is not true: there is nothing to lease`)
 	}
@@ -136,7 +138,7 @@ func (p *dhcpPlugin) readProvide(c *dhcpConf) error {
 			return err
 		}
 		if code == 0 || code == 255 || code >= 50 && code <= 54 || code == 57 {
-			return spec.Errorf(spec.CodeConfig, `"ipam.provide" has option %d, which the client sets itself: remove it`, code)
+			return spec.Errorf(spec.CodeConfig, `"ipam.provide" has option %d, which the client sets itself: remove it`, code).AtKey("ipam.provide")
 		}
 		value := o.Value
 		if arg, ok := p.Arg(o.FromArg); ok && o.FromArg != "" {
