@@ -80,8 +80,8 @@ func (c *call) ls(_ context.Context, operands []string) (exit int, err error) {
 		return c.writeJSON(v.doc())
 	}
 	s := c.screen()
-	columns := []column{{title: "NETWORK", min: 6}, {title: "NAME", min: 8}, {title: "IFACE", min: 4}, {title: "ADDRESS", min: 15},
-		{title: "MAC", optional: true}, {title: "HOST"}, {title: "PORTS", min: 5}, {title: "AGE"}, {title: "STATE", min: 17, early: true}}
+	columns := []column{{title: "NETWORK", min: 7}, {title: "NAME", min: 8}, {title: "IFACE", min: 5}, {title: "ADDRESS", min: 15},
+		{title: "MAC", optional: true}, {title: "HOST"}, {title: "PORTS", min: 5}, {title: "AGE"}, {title: "STATE", min: 12, early: true}}
 	if c.output == outputWide {
 		s.width = 0
 		columns = append(columns, column{title: "RUNTIME"}, column{title: "CONTAINER"}, column{title: "NETNS"})
@@ -395,11 +395,11 @@ func (n *network) faults() (count int) {
 // lsNetworks lists the networks.
 func (c *call) lsNetworks(v *inventory) (exit int, err error) {
 	s := c.screen()
-	columns := []column{{title: "NETWORK", min: 6}, {title: "PLUGINS", min: 8, early: true}, {title: "BRIDGE"}, {title: "SUBNETS", min: 12},
+	columns := []column{{title: "NETWORK", min: 7}, {title: "TYPE", min: 6}, {title: "BRIDGE"}, {title: "SUBNETS", min: 12},
 		{title: "USED"}, {title: "FREE"}, {title: "STALE"}, {title: "ATTACHED"}, {title: "FAULTS"}}
 	if c.output == outputWide {
 		s.width = 0
-		columns = append(columns, column{title: "VERSION"}, column{title: "FILE"})
+		columns = append(columns, column{title: "PLUGINS"}, column{title: "VERSION"}, column{title: "FILE"})
 	}
 	all := networksDoc{[]networkDoc{}}
 	var rows [][]string
@@ -418,13 +418,13 @@ func (c *call) lsNetworks(v *inventory) (exit int, err error) {
 				subnets = append(subnets, r.Subnet.String())
 			}
 		}
-		row := []string{n.name, strings.Join(n.conf.types(), ","), n.conf.bridge(), strings.Join(subnets, ","),
+		row := []string{n.name, n.conf.interfacePlugin().Type, n.conf.bridge(), strings.Join(subnets, ","),
 			fmt.Sprint(used), count(free), fmt.Sprint(stale), fmt.Sprint(len(n.attached)), fmt.Sprint(n.faults())}
 		if len(pools) == 0 {
 			row[4], row[5], row[6] = "", "", ""
 		}
 		if c.output == outputWide {
-			row = append(row, n.conf.CNIVersion, n.file)
+			row = append(row, strings.Join(n.conf.types(), ","), n.conf.CNIVersion, n.file)
 		}
 		for i := range row {
 			if row[i] == "" {

@@ -150,10 +150,10 @@ func (s screen) row(b *strings.Builder, widths []int, cells []string) {
 	b.WriteByte('\n')
 }
 
-// cut shortens text to so many columns, of which the last says so.
+// cut shortens text to so many columns, of which the last says so; 0: it is left whole.
 func (s screen) cut(text string, width int) string {
 	text = printable(text)
-	if utf8.RuneCountInString(text) <= width {
+	if width == 0 || utf8.RuneCountInString(text) <= width {
 		return text
 	}
 	end := "~"

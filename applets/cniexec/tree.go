@@ -184,7 +184,7 @@ func uplinks() (indexes []uint32, addrs map[uint32][]rtnl.Addr, err error) {
 
 // draw writes a branch: a line of its own and one for each attachment.
 func (b *branch) draw(w *strings.Builder, s screen) {
-	w.WriteString(s.cut(b.name+"  "+strings.Join(b.words, " "), max(s.width, 20)) + "\n")
+	w.WriteString(s.cut(strings.TrimRight(b.name+"  "+strings.Join(b.words, " "), " "), s.width) + "\n")
 	tick, last := "|- ", "`- "
 	if s.utf8 {
 		tick, last = "├─ ", "└─ "
