@@ -31,9 +31,10 @@ type flags struct {
 	path                string        // CNI_PATH; empty: built-in plugins alone
 	timeout             time.Duration // of one plugin; 0: the default
 	retries             int           // of an add that ended with code 11
+	output              string        // empty: for people
 
-	keepGoing, all, allNetworks, live, dryRun, force, json, help, version bool
-	create, delete                                                        bool // the named namespace
+	keepGoing, all, allNetworks, live, dot, dryRun, force, json, help, version bool
+	create, delete                                                             bool // the named namespace
 
 	// Those that may be given more than once, in their order.
 	valid, nets []string
@@ -88,6 +89,12 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	})
 	of("run", func(fs *pflag.FlagSet) {
 		fs.StringArrayVar(&f.nets, "net", nil, "`NETWORK` attach to this one; repeatable")
+	})
+	of("ls show who", func(fs *pflag.FlagSet) {
+		fs.StringVarP(&f.output, "output", "o", "", "`FORMAT` json, or of ls also wide; default: text as wide as the terminal")
+	})
+	of("tree", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&f.dot, "dot", false, "print a graph for dot(1)")
 	})
 	of("", func(fs *pflag.FlagSet) {
 		fs.StringVar(&f.confDir, "conf-dir", cmp.Or(getenv("NETCONFPATH"), "/etc/cni/net.d"), "`DIR` configurations")

@@ -90,6 +90,35 @@ command's.`,
 				{"cni-exec enter blue -- ip addr", "in /run/netns/blue"},
 				{"cni-exec enter /proc/4711/ns/net -- sh", "in the namespace of a process"},
 			}},
+		{name: "ls", operands: "[networks]", summary: "list attachments of all runtimes, or networks", do: (*call).ls,
+			text: `STATE is from a cheap test of namespace, host-side link, elements and leases:
+ok, fault with the reason, busy while a verb runs, or unknown. check looks
+closer. Wide and json have all columns, and cut none.`,
+			examples: []example{
+				{"cni-exec ls -o wide", "with runtime, container ID and namespace"},
+				{"cni-exec ls networks", "with the addresses that are used, free and stale"},
+			}},
+		{name: "show", operands: "ID|NETWORK", summary: "all that is known of a container, or of a network", do: (*call).show,
+			text: `ID may be cut, and be a name or a namespace as ls has it. Of a network it shows
+the ranges, with how many addresses are used, free, and stale: leased to what
+has no live attachment in the cache.`,
+			examples: []example{
+				{"cni-exec show blue", "the attachments of /run/netns/blue"},
+				{"cni-exec show mynet -o json", "a network, with its attachments"},
+			}},
+		{name: "who", operands: "ADDRESS|PROTO/PORT|LINK|NETNS|MAC", summary: "name the owner", do: (*call).who,
+			text: `The exit code is 1 if it has none.`,
+			examples: []example{
+				{"cni-exec who 10.88.0.7", "the container that has the address"},
+				{"cni-exec who tcp/8080", "the one that a host port leads to"},
+			}},
+		{name: "tree", operands: "", summary: "draw the host's links and what is attached", do: (*call).tree,
+			text: `Uplinks, parents and bridges, with the host-side link, name, interface,
+addresses and ports of each attachment, and what is wrong with it.`,
+			examples: []example{
+				{"cni-exec tree", "as text"},
+				{"cni-exec tree --dot | dot -Tpng >net.png", "as a picture"},
+			}},
 		{name: "help", operands: "[VERB]", summary: "print this help, or that of a verb", do: (*call).printHelp,
 			examples: []example{
 				{"cni-exec help run", "the flags of run, and two examples"},
