@@ -42,6 +42,9 @@ func ReadCall(getenv func(string) string) (Call, error) {
 		NetNSOverride: override(getenv("CNI_NETNS_OVERRIDE")),
 		SystemBus:     getenv(SystemBusEnv),
 	}
+	if c.Verb == Restore { // which is no verb of the specification
+		return c, unknownVerb(c.Verb)
+	}
 	// GC, STATUS and VERSION are about no attachment; runtimes fill the names with
 	// anything, as "dummy".
 	if !c.Verb.attached() {

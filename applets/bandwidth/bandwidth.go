@@ -40,6 +40,7 @@ its own queue. What the container sends is queued on an IFB named bwp and 12 hex
 	Verbs: spec.Verbs{
 		Since: spec.V030,
 		Add:   bandwidthAdd, Check: bandwidthCheck, Del: bandwidthDel, Status: bandwidthStatus, GC: bandwidthGC,
+		Restore: bandwidthRestore,
 	},
 }
 
@@ -199,6 +200,15 @@ func bandwidthAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	return r.Prev, nil
+}
+
+// bandwidthRestore makes the limits again unless they are as they should be.
+func bandwidthRestore(ctx context.Context, r *spec.Request) error {
+	if bandwidthCheck(ctx, r) == nil {
+		return nil
+	}
+	_, err := bandwidthAdd(ctx, r)
+	return err
 }
 
 // bandwidthStatus fails with code 50 if the kernel lacks what ADD needs.

@@ -57,7 +57,7 @@ Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC,
 		Create: createBridgePort, Resolve: resolveGateways, Configure: configureBridge, Setup: setupBridge, Ready: readyBridge,
 		Verify: verifyBridge, Describe: describeBridge, Probe: probeBridge,
 		Remove:  func(_ context.Context, op *attach.Op, _ *bridge) error { return op.RemoveVeth() },
-		Cleanup: cleanupBridge, Collect: collectBridge,
+		Cleanup: cleanupBridge, Collect: collectBridge, Restore: restoreBridge,
 	}),
 }
 
@@ -70,8 +70,9 @@ var bridgeKinds = []nft.Kind{nft.KindMasquerade, nft.KindMACGuard, nft.KindAdver
 // It lives as long as the verb.
 type bridge struct {
 	bridgeConf
-	link, host *rtnl.Link // the bridge, and the port; nil before createBridgePort
-	made       bool       // by this ADD, with an address that stays
+	link, host *rtnl.Link       // the bridge, and the port; nil before createBridgePort
+	made       bool             // by this ADD, with an address that stays
+	mac        net.HardwareAddr // of a bridge that is made; nil: a random one
 }
 
 // bridgeConf are the keys; Help tells each. The zero value of each key is its default
@@ -186,8 +187,12 @@ func guardMAC(ctx context.Context, op *attach.Op, port string) error {
 func ensureBridge(op *attach.Op, c *bridge) error {
 	br, err := op.Host.Link(c.Bridge)
 	if errors.Is(err, os.ErrNotExist) {
+		mac := c.mac
+		if mac == nil {
+			mac = attach.RandomMAC()
+		}
 		br, err = op.Host.CreateLink(rtnl.LinkSpec{
-			Name: c.Bridge, Kind: rtnl.Bridge{VLANFiltering: c.filtersVLANs()}, MTU: c.MTU, MAC: attach.RandomMAC(), Up: true,
+			Name: c.Bridge, Kind: rtnl.Bridge{VLANFiltering: c.filtersVLANs()}, MTU: c.MTU, MAC: mac, Up: true,
 		})
 		if err == nil {
 			c.made = true

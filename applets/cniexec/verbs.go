@@ -81,6 +81,15 @@ command's.`,
 				{"cni-exec run -- sh", "a shell in a namespace of its own"},
 				{"cni-exec run --net mynet -p 8080:80 -- httpd -f", "a server, reached at the host's port 8080"},
 			}},
+		{name: "reload", operands: "[ID|NETWORK]", summary: "restore what attachments had on the host", do: (*call).reload,
+			text: `After nft flush ruleset, a deleted bridge or the like: bridges, ports and their
+flags, addresses of the host, settings, rules and limits come back as add made
+them. Containers, their addresses and open connections are not touched. What
+cannot be restored is named, and the exit code is 1.`,
+			examples: []example{
+				{"cni-exec reload", "all attachments that are alive"},
+				{"cni-exec reload mynet", "those of one network, or of one container"},
+			}},
 		{name: "help", operands: "[VERB]", summary: "print this help, or that of a verb", do: (*call).printHelp,
 			examples: []example{
 				{"cni-exec help run", "the flags of run, and two examples"},
