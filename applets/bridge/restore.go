@@ -2,42 +2,65 @@ package bridge
 
 import (
 	"context"
+	"fmt"
 
 	"cnibox/applets/attach"
 	"cnibox/nft"
 	"cnibox/rtnl"
 )
 
-// restoreBridge makes the bridge again, with the MAC address and the MTU of before, so that the
-// containers go on with the gateway that they know; then the port's place in it, the gateway
-// and the rules.
+// restoreBridge makes the bridge again, then the port's place in it, the gateway and the rules.
+// Of many ports, each bridge and each gateway is looked at once.
 func restoreBridge(ctx context.Context, op *attach.Op, c *bridge) (err error) {
 	if c.host, err = op.HostEnd(); err != nil {
 		return op.LostHostEnd(err)
 	}
-	mac, mtu := op.Recorded(c.Bridge, true)
-	c.mac = mac
-	if c.MTU == 0 {
-		c.MTU = mtu
-	}
-	if err := ensureBridge(op, c); err != nil {
+	if err := restoreMaster(ctx, op, c); err != nil {
 		return err
 	}
 	if err := restorePort(op, c); err != nil {
 		return err
 	}
-	if c.IsGateway && len(op.Result.IPs) > 0 {
-		if err := setGateways(op, c); err != nil {
-			return err
-		}
-		if err := attach.SwitchForwarding(op, func(func() error) error { return nil }); err != nil {
-			return err
-		}
+	if err := restoreGateway(ctx, op, c); err != nil {
+		return err
 	}
 	if err := restoreGuard(ctx, op, c); err != nil {
 		return err
 	}
 	return addRules(ctx, op, c)
+}
+
+// restoreMaster makes the bridge with the MAC address and the MTU of before, so that containers
+// go on with the gateway that they know.
+func restoreMaster(ctx context.Context, op *attach.Op, c *bridge) (err error) {
+	mac, mtu := op.Recorded(c.Bridge, true)
+	c.mac = mac
+	if c.MTU == 0 {
+		c.MTU = mtu
+	}
+	key := fmt.Sprintf("bridge %s %t %t", c.Bridge, c.PromiscMode, c.filtersVLANs())
+	if err := attach.Once(ctx, key, func() error { return ensureBridge(op, c) }); err != nil || c.link != nil {
+		return err
+	}
+	c.link, err = op.Host.Link(c.Bridge)
+	return err
+}
+
+// restoreGateway gives the bridge its addresses, and the host its setting for forwarding.
+func restoreGateway(ctx context.Context, op *attach.Op, c *bridge) error {
+	if !c.IsGateway || len(op.Result.IPs) == 0 {
+		return nil
+	}
+	key := fmt.Sprintf("gateway %s %d", c.Bridge, c.VLAN)
+	for _, ip := range op.Result.IPs {
+		key += fmt.Sprintf(" %s/%d", ip.Gateway, ip.Address.Bits())
+	}
+	return attach.Once(ctx, key, func() error {
+		if err := setGateways(op, c); err != nil {
+			return err
+		}
+		return attach.SwitchForwarding(op, func(func() error) error { return nil })
+	})
 }
 
 // restorePort puts the port into the bridge, and sets the flags and VLANs that are not as they
@@ -62,8 +85,13 @@ func restorePort(op *attach.Op, c *bridge) error {
 	if err := op.Host.Do(ops...); err != nil {
 		return err
 	}
-	if err := op.IgnoreRouters(host.Name); err != nil || !joins || c.made {
-		return err
+	if host.AcceptsRA {
+		if err := op.IgnoreRouters(host.Name); err != nil {
+			return err
+		}
+	}
+	if !joins || c.made {
+		return nil
 	}
 	return afterJoin(op, c)
 }

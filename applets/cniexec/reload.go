@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"cnibox/applets/attach"
 	"cnibox/chain"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -48,7 +49,7 @@ func (c *call) reloadAll(ctx context.Context) error {
 // restore restores the attachments that match, prints what could not be restored of each, and
 // returns how many attachments there were.
 func (c *call) restore(ctx context.Context, match func(spec.Attachment) bool) (int, error) {
-	all, err := c.runner.Restore(ctx, match, &together{})
+	all, err := c.runner.Restore(attach.Remember(ctx), match, &together{})
 	if err != nil {
 		return len(all), err
 	}

@@ -3,8 +3,11 @@ package portmap
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
+	"os"
 
+	"cnibox/applets/attach"
 	"cnibox/applets/record"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -32,7 +35,7 @@ func portmapRestore(ctx context.Context, r *spec.Request) error {
 				return err
 			}
 		}
-		return p.dir.restoreLocalnet(r, maps)
+		return p.dir.restoreLocalnet(ctx, r, maps)
 	})
 	if err != nil {
 		return err
@@ -79,18 +82,13 @@ func (p *portmapPlan) republish(r *spec.Request, x *nft.Tx, maps iter.Seq[nft.Po
 
 // restoreLocalnet switches route_localnet on again, on the link that the record has, or if that
 // is gone on the one that leads to the container now.
-func (d portOwners) restoreLocalnet(r *spec.Request, maps iter.Seq[nft.PortMap]) error {
+func (d portOwners) restoreLocalnet(ctx context.Context, r *spec.Request, maps iter.Seq[nft.PortMap]) error {
 	if !localnetTarget(maps).IsValid() {
 		return nil
 	}
-	host, err := rtnl.Dial(rtnl.Host())
-	if err != nil {
-		return err
-	}
-	defer host.Close()
 	uses, key := d.localnetUses(), r.Attachment.Key()
 	recorded := ""
-	err = uses.Each(func(name string) error {
+	err := uses.Each(func(name string) error {
 		if _, of := cutLocalnetName(name); of == key {
 			recorded = name
 		}
@@ -107,14 +105,25 @@ func (d portOwners) restoreLocalnet(r *spec.Request, maps iter.Seq[nft.PortMap])
 		return d.setLocalnet(r.Attachment, link)
 	}
 	index, _ := cutLocalnetName(recorded)
-	link, err := host.LinkAt(index)
-	if err == nil {
-		return enableLocalnet(link.Name)
-	}
-	if err := rtnl.SkipAbsent(err); err != nil {
+	err = attach.Once(ctx, fmt.Sprintf("localnet %d", index), func() error { return enableLocalnetAt(index) })
+	if !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	return d.moveLocalnet(r, maps, recorded)
+}
+
+// enableLocalnetAt is enableLocalnet by the index of the link; os.ErrNotExist: it is gone.
+func enableLocalnetAt(index uint32) error {
+	host, err := rtnl.Dial(rtnl.Host())
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	link, err := host.LinkAt(index)
+	if err != nil {
+		return err
+	}
+	return enableLocalnet(link.Name)
 }
 
 // moveLocalnet is restoreLocalnet for a link in place of the recorded one, whose value without

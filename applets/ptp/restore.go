@@ -2,6 +2,7 @@ package ptp
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"cnibox/applets/attach"
@@ -14,8 +15,10 @@ func restorePtp(ctx context.Context, op *attach.Op, c *ptp) (err error) {
 	if c.host, err = op.HostEnd(); err != nil {
 		return op.LostHostEnd(err)
 	}
-	if err := op.IgnoreRouters(c.host.Name); err != nil {
-		return err
+	if c.host.AcceptsRA {
+		if err := op.IgnoreRouters(c.host.Name); err != nil {
+			return err
+		}
 	}
 	if !c.host.Up {
 		if err := op.Host.Do(rtnl.ChangeLink(c.host.Index, rtnl.LinkChange{Up: new(true)})); err != nil {
@@ -25,7 +28,12 @@ func restorePtp(ctx context.Context, op *attach.Op, c *ptp) (err error) {
 	if err := restoreRoutes(op, c.host); err != nil {
 		return err
 	}
-	if err := attach.SwitchForwarding(op, func(func() error) error { return nil }); err != nil {
+	forward := func() error { return attach.SwitchForwarding(op, func(func() error) error { return nil }) }
+	key := "forwarding"
+	for _, ip := range op.Result.IPs {
+		key += fmt.Sprint(" ", ip.Gateway.Is4(), ip.Gateway.Is6())
+	}
+	if err := attach.Once(ctx, key, forward); err != nil {
 		return err
 	}
 	return c.AddMasquerade(ctx, op, ptpKinds)
