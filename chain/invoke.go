@@ -82,7 +82,10 @@ func (l *Local) Invoke(ctx context.Context, plugin string, r *spec.Request) (*sp
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.timeout())
 	defer cancel()
-	if verbs != nil && !l.ForceExec {
+	if r.Call.Verb == spec.Restore && verbs == nil {
+		return nil, spec.Errorf(spec.CodePlugin, "plugin %s (%s) is another program, which cannot be asked to restore anything", plugin, file)
+	}
+	if verbs != nil && (!l.ForceExec || r.Call.Verb == spec.Restore) {
 		return l.inProcess(ctx, plugin, *verbs, r)
 	}
 	return l.exec(ctx, plugin, file, r)

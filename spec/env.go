@@ -55,6 +55,9 @@ func ReadCall(getenv func(string) string) (Call, error) {
 		NetNSOverride: override(getenv("CNI_NETNS_OVERRIDE")),
 		SystemBus:     getenv(SystemBusEnv),
 	}
+	if c.Verb == Restore { // which is no verb of the specification
+		return c, unknownVerb(c.Verb)
+	}
 	var err error
 	if c.StateDir, err = StateDir(getenv); err != nil {
 		return c, err

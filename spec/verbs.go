@@ -15,12 +15,18 @@ const (
 	GC         Verb = "GC"
 	Status     Verb = "STATUS"
 	GetVersion Verb = "VERSION"
+
+	// Restore is none of the specification, and no runtime calls it: a runtime of this program
+	// runs it of the plugins in it, see [Verbs].
+	Restore Verb = "RESTORE"
 )
 
 // attached reports whether the verb is about one attachment, and so needs its
 // names.
 // CNI_CONTAINERID and CNI_IFNAME must be there, and CNI_NETNS but for DEL.
-func (v Verb) attached() bool { return v == Add || v == Check || v == Del || v == Get }
+func (v Verb) attached() bool {
+	return v == Add || v == Check || v == Del || v == Get || v == Restore
+}
 
 // since returns the oldest version that has the verb.
 // VERSION came with 0.2.0, but is answered before a version is known.
@@ -56,6 +62,12 @@ type Verbs struct {
 	// it, and print warnings with its Warn.
 	Add, Get               func(context.Context, *Request) (*Result, error)
 	Check, Del, Status, GC func(context.Context, *Request) error
+
+	// Restore makes what ADD has made on the host for prevResult, as far as it is not there any
+	// more: links of the host, their flags and addresses, routes, settings, rules. It changes
+	// nothing in the container, asks for no address, and may be run again at any time. A plugin
+	// that makes nothing on the host has none.
+	Restore func(context.Context, *Request) error
 }
 
 // An Invoker finds plugins by name, and runs them.
@@ -128,7 +140,7 @@ func (v Verbs) run(ctx context.Context, r *Request) (*Result, error) {
 }
 
 // silent returns the function of a verb without a result; nil: none. Do has let no
-// other verb pass than these four.
+// other verb pass than these five.
 func (v Verbs) silent(verb Verb) func(context.Context, *Request) error {
 	switch verb {
 	case Check:
@@ -137,6 +149,8 @@ func (v Verbs) silent(verb Verb) func(context.Context, *Request) error {
 		return v.Del
 	case Status:
 		return v.Status
+	case Restore:
+		return v.Restore
 	}
 	return v.GC
 }
@@ -149,15 +163,15 @@ func (v Verbs) Allow(r *Request) error {
 	switch verb {
 	case Del:
 		return nil
-	case Add, Check, Get, GC, Status:
+	case Add, Check, Get, GC, Status, Restore:
 	case "":
 		return Errorf(CodeEnv, "required env variables [CNI_COMMAND] missing")
 	default:
-		return Errorf(CodeEnv, "unknown CNI_COMMAND: %s", verb).WithDetails("it must be ADD, DEL, CHECK, GET, GC, STATUS or VERSION")
+		return unknownVerb(verb)
 	}
 	// ADD exists in all versions.
 	err := v.serves(r.Net)
-	if verb != Add {
+	if verb != Add && verb != Restore {
 		err = v.allows(verb, r.Net)
 	}
 	switch {
@@ -166,12 +180,17 @@ func (v Verbs) Allow(r *Request) error {
 	// Of the IPAM plugin too, before anything is made for it.
 	case r.badArgs != nil && (v.Args || r.Net.IPAM.Type != ""):
 		return r.badArgs
-	case verb == Check && r.Prev == nil && v.Check != nil:
+	case verb == Check && r.Prev == nil && v.Check != nil, verb == Restore && r.Prev == nil && v.Restore != nil:
 		return Errorf(CodeConfig, "required prevResult missing").WithDetails(`"prevResult" must be the result of the ADD`)
 	case verb == GC && r.Valid == nil:
 		return Errorf(CodeConfig, "GC needs the list %q; nothing was removed", keyValid)
 	}
 	return nil
+}
+
+// unknownVerb is the error of what is no verb of the specification.
+func unknownVerb(verb Verb) *Error {
+	return Errorf(CodeEnv, "unknown CNI_COMMAND: %s", verb).WithDetails("it must be ADD, DEL, CHECK, GET, GC, STATUS or VERSION")
 }
 
 // allows reports whether the version of the configuration has a verb that not

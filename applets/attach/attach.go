@@ -56,6 +56,7 @@ type Interface[P any] struct {
 	Cleanup   Step[P]                                       // DEL of what is outside the namespace, while the link is deleted
 	Probe     func(context.Context, *spec.Request, P) error // STATUS beyond the IPAM plugin's
 	Collect   Step[P]                                       // GC beyond links and the IPAM plugin's
+	Restore   Step[P]                                       // see [spec.Verbs]; op.Result has the addresses, and there is no op.Link
 
 	newConf func() P // an empty configuration
 }
@@ -76,7 +77,11 @@ func (s Step[P]) run(ctx context.Context, op *Op, c P) error {
 // plugin.
 func Verbs[C any](p Interface[*C]) spec.Verbs {
 	p.newConf = func() *C { return new(C) }
-	return spec.Verbs{Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc, Args: !p.NoMAC, Enters: true}
+	v := spec.Verbs{Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc, Args: !p.NoMAC, Enters: true}
+	if p.Restore != nil {
+		v.Restore = p.restore
+	}
+	return v
 }
 
 // conf decodes and checks the plugin's configuration.

@@ -40,6 +40,7 @@ its own queue. What the container sends is queued on an IFB named bwp and 12 hex
 	Verbs: spec.Verbs{
 		Since: spec.V030,
 		Add:   add, Check: check, Del: del, Status: status, GC: gc,
+		Restore: restore,
 	},
 }
 
@@ -199,6 +200,15 @@ func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	return r.Prev, nil
+}
+
+// restore makes the limits again unless they are as they should be.
+func restore(ctx context.Context, r *spec.Request) error {
+	if check(ctx, r) == nil {
+		return nil
+	}
+	_, err := add(ctx, r)
+	return err
 }
 
 // status fails with code 50 if the kernel lacks what ADD needs.

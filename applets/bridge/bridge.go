@@ -57,7 +57,7 @@ Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC,
 		Create: createPort, Resolve: resolveGateways, Configure: configure, Setup: setup, Ready: ready,
 		Verify: verify, Describe: describe, Probe: probe,
 		Remove:  func(_ context.Context, op *attach.Op, _ *port) error { return op.RemoveVeth() },
-		Cleanup: cleanup, Collect: collect,
+		Cleanup: cleanup, Collect: collect, Restore: restore,
 	}),
 }
 
@@ -70,8 +70,9 @@ var kinds = []nft.Kind{nft.KindMasquerade, nft.KindMACGuard, nft.KindAdverts}
 // It lives as long as the verb.
 type port struct {
 	conf
-	link, host *rtnl.Link // the bridge, and the port; nil before createPort
-	made       bool       // by this ADD, with an address that stays
+	link, host *rtnl.Link       // the bridge, and the port; nil before createPort
+	made       bool             // by this ADD, with an address that stays
+	mac        net.HardwareAddr // of a bridge that is made; nil: a random one
 }
 
 // conf are the keys; Help describes each. The zero value of each key is its default
@@ -186,8 +187,12 @@ func guardMAC(ctx context.Context, op *attach.Op, port string) error {
 func ensureBridge(op *attach.Op, c *port) error {
 	br, err := op.Host.Link(c.Bridge)
 	if errors.Is(err, os.ErrNotExist) {
+		mac := c.mac
+		if mac == nil {
+			mac = attach.RandomMAC()
+		}
 		br, err = op.Host.CreateLink(rtnl.LinkSpec{
-			Name: c.Bridge, Kind: rtnl.Bridge{VLANFiltering: c.filtersVLANs()}, MTU: c.MTU, MAC: attach.RandomMAC(), Up: true,
+			Name: c.Bridge, Kind: rtnl.Bridge{VLANFiltering: c.filtersVLANs()}, MTU: c.MTU, MAC: mac, Up: true,
 		})
 		if err == nil {
 			c.made = true

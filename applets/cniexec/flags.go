@@ -33,8 +33,8 @@ type flags struct {
 	retries             int           // of an add that ended with code 11
 	output              string        // empty: for people
 
-	keepGoing, all, allNetworks, live, dot, dryRun, force, json, help, version bool
-	create, delete                                                             bool // the named namespace
+	keepGoing, all, allNetworks, live, dot, dryRun, force, watch, json, help, version bool
+	create, delete                                                                    bool // the named namespace
 
 	// Those that may be given more than once, in their order.
 	valid, nets []string
@@ -86,6 +86,9 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	})
 	of("gc", func(fs *pflag.FlagSet) {
 		fs.BoolVar(&f.allNetworks, "all-networks", false, "every network that is configured or has attachments, in place of NETWORK")
+	})
+	of("reload", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&f.watch, "watch", false, "stay, and do it again whenever rules or a bridge are deleted, or firewalld is started or reloaded")
 	})
 	of("run", func(fs *pflag.FlagSet) {
 		fs.StringArrayVar(&f.nets, "net", nil, "`NETWORK` attach to this one; repeatable")

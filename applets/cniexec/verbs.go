@@ -119,6 +119,15 @@ addresses and ports of each attachment, and what is wrong with it.`,
 				{"cni-exec tree", "as text"},
 				{"cni-exec tree --dot | dot -Tpng >net.png", "as a picture"},
 			}},
+		{name: "reload", operands: "[ID|NETWORK]", summary: "restore what attachments had on the host", do: (*call).reload,
+			text: `After nft flush ruleset, a deleted bridge or the like: bridges, ports and their
+flags, addresses of the host, settings, rules and limits come back as add made
+them. Containers, their addresses and open connections are not touched. What
+cannot be restored is named, and the exit code is 1.`,
+			examples: []example{
+				{"cni-exec reload", "all attachments that are alive"},
+				{"cni-exec reload mynet", "those of one network, or of one container"},
+			}},
 		{name: "help", operands: "[VERB]", summary: "print this help, or that of a verb", do: (*call).printHelp,
 			examples: []example{
 				{"cni-exec help run", "the flags of run, and two examples"},

@@ -38,6 +38,7 @@ dbusSocket              string  -          where the system bus listens; none: w
 	Verbs: spec.Verbs{
 		Since: spec.V040,
 		Add:   add, Check: check, Del: del, Status: status, GC: gc,
+		Restore: restore,
 	},
 }
 

@@ -35,7 +35,7 @@ Defaults for the delegate: ipMasq true unless flanneld masquerades (FLANNEL_IPMA
 FLANNEL_MTU, and isGateway true for a bridge.
 subnet.env has FLANNEL_NETWORK or FLANNEL_IPV6_NETWORK (networks, comma-separated), FLANNEL_SUBNET
 or FLANNEL_IPV6_SUBNET, FLANNEL_MTU and FLANNEL_IPMASQ.`,
-	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Args: true},
+	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Restore: restore, Args: true},
 }
 
 // delegate returns the request for the delegate, and its configuration.
@@ -209,6 +209,24 @@ func check(ctx context.Context, r *spec.Request) error {
 	d, err := r.Derive(r.Call, conf)
 	if err != nil {
 		return spec.Errorf(spec.CodeCheck, "flannel: state file %s: %v", s.file, err)
+	}
+	d.Prev = r.Prev.Clone()
+	_, err = runDelegate(ctx, d)
+	return err
+}
+
+// restore restores what the delegate made, with the configuration of ADD.
+func restore(ctx context.Context, r *spec.Request) error {
+	f, err := readPlan(r)
+	if err != nil {
+		return err
+	}
+	d, err := f.saved(r)
+	if errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("flannel: there is no state file of %s in %s", r.Attachment, f.dir.Dir)
+	}
+	if err != nil {
+		return err
 	}
 	d.Prev = r.Prev.Clone()
 	_, err = runDelegate(ctx, d)

@@ -47,6 +47,7 @@ with one gateway, and single ones (/32, /128) will do.`,
 		Remove:  func(_ context.Context, op *attach.Op, _ *pair) error { return op.RemoveVeth() },
 		Cleanup: func(ctx context.Context, op *attach.Op, _ *pair) error { return netfilter.Release(ctx, op, kinds) },
 		Collect: func(ctx context.Context, op *attach.Op, _ *pair) error { return netfilter.Collect(ctx, op, kinds) },
+		Restore: restore,
 	}),
 }
 
@@ -167,13 +168,18 @@ func gatewayOps(ips []spec.IP, link uint32) []rtnl.Op {
 		if !slices.ContainsFunc(ips[:i], func(b spec.IP) bool { return b.Gateway == ip.Gateway }) {
 			addrs = append(addrs, rtnl.NewAddr(link, rtnl.Addr{Prefix: attach.Single(ip.Gateway), NoDAD: true}))
 		}
-		r := rtnl.Route{Dst: attach.Single(ip.Address.Addr()), Link: link}
-		if ip.Address.Addr().Is4() {
-			r.Scope = new(uint8(scopeHost))
-		}
-		routes = append(routes, rtnl.NewRoute(r))
+		routes = append(routes, routeTo(attach.Single(ip.Address.Addr()), link))
 	}
 	return append(addrs, routes...)
+}
+
+// routeTo is the route to an address of the container.
+func routeTo(dst netip.Prefix, link uint32) rtnl.Op {
+	r := rtnl.Route{Dst: dst, Link: link}
+	if dst.Addr().Is4() {
+		r.Scope = new(uint8(scopeHost))
+	}
+	return rtnl.NewRoute(r)
 }
 
 // ready waits for the host-side veth, then switches forwarding on, last of all, and off again
