@@ -34,9 +34,33 @@ type List struct {
 type Plugin struct {
 	Type         string
 	Capabilities map[string]bool // what it needs in runtimeConfig
-	ipam         string          // ipam.type: the plugin that this one asks for addresses
+	IPAM         string          // ipam.type: the plugin that this one asks for addresses
+	File         string          // where it was read from, as of the list; empty: from bytes
+	Key          string          // where it is in the file, as plugins[0]; empty: the file is its own
 	disableCheck bool            // args.cni.disable-check
 	conf         json.RawMessage // as it came
+}
+
+// Conf returns the configuration as it came. It must not be changed.
+func (p *Plugin) Conf() json.RawMessage { return p.conf }
+
+// Document are the keys of a list.
+type Document struct {
+	Name                   json.RawMessage `json:"name"`
+	CNIVersion             json.RawMessage `json:"cniVersion"`
+	CNIVersions            json.RawMessage `json:"cniVersions"`
+	Plugins                json.RawMessage `json:"plugins"`
+	DisableCheck           flag            `json:"disableCheck"`
+	DisableGC              flag            `json:"disableGC"`
+	LoadOnlyInlinedPlugins flag            `json:"loadOnlyInlinedPlugins"`
+}
+
+// Member are the keys of a plugin's configuration that are the runtime's.
+type Member struct {
+	Capabilities map[string]bool `json:"capabilities"`
+	IPAM         struct {
+		Type string `json:"type"`
+	} `json:"ipam"`
 }
 
 // Parse reads a list. Errors have code 6 (not JSON) or 7; of the plugins' configurations
@@ -45,11 +69,7 @@ type Plugin struct {
 // A list without plugins is no error here, since its drop-in directory may have some: see
 // [Load]. The name is checked where it becomes a path or part of a request.
 func Parse(doc []byte) (*List, error) {
-	var w struct {
-		Name, CNIVersion, CNIVersions, Plugins json.RawMessage
-		DisableCheck, DisableGC                flag
-		LoadOnlyInlinedPlugins                 flag
-	}
+	var w Document
 	if err := json.Unmarshal(doc, &w); err != nil {
 		return nil, decodeError(doc, &w, err)
 	}
@@ -132,6 +152,7 @@ func parsePlugins(raw json.RawMessage) ([]Plugin, error) {
 		if err != nil {
 			return nil, fmt.Errorf("plugin %d of %d: %w", i+1, len(docs), err)
 		}
+		p.Key = fmt.Sprintf("plugins[%d]", i)
 		plugins[i] = p
 	}
 	return plugins, nil
@@ -142,12 +163,11 @@ func parsePlugins(raw json.RawMessage) ([]Plugin, error) {
 // of an ADD. Errors have code 6 or 7.
 func parsePlugin(doc json.RawMessage) (Plugin, error) {
 	var w struct {
-		Type         string
-		Capabilities map[string]bool
-		IPAM         struct{ Type string }
-		DNS          spec.DNS
-		PrevResult   map[string]json.RawMessage
-		Args         json.RawMessage
+		Member
+		Type       string
+		DNS        spec.DNS
+		PrevResult map[string]json.RawMessage
+		Args       json.RawMessage
 	}
 	if err := json.Unmarshal(doc, &w); err != nil {
 		return Plugin{}, decodeError(doc, &w, err)
@@ -158,7 +178,7 @@ func parsePlugin(doc json.RawMessage) (Plugin, error) {
 	if err := spec.CheckType(w.Type); err != nil { // before an ADD leaves its intent in the cache
 		return Plugin{}, err
 	}
-	p := Plugin{Type: w.Type, Capabilities: w.Capabilities, ipam: w.IPAM.Type, conf: doc}
+	p := Plugin{Type: w.Type, Capabilities: w.Capabilities, IPAM: w.IPAM.Type, conf: doc}
 	if w.Args != nil {
 		var args struct {
 			CNI struct {
@@ -241,6 +261,10 @@ func decodeError(doc []byte, into any, err error) error {
 	}
 	return spec.Errorf(spec.CodeConfig, "%w", spec.Explain(doc, into, err))
 }
+
+// Doc returns the list as it came; a configuration of one plugin is wrapped. It must not be
+// changed.
+func (l *List) Doc() json.RawMessage { return l.doc }
 
 // Effective returns the list with the plugins of its drop-in directory inlined. The cache
 // stores it, since a DEL has to run those as well; libcni caches the list without them, and

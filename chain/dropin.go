@@ -126,6 +126,9 @@ func read(file string) (*List, error) {
 		return l, fmt.Errorf("configuration %s: %w", file, err)
 	}
 	l.File = file
+	for i := range l.Plugins {
+		l.Plugins[i].File = file
+	}
 	return l, nil
 }
 
@@ -157,6 +160,7 @@ func (l *List) dropIn() error {
 		if err != nil {
 			return fmt.Errorf("drop-in plugin %s: %w", file, err)
 		}
+		p.File = file
 		l.Plugins, l.dropped = append(l.Plugins, p), true
 	}
 	if len(l.Plugins) == 0 {

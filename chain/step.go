@@ -50,7 +50,7 @@ func (r *Runner) addRequests(l *List, t Target) ([]*spec.Request, error) {
 		p := &l.Plugins[i]
 		var err error
 		reqs[i], err = r.request(spec.Add, l, p, t, nil)
-		for _, name := range []string{p.Type, p.ipam} {
+		for _, name := range []string{p.Type, p.IPAM} {
 			if err == nil && name != "" {
 				err = r.serves(name, reqs[i])
 			}
@@ -106,6 +106,11 @@ func (r *Runner) request(verb spec.Verb, l *List, p *Plugin, t Target, more []ma
 	return req, nil
 }
 
+// Request makes the request of a plugin of the list, as a verb does, to look at and not to run.
+func (r *Runner) Request(verb spec.Verb, l *List, p *Plugin, t Target) (*spec.Request, error) {
+	return r.request(verb, l, p, t, nil)
+}
+
 // version returns the list's version, which is not checked before the list is run, as in
 // libcni. The error has code 1.
 func (l *List) version() (spec.Version, error) {
@@ -116,9 +121,9 @@ func (l *List) version() (spec.Version, error) {
 	return v, nil
 }
 
-// supported is [List.version] for an ADD: the version must be written exactly as one of
+// Supported is [List.version] for an ADD: the version must be written exactly as one of
 // those that exist, since its result could not be read otherwise.
-func (l *List) supported() (spec.Version, error) {
+func (l *List) Supported() (spec.Version, error) {
 	v, err := l.version()
 	if err != nil || l.CNIVersion == "" || v.String() == l.CNIVersion && slices.Contains(spec.Versions(spec.Version{}), v) {
 		return v, err

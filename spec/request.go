@@ -43,15 +43,22 @@ type Request struct {
 	badArgs error           // why
 	absent  []error         // what DEL goes on without
 	conf    json.RawMessage // the plugin's own configuration, as it came
-	top     common          // its keys that all plugins have
+	top     Common          // its keys that all plugins have
 }
 
-// common are the keys that all plugins have, each to be read on its own.
-type common struct {
-	CNIVersion, Name, Type, IPAM, DNS, Args, RuntimeConfig, MAC, PrevResult json.RawMessage
-
-	Valid    json.RawMessage `json:"cni.dev/valid-attachments"`
-	Attached json.RawMessage `json:"cni.dev/attachments"`
+// Common are the keys that all plugins have, each to be read on its own.
+type Common struct {
+	CNIVersion    json.RawMessage `json:"cniVersion"`
+	Name          json.RawMessage `json:"name"`
+	Type          json.RawMessage `json:"type"`
+	IPAM          json.RawMessage `json:"ipam"`
+	DNS           json.RawMessage `json:"dns"`
+	Args          json.RawMessage `json:"args"`
+	RuntimeConfig json.RawMessage `json:"runtimeConfig"`
+	MAC           json.RawMessage `json:"mac"`
+	PrevResult    json.RawMessage `json:"prevResult"`
+	Valid         json.RawMessage `json:"cni.dev/valid-attachments"`
+	Attached      json.RawMessage `json:"cni.dev/attachments"`
 }
 
 // NetConf are the keys common to all plugins.

@@ -1,6 +1,9 @@
 package spec
 
-import "context"
+import (
+	"context"
+	"net/netip"
+)
 
 // A Verb is an operation of the specification, as in CNI_COMMAND.
 type Verb string
@@ -52,10 +55,35 @@ type Verbs struct {
 	// IPAM says that the plugin gives addresses, so that "ipam.type" may name it.
 	IPAM bool
 
+	// Interface says that ADD makes the interface CNI_IFNAME, MAC that it reads [Request.MAC].
+	Interface, MAC bool
+
+	// Chained says that ADD needs the prevResult of a plugin before it in the list.
+	Chained bool
+
+	// Validate checks the configuration of an ADD, and opens, sends and starts nothing. Its
+	// errors are ADD's. The verb STATUS says that the runtime may add what is missing by a
+	// capability. Nil: every configuration is valid.
+	Validate func(*Request) (Claims, error)
+
 	// What they get is checked, see [NewRequest] and [Verbs.Allow]. They may change
 	// the request, and report to people with its Warn.
 	Add, Get               func(context.Context, *Request) (*Result, error)
 	Check, Del, Status, GC func(context.Context, *Request) error
+}
+
+// Claims are what a configuration takes, as far as it says: of the host, and of the addresses
+// of its network.
+type Claims struct {
+	Link   string // of the host, through which it reaches the containers; empty: one for each container
+	Routed bool   // the host routes to the addresses
+	Ranges []Range
+}
+
+// A Range is the addresses of a subnet from First to Last, which are given to containers.
+type Range struct {
+	Subnet      netip.Prefix
+	First, Last netip.Addr
 }
 
 // An Invoker finds plugins by name, and runs them.
@@ -172,6 +200,19 @@ func (v Verbs) Allow(r *Request) error {
 		return Errorf(CodeConfig, "GC needs the list %q; nothing was removed", keyValid)
 	}
 	return nil
+}
+
+// Validate checks the configuration of a plugin of this program, see [Verbs.Validate]: of the
+// request's own, or of one that it delegates to. An external one takes any.
+func (r *Request) Validate(plugin string) (Claims, error) {
+	verbs, err := r.Invoker.Find(plugin)
+	if err == nil && verbs != nil {
+		err = verbs.serves(r.Net)
+	}
+	if err != nil || verbs == nil || verbs.Validate == nil {
+		return Claims{}, err
+	}
+	return verbs.Validate(r)
 }
 
 // allows reports whether the version of the configuration has a verb that not

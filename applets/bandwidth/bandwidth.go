@@ -40,6 +40,7 @@ its own queue. What the container sends is queued on an IFB named bwp and 12 hex
 	Verbs: spec.Verbs{
 		Since: spec.V030,
 		Add:   bandwidthAdd, Check: bandwidthCheck, Del: bandwidthDel, Status: bandwidthStatus, GC: bandwidthGC,
+		Chained: true, Validate: validate,
 	},
 }
 
@@ -87,6 +88,12 @@ type bandwidthPlan struct {
 // empty reports whether nothing is limited, as for most containers of a network with the
 // plugin in its list.
 func (p *bandwidthPlan) empty() bool { return p.ingress.rate == 0 && p.egress.rate == 0 }
+
+// validate is what ADD checks of the configuration alone.
+func validate(r *spec.Request) (spec.Claims, error) {
+	_, err := readBandwidth(r)
+	return spec.Claims{}, err
+}
 
 // readBandwidth decodes and checks the configuration. Errors have code 7.
 func readBandwidth(r *spec.Request) (*bandwidthPlan, error) {

@@ -53,7 +53,7 @@ mac                        string  random   address of the container end
 Before dns goes runtimeConfig.dns (capability dns).
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.`,
 	Verbs: attach.Verbs(attach.Interface[*bridge]{
-		Kind: "veth", Validate: (*bridge).validate,
+		Kind: "veth", Validate: (*bridge).validate, Claims: (*bridge).claims,
 		Create: createBridgePort, Resolve: resolveGateways, Configure: configureBridge, Setup: setupBridge, Ready: readyBridge,
 		Verify: verifyBridge, Describe: describeBridge, Probe: probeBridge,
 		Remove:  func(_ context.Context, op *attach.Op, _ *bridge) error { return op.RemoveVeth() },
@@ -116,6 +116,15 @@ func (c *bridgeConf) validate() error {
 		return fmt.Errorf(`"mtu" %d is not within 68 to 65535`, c.MTU)
 	}
 	return errors.Join(c.CheckBackend(), c.validateVLANs())
+}
+
+// claims names the link that the gateway addresses are put on.
+func (c *bridge) claims() spec.Claims {
+	link := c.Bridge
+	if c.VLAN != 0 && c.IsGateway {
+		link = c.vlanGateway()
+	}
+	return spec.Claims{Link: link, Routed: c.IsGateway}
 }
 
 // createBridgePort makes sure of the bridge and puts a veth pair into it.

@@ -94,6 +94,12 @@ func dhcpLeases(socket string) record.Dir {
 	return record.Dir(strings.TrimSuffix(filepath.Clean(socket), ".sock") + "-leases")
 }
 
+// validate is what ADD checks of the configuration alone.
+func validate(r *spec.Request) (spec.Claims, error) {
+	_, err := readDHCP(r)
+	return spec.Claims{}, err
+}
+
 // readDHCP reads and checks the whole configuration. Errors have code 7.
 func readDHCP(r *spec.Request) (*dhcpPlugin, error) {
 	p, err := newDHCP(r)

@@ -48,7 +48,7 @@ broadcast; -timeout: for one answer; -resendmax: between attempts to replace an 
 renews them. The socket may come from systemd (LISTEN_FDS).`,
 	Verbs: spec.Verbs{
 		Add: addDHCP, Check: checkDHCP, Del: delDHCP, GC: gcDHCP, Status: statusDHCP, Get: getDHCP,
-		IPAM: true, Args: true,
+		IPAM: true, Args: true, Validate: validate,
 	},
 	Daemon: dhcpDaemonMain,
 }

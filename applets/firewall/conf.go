@@ -45,6 +45,12 @@ type firewallPlan struct {
 	ports  []*rtnl.Link // of the container on the bridge
 }
 
+// validate is what ADD checks of the configuration alone.
+func validate(r *spec.Request) (spec.Claims, error) {
+	_, err := readFirewall(r)
+	return spec.Claims{}, err
+}
+
 // readFirewall decodes and checks the configuration and touches nothing. The
 // reference takes any backend that it does not know for its default, and finds an
 // unknown policy after it has made the rules. Errors have code 7.

@@ -22,8 +22,8 @@ const (
 type flannelConf struct {
 	SubnetFile    string          `json:"subnetFile"`
 	DataDir       string          `json:"dataDir"`
-	Delegate      json.RawMessage `json:"delegate"`
-	IPAM          json.RawMessage `json:"ipam"`
+	Delegate      json.RawMessage `json:"delegate" plugin:"bridge"` // the tag is for lint: see applet.Applet
+	IPAM          json.RawMessage `json:"ipam" plugin:"host-local"`
 	RuntimeConfig json.RawMessage `json:"runtimeConfig"`
 }
 

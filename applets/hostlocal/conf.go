@@ -95,6 +95,20 @@ func readHostLocal(r *spec.Request) (*hostLocal, error) {
 	return h, h.readWanted(r, &conf)
 }
 
+// validateHostLocal returns the ranges as they are given out.
+func validateHostLocal(r *spec.Request) (claims spec.Claims, err error) {
+	h, err := readHostLocal(r)
+	if err != nil {
+		return claims, err
+	}
+	for _, set := range h.sets {
+		for _, one := range set {
+			claims.Ranges = append(claims.Ranges, spec.Range{Subnet: one.Subnet, First: one.Start, Last: one.End})
+		}
+	}
+	return claims, nil
+}
+
 // readWanted reads the addresses asked for, and which range set each is for.
 // Only ADD reads it, since later verbs ask the leases. Addresses of all sources count,
 // as in the reference; one that is in no range fails the ADD. Code 4 or 7.

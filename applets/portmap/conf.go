@@ -53,6 +53,12 @@ type portmapPlan struct {
 	dir            portOwners
 }
 
+// validate is what ADD checks of the configuration alone.
+func validate(r *spec.Request) (spec.Claims, error) {
+	_, err := readPortmap(r)
+	return spec.Claims{}, err
+}
+
 // readPortmap decodes and checks the configuration and touches nothing.
 // Errors have code 7.
 func readPortmap(r *spec.Request) (*portmapPlan, error) {

@@ -47,7 +47,7 @@ hostPort              int     0                    1 to 65535; 0: the mapping is
 containerPort         int     -                    1 to 65535
 protocol              string  tcp                  tcp, udp or sctp
 hostIP                string  -                    of the host; none, 0.0.0.0 and :: are any address`,
-	Verbs: spec.Verbs{Add: portmapAdd, Check: portmapCheck, Del: portmapDel, Status: portmapStatus, GC: portmapGC},
+	Verbs: spec.Verbs{Add: portmapAdd, Check: portmapCheck, Del: portmapDel, Status: portmapStatus, GC: portmapGC, Chained: true, Validate: validate},
 }
 
 // portmapDataDir is not the reference's, which keeps nothing; in /run, since no namespace

@@ -40,6 +40,7 @@ container reaches all through them, neighbours of its own subnet too. Addresses 
 with one gateway, and single ones (/32, /128) will do.`,
 	Verbs: attach.Verbs(attach.Interface[*ptp]{
 		Kind: "veth", IPAM: attach.Required, Validate: (*ptp).validate,
+		Claims:    func(*ptp) spec.Claims { return spec.Claims{Routed: true} },
 		Create:    createPtp,
 		Resolve:   func(_ context.Context, op *attach.Op, _ *ptp) error { return op.CheckGateways() },
 		Configure: configurePtp, Setup: setupPtp, Ready: readyPtp,

@@ -37,7 +37,7 @@ Each address of the interface gets a rule and a table of its own, the first that
 on, and the routes of the interface that fit the address move there from the main table. Link-local
 routes stay. In cniVersion 1.1.0 the result tells the tables of its routes; older versions have no
 word for that, so their result loses the routes that have moved.`,
-	Verbs: spec.Verbs{Add: sbrAdd, Check: sbrCheck, Del: sbrDel, Status: sbrStatus, GC: sbrGC},
+	Verbs: spec.Verbs{Add: sbrAdd, Check: sbrCheck, Del: sbrDel, Status: sbrStatus, GC: sbrGC, Chained: true, Validate: validate},
 }
 
 const sbrDataDir = "/run/cnibox/sbr"
@@ -53,6 +53,12 @@ type sbrConf struct {
 	DataDir        string       `json:"dataDir"`
 
 	dir record.Dir
+}
+
+// validate is what ADD checks of the configuration alone.
+func validate(r *spec.Request) (spec.Claims, error) {
+	_, err := readSBR(r)
+	return spec.Claims{}, err
 }
 
 // readSBR decodes and checks the configuration and touches nothing.

@@ -2,6 +2,7 @@
 package tap
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,10 +72,17 @@ func (c *tapConf) validate() error {
 		return fmt.Errorf(`"owner" and "group" must be below %d`, uint32(math.MaxUint32))
 	case strings.ContainsAny(c.SELinuxContext, "\x00\n"):
 		return fmt.Errorf(`"selinuxContext" %q is no label`, c.SELinuxContext)
-	case c.SELinuxContext != "":
-		if err := chain.SELinux(); err != nil {
-			return fmt.Errorf(`"selinuxContext": %w`, err)
-		}
+	}
+	return nil
+}
+
+// labelled is whether the host has labels, if the device is to have one. The code is 7.
+func (c *tapConf) labelled() error {
+	if c.SELinuxContext == "" {
+		return nil
+	}
+	if err := chain.SELinux(); err != nil {
+		return spec.Errorf(spec.CodeConfig, `"selinuxContext": %w`, err)
 	}
 	return nil
 }
@@ -83,6 +91,9 @@ func (c *tapConf) validate() error {
 // ioctls cannot. The reference forgets MTU and address where both owner and group are
 // given, and takes the link that it finds under a name that is taken for its own.
 func createTap(ctx context.Context, op *attach.Op, c *tapConf) error {
+	if err := c.labelled(); err != nil {
+		return err
+	}
 	addr, err := op.MAC()
 	if err != nil {
 		return err
@@ -201,4 +212,6 @@ func verifyTap(_ context.Context, op *attach.Op, c *tapConf) error {
 }
 
 // probeTap reports whether taps can be made on this host.
-func probeTap(context.Context, *spec.Request, *tapConf) error { return rtnl.ProbeTap() }
+func probeTap(_ context.Context, _ *spec.Request, c *tapConf) error {
+	return cmp.Or(c.labelled(), rtnl.ProbeTap())
+}

@@ -41,7 +41,7 @@ args.cni.sysctl, promisc, mtu, allmulti and txQLen go before the keys of the sam
 
 If /etc/cni/tuning/allowlist.conf exists, each sysctl must match a line of it, which are regular
 expressions that may match anywhere in the key as it is written.`,
-	Verbs: spec.Verbs{Add: tuningAdd, Check: tuningCheck, Del: tuningDel, Status: tuningStatus, GC: tuningGC, Args: true},
+	Verbs: spec.Verbs{Add: tuningAdd, Check: tuningCheck, Del: tuningDel, Status: tuningStatus, GC: tuningGC, Args: true, Chained: true, Validate: validate, MAC: true},
 }
 
 const (
@@ -78,6 +78,12 @@ type tuningPlan struct {
 	mac     string // link.MAC in the letters of whoever asked for it
 	off     bool   // promisc is false on purpose: CHECK looks, ADD does not act
 	dir     record.Dir
+}
+
+// validate is what ADD checks of the configuration alone.
+func validate(r *spec.Request) (spec.Claims, error) {
+	_, err := readTuning(r)
+	return spec.Claims{}, err
 }
 
 // readTuning decodes and checks the configuration and touches nothing.

@@ -30,7 +30,7 @@ dataDir  string  /run/cnibox/vrf   where it is noted until DEL which interface i
 Addresses stay on the interface; its routes move to the table of the VRF. In cniVersion 1.1.0 the
 result tells the table of its routes; older versions have no word for that, so their result loses
 them. The VRF goes with the last interface that is in it.`,
-	Verbs: spec.Verbs{Since: spec.V031, Add: vrfAdd, Check: vrfCheck, Del: vrfDel, Status: vrfStatus, GC: vrfGC},
+	Verbs: spec.Verbs{Since: spec.V031, Add: vrfAdd, Check: vrfCheck, Del: vrfDel, Status: vrfStatus, GC: vrfGC, Chained: true, Validate: validate},
 }
 
 const vrfDataDir = "/run/cnibox/vrf"
@@ -45,6 +45,12 @@ type vrfConf struct {
 	DataDir string `json:"dataDir"`
 
 	dir record.Dir
+}
+
+// validate is what ADD checks of the configuration alone.
+func validate(r *spec.Request) (spec.Claims, error) {
+	_, err := readVRF(r)
+	return spec.Claims{}, err
 }
 
 // readVRF decodes and checks the configuration and touches nothing.

@@ -1,0 +1,123 @@
+package lint
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"cnibox/chain"
+)
+
+// missing notes a plugin that is not of this program, if it is misspelled, or not where external
+// plugins are.
+func (c *checker) missing(p *chain.Plugin, plugin, key string) {
+	if _, ok := c.Applets.Plugin(plugin); ok {
+		return
+	}
+	found := func(dir string) bool {
+		info, err := os.Stat(filepath.Join(dir, plugin))
+		return err == nil && info.Mode().IsRegular()
+	}
+	if slices.ContainsFunc(append([]string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"}, c.Path...), found) {
+		return
+	}
+	var names []string
+	for _, a := range c.Applets {
+		if a.Main == nil {
+			names = append(names, a.Name)
+		}
+	}
+	switch near := nearest(plugin, names); {
+	case near != "":
+		c.add(p.File, join(p.Key, key), "unknown plugin %q: did you mean %q?", plugin, near)
+	case len(c.Path) > 0:
+		c.add(p.File, join(p.Key, key), "plugin %q is neither built in nor in %s", plugin, strings.Join(c.Path, ", "))
+	}
+}
+
+// capabilities notes those that the runtime is told to fill in, and that nothing reads.
+func (c *checker) capabilities(p *chain.Plugin) {
+	read, all := c.consumed(p)
+	if all {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.Capabilities)) {
+		if !p.Capabilities[name] || slices.Contains(read, name) {
+			continue
+		}
+		meant := ""
+		if near := nearest(name, read); near != "" {
+			meant = fmt.Sprintf(": did you mean %q?", near)
+		}
+		c.add(p.File, join(p.Key, "capabilities."+name), "%s does not use the capability %q%s", by(p), name, meant)
+	}
+}
+
+// by names a plugin with its IPAM plugin.
+func by(p *chain.Plugin) string {
+	if p.IPAM == "" {
+		return p.Type
+	}
+	return p.Type + " with " + p.IPAM
+}
+
+// consumed returns the capabilities that a plugin, its IPAM plugin and its delegates read; all:
+// one of them is external, and may read any.
+func (c *checker) consumed(p *chain.Plugin) (names []string, all bool) {
+	plugins := []string{p.Type, p.IPAM}
+	for _, d := range c.delegated(p.Type) {
+		plugins = append(plugins, d.named(p.Conf()))
+	}
+	for _, plugin := range plugins {
+		verbs, ok := c.Applets.Plugin(plugin)
+		switch {
+		case plugin == "":
+			continue
+		case !ok:
+			return nil, true
+		case verbs.Interface:
+			names = append(names, "dns")
+		}
+		if verbs.MAC {
+			names = append(names, "mac")
+		}
+		if conf := c.conf(plugin); conf != nil {
+			for _, t := range fields(conf)["runtimeConfig"] {
+				if inner, ok := read(t); ok {
+					names = slices.AppendSeq(names, maps.Keys(fields(inner)))
+				}
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), all
+}
+
+// order looks at what the plugins of a list are to each other.
+func (c *checker) order(members []*member) {
+	var makes *member
+	for i, m := range members {
+		if m.verbs == nil {
+			return // what an external plugin makes is not known
+		}
+		key := join(m.Key, "type")
+		switch v := m.verbs; {
+		case v.IPAM:
+			c.add(m.File, key, `%s gives addresses to another plugin: name it in the "type" of that one's "ipam"`, m.Type)
+		case v.Chained && i == 0:
+			c.add(m.File, key, "%s works on what an earlier plugin made, and is the first of the list", m.Type)
+		case v.Chained && makes == nil && slices.ContainsFunc(members[i:], makesInterface):
+			c.add(m.File, key, "%s is before the plugin that makes the interface: put it behind that", m.Type)
+		case v.Interface && makes != nil:
+			c.add(m.File, key, "%s makes the interface that %s has made already: a list has one of them", m.Type, makes.Type)
+		case v.Interface:
+			makes = m
+		}
+	}
+}
+
+// makesInterface reports whether a plugin makes CNI_IFNAME.
+func makesInterface(m *member) bool { return m.verbs != nil && m.verbs.Interface }
