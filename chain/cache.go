@@ -16,9 +16,6 @@ import (
 	"cnibox/spec"
 )
 
-// DefaultCacheDir is libcni's.
-const DefaultCacheDir = "/var/lib/cni"
-
 // A Cache stores the arguments and the result of each ADD, in the directory, names and schema
 // of libcni, so that other runtimes can finish what this one began and the other way round.
 //
@@ -28,7 +25,10 @@ const DefaultCacheDir = "/var/lib/cni"
 // Begin writes that an ADD has begun, Finish its result, and Remove deletes both. A file that
 // is no entry counts as absent; GC renames it to NAME.broken. Errors of the disk have code 5.
 type Cache struct {
-	Dir string // contains results/; see DefaultCacheDir
+	Dir string // contains results/; libcni's is /var/lib/cni
+
+	// Creating is called before the directory is created; nil: it is not called.
+	Creating func()
 
 	// LockTimeout is how long a verb waits for others of its container, and for a GC of its
 	// network; 0: 2 min, longer than one plugin may take.
@@ -239,26 +239,44 @@ func (c *Cache) removeBroken(a spec.Attachment) {
 }
 
 // List returns all entries in the order of their file names, and the files that cannot be
-// read. A missing directory has none, and a file that is deleted meanwhile is left out.
+// read. A missing directory has none, and a file that is deleted meanwhile is left out. One
+// that is broken and new is read again for a moment, since libcni truncates and writes.
 func (c *Cache) List() (entries []*Entry, broken []Broken, err error) {
 	names, err := filesIn(c.results())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, nil, cacheError(err)
 	}
-	for _, name := range names {
-		if strings.HasPrefix(name, ".") {
-			continue // no network's name begins so; scratch files do
+	for n := 0; len(names) > 0; n++ {
+		var again []string
+		for _, name := range names {
+			if strings.HasPrefix(name, ".") {
+				continue // no network's name begins so; scratch files do
+			}
+			e, err := c.read(name, spec.Attachment{})
+			switch {
+			case err == nil:
+				entries = append(entries, e)
+			case errors.Is(err, os.ErrNotExist):
+			case n < rereads && errors.Is(err, errBroken) && !settled(filepath.Join(c.results(), name)):
+				again = append(again, name)
+			default:
+				broken = append(broken, Broken{name, err})
+			}
 		}
-		e, err := c.read(name, spec.Attachment{})
-		switch {
-		case err == nil:
-			entries = append(entries, e)
-		case !errors.Is(err, os.ErrNotExist):
-			broken = append(broken, Broken{name, err})
+		if names = again; len(again) > 0 {
+			time.Sleep(rereadPause)
 		}
 	}
+	slices.SortFunc(entries, func(a, b *Entry) int { return strings.Compare(a.file, b.file) })
 	return entries, broken, nil
 }
+
+// How often, and how long after the last time, an entry is read again that another tool may
+// be writing: 50 ms at most.
+const (
+	rereads     = 10
+	rereadPause = 5 * time.Millisecond
+)
 
 // A Broken is a file among the entries that cannot be read, as after a power cut, or that is
 // no regular file. Its attachment is unknown.
@@ -266,6 +284,12 @@ type Broken struct {
 	name string
 	err  error
 }
+
+// Name returns the name of the file in the directory results of the cache.
+func (b *Broken) Name() string { return b.name }
+
+// Err returns what is wrong with the file, with its path.
+func (b *Broken) Err() error { return b.err }
 
 // mayBeOf reports whether it may have been an entry of a network.
 func (b *Broken) mayBeOf(network string) bool {

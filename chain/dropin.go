@@ -57,10 +57,20 @@ func Load(dir, network string) (*List, error) {
 	case defective != nil:
 		return defective, defect
 	case files == 0:
-		return nil, fmt.Errorf("no net configurations found in %s: %w", dir, os.ErrNotExist)
+		e := &spec.Error{Code: spec.CodeConfig, Msg: "no net configurations found in " + dir, Err: os.ErrNotExist}
+		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+			e.Msg += ": no such directory"
+		}
+		return nil, e
 	}
-	err = fmt.Errorf("no net configuration with name %q in %s: %w", network, dir, os.ErrNotExist)
-	return nil, errors.Join(append([]error{err}, broken...)...)
+	e := &spec.Error{
+		Code: spec.CodeConfig, Msg: fmt.Sprintf("no net configuration with name %q in %s", network, dir),
+		Err: errors.Join(append(broken, os.ErrNotExist)...),
+	}
+	for _, err := range broken {
+		e = e.WithDetails("%v", err)
+	}
+	return nil, e
 }
 
 // configs reads the configurations in a directory, lists before single ones and each kind in
@@ -113,6 +123,7 @@ func read(file string) (*List, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
+	from := Source{File: file, Doc: doc}
 	parse := Parse
 	if hasExt(file, []string{".conf", ".json"}) {
 		parse = ParseSingle
@@ -123,11 +134,11 @@ func read(file string) (*List, error) {
 		if l = nil; json.Unmarshal(doc, &w) == nil {
 			l = &List{Name: w.Name, CNIVersion: w.CNIVersion}
 		}
-		return l, fmt.Errorf("configuration %s: %w", file, err)
+		return l, from.within(err)
 	}
-	l.File = file
+	l.File, l.From = file, from
 	for i := range l.Plugins {
-		l.Plugins[i].File = file
+		l.Plugins[i].From = Source{file, doc, l.Plugins[i].From.Key}
 	}
 	return l, nil
 }
@@ -137,7 +148,7 @@ func read(file string) (*List, error) {
 // file is an error, since a network must not be attached with a part of its plugins.
 func (l *List) dropIn() error {
 	if err := spec.CheckNetworkName(l.Name); err != nil {
-		return fmt.Errorf("configuration %s: %w", l.File, err)
+		return l.From.within(&spec.KeyError{Key: "name", Err: err})
 	}
 	if l.OnlyInlined {
 		return nil
@@ -156,15 +167,16 @@ func (l *List) dropIn() error {
 		if err != nil {
 			return fmt.Errorf("drop-in plugin: %w", err)
 		}
-		p, err := parsePlugin(doc)
+		from := Source{File: file, Doc: doc}
+		p, err := parsePlugin("", doc)
 		if err != nil {
-			return fmt.Errorf("drop-in plugin %s: %w", file, err)
+			return from.within(err)
 		}
-		p.File = file
+		p.From = from
 		l.Plugins, l.dropped = append(l.Plugins, p), true
 	}
 	if len(l.Plugins) == 0 {
-		return spec.Errorf(spec.CodeConfig, "configuration %s: no plugin configs found, neither in it nor in %s", l.File, dir)
+		return l.From.within(spec.Errorf(spec.CodeConfig, "no plugin configs found, neither in it nor in %s", dir))
 	}
 	return nil
 }

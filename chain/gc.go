@@ -23,7 +23,7 @@ type GCOptions struct {
 // stale reports whether an entry is to be deleted. The answer holds as long as the lock
 // of its network, under which the entry was read, is held.
 func (o *GCOptions) stale(e *Entry) bool {
-	return !slices.Contains(o.Valid, e.Attachment()) && !(o.Live && e.attached())
+	return !slices.Contains(o.Valid, e.Attachment()) && !(o.Live && e.Attached())
 }
 
 // GC runs GC for every plugin in order with the valid set (from 1.1.0 on), then deletes all

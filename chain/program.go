@@ -22,7 +22,7 @@ import (
 const waitDelay = 500 * time.Millisecond
 
 // OpStart is the operation of the [*os.PathError] of a program that could not be started.
-const OpStart = "fork/exec"
+const OpStart = "start"
 
 // A program is an [exec.Cmd] that is started and waited for, and whose output is read to its
 // end.
@@ -62,6 +62,10 @@ func (p *program) run(ctx context.Context) (*os.ProcessState, error) {
 	}
 	early := len(p.signals) // before there was a program
 	if err := cmd.Start(); err != nil {
+		var file *os.PathError
+		if errors.As(err, &file) {
+			file.Op = OpStart // in place of Go's fork/exec
+		}
 		return nil, err
 	}
 	s.begin()

@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 
 	"cnibox/spec"
@@ -23,6 +24,10 @@ func NewResult(routes, dns json.RawMessage) (*spec.Result, error) {
 		return nil, spec.Errorf(spec.CodeConfig, "ipam: %w", err)
 	}
 	res, err := spec.ParseResult(doc, spec.Newest)
+	var key *spec.KeyError
+	if errors.As(err, &key) {
+		return nil, spec.Errorf(spec.CodeConfig, "ipam.%w", key.Err).AtKey("ipam." + key.Key)
+	}
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "ipam: %w", err)
 	}

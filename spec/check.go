@@ -46,7 +46,7 @@ func CheckContainerID(id string) error {
 func CheckNetworkName(name string) error {
 	switch {
 	case name == "":
-		return Errorf(CodeConfig, "missing network name")
+		return Errorf(CodeConfig, "missing network name").WithDetails(`set "name"`).AtKey("")
 	case !plain(name):
 		return &Error{Code: CodeConfig, Msg: "invalid characters found in network name", Details: name}
 	case len(name) > maxName:

@@ -59,7 +59,7 @@ func (r *Request) MAC() (net.HardwareAddr, error) {
 		}
 		mac, err := ParseMAC(from.mac)
 		if err != nil {
-			return nil, Errorf(from.code, "%s: %w", from.what, err)
+			return nil, Errorf(from.code, "%s: %w", from.what, err).AtKey(from.what)
 		}
 		return mac, nil
 	}
@@ -86,7 +86,7 @@ func HardwareAddr(s string) (net.HardwareAddr, error) {
 func ParseMAC(s string) (net.HardwareAddr, error) {
 	addr, err := HardwareAddr(s)
 	if err != nil {
-		return nil, fmt.Errorf("%q is not a MAC address of 6 octets", s)
+		return nil, fmt.Errorf("%q is not a MAC address of 6 octets, as 02:00:00:00:00:05", s)
 	}
 	if len(addr) == 6 && addr[0]&1 != 0 {
 		return nil, fmt.Errorf("%q is a multicast MAC address", s)

@@ -86,10 +86,16 @@ func Merge(obj []byte, set map[string]any, remove ...string) ([]byte, error) {
 // Unmarshal decodes the value of a key. The error names the key, as it is written, whose
 // value has the wrong type; it has no code yet, which depends on where the value came from.
 func Unmarshal(key string, b []byte, into any) error {
-	if err := json.Unmarshal(b, into); err != nil {
-		return explain(key, b, reflect.TypeOf(into).Elem(), err)
+	err := json.Unmarshal(b, into)
+	var syntax *json.SyntaxError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &syntax):
+		line, column, _ := Place(b, "", err)
+		return fmt.Errorf("%q: %w (line %d, column %d)", key, err, line, column)
 	}
-	return nil
+	return explain(key, b, reflect.TypeOf(into).Elem(), err)
 }
 
 // Explain says in the words of JSON why a document could not be decoded into a struct,
@@ -117,17 +123,20 @@ func explain(path string, raw []byte, t reflect.Type, err error) error {
 	switch {
 	case errors.As(err, &wrong):
 	case t == reflect.TypeFor[netip.Addr]():
-		return fmt.Errorf("%q: %s is not an IP address", path, raw)
+		return KeyErrorf(path, "%q: %s is not an IP address", path, raw)
 	case t == reflect.TypeFor[netip.Prefix]():
-		return fmt.Errorf("%q: %s is not an IP address with a prefix length", path, raw)
+		return KeyErrorf(path, "%q: %s is not "+anAddress, path, raw)
 	default:
-		return fmt.Errorf("%q: %w", path, err)
+		return KeyErrorf(path, "%q: %w", path, err)
 	}
 	if path == "" { // of a key that is there again, with a value that fits
 		path = wrong.Field
 	}
-	return fmt.Errorf("%q is %s where %s is due", path, article(wrong.Value), wanted(wrong.Type))
+	return KeyErrorf(path, "%q is %s where %s is due", path, article(wrong.Value), wanted(wrong.Type))
 }
+
+// anAddress is what an address with its prefix length looks like.
+const anAddress = "an IP address with a prefix length, as 10.1.0.5/24 or fd00::5/64"
 
 // A part is a member of an object, or an element of an array, and the type it is decoded into.
 type part struct {

@@ -94,7 +94,7 @@ type parser struct {
 // fail keeps the first error, with the path of the member.
 func (p *parser) fail(path, format string, args ...any) {
 	if p.err == nil {
-		p.err = fmt.Errorf("%s: "+format, append([]any{path}, args...)...)
+		p.err = KeyErrorf(path, "%s: "+format, append([]any{path}, args...)...)
 	}
 }
 
@@ -373,7 +373,7 @@ func (p *parser) prefix(path string, raw json.RawMessage) netip.Prefix {
 	text := p.str(path, raw)
 	prefix, err := netip.ParsePrefix(text)
 	if err != nil {
-		p.fail(path, "%q is not an IP address with a prefix length", text)
+		p.fail(path, "%q is not "+anAddress, text)
 		return netip.Prefix{}
 	}
 	if !prefix.Addr().Is4In6() {

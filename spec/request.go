@@ -3,6 +3,7 @@ package spec
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 )
 
@@ -91,7 +92,13 @@ func NewRequest(c Call, conf []byte) (*Request, error) {
 	}
 	r := &Request{Call: c, Path: folders(c.Path), conf: conf, Warn: func(string, ...any) {}}
 	if err := unmarshalObject(conf, &r.top); err != nil {
-		return nil, Errorf(CodeDecode, "error unmarshall network config: %w", err)
+		e := Errorf(CodeDecode, "error unmarshall network config: %w", err)
+		if line, column, found := Place(conf, "", err); len(conf) == 0 {
+			e = e.WithDetails("the configuration on standard input is empty")
+		} else if found {
+			e = e.WithDetails("at line %d, column %d", line, column)
+		}
+		return nil, e
 	}
 	// The version comes first: an error about anything else is in that version.
 	for _, read := range []func() error{r.readVersion, r.readName, r.readType, r.readIPAM, r.readDNS, r.readArgs, r.readPrev, r.readValid} {
@@ -186,7 +193,7 @@ func readType(key string, raw json.RawMessage, into *string) error {
 		return nil
 	}
 	if err := CheckType(name); err != nil {
-		return err
+		return &KeyError{key, err}
 	}
 	*into = name
 	return nil
@@ -207,7 +214,11 @@ func (r *Request) readPrev() error {
 	}
 	res, err := p.result(members, r.Net.Version)
 	if err != nil {
-		return Errorf(CodeConfig, "prevResult: %w", err)
+		key := "prevResult"
+		if inner := new(KeyError); errors.As(err, &inner) {
+			key += "." + inner.Key
+		}
+		return Errorf(CodeConfig, "prevResult: %w", err).AtKey(key)
 	}
 	r.Prev = res
 	return nil
@@ -336,7 +347,7 @@ func (r *Request) CheckIPAM() error {
 	if verbs, err := r.Invoker.Find(r.Net.IPAM.Type); err != nil || verbs == nil || verbs.IPAM {
 		return nil // a missing one is an error when it is run
 	}
-	return Errorf(CodeConfig, "\"ipam.type\" %q is no address plugin: host-local, static and dhcp are", r.Net.IPAM.Type)
+	return Errorf(CodeConfig, "\"ipam.type\" %q is no address plugin: host-local, static and dhcp are", r.Net.IPAM.Type).AtKey("ipam.type")
 }
 
 // Delegate runs a verb of the IPAM plugin with the same call and configuration.

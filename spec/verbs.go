@@ -181,7 +181,7 @@ func (v Verbs) Allow(r *Request) error {
 	case "":
 		return Errorf(CodeEnv, "required env variables [CNI_COMMAND] missing")
 	default:
-		return Errorf(CodeEnv, "unknown CNI_COMMAND: %s", verb)
+		return Errorf(CodeEnv, "unknown CNI_COMMAND: %s", verb).WithDetails("it must be ADD, DEL, CHECK, GET, GC, STATUS or VERSION")
 	}
 	// For ADD the list of versions says that one does not exist.
 	err := v.serves(r.Net)
@@ -195,7 +195,7 @@ func (v Verbs) Allow(r *Request) error {
 	case r.badArgs != nil && (v.Args || r.Net.IPAM.Type != ""):
 		return r.badArgs
 	case verb == Check && r.Prev == nil && v.Check != nil:
-		return Errorf(CodeConfig, "required prevResult missing")
+		return Errorf(CodeConfig, "required prevResult missing").WithDetails(`"prevResult" must be the result of the ADD`)
 	case verb == GC && r.Valid == nil:
 		return Errorf(CodeConfig, "GC needs the list %q; nothing was removed", keyValid)
 	}
@@ -246,7 +246,7 @@ func (v Verbs) serves(n NetConf) error {
 	if text == "" {
 		text = V010.String()
 	}
-	return Errorf(CodeVersion, "incompatible CNI versions").WithDetails("config is %q, plugin supports %q", text, served)
+	return Errorf(CodeVersion, "incompatible CNI versions").WithDetails("config is %q, plugin supports %q", text, served).AtKey("cniVersion")
 }
 
 // exact reports whether cniVersion is written as one of the versions from

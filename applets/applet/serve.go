@@ -2,10 +2,14 @@ package applet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"cnibox/applets/netns"
 	"cnibox/spec"
@@ -118,9 +122,21 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	}
 	result, err := a.Verbs.Do(ctx, r)
 	if err != nil || result == nil {
-		return nil, err
+		return nil, privilege(err)
 	}
 	return r.Encode(result)
+}
+
+// privilege explains an error of a plugin that does not run as root.
+func privilege(err error) error {
+	if !errors.Is(err, os.ErrPermission) || unix.Geteuid() == 0 {
+		return err
+	}
+	e := spec.AsError(err).WithDetails("a plugin must run as root")
+	if e.Code == spec.CodeInternal {
+		e.Code = spec.CodeHost
+	}
+	return e
 }
 
 // checkNetNS looks at CNI_NETNS before a verb of a plugin that does not open it itself. The

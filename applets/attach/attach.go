@@ -112,7 +112,7 @@ func (p Interface[P]) conf(r *spec.Request) (P, error) {
 	case p.IPAM == Required && r.Net.IPAM.Type == "":
 		err = needsIPAM(r)
 	case p.IPAM == Never && r.Net.IPAM.Type != "":
-		err = spec.Errorf(spec.CodeConfig, "%s: \"ipam\" is not supported", r.Net.Type)
+		err = spec.Errorf(spec.CodeConfig, "%s: \"ipam\" is not supported", r.Net.Type).AtKey("ipam")
 	case p.Validate != nil:
 		if err = p.Validate(c); err != nil {
 			err = spec.Errorf(spec.CodeConfig, "%w", err)
@@ -135,7 +135,7 @@ func (p Interface[P]) confOrZero(r *spec.Request) P {
 // needsIPAM is the error of a plugin that gives no interface without addresses.
 func needsIPAM(r *spec.Request) *spec.Error {
 	return spec.Errorf(spec.CodeConfig, "%s interface requires an IPAM configuration", r.Net.Type).
-		WithDetails("no plugin name provided: set \"ipam.type\"")
+		WithDetails("no plugin name provided: set \"ipam.type\"").AtKey("")
 }
 
 // hasNetdev is whether there is a link of the configuration to configure and to check.

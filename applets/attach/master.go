@@ -31,7 +31,7 @@ func (c *OnMaster) Validate() error {
 		return nil
 	}
 	if err := spec.CheckLinkName(c.Master); err != nil {
-		return fmt.Errorf(`"master" %q: %s`, c.Master, err.Error()) // not wrapped: its code is that of CNI_IFNAME
+		return spec.KeyErrorf("master", `"master" %q: %s`, c.Master, err.Error()) // not wrapped: its code is that of CNI_IFNAME
 	}
 	return nil
 }
@@ -46,7 +46,7 @@ func (op *Op) Master(c *OnMaster) (*rtnl.Link, error) {
 	}
 	master, err := findMaster(conn, c.Master)
 	if err != nil {
-		return nil, spec.Errorf(spec.CodeConfig, "%w (looked for %s)", err, where)
+		return nil, spec.Errorf(spec.CodeConfig, "%w (looked for %s)", err, where).WithDetails(`"master" must be the name of an existing link`).AtKey("master")
 	}
 	return master, c.fits(master)
 }
@@ -57,7 +57,7 @@ func (c *OnMaster) fits(master *rtnl.Link) error {
 		return nil
 	}
 	return spec.Errorf(spec.CodeConfig, "invalid MTU %d, must be [0, master MTU(%d)]", c.MTU, master.MTU).
-		WithDetails(`"mtu" is 0, for that of the master %s, or from %d to that`, master.Name, minMTU)
+		WithDetails(`"mtu" must be from %d to %d, or 0 for that of the master, %s`, minMTU, master.MTU, master.Name).AtKey("mtu")
 }
 
 // findMaster finds a link by name; "" is the one that a default route of the main
@@ -83,7 +83,7 @@ func findMaster(conn *rtnl.Conn, name string) (*rtnl.Link, error) {
 			}
 		}
 	}
-	return nil, fmt.Errorf("no default route interface found: set \"master\": %w", os.ErrNotExist)
+	return nil, fmt.Errorf("no default route interface found: set \"master\": %w", unix.ENODEV)
 }
 
 // CreateOn makes the container's link on its [Op.Master] and puts the name of that into the

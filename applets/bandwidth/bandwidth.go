@@ -4,7 +4,6 @@ package bandwidth
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 
 	"cnibox/applets/applet"
@@ -105,7 +104,7 @@ func readBandwidth(r *spec.Request) (*bandwidthPlan, error) {
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
-	if p.dir, err = record.In(c.DataDir, bandwidthDataDir); err != nil {
+	if p.dir, err = record.In(r.Call, c.DataDir, bandwidthDataDir); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -115,7 +114,7 @@ func readBandwidth(r *spec.Request) (*bandwidthPlan, error) {
 // none: an annotation of a pod must not lift the administrator's.
 func (c *bandwidthConf) plan() (*bandwidthPlan, error) {
 	if c.Latency < 0 || c.Latency > longestLatency {
-		return nil, fmt.Errorf(`"latency" %d is not within 1 to %d milliseconds`, c.Latency, longestLatency)
+		return nil, spec.KeyErrorf("latency", `"latency" %d is not within 1 to %d milliseconds`, c.Latency, longestLatency)
 	}
 	latency := uint64(c.Latency)
 	if latency == 0 {
@@ -156,12 +155,12 @@ func newLimit(dir string, rate, burst, latency uint64) (limit, error) {
 		return limit{}, nil
 	case rate == 0:
 		return limit{}, spec.Errorf(spec.CodeConfig, "if burst is set, rate must also be set").
-			WithDetails("%sBurst is %d, %sRate is missing", dir, burst, dir)
+			WithDetails("%sBurst is %d, %sRate is missing", dir, burst, dir).AtKey(dir + "Burst")
 	case l.rate == 0:
-		return limit{}, fmt.Errorf("%sRate %d is less than 8 bits per second", dir, rate)
+		return limit{}, spec.KeyErrorf(dir+"Rate", "%sRate %d is less than 8 bits per second", dir, rate)
 	// In bits, as Go 1.26 for s390x takes any x/8 to be less than 1<<32-1.
 	case burst >= 8*math.MaxUint32:
-		return limit{}, spec.Errorf(spec.CodeConfig, "burst cannot be more than 4GB").WithDetails("%sBurst is %d bits", dir, burst)
+		return limit{}, spec.Errorf(spec.CodeConfig, "burst cannot be more than 4GB").WithDetails("%sBurst is %d bits", dir, burst).AtKey(dir + "Burst")
 	case l.burst == 0:
 		l.burst = min(max(l.rate/1000*burstTime, leastBurst), math.MaxUint32-1)
 	}

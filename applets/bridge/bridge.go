@@ -105,15 +105,15 @@ func (c *bridgeConf) validate() error {
 	}
 	c.IsGateway = c.IsGateway || c.IsDefaultGateway
 	if err := spec.CheckIfName(c.Bridge); err != nil {
-		return fmt.Errorf(`"bridge" %q: %s`, c.Bridge, err.Error()) // not wrapped: its code is that of CNI_IFNAME
+		return spec.KeyErrorf("bridge", `"bridge" %q: %s`, c.Bridge, err.Error()) // not wrapped: its code is that of CNI_IFNAME
 	}
 	switch {
 	case c.HairpinMode && c.PromiscMode:
-		return errors.New(`cannot set hairpin mode and promiscuous mode at the same time: drop "hairpinMode" or "promiscMode"`)
+		return spec.KeyErrorf("promiscMode", `cannot set hairpin mode and promiscuous mode at the same time: drop "hairpinMode" or "promiscMode"`)
 	case c.DisableContainerInterface && c.IPAM.Type != "":
-		return errors.New(`cannot use IPAM when DisableContainerInterface flag is set: drop "ipam" or "disableContainerInterface"`)
+		return spec.KeyErrorf("disableContainerInterface", `cannot use IPAM when DisableContainerInterface flag is set: drop "ipam" or "disableContainerInterface"`)
 	case c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535):
-		return fmt.Errorf(`"mtu" %d is not within 68 to 65535`, c.MTU)
+		return spec.KeyErrorf("mtu", `"mtu" %d is not within 68 to 65535`, c.MTU)
 	}
 	return errors.Join(c.CheckBackend(), c.validateVLANs())
 }
@@ -210,7 +210,7 @@ func ensureBridge(op *attach.Op, c *bridge) error {
 		return fmt.Errorf("could not add bridge %q: %w", c.Bridge, c.unsupported(err))
 	}
 	if br.Kind != "bridge" {
-		return spec.Errorf(spec.CodeConfig, "%q already exists but is not a bridge: it is of kind %q", c.Bridge, br.Kind)
+		return spec.Errorf(spec.CodeConfig, "%q already exists but is not a bridge: it is of kind %q", c.Bridge, br.Kind).WithDetails(`"bridge" must be the name of a bridge, or one that is not in use`).AtKey("bridge")
 	}
 	c.link = br
 	if err := reconcileBridge(op, c); err != nil {

@@ -9,12 +9,14 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
 	"cnibox/chain"
+	"cnibox/internal/state"
 	"cnibox/spec"
 )
 
@@ -95,8 +97,15 @@ func run(ctx context.Context, p applet.Process) int {
 // text; whether there is one is for the runner to find.
 func (c *call) operands(operands []string) error {
 	most := 2
+	if c.everyNetwork() {
+		most = 0
+	}
 	switch {
-	case len(operands) == 0 && c.verb == "version":
+	case len(operands) > most && most == 0:
+		return fmt.Errorf("%q is one operand too many: it is done for all", operands[0])
+	case c.everyNetwork() && c.verb == "gc":
+		return c.gcOperands()
+	case c.everyNetwork(), len(operands) == 0 && c.verb == "version":
 		return nil
 	case len(operands) == 0:
 		return errors.New("NETWORK is missing")
@@ -138,9 +147,9 @@ func (c *call) prepare() error {
 	}
 	override := c.Getenv("CNI_NETNS_OVERRIDE")
 	t.NetNSOverride = strings.EqualFold(override, "true") || override == "1"
-	var err error
-	if c.cacheDir, err = filepath.Abs(c.cacheDir); err != nil {
-		return err // plugins get paths below it
+	err := c.stateDirs()
+	if err != nil {
+		return err
 	}
 	if t.Args, err = cniArgs(c.Getenv("CNI_ARGS")); err != nil {
 		return err
@@ -152,11 +161,38 @@ func (c *call) prepare() error {
 	return nil
 }
 
+// stateDirs completes the two directories of the flags: plugins get paths below them. The
+// error has code 4.
+func (c *call) stateDirs() (err error) {
+	if c.stateDir == "" {
+		c.stateDir, err = spec.StateDir(c.Getenv)
+	}
+	for _, dir := range []*string{&c.stateDir, &c.cacheDir} {
+		if err == nil && *dir != "" {
+			*dir, err = filepath.Abs(*dir)
+		}
+	}
+	return err
+}
+
+// cache returns the runtime's cache.
+func (c *call) cache() *chain.Cache {
+	if c.cacheDir != "" {
+		return &chain.Cache{Dir: c.cacheDir}
+	}
+	dir, notice := state.CacheDir(c.stateDir)
+	return &chain.Cache{Dir: dir, Creating: func() {
+		if notice != "" {
+			c.runner.Warn("%s", notice)
+		}
+	}}
+}
+
 // setRunner makes the runner of the flags; what it warns of goes to stderr.
 func (c *call) setRunner() {
 	local := c.local()
 	c.runner = &chain.Runner{
-		Invoker: local, Cache: &chain.Cache{Dir: c.cacheDir}, Path: c.path, KeepGoing: c.keepGoing, Retries: c.retries,
+		Invoker: local, Cache: c.cache(), Path: c.path, KeepGoing: c.keepGoing, Retries: c.retries,
 		Warn: func(format string, args ...any) {
 			fmt.Fprintf(c.Stderr, "cni-exec: %s\n", fmt.Sprintf(format, args...))
 		},
@@ -167,6 +203,11 @@ func (c *call) setRunner() {
 func (c *call) local() *chain.Local {
 	l := c.Invoker(filepath.SplitList(c.path))
 	l.BuiltIn, l.StderrInError, l.Timeout = true, true, c.timeout
+	if c.stateDir != "" { // of two variables a program takes the first
+		l.Environ = append([]string{spec.StateEnv + "=" + c.stateDir}, slices.DeleteFunc(slices.Clone(l.Environ), func(v string) bool {
+			return strings.HasPrefix(v, spec.StateEnv+"=")
+		})...)
+	}
 	return l
 }
 

@@ -26,12 +26,13 @@ import (
 // environment or a default fills in.
 type flags struct {
 	ifName, containerID string // empty ID: derived from the namespace
-	confDir, cacheDir   string
+	confDir             string
+	cacheDir, stateDir  string        // empty: see [state.CacheDir]
 	path                string        // CNI_PATH; empty: built-in plugins alone
 	timeout             time.Duration // of one plugin; 0: the default
 	retries             int           // of an add that ended with code 11
 
-	keepGoing, all, live, dryRun, force, json, help, version bool
+	keepGoing, all, allNetworks, live, dryRun, force, json, help, version bool
 
 	// Those that may be given more than once, in their order.
 	valid, nets []string
@@ -72,8 +73,13 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	of("gc", func(fs *pflag.FlagSet) {
 		fs.StringArrayVar(&f.valid, "valid", nil, "`ID/IFNAME` keep this attachment; repeatable")
 		fs.BoolVar(&f.live, "valid-live", false, "keep all whose namespace exists, and what an unreadable entry is about; what another --cache-dir has is not known")
-		fs.BoolVar(&f.all, "all", false, "keep none")
 		fs.BoolVar(&f.dryRun, "dry-run", false, "only print what would be deleted")
+	})
+	of("check status gc", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&f.all, "all", false, "of check: every attachment whose namespace exists; of status: every network; of gc: keep none")
+	})
+	of("gc", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&f.allNetworks, "all-networks", false, "every network that is configured or has attachments, in place of NETWORK")
 	})
 	of("run", func(fs *pflag.FlagSet) {
 		fs.StringArrayVar(&f.nets, "net", nil, "`NETWORK` attach to this one; repeatable")
@@ -81,7 +87,8 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	of("", func(fs *pflag.FlagSet) {
 		fs.StringVar(&f.confDir, "conf-dir", cmp.Or(getenv("NETCONFPATH"), "/etc/cni/net.d"), "`DIR` configurations")
 		fs.StringVar(&f.path, "path", getenv("CNI_PATH"), "`DIR[:DIR]` more plugins than those built in; of one name that in DIR is run")
-		fs.StringVar(&f.cacheDir, "cache-dir", chain.DefaultCacheDir, "`DIR` what add was given and returned")
+		fs.StringVar(&f.cacheDir, "cache-dir", "", "`DIR` what add was given and returned; default /var/lib/cni, or that of --state-dir")
+		fs.StringVar(&f.stateDir, "state-dir", "", "`DIR` cache, leases and records are stored below DIR, also those of plugins")
 		fs.Var((*timeLimit)(&f.timeout), "timeout", "`TIME` limit of one plugin, as 90s or 2m; default 60s")
 		fs.BoolVar(&f.json, "json", false, "print errors as JSON on stdout")
 		fs.BoolVarP(&f.help, "help", "h", false, "print the help, of a verb that is named its own")

@@ -1,9 +1,11 @@
 package cniexec
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -12,10 +14,10 @@ import (
 	"cnibox/spec"
 )
 
-// wrongCall tells what is wrong with the command line.
+// wrongCall reports what is wrong with the command line.
 // The exit code is 2; cnitool prints its whole usage instead.
 func (c *call) wrongCall(err error) int {
-	fmt.Fprintf(c.Stderr, "cni-exec: %v (`cni-exec help` tells all verbs and flags)\n", err)
+	fmt.Fprintf(c.Stderr, "cni-exec: %v (`cni-exec help` lists verbs and flags)\n", err)
 	c.object(spec.Errorf(spec.CodeEnv, "%w", err))
 	return exitUsage
 }
@@ -28,16 +30,15 @@ func (c *call) object(e *spec.Error) {
 	}
 }
 
-// fail tells a person on stderr what failed, where, why and what to do.
-// The exit code is 1.
+// fail prints on stderr what failed, where and why, and on a second line what to do. Only
+// what an external plugin wrote may have more lines. The exit code is 1.
 func (c *call) fail(err error) int {
 	e := spec.AsError(err)
 	fmt.Fprintf(c.Stderr, "cni-exec: %s\n", strings.TrimSpace(c.verb+" "+c.network)+": "+e.Msg)
-	if e.Details != "" {
-		fmt.Fprintf(c.Stderr, "  %s\n", strings.ReplaceAll(e.Details, "\n", "\n  "))
-	}
-	if hint := c.hint(err, e.Code); hint != "" {
-		fmt.Fprintf(c.Stderr, "  %s\n", hint)
+	second := []string{e.Details, c.hint(err, e.Code)}
+	second = slices.DeleteFunc(second, func(s string) bool { return s == "" })
+	if len(second) > 0 {
+		fmt.Fprintf(c.Stderr, "  %s\n", strings.ReplaceAll(strings.Join(second, "; "), "\n", "\n  "))
 	}
 	c.object(e)
 	return exitError
@@ -66,15 +67,27 @@ func (c *call) hint(err error, code int) string {
 	case start != "":
 		return start
 	case code == spec.CodeNetNS:
-		return "NETNS is the path of a network namespace, as /run/netns/NAME or /proc/PID/ns/net; `cni-exec run` makes one itself."
+		return "NETNS must be the path of a network namespace, as /run/netns/NAME or /proc/PID/ns/net; `cni-exec run` creates one"
 	case code == spec.CodeBusy && c.attached():
 		return c.delHint()
+	case code == spec.CodeCheck:
+		return "delete the attachment and add it again"
 	case errors.Is(err, os.ErrPermission) && unix.Geteuid() != 0:
-		return "Networks are set up with root's privileges: run it as root."
+		return "run it as root: it changes network namespaces"
+	case code == spec.CodeIO && c.inCache(err):
+		return "name a directory that can be written with --state-dir (CNIBOX_STATE) or --cache-dir"
+	case code == spec.CodeTryAgain && errors.Is(err, context.DeadlineExceeded):
+		return "--timeout sets how long a plugin may take"
 	case code == spec.CodePlugin && errors.Is(err, os.ErrNotExist):
-		return "Name the folder that has the plugin with --path (or CNI_PATH)."
+		return "correct the name, or name the directory of the plugin with --path (or CNI_PATH)"
 	}
 	return ""
+}
+
+// inCache reports whether an error is about a file in the cache.
+func (c *call) inCache(err error) bool {
+	var path *os.PathError
+	return errors.As(err, &path) && c.runner != nil && strings.HasPrefix(path.Path, c.runner.Cache.Dir)
 }
 
 // attached reports whether the target is in the cache: then it is in its own way. Code
@@ -94,12 +107,12 @@ func (c *call) delHint() string {
 	}
 	hint += "-i " + c.target.IfName
 	unset := new(flags).set(func(string) string { return "" })
-	for _, name := range []string{"container-id", "cache-dir", "conf-dir", "path"} {
+	for _, name := range []string{"container-id", "state-dir", "cache-dir", "conf-dir", "path"} {
 		if v := c.set.Lookup(name).Value.String(); v != unset.Lookup(name).DefValue {
 			hint += " --" + name + " " + v
 		}
 	}
-	return hint + "` detaches it."
+	return hint + "` detaches it"
 }
 
 // startHint is about a plugin or a command that is there and does not start, see
@@ -109,21 +122,21 @@ func startHint(err error) string {
 	switch {
 	case !errors.As(err, &start) || start.Op != chain.OpStart:
 	case errors.Is(start, os.ErrPermission):
-		return start.Path + " must be an executable file (chmod +x), on a file system mounted without noexec."
+		return start.Path + " must be an executable file (chmod +x), on a file system mounted without noexec"
 	case errors.Is(start, os.ErrNotExist):
-		return start.Path + " is there; the interpreter that it names, behind #! or as an ELF file, is not."
+		return "the file exists, but not the interpreter that it names after #! or as an ELF file"
 	}
 	return ""
 }
 
-// networksHint tells which networks there are in a folder.
-// What is wrong with broken files is in the error's own text.
+// networksHint lists the networks of a directory. What is wrong with broken files is in the
+// error's own text.
 func networksHint(dir string, names []string, broken []error) string {
 	switch {
 	case len(names) > 0:
-		return "Networks in " + dir + ": " + strings.Join(names, ", ") + "."
+		return "networks in " + dir + ": " + strings.Join(names, ", ")
 	case len(broken) > 0:
-		return "Mend or remove the broken files in " + dir + ", or name another folder with --conf-dir (NETCONFPATH)."
+		return "correct the file, or name another directory with --conf-dir (NETCONFPATH)"
 	}
-	return fmt.Sprintf("Without any configuration in %s there is the network %q; or name another folder with --conf-dir (NETCONFPATH).", dir, defaultNetwork)
+	return fmt.Sprintf("use the embedded network %q, or name another directory with --conf-dir (NETCONFPATH)", defaultNetwork)
 }

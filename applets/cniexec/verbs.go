@@ -37,11 +37,11 @@ printed. A failed add is taken back: nothing stays.`,
 				{"cni-exec add mynet /run/netns/blue", "eth0 of the namespace blue"},
 				{"cni-exec add -i net1 -p 8080:80 mynet /proc/4711/ns/net", "a second interface, with a port"},
 			}},
-		{name: "check", operands: "NETWORK NETNS", summary: "is it still as add left it?", do: attachment((*call).check),
+		{name: "check", operands: "NETWORK NETNS | --all", summary: "is it still as add left it?", do: attachment(onAll((*call).checkAll, (*call).check)),
 			text: `The exit code says it: 0, or 1 with what is wrong on stderr.`,
 			examples: []example{
 				{"cni-exec check mynet /run/netns/blue", "of the interface eth0"},
-				{"cni-exec check mynet --container-id c1", "of a container that was added by its ID"},
+				{"cni-exec check --all", "every attachment, of other runtimes as well"},
 			}},
 		{name: "get", operands: "NETWORK NETNS", summary: "print the result again", do: attachment((*call).get),
 			text: `It is compared with what the plugins know of the attachment.`,
@@ -55,17 +55,17 @@ printed. A failed add is taken back: nothing stays.`,
 				{"cni-exec del mynet /run/netns/blue", "the namespace may be gone already"},
 				{"cni-exec del mynet --container-id c1 --keep-going", "run all plugins even if one fails"},
 			}},
-		{name: "gc", operands: "NETWORK", summary: "delete attachments that are not needed", do: attachment((*call).gc),
+		{name: "gc", operands: "NETWORK | --all-networks", summary: "delete attachments that are not needed", do: attachment(onAll((*call).gcAll, (*call).gc)),
 			text: `What stays must be named: with --valid, --valid-live or --all.`,
 			examples: []example{
 				{"cni-exec gc mynet --valid-live --dry-run", "what is left of namespaces that are gone"},
-				{"cni-exec gc mynet --valid c1/eth0", "delete all others"},
+				{"cni-exec gc --all-networks --valid-live", "delete them on all networks"},
 			}},
-		{name: "status", operands: "NETWORK", summary: "could add work now?", do: attachment((*call).status),
+		{name: "status", operands: "NETWORK | --all", summary: "could add work now?", do: attachment(onAll((*call).statusAll, (*call).status)),
 			text: `The exit code says it: 0, or 1 with what is lacking on stderr.`,
 			examples: []example{
 				{"cni-exec status mynet", "ask each plugin of the network"},
-				{"cni-exec status mynet --json", "the error as JSON on stdout"},
+				{"cni-exec status --all --json", "every network; the error as JSON on stdout"},
 			}},
 		{name: "version", operands: "[NETWORK]", summary: "versions of this program or of the plugins", do: attachment((*call).versions),
 			examples: []example{
@@ -109,6 +109,16 @@ func attachment(do func(*call, context.Context) error) func(*call, context.Conte
 			return 0, err
 		}
 		return exitOK, do(c, ctx)
+	}
+}
+
+// onAll is a function for all networks or attachments and one for a single one; the flags decide.
+func onAll(all, one func(*call, context.Context) error) func(*call, context.Context) error {
+	return func(c *call, ctx context.Context) error {
+		if c.everyNetwork() {
+			return all(c, ctx)
+		}
+		return one(c, ctx)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"cnibox/applets/record"
+	"cnibox/internal/state"
 	"cnibox/ipam/dhcp"
 	"cnibox/spec"
 )
@@ -60,18 +61,19 @@ func newDHCP(r *spec.Request) (*dhcpPlugin, error) {
 		IPAM dhcpWhere `json:"ipam"`
 	}
 	err := r.Decode(&c)
-	p := &dhcpPlugin{Request: r, socket: cmp.Or(c.IPAM.Socket, dhcpSocket)}
+	usual := state.Dir(r.Call.StateDir, dhcpSocket)
+	p := &dhcpPlugin{Request: r, socket: cmp.Or(c.IPAM.Socket, usual)}
 	if err == nil {
 		if err = checkDHCPSocket(p.socket); err != nil {
-			err = spec.Errorf(spec.CodeConfig, `"ipam.daemonSocketPath" %w`, err)
+			err = spec.Errorf(spec.CodeConfig, `"ipam.daemonSocketPath" %w`, err).AtKey("ipam.daemonSocketPath")
 		}
 	}
 	if err != nil && r.Call.Verb != spec.Del {
 		return nil, err
 	}
 	if err != nil {
-		r.Warn("%v: it is taken to be %s", err, dhcpSocket)
-		p.socket = dhcpSocket
+		r.Warn("%v: it is taken to be %s", err, usual)
+		p.socket = usual
 	}
 	p.leases = dhcpLeases(p.socket)
 	return p, nil
@@ -117,9 +119,9 @@ func readDHCP(r *spec.Request) (*dhcpPlugin, error) {
 	}
 	switch {
 	case c.IPAM.Priority < 0 || c.IPAM.Priority > 1<<31-1:
-		return nil, spec.Errorf(spec.CodeConfig, `"ipam.priority" %d is not within 0 to 2147483647`, c.IPAM.Priority)
+		return nil, spec.Errorf(spec.CodeConfig, `"ipam.priority" %d is not within 0 to 2147483647`, c.IPAM.Priority).AtKey("ipam.priority")
 	case !p.conf.V4 && !p.conf.V6:
-		return nil, spec.Errorf(spec.CodeConfig, `"ipam.ipv4" is false and "ipam.ipv6" is not true: there is nothing to lease`)
+		return nil, spec.Errorf(spec.CodeConfig, `"ipam.ipv4" is false and "ipam.ipv6" is not true: there is nothing to lease`).AtKey("ipam.ipv4")
 	}
 	if r.Call.NetNS != "" {
 		if p.conf.NetNS, err = filepath.Abs(r.Call.NetNS); err != nil {
@@ -136,13 +138,13 @@ func readDHCP(r *spec.Request) (*dhcpPlugin, error) {
 // without both the option is not sent. Padding, the end, and the options that the client sets
 // itself are refused; they may be requested.
 func (p *dhcpPlugin) readProvide(c *dhcpConf) error {
-	for _, o := range c.IPAM.Provide {
-		code, err := dhcpOption(o.Option)
+	for i, o := range c.IPAM.Provide {
+		code, err := dhcpOption(fmt.Sprintf("ipam.provide[%d].option", i), o.Option)
 		if err != nil {
 			return err
 		}
 		if code == 0 || code == 255 || code >= 50 && code <= 54 || code == 57 {
-			return spec.Errorf(spec.CodeConfig, `"ipam.provide" has option %d, which the client sets itself: remove it`, code)
+			return spec.Errorf(spec.CodeConfig, `"ipam.provide" has option %d, which the client sets itself: remove it`, code).AtKey("ipam.provide")
 		}
 		value := o.Value
 		if arg, ok := p.Arg(o.FromArg); ok && o.FromArg != "" {
@@ -162,12 +164,12 @@ func (p *dhcpPlugin) readProvide(c *dhcpConf) error {
 // list of the reference's library.
 func (p *dhcpPlugin) readRequest(c *dhcpConf) error {
 	codes, alone := []byte(nil), false
-	for _, o := range c.IPAM.Request {
+	for i, o := range c.IPAM.Request {
 		alone = alone || o.SkipDefault
 		if o.Option == "" {
 			continue
 		}
-		code, err := dhcpOption(o.Option)
+		code, err := dhcpOption(fmt.Sprintf("ipam.request[%d].option", i), o.Option)
 		if err != nil {
 			return err
 		}
@@ -187,8 +189,8 @@ func (p *dhcpPlugin) readRequest(c *dhcpConf) error {
 	return nil
 }
 
-// dhcpOption reads the name or number of an option.
-func dhcpOption(name string) (byte, error) {
+// dhcpOption reads the name or number of an option, which is configured by a key.
+func dhcpOption(key, name string) (byte, error) {
 	switch name {
 	case "dhcp-client-identifier":
 		return 61, nil
@@ -205,7 +207,7 @@ func dhcpOption(name string) (byte, error) {
 	}
 	n, err := strconv.ParseUint(name, 10, 8)
 	if err != nil {
-		return 0, spec.Errorf(spec.CodeConfig, "Can not parse option: %q is neither a known name nor 0 to 255", name)
+		return 0, spec.Errorf(spec.CodeConfig, "Can not parse option: %q is neither a known name nor 0 to 255", name).AtKey(key)
 	}
 	return byte(n), nil
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -71,7 +70,11 @@ func callDHCP(ctx context.Context, socket string, call *dhcpCall) ([]*dhcp.Lease
 	defer timer.Stop()
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", socket)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+	var errno syscall.Errno
+	if errors.As(err, &errno) { // the rest of the error is the path again
+		err = errno
+	}
+	if errno == syscall.ENOENT || errno == syscall.ECONNREFUSED {
 		err = fmt.Errorf("start it with `cnibox dhcp daemon` (%w)", err)
 	}
 	if err != nil {

@@ -2,7 +2,6 @@ package firewall
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -126,21 +125,21 @@ func (c *firewallConf) validate(p *firewallPlan) error {
 	switch c.Backend {
 	case "", "nftables", "iptables", "firewalld":
 	default:
-		return fmt.Errorf(`unrecognized backend %q: it is iptables, nftables or firewalld`, c.Backend)
+		return spec.KeyErrorf("backend", `unrecognized backend %q: "backend" must be iptables, nftables or firewalld`, c.Backend)
 	}
 	switch c.IngressPolicy {
 	case "", "open", "same-bridge", "isolated":
 	default:
-		return fmt.Errorf(`unknown ingress policy: %q: it is open, same-bridge or isolated`, c.IngressPolicy)
+		return spec.KeyErrorf("ingressPolicy", `unknown ingress policy: %q: "ingressPolicy" must be open, same-bridge or isolated`, c.IngressPolicy)
 	}
 	if err := checkAdminChain(p.admin); err != nil {
 		return err
 	}
 	if strings.Trim(p.zone, nameLetters) != "" {
-		return fmt.Errorf(`"firewalldZone" %q: the name of a zone has letters, digits, "-", "_" and "." alone`, p.zone)
+		return spec.KeyErrorf("firewalldZone", `"firewalldZone" %q: the name of a zone has letters, digits, "-", "_" and "." alone`, p.zone)
 	}
 	if c.Bus != "" && !filepath.IsAbs(c.Bus) || strings.Contains(c.Bus, "\x00") {
-		return fmt.Errorf(`"dbusSocket" %q is not an absolute path`, c.Bus)
+		return spec.KeyErrorf("dbusSocket", `"dbusSocket" %q is not an absolute path`, c.Bus)
 	}
 	return nil
 }
@@ -152,13 +151,13 @@ const nameLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456
 // chains of iptables and those of chains that lead to the administrator's.
 func checkAdminChain(name string) error {
 	if err := nft.CheckChainName(name); err != nil {
-		return fmt.Errorf(`"iptablesAdminChainName" %q: %w`, name, err)
+		return spec.KeyErrorf("iptablesAdminChainName", `"iptablesAdminChainName" %q: %w`, name, err)
 	}
 	if slices.Contains([]string{
 		"INPUT", "FORWARD", "OUTPUT", "ACCEPT", "DROP", "RETURN", "QUEUE",
 		"CNI-FORWARD", "CNI-ISOLATION-STAGE-1", "CNI-ISOLATION-STAGE-2",
 	}, name) {
-		return fmt.Errorf(`"iptablesAdminChainName" %q is taken: it needs a chain of its own`, name)
+		return spec.KeyErrorf("iptablesAdminChainName", `"iptablesAdminChainName" %q is taken: it needs a chain of its own`, name)
 	}
 	return nil
 }

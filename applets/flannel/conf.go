@@ -1,21 +1,19 @@
 package flannel
 
 import (
+	"cmp"
 	"encoding/json"
-	"errors"
 	"path/filepath"
 	"strings"
 
 	"cnibox/applets/record"
+	"cnibox/internal/state"
 	"cnibox/ipam"
 	"cnibox/spec"
 )
 
-// The defaults are the reference's.
-const (
-	flannelSubnetFile = "/run/flannel/subnet.env"
-	flannelDataDir    = "/var/lib/cni/flannel"
-)
+// flannelSubnetFile is the reference's.
+const flannelSubnetFile = "/run/flannel/subnet.env"
 
 // flannelConf is the configuration. The objects stay JSON: the delegate gets also what
 // flannel does not know.
@@ -30,28 +28,32 @@ type flannelConf struct {
 // A flannel is a checked configuration.
 type flannel struct {
 	flannelConf
-	dir  flannelRecords
-	base map[string]json.RawMessage // the delegate's members
-	kind string                     // the delegate's type
+	dir    flannelRecords
+	notice string                     // what ADD reports before it creates the directory; empty: nothing
+	base   map[string]json.RawMessage // the delegate's members
+	kind   string                     // the delegate's type
 }
 
 // readFlannel reads and checks the configuration; errors have code 7. The directory is valid
 // with an error as well, for DEL and GC.
 func readFlannel(r *spec.Request) (*flannel, error) {
-	f := &flannel{dir: flannelRecords{flannelDataDir}, kind: "bridge"}
-	if err := r.Decode(&f.flannelConf); err != nil {
-		return f, err
+	f := &flannel{kind: "bridge"}
+	derr := r.Decode(&f.flannelConf)
+	dir, err := record.In(r.Call, f.DataDir, state.Flannel)
+	if f.DataDir == "" || err != nil {
+		var usual string
+		usual, f.notice = state.FlannelDir(r.Call.StateDir)
+		dir = record.Dir(usual)
 	}
-	dir, err := record.In(f.DataDir, flannelDataDir)
 	f.dir = flannelRecords{dir}
-	if err != nil {
+	if err = cmp.Or(derr, err); err != nil {
 		return f, err
 	}
 	if f.SubnetFile == "" {
 		f.SubnetFile = flannelSubnetFile
 	}
 	if !filepath.IsAbs(f.SubnetFile) || strings.Contains(f.SubnetFile, "\x00") {
-		return f, spec.Errorf(spec.CodeConfig, `"subnetFile" %q is not an absolute path`, f.SubnetFile)
+		return f, spec.Errorf(spec.CodeConfig, `"subnetFile" %q is not an absolute path`, f.SubnetFile).AtKey("subnetFile")
 	}
 	for _, o := range []*json.RawMessage{&f.Delegate, &f.IPAM} {
 		if len(*o) == 0 || string(*o) == "null" {
@@ -74,16 +76,16 @@ func (f *flannel) checkDelegate() error {
 	err := json.Unmarshal(f.Delegate, &given)
 	switch {
 	case f.has("name"):
-		return errors.New("it must not have a 'name' field: the name is the network's")
+		return spec.KeyErrorf("delegate.name", "it must not have a 'name' field: the name is the network's")
 	case f.has("ipam"):
-		return errors.New("it must not have an 'ipam' field: flannel makes it of its own \"ipam\"")
+		return spec.KeyErrorf("delegate.ipam", "it must not have an 'ipam' field: flannel makes it of its own \"ipam\"")
 	case err != nil, f.has("type") && given.Type == nil:
-		return errors.New("its 'type' field must be a string")
+		return spec.KeyErrorf("delegate.type", "its 'type' field must be a string")
 	case given.Type != nil:
 		f.kind = *given.Type
 	}
 	if f.kind == "flannel" || strings.HasSuffix(f.kind, "-flannel") {
-		return errors.New("its 'type' field is flannel itself")
+		return spec.KeyErrorf("delegate.type", "its 'type' field is flannel itself")
 	}
 	return spec.CheckType(f.kind)
 }

@@ -179,22 +179,22 @@ func (c *deviceConf) matches(cont *rtnl.Conn, l *rtnl.Link) bool {
 func (c *deviceConf) validate() error {
 	if c.Device != "" {
 		if err := spec.CheckLinkName(c.Device); err != nil {
-			return fmt.Errorf(`"device" %q: %s`, c.Device, err.Error()) // not wrapped: its code is that of CNI_IFNAME
+			return spec.KeyErrorf("device", `"device" %q: %s`, c.Device, err.Error()) // not wrapped: its code is that of CNI_IFNAME
 		}
 	}
 	if c.HWAddr != "" {
 		if _, err := spec.ParseMAC(c.HWAddr); err != nil {
-			return fmt.Errorf(`"hwaddr": %w`, err)
+			return spec.KeyErrorf("hwaddr", `"hwaddr": %w`, err)
 		}
 	}
 	c.KernelPath = strings.TrimSuffix(c.KernelPath, "/")
 	switch k := c.KernelPath; {
 	case k != "" && (path.Clean(k) != k || !strings.HasPrefix(k, "/sys/devices/") || strings.Contains(k, "\x00")):
-		return fmt.Errorf(`"kernelpath" %q must be an absolute path below /sys/devices/, without "." and ".."`, k)
+		return spec.KeyErrorf("kernelpath", `"kernelpath" %q must be an absolute path below /sys/devices/, without "." and ".."`, k)
 	case c.PCIBusID != "" && !isPCI(strings.ToLower(c.PCIBusID)):
-		return fmt.Errorf(`"pciBusID" %q is no PCI address such as 0000:3b:00.2`, c.PCIBusID)
+		return spec.KeyErrorf("pciBusID", `"pciBusID" %q is no PCI address such as 0000:3b:00.2`, c.PCIBusID)
 	}
-	if _, err := record.In(c.DataDir, hostDeviceDir); err != nil {
+	if _, err := record.In(spec.Call{}, c.DataDir, hostDeviceDir); err != nil {
 		return err
 	}
 	return c.resolve(HostSysfs)

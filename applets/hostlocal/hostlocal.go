@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/applets/applet"
 	"cnibox/ipam"
 	"cnibox/spec"
@@ -37,7 +39,10 @@ runtimeConfig.ipRanges (capability ipRanges): range sets that come before all of
 runtimeConfig.ips (capability ips), args.cni.ips and CNI_ARGS IP: addresses asked for, all of
 them; a prefix length is ignored. ADD done again returns the address that the attachment has.
 A network's leases are locked while they are read and changed; a verb waits 30 s for the
-lock, and then ends with code 11 (try again later).`,
+lock, and then ends with code 11 (try again later).
+Without dataDir leases are in networks below the directory CNIBOX_STATE, if that is set in the
+environment, or in the default one. Where that cannot be written and has no leases of the network,
+they are in /run/cnibox/networks until the next boot, but not with keepAcrossBoots.`,
 	AnyNetNS: true,
 	Verbs: spec.Verbs{
 		Add: addHostLocal, Check: checkHostLocal, Del: delHostLocal,
@@ -61,6 +66,9 @@ func addHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 			return nil, spec.Errorf(spec.CodeIO, "%w", err)
 		}
 	}
+	if h.notice != "" {
+		r.Warn("%s", h.notice)
+	}
 	s, err := ipam.Open(ctx, h.DataDir, r.Network, h.options(r))
 	if err != nil {
 		return nil, leaseError(err)
@@ -76,14 +84,21 @@ func addHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 // leaseError gives an error about the store its code.
 // A lock that was not to be had in time is 11, try again; all else is the disk's: 5.
 func leaseError(err error) error {
-	var coded *spec.Error
+	var e *spec.Error
 	switch {
-	case err == nil || errors.As(err, &coded):
-		return err
+	case err == nil:
+		return nil
+	case errors.As(err, &e):
+		e = spec.AsError(err)
 	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
 		return spec.Errorf(spec.CodeTryAgain, "%w", err)
+	default:
+		e = spec.Errorf(spec.CodeIO, "%w", err)
 	}
-	return spec.Errorf(spec.CodeIO, "%w", err)
+	if errors.Is(err, unix.EROFS) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, os.ErrPermission) {
+		return e.WithDetails(`"ipam.dataDir" (or CNIBOX_STATE) must be a directory that can be written`).AtKey("ipam.dataDir")
+	}
+	return e
 }
 
 // leased opens the store for the verbs that release; without a directory they do
@@ -95,7 +110,7 @@ func leased(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) er
 	}
 	err := r.Decode(&conf)
 	dir := conf.IPAM.DataDir
-	if err = cmp.Or(err, conf.IPAM.check()); err != nil {
+	if err = cmp.Or(err, conf.IPAM.check(r)); err != nil {
 		if r.Call.Verb != spec.Del {
 			return err
 		}
@@ -253,7 +268,7 @@ func statusHostLocal(ctx context.Context, r *spec.Request) error {
 	}
 	if err := ipam.Usable(h.DataDir, r.Network); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "no lease can be made: %w", err).
-			WithDetails("\"ipam.dataDir\" is %s: make it a directory that can be written to, or configure another", h.DataDir)
+			WithDetails("\"ipam.dataDir\" is %s: make it a directory that can be written to, or configure another, or set CNIBOX_STATE", h.DataDir)
 	}
 	err = h.viewed(ctx, r, func(s *ipam.Store) error {
 		full, err := ipam.Exhausted(s, h.sets)

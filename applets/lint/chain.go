@@ -32,9 +32,9 @@ func (c *checker) missing(p *chain.Plugin, plugin, key string) {
 	}
 	switch near := nearest(plugin, names); {
 	case near != "":
-		c.add(p.File, join(p.Key, key), "unknown plugin %q: did you mean %q?", plugin, near)
+		c.add(p.From.File, join(p.From.Key, key), "unknown plugin %q: did you mean %q?", plugin, near)
 	case len(c.Path) > 0:
-		c.add(p.File, join(p.Key, key), "plugin %q is neither built in nor in %s", plugin, strings.Join(c.Path, ", "))
+		c.add(p.From.File, join(p.From.Key, key), "plugin %q is neither built in nor in %s", plugin, strings.Join(c.Path, ", "))
 	}
 }
 
@@ -52,7 +52,10 @@ func (c *checker) capabilities(p *chain.Plugin) {
 		if near := nearest(name, read); near != "" {
 			meant = fmt.Sprintf(": did you mean %q?", near)
 		}
-		c.add(p.File, join(p.Key, "capabilities."+name), "%s does not use the capability %q%s", by(p), name, meant)
+		c.problems = append(c.problems, problem{
+			file: p.From.File, key: join(p.From.Key, "capabilities."+name), name: true,
+			text: fmt.Sprintf("%s does not use the capability %q%s", by(p), name, meant),
+		})
 	}
 }
 
@@ -103,16 +106,16 @@ func (c *checker) order(members []*member) {
 		if m.verbs == nil {
 			return // what an external plugin makes is not known
 		}
-		key := join(m.Key, "type")
+		key := join(m.From.Key, "type")
 		switch v := m.verbs; {
 		case v.IPAM:
-			c.add(m.File, key, `%s gives addresses to another plugin: name it in the "type" of that one's "ipam"`, m.Type)
+			c.add(m.From.File, key, `%s gives addresses to another plugin: name it in the "type" of that one's "ipam"`, m.Type)
 		case v.Chained && i == 0:
-			c.add(m.File, key, "%s works on what an earlier plugin made, and is the first of the list", m.Type)
+			c.add(m.From.File, key, "%s works on what an earlier plugin made, and is the first of the list", m.Type)
 		case v.Chained && makes == nil && slices.ContainsFunc(members[i:], makesInterface):
-			c.add(m.File, key, "%s is before the plugin that makes the interface: put it behind that", m.Type)
+			c.add(m.From.File, key, "%s is before the plugin that makes the interface: put it behind that", m.Type)
 		case v.Interface && makes != nil:
-			c.add(m.File, key, "%s makes the interface that %s has made already: a list has one of them", m.Type, makes.Type)
+			c.add(m.From.File, key, "%s makes the interface that %s has made already: a list has one of them", m.Type, makes.Type)
 		case v.Interface:
 			makes = m
 		}

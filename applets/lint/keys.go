@@ -64,13 +64,13 @@ func (c *checker) pluginKeys(p *chain.Plugin) {
 	if _, ok := known["ipam"]; ok && p.IPAM == "" && json.Unmarshal(p.Conf(), &conf) == nil && len(conf.IPAM) > 0 {
 		known["ipam"] = []reflect.Type{raw}
 		if !slices.ContainsFunc(c.delegated(p.Type), func(d delegate) bool { return d.key == "ipam" }) {
-			c.add(p.File, join(p.Key, "ipam"), `"ipam" has no "type": nothing reads it`)
+			c.add(p.From.File, join(p.From.Key, "ipam"), `"ipam" has no "type": nothing reads it`)
 		}
 	}
 	for _, d := range c.delegated(p.Type) {
 		known[d.key] = c.delegateTypes(d.named(p.Conf()))
 	}
-	c.object(p.File, p.Key, p.Conf(), known)
+	c.object(p.From.File, p.From.Key, p.Conf(), known)
 }
 
 // keysOf returns the keys of a plugin with an IPAM plugin.
@@ -160,7 +160,7 @@ func (c *checker) object(file, path string, doc json.RawMessage, known keys) {
 		types, ok := known.find(name)
 		if !ok {
 			if !strings.HasPrefix(name, "_") && !strings.HasPrefix(name, "//") { // as people write comments
-				c.add(file, join(path, name), "unknown key %q%s", name, known.suggest(name))
+				c.problems = append(c.problems, problem{file: file, key: join(path, name), name: true, text: fmt.Sprintf("unknown key %q%s", name, known.suggest(name))})
 			}
 			continue
 		}
@@ -183,7 +183,7 @@ func (c *checker) value(file, path string, doc json.RawMessage, types []reflect.
 			lists = append(lists, inner.Elem())
 		case inner != raw && !c.quick:
 			if err := spec.Unmarshal(relative(path), doc, reflect.New(inner).Interface()); err != nil {
-				c.add(file, path, "%s", sentence(err))
+				c.add(file, path, "%v", err)
 				return
 			}
 		}

@@ -14,7 +14,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -68,8 +67,10 @@ func (b builtIn) Invoke(context.Context, string, *spec.Request) (*spec.Result, e
 
 // A problem is a finding whose place is not known yet.
 type problem struct {
-	file, key string // the key that it is about
-	scope     string // where else to look for a key that text names; empty: key is right
+	file, key string
+	value     string // in what the key has; empty: the key's own
+	name      bool   // it is about the name of the key
+	offset    int    // of what is no JSON; 0: see key
 	text      string
 }
 
@@ -140,16 +141,31 @@ func (c *checker) add(file, key, format string, args ...any) {
 	c.problems = append(c.problems, problem{file: file, key: key, text: fmt.Sprintf(format, args...)})
 }
 
-// addError notes an error, whose text names the key, of what is at scope.
-func (c *checker) addError(file, scope, key string, err error) {
-	c.problems = append(c.problems, problem{file: file, key: key, scope: scope, text: sentence(err)})
+// addError notes an error, which may have the key that it is about, of what is at one of the
+// keys within. Without, it is about otherwise.
+func (c *checker) addError(file string, err error, otherwise string, within ...string) {
+	text, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "invalid network config: "), "; see "+file)
+	p := problem{file: file, key: otherwise, text: strings.Join(strings.Fields(text), " ")}
+	var keyed *spec.KeyError
+	if errors.As(err, &keyed) {
+		p.key = join(within[0], keyed.Key)
+		for _, key := range within {
+			if at, ok := c.doc(file).lookup(join(key, keyed.Key)); ok {
+				p.key = at.key
+				break
+			}
+		}
+	}
+	c.problems = append(c.problems, p)
 }
 
-// sentence is the text of an error in one line, without the phrases in front that say where it
-// came from.
-func sentence(err error) string {
-	text := strings.TrimPrefix(err.Error(), "invalid network config: ")
-	return strings.Join(strings.Fields(text), " ")
+// doc returns a file that was read before, as it is now.
+func (c *checker) doc(file string) *document {
+	if c.docs[file] == nil {
+		raw, _ := disk.Read(file, 0, spec.MaxConf) // the reader has reported the error
+		c.docs[file] = newDocument(raw)
+	}
+	return c.docs[file]
 }
 
 // file lints one file; nil: it is no network.
@@ -191,67 +207,33 @@ func has(doc []byte, name string) bool {
 	return err == nil && members[name] != nil
 }
 
-// unreadable notes why a list could not be loaded. Its text names the file, and counts plugins
-// from 1.
+// unreadable notes why a list could not be loaded.
 func (c *checker) unreadable(file string, err error) {
-	var syntax *json.SyntaxError
-	var path *fs.PathError
-	text := strings.TrimPrefix(err.Error(), "configuration "+file+": ")
-	if rest, ok := strings.CutPrefix(text, "drop-in plugin "); ok {
-		if dropIn, reason, ok := strings.Cut(rest, ": "); ok {
-			doc, _ := disk.Read(dropIn, 0, spec.MaxConf)
-			file, text, c.docs[dropIn] = dropIn, reason, newDocument(doc)
-		}
-	}
-	switch doc := c.docs[file]; {
-	case errors.As(err, &path):
+	var of *chain.SourceError
+	if !errors.As(err, &of) {
 		c.add(file, "", "%v", err)
-	case errors.As(err, &syntax):
-		at, reason := doc.mistake(syntax)
-		c.problems = append(c.problems, problem{file: file, key: at, text: reason})
-	default:
-		scope := ""
-		if n, rest, ok := plugin(text); ok {
-			scope, text = fmt.Sprintf("plugins[%d]", n-1), rest
-		}
-		c.problems = append(c.problems, problem{file: file, key: scope, scope: cmp.Or(scope, "."), text: text})
+		return
 	}
-}
-
-// plugin reads "plugin N of M: " in front of a text.
-func plugin(text string) (n int, rest string, ok bool) {
-	rest, ok = strings.CutPrefix(text, "plugin ")
-	if !ok {
-		return 0, text, false
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) {
+		offset, reason := newDocument(of.Doc).mistake(syntax)
+		c.problems = append(c.problems, problem{file: of.File, offset: offset, text: reason})
+		return
 	}
-	var number string
-	number, rest, ok = strings.Cut(rest, " of ")
-	if !ok {
-		return 0, text, false
-	}
-	for _, digit := range number {
-		if digit < '0' || digit > '9' {
-			return 0, text, false
-		}
-		n = 10*n + int(digit-'0')
-	}
-	if _, rest, ok = strings.Cut(rest, ": "); !ok || n == 0 {
-		return 0, text, false
-	}
-	return n, rest, true
+	c.addError(of.File, of.Err, "", "")
 }
 
 // list lints a list and its plugins.
 func (c *checker) list(l *chain.List) *network {
 	n := &network{list: l, file: l.File}
-	if len(l.Plugins) > 0 && (l.Plugins[0].Key != "" || l.Plugins[0].File != l.File) { // else it has the keys of its plugin
+	if len(l.Plugins) > 0 && (l.Plugins[0].From.Key != "" || l.Plugins[0].From.File != l.File) { // else it has the keys of its plugin
 		c.object(l.File, "", l.Doc(), documentKeys())
 	}
 	before := len(c.problems)
 	if !c.quick {
 		c.schema(l, nil)
 		if _, err := l.Supported(); err != nil {
-			c.addError(l.File, ".", "cniVersion", err)
+			c.addError(l.File, err, "cniVersion", "")
 		}
 	}
 	sound := len(c.problems) == before // name and version, which are the plugins' too
@@ -300,16 +282,20 @@ func (c *checker) validate(l *chain.List, p *chain.Plugin) spec.Claims {
 	runner := chain.Runner{Invoker: builtIn{c.Applets}, Warn: func(string, ...any) {}} // ADD warns
 	r, err := runner.Request(verb, l, p, chain.Target{ContainerID: "lint", IfName: "eth0", NetNS: "/run/netns/lint"})
 	var claims spec.Claims
-	key := join(p.Key, "type")
+	key := join(p.From.Key, "type")
 	if err == nil {
 		if claims, err = r.Validate(p.Type); err != nil && p.IPAM != "" {
 			if _, of := r.Validate(p.IPAM); of != nil {
-				key = join(p.Key, "ipam")
+				key = join(p.From.Key, "ipam")
 			}
 		}
 	}
 	if err != nil {
-		c.addError(p.File, cmp.Or(p.Key, "."), key, err)
+		within := []string{p.From.Key, join(p.From.Key, "ipam")}
+		for _, d := range c.delegated(p.Type) {
+			within = append(within, join(p.From.Key, d.key))
+		}
+		c.addError(p.From.File, err, key, within...)
 	}
 	return claims
 }
@@ -335,7 +321,7 @@ func (c *checker) schema(l *chain.List, p *chain.Plugin) {
 		case problem.Path == "ipam" && strings.Contains(problem.Text, `"type" is missing`):
 			// The plugin says whether it has to be there.
 		default:
-			c.add(p.File, join(p.Key, problem.Path), "%s", problem)
+			c.add(p.From.File, join(p.From.Key, problem.Path), "%s", problem)
 		}
 	}
 }
@@ -347,45 +333,35 @@ func (c *checker) known(p *chain.Plugin) bool {
 	return ok && (ipam || p.IPAM == "")
 }
 
-// join joins two keys, of which each may be empty.
-func join(key, more string) string {
-	if key == "" || more == "" {
-		return key + more
-	}
-	return key + "." + more
-}
-
 // findings finds the place of each problem, in the order of files and lines. Of several at one
 // place the first stays: the plugin, the schema and the struct say the same in other words.
 func (c *checker) findings() []Finding {
-	all := make([]Finding, 0, len(c.problems))
-	for _, p := range c.problems {
-		doc := c.docs[p.file]
-		if doc == nil {
-			raw, _ := disk.Read(p.file, 0, spec.MaxConf) // it was read before
-			doc = newDocument(raw)
-			c.docs[p.file] = doc
-		}
-		key := p.key
-		if p.scope != "" {
-			key = doc.named(p.text, strings.Trim(p.scope, "."), p.key)
-		}
-		f := Finding{File: p.file, Message: p.text}
-		f.Key, f.Line, f.Column = doc.position(key)
+	var all []Finding
+	add := func(file, key string, offset int, text string) {
+		f := Finding{File: file, Key: key, Message: text}
+		f.Line, f.Column = c.doc(file).line(offset)
 		if !slices.ContainsFunc(all, func(o Finding) bool { return o.File == f.File && o.Line == f.Line && o.Column == f.Column }) {
 			all = append(all, f)
 		}
 	}
-	if !c.quick {
-		for file, doc := range c.docs {
-			for _, twice := range doc.twice {
-				f := Finding{File: file, Key: twice.key, Message: fmt.Sprintf("%q is here twice: the last one counts", last(twice.key))}
-				f.Line, f.Column = doc.line(twice.offset)
-				all = append(all, f)
-			}
+	for _, p := range c.problems {
+		at := c.doc(p.file).nearest(p.key)
+		switch {
+		case p.offset > 0:
+			at = place{value: p.offset}
+		case p.name:
+			at.value = at.name
+		case p.value != "":
+			at = c.doc(p.file).has(p.key, p.value)
+		}
+		add(p.file, at.key, at.value, p.text)
+	}
+	for file, doc := range c.docs {
+		for _, at := range doc.twice {
+			add(file, at.key, at.name, fmt.Sprintf("%q is here twice: the last one counts", last(at.key)))
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Finding) int {
+	slices.SortFunc(all, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 	return all

@@ -59,7 +59,7 @@ func (c *checker) compare(networks []*network) {
 // first is the one of two files that a runtime uses: a list before a configuration of one
 // plugin, and then by name.
 func first(a, b *network) *network {
-	single := func(n *network) bool { return n.members[0].Key == "" && n.members[0].File == n.file }
+	single := func(n *network) bool { return n.members[0].From.Key == "" && n.members[0].From.File == n.file }
 	switch {
 	case single(a) != single(b):
 		if single(a) {
@@ -80,13 +80,13 @@ func (c *checker) overlaps(m *member, r spec.Range, others []*member) bool {
 			text := ""
 			switch {
 			case r.First.BitLen() == o.First.BitLen() && r.First.Compare(o.Last) <= 0 && o.First.Compare(r.Last) <= 0:
-				text = fmt.Sprintf("addresses of %s are given out by %s as well (%s)", written(r), other.File, written(o))
+				text = fmt.Sprintf("addresses of %s are given out by %s as well (%s)", written(r), other.From.File, written(o))
 			case m.claims.Routed && other.claims.Routed && m.claims.Link != other.claims.Link && r.Subnet.Overlaps(o.Subnet):
-				text = fmt.Sprintf("%s overlaps with %s in %s: the host can route it to one link", r.Subnet, o.Subnet, other.File)
+				text = fmt.Sprintf("%s overlaps with %s in %s: the host can route it to one link", r.Subnet, o.Subnet, other.From.File)
 			default:
 				continue
 			}
-			c.problems = append(c.problems, problem{file: m.File, key: join(m.Key, "ipam"), scope: join(m.Key, "ipam"), text: text})
+			c.problems = append(c.problems, problem{file: m.From.File, key: join(m.From.Key, "ipam"), value: written(r).String(), text: text})
 			return true
 		}
 	}
@@ -111,7 +111,7 @@ func (c *checker) shadowed(n *network, m *member) {
 			if route.Link == m.claims.Link || spec.LabelOf(route.Alias, n.list.Name) || route.Dst.Bits() < r.Subnet.Bits() || !r.Subnet.Overlaps(route.Dst) {
 				continue
 			}
-			c.problems = append(c.problems, problem{file: m.File, key: join(m.Key, "ipam"), scope: join(m.Key, "ipam"),
+			c.problems = append(c.problems, problem{file: m.From.File, key: join(m.From.Key, "ipam"), value: written(r).String(),
 				text: fmt.Sprintf("%s: the host has a route to %s by %s, so it does not reach containers there", r.Subnet, route.Dst, route.Link)})
 			break
 		}
@@ -146,7 +146,7 @@ func (c *checker) routes(m *member) {
 			reached = reached || i != j && o.Dst.Bits() > 0 && o.Dst.Contains(r.GW)
 		}
 		if !reached {
-			c.add(m.File, join(m.Key, fmt.Sprintf("ipam.routes[%d].gw", i)), "the gateway %s of the route to %s is in no network of the container", r.GW, r.Dst)
+			c.add(m.From.File, join(m.From.Key, fmt.Sprintf("ipam.routes[%d].gw", i)), "the gateway %s of the route to %s is in no network of the container", r.GW, r.Dst)
 		}
 	}
 }

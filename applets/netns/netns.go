@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 
+	"cnibox/internal/nsid"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -25,7 +26,7 @@ func Open(c spec.Call) (*rtnl.NS, error) {
 		if c.Verb == spec.Get && errors.Is(err, os.ErrNotExist) {
 			return nil, spec.Errorf(spec.CodeUnknown, "unknown container %q: its network namespace is gone: %w", c.ContainerID, err)
 		}
-		return nil, spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", c.NetNS, err)
+		return nil, &spec.Error{Code: spec.CodeNetNS, Msg: fmt.Sprintf("failed to open netns %q: %v", c.NetNS, nsid.Reason(err)), Err: err}
 	}
 	if c.NetNSOverride {
 		return ns, nil

@@ -66,7 +66,7 @@ func readPortmap(r *spec.Request) (*portmapPlan, error) {
 	if err := r.Decode(&c); err != nil {
 		return nil, err
 	}
-	p, err := c.plan()
+	p, err := c.plan(r.Call)
 	if err == nil && c.Backend == "iptables" {
 		r.Warn(`backend "iptables" means nftables here: the ports are mapped in table inet cnibox`)
 	}
@@ -75,9 +75,9 @@ func readPortmap(r *spec.Request) (*portmapPlan, error) {
 
 // plan checks the configuration and touches nothing.
 // Errors have code 7.
-func (c *portmapConf) plan() (*portmapPlan, error) {
+func (c *portmapConf) plan(call spec.Call) (*portmapPlan, error) {
 	p := &portmapPlan{conf: c, snat: c.SNAT == nil || *c.SNAT, masqAll: c.MasqAll}
-	dir, err := record.In(c.DataDir, portmapDataDir)
+	dir, err := record.In(call, c.DataDir, portmapDataDir)
 	p.dir = portOwners(dir)
 	if err == nil {
 		err = c.validate()
@@ -101,11 +101,11 @@ func (c *portmapConf) plan() (*portmapPlan, error) {
 func (c *portmapConf) validate() error {
 	switch bit := c.MarkMasqBit; {
 	case c.Backend != "" && c.Backend != "nftables" && c.Backend != "iptables":
-		return fmt.Errorf("unrecognized backend %q: it is nftables (or iptables, which means the same here)", c.Backend)
+		return spec.KeyErrorf("backend", "unrecognized backend %q: \"backend\" must be nftables (or iptables, which means the same here)", c.Backend)
 	case bit != nil && c.SetMarkChain != nil:
-		return fmt.Errorf("Cannot specify externalSetMarkChain and markMasqBit: they exclude each other")
+		return spec.KeyErrorf("externalSetMarkChain", "Cannot specify externalSetMarkChain and markMasqBit: they exclude each other")
 	case bit != nil && (*bit < 0 || *bit > 31):
-		return fmt.Errorf("MasqMarkBit must be between 0 and 31: markMasqBit is %d", *bit)
+		return spec.KeyErrorf("markMasqBit", "MasqMarkBit must be between 0 and 31: markMasqBit is %d", *bit)
 	}
 	return nil
 }
@@ -120,14 +120,15 @@ func portWishes(mappings []portMapping) ([]portWish, error) {
 		if m.HostPort == 0 {
 			continue
 		}
-		w, err := m.wish()
+		key := fmt.Sprintf("runtimeConfig.portMappings[%d]", i)
+		w, err := m.wish(key)
 		if err != nil {
-			return nil, fmt.Errorf("portMappings[%d]: %w", i, err)
+			return nil, err
 		}
 		for o := range w.host.Rivals {
 			if port, ok := seen[o]; ok && port != w.container {
-				return nil, fmt.Errorf("portMappings[%d]: %s is asked for twice, for container ports %d and %d",
-					i, w.host, port, w.container)
+				return nil, spec.KeyErrorf(key, "%s: %s is asked for twice, for container ports %d and %d",
+					key, w.host, port, w.container)
 			}
 		}
 		if _, ok := seen[w.host]; !ok {
@@ -138,32 +139,32 @@ func portWishes(mappings []portMapping) ([]portWish, error) {
 	return wishes, nil
 }
 
-// wish checks one mapping.
+// wish checks the mapping that is at a key.
 // A host port of 0, which means none, passes here too: the caller leaves it out.
-func (m portMapping) wish() (portWish, error) {
+func (m portMapping) wish(key string) (portWish, error) {
 	w := portWish{host: hostport.Port{Proto: strings.ToLower(m.Protocol), Port: uint16(m.HostPort)}, container: uint16(m.ContainerPort)}
 	switch {
 	case m.ContainerPort < 1 || m.ContainerPort > 65535:
-		return w, fmt.Errorf("Invalid container port number: %d", m.ContainerPort)
+		return w, spec.KeyErrorf(key+".containerPort", "%s.containerPort: Invalid container port number: %d: it must be from 1 to 65535", key, m.ContainerPort)
 	case m.HostPort < 0 || m.HostPort > 65535:
-		return w, fmt.Errorf("Invalid host port number: %d", m.HostPort)
+		return w, spec.KeyErrorf(key+".hostPort", "%s.hostPort: Invalid host port number: %d: it must be from 1 to 65535, or 0 for no mapping", key, m.HostPort)
 	}
 	switch w.host.Proto {
 	case "":
 		w.host.Proto = "tcp"
 	case "tcp", "udp", "sctp":
 	default:
-		return w, fmt.Errorf("protocol %q is none of tcp, udp and sctp", m.Protocol)
+		return w, spec.KeyErrorf(key+".protocol", "%s.protocol: %q must be tcp, udp or sctp", key, m.Protocol)
 	}
 	if m.HostIP == "" {
 		return w, nil
 	}
 	ip, err := netip.ParseAddr(m.HostIP)
 	if err != nil {
-		return w, fmt.Errorf("hostIP: %w", err)
+		return w, spec.KeyErrorf(key+".hostIP", "%s.hostIP: %q is not an IP address", key, m.HostIP)
 	}
 	if ip.Zone() != "" {
-		return w, fmt.Errorf("hostIP %s: an address with a zone is none that a packet has", ip)
+		return w, spec.KeyErrorf(key+".hostIP", "%s.hostIP: %s must not have a zone", key, ip)
 	}
 	// The reference takes what it cannot parse for IPv6.
 	w.host.IP = ip.Unmap()
@@ -175,7 +176,7 @@ func (m portMapping) wish() (portWish, error) {
 func parseConditions(key string, tokens []string, ip6 bool) ([]nft.Match, error) {
 	conds, err := nft.ParseConditions(tokens, ip6)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", key, err)
+		return nil, spec.KeyErrorf(key, "%s: %w", key, err)
 	}
 	return conds, nil
 }

@@ -230,14 +230,14 @@ func portsToForget(r *spec.Request) (portOwners, []udpPort) {
 	if err := r.Decode(&c); err != nil {
 		r.Warn("%v: releasing what the attachment owns all the same", err)
 	}
-	path, err := record.In(c.DataDir, portmapDataDir)
+	path, err := record.In(r.Call, c.DataDir, portmapDataDir)
 	if err != nil {
 		r.Warn("%v: it is taken to be %s", err, path)
 	}
 	dir := portOwners(path)
 	var udp []udpPort
 	for _, m := range c.RuntimeConfig.PortMappings {
-		if w, err := m.wish(); err == nil {
+		if w, err := m.wish(""); err == nil {
 			udp = append(udp, udpPorts([]portWish{w})...)
 		}
 	}

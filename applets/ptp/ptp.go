@@ -70,7 +70,7 @@ type ptpConf struct {
 // validate checks what the kernel would find out late or not at all.
 func (c *ptpConf) validate() error {
 	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535) {
-		return fmt.Errorf(`"mtu" %d is not within 68 to 65535`, c.MTU)
+		return spec.KeyErrorf("mtu", `"mtu" %d is not within 68 to 65535`, c.MTU)
 	}
 	return c.CheckBackend()
 }

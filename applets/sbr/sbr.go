@@ -72,24 +72,24 @@ func readSBR(r *spec.Request) (*sbrConf, error) {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
 	var err error
-	c.dir, err = record.In(c.DataDir, sbrDataDir)
+	c.dir, err = record.In(r.Call, c.DataDir, sbrDataDir)
 	return c, err
 }
 
 // validate bounds the table and the gateways.
 func (c *sbrConf) validate() error {
 	if c.Table != nil && (*c.Table < 1 || *c.Table > math.MaxInt32 || result.IsReservedTable(*c.Table)) {
-		return fmt.Errorf(result.ReservedTableText, *c.Table, math.MaxInt32)
+		return spec.KeyErrorf("table", result.ReservedTableText, *c.Table, math.MaxInt32)
 	}
 	if len(c.Gateways) > 2 {
-		return fmt.Errorf("gateways list has more than 2 entries: %v", c.Gateways)
+		return spec.KeyErrorf("gateways", "gateways list has more than 2 entries: %v", c.Gateways)
 	}
 	for i, g := range c.Gateways {
 		switch {
 		case !g.IsValid() || g.IsUnspecified() || g.IsMulticast() || g.Zone() != "" || g.Is4In6():
-			return fmt.Errorf("invalid static gateway %q", g)
+			return spec.KeyErrorf(fmt.Sprintf("gateways[%d]", i), "invalid static gateway %q", g)
 		case i > 0 && g.Is4() == c.Gateways[0].Is4():
-			return fmt.Errorf("gateways list has multiple addresses of one family: %v", c.Gateways)
+			return spec.KeyErrorf("gateways", "gateways list has multiple addresses of one family: %v", c.Gateways)
 		}
 	}
 	return nil

@@ -114,7 +114,7 @@ func (c *staticConf) addresses(r *spec.Request) (ips []spec.IP, err error) {
 			ip.Gateway, err = staticGateway(spec.CodeConfig, key+"gateway", a.Gateway)
 			if err == nil && ip.Gateway.Is4() != ip.Address.Addr().Is4() {
 				err = spec.Errorf(spec.CodeConfig, "invalid gateway address: %s", a.Gateway).
-					WithDetails("%sgateway: it is not of the family of %s", key, a.Address)
+					WithDetails("%sgateway: it is not of the family of %s", key, a.Address).AtKey(key + "gateway")
 			}
 			if err != nil {
 				return nil, err
@@ -186,9 +186,9 @@ func staticIP(code int, key, notCIDR, text string) (spec.IP, error) {
 	switch a := p.Addr(); {
 	case err != nil || a.Is4In6():
 		return spec.IP{}, spec.Errorf(code, "%s, got: '%s'", notCIDR, text).
-			WithDetails("%s: write an address and its prefix length, as 10.1.0.5/24 or fd00::5/64", key)
+			WithDetails("%s: write an address and its prefix length, as 10.1.0.5/24 or fd00::5/64", key).AtKey(key)
 	case a.IsMulticast() || a.IsUnspecified():
-		return spec.IP{}, spec.Errorf(code, "%s: address %q is none that an interface can have", key, text)
+		return spec.IP{}, spec.Errorf(code, "%s: no interface can have the address %q", key, text).AtKey(key)
 	}
 	return spec.IP{Address: p}, nil
 }
@@ -198,7 +198,7 @@ func staticGateway(code int, key, text string) (netip.Addr, error) {
 	gw, err := netip.ParseAddr(text)
 	if err != nil || gw.Zone() != "" {
 		return gw, spec.Errorf(code, "invalid gateway address: %s", text).
-			WithDetails("%s: write an address without prefix length and zone, as 10.1.0.1 or fd00::1", key)
+			WithDetails("%s: write an address without prefix length and zone, as 10.1.0.1 or fd00::1", key).AtKey(key)
 	}
 	return gw.Unmap(), nil
 }

@@ -62,16 +62,16 @@ type tapConf struct {
 func (c *tapConf) validate() error {
 	if c.Bridge != "" {
 		if err := spec.CheckIfName(c.Bridge); err != nil {
-			return fmt.Errorf(`"bridge" %q: %s`, c.Bridge, err.Error()) // not wrapped: its code is that of CNI_IFNAME
+			return spec.KeyErrorf("bridge", `"bridge" %q: %s`, c.Bridge, err.Error()) // not wrapped: its code is that of CNI_IFNAME
 		}
 	}
 	switch {
 	case c.MTU != 0 && (c.MTU < 68 || c.MTU > 65521): // 65535 less the Ethernet header
-		return fmt.Errorf(`"mtu" %d is not within 68 to 65521`, c.MTU)
+		return spec.KeyErrorf("mtu", `"mtu" %d is not within 68 to 65521`, c.MTU)
 	case c.Owner != nil && *c.Owner == math.MaxUint32, c.Group != nil && *c.Group == math.MaxUint32:
-		return fmt.Errorf(`"owner" and "group" must be below %d`, uint32(math.MaxUint32))
+		return spec.KeyErrorf("owner", `"owner" and "group" must be below %d`, uint32(math.MaxUint32))
 	case strings.ContainsAny(c.SELinuxContext, "\x00\n"):
-		return fmt.Errorf(`"selinuxContext" %q is no label`, c.SELinuxContext)
+		return spec.KeyErrorf("selinuxContext", `"selinuxContext" %q is no label`, c.SELinuxContext)
 	}
 	return nil
 }
@@ -82,7 +82,7 @@ func (c *tapConf) labelled() error {
 		return nil
 	}
 	if err := chain.SELinux(); err != nil {
-		return spec.Errorf(spec.CodeConfig, `"selinuxContext": %w`, err)
+		return spec.Errorf(spec.CodeConfig, `"selinuxContext": %w`, err).AtKey("selinuxContext")
 	}
 	return nil
 }

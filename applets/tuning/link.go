@@ -1,7 +1,6 @@
 package tuning
 
 import (
-	"fmt"
 	"math"
 	"strings"
 
@@ -26,10 +25,10 @@ func (l tuningLink) empty() bool { return l == tuningLink{} }
 // It is not asked whether the link can have them: the kernel knows, and says so.
 func (l tuningLink) validate() error {
 	if l.MTU < 0 || l.MTU > math.MaxInt32 {
-		return fmt.Errorf(`"mtu" %d is not within 0 to %d`, l.MTU, math.MaxInt32)
+		return spec.KeyErrorf("mtu", `"mtu" %d is not within 0 to %d`, l.MTU, math.MaxInt32)
 	}
 	if q := l.TxQLen; q != nil && (*q < 0 || *q > math.MaxInt32) {
-		return fmt.Errorf(`"txQLen" %d is not within 0 to %d`, *q, math.MaxInt32)
+		return spec.KeyErrorf("txQLen", `"txQLen" %d is not within 0 to %d`, *q, math.MaxInt32)
 	}
 	return nil
 }

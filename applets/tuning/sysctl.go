@@ -109,7 +109,7 @@ func sysctlPaths(settings tuningSysctls, ifName string) ([]tuningSysctl, error) 
 // Errors are of keys that leave net or are none. The reference changes every dot, so it
 // cannot name an interface like eth0.5 in a key.
 func sysctlPath(key, ifName string) (string, error) {
-	invalid := fmt.Errorf("invalid net sysctl key: %q", key)
+	invalid := spec.Errorf(spec.CodeConfig, "invalid net sysctl key: %q", key).WithDetails(`a key of "sysctl" must begin with net. or net/`).AtKey("sysctl")
 	p := key
 	if i := strings.IndexAny(p, "./"); i >= 0 && p[i] == '.' {
 		p = strings.Map(func(c rune) rune {

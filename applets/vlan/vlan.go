@@ -49,9 +49,9 @@ type vlanConf struct {
 func (c *vlanConf) validate() error {
 	switch {
 	case c.Master == "":
-		return errors.New(`"master" field is required. It specifies the host interface name to create the VLAN for`)
+		return spec.KeyErrorf("master", `"master" field is required. It specifies the host interface name to create the VLAN for`)
 	case c.ID < 0 || c.ID > 4094:
-		return fmt.Errorf(`invalid VLAN ID %d: "vlanId" must be from 0 to 4094`, c.ID)
+		return spec.KeyErrorf("vlanId", `invalid VLAN ID %d: "vlanId" must be from 0 to 4094`, c.ID)
 	}
 	return c.OnMaster.Validate()
 }

@@ -61,13 +61,17 @@ func readVRF(r *spec.Request) (*vrfConf, error) {
 		return nil, err
 	}
 	if err := spec.CheckIfName(c.Name); err != nil {
-		return nil, &spec.Error{Code: spec.CodeConfig, Msg: fmt.Sprintf("configuration is expected to have a valid VRF name (vrfname): %v", err)}
+		e := &spec.Error{Code: spec.CodeConfig, Msg: fmt.Sprintf("configuration is expected to have a valid VRF name (vrfname): %v", err)}
+		if c.Name == "" {
+			return nil, e.WithDetails(`set "vrfname"`).AtKey("")
+		}
+		return nil, e.AtKey("vrfname")
 	}
 	if c.Table < 0 || c.Table > math.MaxInt32 || result.IsReservedTable(c.Table) {
-		return nil, spec.Errorf(spec.CodeConfig, result.ReservedTableText, c.Table, math.MaxInt32)
+		return nil, spec.Errorf(spec.CodeConfig, result.ReservedTableText, c.Table, math.MaxInt32).AtKey("table")
 	}
 	var err error
-	c.dir, err = record.In(c.DataDir, vrfDataDir)
+	c.dir, err = record.In(r.Call, c.DataDir, vrfDataDir)
 	return c, err
 }
 

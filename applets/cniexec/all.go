@@ -1,0 +1,145 @@
+package cniexec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"cnibox/chain"
+	"cnibox/spec"
+)
+
+// everyNetwork reports whether the verb is to be run for all networks or attachments, and so
+// takes no operands.
+func (c *call) everyNetwork() bool {
+	return c.verb == "gc" && c.allNetworks || c.all && (c.verb == "check" || c.verb == "status")
+}
+
+// networks returns the names of the networks that are configured, or the default network if
+// there are none; with cached, also of those of which only the cache knows. Configurations
+// that cannot be read are warned of.
+func (c *call) networks(cached bool) ([]string, error) {
+	names, broken := chain.Networks(c.confDir)
+	for _, err := range broken {
+		c.runner.Warn("%v", err)
+	}
+	if len(names)+len(broken) == 0 {
+		names = []string{defaultNetwork}
+	}
+	if !cached {
+		return names, nil
+	}
+	entries, _, err := c.runner.Cache.List() // broken ones have no network
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if !slices.Contains(names, e.NetworkName) {
+			names = append(names, e.NetworkName)
+		}
+	}
+	return names, nil
+}
+
+// eachNetwork runs a verb for the networks one after another, prints what went wrong with each
+// and returns how many that were.
+func (c *call) eachNetwork(ctx context.Context, names []string, do func(context.Context) error) (failed int) {
+	for _, name := range names {
+		c.network = name
+		if err := do(ctx); err != nil {
+			c.runner.Warn("%s %s: %v", c.verb, name, withDetails(err))
+			failed++
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	c.network = ""
+	return failed
+}
+
+// statusAll runs STATUS of every network that is configured.
+func (c *call) statusAll(ctx context.Context) error {
+	names, err := c.networks(false)
+	if err != nil {
+		return err
+	}
+	if failed := c.eachNetwork(ctx, names, c.status); failed > 0 {
+		return fmt.Errorf("%d of %d networks are not ready", failed, len(names))
+	}
+	return context.Cause(ctx)
+}
+
+// gcAll runs gc for every network that is configured or has attachments.
+func (c *call) gcAll(ctx context.Context) error {
+	names, err := c.networks(true)
+	if err != nil {
+		return err
+	}
+	if failed := c.eachNetwork(ctx, names, c.gc); failed > 0 {
+		return fmt.Errorf("gc is not complete on %d of %d networks", failed, len(names))
+	}
+	return context.Cause(ctx)
+}
+
+// checkAll runs CHECK of every attachment whose namespace exists. The others are gc's, and a
+// version of the specification before 0.4.0 has no CHECK.
+func (c *call) checkAll(ctx context.Context) error {
+	entries, err := c.entries()
+	if err != nil {
+		return err
+	}
+	failed, checked := 0, 0
+	for _, e := range entries {
+		l, err := e.List()
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case !e.Attached():
+			continue
+		case err == nil:
+			if v, verr := spec.ParseVersion(l.CNIVersion); verr == nil && !v.AtLeast(spec.V040) {
+				continue
+			}
+			err = c.runner.Check(ctx, l, chain.Target{ContainerID: e.ContainerID, IfName: e.IfName})
+		}
+		checked++
+		if err != nil && !c.deleted(e) {
+			c.runner.Warn("check %s: %v", e.Attachment(), withDetails(err))
+			failed++
+		}
+	}
+	if failed > 0 {
+		return &hinted{
+			spec.Errorf(spec.CodeCheck, "%d of %d attachments are not as add left them", failed, checked),
+			"`cni-exec reload` restores what is on the host.",
+		}
+	}
+	return nil
+}
+
+// entries returns those of the cache. Files that cannot be read are warned of.
+func (c *call) entries() ([]*chain.Entry, error) {
+	entries, broken, err := c.runner.Cache.List()
+	for _, b := range broken {
+		c.runner.Warn("cache: %v", b.Err())
+	}
+	return entries, err
+}
+
+// deleted reports whether an attachment is not in the cache any more.
+func (c *call) deleted(e *chain.Entry) bool {
+	now, err := c.runner.Cache.Lookup(e.Attachment())
+	return now == nil && errors.Is(err, os.ErrNotExist)
+}
+
+// withDetails is an error with its details on the same line.
+func withDetails(err error) string {
+	e := spec.AsError(err)
+	if e.Details == "" {
+		return e.Msg
+	}
+	return e.Msg + ": " + e.Details
+}
