@@ -28,6 +28,7 @@ type flags struct {
 	ifName, containerID string // empty ID: derived from the namespace
 	confDir             string
 	cacheDir, stateDir  string        // empty: see [state.CacheDir]
+	output              string        // empty: for people
 	path                string        // CNI_PATH; empty: built-in plugins alone
 	timeout             time.Duration // of one plugin; 0: the default
 	retries             int           // of an add that ended with code 11
@@ -83,6 +84,9 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	})
 	of("run", func(fs *pflag.FlagSet) {
 		fs.StringArrayVar(&f.nets, "net", nil, "`NETWORK` attach to this one; repeatable")
+	})
+	of("lint", func(fs *pflag.FlagSet) {
+		fs.StringVarP(&f.output, "output", "o", "", "`FORMAT` json; default: text")
 	})
 	of("", func(fs *pflag.FlagSet) {
 		fs.StringVar(&f.confDir, "conf-dir", cmp.Or(getenv("NETCONFPATH"), "/etc/cni/net.d"), "`DIR` configurations")

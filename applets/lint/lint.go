@@ -36,7 +36,7 @@ type Finding struct {
 }
 
 // String is the finding as compilers print it.
-func (f Finding) String() string {
+func (f *Finding) String() string {
 	if f.Line == 0 {
 		return f.File + ": " + f.Message
 	}
@@ -76,7 +76,7 @@ type problem struct {
 
 // Files lints files, and of directories the configurations in them. Networks are compared with
 // one another. The error is of a file or a directory that cannot be read.
-func (l *Linter) Files(paths ...string) ([]Finding, error) {
+func (l *Linter) Files(paths ...string) ([]*Finding, error) {
 	c := &checker{Linter: l, docs: map[string]*document{}}
 	var networks []*network
 	for _, path := range paths {
@@ -100,7 +100,7 @@ func (l *Linter) Files(paths ...string) ([]Finding, error) {
 
 // List lints a network that is loaded, for the verbs that run it: what ADD would refuse is left
 // out, since they report it themselves.
-func (l *Linter) List(list *chain.List) []Finding {
+func (l *Linter) List(list *chain.List) []*Finding {
 	c := &checker{Linter: l, docs: map[string]*document{}, quick: true}
 	c.list(list)
 	if len(c.problems) == 0 {
@@ -335,12 +335,12 @@ func (c *checker) known(p *chain.Plugin) bool {
 
 // findings finds the place of each problem, in the order of files and lines. Of several at one
 // place the first stays: the plugin, the schema and the struct say the same in other words.
-func (c *checker) findings() []Finding {
-	var all []Finding
+func (c *checker) findings() []*Finding {
+	var all []*Finding
 	add := func(file, key string, offset int, text string) {
-		f := Finding{File: file, Key: key, Message: text}
+		f := &Finding{File: file, Key: key, Message: text}
 		f.Line, f.Column = c.doc(file).line(offset)
-		if !slices.ContainsFunc(all, func(o Finding) bool { return o.File == f.File && o.Line == f.Line && o.Column == f.Column }) {
+		if !slices.ContainsFunc(all, func(o *Finding) bool { return o.File == f.File && o.Line == f.Line && o.Column == f.Column }) {
 			all = append(all, f)
 		}
 	}
@@ -361,7 +361,7 @@ func (c *checker) findings() []Finding {
 			add(file, at.key, at.name, fmt.Sprintf("%q is here twice: the last one counts", last(at.key)))
 		}
 	}
-	slices.SortFunc(all, func(a, b Finding) int {
+	slices.SortFunc(all, func(a, b *Finding) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 	return all
