@@ -302,6 +302,7 @@ func (c *call) add(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.warnOf(l)
 	res, err := c.runner.Add(ctx, l, c.target)
 	if err != nil {
 		return err
@@ -365,6 +366,7 @@ func (c *call) status(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.warnOf(l)
 	return c.runner.Status(ctx, l)
 }
 

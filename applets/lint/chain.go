@@ -2,19 +2,19 @@ package lint
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"cnibox/chain"
+	"cnibox/spec"
 )
 
 // missing notes a plugin that is not of this program, if it is misspelled, or not where external
 // plugins are.
 func (c *checker) missing(p *chain.Plugin, plugin, key string) {
-	if _, ok := c.Applets.Plugin(plugin); ok {
+	if c.isOurs(plugin) {
 		return
 	}
 	found := func(dir string) bool {
@@ -40,63 +40,64 @@ func (c *checker) missing(p *chain.Plugin, plugin, key string) {
 
 // capabilities notes those that the runtime is told to fill in, and that nothing reads.
 func (c *checker) capabilities(p *chain.Plugin) {
-	read, all := c.consumed(p)
-	if all {
+	if len(p.Capabilities) == 0 {
 		return
 	}
-	for _, name := range slices.Sorted(maps.Keys(p.Capabilities)) {
-		if !p.Capabilities[name] || slices.Contains(read, name) {
+	read, all := c.consumed(p)
+	for name, on := range p.Capabilities {
+		if !on || all || slices.Contains(read, name) {
 			continue
 		}
 		meant := ""
 		if near := nearest(name, read); near != "" {
 			meant = fmt.Sprintf(": did you mean %q?", near)
 		}
+		by := p.Type
+		if p.IPAM != "" {
+			by += " with " + p.IPAM
+		}
 		c.problems = append(c.problems, problem{
 			file: p.From.File, key: join(p.From.Key, "capabilities."+name), name: true,
-			text: fmt.Sprintf("%s does not use the capability %q%s", by(p), name, meant),
+			text: fmt.Sprintf("%s does not use the capability %q%s", by, name, meant),
 		})
 	}
-}
-
-// by names a plugin with its IPAM plugin.
-func by(p *chain.Plugin) string {
-	if p.IPAM == "" {
-		return p.Type
-	}
-	return p.Type + " with " + p.IPAM
 }
 
 // consumed returns the capabilities that a plugin, its IPAM plugin and its delegates read; all:
 // one of them is external, and may read any.
 func (c *checker) consumed(p *chain.Plugin) (names []string, all bool) {
 	plugins := []string{p.Type, p.IPAM}
-	for _, d := range c.delegated(p.Type) {
-		plugins = append(plugins, d.named(p.Conf()))
+	if delegated := c.delegated(p.Type); len(delegated) > 0 {
+		members, _ := spec.Members(p.Conf()) // is an object
+		for _, d := range delegated {
+			plugins = append(plugins, d.named(members))
+		}
 	}
 	for _, plugin := range plugins {
-		verbs, ok := c.Applets.Plugin(plugin)
-		switch {
-		case plugin == "":
+		if plugin == "" {
 			continue
-		case !ok:
+		}
+		verbs, ok := c.Applets.Plugin(plugin)
+		if !ok {
 			return nil, true
-		case verbs.Interface:
+		}
+		if verbs.Interface {
 			names = append(names, "dns")
 		}
 		if verbs.MAC {
 			names = append(names, "mac")
 		}
-		if conf := c.conf(plugin); conf != nil {
-			for _, t := range fields(conf)["runtimeConfig"] {
-				if inner, ok := read(t); ok {
-					names = slices.AppendSeq(names, maps.Keys(fields(inner)))
-				}
+		conf := c.conf(plugin)
+		if conf == nil {
+			continue
+		}
+		for _, t := range c.keysOf(conf).types("runtimeConfig") {
+			if inner, ok := read(t); ok {
+				names = append(names, c.keysOf(inner).names()...)
 			}
 		}
 	}
-	slices.Sort(names)
-	return slices.Compact(names), all
+	return names, false
 }
 
 // order looks at what the plugins of a list are to each other.

@@ -5,7 +5,6 @@ import (
 	"encoding"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -14,9 +13,20 @@ import (
 	"cnibox/spec"
 )
 
-// keys are the members that an object may have, and what each is decoded into, which may be
-// several structs: of the runtime, of the plugin and of its IPAM plugin.
-type keys map[string][]reflect.Type
+// keys are the members that an object may have: those of the structs that it is decoded into,
+// which may be the runtime's, the plugin's and its IPAM plugin's. The zero value has none.
+type keys struct {
+	fields [][]field
+	hidden []string                  // which no struct is to have
+	other  map[string][]reflect.Type // which are decoded into these, whatever the structs have
+}
+
+// A field is a key of a struct.
+type field struct {
+	name   string
+	typ    reflect.Type
+	plugin string // of the tag of that name: see [applet.Applet]
+}
 
 // free are objects in which others than the plugins may look for what they like.
 var free = [...]string{"args", "runtimeConfig", "prevResult", "capabilities"}
@@ -24,24 +34,67 @@ var free = [...]string{"args", "runtimeConfig", "prevResult", "capabilities"}
 // raw is what is decoded later on, or by another plugin.
 var raw = reflect.TypeFor[json.RawMessage]()
 
-// documentKeys are those of a list.
-func documentKeys() keys { return fields(reflect.TypeFor[chain.Document]()) }
-
-// fields returns the keys of structs, embedded ones included. A field without a tag has its
-// own name.
-func fields(structs ...reflect.Type) keys {
-	all := keys{}
+// keysOf returns the keys of structs.
+func (c *checker) keysOf(structs ...reflect.Type) (k keys) {
 	for _, t := range structs {
-		for _, f := range reflect.VisibleFields(t) {
-			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-			if f.Anonymous && name == "" || !f.IsExported() {
-				continue
-			}
-			name = cmp.Or(name, f.Name)
-			all[name] = append(all[name], f.Type)
+		k.fields = append(k.fields, c.fieldsOf(t))
+	}
+	return k
+}
+
+// fieldsOf returns the keys of a struct, embedded ones included. A field without a tag has its
+// own name.
+func (c *checker) fieldsOf(t reflect.Type) (all []field) {
+	if known, ok := c.fields[t]; ok {
+		return known
+	}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case f.Anonymous && name == "" && f.Type.Kind() == reflect.Struct:
+			all = append(all, c.fieldsOf(f.Type)...)
+		case f.IsExported():
+			all = append(all, field{cmp.Or(name, f.Name), f.Type, f.Tag.Get("plugin")})
 		}
 	}
+	c.fields[t] = all
 	return all
+}
+
+// types returns what the value of a key is decoded into, in any case of letters.
+func (k keys) types(name string) (types []reflect.Type) {
+	for _, hidden := range k.hidden {
+		if strings.EqualFold(hidden, name) {
+			return nil
+		}
+	}
+	for key, types := range k.other {
+		if strings.EqualFold(key, name) {
+			return types
+		}
+	}
+	for _, fields := range k.fields {
+		for i := range fields {
+			if len(fields[i].name) == len(name) && strings.EqualFold(fields[i].name, name) {
+				types = append(types, fields[i].typ)
+			}
+		}
+	}
+	return types
+}
+
+// names returns all keys, sorted.
+func (k keys) names() (names []string) {
+	for _, fields := range k.fields {
+		for _, f := range fields {
+			if !slices.Contains(k.hidden, f.name) {
+				names = append(names, f.name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // read reports whether an object of the type is read by its members, and how: the struct, if
@@ -56,37 +109,41 @@ func read(t reflect.Type) (reflect.Type, bool) {
 }
 
 // pluginKeys compares a plugin's configuration with what is decoded of it.
-func (c *checker) pluginKeys(p *chain.Plugin) {
-	known := c.keysOf(p.Type, p.IPAM)
-	var conf struct {
-		IPAM map[string]json.RawMessage
+func (c *checker) pluginKeys(p *chain.Plugin, verbs *spec.Verbs) {
+	members, err := spec.Members(p.Conf())
+	if err != nil {
+		return // it was not loaded then
 	}
-	if _, ok := known["ipam"]; ok && p.IPAM == "" && json.Unmarshal(p.Conf(), &conf) == nil && len(conf.IPAM) > 0 {
-		known["ipam"] = []reflect.Type{raw}
-		if !slices.ContainsFunc(c.delegated(p.Type), func(d delegate) bool { return d.key == "ipam" }) {
-			c.add(p.From.File, join(p.From.Key, "ipam"), `"ipam" has no "type": nothing reads it`)
-		}
-	}
-	for _, d := range c.delegated(p.Type) {
-		known[d.key] = c.delegateTypes(d.named(p.Conf()))
-	}
-	c.object(p.From.File, p.From.Key, p.Conf(), known)
-}
-
-// keysOf returns the keys of a plugin with an IPAM plugin.
-func (c *checker) keysOf(plugin, ipam string) keys {
-	known := fields(c.structs(plugin, ipam)...)
-	verbs, _ := c.Applets.Plugin(plugin)
-	if !verbs.MAC && len(known["mac"]) == 1 { // that of spec.Common
-		delete(known, "mac")
-	}
-	if _, ours := c.Applets.Plugin(ipam); ipam != "" && !ours {
-		known["ipam"] = []reflect.Type{raw} // an external plugin's
+	known := c.keysOf(c.structs(p.Type, p.IPAM)...)
+	if !verbs.MAC && len(known.types("mac")) == 1 { // that of spec.Common
+		known.hidden = append(known.hidden, "mac")
 	}
 	if verbs.Chained {
-		delete(known, "ipam")
+		known.hidden = append(known.hidden, "ipam")
 	}
-	return known
+	known.other = make(map[string][]reflect.Type)
+	if !c.isOurs(p.IPAM) {
+		known.other["ipam"] = []reflect.Type{raw}
+	}
+	for _, d := range c.delegated(p.Type) {
+		known.other[d.name] = c.delegateTypes(d.named(members))
+	}
+	if ipam := members["ipam"]; p.IPAM == "" && ipam != nil && known.other["ipam"] == nil && !verbs.Chained {
+		if inner, err := spec.Members(ipam); err == nil && len(inner) > 0 {
+			c.add(p.From.File, join(p.From.Key, "ipam"), `"ipam" has no "type": nothing reads it`)
+			known.other["ipam"] = []reflect.Type{raw}
+		}
+	}
+	c.members(p.From.File, p.From.Key, members, known)
+}
+
+// isOurs reports whether a plugin is of this program; none is as good.
+func (c *checker) isOurs(plugin string) bool {
+	if plugin == "" {
+		return true
+	}
+	_, ok := c.Applets.Plugin(plugin)
+	return ok
 }
 
 // structs returns what the configuration of plugins is decoded into.
@@ -102,6 +159,9 @@ func (c *checker) structs(plugins ...string) []reflect.Type {
 
 // conf returns the struct with the keys of a plugin of this program; nil: it has none.
 func (c *checker) conf(plugin string) reflect.Type {
+	if plugin == "" {
+		return nil
+	}
 	a, ok := c.Applets.Lookup(plugin)
 	if !ok || a.Conf == nil {
 		return nil
@@ -109,32 +169,25 @@ func (c *checker) conf(plugin string) reflect.Type {
 	return reflect.TypeOf(a.Conf)
 }
 
-// A delegate is a key whose value is the configuration of another plugin, by default of this
-// one.
-type delegate struct{ key, plugin string }
-
-// delegated returns those of a plugin.
-func (c *checker) delegated(plugin string) (all []delegate) {
+// delegated returns the keys of a plugin whose value is the configuration of another one.
+func (c *checker) delegated(plugin string) (all []field) {
 	conf := c.conf(plugin)
 	if conf == nil {
 		return nil
 	}
-	for i := range conf.NumField() {
-		f := conf.Field(i)
-		if of, ok := f.Tag.Lookup("plugin"); ok {
-			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-			all = append(all, delegate{name, of})
+	for _, f := range c.fieldsOf(conf) {
+		if f.plugin != "" {
+			all = append(all, f)
 		}
 	}
 	return all
 }
 
-// named returns the plugin that a configuration names for the delegate.
-func (d delegate) named(conf json.RawMessage) string {
-	members, _ := spec.Members(conf)
+// named returns the plugin that a configuration names for a delegate.
+func (f field) named(members map[string]json.RawMessage) string {
 	var given struct{ Type string }
-	json.Unmarshal(members[d.key], &given) // what is wrong with it, the plugin says
-	return cmp.Or(given.Type, d.plugin)
+	json.Unmarshal(members[f.name], &given) // what is wrong with it, the plugin says
+	return cmp.Or(given.Type, f.plugin)
 }
 
 // delegateTypes returns what the configuration of a delegate is decoded into. That of an IPAM
@@ -145,26 +198,31 @@ func (c *checker) delegateTypes(plugin string) []reflect.Type {
 	case !ok:
 		return []reflect.Type{raw}
 	case verbs.IPAM:
-		return fields(c.structs(plugin)...)["ipam"]
+		return c.keysOf(c.structs(plugin)...).types("ipam")
 	}
 	return c.structs(plugin)
 }
 
 // object compares the members of an object with keys, and what they are with types.
 func (c *checker) object(file, path string, doc json.RawMessage, known keys) {
-	members, err := spec.Members(doc)
-	if err != nil {
-		return // whoever decodes it says that it is no object
+	if members, err := spec.Members(doc); err == nil { // else whoever decodes it says so
+		c.members(file, path, members, known)
 	}
-	for _, name := range slices.Sorted(maps.Keys(members)) {
-		types, ok := known.find(name)
-		if !ok {
-			if !strings.HasPrefix(name, "_") && !strings.HasPrefix(name, "//") { // as people write comments
-				c.problems = append(c.problems, problem{file: file, key: join(path, name), name: true, text: fmt.Sprintf("unknown key %q%s", name, known.suggest(name))})
-			}
-			continue
+}
+
+// members is object for one that is read. In free objects unknown keys are others' affair.
+func (c *checker) members(file, path string, members map[string]json.RawMessage, known keys) {
+	for name, doc := range members {
+		switch types := known.types(name); {
+		case len(types) > 0:
+			c.value(file, join(path, name), doc, types)
+		case isFree(path), strings.HasPrefix(name, "_"), strings.HasPrefix(name, "//"): // as people write comments
+		default:
+			c.problems = append(c.problems, problem{
+				file: file, key: join(path, name), name: true,
+				text: fmt.Sprintf("unknown key %q%s", name, c.suggest(name, known)),
+			})
 		}
-		c.value(file, join(path, name), members[name], types)
 	}
 }
 
@@ -189,7 +247,7 @@ func (c *checker) value(file, path string, doc json.RawMessage, types []reflect.
 		}
 	}
 	if len(structs) > 0 {
-		c.members(file, path, doc, structs)
+		c.object(file, path, doc, c.keysOf(structs...))
 	}
 	if len(lists) > 0 {
 		var elements []json.RawMessage
@@ -200,27 +258,15 @@ func (c *checker) value(file, path string, doc json.RawMessage, types []reflect.
 	}
 }
 
-// members is object for structs; those of free objects are compared as far as they are known.
-func (c *checker) members(file, path string, doc json.RawMessage, structs []reflect.Type) {
-	known := fields(structs...)
-	if !isFree(path) {
-		c.object(file, path, doc, known)
-		return
-	}
-	members, err := spec.Members(doc)
-	if err != nil {
-		return
-	}
-	for _, name := range slices.Sorted(maps.Keys(members)) {
-		if types, ok := known.find(name); ok {
-			c.value(file, join(path, name), members[name], types)
-		}
-	}
-}
-
 // isFree reports whether a key is one of the free objects, or in one.
 func isFree(path string) bool {
-	return slices.ContainsFunc(strings.Split(relative(path), "."), func(part string) bool { return slices.Contains(free[:], part) })
+	path = relative(path)
+	for _, name := range free {
+		if i := strings.Index(path, name); i >= 0 && (i == 0 || path[i-1] == '.') {
+			return true
+		}
+	}
+	return false
 }
 
 // relative is a key as the plugin's own configuration has it.
@@ -246,30 +292,16 @@ func typesOf(path string, types []reflect.Type) []reflect.Type {
 	return types
 }
 
-// find returns the types of a key, in any case of letters.
-func (k keys) find(name string) ([]reflect.Type, bool) {
-	if types, ok := k[name]; ok {
-		return types, true
-	}
-	for key, types := range k {
-		if strings.EqualFold(key, name) {
-			return types, true
-		}
-	}
-	return nil, false
-}
-
 // suggest is what was meant, as the rest of a sentence; empty: nothing is alike.
-func (k keys) suggest(name string) string {
-	if near := nearest(name, slices.Sorted(maps.Keys(k))); near != "" {
+func (c *checker) suggest(name string, known keys) string {
+	names := known.names()
+	if near := nearest(name, names); near != "" {
 		return fmt.Sprintf(": did you mean %q?", near)
 	}
-	for _, key := range slices.Sorted(maps.Keys(k)) {
-		for _, t := range k[key] {
-			if inner, ok := read(t); ok {
-				if _, ok := fields(inner).find(name); ok {
-					return fmt.Sprintf(": it belongs in %q", key)
-				}
+	for _, key := range names {
+		for _, t := range known.types(key) {
+			if inner, ok := read(t); ok && len(c.keysOf(inner).types(name)) > 0 {
+				return fmt.Sprintf(": it belongs in %q", key)
 			}
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -77,7 +78,7 @@ type problem struct {
 // Files lints files, and of directories the configurations in them. Networks are compared with
 // one another. The error is of a file or a directory that cannot be read.
 func (l *Linter) Files(paths ...string) ([]*Finding, error) {
-	c := &checker{Linter: l, docs: map[string]*document{}}
+	c := &checker{Linter: l, docs: map[string]*document{}, fields: map[reflect.Type][]field{}}
 	var networks []*network
 	for _, path := range paths {
 		files, err := configurations(path)
@@ -98,10 +99,11 @@ func (l *Linter) Files(paths ...string) ([]*Finding, error) {
 	return c.findings(), nil
 }
 
-// List lints a network that is loaded, for the verbs that run it: what ADD would refuse is left
-// out, since they report it themselves.
+// List lints the plugins of a network that is loaded, for the verbs that run them: unknown keys,
+// capabilities that nothing reads, and the order. What ADD would refuse is left out, since they
+// report it themselves.
 func (l *Linter) List(list *chain.List) []*Finding {
-	c := &checker{Linter: l, docs: map[string]*document{}, quick: true}
+	c := &checker{Linter: l, docs: map[string]*document{}, fields: map[reflect.Type][]field{}, quick: true}
 	c.list(list)
 	if len(c.problems) == 0 {
 		return nil
@@ -134,6 +136,7 @@ type checker struct {
 	quick    bool // of a list that is about to be run
 	problems []problem
 	docs     map[string]*document
+	fields   map[reflect.Type][]field // of the structs that were looked at
 }
 
 // add notes a problem of a file at a key.
@@ -226,8 +229,8 @@ func (c *checker) unreadable(file string, err error) {
 // list lints a list and its plugins.
 func (c *checker) list(l *chain.List) *network {
 	n := &network{list: l, file: l.File}
-	if len(l.Plugins) > 0 && (l.Plugins[0].From.Key != "" || l.Plugins[0].From.File != l.File) { // else it has the keys of its plugin
-		c.object(l.File, "", l.Doc(), documentKeys())
+	if !c.quick && len(l.Plugins) > 0 && (l.Plugins[0].From.Key != "" || l.Plugins[0].From.File != l.File) { // else it has the keys of its plugin
+		c.object(l.File, "", l.Doc(), c.keysOf(reflect.TypeFor[chain.Document]()))
 	}
 	before := len(c.problems)
 	if !c.quick {
@@ -255,7 +258,7 @@ type member struct {
 func (c *checker) plugin(l *chain.List, p *chain.Plugin, sound bool) *member {
 	m := &member{Plugin: p}
 	if m.verbs, _ = (builtIn{c.Applets}).Find(p.Type); m.verbs != nil {
-		c.pluginKeys(p)
+		c.pluginKeys(p, m.verbs)
 		c.capabilities(p)
 	}
 	if c.quick {
@@ -293,7 +296,7 @@ func (c *checker) validate(l *chain.List, p *chain.Plugin) spec.Claims {
 	if err != nil {
 		within := []string{p.From.Key, join(p.From.Key, "ipam")}
 		for _, d := range c.delegated(p.Type) {
-			within = append(within, join(p.From.Key, d.key))
+			within = append(within, join(p.From.Key, d.name))
 		}
 		c.addError(p.From.File, err, key, within...)
 	}
@@ -328,9 +331,7 @@ func (c *checker) schema(l *chain.List, p *chain.Plugin) {
 
 // known reports whether a plugin and its IPAM plugin are of this program.
 func (c *checker) known(p *chain.Plugin) bool {
-	_, ok := c.Applets.Plugin(p.Type)
-	_, ipam := c.Applets.Plugin(p.IPAM)
-	return ok && (ipam || p.IPAM == "")
+	return c.isOurs(p.Type) && c.isOurs(p.IPAM)
 }
 
 // findings finds the place of each problem, in the order of files and lines. Of several at one
