@@ -75,7 +75,7 @@ func run(ctx context.Context, p applet.Process) int {
 	case v == nil:
 		return c.wrongCall(fmt.Errorf("unknown verb %q%s", c.verb, suggestVerb(c.verb)))
 	case l.command != nil && !v.command:
-		return c.wrongCall(fmt.Errorf("%s takes no command: only run does", c.verb))
+		return c.wrongCall(fmt.Errorf("%s takes no command: only run and enter do", c.verb))
 	}
 	if err := c.usableFor(c.verb); err != nil {
 		return c.wrongCall(err)
@@ -93,8 +93,7 @@ func run(ctx context.Context, p applet.Process) int {
 
 // operands reads network and namespace; cnitool wants a namespace for gc and
 // status as well and does not use it.
-// A namespace is made absolute and not resolved, since the container ID is made of its
-// text; whether there is one is for the runner to find.
+// Whether there is such a namespace is for the runner to find.
 func (c *call) operands(operands []string) error {
 	most := 2
 	if c.everyNetwork() {
@@ -119,16 +118,23 @@ func (c *call) operands(operands []string) error {
 		}
 	}
 	if len(operands) == most {
-		path, err := filepath.Abs(operands[1])
+		path, err := netnsPath(operands[1])
 		if err != nil {
 			return err
 		}
 		c.target.NetNS = path
+	}
+	switch {
+	case c.create && !named(c.target.NetNS):
+		return fmt.Errorf("--create needs the NAME of a network namespace, for %s/NAME", netnsDir)
+	case c.delete && !named(c.target.NetNS):
+		return fmt.Errorf("--delete needs the NAME of a network namespace, as add --create had it")
+	case c.target.NetNS != "":
 		return nil
 	}
 	switch c.verb {
 	case "add":
-		return errors.New("NETNS is missing: the path of a network namespace, as /run/netns/NAME")
+		return errors.New("NETNS is missing: the name of a network namespace, or a path as /run/netns/NAME")
 	case "del", "check", "get":
 		if c.containerID == "" {
 			return errors.New("NETNS is missing; without it --container-id has to name the attachment")
@@ -303,6 +309,24 @@ func (c *call) add(ctx context.Context) error {
 		return err
 	}
 	c.warnOf(l)
+	created := false
+	if c.create {
+		if created, err = createNetNS(ctx, c.target.NetNS); err != nil {
+			return err
+		}
+	}
+	if err = c.addTo(ctx, l); err != nil && created {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeDown)
+		defer cancel()
+		if derr := c.deleteUnused(ctx); derr != nil {
+			c.runner.Warn("%v", derr)
+		}
+	}
+	return err
+}
+
+// addTo attaches the target, whose namespace is there.
+func (c *call) addTo(ctx context.Context, l *chain.List) error {
 	res, err := c.runner.Add(ctx, l, c.target)
 	if err != nil {
 		return err
@@ -335,7 +359,10 @@ func (c *call) del(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.runner.Del(ctx, l, c.target)
+	if err = c.runner.Del(ctx, l, c.target); err != nil || !c.delete {
+		return err
+	}
+	return c.deleteUnused(ctx)
 }
 
 // check runs CHECK; that all is well is told by the exit code alone.

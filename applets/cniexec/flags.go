@@ -34,6 +34,7 @@ type flags struct {
 	retries             int           // of an add that ended with code 11
 
 	keepGoing, all, allNetworks, live, dryRun, force, json, help, version bool
+	create, delete                                                        bool // the named namespace
 
 	// Those that may be given more than once, in their order.
 	valid, nets []string
@@ -68,7 +69,11 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 		fs.BoolVar(&f.force, "force", false, "publish also ports on which a process of the host listens, which gets nothing any more")
 		fs.IntVar(&f.retries, "retries", 0, "`N` times to try an add again that returns \"try again later\"")
 	})
+	of("add", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&f.create, "create", false, "make the named namespace if it is missing, with lo up")
+	})
 	of("del", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&f.delete, "delete", false, "delete the named namespace as well, with its last attachment")
 		fs.BoolVar(&f.keepGoing, "keep-going", false, "run all plugins even if one fails")
 	})
 	of("gc", func(fs *pflag.FlagSet) {

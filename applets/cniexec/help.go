@@ -25,8 +25,9 @@ found on CNI_PATH and started.
 	}
 	b.WriteString(`
 NETWORK is the name in a configuration in --conf-dir, NETNS the path of a
-network namespace (/run/netns/NAME, /proc/PID/ns/net). Where --conf-dir holds
-nothing, there is the network "cnibox" all the same: a bridge with port mapping.
+network namespace (/proc/PID/ns/net), or a bare NAME for /run/netns/NAME. Where
+--conf-dir holds nothing, there is the network "cnibox" all the same: a bridge
+with port mapping.
 ` + "`cni-exec help VERB` has the flags of a verb, and examples. Those of all verbs:\n\n")
 	set.VisitAll(func(flag *pflag.Flag) {
 		if verbsOf(flag) == nil {

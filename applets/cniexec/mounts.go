@@ -16,28 +16,34 @@ import (
 	"cnibox/spec"
 )
 
+// The surroundings are what a command sees of its network beside the namespace itself.
+type surroundings struct {
+	dns  spec.DNS // of its networks; empty: the host's
+	warn func(format string, args ...any)
+}
+
 // mount gives the calling thread, and so the command that it starts, a mount namespace of its
 // own in which /sys and /etc/resolv.conf are those of its network. What cannot be mounted is
 // the host's, with a warning.
 //
 // It is called in the network namespace of the command, on a thread that ends with it.
-func (s *sandbox) mount() {
+func (s *surroundings) mount() {
 	err := os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNS))
 	if err == nil {
 		// A slave: mounts of the host still arrive, ours stay here.
 		err = os.NewSyscallError("mount", unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""))
 	}
 	if err != nil {
-		s.runner.Warn("the command sees the host's /sys and /etc/resolv.conf: %v", err)
+		s.warn("the command sees the host's /sys and /etc/resolv.conf: %v", err)
 		return
 	}
 	if text, ok := s.resolvers(); ok {
 		if err := coverFile(etcResolvConf, text); err != nil {
-			s.runner.Warn("the command sees the host's %s: %v", etcResolvConf, err)
+			s.warn("the command sees the host's %s: %v", etcResolvConf, err)
 		}
 	}
 	if err := mountSysfs(); err != nil {
-		s.runner.Warn("the command sees the host's /sys: %v", err)
+		s.warn("the command sees the host's /sys: %v", err)
 	}
 }
 
@@ -50,7 +56,7 @@ const (
 // resolvers returns what the command is to see as /etc/resolv.conf; false: as the host has it.
 // Servers on loopback are the host's alone. The networks' come first, then those that
 // systemd-resolved asks, then the others of the host.
-func (s *sandbox) resolvers() (text string, ok bool) {
+func (s *surroundings) resolvers() (text string, ok bool) {
 	d := s.dns
 	if d.Nameservers = slices.DeleteFunc(slices.Clone(d.Nameservers), onLoopback); len(d.Nameservers) > 0 {
 		return resolvText(d), true
@@ -68,7 +74,7 @@ func (s *sandbox) resolvers() (text string, ok bool) {
 		return "", false
 	}
 	if file == "" {
-		s.runner.Warn("the command has no name server: those of %s listen on the host's loopback", etcResolvConf)
+		s.warn("the command has no name server: those of %s listen on the host's loopback", etcResolvConf)
 	}
 	return text, true
 }

@@ -137,7 +137,7 @@ func (s *sandbox) live(ctx context.Context, lists []*chain.List, command []strin
 		if err := s.ns.Enter(); err != nil {
 			return err
 		}
-		s.mount()
+		(&surroundings{s.dns, s.runner.Warn}).mount()
 		cmd := chain.Command{
 			Args: command, Environ: s.Environ, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Signals: signals,
 		}

@@ -32,9 +32,10 @@ func verbs() []verb {
 	return []verb{
 		{name: "add", operands: "NETWORK NETNS", summary: "attach; prints the result", do: attachment((*call).add),
 			text: `The plugins of the network run in their order, and the result of the last one is
-printed. A failed add is taken back: nothing stays.`,
+printed. A failed add is taken back: nothing stays. NETNS is a path, or the name
+of a namespace in /run/netns.`,
 			examples: []example{
-				{"cni-exec add mynet /run/netns/blue", "eth0 of the namespace blue"},
+				{"cni-exec add --create mynet blue", "eth0 of the namespace blue, which is made"},
 				{"cni-exec add -i net1 -p 8080:80 mynet /proc/4711/ns/net", "a second interface, with a port"},
 			}},
 		{name: "check", operands: "NETWORK NETNS | --all", summary: "is it still as add left it?", do: attachment(onAll((*call).checkAll, (*call).check)),
@@ -52,7 +53,7 @@ printed. A failed add is taken back: nothing stays.`,
 		{name: "del", operands: "NETWORK NETNS", summary: "detach; no error if it is gone", do: attachment((*call).del),
 			text: `The configuration and arguments of the add are used, unless others are given.`,
 			examples: []example{
-				{"cni-exec del mynet /run/netns/blue", "the namespace may be gone already"},
+				{"cni-exec del --delete mynet blue", "with the namespace, which may be gone already"},
 				{"cni-exec del mynet --container-id c1 --keep-going", "run all plugins even if one fails"},
 			}},
 		{name: "gc", operands: "NETWORK | --all-networks", summary: "delete attachments that are not needed", do: attachment(onAll((*call).gcAll, (*call).gc)),
@@ -80,6 +81,14 @@ command's.`,
 			examples: []example{
 				{"cni-exec run -- sh", "a shell in a namespace of its own"},
 				{"cni-exec run --net mynet -p 8080:80 -- httpd -f", "a server, reached at the host's port 8080"},
+			}},
+		{name: "enter", operands: "NETNS -- COMMAND [ARGUMENT]…", command: true, do: (*call).enter,
+			summary: "run a command in a namespace",
+			text: `This process becomes the command, which has the /sys of the namespace, and the
+/etc/resolv.conf of the networks that it is attached to.`,
+			examples: []example{
+				{"cni-exec enter blue -- ip addr", "in /run/netns/blue"},
+				{"cni-exec enter /proc/4711/ns/net -- sh", "in the namespace of a process"},
 			}},
 		{name: "lint", operands: "[FILE|DIR]…", summary: "what is wrong in configurations", do: (*call).lint,
 			text: `What add would refuse, and what it would not notice: unknown keys, capabilities

@@ -38,6 +38,8 @@ keepAcrossBoots  bool    false                  leases outlive a boot, and each 
 runtimeConfig.ipRanges (capability ipRanges): range sets that come before all of these.
 runtimeConfig.ips (capability ips), args.cni.ips and CNI_ARGS IP: addresses asked for, all of
 them; a prefix length is ignored. ADD done again returns the address that the attachment has.
+Where all addresses of a range set are leased, ADD frees those of attachments whose network
+namespace is gone, as the caches of runtimes show it, and says so; not with keepAcrossBoots.
 A network's leases are locked while they are read and changed; a verb waits 30 s for the
 lock, and then ends with code 11 (try again later).
 Without dataDir leases are in networks below the directory CNIBOX_STATE, if that is set in the
@@ -69,7 +71,9 @@ func addHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if h.notice != "" {
 		r.Warn("%s", h.notice)
 	}
-	s, err := ipam.Open(ctx, h.DataDir, r.Network, h.options(r))
+	o := h.options(r)
+	o.Gone = h.goneOwners(r.Call.StateDir)
+	s, err := ipam.Open(ctx, h.DataDir, r.Network, o)
 	if err != nil {
 		return nil, leaseError(err)
 	}
@@ -158,7 +162,9 @@ func gcHostLocal(ctx context.Context, r *spec.Request) error {
 // viewed opens the store for reading. Without a directory fn is not called.
 // The error is os.ErrNotExist then.
 func (h *hostLocal) viewed(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) error {
-	s, err := ipam.View(ctx, h.DataDir, r.Network, h.options(r))
+	o := h.options(r)
+	o.Gone = h.goneOwners(r.Call.StateDir)
+	s, err := ipam.View(ctx, h.DataDir, r.Network, o)
 	if err != nil {
 		return err
 	}
