@@ -1,6 +1,9 @@
 package spec
 
-import "context"
+import (
+	"context"
+	"net/netip"
+)
 
 // A Verb is an operation of the specification, as in CNI_COMMAND.
 type Verb string
@@ -58,6 +61,17 @@ type Verbs struct {
 	// IPAM: the plugin gives addresses, so "ipam.type" may name it.
 	IPAM bool
 
+	// Interface says that ADD makes the interface CNI_IFNAME, MAC that it reads [Request.MAC].
+	Interface, MAC bool
+
+	// Chained says that ADD needs the prevResult of a plugin before it in the list.
+	Chained bool
+
+	// Validate checks the configuration of an ADD, and opens, sends and starts nothing. Its
+	// errors are ADD's. The verb STATUS says that the runtime may add what is missing by a
+	// capability. Nil: every configuration is valid.
+	Validate func(*Request) (Claims, error)
+
 	// The request is checked before, see [NewRequest] and [Verbs.Allow]. The functions may change
 	// it, and print warnings with its Warn.
 	Add, Get               func(context.Context, *Request) (*Result, error)
@@ -68,6 +82,20 @@ type Verbs struct {
 	// nothing in the container, asks for no address, and may be run again at any time. A plugin
 	// that makes nothing on the host has none.
 	Restore func(context.Context, *Request) error
+}
+
+// Claims are what a configuration takes, as far as it says: of the host, and of the addresses
+// of its network.
+type Claims struct {
+	Link   string // of the host, through which it reaches the containers; empty: one for each container
+	Routed bool   // the host routes to the addresses
+	Ranges []Range
+}
+
+// A Range is the addresses of a subnet from First to Last, which are given to containers.
+type Range struct {
+	Subnet      netip.Prefix
+	First, Last netip.Addr
 }
 
 // An Invoker finds plugins by name, and runs them.
@@ -191,6 +219,19 @@ func (v Verbs) Allow(r *Request) error {
 // unknownVerb is the error of what is no verb of the specification.
 func unknownVerb(verb Verb) *Error {
 	return Errorf(CodeEnv, "unknown CNI_COMMAND: %s", verb).WithDetails("it must be ADD, DEL, CHECK, GET, GC, STATUS or VERSION")
+}
+
+// Validate checks the configuration of a plugin of this program, see [Verbs.Validate]: of the
+// request's own, or of one that it delegates to. An external one takes any.
+func (r *Request) Validate(plugin string) (Claims, error) {
+	verbs, err := r.Invoker.Find(plugin)
+	if err == nil && verbs != nil {
+		err = verbs.serves(r.Net)
+	}
+	if err != nil || verbs == nil || verbs.Validate == nil {
+		return Claims{}, err
+	}
+	return verbs.Validate(r)
 }
 
 // allows reports whether the version of the configuration has a verb that not

@@ -25,9 +25,14 @@ type Applet struct {
 	Name    string     // base name of argv[0], and "type" of a configuration
 	Summary string     // one line
 	Help    string     // one configuration key a line; of a tool, its usage, or empty: its main prints it for the argument help
-	Conf    any        // of a plugin: the zero value of the struct with its keys; nil: it has none
 	Verbs   spec.Verbs // a plugin's
-	Main    func(context.Context, Process) int
+
+	// Conf is, of a plugin, the zero value of the struct with its keys; nil: it has none. A key
+	// whose value is the configuration of another plugin, named by its "type", has the tag
+	// plugin with the one that is run without that.
+	Conf any
+
+	Main func(context.Context, Process) int
 
 	// Again is the main of a plugin that re-execs itself: with arguments, and without CNI_COMMAND.
 	Again func(Process) int

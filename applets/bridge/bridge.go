@@ -53,7 +53,7 @@ mac                        string  random   address of the container-side veth
 Before dns goes runtimeConfig.dns (capability dns).
 Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.`,
 	Verbs: attach.Verbs(attach.Interface[*port]{
-		Kind: "veth", Validate: (*port).validate,
+		Kind: "veth", Validate: (*port).validate, Claims: (*port).claims,
 		Create: createPort, Resolve: resolveGateways, Configure: configure, Setup: setup, Ready: ready,
 		Verify: verify, Describe: describe, Probe: probe,
 		Remove:  func(_ context.Context, op *attach.Op, _ *port) error { return op.RemoveVeth() },
@@ -110,13 +110,22 @@ func (c *conf) validate() error {
 	}
 	switch {
 	case c.HairpinMode && c.PromiscMode:
-		return errors.New(`cannot set hairpin mode and promiscuous mode at the same time: drop "hairpinMode" or "promiscMode"`)
+		return spec.KeyErrorf("promiscMode", `cannot set hairpin mode and promiscuous mode at the same time: drop "hairpinMode" or "promiscMode"`)
 	case c.DisableContainerInterface && c.IPAM.Type != "":
-		return errors.New(`cannot use IPAM when DisableContainerInterface flag is set: drop "ipam" or "disableContainerInterface"`)
+		return spec.KeyErrorf("disableContainerInterface", `cannot use IPAM when DisableContainerInterface flag is set: drop "ipam" or "disableContainerInterface"`)
 	case c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535):
 		return spec.KeyErrorf("mtu", `"mtu" %d is not within 68 to 65535`, c.MTU)
 	}
 	return errors.Join(c.CheckBackend(), c.validateVLANs())
+}
+
+// claims names the link that the gateway addresses are put on.
+func (c *port) claims() spec.Claims {
+	link := c.Bridge
+	if c.VLAN != 0 && c.IsGateway {
+		link = c.vlanGateway()
+	}
+	return spec.Claims{Link: link, Routed: c.IsGateway}
 }
 
 // createPort makes sure of the bridge and puts a veth pair into it.

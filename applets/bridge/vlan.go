@@ -29,14 +29,14 @@ func (c *conf) filtersVLANs() bool { return c.VLAN != 0 || len(c.VLANTrunk) > 0 
 // validateVLANs checks the keys that are about VLANs.
 func (c *conf) validateVLANs() error {
 	if c.VLAN < 0 || c.VLAN > vlanMax {
-		return fmt.Errorf("invalid VLAN ID %d: \"vlan\" is within 0 to %d", c.VLAN, vlanMax)
+		return spec.KeyErrorf("vlan", "invalid VLAN ID %d: \"vlan\" is within 0 to %d", c.VLAN, vlanMax)
 	}
 	if gw := c.vlanGateway(); c.VLAN != 0 && c.IsGateway && len(gw) > 15 {
 		return fmt.Errorf("interface name %q of the VLAN's gateway is too long: shorten \"bridge\"", gw)
 	}
-	for _, t := range c.VLANTrunk {
+	for i, t := range c.VLANTrunk {
 		if err := t.validate(); err != nil {
-			return err
+			return &spec.KeyError{Key: fmt.Sprintf("vlanTrunk[%d]", i), Err: err}
 		}
 	}
 	return nil

@@ -308,6 +308,7 @@ func (c *call) add(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.warnOf(l)
 	created := false
 	if c.create {
 		if created, err = createNetNS(ctx, c.target.NetNS); err != nil {
@@ -392,6 +393,7 @@ func (c *call) status(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.warnOf(l)
 	return c.runner.Status(ctx, l)
 }
 

@@ -28,10 +28,10 @@ type flags struct {
 	ifName, containerID string // empty ID: derived from the namespace
 	confDir             string
 	cacheDir, stateDir  string        // empty: see [state.CacheDir]
+	output              string        // empty: for people
 	path                string        // CNI_PATH; empty: built-in plugins alone
 	timeout             time.Duration // of one plugin; 0: the default
 	retries             int           // of an add that ended with code 11
-	output              string        // empty: for people
 
 	keepGoing, all, allNetworks, live, dot, dryRun, force, watch, json, help, version bool
 	create, delete                                                                    bool // the named namespace
@@ -93,7 +93,7 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	of("run", func(fs *pflag.FlagSet) {
 		fs.StringArrayVar(&f.nets, "net", nil, "`NETWORK` attach to this one; repeatable")
 	})
-	of("ls show who", func(fs *pflag.FlagSet) {
+	of("ls show who lint", func(fs *pflag.FlagSet) {
 		fs.StringVarP(&f.output, "output", "o", "", "`FORMAT` json, or of ls also wide; default: text as wide as the terminal")
 	})
 	of("tree", func(fs *pflag.FlagSet) {

@@ -128,6 +128,16 @@ cannot be restored is named, and the exit code is 1.`,
 				{"cni-exec reload", "all attachments that are alive"},
 				{"cni-exec reload mynet", "those of one network, or of one container"},
 			}},
+		{name: "lint", operands: "[FILE|DIR]…", summary: "what is wrong in configurations", do: (*call).lint,
+			text: `What add would refuse, and what it would not notice: unknown keys, capabilities
+that nothing reads, plugins in the wrong order, networks of one name or with the
+same addresses, routes of this host that hide a subnet. Without an operand it is
+about --conf-dir. Each line is FILE:LINE:COLUMN: MESSAGE; the exit code is 1 if
+there is one.`,
+			examples: []example{
+				{"cni-exec lint", "the networks of this host"},
+				{"cni-exec lint -o json mynet.conflist", "a file, for an editor"},
+			}},
 		{name: "help", operands: "[VERB]", summary: "print this help, or that of a verb", do: (*call).printHelp,
 			examples: []example{
 				{"cni-exec help run", "the flags of run, and two examples"},

@@ -44,6 +44,12 @@ type plan struct {
 	ports  []*rtnl.Link // of the container on the bridge
 }
 
+// validate is what ADD checks of the configuration alone.
+func validate(r *spec.Request) (spec.Claims, error) {
+	_, err := readPlan(r)
+	return spec.Claims{}, err
+}
+
 // readPlan decodes and checks the configuration and touches nothing. The
 // reference takes any backend that it does not know for its default, and finds an
 // unknown policy after it has made the rules. Errors have code 7.

@@ -39,6 +39,7 @@ dbusSocket              string  -          where the system bus listens; none: w
 		Since: spec.V040,
 		Add:   add, Check: check, Del: del, Status: status, GC: gc,
 		Restore: restore,
+		Chained: true, Validate: validate,
 	},
 }
 

@@ -3,7 +3,6 @@ package flannel
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"path/filepath"
 	"strings"
 
@@ -21,8 +20,8 @@ const defaultSubnetFile = "/run/flannel/subnet.env"
 type conf struct {
 	SubnetFile    string          `json:"subnetFile"`
 	DataDir       string          `json:"dataDir"`
-	Delegate      json.RawMessage `json:"delegate"`
-	IPAM          json.RawMessage `json:"ipam"`
+	Delegate      json.RawMessage `json:"delegate" plugin:"bridge"` // the tag is for lint: see applet.Applet
+	IPAM          json.RawMessage `json:"ipam" plugin:"host-local"`
 	RuntimeConfig json.RawMessage `json:"runtimeConfig"`
 }
 
@@ -77,16 +76,16 @@ func (f *plan) checkDelegate() error {
 	err := json.Unmarshal(f.Delegate, &given)
 	switch {
 	case f.has("name"):
-		return errors.New("it must not have a 'name' field: the name is the network's")
+		return spec.KeyErrorf("delegate.name", "it must not have a 'name' field: the name is the network's")
 	case f.has("ipam"):
-		return errors.New("it must not have an 'ipam' field: flannel makes it of its own \"ipam\"")
+		return spec.KeyErrorf("delegate.ipam", "it must not have an 'ipam' field: flannel makes it of its own \"ipam\"")
 	case err != nil, f.has("type") && given.Type == nil:
-		return errors.New("its 'type' field must be a string")
+		return spec.KeyErrorf("delegate.type", "its 'type' field must be a string")
 	case given.Type != nil:
 		f.kind = *given.Type
 	}
 	if f.kind == "flannel" || strings.HasSuffix(f.kind, "-flannel") {
-		return errors.New("its 'type' field is flannel itself")
+		return spec.KeyErrorf("delegate.type", "its 'type' field is flannel itself")
 	}
 	return spec.CheckType(f.kind)
 }

@@ -35,7 +35,7 @@ Defaults for the delegate: ipMasq true unless flanneld masquerades (FLANNEL_IPMA
 FLANNEL_MTU, and isGateway true for a bridge.
 subnet.env has FLANNEL_NETWORK or FLANNEL_IPV6_NETWORK (networks, comma-separated), FLANNEL_SUBNET
 or FLANNEL_IPV6_SUBNET, FLANNEL_MTU and FLANNEL_IPMASQ.`,
-	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Restore: restore, Args: true},
+	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Restore: restore, Validate: validate, Args: true, Interface: true},
 }
 
 // delegate returns the request for the delegate, and its configuration.
@@ -49,6 +49,21 @@ func (f *plan) delegate(r *spec.Request, env *subnetEnv) (*spec.Request, []byte,
 		return nil, nil, fmt.Errorf("delegate: %w", err)
 	}
 	return d, conf, nil
+}
+
+// validate checks the delegate's configuration as far as it does not depend on subnet.env.
+func validate(r *spec.Request) (spec.Claims, error) {
+	f, err := readPlan(r)
+	if err != nil {
+		return spec.Claims{}, err
+	}
+	without := r.Clone()
+	without.Call.Verb = spec.Status // which host-local takes without ranges
+	d, _, err := f.delegate(without, nil)
+	if err != nil {
+		return spec.Claims{}, err
+	}
+	return d.Validate(d.Net.Type)
 }
 
 // runDelegate runs the delegate. Errors keep its code.

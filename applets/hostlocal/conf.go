@@ -100,6 +100,20 @@ func readPlan(r *spec.Request) (*plan, error) {
 	return h, h.readWanted(r, &conf)
 }
 
+// validate returns the ranges as they are given out.
+func validate(r *spec.Request) (claims spec.Claims, err error) {
+	h, err := readPlan(r)
+	if err != nil {
+		return claims, err
+	}
+	for _, set := range h.sets {
+		for _, one := range set {
+			claims.Ranges = append(claims.Ranges, spec.Range{Subnet: one.Subnet, First: one.Start, Last: one.End})
+		}
+	}
+	return claims, nil
+}
+
 // keyed gives each range the key that it is configured by.
 func keyed(key string, sets []ipam.RangeSet) []ipam.RangeSet {
 	for i, set := range sets {

@@ -49,7 +49,7 @@ they are in /run/cnibox/networks until the next boot, but not with keepAcrossBoo
 	Verbs: spec.Verbs{
 		Add: add, Check: check, Del: del,
 		GC: gc, Status: status, Get: get,
-		IPAM: true, Args: true,
+		IPAM: true, Args: true, Validate: validate,
 	},
 }
 

@@ -47,7 +47,7 @@ hostPort              int     0                    1 to 65535; 0: the mapping is
 containerPort         int     -                    1 to 65535
 protocol              string  tcp                  tcp, udp or sctp
 hostIP                string  -                    of the host; none, 0.0.0.0 and :: are any address`,
-	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Status: status, GC: gc, Restore: restore},
+	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Status: status, GC: gc, Restore: restore, Chained: true, Validate: validate},
 }
 
 // dataDir is not the reference's, which keeps nothing; in /run, since no namespace
@@ -238,7 +238,7 @@ func portsToForget(r *spec.Request) (portOwners, []udpPort) {
 	dir := portOwners(path)
 	var udp []udpPort
 	for _, m := range c.RuntimeConfig.PortMappings {
-		if w, err := m.wish(); err == nil {
+		if w, err := m.wish(""); err == nil {
 			udp = append(udp, udpPorts([]portWish{w})...)
 		}
 	}

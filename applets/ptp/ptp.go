@@ -40,6 +40,7 @@ container reaches all through them, neighbours of its own subnet too. Addresses 
 with one gateway, and single ones (/32, /128) will do.`,
 	Verbs: attach.Verbs(attach.Interface[*pair]{
 		Kind: "veth", IPAM: attach.Required, Validate: (*pair).validate,
+		Claims:    func(*pair) spec.Claims { return spec.Claims{Routed: true} },
 		Create:    create,
 		Resolve:   func(_ context.Context, op *attach.Op, _ *pair) error { return op.CheckGateways() },
 		Configure: configure, Setup: setup, Ready: ready,

@@ -41,7 +41,7 @@ args.cni.sysctl, promisc, mtu, allmulti and txQLen go before the keys of the sam
 
 If /etc/cni/tuning/allowlist.conf exists, each sysctl must match a line of it, which are regular
 expressions that may match anywhere in the key as it is written.`,
-	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Status: status, GC: gc, Args: true},
+	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Status: status, GC: gc, Args: true, Chained: true, Validate: validate, MAC: true},
 }
 
 const (
@@ -78,6 +78,12 @@ type plan struct {
 	mac     string // link.MAC in the letters of whoever asked for it
 	off     bool   // promisc is false on purpose: CHECK looks, ADD does not act
 	dir     record.Dir
+}
+
+// validate is what ADD checks of the configuration alone.
+func validate(r *spec.Request) (spec.Claims, error) {
+	_, err := readPlan(r)
+	return spec.Claims{}, err
 }
 
 // readPlan decodes and checks the configuration and touches nothing.

@@ -30,7 +30,7 @@ dataDir  string  /run/cnibox/vrf   where it is noted until DEL which interface i
 Addresses stay on the interface; its routes move to the table of the VRF. In cniVersion 1.1.0 the
 result tells the table of its routes; older versions have no word for that, so their result loses
 them. The VRF goes with the last interface that is in it.`,
-	Verbs: spec.Verbs{Since: spec.V031, Add: add, Check: check, Del: del, Status: status, GC: gc},
+	Verbs: spec.Verbs{Since: spec.V031, Add: add, Check: check, Del: del, Status: status, GC: gc, Chained: true, Validate: validate},
 }
 
 const dataDir = "/run/cnibox/vrf"
@@ -45,6 +45,12 @@ type conf struct {
 	DataDir string `json:"dataDir"`
 
 	dir record.Dir
+}
+
+// validate is what ADD checks of the configuration alone.
+func validate(r *spec.Request) (spec.Claims, error) {
+	_, err := readConf(r)
+	return spec.Claims{}, err
 }
 
 // readConf decodes and checks the configuration and touches nothing.
