@@ -35,7 +35,7 @@ type List struct {
 type Plugin struct {
 	Type         string
 	Capabilities map[string]bool // what it needs in runtimeConfig
-	ipam         string          // ipam.type: the plugin that this one asks for addresses
+	IPAM         string          // ipam.type: the plugin that this one asks for addresses; empty: none
 	disableCheck bool            // args.cni.disable-check
 	conf         json.RawMessage // as it came
 	from         source
@@ -190,7 +190,7 @@ func parsePlugin(key string, doc json.RawMessage) (Plugin, error) {
 	if err := spec.CheckType(w.Type); err != nil { // before an ADD leaves its intent in the cache
 		return Plugin{}, &spec.KeyError{Key: strings.TrimPrefix(key+".type", "."), Err: err}
 	}
-	p := Plugin{Type: w.Type, Capabilities: w.Capabilities, ipam: w.IPAM.Type, conf: doc, from: source{key: key}}
+	p := Plugin{Type: w.Type, Capabilities: w.Capabilities, IPAM: w.IPAM.Type, conf: doc, from: source{key: key}}
 	if w.Args != nil {
 		var args struct {
 			CNI struct {

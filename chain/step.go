@@ -54,8 +54,8 @@ func (r *Runner) addRequests(l *List, t Target) ([]*spec.Request, error) {
 		if err == nil {
 			err = r.serves("type", p.Type, reqs[i])
 		}
-		if err == nil && p.ipam != "" {
-			err = r.serves("ipam.type", p.ipam, reqs[i])
+		if err == nil && p.IPAM != "" {
+			err = r.serves("ipam.type", p.IPAM, reqs[i])
 		}
 		if err != nil {
 			return nil, failed(spec.Add, l, p, err)

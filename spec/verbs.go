@@ -45,6 +45,9 @@ type Verbs struct {
 	// GET. One that is malformed is then refused; where nothing reads it there is a warning.
 	Args bool
 
+	// ArgIP says that ADD gives the address of IP in CNI_ARGS.
+	ArgIP bool
+
 	// Enters says that ADD, CHECK, DEL and GET open CNI_NETNS, and refuse the host's own. For
 	// other plugins the serve loop looks at it before them.
 	Enters bool

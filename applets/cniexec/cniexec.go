@@ -269,11 +269,12 @@ func (c *call) speak(l *chain.List) {
 func (c *call) add(ctx context.Context) error {
 	l, err := c.load()
 	if err == nil {
-		err = cmp.Or(c.canPublish(l), c.freePorts(), c.Ready())
+		err = cmp.Or(c.canHonour(l), c.Ready())
 	}
 	if err != nil {
 		return err
 	}
+	c.target.Args, c.target.Capabilities = c.arguments([]*chain.List{l}, 0)
 	created := false
 	if c.create {
 		if created, err = createNetNS(ctx, c.target.NetNS); err != nil {

@@ -44,7 +44,7 @@ lock, and then ends with code 11 (try again later).`,
 	Verbs: spec.Verbs{
 		Add: addHostLocal, Check: checkHostLocal, Del: delHostLocal,
 		GC: gcHostLocal, Status: statusHostLocal, Get: getHostLocal,
-		IPAM: true, Args: true,
+		IPAM: true, Args: true, ArgIP: true,
 	},
 }
 
