@@ -59,7 +59,7 @@ var roomsOfPlugins = []string{
 }
 
 // leaves know nothing of ours, or one another, and serve every room.
-var leaves = []string{"cnibox/internal/boot", "cnibox/internal/disk", "cnibox/internal/nsid"}
+var leaves = []string{"cnibox/internal/boot", "cnibox/internal/disk", "cnibox/internal/nsid", "cnibox/internal/state"}
 
 // isPlugin reports whether a file of the table registers the package.
 func isPlugin(path string) bool {

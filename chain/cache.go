@@ -16,9 +16,6 @@ import (
 	"cnibox/spec"
 )
 
-// DefaultCacheDir is libcni's.
-const DefaultCacheDir = "/var/lib/cni"
-
 // A Cache stores the arguments and the result of each ADD, in the directory, names and schema
 // of libcni, so that other runtimes can finish what this one began and the other way round.
 //
@@ -28,7 +25,10 @@ const DefaultCacheDir = "/var/lib/cni"
 // Begin writes that an ADD has begun, Finish its result, and Remove deletes both. A file that
 // is no entry counts as absent; GC renames it to NAME.broken. Errors of the disk have code 5.
 type Cache struct {
-	Dir string // contains results/; see DefaultCacheDir
+	Dir string // contains results/; libcni's is /var/lib/cni
+
+	// Creating is called before the directory is created; nil: it is not called.
+	Creating func()
 
 	// LockTimeout is how long a verb waits for others of its container, and for a GC of its
 	// network; 0: 2 min, longer than one plugin may take.

@@ -210,6 +210,9 @@ func (l *Local) inProcess(ctx context.Context, plugin string, v spec.Verbs, r *s
 	if own.Call.SystemBus == "" { // as a process of its own would find it
 		own.Call.SystemBus = l.variable(spec.SystemBusEnv)
 	}
+	if own.Call.StateDir == "" {
+		own.Call.StateDir = l.variable(spec.StateEnv)
+	}
 	if own.Prev, err = asSeen(own.Prev, r); err != nil {
 		return nil, fmt.Errorf("prevResult: %w", err)
 	}

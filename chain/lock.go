@@ -80,8 +80,14 @@ func (c *Cache) lock(ctx context.Context, kind, name string, how int, busy strin
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.LockTimeout, defaultLockTimeout))
 	defer cancel()
 	file := c.lockFile(kind, name)
-	if err = os.MkdirAll(filepath.Dir(file), 0o700); err == nil {
-		unlock, err = flock.Lock(ctx, file, 0o600, how)
+	unlock, err = flock.Lock(ctx, file, 0o600, how)
+	if errors.Is(err, os.ErrNotExist) {
+		if c.Creating != nil {
+			c.Creating()
+		}
+		if err = os.MkdirAll(filepath.Dir(file), 0o700); err == nil {
+			unlock, err = flock.Lock(ctx, file, 0o600, how)
+		}
 	}
 	switch {
 	case err == nil:

@@ -193,12 +193,12 @@ func (r *Runner) undo(ctx context.Context, l *List, t Target, e *Entry, cause er
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(r.UndoTimeout, defaultUndo))
 	defer cancel()
 	errs := r.delAll(ctx, l, t, nil, true)
-	err := errors.Join(errs...)
 	if all(errs, func(err error) bool { return hasCode(err, spec.CodeVersion) }) {
-		err = r.Cache.Remove(e.Attachment())
-	}
-	if err == nil {
-		return cause
+		err := r.Cache.Remove(e.Attachment())
+		if err == nil {
+			return cause
+		}
+		errs = []error{err}
 	}
 	failure := spec.AsError(cause).WithDetails("cleanup is not complete, run DEL again")
 	asAdd := strings.NewReplacer("failed (delete)", "failed (add)", " DEL ", " ADD ")

@@ -33,7 +33,7 @@ func pair(t *testing.T, up bool) (host, cont *rtnl.NS, h, c *rtnl.Conn, a, b *rt
 
 // bounded is the context of a wait that ends much sooner.
 func bounded(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Patience(20*time.Second))
+	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Timeout(20*time.Second))
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -31,7 +31,7 @@ func unmarshalObject(obj []byte, into any) error {
 	err := json.Unmarshal(obj, into)
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) {
-		return placed(obj, err)
+		return err
 	}
 	if first := bytes.TrimLeft(obj, " \t\r\n")[0]; first != '{' {
 		return fmt.Errorf("%s where an object is due", kindOf(first))
@@ -92,17 +92,10 @@ func Unmarshal(key string, b []byte, into any) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &syntax):
-		return fmt.Errorf("%q: %w", key, placed(b, err))
+		line, column, _ := Place(b, "", err)
+		return fmt.Errorf("%q: %w (line %d, column %d)", key, err, line, column)
 	}
 	return explain(key, b, reflect.TypeOf(into).Elem(), err)
-}
-
-// placed adds its place in a document to an error that is not from a file.
-func placed(doc []byte, err error) error {
-	if line, column, found := Place(doc, "", err); found {
-		return fmt.Errorf("%w (line %d, column %d)", err, line, column)
-	}
-	return err
 }
 
 // Explain says in the words of JSON why a document could not be decoded into a struct,

@@ -85,8 +85,10 @@ func NewRequest(c Call, conf []byte) (*Request, error) {
 	r := &Request{Call: c, Path: folders(c.Path), conf: conf, Warn: func(string, ...any) {}}
 	if err := unmarshalObject(conf, &r.top); err != nil {
 		e := Errorf(CodeDecode, "error unmarshall network config: %w", err)
-		if len(conf) == 0 {
+		if line, column, found := Place(conf, "", err); len(conf) == 0 {
 			e = e.WithDetails("the configuration on standard input is empty")
+		} else if found {
+			e = e.WithDetails("at line %d, column %d", line, column)
 		}
 		return nil, e
 	}

@@ -98,7 +98,7 @@ func readBandwidth(r *spec.Request) (*bandwidthPlan, error) {
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
-	if p.dir, err = record.In(c.DataDir, bandwidthDataDir); err != nil {
+	if p.dir, err = record.In(r.Call, c.DataDir, bandwidthDataDir); err != nil {
 		return nil, err
 	}
 	return p, nil

@@ -9,12 +9,14 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
 	"cnibox/chain"
+	"cnibox/internal/state"
 	"cnibox/spec"
 )
 
@@ -132,7 +134,7 @@ func (c *call) operands(operands []string) error {
 	}
 	switch c.verb {
 	case "add":
-		return errors.New("NETNS is missing: the name or the path of a network namespace")
+		return errors.New("NETNS is missing: the name of a network namespace, or a path as /run/netns/NAME")
 	case "del", "check", "get":
 		if c.containerID == "" {
 			return errors.New("NETNS is missing; without it --container-id has to name the attachment")
@@ -151,9 +153,9 @@ func (c *call) prepare() error {
 	}
 	override := c.Getenv("CNI_NETNS_OVERRIDE")
 	t.NetNSOverride = strings.EqualFold(override, "true") || override == "1"
-	var err error
-	if c.cacheDir, err = filepath.Abs(c.cacheDir); err != nil {
-		return err // plugins get paths below it
+	err := c.stateDirs()
+	if err != nil {
+		return err
 	}
 	if t.Args, err = cniArgs(c.Getenv("CNI_ARGS")); err != nil {
 		return err
@@ -165,11 +167,38 @@ func (c *call) prepare() error {
 	return nil
 }
 
+// stateDirs completes the two directories of the flags: plugins get paths below them. The
+// error has code 4.
+func (c *call) stateDirs() (err error) {
+	if c.stateDir == "" {
+		c.stateDir, err = spec.StateDir(c.Getenv)
+	}
+	for _, dir := range []*string{&c.stateDir, &c.cacheDir} {
+		if err == nil && *dir != "" {
+			*dir, err = filepath.Abs(*dir)
+		}
+	}
+	return err
+}
+
+// cache returns the runtime's cache.
+func (c *call) cache() *chain.Cache {
+	if c.cacheDir != "" {
+		return &chain.Cache{Dir: c.cacheDir}
+	}
+	dir, notice := state.CacheDir(c.stateDir)
+	return &chain.Cache{Dir: dir, Creating: func() {
+		if notice != "" {
+			c.runner.Warn("%s", notice)
+		}
+	}}
+}
+
 // setRunner makes the runner of the flags; what it warns of goes to stderr.
 func (c *call) setRunner() {
 	local := c.local()
 	c.runner = &chain.Runner{
-		Invoker: local, Cache: &chain.Cache{Dir: c.cacheDir}, Path: c.path, KeepGoing: c.keepGoing, Retries: c.retries,
+		Invoker: local, Cache: c.cache(), Path: c.path, KeepGoing: c.keepGoing, Retries: c.retries,
 		Warn: func(format string, args ...any) {
 			fmt.Fprintf(c.Stderr, "cni-exec: %s\n", fmt.Sprintf(format, args...))
 		},
@@ -180,6 +209,11 @@ func (c *call) setRunner() {
 func (c *call) local() *chain.Local {
 	l := c.Invoker(filepath.SplitList(c.path))
 	l.BuiltIn, l.StderrInError, l.Timeout = true, true, c.timeout
+	if c.stateDir != "" { // of two variables a program takes the first
+		l.Environ = append([]string{spec.StateEnv + "=" + c.stateDir}, slices.DeleteFunc(slices.Clone(l.Environ), func(v string) bool {
+			return strings.HasPrefix(v, spec.StateEnv+"=")
+		})...)
+	}
 	return l
 }
 

@@ -31,7 +31,7 @@ func TestParse(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &flags{
-		ifName: "eth5", containerID: "id", confDir: "/conf", path: "/bin", cacheDir: chain.DefaultCacheDir,
+		ifName: "eth5", containerID: "id", confDir: "/conf", path: "/bin",
 		timeout: 2 * time.Minute, keepGoing: true, valid: []string{"a/eth0", "b/eth1"},
 	}
 	if !reflect.DeepEqual(l.flags, want) {

@@ -39,7 +39,7 @@ func (c *call) embedded() (*chain.List, error) {
 		return nil, fmt.Errorf("default network: %w", err)
 	}
 	v6 := hostHasIPv6()
-	l, err := chain.Parse(embeddedConf(s, v6, filepath.Join(c.cacheDir, "networks"), resolvConf()))
+	l, err := chain.Parse(embeddedConf(s, v6, filepath.Join(c.runner.Cache.Dir, "networks"), resolvConf()))
 	if err != nil {
 		return nil, fmt.Errorf("default network: %w", err)
 	}
@@ -84,7 +84,7 @@ func embeddedConf(s subnets, v6 bool, dataDir, resolv string) []byte {
 // subnets returns what was chosen before, or chooses. Of two processes that
 // choose at the same time, the first wins for both.
 func (c *call) subnets() (s subnets, err error) {
-	dir := filepath.Join(c.cacheDir, "cnibox")
+	dir := filepath.Join(c.runner.Cache.Dir, "cnibox")
 	file := filepath.Join(dir, "default-network.json")
 	if s, err = readSubnets(file); !errors.Is(err, os.ErrNotExist) {
 		return s, err

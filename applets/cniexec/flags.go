@@ -26,8 +26,9 @@ import (
 // environment or a default fills in.
 type flags struct {
 	ifName, containerID string // empty ID: derived from the namespace
-	confDir, cacheDir   string
-	name                string        // of a run; empty: none
+	name                string // of a run; empty: none
+	confDir             string
+	cacheDir, stateDir  string        // empty: see [state.CacheDir]
 	path                string        // CNI_PATH; empty: built-in plugins alone
 	timeout             time.Duration // of one plugin; 0: the default
 	retries             int           // of an add that ended with code 11
@@ -101,7 +102,8 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	of("", func(fs *pflag.FlagSet) {
 		fs.StringVar(&f.confDir, "conf-dir", cmp.Or(getenv("NETCONFPATH"), "/etc/cni/net.d"), "`DIR` configurations")
 		fs.StringVar(&f.path, "path", getenv("CNI_PATH"), "`DIR[:DIR]` more plugins than those built in; of one name that in DIR is run")
-		fs.StringVar(&f.cacheDir, "cache-dir", chain.DefaultCacheDir, "`DIR` what add was given and returned")
+		fs.StringVar(&f.cacheDir, "cache-dir", "", "`DIR` what add was given and returned; default /var/lib/cni, or that of --state-dir")
+		fs.StringVar(&f.stateDir, "state-dir", "", "`DIR` cache, leases and records are stored below DIR, also those of plugins")
 		fs.Var((*timeLimit)(&f.timeout), "timeout", "`TIME` limit of one plugin, as 90s or 2m; default 60s")
 		fs.BoolVar(&f.json, "json", false, "print errors as JSON on stdout")
 		fs.BoolVarP(&f.help, "help", "h", false, "print the help, of a verb that is named its own")

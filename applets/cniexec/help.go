@@ -37,8 +37,9 @@ with port mapping.
 	b.WriteString(`
 Environment, as cnitool has it: NETCONFPATH (--conf-dir), CNI_PATH (--path),
 CNI_IFNAME (--ifname), CNI_CONTAINERID (--container-id), CNI_ARGS (KEY=VALUE;…),
-CAP_ARGS (JSON object of capability arguments). Flags may stand anywhere before
-"--". del, check and get use the arguments of the add unless others are given.
+CAP_ARGS (JSON object of capability arguments), and CNIBOX_STATE (--state-dir).
+Flags may stand anywhere before "--". del, check and get use the arguments of
+the add unless others are given; the directories of state must be the add's.
 
 A verb waits 2 minutes for others of the same container, and for a gc of the
 same network; then it ends with code 11 (try again later).

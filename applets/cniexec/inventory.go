@@ -16,6 +16,7 @@ import (
 
 	"cnibox/chain"
 	"cnibox/internal/nsid"
+	"cnibox/internal/state"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -37,6 +38,8 @@ type inventory struct {
 	leases map[string]leaseNames    // by directory; each is read once
 	confs  map[string]*netConf      // by their text: most attachments of a network have the same
 	cache  *chain.Cache
+
+	stateDir string // where plugins store state; empty: in the default directories
 }
 
 // The states of an attachment.
@@ -213,8 +216,8 @@ func (v *inventory) conf(doc []byte) *netConf {
 
 // newInventory reads the cache, and compares each entry with the kernel, the rules and the
 // leases. The error is that of a cache that cannot be read.
-func newInventory(cache *chain.Cache) (*inventory, error) {
-	v := emptyInventory(cache)
+func newInventory(cache *chain.Cache, stateDir string) (*inventory, error) {
+	v := emptyInventory(cache, stateDir)
 	entries, broken, err := cache.List()
 	if err != nil {
 		return nil, err
@@ -235,8 +238,8 @@ func newInventory(cache *chain.Cache) (*inventory, error) {
 
 // emptyInventory has no attachment, and has not looked at the host. It is for verbs that need
 // few entries, which they read.
-func emptyInventory(cache *chain.Cache) *inventory {
-	return &inventory{now: time.Now(), cache: cache, confs: map[string]*netConf{}, leases: map[string]leaseNames{}}
+func emptyInventory(cache *chain.Cache, stateDir string) *inventory {
+	return &inventory{now: time.Now(), cache: cache, stateDir: stateDir, confs: map[string]*netConf{}, leases: map[string]leaseNames{}}
 }
 
 // read decodes what an entry has. It is not tested.
@@ -477,7 +480,7 @@ func (v *inventory) testLeases(a *entry) {
 	if p.IPAM.Type != "host-local" {
 		return
 	}
-	names := v.leaseNames(p.IPAM.leases(a.NetworkName))
+	names := v.leaseNames(p.IPAM.leases(v.stateDir, a.NetworkName))
 	if names == nil {
 		return
 	}
@@ -508,16 +511,18 @@ func (v *inventory) leaseNames(dir string) leaseNames {
 	return names
 }
 
-// leasesDir is where host-local stores leases unless the configuration names another directory.
-const leasesDir = "/var/lib/cni/networks"
-
 // An ipamConf is what is read of the key "ipam".
 type ipamConf struct {
-	Type    string
-	DataDir string
+	Type            string
+	DataDir         string
+	KeepAcrossBoots bool
 }
 
 // leases is the directory of a network's leases.
-func (c ipamConf) leases(network string) string {
-	return filepath.Join(cmp.Or(c.DataDir, leasesDir), network)
+func (c ipamConf) leases(stateDir, network string) string {
+	dir := c.DataDir
+	if dir == "" {
+		dir, _ = state.LeaseDir(stateDir, network, c.KeepAcrossBoots)
+	}
+	return filepath.Join(dir, network)
 }

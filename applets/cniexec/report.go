@@ -75,7 +75,7 @@ func (c *call) hint(err error, code int) string {
 	case errors.Is(err, os.ErrPermission) && unix.Geteuid() != 0:
 		return "run it as root: it changes network namespaces"
 	case code == spec.CodeIO && c.inCache(err):
-		return "name a directory that can be written with --cache-dir"
+		return "name a directory that can be written with --state-dir (CNIBOX_STATE) or --cache-dir"
 	case code == spec.CodeTryAgain && errors.Is(err, context.DeadlineExceeded):
 		return "--timeout sets how long a plugin may take"
 	case code == spec.CodePlugin && errors.Is(err, os.ErrNotExist):
@@ -87,7 +87,7 @@ func (c *call) hint(err error, code int) string {
 // inCache reports whether an error is about a file in the cache.
 func (c *call) inCache(err error) bool {
 	var path *os.PathError
-	return errors.As(err, &path) && strings.HasPrefix(path.Path, c.cacheDir)
+	return errors.As(err, &path) && c.runner != nil && strings.HasPrefix(path.Path, c.runner.Cache.Dir)
 }
 
 // attached reports whether the target is in the cache: then it is in its own way. Code
@@ -107,7 +107,7 @@ func (c *call) delHint() string {
 	}
 	hint += "-i " + c.target.IfName
 	unset := new(flags).set(func(string) string { return "" })
-	for _, name := range []string{"container-id", "cache-dir", "conf-dir", "path"} {
+	for _, name := range []string{"container-id", "state-dir", "cache-dir", "conf-dir", "path"} {
 		if v := c.set.Lookup(name).Value.String(); v != unset.Lookup(name).DefValue {
 			hint += " --" + name + " " + v
 		}

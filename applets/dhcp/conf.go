@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"cnibox/applets/record"
+	"cnibox/internal/state"
 	"cnibox/ipam/dhcp"
 	"cnibox/spec"
 )
@@ -60,7 +61,8 @@ func newDHCP(r *spec.Request) (*dhcpPlugin, error) {
 		IPAM dhcpWhere `json:"ipam"`
 	}
 	err := r.Decode(&c)
-	p := &dhcpPlugin{Request: r, socket: cmp.Or(c.IPAM.Socket, dhcpSocket)}
+	usual := state.Dir(r.Call.StateDir, dhcpSocket)
+	p := &dhcpPlugin{Request: r, socket: cmp.Or(c.IPAM.Socket, usual)}
 	if err == nil {
 		if err = checkDHCPSocket(p.socket); err != nil {
 			err = spec.Errorf(spec.CodeConfig, `"ipam.daemonSocketPath" %w`, err).AtKey("ipam.daemonSocketPath")
@@ -70,8 +72,8 @@ func newDHCP(r *spec.Request) (*dhcpPlugin, error) {
 		return nil, err
 	}
 	if err != nil {
-		r.Warn("%v: it is taken to be %s", err, dhcpSocket)
-		p.socket = dhcpSocket
+		r.Warn("%v: it is taken to be %s", err, usual)
+		p.socket = usual
 	}
 	p.leases = dhcpLeases(p.socket)
 	return p, nil

@@ -1,21 +1,20 @@
 package flannel
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"path/filepath"
 	"strings"
 
 	"cnibox/applets/record"
+	"cnibox/internal/state"
 	"cnibox/ipam"
 	"cnibox/spec"
 )
 
-// The defaults are the reference's.
-const (
-	flannelSubnetFile = "/run/flannel/subnet.env"
-	flannelDataDir    = "/var/lib/cni/flannel"
-)
+// flannelSubnetFile is the reference's.
+const flannelSubnetFile = "/run/flannel/subnet.env"
 
 // flannelConf is the configuration. The objects stay JSON: the delegate gets also what
 // flannel does not know.
@@ -30,21 +29,25 @@ type flannelConf struct {
 // A flannel is a checked configuration.
 type flannel struct {
 	flannelConf
-	dir  flannelRecords
-	base map[string]json.RawMessage // the delegate's members
-	kind string                     // the delegate's type
+	dir    flannelRecords
+	notice string                     // what ADD reports before it creates the directory; empty: nothing
+	base   map[string]json.RawMessage // the delegate's members
+	kind   string                     // the delegate's type
 }
 
 // readFlannel reads and checks the configuration; errors have code 7. The directory is valid
 // with an error as well, for DEL and GC.
 func readFlannel(r *spec.Request) (*flannel, error) {
-	f := &flannel{dir: flannelRecords{flannelDataDir}, kind: "bridge"}
-	if err := r.Decode(&f.flannelConf); err != nil {
-		return f, err
+	f := &flannel{kind: "bridge"}
+	derr := r.Decode(&f.flannelConf)
+	dir, err := record.In(r.Call, f.DataDir, state.Flannel)
+	if f.DataDir == "" || err != nil {
+		var usual string
+		usual, f.notice = state.FlannelDir(r.Call.StateDir)
+		dir = record.Dir(usual)
 	}
-	dir, err := record.In(f.DataDir, flannelDataDir)
 	f.dir = flannelRecords{dir}
-	if err != nil {
+	if err = cmp.Or(derr, err); err != nil {
 		return f, err
 	}
 	if f.SubnetFile == "" {

@@ -23,7 +23,8 @@ var Applet = applet.Applet{
 key            type    default                  meaning
 subnetFile     string  /run/flannel/subnet.env  the file that flanneld writes; an absolute path
 dataDir        string  /var/lib/cni/flannel     stores the delegates' configurations until DEL; an
-                                                absolute path
+                                                absolute path; where the default cannot be
+                                                written and is empty, /run/cnibox/flannel
 delegate       object  {}                       configuration of the plugin to run: the default of
                                                 "type" is bridge; without "name" and "ipam"
 ipam           object  {}                       its "ipam": the default of "type" is host-local;
@@ -82,6 +83,9 @@ func addFlannel(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	again := err == nil
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
+	}
+	if f.notice != "" {
+		r.Warn("%s", f.notice)
 	}
 	restore, err := f.dir.save(r.Attachment, conf)
 	if err != nil {

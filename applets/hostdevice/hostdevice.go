@@ -68,8 +68,8 @@ type deviceConf struct {
 }
 
 // dir is where the records are stored.
-func (c *deviceConf) dir() record.Dir {
-	dir, _ := record.In(c.DataDir, hostDeviceDir) // validate has reported the error
+func (c *deviceConf) dir(call spec.Call) record.Dir {
+	dir, _ := record.In(call, c.DataDir, hostDeviceDir) // validate has reported the error
 	return dir
 }
 
@@ -92,7 +92,7 @@ func createHostDevice(ctx context.Context, op *attach.Op, c *deviceConf) error {
 	if !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	dir := c.dir()
+	dir := c.dir(op.Call)
 	if old, err := readDevice(dir, deviceFile(op.Attachment)); err == nil { // its DEL never came
 		if err := old.giveBack(ctx, op, dir); err != nil {
 			return err
@@ -166,7 +166,7 @@ func addPassedThrough(op *attach.Op, c *deviceConf) {
 
 // verifyHostDevice checks that the link is the device that ADD moved.
 func verifyHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
-	if rec, err := readDevice(c.dir(), deviceFile(op.Attachment)); err == nil && op.Link.Alias != rec.Name {
+	if rec, err := readDevice(c.dir(op.Call), deviceFile(op.Attachment)); err == nil && op.Link.Alias != rec.Name {
 		return attach.Mismatch("interface %s in %s is not the device %s of the host: its alias is %q", op.IfName, op.Call.NetNS, rec.Name, op.Link.Alias)
 	}
 	return nil
@@ -187,9 +187,9 @@ func describeHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
 
 // probeHostDevice is for STATUS: records can be stored, and the hardware is there, whatever
 // its driver and namespace are.
-func probeHostDevice(_ context.Context, _ *spec.Request, c *deviceConf) error {
-	if c.dir().NotDir() {
-		return fmt.Errorf("data directory %s is not a directory", c.dir())
+func probeHostDevice(_ context.Context, r *spec.Request, c *deviceConf) error {
+	if dir := c.dir(r.Call); dir.NotDir() {
+		return fmt.Errorf("data directory %s is not a directory", dir)
 	}
 	if c.sysfsDir != "" && !exists(c.sysfsDir) {
 		return fmt.Errorf("there is no device %s", c.sysfsDir)

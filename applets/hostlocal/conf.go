@@ -6,13 +6,10 @@ import (
 	"net/netip"
 
 	"cnibox/applets/record"
+	"cnibox/internal/state"
 	"cnibox/ipam"
 	"cnibox/spec"
 )
-
-// hostLocalDir is where the reference keeps its leases.
-// On one host both are then at work in the same files, which is fine.
-const hostLocalDir = "/var/lib/cni/networks"
 
 // hostLocalStore are the keys that tell where the leases are. DEL and GC read no
 // others, so they work with ranges that have become invalid.
@@ -20,6 +17,8 @@ const hostLocalDir = "/var/lib/cni/networks"
 type hostLocalStore struct {
 	DataDir         string `json:"dataDir"`
 	KeepAcrossBoots bool   `json:"keepAcrossBoots"`
+
+	notice string // what ADD reports before it creates the directory; empty: nothing
 }
 
 // A hostLocalConf is the configuration as written. Names of keys match in any case
@@ -55,10 +54,14 @@ type hostLocal struct {
 	wanted []netip.Addr
 }
 
-// check fills in the directory and checks it.
-// A relative one would depend on where the runtime was started.
-func (c *hostLocalStore) check() error {
-	dir, err := record.In(c.DataDir, hostLocalDir)
+// check fills in the directory and checks it. A relative one would depend on where the runtime
+// was started. The default one is the reference's: both may use the same files.
+func (c *hostLocalStore) check(r *spec.Request) error {
+	if c.DataDir == "" {
+		c.DataDir, c.notice = state.LeaseDir(r.Call.StateDir, r.Network, c.KeepAcrossBoots)
+		return nil
+	}
+	dir, err := record.In(r.Call, c.DataDir, state.Leases)
 	c.DataDir = string(dir)
 	return err
 }
@@ -74,7 +77,7 @@ func readHostLocal(r *spec.Request) (*hostLocal, error) {
 		return nil, spec.Errorf(spec.CodeConfig, "IPAM config missing 'ipam' key")
 	}
 	h := &hostLocal{hostLocalStore: conf.IPAM.hostLocalStore, resolv: conf.IPAM.ResolvConf}
-	if err := h.check(); err != nil {
+	if err := h.check(r); err != nil {
 		return nil, err
 	}
 	h.sets = keyed("runtimeConfig.ipRanges", conf.RuntimeConfig.IPRanges)

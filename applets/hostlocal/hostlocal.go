@@ -38,8 +38,13 @@ keepAcrossBoots  bool    false                  leases outlive a boot, and each 
 runtimeConfig.ipRanges (capability ipRanges): range sets that come before all of these.
 runtimeConfig.ips (capability ips), args.cni.ips and CNI_ARGS IP: addresses asked for, all of
 them; a prefix length is ignored. ADD done again returns the address that the attachment has.
+Where all addresses of a range set are leased, ADD frees those of attachments whose network
+namespace is gone, as the caches of runtimes show it, and says so; not with keepAcrossBoots.
 A network's leases are locked while they are read and changed; a verb waits 30 s for the
-lock, and then ends with code 11 (try again later).`,
+lock, and then ends with code 11 (try again later).
+Without dataDir leases are in networks below the directory CNIBOX_STATE, if that is set in the
+environment, or in the default one. Where that cannot be written and has no leases of the network,
+they are in /run/cnibox/networks until the next boot, but not with keepAcrossBoots.`,
 	AnyNetNS: true,
 	Verbs: spec.Verbs{
 		Add: addHostLocal, Check: checkHostLocal, Del: delHostLocal,
@@ -63,7 +68,12 @@ func addHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 			return nil, spec.Errorf(spec.CodeIO, "%w", err)
 		}
 	}
-	s, err := ipam.Open(ctx, h.DataDir, r.Network, h.options(r))
+	if h.notice != "" {
+		r.Warn("%s", h.notice)
+	}
+	o := h.options(r)
+	o.Gone = h.goneOwners(r.Call.StateDir)
+	s, err := ipam.Open(ctx, h.DataDir, r.Network, o)
 	if err != nil {
 		return nil, leaseError(err)
 	}
@@ -78,16 +88,19 @@ func addHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 // leaseError gives an error about the store its code.
 // A lock that was not to be had in time is 11, try again; all else is the disk's: 5.
 func leaseError(err error) error {
-	var coded *spec.Error
+	var e *spec.Error
 	switch {
-	case err == nil || errors.As(err, &coded):
-		return err
+	case err == nil:
+		return nil
+	case errors.As(err, &e):
+		e = spec.AsError(err)
 	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
 		return spec.Errorf(spec.CodeTryAgain, "%w", err)
+	default:
+		e = spec.Errorf(spec.CodeIO, "%w", err)
 	}
-	e := spec.Errorf(spec.CodeIO, "%w", err)
 	if errors.Is(err, unix.EROFS) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, os.ErrPermission) {
-		return e.WithDetails(`"ipam.dataDir" must be a directory that can be written`).AtKey("ipam.dataDir")
+		return e.WithDetails(`"ipam.dataDir" (or CNIBOX_STATE) must be a directory that can be written`).AtKey("ipam.dataDir")
 	}
 	return e
 }
@@ -101,7 +114,7 @@ func leased(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) er
 	}
 	err := r.Decode(&conf)
 	dir := conf.IPAM.DataDir
-	if err = cmp.Or(err, conf.IPAM.check()); err != nil {
+	if err = cmp.Or(err, conf.IPAM.check(r)); err != nil {
 		if r.Call.Verb != spec.Del {
 			return err
 		}
@@ -149,7 +162,9 @@ func gcHostLocal(ctx context.Context, r *spec.Request) error {
 // viewed opens the store for reading. Without a directory fn is not called.
 // The error is os.ErrNotExist then.
 func (h *hostLocal) viewed(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) error {
-	s, err := ipam.View(ctx, h.DataDir, r.Network, h.options(r))
+	o := h.options(r)
+	o.Gone = h.goneOwners(r.Call.StateDir)
+	s, err := ipam.View(ctx, h.DataDir, r.Network, o)
 	if err != nil {
 		return err
 	}
@@ -259,7 +274,7 @@ func statusHostLocal(ctx context.Context, r *spec.Request) error {
 	}
 	if err := ipam.Usable(h.DataDir, r.Network); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "no lease can be made: %w", err).
-			WithDetails("\"ipam.dataDir\" is %s: make it a directory that can be written to, or configure another", h.DataDir)
+			WithDetails("\"ipam.dataDir\" is %s: make it a directory that can be written to, or configure another, or set CNIBOX_STATE", h.DataDir)
 	}
 	err = h.viewed(ctx, r, func(s *ipam.Store) error {
 		full, err := ipam.Exhausted(s, h.sets)

@@ -60,7 +60,7 @@ func readPortmap(r *spec.Request) (*portmapPlan, error) {
 	if err := r.Decode(&c); err != nil {
 		return nil, err
 	}
-	p, err := c.plan()
+	p, err := c.plan(r.Call)
 	if err == nil && c.Backend == "iptables" {
 		r.Warn(`backend "iptables" means nftables here: the ports are mapped in table inet cnibox`)
 	}
@@ -69,9 +69,9 @@ func readPortmap(r *spec.Request) (*portmapPlan, error) {
 
 // plan checks the configuration and touches nothing.
 // Errors have code 7.
-func (c *portmapConf) plan() (*portmapPlan, error) {
+func (c *portmapConf) plan(call spec.Call) (*portmapPlan, error) {
 	p := &portmapPlan{conf: c, snat: c.SNAT == nil || *c.SNAT, masqAll: c.MasqAll}
-	dir, err := record.In(c.DataDir, portmapDataDir)
+	dir, err := record.In(call, c.DataDir, portmapDataDir)
 	p.dir = portOwners(dir)
 	if err == nil {
 		err = c.validate()

@@ -96,7 +96,7 @@ func (d portOwners) nextOwners(r *spec.Request, containerID string, stale func(r
 			p.ContainerID != containerID || stale(p.Owner) || d.gone(p.Attachment().Key()) {
 			return nil
 		}
-		plan, err := p.Conf.plan()
+		plan, err := p.Conf.plan(r.Call)
 		if err != nil {
 			r.Warn("%s in %s: %v", name, d.pending(), err)
 			return nil

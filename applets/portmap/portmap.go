@@ -230,7 +230,7 @@ func portsToForget(r *spec.Request) (portOwners, []udpPort) {
 	if err := r.Decode(&c); err != nil {
 		r.Warn("%v: releasing what the attachment owns all the same", err)
 	}
-	path, err := record.In(c.DataDir, portmapDataDir)
+	path, err := record.In(r.Call, c.DataDir, portmapDataDir)
 	if err != nil {
 		r.Warn("%v: it is taken to be %s", err, path)
 	}

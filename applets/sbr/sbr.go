@@ -66,7 +66,7 @@ func readSBR(r *spec.Request) (*sbrConf, error) {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
 	var err error
-	c.dir, err = record.In(c.DataDir, sbrDataDir)
+	c.dir, err = record.In(r.Call, c.DataDir, sbrDataDir)
 	return c, err
 }
 

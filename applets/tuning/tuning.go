@@ -92,7 +92,7 @@ func readTuning(r *spec.Request) (*tuningPlan, error) {
 		return nil, err
 	}
 	p := &tuningPlan{}
-	if p.dir, err = record.In(c.DataDir, tuningDataDir); err != nil {
+	if p.dir, err = record.In(r.Call, c.DataDir, tuningDataDir); err != nil {
 		return nil, err
 	}
 	own, args := &c.tuningKeys, &c.Args.CNI

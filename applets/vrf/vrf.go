@@ -65,7 +65,7 @@ func readVRF(r *spec.Request) (*vrfConf, error) {
 		return nil, spec.Errorf(spec.CodeConfig, result.ReservedTableText, c.Table, math.MaxInt32).AtKey("table")
 	}
 	var err error
-	c.dir, err = record.In(c.DataDir, vrfDataDir)
+	c.dir, err = record.In(r.Call, c.DataDir, vrfDataDir)
 	return c, err
 }
 

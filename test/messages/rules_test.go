@@ -14,7 +14,7 @@ var referencePhrases = strings.NewReplacer("error unmarshall network config", ""
 var inner = regexp.MustCompile(`\b[a-z]+\.[A-Z]\w+|json:|(?i)unmarshal|%!|strconv|netip|[^-]\bexec:|\bEOF\b|<nil>|file does not exist|file already exists|fork/exec`)
 
 // position is a place in a file.
-var position = regexp.MustCompile(`[^ :]+:[0-9]+:[0-9]+: |\(line [0-9]+, column [0-9]+\)`)
+var position = regexp.MustCompile(`[^ :]+:[0-9]+:[0-9]+: |line [0-9]+, column [0-9]+`)
 
 // pathError is the kernel's text for a missing file, behind the path of the file.
 var pathError = regexp.MustCompile(`/.*no such file or directory`)
