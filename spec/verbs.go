@@ -59,6 +59,11 @@ type Verbs struct {
 	// the request, and report to people with its Warn.
 	Add, Get               func(context.Context, *Request) (*Result, error)
 	Check, Del, Status, GC func(context.Context, *Request) error
+
+	// RemoveNetwork deletes what ADD has made for the network and no attachment owns, as a
+	// bridge; the request is that of a GC. It is no verb of the specification. The error has
+	// code 100 if something else uses the network. Nil: there is no such thing.
+	RemoveNetwork func(context.Context, *Request) error
 }
 
 // An Invoker finds plugins by name, and runs them.

@@ -57,6 +57,8 @@ type Interface[P any] struct {
 	Probe     func(context.Context, *spec.Request, P) error // STATUS beyond the IPAM plugin's
 	Collect   Step[P]                                       // GC beyond links and the IPAM plugin's
 
+	RemoveNetwork func(context.Context, *spec.Request, P) error // see [spec.Verbs]; nil: ADD makes nothing for the network
+
 	newConf func() P // an empty configuration
 }
 
@@ -76,7 +78,17 @@ func (s Step[P]) run(ctx context.Context, op *Op, c P) error {
 // plugin.
 func Verbs[C any](p Interface[*C]) spec.Verbs {
 	p.newConf = func() *C { return new(C) }
-	return spec.Verbs{Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc, Args: !p.NoMAC, Enters: true}
+	v := spec.Verbs{Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc, Args: !p.NoMAC, Enters: true}
+	if p.RemoveNetwork != nil {
+		v.RemoveNetwork = func(ctx context.Context, r *spec.Request) error {
+			c, err := p.conf(r)
+			if err != nil {
+				return err
+			}
+			return p.RemoveNetwork(ctx, r, c)
+		}
+	}
+	return v
 }
 
 // conf decodes and checks the plugin's configuration.

@@ -57,7 +57,7 @@ Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC,
 		Create: createBridgePort, Resolve: resolveGateways, Configure: configureBridge, Setup: setupBridge, Ready: readyBridge,
 		Verify: verifyBridge, Describe: describeBridge, Probe: probeBridge,
 		Remove:  func(_ context.Context, op *attach.Op, _ *bridge) error { return op.RemoveVeth() },
-		Cleanup: cleanupBridge, Collect: collectBridge,
+		Cleanup: cleanupBridge, Collect: collectBridge, RemoveNetwork: removeBridge,
 	}),
 }
 

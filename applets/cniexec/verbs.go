@@ -90,6 +90,14 @@ command's.`,
 				{"cni-exec enter blue -- ip addr", "in /run/netns/blue"},
 				{"cni-exec enter /proc/4711/ns/net -- sh", "in the namespace of a process"},
 			}},
+		{name: "rm", operands: "NETWORK", summary: "delete the bridge, rules and leases of a network", do: attachment((*call).rm),
+			text: `It fails, and changes nothing, as long as something is attached, is a port of
+the bridge, or has a lease. The configuration stays: the next add begins anew.
+What external plugins have made for the network stays as well.`,
+			examples: []example{
+				{"cni-exec rm mynet", "when its last namespace is detached"},
+				{"cni-exec gc mynet --all && cni-exec rm mynet", "whatever is attached"},
+			}},
 		{name: "help", operands: "[VERB]", summary: "print this help, or that of a verb", do: (*call).printHelp,
 			examples: []example{
 				{"cni-exec help run", "the flags of run, and two examples"},
