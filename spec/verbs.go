@@ -54,6 +54,9 @@ type Verbs struct {
 	// malformed one is then an error, else a warning.
 	Args bool
 
+	// ArgIP says that ADD gives the address of IP in CNI_ARGS.
+	ArgIP bool
+
 	// Enters: ADD, CHECK, DEL and GET open CNI_NETNS, and refuse the host's own. For other plugins
 	// the serve loop checks it.
 	Enters bool
@@ -82,6 +85,11 @@ type Verbs struct {
 	// nothing in the container, asks for no address, and may be run again at any time. A plugin
 	// that makes nothing on the host has none.
 	Restore func(context.Context, *Request) error
+
+	// RemoveNetwork deletes what ADD has made for the network and no attachment owns, as a
+	// bridge; the request is that of a GC. It is no verb of the specification. The error has
+	// code 100 if something else uses the network. Nil: there is no such thing.
+	RemoveNetwork func(context.Context, *Request) error
 }
 
 // Claims are what a configuration takes, as far as it says: of the host, and of the addresses

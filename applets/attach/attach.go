@@ -59,6 +59,8 @@ type Interface[P any] struct {
 	Collect   Step[P]                                       // GC beyond links and the IPAM plugin's
 	Restore   Step[P]                                       // see [spec.Verbs]; op.Result has the addresses, and there is no op.Link
 
+	RemoveNetwork func(context.Context, *spec.Request, P) error // see [spec.Verbs]; nil: ADD makes nothing for the network
+
 	newConf func() P // an empty configuration
 }
 
@@ -83,6 +85,15 @@ func Verbs[C any](p Interface[*C]) spec.Verbs {
 		Args: !p.NoMAC, MAC: !p.NoMAC, Enters: true, Interface: true}
 	if p.Restore != nil {
 		v.Restore = p.restore
+	}
+	if p.RemoveNetwork != nil {
+		v.RemoveNetwork = func(ctx context.Context, r *spec.Request) error {
+			c, err := p.conf(r)
+			if err != nil {
+				return err
+			}
+			return p.RemoveNetwork(ctx, r, c)
+		}
 	}
 	return v
 }

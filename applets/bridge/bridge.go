@@ -57,7 +57,7 @@ Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC,
 		Create: createPort, Resolve: resolveGateways, Configure: configure, Setup: setup, Ready: ready,
 		Verify: verify, Describe: describe, Probe: probe,
 		Remove:  func(_ context.Context, op *attach.Op, _ *port) error { return op.RemoveVeth() },
-		Cleanup: cleanup, Collect: collect, Restore: restore,
+		Cleanup: cleanup, Collect: collect, Restore: restore, RemoveNetwork: removeBridge,
 	}),
 }
 

@@ -49,7 +49,7 @@ they are in /run/cnibox/networks until the next boot, but not with keepAcrossBoo
 	Verbs: spec.Verbs{
 		Add: add, Check: check, Del: del,
 		GC: gc, Status: status, Get: get,
-		IPAM: true, Args: true, Validate: validate,
+		IPAM: true, Args: true, ArgIP: true, RemoveNetwork: removeLeases, Validate: validate,
 	},
 }
 
@@ -156,6 +156,21 @@ func gc(ctx context.Context, r *spec.Request) error {
 	}
 	return leased(ctx, r, func(s *ipam.Store) error {
 		return s.DeleteStale(func(a spec.Attachment) bool { return valid[a] })
+	})
+}
+
+// removeLeases deletes the directories of the network's leases, of which there must be none.
+func removeLeases(ctx context.Context, r *spec.Request) error {
+	return leased(ctx, r, func(s *ipam.Store) error {
+		leases, err := s.Leases()
+		for a, l := range leases {
+			return spec.Errorf(spec.CodeBusy, "%d addresses of network %s are leased, as %s to %s", len(leases), r.Network, a, l).
+				WithDetails("`cni-exec gc %s --valid-live` frees those of namespaces that are gone, and --all every one", r.Network)
+		}
+		if err != nil {
+			return err
+		}
+		return s.Delete()
 	})
 }
 
