@@ -34,7 +34,9 @@ func TestKernelHoldings(t *testing.T) {
 		}
 		got = append(got, text)
 	}
-	of := func(o spec.Attachment, kind nft.Kind, rest string) string { return fmt.Sprintf("%s %d %s", o, kind, rest) }
+	of := func(o spec.Attachment, kind nft.Kind, rest string) string {
+		return fmt.Sprintf("%s %d %s", o, kind, rest)
+	}
 	want := []string{
 		of(owner, nft.KindMasquerade, one4), of(owner, nft.KindMasquerade, one6), of(owner, nft.KindFirewall, one4), of(owner, nft.KindZone, one6),
 		of(owner, nft.KindPortMap, "invalid IP tcp/8080 -> "+one4+":80"), of(owner, nft.KindPortMap, "10.0.0.1 udp/53 -> "+one4+":80"),
