@@ -299,10 +299,10 @@ func (c *Cache) Search(match func(text []byte) bool) (entries []*Entry, broken [
 }
 
 // How often, and how long after the last time, an entry is read again that another tool may
-// be writing: 50 ms at most.
+// be writing: 200 ms at most.
 const (
-	rereads     = 10
-	rereadPause = 5 * time.Millisecond
+	rereads     = 20
+	rereadPause = 10 * time.Millisecond
 )
 
 // A Broken is a file among the entries that cannot be read, as after a power cut, or that is

@@ -296,10 +296,15 @@ func newInventory(cache *chain.Cache, stateDir string) (*inventory, error) {
 	}
 	v.testAll(v.entries)
 	v.lookAgain()
+	v.sort()
+	return v, nil
+}
+
+// sort puts the attachments in order.
+func (v *inventory) sort() {
 	slices.SortStableFunc(v.entries, func(a, b *entry) int {
 		return cmp.Or(cmp.Compare(a.NetworkName, b.NetworkName), cmp.Compare(a.name(), b.name()), cmp.Compare(a.ContainerID, b.ContainerID), cmp.Compare(a.IfName, b.IfName))
 	})
-	return v, nil
 }
 
 // emptyInventory has no attachment, and has not looked at the host. It is for verbs that need
@@ -380,6 +385,11 @@ func listLinks() (*hostLinks, error) {
 	if err != nil {
 		return nil, err
 	}
+	return indexLinks(all), nil
+}
+
+// indexLinks makes the indexes of a list.
+func indexLinks(all []rtnl.Link) *hostLinks {
 	h := &hostLinks{all: all, byName: make(map[string]*rtnl.Link, len(all)), byIndex: make(map[uint32]*rtnl.Link, len(all)), byKey: make(map[string]*rtnl.Link, len(all))}
 	for i := range all {
 		l := &all[i]
@@ -388,7 +398,7 @@ func listLinks() (*hostLinks, error) {
 			h.byKey[key] = l
 		}
 	}
-	return h, nil
+	return h
 }
 
 // testAll tests attachments, after the ports of all are known.

@@ -76,6 +76,11 @@ func (c *call) ls(_ context.Context, operands []string) (exit int, err error) {
 	if networks {
 		return c.lsNetworks(v)
 	}
+	return c.lsAttachments(v)
+}
+
+// lsAttachments lists the attachments.
+func (c *call) lsAttachments(v *inventory) (exit int, err error) {
 	if c.output == outputJSON {
 		return c.writeJSON(v.doc())
 	}

@@ -29,10 +29,18 @@ func (c *call) tree(_ context.Context, operands []string) (exit int, err error) 
 	if err != nil {
 		return 0, err
 	}
-	branches, err := v.branches(c.knownNetworks(v))
+	if v.links == nil {
+		return 0, v.unread[0]
+	}
+	routes, err := readHostRoutes()
 	if err != nil {
 		return 0, err
 	}
+	return c.drawTree(v.branches(c.knownNetworks(v), routes))
+}
+
+// drawTree writes the branches, as text or as a graph.
+func (c *call) drawTree(branches []*branch) (exit int, err error) {
 	if c.dot {
 		return c.write(dot(branches))
 	}
@@ -46,14 +54,7 @@ func (c *call) tree(_ context.Context, operands []string) (exit int, err error) 
 
 // branches are the uplinks, the parents of virtual links, the bridges, what is routed, and the
 // rest, in this order.
-func (v *inventory) branches(networks []*network) ([]*branch, error) {
-	if v.links == nil {
-		return nil, v.unread[0]
-	}
-	uplinks, addrs, err := uplinks()
-	if err != nil {
-		return nil, err
-	}
+func (v *inventory) branches(networks []*network, routes hostRoutes) []*branch {
 	var all []*branch
 	at := func(name string) *branch {
 		for _, b := range all {
@@ -65,7 +66,7 @@ func (v *inventory) branches(networks []*network) ([]*branch, error) {
 		all = append(all, b)
 		return b
 	}
-	for _, index := range uplinks {
+	for _, index := range routes.uplinks {
 		if l := v.links.byIndex[index]; l != nil {
 			b := at(l.Name)
 			b.words = append(b.words, "uplink")
@@ -93,14 +94,14 @@ func (v *inventory) branches(networks []*network) ([]*branch, error) {
 	}
 	v.addPorts(all)
 	for _, b := range all {
-		b.describe(addrs)
+		b.describe(routes.addrs)
 	}
 	for _, b := range []*branch{routed, rest} {
 		if len(b.attached) > 0 {
 			all = append(all, b)
 		}
 	}
-	return all, nil
+	return all
 }
 
 // branchOf is the branch of a bridge or of a parent; nil: the attachment has none.
@@ -160,26 +161,32 @@ func (b *branch) describe(addrs map[uint32][]rtnl.Addr) {
 	b.words = append(words, b.words...)
 }
 
-// uplinks returns the links of default routes, and the addresses of all links.
-func uplinks() (indexes []uint32, addrs map[uint32][]rtnl.Addr, err error) {
+// A hostRoutes is where the host's default routes lead, and the addresses of its links.
+type hostRoutes struct {
+	uplinks []uint32 // indexes
+	addrs   map[uint32][]rtnl.Addr
+}
+
+// readHostRoutes asks the kernel.
+func readHostRoutes() (h hostRoutes, err error) {
 	conn, err := rtnl.Dial(rtnl.Host())
 	if err != nil {
-		return nil, nil, err
+		return h, err
 	}
 	defer conn.Close()
 	for _, dst := range []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)} {
 		routes, err := conn.Routes(rtnl.RouteFilter{Dst: dst})
 		if err != nil {
-			return nil, nil, err
+			return h, err
 		}
 		for _, r := range routes {
-			if r.Dst == dst && r.Link != 0 && !slices.Contains(indexes, r.Link) {
-				indexes = append(indexes, r.Link)
+			if r.Dst == dst && r.Link != 0 && !slices.Contains(h.uplinks, r.Link) {
+				h.uplinks = append(h.uplinks, r.Link)
 			}
 		}
 	}
-	addrs, err = conn.AllAddrs()
-	return indexes, addrs, err
+	h.addrs, err = conn.AllAddrs()
+	return h, err
 }
 
 // draw writes a branch: a line of its own and one for each attachment.

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"cnibox/chain"
@@ -119,10 +118,11 @@ func (q *question) read() (err error) {
 	}
 	if before, after, ok := strings.Cut(text, "/"); ok && before != "" {
 		proto, port := strings.ToLower(before), after
-		if n, _ := strconv.Atoi(before); n > 0 { // as ls has it
+		protos := []string{"tcp", "udp", "sctp"}
+		if !slices.Contains(protos, proto) { // as ls has it
 			proto, port = strings.ToLower(after), before
 		}
-		if slices.Contains([]string{"tcp", "udp", "sctp"}, proto) {
+		if slices.Contains(protos, proto) {
 			q.kind, q.proto = kindPort, proto
 			if q.port, err = parsePort(port); err != nil {
 				return usage("who: %q: a port is a number from 1 to 65535", text)
