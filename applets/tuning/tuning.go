@@ -36,7 +36,7 @@ allmulti  bool    as it is         receive all multicast packets, or do not
 txQLen    int     as it is         packets in the transmit queue
 dataDir   string  /run/cni/tuning  where the former attributes are kept until DEL
 
-Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
+Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.
 args.cni.sysctl, promisc, mtu, allmulti and txQLen go before the keys of the same name.
 
 If /etc/cni/tuning/allowlist.conf exists, each sysctl must match a line of it, which are regular
