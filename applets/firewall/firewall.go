@@ -26,8 +26,8 @@ backend                 string  iptables   accepts in chain CNI-FORWARD, to whic
                                            tables filter of iptables-nft leads; nftables: makes
                                            nothing but table inet cnibox; firewalld: puts the
                                            addresses into a zone over D-Bus instead
-iptablesAdminChainName  string  CNI-ADMIN  chain for rules of the administrator, which come first: in
-                                           the tables filter, and admin-NAME of table inet cnibox
+iptablesAdminChainName  string  CNI-ADMIN  first chain, for rules of the administrator: in the
+                                           tables filter, and admin-NAME of table inet cnibox
 firewalldZone           string  trusted    zone for the addresses
 ingressPolicy           string  open       same-bridge: nothing from or to other bridges that have
                                            a policy; isolated: nor from or to the same bridge,

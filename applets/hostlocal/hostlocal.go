@@ -33,7 +33,7 @@ ranges           list    -                      range sets: lists of objects wit
 routes           list    -                      of dst, gw, mtu, advmss, priority, table, scope
 dataDir          string  /var/lib/cni/networks  stores the leases; an absolute path
 resolvConf       string  -                      file as in resolv.conf(5) to take dns from
-keepAcrossBoots  bool    false                  leases stay valid after a boot, and each is synced to disk
+keepAcrossBoots  bool    false                  leases outlive a boot, and each is synced to disk
 
 runtimeConfig.ipRanges (capability ipRanges): range sets that come before all of these.
 runtimeConfig.ips (capability ips), args.cni.ips and CNI_ARGS IP: the union of these addresses is
