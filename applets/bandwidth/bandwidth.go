@@ -26,8 +26,8 @@ ingressBurst  int     10 ms     bits above the rate that pass at once; the defau
 egressRate    int     no limit  bits per second from the container
 egressBurst   int     10 ms     the same for egressRate
 latency       int     25        milliseconds that a packet may wait, 1 to 10000
-dataDir       string  (below)   stores which attachment the interface is of, until DEL; the default
-                                is /run/cnibox/bandwidth
+dataDir       string  (below)   stores the owner of the interface until DEL; the default is
+                                /run/cnibox/bandwidth
 
 runtimeConfig.bandwidth (capability bandwidth) has the first four keys as well. It counts for a
 direction that the configuration does not limit: a pod cannot lift an administrator's limit. A rate
@@ -79,7 +79,7 @@ type limit struct {
 	latency uint64 // ms
 }
 
-// A plan is what a configuration asks for, checked.
+// A plan is a checked configuration.
 type plan struct {
 	ingress, egress limit
 	dir             record.Dir

@@ -33,7 +33,7 @@ func ifbNames(a spec.Attachment) [2]string {
 // isIFBName reports whether the plugin or the reference gives links such a name.
 func isIFBName(name string) bool { return spec.Hashed(name, ifbPrefix, ifbDigits) }
 
-// A shaper is one verb on one veth pair.
+// A shaper is a verb on a veth pair.
 type shaper struct {
 	*result.Interface
 	r    *spec.Request
@@ -150,8 +150,8 @@ func redirectSources(host *rtnl.Conn) (map[uint32][]uint32, error) {
 	return sources, err
 }
 
-// apply makes the limits of a plan in place of those of an earlier ADD or of the reference.
-// What others have put on the pair is an error before the first change.
+// apply sets the limits of a plan, which replace those of an earlier ADD or of the reference. A qdisc
+// of others on the pair is an error before the first change.
 func (s *shaper) apply(p *plan) error {
 	now, err := s.read()
 	if err != nil {
@@ -211,7 +211,7 @@ func (s *shaper) limit(l *rtnl.Link, want limit) error {
 	return nil
 }
 
-// makeIFB makes the link on which what the container sends is queued.
+// makeIFB creates the link on which what the container sends is queued.
 func (s *shaper) makeIFB() (*rtnl.Link, error) {
 	var err error
 	for _, name := range ifbNames(s.r.Attachment) {

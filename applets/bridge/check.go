@@ -12,8 +12,6 @@ import (
 
 // verify checks the host's side of a port: the bridge, the host-side veth with
 // its flags and VLANs, the gateway addresses, and what is in the rule set.
-// It goes by the configuration where the result has nothing to compare; the reference
-// looks at neither flags, VLANs, gateways nor rules.
 func verify(ctx context.Context, op *attach.Op, c *port) error {
 	br, err := op.Host.Link(c.Bridge)
 	if err != nil {
@@ -35,9 +33,8 @@ func verify(ctx context.Context, op *attach.Op, c *port) error {
 	return checkRules(op, c, host.Name)
 }
 
-// checkBridge compares the bridge. Its MAC address is not compared: that of a bridge which
-// others made follows its ports, and no netlink attribute reports whether it does.
-// Promiscuous mode that nobody asked for may be another's.
+// checkBridge compares the bridge, but not its MAC address, which may follow its ports. It may be in
+// promiscuous mode for another network.
 func checkBridge(c *port, br *rtnl.Link) error {
 	if br.Kind != "bridge" {
 		return attach.Mismatch("%s is of kind %q, not a bridge", c.Bridge, br.Kind)
@@ -51,8 +48,8 @@ func checkBridge(c *port, br *rtnl.Link) error {
 	return nil
 }
 
-// checkPort compares the host-side veth and its place in the bridge.
-// Both ends have to name each other: an index alone is one of many namespaces'.
+// checkPort compares the host-side veth and its bridge. Both veths must be each other's peer, since
+// indexes repeat in other namespaces.
 func checkPort(op *attach.Op, c *port, br, host *rtnl.Link) error {
 	switch {
 	case host.Parent != op.Link.Index || op.Link.Parent != host.Index:
@@ -76,13 +73,13 @@ func checkPort(op *attach.Op, c *port, br, host *rtnl.Link) error {
 	if !c.filtersVLANs() {
 		return nil
 	}
-	if !br.VLANFiltering { // the port's VLANs stay, but keep nothing apart
+	if !br.VLANFiltering { // the port's VLANs stay, without effect
 		return attach.Mismatch("bridge %s does not filter VLANs", c.Bridge)
 	}
 	return checkVLANs(op, c, host)
 }
 
-// checkVLANs wants each configured VLAN on the port; others may have added more.
+// checkVLANs looks for each configured VLAN on the port, which may have more.
 func checkVLANs(op *attach.Op, c *port, host *rtnl.Link) error {
 	have, err := op.Host.PortVLANs(host.Index)
 	if err != nil {
@@ -104,8 +101,8 @@ func checkVLANs(op *attach.Op, c *port, host *rtnl.Link) error {
 	return nil
 }
 
-// checkGateways wants the gateway of each address on the bridge or on the
-// interface of its VLAN, and forwarding.
+// checkGateways looks for the gateway of each address on the bridge or on the interface of its
+// VLAN, and checks forwarding.
 func checkGateways(op *attach.Op, c *port, br *rtnl.Link) error {
 	own := op.Own()
 	if !c.IsGateway || len(own) == 0 {
@@ -130,7 +127,7 @@ func checkGateways(op *attach.Op, c *port, br *rtnl.Link) error {
 	return attach.CheckForwarding(op)
 }
 
-// hasGateway looks for the address whatever its mask.
+// hasGateway looks for the address with any prefix length.
 func hasGateway(have []rtnl.Addr, ip spec.IP) bool {
 	for _, a := range have {
 		if a.Prefix.Addr() == ip.Gateway {
@@ -140,9 +137,8 @@ func hasGateway(have []rtnl.Addr, ip spec.IP) bool {
 	return false
 }
 
-// checkRules wants the elements that ADD put into the rule set. The guarded
-// address is not compared: a later plugin may have given the link another.
-// A rule set that cannot be read is an error of its own, not a mismatch.
+// checkRules looks for the elements that ADD added to the rule set. The guarded address is not
+// compared: a later plugin may have changed that of the link.
 func checkRules(op *attach.Op, c *port, port string) error {
 	if err := c.CheckMasquerade(op); err != nil {
 		return err
@@ -159,8 +155,8 @@ func checkRules(op *attach.Op, c *port, port string) error {
 }
 
 // probe reports whether the host can do what the configuration asks for.
-// A bridge that keeps VLANs apart is tried in a namespace of its own. Without VLANs and
-// rules any kernel with bridges will do, and one without tells at ADD.
+// It creates a bridge that filters VLANs in a new namespace. Without VLANs and rules nothing is
+// tried: a kernel without bridges is reported by ADD.
 func probe(_ context.Context, _ *spec.Request, c *port) error {
 	if c.filtersVLANs() {
 		err := rtnl.InNewNS(func(k *rtnl.Conn) error {

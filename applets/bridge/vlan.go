@@ -16,17 +16,17 @@ import (
 const vlanMax = 4094
 
 // A vlanTrunk is a range of tagged VLANs, a single one, or both.
-// Nil is absence: 0 is a mistake to be told.
+// Nil is absence: 0 is an error.
 type vlanTrunk struct {
 	MinID *int `json:"minID"`
 	MaxID *int `json:"maxID"`
 	ID    *int `json:"id"`
 }
 
-// filtersVLANs reports whether the bridge has to keep VLANs apart.
+// filtersVLANs reports whether the bridge needs vlan_filtering.
 func (c *conf) filtersVLANs() bool { return c.VLAN != 0 || len(c.VLANTrunk) > 0 }
 
-// validateVLANs checks the keys that are about VLANs.
+// validateVLANs checks "vlan" and "vlanTrunk".
 func (c *conf) validateVLANs() error {
 	if c.VLAN < 0 || c.VLAN > vlanMax {
 		return spec.KeyErrorf("vlan", "invalid VLAN ID %d: \"vlan\" is within 0 to %d", c.VLAN, vlanMax)
@@ -42,7 +42,7 @@ func (c *conf) validateVLANs() error {
 	return nil
 }
 
-// validate wants both ends of a range or neither, in order.
+// validate checks that a range has both of its bounds or neither, in order.
 func (t vlanTrunk) validate() error {
 	for _, p := range []struct {
 		name string
@@ -67,8 +67,7 @@ func (t vlanTrunk) validate() error {
 
 // wantedVLANs are the VLANs of the port, sorted: the trunk's tagged ones, and
 // the untagged one, which is 1 if a trunk is given without "vlan".
-// Neighbours are joined to ranges: a trunk of 4,000 is one attribute of a message, for
-// which the reference sends 4,000 messages.
+// Adjacent ones are joined to ranges: a trunk of 4,000 is one attribute.
 func (c *conf) wantedVLANs() []rtnl.VLANRange {
 	var tagged [vlanMax + 1]bool
 	for _, t := range c.VLANTrunk {
@@ -101,9 +100,8 @@ func (c *conf) wantedVLANs() []rtnl.VLANRange {
 	return out
 }
 
-// portVLANs replaces the default VLAN of a new port, or adds to it if that is
-// to be kept.
-// The kernel puts a new port into VLAN 1.
+// portVLANs replaces the default VLAN of a new port, which is 1, or adds to it with
+// preserveDefaultVlan.
 func portVLANs(c *port) []rtnl.Op {
 	if !c.filtersVLANs() {
 		return nil
@@ -116,12 +114,12 @@ func portVLANs(c *port) []rtnl.Op {
 }
 
 // vlanGateway is the name of the host's interface in the port's VLAN.
-// It is the reference's, and other tools expect it.
+// It is that of the reference, which other tools expect.
 func (c *conf) vlanGateway() string { return fmt.Sprintf("%s.%d", c.Bridge, c.VLAN) }
 
-// ensureVLANGateway finds or makes the host's interface in the port's VLAN: a
-// veth pair whose other end is an untagged port of the bridge.
-// Nothing removes it, in the reference either: other containers of the VLAN use it.
+// ensureVLANGateway finds or creates the host's interface in the port's VLAN: a veth pair whose peer
+// is an untagged port of the bridge. It is never deleted, as in the reference: other containers of
+// the VLAN use it.
 func ensureVLANGateway(op *attach.Op, c *port) (*rtnl.Link, error) {
 	br := c.link
 	gw, err := op.Host.Link(c.vlanGateway())
@@ -136,7 +134,7 @@ func ensureVLANGateway(op *attach.Op, c *port) (*rtnl.Link, error) {
 		Name: names[0], MTU: br.MTU, MAC: attach.PortMAC(), Master: br.Index, Up: true,
 		Peer: &rtnl.LinkSpec{Name: c.vlanGateway(), MTU: br.MTU},
 	})
-	if errors.Is(err, os.ErrExist) { // made by another ADD meanwhile
+	if errors.Is(err, os.ErrExist) { // created by another ADD meanwhile
 		return op.Host.Link(c.vlanGateway())
 	}
 	if err != nil {
@@ -149,7 +147,7 @@ func ensureVLANGateway(op *attach.Op, c *port) (*rtnl.Link, error) {
 	if err := op.Host.Do(gatewayVLAN(c, port.Index)...); err != nil {
 		return nil, err
 	}
-	if err := op.IgnoreRouters(c.vlanGateway()); err != nil { // as long as none can be heard
+	if err := op.IgnoreRouters(c.vlanGateway()); err != nil { // before it can receive any
 		return nil, err
 	}
 	if err := op.Host.SetLink(port.Parent, rtnl.LinkChange{Up: new(true)}); err != nil {

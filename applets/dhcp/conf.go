@@ -54,8 +54,8 @@ type plugin struct {
 const maxSocketPath = 107
 
 // newPlugin reads the path of the socket; DEL and GC read no other key, so that they work with
-// a configuration that has become invalid. DEL works even if that key is invalid, with which
-// no ADD can have got a lease.
+// a configuration that has become invalid. If that key is invalid no
+// ADD has got a lease, so DEL succeeds.
 func newPlugin(r *spec.Request) (*plugin, error) {
 	var c struct {
 		IPAM socketConf `json:"ipam"`
@@ -79,7 +79,7 @@ func newPlugin(r *spec.Request) (*plugin, error) {
 	return p, nil
 }
 
-// checkSocket says why a path cannot be a socket's.
+// checkSocket checks the path of a socket.
 func checkSocket(path string) error {
 	switch {
 	case !filepath.IsAbs(path) || strings.Contains(path, "\x00"):

@@ -180,7 +180,7 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	return c.Listen(ctx, "unix", path)
 }
 
-// A daemon answers calls and keeps the leases.
+// A daemon answers calls and renews the leases.
 type daemon struct {
 	dhcp.Settings
 	leases record.Dir

@@ -17,11 +17,11 @@ import (
 	"cnibox/spec"
 )
 
-// Plugin and daemon talk over a unix stream socket, with one call a connection. The plugin
+// Plugin and daemon communicate over a unix stream socket, with one call a connection. The plugin
 // sends magic, the length of a JSON object (four bytes, big endian) and the object, a
 // call. The daemon answers with magic as soon as it has read that of the plugin, so
 // that a plugin does not wait minutes for a lease where no daemon serves the socket, and later
-// with length and object of a answer.
+// with length and object of an answer.
 const (
 	magic      = "cnibox-dhcp 1\n" // the number is the protocol's
 	maxMessage = 1 << 20           // bytes of JSON
@@ -34,7 +34,7 @@ type call struct {
 	Config dhcp.Config `json:"config"`
 }
 
-// A answer has an error, or the leases for verbs that return some.
+// An answer has an error, or the leases for verbs that return some.
 type answer struct {
 	Error  *spec.Error   `json:"error,omitempty"`
 	Leases []*dhcp.Lease `json:"leases,omitempty"`
@@ -46,7 +46,7 @@ var (
 
 	errHangs = errors.New("what listens there is stopped or hangs: restart `cnibox dhcp daemon`")
 
-	// errPeer is about the reference, which talks Go's net/rpc over HTTP there, another
+	// errPeer is about the reference, which serves Go's net/rpc over HTTP there, another
 	// version of the protocol, and anything else.
 	errPeer = errors.New("dhcp plugin and daemon must both be of this version of cnibox: " +
 		"install it as the plugin, and stop the other daemon and start `cnibox dhcp daemon`")

@@ -18,12 +18,12 @@ var Applet = applet.Applet{
 	Summary: "link that drops what is sent to it",
 	Help: `
 key   type    default  meaning
-ipam  object  -        address plugin, named by its "type"; required
-dns   object  -        nameservers, domain, search, options; instead of ipam's
+ipam  object  -        IPAM plugin, named by its "type"; required
+dns   object  -        nameservers, domain, search, options; replaces ipam's
 mac   string  random   address
 
-Before dns goes runtimeConfig.dns (capability dns).
-Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.`,
+runtimeConfig.dns (capability dns) replaces dns.
+Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.`,
 	Verbs: attach.Verbs(attach.Interface[*conf]{
 		Kind: "dummy", IPAM: attach.Required, Create: create, Verify: verify,
 		Probe: func(context.Context, *spec.Request, *conf) error { return attach.ProbeKind(rtnl.Dummy{}) },
@@ -33,8 +33,8 @@ Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC,
 // conf has no keys of its own.
 type conf struct{}
 
-// create makes the link in the container, by the container's own socket.
-// Nobody else is on it, so nothing is checked for duplicates.
+// create creates the link in the container. No other host is on it, so its addresses are not
+// checked for duplicates.
 func create(_ context.Context, op *attach.Op, _ *conf) error {
 	addr, err := op.MAC()
 	if err != nil {
@@ -46,7 +46,7 @@ func create(_ context.Context, op *attach.Op, _ *conf) error {
 	return nil
 }
 
-// verify is left with the one thing that CHECK does not look at for all plugins.
+// verify checks that the link is up, which CHECK does not do for all plugins.
 func verify(_ context.Context, op *attach.Op, _ *conf) error {
 	if !op.Link.Up {
 		return attach.Mismatch("dummy interface %s in %s is down", op.IfName, op.Call.NetNS)

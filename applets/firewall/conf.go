@@ -14,7 +14,7 @@ import (
 	"cnibox/spec"
 )
 
-// What the reference plugin takes where the configuration says nothing.
+// The defaults are the reference's.
 const (
 	defaultAdminChain = "CNI-ADMIN"
 	defaultZone       = "trusted"
@@ -29,7 +29,7 @@ type conf struct {
 	Bus           string `json:"dbusSocket"`             // path; "": DBUS_SYSTEM_BUS_ADDRESS, or the system bus
 }
 
-// A plan is what a configuration asks for, checked, and after aim for what.
+// A plan is a checked configuration, and after aim what it applies to.
 type plan struct {
 	admin, zone string
 	bus         []string // sockets of the system bus
@@ -50,9 +50,7 @@ func validate(r *spec.Request) (spec.Claims, error) {
 	return spec.Claims{}, err
 }
 
-// readPlan decodes and checks the configuration and touches nothing. The
-// reference takes any backend that it does not know for its default, and finds an
-// unknown policy after it has made the rules. Errors have code 7.
+// readPlan decodes and checks the configuration. Errors have code 7.
 func readPlan(r *spec.Request) (*plan, error) {
 	var c conf
 	if err := r.Decode(&c); err != nil {
@@ -71,7 +69,7 @@ func readPlan(r *spec.Request) (*plan, error) {
 	return p, nil
 }
 
-// readPlanForDel is for DEL and GC, which do what they can.
+// readPlanForDel is for DEL and GC: an invalid configuration is a warning.
 func readPlanForDel(r *spec.Request) *plan {
 	var c conf
 	err := r.Decode(&c)
@@ -85,8 +83,8 @@ func readPlanForDel(r *spec.Request) *plan {
 	return p
 }
 
-// findBus takes the sockets of the system bus from the environment where the configuration
-// names none and firewalld is asked. Errors have code 4.
+// findBus takes the sockets of the system bus from the environment, if firewalld is used and the
+// configuration has none. Errors have code 4.
 func (c *conf) findBus(r *spec.Request, p *plan) error {
 	if !p.firewalld || c.Bus != "" || r.Call.SystemBus == "" {
 		return nil
@@ -99,7 +97,7 @@ func (c *conf) findBus(r *spec.Request, p *plan) error {
 	return nil
 }
 
-// plan fills in what the configuration leaves open.
+// plan sets the defaults.
 func (c *conf) plan() *plan {
 	p := &plan{
 		admin: c.AdminChain, zone: c.Zone, bus: []string{c.Bus},
@@ -120,7 +118,7 @@ func (c *conf) plan() *plan {
 	return p
 }
 
-// validate checks all keys. Errors begin with the reference's words where it has any.
+// validate checks all keys. Errors begin with the phrases of the reference.
 func (c *conf) validate(p *plan) error {
 	switch c.Backend {
 	case "", "nftables", "iptables", "firewalld":
@@ -147,8 +145,8 @@ func (c *conf) validate(p *plan) error {
 // nameLetters are what the names of zones are made of here.
 const nameLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 
-// checkAdminChain refuses names that cannot be those of a chain, those of the targets and
-// chains of iptables and those of chains that lead to the administrator's.
+// checkAdminChain refuses names that no chain can have, those of targets and chains of iptables, and
+// those of chains that jump to the administrator's.
 func checkAdminChain(name string) error {
 	if err := nft.CheckChainName(name); err != nil {
 		return spec.KeyErrorf("iptablesAdminChainName", `"iptablesAdminChainName" %q: %w`, name, err)
@@ -162,9 +160,8 @@ func checkAdminChain(name string) error {
 	return nil
 }
 
-// aim takes from prevResult what the plan is about: all addresses, whichever
-// interface they belong to, and for a policy the first bridge on the host, with those of
-// its other interfaces that are ports of it. No bridge is an error of the code.
+// aim takes from prevResult all addresses, of any interface, and for a policy the first bridge on the
+// host and its ports. A missing bridge is an error of the code.
 func (p *plan) aim(prev *spec.Result, code int) error {
 	p.ips = addressesIn(prev)
 	if !p.policed {

@@ -69,8 +69,7 @@ func readPlan(r *spec.Request) (*plan, error) {
 	return f, nil
 }
 
-// checkDelegate finds the type, and refuses the keys that flannel sets itself, and flannel as
-// its own delegate, which would not end.
+// checkDelegate reads the type, and refuses flannel as its own delegate and keys that flannel sets.
 func (f *plan) checkDelegate() error {
 	var given struct{ Type *string }
 	err := json.Unmarshal(f.Delegate, &given)
@@ -100,7 +99,7 @@ func (f *plan) has(key string) bool {
 	return false
 }
 
-// delegateConf makes the delegate's configuration. With a nil env it will do for DEL and GC.
+// delegateConf makes the delegate's configuration. With a nil env it is for DEL and GC.
 // dns, args and capabilities are not passed on, as in the reference.
 func (f *plan) delegateConf(r *spec.Request, env *subnetEnv) ([]byte, error) {
 	ipam, err := f.ipam(env)

@@ -38,8 +38,7 @@ func readSubnetEnv(path string) (*subnetEnv, error) {
 
 // parseSubnetEnv reads lines of KEY=VALUE as a shell would: quotes are removed, a line may
 // begin with export or be a comment, and blanks around key and value do not matter. Unknown
-// keys are ignored, and so are lines without "=", on which the reference crashes. The error
-// is to follow the name of the file.
+// keys are ignored, and so are lines without "=". The error does not have the name of the file.
 func parseSubnetEnv(text string) (*subnetEnv, error) {
 	e := &subnetEnv{}
 	seen := map[string]bool{}

@@ -90,7 +90,7 @@ func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	// No state for a delegate that DEL would not find either.
+	// no state file for a delegate that DEL would not find
 	if _, err := d.Invoker.Find(d.Net.Type); err != nil {
 		return nil, fmt.Errorf("delegate: %w", err)
 	}
@@ -110,9 +110,9 @@ func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err == nil {
 		return res, nil
 	}
-	// DEL after a failed ADD, as the specification has it. Not after a second ADD, which takes
-	// nothing away from the first, nor after code 100: the interface is another attachment's.
-	// Where DEL fails, a later one needs the state file.
+	// DEL after a failed ADD, as the specification says, but not after a repeated ADD, which must
+	// not release the first, nor after code 100: the interface is another attachment's. After a
+	// failed DEL a later one needs the state file.
 	var back undo.Stack
 	back.Add("delegate", func(ctx context.Context) error {
 		if !again && spec.AsError(err).Code != spec.CodeBusy {
@@ -164,9 +164,8 @@ func (f *plan) saved(r *spec.Request) (*spec.Request, error) {
 	return d, nil
 }
 
-// del runs the delegate's DEL with the configuration of ADD, whatever flannel's own is
-// by now. The state file stays until that has succeeded; the reference removes it before, and
-// a repeated DEL does nothing.
+// del runs the delegate's DEL with the configuration of ADD. The state file is deleted when that has
+// succeeded, so that DEL can be repeated.
 func del(ctx context.Context, r *spec.Request) error {
 	f, err := readPlan(r)
 	if err != nil {
@@ -187,7 +186,7 @@ func del(ctx context.Context, r *spec.Request) error {
 	return f.dir.forget(r.Attachment)
 }
 
-// delUnknown runs the DEL of today's delegate for an attachment without a state file: the
+// delUnknown runs the DEL of the present delegate for an attachment without a state file: the
 // file was lost, or the reference overwrote it for another network of the container. Errors
 // are warnings, as there may never have been such an attachment.
 func (f *plan) delUnknown(ctx context.Context, r *spec.Request) {

@@ -97,7 +97,7 @@ func (d records) find(r *spec.Request) (*delegateRecord, error) {
 	return nil, os.ErrNotExist
 }
 
-// quarantine renames a file that cannot be used, for people to look at.
+// quarantine renames a file that cannot be used.
 func (d records) quarantine(r *spec.Request, file string, why error) {
 	path := filepath.Join(string(d.Dir), file)
 	if err := disk.Rename(path, path+brokenSuffix); err != nil {

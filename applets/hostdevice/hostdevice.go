@@ -29,7 +29,7 @@ kernelpath     string  -                     its device below /sys/devices/
 pciBusID       string  -                     its PCI address, such as 0000:3b:00.2; virtio too
 runtimeConfig  object  -                     deviceID (capability deviceID): a PCI address, which
                                              replaces pciBusID, or a device of the auxiliary bus
-ipam           object  -                     address plugin, named by its "type"; without it the
+ipam           object  -                     IPAM plugin, named by its "type"; without it the
                                              link gets no address
 dns            object  -                     nameservers, domain, search, options; replaces ipam's
 dataDir        string  /run/cni/host-device  stores name, alias, MAC address, MTU and state of the

@@ -11,9 +11,8 @@ import (
 	"cnibox/spec"
 )
 
-// storeConf are the keys that tell where the leases are. DEL and GC read no
-// others, so they work with ranges that have become invalid.
-// The reference has no keepAcrossBoots: its leases are for ever.
+// storeConf are the keys about the store of leases. DEL and GC read no others, so they work with
+// ranges that have become invalid.
 type storeConf struct {
 	DataDir         string `json:"dataDir"`
 	KeepAcrossBoots bool   `json:"keepAcrossBoots"`
@@ -44,11 +43,11 @@ type conf struct {
 }
 
 // A plan is a checked configuration.
-// The order of sets decides which hint file is whose: the capability's come first, then
-// the one from the plain keys, then "ranges".
+// The sets are in the order of the reference, which numbers its hint files by it: those of the
+// capability, that of the plain keys, then "ranges".
 type plan struct {
 	storeConf
-	sets   []ipam.RangeSet // none, in verbs that can do without
+	sets   []ipam.RangeSet // may be empty but in ADD
 	routes []spec.Route
 	resolv string // path; empty: none
 	wanted []netip.Addr

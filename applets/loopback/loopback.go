@@ -17,17 +17,16 @@ var Applet = applet.Applet{
 	Name:    "loopback",
 	Summary: "brings up lo inside the container",
 	Help: `
-No keys of its own. The interface is always lo, whatever CNI_IFNAME says.
+No keys of its own. The interface is always lo; CNI_IFNAME is ignored.
 
-ADD is done again without harm, at the same moment as other networks' ADD in the
-namespace. In a chain, prevResult is passed on as it came.
-DEL takes lo down unless another interface of the namespace is up: whoever still
-has a network there still talks to localhost.`,
+ADD may be repeated, also while other networks are added to the namespace. In a chain, prevResult
+is passed on unchanged.
+DEL sets lo down unless another interface of the namespace is up.`,
 	Verbs: spec.Verbs{Add: add, Get: get, Check: check, Del: del, Enters: true},
 }
 
 // inside calls fn with a socket in the request's namespace and its lo.
-// Every namespace has a lo from its first moment.
+// Every namespace has a lo.
 func inside(r *spec.Request, fn func(c *rtnl.Conn, lo *rtnl.Link) error) error {
 	ns, err := netns.Open(r.Call)
 	if err != nil {
@@ -46,10 +45,9 @@ func inside(r *spec.Request, fn func(c *rtnl.Conn, lo *rtnl.Link) error) error {
 	return fn(c, lo)
 }
 
-// add looks at the addresses before it changes anything, and again
-// after: the kernel sets 127.0.0.1 and ::1 when lo comes up.
-// It may run beside the ADD of another network in the same namespace: one message
-// sets one flag.
+// add checks the addresses before it changes anything, and again after: the kernel adds 127.0.0.1
+// and ::1 when lo comes up. It may run concurrently with the ADD of another network in the
+// namespace.
 func add(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
 	err = inside(r, func(c *rtnl.Conn, lo *rtnl.Link) error {
 		if res, err = resultOf(r, c, lo); err != nil || lo.Up {
@@ -78,7 +76,7 @@ func get(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
 	return res, err
 }
 
-// check wants lo up; its addresses are the kernel's own affair.
+// check checks that lo is up.
 func check(_ context.Context, r *spec.Request) error {
 	return inside(r, func(_ *rtnl.Conn, lo *rtnl.Link) error {
 		if !lo.Up {
@@ -88,7 +86,7 @@ func check(_ context.Context, r *spec.Request) error {
 	})
 }
 
-// del does nothing if there is no namespace any more.
+// del does nothing without a namespace.
 func del(_ context.Context, r *spec.Request) error {
 	err := inside(r, func(c *rtnl.Conn, lo *rtnl.Link) error {
 		links, err := c.Links()
@@ -109,15 +107,14 @@ func del(_ context.Context, r *spec.Request) error {
 	return err
 }
 
-// resultOf returns prevResult, else lo with the first address of each
-// family. An address that is no loopback address has no place on lo: it is an
-// error, as with the reference plugin.
+// resultOf returns prevResult, else lo with the first address of each family. An address that is
+// not a loopback address is an error, as in the reference.
 func resultOf(r *spec.Request, c *rtnl.Conn, lo *rtnl.Link) (*spec.Result, error) {
 	addrs, err := c.Addrs(lo.Index)
 	if err != nil {
 		return nil, err
 	}
-	// 65536, the MTU of lo, is more than a result may say.
+	// the MTU of lo, 65536, is more than a result may have
 	res := &spec.Result{Interfaces: []spec.Interface{{Name: lo.Name, MAC: lo.MAC.String(), Sandbox: r.Call.NetNS}}}
 	var seen4, seen6 bool
 	for _, a := range addrs {

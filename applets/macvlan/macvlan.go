@@ -21,18 +21,18 @@ var Applet = applet.Applet{
 	Summary: "sub-interface of a host link with a MAC address of its own",
 	Help: `
 key              type    default  meaning
-master           string  -        link to sit on; none: the one of the default route
+master           string  -        parent link; default: that of the default route
 mode             string  bridge   bridge, private, vepa or passthru
 mtu              int     0        bytes, 68 to the master's; 0: the master's
 bcqueuelen       int     0        queued broadcasts of the master, packets; 0: the kernel's, 1000
 linkInContainer  bool    false    the master is in the container's network namespace
-ipam             object  -        address plugin, named by its "type"; none: layer 2 only
-dns              object  -        nameservers, domain, search, options; instead of ipam's
+ipam             object  -        IPAM plugin, named by its "type"; none: layer 2 only
+dns              object  -        nameservers, domain, search, options; replaces ipam's
 mac              string  random   address; with passthru the master gets it too, until DEL
 
-Before dns goes runtimeConfig.dns (capability dns).
-Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
-With passthru there is one container to a master, and without mac it has the master's address.
+runtimeConfig.dns (capability dns) replaces dns.
+Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.
+With passthru a master has one container, which without mac has the master's address.
 IPv6 addresses are checked for duplicates on the segment, which takes a second or two.`,
 	Verbs: attach.Verbs(attach.Interface[*conf]{
 		Kind: "macvlan", Validate: (*conf).validate, Create: create, Verify: verify,
@@ -48,7 +48,7 @@ type conf struct {
 	Mode       string `json:"mode"`
 	BCQueueLen uint32 `json:"bcqueuelen"` // packets; 0: the kernel's choice
 
-	kind rtnl.Macvlan // what Mode and BCQueueLen say; validate fills it in
+	kind rtnl.Macvlan // of Mode and BCQueueLen; set by validate
 }
 
 // validate checks the keys and reads the mode.
@@ -60,9 +60,8 @@ func (c *conf) validate() (err error) {
 	return c.OnMaster.Validate()
 }
 
-// create makes the link in the container, with its address.
-// A passthru macvlan has its master for itself, and the kernel's word for that is
-// "invalid argument".
+// create creates the link in the container. For a second macvlan beside one of mode passthru the
+// kernel returns EINVAL.
 func create(_ context.Context, op *attach.Op, c *conf) error {
 	addr, err := op.MAC()
 	if err != nil {
@@ -82,8 +81,7 @@ func create(_ context.Context, op *attach.Op, c *conf) error {
 	return fmt.Errorf("failed to create macvlan: %w", err)
 }
 
-// verify compares mode and queue, and what the link sits on.
-// The queue is not told by kernels before 5.11.
+// verify compares mode, queue and parent. Kernels before 5.11 do not report the queue.
 func verify(_ context.Context, op *attach.Op, c *conf) error {
 	have, _ := op.Link.Data.(rtnl.Macvlan)
 	if have.Mode != c.kind.Mode {

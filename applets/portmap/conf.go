@@ -12,12 +12,12 @@ import (
 	"cnibox/spec"
 )
 
-// conf are the keys of portmap. Runtimes that encode Go structs send
-// those of a mapping capitalised, which encoding/json takes as well.
+// conf are the keys of portmap. Some runtimes capitalise
+// those of a mapping, which encoding/json accepts.
 type conf struct {
 	Backend       string   `json:"backend"`              // "", nftables or iptables; all mean nftables
 	SNAT          *bool    `json:"snat"`                 // nil: true
-	MasqAll       bool     `json:"masqAll"`              // with SNAT: whatever the source is
+	MasqAll       bool     `json:"masqAll"`              // with SNAT: from any source
 	MarkMasqBit   *int     `json:"markMasqBit"`          // checked, not needed: the bit is fixed
 	SetMarkChain  *string  `json:"externalSetMarkChain"` // the same
 	ConditionsV4  []string `json:"conditionsV4"`
@@ -43,8 +43,7 @@ type portWish struct {
 	container uint16 // port; 1 or more
 }
 
-// A plan is what a configuration asks for, checked.
-// Without wishes it is that of a pod which publishes nothing.
+// A plan is a checked configuration. Without wishes no port is published.
 type plan struct {
 	conf           *conf
 	wishes         []portWish
@@ -97,7 +96,7 @@ func (c *conf) plan(call spec.Call) (*plan, error) {
 	return p, nil
 }
 
-// validate checks all keys but the mappings. Errors begin with the reference's words.
+// validate checks all keys but the mappings. Errors begin with the phrases of the reference.
 func (c *conf) validate() error {
 	switch bit := c.MarkMasqBit; {
 	case c.Backend != "" && c.Backend != "nftables" && c.Backend != "iptables":
@@ -110,9 +109,8 @@ func (c *conf) validate() error {
 	return nil
 }
 
-// portWishes checks the mappings and drops those without a host port, and
-// those that say the same as one before.
-// Runtimes repeat mappings; two that contradict each other cannot both be had.
+// portWishes checks the mappings and drops those without a host port, and duplicates, which runtimes
+// send. Two for the same host port and different container ports are an error.
 func portWishes(mappings []portMapping) ([]portWish, error) {
 	wishes := make([]portWish, 0, len(mappings))
 	seen := make(map[hostport.Port]uint16, len(mappings)) // container ports
@@ -139,8 +137,8 @@ func portWishes(mappings []portMapping) ([]portWish, error) {
 	return wishes, nil
 }
 
-// wish checks the mapping that is at a key.
-// A host port of 0, which means none, passes here too: the caller leaves it out.
+// wish checks the mapping at a key.
+// The caller skips a host port of 0.
 func (m portMapping) wish(key string) (portWish, error) {
 	w := portWish{host: hostport.Port{Proto: strings.ToLower(m.Protocol), Port: uint16(m.HostPort)}, container: uint16(m.ContainerPort)}
 	switch {
@@ -166,13 +164,12 @@ func (m portMapping) wish(key string) (portWish, error) {
 	if ip.Zone() != "" {
 		return w, spec.KeyErrorf(key+".hostIP", "%s.hostIP: %s must not have a zone", key, ip)
 	}
-	// The reference takes what it cannot parse for IPv6.
 	w.host.IP = ip.Unmap()
 	return w, nil
 }
 
-// parseConditions reads extra matches, in the words of iptables or of nft.
-// Unlike the reference's, they hold for this attachment's ports alone.
+// parseConditions reads extra matches, in the syntax of iptables or of nft. They apply to this
+// attachment's ports alone.
 func parseConditions(key string, tokens []string, ip6 bool) ([]nft.Match, error) {
 	conds, err := nft.ParseConditions(tokens, ip6)
 	if err != nil {
@@ -201,8 +198,7 @@ func targetsOf(res *spec.Result, ifName string) []netip.Prefix {
 }
 
 // maps joins each wish with the addresses of the container that it can lead to.
-// ADD and CHECK both go by it. No target, no mapping, is no error. They are made one by one,
-// since there may be thousands.
+// ADD and CHECK use it. There may be none, or thousands.
 func (p *plan) maps(targets []netip.Prefix) iter.Seq[nft.PortMap] {
 	return func(yield func(nft.PortMap) bool) {
 		for _, t := range targets {
@@ -246,7 +242,7 @@ func (p *plan) hostPorts(targets []netip.Prefix) (ports []hostport.Port) {
 	return ports
 }
 
-// noMaps reports whether there is none.
+// noMaps reports whether there are no mappings.
 func noMaps(maps iter.Seq[nft.PortMap]) bool {
 	for range maps {
 		return false

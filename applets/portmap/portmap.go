@@ -32,7 +32,7 @@ snat                  bool    true                 masquerades what comes from a
                                                    or 127.0.0.1, so that answers come back
 masqAll               bool    false                with snat: masquerades what comes from anywhere
 conditionsV4          list    -                    what packets must match as well: addresses,
-                                                   interfaces and marks, in the words of
+                                                   interfaces and marks, in the syntax of
                                                    iptables ([!] -s -d -i -o --mark) or of nft
                                                    (ip|ip6 saddr|daddr, iifname, oifname,
                                                    meta|ct mark, [!=] value or { a, b });
@@ -50,14 +50,13 @@ hostIP                string  -                    of the host; none, 0.0.0.0 an
 	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Status: status, GC: gc, Restore: restore, Chained: true, Validate: validate},
 }
 
-// dataDir is not the reference's, which keeps nothing; in /run, since no namespace
-// outlives a boot.
+// dataDir is in /run, since no namespace outlives a boot.
 const dataDir = "/run/cnibox/portmap"
 
 // add publishes all ports in one transaction, or none; hundreds in several.
 //
 // The order: the owner's record, the rules, the sysctl, pending ports, old flows. Each failure
-// takes back what precedes it. Ports of an earlier ADD are replaced, not added to.
+// undoes the steps before it. Ports of an earlier ADD are replaced, not added to.
 func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	p, err := readPlan(r)
 	if err != nil {
@@ -126,14 +125,12 @@ func (p *plan) publish(ctx context.Context, r *spec.Request, maps iter.Seq[nft.P
 	return nil
 }
 
-// publishPorts makes the transaction. Ports of an earlier ADD of the attachment
-// go in the same one.
-// IPv4 and IPv6 are in the same batch, so no half of a mapping is ever in force.
-// Ports of the container's other attachments are pending.
+// publishPorts publishes the ports in one transaction, IPv4 and IPv6 together, which also deletes
+// those of an earlier ADD of the attachment. Ports that the container's other attachments have become
+// pending.
 //
-// A port of another container that lives is refused, with the owner's name and code 100;
-// that of one whose namespace is gone is taken over. The reference detects nothing: the
-// rule that came first gets the packets.
+// A port of another container is an error of code 100 with the owner's name, unless that one's
+// namespace is gone: then it is taken over.
 func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps iter.Seq[nft.PortMap], again bool) (pending bool, err error) {
 	holders := dir.holders(r.Attachment)
 	var gone []string
@@ -171,10 +168,9 @@ func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps ite
 	return pending, err
 }
 
-// releasePorts drops all that the attachment has published, and what the
-// reference plugins published for it.
-// Nothing of it need exist. udp are the ports whose flows end. Pending ports of the
-// container's other attachments are published in the same transaction.
+// releasePorts deletes the ports of the attachment, also those that the reference plugins published,
+// and publishes pending ports of the container's other attachments in the same transaction. Nothing
+// need exist. udp are the ports whose conntrack entries are deleted.
 func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []udpPort) error {
 	var moved error
 	if o := dir.owner(r.Attachment.Key()); o != nil {
@@ -201,11 +197,8 @@ func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []ud
 	return errors.Join(errs, dir.dropPending(append(published, r.Attachment)...), dir.drop(r.Attachment))
 }
 
-// addressesOf returns the container's addresses, as far as prevResult has them.
-// Of rules of the reference, which name the container alone, the others are
-// those of the container's other networks.
-// The reference's nft rules of one container are released for all of its networks by its
-// own DEL.
+// addressesOf returns the container's addresses of prevResult. By them rules of the reference, which
+// name the container alone, are distinguished from those of the container's other networks.
 func addressesOf(r *spec.Request) []netip.Addr {
 	var addrs []netip.Addr
 	if r.Prev != nil {
@@ -218,14 +211,14 @@ func addressesOf(r *spec.Request) []netip.Addr {
 
 // del needs no namespace, no prevResult and no mappings: what belongs
 // to the attachment carries its key.
-// The reference does nothing without mappings, and runtimes leave them out at DEL.
+// Runtimes leave the mappings out at DEL.
 func del(ctx context.Context, r *spec.Request) error {
 	dir, udp := portsToForget(r)
 	return record.Dir(dir).Locked(ctx, func() error { return releasePorts(ctx, r, dir, udp) })
 }
 
-// portsToForget returns the UDP ports on record, and those of the configuration
-// as far as it can be read: the reference keeps no record.
+// portsToForget returns the UDP ports on record, and those of the configuration, if it can be read,
+// for attachments of the reference, which have no record.
 func portsToForget(r *spec.Request) (portOwners, []udpPort) {
 	var c conf
 	if err := r.Decode(&c); err != nil {
@@ -248,8 +241,7 @@ func portsToForget(r *spec.Request) (portOwners, []udpPort) {
 	return dir, udp
 }
 
-// check finds each mapping in the kernel and changes nothing.
-// A mapping that was changed is found as well as one that is missing; the code is 102.
+// check looks for each mapping in the kernel. A missing or changed one is code 102.
 func check(_ context.Context, r *spec.Request) error {
 	p, err := readPlan(r)
 	if err != nil {
@@ -287,8 +279,8 @@ func check(_ context.Context, r *spec.Request) error {
 	return checkLocalnet(link)
 }
 
-// status reports a kernel in which no port can be published.
-// The code is 50. Which ports are free is not asked: STATUS comes without mappings.
+// status reports a kernel in which no port can be published, with code 50. STATUS comes without
+// mappings, so no port is checked.
 func status(_ context.Context, r *spec.Request) error {
 	if _, err := readPlan(r); err != nil {
 		return err
@@ -299,8 +291,8 @@ func status(_ context.Context, r *spec.Request) error {
 	return nil
 }
 
-// gc drops the ports of attachments that are gone, and publishes pending ones as DEL
-// does. Those of the reference go too, as far as its rules name their owner.
+// gc deletes the ports of attachments that are gone, and publishes pending ones, as DEL does. It
+// deletes those of the reference too, as far as its rules name their owner.
 func gc(ctx context.Context, r *spec.Request) error {
 	dir, _ := portsToForget(r)
 	return record.Dir(dir).Locked(ctx, func() error { return collectPorts(ctx, r, dir) })

@@ -25,19 +25,19 @@ var Applet = applet.Applet{
 	Help: `
 key            type    default  meaning
 ipMasq         bool    false    masquerades what leaves the network
-ipMasqBackend  string  -        iptables or nftables; both mean nftables, without a tool
-mtu            int     0        bytes of both ends, 68 to 65535; 0: the kernel's
-ipam           object  -        address plugin, named by its "type"; required; every address
+ipMasqBackend  string  -        iptables or nftables; both mean nftables
+mtu            int     0        bytes of both veths, 68 to 65535; 0: the kernel's
+ipam           object  -        IPAM plugin, named by its "type"; required; every address
                                 needs a gateway
-dns            object  -        nameservers, domain, search, options; instead of ipam's
+dns            object  -        nameservers, domain, search, options; replaces ipam's
 mac            string  random   address of the container-side veth
 
-Before dns goes runtimeConfig.dns (capability dns).
-Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
+runtimeConfig.dns (capability dns) replaces dns.
+Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.
 
-The host's end has the gateway addresses, and a route to each address of the container. The
-container reaches all through them, neighbours of its own subnet too. Addresses of one subnet,
-with one gateway, and single ones (/32, /128) will do.`,
+The host-side veth has the gateway addresses, and the host a route to each address of the
+container. All traffic of the container, also within its subnet, is routed by the host. Addresses
+may be of one subnet, have one gateway, or be single ones (/32, /128).`,
 	Verbs: attach.Verbs(attach.Interface[*pair]{
 		Kind: "veth", IPAM: attach.Required, Validate: (*pair).validate,
 		Claims:    func(*pair) spec.Claims { return spec.Claims{Routed: true} },
@@ -53,10 +53,11 @@ with one gateway, and single ones (/32, /128) will do.`,
 }
 
 // kinds is what a pair owns in the rule set.
-// DEL releases it without namespace and link too; the reference leaves it then.
+// DEL releases it also without namespace and link.
 var kinds = []nft.Kind{nft.KindMasquerade}
 
-// A pair is a pair at work: the configuration, and the host-side veth once it is there.
+// A pair is the veth pair of an attachment: the configuration, and the host-side veth once it
+// exists.
 type pair struct {
 	conf
 	host *rtnl.Link
@@ -68,7 +69,7 @@ type conf struct {
 	MTU int `json:"mtu"` // bytes; 0: the kernel's choice
 }
 
-// validate checks what the kernel would find out late or not at all.
+// validate checks the keys.
 func (c *conf) validate() error {
 	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535) {
 		return spec.KeyErrorf("mtu", `"mtu" %d is not within 68 to 65535`, c.MTU)
@@ -76,9 +77,8 @@ func (c *conf) validate() error {
 	return c.CheckBackend()
 }
 
-// create makes the pair. Nobody else is on its segment, so the host-side veth's link-local
-// address needs no duplicate detection: nothing would be forwarded to the container
-// while that runs.
+// create creates the pair. No other host is on its segment, so the link-local address of the
+// host-side veth needs no duplicate detection, during which nothing would be forwarded.
 func create(_ context.Context, op *attach.Op, c *pair) (err error) {
 	c.WarnBackend(op)
 	if c.host, err = op.CreateVeth(c.MTU, 0); err != nil {
@@ -89,8 +89,8 @@ func create(_ context.Context, op *attach.Op, c *pair) (err error) {
 	return attach.SkipDAD(op, c.host.Name)
 }
 
-// configure gives the container its addresses without the routes to their networks,
-// which are behind the gateways here, neighbours and all.
+// configure adds the container's addresses without the routes to their networks, which are reached
+// through the gateways.
 func configure(ctx context.Context, op *attach.Op, _ *pair) error {
 	if err := op.SetAddresses(ctx, false); err != nil {
 		return err
@@ -101,8 +101,8 @@ func configure(ctx context.Context, op *attach.Op, _ *pair) error {
 	return op.AddRoutes()
 }
 
-// addGatewayRoutes makes the routes. The kernel keeps one route to a gateway, so two
-// interfaces of a container cannot share one: the code is 100.
+// addGatewayRoutes adds the routes. The kernel has one route to a gateway, so two interfaces of a
+// container cannot share it: the code is 100.
 func addGatewayRoutes(op *attach.Op) error {
 	err := op.Cont.Do(gatewayRoutes(op)...)
 	if errors.Is(err, os.ErrExist) {
@@ -127,7 +127,7 @@ func gatewayRoutes(op *attach.Op) []rtnl.Op {
 		r.Link = op.Link.Index
 		ops = append(ops, rtnl.NewRoute(r))
 	}
-	// All gateways before the first network, as one may lie in another's.
+	// all gateways before the first network, as one may be in that of another
 	for _, ip := range op.Result.IPs {
 		add(rtnl.Route{Dst: attach.Single(ip.Gateway), Src: ip.Address.Addr()})
 	}
@@ -144,12 +144,12 @@ func gatewayRoutes(op *attach.Op) []rtnl.Op {
 	return ops
 }
 
-// scopeHost is RT_SCOPE_HOST, include/uapi/linux/rtnetlink.h: as the reference's routes
-// to containers have it. IPv6 knows no scopes of routes.
+// scopeHost is RT_SCOPE_HOST, include/uapi/linux/rtnetlink.h, the scope of the reference's routes
+// to containers. IPv6 routes have no scope.
 const scopeHost = 254
 
-// setup puts the gateway addresses on the host-side veth, each alone in its network, and the
-// routes to the container behind it. All of it goes with the link.
+// setup adds the gateway addresses, as /32 or /128, to the host-side veth, and the routes to the
+// container. The kernel deletes them with the link.
 func setup(ctx context.Context, op *attach.Op, c *pair) error {
 	err := op.Host.Do(gatewayOps(op.Result.IPs, c.host.Index)...)
 	if errors.Is(err, os.ErrExist) {
@@ -161,8 +161,8 @@ func setup(ctx context.Context, op *attach.Op, c *pair) error {
 	return c.AddMasquerade(ctx, op, kinds)
 }
 
-// gatewayOps gives each gateway once, whoever shares it. A route that is there already is an
-// error: it leads to another container.
+// gatewayOps adds each gateway once. A route that exists already is an error: it is that of another
+// container.
 func gatewayOps(ips []spec.IP, link uint32) []rtnl.Op {
 	var addrs, routes []rtnl.Op
 	for i, ip := range ips {
@@ -183,8 +183,8 @@ func routeTo(dst netip.Prefix, link uint32) rtnl.Op {
 	return rtnl.NewRoute(r)
 }
 
-// ready waits for the host-side veth, then switches forwarding on, last of all, and off again
-// if the ADD fails after all and no other attachment is there to lean on it.
+// ready waits for the host-side veth, then enables forwarding, as the last step, and disables it
+// again if the ADD fails and no other attachment needs it.
 func ready(ctx context.Context, op *attach.Op, c *pair) error {
 	if err := op.WaitHostVeth(ctx, c.host); err != nil {
 		return err
@@ -205,7 +205,6 @@ func ready(ctx context.Context, op *attach.Op, c *pair) error {
 
 // verify checks the routes by way of the gateway, and the host's side: the host-side veth, its
 // gateway addresses, the routes to the container, masquerading and forwarding.
-// The reference looks at none of these.
 func verify(_ context.Context, op *attach.Op, c *pair) error {
 	if err := checkGatewayRoutes(op); err != nil {
 		return err
@@ -226,9 +225,8 @@ func verify(_ context.Context, op *attach.Op, c *pair) error {
 	return errors.Join(c.CheckMasquerade(op), attach.CheckForwarding(op))
 }
 
-// checkGatewayRoutes wants a route to each gateway on the container's link.
-// CHECK has prevResult in place of the result. The route may be in another table, where
-// sbr or vrf has put it.
+// checkGatewayRoutes looks for a route to each gateway on the container's link, in any table: sbr
+// or vrf may have moved it.
 func checkGatewayRoutes(op *attach.Op) error {
 	have, err := op.Cont.Routes(rtnl.RouteFilter{Link: op.Link.Index, Table: rtnl.AllTables})
 	if err != nil {
@@ -264,7 +262,7 @@ func checkHost(op *attach.Op, host *rtnl.Link) error {
 	return nil
 }
 
-// describe enters the two ends into the result of GET.
+// describe enters both veths into the result of GET.
 func describe(_ context.Context, op *attach.Op, c *pair) (err error) {
 	if c.host, err = op.HostVeth(); err != nil {
 		return err
@@ -274,7 +272,7 @@ func describe(_ context.Context, op *attach.Op, c *pair) (err error) {
 	return nil
 }
 
-// probe reports whether the kernel can masquerade, if it is to.
+// probe reports whether the kernel can masquerade, if that is configured.
 func probe(_ context.Context, _ *spec.Request, c *pair) error {
 	if !c.IPMasq {
 		return nil

@@ -16,14 +16,13 @@ type madeRule struct {
 	Table int        `json:"table"`
 }
 
-// An rulesRecord is what DEL takes back.
+// A rulesRecord has the rules that DEL deletes.
 type rulesRecord struct {
 	result.Record
 	Rules []madeRule `json:"rules"`
 }
 
-// remember puts rules on record before they are made. Those of an earlier ADD for this
-// interface stay there.
+// remember records rules before they are added, beside those of an earlier ADD for this interface.
 func (s *routing) remember(a spec.Attachment, dir record.Dir, rules []madeRule) error {
 	id, err := s.ID()
 	if err != nil {
@@ -43,8 +42,8 @@ func (s *routing) remember(a spec.Attachment, dir record.Dir, rules []madeRule) 
 // made returns the rules that are the attachment's: those on record, if they are in this
 // namespace. Attachments of the reference and of earlier versions have no record; theirs
 // are the rules of the addresses that the interface has, and of those of prevResult. An
-// interface that is another attachment's is forgotten; it may have the address of the one
-// that is gone, and its rule.
+// interface of another attachment is ignored, though it may have the address, and so the rule, of the
+// one that is gone.
 func (s *routing) made(r *spec.Request, dir record.Dir) ([]madeRule, error) {
 	rec := result.ReadRecord[rulesRecord](dir, r.Attachment)
 	var of *result.Record
@@ -117,7 +116,7 @@ func (s *routing) addrs(link uint32, into map[netip.Addr]bool) error {
 	return rtnl.SkipAbsent(err)
 }
 
-// note leaves those rules on record that DEL has not removed.
+// note records the rules that DEL has not removed.
 func (s *routing) note(r *spec.Request, dir record.Dir, kept []madeRule) error {
 	rec := result.ReadRecord[rulesRecord](dir, r.Attachment)
 	if rec == nil || len(kept) == 0 {

@@ -1,4 +1,4 @@
-// Package sbr is the CNI plugin sbr: source based routing: what an interface's addresses send leaves by it.
+// Package sbr is the CNI plugin sbr: source based routing: packets leave by the interface of their source address.
 package sbr
 
 import (
@@ -24,19 +24,19 @@ var Applet = applet.Applet{
 	Summary: "source based routing: what an interface's addresses send leaves by it",
 	Help: `
 key             type    default           meaning
-table           int     -                 only lead the addresses to this table, whose routes come
+table           int     -                 only add rules to this table, whose routes come
                                           from the IPAM plugin ("table" of a route); the other keys
-                                          do not count then; from 1 on, but not 253, 254 and 255
+                                          are ignored then; from 1 on, but not 253, 254 and 255
 gateways        list    IPAM's            addresses of the default gateways, one of each family at
                                           most
 addSourceHints  bool    false             keep the routes to the interface's own networks in the
                                           main table, with the address as source
-dataDir         string  /run/cnibox/sbr   where the rules are noted until DEL
+dataDir         string  /run/cnibox/sbr   stores the rules until DEL
 
 Each address of the interface gets a rule and a table of its own, the first that is free from 100
 on, and the routes of the interface that fit the address move there from the main table. Link-local
-routes stay. In cniVersion 1.1.0 the result tells the tables of its routes; older versions have no
-word for that, so their result loses the routes that have moved.`,
+routes stay. In cniVersion 1.1.0 the result has the tables of its routes; results of older versions
+omit the routes that have moved.`,
 	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Status: status, GC: gc, Chained: true, Validate: validate},
 }
 
@@ -61,8 +61,7 @@ func validate(r *spec.Request) (spec.Claims, error) {
 	return spec.Claims{}, err
 }
 
-// readConf decodes and checks the configuration and touches nothing.
-// Errors have code 7.
+// readConf decodes and checks the configuration. Errors have code 7.
 func readConf(r *spec.Request) (*conf, error) {
 	c := &conf{}
 	if err := r.Decode(c); err != nil {
@@ -105,19 +104,18 @@ func (c *conf) gateway(v4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// sourceRule leads what an address sends to a table.
+// sourceRule is the rule from an address to a table.
 func sourceRule(ip netip.Addr, table int) rtnl.Rule {
 	return rtnl.Rule{Src: netip.PrefixFrom(ip, ip.BitLen()), Table: table}
 }
 
-// isSource tells the rules that sourceRule makes, whatever the table.
+// isSource reports whether a rule has the form of sourceRule, with any table.
 func isSource(r rtnl.Rule) bool {
 	want := sourceRule(r.Src.Addr(), r.Table)
 	return r.Src == want.Src && !r.Dst.IsValid() && r.IIF == "" && r.OIF == "" && r.Mark == 0 && !r.More && r.Table != unix.RT_TABLE_LOCAL
 }
 
-// add makes rules and moves routes, under a lock of the namespace, or leaves all as it
-// was. The result is prevResult, with the tables of the routes that have moved.
+// add adds rules and moves routes, under a lock of the namespace, or changes nothing. The result is prevResult, with the tables of the routes that have moved.
 func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	c, err := readConf(r)
 	if err != nil {
@@ -192,7 +190,7 @@ func del(ctx context.Context, r *spec.Request) error {
 	return s.note(r, dir, kept)
 }
 
-// empty deletes the interface's routes from a table. The main table is not ours.
+// empty deletes the interface's routes from a table. The main table is never emptied.
 func (s *routing) empty(table int) error {
 	if table < firstTable || result.IsReservedTable(table) {
 		return nil
@@ -204,8 +202,7 @@ func (s *routing) empty(table int) error {
 	return err
 }
 
-// status asks the kernel for its rules, which it can be built without.
-// The code is 50.
+// status reports a kernel without policy routing. The code is 50.
 func status(_ context.Context, r *spec.Request) error {
 	c, err := readConf(r)
 	if err != nil {
@@ -225,7 +222,7 @@ func status(_ context.Context, r *spec.Request) error {
 	return nil
 }
 
-// gc forgets the attachments that are gone.
+// gc deletes the records of attachments that are gone.
 func gc(_ context.Context, r *spec.Request) error {
 	return record.Configured(r, dataDir).DeleteStale(r.Network, r.Valid)
 }

@@ -1,4 +1,4 @@
-// Package static is the CNI plugin static: addresses that stand in the configuration.
+// Package static is the CNI plugin static: addresses from the configuration.
 package static
 
 import (
@@ -17,9 +17,9 @@ import (
 var Applet = applet.Applet{
 	Name:    "static",
 	Conf:    conf{},
-	Summary: "addresses that stand in the configuration",
+	Summary: "addresses from the configuration",
 	Help: `
-No leases: who uses an address twice is not told. In "ipam":
+No leases: duplicate addresses are not detected. In "ipam":
 
 key        type    default  meaning
 addresses  list    -        of address (with its prefix length, 10.1.0.5/24) and gateway, or none
@@ -35,7 +35,7 @@ runtimeConfig.ips (capability ips): the same, instead of all of the above.`,
 }
 
 // conf is the configuration as written; keys match in any case of letters.
-// Routes and DNS are read by [ipamResult].
+// Routes and DNS are read by [ipam.NewResult].
 type conf struct {
 	IPAM *struct {
 		Addresses []struct {
@@ -57,8 +57,7 @@ type conf struct {
 
 // resultOf is ADD, and what the other verbs compare with. Errors have code 7,
 // or 4 for CNI_ARGS.
-// No address at all is no error, as in the reference: routes and DNS may be all that
-// somebody wants of it.
+// The result may have no address, as in the reference, only routes and DNS.
 func resultOf(_ context.Context, r *spec.Request) (*spec.Result, error) {
 	var conf conf
 	if err := r.Decode(&conf); err != nil {
@@ -100,8 +99,7 @@ func validate(r *spec.Request) (claims spec.Claims, err error) {
 
 // addresses are those of the strongest source: the capability, args.cni, or
 // CNI_ARGS together with the configuration's own, as in the reference.
-// All sources are read, so a mistake in a weaker one is told as well. An address
-// given twice counts once: the kernel would refuse the second.
+// All sources are read, so an error in one that is not used is reported too. Duplicates are removed.
 func (c *conf) addresses(r *spec.Request) (ips []spec.IP, err error) {
 	for i, a := range c.IPAM.Addresses {
 		key := fmt.Sprintf("ipam.addresses[%d].", i)
@@ -110,7 +108,7 @@ func (c *conf) addresses(r *spec.Request) (ips []spec.IP, err error) {
 			return nil, err
 		}
 		if a.Gateway != "" {
-			// It may be outside the network: a route to it can stand in "routes".
+			// It may be outside the network: "routes" may have a route to it.
 			ip.Gateway, err = parseGateway(spec.CodeConfig, key+"gateway", a.Gateway)
 			if err == nil && ip.Gateway.Is4() != ip.Address.Addr().Is4() {
 				err = spec.Errorf(spec.CodeConfig, "invalid gateway address: %s", a.Gateway).
@@ -148,8 +146,7 @@ func (c *conf) addresses(r *spec.Request) (ips []spec.IP, err error) {
 }
 
 // addressesOfArgs reads IP and GATEWAY of CNI_ARGS. A gateway that is in no network of
-// IP's is let pass with a warning, where the reference says nothing.
-// GATEWAY is for these addresses alone, not for the configuration's.
+// IP's is a warning. GATEWAY is for these addresses alone, not for the configuration's.
 func addressesOfArgs(r *spec.Request) (ips []spec.IP, err error) {
 	list, _ := r.Arg("IP")
 	for _, text := range ipam.SplitWords(list) {
@@ -179,8 +176,8 @@ func addressesOfArgs(r *spec.Request) (ips []spec.IP, err error) {
 }
 
 // parseIP reads an address with its prefix length, host bits kept. key is where it
-// is written, and notCIDR the phrase of the reference for the place.
-// Addresses that no interface can have are refused before a link is made.
+// is written, and notCIDR the reference's phrase for that. Addresses that no interface can have are
+// errors before a link is created.
 func parseIP(code int, key, notCIDR, text string) (spec.IP, error) {
 	p, err := netip.ParsePrefix(text)
 	switch a := p.Addr(); {
@@ -217,10 +214,8 @@ func appendIP(ips []spec.IP, ip spec.IP) []spec.IP {
 	return append(ips, ip)
 }
 
-// check wants each address in prevResult, with its gateway.
-// The reference takes the absence of an address for agreement. Addresses of other
-// plugins may be there as well, and a gateway that was not configured is the
-// interface plugin's.
+// check looks for each address in prevResult, with its gateway if that is configured. prevResult may
+// have addresses of other plugins.
 func check(ctx context.Context, r *spec.Request) error {
 	want, err := resultOf(ctx, r)
 	if err != nil {
@@ -239,11 +234,10 @@ func check(ctx context.Context, r *spec.Request) error {
 	return nil
 }
 
-// del has nothing to release, whatever the configuration says.
+// del has nothing to release.
 func del(context.Context, *spec.Request) error { return nil }
 
-// get answers with prevResult, else as ADD does: nothing is kept, so no
-// container is unknown.
+// get returns prevResult, else the result of ADD: nothing is stored, so no container is unknown.
 func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if r.Prev != nil {
 		return r.Prev, nil

@@ -33,21 +33,21 @@ group           int     -          group ID that may open it
 bridge          string  -          bridge in the container that it becomes a port of
 selinuxContext  string  -          label of the device's queues, as user:role:type:level; without
                                    SELinux an error
-ipam            object  -          address plugin, named by its "type"; none: layer 2 only
-dns             object  -          nameservers, domain, search, options; instead of ipam's
+ipam            object  -          IPAM plugin, named by its "type"; none: layer 2 only
+dns             object  -          nameservers, domain, search, options; replaces ipam's
 
-Before dns goes runtimeConfig.dns (capability dns).
-Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
+runtimeConfig.dns (capability dns) replaces dns.
+Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.
 
-The device stays until DEL, whoever opens it. For selinuxContext the plugin starts itself once
-more, under that label; nothing else starts a program.`,
+The device is persistent until DEL. For selinuxContext the plugin re-execs itself under that
+label; nothing else starts a program.`,
 	Verbs: attach.Verbs(attach.Interface[*conf]{
 		Kind: "tun", Validate: (*conf).validate, Create: create, Verify: verify, Probe: probe,
 	}),
 	Again: reexecMain,
 }
 
-// conf are the keys; Help describes each. Pointers tell user and group 0 from none.
+// conf are the keys; Help describes each. Owner and Group are nil if they are not set.
 type conf struct {
 	MultiQueue     bool    `json:"multiQueue"`
 	MTU            int     `json:"mtu"` // bytes; 0: the kernel's choice
@@ -57,8 +57,7 @@ type conf struct {
 	Bridge         string  `json:"bridge"` // in the container; empty: none
 }
 
-// validate checks what the kernel would find out late: -1 is no user to it, but nobody's
-// own choice either.
+// validate checks the keys. The kernel takes the ID -1 for no owner or group.
 func (c *conf) validate() error {
 	if c.Bridge != "" {
 		if err := spec.CheckIfName(c.Bridge); err != nil {
@@ -87,9 +86,7 @@ func (c *conf) labelled() error {
 	return nil
 }
 
-// create makes the device under its final name, and sets in one message what the
-// ioctls cannot. The reference forgets MTU and address where both owner and group are
-// given, and takes the link that it finds under a name that is taken for its own.
+// create creates the device with its final name, and sets in one message what the ioctls cannot.
 func create(ctx context.Context, op *attach.Op, c *conf) error {
 	if err := c.labelled(); err != nil {
 		return err
@@ -142,9 +139,8 @@ func findBridge(op *attach.Op, c *conf) (*rtnl.Link, error) {
 	return br, nil
 }
 
-// createDevice makes the device itself, in the container, here or under the label asked for.
-// A name that is taken is an error in both; the links of a container are its own, so
-// looking first is enough for the process with the label.
+// createDevice creates the device in the container, in this process or in one with the SELinux
+// label. A name that is taken is an error in both.
 func createDevice(ctx context.Context, op *attach.Op, c *conf) error {
 	var err error
 	if c.SELinuxContext == "" {
@@ -165,7 +161,7 @@ func createDevice(ctx context.Context, op *attach.Op, c *conf) error {
 	return nil
 }
 
-// again are the arguments with which reexecMain makes the device; an ID of "-" is none.
+// again returns the arguments for reexecMain; an ID of "-" is not set.
 func (c *conf) again(name string) []string {
 	id := func(n *uint32) string {
 		if n == nil {
@@ -176,8 +172,8 @@ func (c *conf) again(name string) []string {
 	return []string{"tap", "create", name, strconv.FormatBool(c.MultiQueue), id(c.Owner), id(c.Group)}
 }
 
-// reexecMain is the plugin that the plugin has started, in the container's namespace.
-// What it is told comes from createDevice, so that it is wrong is a mistake in the program.
+// reexecMain is the main of the plugin that the plugin has started, in the container's namespace,
+// with the arguments of createDevice.
 func reexecMain(p applet.Process) int {
 	err := errors.New("usage: tap create NAME MULTIQUEUE OWNER GROUP")
 	if len(p.Args) == 5 {
@@ -196,7 +192,7 @@ func reexecMain(p applet.Process) int {
 	return 0
 }
 
-// verify wants the device in its bridge. MTU and address may be tuning's by now.
+// verify checks the bridge of the device. tuning may have changed MTU and address.
 func verify(_ context.Context, op *attach.Op, c *conf) error {
 	if c.Bridge == "" {
 		return nil
@@ -211,7 +207,7 @@ func verify(_ context.Context, op *attach.Op, c *conf) error {
 	return nil
 }
 
-// probe reports whether taps can be made on this host.
+// probe reports whether tap devices can be created on this host.
 func probe(_ context.Context, _ *spec.Request, c *conf) error {
 	return cmp.Or(c.labelled(), rtnl.ProbeTap())
 }

@@ -6,10 +6,8 @@ import (
 	"cnibox/spec"
 )
 
-// check compares each configured value with the live one. The allowlist
-// is not asked, since nothing is written.
-// What was not configured may be anything. Letters of a MAC address may be of either
-// case. The code is 102.
+// check compares each configured value with the live one, without the allowlist, since nothing is
+// written. The code is 102.
 func check(_ context.Context, r *spec.Request) error {
 	p, err := readPlan(r)
 	if err != nil {
@@ -42,7 +40,7 @@ func check(_ context.Context, r *spec.Request) error {
 	return nil
 }
 
-// differs is the error of CHECK, in the reference's words.
+// differs is the error of CHECK, a phrase of the reference.
 func differs(what string, want, got any) error {
 	return spec.Errorf(spec.CodeCheck, "Tuning configured %s is %v, current value is %v", what, want, got)
 }

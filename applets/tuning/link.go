@@ -8,21 +8,21 @@ import (
 	"cnibox/spec"
 )
 
-// A attributes is a choice of attributes of a link. It is also the reference's
-// file of former attributes, so its keys must not change.
+// attributes are some attributes of a link. It is also the format of the reference's file of former
+// attributes, so its keys must not change.
 type attributes struct {
 	MAC      string `json:"mac,omitempty"`
 	Promisc  *bool  `json:"promisc,omitempty"`
-	MTU      int    `json:"mtu,omitempty"` // bytes; 0: not chosen
+	MTU      int    `json:"mtu,omitempty"` // bytes; 0: not set
 	AllMulti *bool  `json:"allmulti,omitempty"`
 	TxQLen   *int   `json:"txQLen,omitempty"` // packets
 }
 
-// empty reports that nothing is chosen.
+// empty reports whether no attribute is set.
 func (l attributes) empty() bool { return l == attributes{} }
 
-// validate bounds what the kernel would cut to 32 bits.
-// It is not asked whether the link can have them: the kernel knows, and says so.
+// validate checks the bounds of numbers, which the kernel would truncate to 32 bits. Whether the
+// link supports a value is for the kernel to report.
 func (l attributes) validate() error {
 	if l.MTU < 0 || l.MTU > math.MaxInt32 {
 		return spec.KeyErrorf("mtu", `"mtu" %d is not within 0 to %d`, l.MTU, math.MaxInt32)
@@ -33,8 +33,7 @@ func (l attributes) validate() error {
 	return nil
 }
 
-// current returns what the chosen attributes are now.
-// It is what goes on record: nothing but what is about to change.
+// current returns the present values of the attributes that are set, for the record.
 func (l attributes) current(link *rtnl.Link) attributes {
 	var now attributes
 	if l.MAC != "" {
@@ -56,8 +55,7 @@ func (l attributes) current(link *rtnl.Link) attributes {
 }
 
 // change returns those of the attributes that the link does not have.
-// An attribute that is right already is not set again: some drivers refuse even that
-// while the link is up.
+// Some drivers refuse an attribute while the link is up, even if it does not change.
 func (l attributes) change(link *rtnl.Link) attributes {
 	if strings.EqualFold(l.MAC, link.MAC.String()) {
 		l.MAC = ""
@@ -77,9 +75,8 @@ func (l attributes) change(link *rtnl.Link) attributes {
 	return l
 }
 
-// ops are the changes that set the attributes, one each, so that the error of
-// one names it and the others are tried all the same.
-// The address goes first, as in the reference.
+// ops set the attributes, one each, so that an error names its attribute and the others are tried all
+// the same.
 func (l attributes) ops(index uint32) []rtnl.Op {
 	var ops []rtnl.Op
 	add := func(ch rtnl.LinkChange) { ops = append(ops, rtnl.ChangeLink(index, ch)) }
@@ -102,7 +99,7 @@ func (l attributes) ops(index uint32) []rtnl.Op {
 }
 
 // or returns the attributes of l, and those of o that l does not have.
-// So the oldest record wins, whatever a second ADD finds.
+// So the oldest record takes precedence.
 func (l attributes) or(o attributes) attributes {
 	if l.MAC == "" {
 		l.MAC = o.MAC

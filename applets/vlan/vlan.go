@@ -20,16 +20,16 @@ var Applet = applet.Applet{
 	Summary: "802.1Q sub-interface of a host link",
 	Help: `
 key              type    default   meaning
-master           string  -         link to sit on; required
-vlanId           int     0         0 to 4094; one container to a VLAN of a master
+master           string  -         parent link; required
+vlanId           int     0         0 to 4094; each VLAN of a master is for one container
 mtu              int     0         bytes, 68 to the master's; 0: the master's
 linkInContainer  bool    false     the master is in the container's network namespace
-ipam             object  -         address plugin, named by its "type"; required
-dns              object  -         nameservers, domain, search, options; instead of ipam's
+ipam             object  -         IPAM plugin, named by its "type"; required
+dns              object  -         nameservers, domain, search, options; replaces ipam's
 mac              string  master's  address
 
-Before dns goes runtimeConfig.dns (capability dns).
-Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
+runtimeConfig.dns (capability dns) replaces dns.
+Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.
 IPv6 addresses are checked for duplicates on the segment, which takes a second or two.`,
 	Verbs: attach.Verbs(attach.Interface[*conf]{
 		Kind: "vlan", IPAM: attach.Required, Validate: (*conf).validate, Create: create, Verify: verify,
@@ -45,7 +45,7 @@ type conf struct {
 	ID int `json:"vlanId"` // 0 to 4094
 }
 
-// validate checks the keys; errors begin as the reference's do.
+// validate checks the keys; errors begin with the phrases of the reference.
 func (c *conf) validate() error {
 	switch {
 	case c.Master == "":
@@ -56,8 +56,8 @@ func (c *conf) validate() error {
 	return c.OnMaster.Validate()
 }
 
-// create makes the link in the container. A master has each VLAN once, so the
-// kernel's "file exists" may be about that.
+// create creates the link in the container. A master has each VLAN once, so EEXIST may be about
+// that.
 func create(_ context.Context, op *attach.Op, c *conf) error {
 	addr, err := op.MAC()
 	if err != nil {
@@ -68,17 +68,17 @@ func create(_ context.Context, op *attach.Op, c *conf) error {
 		return err
 	}
 	err = op.CreateOn(master, &c.OnMaster, rtnl.Vlan{ID: c.ID}, addr)
-	var told *spec.Error
+	var explained *spec.Error
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, os.ErrExist) && !errors.As(err, &told):
+	case errors.Is(err, os.ErrExist) && !errors.As(err, &explained):
 		return spec.Errorf(spec.CodeBusy, "failed to create vlan: VLAN %d of %s is in use: DEL the attachment that has it, or choose another \"vlanId\": %w", c.ID, c.Master, err)
 	}
 	return fmt.Errorf("failed to create vlan: %w", err)
 }
 
-// verify compares the VLAN, and what the link sits on.
+// verify compares the VLAN and the parent.
 func verify(_ context.Context, op *attach.Op, c *conf) error {
 	if have, _ := op.Link.Data.(rtnl.Vlan); have.ID != c.ID {
 		return attach.Mismatch("interface %s has VLAN ID %d, not %d", op.IfName, have.ID, c.ID)

@@ -22,20 +22,20 @@ var Applet = applet.Applet{
 	Summary: "puts an interface into a routing domain of its container",
 	Help: `
 key      type    default           meaning
-vrfname  string  -                 the VRF, which is made if it is not there (required)
-table    int     first free        its routing table, which is checked if it is there; from 1 on,
+vrfname  string  -                 the VRF, which is created if missing (required)
+table    int     first free        its routing table; an existing VRF must have it; from 1 on,
                                    but not 253, 254 and 255
-dataDir  string  /run/cnibox/vrf   where it is noted until DEL which interface it is
+dataDir  string  /run/cnibox/vrf   stores the owner of the interface until DEL
 
 Addresses stay on the interface; its routes move to the table of the VRF. In cniVersion 1.1.0 the
-result tells the table of its routes; older versions have no word for that, so their result loses
-them. The VRF goes with the last interface that is in it.`,
+result has the table of its routes; results of older versions omit them. The VRF is deleted with
+its last interface.`,
 	Verbs: spec.Verbs{Since: spec.V031, Add: add, Check: check, Del: del, Status: status, GC: gc, Chained: true, Validate: validate},
 }
 
 const dataDir = "/run/cnibox/vrf"
 
-// noVRFs is what ADD and STATUS say of such a kernel.
+// noVRFs is the error of ADD and STATUS on a kernel without VRFs.
 const noVRFs = "vrf: this kernel has no VRFs (CONFIG_NET_VRF): %w"
 
 // conf are the keys of vrf.
@@ -53,8 +53,7 @@ func validate(r *spec.Request) (spec.Claims, error) {
 	return spec.Claims{}, err
 }
 
-// readConf decodes and checks the configuration and touches nothing.
-// Errors have code 7.
+// readConf decodes and checks the configuration. Errors have code 7.
 func readConf(r *spec.Request) (*conf, error) {
 	c := &conf{}
 	if err := r.Decode(c); err != nil {
@@ -75,8 +74,8 @@ func readConf(r *spec.Request) (*conf, error) {
 	return c, err
 }
 
-// add makes the VRF and moves the interface into it, under a lock of the namespace,
-// or leaves all as it was. The result is prevResult, with the table of its routes.
+// add creates the VRF and moves the interface into it, under a lock of the namespace, or changes
+// nothing. The result is prevResult, with the table of its routes.
 func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	c, err := readConf(r)
 	if err != nil {
@@ -131,7 +130,7 @@ func check(_ context.Context, r *spec.Request) error {
 }
 
 // checkResult looks for the addresses and routes of prevResult. Routes that have no table
-// there are in that of the VRF; the gateway of a default route may be another.
+// in prevResult are in that of the VRF; the gateway of a default route is not compared.
 func (v *membership) checkResult(r *spec.Request, table int) error {
 	addrs, err := v.Conn.Addrs(v.Link.Index)
 	if err != nil {
@@ -146,7 +145,7 @@ func (v *membership) checkResult(r *spec.Request, table int) error {
 	if err != nil {
 		return err
 	}
-	var there []result.MovedRoute // all of them, as if they had moved
+	var there []result.MovedRoute // all routes
 	for _, rt := range routes {
 		there = append(there, result.MovedRoute{Dst: rt.Dst, GW: rt.GW, To: rt.GW, Table: rt.Table})
 	}
@@ -169,10 +168,9 @@ func (v *membership) checkResult(r *spec.Request, table int) error {
 	return nil
 }
 
-// del takes the interface out of its VRF and deletes that if it was the last. Neither
-// the namespace nor the interface need exist, and the configuration need not be valid:
-// then the VRF that the interface is in is the one. An interface that is another
-// attachment's stays where it is.
+// del removes the interface from its VRF, and deletes the VRF without interfaces. Neither the
+// namespace nor the interface need exist, and without a valid configuration the VRF is that of the
+// interface. An interface of another attachment stays.
 func del(ctx context.Context, r *spec.Request) error {
 	c, err := readConf(r)
 	if err != nil {
@@ -201,9 +199,9 @@ func del(ctx context.Context, r *spec.Request) error {
 	return dir.Remove(record.Name(r.Attachment))
 }
 
-// mine reports whether the attachment has an interface in this namespace, or may have had
-// one that is gone. No record is left of that after a GC, or if a version before claims made
-// it; leave then deletes no more than a VRF of this name that no interface is in.
+// mine reports whether the attachment has an interface in this namespace, or may have had one that
+// is gone. Without a record, as after GC or of an earlier version, leave deletes no more than a VRF
+// of this name without interfaces.
 func (v *membership) mine(r *spec.Request, dir record.Dir) (bool, error) {
 	rec := result.ReadRecord[result.Record](dir, r.Attachment)
 	if v.Link != nil {
@@ -216,8 +214,8 @@ func (v *membership) mine(r *spec.Request, dir record.Dir) (bool, error) {
 	return rec.SameNS(id), err
 }
 
-// leave takes the interface, if it is there, out of the VRF, which goes if it was the
-// last; c is nil for the VRF that it is in.
+// leave removes the interface, if it exists, from the VRF, and deletes a VRF without interfaces; with
+// c nil it is the VRF of the interface.
 func (v *membership) leave(c *conf) error {
 	links, err := v.Conn.Links()
 	if err != nil {
@@ -249,8 +247,7 @@ func (v *membership) leave(c *conf) error {
 	return errors.Join(errs...)
 }
 
-// status makes a VRF in a namespace that nobody else sees.
-// The code is 50: a kernel that has none.
+// status creates a VRF in a new namespace. The code is 50.
 func status(_ context.Context, r *spec.Request) error {
 	c, err := readConf(r)
 	if err != nil {
@@ -268,7 +265,7 @@ func status(_ context.Context, r *spec.Request) error {
 	return nil
 }
 
-// gc forgets the attachments that are gone.
+// gc deletes the records of attachments that are gone.
 func gc(_ context.Context, r *spec.Request) error {
 	return record.Configured(r, dataDir).DeleteStale(r.Network, r.Valid)
 }
