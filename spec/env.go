@@ -42,7 +42,7 @@ func ReadCall(getenv func(string) string) (Call, error) {
 		NetNSOverride: override(getenv("CNI_NETNS_OVERRIDE")),
 		SystemBus:     getenv(SystemBusEnv),
 	}
-	if c.Verb == Restore { // which is no verb of the specification
+	if c.Verb == Restore || c.Verb == Prepare { // which are no verbs of the specification
 		return c, unknownVerb(c.Verb)
 	}
 	// GC, STATUS and VERSION are about no attachment; runtimes fill the names with

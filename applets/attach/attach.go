@@ -56,6 +56,7 @@ type Interface[P any] struct {
 	Cleanup   Step[P]                                       // DEL of what lies outside the namespace, while the link goes
 	Probe     func(context.Context, *spec.Request, P) error // STATUS beyond the IPAM plugin's
 	Collect   Step[P]                                       // GC beyond links and the IPAM plugin's
+	Prepare   Step[P]                                       // see [spec.Verbs]; of no attachment
 	Restore   Step[P]                                       // see [spec.Verbs]; op.Result has the addresses, and there is no op.Link
 
 	newConf func() P // an empty configuration
@@ -80,6 +81,9 @@ func Verbs[C any](p Interface[*C]) spec.Verbs {
 	v := spec.Verbs{Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc, Args: !p.NoMAC, Enters: true}
 	if p.Restore != nil {
 		v.Restore = p.restore
+	}
+	if p.Prepare != nil {
+		v.Prepare = p.prepare
 	}
 	return v
 }

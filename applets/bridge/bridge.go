@@ -58,6 +58,7 @@ Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC,
 		Verify: verifyBridge, Describe: describeBridge, Probe: probeBridge,
 		Remove:  func(_ context.Context, op *attach.Op, _ *bridge) error { return op.RemoveVeth() },
 		Cleanup: cleanupBridge, Collect: collectBridge, Restore: restoreBridge,
+		Prepare: func(_ context.Context, op *attach.Op, c *bridge) error { return ensureBridge(op, c) },
 	}),
 }
 

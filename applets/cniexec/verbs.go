@@ -90,6 +90,13 @@ cannot be restored is named, and the exit code is 1.`,
 				{"cni-exec reload", "all attachments that are alive"},
 				{"cni-exec reload mynet", "those of one network, or of one container"},
 			}},
+		{name: "boot", operands: "", summary: "clean up after a reboot, and make the bridges", do: (*call).boot,
+			text: `Attachments of earlier boots are deleted, on all networks, and the bridges of all
+configured networks made. It may be run at any time: what is alive stays.`,
+			examples: []example{
+				{"cni-exec boot", "once at each boot, before containers are started"},
+				{"cni-exec boot --conf-dir /etc/mynets", "networks of another directory"},
+			}},
 		{name: "help", operands: "[VERB]", summary: "print this help, or that of a verb", do: (*call).printHelp,
 			examples: []example{
 				{"cni-exec help run", "the flags of run, and two examples"},

@@ -375,3 +375,40 @@ func TestKernelReloadBusy(t *testing.T) {
 	r.must("reload", <-done)
 	r.must("check", r.exec(nil, "check", "--all"))
 }
+
+// TestKernelBootKilled kills boot at each change that it makes: the next one finishes the work.
+func TestKernelBootKilled(t *testing.T) {
+	r := newReloading(t, "")
+	one := r.container("one")
+	before := ""
+	for at := 0; ; at++ {
+		r.add(one, "-p", "8080:80")
+		entry := r.path("cni/results/demo-one-eth0")
+		b, err := os.ReadFile(entry)
+		if err == nil {
+			_, rest, _ := strings.Cut(string(b), `"cniboxBootID":"`)
+			id, _, _ := strings.Cut(rest, `"`)
+			err = os.WriteFile(entry, []byte(strings.Replace(string(b), id, "another", 1)), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		killed := false
+		if at > 0 {
+			killed = r.exec([]string{fmt.Sprintf("%s=%d", killAt, at)}, "boot").exit == -1
+		}
+		r.must("boot", r.exec(nil, "boot"))
+		switch state := r.state(one); {
+		case at == 0:
+			before = state
+		default:
+			r.same(fmt.Sprintf("killed at change %d", at), before, state)
+		}
+		if at > 0 && !killed {
+			if at < 8 {
+				t.Errorf("there are but %d changes", at-1)
+			}
+			return
+		}
+	}
+}
