@@ -91,8 +91,8 @@ cannot be restored is named, and the exit code is 1.`,
 				{"cni-exec reload mynet", "those of one network, or of one container"},
 			}},
 		{name: "boot", operands: "", summary: "clean up after a reboot, and make the bridges", do: (*call).boot,
-			text: `Attachments of earlier boots are deleted, on all networks, and the bridges of all
-configured networks made. It may be run at any time: what is alive stays.`,
+			text: `Attachments of earlier boots are deleted, on all networks, and the bridges of
+all configured networks made. It may be run at any time: what is alive stays.`,
 			examples: []example{
 				{"cni-exec boot", "once at each boot, before containers are started"},
 				{"cni-exec boot --conf-dir /etc/mynets", "networks of another directory"},
