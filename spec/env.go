@@ -55,7 +55,7 @@ func ReadCall(getenv func(string) string) (Call, error) {
 		NetNSOverride: override(getenv("CNI_NETNS_OVERRIDE")),
 		SystemBus:     getenv(SystemBusEnv),
 	}
-	if c.Verb == Restore { // which is no verb of the specification
+	if c.Verb == Restore || c.Verb == Prepare { // which are no verbs of the specification
 		return c, unknownVerb(c.Verb)
 	}
 	var err error

@@ -19,9 +19,10 @@ const (
 	Status     Verb = "STATUS"
 	GetVersion Verb = "VERSION"
 
-	// Restore is none of the specification, and no runtime calls it: a runtime of this program
-	// runs it of the plugins in it, see [Verbs].
+	// Restore and Prepare are none of the specification, and other runtimes do not know them: a
+	// runtime of this program runs them of the plugins in it, see [Verbs].
 	Restore Verb = "RESTORE"
+	Prepare Verb = "PREPARE"
 )
 
 // attached reports whether the verb is about one attachment, and so needs its
@@ -85,6 +86,10 @@ type Verbs struct {
 	// nothing in the container, asks for no address, and may be run again at any time. A plugin
 	// that makes nothing on the host has none.
 	Restore func(context.Context, *Request) error
+
+	// Prepare makes what the attachments of a network share on the host, before the first one,
+	// as a bridge.
+	Prepare func(context.Context, *Request) error
 
 	// RemoveNetwork deletes what ADD has made for the network and no attachment owns, as a
 	// bridge; the request is that of a GC. It is no verb of the specification. The error has
@@ -176,7 +181,7 @@ func (v Verbs) run(ctx context.Context, r *Request) (*Result, error) {
 }
 
 // silent returns the function of a verb without a result; nil: none. Do has let no
-// other verb pass than these five.
+// other verb pass than these six.
 func (v Verbs) silent(verb Verb) func(context.Context, *Request) error {
 	switch verb {
 	case Check:
@@ -187,6 +192,8 @@ func (v Verbs) silent(verb Verb) func(context.Context, *Request) error {
 		return v.Status
 	case Restore:
 		return v.Restore
+	case Prepare:
+		return v.Prepare
 	}
 	return v.GC
 }
@@ -199,7 +206,7 @@ func (v Verbs) Allow(r *Request) error {
 	switch verb {
 	case Del:
 		return nil
-	case Add, Check, Get, GC, Status, Restore:
+	case Add, Check, Get, GC, Status, Restore, Prepare:
 	case "":
 		return Errorf(CodeEnv, "required env variables [CNI_COMMAND] missing")
 	default:
@@ -207,7 +214,7 @@ func (v Verbs) Allow(r *Request) error {
 	}
 	// ADD exists in all versions.
 	err := v.serves(r.Net)
-	if verb != Add && verb != Restore {
+	if verb != Add && verb != Restore && verb != Prepare {
 		err = v.allows(verb, r.Net)
 	}
 	switch {

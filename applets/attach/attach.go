@@ -57,6 +57,7 @@ type Interface[P any] struct {
 	Cleanup   Step[P]                                       // DEL of what is outside the namespace, while the link is deleted
 	Probe     func(context.Context, *spec.Request, P) error // STATUS beyond the IPAM plugin's
 	Collect   Step[P]                                       // GC beyond links and the IPAM plugin's
+	Prepare   Step[P]                                       // see [spec.Verbs]; of no attachment
 	Restore   Step[P]                                       // see [spec.Verbs]; op.Result has the addresses, and there is no op.Link
 
 	RemoveNetwork func(context.Context, *spec.Request, P) error // see [spec.Verbs]; nil: ADD makes nothing for the network
@@ -94,6 +95,9 @@ func Verbs[C any](p Interface[*C]) spec.Verbs {
 			}
 			return p.RemoveNetwork(ctx, r, c)
 		}
+	}
+	if p.Prepare != nil {
+		v.Prepare = p.prepare
 	}
 	return v
 }

@@ -34,6 +34,20 @@ func (p Interface[P]) restore(ctx context.Context, r *spec.Request) error {
 	return p.Restore(ctx, op, c)
 }
 
+// prepare runs the plugin's step.
+func (p Interface[P]) prepare(ctx context.Context, r *spec.Request) error {
+	c, err := p.conf(r)
+	if err != nil {
+		return err
+	}
+	op, err := open(r, nil)
+	if err != nil {
+		return err
+	}
+	defer op.close()
+	return p.Prepare(ctx, op, c)
+}
+
 // LostHostEnd explains that there is no host-side veth, with which the container's interface
 // has gone as well.
 func (op *Op) LostHostEnd(err error) error {

@@ -1,8 +1,10 @@
 package bridge
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"slices"
 
 	"cnibox/applets/attach"
 	"cnibox/nft"
@@ -39,11 +41,30 @@ func restoreMaster(ctx context.Context, op *attach.Op, c *port) (err error) {
 		c.MTU = mtu
 	}
 	key := fmt.Sprintf("bridge %s %t %t", c.Bridge, c.PromiscMode, c.filtersVLANs())
-	if err := attach.Once(ctx, key, func() error { return ensureBridge(op, c) }); err != nil || c.link != nil {
+	if err := attach.Once(ctx, key, func() error { return remakeBridge(op, c) }); err != nil || c.link != nil {
 		return err
 	}
 	c.link, err = op.Host.Link(c.Bridge)
 	return err
+}
+
+// remakeBridge makes the bridge. One without any port was made anew by others, or by a restore
+// that was killed here: it gets what a new one has.
+func remakeBridge(op *attach.Op, c *bridge) error {
+	if err := ensureBridge(op, c); err != nil || c.made {
+		return err
+	}
+	links, err := op.Host.Links()
+	if err != nil || slices.ContainsFunc(links, func(l rtnl.Link) bool { return l.Master == c.link.Index }) {
+		return err
+	}
+	if c.mac != nil && !bytes.Equal(c.mac, c.link.MAC) {
+		if err := op.Host.Do(rtnl.ChangeLink(c.link.Index, rtnl.LinkChange{MAC: c.mac})); err != nil {
+			return err
+		}
+		c.link.MAC = c.mac
+	}
+	return attach.SkipDAD(op, c.Bridge)
 }
 
 // restoreGateway gives the bridge its addresses, and the host its setting for forwarding.

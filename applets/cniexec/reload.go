@@ -87,11 +87,14 @@ func sortedKeys(m map[string]int) []string {
 }
 
 // attachments is a number of them, in words.
-func attachments(n int) string {
+func attachments(n int) string { return plural(n, "attachment") }
+
+// plural is a number of things, in words.
+func plural(n int, what string) string {
 	if n == 1 {
-		return "1 attachment"
+		return "1 " + what
 	}
-	return fmt.Sprintf("%d attachments", n)
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // together makes the rules of several attachments in one transaction.

@@ -164,6 +164,13 @@ What an interrupted up has left is finished by the next one.`,
 				{"cni-exec down /etc/cni/netns/web.json", "no error if they are gone"},
 				{"cni-exec down web.json && cni-exec rm mynet", "with the bridge"},
 			}},
+		{name: "boot", operands: "", summary: "clean up after a reboot, and make the bridges", do: (*call).boot,
+			text: `Attachments of earlier boots are deleted, on all networks, and the bridges of
+all configured networks made. It may be run at any time: what is alive stays.`,
+			examples: []example{
+				{"cni-exec boot", "once at each boot, before containers are started"},
+				{"cni-exec boot --conf-dir /etc/mynets", "networks of another directory"},
+			}},
 		{name: "help", operands: "[VERB]", summary: "print this help, or that of a verb", do: (*call).printHelp,
 			examples: []example{
 				{"cni-exec help run", "the flags of run, and two examples"},
