@@ -65,7 +65,7 @@ func (c *call) run(ctx context.Context, operands []string) (exit int, err error)
 		}
 		c.containerID = chain.RunPrefix + c.name
 	}
-	if err := cmp.Or(c.prepare(), c.Ready()); err != nil {
+	if err := cmp.Or(c.prepare(), privileged(), c.Ready()); err != nil {
 		return 0, err
 	}
 	c.target.ContainerID = c.containerID
