@@ -58,6 +58,7 @@ func run(ctx context.Context, p applet.Process) int {
 	if len(l.operands) > 0 {
 		c.verb = l.operands[0]
 	}
+	defer c.logSubject()
 	v := findVerb(c.verb)
 	switch {
 	case err != nil:
@@ -89,6 +90,12 @@ func run(ctx context.Context, p applet.Process) int {
 		return max(c.fail(err), exit)
 	}
 	return exit
+}
+
+// logSubject notes for the log what the call was about.
+func (c *call) logSubject() {
+	t := c.target
+	c.Log.About(applet.Subject{Verb: c.verb, Network: c.network, ContainerID: t.ContainerID, IfName: t.IfName, NetNS: t.NetNS})
 }
 
 // operands reads network and namespace; cnitool wants a namespace for gc and
