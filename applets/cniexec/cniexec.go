@@ -53,6 +53,9 @@ func run(ctx context.Context, p applet.Process) int {
 	if len(p.Args) == 0 {
 		p.Args = []string{"help"}
 	}
+	if p.Args[0] == completeVerb {
+		return complete(p, p.Args[1:])
+	}
 	l, err := parse(p.Args, p.Getenv)
 	c := &call{Process: p, commandLine: l}
 	if len(l.operands) > 0 {
