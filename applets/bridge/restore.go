@@ -50,7 +50,7 @@ func restoreMaster(ctx context.Context, op *attach.Op, c *port) (err error) {
 
 // remakeBridge makes the bridge. One without any port was made anew by others, or by a restore
 // that was killed here: it gets what a new one has.
-func remakeBridge(op *attach.Op, c *bridge) error {
+func remakeBridge(op *attach.Op, c *port) error {
 	if err := ensureBridge(op, c); err != nil || c.made {
 		return err
 	}
@@ -84,7 +84,7 @@ func restoreGateway(ctx context.Context, op *attach.Op, c *port) error {
 	})
 }
 
-// restorePort puts the port into the bridge, and sets the flags and VLANs that are not as they
+// restorePort puts the port into the port, and sets the flags and VLANs that are not as they
 // should be. Port isolation that is on may be the firewall plugin's.
 func restorePort(op *attach.Op, c *port) error {
 	var ops []rtnl.Op
