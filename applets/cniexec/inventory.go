@@ -25,7 +25,7 @@ import (
 // cache, compared with the kernel, the rules and the leases. [newInventory] makes one.
 //
 // Making one changes nothing, takes no lock, starts no plugin and enters no namespace, so that
-// no ADD that hangs holds it up. A verb that changes something looks again under the lock.
+// it does not wait for an ADD. A verb that changes something reads again under the lock.
 type inventory struct {
 	entries []*entry // in the order of networks, names, containers and interfaces
 	broken  []chain.Broken
@@ -42,9 +42,9 @@ type inventory struct {
 // The states of an attachment.
 const (
 	stateOK      = "ok"
-	stateFault   = "fault"   // faults says what is wrong
+	stateFault   = "fault"   // see faults
 	stateAdding  = "adding"  // a verb runs that has not ended
-	stateUnknown = "unknown" // the namespace is not recorded, or must not be looked at
+	stateUnknown = "unknown" // the namespace is not recorded, or cannot be read
 )
 
 // An entry is one attachment: an entry of the cache and what is known of it.
@@ -62,7 +62,7 @@ type entry struct {
 	faults   []string
 }
 
-// name is what people call the container: its pod, or its name, or the file of its namespace.
+// name is that of the container's pod, of the container, or of the file of its namespace.
 func (a *entry) name() string {
 	pod, space := "", ""
 	for _, arg := range a.Args {
@@ -89,8 +89,7 @@ func (a *entry) name() string {
 	return shortID(a.ContainerID)
 }
 
-// derived reports whether a container ID was made of the path of a namespace, so that it says
-// nothing to people.
+// derived reports whether a container ID was derived from the path of a namespace.
 func derived(id string) bool {
 	return strings.HasPrefix(id, chain.CnitoolPrefix) || strings.HasPrefix(id, chain.RunPrefix)
 }
@@ -187,8 +186,8 @@ func (c *netConf) bridge() string {
 	return ""
 }
 
-// readNetConf reads a list or a single configuration. What is wrong with it is left out: the
-// plugins report that.
+// readNetConf reads a list or a single configuration. Invalid members are left out: the
+// plugins report them.
 func readNetConf(doc []byte) *netConf {
 	c := new(netConf)
 	_ = json.Unmarshal(doc, c)
@@ -378,7 +377,7 @@ func (v *inventory) findHostLink(a *entry) {
 	}
 }
 
-// link is the host-side link; nil: there is none, or it is another attachment's.
+// link is the host-side link; nil: it does not exist, or is another attachment's.
 func (v *inventory) link(a *entry) *rtnl.Link {
 	if v.links == nil {
 		return nil
