@@ -30,7 +30,7 @@ empty :=
 comma := ,
 ALL_TAGS := $(subst $(empty) $(empty),$(comma),$(NO_TAGS))
 
-.PHONY: help build build-all reference sizes lint quick test test-tags test-upgrade test-cross test-twin test-vm test-clients fuzz base bench bench-vm demo install clean
+.PHONY: help build build-all reference sizes lint quick test test-tags test-upgrade test-cross test-twin test-vm test-clients test-nodes flanneld fuzz base bench bench-vm demo install clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -136,6 +136,20 @@ test-clients: build ## containers of containerd, podman, buildah; CLIENTS=-requi
 .PHONY: test-readme
 test-readme: ## the commands of the README's first half, on a bare Debian 12; README=-require: no skipping
 	$(GO) run -C test/readme . $(README)
+
+# flanneld is built where go's own cache is. On amd64 its backend udp needs a C compiler.
+FLANNEL := v0.25.7
+FLANNELD = $(shell $(GO) env GOCACHE)/cnibox-flannel-$(FLANNEL)/flannel
+
+flanneld: ## build flanneld, for test-nodes
+	@[ -e $(FLANNELD) ] || GOBIN=$(dir $(FLANNELD)) CGO_ENABLED=$(if $(filter amd64,$(shell $(GO) env GOARCH)),1,0) \
+		$(GO) install -trimpath -ldflags '-s -w' github.com/flannel-io/flannel@$(FLANNEL)
+	@echo $(FLANNELD)
+
+# Where flanneld cannot be built, the program says so and skips.
+test-nodes: build ## two nodes with real etcd and flanneld, pods of the flannel plugin; NODES=-require: no skipping
+	-@$(MAKE) --no-print-directory -s flanneld >/dev/null
+	$(IN_TEST) ./nodes -bin $(abspath $(BIN)) -flanneld $(FLANNELD) $(NODES)
 
 # A count of runs ends cleanly; a time may end go test in the midst of one, as
 # "context deadline exceeded" without a finding.

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"time"
 
 	"cnibox/internal/boot"
 	"cnibox/internal/nsid"
@@ -39,6 +41,15 @@ type Entry struct {
 	NetNSID        string                     `json:"cniboxNetNS,omitempty"`  // device:inode of NetNS
 
 	file string // its path
+}
+
+// Written returns when the file was written; the zero Time if it is not there any more.
+func (e *Entry) Written() time.Time {
+	info, err := os.Lstat(e.file)
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
 }
 
 // Attachment returns the three names that the entry is about.
@@ -108,6 +119,24 @@ func (e *Entry) File() string { return e.file }
 func (e *Entry) Live() bool {
 	id := netnsID(e.NetNSPath())
 	return e.SameBoot() && id != "" && (e.NetNSID == "" || e.NetNSID == id)
+}
+
+// Gone reports whether the attachment's network namespace is known not to exist any more: of
+// another boot, nothing at its path, or another namespace. Without a path, or the permission
+// to look, it is not known.
+func (e *Entry) Gone() bool {
+	path := e.NetNSPath()
+	switch {
+	case !e.SameBoot():
+		return true
+	case path == "":
+		return false
+	}
+	id, err := nsid.At(path)
+	if err != nil {
+		return errors.Is(err, os.ErrNotExist) || errors.Is(err, nsid.ErrNotNS)
+	}
+	return e.NetNSID != "" && e.NetNSID != id.String()
 }
 
 // Attached reports whether an attachment may be alive. An interrupted ADD is not.

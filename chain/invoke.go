@@ -82,7 +82,11 @@ func (l *Local) Invoke(ctx context.Context, plugin string, r *spec.Request) (*sp
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.timeout())
 	defer cancel()
-	if verbs != nil && !l.ForceExec {
+	internal := r.Call.Verb == spec.Restore || r.Call.Verb == spec.Prepare
+	if internal && verbs == nil {
+		return nil, spec.Errorf(spec.CodePlugin, "plugin %s (%s) is another program, which does not know %s", plugin, file, r.Call.Verb)
+	}
+	if verbs != nil && (!l.ForceExec || internal) {
 		return l.inProcess(ctx, plugin, *verbs, r)
 	}
 	return l.exec(ctx, plugin, file, r)
@@ -209,6 +213,9 @@ func (l *Local) inProcess(ctx context.Context, plugin string, v spec.Verbs, r *s
 	own := r.Clone()
 	if own.Call.SystemBus == "" { // as a process of its own would find it
 		own.Call.SystemBus = l.variable(spec.SystemBusEnv)
+	}
+	if own.Call.StateDir == "" {
+		own.Call.StateDir = l.variable(spec.StateEnv)
 	}
 	if own.Prev, err = asSeen(own.Prev, r); err != nil {
 		return nil, fmt.Errorf("prevResult: %w", err)

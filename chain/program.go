@@ -14,8 +14,8 @@ import (
 )
 
 // This file is the one place that starts processes. It does so for three callers: exec.go starts
-// plugins found on CNI_PATH, command.go the command of `cni-exec run`, and selinux.go this binary
-// itself under an SELinux label.
+// plugins found on CNI_PATH, command.go the commands of `cni-exec run` and `cni-exec enter`, and
+// selinux.go this binary itself under an SELinux label.
 
 // waitDelay is for what a program's own children print while they keep its pipes
 // open after its end.
@@ -37,6 +37,14 @@ type program struct {
 
 	attr    unix.SysProcAttr
 	signals <-chan os.Signal // passed on to the program, but for the terminal's; nil: none
+	started func()           // called once it runs; nil: not called
+}
+
+// become replaces this process by the program, which gets the namespaces of the calling thread,
+// standard streams of this process, and the rest of the fields but attr and signals. It returns
+// only after an error, an [*os.PathError].
+func (p *program) become() error {
+	return &os.PathError{Op: OpStart, Path: p.file, Err: syscall.Exec(p.file, p.args, p.environ)}
 }
 
 // run starts the program on the calling thread and returns how it ended, after
@@ -70,6 +78,9 @@ func (p *program) run(ctx context.Context) (*os.ProcessState, error) {
 	}
 	s.begin()
 	stop := p.pass(cmd.Process, early)
+	if p.started != nil {
+		p.started()
+	}
 	err = cmd.Wait()
 	stop()
 	s.finish()

@@ -165,7 +165,7 @@ func (t *taking) next(i int, set RangeSet) (netip.Addr, error) {
 			}
 		}
 	}
-	return t.reclaim(set, w)
+	return t.reclaim(i, set, w)
 }
 
 // first returns the address at which the search for a free one begins: the one after the
@@ -194,9 +194,10 @@ func (s *Store) taken() (map[netip.Addr]bool, error) {
 }
 
 // reclaim is for a set without a free address: it takes the lowest one whose lease has no
-// readable owner and is not in the index, as after a process was killed or a power cut. In
-// the reference such an address is lost. The error has code 101.
-func (t *taking) reclaim(set RangeSet, w *tempFile) (netip.Addr, error) {
+// readable owner and is not in the index, as after a process was killed or a power cut, or
+// else frees the leases whose owners are gone. In the reference such addresses are lost. The
+// error has code 101.
+func (t *taking) reclaim(i int, set RangeSet, w *tempFile) (netip.Addr, error) {
 	taken, err := t.s.taken()
 	if err != nil {
 		return netip.Addr{}, err
@@ -223,6 +224,11 @@ func (t *taking) reclaim(set RangeSet, w *tempFile) (netip.Addr, error) {
 			t.s.o.Warn("%v", err)
 			continue
 		}
+		if ok, err := t.s.publish(w, a); ok || err != nil {
+			return a, err
+		}
+	}
+	for _, a := range t.s.freeGone(i, set, known) {
 		if ok, err := t.s.publish(w, a); ok || err != nil {
 			return a, err
 		}

@@ -10,7 +10,8 @@ import (
 )
 
 // Exhausted returns the index of the first range set in which ADD would find no free address;
-// -1: there is none. Leases without an owner count as free, since ADD reclaims them.
+// -1: there is none. Leases without an owner, and those of owners that are gone, count as free,
+// since ADD reclaims them.
 func Exhausted(s *Store, sets []RangeSet) (int, error) {
 	if err := s.load(); err != nil {
 		return -1, err
@@ -29,7 +30,7 @@ func Exhausted(s *Store, sets []RangeSet) (int, error) {
 				used++
 			}
 		}
-		if used >= set.usable() {
+		if used >= set.Usable() && !s.someGone(i, set, known) {
 			return i, nil
 		}
 	}

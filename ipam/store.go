@@ -22,7 +22,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -55,6 +57,11 @@ type Options struct {
 	KeepAcrossBoots bool
 
 	Boot string // the boot's ID; empty: the kernel's
+
+	// Gone reports whether the owner of an address is known to be gone. It is called for leases
+	// of a set without a free address, which are freed then; nil: none is. since is when the
+	// lease was made. Nothing is freed with KeepAcrossBoots.
+	Gone func(o spec.Attachment, a netip.Addr, since time.Time) bool
 
 	// Warn reports what the store corrected; nil: it is not reported.
 	Warn func(format string, args ...any)
@@ -122,12 +129,14 @@ func open(ctx context.Context, dir, network string, o Options, how int, create b
 // openDirectories opens the data directory and the network's in it. Symbolic links are
 // followed in the path of the data directory only.
 func (s *Store) openDirectories(dir string, create bool) (err error) {
-	if create {
+	s.data, err = openDirectory(dir)
+	if create && errors.Is(err, os.ErrNotExist) {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
+		s.data, err = openDirectory(dir)
 	}
-	if s.data, err = openDirectory(dir); err != nil {
+	if err != nil {
 		return err
 	}
 	s.leases, err = s.data.sub(s.network, create)

@@ -89,3 +89,17 @@ func Hashed(name, prefix string, digits int) bool {
 	hex, ok := strings.CutPrefix(name, prefix)
 	return ok && len(hex) == digits && strings.Trim(hex, "0123456789abcdef") == ""
 }
+
+// LabelNames returns the attachment of a label, as far as its names are whole; false: they were
+// cut, or it is no label.
+func LabelNames(label string) (a Attachment, ok bool) {
+	key := LabelKey(label)
+	if key == "" {
+		return a, false
+	}
+	_, names, _ := strings.Cut(label, " ")
+	var rest string
+	a.Network, rest, _ = strings.Cut(names, "/")
+	a.ContainerID, a.IfName, _ = strings.Cut(rest, "/")
+	return a, a.Key() == key
+}

@@ -19,11 +19,25 @@ type Call struct {
 	Path          string // CNI_PATH as it came
 	NetNSOverride bool   // CNI_NETNS_OVERRIDE: our own namespace is meant
 	SystemBus     string // DBUS_SYSTEM_BUS_ADDRESS as it came; others find it in their environment
+	StateDir      string // CNIBOX_STATE, an absolute path; empty: the default directories. Others find it as well
 }
 
 // SystemBusEnv is the variable of [Call.SystemBus], which is not of the specification but of
 // D-Bus.
 const SystemBusEnv = "DBUS_SYSTEM_BUS_ADDRESS"
+
+// StateEnv is the variable of [Call.StateDir], which is our own.
+const StateEnv = "CNIBOX_STATE"
+
+// StateDir returns CNIBOX_STATE. A path that is not absolute has code 4: runtimes start plugins
+// anywhere.
+func StateDir(getenv func(string) string) (string, error) {
+	dir := getenv(StateEnv)
+	if dir != "" && !filepath.IsAbs(dir) {
+		return "", Errorf(CodeEnv, "%s %q is not an absolute path", StateEnv, dir)
+	}
+	return dir, nil
+}
 
 // ReadCall reads and checks the CNI_* variables; errors have code 4 and name
 // the variables. An empty Verb is no error here, since it asks for the about
@@ -40,6 +54,13 @@ func ReadCall(getenv func(string) string) (Call, error) {
 		Path:          getenv("CNI_PATH"),
 		NetNSOverride: override(getenv("CNI_NETNS_OVERRIDE")),
 		SystemBus:     getenv(SystemBusEnv),
+	}
+	if c.Verb == Restore || c.Verb == Prepare { // which are no verbs of the specification
+		return c, unknownVerb(c.Verb)
+	}
+	var err error
+	if c.StateDir, err = StateDir(getenv); err != nil {
+		return c, err
 	}
 	// GC, STATUS and VERSION are about no attachment; runtimes fill the names with
 	// anything, as "dummy".

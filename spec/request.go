@@ -3,6 +3,7 @@ package spec
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 )
 
@@ -43,15 +44,22 @@ type Request struct {
 	badArgs error           // why
 	absent  []error         // what DEL ignores
 	conf    json.RawMessage // the plugin's own configuration, as it came
-	top     common          // its keys that all plugins have
+	top     Common          // its keys that all plugins have
 }
 
-// common are the keys that all plugins have, each to be read on its own.
-type common struct {
-	CNIVersion, Name, Type, IPAM, DNS, Args, RuntimeConfig, MAC, PrevResult json.RawMessage
-
-	Valid    json.RawMessage `json:"cni.dev/valid-attachments"`
-	Attached json.RawMessage `json:"cni.dev/attachments"`
+// Common are the keys that all plugins have, each to be read on its own.
+type Common struct {
+	CNIVersion    json.RawMessage `json:"cniVersion"`
+	Name          json.RawMessage `json:"name"`
+	Type          json.RawMessage `json:"type"`
+	IPAM          json.RawMessage `json:"ipam"`
+	DNS           json.RawMessage `json:"dns"`
+	Args          json.RawMessage `json:"args"`
+	RuntimeConfig json.RawMessage `json:"runtimeConfig"`
+	MAC           json.RawMessage `json:"mac"`
+	PrevResult    json.RawMessage `json:"prevResult"`
+	Valid         json.RawMessage `json:"cni.dev/valid-attachments"`
+	Attached      json.RawMessage `json:"cni.dev/attachments"`
 }
 
 // NetConf are the keys common to all plugins.
@@ -203,7 +211,11 @@ func (r *Request) readPrev() error {
 	}
 	res, err := p.result(members, r.Net.Version)
 	if err != nil {
-		return Errorf(CodeConfig, "prevResult: %w", err).AtKey("prevResult")
+		key := "prevResult"
+		if inner := new(KeyError); errors.As(err, &inner) {
+			key += "." + inner.Key
+		}
+		return Errorf(CodeConfig, "prevResult: %w", err).AtKey(key)
 	}
 	r.Prev = res
 	return nil
@@ -332,7 +344,7 @@ func (r *Request) CheckIPAM() error {
 	if verbs, err := r.Invoker.Find(r.Net.IPAM.Type); err != nil || verbs == nil || verbs.IPAM {
 		return nil // a missing one is an error when it is run
 	}
-	return Errorf(CodeConfig, "\"ipam.type\" %q is no address plugin: host-local, static and dhcp are", r.Net.IPAM.Type)
+	return Errorf(CodeConfig, "\"ipam.type\" %q is no address plugin: host-local, static and dhcp are", r.Net.IPAM.Type).AtKey("ipam.type")
 }
 
 // Delegate runs a verb of the IPAM plugin with the same call and configuration.

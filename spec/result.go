@@ -48,13 +48,13 @@ type IP struct {
 // A Route is a route inside the container.
 // Its table and scope are pointers since 0 is a value for both.
 type Route struct {
-	Dst      netip.Prefix
-	GW       netip.Addr // zero: the gateway of the family
-	MTU      int        // bytes; 0: the link's
-	AdvMSS   int        // bytes; 0: from the MTU
-	Priority int        // the metric; 0: the kernel's choice
-	Table    *int       // nil: main
-	Scope    *int       // nil: from the gateway
+	Dst      netip.Prefix `json:"dst"`
+	GW       netip.Addr   `json:"gw"`       // zero: the gateway of the family
+	MTU      int          `json:"mtu"`      // bytes; 0: the link's
+	AdvMSS   int          `json:"advmss"`   // bytes; 0: from the MTU
+	Priority int          `json:"priority"` // the metric; 0: the kernel's choice
+	Table    *int         `json:"table"`    // nil: main
+	Scope    *int         `json:"scope"`    // nil: from the gateway
 
 	extra members
 }

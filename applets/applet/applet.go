@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -25,9 +26,14 @@ type Applet struct {
 	Name    string     // base name of argv[0], and "type" of a configuration
 	Summary string     // one line
 	Help    string     // one configuration key a line; of a tool, its usage, or empty: its main prints it for the argument help
-	Conf    any        // of a plugin: the zero value of the struct with its keys; nil: it has none
 	Verbs   spec.Verbs // a plugin's
-	Main    func(context.Context, Process) int
+
+	// Conf is, of a plugin, the zero value of the struct with its keys; nil: it has none. A key
+	// whose value is the configuration of another plugin, named by its "type", has the tag
+	// plugin with the one that is run without that.
+	Conf any
+
+	Main func(context.Context, Process) int
 
 	// Again is the main of a plugin that re-execs itself: with arguments, and without CNI_COMMAND.
 	Again func(Process) int
@@ -56,6 +62,9 @@ type Process struct {
 	// Applets are the programs of the binary: delegates and members of a chain are found
 	// among them.
 	Applets Table
+
+	// Log is the line about the call for CNIBOX_LOG; nil: none is wanted.
+	Log *Log
 
 	// ForceExec starts a process even for plugins that are built in; tests
 	// compare both ways.
@@ -106,7 +115,21 @@ func (t Table) Plugin(name string) (spec.Verbs, bool) {
 
 // Run runs the applet and returns its exit code. A tool that a runtime calls as a plugin is an
 // error: exit code 0 would be a success.
+//
+// With CNIBOX_LOG a line is written at the end, unless it is part of a call that has one.
 func (a *Applet) Run(ctx context.Context, p Process) int {
+	where := p.Getenv(LogEnv)
+	if where == "" || p.Log != nil {
+		return a.run(ctx, p)
+	}
+	p.Log = &Log{program: a.Name, where: where, stderr: p.Stderr, start: time.Now()}
+	exit := a.run(ctx, p)
+	p.Log.Write(exit)
+	return exit
+}
+
+// run is Run without a log.
+func (a *Applet) run(ctx context.Context, p Process) int {
 	if a.Main != nil {
 		if len(p.Args) == 0 && p.Getenv("CNI_COMMAND") != "" {
 			return Unknown(a.Name, p)

@@ -45,6 +45,7 @@ type Interface[P any] struct {
 	NoNetdev func(P) bool
 
 	Validate  func(P) error                                 // the configuration alone; errors have code 7
+	Claims    func(P) spec.Claims                           // of a configuration that is valid
 	Create    Step[P]                                       // makes the link, down, in op.NS, named IfName, and sets op.Link
 	Resolve   Step[P]                                       // addresses known, nothing set: gateways and routes of op.Result
 	Configure Step[P]                                       // addresses, routes, up; nil: [Op.Configure]
@@ -56,6 +57,10 @@ type Interface[P any] struct {
 	Cleanup   Step[P]                                       // DEL of what is outside the namespace, while the link is deleted
 	Probe     func(context.Context, *spec.Request, P) error // STATUS beyond the IPAM plugin's
 	Collect   Step[P]                                       // GC beyond links and the IPAM plugin's
+	Prepare   Step[P]                                       // see [spec.Verbs]; of no attachment
+	Restore   Step[P]                                       // see [spec.Verbs]; op.Result has the addresses, and there is no op.Link
+
+	RemoveNetwork func(context.Context, *spec.Request, P) error // see [spec.Verbs]; nil: ADD makes nothing for the network
 
 	newConf func() P // an empty configuration
 }
@@ -76,7 +81,44 @@ func (s Step[P]) run(ctx context.Context, op *Op, c P) error {
 // plugin.
 func Verbs[C any](p Interface[*C]) spec.Verbs {
 	p.newConf = func() *C { return new(C) }
-	return spec.Verbs{Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc, Args: !p.NoMAC, Enters: true}
+	v := spec.Verbs{
+		Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc, Validate: p.validate,
+		Args: !p.NoMAC, MAC: !p.NoMAC, Enters: true, Interface: true}
+	if p.Restore != nil {
+		v.Restore = p.restore
+	}
+	if p.RemoveNetwork != nil {
+		v.RemoveNetwork = func(ctx context.Context, r *spec.Request) error {
+			c, err := p.conf(r)
+			if err != nil {
+				return err
+			}
+			return p.RemoveNetwork(ctx, r, c)
+		}
+	}
+	if p.Prepare != nil {
+		v.Prepare = p.prepare
+	}
+	return v
+}
+
+// validate is what ADD checks before it opens anything, and what its IPAM plugin does.
+func (p Interface[P]) validate(r *spec.Request) (claims spec.Claims, err error) {
+	c, err := p.conf(r)
+	if err == nil && p.IPAM != Chained { // the addresses may be those of prevResult
+		err = checkAddressed(r, p.IPAM)
+	}
+	if err == nil && !p.NoMAC {
+		_, err = r.MAC()
+	}
+	if err == nil && r.Net.IPAM.Type != "" {
+		claims, err = r.Validate(r.Net.IPAM.Type)
+	}
+	if err == nil && p.Claims != nil {
+		own := p.Claims(c)
+		claims.Link, claims.Routed = own.Link, own.Routed
+	}
+	return claims, err
 }
 
 // conf decodes and checks the plugin's configuration.

@@ -4,7 +4,6 @@ package bandwidth
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 
 	"cnibox/applets/applet"
@@ -40,6 +39,8 @@ its own queue. What the container sends is queued on an IFB named bwp and 12 hex
 	Verbs: spec.Verbs{
 		Since: spec.V030,
 		Add:   add, Check: check, Del: del, Status: status, GC: gc,
+		Restore: restore,
+		Chained: true, Validate: validate,
 	},
 }
 
@@ -88,6 +89,12 @@ type plan struct {
 // plugin in its list.
 func (p *plan) empty() bool { return p.ingress.rate == 0 && p.egress.rate == 0 }
 
+// validate is what ADD checks of the configuration alone.
+func validate(r *spec.Request) (spec.Claims, error) {
+	_, err := readPlan(r)
+	return spec.Claims{}, err
+}
+
 // readPlan decodes and checks the configuration. Errors have code 7.
 func readPlan(r *spec.Request) (*plan, error) {
 	var c conf
@@ -98,7 +105,7 @@ func readPlan(r *spec.Request) (*plan, error) {
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
-	if p.dir, err = record.In(c.DataDir, dataDir); err != nil {
+	if p.dir, err = record.In(r.Call, c.DataDir, dataDir); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -149,12 +156,12 @@ func newLimit(dir string, rate, burst, latency uint64) (limit, error) {
 		return limit{}, nil
 	case rate == 0:
 		return limit{}, spec.Errorf(spec.CodeConfig, "if burst is set, rate must also be set").
-			WithDetails("%sBurst is %d, %sRate is missing", dir, burst, dir)
+			WithDetails("%sBurst is %d, %sRate is missing", dir, burst, dir).AtKey(dir + "Burst")
 	case l.rate == 0:
-		return limit{}, fmt.Errorf("%sRate %d is less than 8 bits per second", dir, rate)
+		return limit{}, spec.KeyErrorf(dir+"Rate", "%sRate %d is less than 8 bits per second", dir, rate)
 	// In bits, as Go 1.26 for s390x takes any x/8 to be less than 1<<32-1.
 	case burst >= 8*math.MaxUint32:
-		return limit{}, spec.Errorf(spec.CodeConfig, "burst cannot be more than 4GB").WithDetails("%sBurst is %d bits", dir, burst)
+		return limit{}, spec.Errorf(spec.CodeConfig, "burst cannot be more than 4GB").WithDetails("%sBurst is %d bits", dir, burst).AtKey(dir + "Burst")
 	case l.burst == 0:
 		l.burst = min(max(l.rate/1000*burstTime, leastBurst), math.MaxUint32-1)
 	}
@@ -199,6 +206,15 @@ func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	return r.Prev, nil
+}
+
+// restore makes the limits again unless they are as they should be.
+func restore(ctx context.Context, r *spec.Request) error {
+	if check(ctx, r) == nil {
+		return nil
+	}
+	_, err := add(ctx, r)
+	return err
 }
 
 // status fails with code 50 if the kernel lacks what ADD needs.

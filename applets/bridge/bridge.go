@@ -53,11 +53,12 @@ mac                        string  random   address of the container-side veth
 runtimeConfig.dns (capability dns) replaces dns.
 Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.`,
 	Verbs: attach.Verbs(attach.Interface[*port]{
-		Kind: "veth", Validate: (*port).validate,
+		Kind: "veth", Validate: (*port).validate, Claims: (*port).claims,
 		Create: createPort, Resolve: resolveGateways, Configure: configure, Setup: setup, Ready: ready,
 		Verify: verify, Describe: describe, Probe: probe,
 		Remove:  func(_ context.Context, op *attach.Op, _ *port) error { return op.RemoveVeth() },
-		Cleanup: cleanup, Collect: collect,
+		Cleanup: cleanup, Collect: collect, Restore: restore, RemoveNetwork: removeBridge,
+		Prepare: func(_ context.Context, op *attach.Op, c *port) error { return ensureBridge(op, c) },
 	}),
 }
 
@@ -69,8 +70,9 @@ var kinds = []nft.Kind{nft.KindMasquerade, nft.KindMACGuard, nft.KindAdverts}
 // exist.
 type port struct {
 	conf
-	link, host *rtnl.Link // the bridge, and the port; nil before createPort
-	made       bool       // by this ADD, with an address that stays
+	link, host *rtnl.Link       // the bridge, and the port; nil before createPort
+	made       bool             // by this ADD, with an address that stays
+	mac        net.HardwareAddr // of a bridge that is made; nil: a random one
 }
 
 // conf are the keys; Help describes each. The zero value of each key is its default
@@ -107,13 +109,22 @@ func (c *conf) validate() error {
 	}
 	switch {
 	case c.HairpinMode && c.PromiscMode:
-		return errors.New(`cannot set hairpin mode and promiscuous mode at the same time: drop "hairpinMode" or "promiscMode"`)
+		return spec.KeyErrorf("promiscMode", `cannot set hairpin mode and promiscuous mode at the same time: drop "hairpinMode" or "promiscMode"`)
 	case c.DisableContainerInterface && c.IPAM.Type != "":
-		return errors.New(`cannot use IPAM when DisableContainerInterface flag is set: drop "ipam" or "disableContainerInterface"`)
+		return spec.KeyErrorf("disableContainerInterface", `cannot use IPAM when DisableContainerInterface flag is set: drop "ipam" or "disableContainerInterface"`)
 	case c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535):
 		return spec.KeyErrorf("mtu", `"mtu" %d is not within 68 to 65535`, c.MTU)
 	}
 	return errors.Join(c.CheckBackend(), c.validateVLANs())
+}
+
+// claims names the link that the gateway addresses are put on.
+func (c *port) claims() spec.Claims {
+	link := c.Bridge
+	if c.VLAN != 0 && c.IsGateway {
+		link = c.vlanGateway()
+	}
+	return spec.Claims{Link: link, Routed: c.IsGateway}
 }
 
 // createPort creates the bridge, if it is missing, and a veth pair whose host side is a port of it.
@@ -181,8 +192,12 @@ func guardMAC(ctx context.Context, op *attach.Op, port string) error {
 func ensureBridge(op *attach.Op, c *port) error {
 	br, err := op.Host.Link(c.Bridge)
 	if errors.Is(err, os.ErrNotExist) {
+		mac := c.mac
+		if mac == nil {
+			mac = attach.RandomMAC()
+		}
 		br, err = op.Host.CreateLink(rtnl.LinkSpec{
-			Name: c.Bridge, Kind: rtnl.Bridge{VLANFiltering: c.filtersVLANs()}, MTU: c.MTU, MAC: attach.RandomMAC(), Up: true,
+			Name: c.Bridge, Kind: rtnl.Bridge{VLANFiltering: c.filtersVLANs()}, MTU: c.MTU, MAC: mac, Up: true,
 		})
 		if err == nil {
 			c.made = true

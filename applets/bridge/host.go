@@ -22,6 +22,11 @@ func setup(ctx context.Context, op *attach.Op, c *port) error {
 			return err
 		}
 	}
+	return addRules(ctx, op, c)
+}
+
+// addRules masquerades, and makes a gateway the only router of its port.
+func addRules(ctx context.Context, op *attach.Op, c *port) error {
 	if !c.IsGateway {
 		return c.AddMasquerade(ctx, op, kinds)
 	}
@@ -39,18 +44,19 @@ func addGatewayRules(ctx context.Context, op *attach.Op, c *port) error {
 		}
 		return nil
 	})
-	err := table.Update(ctx, func(x *nft.Tx) error {
+	return table.UpdateThen(ctx, func(x *nft.Tx) error {
 		x.NoAdverts(op.Attachment, c.host.Name)
 		if !c.IPMasq {
 			return nil
 		}
 		return netfilter.Masquerade(op, op.Result.IPs)(x)
+	}, func(ctx context.Context, err error) error {
+		if !netfilter.IsMissing(err) {
+			return err
+		}
+		op.Warn("router advertisements of this container may reach its neighbours: %v", err)
+		return c.AddMasquerade(ctx, op, kinds)
 	})
-	if !netfilter.IsMissing(err) {
-		return err
-	}
-	op.Warn("router advertisements of this container may reach its neighbours: %v", err)
-	return c.AddMasquerade(ctx, op, kinds)
 }
 
 // ready waits for the port, which drops the announcement of the addresses before it forwards, then

@@ -29,14 +29,14 @@ func (c *conf) filtersVLANs() bool { return c.VLAN != 0 || len(c.VLANTrunk) > 0 
 // validateVLANs checks "vlan" and "vlanTrunk".
 func (c *conf) validateVLANs() error {
 	if c.VLAN < 0 || c.VLAN > vlanMax {
-		return fmt.Errorf("invalid VLAN ID %d: \"vlan\" is within 0 to %d", c.VLAN, vlanMax)
+		return spec.KeyErrorf("vlan", "invalid VLAN ID %d: \"vlan\" is within 0 to %d", c.VLAN, vlanMax)
 	}
 	if gw := c.vlanGateway(); c.VLAN != 0 && c.IsGateway && len(gw) > 15 {
 		return fmt.Errorf("interface name %q of the VLAN's gateway is too long: shorten \"bridge\"", gw)
 	}
-	for _, t := range c.VLANTrunk {
+	for i, t := range c.VLANTrunk {
 		if err := t.validate(); err != nil {
-			return err
+			return &spec.KeyError{Key: fmt.Sprintf("vlanTrunk[%d]", i), Err: err}
 		}
 	}
 	return nil
@@ -123,7 +123,10 @@ func (c *conf) vlanGateway() string { return fmt.Sprintf("%s.%d", c.Bridge, c.VL
 func ensureVLANGateway(op *attach.Op, c *port) (*rtnl.Link, error) {
 	br := c.link
 	gw, err := op.Host.Link(c.vlanGateway())
-	if err == nil || !errors.Is(err, os.ErrNotExist) {
+	if err == nil {
+		return gw, rejoinVLANGateway(op, c, gw)
+	}
+	if !errors.Is(err, os.ErrNotExist) {
 		return gw, err
 	}
 	names := attach.HostNames(spec.Attachment{Network: c.Bridge, IfName: c.vlanGateway()})
@@ -141,10 +144,7 @@ func ensureVLANGateway(op *attach.Op, c *port) (*rtnl.Link, error) {
 		notThis := func(l *rtnl.Link) bool { return l.Index != port.Index }
 		return whileUnused(op, br.Index, notThis, func() error { return op.Host.DelLink(port.Name) })
 	})
-	err = op.Host.Do(
-		rtnl.DropPortVLANs(port.Index, []rtnl.VLANRange{{From: 1, To: vlanMax}}),
-		rtnl.NewPortVLANs(port.Index, []rtnl.VLANRange{{From: c.VLAN, To: c.VLAN, PVID: true, Untagged: true}}))
-	if err != nil {
+	if err := op.Host.Do(gatewayVLAN(c, port.Index)...); err != nil {
 		return nil, err
 	}
 	if err := op.IgnoreRouters(c.vlanGateway()); err != nil { // before it can receive any
@@ -154,4 +154,26 @@ func ensureVLANGateway(op *attach.Op, c *port) (*rtnl.Link, error) {
 		return nil, err
 	}
 	return op.Host.LinkAt(port.Parent)
+}
+
+// gatewayVLAN leaves a port of the bridge in the VLAN alone.
+func gatewayVLAN(c *port, port uint32) []rtnl.Op {
+	return []rtnl.Op{
+		rtnl.DropPortVLANs(port, []rtnl.VLANRange{{From: 1, To: vlanMax}}),
+		rtnl.NewPortVLANs(port, []rtnl.VLANRange{{From: c.VLAN, To: c.VLAN, PVID: true, Untagged: true}}),
+	}
+}
+
+// rejoinVLANGateway puts the other end of the VLAN's veth pair back into the bridge, which was
+// deleted and made again since.
+func rejoinVLANGateway(op *attach.Op, c *port, gw *rtnl.Link) error {
+	if gw.Kind != "veth" || gw.PeerNS {
+		return nil
+	}
+	port, err := op.Host.LinkAt(gw.Parent)
+	if err != nil || port.Master != 0 {
+		return rtnl.SkipAbsent(err)
+	}
+	join := rtnl.ChangeLink(port.Index, rtnl.LinkChange{Master: &c.link.Index, Up: new(true)})
+	return op.Host.Do(append([]rtnl.Op{join}, gatewayVLAN(c, port.Index)...)...)
 }

@@ -30,6 +30,9 @@ type subnets struct {
 	IPv6 netip.Prefix `json:"ipv6"` // unique local; used if the host has IPv6
 }
 
+// subnetsFile is the name of that file, in the directory cnibox of the cache.
+const subnetsFile = "default-network.json"
+
 // embedded returns the default network, with a warning. It depends on whether the host has IPv6.
 func (c *call) embedded() (*chain.List, error) {
 	s, err := c.subnets()
@@ -37,7 +40,7 @@ func (c *call) embedded() (*chain.List, error) {
 		return nil, fmt.Errorf("default network: %w", err)
 	}
 	v6 := hostHasIPv6()
-	l, err := chain.Parse(embeddedConf(s, v6, filepath.Join(c.cacheDir, "networks"), resolvConf()))
+	l, err := chain.Parse(embeddedConf(s, v6, filepath.Join(c.runner.Cache.Dir, "networks"), resolvConf()))
 	if err != nil {
 		return nil, fmt.Errorf("default network: %w", err)
 	}
@@ -82,8 +85,8 @@ func embeddedConf(s subnets, v6 bool, dataDir, resolv string) []byte {
 // subnets returns the stored subnets, or chooses and stores some. Of two processes that choose at the
 // same time, both use the choice of the first.
 func (c *call) subnets() (s subnets, err error) {
-	dir := filepath.Join(c.cacheDir, "cnibox")
-	file := filepath.Join(dir, "default-network.json")
+	dir := filepath.Join(c.runner.Cache.Dir, "cnibox")
+	file := filepath.Join(dir, subnetsFile)
 	if s, err = readSubnets(file); !errors.Is(err, os.ErrNotExist) {
 		return s, err
 	}

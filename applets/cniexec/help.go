@@ -25,8 +25,9 @@ found on CNI_PATH and started.
 	}
 	b.WriteString(`
 NETWORK is the name in a configuration in --conf-dir, NETNS the path of a
-network namespace (/run/netns/NAME, /proc/PID/ns/net). Where --conf-dir holds
-nothing, there is the network "cnibox" all the same: a bridge with port mapping.
+network namespace (/proc/PID/ns/net), or a bare NAME for /run/netns/NAME. Where
+--conf-dir holds nothing, there is the network "cnibox" all the same: a bridge
+with port mapping.
 ` + "`cni-exec help VERB` has the flags of a verb, and examples. Those of all verbs:\n\n")
 	set.VisitAll(func(flag *pflag.Flag) {
 		if verbsOf(flag) == nil {
@@ -36,8 +37,9 @@ nothing, there is the network "cnibox" all the same: a bridge with port mapping.
 	b.WriteString(`
 Environment, as cnitool has it: NETCONFPATH (--conf-dir), CNI_PATH (--path),
 CNI_IFNAME (--ifname), CNI_CONTAINERID (--container-id), CNI_ARGS (KEY=VALUE;…),
-CAP_ARGS (JSON object of capability arguments). Flags may stand anywhere before
-"--". del, check and get use the arguments of the add unless others are given.
+CAP_ARGS (JSON object of capability arguments), and CNIBOX_STATE (--state-dir).
+Flags may stand anywhere before "--". del, check and get use the arguments of
+the add unless others are given; the directories of state must be the add's.
 
 A verb waits 2 minutes for others of the same container, and for a gc of the
 same network; then it ends with code 11 (try again later).

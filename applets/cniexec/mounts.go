@@ -16,28 +16,54 @@ import (
 	"cnibox/spec"
 )
 
+// The surroundings are what a command sees of its network beside the namespace itself.
+type surroundings struct {
+	dns     spec.DNS // of its networks; empty: the host's
+	servers []string // name servers in place of those of dns; nil: none
+	name    string   // of the run, which is its host name; empty: that of the host
+	hosts   string   // with a name: the file that is mounted on /etc/hosts
+	warn    func(format string, args ...any)
+}
+
 // mount moves the calling thread, and so the command that it starts, into a new mount namespace with
 // /sys and /etc/resolv.conf of its network. What cannot be mounted stays the host's, with a warning.
 //
 // It is called in the network namespace of the command, on a thread that ends with it.
-func (s *sandbox) mount() {
+func (s *surroundings) mount() {
 	err := os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNS))
 	if err == nil {
 		// slave: mounts of the host are propagated, ours are not
 		err = os.NewSyscallError("mount", unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""))
 	}
 	if err != nil {
-		s.runner.Warn("the command sees the host's /sys and /etc/resolv.conf: %v", err)
+		s.warn("the command sees the host's /sys and /etc/resolv.conf: %v", err)
 		return
 	}
 	if text, ok := s.resolvers(); ok {
 		if err := coverFile(etcResolvConf, text); err != nil {
-			s.runner.Warn("the command sees the host's %s: %v", etcResolvConf, err)
+			s.warn("the command sees the host's %s: %v", etcResolvConf, err)
+		}
+	}
+	if s.name != "" {
+		if err := s.mountName(); err != nil {
+			s.warn("the command sees the host's name and %s: %v", etcHosts, err)
 		}
 	}
 	if err := mountSysfs(); err != nil {
-		s.runner.Warn("the command sees the host's /sys: %v", err)
+		s.warn("the command sees the host's /sys: %v", err)
 	}
+}
+
+// mountName gives the calling thread a host name of its own, and the /etc/hosts of the run.
+func (s *surroundings) mountName() error {
+	err := os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWUTS))
+	if err == nil {
+		err = os.NewSyscallError("sethostname", unix.Sethostname([]byte(s.name)))
+	}
+	if err == nil {
+		err = os.NewSyscallError("mount", unix.Mount(s.hosts, etcHosts, "", unix.MS_BIND, ""))
+	}
+	return err
 }
 
 const (
@@ -49,8 +75,12 @@ const (
 // resolvers returns the text of /etc/resolv.conf for the command; false: that of the host. Name
 // servers of the networks come first, then those of systemd-resolved, then those of the host that are
 // not on loopback.
-func (s *sandbox) resolvers() (text string, ok bool) {
+func (s *surroundings) resolvers() (text string, ok bool) {
 	d := s.dns
+	if len(s.servers) > 0 {
+		d.Nameservers = s.servers
+		return resolvText(d), true
+	}
 	if d.Nameservers = slices.DeleteFunc(slices.Clone(d.Nameservers), onLoopback); len(d.Nameservers) > 0 {
 		return resolvText(d), true
 	}
@@ -67,7 +97,7 @@ func (s *sandbox) resolvers() (text string, ok bool) {
 		return "", false
 	}
 	if file == "" {
-		s.runner.Warn("the command has no name server: those of %s listen on the host's loopback", etcResolvConf)
+		s.warn("the command has no name server: those of %s listen on the host's loopback", etcResolvConf)
 	}
 	return text, true
 }

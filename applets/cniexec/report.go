@@ -18,7 +18,9 @@ import (
 // The exit code is 2; cnitool prints its whole usage instead.
 func (c *call) wrongCall(err error) int {
 	fmt.Fprintf(c.Stderr, "cni-exec: %v (`cni-exec help` lists verbs and flags)\n", err)
-	c.object(spec.Errorf(spec.CodeEnv, "%w", err))
+	e := spec.Errorf(spec.CodeEnv, "%w", err)
+	c.Log.Failed(e)
+	c.object(e)
 	return exitUsage
 }
 
@@ -34,6 +36,7 @@ func (c *call) object(e *spec.Error) {
 // what an external plugin wrote may have more lines. The exit code is 1.
 func (c *call) fail(err error) int {
 	e := spec.AsError(err)
+	c.Log.Failed(e)
 	fmt.Fprintf(c.Stderr, "cni-exec: %s\n", strings.TrimSpace(c.verb+" "+c.network)+": "+e.Msg)
 	second := []string{e.Details, c.hint(err, e.Code)}
 	second = slices.DeleteFunc(second, func(s string) bool { return s == "" })
@@ -75,7 +78,7 @@ func (c *call) hint(err error, code int) string {
 	case errors.Is(err, os.ErrPermission) && unix.Geteuid() != 0:
 		return "run it as root: it changes network namespaces"
 	case code == spec.CodeIO && c.inCache(err):
-		return "name a directory that can be written with --cache-dir"
+		return "name a directory that can be written with --state-dir (CNIBOX_STATE) or --cache-dir"
 	case code == spec.CodeTryAgain && errors.Is(err, context.DeadlineExceeded):
 		return "--timeout sets how long a plugin may take"
 	case code == spec.CodePlugin && errors.Is(err, os.ErrNotExist):
@@ -87,7 +90,7 @@ func (c *call) hint(err error, code int) string {
 // inCache reports whether an error is about a file in the cache.
 func (c *call) inCache(err error) bool {
 	var path *os.PathError
-	return errors.As(err, &path) && strings.HasPrefix(path.Path, c.cacheDir)
+	return errors.As(err, &path) && c.runner != nil && strings.HasPrefix(path.Path, c.runner.Cache.Dir)
 }
 
 // attached reports whether the target is in the cache, and so the cause of code 100, which is also
@@ -106,7 +109,7 @@ func (c *call) delHint() string {
 	}
 	hint += "-i " + c.target.IfName
 	unset := new(flags).set(func(string) string { return "" })
-	for _, name := range []string{"container-id", "cache-dir", "conf-dir", "path"} {
+	for _, name := range []string{"container-id", "state-dir", "cache-dir", "conf-dir", "path"} {
 		if v := c.set.Lookup(name).Value.String(); v != unset.Lookup(name).DefValue {
 			hint += " --" + name + " " + v
 		}

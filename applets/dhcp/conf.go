@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"cnibox/applets/record"
+	"cnibox/internal/state"
 	"cnibox/ipam/dhcp"
 	"cnibox/spec"
 )
@@ -60,7 +61,8 @@ func newPlugin(r *spec.Request) (*plugin, error) {
 		IPAM socketConf `json:"ipam"`
 	}
 	err := r.Decode(&c)
-	p := &plugin{Request: r, socket: cmp.Or(c.IPAM.Socket, defaultSocket)}
+	usual := state.Dir(r.Call.StateDir, defaultSocket)
+	p := &plugin{Request: r, socket: cmp.Or(c.IPAM.Socket, usual)}
 	if err == nil {
 		if err = checkSocket(p.socket); err != nil {
 			err = spec.Errorf(spec.CodeConfig, `"ipam.daemonSocketPath" %w`, err).AtKey("ipam.daemonSocketPath")
@@ -70,8 +72,8 @@ func newPlugin(r *spec.Request) (*plugin, error) {
 		return nil, err
 	}
 	if err != nil {
-		r.Warn("%v: it is taken to be %s", err, defaultSocket)
-		p.socket = defaultSocket
+		r.Warn("%v: it is taken to be %s", err, usual)
+		p.socket = usual
 	}
 	p.leases = leasesDir(p.socket)
 	return p, nil
@@ -94,6 +96,12 @@ func leasesDir(socket string) record.Dir {
 	return record.Dir(strings.TrimSuffix(filepath.Clean(socket), ".sock") + "-leases")
 }
 
+// validate is what ADD checks of the configuration alone.
+func validate(r *spec.Request) (spec.Claims, error) {
+	_, err := readPlugin(r)
+	return spec.Claims{}, err
+}
+
 // readPlugin reads and checks the whole configuration. Errors have code 7.
 func readPlugin(r *spec.Request) (*plugin, error) {
 	p, err := newPlugin(r)
@@ -113,7 +121,7 @@ func readPlugin(r *spec.Request) (*plugin, error) {
 	case c.IPAM.Priority < 0 || c.IPAM.Priority > 1<<31-1:
 		return nil, spec.Errorf(spec.CodeConfig, `"ipam.priority" %d is not within 0 to 2147483647`, c.IPAM.Priority).AtKey("ipam.priority")
 	case !p.conf.V4 && !p.conf.V6:
-		return nil, spec.Errorf(spec.CodeConfig, `"ipam.ipv4" is false and "ipam.ipv6" is not true: there is nothing to lease`)
+		return nil, spec.Errorf(spec.CodeConfig, `"ipam.ipv4" is false and "ipam.ipv6" is not true: there is nothing to lease`).AtKey("ipam.ipv4")
 	}
 	if r.Call.NetNS != "" {
 		if p.conf.NetNS, err = filepath.Abs(r.Call.NetNS); err != nil {
@@ -130,8 +138,8 @@ func readPlugin(r *spec.Request) (*plugin, error) {
 // without both the option is not sent. Padding, the end, and the options that the client sets
 // itself are refused; they may be requested.
 func (p *plugin) readProvide(c *conf) error {
-	for _, o := range c.IPAM.Provide {
-		code, err := parseOption(o.Option)
+	for i, o := range c.IPAM.Provide {
+		code, err := parseOption(fmt.Sprintf("ipam.provide[%d].option", i), o.Option)
 		if err != nil {
 			return err
 		}
@@ -156,12 +164,12 @@ func (p *plugin) readProvide(c *conf) error {
 // list of the reference's library.
 func (p *plugin) readRequest(c *conf) error {
 	codes, alone := []byte(nil), false
-	for _, o := range c.IPAM.Request {
+	for i, o := range c.IPAM.Request {
 		alone = alone || o.SkipDefault
 		if o.Option == "" {
 			continue
 		}
-		code, err := parseOption(o.Option)
+		code, err := parseOption(fmt.Sprintf("ipam.request[%d].option", i), o.Option)
 		if err != nil {
 			return err
 		}
@@ -181,8 +189,8 @@ func (p *plugin) readRequest(c *conf) error {
 	return nil
 }
 
-// parseOption reads the name or number of an option.
-func parseOption(name string) (byte, error) {
+// parseOption reads the name or number of an option, which is configured by a key.
+func parseOption(key, name string) (byte, error) {
 	switch name {
 	case "dhcp-client-identifier":
 		return 61, nil
@@ -199,7 +207,7 @@ func parseOption(name string) (byte, error) {
 	}
 	n, err := strconv.ParseUint(name, 10, 8)
 	if err != nil {
-		return 0, spec.Errorf(spec.CodeConfig, "Can not parse option: %q is neither a known name nor 0 to 255", name)
+		return 0, spec.Errorf(spec.CodeConfig, "Can not parse option: %q is neither a known name nor 0 to 255", name).AtKey(key)
 	}
 	return byte(n), nil
 }

@@ -21,6 +21,7 @@ import (
 	"cnibox/applets/applet"
 	"cnibox/applets/record"
 	"cnibox/internal/flock"
+	"cnibox/internal/state"
 	"cnibox/ipam/dhcp"
 	"cnibox/spec"
 )
@@ -58,11 +59,15 @@ func daemonMain(ctx context.Context, p applet.Process) int {
 // readFlags reads the flags and the variables of sd_listen_fds(3).
 func readFlags(p applet.Process) (*flags, error) {
 	f := &flags{}
+	root, err := spec.StateDir(p.Getenv)
+	if err != nil {
+		return nil, err
+	}
 	set := flag.NewFlagSet("dhcp daemon", flag.ContinueOnError)
 	set.SetOutput(io.Discard)
 	set.StringVar(&f.pidFile, "pidfile", "", "")
 	set.StringVar(&f.Root, "hostprefix", "", "")
-	set.StringVar(&f.socket, "socketpath", defaultSocket, "")
+	set.StringVar(&f.socket, "socketpath", state.Dir(root, defaultSocket), "")
 	set.BoolVar(&f.Broadcast, "broadcast", false, "")
 	set.DurationVar(&f.Timeout, "timeout", 10*time.Second, "")
 	set.DurationVar(&f.Pause, "resendmax", 62*time.Second, "")

@@ -45,10 +45,11 @@ cnibox dhcp daemon [-socketpath PATH] [-hostprefix DIR] [-pidfile PATH] [-broadc
 and CNI_NETNS; -pidfile: write the process ID there; -broadcast: ask servers to answer by
 broadcast; -timeout: for one answer; -resendmax: between attempts to replace an expired lease;
 -resendtimeout: for a first lease. SIGTERM ends the daemon; the leases stay, and the next daemon
-renews them. The socket may come from systemd (LISTEN_FDS).`,
+renews them. The socket may come from systemd (LISTEN_FDS). With CNIBOX_STATE=DIR in the
+environments of both, the default of the path is DIR/dhcp.sock.`,
 	Verbs: spec.Verbs{
 		Add: add, Check: check, Del: del, GC: gc, Status: status, Get: get,
-		IPAM: true, Args: true,
+		IPAM: true, Args: true, Validate: validate,
 	},
 	Daemon: daemonMain,
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"net/rpc"
@@ -152,16 +153,14 @@ func startDHCP(t *testing.T, args ...string) (socket string, stop func()) {
 		}
 	}
 	t.Cleanup(stop)
-	for end := time.Now().Add(kerneltest.Patience(30 * time.Second)); ; time.Sleep(time.Millisecond) {
+	kerneltest.Eventually(t, "a daemon", func() error {
 		conn, err := net.Dial("unix", socket)
-		if err == nil {
-			conn.Close()
-			return socket, stop
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, log)
 		}
-		if time.Now().After(end) {
-			t.Fatalf("no daemon: %v %s", err, log)
-		}
-	}
+		return conn.Close()
+	})
+	return socket, stop
 }
 
 // A plugin of the reference reports what the daemon says.
@@ -214,7 +213,7 @@ func TestDHCPSilentDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Patience(12*answerTime))
+	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Timeout(12*answerTime))
 	defer cancel()
 	_, err = callDaemon(ctx, socket, &call{Verb: spec.Add})
 	if ctx.Err() != nil || err == nil || !strings.Contains(err.Error(), "restart `cnibox dhcp daemon`") {
@@ -231,7 +230,7 @@ func TestDHCPOtherPlugin(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(kerneltest.Patience(30 * time.Second)))
+	conn.SetDeadline(time.Now().Add(kerneltest.Timeout(30 * time.Second)))
 	if err := send(conn, "cnibox-dhcp 2\n", &call{Verb: spec.Status}); err != nil {
 		t.Fatal(err)
 	}

@@ -44,6 +44,12 @@ type plan struct {
 	ports  []*rtnl.Link // of the container on the bridge
 }
 
+// validate is what ADD checks of the configuration alone.
+func validate(r *spec.Request) (spec.Claims, error) {
+	_, err := readPlan(r)
+	return spec.Claims{}, err
+}
+
 // readPlan decodes and checks the configuration. Errors have code 7.
 func readPlan(r *spec.Request) (*plan, error) {
 	var c conf

@@ -38,6 +38,8 @@ dbusSocket              string  -          socket of the system bus; default: of
 	Verbs: spec.Verbs{
 		Since: spec.V040,
 		Add:   add, Check: check, Del: del, Status: status, GC: gc,
+		Restore: restore,
+		Chained: true, Validate: validate,
 	},
 }
 

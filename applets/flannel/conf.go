@@ -1,50 +1,52 @@
 package flannel
 
 import (
+	"cmp"
 	"encoding/json"
-	"errors"
 	"path/filepath"
 	"strings"
 
 	"cnibox/applets/record"
+	"cnibox/internal/state"
 	"cnibox/ipam"
 	"cnibox/spec"
 )
 
-// The defaults are the reference's.
-const (
-	defaultSubnetFile = "/run/flannel/subnet.env"
-	dataDir           = "/var/lib/cni/flannel"
-)
+// defaultSubnetFile is the reference's.
+const defaultSubnetFile = "/run/flannel/subnet.env"
 
 // conf is the configuration. The objects stay JSON: the delegate gets also what
 // flannel does not know.
 type conf struct {
 	SubnetFile    string          `json:"subnetFile"`
 	DataDir       string          `json:"dataDir"`
-	Delegate      json.RawMessage `json:"delegate"`
-	IPAM          json.RawMessage `json:"ipam"`
+	Delegate      json.RawMessage `json:"delegate" plugin:"bridge"` // the tag is for lint: see applet.Applet
+	IPAM          json.RawMessage `json:"ipam" plugin:"host-local"`
 	RuntimeConfig json.RawMessage `json:"runtimeConfig"`
 }
 
 // A plan is a checked configuration.
 type plan struct {
 	conf
-	dir  records
-	base map[string]json.RawMessage // the delegate's members
-	kind string                     // the delegate's type
+	dir    records
+	notice string                     // what ADD reports before it creates the directory; empty: nothing
+	base   map[string]json.RawMessage // the delegate's members
+	kind   string                     // the delegate's type
 }
 
 // readPlan reads and checks the configuration; errors have code 7. The directory is valid
 // with an error as well, for DEL and GC.
 func readPlan(r *spec.Request) (*plan, error) {
-	f := &plan{dir: records{dataDir}, kind: "bridge"}
-	if err := r.Decode(&f.conf); err != nil {
-		return f, err
+	f := &plan{kind: "bridge"}
+	derr := r.Decode(&f.conf)
+	dir, err := record.In(r.Call, f.DataDir, state.Flannel)
+	if f.DataDir == "" || err != nil {
+		var usual string
+		usual, f.notice = state.FlannelDir(r.Call.StateDir)
+		dir = record.Dir(usual)
 	}
-	dir, err := record.In(f.DataDir, dataDir)
 	f.dir = records{dir}
-	if err != nil {
+	if err = cmp.Or(derr, err); err != nil {
 		return f, err
 	}
 	if f.SubnetFile == "" {
@@ -73,16 +75,16 @@ func (f *plan) checkDelegate() error {
 	err := json.Unmarshal(f.Delegate, &given)
 	switch {
 	case f.has("name"):
-		return errors.New("it must not have a 'name' field: the name is the network's")
+		return spec.KeyErrorf("delegate.name", "it must not have a 'name' field: the name is the network's")
 	case f.has("ipam"):
-		return errors.New("it must not have an 'ipam' field: flannel makes it of its own \"ipam\"")
+		return spec.KeyErrorf("delegate.ipam", "it must not have an 'ipam' field: flannel makes it of its own \"ipam\"")
 	case err != nil, f.has("type") && given.Type == nil:
-		return errors.New("its 'type' field must be a string")
+		return spec.KeyErrorf("delegate.type", "its 'type' field must be a string")
 	case given.Type != nil:
 		f.kind = *given.Type
 	}
 	if f.kind == "flannel" || strings.HasSuffix(f.kind, "-flannel") {
-		return errors.New("its 'type' field is flannel itself")
+		return spec.KeyErrorf("delegate.type", "its 'type' field is flannel itself")
 	}
 	return spec.CheckType(f.kind)
 }

@@ -23,7 +23,8 @@ var Applet = applet.Applet{
 key            type    default                  meaning
 subnetFile     string  /run/flannel/subnet.env  the file that flanneld writes; an absolute path
 dataDir        string  /var/lib/cni/flannel     stores the delegates' configurations until DEL; an
-                                                absolute path
+                                                absolute path; where the default cannot be
+                                                written and is empty, /run/cnibox/flannel
 delegate       object  {}                       configuration of the plugin to run: the default of
                                                 "type" is bridge; without "name" and "ipam"
 ipam           object  {}                       its "ipam": the default of "type" is host-local;
@@ -34,7 +35,7 @@ Defaults for the delegate: ipMasq true unless flanneld masquerades (FLANNEL_IPMA
 FLANNEL_MTU, and isGateway true for a bridge.
 subnet.env has FLANNEL_NETWORK or FLANNEL_IPV6_NETWORK (networks, comma-separated), FLANNEL_SUBNET
 or FLANNEL_IPV6_SUBNET, FLANNEL_MTU and FLANNEL_IPMASQ.`,
-	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Args: true},
+	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Restore: restore, Validate: validate, Args: true, Interface: true},
 }
 
 // delegate returns the request for the delegate, and its configuration.
@@ -48,6 +49,21 @@ func (f *plan) delegate(r *spec.Request, env *subnetEnv) (*spec.Request, []byte,
 		return nil, nil, fmt.Errorf("delegate: %w", err)
 	}
 	return d, conf, nil
+}
+
+// validate checks the delegate's configuration as far as it does not depend on subnet.env.
+func validate(r *spec.Request) (spec.Claims, error) {
+	f, err := readPlan(r)
+	if err != nil {
+		return spec.Claims{}, err
+	}
+	without := r.Clone()
+	without.Call.Verb = spec.Status // which host-local takes without ranges
+	d, _, err := f.delegate(without, nil)
+	if err != nil {
+		return spec.Claims{}, err
+	}
+	return d.Validate(d.Net.Type)
 }
 
 // runDelegate runs the delegate. Errors keep its code.
@@ -82,6 +98,9 @@ func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	again := err == nil
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
+	}
+	if f.notice != "" {
+		r.Warn("%s", f.notice)
 	}
 	restore, err := f.dir.save(r.Attachment, conf)
 	if err != nil {
@@ -204,6 +223,24 @@ func check(ctx context.Context, r *spec.Request) error {
 	d, err := r.Derive(r.Call, conf)
 	if err != nil {
 		return spec.Errorf(spec.CodeCheck, "flannel: state file %s: %v", s.file, err)
+	}
+	d.Prev = r.Prev.Clone()
+	_, err = runDelegate(ctx, d)
+	return err
+}
+
+// restore restores what the delegate made, with the configuration of ADD.
+func restore(ctx context.Context, r *spec.Request) error {
+	f, err := readPlan(r)
+	if err != nil {
+		return err
+	}
+	d, err := f.saved(r)
+	if errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("flannel: there is no state file of %s in %s", r.Attachment, f.dir.Dir)
+	}
+	if err != nil {
+		return err
 	}
 	d.Prev = r.Prev.Clone()
 	_, err = runDelegate(ctx, d)

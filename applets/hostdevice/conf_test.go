@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applettest"
 	"cnibox/rtnl"
 	"cnibox/spec"
+	"cnibox/spec/spectest"
 )
 
 // fakeSysfs makes the plugin read a directory in place of /sys until the test ends.
@@ -185,14 +185,14 @@ func TestHostDeviceRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var c conf
-			err := applettest.Request(t, spec.Add, tt.conf, "").Decode(&c)
+			err := spectest.Request(t, spec.Add, tt.conf, "").Decode(&c)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if err = c.validate(); err != nil {
 				err = spec.Errorf(spec.CodeConfig, "%w", err)
 			}
-			applettest.WantError(t, err, tt.want, spec.CodeConfig)
+			spectest.WantError(t, err, tt.want, spec.CodeConfig)
 		})
 	}
 }

@@ -194,7 +194,7 @@ func (c *conf) validate() error {
 	case c.PCIBusID != "" && !isPCI(strings.ToLower(c.PCIBusID)):
 		return spec.KeyErrorf("pciBusID", `"pciBusID" %q is no PCI address such as 0000:3b:00.2`, c.PCIBusID)
 	}
-	if _, err := record.In(c.DataDir, dataDir); err != nil {
+	if _, err := record.In(spec.Call{}, c.DataDir, dataDir); err != nil {
 		return err
 	}
 	return c.resolve(HostSysfs)

@@ -68,8 +68,8 @@ type conf struct {
 }
 
 // dir is where the records are stored.
-func (c *conf) dir() record.Dir {
-	dir, _ := record.In(c.DataDir, dataDir) // validate has reported the error
+func (c *conf) dir(call spec.Call) record.Dir {
+	dir, _ := record.In(call, c.DataDir, dataDir) // validate has reported the error
 	return dir
 }
 
@@ -92,7 +92,7 @@ func create(ctx context.Context, op *attach.Op, c *conf) error {
 	if !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	dir := c.dir()
+	dir := c.dir(op.Call)
 	if old, err := readDevice(dir, deviceFile(op.Attachment)); err == nil { // its DEL never came
 		if err := old.giveBack(ctx, op, dir); err != nil {
 			return err
@@ -166,7 +166,7 @@ func addPassedThrough(op *attach.Op, c *conf) {
 
 // verify checks that the link is the device that ADD moved.
 func verify(_ context.Context, op *attach.Op, c *conf) error {
-	if rec, err := readDevice(c.dir(), deviceFile(op.Attachment)); err == nil && op.Link.Alias != rec.Name {
+	if rec, err := readDevice(c.dir(op.Call), deviceFile(op.Attachment)); err == nil && op.Link.Alias != rec.Name {
 		return attach.Mismatch("interface %s in %s is not the device %s of the host: its alias is %q", op.IfName, op.Call.NetNS, rec.Name, op.Link.Alias)
 	}
 	return nil
@@ -187,9 +187,9 @@ func describe(_ context.Context, op *attach.Op, c *conf) error {
 
 // probe is for STATUS: records can be stored, and the hardware is there, whatever
 // its driver and namespace are.
-func probe(_ context.Context, _ *spec.Request, c *conf) error {
-	if c.dir().NotDir() {
-		return fmt.Errorf("data directory %s is not a directory", c.dir())
+func probe(_ context.Context, r *spec.Request, c *conf) error {
+	if dir := c.dir(r.Call); dir.NotDir() {
+		return fmt.Errorf("data directory %s is not a directory", dir)
 	}
 	if c.sysfsDir != "" && !exists(c.sysfsDir) {
 		return fmt.Errorf("there is no device %s", c.sysfsDir)

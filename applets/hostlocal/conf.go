@@ -6,19 +6,18 @@ import (
 	"net/netip"
 
 	"cnibox/applets/record"
+	"cnibox/internal/state"
 	"cnibox/ipam"
 	"cnibox/spec"
 )
-
-// defaultDir is where the reference keeps its leases.
-// Both may use the same files on a host.
-const defaultDir = "/var/lib/cni/networks"
 
 // storeConf are the keys about the store of leases. DEL and GC read no others, so they work with
 // ranges that have become invalid.
 type storeConf struct {
 	DataDir         string `json:"dataDir"`
 	KeepAcrossBoots bool   `json:"keepAcrossBoots"`
+
+	notice string // what ADD reports before it creates the directory; empty: nothing
 }
 
 // A conf is the configuration as written. Names of keys match in any case
@@ -54,9 +53,14 @@ type plan struct {
 	wanted []netip.Addr
 }
 
-// check sets the default of the directory, which must be absolute.
-func (c *storeConf) check() error {
-	dir, err := record.In(c.DataDir, defaultDir)
+// check fills in the directory and checks it. A relative one would depend on where the runtime
+// was started. The default one is the reference's: both may use the same files.
+func (c *storeConf) check(r *spec.Request) error {
+	if c.DataDir == "" {
+		c.DataDir, c.notice = state.LeaseDir(r.Call.StateDir, r.Network, c.KeepAcrossBoots)
+		return nil
+	}
+	dir, err := record.In(r.Call, c.DataDir, state.Leases)
 	c.DataDir = string(dir)
 	return err
 }
@@ -72,7 +76,7 @@ func readPlan(r *spec.Request) (*plan, error) {
 		return nil, spec.Errorf(spec.CodeConfig, "IPAM config missing 'ipam' key")
 	}
 	h := &plan{storeConf: conf.IPAM.storeConf, resolv: conf.IPAM.ResolvConf}
-	if err := h.check(); err != nil {
+	if err := h.check(r); err != nil {
 		return nil, err
 	}
 	h.sets = keyed("runtimeConfig.ipRanges", conf.RuntimeConfig.IPRanges)
@@ -93,6 +97,20 @@ func readPlan(r *spec.Request) (*plan, error) {
 	}
 	h.routes = res.Routes
 	return h, h.readWanted(r, &conf)
+}
+
+// validate returns the ranges as they are given out.
+func validate(r *spec.Request) (claims spec.Claims, err error) {
+	h, err := readPlan(r)
+	if err != nil {
+		return claims, err
+	}
+	for _, set := range h.sets {
+		for _, one := range set {
+			claims.Ranges = append(claims.Ranges, spec.Range{Subnet: one.Subnet, First: one.Start, Last: one.End})
+		}
+	}
+	return claims, nil
 }
 
 // keyed gives each range the key that it is configured by.

@@ -38,13 +38,18 @@ keepAcrossBoots  bool    false                  leases outlive a boot, and each 
 runtimeConfig.ipRanges (capability ipRanges): range sets that come before all of these.
 runtimeConfig.ips (capability ips), args.cni.ips and CNI_ARGS IP: the union of these addresses is
 requested; a prefix length is ignored. A repeated ADD returns the addresses of the attachment.
+Where all addresses of a range set are leased, ADD frees those of attachments whose network
+namespace is gone, as the caches of runtimes show it, and says so; not with keepAcrossBoots.
 The leases of a network are locked while they are read and changed; a verb waits 30 s for the
-lock, and then fails with code 11 (try again later).`,
+lock, and then fails with code 11 (try again later).
+Without dataDir leases are in networks below the directory CNIBOX_STATE, if that is set in the
+environment, or in the default one. Where that cannot be written and has no leases of the network,
+they are in /run/cnibox/networks until the next boot, but not with keepAcrossBoots.`,
 	AnyNetNS: true,
 	Verbs: spec.Verbs{
 		Add: add, Check: check, Del: del,
 		GC: gc, Status: status, Get: get,
-		IPAM: true, Args: true,
+		IPAM: true, Args: true, ArgIP: true, RemoveNetwork: removeLeases, Validate: validate,
 	},
 }
 
@@ -63,7 +68,12 @@ func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 			return nil, spec.Errorf(spec.CodeIO, "%w", err)
 		}
 	}
-	s, err := ipam.Open(ctx, h.DataDir, r.Network, h.options(r))
+	if h.notice != "" {
+		r.Warn("%s", h.notice)
+	}
+	o := h.options(r)
+	o.Gone = h.goneOwners(r.Call.StateDir)
+	s, err := ipam.Open(ctx, h.DataDir, r.Network, o)
 	if err != nil {
 		return nil, leaseError(err)
 	}
@@ -78,16 +88,19 @@ func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 // leaseError adds the code to an error of the store: 11, try again, for a lock that others held too
 // long, else 5, of the disk.
 func leaseError(err error) error {
-	var coded *spec.Error
+	var e *spec.Error
 	switch {
-	case err == nil || errors.As(err, &coded):
-		return err
+	case err == nil:
+		return nil
+	case errors.As(err, &e):
+		e = spec.AsError(err)
 	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
 		return spec.Errorf(spec.CodeTryAgain, "%w", err)
+	default:
+		e = spec.Errorf(spec.CodeIO, "%w", err)
 	}
-	e := spec.Errorf(spec.CodeIO, "%w", err)
 	if errors.Is(err, unix.EROFS) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, os.ErrPermission) {
-		return e.WithDetails(`"ipam.dataDir" must be a directory that can be written`).AtKey("ipam.dataDir")
+		return e.WithDetails(`"ipam.dataDir" (or CNIBOX_STATE) must be a directory that can be written`).AtKey("ipam.dataDir")
 	}
 	return e
 }
@@ -100,7 +113,7 @@ func leased(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) er
 	}
 	err := r.Decode(&conf)
 	dir := conf.IPAM.DataDir
-	if err = cmp.Or(err, conf.IPAM.check()); err != nil {
+	if err = cmp.Or(err, conf.IPAM.check(r)); err != nil {
 		if r.Call.Verb != spec.Del {
 			return err
 		}
@@ -145,10 +158,27 @@ func gc(ctx context.Context, r *spec.Request) error {
 	})
 }
 
+// removeLeases deletes the directories of the network's leases, of which there must be none.
+func removeLeases(ctx context.Context, r *spec.Request) error {
+	return leased(ctx, r, func(s *ipam.Store) error {
+		leases, err := s.Leases()
+		for a, l := range leases {
+			return spec.Errorf(spec.CodeBusy, "%d addresses of network %s are leased, as %s to %s", len(leases), r.Network, a, l).
+				WithDetails("`cni-exec gc %s --valid-live` frees those of namespaces that are gone, and --all every one", r.Network)
+		}
+		if err != nil {
+			return err
+		}
+		return s.Delete()
+	})
+}
+
 // viewed opens the store for reading. Without a directory fn is not called.
 // The error is os.ErrNotExist then.
 func (h *plan) viewed(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) error {
-	s, err := ipam.View(ctx, h.DataDir, r.Network, h.options(r))
+	o := h.options(r)
+	o.Gone = h.goneOwners(r.Call.StateDir)
+	s, err := ipam.View(ctx, h.DataDir, r.Network, o)
 	if err != nil {
 		return err
 	}
@@ -255,7 +285,7 @@ func status(ctx context.Context, r *spec.Request) error {
 	}
 	if err := ipam.Usable(h.DataDir, r.Network); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "no lease can be made: %w", err).
-			WithDetails("\"ipam.dataDir\" is %s: make it a directory that can be written to, or configure another", h.DataDir)
+			WithDetails("\"ipam.dataDir\" is %s: make it a directory that can be written to, or configure another, or set CNIBOX_STATE", h.DataDir)
 	}
 	err = h.viewed(ctx, r, func(s *ipam.Store) error {
 		full, err := ipam.Exhausted(s, h.sets)

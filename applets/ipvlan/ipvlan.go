@@ -49,10 +49,10 @@ type conf struct {
 // validate checks the keys and reads mode and flag.
 func (c *conf) validate() (err error) {
 	if c.kind.Mode, err = rtnl.ParseIpvlanMode(c.Mode); err != nil {
-		return err
+		return &spec.KeyError{Key: "mode", Err: err}
 	}
 	if c.kind.Flag, err = rtnl.ParseIpvlanFlag(c.Flag); err != nil {
-		return err
+		return &spec.KeyError{Key: "flag", Err: err}
 	}
 	return c.OnMaster.Validate()
 }

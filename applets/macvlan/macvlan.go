@@ -55,7 +55,7 @@ type conf struct {
 func (c *conf) validate() (err error) {
 	c.kind.BCQueueLen = c.BCQueueLen
 	if c.kind.Mode, err = rtnl.ParseMacvlanMode(c.Mode); err != nil {
-		return fmt.Errorf(`%w: "mode" is bridge, private, vepa or passthru`, err)
+		return spec.KeyErrorf("mode", `%w: "mode" is bridge, private, vepa or passthru`, err)
 	}
 	return c.OnMaster.Validate()
 }

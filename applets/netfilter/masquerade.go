@@ -3,7 +3,6 @@ package netfilter
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 
 	"cnibox/applets/attach"
@@ -25,7 +24,7 @@ func (c *MasqConf) CheckBackend() error {
 	case "", "iptables", "nftables":
 		return nil
 	}
-	return fmt.Errorf(`unknown ipmasq backend %q: "ipMasqBackend" is "iptables" or "nftables"`, c.IPMasqBackend)
+	return spec.KeyErrorf("ipMasqBackend", `unknown ipmasq backend %q: "ipMasqBackend" is "iptables" or "nftables"`, c.IPMasqBackend)
 }
 
 // WarnBackend warns an administrator who would look for the rules with iptables.

@@ -52,6 +52,12 @@ type plan struct {
 	dir            portOwners
 }
 
+// validate is what ADD checks of the configuration alone.
+func validate(r *spec.Request) (spec.Claims, error) {
+	_, err := readPlan(r)
+	return spec.Claims{}, err
+}
+
 // readPlan decodes and checks the configuration and touches nothing.
 // Errors have code 7.
 func readPlan(r *spec.Request) (*plan, error) {
@@ -59,7 +65,7 @@ func readPlan(r *spec.Request) (*plan, error) {
 	if err := r.Decode(&c); err != nil {
 		return nil, err
 	}
-	p, err := c.plan()
+	p, err := c.plan(r.Call)
 	if err == nil && c.Backend == "iptables" {
 		r.Warn(`backend "iptables" means nftables here: the ports are mapped in table inet cnibox`)
 	}
@@ -68,9 +74,9 @@ func readPlan(r *spec.Request) (*plan, error) {
 
 // plan checks the configuration and touches nothing.
 // Errors have code 7.
-func (c *conf) plan() (*plan, error) {
+func (c *conf) plan(call spec.Call) (*plan, error) {
 	p := &plan{conf: c, snat: c.SNAT == nil || *c.SNAT, masqAll: c.MasqAll}
-	dir, err := record.In(c.DataDir, dataDir)
+	dir, err := record.In(call, c.DataDir, dataDir)
 	p.dir = portOwners(dir)
 	if err == nil {
 		err = c.validate()
@@ -96,9 +102,9 @@ func (c *conf) validate() error {
 	case c.Backend != "" && c.Backend != "nftables" && c.Backend != "iptables":
 		return spec.KeyErrorf("backend", "unrecognized backend %q: \"backend\" must be nftables (or iptables, which means the same here)", c.Backend)
 	case bit != nil && c.SetMarkChain != nil:
-		return fmt.Errorf("Cannot specify externalSetMarkChain and markMasqBit: they exclude each other")
+		return spec.KeyErrorf("externalSetMarkChain", "Cannot specify externalSetMarkChain and markMasqBit: they exclude each other")
 	case bit != nil && (*bit < 0 || *bit > 31):
-		return fmt.Errorf("MasqMarkBit must be between 0 and 31: markMasqBit is %d", *bit)
+		return spec.KeyErrorf("markMasqBit", "MasqMarkBit must be between 0 and 31: markMasqBit is %d", *bit)
 	}
 	return nil
 }
@@ -112,14 +118,15 @@ func portWishes(mappings []portMapping) ([]portWish, error) {
 		if m.HostPort == 0 {
 			continue
 		}
-		w, err := m.wish()
+		key := fmt.Sprintf("runtimeConfig.portMappings[%d]", i)
+		w, err := m.wish(key)
 		if err != nil {
-			return nil, fmt.Errorf("runtimeConfig.portMappings[%d].%w", i, err)
+			return nil, err
 		}
 		for o := range w.host.Rivals {
 			if port, ok := seen[o]; ok && port != w.container {
-				return nil, fmt.Errorf("runtimeConfig.portMappings[%d]: %s is asked for twice, for container ports %d and %d",
-					i, w.host, port, w.container)
+				return nil, spec.KeyErrorf(key, "%s: %s is asked for twice, for container ports %d and %d",
+					key, w.host, port, w.container)
 			}
 		}
 		if _, ok := seen[w.host]; !ok {
@@ -130,32 +137,32 @@ func portWishes(mappings []portMapping) ([]portWish, error) {
 	return wishes, nil
 }
 
-// wish checks one mapping.
+// wish checks the mapping at a key.
 // The caller skips a host port of 0.
-func (m portMapping) wish() (portWish, error) {
+func (m portMapping) wish(key string) (portWish, error) {
 	w := portWish{host: hostport.Port{Proto: strings.ToLower(m.Protocol), Port: uint16(m.HostPort)}, container: uint16(m.ContainerPort)}
 	switch {
 	case m.ContainerPort < 1 || m.ContainerPort > 65535:
-		return w, fmt.Errorf("containerPort: Invalid container port number: %d: it must be from 1 to 65535", m.ContainerPort)
+		return w, spec.KeyErrorf(key+".containerPort", "%s.containerPort: Invalid container port number: %d: it must be from 1 to 65535", key, m.ContainerPort)
 	case m.HostPort < 0 || m.HostPort > 65535:
-		return w, fmt.Errorf("hostPort: Invalid host port number: %d: it must be from 1 to 65535, or 0 for no mapping", m.HostPort)
+		return w, spec.KeyErrorf(key+".hostPort", "%s.hostPort: Invalid host port number: %d: it must be from 1 to 65535, or 0 for no mapping", key, m.HostPort)
 	}
 	switch w.host.Proto {
 	case "":
 		w.host.Proto = "tcp"
 	case "tcp", "udp", "sctp":
 	default:
-		return w, fmt.Errorf("protocol: %q must be tcp, udp or sctp", m.Protocol)
+		return w, spec.KeyErrorf(key+".protocol", "%s.protocol: %q must be tcp, udp or sctp", key, m.Protocol)
 	}
 	if m.HostIP == "" {
 		return w, nil
 	}
 	ip, err := netip.ParseAddr(m.HostIP)
 	if err != nil {
-		return w, fmt.Errorf("hostIP: %q is not an IP address", m.HostIP)
+		return w, spec.KeyErrorf(key+".hostIP", "%s.hostIP: %q is not an IP address", key, m.HostIP)
 	}
 	if ip.Zone() != "" {
-		return w, fmt.Errorf("hostIP: %s must not have a zone", ip)
+		return w, spec.KeyErrorf(key+".hostIP", "%s.hostIP: %s must not have a zone", key, ip)
 	}
 	w.host.IP = ip.Unmap()
 	return w, nil
@@ -166,7 +173,7 @@ func (m portMapping) wish() (portWish, error) {
 func parseConditions(key string, tokens []string, ip6 bool) ([]nft.Match, error) {
 	conds, err := nft.ParseConditions(tokens, ip6)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", key, err)
+		return nil, spec.KeyErrorf(key, "%s: %w", key, err)
 	}
 	return conds, nil
 }

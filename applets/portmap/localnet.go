@@ -150,12 +150,22 @@ func (d portOwners) setLocalnet(a spec.Attachment, link *rtnl.Link) error {
 		return nil
 	})
 	if err == nil {
-		err = uses.Write(fmt.Sprintf("%d-%s.json", link.Index, a.Key()), use)
+		err = uses.Write(localnetName(link, a), use)
 	}
 	if err != nil {
 		return err
 	}
-	err = host.SetSysctl(localnetKey(link.Name), "1")
+	return enableLocalnet(link.Name)
+}
+
+// localnetName is the name of a record.
+func localnetName(link *rtnl.Link, a spec.Attachment) string {
+	return fmt.Sprintf("%d-%s.json", link.Index, a.Key())
+}
+
+// enableLocalnet switches route_localnet of a link on.
+func enableLocalnet(link string) error {
+	err := rtnl.Host().SetSysctl(localnetKey(link), "1")
 	if errors.Is(err, unix.EROFS) {
 		return spec.Errorf(spec.CodeNotReady, `%w: published ports are reached through 127.0.0.1 only with it; make /proc/sys writable, or set "snat" to false`, err)
 	}

@@ -147,11 +147,16 @@ func forgetFlows(r *spec.Request, udp []udpPort) {
 	if len(udp) == 0 {
 		return
 	}
+	if err := nft.Open(rtnl.Host()).FlushUDP(addrPorts(udp)); err != nil {
+		r.Warn("connection tracking entries of UDP ports: %v", err)
+	}
+}
+
+// addrPorts are the ports for conntrack; the zero Addr is any.
+func addrPorts(udp []udpPort) []netip.AddrPort {
 	ports := make([]netip.AddrPort, 0, len(udp))
 	for _, p := range udp {
 		ports = append(ports, netip.AddrPortFrom(p.HostIP, p.Port))
 	}
-	if err := nft.Open(rtnl.Host()).FlushUDP(ports); err != nil {
-		r.Warn("connection tracking entries of UDP ports: %v", err)
-	}
+	return ports
 }

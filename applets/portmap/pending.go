@@ -58,14 +58,17 @@ func (d portOwners) setPending(a spec.Attachment, asked portsAsked) error {
 	return d.pending().Write(pendingName(a), pendingPorts{record.OwnerOf(a), asked})
 }
 
-// dropPending deletes the record of an attachment of which nothing is pending any more.
-func (d portOwners) dropPending(a spec.Attachment) error {
+// dropPending deletes the records of attachments of which nothing is pending any more.
+func (d portOwners) dropPending(of ...spec.Attachment) error {
 	if _, err := os.Lstat(string(d.pending())); err != nil {
 		return nil
 	}
-	err := d.pending().Remove(pendingName(a))
+	var errs []error
+	for _, a := range of {
+		errs = append(errs, d.pending().Remove(pendingName(a)))
+	}
 	os.Remove(string(d.pending())) // it stays if it is not empty
-	return err
+	return errors.Join(errs...)
 }
 
 // movePending records what is pending for the ports of an owner as revision 9f333ea has
@@ -96,7 +99,7 @@ func (d portOwners) nextOwners(r *spec.Request, containerID string, stale func(r
 			p.ContainerID != containerID || stale(p.Owner) || d.gone(p.Attachment().Key()) {
 			return nil
 		}
-		plan, err := p.Conf.plan()
+		plan, err := p.Conf.plan(r.Call)
 		if err != nil {
 			r.Warn("%s in %s: %v", name, d.pending(), err)
 			return nil
@@ -108,16 +111,26 @@ func (d portOwners) nextOwners(r *spec.Request, containerID string, stale func(r
 	return next, err
 }
 
-// publishNext publishes what is free of the pending ports; what an attachment has already
-// stays. An error is a warning: the ports of the owner are released all the same.
-func publishNext(r *spec.Request, x *nft.Tx, next []nextOwner) {
+// publishNext publishes what is free of the pending ports, and returns the attachments of which
+// nothing is pending any more; what an attachment has already stays. An error about one is a
+// warning: the ports of the owner are released all the same.
+func publishNext(r *spec.Request, x *nft.Tx, next []nextOwner) (published []spec.Attachment) {
 	for _, n := range next {
+		all := true
 		for m := range n.maps {
 			err := x.PortMap(n.of, m)
-			if taken := new(nft.TakenError); err != nil && !errors.As(err, &taken) {
+			if err == nil {
+				continue
+			}
+			all = false
+			if taken := new(nft.TakenError); !errors.As(err, &taken) {
 				r.Warn("%v", err)
 				break
 			}
 		}
+		if all {
+			published = append(published, n.of)
+		}
 	}
+	return published
 }

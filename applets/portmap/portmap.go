@@ -47,7 +47,7 @@ hostPort              int     0                    1 to 65535; 0: the mapping is
 containerPort         int     -                    1 to 65535
 protocol              string  tcp                  tcp, udp or sctp
 hostIP                string  -                    of the host; none, 0.0.0.0 and :: are any address`,
-	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Status: status, GC: gc},
+	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Status: status, GC: gc, Restore: restore, Chained: true, Validate: validate},
 }
 
 // dataDir is in /run, since no namespace outlives a boot.
@@ -178,10 +178,11 @@ func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []ud
 	}
 	next, unread := dir.nextOwners(r, r.ContainerID, func(o record.Owner) bool { return o.Of(r.Attachment) })
 	localnet := dir.resetLocalnet(func(_ uint32, key string, _ record.Owner) bool { return key == r.Attachment.Key() })
+	var published []spec.Attachment
 	err := nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
 		x.Addresses(addressesOf(r)...)
 		x.Release(r.Attachment, nft.KindPortMap)
-		publishNext(r, x, next)
+		published = publishNext(r, x, next)
 		return nil
 	})
 	if netfilter.IsMissing(err) {
@@ -193,7 +194,7 @@ func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []ud
 		return errs
 	}
 	forgetFlows(r, udp)
-	return errors.Join(errs, dir.dropPending(r.Attachment), dir.drop(r.Attachment))
+	return errors.Join(errs, dir.dropPending(append(published, r.Attachment)...), dir.drop(r.Attachment))
 }
 
 // addressesOf returns the container's addresses of prevResult. By them rules of the reference, which
@@ -223,14 +224,14 @@ func portsToForget(r *spec.Request) (portOwners, []udpPort) {
 	if err := r.Decode(&c); err != nil {
 		r.Warn("%v: releasing what the attachment owns all the same", err)
 	}
-	path, err := record.In(c.DataDir, dataDir)
+	path, err := record.In(r.Call, c.DataDir, dataDir)
 	if err != nil {
 		r.Warn("%v: it is taken to be %s", err, path)
 	}
 	dir := portOwners(path)
 	var udp []udpPort
 	for _, m := range c.RuntimeConfig.PortMappings {
-		if w, err := m.wish(); err == nil {
+		if w, err := m.wish(""); err == nil {
 			udp = append(udp, udpPorts([]portWish{w})...)
 		}
 	}
@@ -314,14 +315,18 @@ func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 		return errors.Join(moved, err)
 	})
 	localnet := dir.resetLocalnet(func(_ uint32, key string, o record.Owner) bool { return o.Network == r.Network && !valid(key) })
+	var published []spec.Attachment
 	err := nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
 		x.DeleteStale(r.Network, valid, nft.KindPortMap)
 		x.DeleteStaleReference(r.Network, r.Valid, nft.KindPortMap)
-		publishNext(r, x, next)
+		published = publishNext(r, x, next)
 		return nil
 	})
 	if err != nil && !netfilter.IsMissing(err) {
 		return errors.Join(localnet, err)
+	}
+	if err == nil {
+		unread = errors.Join(unread, dir.dropPending(published...))
 	}
 	forgetFlows(r, udp)
 	err = dir.pending().DeleteStale(r.Network, r.Valid)

@@ -8,9 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/applettest"
 	"cnibox/applets/hostport"
 	"cnibox/spec"
+	"cnibox/spec/spectest"
 )
 
 // portmapPrev has two interfaces in the container, and one on the host.
@@ -63,11 +63,11 @@ func TestPortmapConf(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			conf := tt.conf
-			r := applettest.Request(t, spec.Add, conf+","+portmapPrev+"}", "")
+			r := spectest.Request(t, spec.Add, conf+","+portmapPrev+"}", "")
 			warned := 0
 			r.Warn = func(string, ...any) { warned++ }
 			p, err := readPlan(r)
-			applettest.WantError(t, err, tt.err, spec.CodeConfig)
+			spectest.WantError(t, err, tt.err, spec.CodeConfig)
 			if err != nil {
 				return
 			}
@@ -117,7 +117,7 @@ func TestPortmapLocalnetNeed(t *testing.T) {
 		mapping(`"hostPort":1,"containerPort":1`) + `,"snat":false}`:         false,
 		mapping(`"hostPort":1,"containerPort":1`) + `,"snat":true}`:          true,
 	} {
-		p, err := readPlan(applettest.Request(t, spec.Add, conf, ""))
+		p, err := readPlan(spectest.Request(t, spec.Add, conf, ""))
 		if err != nil {
 			t.Errorf("%s: %v", conf, err)
 			continue
@@ -140,7 +140,7 @@ func TestPortmapProtocolNumbers(t *testing.T) {
 func FuzzPortmapConf(f *testing.F) {
 	f.Add(mapping(`"hostPort":1,"containerPort":2,"protocol":"udp","hostIP":"::"`) + `,"conditionsV4":["!","-s","10.0.0.1"]}`)
 	f.Fuzz(func(t *testing.T, conf string) {
-		r, err := applettest.TryRequest(spec.Add, conf, "")
+		r, err := spectest.TryRequest(spec.Add, conf, "")
 		if err != nil {
 			return
 		}

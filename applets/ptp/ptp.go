@@ -40,6 +40,7 @@ container. All traffic of the container, also within its subnet, is routed by th
 may be of one subnet, have one gateway, or be single ones (/32, /128).`,
 	Verbs: attach.Verbs(attach.Interface[*pair]{
 		Kind: "veth", IPAM: attach.Required, Validate: (*pair).validate,
+		Claims:    func(*pair) spec.Claims { return spec.Claims{Routed: true} },
 		Create:    create,
 		Resolve:   func(_ context.Context, op *attach.Op, _ *pair) error { return op.CheckGateways() },
 		Configure: configure, Setup: setup, Ready: ready,
@@ -47,6 +48,7 @@ may be of one subnet, have one gateway, or be single ones (/32, /128).`,
 		Remove:  func(_ context.Context, op *attach.Op, _ *pair) error { return op.RemoveVeth() },
 		Cleanup: func(ctx context.Context, op *attach.Op, _ *pair) error { return netfilter.Release(ctx, op, kinds) },
 		Collect: func(ctx context.Context, op *attach.Op, _ *pair) error { return netfilter.Collect(ctx, op, kinds) },
+		Restore: restore,
 	}),
 }
 
@@ -167,13 +169,18 @@ func gatewayOps(ips []spec.IP, link uint32) []rtnl.Op {
 		if !slices.ContainsFunc(ips[:i], func(b spec.IP) bool { return b.Gateway == ip.Gateway }) {
 			addrs = append(addrs, rtnl.NewAddr(link, rtnl.Addr{Prefix: attach.Single(ip.Gateway), NoDAD: true}))
 		}
-		r := rtnl.Route{Dst: attach.Single(ip.Address.Addr()), Link: link}
-		if ip.Address.Addr().Is4() {
-			r.Scope = new(uint8(scopeHost))
-		}
-		routes = append(routes, rtnl.NewRoute(r))
+		routes = append(routes, routeTo(attach.Single(ip.Address.Addr()), link))
 	}
 	return append(addrs, routes...)
+}
+
+// routeTo is the route to an address of the container.
+func routeTo(dst netip.Prefix, link uint32) rtnl.Op {
+	r := rtnl.Route{Dst: dst, Link: link}
+	if dst.Addr().Is4() {
+		r.Scope = new(uint8(scopeHost))
+	}
+	return rtnl.NewRoute(r)
 }
 
 // ready waits for the host-side veth, then enables forwarding, as the last step, and disables it

@@ -15,6 +15,7 @@ import (
 
 	"cnibox/internal/disk"
 	"cnibox/internal/flock"
+	"cnibox/internal/state"
 	"cnibox/spec"
 )
 
@@ -39,10 +40,12 @@ type Owner struct {
 	IfName      string `json:"ifName,omitempty"`
 }
 
-// In returns the directory that a configuration names; the empty string is the usual one. A path
-// must be absolute, since runtimes start plugins in any directory: for another one the usual
-// directory is returned, with an error of code 7.
-func In(configured string, usual Dir) (Dir, error) {
+// In returns the directory that a configuration names; the empty string is the usual one, or
+// the one of its name in the state directory of the call. A path must be absolute, since
+// runtimes start plugins anywhere: for another one the usual directory comes with an error of
+// code 7.
+func In(c spec.Call, configured string, usual Dir) (Dir, error) {
+	usual = Dir(state.Dir(c.StateDir, string(usual)))
 	switch {
 	case configured == "":
 		return usual, nil
@@ -58,10 +61,11 @@ func Configured(r *spec.Request, usual Dir) Dir {
 	var c struct {
 		DataDir string `json:"dataDir"`
 	}
-	if err := r.Decode(&c); err != nil {
-		r.Warn("%v: dataDir is taken to be %s", err, usual)
+	derr := r.Decode(&c)
+	dir, err := In(r.Call, c.DataDir, usual)
+	if derr != nil {
+		r.Warn("%v: dataDir is taken to be %s", derr, dir)
 	}
-	dir, err := In(c.DataDir, usual)
 	if err != nil {
 		r.Warn("%v: it is taken to be %s", err, dir)
 	}

@@ -37,7 +37,7 @@ Each address of the interface gets a rule and a table of its own, the first that
 on, and the routes of the interface that fit the address move there from the main table. Link-local
 routes stay. In cniVersion 1.1.0 the result has the tables of its routes; results of older versions
 omit the routes that have moved.`,
-	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Status: status, GC: gc},
+	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Status: status, GC: gc, Chained: true, Validate: validate},
 }
 
 const dataDir = "/run/cnibox/sbr"
@@ -55,6 +55,12 @@ type conf struct {
 	dir record.Dir
 }
 
+// validate is what ADD checks of the configuration alone.
+func validate(r *spec.Request) (spec.Claims, error) {
+	_, err := readConf(r)
+	return spec.Claims{}, err
+}
+
 // readConf decodes and checks the configuration. Errors have code 7.
 func readConf(r *spec.Request) (*conf, error) {
 	c := &conf{}
@@ -65,24 +71,24 @@ func readConf(r *spec.Request) (*conf, error) {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
 	var err error
-	c.dir, err = record.In(c.DataDir, dataDir)
+	c.dir, err = record.In(r.Call, c.DataDir, dataDir)
 	return c, err
 }
 
 // validate bounds the table and the gateways.
 func (c *conf) validate() error {
 	if c.Table != nil && (*c.Table < 1 || *c.Table > math.MaxInt32 || result.IsReservedTable(*c.Table)) {
-		return fmt.Errorf(result.ReservedTableText, *c.Table, math.MaxInt32)
+		return spec.KeyErrorf("table", result.ReservedTableText, *c.Table, math.MaxInt32)
 	}
 	if len(c.Gateways) > 2 {
-		return fmt.Errorf("gateways list has more than 2 entries: %v", c.Gateways)
+		return spec.KeyErrorf("gateways", "gateways list has more than 2 entries: %v", c.Gateways)
 	}
 	for i, g := range c.Gateways {
 		switch {
 		case !g.IsValid() || g.IsUnspecified() || g.IsMulticast() || g.Zone() != "" || g.Is4In6():
-			return fmt.Errorf("invalid static gateway %q", g)
+			return spec.KeyErrorf(fmt.Sprintf("gateways[%d]", i), "invalid static gateway %q", g)
 		case i > 0 && g.Is4() == c.Gateways[0].Is4():
-			return fmt.Errorf("gateways list has multiple addresses of one family: %v", c.Gateways)
+			return spec.KeyErrorf("gateways", "gateways list has multiple addresses of one family: %v", c.Gateways)
 		}
 	}
 	return nil

@@ -31,7 +31,7 @@ CNI_ARGS GATEWAY: gateways, each for those of IP whose network it is in.
 args.cni.ips: addresses with prefix lengths, instead of all of the above.
 runtimeConfig.ips (capability ips): the same, instead of all of the above.`,
 	AnyNetNS: true,
-	Verbs:    spec.Verbs{Add: resultOf, Check: check, Del: del, Status: status, Get: get, IPAM: true, Args: true},
+	Verbs:    spec.Verbs{Add: resultOf, Check: check, Del: del, Status: status, Get: get, Validate: validate, IPAM: true, Args: true, ArgIP: true},
 }
 
 // conf is the configuration as written; keys match in any case of letters.
@@ -83,6 +83,18 @@ func resultOf(_ context.Context, r *spec.Request) (*spec.Result, error) {
 		return nil, spec.Errorf(spec.CodeConfig, "CNI version %s does not support more than 1 address per family", r.Net.Version)
 	}
 	return res, nil
+}
+
+// validate returns the addresses, each as a range.
+func validate(r *spec.Request) (claims spec.Claims, err error) {
+	res, err := resultOf(context.Background(), r)
+	if err != nil {
+		return claims, err
+	}
+	for _, ip := range res.IPs {
+		claims.Ranges = append(claims.Ranges, spec.Range{Subnet: ip.Address.Masked(), First: ip.Address.Addr(), Last: ip.Address.Addr()})
+	}
+	return claims, nil
 }
 
 // addresses are those of the strongest source: the capability, args.cni, or

@@ -2,6 +2,7 @@
 package tap
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,16 +71,26 @@ func (c *conf) validate() error {
 		return spec.KeyErrorf("owner", `"owner" and "group" must be below %d`, uint32(math.MaxUint32))
 	case strings.ContainsAny(c.SELinuxContext, "\x00\n"):
 		return spec.KeyErrorf("selinuxContext", `"selinuxContext" %q is no label`, c.SELinuxContext)
-	case c.SELinuxContext != "":
-		if err := chain.SELinux(); err != nil {
-			return spec.KeyErrorf("selinuxContext", `"selinuxContext": %w`, err)
-		}
+	}
+	return nil
+}
+
+// labelled is whether the host has labels, if the device is to have one. The code is 7.
+func (c *conf) labelled() error {
+	if c.SELinuxContext == "" {
+		return nil
+	}
+	if err := chain.SELinux(); err != nil {
+		return spec.Errorf(spec.CodeConfig, `"selinuxContext": %w`, err).AtKey("selinuxContext")
 	}
 	return nil
 }
 
 // create creates the device with its final name, and sets in one message what the ioctls cannot.
 func create(ctx context.Context, op *attach.Op, c *conf) error {
+	if err := c.labelled(); err != nil {
+		return err
+	}
 	addr, err := op.MAC()
 	if err != nil {
 		return err
@@ -197,4 +208,6 @@ func verify(_ context.Context, op *attach.Op, c *conf) error {
 }
 
 // probe reports whether tap devices can be created on this host.
-func probe(context.Context, *spec.Request, *conf) error { return rtnl.ProbeTap() }
+func probe(_ context.Context, _ *spec.Request, c *conf) error {
+	return cmp.Or(c.labelled(), rtnl.ProbeTap())
+}

@@ -41,7 +41,7 @@ args.cni.sysctl, promisc, mtu, allmulti and txQLen replace the keys of the same 
 
 If /etc/cni/tuning/allowlist.conf exists, each sysctl must match a line of it, which are regular
 expressions that may match anywhere in the key as it is written.`,
-	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Status: status, GC: gc, Args: true},
+	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Status: status, GC: gc, Args: true, Chained: true, Validate: validate, MAC: true},
 }
 
 const (
@@ -77,6 +77,12 @@ type plan struct {
 	dir     record.Dir
 }
 
+// validate is what ADD checks of the configuration alone.
+func validate(r *spec.Request) (spec.Claims, error) {
+	_, err := readPlan(r)
+	return spec.Claims{}, err
+}
+
 // readPlan decodes and checks the configuration. Errors have code 7, or 4 for CNI_ARGS.
 func readPlan(r *spec.Request) (*plan, error) {
 	var c conf
@@ -88,7 +94,7 @@ func readPlan(r *spec.Request) (*plan, error) {
 		return nil, err
 	}
 	p := &plan{}
-	if p.dir, err = record.In(c.DataDir, dataDir); err != nil {
+	if p.dir, err = record.In(r.Call, c.DataDir, dataDir); err != nil {
 		return nil, err
 	}
 	own, args := &c.keys, &c.Args.CNI

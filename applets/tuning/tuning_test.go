@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applettest"
 	"cnibox/spec"
+	"cnibox/spec/spectest"
 )
 
-// [S] in the reference every dot becomes a slash, which mangles names of
+// In the reference every dot becomes a slash, which mangles names of
 // interfaces that have dots.
 func TestTuningSysctlPath(t *testing.T) {
 	tests := map[string]struct{ key, ifName, want string }{
@@ -84,9 +84,9 @@ func TestTuningConf(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			r := applettest.Request(t, spec.Add, tt.conf, tt.args)
+			r := spectest.Request(t, spec.Add, tt.conf, tt.args)
 			p, err := readPlan(r)
-			applettest.WantError(t, err, tt.err, tt.code)
+			spectest.WantError(t, err, tt.err, tt.code)
 			if err == nil {
 				if got := planText(p); got != tt.want {
 					t.Errorf("got  %s\nwant %s", got, tt.want)
@@ -136,7 +136,7 @@ func TestTuningAllowlist(t *testing.T) {
 			if err := os.WriteFile(file, []byte(tt.list), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			applettest.WantError(t, checkAllowed(file, keys), tt.want, spec.CodeConfig)
+			spectest.WantError(t, checkAllowed(file, keys), tt.want, spec.CodeConfig)
 		})
 	}
 	if err := checkAllowed(filepath.Join(t.TempDir(), "none"), keys); err != nil {
@@ -150,7 +150,7 @@ func TestTuningAllowlist(t *testing.T) {
 func FuzzTuningConf(f *testing.F) {
 	f.Add(`{"sysctl":{"net.ipv4.conf.IFNAME.x":"1"},"mtu":5,"args":{"cni":{"sysctl":{"net/a":"b"}}}}`, "MAC=02:00:00:00:00:01")
 	f.Fuzz(func(t *testing.T, conf, args string) {
-		r, err := applettest.TryRequest(spec.Add, conf, args)
+		r, err := spectest.TryRequest(spec.Add, conf, args)
 		if err != nil {
 			return
 		}

@@ -111,7 +111,7 @@ type answer struct {
 }
 
 // processTime is how long a command may take before it counts as stuck.
-var processTime = kerneltest.Patience(time.Minute)
+var processTime = kerneltest.Timeout(time.Minute)
 
 // run runs a command line.
 func (h *host) run(argv, conf string, unprivileged bool) answer {

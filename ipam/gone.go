@@ -1,0 +1,72 @@
+package ipam
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"cnibox/spec"
+)
+
+// mostGone is how many leases of a full set are looked at, as each takes some 50 µs while the
+// store is locked.
+const mostGone = 8192
+
+// freeGone frees the leases of a range set whose owners are gone, and returns their addresses
+// in the order in which ADD tries them. known are the addresses of all leases.
+func (s *Store) freeGone(i int, set RangeSet, known []netip.Addr) (freed []netip.Addr) {
+	s.eachGone(i, set, known, func(a netip.Addr, l Lease) bool {
+		if err := s.free(a, spec.Attachment{ContainerID: l.ContainerID, IfName: l.IfName}); err != nil {
+			s.o.Warn("free %s: %v", a, err)
+			return true
+		}
+		s.o.Warn("the addresses of network %s are used up: %s is freed, as the network namespace of %s is gone", s.network, a, l)
+		freed = append(freed, a)
+		return true
+	})
+	return freed
+}
+
+// someGone reports whether freeGone would free an address.
+func (s *Store) someGone(i int, set RangeSet, known []netip.Addr) (some bool) {
+	s.eachGone(i, set, known, func(netip.Addr, Lease) bool {
+		some = true
+		return false
+	})
+	return some
+}
+
+// eachGone calls fn for the leases of a range set whose owners are gone, until it returns
+// false. A lease without an interface may be of any interface of its container.
+func (s *Store) eachGone(i int, set RangeSet, known []netip.Addr, fn func(netip.Addr, Lease) bool) {
+	if s.o.Gone == nil || s.o.KeepAcrossBoots {
+		return
+	}
+	for n, a := range s.inOrder(i, set, known) {
+		if n == mostGone {
+			return
+		}
+		l, st, err := s.leases.lease(a)
+		if err != nil || l.IfName == "" {
+			continue
+		}
+		o := spec.Attachment{Network: s.network, ContainerID: l.ContainerID, IfName: l.IfName}
+		if s.o.Gone(o, a, time.Unix(st.Mtim.Unix())) && !fn(a, l) {
+			return
+		}
+	}
+}
+
+// inOrder returns the addresses of a set in the order in which ADD tries them: the one that
+// was leased longest ago is the first, mostly.
+func (s *Store) inOrder(i int, set RangeSet, known []netip.Addr) []netip.Addr {
+	var in []netip.Addr
+	for _, a := range known {
+		if set.Contains(a) && !set.gateway(a) {
+			in = append(in, a)
+		}
+	}
+	slices.SortFunc(in, netip.Addr.Compare)
+	at, _ := slices.BinarySearchFunc(in, s.first(i, set), netip.Addr.Compare)
+	return slices.Concat(in[at:], in[:at])
+}
