@@ -12,7 +12,7 @@ import (
 func overview(set *pflag.FlagSet) string {
 	var b strings.Builder
 	b.WriteString(`cni-exec attaches network namespaces to networks, as the CNI specification
-tells a runtime to. Plugins of this binary run in one process; others are
+asks of a runtime. Plugins of this binary run in one process; others are
 found on CNI_PATH and started.
 
 `)
@@ -50,7 +50,7 @@ command line; of run: the command's.
 	return b.String()
 }
 
-// helpWidth is what a line of help has at most, in columns.
+// helpWidth is the width of the help, in columns.
 const helpWidth = 80
 
 // help is the text of `cni-exec VERB --help`. Flags of all verbs are in the overview.
