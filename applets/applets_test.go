@@ -69,7 +69,7 @@ func TestApplets(t *testing.T) {
 		switch {
 		case a.Name <= last:
 			t.Errorf("%s comes after %s", a.Name, last)
-		case a.Summary == "" || a.Help == "":
+		case a.Summary == "" || a.Help == "" && a.Main == nil: // a tool may print its own
 			t.Errorf("%s has no summary or no help", a.Name)
 		case a.Main == nil && a.Verbs.Add == nil:
 			t.Errorf("%s is neither a plugin nor a tool", a.Name)

@@ -98,6 +98,19 @@ func (c *Cache) lock(ctx context.Context, kind, name string, how int, busy strin
 	return nil, spec.Errorf(spec.CodeIO, "no lock for %s %s in the cache: %w", kind, name, err)
 }
 
+// tryLock is lock that does not wait; nil: another process has the lock, or it cannot be had.
+func (c *Cache) tryLock(kind, name string, how int) (unlock func()) {
+	file := c.lockFile(kind, name)
+	err := os.MkdirAll(filepath.Dir(file), 0o700)
+	if err == nil {
+		unlock, err = flock.Try(file, 0o600, how)
+	}
+	if err != nil {
+		return nil
+	}
+	return unlock
+}
+
 // lockFile returns the path KIND-NAME of a lock file. Names that are cut to the same path
 // share a lock.
 func (c *Cache) lockFile(kind, name string) string {

@@ -53,11 +53,15 @@ func run(ctx context.Context, p applet.Process) int {
 	if len(p.Args) == 0 {
 		p.Args = []string{"help"}
 	}
+	if p.Args[0] == completeVerb {
+		return complete(p, p.Args[1:])
+	}
 	l, err := parse(p.Args, p.Getenv)
 	c := &call{Process: p, commandLine: l}
 	if len(l.operands) > 0 {
 		c.verb = l.operands[0]
 	}
+	defer c.logSubject()
 	v := findVerb(c.verb)
 	switch {
 	case err != nil:
@@ -91,13 +95,22 @@ func run(ctx context.Context, p applet.Process) int {
 	return exit
 }
 
+// logSubject notes for the log what the call was about.
+func (c *call) logSubject() {
+	t := c.target
+	c.Log.About(applet.Subject{Verb: c.verb, Network: c.network, ContainerID: t.ContainerID, IfName: t.IfName, NetNS: t.NetNS})
+}
+
 // operands reads network and namespace; cnitool wants a namespace for gc and
 // status as well and does not use it.
 // Whether there is such a namespace is for the runner to find.
 func (c *call) operands(operands []string) error {
 	most := 2
-	if c.everyNetwork() {
+	switch {
+	case c.everyNetwork():
 		most = 0
+	case c.verb == "rm":
+		most = 1
 	}
 	switch {
 	case len(operands) > most && most == 0:
@@ -117,7 +130,7 @@ func (c *call) operands(operands []string) error {
 			return err
 		}
 	}
-	if len(operands) == most {
+	if len(operands) > 1 {
 		path, err := netnsPath(operands[1])
 		if err != nil {
 			return err
@@ -246,7 +259,7 @@ func (c *call) cached() *chain.List {
 			l, _ := e.List()
 			return l
 		}
-	case "gc":
+	case "gc", "rm":
 		return c.cachedList()
 	}
 	return nil
@@ -303,11 +316,13 @@ func (c *call) speak(l *chain.List) {
 func (c *call) add(ctx context.Context) error {
 	l, err := c.load()
 	if err == nil {
-		err = cmp.Or(c.canPublish(l), c.freePorts(), c.Ready())
+		err = cmp.Or(c.canHonour(l), c.Ready())
 	}
 	if err != nil {
 		return err
 	}
+	c.warnOf(l)
+	c.target.Args, c.target.Capabilities = c.arguments([]*chain.List{l}, 0)
 	created := false
 	if c.create {
 		if created, err = createNetNS(ctx, c.target.NetNS); err != nil {
@@ -392,6 +407,7 @@ func (c *call) status(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.warnOf(l)
 	return c.runner.Status(ctx, l)
 }
 
