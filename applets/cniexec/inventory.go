@@ -60,7 +60,7 @@ type entry struct {
 	*chain.Entry
 	key    string       // [spec.Attachment.Key]
 	conf   *netConf     // of its ADD
-	result *spec.Result // empty if there is none, or none that can be read
+	result *spec.Result // interfaces and addresses; empty if there is none, or none that can be read
 	since  time.Time    // when the entry was written; zero: unknown, as without a clock
 	ports  []publishedPort
 
@@ -318,14 +318,8 @@ func emptyInventory(cache *chain.Cache, stateDir string) *inventory {
 // read decodes what an entry has. It is not tested.
 func (v *inventory) read(e *chain.Entry) *entry {
 	a := &entry{Entry: e, key: e.Attachment().Key(), conf: v.conf(e.Config), result: new(spec.Result)}
-	version, err := spec.ParseVersion(a.conf.CNIVersion)
-	if err != nil {
-		version = spec.Newest
-	}
-	if len(e.Result) > 0 {
-		if r, err := spec.ParseResult(e.Result, version); err == nil {
-			a.result = r
-		}
+	if len(e.Result) > 0 && !a.readResult() {
+		a.result = a.wholeResult()
 	}
 	if raw := e.CapabilityArgs[capPorts]; raw != nil {
 		_ = json.Unmarshal(raw, &a.ports) // portmap has refused what is no list
@@ -338,6 +332,42 @@ func (v *inventory) read(e *chain.Entry) *entry {
 		a.since = info.ModTime()
 	}
 	return a
+}
+
+// readResult reads interfaces and addresses, which is much quicker than all of a result; false
+// for one of an old version, or that is not as it should be.
+func (a *entry) readResult() bool {
+	var r struct {
+		Interfaces []struct{ Name, Mac, Sandbox string }
+		IPs        []struct {
+			Address   netip.Prefix
+			Interface *int
+		}
+		IP4, IP6 json.RawMessage
+	}
+	if err := json.Unmarshal(a.Result, &r); err != nil || r.IP4 != nil || r.IP6 != nil {
+		return false
+	}
+	for _, i := range r.Interfaces {
+		a.result.Interfaces = append(a.result.Interfaces, spec.Interface{Name: i.Name, MAC: i.Mac, Sandbox: i.Sandbox})
+	}
+	for _, ip := range r.IPs {
+		a.result.IPs = append(a.result.IPs, spec.IP{Address: ip.Address, Interface: ip.Interface})
+	}
+	return true
+}
+
+// wholeResult reads all of the result; empty if it cannot be read.
+func (a *entry) wholeResult() *spec.Result {
+	version, err := spec.ParseVersion(a.conf.CNIVersion)
+	if err != nil {
+		version = spec.Newest
+	}
+	r, err := spec.ParseResult(a.Result, version)
+	if err != nil {
+		return new(spec.Result)
+	}
+	return r
 }
 
 // A hostLinks is the links of the host, listed once.
