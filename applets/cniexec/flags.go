@@ -79,7 +79,9 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	of("gc", func(fs *pflag.FlagSet) {
 		fs.StringArrayVar(&f.valid, "valid", nil, "`ID/IFNAME` keep this attachment; repeatable")
 		fs.BoolVar(&f.live, "valid-live", false, "keep all whose namespace exists, and what an unreadable entry is about; what another --cache-dir has is not known")
-		fs.BoolVar(&f.dryRun, "dry-run", false, "only print what would be deleted")
+	})
+	of("add gc", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&f.dryRun, "dry-run", false, "change nothing, and print what add would make, or gc delete")
 	})
 	of("check status gc", func(fs *pflag.FlagSet) {
 		fs.BoolVar(&f.all, "all", false, "of check: every attachment whose namespace exists; of status: every network; of gc: keep none")
@@ -90,8 +92,8 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	of("run", func(fs *pflag.FlagSet) {
 		fs.StringArrayVar(&f.nets, "net", nil, "`NETWORK` attach to this one; repeatable")
 	})
-	of("lint", func(fs *pflag.FlagSet) {
-		fs.StringVarP(&f.output, "output", "o", "", "`FORMAT` json; default: text")
+	of("lint add", func(fs *pflag.FlagSet) {
+		fs.StringVarP(&f.output, "output", "o", "", "`FORMAT` json, of add with --dry-run; default: text")
 	})
 	of("", func(fs *pflag.FlagSet) {
 		fs.StringVar(&f.confDir, "conf-dir", cmp.Or(getenv("NETCONFPATH"), "/etc/cni/net.d"), "`DIR` configurations")

@@ -18,8 +18,8 @@ import (
 // lint prints what is wrong in configurations, those of --conf-dir where no operand names
 // others. The exit code is 1 if something is.
 func (c *call) lint(_ context.Context, operands []string) (int, error) {
-	if c.output != "" && c.output != "json" {
-		return 0, usage("lint: --output %q: it must be json", c.output)
+	if err := c.jsonOutput(); err != nil {
+		return 0, err
 	}
 	if len(operands) == 0 {
 		operands = []string{c.confDir}
@@ -46,6 +46,14 @@ func (c *call) lint(_ context.Context, operands []string) (int, error) {
 		fmt.Fprintln(out, f) // Flush returns its error
 	}
 	return exit, ignoreClosed(0, out.Flush())
+}
+
+// jsonOutput checks --output of a verb that prints text or JSON.
+func (c *call) jsonOutput() error {
+	if c.output != "" && c.output != "json" {
+		return usage("%s: --output %q: it must be json", c.verb, c.output)
+	}
+	return nil
 }
 
 // ignoreClosed is no error where nobody reads what is printed.

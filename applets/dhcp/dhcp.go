@@ -49,7 +49,7 @@ renews them. The socket may come from systemd (LISTEN_FDS). With CNIBOX_STATE=DI
 environments of both, the default of the path is DIR/dhcp.sock.`,
 	Verbs: spec.Verbs{
 		Add: addDHCP, Check: checkDHCP, Del: delDHCP, GC: gcDHCP, Status: statusDHCP, Get: getDHCP,
-		IPAM: true, Args: true, Validate: validate,
+		IPAM: true, Args: true, Validate: validate, Confine: confine,
 	},
 	Daemon: dhcpDaemonMain,
 }

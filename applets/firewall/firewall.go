@@ -38,7 +38,7 @@ dbusSocket              string  -          where the system bus listens; none: w
 	Verbs: spec.Verbs{
 		Since: spec.V040,
 		Add:   firewallAdd, Check: firewallCheck, Del: firewallDel, Status: firewallStatus, GC: firewallGC,
-		Chained: true, Validate: validate,
+		Chained: true, Validate: validate, Confine: confine,
 	},
 }
 
