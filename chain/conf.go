@@ -35,7 +35,7 @@ type List struct {
 type Plugin struct {
 	Type         string
 	Capabilities map[string]bool // what it needs in runtimeConfig
-	IPAM         string          // ipam.type: the plugin that this one asks for addresses
+	IPAM         string          // ipam.type: the plugin that this one asks for addresses; empty: none
 	disableCheck bool            // args.cni.disable-check
 	conf         json.RawMessage // as it came
 	From         Source

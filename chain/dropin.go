@@ -103,17 +103,35 @@ func LoadFile(file string) (*List, error) {
 // Networks returns the names of the networks configured in a directory, in the order of
 // [Load], and what is wrong with the other files, for messages. A missing directory has none.
 func Networks(dir string) (networks []string, broken []error) {
+	lists, broken := Lists(dir)
+	for _, l := range lists {
+		networks = append(networks, l.Name)
+	}
+	return networks, broken
+}
+
+// Lists is [Networks] with the lists themselves, those of which a drop-in plugin is broken among
+// them: without it.
+func Lists(dir string) (lists []*List, broken []error) {
 	err := configs(dir, func(l *List, err error) {
 		if err != nil {
 			broken = append(broken, err)
-		} else if !slices.Contains(networks, l.Name) {
-			networks = append(networks, l.Name)
+			return
 		}
+		i := slices.IndexFunc(lists, func(other *List) bool { return other.Name == l.Name })
+		if i >= 0 {
+			lists[i].Ignored = append(lists[i].Ignored, l.File)
+			return
+		}
+		if err := l.dropIn(); err != nil {
+			broken = append(broken, err)
+		}
+		lists = append(lists, l)
 	})
 	if err != nil {
 		broken = append(broken, err)
 	}
-	return networks, broken
+	return lists, broken
 }
 
 // read parses a file without its drop-in directory. With an error the list has the name and

@@ -25,7 +25,7 @@ func (c *call) lint(_ context.Context, operands []string) (int, error) {
 		operands = []string{c.confDir}
 	}
 	l := c.linter()
-	l.Routes = hostRoutes()
+	l.Routes = routesOfHost()
 	found, err := l.Files(operands...)
 	if err != nil {
 		return 0, err
@@ -69,8 +69,8 @@ func (c *call) linter() *lint.Linter {
 	return &lint.Linter{Applets: c.Applets, Path: filepath.SplitList(c.path)}
 }
 
-// hostRoutes returns the routes of the main table; none where they cannot be read.
-func hostRoutes() (routes []lint.HostRoute) {
+// routesOfHost returns the routes of the main table; none where they cannot be read.
+func routesOfHost() (routes []lint.HostRoute) {
 	conn, err := rtnl.Dial(rtnl.Host())
 	if err != nil {
 		return nil

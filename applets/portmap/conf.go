@@ -12,12 +12,12 @@ import (
 	"cnibox/spec"
 )
 
-// portmapConf are the keys of portmap. Runtimes that encode Go structs send
-// those of a mapping capitalised, which encoding/json takes as well.
-type portmapConf struct {
+// conf are the keys of portmap. Some runtimes capitalise
+// those of a mapping, which encoding/json accepts.
+type conf struct {
 	Backend       string   `json:"backend"`              // "", nftables or iptables; all mean nftables
 	SNAT          *bool    `json:"snat"`                 // nil: true
-	MasqAll       bool     `json:"masqAll"`              // with SNAT: whatever the source is
+	MasqAll       bool     `json:"masqAll"`              // with SNAT: from any source
 	MarkMasqBit   *int     `json:"markMasqBit"`          // checked, not needed: the bit is fixed
 	SetMarkChain  *string  `json:"externalSetMarkChain"` // the same
 	ConditionsV4  []string `json:"conditionsV4"`
@@ -43,10 +43,9 @@ type portWish struct {
 	container uint16 // port; 1 or more
 }
 
-// A portmapPlan is what a configuration asks for, checked.
-// Without wishes it is that of a pod which publishes nothing.
-type portmapPlan struct {
-	conf           *portmapConf
+// A plan is a checked configuration. Without wishes no port is published.
+type plan struct {
+	conf           *conf
 	wishes         []portWish
 	snat, masqAll  bool        // masqAll counts with snat alone
 	conds4, conds6 []nft.Match // of each family's packets
@@ -55,14 +54,14 @@ type portmapPlan struct {
 
 // validate is what ADD checks of the configuration alone.
 func validate(r *spec.Request) (spec.Claims, error) {
-	_, err := readPortmap(r)
+	_, err := readPlan(r)
 	return spec.Claims{}, err
 }
 
-// readPortmap decodes and checks the configuration and touches nothing.
+// readPlan decodes and checks the configuration and touches nothing.
 // Errors have code 7.
-func readPortmap(r *spec.Request) (*portmapPlan, error) {
-	var c portmapConf
+func readPlan(r *spec.Request) (*plan, error) {
+	var c conf
 	if err := r.Decode(&c); err != nil {
 		return nil, err
 	}
@@ -75,9 +74,9 @@ func readPortmap(r *spec.Request) (*portmapPlan, error) {
 
 // plan checks the configuration and touches nothing.
 // Errors have code 7.
-func (c *portmapConf) plan(call spec.Call) (*portmapPlan, error) {
-	p := &portmapPlan{conf: c, snat: c.SNAT == nil || *c.SNAT, masqAll: c.MasqAll}
-	dir, err := record.In(call, c.DataDir, portmapDataDir)
+func (c *conf) plan(call spec.Call) (*plan, error) {
+	p := &plan{conf: c, snat: c.SNAT == nil || *c.SNAT, masqAll: c.MasqAll}
+	dir, err := record.In(call, c.DataDir, dataDir)
 	p.dir = portOwners(dir)
 	if err == nil {
 		err = c.validate()
@@ -97,8 +96,8 @@ func (c *portmapConf) plan(call spec.Call) (*portmapPlan, error) {
 	return p, nil
 }
 
-// validate checks all keys but the mappings. Errors begin with the reference's words.
-func (c *portmapConf) validate() error {
+// validate checks all keys but the mappings. Errors begin with the phrases of the reference.
+func (c *conf) validate() error {
 	switch bit := c.MarkMasqBit; {
 	case c.Backend != "" && c.Backend != "nftables" && c.Backend != "iptables":
 		return spec.KeyErrorf("backend", "unrecognized backend %q: \"backend\" must be nftables (or iptables, which means the same here)", c.Backend)
@@ -110,9 +109,8 @@ func (c *portmapConf) validate() error {
 	return nil
 }
 
-// portWishes checks the mappings and drops those without a host port, and
-// those that say the same as one before.
-// Runtimes repeat mappings; two that contradict each other cannot both be had.
+// portWishes checks the mappings and drops those without a host port, and duplicates, which runtimes
+// send. Two for the same host port and different container ports are an error.
 func portWishes(mappings []portMapping) ([]portWish, error) {
 	wishes := make([]portWish, 0, len(mappings))
 	seen := make(map[hostport.Port]uint16, len(mappings)) // container ports
@@ -139,8 +137,8 @@ func portWishes(mappings []portMapping) ([]portWish, error) {
 	return wishes, nil
 }
 
-// wish checks the mapping that is at a key.
-// A host port of 0, which means none, passes here too: the caller leaves it out.
+// wish checks the mapping at a key.
+// The caller skips a host port of 0.
 func (m portMapping) wish(key string) (portWish, error) {
 	w := portWish{host: hostport.Port{Proto: strings.ToLower(m.Protocol), Port: uint16(m.HostPort)}, container: uint16(m.ContainerPort)}
 	switch {
@@ -166,13 +164,12 @@ func (m portMapping) wish(key string) (portWish, error) {
 	if ip.Zone() != "" {
 		return w, spec.KeyErrorf(key+".hostIP", "%s.hostIP: %s must not have a zone", key, ip)
 	}
-	// The reference takes what it cannot parse for IPv6.
 	w.host.IP = ip.Unmap()
 	return w, nil
 }
 
-// parseConditions reads extra matches, in the words of iptables or of nft.
-// Unlike the reference's, they hold for this attachment's ports alone.
+// parseConditions reads extra matches, in the syntax of iptables or of nft. They apply to this
+// attachment's ports alone.
 func parseConditions(key string, tokens []string, ip6 bool) ([]nft.Match, error) {
 	conds, err := nft.ParseConditions(tokens, ip6)
 	if err != nil {
@@ -181,10 +178,10 @@ func parseConditions(key string, tokens []string, ip6 bool) ([]nft.Match, error)
 	return conds, nil
 }
 
-// portmapTargets returns the container's addresses: the first of each family among
+// targetsOf returns the container's addresses: the first of each family among
 // those of the result that belong to the interface, or to none that is named.
 // Further addresses of a family are not published, as in the reference.
-func portmapTargets(res *spec.Result, ifName string) []netip.Prefix {
+func targetsOf(res *spec.Result, ifName string) []netip.Prefix {
 	var targets []netip.Prefix
 	var four, six bool
 	for _, ip := range res.Addresses(ifName, spec.AnySandbox) {
@@ -201,9 +198,8 @@ func portmapTargets(res *spec.Result, ifName string) []netip.Prefix {
 }
 
 // maps joins each wish with the addresses of the container that it can lead to.
-// ADD and CHECK both go by it. No target, no mapping, is no error. They are made one by one,
-// since there may be thousands.
-func (p *portmapPlan) maps(targets []netip.Prefix) iter.Seq[nft.PortMap] {
+// ADD and CHECK use it. There may be none, or thousands.
+func (p *plan) maps(targets []netip.Prefix) iter.Seq[nft.PortMap] {
 	return func(yield func(nft.PortMap) bool) {
 		for _, t := range targets {
 			conds := p.conds6
@@ -227,7 +223,7 @@ func (p *portmapPlan) maps(targets []netip.Prefix) iter.Seq[nft.PortMap] {
 }
 
 // hostPorts returns the ports of the wishes that lead to one of the targets.
-func (p *portmapPlan) hostPorts(targets []netip.Prefix) (ports []hostport.Port) {
+func (p *plan) hostPorts(targets []netip.Prefix) (ports []hostport.Port) {
 	for _, w := range p.wishes {
 		for _, t := range targets {
 			h := w.host
@@ -246,7 +242,7 @@ func (p *portmapPlan) hostPorts(targets []netip.Prefix) (ports []hostport.Port) 
 	return ports
 }
 
-// noMaps reports whether there is none.
+// noMaps reports whether there are no mappings.
 func noMaps(maps iter.Seq[nft.PortMap]) bool {
 	for range maps {
 		return false
