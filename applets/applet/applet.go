@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -62,6 +63,9 @@ type Process struct {
 	// among them.
 	Applets Table
 
+	// Log is the line about the call for CNIBOX_LOG; nil: none is wanted.
+	Log *Log
+
 	// ForceExec starts a process even for plugins that are built in; tests
 	// compare both ways.
 	ForceExec bool
@@ -111,7 +115,21 @@ func (t Table) Plugin(name string) (spec.Verbs, bool) {
 
 // Run runs the applet and returns its exit code. A tool that a runtime calls as a plugin is an
 // error: exit code 0 would be a success.
+//
+// With CNIBOX_LOG a line is written at the end, unless it is part of a call that has one.
 func (a *Applet) Run(ctx context.Context, p Process) int {
+	where := p.Getenv(LogEnv)
+	if where == "" || p.Log != nil {
+		return a.run(ctx, p)
+	}
+	p.Log = &Log{program: a.Name, where: where, stderr: p.Stderr, start: time.Now()}
+	exit := a.run(ctx, p)
+	p.Log.Write(exit)
+	return exit
+}
+
+// run is Run without a log.
+func (a *Applet) run(ctx context.Context, p Process) int {
 	if a.Main != nil {
 		if len(p.Args) == 0 && p.Getenv("CNI_COMMAND") != "" {
 			return Unknown(a.Name, p)

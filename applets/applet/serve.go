@@ -44,6 +44,7 @@ func Serve(ctx context.Context, a *Applet, p Process) int {
 		About(a, p.Stderr)
 		return 0
 	case spec.GetVersion:
+		p.Log.About(Subject{Verb: string(spec.GetVersion)})
 		// An unreadable stdin counts as empty.
 		conf, _ := readInput(ctx, p.Stdin, quiet)
 		return write(p, spec.VersionAnswer(conf, a.Verbs.Since), spec.Newest)
@@ -51,6 +52,7 @@ func Serve(ctx context.Context, a *Applet, p Process) int {
 	version := spec.Newest
 	out, err := answer(ctx, a, p, &version)
 	if err != nil {
+		p.Log.Failed(err)
 		write(p, spec.AsError(err).Encode(version), version)
 		return 1
 	}
@@ -84,6 +86,8 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 		}
 	}()
 	call, err := spec.ReadCall(p.Getenv)
+	subject := Subject{Verb: string(call.Verb), ContainerID: call.ContainerID, IfName: call.IfName, NetNS: call.NetNS}
+	p.Log.About(subject)
 	if err != nil {
 		// only its version is needed, so there is no need to wait for the end
 		if conf, rerr := readInput(ctx, p.Stdin, quiet); rerr == nil {
@@ -98,6 +102,8 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	r, err := spec.NewRequest(call, conf)
 	if r != nil {
 		*version = r.Net.Version
+		subject.Network = r.Network
+		p.Log.About(subject)
 	}
 	if err != nil {
 		return nil, err

@@ -84,7 +84,7 @@ func restoreGateway(ctx context.Context, op *attach.Op, c *port) error {
 	})
 }
 
-// restorePort puts the port into the bridge, and sets the flags and VLANs that are not as they
+// restorePort puts the port into the port, and sets the flags and VLANs that are not as they
 // should be. Port isolation that is on may be the firewall plugin's.
 func restorePort(op *attach.Op, c *port) error {
 	var ops []rtnl.Op

@@ -53,11 +53,15 @@ func run(ctx context.Context, p applet.Process) int {
 	if len(p.Args) == 0 {
 		p.Args = []string{"help"}
 	}
+	if p.Args[0] == completeVerb {
+		return complete(p, p.Args[1:])
+	}
 	l, err := parse(p.Args, p.Getenv)
 	c := &call{Process: p, commandLine: l}
 	if len(l.operands) > 0 {
 		c.verb = l.operands[0]
 	}
+	defer c.logSubject()
 	v := findVerb(c.verb)
 	switch {
 	case err != nil:
@@ -89,6 +93,12 @@ func run(ctx context.Context, p applet.Process) int {
 		return max(c.fail(err), exit)
 	}
 	return exit
+}
+
+// logSubject notes for the log what the call was about.
+func (c *call) logSubject() {
+	t := c.target
+	c.Log.About(applet.Subject{Verb: c.verb, Network: c.network, ContainerID: t.ContainerID, IfName: t.IfName, NetNS: t.NetNS})
 }
 
 // operands reads network and namespace; cnitool wants a namespace for gc and

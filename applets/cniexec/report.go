@@ -18,7 +18,9 @@ import (
 // The exit code is 2; cnitool prints its whole usage instead.
 func (c *call) wrongCall(err error) int {
 	fmt.Fprintf(c.Stderr, "cni-exec: %v (`cni-exec help` lists verbs and flags)\n", err)
-	c.object(spec.Errorf(spec.CodeEnv, "%w", err))
+	e := spec.Errorf(spec.CodeEnv, "%w", err)
+	c.Log.Failed(e)
+	c.object(e)
 	return exitUsage
 }
 
@@ -34,6 +36,7 @@ func (c *call) object(e *spec.Error) {
 // what an external plugin wrote may have more lines. The exit code is 1.
 func (c *call) fail(err error) int {
 	e := spec.AsError(err)
+	c.Log.Failed(e)
 	fmt.Fprintf(c.Stderr, "cni-exec: %s\n", strings.TrimSpace(c.verb+" "+c.network)+": "+e.Msg)
 	second := []string{e.Details, c.hint(err, e.Code)}
 	second = slices.DeleteFunc(second, func(s string) bool { return s == "" })
