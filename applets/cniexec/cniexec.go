@@ -317,7 +317,7 @@ func (c *call) add(ctx context.Context) error {
 	if c.output != "" && !c.dryRun {
 		return usage("add: --output is for --dry-run: without it add prints the result, which is JSON")
 	}
-	if err := c.jsonOutput(); err != nil {
+	if err := c.wants(outputJSON); err != nil {
 		return err
 	}
 	l, err := c.load()

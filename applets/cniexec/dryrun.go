@@ -322,13 +322,13 @@ func (r *rehearsal) isolate() error {
 
 // copyLeases copies the leases of the network, so that the addresses are those that are next.
 func (r *rehearsal) copyLeases() error {
-	for _, p := range readNetConf(r.list.Doc()).Plugins {
-		from := filepath.Dir(p.IPAM.leases(r.stateDir, r.list.Name))
-		to := filepath.Join(r.stateCopy(), "networks")
-		for _, sub := range []string{r.list.Name, ".cnibox/" + r.list.Name} {
-			if err := copyTree(filepath.Join(from, sub), filepath.Join(to, sub)); err != nil {
-				return fmt.Errorf("copy of the leases: %w", err)
-			}
+	from := readNetConf(r.list.Doc()).leases(r.stateDir, r.list.Name)
+	if from == "" {
+		return nil
+	}
+	for _, sub := range []string{r.list.Name, ".cnibox/" + r.list.Name} {
+		if err := copyTree(filepath.Join(from, sub), filepath.Join(r.stateCopy(), "networks", sub)); err != nil {
+			return fmt.Errorf("copy of the leases: %w", err)
 		}
 	}
 	return nil
@@ -501,17 +501,14 @@ func (r *rehearsal) print(before, after [2]made) error {
 			}
 		}
 	}
-	if r.output == "json" {
-		doc, err := json.MarshalIndent(struct {
+	if r.output == outputJSON {
+		_, err := r.writeJSON(struct {
 			Host      made            `json:"host"`
 			Container made            `json:"container"`
 			NotDone   []string        `json:"notDone"`
 			Result    json.RawMessage `json:"result"`
-		}{after[0], after[1], append([]string{}, r.notes...), r.result}, "", "  ")
-		if err != nil {
-			return err
-		}
-		return ignoreClosed(fmt.Fprintf(r.Stdout, "%s\n", doc))
+		}{after[0], after[1], append([]string{}, r.notes...), r.result})
+		return err
 	}
 	var out strings.Builder
 	for i, where := range []string{"host", "container"} {
@@ -525,5 +522,6 @@ func (r *rehearsal) print(before, after [2]made) error {
 	for _, note := range r.notes {
 		fmt.Fprintf(&out, "not done: %s\n", note)
 	}
-	return ignoreClosed(fmt.Fprint(r.Stdout, out.String()))
+	_, err := r.write(out.String())
+	return err
 }
