@@ -31,6 +31,9 @@ type Applet struct {
 	Verbs   spec.Verbs // a plugin's
 	Main    func(context.Context, Process) int
 
+	// Man adds to the manual page what follows the name; nil: that is made of Help.
+	Man func(*Page)
+
 	// Again is what a plugin does that it has started itself: with arguments, and
 	// without CNI_COMMAND. Few need it.
 	Again func(Process) int
