@@ -23,6 +23,7 @@ type Command struct {
 	Stdin          io.Reader // files are passed, anything else is copied
 	Stdout, Stderr io.Writer
 	Signals        <-chan os.Signal // passed on to the program
+	Started        func()           // called while the program runs; nil: not called
 }
 
 // The exit codes that shells have for a program that cannot be run, and the
@@ -47,7 +48,7 @@ func (c *Command) Run() (exit int, err error) {
 		p := program{
 			file: file, args: c.Args, environ: c.Environ,
 			stdin: c.Stdin, stdout: c.Stdout, stderr: c.Stderr,
-			attr: unix.SysProcAttr{Pdeathsig: unix.SIGKILL}, signals: c.Signals,
+			attr: unix.SysProcAttr{Pdeathsig: unix.SIGKILL}, signals: c.Signals, started: c.Started,
 		}
 		state, err = p.run(context.Background())
 	}

@@ -37,6 +37,7 @@ type program struct {
 
 	attr    unix.SysProcAttr
 	signals <-chan os.Signal // passed on to the program, but for the terminal's; nil: none
+	started func()           // called once it runs; nil: not called
 }
 
 // become replaces this process by the program, which gets the namespaces of the calling thread,
@@ -77,6 +78,9 @@ func (p *program) run(ctx context.Context) (*os.ProcessState, error) {
 	}
 	s.begin()
 	stop := p.pass(cmd.Process, early)
+	if p.started != nil {
+		p.started()
+	}
 	err = cmd.Wait()
 	stop()
 	s.finish()

@@ -62,6 +62,8 @@ type Link struct {
 	Hairpin   bool // packets may leave by the port they came from
 	Isolated  bool // talks to ports that are not isolated, only
 
+	AcceptsRA bool // IPv6 router advertisements, while it does not forward: accept_ra is not 0
+
 	VLANFiltering bool // of a bridge
 	Data          Kind // what else the kind says of itself; nil if that is nothing we use
 }
@@ -222,6 +224,11 @@ func (l *Link) decodeOthers(attrs []byte) error {
 			l.Device = ad.String()
 		case unix.IFLA_LINK_NETNSID:
 			l.LinkNetNSID, l.PeerNS = int(ad.Int32()), true
+		case unix.IFLA_AF_SPEC:
+			conf := attr(attr(ad.Bytes(), unix.AF_INET6), unix.IFLA_INET6_CONF)
+			if len(conf) >= 4*(acceptRA+1) {
+				l.AcceptsRA = number(conf[4*acceptRA:4*(acceptRA+1)]) != 0
+			}
 		}
 	}
 	if err := ad.Err(); err != nil {
@@ -229,6 +236,9 @@ func (l *Link) decodeOthers(attrs []byte) error {
 	}
 	return nil
 }
+
+// acceptRA is DEVCONF_ACCEPT_RA, include/uapi/linux/ipv6.h: an index of IFLA_INET6_CONF.
+const acceptRA = 3
 
 // decodePort reads what a bridge says of its port: IFLA_BRPORT_*,
 // include/uapi/linux/if_link.h.

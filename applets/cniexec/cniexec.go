@@ -107,8 +107,11 @@ func (c *call) logSubject() {
 // Whether there is such a namespace is for the runner to find.
 func (c *call) operands(operands []string) error {
 	most := 2
-	if c.everyNetwork() {
+	switch {
+	case c.everyNetwork():
 		most = 0
+	case c.verb == "rm":
+		most = 1
 	}
 	switch {
 	case len(operands) > most && most == 0:
@@ -128,7 +131,7 @@ func (c *call) operands(operands []string) error {
 			return err
 		}
 	}
-	if len(operands) == most {
+	if len(operands) > 1 {
 		path, err := netnsPath(operands[1])
 		if err != nil {
 			return err
@@ -257,7 +260,7 @@ func (c *call) cached() *chain.List {
 			l, _ := e.List()
 			return l
 		}
-	case "gc":
+	case "gc", "rm":
 		return c.cachedList()
 	}
 	return nil
@@ -314,11 +317,13 @@ func (c *call) speak(l *chain.List) {
 func (c *call) add(ctx context.Context) error {
 	l, err := c.load()
 	if err == nil {
-		err = cmp.Or(c.canPublish(l), c.freePorts(), c.Ready())
+		err = cmp.Or(c.canHonour(l), c.Ready())
 	}
 	if err != nil {
 		return err
 	}
+	c.warnOf(l)
+	c.target.Args, c.target.Capabilities = c.arguments([]*chain.List{l}, 0)
 	created := false
 	if c.create {
 		if created, err = createNetNS(ctx, c.target.NetNS); err != nil {
@@ -403,6 +408,7 @@ func (c *call) status(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.warnOf(l)
 	return c.runner.Status(ctx, l)
 }
 

@@ -31,6 +31,9 @@ type subnets struct {
 	IPv6 netip.Prefix `json:"ipv6"` // a unique local one; used if the host has IPv6
 }
 
+// subnetsFile is the name of that file, in the directory cnibox of the cache.
+const subnetsFile = "default-network.json"
+
 // embedded returns the default network and says so.
 // It is made anew each time, since the host may have gained or lost IPv6.
 func (c *call) embedded() (*chain.List, error) {
@@ -85,7 +88,7 @@ func embeddedConf(s subnets, v6 bool, dataDir, resolv string) []byte {
 // choose at the same time, the first wins for both.
 func (c *call) subnets() (s subnets, err error) {
 	dir := filepath.Join(c.runner.Cache.Dir, "cnibox")
-	file := filepath.Join(dir, "default-network.json")
+	file := filepath.Join(dir, subnetsFile)
 	if s, err = readSubnets(file); !errors.Is(err, os.ErrNotExist) {
 		return s, err
 	}

@@ -3,6 +3,8 @@ package cniexec
 import (
 	"context"
 	"encoding/json"
+	"os"
+	"path/filepath"
 
 	"cnibox/chain"
 	"cnibox/rtnl"
@@ -34,7 +36,12 @@ func (c *call) enter(_ context.Context, operands []string) (exit int, err error)
 		return 0, spec.Errorf(spec.CodeNetNS, "%w", err)
 	}
 	defer ns.Close()
-	around := surroundings{c.dnsOf(path), c.runner.Warn}
+	around := surroundings{dns: c.dnsOf(path), warn: c.runner.Warn}
+	if name := filepath.Base(path); named(path) {
+		if _, err := os.Lstat(c.hostsFile(name)); err == nil { // it is that of a run
+			around.name, around.hosts = name, c.hostsFile(name)
+		}
+	}
 	err = rtnl.OnDiscardedThread(func() (err error) {
 		if err := ns.Enter(); err != nil {
 			return err

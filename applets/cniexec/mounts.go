@@ -18,8 +18,11 @@ import (
 
 // The surroundings are what a command sees of its network beside the namespace itself.
 type surroundings struct {
-	dns  spec.DNS // of its networks; empty: the host's
-	warn func(format string, args ...any)
+	dns     spec.DNS // of its networks; empty: the host's
+	servers []string // name servers in place of those of dns; nil: none
+	name    string   // of the run, which is its host name; empty: that of the host
+	hosts   string   // with a name: the file that is mounted on /etc/hosts
+	warn    func(format string, args ...any)
 }
 
 // mount gives the calling thread, and so the command that it starts, a mount namespace of its
@@ -42,9 +45,26 @@ func (s *surroundings) mount() {
 			s.warn("the command sees the host's %s: %v", etcResolvConf, err)
 		}
 	}
+	if s.name != "" {
+		if err := s.mountName(); err != nil {
+			s.warn("the command sees the host's name and %s: %v", etcHosts, err)
+		}
+	}
 	if err := mountSysfs(); err != nil {
 		s.warn("the command sees the host's /sys: %v", err)
 	}
+}
+
+// mountName gives the calling thread a host name of its own, and the /etc/hosts of the run.
+func (s *surroundings) mountName() error {
+	err := os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWUTS))
+	if err == nil {
+		err = os.NewSyscallError("sethostname", unix.Sethostname([]byte(s.name)))
+	}
+	if err == nil {
+		err = os.NewSyscallError("mount", unix.Mount(s.hosts, etcHosts, "", unix.MS_BIND, ""))
+	}
+	return err
 }
 
 const (
@@ -58,6 +78,10 @@ const (
 // systemd-resolved asks, then the others of the host.
 func (s *surroundings) resolvers() (text string, ok bool) {
 	d := s.dns
+	if len(s.servers) > 0 {
+		d.Nameservers = s.servers
+		return resolvText(d), true
+	}
 	if d.Nameservers = slices.DeleteFunc(slices.Clone(d.Nameservers), onLoopback); len(d.Nameservers) > 0 {
 		return resolvText(d), true
 	}

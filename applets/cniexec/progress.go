@@ -3,10 +3,7 @@ package cniexec
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // A progress draws a bar on a terminal: one line, written over and over. Its zero value
@@ -22,11 +19,8 @@ const barWidth = 40
 
 // newProgress returns a bar for w if that is a terminal.
 func newProgress(w io.Writer, what string) *progress {
-	f, ok := w.(*os.File)
-	if !ok {
-		return &progress{}
-	}
-	if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err != nil {
+	f := terminal(w)
+	if f == nil {
 		return &progress{}
 	}
 	return &progress{w: f, what: what, drawn: -1}

@@ -56,8 +56,16 @@ func (c *call) run(ctx context.Context, operands []string) (exit int, err error)
 		return 0, usage(`run: %q stands before "--": networks are named with --net, the command comes after "--"`, operands[0])
 	case len(c.command) == 0:
 		return 0, usage("run: the command is missing: cni-exec run -- COMMAND")
+	case c.name != "" && c.containerID != "":
+		return 0, usage("run: --name gives the container ID, so --container-id makes no sense with it")
 	}
-	if err := cmp.Or(c.prepare(), c.Ready()); err != nil {
+	if c.name != "" {
+		if err := checkRunName(c.name); err != nil {
+			return 0, usage("run: --name: %w", err)
+		}
+		c.containerID = chain.RunPrefix + c.name
+	}
+	if err := cmp.Or(c.prepare(), privileged(), c.Ready()); err != nil {
 		return 0, err
 	}
 	c.target.ContainerID = c.containerID
@@ -76,6 +84,9 @@ func (c *call) run(ctx context.Context, operands []string) (exit int, err error)
 	ours := func(a spec.Attachment) bool { return strings.HasPrefix(a.ContainerID, chain.RunPrefix) }
 	if err := c.runner.DeleteStale(ctx, ours); err != nil {
 		c.runner.Warn("leftovers of a killed run: %v", err)
+	}
+	if err := c.freeDeadNames(ctx); err != nil {
+		c.runner.Warn("names of killed runs: %v", err)
 	}
 	s := &sandbox{call: c}
 	return s.live(ctx, lists, c.command, signals)
@@ -105,7 +116,7 @@ func (c *call) runLists() ([]*chain.List, error) {
 		}
 		lists[i] = l
 	}
-	return lists, cmp.Or(c.canPublish(lists...), c.freePorts())
+	return lists, c.canHonour(lists...)
 }
 
 // live is the whole life of the sandbox; the exit code is the command's.
@@ -118,6 +129,14 @@ func (s *sandbox) live(ctx context.Context, lists []*chain.List, command []strin
 	// Open in this process alone, so that it is gone when the process is, and
 	// yet a path that started plugins can use.
 	s.target.NetNS = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), s.ns.FD())
+	if s.name != "" {
+		release, err := s.takeName(ctx, s.name, s.ns)
+		if err != nil {
+			return exitError, err
+		}
+		defer release()
+		defer s.giveNameBack(ctx)
+	}
 	defer func() {
 		if derr := s.detach(ctx); derr != nil {
 			err = errors.Join(err, derr)
@@ -133,13 +152,21 @@ func (s *sandbox) live(ctx context.Context, lists []*chain.List, command []strin
 		}
 		return exitError, err
 	}
+	around := surroundings{dns: s.dns, servers: s.call.dns, warn: s.runner.Warn}
+	if s.name != "" {
+		around.name, around.hosts = s.name, s.hostsFile(s.name)
+		if err := s.updateHosts(ctx); err != nil {
+			s.runner.Warn("/etc/hosts of named runs: %v", err)
+		}
+	}
 	err = rtnl.OnDiscardedThread(func() (err error) { // its mounts end with the thread
 		if err := s.ns.Enter(); err != nil {
 			return err
 		}
-		(&surroundings{s.dns, s.runner.Warn}).mount()
+		around.mount()
 		cmd := chain.Command{
 			Args: command, Environ: s.Environ, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Signals: signals,
+			Started: freeMemory,
 		}
 		if exit, err = cmd.Run(); err != nil {
 			err = &hinted{err, startHint(err)}
@@ -150,6 +177,15 @@ func (s *sandbox) live(ctx context.Context, lists []*chain.List, command []strin
 		return max(exit, exitError), err
 	}
 	return exit, nil
+}
+
+// giveNameBack ends the name of the run, however its context has ended.
+func (s *sandbox) giveNameBack(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeDown)
+	defer cancel()
+	if err := s.freeName(ctx, s.name); err != nil {
+		s.runner.Warn("name %s: %v", s.name, err)
+	}
 }
 
 // upLo brings lo up: programs expect to reach themselves.
@@ -197,11 +233,13 @@ func (s *sandbox) attachAll(ctx context.Context, lists []*chain.List) error {
 	for i, l := range lists {
 		s.network, s.target.IfName = l.Name, nthName(s.ifName, i)
 		s.speak(l)
-		res, err := s.runner.Add(ctx, l, s.target)
+		t := s.target
+		t.Args, t.Capabilities = s.arguments(lists, i)
+		res, err := s.runner.Add(ctx, l, t)
 		if err != nil {
 			return err
 		}
-		s.attached = append(s.attached, attached{l, s.target})
+		s.attached = append(s.attached, attached{l, t})
 		if len(s.dns.Nameservers) == 0 {
 			s.dns = res.DNS
 		}
