@@ -44,7 +44,7 @@ const (
 
 // The names of files in results besides those of entries.
 const (
-	brokenSuffix  = ".broken"  // after the name of an entry: it could not be read
+	BrokenSuffix  = ".broken"  // after the name of an entry: it could not be read
 	scratchPrefix = ".cnibox-" // before a key: an entry that is being written
 )
 
@@ -85,7 +85,7 @@ func ambiguous(a spec.Attachment) bool {
 		}
 		id = strings.TrimPrefix(id, prefix)
 	}
-	return strings.Contains(id+a.IfName, "-") || strings.HasSuffix(a.IfName, brokenSuffix)
+	return strings.Contains(id+a.IfName, "-") || strings.HasSuffix(a.IfName, BrokenSuffix)
 }
 
 // checkNames returns an error for names that must not become part of a path. libcni checks
@@ -132,8 +132,16 @@ var errBroken = errors.New("not a cache entry")
 // The names in an entry are checked like those of a caller, since a DEL makes paths of them,
 // and have to fit the file's name.
 func (c *Cache) read(name string, a spec.Attachment) (*Entry, error) {
-	file := filepath.Join(c.results(), name)
-	b, err := disk.Read(file, unix.O_NOFOLLOW, maxEntry)
+	b, err := c.content(name)
+	if err != nil {
+		return nil, err
+	}
+	return c.decode(name, b, a)
+}
+
+// content reads one file, whatever is in it.
+func (c *Cache) content(name string) ([]byte, error) {
+	b, err := disk.Read(filepath.Join(c.results(), name), unix.O_NOFOLLOW, maxEntry)
 	var call *os.PathError
 	switch {
 	case errors.As(err, &call) && !errors.Is(err, unix.ELOOP) && !errors.Is(err, unix.ENXIO): // a link, a socket
@@ -141,6 +149,12 @@ func (c *Cache) read(name string, a spec.Attachment) (*Entry, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errBroken, err)
 	}
+	return b, nil
+}
+
+// decode is the rest of read.
+func (c *Cache) decode(name string, b []byte, a spec.Attachment) (*Entry, error) {
+	file := filepath.Join(c.results(), name)
 	e := &Entry{file: file}
 	if err := json.Unmarshal(b, e); err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", file, errBroken, spec.Explain(b, e, err))
@@ -234,7 +248,7 @@ func (c *Cache) Remove(a spec.Attachment) error {
 // next ADD or its DEL.
 func (c *Cache) removeBroken(a spec.Attachment) {
 	for _, name := range fileNames(a) {
-		_ = disk.Remove(filepath.Join(c.results(), name+brokenSuffix)) // a later GC reports it again
+		_ = disk.Remove(filepath.Join(c.results(), name+BrokenSuffix)) // a later GC reports it again
 	}
 }
 
@@ -242,6 +256,12 @@ func (c *Cache) removeBroken(a spec.Attachment) {
 // read. A missing directory has none, and a file that is deleted meanwhile is left out. One
 // that is broken and new is read again for a moment, since libcni truncates and writes.
 func (c *Cache) List() (entries []*Entry, broken []Broken, err error) {
+	return c.Search(func([]byte) bool { return true })
+}
+
+// Search is [Cache.List] for the entries whose text matches. What does not match is not
+// decoded, which takes most of the time, and is never broken.
+func (c *Cache) Search(match func(text []byte) bool) (entries []*Entry, broken []Broken, err error) {
 	names, err := filesIn(c.results())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, nil, cacheError(err)
@@ -252,7 +272,14 @@ func (c *Cache) List() (entries []*Entry, broken []Broken, err error) {
 			if strings.HasPrefix(name, ".") {
 				continue // no network's name begins so; scratch files do
 			}
-			e, err := c.read(name, spec.Attachment{})
+			var e *Entry
+			b, err := c.content(name)
+			if err == nil && !match(b) {
+				continue
+			}
+			if err == nil {
+				e, err = c.decode(name, b, spec.Attachment{})
+			}
 			switch {
 			case err == nil:
 				entries = append(entries, e)
@@ -272,10 +299,10 @@ func (c *Cache) List() (entries []*Entry, broken []Broken, err error) {
 }
 
 // How often, and how long after the last time, an entry is read again that another tool may
-// be writing: 50 ms at most.
+// be writing: 200 ms at most.
 const (
-	rereads     = 10
-	rereadPause = 5 * time.Millisecond
+	rereads     = 20
+	rereadPause = 10 * time.Millisecond
 )
 
 // A Broken is a file among the entries that cannot be read, as after a power cut, or that is
@@ -302,15 +329,15 @@ func (b *Broken) mayBeOf(network string) bool {
 func (c *Cache) rename(b *Broken, dry bool) string {
 	file := filepath.Join(c.results(), b.name)
 	switch {
-	case strings.HasSuffix(b.name, brokenSuffix) || !errors.Is(b.err, errBroken) || !settled(file):
+	case strings.HasSuffix(b.name, BrokenSuffix) || !errors.Is(b.err, errBroken) || !settled(file):
 		return ""
 	case dry:
-		return ": would be renamed to " + b.name + brokenSuffix
+		return ": would be renamed to " + b.name + BrokenSuffix
 	}
-	if err := disk.Rename(file, file+brokenSuffix); err != nil {
+	if err := disk.Rename(file, file+BrokenSuffix); err != nil {
 		return fmt.Sprintf(": it cannot be renamed: %v", err)
 	}
-	return ": renamed to " + b.name + brokenSuffix
+	return ": renamed to " + b.name + BrokenSuffix
 }
 
 // removeScratch deletes the scratch files of killed processes.

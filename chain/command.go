@@ -16,9 +16,10 @@ import (
 )
 
 // A Command is the program of the user that `cni-exec run` or `cni-exec enter` starts in a
-// network namespace.
+// network namespace, or one that does a part of this one's work in a process of its own.
 type Command struct {
 	Args           []string // name first; it is looked up on PATH
+	Self           bool     // this very binary is run instead, under that name
 	Environ        []string
 	Stdin          io.Reader // files are passed, anything else is copied
 	Stdout, Stderr io.Writer
@@ -42,7 +43,10 @@ const (
 // and 127 with an error of code 103 if it was not started. The signals that come
 // meanwhile go to the program alone; ending is its own decision.
 func (c *Command) Run() (exit int, err error) {
-	file, err := c.lookPath(c.Args[0])
+	file, err := self, error(nil)
+	if !c.Self {
+		file, err = c.lookPath(c.Args[0])
+	}
 	var state *os.ProcessState
 	if err == nil {
 		p := program{
@@ -57,6 +61,20 @@ func (c *Command) Run() (exit int, err error) {
 	}
 	if status := state.Sys().(syscall.WaitStatus); status.Signaled() {
 		return ExitSignal + int(status.Signal()), nil
+	}
+	return state.ExitCode(), nil
+}
+
+// RunSelf is [Command.Run] for this binary: the first of Args names the applet.
+func (c *Command) RunSelf(ctx context.Context) (exit int, err error) {
+	p := program{file: self, args: c.Args, environ: c.Environ, stdin: c.Stdin, stdout: c.Stdout, stderr: c.Stderr,
+		attr: unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGTERM}}
+	state, err := p.run(ctx)
+	if err != nil {
+		return c.notStarted(err)
+	}
+	if !state.Exited() {
+		return exitNoExec, fmt.Errorf("%s: %s", c.Args[0], describe(state))
 	}
 	return state.ExitCode(), nil
 }

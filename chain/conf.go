@@ -26,7 +26,7 @@ type List struct {
 	Ignored      []string // files that [Load] found of the same name behind it
 
 	doc     []byte // as it came; a single configuration is wrapped
-	from    source
+	From    Source
 	dropped bool // plugins of the drop-in directory were appended
 }
 
@@ -38,34 +38,67 @@ type Plugin struct {
 	IPAM         string          // ipam.type: the plugin that this one asks for addresses; empty: none
 	disableCheck bool            // args.cni.disable-check
 	conf         json.RawMessage // as it came
-	from         source
+	From         Source
 }
 
-// A source is where a list or a plugin is configured.
-type source struct {
-	file string // empty: nowhere that an error could name
-	doc  []byte // all that is in the file
-	key  string // of the plugin in it, as plugins[0]
+// A Source is where a list or a plugin is configured.
+type Source struct {
+	File string // empty: nowhere that an error could name
+	Doc  []byte // all that is in the file; it must not be changed
+	Key  string // of the plugin in it, as plugins[0]; empty: the file is its own
 }
 
 // place returns the file, the line and the column of what an error is about, as far as they
 // are known.
-func (s source) place(err error) string {
-	if line, column, found := spec.Place(s.doc, s.key, err); found && s.file != "" {
-		return fmt.Sprintf("%s:%d:%d", s.file, line, column)
+func (s Source) place(err error) string {
+	if line, column, found := spec.Place(s.Doc, s.Key, err); found && s.File != "" {
+		return fmt.Sprintf("%s:%d:%d", s.File, line, column)
 	}
-	return s.file
+	return s.File
 }
 
+// A SourceError is what is wrong in a file, with file, line and column in its text.
+type SourceError struct {
+	Source
+	Err error
+}
+
+func (e *SourceError) Error() string { return e.place(e.Err) + ": " + e.Err.Error() }
+
+// Unwrap returns the error without the place.
+func (e *SourceError) Unwrap() error { return e.Err }
+
 // within adds the source to an error that reading it has returned.
-func (s source) within(err error) error { return fmt.Errorf("%s: %w", s.place(err), err) }
+func (s Source) within(err error) error { return &SourceError{s, err} }
 
 // seen adds to an error of a plugin the place of the key that it is about.
-func (s source) seen(err error) error {
-	if place := s.place(err); place != s.file {
+func (s Source) seen(err error) error {
+	if place := s.place(err); place != s.File {
 		return spec.AsError(err).WithDetails("see %s", place)
 	}
 	return err
+}
+
+// Conf returns the configuration as it came. It must not be changed.
+func (p *Plugin) Conf() json.RawMessage { return p.conf }
+
+// Document are the keys of a list.
+type Document struct {
+	Name                   json.RawMessage `json:"name"`
+	CNIVersion             json.RawMessage `json:"cniVersion"`
+	CNIVersions            json.RawMessage `json:"cniVersions"`
+	Plugins                json.RawMessage `json:"plugins"`
+	DisableCheck           flag            `json:"disableCheck"`
+	DisableGC              flag            `json:"disableGC"`
+	LoadOnlyInlinedPlugins flag            `json:"loadOnlyInlinedPlugins"`
+}
+
+// Member are the keys of a plugin's configuration that are the runtime's.
+type Member struct {
+	Capabilities map[string]bool `json:"capabilities"`
+	IPAM         struct {
+		Type string `json:"type"`
+	} `json:"ipam"`
 }
 
 // Parse reads a list. Errors have code 6 (not JSON) or 7; of the plugins' configurations
@@ -74,11 +107,7 @@ func (s source) seen(err error) error {
 // A list without plugins is no error here, since its drop-in directory may have some: see
 // [Load]. The name is checked where it becomes a path or part of a request.
 func Parse(doc []byte) (*List, error) {
-	var w struct {
-		Name, CNIVersion, CNIVersions, Plugins json.RawMessage
-		DisableCheck, DisableGC                flag
-		LoadOnlyInlinedPlugins                 flag
-	}
+	var w Document
 	if err := json.Unmarshal(doc, &w); err != nil {
 		return nil, decodeError("", doc, &w, err)
 	}
@@ -170,12 +199,11 @@ func parsePlugins(raw json.RawMessage) ([]Plugin, error) {
 // have code 6 or 7.
 func parsePlugin(key string, doc json.RawMessage) (Plugin, error) {
 	var w struct {
-		Type         string
-		Capabilities map[string]bool
-		IPAM         struct{ Type string }
-		DNS          spec.DNS
-		PrevResult   map[string]json.RawMessage
-		Args         json.RawMessage
+		Member
+		Type       string
+		DNS        spec.DNS
+		PrevResult map[string]json.RawMessage
+		Args       json.RawMessage
 	}
 	if err := json.Unmarshal(doc, &w); err != nil {
 		return Plugin{}, decodeError(key, doc, &w, err)
@@ -190,7 +218,7 @@ func parsePlugin(key string, doc json.RawMessage) (Plugin, error) {
 	if err := spec.CheckType(w.Type); err != nil { // before an ADD leaves its intent in the cache
 		return Plugin{}, &spec.KeyError{Key: strings.TrimPrefix(key+".type", "."), Err: err}
 	}
-	p := Plugin{Type: w.Type, Capabilities: w.Capabilities, IPAM: w.IPAM.Type, conf: doc, from: source{key: key}}
+	p := Plugin{Type: w.Type, Capabilities: w.Capabilities, IPAM: w.IPAM.Type, conf: doc, From: Source{Key: key}}
 	if w.Args != nil {
 		var args struct {
 			CNI struct {
@@ -276,6 +304,10 @@ func decodeError(key string, doc []byte, into any, err error) error {
 	}
 	return spec.Errorf(spec.CodeConfig, "%w", spec.Unmarshal(key, doc, into))
 }
+
+// Doc returns the list as it came; a configuration of one plugin is wrapped. It must not be
+// changed.
+func (l *List) Doc() json.RawMessage { return l.doc }
 
 // Effective returns the list with the plugins of its drop-in directory inlined. The cache
 // stores it, since a DEL has to run those as well; libcni caches the list without them, and

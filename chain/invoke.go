@@ -82,7 +82,11 @@ func (l *Local) Invoke(ctx context.Context, plugin string, r *spec.Request) (*sp
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.timeout())
 	defer cancel()
-	if verbs != nil && !l.ForceExec {
+	internal := r.Call.Verb == spec.Restore || r.Call.Verb == spec.Prepare
+	if internal && verbs == nil {
+		return nil, spec.Errorf(spec.CodePlugin, "plugin %s (%s) is another program, which does not know %s", plugin, file, r.Call.Verb)
+	}
+	if verbs != nil && (!l.ForceExec || internal) {
 		return l.inProcess(ctx, plugin, *verbs, r)
 	}
 	return l.exec(ctx, plugin, file, r)

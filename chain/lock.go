@@ -29,27 +29,23 @@ func (c *Cache) lockContainer(ctx context.Context, id string) (unlock func(), er
 	return c.lock(ctx, "container", id, unix.LOCK_EX, "another verb runs for container "+id)
 }
 
-// Busy reports whether a verb runs for a container, without a lock: whether a process has that
-// of [Cache.lockContainer], by proc(5), /proc/locks. It is false where that cannot be read, and
-// for processes of another PID namespace, which it does not show.
-func (c *Cache) Busy(id string) bool {
-	var st unix.Stat_t
-	if unix.Stat(c.lockFile("container", id), &st) != nil {
-		return false
-	}
-	locks, err := disk.Read("/proc/locks", 0, maxLocks)
-	if err != nil {
-		return false
-	}
-	inode := ":" + strconv.FormatUint(st.Ino, 10)
-	for line := range strings.Lines(string(locks)) {
+// Running returns a function that reports whether a verb runs for a container, without a lock:
+// whether a process had that of [Cache.lockContainer] when Running was called, by proc(5),
+// /proc/locks. It is false where that cannot be read, and for processes of another PID
+// namespace, which are not in there.
+func (c *Cache) Running() func(id string) bool {
+	locked := map[string]bool{} // inodes
+	text, _ := disk.Read("/proc/locks", 0, maxLocks)
+	for line := range strings.Lines(string(text)) {
 		// 3: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF
-		f := strings.Fields(line)
-		if len(f) > 5 && f[1] == "FLOCK" && strings.HasSuffix(f[5], inode) {
-			return true
+		if f := strings.Fields(line); len(f) > 5 && f[1] == "FLOCK" {
+			locked[f[5][strings.LastIndex(f[5], ":")+1:]] = true
 		}
 	}
-	return false
+	return func(id string) bool {
+		var st unix.Stat_t
+		return len(locked) > 0 && unix.Stat(c.lockFile("container", id), &st) == nil && locked[strconv.FormatUint(st.Ino, 10)]
+	}
 }
 
 // maxLocks is how much of /proc/locks is read, in bytes: some 15,000 locks.
@@ -100,6 +96,19 @@ func (c *Cache) lock(ctx context.Context, kind, name string, how int, busy strin
 		return nil, spec.Errorf(spec.CodeTryAgain, "%s: %w", busy, err)
 	}
 	return nil, spec.Errorf(spec.CodeIO, "no lock for %s %s in the cache: %w", kind, name, err)
+}
+
+// tryLock is lock that does not wait; nil: another process has the lock, or it cannot be had.
+func (c *Cache) tryLock(kind, name string, how int) (unlock func()) {
+	file := c.lockFile(kind, name)
+	err := os.MkdirAll(filepath.Dir(file), 0o700)
+	if err == nil {
+		unlock, err = flock.Try(file, 0o600, how)
+	}
+	if err != nil {
+		return nil
+	}
+	return unlock
 }
 
 // lockFile returns the path KIND-NAME of a lock file. Names that are cut to the same path

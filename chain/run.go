@@ -83,7 +83,7 @@ func (r *Runner) Add(ctx context.Context, l *List, t Target) (*spec.Result, erro
 	if err := errors.Join(checkNames(a), usableNetNS(t)); err != nil {
 		return nil, err
 	}
-	v, err := l.supported()
+	v, err := l.Supported()
 	if err != nil {
 		return nil, err
 	}

@@ -38,7 +38,7 @@ func (r *Runner) invoke(ctx context.Context, l *List, p *Plugin, req *spec.Reque
 // failed adds the plugin to an error, in libcni's words, and the place of the key that the error
 // is about.
 func failed(verb spec.Verb, l *List, p *Plugin, err error) error {
-	return p.from.seen(fmt.Errorf("plugin type=%q name=%q failed (%s): %w", p.Type, l.Name, verbName(verb), err))
+	return p.From.seen(fmt.Errorf("plugin type=%q name=%q failed (%s): %w", p.Type, l.Name, verbName(verb), err))
 }
 
 // addRequests makes the requests of an ADD, before the ADD of any plugin changes something. It
@@ -112,6 +112,11 @@ func (r *Runner) request(verb spec.Verb, l *List, p *Plugin, t Target, more []ma
 	return req, nil
 }
 
+// Request makes the request of a plugin of the list, as a verb does, to look at and not to run.
+func (r *Runner) Request(verb spec.Verb, l *List, p *Plugin, t Target) (*spec.Request, error) {
+	return r.request(verb, l, p, t, nil)
+}
+
 // version returns the list's version, which is not checked before the list is run, as in
 // libcni. The error has code 1.
 func (l *List) version() (spec.Version, error) {
@@ -122,9 +127,9 @@ func (l *List) version() (spec.Version, error) {
 	return v, nil
 }
 
-// supported is [List.version] for an ADD: the version must be written exactly as one of
+// Supported is [List.version] for an ADD: the version must be written exactly as one of
 // those that exist, since its result could not be read otherwise.
-func (l *List) supported() (spec.Version, error) {
+func (l *List) Supported() (spec.Version, error) {
 	v, err := l.version()
 	if err != nil || l.CNIVersion == "" || v.String() == l.CNIVersion && slices.Contains(spec.Versions(spec.Version{}), v) {
 		return v, err
@@ -133,7 +138,7 @@ func (l *List) supported() (spec.Version, error) {
 		Code: spec.CodeVersion, Msg: "incompatible CNI versions",
 		Details: fmt.Sprintf("config is %q, this runtime supports %v", l.CNIVersion, spec.Versions(spec.Version{})),
 	}
-	return v, l.from.seen(e.AtKey("cniVersion"))
+	return v, l.From.seen(e.AtKey("cniVersion"))
 }
 
 // verbName is the verb as libcni's errors have it.

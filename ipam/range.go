@@ -82,7 +82,7 @@ func excludeGateways(sets []RangeSet) error {
 		}
 	}
 	for i, set := range sets {
-		if set[0].gateways = gateways; set.usable() == 0 {
+		if set[0].gateways = gateways; set.Usable() == 0 {
 			return fmt.Errorf("invalid range set %d: %s has no address but gateways", i, set)
 		}
 	}
@@ -240,9 +240,9 @@ func (set RangeSet) size() uint64 {
 	return sum
 }
 
-// usable is size without the gateways.
+// Usable is how many addresses can be leased: all but the gateways; 2^64-1: at least so many.
 // A gateway outside of the ranges takes nothing away.
-func (set RangeSet) usable() uint64 {
+func (set RangeSet) Usable() uint64 {
 	n := set.size()
 	for _, gw := range set[0].gateways {
 		if n != math.MaxUint64 && set.Contains(gw) {

@@ -8,7 +8,7 @@ import (
 	"cnibox/spec"
 )
 
-// ipamResult reads routes and DNS of an "ipam" key, which have the form that
+// NewResult reads routes and DNS of an "ipam" key, which have the form that
 // they have in results; nil is none. Errors have code 7.
 // They go through the result's own reader, so each is checked in one place alone.
 func NewResult(routes, dns json.RawMessage) (*spec.Result, error) {
@@ -34,7 +34,7 @@ func NewResult(routes, dns json.RawMessage) (*spec.Result, error) {
 	return res, nil
 }
 
-// commaWords splits a list at its commas; blanks around a word go, and empty words.
+// SplitWords splits a list at its commas; blanks around a word go, and empty words.
 func SplitWords(list string) (words []string) {
 	for _, word := range strings.Split(list, ",") {
 		if word = strings.TrimSpace(word); word != "" {

@@ -16,12 +16,13 @@ import (
 const (
 	ctGet, ctDelete = 1, 2 // IPCTNL_MSG_CT_GET, IPCTNL_MSG_CT_DELETE
 
-	ctaTupleOrig, ctaID, ctaZone, ctaFilter        = 1, 12, 18, 25
-	ctaTupleIP, ctaTupleProto                      = 1, 2
-	ctaIPv4Dst, ctaIPv6Dst                         = 2, 4
-	ctaProtoNum, ctaProtoDstPort                   = 1, 3
-	ctaFilterOrigFlags                             = 1
-	filterProtoNum, filterProtoDstPort      uint32 = 1 << 3, 1 << 5
+	ctaTupleOrig, ctaTupleReply                           = 1, 2
+	ctaID, ctaZone, ctaFilter                             = 12, 18, 25
+	ctaTupleIP, ctaTupleProto                             = 1, 2
+	ctaIPv4Src, ctaIPv4Dst, ctaIPv6Src, ctaIPv6Dst        = 1, 2, 3, 4
+	ctaProtoNum, ctaProtoSrcPort, ctaProtoDstPort         = 1, 2, 3
+	ctaFilterOrigFlags                                    = 1
+	filterProtoNum, filterProtoDstPort             uint32 = 1 << 3, 1 << 5
 )
 
 // FlushUDP makes the kernel forget the UDP flows that were sent to one of the
@@ -31,6 +32,15 @@ const (
 // unspecified one, means all addresses of its family; with the zero
 // Addr, of both. A kernel without connection tracking has none to forget.
 func (t *Table) FlushUDP(ports []netip.AddrPort) error {
+	return t.flushUDP(ports, func([]byte, byte) bool { return true })
+}
+
+// FlushAstrayUDP is FlushUDP for the flows that were not translated, as those that began while
+// the rule set was gone. The others go on.
+func (t *Table) FlushAstrayUDP(ports []netip.AddrPort) error { return t.flushUDP(ports, untranslated) }
+
+// flushUDP is FlushUDP for the flows that the function wants.
+func (t *Table) flushUDP(ports []netip.AddrPort, want func(flow []byte, family byte) bool) error {
 	if len(ports) == 0 {
 		return nil
 	}
@@ -54,7 +64,7 @@ func (t *Table) FlushUDP(ports []netip.AddrPort) error {
 		if len(of) == 0 {
 			continue
 		}
-		if err := s.flushUDP(family, of); err != nil {
+		if err := s.flushUDP(family, of, want); err != nil {
 			return fmt.Errorf("conntrack: %w", err)
 		}
 	}
@@ -63,11 +73,11 @@ func (t *Table) FlushUDP(ports []netip.AddrPort) error {
 
 // flushUDP deletes the flows of one family. Between reading and deleting some
 // may end by themselves, which is as good.
-func (s *sock) flushUDP(family byte, ports map[netip.AddrPort]bool) error {
+func (s *sock) flushUDP(family byte, ports map[netip.AddrPort]bool, want func([]byte, byte) bool) error {
 	var doomed [][]byte
 	err := s.ask(ctNetlink|ctGet, netlink.Dump, family, func(ae *netlink.AttributeEncoder) { filterUDP(ae, ports) }, func(data []byte) {
 		dst, udp := flowTo(data, family)
-		if udp && (ports[dst] || ports[netip.AddrPortFrom(netip.Addr{}, dst.Port())]) {
+		if udp && (ports[dst] || ports[netip.AddrPortFrom(netip.Addr{}, dst.Port())]) && want(data, family) {
 			doomed = append(doomed, data)
 		}
 	})
@@ -114,14 +124,24 @@ func filterUDP(ae *netlink.AttributeEncoder, ports map[netip.AddrPort]bool) {
 // comes as the zero address and port 0, which is no host port.
 func flowTo(data []byte, family byte) (dst netip.AddrPort, udp bool) {
 	tuple := attribute(data, ctaTupleOrig)
-	ip, proto := attribute(tuple, ctaTupleIP), attribute(tuple, ctaTupleProto)
-	typ := uint16(ctaIPv4Dst)
+	dst = flowEnd(tuple, family, ctaIPv4Dst, ctaIPv6Dst, ctaProtoDstPort)
+	return dst, num(attribute(tuple, ctaTupleProto), ctaProtoNum) == unix.IPPROTO_UDP
+}
+
+// untranslated reports whether a flow is answered by the address that it was sent to.
+func untranslated(data []byte, family byte) bool {
+	to, _ := flowTo(data, family)
+	return to == flowEnd(attribute(data, ctaTupleReply), family, ctaIPv4Src, ctaIPv6Src, ctaProtoSrcPort)
+}
+
+// flowEnd reads the address and port of a tuple that have these attributes.
+func flowEnd(tuple []byte, family byte, typ4, typ6, port uint16) netip.AddrPort {
+	typ := typ4
 	if family == v6 {
-		typ = ctaIPv6Dst
+		typ = typ6
 	}
-	addr := addrOf(attribute(ip, typ), family)
-	port := uint16(num(proto, ctaProtoDstPort))
-	return netip.AddrPortFrom(addr, port), num(proto, ctaProtoNum) == unix.IPPROTO_UDP
+	addr := addrOf(attribute(attribute(tuple, ctaTupleIP), typ), family)
+	return netip.AddrPortFrom(addr, uint16(num(attribute(tuple, ctaTupleProto), port)))
 }
 
 // forget deletes the flow that a message is about; one that has ended is fine. The

@@ -56,7 +56,23 @@ const updateTries = 4
 //
 // Hundreds of host ports go in several transactions, after fn has run without an
 // error. What the kernel has taken when it refuses one of these stays.
+//
+// In a context of [Collection.Collect] the update is made later, with others.
 func (t *Table) Update(ctx context.Context, fn func(*Tx) error) error {
+	return t.UpdateThen(ctx, fn, func(_ context.Context, err error) error { return err })
+}
+
+// UpdateThen is Update with a function that is called after it with its error, and returns the
+// error instead.
+func (t *Table) UpdateThen(ctx context.Context, fn func(*Tx) error, then func(context.Context, error) error) error {
+	if add(ctx, fn, then) {
+		return nil
+	}
+	return then(ctx, t.updates(ctx, fn))
+}
+
+// updates is Update at once.
+func (t *Table) updates(ctx context.Context, fn func(*Tx) error) error {
 	return t.locked(ctx, func(s *sock) (err error) {
 		for n := 1; ; n++ {
 			err = t.update(s, fn, n == updateTries)

@@ -35,6 +35,7 @@ type Tx struct {
 	made    []byte                     // families of the tables that the batch makes
 	oldIPs  []netip.Addr               // whose rules of the reference in CNI-FORWARD shall go
 	last    bool                       // see update
+	rebuild bool                       // the base rulesets are filled anew though they are of this version
 	gen     uint32                     // see generation; 0: not asked for yet
 }
 
@@ -213,8 +214,9 @@ func (x *Tx) Release(o spec.Attachment, kinds ...Kind) {
 // Had reports whether o had any of what this update has given it so far, from an
 // earlier one.
 func (x *Tx) Had(o spec.Attachment) bool {
+	key := x.key(o)
 	return slices.ContainsFunc(x.changes, func(ch *change) bool {
-		return ch.put && ch.old != nil && ownerKey(ch.old.owner) == o.Key()
+		return ch.put && ch.old != nil && ownerKey(ch.old.owner) == key
 	})
 }
 
@@ -312,7 +314,7 @@ func (x *Tx) bases(b *batch) error {
 		if err != nil {
 			return err
 		}
-		if version == baseVersion || version == "" && !x.wants(table) {
+		if version == baseVersion && !x.rebuild || version == "" && !x.wants(table) {
 			continue
 		}
 		if err := x.base(b, table); err != nil {

@@ -1,11 +1,13 @@
 package rtnl
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"slices"
 
 	"github.com/jsimonetti/rtnetlink/v2"
 	"github.com/mdlayher/netlink"
@@ -62,6 +64,8 @@ type Link struct {
 	Hairpin   bool // packets may leave by the port they came from
 	Isolated  bool // talks to ports that are not isolated, only
 
+	AcceptsRA bool // IPv6 router advertisements, while it does not forward: accept_ra is not 0
+
 	VLANFiltering bool // of a bridge
 	Data          Kind // what else the kind says of itself; nil if that is nothing we use
 }
@@ -90,11 +94,16 @@ func (c *Conn) LinkAt(index uint32) (*Link, error) {
 
 // Links returns all links of the namespace, in the kernel's order. Links that
 // come or go meanwhile may be in it or not.
-func (c *Conn) Links() ([]Link, error) {
+func (c *Conn) Links() ([]Link, error) { return c.LinksWith(nil) }
+
+// LinksWith is [Conn.Links] for those about which the kernel says something that has these
+// bytes, as an address. The others are not decoded, which takes most of the time.
+func (c *Conn) LinksWith(text []byte) ([]Link, error) {
 	ms, err := c.dump(getLink(0, ""))
 	if err != nil {
 		return nil, fmt.Errorf("links: %w", err)
 	}
+	ms = slices.DeleteFunc(ms, func(m netlink.Message) bool { return !bytes.Contains(m.Data, text) })
 	links := make([]Link, 0, len(ms))
 	for _, m := range ms {
 		var l Link
@@ -222,6 +231,11 @@ func (l *Link) decodeOthers(attrs []byte) error {
 			l.Device = ad.String()
 		case unix.IFLA_LINK_NETNSID:
 			l.LinkNetNSID, l.PeerNS = int(ad.Int32()), true
+		case unix.IFLA_AF_SPEC:
+			conf := attr(attr(ad.Bytes(), unix.AF_INET6), unix.IFLA_INET6_CONF)
+			if len(conf) >= 4*(acceptRA+1) {
+				l.AcceptsRA = number(conf[4*acceptRA:4*(acceptRA+1)]) != 0
+			}
 		}
 	}
 	if err := ad.Err(); err != nil {
@@ -229,6 +243,9 @@ func (l *Link) decodeOthers(attrs []byte) error {
 	}
 	return nil
 }
+
+// acceptRA is DEVCONF_ACCEPT_RA, include/uapi/linux/ipv6.h: an index of IFLA_INET6_CONF.
+const acceptRA = 3
 
 // decodePort reads what a bridge says of its port: IFLA_BRPORT_*,
 // include/uapi/linux/if_link.h.

@@ -21,8 +21,7 @@ func (r *Request) Decode(conf any) error {
 // MAC returns the address asked for in runtimeConfig.mac, args.cni.mac, CNI_ARGS MAC
 // or the key mac, the first that is there; nil: none. Errors have code 7 (4 for CNI_ARGS).
 //
-// The order is the same for all plugins here. The reference's tuning puts args.cni
-// before the capability, which its other plugins do not.
+// The order is the same for all plugins.
 func (r *Request) MAC() (net.HardwareAddr, error) {
 	var conf struct {
 		RuntimeConfig struct {
@@ -101,7 +100,7 @@ func ParseMAC(s string) (net.HardwareAddr, error) {
 
 // Wire returns the stdin of an exec'd plugin: the configuration with prevResult in
 // r.Net.Version, and the set of GC under both its keys. Unknown members stay, and large
-// numbers, which the reference's runtime loses. Errors have code 7: a prevResult that the
+// numbers. Errors have code 7: a prevResult that the
 // version cannot express.
 func (r *Request) Wire() ([]byte, error) {
 	set := make(map[string]any)

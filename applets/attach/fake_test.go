@@ -86,7 +86,7 @@ func (f *fake) plugin() attach.Interface[*conf] {
 				op.Container = op.AddInterface(spec.Interface{Name: op.IfName, Sandbox: op.Call.NetNS})
 				return nil
 			}
-			return op.CreateEnd(op.Cont, rtnl.LinkSpec{Kind: rtnl.Bridge{}, MTU: c.MTU})
+			return op.CreateContainerLink(op.Cont, rtnl.LinkSpec{Kind: rtnl.Bridge{}, MTU: c.MTU})
 		}),
 		Resolve: f.step("resolve", nil),
 		Setup: f.step("setup", func(op *attach.Op, _ *conf) error {

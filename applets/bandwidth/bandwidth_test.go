@@ -65,7 +65,7 @@ func TestBandwidthPlan(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			p, err := readBandwidth(spectest.Request(t, spec.Add, tt.conf, ""))
+			p, err := readPlan(spectest.Request(t, spec.Add, tt.conf, ""))
 			spectest.WantError(t, err, tt.err, spec.CodeConfig)
 			if err == nil && (p.ingress != tt.ingress || p.egress != tt.egress) {
 				t.Errorf("got %+v and %+v, want %+v and %+v", p.ingress, p.egress, tt.ingress, tt.egress)

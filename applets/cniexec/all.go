@@ -17,15 +17,21 @@ func (c *call) everyNetwork() bool {
 	return c.verb == "gc" && c.allNetworks || c.all && (c.verb == "check" || c.verb == "status")
 }
 
-// networks returns the names of the networks that are configured, or the default network if
-// there are none; with cached, also of those of which only the cache knows. Configurations
-// that cannot be read are warned of.
-func (c *call) networks(cached bool) ([]string, error) {
+// configured returns the names of the networks that are configured. Configurations that cannot
+// be read are warned of.
+func (c *call) configured() []string {
 	names, broken := chain.Networks(c.confDir)
 	for _, err := range broken {
 		c.runner.Warn("%v", err)
 	}
-	if len(names)+len(broken) == 0 {
+	return names
+}
+
+// networks returns the names of the networks that are configured, or the default network if
+// there are none; with cached, also of those of which only the cache knows.
+func (c *call) networks(cached bool) ([]string, error) {
+	names := c.configured()
+	if len(names) == 0 {
 		names = []string{defaultNetwork}
 	}
 	if !cached {

@@ -25,6 +25,7 @@ var Applet = applet.Applet{
 	Name:    "cni-exec",
 	Summary: "runtime: attach network namespaces, and run commands in one",
 	Main:    run,
+	Man:     manPage,
 }
 
 // The exit codes of cni-exec: cnitool's, and one for a wrong command line.
@@ -53,11 +54,15 @@ func run(ctx context.Context, p applet.Process) int {
 	if len(p.Args) == 0 {
 		p.Args = []string{"help"}
 	}
+	if p.Args[0] == completeVerb {
+		return complete(p, p.Args[1:])
+	}
 	l, err := parse(p.Args, p.Getenv)
 	c := &call{Process: p, commandLine: l}
 	if len(l.operands) > 0 {
 		c.verb = l.operands[0]
 	}
+	defer c.logSubject()
 	v := findVerb(c.verb)
 	switch {
 	case err != nil:
@@ -89,6 +94,12 @@ func run(ctx context.Context, p applet.Process) int {
 		return max(c.fail(err), exit)
 	}
 	return exit
+}
+
+// logSubject notes for the log what the call was about.
+func (c *call) logSubject() {
+	t := c.target
+	c.Log.About(applet.Subject{Verb: c.verb, Network: c.network, ContainerID: t.ContainerID, IfName: t.IfName, NetNS: t.NetNS})
 }
 
 // operands reads network and namespace; cnitool wants a namespace for gc and
@@ -304,6 +315,12 @@ func (c *call) speak(l *chain.List) {
 // add runs ADD and prints its result. An attachment whose result cannot be written is deleted
 // again, since the caller sees a call that failed, and may try again.
 func (c *call) add(ctx context.Context) error {
+	if c.output != "" && !c.dryRun {
+		return usage("add: --output is for --dry-run: without it add prints the result, which is JSON")
+	}
+	if err := c.wants(outputJSON); err != nil {
+		return err
+	}
 	l, err := c.load()
 	if err == nil {
 		err = cmp.Or(c.canHonour(l), c.Ready())
@@ -311,7 +328,11 @@ func (c *call) add(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.warnOf(l)
 	c.target.Args, c.target.Capabilities = c.arguments([]*chain.List{l}, 0)
+	if c.dryRun {
+		return c.rehearse(ctx, l)
+	}
 	created := false
 	if c.create {
 		if created, err = createNetNS(ctx, c.target.NetNS); err != nil {
@@ -396,6 +417,7 @@ func (c *call) status(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.warnOf(l)
 	return c.runner.Status(ctx, l)
 }
 

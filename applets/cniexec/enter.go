@@ -47,6 +47,9 @@ func (c *call) enter(_ context.Context, operands []string) (exit int, err error)
 			return err
 		}
 		around.mount()
+		c.target.NetNS = path
+		c.logSubject()
+		c.Log.Write(exitOK)
 		cmd := chain.Command{Args: c.command, Environ: c.Environ}
 		exit, err = cmd.Become()
 		return &hinted{err, startHint(err)}

@@ -29,12 +29,13 @@ type flags struct {
 	name                string // of a run; empty: none
 	confDir             string
 	cacheDir, stateDir  string        // empty: see [state.CacheDir]
+	output              string        // empty: for people
 	path                string        // CNI_PATH; empty: built-in plugins alone
 	timeout             time.Duration // of one plugin; 0: the default
 	retries             int           // of an add that ended with code 11
 
-	keepGoing, all, allNetworks, live, dryRun, force, json, help, version bool
-	create, delete                                                        bool // the named namespace
+	keepGoing, all, allNetworks, live, dot, dryRun, force, watch, json, help, version bool
+	create, delete                                                                    bool // the named namespace
 
 	// Those that may be given more than once, in their order.
 	valid, nets []string
@@ -86,7 +87,9 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	of("gc", func(fs *pflag.FlagSet) {
 		fs.StringArrayVar(&f.valid, "valid", nil, "`ID/IFNAME` keep this attachment; repeatable")
 		fs.BoolVar(&f.live, "valid-live", false, "keep all whose namespace exists, and what an unreadable entry is about; what another --cache-dir has is not known")
-		fs.BoolVar(&f.dryRun, "dry-run", false, "only print what would be deleted")
+	})
+	of("add gc", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&f.dryRun, "dry-run", false, "only print what would be made, or deleted")
 	})
 	of("check status gc", func(fs *pflag.FlagSet) {
 		fs.BoolVar(&f.all, "all", false, "of check: every attachment whose namespace exists; of status: every network; of gc: keep none")
@@ -94,10 +97,19 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	of("gc", func(fs *pflag.FlagSet) {
 		fs.BoolVar(&f.allNetworks, "all-networks", false, "every network that is configured or has attachments, in place of NETWORK")
 	})
+	of("reload", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&f.watch, "watch", false, "stay, and do it again whenever rules or a bridge are deleted, or firewalld is started or reloaded")
+	})
 	of("run", func(fs *pflag.FlagSet) {
 		fs.StringArrayVar(&f.nets, "net", nil, "`NETWORK` attach to this one; flags like this are repeatable")
 		fs.Var(&f.dns, "dns", "`ADDRESS` name server, in place of the networks'")
 		fs.StringVar(&f.name, "name", "", "`NAME` of namespace and host, and in /etc/hosts of named runs")
+	})
+	of("ls show who lint add", func(fs *pflag.FlagSet) {
+		fs.StringVarP(&f.output, "output", "o", "", "`FORMAT` json, of ls also wide; add: with --dry-run")
+	})
+	of("tree", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&f.dot, "dot", false, "print a graph for dot(1)")
 	})
 	of("", func(fs *pflag.FlagSet) {
 		fs.StringVar(&f.confDir, "conf-dir", cmp.Or(getenv("NETCONFPATH"), "/etc/cni/net.d"), "`DIR` configurations")

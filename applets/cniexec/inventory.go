@@ -17,6 +17,7 @@ import (
 	"cnibox/chain"
 	"cnibox/internal/nsid"
 	"cnibox/internal/state"
+	"cnibox/ipam"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -26,18 +27,22 @@ import (
 // cache, compared with the kernel, the rules and the leases. [newInventory] makes one.
 //
 // Making one changes nothing, takes no lock, starts no plugin and enters no namespace, so that
-// no ADD that hangs holds it up. A verb that changes something looks again under the lock.
+// it does not wait for an ADD. A verb that changes something reads again under the lock.
 type inventory struct {
 	entries []*entry // in the order of networks, names, containers and interfaces
 	broken  []chain.Broken
 	unread  []error // why something was not tested, as of rules for an ordinary user
 	now     time.Time
+	uptime  time.Duration // of the host
 
 	links  *hostLinks               // nil: not read
 	rules  map[string][]nft.Holding // by the owner's key; nil: not read
 	leases map[string]leaseNames    // by directory; each is read once
-	confs  map[string]*netConf      // by their text: most attachments of a network have the same
-	cache  *chain.Cache
+
+	// Host ports by container: of several attachments one has the port, the others are next.
+	published map[portOf]bool
+	confs     map[string]*netConf // by their text: most attachments of a network have the same
+	cache     *chain.Cache
 
 	stateDir string // where plugins store state; empty: in the default directories
 }
@@ -45,9 +50,9 @@ type inventory struct {
 // The states of an attachment.
 const (
 	stateOK      = "ok"
-	stateFault   = "fault"   // faults says what is wrong
-	stateAdding  = "adding"  // a verb runs that has not ended
-	stateUnknown = "unknown" // the namespace is not recorded, or must not be looked at
+	stateFault   = "fault"   // see faults
+	stateBusy    = "busy"    // a verb runs for the container
+	stateUnknown = "unknown" // the namespace is not recorded, or must not be read
 )
 
 // An entry is one attachment: an entry of the cache and what is known of it.
@@ -55,7 +60,7 @@ type entry struct {
 	*chain.Entry
 	key    string       // [spec.Attachment.Key]
 	conf   *netConf     // of its ADD
-	result *spec.Result // empty if there is none, or none that can be read
+	result *spec.Result // interfaces and addresses; empty if there is none, or none that can be read
 	since  time.Time    // when the entry was written; zero: unknown, as without a clock
 	ports  []publishedPort
 
@@ -65,7 +70,7 @@ type entry struct {
 	faults   []string
 }
 
-// name is what people call the container: its pod, or its name, or the file of its namespace.
+// name is that of the container's pod, of the container, or of the file of its namespace.
 func (a *entry) name() string {
 	pod, space := "", ""
 	for _, arg := range a.Args {
@@ -92,8 +97,7 @@ func (a *entry) name() string {
 	return shortID(a.ContainerID)
 }
 
-// derived reports whether a container ID was made of the path of a namespace, so that it says
-// nothing to people.
+// derived reports whether a container ID was derived from the path of a namespace.
 func derived(id string) bool {
 	return strings.HasPrefix(id, chain.CnitoolPrefix) || strings.HasPrefix(id, chain.RunPrefix)
 }
@@ -151,10 +155,13 @@ func (a *entry) mac() string {
 	return ""
 }
 
-// age is how long ago the entry was written; false: unknown.
+// age is how long ago the entry was written; false: unknown, as where the clock was set since.
 func (v *inventory) age(a *entry) (time.Duration, bool) {
 	age := v.now.Sub(a.since)
-	return age, !a.since.IsZero() && age >= 0
+	if a.since.IsZero() || age < 0 || a.BootID != "" && a.SameBoot() && age > v.uptime {
+		return 0, false
+	}
+	return age, true
 }
 
 // A netConf are the keys of a network's configuration that are looked at here; a plugin's own
@@ -164,7 +171,7 @@ type netConf struct {
 	Plugins          []pluginConf
 }
 
-// A pluginConf is that of one plugin. Ranges and the like are in ipamConf.
+// A pluginConf is that of one plugin.
 type pluginConf struct {
 	Type         string
 	Capabilities map[string]bool
@@ -172,6 +179,15 @@ type pluginConf struct {
 	Master       string
 	IPMasq       bool
 	IPAM         ipamConf
+}
+
+// An ipamConf is what is read of the key "ipam".
+type ipamConf struct {
+	Type            string
+	DataDir         string
+	KeepAcrossBoots bool
+	ipam.Range
+	Ranges []ipam.RangeSet
 }
 
 // interfacePlugin is the first plugin, which makes the interface.
@@ -190,15 +206,60 @@ func (c *netConf) bridge() string {
 	return ""
 }
 
-// readNetConf reads a list or a single configuration. What is wrong with it is left out: the
-// plugins report that.
+// leases returns the data directory of the leases of a network with this configuration; empty:
+// host-local has none of it.
+func (c *netConf) leases(stateDir, network string) (dir string) {
+	p := c.interfacePlugin().IPAM
+	switch {
+	case p.Type != "host-local":
+		return ""
+	case p.DataDir != "":
+		return p.DataDir
+	}
+	dir, _ = state.LeaseDir(stateDir, network, p.KeepAcrossBoots)
+	return dir
+}
+
+// pools are the range sets of host-local; nil: none, or none that are valid.
+func (c *netConf) pools() (sets []ipam.RangeSet) {
+	p := c.interfacePlugin().IPAM
+	if p.Subnet.IsValid() {
+		sets = append(sets, ipam.RangeSet{p.Range})
+	}
+	for _, set := range p.Ranges {
+		sets = append(sets, slices.Clone(set))
+	}
+	if p.Type != "host-local" || ipam.Complete(sets, spec.Newest) != nil {
+		return nil
+	}
+	return sets
+}
+
+// types are those of the plugins, in their order.
+func (c *netConf) types() []string {
+	types := []string{}
+	for _, p := range c.Plugins {
+		types = append(types, p.Type)
+	}
+	return types
+}
+
+// readNetConf reads a list or a single configuration. Keys of the wrong type are left out: the
+// plugins report them.
 func readNetConf(doc []byte) *netConf {
-	c := new(netConf)
-	_ = json.Unmarshal(doc, c)
-	if c.Plugins == nil {
-		var single pluginConf
-		if _ = json.Unmarshal(doc, &single); single.Type != "" {
-			c.Plugins = []pluginConf{single}
+	var list struct {
+		Name, CNIVersion string
+		Plugins          []json.RawMessage
+	}
+	_ = json.Unmarshal(doc, &list)
+	if list.Plugins == nil {
+		list.Plugins = []json.RawMessage{doc}
+	}
+	c := &netConf{Name: list.Name, CNIVersion: list.CNIVersion}
+	for _, raw := range list.Plugins {
+		var p pluginConf
+		if _ = json.Unmarshal(raw, &p); p.Type != "" {
+			c.Plugins = append(c.Plugins, p)
 		}
 	}
 	return c
@@ -218,41 +279,47 @@ func (v *inventory) conf(doc []byte) *netConf {
 // leases. The error is that of a cache that cannot be read.
 func newInventory(cache *chain.Cache, stateDir string) (*inventory, error) {
 	v := emptyInventory(cache, stateDir)
+	listed := make(chan struct{}) // the kernel's part takes as long as the files'
+	go func() {
+		v.readHost()
+		close(listed)
+	}()
 	entries, broken, err := cache.List()
-	if err != nil {
-		return nil, err
-	}
 	v.broken = broken
 	for _, e := range entries {
 		v.entries = append(v.entries, v.read(e))
 	}
-	v.readHost()
-	for _, a := range v.entries {
-		v.test(a)
+	<-listed
+	if err != nil {
+		return nil, err
 	}
+	v.testAll(v.entries)
+	v.lookAgain()
+	v.sort()
+	return v, nil
+}
+
+// sort puts the attachments in order.
+func (v *inventory) sort() {
 	slices.SortStableFunc(v.entries, func(a, b *entry) int {
 		return cmp.Or(cmp.Compare(a.NetworkName, b.NetworkName), cmp.Compare(a.name(), b.name()), cmp.Compare(a.ContainerID, b.ContainerID), cmp.Compare(a.IfName, b.IfName))
 	})
-	return v, nil
 }
 
 // emptyInventory has no attachment, and has not looked at the host. It is for verbs that need
 // few entries, which they read.
 func emptyInventory(cache *chain.Cache, stateDir string) *inventory {
-	return &inventory{now: time.Now(), cache: cache, stateDir: stateDir, confs: map[string]*netConf{}, leases: map[string]leaseNames{}}
+	var info unix.Sysinfo_t
+	_ = unix.Sysinfo(&info) // cannot fail
+	uptime := time.Duration(info.Uptime+1) * time.Second
+	return &inventory{now: time.Now(), uptime: uptime, cache: cache, stateDir: stateDir, confs: map[string]*netConf{}, leases: map[string]leaseNames{}}
 }
 
 // read decodes what an entry has. It is not tested.
 func (v *inventory) read(e *chain.Entry) *entry {
 	a := &entry{Entry: e, key: e.Attachment().Key(), conf: v.conf(e.Config), result: new(spec.Result)}
-	version, err := spec.ParseVersion(a.conf.CNIVersion)
-	if err != nil {
-		version = spec.Newest
-	}
-	if len(e.Result) > 0 {
-		if r, err := spec.ParseResult(e.Result, version); err == nil {
-			a.result = r
-		}
+	if len(e.Result) > 0 && !a.readResult() {
+		a.result = a.wholeResult()
 	}
 	if raw := e.CapabilityArgs[capPorts]; raw != nil {
 		_ = json.Unmarshal(raw, &a.ports) // portmap has refused what is no list
@@ -267,6 +334,42 @@ func (v *inventory) read(e *chain.Entry) *entry {
 	return a
 }
 
+// readResult reads interfaces and addresses, which is much quicker than all of a result; false
+// for one of an old version, or that is not as it should be.
+func (a *entry) readResult() bool {
+	var r struct {
+		Interfaces []struct{ Name, Mac, Sandbox string }
+		IPs        []struct {
+			Address   netip.Prefix
+			Interface *int
+		}
+		IP4, IP6 json.RawMessage
+	}
+	if err := json.Unmarshal(a.Result, &r); err != nil || r.IP4 != nil || r.IP6 != nil {
+		return false
+	}
+	for _, i := range r.Interfaces {
+		a.result.Interfaces = append(a.result.Interfaces, spec.Interface{Name: i.Name, MAC: i.Mac, Sandbox: i.Sandbox})
+	}
+	for _, ip := range r.IPs {
+		a.result.IPs = append(a.result.IPs, spec.IP{Address: ip.Address, Interface: ip.Interface})
+	}
+	return true
+}
+
+// wholeResult reads all of the result; empty if it cannot be read.
+func (a *entry) wholeResult() *spec.Result {
+	version, err := spec.ParseVersion(a.conf.CNIVersion)
+	if err != nil {
+		version = spec.Newest
+	}
+	r, err := spec.ParseResult(a.Result, version)
+	if err != nil {
+		return new(spec.Result)
+	}
+	return r
+}
+
 // A hostLinks is the links of the host, listed once.
 type hostLinks struct {
 	all     []rtnl.Link
@@ -277,6 +380,7 @@ type hostLinks struct {
 
 // readHost lists the links and the rules.
 func (v *inventory) readHost() {
+	v.unread, v.links, v.rules, v.leases = nil, nil, nil, map[string]leaseNames{}
 	links, err := listLinks()
 	if err != nil {
 		v.unread = append(v.unread, err)
@@ -293,6 +397,12 @@ func (v *inventory) readHost() {
 	}
 }
 
+// A portOf is a host port of a container.
+type portOf struct {
+	containerID, proto string
+	port               uint16
+}
+
 // listLinks lists the links of the host.
 func listLinks() (*hostLinks, error) {
 	conn, err := rtnl.Dial(rtnl.Host())
@@ -304,6 +414,11 @@ func listLinks() (*hostLinks, error) {
 	if err != nil {
 		return nil, err
 	}
+	return indexLinks(all), nil
+}
+
+// indexLinks makes the indexes of a list.
+func indexLinks(all []rtnl.Link) *hostLinks {
 	h := &hostLinks{all: all, byName: make(map[string]*rtnl.Link, len(all)), byIndex: make(map[uint32]*rtnl.Link, len(all)), byKey: make(map[string]*rtnl.Link, len(all))}
 	for i := range all {
 		l := &all[i]
@@ -312,7 +427,22 @@ func listLinks() (*hostLinks, error) {
 			h.byKey[key] = l
 		}
 	}
-	return h, nil
+	return h
+}
+
+// testAll tests attachments, after the ports of all are known.
+func (v *inventory) testAll(list []*entry) {
+	v.published = map[portOf]bool{}
+	for _, a := range v.entries {
+		for _, h := range v.rules[a.key] {
+			if h.Kind == nft.KindPortMap {
+				v.published[portOf{a.ContainerID, h.Proto, h.Port}] = true
+			}
+		}
+	}
+	for _, a := range list {
+		v.test(a)
+	}
 }
 
 // test fills in the state of an attachment. The test is a cheap one: the namespace is there
@@ -322,16 +452,49 @@ func (v *inventory) test(a *entry) {
 	a.state = stateOK
 	v.findHostLink(a)
 	switch {
-	case a.Interrupted() && v.cache.Busy(a.ContainerID):
-		a.state = stateAdding
 	case a.Interrupted():
-		a.fault("the add was interrupted")
+		a.fault("add was interrupted")
 	case !v.testNetNS(a):
 	default:
 		v.testLink(a)
 		v.testRules(a)
 		v.testLeases(a)
 	}
+}
+
+// lookAgain looks again at what has a fault, since it may have been attached or detached while
+// its parts were read one after another.
+func (v *inventory) lookAgain() {
+	const recent = 2 * time.Second // more than file systems round times to
+	var young []*entry
+	running := func(string) bool { return false }
+	if slices.ContainsFunc(v.entries, func(a *entry) bool { return a.state == stateFault }) {
+		running = v.cache.Running()
+	}
+	v.entries = slices.DeleteFunc(v.entries, func(a *entry) bool {
+		if a.state != stateFault {
+			return false
+		}
+		if running(a.ContainerID) {
+			a.state, a.faults = stateBusy, nil
+			return false
+		}
+		info, err := os.Lstat(a.File())
+		if err == nil && info.ModTime().After(v.now.Add(-recent)) {
+			young = append(young, a)
+		}
+		return errors.Is(err, os.ErrNotExist)
+	})
+	if len(young) == 0 {
+		return
+	}
+	v.readHost()
+	for _, a := range young {
+		if e, err := v.cache.Lookup(a.Attachment()); err == nil {
+			*a = *v.read(e)
+		}
+	}
+	v.testAll(young)
 }
 
 // fault adds one.
@@ -347,19 +510,19 @@ func (v *inventory) testNetNS(a *entry) bool {
 	id, err := nsid.At(path)
 	switch {
 	case !a.SameBoot():
-		a.fault("it is of an earlier boot")
+		a.fault("of an earlier boot")
 	case path == "":
 		a.state = stateUnknown
 		return true
 	case errors.Is(err, os.ErrNotExist):
-		a.fault("the network namespace %s is gone", path)
+		a.fault("no namespace %s", path)
 	case errors.Is(err, nsid.ErrNotNS):
-		a.fault("%s is no network namespace any more", path)
+		a.fault("%s is no namespace", path)
 	case err != nil:
 		a.state = stateUnknown
 		return true
 	case a.NetNSID != "" && a.NetNSID != id.String():
-		a.fault("%s is another network namespace now", path)
+		a.fault("%s is another namespace now", path)
 	}
 	return a.state != stateFault
 }
@@ -374,14 +537,20 @@ func (v *inventory) findHostLink(a *entry) {
 		}
 	}
 	for _, i := range a.result.Interfaces {
-		if i.Sandbox == "" && i.Name != a.conf.bridge() {
+		if i.Sandbox != "" || i.Name == a.conf.bridge() {
+			continue
+		}
+		kind := ""
+		if v.links != nil && v.links.byName[i.Name] != nil {
+			kind = v.links.byName[i.Name].Kind
+		}
+		if kind == "veth" || a.hostLink == "" && kind != "bridge" { // a delegate's bridge is not known by its name
 			a.hostLink = i.Name
-			return
 		}
 	}
 }
 
-// link is the host-side link; nil: there is none, or it is another attachment's.
+// link is the host-side link; nil: it does not exist, or is another attachment's.
 func (v *inventory) link(a *entry) *rtnl.Link {
 	if v.links == nil {
 		return nil
@@ -401,19 +570,19 @@ func (v *inventory) testLink(a *entry) {
 	bridge, l := a.conf.bridge(), v.link(a)
 	br := v.links.byName[bridge]
 	if bridge != "" && br == nil {
-		a.fault("the bridge %s is gone", bridge)
+		a.fault("no bridge %s", bridge)
 	}
 	switch {
 	case l == nil && a.hostLink != "":
-		a.fault("the host-side link %s is gone", a.hostLink)
+		a.fault("no link %s", a.hostLink)
 	case l == nil:
 	case !l.Up:
 		a.fault("%s is down", l.Name)
 	case br != nil && l.Kind == "veth" && l.Master != br.Index:
-		a.fault("%s is no port of %s", l.Name, bridge)
+		a.fault("%s not on %s", l.Name, bridge)
 	}
 	if br != nil && !br.Up {
-		a.fault("the bridge %s is down", bridge)
+		a.fault("%s is down", bridge)
 	}
 }
 
@@ -443,23 +612,30 @@ func (v *inventory) testRules(a *entry) {
 		case i == 0 && p.IPMasq && (p.Type == "bridge" || p.Type == "ptp"):
 			for _, ip := range a.addresses() {
 				if !has([]nft.Kind{nft.KindMasquerade}, of(ip)) {
-					a.fault("masquerading of %s is missing", ip.Addr())
+					a.fault("no masquerading of %s", ip.Addr())
 				}
 			}
 		case p.Type == "firewall":
 			for _, ip := range a.addresses() {
 				if !has([]nft.Kind{nft.KindFirewall, nft.KindZone}, of(ip)) {
-					a.fault("%s is not allowed by the firewall", ip.Addr())
+					a.fault("no firewall element of %s", ip.Addr())
 				}
 			}
 		case p.Type == "portmap" && p.Capabilities[capPorts]:
 			for _, port := range a.ports {
-				if !has([]nft.Kind{nft.KindPortMap}, func(h nft.Holding) bool { return h.Proto == port.Protocol && h.Port == port.HostPort }) {
-					a.fault("host port %s is not published", port.host())
+				if port.fits(a.addresses()) && !v.published[portOf{a.ContainerID, port.Protocol, port.HostPort}] {
+					a.fault("no host port %s", port.host())
 				}
 			}
 		}
 	}
+}
+
+// fits reports whether portmap publishes the port for one of the addresses: it skips those that
+// the host's address is of another family than.
+func (p publishedPort) fits(addresses []netip.Prefix) bool {
+	ip, err := netip.ParseAddr(p.HostIP)
+	return slices.ContainsFunc(addresses, func(a netip.Prefix) bool { return err != nil || ip.Unmap().Is4() == a.Addr().Is4() })
 }
 
 // host is the host's side of a port, as 8080/tcp or 192.0.2.1:53/udp.
@@ -476,17 +652,17 @@ type leaseNames map[string]bool
 
 // testLeases looks for the files of the leases, not into them.
 func (v *inventory) testLeases(a *entry) {
-	p := a.conf.interfacePlugin()
-	if p.IPAM.Type != "host-local" {
+	dir := a.conf.leases(v.stateDir, a.NetworkName)
+	if dir == "" {
 		return
 	}
-	names := v.leaseNames(p.IPAM.leases(v.stateDir, a.NetworkName))
+	names := v.leaseNames(filepath.Join(dir, a.NetworkName))
 	if names == nil {
 		return
 	}
 	for _, ip := range a.addresses() {
 		if !names[ip.Addr().String()] {
-			a.fault("%s is not leased any more", ip.Addr())
+			a.fault("no lease of %s", ip.Addr())
 		}
 	}
 }
@@ -509,20 +685,4 @@ func (v *inventory) leaseNames(dir string) leaseNames {
 	}
 	v.leases[dir] = names
 	return names
-}
-
-// An ipamConf is what is read of the key "ipam".
-type ipamConf struct {
-	Type            string
-	DataDir         string
-	KeepAcrossBoots bool
-}
-
-// leases is the directory of a network's leases.
-func (c ipamConf) leases(stateDir, network string) string {
-	dir := c.DataDir
-	if dir == "" {
-		dir, _ = state.LeaseDir(stateDir, network, c.KeepAcrossBoots)
-	}
-	return filepath.Join(dir, network)
 }

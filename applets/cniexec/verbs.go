@@ -16,7 +16,7 @@ type verb struct {
 	name     string
 	operands string    // as the usage line has them
 	summary  string    // one line
-	text     string    // what else there is to know, in lines of at most 80 columns
+	text     string    // further text, in lines of at most 80 columns
 	examples []example // two
 	command  bool      // takes a command behind "--"
 
@@ -90,6 +90,54 @@ command's.`,
 				{"cni-exec enter blue -- ip addr", "in /run/netns/blue"},
 				{"cni-exec enter /proc/4711/ns/net -- sh", "in the namespace of a process"},
 			}},
+		{name: "ls", operands: "[networks]", summary: "list attachments of all runtimes, or networks", do: (*call).ls,
+			text: `STATE is from a cheap test of namespace, host-side link, elements and leases:
+ok, fault with the reason, busy while a verb runs, or unknown. check looks
+closer. Wide and json have all columns, and cut none.`,
+			examples: []example{
+				{"cni-exec ls -o wide", "with runtime, container ID and namespace"},
+				{"cni-exec ls networks", "with the addresses that are used, free and stale"},
+			}},
+		{name: "show", operands: "ID|NETWORK", summary: "all that is known of a container, or of a network", do: (*call).show,
+			text: `ID may be cut, and be a name or a namespace as ls has it. Of a network it shows
+the ranges, with how many addresses are used, free, and stale: leased to what
+has no live attachment in the cache.`,
+			examples: []example{
+				{"cni-exec show blue", "the attachments of /run/netns/blue"},
+				{"cni-exec show mynet -o json", "a network, with its attachments"},
+			}},
+		{name: "who", operands: "ADDRESS|PROTO/PORT|LINK|NETNS|MAC", summary: "name the owner", do: (*call).who,
+			text: `The exit code is 1 if it has none.`,
+			examples: []example{
+				{"cni-exec who 10.88.0.7", "the container that has the address"},
+				{"cni-exec who tcp/8080", "the one that a host port leads to"},
+			}},
+		{name: "tree", operands: "", summary: "draw the host's links and what is attached", do: (*call).tree,
+			text: `Uplinks, parents and bridges, with the host-side link, name, interface,
+addresses and ports of each attachment, and what is wrong with it.`,
+			examples: []example{
+				{"cni-exec tree", "as text"},
+				{"cni-exec tree --dot | dot -Tpng >net.png", "as a picture"},
+			}},
+		{name: "reload", operands: "[ID|NETWORK]", summary: "restore what attachments had on the host", do: (*call).reload,
+			text: `After nft flush ruleset, a deleted bridge or the like: bridges, ports and their
+flags, addresses of the host, settings, rules and limits come back as add made
+them. Containers, their addresses and open connections are not touched. What
+cannot be restored is named, and the exit code is 1.`,
+			examples: []example{
+				{"cni-exec reload", "all attachments that are alive"},
+				{"cni-exec reload mynet", "those of one network, or of one container"},
+			}},
+		{name: "lint", operands: "[FILE|DIR]…", summary: "what is wrong in configurations", do: (*call).lint,
+			text: `What add would refuse, and what it would not notice: unknown keys, capabilities
+that nothing reads, plugins in the wrong order, networks of one name or with the
+same addresses, routes of this host that hide a subnet. Without an operand it is
+about --conf-dir. Each line is FILE:LINE:COLUMN: MESSAGE; the exit code is 1 if
+there is one.`,
+			examples: []example{
+				{"cni-exec lint", "the networks of this host"},
+				{"cni-exec lint -o json mynet.conflist", "a file, for an editor"},
+			}},
 		{name: "rm", operands: "NETWORK", summary: "delete the bridge, rules and leases of a network", do: attachment((*call).rm),
 			text: `It fails, and changes nothing, as long as something is attached, is a port of
 the bridge, or has a lease. The configuration stays: the next add begins anew.
@@ -116,6 +164,13 @@ What an interrupted up has left is finished by the next one.`,
 				{"cni-exec down /etc/cni/netns/web.json", "no error if they are gone"},
 				{"cni-exec down web.json && cni-exec rm mynet", "with the bridge"},
 			}},
+		{name: "boot", operands: "", summary: "clean up after a reboot, and make the bridges", do: (*call).boot,
+			text: `Attachments of earlier boots are deleted, on all networks, and the bridges of
+all configured networks made. It may be run at any time: what is alive stays.`,
+			examples: []example{
+				{"cni-exec boot", "once at each boot, before containers are started"},
+				{"cni-exec boot --conf-dir /etc/mynets", "networks of another directory"},
+			}},
 		{name: "help", operands: "[VERB]", summary: "print this help, or that of a verb", do: (*call).printHelp,
 			examples: []example{
 				{"cni-exec help run", "the flags of run, and two examples"},
@@ -124,7 +179,7 @@ What an interrupted up has left is finished by the next one.`,
 	}
 }
 
-// findVerb returns the verb of a name; nil: there is none.
+// findVerb returns the verb of a name; nil: it does not exist.
 func findVerb(name string) *verb {
 	all := verbs()
 	if i := slices.IndexFunc(all, func(v verb) bool { return v.name == name }); i >= 0 {
@@ -192,7 +247,7 @@ func (c *call) printHelp(_ context.Context, operands []string) (int, error) {
 	return exitOK, err
 }
 
-// suggestVerb is a question after the verb that begins alike; empty: there is none.
+// suggestVerb asks for the verb that begins alike; empty: none does.
 func suggestVerb(name string) string {
 	for _, v := range verbs() {
 		if len(name) > 1 && (strings.HasPrefix(v.name, name) || strings.HasPrefix(name, v.name)) {

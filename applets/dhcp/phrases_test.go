@@ -44,7 +44,7 @@ func TestKernelDHCPNoServer(t *testing.T) {
 	}
 	refused := func(msg, details string) {
 		t.Helper()
-		_, err := addDHCP(t.Context(), r)
+		_, err := add(t.Context(), r)
 		if e := spec.AsError(err); e == nil || e.Code != spec.CodeTryAgain || e.Msg != msg || !strings.Contains(e.Details, details) {
 			t.Errorf("got %#v, want %q and %q", e, msg, details)
 		}

@@ -22,7 +22,7 @@ func TestDHCPStateDir(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			getenv := func(k string) string { return map[string]string{"CNIBOX_STATE": tt.state}[k] }
-			f, err := readDHCPFlags(applet.Process{Args: strings.Fields(tt.args), Getenv: getenv})
+			f, err := readFlags(applet.Process{Args: strings.Fields(tt.args), Getenv: getenv})
 			if tt.socket == "" {
 				if err == nil || !strings.Contains(err.Error(), `CNIBOX_STATE "s" is not an absolute path`) {
 					t.Errorf("daemon: got %v", err)
@@ -37,7 +37,7 @@ func TestDHCPStateDir(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if p, err := newDHCP(r); err != nil || p.socket != tt.socket || string(p.leases) != tt.leases {
+			if p, err := newPlugin(r); err != nil || p.socket != tt.socket || string(p.leases) != tt.leases {
 				t.Errorf("plugin: got %+v, %v, want %s and %s", p, err, tt.socket, tt.leases)
 			}
 		})

@@ -33,7 +33,7 @@ func TestFirewallConf(t *testing.T) {
 		"type":              {`{"backend":7}`, "backend"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := readFirewall(spectest.Request(t, spec.Add, tt.conf, ""))
+			_, err := readPlan(spectest.Request(t, spec.Add, tt.conf, ""))
 			code := spec.CodeConfig
 			if name == "type" {
 				code = spec.AsError(err).Code
@@ -49,7 +49,7 @@ func TestFirewallWarnsOfIptables(t *testing.T) {
 		r := spectest.Request(t, spec.Add, `{"backend":"`+backend+`"}`, "")
 		got := 0
 		r.Warn = func(string, ...any) { got++ }
-		if _, err := readFirewall(r); err != nil || got != want {
+		if _, err := readPlan(r); err != nil || got != want {
 			t.Errorf("%q: %d warnings, %v", backend, got, err)
 		}
 	}
@@ -68,7 +68,7 @@ func TestKernelFirewallAim(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := spectest.Request(t, spec.Add, tt.conf[:len(tt.conf)-1]+sep(tt.conf)+`"prevResult":{"cniVersion":"1.1.0",`+tt.prev+`}}`, "")
-			p, err := readFirewall(r)
+			p, err := readPlan(r)
 			if err == nil {
 				err = kerneltest.NS(t).Do(func() error { return p.aim(r.Prev, spec.CodeConfig) })
 			}

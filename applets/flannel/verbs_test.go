@@ -113,7 +113,7 @@ func (b *flannelBox) plant(file, text string) {
 }
 
 func key(network, id, ifName string) string {
-	return flannelFile(spec.Attachment{Network: network, ContainerID: id, IfName: ifName})
+	return recordName(spec.Attachment{Network: network, ContainerID: id, IfName: ifName})
 }
 
 // DEL gives the delegate the configuration of ADD, whatever flannel's own is by then. Only

@@ -11,22 +11,21 @@ import (
 	"cnibox/spec"
 )
 
-// hostLocalStore are the keys that tell where the leases are. DEL and GC read no
-// others, so they work with ranges that have become invalid.
-// The reference has no keepAcrossBoots: its leases are for ever.
-type hostLocalStore struct {
+// storeConf are the keys about the store of leases. DEL and GC read no others, so they work with
+// ranges that have become invalid.
+type storeConf struct {
 	DataDir         string `json:"dataDir"`
 	KeepAcrossBoots bool   `json:"keepAcrossBoots"`
 
 	notice string // what ADD reports before it creates the directory; empty: nothing
 }
 
-// A hostLocalConf is the configuration as written. Names of keys match in any case
+// A conf is the configuration as written. Names of keys match in any case
 // of letters; the union of the three lists of wanted addresses counts.
 // The range's own keys are an ipam.Range; IPAM is nil if there is no such key.
-type hostLocalConf struct {
+type conf struct {
 	IPAM *struct {
-		hostLocalStore
+		storeConf
 		ipam.Range
 		Ranges     []ipam.RangeSet `json:"ranges"`
 		Routes     json.RawMessage `json:"routes"`
@@ -43,12 +42,12 @@ type hostLocalConf struct {
 	} `json:"args"`
 }
 
-// A hostLocal is a checked configuration.
-// The order of sets decides which hint file is whose: the capability's come first, then
-// the one from the plain keys, then "ranges".
-type hostLocal struct {
-	hostLocalStore
-	sets   []ipam.RangeSet // none, in verbs that can do without
+// A plan is a checked configuration.
+// The sets are in the order of the reference, which numbers its hint files by it: those of the
+// capability, that of the plain keys, then "ranges".
+type plan struct {
+	storeConf
+	sets   []ipam.RangeSet // may be empty but in ADD
 	routes []spec.Route
 	resolv string // path; empty: none
 	wanted []netip.Addr
@@ -56,7 +55,7 @@ type hostLocal struct {
 
 // check fills in the directory and checks it. A relative one would depend on where the runtime
 // was started. The default one is the reference's: both may use the same files.
-func (c *hostLocalStore) check(r *spec.Request) error {
+func (c *storeConf) check(r *spec.Request) error {
 	if c.DataDir == "" {
 		c.DataDir, c.notice = state.LeaseDir(r.Call.StateDir, r.Network, c.KeepAcrossBoots)
 		return nil
@@ -66,17 +65,17 @@ func (c *hostLocalStore) check(r *spec.Request) error {
 	return err
 }
 
-// readHostLocal reads and checks the whole configuration.
+// readPlan reads and checks the whole configuration.
 // Errors have code 7. Nothing is opened.
-func readHostLocal(r *spec.Request) (*hostLocal, error) {
-	var conf hostLocalConf
+func readPlan(r *spec.Request) (*plan, error) {
+	var conf conf
 	if err := r.Decode(&conf); err != nil {
 		return nil, err
 	}
 	if conf.IPAM == nil {
 		return nil, spec.Errorf(spec.CodeConfig, "IPAM config missing 'ipam' key")
 	}
-	h := &hostLocal{hostLocalStore: conf.IPAM.hostLocalStore, resolv: conf.IPAM.ResolvConf}
+	h := &plan{storeConf: conf.IPAM.storeConf, resolv: conf.IPAM.ResolvConf}
 	if err := h.check(r); err != nil {
 		return nil, err
 	}
@@ -100,6 +99,20 @@ func readHostLocal(r *spec.Request) (*hostLocal, error) {
 	return h, h.readWanted(r, &conf)
 }
 
+// validate returns the ranges as they are given out.
+func validate(r *spec.Request) (claims spec.Claims, err error) {
+	h, err := readPlan(r)
+	if err != nil {
+		return claims, err
+	}
+	for _, set := range h.sets {
+		for _, one := range set {
+			claims.Ranges = append(claims.Ranges, spec.Range{Subnet: one.Subnet, First: one.Start, Last: one.End})
+		}
+	}
+	return claims, nil
+}
+
 // keyed gives each range the key that it is configured by.
 func keyed(key string, sets []ipam.RangeSet) []ipam.RangeSet {
 	for i, set := range sets {
@@ -113,7 +126,7 @@ func keyed(key string, sets []ipam.RangeSet) []ipam.RangeSet {
 // readWanted reads the addresses asked for, and which range set each is for.
 // Only ADD reads it, since later verbs ask the leases. Addresses of all sources count,
 // as in the reference; one that is in no range fails the ADD. Code 4 or 7.
-func (h *hostLocal) readWanted(r *spec.Request, conf *hostLocalConf) (err error) {
+func (h *plan) readWanted(r *spec.Request, conf *conf) (err error) {
 	if r.Call.Verb != spec.Add {
 		return nil
 	}
@@ -157,6 +170,6 @@ func wantedAddr(text string) (netip.Addr, bool) {
 }
 
 // options are those of the store.
-func (c hostLocalStore) options(r *spec.Request) ipam.Options {
+func (c storeConf) options(r *spec.Request) ipam.Options {
 	return ipam.Options{KeepAcrossBoots: c.KeepAcrossBoots, Warn: r.Warn}
 }

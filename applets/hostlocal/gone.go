@@ -35,7 +35,7 @@ import (
 //
 // The caches are libcni's, that of the state directory, and the one beside the leases, as
 // `cni-exec --cache-dir` has it.
-func (h *hostLocal) goneOwners(stateDir string) func(spec.Attachment, netip.Addr, time.Time) bool {
+func (h *plan) goneOwners(stateDir string) func(spec.Attachment, netip.Addr, time.Time) bool {
 	own, _ := state.CacheDir(stateDir)
 	dirs := []string{state.Cache, own, filepath.Dir(h.DataDir)}
 	slices.Sort(dirs)

@@ -16,20 +16,20 @@ import (
 )
 
 // A container with several networks is given the same ports by each of them:
-// podman, nerdctl and others hand the mappings to every ADD. The first attachment
-// publishes them. The ports of the others are pending: when their owner goes, the next
-// attachment publishes them. (In the reference each has rules of its own, of which the oldest
-// get the packets.)
+// podman, nerdctl and others pass the mappings to every ADD. The first attachment publishes them.
+// The ports of the others are pending: when their owner is deleted, the next attachment publishes
+// them.
 
 // portsAsked is what an ADD asked for.
 type portsAsked struct {
-	Conf    portmapConf    `json:"conf"`
+	Conf    conf           `json:"conf"`
 	Targets []netip.Prefix `json:"targets"`
 }
 
 // pendingPorts is the record of an attachment that could not publish all it asked for,
 // since others of its container have some of it. It is in the file
-// pending/CONTAINER-KEY.json, so the names in that directory say which container has any.
+// pending/CONTAINER-KEY.json, so the names in that directory are enough to know
+// which containers have any.
 type pendingPorts struct {
 	record.Owner
 	portsAsked
@@ -58,14 +58,17 @@ func (d portOwners) setPending(a spec.Attachment, asked portsAsked) error {
 	return d.pending().Write(pendingName(a), pendingPorts{record.OwnerOf(a), asked})
 }
 
-// dropPending deletes the record of an attachment of which nothing is pending any more.
-func (d portOwners) dropPending(a spec.Attachment) error {
+// dropPending deletes the records of attachments of which nothing is pending any more.
+func (d portOwners) dropPending(of ...spec.Attachment) error {
 	if _, err := os.Lstat(string(d.pending())); err != nil {
 		return nil
 	}
-	err := d.pending().Remove(pendingName(a))
+	var errs []error
+	for _, a := range of {
+		errs = append(errs, d.pending().Remove(pendingName(a)))
+	}
 	os.Remove(string(d.pending())) // it stays if it is not empty
-	return err
+	return errors.Join(errs...)
 }
 
 // movePending records what is pending for the ports of an owner as revision 9f333ea has
@@ -108,16 +111,26 @@ func (d portOwners) nextOwners(r *spec.Request, containerID string, stale func(r
 	return next, err
 }
 
-// publishNext publishes what is free of the pending ports; what an attachment has already
-// stays. An error about one costs a warning: the ports of the owner go all the same.
-func publishNext(r *spec.Request, x *nft.Tx, next []nextOwner) {
+// publishNext publishes what is free of the pending ports, and returns the attachments of which
+// nothing is pending any more; what an attachment has already stays. An error about one is a
+// warning: the ports of the owner are released all the same.
+func publishNext(r *spec.Request, x *nft.Tx, next []nextOwner) (published []spec.Attachment) {
 	for _, n := range next {
+		all := true
 		for m := range n.maps {
 			err := x.PortMap(n.of, m)
-			if taken := new(nft.TakenError); err != nil && !errors.As(err, &taken) {
+			if err == nil {
+				continue
+			}
+			all = false
+			if taken := new(nft.TakenError); !errors.As(err, &taken) {
 				r.Warn("%v", err)
 				break
 			}
 		}
+		if all {
+			published = append(published, n.of)
+		}
 	}
+	return published
 }

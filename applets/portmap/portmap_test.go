@@ -66,7 +66,7 @@ func TestPortmapConf(t *testing.T) {
 			r := spectest.Request(t, spec.Add, conf+","+portmapPrev+"}", "")
 			warned := 0
 			r.Warn = func(string, ...any) { warned++ }
-			p, err := readPortmap(r)
+			p, err := readPlan(r)
 			spectest.WantError(t, err, tt.err, spec.CodeConfig)
 			if err != nil {
 				return
@@ -84,9 +84,9 @@ func TestPortmapConf(t *testing.T) {
 // mapping returns a configuration with mappings, up to its last bracket.
 func mapping(entry string) string { return `{"runtimeConfig":{"portMappings":[{` + entry + `}]}` }
 
-func mapsText(p *portmapPlan, prev *spec.Result) string {
+func mapsText(p *plan, prev *spec.Result) string {
 	var lines []string
-	for m := range p.maps(portmapTargets(prev, "eth0")) {
+	for m := range p.maps(targetsOf(prev, "eth0")) {
 		host := "*"
 		if m.HostIP.IsValid() {
 			host = m.HostIP.String()
@@ -117,7 +117,7 @@ func TestPortmapLocalnetNeed(t *testing.T) {
 		mapping(`"hostPort":1,"containerPort":1`) + `,"snat":false}`:         false,
 		mapping(`"hostPort":1,"containerPort":1`) + `,"snat":true}`:          true,
 	} {
-		p, err := readPortmap(spectest.Request(t, spec.Add, conf, ""))
+		p, err := readPlan(spectest.Request(t, spec.Add, conf, ""))
 		if err != nil {
 			t.Errorf("%s: %v", conf, err)
 			continue
@@ -144,7 +144,7 @@ func FuzzPortmapConf(f *testing.F) {
 		if err != nil {
 			return
 		}
-		p, err := readPortmap(r)
+		p, err := readPlan(r)
 		if err != nil {
 			return
 		}

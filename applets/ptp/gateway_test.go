@@ -77,7 +77,7 @@ func TestKernelPtpAddressInUse(t *testing.T) {
 	conf := ptpStatic("10.1.0.5/32", "10.1.0.1", "")
 	h.Must(spec.Add, "ptp", conf, h.Container("a"))
 	h.Refuse(100, "an address is another container's", spec.Add, "ptp", conf, h.Container("b"))
-	h.Refuse(100, "demo/a/eth0 is attached to another namespace: its host end veth", spec.Add, "ptp", conf, h.Container("a"))
+	h.Refuse(100, "demo/a/eth0 is attached to another namespace: its host-side veth veth", spec.Add, "ptp", conf, h.Container("a"))
 }
 
 // A pair without a label is the attachment's if it looks like one of the reference: its ends are

@@ -39,7 +39,7 @@ func TestSBRConf(t *testing.T) {
 		"one with a zone":    {`{"gateways":["fe80::1%eth0"]}`, "invalid static gateway"},
 		"gateways is a text": {`{"gateways":"10.1.0.1"}`, "gateways"},
 	} {
-		_, err := readSBR(spectest.Request(t, spec.Add, tt.conf, ""))
+		_, err := readConf(spectest.Request(t, spec.Add, tt.conf, ""))
 		if err != nil {
 			t.Logf("%s: %v", name, err)
 		}

@@ -85,7 +85,7 @@ func TestTuningConf(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			r := spectest.Request(t, spec.Add, tt.conf, tt.args)
-			p, err := readTuning(r)
+			p, err := readPlan(r)
 			spectest.WantError(t, err, tt.err, tt.code)
 			if err == nil {
 				if got := planText(p); got != tt.want {
@@ -97,10 +97,10 @@ func TestTuningConf(t *testing.T) {
 }
 
 // planText renders a plan, for comparison.
-func planText(p *tuningPlan) string {
+func planText(p *plan) string {
 	var out struct {
 		Sysctls []string   `json:"sysctls,omitempty"`
-		Link    tuningLink `json:"link"`
+		Link    attributes `json:"link"`
 		MAC     string     `json:"mac,omitempty"`
 		Off     bool       `json:"off,omitempty"`
 		Dir     string     `json:"dir,omitempty"`
@@ -109,7 +109,7 @@ func planText(p *tuningPlan) string {
 		out.Sysctls = append(out.Sysctls, s.Key+"="+s.Value)
 	}
 	out.Link, out.MAC, out.Off = p.link, p.mac, p.off
-	if p.dir != tuningDataDir {
+	if p.dir != dataDir {
 		out.Dir = string(p.dir)
 	}
 	b, _ := json.Marshal(out)
@@ -117,7 +117,7 @@ func planText(p *tuningPlan) string {
 }
 
 func TestTuningAllowlist(t *testing.T) {
-	keys := []tuningSysctl{{written: "net.ipv4.conf.IFNAME.arp_filter"}, {written: "net/core/somaxconn"}}
+	keys := []sysctl{{written: "net.ipv4.conf.IFNAME.arp_filter"}, {written: "net/core/somaxconn"}}
 	tests := map[string]struct{ list, want string }{
 		"both, unanchored":           {"arp_filter\nsomax", ""},
 		"anchored":                   {"^net\\.ipv4\\.conf\\.IFNAME\\.[a-z_]*$\n^net/core/(somaxconn|optmem_max)$\n", ""},
@@ -154,7 +154,7 @@ func FuzzTuningConf(f *testing.F) {
 		if err != nil {
 			return
 		}
-		p, err := readTuning(r)
+		p, err := readPlan(r)
 		if err != nil {
 			return
 		}

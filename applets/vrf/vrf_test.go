@@ -22,7 +22,7 @@ func TestVRFConf(t *testing.T) {
 		"negative":        {`{"vrfname":"blue","table":-1}`, "not within"},
 		"table is a text": {`{"vrfname":"blue","table":"7"}`, "table"},
 	} {
-		_, err := readVRF(spectest.Request(t, spec.Add, tt.conf, ""))
+		_, err := readConf(spectest.Request(t, spec.Add, tt.conf, ""))
 		if err != nil {
 			t.Logf("%s: %v", name, err)
 		}

@@ -37,6 +37,22 @@ func Exclusive(ctx context.Context, path string, mode os.FileMode) (unlock func(
 // The holder of an exclusive lock may remove the file before it unlocks: then those that wait
 // create and lock a new one.
 func Lock(ctx context.Context, path string, mode os.FileMode, how int) (unlock func(), err error) {
+	return lock(path, mode, func(fd int) (func(), error) { return wait(ctx, fd, how) })
+}
+
+// Try is [Lock] without waiting: the error is unix.EWOULDBLOCK if the lock is held.
+func Try(path string, mode os.FileMode, how int) (unlock func(), err error) {
+	return lock(path, mode, func(fd int) (func(), error) {
+		if err := flock(fd, how|unix.LOCK_NB); err != nil {
+			unix.Close(fd)
+			return nil, err
+		}
+		return func() { unix.Close(fd) }, nil
+	})
+}
+
+// lock opens the file and locks it by take, until that is the file at path.
+func lock(path string, mode os.FileMode, take func(fd int) (func(), error)) (unlock func(), err error) {
 	// A symbolic link is refused, and a pipe without a writer not waited for.
 	const flags = unix.O_RDONLY | unix.O_CREAT | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
 	for {
@@ -44,7 +60,7 @@ func Lock(ctx context.Context, path string, mode os.FileMode, how int) (unlock f
 		if err != nil {
 			return nil, &os.PathError{Op: "lock", Path: path, Err: err}
 		}
-		unlock, err := wait(ctx, fd, how)
+		unlock, err := take(fd)
 		if err != nil {
 			return nil, &os.PathError{Op: "lock", Path: path, Err: err}
 		}

@@ -1,0 +1,128 @@
+package cniexec
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/attach"
+	"cnibox/chain"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// reload restores what attachments had on the host, once or, with --watch, again and again.
+func (c *call) reload(ctx context.Context, operands []string) (int, error) {
+	if len(operands) > 1 {
+		return 0, usage("reload: %q is one operand too many", operands[1])
+	}
+	if c.watch && len(operands) > 0 {
+		return 0, usage("reload: --watch is for all attachments, so %q makes no sense with it", operands[0])
+	}
+	if err := c.prepare(); err != nil {
+		return 0, err
+	}
+	if c.watch {
+		return 0, c.watchAndReload(ctx)
+	}
+	defer nameThread()()
+	if len(operands) == 0 {
+		return 0, c.reloadAll(ctx)
+	}
+	c.network = operands[0] // as errors name it
+	match := func(a spec.Attachment) bool { return a.Network == operands[0] || a.ContainerID == operands[0] }
+	done, err := c.restore(ctx, match)
+	if err == nil && done == 0 {
+		err = spec.Errorf(spec.CodeUnknown, "no attachment that is alive is of a network or a container %q: %w", operands[0], os.ErrNotExist)
+	}
+	return 0, err
+}
+
+// nameThread keeps this goroutine, which changes the rule set, on its thread and gives that the
+// name of the program, by which --watch knows it. That of a program that was started as
+// /proc/self/exe is "exe".
+func nameThread() (release func()) {
+	runtime.LockOSThread()
+	name, err := unix.BytePtrFromString("cni-exec")
+	if err == nil {
+		_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0) // at worst it reloads once more
+	}
+	return runtime.UnlockOSThread
+}
+
+// reloadAll restores all attachments that are alive.
+func (c *call) reloadAll(ctx context.Context) error {
+	_, err := c.restore(ctx, func(spec.Attachment) bool { return true })
+	return err
+}
+
+// restore restores the attachments that match, prints what could not be restored of each, and
+// returns how many attachments there were.
+func (c *call) restore(ctx context.Context, match func(spec.Attachment) bool) (int, error) {
+	all, err := c.runner.Restore(attach.Remember(ctx), match, &together{})
+	if err != nil {
+		return len(all), err
+	}
+	failed := 0
+	external := map[string]int{}
+	for _, r := range all {
+		for _, err := range r.Errs {
+			c.runner.Warn("reload %s: %v", r.Attachment, withDetails(err))
+		}
+		if len(r.Errs) > 0 {
+			failed++
+		}
+		for _, plugin := range r.External {
+			external[plugin]++
+		}
+	}
+	for _, plugin := range sortedKeys(external) {
+		c.runner.Warn("plugin %s is another program: what it made on the host for %s is not restored", plugin, attachments(external[plugin]))
+	}
+	fmt.Fprintf(c.Stdout, "%s restored\n", attachments(len(all)-failed))
+	if failed > 0 {
+		return len(all), spec.Errorf(spec.CodeCheck, "%s could not be restored in full", attachments(failed))
+	}
+	return len(all), nil
+}
+
+// sortedKeys returns the keys of a map in order.
+func sortedKeys(m map[string]int) []string {
+	var keys []string
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.SortFunc(keys, strings.Compare)
+	return keys
+}
+
+// attachments is a number of them, in words.
+func attachments(n int) string { return plural(n, "attachment") }
+
+// plural is a number of things, in words.
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// together makes the rules of several attachments in one transaction.
+type together struct{ rules nft.Collection }
+
+var _ chain.Together = (*together)(nil)
+
+// For returns a context in which updates of the rule set are collected.
+func (t *together) For(ctx context.Context, report func(error)) context.Context {
+	return t.rules.Collect(ctx, report)
+}
+
+// Make makes what was collected.
+func (t *together) Make(ctx context.Context) { t.rules.Commit(ctx, nft.Open(rtnl.Host())) }

@@ -1,0 +1,75 @@
+package chain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/spec"
+)
+
+// DeleteEarlier runs DEL for the attachments of earlier boots, on all networks, and returns
+// those that are gone. An entry of another tool, which has no ID of its boot, is of an earlier
+// one if it was written before this one began and its namespace does not exist.
+func (r *Runner) DeleteEarlier(ctx context.Context) (deleted []spec.Attachment, err error) {
+	entries, broken, err := r.Cache.List()
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range broken {
+		r.Warn("cache: %v", b.err)
+	}
+	began, err := bootTime()
+	errs := []error{err}
+	for _, e := range entries {
+		if ctx.Err() != nil {
+			return deleted, context.Cause(ctx)
+		}
+		if e.SameBoot() && (e.BootID != "" || !e.Gone() || !e.Written().Before(began)) {
+			continue
+		}
+		a := e.Attachment()
+		if err := r.deleteStale(ctx, a); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", a, err))
+			continue
+		}
+		deleted = append(deleted, a)
+	}
+	return deleted, errors.Join(errs...)
+}
+
+// bootTime is when the machine was started, by the clock as it is now.
+func bootTime() (time.Time, error) {
+	var up unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
+		return time.Time{}, fmt.Errorf("time since the boot: %w", err)
+	}
+	return time.Now().Add(-time.Duration(up.Nano())), nil
+}
+
+// Prepare makes what the attachments of a network share on the host, as a bridge, and returns
+// whether there is any such thing. Plugins of other programs are left out.
+func (r *Runner) Prepare(ctx context.Context, l *List) (shares bool, err error) {
+	if err := spec.CheckNetworkName(l.Name); err != nil {
+		return false, err
+	}
+	unlock, err := r.Cache.lockNetwork(ctx, l.Name, false)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	for i := range l.Plugins {
+		verbs, err := r.Invoker.Find(l.Plugins[i].Type)
+		if err != nil || verbs == nil || verbs.Prepare == nil {
+			continue // a missing plugin is STATUS's to report
+		}
+		shares = true
+		if _, err := r.run(ctx, spec.Prepare, l, &l.Plugins[i], Target{}, nil); err != nil {
+			return shares, err
+		}
+	}
+	return shares, nil
+}

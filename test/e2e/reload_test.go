@@ -1,0 +1,414 @@
+package e2e
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/internal/nfttest"
+	"cnibox/rtnl"
+)
+
+const reloadList = `{"cniVersion":"1.1.0","name":"demo","plugins":[
+	{"type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,"hairpinMode":true%s,
+	 "ipam":{"type":"host-local","dataDir":"$DIR/leases","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]}},
+	{"type":"portmap","capabilities":{"portMappings":true},"dataDir":"$DIR/ports"},
+	{"type":"firewall","ingressPolicy":"same-bridge"}]}`
+
+// A reloading is a host with attachments, and a LAN.
+type reloading struct {
+	*world
+	lan *rtnl.NS
+}
+
+// newReloading makes a host whose network has more keys of bridge.
+func newReloading(t *testing.T, more string) *reloading {
+	r := &reloading{world: newWorld(t)}
+	r.write("net.d/demo.conflist", fmt.Sprintf(reloadList, more))
+	return r
+}
+
+// exec runs cni-exec with the directories of the world.
+func (r *reloading) exec(env []string, args ...string) answer {
+	r.Helper()
+	return r.run("", env, append([]string{r.path("bin/cni-exec"), "--conf-dir", r.path("net.d"), "--cache-dir", r.path("cni")}, args...)...)
+}
+
+// add attaches a container.
+func (r *reloading) add(c container, args ...string) {
+	r.Helper()
+	r.must("add", r.exec(nil, append([]string{"add", "demo", c.path, "--container-id", c.id}, args...)...))
+}
+
+// ok runs reload and check, which must succeed.
+func (r *reloading) ok() {
+	r.Helper()
+	r.must("reload", r.exec(nil, "reload"))
+	r.must("check", r.exec(nil, "check", "--all"))
+}
+
+// joinLAN connects the host with a LAN, in which 192.0.2.2 is another machine.
+func (r *reloading) joinLAN() {
+	r.Helper()
+	r.lan = kerneltest.NS(r.T)
+	kerneltest.LoUp(r.T, r.lan)
+	host, lan := kerneltest.Dial(r.T, r.host), kerneltest.Dial(r.T, r.lan)
+	up, err := host.CreateLink(rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "lan0", NS: r.lan}})
+	if err == nil {
+		err = host.Do(rtnl.NewAddr(up.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("192.0.2.1/24")}))
+	}
+	if err == nil {
+		err = lan.Do(rtnl.NewAddr(up.Parent, rtnl.Addr{Prefix: netip.MustParsePrefix("192.0.2.2/24")}),
+			rtnl.ChangeLink(up.Parent, rtnl.LinkChange{Up: new(true)}))
+	}
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+// listen echoes lines at a TCP port of a namespace.
+func (r *reloading) listen(ns *rtnl.NS, port int) {
+	r.Helper()
+	var l net.Listener
+	err := ns.Do(func() (err error) { l, err = net.Listen("tcp", fmt.Sprintf("0.0.0.0:%d", port)); return err })
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				for lines := bufio.NewScanner(c); lines.Scan(); {
+					fmt.Fprintf(c, "%s\n", lines.Text())
+				}
+			}()
+		}
+	}()
+}
+
+// A transfer is an open TCP connection.
+type transfer struct {
+	what string
+	net.Conn
+	in *bufio.Reader
+}
+
+func (r *reloading) dial(what string, from *rtnl.NS, to string) *transfer {
+	r.Helper()
+	x := &transfer{what: what}
+	err := from.Do(func() (err error) { x.Conn, err = (&net.Dialer{Timeout: processTime}).Dial("tcp", to); return err })
+	if err != nil {
+		r.Fatalf("%s: %v", what, err)
+	}
+	r.Cleanup(func() { x.Close() })
+	x.in = bufio.NewReader(x.Conn)
+	return x
+}
+
+// echo sends a line, which must come back in time.
+func (x *transfer) echo(within time.Duration) error {
+	x.SetDeadline(time.Now().Add(within))
+	line := strings.Repeat("x", 5000) + "\n"
+	_, err := x.Write([]byte(line))
+	got := ""
+	if err == nil {
+		got, err = x.in.ReadString('\n')
+	}
+	if err == nil && got != line {
+		err = fmt.Errorf("got %.20q", got)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", x.what, err)
+	}
+	return nil
+}
+
+// transfers opens connections of each kind: within the bridge, to a published port, and
+// masqueraded.
+func (r *reloading) transfers(one, two container) []*transfer {
+	r.Helper()
+	r.listen(one.ns, 80)
+	r.listen(r.lan, 80)
+	all := []*transfer{
+		r.dial("from a neighbour", two.ns, "10.1.0.2:80"),
+		r.dial("from the LAN to a published port", r.lan, "192.0.2.1:8080"),
+		r.dial("from a container to the LAN", two.ns, "192.0.2.2:80"),
+		r.dial("from the host", r.host, "10.1.0.2:80"),
+	}
+	r.echoAll(all)
+	return all
+}
+
+func (r *reloading) echoAll(all []*transfer) {
+	r.Helper()
+	for _, x := range all {
+		if err := x.echo(processTime); err != nil {
+			r.Error(err)
+		}
+	}
+}
+
+// break deletes the rules and the bridge.
+func (r *reloading) destroy() {
+	r.Helper()
+	if a := r.run("", nil, "nft", "flush", "ruleset"); a.exit != 0 {
+		r.Fatal(a.stderr)
+	}
+	conn := kerneltest.Dial(r.T, r.host)
+	if err := conn.DelLink("br0"); err != nil && !errors.Is(err, os.ErrNotExist) {
+		r.Fatal(err)
+	}
+}
+
+// Open connections go on after the rules and the bridge were deleted, and new ones can be made;
+// addresses are the same.
+func TestKernelReloadTraffic(t *testing.T) {
+	r := newReloading(t, `,"macspoofchk":true`)
+	r.joinLAN()
+	one, two := r.container("one"), r.container("two")
+	r.add(one, "-p", "8080:80")
+	r.add(two)
+	all := r.transfers(one, two)
+	inside := kerneltest.Snapshot(t, one.ns) + kerneltest.Snapshot(t, two.ns)
+	host, rules := kerneltest.Snapshot(t, r.host), nfttest.Ruleset(t, r.host)
+	for range 2 {
+		r.destroy()
+		r.ok()
+		r.echoAll(all)
+	}
+	r.destroy() // and others make the bridge again, with an address of their own
+	if err := kerneltest.Dial(t, r.host).AddLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, MTU: 1500, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	r.ok()
+	r.echoAll(all)
+	r.same("containers", inside, kerneltest.Snapshot(t, one.ns)+kerneltest.Snapshot(t, two.ns))
+	r.same("host", host, kerneltest.Snapshot(t, r.host))
+	r.same("rules", rules, nfttest.Ruleset(t, r.host))
+	for what, new := range map[string]*transfer{
+		"from the LAN to a published port": r.dial("a new one", r.lan, "192.0.2.1:8080"),
+		"from a container to the LAN":      r.dial("a new one", two.ns, "192.0.2.2:80"),
+	} {
+		if err := new.echo(processTime); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// An upgrade is an install and a reload: not one packet of a flood in each direction is lost.
+func TestKernelReloadLosesNothing(t *testing.T) {
+	r := newReloading(t, "")
+	r.joinLAN()
+	one, two := r.container("one"), r.container("two")
+	r.add(one, "-p", "8080:80")
+	r.add(two)
+	all := r.transfers(one, two)
+	lost := make(chan error, 1)
+	stop := make(chan struct{})
+	go func() { lost <- r.flood(two.ns, r.lan, stop) }()
+	for range 10 {
+		r.must("install", r.run("", nil, r.path("bin/cnibox"), "install", r.path("bin")))
+		r.ok()
+	}
+	close(stop)
+	if err := <-lost; err != nil {
+		t.Error(err)
+	}
+	r.echoAll(all)
+}
+
+// flood sends numbered UDP packets from one namespace to 192.0.2.2 in the other, which answers,
+// until it is to stop. The error is about answers that are missing.
+func (r *reloading) flood(from, to *rtnl.NS, stop <-chan struct{}) error {
+	var server, client net.PacketConn
+	err := to.Do(func() (err error) { server, err = net.ListenPacket("udp", "192.0.2.2:7"); return err })
+	if err == nil {
+		err = from.Do(func() (err error) { client, err = net.ListenPacket("udp", "0.0.0.0:0"); return err })
+	}
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	defer client.Close()
+	go func() {
+		b := make([]byte, 100)
+		for {
+			n, addr, err := server.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			server.WriteTo(b[:n], addr)
+		}
+	}()
+	lan := net.UDPAddrFromAddrPort(netip.MustParseAddrPort("192.0.2.2:7"))
+	b := make([]byte, 100)
+	for n := 0; ; n++ {
+		select {
+		case <-stop:
+			if n < 100 {
+				return fmt.Errorf("%d packets are no flood", n)
+			}
+			return nil
+		default:
+		}
+		want := strconv.Itoa(n)
+		if _, err := client.WriteTo([]byte(want), lan); err != nil {
+			return err
+		}
+		client.SetReadDeadline(time.Now().Add(processTime / 4))
+		got, _, err := client.ReadFrom(b)
+		if err != nil || string(b[:got]) != want {
+			return fmt.Errorf("packet %d of the ping: got %q, %w", n, b[:got], err)
+		}
+	}
+}
+
+// TestKernelReloadKilled kills reload, or ends it by a signal, at each change that it makes: the
+// next one finishes the work.
+func TestKernelReloadKilled(t *testing.T) {
+	r := newReloading(t, `,"macspoofchk":true`)
+	one, two := r.container("one"), r.container("two")
+	r.add(one, "-p", "8080:80", "-p", "5300:53/udp")
+	r.add(two)
+	state := func() string {
+		return kerneltest.Snapshot(t, r.host) + nfttest.Ruleset(t, r.host) + kerneltest.Snapshot(t, one.ns) + kerneltest.Snapshot(t, two.ns)
+	}
+	before := state()
+	r.destroy()
+	r.must("reload", r.exec([]string{listChanges + "=" + r.path("changes")}, "reload"))
+	changes, err := os.ReadFile(r.path("changes"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := strings.Count(string(changes), "\n")
+	if n < 8 {
+		t.Fatalf("the changes are %q", changes)
+	}
+	for at := 1; at <= n; at++ {
+		r.destroy()
+		if a := r.exec([]string{fmt.Sprintf("%s=%d", killAt, at)}, "reload"); a.exit != -1 {
+			t.Fatalf("it was not killed at change %d of %q: %s%s", at, changes, a.stdout, a.stderr)
+		}
+		r.ok()
+		r.same(fmt.Sprintf("killed at change %d of %q", at, changes), before, state())
+	}
+}
+
+// Signals end a reload at any moment, and the next one finishes the work.
+func TestKernelReloadSignal(t *testing.T) {
+	r := newReloading(t, "")
+	one := r.container("one")
+	r.add(one, "-p", "8080:80")
+	before := kerneltest.Snapshot(t, r.host) + nfttest.Ruleset(t, r.host)
+	for _, sig := range []string{"INT", "TERM"} {
+		for ms := 1; ms <= 12; ms++ {
+			r.destroy()
+			script := fmt.Sprintf(`"$0" --conf-dir "$1" --cache-dir "$2" reload & sleep 0.%03d; kill -%s $! 2>/dev/null; wait $!; e=$?; [ $e -lt 2 ] || [ $e -gt 128 ]`, ms, sig)
+			if a := r.run("", nil, "/bin/bash", "-c", script, r.path("bin/cni-exec"), r.path("net.d"), r.path("cni")); a.exit != 0 {
+				t.Errorf("SIG%s after %d ms: exit %d: %s", sig, ms, a.exit, a.stderr)
+			}
+			r.ok()
+			r.same("SIG"+sig, before, kerneltest.Snapshot(t, r.host)+nfttest.Ruleset(t, r.host))
+		}
+	}
+}
+
+// VLANs of the ports, and the gateway of the VLAN, come back with the bridge.
+func TestKernelReloadVLAN(t *testing.T) {
+	kerneltest.Need(t, "CONFIG_BRIDGE_VLAN_FILTERING", func() error {
+		return rtnl.InNewNS(func(c *rtnl.Conn) error {
+			return c.AddLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{VLANFiltering: true}})
+		})
+	})
+	r := newReloading(t, `,"vlan":100,"vlanTrunk":[{"minID":200,"maxID":210}],"portIsolation":true`)
+	one, two := r.container("one"), r.container("two")
+	r.add(one)
+	r.add(two)
+	r.listen(one.ns, 80)
+	x := r.dial("from the host", r.host, "10.1.0.2:80")
+	host := kerneltest.Snapshot(t, r.host)
+	r.destroy()
+	r.ok()
+	r.same("host", host, kerneltest.Snapshot(t, r.host))
+	if err := x.echo(processTime); err != nil {
+		t.Error(err)
+	}
+}
+
+// An attachment with which another verb is at work is restored when that has ended, and keeps
+// none of the others waiting.
+func TestKernelReloadBusy(t *testing.T) {
+	r := newReloading(t, "")
+	one, two := r.container("one"), r.container("two")
+	r.add(one)
+	r.add(two, "-p", "8080:80")
+	r.destroy()
+	fd, err := unix.Open(r.path("cni/cnibox/locks/container-one"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		err = unix.Flock(fd, unix.LOCK_EX)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan answer, 1)
+	go func() { done <- r.exec(nil, "reload") }()
+	r.eventually("the other one's port", func() bool { return strings.Contains(nfttest.Ruleset(t, r.host), "8080") })
+	if strings.Contains(nfttest.Ruleset(t, r.host), "demo/one/eth0") {
+		t.Error("an attachment was restored that another verb has locked")
+	}
+	unix.Close(fd)
+	r.must("reload", <-done)
+	r.must("check", r.exec(nil, "check", "--all"))
+}
+
+// TestKernelBootKilled kills boot at each change that it makes: the next one finishes the work.
+func TestKernelBootKilled(t *testing.T) {
+	r := newReloading(t, "")
+	one := r.container("one")
+	before := ""
+	for at := 0; ; at++ {
+		r.add(one, "-p", "8080:80")
+		entry := r.path("cni/results/demo-one-eth0")
+		b, err := os.ReadFile(entry)
+		if err == nil {
+			_, rest, _ := strings.Cut(string(b), `"cniboxBootID":"`)
+			id, _, _ := strings.Cut(rest, `"`)
+			err = os.WriteFile(entry, []byte(strings.Replace(string(b), id, "another", 1)), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		killed := false
+		if at > 0 {
+			killed = r.exec([]string{fmt.Sprintf("%s=%d", killAt, at)}, "boot").exit == -1
+		}
+		r.must("boot", r.exec(nil, "boot"))
+		switch state := r.state(one); {
+		case at == 0:
+			before = state
+		default:
+			r.same(fmt.Sprintf("killed at change %d", at), before, state)
+		}
+		if at > 0 && !killed {
+			if at < 8 {
+				t.Errorf("there are but %d changes", at-1)
+			}
+			return
+		}
+	}
+}
