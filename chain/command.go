@@ -61,6 +61,20 @@ func (c *Command) Run() (exit int, err error) {
 	return state.ExitCode(), nil
 }
 
+// RunSelf is [Command.Run] for this binary: the first of Args names the applet.
+func (c *Command) RunSelf(ctx context.Context) (exit int, err error) {
+	p := program{file: self, args: c.Args, environ: c.Environ, stdin: c.Stdin, stdout: c.Stdout, stderr: c.Stderr,
+		attr: unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGTERM}}
+	state, err := p.run(ctx)
+	if err != nil {
+		return c.notStarted(err)
+	}
+	if !state.Exited() {
+		return exitNoExec, fmt.Errorf("%s: %s", c.Args[0], describe(state))
+	}
+	return state.ExitCode(), nil
+}
+
 // Become replaces this process by the program, which gets the namespaces of the calling thread
 // and the standard streams of this process. It returns only after an error, as Run does.
 func (c *Command) Become() (exit int, err error) {

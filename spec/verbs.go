@@ -2,6 +2,7 @@ package spec
 
 import (
 	"context"
+	"encoding/json"
 	"net/netip"
 )
 
@@ -75,6 +76,11 @@ type Verbs struct {
 	// errors are ADD's. The verb STATUS says that the runtime may add what is missing by a
 	// capability. Nil: every configuration is valid.
 	Validate func(*Request) (Claims, error)
+
+	// Confine changes the configuration of a plugin so that ADD changes nothing but network
+	// namespaces and what is stored below the state directory, and returns what is left out by
+	// that, for people; empty: nothing. Nil: it changes nothing else anyway.
+	Confine func(conf map[string]json.RawMessage) (leftOut string)
 
 	// The request is checked before, see [NewRequest] and [Verbs.Allow]. The functions may change
 	// it, and print warnings with its Warn.

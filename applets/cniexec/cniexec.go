@@ -315,6 +315,12 @@ func (c *call) speak(l *chain.List) {
 // add runs ADD and prints its result. An attachment whose result cannot be written is deleted
 // again, since the caller sees a call that failed, and may try again.
 func (c *call) add(ctx context.Context) error {
+	if c.output != "" && !c.dryRun {
+		return usage("add: --output is for --dry-run: without it add prints the result, which is JSON")
+	}
+	if err := c.wants(outputJSON); err != nil {
+		return err
+	}
 	l, err := c.load()
 	if err == nil {
 		err = cmp.Or(c.canHonour(l), c.Ready())
@@ -324,6 +330,9 @@ func (c *call) add(ctx context.Context) error {
 	}
 	c.warnOf(l)
 	c.target.Args, c.target.Capabilities = c.arguments([]*chain.List{l}, 0)
+	if c.dryRun {
+		return c.rehearse(ctx, l)
+	}
 	created := false
 	if c.create {
 		if created, err = createNetNS(ctx, c.target.NetNS); err != nil {

@@ -87,7 +87,9 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	of("gc", func(fs *pflag.FlagSet) {
 		fs.StringArrayVar(&f.valid, "valid", nil, "`ID/IFNAME` keep this attachment; repeatable")
 		fs.BoolVar(&f.live, "valid-live", false, "keep all whose namespace exists, and what an unreadable entry is about; what another --cache-dir has is not known")
-		fs.BoolVar(&f.dryRun, "dry-run", false, "only print what would be deleted")
+	})
+	of("add gc", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&f.dryRun, "dry-run", false, "only print what would be made, or deleted")
 	})
 	of("check status gc", func(fs *pflag.FlagSet) {
 		fs.BoolVar(&f.all, "all", false, "of check: every attachment whose namespace exists; of status: every network; of gc: keep none")
@@ -103,8 +105,8 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 		fs.Var(&f.dns, "dns", "`ADDRESS` name server, in place of the networks'")
 		fs.StringVar(&f.name, "name", "", "`NAME` of namespace and host, and in /etc/hosts of named runs")
 	})
-	of("ls show who lint", func(fs *pflag.FlagSet) {
-		fs.StringVarP(&f.output, "output", "o", "", "`FORMAT` json, or of ls also wide; default: text as wide as the terminal")
+	of("ls show who lint add", func(fs *pflag.FlagSet) {
+		fs.StringVarP(&f.output, "output", "o", "", "`FORMAT` json, of ls also wide; add: with --dry-run")
 	})
 	of("tree", func(fs *pflag.FlagSet) {
 		fs.BoolVar(&f.dot, "dot", false, "print a graph for dot(1)")

@@ -11,7 +11,7 @@ import (
 // The texts of the overview, which are those of the manual page.
 const (
 	aboutText = `cni-exec attaches network namespaces to networks, as the CNI specification
-tells a runtime to. Plugins of this binary run in one process; others are
+asks of a runtime. Plugins of this binary run in one process; others are
 found on CNI_PATH and started.
 `
 	operandsText = `NETWORK is the name in a configuration in --conf-dir, NETNS the path of a
@@ -56,7 +56,7 @@ func overview(set *pflag.FlagSet) string {
 	return b.String()
 }
 
-// helpWidth is what a line of help has at most, in columns.
+// helpWidth is the width of the help, in columns.
 const helpWidth = 80
 
 // help is the text of `cni-exec VERB --help`. Flags of all verbs are in the overview.

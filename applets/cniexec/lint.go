@@ -1,12 +1,9 @@
 package cniexec
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -18,8 +15,8 @@ import (
 // lint prints what is wrong in configurations, those of --conf-dir where no operand names
 // others. The exit code is 1 if something is.
 func (c *call) lint(_ context.Context, operands []string) (int, error) {
-	if c.output != "" && c.output != "json" {
-		return 0, usage("lint: --output %q: it must be json", c.output)
+	if err := c.wants(outputJSON); err != nil {
+		return 0, err
 	}
 	if len(operands) == 0 {
 		operands = []string{c.confDir}
@@ -30,30 +27,21 @@ func (c *call) lint(_ context.Context, operands []string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	exit := exitOK
-	if len(found) > 0 {
-		exit = exitError
-	}
-	if c.output == "json" {
-		doc, err := json.MarshalIndent(append([]*lint.Finding{}, found...), "", "  ") // [] and not null
-		if err != nil {
-			return 0, err
+	if c.output == outputJSON {
+		_, err = c.writeJSON(struct {
+			Findings []*lint.Finding `json:"findings"`
+		}{append([]*lint.Finding{}, found...)}) // [] and not null
+	} else {
+		var out strings.Builder
+		for _, f := range found {
+			out.WriteString(f.String() + "\n")
 		}
-		return exit, ignoreClosed(fmt.Fprintf(c.Stdout, "%s\n", doc))
+		_, err = c.write(out.String())
 	}
-	out := bufio.NewWriter(c.Stdout)
-	for _, f := range found {
-		fmt.Fprintln(out, f) // Flush returns its error
+	if len(found) > 0 {
+		return exitError, err
 	}
-	return exit, ignoreClosed(0, out.Flush())
-}
-
-// ignoreClosed is no error where nobody reads what is printed.
-func ignoreClosed(_ int, err error) error {
-	if errors.Is(err, unix.EPIPE) {
-		return nil
-	}
-	return err
+	return exitOK, err
 }
 
 // linter returns what compares configurations with the plugins of this program.

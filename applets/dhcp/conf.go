@@ -3,6 +3,7 @@ package dhcp
 import (
 	"cmp"
 	"crypto/sha512"
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"strconv"
@@ -100,6 +101,12 @@ func leasesDir(socket string) record.Dir {
 func validate(r *spec.Request) (spec.Claims, error) {
 	_, err := readPlugin(r)
 	return spec.Claims{}, err
+}
+
+// confine leaves the addresses out, for which the daemon would ask a server.
+func confine(conf map[string]json.RawMessage) (leftOut string) {
+	delete(conf, "ipam")
+	return "no DHCP server is asked: the interface gets no address"
 }
 
 // readPlugin reads and checks the whole configuration. Errors have code 7.

@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"encoding/json"
 	"errors"
 	"net/netip"
 	"os"
@@ -42,6 +43,15 @@ type plan struct {
 	bridge string       // with the policy; "": none
 	vlan   string       // the host's interface in the VLAN of an isolated container; "": none
 	ports  []*rtnl.Link // of the container on the bridge
+}
+
+// confine leaves firewalld out.
+func confine(conf map[string]json.RawMessage) (leftOut string) {
+	if string(conf["backend"]) != `"firewalld"` {
+		return ""
+	}
+	conf["backend"] = json.RawMessage(`"nftables"`)
+	return "firewalld is not asked to put the addresses into its zone"
 }
 
 // validate is what ADD checks of the configuration alone.

@@ -30,9 +30,9 @@ import (
 // A Finding is one mistake, at its place.
 type Finding struct {
 	File    string `json:"file"`
-	Line    int    `json:"line"`          // from 1; 0: the file could not be read
-	Column  int    `json:"column"`        // of the key, in bytes from 1
-	Key     string `json:"key,omitempty"` // as plugins[0].ipam.subnet; empty: the document
+	Line    int    `json:"line"`   // from 1; 0: the file could not be read
+	Column  int    `json:"column"` // of the key, in bytes from 1
+	Key     string `json:"key"`    // as plugins[0].ipam.subnet; empty: the document
 	Message string `json:"message"`
 }
 
