@@ -47,7 +47,7 @@ build-%:
 		$(MAKE) --no-print-directory -s build BIN=bin/cnibox-$*
 
 # Prints the table of the README: what each plugin adds to the binary, which is
-# what leaving out this one alone saves. What several share is nobody's.
+# what leaving out this one alone saves. What several share counts for none.
 sizes: build ## the bytes of the binary that each plugin takes
 	@size() { $(GO) build -tags "$$1" $(BUILDFLAGS) -o $(BIN).part . && stat -c %s $(BIN).part; }; \
 	all=$$(stat -c %s $(BIN)); printf '| %-12s | %9s |\n' plugin bytes '---' '--:'; \

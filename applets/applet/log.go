@@ -26,7 +26,7 @@ const logFile = "/var/log/cnibox.log"
 const logSocket = "/dev/log"
 
 // A Log is the line about a call. The applet fills it in; [Applet.Run] writes it. The methods of
-// nil do nothing: nobody asked for a line.
+// nil do nothing: no line was asked for.
 type Log struct {
 	program string
 	where   string // value of LogEnv

@@ -109,7 +109,7 @@ func (n *Bridged) Serve(ns *rtnl.NS, name string) {
 	}
 }
 
-// answerStreams answers whoever has asked: closing a connection with a question unread is
+// answerStreams answers each client: closing a connection with a question unread is
 // a reset, which may overtake the answer.
 func answerStreams(l net.Listener, name string) {
 	for {

@@ -10,7 +10,7 @@ import (
 )
 
 // removeBridge deletes the bridge, and with it the interfaces of its VLANs, unless it has a port,
-// whoever has put that there.
+// of any owner.
 func removeBridge(_ context.Context, r *spec.Request, c *port) error {
 	host, err := rtnl.Dial(rtnl.Host())
 	if err != nil {

@@ -273,7 +273,7 @@ func (f *flags) capabilities(s string) (caps map[string]json.RawMessage, err err
 const capPorts = "portMappings"
 
 // canPublish refuses --publish where no plugin of the networks would be told of it.
-// CAP_ARGS may hold what nobody takes, as with libcni; a flag was given for this call.
+// CAP_ARGS may hold what no plugin takes, as with libcni; a flag was given for this call.
 // The error has code 7.
 func (f *flags) canPublish(networks ...*chain.List) error {
 	for _, l := range networks {

@@ -30,7 +30,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// A fixture is a cache, the namespaces of its entries, and a host that nobody asks the kernel
+// A fixture is a cache, the namespaces of its entries, and a host that is not asked of the kernel
 // for.
 type fixture struct {
 	*testing.T

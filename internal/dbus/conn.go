@@ -43,7 +43,7 @@ func (e *Error) Error() string {
 type Conn struct {
 	ctx      context.Context
 	fd       int
-	deadline time.Time
+	deadline time.Time // zero: none, and the context is not looked at
 	serial   uint32
 	in       []byte // read, not looked at yet
 }
@@ -148,6 +148,37 @@ func (c *Conn) call(m Method, args []string) (*message, error) {
 	}
 }
 
+// Listen makes the bus pass on the signals that match any of the rules, see "Match Rules" of the
+// specification. From then on the connection is for [Conn.Signal] alone, and has no time limit.
+func (c *Conn) Listen(rules ...string) error {
+	const bus = "org.freedesktop.DBus"
+	for _, rule := range rules {
+		if err := c.Call(Method{bus, "/org/freedesktop/DBus", bus, "AddMatch"}, rule); err != nil {
+			return err
+		}
+	}
+	c.deadline = time.Time{}
+	return nil
+}
+
+// Signal waits for the next signal and returns its name, and its arguments if they are strings.
+// It ends with the context of the connection.
+func (c *Conn) Signal() (name string, args []string, err error) {
+	stop := context.AfterFunc(c.ctx, func() { _ = unix.Shutdown(c.fd, unix.SHUT_RDWR) }) // reading ends then
+	defer stop()
+	for {
+		m, err := c.next()
+		switch {
+		case c.ctx.Err() != nil:
+			return "", nil, c.ctx.Err()
+		case err != nil:
+			return "", nil, err
+		case m.typ == typeSignal:
+			return m.member, m.texts(), nil
+		}
+	}
+}
+
 // send writes all bytes. To a bus that has hung up it fails with EPIPE.
 func (c *Conn) send(b []byte) error {
 	for len(b) > 0 {
@@ -197,11 +228,15 @@ func (c *Conn) line() (string, error) {
 // errSlow is about a bus, or a service on it, that does not answer.
 var errSlow = errors.New("no answer in " + timeout.String())
 
-// fill reads until there are n bytes. It checks the context ten times a second.
+// fill reads until there are n bytes. With a deadline it checks the context ten times a second.
 func (c *Conn) fill(n int) error {
 	for len(c.in) < n {
 		ready := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}
-		k, err := unix.Poll(ready, 100)
+		pause := 100 // ms
+		if c.deadline.IsZero() {
+			pause = -1
+		}
+		k, err := unix.Poll(ready, pause)
 		switch {
 		case c.ctx.Err() != nil:
 			return c.ctx.Err()

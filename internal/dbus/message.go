@@ -12,6 +12,7 @@ const (
 	typeCall   = 1
 	typeReturn = 2
 	typeError  = 3
+	typeSignal = 4
 
 	noAutoStart = 2 // flag: no service is started to answer
 
@@ -35,6 +36,7 @@ type message struct {
 	typ       byte
 	reply     uint32 // serial of the call that it answers; 0: none
 	errorName string
+	member    string // of a signal
 	signature string
 	body      []byte
 	order     binary.ByteOrder
@@ -47,6 +49,18 @@ func (m *message) text() string {
 	}
 	r := reader{b: m.body, order: m.order}
 	return r.text()
+}
+
+// texts returns the values of the body if all are strings, else nothing.
+func (m *message) texts() (all []string) {
+	r := reader{b: m.body, order: m.order}
+	for _, typ := range m.signature {
+		if typ != 's' {
+			return nil
+		}
+		all = append(all, r.text())
+	}
+	return all
 }
 
 // truth returns the body as a boolean.
@@ -98,8 +112,11 @@ func decode(b []byte) (*message, error) {
 		switch typ {
 		case "s", "o":
 			v := r.text()
-			if field == fieldErrorName {
+			switch field {
+			case fieldErrorName:
 				m.errorName = v
+			case fieldMember:
+				m.member = v
 			}
 		case "g":
 			v := r.signature()

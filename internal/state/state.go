@@ -41,7 +41,7 @@ func Dir(root, usual string) string {
 // CacheDir returns the directory of the runtime's cache, which is the state directory itself.
 //
 // The notice is empty, or one line: the default cannot be written, and nothing is stored in Run
-// yet. Whoever creates the directory prints it, so that it is printed once. That is the same
+// yet. The caller that creates the directory prints it, so that it is printed once. That is the same
 // for the other kinds.
 func CacheDir(root string) (dir, notice string) {
 	if root != "" {

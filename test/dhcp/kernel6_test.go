@@ -118,7 +118,7 @@ func TestKernelLiars6(t *testing.T) {
 	}
 }
 
-// Without a link-local address nobody can be asked; the address goes all the same when its
+// Without a link-local address no server can be asked; the address goes all the same when its
 // time is over.
 func TestKernelNoLinkLocal(t *testing.T) {
 	t.Parallel()
