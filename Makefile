@@ -200,11 +200,11 @@ install: $(if $(GOARCH)$(if $(wildcard $(BIN)),,none),build) ## install what is 
 	for name in cnibox cni-exec; do \
 		ln -sf "$${up}$(patsubst /%,%,$(BINDIR))/cnibox" .cnibox.link && mv -fT .cnibox.link $$name || exit 1; \
 	done
-	@share="$(DESTDIR)$(DATADIR)"; \
+	@[ -n "$(DATADIR)" ] || exit 0; share="$(DESTDIR)$(DATADIR)"; \
 	install -D -m 644 dist/completion/cni-exec.bash "$$share/bash-completion/completions/cni-exec" && \
 	install -D -m 644 dist/completion/_cni-exec "$$share/zsh/site-functions/_cni-exec" && \
 	install -D -m 644 dist/completion/cni-exec.fish "$$share/fish/vendor_completions.d/cni-exec.fish"
-	@$(WRITE_PAGES)
+	@[ -n "$(DATADIR)" ] || exit 0; $(WRITE_PAGES)
 
 # The binary prints its manual pages. One for another machine may not run here; then a second
 # one is built for this machine, by the go that has built the first.

@@ -106,7 +106,7 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 		fs.StringVar(&f.name, "name", "", "`NAME` of namespace and host, and in /etc/hosts of named runs")
 	})
 	of("ls show who lint add", func(fs *pflag.FlagSet) {
-		fs.StringVarP(&f.output, "output", "o", "", "`json|wide` wide is of ls alone, json of add needs --dry-run; default: text as wide as the terminal")
+		fs.StringVarP(&f.output, "output", "o", "", "`json|wide` wide: of ls only; of add: with --dry-run")
 	})
 	of("tree", func(fs *pflag.FlagSet) {
 		fs.BoolVar(&f.dot, "dot", false, "print a graph for dot(1)")

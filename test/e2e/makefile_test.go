@@ -210,6 +210,22 @@ func TestMakeInstallPages(t *testing.T) {
 	}
 }
 
+// TestMakeInstallWithoutPages leaves out what an image may not want.
+func TestMakeInstallWithoutPages(t *testing.T) {
+	m := newMakeInstall(t)
+	m.write(m.bin, "built elsewhere")
+	out, err := m.run("GO=/nonexistent/go", "DATADIR=")
+	if err != nil || strings.Contains(out, "manual pages") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if files, _ := os.ReadDir(m.dest); len(files) != 2 { // opt and usr
+		t.Errorf("there are %v", files)
+	}
+	if files, _ := os.ReadDir(filepath.Join(m.dest, "usr")); len(files) != 1 {
+		t.Errorf("there are %v", files)
+	}
+}
+
 // TestManPages has no warnings of those who read such pages.
 func TestManPages(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "bin")
