@@ -179,6 +179,7 @@ type pluginConf struct {
 	Bridge       string
 	Master       string
 	IPMasq       bool
+	MACSpoofChk  bool
 	IPAM         ipamConf
 }
 
@@ -187,6 +188,7 @@ type ipamConf struct {
 	Type            string
 	DataDir         string
 	KeepAcrossBoots bool
+	ResolvConf      string
 	ipam.Range
 	Ranges []ipam.RangeSet
 }
