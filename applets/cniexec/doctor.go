@@ -223,7 +223,7 @@ func (d *doctor) checkStatus(ctx context.Context) {
 			if err != nil && errors.Is(err, os.ErrPermission) {
 				d.skip("status of "+n.name, err)
 			} else if err != nil && spec.AsError(err).Code != spec.CodeConfig { // lint has reported that one
-				d.complain("status", "cni-exec status "+n.name, nil, "network %s: %s: %v", n.name, p.Type, withDetails(err))
+				d.complain("status", "cni-exec status "+n.name, nil, "network %s: %v", n.name, withDetails(err))
 			}
 		}
 	}
