@@ -115,6 +115,7 @@ type Claims struct {
 type Range struct {
 	Subnet      netip.Prefix
 	First, Last netip.Addr
+	Gateway     netip.Addr // zero: none is configured
 }
 
 // An Invoker finds plugins by name, and runs them.

@@ -2,6 +2,9 @@ package bridge
 
 import (
 	"context"
+	"errors"
+	"net/netip"
+	"os"
 
 	"cnibox/applets/attach"
 	"cnibox/applets/netfilter"
@@ -157,7 +160,10 @@ func checkRules(op *attach.Op, c *port, port string) error {
 // probe reports whether the host can do what the configuration asks for.
 // It creates a bridge that filters VLANs in a new namespace. Without VLANs and rules nothing is
 // tried: a kernel without bridges is reported by ADD.
-func probe(_ context.Context, _ *spec.Request, c *port) error {
+func probe(_ context.Context, r *spec.Request, c *port) error {
+	if err := probeGateway(r, c); err != nil {
+		return err
+	}
 	if c.filtersVLANs() {
 		err := rtnl.InNewNS(func(k *rtnl.Conn) error {
 			return k.AddLink(rtnl.LinkSpec{Name: c.Bridge, Kind: rtnl.Bridge{VLANFiltering: true}})
@@ -170,4 +176,47 @@ func probe(_ context.Context, _ *spec.Request, c *port) error {
 		return nil
 	}
 	return nft.Open(rtnl.Host()).Probe()
+}
+
+// probeGateway reports an address of the bridge with which the gateway of the network conflicts,
+// so that every ADD fails: flanneld, as one, may have given the node another subnet.
+func probeGateway(r *spec.Request, c *port) error {
+	if !c.IsGateway || c.ForceAddress || r.Net.IPAM.Type == "" {
+		return nil
+	}
+	ipam, err := r.Validate(r.Net.IPAM.Type)
+	if err != nil || len(ipam.Ranges) == 0 {
+		return nil // the IPAM plugin's own STATUS reports it
+	}
+	var want []netip.Prefix
+	for _, one := range ipam.Ranges {
+		gw := one.Gateway
+		if !gw.IsValid() {
+			gw = one.Subnet.Addr().Next()
+		}
+		want = append(want, netip.PrefixFrom(gw, one.Subnet.Bits()))
+	}
+	host, err := rtnl.Dial(rtnl.Host())
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	link, err := host.Link(c.claims().Link)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // ADD makes it
+	}
+	if err != nil {
+		return err
+	}
+	have, err := host.Addrs(link.Index)
+	if err != nil {
+		return err
+	}
+	for _, h := range have {
+		if w, conflict := conflicting(h.Prefix, want); conflict {
+			return spec.Errorf(spec.CodeNotReady, "%q still has the address %s, and the gateway of the network is %s now", link.Name, h.Prefix, w).
+				WithDetails("delete it when no container of the old subnet is left (ip addr del %s dev %s), or set \"forceAddress\"", h.Prefix, link.Name)
+		}
+	}
+	return nil
 }

@@ -30,12 +30,13 @@ type flags struct {
 	confDir             string
 	cacheDir, stateDir  string        // empty: see [state.CacheDir]
 	output              string        // empty: for people
+	report              string        // file; empty: none
 	path                string        // CNI_PATH; empty: built-in plugins alone
 	timeout             time.Duration // of one plugin; 0: the default
 	retries             int           // of an add that ended with code 11
 
-	keepGoing, all, allNetworks, live, dot, dryRun, force, watch, json, help, version bool
-	create, delete                                                                    bool // the named namespace
+	keepGoing, all, allNetworks, live, dot, dryRun, fix, force, watch, json, help, version bool
+	create, delete                                                                         bool // the named namespace
 
 	// Those that may be given more than once, in their order.
 	valid, nets []string
@@ -105,11 +106,15 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 		fs.Var(&f.dns, "dns", "`ADDRESS` name server, in place of the networks'")
 		fs.StringVar(&f.name, "name", "", "`NAME` of namespace and host, and in /etc/hosts of named runs")
 	})
-	of("ls show who lint add", func(fs *pflag.FlagSet) {
+	of("ls show who lint add doctor", func(fs *pflag.FlagSet) {
 		fs.StringVarP(&f.output, "output", "o", "", "`json|wide` wide: of ls only; of add: with --dry-run")
 	})
 	of("tree", func(fs *pflag.FlagSet) {
 		fs.BoolVar(&f.dot, "dot", false, "print a graph for dot(1)")
+	})
+	of("doctor", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&f.fix, "fix", false, "repair what is cnibox's own, and nothing else")
+		fs.StringVar(&f.report, "report", "", "`FILE` write all that was looked at there, without names and public addresses")
 	})
 	of("", func(fs *pflag.FlagSet) {
 		fs.StringVar(&f.confDir, "conf-dir", cmp.Or(getenv("NETCONFPATH"), "/etc/cni/net.d"), "`DIR` configurations")

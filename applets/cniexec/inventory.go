@@ -178,6 +178,7 @@ type pluginConf struct {
 	Bridge       string
 	Master       string
 	IPMasq       bool
+	MACSpoofChk  bool
 	IPAM         ipamConf
 }
 
@@ -186,6 +187,7 @@ type ipamConf struct {
 	Type            string
 	DataDir         string
 	KeepAcrossBoots bool
+	ResolvConf      string
 	ipam.Range
 	Ranges []ipam.RangeSet
 }

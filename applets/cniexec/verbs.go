@@ -171,6 +171,14 @@ all configured networks made. It may be run at any time: what is alive stays.`,
 				{"cni-exec boot", "once at each boot, before containers are started"},
 				{"cni-exec boot --conf-dir /etc/mynets", "networks of another directory"},
 			}},
+		{name: "doctor", summary: "what keeps networks of this host from working", do: (*call).doctor,
+			text: `It looks at the kernel, its settings, the rules of other programs, directories
+of plugins, the networks, and what is attached or left over. Each finding comes
+with what repairs it; the exit code is 1 if there is one.`,
+			examples: []example{
+				{"cni-exec doctor", "look, and change nothing"},
+				{"cni-exec doctor --fix --report /tmp/report.txt", "repair what can be, and write a bug report"},
+			}},
 		{name: "help", operands: "[VERB]", summary: "print this help, or that of a verb", do: (*call).printHelp,
 			examples: []example{
 				{"cni-exec help run", "the flags of run, and two examples"},

@@ -107,7 +107,7 @@ func validate(r *spec.Request) (claims spec.Claims, err error) {
 	}
 	for _, set := range h.sets {
 		for _, one := range set {
-			claims.Ranges = append(claims.Ranges, spec.Range{Subnet: one.Subnet, First: one.Start, Last: one.End})
+			claims.Ranges = append(claims.Ranges, spec.Range{Subnet: one.Subnet, First: one.Start, Last: one.End, Gateway: one.Gateway})
 		}
 	}
 	return claims, nil

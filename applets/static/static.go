@@ -92,7 +92,7 @@ func validate(r *spec.Request) (claims spec.Claims, err error) {
 		return claims, err
 	}
 	for _, ip := range res.IPs {
-		claims.Ranges = append(claims.Ranges, spec.Range{Subnet: ip.Address.Masked(), First: ip.Address.Addr(), Last: ip.Address.Addr()})
+		claims.Ranges = append(claims.Ranges, spec.Range{Subnet: ip.Address.Masked(), First: ip.Address.Addr(), Last: ip.Address.Addr(), Gateway: ip.Gateway})
 	}
 	return claims, nil
 }

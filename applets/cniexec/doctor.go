@@ -1,0 +1,352 @@
+package cniexec
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"cnibox/chain"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// A complaint is something that keeps networks of this host from working, or may.
+type complaint struct {
+	Check   string `json:"check"`   // the part that was looked at
+	Message string `json:"message"` // one line
+	Repair  string `json:"repair"`  // a command, or what to change
+	Own     bool   `json:"own"`     // --fix does it
+
+	fix func(context.Context) error // nil: it is not cnibox's own
+}
+
+// A doctor looks at a host: at the kernel, what other programs have set up, the networks and
+// what is attached. It changes nothing; [doctor.treat] does.
+type doctor struct {
+	*call
+	inv      *inventory
+	networks []*examined
+	blockers []nft.Blocker
+	found    []complaint
+	untested []string // and why
+}
+
+// An examined network is one with what its plugins say of their configuration.
+type examined struct {
+	*network
+	list   *chain.List // nil: its configuration is gone
+	claims spec.Claims
+}
+
+// doctor prints what is wrong with this host, and how to repair it. The exit code is 1 if
+// something is.
+func (c *call) doctor(ctx context.Context, operands []string) (int, error) {
+	if len(operands) > 0 {
+		return 0, usage("doctor: %q is one operand too many", operands[0])
+	}
+	if err := c.wants(outputJSON); err != nil {
+		return 0, err
+	}
+	if err := c.prepare(); err != nil {
+		return 0, err
+	}
+	d, err := c.examine(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if c.fix {
+		if d, err = d.treat(ctx); err != nil {
+			return 0, err
+		}
+	}
+	if c.report != "" {
+		if err := d.writeReport(c.report); err != nil {
+			return 0, err
+		}
+	}
+	return d.print()
+}
+
+// examine looks at everything.
+func (c *call) examine(ctx context.Context) (*doctor, error) {
+	v, err := newInventory(c.cache(), c.stateDir)
+	if err != nil {
+		return nil, err
+	}
+	d := &doctor{call: c, inv: v}
+	for _, err := range v.unread {
+		d.untested = append(d.untested, printable(err.Error()))
+	}
+	d.readNetworks()
+	for _, check := range []func(context.Context){
+		d.checkKernel, d.checkConfigurations, d.checkStatus, d.checkBlockers, d.checkForwarding, d.checkSettings,
+		d.checkMTU, d.checkResolvers, d.checkPlugins, d.checkStale, d.checkFaults, d.checkGuards, d.checkOrphans,
+	} {
+		if err := context.Cause(ctx); err != nil {
+			return nil, err
+		}
+		check(ctx)
+	}
+	return d, nil
+}
+
+// complain adds a complaint. One with a fix is cnibox's own.
+func (d *doctor) complain(check, repair string, fix func(context.Context) error, format string, args ...any) {
+	d.found = append(d.found, complaint{check, printable(fmt.Sprintf(format, args...)), repair, fix != nil, fix})
+}
+
+// skip notes what could not be looked at.
+func (d *doctor) skip(check string, err error) {
+	d.untested = append(d.untested, check+": "+printable(err.Error()))
+}
+
+// readNetworks asks the plugins of each network for what they claim.
+func (d *doctor) readNetworks() {
+	lists, _ := chain.Lists(d.confDir) // what is wrong with the others, lint says
+	for _, n := range d.knownNetworks(d.inv) {
+		e := &examined{network: n}
+		if i := slices.IndexFunc(lists, func(l *chain.List) bool { return l.Name == n.name }); i >= 0 {
+			e.list = lists[i]
+			for j := range e.list.Plugins {
+				p := &e.list.Plugins[j]
+				r, err := d.runner.Request(spec.Status, e.list, p, chain.Target{})
+				if err != nil {
+					continue
+				}
+				r.Warn = func(string, ...any) {}
+				claims, err := r.Validate(p.Type)
+				if err != nil {
+					continue
+				}
+				e.claims.Link, e.claims.Routed = cmp.Or(e.claims.Link, claims.Link), e.claims.Routed || claims.Routed
+				e.claims.Ranges = append(e.claims.Ranges, claims.Ranges...)
+			}
+		}
+		d.networks = append(d.networks, e)
+	}
+}
+
+// alive reports whether anything is attached to the network.
+func (e *examined) alive() bool { return slices.ContainsFunc(e.attached, (*entry).alive) }
+
+// treat does what is cnibox's own, and examines the host again.
+func (d *doctor) treat(ctx context.Context) (*doctor, error) {
+	for _, f := range d.found {
+		if f.fix == nil {
+			continue
+		}
+		if err := f.fix(ctx); err != nil {
+			d.runner.Warn("%s: %v", f.Check, withDetails(err))
+			continue
+		}
+		d.runner.Warn("fixed: %s: %s", f.Check, f.Message)
+	}
+	return d.examine(ctx)
+}
+
+// print writes the complaints.
+func (d *doctor) print() (int, error) {
+	exit := exitOK
+	if len(d.found) > 0 {
+		exit = exitError
+	}
+	if d.output == outputJSON {
+		_, err := d.writeJSON(struct {
+			Findings  []complaint `json:"findings"`
+			NotTested []string    `json:"notTested"`
+		}{append([]complaint{}, d.found...), append([]string{}, d.untested...)})
+		return exit, err
+	}
+	for _, text := range d.untested {
+		d.runner.Warn("not tested: %s", text)
+	}
+	_, err := d.write(d.text())
+	return exit, err
+}
+
+// text is the complaints as lines.
+func (d *doctor) text() string {
+	var out strings.Builder
+	for _, f := range d.found {
+		fmt.Fprintf(&out, "%s: %s\n", f.Check, f.Message)
+		for line := range strings.Lines(f.Repair) {
+			fmt.Fprintf(&out, "    %s\n", strings.TrimSuffix(line, "\n"))
+		}
+	}
+	return out.String()
+}
+
+// checkConfigurations is lint, whose findings are one complaint a file.
+func (d *doctor) checkConfigurations(context.Context) {
+	l := d.linter()
+	l.Routes = routesOfHost()
+	found, err := l.Files(d.confDir)
+	if errors.Is(err, os.ErrNotExist) {
+		return
+	}
+	if err != nil {
+		d.skip("configuration", err)
+		return
+	}
+	counts := map[string]int{}
+	for _, f := range found {
+		counts[f.File]++
+	}
+	for _, file := range sortedKeys(counts) {
+		d.complain("configuration", "cni-exec lint "+file, nil, "%s in %s", plural(counts[file], "mistake"), file)
+	}
+}
+
+// checkStatus runs STATUS of the plugins that are built in, which find what the kernel and the host
+// lack. External ones may hang. Versions without STATUS get that of the newest.
+func (d *doctor) checkStatus(ctx context.Context) {
+	for _, n := range d.networks {
+		if n.list == nil {
+			continue
+		}
+		list := *n.list
+		list.CNIVersion = spec.Newest.String()
+		for i := range list.Plugins {
+			p := &list.Plugins[i]
+			if !d.builtIn(p.Type) || p.IPAM != "" && !d.builtIn(p.IPAM) {
+				continue
+			}
+			r, err := d.runner.Request(spec.Status, &list, p, chain.Target{})
+			if err == nil {
+				_, err = d.runner.Invoker.Invoke(ctx, p.Type, r)
+			}
+			if err != nil && errors.Is(err, os.ErrPermission) {
+				d.skip("status of "+n.name, err)
+			} else if err != nil && spec.AsError(err).Code != spec.CodeConfig { // lint has reported that one
+				d.complain("status", "cni-exec status "+n.name, nil, "network %s: %v", n.name, withDetails(err))
+			}
+		}
+	}
+}
+
+// builtIn reports whether a plugin is one of this program, and would be run.
+func (d *doctor) builtIn(plugin string) bool {
+	verbs, err := d.runner.Invoker.Find(plugin)
+	return err == nil && verbs != nil
+}
+
+// checkStale looks for what is left of namespaces that are gone.
+func (d *doctor) checkStale(context.Context) {
+	var gone []string
+	for _, a := range d.inv.entries {
+		if a.Gone() && a.state != stateBusy {
+			gone = append(gone, a.Attachment().String())
+		}
+	}
+	if len(gone) > 0 {
+		d.complain("stale attachments", "cni-exec gc --all-networks --valid-live", func(ctx context.Context) error {
+			return d.runner.DeleteStale(ctx, func(a spec.Attachment) bool { return slices.Contains(gone, a.String()) })
+		}, "%s of a network namespace that is gone: %s", plural(len(gone), "attachment"), several(gone))
+	}
+	for _, n := range d.networks {
+		pools, err := d.inv.pools(n.network)
+		if err != nil {
+			d.skip("leases of "+n.name, err)
+			continue
+		}
+		var stale []string
+		for _, p := range pools {
+			for _, a := range p.staleAddrs {
+				if !slices.ContainsFunc(n.attached, func(e *entry) bool { return e.has(a.String()) }) {
+					stale = append(stale, a.String())
+				}
+			}
+		}
+		if len(stale) > 0 {
+			d.complain("stale leases", "cni-exec gc "+n.name+" --valid-live", nil,
+				"network %s: %s of no attachment in %s: %s", n.name, plural(len(stale), "lease"), d.inv.cache.Dir, several(stale))
+		}
+	}
+}
+
+// has reports whether the attachment's result has an address.
+func (a *entry) has(addr string) bool {
+	for _, p := range a.addresses() {
+		if p.Addr().String() == addr {
+			return true
+		}
+	}
+	return false
+}
+
+// several is the first few of a list.
+func several(list []string) string {
+	const most = 5
+	if len(list) > most {
+		return strings.Join(list[:most], ", ") + fmt.Sprintf(", and %d more", len(list)-most)
+	}
+	return strings.Join(list, ", ")
+}
+
+// checkFaults looks at what ADD has made for the attachments that are alive.
+func (d *doctor) checkFaults(context.Context) {
+	for _, a := range d.inv.entries {
+		if a.state != stateFault || !a.Live() || a.Interrupted() {
+			continue
+		}
+		d.complain("attachment", "cni-exec reload "+a.ContainerID, d.reloads(a), "%s: %s", a.Attachment(), strings.Join(a.faults, "; "))
+	}
+}
+
+// reloads is the fix that restores an attachment.
+func (d *doctor) reloads(a *entry) func(context.Context) error {
+	return func(ctx context.Context) error {
+		quiet := *d.call
+		quiet.Stdout = quiet.Stderr // what it prints is no complaint
+		_, err := quiet.restore(ctx, func(o spec.Attachment) bool { return o == a.Attachment() })
+		return err
+	}
+}
+
+// checkGuards looks for the guards of bridge ports that may use one MAC address only.
+func (d *doctor) checkGuards(context.Context) {
+	table := nft.Open(rtnl.Host())
+	for _, a := range d.inv.entries {
+		if !a.conf.guards() || !a.Live() || !d.inv.ours(a) {
+			continue
+		}
+		owned, err := table.Owned(a.Attachment(), nft.KindMACGuard)
+		if err != nil {
+			d.skip("port guards", err)
+			return
+		}
+		if len(owned) == 0 {
+			d.complain("port guard", "cni-exec reload "+a.ContainerID, d.reloads(a), "%s: the container can use any MAC address, whatever \"macspoofchk\" says", a.Attachment())
+		}
+	}
+}
+
+// checkOrphans looks for links and elements that have an owner of which nothing is known.
+func (d *doctor) checkOrphans(context.Context) {
+	known := map[string]bool{}
+	for _, a := range d.inv.entries {
+		known[a.key] = true
+	}
+	if d.inv.links != nil {
+		for _, l := range d.inv.links.all {
+			if key := spec.LabelKey(l.Alias); key != "" && !known[key] {
+				d.complain("orphaned link", "ip link del "+l.Name, nil, "%s is of an attachment that is not in %s: %s", l.Name, d.inv.cache.Dir, l.Alias)
+			}
+		}
+	}
+	orphans := map[string]int{}
+	for key, held := range d.inv.rules {
+		if !known[key] && (d.inv.links == nil || d.inv.links.byKey[key] == nil) {
+			orphans[held[0].Owner.Network] += len(held)
+		}
+	}
+	for _, name := range sortedKeys(orphans) {
+		d.complain("orphaned elements", "cni-exec gc "+name+" --valid-live", nil,
+			"%s in table inet cnibox of attachments to %s that have neither a link nor an entry in %s", plural(orphans[name], "element"), name, d.inv.cache.Dir)
+	}
+}

@@ -1,0 +1,48 @@
+package cniexec
+
+import (
+	"testing"
+
+	"cnibox/nft"
+)
+
+// The same word is replaced by the same one, and what is of no host stays.
+func TestRedact(t *testing.T) {
+	r := &redactor{words: map[string]string{"edge-17": "host-1", "0123456789ab": "container-1"}, names: []string{"0123456789ab", "edge-17"}, count: map[string]int{}}
+	tests := []struct{ text, want string }{
+		{"edge-17: net/0123456789ab/eth0", "host-1: net/container-1/eth0"},
+		{"10.1.0.2/24, fd00::1/64, 192.168.1.1, 100.64.0.1, 169.254.1.1, 127.0.0.53", "10.1.0.2/24, fd00::1/64, 192.168.1.1, 100.64.0.1, 169.254.1.1, 127.0.0.53"},
+		{"0.0.0.0/0 ::/0 224.0.0.1", "0.0.0.0/0 ::/0 224.0.0.1"},
+		{"203.0.113.9/24 via 203.0.113.1.", "address-1/24 via address-2."},
+		{`"203.0.113.9", [2001:db8::1]`, `"address-1", [address-3]`},
+		{"mac 02:00:5e:10:00:01 and 02:00:5e:10:00:01, 00:00:00:00:00:00", "mac mac-1 and mac-1, 00:00:00:00:00:00"},
+		{"version 1.1.0 of 6.18.44-fc, br0.100:", "version 1.1.0 of 6.18.44-fc, br0.100:"},
+		{"", ""},
+	}
+	for _, tt := range tests {
+		if got := r.redact(tt.text); got != tt.want {
+			t.Errorf("%q: got %q, want %q", tt.text, got, tt.want)
+		}
+	}
+}
+
+func TestLetThrough(t *testing.T) {
+	got := letThrough(nft.Blocker{Family: "inet", Table: "filter", Chain: "forward"}, "cni0")
+	want := "nft insert rule inet filter forward iifname \"cni0\" accept\nnft insert rule inet filter forward oifname \"cni0\" accept"
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestSeveral(t *testing.T) {
+	for want, list := range map[string][]string{
+		"":                          nil,
+		"a, b":                      {"a", "b"},
+		"a, b, c, d, e":             {"a", "b", "c", "d", "e"},
+		"a, b, c, d, e, and 2 more": {"a", "b", "c", "d", "e", "f", "g"},
+	} {
+		if got := several(list); got != want {
+			t.Errorf("%q: got %q, want %q", list, got, want)
+		}
+	}
+}

@@ -1,0 +1,266 @@
+package cniexec
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/record"
+	"cnibox/internal/disk"
+	"cnibox/nft"
+	"cnibox/rtnl"
+)
+
+// checkKernel looks for what every network needs: nf_tables, veth pairs and bridges. What else
+// a network needs, STATUS of its plugins looks for.
+func (d *doctor) checkKernel(context.Context) {
+	if err := nft.Open(rtnl.Host()).Probe(); errors.Is(err, os.ErrPermission) {
+		d.skip("nf_tables", err)
+	} else if err != nil {
+		d.complain("kernel", "modprobe nf_tables", nil, "nf_tables cannot be used: %v", err)
+	}
+	for _, k := range []struct {
+		option, module string
+		spec           rtnl.LinkSpec
+	}{
+		{"CONFIG_VETH", "veth", rtnl.LinkSpec{Name: "probe0", Peer: &rtnl.LinkSpec{Name: "probe1"}}},
+		{"CONFIG_BRIDGE", "bridge", rtnl.LinkSpec{Name: "probe0", Kind: rtnl.Bridge{}}},
+	} {
+		err := rtnl.InNewNS(func(c *rtnl.Conn) error { return c.AddLink(k.spec) })
+		if errors.Is(err, os.ErrPermission) {
+			d.skip("kernel", err)
+			return
+		}
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			d.complain("kernel", "modprobe "+k.module, nil, "there is no %s: %v", k.option, err)
+		}
+	}
+}
+
+// checkBlockers looks for chains of other programs that drop what is forwarded.
+func (d *doctor) checkBlockers(context.Context) {
+	blockers, err := nft.Open(rtnl.Host()).Blockers()
+	if err != nil {
+		d.skip("forward chains of other programs", err)
+		return
+	}
+	d.blockers = blockers
+	for _, b := range blockers {
+		for _, n := range d.networks {
+			if !n.claims.Routed || b.Asks && n.has("firewall") || b.Family == "ip6" && !n.serves(false) || b.Family == "ip" && !n.serves(true) {
+				continue
+			}
+			what := fmt.Sprintf("%s: chain %s of table %s %s drops what it does not accept, and no accept of another table overrules that", n.name, b.Chain, b.Family, b.Table)
+			switch {
+			case b.Table == "firewalld" && n.zoned():
+			case b.Table == "firewalld" && n.claims.Link != "":
+				d.complain("firewalld", "firewall-cmd --zone=trusted --add-interface="+n.claims.Link+" --permanent && firewall-cmd --reload", nil, "%s", what)
+			case n.claims.Link == "":
+				d.complain("forward policy", letThrough(b, "veth*"), nil, "%s", what)
+			default:
+				d.complain("forward policy", letThrough(b, n.claims.Link), nil, "%s", what)
+			}
+		}
+	}
+	if names, err := disk.Read("/proc/net/ip_tables_names", 0, record.MaxSize); err == nil && slices.Contains(strings.Fields(string(names)), "filter") {
+		d.complain("forward policy", "iptables-legacy -S FORWARD", nil, "iptables-legacy has a table filter, which cannot be looked into here and may drop what is forwarded")
+	}
+}
+
+// letThrough are the commands that let the packets of a link pass a chain.
+func letThrough(b nft.Blocker, link string) string {
+	line := fmt.Sprintf("nft insert rule %s %s %s", b.Family, b.Table, b.Chain)
+	return fmt.Sprintf("%s iifname %q accept\n%s oifname %q accept", line, link, line, link)
+}
+
+// has reports whether a plugin is in the chain of the network.
+func (e *examined) has(plugin string) bool { return slices.Contains(e.conf.types(), plugin) }
+
+// serves reports whether the network gives addresses of a family, as far as is known.
+func (e *examined) serves(v4 bool) bool {
+	if len(e.claims.Ranges) == 0 {
+		return true
+	}
+	for _, r := range e.claims.Ranges {
+		if r.Subnet.Addr().Is4() == v4 {
+			return true
+		}
+	}
+	return false
+}
+
+// zoned reports whether the firewall plugin puts the addresses into a zone of firewalld.
+func (e *examined) zoned() bool {
+	if e.list == nil {
+		return false
+	}
+	for i := range e.list.Plugins {
+		var conf struct{ Backend string }
+		if e.list.Plugins[i].Type == "firewall" && json.Unmarshal(e.list.Plugins[i].Conf(), &conf) == nil && conf.Backend == "firewalld" {
+			return true
+		}
+	}
+	return false
+}
+
+// guards reports whether the ports of the network's bridge may use one MAC address only.
+func (c *netConf) guards() bool { return c.interfacePlugin().MACSpoofChk }
+
+// setting is a repair of a sysctl.
+func setting(key, value string) string {
+	return fmt.Sprintf("sysctl -w %s=%s", strings.ReplaceAll(key, "/", "."), value)
+}
+
+// checkForwarding looks at what ADD switches on, and others may have switched off.
+func (d *doctor) checkForwarding(context.Context) {
+	for i, key := range forwarding {
+		for _, n := range d.networks {
+			if sysctl(key) != "0" || !n.claims.Routed || !n.alive() || !n.serves(i == 0) || i == 1 && len(n.claims.Ranges) == 0 {
+				continue
+			}
+			d.complain("forwarding", setting(key, "1"), func(context.Context) error { return rtnl.Host().SetSysctl(key, "1") },
+				"%s is 0: containers reach nothing behind this host", strings.ReplaceAll(key, "/", "."))
+			break
+		}
+	}
+}
+
+// checkSettings looks at settings that are others' to choose.
+func (d *doctor) checkSettings(context.Context) {
+	const bridged = "net/bridge/bridge-nf-call-iptables"
+	bridges := slices.ContainsFunc(d.networks, func(n *examined) bool { return n.conf.bridge() != "" })
+	if sysctl(bridged) == "1" && len(d.blockers) > 0 && bridges {
+		d.complain("bridge netfilter", setting(bridged, "0"), nil, "packets within a bridge pass the chains that drop, too: chain %s of table %s %s",
+			d.blockers[0].Chain, d.blockers[0].Family, d.blockers[0].Table)
+	}
+	published := false
+	for _, held := range d.inv.rules {
+		published = published || slices.ContainsFunc(held, func(h nft.Holding) bool { return h.Kind == nft.KindPortMap })
+	}
+	for _, n := range d.networks {
+		link := n.claims.Link
+		if link == "" || published || d.inv.rules == nil {
+			continue
+		}
+		if key := "net/ipv4/conf/" + link + "/route_localnet"; sysctl(key) == "1" {
+			d.complain("route_localnet", setting(key, "0"), nil, "%s is 1 and no port is published: hosts on %s may reach services on 127.0.0.1", strings.ReplaceAll(key, "/", "."), link)
+		}
+	}
+	d.checkReversePath()
+}
+
+// checkReversePath looks for strict filters on a host with several ways out, which drop answers
+// that come in by another one.
+func (d *doctor) checkReversePath() {
+	uplinks := d.uplinks()
+	if len(uplinks) < 2 {
+		return
+	}
+	for _, l := range uplinks {
+		all, own := sysctl("net/ipv4/conf/all/rp_filter"), "net/ipv4/conf/"+l.Name+"/rp_filter"
+		if max(all, sysctl(own)) == "1" { // the kernel takes the larger one
+			d.complain("rp_filter", setting(own, "2"), nil, "%s drops packets whose way back is another link, and this host has %d with a default route", l.Name, len(uplinks))
+		}
+	}
+}
+
+// uplinks are the links with a default route, the preferred one first.
+func (d *doctor) uplinks() (links []*rtnl.Link) {
+	if d.inv.links == nil {
+		return nil
+	}
+	conn, err := rtnl.Dial(rtnl.Host())
+	if err != nil {
+		return nil
+	}
+	defer conn.Close()
+	routes, err := conn.Routes(rtnl.RouteFilter{})
+	if err != nil {
+		return nil
+	}
+	for _, r := range routes {
+		if l := d.inv.links.byIndex[r.Link]; r.Dst.Bits() == 0 && l != nil && !slices.Contains(links, l) {
+			links = append(links, l)
+		}
+	}
+	return links
+}
+
+// checkMTU looks for networks whose packets do not fit the way out.
+func (d *doctor) checkMTU(context.Context) {
+	uplinks := d.uplinks()
+	if len(uplinks) == 0 {
+		return
+	}
+	for _, n := range d.networks {
+		l := d.inv.links.byName[n.claims.Link]
+		if l == nil || !n.claims.Routed || l.MTU <= uplinks[0].MTU {
+			continue
+		}
+		d.complain("mtu", fmt.Sprintf("ip link set %s mtu %d    # and \"mtu\": %[2]d in %s", l.Name, uplinks[0].MTU, n.file), nil,
+			"%s: %s has MTU %d, and the way out, %s, has %d: large packets are fragmented or lost", n.name, l.Name, l.MTU, uplinks[0].Name, uplinks[0].MTU)
+	}
+}
+
+// checkResolvers looks for name servers that containers cannot reach.
+func (d *doctor) checkResolvers(context.Context) {
+	for _, n := range d.networks {
+		file := n.conf.interfacePlugin().IPAM.ResolvConf
+		if file == "" {
+			continue
+		}
+		text, err := disk.Read(file, 0, record.MaxSize)
+		if err != nil || reachable(string(text)) {
+			continue // STATUS or ADD reports an error
+		}
+		repair := fmt.Sprintf("\"resolvConf\" in %s: a file with name servers that containers reach", n.file)
+		if better := resolvConf(); better != "" {
+			repair = fmt.Sprintf("\"resolvConf\": %q in %s", better, n.file)
+		}
+		d.complain("resolver", repair, nil, "%s: the name servers of %s listen on the loopback of this host, where containers do not reach them", n.name, file)
+	}
+}
+
+// pluginDirs are where runtimes look for plugins: containerd, CRI-O and nerdctl; podman of
+// Debian; podman and CRI-O of Fedora.
+var pluginDirs = [...]string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"}
+
+// checkPlugins looks at the directories of plugins that have some of this program.
+func (d *doctor) checkPlugins(context.Context) {
+	self, err := os.Stat("/proc/self/exe")
+	if err != nil {
+		d.skip("plugin directories", err)
+		return
+	}
+	for _, dir := range slices.Compact(append(filepath.SplitList(d.path), pluginDirs[:]...)) {
+		var broken, ours, others []string
+		for _, a := range d.Applets {
+			file := filepath.Join(dir, a.Name)
+			info, err := os.Stat(file)
+			switch {
+			case a.Main != nil:
+			case err == nil && os.SameFile(info, self):
+				ours = append(ours, a.Name)
+			case err == nil:
+				others = append(others, a.Name)
+			default:
+				if _, err := os.Lstat(file); err == nil {
+					broken = append(broken, a.Name)
+				}
+			}
+		}
+		if len(broken) > 0 {
+			d.complain("plugins", "cnibox install "+dir, nil, "%s: links that lead nowhere: %s", dir, several(broken))
+		}
+		if len(ours) > 0 && len(others) > 0 {
+			d.complain("plugins", "cnibox install "+dir, nil, "%s: %s of another program beside %s of this one", dir, several(others), plural(len(ours), "plugin"))
+		}
+	}
+}
