@@ -17,8 +17,10 @@ import (
 
 // A Firewalld answers for zones as firewalld does.
 type Firewalld struct {
-	c      net.Conn
-	serial uint32
+	c net.Conn
+
+	sending sync.Mutex
+	serial  uint32
 
 	mu      sync.Mutex
 	sources []string      // "zone source", in the order in which they came
@@ -89,11 +91,14 @@ func (f *Firewalld) Sources() string {
 	return strings.Join(f.sources, ", ")
 }
 
-// Reload forgets all sources, as the real one does with what is not permanent.
+// Reload forgets all sources, as the real one does with what is not permanent, and says that it
+// has reloaded.
 func (f *Firewalld) Reload() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.sources = nil
+	name := "org.fedoraproject.FirewallD1"
+	f.write(4, "", nil, field{1, 'o', "/org/fedoraproject/FirewallD1"}, field{2, 's', name}, field{3, 's', "Reloaded"})
 }
 
 // serve answers until the connection ends.
@@ -238,6 +243,8 @@ type field struct {
 
 // write sends a message.
 func (f *Firewalld) write(typ byte, sig string, body []byte, fields ...field) {
+	f.sending.Lock()
+	defer f.sending.Unlock()
 	f.serial++
 	le := binary.LittleEndian
 	var list []byte

@@ -1,0 +1,168 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"cnibox/internal/dbus/dbustest"
+	"cnibox/internal/kerneltest"
+	"cnibox/internal/nfttest"
+	"cnibox/rtnl"
+)
+
+// A lines is what a program has printed so far.
+type lines struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.b.String(), text)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// watch starts cni-exec reload --watch, and waits for its first reload.
+func (r *reloading) watch(env ...string) (*exec.Cmd, *lines) {
+	r.Helper()
+	out := &lines{}
+	cmd := exec.Command(r.path("bin/cni-exec"), "reload", "--watch", "--conf-dir", r.path("net.d"), "--cache-dir", r.path("cni"))
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.Env = append(append(os.Environ(), "CNI_PATH="+r.path("bin"), "DBUS_SYSTEM_BUS_ADDRESS=unix:path="+r.path("nobus")), env...)
+	if err := r.host.Do(cmd.Start); err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() {
+		if cmd.ProcessState == nil {
+			cmd.Process.Kill()
+			cmd.Wait()
+		}
+	})
+	r.eventually("the first reload", func() bool { return out.count("restored") == 1 })
+	return cmd, out
+}
+
+// The rules and the bridge come back, and open connections go on, without anyone. What the
+// plugins delete themselves is none of its business.
+func TestKernelReloadWatch(t *testing.T) {
+	r := newReloading(t, "")
+	r.joinLAN()
+	one, two := r.container("one"), r.container("two")
+	r.add(one, "-p", "8080:80")
+	r.add(two)
+	all := r.transfers(one, two)
+	rules := nfttest.Ruleset(t, r.host)
+	cmd, out := r.watch()
+
+	for what, event := range map[string]func(){
+		"rules of cnibox were deleted": func() { r.must("nft", r.run("", nil, "nft", "flush", "ruleset")) },
+		"bridge br0 was deleted": func() {
+			if err := kerneltest.Dial(t, r.host).DelLink("br0"); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		done := out.count("restored")
+		event()
+		// What comes to a published port while there are no rules is for the host, which resets it.
+		r.eventually("a reload", func() bool { return out.count("restored") == done+1 })
+		r.echoAll(all)
+		if out.count(what) != 1 {
+			t.Errorf("it has printed, and not %q:\n%s", what, out)
+		}
+		r.same("rules", rules, nfttest.Ruleset(t, r.host))
+	}
+	r.must("check", r.exec(nil, "check", "--all"))
+
+	// One by one: a map, a chain, the whole table, and that of iptables.
+	for _, words := range []string{"flush map inet cnibox masq4", "flush chain inet cnibox postrouting", "delete table inet cnibox", "flush chain ip filter CNI-FORWARD"} {
+		done := out.count("restored")
+		r.must(words, r.run("", nil, append([]string{"nft"}, strings.Fields(words)...)...))
+		r.eventually("a reload after "+words, func() bool { return out.count("restored") == done+1 })
+		r.same(words, rules, nfttest.Ruleset(t, r.host))
+	}
+
+	// An attachment that goes, another program's rules and link: then comes an event that counts.
+	done := out.count("restored")
+	r.must("del", r.exec(nil, "del", "demo", two.path, "--container-id", "two"))
+	r.must("nft", r.run("", nil, "nft", "add table ip other; add chain ip other c; add rule ip other c accept; delete table ip other"))
+	host := kerneltest.Dial(t, r.host)
+	if err := errors.Join(host.AddLink(rtnl.LinkSpec{Name: "p0", Peer: &rtnl.LinkSpec{Name: "p1"}}), host.DelLink("p0")); err != nil {
+		t.Fatal(err)
+	}
+	r.must("nft", r.run("", nil, "nft", "flush", "ruleset"))
+	r.eventually("a reload", func() bool { return out.count("1 attachment restored") == 1 })
+	if n := out.count("restored"); n != done+1 {
+		t.Errorf("there were %d reloads too many:\n%s", n-done-1, out)
+	}
+
+	cmd.Process.Signal(syscall.SIGTERM)
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("SIGTERM: %v\n%s", err, out)
+	}
+}
+
+// What the watch takes while it sleeps: at most 6 MiB, and no processor time.
+func TestKernelReloadWatchIsSmall(t *testing.T) {
+	r := newReloading(t, "")
+	r.add(r.container("one"))
+	cmd, _ := r.watch()
+	limit := 6 << 10 // KiB
+	status := func(key string) (n int) {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(b), "\n"+key+":")
+		fmt.Sscan(rest, &n)
+		return n
+	}
+	// The test binary, which stands for the product, is larger.
+	r.eventually("a small process", func() bool { rss := status("VmRSS"); return rss > 0 && rss <= limit })
+}
+
+// A zone that firewalld has forgotten has its sources again, after it was started or reloaded.
+func TestKernelReloadWatchFirewalld(t *testing.T) {
+	socket := dbustest.Bus(t)
+	r := &reloading{world: newWorld(t)}
+	r.write("net.d/demo.conflist", `{"cniVersion":"1.1.0","name":"demo","plugins":[
+		{"type":"ptp","ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.1.0.0/24"}},
+		{"type":"firewall","backend":"firewalld"}]}`)
+	bus := "DBUS_SYSTEM_BUS_ADDRESS=unix:path=" + socket
+	firewalld := dbustest.Start(t, socket)
+	one := r.container("one")
+	r.must("add", r.exec([]string{bus}, "add", "demo", one.path, "--container-id", "one"))
+	const sources = "trusted 10.1.0.2/32"
+	if got := firewalld.Sources(); got != sources {
+		t.Fatalf("ADD: got %q, want %q", got, sources)
+	}
+	_, out := r.watch(bus)
+	firewalld.Reload()
+	r.eventually("the sources after a reload of firewalld", func() bool { return firewalld.Sources() == sources })
+	firewalld.Stop()
+	firewalld = dbustest.Start(t, socket)
+	r.eventually("the sources after a start of firewalld", func() bool { return firewalld.Sources() == sources })
+	for _, want := range []string{"firewalld has reloaded", "firewalld was started"} {
+		if out.count(want) == 0 {
+			t.Errorf("it has printed, and not %q:\n%s", want, out)
+		}
+	}
+}
