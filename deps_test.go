@@ -27,6 +27,7 @@ var edges = map[string][]string{
 	"cnibox/applets/applet":    {"cnibox/applets/netns", "cnibox/chain", "cnibox/spec"},
 	"cnibox/applets/attach":    {"cnibox/applets/netns", "cnibox/internal/undo", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/hostport":  {"cnibox/rtnl"},
+	"cnibox/applets/lint":      {"cnibox/applets/applet", "cnibox/chain", "cnibox/internal/schema", "cnibox/spec"},
 	"cnibox/applets/netfilter": {"cnibox/applets/attach", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/netns":     {"cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/record":    {"cnibox/internal/flock", "cnibox/spec"},
@@ -52,14 +53,14 @@ var edges = map[string][]string{
 
 // roomsOfPlugins are what a plugin or a tool may import: no plugin imports another.
 var roomsOfPlugins = []string{
-	"cnibox/applets/applet", "cnibox/applets/attach", "cnibox/applets/hostport", "cnibox/applets/netfilter",
+	"cnibox/applets/applet", "cnibox/applets/attach", "cnibox/applets/hostport", "cnibox/applets/lint", "cnibox/applets/netfilter",
 	"cnibox/applets/netns", "cnibox/applets/record", "cnibox/applets/result",
 	"cnibox/chain", "cnibox/ipam", "cnibox/ipam/dhcp", "cnibox/nft", "cnibox/rtnl", "cnibox/spec",
 	"cnibox/internal/dbus", "cnibox/internal/flock", "cnibox/internal/schema", "cnibox/internal/undo",
 }
 
 // leaves know nothing of ours, or one another, and serve every room.
-var leaves = []string{"cnibox/internal/boot", "cnibox/internal/disk", "cnibox/internal/nsid"}
+var leaves = []string{"cnibox/internal/boot", "cnibox/internal/disk", "cnibox/internal/nsid", "cnibox/internal/state"}
 
 // isPlugin reports whether a file of the table registers the package.
 func isPlugin(path string) bool {

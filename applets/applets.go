@@ -1,9 +1,9 @@
-// Package applets is the table of the programs that the binary is: the CNI plugins, the
-// runtime cni-exec and the tool cnibox. Each has a package of its own below this one, whose
-// value Applet a file with_NAME.go enters; a build with the tag no_NAME has no such plugin.
+// Package applets is the table of the programs of the binary: the CNI plugins, the runtime cni-exec
+// and the tool cnibox. Each is a package below this one, whose value Applet a file with_NAME.go
+// registers; a build with the tag no_NAME does not have that plugin.
 //
-// What an applet is, and how a plugin is served, is in package applet. Plugins that make an
-// interface share package attach, those that work on a prevResult share package result.
+// Package applet has the type of an applet and serves plugins. Plugins that create an interface
+// share package attach, those that work on a prevResult share package result.
 package applets
 
 import (
@@ -34,14 +34,14 @@ func register(a *applet.Applet) {
 }
 
 // All returns the applets in the order of their names.
-// The slice is the caller's; the applets are everyone's and must not be changed.
+// The caller may change the slice, but not the applets.
 func All() applet.Table { return slices.Clone(table) }
 
 // Lookup finds an applet of the table, see [Table.Lookup].
 func Lookup(name string) (*applet.Applet, bool) { return table.Lookup(name) }
 
 // Run runs the applet that argv0 names and returns its exit code; a name that
-// names none is told on stderr, with 2.
+// is unknown is reported on stderr, with 2.
 func Run(ctx context.Context, argv0 string, p applet.Process) int {
 	p.Applets = table
 	a, ok := table.Lookup(path.Base(argv0))

@@ -8,14 +8,15 @@ import (
 	"strings"
 	"testing"
 
+	"cnibox/applets/applettest"
 	"cnibox/spec"
 )
 
 // The capability dns is in the result in place of the configuration's dns and of the IPAM
 // plugin's, in both documented shapes; empty, it replaces nothing.
 func TestKernelDNSCapability(t *testing.T) {
-	n := newNode(t)
-	if err := os.WriteFile(filepath.Join(n.dir, "resolv.conf"), []byte("nameserver 10.0.0.1\nnameserver a.name\nsearch ipam.example\n"), 0o600); err != nil {
+	h := applettest.NewHost(t)
+	if err := os.WriteFile(filepath.Join(h.Dir, "resolv.conf"), []byte("nameserver 10.0.0.1\nnameserver a.name\nsearch ipam.example\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for name, tt := range map[string]struct{ keys, want string }{
@@ -26,20 +27,20 @@ func TestKernelDNSCapability(t *testing.T) {
 		"empty and conf": {`"dns":{"domain":"conf.example"},"runtimeConfig":{"dns":{}}`, `"dns":{"domain":"conf.example"}`},
 	} {
 		for _, plugin := range []string{"bridge", "ptp"} {
-			p := n.pod("ctr")
+			p := h.Container("ctr")
 			conf := `{"cniVersion":"1.1.0","name":"demo","type":"` + plugin + `",` + tt.keys + `,
 				"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24","resolvConf":"$DIR/resolv.conf"}}`
-			got := strings.Join(strings.Fields(n.must(spec.Add, plugin, conf, p)), "")
+			got := strings.Join(strings.Fields(h.Must(spec.Add, plugin, conf, p)), "")
 			if !strings.Contains(got, tt.want) {
 				t.Errorf("%s, %s: got %s, want %s", plugin, name, got, tt.want)
 			}
-			n.must(spec.Del, plugin, conf, p)
+			h.Must(spec.Del, plugin, conf, p)
 		}
 	}
-	p := n.pod("ctr")
+	p := h.Container("ctr")
 	none := `{"cniVersion":"1.1.0","name":"demo","type":"bridge","runtimeConfig":{"dns":{"servers":["10.0.0.7"]}}}`
-	if got := n.must(spec.Add, "bridge", none, p); !strings.Contains(got, "10.0.0.7") {
+	if got := h.Must(spec.Add, "bridge", none, p); !strings.Contains(got, "10.0.0.7") {
 		t.Errorf("without IPAM: %s", got)
 	}
-	n.must(spec.Del, "bridge", none, p)
+	h.Must(spec.Del, "bridge", none, p)
 }

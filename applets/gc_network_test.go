@@ -6,58 +6,59 @@ import (
 	"strings"
 	"testing"
 
+	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )
 
-// Two networks whose keys begin with the same 32 bits, the digits that a key has of a
-// network. Everybody who may name a network can make such a name in a second.
+// Two networks whose keys begin with the same 32 bits, which is what a key has of a network. Such
+// names are found in a second.
 const network, namesake = "net42889", "net14758"
 
-// GC of a network leaves alone what belongs to another one whose name has the same key:
+// GC of a network leaves what belongs to another one whose name has the same key:
 // links, rules, devices, ports.
-func TestKernelGCOfNamesake(t *testing.T) {
-	needsShaping(t)
+func TestKernelGCOfNetworkWithSameKey(t *testing.T) {
+	applettest.NeedShaping(t)
 	if spec.NetworkKey(network) != spec.NetworkKey(namesake) {
 		t.Fatal("the two names do not have the same key")
 	}
-	n := newNode(t)
-	n.nic("nic0")
-	one, two := n.pod("one"), n.pod("two")
+	h := applettest.NewHost(t)
+	h.NIC("nic0")
+	one, two := h.Container("one"), h.Container("two")
 	bridge := `{"cniVersion":"1.1.0","name":"` + network + `","type":"bridge","bridge":"br0","isGateway":true,"ipMasq":true,"macspoofchk":true,
 		"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24"}}`
-	device := strings.NewReplacer(`"demo"`, `"`+network+`"`, "10.1.0.", "10.2.0.").Replace(deviceConfOf("nic0"))
-	result := n.must(spec.Add, "bridge", bridge, one)
-	onDevice := n.must(spec.Add, "host-device", device, two)
+	device := strings.NewReplacer(`"demo"`, `"`+network+`"`, "10.1.0.", "10.2.0.").Replace(applettest.DeviceConf("nic0"))
+	result := h.Must(spec.Add, "bridge", bridge, one)
+	onDevice := h.Must(spec.Add, "host-device", device, two)
 	chained := map[string]string{
-		"bandwidth": bothLimits,
+		"bandwidth": applettest.BothLimits,
 		"portmap":   `"dataDir":"$DIR/ports","capabilities":{"portMappings":true},"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}`,
 		"firewall":  `"ingressPolicy":"isolated"`,
 	}
 	for plugin, keys := range chained {
 		chained[plugin] = `{"cniVersion":"1.1.0","name":"` + network + `","type":"` + plugin + `",` + keys + `}`
-		n.must(spec.Add, plugin, prev(chained[plugin], result), one)
+		h.Must(spec.Add, plugin, applettest.Prev(chained[plugin], result), one)
 	}
-	before, of2 := n.state(one), kerneltest.Snapshot(t, two.ns)
+	before, of2 := h.Snapshot(one), kerneltest.Snapshot(t, two.NS)
 	collect := func(plugin, conf string) {
 		t.Helper()
 		conf = strings.Replace(conf, network, namesake, 1)
-		n.must(spec.GC, plugin, strings.Replace(conf, `"name":`, `"cni.dev/valid-attachments":[],"name":`, 1), pod{})
-		if after := n.state(one); after != before {
+		h.Must(spec.GC, plugin, strings.Replace(conf, `"name":`, `"cni.dev/valid-attachments":[],"name":`, 1), applettest.Container{})
+		if after := h.Snapshot(one); after != before {
 			t.Errorf("GC of %s by %s:\n%s", namesake, plugin, kerneltest.Diff(before, after))
 		}
 	}
 	collect("bridge", bridge)
 	collect("host-device", device)
-	if after := kerneltest.Snapshot(t, two.ns); after != of2 {
+	if after := kerneltest.Snapshot(t, two.NS); after != of2 {
 		t.Errorf("GC of %s by host-device:\n%s", namesake, kerneltest.Diff(of2, after))
 	}
 	for plugin, conf := range chained {
 		collect(plugin, conf)
 	}
-	n.must(spec.Check, "bridge", prev(bridge, result), one)
-	n.must(spec.Check, "host-device", prev(device, onDevice), two)
+	h.Must(spec.Check, "bridge", applettest.Prev(bridge, result), one)
+	h.Must(spec.Check, "host-device", applettest.Prev(device, onDevice), two)
 	for plugin, conf := range chained {
-		n.must(spec.Check, plugin, prev(conf, result), one)
+		h.Must(spec.Check, plugin, applettest.Prev(conf, result), one)
 	}
 }

@@ -12,12 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets"
+	"cnibox/applets/applettest"
 	"cnibox/internal/flock"
 	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )
 
-// lockedElsewhere has another process hold a lock on a file, or a folder, until the test ends.
+// lockedElsewhere makes another process hold a lock on a file or a directory until the test ends.
 func lockedElsewhere(t *testing.T, path string) {
 	t.Helper()
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -41,57 +42,57 @@ func lockedElsewhere(t *testing.T, path string) {
 	t.Cleanup(func() { stdin.Close(); holder.Wait() })
 }
 
-// impatient makes all waits for locks short.
-func impatient(t *testing.T) {
+// shortTimeout makes the timeout of all locks short.
+func shortTimeout(t *testing.T) {
 	flock.Timeout = 50 * time.Millisecond
 	t.Cleanup(func() { flock.Timeout = 30 * time.Second })
 }
 
-// A lock that another process holds for ever ends a verb with code 11, after the time that the
+// A verb ends with code 11 where another process holds a lock for longer than the time that the
 // help of host-local names.
-func TestKernelLockIsNotWaitedForForEver(t *testing.T) {
+func TestKernelLockTimeout(t *testing.T) {
 	help, _ := applets.Lookup("host-local")
 	if !strings.Contains(help.Help, "waits "+strings.TrimSuffix(flock.Timeout.String(), "s")+" s for the") {
 		t.Errorf("the help of host-local does not name the %s:\n%s", flock.Timeout, help.Help)
 	}
-	impatient(t)
-	n := newNode(t)
+	shortTimeout(t)
+	h := applettest.NewHost(t)
 	leases := t.TempDir()
 	ipam := `"ipam":{"type":"host-local","dataDir":"` + leases + `","subnet":"10.1.0.0/24"}`
 	conf := `{"cniVersion":"1.1.0","name":"demo","type":"host-local",` + ipam + `}`
-	p := n.pod("ctr")
-	n.must(spec.Add, "host-local", conf, p)
+	p := h.Container("ctr")
+	h.Must(spec.Add, "host-local", conf, p)
 	t.Run("host-local", func(t *testing.T) {
 		lockedElsewhere(t, filepath.Join(leases, "demo", "lock"))
 		for _, verb := range []spec.Verb{spec.Add, spec.Del} {
-			before := n.state(p)
-			n.inTime(t, verb, "host-local", conf, p)
-			if after := n.state(p); after != before {
+			before := h.Snapshot(p)
+			inTime(t, h, verb, "host-local", conf, p)
+			if after := h.Snapshot(p); after != before {
 				t.Errorf("%s: it is not as before:\n%s", verb, kerneltest.Diff(before, after))
 			}
 		}
 	})
 	t.Run("bridge", func(t *testing.T) {
 		bridge := `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"br0",` + ipam + `}`
-		n.must(spec.Add, "bridge", bridge, n.pod("other"))
+		h.Must(spec.Add, "bridge", bridge, h.Container("other"))
 		lockedElsewhere(t, filepath.Join(leases, "demo", "lock"))
-		before := n.state(p)
-		n.inTime(t, spec.Add, "bridge", bridge, p)
-		if after := n.state(p); after != before {
+		before := h.Snapshot(p)
+		inTime(t, h, spec.Add, "bridge", bridge, p)
+		if after := h.Snapshot(p); after != before {
 			t.Errorf("it is not as before:\n%s", kerneltest.Diff(before, after))
 		}
 	})
-	n.must(spec.Del, "host-local", conf, p)
+	h.Must(spec.Del, "host-local", conf, p)
 }
 
-// inTime calls a verb that has to end with code 11.
-func (n *node) inTime(t *testing.T, verb spec.Verb, applet, conf string, p pod) {
+// inTime calls a verb, which has to end with code 11.
+func inTime(t *testing.T, h *applettest.Host, verb spec.Verb, plugin, conf string, p applettest.Container) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Patience(10*time.Second))
+	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Timeout(10*time.Second))
 	defer cancel()
-	code, out := n.call(ctx, verb, applet, conf, p)
+	code, out := h.CallContext(ctx, verb, plugin, conf, p)
 	if ctx.Err() != nil {
-		t.Fatalf("%s waits on", verb)
+		t.Fatalf("%s does not end", verb)
 	}
 	if code != spec.CodeTryAgain || !strings.Contains(out, "held by another process") {
 		t.Errorf("%s: code %d, %s", verb, code, out)

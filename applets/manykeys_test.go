@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )
@@ -24,7 +25,7 @@ func processorTime() time.Duration {
 // Unknown keys cost little, wherever they are, and no more each when there are
 // many of them.
 func TestKernelManyUnknownKeys(t *testing.T) {
-	n := newNode(t)
+	h := applettest.NewHost(t)
 	for place, conf := range map[string]string{
 		"top":              `{"cniVersion":"1.1.0","name":"demo","type":"bridge","ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24"}KEYS}`,
 		"ipam":             `{"cniVersion":"1.1.0","name":"demo","type":"bridge","ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24"KEYS}}`,
@@ -36,19 +37,19 @@ func TestKernelManyUnknownKeys(t *testing.T) {
 				fmt.Fprintf(&keys, `,"key%d":1`, i)
 			}
 			conf := strings.ReplaceAll(conf, "KEYS", keys.String())
-			p := n.pod("ctr")
+			p := h.Container("ctr")
 			least := time.Hour
 			for range 3 {
 				begin := processorTime()
-				n.must(spec.Add, "bridge", conf, p)
+				h.Must(spec.Add, "bridge", conf, p)
 				least = min(least, processorTime()-begin)
-				n.must(spec.Del, "bridge", conf, p)
+				h.Must(spec.Del, "bridge", conf, p)
 			}
 			return least
 		}
 		few, many := took(30_000), took(150_000)
 		t.Logf("%s: 30,000 keys: %v, 150,000: %v", place, few, many)
-		if many > 8*few+100*time.Millisecond || many > kerneltest.Patience(time.Second) {
+		if many > 8*few+100*time.Millisecond || many > kerneltest.Timeout(time.Second) {
 			t.Errorf("%s: 30,000 keys take %v of processor time, 150,000 take %v", place, few, many)
 		}
 	}

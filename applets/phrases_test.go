@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -42,7 +43,7 @@ func TestKernelReferencePhrases(t *testing.T) {
 
 		{plugin: "host-local", keys: `$(` + pair + `),"runtimeConfig":{"ips":["10.1.2.8","10.1.2.9","10.1.7.9"]}`, msg: `failed to allocate all requested IPs: 10.1.2.9 10.1.7.9`, details: "range set"},
 		{plugin: "host-local", keys: `$("subnet":"10.1.2.0/24")`, args: "IP=10.1.2.1", msg: `failed to allocate for range 0: requested ip 10.1.2.1 is subnet's gateway`},
-		{plugin: "host-local", keys: `$("subnet":"10.1.2.3/24")`, msg: `invalid range set 0: Network has host bits set. For a subnet mask of length 24 the network address is 10.1.2.0`, details: `"subnet" is 10.1.2.3/24`},
+		{plugin: "host-local", keys: `$("subnet":"10.1.2.3/24")`, msg: `invalid range set 0: Network has host bits set. For a subnet mask of length 24 the network address is 10.1.2.0`, details: `"ipam.subnet" is 10.1.2.3/24`},
 		{plugin: "host-local", keys: `$("subnet":"10.1.2.0/31")`, msg: `invalid range set 0: Network 10.1.2.0/31 too small to allocate from`, details: "/30"},
 		{plugin: "host-local", keys: `$("subnet":"192.0.2.0/24","rangeStart":"192.0.3.0")`, msg: `invalid range set 0: RangeStart 192.0.3.0 not in network 192.0.2.0/24`},
 		{plugin: "host-local", keys: `$("subnet":"192.0.2.0/24","rangeEnd":"192.0.4.0")`, msg: `invalid range set 0: RangeEnd 192.0.4.0 not in network 192.0.2.0/24`},
@@ -83,25 +84,25 @@ func TestKernelReferencePhrases(t *testing.T) {
 		{plugin: "portmap", keys: `"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80}]}`, msg: chained},
 	}
 	ipamKeys := strings.NewReplacer("$()", `"ipam":{"dataDir":"$DIR"}`, "$(", `"ipam":{"dataDir":"$DIR",`, ")", "}")
-	n := newNode(t)
-	p := n.pod("c1")
-	if err := kerneltest.Dial(t, n.host).AddLink(rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "up1"}}); err != nil {
+	h := applettest.NewHost(t)
+	p := h.Container("c1")
+	if err := kerneltest.Dial(t, h.NS).AddLink(rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "up1"}}); err != nil {
 		t.Fatal(err)
 	}
-	n.must(spec.Add, "host-local", `{"cniVersion":"1.1.0","name":"demo","ipam":{"type":"host-local","subnet":"10.9.0.0/30","dataDir":"$DIR"}}`, pod{id: "other", path: p.path})
+	h.Must(spec.Add, "host-local", `{"cniVersion":"1.1.0","name":"demo","ipam":{"type":"host-local","subnet":"10.9.0.0/30","dataDir":"$DIR"}}`, applettest.Container{ID: "other", Path: p.Path})
 	for _, tt := range tests {
 		conf := `{"cniVersion":"` + cmp.Or(tt.version, "1.1.0") + `","name":"demo","type":"` + tt.plugin + `"`
 		if tt.keys != "" {
 			conf += "," + ipamKeys.Replace(tt.keys)
 		}
 		verb := cmp.Or(tt.verb, spec.Add)
-		code, out := n.call(t.Context(), verb, tt.plugin, conf+"}", p, "CNI_ARGS="+tt.args)
+		code, out := h.Call(verb, tt.plugin, conf+"}", p, "CNI_ARGS="+tt.args)
 		var e struct{ Msg, Details string }
 		if err := json.Unmarshal([]byte(out), &e); code == 0 || err != nil || e.Msg != tt.msg || !strings.Contains(e.Details, tt.details) {
 			t.Errorf("%s %s with %s %s: code %d\nmsg     %q\nwant    %q\ndetails %q, want %q", verb, tt.plugin, tt.keys, tt.args, code, e.Msg, tt.msg, e.Details, tt.details)
 		}
 	}
-	if left, _ := filepath.Glob(filepath.Join(n.dir, "demo", "1*")); len(left) != 1 {
+	if left, _ := filepath.Glob(filepath.Join(h.Dir, "demo", "1*")); len(left) != 1 {
 		t.Errorf("leases after errors: %v", left)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"cnibox/applets"
+	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )
@@ -18,7 +19,7 @@ func TestCheckNeedsPrevResult(t *testing.T) {
 		if a.Verbs.Check == nil {
 			continue
 		}
-		code, out := serveIPAM(t, a.Name, "CHECK", "c1", `{"cniVersion":"1.1.0","name":"demo","type":"`+a.Name+`","ipam":{}}`, "")
+		code, out := applettest.AnswerIPAM(t, "CHECK", a.Name, "c1", `{"cniVersion":"1.1.0","name":"demo","type":"`+a.Name+`","ipam":{}}`, "")
 		if code != spec.CodeConfig || !strings.Contains(out, "required prevResult missing") {
 			t.Errorf("%s: %d %s", a.Name, code, out)
 		}
@@ -31,21 +32,21 @@ func TestCheckNeedsPrevResult(t *testing.T) {
 func TestKernelGetWithPrevResult(t *testing.T) {
 	const alone = `{"cniVersion":"1.1.0","name":"demo","type":"host-local","ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":"$DIR"}}`
 	bridge := strings.Replace(alone, `"type":"host-local"`, `"type":"bridge"`, 1)
-	n := newNode(t)
-	p := n.pod("c1")
-	lease := filepath.Join(n.dir, "demo", "10.1.0.2")
-	out := n.must(spec.Add, "bridge", bridge, p)
-	ours := prev(alone, out)
+	h := applettest.NewHost(t)
+	p := h.Container("c1")
+	lease := filepath.Join(h.Dir, "demo", "10.1.0.2")
+	out := h.Must(spec.Add, "bridge", bridge, p)
+	ours := applettest.Prev(alone, out)
 	get := func(plugin, conf string, code int, text string) {
 		t.Helper()
-		if got, answer := n.call(t.Context(), spec.Get, plugin, conf, p); got != code || !strings.Contains(answer, text) {
+		if got, answer := h.Call(spec.Get, plugin, conf, p); got != code || !strings.Contains(answer, text) {
 			t.Errorf("GET of %s: code %d, want %d and %q: %s", plugin, got, code, text, answer)
 		}
 	}
 	both := func(code int, text string) {
 		t.Helper()
 		get("host-local", ours, code, text)
-		get("bridge", prev(bridge, out), code, text)
+		get("bridge", applettest.Prev(bridge, out), code, text)
 	}
 	both(0, "10.1.0.2/24")
 	get("host-local", strings.Replace(ours, "10.1.0.2/24", "10.1.0.9/24", 1), spec.CodeCheck, "10.1.0.9")
@@ -71,23 +72,23 @@ func TestKernelGetWithPrevResult(t *testing.T) {
 	}
 	moved(network+"-aside", network)
 
-	if err := kerneltest.Dial(t, p.ns).DelLink("eth0"); err != nil {
+	if err := kerneltest.Dial(t, p.NS).DelLink("eth0"); err != nil {
 		t.Fatal(err)
 	}
-	get("bridge", prev(bridge, out), spec.CodeUnknown, "eth0")
+	get("bridge", applettest.Prev(bridge, out), spec.CodeUnknown, "eth0")
 	get("host-local", ours, 0, "10.1.0.2/24") // its lease is there
 
-	get("loopback", prev(`{"cniVersion":"1.1.0","name":"lo","type":"loopback"}`, out), 0, "10.1.0.2/24")
-	n.must(spec.Del, "loopback", `{"cniVersion":"1.1.0","name":"lo","type":"loopback"}`, p)
-	get("loopback", prev(`{"cniVersion":"1.1.0","name":"lo","type":"loopback"}`, out), spec.CodeUnknown, "lo is down")
+	get("loopback", applettest.Prev(`{"cniVersion":"1.1.0","name":"lo","type":"loopback"}`, out), 0, "10.1.0.2/24")
+	h.Must(spec.Del, "loopback", `{"cniVersion":"1.1.0","name":"lo","type":"loopback"}`, p)
+	get("loopback", applettest.Prev(`{"cniVersion":"1.1.0","name":"lo","type":"loopback"}`, out), spec.CodeUnknown, "lo is down")
 
-	n.must(spec.Del, "bridge", bridge, p)
+	h.Must(spec.Del, "bridge", bridge, p)
 	both(spec.CodeUnknown, "c1")
-	get("portmap", prev(`{"cniVersion":"1.1.0","name":"demo","type":"portmap"}`, out), 0, "10.1.0.2/24") // has no records of such
-	p.path = filepath.Join(n.dir, "gone")
+	get("portmap", applettest.Prev(`{"cniVersion":"1.1.0","name":"demo","type":"portmap"}`, out), 0, "10.1.0.2/24") // has no records of such
+	p.Path = filepath.Join(h.Dir, "gone")
 	for _, a := range applets.All() {
 		if !a.AnyNetNS {
-			get(a.Name, prev(`{"cniVersion":"1.1.0","name":"demo","type":"`+a.Name+`"}`, out), spec.CodeUnknown, "c1")
+			get(a.Name, applettest.Prev(`{"cniVersion":"1.1.0","name":"demo","type":"`+a.Name+`"}`, out), spec.CodeUnknown, "c1")
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applettest"
 	"cnibox/spec"
+	"cnibox/spec/spectest"
 )
 
 // A keyPath is a key of a configuration, with those that it stands in.
@@ -27,7 +27,7 @@ func TestKeysOfWrongType(t *testing.T) {
 		for _, p := range keyPaths(keyPath{in: "%s", typ: reflect.TypeOf(a.Conf)}) {
 			for _, value := range wrongValues(p.typ) {
 				member := strings.TrimSuffix(strings.TrimPrefix(fmt.Sprintf(p.in, value), "{"), "}")
-				r, err := applettest.TryRequest(spec.Add, `{"cniVersion":"1.1.0","name":"demo","type":"`+a.Name+`",`+member+`}`, "")
+				r, err := spectest.TryRequest(spec.Add, `{"cniVersion":"1.1.0","name":"demo","type":"`+a.Name+`",`+member+`}`, "")
 				if err == nil {
 					_, err = a.Verbs.Add(t.Context(), r)
 				}
@@ -74,7 +74,7 @@ func keyPaths(at keyPath) (paths []keyPath) {
 	return paths
 }
 
-// ownDecoder tells the types that say themselves what they take.
+// ownDecoder reports whether a type decodes itself.
 func ownDecoder(typ reflect.Type) bool {
 	p := reflect.PointerTo(typ)
 	return p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) || p.Implements(reflect.TypeFor[json.Unmarshaler]()) ||

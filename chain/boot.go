@@ -28,7 +28,7 @@ func (r *Runner) DeleteEarlier(ctx context.Context) (deleted []spec.Attachment, 
 		if ctx.Err() != nil {
 			return deleted, context.Cause(ctx)
 		}
-		if e.sameBoot() && (e.BootID != "" || !e.Gone() || !e.Written().Before(began)) {
+		if e.SameBoot() && (e.BootID != "" || !e.Gone() || !e.Written().Before(began)) {
 			continue
 		}
 		a := e.Attachment()

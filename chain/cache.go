@@ -16,9 +16,6 @@ import (
 	"cnibox/spec"
 )
 
-// DefaultCacheDir is libcni's.
-const DefaultCacheDir = "/var/lib/cni"
-
 // A Cache stores the arguments and the result of each ADD, in the directory, names and schema
 // of libcni, so that other runtimes can finish what this one began and the other way round.
 //
@@ -28,7 +25,10 @@ const DefaultCacheDir = "/var/lib/cni"
 // Begin writes that an ADD has begun, Finish its result, and Remove deletes both. A file that
 // is no entry counts as absent; GC renames it to NAME.broken. Errors of the disk have code 5.
 type Cache struct {
-	Dir string // contains results/; see DefaultCacheDir
+	Dir string // contains results/; libcni's is /var/lib/cni
+
+	// Creating is called before the directory is created; nil: it is not called.
+	Creating func()
 
 	// LockTimeout is how long a verb waits for others of its container, and for a GC of its
 	// network; 0: 2 min, longer than one plugin may take.
@@ -44,7 +44,7 @@ const (
 
 // The names of files in results besides those of entries.
 const (
-	brokenSuffix  = ".broken"  // after the name of an entry: it could not be read
+	BrokenSuffix  = ".broken"  // after the name of an entry: it could not be read
 	scratchPrefix = ".cnibox-" // before a key: an entry that is being written
 )
 
@@ -85,7 +85,7 @@ func ambiguous(a spec.Attachment) bool {
 		}
 		id = strings.TrimPrefix(id, prefix)
 	}
-	return strings.Contains(id+a.IfName, "-") || strings.HasSuffix(a.IfName, brokenSuffix)
+	return strings.Contains(id+a.IfName, "-") || strings.HasSuffix(a.IfName, BrokenSuffix)
 }
 
 // checkNames returns an error for names that must not become part of a path. libcni checks
@@ -132,8 +132,16 @@ var errBroken = errors.New("not a cache entry")
 // The names in an entry are checked like those of a caller, since a DEL makes paths of them,
 // and have to fit the file's name.
 func (c *Cache) read(name string, a spec.Attachment) (*Entry, error) {
-	file := filepath.Join(c.results(), name)
-	b, err := disk.Read(file, unix.O_NOFOLLOW, maxEntry)
+	b, err := c.content(name)
+	if err != nil {
+		return nil, err
+	}
+	return c.decode(name, b, a)
+}
+
+// content reads one file, whatever is in it.
+func (c *Cache) content(name string) ([]byte, error) {
+	b, err := disk.Read(filepath.Join(c.results(), name), unix.O_NOFOLLOW, maxEntry)
 	var call *os.PathError
 	switch {
 	case errors.As(err, &call) && !errors.Is(err, unix.ELOOP) && !errors.Is(err, unix.ENXIO): // a link, a socket
@@ -141,6 +149,12 @@ func (c *Cache) read(name string, a spec.Attachment) (*Entry, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errBroken, err)
 	}
+	return b, nil
+}
+
+// decode is the rest of read.
+func (c *Cache) decode(name string, b []byte, a spec.Attachment) (*Entry, error) {
+	file := filepath.Join(c.results(), name)
 	e := &Entry{file: file}
 	if err := json.Unmarshal(b, e); err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", file, errBroken, spec.Explain(b, e, err))
@@ -234,31 +248,62 @@ func (c *Cache) Remove(a spec.Attachment) error {
 // next ADD or its DEL.
 func (c *Cache) removeBroken(a spec.Attachment) {
 	for _, name := range fileNames(a) {
-		_ = disk.Remove(filepath.Join(c.results(), name+brokenSuffix)) // a later GC reports it again
+		_ = disk.Remove(filepath.Join(c.results(), name+BrokenSuffix)) // a later GC reports it again
 	}
 }
 
 // List returns all entries in the order of their file names, and the files that cannot be
-// read. A missing directory has none, and a file that is deleted meanwhile is left out.
+// read. A missing directory has none, and a file that is deleted meanwhile is left out. One
+// that is broken and new is read again for a moment, since libcni truncates and writes.
 func (c *Cache) List() (entries []*Entry, broken []Broken, err error) {
+	return c.Search(func([]byte) bool { return true })
+}
+
+// Search is [Cache.List] for the entries whose text matches. What does not match is not
+// decoded, which takes most of the time, and is never broken.
+func (c *Cache) Search(match func(text []byte) bool) (entries []*Entry, broken []Broken, err error) {
 	names, err := filesIn(c.results())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, nil, cacheError(err)
 	}
-	for _, name := range names {
-		if strings.HasPrefix(name, ".") {
-			continue // no network's name begins so; scratch files do
+	for n := 0; len(names) > 0; n++ {
+		var again []string
+		for _, name := range names {
+			if strings.HasPrefix(name, ".") {
+				continue // no network's name begins so; scratch files do
+			}
+			var e *Entry
+			b, err := c.content(name)
+			if err == nil && !match(b) {
+				continue
+			}
+			if err == nil {
+				e, err = c.decode(name, b, spec.Attachment{})
+			}
+			switch {
+			case err == nil:
+				entries = append(entries, e)
+			case errors.Is(err, os.ErrNotExist):
+			case n < rereads && errors.Is(err, errBroken) && !settled(filepath.Join(c.results(), name)):
+				again = append(again, name)
+			default:
+				broken = append(broken, Broken{name, err})
+			}
 		}
-		e, err := c.read(name, spec.Attachment{})
-		switch {
-		case err == nil:
-			entries = append(entries, e)
-		case !errors.Is(err, os.ErrNotExist):
-			broken = append(broken, Broken{name, err})
+		if names = again; len(again) > 0 {
+			time.Sleep(rereadPause)
 		}
 	}
+	slices.SortFunc(entries, func(a, b *Entry) int { return strings.Compare(a.file, b.file) })
 	return entries, broken, nil
 }
+
+// How often, and how long after the last time, an entry is read again that another tool may
+// be writing: 200 ms at most.
+const (
+	rereads     = 20
+	rereadPause = 10 * time.Millisecond
+)
 
 // A Broken is a file among the entries that cannot be read, as after a power cut, or that is
 // no regular file. Its attachment is unknown.
@@ -267,7 +312,10 @@ type Broken struct {
 	err  error
 }
 
-// Err is what is wrong with it, with the path.
+// Name returns the name of the file in the directory results of the cache.
+func (b *Broken) Name() string { return b.name }
+
+// Err returns what is wrong with the file, with its path.
 func (b *Broken) Err() error { return b.err }
 
 // mayBeOf reports whether it may have been an entry of a network.
@@ -281,15 +329,15 @@ func (b *Broken) mayBeOf(network string) bool {
 func (c *Cache) rename(b *Broken, dry bool) string {
 	file := filepath.Join(c.results(), b.name)
 	switch {
-	case strings.HasSuffix(b.name, brokenSuffix) || !errors.Is(b.err, errBroken) || !settled(file):
+	case strings.HasSuffix(b.name, BrokenSuffix) || !errors.Is(b.err, errBroken) || !settled(file):
 		return ""
 	case dry:
-		return ": would be renamed to " + b.name + brokenSuffix
+		return ": would be renamed to " + b.name + BrokenSuffix
 	}
-	if err := disk.Rename(file, file+brokenSuffix); err != nil {
+	if err := disk.Rename(file, file+BrokenSuffix); err != nil {
 		return fmt.Sprintf(": it cannot be renamed: %v", err)
 	}
-	return ": renamed to " + b.name + brokenSuffix
+	return ": renamed to " + b.name + BrokenSuffix
 }
 
 // removeScratch deletes the scratch files of killed processes.

@@ -15,8 +15,8 @@ import (
 	"cnibox/spec"
 )
 
-// A Command is the program of the user for which `cni-exec run` has set up a network, or one
-// that does a part of this one's work in a process of its own.
+// A Command is the program of the user that `cni-exec run` or `cni-exec enter` starts in a
+// network namespace, or one that does a part of this one's work in a process of its own.
 type Command struct {
 	Args           []string // name first; it is looked up on PATH
 	Self           bool     // this very binary is run instead, under that name
@@ -24,6 +24,7 @@ type Command struct {
 	Stdin          io.Reader // files are passed, anything else is copied
 	Stdout, Stderr io.Writer
 	Signals        <-chan os.Signal // passed on to the program
+	Started        func()           // called while the program runs; nil: not called
 }
 
 // The exit codes that shells have for a program that cannot be run, and the
@@ -51,20 +52,51 @@ func (c *Command) Run() (exit int, err error) {
 		p := program{
 			file: file, args: c.Args, environ: c.Environ,
 			stdin: c.Stdin, stdout: c.Stdout, stderr: c.Stderr,
-			attr: unix.SysProcAttr{Pdeathsig: unix.SIGKILL}, signals: c.Signals,
+			attr: unix.SysProcAttr{Pdeathsig: unix.SIGKILL}, signals: c.Signals, started: c.Started,
 		}
 		state, err = p.run(context.Background())
 	}
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-		return exitNotFound, spec.Errorf(spec.CodePlugin, "start %s: %w", c.Args[0], err)
-	case err != nil:
-		return exitNoExec, spec.Errorf(spec.CodePlugin, "start %s: %w", c.Args[0], err)
+	if err != nil {
+		return c.notStarted(err)
 	}
 	if status := state.Sys().(syscall.WaitStatus); status.Signaled() {
 		return ExitSignal + int(status.Signal()), nil
 	}
 	return state.ExitCode(), nil
+}
+
+// RunSelf is [Command.Run] for this binary: the first of Args names the applet.
+func (c *Command) RunSelf(ctx context.Context) (exit int, err error) {
+	p := program{file: self, args: c.Args, environ: c.Environ, stdin: c.Stdin, stdout: c.Stdout, stderr: c.Stderr,
+		attr: unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGTERM}}
+	state, err := p.run(ctx)
+	if err != nil {
+		return c.notStarted(err)
+	}
+	if !state.Exited() {
+		return exitNoExec, fmt.Errorf("%s: %s", c.Args[0], describe(state))
+	}
+	return state.ExitCode(), nil
+}
+
+// Become replaces this process by the program, which gets the namespaces of the calling thread
+// and the standard streams of this process. It returns only after an error, as Run does.
+func (c *Command) Become() (exit int, err error) {
+	file, err := c.lookPath(c.Args[0])
+	if err == nil {
+		p := program{file: file, args: c.Args, environ: c.Environ}
+		err = p.become()
+	}
+	return c.notStarted(err)
+}
+
+// notStarted returns the exit code for an error of a program that was not started.
+func (c *Command) notStarted(err error) (exit int, _ error) {
+	exit = exitNoExec
+	if errors.Is(err, os.ErrNotExist) {
+		exit = exitNotFound
+	}
+	return exit, spec.Errorf(spec.CodePlugin, "start %s: %w", c.Args[0], err)
 }
 
 // lookPath finds a command as the shell does: a name with a slash is a path, any

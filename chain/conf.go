@@ -26,7 +26,8 @@ type List struct {
 	Ignored      []string // files that [Load] found of the same name behind it
 
 	doc     []byte // as it came; a single configuration is wrapped
-	dropped bool   // plugins of the drop-in directory were appended
+	From    Source
+	dropped bool // plugins of the drop-in directory were appended
 }
 
 // A Plugin is one configuration of a list.
@@ -34,9 +35,70 @@ type List struct {
 type Plugin struct {
 	Type         string
 	Capabilities map[string]bool // what it needs in runtimeConfig
-	ipam         string          // ipam.type: the plugin that this one asks for addresses
+	IPAM         string          // ipam.type: the plugin that this one asks for addresses; empty: none
 	disableCheck bool            // args.cni.disable-check
 	conf         json.RawMessage // as it came
+	From         Source
+}
+
+// A Source is where a list or a plugin is configured.
+type Source struct {
+	File string // empty: nowhere that an error could name
+	Doc  []byte // all that is in the file; it must not be changed
+	Key  string // of the plugin in it, as plugins[0]; empty: the file is its own
+}
+
+// place returns the file, the line and the column of what an error is about, as far as they
+// are known.
+func (s Source) place(err error) string {
+	if line, column, found := spec.Place(s.Doc, s.Key, err); found && s.File != "" {
+		return fmt.Sprintf("%s:%d:%d", s.File, line, column)
+	}
+	return s.File
+}
+
+// A SourceError is what is wrong in a file, with file, line and column in its text.
+type SourceError struct {
+	Source
+	Err error
+}
+
+func (e *SourceError) Error() string { return e.place(e.Err) + ": " + e.Err.Error() }
+
+// Unwrap returns the error without the place.
+func (e *SourceError) Unwrap() error { return e.Err }
+
+// within adds the source to an error that reading it has returned.
+func (s Source) within(err error) error { return &SourceError{s, err} }
+
+// seen adds to an error of a plugin the place of the key that it is about.
+func (s Source) seen(err error) error {
+	if place := s.place(err); place != s.File {
+		return spec.AsError(err).WithDetails("see %s", place)
+	}
+	return err
+}
+
+// Conf returns the configuration as it came. It must not be changed.
+func (p *Plugin) Conf() json.RawMessage { return p.conf }
+
+// Document are the keys of a list.
+type Document struct {
+	Name                   json.RawMessage `json:"name"`
+	CNIVersion             json.RawMessage `json:"cniVersion"`
+	CNIVersions            json.RawMessage `json:"cniVersions"`
+	Plugins                json.RawMessage `json:"plugins"`
+	DisableCheck           flag            `json:"disableCheck"`
+	DisableGC              flag            `json:"disableGC"`
+	LoadOnlyInlinedPlugins flag            `json:"loadOnlyInlinedPlugins"`
+}
+
+// Member are the keys of a plugin's configuration that are the runtime's.
+type Member struct {
+	Capabilities map[string]bool `json:"capabilities"`
+	IPAM         struct {
+		Type string `json:"type"`
+	} `json:"ipam"`
 }
 
 // Parse reads a list. Errors have code 6 (not JSON) or 7; of the plugins' configurations
@@ -45,13 +107,9 @@ type Plugin struct {
 // A list without plugins is no error here, since its drop-in directory may have some: see
 // [Load]. The name is checked where it becomes a path or part of a request.
 func Parse(doc []byte) (*List, error) {
-	var w struct {
-		Name, CNIVersion, CNIVersions, Plugins json.RawMessage
-		DisableCheck, DisableGC                flag
-		LoadOnlyInlinedPlugins                 flag
-	}
+	var w Document
 	if err := json.Unmarshal(doc, &w); err != nil {
-		return nil, decodeError(doc, &w, err)
+		return nil, decodeError("", doc, &w, err)
 	}
 	l := &List{
 		DisableCheck: bool(w.DisableCheck), DisableGC: bool(w.DisableGC),
@@ -71,7 +129,7 @@ func Parse(doc []byte) (*List, error) {
 	}
 	if w.Plugins == nil {
 		if l.OnlyInlined {
-			return nil, spec.Errorf(spec.CodeConfig, `"plugins" is missing, and "loadOnlyInlinedPlugins" leaves no other source`)
+			return nil, spec.Errorf(spec.CodeConfig, `"plugins" is missing, and "loadOnlyInlinedPlugins" leaves no other source`).AtKey("")
 		}
 		return l, nil
 	}
@@ -84,12 +142,12 @@ func Parse(doc []byte) (*List, error) {
 func ParseSingle(doc []byte) (*List, error) {
 	var w struct{ Name, CNIVersion, Plugins json.RawMessage }
 	if err := json.Unmarshal(doc, &w); err != nil {
-		return nil, decodeError(doc, &w, err)
+		return nil, decodeError("", doc, &w, err)
 	}
-	p, err := parsePlugin(doc)
+	p, err := parsePlugin("", doc)
 	if err != nil {
 		if w.Plugins != nil {
-			err = fmt.Errorf("%w; a list belongs in a file that ends in .conflist", err)
+			err = fmt.Errorf("%w: a list has to be in a file whose name ends in .conflist", err)
 		}
 		return nil, err
 	}
@@ -116,49 +174,51 @@ func wrap(name, version string, doc json.RawMessage) []byte {
 	return list
 }
 
-// parsePlugins reads the member plugins. Errors have code 7 and count from 1, as
-// people do.
+// parsePlugins reads the member plugins. Errors have code 7.
 func parsePlugins(raw json.RawMessage) ([]Plugin, error) {
 	var docs []json.RawMessage
-	if err := json.Unmarshal(raw, &docs); err != nil {
-		return nil, spec.Errorf(spec.CodeConfig, `"plugins" is %s and must be a list of objects`, excerpt(raw))
+	if err := spec.Unmarshal("plugins", raw, &docs); err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
 	if len(docs) == 0 {
-		return nil, spec.Errorf(spec.CodeConfig, "no plugins in list")
+		return nil, spec.Errorf(spec.CodeConfig, `no plugins in list: "plugins" is empty`).AtKey("plugins")
 	}
 	plugins := make([]Plugin, len(docs))
 	for i, doc := range docs {
-		p, err := parsePlugin(doc)
+		p, err := parsePlugin(fmt.Sprintf("plugins[%d]", i), doc)
 		if err != nil {
-			return nil, fmt.Errorf("plugin %d of %d: %w", i+1, len(docs), err)
+			return nil, err
 		}
 		plugins[i] = p
 	}
 	return plugins, nil
 }
 
-// parsePlugin checks the keys whose meaning the specification fixes.
-// A wrong type of theirs is an error at once, not at the plugin's turn in the middle
-// of an ADD. Errors have code 6 or 7.
-func parsePlugin(doc json.RawMessage) (Plugin, error) {
+// parsePlugin checks the keys of a plugin whose meaning the specification fixes; key is that of
+// the plugin in its list. A wrong type is an error at once, not in the middle of an ADD. Errors
+// have code 6 or 7.
+func parsePlugin(key string, doc json.RawMessage) (Plugin, error) {
 	var w struct {
-		Type         string
-		Capabilities map[string]bool
-		IPAM         struct{ Type string }
-		DNS          spec.DNS
-		PrevResult   map[string]json.RawMessage
-		Args         json.RawMessage
+		Member
+		Type       string
+		DNS        spec.DNS
+		PrevResult map[string]json.RawMessage
+		Args       json.RawMessage
 	}
 	if err := json.Unmarshal(doc, &w); err != nil {
-		return Plugin{}, decodeError(doc, &w, err)
+		return Plugin{}, decodeError(key, doc, &w, err)
 	}
 	if w.Type == "" {
-		return Plugin{}, spec.Errorf(spec.CodeConfig, "missing 'type'")
-	}
-	if err := spec.CheckType(w.Type); err != nil { // before an ADD leaves its intent in the cache
+		err := spec.Errorf(spec.CodeConfig, "missing 'type'").AtKey(key)
+		if key != "" {
+			return Plugin{}, fmt.Errorf("%s: %w", key, err)
+		}
 		return Plugin{}, err
 	}
-	p := Plugin{Type: w.Type, Capabilities: w.Capabilities, ipam: w.IPAM.Type, conf: doc}
+	if err := spec.CheckType(w.Type); err != nil { // before an ADD leaves its intent in the cache
+		return Plugin{}, &spec.KeyError{Key: strings.TrimPrefix(key+".type", "."), Err: err}
+	}
+	p := Plugin{Type: w.Type, Capabilities: w.Capabilities, IPAM: w.IPAM.Type, conf: doc, From: Source{Key: key}}
 	if w.Args != nil {
 		var args struct {
 			CNI struct {
@@ -182,7 +242,7 @@ func parsePlugin(doc json.RawMessage) (Plugin, error) {
 func negotiate(literal string, raw json.RawMessage) (string, error) {
 	var all []*string
 	if err := json.Unmarshal(raw, &all); err != nil || all == nil {
-		return "", spec.Errorf(spec.CodeConfig, `"cniVersions" %s is not a list of strings`, excerpt(raw))
+		return "", spec.Errorf(spec.CodeConfig, `"cniVersions" %s is not a list of strings`, excerpt(raw)).AtKey("cniVersions")
 	}
 	if literal != "" {
 		all = append(all, &literal)
@@ -190,11 +250,11 @@ func negotiate(literal string, raw json.RawMessage) (string, error) {
 	chosen, best := literal, spec.Version{}
 	for _, s := range all {
 		if s == nil {
-			return "", spec.Errorf(spec.CodeConfig, `"cniVersions" holds null`)
+			return "", spec.Errorf(spec.CodeConfig, `"cniVersions" contains null`).AtKey("cniVersions")
 		}
 		v, err := spec.ParseVersion(*s)
 		if err != nil {
-			return "", spec.Errorf(spec.CodeConfig, `"cniVersions": %w`, err)
+			return "", spec.Errorf(spec.CodeConfig, `"cniVersions": %w`, err).AtKey("cniVersions")
 		}
 		if spec.Newest.AtLeast(v) && v.AtLeast(best) {
 			chosen, best = *s, v
@@ -207,13 +267,13 @@ func negotiate(literal string, raw json.RawMessage) (string, error) {
 func text(key string, raw json.RawMessage, required bool) (string, error) {
 	if raw == nil {
 		if required {
-			return "", spec.Errorf(spec.CodeConfig, "%q is missing", key)
+			return "", spec.Errorf(spec.CodeConfig, "%q is missing", key).AtKey("")
 		}
 		return "", nil
 	}
 	var s *string
 	if err := json.Unmarshal(raw, &s); err != nil || s == nil {
-		return "", spec.Errorf(spec.CodeConfig, "%q is %s and must be a string", key, excerpt(raw))
+		return "", spec.Errorf(spec.CodeConfig, "%q is %s and must be a string", key, excerpt(raw)).AtKey(key)
 	}
 	return *s, nil
 }
@@ -233,14 +293,21 @@ func (f *flag) UnmarshalJSON(b []byte) error {
 }
 
 // decodeError gives broken JSON code 6, and JSON of the wrong type code 7 with the key and the
-// type that is expected.
-func decodeError(doc []byte, into any, err error) error {
+// type that is expected; key is that of the document in its file.
+func decodeError(key string, doc []byte, into any, err error) error {
 	var syntax *json.SyntaxError
-	if errors.As(err, &syntax) {
-		return spec.Errorf(spec.CodeDecode, "not JSON at byte %d: %w", syntax.Offset, err)
+	switch {
+	case errors.As(err, &syntax):
+		return spec.Errorf(spec.CodeDecode, "%w", err)
+	case key == "":
+		return spec.Errorf(spec.CodeConfig, "%w", spec.Explain(doc, into, err))
 	}
-	return spec.Errorf(spec.CodeConfig, "%w", spec.Explain(doc, into, err))
+	return spec.Errorf(spec.CodeConfig, "%w", spec.Unmarshal(key, doc, into))
 }
+
+// Doc returns the list as it came; a configuration of one plugin is wrapped. It must not be
+// changed.
+func (l *List) Doc() json.RawMessage { return l.doc }
 
 // Effective returns the list with the plugins of its drop-in directory inlined. The cache
 // stores it, since a DEL has to run those as well; libcni caches the list without them, and

@@ -57,10 +57,20 @@ func Load(dir, network string) (*List, error) {
 	case defective != nil:
 		return defective, defect
 	case files == 0:
-		return nil, fmt.Errorf("no net configurations found in %s: %w", dir, os.ErrNotExist)
+		e := &spec.Error{Code: spec.CodeConfig, Msg: "no net configurations found in " + dir, Err: os.ErrNotExist}
+		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+			e.Msg += ": no such directory"
+		}
+		return nil, e
 	}
-	err = fmt.Errorf("no net configuration with name %q in %s: %w", network, dir, os.ErrNotExist)
-	return nil, errors.Join(append([]error{err}, broken...)...)
+	e := &spec.Error{
+		Code: spec.CodeConfig, Msg: fmt.Sprintf("no net configuration with name %q in %s", network, dir),
+		Err: errors.Join(append(broken, os.ErrNotExist)...),
+	}
+	for _, err := range broken {
+		e = e.WithDetails("%v", err)
+	}
+	return nil, e
 }
 
 // configs reads the configurations in a directory, lists before single ones and each kind in
@@ -93,17 +103,35 @@ func LoadFile(file string) (*List, error) {
 // Networks returns the names of the networks configured in a directory, in the order of
 // [Load], and what is wrong with the other files, for messages. A missing directory has none.
 func Networks(dir string) (networks []string, broken []error) {
+	lists, broken := Lists(dir)
+	for _, l := range lists {
+		networks = append(networks, l.Name)
+	}
+	return networks, broken
+}
+
+// Lists is [Networks] with the lists themselves, those of which a drop-in plugin is broken among
+// them: without it.
+func Lists(dir string) (lists []*List, broken []error) {
 	err := configs(dir, func(l *List, err error) {
 		if err != nil {
 			broken = append(broken, err)
-		} else if !slices.Contains(networks, l.Name) {
-			networks = append(networks, l.Name)
+			return
 		}
+		i := slices.IndexFunc(lists, func(other *List) bool { return other.Name == l.Name })
+		if i >= 0 {
+			lists[i].Ignored = append(lists[i].Ignored, l.File)
+			return
+		}
+		if err := l.dropIn(); err != nil {
+			broken = append(broken, err)
+		}
+		lists = append(lists, l)
 	})
 	if err != nil {
 		broken = append(broken, err)
 	}
-	return networks, broken
+	return lists, broken
 }
 
 // read parses a file without its drop-in directory. With an error the list has the name and
@@ -113,6 +141,7 @@ func read(file string) (*List, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
+	from := Source{File: file, Doc: doc}
 	parse := Parse
 	if hasExt(file, []string{".conf", ".json"}) {
 		parse = ParseSingle
@@ -123,9 +152,12 @@ func read(file string) (*List, error) {
 		if l = nil; json.Unmarshal(doc, &w) == nil {
 			l = &List{Name: w.Name, CNIVersion: w.CNIVersion}
 		}
-		return l, fmt.Errorf("configuration %s: %w", file, err)
+		return l, from.within(err)
 	}
-	l.File = file
+	l.File, l.From = file, from
+	for i := range l.Plugins {
+		l.Plugins[i].From = Source{file, doc, l.Plugins[i].From.Key}
+	}
 	return l, nil
 }
 
@@ -134,7 +166,7 @@ func read(file string) (*List, error) {
 // file is an error, since a network must not be attached with a part of its plugins.
 func (l *List) dropIn() error {
 	if err := spec.CheckNetworkName(l.Name); err != nil {
-		return fmt.Errorf("configuration %s: %w", l.File, err)
+		return l.From.within(&spec.KeyError{Key: "name", Err: err})
 	}
 	if l.OnlyInlined {
 		return nil
@@ -153,14 +185,16 @@ func (l *List) dropIn() error {
 		if err != nil {
 			return fmt.Errorf("drop-in plugin: %w", err)
 		}
-		p, err := parsePlugin(doc)
+		from := Source{File: file, Doc: doc}
+		p, err := parsePlugin("", doc)
 		if err != nil {
-			return fmt.Errorf("drop-in plugin %s: %w", file, err)
+			return from.within(err)
 		}
+		p.From = from
 		l.Plugins, l.dropped = append(l.Plugins, p), true
 	}
 	if len(l.Plugins) == 0 {
-		return spec.Errorf(spec.CodeConfig, "configuration %s: no plugin configs found, neither in it nor in %s", l.File, dir)
+		return l.From.within(spec.Errorf(spec.CodeConfig, "no plugin configs found, neither in it nor in %s", dir))
 	}
 	return nil
 }

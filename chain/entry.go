@@ -87,12 +87,12 @@ func (e *Entry) result(v spec.Version) (*spec.Result, error) {
 	return spec.ParseResult(e.Result, v)
 }
 
-// netNSPath returns the path of the attachment's network namespace; empty if the
+// NetNSPath returns the path of the attachment's network namespace; empty if the
 // entry does not have it.
 //
 // libcni before 1.2 (containerd 1.6, which Debian 12 has) writes no netns. The result
 // has it then: the sandbox of the interface, from specification 0.3.0 on.
-func (e *Entry) netNSPath() string {
+func (e *Entry) NetNSPath() string {
 	if e.NetNS != "" {
 		return e.NetNS
 	}
@@ -110,21 +110,24 @@ func (e *Entry) netNSPath() string {
 	return ""
 }
 
+// File returns the path of the entry's file.
+func (e *Entry) File() string { return e.file }
+
 // Live reports whether the attachment's network namespace still exists: the
 // same one, on the same boot, as the path may have been used again. Entries of other tools
 // have no ID of the namespace; for these the path decides.
 func (e *Entry) Live() bool {
-	id := netnsID(e.netNSPath())
-	return e.sameBoot() && id != "" && (e.NetNSID == "" || e.NetNSID == id)
+	id := netnsID(e.NetNSPath())
+	return e.SameBoot() && id != "" && (e.NetNSID == "" || e.NetNSID == id)
 }
 
 // Gone reports whether the attachment's network namespace is known not to exist any more: of
 // another boot, nothing at its path, or another namespace. Without a path, or the permission
 // to look, it is not known.
 func (e *Entry) Gone() bool {
-	path := e.netNSPath()
+	path := e.NetNSPath()
 	switch {
-	case !e.sameBoot():
+	case !e.SameBoot():
 		return true
 	case path == "":
 		return false
@@ -140,13 +143,13 @@ func (e *Entry) Gone() bool {
 // One whose namespace is bound to a path lives as long as that, container or not; one whose
 // namespace is not recorded may be alive.
 func (e *Entry) Attached() bool {
-	return !e.Interrupted() && (e.Live() || e.netNSPath() == "")
+	return !e.Interrupted() && (e.Live() || e.NetNSPath() == "")
 }
 
-// sameBoot reports whether the entry is of this boot; entries of other tools do not have it
+// SameBoot reports whether the entry is of this boot; entries of other tools do not have it
 // and count as such.
 // No namespace outlives a boot, and paths in /run are used again by the next one.
-func (e *Entry) sameBoot() bool {
+func (e *Entry) SameBoot() bool {
 	if e.BootID == "" {
 		return true
 	}

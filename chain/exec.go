@@ -107,9 +107,9 @@ func startOnce(ctx context.Context, plugin, file string, env []string, stdin []b
 	case stdout.full:
 		return a, spec.Errorf(spec.CodePlugin, "plugin %s printed more than %d bytes", plugin, maxStdout)
 	case ctx.Err() != nil:
-		return a, a.fail(fmt.Errorf("%s: killed: %w", file, ctx.Err()))
+		return a, a.fail(&spec.Error{Code: spec.CodePlugin, Msg: file + " was killed", Err: ctx.Err()})
 	case err != nil:
-		return nil, spec.Errorf(spec.CodePlugin, "plugin %s: start: %w", plugin, err)
+		return nil, spec.Errorf(spec.CodePlugin, "plugin %s: %w", plugin, err)
 	}
 	return a, nil
 }

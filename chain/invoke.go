@@ -138,15 +138,15 @@ func (l *Local) find(plugin string) (file string, verbs *spec.Verbs, err error) 
 	if len(l.Path) == 0 {
 		return l.builtIn(plugin)
 	}
-	file, info, err := findInPath(plugin, l.Path)
-	if err != nil {
+	file, info, missing := findInPath(plugin, l.Path)
+	if missing != nil {
 		switch v := l.lookup(plugin); {
 		case v != nil && l.BuiltIn:
 			return self, v, nil
 		case v != nil:
-			err = fmt.Errorf("%w; it is built in: unset CNI_PATH, or create its link with `cnibox install DIR`", err)
+			missing = missing.WithDetails("it is built in: unset CNI_PATH, or create its link with `cnibox install DIR`")
 		}
-		return "", nil, spec.Errorf(spec.CodePlugin, "%w", err)
+		return "", nil, missing
 	}
 	if me, err := statSelf(); err == nil && os.SameFile(me, info) {
 		verbs = l.lookup(plugin)
@@ -166,8 +166,10 @@ func (l *Local) builtIn(plugin string) (string, *spec.Verbs, error) {
 	if v := l.lookup(plugin); v != nil {
 		return self, v, nil
 	}
-	return "", nil, spec.Errorf(spec.CodeEnv,
-		"CNI_PATH is empty and plugin %q is not built in: set CNI_PATH to the directory that contains it: %w", plugin, os.ErrNotExist)
+	return "", nil, &spec.Error{
+		Code: spec.CodeEnv, Err: os.ErrNotExist,
+		Msg: fmt.Sprintf("CNI_PATH is empty and plugin %q is not built in: set CNI_PATH to the directory that contains it", plugin),
+	}
 }
 
 // lookup returns a plugin of this binary; nil: it has none of the name.
@@ -182,15 +184,15 @@ func (l *Local) lookup(plugin string) *spec.Verbs {
 
 // findInPath returns the first regular file of that name; links are followed.
 // Whether it can be executed is found out by execve(2), which reports why not. The error
-// is os.ErrNotExist, with the reference's text.
-func findInPath(plugin string, dirs []string) (string, os.FileInfo, error) {
+// is os.ErrNotExist, with the reference's text and code 103.
+func findInPath(plugin string, dirs []string) (string, os.FileInfo, *spec.Error) {
 	for _, dir := range dirs {
 		path := filepath.Join(dir, plugin)
 		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
 			return path, info, nil
 		}
 	}
-	return "", nil, fmt.Errorf("failed to find plugin %q in path %v: %w", plugin, dirs, os.ErrNotExist)
+	return "", nil, &spec.Error{Code: spec.CodePlugin, Msg: fmt.Sprintf("failed to find plugin %q in path %v", plugin, dirs), Err: os.ErrNotExist}
 }
 
 // inProcess calls a built-in plugin. It gets a request of its own, so nothing
@@ -211,6 +213,9 @@ func (l *Local) inProcess(ctx context.Context, plugin string, v spec.Verbs, r *s
 	own := r.Clone()
 	if own.Call.SystemBus == "" { // as a process of its own would find it
 		own.Call.SystemBus = l.variable(spec.SystemBusEnv)
+	}
+	if own.Call.StateDir == "" {
+		own.Call.StateDir = l.variable(spec.StateEnv)
 	}
 	if own.Prev, err = asSeen(own.Prev, r); err != nil {
 		return nil, fmt.Errorf("prevResult: %w", err)

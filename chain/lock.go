@@ -6,6 +6,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +28,28 @@ const defaultLockTimeout = 2 * time.Minute
 func (c *Cache) lockContainer(ctx context.Context, id string) (unlock func(), err error) {
 	return c.lock(ctx, "container", id, unix.LOCK_EX, "another verb runs for container "+id)
 }
+
+// Running returns a function that reports whether a verb runs for a container, without a lock:
+// whether a process had that of [Cache.lockContainer] when Running was called, by proc(5),
+// /proc/locks. It is false where that cannot be read, and for processes of another PID
+// namespace, which are not in there.
+func (c *Cache) Running() func(id string) bool {
+	locked := map[string]bool{} // inodes
+	text, _ := disk.Read("/proc/locks", 0, maxLocks)
+	for line := range strings.Lines(string(text)) {
+		// 3: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF
+		if f := strings.Fields(line); len(f) > 5 && f[1] == "FLOCK" {
+			locked[f[5][strings.LastIndex(f[5], ":")+1:]] = true
+		}
+	}
+	return func(id string) bool {
+		var st unix.Stat_t
+		return len(locked) > 0 && unix.Stat(c.lockFile("container", id), &st) == nil && locked[strconv.FormatUint(st.Ino, 10)]
+	}
+}
+
+// maxLocks is how much of /proc/locks is read, in bytes: some 15,000 locks.
+const maxLocks = 1 << 20
 
 // removeLock removes the lock file of a container, of which there would be one for each that
 // there ever was. It is the last thing that is done under the lock.
@@ -52,8 +76,14 @@ func (c *Cache) lock(ctx context.Context, kind, name string, how int, busy strin
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.LockTimeout, defaultLockTimeout))
 	defer cancel()
 	file := c.lockFile(kind, name)
-	if err = os.MkdirAll(filepath.Dir(file), 0o700); err == nil {
-		unlock, err = flock.Lock(ctx, file, 0o600, how)
+	unlock, err = flock.Lock(ctx, file, 0o600, how)
+	if errors.Is(err, os.ErrNotExist) {
+		if c.Creating != nil {
+			c.Creating()
+		}
+		if err = os.MkdirAll(filepath.Dir(file), 0o700); err == nil {
+			unlock, err = flock.Lock(ctx, file, 0o600, how)
+		}
 	}
 	switch {
 	case err == nil:

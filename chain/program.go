@@ -14,15 +14,15 @@ import (
 )
 
 // This file is the one place that starts processes. It does so for three callers: exec.go starts
-// plugins found on CNI_PATH, command.go the command of `cni-exec run`, and selinux.go this binary
-// itself under an SELinux label.
+// plugins found on CNI_PATH, command.go the commands of `cni-exec run` and `cni-exec enter`, and
+// selinux.go this binary itself under an SELinux label.
 
 // waitDelay is for what a program's own children print while they keep its pipes
 // open after its end.
 const waitDelay = 500 * time.Millisecond
 
 // OpStart is the operation of the [*os.PathError] of a program that could not be started.
-const OpStart = "fork/exec"
+const OpStart = "start"
 
 // A program is an [exec.Cmd] that is started and waited for, and whose output is read to its
 // end.
@@ -37,6 +37,14 @@ type program struct {
 
 	attr    unix.SysProcAttr
 	signals <-chan os.Signal // passed on to the program, but for the terminal's; nil: none
+	started func()           // called once it runs; nil: not called
+}
+
+// become replaces this process by the program, which gets the namespaces of the calling thread,
+// standard streams of this process, and the rest of the fields but attr and signals. It returns
+// only after an error, an [*os.PathError].
+func (p *program) become() error {
+	return &os.PathError{Op: OpStart, Path: p.file, Err: syscall.Exec(p.file, p.args, p.environ)}
 }
 
 // run starts the program on the calling thread and returns how it ended, after
@@ -62,10 +70,17 @@ func (p *program) run(ctx context.Context) (*os.ProcessState, error) {
 	}
 	early := len(p.signals) // before there was a program
 	if err := cmd.Start(); err != nil {
+		var file *os.PathError
+		if errors.As(err, &file) {
+			file.Op = OpStart // in place of Go's fork/exec
+		}
 		return nil, err
 	}
 	s.begin()
 	stop := p.pass(cmd.Process, early)
+	if p.started != nil {
+		p.started()
+	}
 	err = cmd.Wait()
 	stop()
 	s.finish()

@@ -26,7 +26,7 @@ func (r *Runner) recall(l *List, t Target, e *Entry) (*List, Target) {
 	if t.Capabilities == nil {
 		t.Capabilities = e.CapabilityArgs
 	}
-	path := e.netNSPath()
+	path := e.NetNSPath()
 	if t.NetNS == "" {
 		t.NetNS = path
 	}

@@ -164,7 +164,7 @@ func (w *restoring) one(ctx context.Context, e entryOf) {
 		return
 	}
 	t := Target{
-		ContainerID: e.ContainerID, IfName: e.IfName, NetNS: e.netNSPath(),
+		ContainerID: e.ContainerID, IfName: e.IfName, NetNS: e.NetNSPath(),
 		Args: e.Args, Capabilities: e.CapabilityArgs,
 	}
 	ctx = w.together.For(ctx, report)
@@ -200,7 +200,7 @@ func (w *restoring) recorded(e *Entry) (l *List, prev *spec.Result, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("cached result: %w", err)
 	}
-	if e.netNSPath() == "" {
+	if e.NetNSPath() == "" {
 		return nil, nil, errors.New("its network namespace is not recorded")
 	}
 	return l, prev, nil

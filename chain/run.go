@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"time"
@@ -82,7 +83,7 @@ func (r *Runner) Add(ctx context.Context, l *List, t Target) (*spec.Result, erro
 	if err := errors.Join(checkNames(a), usableNetNS(t)); err != nil {
 		return nil, err
 	}
-	v, err := l.supported()
+	v, err := l.Supported()
 	if err != nil {
 		return nil, err
 	}
@@ -128,8 +129,10 @@ func (r *Runner) replaceStale(ctx context.Context, l *List, a spec.Attachment) e
 		return err
 	}
 	if old.Live() && !old.Interrupted() {
-		return spec.Errorf(spec.CodeBusy, "%s of container %s is attached to network %s already (namespace %s): run DEL first: %w",
-			a.IfName, a.ContainerID, a.Network, old.netNSPath(), os.ErrExist)
+		return &spec.Error{
+			Code: spec.CodeBusy, Err: os.ErrExist,
+			Msg: fmt.Sprintf("%s of container %s is attached to network %s already (namespace %s): run DEL first", a.IfName, a.ContainerID, a.Network, old.NetNSPath()),
+		}
 	}
 	r.Warn("%s: deleting what an earlier ADD left", a)
 	if err := r.delEntry(ctx, l, old); err != nil {
@@ -190,14 +193,21 @@ func (r *Runner) undo(ctx context.Context, l *List, t Target, e *Entry, cause er
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(r.UndoTimeout, defaultUndo))
 	defer cancel()
 	errs := r.delAll(ctx, l, t, nil, true)
-	err := errors.Join(errs...)
 	if all(errs, func(err error) bool { return hasCode(err, spec.CodeVersion) }) {
-		err = r.Cache.Remove(e.Attachment())
+		err := r.Cache.Remove(e.Attachment())
+		if err == nil {
+			return cause
+		}
+		errs = []error{err}
 	}
-	if err == nil {
-		return cause
+	failure := spec.AsError(cause).WithDetails("cleanup is not complete, run DEL again")
+	asAdd := strings.NewReplacer("failed (delete)", "failed (add)", " DEL ", " ADD ")
+	for _, err := range errs {
+		if asAdd.Replace(err.Error()) != cause.Error() { // a plugin that cannot be started, twice
+			failure = failure.WithDetails("%v", err)
+		}
 	}
-	return spec.AsError(cause).WithDetails("cleanup is not complete, run DEL again: %v", err)
+	return failure
 }
 
 // lock takes the locks of ADD, DEL, CHECK and GET: that of the network excludes GC, that of
@@ -220,7 +230,7 @@ func (r *Runner) lock(ctx context.Context, a spec.Attachment) (unlock func(), er
 func usableNetNS(t Target) error {
 	id, err := nsid.At(t.NetNS)
 	if err != nil {
-		return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", t.NetNS, err)
+		return &spec.Error{Code: spec.CodeNetNS, Msg: fmt.Sprintf("failed to open netns %q: %v", t.NetNS, nsid.Reason(err)), Err: err}
 	}
 	if !t.NetNSOverride && isOwn(id) {
 		return spec.Errorf(spec.CodeNetNS, "plugin's netns and netns from CNI_NETNS should not be the same: %q is this process's own", t.NetNS)

@@ -35,9 +35,10 @@ func (r *Runner) invoke(ctx context.Context, l *List, p *Plugin, req *spec.Reque
 	return res, nil
 }
 
-// failed adds the plugin to an error, in libcni's words.
+// failed adds the plugin to an error, in libcni's words, and the place of the key that the error
+// is about.
 func failed(verb spec.Verb, l *List, p *Plugin, err error) error {
-	return fmt.Errorf("plugin type=%q name=%q failed (%s): %w", p.Type, l.Name, verbName(verb), err)
+	return p.From.seen(fmt.Errorf("plugin type=%q name=%q failed (%s): %w", p.Type, l.Name, verbName(verb), err))
 }
 
 // addRequests makes the requests of an ADD, before the ADD of any plugin changes something. It
@@ -50,10 +51,11 @@ func (r *Runner) addRequests(l *List, t Target) ([]*spec.Request, error) {
 		p := &l.Plugins[i]
 		var err error
 		reqs[i], err = r.request(spec.Add, l, p, t, nil)
-		for _, name := range []string{p.Type, p.ipam} {
-			if err == nil && name != "" {
-				err = r.serves(name, reqs[i])
-			}
+		if err == nil {
+			err = r.serves("type", p.Type, reqs[i])
+		}
+		if err == nil && p.IPAM != "" {
+			err = r.serves("ipam.type", p.IPAM, reqs[i])
 		}
 		if err != nil {
 			return nil, failed(spec.Add, l, p, err)
@@ -63,12 +65,16 @@ func (r *Runner) addRequests(l *List, t Target) ([]*spec.Request, error) {
 	return reqs, nil
 }
 
-// serves returns an error for a plugin that is missing, or that is built in and would refuse
-// the request. What an external one supports is known when it is run.
-func (r *Runner) serves(plugin string, req *spec.Request) error {
+// serves returns an error for a plugin, named by a key of the configuration, that is missing, or
+// that is built in and would refuse the request. What an external one supports is known when it
+// is run.
+func (r *Runner) serves(key, plugin string, req *spec.Request) error {
 	verbs, err := r.Invoker.Find(plugin)
-	if err != nil || verbs == nil {
-		return err
+	if err != nil {
+		return &spec.KeyError{Key: key, Err: err}
+	}
+	if verbs == nil {
+		return nil
 	}
 	return verbs.Allow(req)
 }
@@ -106,6 +112,11 @@ func (r *Runner) request(verb spec.Verb, l *List, p *Plugin, t Target, more []ma
 	return req, nil
 }
 
+// Request makes the request of a plugin of the list, as a verb does, to look at and not to run.
+func (r *Runner) Request(verb spec.Verb, l *List, p *Plugin, t Target) (*spec.Request, error) {
+	return r.request(verb, l, p, t, nil)
+}
+
 // version returns the list's version, which is not checked before the list is run, as in
 // libcni. The error has code 1.
 func (l *List) version() (spec.Version, error) {
@@ -116,17 +127,18 @@ func (l *List) version() (spec.Version, error) {
 	return v, nil
 }
 
-// supported is [List.version] for an ADD: the version must be written exactly as one of
+// Supported is [List.version] for an ADD: the version must be written exactly as one of
 // those that exist, since its result could not be read otherwise.
-func (l *List) supported() (spec.Version, error) {
+func (l *List) Supported() (spec.Version, error) {
 	v, err := l.version()
 	if err != nil || l.CNIVersion == "" || v.String() == l.CNIVersion && slices.Contains(spec.Versions(spec.Version{}), v) {
 		return v, err
 	}
-	return v, &spec.Error{
-		Code: spec.CodeVersion, Msg: fmt.Sprintf("network %s: incompatible CNI versions", l.Name),
+	e := &spec.Error{
+		Code: spec.CodeVersion, Msg: "incompatible CNI versions",
 		Details: fmt.Sprintf("config is %q, this runtime supports %v", l.CNIVersion, spec.Versions(spec.Version{})),
 	}
+	return v, l.From.seen(e.AtKey("cniVersion"))
 }
 
 // verbName is the verb as libcni's errors have it.

@@ -116,12 +116,12 @@ func (r *Runner) Check(ctx context.Context, l *List, t Target) error {
 		return spec.Errorf(spec.CodeUnknown, "%s is not known: it was never added, or has been deleted", t.on(l))
 	case e.Interrupted():
 		return spec.Errorf(spec.CodeUnknown, "the ADD of %s was interrupted: run DEL, then ADD", t.on(l))
-	case !e.sameBoot():
+	case !e.SameBoot():
 		return spec.Errorf(spec.CodeUnknown, "%s was added before the host was started: run DEL, then ADD", t.on(l))
-	case t.NetNS == "" && e.netNSPath() == "":
+	case t.NetNS == "" && e.NetNSPath() == "":
 		return spec.Errorf(spec.CodeNetNS, "the namespace of %s is not on record: name it", t.on(l))
 	case t.NetNS == "":
-		return spec.Errorf(spec.CodeNetNS, "the network namespace of %s is gone: %s is another one now", t.on(l), e.netNSPath())
+		return spec.Errorf(spec.CodeNetNS, "the network namespace of %s is gone: %s is another one now", t.on(l), e.NetNSPath())
 	}
 	if err := usableNetNS(t); err != nil {
 		return err

@@ -47,7 +47,7 @@ func TestComplete(t *testing.T) {
 		"whole v6 subnet": {with("fd00::/64", "fd00::", "fd00::ffff:ffff:ffff:ffff", "fd00::1"), "fd00::-fd00::ffff:ffff:ffff:ffff gw fd00::1"},
 		"last v6 gateway": {with("fd00::/126", "", "", "fd00::3"), "fd00::1-fd00::3 gw fd00::3"},
 		"no gateway":      {with("10.1.2.0/24", "", "", "0.0.0.0"), "10.1.2.1-10.1.2.254 gw 0.0.0.0"},
-		"broadcast alone": {with("10.1.2.0/29", "10.1.2.7", "10.1.2.7", ""), `invalid range set 0: RangeStart 10.1.2.7 not in network 10.1.2.0/29; there is no address to hand out from it to "rangeEnd" 10.1.2.7`},
+		"broadcast alone": {with("10.1.2.0/29", "10.1.2.7", "10.1.2.7", ""), `invalid range set 0: RangeStart 10.1.2.7 not in network 10.1.2.0/29; "rangeStart": no address is left from it to "rangeEnd", 10.1.2.7`},
 		"network alone":   {with("10.1.2.0/29", "10.1.2.0", "10.1.2.0", ""), "invalid range set 0: RangeStart 10.1.2.0 not in network"},
 		"gateway alone":   {with("10.1.2.0/29", "10.1.2.2", "10.1.2.2", "10.1.2.2"), "invalid range set 0: 10.1.2.2-10.1.2.2 has no address but gateways"},
 		"gateways alone": {[]ipam.RangeSet{span("10.1.2.0/24", "", "10.1.2.9"), {{Subnet: netip.MustParsePrefix("10.1.3.0/24"), Start: parse("10.1.3.7"), End: parse("10.1.3.8"), Gateway: parse("10.1.3.7")}},

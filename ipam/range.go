@@ -22,6 +22,9 @@ type Range struct {
 	End     netip.Addr   `json:"rangeEnd"`   // default: the last, for IPv4 the last before the broadcast address
 	Gateway netip.Addr   `json:"gateway"`    // default: the first after the network address; need not be in the subnet
 
+	// Key is where the range is configured, for errors: ipam, or ipam.ranges[0][0].
+	Key string `json:"-"`
+
 	gateways []netip.Addr // of all sets, each once; of the first range of a set alone
 }
 
@@ -47,7 +50,7 @@ func (set RangeSet) String() string {
 // in place, also when it fails.
 func Complete(sets []RangeSet, v spec.Version) error {
 	if len(sets) == 0 {
-		return errors.New("no IP ranges specified")
+		return spec.Errorf(spec.CodeConfig, "no IP ranges specified").WithDetails(`set "ipam.subnet" or "ipam.ranges"`).AtKey("ipam")
 	}
 	families := map[bool]int{}
 	for i, set := range sets {
@@ -79,7 +82,7 @@ func excludeGateways(sets []RangeSet) error {
 		}
 	}
 	for i, set := range sets {
-		if set[0].gateways = gateways; set.usable() == 0 {
+		if set[0].gateways = gateways; set.Usable() == 0 {
 			return fmt.Errorf("invalid range set %d: %s has no address but gateways", i, set)
 		}
 	}
@@ -116,22 +119,22 @@ func (r *Range) complete() error {
 	addr := r.Subnet.Addr()
 	switch {
 	case !r.Subnet.IsValid():
-		return errors.New(`"subnet" is missing`)
+		return spec.KeyErrorf(r.Key, "%q is missing", r.key("subnet"))
 	case addr.Is4In6():
-		return fmt.Errorf("network %s: write IPv4 addresses without ::ffff:", r.Subnet)
+		return r.invalid("subnet", "network %s: write IPv4 addresses without ::ffff:", r.Subnet)
 	case addr.BitLen()-r.Subnet.Bits() < 2:
-		return spec.Errorf(spec.CodeConfig, "Network %s too small to allocate from", r.Subnet).
-			WithDetails("a prefix length of /%d or less is needed", addr.BitLen()-2)
+		return r.invalid("subnet", "Network %s too small to allocate from", r.Subnet).
+			WithDetails("%q needs a prefix length of /%d or less", r.key("subnet"), addr.BitLen()-2)
 	case r.Subnet.Masked() != r.Subnet:
-		return spec.Errorf(spec.CodeConfig, "Network has host bits set. For a subnet mask of length %d the network address is %s",
-			r.Subnet.Bits(), r.Subnet.Masked().Addr()).WithDetails(`"subnet" is %s: write %s`, r.Subnet, r.Subnet.Masked())
+		return r.invalid("subnet", "Network has host bits set. For a subnet mask of length %d the network address is %s",
+			r.Subnet.Bits(), r.Subnet.Masked().Addr()).WithDetails("%q is %s: write %s", r.key("subnet"), r.Subnet, r.Subnet.Masked())
 	case addr.IsMulticast() || addr.IsLoopback():
-		return fmt.Errorf("network %s has no address for an interface", r.Subnet)
+		return r.invalid("subnet", "network %s has no address for an interface", r.Subnet)
 	}
-	for _, a := range []*netip.Addr{&r.Start, &r.End, &r.Gateway} {
+	for key, a := range map[string]*netip.Addr{"rangeStart": &r.Start, "rangeEnd": &r.End, "gateway": &r.Gateway} {
 		*a = a.Unmap()
 		if a.Zone() != "" {
-			return fmt.Errorf("address %s has a zone", a)
+			return r.invalid(key, "%q: address %s has a zone", r.key(key), a)
 		}
 	}
 	first, last := addr.Next(), lastAddr(r.Subnet)
@@ -144,11 +147,14 @@ func (r *Range) complete() error {
 	setDefault(&r.End, last)
 	switch {
 	case !r.Subnet.Contains(r.Start):
-		return fmt.Errorf("RangeStart %s not in network %s", r.Start, r.Subnet)
+		return r.invalid("rangeStart", "RangeStart %s not in network %s", r.Start, r.Subnet).
+			WithDetails("%q must be from %s to %s", r.key("rangeStart"), first, last)
 	case !r.Subnet.Contains(r.End):
-		return fmt.Errorf("RangeEnd %s not in network %s", r.End, r.Subnet)
+		return r.invalid("rangeEnd", "RangeEnd %s not in network %s", r.End, r.Subnet).
+			WithDetails("%q must be from %s to %s", r.key("rangeEnd"), first, last)
 	case r.Gateway.Is4() != addr.Is4() || r.Gateway.IsMulticast() || r.Gateway == broadcast:
-		return fmt.Errorf("gateway %s cannot be one of network %s", r.Gateway, r.Subnet)
+		return r.invalid("gateway", "gateway %s cannot be one of network %s", r.Gateway, r.Subnet).
+			WithDetails("%q must be the address of a host, as %s", r.key("gateway"), first)
 	}
 	start, end := r.Start, r.End
 	if addr.Is4() && r.Start == addr {
@@ -158,10 +164,18 @@ func (r *Range) complete() error {
 		r.End = last
 	}
 	if r.End.Less(r.Start) {
-		return spec.Errorf(spec.CodeConfig, "RangeStart %s not in network %s", start, r.Subnet).
-			WithDetails(`there is no address to hand out from it to "rangeEnd" %s`, end)
+		return r.invalid("rangeStart", "RangeStart %s not in network %s", start, r.Subnet).
+			WithDetails("%q: no address is left from it to %q, %s", r.key("rangeStart"), "rangeEnd", end)
 	}
 	return nil
+}
+
+// key is that of a member of the range, as it is written.
+func (r *Range) key(member string) string { return strings.TrimPrefix(r.Key+"."+member, ".") }
+
+// invalid is the error about a member of the range.
+func (r *Range) invalid(member, format string, args ...any) *spec.Error {
+	return spec.Errorf(spec.CodeConfig, format, args...).AtKey(r.key(member))
 }
 
 // setDefault fills in an address that is unset.
@@ -226,9 +240,9 @@ func (set RangeSet) size() uint64 {
 	return sum
 }
 
-// usable is size without the gateways.
+// Usable is how many addresses can be leased: all but the gateways; 2^64-1: at least so many.
 // A gateway outside of the ranges takes nothing away.
-func (set RangeSet) usable() uint64 {
+func (set RangeSet) Usable() uint64 {
 	n := set.size()
 	for _, gw := range set[0].gateways {
 		if n != math.MaxUint64 && set.Contains(gw) {

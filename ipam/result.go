@@ -2,12 +2,13 @@ package ipam
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 
 	"cnibox/spec"
 )
 
-// ipamResult reads routes and DNS of an "ipam" key, which have the form that
+// NewResult reads routes and DNS of an "ipam" key, which have the form that
 // they have in results; nil is none. Errors have code 7.
 // They go through the result's own reader, so each is checked in one place alone.
 func NewResult(routes, dns json.RawMessage) (*spec.Result, error) {
@@ -23,13 +24,17 @@ func NewResult(routes, dns json.RawMessage) (*spec.Result, error) {
 		return nil, spec.Errorf(spec.CodeConfig, "ipam: %w", err)
 	}
 	res, err := spec.ParseResult(doc, spec.Newest)
+	var key *spec.KeyError
+	if errors.As(err, &key) {
+		return nil, spec.Errorf(spec.CodeConfig, "ipam.%w", key.Err).AtKey("ipam." + key.Key)
+	}
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "ipam: %w", err)
 	}
 	return res, nil
 }
 
-// commaWords splits a list at its commas; blanks around a word go, and empty words.
+// SplitWords splits a list at its commas; blanks around a word go, and empty words.
 func SplitWords(list string) (words []string) {
 	for _, word := range strings.Split(list, ",") {
 		if word = strings.TrimSpace(word); word != "" {

@@ -30,7 +30,7 @@ func Exhausted(s *Store, sets []RangeSet) (int, error) {
 				used++
 			}
 		}
-		if used >= set.usable() && !s.someGone(i, set, known) {
+		if used >= set.Usable() && !s.someGone(i, set, known) {
 			return i, nil
 		}
 	}

@@ -129,12 +129,14 @@ func open(ctx context.Context, dir, network string, o Options, how int, create b
 // openDirectories opens the data directory and the network's in it. Symbolic links are
 // followed in the path of the data directory only.
 func (s *Store) openDirectories(dir string, create bool) (err error) {
-	if create {
+	s.data, err = openDirectory(dir)
+	if create && errors.Is(err, os.ErrNotExist) {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
+		s.data, err = openDirectory(dir)
 	}
-	if s.data, err = openDirectory(dir); err != nil {
+	if err != nil {
 		return err
 	}
 	s.leases, err = s.data.sub(s.network, create)

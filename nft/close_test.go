@@ -82,7 +82,7 @@ func TestKernelNoWaitAfterDeletion(t *testing.T) {
 	}
 	plain := fastest(t, table, func(*nft.Tx) error { return nil })
 	after := fastest(t, table, release)
-	if after > 3*plain+kerneltest.Patience(3*time.Millisecond) && plain < slow {
+	if after > 3*plain+kerneltest.Timeout(3*time.Millisecond) && plain < slow {
 		t.Errorf("%s after a deletion, else %s", after, plain)
 	}
 }

@@ -37,7 +37,7 @@ func TestKernelLockTimeout(t *testing.T) {
 					!strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "held by another process") {
 					t.Errorf("got code %d, %v", spec.AsError(err).Code, err)
 				}
-			case <-time.After(kerneltest.Patience(10 * time.Second)):
+			case <-time.After(kerneltest.Timeout(10 * time.Second)):
 				t.Error("it waits on")
 			}
 			leave <- true

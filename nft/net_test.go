@@ -25,7 +25,7 @@ import (
 // Times within which an answer must come, after which the question is asked again, as a
 // packet is lost while a worker of the kernel is late, and after which one that must not be
 // answered is taken for lost.
-var soon = kerneltest.Patience(20 * time.Second)
+var soon = kerneltest.Timeout(20 * time.Second)
 
 const (
 	again = 3 * time.Second

@@ -94,27 +94,42 @@ func broadcast(p netip.Prefix) net.IP {
 // Addrs returns the addresses of a link of both families. For a link that is not
 // there the error is os.ErrNotExist; a kernel before 4.20 says that it has none.
 func (c *Conn) Addrs(index uint32) ([]Addr, error) {
-	fail := func(err error) ([]Addr, error) { return nil, fmt.Errorf("addresses of link #%d: %w", index, err) }
+	all, err := c.addrs(index)
+	if err != nil {
+		return nil, fmt.Errorf("addresses of link #%d: %w", index, err)
+	}
+	return all[index], nil // a kernel before 4.20 gives the addresses of all links
+}
+
+// AllAddrs returns the addresses of all links of both families, by the index of the link.
+func (c *Conn) AllAddrs() (map[uint32][]Addr, error) {
+	all, err := c.addrs(0)
+	if err != nil {
+		return nil, fmt.Errorf("addresses: %w", err)
+	}
+	return all, nil
+}
+
+// addrs asks for the addresses of a link; index 0: of all.
+func (c *Conn) addrs(index uint32) (map[uint32][]Addr, error) {
 	data, err := (&rtnetlink.AddressMessage{Index: index}).MarshalBinary()
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
 	ms, err := c.dump(request(unix.RTM_GETADDR, 0, data))
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
-	var addrs []Addr
+	all := map[uint32][]Addr{}
 	for _, m := range ms {
 		var a Addr
 		of, err := a.decode(m.Data)
 		if err != nil {
-			return fail(err)
+			return nil, err
 		}
-		if of == index { // a kernel before 4.20 gives the addresses of all links
-			addrs = append(addrs, a)
-		}
+		all[of] = append(all[of], a)
 	}
-	return addrs, nil
+	return all, nil
 }
 
 // decode reads an RTM_NEWADDR message and returns the index of its link.

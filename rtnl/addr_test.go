@@ -33,7 +33,7 @@ func pair(t *testing.T, up bool) (host, cont *rtnl.NS, h, c *rtnl.Conn, a, b *rt
 
 // bounded is the context of a wait that ends much sooner.
 func bounded(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Patience(20*time.Second))
+	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Timeout(20*time.Second))
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -192,4 +192,40 @@ func TestKernelWaitUp(t *testing.T) {
 		}
 	}
 	wantErr(t, h.WaitUp(ctx, 4711), os.ErrNotExist)
+}
+
+// LinksWith has the links of an address alone.
+func TestKernelLinksWith(t *testing.T) {
+	_, _, c, _, l, _ := pair(t, false)
+	links, err := c.LinksWith(l.MAC)
+	if err != nil || len(links) != 1 || links[0].Name != l.Name {
+		t.Errorf("got %v, %v, want %s alone", links, err, l.Name)
+	}
+	if links, err := c.LinksWith([]byte("nothing has this")); err != nil || len(links) != 0 {
+		t.Errorf("got %v, %v, want none", links, err)
+	}
+}
+
+// AllAddrs has those of each link under its index.
+func TestKernelAllAddrs(t *testing.T) {
+	_, _, c, _, l, _ := pair(t, false)
+	other, err := c.CreateLink(rtnl.LinkSpec{Name: "other", Kind: rtnl.Bridge{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[uint32]string{l.Index: "10.1.0.2/24", other.Index: "fd00::3/64"}
+	for index, prefix := range want {
+		if err := c.AddAddr(index, rtnl.Addr{Prefix: netip.MustParsePrefix(prefix)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := c.AllAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for index, prefix := range want {
+		if len(all[index]) != 1 || all[index][0].Prefix.String() != prefix {
+			t.Errorf("link #%d has %v, want %s", index, all[index], prefix)
+		}
+	}
 }

@@ -82,7 +82,7 @@ func know(t *testing.T, c *rtnetlink.Conn, link uint32, addr netip.Addr, mac net
 // await returns what the host knows once that is want, or after some time.
 func await(t *testing.T, c *rtnetlink.Conn, link uint32, addr netip.Addr, want net.HardwareAddr) (mac net.HardwareAddr) {
 	t.Helper()
-	for end := time.Now().Add(kerneltest.Patience(10 * time.Second)); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(kerneltest.Timeout(10 * time.Second)); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		list, err := c.Neigh.List()
 		if err != nil {
 			t.Fatal(err)

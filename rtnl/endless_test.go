@@ -49,7 +49,7 @@ func TestKernelAnswersWithoutEnd(t *testing.T) {
 					if !errors.Is(err, os.ErrDeadlineExceeded) {
 						t.Errorf("got %v", err)
 					}
-				case <-time.After(kerneltest.Patience(10 * time.Second)):
+				case <-time.After(kerneltest.Timeout(10 * time.Second)):
 					t.Fatal("it waits on")
 				}
 			}

@@ -181,7 +181,7 @@ func TestKernelOnDiscardedThread(t *testing.T) {
 	if !errors.Is(err, failed) {
 		t.Errorf("got %v", err)
 	}
-	for end := time.Now().Add(kerneltest.Patience(10 * time.Second)); unix.Tgkill(unix.Getpid(), thread, 0) == nil; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(kerneltest.Timeout(10 * time.Second)); unix.Tgkill(unix.Getpid(), thread, 0) == nil; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the thread lives on")
 		}

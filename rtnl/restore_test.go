@@ -35,7 +35,7 @@ func TestKernelNotRestored(t *testing.T) {
 		if now := where(t); now != home {
 			t.Fatalf("afterwards in %s, want %s", now, home)
 		}
-		for end := time.Now().Add(kerneltest.Patience(10 * time.Second)); unix.Tgkill(unix.Getpid(), thread, 0) == nil; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(kerneltest.Timeout(10 * time.Second)); unix.Tgkill(unix.Getpid(), thread, 0) == nil; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("the thread lives on")
 			}

@@ -6,14 +6,14 @@ import (
 )
 
 // Args are the pairs of CNI_ARGS; of a repeated key the last value counts.
-// Keys are of one case of letters, unlike those of configurations. Nil is none.
+// Keys are case sensitive, unlike those of configurations.
 type Args map[string]string
 
 // ParseArgs reads K=V;K=V. It splits each pair at its first "=" and skips empty
 // parts; a part without "=" is an error with code 4.
 //
-// The reference refuses a second "=" and an empty part. Values with "=" are in use
-// all the same (job names, JSON), and runtimes do append a ";", so both are read here.
+// Values with "=" are in use (job names, JSON), and runtimes append a ";", though the reference
+// plugins refuse both.
 func ParseArgs(s string) (Args, error) {
 	args := Args{}
 	for part := range strings.SplitSeq(s, ";") {
@@ -48,10 +48,8 @@ func (a Args) ignoreUnknown() (bool, error) {
 	return false, nil
 }
 
-// unknown returns the sorted keys that are no convention: IP, MAC, GATEWAY,
-// IgnoreUnknown and what begins with K8S_; nor strings of the configurations.
-// The named ones are the reference plugins'; with the prefix, Kubernetes' runtimes
-// tell of a pod, which no plugin here needs to know.
+// unknown returns the sorted keys that neither are conventions of the reference plugins (IP, MAC,
+// GATEWAY, IgnoreUnknown) and of Kubernetes' runtimes (K8S_*), nor strings of the configurations.
 func (a Args) unknown(confs string) []string {
 	var keys []string
 	for k := range a {
@@ -72,8 +70,8 @@ func (a Args) unknown(confs string) []string {
 // delegate or the next plugin of a chain would only repeat it. A configuration that has
 // the key as a string (fromArg of dhcp) uses it, and an external plugin may know any.
 //
-// The reference fails there, for which callers have learnt to set IgnoreUnknown; the
-// specification's own example has keys that no plugin knows.
+// It is no error, as in the reference plugins: the specification's own example has keys that no
+// plugin knows.
 func WarnUnknownArgs(plugins ...*Request) {
 	if len(plugins) == 0 {
 		return

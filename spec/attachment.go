@@ -12,8 +12,8 @@ const keyLength = 24
 // An Attachment names one interface of one container on one network. It owns
 // leases, nftables elements and cache entries.
 // The names are not checked here: [NewRequest] has done that for those of a
-// request, and whoever makes an attachment of other text calls [CheckNetworkName],
-// [CheckContainerID] and [CheckIfName]. It compares with == and serves as a map key.
+// request, and other callers call [CheckNetworkName], [CheckContainerID] and [CheckIfName]. It
+// compares with == and serves as a map key.
 type Attachment struct{ Network, ContainerID, IfName string }
 
 // Key returns 8 hex digits of the network and 16 of all three names. It marks
@@ -36,11 +36,11 @@ func NetworkKey(network string) string {
 	return hex.EncodeToString(sum[:4])
 }
 
-// String returns network/container/interface, for people.
+// String returns network/container/interface, for messages.
 func (a Attachment) String() string { return a.Network + "/" + a.ContainerID + "/" + a.IfName }
 
 // Label returns the key, a blank and the three names, cut to at most max bytes, of which
-// it needs 91. It is what people find in link aliases and nftables comments; code compares
+// it needs 91. It is for people who read link aliases and nftables comments; code compares
 // the key ([LabelKey]) and the network ([LabelOf]).
 // A cut may go through the container and the interface, never through the key and the
 // network: of a name too long for it there is the beginning and a hash.
@@ -88,4 +88,18 @@ func LabelKey(label string) string {
 func Hashed(name, prefix string, digits int) bool {
 	hex, ok := strings.CutPrefix(name, prefix)
 	return ok && len(hex) == digits && strings.Trim(hex, "0123456789abcdef") == ""
+}
+
+// LabelNames returns the attachment of a label, as far as its names are whole; false: they were
+// cut, or it is no label.
+func LabelNames(label string) (a Attachment, ok bool) {
+	key := LabelKey(label)
+	if key == "" {
+		return a, false
+	}
+	_, names, _ := strings.Cut(label, " ")
+	var rest string
+	a.Network, rest, _ = strings.Cut(names, "/")
+	a.ContainerID, a.IfName, _ = strings.Cut(rest, "/")
+	return a, a.Key() == key
 }

@@ -9,7 +9,6 @@ import (
 
 // maxName is the longest file name, in bytes: NAME_MAX, include/uapi/linux/limits.h.
 // Container IDs, networks and plugins become file names.
-// The reference has no bound, and fails at the disk, in the middle of its work.
 const maxName = 255
 
 // maxNetworkName is the longest name of a network, in bytes: maxLength in the schema of
@@ -25,7 +24,7 @@ const maxAltName = 127
 
 // CheckContainerID reports whether the name can be a container ID: a letter or
 // digit, then letters, digits, "_", "." and "-", 255 bytes at most. The code
-// is 3 if there is none and 4 if it is invalid.
+// is 3 if it is empty and 4 if it is invalid.
 // The alphabet is specification 1.0.0's; older ones have none, but the name becomes
 // that of files here whatever the version is. Nothing that
 // passes has a "/" or begins with "." or "-".
@@ -46,7 +45,7 @@ func CheckContainerID(id string) error {
 func CheckNetworkName(name string) error {
 	switch {
 	case name == "":
-		return Errorf(CodeConfig, "missing network name")
+		return Errorf(CodeConfig, "missing network name").WithDetails(`set "name"`).AtKey("")
 	case !plain(name):
 		return &Error{Code: CodeConfig, Msg: "invalid characters found in network name", Details: name}
 	case len(name) > maxName:
@@ -65,7 +64,7 @@ func tooLong(code int, what string, longest int) *Error {
 // pattern and chooses another name.
 //
 // The rules are those of dev_valid_name (net/core/dev.c) and of
-// devinet_sysctl_register (net/ipv4/devinet.c), and the words the reference's; the
+// devinet_sysctl_register (net/ipv4/devinet.c), and the texts those of the reference; the
 // length counts bytes, not characters.
 func CheckIfName(name string) error { return checkName(name, maxIfName) }
 
@@ -100,8 +99,8 @@ func checkName(name string, longest int) error {
 
 // CheckType reports whether the name can be a plugin's: a file name, never a
 // path. The code is 7.
-// Where a plugin comes from is for CNI_PATH to say alone (CVE-2021-20206: a type with
-// "../" ran any program).
+// Only CNI_PATH determines where a plugin is found (CVE-2021-20206: a type with "../" ran any
+// program).
 func CheckType(name string) error {
 	switch {
 	case name == "":

@@ -21,8 +21,7 @@ func (r *Request) Decode(conf any) error {
 // MAC returns the address asked for in runtimeConfig.mac, args.cni.mac, CNI_ARGS MAC
 // or the key mac, the first that is there; nil: none. Errors have code 7 (4 for CNI_ARGS).
 //
-// The order is the same for all plugins here. The reference's tuning puts args.cni
-// before the capability, which its other plugins do not.
+// The order is the same for all plugins.
 func (r *Request) MAC() (net.HardwareAddr, error) {
 	var conf struct {
 		RuntimeConfig struct {
@@ -59,7 +58,7 @@ func (r *Request) MAC() (net.HardwareAddr, error) {
 		}
 		mac, err := ParseMAC(from.mac)
 		if err != nil {
-			return nil, Errorf(from.code, "%s: %w", from.what, err)
+			return nil, Errorf(from.code, "%s: %w", from.what, err).AtKey(from.what)
 		}
 		return mac, nil
 	}
@@ -86,7 +85,7 @@ func HardwareAddr(s string) (net.HardwareAddr, error) {
 func ParseMAC(s string) (net.HardwareAddr, error) {
 	addr, err := HardwareAddr(s)
 	if err != nil {
-		return nil, fmt.Errorf("%q is not a MAC address of 6 octets", s)
+		return nil, fmt.Errorf("%q is not a MAC address of 6 octets, as 02:00:00:00:00:05", s)
 	}
 	if len(addr) == 6 && addr[0]&1 != 0 {
 		return nil, fmt.Errorf("%q is a multicast MAC address", s)
@@ -101,7 +100,7 @@ func ParseMAC(s string) (net.HardwareAddr, error) {
 
 // Wire returns the stdin of an exec'd plugin: the configuration with prevResult in
 // r.Net.Version, and the set of GC under both its keys. Unknown members stay, and large
-// numbers, which the reference's runtime loses. Errors have code 7: a prevResult that the
+// numbers. Errors have code 7: a prevResult that the
 // version cannot express.
 func (r *Request) Wire() ([]byte, error) {
 	set := make(map[string]any)

@@ -24,7 +24,7 @@ func (r *Request) readDNS() error {
 }
 
 // capabilityDNS reads the dns of runtimeConfig in both shapes that are documented: that of
-// dns elsewhere, and the one with servers and searches. Runtimes send it empty too.
+// the key dns, and the one with servers and searches. Runtimes send it empty too.
 func (p *parser) capabilityDNS(path string, raw json.RawMessage) DNS {
 	f := p.object(path, raw)
 	dns := DNS{

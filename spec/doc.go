@@ -1,14 +1,12 @@
-// Package spec is the words of the CNI specification: versions, the call of a
+// Package spec has the types of the CNI specification: versions, the call of a
 // runtime, a plugin's configuration, results, errors and verbs.
 //
-// It knows one form of each thing, the newest. What older versions look like
-// is known here alone, where bytes come in ([NewRequest], [ParseResult]) and
-// go out ([Result.Encode], [Request.Wire], [Error.Encode]). Nothing in it
+// Values have the form of the newest version. Older forms are read by [NewRequest] and
+// [ParseResult], and written by [Result.Encode], [Request.Wire] and [Error.Encode]. Nothing in it
 // touches the process, the disk or the kernel.
 //
-// Begin reading at [Request], which is all a plugin is told, and [Verbs], which
-// is all it has to be. [Result] is what goes back. The files wire.go and parse.go
-// hold the older shapes, schema.go the rules of documents that people write.
+// Begin reading at [Request], which is what a plugin gets, and [Verbs], which is what it
+// implements; [Result] is what it returns. The files wire.go and parse.go have the older forms.
 //
 // Sources: CNI specification 0.1.0 to 1.1.0 and the JSON schemas of the
 // result and of the network configuration.

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A Call is what a runtime tells a plugin besides the configuration: the CNI_*
+// A Call is what a runtime passes to a plugin besides the configuration: the CNI_*
 // variables of the environment.
 // It is kept as it came, since an exec'd delegate must see the same environment
 // ([Call.Environ]). The zero value asks for the about text.
@@ -19,18 +19,31 @@ type Call struct {
 	Path          string // CNI_PATH as it came
 	NetNSOverride bool   // CNI_NETNS_OVERRIDE: our own namespace is meant
 	SystemBus     string // DBUS_SYSTEM_BUS_ADDRESS as it came; others find it in their environment
+	StateDir      string // CNIBOX_STATE, an absolute path; empty: the default directories. Others find it as well
 }
 
 // SystemBusEnv is the variable of [Call.SystemBus], which is not of the specification but of
 // D-Bus.
 const SystemBusEnv = "DBUS_SYSTEM_BUS_ADDRESS"
 
+// StateEnv is the variable of [Call.StateDir], which is our own.
+const StateEnv = "CNIBOX_STATE"
+
+// StateDir returns CNIBOX_STATE. A path that is not absolute has code 4: runtimes start plugins
+// anywhere.
+func StateDir(getenv func(string) string) (string, error) {
+	dir := getenv(StateEnv)
+	if dir != "" && !filepath.IsAbs(dir) {
+		return "", Errorf(CodeEnv, "%s %q is not an absolute path", StateEnv, dir)
+	}
+	return dir, nil
+}
+
 // ReadCall reads and checks the CNI_* variables; errors have code 4 and name
 // the variables. An empty Verb is no error here, since it asks for the about
 // text, nor is an unknown one, which [Verbs.Do] reports after the configuration.
 //
-// CNI_PATH is not asked for, whatever the reference does: the specification has it
-// optional, and a plugin whose delegates are built in does without.
+// CNI_PATH may be missing, as the specification says, though the reference plugins require it.
 func ReadCall(getenv func(string) string) (Call, error) {
 	c := Call{
 		Verb:          Verb(getenv("CNI_COMMAND")),
@@ -45,12 +58,16 @@ func ReadCall(getenv func(string) string) (Call, error) {
 	if c.Verb == Restore || c.Verb == Prepare { // which are no verbs of the specification
 		return c, unknownVerb(c.Verb)
 	}
+	var err error
+	if c.StateDir, err = StateDir(getenv); err != nil {
+		return c, err
+	}
 	// GC, STATUS and VERSION are about no attachment; runtimes fill the names with
 	// anything, as "dummy".
 	if !c.Verb.attached() {
 		return c, nil
 	}
-	// An invalid name is told before the missing ones, as the reference does.
+	// An invalid name is reported before the missing ones, as in the reference.
 	if c.ContainerID != "" {
 		if err := CheckContainerID(c.ContainerID); err != nil {
 			return c, about(err, "CNI_CONTAINERID", c.ContainerID)
@@ -129,9 +146,9 @@ func (c Call) Environ() []string {
 	return env
 }
 
-// folders splits a CNI_PATH. Empty parts are skipped: elsewhere they would
-// mean the working directory, which no runtime means.
-func folders(path string) []string {
+// directories splits a CNI_PATH. Empty parts are skipped: in PATH they would mean the working
+// directory.
+func directories(path string) []string {
 	var list []string
 	for _, dir := range filepath.SplitList(path) {
 		if dir != "" {

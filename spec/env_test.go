@@ -72,10 +72,10 @@ func TestEnviron(t *testing.T) {
 }
 
 func TestFolders(t *testing.T) {
-	if got := folders(":/a::/b:"); !slices.Equal(got, []string{"/a", "/b"}) {
+	if got := directories(":/a::/b:"); !slices.Equal(got, []string{"/a", "/b"}) {
 		t.Errorf("got %q", got)
 	}
-	if got := folders(""); len(got) != 0 {
+	if got := directories(""); len(got) != 0 {
 		t.Errorf("empty path: got %q", got)
 	}
 }

@@ -28,7 +28,7 @@ const (
 	CodeCheck       = 102 // CHECK: the attachment is not as ADD left it
 	CodePlugin      = 103 // a plugin or a command could not be found or started, or its answer not be understood
 	CodeHost        = 104 // the host lacks what the plugin needs, which STATUS reports with 50
-	CodeInternal    = 999 // what nobody foresaw
+	CodeInternal    = 999 // unexpected
 )
 
 // An Error is the specification's error object around a cause.
@@ -42,7 +42,7 @@ type Error struct {
 	Err     error  `json:"-"`
 }
 
-// Error returns the text for a person, in one line unless the details have more.
+// Error returns the text, in one line unless the details have more.
 func (e *Error) Error() string {
 	if e.Details == "" {
 		return e.Msg
@@ -61,8 +61,8 @@ func Errorf(code int, format string, args ...any) *Error {
 }
 
 // WithDetails returns a copy of the error with a text added to its details.
-// That leaves Msg a phrase of the reference, word for word, which people and scripts
-// search for; what is wrong with which key, and what to write instead, goes here.
+// So Msg can be a phrase of the reference, word for word, which people and scripts search for;
+// the key, and what to write instead, are in the details.
 func (e *Error) WithDetails(format string, args ...any) *Error {
 	out := *e
 	out.Details = joinDetails(e.Details, fmt.Sprintf(format, args...))
@@ -77,13 +77,10 @@ func joinDetails(a, b string) string {
 	return a + "; " + b
 }
 
-// AsError returns what the runtime is told of err: all its text, and the code
+// AsError returns the error object of err for the runtime: all its text, and the code
 // of the innermost [Error] in it, of the first one if errors were joined. An
 // error without any has code 999. It is nil for nil. Details stay details, unless
 // a text was put behind them.
-//
-// The reference prints the innermost error alone, and what it was about is lost;
-// here the path to it stays in the text.
 func AsError(err error) *Error {
 	if err == nil {
 		return nil
@@ -125,9 +122,7 @@ func hasTyped(err error) bool {
 }
 
 // Encode writes the error for stdout, in the given version, or the newest if
-// that is none of ours: indented by four spaces, without a newline at the end.
-// The reference leaves cniVersion out, which every version of the specification
-// asks for.
+// that is not supported: indented by four spaces, without a newline at the end.
 func (e *Error) Encode(v Version) []byte {
 	if !known(v.String(), Version{}) {
 		v = Newest

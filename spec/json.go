@@ -18,7 +18,7 @@ import (
 // encoding/json itself takes 10,000.
 const maxDepth = 100
 
-// Members returns the members of a JSON object. The error says what is not JSON, is not an
+// Members returns the members of a JSON object. The error reports what is not JSON, is not an
 // object or is nested too deep.
 func Members(obj []byte) (map[string]json.RawMessage, error) {
 	var ms map[string]json.RawMessage
@@ -65,7 +65,7 @@ func depth(b []byte) int {
 
 // Merge returns the JSON object with the members of set, which replace those of the same
 // name, and without those that remove names, both in any case of letters. What is unknown
-// stays, and so do large numbers; the members are sorted. The error says that obj is no
+// stays, and so do large numbers; the members are sorted. The error reports that obj is no
 // object, or which value of set cannot be encoded.
 func Merge(obj []byte, set map[string]any, remove ...string) ([]byte, error) {
 	ms, err := Members(obj)
@@ -86,14 +86,20 @@ func Merge(obj []byte, set map[string]any, remove ...string) ([]byte, error) {
 // Unmarshal decodes the value of a key. The error names the key, as it is written, whose
 // value has the wrong type; it has no code yet, which depends on where the value came from.
 func Unmarshal(key string, b []byte, into any) error {
-	if err := json.Unmarshal(b, into); err != nil {
-		return explain(key, b, reflect.TypeOf(into).Elem(), err)
+	err := json.Unmarshal(b, into)
+	var syntax *json.SyntaxError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &syntax):
+		line, column, _ := Place(b, "", err)
+		return fmt.Errorf("%q: %w (line %d, column %d)", key, err, line, column)
 	}
-	return nil
+	return explain(key, b, reflect.TypeOf(into).Elem(), err)
 }
 
-// Explain says in the words of JSON why a document could not be decoded into a struct,
-// given the error of that: the key as it is written, and what is due there.
+// Explain returns why a document could not be decoded into a struct, in terms of JSON, given the
+// error of that: the key as it is written, and the type that is expected.
 func Explain(doc []byte, into any, err error) error {
 	if _, notObject := Members(doc); notObject != nil {
 		return notObject
@@ -101,9 +107,9 @@ func Explain(doc []byte, into any, err error) error {
 	return explain("", doc, reflect.TypeOf(into).Elem(), err)
 }
 
-// explain finds the innermost value that cannot be decoded into its type: the error of
-// encoding/json names Go's types and fields, of which who wrote the document knows nothing,
-// and has no key at all where a method of the value's type has refused it.
+// explain finds the innermost value that cannot be decoded into its type. The error of
+// encoding/json names Go's types and fields, and has no key where a method of the value's type has
+// refused it.
 func explain(path string, raw []byte, t reflect.Type, err error) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -117,17 +123,20 @@ func explain(path string, raw []byte, t reflect.Type, err error) error {
 	switch {
 	case errors.As(err, &wrong):
 	case t == reflect.TypeFor[netip.Addr]():
-		return fmt.Errorf("%q: %s is not an IP address", path, raw)
+		return KeyErrorf(path, "%q: %s is not an IP address", path, raw)
 	case t == reflect.TypeFor[netip.Prefix]():
-		return fmt.Errorf("%q: %s is not an IP address with a prefix length", path, raw)
+		return KeyErrorf(path, "%q: %s is not "+anAddress, path, raw)
 	default:
-		return fmt.Errorf("%q: %w", path, err)
+		return KeyErrorf(path, "%q: %w", path, err)
 	}
 	if path == "" { // of a key that is there again, with a value that fits
 		path = wrong.Field
 	}
-	return fmt.Errorf("%q is %s where %s is due", path, article(wrong.Value), wanted(wrong.Type))
+	return KeyErrorf(path, "%q is %s where %s is due", path, article(wrong.Value), wanted(wrong.Type))
 }
+
+// anAddress is what an address with its prefix length looks like.
+const anAddress = "an IP address with a prefix length, as 10.1.0.5/24 or fd00::5/64"
 
 // A part is a member of an object, or an element of an array, and the type it is decoded into.
 type part struct {

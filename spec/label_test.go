@@ -30,6 +30,20 @@ func TestLabelOf(t *testing.T) {
 	}
 }
 
+// LabelNames has the names of a label that has all of them.
+func TestLabelNames(t *testing.T) {
+	a := Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}
+	if got, ok := LabelNames(a.Label(255)); !ok || got != a {
+		t.Errorf("got %v, %t", got, ok)
+	}
+	long := Attachment{Network: "net1", ContainerID: strings.Repeat("c", 255), IfName: "eth0"}
+	for _, label := range []string{"", "uplink", a.Key(), a.Key() + " net2/c1/eth0", long.Label(127)} {
+		if got, ok := LabelNames(label); ok {
+			t.Errorf("%q has the names %v", label, got)
+		}
+	}
+}
+
 // A revision that derives other keys can no longer find what an earlier one created.
 func TestKeyNeverChanges(t *testing.T) {
 	a := Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}

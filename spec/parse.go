@@ -14,12 +14,10 @@ import (
 // version conf. Errors have code 6 (not a JSON object) or 7 and name the
 // member.
 //
-// Members tell the shape, not the version: a result that says 0.2.0 and has
-// the members of a newer one, as the reference's loopback prints it, is read
-// for what it has. An index outside the list of interfaces, a null in a list,
-// a missing address or destination, and an address that is not exactly one,
-// are errors; an empty gateway is none, and so is the index -1, which old
-// libraries write for none.
+// The shape is that of the members, not of the version: the reference's loopback prints 0.2.0
+// with the members of a newer one. An index outside the list of interfaces, a null in a list, a
+// missing address or destination, and an address that is not exactly one, are errors; an empty
+// gateway counts as absent, and so does the index -1, which old libraries write.
 func ParseResult(b []byte, conf Version) (*Result, error) {
 	members, err := Members(b)
 	if err != nil {
@@ -47,7 +45,7 @@ func (p *parser) result(f fields, conf Version) (*Result, error) {
 	p.family(r, "ip4", f.take("ip4"))
 	p.family(r, "ip6", f.take("ip6"))
 	ips := f.take("ips")
-	if v == V030 { // whose text calls them ip; elsewhere that is an unknown member
+	if v == V030 { // whose text calls them ip; in other versions that is an unknown member
 		if ip := f.take("ip"); ips == nil {
 			ips = ip
 		}
@@ -63,8 +61,8 @@ func (p *parser) result(f fields, conf Version) (*Result, error) {
 	return r, p.err
 }
 
-// resultVersion returns the version of a result: its own if it says one, else conf.
-// One that does not exist is an error, since its shape may differ.
+// resultVersion returns the version of a result: its own if it has one, else conf. One that does
+// not exist is an error, since its shape may differ.
 func resultVersion(raw json.RawMessage, conf Version) (Version, error) {
 	text := ""
 	if err := optional("cniVersion", raw, &text); err != nil {
@@ -84,8 +82,7 @@ func at(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
 
 // A parser reads the parts of a result. Absent and null members are zero; the
 // first error stays, and what is read after it counts for nothing.
-// So the readers below need no error each, and the whole stays readable. Paths are
-// for people: ips[0].address.
+// Paths are those of messages: ips[0].address.
 type parser struct {
 	err      error
 	anyIndex bool // ips[].interface may point outside the list, see [Request.CheckIndexes]
@@ -94,7 +91,7 @@ type parser struct {
 // fail keeps the first error, with the path of the member.
 func (p *parser) fail(path, format string, args ...any) {
 	if p.err == nil {
-		p.err = fmt.Errorf("%s: "+format, append([]any{path}, args...)...)
+		p.err = KeyErrorf(path, "%s: "+format, append([]any{path}, args...)...)
 	}
 }
 
@@ -121,8 +118,7 @@ func (p *parser) object(path string, raw json.RawMessage) fields {
 	return p.element(path, raw)
 }
 
-// element is object for an element of a list, which must not be null: the reference reads
-// it, and panics later.
+// element is object for an element of a list, which must not be null.
 func (p *parser) element(path string, raw json.RawMessage) (f fields) {
 	if raw[0] != '{' {
 		p.fail(path, "%s where an object is due", kindOf(raw[0]))
@@ -197,14 +193,13 @@ func (p *parser) ip(path string, raw json.RawMessage, interfaces int) IP {
 	return ip
 }
 
-// outside says that an index is none of a list of interfaces.
+// outside is the text for an index outside the list of interfaces.
 func outside(n, interfaces int) string {
 	return fmt.Sprintf("%d is outside the list of %d interfaces", n, interfaces)
 }
 
 // family reads ip4 or ip6 of the versions below 0.3.0.
-// Routes get no gateway here: whoever sets them knows that of their family. Older
-// libraries did copy it, which newer ones have given up.
+// Routes get no gateway here: the plugin that sets them knows that of their family.
 func (p *parser) family(r *Result, path string, raw json.RawMessage) {
 	if raw == nil {
 		return
@@ -317,8 +312,7 @@ func (p *parser) strs(path string, raw json.RawMessage) []string {
 }
 
 // num reads an integer of 0 or more, with the kernel's 32 bits.
-// The reference takes negative ones for some, which no attribute of a link or a
-// route can have. Exponents and fractions are refused, also those that are whole.
+// Exponents and fractions are refused, also those that are whole.
 func (p *parser) num(path string, raw json.RawMessage) int {
 	if raw == nil {
 		return 0
@@ -364,7 +358,6 @@ func (p *parser) addr(path string, raw json.RawMessage) netip.Addr {
 
 // prefix reads an address with its prefix length, which must be there. An
 // IPv4-mapped one becomes IPv4, as in the reference.
-// Without its length the reference reads it too, but prints it as "<nil>" later.
 func (p *parser) prefix(path string, raw json.RawMessage) netip.Prefix {
 	if raw == nil {
 		p.fail(path, "missing")
@@ -373,7 +366,7 @@ func (p *parser) prefix(path string, raw json.RawMessage) netip.Prefix {
 	text := p.str(path, raw)
 	prefix, err := netip.ParsePrefix(text)
 	if err != nil {
-		p.fail(path, "%q is not an IP address with a prefix length", text)
+		p.fail(path, "%q is not "+anAddress, text)
 		return netip.Prefix{}
 	}
 	if !prefix.Addr().Is4In6() {

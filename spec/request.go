@@ -3,6 +3,7 @@ package spec
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 )
 
@@ -25,33 +26,40 @@ const (
 type Request struct {
 	Attachment
 	Call Call     // Verb, NetNS and what else the runtime said, as it came
-	Path []string // the folders of CNI_PATH; empty: plugins of this binary alone
+	Path []string // the directories of CNI_PATH; empty: plugins of this binary alone
 	Net  NetConf  // keys common to all plugins
 	Prev *Result  // prevResult; nil if there is none
 
-	// Valid is what is still attached, for GC. It is nil if the runtime did
-	// not say, and empty if nothing is attached.
+	// Valid is what is still attached, for GC. It is nil if the configuration does not have the
+	// set, and empty if nothing is attached.
 	Valid []Attachment
 
 	Invoker Invoker // runs delegates; never nil
 
-	// Warn prints one line for people on stderr; never nil.
+	// Warn prints one line on stderr; never nil.
 	Warn func(format string, args ...any)
 
-	// What Decode, Arg and Wire read; nobody changes the bytes.
+	// What Decode, Arg and Wire read. The bytes are never changed.
 	args    Args            // nil also if it is malformed
 	badArgs error           // why
-	absent  []error         // what DEL goes on without
+	absent  []error         // what DEL ignores
 	conf    json.RawMessage // the plugin's own configuration, as it came
-	top     common          // its keys that all plugins have
+	top     Common          // its keys that all plugins have
 }
 
-// common are the keys that all plugins have, each to be read on its own.
-type common struct {
-	CNIVersion, Name, Type, IPAM, DNS, Args, RuntimeConfig, MAC, PrevResult json.RawMessage
-
-	Valid    json.RawMessage `json:"cni.dev/valid-attachments"`
-	Attached json.RawMessage `json:"cni.dev/attachments"`
+// Common are the keys that all plugins have, each to be read on its own.
+type Common struct {
+	CNIVersion    json.RawMessage `json:"cniVersion"`
+	Name          json.RawMessage `json:"name"`
+	Type          json.RawMessage `json:"type"`
+	IPAM          json.RawMessage `json:"ipam"`
+	DNS           json.RawMessage `json:"dns"`
+	Args          json.RawMessage `json:"args"`
+	RuntimeConfig json.RawMessage `json:"runtimeConfig"`
+	MAC           json.RawMessage `json:"mac"`
+	PrevResult    json.RawMessage `json:"prevResult"`
+	Valid         json.RawMessage `json:"cni.dev/valid-attachments"`
+	Attached      json.RawMessage `json:"cni.dev/attachments"`
 }
 
 // NetConf are the keys common to all plugins.
@@ -69,22 +77,27 @@ type NetConf struct {
 }
 
 // NewRequest reads a plugin's configuration. Errors have code 6 (not JSON) or 7
-// (what it says is invalid), and 3 or 4 if the call's names are. Invoker and
+// (invalid), and 3 or 4 if the call's names are. Invoker and
 // Warn are the caller's to set; until then Warn is silent.
 //
-// DEL has to succeed whatever has become of the configuration: all that a JSON object
-// says is absent where it cannot be read, and [Verbs.Do] warns of it.
+// DEL has to succeed with any configuration: a member of the JSON object that cannot be read
+// counts as absent, and [Verbs.Do] warns of it.
 //
-// Whether the plugin serves the version, and reads CNI_ARGS, is for [Verbs.Do] to say;
-// prevResult and the set of GC are read only in a version that exists. With an error the
-// request is nil, or good for its version alone.
+// [Verbs.Do] checks that the plugin serves the version; prevResult and the set of GC are read only
+// in a version that exists. With an error the request is nil, or only its version is valid.
 func NewRequest(c Call, conf []byte) (*Request, error) {
 	if len(conf) > MaxConf {
 		return nil, Errorf(CodeDecode, "network config of more than %d bytes", MaxConf)
 	}
-	r := &Request{Call: c, Path: folders(c.Path), conf: conf, Warn: func(string, ...any) {}}
+	r := &Request{Call: c, Path: directories(c.Path), conf: conf, Warn: func(string, ...any) {}}
 	if err := unmarshalObject(conf, &r.top); err != nil {
-		return nil, Errorf(CodeDecode, "error unmarshall network config: %w", err)
+		e := Errorf(CodeDecode, "error unmarshall network config: %w", err)
+		if line, column, found := Place(conf, "", err); len(conf) == 0 {
+			e = e.WithDetails("the configuration on standard input is empty")
+		} else if found {
+			e = e.WithDetails("at line %d, column %d", line, column)
+		}
+		return nil, e
 	}
 	// The version comes first: an error about anything else is in that version.
 	for _, read := range []func() error{r.readVersion, r.readName, r.readType, r.readIPAM, r.readDNS, r.readArgs, r.readPrev, r.readValid} {
@@ -97,7 +110,7 @@ func NewRequest(c Call, conf []byte) (*Request, error) {
 	return r, r.readCall()
 }
 
-// note keeps what DEL goes on without.
+// note records what DEL ignores.
 func (r *Request) note(err error) {
 	if err != nil {
 		r.absent = append(r.absent, err)
@@ -179,16 +192,14 @@ func readType(key string, raw json.RawMessage, into *string) error {
 		return nil
 	}
 	if err := CheckType(name); err != nil {
-		return err
+		return &KeyError{key, err}
 	}
 	*into = name
 	return nil
 }
 
-// readPrev reads prevResult in its own version.
-// The reference reads it in the configuration's, and fails where a plugin before
-// answered in an older one. prevResult of a configuration of an unknown version
-// cannot be read, and would hide the better error, that of the version.
+// readPrev reads prevResult in its own version, which may be older than the configuration's. In a
+// configuration of an unknown version it is not read: the error about the version comes first.
 func (r *Request) readPrev() error {
 	if absent(r.top.PrevResult) || !r.Net.exact(Version{}) {
 		return nil
@@ -200,7 +211,11 @@ func (r *Request) readPrev() error {
 	}
 	res, err := p.result(members, r.Net.Version)
 	if err != nil {
-		return Errorf(CodeConfig, "prevResult: %w", err)
+		key := "prevResult"
+		if inner := new(KeyError); errors.As(err, &inner) {
+			key += "." + inner.Key
+		}
+		return Errorf(CodeConfig, "prevResult: %w", err).AtKey(key)
 	}
 	r.Prev = res
 	return nil
@@ -276,7 +291,7 @@ func (r *Request) Stale() func(label string) bool {
 	return func(label string) bool { return LabelOf(label, r.Network) && !valid(LabelKey(label)) }
 }
 
-// absent reports whether a key has no value; null is none.
+// absent reports whether a key has no value, or null.
 func absent(raw json.RawMessage) bool { return raw == nil || string(raw) == "null" }
 
 // optional decodes a value that may be absent.
@@ -291,8 +306,8 @@ func optional(key string, raw json.RawMessage, into any) error {
 func (r *Request) Conf() json.RawMessage { return r.conf }
 
 // Arg returns the value of a key of CNI_ARGS.
-// False says that it is not there; it may be there and empty. In verbs that are about
-// no attachment there are none.
+// False: it is not there; it may be there and empty. Verbs that are about no attachment have no
+// CNI_ARGS.
 func (r *Request) Arg(key string) (string, bool) {
 	value, ok := r.args[key]
 	return value, ok
@@ -310,7 +325,7 @@ func (r *Request) Encode(res *Result) ([]byte, error) {
 }
 
 // Clone returns a copy that shares nothing with r that can change.
-// The configuration, CNI_ARGS and the members are shared, since nobody changes them.
+// The configuration, CNI_ARGS and the members are shared, since they are never changed.
 func (r *Request) Clone() *Request {
 	c := *r
 	c.Prev = r.Prev.Clone()
@@ -329,12 +344,11 @@ func (r *Request) CheckIPAM() error {
 	if verbs, err := r.Invoker.Find(r.Net.IPAM.Type); err != nil || verbs == nil || verbs.IPAM {
 		return nil // a missing one is an error when it is run
 	}
-	return Errorf(CodeConfig, "\"ipam.type\" %q is no address plugin: host-local, static and dhcp are", r.Net.IPAM.Type)
+	return Errorf(CodeConfig, "\"ipam.type\" %q is no address plugin: host-local, static and dhcp are", r.Net.IPAM.Type).AtKey("ipam.type")
 }
 
 // Delegate runs a verb of the IPAM plugin with the same call and configuration.
-// The plugin gets a copy of the request. It is the caller who must follow a
-// failed ADD by a DEL.
+// The plugin gets a copy of the request. The caller must follow a failed ADD by a DEL.
 //
 // Errors are the plugin's, with its code; 7 for a type that is no IPAM plugin's name.
 // prevResult goes along as it is in r.

@@ -7,12 +7,12 @@ import (
 	"slices"
 )
 
-// A Result is the newest version's result, the only one the program knows;
-// older shapes exist at the edge alone ([ParseResult], [Result.Encode]).
+// A Result is a result of the newest version. Older forms are read by [ParseResult] and written
+// by [Result.Encode].
 // Members that no version of the specification knows are kept.
 //
-// A plugin that returns prevResult returns the very one it got, which is its own to
-// change; who keeps a result that a plugin is to see gives it a [Result.Clone].
+// A plugin may change the prevResult that it got, and return it; a caller that keeps a result
+// passes a [Result.Clone].
 type Result struct {
 	Interfaces []Interface
 	IPs        []IP
@@ -23,11 +23,11 @@ type Result struct {
 }
 
 // An Interface is a link that a plugin made or found.
-// Addresses point at it by its place in the list, so its place must not change.
+// Addresses refer to it by its index in the list, so the index must not change.
 type Interface struct {
 	Name    string
 	MAC     string // as the plugin wrote it; empty: none
-	MTU     int    // bytes; 0: not told
+	MTU     int    // bytes; 0: unknown
 	Sandbox string // path of the network namespace; empty: the host's
 	// For plugins that make sockets or pass devices through; none here does.
 	SocketPath string
@@ -40,7 +40,7 @@ type Interface struct {
 type IP struct {
 	Address   netip.Prefix
 	Gateway   netip.Addr // zero: none
-	Interface *int       // index into Interfaces; nil: not told
+	Interface *int       // index into Interfaces; nil: unknown
 
 	extra members
 }
@@ -48,19 +48,19 @@ type IP struct {
 // A Route is a route inside the container.
 // Its table and scope are pointers since 0 is a value for both.
 type Route struct {
-	Dst      netip.Prefix
-	GW       netip.Addr // zero: the gateway of the family
-	MTU      int        // bytes; 0: the link's
-	AdvMSS   int        // bytes; 0: from the MTU
-	Priority int        // the metric; 0: the kernel's choice
-	Table    *int       // nil: main
-	Scope    *int       // nil: from the gateway
+	Dst      netip.Prefix `json:"dst"`
+	GW       netip.Addr   `json:"gw"`       // zero: the gateway of the family
+	MTU      int          `json:"mtu"`      // bytes; 0: the link's
+	AdvMSS   int          `json:"advmss"`   // bytes; 0: from the MTU
+	Priority int          `json:"priority"` // the metric; 0: the kernel's choice
+	Table    *int         `json:"table"`    // nil: main
+	Scope    *int         `json:"scope"`    // nil: from the gateway
 
 	extra members
 }
 
 // DNS is what belongs into the container's resolv.conf.
-// The lists are in the order of preference. Zero is none.
+// The lists are in the order of preference.
 type DNS struct {
 	Nameservers []string `json:"nameservers,omitempty"`
 	Domain      string   `json:"domain,omitempty"`
@@ -71,12 +71,12 @@ type DNS struct {
 }
 
 // members are JSON members without a field of their own.
-// They travel from prevResult to the answer, since a plugin has to pass on what it
-// does not change; the reference drops them. Nil is none.
+// They are copied from prevResult to the answer, since a plugin has to pass on what it does not
+// change.
 type members map[string]json.RawMessage
 
 // Clone returns a deep copy; nil of nil.
-// The bytes of extra members are shared, since nobody changes them.
+// The bytes of extra members are shared, since they are never changed.
 func (r *Result) Clone() *Result {
 	if r == nil {
 		return nil
@@ -134,8 +134,8 @@ func (d DNS) clone() DNS {
 	return d
 }
 
-// Replaces reports whether d, as configured, stands in place of an address plugin's: it
-// says something, if only that a list is empty.
+// Replaces reports whether d, as configured, replaces that of an IPAM plugin: whether it has a
+// member, if only an empty list.
 func (d DNS) Replaces() bool {
 	return d.Nameservers != nil || d.Search != nil || d.Options != nil || !d.Empty()
 }

@@ -1,6 +1,10 @@
 package spec
 
-import "context"
+import (
+	"context"
+	"encoding/json"
+	"net/netip"
+)
 
 // A Verb is an operation of the specification, as in CNI_COMMAND.
 type Verb string
@@ -48,19 +52,38 @@ type Verbs struct {
 	// Since is the oldest version the plugin serves; zero: all versions.
 	Since Version
 
-	// Args says that the plugin, or one that it delegates to, reads CNI_ARGS in ADD, CHECK or
-	// GET. One that is malformed is then refused; where nothing reads it there is a warning.
+	// Args: the plugin, or one that it delegates to, reads CNI_ARGS in ADD, CHECK or GET. A
+	// malformed one is then an error, else a warning.
 	Args bool
 
-	// Enters says that ADD, CHECK, DEL and GET open CNI_NETNS, and refuse the host's own. For
-	// other plugins the serve loop looks at it before them.
+	// ArgIP says that ADD gives the address of IP in CNI_ARGS.
+	ArgIP bool
+
+	// Enters: ADD, CHECK, DEL and GET open CNI_NETNS, and refuse the host's own. For other plugins
+	// the serve loop checks it.
 	Enters bool
 
-	// IPAM says that the plugin gives addresses, so that "ipam.type" may name it.
+	// IPAM: the plugin gives addresses, so "ipam.type" may name it.
 	IPAM bool
 
-	// What they get is checked, see [NewRequest] and [Verbs.Allow]. They may change
-	// the request, and report to people with its Warn.
+	// Interface says that ADD makes the interface CNI_IFNAME, MAC that it reads [Request.MAC].
+	Interface, MAC bool
+
+	// Chained says that ADD needs the prevResult of a plugin before it in the list.
+	Chained bool
+
+	// Validate checks the configuration of an ADD, and opens, sends and starts nothing. Its
+	// errors are ADD's. The verb STATUS says that the runtime may add what is missing by a
+	// capability. Nil: every configuration is valid.
+	Validate func(*Request) (Claims, error)
+
+	// Confine changes the configuration of a plugin so that ADD changes nothing but network
+	// namespaces and what is stored below the state directory, and returns what is left out by
+	// that, for people; empty: nothing. Nil: it changes nothing else anyway.
+	Confine func(conf map[string]json.RawMessage) (leftOut string)
+
+	// The request is checked before, see [NewRequest] and [Verbs.Allow]. The functions may change
+	// it, and print warnings with its Warn.
 	Add, Get               func(context.Context, *Request) (*Result, error)
 	Check, Del, Status, GC func(context.Context, *Request) error
 
@@ -73,6 +96,25 @@ type Verbs struct {
 	// Prepare makes what the attachments of a network share on the host, before the first one,
 	// as a bridge.
 	Prepare func(context.Context, *Request) error
+
+	// RemoveNetwork deletes what ADD has made for the network and no attachment owns, as a
+	// bridge; the request is that of a GC. It is no verb of the specification. The error has
+	// code 100 if something else uses the network. Nil: there is no such thing.
+	RemoveNetwork func(context.Context, *Request) error
+}
+
+// Claims are what a configuration takes, as far as it says: of the host, and of the addresses
+// of its network.
+type Claims struct {
+	Link   string // of the host, through which it reaches the containers; empty: one for each container
+	Routed bool   // the host routes to the addresses
+	Ranges []Range
+}
+
+// A Range is the addresses of a subnet from First to Last, which are given to containers.
+type Range struct {
+	Subnet      netip.Prefix
+	First, Last netip.Addr
 }
 
 // An Invoker finds plugins by name, and runs them.
@@ -176,7 +218,7 @@ func (v Verbs) Allow(r *Request) error {
 	default:
 		return unknownVerb(verb)
 	}
-	// For ADD the list of versions says that one does not exist.
+	// ADD exists in all versions.
 	err := v.serves(r.Net)
 	if verb != Add && verb != Restore && verb != Prepare {
 		err = v.allows(verb, r.Net)
@@ -188,7 +230,7 @@ func (v Verbs) Allow(r *Request) error {
 	case r.badArgs != nil && (v.Args || r.Net.IPAM.Type != ""):
 		return r.badArgs
 	case verb == Check && r.Prev == nil && v.Check != nil, verb == Restore && r.Prev == nil && v.Restore != nil:
-		return Errorf(CodeConfig, "required prevResult missing")
+		return Errorf(CodeConfig, "required prevResult missing").WithDetails(`"prevResult" must be the result of the ADD`)
 	case verb == GC && r.Valid == nil:
 		return Errorf(CodeConfig, "GC needs the list %q; nothing was removed", keyValid)
 	}
@@ -196,7 +238,22 @@ func (v Verbs) Allow(r *Request) error {
 }
 
 // unknownVerb is the error of what is no verb of the specification.
-func unknownVerb(verb Verb) *Error { return Errorf(CodeEnv, "unknown CNI_COMMAND: %s", verb) }
+func unknownVerb(verb Verb) *Error {
+	return Errorf(CodeEnv, "unknown CNI_COMMAND: %s", verb).WithDetails("it must be ADD, DEL, CHECK, GET, GC, STATUS or VERSION")
+}
+
+// Validate checks the configuration of a plugin of this program, see [Verbs.Validate]: of the
+// request's own, or of one that it delegates to. An external one takes any.
+func (r *Request) Validate(plugin string) (Claims, error) {
+	verbs, err := r.Invoker.Find(plugin)
+	if err == nil && verbs != nil {
+		err = verbs.serves(r.Net)
+	}
+	if err != nil || verbs == nil || verbs.Validate == nil {
+		return Claims{}, err
+	}
+	return verbs.Validate(r)
+}
 
 // allows reports whether the version of the configuration has a verb that not
 // all versions have. The texts and their order are the reference's.
@@ -214,9 +271,8 @@ func (v Verbs) allows(verb Verb, n NetConf) error {
 }
 
 // serves reports whether the plugin serves the version of a configuration: the
-// text must be one of ours exactly, so "1.0" is none.
-// The error has code 1, and in its details both sides, since a runtime that has a
-// choice of versions shows them to people.
+// text must be exactly that of a supported version, so "1.0" is refused. The error has code 1, and
+// the versions in its details.
 func (v Verbs) serves(n NetConf) error {
 	if n.exact(v.Since) {
 		return nil
@@ -229,7 +285,7 @@ func (v Verbs) serves(n NetConf) error {
 	if text == "" {
 		text = V010.String()
 	}
-	return Errorf(CodeVersion, "incompatible CNI versions").WithDetails("config is %q, plugin supports %q", text, served)
+	return Errorf(CodeVersion, "incompatible CNI versions").WithDetails("config is %q, plugin supports %q", text, served).AtKey("cniVersion")
 }
 
 // exact reports whether cniVersion is written as one of the versions from

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// A Version is a version of the CNI specification; the zero value is none.
-// Versions compare with ==; which is newer, [Version.AtLeast] says.
+// A Version is a version of the CNI specification; the zero value is invalid.
+// Versions compare with == and [Version.AtLeast].
 type Version struct{ Major, Minor, Patch int }
 
 // The versions of the specification, oldest first.
@@ -26,7 +26,7 @@ var (
 	// GC and STATUS, and attributes of routes.
 	V110 = Version{1, 1, 0}
 
-	// Newest is what VERSION answers when it is not told a version.
+	// Newest is what VERSION answers when no version is asked for.
 	Newest = V110
 )
 
@@ -49,7 +49,7 @@ func Versions(since Version) []Version {
 // empty string is 0.1.0, as the specification says of a configuration without
 // a version.
 //
-// A number may have 16 bits and leading zeros, which the reference takes too. The
+// A number may have 16 bits and leading zeros, as in the reference. The
 // result need not be a version that exists: see [Verbs.Do]. A sign, a blank, a "v"
 // or a suffix as in "0.4.0-dev" is an error.
 func ParseVersion(s string) (Version, error) {
@@ -92,8 +92,7 @@ func (v Version) AtLeast(o Version) bool {
 func (v Version) NeedsAddress() bool { return !v.AtLeast(V030) }
 
 // known reports whether the text is exactly a version of ours from since on.
-// Plugins and runtimes of the reference compare texts as well, so "1.0" is not
-// 1.0.0 here either.
+// As in the reference, "1.0" is not 1.0.0.
 func known(text string, since Version) bool {
 	for _, v := range Versions(since) {
 		if v.String() == text {
@@ -117,8 +116,7 @@ func ConfVersion(conf []byte) Version {
 // versions from since on: one line. It echoes the cniVersion of stdin if the
 // plugin serves that, else it is in the newest; bad input is no error.
 //
-// The echo is the specification's; the reference answers with its newest always.
-// Runtimes choose by supportedVersions, so either serves them.
+// The specification asks for the echo; runtimes choose by supportedVersions.
 func VersionAnswer(stdin []byte, since Version) []byte {
 	var in struct{ CNIVersion string }
 	if err := json.Unmarshal(stdin, &in); err != nil || !known(in.CNIVersion, since) {

@@ -6,7 +6,7 @@ import (
 )
 
 // indentLimit is the size from which a result is printed without indentation,
-// in bytes: nobody reads that much, and indentation multiplies it.
+// in bytes: indentation multiplies it.
 const indentLimit = 64 << 10
 
 // The bounds of interfaces[].mtu and routes[].mtu in the result schema; lo has 65536, which is
@@ -23,7 +23,6 @@ func (r *Result) Encode(v Version) ([]byte, error) { return r.EncodeFor(v, "") }
 // EncodeFor is [Result.Encode]; below 0.3.0, where a result has one address of
 // each family, it prefers those of the named interface of the container.
 // Without a name, or where none of its addresses is known, the first one is taken.
-// The reference takes the first always, which in a chain may be another interface's.
 //
 // It is what a runtime keeps and prints: a result without addresses is written as well, since
 // external plugins may answer so in all versions.
@@ -64,8 +63,7 @@ func put[T comparable](o object, key string, value T) {
 	}
 }
 
-// putList adds a list unless it is empty: it is never null, and an empty one says no more
-// than none.
+// putList adds a list unless it is empty. It is never null.
 func putList[T, E any](o object, key string, list []T, element func(T) E) {
 	if len(list) == 0 {
 		return
@@ -103,7 +101,7 @@ func (r *Result) wire(v Version, ifName string) (object, error) {
 }
 
 // families writes ip4 and ip6, which versions below 0.3.0 have beside dns. A
-// route goes where its family is; attributes of routes have no place.
+// route is in the member of its family, without attributes.
 func (r *Result) families(o object, ifName string) {
 	for _, key := range []string{"ip4", "ip6"} {
 		is4 := key == "ip4"

@@ -1,9 +1,8 @@
-// Package applet is what a program of the binary is: a name, a help text, and the verbs of a
+// Package applet has the type of a program of the binary: a name, a help text, and the verbs of a
 // plugin or the main of a tool. [Serve] runs a plugin as the specification says.
 //
-// An applet is a function of its [Process]: it reads no environment, prints nothing, does not
-// exit and keeps no state behind the back of its caller. So plugins can run in the process of
-// another one, and tests need no process.
+// An applet uses its [Process] alone: not the environment, the standard streams, os.Exit or global
+// state. So plugins can run in the process of another one, and in that of a test.
 package applet
 
 import (
@@ -11,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -21,29 +21,36 @@ import (
 // An Applet is one program of the binary, found by the name it is called by.
 // Either Verbs (a plugin) or Main (a tool) is set.
 //
-// Help is all that users are told of a plugin, so every key is in it.
+// Help describes every key of a plugin.
 type Applet struct {
 	Name    string     // base name of argv[0], and "type" of a configuration
 	Summary string     // one line
 	Help    string     // one configuration key a line; of a tool, its usage, or empty: its main prints it for the argument help
-	Conf    any        // of a plugin: the zero value of the struct with its keys; nil: it has none
 	Verbs   spec.Verbs // a plugin's
-	Main    func(context.Context, Process) int
 
-	// Again is what a plugin does that it has started itself: with arguments, and
-	// without CNI_COMMAND. Few need it.
+	// Conf is, of a plugin, the zero value of the struct with its keys; nil: it has none. A key
+	// whose value is the configuration of another plugin, named by its "type", has the tag
+	// plugin with the one that is run without that.
+	Conf any
+
+	Main func(context.Context, Process) int
+
+	// Man adds to the manual page what follows the name; nil: that is made of Help.
+	Man func(*Page)
+
+	// Again is the main of a plugin that re-execs itself: with arguments, and without CNI_COMMAND.
 	Again func(Process) int
 
 	// Daemon is set for a plugin that has one, run as "NAME daemon" without CNI_COMMAND.
 	Daemon func(context.Context, Process) int
 
-	// AnyNetNS is set for address plugins that never enter the namespace: for
-	// them a CNI_NETNS that is none (as /dev/null) is no error.
+	// AnyNetNS is set for IPAM plugins that never enter the namespace: for them CNI_NETNS may be
+	// any path, as /dev/null.
 	AnyNetNS bool
 }
 
 // A Process is what an applet sees of the process it runs in.
-// Tests make one of buffers and maps; so no test needs a process but those of signals.
+// Tests make one of buffers and maps.
 type Process struct {
 	Args           []string            // after the name
 	Getenv         func(string) string // as [os.Getenv]
@@ -51,13 +58,16 @@ type Process struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 
-	// Threads makes those that an ADD may need, before its first change: Go's runtime ends
-	// the process where it cannot make one. Nil: they are made when they are needed.
+	// Threads starts those that an ADD may need, before its first change: Go's runtime ends the
+	// process if it cannot start one. Nil: they are started when they are needed.
 	Threads func()
 
 	// Applets are the programs of the binary: delegates and members of a chain are found
 	// among them.
 	Applets Table
+
+	// Log is the line about the call for CNIBOX_LOG; nil: none is wanted.
+	Log *Log
 
 	// ForceExec starts a process even for plugins that are built in; tests
 	// compare both ways.
@@ -70,9 +80,9 @@ type EndedBy unix.Signal
 // Error names the signal as kill(1) does.
 func (s EndedBy) Error() string { return "ended by " + unix.SignalName(unix.Signal(s)) }
 
-// invoker returns what runs delegates and members of a chain: plugins found in
-// the folders of path, and those built in.
-// A delegate has the environment and stderr of the one who calls it.
+// Invoker returns what runs delegates and members of a chain: plugins found in
+// the directories of path, and those built in. A delegate has the environment and stderr of its
+// caller.
 func (p Process) Invoker(path []string) *chain.Local {
 	return &chain.Local{Path: path, Lookup: p.Applets.Plugin, Environ: p.Environ, Stderr: p.Stderr, ForceExec: p.ForceExec}
 }
@@ -80,8 +90,8 @@ func (p Process) Invoker(path []string) *chain.Local {
 // A Table is all applets of a binary, in the order of their names.
 type Table []*Applet
 
-// Lookup finds the applet that a program or a plugin type of this base name
-// means: the exact name, else the longest name of an applet that the base name
+// Lookup finds the applet of the base name of a program or a plugin type: the exact name, else
+// the longest name of an applet that the base name
 // ends in after a "-" (buildkit-cni-host-local is host-local).
 // BuildKit and KubeVirt install plugins under such names, and write them as type.
 func (t Table) Lookup(name string) (*Applet, bool) {
@@ -97,7 +107,7 @@ func (t Table) Lookup(name string) (*Applet, bool) {
 	return found, found != nil
 }
 
-// plugin is Lookup for delegates and members of a chain: tools are no plugins.
+// Plugin is Lookup for delegates and members of a chain: tools are no plugins.
 func (t Table) Plugin(name string) (spec.Verbs, bool) {
 	a, ok := t.Lookup(name)
 	if !ok || a.Main != nil {
@@ -106,9 +116,23 @@ func (t Table) Plugin(name string) (spec.Verbs, bool) {
 	return a.Verbs, true
 }
 
-// Run is the applet's main; the exit code is its own to choose. A tool that a runtime
-// calls, for a plugin of its name, is refused: exit code 0 would be a success.
+// Run runs the applet and returns its exit code. A tool that a runtime calls as a plugin is an
+// error: exit code 0 would be a success.
+//
+// With CNIBOX_LOG a line is written at the end, unless it is part of a call that has one.
 func (a *Applet) Run(ctx context.Context, p Process) int {
+	where := p.Getenv(LogEnv)
+	if where == "" || p.Log != nil {
+		return a.run(ctx, p)
+	}
+	p.Log = &Log{program: a.Name, where: where, stderr: p.Stderr, start: time.Now()}
+	exit := a.run(ctx, p)
+	p.Log.Write(exit)
+	return exit
+}
+
+// run is Run without a log.
+func (a *Applet) run(ctx context.Context, p Process) int {
 	if a.Main != nil {
 		if len(p.Args) == 0 && p.Getenv("CNI_COMMAND") != "" {
 			return Unknown(a.Name, p)
@@ -125,8 +149,8 @@ func (a *Applet) Run(ctx context.Context, p Process) int {
 	return Serve(ctx, a, p)
 }
 
-// Unknown answers for a name that is no applet's, or no plugin's. A runtime that called it gets
-// an error it can read, since an empty stdout would say nothing to it.
+// Unknown reports a name that is not an applet's, or not a plugin's: on stdout, as an error object,
+// if a runtime calls.
 func Unknown(name string, p Process) int {
 	err := spec.Errorf(spec.CodeEnv, "%q is no plugin of cnibox: the program must be called by the name of one", name)
 	if p.Getenv("CNI_COMMAND") != "" {

@@ -12,16 +12,13 @@ import (
 	"cnibox/spec"
 )
 
-// quiet is how long VERSION waits for the end of its input. It needs none, so
-// none may be coming.
-// A prober writes its few bytes at once; a terminal writes none.
+// quiet is how long VERSION waits for the end of its input, which it does not need: runtimes write
+// a few bytes at once, a terminal writes none.
 const quiet = 100 * time.Millisecond
 
 // readInput reads r to its end, or one byte beyond what a configuration may
-// have, which [spec.NewRequest] then refuses. With a limit of time above 0 it
-// returns what came until then. It ends with ctx, which a plain read would
-// outlive.
-// An error of the read comes with what was read before.
+// have, which [spec.NewRequest] then refuses. With a time limit above 0 it returns what was read
+// until then. It ends with ctx, unlike a plain read. An error comes with what was read before.
 func readInput(ctx context.Context, r io.Reader, limit time.Duration) ([]byte, error) {
 	f, ok := r.(*os.File)
 	if !ok {
@@ -41,22 +38,19 @@ func readInput(ctx context.Context, r io.Reader, limit time.Duration) ([]byte, e
 // bounded reads to the end, or one byte beyond what a configuration may have.
 func bounded(r io.Reader) ([]byte, error) { return io.ReadAll(io.LimitReader(r, spec.MaxConf+1)) }
 
-// glance is how often the context is looked at, in milliseconds.
+// glance is how often the context is checked, in milliseconds.
 const glance = 50
 
-// A pollReader reads a file that may stay silent. It needs no goroutine, and so
-// no second thread, since main is locked to the first.
-// A read cannot be given a deadline: stdin is in blocking mode, and the runtime does
-// not watch it.
+// A pollReader reads a file that may block. It needs no goroutine, and so no second thread, since
+// main is locked to the first. A read of stdin, which is in blocking mode, cannot have a deadline.
 type pollReader struct {
 	ctx     context.Context
 	file    *os.File
-	limited bool // the context has a limit of time, which is the end of the input
+	limited bool // the time limit counts as the end of the input
 }
 
 // Read returns io.EOF when the time is over.
-// It looks at the context twenty times a second. A pipe whose other end was closed
-// counts as readable: the read then says that it is the end.
+// It checks the context twenty times a second. A pipe whose other end was closed is readable.
 func (p *pollReader) Read(b []byte) (int, error) {
 	fds := []unix.PollFd{{Fd: int32(p.file.Fd()), Events: unix.POLLIN}}
 	for {

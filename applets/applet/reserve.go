@@ -6,13 +6,13 @@ import (
 	"cnibox/spec"
 )
 
-// addDescriptors is more than any ADD has open at a time, with its delegates and its undo.
-// Together with what a process begins with it stays below 64, from where on the kernel
-// has to make a bigger table, for which it waits some 10 ms.
+// addDescriptors is more than any ADD has open at a time, with its delegates and its undo. With
+// those that a process starts with it is below 64, from where on the kernel needs some 10 ms for a
+// bigger table.
 const addDescriptors = 32
 
-// ready makes sure, before the first change, that ADD and its undo have what a process can
-// run out of.
+// Ready checks, before the first change, that ADD and its undo have the descriptors and threads
+// that they may need.
 func (p Process) Ready() error {
 	if p.Threads != nil {
 		p.Threads()
@@ -22,14 +22,14 @@ func (p Process) Ready() error {
 
 // checkDescriptors reports, before the first change, that ADD or its undo would run out of
 // file descriptors. The limit is the process's own, so those that are free now stay free.
-// Errors have code 5; later on, Go's runtime would end the process where it gets none for
-// the first timer.
+// Errors have code 5; later, Go's runtime would end the process if it gets none for the first
+// timer.
 func checkDescriptors() error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return spec.Errorf(spec.CodeIO, "limit of file descriptors: %w", err)
 	}
-	// poll(2) tells which of a group of descriptors are not open in one call.
+	// one poll(2) reports which of many descriptors are not open
 	var group [2 * addDescriptors]unix.PollFd
 	free := 0
 	for first := uint64(0); free < addDescriptors && first < limit.Cur; first += uint64(len(group)) {

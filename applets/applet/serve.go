@@ -2,10 +2,14 @@ package applet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"cnibox/applets/netns"
 	"cnibox/spec"
@@ -24,9 +28,9 @@ var Version = "0.1.0"
 // request, its verb's answer is written on stdout. It returns the exit code:
 // 0, or 1 after an error object on stdout.
 //
-// Without CNI_COMMAND a person called, or a runtime that asks for the release: the
-// about text has to go to stderr, with exit code 0 and stdin untouched. An argument that is
-// neither help nor --version is an error with exit code 2.
+// Without CNI_COMMAND the about text is written to stderr, with exit code 0 and stdin untouched:
+// runtimes read the release from it. An argument that is neither help nor --version is an error
+// with exit code 2.
 func Serve(ctx context.Context, a *Applet, p Process) int {
 	switch spec.Verb(p.Getenv("CNI_COMMAND")) {
 	case "":
@@ -40,21 +44,23 @@ func Serve(ctx context.Context, a *Applet, p Process) int {
 		About(a, p.Stderr)
 		return 0
 	case spec.GetVersion:
-		// An unreadable stdin is as good as none.
+		p.Log.About(Subject{Verb: string(spec.GetVersion)})
+		// An unreadable stdin counts as empty.
 		conf, _ := readInput(ctx, p.Stdin, quiet)
 		return write(p, spec.VersionAnswer(conf, a.Verbs.Since), spec.Newest)
 	}
 	version := spec.Newest
 	out, err := answer(ctx, a, p, &version)
 	if err != nil {
+		p.Log.Failed(err)
 		write(p, spec.AsError(err).Encode(version), version)
 		return 1
 	}
 	return write(p, out, version)
 }
 
-// about tells a person, and callers that look for the first line, what this is.
-// The line has the applet's own name, whatever link it was called by.
+// About writes the about text, whose first line runtimes parse. It has the applet's own name,
+// not that of the link that was called.
 func About(a *Applet, w io.Writer) {
 	var versions []string
 	for _, v := range spec.Versions(a.Verbs.Since) {
@@ -65,12 +71,11 @@ func About(a *Applet, w io.Writer) {
 }
 
 // answer returns the bytes of the verb's result, none for a verb without one.
-// It sets version to the one of the configuration as soon as that is known. A
-// panic is the last line of defence: the runtime gets an error that it can
-// read, and the stack goes where people look.
+// It sets version to that of the configuration as soon as it is known. A panic is an error of the
+// verb, with the stack on stderr.
 //
-// The order of the checks is the reference's: variables, stdin, JSON, name, version.
-// Only the namespace is looked at before the work and not after it.
+// The order of the checks is the reference's: variables, stdin, JSON, name, version. The namespace
+// is checked before the work, and not after it.
 func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (out []byte, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -81,8 +86,10 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 		}
 	}()
 	call, err := spec.ReadCall(p.Getenv)
+	subject := Subject{Verb: string(call.Verb), ContainerID: call.ContainerID, IfName: call.IfName, NetNS: call.NetNS}
+	p.Log.About(subject)
 	if err != nil {
-		// For its version alone, so there is no need to wait for it.
+		// only its version is needed, so there is no need to wait for the end
 		if conf, rerr := readInput(ctx, p.Stdin, quiet); rerr == nil {
 			*version = spec.ConfVersion(conf)
 		}
@@ -95,6 +102,8 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	r, err := spec.NewRequest(call, conf)
 	if r != nil {
 		*version = r.Net.Version
+		subject.Network = r.Network
+		p.Log.About(subject)
 	}
 	if err != nil {
 		return nil, err
@@ -103,7 +112,7 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 		fmt.Fprintf(p.Stderr, "cnibox %s: %s\n", a.Name, fmt.Sprintf(format, args...))
 	}
 	r.Invoker = p.Invoker(r.Path)
-	// Here alone: delegates and chain members would say it again.
+	// only here: delegates and chain members would repeat it
 	spec.WarnUnknownArgs(r)
 	if call.Verb == spec.Add {
 		if err := p.Ready(); err != nil {
@@ -118,15 +127,25 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	}
 	result, err := a.Verbs.Do(ctx, r)
 	if err != nil || result == nil {
-		return nil, err
+		return nil, privilege(err)
 	}
 	return r.Encode(result)
 }
 
-// checkNetNS looks at CNI_NETNS before a verb of a plugin that does not open it itself. The
-// reference looks after the work: its loopback has taken down the host's lo by then, and its
-// ADD has printed a result before the error.
-// A DEL without a network has nothing to do.
+// privilege explains an error of a plugin that does not run as root.
+func privilege(err error) error {
+	if !errors.Is(err, os.ErrPermission) || unix.Geteuid() == 0 {
+		return err
+	}
+	e := spec.AsError(err).WithDetails("a plugin must run as root")
+	if e.Code == spec.CodeInternal {
+		e.Code = spec.CodeHost
+	}
+	return e
+}
+
+// checkNetNS checks CNI_NETNS before a verb of a plugin that does not open it itself. A DEL without
+// a network has nothing to do.
 func (a *Applet) checkNetNS(r *spec.Request) error {
 	switch r.Call.Verb {
 	case spec.Add, spec.Check, spec.Get:
@@ -141,9 +160,8 @@ func (a *Applet) checkNetNS(r *spec.Request) error {
 	return nil
 }
 
-// write puts an answer on stdout. When that fails the runtime sees no result
-// and an exit code of 1, so it calls DEL, as after any ADD that failed.
-// Nothing is printed twice: stdout is one JSON value, or empty.
+// write writes an answer to stdout, which is one JSON value or empty. If that fails the exit code is
+// 1, and the runtime calls DEL, as after any failed ADD.
 func write(p Process, out []byte, version spec.Version) int {
 	if len(out) == 0 {
 		return 0

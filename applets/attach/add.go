@@ -11,8 +11,8 @@ import (
 	"cnibox/spec"
 )
 
-// add makes the attachment, or leaves nothing behind. Whatever is wrong with the
-// configuration is an error before anything is opened.
+// add makes the attachment, or leaves nothing behind. An invalid configuration is an error before
+// anything is opened.
 func (p Interface[P]) add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	c, err := p.conf(r)
 	if err != nil {
@@ -33,12 +33,11 @@ func (p Interface[P]) add(ctx context.Context, r *spec.Request) (*spec.Result, e
 	return op.Result, nil
 }
 
-// steps is the order of an ADD. A context that is done stops it between two
-// of them, so that a signal is answered by undoing.
+// steps is the order of an ADD. A context that is done stops it between two of them, so a signal
+// makes it undo what was done.
 //
-// The lease is asked for when the link is there, as dhcp needs it, and routes are set
-// last in the container, as they need addresses. Setup comes after them: the host's
-// side is shared with others, so it is changed when little is left that can fail.
+// The lease comes after the link, which dhcp needs, and routes after addresses. Setup comes last:
+// the host is shared with other containers, so it is changed when little is left that can fail.
 func (p Interface[P]) steps(ctx context.Context, op *Op, c P) error {
 	for _, step := range []func() error{
 		func() error { return p.Create(ctx, op, c) },
@@ -60,8 +59,8 @@ func (p Interface[P]) steps(ctx context.Context, op *Op, c P) error {
 	return nil
 }
 
-// checkAddressed is whether an ADD can do without an IPAM plugin, where none is
-// configured. Errors have code 7.
+// checkAddressed reports an ADD that needs an IPAM plugin and has none configured. Errors have
+// code 7.
 func checkAddressed(r *spec.Request, ipam Need) error {
 	switch {
 	case r.Net.IPAM.Type != "":
@@ -89,7 +88,7 @@ func (op *Op) lease(ctx context.Context, ipam Need) error {
 		}
 		return nil
 	}
-	// registered before the deed: a failed ADD of a delegate is followed by its DEL
+	// registered first: a failed ADD of a delegate is followed by its DEL
 	op.Undo("addresses of "+plugin, func(ctx context.Context) error { return op.delegate(ctx, spec.Del) })
 	res, err := op.Delegate(ctx, plugin, spec.Add)
 	if err != nil {
@@ -118,10 +117,10 @@ func (op *Op) leasedMTU() error {
 
 // addresses enters the IPAM plugin's answer into the result: all addresses
 // belong to the container's link, and a configured "dns" replaces the answer's.
-// The index is shared by all, and is right once Container is.
+// All share the index op.Container, which may be set later.
 //
-// The kernel makes less of a route's MTU and MSS that are too large, without an error
-// (ip_metrics_convert, net/ipv4/metrics.c): the result has what it will.
+// The kernel reduces an MTU or MSS of a route that is too large, without an error
+// (ip_metrics_convert, net/ipv4/metrics.c): so does the result.
 func (op *Op) addresses(res *spec.Result) {
 	op.Result.IPs, op.Result.Routes, op.Result.DNS = res.IPs, res.Routes, res.DNS
 	if op.Net.DNS.Replaces() {
@@ -136,11 +135,11 @@ func (op *Op) addresses(res *spec.Result) {
 	}
 }
 
-// minMTU6 is what IPv6 needs at least, in bytes: IPV6_MIN_MTU, include/net/ipv6.h.
+// minMTU6 is IPV6_MIN_MTU, include/net/ipv6.h, in bytes.
 const minMTU6 = 1280
 
-// checkMTU6 refuses IPv6 addresses on a link that is too small for them, for which the
-// kernel has no error of its own. The code is 7.
+// checkMTU6 refuses IPv6 addresses on a link whose MTU is too small, which the kernel does not
+// report. The code is 7.
 func (op *Op) checkMTU6() error {
 	if op.Link != nil && op.hasIPv6() && op.Link.MTU < minMTU6 {
 		return spec.Errorf(spec.CodeConfig, "MTU %d of %s is too small for IPv6, which needs %d: raise \"mtu\", or have no IPv6 address given", op.Link.MTU, op.IfName, minMTU6)
@@ -168,11 +167,10 @@ func (op *Op) Configure(ctx context.Context) error {
 	return op.AddRoutes()
 }
 
-// SetAddresses sets sysctls and addresses and brings the link up, in one message where
-// netlink allows it. prefixRoutes is whether each address comes with a route to its network.
-// One answer comes for the batch; the kernel is asked nothing back.
-// A link that DEL finds by its name is labelled with the attachment, so that DEL
-// can tell it from one that another network has put under that name.
+// SetAddresses sets sysctls and addresses and brings the link up, in one batch where netlink
+// allows it. With prefixRoutes each address comes with a route to its network. A link that DEL
+// finds by its name gets the attachment as its alias, so that DEL does not delete the link of
+// another network with that name.
 func (op *Op) SetAddresses(ctx context.Context, prefixRoutes bool) error {
 	up := rtnl.LinkChange{Up: new(true)}
 	if op.byName {
@@ -200,8 +198,8 @@ func (op *Op) SetAddresses(ctx context.Context, prefixRoutes bool) error {
 	return nil
 }
 
-// explainInUse explains the kernel's EADDRINUSE, which comes of a macvlan whose MAC
-// address, or an ipvlan whose IP address another link on the same master has.
+// explainInUse explains EADDRINUSE: another link of the same master has the MAC address of the
+// macvlan, or the IP address of the ipvlan.
 // The code is 100.
 func (op *Op) explainInUse(err error) error {
 	if !errors.Is(err, unix.EADDRINUSE) {
@@ -210,9 +208,8 @@ func (op *Op) explainInUse(err error) error {
 	return spec.Errorf(spec.CodeBusy, "MAC address %s, or an IP address, is that of another link on the same master: DEL what has it, or ask for another: %w", op.Link.MAC, err)
 }
 
-// sysctls are the settings of the container's link. IPv6 is switched on only
-// where an address of it was given.
-// Optional ones may be missing: a kernel without IPv6 has none of them.
+// sysctls are the settings of the container's link. IPv6 is enabled only for an IPv6 address.
+// Optional ones may be missing, as in a kernel without IPv6.
 func (op *Op) sysctls() []rtnl.Sysctl {
 	conf := "net/ipv6/conf/" + op.IfName + "/"
 	dad := rtnl.Sysctl{Key: conf + "accept_dad", Value: "0", Optional: true}
@@ -233,7 +230,7 @@ func (op *Op) sysctls() []rtnl.Sysctl {
 	return all
 }
 
-// hasIPv6 is whether the container's link has an IPv6 address of its result.
+// hasIPv6 reports whether the result has an IPv6 address.
 func (op *Op) hasIPv6() bool {
 	for _, ip := range op.Result.IPs {
 		if ip.Address.Addr().Is6() {
@@ -243,9 +240,9 @@ func (op *Op) hasIPv6() bool {
 	return false
 }
 
-// announce sends the neighbours the new MAC address of the addresses, so that one that was
-// another container's is reachable at once. Hosts keep an old MAC address for 15 s and
-// more, and find out by themselves then: failing is no error of ADD.
+// announce sends gratuitous ARP and neighbour advertisements, so that an address that another
+// container had is reachable at once. A failure is no error: hosts update their neighbour entries
+// after 15 s or more.
 func (op *Op) announce() {
 	if len(op.Result.IPs) == 0 || op.Link == nil || !op.Link.Announces() {
 		return
@@ -262,9 +259,7 @@ func (op *Op) announce() {
 	}
 }
 
-// Exists turns the kernel's EEXIST for the container's link into an error that
-// says what to do.
-// The code is 100.
+// Exists explains EEXIST for the container's link. The code is 100.
 func (op *Op) Exists(err error) error {
 	if !errors.Is(err, os.ErrExist) {
 		return err

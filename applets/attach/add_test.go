@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"cnibox/applets/applettest"
 	"cnibox/applets/attach"
 	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
@@ -43,11 +44,11 @@ func TestKernelAddOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.logged("create, lease ADD, resolve, configure, setup, ready")
-	if len(res.Interfaces) != 1 || res.Interfaces[0].Name != "eth0" || res.Interfaces[0].Sandbox != f.netns ||
+	if len(res.Interfaces) != 1 || res.Interfaces[0].Name != "eth0" || res.Interfaces[0].Sandbox != f.Cont.Path ||
 		len(res.IPs) != 1 || *res.IPs[0].Interface != 0 || len(res.Routes) != 1 {
 		t.Errorf("result: %+v", res)
 	}
-	link, err := kerneltest.Dial(t, f.cont).Link("eth0")
+	link, err := kerneltest.Dial(t, f.Cont.NS).Link("eth0")
 	key := spec.Attachment{Network: "net", ContainerID: "ctr", IfName: "eth0"}.Key()
 	if err != nil || spec.LabelKey(link.Alias) != key {
 		t.Errorf("a link that DEL finds by its name has no label: %+v, %v", link, err)
@@ -128,7 +129,7 @@ func TestAddConfig(t *testing.T) {
 		"inexpress.": {attach.Optional, `,"ipam":{},"cniVersion":"0.2.0"`, "no valid IP addresses"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &fake{t: t, host: rtnl.Host(), netns: "/nowhere"}
+			f := &fake{Host: &applettest.Host{T: t, NS: rtnl.Host()}, Cont: applettest.Container{Path: "/nowhere"}}
 			p := f.plugin()
 			p.IPAM = tt.need
 			_, err := f.call(t.Context(), spec.Add, p, tt.keys)
@@ -142,7 +143,7 @@ func TestAddConfig(t *testing.T) {
 func TestKernelAddWithoutNetns(t *testing.T) {
 	for _, path := range []string{"", "/nowhere", file(t)} {
 		f := newFake(t)
-		f.netns = path
+		f.Cont.Path = path
 		_, err := f.call(t.Context(), spec.Add, f.plugin(), "")
 		wantCode(t, err, spec.CodeNetNS, "failed to open netns")
 		f.logged("")
@@ -152,7 +153,7 @@ func TestKernelAddWithoutNetns(t *testing.T) {
 // A name that is taken is an error that says so, and the link there stays.
 func TestKernelAddTaken(t *testing.T) {
 	f := newFake(t)
-	if err := kerneltest.Dial(t, f.cont).AddLink(rtnl.LinkSpec{Name: "eth0", Kind: rtnl.Bridge{}}); err != nil {
+	if err := kerneltest.Dial(t, f.Cont.NS).AddLink(rtnl.LinkSpec{Name: "eth0", Kind: rtnl.Bridge{}}); err != nil {
 		t.Fatal(err)
 	}
 	before := f.state()
@@ -197,7 +198,7 @@ func TestKernelBareDevice(t *testing.T) {
 	f := newFake(t)
 	prev := f.add(`,"bare":true`)
 	f.logged("create, lease ADD, resolve, setup, ready")
-	if got := links(t, f.cont); got != "" {
+	if got := links(t, f.Cont.NS); got != "" {
 		t.Errorf("the container has %s", got)
 	}
 	f.must(spec.Check, prev)

@@ -1,6 +1,6 @@
-// Package attach is the one flow of all interface plugins: what ADD, CHECK, DEL, GET,
-// STATUS and GC do, in which order, and how a failed ADD is undone. A plugin fills in the
-// steps in which it differs from the others, see [Interface].
+// Package attach is the flow of all interface plugins: what ADD, CHECK, DEL, GET,
+// STATUS and GC do, in which order, and how a failed ADD is undone. A plugin implements the
+// steps in which it differs from others, see [Interface].
 //
 // Begin reading at Interface.add (add.go); the other verbs have a file each. veth.go is
 // shared by the plugins that make a pair, master.go by those with a parent device. The
@@ -28,23 +28,24 @@ const (
 	Chained // required, unless prevResult has addresses, which then are the link's
 )
 
-// An Interface is all that one interface plugin has of its own; P is a pointer to its
-// configuration, as the compiler makes one copy of the flow for all pointers. Every step may
-// be nil but Create.
+// An Interface is what one interface plugin adds to the flow; P is a pointer to its
+// configuration, so that the compiler makes one copy of the flow for all plugins. Every step but
+// Create may be nil.
 //
 // The steps are in the order of the verbs that call them, and of ADD in the order of
-// the flow. Whatever a step of ADD does it registers with [Op.Undo] first or at once.
+// the flow. A step of ADD registers what it does with [Op.Undo] first or at once.
 type Interface[P any] struct {
 	Kind  string // of the container's link, as in IFLA_INFO_KIND; empty: any
 	IPAM  Need
 	NoMAC bool // no step asks for [spec.Request.MAC], so CNI_ARGS are the IPAM plugin's alone
 
-	// NoNetdev is whether a configuration is for a device without a netdev: Create sets no
-	// op.Link then, there is none to configure or to check, and GET needs Describe. Nil: there
-	// always is one.
+	// NoNetdev reports whether a configuration is for a device without a netdev: Create does not
+	// set op.Link then, no link is configured or checked, and GET needs Describe. Nil: every
+	// configuration is for a netdev.
 	NoNetdev func(P) bool
 
 	Validate  func(P) error                                 // the configuration alone; errors have code 7
+	Claims    func(P) spec.Claims                           // of a configuration that is valid
 	Create    Step[P]                                       // makes the link, down, in op.NS, named IfName, and sets op.Link
 	Resolve   Step[P]                                       // addresses known, nothing set: gateways and routes of op.Result
 	Configure Step[P]                                       // addresses, routes, up; nil: [Op.Configure]
@@ -53,11 +54,13 @@ type Interface[P any] struct {
 	Verify    Step[P]                                       // CHECK beyond kind, addresses and routes
 	Describe  Step[P]                                       // GET: the interfaces of op.Result, from the live links; nil: the container's link
 	Remove    Step[P]                                       // DEL otherwise than by deleting the link IfName in op.NS
-	Cleanup   Step[P]                                       // DEL of what lies outside the namespace, while the link goes
+	Cleanup   Step[P]                                       // DEL of what is outside the namespace, while the link is deleted
 	Probe     func(context.Context, *spec.Request, P) error // STATUS beyond the IPAM plugin's
 	Collect   Step[P]                                       // GC beyond links and the IPAM plugin's
 	Prepare   Step[P]                                       // see [spec.Verbs]; of no attachment
 	Restore   Step[P]                                       // see [spec.Verbs]; op.Result has the addresses, and there is no op.Link
+
+	RemoveNetwork func(context.Context, *spec.Request, P) error // see [spec.Verbs]; nil: ADD makes nothing for the network
 
 	newConf func() P // an empty configuration
 }
@@ -78,14 +81,44 @@ func (s Step[P]) run(ctx context.Context, op *Op, c P) error {
 // plugin.
 func Verbs[C any](p Interface[*C]) spec.Verbs {
 	p.newConf = func() *C { return new(C) }
-	v := spec.Verbs{Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc, Args: !p.NoMAC, Enters: true}
+	v := spec.Verbs{
+		Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc, Validate: p.validate,
+		Args: !p.NoMAC, MAC: !p.NoMAC, Enters: true, Interface: true}
 	if p.Restore != nil {
 		v.Restore = p.restore
+	}
+	if p.RemoveNetwork != nil {
+		v.RemoveNetwork = func(ctx context.Context, r *spec.Request) error {
+			c, err := p.conf(r)
+			if err != nil {
+				return err
+			}
+			return p.RemoveNetwork(ctx, r, c)
+		}
 	}
 	if p.Prepare != nil {
 		v.Prepare = p.prepare
 	}
 	return v
+}
+
+// validate is what ADD checks before it opens anything, and what its IPAM plugin does.
+func (p Interface[P]) validate(r *spec.Request) (claims spec.Claims, err error) {
+	c, err := p.conf(r)
+	if err == nil && p.IPAM != Chained { // the addresses may be those of prevResult
+		err = checkAddressed(r, p.IPAM)
+	}
+	if err == nil && !p.NoMAC {
+		_, err = r.MAC()
+	}
+	if err == nil && r.Net.IPAM.Type != "" {
+		claims, err = r.Validate(r.Net.IPAM.Type)
+	}
+	if err == nil && p.Claims != nil {
+		own := p.Claims(c)
+		claims.Link, claims.Routed = own.Link, own.Routed
+	}
+	return claims, err
 }
 
 // conf decodes and checks the plugin's configuration.
@@ -98,7 +131,7 @@ func (p Interface[P]) conf(r *spec.Request) (P, error) {
 	case p.IPAM == Required && r.Net.IPAM.Type == "":
 		err = needsIPAM(r)
 	case p.IPAM == Never && r.Net.IPAM.Type != "":
-		err = spec.Errorf(spec.CodeConfig, "%s: \"ipam\" is not supported", r.Net.Type)
+		err = spec.Errorf(spec.CodeConfig, "%s: \"ipam\" is not supported", r.Net.Type).AtKey("ipam")
 	case p.Validate != nil:
 		if err = p.Validate(c); err != nil {
 			err = spec.Errorf(spec.CodeConfig, "%w", err)
@@ -107,8 +140,8 @@ func (p Interface[P]) conf(r *spec.Request) (P, error) {
 	return c, err
 }
 
-// confOrZero is conf for the verbs that release: an invalid configuration costs a warning,
-// and the names of the attachment are enough to go on without.
+// confOrZero is conf for the verbs that release: an invalid configuration is a warning, as the
+// names of the attachment are enough.
 func (p Interface[P]) confOrZero(r *spec.Request) P {
 	c, err := p.conf(r)
 	if err != nil {
@@ -118,19 +151,18 @@ func (p Interface[P]) confOrZero(r *spec.Request) P {
 	return c
 }
 
-// needsIPAM is the error of a plugin that gives no interface without addresses.
+// needsIPAM is the error of a plugin that requires an IPAM plugin.
 func needsIPAM(r *spec.Request) *spec.Error {
 	return spec.Errorf(spec.CodeConfig, "%s interface requires an IPAM configuration", r.Net.Type).
-		WithDetails("no plugin name provided: set \"ipam.type\"")
+		WithDetails("no plugin name provided: set \"ipam.type\"").AtKey("")
 }
 
-// hasNetdev is whether there is a link of the configuration to configure and to check.
+// hasNetdev reports whether a configuration is for a netdev.
 func (p Interface[P]) hasNetdev(c P) bool { return p.NoNetdev == nil || !p.NoNetdev(c) }
 
 // An Op is one verb at work on one attachment.
 //
-// It lives as long as the verb does, and with it the sockets: links are found by index
-// after the first look, never by name again.
+// It and its sockets live as long as the verb. Links are looked up by name once, then by index.
 type Op struct {
 	*spec.Request
 	NS         *rtnl.NS   // nil when DEL finds none, and for GC

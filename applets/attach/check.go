@@ -11,11 +11,9 @@ import (
 	"cnibox/spec"
 )
 
-// check compares what prevResult says of the container's link with the kernel,
-// and asks the IPAM plugin and the plugin's own step. It changes nothing.
-// What later plugins of a chain may change is not compared.
-// The IPAM plugin is asked only if there is one: the reference fails every CHECK of a
-// layer 2 network there.
+// check compares prevResult with the kernel, and runs the IPAM plugin, if there is one, and the
+// plugin's own step. It changes nothing. What later plugins of a chain may change is not
+// compared.
 func (p Interface[P]) check(ctx context.Context, r *spec.Request) error {
 	c, err := p.conf(r)
 	if err = cmp.Or(err, r.CheckIndexes()); err != nil {
@@ -56,7 +54,7 @@ func Mismatch(format string, args ...any) error {
 // It sets op.Link and op.Container for the checks that follow. The MTU is not compared:
 // tuning may have set it.
 func (op *Op) checkLink(kind string) error {
-	op.Container = op.containerEnd()
+	op.Container = op.containerLink()
 	if op.Container < 0 {
 		return Mismatch("prevResult has no interface %q in sandbox %q", op.IfName, op.Call.NetNS)
 	}
@@ -71,8 +69,7 @@ func (op *Op) checkLink(kind string) error {
 	return CheckMAC(link, op.Prev.Interfaces[op.Container].MAC)
 }
 
-// CheckMAC compares a link's address with one of a result; none fits any.
-// "None" is the empty string, which a result need not have.
+// CheckMAC compares a link's address with that of a result; an empty one equals any.
 func CheckMAC(link *rtnl.Link, want string) error {
 	if want == "" {
 		return nil
@@ -87,9 +84,9 @@ func CheckMAC(link *rtnl.Link, want string) error {
 	return nil
 }
 
-// containerEnd is the index of the container's link in prevResult; -1: none. The
-// sandbox is the same namespace even under another path.
-func (op *Op) containerEnd() int {
+// containerLink is the index of the container's link in prevResult; -1: it has none. Sandboxes are
+// compared as namespaces, not as paths.
+func (op *Op) containerLink() int {
 	for i, itf := range op.Prev.Interfaces {
 		if itf.Name == op.IfName && op.NS.At(itf.Sandbox) {
 			return i
@@ -98,8 +95,7 @@ func (op *Op) containerEnd() int {
 	return -1
 }
 
-// Own returns the addresses of prevResult that belong to the container end: a later
-// plugin may have entered others.
+// Own returns the addresses of prevResult that belong to the container's link.
 func (op *Op) Own() []spec.IP { return op.Prev.Addresses(op.IfName, op.NS.At) }
 
 // checkAddrs looks for each of the addresses of prevResult on the link.
@@ -122,9 +118,8 @@ func (op *Op) checkAddrs() error {
 }
 
 // checkRoutes looks for each route of prevResult in its table, by destination
-// and, where one is given and it is no default route, by gateway.
-// The gateway of a default route may be one that a later plugin has put there. Tables
-// are read once each.
+// and, unless it is a default route, by gateway, if it has one. A later plugin may have changed
+// the gateway of a default route.
 func (op *Op) checkRoutes() error {
 	tables := map[int][]rtnl.Route{}
 	for _, want := range op.Prev.Routes {
@@ -157,7 +152,7 @@ func hasRoute(have []rtnl.Route, want spec.Route) bool {
 	return false
 }
 
-// routeText is a route in the words of ip(8).
+// routeText formats a route as ip(8) does.
 func routeText(r spec.Route) string {
 	text := r.Dst.String()
 	if r.GW.IsValid() {

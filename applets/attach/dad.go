@@ -13,7 +13,7 @@ import (
 
 // Duplicate detection takes up to a second until it begins and a second then
 // (net.ipv6.conf.*.router_solicitation_delay, neigh.*.retrans_time_ms), if the
-// link can carry packets. The kernel mostly knows that at once.
+// link can carry packets.
 const (
 	carrierTime = time.Second
 	dadTime     = 5 * time.Second
@@ -54,8 +54,7 @@ func (op *Op) settleWithin(ctx context.Context, bound time.Duration) error {
 	return err
 }
 
-// unsettled gives an error of the wait its code and says what to do. Its first words are
-// the reference's.
+// unsettled explains an error of the wait. The text begins with that of the reference.
 func (op *Op) unsettled(err error) error {
 	switch {
 	case errors.Is(err, rtnl.ErrDuplicateAddress):

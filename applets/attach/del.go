@@ -11,11 +11,11 @@ import (
 	"cnibox/spec"
 )
 
-// del releases all that the attachment owns. Nothing need exist, and every
-// step is tried; the lease goes last, and only when the link is gone, so that
-// an address is never handed out while it is in use.
+// del releases all that the attachment owns. Nothing need exist, and every step is tried. The
+// lease is released last, and only when the link is gone, so that no address is leased while it is
+// in use.
 //
-// A runtime repeats a DEL that failed, so it fails only with what may work next time.
+// A runtime repeats a DEL that failed, so only what may succeed next time is an error.
 func (p Interface[P]) del(ctx context.Context, r *spec.Request) error {
 	c := p.confOrZero(r)
 	ns, err := netns.OpenIfThere(r.Call)
@@ -36,7 +36,7 @@ func (p Interface[P]) del(ctx context.Context, r *spec.Request) error {
 	if early {
 		errs = append(errs, op.delegate(ctx, spec.Del))
 	}
-	// the kernel takes some 20 ms to take a link down: time for all the rest
+	// the kernel takes some 20 ms to delete a link: the other steps run meanwhile
 	link := make(chan error, 1)
 	go func() { link <- guard(func() error { return p.removeLink(ctx, op, c) }) }()
 	cleanupErr := p.Cleanup.run(ctx, op, c)
@@ -49,34 +49,32 @@ func (p Interface[P]) del(ctx context.Context, r *spec.Request) error {
 	return errors.Join(errs...)
 }
 
-// leasedOverLink is whether an IPAM plugin releases its lease over the link: dhcp, whose
-// client runs in the container. So the lease cannot wait until the link is gone; for some
-// milliseconds the address may be leased to another while the link has it.
+// leasedOverLink reports whether the IPAM plugin sends its release over the link, as dhcp does. It
+// is then called before the link is deleted, so the address may be leased again some milliseconds
+// before that.
 func leasedOverLink(plugin string) bool {
 	return plugin == "dhcp" || strings.HasSuffix(plugin, "-dhcp")
 }
 
-// delegate runs a verb without a result of the IPAM plugin.
+// delegate runs a verb of the IPAM plugin that has no result.
 func (op *Op) delegate(ctx context.Context, v spec.Verb) error {
 	_, err := op.Delegate(ctx, op.Net.IPAM.Type, v)
 	return err
 }
 
-// removeLink takes the link away, by the plugin's own step or by its name in the
-// container. It runs beside the flow, on any thread: sockets are all it uses.
+// removeLink deletes the link, by the plugin's own step or by its name in the container. It runs
+// concurrently with other steps, on any thread: it uses sockets only.
 func (p Interface[P]) removeLink(ctx context.Context, op *Op, c P) error {
 	if p.Remove != nil {
 		return p.Remove(ctx, op, c)
 	}
-	return op.RemoveContainerEnd(p.Kind)
+	return op.RemoveContainerLink(p.Kind)
 }
 
-// RemoveContainerEnd deletes the link named IfName from the container if it
-// is of the given kind, and not labelled as another attachment's. One that is gone
-// already is no error.
-// Another link under the name was put there after ours had gone, or had kept ours from
-// being made: runtimes DEL what they could not ADD.
-func (op *Op) RemoveContainerEnd(kind string) error {
+// RemoveContainerLink deletes the link named IfName from the container if it
+// is of the given kind, and does not have the alias of another attachment. It is no error if it is
+// gone. Another link may have the name, as runtimes DEL what they could not ADD.
+func (op *Op) RemoveContainerLink(kind string) error {
 	if op.Cont == nil {
 		return nil
 	}
@@ -94,8 +92,8 @@ func (op *Op) RemoveContainerEnd(kind string) error {
 	return op.Cont.DelLink(op.IfName)
 }
 
-// guard makes a panic of a step that runs beside the flow an error of it.
-// There the recover of the serve loop does not reach.
+// guard makes a panic of a step in a goroutine of its own an error, since the recover of the serve
+// loop does not see it.
 func guard(fn func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"cnibox/applets/applettest"
 	"cnibox/applets/attach"
 	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
@@ -22,9 +23,8 @@ import (
 // container. Its steps change something in the kernel, and any of them can be made to fail
 // after that.
 type fake struct {
-	t          *testing.T
-	host, cont *rtnl.NS
-	netns      string
+	*applettest.Host
+	Cont       applettest.Container
 	fail       map[string]error // by what is in the log
 	mu         sync.Mutex       // DEL has two goroutines
 	log, warns []string
@@ -43,10 +43,8 @@ type conf struct {
 func newFake(t *testing.T) *fake {
 	t.Helper()
 	kerneltest.NeedKind(t, "CONFIG_BRIDGE", rtnl.Bridge{})
-	f := &fake{t: t, host: kerneltest.NS(t), cont: kerneltest.NS(t), fail: map[string]error{}}
-	kerneltest.LoUp(t, f.host)
-	f.netns = kerneltest.NSPath(t, f.cont)
-	return f
+	h := applettest.NewHost(t)
+	return &fake{Host: h, Cont: h.Container("c1"), fail: map[string]error{}}
 }
 
 // did enters what was done into the log, and returns the error that it is to have.
@@ -88,7 +86,7 @@ func (f *fake) plugin() attach.Interface[*conf] {
 				op.Container = op.AddInterface(spec.Interface{Name: op.IfName, Sandbox: op.Call.NetNS})
 				return nil
 			}
-			return op.CreateEnd(op.Cont, rtnl.LinkSpec{Kind: rtnl.Bridge{}, MTU: c.MTU})
+			return op.CreateContainerLink(op.Cont, rtnl.LinkSpec{Kind: rtnl.Bridge{}, MTU: c.MTU})
 		}),
 		Resolve: f.step("resolve", nil),
 		Setup: f.step("setup", func(op *attach.Op, _ *conf) error {
@@ -144,29 +142,29 @@ func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
 // call runs a verb of the plugin on the host, with more keys in the configuration.
 func (f *fake) call(ctx context.Context, verb spec.Verb, p attach.Interface[*conf], keys string) (*spec.Result, error) {
-	f.t.Helper()
+	f.T.Helper()
 	return f.run(ctx, f, verb, p, keys)
 }
 
 // callWith is call with another IPAM plugin.
 func (f *fake) callWith(ipam spec.Invoker, verb spec.Verb, p attach.Interface[*conf], keys string) (*spec.Result, error) {
-	f.t.Helper()
-	return f.run(f.t.Context(), ipam, verb, p, keys)
+	f.T.Helper()
+	return f.run(f.T.Context(), ipam, verb, p, keys)
 }
 
 func (f *fake) run(ctx context.Context, ipam spec.Invoker, verb spec.Verb, p attach.Interface[*conf], keys string) (*spec.Result, error) {
-	f.t.Helper()
+	f.T.Helper()
 	text := `{"cniVersion":"1.1.0","name":"net","type":"fake","ipam":{"type":"lease"}` + keys + `}`
-	call := spec.Call{Verb: verb, ContainerID: "ctr", IfName: "eth0", NetNS: f.netns}
+	call := spec.Call{Verb: verb, ContainerID: "ctr", IfName: "eth0", NetNS: f.Cont.Path}
 	r, err := spec.NewRequest(call, []byte(text))
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	r.Invoker = ipam
 	r.Warn = func(format string, args ...any) { f.warns = append(f.warns, fmt.Sprintf(format, args...)) }
 	f.log, f.warns = nil, nil
 	var res *spec.Result
-	err = f.host.Do(func() (err error) {
+	err = f.NS.Do(func() (err error) {
 		res, err = attach.Verbs(p).Do(ctx, r)
 		return err
 	})
@@ -175,51 +173,47 @@ func (f *fake) run(ctx context.Context, ipam spec.Invoker, verb spec.Verb, p att
 
 // add is an ADD that has to succeed; it returns the key with its result for other verbs.
 func (f *fake) add(keys string) (prev string) {
-	f.t.Helper()
-	res, err := f.call(f.t.Context(), spec.Add, f.plugin(), keys)
+	f.T.Helper()
+	res, err := f.call(f.T.Context(), spec.Add, f.plugin(), keys)
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	b, err := res.EncodeFor(spec.Newest, "eth0")
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	return keys + `,"prevResult":` + string(b)
 }
 
 // must is call for a verb that has to succeed.
 func (f *fake) must(verb spec.Verb, keys string) *spec.Result {
-	f.t.Helper()
-	res, err := f.call(f.t.Context(), verb, f.plugin(), keys)
+	f.T.Helper()
+	res, err := f.call(f.T.Context(), verb, f.plugin(), keys)
 	if err != nil {
-		f.t.Fatalf("%s: %v", verb, err)
+		f.T.Fatalf("%s: %v", verb, err)
 	}
 	return res
 }
 
 // logged compares what was done with what should be.
 func (f *fake) logged(want string) {
-	f.t.Helper()
+	f.T.Helper()
 	if got := strings.Join(f.log, ", "); got != want {
-		f.t.Errorf("done: %s\nwant: %s", got, want)
+		f.T.Errorf("done: %s\nwant: %s", got, want)
 	}
 }
 
 // state is all that the plugin can leave behind.
 func (f *fake) state() string {
-	f.t.Helper()
-	return fmt.Sprintf("%s--\n%s--\n%d leases\n", kerneltest.Snapshot(f.t, f.host), kerneltest.Snapshot(f.t, f.cont), f.leases)
+	f.T.Helper()
+	return fmt.Sprintf("%s--\n%s--\n%d leases\n", kerneltest.Snapshot(f.T, f.NS), kerneltest.Snapshot(f.T, f.Cont.NS), f.leases)
 }
 
 // links are the names of a namespace's, without lo.
 func links(t *testing.T, ns *rtnl.NS) string {
 	t.Helper()
-	all, err := kerneltest.Dial(t, ns).Links()
-	if err != nil {
-		t.Fatal(err)
-	}
 	var names []string
-	for _, l := range all {
+	for _, l := range kerneltest.Links(t, ns) {
 		if l.Name != "lo" {
 			names = append(names, l.Name)
 		}

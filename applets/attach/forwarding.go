@@ -11,7 +11,7 @@ import (
 	"cnibox/spec"
 )
 
-// withoutIPv6 says what the kernel's EACCES for an address of a link of the host means.
+// WithoutIPv6 explains EACCES for an address of a link of the host: IPv6 is disabled on it.
 // The code is 50.
 func WithoutIPv6(err error, link string) error {
 	if !errors.Is(err, unix.EACCES) {
@@ -20,12 +20,12 @@ func WithoutIPv6(err error, link string) error {
 	return spec.Errorf(spec.CodeNotReady, "IPv6 is off on %s: set net/ipv6/conf/%s/disable_ipv6 to 0 on the host, for a new link that of default, or have \"ipam\" give no IPv6 address: %w", link, link, err)
 }
 
-// skipDAD has the host's link use its link-local address at once.
+// SkipDAD has the host's link use its link-local address at once.
 func SkipDAD(op *Op, name string) error {
 	return rtnl.Host().SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/" + name + "/accept_dad", Value: "0", Optional: true})
 }
 
-// switchForwarding makes the host forward for the families of the result that have a
+// SwitchForwarding makes the host forward for the families of the result that have a
 // gateway: last in an ADD, since others may need it as soon as it is on. unused
 // calls its argument if none does, for an ADD that fails.
 func SwitchForwarding(op *Op, unused func(restore func() error) error) error {
@@ -48,7 +48,7 @@ func SwitchForwarding(op *Op, unused func(restore func() error) error) error {
 	return nil
 }
 
-// checkForwarding wants it on. It counts as on if it cannot be read: a family that
+// CheckForwarding checks that it is on. It counts as on if it cannot be read, as of a family that
 // the kernel lacks.
 func CheckForwarding(op *Op) error {
 	for _, s := range forwarding(op.Own()) {
@@ -60,7 +60,7 @@ func CheckForwarding(op *Op) error {
 }
 
 // forwarding are the switches for the families that have a gateway.
-// They are the host's and never taken back, as in the reference: others may need them.
+// They are the host's and never switched off, as in the reference: others may need them.
 func forwarding(ips []spec.IP) []rtnl.Sysctl {
 	var v4, v6 bool
 	for _, ip := range ips {
@@ -77,7 +77,7 @@ func forwarding(ips []spec.IP) []rtnl.Sysctl {
 	return all
 }
 
-// hasAddr looks for an address, host bits and all, among those of a link.
+// HasAddr looks for an address, host bits and all, among those of a link.
 func HasAddr(list []rtnl.Addr, p netip.Prefix) bool {
 	for _, a := range list {
 		if a.Prefix == p {

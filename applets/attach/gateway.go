@@ -7,10 +7,9 @@ import (
 	"cnibox/spec"
 )
 
-// CheckGateways wants a gateway of its family for each address of the result, one that a
-// link can have and that is neither one of these addresses nor a broadcast address:
-// without it nothing could be reached.
-// The code is 7, for the address plugin's configuration is what has to change.
+// CheckGateways checks that each address of the result has a gateway of its family, which must be
+// an address that a link can have, and neither one of these addresses nor a broadcast address.
+// The code is 7.
 func (op *Op) CheckGateways() error {
 	for _, ip := range op.Result.IPs {
 		net, gw := ip.Address, ip.Gateway
@@ -25,7 +24,7 @@ func (op *Op) CheckGateways() error {
 	return nil
 }
 
-// gatewayText is a gateway for people, who need not know what an invalid one is.
+// gatewayText formats a gateway, which may be unset.
 func gatewayText(gw netip.Addr) string {
 	if !gw.IsValid() {
 		return "none"
@@ -33,6 +32,5 @@ func gatewayText(gw netip.Addr) string {
 	return gw.String()
 }
 
-// Single is the network of one address alone.
-// It is no prefix for an address that is none.
+// Single is the network of one address alone; the zero Prefix for the zero Addr.
 func Single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

@@ -10,14 +10,13 @@ import (
 	"cnibox/spec"
 )
 
-// get returns again what ADD returned, from what the IPAM plugin and the live links know.
-// As long as they know the container the answer is prevResult, if there is one; an unknown
-// or deleted container has code 3.
+// get returns the result of the ADD: prevResult, if there is one and the IPAM plugin and the links
+// still have the attachment, else what they have. An unknown or deleted container has code 3.
 //
-// Addresses and routes are the IPAM plugin's answer, not the kernel's: GET must not fail,
-// nor change its answer, because some were removed.
+// Addresses and routes are the IPAM plugin's, not the kernel's: GET must not fail because some were
+// removed.
 func (p Interface[P]) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	op, err := enter(r) // first: a container that is gone is unknown, whatever the configuration
+	op, err := enter(r) // first: a container that is gone is unknown, with any configuration
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +60,7 @@ func (op *Op) ContainerInterface() spec.Interface {
 	return spec.Interface{Name: op.IfName, MAC: op.Link.MAC.String(), MTU: op.Link.MTU, Sandbox: op.Call.NetNS}
 }
 
-// status is healthy if the plugin's probe and the IPAM plugin are.
+// status runs the plugin's probe and the IPAM plugin's STATUS.
 // A failed probe has code 50; an error of the IPAM plugin keeps its code.
 func (p Interface[P]) status(ctx context.Context, r *spec.Request) error {
 	c, err := p.conf(r)
@@ -80,8 +79,8 @@ func (p Interface[P]) status(ctx context.Context, r *spec.Request) error {
 	return err
 }
 
-// gc deletes the network's links whose attachment is gone, then asks the
-// plugin's own step and the IPAM plugin. It goes on past errors.
+// gc deletes the network's links whose attachment is gone, then runs the
+// plugin's own step and the IPAM plugin's GC. It goes on past errors.
 func (p Interface[P]) gc(ctx context.Context, r *spec.Request) error {
 	c := p.confOrZero(r)
 	op, err := open(r, nil)
@@ -99,8 +98,8 @@ func (p Interface[P]) gc(ctx context.Context, r *spec.Request) error {
 
 // collectLinks deletes the host-side veths that carry the label of an attachment
 // of this network that is not in the valid set.
-// Links without a label are not the plugin's. Those of other kinds are in a container, and
-// the host may be one itself, of a network of the same name.
+// Links of other kinds are not on the host, unless it is a container itself, of a network of the
+// same name.
 func (op *Op) collectLinks() error {
 	stale := op.Stale()
 	return op.Host.DelLinks(func(l *rtnl.Link) bool { return l.Kind == "veth" && stale(l.Alias) })

@@ -15,12 +15,12 @@ import (
 	"cnibox/spec"
 )
 
-// minMTU is what IPv4 needs at least, in bytes: ETH_MIN_MTU, include/uapi/linux/if_ether.h.
+// minMTU is ETH_MIN_MTU, include/uapi/linux/if_ether.h, in bytes.
 const minMTU = 68
 
-// OnMaster are the keys of plugins whose link sits on another one, the master.
+// OnMaster are the keys of plugins whose link has a parent, the master.
 type OnMaster struct {
-	Master          string `json:"master"` // "": what the plugin says
+	Master          string `json:"master"` // "": the plugin's default
 	MTU             int    `json:"mtu"`    // bytes; 0: the master's
 	LinkInContainer bool   `json:"linkInContainer"`
 }
@@ -31,7 +31,7 @@ func (c *OnMaster) Validate() error {
 		return nil
 	}
 	if err := spec.CheckLinkName(c.Master); err != nil {
-		return fmt.Errorf(`"master" %q: %s`, c.Master, err.Error()) // not wrapped: its code is that of CNI_IFNAME
+		return spec.KeyErrorf("master", `"master" %q: %s`, c.Master, err.Error()) // not wrapped: its code is that of CNI_IFNAME
 	}
 	return nil
 }
@@ -46,7 +46,7 @@ func (op *Op) Master(c *OnMaster) (*rtnl.Link, error) {
 	}
 	master, err := findMaster(conn, c.Master)
 	if err != nil {
-		return nil, spec.Errorf(spec.CodeConfig, "%w (looked for %s)", err, where)
+		return nil, spec.Errorf(spec.CodeConfig, "%w (looked for %s)", err, where).WithDetails(`"master" must be the name of an existing link`).AtKey("master")
 	}
 	return master, c.fits(master)
 }
@@ -57,13 +57,12 @@ func (c *OnMaster) fits(master *rtnl.Link) error {
 		return nil
 	}
 	return spec.Errorf(spec.CodeConfig, "invalid MTU %d, must be [0, master MTU(%d)]", c.MTU, master.MTU).
-		WithDetails(`"mtu" is 0, for that of the master %s, or from %d to that`, master.Name, minMTU)
+		WithDetails(`"mtu" must be from %d to %d, or 0 for that of the master, %s`, minMTU, master.MTU, master.Name).AtKey("mtu")
 }
 
 // findMaster finds a link by name; "" is the one that a default route of the main
-// table leads to, one of IPv4 rather than one of IPv6. Of several the kernel has the
-// one of the smallest metric first, and of the hops of a multipath one any will do.
-// The reference takes only the single kind, and gives up on the other.
+// table leads to, one of IPv4 rather than one of IPv6. Of several the one with
+// the smallest metric, which the kernel lists first; of a multipath route any hop.
 func findMaster(conn *rtnl.Conn, name string) (*rtnl.Link, error) {
 	if name != "" {
 		l, err := conn.Link(name)
@@ -83,14 +82,13 @@ func findMaster(conn *rtnl.Conn, name string) (*rtnl.Link, error) {
 			}
 		}
 	}
-	return nil, fmt.Errorf("no default route interface found: set \"master\": %w", os.ErrNotExist)
+	return nil, fmt.Errorf("no default route interface found: set \"master\": %w", unix.ENODEV)
 }
 
 // CreateOn makes the container's link on its [Op.Master] and puts the name of that into the
 // configuration. Addresses of the link are checked for duplicates, since other hosts share
-// the segment. addr may be nil for the kernel's choice. Errors say what is in the way
-// where the kernel's number can mean one thing only; os.ErrExist without a
-// [spec.Error] is about something else than the name.
+// the segment. addr may be nil for the kernel's choice. os.ErrExist without a
+// [spec.Error] is not about the name.
 func (op *Op) CreateOn(master *rtnl.Link, c *OnMaster, kind rtnl.Kind, addr net.HardwareAddr) error {
 	op.DAD, c.Master = true, master.Name
 	if _, tagged := kind.(rtnl.Vlan); tagged && !master.Up { // the kernel brings none up
@@ -100,18 +98,17 @@ func (op *Op) CreateOn(master *rtnl.Link, c *OnMaster, kind rtnl.Kind, addr net.
 	if c.LinkInContainer {
 		conn = op.Cont
 	}
-	err := op.CreateEnd(conn, rtnl.LinkSpec{Kind: kind, Parent: master.Index, MTU: c.MTU, MAC: addr})
+	err := op.CreateContainerLink(conn, rtnl.LinkSpec{Kind: kind, Parent: master.Index, MTU: c.MTU, MAC: addr})
 	if errors.Is(err, unix.EBUSY) {
 		return spec.Errorf(spec.CodeBusy, "master %s is taken, by a bridge, a bond or links of another kind on it: %w", master.Name, err)
 	}
 	return err
 }
 
-// CreateEnd makes the container's link, by a socket of the namespace that s.Parent is
-// counted in, and enters it into the result as the only interface. It is down, has
-// its final name, and goes if ADD fails.
-// A name that is taken is an error of code 100.
-func (op *Op) CreateEnd(conn *rtnl.Conn, s rtnl.LinkSpec) error {
+// CreateContainerLink creates the container's link, by a socket of the namespace of s.Parent, and
+// enters it into the result as the only interface. It is down, has its final name, and is deleted
+// if ADD fails. A name that is taken is an error of code 100.
+func (op *Op) CreateContainerLink(conn *rtnl.Conn, s rtnl.LinkSpec) error {
 	if s.Name = op.IfName; conn != op.Cont {
 		s.NS = op.NS
 	}
@@ -123,8 +120,8 @@ func (op *Op) CreateEnd(conn *rtnl.Conn, s rtnl.LinkSpec) error {
 	if op.Link, err = op.Cont.Link(s.Name); err != nil {
 		return err
 	}
-	// A passthru macvlan begins with its master's address, whatever it is made with,
-	// and hands a later one on to the master, until it goes. The reference forgets it.
+	// A macvlan of mode passthru is created with its master's address, and sets a later one on the
+	// master too, until it is deleted.
 	if s.MAC != nil && !bytes.Equal(op.Link.MAC, s.MAC) {
 		if err := op.Cont.SetLink(op.Link.Index, rtnl.LinkChange{MAC: s.MAC}); err != nil {
 			return err
@@ -135,9 +132,8 @@ func (op *Op) CreateEnd(conn *rtnl.Conn, s rtnl.LinkSpec) error {
 	return nil
 }
 
-// refused explains the error with which the kernel does not make the container's link.
-// Besides a name that is taken there are other things that exist, as a VLAN on its
-// master: those are for the plugin to tell.
+// refused explains the kernel's error for the container's link. EEXIST may also be about something
+// else than the name, as a VLAN of the master, which the plugin explains.
 func (op *Op) refused(err error) error {
 	if !errors.Is(err, os.ErrExist) {
 		return lacking(err)
@@ -148,10 +144,9 @@ func (op *Op) refused(err error) error {
 	return op.Exists(err)
 }
 
-// CheckOn compares the container's link with its configuration: it is up, sits on the
-// master, which is up too, and has the MTU that it was given. An automatic master is the
-// one that it was when the link was made, and has to be there and up, no more: default
-// routes change.
+// CheckOn compares the container's link with its configuration: it is up, its parent is the master,
+// which is up too, and it has the configured MTU. An automatic master only has to exist and to be
+// up, since default routes change.
 func (op *Op) CheckOn(c *OnMaster) error {
 	if !op.Link.Up {
 		return Mismatch("interface %s in %s is down", op.IfName, op.Call.NetNS)
@@ -167,7 +162,7 @@ func (op *Op) CheckOn(c *OnMaster) error {
 	if err != nil {
 		return Mismatch("master of %s: %w", op.IfName, err)
 	}
-	if !parent.Up { // with it goes down only a VLAN
+	if !parent.Up { // only a VLAN goes down with it
 		return Mismatch("master %s of %s is down", parent.Name, op.IfName)
 	}
 	if c.Master != "" {
@@ -178,8 +173,8 @@ func (op *Op) CheckOn(c *OnMaster) error {
 	return op.checkMTU(c.MTU)
 }
 
-// checkParent wants the named link to be the parent, or to have the same one: what is
-// made on a macvlan or ipvlan the kernel puts on what that sits on.
+// checkParent checks that the named link is the parent, or has the same one: the parent of a link
+// created on a macvlan or ipvlan is that one's parent.
 func (op *Op) checkParent(conn *rtnl.Conn, name string, parent *rtnl.Link) error {
 	master, err := conn.Link(name)
 	if err != nil {
@@ -187,13 +182,13 @@ func (op *Op) checkParent(conn *rtnl.Conn, name string, parent *rtnl.Link) error
 	}
 	stacked := master.Kind == op.Link.Kind && master.Kind != "vlan" && master.Parent == parent.Index
 	if master.Index != parent.Index && !stacked {
-		return Mismatch("interface %s sits on %s, not on %s", op.IfName, parent.Name, name)
+		return Mismatch("the master of interface %s is %s, not %s", op.IfName, parent.Name, name)
 	}
 	return nil
 }
 
-// checkMTU wants the MTU of prevResult, in which a later plugin may have entered
-// another, or else the one configured. 0 is any: the master's may have changed since.
+// checkMTU checks for the MTU of prevResult, which a later plugin may have changed, or else the one
+// configured. 0 is any: the master's may have changed since.
 func (op *Op) checkMTU(want int) error {
 	if want == 0 {
 		return nil
@@ -216,8 +211,8 @@ func lacking(err error) error {
 	return err
 }
 
-// ProbeKind is for STATUS: whether the kernel has a kind of links. The one it makes may be
-// refused for another reason, as that it sits on none.
+// ProbeKind is for STATUS: whether the kernel has a kind of links. Other errors, as that the probe
+// has no parent, are ignored.
 func ProbeKind(kind rtnl.Kind) error {
 	err := rtnl.InNewNS(func(c *rtnl.Conn) error { return c.AddLink(rtnl.LinkSpec{Name: "probe0", Kind: kind}) })
 	if errors.Is(err, unix.EOPNOTSUPP) {
@@ -226,8 +221,8 @@ func ProbeKind(kind rtnl.Kind) error {
 	return nil
 }
 
-// ProbeMaster is [ProbeKind], and wants the master to be there with an MTU that fits. One in a container cannot
-// be looked for, as STATUS is about none.
+// ProbeMaster is [ProbeKind], and checks that the master exists and its MTU fits, unless it is in a
+// container.
 func ProbeMaster(c *OnMaster, kind rtnl.Kind) error {
 	if err := ProbeKind(kind); err != nil || c.LinkInContainer {
 		return err

@@ -10,10 +10,10 @@ import (
 	"cnibox/spec"
 )
 
-// AddRoutes installs the result's routes in one message, in their order, but those without
-// a gateway first, as it may be them that lead to the gateways. Of several to one
-// network, those of other interfaces too, the first goes before and IPv6 takes turns.
-// A default route alone does not join another, see skipConflicting.
+// AddRoutes installs the result's routes in one batch, in their order, but those without a gateway
+// first, since gateways may be reached by them. Of several routes to one network, also of other
+// interfaces, the kernel uses the first one for IPv4 and each in turn for IPv6. A default route is
+// not added beside another one, see skipConflicting.
 func (op *Op) AddRoutes() error {
 	var near, far []rtnl.Op
 	for _, r := range op.Result.Routes {
@@ -41,11 +41,9 @@ func (op *Op) AddRoutes() error {
 	return err
 }
 
-// skipConflicting takes from the result the default routes that conflict with one of
-// another network in the same container, as the specification wants, and installs
-// those that have several gateways. A route twice in the result is fine; one that is
-// refused for another reason is the error.
-// It is for the second network of a pod, which would take the traffic of the first.
+// skipConflicting removes from the result the default routes that conflict with one of another
+// network in the same container, as the specification says, and installs those that have several
+// gateways. A route that is refused for another reason is an error.
 func (op *Op) skipConflicting(err error) error {
 	kept := op.Result.Routes[:0:0]
 	for _, r := range op.Result.Routes {
@@ -81,8 +79,7 @@ const scopeLink = 253
 // route is the kernel's form of a route of the result: without a gateway of
 // its own it takes the first one of its family, unless its scope says that
 // the destination is on the link.
-// Host bits of the destination go, which the kernel refuses. All attributes are
-// programmed; the reference reports some of them without doing so.
+// Host bits of the destination, which the kernel refuses, are cleared. All attributes are set.
 func (op *Op) route(r spec.Route) rtnl.Route {
 	out := rtnl.Route{
 		Dst: r.Dst.Masked(), GW: r.GW, Link: op.Link.Index,

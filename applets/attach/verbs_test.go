@@ -37,9 +37,9 @@ func TestKernelDelMissing(t *testing.T) {
 		warn  string
 	}{
 		"link":          {func(f *fake) { delLink(f, "eth0") }, "", "", ""},
-		"no netns":      {func(f *fake) { f.netns = "" }, "", "eth0", ""},
-		"netns gone":    {func(f *fake) { f.netns = "/nowhere" }, "", "eth0", ""},
-		"a file":        {func(f *fake) { f.netns = file(f.t) }, "", "eth0", ""},
+		"no netns":      {func(f *fake) { f.Cont.Path = "" }, "", "eth0", ""},
+		"netns gone":    {func(f *fake) { f.Cont.Path = "/nowhere" }, "", "eth0", ""},
+		"a file":        {func(f *fake) { f.Cont.Path = file(f.T) }, "", "eth0", ""},
 		"no prevResult": {func(*fake) {}, "", "", ""},
 		"config":        {func(*fake) {}, `,"mtu":-1`, "", "mtu is negative: releasing what is owned all the same"},
 		"config's type": {func(*fake) {}, `,"mtu":"x"`, "", "releasing what is owned all the same"},
@@ -50,7 +50,7 @@ func TestKernelDelMissing(t *testing.T) {
 			tt.spoil(f)
 			f.must(spec.Del, tt.keys)
 			f.logged("cleanup, lease DEL")
-			if got := links(t, f.cont); got != tt.left || f.leases != 0 {
+			if got := links(t, f.Cont.NS); got != tt.left || f.leases != 0 {
 				t.Errorf("left: links %q, %d leases", got, f.leases)
 			}
 			if got := strings.Join(f.warns, "\n"); !strings.Contains(got, tt.warn) || tt.warn == "" && got != "" {
@@ -62,9 +62,9 @@ func TestKernelDelMissing(t *testing.T) {
 
 // delLink deletes a link of the container.
 func delLink(f *fake, name string) {
-	f.t.Helper()
-	if err := kerneltest.Dial(f.t, f.cont).DelLink(name); err != nil {
-		f.t.Fatal(err)
+	f.T.Helper()
+	if err := kerneltest.Dial(f.T, f.Cont.NS).DelLink(name); err != nil {
+		f.T.Fatal(err)
 	}
 }
 
@@ -79,7 +79,7 @@ func TestKernelDelGoesOn(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "cleanup fails") || !strings.Contains(err.Error(), "store fails") {
 		t.Errorf("got %v", err)
 	}
-	if got := links(t, f.cont); got != "" {
+	if got := links(t, f.Cont.NS); got != "" {
 		t.Errorf("the container has %s", got)
 	}
 
@@ -123,10 +123,10 @@ func TestKernelDelOwnership(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t)
-			c := kerneltest.Dial(t, f.cont)
+			c := kerneltest.Dial(t, f.Cont.NS)
 			made := rtnl.LinkSpec{Name: "eth0", Kind: rtnl.Bridge{}}
 			if tt.veth {
-				made = rtnl.LinkSpec{Name: "eth0", Peer: &rtnl.LinkSpec{Name: "peer0", NS: f.host}}
+				made = rtnl.LinkSpec{Name: "eth0", Peer: &rtnl.LinkSpec{Name: "peer0", NS: f.NS}}
 			}
 			link, err := c.CreateLink(made)
 			if err == nil && tt.alias != "" {
@@ -136,7 +136,7 @@ func TestKernelDelOwnership(t *testing.T) {
 				t.Fatal(err)
 			}
 			f.must(spec.Del, "")
-			if stays := links(t, f.cont) == "eth0"; stays != tt.stays || stays != (len(f.warns) == 1) {
+			if stays := links(t, f.Cont.NS) == "eth0"; stays != tt.stays || stays != (len(f.warns) == 1) {
 				t.Errorf("it stays: %t; warned %q", stays, f.warns)
 			}
 		})
@@ -154,7 +154,7 @@ func TestKernelCheck(t *testing.T) {
 			return c.DelLink("eth0")
 		}, "container interface"},
 		"kind": {func(f *fake, c *rtnl.Conn, _ *rtnl.Link) error {
-			return errors.Join(c.DelLink("eth0"), c.AddLink(rtnl.LinkSpec{Name: "eth0", Peer: &rtnl.LinkSpec{Name: "peer0", NS: f.host}}))
+			return errors.Join(c.DelLink("eth0"), c.AddLink(rtnl.LinkSpec{Name: "eth0", Peer: &rtnl.LinkSpec{Name: "peer0", NS: f.NS}}))
 		}, `is of kind "veth", not "bridge"`},
 		"MAC": {func(_ *fake, c *rtnl.Conn, l *rtnl.Link) error {
 			return c.SetLink(l.Index, rtnl.LinkChange{MAC: attach.RandomMAC()})
@@ -177,7 +177,7 @@ func TestKernelCheck(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t)
 			prev := f.add("")
-			c := kerneltest.Dial(t, f.cont)
+			c := kerneltest.Dial(t, f.Cont.NS)
 			link, err := c.Link("eth0")
 			if err != nil {
 				t.Fatal(err)
@@ -205,9 +205,9 @@ func TestKernelCheck(t *testing.T) {
 func TestKernelCheckOtherPath(t *testing.T) {
 	f := newFake(t)
 	prev := f.add("")
-	f.netns = kerneltest.NSPath(t, f.cont)
+	f.Cont.Path = kerneltest.NSPath(t, f.Cont.NS)
 	f.must(spec.Check, prev)
-	f.netns = kerneltest.NSPath(t, kerneltest.NS(t))
+	f.Cont.Path = kerneltest.NSPath(t, kerneltest.NS(t))
 	_, err := f.call(t.Context(), spec.Check, f.plugin(), prev)
 	wantCode(t, err, spec.CodeCheck, "prevResult has no interface")
 }
@@ -232,7 +232,7 @@ func TestKernelGet(t *testing.T) {
 // STATUS asks the plugin, whose errors have code 50, and the IPAM plugin, whose code stays.
 func TestKernelStatus(t *testing.T) {
 	f := newFake(t)
-	f.netns = ""
+	f.Cont.Path = ""
 	f.must(spec.Status, "")
 	f.logged("probe, lease STATUS")
 	f.fail["lease STATUS"] = spec.Errorf(spec.CodeLimited, "nearly full")
@@ -248,14 +248,14 @@ func TestKernelStatus(t *testing.T) {
 // errors.
 func TestKernelGC(t *testing.T) {
 	f := newFake(t)
-	host := kerneltest.Dial(t, f.host)
+	host := kerneltest.Dial(t, f.NS)
 	label := func(network, id string) string {
 		return spec.Attachment{Network: network, ContainerID: id, IfName: "eth0"}.Label(255)
 	}
 	for name, alias := range map[string]string{
 		"live": label("net", "live"), "stale": label("net", "stale"), "other": label("net2", "stale"), "user": "",
 	} {
-		link, err := host.CreateLink(rtnl.LinkSpec{Name: name, Peer: &rtnl.LinkSpec{Name: name + "-end", NS: f.cont}})
+		link, err := host.CreateLink(rtnl.LinkSpec{Name: name, Peer: &rtnl.LinkSpec{Name: name + "-end", NS: f.Cont.NS}})
 		if err == nil && alias != "" {
 			err = host.SetLink(link.Index, rtnl.LinkChange{Alias: &alias})
 		}
@@ -270,14 +270,14 @@ func TestKernelGC(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.netns = ""
+	f.Cont.Path = ""
 	f.fail["collect"], f.fail["lease GC"] = errors.New("collect fails"), errors.New("store fails")
 	_, err = f.call(t.Context(), spec.GC, f.plugin(), `,"cni.dev/valid-attachments":[{"containerID":"live","ifname":"eth0"}]`)
 	f.logged("collect, lease GC")
 	if err == nil || !strings.Contains(err.Error(), "collect fails") || !strings.Contains(err.Error(), "store fails") {
 		t.Errorf("got %v", err)
 	}
-	if got, want := links(t, f.host), "br0 live other user"; got != want {
+	if got, want := links(t, f.NS), "br0 live other user"; got != want {
 		t.Errorf("links of the host: %s, want %s", got, want)
 	}
 }
@@ -315,31 +315,31 @@ func TestKernelVethOwnership(t *testing.T) {
 		t.Errorf("a second ADD: %v", err)
 	}
 	own := attach.HostNames(spec.Attachment{Network: "net", ContainerID: "ctr", IfName: "eth0"})[0]
-	if got := links(t, f.host); got != "fake0 "+own {
+	if got := links(t, f.NS); got != "fake0 "+own {
 		t.Errorf("links of the host: %s", got)
 	}
-	f.netns = "/nowhere"
+	f.Cont.Path = "/nowhere"
 	if _, err := f.call(t.Context(), spec.Del, p, ""); err != nil {
 		t.Fatal(err)
 	}
-	if got := links(t, f.host) + links(t, f.cont); got != "" {
+	if got := links(t, f.NS) + links(t, f.Cont.NS); got != "" {
 		t.Errorf("left behind: %s", got)
 	}
 
 	foreign := spec.Attachment{Network: "net2", ContainerID: "ctr", IfName: "eth0"}
-	host := kerneltest.Dial(t, f.host)
-	link, err := host.CreateLink(rtnl.LinkSpec{Name: "veth12345678", Peer: &rtnl.LinkSpec{Name: "eth0", NS: f.cont}})
+	host := kerneltest.Dial(t, f.NS)
+	link, err := host.CreateLink(rtnl.LinkSpec{Name: "veth12345678", Peer: &rtnl.LinkSpec{Name: "eth0", NS: f.Cont.NS}})
 	if err == nil {
 		err = host.SetLink(link.Index, rtnl.LinkChange{Alias: new(foreign.Label(255))})
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.netns = kerneltest.NSPath(t, f.cont)
+	f.Cont.Path = kerneltest.NSPath(t, f.Cont.NS)
 	if _, err := f.call(t.Context(), spec.Del, p, ""); err != nil {
 		t.Fatal(err)
 	}
-	if got := links(t, f.host); got != "veth12345678" {
+	if got := links(t, f.NS); got != "veth12345678" {
 		t.Errorf("links of the host: %s", got)
 	}
 }

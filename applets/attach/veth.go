@@ -15,23 +15,22 @@ import (
 	"cnibox/spec"
 )
 
-// aliasMax is what a link alias holds: IFALIASZ less its NUL, include/uapi/linux/if.h.
+// aliasMax is the length of a link alias: IFALIASZ less its NUL, include/uapi/linux/if.h.
 const aliasMax = 255
 
-// HostNames are the names a host end may have, in the order they are tried.
-// They follow from the attachment, so that DEL needs nothing but its names.
-// The second one is for two attachments of a host whose keys share 32 bits. Tools
-// (BuildKit among them) look for links that begin with veth.
+// HostNames are the names a host-side veth may have, in the order they are tried, derived from the
+// attachment. The second one is for two attachments of a host whose keys share 32 bits. Tools such
+// as BuildKit look for links that begin with veth.
 func HostNames(a spec.Attachment) []string {
 	key := a.Key()
 	return []string{"veth" + key[8:16], "veth" + key[16:24]}
 }
 
-// label is the alias of the links that are the attachment's: its names, begun by its key.
+// label is the alias of the attachment's links, see [spec.Attachment.Label].
 func (op *Op) label() *string { return new(op.Attachment.Label(aliasMax)) }
 
-// foreign is whether a link has the label of another attachment. One without a label
-// may be this one's, as made by the reference.
+// foreign reports whether a link has the label of another attachment. A link of the reference has
+// no label.
 func (op *Op) foreign(l *rtnl.Link) bool {
 	key := spec.LabelKey(l.Alias)
 	return key != "" && key != op.Key()
@@ -48,7 +47,7 @@ func (op *Op) CreateVeth(mtu int, master uint32) (*rtnl.Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The kernel would choose one as well, but would have to be asked for it.
+	// The kernel would choose one as well, but it would have to be read back.
 	if mac == nil {
 		mac = RandomMAC()
 	}
@@ -60,11 +59,11 @@ func (op *Op) CreateVeth(mtu int, master uint32) (*rtnl.Link, error) {
 		return nil, err
 	}
 	op.Undo("link "+host.Name, func(context.Context) error { return op.Host.DelLink(host.Name) })
-	// by the index: a name may be another's, if only one hash in 2^32
+	// by the index: the name may be that of another attachment
 	if err := op.Host.Do(rtnl.ChangeLink(host.Index, rtnl.LinkChange{Alias: op.label()})); err != nil {
 		return nil, err
 	}
-	// the peer's index is the host end's IFLA_LINK: no look-up in the container
+	// the peer's index is the host-side veth's IFLA_LINK: no look-up in the container
 	op.Link = &rtnl.Link{Index: host.Parent, Name: op.IfName, Kind: "veth", MAC: mac, MTU: host.MTU}
 	return host, op.IgnoreRouters(host.Name)
 }
@@ -83,10 +82,9 @@ func (op *Op) IgnoreRouters(name string) error {
 	return err
 }
 
-// createPair tries the host names in turn: one that is taken by another
-// attachment is left alone, one that is left over from this very attachment
-// means that it was not released.
-// One message makes both ends, in their namespaces and under their final names.
+// createPair tries the host names in turn, past those that other attachments have. One of this
+// attachment means that it was not released, which is an error. One message creates both links, in
+// their namespaces and with their final names.
 func (op *Op) createPair(s rtnl.LinkSpec) (*rtnl.Link, error) {
 	var err error
 	for _, s.Name = range HostNames(op.Attachment) {
@@ -105,35 +103,32 @@ func (op *Op) createPair(s rtnl.LinkSpec) (*rtnl.Link, error) {
 			continue
 		}
 		if _, lerr := op.Cont.Link(op.IfName); errors.Is(lerr, os.ErrNotExist) {
-			return nil, spec.Errorf(spec.CodeBusy, "%s is attached to another namespace: its host end %s is there; DEL it first: %w", op.Attachment, s.Name, err)
+			return nil, spec.Errorf(spec.CodeBusy, "%s is attached to another namespace: its host-side veth %s is there; DEL it first: %w", op.Attachment, s.Name, err)
 		}
 		break
 	}
 	return nil, op.Exists(err)
 }
 
-// hostEndTime bounds the wait for a host end; it takes a millisecond.
-const hostEndTime = 3 * time.Second
+// hostVethTime bounds the wait for a host-side veth; it takes a millisecond.
+const hostVethTime = 3 * time.Second
 
-// WaitHostEnd returns when the host end carries packets, or with an error of code 11.
-// The first packets to the container would be lost otherwise, and sent again after a
-// second.
-func (op *Op) WaitHostEnd(ctx context.Context, host *rtnl.Link) error {
-	ctx, cancel := context.WithTimeout(ctx, hostEndTime)
+// WaitHostVeth returns when the host-side veth carries packets, or with an error of code 11. The
+// first packets to the container would be lost otherwise.
+func (op *Op) WaitHostVeth(ctx context.Context, host *rtnl.Link) error {
+	ctx, cancel := context.WithTimeout(ctx, hostVethTime)
 	defer cancel()
 	if err := op.Host.WaitUp(ctx, host.Index); err != nil {
-		return spec.Errorf(spec.CodeTryAgain, "host end of %s: %w", op.Attachment, err)
+		return spec.Errorf(spec.CodeTryAgain, "host-side veth of %s: %w", op.Attachment, err)
 	}
 	return nil
 }
 
-// HostEnd finds the host end of the attachment's veth pair by its label: under its own
-// names, then as the peer of the container's link, as it may have been renamed. So it
-// finds that of a pair which the reference made, without a label. The error is
-// os.ErrNotExist if there is none.
-// What has neither the label nor a name as the reference gives is not the plugin's, as
-// the end of a pair that a user or another runtime has put into the container.
-func (op *Op) HostEnd() (*rtnl.Link, error) {
+// HostVeth finds the host-side veth of the attachment by its label: under its own names, then as
+// the peer of the container's link, since it may have been renamed. A pair of the reference, which
+// has no label, is found by the form of its name. Other pairs in the container are not the
+// plugin's. The error is os.ErrNotExist if there is none.
+func (op *Op) HostVeth() (*rtnl.Link, error) {
 	for _, name := range HostNames(op.Attachment) {
 		host, err := op.Host.Link(name)
 		if err == nil && spec.LabelKey(host.Alias) == op.Key() {
@@ -144,7 +139,7 @@ func (op *Op) HostEnd() (*rtnl.Link, error) {
 		}
 	}
 	if op.NS == nil {
-		return nil, fmt.Errorf("host end of %s: %w", op.Attachment, os.ErrNotExist)
+		return nil, fmt.Errorf("host-side veth of %s: %w", op.Attachment, os.ErrNotExist)
 	}
 	if op.Cont == nil { // in restore
 		conn, err := rtnl.Dial(op.NS)
@@ -162,16 +157,15 @@ func (op *Op) HostEnd() (*rtnl.Link, error) {
 		return nil, err
 	}
 	if key := spec.LabelKey(host.Alias); key != op.Key() && (key != "" || !spec.Hashed(host.Name, "veth", 8)) {
-		return nil, fmt.Errorf("host end of %s: %s of %s in %s is not its own: %w", op.Attachment, host.Name, op.IfName, op.Call.NetNS, os.ErrNotExist)
+		return nil, fmt.Errorf("host-side veth of %s: %s of %s in %s is not its own: %w", op.Attachment, host.Name, op.IfName, op.Call.NetNS, os.ErrNotExist)
 	}
 	return host, nil
 }
 
-// RemoveVeth deletes the pair by its host side, which has the label of the
-// attachment even when the namespace has no path any more.
-// Deleting one end deletes the other. A pair that is gone is no error.
+// RemoveVeth deletes the pair by its host side, which is found also when the namespace has no path
+// any more. A pair that is gone is no error.
 func (op *Op) RemoveVeth() error {
-	host, err := op.HostEnd()
+	host, err := op.HostVeth()
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -184,15 +178,13 @@ func (op *Op) RemoveVeth() error {
 	return nil
 }
 
-// HostInterface is the result's entry for a link on the host.
-// Without a sandbox it is on the host.
+// HostInterface is the result's entry for a link on the host, which has no sandbox.
 func HostInterface(l *rtnl.Link) spec.Interface {
 	return spec.Interface{Name: l.Name, MAC: l.MAC.String(), MTU: l.MTU}
 }
 
-// PortMAC returns a random MAC address for a port of a bridge. A bridge without an address
-// of its own takes the lowest of its ports': not this one, so that an uplink beside it
-// keeps the host's address on its network.
+// PortMAC returns a random MAC address for a port of a bridge, higher than those of network cards:
+// a bridge takes the lowest address of its ports, which should stay that of the uplink.
 func PortMAC() net.HardwareAddr {
 	port := RandomMAC()
 	port[0] = 0xfe

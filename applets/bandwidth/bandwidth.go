@@ -4,7 +4,6 @@ package bandwidth
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 
 	"cnibox/applets/applet"
@@ -16,7 +15,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "bandwidth",
-	Conf:    bandwidthConf{},
+	Conf:    conf{},
 	Summary: "limits the rate of a veth pair in both directions",
 	Help: `
 key           type    default   meaning
@@ -27,8 +26,8 @@ ingressBurst  int     10 ms     bits above the rate that pass at once; the defau
 egressRate    int     no limit  bits per second from the container
 egressBurst   int     10 ms     the same for egressRate
 latency       int     25        milliseconds that a packet may wait, 1 to 10000
-dataDir       string  (below)   stores which attachment the interface is of, until DEL; the default
-                                is /run/cnibox/bandwidth
+dataDir       string  (below)   stores the owner of the interface until DEL; the default is
+                                /run/cnibox/bandwidth
 
 runtimeConfig.bandwidth (capability bandwidth) has the first four keys as well. It counts for a
 direction that the configuration does not limit: a pod cannot lift an administrator's limit. A rate
@@ -39,13 +38,14 @@ Bursts are less than 4 GB, and at least one packet. Where the kernel has fq_code
 its own queue. What the container sends is queued on an IFB named bwp and 12 hex digits.`,
 	Verbs: spec.Verbs{
 		Since: spec.V030,
-		Add:   bandwidthAdd, Check: bandwidthCheck, Del: bandwidthDel, Status: bandwidthStatus, GC: bandwidthGC,
-		Restore: bandwidthRestore,
+		Add:   add, Check: check, Del: del, Status: status, GC: gc,
+		Restore: restore,
+		Chained: true, Validate: validate,
 	},
 }
 
 const (
-	bandwidthDataDir = "/run/cnibox/bandwidth"
+	dataDir = "/run/cnibox/bandwidth"
 
 	defaultLatency = 25       // ms, the reference's
 	longestLatency = 10_000   // ms
@@ -53,22 +53,22 @@ const (
 	leastBurst     = 64 << 10 // bytes; with less, TCP segmentation offload is undone before the queue
 )
 
-// bandwidthKeys are in the configuration and in runtimeConfig.bandwidth. Rates are in bits per
+// limits are in the configuration and in runtimeConfig.bandwidth. Rates are in bits per
 // second, bursts in bits; 0: absent. Ingress is towards the container.
-type bandwidthKeys struct {
+type limits struct {
 	IngressRate  uint64 `json:"ingressRate"`
 	IngressBurst uint64 `json:"ingressBurst"`
 	EgressRate   uint64 `json:"egressRate"`
 	EgressBurst  uint64 `json:"egressBurst"`
 }
 
-// bandwidthConf is the whole configuration.
-type bandwidthConf struct {
-	bandwidthKeys
+// conf is the whole configuration.
+type conf struct {
+	limits
 	Latency       int    `json:"latency"` // ms; 0: 25
 	DataDir       string `json:"dataDir"`
 	RuntimeConfig struct {
-		Bandwidth bandwidthKeys `json:"bandwidth"`
+		Bandwidth limits `json:"bandwidth"`
 	} `json:"runtimeConfig"`
 }
 
@@ -79,19 +79,25 @@ type limit struct {
 	latency uint64 // ms
 }
 
-// A bandwidthPlan is what a configuration asks for, checked.
-type bandwidthPlan struct {
+// A plan is a checked configuration.
+type plan struct {
 	ingress, egress limit
 	dir             record.Dir
 }
 
 // empty reports whether nothing is limited, as for most containers of a network with the
 // plugin in its list.
-func (p *bandwidthPlan) empty() bool { return p.ingress.rate == 0 && p.egress.rate == 0 }
+func (p *plan) empty() bool { return p.ingress.rate == 0 && p.egress.rate == 0 }
 
-// readBandwidth decodes and checks the configuration. Errors have code 7.
-func readBandwidth(r *spec.Request) (*bandwidthPlan, error) {
-	var c bandwidthConf
+// validate is what ADD checks of the configuration alone.
+func validate(r *spec.Request) (spec.Claims, error) {
+	_, err := readPlan(r)
+	return spec.Claims{}, err
+}
+
+// readPlan decodes and checks the configuration. Errors have code 7.
+func readPlan(r *spec.Request) (*plan, error) {
+	var c conf
 	if err := r.Decode(&c); err != nil {
 		return nil, err
 	}
@@ -99,7 +105,7 @@ func readBandwidth(r *spec.Request) (*bandwidthPlan, error) {
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
-	if p.dir, err = record.In(c.DataDir, bandwidthDataDir); err != nil {
+	if p.dir, err = record.In(r.Call, c.DataDir, dataDir); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -107,22 +113,22 @@ func readBandwidth(r *spec.Request) (*bandwidthPlan, error) {
 
 // plan takes for each direction the configuration's limit, or the capability's where it has
 // none: an annotation of a pod must not lift the administrator's.
-func (c *bandwidthConf) plan() (*bandwidthPlan, error) {
+func (c *conf) plan() (*plan, error) {
 	if c.Latency < 0 || c.Latency > longestLatency {
-		return nil, fmt.Errorf(`"latency" %d is not within 1 to %d milliseconds`, c.Latency, longestLatency)
+		return nil, spec.KeyErrorf("latency", `"latency" %d is not within 1 to %d milliseconds`, c.Latency, longestLatency)
 	}
 	latency := uint64(c.Latency)
 	if latency == 0 {
 		latency = defaultLatency
 	}
-	of, asked := c.bandwidthKeys, c.RuntimeConfig.Bandwidth
+	of, asked := c.limits, c.RuntimeConfig.Bandwidth
 	if of.IngressRate|of.IngressBurst == 0 {
 		of.IngressRate, of.IngressBurst = asked.IngressRate, chosen(asked.IngressBurst)
 	}
 	if of.EgressRate|of.EgressBurst == 0 {
 		of.EgressRate, of.EgressBurst = asked.EgressRate, chosen(asked.EgressBurst)
 	}
-	p := &bandwidthPlan{}
+	p := &plan{}
 	var err error
 	if p.ingress, err = newLimit("ingress", of.IngressRate, of.IngressBurst, latency); err != nil {
 		return nil, err
@@ -150,12 +156,12 @@ func newLimit(dir string, rate, burst, latency uint64) (limit, error) {
 		return limit{}, nil
 	case rate == 0:
 		return limit{}, spec.Errorf(spec.CodeConfig, "if burst is set, rate must also be set").
-			WithDetails("%sBurst is %d, %sRate is missing", dir, burst, dir)
+			WithDetails("%sBurst is %d, %sRate is missing", dir, burst, dir).AtKey(dir + "Burst")
 	case l.rate == 0:
-		return limit{}, fmt.Errorf("%sRate %d is less than 8 bits per second", dir, rate)
+		return limit{}, spec.KeyErrorf(dir+"Rate", "%sRate %d is less than 8 bits per second", dir, rate)
 	// In bits, as Go 1.26 for s390x takes any x/8 to be less than 1<<32-1.
 	case burst >= 8*math.MaxUint32:
-		return limit{}, spec.Errorf(spec.CodeConfig, "burst cannot be more than 4GB").WithDetails("%sBurst is %d bits", dir, burst)
+		return limit{}, spec.Errorf(spec.CodeConfig, "burst cannot be more than 4GB").WithDetails("%sBurst is %d bits", dir, burst).AtKey(dir + "Burst")
 	case l.burst == 0:
 		l.burst = min(max(l.rate/1000*burstTime, leastBurst), math.MaxUint32-1)
 	}
@@ -172,11 +178,11 @@ func (l limit) tbf(mtu int) rtnl.TBF {
 	return rtnl.TBF{Rate: l.rate, Burst: uint32(burst), Limit: uint32(min(queue, math.MaxUint32))}
 }
 
-// bandwidthAdd limits what the container receives on the host-side veth, and what it sends on
+// add limits what the container receives on the host-side veth, and what it sends on
 // an IFB that the veth redirects to. The result is prevResult with the IFB in it, as in the
 // reference.
-func bandwidthAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	p, err := readBandwidth(r)
+func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	p, err := readPlan(r)
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +191,7 @@ func bandwidthAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 			WithDetails("bandwidth needs the prevResult of the plugin that made %s", r.IfName)
 	}
 	if p.empty() {
-		err := bandwidthDel(ctx, r) // what an earlier ADD limited
+		err := del(ctx, r) // what an earlier ADD limited
 		if errors.Is(err, errors.ErrUnsupported) {
 			err = nil // by a kernel that limits nothing
 		}
@@ -202,18 +208,18 @@ func bandwidthAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	return r.Prev, nil
 }
 
-// bandwidthRestore makes the limits again unless they are as they should be.
-func bandwidthRestore(ctx context.Context, r *spec.Request) error {
-	if bandwidthCheck(ctx, r) == nil {
+// restore makes the limits again unless they are as they should be.
+func restore(ctx context.Context, r *spec.Request) error {
+	if check(ctx, r) == nil {
 		return nil
 	}
-	_, err := bandwidthAdd(ctx, r)
+	_, err := add(ctx, r)
 	return err
 }
 
-// bandwidthStatus fails with code 50 if the kernel lacks what ADD needs.
-func bandwidthStatus(_ context.Context, r *spec.Request) error {
-	p, err := readBandwidth(r)
+// status fails with code 50 if the kernel lacks what ADD needs.
+func status(_ context.Context, r *spec.Request) error {
+	p, err := readPlan(r)
 	if err != nil {
 		return err
 	}

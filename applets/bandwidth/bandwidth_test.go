@@ -4,9 +4,9 @@ import (
 	"math"
 	"testing"
 
-	"cnibox/applets/applettest"
 	"cnibox/rtnl"
 	"cnibox/spec"
+	"cnibox/spec/spectest"
 )
 
 func TestBandwidthPlan(t *testing.T) {
@@ -65,8 +65,8 @@ func TestBandwidthPlan(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			p, err := readBandwidth(applettest.Request(t, spec.Add, tt.conf, ""))
-			applettest.WantError(t, err, tt.err, spec.CodeConfig)
+			p, err := readPlan(spectest.Request(t, spec.Add, tt.conf, ""))
+			spectest.WantError(t, err, tt.err, spec.CodeConfig)
 			if err == nil && (p.ingress != tt.ingress || p.egress != tt.egress) {
 				t.Errorf("got %+v and %+v, want %+v and %+v", p.ingress, p.egress, tt.ingress, tt.egress)
 			}

@@ -8,10 +8,10 @@ import (
 	"cnibox/spec"
 )
 
-// bandwidthCheck compares both token buckets and the redirect to the IFB with the
-// configuration. A direction that is not limited is not looked at.
-func bandwidthCheck(_ context.Context, r *spec.Request) error {
-	p, err := readBandwidth(r)
+// check compares both token buckets and the redirect to the IFB with the
+// configuration. A direction without a limit is not checked.
+func check(_ context.Context, r *spec.Request) error {
+	p, err := readPlan(r)
 	if err != nil || p.empty() {
 		return err
 	}
@@ -75,7 +75,7 @@ func (l limit) check(link *rtnl.Link, root *rtnl.Qdisc) error {
 		what, link.Name, have.Rate, have.Burst, have.Limit, want.Rate, want.Burst, want.Limit)
 }
 
-// probeShaping makes all parts in a namespace of its own.
+// probeShaping tries all parts in a new namespace.
 func probeShaping() error {
 	return rtnl.InNewNS(func(c *rtnl.Conn) error {
 		ifb, err := c.CreateLink(rtnl.LinkSpec{Name: ifbPrefix + "0", Kind: rtnl.IFB{}})

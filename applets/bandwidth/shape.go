@@ -33,7 +33,7 @@ func ifbNames(a spec.Attachment) [2]string {
 // isIFBName reports whether the plugin or the reference gives links such a name.
 func isIFBName(name string) bool { return spec.Hashed(name, ifbPrefix, ifbDigits) }
 
-// A shaper is one verb on one veth pair.
+// A shaper is a verb on a veth pair.
 type shaper struct {
 	*result.Interface
 	r    *spec.Request
@@ -150,9 +150,9 @@ func redirectSources(host *rtnl.Conn) (map[uint32][]uint32, error) {
 	return sources, err
 }
 
-// apply makes the limits of a plan in place of those of an earlier ADD or of the reference.
-// What others have put on the pair is an error before the first change.
-func (s *shaper) apply(p *bandwidthPlan) error {
+// apply sets the limits of a plan, which replace those of an earlier ADD or of the reference. A qdisc
+// of others on the pair is an error before the first change.
+func (s *shaper) apply(p *plan) error {
 	now, err := s.read()
 	if err != nil {
 		return err
@@ -211,7 +211,7 @@ func (s *shaper) limit(l *rtnl.Link, want limit) error {
 	return nil
 }
 
-// makeIFB makes the link on which what the container sends is queued.
+// makeIFB creates the link on which what the container sends is queued.
 func (s *shaper) makeIFB() (*rtnl.Link, error) {
 	var err error
 	for _, name := range ifbNames(s.r.Attachment) {
@@ -272,15 +272,15 @@ func (s *shaper) dropIFBs(now *shaping) error {
 	return errors.Join(errs...)
 }
 
-// bandwidthDel removes the limits of the host-side veth, if it is still there and the
+// del removes the limits of the host-side veth, if it is still there and the
 // attachment's, and deletes the IFB. It needs neither prevResult nor a valid configuration.
-func bandwidthDel(_ context.Context, r *spec.Request) error {
+func del(_ context.Context, r *spec.Request) error {
 	s, err := openShaper(r, 0)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	dir := record.Configured(r, bandwidthDataDir)
+	dir := record.Configured(r, dataDir)
 	own, ownErr := s.Owns(r, dir, result.ReadRecord[result.Record](dir, r.Attachment))
 	if !own {
 		s.veth = nil
@@ -292,9 +292,9 @@ func bandwidthDel(_ context.Context, r *spec.Request) error {
 	return dir.Remove(record.Name(r.Attachment))
 }
 
-// bandwidthGC deletes the IFBs of the network's attachments that are gone, and those of the
+// gc deletes the IFBs of the network's attachments that are gone, and those of the
 // reference that no link redirects to: these do not name their attachment.
-func bandwidthGC(_ context.Context, r *spec.Request) error {
+func gc(_ context.Context, r *spec.Request) error {
 	host, err := rtnl.Dial(rtnl.Host())
 	if err != nil {
 		return err
@@ -325,5 +325,5 @@ func bandwidthGC(_ context.Context, r *spec.Request) error {
 			ops = append(ops, rtnl.DropLink(index))
 		}
 	}
-	return errors.Join(err, rtnl.SkipAbsent(host.Do(ops...)), record.Configured(r, bandwidthDataDir).DeleteStale(r.Network, r.Valid))
+	return errors.Join(err, rtnl.SkipAbsent(host.Do(ops...)), record.Configured(r, dataDir).DeleteStale(r.Network, r.Valid))
 }

@@ -23,17 +23,17 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "bridge",
-	Conf:    bridgeConf{},
+	Conf:    conf{},
 	Summary: "veth pair into a bridge on the host",
 	Help: `
 key                        type    default  meaning
-bridge                     string  cni0     bridge on the host; made if it is missing
+bridge                     string  cni0     bridge on the host; created if missing
 isGateway                  bool    false    puts the gateway addresses on the bridge and forwards;
                                             drops router advertisements of the container
 isDefaultGateway           bool    false    isGateway, and the container's default routes lead there
 forceAddress               bool    false    replaces addresses of the bridge that conflict
 ipMasq                     bool    false    masquerades what leaves the network
-ipMasqBackend              string  -        iptables or nftables; both mean nftables, without a tool
+ipMasqBackend              string  -        iptables or nftables; both mean nftables
 mtu                        int     0        bytes, 68 to 65535, of a new bridge too; 0: the kernel's
 hairpinMode                bool    false    lets a container reach itself through the bridge
 promiscMode                bool    false    bridge in promiscuous mode; not with hairpinMode
@@ -42,43 +42,42 @@ vlanTrunk                  list    -        tagged VLANs: {minID, maxID}, {id} o
 preserveDefaultVlan        bool    false    keeps the bridge's default VLAN on the port
 macspoofchk                bool    false    drops frames from another source MAC address
 enabledad                  bool    false    IPv6 duplicate address detection in the container
-disableContainerInterface  bool    false    leaves the container end down; without ipam only
+disableContainerInterface  bool    false    leaves the container-side veth down; without ipam only
 portIsolation              bool    false    no frames to and from other isolated ports; what the
                                             gateway routes between them, firewall's ingressPolicy
                                             isolated drops
-ipam                       object  -        address plugin, named by its "type"; none: layer 2 only
-dns                        object  -        nameservers, domain, search, options; instead of ipam's
-mac                        string  random   address of the container end
+ipam                       object  -        IPAM plugin, named by its "type"; none: layer 2 only
+dns                        object  -        nameservers, domain, search, options; replaces ipam's
+mac                        string  random   address of the container-side veth
 
-Before dns goes runtimeConfig.dns (capability dns).
-Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.`,
-	Verbs: attach.Verbs(attach.Interface[*bridge]{
-		Kind: "veth", Validate: (*bridge).validate,
-		Create: createBridgePort, Resolve: resolveGateways, Configure: configureBridge, Setup: setupBridge, Ready: readyBridge,
-		Verify: verifyBridge, Describe: describeBridge, Probe: probeBridge,
-		Remove:  func(_ context.Context, op *attach.Op, _ *bridge) error { return op.RemoveVeth() },
-		Cleanup: cleanupBridge, Collect: collectBridge, Restore: restoreBridge,
-		Prepare: func(_ context.Context, op *attach.Op, c *bridge) error { return ensureBridge(op, c) },
+runtimeConfig.dns (capability dns) replaces dns.
+Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.`,
+	Verbs: attach.Verbs(attach.Interface[*port]{
+		Kind: "veth", Validate: (*port).validate, Claims: (*port).claims,
+		Create: createPort, Resolve: resolveGateways, Configure: configure, Setup: setup, Ready: ready,
+		Verify: verify, Describe: describe, Probe: probe,
+		Remove:  func(_ context.Context, op *attach.Op, _ *port) error { return op.RemoveVeth() },
+		Cleanup: cleanup, Collect: collect, Restore: restore, RemoveNetwork: removeBridge,
+		Prepare: func(_ context.Context, op *attach.Op, c *port) error { return ensureBridge(op, c) },
 	}),
 }
 
-// bridgeKinds is what a bridge port owns in the rule set.
-// DEL and GC release these whatever the configuration says by now.
-var bridgeKinds = []nft.Kind{nft.KindMasquerade, nft.KindMACGuard, nft.KindAdverts}
+// kinds is what a bridge port owns in the rule set.
+// DEL and GC release these with any configuration.
+var kinds = []nft.Kind{nft.KindMasquerade, nft.KindMACGuard, nft.KindAdverts}
 
-// A bridge is one port of a bridge at work: the configuration, and the links
-// once they are there.
-// It lives as long as the verb.
-type bridge struct {
-	bridgeConf
-	link, host *rtnl.Link       // the bridge, and the port; nil before createBridgePort
+// A port is the port of an attachment during a verb: the configuration, and the links once they
+// exist.
+type port struct {
+	conf
+	link, host *rtnl.Link       // the bridge, and the port; nil before createPort
 	made       bool             // by this ADD, with an address that stays
 	mac        net.HardwareAddr // of a bridge that is made; nil: a random one
 }
 
-// bridgeConf are the keys; Help tells each. The zero value of each key is its default
+// conf are the keys; Help describes each. The zero value of each key is its default
 // but for Bridge, which validate fills in.
-type bridgeConf struct {
+type conf struct {
 	netfilter.MasqConf
 	Bridge                    string      `json:"bridge"`
 	IsGateway                 bool        `json:"isGateway"`
@@ -99,33 +98,41 @@ type bridgeConf struct {
 	} `json:"ipam"`
 }
 
-// validate checks the keys against each other and fills in what follows from others.
-// Phrases of the reference's errors stand in front, for those who search for them.
-func (c *bridgeConf) validate() error {
+// validate checks the keys and fills in defaults. Errors begin with the phrases of the reference.
+func (c *conf) validate() error {
 	if c.Bridge == "" {
 		c.Bridge = "cni0"
 	}
 	c.IsGateway = c.IsGateway || c.IsDefaultGateway
 	if err := spec.CheckIfName(c.Bridge); err != nil {
-		return fmt.Errorf(`"bridge" %q: %s`, c.Bridge, err.Error()) // not wrapped: its code is that of CNI_IFNAME
+		return spec.KeyErrorf("bridge", `"bridge" %q: %s`, c.Bridge, err.Error()) // not wrapped: its code is that of CNI_IFNAME
 	}
 	switch {
 	case c.HairpinMode && c.PromiscMode:
-		return errors.New(`cannot set hairpin mode and promiscuous mode at the same time: drop "hairpinMode" or "promiscMode"`)
+		return spec.KeyErrorf("promiscMode", `cannot set hairpin mode and promiscuous mode at the same time: drop "hairpinMode" or "promiscMode"`)
 	case c.DisableContainerInterface && c.IPAM.Type != "":
-		return errors.New(`cannot use IPAM when DisableContainerInterface flag is set: drop "ipam" or "disableContainerInterface"`)
+		return spec.KeyErrorf("disableContainerInterface", `cannot use IPAM when DisableContainerInterface flag is set: drop "ipam" or "disableContainerInterface"`)
 	case c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535):
-		return fmt.Errorf(`"mtu" %d is not within 68 to 65535`, c.MTU)
+		return spec.KeyErrorf("mtu", `"mtu" %d is not within 68 to 65535`, c.MTU)
 	}
 	return errors.Join(c.CheckBackend(), c.validateVLANs())
 }
 
-// createBridgePort makes sure of the bridge and puts a veth pair into it.
+// claims names the link that the gateway addresses are put on.
+func (c *port) claims() spec.Claims {
+	link := c.Bridge
+	if c.VLAN != 0 && c.IsGateway {
+		link = c.vlanGateway()
+	}
+	return spec.Claims{Link: link, Routed: c.IsGateway}
+}
+
+// createPort creates the bridge, if it is missing, and a veth pair whose host side is a port of it.
 //
-// The port is in the bridge, with its flags, VLANs and guard, while the container end
-// is still down: no frame passes before all of it is in force. The order of the
-// result's interfaces is the reference's: bridge, host end, container end.
-func createBridgePort(ctx context.Context, op *attach.Op, c *bridge) (err error) {
+// The port has its flags, VLANs and MAC guard before the container-side veth is set up, so no frame
+// passes without them. The order of the result's interfaces is the reference's: bridge, host-side
+// veth, container-side veth.
+func createPort(ctx context.Context, op *attach.Op, c *port) (err error) {
 	op.DAD = c.EnableDAD
 	c.WarnBackend(op)
 	if err := ensureBridge(op, c); err != nil {
@@ -151,11 +158,10 @@ func createBridgePort(ctx context.Context, op *attach.Op, c *bridge) (err error)
 	return nil
 }
 
-// afterJoin reads a bridge that this ADD has not made again: with a new port the kernel may
-// have given it another MTU and, where nothing has set its MAC address, that of the port. A
-// gateway gets its own address back, for good.
-// The address of a bridge without ports is zero once it has had one.
-func afterJoin(op *attach.Op, c *bridge) (err error) {
+// afterJoin reads a bridge that this ADD has not created again: the kernel may have changed its MTU
+// for the new port and, if its MAC address was never set, that address too. A gateway gets its
+// former address back, set explicitly. The address of a bridge that has lost its last port is zero.
+func afterJoin(op *attach.Op, c *port) (err error) {
 	if c.made {
 		return nil
 	}
@@ -170,22 +176,20 @@ func afterJoin(op *attach.Op, c *bridge) (err error) {
 	return op.Host.Do(rtnl.ChangeLink(c.link.Index, rtnl.LinkChange{MAC: own}))
 }
 
-// guardMAC is in force before the container end comes up.
-// The rule is in the bridge family: frames of the port with another source address go.
+// guardMAC drops frames of the port with another source address, from before the container-side
+// veth is up, by a rule in the bridge family.
 func guardMAC(ctx context.Context, op *attach.Op, port string) error {
 	table := nft.Open(rtnl.Host())
-	op.Undo("MAC guard", func(ctx context.Context) error { return netfilter.Undo(ctx, op, table, bridgeKinds) })
+	op.Undo("MAC guard", func(ctx context.Context) error { return netfilter.Undo(ctx, op, table, kinds) })
 	return table.Update(ctx, func(x *nft.Tx) error {
 		x.GuardMAC(op.Attachment, port, op.Link.MAC)
 		return nil
 	})
 }
 
-// ensureBridge finds the bridge or makes it, with a MAC address of its own so
-// that it does not change with its ports.
-// A bridge without an address of its own takes the lowest of its ports', and neighbours
-// lose it whenever a port comes or goes.
-func ensureBridge(op *attach.Op, c *bridge) error {
+// ensureBridge finds the bridge or creates it with a MAC address: without one it has the lowest of
+// its ports', which changes when ports do.
+func ensureBridge(op *attach.Op, c *port) error {
 	br, err := op.Host.Link(c.Bridge)
 	if errors.Is(err, os.ErrNotExist) {
 		mac := c.mac
@@ -199,7 +203,7 @@ func ensureBridge(op *attach.Op, c *bridge) error {
 			c.made = true
 			op.Undo("bridge "+c.Bridge, func(context.Context) error { return dropUnusedBridge(op, br.Index) })
 		}
-		if errors.Is(err, os.ErrExist) { // made by another ADD meanwhile
+		if errors.Is(err, os.ErrExist) { // created by another ADD meanwhile
 			br, err = op.Host.Link(c.Bridge)
 		}
 	}
@@ -207,7 +211,7 @@ func ensureBridge(op *attach.Op, c *bridge) error {
 		return fmt.Errorf("could not add bridge %q: %w", c.Bridge, c.unsupported(err))
 	}
 	if br.Kind != "bridge" {
-		return spec.Errorf(spec.CodeConfig, "%q already exists but is not a bridge: it is of kind %q", c.Bridge, br.Kind)
+		return spec.Errorf(spec.CodeConfig, "%q already exists but is not a bridge: it is of kind %q", c.Bridge, br.Kind).WithDetails(`"bridge" must be the name of a bridge, or one that is not in use`).AtKey("bridge")
 	}
 	c.link = br
 	if err := reconcileBridge(op, c); err != nil {
@@ -216,13 +220,12 @@ func ensureBridge(op *attach.Op, c *bridge) error {
 	if err := op.IgnoreRouters(br.Name); err != nil || !c.made {
 		return err
 	}
-	return attach.SkipDAD(op, br.Name) // or nothing is forwarded while its link-local address is tentative
+	return attach.SkipDAD(op, br.Name) // nothing is forwarded while its link-local address is tentative
 }
 
-// reconcileBridge brings an existing bridge to what the configuration needs;
-// what others may have set on purpose, as its MTU, is left alone.
-// The reference leaves vlan_filtering as it is, and then "vlan" has no effect.
-func reconcileBridge(op *attach.Op, c *bridge) error {
+// reconcileBridge changes an existing bridge as the configuration needs; settings that others may
+// have made on purpose, as its MTU, stay. Without vlan_filtering "vlan" would have no effect.
+func reconcileBridge(op *attach.Op, c *port) error {
 	br := c.link
 	var ch, back rtnl.LinkChange
 	if !br.Up {
@@ -247,9 +250,9 @@ func reconcileBridge(op *attach.Op, c *bridge) error {
 	return err
 }
 
-// unsupported says what the kernel's EOPNOTSUPP for a bridge means.
+// unsupported explains EOPNOTSUPP for a bridge.
 // The code is 50.
-func (c *bridgeConf) unsupported(err error) error {
+func (c *conf) unsupported(err error) error {
 	lacks := "CONFIG_BRIDGE"
 	switch {
 	case !errors.Is(err, unix.EOPNOTSUPP):
@@ -260,9 +263,9 @@ func (c *bridgeConf) unsupported(err error) error {
 	return spec.Errorf(spec.CodeNotReady, "this kernel lacks %s: %w", lacks, err)
 }
 
-// setupPort sets the port's flags and VLANs.
-// Flags of a new port are off, so only those that are to be on are sent.
-func setupPort(op *attach.Op, c *bridge) error {
+// setupPort sets the port's flags and VLANs. Flags of a new port are off, so only those that are
+// configured are sent.
+func setupPort(op *attach.Op, c *port) error {
 	ops := portVLANs(c)
 	if c.HairpinMode || c.PortIsolation {
 		ops = append(ops, rtnl.ChangeLink(c.host.Index, rtnl.LinkChange{Hairpin: &c.HairpinMode, Isolated: &c.PortIsolation}))
@@ -273,12 +276,10 @@ func setupPort(op *attach.Op, c *bridge) error {
 	return op.Host.Do(ops...)
 }
 
-// resolveGateways gives each address its gateway, and each family its default
-// route if the bridge is to be the default gateway.
-// A default route from the IPAM plugin stands, with a gateway or without: a second one
-// of the same destination would be refused by the kernel. What the bridge is to have is
-// looked at here, when nothing of the host's is changed but the port.
-func resolveGateways(_ context.Context, op *attach.Op, c *bridge) error {
+// resolveGateways sets the gateway of each address and, if the bridge is the default gateway, the
+// default route of each family. A default route from the IPAM plugin stays: the kernel would refuse
+// a second one. It checks the gateways before anything of the host but the port is changed.
+func resolveGateways(_ context.Context, op *attach.Op, c *port) error {
 	for i := range op.Result.IPs {
 		ip := &op.Result.IPs[i]
 		if c.IsGateway && !ip.Gateway.IsValid() {
@@ -295,9 +296,9 @@ func resolveGateways(_ context.Context, op *attach.Op, c *bridge) error {
 	return op.CheckGateways()
 }
 
-// configureBridge leaves the container's link down where the configuration wants it so. It
-// has no addresses then, as validate sees to.
-func configureBridge(ctx context.Context, op *attach.Op, c *bridge) error {
+// configure leaves the container's link down if it is disabled. It has no addresses then, as
+// validate checks.
+func configure(ctx context.Context, op *attach.Op, c *port) error {
 	if c.DisableContainerInterface {
 		return nil
 	}

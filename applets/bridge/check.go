@@ -10,11 +10,9 @@ import (
 	"cnibox/spec"
 )
 
-// verifyBridge checks the host's side of a port: the bridge, the host end with
+// verify checks the host's side of a port: the bridge, the host-side veth with
 // its flags and VLANs, the gateway addresses, and what is in the rule set.
-// It goes by the configuration where the result has nothing to compare; the reference
-// looks at neither flags, VLANs, gateways nor rules.
-func verifyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
+func verify(ctx context.Context, op *attach.Op, c *port) error {
 	br, err := op.Host.Link(c.Bridge)
 	if err != nil {
 		return attach.Mismatch("bridge: %w", err)
@@ -22,7 +20,7 @@ func verifyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 	if err := checkBridge(c, br); err != nil {
 		return err
 	}
-	host, err := op.HostEnd()
+	host, err := op.HostVeth()
 	if err != nil {
 		return attach.Mismatch("host interface: %w", err)
 	}
@@ -35,10 +33,9 @@ func verifyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 	return checkRules(op, c, host.Name)
 }
 
-// checkBridge compares the bridge. Its MAC address is not compared: that of a bridge which
-// others made follows its ports, and no netlink attribute reports whether it does.
-// Promiscuous mode that nobody asked for may be another's.
-func checkBridge(c *bridge, br *rtnl.Link) error {
+// checkBridge compares the bridge, but not its MAC address, which may follow its ports. It may be in
+// promiscuous mode for another network.
+func checkBridge(c *port, br *rtnl.Link) error {
 	if br.Kind != "bridge" {
 		return attach.Mismatch("%s is of kind %q, not a bridge", c.Bridge, br.Kind)
 	}
@@ -51,9 +48,9 @@ func checkBridge(c *bridge, br *rtnl.Link) error {
 	return nil
 }
 
-// checkPort compares the host end and its place in the bridge.
-// Both ends have to name each other: an index alone is one of many namespaces'.
-func checkPort(op *attach.Op, c *bridge, br, host *rtnl.Link) error {
+// checkPort compares the host-side veth and its bridge. Both veths must be each other's peer, since
+// indexes repeat in other namespaces.
+func checkPort(op *attach.Op, c *port, br, host *rtnl.Link) error {
 	switch {
 	case host.Parent != op.Link.Index || op.Link.Parent != host.Index:
 		return attach.Mismatch("%s is not the peer of %s in %s", host.Name, op.IfName, op.Call.NetNS)
@@ -76,14 +73,14 @@ func checkPort(op *attach.Op, c *bridge, br, host *rtnl.Link) error {
 	if !c.filtersVLANs() {
 		return nil
 	}
-	if !br.VLANFiltering { // the port's VLANs stay, but keep nothing apart
+	if !br.VLANFiltering { // the port's VLANs stay, without effect
 		return attach.Mismatch("bridge %s does not filter VLANs", c.Bridge)
 	}
 	return checkVLANs(op, c, host)
 }
 
-// checkVLANs wants each configured VLAN on the port; others may have added more.
-func checkVLANs(op *attach.Op, c *bridge, host *rtnl.Link) error {
+// checkVLANs looks for each configured VLAN on the port, which may have more.
+func checkVLANs(op *attach.Op, c *port, host *rtnl.Link) error {
 	have, err := op.Host.PortVLANs(host.Index)
 	if err != nil {
 		return err
@@ -104,9 +101,9 @@ func checkVLANs(op *attach.Op, c *bridge, host *rtnl.Link) error {
 	return nil
 }
 
-// checkGateways wants the gateway of each address on the bridge or on the
-// interface of its VLAN, and forwarding.
-func checkGateways(op *attach.Op, c *bridge, br *rtnl.Link) error {
+// checkGateways looks for the gateway of each address on the bridge or on the interface of its
+// VLAN, and checks forwarding.
+func checkGateways(op *attach.Op, c *port, br *rtnl.Link) error {
 	own := op.Own()
 	if !c.IsGateway || len(own) == 0 {
 		return nil
@@ -130,7 +127,7 @@ func checkGateways(op *attach.Op, c *bridge, br *rtnl.Link) error {
 	return attach.CheckForwarding(op)
 }
 
-// hasGateway looks for the address whatever its mask.
+// hasGateway looks for the address with any prefix length.
 func hasGateway(have []rtnl.Addr, ip spec.IP) bool {
 	for _, a := range have {
 		if a.Prefix.Addr() == ip.Gateway {
@@ -140,10 +137,9 @@ func hasGateway(have []rtnl.Addr, ip spec.IP) bool {
 	return false
 }
 
-// checkRules wants the elements that ADD put into the rule set. The guarded
-// address is not compared: a later plugin may have given the link another.
-// A rule set that cannot be read is an error of its own, not a mismatch.
-func checkRules(op *attach.Op, c *bridge, port string) error {
+// checkRules looks for the elements that ADD added to the rule set. The guarded address is not
+// compared: a later plugin may have changed that of the link.
+func checkRules(op *attach.Op, c *port, port string) error {
 	if err := c.CheckMasquerade(op); err != nil {
 		return err
 	}
@@ -158,10 +154,10 @@ func checkRules(op *attach.Op, c *bridge, port string) error {
 	return netfilter.OrReference(attach.Mismatch("%w", missing), op.Attachment, nft.KindMACGuard)
 }
 
-// probeBridge reports whether the host can do what the configuration asks for.
-// A bridge that keeps VLANs apart is tried in a namespace of its own. Without VLANs and
-// rules any kernel with bridges will do, and one without tells at ADD.
-func probeBridge(_ context.Context, _ *spec.Request, c *bridge) error {
+// probe reports whether the host can do what the configuration asks for.
+// It creates a bridge that filters VLANs in a new namespace. Without VLANs and rules nothing is
+// tried: a kernel without bridges is reported by ADD.
+func probe(_ context.Context, _ *spec.Request, c *port) error {
 	if c.filtersVLANs() {
 		err := rtnl.InNewNS(func(k *rtnl.Conn) error {
 			return k.AddLink(rtnl.LinkSpec{Name: c.Bridge, Kind: rtnl.Bridge{VLANFiltering: true}})

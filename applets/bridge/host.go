@@ -14,9 +14,9 @@ import (
 	"cnibox/spec"
 )
 
-// setupBridge makes the host the network's gateway and masquerades it.
-// Rules go last, since they need no link and are one transaction.
-func setupBridge(ctx context.Context, op *attach.Op, c *bridge) error {
+// setup makes the host the network's gateway and masquerades it.
+// Rules are last, since they are one transaction.
+func setup(ctx context.Context, op *attach.Op, c *port) error {
 	if c.IsGateway && len(op.Result.IPs) > 0 {
 		if err := setGateways(op, c); err != nil {
 			return err
@@ -26,20 +26,20 @@ func setupBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 }
 
 // addRules masquerades, and makes a gateway the only router of its port.
-func addRules(ctx context.Context, op *attach.Op, c *bridge) error {
+func addRules(ctx context.Context, op *attach.Op, c *port) error {
 	if !c.IsGateway {
-		return c.AddMasquerade(ctx, op, bridgeKinds)
+		return c.AddMasquerade(ctx, op, kinds)
 	}
 	return addGatewayRules(ctx, op, c)
 }
 
 // addGatewayRules masquerades, and drops router advertisements of the container, which its
-// neighbours would follow instead of the gateway, in one transaction. A kernel that lacks
-// tables for bridges does without the latter.
-func addGatewayRules(ctx context.Context, op *attach.Op, c *bridge) error {
+// neighbours would accept, in one transaction. On a kernel without bridge tables it only
+// masquerades.
+func addGatewayRules(ctx context.Context, op *attach.Op, c *port) error {
 	table := nft.Open(rtnl.Host())
 	op.Undo("rules of the gateway", func(ctx context.Context) error {
-		if err := netfilter.Undo(ctx, op, table, bridgeKinds); !netfilter.IsMissing(err) {
+		if err := netfilter.Undo(ctx, op, table, kinds); !netfilter.IsMissing(err) {
 			return err
 		}
 		return nil
@@ -55,18 +55,17 @@ func addGatewayRules(ctx context.Context, op *attach.Op, c *bridge) error {
 			return err
 		}
 		op.Warn("router advertisements of this container may reach its neighbours: %v", err)
-		return c.AddMasquerade(ctx, op, bridgeKinds)
+		return c.AddMasquerade(ctx, op, kinds)
 	})
 }
 
-// readyBridge waits for the port, then switches forwarding on: last, since
-// others may lean on it as soon as it is on.
-// A port that does not forward yet drops the announcement of the addresses.
-func readyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
+// ready waits for the port, which drops the announcement of the addresses before it forwards, then
+// enables forwarding: last, since others may need it as soon as it is on.
+func ready(ctx context.Context, op *attach.Op, c *port) error {
 	if c.DisableContainerInterface {
 		return nil
 	}
-	if err := op.WaitHostEnd(ctx, c.host); err != nil {
+	if err := op.WaitHostVeth(ctx, c.host); err != nil {
 		return fmt.Errorf("bridge port in error state: %s in %s: %w", c.host.Name, c.Bridge, err)
 	}
 	if !c.IsGateway {
@@ -75,9 +74,9 @@ func readyBridge(ctx context.Context, op *attach.Op, c *bridge) error {
 	return attach.SwitchForwarding(op, func(restore func() error) error { return whileUnused(op, c.link.Index, nil, restore) })
 }
 
-// setGateways puts each gateway on the bridge, or on its VLAN's own interface.
-// The mask is the container's, so that the host reaches the subnet by the same route.
-func setGateways(op *attach.Op, c *bridge) error {
+// setGateways adds each gateway address to the bridge, or to the interface of its VLAN, with the
+// prefix length of the container's, which gives the host its route.
+func setGateways(op *attach.Op, c *port) error {
 	gw, err := c.link, error(nil)
 	if c.VLAN != 0 {
 		if gw, err = ensureVLANGateway(op, c); err != nil {
@@ -98,15 +97,14 @@ func setGateways(op *attach.Op, c *bridge) error {
 		return err
 	}
 	op.Undo("addresses of "+gw.Name, func(context.Context) error { return restoreAddrs(op, c, gw.Index, have) })
-	if !c.made { // which its ports no longer change then
+	if !c.made { // its ports do not change it then
 		ops = append(ops, rtnl.ChangeLink(gw.Index, rtnl.LinkChange{MAC: gw.MAC}))
 	}
 	return attach.WithoutIPv6(op.Host.Do(ops...), gw.Name)
 }
 
-// gatewayOps adds the addresses that are missing. Another IPv4 address, or an
-// IPv6 one of an overlapping subnet, conflicts with them; it goes if force.
-// The reference replaces the gateway of one range set by that of the next.
+// gatewayOps adds the addresses that are missing. Another IPv4 address, or an IPv6 one of an
+// overlapping subnet, conflicts with them; with force it is deleted.
 func gatewayOps(gw *rtnl.Link, have []rtnl.Addr, want []netip.Prefix, force bool) ([]rtnl.Op, error) {
 	var ops []rtnl.Op
 	for _, h := range have {
@@ -118,21 +116,21 @@ func gatewayOps(gw *rtnl.Link, have []rtnl.Addr, want []netip.Prefix, force bool
 			return nil, spec.Errorf(spec.CodeConfig,
 				"%q already has an IP address different from %s: it has %s; set \"forceAddress\" to replace it", gw.Name, w, h.Prefix)
 		}
-		// Backwards: with one may go all that came later, see [rtnl.DropAddr].
+		// Backwards: deleting one may delete later ones, see [rtnl.DropAddr].
 		ops = append([]rtnl.Op{rtnl.DropAddr(gw.Index, h)}, ops...)
 	}
 	drops := ops != nil
 	for i, w := range want {
 		if (drops || !attach.HasAddr(have, w)) && !contains(want[:i], w) {
-			// another ADD may be adding the very same
+			// another ADD may add the same
 			ops = append(ops, rtnl.ReplaceAddr(gw.Index, rtnl.Addr{Prefix: w, NoDAD: true}))
 		}
 	}
 	return ops, nil
 }
 
-// conflicting reports whether an address of the bridge stands against the
-// wanted ones, and which. The gateways of one result never do.
+// conflicting reports whether an address of the bridge conflicts with the gateways, and with which.
+// The gateways of one result do not conflict.
 func conflicting(have netip.Prefix, want []netip.Prefix) (netip.Prefix, bool) {
 	if contains(want, have) || have.Addr().IsLinkLocalUnicast() {
 		return netip.Prefix{}, false
@@ -145,7 +143,7 @@ func conflicting(have netip.Prefix, want []netip.Prefix) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// contains reports whether a prefix, host bits and all, is in a list.
+// contains reports whether a prefix, with its host bits, is in a list.
 func contains(list []netip.Prefix, p netip.Prefix) bool {
 	for _, l := range list {
 		if l == p {
@@ -155,12 +153,11 @@ func contains(list []netip.Prefix, p netip.Prefix) bool {
 	return false
 }
 
-// restoreAddrs brings the addresses of the gateway's link back to what they were.
-// What was taken comes back in any case: the ports from before need it. What was added
-// goes unless others lean on it, who may be any port, or, where it had put another
-// address out, those that came later than our own: their indexes are higher.
-// Link-local ones are the kernel's own.
-func restoreAddrs(op *attach.Op, c *bridge, index uint32, was []rtnl.Addr) error {
+// restoreAddrs restores the addresses of the gateway's link. Deleted ones are added again in any
+// case, since older ports need them. Added ones are deleted unless other ports use them: any port,
+// or, where they had replaced another address, only newer ports, with higher indexes. Link-local
+// addresses are the kernel's.
+func restoreAddrs(op *attach.Op, c *port, index uint32, was []rtnl.Addr) error {
 	now, err := op.Host.Addrs(index)
 	if err != nil {
 		return err
@@ -181,9 +178,8 @@ func restoreAddrs(op *attach.Op, c *bridge, index uint32, was []rtnl.Addr) error
 	return errors.Join(err, op.Host.Do(taken...))
 }
 
-// whileUnused undoes a change to a bridge unless ports of others lean on it: of those
-// that are not the attachment's, the ones for which others holds; nil: all.
-// Another ADD that has found the bridge as we made it counts on it.
+// whileUnused undoes a change to a bridge unless ports of other attachments use it: those for which
+// others is true; nil: all.
 func whileUnused(op *attach.Op, bridge uint32, others func(*rtnl.Link) bool, undo func() error) error {
 	links, err := op.Host.Links()
 	if err != nil {
@@ -197,27 +193,26 @@ func whileUnused(op *attach.Op, bridge uint32, others func(*rtnl.Link) bool, und
 	return undo()
 }
 
-// dropUnusedBridge deletes a bridge that this ADD made, unless another has
-// put a port into it meanwhile.
+// dropUnusedBridge deletes a bridge that this ADD created, unless it has other ports by now.
 func dropUnusedBridge(op *attach.Op, index uint32) error {
 	return whileUnused(op, index, nil, func() error { return op.Host.Do(rtnl.DropLink(index)) })
 }
 
-// cleanupBridge runs on each DEL: the configuration may have had ipMasq at the ADD and
+// cleanup runs on each DEL: the configuration may have had ipMasq at the ADD and
 // not now.
-func cleanupBridge(ctx context.Context, op *attach.Op, _ *bridge) error {
-	return netfilter.Release(ctx, op, bridgeKinds)
+func cleanup(ctx context.Context, op *attach.Op, _ *port) error {
+	return netfilter.Release(ctx, op, kinds)
 }
 
-// collectBridge gives back what stale attachments own in the rule set.
-func collectBridge(ctx context.Context, op *attach.Op, _ *bridge) error {
-	return netfilter.Collect(ctx, op, bridgeKinds)
+// collect deletes what stale attachments own in the rule set.
+func collect(ctx context.Context, op *attach.Op, _ *port) error {
+	return netfilter.Collect(ctx, op, kinds)
 }
 
-// describeBridge enters the interfaces of a live port into the result of GET.
+// describe enters the interfaces of a live port into the result of GET.
 // The port need not be in a bridge any more.
-func describeBridge(_ context.Context, op *attach.Op, c *bridge) error {
-	host, err := op.HostEnd()
+func describe(_ context.Context, op *attach.Op, c *port) error {
+	host, err := op.HostVeth()
 	if err != nil {
 		return err
 	}

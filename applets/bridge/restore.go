@@ -11,10 +11,10 @@ import (
 	"cnibox/rtnl"
 )
 
-// restoreBridge makes the bridge again, then the port's place in it, the gateway and the rules.
+// restore makes the bridge again, then the port's place in it, the gateway and the rules.
 // Of many ports, each bridge and each gateway is looked at once.
-func restoreBridge(ctx context.Context, op *attach.Op, c *bridge) (err error) {
-	if c.host, err = op.HostEnd(); err != nil {
+func restore(ctx context.Context, op *attach.Op, c *port) (err error) {
+	if c.host, err = op.HostVeth(); err != nil {
 		return op.LostHostEnd(err)
 	}
 	if err := restoreMaster(ctx, op, c); err != nil {
@@ -34,7 +34,7 @@ func restoreBridge(ctx context.Context, op *attach.Op, c *bridge) (err error) {
 
 // restoreMaster makes the bridge with the MAC address and the MTU of before, so that containers
 // go on with the gateway that they know.
-func restoreMaster(ctx context.Context, op *attach.Op, c *bridge) (err error) {
+func restoreMaster(ctx context.Context, op *attach.Op, c *port) (err error) {
 	mac, mtu := op.Recorded(c.Bridge, true)
 	c.mac = mac
 	if c.MTU == 0 {
@@ -50,7 +50,7 @@ func restoreMaster(ctx context.Context, op *attach.Op, c *bridge) (err error) {
 
 // remakeBridge makes the bridge. One without any port was made anew by others, or by a restore
 // that was killed here: it gets what a new one has.
-func remakeBridge(op *attach.Op, c *bridge) error {
+func remakeBridge(op *attach.Op, c *port) error {
 	if err := ensureBridge(op, c); err != nil || c.made {
 		return err
 	}
@@ -68,7 +68,7 @@ func remakeBridge(op *attach.Op, c *bridge) error {
 }
 
 // restoreGateway gives the bridge its addresses, and the host its setting for forwarding.
-func restoreGateway(ctx context.Context, op *attach.Op, c *bridge) error {
+func restoreGateway(ctx context.Context, op *attach.Op, c *port) error {
 	if !c.IsGateway || len(op.Result.IPs) == 0 {
 		return nil
 	}
@@ -84,9 +84,9 @@ func restoreGateway(ctx context.Context, op *attach.Op, c *bridge) error {
 	})
 }
 
-// restorePort puts the port into the bridge, and sets the flags and VLANs that are not as they
+// restorePort puts the port into the port, and sets the flags and VLANs that are not as they
 // should be. Port isolation that is on may be the firewall plugin's.
-func restorePort(op *attach.Op, c *bridge) error {
+func restorePort(op *attach.Op, c *port) error {
 	var ops []rtnl.Op
 	host, index := c.host, c.host.Index
 	joins := host.Master != c.link.Index
@@ -118,7 +118,7 @@ func restorePort(op *attach.Op, c *bridge) error {
 }
 
 // restoreGuard lets the port send from the address that the container has by the result.
-func restoreGuard(ctx context.Context, op *attach.Op, c *bridge) error {
+func restoreGuard(ctx context.Context, op *attach.Op, c *port) error {
 	mac, _ := op.Recorded(op.IfName, false)
 	if !c.MACSpoofChk || mac == nil {
 		return nil

@@ -16,33 +16,33 @@ import (
 const vlanMax = 4094
 
 // A vlanTrunk is a range of tagged VLANs, a single one, or both.
-// Nil is absence: 0 is a mistake to be told.
+// Nil is absence: 0 is an error.
 type vlanTrunk struct {
 	MinID *int `json:"minID"`
 	MaxID *int `json:"maxID"`
 	ID    *int `json:"id"`
 }
 
-// filtersVLANs reports whether the bridge has to keep VLANs apart.
-func (c *bridgeConf) filtersVLANs() bool { return c.VLAN != 0 || len(c.VLANTrunk) > 0 }
+// filtersVLANs reports whether the bridge needs vlan_filtering.
+func (c *conf) filtersVLANs() bool { return c.VLAN != 0 || len(c.VLANTrunk) > 0 }
 
-// validateVLANs checks the keys that are about VLANs.
-func (c *bridgeConf) validateVLANs() error {
+// validateVLANs checks "vlan" and "vlanTrunk".
+func (c *conf) validateVLANs() error {
 	if c.VLAN < 0 || c.VLAN > vlanMax {
-		return fmt.Errorf("invalid VLAN ID %d: \"vlan\" is within 0 to %d", c.VLAN, vlanMax)
+		return spec.KeyErrorf("vlan", "invalid VLAN ID %d: \"vlan\" is within 0 to %d", c.VLAN, vlanMax)
 	}
 	if gw := c.vlanGateway(); c.VLAN != 0 && c.IsGateway && len(gw) > 15 {
 		return fmt.Errorf("interface name %q of the VLAN's gateway is too long: shorten \"bridge\"", gw)
 	}
-	for _, t := range c.VLANTrunk {
+	for i, t := range c.VLANTrunk {
 		if err := t.validate(); err != nil {
-			return err
+			return &spec.KeyError{Key: fmt.Sprintf("vlanTrunk[%d]", i), Err: err}
 		}
 	}
 	return nil
 }
 
-// validate wants both ends of a range or neither, in order.
+// validate checks that a range has both of its bounds or neither, in order.
 func (t vlanTrunk) validate() error {
 	for _, p := range []struct {
 		name string
@@ -67,9 +67,8 @@ func (t vlanTrunk) validate() error {
 
 // wantedVLANs are the VLANs of the port, sorted: the trunk's tagged ones, and
 // the untagged one, which is 1 if a trunk is given without "vlan".
-// Neighbours are joined to ranges: a trunk of 4,000 is one attribute of a message, for
-// which the reference sends 4,000 messages.
-func (c *bridgeConf) wantedVLANs() []rtnl.VLANRange {
+// Adjacent ones are joined to ranges: a trunk of 4,000 is one attribute.
+func (c *conf) wantedVLANs() []rtnl.VLANRange {
 	var tagged [vlanMax + 1]bool
 	for _, t := range c.VLANTrunk {
 		if t.MinID != nil {
@@ -101,10 +100,9 @@ func (c *bridgeConf) wantedVLANs() []rtnl.VLANRange {
 	return out
 }
 
-// portVLANs replaces the default VLAN of a new port, or adds to it if that is
-// to be kept.
-// The kernel puts a new port into VLAN 1.
-func portVLANs(c *bridge) []rtnl.Op {
+// portVLANs replaces the default VLAN of a new port, which is 1, or adds to it with
+// preserveDefaultVlan.
+func portVLANs(c *port) []rtnl.Op {
 	if !c.filtersVLANs() {
 		return nil
 	}
@@ -116,13 +114,13 @@ func portVLANs(c *bridge) []rtnl.Op {
 }
 
 // vlanGateway is the name of the host's interface in the port's VLAN.
-// It is the reference's, and other tools expect it.
-func (c *bridgeConf) vlanGateway() string { return fmt.Sprintf("%s.%d", c.Bridge, c.VLAN) }
+// It is that of the reference, which other tools expect.
+func (c *conf) vlanGateway() string { return fmt.Sprintf("%s.%d", c.Bridge, c.VLAN) }
 
-// ensureVLANGateway finds or makes the host's interface in the port's VLAN: a
-// veth pair whose other end is an untagged port of the bridge.
-// Nothing removes it, in the reference either: other containers of the VLAN use it.
-func ensureVLANGateway(op *attach.Op, c *bridge) (*rtnl.Link, error) {
+// ensureVLANGateway finds or creates the host's interface in the port's VLAN: a veth pair whose peer
+// is an untagged port of the bridge. It is never deleted, as in the reference: other containers of
+// the VLAN use it.
+func ensureVLANGateway(op *attach.Op, c *port) (*rtnl.Link, error) {
 	br := c.link
 	gw, err := op.Host.Link(c.vlanGateway())
 	if err == nil {
@@ -136,7 +134,7 @@ func ensureVLANGateway(op *attach.Op, c *bridge) (*rtnl.Link, error) {
 		Name: names[0], MTU: br.MTU, MAC: attach.PortMAC(), Master: br.Index, Up: true,
 		Peer: &rtnl.LinkSpec{Name: c.vlanGateway(), MTU: br.MTU},
 	})
-	if errors.Is(err, os.ErrExist) { // made by another ADD meanwhile
+	if errors.Is(err, os.ErrExist) { // created by another ADD meanwhile
 		return op.Host.Link(c.vlanGateway())
 	}
 	if err != nil {
@@ -149,7 +147,7 @@ func ensureVLANGateway(op *attach.Op, c *bridge) (*rtnl.Link, error) {
 	if err := op.Host.Do(gatewayVLAN(c, port.Index)...); err != nil {
 		return nil, err
 	}
-	if err := op.IgnoreRouters(c.vlanGateway()); err != nil { // as long as none can be heard
+	if err := op.IgnoreRouters(c.vlanGateway()); err != nil { // before it can receive any
 		return nil, err
 	}
 	if err := op.Host.SetLink(port.Parent, rtnl.LinkChange{Up: new(true)}); err != nil {
@@ -159,7 +157,7 @@ func ensureVLANGateway(op *attach.Op, c *bridge) (*rtnl.Link, error) {
 }
 
 // gatewayVLAN leaves a port of the bridge in the VLAN alone.
-func gatewayVLAN(c *bridge, port uint32) []rtnl.Op {
+func gatewayVLAN(c *port, port uint32) []rtnl.Op {
 	return []rtnl.Op{
 		rtnl.DropPortVLANs(port, []rtnl.VLANRange{{From: 1, To: vlanMax}}),
 		rtnl.NewPortVLANs(port, []rtnl.VLANRange{{From: c.VLAN, To: c.VLAN, PVID: true, Untagged: true}}),
@@ -168,7 +166,7 @@ func gatewayVLAN(c *bridge, port uint32) []rtnl.Op {
 
 // rejoinVLANGateway puts the other end of the VLAN's veth pair back into the bridge, which was
 // deleted and made again since.
-func rejoinVLANGateway(op *attach.Op, c *bridge, gw *rtnl.Link) error {
+func rejoinVLANGateway(op *attach.Op, c *port, gw *rtnl.Link) error {
 	if gw.Kind != "veth" || gw.PeerNS {
 		return nil
 	}

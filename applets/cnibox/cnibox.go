@@ -1,9 +1,10 @@
-// Package cnibox is the tool cnibox: lists the applets, tells their keys, lays and verifies the links.
+// Package cnibox is the tool cnibox: lists the applets, describes their keys, creates and verifies the links.
 package cnibox
 
 import (
 	"context"
 	"fmt"
+	"io"
 	"runtime"
 	"slices"
 
@@ -14,23 +15,24 @@ import (
 // Applet is the tool.
 var Applet = applet.Applet{
 	Name:    "cnibox",
-	Summary: "lists the applets, tells their keys, lays and verifies the links",
+	Summary: "lists the applets, describes their keys, creates and verifies the links",
 	Help: `
 cnibox                          list the applets
-cnibox APPLET …                 do as the link APPLET does
+cnibox APPLET …                 run APPLET, as its link does
 cnibox help APPLET              show every key of a plugin's configuration
 cnibox install [--create] DIR [APPLET …]
-                                lay relative links in DIR, of all applets or these;
-                                files of these names are replaced, each at once;
-                                --create: make DIR if it is missing
-cnibox verify DIR               tell whether each applet's name in DIR leads to this
+                                create relative links in DIR, for all applets or
+                                these; files of these names are replaced atomically;
+                                --create: create DIR if it is missing
+cnibox verify DIR               check that each applet's name in DIR leads to this
                                 binary; exit code 1 if one does not
-cnibox version                  show our version and the releases it follows`,
+cnibox man [APPLET]             print the manual page of an applet, or of cnibox
+cnibox version                  print the version and the releases it implements`,
 	Main: run,
 }
 
-// cniboxMain returns 0, 1 for what failed, and 2 for what it was not able to understand.
-// A name of a link may come behind it, as with busybox.
+// run returns 0, 1 for what failed, and 2 for a wrong command line. The first argument may be the
+// name of an applet, as with busybox.
 func run(ctx context.Context, p applet.Process) int {
 	if len(p.Args) == 0 {
 		return writeList(p)
@@ -38,17 +40,19 @@ func run(ctx context.Context, p applet.Process) int {
 	cmd, args := p.Args[0], p.Args[1:]
 	switch {
 	case applet.IsHelp(cmd):
-		return cniboxHelp(ctx, p, args)
+		return help(ctx, p, args)
 	case cmd == "list" || cmd == "--list":
 		return writeList(p)
 	case cmd == "version" || cmd == "--version":
 		fmt.Fprintf(p.Stdout, "cnibox %s, as the CNI plugins %s, CNI %s to %s, %s\n",
 			applet.Version, applet.Release, spec.V010, spec.Newest, runtime.Version())
 		return 0
+	case cmd == "man":
+		return manCommand(p, args)
 	case cmd == "install" || cmd == "--install":
-		return cniboxInstall(p, args)
+		return installCommand(p, args)
 	case cmd == "verify" || cmd == "--verify":
-		return cniboxVerify(p, args)
+		return verifyCommand(p, args)
 	}
 	a, ok := p.Applets.Lookup(cmd)
 	if !ok {
@@ -61,14 +65,14 @@ func run(ctx context.Context, p applet.Process) int {
 	return a.Run(ctx, p)
 }
 
-// usage tells what was not understood, and returns the exit code for it.
+// usage reports a wrong command line, and returns the exit code for it.
 func usage(p applet.Process, format string, args ...any) int {
 	fmt.Fprintf(p.Stderr, "cnibox: %s (`cnibox` lists the applets, `cnibox help cnibox` the commands)\n", fmt.Sprintf(format, args...))
 	return 2
 }
 
-// cniboxHelp shows the keys of an applet, and without one what applets there are.
-func cniboxHelp(ctx context.Context, p applet.Process, args []string) int {
+// help prints the keys of an applet, or without one the list of applets.
+func help(ctx context.Context, p applet.Process, args []string) int {
 	if len(args) == 0 {
 		return writeList(p)
 	}
@@ -81,6 +85,20 @@ func cniboxHelp(ctx context.Context, p applet.Process, args []string) int {
 		return a.Run(ctx, p)
 	}
 	return applet.WriteHelp(a, p.Stdout)
+}
+
+// manCommand prints a manual page, for `man -l -` and for `make install`.
+func manCommand(p applet.Process, args []string) int {
+	name := "cnibox"
+	if len(args) > 0 {
+		name = args[0]
+	}
+	a, ok := p.Applets.Lookup(name)
+	if !ok {
+		return usage(p, "no applet is named %q%s", name, suggest(p.Applets, name))
+	}
+	_, _ = io.WriteString(p.Stdout, a.ManPage(p.Applets))
+	return 0
 }
 
 // writeList shows usage and applets, one a line in the order of their names.
@@ -97,8 +115,7 @@ func writeList(p applet.Process) int {
 	return 0
 }
 
-// suggest returns a question after the applet whose name is nearest, if one is near.
-// Near is two letters off.
+// suggest asks for the applet whose name differs least, by at most two letters; empty: none does.
 func suggest(all applet.Table, name string) string {
 	var names []string
 	for _, a := range all {
@@ -113,7 +130,7 @@ func suggest(all applet.Table, name string) string {
 	return fmt.Sprintf("; %q?", near)
 }
 
-// distance is the number of bytes to insert, delete or change to get from a to b.
+// Distance is the number of bytes to insert, delete or change to get from a to b.
 // It keeps one row of the table of Levenshtein's distances.
 func Distance(a, b string) int {
 	row := make([]int, len(b)+1)

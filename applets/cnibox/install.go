@@ -12,13 +12,11 @@ import (
 	"cnibox/internal/disk"
 )
 
-// executable is the running file, whatever links led to it.
-// /proc says it, since argv[0] is a link or any text.
+// executable is the running file, as argv[0] may be a link or any text.
 const executable = "/proc/self/exe"
 
-// cniboxInstall lays the links of all applets, or of those named, in a folder.
-// Exact names only: a suffix would be a guess of what to write where.
-func cniboxInstall(p applet.Process, args []string) int {
+// installCommand creates the links of all applets, or of those named exactly, in a directory.
+func installCommand(p applet.Process, args []string) int {
 	create := len(args) > 0 && args[0] == "--create"
 	if create {
 		args = args[1:]
@@ -50,14 +48,12 @@ func cniboxInstall(p applet.Process, args []string) int {
 	return 0
 }
 
-// install lays a relative link to this binary in dir for each name. A dir that is missing
-// is created if the caller says so: it may be mistyped. Each link is laid by rename: a name always leads to
-// the old file or to the new one, no file is written into (it may be running,
-// or a link to the binary of all applets), and a second call changes nothing.
-// Directories and special files are refused before the first change.
+// install creates a relative link to this binary in dir for each name, by rename, so that a name
+// leads to the old file or to the new one at any time. A missing dir is an error, which may be a typing
+// error, unless create is set. Directories and special files are refused before the first change.
 //
-// The links are relative: a folder of plugins that is mounted elsewhere, with the
-// binary in or beside it, still works. What it did comes back as a line for people.
+// The links are relative, so that they are valid where dir and the binary are mounted at another
+// path. The text reports what was done.
 func install(dir string, names []string, create bool) (text string, err error) {
 	binary, err := os.Readlink(executable)
 	if err != nil {
@@ -74,7 +70,7 @@ func install(dir string, names []string, create bool) (text string, err error) {
 	if err != nil {
 		return "", err
 	}
-	// Links are relative to where the folder really is.
+	// links are relative to the real path of the directory
 	if dir, err = filepath.Abs(dir); err == nil {
 		dir, err = filepath.EvalSymlinks(dir)
 	}
@@ -85,34 +81,33 @@ func install(dir string, names []string, create bool) (text string, err error) {
 	if err != nil {
 		return "", err
 	}
-	lay, replaced, err := plan(dir, binary, target, names)
+	links, replaced, err := plan(dir, binary, target, names)
 	if err != nil {
 		return "", err
 	}
-	if err := layLinks(dir, target, lay); err != nil {
+	if err := createLinks(dir, target, links); err != nil {
 		return "", err
 	}
-	text = fmt.Sprintf("%s: all %d names lead to %s; %d links laid", dir, len(names), target, len(lay))
+	text = fmt.Sprintf("%s: all %d names lead to %s; %d links created", dir, len(names), target, len(links))
 	if len(replaced) > 0 {
 		text += ", in place of older files: " + strings.Join(replaced, " ")
 	}
 	return text, nil
 }
 
-// plan returns the names whose links are to be laid, and those of them that
-// belong to something else now.
-// It looks and changes nothing. A link that is right already is not laid again.
-func plan(dir, binary, target string, names []string) (lay, replaced []string, err error) {
+// plan returns the names whose links are to be created, and those of them that are another file or
+// link now. It changes nothing.
+func plan(dir, binary, target string, names []string) (links, replaced []string, err error) {
 	for _, name := range names {
 		path := filepath.Join(dir, name)
 		st, err := os.Lstat(path)
 		switch {
 		case errors.Is(err, os.ErrNotExist):
-			lay = append(lay, name)
+			links = append(links, name)
 			continue
 		case err != nil:
 			return nil, nil, err
-		case path == binary: // the binary itself lies here, under an applet's name
+		case path == binary: // the binary itself, under an applet's name
 			continue
 		case st.Mode()&os.ModeSymlink != 0:
 			if now, err := os.Readlink(path); err == nil && now == target {
@@ -121,14 +116,14 @@ func plan(dir, binary, target string, names []string) (lay, replaced []string, e
 		case !st.Mode().IsRegular():
 			return nil, nil, fmt.Errorf("%s is neither a file nor a link, and stays; nothing was changed", path)
 		}
-		lay, replaced = append(lay, name), append(replaced, name)
+		links, replaced = append(links, name), append(replaced, name)
 	}
-	return lay, replaced, nil
+	return links, replaced, nil
 }
 
-// layLinks makes each link under a name that nobody has and moves it to its place. One
-// that cannot be moved goes.
-func layLinks(dir, target string, names []string) error {
+// createLinks creates each link under a temporary name and renames it. One that cannot be renamed is
+// deleted.
+func createLinks(dir, target string, names []string) error {
 	if len(names) == 0 {
 		return nil
 	}

@@ -10,12 +10,11 @@ import (
 	"cnibox/applets/applet"
 )
 
-// cniboxVerify tells of each applet's name in a folder that does not lead to
-// this binary; the exit code is 1 if there is one.
-// It is for after an upgrade, when another package may have written over some links.
-func cniboxVerify(p applet.Process, args []string) int {
+// verifyCommand reports each applet's name in a directory that does not lead to this binary, as after
+// another package has replaced some links; the exit code is 1 then.
+func verifyCommand(p applet.Process, args []string) int {
 	if len(args) != 1 {
-		return usage(p, "verify needs a folder")
+		return usage(p, "verify needs a directory")
 	}
 	dir := args[0]
 	self, err := os.Stat(executable)
@@ -39,7 +38,7 @@ func cniboxVerify(p applet.Process, args []string) int {
 }
 
 // verify returns nil if path leads to the file self, by device and inode.
-// The error says what is there instead.
+// The error describes what is there instead.
 func verify(path string, self os.FileInfo) error {
 	st, err := os.Stat(path)
 	target, linkErr := os.Readlink(path)

@@ -9,12 +9,14 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
 	"cnibox/chain"
+	"cnibox/internal/state"
 	"cnibox/spec"
 )
 
@@ -23,6 +25,7 @@ var Applet = applet.Applet{
 	Name:    "cni-exec",
 	Summary: "runtime: attach network namespaces, and run commands in one",
 	Main:    run,
+	Man:     manPage,
 }
 
 // The exit codes of cni-exec: cnitool's, and one for a wrong command line.
@@ -51,11 +54,15 @@ func run(ctx context.Context, p applet.Process) int {
 	if len(p.Args) == 0 {
 		p.Args = []string{"help"}
 	}
+	if p.Args[0] == completeVerb {
+		return complete(p, p.Args[1:])
+	}
 	l, err := parse(p.Args, p.Getenv)
 	c := &call{Process: p, commandLine: l}
 	if len(l.operands) > 0 {
 		c.verb = l.operands[0]
 	}
+	defer c.logSubject()
 	v := findVerb(c.verb)
 	switch {
 	case err != nil:
@@ -73,7 +80,7 @@ func run(ctx context.Context, p applet.Process) int {
 	case v == nil:
 		return c.wrongCall(fmt.Errorf("unknown verb %q%s", c.verb, suggestVerb(c.verb)))
 	case l.command != nil && !v.command:
-		return c.wrongCall(fmt.Errorf("%s takes no command: only run does", c.verb))
+		return c.wrongCall(fmt.Errorf("%s takes no command: only run and enter do", c.verb))
 	}
 	if err := c.usableFor(c.verb); err != nil {
 		return c.wrongCall(err)
@@ -89,14 +96,22 @@ func run(ctx context.Context, p applet.Process) int {
 	return exit
 }
 
+// logSubject notes for the log what the call was about.
+func (c *call) logSubject() {
+	t := c.target
+	c.Log.About(applet.Subject{Verb: c.verb, Network: c.network, ContainerID: t.ContainerID, IfName: t.IfName, NetNS: t.NetNS})
+}
+
 // operands reads network and namespace; cnitool wants a namespace for gc and
 // status as well and does not use it.
-// A namespace is made absolute and not resolved, since the container ID is made of its
-// text; whether there is one is for the runner to find.
+// Whether there is such a namespace is for the runner to find.
 func (c *call) operands(operands []string) error {
 	most := 2
-	if c.everyNetwork() {
+	switch {
+	case c.everyNetwork():
 		most = 0
+	case c.verb == "rm":
+		most = 1
 	}
 	switch {
 	case len(operands) > most && most == 0:
@@ -116,17 +131,24 @@ func (c *call) operands(operands []string) error {
 			return err
 		}
 	}
-	if len(operands) == most {
-		path, err := filepath.Abs(operands[1])
+	if len(operands) > 1 {
+		path, err := netnsPath(operands[1])
 		if err != nil {
 			return err
 		}
 		c.target.NetNS = path
+	}
+	switch {
+	case c.create && !named(c.target.NetNS):
+		return fmt.Errorf("--create needs the NAME of a network namespace, for %s/NAME", netnsDir)
+	case c.delete && !named(c.target.NetNS):
+		return fmt.Errorf("--delete needs the NAME of a network namespace, as add --create had it")
+	case c.target.NetNS != "":
 		return nil
 	}
 	switch c.verb {
 	case "add":
-		return errors.New("NETNS is missing: the path of a network namespace, as /run/netns/NAME")
+		return errors.New("NETNS is missing: the name of a network namespace, or a path as /run/netns/NAME")
 	case "del", "check", "get":
 		if c.containerID == "" {
 			return errors.New("NETNS is missing; without it --container-id has to name the attachment")
@@ -145,9 +167,9 @@ func (c *call) prepare() error {
 	}
 	override := c.Getenv("CNI_NETNS_OVERRIDE")
 	t.NetNSOverride = strings.EqualFold(override, "true") || override == "1"
-	var err error
-	if c.cacheDir, err = filepath.Abs(c.cacheDir); err != nil {
-		return err // plugins get paths below it
+	err := c.stateDirs()
+	if err != nil {
+		return err
 	}
 	if t.Args, err = cniArgs(c.Getenv("CNI_ARGS")); err != nil {
 		return err
@@ -159,11 +181,38 @@ func (c *call) prepare() error {
 	return nil
 }
 
+// stateDirs completes the two directories of the flags: plugins get paths below them. The
+// error has code 4.
+func (c *call) stateDirs() (err error) {
+	if c.stateDir == "" {
+		c.stateDir, err = spec.StateDir(c.Getenv)
+	}
+	for _, dir := range []*string{&c.stateDir, &c.cacheDir} {
+		if err == nil && *dir != "" {
+			*dir, err = filepath.Abs(*dir)
+		}
+	}
+	return err
+}
+
+// cache returns the runtime's cache.
+func (c *call) cache() *chain.Cache {
+	if c.cacheDir != "" {
+		return &chain.Cache{Dir: c.cacheDir}
+	}
+	dir, notice := state.CacheDir(c.stateDir)
+	return &chain.Cache{Dir: dir, Creating: func() {
+		if notice != "" {
+			c.runner.Warn("%s", notice)
+		}
+	}}
+}
+
 // setRunner makes the runner of the flags; what it warns of goes to stderr.
 func (c *call) setRunner() {
 	local := c.local()
 	c.runner = &chain.Runner{
-		Invoker: local, Cache: &chain.Cache{Dir: c.cacheDir}, Path: c.path, KeepGoing: c.keepGoing, Retries: c.retries,
+		Invoker: local, Cache: c.cache(), Path: c.path, KeepGoing: c.keepGoing, Retries: c.retries,
 		Warn: func(format string, args ...any) {
 			fmt.Fprintf(c.Stderr, "cni-exec: %s\n", fmt.Sprintf(format, args...))
 		},
@@ -174,6 +223,11 @@ func (c *call) setRunner() {
 func (c *call) local() *chain.Local {
 	l := c.Invoker(filepath.SplitList(c.path))
 	l.BuiltIn, l.StderrInError, l.Timeout = true, true, c.timeout
+	if c.stateDir != "" { // of two variables a program takes the first
+		l.Environ = append([]string{spec.StateEnv + "=" + c.stateDir}, slices.DeleteFunc(slices.Clone(l.Environ), func(v string) bool {
+			return strings.HasPrefix(v, spec.StateEnv+"=")
+		})...)
+	}
 	return l
 }
 
@@ -206,14 +260,14 @@ func (c *call) cached() *chain.List {
 			l, _ := e.List()
 			return l
 		}
-	case "gc":
+	case "gc", "rm":
 		return c.cachedList()
 	}
 	return nil
 }
 
 // cachedList returns the network as the first of its attachments was told; nil if it
-// has none. podman's default network is in no file as long as nobody changes it, and
+// has none. podman's default network is in no file until it is changed, and
 // what podman lost in it has to go all the same.
 func (c *call) cachedList() *chain.List {
 	entries, _, err := c.runner.Cache.List()
@@ -261,13 +315,42 @@ func (c *call) speak(l *chain.List) {
 // add runs ADD and prints its result. An attachment whose result cannot be written is deleted
 // again, since the caller sees a call that failed, and may try again.
 func (c *call) add(ctx context.Context) error {
+	if c.output != "" && !c.dryRun {
+		return usage("add: --output is for --dry-run: without it add prints the result, which is JSON")
+	}
+	if err := c.wants(outputJSON); err != nil {
+		return err
+	}
 	l, err := c.load()
 	if err == nil {
-		err = cmp.Or(c.canPublish(l), c.freePorts(), c.Ready())
+		err = cmp.Or(c.canHonour(l), c.Ready())
 	}
 	if err != nil {
 		return err
 	}
+	c.warnOf(l)
+	c.target.Args, c.target.Capabilities = c.arguments([]*chain.List{l}, 0)
+	if c.dryRun {
+		return c.rehearse(ctx, l)
+	}
+	created := false
+	if c.create {
+		if created, err = createNetNS(ctx, c.target.NetNS); err != nil {
+			return err
+		}
+	}
+	if err = c.addTo(ctx, l); err != nil && created {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeDown)
+		defer cancel()
+		if derr := c.deleteUnused(ctx); derr != nil {
+			c.runner.Warn("%v", derr)
+		}
+	}
+	return err
+}
+
+// addTo attaches the target, whose namespace is there.
+func (c *call) addTo(ctx context.Context, l *chain.List) error {
 	res, err := c.runner.Add(ctx, l, c.target)
 	if err != nil {
 		return err
@@ -300,7 +383,10 @@ func (c *call) del(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.runner.Del(ctx, l, c.target)
+	if err = c.runner.Del(ctx, l, c.target); err != nil || !c.delete {
+		return err
+	}
+	return c.deleteUnused(ctx)
 }
 
 // check runs CHECK; that all is well is told by the exit code alone.
@@ -331,6 +417,7 @@ func (c *call) status(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.warnOf(l)
 	return c.runner.Status(ctx, l)
 }
 

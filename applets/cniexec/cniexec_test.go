@@ -31,7 +31,7 @@ func TestParse(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &flags{
-		ifName: "eth5", containerID: "id", confDir: "/conf", path: "/bin", cacheDir: chain.DefaultCacheDir,
+		ifName: "eth5", containerID: "id", confDir: "/conf", path: "/bin",
 		timeout: 2 * time.Minute, keepGoing: true, valid: []string{"a/eth0", "b/eth1"},
 	}
 	if !reflect.DeepEqual(l.flags, want) {
@@ -123,20 +123,29 @@ func TestCapabilities(t *testing.T) {
 		"both": {`{"portMappings":[{"hostPort":1,"containerPort":2,"protocol":"udp"}]}`, []string{"127.0.0.1:53:54/udp", "[::1]:3:4"},
 			`{"portMappings":[{"hostPort":1,"containerPort":2,"protocol":"udp"},` +
 				`{"hostPort":53,"containerPort":54,"protocol":"udp","hostIP":"127.0.0.1"},{"hostPort":3,"containerPort":4,"protocol":"tcp","hostIP":"::1"}]}`},
-		"in capitals":   {"", []string{"1:2/SCTP"}, `{"portMappings":[{"hostPort":1,"containerPort":2,"protocol":"SCTP"}]}`},
-		"not an object": {`[]`, nil, ""},
-		"one port":      {"", []string{"80"}, ""},
-		"port 0":        {"", []string{"0:80"}, ""},
-		"big port":      {"", []string{"65536:80"}, ""},
-		"words":         {"", []string{"a:b"}, ""},
-		"no address":    {"", []string{"localhost:1:2"}, ""},
-		"no protocol":   {"", []string{"1:2/icmp"}, ""},
+		"attached": {"", []string{"=8080:80"}, `{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}`},
+		"a range": {"", []string{"65534-65535:1-2/udp"}, `{"portMappings":[{"hostPort":65534,"containerPort":1,"protocol":"udp"},` +
+			`{"hostPort":65535,"containerPort":2,"protocol":"udp"}]}`},
+		"ranges that differ": {"", []string{"1-2:1-3"}, ""},
+		"a range backwards":  {"", []string{"2-1:2-1"}, ""},
+		"a range to nowhere": {"", []string{"1-:1-"}, ""},
+		"a range too far":    {"", []string{"65535-65536:1-2"}, ""},
+		"in capitals":        {"", []string{"1:2/SCTP"}, `{"portMappings":[{"hostPort":1,"containerPort":2,"protocol":"SCTP"}]}`},
+		"not an object":      {`[]`, nil, ""},
+		"one port":           {"", []string{"80"}, ""},
+		"port 0":             {"", []string{"0:80"}, ""},
+		"big port":           {"", []string{"65536:80"}, ""},
+		"words":              {"", []string{"a:b"}, ""},
+		"no address":         {"", []string{"localhost:1:2"}, ""},
+		"no protocol":        {"", []string{"1:2/icmp"}, ""},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			var args []string
 			for _, p := range tt.publish {
-				args = append(args, "-p", p)
+				if args = append(args, "-p", p); p[0] == '=' {
+					args = []string{"-p" + p[1:]}
+				}
 			}
 			f, err := parse(args, noEnv)
 			var caps map[string]json.RawMessage

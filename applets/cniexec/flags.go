@@ -26,16 +26,23 @@ import (
 // environment or a default fills in.
 type flags struct {
 	ifName, containerID string // empty ID: derived from the namespace
-	confDir, cacheDir   string
+	name                string // of a run; empty: none
+	confDir             string
+	cacheDir, stateDir  string        // empty: see [state.CacheDir]
+	output              string        // empty: for people
 	path                string        // CNI_PATH; empty: built-in plugins alone
 	timeout             time.Duration // of one plugin; 0: the default
 	retries             int           // of an add that ended with code 11
 
-	keepGoing, all, allNetworks, live, dryRun, force, watch, json, help, version bool
+	keepGoing, all, allNetworks, live, dot, dryRun, force, watch, json, help, version bool
+	create, delete                                                                    bool // the named namespace
 
 	// Those that may be given more than once, in their order.
 	valid, nets []string
 	publish     publishedPorts
+	ips         askedIPs
+	macs        askedMACs
+	dns         nameServers
 }
 
 // verbsKey is the annotation of a flag that has the verbs it is for; without it, it is for all.
@@ -62,17 +69,27 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 		fs.StringVar(&f.containerID, "container-id", getenv("CNI_CONTAINERID"), "`ID` derived from NETNS as cnitool does, unless given")
 	})
 	of("add run", func(fs *pflag.FlagSet) {
-		fs.VarP(&f.publish, "publish", "p", "`[IP:]HOST:CONTAINER[/tcp|udp|sctp]` make a container port a host port; repeatable")
-		fs.BoolVar(&f.force, "force", false, "publish also ports on which a process of the host listens, which gets nothing any more")
-		fs.IntVar(&f.retries, "retries", 0, "`N` times to try an add again that returns \"try again later\"")
+		fs.VarP(&f.publish, "publish", "p", "`[IP:]HOST:CONTAINER[/tcp|udp|sctp]` publish a port, or a range: 8080-8090:80-90")
+		fs.BoolVar(&f.force, "force", false, "publish also ports on which this host listens")
+		fs.IntVar(&f.retries, "retries", 0, "`N` times to add again after \"try again later\"")
+	})
+	of("add run", func(fs *pflag.FlagSet) {
+		fs.Var(&f.ips, "ip", "`[NET=]ADDR` of the interface, on the first network or on NET")
+		fs.Var(&f.macs, "mac", "`[NET=]ADDR` likewise")
+	})
+	of("add", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&f.create, "create", false, "make the named namespace if it is missing, with lo up")
 	})
 	of("del", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&f.delete, "delete", false, "delete the named namespace as well, with its last attachment")
 		fs.BoolVar(&f.keepGoing, "keep-going", false, "run all plugins even if one fails")
 	})
 	of("gc", func(fs *pflag.FlagSet) {
 		fs.StringArrayVar(&f.valid, "valid", nil, "`ID/IFNAME` keep this attachment; repeatable")
 		fs.BoolVar(&f.live, "valid-live", false, "keep all whose namespace exists, and what an unreadable entry is about; what another --cache-dir has is not known")
-		fs.BoolVar(&f.dryRun, "dry-run", false, "only print what would be deleted")
+	})
+	of("add gc", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&f.dryRun, "dry-run", false, "only print what would be made, or deleted")
 	})
 	of("check status gc", func(fs *pflag.FlagSet) {
 		fs.BoolVar(&f.all, "all", false, "of check: every attachment whose namespace exists; of status: every network; of gc: keep none")
@@ -84,12 +101,21 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 		fs.BoolVar(&f.watch, "watch", false, "stay, and do it again whenever rules or a bridge are deleted, or firewalld is started or reloaded")
 	})
 	of("run", func(fs *pflag.FlagSet) {
-		fs.StringArrayVar(&f.nets, "net", nil, "`NETWORK` attach to this one; repeatable")
+		fs.StringArrayVar(&f.nets, "net", nil, "`NETWORK` attach to this one; flags like this are repeatable")
+		fs.Var(&f.dns, "dns", "`ADDRESS` name server, in place of the networks'")
+		fs.StringVar(&f.name, "name", "", "`NAME` of namespace and host, and in /etc/hosts of named runs")
+	})
+	of("ls show who lint add", func(fs *pflag.FlagSet) {
+		fs.StringVarP(&f.output, "output", "o", "", "`json|wide` wide: of ls only; of add: with --dry-run")
+	})
+	of("tree", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&f.dot, "dot", false, "print a graph for dot(1)")
 	})
 	of("", func(fs *pflag.FlagSet) {
 		fs.StringVar(&f.confDir, "conf-dir", cmp.Or(getenv("NETCONFPATH"), "/etc/cni/net.d"), "`DIR` configurations")
 		fs.StringVar(&f.path, "path", getenv("CNI_PATH"), "`DIR[:DIR]` more plugins than those built in; of one name that in DIR is run")
-		fs.StringVar(&f.cacheDir, "cache-dir", chain.DefaultCacheDir, "`DIR` what add was given and returned")
+		fs.StringVar(&f.cacheDir, "cache-dir", "", "`DIR` what add was given and returned; default /var/lib/cni, or that of --state-dir")
+		fs.StringVar(&f.stateDir, "state-dir", "", "`DIR` cache, leases and records are stored below DIR, also those of plugins")
 		fs.Var((*timeLimit)(&f.timeout), "timeout", "`TIME` limit of one plugin, as 90s or 2m; default 60s")
 		fs.BoolVar(&f.json, "json", false, "print errors as JSON on stdout")
 		fs.BoolVarP(&f.help, "help", "h", false, "print the help, of a verb that is named its own")
@@ -247,7 +273,7 @@ func (f *flags) capabilities(s string) (caps map[string]json.RawMessage, err err
 const capPorts = "portMappings"
 
 // canPublish refuses --publish where no plugin of the networks would be told of it.
-// CAP_ARGS may hold what nobody takes, as with libcni; a flag was given for this call.
+// CAP_ARGS may hold what no plugin takes, as with libcni; a flag was given for this call.
 // The error has code 7.
 func (f *flags) canPublish(networks ...*chain.List) error {
 	for _, l := range networks {
@@ -295,10 +321,10 @@ type publishedPort struct {
 // publishedPorts are the values of --publish.
 type publishedPorts []publishedPort
 
-// Set adds one.
+// Set adds one, or those of a range.
 func (p *publishedPorts) Set(s string) error {
-	port, err := parsePublish(s)
-	*p = append(*p, port)
+	ports, err := parsePublish(s)
+	*p = append(*p, ports...)
 	return err
 }
 
@@ -308,27 +334,51 @@ func (p *publishedPorts) String() string { return "" }
 // Type is the name of the type, for pflag.
 func (p *publishedPorts) Type() string { return "PORT" }
 
-// parsePublish reads [IP:]HOST:CONTAINER[/PROTOCOL], an IPv6 address in brackets.
-// Zero is no port here.
-func parsePublish(s string) (p publishedPort, err error) {
+// parsePublish reads [IP:]HOST:CONTAINER[/PROTOCOL], an IPv6 address in brackets. HOST and
+// CONTAINER are ports, or ranges of the same length.
+func parsePublish(s string) ([]publishedPort, error) {
 	ports, protocol, _ := strings.Cut(s, "/")
-	p.Protocol = cmp.Or(protocol, "tcp")
+	p := publishedPort{Protocol: cmp.Or(protocol, "tcp")}
 	rest, container, ok := cutLast(ports, ":")
 	ip, host, _ := cutLast(rest, ":")
 	p.HostIP = strings.Trim(ip, "[]")
 	var errs [3]error
-	p.HostPort, errs[0] = parsePort(host)
-	p.ContainerPort, errs[1] = parsePort(container)
+	var hostLast, containerLast uint16
+	p.HostPort, hostLast, errs[0] = parsePorts(host)
+	p.ContainerPort, containerLast, errs[1] = parsePorts(container)
 	if p.HostIP != "" {
 		_, errs[2] = netip.ParseAddr(p.HostIP)
 	}
 	if !ok || errors.Join(errs[:]...) != nil || !slices.Contains([]string{"tcp", "udp", "sctp"}, strings.ToLower(p.Protocol)) {
-		return p, errors.New("it must be [IP:]HOST:CONTAINER[/tcp|udp|sctp], with ports from 1 to 65535")
+		return nil, errors.New("it must be [IP:]HOST:CONTAINER[/tcp|udp|sctp], with ports from 1 to 65535, or ranges of them")
 	}
-	return p, nil
+	if hostLast-p.HostPort != containerLast-p.ContainerPort {
+		return nil, fmt.Errorf("the ranges must have the same length: %s are %d ports, %s are %d",
+			host, int(hostLast-p.HostPort)+1, container, int(containerLast-p.ContainerPort)+1)
+	}
+	all := []publishedPort{p}
+	for p.HostPort < hostLast {
+		p.HostPort++
+		p.ContainerPort++
+		all = append(all, p)
+	}
+	return all, nil
 }
 
-// parsePort reads 1 to 65535.
+// parsePorts reads a port or a range, FIRST-LAST.
+func parsePorts(s string) (first, last uint16, err error) {
+	from, to, isRange := strings.Cut(s, "-")
+	first, err = parsePort(from)
+	if last = first; isRange && err == nil {
+		last, err = parsePort(to)
+	}
+	if last < first {
+		err = strconv.ErrRange
+	}
+	return first, last, err
+}
+
+// parsePort reads 1 to 65535. Zero is no port here.
 func parsePort(s string) (uint16, error) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	if n == 0 && err == nil {

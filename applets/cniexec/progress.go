@@ -3,10 +3,7 @@ package cniexec
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // A progress draws a bar on a terminal: one line, written over and over. Its zero value
@@ -22,17 +19,14 @@ const barWidth = 40
 
 // newProgress returns a bar for w if that is a terminal.
 func newProgress(w io.Writer, what string) *progress {
-	f, ok := w.(*os.File)
-	if !ok {
-		return &progress{}
-	}
-	if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err != nil {
+	f := terminal(w)
+	if f == nil {
 		return &progress{}
 	}
 	return &progress{w: f, what: what, drawn: -1}
 }
 
-// show draws how much of all is done, if that makes a difference on the line.
+// show draws how much of all is done, if that changes the line.
 func (p *progress) show(done, all int) {
 	if p.w == nil || all == 0 || done*100/all == p.drawn {
 		return
@@ -42,7 +36,7 @@ func (p *progress) show(done, all int) {
 	fmt.Fprintf(p.w, "\r%s [%s%s] %d/%d", p.what, strings.Repeat("=", full), strings.Repeat(" ", barWidth-full), done, all)
 }
 
-// clear takes the line away, so that what is written next begins at the margin.
+// clear erases the line.
 func (p *progress) clear() {
 	if p.w != nil && p.drawn >= 0 {
 		fmt.Fprint(p.w, "\r\x1b[K")

@@ -1,9 +1,11 @@
 package cniexec
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -12,51 +14,53 @@ import (
 	"cnibox/spec"
 )
 
-// wrongCall tells what is wrong with the command line.
+// wrongCall reports what is wrong with the command line.
 // The exit code is 2; cnitool prints its whole usage instead.
 func (c *call) wrongCall(err error) int {
-	fmt.Fprintf(c.Stderr, "cni-exec: %v (`cni-exec help` tells all verbs and flags)\n", err)
-	c.object(spec.Errorf(spec.CodeEnv, "%w", err))
+	fmt.Fprintf(c.Stderr, "cni-exec: %v (`cni-exec help` lists verbs and flags)\n", err)
+	e := spec.Errorf(spec.CodeEnv, "%w", err)
+	c.Log.Failed(e)
+	c.object(e)
 	return exitUsage
 }
 
-// object gives a script the error on stdout, if it asked for that, in the version of the
-// network. Without --json stdout has results alone.
+// object writes the error to stdout with --json, in the version of the network. Without it, stdout has
+// results alone.
 func (c *call) object(e *spec.Error) {
 	if c.json {
 		c.Stdout.Write(append(e.Encode(c.speaks), '\n'))
 	}
 }
 
-// fail tells a person on stderr what failed, where, why and what to do.
-// The exit code is 1.
+// fail prints on stderr what failed, where and why, and on a second line what to do. Only
+// what an external plugin wrote may have more lines. The exit code is 1.
 func (c *call) fail(err error) int {
 	e := spec.AsError(err)
+	c.Log.Failed(e)
 	fmt.Fprintf(c.Stderr, "cni-exec: %s\n", strings.TrimSpace(c.verb+" "+c.network)+": "+e.Msg)
-	if e.Details != "" {
-		fmt.Fprintf(c.Stderr, "  %s\n", strings.ReplaceAll(e.Details, "\n", "\n  "))
-	}
-	if hint := c.hint(err, e.Code); hint != "" {
-		fmt.Fprintf(c.Stderr, "  %s\n", hint)
+	second := []string{e.Details, c.hint(err, e.Code)}
+	second = slices.DeleteFunc(second, func(s string) bool { return s == "" })
+	if len(second) > 0 {
+		fmt.Fprintf(c.Stderr, "  %s\n", strings.ReplaceAll(strings.Join(second, "; "), "\n", "\n  "))
 	}
 	c.object(e)
 	return exitError
 }
 
-// A hinted error comes with what to do about it, from where that is known best.
+// A hinted error has what to do about it.
 type hinted struct {
 	err  error
-	hint string // empty: the text says enough
+	hint string // empty: none
 }
 
-// Error is the text without the hint, which only a person gets.
+// Error is the text without the hint.
 func (h *hinted) Error() string { return h.err.Error() }
 
 // Unwrap returns the error that the hint is about.
 func (h *hinted) Unwrap() error { return h.err }
 
-// hint is what to do about an error; empty: its text says enough.
-// The codes tell what a person can do; texts are not searched.
+// hint is what to do about an error; empty: none. It depends on the code and the type of the error,
+// not on the text.
 func (c *call) hint(err error, code int) string {
 	var known *hinted
 	start := startHint(err)
@@ -66,27 +70,38 @@ func (c *call) hint(err error, code int) string {
 	case start != "":
 		return start
 	case code == spec.CodeNetNS:
-		return "NETNS is the path of a network namespace, as /run/netns/NAME or /proc/PID/ns/net; `cni-exec run` makes one itself."
+		return "NETNS must be the path of a network namespace, as /run/netns/NAME or /proc/PID/ns/net; `cni-exec run` creates one"
 	case code == spec.CodeBusy && c.attached():
 		return c.delHint()
+	case code == spec.CodeCheck:
+		return "delete the attachment and add it again"
 	case errors.Is(err, os.ErrPermission) && unix.Geteuid() != 0:
-		return "Networks are set up with root's privileges: run it as root."
+		return "run it as root: it changes network namespaces"
+	case code == spec.CodeIO && c.inCache(err):
+		return "name a directory that can be written with --state-dir (CNIBOX_STATE) or --cache-dir"
+	case code == spec.CodeTryAgain && errors.Is(err, context.DeadlineExceeded):
+		return "--timeout sets how long a plugin may take"
 	case code == spec.CodePlugin && errors.Is(err, os.ErrNotExist):
-		return "Name the folder that has the plugin with --path (or CNI_PATH)."
+		return "correct the name, or name the directory of the plugin with --path (or CNI_PATH)"
 	}
 	return ""
 }
 
-// attached reports whether the target is in the cache: then it is in its own way. Code
-// 100 is that of an address, a port or a master in use as well.
+// inCache reports whether an error is about a file in the cache.
+func (c *call) inCache(err error) bool {
+	var path *os.PathError
+	return errors.As(err, &path) && c.runner != nil && strings.HasPrefix(path.Path, c.runner.Cache.Dir)
+}
+
+// attached reports whether the target is in the cache, and so the cause of code 100, which is also
+// that of an address, a port or a master in use.
 func (c *call) attached() bool {
 	_, err := c.runner.Cache.Lookup(spec.Attachment{Network: c.network, ContainerID: c.target.ContainerID, IfName: c.target.IfName})
 	return err == nil
 }
 
-// delHint is the command that detaches the target, with all that leads to it. The
-// namespace of a container ID that was given is that of its ADD, which may not be the one
-// given now.
+// delHint is the command that detaches the target, with its flags. With --container-id it has no
+// namespace: that of the ADD is used.
 func (c *call) delHint() string {
 	hint := "`cni-exec del " + c.network + " "
 	if c.containerID == "" {
@@ -94,36 +109,35 @@ func (c *call) delHint() string {
 	}
 	hint += "-i " + c.target.IfName
 	unset := new(flags).set(func(string) string { return "" })
-	for _, name := range []string{"container-id", "cache-dir", "conf-dir", "path"} {
+	for _, name := range []string{"container-id", "state-dir", "cache-dir", "conf-dir", "path"} {
 		if v := c.set.Lookup(name).Value.String(); v != unset.Lookup(name).DefValue {
 			hint += " --" + name + " " + v
 		}
 	}
-	return hint + "` detaches it."
+	return hint + "` detaches it"
 }
 
-// startHint is about a plugin or a command that is there and does not start, see
-// execve(2); empty: it is not that.
+// startHint explains an error of execve(2) for a plugin or a command; empty: it is another error.
 func startHint(err error) string {
 	var start *os.PathError
 	switch {
 	case !errors.As(err, &start) || start.Op != chain.OpStart:
 	case errors.Is(start, os.ErrPermission):
-		return start.Path + " must be an executable file (chmod +x), on a file system mounted without noexec."
+		return start.Path + " must be an executable file (chmod +x), on a file system mounted without noexec"
 	case errors.Is(start, os.ErrNotExist):
-		return start.Path + " is there; the interpreter that it names, behind #! or as an ELF file, is not."
+		return "the file exists, but not the interpreter that it names after #! or as an ELF file"
 	}
 	return ""
 }
 
-// networksHint tells which networks there are in a folder.
-// What is wrong with broken files is in the error's own text.
+// networksHint lists the networks of a directory. What is wrong with broken files is in the
+// error's own text.
 func networksHint(dir string, names []string, broken []error) string {
 	switch {
 	case len(names) > 0:
-		return "Networks in " + dir + ": " + strings.Join(names, ", ") + "."
+		return "networks in " + dir + ": " + strings.Join(names, ", ")
 	case len(broken) > 0:
-		return "Mend or remove the broken files in " + dir + ", or name another folder with --conf-dir (NETCONFPATH)."
+		return "correct the file, or name another directory with --conf-dir (NETCONFPATH)"
 	}
-	return fmt.Sprintf("Without any configuration in %s there is the network %q; or name another folder with --conf-dir (NETCONFPATH).", dir, defaultNetwork)
+	return fmt.Sprintf("use the embedded network %q, or name another directory with --conf-dir (NETCONFPATH)", defaultNetwork)
 }

@@ -16,7 +16,7 @@ type verb struct {
 	name     string
 	operands string    // as the usage line has them
 	summary  string    // one line
-	text     string    // what else there is to know, in lines of at most 80 columns
+	text     string    // further text, in lines of at most 80 columns
 	examples []example // two
 	command  bool      // takes a command behind "--"
 
@@ -32,9 +32,10 @@ func verbs() []verb {
 	return []verb{
 		{name: "add", operands: "NETWORK NETNS", summary: "attach; prints the result", do: attachment((*call).add),
 			text: `The plugins of the network run in their order, and the result of the last one is
-printed. A failed add is taken back: nothing stays.`,
+printed. A failed add is taken back: nothing stays. NETNS is a path, or the name
+of a namespace in /run/netns.`,
 			examples: []example{
-				{"cni-exec add mynet /run/netns/blue", "eth0 of the namespace blue"},
+				{"cni-exec add --create mynet blue", "eth0 of the namespace blue, which is made"},
 				{"cni-exec add -i net1 -p 8080:80 mynet /proc/4711/ns/net", "a second interface, with a port"},
 			}},
 		{name: "check", operands: "NETWORK NETNS | --all", summary: "is it still as add left it?", do: attachment(onAll((*call).checkAll, (*call).check)),
@@ -52,7 +53,7 @@ printed. A failed add is taken back: nothing stays.`,
 		{name: "del", operands: "NETWORK NETNS", summary: "detach; no error if it is gone", do: attachment((*call).del),
 			text: `The configuration and arguments of the add are used, unless others are given.`,
 			examples: []example{
-				{"cni-exec del mynet /run/netns/blue", "the namespace may be gone already"},
+				{"cni-exec del --delete mynet blue", "with the namespace, which may be gone already"},
 				{"cni-exec del mynet --container-id c1 --keep-going", "run all plugins even if one fails"},
 			}},
 		{name: "gc", operands: "NETWORK | --all-networks", summary: "delete attachments that are not needed", do: attachment(onAll((*call).gcAll, (*call).gc)),
@@ -81,6 +82,43 @@ command's.`,
 				{"cni-exec run -- sh", "a shell in a namespace of its own"},
 				{"cni-exec run --net mynet -p 8080:80 -- httpd -f", "a server, reached at the host's port 8080"},
 			}},
+		{name: "enter", operands: "NETNS -- COMMAND [ARGUMENT]…", command: true, do: (*call).enter,
+			summary: "run a command in a namespace",
+			text: `This process becomes the command, which has the /sys of the namespace, and the
+/etc/resolv.conf of the networks that it is attached to.`,
+			examples: []example{
+				{"cni-exec enter blue -- ip addr", "in /run/netns/blue"},
+				{"cni-exec enter /proc/4711/ns/net -- sh", "in the namespace of a process"},
+			}},
+		{name: "ls", operands: "[networks]", summary: "list attachments of all runtimes, or networks", do: (*call).ls,
+			text: `STATE is from a cheap test of namespace, host-side link, elements and leases:
+ok, fault with the reason, busy while a verb runs, or unknown. check looks
+closer. Wide and json have all columns, and cut none.`,
+			examples: []example{
+				{"cni-exec ls -o wide", "with runtime, container ID and namespace"},
+				{"cni-exec ls networks", "with the addresses that are used, free and stale"},
+			}},
+		{name: "show", operands: "ID|NETWORK", summary: "all that is known of a container, or of a network", do: (*call).show,
+			text: `ID may be cut, and be a name or a namespace as ls has it. Of a network it shows
+the ranges, with how many addresses are used, free, and stale: leased to what
+has no live attachment in the cache.`,
+			examples: []example{
+				{"cni-exec show blue", "the attachments of /run/netns/blue"},
+				{"cni-exec show mynet -o json", "a network, with its attachments"},
+			}},
+		{name: "who", operands: "ADDRESS|PROTO/PORT|LINK|NETNS|MAC", summary: "name the owner", do: (*call).who,
+			text: `The exit code is 1 if it has none.`,
+			examples: []example{
+				{"cni-exec who 10.88.0.7", "the container that has the address"},
+				{"cni-exec who tcp/8080", "the one that a host port leads to"},
+			}},
+		{name: "tree", operands: "", summary: "draw the host's links and what is attached", do: (*call).tree,
+			text: `Uplinks, parents and bridges, with the host-side link, name, interface,
+addresses and ports of each attachment, and what is wrong with it.`,
+			examples: []example{
+				{"cni-exec tree", "as text"},
+				{"cni-exec tree --dot | dot -Tpng >net.png", "as a picture"},
+			}},
 		{name: "reload", operands: "[ID|NETWORK]", summary: "restore what attachments had on the host", do: (*call).reload,
 			text: `After nft flush ruleset, a deleted bridge or the like: bridges, ports and their
 flags, addresses of the host, settings, rules and limits come back as add made
@@ -89,6 +127,42 @@ cannot be restored is named, and the exit code is 1.`,
 			examples: []example{
 				{"cni-exec reload", "all attachments that are alive"},
 				{"cni-exec reload mynet", "those of one network, or of one container"},
+			}},
+		{name: "lint", operands: "[FILE|DIR]…", summary: "what is wrong in configurations", do: (*call).lint,
+			text: `What add would refuse, and what it would not notice: unknown keys, capabilities
+that nothing reads, plugins in the wrong order, networks of one name or with the
+same addresses, routes of this host that hide a subnet. Without an operand it is
+about --conf-dir. Each line is FILE:LINE:COLUMN: MESSAGE; the exit code is 1 if
+there is one.`,
+			examples: []example{
+				{"cni-exec lint", "the networks of this host"},
+				{"cni-exec lint -o json mynet.conflist", "a file, for an editor"},
+			}},
+		{name: "rm", operands: "NETWORK", summary: "delete the bridge, rules and leases of a network", do: attachment((*call).rm),
+			text: `It fails, and changes nothing, as long as something is attached, is a port of
+the bridge, or has a lease. The configuration stays: the next add begins anew.
+What external plugins have made for the network stays as well.`,
+			examples: []example{
+				{"cni-exec rm mynet", "when its last namespace is detached"},
+				{"cni-exec gc mynet --all && cni-exec rm mynet", "whatever is attached"},
+			}},
+		{name: "up", operands: "FILE", summary: "make and attach the namespaces of a file", do: (*call).up,
+			text: `FILE is JSON; all but "network" may be left out:
+  {"networks": [CONFIGURATION LIST, …],
+   "namespaces": {"web": [{"network": "mynet", "ifname": "eth0",
+     "ips": ["10.1.0.5"], "mac": "02:00:00:00:00:05", "ports": ["8080:80"]}]}}
+What is as the file has it stays untouched, and what is not, or is attached and
+not in the file, is changed. A namespace that is no more in the file stays.
+What an interrupted up has left is finished by the next one.`,
+			examples: []example{
+				{"cni-exec up /etc/cni/netns/web.json", "also by cni-net@web.service, see dist/"},
+				{"cni-exec enter web -- httpd -f", "a process in one of them"},
+			}},
+		{name: "down", operands: "FILE", summary: "detach and delete the namespaces of a file", do: (*call).down,
+			text: `All that add and up have attached to them is detached. Networks stay: see rm.`,
+			examples: []example{
+				{"cni-exec down /etc/cni/netns/web.json", "no error if they are gone"},
+				{"cni-exec down web.json && cni-exec rm mynet", "with the bridge"},
 			}},
 		{name: "boot", operands: "", summary: "clean up after a reboot, and make the bridges", do: (*call).boot,
 			text: `Attachments of earlier boots are deleted, on all networks, and the bridges of
@@ -105,7 +179,7 @@ all configured networks made. It may be run at any time: what is alive stays.`,
 	}
 }
 
-// findVerb returns the verb of a name; nil: there is none.
+// findVerb returns the verb of a name; nil: it does not exist.
 func findVerb(name string) *verb {
 	all := verbs()
 	if i := slices.IndexFunc(all, func(v verb) bool { return v.name == name }); i >= 0 {
@@ -173,7 +247,7 @@ func (c *call) printHelp(_ context.Context, operands []string) (int, error) {
 	return exitOK, err
 }
 
-// suggestVerb is a question after the verb that begins alike; empty: there is none.
+// suggestVerb asks for the verb that begins alike; empty: none does.
 func suggestVerb(name string) string {
 	for _, v := range verbs() {
 		if len(name) > 1 && (strings.HasPrefix(v.name, name) || strings.HasPrefix(name, v.name)) {

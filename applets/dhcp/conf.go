@@ -3,21 +3,23 @@ package dhcp
 import (
 	"cmp"
 	"crypto/sha512"
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"strconv"
 	"strings"
 
 	"cnibox/applets/record"
+	"cnibox/internal/state"
 	"cnibox/ipam/dhcp"
 	"cnibox/spec"
 )
 
-// A dhcpConf is the configuration. The plugin checks all of it; the daemon gets a
+// A conf is the configuration. The plugin checks all of it; the daemon gets a
 // [dhcp.Config].
-type dhcpConf struct {
+type conf struct {
 	IPAM struct {
-		dhcpWhere
+		socketConf
 		Provide []struct {
 			Option  string `json:"option"`
 			Value   string `json:"value"`
@@ -34,15 +36,15 @@ type dhcpConf struct {
 	MTU int `json:"mtu"` // the interface plugin's; above 0, the server's MTU is not set
 }
 
-type dhcpWhere struct {
+type socketConf struct {
 	Socket string `json:"daemonSocketPath"`
 }
 
-// dhcpSocket is the reference's path too: only one of the two daemons can run.
-const dhcpSocket = "/run/cni/dhcp.sock"
+// defaultSocket is the reference's path too: only one of the two daemons can run.
+const defaultSocket = "/run/cni/dhcp.sock"
 
-// A dhcpPlugin is a checked configuration.
-type dhcpPlugin struct {
+// A plugin is a checked configuration.
+type plugin struct {
 	*spec.Request
 	socket string
 	leases record.Dir
@@ -52,33 +54,34 @@ type dhcpPlugin struct {
 // maxSocketPath is the length of the longest path of a socket in bytes: unix(7).
 const maxSocketPath = 107
 
-// newDHCP reads the path of the socket; DEL and GC read no other key, so that they work with
-// a configuration that has become invalid. DEL works even if that key is invalid, with which
-// no ADD can have got a lease.
-func newDHCP(r *spec.Request) (*dhcpPlugin, error) {
+// newPlugin reads the path of the socket; DEL and GC read no other key, so that they work with
+// a configuration that has become invalid. If that key is invalid no
+// ADD has got a lease, so DEL succeeds.
+func newPlugin(r *spec.Request) (*plugin, error) {
 	var c struct {
-		IPAM dhcpWhere `json:"ipam"`
+		IPAM socketConf `json:"ipam"`
 	}
 	err := r.Decode(&c)
-	p := &dhcpPlugin{Request: r, socket: cmp.Or(c.IPAM.Socket, dhcpSocket)}
+	usual := state.Dir(r.Call.StateDir, defaultSocket)
+	p := &plugin{Request: r, socket: cmp.Or(c.IPAM.Socket, usual)}
 	if err == nil {
-		if err = checkDHCPSocket(p.socket); err != nil {
-			err = spec.Errorf(spec.CodeConfig, `"ipam.daemonSocketPath" %w`, err)
+		if err = checkSocket(p.socket); err != nil {
+			err = spec.Errorf(spec.CodeConfig, `"ipam.daemonSocketPath" %w`, err).AtKey("ipam.daemonSocketPath")
 		}
 	}
 	if err != nil && r.Call.Verb != spec.Del {
 		return nil, err
 	}
 	if err != nil {
-		r.Warn("%v: it is taken to be %s", err, dhcpSocket)
-		p.socket = dhcpSocket
+		r.Warn("%v: it is taken to be %s", err, usual)
+		p.socket = usual
 	}
-	p.leases = dhcpLeases(p.socket)
+	p.leases = leasesDir(p.socket)
 	return p, nil
 }
 
-// checkDHCPSocket says why a path cannot be a socket's.
-func checkDHCPSocket(path string) error {
+// checkSocket checks the path of a socket.
+func checkSocket(path string) error {
 	switch {
 	case !filepath.IsAbs(path) || strings.Contains(path, "\x00"):
 		return fmt.Errorf("%q is not an absolute path", path)
@@ -88,32 +91,44 @@ func checkDHCPSocket(path string) error {
 	return nil
 }
 
-// dhcpLeases is the directory of the leases of the daemon at a socket. It is beside the socket,
+// leasesDir is the directory of the leases of the daemon at a socket. It is beside the socket,
 // so that plugin and daemon need not agree on a second path.
-func dhcpLeases(socket string) record.Dir {
+func leasesDir(socket string) record.Dir {
 	return record.Dir(strings.TrimSuffix(filepath.Clean(socket), ".sock") + "-leases")
 }
 
-// readDHCP reads and checks the whole configuration. Errors have code 7.
-func readDHCP(r *spec.Request) (*dhcpPlugin, error) {
-	p, err := newDHCP(r)
+// validate is what ADD checks of the configuration alone.
+func validate(r *spec.Request) (spec.Claims, error) {
+	_, err := readPlugin(r)
+	return spec.Claims{}, err
+}
+
+// confine leaves the addresses out, for which the daemon would ask a server.
+func confine(conf map[string]json.RawMessage) (leftOut string) {
+	delete(conf, "ipam")
+	return "no DHCP server is asked: the interface gets no address"
+}
+
+// readPlugin reads and checks the whole configuration. Errors have code 7.
+func readPlugin(r *spec.Request) (*plugin, error) {
+	p, err := newPlugin(r)
 	if err != nil {
 		return nil, err
 	}
-	var c dhcpConf
+	var c conf
 	if err := r.Decode(&c); err != nil {
 		return nil, err
 	}
 	p.conf = dhcp.Config{
 		IfName: r.IfName, V4: c.IPAM.IPv4 == nil || *c.IPAM.IPv4, V6: c.IPAM.IPv6,
-		ClientID: dhcpClientID(r.Attachment), DUID: dhcpDUID(r.Attachment),
+		ClientID: clientID(r.Attachment), DUID: duid(r.Attachment),
 		Priority: c.IPAM.Priority, KeepMTU: c.MTU > 0,
 	}
 	switch {
 	case c.IPAM.Priority < 0 || c.IPAM.Priority > 1<<31-1:
-		return nil, spec.Errorf(spec.CodeConfig, `"ipam.priority" %d is not within 0 to 2147483647`, c.IPAM.Priority)
+		return nil, spec.Errorf(spec.CodeConfig, `"ipam.priority" %d is not within 0 to 2147483647`, c.IPAM.Priority).AtKey("ipam.priority")
 	case !p.conf.V4 && !p.conf.V6:
-		return nil, spec.Errorf(spec.CodeConfig, `"ipam.ipv4" is false and "ipam.ipv6" is not true: there is nothing to lease`)
+		return nil, spec.Errorf(spec.CodeConfig, `"ipam.ipv4" is false and "ipam.ipv6" is not true: there is nothing to lease`).AtKey("ipam.ipv4")
 	}
 	if r.Call.NetNS != "" {
 		if p.conf.NetNS, err = filepath.Abs(r.Call.NetNS); err != nil {
@@ -129,14 +144,14 @@ func readDHCP(r *spec.Request) (*dhcpPlugin, error) {
 // readProvide reads the options to send. CNI_ARGS come before a value, as in the reference;
 // without both the option is not sent. Padding, the end, and the options that the client sets
 // itself are refused; they may be requested.
-func (p *dhcpPlugin) readProvide(c *dhcpConf) error {
-	for _, o := range c.IPAM.Provide {
-		code, err := dhcpOption(o.Option)
+func (p *plugin) readProvide(c *conf) error {
+	for i, o := range c.IPAM.Provide {
+		code, err := parseOption(fmt.Sprintf("ipam.provide[%d].option", i), o.Option)
 		if err != nil {
 			return err
 		}
 		if code == 0 || code == 255 || code >= 50 && code <= 54 || code == 57 {
-			return spec.Errorf(spec.CodeConfig, `"ipam.provide" has option %d, which the client sets itself: remove it`, code)
+			return spec.Errorf(spec.CodeConfig, `"ipam.provide" has option %d, which the client sets itself: remove it`, code).AtKey("ipam.provide")
 		}
 		value := o.Value
 		if arg, ok := p.Arg(o.FromArg); ok && o.FromArg != "" {
@@ -154,14 +169,14 @@ func (p *dhcpPlugin) readProvide(c *dhcpConf) error {
 
 // readRequest reads the options to request. With skipDefault and no option it is the default
 // list of the reference's library.
-func (p *dhcpPlugin) readRequest(c *dhcpConf) error {
+func (p *plugin) readRequest(c *conf) error {
 	codes, alone := []byte(nil), false
-	for _, o := range c.IPAM.Request {
+	for i, o := range c.IPAM.Request {
 		alone = alone || o.SkipDefault
 		if o.Option == "" {
 			continue
 		}
-		code, err := dhcpOption(o.Option)
+		code, err := parseOption(fmt.Sprintf("ipam.request[%d].option", i), o.Option)
 		if err != nil {
 			return err
 		}
@@ -181,8 +196,8 @@ func (p *dhcpPlugin) readRequest(c *dhcpConf) error {
 	return nil
 }
 
-// dhcpOption reads the name or number of an option.
-func dhcpOption(name string) (byte, error) {
+// parseOption reads the name or number of an option, which is configured by a key.
+func parseOption(key, name string) (byte, error) {
 	switch name {
 	case "dhcp-client-identifier":
 		return 61, nil
@@ -199,21 +214,21 @@ func dhcpOption(name string) (byte, error) {
 	}
 	n, err := strconv.ParseUint(name, 10, 8)
 	if err != nil {
-		return 0, spec.Errorf(spec.CodeConfig, "Can not parse option: %q is neither a known name nor 0 to 255", name)
+		return 0, spec.Errorf(spec.CodeConfig, "Can not parse option: %q is neither a known name nor 0 to 255", name).AtKey(key)
 	}
 	return byte(n), nil
 }
 
-// dhcpClientID is the reference's: type 0, which is not a hardware address, and the names. A
+// clientID is the reference's: type 0, which is not a hardware address, and the names. A
 // server keeps the address when one of the two replaces the other.
-func dhcpClientID(a spec.Attachment) []byte {
+func clientID(a spec.Attachment) []byte {
 	id := "\x00" + a.ContainerID + "/" + a.Network + "/" + a.IfName
 	return []byte(id[:min(len(id), 255)])
 }
 
-// dhcpDUID is a DUID of type UUID (RFC 6355), made from the names, so that it does not depend
+// duid is a DUID of type UUID (RFC 6355), made from the names, so that it does not depend
 // on the MAC address.
-func dhcpDUID(a spec.Attachment) []byte {
+func duid(a spec.Attachment) []byte {
 	sum := sha512.Sum512([]byte("dhcpv6\x00" + a.Network + "\x00" + a.ContainerID + "\x00" + a.IfName))
 	id := sum[:16]
 	id[6], id[8] = id[6]&0x0f|0x80, id[8]&0x3f|0x80 // version 8, RFC 9562 section 5.8

@@ -21,28 +21,29 @@ import (
 	"cnibox/applets/applet"
 	"cnibox/applets/record"
 	"cnibox/internal/flock"
+	"cnibox/internal/state"
 	"cnibox/ipam/dhcp"
 	"cnibox/spec"
 )
 
-// dhcpFlags are the daemon's flags, the same as the reference's.
-type dhcpFlags struct {
+// flags are the daemon's flags, the same as the reference's.
+type flags struct {
 	pidFile string // empty: none
 	socket  string // with the root in front
 	listen  int    // file descriptor of a listening socket; 0: none
 	dhcp.Settings
 }
 
-// dhcpDaemonMain runs the daemon until the context ends. It returns the exit status: 0 then,
+// daemonMain runs the daemon until the context ends. It returns the exit status: 0 then,
 // 1 if it cannot start, 2 for wrong flags.
-func dhcpDaemonMain(ctx context.Context, p applet.Process) int {
+func daemonMain(ctx context.Context, p applet.Process) int {
 	// One write for each line, so that lines of several goroutines do not mix.
 	log := func(line string) { io.WriteString(p.Stderr, "cnibox dhcp daemon: "+line+"\n") }
 	if len(p.Args) > 0 && applet.IsHelp(p.Args[0]) {
 		a, _ := p.Applets.Lookup("dhcp")
 		return applet.WriteHelp(a, p.Stdout)
 	}
-	f, err := readDHCPFlags(p)
+	f, err := readFlags(p)
 	if err != nil {
 		log(err.Error() + " (`cnibox help dhcp` lists the flags)")
 		return 2
@@ -55,18 +56,22 @@ func dhcpDaemonMain(ctx context.Context, p applet.Process) int {
 	return 0
 }
 
-// readDHCPFlags reads the flags and the variables of sd_listen_fds(3).
-func readDHCPFlags(p applet.Process) (*dhcpFlags, error) {
-	f := &dhcpFlags{}
+// readFlags reads the flags and the variables of sd_listen_fds(3).
+func readFlags(p applet.Process) (*flags, error) {
+	f := &flags{}
+	root, err := spec.StateDir(p.Getenv)
+	if err != nil {
+		return nil, err
+	}
 	set := flag.NewFlagSet("dhcp daemon", flag.ContinueOnError)
 	set.SetOutput(io.Discard)
 	set.StringVar(&f.pidFile, "pidfile", "", "")
 	set.StringVar(&f.Root, "hostprefix", "", "")
-	set.StringVar(&f.socket, "socketpath", dhcpSocket, "")
+	set.StringVar(&f.socket, "socketpath", state.Dir(root, defaultSocket), "")
 	set.BoolVar(&f.Broadcast, "broadcast", false, "")
 	set.DurationVar(&f.Timeout, "timeout", 10*time.Second, "")
 	set.DurationVar(&f.Pause, "resendmax", 62*time.Second, "")
-	set.DurationVar(&f.Patience, "resendtimeout", 208*time.Second, "")
+	set.DurationVar(&f.AcquireTimeout, "resendtimeout", 208*time.Second, "")
 	if err := set.Parse(p.Args); err != nil {
 		return nil, err
 	}
@@ -76,7 +81,7 @@ func readDHCPFlags(p applet.Process) (*dhcpFlags, error) {
 	switch {
 	case set.NArg() > 0:
 		return nil, fmt.Errorf("%q is not a flag", set.Arg(0))
-	case f.Timeout <= 0 || f.Pause <= 0 || f.Patience <= 0:
+	case f.Timeout <= 0 || f.Pause <= 0 || f.AcquireTimeout <= 0:
 		return nil, errors.New("-timeout, -resendmax and -resendtimeout must be above 0")
 	case f.pidFile != "" && !filepath.IsAbs(f.pidFile):
 		return nil, fmt.Errorf("flag -pidfile: %q is not an absolute path", f.pidFile)
@@ -86,7 +91,7 @@ func readDHCPFlags(p applet.Process) (*dhcpFlags, error) {
 	default:
 		f.listen = 3 // SD_LISTEN_FDS_START
 	}
-	if err := checkDHCPSocket(f.socket); err != nil {
+	if err := checkSocket(f.socket); err != nil {
 		return nil, fmt.Errorf("flag -socketpath: %w", err)
 	}
 	return f, nil
@@ -96,7 +101,7 @@ func readDHCPFlags(p applet.Process) (*dhcpFlags, error) {
 const lockTime = 5 * time.Second
 
 // run serves until the context ends. Of two daemons for the same leases the second one fails.
-func (f *dhcpFlags) run(ctx context.Context) error {
+func (f *flags) run(ctx context.Context) error {
 	var l net.Listener
 	if f.listen != 0 {
 		var err error
@@ -105,7 +110,7 @@ func (f *dhcpFlags) run(ctx context.Context) error {
 		}
 		defer l.Close()
 	}
-	leases := dhcpLeases(f.socket)
+	leases := leasesDir(f.socket)
 	if err := os.MkdirAll(string(leases), 0o700); err != nil {
 		return fmt.Errorf("directory of the leases: %w", err)
 	}
@@ -131,7 +136,7 @@ func (f *dhcpFlags) run(ctx context.Context) error {
 		}
 		defer os.Remove(f.pidFile)
 	}
-	d := newDHCPDaemon(f.Settings, leases)
+	d := newDaemon(f.Settings, leases)
 	d.resume()
 	f.Log("listening at " + f.socket)
 	return d.accept(ctx, l)
@@ -139,7 +144,7 @@ func (f *dhcpFlags) run(ctx context.Context) error {
 
 // passedListener returns the socket of the service manager, and takes its path for that of
 // the flags: the leases are stored beside it, where plugins look for them.
-func (f *dhcpFlags) passedListener() (net.Listener, error) {
+func (f *flags) passedListener() (net.Listener, error) {
 	file := os.NewFile(uintptr(f.listen), "socket of the service manager")
 	defer file.Close() // the listener has a copy
 	l, err := net.FileListener(file)
@@ -175,20 +180,20 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	return c.Listen(ctx, "unix", path)
 }
 
-// A dhcpDaemon answers calls and keeps the leases.
-type dhcpDaemon struct {
+// A daemon answers calls and renews the leases.
+type daemon struct {
 	dhcp.Settings
 	leases record.Dir
 	calls  sync.WaitGroup
 
 	mu      sync.Mutex // guards the maps
 	holders map[record.Owner]*dhcp.Holder
-	busy    map[record.Owner]chan struct{}      // closed by the unlock of [dhcpDaemon.lock]
+	busy    map[record.Owner]chan struct{}      // closed by the unlock of [daemon.lock]
 	adding  map[record.Owner]context.CancelFunc // of ADDs that run
 }
 
-func newDHCPDaemon(s dhcp.Settings, leases record.Dir) *dhcpDaemon {
-	return &dhcpDaemon{
+func newDaemon(s dhcp.Settings, leases record.Dir) *daemon {
+	return &daemon{
 		Settings: s, leases: leases,
 		holders: map[record.Owner]*dhcp.Holder{}, busy: map[record.Owner]chan struct{}{}, adding: map[record.Owner]context.CancelFunc{},
 	}
@@ -196,15 +201,15 @@ func newDHCPDaemon(s dhcp.Settings, leases record.Dir) *dhcpDaemon {
 
 // resume continues with the leases on record. One whose ADD died with the daemon before it
 // had an answer is held, and not renewed, until the next DEL or ADD.
-func (d *dhcpDaemon) resume() {
+func (d *daemon) resume() {
 	n := 0
 	err := d.leases.Each(func(name string) error {
 		if !strings.HasSuffix(name, ".json") {
 			return nil
 		}
-		var rec dhcpRecord
+		var rec leaseRecord
 		err := d.leases.Read(name, &rec)
-		store := &dhcpStore{d.leases, rec.Owner}
+		store := &leaseStore{d.leases, rec.Owner}
 		if err != nil || store.name() != name {
 			d.Log(name + " is not the record of a lease: ignored")
 			return nil
@@ -229,7 +234,7 @@ func (d *dhcpDaemon) resume() {
 }
 
 // accept serves calls until the context ends, and then waits for those that run.
-func (d *dhcpDaemon) accept(ctx context.Context, l net.Listener) error {
+func (d *daemon) accept(ctx context.Context, l net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	defer d.end()
@@ -253,7 +258,7 @@ func (d *dhcpDaemon) accept(ctx context.Context, l net.Listener) error {
 }
 
 // end waits for the calls that run, and stops renewing the leases, which stay.
-func (d *dhcpDaemon) end() {
+func (d *daemon) end() {
 	d.calls.Wait()
 	for _, h := range d.holders {
 		h.Stop()
@@ -261,20 +266,20 @@ func (d *dhcpDaemon) end() {
 }
 
 // serve answers one call. An ADD ends when its caller closes the connection.
-func (d *dhcpDaemon) serve(ctx context.Context, conn net.Conn) {
+func (d *daemon) serve(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(dhcpAnswerTime))
-	var call dhcpCall
-	err := readDHCPMagic(conn)
-	if errors.Is(err, errDHCPPeer) {
+	conn.SetDeadline(time.Now().Add(answerTime))
+	var call call
+	err := readMagic(conn)
+	if errors.Is(err, errPeer) {
 		d.Log(err.Error())
 		io.WriteString(conn, "HTTP/1.0 505 "+err.Error()+"\r\n\r\n") // which a plugin of the reference reports
 		return
 	}
 	if err == nil {
-		_, err = io.WriteString(conn, dhcpMagic)
+		_, err = io.WriteString(conn, magic)
 	}
-	if err != nil || receiveDHCP(conn, &call) != nil {
+	if err != nil || receive(conn, &call) != nil {
 		return
 	}
 	conn.SetDeadline(time.Time{})
@@ -285,11 +290,11 @@ func (d *dhcpDaemon) serve(ctx context.Context, conn net.Conn) {
 		cancel()
 	}()
 	leases, err := d.do(ctx, &call)
-	answer := dhcpAnswer{Leases: leases}
+	answer := answer{Leases: leases}
 	if err != nil {
 		answer.Error = spec.AsError(err)
 	}
-	if err := sendDHCP(conn, "", answer); err != nil && call.Verb == spec.Add && answer.Error == nil {
+	if err := send(conn, "", answer); err != nil && call.Verb == spec.Add && answer.Error == nil {
 		d.Log(call.ContainerID + "/" + call.IfName + ": the caller is gone: its lease is released")
 		if err := d.del(context.WithoutCancel(ctx), call.Owner); err != nil {
 			d.Log(err.Error())
@@ -297,7 +302,7 @@ func (d *dhcpDaemon) serve(ctx context.Context, conn net.Conn) {
 	}
 }
 
-func (d *dhcpDaemon) do(ctx context.Context, call *dhcpCall) ([]*dhcp.Lease, error) {
+func (d *daemon) do(ctx context.Context, call *call) ([]*dhcp.Lease, error) {
 	switch call.Verb {
 	case spec.Add:
 		return d.add(ctx, call)
@@ -313,7 +318,7 @@ func (d *dhcpDaemon) do(ctx context.Context, call *dhcpCall) ([]*dhcp.Lease, err
 
 // lock waits until no other ADD or DEL of the attachment runs. Other attachments are not
 // waited for.
-func (d *dhcpDaemon) lock(ctx context.Context, owner record.Owner) (unlock func(), err error) {
+func (d *daemon) lock(ctx context.Context, owner record.Owner) (unlock func(), err error) {
 	for {
 		d.mu.Lock()
 		other := d.busy[owner]
@@ -338,14 +343,14 @@ func (d *dhcpDaemon) lock(ctx context.Context, owner record.Owner) (unlock func(
 }
 
 // holder returns what holds the leases of an attachment; nil: it has none.
-func (d *dhcpDaemon) holder(owner record.Owner) *dhcp.Holder {
+func (d *daemon) holder(owner record.Owner) *dhcp.Holder {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.holders[owner]
 }
 
 // setHolder needs the attachment's lock; nil removes the holder.
-func (d *dhcpDaemon) setHolder(owner record.Owner, h *dhcp.Holder) {
+func (d *daemon) setHolder(owner record.Owner, h *dhcp.Holder) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if h == nil {
@@ -357,13 +362,13 @@ func (d *dhcpDaemon) setHolder(owner record.Owner, h *dhcp.Holder) {
 
 // add returns the leases that the attachment has, or gets some. Leases that have run out, or
 // of an interface that was replaced, are released first.
-func (d *dhcpDaemon) add(ctx context.Context, call *dhcpCall) ([]*dhcp.Lease, error) {
+func (d *daemon) add(ctx context.Context, call *call) ([]*dhcp.Lease, error) {
 	unlock, err := d.lock(ctx, call.Owner)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	store := &dhcpStore{d.leases, call.Owner}
+	store := &leaseStore{d.leases, call.Owner}
 	if h := d.holder(call.Owner); h != nil {
 		if h.Serves(call.Config) && store.Kept() && allValid(h.Leases()) {
 			return h.Leases(), nil
@@ -390,7 +395,7 @@ func (d *dhcpDaemon) add(ctx context.Context, call *dhcpCall) ([]*dhcp.Lease, er
 }
 
 // acquire gets leases from the servers, unless a DEL comes meanwhile.
-func (d *dhcpDaemon) acquire(ctx context.Context, call *dhcpCall, store *dhcpStore) (*dhcp.Holder, error) {
+func (d *daemon) acquire(ctx context.Context, call *call, store *leaseStore) (*dhcp.Holder, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	d.mu.Lock()
@@ -415,7 +420,7 @@ func allValid(leases []*dhcp.Lease) bool {
 }
 
 // del releases the leases, if there are any. An ADD that still runs ends first.
-func (d *dhcpDaemon) del(ctx context.Context, owner record.Owner) error {
+func (d *daemon) del(ctx context.Context, owner record.Owner) error {
 	d.mu.Lock()
 	if cancel := d.adding[owner]; cancel != nil {
 		cancel()
@@ -428,7 +433,7 @@ func (d *dhcpDaemon) del(ctx context.Context, owner record.Owner) error {
 	defer unlock()
 	h := d.holder(owner)
 	if h == nil {
-		return (&dhcpStore{d.leases, owner}).Drop()
+		return (&leaseStore{d.leases, owner}).Drop()
 	}
 	err = h.Release(ctx)
 	d.setHolder(owner, nil)
@@ -437,9 +442,9 @@ func (d *dhcpDaemon) del(ctx context.Context, owner record.Owner) error {
 
 // check returns the leases if they are valid and their interface exists. It waits for no
 // other call.
-func (d *dhcpDaemon) check(call *dhcpCall) ([]*dhcp.Lease, error) {
+func (d *daemon) check(call *call) ([]*dhcp.Lease, error) {
 	h, name := d.holder(call.Owner), call.Attachment().String()
-	if h == nil || !(&dhcpStore{d.leases, call.Owner}).Kept() {
+	if h == nil || !(&leaseStore{d.leases, call.Owner}).Kept() {
 		return nil, spec.Errorf(spec.CodeCheck, "the DHCP daemon has no lease of %s", name)
 	}
 	if err := h.Check(); err != nil {

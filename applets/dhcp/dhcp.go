@@ -16,7 +16,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "dhcp",
-	Conf:    dhcpConf{},
+	Conf:    conf{},
 	Summary: "addresses from DHCP servers, leased by a daemon",
 	Help: `
 Needs the daemon, cnibox dhcp daemon, which gets and renews the leases. In "ipam":
@@ -45,28 +45,29 @@ cnibox dhcp daemon [-socketpath PATH] [-hostprefix DIR] [-pidfile PATH] [-broadc
 and CNI_NETNS; -pidfile: write the process ID there; -broadcast: ask servers to answer by
 broadcast; -timeout: for one answer; -resendmax: between attempts to replace an expired lease;
 -resendtimeout: for a first lease. SIGTERM ends the daemon; the leases stay, and the next daemon
-renews them. The socket may come from systemd (LISTEN_FDS).`,
+renews them. The socket may come from systemd (LISTEN_FDS). With CNIBOX_STATE=DIR in the
+environments of both, the default of the path is DIR/dhcp.sock.`,
 	Verbs: spec.Verbs{
-		Add: addDHCP, Check: checkDHCP, Del: delDHCP, GC: gcDHCP, Status: statusDHCP, Get: getDHCP,
-		IPAM: true, Args: true,
+		Add: add, Check: check, Del: del, GC: gc, Status: status, Get: get,
+		IPAM: true, Args: true, Validate: validate, Confine: confine,
 	},
-	Daemon: dhcpDaemonMain,
+	Daemon: daemonMain,
 }
 
 // call calls the daemon for this attachment. Errors have the daemon's code, or 11 if none
 // answers.
-func (p *dhcpPlugin) call(ctx context.Context, verb spec.Verb) ([]*dhcp.Lease, error) {
-	leases, err := callDHCP(ctx, p.socket, &dhcpCall{verb, record.OwnerOf(p.Attachment), p.conf})
+func (p *plugin) call(ctx context.Context, verb spec.Verb) ([]*dhcp.Lease, error) {
+	leases, err := callDaemon(ctx, p.socket, &call{verb, record.OwnerOf(p.Attachment), p.conf})
 	if errors.Is(err, errNoDaemon) {
 		err = spec.Errorf(spec.CodeTryAgain, "error dialing DHCP daemon").WithDetails("%v", err)
 	}
 	return leases, err
 }
 
-// addDHCP returns the leases that the attachment has already, or gets some. The link exists
+// add returns the leases that the attachment has already, or gets some. The link exists
 // and may be down.
-func addDHCP(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	p, err := readDHCP(r)
+func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	p, err := readPlugin(r)
 	if err != nil {
 		return nil, err
 	}
@@ -74,11 +75,11 @@ func addDHCP(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return dhcpResult(leases, p.conf.Priority), nil
+	return resultOf(leases, p.conf.Priority), nil
 }
 
-// dhcpResult makes a result of leases.
-func dhcpResult(leases []*dhcp.Lease, priority int) *spec.Result {
+// resultOf makes a result of leases.
+func resultOf(leases []*dhcp.Lease, priority int) *spec.Result {
 	res := &spec.Result{}
 	const scopeLink = 253 // RT_SCOPE_LINK, include/uapi/linux/rtnetlink.h
 	for _, l := range leases {
@@ -101,10 +102,10 @@ func dhcpResult(leases []*dhcp.Lease, priority int) *spec.Result {
 	return res
 }
 
-// checkDHCP compares the daemon's leases with prevResult. Unlike the reference's CHECK it
+// check compares the daemon's leases with prevResult. Unlike the reference's CHECK it
 // never gets a lease, nor waits for a server.
-func checkDHCP(ctx context.Context, r *spec.Request) error {
-	p, err := readDHCP(r)
+func check(ctx context.Context, r *spec.Request) error {
+	p, err := readPlugin(r)
 	if err != nil {
 		return err
 	}
@@ -112,11 +113,11 @@ func checkDHCP(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	return compareDHCP(r, leases)
+	return compare(r, leases)
 }
 
-// compareDHCP checks that prevResult has the address of each lease.
-func compareDHCP(r *spec.Request, leases []*dhcp.Lease) error {
+// compare checks that prevResult has the address of each lease.
+func compare(r *spec.Request, leases []*dhcp.Lease) error {
 	for _, l := range leases {
 		if !slices.ContainsFunc(r.Prev.IPs, func(ip spec.IP) bool { return ip.Address == l.Address }) {
 			return spec.Errorf(spec.CodeCheck, "the lease of %s is now of %s, which prevResult does not have", r.Attachment, l.Address)
@@ -125,10 +126,10 @@ func compareDHCP(r *spec.Request, leases []*dhcp.Lease) error {
 	return nil
 }
 
-// delDHCP releases the leases, by the daemon or without it. It fails only with what may work
+// del releases the leases, by the daemon or without it. It fails only with what may work
 // the next time.
-func delDHCP(ctx context.Context, r *spec.Request) error {
-	p, err := newDHCP(r)
+func del(ctx context.Context, r *spec.Request) error {
+	p, err := newPlugin(r)
 	if err != nil {
 		return err
 	}
@@ -137,21 +138,24 @@ func delDHCP(ctx context.Context, r *spec.Request) error {
 
 // release has the daemon release the leases of an attachment. Without one that answers, the
 // plugin itself does, by the record; a daemon drops a lease whose record is gone.
-func (p *dhcpPlugin) release(ctx context.Context, a spec.Attachment) error {
-	_, err := callDHCP(ctx, p.socket, &dhcpCall{Verb: spec.Del, Owner: record.OwnerOf(a)})
+func (p *plugin) release(ctx context.Context, a spec.Attachment) error {
+	_, err := callDaemon(ctx, p.socket, &call{Verb: spec.Del, Owner: record.OwnerOf(a)})
 	if err == nil {
 		return nil
 	}
-	p.Warn("%v: releasing the lease without it", err)
-	var rec dhcpRecord
-	rerr := p.leases.Read(dhcpLeaseName(a), &rec)
-	if errors.Is(rerr, os.ErrNotExist) {
+	var rec leaseRecord
+	rerr := p.leases.Read(leaseName(a), &rec)
+	none := errors.Is(rerr, os.ErrNotExist)
+	if !none || !errors.Is(err, errNoDaemon) {
+		p.Warn("%v: releasing the lease without it", err)
+	}
+	if none {
 		return nil
 	}
 	if rerr != nil { // it cannot be used
-		return p.leases.Remove(dhcpLeaseName(a))
+		return p.leases.Remove(leaseName(a))
 	}
-	store := &dhcpStore{dir: p.leases, owner: record.OwnerOf(a)}
+	store := &leaseStore{dir: p.leases, owner: record.OwnerOf(a)}
 	h := dhcp.Resume(rec.State, dhcp.Settings{Log: func(line string) { p.Warn("%s", line) }}, store)
 	if !h.Fresh() {
 		return store.Drop()
@@ -159,9 +163,9 @@ func (p *dhcpPlugin) release(ctx context.Context, a spec.Attachment) error {
 	return h.Release(ctx)
 }
 
-// gcDHCP releases the leases of the network's attachments that are not valid.
-func gcDHCP(ctx context.Context, r *spec.Request) error {
-	p, err := newDHCP(r)
+// gc releases the leases of the network's attachments that are not valid.
+func gc(ctx context.Context, r *spec.Request) error {
+	p, err := newPlugin(r)
 	if err != nil {
 		return err
 	}
@@ -170,38 +174,38 @@ func gcDHCP(ctx context.Context, r *spec.Request) error {
 		valid[a] = true
 	}
 	return p.leases.Each(func(name string) error {
-		var rec dhcpRecord
+		var rec leaseRecord
 		err := p.leases.Read(name, &rec)
 		a := spec.Attachment{Network: rec.Network, ContainerID: rec.ContainerID, IfName: rec.IfName}
-		if err == nil && a.Network == r.Network && !valid[a] && name == dhcpLeaseName(a) {
+		if err == nil && a.Network == r.Network && !valid[a] && name == leaseName(a) {
 			return p.release(ctx, a)
 		}
 		return nil
 	})
 }
 
-// statusDHCP fails with code 50 unless our daemon answers.
-func statusDHCP(ctx context.Context, r *spec.Request) error {
-	p, err := readDHCP(r)
+// status fails with code 50 unless our daemon answers.
+func status(ctx context.Context, r *spec.Request) error {
+	p, err := readPlugin(r)
 	if err != nil {
 		return err
 	}
-	if _, err := callDHCP(ctx, p.socket, &dhcpCall{Verb: spec.Status}); err != nil {
+	if _, err := callDaemon(ctx, p.socket, &call{Verb: spec.Status}); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "leases are not available: %w", err)
 	}
 	return nil
 }
 
-// getDHCP returns prevResult if the daemon has leases that agree with it; without one, a
+// get returns prevResult if the daemon has leases that agree with it; without one, a
 // result made of the leases. Where there is no record, or the daemon has no lease, the code is
 // 3. A daemon that does not answer is an error.
-func getDHCP(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	p, err := newDHCP(r)
+func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	p, err := newPlugin(r)
 	if err != nil {
 		return nil, err
 	}
-	var rec dhcpRecord
-	err = p.leases.Read(dhcpLeaseName(r.Attachment), &rec)
+	var rec leaseRecord
+	err = p.leases.Read(leaseName(r.Attachment), &rec)
 	if errors.Is(err, os.ErrNotExist) || err == nil && !rec.Given {
 		return nil, spec.Errorf(spec.CodeUnknown, "no lease of %s is known", r.Attachment)
 	}
@@ -216,9 +220,9 @@ func getDHCP(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	if r.Prev == nil {
-		return dhcpResult(leases, rec.Priority), nil
+		return resultOf(leases, rec.Priority), nil
 	}
-	if err := compareDHCP(r, leases); err != nil {
+	if err := compare(r, leases); err != nil {
 		return nil, err
 	}
 	return r.Prev, nil

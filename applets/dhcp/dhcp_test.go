@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"net/rpc"
@@ -22,14 +23,14 @@ import (
 )
 
 // dhcpRequest reads a configuration of "ipam" members.
-func dhcpRequest(t *testing.T, ipam, args string) (*dhcpPlugin, error) {
+func dhcpRequest(t *testing.T, ipam, args string) (*plugin, error) {
 	t.Helper()
 	conf := `{"cniVersion":"1.1.0","name":"net","type":"x","ipam":{"type":"dhcp"` + ipam + `}}`
 	r, err := spec.NewRequest(spec.Call{Verb: spec.Add, ContainerID: "ctr", IfName: "eth0", NetNS: "/run/netns/x", Args: args}, []byte(conf))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return readDHCP(r)
+	return readPlugin(r)
 }
 
 func TestDHCPConf(t *testing.T) {
@@ -84,18 +85,18 @@ func TestDHCPConf(t *testing.T) {
 // The client identifier is the reference's to the byte, so a server gives a container
 // the same address when the one daemon is put in the place of the other.
 func TestDHCPClientID(t *testing.T) {
-	if got := string(dhcpClientID(spec.Attachment{Network: "net", ContainerID: "ctr", IfName: "eth0"})); got != "\x00ctr/net/eth0" {
+	if got := string(clientID(spec.Attachment{Network: "net", ContainerID: "ctr", IfName: "eth0"})); got != "\x00ctr/net/eth0" {
 		t.Errorf("got %q", got)
 	}
 	long := spec.Attachment{Network: strings.Repeat("n", 200), ContainerID: strings.Repeat("c", 200), IfName: "eth0"}
-	if got := dhcpClientID(long); len(got) != 255 {
+	if got := clientID(long); len(got) != 255 {
 		t.Errorf("%d bytes", len(got))
 	}
 	// A server knows the client by it, also after an update.
-	if got, want := hex.EncodeToString(dhcpDUID(spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"})), "0004de872fa597ee81f4b56b39a0383fab09"; got != want {
+	if got, want := hex.EncodeToString(duid(spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"})), "0004de872fa597ee81f4b56b39a0383fab09"; got != want {
 		t.Errorf("DUID %s, want %s", got, want)
 	}
-	if got := dhcpDUID(long); len(got) != 18 || got[1] != 4 {
+	if got := duid(long); len(got) != 18 || got[1] != 4 {
 		t.Errorf("DUID %x", got)
 	}
 }
@@ -106,7 +107,7 @@ func TestDHCPResult(t *testing.T) {
 		Routes: []dhcp.Route{{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.9.0.1")}, {Dst: netip.MustParsePrefix("10.8.0.0/16")}},
 		DNS:    []netip.Addr{netip.MustParseAddr("10.9.0.53")}, Domain: "example.org", Search: []string{"a.example.org"},
 	}
-	b, err := dhcpResult([]*dhcp.Lease{&l}, 7).Encode(spec.Newest)
+	b, err := resultOf([]*dhcp.Lease{&l}, 7).Encode(spec.Newest)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +141,7 @@ func startDHCP(t *testing.T, args ...string) (socket string, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done, log := make(chan int), &lockedBuffer{}
 	go func() {
-		done <- dhcpDaemonMain(ctx, applet.Process{Args: append(args, "-socketpath", socket), Getenv: func(string) string { return "" }, Stderr: log})
+		done <- daemonMain(ctx, applet.Process{Args: append(args, "-socketpath", socket), Getenv: func(string) string { return "" }, Stderr: log})
 	}()
 	stop = func() {
 		cancel()
@@ -152,16 +153,14 @@ func startDHCP(t *testing.T, args ...string) (socket string, stop func()) {
 		}
 	}
 	t.Cleanup(stop)
-	for end := time.Now().Add(kerneltest.Patience(30 * time.Second)); ; time.Sleep(time.Millisecond) {
+	kerneltest.Eventually(t, "a daemon", func() error {
 		conn, err := net.Dial("unix", socket)
-		if err == nil {
-			conn.Close()
-			return socket, stop
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, log)
 		}
-		if time.Now().After(end) {
-			t.Fatalf("no daemon: %v %s", err, log)
-		}
-	}
+		return conn.Close()
+	})
+	return socket, stop
 }
 
 // A plugin of the reference reports what the daemon says.
@@ -185,8 +184,8 @@ func TestDHCPForeignDaemon(t *testing.T) {
 		"other version": {func(l net.Listener) { answerWith(l, "cnibox-dhcp 9\nxxxx") }, "stop the other daemon and start"},
 		"mail server":   {func(l net.Listener) { answerWith(l, "220 mail ready at once\r\n") }, "stop the other daemon and start"},
 		"hangs up":      {func(l net.Listener) { answerWith(l, "") }, "connection was closed"},
-		"cut off":       {func(l net.Listener) { answerWith(l, dhcpMagic+"\x00\x00\x00\x09{}") }, "connection was closed"},
-		"huge":          {func(l net.Listener) { answerWith(l, dhcpMagic+"\xff\xff\xff\xff{}") }, "is too long"},
+		"cut off":       {func(l net.Listener) { answerWith(l, magic+"\x00\x00\x00\x09{}") }, "connection was closed"},
+		"huge":          {func(l net.Listener) { answerWith(l, magic+"\xff\xff\xff\xff{}") }, "is too long"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -197,7 +196,7 @@ func TestDHCPForeignDaemon(t *testing.T) {
 			}
 			defer l.Close()
 			go tt.serve(l)
-			_, err = callDHCP(t.Context(), socket, &dhcpCall{Verb: spec.Check})
+			_, err = callDaemon(t.Context(), socket, &call{Verb: spec.Check})
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
@@ -214,9 +213,9 @@ func TestDHCPSilentDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Patience(12*dhcpAnswerTime))
+	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Timeout(12*answerTime))
 	defer cancel()
-	_, err = callDHCP(ctx, socket, &dhcpCall{Verb: spec.Add})
+	_, err = callDaemon(ctx, socket, &call{Verb: spec.Add})
 	if ctx.Err() != nil || err == nil || !strings.Contains(err.Error(), "restart `cnibox dhcp daemon`") {
 		t.Errorf("got %v", err)
 	}
@@ -231,11 +230,11 @@ func TestDHCPOtherPlugin(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(kerneltest.Patience(30 * time.Second)))
-	if err := sendDHCP(conn, "cnibox-dhcp 2\n", &dhcpCall{Verb: spec.Status}); err != nil {
+	conn.SetDeadline(time.Now().Add(kerneltest.Timeout(30 * time.Second)))
+	if err := send(conn, "cnibox-dhcp 2\n", &call{Verb: spec.Status}); err != nil {
 		t.Fatal(err)
 	}
-	if err := readDHCPMagic(conn); !errors.Is(err, errDHCPPeer) {
+	if err := readMagic(conn); !errors.Is(err, errPeer) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -278,7 +277,7 @@ func TestDHCPFlags(t *testing.T) {
 					t.Errorf("the help does not say what %s is for", word)
 				}
 			}
-			_, err := readDHCPFlags(applet.Process{Args: strings.Fields(tt.args), Getenv: func(k string) string { return tt.env[k] }})
+			_, err := readFlags(applet.Process{Args: strings.Fields(tt.args), Getenv: func(k string) string { return tt.env[k] }})
 			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}

@@ -1,9 +1,9 @@
 package dhcp
 
 import (
+	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -27,17 +27,16 @@ func TestKernelDHCPNoServer(t *testing.T) {
 	if err == nil {
 		err = c.SetLink(eth0.Index, rtnl.LinkChange{Up: new(true)})
 	}
-	if err == nil {
-		eth0, err = c.Link("eth0")
-	}
-	for end := time.Now().Add(kerneltest.Patience(30 * time.Second)); err == nil && eth0.Flags&unix.IFF_RUNNING != 0; time.Sleep(time.Millisecond) {
-		if eth0, err = c.Link("eth0"); time.Now().After(end) {
-			t.Fatalf("eth0 is running without a peer that is up: %+v", eth0)
-		}
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	kerneltest.Eventually(t, "eth0 not running", func() error { // its peer is down
+		eth0, err := c.Link("eth0")
+		if err == nil && eth0.Flags&unix.IFF_RUNNING != 0 {
+			err = fmt.Errorf("%+v", eth0)
+		}
+		return err
+	})
 	conf := `{"cniVersion":"1.1.0","name":"net","type":"x","ipam":{"type":"dhcp","daemonSocketPath":"` + socket + `"}}`
 	r, err := spec.NewRequest(spec.Call{Verb: spec.Add, ContainerID: "ctr", IfName: "eth0", NetNS: kerneltest.NSPath(t, ns)}, []byte(conf))
 	if err != nil {
@@ -45,7 +44,7 @@ func TestKernelDHCPNoServer(t *testing.T) {
 	}
 	refused := func(msg, details string) {
 		t.Helper()
-		_, err := addDHCP(t.Context(), r)
+		_, err := add(t.Context(), r)
 		if e := spec.AsError(err); e == nil || e.Code != spec.CodeTryAgain || e.Msg != msg || !strings.Contains(e.Details, details) {
 			t.Errorf("got %#v, want %q and %q", e, msg, details)
 		}
@@ -58,11 +57,13 @@ func TestKernelDHCPNoServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(kerneltest.Patience(30 * time.Second)); !port.OperUp; time.Sleep(time.Millisecond) {
-		if port, err = c.Link("port0"); err != nil || time.Now().After(end) {
-			t.Fatalf("port0: %+v %v", port, err)
+	kerneltest.Eventually(t, "port0 up", func() error {
+		port, err := c.Link("port0")
+		if err == nil && !port.OperUp {
+			err = fmt.Errorf("%+v", port)
 		}
-	}
+		return err
+	})
 	refused("error calling DHCP.Allocate: no more tries", "no server answered on eth0: ")
 	stop()
 	refused("error dialing DHCP daemon", "start it with `cnibox dhcp daemon`")

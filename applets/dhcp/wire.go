@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -18,25 +17,25 @@ import (
 	"cnibox/spec"
 )
 
-// Plugin and daemon talk over a unix stream socket, with one call a connection. The plugin
-// sends dhcpMagic, the length of a JSON object (four bytes, big endian) and the object, a
-// dhcpCall. The daemon answers with dhcpMagic as soon as it has read that of the plugin, so
+// Plugin and daemon communicate over a unix stream socket, with one call a connection. The plugin
+// sends magic, the length of a JSON object (four bytes, big endian) and the object, a
+// call. The daemon answers with magic as soon as it has read that of the plugin, so
 // that a plugin does not wait minutes for a lease where no daemon serves the socket, and later
-// with length and object of a dhcpAnswer.
+// with length and object of an answer.
 const (
-	dhcpMagic      = "cnibox-dhcp 1\n" // the number is the protocol's
-	maxDHCPMessage = 1 << 20           // bytes of JSON
+	magic      = "cnibox-dhcp 1\n" // the number is the protocol's
+	maxMessage = 1 << 20           // bytes of JSON
 )
 
-// A dhcpCall is a verb on an attachment. Only ADD needs the configuration.
-type dhcpCall struct {
+// A call is a verb on an attachment. Only ADD needs the configuration.
+type call struct {
 	Verb spec.Verb `json:"verb"`
 	record.Owner
 	Config dhcp.Config `json:"config"`
 }
 
-// A dhcpAnswer has an error, or the leases for verbs that return some.
-type dhcpAnswer struct {
+// An answer has an error, or the leases for verbs that return some.
+type answer struct {
 	Error  *spec.Error   `json:"error,omitempty"`
 	Leases []*dhcp.Lease `json:"leases,omitempty"`
 }
@@ -45,11 +44,11 @@ var (
 	// errNoDaemon is about a socket at which no daemon of ours answers.
 	errNoDaemon = errors.New("no DHCP daemon")
 
-	errDHCPHangs = errors.New("what listens there is stopped or hangs: restart `cnibox dhcp daemon`")
+	errHangs = errors.New("what listens there is stopped or hangs: restart `cnibox dhcp daemon`")
 
-	// errDHCPPeer is about the reference, which talks Go's net/rpc over HTTP there, another
+	// errPeer is about the reference, which serves Go's net/rpc over HTTP there, another
 	// version of the protocol, and anything else.
-	errDHCPPeer = errors.New("dhcp plugin and daemon must both be of this version of cnibox: " +
+	errPeer = errors.New("dhcp plugin and daemon must both be of this version of cnibox: " +
 		"install it as the plugin, and stop the other daemon and start `cnibox dhcp daemon`")
 )
 
@@ -58,20 +57,24 @@ func noDaemon(verb, socket string, err error) error {
 	return fmt.Errorf("%w %s at %s: %w", errNoDaemon, verb, socket, err)
 }
 
-// dhcpAnswerTime bounds the wait for an answer that needs no DHCP server.
-const dhcpAnswerTime = 5 * time.Second
+// answerTime bounds the wait for an answer that needs no DHCP server.
+const answerTime = 5 * time.Second
 
-// callDHCP calls the daemon at a socket. The error is errNoDaemon if none of ours answers;
+// callDaemon calls the daemon at a socket. The error is errNoDaemon if none of ours answers;
 // errors of the daemon keep their code. An ADD waits as long as the daemon does, once that has
 // sent its magic.
-func callDHCP(ctx context.Context, socket string, call *dhcpCall) ([]*dhcp.Lease, error) {
+func callDaemon(ctx context.Context, socket string, call *call) ([]*dhcp.Lease, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	timer := time.AfterFunc(dhcpAnswerTime, func() { cancel(errDHCPHangs) })
+	timer := time.AfterFunc(answerTime, func() { cancel(errHangs) })
 	defer timer.Stop()
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", socket)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+	var errno syscall.Errno
+	if errors.As(err, &errno) { // the rest of the error is the path again
+		err = errno
+	}
+	if errno == syscall.ENOENT || errno == syscall.ECONNREFUSED {
 		err = fmt.Errorf("start it with `cnibox dhcp daemon` (%w)", err)
 	}
 	if err != nil {
@@ -80,15 +83,15 @@ func callDHCP(ctx context.Context, socket string, call *dhcpCall) ([]*dhcp.Lease
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	var answer dhcpAnswer
-	if err = sendDHCP(conn, dhcpMagic, call); err == nil {
-		err = readDHCPMagic(conn)
+	var answer answer
+	if err = send(conn, magic, call); err == nil {
+		err = readMagic(conn)
 	}
 	if call.Verb == spec.Add {
 		timer.Stop()
 	}
 	if err == nil {
-		err = receiveDHCP(conn, &answer)
+		err = receive(conn, &answer)
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -101,8 +104,8 @@ func callDHCP(ctx context.Context, socket string, call *dhcpCall) ([]*dhcp.Lease
 	return answer.Leases, nil
 }
 
-// sendDHCP writes one message behind head, which is dhcpMagic where it was not sent before.
-func sendDHCP(w io.Writer, head string, v any) error {
+// send writes one message behind head, which is magic where it was not sent before.
+func send(w io.Writer, head string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -111,24 +114,24 @@ func sendDHCP(w io.Writer, head string, v any) error {
 	return err
 }
 
-// readDHCPMagic reads what the other end begins with; errDHCPPeer: it is not dhcpMagic.
-func readDHCPMagic(r io.Reader) error {
-	head := make([]byte, len(dhcpMagic))
+// readMagic reads what the other end begins with; errPeer: it is not magic.
+func readMagic(r io.Reader) error {
+	head := make([]byte, len(magic))
 	n, err := io.ReadFull(r, head)
-	if !strings.HasPrefix(dhcpMagic, string(head[:n])) {
-		return errDHCPPeer
+	if !strings.HasPrefix(magic, string(head[:n])) {
+		return errPeer
 	}
 	return connClosed(err)
 }
 
-// receiveDHCP reads one message behind the magic.
-func receiveDHCP(r io.Reader, v any) error {
+// receive reads one message behind the magic.
+func receive(r io.Reader, v any) error {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return connClosed(err)
 	}
 	length := binary.BigEndian.Uint32(head[:])
-	if length > maxDHCPMessage {
+	if length > maxMessage {
 		return fmt.Errorf("a message of %d bytes is too long", length)
 	}
 	b := make([]byte, length)

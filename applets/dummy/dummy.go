@@ -14,40 +14,40 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "dummy",
-	Conf:    dummyConf{},
+	Conf:    conf{},
 	Summary: "link that drops what is sent to it",
 	Help: `
 key   type    default  meaning
-ipam  object  -        address plugin, named by its "type"; required
-dns   object  -        nameservers, domain, search, options; instead of ipam's
+ipam  object  -        IPAM plugin, named by its "type"; required
+dns   object  -        nameservers, domain, search, options; replaces ipam's
 mac   string  random   address
 
-Before dns goes runtimeConfig.dns (capability dns).
-Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.`,
-	Verbs: attach.Verbs(attach.Interface[*dummyConf]{
-		Kind: "dummy", IPAM: attach.Required, Create: createDummy, Verify: verifyDummy,
-		Probe: func(context.Context, *spec.Request, *dummyConf) error { return attach.ProbeKind(rtnl.Dummy{}) },
+runtimeConfig.dns (capability dns) replaces dns.
+Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.`,
+	Verbs: attach.Verbs(attach.Interface[*conf]{
+		Kind: "dummy", IPAM: attach.Required, Create: create, Verify: verify,
+		Probe: func(context.Context, *spec.Request, *conf) error { return attach.ProbeKind(rtnl.Dummy{}) },
 	}),
 }
 
-// dummyConf has no keys of its own.
-type dummyConf struct{}
+// conf has no keys of its own.
+type conf struct{}
 
-// createDummy makes the link in the container, by the container's own socket.
-// Nobody else is on it, so nothing is checked for duplicates.
-func createDummy(_ context.Context, op *attach.Op, _ *dummyConf) error {
+// create creates the link in the container. No other host is on it, so its addresses are not
+// checked for duplicates.
+func create(_ context.Context, op *attach.Op, _ *conf) error {
 	addr, err := op.MAC()
 	if err != nil {
 		return err
 	}
-	if err := op.CreateEnd(op.Cont, rtnl.LinkSpec{Kind: rtnl.Dummy{}, MAC: addr}); err != nil {
+	if err := op.CreateContainerLink(op.Cont, rtnl.LinkSpec{Kind: rtnl.Dummy{}, MAC: addr}); err != nil {
 		return fmt.Errorf("failed to create dummy: %w", err)
 	}
 	return nil
 }
 
-// verifyDummy is left with the one thing that CHECK does not look at for all plugins.
-func verifyDummy(_ context.Context, op *attach.Op, _ *dummyConf) error {
+// verify checks that the link is up, which CHECK does not do for all plugins.
+func verify(_ context.Context, op *attach.Op, _ *conf) error {
 	if !op.Link.Up {
 		return attach.Mismatch("dummy interface %s in %s is down", op.IfName, op.Call.NetNS)
 	}

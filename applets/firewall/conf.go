@@ -1,8 +1,8 @@
 package firewall
 
 import (
+	"encoding/json"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,14 +15,14 @@ import (
 	"cnibox/spec"
 )
 
-// What the reference plugin takes where the configuration says nothing.
+// The defaults are the reference's.
 const (
 	defaultAdminChain = "CNI-ADMIN"
 	defaultZone       = "trusted"
 )
 
-// firewallConf are the keys of firewall.
-type firewallConf struct {
+// conf are the keys of firewall.
+type conf struct {
 	Backend       string `json:"backend"`                // "", nftables, iptables or firewalld
 	AdminChain    string `json:"iptablesAdminChainName"` // "": CNI-ADMIN
 	Zone          string `json:"firewalldZone"`          // "": trusted
@@ -30,8 +30,8 @@ type firewallConf struct {
 	Bus           string `json:"dbusSocket"`             // path; "": DBUS_SYSTEM_BUS_ADDRESS, or the system bus
 }
 
-// A firewallPlan is what a configuration asks for, checked, and after aim for what.
-type firewallPlan struct {
+// A plan is a checked configuration, and after aim what it applies to.
+type plan struct {
 	admin, zone string
 	bus         []string // sockets of the system bus
 	firewalld   bool
@@ -45,11 +45,24 @@ type firewallPlan struct {
 	ports  []*rtnl.Link // of the container on the bridge
 }
 
-// readFirewall decodes and checks the configuration and touches nothing. The
-// reference takes any backend that it does not know for its default, and finds an
-// unknown policy after it has made the rules. Errors have code 7.
-func readFirewall(r *spec.Request) (*firewallPlan, error) {
-	var c firewallConf
+// confine leaves firewalld out.
+func confine(conf map[string]json.RawMessage) (leftOut string) {
+	if string(conf["backend"]) != `"firewalld"` {
+		return ""
+	}
+	conf["backend"] = json.RawMessage(`"nftables"`)
+	return "firewalld is not asked to put the addresses into its zone"
+}
+
+// validate is what ADD checks of the configuration alone.
+func validate(r *spec.Request) (spec.Claims, error) {
+	_, err := readPlan(r)
+	return spec.Claims{}, err
+}
+
+// readPlan decodes and checks the configuration. Errors have code 7.
+func readPlan(r *spec.Request) (*plan, error) {
+	var c conf
 	if err := r.Decode(&c); err != nil {
 		return nil, err
 	}
@@ -66,9 +79,9 @@ func readFirewall(r *spec.Request) (*firewallPlan, error) {
 	return p, nil
 }
 
-// readFirewallLoosely is for DEL and GC, which do what they can.
-func readFirewallLoosely(r *spec.Request) *firewallPlan {
-	var c firewallConf
+// readPlanForDel is for DEL and GC: an invalid configuration is a warning.
+func readPlanForDel(r *spec.Request) *plan {
+	var c conf
 	err := r.Decode(&c)
 	p := c.plan()
 	if err == nil {
@@ -80,9 +93,9 @@ func readFirewallLoosely(r *spec.Request) *firewallPlan {
 	return p
 }
 
-// findBus takes the sockets of the system bus from the environment where the configuration
-// names none and firewalld is asked. Errors have code 4.
-func (c *firewallConf) findBus(r *spec.Request, p *firewallPlan) error {
+// findBus takes the sockets of the system bus from the environment, if firewalld is used and the
+// configuration has none. Errors have code 4.
+func (c *conf) findBus(r *spec.Request, p *plan) error {
 	if !p.firewalld || c.Bus != "" || r.Call.SystemBus == "" {
 		return nil
 	}
@@ -94,9 +107,9 @@ func (c *firewallConf) findBus(r *spec.Request, p *firewallPlan) error {
 	return nil
 }
 
-// plan fills in what the configuration leaves open.
-func (c *firewallConf) plan() *firewallPlan {
-	p := &firewallPlan{
+// plan sets the defaults.
+func (c *conf) plan() *plan {
+	p := &plan{
 		admin: c.AdminChain, zone: c.Zone, bus: []string{c.Bus},
 		firewalld: c.Backend == "firewalld",
 		ownTable:  c.Backend == "nftables",
@@ -115,26 +128,26 @@ func (c *firewallConf) plan() *firewallPlan {
 	return p
 }
 
-// validate checks all keys. Errors begin with the reference's words where it has any.
-func (c *firewallConf) validate(p *firewallPlan) error {
+// validate checks all keys. Errors begin with the phrases of the reference.
+func (c *conf) validate(p *plan) error {
 	switch c.Backend {
 	case "", "nftables", "iptables", "firewalld":
 	default:
-		return fmt.Errorf(`unrecognized backend %q: it is iptables, nftables or firewalld`, c.Backend)
+		return spec.KeyErrorf("backend", `unrecognized backend %q: "backend" must be iptables, nftables or firewalld`, c.Backend)
 	}
 	switch c.IngressPolicy {
 	case "", "open", "same-bridge", "isolated":
 	default:
-		return fmt.Errorf(`unknown ingress policy: %q: it is open, same-bridge or isolated`, c.IngressPolicy)
+		return spec.KeyErrorf("ingressPolicy", `unknown ingress policy: %q: "ingressPolicy" must be open, same-bridge or isolated`, c.IngressPolicy)
 	}
 	if err := checkAdminChain(p.admin); err != nil {
 		return err
 	}
 	if strings.Trim(p.zone, nameLetters) != "" {
-		return fmt.Errorf(`"firewalldZone" %q: the name of a zone has letters, digits, "-", "_" and "." alone`, p.zone)
+		return spec.KeyErrorf("firewalldZone", `"firewalldZone" %q: the name of a zone has letters, digits, "-", "_" and "." alone`, p.zone)
 	}
 	if c.Bus != "" && !filepath.IsAbs(c.Bus) || strings.Contains(c.Bus, "\x00") {
-		return fmt.Errorf(`"dbusSocket" %q is not an absolute path`, c.Bus)
+		return spec.KeyErrorf("dbusSocket", `"dbusSocket" %q is not an absolute path`, c.Bus)
 	}
 	return nil
 }
@@ -142,25 +155,24 @@ func (c *firewallConf) validate(p *firewallPlan) error {
 // nameLetters are what the names of zones are made of here.
 const nameLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 
-// checkAdminChain refuses names that cannot be those of a chain, those of the targets and
-// chains of iptables and those of chains that lead to the administrator's.
+// checkAdminChain refuses names that no chain can have, those of targets and chains of iptables, and
+// those of chains that jump to the administrator's.
 func checkAdminChain(name string) error {
 	if err := nft.CheckChainName(name); err != nil {
-		return fmt.Errorf(`"iptablesAdminChainName" %q: %w`, name, err)
+		return spec.KeyErrorf("iptablesAdminChainName", `"iptablesAdminChainName" %q: %w`, name, err)
 	}
 	if slices.Contains([]string{
 		"INPUT", "FORWARD", "OUTPUT", "ACCEPT", "DROP", "RETURN", "QUEUE",
 		"CNI-FORWARD", "CNI-ISOLATION-STAGE-1", "CNI-ISOLATION-STAGE-2",
 	}, name) {
-		return fmt.Errorf(`"iptablesAdminChainName" %q is taken: it needs a chain of its own`, name)
+		return spec.KeyErrorf("iptablesAdminChainName", `"iptablesAdminChainName" %q is taken: it needs a chain of its own`, name)
 	}
 	return nil
 }
 
-// aim takes from prevResult what the plan is about: all addresses, whichever
-// interface they belong to, and for a policy the first bridge on the host, with those of
-// its other interfaces that are ports of it. No bridge is an error of the code.
-func (p *firewallPlan) aim(prev *spec.Result, code int) error {
+// aim takes from prevResult all addresses, of any interface, and for a policy the first bridge on the
+// host and its ports. A missing bridge is an error of the code.
+func (p *plan) aim(prev *spec.Result, code int) error {
 	p.ips = addressesIn(prev)
 	if !p.policed {
 		return nil

@@ -18,7 +18,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "firewall",
-	Conf:    firewallConf{},
+	Conf:    conf{},
 	Summary: "lets a container's packets pass, and isolates bridges",
 	Help: `
 key                     type    default    meaning
@@ -26,27 +26,27 @@ backend                 string  iptables   accepts in chain CNI-FORWARD, to whic
                                            tables filter of iptables-nft leads; nftables: makes
                                            nothing but table inet cnibox; firewalld: puts the
                                            addresses into a zone over D-Bus instead
-iptablesAdminChainName  string  CNI-ADMIN  chain for rules of the administrator, asked first: in
-                                           the tables filter, and admin-NAME of table inet cnibox
+iptablesAdminChainName  string  CNI-ADMIN  first chain, for rules of the administrator: in the
+                                           tables filter, and admin-NAME of table inet cnibox
 firewalldZone           string  trusted    zone for the addresses
 ingressPolicy           string  open       same-bridge: nothing from or to other bridges that have
                                            a policy; isolated: nor from or to the same bridge,
                                            and port isolation for the container's ports
-dbusSocket              string  -          where the system bus listens; none: what the variable
-                                           DBUS_SYSTEM_BUS_ADDRESS says, else
+dbusSocket              string  -          socket of the system bus; default: of the variable
+                                           DBUS_SYSTEM_BUS_ADDRESS, else
                                            /run/dbus/system_bus_socket`,
 	Verbs: spec.Verbs{
 		Since: spec.V040,
-		Add:   firewallAdd, Check: firewallCheck, Del: firewallDel, Status: firewallStatus, GC: firewallGC,
-		Restore: firewallRestore,
+		Add:   add, Check: check, Del: del, Status: status, GC: gc,
+		Restore: restore,
+		Chained: true, Validate: validate, Confine: confine,
 	},
 }
 
-// firewallAdd records the addresses and the policy in one transaction; with
-// firewalld the zone comes after it, so that no address is ever in a zone without an
-// owner who would take it out.
-func firewallAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	p, err := readFirewall(r)
+// add records the addresses and the policy in one transaction; with
+// firewalld the zone comes after it, so that every address in a zone has an owner.
+func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	p, err := readPlan(r)
 	if err != nil {
 		return nil, err
 	}
@@ -93,8 +93,8 @@ func firewallAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 
 // isolate sets port isolation on the container's ports, as the bridge plugin does by
 // "portIsolation": the kernel then passes no frames between them and other isolated ports.
-// It stays on until the port is gone, since nothing says which plugin it is of.
-func (p *firewallPlan) isolate(undo *undo.Stack) error {
+// It is never unset, since the flag does not show which plugin has set it.
+func (p *plan) isolate(undo *undo.Stack) error {
 	set := func(port *rtnl.Link, on bool) error {
 		host, err := rtnl.Dial(rtnl.Host())
 		if err != nil {
@@ -115,10 +115,9 @@ func (p *firewallPlan) isolate(undo *undo.Stack) error {
 	return nil
 }
 
-// enter makes the transaction of ADD. What an earlier ADD asked for and this one does not
-// goes; it is looked for only when there was one. closed is whether firewalld rejects
-// what is in none of its zones, and the addresses are in none.
-func (p *firewallPlan) enter(ctx context.Context, r *spec.Request, table *nft.Table) (closed bool, err error) {
+// enter is the transaction of ADD. It deletes what an earlier ADD of the attachment has added and
+// this one does not. closed: firewalld rejects what is in no zone, and the addresses are in none.
+func (p *plan) enter(ctx context.Context, r *spec.Request, table *nft.Table) (closed bool, err error) {
 	kinds := []nft.Kind{nft.KindFirewall}
 	if p.firewalld {
 		old, err := table.Zoned(r.Attachment)
@@ -142,8 +141,8 @@ func (p *firewallPlan) enter(ctx context.Context, r *spec.Request, table *nft.Ta
 	return closed, err
 }
 
-// plan returns what ADD makes and CHECK looks for in the rule set.
-func (p *firewallPlan) plan(r *spec.Request) func(*nft.Tx) error {
+// plan returns what ADD adds to the rule set and CHECK looks for.
+func (p *plan) plan(r *spec.Request) func(*nft.Tx) error {
 	return func(x *nft.Tx) error {
 		for _, ip := range p.ips {
 			switch {
@@ -165,10 +164,9 @@ func (p *firewallPlan) plan(r *spec.Request) func(*nft.Tx) error {
 	}
 }
 
-// firewallCheck finds each element, rule and zone, and changes nothing: the
-// reference makes the chains that are missing. Errors have code 102.
-func firewallCheck(ctx context.Context, r *spec.Request) error {
-	p, err := readFirewall(r)
+// check looks for each element, rule and zone, and changes nothing. Errors have code 102.
+func check(ctx context.Context, r *spec.Request) error {
+	p, err := readPlan(r)
 	if err == nil {
 		err = p.aim(r.Prev, spec.CodeCheck)
 	}
@@ -198,9 +196,9 @@ func firewallCheck(ctx context.Context, r *spec.Request) error {
 	return nil
 }
 
-// orReference is [orReference] for the firewall, whose rules in the reference are by
-// address. Those in zones are looked for afterwards.
-func (p *firewallPlan) orReference(err error) error {
+// orReference is [netfilter.OrReference] for the firewall, whose rules in the reference are by
+// address. Zones are checked afterwards.
+func (p *plan) orReference(err error) error {
 	if missing := new(nft.MissingError); !errors.As(err, &missing) {
 		return err
 	}
@@ -214,11 +212,10 @@ func (p *firewallPlan) orReference(err error) error {
 	return err
 }
 
-// firewallDel needs no prevResult: what belongs to the attachment carries its
-// key. With prevResult, what the reference made for the addresses goes as well, unless
-// another attachment has them by now.
-func firewallDel(ctx context.Context, r *spec.Request) error {
-	p := readFirewallLoosely(r)
+// del needs no prevResult: elements of the attachment have its key. With prevResult it also deletes
+// the rules of the reference for the addresses, unless another attachment has them by now.
+func del(ctx context.Context, r *spec.Request) error {
+	p := readPlanForDel(r)
 	var ips []netip.Addr
 	if r.Prev != nil {
 		ips = addressesIn(r.Prev)
@@ -238,10 +235,9 @@ func firewallDel(ctx context.Context, r *spec.Request) error {
 	return withoutNetfilter(r, errors.Join(errs, err))
 }
 
-// leaveZones takes the addresses out of their zone; err is what became of reading
-// them. It returns the kinds of elements that may go: those about zones stay when that
-// did not work, for the next DEL.
-func leaveZones(ctx context.Context, p *firewallPlan, zoned []netip.Addr, err error) ([]nft.Kind, error) {
+// leaveZones removes the addresses from their zone; err is the error of reading them. It returns the
+// kinds of elements that may be deleted: those about zones stay after an error, for the next DEL.
+func leaveZones(ctx context.Context, p *plan, zoned []netip.Addr, err error) ([]nft.Kind, error) {
 	if err == nil {
 		err = removeFromZone(ctx, p, zoned)
 	}
@@ -251,7 +247,8 @@ func leaveZones(ctx context.Context, p *firewallPlan, zoned []netip.Addr, err er
 	return []nft.Kind{nft.KindFirewall, nft.KindZone}, nil
 }
 
-// withoutNetfilter makes a warning of errors that say that there is nothing to release.
+// withoutNetfilter makes errors of a kernel without netfilter, where nothing is to be released, a
+// warning.
 func withoutNetfilter(r *spec.Request, err error) error {
 	if netfilter.IsMissing(err) {
 		r.Warn("%v: so there is nothing to release", err)
@@ -260,10 +257,9 @@ func withoutNetfilter(r *spec.Request, err error) error {
 	return err
 }
 
-// firewallStatus reports a kernel, or a firewalld, that no address can be entered
-// in. The code is 50.
-func firewallStatus(ctx context.Context, r *spec.Request) error {
-	p, err := readFirewall(r)
+// status reports a kernel, or a firewalld, to which no address can be added. The code is 50.
+func status(ctx context.Context, r *spec.Request) error {
+	p, err := readPlan(r)
 	if err != nil {
 		return err
 	}
@@ -277,10 +273,10 @@ func firewallStatus(ctx context.Context, r *spec.Request) error {
 	return nil
 }
 
-// firewallGC drops what attachments that are gone have here. The reference's
-// rules name no owner, so they are left to DEL.
-func firewallGC(ctx context.Context, r *spec.Request) error {
-	p := readFirewallLoosely(r)
+// gc deletes what attachments that are gone own. Rules of the reference have no owner, so they are
+// left to DEL.
+func gc(ctx context.Context, r *spec.Request) error {
+	p := readPlanForDel(r)
 	valid := r.ValidKeys()
 	table := nft.Open(rtnl.Host())
 	zoned, err := table.LostZones(r.Network, valid)

@@ -4,12 +4,12 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
 	"cnibox/spec"
+	"cnibox/spec/spectest"
 )
 
-// Whatever is wrong is reported before the first change, with code 7. [S] the
+// Whatever is wrong is reported before the first change, with code 7. The
 // reference takes an unknown backend for its default, and makes its rules before it
 // looks at the policy.
 func TestFirewallConf(t *testing.T) {
@@ -33,23 +33,23 @@ func TestFirewallConf(t *testing.T) {
 		"type":              {`{"backend":7}`, "backend"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := readFirewall(applettest.Request(t, spec.Add, tt.conf, ""))
+			_, err := readPlan(spectest.Request(t, spec.Add, tt.conf, ""))
 			code := spec.CodeConfig
 			if name == "type" {
 				code = spec.AsError(err).Code
 			}
-			applettest.WantError(t, err, tt.want, code)
+			spectest.WantError(t, err, tt.want, code)
 		})
 	}
 }
 
-// N1: iptables is taken, with one line that says what it means.
+// "backend": "iptables" is taken, with one line that says what it means.
 func TestFirewallWarnsOfIptables(t *testing.T) {
 	for backend, want := range map[string]int{"iptables": 1, "nftables": 0, "": 0} {
-		r := applettest.Request(t, spec.Add, `{"backend":"`+backend+`"}`, "")
+		r := spectest.Request(t, spec.Add, `{"backend":"`+backend+`"}`, "")
 		got := 0
 		r.Warn = func(string, ...any) { got++ }
-		if _, err := readFirewall(r); err != nil || got != want {
+		if _, err := readPlan(r); err != nil || got != want {
 			t.Errorf("%q: %d warnings, %v", backend, got, err)
 		}
 	}
@@ -67,12 +67,12 @@ func TestKernelFirewallAim(t *testing.T) {
 		"no name":      {`{"ingressPolicy":"same-bridge"}`, `"interfaces":[{"name":"a/b"}]`, "", "", "interface needs to be set for ingress policy"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := applettest.Request(t, spec.Add, tt.conf[:len(tt.conf)-1]+sep(tt.conf)+`"prevResult":{"cniVersion":"1.1.0",`+tt.prev+`}}`, "")
-			p, err := readFirewall(r)
+			r := spectest.Request(t, spec.Add, tt.conf[:len(tt.conf)-1]+sep(tt.conf)+`"prevResult":{"cniVersion":"1.1.0",`+tt.prev+`}}`, "")
+			p, err := readPlan(r)
 			if err == nil {
 				err = kerneltest.NS(t).Do(func() error { return p.aim(r.Prev, spec.CodeConfig) })
 			}
-			applettest.WantError(t, err, tt.err, spec.CodeConfig)
+			spectest.WantError(t, err, tt.err, spec.CodeConfig)
 			var ips []string
 			for _, ip := range p.ips {
 				ips = append(ips, ip.String())

@@ -9,10 +9,10 @@ import (
 	"cnibox/spec"
 )
 
-// firewallRestore sets port isolation, makes the elements and the rules in the tables filter,
+// restore sets port isolation, makes the elements and the rules in the tables filter,
 // and puts the addresses into the zone, which firewalld forgets when it reloads.
-func firewallRestore(ctx context.Context, r *spec.Request) error {
-	p, err := readFirewall(r)
+func restore(ctx context.Context, r *spec.Request) error {
+	p, err := readPlan(r)
 	if err == nil {
 		err = p.aim(r.Prev, spec.CodeConfig)
 	}

@@ -14,16 +14,15 @@ import (
 	"cnibox/spec"
 )
 
-// A zoneClient speaks to firewalld about the sources of one zone. What is set so
-// lasts until firewalld reloads: https://firewalld.org/documentation/man-pages/firewalld.dbus.html,
+// A zoneClient changes the sources of one zone of firewalld. They stay until firewalld reloads: https://firewalld.org/documentation/man-pages/firewalld.dbus.html,
 // interface org.fedoraproject.FirewallD1.zone.
 type zoneClient struct {
 	bus  *dbus.Conn
 	zone string
 }
 
-// dialZone connects to the bus, which says nothing about firewalld yet.
-func dialZone(ctx context.Context, p *firewallPlan) (*zoneClient, error) {
+// dialZone connects to the bus; firewalld need not run.
+func dialZone(ctx context.Context, p *plan) (*zoneClient, error) {
 	bus, err := dbus.Dial(ctx, p.bus...)
 	if err != nil {
 		return nil, err
@@ -40,11 +39,11 @@ func zoneMethod(name string) dbus.Method {
 	return dbus.Method{Service: service, Path: "/org/fedoraproject/FirewallD1", Interface: service + ".zone", Name: name}
 }
 
-// source writes an address as firewalld wants it.
+// source formats an address for firewalld.
 func source(ip netip.Addr) string { return netip.PrefixFrom(ip, ip.BitLen()).String() }
 
-// addAll puts the addresses into the zone, all or none. One that is there already is
-// fine, and is not taken out when another fails.
+// addAll adds the addresses to the zone, all or none. One that is there already is no error, and
+// stays when another fails.
 func (z *zoneClient) addAll(ips []netip.Addr) error {
 	var added []netip.Addr
 	for _, ip := range ips {
@@ -52,7 +51,7 @@ func (z *zoneClient) addAll(ips []netip.Addr) error {
 		switch {
 		case err == nil:
 			added = append(added, ip)
-		case !says(err, "ZONE_ALREADY_SET"):
+		case !hasError(err, "ZONE_ALREADY_SET"):
 			err = spec.Errorf(zoneCode(err), "failed to add the address %s to zone %q: %w", ip, z.zone, err)
 			return errors.Join(err, z.removeAll(added))
 		}
@@ -63,23 +62,23 @@ func (z *zoneClient) addAll(ips []netip.Addr) error {
 // zoneCode returns the code for an address that could not be added.
 func zoneCode(err error) int {
 	switch {
-	case says(err, "INVALID_ZONE"):
+	case hasError(err, "INVALID_ZONE"):
 		return spec.CodeConfig
-	case says(err, "ZONE_CONFLICT"): // the address is in another zone
+	case hasError(err, "ZONE_CONFLICT"): // the address is in another zone
 		return spec.CodeBusy
-	case unzoned(err), says(err, "NOT_RUNNING"):
+	case unzoned(err), hasError(err, "NOT_RUNNING"):
 		return spec.CodeTryAgain
 	}
 	return spec.CodeInternal
 }
 
-// removeAll takes the addresses out of the zone. It is no error if one is not in
-// it, or if there is no such zone, or no firewalld.
+// removeAll removes the addresses from the zone. It is no error if one is not in it, or if zone or
+// firewalld do not exist.
 func (z *zoneClient) removeAll(ips []netip.Addr) error {
 	var errs []error
 	for _, ip := range ips {
 		err := z.change("removeSource", ip)
-		if err == nil || unzoned(err) || says(err, "UNKNOWN_SOURCE", "NOT_ENABLED", "ZONE_CONFLICT", "INVALID_ZONE") {
+		if err == nil || unzoned(err) || hasError(err, "UNKNOWN_SOURCE", "NOT_ENABLED", "ZONE_CONFLICT", "INVALID_ZONE") {
 			continue
 		}
 		errs = append(errs, fmt.Errorf("failed to remove the address %s from zone %q: %w", ip, z.zone, err))
@@ -87,8 +86,7 @@ func (z *zoneClient) removeAll(ips []netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// checkAll looks for the addresses in the zone. [S] the reference ignores what
-// firewalld answers.
+// checkAll looks for the addresses in the zone.
 func (z *zoneClient) checkAll(ips []netip.Addr) error {
 	for _, ip := range ips {
 		in, err := z.bus.Ask(zoneMethod("querySource"), z.zone, source(ip))
@@ -107,8 +105,8 @@ func (z *zoneClient) change(method string, ip netip.Addr) error {
 	return z.bus.Call(zoneMethod(method), z.zone, source(ip))
 }
 
-// says reports whether firewalld refused with one of its errors, which begin the text.
-func says(err error, codes ...string) bool {
+// hasError reports whether firewalld refused with one of its errors, which begin the text.
+func hasError(err error, codes ...string) bool {
 	var e *dbus.Error
 	if !errors.As(err, &e) {
 		return false
@@ -121,7 +119,7 @@ func says(err error, codes ...string) bool {
 	return false
 }
 
-// unzoned reports whether an error means that no firewalld runs: its zones went with it.
+// unzoned reports whether an error means that firewalld does not run, and has no zones.
 func unzoned(err error) bool {
 	var e *dbus.Error
 	if errors.As(err, &e) {
@@ -131,7 +129,7 @@ func unzoned(err error) bool {
 }
 
 // removeFromZone is for DEL and GC. Without addresses the bus is not needed.
-func removeFromZone(ctx context.Context, p *firewallPlan, ips []netip.Addr) error {
+func removeFromZone(ctx context.Context, p *plan, ips []netip.Addr) error {
 	if len(ips) == 0 {
 		return nil
 	}
@@ -146,8 +144,8 @@ func removeFromZone(ctx context.Context, p *firewallPlan, ips []netip.Addr) erro
 	return z.removeAll(ips)
 }
 
-// probeZones reports why no address can be put into a zone.
-func probeZones(ctx context.Context, p *firewallPlan) error {
+// probeZones reports why no address can be added to a zone.
+func probeZones(ctx context.Context, p *plan) error {
 	z, err := dialZone(ctx, p)
 	if err != nil {
 		return err

@@ -1,57 +1,59 @@
 package flannel
 
 import (
+	"cmp"
 	"encoding/json"
-	"errors"
 	"path/filepath"
 	"strings"
 
 	"cnibox/applets/record"
+	"cnibox/internal/state"
 	"cnibox/ipam"
 	"cnibox/spec"
 )
 
-// The defaults are the reference's.
-const (
-	flannelSubnetFile = "/run/flannel/subnet.env"
-	flannelDataDir    = "/var/lib/cni/flannel"
-)
+// defaultSubnetFile is the reference's.
+const defaultSubnetFile = "/run/flannel/subnet.env"
 
-// flannelConf is the configuration. The objects stay JSON: the delegate gets also what
+// conf is the configuration. The objects stay JSON: the delegate gets also what
 // flannel does not know.
-type flannelConf struct {
+type conf struct {
 	SubnetFile    string          `json:"subnetFile"`
 	DataDir       string          `json:"dataDir"`
-	Delegate      json.RawMessage `json:"delegate"`
-	IPAM          json.RawMessage `json:"ipam"`
+	Delegate      json.RawMessage `json:"delegate" plugin:"bridge"` // the tag is for lint: see applet.Applet
+	IPAM          json.RawMessage `json:"ipam" plugin:"host-local"`
 	RuntimeConfig json.RawMessage `json:"runtimeConfig"`
 }
 
-// A flannel is a checked configuration.
-type flannel struct {
-	flannelConf
-	dir  flannelRecords
-	base map[string]json.RawMessage // the delegate's members
-	kind string                     // the delegate's type
+// A plan is a checked configuration.
+type plan struct {
+	conf
+	dir    records
+	notice string                     // what ADD reports before it creates the directory; empty: nothing
+	base   map[string]json.RawMessage // the delegate's members
+	kind   string                     // the delegate's type
 }
 
-// readFlannel reads and checks the configuration; errors have code 7. The directory is valid
+// readPlan reads and checks the configuration; errors have code 7. The directory is valid
 // with an error as well, for DEL and GC.
-func readFlannel(r *spec.Request) (*flannel, error) {
-	f := &flannel{dir: flannelRecords{flannelDataDir}, kind: "bridge"}
-	if err := r.Decode(&f.flannelConf); err != nil {
-		return f, err
+func readPlan(r *spec.Request) (*plan, error) {
+	f := &plan{kind: "bridge"}
+	derr := r.Decode(&f.conf)
+	dir, err := record.In(r.Call, f.DataDir, state.Flannel)
+	if f.DataDir == "" || err != nil {
+		var usual string
+		usual, f.notice = state.FlannelDir(r.Call.StateDir)
+		dir = record.Dir(usual)
 	}
-	dir, err := record.In(f.DataDir, flannelDataDir)
-	f.dir = flannelRecords{dir}
-	if err != nil {
+	f.dir = records{dir}
+	if err = cmp.Or(derr, err); err != nil {
 		return f, err
 	}
 	if f.SubnetFile == "" {
-		f.SubnetFile = flannelSubnetFile
+		f.SubnetFile = defaultSubnetFile
 	}
 	if !filepath.IsAbs(f.SubnetFile) || strings.Contains(f.SubnetFile, "\x00") {
-		return f, spec.Errorf(spec.CodeConfig, `"subnetFile" %q is not an absolute path`, f.SubnetFile)
+		return f, spec.Errorf(spec.CodeConfig, `"subnetFile" %q is not an absolute path`, f.SubnetFile).AtKey("subnetFile")
 	}
 	for _, o := range []*json.RawMessage{&f.Delegate, &f.IPAM} {
 		if len(*o) == 0 || string(*o) == "null" {
@@ -67,29 +69,28 @@ func readFlannel(r *spec.Request) (*flannel, error) {
 	return f, nil
 }
 
-// checkDelegate finds the type, and refuses the keys that flannel sets itself, and flannel as
-// its own delegate, which would not end.
-func (f *flannel) checkDelegate() error {
+// checkDelegate reads the type, and refuses flannel as its own delegate and keys that flannel sets.
+func (f *plan) checkDelegate() error {
 	var given struct{ Type *string }
 	err := json.Unmarshal(f.Delegate, &given)
 	switch {
 	case f.has("name"):
-		return errors.New("it must not have a 'name' field: the name is the network's")
+		return spec.KeyErrorf("delegate.name", "it must not have a 'name' field: the name is the network's")
 	case f.has("ipam"):
-		return errors.New("it must not have an 'ipam' field: flannel makes it of its own \"ipam\"")
+		return spec.KeyErrorf("delegate.ipam", "it must not have an 'ipam' field: flannel makes it of its own \"ipam\"")
 	case err != nil, f.has("type") && given.Type == nil:
-		return errors.New("its 'type' field must be a string")
+		return spec.KeyErrorf("delegate.type", "its 'type' field must be a string")
 	case given.Type != nil:
 		f.kind = *given.Type
 	}
 	if f.kind == "flannel" || strings.HasSuffix(f.kind, "-flannel") {
-		return errors.New("its 'type' field is flannel itself")
+		return spec.KeyErrorf("delegate.type", "its 'type' field is flannel itself")
 	}
 	return spec.CheckType(f.kind)
 }
 
 // has reports whether the delegate's object has a key, in any case of letters, null included.
-func (f *flannel) has(key string) bool {
+func (f *plan) has(key string) bool {
 	for name := range f.base {
 		if strings.EqualFold(name, key) {
 			return true
@@ -98,9 +99,9 @@ func (f *flannel) has(key string) bool {
 	return false
 }
 
-// delegateConf makes the delegate's configuration. With a nil env it will do for DEL and GC.
+// delegateConf makes the delegate's configuration. With a nil env it is for DEL and GC.
 // dns, args and capabilities are not passed on, as in the reference.
-func (f *flannel) delegateConf(r *spec.Request, env *subnetEnv) ([]byte, error) {
+func (f *plan) delegateConf(r *spec.Request, env *subnetEnv) ([]byte, error) {
 	ipam, err := f.ipam(env)
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "ipam: %w", err)
@@ -134,7 +135,7 @@ func (f *flannel) delegateConf(r *spec.Request, env *subnetEnv) ([]byte, error) 
 
 // ipam makes the delegate's "ipam": the node's subnets replace its ranges, and routes to the
 // cluster follow its routes.
-func (f *flannel) ipam(env *subnetEnv) ([]byte, error) {
+func (f *plan) ipam(env *subnetEnv) ([]byte, error) {
 	var given struct {
 		Type   *string           `json:"type"`
 		Routes []json.RawMessage `json:"routes"`

@@ -38,8 +38,7 @@ func readSubnetEnv(path string) (*subnetEnv, error) {
 
 // parseSubnetEnv reads lines of KEY=VALUE as a shell would: quotes are removed, a line may
 // begin with export or be a comment, and blanks around key and value do not matter. Unknown
-// keys are ignored, and so are lines without "=", on which the reference crashes. The error
-// is to follow the name of the file.
+// keys are ignored, and so are lines without "=". The error does not have the name of the file.
 func parseSubnetEnv(text string) (*subnetEnv, error) {
 	e := &subnetEnv{}
 	seen := map[string]bool{}
@@ -79,13 +78,13 @@ func parseSubnetEnv(text string) (*subnetEnv, error) {
 func (e *subnetEnv) set(key, value string) (err error) {
 	switch key {
 	case "FLANNEL_NETWORK":
-		e.networks4, err = flannelNetworks(value)
+		e.networks4, err = parseNetworks(value)
 	case "FLANNEL_IPV6_NETWORK":
-		e.networks6, err = flannelNetworks(value)
+		e.networks6, err = parseNetworks(value)
 	case "FLANNEL_SUBNET":
-		e.subnet4, err = flannelNetwork(value)
+		e.subnet4, err = parseNetwork(value)
 	case "FLANNEL_IPV6_SUBNET":
-		e.subnet6, err = flannelNetwork(value)
+		e.subnet6, err = parseNetwork(value)
 	case "FLANNEL_MTU":
 		n, perr := strconv.ParseUint(value, 10, 32)
 		if perr != nil {
@@ -112,10 +111,10 @@ func unquoted(value string) string {
 	return strings.TrimSpace(value)
 }
 
-// flannelNetworks reads comma-separated networks, each once; empty parts are skipped.
-func flannelNetworks(list string) (ps []netip.Prefix, err error) {
+// parseNetworks reads comma-separated networks, each once; empty parts are skipped.
+func parseNetworks(list string) (ps []netip.Prefix, err error) {
 	for _, text := range ipam.SplitWords(list) {
-		p, err := flannelNetwork(text)
+		p, err := parseNetwork(text)
 		if err != nil {
 			return nil, err
 		}
@@ -126,9 +125,9 @@ func flannelNetworks(list string) (ps []netip.Prefix, err error) {
 	return ps, nil
 }
 
-// flannelNetwork reads a network, without its host bits: flanneld writes its own address in
+// parseNetwork reads a network, without its host bits: flanneld writes its own address in
 // the subnet. Of a family that it does not serve it writes an empty value.
-func flannelNetwork(text string) (netip.Prefix, error) {
+func parseNetwork(text string) (netip.Prefix, error) {
 	if text == "" {
 		return netip.Prefix{}, nil
 	}

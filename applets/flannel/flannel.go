@@ -17,13 +17,14 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "flannel",
-	Conf:    flannelConf{},
+	Conf:    conf{},
 	Summary: "runs another plugin with the subnet that flanneld gave this node",
 	Help: `
 key            type    default                  meaning
 subnetFile     string  /run/flannel/subnet.env  the file that flanneld writes; an absolute path
 dataDir        string  /var/lib/cni/flannel     stores the delegates' configurations until DEL; an
-                                                absolute path
+                                                absolute path; where the default cannot be
+                                                written and is empty, /run/cnibox/flannel
 delegate       object  {}                       configuration of the plugin to run: the default of
                                                 "type" is bridge; without "name" and "ipam"
 ipam           object  {}                       its "ipam": the default of "type" is host-local;
@@ -34,11 +35,11 @@ Defaults for the delegate: ipMasq true unless flanneld masquerades (FLANNEL_IPMA
 FLANNEL_MTU, and isGateway true for a bridge.
 subnet.env has FLANNEL_NETWORK or FLANNEL_IPV6_NETWORK (networks, comma-separated), FLANNEL_SUBNET
 or FLANNEL_IPV6_SUBNET, FLANNEL_MTU and FLANNEL_IPMASQ.`,
-	Verbs: spec.Verbs{Add: addFlannel, Check: checkFlannel, Del: delFlannel, Get: getFlannel, Status: statusFlannel, GC: gcFlannel, Restore: restoreFlannel, Args: true},
+	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Restore: restore, Validate: validate, Args: true, Interface: true},
 }
 
 // delegate returns the request for the delegate, and its configuration.
-func (f *flannel) delegate(r *spec.Request, env *subnetEnv) (*spec.Request, []byte, error) {
+func (f *plan) delegate(r *spec.Request, env *subnetEnv) (*spec.Request, []byte, error) {
 	conf, err := f.delegateConf(r, env)
 	if err != nil {
 		return nil, nil, err
@@ -50,6 +51,21 @@ func (f *flannel) delegate(r *spec.Request, env *subnetEnv) (*spec.Request, []by
 	return d, conf, nil
 }
 
+// validate checks the delegate's configuration as far as it does not depend on subnet.env.
+func validate(r *spec.Request) (spec.Claims, error) {
+	f, err := readPlan(r)
+	if err != nil {
+		return spec.Claims{}, err
+	}
+	without := r.Clone()
+	without.Call.Verb = spec.Status // which host-local takes without ranges
+	d, _, err := f.delegate(without, nil)
+	if err != nil {
+		return spec.Claims{}, err
+	}
+	return d.Validate(d.Net.Type)
+}
+
 // runDelegate runs the delegate. Errors keep its code.
 func runDelegate(ctx context.Context, d *spec.Request) (*spec.Result, error) {
 	res, err := d.Invoker.Invoke(ctx, d.Net.Type, d)
@@ -59,10 +75,10 @@ func runDelegate(ctx context.Context, d *spec.Request) (*spec.Result, error) {
 	return res, nil
 }
 
-// addFlannel stores the delegate's configuration for DEL, then runs the delegate.
+// add stores the delegate's configuration for DEL, then runs the delegate.
 // Errors of subnet.env have code 11: flanneld may be about to write it.
-func addFlannel(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	f, err := readFlannel(r)
+func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	f, err := readPlan(r)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +90,7 @@ func addFlannel(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	// No state for a delegate that DEL would not find either.
+	// no state file for a delegate that DEL would not find
 	if _, err := d.Invoker.Find(d.Net.Type); err != nil {
 		return nil, fmt.Errorf("delegate: %w", err)
 	}
@@ -82,6 +98,9 @@ func addFlannel(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	again := err == nil
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
+	}
+	if f.notice != "" {
+		r.Warn("%s", f.notice)
 	}
 	restore, err := f.dir.save(r.Attachment, conf)
 	if err != nil {
@@ -91,9 +110,9 @@ func addFlannel(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err == nil {
 		return res, nil
 	}
-	// DEL after a failed ADD, as the specification has it. Not after a second ADD, which takes
-	// nothing away from the first, nor after code 100: the interface is another attachment's.
-	// Where DEL fails, a later one needs the state file.
+	// DEL after a failed ADD, as the specification says, but not after a repeated ADD, which must
+	// not release the first, nor after code 100: the interface is another attachment's. After a
+	// failed DEL a later one needs the state file.
 	var back undo.Stack
 	back.Add("delegate", func(ctx context.Context) error {
 		if !again && spec.AsError(err).Code != spec.CodeBusy {
@@ -107,7 +126,7 @@ func addFlannel(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 }
 
 // release runs the delegate's DEL after its ADD.
-func (f *flannel) release(ctx context.Context, r *spec.Request, conf []byte) error {
+func (f *plan) release(ctx context.Context, r *spec.Request, conf []byte) error {
 	del := r.Call
 	del.Verb = spec.Del
 	d, err := r.Derive(del, conf)
@@ -118,7 +137,7 @@ func (f *flannel) release(ctx context.Context, r *spec.Request, conf []byte) err
 }
 
 // env reads subnet.env; errors have the given code.
-func (f *flannel) env(code int) (*subnetEnv, error) {
+func (f *plan) env(code int) (*subnetEnv, error) {
 	env, err := readSubnetEnv(f.SubnetFile)
 	if err != nil {
 		return nil, spec.Errorf(code, "failed to load flannel 'subnet.env' file: %w (flanneld writes it when it has got a subnet: "+
@@ -129,7 +148,7 @@ func (f *flannel) env(code int) (*subnetEnv, error) {
 
 // saved returns the request of the attachment's delegate with the configuration of ADD, and
 // prevResult. The error is os.ErrNotExist if there is no record that can be used.
-func (f *flannel) saved(r *spec.Request) (*spec.Request, error) {
+func (f *plan) saved(r *spec.Request) (*spec.Request, error) {
 	s, err := f.dir.find(r)
 	if err != nil {
 		return nil, err
@@ -145,11 +164,10 @@ func (f *flannel) saved(r *spec.Request) (*spec.Request, error) {
 	return d, nil
 }
 
-// delFlannel runs the delegate's DEL with the configuration of ADD, whatever flannel's own is
-// by now. The state file stays until that has succeeded; the reference removes it before, and
-// a repeated DEL does nothing.
-func delFlannel(ctx context.Context, r *spec.Request) error {
-	f, err := readFlannel(r)
+// del runs the delegate's DEL with the configuration of ADD. The state file is deleted when that has
+// succeeded, so that DEL can be repeated.
+func del(ctx context.Context, r *spec.Request) error {
+	f, err := readPlan(r)
 	if err != nil {
 		r.Warn("%v: going by the state files in %s", err, f.dir.Dir)
 	}
@@ -168,10 +186,10 @@ func delFlannel(ctx context.Context, r *spec.Request) error {
 	return f.dir.forget(r.Attachment)
 }
 
-// delUnknown runs the DEL of today's delegate for an attachment without a state file: the
+// delUnknown runs the DEL of the present delegate for an attachment without a state file: the
 // file was lost, or the reference overwrote it for another network of the container. Errors
 // are warnings, as there may never have been such an attachment.
-func (f *flannel) delUnknown(ctx context.Context, r *spec.Request) {
+func (f *plan) delUnknown(ctx context.Context, r *spec.Request) {
 	env, _ := readSubnetEnv(f.SubnetFile) // not needed for DEL
 	d, _, err := f.delegate(r, env)
 	if err == nil {
@@ -182,10 +200,10 @@ func (f *flannel) delUnknown(ctx context.Context, r *spec.Request) {
 	}
 }
 
-// checkFlannel runs the delegate's CHECK with the configuration of ADD, and the runtimeConfig
+// check runs the delegate's CHECK with the configuration of ADD, and the runtimeConfig
 // of this call if it has one.
-func checkFlannel(ctx context.Context, r *spec.Request) error {
-	f, err := readFlannel(r)
+func check(ctx context.Context, r *spec.Request) error {
+	f, err := readPlan(r)
 	if err != nil {
 		return err
 	}
@@ -211,9 +229,9 @@ func checkFlannel(ctx context.Context, r *spec.Request) error {
 	return err
 }
 
-// restoreFlannel restores what the delegate made, with the configuration of ADD.
-func restoreFlannel(ctx context.Context, r *spec.Request) error {
-	f, err := readFlannel(r)
+// restore restores what the delegate made, with the configuration of ADD.
+func restore(ctx context.Context, r *spec.Request) error {
+	f, err := readPlan(r)
 	if err != nil {
 		return err
 	}
@@ -229,9 +247,9 @@ func restoreFlannel(ctx context.Context, r *spec.Request) error {
 	return err
 }
 
-// getFlannel runs the delegate's GET. An attachment without a state file has code 3.
-func getFlannel(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	f, err := readFlannel(r)
+// get runs the delegate's GET. An attachment without a state file has code 3.
+func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	f, err := readPlan(r)
 	if err != nil {
 		return nil, err
 	}
@@ -246,10 +264,10 @@ func getFlannel(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	return runDelegate(ctx, d)
 }
 
-// statusFlannel is ready when flanneld has written subnet.env, state files can be stored, and
+// status is ready when flanneld has written subnet.env, state files can be stored, and
 // the delegate is found and ready. Errors have code 50, or 51 if the delegate's have.
-func statusFlannel(ctx context.Context, r *spec.Request) error {
-	f, err := readFlannel(r)
+func status(ctx context.Context, r *spec.Request) error {
+	f, err := readPlan(r)
 	if err != nil {
 		return err
 	}
@@ -271,11 +289,11 @@ func statusFlannel(ctx context.Context, r *spec.Request) error {
 	return err
 }
 
-// gcFlannel runs the delegate's GC, then the DEL of each attachment of this network that has a
+// gc runs the delegate's GC, then the DEL of each attachment of this network that has a
 // state file and is not valid. It goes on past errors. GC comes first, as it deletes all
 // links in one request, which is much faster.
-func gcFlannel(ctx context.Context, r *spec.Request) error {
-	f, err := readFlannel(r)
+func gc(ctx context.Context, r *spec.Request) error {
+	f, err := readPlan(r)
 	var errs []error
 	if err != nil {
 		r.Warn("%v: going by the state files in %s", err, f.dir.Dir)
@@ -294,7 +312,7 @@ func gcFlannel(ctx context.Context, r *spec.Request) error {
 		valid[record.Owner{Network: a.Network, ContainerID: a.ContainerID}] = true
 	}
 	errs = append(errs, f.dir.Each(func(file string) error {
-		if strings.HasSuffix(file, flannelBroken) {
+		if strings.HasSuffix(file, brokenSuffix) {
 			return nil
 		}
 		s, err := f.dir.load(file)
@@ -308,7 +326,7 @@ func gcFlannel(ctx context.Context, r *spec.Request) error {
 
 // collect releases the attachment of one record. Where the reference did not store the
 // interface, it is eth0.
-func (f *flannel) collect(ctx context.Context, r *spec.Request, s *flannelRecord) error {
+func (f *plan) collect(ctx context.Context, r *spec.Request, s *delegateRecord) error {
 	a := spec.Attachment{Network: r.Network, ContainerID: s.owner.ContainerID, IfName: s.owner.IfName}
 	if a.IfName == "" {
 		a.IfName = "eth0"

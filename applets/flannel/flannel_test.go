@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/applettest"
 	"cnibox/spec"
+	"cnibox/spec/spectest"
 )
 
 const (
@@ -70,8 +70,8 @@ func FuzzSubnetEnv(f *testing.F) {
 		if err != nil {
 			return
 		}
-		fl := &flannel{flannelConf: flannelConf{Delegate: []byte("{}"), IPAM: []byte("{}")}, kind: "bridge"}
-		conf, err := fl.delegateConf(applettest.Request(t, spec.Add, "{}", ""), e)
+		fl := &plan{conf: conf{Delegate: []byte("{}"), IPAM: []byte("{}")}, kind: "bridge"}
+		conf, err := fl.delegateConf(spectest.Request(t, spec.Add, "{}", ""), e)
 		if err != nil || !json.Valid(conf) {
 			t.Errorf("%q gives %s, %v", text, conf, err)
 		}
@@ -129,8 +129,8 @@ func TestFlannelDelegate(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			r := applettest.Request(t, spec.Add, tt.keys, "")
-			f, err := readFlannel(r)
+			r := spectest.Request(t, spec.Add, tt.keys, "")
+			f, err := readPlan(r)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -169,19 +169,19 @@ func TestFlannelRefuses(t *testing.T) {
 		"dataDir type": {`{"dataDir":1}`, "dataDir"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := readFlannel(applettest.Request(t, spec.Add, tt.keys, ""))
-			applettest.WantError(t, err, tt.want, spec.CodeConfig)
+			_, err := readPlan(spectest.Request(t, spec.Add, tt.keys, ""))
+			spectest.WantError(t, err, tt.want, spec.CodeConfig)
 		})
 	}
 	for name, keys := range map[string]string{"routes": `{"ipam":{"routes":[{"dst":"x"}]}}`, "routes type": `{"ipam":{"routes":{}}}`} {
 		t.Run(name, func(t *testing.T) {
-			r := applettest.Request(t, spec.Add, keys, "")
-			f, err := readFlannel(r)
+			r := spectest.Request(t, spec.Add, keys, "")
+			f, err := readPlan(r)
 			if err == nil {
 				env, _ := parseSubnetEnv(subnetEnv4)
 				_, err = f.delegateConf(r, env)
 			}
-			applettest.WantError(t, err, "routes", spec.CodeConfig)
+			spectest.WantError(t, err, "routes", spec.CodeConfig)
 		})
 	}
 }

@@ -15,23 +15,23 @@ import (
 )
 
 const (
-	// flannelOwner is the member of a state file that names its attachment.
-	flannelOwner = "cnibox"
-	// flannelBroken ends the name of a state file that cannot be read. No container ID has
+	// ownerKey is the member of a state file that names its attachment.
+	ownerKey = "cnibox"
+	// brokenSuffix ends the name of a state file that cannot be read. No container ID has
 	// a "~".
-	flannelBroken = "~broken"
+	brokenSuffix = "~broken"
 )
 
-// flannelRecords is the directory of the state files: the configuration that each delegate
+// records is the directory of the state files: the configuration that each delegate
 // got at ADD, which it gets again at DEL.
 //
 // A file of ours is named after the attachment's key. The reference names its files after
 // the container alone, so that two networks of a container overwrite each other's; such a
 // file is read and removed, and never written.
-type flannelRecords struct{ record.Dir }
+type records struct{ record.Dir }
 
-// A flannelRecord is one state file. One of the reference does not name the interface.
-type flannelRecord struct {
+// A delegateRecord is one state file. One of the reference does not name the interface.
+type delegateRecord struct {
 	file  string
 	owner record.Owner
 	conf  json.RawMessage // the delegate's, without the owner
@@ -40,17 +40,17 @@ type flannelRecord struct {
 // errBrokenRecord is about a file that is no state file.
 var errBrokenRecord = errors.New("not a state file")
 
-// flannelFile is the name of an attachment's state file.
-func flannelFile(a spec.Attachment) string { return "~" + a.Key() }
+// recordName is the name of an attachment's state file.
+func recordName(a spec.Attachment) string { return "~" + a.Key() }
 
 // of reports whether a record is the attachment's: for one of the reference, by network and
 // container.
-func (s *flannelRecord) of(a spec.Attachment) bool {
+func (s *delegateRecord) of(a spec.Attachment) bool {
 	return s.owner == record.OwnerOf(a) || s.owner == record.Owner{Network: a.Network, ContainerID: a.ContainerID}
 }
 
 // load reads one file. Errors are os.ErrNotExist, errBrokenRecord, or of code 5.
-func (d flannelRecords) load(file string) (*flannelRecord, error) {
+func (d records) load(file string) (*delegateRecord, error) {
 	var raw json.RawMessage
 	err := d.Read(file, &raw)
 	var path *os.PathError
@@ -60,7 +60,7 @@ func (d flannelRecords) load(file string) (*flannelRecord, error) {
 		}
 		return nil, spec.Errorf(spec.CodeIO, "%w", err)
 	}
-	s := &flannelRecord{file: file}
+	s := &delegateRecord{file: file}
 	var head struct {
 		Name  string       `json:"name"`
 		Owner record.Owner `json:"cnibox"`
@@ -69,7 +69,7 @@ func (d flannelRecords) load(file string) (*flannelRecord, error) {
 		err = json.Unmarshal(raw, &head)
 	}
 	if err == nil {
-		s.conf, err = spec.Merge(raw, nil, flannelOwner)
+		s.conf, err = spec.Merge(raw, nil, ownerKey)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errBrokenRecord, err)
@@ -82,8 +82,8 @@ func (d flannelRecords) load(file string) (*flannelRecord, error) {
 
 // find returns the record of an attachment: its own, or else the reference's. A broken file
 // is quarantined and counts as absent: os.ErrNotExist.
-func (d flannelRecords) find(r *spec.Request) (*flannelRecord, error) {
-	for _, file := range []string{flannelFile(r.Attachment), r.ContainerID} {
+func (d records) find(r *spec.Request) (*delegateRecord, error) {
+	for _, file := range []string{recordName(r.Attachment), r.ContainerID} {
 		s, err := d.load(file)
 		switch {
 		case err == nil && s.of(r.Attachment):
@@ -97,24 +97,24 @@ func (d flannelRecords) find(r *spec.Request) (*flannelRecord, error) {
 	return nil, os.ErrNotExist
 }
 
-// quarantine renames a file that cannot be used, for people to look at.
-func (d flannelRecords) quarantine(r *spec.Request, file string, why error) {
+// quarantine renames a file that cannot be used.
+func (d records) quarantine(r *spec.Request, file string, why error) {
 	path := filepath.Join(string(d.Dir), file)
-	if err := disk.Rename(path, path+flannelBroken); err != nil {
+	if err := disk.Rename(path, path+brokenSuffix); err != nil {
 		r.Warn("state file %s: %v; it cannot be renamed: %v", path, why, err)
 		return
 	}
-	r.Warn("state file %s: %v; it is %s now", path, why, path+flannelBroken)
+	r.Warn("state file %s: %v; it is %s now", path, why, path+brokenSuffix)
 }
 
 // save writes the delegate's configuration, and returns how to restore what was there
 // before. Errors have code 5.
-func (d flannelRecords) save(a spec.Attachment, conf []byte) (restore func() error, err error) {
-	raw, err := spec.Merge(conf, map[string]any{flannelOwner: record.OwnerOf(a)})
+func (d records) save(a spec.Attachment, conf []byte) (restore func() error, err error) {
+	raw, err := spec.Merge(conf, map[string]any{ownerKey: record.OwnerOf(a)})
 	if err != nil {
 		return nil, err
 	}
-	name := flannelFile(a)
+	name := recordName(a)
 	old, err := disk.Read(filepath.Join(string(d.Dir), name), unix.O_NOFOLLOW, record.MaxSize)
 	restore = func() error { return d.Remove(name) }
 	if err == nil {
@@ -125,8 +125,8 @@ func (d flannelRecords) save(a spec.Attachment, conf []byte) (restore func() err
 
 // forget removes the attachment's file, and the one named after the container if that is
 // the attachment's as well: the reference's, or a hard link that earlier versions made for it.
-func (d flannelRecords) forget(a spec.Attachment) error {
-	err := d.Remove(flannelFile(a))
+func (d records) forget(a spec.Attachment) error {
+	err := d.Remove(recordName(a))
 	if s, lerr := d.load(a.ContainerID); lerr == nil && s.of(a) {
 		err = errors.Join(err, record.RemoveFile(filepath.Join(string(d.Dir), a.ContainerID)))
 	}

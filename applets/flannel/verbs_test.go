@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applettest"
 	"cnibox/spec"
+	"cnibox/spec/spectest"
 )
 
 // A flannelBox is a node with flannel, and the delegate itself.
@@ -113,7 +113,7 @@ func (b *flannelBox) plant(file, text string) {
 }
 
 func key(network, id, ifName string) string {
-	return flannelFile(spec.Attachment{Network: network, ContainerID: id, IfName: ifName})
+	return recordName(spec.Attachment{Network: network, ContainerID: id, IfName: ifName})
 }
 
 // DEL gives the delegate the configuration of ADD, whatever flannel's own is by then. Only
@@ -155,7 +155,7 @@ func TestFlannelStateSurvivesAFailingDel(t *testing.T) {
 	files := key("net", "c", "eth0")
 	b.want(b.call(spec.Add, "net", "c", "eth0", ""), "ADD bridge c eth0", files)
 	b.fail[spec.Del] = spec.Errorf(spec.CodeBusy, "no")
-	applettest.WantError(t, b.call(spec.Del, "net", "c", "eth0", ""), "flannel: delegate bridge: no", spec.CodeBusy)
+	spectest.WantError(t, b.call(spec.Del, "net", "c", "eth0", ""), "flannel: delegate bridge: no", spec.CodeBusy)
 	b.want(nil, "DEL bridge c eth0", files)
 	delete(b.fail, spec.Del)
 	b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", "")
@@ -190,7 +190,7 @@ func TestFlannelReferenceState(t *testing.T) {
 	b.plant("c", conf)
 	// A second ADD, refused, leaves it as it was.
 	b.fail[spec.Add] = spec.Errorf(spec.CodeInternal, "exists")
-	applettest.WantError(t, b.call(spec.Add, "net", "c", "eth0", ""), "exists", spec.CodeInternal)
+	spectest.WantError(t, b.call(spec.Add, "net", "c", "eth0", ""), "exists", spec.CodeInternal)
 	b.want(nil, "ADD bridge c eth0", "c")
 }
 
@@ -251,20 +251,20 @@ func TestFlannelDelUnknown(t *testing.T) {
 func TestFlannelAddFails(t *testing.T) {
 	b := newFlannelBox(t)
 	b.fail[spec.Add] = spec.Errorf(spec.CodeExhausted, "no address")
-	applettest.WantError(t, b.call(spec.Add, "net", "c", "eth0", ""), "flannel: delegate bridge: no address", spec.CodeExhausted)
+	spectest.WantError(t, b.call(spec.Add, "net", "c", "eth0", ""), "flannel: delegate bridge: no address", spec.CodeExhausted)
 	b.want(nil, "ADD bridge c eth0, DEL bridge c eth0", "")
 
 	// What could not be released is left for a DEL.
 	b.fail[spec.Del] = errors.New("stuck")
 	err := b.call(spec.Add, "net", "c", "eth0", "")
-	applettest.WantError(t, err, "no address; undo delegate: flannel: delegate bridge: stuck", spec.CodeExhausted)
+	spectest.WantError(t, err, "no address; undo delegate: flannel: delegate bridge: stuck", spec.CodeExhausted)
 	b.want(nil, "ADD bridge c eth0, DEL bridge c eth0", key("net", "c", "eth0"))
 	delete(b.fail, spec.Del)
 	b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", "")
 
 	// The interface of another attachment is not deleted.
 	b.fail[spec.Add] = spec.Errorf(spec.CodeBusy, "exists")
-	applettest.WantError(t, b.call(spec.Add, "net", "c", "eth0", ""), "exists", spec.CodeBusy)
+	spectest.WantError(t, b.call(spec.Add, "net", "c", "eth0", ""), "exists", spec.CodeBusy)
 	b.want(nil, "ADD bridge c eth0", "")
 }
 
@@ -272,7 +272,7 @@ func TestFlannelAddFails(t *testing.T) {
 func TestFlannelAddNowhere(t *testing.T) {
 	b := newFlannelBox(t)
 	err := b.call(spec.Add, "net", "c", "eth0", `,"delegate":{"type":"nowhere"}`)
-	applettest.WantError(t, err, `delegate: failed to find plugin "nowhere"`, spec.CodePlugin)
+	spectest.WantError(t, err, `delegate: failed to find plugin "nowhere"`, spec.CodePlugin)
 	b.want(nil, "", "")
 }
 
@@ -282,7 +282,7 @@ func TestFlannelAddTwice(t *testing.T) {
 	files := key("net", "c", "eth0")
 	b.want(b.call(spec.Add, "net", "c", "eth0", `,"delegate":{"type":"ptp"}`), "ADD ptp c eth0", files)
 	b.fail[spec.Add] = spec.Errorf(spec.CodeInternal, "exists")
-	applettest.WantError(t, b.call(spec.Add, "net", "c", "eth0", ""), "exists", spec.CodeInternal)
+	spectest.WantError(t, b.call(spec.Add, "net", "c", "eth0", ""), "exists", spec.CodeInternal)
 	b.want(nil, "ADD bridge c eth0", files)
 	b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL ptp c eth0", "")
 }
@@ -293,9 +293,9 @@ func TestFlannelWithoutSubnetEnv(t *testing.T) {
 		b.env(text)
 		for verb, code := range map[spec.Verb]int{spec.Add: spec.CodeTryAgain, spec.Status: spec.CodeNotReady} {
 			err := b.call(verb, "net", "c", "eth0", "")
-			applettest.WantError(t, err, "failed to load flannel 'subnet.env' file: ", code)
-			applettest.WantError(t, err, want, code)
-			applettest.WantError(t, err, "log of this node's flannel pod", code)
+			spectest.WantError(t, err, "failed to load flannel 'subnet.env' file: ", code)
+			spectest.WantError(t, err, want, code)
+			spectest.WantError(t, err, "log of this node's flannel pod", code)
 			b.want(nil, "", "")
 		}
 	}
@@ -306,18 +306,18 @@ func TestFlannelStatus(t *testing.T) {
 	b.want(b.call(spec.Status, "net", "", "", ""), "STATUS bridge  ", "")
 	for code, want := range map[int]int{spec.CodePlugin: 50, spec.CodeEnv: 50, spec.CodeNotReady: 50, spec.CodeLimited: 51} {
 		b.fail[spec.Status] = spec.Errorf(code, "no")
-		applettest.WantError(t, b.call(spec.Status, "net", "", "", ""), "flannel: delegate bridge: no", want)
+		spectest.WantError(t, b.call(spec.Status, "net", "", "", ""), "flannel: delegate bridge: no", want)
 	}
 	b.plant("x", "")
-	applettest.WantError(t, b.call(spec.Status, "net", "", "", `,"dataDir":"`+filepath.Join(b.dir, "x")+`"`), "is not a directory", spec.CodeNotReady)
+	spectest.WantError(t, b.call(spec.Status, "net", "", "", `,"dataDir":"`+filepath.Join(b.dir, "x")+`"`), "is not a directory", spec.CodeNotReady)
 }
 
 // CHECK and GET ask the delegate of ADD, with prevResult and the caller's runtimeConfig.
 func TestFlannelCheck(t *testing.T) {
 	const prev = `,"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.244.3.2/24"}]}`
 	b := newFlannelBox(t)
-	applettest.WantError(t, b.call(spec.Check, "net", "c", "eth0", prev), "there is no state file of net/c/eth0", spec.CodeCheck)
-	applettest.WantError(t, b.call(spec.Get, "net", "c", "eth0", ""), "no attachment net/c/eth0 is known", spec.CodeUnknown)
+	spectest.WantError(t, b.call(spec.Check, "net", "c", "eth0", prev), "there is no state file of net/c/eth0", spec.CodeCheck)
+	spectest.WantError(t, b.call(spec.Get, "net", "c", "eth0", ""), "no attachment net/c/eth0 is known", spec.CodeUnknown)
 	if err := b.call(spec.Add, "net", "c", "eth0", `,"delegate":{"type":"ptp"},"runtimeConfig":{"mac":"a"}`); err != nil {
 		t.Fatal(err)
 	}
@@ -330,7 +330,7 @@ func TestFlannelCheck(t *testing.T) {
 	b.want(b.call(spec.Get, "net", "c", "eth0", ""), "GET ptp c eth0", files)
 	b.want(b.call(spec.Get, "net", "c", "eth0", prev), "GET ptp c eth0", files)
 	b.fail[spec.Check] = spec.Errorf(spec.CodeCheck, "gone")
-	applettest.WantError(t, b.call(spec.Check, "net", "c", "eth0", prev), "gone", spec.CodeCheck)
+	spectest.WantError(t, b.call(spec.Check, "net", "c", "eth0", prev), "gone", spec.CodeCheck)
 }
 
 func TestFlannelGC(t *testing.T) {
@@ -354,8 +354,8 @@ func TestFlannelGC(t *testing.T) {
 	b.fail[spec.Del] = errors.New("stuck")
 	b.env("")
 	err = b.call(spec.GC, "net", "", "", `,"cni.dev/valid-attachments":[]`)
-	applettest.WantError(t, err, "net/a/eth0: flannel: delegate bridge: stuck", spec.CodeInternal)
-	applettest.WantError(t, err, "net/live/eth0: flannel: delegate ptp: stuck", spec.CodeInternal)
+	spectest.WantError(t, err, "net/a/eth0: flannel: delegate bridge: stuck", spec.CodeInternal)
+	spectest.WantError(t, err, "net/live/eth0: flannel: delegate ptp: stuck", spec.CodeInternal)
 	if got := b.files(); got != strings.Join(left, " ") {
 		t.Errorf("there are %q", got)
 	}

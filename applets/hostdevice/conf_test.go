@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applettest"
 	"cnibox/rtnl"
 	"cnibox/spec"
+	"cnibox/spec/spectest"
 )
 
 // fakeSysfs makes the plugin read a directory in place of /sys until the test ends.
@@ -57,24 +57,24 @@ func testSysfs(t *testing.T) Sysfs {
 // The selectors that go by sysfs; a device in another namespace has no link there.
 func TestHostDeviceSysfs(t *testing.T) {
 	for name, tt := range map[string]struct {
-		conf deviceConf
+		conf conf
 		want string // the link, or "dpdk"; empty: an error
 	}{
-		"PCI":                         {deviceConf{PCIBusID: "0000:3b:00.2"}, "enp59s0f2"},
-		"capital letters":             {deviceConf{PCIBusID: "0000:3B:00.2"}, "enp59s0f2"},
-		"virtio":                      {deviceConf{PCIBusID: "0000:00:03.0"}, "ens3"},
-		"kernelpath":                  {deviceConf{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0/virtio0"}, "ens3"},
-		"kernelpath of the PCI card":  {deviceConf{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0"}, "ens3"},
-		"kernelpath with a slash":     {deviceConf{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0/"}, "ens3"},
-		"deviceID before pciBusID":    {withID(deviceConf{PCIBusID: "0000:00:03.0"}, "0000:3b:00.2"), "enp59s0f2"},
-		"auxiliary":                   {withID(deviceConf{PCIBusID: "0000:00:03.0"}, "mlx5_core.sf.4"), "enp8s0f0s88"},
-		"VFIO":                        {deviceConf{PCIBusID: "0000:5e:00.1"}, "dpdk"},
-		"VFIO of a vendor, by ID":     {withID(deviceConf{}, "0000:5e:00.2"), "dpdk"},
-		"in another namespace":        {deviceConf{PCIBusID: "0000:5e:00.3"}, ""},
-		"not there":                   {deviceConf{PCIBusID: "0000:ff:00.0"}, ""},
-		"deviceID not there":          {withID(deviceConf{PCIBusID: "0000:3b:00.2"}, "0000:ff:00.0"), ""},
-		"deviceID that is a path":     {withID(deviceConf{}, "../devices/mlx5_core.sf.4"), ""},
-		"deviceID that is the parent": {withID(deviceConf{}, ".."), ""},
+		"PCI":                         {conf{PCIBusID: "0000:3b:00.2"}, "enp59s0f2"},
+		"capital letters":             {conf{PCIBusID: "0000:3B:00.2"}, "enp59s0f2"},
+		"virtio":                      {conf{PCIBusID: "0000:00:03.0"}, "ens3"},
+		"kernelpath":                  {conf{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0/virtio0"}, "ens3"},
+		"kernelpath of the PCI card":  {conf{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0"}, "ens3"},
+		"kernelpath with a slash":     {conf{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0/"}, "ens3"},
+		"deviceID before pciBusID":    {withID(conf{PCIBusID: "0000:00:03.0"}, "0000:3b:00.2"), "enp59s0f2"},
+		"auxiliary":                   {withID(conf{PCIBusID: "0000:00:03.0"}, "mlx5_core.sf.4"), "enp8s0f0s88"},
+		"VFIO":                        {conf{PCIBusID: "0000:5e:00.1"}, "dpdk"},
+		"VFIO of a vendor, by ID":     {withID(conf{}, "0000:5e:00.2"), "dpdk"},
+		"in another namespace":        {conf{PCIBusID: "0000:5e:00.3"}, ""},
+		"not there":                   {conf{PCIBusID: "0000:ff:00.0"}, ""},
+		"deviceID not there":          {withID(conf{PCIBusID: "0000:3b:00.2"}, "0000:ff:00.0"), ""},
+		"deviceID that is a path":     {withID(conf{}, "../devices/mlx5_core.sf.4"), ""},
+		"deviceID that is the parent": {withID(conf{}, ".."), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fakeSysfs(t, string(testSysfs(t)))
@@ -94,7 +94,7 @@ func TestHostDeviceSysfs(t *testing.T) {
 	}
 }
 
-func withID(c deviceConf, id string) deviceConf {
+func withID(c conf, id string) conf {
 	c.RuntimeConfig.DeviceID = id
 	return c
 }
@@ -102,21 +102,21 @@ func withID(c deviceConf, id string) deviceConf {
 // Hardware that the reference has moved, which sysfs does not show any more, is known by
 // its device; a virtual link is never it.
 func TestHostDeviceMatches(t *testing.T) {
-	card := deviceConf{PCIBusID: "0000:00:03.0"}
+	card := conf{PCIBusID: "0000:00:03.0"}
 	for name, tt := range map[string]struct {
-		conf deviceConf
+		conf conf
 		link rtnl.Link
 		want bool
 	}{
 		"PCI":               {card, rtnl.Link{Device: "0000:00:03.0"}, true},
 		"virtio":            {card, rtnl.Link{Device: "virtio0"}, true},
-		"kernelpath":        {deviceConf{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0/virtio0"}, rtnl.Link{Device: "virtio0"}, true},
-		"auxiliary":         {withID(deviceConf{}, "mlx5_core.sf.4"), rtnl.Link{Device: "mlx5_core.sf.4"}, true},
+		"kernelpath":        {conf{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0/virtio0"}, rtnl.Link{Device: "virtio0"}, true},
+		"auxiliary":         {withID(conf{}, "mlx5_core.sf.4"), rtnl.Link{Device: "mlx5_core.sf.4"}, true},
 		"older kernel":      {card, rtnl.Link{}, true},
 		"another":           {card, rtnl.Link{Device: "0000:3b:00.2"}, false},
 		"no hardware":       {card, rtnl.Link{Kind: "veth"}, false},
-		"VFIO":              {deviceConf{PCIBusID: "0000:5e:00.1"}, rtnl.Link{}, false},
-		"does not validate": {deviceConf{}, rtnl.Link{}, false},
+		"VFIO":              {conf{PCIBusID: "0000:5e:00.1"}, rtnl.Link{}, false},
+		"does not validate": {conf{}, rtnl.Link{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fakeSysfs(t, string(testSysfs(t)))
@@ -184,15 +184,15 @@ func TestHostDeviceRefuses(t *testing.T) {
 		"dataDir":               {`{"device":"eth1","dataDir":"x"}`, `"dataDir"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var c deviceConf
-			err := applettest.Request(t, spec.Add, tt.conf, "").Decode(&c)
+			var c conf
+			err := spectest.Request(t, spec.Add, tt.conf, "").Decode(&c)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if err = c.validate(); err != nil {
 				err = spec.Errorf(spec.CodeConfig, "%w", err)
 			}
-			applettest.WantError(t, err, tt.want, spec.CodeConfig)
+			spectest.WantError(t, err, tt.want, spec.CodeConfig)
 		})
 	}
 }

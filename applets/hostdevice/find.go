@@ -92,7 +92,7 @@ func (s Sysfs) pciOf(link string) string {
 
 // resolve finds the directory of the device in sysfs, if it is selected by its path or bus.
 // runtimeConfig.deviceID, which a device plugin chooses, replaces pciBusID.
-func (c *deviceConf) resolve(s Sysfs) error {
+func (c *conf) resolve(s Sysfs) error {
 	pci, aux := string(s)+"/bus/pci/devices/", string(s)+"/bus/auxiliary/devices/"
 	id, bus := c.RuntimeConfig.DeviceID, pci+strings.ToLower(c.PCIBusID)
 	switch lower := strings.ToLower(id); {
@@ -119,7 +119,7 @@ func (c *deviceConf) resolve(s Sysfs) error {
 
 // find returns the link of the host that the configuration selects; os.ErrNotExist: there is
 // none.
-func (c *deviceConf) find(host *rtnl.Conn) (*rtnl.Link, error) {
+func (c *conf) find(host *rtnl.Conn) (*rtnl.Link, error) {
 	if c.HWAddr != "" && c.Device == "" {
 		return c.findByMAC(host)
 	}
@@ -135,7 +135,7 @@ func (c *deviceConf) find(host *rtnl.Conn) (*rtnl.Link, error) {
 
 // findByMAC prefers hardware to the bridges, bonds and VLANs on it, which have the same
 // address.
-func (c *deviceConf) findByMAC(host *rtnl.Conn) (*rtnl.Link, error) {
+func (c *conf) findByMAC(host *rtnl.Conn) (*rtnl.Link, error) {
 	want, err := spec.ParseMAC(c.HWAddr)
 	if err != nil {
 		return nil, err
@@ -160,7 +160,7 @@ func (c *deviceConf) findByMAC(host *rtnl.Conn) (*rtnl.Link, error) {
 // selected on the host: by its name there, which is its alias, or by an alternative name; by
 // its address; or by its device, as the sysfs of the host does not list the links of other
 // namespaces. Where an older kernel does not report the device, any hardware matches.
-func (c *deviceConf) matches(cont *rtnl.Conn, l *rtnl.Link) bool {
+func (c *conf) matches(cont *rtnl.Conn, l *rtnl.Link) bool {
 	switch {
 	case c.Device != "":
 		named, err := cont.Link(c.Device)
@@ -176,25 +176,25 @@ func (c *deviceConf) matches(cont *rtnl.Conn, l *rtnl.Link) bool {
 
 // validate checks the selectors, and looks a device up in sysfs; whether it has a link is
 // for ADD to find out.
-func (c *deviceConf) validate() error {
+func (c *conf) validate() error {
 	if c.Device != "" {
 		if err := spec.CheckLinkName(c.Device); err != nil {
-			return fmt.Errorf(`"device" %q: %s`, c.Device, err.Error()) // not wrapped: its code is that of CNI_IFNAME
+			return spec.KeyErrorf("device", `"device" %q: %s`, c.Device, err.Error()) // not wrapped: its code is that of CNI_IFNAME
 		}
 	}
 	if c.HWAddr != "" {
 		if _, err := spec.ParseMAC(c.HWAddr); err != nil {
-			return fmt.Errorf(`"hwaddr": %w`, err)
+			return spec.KeyErrorf("hwaddr", `"hwaddr": %w`, err)
 		}
 	}
 	c.KernelPath = strings.TrimSuffix(c.KernelPath, "/")
 	switch k := c.KernelPath; {
 	case k != "" && (path.Clean(k) != k || !strings.HasPrefix(k, "/sys/devices/") || strings.Contains(k, "\x00")):
-		return fmt.Errorf(`"kernelpath" %q must be an absolute path below /sys/devices/, without "." and ".."`, k)
+		return spec.KeyErrorf("kernelpath", `"kernelpath" %q must be an absolute path below /sys/devices/, without "." and ".."`, k)
 	case c.PCIBusID != "" && !isPCI(strings.ToLower(c.PCIBusID)):
-		return fmt.Errorf(`"pciBusID" %q is no PCI address such as 0000:3b:00.2`, c.PCIBusID)
+		return spec.KeyErrorf("pciBusID", `"pciBusID" %q is no PCI address such as 0000:3b:00.2`, c.PCIBusID)
 	}
-	if _, err := record.In(c.DataDir, hostDeviceDir); err != nil {
+	if _, err := record.In(spec.Call{}, c.DataDir, dataDir); err != nil {
 		return err
 	}
 	return c.resolve(HostSysfs)

@@ -19,7 +19,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "host-device",
-	Conf:    deviceConf{},
+	Conf:    conf{},
 	Summary: "moves a link of the host into the container, and back",
 	Help: `
 key            type    default               meaning
@@ -29,7 +29,7 @@ kernelpath     string  -                     its device below /sys/devices/
 pciBusID       string  -                     its PCI address, such as 0000:3b:00.2; virtio too
 runtimeConfig  object  -                     deviceID (capability deviceID): a PCI address, which
                                              replaces pciBusID, or a device of the auxiliary bus
-ipam           object  -                     address plugin, named by its "type"; without it the
+ipam           object  -                     IPAM plugin, named by its "type"; without it the
                                              link gets no address
 dns            object  -                     nameservers, domain, search, options; replaces ipam's
 dataDir        string  /run/cni/host-device  stores name, alias, MAC address, MTU and state of the
@@ -43,17 +43,17 @@ moved: only ipam is called.
 DEL moves the link back under its old name, and up if it was up; also one that the kernel moved
 to the host when the namespace ended. If the name is in use, the link stays on the host as devN,
 with a warning, and the next GC or DEL renames it.`,
-	Verbs: attach.Verbs(attach.Interface[*deviceConf]{
-		NoMAC: true, NoNetdev: func(c *deviceConf) bool { return c.dpdk }, Validate: (*deviceConf).validate, Create: createHostDevice, Verify: verifyHostDevice,
-		Describe: describeHostDevice, Remove: removeHostDevice, Probe: probeHostDevice, Collect: collectHostDevices,
+	Verbs: attach.Verbs(attach.Interface[*conf]{
+		NoMAC: true, NoNetdev: func(c *conf) bool { return c.dpdk }, Validate: (*conf).validate, Create: create, Verify: verify,
+		Describe: describe, Remove: remove, Probe: probe, Collect: collect,
 	}),
 }
 
-// hostDeviceDir is where the records are stored by default.
-const hostDeviceDir = "/run/cni/host-device"
+// dataDir is where the records are stored by default.
+const dataDir = "/run/cni/host-device"
 
-// deviceConf has the configuration's keys, which Help describes.
-type deviceConf struct {
+// conf has the configuration's keys, which Help describes.
+type conf struct {
 	Device        string `json:"device"`
 	HWAddr        string `json:"hwaddr"`
 	KernelPath    string `json:"kernelpath"`
@@ -68,18 +68,18 @@ type deviceConf struct {
 }
 
 // dir is where the records are stored.
-func (c *deviceConf) dir() record.Dir {
-	dir, _ := record.In(c.DataDir, hostDeviceDir) // validate has reported the error
+func (c *conf) dir(call spec.Call) record.Dir {
+	dir, _ := record.In(call, c.DataDir, dataDir) // validate has reported the error
 	return dir
 }
 
-// createHostDevice moves the device into the container. The record is written before the
+// create moves the device into the container. The record is written before the
 // first change, then the alias is set: from there on undo and DEL find the device, whatever
 // happens.
 //
 // The kernel moves it under its present name and renames it in the container, where no udev
 // sees that. A name that is taken there would stop it half way, so that is checked first.
-func createHostDevice(ctx context.Context, op *attach.Op, c *deviceConf) error {
+func create(ctx context.Context, op *attach.Op, c *conf) error {
 	if c.dpdk { // the addresses are for the program that drives the device
 		addPassedThrough(op, c)
 		return nil
@@ -92,7 +92,7 @@ func createHostDevice(ctx context.Context, op *attach.Op, c *deviceConf) error {
 	if !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	dir := c.dir()
+	dir := c.dir(op.Call)
 	if old, err := readDevice(dir, deviceFile(op.Attachment)); err == nil { // its DEL never came
 		if err := old.giveBack(ctx, op, dir); err != nil {
 			return err
@@ -101,15 +101,19 @@ func createHostDevice(ctx context.Context, op *attach.Op, c *deviceConf) error {
 			return spec.Errorf(spec.CodeBusy, "the device %s that %s had before waits on the host for its name, which another link has: rename that link, then DEL again", old.Name, op.Attachment)
 		}
 	}
-	return dir.Make().Locked(ctx, func() error { return moveHostDevice(op, c, dir) })
+	return dir.Make().Locked(ctx, func() error { return moveIn(op, c, dir) })
 }
 
-// moveHostDevice is the part of ADD that is done under the lock of the records.
-func moveHostDevice(op *attach.Op, c *deviceConf, dir record.Dir) error {
+// moveIn is the part of ADD that is done under the lock of the records.
+func moveIn(op *attach.Op, c *conf, dir record.Dir) error {
 	restoreReturned(op, dir)
 	dev, err := c.find(op.Host)
 	if err != nil {
-		return spec.Errorf(spec.CodeConfig, "failed to find host device: %w", err)
+		e := spec.Errorf(spec.CodeConfig, "failed to find host device: %w", err)
+		if c.Device != "" {
+			e = e.WithDetails(`"device" must be the name of an existing link of the host`).AtKey("device")
+		}
+		return e
 	}
 	if dev.Flags&unix.IFF_LOOPBACK != 0 {
 		return spec.Errorf(spec.CodeConfig, "failed to move %s: a loopback device cannot leave its namespace", dev.Name)
@@ -156,20 +160,20 @@ func explainMove(op *attach.Op, dev *rtnl.Link, err error) error {
 }
 
 // addPassedThrough enters a device without a link into the result.
-func addPassedThrough(op *attach.Op, c *deviceConf) {
+func addPassedThrough(op *attach.Op, c *conf) {
 	op.Container = op.AddInterface(spec.Interface{Name: op.IfName, Sandbox: op.Call.NetNS, PCIID: c.PCIBusID})
 }
 
-// verifyHostDevice checks that the link is the device that ADD moved.
-func verifyHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
-	if rec, err := readDevice(c.dir(), deviceFile(op.Attachment)); err == nil && op.Link.Alias != rec.Name {
+// verify checks that the link is the device that ADD moved.
+func verify(_ context.Context, op *attach.Op, c *conf) error {
+	if rec, err := readDevice(c.dir(op.Call), deviceFile(op.Attachment)); err == nil && op.Link.Alias != rec.Name {
 		return attach.Mismatch("interface %s in %s is not the device %s of the host: its alias is %q", op.IfName, op.Call.NetNS, rec.Name, op.Link.Alias)
 	}
 	return nil
 }
 
-// describeHostDevice is for GET. A link without an alias was not moved by this plugin.
-func describeHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
+// describe is for GET. A link without an alias was not moved by this plugin.
+func describe(_ context.Context, op *attach.Op, c *conf) error {
 	switch {
 	case c.dpdk:
 		addPassedThrough(op, c)
@@ -181,11 +185,11 @@ func describeHostDevice(_ context.Context, op *attach.Op, c *deviceConf) error {
 	return nil
 }
 
-// probeHostDevice is for STATUS: records can be stored, and the hardware is there, whatever
+// probe is for STATUS: records can be stored, and the hardware is there, whatever
 // its driver and namespace are.
-func probeHostDevice(_ context.Context, _ *spec.Request, c *deviceConf) error {
-	if c.dir().NotDir() {
-		return fmt.Errorf("data directory %s is not a directory", c.dir())
+func probe(_ context.Context, r *spec.Request, c *conf) error {
+	if dir := c.dir(r.Call); dir.NotDir() {
+		return fmt.Errorf("data directory %s is not a directory", dir)
 	}
 	if c.sysfsDir != "" && !exists(c.sysfsDir) {
 		return fmt.Errorf("there is no device %s", c.sysfsDir)

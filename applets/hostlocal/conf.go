@@ -2,31 +2,30 @@ package hostlocal
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/netip"
 
 	"cnibox/applets/record"
+	"cnibox/internal/state"
 	"cnibox/ipam"
 	"cnibox/spec"
 )
 
-// hostLocalDir is where the reference keeps its leases.
-// On one host both are then at work in the same files, which is fine.
-const hostLocalDir = "/var/lib/cni/networks"
-
-// hostLocalStore are the keys that tell where the leases are. DEL and GC read no
-// others, so they work with ranges that have become invalid.
-// The reference has no keepAcrossBoots: its leases are for ever.
-type hostLocalStore struct {
+// storeConf are the keys about the store of leases. DEL and GC read no others, so they work with
+// ranges that have become invalid.
+type storeConf struct {
 	DataDir         string `json:"dataDir"`
 	KeepAcrossBoots bool   `json:"keepAcrossBoots"`
+
+	notice string // what ADD reports before it creates the directory; empty: nothing
 }
 
-// A hostLocalConf is the configuration as written. Names of keys match in any case
+// A conf is the configuration as written. Names of keys match in any case
 // of letters; the union of the three lists of wanted addresses counts.
 // The range's own keys are an ipam.Range; IPAM is nil if there is no such key.
-type hostLocalConf struct {
+type conf struct {
 	IPAM *struct {
-		hostLocalStore
+		storeConf
 		ipam.Range
 		Ranges     []ipam.RangeSet `json:"ranges"`
 		Routes     json.RawMessage `json:"routes"`
@@ -43,44 +42,49 @@ type hostLocalConf struct {
 	} `json:"args"`
 }
 
-// A hostLocal is a checked configuration.
-// The order of sets decides which hint file is whose: the capability's come first, then
-// the one from the plain keys, then "ranges".
-type hostLocal struct {
-	hostLocalStore
-	sets   []ipam.RangeSet // none, in verbs that can do without
+// A plan is a checked configuration.
+// The sets are in the order of the reference, which numbers its hint files by it: those of the
+// capability, that of the plain keys, then "ranges".
+type plan struct {
+	storeConf
+	sets   []ipam.RangeSet // may be empty but in ADD
 	routes []spec.Route
 	resolv string // path; empty: none
 	wanted []netip.Addr
 }
 
-// check fills in the directory and checks it.
-// A relative one would depend on where the runtime was started.
-func (c *hostLocalStore) check() error {
-	dir, err := record.In(c.DataDir, hostLocalDir)
+// check fills in the directory and checks it. A relative one would depend on where the runtime
+// was started. The default one is the reference's: both may use the same files.
+func (c *storeConf) check(r *spec.Request) error {
+	if c.DataDir == "" {
+		c.DataDir, c.notice = state.LeaseDir(r.Call.StateDir, r.Network, c.KeepAcrossBoots)
+		return nil
+	}
+	dir, err := record.In(r.Call, c.DataDir, state.Leases)
 	c.DataDir = string(dir)
 	return err
 }
 
-// readHostLocal reads and checks the whole configuration.
+// readPlan reads and checks the whole configuration.
 // Errors have code 7. Nothing is opened.
-func readHostLocal(r *spec.Request) (*hostLocal, error) {
-	var conf hostLocalConf
+func readPlan(r *spec.Request) (*plan, error) {
+	var conf conf
 	if err := r.Decode(&conf); err != nil {
 		return nil, err
 	}
 	if conf.IPAM == nil {
 		return nil, spec.Errorf(spec.CodeConfig, "IPAM config missing 'ipam' key")
 	}
-	h := &hostLocal{hostLocalStore: conf.IPAM.hostLocalStore, resolv: conf.IPAM.ResolvConf}
-	if err := h.check(); err != nil {
+	h := &plan{storeConf: conf.IPAM.storeConf, resolv: conf.IPAM.ResolvConf}
+	if err := h.check(r); err != nil {
 		return nil, err
 	}
-	h.sets = conf.RuntimeConfig.IPRanges
+	h.sets = keyed("runtimeConfig.ipRanges", conf.RuntimeConfig.IPRanges)
 	if conf.IPAM.Subnet.IsValid() {
+		conf.IPAM.Range.Key = "ipam"
 		h.sets = append(h.sets, ipam.RangeSet{conf.IPAM.Range})
 	}
-	h.sets = append(h.sets, conf.IPAM.Ranges...)
+	h.sets = append(h.sets, keyed("ipam.ranges", conf.IPAM.Ranges)...)
 	// The runtime sends no capabilities with STATUS, so ranges may be missing then.
 	if len(h.sets) > 0 || r.Call.Verb == spec.Add {
 		if err := ipam.Complete(h.sets, r.Net.Version); err != nil {
@@ -95,10 +99,34 @@ func readHostLocal(r *spec.Request) (*hostLocal, error) {
 	return h, h.readWanted(r, &conf)
 }
 
+// validate returns the ranges as they are given out.
+func validate(r *spec.Request) (claims spec.Claims, err error) {
+	h, err := readPlan(r)
+	if err != nil {
+		return claims, err
+	}
+	for _, set := range h.sets {
+		for _, one := range set {
+			claims.Ranges = append(claims.Ranges, spec.Range{Subnet: one.Subnet, First: one.Start, Last: one.End})
+		}
+	}
+	return claims, nil
+}
+
+// keyed gives each range the key that it is configured by.
+func keyed(key string, sets []ipam.RangeSet) []ipam.RangeSet {
+	for i, set := range sets {
+		for j := range set {
+			set[j].Key = fmt.Sprintf("%s[%d][%d]", key, i, j)
+		}
+	}
+	return sets
+}
+
 // readWanted reads the addresses asked for, and which range set each is for.
 // Only ADD reads it, since later verbs ask the leases. Addresses of all sources count,
 // as in the reference; one that is in no range fails the ADD. Code 4 or 7.
-func (h *hostLocal) readWanted(r *spec.Request, conf *hostLocalConf) (err error) {
+func (h *plan) readWanted(r *spec.Request, conf *conf) (err error) {
 	if r.Call.Verb != spec.Add {
 		return nil
 	}
@@ -142,6 +170,6 @@ func wantedAddr(text string) (netip.Addr, bool) {
 }
 
 // options are those of the store.
-func (c hostLocalStore) options(r *spec.Request) ipam.Options {
+func (c storeConf) options(r *spec.Request) ipam.Options {
 	return ipam.Options{KeepAcrossBoots: c.KeepAcrossBoots, Warn: r.Warn}
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,11 +17,12 @@ import (
 	"cnibox/chain"
 	"cnibox/internal/boot"
 	"cnibox/internal/disk"
+	"cnibox/internal/state"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
-// goneOwners returns what tells whether the owner of a lease is known to be gone. It is known
+// goneOwners returns a function that reports whether the owner of a lease is known to be gone. It is known
 // only if all of these hold:
 //
 //   - A runtime's cache has an entry of the attachment, and none has one of an attachment that
@@ -31,12 +33,15 @@ import (
 //   - No namespace that a process is in, or that is mounted somewhere, has the address: a
 //     namespace may live on without its path.
 //
-// The caches are that of the default directory and the one beside the leases, as
+// The caches are libcni's, that of the state directory, and the one beside the leases, as
 // `cni-exec --cache-dir` has it.
-func (h *hostLocal) goneOwners() func(spec.Attachment, netip.Addr, time.Time) bool {
-	caches := []chain.Cache{{Dir: chain.DefaultCacheDir}}
-	if beside := filepath.Dir(h.DataDir); beside != chain.DefaultCacheDir {
-		caches = append(caches, chain.Cache{Dir: beside})
+func (h *plan) goneOwners(stateDir string) func(spec.Attachment, netip.Addr, time.Time) bool {
+	own, _ := state.CacheDir(stateDir)
+	dirs := []string{state.Cache, own, filepath.Dir(h.DataDir)}
+	slices.Sort(dirs)
+	var caches []chain.Cache
+	for _, dir := range slices.Compact(dirs) {
+		caches = append(caches, chain.Cache{Dir: dir})
 	}
 	used := sync.OnceValues(usedAddresses)
 	return func(o spec.Attachment, a netip.Addr, since time.Time) bool {

@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/applets/applet"
 	"cnibox/ipam"
 	"cnibox/spec"
@@ -17,7 +19,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "host-local",
-	Conf:    hostLocalConf{},
+	Conf:    conf{},
 	Summary: "addresses from local ranges, leased on disk",
 	Help: `
 An attachment gets one address from each range set. In "ipam":
@@ -26,34 +28,37 @@ key              type    default                meaning
 subnet           CIDR    -                      network of a range set with one range
 rangeStart       IP      first of the subnet    first address to hand out
 rangeEnd         IP      last of the subnet     last address to hand out; never IPv4's broadcast
-gateway          IP      first of the subnet    never handed out; told to the container
+gateway          IP      first of the subnet    never leased; the container's gateway
 ranges           list    -                      range sets: lists of objects with these four keys
 routes           list    -                      of dst, gw, mtu, advmss, priority, table, scope
-dataDir          string  /var/lib/cni/networks  where leases lie; an absolute path
+dataDir          string  /var/lib/cni/networks  stores the leases; an absolute path
 resolvConf       string  -                      file as in resolv.conf(5) to take dns from
 keepAcrossBoots  bool    false                  leases outlive a boot, and each is synced to disk
 
 runtimeConfig.ipRanges (capability ipRanges): range sets that come before all of these.
-runtimeConfig.ips (capability ips), args.cni.ips and CNI_ARGS IP: addresses asked for, all of
-them; a prefix length is ignored. ADD done again returns the address that the attachment has.
+runtimeConfig.ips (capability ips), args.cni.ips and CNI_ARGS IP: the union of these addresses is
+requested; a prefix length is ignored. A repeated ADD returns the addresses of the attachment.
 Where all addresses of a range set are leased, ADD frees those of attachments whose network
 namespace is gone, as the caches of runtimes show it, and says so; not with keepAcrossBoots.
-A network's leases are locked while they are read and changed; a verb waits 30 s for the
-lock, and then ends with code 11 (try again later).`,
+The leases of a network are locked while they are read and changed; a verb waits 30 s for the
+lock, and then fails with code 11 (try again later).
+Without dataDir leases are in networks below the directory CNIBOX_STATE, if that is set in the
+environment, or in the default one. Where that cannot be written and has no leases of the network,
+they are in /run/cnibox/networks until the next boot, but not with keepAcrossBoots.`,
 	AnyNetNS: true,
 	Verbs: spec.Verbs{
-		Add: addHostLocal, Check: checkHostLocal, Del: delHostLocal,
-		GC: gcHostLocal, Status: statusHostLocal, Get: getHostLocal,
-		IPAM: true, Args: true,
+		Add: add, Check: check, Del: del,
+		GC: gc, Status: status, Get: get,
+		IPAM: true, Args: true, ArgIP: true, RemoveNetwork: removeLeases, Validate: validate,
 	},
 }
 
-// addHostLocal reads all that it needs, resolv.conf included, before it reserves
+// add reads all that it needs, resolv.conf included, before it reserves
 // the first address.
-// Done again it returns the address that the attachment has, which callers count on
-// that retry an ADD without a DEL. The result has no interfaces.
-func addHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	h, err := readHostLocal(r)
+// Repeated, it returns the addresses that the attachment has, for callers that retry an ADD without
+// a DEL. The result has no interfaces.
+func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	h, err := readPlan(r)
 	if err != nil {
 		return nil, err
 	}
@@ -63,8 +68,11 @@ func addHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 			return nil, spec.Errorf(spec.CodeIO, "%w", err)
 		}
 	}
+	if h.notice != "" {
+		r.Warn("%s", h.notice)
+	}
 	o := h.options(r)
-	o.Gone = h.goneOwners()
+	o.Gone = h.goneOwners(r.Call.StateDir)
 	s, err := ipam.Open(ctx, h.DataDir, r.Network, o)
 	if err != nil {
 		return nil, leaseError(err)
@@ -77,35 +85,41 @@ func addHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	return res, nil
 }
 
-// leaseError gives an error about the store its code.
-// A lock that was not to be had in time is 11, try again; all else is the disk's: 5.
+// leaseError adds the code to an error of the store: 11, try again, for a lock that others held too
+// long, else 5, of the disk.
 func leaseError(err error) error {
-	var coded *spec.Error
+	var e *spec.Error
 	switch {
-	case err == nil || errors.As(err, &coded):
-		return err
+	case err == nil:
+		return nil
+	case errors.As(err, &e):
+		e = spec.AsError(err)
 	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
 		return spec.Errorf(spec.CodeTryAgain, "%w", err)
+	default:
+		e = spec.Errorf(spec.CodeIO, "%w", err)
 	}
-	return spec.Errorf(spec.CodeIO, "%w", err)
+	if errors.Is(err, unix.EROFS) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, os.ErrPermission) {
+		return e.WithDetails(`"ipam.dataDir" (or CNIBOX_STATE) must be a directory that can be written`).AtKey("ipam.dataDir")
+	}
+	return e
 }
 
-// leased opens the store for the verbs that release; without a directory they do
-// nothing. The rest of the configuration may be wrong by now: an address must be
-// released however the ranges have changed.
+// leased opens the store for the verbs that release; without a directory they do nothing. Other keys
+// may be invalid: an address must be released even if the ranges have changed.
 func leased(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) error {
 	var conf struct {
-		IPAM hostLocalStore `json:"ipam"`
+		IPAM storeConf `json:"ipam"`
 	}
 	err := r.Decode(&conf)
 	dir := conf.IPAM.DataDir
-	if err = cmp.Or(err, conf.IPAM.check()); err != nil {
+	if err = cmp.Or(err, conf.IPAM.check(r)); err != nil {
 		if r.Call.Verb != spec.Del {
 			return err
 		}
 		r.Warn("%v: releasing what is leased all the same", err)
-		conf.IPAM.KeepAcrossBoots = true // nobody else's lease is to go by mistake
-		// Below the working directory may be what the reference has leased.
+		conf.IPAM.KeepAcrossBoots = true // expire no lease by mistake
+		// the reference leases below the working directory then
 		if dir != "" && !strings.Contains(dir, "\x00") {
 			conf.IPAM.DataDir = dir
 		}
@@ -121,19 +135,19 @@ func leased(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) er
 	return leaseError(fn(s))
 }
 
-// delHostLocal releases by owner alone; no lease and no directory are fine.
-// It needs neither prevResult nor CNI_ARGS, which many runtimes leave out.
-func delHostLocal(ctx context.Context, r *spec.Request) error {
+// del releases by owner alone: it needs neither prevResult nor CNI_ARGS, and neither lease nor
+// directory need exist.
+func del(ctx context.Context, r *spec.Request) error {
 	return leased(ctx, r, func(s *ipam.Store) error {
 		_, err := s.Release(r.Attachment)
 		return err
 	})
 }
 
-// gcHostLocal keeps a lease without an interface if any attachment of its
+// gc keeps a lease without an interface if any attachment of its
 // container is valid.
-// host-local up to 0.7 wrote such, and whose they are cannot be known closer.
-func gcHostLocal(ctx context.Context, r *spec.Request) error {
+// host-local up to 0.7 wrote such leases.
+func gc(ctx context.Context, r *spec.Request) error {
 	valid := make(map[spec.Attachment]bool, 2*len(r.Valid))
 	for _, a := range r.Valid {
 		valid[spec.Attachment{Network: r.Network, ContainerID: a.ContainerID, IfName: a.IfName}] = true
@@ -144,11 +158,26 @@ func gcHostLocal(ctx context.Context, r *spec.Request) error {
 	})
 }
 
+// removeLeases deletes the directories of the network's leases, of which there must be none.
+func removeLeases(ctx context.Context, r *spec.Request) error {
+	return leased(ctx, r, func(s *ipam.Store) error {
+		leases, err := s.Leases()
+		for a, l := range leases {
+			return spec.Errorf(spec.CodeBusy, "%d addresses of network %s are leased, as %s to %s", len(leases), r.Network, a, l).
+				WithDetails("`cni-exec gc %s --valid-live` frees those of namespaces that are gone, and --all every one", r.Network)
+		}
+		if err != nil {
+			return err
+		}
+		return s.Delete()
+	})
+}
+
 // viewed opens the store for reading. Without a directory fn is not called.
 // The error is os.ErrNotExist then.
-func (h *hostLocal) viewed(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) error {
+func (h *plan) viewed(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) error {
 	o := h.options(r)
-	o.Gone = h.goneOwners()
+	o.Gone = h.goneOwners(r.Call.StateDir)
 	s, err := ipam.View(ctx, h.DataDir, r.Network, o)
 	if err != nil {
 		return err
@@ -157,11 +186,10 @@ func (h *hostLocal) viewed(ctx context.Context, r *spec.Request, fn func(*ipam.S
 	return fn(s)
 }
 
-// checkHostLocal compares prevResult's addresses with the lease files. It makes
-// nothing, not even the directory.
-// The reference asks whether the container has any address at all.
-func checkHostLocal(ctx context.Context, r *spec.Request) error {
-	h, err := readHostLocal(r)
+// check compares prevResult's addresses with the lease files. It creates nothing, not even the
+// directory.
+func check(ctx context.Context, r *spec.Request) error {
+	h, err := readPlan(r)
 	if err != nil {
 		return err
 	}
@@ -172,10 +200,9 @@ func checkHostLocal(ctx context.Context, r *spec.Request) error {
 	return leaseError(err)
 }
 
-// compare asks the files of prevResult's addresses. Those outside our ranges
-// are another plugin's, unless they are leased; one at least must be ours.
-// A prevResult without any of ours is fine as long as the attachment has a lease.
-func (h *hostLocal) compare(s *ipam.Store, r *spec.Request) error {
+// compare reads the lease files of prevResult's addresses. An address outside the ranges and without
+// a lease is another plugin's. If all are, the attachment must have another lease.
+func (h *plan) compare(s *ipam.Store, r *spec.Request) error {
 	ours := 0
 	for _, ip := range r.Prev.IPs {
 		a := ip.Address.Addr()
@@ -215,11 +242,11 @@ func inSets(sets []ipam.RangeSet, a netip.Addr) bool {
 	return false
 }
 
-// getHostLocal answers with prevResult if the leases agree with it, and without one
+// get answers with prevResult if the leases agree with it, and without one
 // from the leases.
-// An attachment without a lease has code 3, whatever prevResult says.
-func getHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	h, err := readHostLocal(r)
+// An attachment without a lease has code 3, also with a prevResult.
+func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	h, err := readPlan(r)
 	if err != nil {
 		return nil, err
 	}
@@ -248,18 +275,17 @@ func getHostLocal(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	return res, nil
 }
 
-// statusHostLocal reports a store in which no lease can be made, and range sets
+// status reports a store in which no lease can be made, and range sets
 // without a free address.
-// Both have code 50. The reference has no STATUS, so pods are placed on nodes where
-// they cannot start.
-func statusHostLocal(ctx context.Context, r *spec.Request) error {
-	h, err := readHostLocal(r)
+// Both have code 50.
+func status(ctx context.Context, r *spec.Request) error {
+	h, err := readPlan(r)
 	if err != nil {
 		return err
 	}
 	if err := ipam.Usable(h.DataDir, r.Network); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "no lease can be made: %w", err).
-			WithDetails("\"ipam.dataDir\" is %s: make it a directory that can be written to, or configure another", h.DataDir)
+			WithDetails("\"ipam.dataDir\" is %s: make it a directory that can be written to, or configure another, or set CNIBOX_STATE", h.DataDir)
 	}
 	err = h.viewed(ctx, r, func(s *ipam.Store) error {
 		full, err := ipam.Exhausted(s, h.sets)

@@ -16,7 +16,7 @@ import (
 	"cnibox/rtnl"
 )
 
-// A hostPort is the host's side of a mapping: what can be taken.
+// A Port is the host's side of a mapping.
 type Port struct {
 	Proto string     // tcp, udp or sctp
 	IP    netip.Addr // zero: any address, of both families; unspecified: any of its family
@@ -33,16 +33,16 @@ func (h Port) String() string {
 	return fmt.Sprintf("%s %s port %d", h.Proto, host, h.Port)
 }
 
-// inFamily reports whether the mapping can lead to an address like a.
-// One of the other family is skipped without a word, as in the reference: a pod with
-// two addresses gets each mapping for the one that fits.
+// InFamily reports whether the mapping can lead to an address like a.
+// One of the other family is skipped, as in the reference: a pod with two addresses gets each
+// mapping for the one that fits.
 func (h Port) InFamily(a netip.Addr) bool {
 	return !h.IP.IsValid() || h.IP.Is4() == a.Is4()
 }
 
-// rivals calls fn with the host ports that h shares packets with, until it returns false:
-// itself, and of any address those of any address in a family that they share. A port of one
-// address is no rival of that of any: it is the more specific of the two.
+// Rivals calls fn with the host ports that conflict with h, until it returns false: itself, and for
+// any address those of any address in a family that they share. A port of one address does not
+// conflict with that of any address: it takes precedence.
 func (h Port) Rivals(fn func(Port) bool) {
 	at := func(ip netip.Addr) bool { return fn(Port{h.Proto, ip, h.Port}) }
 	switch {
@@ -54,8 +54,7 @@ func (h Port) Rivals(fn func(Port) bool) {
 	}
 }
 
-// protoNumber returns the number of a protocol that has ports.
-// The numbers are IPPROTO_*, include/uapi/linux/in.h.
+// ProtoNumber returns the number of a protocol: IPPROTO_*, include/uapi/linux/in.h.
 func ProtoNumber(name string) uint8 {
 	switch name {
 	case "udp":
@@ -66,9 +65,9 @@ func ProtoNumber(name string) uint8 {
 	return unix.IPPROTO_TCP
 }
 
-// takenBy reports whether a mapping of the port takes packets away from a socket: whether
-// bind(2) of the same would fail. A socket on 127.0.0.1 counts for a port of any address,
-// since programs of the host that connect to it get to the container instead.
+// takenBy reports whether a mapping of the port takes packets from a socket: whether bind(2) of the
+// same would fail. A socket on 127.0.0.1 counts for a port of any address, since connections of
+// the host to it are mapped too.
 func (h Port) takenBy(l rtnl.Listener) bool {
 	at := l.Addr.Addr()
 	four := at.Is4() || at == netip.IPv6Unspecified() && !l.V6Only
@@ -84,7 +83,7 @@ func (h Port) takenBy(l rtnl.Listener) bool {
 	return six && (h.IP.IsUnspecified() || at.IsUnspecified() || at == h.IP)
 }
 
-// listening returns, in words, which processes of this network namespace listen on one of
+// Listening returns, in words, which processes of this network namespace listen on one of
 // the ports: "tcp 0.0.0.0:22: sshd (pid 812)". Each socket counts once. What the kernel
 // does not report counts as free.
 func Listening(ports []Port) (found []string) {

@@ -14,53 +14,52 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "ipvlan",
-	Conf:    ipvlanConf{},
+	Conf:    conf{},
 	Summary: "sub-interface of a host link with the link's MAC address",
 	Help: `
 key              type    default  meaning
-master           string  -        link to sit on; none: see below
+master           string  -        parent link; default: see below
 mode             string  l2       l2, l3 or l3s
 flag             string  bridge   bridge, private or vepa: whether containers reach each other
 mtu              int     0        bytes, 68 to the master's; 0: the master's
 linkInContainer  bool    false    the master is in the container's network namespace
-ipam             object  -        address plugin, named by its "type"; none: see below
-dns              object  -        nameservers, domain, search, options; instead of ipam's
+ipam             object  -        IPAM plugin, named by its "type"; none: see below
+dns              object  -        nameservers, domain, search, options; replaces ipam's
 
-Before dns goes runtimeConfig.dns (capability dns).
+runtimeConfig.dns (capability dns) replaces dns.
 Mode and flag belong to the master: those of the last ADD hold for all ipvlan on it.
 In a chain, a missing master is the one interface of prevResult, and the addresses of prevResult
 are used where there is no ipam. Otherwise a missing master is the link of the default route, and
 ipam is required. IPv6 addresses are checked for duplicates, which takes a second or two.`,
-	Verbs: attach.Verbs(attach.Interface[*ipvlanConf]{
-		Kind: "ipvlan", IPAM: attach.Chained, Validate: (*ipvlanConf).validate, Create: createIpvlan, Verify: verifyIpvlan,
-		Probe: probeIpvlan,
+	Verbs: attach.Verbs(attach.Interface[*conf]{
+		Kind: "ipvlan", IPAM: attach.Chained, Validate: (*conf).validate, Create: create, Verify: verify,
+		Probe: probe,
 	}),
 }
 
-// ipvlanConf are the keys; Help tells each.
-type ipvlanConf struct {
+// conf are the keys; Help describes each.
+type conf struct {
 	attach.OnMaster
 	Mode string `json:"mode"`
 	Flag string `json:"flag"`
 
-	kind rtnl.Ipvlan // what Mode and Flag say; validate fills it in
+	kind rtnl.Ipvlan // of Mode and Flag; set by validate
 }
 
 // validate checks the keys and reads mode and flag.
-func (c *ipvlanConf) validate() (err error) {
+func (c *conf) validate() (err error) {
 	if c.kind.Mode, err = rtnl.ParseIpvlanMode(c.Mode); err != nil {
-		return err
+		return &spec.KeyError{Key: "mode", Err: err}
 	}
 	if c.kind.Flag, err = rtnl.ParseIpvlanFlag(c.Flag); err != nil {
-		return err
+		return &spec.KeyError{Key: "flag", Err: err}
 	}
 	return c.OnMaster.Validate()
 }
 
-// createIpvlan makes the link in the container. What addresses the plugin before it
-// had found become the link's, and its interfaces are not passed on.
-// The address of the link is the master's, so one that is asked for is not to be had.
-func createIpvlan(_ context.Context, op *attach.Op, c *ipvlanConf) error {
+// create creates the link in the container. In a chain the addresses of prevResult become the
+// link's, and its interfaces are not passed on. The MAC address is the master's and cannot be set.
+func create(_ context.Context, op *attach.Op, c *conf) error {
 	if addr, err := op.MAC(); err != nil || addr != nil {
 		op.Warn("MAC address left out: an ipvlan has that of its master")
 	}
@@ -79,7 +78,7 @@ func createIpvlan(_ context.Context, op *attach.Op, c *ipvlanConf) error {
 
 // chainedMaster takes the master from the plugin before, if the configuration has none.
 // Errors have code 7.
-func (c *ipvlanConf) chainedMaster(prev *spec.Result) error {
+func (c *conf) chainedMaster(prev *spec.Result) error {
 	if c.Master != "" || prev == nil {
 		return nil
 	}
@@ -90,9 +89,9 @@ func (c *ipvlanConf) chainedMaster(prev *spec.Result) error {
 	return nil
 }
 
-// verifyIpvlan compares mode and flag, and what the link sits on.
-// Another ADD on the same master may have changed the first two.
-func verifyIpvlan(_ context.Context, op *attach.Op, c *ipvlanConf) error {
+// verify compares mode, flag and parent. Another ADD on the same master may have changed the first
+// two.
+func verify(_ context.Context, op *attach.Op, c *conf) error {
 	have, _ := op.Link.Data.(rtnl.Ipvlan)
 	if have.Mode != c.kind.Mode {
 		return attach.Mismatch("interface %s is an ipvlan in mode %s, not %s", op.IfName, have.Mode, c.kind.Mode)
@@ -103,9 +102,9 @@ func verifyIpvlan(_ context.Context, op *attach.Op, c *ipvlanConf) error {
 	return op.CheckOn(&c.OnMaster)
 }
 
-// probeIpvlan looks for the master that is named: in a chain, ADD gets one of prevResult,
-// and STATUS is not told whether it is in one.
-func probeIpvlan(_ context.Context, _ *spec.Request, c *ipvlanConf) error {
+// probe looks for the configured master. Without one nothing is checked: in a chain, ADD takes that
+// of prevResult, which STATUS does not have.
+func probe(_ context.Context, _ *spec.Request, c *conf) error {
 	if c.Master == "" {
 		return attach.ProbeKind(c.kind)
 	}

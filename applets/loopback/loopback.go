@@ -17,17 +17,16 @@ var Applet = applet.Applet{
 	Name:    "loopback",
 	Summary: "brings up lo inside the container",
 	Help: `
-No keys of its own. The interface is always lo, whatever CNI_IFNAME says.
+No keys of its own. The interface is always lo; CNI_IFNAME is ignored.
 
-ADD is done again without harm, at the same moment as other networks' ADD in the
-namespace. In a chain, prevResult is passed on as it came.
-DEL takes lo down unless another interface of the namespace is up: whoever still
-has a network there still talks to localhost.`,
-	Verbs: spec.Verbs{Add: addLoopback, Get: getLoopback, Check: checkLoopback, Del: delLoopback, Enters: true},
+ADD may be repeated, also while other networks are added to the namespace. In a chain, prevResult
+is passed on unchanged.
+DEL sets lo down unless another interface of the namespace is up.`,
+	Verbs: spec.Verbs{Add: add, Get: get, Check: check, Del: del, Enters: true},
 }
 
 // inside calls fn with a socket in the request's namespace and its lo.
-// Every namespace has a lo from its first moment.
+// Every namespace has a lo.
 func inside(r *spec.Request, fn func(c *rtnl.Conn, lo *rtnl.Link) error) error {
 	ns, err := netns.Open(r.Call)
 	if err != nil {
@@ -46,40 +45,39 @@ func inside(r *spec.Request, fn func(c *rtnl.Conn, lo *rtnl.Link) error) error {
 	return fn(c, lo)
 }
 
-// addLoopback looks at the addresses before it changes anything, and again
-// after: the kernel sets 127.0.0.1 and ::1 when lo comes up.
-// It may run beside the ADD of another network in the same namespace: one message
-// sets one flag.
-func addLoopback(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
+// add checks the addresses before it changes anything, and again after: the kernel adds 127.0.0.1
+// and ::1 when lo comes up. It may run concurrently with the ADD of another network in the
+// namespace.
+func add(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
 	err = inside(r, func(c *rtnl.Conn, lo *rtnl.Link) error {
-		if res, err = loopbackResult(r, c, lo); err != nil || lo.Up {
+		if res, err = resultOf(r, c, lo); err != nil || lo.Up {
 			return err
 		}
 		up := true
 		if err := c.Do(rtnl.ChangeLink(lo.Index, rtnl.LinkChange{Up: &up})); err != nil {
 			return err
 		}
-		res, err = loopbackResult(r, c, lo)
+		res, err = resultOf(r, c, lo)
 		return err
 	})
 	return res, err
 }
 
-// getLoopback answers as ADD does. A lo that is down has not been added, or was deleted:
+// get answers as ADD does. A lo that is down has not been added, or was deleted:
 // code 3.
-func getLoopback(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
+func get(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
 	err = inside(r, func(c *rtnl.Conn, lo *rtnl.Link) error {
 		if !lo.Up {
 			return spec.Errorf(spec.CodeUnknown, "lo is down in %s: nothing was added", r.Call.NetNS)
 		}
-		res, err = loopbackResult(r, c, lo)
+		res, err = resultOf(r, c, lo)
 		return err
 	})
 	return res, err
 }
 
-// checkLoopback wants lo up; its addresses are the kernel's own affair.
-func checkLoopback(_ context.Context, r *spec.Request) error {
+// check checks that lo is up.
+func check(_ context.Context, r *spec.Request) error {
 	return inside(r, func(_ *rtnl.Conn, lo *rtnl.Link) error {
 		if !lo.Up {
 			return spec.Errorf(spec.CodeCheck, "loopback interface is down: lo in %s", r.Call.NetNS)
@@ -88,8 +86,8 @@ func checkLoopback(_ context.Context, r *spec.Request) error {
 	})
 }
 
-// delLoopback does nothing if there is no namespace any more.
-func delLoopback(_ context.Context, r *spec.Request) error {
+// del does nothing without a namespace.
+func del(_ context.Context, r *spec.Request) error {
 	err := inside(r, func(c *rtnl.Conn, lo *rtnl.Link) error {
 		links, err := c.Links()
 		if err != nil {
@@ -109,15 +107,14 @@ func delLoopback(_ context.Context, r *spec.Request) error {
 	return err
 }
 
-// loopbackResult returns prevResult, else lo with the first address of each
-// family. An address that is no loopback address has no place on lo: it is an
-// error, as with the reference plugin.
-func loopbackResult(r *spec.Request, c *rtnl.Conn, lo *rtnl.Link) (*spec.Result, error) {
+// resultOf returns prevResult, else lo with the first address of each family. An address that is
+// not a loopback address is an error, as in the reference.
+func resultOf(r *spec.Request, c *rtnl.Conn, lo *rtnl.Link) (*spec.Result, error) {
 	addrs, err := c.Addrs(lo.Index)
 	if err != nil {
 		return nil, err
 	}
-	// 65536, the MTU of lo, is more than a result may say.
+	// the MTU of lo, 65536, is more than a result may have
 	res := &spec.Result{Interfaces: []spec.Interface{{Name: lo.Name, MAC: lo.MAC.String(), Sandbox: r.Call.NetNS}}}
 	var seen4, seen6 bool
 	for _, a := range addrs {

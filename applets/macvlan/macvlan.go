@@ -17,53 +17,52 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "macvlan",
-	Conf:    macvlanConf{},
+	Conf:    conf{},
 	Summary: "sub-interface of a host link with a MAC address of its own",
 	Help: `
 key              type    default  meaning
-master           string  -        link to sit on; none: the one of the default route
+master           string  -        parent link; default: that of the default route
 mode             string  bridge   bridge, private, vepa or passthru
 mtu              int     0        bytes, 68 to the master's; 0: the master's
 bcqueuelen       int     0        queued broadcasts of the master, packets; 0: the kernel's, 1000
 linkInContainer  bool    false    the master is in the container's network namespace
-ipam             object  -        address plugin, named by its "type"; none: layer 2 only
-dns              object  -        nameservers, domain, search, options; instead of ipam's
+ipam             object  -        IPAM plugin, named by its "type"; none: layer 2 only
+dns              object  -        nameservers, domain, search, options; replaces ipam's
 mac              string  random   address; with passthru the master gets it too, until DEL
 
-Before dns goes runtimeConfig.dns (capability dns).
-Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
-With passthru there is one container to a master, and without mac it has the master's address.
+runtimeConfig.dns (capability dns) replaces dns.
+Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.
+With passthru a master has one container, which without mac has the master's address.
 IPv6 addresses are checked for duplicates on the segment, which takes a second or two.`,
-	Verbs: attach.Verbs(attach.Interface[*macvlanConf]{
-		Kind: "macvlan", Validate: (*macvlanConf).validate, Create: createMacvlan, Verify: verifyMacvlan,
-		Probe: func(_ context.Context, _ *spec.Request, c *macvlanConf) error {
+	Verbs: attach.Verbs(attach.Interface[*conf]{
+		Kind: "macvlan", Validate: (*conf).validate, Create: create, Verify: verify,
+		Probe: func(_ context.Context, _ *spec.Request, c *conf) error {
 			return attach.ProbeMaster(&c.OnMaster, c.kind)
 		},
 	}),
 }
 
-// macvlanConf are the keys; Help tells each. The MAC address is read by [spec.Request.MAC].
-type macvlanConf struct {
+// conf are the keys; Help describes each. The MAC address is read by [spec.Request.MAC].
+type conf struct {
 	attach.OnMaster
 	Mode       string `json:"mode"`
 	BCQueueLen uint32 `json:"bcqueuelen"` // packets; 0: the kernel's choice
 
-	kind rtnl.Macvlan // what Mode and BCQueueLen say; validate fills it in
+	kind rtnl.Macvlan // of Mode and BCQueueLen; set by validate
 }
 
 // validate checks the keys and reads the mode.
-func (c *macvlanConf) validate() (err error) {
+func (c *conf) validate() (err error) {
 	c.kind.BCQueueLen = c.BCQueueLen
 	if c.kind.Mode, err = rtnl.ParseMacvlanMode(c.Mode); err != nil {
-		return fmt.Errorf(`%w: "mode" is bridge, private, vepa or passthru`, err)
+		return spec.KeyErrorf("mode", `%w: "mode" is bridge, private, vepa or passthru`, err)
 	}
 	return c.OnMaster.Validate()
 }
 
-// createMacvlan makes the link in the container, with its address.
-// A passthru macvlan has its master for itself, and the kernel's word for that is
-// "invalid argument".
-func createMacvlan(_ context.Context, op *attach.Op, c *macvlanConf) error {
+// create creates the link in the container. For a second macvlan beside one of mode passthru the
+// kernel returns EINVAL.
+func create(_ context.Context, op *attach.Op, c *conf) error {
 	addr, err := op.MAC()
 	if err != nil {
 		return err
@@ -82,9 +81,8 @@ func createMacvlan(_ context.Context, op *attach.Op, c *macvlanConf) error {
 	return fmt.Errorf("failed to create macvlan: %w", err)
 }
 
-// verifyMacvlan compares mode and queue, and what the link sits on.
-// The queue is not told by kernels before 5.11.
-func verifyMacvlan(_ context.Context, op *attach.Op, c *macvlanConf) error {
+// verify compares mode, queue and parent. Kernels before 5.11 do not report the queue.
+func verify(_ context.Context, op *attach.Op, c *conf) error {
 	have, _ := op.Link.Data.(rtnl.Macvlan)
 	if have.Mode != c.kind.Mode {
 		return attach.Mismatch("interface %s is a macvlan in mode %s, not %s", op.IfName, have.Mode, c.kind.Mode)

@@ -3,7 +3,6 @@ package netfilter
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 
 	"cnibox/applets/attach"
@@ -12,32 +11,31 @@ import (
 	"cnibox/spec"
 )
 
-// masqConf are the keys with which bridge and ptp masquerade what leaves their network.
-// The backend is the reference's choice of a tool; here it is nftables, without one.
+// MasqConf are the keys with which bridge and ptp masquerade what leaves their network.
+// Any backend is nftables here.
 type MasqConf struct {
 	IPMasq        bool   `json:"ipMasq"`
 	IPMasqBackend string `json:"ipMasqBackend"`
 }
 
-// checkBackend refuses what the reference refuses.
-// An empty one is its choice by what is installed.
+// CheckBackend checks the name of the backend; it may be empty.
 func (c *MasqConf) CheckBackend() error {
 	switch c.IPMasqBackend {
 	case "", "iptables", "nftables":
 		return nil
 	}
-	return fmt.Errorf(`unknown ipmasq backend %q: "ipMasqBackend" is "iptables" or "nftables"`, c.IPMasqBackend)
+	return spec.KeyErrorf("ipMasqBackend", `unknown ipmasq backend %q: "ipMasqBackend" is "iptables" or "nftables"`, c.IPMasqBackend)
 }
 
-// warnBackend says where the rules are that an administrator might look for with iptables.
+// WarnBackend warns an administrator who would look for the rules with iptables.
 func (c *MasqConf) WarnBackend(op *attach.Op) {
 	if c.IPMasq && c.IPMasqBackend == "iptables" {
 		op.Warn(`"ipMasqBackend" iptables: the rules are made with nftables`)
 	}
 }
 
-// addMasquerade masquerades the result's addresses, in one transaction.
-// kinds is what the plugin may own besides, which is released with it.
+// AddMasquerade masquerades the result's addresses, in one transaction.
+// kinds are those that the plugin may own, which a failed ADD releases.
 func (c *MasqConf) AddMasquerade(ctx context.Context, op *attach.Op, kinds []nft.Kind) error {
 	if !c.IPMasq || len(op.Result.IPs) == 0 {
 		return nil
@@ -47,7 +45,7 @@ func (c *MasqConf) AddMasquerade(ctx context.Context, op *attach.Op, kinds []nft
 	return table.Update(ctx, Masquerade(op, op.Result.IPs))
 }
 
-// checkMasquerade wants what addMasquerade has made.
+// CheckMasquerade checks for the elements of AddMasquerade.
 func (c *MasqConf) CheckMasquerade(op *attach.Op) error {
 	own := op.Own()
 	if !c.IPMasq || len(own) == 0 {
@@ -60,8 +58,7 @@ func (c *MasqConf) CheckMasquerade(op *attach.Op) error {
 	return nil
 }
 
-// masquerade says for ADD and CHECK what the rule set is to have.
-// One function for both, so that CHECK looks for what ADD has made.
+// Masquerade returns the elements that ADD adds and CHECK checks for.
 func Masquerade(op *attach.Op, ips []spec.IP) func(*nft.Tx) error {
 	return func(x *nft.Tx) error {
 		for _, ip := range ips {
@@ -71,8 +68,7 @@ func Masquerade(op *attach.Op, ips []spec.IP) func(*nft.Tx) error {
 	}
 }
 
-// release gives back what the attachment owns in the rule set.
-// It needs nothing but the attachment's names; what is not there is fine.
+// Release deletes what the attachment owns in the rule set, by its names alone. Nothing need exist.
 func Release(ctx context.Context, op *attach.Op, kinds []nft.Kind) error {
 	return nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
 		x.Release(op.Attachment, kinds...)
@@ -80,13 +76,13 @@ func Release(ctx context.Context, op *attach.Op, kinds []nft.Kind) error {
 	})
 }
 
-// unrule is release for an ADD that failed: tables that it has made go too.
+// Undo is Release for an ADD that failed: it also deletes tables that the ADD created.
 func Undo(ctx context.Context, op *attach.Op, table *nft.Table, kinds []nft.Kind) error {
 	return errors.Join(Release(ctx, op, kinds), table.Prune(ctx))
 }
 
-// collectRules gives back what stale attachments own in the rule set, and what the
-// reference made for them as far as its rules name the owner.
+// Collect deletes what stale attachments own in the rule set, and the rules of the reference for
+// them, as far as those name the owner.
 func Collect(ctx context.Context, op *attach.Op, kinds []nft.Kind) error {
 	valid := op.ValidKeys()
 	return nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {

@@ -8,9 +8,8 @@ import (
 	"cnibox/spec"
 )
 
-// orReference lets a CHECK pass which misses our elements where the reference
-// plugins' rules for the attachment are there instead: a container is no worse
-// for having been started before cnibox replaced them.
+// OrReference lets a CHECK pass without our elements if the rules of the reference plugins for the
+// attachment exist instead: those of a container that was started before cnibox was installed.
 func OrReference(err error, a spec.Attachment, kind nft.Kind) error {
 	if missing := new(nft.MissingError); !errors.As(err, &missing) {
 		return err

@@ -1,6 +1,4 @@
-// Package netns opens the network namespace that a verb is about, CNI_NETNS. A plugin that needs
-// it opens it here, so that there is one error for it and the host's own is never taken for
-// a container's.
+// Package netns opens the network namespace of a verb, CNI_NETNS, and refuses the host's own.
 package netns
 
 import (
@@ -8,6 +6,7 @@ import (
 	"fmt"
 	"os"
 
+	"cnibox/internal/nsid"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -16,8 +15,8 @@ import (
 // the host.
 var errOwn = errors.New("plugin's netns and netns from CNI_NETNS should not be the same")
 
-// Open opens it. Errors have code 8 and begin with the phrases of the reference plugins, by
-// which people find them; to GET a container whose namespace is gone is unknown, code 3.
+// Open opens it. Errors have code 8 and begin with the phrases of the reference plugins; in GET a missing
+// namespace is code 3, unknown container.
 // CNI_NETNS_OVERRIDE allows the host's own.
 func Open(c spec.Call) (*rtnl.NS, error) {
 	ns, err := rtnl.OpenNS(c.NetNS)
@@ -25,7 +24,7 @@ func Open(c spec.Call) (*rtnl.NS, error) {
 		if c.Verb == spec.Get && errors.Is(err, os.ErrNotExist) {
 			return nil, spec.Errorf(spec.CodeUnknown, "unknown container %q: its network namespace is gone: %w", c.ContainerID, err)
 		}
-		return nil, spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", c.NetNS, err)
+		return nil, &spec.Error{Code: spec.CodeNetNS, Msg: fmt.Sprintf("failed to open netns %q: %v", c.NetNS, nsid.Reason(err)), Err: err}
 	}
 	if c.NetNSOverride {
 		return ns, nil
@@ -43,8 +42,8 @@ func Open(c spec.Call) (*rtnl.NS, error) {
 	return nil, err
 }
 
-// OpenIfThere is Open for DEL, which goes on without a namespace: nil is that there is none
-// at the path, or none any more.
+// OpenIfThere is Open for DEL, which goes on without a namespace: nil if there is none at the path,
+// or not any more.
 func OpenIfThere(c spec.Call) (*rtnl.NS, error) {
 	ns, err := Open(c)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS) {
@@ -53,9 +52,8 @@ func OpenIfThere(c spec.Call) (*rtnl.NS, error) {
 	return ns, err
 }
 
-// Check is for plugins that need not enter it: what Open would refuse is refused before
-// anything is changed. One that cannot be opened is an error only if it is needed; the
-// host's own always is.
+// Check is for plugins that do not enter it. One that cannot be opened is an error only if it is
+// needed; the host's own always is.
 func Check(c spec.Call, needed bool) error {
 	ns, err := Open(c)
 	switch {

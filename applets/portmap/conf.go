@@ -12,12 +12,12 @@ import (
 	"cnibox/spec"
 )
 
-// portmapConf are the keys of portmap. Runtimes that encode Go structs send
-// those of a mapping capitalised, which encoding/json takes as well.
-type portmapConf struct {
+// conf are the keys of portmap. Some runtimes capitalise
+// those of a mapping, which encoding/json accepts.
+type conf struct {
 	Backend       string   `json:"backend"`              // "", nftables or iptables; all mean nftables
 	SNAT          *bool    `json:"snat"`                 // nil: true
-	MasqAll       bool     `json:"masqAll"`              // with SNAT: whatever the source is
+	MasqAll       bool     `json:"masqAll"`              // with SNAT: from any source
 	MarkMasqBit   *int     `json:"markMasqBit"`          // checked, not needed: the bit is fixed
 	SetMarkChain  *string  `json:"externalSetMarkChain"` // the same
 	ConditionsV4  []string `json:"conditionsV4"`
@@ -43,24 +43,29 @@ type portWish struct {
 	container uint16 // port; 1 or more
 }
 
-// A portmapPlan is what a configuration asks for, checked.
-// Without wishes it is that of a pod which publishes nothing.
-type portmapPlan struct {
-	conf           *portmapConf
+// A plan is a checked configuration. Without wishes no port is published.
+type plan struct {
+	conf           *conf
 	wishes         []portWish
 	snat, masqAll  bool        // masqAll counts with snat alone
 	conds4, conds6 []nft.Match // of each family's packets
 	dir            portOwners
 }
 
-// readPortmap decodes and checks the configuration and touches nothing.
+// validate is what ADD checks of the configuration alone.
+func validate(r *spec.Request) (spec.Claims, error) {
+	_, err := readPlan(r)
+	return spec.Claims{}, err
+}
+
+// readPlan decodes and checks the configuration and touches nothing.
 // Errors have code 7.
-func readPortmap(r *spec.Request) (*portmapPlan, error) {
-	var c portmapConf
+func readPlan(r *spec.Request) (*plan, error) {
+	var c conf
 	if err := r.Decode(&c); err != nil {
 		return nil, err
 	}
-	p, err := c.plan()
+	p, err := c.plan(r.Call)
 	if err == nil && c.Backend == "iptables" {
 		r.Warn(`backend "iptables" means nftables here: the ports are mapped in table inet cnibox`)
 	}
@@ -69,9 +74,9 @@ func readPortmap(r *spec.Request) (*portmapPlan, error) {
 
 // plan checks the configuration and touches nothing.
 // Errors have code 7.
-func (c *portmapConf) plan() (*portmapPlan, error) {
-	p := &portmapPlan{conf: c, snat: c.SNAT == nil || *c.SNAT, masqAll: c.MasqAll}
-	dir, err := record.In(c.DataDir, portmapDataDir)
+func (c *conf) plan(call spec.Call) (*plan, error) {
+	p := &plan{conf: c, snat: c.SNAT == nil || *c.SNAT, masqAll: c.MasqAll}
+	dir, err := record.In(call, c.DataDir, dataDir)
 	p.dir = portOwners(dir)
 	if err == nil {
 		err = c.validate()
@@ -91,22 +96,21 @@ func (c *portmapConf) plan() (*portmapPlan, error) {
 	return p, nil
 }
 
-// validate checks all keys but the mappings. Errors begin with the reference's words.
-func (c *portmapConf) validate() error {
+// validate checks all keys but the mappings. Errors begin with the phrases of the reference.
+func (c *conf) validate() error {
 	switch bit := c.MarkMasqBit; {
 	case c.Backend != "" && c.Backend != "nftables" && c.Backend != "iptables":
-		return fmt.Errorf("unrecognized backend %q: it is nftables (or iptables, which means the same here)", c.Backend)
+		return spec.KeyErrorf("backend", "unrecognized backend %q: \"backend\" must be nftables (or iptables, which means the same here)", c.Backend)
 	case bit != nil && c.SetMarkChain != nil:
-		return fmt.Errorf("Cannot specify externalSetMarkChain and markMasqBit: they exclude each other")
+		return spec.KeyErrorf("externalSetMarkChain", "Cannot specify externalSetMarkChain and markMasqBit: they exclude each other")
 	case bit != nil && (*bit < 0 || *bit > 31):
-		return fmt.Errorf("MasqMarkBit must be between 0 and 31: markMasqBit is %d", *bit)
+		return spec.KeyErrorf("markMasqBit", "MasqMarkBit must be between 0 and 31: markMasqBit is %d", *bit)
 	}
 	return nil
 }
 
-// portWishes checks the mappings and drops those without a host port, and
-// those that say the same as one before.
-// Runtimes repeat mappings; two that contradict each other cannot both be had.
+// portWishes checks the mappings and drops those without a host port, and duplicates, which runtimes
+// send. Two for the same host port and different container ports are an error.
 func portWishes(mappings []portMapping) ([]portWish, error) {
 	wishes := make([]portWish, 0, len(mappings))
 	seen := make(map[hostport.Port]uint16, len(mappings)) // container ports
@@ -114,14 +118,15 @@ func portWishes(mappings []portMapping) ([]portWish, error) {
 		if m.HostPort == 0 {
 			continue
 		}
-		w, err := m.wish()
+		key := fmt.Sprintf("runtimeConfig.portMappings[%d]", i)
+		w, err := m.wish(key)
 		if err != nil {
-			return nil, fmt.Errorf("portMappings[%d]: %w", i, err)
+			return nil, err
 		}
 		for o := range w.host.Rivals {
 			if port, ok := seen[o]; ok && port != w.container {
-				return nil, fmt.Errorf("portMappings[%d]: %s is asked for twice, for container ports %d and %d",
-					i, w.host, port, w.container)
+				return nil, spec.KeyErrorf(key, "%s: %s is asked for twice, for container ports %d and %d",
+					key, w.host, port, w.container)
 			}
 		}
 		if _, ok := seen[w.host]; !ok {
@@ -132,52 +137,51 @@ func portWishes(mappings []portMapping) ([]portWish, error) {
 	return wishes, nil
 }
 
-// wish checks one mapping.
-// A host port of 0, which means none, passes here too: the caller leaves it out.
-func (m portMapping) wish() (portWish, error) {
+// wish checks the mapping at a key.
+// The caller skips a host port of 0.
+func (m portMapping) wish(key string) (portWish, error) {
 	w := portWish{host: hostport.Port{Proto: strings.ToLower(m.Protocol), Port: uint16(m.HostPort)}, container: uint16(m.ContainerPort)}
 	switch {
 	case m.ContainerPort < 1 || m.ContainerPort > 65535:
-		return w, fmt.Errorf("Invalid container port number: %d", m.ContainerPort)
+		return w, spec.KeyErrorf(key+".containerPort", "%s.containerPort: Invalid container port number: %d: it must be from 1 to 65535", key, m.ContainerPort)
 	case m.HostPort < 0 || m.HostPort > 65535:
-		return w, fmt.Errorf("Invalid host port number: %d", m.HostPort)
+		return w, spec.KeyErrorf(key+".hostPort", "%s.hostPort: Invalid host port number: %d: it must be from 1 to 65535, or 0 for no mapping", key, m.HostPort)
 	}
 	switch w.host.Proto {
 	case "":
 		w.host.Proto = "tcp"
 	case "tcp", "udp", "sctp":
 	default:
-		return w, fmt.Errorf("protocol %q is none of tcp, udp and sctp", m.Protocol)
+		return w, spec.KeyErrorf(key+".protocol", "%s.protocol: %q must be tcp, udp or sctp", key, m.Protocol)
 	}
 	if m.HostIP == "" {
 		return w, nil
 	}
 	ip, err := netip.ParseAddr(m.HostIP)
 	if err != nil {
-		return w, fmt.Errorf("hostIP: %w", err)
+		return w, spec.KeyErrorf(key+".hostIP", "%s.hostIP: %q is not an IP address", key, m.HostIP)
 	}
 	if ip.Zone() != "" {
-		return w, fmt.Errorf("hostIP %s: an address with a zone is none that a packet has", ip)
+		return w, spec.KeyErrorf(key+".hostIP", "%s.hostIP: %s must not have a zone", key, ip)
 	}
-	// The reference takes what it cannot parse for IPv6.
 	w.host.IP = ip.Unmap()
 	return w, nil
 }
 
-// parseConditions reads extra matches, in the words of iptables or of nft.
-// Unlike the reference's, they hold for this attachment's ports alone.
+// parseConditions reads extra matches, in the syntax of iptables or of nft. They apply to this
+// attachment's ports alone.
 func parseConditions(key string, tokens []string, ip6 bool) ([]nft.Match, error) {
 	conds, err := nft.ParseConditions(tokens, ip6)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", key, err)
+		return nil, spec.KeyErrorf(key, "%s: %w", key, err)
 	}
 	return conds, nil
 }
 
-// portmapTargets returns the container's addresses: the first of each family among
+// targetsOf returns the container's addresses: the first of each family among
 // those of the result that belong to the interface, or to none that is named.
 // Further addresses of a family are not published, as in the reference.
-func portmapTargets(res *spec.Result, ifName string) []netip.Prefix {
+func targetsOf(res *spec.Result, ifName string) []netip.Prefix {
 	var targets []netip.Prefix
 	var four, six bool
 	for _, ip := range res.Addresses(ifName, spec.AnySandbox) {
@@ -194,9 +198,8 @@ func portmapTargets(res *spec.Result, ifName string) []netip.Prefix {
 }
 
 // maps joins each wish with the addresses of the container that it can lead to.
-// ADD and CHECK both go by it. No target, no mapping, is no error. They are made one by one,
-// since there may be thousands.
-func (p *portmapPlan) maps(targets []netip.Prefix) iter.Seq[nft.PortMap] {
+// ADD and CHECK use it. There may be none, or thousands.
+func (p *plan) maps(targets []netip.Prefix) iter.Seq[nft.PortMap] {
 	return func(yield func(nft.PortMap) bool) {
 		for _, t := range targets {
 			conds := p.conds6
@@ -220,7 +223,7 @@ func (p *portmapPlan) maps(targets []netip.Prefix) iter.Seq[nft.PortMap] {
 }
 
 // hostPorts returns the ports of the wishes that lead to one of the targets.
-func (p *portmapPlan) hostPorts(targets []netip.Prefix) (ports []hostport.Port) {
+func (p *plan) hostPorts(targets []netip.Prefix) (ports []hostport.Port) {
 	for _, w := range p.wishes {
 		for _, t := range targets {
 			h := w.host
@@ -239,7 +242,7 @@ func (p *portmapPlan) hostPorts(targets []netip.Prefix) (ports []hostport.Port) 
 	return ports
 }
 
-// noMaps reports whether there is none.
+// noMaps reports whether there are no mappings.
 func noMaps(maps iter.Seq[nft.PortMap]) bool {
 	for range maps {
 		return false

@@ -20,14 +20,13 @@ import (
 )
 
 // Linux drops packets from 127.0.0.1 that leave the host as martians, unless
-// route_localnet of the link is on. With it, neighbours on the link can reach services on
-// 127.0.0.1 (CVE-2020-8558), but for the guard in our table. So it is on only while a
-// mapping needs it, and only on links that belong to the container.
+// route_localnet of the link is on. It lets neighbours on the link reach services on 127.0.0.1
+// (CVE-2020-8558), which a rule in our table prevents. It is on only while a mapping needs it, and
+// only on links that belong to the container.
 
-// localnetTarget returns the container's address if ports are to be reached
-// through 127.0.0.1. Without masquerading their answers would not come back,
-// and a port of one address elsewhere is not reached from there.
-// The zero Addr is none. IPv6 has no such switch: ::1 never leaves the host.
+// localnetTarget returns the container's IPv4 address if its ports are reached through 127.0.0.1;
+// else the zero Addr: without masquerading answers would not come back, and a port of another address
+// of the host is not on 127.0.0.1. IPv6 has no such sysctl: ::1 never leaves the host.
 func localnetTarget(maps iter.Seq[nft.PortMap]) netip.Addr {
 	for m := range maps {
 		local := !m.HostIP.IsValid() || m.HostIP.IsUnspecified() || m.HostIP.IsLoopback()
@@ -41,9 +40,8 @@ func localnetTarget(maps iter.Seq[nft.PortMap]) netip.Addr {
 // localnetLink returns the link of the host that needs route_localnet for the mappings;
 // nil: none.
 //
-// It is the one that leads to the container's address, if it leads there by the
-// container's own interface. prevResult is what other plugins say: an address of the LAN
-// in it must not open the uplink.
+// It is the link of the route to the container's address, if the container is behind it: an address
+// of the LAN in prevResult must not set route_localnet on the uplink.
 func localnetLink(r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, error) {
 	to := localnetTarget(maps)
 	if !to.IsValid() {
@@ -61,7 +59,7 @@ func localnetLink(r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, erro
 	defer host.Close()
 	route, err := host.RouteTo(to)
 	if err != nil {
-		return nil, nil // no route: nothing gets there from here, as in the reference
+		return nil, nil // no route to it
 	}
 	link, err := host.LinkAt(route.Link)
 	if err != nil {
@@ -84,9 +82,9 @@ func localnetLink(r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, erro
 	return link, nil
 }
 
-// behind reports whether what leaves by the link gets to the container whose host's end is
-// port: the link is the port itself, the bridge it belongs to, or the host's interface in
-// a VLAN of that bridge, which is of kind vlan or a veth whose peer is a port of it.
+// behind reports whether the container of the host-side veth port is reached by the link: it is the
+// port itself, its bridge, or the host's interface in a VLAN of that bridge, which is of kind vlan
+// or a veth whose peer is a port of it.
 func behind(host *rtnl.Conn, link, port *rtnl.Link) (bool, error) {
 	switch {
 	case link.Index == port.Index:
@@ -109,11 +107,11 @@ func behind(host *rtnl.Conn, link, port *rtnl.Link) (bool, error) {
 func localnetKey(link string) string { return "net/ipv4/conf/" + link + "/route_localnet" }
 
 // A localnetUse is the record of an attachment that needs route_localnet of a link. It
-// is in the file localnet/INDEX-KEY.json, so the names in that directory say who needs
-// which link.
+// is in the file localnet/INDEX-KEY.json, so the names in that directory are enough
+// to know which attachments need which link.
 type localnetUse struct {
 	record.Owner
-	Link string `json:"link"` // its name; for people, the index counts
+	Link string `json:"link"` // its name, for information: the index counts
 	Was  string `json:"was"`  // the value without any mapping
 }
 
@@ -129,8 +127,8 @@ func cutLocalnetName(name string) (link uint32, key string) {
 	return uint32(n), key
 }
 
-// setLocalnet switches route_localnet on, on the link that the attachment needs; nil: none.
-// The record comes first, with the value that the first user of the link has found.
+// setLocalnet sets route_localnet on the link that the attachment needs; nil: none. The record is
+// written first, with the value before the first mapping on the link.
 func (d portOwners) setLocalnet(a spec.Attachment, link *rtnl.Link) error {
 	err := d.resetLocalnet(func(index uint32, key string, _ record.Owner) bool {
 		return key == a.Key() && (link == nil || index != link.Index)
@@ -174,11 +172,11 @@ func enableLocalnet(link string) error {
 	return err
 }
 
-// resetLocalnet deletes the records that are unwanted, and gives each link without any
-// other its value back. It goes on past errors. A link that is gone needs nothing.
+// resetLocalnet deletes the records that are unwanted, and restores the sysctl of each link that has
+// no other record. It goes on past errors. The link may be gone.
 //
-// Callers do this before the mappings are released: the guard is there for as long as
-// a mapping is.
+// It is called before the mappings are released, since the rule against CVE-2020-8558 is deleted with
+// the last mapping.
 func (d portOwners) resetLocalnet(unwanted func(link uint32, key string, o record.Owner) bool) error {
 	uses := d.localnetUses()
 	needed := map[uint32]bool{}
@@ -213,7 +211,8 @@ func (d portOwners) resetLocalnet(unwanted func(link uint32, key string, o recor
 	return errors.Join(errs...)
 }
 
-// restoreLocalnet gives a link its value back, unless it has gone or was given another one.
+// restoreLocalnet restores the sysctl of a link, unless the link is gone or the value was changed
+// since.
 func restoreLocalnet(index uint32, was string) error {
 	host := rtnl.Host()
 	conn, err := rtnl.Dial(host)

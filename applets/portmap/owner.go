@@ -15,7 +15,7 @@ import (
 // portOwners is a directory with a record for each attachment that has asked for
 // ports. The rule set says which attachment has a port; the record says whether the owner's
 // namespace still exists, which decides if the port can be taken over.
-// The name of a record is the attachment's key, which is all that a rule says.
+// The name of a record is the attachment's key, as in the rule set.
 type portOwners record.Dir
 
 // A portOwner is one record.
@@ -38,8 +38,8 @@ type udpPort struct {
 	Port   uint16     `json:"port"`
 }
 
-// owner returns the record of an attachment; nil: none that can be read.
-// A broken record is none: the port then counts as held.
+// owner returns the record of an attachment; nil: none that can be read, and the port counts as
+// held.
 func (d portOwners) owner(key string) *portOwner {
 	var o portOwner
 	if record.Dir(d).Read(key+".json", &o) != nil {
@@ -73,7 +73,7 @@ func (d portOwners) drop(a spec.Attachment) error { return record.Dir(d).Remove(
 
 // gone reports whether the owner's namespace is known to be gone: nothing, or
 // another one, is at its path. An owner without a record is taken to be alive.
-// No permission to look is not known to be gone.
+// A path that cannot be read does not count as gone.
 func (d portOwners) gone(key string) bool {
 	o := d.owner(key)
 	if o == nil {
@@ -141,8 +141,8 @@ func withUDP(udp, more []udpPort) []udpPort {
 
 // forgetFlows deletes the connection tracking entries of UDP flows to the
 // ports. The ports are published, or released, whether or not that works.
-// That is warned of: the flows of the old owner then go nowhere until they time out,
-// 30 s after the last packet (nf_conntrack_udp_timeout).
+// An error is a warning: flows of the old owner are lost until they time out, 30 s after the last
+// packet (nf_conntrack_udp_timeout).
 func forgetFlows(r *spec.Request, udp []udpPort) {
 	if len(udp) == 0 {
 		return

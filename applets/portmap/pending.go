@@ -16,20 +16,20 @@ import (
 )
 
 // A container with several networks is given the same ports by each of them:
-// podman, nerdctl and others hand the mappings to every ADD. The first attachment
-// publishes them. The ports of the others are pending: when their owner goes, the next
-// attachment publishes them. (In the reference each has rules of its own, of which the oldest
-// get the packets.)
+// podman, nerdctl and others pass the mappings to every ADD. The first attachment publishes them.
+// The ports of the others are pending: when their owner is deleted, the next attachment publishes
+// them.
 
 // portsAsked is what an ADD asked for.
 type portsAsked struct {
-	Conf    portmapConf    `json:"conf"`
+	Conf    conf           `json:"conf"`
 	Targets []netip.Prefix `json:"targets"`
 }
 
 // pendingPorts is the record of an attachment that could not publish all it asked for,
 // since others of its container have some of it. It is in the file
-// pending/CONTAINER-KEY.json, so the names in that directory say which container has any.
+// pending/CONTAINER-KEY.json, so the names in that directory are enough to know
+// which containers have any.
 type pendingPorts struct {
 	record.Owner
 	portsAsked
@@ -99,7 +99,7 @@ func (d portOwners) nextOwners(r *spec.Request, containerID string, stale func(r
 			p.ContainerID != containerID || stale(p.Owner) || d.gone(p.Attachment().Key()) {
 			return nil
 		}
-		plan, err := p.Conf.plan()
+		plan, err := p.Conf.plan(r.Call)
 		if err != nil {
 			r.Warn("%s in %s: %v", name, d.pending(), err)
 			return nil
@@ -112,8 +112,8 @@ func (d portOwners) nextOwners(r *spec.Request, containerID string, stale func(r
 }
 
 // publishNext publishes what is free of the pending ports, and returns the attachments of which
-// nothing is pending any more; what an attachment has already stays. An error about one costs a
-// warning: the ports of the owner go all the same.
+// nothing is pending any more; what an attachment has already stays. An error about one is a
+// warning: the ports of the owner are released all the same.
 func publishNext(r *spec.Request, x *nft.Tx, next []nextOwner) (published []spec.Attachment) {
 	for _, n := range next {
 		all := true

@@ -23,7 +23,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "portmap",
-	Conf:    portmapConf{},
+	Conf:    conf{},
 	Summary: "ports of the host that lead to ports of a container",
 	Help: `
 key                   type    default              meaning
@@ -32,7 +32,7 @@ snat                  bool    true                 masquerades what comes from a
                                                    or 127.0.0.1, so that answers come back
 masqAll               bool    false                with snat: masquerades what comes from anywhere
 conditionsV4          list    -                    what packets must match as well: addresses,
-                                                   interfaces and marks, in the words of
+                                                   interfaces and marks, in the syntax of
                                                    iptables ([!] -s -d -i -o --mark) or of nft
                                                    (ip|ip6 saddr|daddr, iifname, oifname,
                                                    meta|ct mark, [!=] value or { a, b });
@@ -47,19 +47,18 @@ hostPort              int     0                    1 to 65535; 0: the mapping is
 containerPort         int     -                    1 to 65535
 protocol              string  tcp                  tcp, udp or sctp
 hostIP                string  -                    of the host; none, 0.0.0.0 and :: are any address`,
-	Verbs: spec.Verbs{Add: portmapAdd, Check: portmapCheck, Del: portmapDel, Status: portmapStatus, GC: portmapGC, Restore: portmapRestore},
+	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Status: status, GC: gc, Restore: restore, Chained: true, Validate: validate},
 }
 
-// portmapDataDir is not the reference's, which keeps nothing; in /run, since no namespace
-// outlives a boot.
-const portmapDataDir = "/run/cnibox/portmap"
+// dataDir is in /run, since no namespace outlives a boot.
+const dataDir = "/run/cnibox/portmap"
 
-// portmapAdd publishes all ports in one transaction, or none; hundreds in several.
+// add publishes all ports in one transaction, or none; hundreds in several.
 //
 // The order: the owner's record, the rules, the sysctl, pending ports, old flows. Each failure
-// takes back what precedes it. Ports of an earlier ADD are replaced, not added to.
-func portmapAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	p, err := readPortmap(r)
+// undoes the steps before it. Ports of an earlier ADD are replaced, not added to.
+func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	p, err := readPlan(r)
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +66,7 @@ func portmapAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		return nil, spec.Errorf(spec.CodeConfig, "must be called as chained plugin").
 			WithDetails("portmap needs the prevResult with the container's addresses")
 	}
-	targets := portmapTargets(r.Prev, r.IfName)
+	targets := targetsOf(r.Prev, r.IfName)
 	maps, dir := p.maps(targets), record.Dir(p.dir)
 	if !noMaps(maps) {
 		if err := r.CheckIndexes(); err != nil {
@@ -84,8 +83,8 @@ func portmapAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	return r.Prev, nil
 }
 
-// publish is portmapAdd under the lock.
-func (p *portmapPlan) publish(ctx context.Context, r *spec.Request, maps iter.Seq[nft.PortMap]) error {
+// publish is add under the lock.
+func (p *plan) publish(ctx context.Context, r *spec.Request, maps iter.Seq[nft.PortMap]) error {
 	old := p.dir.owner(r.Attachment.Key()) // of an earlier ADD without a DEL
 	switch none := noMaps(maps); {
 	case none && old == nil:
@@ -111,7 +110,7 @@ func (p *portmapPlan) publish(ctx context.Context, r *spec.Request, maps iter.Se
 	}
 	if err == nil {
 		if pending {
-			err = p.dir.setPending(r.Attachment, portsAsked{*p.conf, portmapTargets(r.Prev, r.IfName)})
+			err = p.dir.setPending(r.Attachment, portsAsked{*p.conf, targetsOf(r.Prev, r.IfName)})
 		} else {
 			err = p.dir.dropPending(r.Attachment)
 		}
@@ -126,14 +125,12 @@ func (p *portmapPlan) publish(ctx context.Context, r *spec.Request, maps iter.Se
 	return nil
 }
 
-// publishPorts makes the transaction. Ports of an earlier ADD of the attachment
-// go in the same one.
-// IPv4 and IPv6 are in the same batch, so no half of a mapping is ever in force.
-// Ports of the container's other attachments are pending.
+// publishPorts publishes the ports in one transaction, IPv4 and IPv6 together, which also deletes
+// those of an earlier ADD of the attachment. Ports that the container's other attachments have become
+// pending.
 //
-// A port of another container that lives is refused, with the owner's name and code 100;
-// that of one whose namespace is gone is taken over. The reference detects nothing: the
-// rule that came first gets the packets.
+// A port of another container is an error of code 100 with the owner's name, unless that one's
+// namespace is gone: then it is taken over.
 func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps iter.Seq[nft.PortMap], again bool) (pending bool, err error) {
 	holders := dir.holders(r.Attachment)
 	var gone []string
@@ -171,10 +168,9 @@ func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps ite
 	return pending, err
 }
 
-// releasePorts drops all that the attachment has published, and what the
-// reference plugins published for it.
-// Nothing of it need exist. udp are the ports whose flows end. Pending ports of the
-// container's other attachments are published in the same transaction.
+// releasePorts deletes the ports of the attachment, also those that the reference plugins published,
+// and publishes pending ports of the container's other attachments in the same transaction. Nothing
+// need exist. udp are the ports whose conntrack entries are deleted.
 func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []udpPort) error {
 	var moved error
 	if o := dir.owner(r.Attachment.Key()); o != nil {
@@ -201,44 +197,41 @@ func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []ud
 	return errors.Join(errs, dir.dropPending(append(published, r.Attachment)...), dir.drop(r.Attachment))
 }
 
-// addressesOf returns the container's addresses, as far as prevResult has them.
-// Of rules of the reference, which name the container alone, the others are
-// those of the container's other networks.
-// The reference's nft rules of one container are released for all of its networks by its
-// own DEL.
+// addressesOf returns the container's addresses of prevResult. By them rules of the reference, which
+// name the container alone, are distinguished from those of the container's other networks.
 func addressesOf(r *spec.Request) []netip.Addr {
 	var addrs []netip.Addr
 	if r.Prev != nil {
-		for _, p := range portmapTargets(r.Prev, r.IfName) {
+		for _, p := range targetsOf(r.Prev, r.IfName) {
 			addrs = append(addrs, p.Addr())
 		}
 	}
 	return addrs
 }
 
-// portmapDel needs no namespace, no prevResult and no mappings: what belongs
+// del needs no namespace, no prevResult and no mappings: what belongs
 // to the attachment carries its key.
-// The reference does nothing without mappings, and runtimes leave them out at DEL.
-func portmapDel(ctx context.Context, r *spec.Request) error {
+// Runtimes leave the mappings out at DEL.
+func del(ctx context.Context, r *spec.Request) error {
 	dir, udp := portsToForget(r)
 	return record.Dir(dir).Locked(ctx, func() error { return releasePorts(ctx, r, dir, udp) })
 }
 
-// portsToForget returns the UDP ports on record, and those of the configuration
-// as far as it can be read: the reference keeps no record.
+// portsToForget returns the UDP ports on record, and those of the configuration, if it can be read,
+// for attachments of the reference, which have no record.
 func portsToForget(r *spec.Request) (portOwners, []udpPort) {
-	var c portmapConf
+	var c conf
 	if err := r.Decode(&c); err != nil {
 		r.Warn("%v: releasing what the attachment owns all the same", err)
 	}
-	path, err := record.In(c.DataDir, portmapDataDir)
+	path, err := record.In(r.Call, c.DataDir, dataDir)
 	if err != nil {
 		r.Warn("%v: it is taken to be %s", err, path)
 	}
 	dir := portOwners(path)
 	var udp []udpPort
 	for _, m := range c.RuntimeConfig.PortMappings {
-		if w, err := m.wish(); err == nil {
+		if w, err := m.wish(""); err == nil {
 			udp = append(udp, udpPorts([]portWish{w})...)
 		}
 	}
@@ -248,14 +241,13 @@ func portsToForget(r *spec.Request) (portOwners, []udpPort) {
 	return dir, udp
 }
 
-// portmapCheck finds each mapping in the kernel and changes nothing.
-// A mapping that was changed is found as well as one that is missing; the code is 102.
-func portmapCheck(_ context.Context, r *spec.Request) error {
-	p, err := readPortmap(r)
+// check looks for each mapping in the kernel. A missing or changed one is code 102.
+func check(_ context.Context, r *spec.Request) error {
+	p, err := readPlan(r)
 	if err != nil {
 		return err
 	}
-	maps := p.maps(portmapTargets(r.Prev, r.IfName))
+	maps := p.maps(targetsOf(r.Prev, r.IfName))
 	if noMaps(maps) {
 		return nil
 	}
@@ -287,10 +279,10 @@ func portmapCheck(_ context.Context, r *spec.Request) error {
 	return checkLocalnet(link)
 }
 
-// portmapStatus reports a kernel in which no port can be published.
-// The code is 50. Which ports are free is not asked: STATUS comes without mappings.
-func portmapStatus(_ context.Context, r *spec.Request) error {
-	if _, err := readPortmap(r); err != nil {
+// status reports a kernel in which no port can be published, with code 50. STATUS comes without
+// mappings, so no port is checked.
+func status(_ context.Context, r *spec.Request) error {
+	if _, err := readPlan(r); err != nil {
 		return err
 	}
 	if err := nft.Open(rtnl.Host()).Probe(); err != nil {
@@ -299,14 +291,14 @@ func portmapStatus(_ context.Context, r *spec.Request) error {
 	return nil
 }
 
-// portmapGC drops the ports of attachments that are gone, and publishes pending ones as DEL
-// does. Those of the reference go too, as far as its rules name their owner.
-func portmapGC(ctx context.Context, r *spec.Request) error {
+// gc deletes the ports of attachments that are gone, and publishes pending ones, as DEL does. It
+// deletes those of the reference too, as far as its rules name their owner.
+func gc(ctx context.Context, r *spec.Request) error {
 	dir, _ := portsToForget(r)
 	return record.Dir(dir).Locked(ctx, func() error { return collectPorts(ctx, r, dir) })
 }
 
-// collectPorts is portmapGC under the lock.
+// collectPorts is gc under the lock.
 func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 	valid := r.ValidKeys()
 	stale := func(o record.Owner) bool { return o.Network == r.Network && !valid(o.Attachment().Key()) }

@@ -8,9 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/applettest"
 	"cnibox/applets/hostport"
 	"cnibox/spec"
+	"cnibox/spec/spectest"
 )
 
 // portmapPrev has two interfaces in the container, and one on the host.
@@ -49,8 +49,8 @@ func TestPortmapConf(t *testing.T) {
 		"hostPort below 0":              {conf: mapping(`"hostPort":-1,"containerPort":1`), err: "Invalid host port number: -1"},
 		"containerPort 0":               {conf: mapping(`"hostPort":1`), err: "Invalid container port number: 0"},
 		"containerPort too big":         {conf: mapping(`"hostPort":1,"containerPort":70000`), err: "Invalid container port number: 70000"},
-		"protocol":                      {conf: mapping(`"hostPort":1,"containerPort":1,"protocol":"icmp"`), err: `protocol "icmp"`},
-		"hostIP":                        {conf: mapping(`"hostPort":1,"containerPort":1,"hostIP":"localhost"`), err: "portMappings[0]: hostIP"},
+		"protocol":                      {conf: mapping(`"hostPort":1,"containerPort":1,"protocol":"icmp"`), err: `portMappings[0].protocol: "icmp"`},
+		"hostIP":                        {conf: mapping(`"hostPort":1,"containerPort":1,"hostIP":"localhost"`), err: "portMappings[0].hostIP"},
 		"hostIP with a zone":            {conf: mapping(`"hostPort":1,"containerPort":1,"hostIP":"fe80::1%eth0"`), err: "zone"},
 		"port taken within the request": {conf: mapping(`"hostPort":1,"containerPort":1},{"hostPort":1,"containerPort":2`), err: "portMappings[1]: tcp * port 1 is asked for twice"},
 		"any and any of a family":       {conf: mapping(`"hostPort":1,"containerPort":1,"hostIP":"::"},{"hostPort":1,"containerPort":2`), err: "asked for twice"},
@@ -63,11 +63,11 @@ func TestPortmapConf(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			conf := tt.conf
-			r := applettest.Request(t, spec.Add, conf+","+portmapPrev+"}", "")
+			r := spectest.Request(t, spec.Add, conf+","+portmapPrev+"}", "")
 			warned := 0
 			r.Warn = func(string, ...any) { warned++ }
-			p, err := readPortmap(r)
-			applettest.WantError(t, err, tt.err, spec.CodeConfig)
+			p, err := readPlan(r)
+			spectest.WantError(t, err, tt.err, spec.CodeConfig)
 			if err != nil {
 				return
 			}
@@ -84,9 +84,9 @@ func TestPortmapConf(t *testing.T) {
 // mapping returns a configuration with mappings, up to its last bracket.
 func mapping(entry string) string { return `{"runtimeConfig":{"portMappings":[{` + entry + `}]}` }
 
-func mapsText(p *portmapPlan, prev *spec.Result) string {
+func mapsText(p *plan, prev *spec.Result) string {
 	var lines []string
-	for m := range p.maps(portmapTargets(prev, "eth0")) {
+	for m := range p.maps(targetsOf(prev, "eth0")) {
 		host := "*"
 		if m.HostIP.IsValid() {
 			host = m.HostIP.String()
@@ -117,7 +117,7 @@ func TestPortmapLocalnetNeed(t *testing.T) {
 		mapping(`"hostPort":1,"containerPort":1`) + `,"snat":false}`:         false,
 		mapping(`"hostPort":1,"containerPort":1`) + `,"snat":true}`:          true,
 	} {
-		p, err := readPortmap(applettest.Request(t, spec.Add, conf, ""))
+		p, err := readPlan(spectest.Request(t, spec.Add, conf, ""))
 		if err != nil {
 			t.Errorf("%s: %v", conf, err)
 			continue
@@ -140,11 +140,11 @@ func TestPortmapProtocolNumbers(t *testing.T) {
 func FuzzPortmapConf(f *testing.F) {
 	f.Add(mapping(`"hostPort":1,"containerPort":2,"protocol":"udp","hostIP":"::"`) + `,"conditionsV4":["!","-s","10.0.0.1"]}`)
 	f.Fuzz(func(t *testing.T, conf string) {
-		r, err := applettest.TryRequest(spec.Add, conf, "")
+		r, err := spectest.TryRequest(spec.Add, conf, "")
 		if err != nil {
 			return
 		}
-		p, err := readPortmap(r)
+		p, err := readPlan(r)
 		if err != nil {
 			return
 		}

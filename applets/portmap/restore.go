@@ -14,14 +14,14 @@ import (
 	"cnibox/spec"
 )
 
-// portmapRestore publishes again what was published for the attachment. What is pending stays
+// restore publishes again what was published for the attachment. What is pending stays
 // so, as long as another attachment of the container has it.
-func portmapRestore(ctx context.Context, r *spec.Request) error {
-	p, err := readPortmap(r)
+func restore(ctx context.Context, r *spec.Request) error {
+	p, err := readPlan(r)
 	if err != nil {
 		return err
 	}
-	maps := p.maps(portmapTargets(r.Prev, r.IfName))
+	maps := p.maps(targetsOf(r.Prev, r.IfName))
 	if noMaps(maps) {
 		return nil
 	}
@@ -58,7 +58,7 @@ func portmapRestore(ctx context.Context, r *spec.Request) error {
 
 // republish plans the mappings. A port that another attachment of the container has stays with
 // it, unless it is only pending there: then that one came first in this restore.
-func (p *portmapPlan) republish(r *spec.Request, x *nft.Tx, maps iter.Seq[nft.PortMap]) error {
+func (p *plan) republish(r *spec.Request, x *nft.Tx, maps iter.Seq[nft.PortMap]) error {
 	holders := p.dir.holders(r.Attachment)
 	pending := p.dir.hasPending(r.Attachment)
 	for m := range maps {

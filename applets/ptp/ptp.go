@@ -20,65 +20,66 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "ptp",
-	Conf:    ptpConf{},
+	Conf:    conf{},
 	Summary: "veth pair between container and host, routed: no bridge, no common segment",
 	Help: `
 key            type    default  meaning
 ipMasq         bool    false    masquerades what leaves the network
-ipMasqBackend  string  -        iptables or nftables; both mean nftables, without a tool
-mtu            int     0        bytes of both ends, 68 to 65535; 0: the kernel's
-ipam           object  -        address plugin, named by its "type"; required; every address
+ipMasqBackend  string  -        iptables or nftables; both mean nftables
+mtu            int     0        bytes of both veths, 68 to 65535; 0: the kernel's
+ipam           object  -        IPAM plugin, named by its "type"; required; every address
                                 needs a gateway
-dns            object  -        nameservers, domain, search, options; instead of ipam's
-mac            string  random   address of the container end
+dns            object  -        nameservers, domain, search, options; replaces ipam's
+mac            string  random   address of the container-side veth
 
-Before dns goes runtimeConfig.dns (capability dns).
-Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
+runtimeConfig.dns (capability dns) replaces dns.
+Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.
 
-The host's end has the gateway addresses, and a route to each address of the container. The
-container reaches all through them, neighbours of its own subnet too. Addresses of one subnet,
-with one gateway, and single ones (/32, /128) will do.`,
-	Verbs: attach.Verbs(attach.Interface[*ptp]{
-		Kind: "veth", IPAM: attach.Required, Validate: (*ptp).validate,
-		Create:    createPtp,
-		Resolve:   func(_ context.Context, op *attach.Op, _ *ptp) error { return op.CheckGateways() },
-		Configure: configurePtp, Setup: setupPtp, Ready: readyPtp,
-		Verify: verifyPtp, Describe: describePtp, Probe: probePtp,
-		Remove:  func(_ context.Context, op *attach.Op, _ *ptp) error { return op.RemoveVeth() },
-		Cleanup: func(ctx context.Context, op *attach.Op, _ *ptp) error { return netfilter.Release(ctx, op, ptpKinds) },
-		Collect: func(ctx context.Context, op *attach.Op, _ *ptp) error { return netfilter.Collect(ctx, op, ptpKinds) },
-		Restore: restorePtp,
+The host-side veth has the gateway addresses, and the host a route to each address of the
+container. All traffic of the container, also within its subnet, is routed by the host. Addresses
+may be of one subnet, have one gateway, or be single ones (/32, /128).`,
+	Verbs: attach.Verbs(attach.Interface[*pair]{
+		Kind: "veth", IPAM: attach.Required, Validate: (*pair).validate,
+		Claims:    func(*pair) spec.Claims { return spec.Claims{Routed: true} },
+		Create:    create,
+		Resolve:   func(_ context.Context, op *attach.Op, _ *pair) error { return op.CheckGateways() },
+		Configure: configure, Setup: setup, Ready: ready,
+		Verify: verify, Describe: describe, Probe: probe,
+		Remove:  func(_ context.Context, op *attach.Op, _ *pair) error { return op.RemoveVeth() },
+		Cleanup: func(ctx context.Context, op *attach.Op, _ *pair) error { return netfilter.Release(ctx, op, kinds) },
+		Collect: func(ctx context.Context, op *attach.Op, _ *pair) error { return netfilter.Collect(ctx, op, kinds) },
+		Restore: restore,
 	}),
 }
 
-// ptpKinds is what a pair owns in the rule set.
-// DEL releases it without namespace and link too; the reference leaves it then.
-var ptpKinds = []nft.Kind{nft.KindMasquerade}
+// kinds is what a pair owns in the rule set.
+// DEL releases it also without namespace and link.
+var kinds = []nft.Kind{nft.KindMasquerade}
 
-// A ptp is a pair at work: the configuration, and the host end once it is there.
-type ptp struct {
-	ptpConf
+// A pair is the veth pair of an attachment: the configuration, and the host-side veth once it
+// exists.
+type pair struct {
+	conf
 	host *rtnl.Link
 }
 
-// ptpConf are the keys; Help tells each. The zero value of each key is its default.
-type ptpConf struct {
+// conf are the keys; Help describes each. The zero value of each key is its default.
+type conf struct {
 	netfilter.MasqConf
 	MTU int `json:"mtu"` // bytes; 0: the kernel's choice
 }
 
-// validate checks what the kernel would find out late or not at all.
-func (c *ptpConf) validate() error {
+// validate checks the keys.
+func (c *conf) validate() error {
 	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535) {
-		return fmt.Errorf(`"mtu" %d is not within 68 to 65535`, c.MTU)
+		return spec.KeyErrorf("mtu", `"mtu" %d is not within 68 to 65535`, c.MTU)
 	}
 	return c.CheckBackend()
 }
 
-// createPtp makes the pair. Nobody else is on its segment, so the host end's link-local
-// address needs no duplicate detection: nothing would be forwarded to the container
-// while that runs.
-func createPtp(_ context.Context, op *attach.Op, c *ptp) (err error) {
+// create creates the pair. No other host is on its segment, so the link-local address of the
+// host-side veth needs no duplicate detection, during which nothing would be forwarded.
+func create(_ context.Context, op *attach.Op, c *pair) (err error) {
 	c.WarnBackend(op)
 	if c.host, err = op.CreateVeth(c.MTU, 0); err != nil {
 		return err
@@ -88,9 +89,9 @@ func createPtp(_ context.Context, op *attach.Op, c *ptp) (err error) {
 	return attach.SkipDAD(op, c.host.Name)
 }
 
-// configurePtp gives the container its addresses without the routes to their networks,
-// which are behind the gateways here, neighbours and all.
-func configurePtp(ctx context.Context, op *attach.Op, _ *ptp) error {
+// configure adds the container's addresses without the routes to their networks, which are reached
+// through the gateways.
+func configure(ctx context.Context, op *attach.Op, _ *pair) error {
 	if err := op.SetAddresses(ctx, false); err != nil {
 		return err
 	}
@@ -100,8 +101,8 @@ func configurePtp(ctx context.Context, op *attach.Op, _ *ptp) error {
 	return op.AddRoutes()
 }
 
-// addGatewayRoutes makes the routes. The kernel keeps one route to a gateway, so two
-// interfaces of a container cannot share one: the code is 100.
+// addGatewayRoutes adds the routes. The kernel has one route to a gateway, so two interfaces of a
+// container cannot share it: the code is 100.
 func addGatewayRoutes(op *attach.Op) error {
 	err := op.Cont.Do(gatewayRoutes(op)...)
 	if errors.Is(err, os.ErrExist) {
@@ -126,7 +127,7 @@ func gatewayRoutes(op *attach.Op) []rtnl.Op {
 		r.Link = op.Link.Index
 		ops = append(ops, rtnl.NewRoute(r))
 	}
-	// All gateways before the first network, as one may lie in another's.
+	// all gateways before the first network, as one may be in that of another
 	for _, ip := range op.Result.IPs {
 		add(rtnl.Route{Dst: attach.Single(ip.Gateway), Src: ip.Address.Addr()})
 	}
@@ -143,26 +144,26 @@ func gatewayRoutes(op *attach.Op) []rtnl.Op {
 	return ops
 }
 
-// scopeHost is RT_SCOPE_HOST, include/uapi/linux/rtnetlink.h: as the reference's routes
-// to containers have it. IPv6 knows no scopes of routes.
+// scopeHost is RT_SCOPE_HOST, include/uapi/linux/rtnetlink.h, the scope of the reference's routes
+// to containers. IPv6 routes have no scope.
 const scopeHost = 254
 
-// setupPtp puts the gateway addresses on the host end, each alone in its network, and the
-// routes to the container behind it. All of it goes with the link.
-func setupPtp(ctx context.Context, op *attach.Op, c *ptp) error {
-	err := op.Host.Do(ptpOps(op.Result.IPs, c.host.Index)...)
+// setup adds the gateway addresses, as /32 or /128, to the host-side veth, and the routes to the
+// container. The kernel deletes them with the link.
+func setup(ctx context.Context, op *attach.Op, c *pair) error {
+	err := op.Host.Do(gatewayOps(op.Result.IPs, c.host.Index)...)
 	if errors.Is(err, os.ErrExist) {
 		return spec.Errorf(spec.CodeBusy, "an address is another container's, the host has a route to it: DEL that one, or have \"ipam\" give another address: %w", err)
 	}
 	if err != nil {
-		return fmt.Errorf("host end %s: %w", c.host.Name, attach.WithoutIPv6(err, c.host.Name))
+		return fmt.Errorf("host-side veth %s: %w", c.host.Name, attach.WithoutIPv6(err, c.host.Name))
 	}
-	return c.AddMasquerade(ctx, op, ptpKinds)
+	return c.AddMasquerade(ctx, op, kinds)
 }
 
-// ptpOps gives each gateway once, whoever shares it. A route that is there already is an
-// error: it leads to another container.
-func ptpOps(ips []spec.IP, link uint32) []rtnl.Op {
+// gatewayOps adds each gateway once. A route that exists already is an error: it is that of another
+// container.
+func gatewayOps(ips []spec.IP, link uint32) []rtnl.Op {
 	var addrs, routes []rtnl.Op
 	for i, ip := range ips {
 		if !slices.ContainsFunc(ips[:i], func(b spec.IP) bool { return b.Gateway == ip.Gateway }) {
@@ -182,10 +183,10 @@ func routeTo(dst netip.Prefix, link uint32) rtnl.Op {
 	return rtnl.NewRoute(r)
 }
 
-// readyPtp waits for the host end, then switches forwarding on, last of all, and off again
-// if the ADD fails after all and no other attachment is there to lean on it.
-func readyPtp(ctx context.Context, op *attach.Op, c *ptp) error {
-	if err := op.WaitHostEnd(ctx, c.host); err != nil {
+// ready waits for the host-side veth, then enables forwarding, as the last step, and disables it
+// again if the ADD fails and no other attachment needs it.
+func ready(ctx context.Context, op *attach.Op, c *pair) error {
+	if err := op.WaitHostVeth(ctx, c.host); err != nil {
 		return err
 	}
 	return attach.SwitchForwarding(op, func(restore func() error) error {
@@ -202,14 +203,13 @@ func readyPtp(ctx context.Context, op *attach.Op, c *ptp) error {
 	})
 }
 
-// verifyPtp checks the routes by way of the gateway, and the host's side: the host end, its
+// verify checks the routes by way of the gateway, and the host's side: the host-side veth, its
 // gateway addresses, the routes to the container, masquerading and forwarding.
-// The reference looks at none of these.
-func verifyPtp(_ context.Context, op *attach.Op, c *ptp) error {
+func verify(_ context.Context, op *attach.Op, c *pair) error {
 	if err := checkGatewayRoutes(op); err != nil {
 		return err
 	}
-	host, err := op.HostEnd()
+	host, err := op.HostVeth()
 	if err != nil {
 		return attach.Mismatch("host interface: %w", err)
 	}
@@ -219,15 +219,14 @@ func verifyPtp(_ context.Context, op *attach.Op, c *ptp) error {
 	if !host.Up {
 		return attach.Mismatch("%s is down", host.Name)
 	}
-	if err := checkPtpHost(op, host); err != nil {
+	if err := checkHost(op, host); err != nil {
 		return err
 	}
 	return errors.Join(c.CheckMasquerade(op), attach.CheckForwarding(op))
 }
 
-// checkGatewayRoutes wants a route to each gateway on the container's link.
-// CHECK has prevResult in place of the result. The route may be in another table, where
-// sbr or vrf has put it.
+// checkGatewayRoutes looks for a route to each gateway on the container's link, in any table: sbr
+// or vrf may have moved it.
 func checkGatewayRoutes(op *attach.Op) error {
 	have, err := op.Cont.Routes(rtnl.RouteFilter{Link: op.Link.Index, Table: rtnl.AllTables})
 	if err != nil {
@@ -242,8 +241,8 @@ func checkGatewayRoutes(op *attach.Op) error {
 	return nil
 }
 
-// checkPtpHost compares what is on the host end with the result.
-func checkPtpHost(op *attach.Op, host *rtnl.Link) error {
+// checkHost compares what is on the host-side veth with the result.
+func checkHost(op *attach.Op, host *rtnl.Link) error {
 	addrs, err := op.Host.Addrs(host.Index)
 	if err != nil {
 		return err
@@ -263,9 +262,9 @@ func checkPtpHost(op *attach.Op, host *rtnl.Link) error {
 	return nil
 }
 
-// describePtp enters the two ends into the result of GET.
-func describePtp(_ context.Context, op *attach.Op, c *ptp) (err error) {
-	if c.host, err = op.HostEnd(); err != nil {
+// describe enters both veths into the result of GET.
+func describe(_ context.Context, op *attach.Op, c *pair) (err error) {
+	if c.host, err = op.HostVeth(); err != nil {
 		return err
 	}
 	op.AddInterface(attach.HostInterface(c.host))
@@ -273,8 +272,8 @@ func describePtp(_ context.Context, op *attach.Op, c *ptp) (err error) {
 	return nil
 }
 
-// probePtp reports whether the kernel can masquerade, if it is to.
-func probePtp(_ context.Context, _ *spec.Request, c *ptp) error {
+// probe reports whether the kernel can masquerade, if that is configured.
+func probe(_ context.Context, _ *spec.Request, c *pair) error {
 	if !c.IPMasq {
 		return nil
 	}

@@ -9,10 +9,10 @@ import (
 	"cnibox/rtnl"
 )
 
-// restorePtp brings the host-side veth up, with its addresses and the routes to the container,
+// restore brings the host-side veth up, with its addresses and the routes to the container,
 // all of which a link that was set down, or flushed, has lost; then forwarding and the rules.
-func restorePtp(ctx context.Context, op *attach.Op, c *ptp) (err error) {
-	if c.host, err = op.HostEnd(); err != nil {
+func restore(ctx context.Context, op *attach.Op, c *pair) (err error) {
+	if c.host, err = op.HostVeth(); err != nil {
 		return op.LostHostEnd(err)
 	}
 	if c.host.AcceptsRA {
@@ -36,7 +36,7 @@ func restorePtp(ctx context.Context, op *attach.Op, c *ptp) (err error) {
 	if err := attach.Once(ctx, key, forward); err != nil {
 		return err
 	}
-	return c.AddMasquerade(ctx, op, ptpKinds)
+	return c.AddMasquerade(ctx, op, kinds)
 }
 
 // restoreRoutes adds the addresses and routes that the host-side veth lacks. A route to a

@@ -15,68 +15,69 @@ import (
 
 	"cnibox/internal/disk"
 	"cnibox/internal/flock"
+	"cnibox/internal/state"
 	"cnibox/spec"
 )
 
-// longestRecord is the most that is read of one record, in bytes. Most have less
-// than 500; one holds a configuration, and names.
+// MaxSize is the size of the largest record that is read, in bytes. Most have less than 500; one
+// contains a configuration.
 const MaxSize = spec.MaxConf + 1<<10
 
-// recordTemp ends the name of a record that is being written.
+// TempSuffix ends the name of a record that is being written.
 const TempSuffix = ".tmp"
 
-// records is a folder with one small JSON file for each attachment: what a
-// plugin that works on a result must know at DEL. Files are replaced whole, by
-// rename, and never written or read through a symbolic link.
-// The string is the path of the folder, which is made when the first one is written.
+// Dir is the path of a directory with one small JSON file for each attachment. Files are replaced
+// by rename, and never written or read through a symbolic link. The directory is created with the
+// first one.
 type Dir string
 
-// A recordOwner stands in each record. GC needs it, since a file name says
-// neither where the container ID ends nor which network it was; records of the
-// reference plugins have none, so GC leaves them to DEL.
-// It compares with ==, and serves as a map key.
+// An Owner is the attachment of a record, which its file name does not have whole. GC leaves records
+// of the reference plugins, which have no owner, to DEL. It compares with ==, and serves as a map
+// key.
 type Owner struct {
 	Network     string `json:"network,omitempty"`
 	ContainerID string `json:"containerID,omitempty"`
 	IfName      string `json:"ifName,omitempty"`
 }
 
-// recordsIn returns the folder that a configuration names; the empty string is the
-// usual one. A path must be absolute, since runtimes start plugins anywhere: for
-// another one the usual folder comes with an error of code 7.
-func In(configured string, usual Dir) (Dir, error) {
+// In returns the directory that a configuration names; the empty string is the usual one, or
+// the one of its name in the state directory of the call. A path must be absolute, since
+// runtimes start plugins anywhere: for another one the usual directory comes with an error of
+// code 7.
+func In(c spec.Call, configured string, usual Dir) (Dir, error) {
+	usual = Dir(state.Dir(c.StateDir, string(usual)))
 	switch {
 	case configured == "":
 		return usual, nil
 	case !filepath.IsAbs(configured) || strings.Contains(configured, "\x00"):
-		return usual, spec.Errorf(spec.CodeConfig, `"dataDir" %q is not an absolute path`, configured)
+		return usual, spec.Errorf(spec.CodeConfig, `"dataDir" %q is not an absolute path`, configured).AtKey("dataDir")
 	}
 	return Dir(configured), nil
 }
 
-// recordsOf reads the one key that DEL and GC need, whatever else the
-// configuration holds.
-// A configuration that cannot be read costs a warning, and the usual folder is taken.
+// Configured reads the one key that DEL and GC need. If the configuration cannot be read it warns,
+// and returns the usual directory.
 func Configured(r *spec.Request, usual Dir) Dir {
 	var c struct {
 		DataDir string `json:"dataDir"`
 	}
-	if err := r.Decode(&c); err != nil {
-		r.Warn("%v: dataDir is taken to be %s", err, usual)
+	derr := r.Decode(&c)
+	dir, err := In(r.Call, c.DataDir, usual)
+	if derr != nil {
+		r.Warn("%v: dataDir is taken to be %s", derr, dir)
 	}
-	dir, err := In(c.DataDir, usual)
 	if err != nil {
 		r.Warn("%v: it is taken to be %s", err, dir)
 	}
 	return dir
 }
 
-// ownerOf names an attachment in its record.
+// OwnerOf returns the owner for the record of an attachment.
 func OwnerOf(a spec.Attachment) Owner {
 	return Owner{a.Network, a.ContainerID, a.IfName}
 }
 
-// attachment is whose record it is.
+// Attachment returns the attachment of the record.
 func (o Owner) Attachment() spec.Attachment {
 	return spec.Attachment{Network: o.Network, ContainerID: o.ContainerID, IfName: o.IfName}
 }
@@ -84,20 +85,20 @@ func (o Owner) Attachment() spec.Attachment {
 // Of reports whether the record is the attachment's.
 func (o Owner) Of(a spec.Attachment) bool { return o == OwnerOf(a) }
 
-// made makes the folder, which can be locked then. If that fails, so does writing.
+// Make creates the directory, so that it can be locked. If that fails, so does writing.
 func (d Dir) Make() Dir {
 	os.MkdirAll(string(d), 0o700)
 	return d
 }
 
-// notDir reports whether something other than a directory has its path.
+// NotDir reports whether something other than a directory has its path.
 func (d Dir) NotDir() bool {
 	info, err := os.Stat(string(d))
 	return err == nil && !info.IsDir()
 }
 
-// locked runs fn while no other verb does what is done under this lock. The lock is on the
-// folder, so no file is needed; without a folder there are no records.
+// Locked runs fn under a lock on the directory. Without the directory there are no records, and
+// nothing is locked.
 func (d Dir) Locked(ctx context.Context, fn func() error) error {
 	fd, err := unix.Open(string(d), unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -111,10 +112,9 @@ func (d Dir) Locked(ctx context.Context, fn func() error) error {
 	return fn()
 }
 
-// write stores v, in a folder that root alone may look into.
-// Nothing is synced: what a record is about does not outlive a power cut. Verbs of one
-// container come one after another, so a name for the temporary file is enough. Errors
-// have code 5.
+// Write stores v, in a directory that only root can read. Nothing is synced: the namespace of a
+// record does not outlive a power cut. Verbs of one container are not concurrent, so the name of the
+// temporary file is fixed. Errors have code 5.
 func (d Dir) Write(name string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -126,15 +126,14 @@ func (d Dir) Write(name string, v any) error {
 	return nil
 }
 
-// replace is write without the encoding and the code.
+// Replace is Write without the encoding and the code.
 func (d Dir) Replace(name string, b []byte) error {
 	path := filepath.Join(string(d), name)
 	return disk.Replace(path, path+TempSuffix, b, 0)
 }
 
-// read decodes the record into v. The error is os.ErrNotExist if there is
-// none; a link, a device or a pipe in its place is not read.
-// v may be changed in part when it fails.
+// Read decodes the record into v. The error is os.ErrNotExist if there is none; a link, a device or
+// a pipe is not read. After an error v may be changed in part.
 func (d Dir) Read(name string, v any) error {
 	path := filepath.Join(string(d), name)
 	b, err := disk.Read(path, unix.O_NOFOLLOW, MaxSize)
@@ -147,14 +146,14 @@ func (d Dir) Read(name string, v any) error {
 	return nil
 }
 
-// remove deletes the record and what an interrupted write left of it.
-// One that is not there is fine, and so is a folder that is none.
+// Remove deletes the record and what an interrupted write left of it. It is no error if they, or the
+// directory, do not exist.
 func (d Dir) Remove(name string) error {
 	path := filepath.Join(string(d), name)
 	return errors.Join(RemoveFile(path), RemoveFile(path+TempSuffix))
 }
 
-// dropFile deletes a file that need not be there. Errors have code 5.
+// RemoveFile deletes a file, which need not exist. Errors have code 5.
 func RemoveFile(path string) error {
 	if err := disk.Remove(path); err != nil {
 		return spec.Errorf(spec.CodeIO, "%w", err)
@@ -162,9 +161,8 @@ func RemoveFile(path string) error {
 	return nil
 }
 
-// keep deletes the records of a network's attachments that are not valid any
-// more, and goes on past errors. A record without an owner is not judged.
-// It is GC's. valid is the network's, other networks' records stay.
+// DeleteStale is for GC: it deletes the records of a network's attachments that are not valid any more,
+// and goes on past errors. Records without an owner stay.
 func (d Dir) DeleteStale(network string, valid []spec.Attachment) error {
 	live := make(map[Owner]bool)
 	for _, a := range valid {
@@ -179,8 +177,8 @@ func (d Dir) DeleteStale(network string, valid []spec.Attachment) error {
 	})
 }
 
-// each calls fn with the name of each record, in any order, and goes on past errors. A
-// folder that is not there has none.
+// Each calls fn with the name of each record, in any order, and goes on past errors. The directory
+// need not exist.
 func (d Dir) Each(fn func(name string) error) error {
 	entries, err := os.ReadDir(string(d))
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
@@ -195,7 +193,7 @@ func (d Dir) Each(fn func(name string) error) error {
 	return errors.Join(errs...)
 }
 
-// dropInterrupted deletes what writers left that were killed. The caller has the lock.
+// RemoveTemporary deletes the temporary files of writers that were killed. The caller has the lock.
 func (d Dir) RemoveTemporary() error {
 	entries, err := os.ReadDir(string(d))
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
@@ -210,6 +208,6 @@ func (d Dir) RemoveTemporary() error {
 	return errors.Join(errs...)
 }
 
-// recordName is the name of an attachment's record. The key is in it and not the names,
-// which may be too long, and of which several together can be written alike.
+// Name is the name of an attachment's record. It has the key, since the names may be too long and,
+// joined, ambiguous.
 func Name(a spec.Attachment) string { return a.Key() + ".json" }

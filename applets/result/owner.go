@@ -16,21 +16,21 @@ import (
 	"cnibox/spec"
 )
 
-// A claim is the record of a plugin that works on a result: whose interface it has
-// changed, and which one that is. It is written before the first change.
+// A Record has the owner and the identity of an interface that a plugin changes. It is written
+// before the first change.
 //
-// Runtimes DEL what they could not ADD, while another network has an interface of the
-// name; and they DEL late, when another container has the path of the namespace. Without
-// a claim such a DEL would take away what is another attachment's.
+// Runtimes DEL what they could not ADD, while an interface of another network has the name, and
+// they DEL late, when another container has the path of the namespace. By the record such a DEL
+// does not change what another attachment owns.
 type Record struct {
 	record.Owner
 	LinkID
 }
 
-// A linkID distinguishes an interface from all others that there are, and from those that there
-// were. A namespace that has ended leaves path and inode to the next one at once, and
-// its first links have the same indexes; what differs is the cookie, and before
-// Linux 5.14, for a veth pair, the index of the host's end. The zero value is not known.
+// A LinkID identifies an interface among all that exist and have existed. A new namespace may have
+// the path and the inode of one that has ended, and its links the same indexes; the cookie differs,
+// and before Linux 5.14, for a veth pair, the index of the host-side veth. The zero value is
+// unknown.
 type LinkID struct {
 	rtnl.ID
 	Cookie uint64 `json:"cookie,omitempty"` // of the namespace; 0: before Linux 5.14
@@ -38,10 +38,10 @@ type LinkID struct {
 	Parent uint32 `json:"parent,omitempty"`
 }
 
-// sameNS reports whether both are of one namespace.
+// SameNS reports whether both are of one namespace.
 func (id LinkID) SameNS(o LinkID) bool { return id.ID == o.ID && id.Cookie == o.Cookie }
 
-// id describes the interface; without one, the namespace alone.
+// ID describes the interface; without one, the namespace alone.
 func (c *Interface) ID() (id LinkID, err error) {
 	if id.ID, err = c.NS.ID(); err != nil {
 		return LinkID{}, err
@@ -53,7 +53,7 @@ func (c *Interface) ID() (id LinkID, err error) {
 	return id, err
 }
 
-// readOwn returns the record of an attachment; nil: there is none that can be read.
+// ReadRecord returns the record of an attachment; nil: it has none that can be read.
 func ReadRecord[T interface{ Of(spec.Attachment) bool }](dir record.Dir, a spec.Attachment) *T {
 	rec := new(T)
 	if dir.Read(record.Name(a), rec) != nil || !(*rec).Of(a) {
@@ -62,7 +62,7 @@ func ReadRecord[T interface{ Of(spec.Attachment) bool }](dir record.Dir, a spec.
 	return rec
 }
 
-// claim writes that of an attachment, and registers the way back.
+// WriteRecord writes that of an attachment, and registers its undo.
 func (c *Interface) WriteRecord(dir record.Dir, a spec.Attachment, undo *undo.Stack) error {
 	id, err := c.ID()
 	if err != nil {
@@ -71,7 +71,7 @@ func (c *Interface) WriteRecord(dir record.Dir, a spec.Attachment, undo *undo.St
 	return ReplaceRecord(dir, undo, a, Record{Owner: record.OwnerOf(a), LinkID: id})
 }
 
-// replaceFor writes the record of an attachment, and registers how to bring back what was
+// ReplaceRecord writes the record of an attachment, and registers how to bring back what was
 // there before.
 func ReplaceRecord(d record.Dir, undo *undo.Stack, a spec.Attachment, v any) error {
 	name := record.Name(a)
@@ -88,10 +88,9 @@ func ReplaceRecord(d record.Dir, undo *undo.Stack, a spec.Attachment, v any) err
 	return nil
 }
 
-// owns reports whether DEL may change the interface; rec is the claim of the attachment,
-// nil: there is none. Attachments that the reference or an earlier version has made have
-// no claim, or one without the interface: then its label names the owner, or the claim of
-// another attachment, or prevResult.
+// Owns reports whether DEL may change the interface; rec is the record of the attachment, nil: it
+// has none. Attachments of the reference or of an earlier version have no record, or one without the
+// interface: then the owner follows from the label, the record of another attachment, or prevResult.
 func (c *Interface) Owns(r *spec.Request, dir record.Dir, rec *Record) (bool, error) {
 	if c.Link == nil {
 		return false, nil
@@ -104,7 +103,7 @@ func (c *Interface) Owns(r *spec.Request, dir record.Dir, rec *Record) (bool, er
 	if claimed && id.Cookie != 0 {
 		return true, nil
 	}
-	host, err := c.hostEnd()
+	host, err := c.hostVeth()
 	if err != nil {
 		return false, err
 	}
@@ -125,8 +124,8 @@ func (c *Interface) Owns(r *spec.Request, dir record.Dir, rec *Record) (bool, er
 	return c.describedBy(r.Prev, host), nil
 }
 
-// hostEnd is the other end of the interface; nil: there is none on the host.
-func (c *Interface) hostEnd() (*rtnl.Link, error) {
+// hostVeth is the peer of the interface on the host; nil: it has none.
+func (c *Interface) hostVeth() (*rtnl.Link, error) {
 	if c.Link.Kind != "veth" {
 		return nil, nil
 	}
@@ -142,9 +141,9 @@ func (c *Interface) hostEnd() (*rtnl.Link, error) {
 	return peer, err
 }
 
-// claimedByOther reports whether an interface is claimed by another attachment.
+// recordedByOther reports whether an interface is in the record of another attachment.
 func recordedByOther(d record.Dir, id LinkID, a spec.Attachment) (found bool) {
-	// What cannot be read claims nothing.
+	// a record that cannot be read does not count
 	_ = d.Each(func(name string) error {
 		var rec Record
 		if d.Read(name, &rec) == nil && rec.LinkID == id && !rec.Of(a) {

@@ -1,6 +1,6 @@
-// Package result is what plugins share that work on the result of others (bandwidth, portmap,
-// sbr, tuning, vrf): the interface that CNI_IFNAME names in the container, the record that
-// tells whose it is, and routes that move to another table.
+// Package result is shared by plugins that work on the result of others (bandwidth, portmap,
+// sbr, tuning, vrf): it has the interface that CNI_IFNAME names in the container, the record of its
+// owner, and routes that move to another table.
 package result
 
 import (
@@ -17,18 +17,15 @@ import (
 	"cnibox/spec"
 )
 
-// A chained is what a plugin that works on a result has open of the container.
-// At DEL all of it may be missing.
+// An Interface is the container's interface, opened. At DEL all of it may be missing.
 type Interface struct {
 	NS   *rtnl.NS   // nil: gone
 	Conn *rtnl.Conn // in ns; nil without it
 	Link *rtnl.Link // CNI_IFNAME, as it was when it was opened; nil: gone
 }
 
-// openChained opens the namespace and finds the interface. none is the code of the
-// error when that is missing; 0, for DEL, takes it without an error.
-// The caller closes it. Nothing is created at the path: a file there that is no
-// namespace would keep each DEL after it from working.
+// Open opens the namespace and finds the interface. none is the code of the error if that is
+// missing; 0, for DEL: it is no error. The caller closes it.
 func Open(r *spec.Request, none int) (*Interface, error) {
 	open := netns.Open
 	if none == 0 {
@@ -58,7 +55,7 @@ func Open(r *spec.Request, none int) (*Interface, error) {
 	return c, nil
 }
 
-// close gives the descriptors back, and the lock.
+// Close closes the descriptors, which releases the lock.
 func (c *Interface) Close() {
 	if c.Conn != nil {
 		c.Conn.Close()
@@ -68,9 +65,8 @@ func (c *Interface) Close() {
 	}
 }
 
-// lock keeps others, the reference's sbr among them, from changing the rules of the
-// namespace at the same moment, until close. It is an flock(2) on the namespace itself,
-// so no file is needed for it. Errors have code 11 when it was not to be had in time.
+// Lock excludes others, the reference's sbr among them, from changing the rules of the namespace
+// until Close. It is an flock(2) on the namespace itself. The code is 11 if others hold it too long.
 func (c *Interface) Lock(ctx context.Context) error {
 	fd, err := unix.FcntlInt(uintptr(c.NS.FD()), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {

@@ -4,11 +4,11 @@ import (
 	"net/netip"
 	"testing"
 
-	"cnibox/applets/applettest"
 	"cnibox/spec"
+	"cnibox/spec/spectest"
 )
 
-// [S] A new table is none that is used, nor one that every namespace has.
+// A new table is none that is used, nor one that every namespace has.
 func TestFreeTable(t *testing.T) {
 	used := map[int]bool{1: true, 252: true}
 	for _, tt := range []struct{ from, want int }{{1, 2}, {1, 3}, {252, 256}, {252, 257}} {
@@ -27,7 +27,7 @@ func TestTellTables(t *testing.T) {
 		{Dst: prefix("192.0.2.0/24"), GW: addr("10.1.0.2")}, {Dst: prefix("0.0.0.0/0"), Table: &own},
 	}
 	for version, want := range map[string][4]int{"1.1.0": {100, 101, 0, 500}, "1.0.0": {-1, -1, 0, 500}} {
-		r := applettest.Request(t, spec.Add, `{"cniVersion":"`+version+`"}`, "")
+		r := spectest.Request(t, spec.Add, `{"cniVersion":"`+version+`"}`, "")
 		r.Prev = (&spec.Result{Routes: routes}).Clone()
 		SetTables(r, moved)
 		i := 0

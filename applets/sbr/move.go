@@ -13,22 +13,22 @@ import (
 	"cnibox/spec"
 )
 
-// An sbr is one verb at work in a namespace.
-type sbr struct {
+// A routing is the opened interface with the rules of its namespace.
+type routing struct {
 	*result.Interface
-	rules []rtnl.Rule // those that are there
+	rules []rtnl.Rule // of the namespace
 	moved []result.MovedRoute
 	undo  undo.Stack
 }
 
-// openSBR opens the namespace and reads its rules; see openChained for none.
+// open opens the namespace and reads its rules; see [result.Open] for none.
 // The caller closes it.
-func openSBR(r *spec.Request, none int) (*sbr, error) {
+func open(r *spec.Request, none int) (*routing, error) {
 	c, err := result.Open(r, none)
 	if err != nil {
 		return nil, err
 	}
-	s := &sbr{Interface: c}
+	s := &routing{Interface: c}
 	if c.NS == nil {
 		return s, nil
 	}
@@ -39,8 +39,8 @@ func openSBR(r *spec.Request, none int) (*sbr, error) {
 	return s, nil
 }
 
-// tableOf returns the table that an address is led to by an earlier ADD; 0: there is none.
-func (s *sbr) tableOf(ip netip.Addr) int {
+// tableOf returns the table of the rule that an earlier ADD has added for an address; 0: none.
+func (s *routing) tableOf(ip netip.Addr) int {
 	for _, r := range s.rules {
 		if isSource(r) && r.Src.Addr() == ip && r.Table >= firstTable && !result.IsReservedTable(r.Table) {
 			return r.Table
@@ -49,9 +49,8 @@ func (s *sbr) tableOf(ip netip.Addr) int {
 	return 0
 }
 
-// do makes one change that is taken back by another. A route that is there already was
-// not taken away after all.
-func (s *sbr) do(op, back rtnl.Op) error {
+// do makes a change and registers its undo. A route that exists already is no error of the undo.
+func (s *routing) do(op, back rtnl.Op) error {
 	s.undo.Add(op.String(), func(context.Context) error {
 		if err := s.Conn.Do(back); !errors.Is(err, os.ErrExist) {
 			return err
@@ -61,8 +60,8 @@ func (s *sbr) do(op, back rtnl.Op) error {
 	return s.Conn.Do(op)
 }
 
-// rule leads an address to a table, unless it is led there already.
-func (s *sbr) rule(ip netip.Addr, table int) error {
+// rule adds the rule of an address, unless it exists.
+func (s *routing) rule(ip netip.Addr, table int) error {
 	rule := sourceRule(ip, table)
 	for _, r := range s.rules {
 		if isSource(r) && r.Src == rule.Src && r.Table == table {
@@ -72,9 +71,9 @@ func (s *sbr) rule(ip netip.Addr, table int) error {
 	return s.do(rtnl.NewRule(rule), rtnl.DropRule(rule))
 }
 
-// apply notes the rules, fills the tables, then leads the addresses there, then clears the
-// main table, so that at no moment a packet finds no route.
-func (s *sbr) apply(r *spec.Request, c *sbrConf, ips []spec.IP) error {
+// apply records the rules, fills the tables, adds the rules and clears the main table, in this order,
+// so that every packet has a route at any time.
+func (s *routing) apply(r *spec.Request, c *conf, ips []spec.IP) error {
 	rules, err := s.choose(c, ips)
 	if err != nil {
 		return err
@@ -104,7 +103,7 @@ func (s *sbr) apply(r *spec.Request, c *sbrConf, ips []spec.IP) error {
 
 // choose returns the rule of each address: to the table of the configuration, that of an
 // earlier ADD, or one that is free.
-func (s *sbr) choose(c *sbrConf, ips []spec.IP) (rules []madeRule, err error) {
+func (s *routing) choose(c *conf, ips []spec.IP) (rules []madeRule, err error) {
 	var used map[int]bool
 	if c.Table == nil {
 		if used, err = result.UsedTables(s.Conn, s.rules); err != nil {
@@ -125,7 +124,7 @@ func (s *sbr) choose(c *sbrConf, ips []spec.IP) (rules []madeRule, err error) {
 
 // fits reports whether a route of the interface is needed by what an address sends: its
 // source or its gateway is in the address's network, or it has neither. Gateways of IPv6
-// are mostly link-local. What is on the link itself needs no rule, and stays.
+// are mostly link-local. Routes to the link itself stay.
 func fits(r rtnl.Route, ip spec.IP) bool {
 	net := ip.Address.Masked()
 	switch {
@@ -138,10 +137,9 @@ func fits(r rtnl.Route, ip spec.IP) bool {
 }
 
 // wants returns the routes of an address's table, those without a gateway first, since the
-// others lean on them. A default route is there if a gateway is known.
-// A gateway of the configuration is the only one; the reference writes the interface's own
-// default route over it.
-func (c *sbrConf) wants(ip spec.IP, main []rtnl.Route, link uint32, table int) []rtnl.Route {
+// others depend on them. It has a default route if a gateway is known; one of the configuration
+// replaces the interface's.
+func (c *conf) wants(ip spec.IP, main []rtnl.Route, link uint32, table int) []rtnl.Route {
 	gw := c.gateway(ip.Address.Addr().Is4())
 	static := gw.IsValid()
 	if !static {
@@ -175,9 +173,9 @@ func defaultOf(a netip.Addr) netip.Prefix {
 	return p
 }
 
-// fill puts routes into a table, in place of those of an earlier ADD, and notes what the
-// table holds then.
-func (s *sbr) fill(table int, want []rtnl.Route) error {
+// fill adds routes to a table, which replace those of an earlier ADD, and records the routes of the
+// table.
+func (s *routing) fill(table int, want []rtnl.Route) error {
 	have, err := s.Conn.Routes(rtnl.RouteFilter{Table: table, Link: s.Link.Index})
 	if err != nil {
 		return err
@@ -206,8 +204,8 @@ func (s *sbr) fill(table int, want []rtnl.Route) error {
 
 // clear takes the routes that are in a table now from the main table. With source hints
 // those without a gateway stay, and those of the addresses' own networks get the address
-// as source. Routes that fit no address stay too: they are in no other table.
-func (s *sbr) clear(c *sbrConf, ips []spec.IP, main []rtnl.Route) error {
+// as source. Routes that fit no address stay too.
+func (s *routing) clear(c *conf, ips []spec.IP, main []rtnl.Route) error {
 	for i := len(main) - 1; i >= 0; i-- { // backwards, so that undoing puts them back in their order
 		r := main[i]
 		with, changed := r, false
@@ -223,8 +221,7 @@ func (s *sbr) clear(c *sbrConf, ips []spec.IP, main []rtnl.Route) error {
 		if with == r {
 			continue
 		}
-		// Another interface may have a route that differs by its link alone, which a
-		// replacing message would hit.
+		// Not NLM_F_REPLACE: it could replace a route of another interface.
 		if err := s.do(rtnl.DropRoute(r), rtnl.AppendRoute(r)); err != nil {
 			return err
 		}
@@ -238,15 +235,14 @@ func (s *sbr) clear(c *sbrConf, ips []spec.IP, main []rtnl.Route) error {
 	return nil
 }
 
-// sbrCheck looks for the rule of each address, and for a default route and others in its
-// table. The main table is not looked at: router advertisements may have put routes there.
-// The reference checks nothing.
-func sbrCheck(_ context.Context, r *spec.Request) error {
-	c, err := readSBR(r)
+// check looks for the rule of each address, and for a default route and others in its
+// table. The main table is not checked: it may have routes of router advertisements.
+func check(_ context.Context, r *spec.Request) error {
+	c, err := readConf(r)
 	if err = cmp.Or(err, r.CheckIndexes()); err != nil {
 		return err
 	}
-	s, err := openSBR(r, spec.CodeCheck)
+	s, err := open(r, spec.CodeCheck)
 	if err != nil {
 		return err
 	}
@@ -259,8 +255,8 @@ func sbrCheck(_ context.Context, r *spec.Request) error {
 	return nil
 }
 
-// check is sbrCheck for one address.
-func (s *sbr) check(c *sbrConf, ip spec.IP) error {
+// check is check for one address.
+func (s *routing) check(c *conf, ip spec.IP) error {
 	addr := ip.Address.Addr()
 	if c.Table != nil {
 		for _, r := range s.rules {

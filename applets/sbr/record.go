@@ -16,21 +16,20 @@ type madeRule struct {
 	Table int        `json:"table"`
 }
 
-// An sbrRecord is what DEL takes back.
-type sbrRecord struct {
+// A rulesRecord has the rules that DEL deletes.
+type rulesRecord struct {
 	result.Record
 	Rules []madeRule `json:"rules"`
 }
 
-// remember puts rules on record before they are made. Those of an earlier ADD for this
-// interface stay there.
-func (s *sbr) remember(a spec.Attachment, dir record.Dir, rules []madeRule) error {
+// remember records rules before they are added, beside those of an earlier ADD for this interface.
+func (s *routing) remember(a spec.Attachment, dir record.Dir, rules []madeRule) error {
 	id, err := s.ID()
 	if err != nil {
 		return err
 	}
-	rec := sbrRecord{result.Record{Owner: record.OwnerOf(a), LinkID: id}, slices.Clone(rules)}
-	if old := result.ReadRecord[sbrRecord](dir, a); old != nil && old.LinkID == id {
+	rec := rulesRecord{result.Record{Owner: record.OwnerOf(a), LinkID: id}, slices.Clone(rules)}
+	if old := result.ReadRecord[rulesRecord](dir, a); old != nil && old.LinkID == id {
 		for _, m := range old.Rules {
 			if !slices.Contains(rules, m) {
 				rec.Rules = append(rec.Rules, m)
@@ -43,10 +42,10 @@ func (s *sbr) remember(a spec.Attachment, dir record.Dir, rules []madeRule) erro
 // made returns the rules that are the attachment's: those on record, if they are in this
 // namespace. Attachments of the reference and of earlier versions have no record; theirs
 // are the rules of the addresses that the interface has, and of those of prevResult. An
-// interface that is another attachment's is forgotten; it may have the address of the one
-// that is gone, and its rule.
-func (s *sbr) made(r *spec.Request, dir record.Dir) ([]madeRule, error) {
-	rec := result.ReadRecord[sbrRecord](dir, r.Attachment)
+// interface of another attachment is ignored, though it may have the address, and so the rule, of the
+// one that is gone.
+func (s *routing) made(r *spec.Request, dir record.Dir) ([]madeRule, error) {
+	rec := result.ReadRecord[rulesRecord](dir, r.Attachment)
 	var of *result.Record
 	if rec != nil {
 		of = &rec.Record
@@ -82,7 +81,7 @@ func (s *sbr) made(r *spec.Request, dir record.Dir) ([]madeRule, error) {
 
 // left returns the rules of a record whose interface is gone, if they are in this namespace
 // and no other interface has the address. rec may be nil.
-func (s *sbr) left(rec *sbrRecord) (rules []madeRule, err error) {
+func (s *routing) left(rec *rulesRecord) (rules []madeRule, err error) {
 	if rec == nil {
 		return nil, nil
 	}
@@ -109,7 +108,7 @@ func (s *sbr) left(rec *sbrRecord) (rules []madeRule, err error) {
 }
 
 // addrs enters the addresses of a link into a set.
-func (s *sbr) addrs(link uint32, into map[netip.Addr]bool) error {
+func (s *routing) addrs(link uint32, into map[netip.Addr]bool) error {
 	addrs, err := s.Conn.Addrs(link)
 	for _, a := range addrs {
 		into[a.Prefix.Addr()] = true
@@ -117,9 +116,9 @@ func (s *sbr) addrs(link uint32, into map[netip.Addr]bool) error {
 	return rtnl.SkipAbsent(err)
 }
 
-// note leaves those rules on record that DEL has not removed.
-func (s *sbr) note(r *spec.Request, dir record.Dir, kept []madeRule) error {
-	rec := result.ReadRecord[sbrRecord](dir, r.Attachment)
+// note records the rules that DEL has not removed.
+func (s *routing) note(r *spec.Request, dir record.Dir, kept []madeRule) error {
+	rec := result.ReadRecord[rulesRecord](dir, r.Attachment)
 	if rec == nil || len(kept) == 0 {
 		return dir.Remove(record.Name(r.Attachment))
 	}

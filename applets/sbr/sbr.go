@@ -1,4 +1,4 @@
-// Package sbr is the CNI plugin sbr: source based routing: what an interface's addresses send leaves by it.
+// Package sbr is the CNI plugin sbr: source based routing: packets leave by the interface of their source address.
 package sbr
 
 import (
@@ -20,33 +20,33 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "sbr",
-	Conf:    sbrConf{},
+	Conf:    conf{},
 	Summary: "source based routing: what an interface's addresses send leaves by it",
 	Help: `
 key             type    default           meaning
-table           int     -                 only lead the addresses to this table, whose routes come
+table           int     -                 only add rules to this table, whose routes come
                                           from the IPAM plugin ("table" of a route); the other keys
-                                          do not count then; from 1 on, but not 253, 254 and 255
+                                          are ignored then; from 1 on, but not 253, 254 and 255
 gateways        list    IPAM's            addresses of the default gateways, one of each family at
                                           most
 addSourceHints  bool    false             keep the routes to the interface's own networks in the
                                           main table, with the address as source
-dataDir         string  /run/cnibox/sbr   where the rules are noted until DEL
+dataDir         string  /run/cnibox/sbr   stores the rules until DEL
 
 Each address of the interface gets a rule and a table of its own, the first that is free from 100
 on, and the routes of the interface that fit the address move there from the main table. Link-local
-routes stay. In cniVersion 1.1.0 the result tells the tables of its routes; older versions have no
-word for that, so their result loses the routes that have moved.`,
-	Verbs: spec.Verbs{Add: sbrAdd, Check: sbrCheck, Del: sbrDel, Status: sbrStatus, GC: sbrGC},
+routes stay. In cniVersion 1.1.0 the result has the tables of its routes; results of older versions
+omit the routes that have moved.`,
+	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Status: status, GC: gc, Chained: true, Validate: validate},
 }
 
-const sbrDataDir = "/run/cnibox/sbr"
+const dataDir = "/run/cnibox/sbr"
 
 // firstTable is the first table that is tried, the reference's.
 const firstTable = 100
 
-// sbrConf are the keys of sbr.
-type sbrConf struct {
+// conf are the keys of sbr.
+type conf struct {
 	Table          *int         `json:"table"` // nil: tables of our own
 	Gateways       []netip.Addr `json:"gateways"`
 	AddSourceHints bool         `json:"addSourceHints"`
@@ -55,10 +55,15 @@ type sbrConf struct {
 	dir record.Dir
 }
 
-// readSBR decodes and checks the configuration and touches nothing.
-// Errors have code 7.
-func readSBR(r *spec.Request) (*sbrConf, error) {
-	c := &sbrConf{}
+// validate is what ADD checks of the configuration alone.
+func validate(r *spec.Request) (spec.Claims, error) {
+	_, err := readConf(r)
+	return spec.Claims{}, err
+}
+
+// readConf decodes and checks the configuration. Errors have code 7.
+func readConf(r *spec.Request) (*conf, error) {
+	c := &conf{}
 	if err := r.Decode(c); err != nil {
 		return nil, err
 	}
@@ -66,31 +71,31 @@ func readSBR(r *spec.Request) (*sbrConf, error) {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
 	var err error
-	c.dir, err = record.In(c.DataDir, sbrDataDir)
+	c.dir, err = record.In(r.Call, c.DataDir, dataDir)
 	return c, err
 }
 
 // validate bounds the table and the gateways.
-func (c *sbrConf) validate() error {
+func (c *conf) validate() error {
 	if c.Table != nil && (*c.Table < 1 || *c.Table > math.MaxInt32 || result.IsReservedTable(*c.Table)) {
-		return fmt.Errorf(result.ReservedTableText, *c.Table, math.MaxInt32)
+		return spec.KeyErrorf("table", result.ReservedTableText, *c.Table, math.MaxInt32)
 	}
 	if len(c.Gateways) > 2 {
-		return fmt.Errorf("gateways list has more than 2 entries: %v", c.Gateways)
+		return spec.KeyErrorf("gateways", "gateways list has more than 2 entries: %v", c.Gateways)
 	}
 	for i, g := range c.Gateways {
 		switch {
 		case !g.IsValid() || g.IsUnspecified() || g.IsMulticast() || g.Zone() != "" || g.Is4In6():
-			return fmt.Errorf("invalid static gateway %q", g)
+			return spec.KeyErrorf(fmt.Sprintf("gateways[%d]", i), "invalid static gateway %q", g)
 		case i > 0 && g.Is4() == c.Gateways[0].Is4():
-			return fmt.Errorf("gateways list has multiple addresses of one family: %v", c.Gateways)
+			return spec.KeyErrorf("gateways", "gateways list has multiple addresses of one family: %v", c.Gateways)
 		}
 	}
 	return nil
 }
 
 // gateway is the one of the configuration for a family; zero: none.
-func (c *sbrConf) gateway(v4 bool) netip.Addr {
+func (c *conf) gateway(v4 bool) netip.Addr {
 	for _, g := range c.Gateways {
 		if g.Is4() == v4 {
 			return g
@@ -99,21 +104,20 @@ func (c *sbrConf) gateway(v4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// sourceRule leads what an address sends to a table.
+// sourceRule is the rule from an address to a table.
 func sourceRule(ip netip.Addr, table int) rtnl.Rule {
 	return rtnl.Rule{Src: netip.PrefixFrom(ip, ip.BitLen()), Table: table}
 }
 
-// isSource tells the rules that sourceRule makes, whatever the table.
+// isSource reports whether a rule has the form of sourceRule, with any table.
 func isSource(r rtnl.Rule) bool {
 	want := sourceRule(r.Src.Addr(), r.Table)
 	return r.Src == want.Src && !r.Dst.IsValid() && r.IIF == "" && r.OIF == "" && r.Mark == 0 && !r.More && r.Table != unix.RT_TABLE_LOCAL
 }
 
-// sbrAdd makes rules and moves routes, under a lock of the namespace, or leaves all as it
-// was. The result is prevResult, with the tables of the routes that have moved.
-func sbrAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	c, err := readSBR(r)
+// add adds rules and moves routes, under a lock of the namespace, or changes nothing. The result is prevResult, with the tables of the routes that have moved.
+func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	c, err := readConf(r)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +132,7 @@ func sbrAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if len(ips) == 0 {
 		return nil, spec.Errorf(spec.CodeConfig, "No IP addresses supplied on interface: %s", r.IfName)
 	}
-	s, err := openSBR(r, spec.CodeConfig)
+	s, err := open(r, spec.CodeConfig)
 	if err != nil {
 		return nil, err
 	}
@@ -143,17 +147,17 @@ func sbrAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	return r.Prev, nil
 }
 
-// sbrDel removes the rules that are on record, and empties their tables. The namespace may
+// del removes the rules that are on record, and empties their tables. The namespace may
 // be gone, and the interface. With a table of the configuration's, other rules and all
 // routes stay.
-func sbrDel(ctx context.Context, r *spec.Request) error {
-	c, err := readSBR(r)
+func del(ctx context.Context, r *spec.Request) error {
+	c, err := readConf(r)
 	if err != nil {
 		r.Warn("%v: the rules of the addresses of %s are removed all the same", err, r.IfName)
-		c = &sbrConf{}
+		c = &conf{}
 	}
-	dir := record.Configured(r, sbrDataDir)
-	s, err := openSBR(r, 0)
+	dir := record.Configured(r, dataDir)
+	s, err := open(r, 0)
 	if err != nil {
 		return err
 	}
@@ -186,8 +190,8 @@ func sbrDel(ctx context.Context, r *spec.Request) error {
 	return s.note(r, dir, kept)
 }
 
-// empty deletes the interface's routes from a table. The main table is not ours.
-func (s *sbr) empty(table int) error {
+// empty deletes the interface's routes from a table. The main table is never emptied.
+func (s *routing) empty(table int) error {
 	if table < firstTable || result.IsReservedTable(table) {
 		return nil
 	}
@@ -198,10 +202,9 @@ func (s *sbr) empty(table int) error {
 	return err
 }
 
-// sbrStatus asks the kernel for its rules, which it can be built without.
-// The code is 50.
-func sbrStatus(_ context.Context, r *spec.Request) error {
-	c, err := readSBR(r)
+// status reports a kernel without policy routing. The code is 50.
+func status(_ context.Context, r *spec.Request) error {
+	c, err := readConf(r)
 	if err != nil {
 		return err
 	}
@@ -219,7 +222,7 @@ func sbrStatus(_ context.Context, r *spec.Request) error {
 	return nil
 }
 
-// sbrGC forgets the attachments that are gone.
-func sbrGC(_ context.Context, r *spec.Request) error {
-	return record.Configured(r, sbrDataDir).DeleteStale(r.Network, r.Valid)
+// gc deletes the records of attachments that are gone.
+func gc(_ context.Context, r *spec.Request) error {
+	return record.Configured(r, dataDir).DeleteStale(r.Network, r.Valid)
 }

@@ -4,11 +4,11 @@ import (
 	"net/netip"
 	"testing"
 
-	"cnibox/applets/applettest"
 	"cnibox/spec"
+	"cnibox/spec/spectest"
 )
 
-// A rule that asks for more than the source is somebody else's.
+// A rule that selects by more than the source is not ours.
 func TestIsSource(t *testing.T) {
 	r := sourceRule(netip.MustParseAddr("10.1.0.2"), 100)
 	if !isSource(r) {
@@ -39,10 +39,10 @@ func TestSBRConf(t *testing.T) {
 		"one with a zone":    {`{"gateways":["fe80::1%eth0"]}`, "invalid static gateway"},
 		"gateways is a text": {`{"gateways":"10.1.0.1"}`, "gateways"},
 	} {
-		_, err := readSBR(applettest.Request(t, spec.Add, tt.conf, ""))
+		_, err := readConf(spectest.Request(t, spec.Add, tt.conf, ""))
 		if err != nil {
 			t.Logf("%s: %v", name, err)
 		}
-		applettest.WantError(t, err, tt.err, spec.CodeConfig)
+		spectest.WantError(t, err, tt.err, spec.CodeConfig)
 	}
 }

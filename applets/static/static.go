@@ -1,4 +1,4 @@
-// Package static is the CNI plugin static: addresses that stand in the configuration.
+// Package static is the CNI plugin static: addresses from the configuration.
 package static
 
 import (
@@ -16,10 +16,10 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "static",
-	Conf:    staticConf{},
-	Summary: "addresses that stand in the configuration",
+	Conf:    conf{},
+	Summary: "addresses from the configuration",
 	Help: `
-No leases: who uses an address twice is not told. In "ipam":
+No leases: duplicate addresses are not detected. In "ipam":
 
 key        type    default  meaning
 addresses  list    -        of address (with its prefix length, 10.1.0.5/24) and gateway, or none
@@ -31,12 +31,12 @@ CNI_ARGS GATEWAY: gateways, each for those of IP whose network it is in.
 args.cni.ips: addresses with prefix lengths, instead of all of the above.
 runtimeConfig.ips (capability ips): the same, instead of all of the above.`,
 	AnyNetNS: true,
-	Verbs:    spec.Verbs{Add: staticResult, Check: checkStatic, Del: delStatic, Status: statusStatic, Get: getStatic, IPAM: true, Args: true},
+	Verbs:    spec.Verbs{Add: resultOf, Check: check, Del: del, Status: status, Get: get, Validate: validate, IPAM: true, Args: true, ArgIP: true},
 }
 
-// staticConf is the configuration as written; keys match in any case of letters.
-// Routes and DNS are read by [ipamResult].
-type staticConf struct {
+// conf is the configuration as written; keys match in any case of letters.
+// Routes and DNS are read by [ipam.NewResult].
+type conf struct {
 	IPAM *struct {
 		Addresses []struct {
 			Address string `json:"address"`
@@ -55,12 +55,11 @@ type staticConf struct {
 	} `json:"args"`
 }
 
-// staticResult is ADD, and what the other verbs compare with. Errors have code 7,
+// resultOf is ADD, and what the other verbs compare with. Errors have code 7,
 // or 4 for CNI_ARGS.
-// No address at all is no error, as in the reference: routes and DNS may be all that
-// somebody wants of it.
-func staticResult(_ context.Context, r *spec.Request) (*spec.Result, error) {
-	var conf staticConf
+// The result may have no address, as in the reference, only routes and DNS.
+func resultOf(_ context.Context, r *spec.Request) (*spec.Result, error) {
+	var conf conf
 	if err := r.Decode(&conf); err != nil {
 		return nil, err
 	}
@@ -86,23 +85,34 @@ func staticResult(_ context.Context, r *spec.Request) (*spec.Result, error) {
 	return res, nil
 }
 
+// validate returns the addresses, each as a range.
+func validate(r *spec.Request) (claims spec.Claims, err error) {
+	res, err := resultOf(context.Background(), r)
+	if err != nil {
+		return claims, err
+	}
+	for _, ip := range res.IPs {
+		claims.Ranges = append(claims.Ranges, spec.Range{Subnet: ip.Address.Masked(), First: ip.Address.Addr(), Last: ip.Address.Addr()})
+	}
+	return claims, nil
+}
+
 // addresses are those of the strongest source: the capability, args.cni, or
 // CNI_ARGS together with the configuration's own, as in the reference.
-// All sources are read, so a mistake in a weaker one is told as well. An address
-// given twice counts once: the kernel would refuse the second.
-func (c *staticConf) addresses(r *spec.Request) (ips []spec.IP, err error) {
+// All sources are read, so an error in one that is not used is reported too. Duplicates are removed.
+func (c *conf) addresses(r *spec.Request) (ips []spec.IP, err error) {
 	for i, a := range c.IPAM.Addresses {
 		key := fmt.Sprintf("ipam.addresses[%d].", i)
-		ip, err := staticIP(spec.CodeConfig, key+"address", "the 'address' field is expected to be in CIDR notation", a.Address)
+		ip, err := parseIP(spec.CodeConfig, key+"address", "the 'address' field is expected to be in CIDR notation", a.Address)
 		if err != nil {
 			return nil, err
 		}
 		if a.Gateway != "" {
-			// It may be outside the network: a route to it can stand in "routes".
-			ip.Gateway, err = staticGateway(spec.CodeConfig, key+"gateway", a.Gateway)
+			// It may be outside the network: "routes" may have a route to it.
+			ip.Gateway, err = parseGateway(spec.CodeConfig, key+"gateway", a.Gateway)
 			if err == nil && ip.Gateway.Is4() != ip.Address.Addr().Is4() {
 				err = spec.Errorf(spec.CodeConfig, "invalid gateway address: %s", a.Gateway).
-					WithDetails("%sgateway: it is not of the family of %s", key, a.Address)
+					WithDetails("%sgateway: it is not of the family of %s", key, a.Address).AtKey(key + "gateway")
 			}
 			if err != nil {
 				return nil, err
@@ -110,7 +120,7 @@ func (c *staticConf) addresses(r *spec.Request) (ips []spec.IP, err error) {
 		}
 		ips = appendIP(ips, ip)
 	}
-	fromArgs, err := staticArgs(r)
+	fromArgs, err := addressesOfArgs(r)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +135,7 @@ func (c *staticConf) addresses(r *spec.Request) (ips []spec.IP, err error) {
 			ips = nil
 		}
 		for i, text := range list.ips {
-			ip, err := staticIP(spec.CodeConfig, fmt.Sprintf("%s[%d]", list.key, i), "an entry in the 'ips' field is NOT in CIDR notation", text)
+			ip, err := parseIP(spec.CodeConfig, fmt.Sprintf("%s[%d]", list.key, i), "an entry in the 'ips' field is NOT in CIDR notation", text)
 			if err != nil {
 				return nil, err
 			}
@@ -135,13 +145,12 @@ func (c *staticConf) addresses(r *spec.Request) (ips []spec.IP, err error) {
 	return ips, nil
 }
 
-// staticArgs reads IP and GATEWAY of CNI_ARGS. A gateway that is in no network of
-// IP's is let pass with a warning, where the reference says nothing.
-// GATEWAY is for these addresses alone, not for the configuration's.
-func staticArgs(r *spec.Request) (ips []spec.IP, err error) {
+// addressesOfArgs reads IP and GATEWAY of CNI_ARGS. A gateway that is in no network of
+// IP's is a warning. GATEWAY is for these addresses alone, not for the configuration's.
+func addressesOfArgs(r *spec.Request) (ips []spec.IP, err error) {
 	list, _ := r.Arg("IP")
 	for _, text := range ipam.SplitWords(list) {
-		ip, err := staticIP(spec.CodeEnv, "IP in CNI_ARGS", "the 'ip' field is expected to be in CIDR notation", text)
+		ip, err := parseIP(spec.CodeEnv, "IP in CNI_ARGS", "the 'ip' field is expected to be in CIDR notation", text)
 		if err != nil {
 			return nil, err
 		}
@@ -149,7 +158,7 @@ func staticArgs(r *spec.Request) (ips []spec.IP, err error) {
 	}
 	list, _ = r.Arg("GATEWAY")
 	for _, text := range ipam.SplitWords(list) {
-		gw, err := staticGateway(spec.CodeEnv, "GATEWAY in CNI_ARGS", text)
+		gw, err := parseGateway(spec.CodeEnv, "GATEWAY in CNI_ARGS", text)
 		if err != nil {
 			return nil, err
 		}
@@ -166,27 +175,27 @@ func staticArgs(r *spec.Request) (ips []spec.IP, err error) {
 	return ips, nil
 }
 
-// staticIP reads an address with its prefix length, host bits kept. key is where it
-// is written, and notCIDR the phrase of the reference for the place.
-// Addresses that no interface can have are refused before a link is made.
-func staticIP(code int, key, notCIDR, text string) (spec.IP, error) {
+// parseIP reads an address with its prefix length, host bits kept. key is where it
+// is written, and notCIDR the reference's phrase for that. Addresses that no interface can have are
+// errors before a link is created.
+func parseIP(code int, key, notCIDR, text string) (spec.IP, error) {
 	p, err := netip.ParsePrefix(text)
 	switch a := p.Addr(); {
 	case err != nil || a.Is4In6():
 		return spec.IP{}, spec.Errorf(code, "%s, got: '%s'", notCIDR, text).
-			WithDetails("%s: write an address and its prefix length, as 10.1.0.5/24 or fd00::5/64", key)
+			WithDetails("%s: write an address and its prefix length, as 10.1.0.5/24 or fd00::5/64", key).AtKey(key)
 	case a.IsMulticast() || a.IsUnspecified():
-		return spec.IP{}, spec.Errorf(code, "%s: address %q is none that an interface can have", key, text)
+		return spec.IP{}, spec.Errorf(code, "%s: no interface can have the address %q", key, text).AtKey(key)
 	}
 	return spec.IP{Address: p}, nil
 }
 
-// staticGateway reads the address of a gateway.
-func staticGateway(code int, key, text string) (netip.Addr, error) {
+// parseGateway reads the address of a gateway.
+func parseGateway(code int, key, text string) (netip.Addr, error) {
 	gw, err := netip.ParseAddr(text)
 	if err != nil || gw.Zone() != "" {
 		return gw, spec.Errorf(code, "invalid gateway address: %s", text).
-			WithDetails("%s: write an address without prefix length and zone, as 10.1.0.1 or fd00::1", key)
+			WithDetails("%s: write an address without prefix length and zone, as 10.1.0.1 or fd00::1", key).AtKey(key)
 	}
 	return gw.Unmap(), nil
 }
@@ -205,12 +214,10 @@ func appendIP(ips []spec.IP, ip spec.IP) []spec.IP {
 	return append(ips, ip)
 }
 
-// checkStatic wants each address in prevResult, with its gateway.
-// The reference takes the absence of an address for agreement. Addresses of other
-// plugins may be there as well, and a gateway that was not configured is the
-// interface plugin's.
-func checkStatic(ctx context.Context, r *spec.Request) error {
-	want, err := staticResult(ctx, r)
+// check looks for each address in prevResult, with its gateway if that is configured. prevResult may
+// have addresses of other plugins.
+func check(ctx context.Context, r *spec.Request) error {
+	want, err := resultOf(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -227,20 +234,19 @@ func checkStatic(ctx context.Context, r *spec.Request) error {
 	return nil
 }
 
-// delStatic has nothing to release, whatever the configuration says.
-func delStatic(context.Context, *spec.Request) error { return nil }
+// del has nothing to release.
+func del(context.Context, *spec.Request) error { return nil }
 
-// getStatic answers with prevResult, else as ADD does: nothing is kept, so no
-// container is unknown.
-func getStatic(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+// get returns prevResult, else the result of ADD: nothing is stored, so no container is unknown.
+func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if r.Prev != nil {
 		return r.Prev, nil
 	}
-	return staticResult(ctx, r)
+	return resultOf(ctx, r)
 }
 
-// statusStatic reports a configuration that no ADD could use; the code is ADD's.
-func statusStatic(ctx context.Context, r *spec.Request) error {
-	_, err := staticResult(ctx, r)
+// status reports a configuration that no ADD could use; the code is ADD's.
+func status(ctx context.Context, r *spec.Request) error {
+	_, err := resultOf(ctx, r)
 	return err
 }

@@ -2,6 +2,7 @@
 package tap
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +21,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "tap",
-	Conf:    tapConf{},
+	Conf:    conf{},
 	Summary: "tap device in the container, for a virtual machine",
 	Help: `
 key             type    default    meaning
@@ -32,22 +33,22 @@ group           int     -          group ID that may open it
 bridge          string  -          bridge in the container that it becomes a port of
 selinuxContext  string  -          label of the device's queues, as user:role:type:level; without
                                    SELinux an error
-ipam            object  -          address plugin, named by its "type"; none: layer 2 only
-dns             object  -          nameservers, domain, search, options; instead of ipam's
+ipam            object  -          IPAM plugin, named by its "type"; none: layer 2 only
+dns             object  -          nameservers, domain, search, options; replaces ipam's
 
-Before dns goes runtimeConfig.dns (capability dns).
-Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
+runtimeConfig.dns (capability dns) replaces dns.
+Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.
 
-The device stays until DEL, whoever opens it. For selinuxContext the plugin starts itself once
-more, under that label; nothing else starts a program.`,
-	Verbs: attach.Verbs(attach.Interface[*tapConf]{
-		Kind: "tun", Validate: (*tapConf).validate, Create: createTap, Verify: verifyTap, Probe: probeTap,
+The device is persistent until DEL. For selinuxContext the plugin re-execs itself under that
+label; nothing else starts a program.`,
+	Verbs: attach.Verbs(attach.Interface[*conf]{
+		Kind: "tun", Validate: (*conf).validate, Create: create, Verify: verify, Probe: probe,
 	}),
-	Again: tapAgain,
+	Again: reexecMain,
 }
 
-// tapConf are the keys; Help tells each. Pointers tell user and group 0 from none.
-type tapConf struct {
+// conf are the keys; Help describes each. Owner and Group are nil if they are not set.
+type conf struct {
 	MultiQueue     bool    `json:"multiQueue"`
 	MTU            int     `json:"mtu"` // bytes; 0: the kernel's choice
 	Owner          *uint32 `json:"owner"`
@@ -56,33 +57,40 @@ type tapConf struct {
 	Bridge         string  `json:"bridge"` // in the container; empty: none
 }
 
-// validate checks what the kernel would find out late: -1 is no user to it, but nobody's
-// own choice either.
-func (c *tapConf) validate() error {
+// validate checks the keys. The kernel takes the ID -1 for no owner or group.
+func (c *conf) validate() error {
 	if c.Bridge != "" {
 		if err := spec.CheckIfName(c.Bridge); err != nil {
-			return fmt.Errorf(`"bridge" %q: %s`, c.Bridge, err.Error()) // not wrapped: its code is that of CNI_IFNAME
+			return spec.KeyErrorf("bridge", `"bridge" %q: %s`, c.Bridge, err.Error()) // not wrapped: its code is that of CNI_IFNAME
 		}
 	}
 	switch {
 	case c.MTU != 0 && (c.MTU < 68 || c.MTU > 65521): // 65535 less the Ethernet header
-		return fmt.Errorf(`"mtu" %d is not within 68 to 65521`, c.MTU)
+		return spec.KeyErrorf("mtu", `"mtu" %d is not within 68 to 65521`, c.MTU)
 	case c.Owner != nil && *c.Owner == math.MaxUint32, c.Group != nil && *c.Group == math.MaxUint32:
-		return fmt.Errorf(`"owner" and "group" must be below %d`, uint32(math.MaxUint32))
+		return spec.KeyErrorf("owner", `"owner" and "group" must be below %d`, uint32(math.MaxUint32))
 	case strings.ContainsAny(c.SELinuxContext, "\x00\n"):
-		return fmt.Errorf(`"selinuxContext" %q is no label`, c.SELinuxContext)
-	case c.SELinuxContext != "":
-		if err := chain.SELinux(); err != nil {
-			return fmt.Errorf(`"selinuxContext": %w`, err)
-		}
+		return spec.KeyErrorf("selinuxContext", `"selinuxContext" %q is no label`, c.SELinuxContext)
 	}
 	return nil
 }
 
-// createTap makes the device under its final name, and sets in one message what the
-// ioctls cannot. The reference forgets MTU and address where both owner and group are
-// given, and takes the link that it finds under a name that is taken for its own.
-func createTap(ctx context.Context, op *attach.Op, c *tapConf) error {
+// labelled is whether the host has labels, if the device is to have one. The code is 7.
+func (c *conf) labelled() error {
+	if c.SELinuxContext == "" {
+		return nil
+	}
+	if err := chain.SELinux(); err != nil {
+		return spec.Errorf(spec.CodeConfig, `"selinuxContext": %w`, err).AtKey("selinuxContext")
+	}
+	return nil
+}
+
+// create creates the device with its final name, and sets in one message what the ioctls cannot.
+func create(ctx context.Context, op *attach.Op, c *conf) error {
+	if err := c.labelled(); err != nil {
+		return err
+	}
 	addr, err := op.MAC()
 	if err != nil {
 		return err
@@ -95,13 +103,13 @@ func createTap(ctx context.Context, op *attach.Op, c *tapConf) error {
 		ch.MTU = &c.MTU
 	}
 	if c.Bridge != "" {
-		br, err := tapBridge(op, c)
+		br, err := findBridge(op, c)
 		if err != nil {
 			return err
 		}
 		ch.Master = &br.Index
 	}
-	if err := makeTap(ctx, op, c); err != nil {
+	if err := createDevice(ctx, op, c); err != nil {
 		return err
 	}
 	op.Undo("link "+op.IfName, func(context.Context) error { return op.Cont.DelLink(op.IfName) })
@@ -119,8 +127,8 @@ func createTap(ctx context.Context, op *attach.Op, c *tapConf) error {
 	return nil
 }
 
-// tapBridge finds the bridge, which is in the container.
-func tapBridge(op *attach.Op, c *tapConf) (*rtnl.Link, error) {
+// findBridge finds the bridge, which is in the container.
+func findBridge(op *attach.Op, c *conf) (*rtnl.Link, error) {
 	br, err := op.Cont.Link(c.Bridge)
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, `failed to lookup "bridge" %q in %s: %w`, c.Bridge, op.Call.NetNS, err)
@@ -131,10 +139,9 @@ func tapBridge(op *attach.Op, c *tapConf) (*rtnl.Link, error) {
 	return br, nil
 }
 
-// makeTap makes the device itself, in the container, here or under the label asked for.
-// A name that is taken is an error in both; the links of a container are its own, so
-// looking first is enough for the process with the label.
-func makeTap(ctx context.Context, op *attach.Op, c *tapConf) error {
+// createDevice creates the device in the container, in this process or in one with the SELinux
+// label. A name that is taken is an error in both.
+func createDevice(ctx context.Context, op *attach.Op, c *conf) error {
 	var err error
 	if c.SELinuxContext == "" {
 		err = op.NS.Do(func() error {
@@ -154,8 +161,8 @@ func makeTap(ctx context.Context, op *attach.Op, c *tapConf) error {
 	return nil
 }
 
-// again are the arguments with which tapAgain makes the device; an ID of "-" is none.
-func (c *tapConf) again(name string) []string {
+// again returns the arguments for reexecMain; an ID of "-" is not set.
+func (c *conf) again(name string) []string {
 	id := func(n *uint32) string {
 		if n == nil {
 			return "-"
@@ -165,9 +172,9 @@ func (c *tapConf) again(name string) []string {
 	return []string{"tap", "create", name, strconv.FormatBool(c.MultiQueue), id(c.Owner), id(c.Group)}
 }
 
-// tapAgain is the plugin that the plugin has started, in the container's namespace.
-// What it is told comes from makeTap, so that it is wrong is a mistake in the program.
-func tapAgain(p applet.Process) int {
+// reexecMain is the main of the plugin that the plugin has started, in the container's namespace,
+// with the arguments of createDevice.
+func reexecMain(p applet.Process) int {
 	err := errors.New("usage: tap create NAME MULTIQUEUE OWNER GROUP")
 	if len(p.Args) == 5 {
 		t := rtnl.Tap{MultiQueue: p.Args[2] == "true"}
@@ -185,8 +192,8 @@ func tapAgain(p applet.Process) int {
 	return 0
 }
 
-// verifyTap wants the device in its bridge. MTU and address may be tuning's by now.
-func verifyTap(_ context.Context, op *attach.Op, c *tapConf) error {
+// verify checks the bridge of the device. tuning may have changed MTU and address.
+func verify(_ context.Context, op *attach.Op, c *conf) error {
 	if c.Bridge == "" {
 		return nil
 	}
@@ -200,5 +207,7 @@ func verifyTap(_ context.Context, op *attach.Op, c *tapConf) error {
 	return nil
 }
 
-// probeTap reports whether taps can be made on this host.
-func probeTap(context.Context, *spec.Request, *tapConf) error { return rtnl.ProbeTap() }
+// probe reports whether tap devices can be created on this host.
+func probe(_ context.Context, _ *spec.Request, c *conf) error {
+	return cmp.Or(c.labelled(), rtnl.ProbeTap())
+}

@@ -6,12 +6,10 @@ import (
 	"cnibox/spec"
 )
 
-// tuningCheck compares each configured value with the live one. The allowlist
-// is not asked, since nothing is written.
-// What was not configured may be anything. Letters of a MAC address may be of either
-// case. The code is 102.
-func tuningCheck(_ context.Context, r *spec.Request) error {
-	p, err := readTuning(r)
+// check compares each configured value with the live one, without the allowlist, since nothing is
+// written. The code is 102.
+func check(_ context.Context, r *spec.Request) error {
+	p, err := readPlan(r)
 	if err != nil {
 		return err
 	}
@@ -24,25 +22,25 @@ func tuningCheck(_ context.Context, r *spec.Request) error {
 		return err
 	}
 	if p.off && t.Link.Promisc {
-		return tuningDiffers("promisc of "+r.IfName, false, true)
+		return differs("promisc of "+r.IfName, false, true)
 	}
 	diff, now := p.link.change(t.Link), p.link.current(t.Link)
 	switch {
 	case diff.MAC != "":
-		return tuningDiffers("mac of "+r.IfName, p.mac, now.MAC)
+		return differs("mac of "+r.IfName, p.mac, now.MAC)
 	case diff.Promisc != nil:
-		return tuningDiffers("promisc of "+r.IfName, *diff.Promisc, *now.Promisc)
+		return differs("promisc of "+r.IfName, *diff.Promisc, *now.Promisc)
 	case diff.MTU != 0:
-		return tuningDiffers("mtu of "+r.IfName, diff.MTU, now.MTU)
+		return differs("mtu of "+r.IfName, diff.MTU, now.MTU)
 	case diff.AllMulti != nil:
-		return tuningDiffers("allmulti of "+r.IfName, *diff.AllMulti, *now.AllMulti)
+		return differs("allmulti of "+r.IfName, *diff.AllMulti, *now.AllMulti)
 	case diff.TxQLen != nil:
-		return tuningDiffers("txQLen of "+r.IfName, *diff.TxQLen, *now.TxQLen)
+		return differs("txQLen of "+r.IfName, *diff.TxQLen, *now.TxQLen)
 	}
 	return nil
 }
 
-// tuningDiffers is the error of CHECK, in the reference's words.
-func tuningDiffers(what string, want, got any) error {
+// differs is the error of CHECK, a phrase of the reference.
+func differs(what string, want, got any) error {
 	return spec.Errorf(spec.CodeCheck, "Tuning configured %s is %v, current value is %v", what, want, got)
 }

@@ -1,7 +1,6 @@
 package tuning
 
 import (
-	"fmt"
 	"math"
 	"strings"
 
@@ -9,35 +8,34 @@ import (
 	"cnibox/spec"
 )
 
-// A tuningLink is a choice of attributes of a link. It is also the reference's
-// file of former attributes, so its keys must not change.
-type tuningLink struct {
+// attributes are some attributes of a link. It is also the format of the reference's file of former
+// attributes, so its keys must not change.
+type attributes struct {
 	MAC      string `json:"mac,omitempty"`
 	Promisc  *bool  `json:"promisc,omitempty"`
-	MTU      int    `json:"mtu,omitempty"` // bytes; 0: not chosen
+	MTU      int    `json:"mtu,omitempty"` // bytes; 0: not set
 	AllMulti *bool  `json:"allmulti,omitempty"`
 	TxQLen   *int   `json:"txQLen,omitempty"` // packets
 }
 
-// empty reports that nothing is chosen.
-func (l tuningLink) empty() bool { return l == tuningLink{} }
+// empty reports whether no attribute is set.
+func (l attributes) empty() bool { return l == attributes{} }
 
-// validate bounds what the kernel would cut to 32 bits.
-// It is not asked whether the link can have them: the kernel knows, and says so.
-func (l tuningLink) validate() error {
+// validate checks the bounds of numbers, which the kernel would truncate to 32 bits. Whether the
+// link supports a value is for the kernel to report.
+func (l attributes) validate() error {
 	if l.MTU < 0 || l.MTU > math.MaxInt32 {
-		return fmt.Errorf(`"mtu" %d is not within 0 to %d`, l.MTU, math.MaxInt32)
+		return spec.KeyErrorf("mtu", `"mtu" %d is not within 0 to %d`, l.MTU, math.MaxInt32)
 	}
 	if q := l.TxQLen; q != nil && (*q < 0 || *q > math.MaxInt32) {
-		return fmt.Errorf(`"txQLen" %d is not within 0 to %d`, *q, math.MaxInt32)
+		return spec.KeyErrorf("txQLen", `"txQLen" %d is not within 0 to %d`, *q, math.MaxInt32)
 	}
 	return nil
 }
 
-// current returns what the chosen attributes are now.
-// It is what goes on record: nothing but what is about to change.
-func (l tuningLink) current(link *rtnl.Link) tuningLink {
-	var now tuningLink
+// current returns the present values of the attributes that are set, for the record.
+func (l attributes) current(link *rtnl.Link) attributes {
+	var now attributes
 	if l.MAC != "" {
 		now.MAC = link.MAC.String()
 	}
@@ -57,9 +55,8 @@ func (l tuningLink) current(link *rtnl.Link) tuningLink {
 }
 
 // change returns those of the attributes that the link does not have.
-// An attribute that is right already is not set again: some drivers refuse even that
-// while the link is up.
-func (l tuningLink) change(link *rtnl.Link) tuningLink {
+// Some drivers refuse an attribute while the link is up, even if it does not change.
+func (l attributes) change(link *rtnl.Link) attributes {
 	if strings.EqualFold(l.MAC, link.MAC.String()) {
 		l.MAC = ""
 	}
@@ -78,10 +75,9 @@ func (l tuningLink) change(link *rtnl.Link) tuningLink {
 	return l
 }
 
-// ops are the changes that set the attributes, one each, so that the error of
-// one names it and the others are tried all the same.
-// The address goes first, as in the reference.
-func (l tuningLink) ops(index uint32) []rtnl.Op {
+// ops set the attributes, one each, so that an error names its attribute and the others are tried all
+// the same.
+func (l attributes) ops(index uint32) []rtnl.Op {
 	var ops []rtnl.Op
 	add := func(ch rtnl.LinkChange) { ops = append(ops, rtnl.ChangeLink(index, ch)) }
 	if mac, err := spec.ParseMAC(l.MAC); err == nil {
@@ -103,8 +99,8 @@ func (l tuningLink) ops(index uint32) []rtnl.Op {
 }
 
 // or returns the attributes of l, and those of o that l does not have.
-// So the oldest record wins, whatever a second ADD finds.
-func (l tuningLink) or(o tuningLink) tuningLink {
+// So the oldest record takes precedence.
+func (l attributes) or(o attributes) attributes {
 	if l.MAC == "" {
 		l.MAC = o.MAC
 	}

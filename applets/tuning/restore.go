@@ -13,15 +13,15 @@ import (
 	"cnibox/spec"
 )
 
-// A tuningRecord is the file. Its name has been that of the reference's, and is without
-// the network then; the reference's has no owner, and ours had no interface.
-type tuningRecord struct {
+// A formerRecord is the file of former attributes. The reference's has no owner, and its name has
+// no network; so had ours in earlier versions, without the interface.
+type formerRecord struct {
 	result.Record
-	tuningLink
+	attributes
 }
 
-// olderRecord is the name of the record in the reference and in earlier versions.
-// "a_b" with "c" has the name of "a" with "b_c", and all networks have the same.
+// olderRecord is the name of the record in the reference and in earlier versions. It may be that of
+// several attachments.
 func olderRecord(a spec.Attachment) string {
 	const longest = 255 - len(record.TempSuffix) // NAME_MAX, linux/limits.h
 	if name := a.ContainerID + "_" + a.IfName + ".json"; len(name) <= longest {
@@ -32,8 +32,8 @@ func olderRecord(a spec.Attachment) string {
 
 // readTuned reads a record that may be the attachment's; foreign reports that it
 // names another owner.
-func readTuned(dir record.Dir, name string, a spec.Attachment) (rec *tuningRecord, foreign bool, err error) {
-	rec = &tuningRecord{}
+func readTuned(dir record.Dir, name string, a spec.Attachment) (rec *formerRecord, foreign bool, err error) {
+	rec = &formerRecord{}
 	if err := dir.Read(name, rec); err != nil {
 		return nil, false, err
 	}
@@ -43,11 +43,9 @@ func readTuned(dir record.Dir, name string, a spec.Attachment) (rec *tuningRecor
 	return rec, false, nil
 }
 
-// remember puts the attributes as they are before ADD on record. What an earlier ADD has
-// recorded of this interface is older, and stays; a record of an interface that the
-// attachment has lost is written over.
-// The reference writes over it, and a DEL then restores what tuning itself has set.
-func (t tuned) remember(undo *undo.Stack, p *tuningPlan, a spec.Attachment, before tuningLink) error {
+// remember records the attributes before ADD. Values that an earlier ADD has recorded of this
+// interface stay; the record of an interface that the attachment has lost is replaced.
+func (t tuned) remember(undo *undo.Stack, p *plan, a spec.Attachment, before attributes) error {
 	if before.empty() {
 		return nil
 	}
@@ -59,22 +57,21 @@ func (t tuned) remember(undo *undo.Stack, p *tuningPlan, a spec.Attachment, befo
 	if errors.Is(err, os.ErrNotExist) {
 		old, _, _ = readTuned(p.dir, olderRecord(a), a)
 	}
-	// One without the interface is of this one if that is tuned already.
+	// a record without the interface is that of this one if it is tuned already
 	if old != nil && (old.LinkID == id || old.LinkID == result.LinkID{} && p.link.change(t.Link).empty()) {
-		before = old.tuningLink.or(before)
+		before = old.attributes.or(before)
 	}
-	if err := result.ReplaceRecord(p.dir, undo, a, tuningRecord{result.Record{Owner: record.OwnerOf(a), LinkID: id}, before}); err != nil {
+	if err := result.ReplaceRecord(p.dir, undo, a, formerRecord{result.Record{Owner: record.OwnerOf(a), LinkID: id}, before}); err != nil {
 		return fmt.Errorf("former attributes of %s: %w", a.IfName, err)
 	}
 	return nil
 }
 
-// tuningDel gives the link its former attributes back, if it is still there and the
-// attachment's, and forgets them. Sysctls stay: those of the interface go with it, and the
-// others are the namespace's, where another attachment may have asked for the same.
-// The file goes in any case; the reference leaves it for ever when the link has gone.
-func tuningDel(_ context.Context, r *spec.Request) error {
-	dir, a := record.Configured(r, tuningDataDir), r.Attachment
+// del restores the former attributes of the link, if it still exists and is the attachment's, and
+// deletes the record. Sysctls stay: those of the interface are deleted with it, and others may be
+// set by another attachment of the namespace too.
+func del(_ context.Context, r *spec.Request) error {
+	dir, a := record.Configured(r, dataDir), r.Attachment
 	was, _, err := readTuned(dir, record.Name(a), a)
 	older, foreign, olderErr := readTuned(dir, olderRecord(a), a)
 	if errors.Is(err, os.ErrNotExist) {
@@ -83,11 +80,11 @@ func tuningDel(_ context.Context, r *spec.Request) error {
 	if err == nil {
 		var other bool
 		other, err = restoreTuned(r, dir, was)
-		// A record without an owner is that of whose the interface is.
+		// a record without an owner belongs to the owner of the interface
 		foreign = foreign || other && was.Owner == record.Owner{}
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		// The link is about to go, and no second DEL would do better.
+		// the link is about to be deleted, and a second DEL would fail too
 		r.Warn("former attributes of %s: %v", r.IfName, err)
 	}
 	err = dir.Remove(record.Name(a))
@@ -97,8 +94,7 @@ func tuningDel(_ context.Context, r *spec.Request) error {
 	return err
 }
 
-// dropOlder deletes a record of the reference or of an earlier version. What is no file
-// is none, and stays.
+// dropOlder deletes a record of the reference or of an earlier version. Other types of files stay.
 func dropOlder(dir record.Dir, name string) error {
 	var errs []error
 	for _, path := range []string{filepath.Join(string(dir), name), filepath.Join(string(dir), name+record.TempSuffix)} {
@@ -111,8 +107,7 @@ func dropOlder(dir record.Dir, name string) error {
 
 // restoreTuned restores the link, if namespace and link are still there; other reports that
 // the link is another attachment's.
-// That neither is there is how most containers end.
-func restoreTuned(r *spec.Request, dir record.Dir, was *tuningRecord) (other bool, err error) {
+func restoreTuned(r *spec.Request, dir record.Dir, was *formerRecord) (other bool, err error) {
 	c, err := result.Open(r, 0)
 	if err != nil {
 		return false, err
@@ -128,11 +123,10 @@ func restoreTuned(r *spec.Request, dir record.Dir, was *tuningRecord) (other boo
 	if id, err := c.ID(); err != nil || was.LinkID != id && was.LinkID != (result.LinkID{}) {
 		return false, err // the record is of one that the attachment had before
 	}
-	return false, tuned{c}.restore(was.tuningLink)
+	return false, tuned{c}.restore(was.attributes)
 }
 
-// tuningGC forgets the former attributes of links that are gone.
-// Those without an owner are the reference's, and stay.
-func tuningGC(_ context.Context, r *spec.Request) error {
-	return record.Configured(r, tuningDataDir).DeleteStale(r.Network, r.Valid)
+// gc deletes the records of links that are gone. Records of the reference, without an owner, stay.
+func gc(_ context.Context, r *spec.Request) error {
+	return record.Configured(r, dataDir).DeleteStale(r.Network, r.Valid)
 }

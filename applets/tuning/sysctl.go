@@ -18,19 +18,16 @@ import (
 	"cnibox/spec"
 )
 
-// tuningSysctls are the settings of one "sysctl" object, in its order.
-// A map would lose the order and the duplicates.
-type tuningSysctls []struct{ key, value string }
+// sysctls are the settings of one "sysctl" object, in its order.
+type sysctls []struct{ key, value string }
 
-// UnmarshalJSON refuses a key that stands twice: the result would depend on
-// which of the two counts.
-// Values must be strings, "1" and not 1: what a number would be written as, nobody says.
-func (s *tuningSysctls) UnmarshalJSON(b []byte) error {
+// UnmarshalJSON refuses duplicate keys, and values that are not strings.
+func (s *sysctls) UnmarshalJSON(b []byte) error {
 	var settings map[string]json.RawMessage
 	if err := json.Unmarshal(b, &settings); err != nil || settings == nil {
 		return err
 	}
-	// A map does not tell of two keys that are the same, nor of their order.
+	// a map would lose duplicates and the order
 	seen := make(map[string]bool)
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.Token() // the brace; b is an object
@@ -50,19 +47,16 @@ func (s *tuningSysctls) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// A tuningSysctl is one setting.
+// A sysctl is one setting.
 // The embedded one has its path below /proc/sys.
-type tuningSysctl struct {
+type sysctl struct {
 	written string // the key as the configuration has it
 	rtnl.Sysctl
 }
 
-// mergeSysctls returns the settings sorted by path, so that each ADD writes
-// them in the same order: "all" stands before the names of interfaces. Those
-// of args.cni replace those of the configuration.
-// The reference writes them in the random order of a map, and crashes if the
-// configuration has none of its own.
-func mergeSysctls(own, args tuningSysctls, ifName string) ([]tuningSysctl, error) {
+// mergeSysctls returns the settings sorted by path, so that each ADD writes them in the same order,
+// "all" before the names of interfaces. Those of args.cni replace those of the configuration.
+func mergeSysctls(own, args sysctls, ifName string) ([]sysctl, error) {
 	merged, err := sysctlPaths(args, ifName)
 	if err != nil {
 		return nil, err
@@ -72,11 +66,10 @@ func mergeSysctls(own, args tuningSysctls, ifName string) ([]tuningSysctl, error
 		return nil, err
 	}
 	for _, s := range configured {
-		if !slices.ContainsFunc(merged, func(o tuningSysctl) bool { return o.Key == s.Key }) {
+		if !slices.ContainsFunc(merged, func(o sysctl) bool { return o.Key == s.Key }) {
 			merged = append(merged, s)
 		}
 	}
-	// A few settings are sorted as fast so, and package slices would add 12 kB.
 	for i := range merged {
 		for j := i; j > 0 && merged[j].Key < merged[j-1].Key; j-- {
 			merged[j], merged[j-1] = merged[j-1], merged[j]
@@ -86,17 +79,17 @@ func mergeSysctls(own, args tuningSysctls, ifName string) ([]tuningSysctl, error
 }
 
 // sysctlPaths refuses two keys that name the same setting.
-func sysctlPaths(settings tuningSysctls, ifName string) ([]tuningSysctl, error) {
-	var out []tuningSysctl
+func sysctlPaths(settings sysctls, ifName string) ([]sysctl, error) {
+	var out []sysctl
 	for _, s := range settings {
 		p, err := sysctlPath(s.key, ifName)
 		if err != nil {
 			return nil, err
 		}
-		if i := slices.IndexFunc(out, func(o tuningSysctl) bool { return o.Key == p }); i >= 0 {
+		if i := slices.IndexFunc(out, func(o sysctl) bool { return o.Key == p }); i >= 0 {
 			return nil, fmt.Errorf("duplicated sysctl keys are not allowed: %s and %s are the same", out[i].written, s.key)
 		}
-		out = append(out, tuningSysctl{s.key, rtnl.Sysctl{Key: p, Value: s.value}})
+		out = append(out, sysctl{s.key, rtnl.Sysctl{Key: p, Value: s.value}})
 	}
 	return out, nil
 }
@@ -106,10 +99,9 @@ func sysctlPaths(settings tuningSysctls, ifName string) ([]tuningSysctl, error) 
 // the path; if it is a dot, dots and slashes change places, so that a slash
 // stands for a dot in the name of an interface. IFNAME is replaced after that,
 // and may have dots.
-// Errors are of keys that leave net or are none. The reference changes every dot, so it
-// cannot name an interface like eth0.5 in a key.
+// A key outside net, or that is not a path, is an error.
 func sysctlPath(key, ifName string) (string, error) {
-	invalid := fmt.Errorf("invalid net sysctl key: %q", key)
+	invalid := spec.Errorf(spec.CodeConfig, "invalid net sysctl key: %q", key).WithDetails(`a key of "sysctl" must begin with net. or net/`).AtKey("sysctl")
 	p := key
 	if i := strings.IndexAny(p, "./"); i >= 0 && p[i] == '.' {
 		p = strings.Map(func(c rune) rune {
@@ -138,10 +130,10 @@ func sysctlPath(key, ifName string) (string, error) {
 const longestAllowlist = 1 << 20
 
 // checkAllowed refuses settings that no line of the allowlist matches; without
-// such a file all are allowed. It is matched with the key as written, which
-// the reference does too. A line that is no regular expression allows nothing.
-// The error has code 7 and the reference's words; an empty file allows nothing.
-func checkAllowed(file string, settings []tuningSysctl) error {
+// such a file all are allowed. It is matched with the key as written, as in the reference. A line that
+// is not a regular expression allows nothing, and neither does an empty file. The error has code 7
+// and begins with the phrase of the reference.
+func checkAllowed(file string, settings []sysctl) error {
 	if len(settings) == 0 {
 		return nil
 	}
@@ -178,11 +170,10 @@ func checkAllowed(file string, settings []tuningSysctl) error {
 	return nil
 }
 
-// writeSysctls writes the settings and returns what they were before, last
-// first, as far as it came. Settings that cannot be read, as those that flush
-// a table, have no former value.
-// It runs on a thread in the namespace, as /proc/sys/net is the reader's own.
-func writeSysctls(ns *rtnl.NS, settings []tuningSysctl) (before []rtnl.Sysctl, err error) {
+// writeSysctls writes the settings and returns the former values of those written, last first.
+// Settings that cannot be read, as those that flush a table, have no former value. It runs on a
+// thread in the namespace, on which /proc/sys/net depends.
+func writeSysctls(ns *rtnl.NS, settings []sysctl) (before []rtnl.Sysctl, err error) {
 	if len(settings) == 0 {
 		return nil, nil
 	}
@@ -204,8 +195,8 @@ func writeSysctls(ns *rtnl.NS, settings []tuningSysctl) (before []rtnl.Sysctl, e
 	return before, err
 }
 
-// refused gives an error that the configuration explains its code, and says so.
-func (s tuningSysctl) refused(err error) error {
+// refused explains an error that is due to the configuration.
+func (s sysctl) refused(err error) error {
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return spec.Errorf(spec.CodeConfig, "%w: %s is misspelled, of a module that is not loaded, or the whole host's, which no container has", err, s.written)
@@ -215,10 +206,9 @@ func (s tuningSysctl) refused(err error) error {
 	return err
 }
 
-// checkSysctls compares each setting with the live value, field by field.
-// The kernel prints fields with tabs, whatever stood between them when they were
-// written; the reference compares bytes, and such a CHECK never passes.
-func checkSysctls(ns *rtnl.NS, settings []tuningSysctl) error {
+// checkSysctls compares each setting with the live value, field by field, since the kernel separates
+// fields with tabs.
+func checkSysctls(ns *rtnl.NS, settings []sysctl) error {
 	if len(settings) == 0 {
 		return nil
 	}
@@ -232,7 +222,7 @@ func checkSysctls(ns *rtnl.NS, settings []tuningSysctl) error {
 				return spec.Errorf(spec.CodeCheck, "%w", err)
 			}
 			if !rtnl.SameSysctl(now, s.Value) {
-				return tuningDiffers("sysctl "+s.written, s.Value, now)
+				return differs("sysctl "+s.written, s.Value, now)
 			}
 		}
 		return nil

@@ -21,7 +21,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "tuning",
-	Conf:    tuningConf{},
+	Conf:    conf{},
 	Summary: "sysctls and link attributes of an interface that an earlier plugin made",
 	Help: `
 key       type    default          meaning
@@ -30,60 +30,62 @@ sysctl    object  -                settings below net and their values, as strin
                                    interface; dots inside names: net.ipv4.conf.eth0/5.x or
                                    net/ipv4/conf/eth0.5/x
 mac       string  as it is         MAC address
-promisc   bool    as it is         true: receive all packets; CHECK minds false as well
+promisc   bool    as it is         true: receive all packets; CHECK compares false too
 mtu       int     as it is         bytes; 0: as it is
 allmulti  bool    as it is         receive all multicast packets, or do not
 txQLen    int     as it is         packets in the transmit queue
-dataDir   string  /run/cni/tuning  where the former attributes are kept until DEL
+dataDir   string  /run/cni/tuning  stores the former attributes until DEL
 
-Before mac go runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC, in this order.
-args.cni.sysctl, promisc, mtu, allmulti and txQLen go before the keys of the same name.
+Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.
+args.cni.sysctl, promisc, mtu, allmulti and txQLen replace the keys of the same name.
 
 If /etc/cni/tuning/allowlist.conf exists, each sysctl must match a line of it, which are regular
 expressions that may match anywhere in the key as it is written.`,
-	Verbs: spec.Verbs{Add: tuningAdd, Check: tuningCheck, Del: tuningDel, Status: tuningStatus, GC: tuningGC, Args: true},
+	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Status: status, GC: gc, Args: true, Chained: true, Validate: validate, MAC: true},
 }
 
 const (
-	tuningDataDir   = "/run/cni/tuning"                // the reference's
-	tuningAllowlist = "/etc/cni/tuning/allowlist.conf" // the reference's
+	dataDir          = "/run/cni/tuning"                // the reference's
+	defaultAllowlist = "/etc/cni/tuning/allowlist.conf" // the reference's
 )
 
-// tuningKeys may stand in the configuration and, stronger, in args.cni.
-// Both have the same names and types. The pointers tell 0 and false from absence.
-type tuningKeys struct {
-	Sysctl   tuningSysctls `json:"sysctl"`
-	MAC      string        `json:"mac"`
-	Promisc  *bool         `json:"promisc"` // nil: not told
-	MTU      *int          `json:"mtu"`     // bytes; nil, 0: as it is
-	AllMulti *bool         `json:"allmulti"`
-	TxQLen   *int          `json:"txQLen"` // packets
+// keys are in the configuration and in args.cni, which takes precedence. Nil is absence.
+type keys struct {
+	Sysctl   sysctls `json:"sysctl"`
+	MAC      string  `json:"mac"`
+	Promisc  *bool   `json:"promisc"`
+	MTU      *int    `json:"mtu"` // bytes; nil, 0: as it is
+	AllMulti *bool   `json:"allmulti"`
+	TxQLen   *int    `json:"txQLen"` // packets
 }
 
-// tuningConf is the whole configuration. MAC addresses are checked and chosen by
-// [spec.Request.MAC]; they stand here for their spelling alone.
-// A key in any case of letters will do, as everywhere.
-type tuningConf struct {
-	tuningKeys
-	DataDir       string                   `json:"dataDir"`
-	RuntimeConfig struct{ MAC string }     `json:"runtimeConfig"`
-	Args          struct{ CNI tuningKeys } `json:"args"`
+// conf is the whole configuration. MAC addresses are checked and chosen by
+// [spec.Request.MAC]; here they are for their spelling alone.
+type conf struct {
+	keys
+	DataDir       string               `json:"dataDir"`
+	RuntimeConfig struct{ MAC string } `json:"runtimeConfig"`
+	Args          struct{ CNI keys }   `json:"args"`
 }
 
-// A tuningPlan is what a configuration asks for, checked.
-// All verbs but DEL and GC go by it.
-type tuningPlan struct {
-	sysctls []tuningSysctl // sorted by path
-	link    tuningLink
-	mac     string // link.MAC in the letters of whoever asked for it
-	off     bool   // promisc is false on purpose: CHECK looks, ADD does not act
+// A plan is a checked configuration, for all verbs but DEL and GC.
+type plan struct {
+	sysctls []sysctl // sorted by path
+	link    attributes
+	mac     string // link.MAC as it was written
+	off     bool   // promisc is false: only CHECK uses that
 	dir     record.Dir
 }
 
-// readTuning decodes and checks the configuration and touches nothing.
-// Errors have code 7, or 4 for CNI_ARGS. A configuration without any key is fine.
-func readTuning(r *spec.Request) (*tuningPlan, error) {
-	var c tuningConf
+// validate is what ADD checks of the configuration alone.
+func validate(r *spec.Request) (spec.Claims, error) {
+	_, err := readPlan(r)
+	return spec.Claims{}, err
+}
+
+// readPlan decodes and checks the configuration. Errors have code 7, or 4 for CNI_ARGS.
+func readPlan(r *spec.Request) (*plan, error) {
+	var c conf
 	if err := r.Decode(&c); err != nil {
 		return nil, err
 	}
@@ -91,15 +93,15 @@ func readTuning(r *spec.Request) (*tuningPlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &tuningPlan{}
-	if p.dir, err = record.In(c.DataDir, tuningDataDir); err != nil {
+	p := &plan{}
+	if p.dir, err = record.In(r.Call, c.DataDir, dataDir); err != nil {
 		return nil, err
 	}
-	own, args := &c.tuningKeys, &c.Args.CNI
+	own, args := &c.keys, &c.Args.CNI
 	if p.sysctls, err = mergeSysctls(own.Sysctl, args.Sysctl, r.IfName); err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
-	p.link = tuningLink{MAC: mac.String(), AllMulti: first(args.AllMulti, own.AllMulti), TxQLen: first(args.TxQLen, own.TxQLen)}
+	p.link = attributes{MAC: mac.String(), AllMulti: first(args.AllMulti, own.AllMulti), TxQLen: first(args.TxQLen, own.TxQLen)}
 	if mtu := first(args.MTU, own.MTU); mtu != nil {
 		p.link.MTU = *mtu
 	}
@@ -109,7 +111,7 @@ func readTuning(r *spec.Request) (*tuningPlan, error) {
 			p.link.Promisc = promisc
 		}
 	}
-	// The result has the address in the letters of whoever asked, as in the reference.
+	// the result has the address as it was written, as in the reference
 	fromArgs, _ := r.Arg("MAC")
 	p.mac = p.link.MAC
 	for _, s := range []string{c.RuntimeConfig.MAC, args.MAC, fromArgs, own.MAC} {
@@ -137,15 +139,15 @@ func first[T any](from ...*T) *T {
 	return nil
 }
 
-// tuningAdd writes the sysctls, then the attributes of the link, or neither.
-// The result is prevResult with the new MAC address and MTU in it; the reference
-// forgets the MTU. A host's link of the same name is left alone.
-func tuningAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	p, err := readTuning(r)
+// add writes the sysctls, then the attributes of the link, or neither.
+// The result is prevResult with the new MAC address and MTU, but not for a link of the host with the
+// same name.
+func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	p, err := readPlan(r)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkAllowed(tuningAllowlist, p.sysctls); err != nil {
+	if err := checkAllowed(defaultAllowlist, p.sysctls); err != nil {
 		return nil, err
 	}
 	if r.Prev == nil {
@@ -176,13 +178,12 @@ func tuningAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	return r.Prev, nil
 }
 
-// A tuned is the interface at work on: sysctls go by the namespace, the rest by the
-// socket in it.
+// A tuned is the opened interface: sysctls are set in the namespace, all else by the socket in it.
 type tuned struct{ *result.Interface }
 
-// openTuned opens both; see openChained for none. Where nothing of the plan is about the
-// interface it is not looked for: a container may have none.
-func openTuned(r *spec.Request, p *tuningPlan, none int) (tuned, error) {
+// openTuned opens it; see [result.Open] for none. A plan without attributes does not need the
+// interface.
+func openTuned(r *spec.Request, p *plan, none int) (tuned, error) {
 	if p.aboutLink() {
 		c, err := result.Open(r, none)
 		return tuned{c}, err
@@ -192,15 +193,14 @@ func openTuned(r *spec.Request, p *tuningPlan, none int) (tuned, error) {
 }
 
 // aboutLink reports whether the interface itself is needed.
-func (p *tuningPlan) aboutLink() bool {
+func (p *plan) aboutLink() bool {
 	return !p.link.empty() || p.off ||
-		slices.ContainsFunc(p.sysctls, func(s tuningSysctl) bool { return strings.Contains(s.written, "IFNAME") })
+		slices.ContainsFunc(p.sysctls, func(s sysctl) bool { return strings.Contains(s.written, "IFNAME") })
 }
 
-// apply makes all changes, each with its undo, which sets what was before and so need not
-// know how far the changes came.
-// The record is written first: a process killed in between leaves one that DEL uses.
-func (t tuned) apply(undo *undo.Stack, r *spec.Request, p *tuningPlan) error {
+// apply makes all changes, each with its undo, which restores all former values. The record is
+// written first, so that DEL has it if the process is killed in between.
+func (t tuned) apply(undo *undo.Stack, r *spec.Request, p *plan) error {
 	before := p.link.current(t.Link)
 	if err := t.remember(undo, p, r.Attachment, before); err != nil {
 		return err
@@ -221,7 +221,7 @@ func (t tuned) apply(undo *undo.Stack, r *spec.Request, p *tuningPlan) error {
 
 // restore gives the link the attributes of was.
 // The link is read again, since only what differs is sent.
-func (t tuned) restore(was tuningLink) error {
+func (t tuned) restore(was attributes) error {
 	if was.empty() {
 		return nil
 	}
@@ -232,14 +232,13 @@ func (t tuned) restore(was tuningLink) error {
 	return t.Conn.Do(was.change(link).ops(link.Index)...)
 }
 
-// tuningStatus reports whether an ADD is bound to fail.
-// The code is 50. There is no link to look at: STATUS is about no container.
-func tuningStatus(_ context.Context, r *spec.Request) error {
-	p, err := readTuning(r)
+// status reports a configuration or a host with which every ADD would fail. The code is 50.
+func status(_ context.Context, r *spec.Request) error {
+	p, err := readPlan(r)
 	if err != nil {
 		return err
 	}
-	if err := checkAllowed(tuningAllowlist, p.sysctls); err != nil {
+	if err := checkAllowed(defaultAllowlist, p.sysctls); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "%w", err)
 	}
 	if p.dir.NotDir() && !p.link.empty() {

@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applettest"
 	"cnibox/spec"
+	"cnibox/spec/spectest"
 )
 
-// [S] in the reference every dot becomes a slash, which mangles names of
+// In the reference every dot becomes a slash, which mangles names of
 // interfaces that have dots.
 func TestTuningSysctlPath(t *testing.T) {
 	tests := map[string]struct{ key, ifName, want string }{
@@ -61,10 +61,10 @@ func TestTuningConf(t *testing.T) {
 		"args alone": {conf: `{"args":{"cni":{"sysctl":{"net.core.somaxconn":"7"},"mac":"02:00:00:00:00:03","promisc":true,"mtu":1300,"allmulti":true,"txQLen":3}}}`, want: `{"sysctls":["net/core/somaxconn=7"],"link":{"mac":"02:00:00:00:00:03","promisc":true,"mtu":1300,"allmulti":true,"txQLen":3},"mac":"02:00:00:00:00:03"}`},
 		"args before keys, sysctls one by one": {conf: `{"sysctl":{"net.core.somaxconn":"1","net.core.optmem_max":"2"},"promisc":true,"mtu":1,"args":{"cni":{"sysctl":{"net/core/somaxconn":"7"},"promisc":false,"mtu":1300}}}`,
 			want: `{"sysctls":["net/core/optmem_max=2","net/core/somaxconn=7"],"link":{"mtu":1300},"off":true}`},
-		"P5: runtimeConfig first": {conf: `{"mac":"02:00:00:00:00:01","args":{"cni":{"mac":"02:00:00:00:00:02"}},"runtimeConfig":{"mac":"02:00:00:00:00:0C"}}`, args: "MAC=02:00:00:00:00:04", want: `{"link":{"mac":"02:00:00:00:00:0c"},"mac":"02:00:00:00:00:0C"}`},
-		"P5: args.cni second":     {conf: `{"mac":"02:00:00:00:00:01","args":{"cni":{"mac":"02:00:00:00:00:02"}}}`, args: "MAC=02:00:00:00:00:04", want: `{"link":{"mac":"02:00:00:00:00:02"},"mac":"02:00:00:00:00:02"}`},
-		"P5: CNI_ARGS third":      {conf: `{"mac":"02:00:00:00:00:01"}`, args: "IgnoreUnknown=1;MAC=02:00:00:00:00:0D;K8S=x", want: `{"link":{"mac":"02:00:00:00:00:0d"},"mac":"02:00:00:00:00:0D"}`},
-		"dashes":                  {conf: `{"mac":"02-00-00-00-00-0A"}`, want: `{"link":{"mac":"02:00:00:00:00:0a"},"mac":"02:00:00:00:00:0a"}`},
+		"runtimeConfig first": {conf: `{"mac":"02:00:00:00:00:01","args":{"cni":{"mac":"02:00:00:00:00:02"}},"runtimeConfig":{"mac":"02:00:00:00:00:0C"}}`, args: "MAC=02:00:00:00:00:04", want: `{"link":{"mac":"02:00:00:00:00:0c"},"mac":"02:00:00:00:00:0C"}`},
+		"args.cni second":     {conf: `{"mac":"02:00:00:00:00:01","args":{"cni":{"mac":"02:00:00:00:00:02"}}}`, args: "MAC=02:00:00:00:00:04", want: `{"link":{"mac":"02:00:00:00:00:02"},"mac":"02:00:00:00:00:02"}`},
+		"CNI_ARGS third":      {conf: `{"mac":"02:00:00:00:00:01"}`, args: "IgnoreUnknown=1;MAC=02:00:00:00:00:0D;K8S=x", want: `{"link":{"mac":"02:00:00:00:00:0d"},"mac":"02:00:00:00:00:0D"}`},
+		"dashes":              {conf: `{"mac":"02-00-00-00-00-0A"}`, want: `{"link":{"mac":"02:00:00:00:00:0a"},"mac":"02:00:00:00:00:0a"}`},
 
 		"duplicate":               {conf: `{"sysctl":{"net.core.somaxconn":"1","net.core.somaxconn":"2"}}`, err: "duplicated sysctl keys are not allowed", code: 7},
 		"duplicate, escaped":      {conf: `{"sysctl":{"net.core.somaxconn":"1","net.core.som\u0061xconn":"2"}}`, err: "duplicated sysctl keys are not allowed", code: 7},
@@ -84,9 +84,9 @@ func TestTuningConf(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			r := applettest.Request(t, spec.Add, tt.conf, tt.args)
-			p, err := readTuning(r)
-			applettest.WantError(t, err, tt.err, tt.code)
+			r := spectest.Request(t, spec.Add, tt.conf, tt.args)
+			p, err := readPlan(r)
+			spectest.WantError(t, err, tt.err, tt.code)
 			if err == nil {
 				if got := planText(p); got != tt.want {
 					t.Errorf("got  %s\nwant %s", got, tt.want)
@@ -97,10 +97,10 @@ func TestTuningConf(t *testing.T) {
 }
 
 // planText renders a plan, for comparison.
-func planText(p *tuningPlan) string {
+func planText(p *plan) string {
 	var out struct {
 		Sysctls []string   `json:"sysctls,omitempty"`
-		Link    tuningLink `json:"link"`
+		Link    attributes `json:"link"`
 		MAC     string     `json:"mac,omitempty"`
 		Off     bool       `json:"off,omitempty"`
 		Dir     string     `json:"dir,omitempty"`
@@ -109,7 +109,7 @@ func planText(p *tuningPlan) string {
 		out.Sysctls = append(out.Sysctls, s.Key+"="+s.Value)
 	}
 	out.Link, out.MAC, out.Off = p.link, p.mac, p.off
-	if p.dir != tuningDataDir {
+	if p.dir != dataDir {
 		out.Dir = string(p.dir)
 	}
 	b, _ := json.Marshal(out)
@@ -117,7 +117,7 @@ func planText(p *tuningPlan) string {
 }
 
 func TestTuningAllowlist(t *testing.T) {
-	keys := []tuningSysctl{{written: "net.ipv4.conf.IFNAME.arp_filter"}, {written: "net/core/somaxconn"}}
+	keys := []sysctl{{written: "net.ipv4.conf.IFNAME.arp_filter"}, {written: "net/core/somaxconn"}}
 	tests := map[string]struct{ list, want string }{
 		"both, unanchored":           {"arp_filter\nsomax", ""},
 		"anchored":                   {"^net\\.ipv4\\.conf\\.IFNAME\\.[a-z_]*$\n^net/core/(somaxconn|optmem_max)$\n", ""},
@@ -136,7 +136,7 @@ func TestTuningAllowlist(t *testing.T) {
 			if err := os.WriteFile(file, []byte(tt.list), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			applettest.WantError(t, checkAllowed(file, keys), tt.want, spec.CodeConfig)
+			spectest.WantError(t, checkAllowed(file, keys), tt.want, spec.CodeConfig)
 		})
 	}
 	if err := checkAllowed(filepath.Join(t.TempDir(), "none"), keys); err != nil {
@@ -150,11 +150,11 @@ func TestTuningAllowlist(t *testing.T) {
 func FuzzTuningConf(f *testing.F) {
 	f.Add(`{"sysctl":{"net.ipv4.conf.IFNAME.x":"1"},"mtu":5,"args":{"cni":{"sysctl":{"net/a":"b"}}}}`, "MAC=02:00:00:00:00:01")
 	f.Fuzz(func(t *testing.T, conf, args string) {
-		r, err := applettest.TryRequest(spec.Add, conf, args)
+		r, err := spectest.TryRequest(spec.Add, conf, args)
 		if err != nil {
 			return
 		}
-		p, err := readTuning(r)
+		p, err := readPlan(r)
 		if err != nil {
 			return
 		}

@@ -17,35 +17,34 @@ import (
 	"cnibox/spec"
 )
 
-// settleTime is how long an ADD waits for the addresses that the interface got anew. The
-// reference looks for 2.5 s.
+// settleTime is how long an ADD waits for duplicate detection of the addresses that it restored.
 const settleTime = 3 * time.Second
 
-// A vrf is one verb at work in a namespace.
-type vrf struct {
+// A membership is the opened interface of a verb.
+type membership struct {
 	*result.Interface
 	r     *spec.Request
 	moved []result.MovedRoute
 	undo  undo.Stack
 }
 
-// openVRF opens the namespace; see openChained for none.
+// open opens the namespace; see [result.Open] for none.
 // The caller closes it.
-func openVRF(r *spec.Request, none int) (*vrf, error) {
+func open(r *spec.Request, none int) (*membership, error) {
 	c, err := result.Open(r, none)
 	if err != nil {
 		return nil, err
 	}
-	return &vrf{Interface: c, r: r}, nil
+	return &membership{Interface: c, r: r}, nil
 }
 
-// ownsAddr looks for an address with its length. One that another host has is none.
+// ownsAddr looks for an address with its prefix length, without one that is a duplicate.
 func ownsAddr(addrs []rtnl.Addr, want netip.Prefix) bool {
 	return slices.ContainsFunc(addrs, func(a rtnl.Addr) bool { return a.Prefix == want && !a.DADFailed })
 }
 
 // apply makes all changes, each with its undo.
-func (v *vrf) apply(ctx context.Context, c *vrfConf) error {
+func (v *membership) apply(ctx context.Context, c *conf) error {
 	if err := v.WriteRecord(c.dir, v.r.Attachment, &v.undo); err != nil {
 		return err
 	}
@@ -66,8 +65,8 @@ func (v *vrf) apply(ctx context.Context, c *vrfConf) error {
 	return v.note(table)
 }
 
-// domain returns the index and the table of the VRF, which it makes if there is none.
-func (v *vrf) domain(c *vrfConf) (index uint32, table int, err error) {
+// domain returns the index and the table of the VRF, which it creates if missing.
+func (v *membership) domain(c *conf) (index uint32, table int, err error) {
 	l, err := v.Conn.Link(c.Name)
 	if err == nil {
 		data, ok := l.Data.(rtnl.VRF)
@@ -107,10 +106,9 @@ func (v *vrf) domain(c *vrfConf) (index uint32, table int, err error) {
 	return l.Index, table, nil
 }
 
-// enslave puts the interface into the VRF. The kernel takes the link down for that and up
-// again, which costs it its routes in all tables but those it makes itself, and without
-// keep_addr_on_down its IPv6 addresses.
-func (v *vrf) enslave(ctx context.Context, index uint32, table int) error {
+// enslave moves the interface into the VRF. The kernel sets the link down and up for that, which
+// deletes its routes, but for those of the kernel, and without keep_addr_on_down its IPv6 addresses.
+func (v *membership) enslave(ctx context.Context, index uint32, table int) error {
 	addrs, routes, err := v.was()
 	if err != nil {
 		return err
@@ -136,7 +134,7 @@ func (v *vrf) enslave(ctx context.Context, index uint32, table int) error {
 
 // was returns the addresses of the interface and the routes out of it, in all tables, that
 // the kernel does not make by itself, those without a gateway first.
-func (v *vrf) was() (addrs []rtnl.Addr, routes []rtnl.Route, err error) {
+func (v *membership) was() (addrs []rtnl.Addr, routes []rtnl.Route, err error) {
 	if addrs, err = v.Conn.Addrs(v.Link.Index); err != nil {
 		return nil, nil, err
 	}
@@ -151,9 +149,9 @@ func (v *vrf) was() (addrs []rtnl.Addr, routes []rtnl.Route, err error) {
 	return addrs, routes, err
 }
 
-// again gives the interface back what it lost. Addresses that were in use go without
-// duplicate detection, as nobody else can have got them in between.
-func (v *vrf) again(addrs []rtnl.Addr, routes []rtnl.Route) error {
+// again adds the deleted addresses and routes again. Addresses that were in use need no duplicate
+// detection.
+func (v *membership) again(addrs []rtnl.Addr, routes []rtnl.Route) error {
 	have, err := v.Conn.Addrs(v.Link.Index)
 	if err != nil {
 		return err
@@ -181,10 +179,9 @@ func (v *vrf) again(addrs []rtnl.Addr, routes []rtnl.Route) error {
 	return v.Conn.Do(ops...)
 }
 
-// settle waits for addresses that the kernel checks once more, as it does with those
-// that it kept while the link was down. Without a carrier it checks for ever, so an end
-// of the wait is no error.
-func (v *vrf) settle(ctx context.Context) error {
+// settle waits for addresses that the kernel checks for duplicates again, as those that it kept while
+// the link was down. Without a carrier that has no end, so a timeout is no error.
+func (v *membership) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
 	err := v.Conn.WaitAddrs(ctx, v.Link.Index)
@@ -198,8 +195,8 @@ func (v *vrf) settle(ctx context.Context) error {
 	return nil
 }
 
-// note enters the routes that are in the table of the VRF.
-func (v *vrf) note(table int) error {
+// note records the routes in the table of the VRF.
+func (v *membership) note(table int) error {
 	routes, err := v.Conn.Routes(rtnl.RouteFilter{Table: table, Link: v.Link.Index})
 	for _, r := range routes {
 		v.moved = append(v.moved, result.MovedRoute{Dst: r.Dst, GW: r.GW, To: r.GW, Table: table})

@@ -18,28 +18,28 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "vrf",
-	Conf:    vrfConf{},
+	Conf:    conf{},
 	Summary: "puts an interface into a routing domain of its container",
 	Help: `
 key      type    default           meaning
-vrfname  string  -                 the VRF, which is made if it is not there (required)
-table    int     first free        its routing table, which is checked if it is there; from 1 on,
+vrfname  string  -                 the VRF, which is created if missing (required)
+table    int     first free        its routing table; an existing VRF must have it; from 1 on,
                                    but not 253, 254 and 255
-dataDir  string  /run/cnibox/vrf   where it is noted until DEL which interface it is
+dataDir  string  /run/cnibox/vrf   stores the owner of the interface until DEL
 
 Addresses stay on the interface; its routes move to the table of the VRF. In cniVersion 1.1.0 the
-result tells the table of its routes; older versions have no word for that, so their result loses
-them. The VRF goes with the last interface that is in it.`,
-	Verbs: spec.Verbs{Since: spec.V031, Add: vrfAdd, Check: vrfCheck, Del: vrfDel, Status: vrfStatus, GC: vrfGC},
+result has the table of its routes; results of older versions omit them. The VRF is deleted with
+its last interface.`,
+	Verbs: spec.Verbs{Since: spec.V031, Add: add, Check: check, Del: del, Status: status, GC: gc, Chained: true, Validate: validate},
 }
 
-const vrfDataDir = "/run/cnibox/vrf"
+const dataDir = "/run/cnibox/vrf"
 
-// noVRFs is what ADD and STATUS say of such a kernel.
+// noVRFs is the error of ADD and STATUS on a kernel without VRFs.
 const noVRFs = "vrf: this kernel has no VRFs (CONFIG_NET_VRF): %w"
 
-// vrfConf are the keys of vrf.
-type vrfConf struct {
+// conf are the keys of vrf.
+type conf struct {
 	Name    string `json:"vrfname"`
 	Table   int    `json:"table"` // 0: that of the VRF, else the first that is free
 	DataDir string `json:"dataDir"`
@@ -47,35 +47,44 @@ type vrfConf struct {
 	dir record.Dir
 }
 
-// readVRF decodes and checks the configuration and touches nothing.
-// Errors have code 7.
-func readVRF(r *spec.Request) (*vrfConf, error) {
-	c := &vrfConf{}
+// validate is what ADD checks of the configuration alone.
+func validate(r *spec.Request) (spec.Claims, error) {
+	_, err := readConf(r)
+	return spec.Claims{}, err
+}
+
+// readConf decodes and checks the configuration. Errors have code 7.
+func readConf(r *spec.Request) (*conf, error) {
+	c := &conf{}
 	if err := r.Decode(c); err != nil {
 		return nil, err
 	}
 	if err := spec.CheckIfName(c.Name); err != nil {
-		return nil, &spec.Error{Code: spec.CodeConfig, Msg: fmt.Sprintf("configuration is expected to have a valid VRF name (vrfname): %v", err)}
+		e := &spec.Error{Code: spec.CodeConfig, Msg: fmt.Sprintf("configuration is expected to have a valid VRF name (vrfname): %v", err)}
+		if c.Name == "" {
+			return nil, e.WithDetails(`set "vrfname"`).AtKey("")
+		}
+		return nil, e.AtKey("vrfname")
 	}
 	if c.Table < 0 || c.Table > math.MaxInt32 || result.IsReservedTable(c.Table) {
-		return nil, spec.Errorf(spec.CodeConfig, result.ReservedTableText, c.Table, math.MaxInt32)
+		return nil, spec.Errorf(spec.CodeConfig, result.ReservedTableText, c.Table, math.MaxInt32).AtKey("table")
 	}
 	var err error
-	c.dir, err = record.In(c.DataDir, vrfDataDir)
+	c.dir, err = record.In(r.Call, c.DataDir, dataDir)
 	return c, err
 }
 
-// vrfAdd makes the VRF and moves the interface into it, under a lock of the namespace,
-// or leaves all as it was. The result is prevResult, with the table of its routes.
-func vrfAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	c, err := readVRF(r)
+// add creates the VRF and moves the interface into it, under a lock of the namespace, or changes
+// nothing. The result is prevResult, with the table of its routes.
+func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	c, err := readConf(r)
 	if err != nil {
 		return nil, err
 	}
 	if r.Prev == nil {
 		return nil, spec.Errorf(spec.CodeConfig, "missing prevResult from earlier plugin: vrf works on the interface that it made")
 	}
-	v, err := openVRF(r, spec.CodeConfig)
+	v, err := open(r, spec.CodeConfig)
 	if err != nil {
 		return nil, err
 	}
@@ -90,14 +99,14 @@ func vrfAdd(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	return r.Prev, nil
 }
 
-// vrfCheck finds the VRF with its table, the interface in it, and the addresses and
+// check finds the VRF with its table, the interface in it, and the addresses and
 // routes of prevResult where they belong.
-func vrfCheck(_ context.Context, r *spec.Request) error {
-	c, err := readVRF(r)
+func check(_ context.Context, r *spec.Request) error {
+	c, err := readConf(r)
 	if err = cmp.Or(err, r.CheckIndexes()); err != nil {
 		return err
 	}
-	v, err := openVRF(r, spec.CodeCheck)
+	v, err := open(r, spec.CodeCheck)
 	if err != nil {
 		return err
 	}
@@ -121,8 +130,8 @@ func vrfCheck(_ context.Context, r *spec.Request) error {
 }
 
 // checkResult looks for the addresses and routes of prevResult. Routes that have no table
-// there are in that of the VRF; the gateway of a default route may be another.
-func (v *vrf) checkResult(r *spec.Request, table int) error {
+// in prevResult are in that of the VRF; the gateway of a default route is not compared.
+func (v *membership) checkResult(r *spec.Request, table int) error {
 	addrs, err := v.Conn.Addrs(v.Link.Index)
 	if err != nil {
 		return err
@@ -136,7 +145,7 @@ func (v *vrf) checkResult(r *spec.Request, table int) error {
 	if err != nil {
 		return err
 	}
-	var there []result.MovedRoute // all of them, as if they had moved
+	var there []result.MovedRoute // all routes
 	for _, rt := range routes {
 		there = append(there, result.MovedRoute{Dst: rt.Dst, GW: rt.GW, To: rt.GW, Table: rt.Table})
 	}
@@ -159,22 +168,21 @@ func (v *vrf) checkResult(r *spec.Request, table int) error {
 	return nil
 }
 
-// vrfDel takes the interface out of its VRF and deletes that if it was the last. Neither
-// the namespace nor the interface need exist, and the configuration need not be valid:
-// then the VRF that the interface is in is the one. An interface that is another
-// attachment's stays where it is.
-func vrfDel(ctx context.Context, r *spec.Request) error {
-	c, err := readVRF(r)
+// del removes the interface from its VRF, and deletes the VRF without interfaces. Neither the
+// namespace nor the interface need exist, and without a valid configuration the VRF is that of the
+// interface. An interface of another attachment stays.
+func del(ctx context.Context, r *spec.Request) error {
+	c, err := readConf(r)
 	if err != nil {
 		r.Warn("%v: %s leaves the VRF that it is in", err, r.IfName)
 		c = nil
 	}
-	v, err := openVRF(r, 0)
+	v, err := open(r, 0)
 	if err != nil {
 		return err
 	}
 	defer v.Close()
-	dir, mine := record.Configured(r, vrfDataDir), false
+	dir, mine := record.Configured(r, dataDir), false
 	if v.NS != nil {
 		if err := v.Lock(ctx); err != nil {
 			return err
@@ -191,10 +199,10 @@ func vrfDel(ctx context.Context, r *spec.Request) error {
 	return dir.Remove(record.Name(r.Attachment))
 }
 
-// mine reports whether the attachment has an interface in this namespace, or may have had
-// one that is gone. No record is left of that after a GC, or if a version before claims made
-// it; leave then deletes no more than a VRF of this name that no interface is in.
-func (v *vrf) mine(r *spec.Request, dir record.Dir) (bool, error) {
+// mine reports whether the attachment has an interface in this namespace, or may have had one that
+// is gone. Without a record, as after GC or of an earlier version, leave deletes no more than a VRF
+// of this name without interfaces.
+func (v *membership) mine(r *spec.Request, dir record.Dir) (bool, error) {
 	rec := result.ReadRecord[result.Record](dir, r.Attachment)
 	if v.Link != nil {
 		return v.Owns(r, dir, rec)
@@ -206,9 +214,9 @@ func (v *vrf) mine(r *spec.Request, dir record.Dir) (bool, error) {
 	return rec.SameNS(id), err
 }
 
-// leave takes the interface, if it is there, out of the VRF, which goes if it was the
-// last; c is nil for the VRF that it is in.
-func (v *vrf) leave(c *vrfConf) error {
+// leave removes the interface, if it exists, from the VRF, and deletes a VRF without interfaces; with
+// c nil it is the VRF of the interface.
+func (v *membership) leave(c *conf) error {
 	links, err := v.Conn.Links()
 	if err != nil {
 		return err
@@ -239,10 +247,9 @@ func (v *vrf) leave(c *vrfConf) error {
 	return errors.Join(errs...)
 }
 
-// vrfStatus makes a VRF in a namespace that nobody else sees.
-// The code is 50: a kernel that has none.
-func vrfStatus(_ context.Context, r *spec.Request) error {
-	c, err := readVRF(r)
+// status creates a VRF in a new namespace. The code is 50.
+func status(_ context.Context, r *spec.Request) error {
+	c, err := readConf(r)
 	if err != nil {
 		return err
 	}
@@ -258,7 +265,7 @@ func vrfStatus(_ context.Context, r *spec.Request) error {
 	return nil
 }
 
-// vrfGC forgets the attachments that are gone.
-func vrfGC(_ context.Context, r *spec.Request) error {
-	return record.Configured(r, vrfDataDir).DeleteStale(r.Network, r.Valid)
+// gc deletes the records of attachments that are gone.
+func gc(_ context.Context, r *spec.Request) error {
+	return record.Configured(r, dataDir).DeleteStale(r.Network, r.Valid)
 }

@@ -3,8 +3,8 @@ package vrf
 import (
 	"testing"
 
-	"cnibox/applets/applettest"
 	"cnibox/spec"
+	"cnibox/spec/spectest"
 )
 
 func TestVRFConf(t *testing.T) {
@@ -22,10 +22,10 @@ func TestVRFConf(t *testing.T) {
 		"negative":        {`{"vrfname":"blue","table":-1}`, "not within"},
 		"table is a text": {`{"vrfname":"blue","table":"7"}`, "table"},
 	} {
-		_, err := readVRF(applettest.Request(t, spec.Add, tt.conf, ""))
+		_, err := readConf(spectest.Request(t, spec.Add, tt.conf, ""))
 		if err != nil {
 			t.Logf("%s: %v", name, err)
 		}
-		applettest.WantError(t, err, tt.err, spec.CodeConfig)
+		spectest.WantError(t, err, tt.err, spec.CodeConfig)
 	}
 }

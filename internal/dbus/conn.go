@@ -1,6 +1,5 @@
 // Package dbus calls methods over the system bus: as much of D-Bus as firewalld
-// needs, strings in, a string or a boolean out, and errors by name. What it is
-// written after: https://dbus.freedesktop.org/doc/dbus-specification.html.
+// needs, strings in, a string or a boolean out, and errors by name. It follows https://dbus.freedesktop.org/doc/dbus-specification.html.
 package dbus
 
 import (
@@ -29,7 +28,7 @@ type Method struct{ Service, Path, Interface, Name string }
 // An Error is an error reply.
 type Error struct {
 	Name    string // "org.freedesktop.DBus.Error.ServiceUnknown"
-	Message string // for people; firewalld has its own names in it
+	Message string // of firewalld: begins with the name of its error
 }
 
 // Error is the message, or the name where there is none.
@@ -84,8 +83,7 @@ func dial(ctx context.Context, socket string) (*Conn, error) {
 // Close ends the connection.
 func (c *Conn) Close() { unix.Close(c.fd) }
 
-// begin connects, authenticates and asks for a name, without which the bus
-// passes nothing on.
+// begin connects, authenticates and requests a name, without which the bus forwards nothing.
 func (c *Conn) begin(path string) error {
 	limit := unix.NsecToTimeval(int64(timeout)) // also for a bus that accepts no connection
 	if err := unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit); err != nil {
@@ -230,7 +228,7 @@ func (c *Conn) line() (string, error) {
 // errSlow is about a bus, or a service on it, that does not answer.
 var errSlow = errors.New("no answer in " + timeout.String())
 
-// fill reads until there are n bytes. With a deadline it looks at the context ten times a second.
+// fill reads until there are n bytes. With a deadline it checks the context ten times a second.
 func (c *Conn) fill(n int) error {
 	for len(c.in) < n {
 		ready := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}

@@ -37,26 +37,25 @@ func OneUser() bool {
 	return len(fields) == 3 && fields[2] == "1"
 }
 
-// Patience is the longest that something may take which takes d at most on a slow
-// machine. CNIBOX_SLOW is how many times slower this one is, as where the processor
-// is emulated.
-func Patience(d time.Duration) time.Duration {
+// Timeout is d, which is enough on a slow machine, for this one: CNIBOX_SLOW is how many times
+// slower it is, as where the processor is emulated.
+func Timeout(d time.Duration) time.Duration {
 	if n, err := strconv.Atoi(os.Getenv("CNIBOX_SLOW")); err == nil && n > 1 {
 		return time.Duration(n) * d
 	}
 	return d
 }
 
-// Eventually waits until is returns nil, for as long as a process may take.
+// Eventually calls is until it returns nil; after a minute the test fails with its error.
 func Eventually(t testing.TB, what string, is func() error) {
 	t.Helper()
-	within := Patience(time.Minute)
+	timeout := Timeout(time.Minute)
 	err := is()
-	for end := time.Now().Add(within); err != nil && time.Now().Before(end); err = is() {
-		time.Sleep(10 * time.Millisecond)
+	for end := time.Now().Add(timeout); err != nil && time.Now().Before(end); err = is() {
+		time.Sleep(2 * time.Millisecond)
 	}
 	if err != nil {
-		t.Fatalf("after %s there is still not: %s: %v", within, what, err)
+		t.Fatalf("%s: not within %s: %v", what, timeout, err)
 	}
 }
 
@@ -125,29 +124,24 @@ func NSPath(t testing.TB, ns *rtnl.NS) string {
 	return path
 }
 
-// Solicited waits until a namespace listens on so many links at least for those who look for
-// an IPv6 address. The kernel sees to it on a worker, later than the address can be used where the
-// processors are busy; who asks before that waits for a second, or is not heard at all.
+// Solicited waits until a namespace has joined the solicited-node multicast group of an IPv6
+// address on at least so many links. The kernel joins it after the address can be used: a
+// neighbour that solicits before that waits for a second, or gets no answer.
 func Solicited(t testing.TB, ns *rtnl.NS, addr netip.Addr, links int) {
 	t.Helper()
 	b := addr.As16()
 	group := fmt.Sprintf("ff0200000000000000000001ff%x", b[13:])
-	for end := time.Now().Add(Patience(10 * time.Second)); ; time.Sleep(time.Millisecond) {
+	Eventually(t, "multicast group of "+addr.String(), func() error {
 		var groups []byte
 		err := ns.Do(func() (err error) {
 			groups, err = os.ReadFile("/proc/thread-self/net/igmp6")
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
+		if got := strings.Count(string(groups), group); err == nil && got < links {
+			err = fmt.Errorf("%d of %d links are in %s", got, links, group)
 		}
-		if strings.Count(string(groups), group) >= links {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("not %d times %s:\n%s", links, group, groups)
-		}
-	}
+		return err
+	})
 }
 
 // Need skips the test when the kernel lacks a feature, which is named as the

@@ -25,8 +25,8 @@ func Ruleset(t testing.TB, ns *rtnl.NS) string {
 	return text
 }
 
-// Read returns what "nft list ruleset" says of a namespace, without counts; nil is the
-// current namespace. Tables are in the order of their names, and so are the sets, maps and
+// Read returns what "nft list ruleset" says of a namespace, without counts.
+// Tables are in the order of their names, and so are the sets, maps and
 // chains of each, so that equal rule sets are equal text.
 func Read(ns *rtnl.NS) (string, error) {
 	var out []byte

@@ -33,7 +33,7 @@ func (id ID) String() string { return fmt.Sprintf("%d:%d", id.Dev, id.Ino) }
 // for.
 func Open(path string) (fd int, err error) {
 	if path == "" {
-		return -1, fmt.Errorf("network namespace: empty path: %w", os.ErrNotExist)
+		return -1, &os.PathError{Op: "open", Err: unix.ENOENT}
 	}
 	fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -49,6 +49,18 @@ func Open(path string) (fd int, err error) {
 		return -1, fmt.Errorf("%s: %w", path, ErrNotNS)
 	}
 	return fd, nil
+}
+
+// Reason returns why [Open] has refused a path, without the path, for errors that have it.
+func Reason(err error) error {
+	var file *os.PathError
+	switch {
+	case errors.As(err, &file):
+		return file.Err
+	case errors.Is(err, ErrNotNS):
+		return ErrNotNS
+	}
+	return err
 }
 
 // permanent reports whether an error of open(2) is one that no retry and no privilege

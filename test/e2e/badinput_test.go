@@ -20,7 +20,7 @@ import (
 )
 
 // patience is how long the answer to bad input may take; what waits in vain does so for ever.
-var patience = kerneltest.Patience(10 * time.Second)
+var patience = kerneltest.Timeout(10 * time.Second)
 
 // prompt makes a call that has to be answered at once. What waits does so each time; so one
 // that took longer is made again, since the machine may have stood still.

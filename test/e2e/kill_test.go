@@ -17,9 +17,10 @@ import (
 )
 
 // What the tests tell an applet: at which change to kill itself, counted from
-// 1, and the file to list its changes in.
+// 1, by which signal (none: SIGKILL), and the file to list its changes in.
 const (
 	killAt      = "CNIBOX_TEST_KILL_AT"
+	killBy      = "CNIBOX_TEST_KILL_BY"
 	listChanges = "CNIBOX_TEST_CHANGES"
 )
 
@@ -28,13 +29,18 @@ func TestMain(m *testing.M) { product.Main(m, armFaults) }
 // armFaults makes this process, an applet, do what those variables say.
 func armFaults() {
 	at, _ := strconv.Atoi(os.Getenv(killAt))
+	by, _ := strconv.Atoi(os.Getenv(killBy))
 	list := os.Getenv(listChanges)
 	if at == 0 && list == "" {
 		return
 	}
 	var n atomic.Int64
 	fault.Hook = func(what string) error {
-		if n.Add(1) == int64(at) {
+		now := n.Add(1) == int64(at)
+		if now && by != 0 && by != int(syscall.SIGKILL) {
+			return syscall.Kill(os.Getpid(), syscall.Signal(by))
+		}
+		if now {
 			syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {} // the signal may reach another thread first
 		}

@@ -111,7 +111,7 @@ func (a answer) code(t *testing.T) int {
 
 // processTime is how long a process, or anything that ends by itself, may take before it
 // counts as stuck.
-var processTime = kerneltest.Patience(time.Minute)
+var processTime = kerneltest.Timeout(time.Minute)
 
 // eventually waits for something to become true.
 func eventually(t *testing.T, what string, is func() bool) {

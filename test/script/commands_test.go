@@ -26,7 +26,7 @@ type scriptCommand func(ts *testscript.TestScript, h *hostAndContainer, args []s
 
 // commands are ours, and each applet.
 func commands() map[string]func(*testscript.TestScript, bool, []string) {
-	list := map[string]scriptCommand{"cni": cni, "status": status, "result": result, "needs": needs,
+	list := map[string]scriptCommand{"cni": cni, "status": status, "result": result, "needs": needs, "root": root,
 		"host": func(ts *testscript.TestScript, h *hostAndContainer, args []string) error {
 			return h.kernel(ts, h.host, args)
 		},

@@ -19,6 +19,8 @@
 //	[!] APPLET [ARG…]                call any applet
 //	status N                         the exit code of the last of these calls is N
 //	[!] result FILE                  stdout of the last call is FILE but for its newlines at the end
+//	root rw|ro|sealed                the rest runs on a root directory without /var and with an empty
+//	                                 tmpfs at /run; ro: the root is read-only; sealed: /run as well
 //	needs KIND                       skip the rest where the kernel has no such links, as ipvlan
 //	[!] host link NAME [up|down]     the link is there (and up, or down); container likewise
 //	[!] host addr NAME PREFIX        the link has the address
@@ -52,7 +54,7 @@ func TestScripts(t *testing.T) { run(t, "testdata/plain", true) }
 func TestKernelScripts(t *testing.T) { run(t, "testdata", false) }
 
 // limit is how long the scripts may take before a process counts as stuck.
-var limit = kerneltest.Patience(5 * time.Minute)
+var limit = kerneltest.Timeout(5 * time.Minute)
 
 // run runs each script of a directory twice, with plugins in process and with exec forced.
 // The two must not differ, whichever way a runtime calls.
@@ -84,7 +86,8 @@ type hostAndContainer struct {
 	testing.TB
 	host, container *rtnl.NS // nil in plain scripts
 	saved           map[*rtnl.NS]string
-	status          int // of the last call
+	status          int  // of the last call
+	ownRoot         bool // see root
 }
 
 // key is that of the hostAndContainer in the values of a script.

@@ -172,7 +172,7 @@ func TestKernelTwinPattern(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Patience(2*time.Minute))
+	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Timeout(2*time.Minute))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, self, "-test.v", "-test.run", "^Nothing/(a|b)|^TestKernelTwin$/^static$/no_CIDR|^Neither")
 	cmd.Env = append(os.Environ(), "CNIBOX_TWIN=") // also in a guest, which leaves the case to others

@@ -20,7 +20,7 @@ import (
 
 // callTime is how long a plugin may take: the reference may wait for ten
 // seconds until addresses settle, and the machine may be slow.
-var callTime = kerneltest.Patience(3 * time.Minute)
+var callTime = kerneltest.Timeout(3 * time.Minute)
 
 // searchPath is where the reference plugins find iptables, and we iproute2.
 const searchPath = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
@@ -101,7 +101,7 @@ func (w *world) close() {
 }
 
 // endTime is how long the kernel may take over what was in a namespace.
-var endTime = kerneltest.Patience(time.Minute)
+var endTime = kerneltest.Timeout(time.Minute)
 
 // end ends the containers' namespaces, and waits until what had an end in them is gone
 // from the host.

@@ -25,7 +25,7 @@ import (
 var upgradeFrom = os.Getenv("CNIBOX_UPGRADE_FROM")
 
 // processTime is how long a process may take before it counts as stuck.
-var processTime = kerneltest.Patience(time.Minute)
+var processTime = kerneltest.Timeout(time.Minute)
 
 func TestMain(m *testing.M) { product.Main(m, nil) }
 

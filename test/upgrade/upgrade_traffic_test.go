@@ -41,7 +41,7 @@ func (n *node) serve(ns *rtnl.NS, name string) {
 }
 
 // streamTime is how long a connection may take to open or to answer before it counts as dead.
-var streamTime = kerneltest.Patience(30 * time.Second)
+var streamTime = kerneltest.Timeout(30 * time.Second)
 
 // A stream is an open connection.
 type stream struct {

@@ -1,0 +1,84 @@
+package applet_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"cnibox/applets/applet"
+	"cnibox/applets/applettest"
+	"cnibox/spec"
+)
+
+// A code 4 names the variable and what it holds; what the reference says of it is msg. The
+// error is in the version of the configuration, which is read for that alone.
+func TestServeBadVariable(t *testing.T) {
+	for _, tt := range []struct{ variable, value, msg string }{
+		{"CNI_CONTAINERID", "a/b", "invalid characters in containerID"},
+		{"CNI_CONTAINERID", strings.Repeat("c", 256), "containerID is too long"},
+		{"CNI_IFNAME", "a/b", "interface name contains / or : or whitespace characters"},
+		{"CNI_IFNAME", "0123456789abcdef", "interface name is too long"},
+		{"CNI_IFNAME", "..", "interface name is . or .."},
+		{"CNI_IFNAME", "", "required env variables [CNI_IFNAME] missing"},
+		{"CNI_ARGS", "none", `ARGS: invalid pair "none"`},
+		{"CNI_ARGS", "IgnoreUnknown=yes", `ARGS: IgnoreUnknown "yes" is neither true nor false`},
+		{"CNI_COMMAND", "Add", "unknown CNI_COMMAND: Add"},
+	} {
+		for _, version := range []string{"0.4.0", "1.0.0"} {
+			reads := adds(func(*spec.Request) (*spec.Result, error) { return &spec.Result{}, nil })
+			reads.Verbs.Args = true
+			_, out, _ := serve(call{verb: "ADD", applet: reads, env: map[string]string{tt.variable: tt.value},
+				stdin: strings.NewReader(`{"cniVersion":"` + version + `","name":"n"}`)})
+			var e struct {
+				CNIVersion, Msg, Details string
+				Code                     int
+			}
+			if err := json.Unmarshal([]byte(out), &e); err != nil {
+				t.Fatalf("%s: %v", out, err)
+			}
+			whole := e.Msg + "; " + e.Details
+			named := strings.Contains(whole, tt.variable) && strings.Contains(whole, tt.value)
+			if e.Code != spec.CodeEnv || e.Msg != tt.msg || e.CNIVersion != version || !named {
+				t.Errorf("%s=%.20s: %+v", tt.variable, tt.value, e)
+			}
+		}
+	}
+}
+
+// A bad variable is reported although the configuration does not arrive.
+func TestServeBadVariableSilentStdin(t *testing.T) {
+	start := time.Now()
+	code, out, _ := serve(call{verb: "ADD", applet: adds(nil), env: map[string]string{"CNI_IFNAME": "a/b"}, stdin: pipe(t, "")})
+	if code != 1 || !strings.Contains(out, `"code": 4`) || !strings.Contains(out, `"cniVersion": "1.1.0"`) {
+		t.Errorf("got %d, %s", code, out)
+	}
+	if took := time.Since(start); took > applettest.Timeout {
+		t.Errorf("took %v", took)
+	}
+}
+
+// Codes 50 and 51 are STATUS's, also where a delegate has answered with them.
+func TestServeStatusCodes(t *testing.T) {
+	for _, code := range []int{spec.CodeNotReady, spec.CodeLimited} {
+		lacks := fmt.Errorf("forwarding: %w", &spec.Error{Code: code, Msg: "off", Details: "set it", Err: os.ErrPermission})
+		fails := func(context.Context, *spec.Request) error { return lacks }
+		fail := func(context.Context, *spec.Request) (*spec.Result, error) { return nil, lacks }
+		a := applet.Applet{Verbs: spec.Verbs{Add: fail, Get: fail, Check: fails, Del: fails, GC: fails, Status: fails}}
+		for _, verb := range []string{"ADD", "CHECK", "DEL", "GET", "GC", "STATUS"} {
+			want := spec.CodeHost
+			if verb == "STATUS" {
+				want = code
+			}
+			_, out, _ := serve(call{verb: verb, applet: a, stdin: strings.NewReader(
+				`{"cniVersion":"1.1.0","name":"n","prevResult":{},"cni.dev/valid-attachments":[]}`)})
+			var e spec.Error
+			if err := json.Unmarshal([]byte(out), &e); err != nil || e.Code != want || e.Msg != "forwarding: off" || e.Details != "set it" {
+				t.Errorf("%s: got %s, want code %d", verb, out, want)
+			}
+		}
+	}
+}

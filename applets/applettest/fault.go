@@ -1,0 +1,39 @@
+package applettest
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"cnibox/internal/fault"
+)
+
+// EachFault calls add until none of its changes fails: in the kth call the kth change fails of
+// those whose text begins with prefix, and failed looks at what that has left. The last call has to
+// succeed. It returns the number of changes.
+func EachFault(t *testing.T, prefix string, add func() error, failed func(change string, err error)) int {
+	t.Helper()
+	defer func() { fault.Hook = nil }()
+	for k := 1; ; k++ {
+		changes, change := 0, ""
+		fault.Hook = func(what string) error {
+			if !strings.HasPrefix(what, prefix) {
+				return nil
+			}
+			if changes++; changes != k {
+				return nil
+			}
+			change = what
+			return errors.New("made to fail")
+		}
+		err := add()
+		fault.Hook = nil
+		if changes < k {
+			if err != nil {
+				t.Fatalf("without a fault: %v", err)
+			}
+			return changes
+		}
+		failed(change, err)
+	}
+}

@@ -1,0 +1,31 @@
+package applettest
+
+import (
+	"os"
+	"path/filepath"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+)
+
+// A Segment is a veth pair of which up0 is on a host, where it can be a master, and up1 in a
+// namespace of its own: another machine on the segment.
+type Segment struct {
+	NS           *rtnl.NS // of up1
+	Host, Remote *rtnl.Conn
+	Up0, Up1     *rtnl.Link
+}
+
+// Segment adds up0 to the host, and $DIR/resolv.conf.
+func (h *Host) Segment() Segment {
+	h.T.Helper()
+	h.NoError(os.WriteFile(filepath.Join(h.Dir, "resolv.conf"), []byte("nameserver 10.1.0.53\n"), 0o600))
+	s := Segment{NS: kerneltest.NS(h.T)}
+	s.Host, s.Remote = kerneltest.Dial(h.T, h.NS), kerneltest.Dial(h.T, s.NS)
+	_, err := s.Host.CreateLink(rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "up1", NS: s.NS}})
+	h.NoError(err)
+	s.Up1 = kerneltest.Link(h.T, s.Remote, "up1")
+	h.NoError(s.Remote.SetLink(s.Up1.Index, rtnl.LinkChange{Up: new(true)}))
+	s.Up0 = kerneltest.Link(h.T, s.Host, "up0")
+	return s
+}

@@ -1,0 +1,74 @@
+package applettest
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+)
+
+// A Veth is a host and container c1 with a veth pair between them, for plugins that change an
+// interface which another plugin has made: host0 with 10.9.0.1 and fd09::1 on the host, eth0
+// with 10.9.0.2 and fd09::2 in the container, both up.
+type Veth struct {
+	*Host
+	Cont               Container
+	HostConn, ContConn *rtnl.Conn
+	Host0, Eth0        *rtnl.Link
+}
+
+// NewVeth returns one.
+func NewVeth(t *testing.T) *Veth {
+	t.Helper()
+	v := &Veth{Host: NewHost(t)}
+	v.Cont = v.Container("c1")
+	v.HostConn, v.ContConn = kerneltest.Dial(t, v.NS), kerneltest.Dial(t, v.Cont.NS)
+	v.Host0, v.Eth0 = v.AddPair("host0", "eth0", "10.9.0.1/24", "fd09::1/64", "10.9.0.2/24", "fd09::2/64")
+	return v
+}
+
+// AddPair adds a veth pair; the first two addresses are the host's.
+func (v *Veth) AddPair(host, cont string, addrs ...string) (*rtnl.Link, *rtnl.Link) {
+	v.T.Helper()
+	h, err := v.HostConn.CreateLink(rtnl.LinkSpec{Name: host, Up: true, Peer: &rtnl.LinkSpec{Name: cont, NS: v.Cont.NS}})
+	v.NoError(err)
+	c, err := v.ContConn.Link(cont)
+	v.NoError(err)
+	v.NoError(v.ContConn.SetLink(c.Index, rtnl.LinkChange{Up: new(true)}))
+	// The kernel adds a link-local address, and a route with it, but in its own time.
+	v.NoError(v.ContConn.AddAddr(c.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("fe80::9/64"), NoDAD: true}))
+	for i, a := range addrs {
+		conn, l := v.HostConn, h
+		if i > 1 {
+			conn, l = v.ContConn, c
+		}
+		v.NoError(conn.AddAddr(l.Index, rtnl.Addr{Prefix: netip.MustParsePrefix(a), NoDAD: true}))
+	}
+	return h, c
+}
+
+// VethRoutes are the routes of [Veth.AddRoutes] as in a result.
+const VethRoutes = `[{"dst":"0.0.0.0/0","gw":"10.9.0.1"},{"dst":"::/0","gw":"fd09::1"},{"dst":"192.0.2.0/24","gw":"10.9.0.7"}]`
+
+// AddRoutes adds default routes and one to 192.0.2.0/24 by eth0.
+func (v *Veth) AddRoutes() {
+	v.T.Helper()
+	for dst, gw := range map[string]string{"0.0.0.0/0": "10.9.0.1", "::/0": "fd09::1", "192.0.2.0/24": "10.9.0.7"} {
+		v.NoError(v.ContConn.AddRoute(rtnl.Route{Dst: netip.MustParsePrefix(dst), GW: netip.MustParseAddr(gw), Link: v.Eth0.Index}))
+	}
+}
+
+// PrevResult is a result with both interfaces, the addresses of eth0, and routes, a list in JSON.
+func (v *Veth) PrevResult(routes string) string {
+	return fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":"host0"},{"name":"eth0","sandbox":%q}],"routes":%s,
+		"ips":[{"address":"10.9.0.2/24","gateway":"10.9.0.1","interface":1},
+			{"address":"fd09::2/64","gateway":"fd09::1","interface":1}]}`, v.Cont.Path, routes)
+}
+
+// State is what plugins may change of both namespaces, without rule set and files.
+func (v *Veth) State() string {
+	v.T.Helper()
+	return kerneltest.Snapshot(v.T, v.NS) + "--\n" + kerneltest.Snapshot(v.T, v.Cont.NS)
+}

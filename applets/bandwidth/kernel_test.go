@@ -1,0 +1,481 @@
+package bandwidth_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"cnibox/applets/applettest"
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+const (
+	ifbOfC1    = "bwpc2d892b58e87" // the reference's, of net1 and c1
+	ownIFBOfC1 = "bwp294f9e4a4bb0" // of eth0 alone
+)
+
+// shaping returns those lines of the host's snapshot that are about shaping.
+func shaping(w *applettest.Veth) string {
+	w.T.Helper()
+	var out []string
+	for line := range strings.Lines(kerneltest.Snapshot(w.T, w.NS)) {
+		if strings.HasPrefix(line, "qdisc") || strings.HasPrefix(line, "redirect") {
+			out = append(out, line)
+		}
+	}
+	return strings.Join(out, "")
+}
+
+func TestKernelBandwidth(t *testing.T) {
+	applettest.NeedShaping(t)
+	w := applettest.NewVeth(t)
+	before := w.State()
+	keys := `"ingressRate":8000000,"ingressBurst":800000,"egressRate":16000000,"egressBurst":1600000,"latency":50`
+	res := w.Result(w.Do(spec.Add, "bandwidth", w.Cont.Call(), keys, w.PrevResult("[]")))
+	last := res.Interfaces[len(res.Interfaces)-1]
+	ifb, err := w.HostConn.Link(last.Name)
+	w.NoError(err)
+	if len(res.Interfaces) != 3 || last.MAC != ifb.MAC.String() || last.Sandbox != "" || ifb.Kind != "ifb" || !ifb.Up || ifb.MTU != 1500 ||
+		ifb.TxQLen != 0 || !strings.HasSuffix(ifb.Alias, " net1/c1/eth0") {
+		t.Errorf("result %+v, link %+v", res.Interfaces, ifb)
+	}
+	want := "qdisc " + ifb.Name + " tbf 2000000 bytes/s, burst 200000, limit 300000\n" +
+		"qdisc host0 ingress\nqdisc host0 tbf 1000000 bytes/s, burst 100000, limit 150000\nredirect host0 to " + ifb.Name + "\n"
+	if got := shaping(w); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	w.Result(w.Do(spec.Check, "bandwidth", w.Cont.Call(), keys, w.PrevResult("[]")))
+
+	// ADD again, with the same limits and with lower ones, replaces them; the reference fails
+	w.Result(w.Do(spec.Add, "bandwidth", w.Cont.Call(), keys, w.PrevResult("[]")))
+	if got := shaping(w); got != want {
+		t.Errorf("again: got\n%swant\n%s", got, want)
+	}
+	slower := strings.Replace(keys, "16000000", "8000000", 1)
+	w.Result(w.Do(spec.Add, "bandwidth", w.Cont.Call(), slower, w.PrevResult("[]")))
+	w.Result(w.Do(spec.Check, "bandwidth", w.Cont.Call(), slower, w.PrevResult("[]")))
+	_, err = w.Do(spec.Check, "bandwidth", w.Cont.Call(), keys, w.PrevResult("[]"))
+	w.WantError(err, spec.CodeCheck, "Rate doesn't match")
+
+	// a DEL that knows nothing, twice
+	w.Result(w.Do(spec.Del, "bandwidth", w.Cont.Call(), `"ingressRate":7`, ""))
+	if after := w.State(); after != before {
+		t.Errorf("after DEL:\n%s", kerneltest.Diff(before, after))
+	}
+	w.Result(w.Do(spec.Del, "bandwidth", w.Cont.Call(), keys, w.PrevResult("[]")))
+}
+
+// A second ADD leaves nothing of a direction that it does not limit.
+func TestKernelBandwidthAddWithFewerLimits(t *testing.T) {
+	applettest.NeedShaping(t)
+	for keys, want := range map[string]string{
+		`"ingressRate":8000000`: "qdisc host0 tbf 1000000 bytes/s, burst 65536, limit 90536\n",
+		`"egressRate":8000000`:  "qdisc " + ifbOfC1 + " tbf 1000000 bytes/s, burst 65536, limit 90536\nqdisc host0 ingress\nredirect host0 to " + ifbOfC1 + "\n",
+		`"ingressRate":0`:       "",
+	} {
+		w := applettest.NewVeth(t)
+		before := w.State()
+		w.Result(w.Do(spec.Add, "bandwidth", w.Cont.Call(), applettest.BothLimits, w.PrevResult("[]")))
+		w.Result(w.Do(spec.Add, "bandwidth", w.Cont.Call(), keys, w.PrevResult("[]")))
+		if got := shaping(w); got != want {
+			t.Errorf("%s: got\n%swant\n%s", keys, got, want)
+		}
+		w.Result(w.Do(spec.Check, "bandwidth", w.Cont.Call(), keys, w.PrevResult("[]")))
+		w.Result(w.Do(spec.Del, "bandwidth", w.Cont.Call(), keys, w.PrevResult("[]")))
+		if after := w.State(); after != before {
+			t.Errorf("%s: after DEL:\n%s", keys, kerneltest.Diff(before, after))
+		}
+	}
+}
+
+// Two interfaces of a container on one network have an IFB each; in the reference they collide.
+func TestKernelBandwidthTwoInterfaces(t *testing.T) {
+	applettest.NeedShaping(t)
+	w := applettest.NewVeth(t)
+	w.AddPair("host1", "eth1")
+	second := w.Cont.Call()
+	second.IfName = "eth1"
+	w.Result(w.Do(spec.Add, "bandwidth", w.Cont.Call(), applettest.BothLimits, w.PrevResult("[]")))
+	w.Result(w.Do(spec.Add, "bandwidth", second, applettest.BothLimits, w.PrevResult("[]")))
+	w.Result(w.Do(spec.Del, "bandwidth", w.Cont.Call(), applettest.BothLimits, ""))
+	w.Result(w.Do(spec.Check, "bandwidth", second, applettest.BothLimits, w.PrevResult("[]")))
+	if got := shaping(w); strings.Contains(got, "host0") || strings.Count(got, "\n") != 4 {
+		t.Errorf("got\n%s", got)
+	}
+}
+
+// CHECK sees each part that is missing or another, and changes nothing.
+func TestKernelBandwidthCheck(t *testing.T) {
+	applettest.NeedShaping(t)
+	tests := map[string]struct {
+		spoil func(w *applettest.Veth, ifb *rtnl.Link) rtnl.Op
+		want  string
+	}{
+		"no bucket":        {func(w *applettest.Veth, _ *rtnl.Link) rtnl.Op { return rtnl.DropRootQdisc(w.Host0.Index) }, "Failed to find qdisc: host0"},
+		"no bucket of IFB": {func(_ *applettest.Veth, ifb *rtnl.Link) rtnl.Op { return rtnl.DropRootQdisc(ifb.Index) }, "Failed to find qdisc: bwp"},
+		"no ingress":       {func(w *applettest.Veth, _ *rtnl.Link) rtnl.Op { return rtnl.DropIngress(w.Host0.Index) }, "Failed to find qdisc: host0 has no ingress qdisc"},
+		"no filter":        {func(w *applettest.Veth, _ *rtnl.Link) rtnl.Op { return rtnl.DropRedirects(w.Host0.Index) }, "is not redirected to bwp"},
+		"IFB down": {func(_ *applettest.Veth, ifb *rtnl.Link) rtnl.Op {
+			return rtnl.ChangeLink(ifb.Index, rtnl.LinkChange{Up: new(false)})
+		}, "is down"},
+		"IFB gone": {func(_ *applettest.Veth, ifb *rtnl.Link) rtnl.Op { return rtnl.DropLink(ifb.Index) }, "is missing"},
+		"other rate of IFB": {func(_ *applettest.Veth, ifb *rtnl.Link) rtnl.Op {
+			return rtnl.ReplaceTBF(ifb.Index, rtnl.TBF{Rate: 9, Burst: 65536, Limit: 90536})
+		}, "Rate"},
+		"other limit": {func(w *applettest.Veth, _ *rtnl.Link) rtnl.Op {
+			return rtnl.ReplaceTBF(w.Host0.Index, rtnl.TBF{Rate: 1e6, Burst: 65536, Limit: 9})
+		}, "Limit"},
+		"other burst": {func(w *applettest.Veth, _ *rtnl.Link) rtnl.Op {
+			return rtnl.ReplaceTBF(w.Host0.Index, rtnl.TBF{Rate: 1e6, Burst: 65000, Limit: 90536})
+		}, "Buffer"},
+		"the container's":    {func(w *applettest.Veth, _ *rtnl.Link) rtnl.Op { return rtnl.DropLink(w.Host0.Index) }, "eth0"},
+		"nothing is spoiled": {func(*applettest.Veth, *rtnl.Link) rtnl.Op { return rtnl.Op{} }, ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := applettest.NewVeth(t)
+			w.Result(w.Do(spec.Add, "bandwidth", w.Cont.Call(), applettest.BothLimits, w.PrevResult("[]")))
+			ifb, err := w.HostConn.Link(ifbOfC1)
+			w.NoError(err)
+			w.NoError(w.HostConn.Do(tt.spoil(w, ifb)))
+			before := w.State()
+			_, err = w.Do(spec.Check, "bandwidth", w.Cont.Call(), applettest.BothLimits, w.PrevResult("[]"))
+			if tt.want == "" {
+				w.NoError(err)
+			} else {
+				w.WantError(err, spec.CodeCheck, tt.want)
+			}
+			if after := w.State(); after != before {
+				t.Errorf("CHECK changed something:\n%s", kerneltest.Diff(before, after))
+			}
+			w.Result(w.Do(spec.Check, "bandwidth", w.Cont.Call(), "", w.PrevResult("[]"))) // nothing is limited, nothing is looked at
+		})
+	}
+}
+
+func TestKernelBandwidthInvalidConf(t *testing.T) {
+	applettest.NeedShaping(t)
+	w := applettest.NewVeth(t)
+	before := w.State()
+	// the reference crashes without a prevResult, also when nothing is limited
+	for _, keys := range []string{applettest.BothLimits, ""} {
+		_, err := w.Do(spec.Add, "bandwidth", w.Cont.Call(), keys, "")
+		w.WantError(err, spec.CodeConfig, "must be called as chained plugin")
+	}
+	_, err := w.Do(spec.Add, "bandwidth", w.Cont.Call(), `"ingressBurst":1`, w.PrevResult("[]"))
+	w.WantError(err, spec.CodeConfig, "rate must also be set")
+	other := w.Cont.Call()
+	other.IfName = "lo"
+	_, err = w.Do(spec.Add, "bandwidth", other, applettest.BothLimits, w.PrevResult("[]"))
+	w.WantError(err, spec.CodeConfig, "no veth peer")
+	other.IfName = "eth7"
+	_, err = w.Do(spec.Add, "bandwidth", other, applettest.BothLimits, w.PrevResult("[]"))
+	w.WantError(err, spec.CodeConfig, "eth7")
+	other.NetNS = ""
+	_, err = w.Do(spec.Add, "bandwidth", other, applettest.BothLimits, w.PrevResult("[]"))
+	w.WantError(err, spec.CodeNetNS, "netns")
+	if res := w.Result(w.Do(spec.Add, "bandwidth", w.Cont.Call(), `"egressRate":0`, w.PrevResult("[]"))); len(res.Interfaces) != 2 {
+		t.Errorf("no limit: got %+v", res)
+	}
+	if after := w.State(); after != before {
+		t.Errorf("it changed something:\n%s", kerneltest.Diff(before, after))
+	}
+	w.Result(w.Do(spec.Status, "bandwidth", spec.Call{}, applettest.BothLimits, ""))
+	_, err = w.Do(spec.Status, "bandwidth", spec.Call{}, `"latency":-1`, "")
+	w.WantError(err, spec.CodeConfig, "latency")
+}
+
+// A pair between two containers has no end on the host, whatever link of the host has
+// the index of the peer.
+func TestKernelBandwidthPairOfTwoContainers(t *testing.T) {
+	applettest.NeedShaping(t)
+	w := applettest.NewVeth(t)
+	third := kerneltest.NS(t)
+	w.NoError(w.ContConn.AddLink(rtnl.LinkSpec{Name: "eth5", Index: 77, Peer: &rtnl.LinkSpec{Name: "far", NS: third, Index: 88}}))
+	fourth := kerneltest.NS(t)
+	w.NoError(w.HostConn.AddLink(rtnl.LinkSpec{Name: "near", Index: 88, Peer: &rtnl.LinkSpec{Name: "other", NS: fourth, Index: 77}}))
+	call := w.Cont.Call()
+	call.IfName = "eth5"
+	_, err := w.Do(spec.Add, "bandwidth", call, applettest.BothLimits, w.PrevResult("[]"))
+	w.WantError(err, spec.CodeConfig, "no veth peer")
+}
+
+// What others have put on the pair stays, and the error says what to do.
+func TestKernelBandwidthIngressInUse(t *testing.T) {
+	applettest.NeedShaping(t)
+	w := applettest.NewVeth(t)
+	ifb, err := w.HostConn.CreateLink(rtnl.LinkSpec{Name: "ifb9", Kind: rtnl.IFB{}})
+	w.NoError(err)
+	w.NoError(w.HostConn.Do(rtnl.NewIngress(w.Host0.Index), rtnl.NewRedirect(w.Host0.Index, ifb.Index)))
+	before := w.State()
+	_, err = w.Do(spec.Add, "bandwidth", w.Cont.Call(), applettest.BothLimits, w.PrevResult("[]"))
+	w.WantError(err, spec.CodeBusy, "is redirected")
+	if after := w.State(); after != before {
+		t.Errorf("it changed something:\n%s", kerneltest.Diff(before, after))
+	}
+	w.Result(w.Do(spec.Del, "bandwidth", w.Cont.Call(), applettest.BothLimits, ""))
+	if after := w.State(); after != before {
+		t.Errorf("DEL changed something:\n%s", kerneltest.Diff(before, after))
+	}
+	// a filter to a link that is gone would lose every packet
+	w.NoError(w.HostConn.Do(rtnl.DropLink(ifb.Index)))
+	w.Result(w.Do(spec.Add, "bandwidth", w.Cont.Call(), applettest.BothLimits, w.PrevResult("[]")))
+	w.Result(w.Do(spec.Check, "bandwidth", w.Cont.Call(), applettest.BothLimits, w.PrevResult("[]")))
+}
+
+// An ADD that fails leaves an ingress qdisc that was there before.
+func TestKernelBandwidthRollbackLeavesIngress(t *testing.T) {
+	applettest.NeedShaping(t)
+	w := applettest.NewVeth(t)
+	w.NoError(w.HostConn.Do(rtnl.NewIngress(w.Host0.Index)))
+	before := ""
+	changes := applettest.EachFault(t, "", func() error {
+		before = w.State()
+		_, err := w.Do(spec.Add, "bandwidth", w.Cont.Call(), applettest.BothLimits, w.PrevResult("[]"))
+		return err
+	}, func(change string, err error) {
+		if err != nil {
+			w.Same("ADD without "+change, before, w.State())
+			return
+		}
+		if !strings.Contains(change, "fq_codel") { // packets wait in one queue then
+			t.Errorf("ADD succeeds without %q", change)
+		}
+		w.Result(w.Do(spec.Del, "bandwidth", w.Cont.Call(), applettest.BothLimits, w.PrevResult("[]")))
+	})
+	if changes < 3 {
+		t.Errorf("ADD made %d changes", changes)
+	}
+}
+
+// A second ADD that fails leaves what the first one made.
+func TestKernelBandwidthSecondAddFails(t *testing.T) {
+	applettest.NeedShaping(t)
+	w := applettest.NewVeth(t)
+	w.Result(w.Do(spec.Add, "bandwidth", w.Cont.Call(), applettest.BothLimits, w.PrevResult("[]")))
+	before := shaping(w)
+	w.NoError(w.HostConn.Do(rtnl.DropRedirects(w.Host0.Index)))
+	other, err := w.HostConn.CreateLink(rtnl.LinkSpec{Name: "ifb9", Kind: rtnl.IFB{}})
+	w.NoError(err)
+	w.NoError(w.HostConn.Do(rtnl.NewRedirect(w.Host0.Index, other.Index)))
+	_, err = w.Do(spec.Add, "bandwidth", w.Cont.Call(), `"ingressRate":80000,"egressRate":80000`, w.PrevResult("[]"))
+	w.WantError(err, spec.CodeBusy, "is redirected")
+	if got := strings.Replace(shaping(w), "ifb9", ifbOfC1, 1); !sameBut(got, before, 2) {
+		t.Errorf("got\n%swant\n%s", got, before)
+	}
+}
+
+// sameBut compares lines in which the burst, which the kernel rounds each time it is set, may differ
+// by some bytes.
+func sameBut(got, want string, slack int) bool {
+	g, w := strings.Fields(got), strings.Fields(want)
+	if len(g) != len(w) {
+		return false
+	}
+	for i := range g {
+		var a, b int
+		na, _ := fmt.Sscanf(g[i], "%d", &a)
+		nb, _ := fmt.Sscanf(w[i], "%d", &b)
+		if g[i] != w[i] && (na+nb != 2 || max(a-b, b-a) > slack) {
+			return false
+		}
+	}
+	return true
+}
+
+// DEL with the namespace or the pair missing deletes the IFB; one of the reference goes
+// too, unless another interface of the container uses it.
+func TestKernelBandwidthDelWithoutNamespace(t *testing.T) {
+	applettest.NeedShaping(t)
+	for name, path := range applettest.MissingNetNS(t) {
+		t.Run(name, func(t *testing.T) {
+			w := applettest.NewVeth(t)
+			old, err := w.HostConn.CreateLink(rtnl.LinkSpec{Name: ifbOfC1, Kind: rtnl.IFB{}})
+			w.NoError(err)
+			user, _ := w.AddPair("host1", "eth1")
+			w.NoError(w.HostConn.Do(rtnl.NewIngress(user.Index), rtnl.NewRedirect(user.Index, old.Index)))
+			w.Result(w.Do(spec.Add, "bandwidth", w.Cont.Call(), applettest.BothLimits, w.PrevResult("[]")))
+			w.Result(w.Do(spec.Check, "bandwidth", w.Cont.Call(), applettest.BothLimits, w.PrevResult("[]")))
+			w.NoError(w.HostConn.Do(rtnl.DropLink(w.Host0.Index)))
+			call := w.Cont.Call()
+			call.NetNS = path
+			w.Result(w.Do(spec.Del, "bandwidth", call, "", ""))
+			if s := kerneltest.Snapshot(t, w.NS); strings.Contains(s, ownIFBOfC1) || !strings.Contains(s, "redirect host1 to "+ifbOfC1) {
+				t.Errorf("left:\n%s", s)
+			}
+			w.NoError(w.HostConn.Do(rtnl.DropLink(user.Index)))
+			w.Result(w.Do(spec.Del, "bandwidth", call, `"egressBurst":1`, ""))
+			if s := kerneltest.Snapshot(t, w.NS); strings.Contains(s, "bwp") {
+				t.Errorf("left:\n%s", s)
+			}
+		})
+	}
+}
+
+// An attachment that the reference made is checked and released.
+func TestKernelBandwidthOfReference(t *testing.T) {
+	applettest.NeedShaping(t)
+	w := applettest.NewVeth(t)
+	before := w.State()
+	old, err := w.HostConn.CreateLink(rtnl.LinkSpec{Name: ifbOfC1, Kind: rtnl.IFB{}, MTU: 1500, TxQLen: new(0), Up: true})
+	w.NoError(err)
+	tbf := rtnl.TBF{Rate: 1e6, Burst: 10000, Limit: 35000}
+	w.NoError(w.HostConn.Do(rtnl.NewTBF(w.Host0.Index, tbf), rtnl.NewIngress(w.Host0.Index),
+		rtnl.NewRedirect(w.Host0.Index, old.Index), rtnl.NewRedirect(w.Host0.Index, old.Index), rtnl.NewTBF(old.Index, tbf)))
+	keys := `"ingressRate":8000000,"ingressBurst":80000,"egressRate":8000000,"egressBurst":80000`
+	w.Result(w.Do(spec.Check, "bandwidth", w.Cont.Call(), keys, w.PrevResult("[]")))
+	w.Result(w.Do(spec.Del, "bandwidth", w.Cont.Call(), keys, w.PrevResult("[]")))
+	if after := w.State(); after != before {
+		t.Errorf("after DEL:\n%s", kerneltest.Diff(before, after))
+	}
+}
+
+// GC deletes the IFBs of the network's attachments that are gone, and what the reference
+// has left without a pair; other networks' and other people's IFBs stay.
+func TestKernelBandwidthGC(t *testing.T) {
+	applettest.NeedShaping(t)
+	w := applettest.NewVeth(t)
+	w.Result(w.Do(spec.Add, "bandwidth", w.Cont.Call(), applettest.BothLimits, w.PrevResult("[]")))
+	for name, owner := range map[string]string{"bwp000000000001": "", "ifb9": "", "bwp000000000002": "net1", "bwp000000000003": "net2"} {
+		ifb, err := w.HostConn.CreateLink(rtnl.LinkSpec{Name: name, Kind: rtnl.IFB{}})
+		w.NoError(err)
+		if owner != "" {
+			label := spec.Attachment{Network: owner, ContainerID: "c2", IfName: "eth0"}.Label(255)
+			w.NoError(w.HostConn.SetLink(ifb.Index, rtnl.LinkChange{Alias: &label}))
+		}
+	}
+	names := func() (names []string) {
+		all, err := w.HostConn.Links()
+		w.NoError(err)
+		for _, l := range all {
+			if l.Kind == "ifb" {
+				names = append(names, l.Name)
+			}
+		}
+		slices.Sort(names)
+		return names
+	}
+	w.Result(w.Do(spec.GC, "bandwidth", spec.Call{}, `"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`, ""))
+	if got, want := fmt.Sprint(names()), "[bwp000000000003 "+ifbOfC1+" ifb9]"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	w.Result(w.Do(spec.GC, "bandwidth", spec.Call{}, `"cni.dev/valid-attachments":[]`, ""))
+	if got, want := fmt.Sprint(names()), "[bwp000000000003 ifb9]"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// A megabyte at 8 Mbit/s takes a second, less what the burst lets through at once,
+// in both directions, and so does a flood of UDP.
+func TestKernelBandwidthTransfers(t *testing.T) {
+	applettest.NeedShaping(t)
+	const size, rate, burst = 1 << 20, 1e6, 64 << 10
+	w := applettest.NewVeth(t)
+	w.Result(w.Do(spec.Add, "bandwidth", w.Cont.Call(), applettest.BothLimits, w.PrevResult("[]")))
+	least := time.Duration((size - burst) * 0.85 / rate * 1e9)
+	for _, tt := range []struct {
+		name     string
+		from, to *rtnl.NS
+		addr     string
+	}{{"ingress", w.NS, w.Cont.NS, "10.9.0.2:7001"}, {"egress", w.Cont.NS, w.NS, "10.9.0.1:7001"}, {"egress IPv6", w.Cont.NS, w.NS, "[fd09::1]:7002"}} {
+		if took := transfer(t, tt.from, tt.to, tt.addr, size); took < least || took > applettest.Timeout {
+			t.Errorf("%s: %d bytes took %s, want %s and more", tt.name, size, took, least)
+		}
+		const flood = 300 * time.Millisecond
+		most := int(burst + 35_000 + rate*(flood+time.Second).Seconds())
+		if got := datagrams(t, tt.from, tt.to, tt.addr, flood); got > most || got < 10_000 {
+			t.Errorf("%s: %d bytes of UDP arrived, want 10,000 to %d", tt.name, got, most)
+		}
+	}
+	w.Result(w.Do(spec.Del, "bandwidth", w.Cont.Call(), "", ""))
+	const big = 32 << 20 // half a minute at the rate that is no more
+	if took := transfer(t, w.NS, w.Cont.NS, "10.9.0.2:7003", big); took > big/size*least {
+		t.Errorf("after DEL %d bytes took %s", big, took)
+	}
+}
+
+// transfer sends bytes over TCP and returns how long it takes until all have arrived.
+func transfer(t *testing.T, from, to *rtnl.NS, addr string, size int64) time.Duration {
+	t.Helper()
+	var l net.Listener
+	open := func() (err error) { l, err = net.Listen("tcp", addr); return err }
+	if err := to.Do(open); err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := applettest.Connect(from, "tcp", addr, applettest.Timeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	go func() {
+		io.CopyN(c, zeroes{}, size)
+		c.Close()
+	}()
+	in, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	in.SetDeadline(start.Add(4 * applettest.Timeout))
+	if n, err := io.Copy(io.Discard, in); err != nil || n != size {
+		t.Fatalf("%d bytes of %d arrived: %v", n, size, err)
+	}
+	return time.Since(start)
+}
+
+// zeroes is an endless file.
+type zeroes struct{}
+
+func (zeroes) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+// datagrams sends UDP as fast as it can for some time, and however short that is some 40 KB,
+// and returns how many bytes arrive before a last datagram, which waits behind them.
+func datagrams(t *testing.T, from, to *rtnl.NS, addr string, within time.Duration) (got int) {
+	t.Helper()
+	var in net.PacketConn
+	var out net.Conn
+	open := func() (err error) { in, err = net.ListenPacket("udp", addr); return err }
+	dial := func() (err error) { out, err = net.Dial("udp", addr); return err }
+	if err := to.Do(open); err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	if err := from.Do(dial); err != nil {
+		t.Fatal(err)
+	}
+	arrived := make(chan struct{})
+	go func() {
+		defer out.Close()
+		end := time.Now().Add(within)
+		for i := 0; i < 30 || time.Now().Before(end); i++ {
+			out.Write(make([]byte, 1400))
+		}
+		for { // the queue may be full
+			out.Write([]byte{0})
+			select {
+			case <-arrived:
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}()
+	defer close(arrived)
+	in.SetReadDeadline(time.Now().Add(applettest.Timeout))
+	for b := make([]byte, 2000); ; {
+		n, _, err := in.ReadFrom(b)
+		if err != nil {
+			t.Fatalf("after %d bytes: %v", got, err)
+		}
+		if n == 1 {
+			return got
+		}
+		got += n
+	}
+}

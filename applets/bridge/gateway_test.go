@@ -1,0 +1,282 @@
+package bridge_test
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/applettest"
+	"cnibox/internal/fault"
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// Every configuration that cannot work is refused with code 7 before anything
+// is made.
+func TestKernelBridgeInvalidConf(t *testing.T) {
+	h := applettest.NewHost(t)
+	p := h.Container("ctr")
+	before := h.Snapshot(p)
+	for name, tt := range map[string]struct{ keys, want string }{
+		"hairpin and promisc":  {`"hairpinMode":true,"promiscMode":true`, "cannot set hairpin mode and promiscuous mode"},
+		"no interface, IPAM":   {`"disableContainerInterface":true,"ipam":{"type":"host-local","subnet":"10.1.0.0/24"}`, "cannot use IPAM"},
+		"backend":              {`"ipMasqBackend":"ipfw"`, "unknown ipmasq backend"},
+		"mtu":                  {`"mtu":67`, "is not within 68 to 65535"},
+		"mtu of another type":  {`"mtu":"1500"`, "mtu"},
+		"bridge name":          {`"bridge":"../x"`, "interface name"},
+		"bridge name too long": {`"bridge":"sixteen-bytes-xx"`, "too long"},
+		"vlan":                 {`"vlan":4095`, "invalid VLAN ID"},
+		"vlan below":           {`"vlan":-1`, "invalid VLAN ID"},
+		"trunk id":             {`"vlanTrunk":[{"id":4095}]`, "incorrect trunk id"},
+		"trunk id 0":           {`"vlanTrunk":[{"id":0}]`, "incorrect trunk id"},
+		"trunk minID":          {`"vlanTrunk":[{"minID":0,"maxID":5}]`, "incorrect trunk minID"},
+		"trunk maxID":          {`"vlanTrunk":[{"minID":1,"maxID":4095}]`, "incorrect trunk maxID"},
+		"trunk order":          {`"vlanTrunk":[{"minID":9,"maxID":5}]`, "minID is greater than maxID"},
+		"trunk without minID":  {`"vlanTrunk":[{"maxID":5}]`, "minID is missing"},
+		"trunk without maxID":  {`"vlanTrunk":[{"minID":5}]`, "maxID is missing"},
+		"mac":                  {`"args":{"cni":{"mac":"02:00:00:00:00"}}`, "mac"},
+		"multicast mac":        {`"runtimeConfig":{"mac":"01:00:5e:00:00:01"}`, "mac"},
+		"ipam path":            {`"ipam":{"type":"../host-local"}`, "../host-local"},
+		"ipam of another type": {`"ipam":"host-local"`, "ipam"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, out := h.Call(spec.Add, "bridge", `{"cniVersion":"1.1.0","name":"demo","type":"bridge",`+tt.keys+`}`, p)
+			if code != spec.CodeConfig || !strings.Contains(strings.ToLower(out), strings.ToLower(tt.want)) {
+				t.Errorf("got %d %s, want code 7 with %q", code, out, tt.want)
+			}
+		})
+	}
+	if after := h.Snapshot(p); after != before {
+		t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
+	}
+}
+
+// What the address of the bridge is; the reference fails with each of these.
+func TestKernelBridgeGateways(t *testing.T) {
+	for name, tt := range map[string]struct{ keys, want, gone string }{
+		"two IPv4 range sets need no forceAddress": {
+			`"isGateway":true,"ipam":{"type":"host-local","dataDir":"$DIR","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"10.2.0.0/24"}]]}`,
+			"br0 10.1.0.1/24, br0 10.2.0.1/24", ""},
+		"isDefaultGateway beside a default route of IPAM": {
+			`"isDefaultGateway":true,"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24","routes":[{"dst":"0.0.0.0/0"}]}`,
+			"br0 10.1.0.1/24", ""},
+		"a gateway of its own": {
+			`"isGateway":true,"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24","gateway":"10.1.0.254"}`,
+			"br0 10.1.0.254/24", ""},
+		"a route on the link although there is a gateway": {
+			`"isGateway":true,"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24","routes":[{"dst":"10.9.0.0/16","scope":253}]}`,
+			"br0 10.1.0.1/24", ""},
+		"forceAddress replaces": {
+			`"isGateway":true,"forceAddress":true,"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24"}`,
+			"br0 10.1.0.1/24", "192.0.2.1/24"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := applettest.NewHost(t)
+			host := kerneltest.Dial(t, h.NS)
+			if tt.gone != "" {
+				br, err := host.CreateLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := host.AddAddr(br.Index, rtnl.Addr{Prefix: netip.MustParsePrefix(tt.gone)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			conf := `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"br0",` + tt.keys + `}`
+			p := h.Container("ctr")
+			h.Must(spec.Check, "bridge", applettest.Prev(conf, h.Must(spec.Add, "bridge", conf, p)), p)
+			snapshot := kerneltest.Snapshot(t, h.NS)
+			for _, want := range strings.Split(tt.want, ", ") {
+				name, addr, _ := strings.Cut(want, " ")
+				if !strings.Contains(snapshot, addr) {
+					t.Errorf("%s is missing on %s:\n%s", addr, name, snapshot)
+				}
+			}
+			if tt.gone != "" && strings.Contains(snapshot, tt.gone) {
+				t.Errorf("%s is still there:\n%s", tt.gone, snapshot)
+			}
+		})
+	}
+}
+
+// A conflicting address of the bridge, and a link of its name that is no
+// bridge, are errors that change nothing.
+func TestKernelBridgeConflicts(t *testing.T) {
+	h := applettest.NewHost(t)
+	host := kerneltest.Dial(t, h.NS)
+	if err := host.Do(
+		rtnl.NewLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, Up: true}),
+		rtnl.NewLink(rtnl.LinkSpec{Name: "nobr0", Peer: &rtnl.LinkSpec{Name: "nobr1"}})); err != nil {
+		t.Fatal(err)
+	}
+	if err := host.AddAddr(kerneltest.Link(t, host, "br0").Index, rtnl.Addr{Prefix: netip.MustParsePrefix("192.0.2.1/24")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.NS.SetSysctl("net/ipv6/conf/br0/accept_ra", "0"); err != nil { // or it would be made so, and stay
+		t.Fatal(err)
+	}
+	p := h.Container("ctr")
+	for conf, want := range map[string]string{
+		strings.Replace(applettest.GatewayConf, `"br0"`, `"nobr0"`, 1): "already exists but is not a bridge",
+		applettest.GatewayConf: "already has an IP address different from",
+	} {
+		before := h.Snapshot(p)
+		code, out := h.Call(spec.Add, "bridge", conf, p)
+		if code != spec.CodeConfig || !strings.Contains(out, want) {
+			t.Errorf("got %d %s, want %q", code, out, want)
+		}
+		if after := h.Snapshot(p); after != before {
+			t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
+		}
+	}
+}
+
+// A gateway that the bridge cannot be is refused, whether the address plugin gives it or
+// it is the first address of the network.
+func TestKernelBridgeInvalidGateway(t *testing.T) {
+	h := applettest.NewHost(t)
+	static := `{"type":"static","addresses":[{"address":"A","gateway":"GW"}]}`
+	for name, tt := range map[string]struct{ ipam, address, gateway string }{
+		"the address itself":         {static, "10.7.0.2/24", "10.7.0.2"},
+		"the address itself, unsaid": {strings.Replace(static, `,"gateway":"GW"`, "", 1), "10.3.0.1/24", "10.3.0.1"},
+		"another own address": {`{"type":"static","addresses":[{"address":"A","gateway":"GW"},{"address":"10.7.0.3/24"}]}`,
+			"10.7.0.2/24", "10.7.0.3"},
+		"no address":        {static, "10.7.0.2/24", "0.0.0.0"},
+		"broadcast":         {static, "10.7.0.2/25", "10.7.0.127"},
+		"limited broadcast": {static, "10.7.0.2/24", "255.255.255.255"},
+		"nothing follows":   {strings.Replace(static, `,"gateway":"GW"`, "", 1), "255.255.255.255/32", "none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			keys := `"isGateway":true,"ipam":` + strings.NewReplacer("A\"", tt.address+`"`, "GW", tt.gateway).Replace(tt.ipam)
+			want := "address " + tt.address + " needs a gateway of its own family, an address of another host: set \\\"gateway\\\" in \\\"ipam\\\""
+			h.Refuse(spec.CodeConfig, want, spec.Add, "bridge", `{"cniVersion":"1.1.0","name":"demo","type":"bridge",`+keys+`}`, h.Container("ctr"))
+		})
+	}
+	h.Must(spec.Add, "bridge", `{"cniVersion":"1.1.0","name":"demo","type":"bridge","isGateway":true,
+		"ipam":{"type":"static","addresses":[{"address":"10.7.0.2/31","gateway":"10.7.0.3"}]}}`, h.Container("pair"))
+}
+
+// What the kernel or the host lacks is named: VLANs on a bridge, made by the ADD or there before,
+// by STATUS too, and IPv6.
+func TestKernelBridgeWithoutKernelSupport(t *testing.T) {
+	h := applettest.NewHost(t)
+	p := h.Container("ctr")
+	if err := kerneltest.Dial(t, h.NS).AddLink(rtnl.LinkSpec{Name: "br1", Kind: rtnl.Bridge{}, Up: true}); err != nil {
+		t.Fatal(err)
+	}
+	err := h.NS.SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/default/disable_ipv6", Value: "1"}, rtnl.Sysctl{Key: "net/ipv6/conf/br1/accept_ra", Value: "0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	off := "IPv6 is off on br0: set net/ipv6/conf/br0/disable_ipv6 to 0 on the host"
+	h.Refuse(spec.CodeHost, off, spec.Add, "bridge", applettest.GatewayConf, p)
+	fault.Hook = func(what string) error {
+		if strings.HasPrefix(what, "link add br") || strings.Contains(what, "vlan_filtering on") {
+			return unix.EOPNOTSUPP
+		}
+		return nil
+	}
+	defer func() { fault.Hook = nil }()
+	for _, bridge := range []string{"br0", "br1"} {
+		want := `bridge \"` + bridge + `\": this kernel lacks CONFIG_BRIDGE_VLAN_FILTERING: drop \"vlan\" and \"vlanTrunk\"`
+		for _, keys := range []string{`"vlan":5`, `"vlanTrunk":[{"id":7}]`} {
+			conf := `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"` + bridge + `",` + keys + `}`
+			h.Refuse(spec.CodeHost, want, spec.Add, "bridge", conf, p)
+			h.Refuse(spec.CodeNotReady, "this kernel lacks CONFIG_BRIDGE_VLAN_FILTERING", spec.Status, "bridge", conf, p)
+		}
+	}
+	h.Must(spec.Status, "bridge", `{"cniVersion":"1.1.0","name":"demo","type":"bridge"}`, p)
+}
+
+// An ADD with forceAddress that fails late restores the address that it had deleted from the
+// bridge, and deletes its own.
+func TestKernelBridgeForceAddressFails(t *testing.T) {
+	h := applettest.NewHost(t)
+	one, two := h.Container("one"), h.Container("two")
+	conf := func(keys string) string {
+		return `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"br0","isGateway":true,` + keys + `}`
+	}
+	old := conf(`"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24"}`)
+	result := h.Must(spec.Add, "bridge", old, one)
+	fault.Hook = func(what string) error {
+		if strings.HasPrefix(what, "sysctl net/ipv6/conf/all/forwarding") {
+			return errors.New("made to fail")
+		}
+		return nil
+	}
+	defer func() { fault.Hook = nil }()
+	h.Refuse(999, "made to fail", spec.Add, "bridge", conf(`"forceAddress":true,"ipam":{"type":"host-local","dataDir":"$DIR",
+		"ranges":[[{"subnet":"10.9.0.0/24"}],[{"subnet":"fd00::/64"}]]}`), two)
+	h.Must(spec.Check, "bridge", applettest.Prev(old, result), one)
+}
+
+// The kernel takes with an address all others of its network that came later. The
+// gateway's stays though it is one of these.
+func TestKernelBridgeForceAddressSecondary(t *testing.T) {
+	h := applettest.NewHost(t)
+	host := kerneltest.Dial(t, h.NS)
+	err := h.NS.SetSysctls(rtnl.Sysctl{Key: "net/ipv4/conf/all/promote_secondaries", Value: "0"},
+		rtnl.Sysctl{Key: "net/ipv4/conf/default/promote_secondaries", Value: "0"})
+	if err == nil {
+		err = host.AddLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, Up: true})
+	}
+	br := kerneltest.Link(t, host, "br0").Index
+	for _, a := range []string{"10.1.0.9/24", "10.1.0.8/24", "10.1.0.1/24"} {
+		if err == nil {
+			err = host.AddAddr(br, rtnl.Addr{Prefix: netip.MustParsePrefix(a)})
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf := strings.Replace(applettest.GatewayConf, `"ipMasq"`, `"forceAddress":true,"ipMasq"`, 1)
+	p := h.Container("ctr")
+	h.Must(spec.Check, "bridge", applettest.Prev(conf, h.Must(spec.Add, "bridge", conf, p)), p)
+}
+
+// A second network leaves the default route to the first.
+func TestKernelBridgeSecondNetwork(t *testing.T) {
+	h := applettest.NewHost(t)
+	p := h.Container("ctr")
+	h.Must(spec.Add, "bridge", applettest.GatewayConf, p)
+	second := strings.NewReplacer(`"demo"`, `"second"`, "10.1.", "10.2.", "fd00:1:", "fd00:2:", "br0", "br1").Replace(applettest.GatewayConf)
+	out := h.Must(spec.Add, "bridge", second, p, "CNI_IFNAME=net1")
+	if strings.Contains(out, `"0.0.0.0/0"`) {
+		t.Errorf("the result has a default route that was left out: %s", out)
+	}
+	h.Must(spec.Check, "bridge", applettest.Prev(second, out), p, "CNI_IFNAME=net1")
+	h.Must(spec.Del, "bridge", second, p, "CNI_IFNAME=net1")
+	h.Must(spec.Get, "bridge", applettest.GatewayConf, p)
+}
+
+// Every member of a route is really programmed: MTU, MSS, metric and table.
+func TestKernelBridgeRouteMembers(t *testing.T) {
+	h := applettest.NewHost(t)
+	p := h.Container("ctr")
+	conf := strings.Replace(applettest.GatewayConf, `"ranges":`, `"routes":[{"dst":"10.9.0.0/16","mtu":1300,"advmss":1200,"priority":7},
+		{"dst":"10.8.0.0/16","gw":"10.1.0.9","table":300},{"dst":"10.7.0.0/16","scope":253}],"ranges":`, 1)
+	out := h.Must(spec.Add, "bridge", conf, p)
+	h.Must(spec.Check, "bridge", applettest.Prev(conf, out), p)
+	cont := kerneltest.Dial(t, p.NS)
+	route := func(dst string, table int) rtnl.Route {
+		found, err := cont.Routes(rtnl.RouteFilter{Dst: netip.MustParsePrefix(dst), Table: table})
+		if err != nil || len(found) != 1 {
+			t.Fatalf("route %s in table %d: %v %v", dst, table, found, err)
+		}
+		return found[0]
+	}
+	if r := route("10.9.0.0/16", 0); r.MTU != 1300 || r.AdvMSS != 1200 || r.Priority != 7 || r.GW.String() != "10.1.0.1" {
+		t.Errorf("got %+v, want mtu 1300, advmss 1200, metric 7, via 10.1.0.1", r)
+	}
+	if r := route("10.8.0.0/16", 300); r.GW.String() != "10.1.0.9" {
+		t.Errorf("got %+v, want via 10.1.0.9", r)
+	}
+	if r := route("10.7.0.0/16", 0); r.GW.IsValid() {
+		t.Errorf("got %+v, want no gateway: its scope is the link", r)
+	}
+}

@@ -1,0 +1,269 @@
+package bridge_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/applettest"
+	"cnibox/internal/fault"
+	"cnibox/internal/kerneltest"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// An address that a new container gets right after DEL of the old one is reachable from the host
+// and from a neighbour: it is announced, since they do not probe.
+func TestKernelBridgeReusedAddress(t *testing.T) {
+	h := applettest.NewHost(t)
+	neighbour := h.Container("neighbour")
+	h.Must(spec.Add, "bridge", applettest.GatewayConf, neighbour)
+	applettest.NoProbes(t, h.NS, "br0")
+	applettest.NoProbes(t, neighbour.NS, "eth0")
+	want := `"args":{"cni":{"ips":["10.1.0.77","fd00:1::77"]}}`
+	conf := strings.TrimSuffix(applettest.GatewayConf, "}") + "," + want + "}"
+	for i := range 3 {
+		p := h.Container(fmt.Sprintf("owner%d", i))
+		h.Echo(p)
+		h.Must(spec.Add, "bridge", conf, p)
+		for _, from := range []applettest.Container{{ID: "host", NS: h.NS}, neighbour} {
+			for _, addr := range []string{"10.1.0.77", "fd00:1::77"} {
+				if who := applettest.Ask(t, from.NS, addr, applettest.Timeout); who != p.ID {
+					t.Errorf("%s from %s: %q answers, want %q", addr, from.ID, who, p.ID)
+				}
+			}
+		}
+		h.Must(spec.Del, "bridge", conf, p)
+	}
+}
+
+// CVE-2020-10749: accept_ra=0 on the bridge and on the host-side veth.
+func TestKernelBridgeCVE202010749(t *testing.T) {
+	h := applettest.NewHost(t)
+	for _, key := range []string{"default", "all"} {
+		if err := h.NS.SetSysctl("net/ipv6/conf/"+key+"/accept_ra", "2"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out := h.Must(spec.Add, "bridge", applettest.GatewayConf, h.Container("ctr"))
+	for _, l := range kerneltest.Links(t, h.NS) {
+		if l.Name == "lo" {
+			continue
+		}
+		value, err := h.NS.Sysctl("net/ipv6/conf/" + l.Name + "/accept_ra")
+		if err != nil || value != "0" {
+			t.Errorf("accept_ra of %s is %q (%v), want 0\n%s", l.Name, value, err, out)
+		}
+	}
+}
+
+// Where /proc/sys is read-only, settings that have their values are no error, nor are those that
+// the reference only tries to set. The one of CVE-2020-10749 is a warning; forwarding that is off is
+// an error that says what to do.
+func TestKernelBridgeReadOnlySettings(t *testing.T) {
+	var stderr strings.Builder
+	h := applettest.NewHost(t)
+	h.Stderr = &stderr
+	readOnly := func(what string) error {
+		if strings.HasPrefix(what, "sysctl ") {
+			return unix.EROFS
+		}
+		return nil
+	}
+	defer func() { fault.Hook = nil }()
+	p, q := h.Container("one"), h.Container("two")
+	v4 := strings.Replace(applettest.GatewayConf, `,[{"subnet":"fd00:1::/64"}]`, "", 1)
+	fault.Hook = readOnly
+	h.Refuse(spec.CodeHost, "set net/ipv4/ip_forward to 1 on the host", spec.Add, "bridge", v4, p)
+	h.Must(spec.Add, "bridge", `{"cniVersion":"1.1.0","name":"l2","type":"bridge","bridge":"br1"}`, p, "CNI_IFNAME=net1")
+	for _, link := range []string{"br1", "veth"} {
+		name := kerneltest.Link(t, kerneltest.Dial(t, h.NS), link).Name
+		if want := "CVE-2020-10749): set net/ipv6/conf/default/accept_ra to 0 there: sysctl net/ipv6/conf/" + name; !strings.Contains(stderr.String(), want) {
+			t.Errorf("stderr has %q, want %q", stderr.String(), want)
+		}
+	}
+	fault.Hook = nil
+	h.Must(spec.Add, "bridge", v4, p)
+	fault.Hook = readOnly
+	h.Must(spec.Check, "bridge", applettest.Prev(v4, h.Must(spec.Add, "bridge", v4, q)), q)
+}
+
+// DEL leaves a link of the right name that belongs to another network.
+func TestKernelBridgeDelOfOtherNetwork(t *testing.T) {
+	h := applettest.NewHost(t)
+	p := h.Container("ctr")
+	h.Must(spec.Add, "bridge", applettest.GatewayConf, p)
+	other := strings.Replace(applettest.GatewayConf, `"demo"`, `"other"`, 1)
+	h.Must(spec.Del, "bridge", other, p)
+	if got := h.Must(spec.Get, "bridge", applettest.GatewayConf, p); !strings.Contains(got, "10.1.0.2/24") {
+		t.Errorf("DEL of another network took the link away: %s", got)
+	}
+}
+
+// CHECK right after ADD passes, and reports each thing that is missing.
+func TestKernelBridgeCheck(t *testing.T) {
+	h := applettest.NewHost(t)
+	p := h.Container("ctr")
+	conf := strings.Replace(applettest.GatewayConf, `"ipMasq":true`, `"ipMasq":true,"macspoofchk":true,"hairpinMode":true`, 1)
+	host, cont := kerneltest.Dial(t, h.NS), kerneltest.Dial(t, p.NS)
+	port := func() *rtnl.Link { return kerneltest.Link(t, host, "veth") }
+	eth0 := func() *rtnl.Link { return kerneltest.Link(t, cont, "eth0") }
+	for name, tt := range map[string]struct {
+		harm func() error
+		want string
+	}{
+		"nothing":        {func() error { return nil }, ""},
+		"port":           {func() error { return host.SetLink(port().Index, rtnl.LinkChange{Master: new(uint32(0))}) }, "is not a port of bridge"},
+		"hairpin":        {func() error { return host.SetLink(port().Index, rtnl.LinkChange{Hairpin: new(false)}) }, "hairpin mode is false"},
+		"host-side veth": {func() error { return host.SetLink(port().Index, rtnl.LinkChange{Up: new(false)}) }, "is down"},
+		"link":           {func() error { return cont.DelLink("eth0") }, "container interface"},
+		"address": {func() error {
+			return cont.Do(rtnl.DropAddr(eth0().Index, kerneltest.Addr(t, cont, eth0().Index, "10.1.")))
+		}, "does not have address 10.1."},
+		"route": {func() error {
+			return cont.Do(rtnl.DropRoute(rtnl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Link: eth0().Index}))
+		}, "route 0.0.0.0/0"},
+		"MAC address": {func() error {
+			return cont.SetLink(eth0().Index, rtnl.LinkChange{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9}})
+		}, "has MAC address"},
+		"gateway": {func() error {
+			br := kerneltest.Link(t, host, "br0")
+			return host.Do(rtnl.DropAddr(br.Index, kerneltest.Addr(t, host, br.Index, "10.1.")))
+		}, "does not have the gateway address"},
+		"forwarding": {func() error { return h.NS.SetSysctl("net/ipv4/ip_forward", "0") }, "forwarding is off"},
+		"rules":      {func() error { return h.Release(p, nft.KindMasquerade) }, "masquerading"},
+		"MAC guard":  {func() error { return h.Release(p, nft.KindMACGuard) }, "MAC guard"},
+		"lease":      {func() error { return os.RemoveAll(filepath.Join(h.Dir, "demo")) }, "Failed to find address"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			result := h.Must(spec.Add, "bridge", conf, p)
+			defer h.Must(spec.Del, "bridge", conf, p)
+			h.Must(spec.Check, "bridge", applettest.Prev(conf, result), p)
+			if err := tt.harm(); err != nil {
+				t.Fatal(err)
+			}
+			code, out := h.Call(spec.Check, "bridge", applettest.Prev(conf, result), p)
+			if tt.want == "" != (code == 0) || !strings.Contains(out, tt.want) {
+				t.Errorf("CHECK answers %d %s, want %q", code, out, tt.want)
+			}
+		})
+	}
+	// a bridge of layer 2 only passes
+	l2 := `{"cniVersion":"0.4.0","name":"l2","type":"bridge","bridge":"br1"}`
+	h.Must(spec.Check, "bridge", applettest.Prev(l2, h.Must(spec.Add, "bridge", l2, p)), p)
+}
+
+// CHECK passes when a later plugin has entered addresses of another interface, and when
+// the address of a bridge that others made follows a new port.
+func TestKernelBridgeCheckWithLaterInterface(t *testing.T) {
+	h := applettest.NewHost(t)
+	p := h.Container("ctr")
+	host := kerneltest.Dial(t, h.NS)
+	br, err := host.CreateLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, Up: true})
+	if err == nil {
+		err = host.AddAddr(br.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("10.1.0.1/24")})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf := strings.Replace(applettest.GatewayConf, `,[{"subnet":"fd00:1::/64"}]`, "", 1)
+	result := h.Must(spec.Add, "bridge", conf, p)
+	if err := host.AddLink(rtnl.LinkSpec{Name: "low", Master: br.Index, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, Peer: &rtnl.LinkSpec{Name: "low1"}}); err != nil {
+		t.Fatal(err)
+	}
+	h.Must(spec.Check, "bridge", applettest.Prev(conf, applettest.WithOtherInterface(result)), p)
+}
+
+// Several ADDs at once on a host without the bridge all succeed.
+func TestKernelBridgeParallel(t *testing.T) {
+	h := applettest.NewHost(t)
+	var wg sync.WaitGroup
+	for i := range 16 {
+		p := h.Container(fmt.Sprintf("ctr%d", i))
+		wg.Go(func() {
+			if code, out := h.Call(spec.Add, "bridge", applettest.GatewayConf, p); code != 0 {
+				t.Errorf("ADD: %s", out)
+			}
+		})
+	}
+	wg.Wait()
+	if got := len(h.Leases()); got != 32 {
+		t.Errorf("%d leases of 16 dual stack containers", got)
+	}
+}
+
+// GC takes away what belongs to attachments of the network that are gone, and
+// nothing else.
+func TestKernelBridgeGC(t *testing.T) {
+	h := applettest.NewHost(t)
+	stays, goes, other := h.Container("stays"), h.Container("goes"), h.Container("other")
+	h.Must(spec.Add, "bridge", applettest.GatewayConf, goes)
+	h.Must(spec.Del, "bridge", applettest.GatewayConf, goes)
+	h.Must(spec.Add, "bridge", applettest.GatewayConf, stays)
+	second := strings.NewReplacer(`"demo"`, `"second"`, "10.1.", "10.2.", "fd00:1:", "fd00:2:", "br0", "br1").Replace(applettest.GatewayConf)
+	h.Must(spec.Add, "bridge", second, other)
+	before := h.Snapshot(goes)
+	h.Must(spec.Add, "bridge", applettest.GatewayConf, goes)
+	valid := strings.TrimSuffix(applettest.GatewayConf, "}") + `,"cni.dev/valid-attachments":[{"containerID":"stays","ifname":"eth0"}]}`
+	h.Must(spec.GC, "bridge", valid, applettest.Container{})
+	if after := h.Snapshot(goes); after != before {
+		t.Errorf("GC made a difference:\n%s", kerneltest.Diff(before, after))
+	}
+}
+
+// Two networks of the same subnet, on a bridge each, masquerade their containers though
+// these have one address: CHECK of both passes, and the one that stays keeps it.
+func TestKernelBridgeSameSubnet(t *testing.T) {
+	h := applettest.NewHost(t)
+	second := strings.NewReplacer(`"demo"`, `"second"`, "br0", "br1").Replace(applettest.GatewayConf)
+	one, two := h.Container("one"), h.Container("two")
+	before := h.Snapshot(two)
+	result := h.Must(spec.Add, "bridge", applettest.GatewayConf, one)
+	for range 2 {
+		result2 := h.Must(spec.Add, "bridge", second, two)
+		h.Must(spec.Check, "bridge", applettest.Prev(applettest.GatewayConf, result), one)
+		h.Must(spec.Check, "bridge", applettest.Prev(second, result2), two)
+		h.Must(spec.Del, "bridge", second, two)
+		h.Must(spec.Check, "bridge", applettest.Prev(applettest.GatewayConf, result), one)
+	}
+	result2 := h.Must(spec.Add, "bridge", second, two)
+	h.Must(spec.Del, "bridge", applettest.GatewayConf, one)
+	h.Must(spec.Check, "bridge", applettest.Prev(second, result2), two)
+	h.Must(spec.Del, "bridge", second, two)
+	if after := h.Snapshot(two); strings.Contains(after, "out-") {
+		t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
+	}
+}
+
+// CHECK and DEL find the host-side veth after it was renamed: DEL does not release the address of
+// an interface that is left.
+func TestKernelBridgeHostVethRenamed(t *testing.T) {
+	h := applettest.NewHost(t)
+	p := h.Container("ctr")
+	h.Must(spec.Add, "bridge", applettest.GatewayConf, h.Container("other"))
+	before := h.Snapshot(p)
+	result := h.Must(spec.Add, "bridge", applettest.GatewayConf, p)
+	host := kerneltest.Dial(t, h.NS)
+	own, err := host.VethPeer(kerneltest.Link(t, kerneltest.Dial(t, p.NS), "eth0"), p.NS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ch := range []rtnl.LinkChange{{Up: new(false)}, {Name: new("hostend")}, {Up: new(true)}} {
+		if err := host.SetLink(own.Index, ch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.Must(spec.Check, "bridge", applettest.Prev(applettest.GatewayConf, result), p)
+	h.Must(spec.Del, "bridge", applettest.GatewayConf, p)
+	if after := h.Snapshot(p); after != before {
+		t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
+	}
+}

@@ -1,0 +1,38 @@
+package bridge_test
+
+import (
+	"encoding/json"
+	"net/netip"
+	"testing"
+
+	"cnibox/applets/applettest"
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// The kernel makes less of a large MTU or MSS of a route without a word: what is reported
+// is what it has made of it.
+func TestKernelRouteMetricsReported(t *testing.T) {
+	h := applettest.NewHost(t)
+	p := h.Container("ctr")
+	conf := routed(1, `{"dst":"10.99.0.0/16","mtu":65535,"advmss":4294967295},{"dst":"fd99::/16","mtu":65521,"advmss":65496},
+		{"dst":"10.98.0.0/16","mtu":68,"advmss":1},{"dst":"fd98::/16","mtu":65520,"advmss":65495}`)
+	out := h.Must(spec.Add, "bridge", conf, p)
+	var res struct {
+		Routes []struct {
+			Dst         netip.Prefix
+			MTU, AdvMSS int
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &res); err != nil || len(res.Routes) != 4 {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, r := range res.Routes {
+		have, err := kerneltest.Dial(t, p.NS).Routes(rtnl.RouteFilter{Dst: r.Dst})
+		if err != nil || len(have) != 1 || have[0].MTU != r.MTU || have[0].AdvMSS != r.AdvMSS {
+			t.Errorf("%s: reported MTU %d, MSS %d; the kernel has %+v, %v", r.Dst, r.MTU, r.AdvMSS, have, err)
+		}
+	}
+	h.Must(spec.Check, "bridge", applettest.Prev(conf, out), p)
+}

@@ -1,0 +1,108 @@
+package bridge_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"cnibox/applets/applettest"
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// routed is a network of a bridge, both families, with routes; %d is its number.
+func routed(number int, routes string) string {
+	conf := `{"cniVersion":"1.1.0","name":"net%d","type":"bridge","bridge":"br%d","ipam":{"type":"static","addresses":[
+		{"address":"10.%d.0.5/24","gateway":"10.%d.0.1"},{"address":"fd00:%d::5/64","gateway":"fd00:%d::1"}],"routes":[` + routes + `]}}`
+	return strings.ReplaceAll(conf, "%d", fmt.Sprint(number))
+}
+
+// viaOf lists the gateways of the routes to a network, in the kernel's order.
+func viaOf(t *testing.T, p applettest.Container, dst string) (via []string) {
+	t.Helper()
+	routes, err := kerneltest.Dial(t, p.NS).Routes(rtnl.RouteFilter{Dst: netip.MustParsePrefix(dst)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range routes {
+		via = append(via, r.GW.String())
+	}
+	return via
+}
+
+// Two networks may have a route to one destination: ADD of the second does not fail, nor
+// take the traffic of the first, CHECK of both passes, and each DEL leaves the other's.
+func TestKernelRouteOfTwoNetworks(t *testing.T) {
+	const routes = `{"dst":"10.99.0.0/16"},{"dst":"fd99::/16"}`
+	for _, first := range []int{1, 2} {
+		h := applettest.NewHost(t)
+		p := h.Container("ctr")
+		res := map[int]string{}
+		for i := 1; i <= 2; i++ {
+			res[i] = h.Must(spec.Add, "bridge", routed(i, routes), p, fmt.Sprintf("CNI_IFNAME=eth%d", i))
+		}
+		if got := viaOf(t, p, "10.99.0.0/16"); !slices.Equal(got, []string{"10.1.0.1", "10.2.0.1"}) {
+			t.Errorf("IPv4: got %q", got)
+		}
+		if got := viaOf(t, p, "fd99::/16"); len(got) != 2 {
+			t.Errorf("IPv6: got %q", got)
+		}
+		for i := 1; i <= 2; i++ {
+			h.Must(spec.Check, "bridge", applettest.Prev(routed(i, routes), res[i]), p, fmt.Sprintf("CNI_IFNAME=eth%d", i))
+		}
+		h.Must(spec.Del, "bridge", routed(first, routes), p, fmt.Sprintf("CNI_IFNAME=eth%d", first))
+		left := 3 - first
+		h.Must(spec.Check, "bridge", applettest.Prev(routed(left, routes), res[left]), p, fmt.Sprintf("CNI_IFNAME=eth%d", left))
+		for _, dst := range []string{"10.99.0.0/16", "fd99::/16"} {
+			if got := viaOf(t, p, dst); len(got) != 1 || !strings.Contains(got[0], fmt.Sprintf("%d", left)) {
+				t.Errorf("DEL of network %d leaves %q to %s", first, got, dst)
+			}
+		}
+	}
+}
+
+// A result may name several gateways for one destination, a default route too: all are
+// installed, in their order for IPv4, and the same route twice is one. Where another
+// network has the default route, none of them is.
+func TestKernelSeveralGateways(t *testing.T) {
+	h := applettest.NewHost(t)
+	p := h.Container("ctr")
+	var routes []string
+	for _, dst := range []string{"0.0.0.0/0", "10.99.0.0/16", "::/0", "fd99::/16"} {
+		for _, host := range []string{"7", "3", "7"} {
+			gw := "10.%d.0." + host
+			if strings.Contains(dst, ":") {
+				gw = "fd00:%d::" + host
+			}
+			routes = append(routes, fmt.Sprintf(`{"dst":%q,"gw":"%s"}`, dst, gw))
+		}
+	}
+	conf := routed(1, strings.Join(routes, ","))
+	res := h.Must(spec.Add, "bridge", conf, p)
+	for dst, want := range map[string][]string{
+		"0.0.0.0/0": {"10.1.0.7", "10.1.0.3"}, "10.99.0.0/16": {"10.1.0.7", "10.1.0.3"},
+		"::/0": {"fd00:1::3", "fd00:1::7"}, "fd99::/16": {"fd00:1::3", "fd00:1::7"},
+	} {
+		got := viaOf(t, p, dst)
+		if strings.Contains(dst, ":") {
+			slices.Sort(got)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, want %q", dst, got, want)
+		}
+	}
+	h.Must(spec.Check, "bridge", applettest.Prev(conf, res), p)
+
+	second := h.Must(spec.Add, "bridge", routed(2, strings.Join(routes, ",")), p, "CNI_IFNAME=net1")
+	if got := viaOf(t, p, "0.0.0.0/0"); len(got) != 2 || strings.Contains(second, `/0"`) {
+		t.Errorf("default routes %q: %s", got, second)
+	}
+	h.Must(spec.Check, "bridge", applettest.Prev(routed(2, strings.Join(routes, ",")), second), p, "CNI_IFNAME=net1")
+	h.Must(spec.Del, "bridge", conf, p)
+	if got := viaOf(t, p, "10.99.0.0/16"); !slices.Equal(got, []string{"10.2.0.7", "10.2.0.3"}) {
+		t.Errorf("DEL of the first leaves %q", got)
+	}
+}

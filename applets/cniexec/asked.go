@@ -1,0 +1,185 @@
+package cniexec
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"cnibox/chain"
+	"cnibox/spec"
+)
+
+// An askedFor is a value of --ip or --mac: what the interface on a network is to have.
+type askedFor struct {
+	network string // empty: the first one, or that of add
+	value   string
+}
+
+// askedValues are the values of a flag, in their order.
+type askedValues []askedFor
+
+// add reads one.
+func (a *askedValues) add(s string, check func(value string) error) error {
+	network, value, ok := strings.Cut(s, "=")
+	if !ok {
+		network, value = "", s
+	}
+	*a = append(*a, askedFor{network, value})
+	return check(value)
+}
+
+// String is empty: nothing is asked for by default.
+func (a *askedValues) String() string { return "" }
+
+// Type is the name of the type, for pflag.
+func (a *askedValues) Type() string { return "ADDRESS" }
+
+// on returns the values for a network.
+func (a *askedValues) on(network string, first bool) (values []string) {
+	for _, v := range *a {
+		if v.network == network || v.network == "" && first {
+			values = append(values, v.value)
+		}
+	}
+	return values
+}
+
+// askedIPs are the values of --ip.
+type askedIPs struct{ askedValues }
+
+// Set adds one.
+func (a *askedIPs) Set(s string) error { return a.add(s, checkIP) }
+
+// askedMACs are the values of --mac.
+type askedMACs struct{ askedValues }
+
+// Set adds one.
+func (a *askedMACs) Set(s string) error { return a.add(s, checkMAC) }
+
+// checkIP reads an address, which may have a prefix length.
+func checkIP(s string) error {
+	p, err := netip.ParsePrefix(s)
+	a := p.Addr()
+	if err != nil {
+		a, err = netip.ParseAddr(s)
+	}
+	if err != nil || a.Zone() != "" || a.IsMulticast() || a.IsUnspecified() {
+		return errors.New("it must be the address of an interface, as 10.1.0.5, 10.1.0.5/24 or fd00::5")
+	}
+	return nil
+}
+
+// checkMAC reads the address of an interface.
+func checkMAC(s string) error {
+	_, err := spec.ParseMAC(s)
+	return err
+}
+
+// nameServers are the values of --dns.
+type nameServers []string
+
+// Set adds one.
+func (n *nameServers) Set(s string) error {
+	a, err := netip.ParseAddr(s)
+	if err != nil {
+		return errors.New("it must be the address of a name server, as 10.1.0.1 or fd00::1")
+	}
+	*n = append(*n, a.String())
+	return nil
+}
+
+// String is empty: the networks' are used by default.
+func (n *nameServers) String() string { return "" }
+
+// Type is the name of the type, for pflag.
+func (n *nameServers) Type() string { return "ADDRESS" }
+
+// The conventions by which a runtime asks for addresses: a capability where a plugin declares
+// it, and else CNI_ARGS, https://www.cni.dev/docs/conventions/.
+const (
+	capIPs, argIP  = "ips", "IP"
+	capMAC, argMAC = "mac", "MAC"
+	capDNS         = "dns"
+)
+
+// canHonour refuses flags that no plugin of their network would obey, before anything is made.
+// Errors have code 7, and 4 for a network that is not meant.
+func (c *call) canHonour(networks ...*chain.List) error {
+	for _, a := range slices.Concat(c.ips.askedValues, c.macs.askedValues) {
+		if a.network != "" && !slices.ContainsFunc(networks, func(l *chain.List) bool { return l.Name == a.network }) {
+			return spec.Errorf(spec.CodeEnv, "%s=%s: this call attaches to no network %q", a.network, a.value, a.network)
+		}
+	}
+	for i, l := range networks {
+		ips, macs := c.ips.on(l.Name, i == 0), c.macs.on(l.Name, i == 0)
+		switch {
+		case len(macs) > 1:
+			return spec.Errorf(spec.CodeEnv, "--mac: %s is more than one address for an interface", strings.Join(macs, ", "))
+		case len(macs) == 1 && !takes(l, capMAC) && !c.readsArg(l, argMAC):
+			return spec.Errorf(spec.CodeConfig, `--mac: no plugin in %s takes a MAC address: add "capabilities": {"mac": true} to the one that makes the interface`, l.File)
+		case len(ips) == 0 || takes(l, capIPs):
+		case !c.readsArg(l, argIP):
+			return spec.Errorf(spec.CodeConfig, `--ip: no plugin in %s takes an address: add "capabilities": {"ips": true} to the one with "ipam"`, l.File)
+		case len(ips) > 1:
+			return spec.Errorf(spec.CodeConfig, `--ip: without a capability a plugin takes one address: add "capabilities": {"ips": true} to the one with "ipam" in %s`, l.File)
+		}
+	}
+	return cmp.Or(c.canPublish(networks...), c.freePorts())
+}
+
+// takes reports whether a plugin of the network declares a capability.
+func takes(l *chain.List, capability string) bool {
+	return slices.ContainsFunc(l.Plugins, func(p chain.Plugin) bool { return p.Capabilities[capability] })
+}
+
+// readsArg reports whether a plugin of the network reads IP or MAC of CNI_ARGS. An external
+// plugin is taken to do what the one of its name does that is built in.
+func (c *call) readsArg(l *chain.List, arg string) bool {
+	return slices.ContainsFunc(l.Plugins, func(p chain.Plugin) bool {
+		name := p.Type
+		if arg == argIP {
+			name = p.IPAM
+		}
+		verbs, ok := c.Applets.Plugin(name)
+		if arg == argIP {
+			return ok && verbs.ArgIP
+		}
+		return ok && verbs.Args && !verbs.IPAM
+	})
+}
+
+// arguments returns those of the target for one of the networks: what flags ask for there is
+// added to what the environment has for all. Host ports are published on one network.
+func (c *call) arguments(networks []*chain.List, i int) (args [][2]string, caps map[string]json.RawMessage) {
+	l := networks[i]
+	args, caps = slices.Clone(c.target.Args), maps.Clone(c.target.Capabilities)
+	set := func(capability, arg string, value any, text string) {
+		if takes(l, capability) {
+			if caps == nil {
+				caps = make(map[string]json.RawMessage)
+			}
+			caps[capability], _ = json.Marshal(value) // strings, and lists of them
+		} else if arg != "" {
+			args = slices.DeleteFunc(args, func(pair [2]string) bool { return pair[0] == arg })
+			args = append(args, [2]string{arg, text})
+		}
+	}
+	if ips := c.ips.on(l.Name, i == 0); len(ips) > 0 {
+		set(capIPs, argIP, ips, ips[0])
+	}
+	if macs := c.macs.on(l.Name, i == 0); len(macs) > 0 {
+		set(capMAC, argMAC, macs[0], macs[0])
+	}
+	if len(c.dns) > 0 {
+		set(capDNS, "", map[string]nameServers{"servers": c.dns}, "")
+	}
+	before := func(l *chain.List) bool { return takes(l, capPorts) }
+	if len(c.publish) > 0 && slices.ContainsFunc(networks[:i], before) {
+		delete(caps, capPorts)
+	}
+	return args, caps
+}

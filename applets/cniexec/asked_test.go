@@ -1,0 +1,102 @@
+package cniexec
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"cnibox/applets/applet"
+	"cnibox/chain"
+	"cnibox/spec"
+)
+
+// What is asked for goes to the capability that a plugin declares, else into CNI_ARGS for one that
+// reads it, and is refused where there is neither.
+func TestArguments(t *testing.T) {
+	table := applet.Table{
+		{Name: "maker", Verbs: spec.Verbs{Args: true}},
+		{Name: "plain"},
+		{Name: "giver", Verbs: spec.Verbs{IPAM: true, Args: true, ArgIP: true}},
+		{Name: "leaser", Verbs: spec.Verbs{IPAM: true, Args: true}},
+	}
+	const (
+		caps   = `{"type":"plain","capabilities":{"ips":true,"mac":true,"dns":true}}`
+		args   = `{"type":"x-maker","ipam":{"type":"giver"}}`
+		leases = `{"type":"maker","ipam":{"type":"leaser"}}`
+		ports  = `{"type":"plain","capabilities":{"portMappings":true}}`
+	)
+	tests := map[string]struct {
+		flags   string
+		plugins []string // of the networks a, b…
+		want    string   // arguments of each network; or the beginning of the error
+		code    int
+	}{
+		"capabilities":     {"--ip 10.0.0.2 --ip fd00::2/64 --mac 02:00:00:00:00:01", []string{caps}, `[] {"ips":["10.0.0.2","fd00::2/64"],"mac":"02:00:00:00:00:01"}`, 0},
+		"CNI_ARGS":         {"--ip 10.0.0.2 --mac 02:00:00:00:00:01", []string{args}, `[[IP 10.0.0.2] [MAC 02:00:00:00:00:01]] null`, 0},
+		"another network":  {"--ip b=10.0.0.2 --ip 10.0.0.3", []string{args, caps}, `[[IP 10.0.0.3]] null; [] {"ips":["10.0.0.2"]}`, 0},
+		"dns":              {"--dns 10.0.0.1", []string{args, caps}, `[] null; [] {"dns":{"servers":["10.0.0.1"]}}`, 0},
+		"ports once":       {"-p 65533:1", []string{args, ports, ports}, `[] {"portMappings":[P]}; [] {"portMappings":[P]}; [] {}`, 0},
+		"no capability":    {"--ip 10.0.0.2", []string{leases}, "--ip: no plugin", spec.CodeConfig},
+		"no MAC":           {"--mac 02:00:00:00:00:01", []string{ports}, "--mac: no plugin", spec.CodeConfig},
+		"two of CNI_ARGS":  {"--ip 10.0.0.2 --ip 10.0.0.3", []string{args}, "--ip: without a capability", spec.CodeConfig},
+		"two MACs":         {"--mac 02:00:00:00:00:01 --mac 02:00:00:00:00:02", []string{caps}, "--mac: 02:00:00:00:00:01, 02:00:00:00:00:02 is more", spec.CodeEnv},
+		"unknown network":  {"--ip x=10.0.0.2", []string{caps}, `x=10.0.0.2: this call attaches to no network "x"`, spec.CodeEnv},
+		"only the second":  {"--ip b=10.0.0.2", []string{caps, leases}, "--ip: no plugin", spec.CodeConfig},
+		"nowhere to go":    {"-p 65533:1", []string{caps}, "--publish: no plugin", spec.CodeConfig},
+		"nothing asked":    {"", []string{leases, ports}, `[] null; [] null`, 0},
+		"name of external": {"--mac 02:00:00:00:00:01", []string{args}, `[[MAC 02:00:00:00:00:01]] null`, 0},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			l, err := parse(append([]string{"run"}, strings.Fields(tt.flags)...), noEnv)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := &call{Process: applet.Process{Getenv: noEnv, Applets: table}, commandLine: l}
+			if c.target.Capabilities, err = c.capabilities(""); err != nil {
+				t.Fatal(err)
+			}
+			var networks []*chain.List
+			for i, p := range tt.plugins {
+				list, err := chain.Parse([]byte(`{"name":"` + string(rune('a'+i)) + `","plugins":[` + p + `]}`))
+				if err != nil {
+					t.Fatal(err)
+				}
+				networks = append(networks, list)
+			}
+			if err := c.canHonour(networks...); err != nil || tt.code != 0 {
+				if err == nil || spec.AsError(err).Code != tt.code || !strings.HasPrefix(err.Error(), tt.want) {
+					t.Errorf("got %v, want code %d and %q", err, tt.code, tt.want)
+				}
+				return
+			}
+			var got []string
+			for i := range networks {
+				args, caps := c.arguments(networks, i)
+				doc, _ := json.Marshal(caps)
+				got = append(got, fmt.Sprint(args, " ", strings.ReplaceAll(string(doc), `{"hostPort":65533,"containerPort":1,"protocol":"tcp"}`, "P")))
+			}
+			if text := strings.Join(got, "; "); text != tt.want {
+				t.Errorf("got %s, want %s", text, tt.want)
+			}
+			if !reflect.DeepEqual(c.target.Args, [][2]string(nil)) {
+				t.Error("the target of all networks is changed")
+			}
+		})
+	}
+}
+
+func TestAskedValues(t *testing.T) {
+	for args, ok := range map[string]bool{
+		"--ip 10.0.0.2": true, "--ip 10.0.0.2/24": true, "--ip net=fd00::2": true, "--ip fd00::2/64": true,
+		"--ip 10.0.0": false, "--ip net=": false, "--ip 224.0.0.1": false, "--ip 0.0.0.0": false, "--ip fe80::1%eth0": false, "--ip host": false,
+		"--mac 02:00:00:00:00:01": true, "--mac net=02-00-00-00-00-01": true, "--mac 01:00:00:00:00:01": false, "--mac 00:00:00:00:00:00": false, "--mac x": false,
+		"--dns 10.0.0.1": true, "--dns fd00::1": true, "--dns host": false, "--dns 10.0.0.1:53": false,
+	} {
+		if _, err := parse(append([]string{"run"}, strings.Fields(args)...), noEnv); (err == nil) != ok {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+}

@@ -1,0 +1,290 @@
+package cniexec
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"cnibox/applets/applet"
+	"cnibox/chain"
+)
+
+// completeVerb is what the completions of shells call, with the words of the command line after
+// the program: the last is the one to complete. It is in no help.
+//
+// It prints a line for each word that fits, with its description after a tab, or one of the
+// lines below, by which the shell completes itself. It only reads, and has no errors: a shell
+// has no place for them.
+const completeVerb = "complete"
+
+// What the shell completes itself.
+const (
+	completeFile    = ":file"
+	completeDir     = ":dir"
+	completeCommand = ":command" // what follows "--"
+)
+
+// A completion is one word to complete.
+type completion struct {
+	*call
+	found []string // lines
+	value string   // what the candidates begin with
+	head  string   // what is before the value in the same word, as --net=
+}
+
+// complete prints what the last of the words may become.
+func complete(p applet.Process, words []string) int {
+	if len(words) == 0 {
+		words = []string{""}
+	}
+	l := &commandLine{flags: &flags{}}
+	l.set = l.flags.set(p.Getenv)
+	c := &completion{call: &call{Process: p, commandLine: l}, value: words[len(words)-1]}
+	c.candidates(words[:len(words)-1])
+	slices.Sort(c.found)
+	for _, line := range slices.Compact(c.found) {
+		fmt.Fprintln(p.Stdout, line)
+	}
+	return exitOK
+}
+
+// candidates finds them for the value, after the words before it.
+func (c *completion) candidates(before []string) {
+	pending := c.readBefore(before)
+	v := findVerb(c.verb)
+	flag, value, assigned := strings.Cut(c.value, "=")
+	switch {
+	case c.command != nil:
+		if v != nil && v.command {
+			c.found = append(c.found, completeCommand)
+		}
+	case pending != nil:
+		c.flagValue(pending)
+	case assigned && c.flag(flag) != nil:
+		c.head, c.value = flag+"=", value
+		c.flagValue(c.flag(flag))
+	case strings.HasPrefix(c.value, "-"):
+		c.flagNames()
+	case c.verb == "":
+		c.verbNames()
+	case v != nil:
+		c.operand(v, len(c.commandLine.operands))
+	}
+}
+
+// readBefore reads the words before the one to complete: flags with their values, the verb, its
+// operands and the command. It returns the flag whose value is due; nil: none. What is wrong in
+// them is skipped.
+func (c *completion) readBefore(words []string) (pending *pflag.Flag) {
+	for i, w := range words {
+		flag, value, assigned := strings.Cut(w, "=")
+		switch {
+		case pending != nil:
+			_ = pending.Value.Set(w)
+			pending = nil
+		case w == "--":
+			c.command = words[i+1:]
+			return nil
+		case len(w) > 1 && w[0] == '-':
+			f := c.flag(flag)
+			if f != nil && assigned {
+				_ = f.Value.Set(value)
+			} else if f != nil && f.NoOptDefVal == "" {
+				pending = f
+			}
+		case c.verb == "":
+			c.verb = w
+		default:
+			c.commandLine.operands = append(c.commandLine.operands, w)
+		}
+	}
+	return pending
+}
+
+// flag finds a flag by the word for it; nil: there is none.
+func (c *completion) flag(word string) *pflag.Flag {
+	if name, ok := strings.CutPrefix(word, "--"); ok {
+		return c.set.Lookup(name)
+	}
+	if len(word) == 2 {
+		return c.set.ShorthandLookup(word[1:])
+	}
+	return nil
+}
+
+// add adds a candidate if it goes on from the value. A name that a shell would have to quote is
+// left out.
+func (c *completion) add(word, description string) {
+	odd := func(r rune) bool { return !strings.ContainsRune("._-@+,:/%=", r) && !isAlphanumeric(r) }
+	if !strings.HasPrefix(word, c.value) || word == "" || word[0] == ':' || strings.ContainsFunc(word, odd) {
+		return
+	}
+	line := c.head + word
+	if description != "" {
+		line += "\t" + strings.Join(strings.Fields(description), " ")
+	}
+	c.found = append(c.found, line)
+}
+
+// isAlphanumeric reports whether a character is a letter or a digit of ASCII.
+func isAlphanumeric(r rune) bool {
+	return '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
+}
+
+// verbNames adds the verbs.
+func (c *completion) verbNames() {
+	for _, v := range verbs() {
+		c.add(v.name, v.summary)
+	}
+}
+
+// flagNames adds the flags of the verb and those of all verbs; without a verb, all.
+func (c *completion) flagNames() {
+	c.set.VisitAll(func(flag *pflag.Flag) {
+		of := verbsOf(flag)
+		if of != nil && c.verb != "" && !slices.Contains(of, c.verb) {
+			return
+		}
+		value, text := pflag.UnquoteUsage(flag)
+		text, _, _ = strings.Cut(strings.TrimPrefix(text, value), ";")
+		c.add("--"+flag.Name, text)
+	})
+}
+
+// flagValue adds the values of a flag.
+func (c *completion) flagValue(flag *pflag.Flag) {
+	value, _ := pflag.UnquoteUsage(flag)
+	value, _, _ = strings.Cut(value, "[") // of DIR[:DIR] the first
+	c.kinds(value)
+}
+
+// operand adds what may stand as the nth operand, as the usage line of the verb has it.
+func (c *completion) operand(v *verb, n int) {
+	usage, _, _ := strings.Cut(v.operands, "-- ")
+	for alternative := range strings.SplitSeq(usage, " | ") {
+		inFlag := false
+		var list []string
+		for word := range strings.FieldsSeq(alternative) {
+			inFlag = inFlag || strings.Contains(word, "--")
+			if !inFlag {
+				list = append(list, word)
+			}
+			inFlag = inFlag && !strings.Contains(word, "]")
+		}
+		if last := len(list) - 1; last >= 0 && n > last && strings.HasSuffix(list[last], "…") {
+			n = last
+		}
+		if n < len(list) {
+			c.kinds(strings.Trim(list[n], "[]…"))
+		}
+	}
+}
+
+// kinds adds what one of these words stands for, of which there may be several with | between:
+// a word in capitals is the name of a kind, any other itself.
+func (c *completion) kinds(words string) {
+	for kind := range strings.SplitSeq(words, "|") {
+		switch kind {
+		case "NETWORK":
+			c.networkNames()
+		case "ID", "ID/IFNAME":
+			c.ids(kind)
+		case "NETNS":
+			c.namespaces()
+		case "LINK":
+			c.files("/sys/class/net")
+		case "ADDRESS", "MAC", "PROTO/PORT":
+			c.ofResults(kind)
+		case "VERB":
+			c.verbNames()
+		case "FILE":
+			c.found = append(c.found, completeFile)
+		case "DIR":
+			c.found = append(c.found, completeDir)
+		default:
+			if strings.ToLower(kind) == kind {
+				c.add(kind, "")
+			}
+		}
+	}
+}
+
+// networkNames adds the networks that are configured, and those that have attachments.
+func (c *completion) networkNames() {
+	names, broken := chain.Networks(c.confDir)
+	if len(names)+len(broken) == 0 {
+		names = []string{defaultNetwork}
+	}
+	for _, e := range c.recorded() {
+		names = append(names, e.NetworkName)
+	}
+	for _, name := range names {
+		c.add(name, "")
+	}
+}
+
+// recorded are the attachments, those of the network if one was named.
+func (c *completion) recorded() []*chain.Entry {
+	if c.stateDirs() != nil {
+		return nil
+	}
+	entries, _, _ := c.cache().List() // an error here is that of the verb that follows
+	of := func(e *chain.Entry) bool {
+		return len(c.commandLine.operands) > 0 && e.NetworkName == c.commandLine.operands[0]
+	}
+	if slices.ContainsFunc(entries, of) {
+		entries = slices.DeleteFunc(entries, func(e *chain.Entry) bool { return !of(e) })
+	}
+	return entries
+}
+
+// ids adds the container IDs of attachments, with the interface if kind asks for it.
+func (c *completion) ids(kind string) {
+	for _, e := range c.recorded() {
+		if kind == "ID" {
+			c.add(e.ContainerID, e.NetworkName+" "+e.NetNSPath())
+		} else {
+			c.add(e.ContainerID+"/"+e.IfName, e.NetworkName+" "+e.NetNSPath())
+		}
+	}
+}
+
+// ofResults adds what an attachment got from its network.
+func (c *completion) ofResults(kind string) {
+	v := emptyInventory(nil, c.stateDir)
+	for _, recorded := range c.recorded() {
+		e := v.read(recorded)
+		switch kind {
+		case "ADDRESS":
+			for _, ip := range e.addresses() {
+				c.add(ip.Addr().String(), e.NetworkName+" "+e.name())
+			}
+		case "MAC":
+			c.add(e.mac(), e.NetworkName+" "+e.name())
+		default:
+			for _, port := range e.ports {
+				c.add(fmt.Sprintf("%s/%d", port.Protocol, port.HostPort), e.NetworkName+" "+e.name())
+			}
+		}
+	}
+}
+
+// namespaces adds the named ones; what has a slash is a path.
+func (c *completion) namespaces() {
+	if strings.Contains(c.value, "/") {
+		c.found = append(c.found, completeFile)
+		return
+	}
+	c.files(netnsDir)
+}
+
+// files adds the names in a directory.
+func (c *completion) files(dir string) {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		c.add(e.Name(), "")
+	}
+}

@@ -1,0 +1,527 @@
+package cniexec
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/chain"
+	"cnibox/internal/disk"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// A rehearsal is an ADD in network namespaces of its own. One has stand-ins for the links of
+// this host, with their addresses and routes, the other for those of the container. A process
+// of this binary runs the plugins there, with a state directory of its own that has a copy of
+// the leases. It sees /run read-only, so that the rule set is locked by its namespace.
+type rehearsal struct {
+	*call
+	list              *chain.List
+	host, cont, other *rtnl.NS // other has the far ends of stand-ins
+	dir               string   // on tmpfs, for the thread of run and what it starts; an empty directory for others
+	conf              []byte   // the list as it is run
+	notes             []string // what is not done
+
+	result json.RawMessage
+	stderr bytes.Buffer
+}
+
+// rehearse is add with --dry-run.
+func (c *call) rehearse(ctx context.Context, l *chain.List) error {
+	a := spec.Attachment{Network: l.Name, ContainerID: c.target.ContainerID, IfName: c.target.IfName}
+	if e, err := c.runner.Cache.Lookup(a); err == nil && e.Live() && !e.Interrupted() {
+		return spec.Errorf(spec.CodeBusy, "%s of container %s is attached to network %s already: run DEL first: %w", a.IfName, a.ContainerID, a.Network, os.ErrExist)
+	}
+	r := &rehearsal{call: c, list: l}
+	if err := r.confine(); err != nil {
+		return err
+	}
+	for _, ns := range []**rtnl.NS{&r.host, &r.cont, &r.other} {
+		var err error
+		if *ns, err = rtnl.NewNS(); err != nil {
+			return fmt.Errorf("make a network namespace: %w", err)
+		}
+		defer (*ns).Close()
+	}
+	if err := r.populate(); err != nil {
+		return fmt.Errorf("stand-ins for the links of the host: %w", err)
+	}
+	var err error
+	if r.dir, err = os.MkdirTemp("", "cnibox-dry-run-"); err != nil {
+		return err
+	}
+	defer os.Remove(r.dir) // what is in it was on the thread's tmpfs
+	before, err := r.look()
+	if err != nil {
+		return err
+	}
+	if err := r.run(ctx); err != nil {
+		return err
+	}
+	after, err := r.look()
+	if err != nil {
+		return err
+	}
+	return r.print(before, after)
+}
+
+// confine makes the list that is run: without external plugins, and without what reaches
+// beyond namespaces and the state directory.
+func (r *rehearsal) confine() error {
+	var plugins []map[string]json.RawMessage
+	for i := range r.list.Plugins {
+		p := &r.list.Plugins[i]
+		verbs, err := r.runner.Invoker.Find(p.Type)
+		switch {
+		case err != nil:
+			return err
+		case verbs == nil && i == 0:
+			return spec.Errorf(spec.CodeUnsupported, "plugin %s is external and is not run: without what it makes there is nothing to try", p.Type)
+		case verbs == nil:
+			r.notes = append(r.notes, fmt.Sprintf("plugin %s is external and is not run", p.Type))
+			continue
+		}
+		conf, err := spec.Members(p.Conf())
+		if err != nil {
+			return err
+		}
+		if err := r.confinePlugin(p, verbs, conf); err != nil {
+			return err
+		}
+		plugins = append(plugins, conf)
+	}
+	doc, err := r.list.Effective()
+	if err == nil {
+		r.conf, err = spec.Merge(doc, map[string]any{"plugins": plugins, "loadOnlyInlinedPlugins": true})
+	}
+	return err
+}
+
+// confinePlugin changes the configuration of one plugin.
+func (r *rehearsal) confinePlugin(p *chain.Plugin, verbs *spec.Verbs, conf map[string]json.RawMessage) error {
+	delete(conf, "dataDir")
+	if ipam, err := spec.Members(conf["ipam"]); conf["ipam"] != nil && err == nil {
+		delete(ipam, "dataDir")
+		doc, err := json.Marshal(ipam)
+		if err != nil {
+			return err
+		}
+		conf["ipam"] = doc
+	}
+	all := []*spec.Verbs{verbs}
+	if p.IPAM != "" {
+		ipam, err := r.runner.Invoker.Find(p.IPAM)
+		switch {
+		case err != nil:
+			return err
+		case ipam == nil:
+			delete(conf, "ipam")
+			r.notes = append(r.notes, fmt.Sprintf("plugin %s is external and is not run: the interface gets no address", p.IPAM))
+		default:
+			all = append(all, ipam)
+		}
+	}
+	for _, verbs := range all {
+		if verbs.Confine == nil {
+			continue
+		}
+		if note := verbs.Confine(conf); note != "" {
+			r.notes = append(r.notes, note)
+		}
+	}
+	return nil
+}
+
+// maxStandIns is how many links get a stand-in: a host with more has them for containers.
+const maxStandIns = 200
+
+// populate makes the stand-ins.
+func (r *rehearsal) populate() error {
+	if err := r.standIn(rtnl.Host(), r.host, func(l *rtnl.Link) bool { return l.Kind != "veth" && l.Kind != "ifb" }); err != nil {
+		return err
+	}
+	for _, key := range forwarding {
+		if value, err := rtnl.Host().Sysctl(key); err == nil {
+			if err := r.host.SetSysctl(key, value); err != nil {
+				return err
+			}
+		}
+	}
+	container, err := rtnl.OpenNS(r.target.NetNS)
+	if errors.Is(err, os.ErrNotExist) && r.create {
+		return nil
+	}
+	if err != nil {
+		return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", r.target.NetNS, err)
+	}
+	defer container.Close()
+	return r.standIn(container, r.cont, func(*rtnl.Link) bool { return true })
+}
+
+// forwarding are the settings of the host that plugins change.
+var forwarding = [...]string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"}
+
+// standIn makes links of the same name, MAC address and MTU as those of a namespace in another
+// one, and gives them their addresses and routes as far as the kernel takes them: a
+// bridge for a bridge, and one end of a veth pair for all others, which is up if the link is.
+func (r *rehearsal) standIn(from, to *rtnl.NS, wanted func(*rtnl.Link) bool) error {
+	old, err := rtnl.Dial(from)
+	if err != nil {
+		return err
+	}
+	defer old.Close()
+	links, err := old.Links()
+	if err != nil {
+		return err
+	}
+	conn, err := rtnl.Dial(to)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	indexes := map[uint32]uint32{}
+	for i := range links {
+		l := &links[i]
+		if l.Flags&unix.IFF_LOOPBACK != 0 {
+			indexes[l.Index] = 1 // always the first link of a namespace
+			if err := conn.SetLink(1, rtnl.LinkChange{Up: &l.Up}); err != nil {
+				return err
+			}
+			continue
+		}
+		if !wanted(l) || len(indexes) > maxStandIns {
+			continue
+		}
+		made := rtnl.LinkSpec{Name: l.Name, MTU: min(l.MTU, 65535), Up: l.Up, Peer: &rtnl.LinkSpec{NS: r.other}}
+		if l.Kind == "bridge" {
+			made = rtnl.LinkSpec{Name: l.Name, Kind: rtnl.Bridge{VLANFiltering: l.VLANFiltering}, MTU: min(l.MTU, 65535), Up: l.Up}
+		}
+		if len(l.MAC) == 6 && l.MAC[0]&1 == 0 && !bytes.Equal(l.MAC, make([]byte, 6)) {
+			made.MAC = l.MAC
+		}
+		link, err := conn.CreateLink(made)
+		if err != nil {
+			return err
+		}
+		indexes[l.Index] = link.Index
+		addrs, err := old.Addrs(l.Index)
+		if err != nil {
+			return err
+		}
+		for _, a := range addrs {
+			// A link-local one comes by itself, and one that is there is no loss.
+			_ = conn.AddAddr(link.Index, rtnl.Addr{Prefix: a.Prefix, Peer: a.Peer, NoDAD: true, NoPrefixRoute: a.NoPrefixRoute})
+		}
+	}
+	routes, err := old.Routes(rtnl.RouteFilter{})
+	for _, route := range routes {
+		if index := indexes[route.Link]; index != 0 {
+			route.Link, route.OnLink = index, route.GW.IsValid()
+			_ = conn.AddRoute(route) // most come with the addresses
+		}
+	}
+	return err
+}
+
+// run runs the plugins. What the process prints on stderr is passed on, but for what is about
+// the list of the rehearsal, of which add has warned.
+func (r *rehearsal) run(ctx context.Context) error {
+	var stdout bytes.Buffer
+	netns, exit := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), r.cont.FD()), 0
+	err := rtnl.OnDiscardedThread(func() (err error) {
+		if err := r.isolate(); err != nil {
+			return err
+		}
+		caps, err := json.Marshal(r.target.Capabilities)
+		if err != nil {
+			return err
+		}
+		args := []string{"cni-exec", "add", r.list.Name, netns, "--json",
+			"-i", r.target.IfName, "--container-id", r.target.ContainerID, "--conf-dir", r.dir, "--path=", "--state-dir", r.stateCopy()}
+		cmd := chain.Command{Args: args, Stdin: &bytes.Buffer{}, Stdout: &stdout, Stderr: &r.stderr,
+			Environ: append(r.without("CAP_ARGS", "CNI_NETNS_OVERRIDE", spec.StateEnv), "CAP_ARGS="+string(caps))}
+		exit, err = cmd.RunSelf(ctx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if exit == exitOK {
+		r.result = bytes.ReplaceAll(stdout.Bytes(), []byte(netns), []byte(r.target.NetNS))
+		for line := range strings.Lines(r.stderr.String()) {
+			if !strings.Contains(line, r.dir) {
+				fmt.Fprint(r.Stderr, line)
+			}
+		}
+		return nil
+	}
+	for _, note := range r.notes {
+		r.runner.Warn("%s", note)
+	}
+	failed := &spec.Error{Code: spec.CodeInternal}
+	if json.Unmarshal(stdout.Bytes(), failed) != nil || failed.Msg == "" {
+		return fmt.Errorf("the rehearsal ended with exit code %d: %s", exit, strings.TrimSpace(r.stderr.String()))
+	}
+	failed.Details, _, _ = strings.Cut(failed.Details, "; see "+r.dir)
+	if strings.HasPrefix(failed.Details, "see "+r.dir) {
+		failed.Details = ""
+	}
+	return failed
+}
+
+// stateCopy is the state directory of the rehearsal.
+func (r *rehearsal) stateCopy() string { return filepath.Join(r.dir, "state") }
+
+// without is the environment without some variables.
+func (r *rehearsal) without(names ...string) []string {
+	return slices.DeleteFunc(slices.Clone(r.Environ), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return slices.Contains(names, name)
+	})
+}
+
+// isolate moves the calling thread, which is discarded after it, into the namespace that stands
+// in for the host, and into a mount namespace with the list and the state of the rehearsal.
+func (r *rehearsal) isolate() error {
+	if err := r.host.Enter(); err != nil {
+		return err
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return os.NewSyscallError("unshare", err)
+	}
+	for _, m := range []struct {
+		source, target, kind string
+		flags                uintptr
+	}{
+		{"", "/", "", unix.MS_PRIVATE | unix.MS_REC},
+		{"cnibox", r.dir, "tmpfs", unix.MS_NOSUID | unix.MS_NODEV},
+		{"/run", "/run", "", unix.MS_BIND | unix.MS_REC},
+		{"", "/run", "", unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV},
+	} {
+		if err := unix.Mount(m.source, m.target, m.kind, m.flags, ""); err != nil {
+			return &os.PathError{Op: "mount", Path: m.target, Err: err}
+		}
+	}
+	if err := os.WriteFile(filepath.Join(r.dir, "list.conflist"), r.conf, 0o600); err != nil {
+		return err
+	}
+	return r.copyLeases()
+}
+
+// copyLeases copies the leases of the network, so that the addresses are those that are next.
+func (r *rehearsal) copyLeases() error {
+	from := readNetConf(r.list.Doc()).leases(r.stateDir, r.list.Name)
+	if from == "" {
+		return nil
+	}
+	for _, sub := range []string{r.list.Name, ".cnibox/" + r.list.Name} {
+		if err := copyTree(filepath.Join(from, sub), filepath.Join(r.stateCopy(), "networks", sub)); err != nil {
+			return fmt.Errorf("copy of the leases: %w", err)
+		}
+	}
+	return nil
+}
+
+// copyTree copies the files of a directory, which may be missing.
+func copyTree(from, to string) error {
+	return filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil // it was released meanwhile
+		}
+		if err != nil {
+			return err
+		}
+		target := filepath.Join(to, strings.TrimPrefix(path, from))
+		info, err := e.Info()
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+			return nil
+		case err != nil:
+			return err
+		case e.IsDir():
+			return os.MkdirAll(target, 0o700)
+		case !e.Type().IsRegular():
+			return nil
+		}
+		doc, err := disk.Read(path, 0, spec.MaxConf)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		if err == nil {
+			err = os.WriteFile(target, doc, 0o600)
+		}
+		if err == nil {
+			err = os.Chtimes(target, info.ModTime(), info.ModTime())
+		}
+		return err
+	})
+}
+
+// made is what there is in a namespace, each as a line in the words of ip(8).
+type made struct {
+	Links     []string `json:"links"`
+	Addresses []string `json:"addresses"`
+	Routes    []string `json:"routes"`
+	Rules     []string `json:"rules"`
+	Settings  []string `json:"settings"`
+}
+
+// lists are the parts of made with their names.
+func (m *made) lists() []*[]string {
+	return []*[]string{&m.Links, &m.Addresses, &m.Routes, &m.Rules, &m.Settings}
+}
+
+// look lists what is in the two namespaces.
+func (r *rehearsal) look() (both [2]made, err error) {
+	for i, ns := range []*rtnl.NS{r.host, r.cont} {
+		if both[i], err = lookAt(ns); err != nil {
+			return both, err
+		}
+	}
+	a := spec.Attachment{Network: r.list.Name, ContainerID: r.target.ContainerID, IfName: r.target.IfName}
+	owned, err := nft.Open(r.host).Owned(a)
+	for _, e := range owned {
+		both[0].Rules = append(both[0].Rules, "nft "+e.Text)
+	}
+	for _, key := range forwarding {
+		if value, err := r.host.Sysctl(key); err == nil {
+			both[0].Settings = append(both[0].Settings, strings.ReplaceAll(key, "/", ".")+" = "+value)
+		}
+	}
+	return both, err
+}
+
+// lookAt lists what is in one namespace.
+func lookAt(ns *rtnl.NS) (m made, err error) {
+	conn, err := rtnl.Dial(ns)
+	if err != nil {
+		return m, err
+	}
+	defer conn.Close()
+	links, err := conn.Links()
+	if err != nil {
+		return m, err
+	}
+	names := map[uint32]string{}
+	for _, l := range links {
+		names[l.Index] = l.Name
+	}
+	for _, l := range links {
+		m.Links = append(m.Links, linkLine(&l, names))
+		addrs, err := conn.Addrs(l.Index)
+		if err != nil {
+			return m, err
+		}
+		for _, a := range addrs {
+			if !a.Prefix.Addr().IsLinkLocalUnicast() { // each link has one that is up
+				m.Addresses = append(m.Addresses, a.Prefix.String()+" dev "+l.Name)
+			}
+		}
+	}
+	routes, err := conn.Routes(rtnl.RouteFilter{Table: rtnl.AllTables})
+	for _, route := range routes {
+		local := route.Table == unix.RT_TABLE_LOCAL || route.Dst.Addr().IsMulticast() || route.Dst.Addr().IsLinkLocalUnicast()
+		if !local {
+			m.Routes = append(m.Routes, routeLine(route, names))
+		}
+	}
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		rules, ruleErr := conn.Rules(family)
+		err = cmp.Or(err, ruleErr)
+		for _, rule := range rules {
+			if rule.Src.IsValid() {
+				m.Rules = append(m.Rules, fmt.Sprintf("rule from %s lookup %d", rule.Src, rule.Table))
+			}
+		}
+	}
+	return m, err
+}
+
+// linkLine is a link in one line.
+func linkLine(l *rtnl.Link, names map[uint32]string) string {
+	line := l.Name
+	if l.Kind != "" {
+		line += " " + l.Kind
+	}
+	line += fmt.Sprintf(" mtu %d", l.MTU)
+	if l.Master != 0 {
+		line += " master " + names[l.Master]
+	}
+	if l.Hairpin {
+		line += " hairpin"
+	}
+	if l.Isolated {
+		line += " isolated"
+	}
+	if l.Up {
+		return line + " up"
+	}
+	return line + " down"
+}
+
+// routeLine is a route in one line.
+func routeLine(r rtnl.Route, names map[uint32]string) string {
+	line := r.Dst.String()
+	if r.Dst.Bits() == 0 {
+		line = "default"
+		if r.Dst.Addr().Is6() {
+			line = "default (IPv6)"
+		}
+	}
+	if r.GW.IsValid() {
+		line += " via " + r.GW.String()
+	}
+	line += " dev " + names[r.Link]
+	if r.Table != 0 && r.Table != unix.RT_TABLE_MAIN {
+		line += fmt.Sprintf(" table %d", r.Table)
+	}
+	return line
+}
+
+// print writes what is new, and what was changed as it is now.
+func (r *rehearsal) print(before, after [2]made) error {
+	for i := range after {
+		old := before[i].lists()
+		for j, list := range after[i].lists() {
+			*list = slices.DeleteFunc(*list, func(line string) bool { return slices.Contains(*old[j], line) })
+			if *list == nil {
+				*list = []string{}
+			}
+		}
+	}
+	if r.output == outputJSON {
+		_, err := r.writeJSON(struct {
+			Host      made            `json:"host"`
+			Container made            `json:"container"`
+			NotDone   []string        `json:"notDone"`
+			Result    json.RawMessage `json:"result"`
+		}{after[0], after[1], append([]string{}, r.notes...), r.result})
+		return err
+	}
+	var out strings.Builder
+	for i, where := range []string{"host", "container"} {
+		fmt.Fprintf(&out, "%s:\n", where)
+		for j, list := range after[i].lists() {
+			for _, line := range *list {
+				fmt.Fprintf(&out, "  %-8s %s\n", [...]string{"link", "address", "route", "rule", "sysctl"}[j], line)
+			}
+		}
+	}
+	for _, note := range r.notes {
+		fmt.Fprintf(&out, "not done: %s\n", note)
+	}
+	_, err := r.write(out.String())
+	return err
+}

@@ -1,0 +1,228 @@
+package cniexec
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/record"
+	"cnibox/chain"
+	"cnibox/internal/disk"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+const (
+	etcHosts  = "/etc/hosts"
+	hostsMark = " # cni-exec run" // ends the lines of ours
+
+	maxHostName = 64 // HOST_NAME_MAX, include/uapi/linux/utsname.h: __NEW_UTS_LEN
+)
+
+// checkRunName returns an error for what cannot be the name of a run: that of a namespace and of
+// a host, and with its prefix a container ID.
+func checkRunName(name string) error {
+	if err := checkNetNSName(name); err != nil {
+		return err
+	}
+	if len(name) > maxHostName || spec.CheckContainerID(chain.RunPrefix+name) != nil {
+		return fmt.Errorf("%q is no name of a host: letters, digits, dots, dashes and underscores, at most %d", name, maxHostName)
+	}
+	return nil
+}
+
+// runsDir has a file for each named run of this cache: it is the /etc/hosts of its command, and
+// locked by flock(2) as long as the run lives. It is changed under the lock of netnsDir.
+func (c *call) runsDir() string { return filepath.Join(c.runner.Cache.Dir, "cnibox", "runs") }
+
+// hostsFile is the file of a named run.
+func (c *call) hostsFile(name string) string { return filepath.Join(c.runsDir(), name) }
+
+// takeName gives a run its name: a file that is locked until release is called, or the process
+// ends, and the namespace in netnsDir. The error of a name that is in use has code 100.
+func (c *call) takeName(ctx context.Context, name string, ns *rtnl.NS) (release func(), err error) {
+	unlock, err := lockNames(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := os.MkdirAll(c.runsDir(), 0o755); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(netnsDir, name)
+	if _, err := rtnl.IDAt(path); err == nil {
+		return nil, spec.Errorf(spec.CodeBusy, "--name %s: there is a network namespace of this name, %s: %w", name, path, os.ErrExist)
+	}
+	fd, err := tryLock(c.hostsFile(name), unix.O_CREAT)
+	if err != nil {
+		return nil, err
+	}
+	// Whatever the umask is: the command may be another user's.
+	if err := errors.Join(os.NewSyscallError("fchmod", unix.Fchmod(fd, 0o644)), bindNetNS(ns, path)); err != nil {
+		return nil, errors.Join(err, disk.Remove(c.hostsFile(name)), unix.Close(fd))
+	}
+	return func() { unix.Close(fd) }, nil
+}
+
+// tryLock opens and locks the file of a run; it fails with EWOULDBLOCK for a run that lives.
+func tryLock(file string, flags int) (fd int, err error) {
+	fd, err = unix.Open(file, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC|flags, 0o644)
+	if err != nil {
+		return -1, &os.PathError{Op: "open", Path: file, Err: err}
+	}
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		unix.Close(fd)
+		return -1, &os.PathError{Op: "lock", Path: file, Err: err}
+	}
+	return fd, nil
+}
+
+// freeName is the end of a named run, before release: its namespace and its file are deleted.
+func (c *call) freeName(ctx context.Context, name string) error {
+	unlock, err := lockNames(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := errors.Join(unbindNetNS(filepath.Join(netnsDir, name)), disk.Remove(c.hostsFile(name))); err != nil {
+		return err
+	}
+	return c.writeHosts()
+}
+
+// freeDeadNames deletes the namespaces and files of named runs that were killed.
+func (c *call) freeDeadNames(ctx context.Context) error {
+	if names, err := os.ReadDir(c.runsDir()); err != nil || len(names) == 0 {
+		return nil // without a named run nothing is locked
+	}
+	unlock, err := lockNames(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	files, err := os.ReadDir(c.runsDir())
+	errs := []error{err}
+	for _, f := range files {
+		fd, err := tryLock(c.hostsFile(f.Name()), 0)
+		if err != nil {
+			continue // it lives, or has ended by itself
+		}
+		errs = append(errs, unbindNetNS(filepath.Join(netnsDir, f.Name())), disk.Remove(c.hostsFile(f.Name())))
+		unix.Close(fd)
+	}
+	return errors.Join(append(errs, c.writeHosts())...)
+}
+
+// updateHosts is writeHosts for a run that has just been attached.
+func (c *call) updateHosts(ctx context.Context) error {
+	unlock, err := lockNames(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return c.writeHosts()
+}
+
+// writeHosts writes the files of all named runs, in place, since they are mounted over the
+// /etc/hosts of the commands. The caller has the lock.
+func (c *call) writeHosts() error {
+	files, err := os.ReadDir(c.runsDir())
+	if err != nil {
+		return err
+	}
+	entries, _, err := c.runner.Cache.List()
+	if err != nil {
+		return err
+	}
+	var runs []runAddresses
+	for _, f := range files {
+		runs = append(runs, addressesOf(f.Name(), entries))
+	}
+	host, _ := disk.Read(etcHosts, 0, record.MaxSize) // an initramfs has none
+	errs := []error{}
+	for _, r := range runs {
+		errs = append(errs, overwrite(c.hostsFile(r.name), hostsText(r, runs, string(host))))
+	}
+	return errors.Join(errs...)
+}
+
+// The runAddresses are those of a named run, by network.
+type runAddresses struct {
+	name     string
+	networks map[string][]netip.Addr
+}
+
+// addressesOf reads the addresses of a named run out of the cache.
+func addressesOf(name string, entries []*chain.Entry) runAddresses {
+	r := runAddresses{name, make(map[string][]netip.Addr)}
+	for _, e := range entries {
+		var result struct {
+			IPs []struct{ Address netip.Prefix }
+		}
+		if e.ContainerID != chain.RunPrefix+name || e.Interrupted() || !e.Live() {
+			continue
+		}
+		addrs := []netip.Addr{} // the network counts also without any
+		if json.Unmarshal(e.Result, &result) == nil {
+			for _, ip := range result.IPs {
+				addrs = append(addrs, ip.Address.Addr())
+			}
+		}
+		r.networks[e.NetworkName] = append(r.networks[e.NetworkName], addrs...)
+	}
+	return r
+}
+
+// hostsText is the /etc/hosts of a run: itself, the others on its networks, and what the host's
+// has, or localhost.
+func hostsText(r runAddresses, all []runAddresses, host string) string {
+	var own, others []string
+	for _, o := range all {
+		for network, addrs := range o.networks {
+			if _, shared := r.networks[network]; !shared {
+				continue
+			}
+			for _, a := range addrs {
+				line := fmt.Sprintf("%s\t%s%s\n", a, o.name, hostsMark)
+				if o.name == r.name {
+					own = append(own, line)
+				} else {
+					others = append(others, line)
+				}
+			}
+		}
+	}
+	slices.Sort(own)
+	slices.Sort(others)
+	if host == "" {
+		host = "127.0.0.1\tlocalhost\n::1\tlocalhost\n"
+	}
+	text := strings.Join(append(own, others...), "")
+	for line := range strings.Lines(host) {
+		if !strings.HasSuffix(strings.TrimSpace(line), hostsMark) { // those of a run that has started this one
+			text += line
+		}
+	}
+	return text
+}
+
+// overwrite replaces the content of a file that stays the same one. Nothing reads half of the
+// text, but for one that is longer than a page.
+func overwrite(file, text string) error {
+	return disk.Change("write "+filepath.Base(file), func() error {
+		f, err := os.OpenFile(file, os.O_WRONLY|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			return err
+		}
+		_, err = f.WriteAt([]byte(text), 0)
+		return errors.Join(err, f.Truncate(int64(len(text))), f.Close())
+	})
+}

@@ -1,0 +1,88 @@
+package cniexec
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/lint"
+	"cnibox/chain"
+	"cnibox/rtnl"
+)
+
+// lint prints what is wrong in configurations, those of --conf-dir where no operand names
+// others. The exit code is 1 if something is.
+func (c *call) lint(_ context.Context, operands []string) (int, error) {
+	if err := c.wants(outputJSON); err != nil {
+		return 0, err
+	}
+	if len(operands) == 0 {
+		operands = []string{c.confDir}
+	}
+	l := c.linter()
+	l.Routes = routesOfHost()
+	found, err := l.Files(operands...)
+	if err != nil {
+		return 0, err
+	}
+	if c.output == outputJSON {
+		_, err = c.writeJSON(struct {
+			Findings []*lint.Finding `json:"findings"`
+		}{append([]*lint.Finding{}, found...)}) // [] and not null
+	} else {
+		var out strings.Builder
+		for _, f := range found {
+			out.WriteString(f.String() + "\n")
+		}
+		_, err = c.write(out.String())
+	}
+	if len(found) > 0 {
+		return exitError, err
+	}
+	return exitOK, err
+}
+
+// linter returns what compares configurations with the plugins of this program.
+func (c *call) linter() *lint.Linter {
+	return &lint.Linter{Applets: c.Applets, Path: filepath.SplitList(c.path)}
+}
+
+// routesOfHost returns the routes of the main table; none where they cannot be read.
+func routesOfHost() (routes []lint.HostRoute) {
+	conn, err := rtnl.Dial(rtnl.Host())
+	if err != nil {
+		return nil
+	}
+	defer conn.Close()
+	links, err := conn.Links()
+	if err != nil {
+		return nil
+	}
+	at := make(map[uint32]*rtnl.Link, len(links))
+	for i := range links {
+		at[links[i].Index] = &links[i]
+	}
+	all, err := conn.Routes(rtnl.RouteFilter{})
+	if err != nil {
+		return nil
+	}
+	for _, r := range all {
+		if l := at[r.Link]; l != nil && r.Type == unix.RTN_UNICAST {
+			routes = append(routes, lint.HostRoute{Dst: r.Dst, Link: l.Name, Alias: l.Alias})
+		}
+	}
+	return routes
+}
+
+// warnOf prints what is not meant in a network that is about to be used: keys and capabilities
+// that nothing reads, and an order of plugins that cannot work.
+func (c *call) warnOf(l *chain.List) {
+	if l.File == "" {
+		return // the default network
+	}
+	for _, f := range c.linter().List(l) {
+		c.runner.Warn("%s", f)
+	}
+}

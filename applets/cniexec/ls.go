@@ -1,0 +1,456 @@
+package cniexec
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"cnibox/chain"
+	"cnibox/ipam"
+)
+
+// The values of --output beside none.
+const (
+	outputWide = "wide"
+	outputJSON = "json"
+)
+
+// wants checks --output.
+func (c *call) wants(formats ...string) error {
+	if c.output == "" || slices.Contains(formats, c.output) {
+		return nil
+	}
+	return usage("%s: --output %q: it must be %s", c.verb, c.output, strings.Join(formats, " or "))
+}
+
+// look makes the inventory for a verb that shows it, and names the entries that are broken and
+// what could not be read.
+func (c *call) look() (*inventory, error) {
+	if err := c.stateDirs(); err != nil {
+		return nil, err
+	}
+	v, err := newInventory(c.cache(), c.stateDir)
+	if err != nil {
+		return nil, err
+	}
+	c.complain(v)
+	return v, nil
+}
+
+// complain names on stderr what the inventory does not have.
+func (c *call) complain(v *inventory) {
+	for _, b := range v.broken {
+		if !strings.HasSuffix(b.Name(), chain.BrokenSuffix) { // reported when it was renamed
+			c.warn("cache: %s", printable(b.Err().Error()))
+		}
+	}
+	for _, err := range v.unread {
+		c.warn("not tested: %v", err)
+	}
+}
+
+// warn writes a line to stderr.
+func (c *call) warn(format string, args ...any) {
+	fmt.Fprintf(c.Stderr, "cni-exec: %s\n", fmt.Sprintf(format, args...))
+}
+
+// ls lists the attachments, or the networks.
+func (c *call) ls(_ context.Context, operands []string) (exit int, err error) {
+	networks := len(operands) == 1 && operands[0] == "networks"
+	if len(operands) > 0 && !networks {
+		return 0, usage(`ls: %q: it takes no operand but "networks"; show and who find one`, strings.Join(operands, " "))
+	}
+	if err := c.wants(outputWide, outputJSON); err != nil {
+		return 0, err
+	}
+	v, err := c.look()
+	if err != nil {
+		return 0, err
+	}
+	if networks {
+		return c.lsNetworks(v)
+	}
+	return c.lsAttachments(v)
+}
+
+// lsAttachments lists the attachments.
+func (c *call) lsAttachments(v *inventory) (exit int, err error) {
+	if c.output == outputJSON {
+		return c.writeJSON(v.doc())
+	}
+	s := c.screen()
+	columns := []column{{title: "NETWORK", min: 7}, {title: "NAME", min: 8}, {title: "IFACE", min: 5}, {title: "ADDRESS", min: 15},
+		{title: "MAC", optional: true}, {title: "HOST"}, {title: "PORTS", min: 5}, {title: "AGE"}, {title: "STATE", min: 12, early: true}}
+	if c.output == outputWide {
+		s.width = 0
+		columns = append(columns, column{title: "RUNTIME"}, column{title: "CONTAINER"}, column{title: "NETNS"})
+	}
+	var rows [][]string
+	for _, a := range v.entries {
+		row := []string{a.NetworkName, a.name(), a.IfName, joined(a.addresses(), bare), a.mac(), a.hostLink,
+			joined(a.ports, publishedPort.short), v.ageText(a), a.stateText()}
+		if c.output == outputWide {
+			row = append(row, a.runtime(), a.ContainerID, a.NetNSPath())
+		}
+		for i := range row {
+			if row[i] == "" {
+				row[i] = "-"
+			}
+		}
+		rows = append(rows, row)
+	}
+	if len(rows) == 0 {
+		return exitOK, nil
+	}
+	return c.write(s.table(columns, rows))
+}
+
+// joined is the list in one cell.
+func joined[T any](list []T, text func(T) string) string {
+	var all []string
+	for _, e := range list {
+		all = append(all, text(e))
+	}
+	return strings.Join(all, ",")
+}
+
+// bare is an address without its prefix length.
+func bare(p netip.Prefix) string { return p.Addr().String() }
+
+// short is a port as --publish has it.
+func (p publishedPort) short() string {
+	host := strings.TrimSuffix(p.host(), "/"+p.Protocol)
+	text := fmt.Sprintf("%s:%d", host, p.ContainerPort)
+	if p.Protocol != "tcp" {
+		text += "/" + p.Protocol
+	}
+	return text
+}
+
+// stateText is the state, with what is wrong.
+func (a *entry) stateText() string {
+	if len(a.faults) == 0 {
+		return a.state
+	}
+	return a.state + ": " + strings.Join(a.faults, "; ")
+}
+
+// ageText is the age in one unit; empty: unknown.
+func (v *inventory) ageText(a *entry) string {
+	age, ok := v.age(a)
+	const day = 24 * time.Hour
+	switch {
+	case !ok:
+		return ""
+	case age < 2*time.Minute:
+		return fmt.Sprintf("%ds", age/time.Second)
+	case age < 2*time.Hour:
+		return fmt.Sprintf("%dm", age/time.Minute)
+	case age < 2*day:
+		return fmt.Sprintf("%dh", age/time.Hour)
+	}
+	return fmt.Sprintf("%dd", age/day)
+}
+
+// writeJSON writes a document to stdout.
+func (c *call) writeJSON(doc any) (exit int, err error) {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(doc); err != nil {
+		return 0, err
+	}
+	return c.write(b.String())
+}
+
+// The shapes of the JSON documents; docs/cni-exec.md describes them. Lists are never null.
+type (
+	inventoryDoc struct {
+		Attachments []attachmentDoc `json:"attachments"`
+		Broken      []brokenDoc     `json:"broken"`
+		NotTested   []string        `json:"notTested"`
+	}
+
+	attachmentDoc struct {
+		Network     string          `json:"network"`
+		ContainerID string          `json:"containerID"`
+		IfName      string          `json:"ifName"`
+		Name        string          `json:"name"`
+		Runtime     string          `json:"runtime"`
+		NetNS       string          `json:"netns"`
+		Addresses   []netip.Prefix  `json:"addresses"`
+		MAC         string          `json:"mac"`
+		HostLink    string          `json:"hostLink"`
+		Bridge      string          `json:"bridge"`
+		Ports       []publishedPort `json:"ports"`
+		Plugins     []string        `json:"plugins"`
+		Since       *time.Time      `json:"since"`
+		State       string          `json:"state"`
+		Faults      []string        `json:"faults"`
+		File        string          `json:"file"`
+	}
+
+	brokenDoc struct {
+		File  string `json:"file"`
+		Error string `json:"error"`
+	}
+)
+
+// doc is all of the inventory.
+func (v *inventory) doc() inventoryDoc {
+	return inventoryDoc{docs(v.entries, v.attachment), docs(v.broken, broken), docs(v.unread, error.Error)}
+}
+
+func broken(b chain.Broken) brokenDoc { return brokenDoc{b.Name(), b.Err().Error()} }
+
+// docs makes a list that is never null.
+func docs[T, D any](list []T, doc func(T) D) []D {
+	all := make([]D, 0, len(list))
+	for _, e := range list {
+		all = append(all, doc(e))
+	}
+	return all
+}
+
+// attachment is one of the documents.
+func (v *inventory) attachment(a *entry) attachmentDoc {
+	same := func(s string) string { return s }
+	d := attachmentDoc{
+		Network: a.NetworkName, ContainerID: a.ContainerID, IfName: a.IfName, Name: a.name(), Runtime: a.runtime(), NetNS: a.NetNSPath(),
+		Addresses: docs(a.addresses(), func(p netip.Prefix) netip.Prefix { return p }), MAC: a.mac(), HostLink: a.hostLink, Bridge: a.conf.bridge(),
+		Ports: docs(a.ports, func(p publishedPort) publishedPort { return p }), Plugins: a.conf.types(), State: a.state,
+		Faults: docs(a.faults, same), File: a.File(),
+	}
+	if !a.since.IsZero() {
+		since := a.since.UTC().Truncate(time.Second)
+		d.Since = &since
+	}
+	return d
+}
+
+// A network is one that is configured, or has attachments.
+type network struct {
+	name     string
+	file     string // of the configuration; empty: there is none (any more)
+	conf     *netConf
+	attached []*entry
+}
+
+// knownNetworks are those of --conf-dir and of the cache, in the order of their names. Of a network
+// whose configuration is gone, that of an attachment's ADD is taken. The default network is one
+// if it has been used, and nothing is configured.
+func (c *call) knownNetworks(v *inventory) []*network {
+	lists, wrong := chain.Lists(c.confDir)
+	for _, err := range wrong {
+		c.warn("%s", printable(err.Error()))
+	}
+	byName := map[string]*network{}
+	if len(lists)+len(wrong) == 0 {
+		if conf := defaultConf(v.cache.Dir); conf != nil {
+			byName[defaultNetwork] = &network{name: defaultNetwork, conf: conf}
+		}
+	}
+	for _, l := range lists {
+		doc, err := l.Effective()
+		if err != nil {
+			c.warn("%s: %v", l.File, err)
+		}
+		byName[l.Name] = &network{name: l.Name, file: l.File, conf: v.conf(doc)}
+	}
+	for _, a := range v.entries {
+		n := byName[a.NetworkName]
+		if n == nil {
+			n = &network{name: a.NetworkName, conf: a.conf}
+			byName[a.NetworkName] = n
+		}
+		n.attached = append(n.attached, a)
+	}
+	all := make([]*network, 0, len(byName))
+	for _, n := range byName {
+		all = append(all, n)
+	}
+	slices.SortFunc(all, func(a, b *network) int { return strings.Compare(a.name, b.name) })
+	return all
+}
+
+// defaultConf is that of the default network, if its subnets were chosen; nil: they were not.
+func defaultConf(cacheDir string) *netConf {
+	s, err := readSubnets(filepath.Join(cacheDir, "cnibox", subnetsFile))
+	if err != nil {
+		return nil
+	}
+	return readNetConf(embeddedConf(s, hostHasIPv6(), filepath.Join(cacheDir, "networks"), ""))
+}
+
+// A pool is a range set of a network, and what of it is leased.
+type pool struct {
+	set        ipam.RangeSet
+	used       uint64
+	free       uint64 // 2^64-1: at least so many
+	stale      uint64 // of used: the owner has no live attachment in the cache
+	staleAddrs []netip.Addr
+}
+
+// pools counts the leases of a network, which are read without their lock. Leases in no range
+// set count for none.
+func (v *inventory) pools(n *network) (pools []pool, err error) {
+	for _, set := range n.conf.pools() {
+		pools = append(pools, pool{set: set, free: set.Usable()})
+	}
+	if len(pools) == 0 {
+		return nil, nil
+	}
+	leased, err := ipam.Peek(n.conf.leases(v.stateDir, n.name), n.name)
+	if err != nil {
+		return pools, err
+	}
+	live := map[ipam.Lease]bool{}
+	for _, a := range n.attached {
+		if a.alive() {
+			live[ipam.Lease{ContainerID: a.ContainerID, IfName: a.IfName}] = true
+			live[ipam.Lease{ContainerID: a.ContainerID}] = true
+		}
+	}
+	slices.SortFunc(leased, func(a, b ipam.Leased) int { return a.Addr.Compare(b.Addr) })
+	for _, l := range leased {
+		i := slices.IndexFunc(pools, func(p pool) bool { return p.set.Contains(l.Addr) })
+		if i < 0 {
+			continue
+		}
+		p := &pools[i]
+		p.used++
+		if p.free > 0 && p.free != math.MaxUint64 {
+			p.free--
+		}
+		if !live[l.Owner] {
+			p.stale++
+			p.staleAddrs = append(p.staleAddrs, l.Addr)
+		}
+	}
+	return pools, nil
+}
+
+// alive reports whether the attachment's namespace may exist. An ADD that runs has its lease
+// before its entry is more than an intent.
+func (a *entry) alive() bool { return a.state == stateBusy || a.Live() || a.state == stateUnknown }
+
+// The shapes of networks.
+type (
+	networksDoc struct {
+		Networks []networkDoc `json:"networks"`
+	}
+
+	networkDoc struct {
+		Name        string    `json:"name"`
+		File        string    `json:"file"`
+		CNIVersion  string    `json:"cniVersion"`
+		Plugins     []string  `json:"plugins"`
+		Bridge      string    `json:"bridge"`
+		Pools       []poolDoc `json:"pools"`
+		Attachments int       `json:"attachments"`
+		Faults      int       `json:"faults"`
+	}
+
+	poolDoc struct {
+		Ranges []rangeDoc   `json:"ranges"`
+		Used   uint64       `json:"used"`
+		Free   uint64       `json:"free"`
+		Stale  []netip.Addr `json:"stale"`
+	}
+
+	rangeDoc struct {
+		Subnet  netip.Prefix `json:"subnet"`
+		Start   netip.Addr   `json:"rangeStart"`
+		End     netip.Addr   `json:"rangeEnd"`
+		Gateway netip.Addr   `json:"gateway"`
+	}
+)
+
+// doc is the document of a network.
+func (n *network) doc(pools []pool) networkDoc {
+	return networkDoc{
+		Name: n.name, File: n.file, CNIVersion: n.conf.CNIVersion, Plugins: n.conf.types(), Bridge: n.conf.bridge(),
+		Pools: docs(pools, pool.doc), Attachments: len(n.attached), Faults: n.faults(),
+	}
+}
+
+func (p pool) doc() poolDoc {
+	const exact = 1<<53 - 1 // what numbers of JSON are read as without loss
+	return poolDoc{docs(p.set, func(r ipam.Range) rangeDoc { return rangeDoc{r.Subnet, r.Start, r.End, r.Gateway} }),
+		p.used, min(p.free, exact), docs(p.staleAddrs, func(a netip.Addr) netip.Addr { return a })}
+}
+
+// faults is how many attachments have one.
+func (n *network) faults() (count int) {
+	for _, a := range n.attached {
+		if a.state == stateFault {
+			count++
+		}
+	}
+	return count
+}
+
+// lsNetworks lists the networks.
+func (c *call) lsNetworks(v *inventory) (exit int, err error) {
+	s := c.screen()
+	columns := []column{{title: "NETWORK", min: 7}, {title: "TYPE", min: 6}, {title: "BRIDGE"}, {title: "SUBNETS", min: 12},
+		{title: "USED"}, {title: "FREE"}, {title: "STALE"}, {title: "ATTACHED"}, {title: "FAULTS"}}
+	if c.output == outputWide {
+		s.width = 0
+		columns = append(columns, column{title: "PLUGINS"}, column{title: "VERSION"}, column{title: "FILE"})
+	}
+	all := networksDoc{[]networkDoc{}}
+	var rows [][]string
+	for _, n := range c.knownNetworks(v) {
+		pools, err := v.pools(n)
+		if err != nil {
+			c.warn("leases of network %s: %v", n.name, err)
+		}
+		all.Networks = append(all.Networks, n.doc(pools))
+		var subnets []string
+		var used, stale uint64
+		free := uint64(math.MaxUint64) // an attachment takes an address of each set
+		for _, p := range pools {
+			used, stale, free = max(used, p.used), stale+p.stale, min(free, p.free)
+			for _, r := range p.set {
+				subnets = append(subnets, r.Subnet.String())
+			}
+		}
+		row := []string{n.name, n.conf.interfacePlugin().Type, n.conf.bridge(), strings.Join(subnets, ","),
+			fmt.Sprint(used), count(free), fmt.Sprint(stale), fmt.Sprint(len(n.attached)), fmt.Sprint(n.faults())}
+		if len(pools) == 0 {
+			row[4], row[5], row[6] = "", "", ""
+		}
+		if c.output == outputWide {
+			row = append(row, strings.Join(n.conf.types(), ","), n.conf.CNIVersion, n.file)
+		}
+		for i := range row {
+			if row[i] == "" {
+				row[i] = "-"
+			}
+		}
+		rows = append(rows, row)
+	}
+	if c.output == outputJSON {
+		return c.writeJSON(all)
+	}
+	if len(rows) == 0 {
+		return exitOK, nil
+	}
+	return c.write(s.table(columns, rows))
+}
+
+// count is a number of addresses: those of IPv6 are too many to be written.
+func count(n uint64) string {
+	if n >= 1<<32 {
+		return "many"
+	}
+	return fmt.Sprint(n)
+}

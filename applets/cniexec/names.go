@@ -1,0 +1,154 @@
+package cniexec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/disk"
+	"cnibox/internal/flock"
+	"cnibox/rtnl"
+)
+
+// netnsDir contains the named network namespaces, those of ip-netns(8): each is mounted on a
+// file of its name.
+const netnsDir = "/run/netns"
+
+// netnsPath is the path that an operand means: a bare name is that of a named namespace. It is
+// made absolute and not resolved, since the container ID is made of its text.
+func netnsPath(operand string) (string, error) {
+	if operand == "" || strings.Contains(operand, "/") {
+		return filepath.Abs(operand)
+	}
+	if err := checkNetNSName(operand); err != nil {
+		return "", err
+	}
+	return filepath.Join(netnsDir, operand), nil
+}
+
+// checkNetNSName returns an error for what cannot be the name of a file in netnsDir.
+func checkNetNSName(name string) error {
+	if name == "" || strings.HasPrefix(name, ".") || strings.ContainsAny(name, "/\x00") || len(name) > unix.NAME_MAX {
+		return fmt.Errorf("%q is no name of a network namespace", name)
+	}
+	return nil
+}
+
+// named reports whether a path is that of a named namespace.
+func named(path string) bool {
+	return filepath.Dir(path) == netnsDir && checkNetNSName(filepath.Base(path)) == nil
+}
+
+// lockNames excludes other processes that make or delete named namespaces. It makes the
+// directory as ip-netns(8) does.
+func lockNames(ctx context.Context) (unlock func(), err error) {
+	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
+		return nil, err
+	}
+	fd, err := unix.Open(netnsDir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: netnsDir, Err: err}
+	}
+	return flock.Wait(ctx, fd, unix.LOCK_EX)
+}
+
+// createNetNS makes a named namespace with lo up, unless it is there already. An empty file
+// that an interrupted call has left serves.
+func createNetNS(ctx context.Context, path string) (created bool, err error) {
+	unlock, err := lockNames(ctx)
+	if err != nil {
+		return false, fmt.Errorf("create network namespace %s: %w", path, err)
+	}
+	defer unlock()
+	_, err = rtnl.IDAt(path)
+	switch {
+	case err == nil:
+		return false, nil
+	case errors.Is(err, rtnl.ErrNotNS):
+		if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() || info.Size() > 0 {
+			return false, fmt.Errorf("%s exists and is no network namespace: %w", path, os.ErrExist)
+		}
+	case !errors.Is(err, os.ErrNotExist):
+		return false, err
+	}
+	ns, err := rtnl.NewNS()
+	if err == nil {
+		defer ns.Close()
+		err = bindNetNS(ns, path)
+	}
+	if err != nil {
+		return false, fmt.Errorf("create network namespace %s: %w", path, err)
+	}
+	return true, nil
+}
+
+// bindNetNS gives a namespace its name, as the last step: what has a name is complete. The
+// caller has the lock.
+func bindNetNS(ns *rtnl.NS, path string) error {
+	if err := upLo(ns); err != nil {
+		return fmt.Errorf("bring lo up: %w", err)
+	}
+	if err := rtnl.ShareMounts(netnsDir); err != nil {
+		return err
+	}
+	err := disk.Change("create "+filepath.Base(path), func() error {
+		f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o444)
+		if err != nil {
+			return err
+		}
+		return f.Close()
+	})
+	if err == nil {
+		err = ns.Bind(path)
+	}
+	if err != nil {
+		return errors.Join(err, disk.Remove(path))
+	}
+	return nil
+}
+
+// deleteNetNS takes the name from a namespace, which ends with its last process. That there is
+// none is no error.
+func deleteNetNS(ctx context.Context, path string) error {
+	unlock, err := lockNames(ctx)
+	if err == nil {
+		defer unlock()
+		err = unbindNetNS(path)
+	}
+	if err != nil {
+		return fmt.Errorf("delete network namespace %s: %w", path, err)
+	}
+	return nil
+}
+
+// unbindNetNS is deleteNetNS for the holder of the lock. A file that never was a namespace stays.
+func unbindNetNS(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if _, ns := rtnl.IDAt(path); err == nil && ns != nil && (!info.Mode().IsRegular() || info.Size() > 0) {
+		return errors.New("it is none")
+	}
+	return errors.Join(rtnl.Unbind(path), disk.Remove(path))
+}
+
+// deleteUnused deletes the namespace of the target, unless something else is attached to it.
+func (c *call) deleteUnused(ctx context.Context) error {
+	entries, _, err := c.runner.Cache.List()
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.NetNSPath() == c.target.NetNS && e.Live() {
+			c.runner.Warn("%s stays: %s is attached", c.target.NetNS, e.Attachment())
+			return nil
+		}
+	}
+	return deleteNetNS(ctx, c.target.NetNS)
+}

@@ -1,0 +1,54 @@
+package cniexec
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/disk"
+)
+
+// privileged returns an error that names the capabilities which making and attaching network
+// namespaces needs and this process does not have; it is os.ErrPermission.
+func privileged() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData // that version has 64 bits
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return nil // the kernel refuses what is lacking
+	}
+	return missingPrivilege(data[0].Effective, sysctl)
+}
+
+// missingPrivilege is privileged for the first 32 capabilities.
+func missingPrivilege(effective uint32, sysctl func(key string) string) error {
+	var missing []string
+	for _, c := range []struct {
+		bit  int
+		name string
+	}{{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"}, {unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN"}} {
+		if effective&(1<<c.bit) == 0 {
+			missing = append(missing, c.name)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	advice := "or in a user namespace, with a network that ends there: unshare -Urnm cni-exec … --state-dir DIR"
+	for _, off := range []struct{ key, value string }{
+		{"user/max_user_namespaces", "0"}, {"kernel/unprivileged_userns_clone", "0"}, {"kernel/apparmor_restrict_unprivileged_userns", "1"},
+	} {
+		if sysctl(off.key) == off.value {
+			advice = fmt.Sprintf("since %s=%s allows no user namespace", strings.ReplaceAll(off.key, "/", "."), off.value)
+		}
+	}
+	return &hinted{err: fmt.Errorf("%w: without %s: run it as root, %s", os.ErrPermission, strings.Join(missing, " and "), advice)}
+}
+
+// sysctl reads a setting; empty: this kernel does not have it.
+func sysctl(key string) string {
+	const longest = 32 // bytes of a number
+	b, _ := disk.Read("/proc/sys/"+key, 0, longest)
+	return strings.TrimSpace(string(b))
+}

@@ -1,0 +1,392 @@
+package cniexec
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/applet"
+	"cnibox/chain"
+	"cnibox/internal/boot"
+	"cnibox/internal/kerneltest"
+	"cnibox/internal/nsid"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+// A fixture is a cache, the namespaces of its entries, and a host that is not asked of the kernel
+// for.
+type fixture struct {
+	*testing.T
+	dir   string
+	links []rtnl.Link
+	rules map[string][]nft.Holding
+}
+
+// madeAt is when all entries of a fixture were written.
+var madeAt = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+
+func newFixture(t *testing.T) *fixture {
+	t.Chdir(t.TempDir()) // so that paths, and the widths of columns, are the same in each run
+	f := &fixture{T: t, dir: "state", rules: map[string][]nft.Holding{}}
+	for _, dir := range []string{"results", "netns"} {
+		if err := os.MkdirAll(filepath.Join(f.dir, dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f
+}
+
+// netns is the path of a namespace that exists.
+func (f *fixture) netns(name string) string {
+	path := filepath.Join(f.dir, "netns", name)
+	if err := os.Symlink(nsid.Thread, path); err != nil && !errors.Is(err, os.ErrExist) {
+		f.Fatal(err)
+	}
+	return path
+}
+
+// link adds a link of the host; an alias makes it an attachment's.
+func (f *fixture) link(l rtnl.Link) uint32 {
+	l.Index, l.Up = uint32(len(f.links)+1), true
+	f.links = append(f.links, l)
+	return l.Index
+}
+
+// write writes an entry under libcni's name.
+func (f *fixture) write(e chain.Entry) {
+	e.Kind = "cniCacheV1"
+	doc, err := json.Marshal(e)
+	file := filepath.Join(f.dir, "results", e.NetworkName+"-"+e.ContainerID+"-"+e.IfName)
+	if err == nil {
+		err = os.WriteFile(file, doc, 0o600)
+	}
+	if err == nil {
+		err = os.Chtimes(file, madeAt, madeAt)
+	}
+	if err != nil {
+		f.Fatal(err)
+	}
+}
+
+// inventory is what newInventory would make on the host of the fixture.
+func (f *fixture) inventory() *inventory {
+	f.Helper()
+	v := emptyInventory(&chain.Cache{Dir: f.dir}, f.dir)
+	v.now, v.uptime = madeAt.Add(3*time.Hour), 24*time.Hour
+	entries, broken, err := v.cache.List()
+	if err != nil {
+		f.Fatal(err)
+	}
+	v.broken, v.links, v.rules = broken, indexLinks(f.links), f.rules
+	for _, e := range entries {
+		v.entries = append(v.entries, v.read(e))
+	}
+	v.testAll(v.entries)
+	v.sort()
+	return v
+}
+
+// result is that of an interface with a host side.
+func result(ifName, mac, host, netns string, addresses ...string) json.RawMessage {
+	var ips []string
+	for _, a := range addresses {
+		ips = append(ips, fmt.Sprintf(`{"address":%q,"interface":1}`, a))
+	}
+	return fmt.Appendf(nil, `{"cniVersion":"1.0.0","interfaces":[{"name":%q},{"name":%q,"mac":%q,"sandbox":%q}],"ips":[%s]}`,
+		host, ifName, mac, netns, strings.Join(ips, ","))
+}
+
+// runtimes has an attachment of each runtime, the names of which are those that they give.
+func runtimes(t *testing.T) *fixture {
+	f := newFixture(t)
+	bridge := []byte(`{"cniVersion":"1.0.0","name":"pods","plugins":[{"type":"bridge","bridge":"cni0","ipMasq":true,
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.88.0.0/24"}]]}},{"type":"portmap","capabilities":{"portMappings":true}}]}`)
+	cni0 := f.link(rtnl.Link{Name: "cni0", Kind: "bridge"})
+	f.link(rtnl.Link{Name: "up0"})
+	lease := func(n int, id string) {
+		file := filepath.Join(f.dir, "networks", "pods", fmt.Sprintf("10.88.0.%d", n))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(id+"\r\neth0"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	id := func(c string) string { return strings.Repeat(c, 64) }
+	add := func(n int, e chain.Entry) {
+		veth := fmt.Sprintf("veth%08d", n)
+		e.NetworkName, e.IfName, e.Config = "pods", "eth0", bridge
+		e.Result = result("eth0", fmt.Sprintf("02:00:00:00:00:%02d", n), veth, e.NetNS, fmt.Sprintf("10.88.0.%d/24", n))
+		f.write(e)
+		lease(n, e.ContainerID)
+		f.link(rtnl.Link{Name: veth, Kind: "veth", Master: cni0})
+	}
+	ports := map[string]json.RawMessage{"portMappings": json.RawMessage(
+		`[{"hostPort":8080,"containerPort":80,"protocol":"TCP"},{"hostPort":53,"containerPort":5353,"protocol":"udp","hostIP":"192.0.2.1"},{"hostPort":0,"containerPort":1}]`)}
+	const uuid = "11111111-2222-3333-4444-555555555555"
+	add(2, chain.Entry{ContainerID: id("a"), NetNS: f.netns("cni-" + uuid), CapabilityArgs: ports,
+		Args: [][2]string{{"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "web"}}})
+	add(3, chain.Entry{ContainerID: id("b"), NetNS: f.netns(uuid), Args: [][2]string{{"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "db"}}})
+	add(4, chain.Entry{ContainerID: id("c"), NetNS: f.netns("netns-" + uuid), Args: [][2]string{{"K8S_POD_NAME", "romantic_bell"}}})
+	add(5, chain.Entry{ContainerID: "cnitool-0123456789abcdef0123", NetNS: f.netns("blue")})
+	add(6, chain.Entry{ContainerID: id("e"), NetNS: filepath.Join(f.dir, "netns", "gone")})
+
+	// One of this program's, which has a label and lacks its masquerading.
+	own := chain.Entry{NetworkName: "pods", ContainerID: "cnirun-0123456789ab", IfName: "eth0", NetNS: f.netns("own"), Config: bridge, BootID: boot.ID()}
+	own.Result = result("eth0", "02:00:00:00:00:07", "veth00000007", own.NetNS, "10.88.0.7/24")
+	f.write(own)
+	lease(7, own.ContainerID)
+	f.link(rtnl.Link{Name: "veth00000007", Kind: "veth", Master: cni0, Alias: own.Attachment().Label(255)})
+	if err := os.WriteFile(filepath.Join(f.dir, "results", "pods-half-eth0"), []byte(`{"kind":`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(filepath.Join(f.dir, "results", "pods-half-eth0"), madeAt, madeAt); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// A verb's text and JSON for all runtimes.
+func TestSeeGolden(t *testing.T) {
+	testdata, err := filepath.Abs("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := runtimes(t)
+	v := f.inventory()
+	var out, stderr bytes.Buffer
+	c := &call{Process: applet.Process{Stdout: &out, Stderr: &stderr, Getenv: noEnv}, commandLine: &commandLine{flags: &flags{cacheDir: f.dir, confDir: f.dir + "/none"}}}
+	networks := c.knownNetworks(v)
+	show := func(output string, n *network) func() (int, error) {
+		return func() (int, error) { c.output = output; return c.showNetwork(v, n) }
+	}
+	tests := map[string]func() (int, error){
+		"ls.txt":            func() (int, error) { return c.lsAttachments(v) },
+		"ls-wide.txt":       func() (int, error) { c.output = outputWide; return c.lsAttachments(v) },
+		"ls.json":           func() (int, error) { c.output = outputJSON; return c.lsAttachments(v) },
+		"networks.txt":      func() (int, error) { return c.lsNetworks(v) },
+		"networks-wide.txt": func() (int, error) { c.output = outputWide; return c.lsNetworks(v) },
+		"networks.json":     func() (int, error) { c.output = outputJSON; return c.lsNetworks(v) },
+		"show-network.txt":  show("", networks[0]),
+		"show-network.json": show(outputJSON, networks[0]),
+		"show.txt":          func() (int, error) { return c.write(c.fields(v.describe(v.entries[2]))) },
+		"tree.txt":          func() (int, error) { return c.drawTree(v.branches(networks, routes)) },
+		"tree.dot":          func() (int, error) { c.dot = true; return c.drawTree(v.branches(networks, routes)) },
+		"who.json": func() (int, error) {
+			q := &question{call: c, inventory: v, text: "10.88.0.2", kind: kindAddress, owners: v.entries[:1], others: []string{"the host's, on bridge cni0"}}
+			return c.writeJSON(q.doc())
+		},
+	}
+	for name, print := range tests {
+		out.Reset()
+		c.output, c.dot = "", false
+		if _, err := print(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		got := out.String()
+		if strings.HasSuffix(name, ".json") && !json.Valid(out.Bytes()) {
+			t.Errorf("%s is not JSON", name)
+		}
+		file := filepath.Join(testdata, name)
+		if *update {
+			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want, err := os.ReadFile(file); err != nil || string(want) != got {
+			t.Errorf("%s: %v\n%s", name, err, kerneltest.Diff(string(want), got))
+		}
+	}
+	if stderr.Len() > 0 {
+		t.Errorf("stderr: %s", &stderr)
+	}
+}
+
+// routes are those of the host that runtimes makes.
+var routes = hostRoutes{uplinks: []uint32{2}, addrs: map[uint32][]rtnl.Addr{
+	1: {{Prefix: netip.MustParsePrefix("10.88.0.1/24")}, {Prefix: netip.MustParsePrefix("fe80::1/64")}},
+	2: {{Prefix: netip.MustParsePrefix("192.0.2.10/24")}},
+}}
+
+// 60 containers of two families on three bridges fit 80 columns, and none is cut.
+func TestTreeFits(t *testing.T) {
+	f := newFixture(t)
+	for n := range 3 {
+		f.link(rtnl.Link{Name: fmt.Sprintf("cni%d", n), Kind: "bridge"})
+	}
+	for n := range 60 {
+		bridge := fmt.Sprintf("cni%d", n%3)
+		e := chain.Entry{NetworkName: fmt.Sprintf("net%d", n%3), ContainerID: fmt.Sprintf("container-%02d", n), IfName: "eth0", NetNS: f.netns("ns")}
+		e.Config = fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":%q,"plugins":[{"type":"bridge","bridge":%q}]}`, e.NetworkName, bridge)
+		e.CapabilityArgs = map[string]json.RawMessage{"portMappings": fmt.Appendf(nil, `[{"hostPort":%d,"containerPort":80}]`, 10000+n)}
+		veth := fmt.Sprintf("veth%08x", n)
+		e.Result = result("eth0", "02:00:00:00:00:01", veth, e.NetNS, fmt.Sprintf("10.88.%d.%d/24", n%3, 100+n), fmt.Sprintf("fd00:88:%d::%x/64", n%3, 100+n))
+		f.write(e)
+		f.link(rtnl.Link{Name: veth, Kind: "veth", Master: uint32(n%3 + 1)})
+	}
+	v := f.inventory()
+	var out bytes.Buffer
+	c := &call{Process: applet.Process{Stdout: &out, Stderr: io.Discard, Getenv: noEnv}, commandLine: &commandLine{flags: &flags{}}}
+	if _, err := c.drawTree(v.branches(c.knownNetworks(v), hostRoutes{})); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	if len(lines) != 63 {
+		t.Errorf("%d lines, want 63:\n%s", len(lines), &out)
+	}
+	for _, line := range lines {
+		if utf8.RuneCountInString(line) > 80 || strings.Contains(line, "~") {
+			t.Errorf("%q does not fit", line)
+		}
+	}
+}
+
+// A terminal's width counts, and its colours, but for NO_COLOR.
+func TestSeeTerminal(t *testing.T) {
+	f := runtimes(t)
+	show := func(width uint16, env ...string) string {
+		master, slave := kerneltest.Terminal(t)
+		if err := unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: width}); err != nil {
+			t.Fatal(err)
+		}
+		shown := make(chan []byte)
+		go func() {
+			out, _ := io.ReadAll(master) // until the other end is closed, which is EIO
+			shown <- out
+		}()
+		getenv := func(key string) string {
+			for _, pair := range env {
+				if name, value, _ := strings.Cut(pair, "="); name == key {
+					return value
+				}
+			}
+			return ""
+		}
+		c := &call{Process: applet.Process{Stdout: slave, Getenv: getenv}, commandLine: &commandLine{flags: &flags{}}}
+		if _, err := c.lsAttachments(f.inventory()); err != nil {
+			t.Error(err)
+		}
+		slave.Close()
+		return strings.ReplaceAll(string(<-shown), "\r\n", "\n")
+	}
+	longest := func(text string) (n int) {
+		for line := range strings.Lines(strings.NewReplacer("\x1b[31m", "", "\x1b[m", "").Replace(text)) {
+			n = max(n, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")))
+		}
+		return n
+	}
+	if text := show(60); longest(text) > 76 || !strings.Contains(text, "~") { // what is never cut takes 76
+		t.Errorf("60 columns:\n%s", text)
+	}
+	if text := show(200); longest(text) <= 80 || !strings.Contains(text, "02:00:00:00:00:02") || strings.Contains(text, "~") {
+		t.Errorf("200 columns:\n%s", text)
+	}
+	if text := show(200); !strings.Contains(text, "\x1b[31mfault: no masquerading of 10.88.0.7\x1b[m") {
+		t.Errorf("a fault is not red:\n%q", text)
+	}
+	if text := show(200, "NO_COLOR=1") + show(200, "TERM=dumb"); strings.Contains(text, "\x1b") {
+		t.Errorf("there is colour:\n%q", text)
+	}
+	if text := show(200, "COLUMNS=80", "LANG=de_DE.UTF-8"); longest(text) > 80 || !strings.Contains(text, "…") {
+		t.Errorf("COLUMNS=80:\n%s", text)
+	}
+}
+
+// What the kernel or a file calls something does not act on a terminal.
+func TestPrintable(t *testing.T) {
+	if got := printable("a\x1b[31mb\x07\xffc\n"); got != "a?[31mb??c?" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// What another runtime deletes or writes while it is read is no fault.
+func TestLookAgain(t *testing.T) {
+	f := runtimes(t)
+	v := f.inventory()
+	gone := v.entries[slices.IndexFunc(v.entries, func(a *entry) bool { return a.state == stateFault })]
+	if err := os.Remove(gone.File()); err != nil {
+		t.Fatal(err)
+	}
+	before := len(v.entries)
+	v.lookAgain()
+	if len(v.entries) != before-1 || slices.Contains(v.entries, gone) {
+		t.Errorf("%d of %d attachments are left", len(v.entries), before)
+	}
+}
+
+// find takes a container by its ID, the beginning of that, and its names.
+func TestFind(t *testing.T) {
+	f := runtimes(t)
+	v := f.inventory()
+	tests := map[string]string{ // to the beginning of the ID, or of the error
+		strings.Repeat("a", 64): "aaaa", "aaaa": "aaaa", "default/web": "aaaa", "romantic_bell": "cccc", "blue": "cnitool-",
+		f.dir + "/netns/own": "cnirun-", "aaa": `"aaa" is neither`, "zzzz": `"zzzz" is neither`, "cni": `"cni" is neither`,
+	}
+	for name, want := range tests {
+		found, err := v.find(name)
+		got := ""
+		if err != nil {
+			got = spec.AsError(err).Msg
+		} else if len(found) == 1 {
+			got = found[0].ContainerID
+		}
+		if !strings.HasPrefix(got, want) {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
+	}
+}
+
+// Questions are told apart by their form.
+func TestQuestion(t *testing.T) {
+	tests := map[string]string{
+		"10.1.0.2": kindAddress, "10.1.0.2/24": kindAddress, "fd00::2": kindAddress, "[fd00::2]": kindAddress, "::ffff:10.1.0.2": kindAddress,
+		"02:00:00:00:00:02": kindMAC, "02-00-00-00-00-02": kindMAC, "tcp/80": kindPort, "UDP/53": kindPort, "80/tcp": kindPort,
+		"/proc/self/ns/net": kindNetNS, "/nosuch": kindNetNS, "./x": kindNetNS, "veth1234": kindLink, "lo": kindLink,
+	}
+	for text, want := range tests {
+		q := &question{text: text}
+		if err := q.read(); err != nil || q.kind != want {
+			t.Errorf("%s: got %q, %v, want %q", text, q.kind, err, want)
+		}
+	}
+	for _, text := range []string{"tcp/0", "tcp/65536", "0/udp", "sctp/x"} {
+		if err := new(question).with(text).read(); err == nil {
+			t.Errorf("%s is taken", text)
+		}
+	}
+}
+
+func (q *question) with(text string) *question {
+	q.text = text
+	return q
+}
+
+// A reader that has gone, as head(1), is no error and costs no words.
+func TestClosedPipe(t *testing.T) {
+	f := runtimes(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	r.Close()
+	var stderr bytes.Buffer
+	c := &call{Process: applet.Process{Stdout: w, Stderr: &stderr, Getenv: noEnv}, commandLine: &commandLine{flags: &flags{}}}
+	if exit, err := c.lsAttachments(f.inventory()); exit != exitOK || err != nil || stderr.Len() > 0 {
+		t.Errorf("exit code %d, %v, stderr %q", exit, err, &stderr)
+	}
+}

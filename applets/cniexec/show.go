@@ -1,0 +1,215 @@
+package cniexec
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"cnibox/spec"
+)
+
+// show prints all that is known of a container's attachments, or of a network.
+func (c *call) show(_ context.Context, operands []string) (exit int, err error) {
+	if len(operands) != 1 {
+		return 0, usage("show: it takes one operand: a container's ID or name, or a network")
+	}
+	if err := c.wants(outputJSON); err != nil {
+		return 0, err
+	}
+	v, err := c.look()
+	if err != nil {
+		return 0, err
+	}
+	networks := c.knownNetworks(v)
+	for _, n := range networks {
+		if n.name == operands[0] {
+			return c.showNetwork(v, n)
+		}
+	}
+	found, err := v.find(operands[0])
+	if err != nil {
+		return 0, err
+	}
+	if c.output == outputJSON {
+		return c.writeJSON(inventoryDoc{docs(found, v.attachment), docs(v.broken, broken), docs(v.unread, error.Error)})
+	}
+	var texts []string
+	for _, a := range found {
+		texts = append(texts, c.fields(v.describe(a)))
+	}
+	return c.write(strings.Join(texts, "\n"))
+}
+
+// leastPrefix is how many characters of an ID are enough, if no other ID begins with them.
+const leastPrefix = 4
+
+// find returns the attachments of one container: by its ID, the beginning of that, its name, or
+// the path of its namespace.
+func (v *inventory) find(name string) (found []*entry, err error) {
+	exact := func(a *entry) bool { return a.ContainerID == name || a.name() == name || a.NetNSPath() == name }
+	begins := func(a *entry) bool { return len(name) >= leastPrefix && strings.HasPrefix(a.ContainerID, name) }
+	var ids []string
+	for _, is := range []func(*entry) bool{exact, begins} {
+		for _, a := range v.entries {
+			if !is(a) {
+				continue
+			}
+			found = append(found, a)
+			if !slices.Contains(ids, a.ContainerID) {
+				ids = append(ids, a.ContainerID)
+			}
+		}
+		if len(found) > 0 {
+			break
+		}
+	}
+	switch {
+	case len(ids) == 0:
+		return nil, spec.Errorf(spec.CodeUnknown, "%q is neither a network nor a container with an attachment (`cni-exec ls` lists them)", name)
+	case len(ids) > 1:
+		return nil, spec.Errorf(spec.CodeUnknown, "%q is more than one container: %s", name, strings.Join(ids, ", "))
+	}
+	return found, nil
+}
+
+// A field is a line of show; of an empty value there is none.
+type field struct {
+	name   string
+	values []string // one below the other
+}
+
+// fields formats fields, their names in a column.
+func (c *call) fields(all []field) string {
+	s := c.screen()
+	s.width = 0 // nothing is cut
+	var rows [][]string
+	for _, f := range all {
+		name := f.name
+		for _, value := range f.values {
+			if value != "" {
+				rows = append(rows, []string{name, value})
+				name = ""
+			}
+		}
+	}
+	return s.table([]column{{}, {}}, rows)
+}
+
+// describe is an attachment for people.
+func (v *inventory) describe(a *entry) []field {
+	var addresses, routes []string
+	result := a.wholeResult()
+	for _, ip := range result.Addresses(a.IfName, nil) {
+		text := ip.Address.String()
+		if ip.Gateway.IsValid() {
+			text += ", gateway " + ip.Gateway.String()
+		}
+		addresses = append(addresses, text)
+	}
+	for _, r := range result.Routes {
+		text := r.Dst.String()
+		if r.GW.IsValid() {
+			text += " via " + r.GW.String()
+		}
+		routes = append(routes, text)
+	}
+	name := a.name()
+	if name == a.ContainerID {
+		name = ""
+	}
+	iface := a.IfName
+	if a.mac() != "" {
+		iface += ", MAC " + a.mac()
+	}
+	link := a.hostLink
+	if bridge := a.conf.bridge(); link != "" && bridge != "" {
+		link += " on bridge " + bridge
+	}
+	since := ""
+	if age := v.ageText(a); age != "" {
+		since = a.since.Format(time.RFC3339) + ", " + age + " ago"
+	}
+	return []field{
+		{"container", []string{a.ContainerID}},
+		{"name", []string{name}},
+		{"runtime", []string{a.runtime()}},
+		{"namespace", []string{a.NetNSPath()}},
+		{"network", []string{a.NetworkName + " (" + strings.Join(a.conf.types(), ", ") + ")"}},
+		{"interface", []string{iface}},
+		{"addresses", addresses},
+		{"routes", routes},
+		{"nameservers", result.DNS.Nameservers},
+		{"host side", []string{link}},
+		{"ports", docs(a.ports, func(p publishedPort) string { return fmt.Sprintf("%s -> %d", p.host(), p.ContainerPort) })},
+		{"since", []string{since}},
+		{"state", append([]string{a.state}, a.faults...)},
+		{"cache", []string{a.File()}},
+	}
+}
+
+// showNetwork prints a network: its ranges and its attachments.
+func (c *call) showNetwork(v *inventory, n *network) (exit int, err error) {
+	pools, err := v.pools(n)
+	if err != nil {
+		c.warn("leases of network %s: %v", n.name, err)
+	}
+	if c.output == outputJSON {
+		return c.writeJSON(struct {
+			Network     networkDoc      `json:"network"`
+			Attachments []attachmentDoc `json:"attachments"`
+		}{n.doc(pools), docs(n.attached, v.attachment)})
+	}
+	file := n.file
+	switch {
+	case file == "" && len(n.attached) > 0 && n.name != defaultNetwork:
+		file = "in no file of " + c.confDir + "; that of the add of " + n.attached[0].name()
+	case file == "":
+		file = "built in"
+	}
+	all := []field{
+		{"network", []string{n.name}},
+		{"configuration", []string{file}},
+		{"version", []string{n.conf.CNIVersion}},
+		{"plugins", []string{strings.Join(n.conf.types(), ", ")}},
+		{"bridge", []string{n.conf.bridge()}},
+		{"leases", []string{n.conf.leases(v.stateDir, n.name)}},
+	}
+	for _, p := range pools {
+		lines := []string{}
+		for _, r := range p.set {
+			lines = append(lines, fmt.Sprintf("%s: %s to %s, gateway %s", r.Subnet, r.Start, r.End, r.Gateway))
+		}
+		lines = append(lines, fmt.Sprintf("%d used, %s free, %d stale", p.used, count(p.free), p.stale))
+		if p.stale > 0 {
+			lines = append(lines, "stale: "+some(p.staleAddrs, netip.Addr.String))
+		}
+		all = append(all, field{"range set", lines})
+	}
+	attached := fmt.Sprint(len(n.attached))
+	if faults := n.faults(); faults > 0 {
+		attached += fmt.Sprintf(", %d with a fault", faults)
+	}
+	all = append(all, field{"attached", []string{attached}})
+	all = append(all, field{"", docs(n.attached, func(a *entry) string {
+		text := fmt.Sprintf("%s %s %s", a.name(), a.IfName, joined(a.addresses(), bare))
+		if a.state != stateOK {
+			text += " " + a.stateText()
+		}
+		return text
+	})})
+	return c.write(c.fields(all))
+}
+
+// some is the beginning of a list that may be long.
+func some[T any](list []T, text func(T) string) string {
+	const most = 8
+	s := joined(list[:min(len(list), most)], text)
+	s = strings.ReplaceAll(s, ",", ", ")
+	if more := len(list) - most; more > 0 {
+		s += fmt.Sprintf(" and %d more", more)
+	}
+	return s
+}

@@ -1,0 +1,272 @@
+package cniexec
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"cnibox/rtnl"
+)
+
+// A branch is a link of the host, or what has none, with what is attached to it.
+type branch struct {
+	link     *rtnl.Link // nil: it is not there
+	name     string
+	words    []string // kind, addresses and networks
+	ports    []string // links that are no attachment's
+	attached []*entry
+}
+
+// tree draws the links of the host and what is attached to them.
+func (c *call) tree(_ context.Context, operands []string) (exit int, err error) {
+	if len(operands) > 0 {
+		return 0, usage("tree: %q is one operand too many: it takes none", operands[0])
+	}
+	v, err := c.look()
+	if err != nil {
+		return 0, err
+	}
+	if v.links == nil {
+		return 0, v.unread[0]
+	}
+	routes, err := readHostRoutes()
+	if err != nil {
+		return 0, err
+	}
+	return c.drawTree(v.branches(c.knownNetworks(v), routes))
+}
+
+// drawTree writes the branches, as text or as a graph.
+func (c *call) drawTree(branches []*branch) (exit int, err error) {
+	if c.dot {
+		return c.write(dot(branches))
+	}
+	var b strings.Builder
+	s := c.screen()
+	for _, br := range branches {
+		br.draw(&b, s)
+	}
+	return c.write(b.String())
+}
+
+// branches are the uplinks, the parents of virtual links, the bridges, what is routed, and the
+// rest, in this order.
+func (v *inventory) branches(networks []*network, routes hostRoutes) []*branch {
+	var all []*branch
+	at := func(name string) *branch {
+		for _, b := range all {
+			if b.name == name {
+				return b
+			}
+		}
+		b := &branch{name: name, link: v.links.byName[name]}
+		all = append(all, b)
+		return b
+	}
+	for _, index := range routes.uplinks {
+		if l := v.links.byIndex[index]; l != nil {
+			b := at(l.Name)
+			b.words = append(b.words, "uplink")
+		}
+	}
+	for _, n := range networks {
+		switch master := n.conf.interfacePlugin().Master; {
+		case n.conf.bridge() != "" && (len(n.attached) > 0 || v.links.byName[n.conf.bridge()] != nil):
+			b := at(n.conf.bridge())
+			b.words = append(b.words, n.name)
+		case master != "" && v.links.byName[master] != nil:
+			at(master)
+		}
+	}
+	routed, rest := &branch{name: "routed"}, &branch{name: "other"}
+	for _, a := range v.entries {
+		switch b := v.branchOf(a, at); {
+		case b != nil:
+			b.attached = append(b.attached, a)
+		case v.link(a) != nil:
+			routed.attached = append(routed.attached, a)
+		default:
+			rest.attached = append(rest.attached, a)
+		}
+	}
+	v.addPorts(all)
+	for _, b := range all {
+		b.describe(routes.addrs)
+	}
+	for _, b := range []*branch{routed, rest} {
+		if len(b.attached) > 0 {
+			all = append(all, b)
+		}
+	}
+	return all
+}
+
+// branchOf is the branch of a bridge or of a parent; nil: the attachment has none.
+func (v *inventory) branchOf(a *entry, at func(name string) *branch) *branch {
+	if l := v.link(a); l != nil && v.links.byIndex[l.Master] != nil {
+		return at(v.links.byIndex[l.Master].Name)
+	}
+	p := a.conf.interfacePlugin()
+	switch {
+	case a.conf.bridge() != "":
+		return at(a.conf.bridge())
+	case p.Master != "" && (p.Type == "macvlan" || p.Type == "ipvlan" || p.Type == "vlan"):
+		return at(p.Master)
+	}
+	return nil
+}
+
+// addPorts adds the ports of bridges that are no attachment's.
+func (v *inventory) addPorts(all []*branch) {
+	of := map[string]bool{}
+	for _, a := range v.entries {
+		if l := v.link(a); l != nil {
+			of[l.Name] = true
+		}
+	}
+	for _, b := range all {
+		if b.link == nil {
+			continue
+		}
+		for i := range v.links.all {
+			if l := &v.links.all[i]; l.Master == b.link.Index && !of[l.Name] {
+				b.ports = append(b.ports, l.Name)
+			}
+		}
+		slices.Sort(b.ports)
+	}
+}
+
+// describe puts the kind and the addresses before the networks.
+func (b *branch) describe(addrs map[uint32][]rtnl.Addr) {
+	if b.link == nil {
+		b.words = append([]string{"(gone)"}, b.words...)
+		return
+	}
+	var words []string
+	if b.link.Kind != "" {
+		words = append(words, b.link.Kind)
+	}
+	for _, a := range addrs[b.link.Index] {
+		if !a.Prefix.Addr().IsLinkLocalUnicast() {
+			words = append(words, a.Prefix.String())
+		}
+	}
+	if !b.link.Up {
+		words = append(words, "down")
+	}
+	b.words = append(words, b.words...)
+}
+
+// A hostRoutes is where the host's default routes lead, and the addresses of its links.
+type hostRoutes struct {
+	uplinks []uint32 // indexes
+	addrs   map[uint32][]rtnl.Addr
+}
+
+// readHostRoutes asks the kernel.
+func readHostRoutes() (h hostRoutes, err error) {
+	conn, err := rtnl.Dial(rtnl.Host())
+	if err != nil {
+		return h, err
+	}
+	defer conn.Close()
+	for _, dst := range []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)} {
+		routes, err := conn.Routes(rtnl.RouteFilter{Dst: dst})
+		if err != nil {
+			return h, err
+		}
+		for _, r := range routes {
+			if r.Dst == dst && r.Link != 0 && !slices.Contains(h.uplinks, r.Link) {
+				h.uplinks = append(h.uplinks, r.Link)
+			}
+		}
+	}
+	h.addrs, err = conn.AllAddrs()
+	return h, err
+}
+
+// draw writes a branch: a line of its own and one for each attachment.
+func (b *branch) draw(w *strings.Builder, s screen) {
+	w.WriteString(s.cut(strings.TrimRight(b.name+"  "+strings.Join(b.words, " "), " "), s.width) + "\n")
+	tick, last := "|- ", "`- "
+	if s.utf8 {
+		tick, last = "├─ ", "└─ "
+	}
+	var rows [][]string
+	for _, a := range b.attached {
+		state := a.stateText()
+		if a.state == stateOK {
+			state = ""
+		}
+		link := a.hostLink
+		if link == "" {
+			link = a.conf.interfacePlugin().Type
+		}
+		rows = append(rows, []string{tick + link, a.name(), a.IfName,
+			strings.ReplaceAll(joined(a.addresses(), bare), ",", " "),
+			joined(a.ports, publishedPort.short), state})
+	}
+	for _, port := range b.ports {
+		rows = append(rows, []string{tick + port, "", "", "", "", ""})
+	}
+	if len(rows) == 0 {
+		return
+	}
+	end := rows[len(rows)-1]
+	end[0] = last + strings.TrimPrefix(end[0], tick)
+	for line := range strings.Lines(s.table([]column{{min: 8}, {min: 8}, {min: 4}, {min: 15}, {min: 5}, {min: 12, early: true}}, rows)) {
+		w.WriteString(strings.TrimRight(line, " \n") + "\n")
+	}
+}
+
+// dot is the tree as a graph for dot(1): the host, its links, and a node for each namespace.
+func dot(branches []*branch) string {
+	var w strings.Builder
+	w.WriteString("graph cnibox {\n  rankdir=LR;\n  node [shape=box];\n")
+	spaces := map[string]bool{}
+	for _, b := range branches {
+		from := "link " + b.name
+		fmt.Fprintf(&w, "  %s [label=%s];\n  host -- %s;\n", quoted(from), quoted(b.name, b.words...), quoted(from))
+		for _, port := range b.ports {
+			fmt.Fprintf(&w, "  %s -- %s;\n", quoted(from), quoted("link "+port))
+		}
+		for _, a := range b.attached {
+			to := "netns " + a.NetNSPath()
+			if a.NetNSPath() == "" {
+				to = "container " + a.ContainerID
+			}
+			if !spaces[to] {
+				spaces[to] = true
+				fmt.Fprintf(&w, "  %s [label=%s, style=rounded];\n", quoted(to), quoted(a.name()))
+			}
+			lines := []string{}
+			for _, ip := range a.addresses() {
+				lines = append(lines, ip.Addr().String())
+			}
+			for _, p := range a.ports {
+				lines = append(lines, p.short())
+			}
+			colour := ""
+			if a.state == stateFault {
+				colour = ", color=red"
+			}
+			label := strings.TrimPrefix(a.hostLink+" - "+a.IfName, " - ")
+			fmt.Fprintf(&w, "  %s -- %s [label=%s%s];\n", quoted(from), quoted(to), quoted(label, lines...), colour)
+		}
+	}
+	w.WriteString("}\n")
+	return w.String()
+}
+
+// quoted is a string of the language of dot(1), with a line for each of the texts.
+func quoted(first string, lines ...string) string {
+	text := printable(first)
+	for _, line := range lines {
+		text += "\n" + printable(line)
+	}
+	return strconv.Quote(text)
+}

@@ -1,0 +1,487 @@
+package cniexec
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"cnibox/chain"
+	"cnibox/internal/nsid"
+	"cnibox/internal/state"
+	"cnibox/ipam"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// A question is what who was asked: one of its kinds, with what they need. It asks where an
+// index leads to the owner (the name of a lease, a link's alias, the owner of an element) and
+// otherwise decodes the entries alone that have the text.
+type question struct {
+	*call
+	*inventory
+	text  string
+	kind  string
+	addr  netip.Addr
+	mac   net.HardwareAddr
+	proto string
+	port  uint16
+	id    nsid.ID // of a namespace that exists
+	path  string  // of a namespace
+
+	owners []*entry
+	others []string // owners that are no attachments of the cache, in words
+}
+
+// The kinds of questions.
+const (
+	kindAddress = "address"
+	kindMAC     = "mac"
+	kindPort    = "port"
+	kindNetNS   = "netns"
+	kindLink    = "link"
+)
+
+// whoDoc is the answer as JSON.
+type whoDoc struct {
+	Query  string     `json:"query"`
+	Kind   string     `json:"kind"`
+	Owners []ownerDoc `json:"owners"`
+	Others []string   `json:"others"`
+}
+
+// An ownerDoc is an attachment as far as its entry has it: who does not test it.
+type ownerDoc struct {
+	Network     string         `json:"network"`
+	ContainerID string         `json:"containerID"`
+	IfName      string         `json:"ifName"`
+	Name        string         `json:"name"`
+	Runtime     string         `json:"runtime"`
+	NetNS       string         `json:"netns"`
+	Addresses   []netip.Prefix `json:"addresses"`
+}
+
+// who names the owner of an address, a host port, a link, a namespace or a MAC address.
+func (c *call) who(_ context.Context, operands []string) (exit int, err error) {
+	if len(operands) != 1 {
+		return 0, usage("who: it takes one operand: an address, PROTO/PORT, a link, a namespace or a MAC address")
+	}
+	if err := c.wants(outputJSON); err != nil {
+		return 0, err
+	}
+	if err := c.stateDirs(); err != nil {
+		return 0, err
+	}
+	q := &question{call: c, inventory: emptyInventory(c.cache(), c.stateDir), text: operands[0]}
+	if err := q.read(); err != nil {
+		return 0, err
+	}
+	ask := map[string]func() error{
+		kindAddress: q.askAddress, kindMAC: q.askMAC, kindPort: q.askPort, kindNetNS: q.askNetNS, kindLink: q.askLink,
+	}[q.kind]
+	if err := ask(); err != nil {
+		return 0, err
+	}
+	q.complain(q.inventory)
+	if c.output == outputJSON {
+		exit, err = c.writeJSON(q.doc())
+	} else {
+		exit, err = c.write(q.answer())
+	}
+	if err == nil && len(q.owners)+len(q.others) == 0 {
+		return exitError, spec.Errorf(spec.CodeUnknown, "the %s %s is of no attachment", q.kind, q.text)
+	}
+	return exit, err
+}
+
+// read finds out what the operand is. A name is that of a link, or of a named namespace.
+func (q *question) read() (err error) {
+	text := q.text
+	if a, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
+		q.kind, q.addr = kindAddress, a.Unmap().WithZone("")
+		return nil
+	}
+	if p, err := netip.ParsePrefix(text); err == nil {
+		q.kind, q.addr = kindAddress, p.Addr().Unmap()
+		return nil
+	}
+	if mac, err := net.ParseMAC(text); err == nil && len(mac) == 6 {
+		q.kind, q.mac = kindMAC, mac
+		return nil
+	}
+	if before, after, ok := strings.Cut(text, "/"); ok && before != "" {
+		proto, port := strings.ToLower(before), after
+		protos := []string{"tcp", "udp", "sctp"}
+		if !slices.Contains(protos, proto) { // as ls has it
+			proto, port = strings.ToLower(after), before
+		}
+		if slices.Contains(protos, proto) {
+			q.kind, q.proto = kindPort, proto
+			if q.port, err = parsePort(port); err != nil {
+				return usage("who: %q: a port is a number from 1 to 65535", text)
+			}
+			return nil
+		}
+	}
+	if !strings.Contains(text, "/") {
+		q.path = filepath.Join(netnsDir, text)
+		if q.id, err = nsid.At(q.path); err == nil {
+			// A link of that name comes first.
+			if _, lerr := q.hostLink(text); lerr == nil {
+				q.kind = kindLink
+				return nil
+			}
+			q.kind = kindNetNS
+			return nil
+		}
+		q.kind = kindLink
+		return nil
+	}
+	q.kind = kindNetNS
+	if q.path, err = filepath.Abs(text); err != nil {
+		return err
+	}
+	q.id, err = nsid.At(q.path)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+		err = nil // an entry may have the path
+	}
+	return err
+}
+
+// hostLink asks for one link of the host.
+func (q *question) hostLink(name string) (*rtnl.Link, error) {
+	conn, err := rtnl.Dial(rtnl.Host())
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	return conn.Link(name)
+}
+
+// own adds an owner, once.
+func (q *question) own(e *chain.Entry) {
+	a := e.Attachment()
+	if !slices.ContainsFunc(q.owners, func(o *entry) bool { return o.Attachment() == a }) {
+		q.owners = append(q.owners, q.inventory.read(e))
+	}
+}
+
+// lookup adds the entry of an attachment, or says in words that there is none.
+func (q *question) lookup(a spec.Attachment, how string) error {
+	e, err := q.inventory.cache.Lookup(a)
+	switch {
+	case err == nil:
+		q.own(e)
+	case errors.Is(err, os.ErrNotExist):
+		q.others = append(q.others, fmt.Sprintf("%s %s, which is not in the cache", how, a))
+	case errors.Is(err, os.ErrPermission):
+		q.others = append(q.others, fmt.Sprintf("%s %s", how, a))
+		q.unread = append(q.unread, err)
+	default:
+		return err
+	}
+	return nil
+}
+
+// search adds the owners among the entries that have one of the texts.
+func (q *question) search(is func(*entry) bool, texts ...string) error {
+	entries, broken, err := q.inventory.cache.Search(func(text []byte) bool {
+		return len(texts) == 0 || slices.ContainsFunc(texts, func(s string) bool { return bytes.Contains(text, []byte(s)) })
+	})
+	if err != nil {
+		return err
+	}
+	q.broken = broken
+	for _, e := range entries {
+		if is(q.inventory.read(e)) {
+			q.own(e)
+		}
+	}
+	return nil
+}
+
+// askAddress asks for the leases, whose files have the address as their name, then for the
+// addresses of the host, then the entries.
+func (q *question) askAddress() error {
+	for _, dir := range q.leaseDirs() {
+		networks, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			q.unread = append(q.unread, err)
+		}
+		for _, n := range networks {
+			lease, err := ipam.PeekAt(dir, n.Name(), q.addr)
+			if err != nil || !n.IsDir() {
+				continue
+			}
+			if lease.IfName == "" {
+				q.others = append(q.others, fmt.Sprintf("leased on network %s to %s", n.Name(), lease))
+				continue
+			}
+			a := spec.Attachment{Network: n.Name(), ContainerID: lease.ContainerID, IfName: lease.IfName}
+			if err := q.lookup(a, "leased to"); err != nil {
+				return err
+			}
+		}
+	}
+	if len(q.owners) > 0 {
+		return nil
+	}
+	if err := q.askHostAddress(); err != nil || len(q.others) > 0 {
+		return err
+	}
+	return q.search(func(a *entry) bool {
+		return slices.ContainsFunc(a.result.IPs, func(ip spec.IP) bool { return ip.Address.Addr() == q.addr })
+	}, q.addr.String()+"/")
+}
+
+// leaseDirs are the data directories of host-local: the usual one, that of the default network,
+// and those of the configured networks.
+func (q *question) leaseDirs() []string {
+	dirs := []string{state.Dir(q.inventory.stateDir, state.Leases), filepath.Join(state.Run, filepath.Base(state.Leases))}
+	add := func(dir string) {
+		if dir != "" && !slices.Contains(dirs, dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	add(filepath.Join(q.inventory.cache.Dir, "networks"))
+	lists, _ := chain.Lists(q.confDir)
+	for _, l := range lists {
+		if doc, err := l.Effective(); err == nil {
+			add(q.conf(doc).leases(q.inventory.stateDir, l.Name))
+		}
+	}
+	return dirs
+}
+
+// askHostAddress asks the kernel for an address of the host.
+func (q *question) askHostAddress() error {
+	conn, err := rtnl.Dial(rtnl.Host())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	all, err := conn.AllAddrs()
+	if err != nil {
+		return err
+	}
+	for index, addrs := range all {
+		if slices.ContainsFunc(addrs, func(a rtnl.Addr) bool { return a.Prefix.Addr() == q.addr }) {
+			if l, err := conn.LinkAt(index); err == nil {
+				q.others = append(q.others, "the host's, on "+linkText(l))
+			}
+		}
+	}
+	slices.Sort(q.others)
+	return nil
+}
+
+// linkText names a link with its kind.
+func linkText(l *rtnl.Link) string {
+	if l.Kind == "" {
+		return l.Name
+	}
+	return l.Kind + " " + l.Name
+}
+
+// askLink asks for the alias of a link of the host, and for entries that have its name.
+func (q *question) askLink() error {
+	l, err := q.hostLink(q.text)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if l != nil {
+		if err := q.askLabel(l); err != nil || len(q.owners)+len(q.others) > 0 {
+			return err
+		}
+		if l.Kind == "bridge" {
+			return q.askBridge(l)
+		}
+	}
+	err = q.search(func(a *entry) bool {
+		return slices.ContainsFunc(a.result.Interfaces, func(i spec.Interface) bool {
+			return i.Name == q.text && i.Sandbox == "" && i.Name != a.conf.bridge()
+		})
+	}, `"`+q.text+`"`)
+	if err != nil || len(q.owners) > 0 {
+		return err
+	}
+	if l == nil {
+		return spec.Errorf(spec.CodeUnknown, "there is no link and no namespace %q", q.text)
+	}
+	return nil
+}
+
+// askLabel adds the attachment whose label a link has.
+func (q *question) askLabel(l *rtnl.Link) error {
+	if spec.LabelKey(l.Alias) == "" {
+		return nil
+	}
+	if a, ok := spec.LabelNames(l.Alias); ok {
+		return q.lookup(a, "labelled as of")
+	}
+	return q.searchKey(spec.LabelKey(l.Alias))
+}
+
+// searchKey adds the attachment of a key, whose names were too long for a label.
+func (q *question) searchKey(key string) error {
+	return q.search(func(a *entry) bool { return a.key == key })
+}
+
+// askBridge adds the networks of a bridge: those that are configured so, those of its ports'
+// labels, and if there are none those of the entries.
+func (q *question) askBridge(bridge *rtnl.Link) error {
+	links, err := listLinks()
+	if err != nil {
+		return err
+	}
+	var networks []string
+	add := func(name string) {
+		if !slices.Contains(networks, name) {
+			networks = append(networks, name)
+		}
+	}
+	lists, _ := chain.Lists(q.confDir)
+	for _, l := range lists {
+		if doc, err := l.Effective(); err == nil && q.conf(doc).bridge() == q.text {
+			add(l.Name)
+		}
+	}
+	ports := 0
+	for i := range links.all {
+		if l := &links.all[i]; l.Master == bridge.Index {
+			ports++
+			if a, ok := spec.LabelNames(l.Alias); ok {
+				add(a.Network)
+			}
+		}
+	}
+	if len(networks) == 0 {
+		entries, _, err := q.inventory.cache.List()
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if q.conf(e.Config).bridge() == q.text {
+				add(e.NetworkName)
+			}
+		}
+	}
+	if len(networks) > 0 {
+		slices.Sort(networks)
+		q.others = append(q.others, fmt.Sprintf("the bridge of %s, with %d port(s)", strings.Join(networks, ", "), ports))
+	}
+	return nil
+}
+
+// askMAC asks for entries that have the address, then for links of the host.
+func (q *question) askMAC() error {
+	is := func(mac string) bool { return strings.EqualFold(mac, q.mac.String()) }
+	err := q.search(func(a *entry) bool {
+		return slices.ContainsFunc(a.result.Interfaces, func(i spec.Interface) bool { return is(i.MAC) && i.Name != a.conf.bridge() })
+	}, q.mac.String(), strings.ToUpper(q.mac.String()))
+	if err != nil || len(q.owners) > 0 {
+		return err
+	}
+	conn, err := rtnl.Dial(rtnl.Host())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	links, err := conn.LinksWith(q.mac)
+	if err != nil {
+		return err
+	}
+	for i := range links {
+		l := &links[i]
+		if !is(l.MAC.String()) {
+			continue
+		}
+		had := len(q.owners) + len(q.others)
+		if err := q.askLabel(l); err != nil {
+			return err
+		}
+		if len(q.owners)+len(q.others) == had {
+			q.others = append(q.others, "the host's, of "+linkText(l))
+		}
+	}
+	return nil
+}
+
+// askPort asks for the elements of host ports, then for entries that were given the port, as
+// those of other plugins.
+func (q *question) askPort() error {
+	held, err := nft.Open(rtnl.Host()).Holdings(nft.KindPortMap)
+	if err != nil {
+		q.unread = append(q.unread, err)
+	}
+	for _, h := range held {
+		if h.Port != q.port || h.Proto != q.proto {
+			continue
+		}
+		ask := func() error { return q.searchKey(h.Key) }
+		if h.Owner.Key() == h.Key {
+			ask = func() error { return q.lookup(h.Owner, "leads to "+h.Target.String()+" of") }
+		}
+		if err := ask(); err != nil {
+			return err
+		}
+	}
+	if len(q.owners)+len(q.others) > 0 {
+		return nil
+	}
+	return q.search(func(a *entry) bool {
+		return slices.ContainsFunc(a.ports, func(p publishedPort) bool { return p.HostPort == q.port && p.Protocol == q.proto })
+	}, fmt.Sprintf(`"hostPort":%d`, q.port))
+}
+
+// askNetNS asks for entries that have the path or the ID of the namespace; those of other
+// runtimes may have another path to it.
+func (q *question) askNetNS() error {
+	known := q.id != nsid.ID{}
+	is := func(a *entry) bool {
+		path := a.NetNSPath()
+		if !known {
+			return path == q.path
+		}
+		id, err := nsid.At(path)
+		return err == nil && id == q.id
+	}
+	texts := []string{filepath.Base(q.path) + `"`}
+	if known {
+		texts = append(texts, `"`+q.id.String()+`"`)
+	}
+	if err := q.search(is, texts...); err != nil || len(q.owners) > 0 || !known {
+		return err
+	}
+	return q.search(is)
+}
+
+// answer is a line for each owner.
+func (q *question) answer() string {
+	s := q.screen()
+	s.width = 0
+	var rows [][]string
+	for _, a := range q.owners {
+		rows = append(rows, []string{a.name(), a.IfName + " on network " + a.NetworkName,
+			joined(a.addresses(), bare), "container " + a.ContainerID, a.NetNSPath()})
+	}
+	text := s.table(make([]column, 5), rows)
+	for _, other := range q.others {
+		text += printable(other) + "\n"
+	}
+	return text
+}
+
+// doc is the answer as JSON.
+func (q *question) doc() whoDoc {
+	return whoDoc{q.text, q.kind, docs(q.owners, func(a *entry) ownerDoc {
+		return ownerDoc{a.NetworkName, a.ContainerID, a.IfName, a.name(), a.runtime(), a.NetNSPath(), docs(a.addresses(), func(p netip.Prefix) netip.Prefix { return p })}
+	}), docs(q.others, func(s string) string { return s })}
+}

@@ -1,0 +1,28 @@
+package firewall_test
+
+import (
+	"strings"
+	"testing"
+
+	"cnibox/spec"
+)
+
+// A name of the administrator's chain that nft could not load again is refused before the first
+// change, and hinders no DEL.
+func TestKernelFirewallChainKeyword(t *testing.T) {
+	w := newBox(t)
+	for _, name := range []string{"accept", "drop", "ip", "last", "state", "9lives", "."} {
+		err := w.verb(spec.Add, 1, `"iptablesAdminChainName":"`+name+`"`)
+		if err == nil || spec.AsError(err).Code != spec.CodeConfig || !strings.Contains(err.Error(), `"iptablesAdminChainName" "`+name+`"`) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if got := w.rules(); got != "" {
+		t.Errorf("a refused ADD made\n%s", got)
+	}
+	w.NoError(w.verb(spec.Add, 1, `"iptablesAdminChainName":"nomad-admin"`))
+	w.NoError(w.verb(spec.Del, 1, `"iptablesAdminChainName":"accept"`))
+	if got := w.owned() + w.rules(); strings.Contains(got, "nomad-admin") || strings.Contains(got, "10.9.0.11") {
+		t.Errorf("after DEL\n%s", got)
+	}
+}

@@ -1,0 +1,376 @@
+package firewall_test
+
+import (
+	"fmt"
+	"net"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"cnibox/applets/applettest"
+	"cnibox/internal/nfttest"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// A bridged is an applettest.Bridged for firewall.
+type bridged struct{ *applettest.Bridged }
+
+func newBridged(t *testing.T) *bridged {
+	t.Helper()
+	return &bridged{applettest.NewBridged(t)}
+}
+
+// firewall runs a verb of firewall for c1 or c2.
+func (n *bridged) firewall(v spec.Verb, id, keys string) error {
+	n.T.Helper()
+	c := n.C1
+	if id == "c2" {
+		c = n.C2
+	}
+	prev := fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":"br0"},{"name":"v%s"},{"name":"eth0","sandbox":%q}],
+		"ips":[{"address":"10.9.0.1%s/24","interface":2},{"address":"fd00:9::1%s/64","interface":2}]}`, id, c.Path, id[1:], id[1:])
+	_, err := n.Do(v, "firewall", c.Call(), keys, prev)
+	return err
+}
+
+// tool runs a program in the host's namespace and returns what it prints, on stderr too.
+func (n *bridged) tool(stdin, name string, args ...string) string {
+	n.T.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		n.T.Skipf("SKIPPED: %s is not installed", name)
+	}
+	var out []byte
+	err = n.NS.Do(func() (err error) {
+		cmd := exec.Command(path, args...)
+		cmd.Stdin = strings.NewReader(stdin)
+		out, err = cmd.CombinedOutput()
+		return err
+	})
+	if err != nil {
+		n.T.Fatalf("%s %q: %v: %s", name, args, err, out)
+	}
+	return string(out)
+}
+
+func (n *bridged) drop() {
+	n.T.Helper()
+	n.tool("", "iptables-nft", "-P", "FORWARD", "DROP")
+	n.tool("", "ip6tables-nft", "-P", "FORWARD", "DROP")
+}
+
+// reaches reports whether a TCP connection comes about soon.
+func (n *bridged) reaches(ns *rtnl.NS, to string) (yes bool) {
+	n.NoError(ns.Do(func() error {
+		c, err := net.DialTimeout("tcp", to, 150*time.Millisecond)
+		if err == nil {
+			c.Close()
+		}
+		yes = err == nil
+		return nil
+	}))
+	return yes
+}
+
+// FORWARD is set to DROP after ADD, as by Docker when it starts: egress, peers and published ports
+// work in both families, and nothing else does.
+func TestKernelFirewallForwardDropsLater(t *testing.T) {
+	for _, backend := range []string{"", "iptables"} {
+		t.Run("backend "+backend, func(t *testing.T) {
+			n := newBridged(t)
+			keys := `"backend":"` + backend + `"`
+			// where it can be, bridged frames pass FORWARD too
+			_ = n.NS.SetSysctls(rtnl.Sysctl{Key: "net/bridge/bridge-nf-call-iptables", Value: "1", Optional: true},
+				rtnl.Sysctl{Key: "net/bridge/bridge-nf-call-ip6tables", Value: "1", Optional: true})
+			n.Serve(n.C1.NS, "one")
+			n.Serve(n.C2.NS, "two")
+			n.Serve(n.Outside, "out")
+			n.NoError(n.Publish(spec.Add, "c1", applettest.BothProtocols))
+			n.NoError(n.firewall(spec.Add, "c1", keys))
+			n.NoError(n.firewall(spec.Add, "c2", keys))
+			n.drop()
+			n.NoError(n.firewall(spec.Check, "c1", keys))
+			n.NoError(n.firewall(spec.Check, "c2", keys))
+			n.WantAnswer(n.C1.NS, "192.0.2.2:80", "out 10.9.0.11")
+			n.WantAnswer(n.C1.NS, "[fd00:2::2]:80", "out fd00:9::11")
+			n.WantAnswer(n.C1.NS, "10.9.0.12:80", "two 10.9.0.11")
+			n.WantAnswer(n.C2.NS, "[fd00:9::11]:80", "one fd00:9::12")
+			n.WantAnswer(n.Outside, "192.0.2.1:8080", "one 192.0.2.2")
+			n.WantAnswer(n.Outside, "[fd00:2::1]:8080", "one fd00:2::2")
+			n.WantAnswer(n.NS, "127.0.0.1:8080", "one 10.9.0.1")
+			for _, to := range []string{"10.9.0.11:80", "[fd00:9::11]:80"} { // not published
+				if n.reaches(n.Outside, to) {
+					t.Errorf("%s is reached from outside", to)
+				}
+			}
+			n.NoError(n.firewall(spec.Del, "c1", keys))
+			for _, to := range []string{"192.0.2.2:80", "[fd00:2::2]:80"} {
+				if n.reaches(n.C1.NS, to) {
+					t.Errorf("after DEL %s is reached", to)
+				}
+			}
+		})
+	}
+}
+
+// Without any iptables program on the host, ADD makes the tables as iptables-nft makes them,
+// and the last DEL leaves none of them.
+func TestKernelFirewallCreatesFilterTables(t *testing.T) {
+	n := newBridged(t)
+	for range 2 {
+		n.NoError(n.firewall(spec.Add, "c1", ""))
+		n.NoError(n.firewall(spec.Add, "c2", ""))
+		made := n.ruleset()
+		for _, want := range []string{"table ip filter {", "table ip6 filter {", "\tchain FORWARD {\n\t\tcomment \"made by cnibox\"\n\t\ttype filter hook forward priority filter; policy accept;\n"} {
+			if !strings.Contains(made, want) {
+				t.Errorf("no %q in\n%s", want, made)
+			}
+		}
+		for program, ip := range map[string]string{"iptables-nft": "10.9.0.1%d/32", "ip6tables-nft": "fd00:9::1%d/128"} {
+			for _, args := range [][]string{{"-S"}, {"-L", "-v", "-n"}} {
+				if got := n.tool("", program, args...); strings.Contains(got, "ncompatible") || strings.Contains(got, "#") {
+					t.Errorf("%s %v: %s", program, args, got)
+				}
+			}
+			save := n.tool("", program+"-save")
+			for i := 1; i <= 2; i++ {
+				if want := "-A CNI-FORWARD -s " + fmt.Sprintf(ip, i) + " -j ACCEPT\n"; !strings.Contains(save, want) {
+					t.Errorf("no %q in\n%s", want, save)
+				}
+			}
+		}
+		if got := n.ruleset(); got != made {
+			t.Errorf("listing changed\n%s\nto\n%s", made, got)
+		}
+		n.NoError(n.firewall(spec.Del, "c1", ""))
+		n.NoError(n.firewall(spec.Check, "c2", ""))
+		n.NoError(n.firewall(spec.Del, "c2", ""))
+		n.NoError(n.firewall(spec.Del, "c2", ""))
+		if got := n.ruleset(); strings.Contains(got, " filter {") {
+			t.Errorf("after the last DEL\n%s", got)
+		}
+	}
+}
+
+func (n *bridged) ruleset() string {
+	n.T.Helper()
+	return nfttest.Ruleset(n.T, n.NS)
+}
+
+// What is not ours, or has been changed by the administrator, stays after the last DEL.
+func TestKernelFirewallKeepsForeignFilterRules(t *testing.T) {
+	for name, tt := range map[string]struct{ change, want string }{
+		"policy":             {"chain ip filter FORWARD { policy drop; }", "chain FORWARD {\n\t\tcomment \"made by cnibox\"\n\t\ttype filter hook forward priority filter; policy drop;\n\t}\n"},
+		"rule of FORWARD":    {"add rule ip filter FORWARD tcp dport 23 drop", "dport 23 drop"},
+		"rule of CNI-ADMIN":  {"add rule ip filter CNI-ADMIN tcp dport 23 drop", "chain CNI-ADMIN {\n\t\tcomment \"made by cnibox\"\n\t\ttcp dport 23 drop"},
+		"rule of CNI-FORW":   {"add rule ip filter CNI-FORWARD tcp dport 23 drop", "jump CNI-ADMIN\n\t\ttcp dport 23 drop"},
+		"jump to CNI-FORW":   {"add chain ip filter more\nadd rule ip filter more jump CNI-FORWARD", "chain more {\n\t\tjump CNI-FORWARD"},
+		"jump to CNI-ADMIN":  {"add chain ip filter more\nadd rule ip filter more jump CNI-ADMIN", "chain more {\n\t\tjump CNI-ADMIN"},
+		"another chain":      {"add chain ip filter more", "table ip filter {\n\tcomment \"made by cnibox\"\n\tchain more {\n\t}\n}\n"},
+		"a set":              {"add set ip filter more { type ipv4_addr; }", "table ip filter {\n\tcomment \"made by cnibox\"\n\tset more {\n\t\ttype ipv4_addr\n\t}\n}\n"},
+		"another's CNI-FORW": {"flush ruleset\ntable ip filter { chain CNI-FORWARD { }; }", "jump CNI-ADMIN"},
+		"another's table":    {"flush ruleset\ntable ip filter { }", "table ip filter {\n}\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newBridged(t)
+			n.NoError(n.firewall(spec.Add, "c1", ""))
+			n.tool(tt.change, "nft", "-f", "-")
+			n.NoError(n.firewall(spec.Add, "c1", ""))
+			n.NoError(n.firewall(spec.Check, "c1", ""))
+			n.NoError(n.firewall(spec.Del, "c1", ""))
+			got := n.ruleset()
+			if !strings.Contains(got, tt.want) || strings.Contains(got, "10.9.0.1") {
+				t.Errorf("want %q in\n%s", tt.want, got)
+			}
+			if strings.Contains(got, "table ip6 filter") {
+				t.Errorf("of IPv6 something stayed\n%s", got)
+			}
+		})
+	}
+}
+
+// "backend": "nftables" is about our own table alone.
+func TestKernelFirewallOwnTable(t *testing.T) {
+	n := newBridged(t)
+	const alone = `"backend":"nftables"`
+	n.NoError(n.firewall(spec.Add, "c1", alone))
+	n.NoError(n.firewall(spec.Check, "c1", alone))
+	if got := n.ruleset(); strings.Contains(got, " filter {") {
+		t.Errorf("made\n%s", got)
+	}
+	n.NoError(n.firewall(spec.Add, "c2", ""))
+	if got := n.ruleset(); strings.Contains(got, "ip saddr 10.9.0.11") {
+		t.Errorf("another's ADD made\n%s", got)
+	}
+	n.NoError(n.firewall(spec.Add, "c1", "")) // another backend, without a DEL
+	if got := n.ruleset(); !strings.Contains(got, "ip saddr 10.9.0.11") {
+		t.Errorf("from nftables to none: got\n%s", got)
+	}
+	n.NoError(n.firewall(spec.Add, "c1", alone))
+	if got := n.ruleset(); strings.Contains(got, "ip saddr 10.9.0.11") {
+		t.Errorf("from none to nftables: got\n%s", got)
+	}
+	n.NoError(n.firewall(spec.Del, "c2", ""))
+	if got := n.ruleset(); strings.Contains(got, " filter {") {
+		t.Errorf("after the last DEL that has something there\n%s", got)
+	}
+	n.NoError(n.firewall(spec.Check, "c1", alone))
+}
+
+// CHECK fails where the attachment's own rules are missing, whatever removed them; another's
+// that are missing do not matter. The next ADD of any container makes all of them again where
+// nothing leads to them any more.
+func TestKernelFirewallFilterTablesDeleted(t *testing.T) {
+	for name, change := range map[string]string{
+		"table":       "delete table ip filter",
+		"both tables": "delete table ip filter\ndelete table ip6 filter",
+		"FORWARD":     "flush chain ip filter FORWARD",
+		"all rules":   "flush table ip filter",
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newBridged(t)
+			n.NoError(n.firewall(spec.Add, "c1", ""))
+			n.NoError(n.firewall(spec.Add, "c2", ""))
+			before := n.ruleset()
+			n.tool(change, "nft", "-f", "-")
+			err := n.firewall(spec.Check, "c1", "")
+			if err == nil || spec.AsError(err).Code != spec.CodeCheck || !strings.Contains(err.Error(), "table ip filter") {
+				t.Errorf("CHECK: %v", err)
+			}
+			n.NoError(n.firewall(spec.Add, "c2", ""))
+			n.NoError(n.firewall(spec.Check, "c1", ""))
+			if got := n.ruleset(); len(got) != len(before) { // the order of rules may differ
+				t.Errorf("got\n%s\nwant\n%s", got, before)
+			}
+			n.tool(change, "nft", "-f", "-")
+			n.NoError(n.firewall(spec.Del, "c1", ""))
+			n.NoError(n.firewall(spec.Del, "c2", ""))
+			if got := n.ruleset(); strings.Contains(got, " filter {") && !strings.Contains(change, "flush") {
+				t.Errorf("after the last DEL\n%s", got)
+			}
+		})
+	}
+	n := newBridged(t)
+	n.NoError(n.firewall(spec.Add, "c1", ""))
+	n.NoError(n.firewall(spec.Add, "c2", ""))
+	n.tool("", "iptables-nft", "-D", "CNI-FORWARD", "-s", "10.9.0.12", "-j", "ACCEPT")
+	n.NoError(n.firewall(spec.Check, "c1", ""))
+	if err := n.firewall(spec.Check, "c2", ""); err == nil || !strings.Contains(err.Error(), "rule -s 10.9.0.12 -j ACCEPT") {
+		t.Errorf("CHECK of c2: %v", err)
+	}
+}
+
+// The rules go as well when our own table was deleted, which knew the attachment, and by GC.
+func TestKernelFirewallDelWithoutOwnTable(t *testing.T) {
+	n := newBridged(t)
+	n.NoError(n.firewall(spec.Add, "c1", ""))
+	n.tool("delete table inet cnibox", "nft", "-f", "-")
+	n.NoError(n.firewall(spec.Del, "c1", ""))
+	if got := n.ruleset(); got != "" {
+		t.Errorf("after DEL without our table\n%s", got)
+	}
+	n.NoError(n.firewall(spec.Add, "c1", ""))
+	n.NoError(n.firewall(spec.Add, "c2", ""))
+	gc := func(valid string) {
+		t.Helper()
+		_, err := n.Do(spec.GC, "firewall", spec.Call{}, `"cni.dev/valid-attachments":[`+valid+`]`, "")
+		n.NoError(err)
+	}
+	gc(`{"containerID":"c2","ifname":"eth0"}`)
+	if got := n.ruleset(); strings.Contains(got, "10.9.0.11") {
+		t.Errorf("after GC\n%s", got)
+	}
+	n.NoError(n.firewall(spec.Check, "c2", ""))
+	gc("")
+	if got := n.ruleset(); strings.Contains(got, " filter {") {
+		t.Errorf("after GC of all\n%s", got)
+	}
+}
+
+// ADDs and DELs at the same time, while iptables changes the same tables, leave what they
+// would have left one after the other.
+func TestKernelFirewallConcurrentWithIptables(t *testing.T) {
+	n := newBridged(t)
+	stop, done := make(chan bool), make(chan error, 1)
+	go func() { // the policy is set back and forth, and a rule comes and goes
+		done <- n.NS.Do(func() error {
+			for {
+				select {
+				case <-stop:
+					return nil
+				default:
+				}
+				for _, args := range [][]string{{"-P", "FORWARD", "DROP"}, {"-A", "FORWARD", "-p", "tcp", "-j", "DROP"},
+					{"-D", "FORWARD", "-p", "tcp", "-j", "DROP"}, {"-P", "FORWARD", "ACCEPT"}} {
+					if out, err := exec.Command("iptables-nft", args...).CombinedOutput(); err != nil {
+						return fmt.Errorf("iptables-nft %q: %w: %s", args, err, out)
+					}
+				}
+			}
+		})
+	}()
+	errs := make(chan error)
+	for _, id := range []string{"c1", "c2"} {
+		go func() {
+			for range 10 {
+				for _, v := range []spec.Verb{spec.Add, spec.Check, spec.Del} {
+					if err := n.firewall(v, id, ""); err != nil {
+						errs <- fmt.Errorf("%s of %s: %w", v, id, err)
+						return
+					}
+				}
+			}
+			errs <- nil
+		}()
+	}
+	for range 2 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	close(stop)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if got := n.ruleset(); strings.Contains(got, "CNI-") && strings.Contains(got, "table ip filter") {
+		t.Errorf("left\n%s", got)
+	}
+}
+
+// An attachment of a version that made no table filter passes CHECK and DEL, and is given its
+// rules by the next ADD of any container.
+func TestKernelFirewallUpgradeFromNoFilterRules(t *testing.T) {
+	n := newBridged(t)
+	n.Serve(n.Outside, "out")
+	n.NoError(n.firewall(spec.Add, "c1", ""))
+	before := n.tool("", "nft", "list", "table", "inet", "cnibox")
+	before = strings.ReplaceAll(before, ` filter"`, `"`) // which says that there are rules
+	old := func() {
+		t.Helper()
+		n.tool("flush ruleset\n"+before, "nft", "-f", "-")
+		n.NoError(n.firewall(spec.Check, "c1", ""))
+		if got := n.ruleset(); strings.Contains(got, " filter {") {
+			t.Fatalf("not as before:\n%s", got)
+		}
+	}
+	old()
+	n.NoError(n.firewall(spec.Del, "c1", ""))
+	if got := n.ruleset(); strings.Contains(got, " filter {") || strings.Contains(got, "10.9.0.11") {
+		t.Errorf("after DEL\n%s", got)
+	}
+	old()
+	n.NoError(n.firewall(spec.Add, "c2", `"iptablesAdminChainName":"MINE"`))
+	n.NoError(n.firewall(spec.Check, "c1", ""))
+	n.drop()
+	if got := n.Ask(n.C1.NS, "tcp", "192.0.2.2:80"); got != "out 10.9.0.11" {
+		t.Errorf("got %q", got)
+	}
+	n.NoError(n.firewall(spec.Del, "c2", ""))
+	n.NoError(n.firewall(spec.Check, "c1", ""))
+	n.NoError(n.firewall(spec.Del, "c1", ""))
+	if got := n.ruleset(); strings.Contains(got, "CNI-FORWARD") || strings.Contains(got, "MINE") {
+		t.Errorf("after the last DEL\n%s", got)
+	}
+}

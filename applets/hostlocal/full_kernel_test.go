@@ -1,0 +1,195 @@
+package hostlocal_test
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/chain"
+	"cnibox/internal/boot"
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+)
+
+// A goneHost has leases, and beside them the cache of a runtime.
+type goneHost struct {
+	leaseHost
+	cache chain.Cache
+}
+
+// entry writes the cache's entry of a container as a runtime does after its ADD.
+func (h goneHost) entry(t *testing.T, id, path string, ns rtnl.ID, bootID string) {
+	t.Helper()
+	e := &chain.Entry{ContainerID: id, IfName: "eth0", NetworkName: "demo", NetNS: path, BootID: bootID}
+	if ns != (rtnl.ID{}) {
+		e.NetNSID = ns.String()
+	}
+	err := h.cache.Begin(e)
+	if err == nil {
+		err = h.cache.Finish(e, []byte(`{"cniVersion":"1.1.0"}`))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mounted makes a network namespace with an address, and a path of it. Nothing holds it but
+// the path, which end removes.
+func (h goneHost) mounted(t *testing.T, name, addr string) (path string, id rtnl.ID, end func()) {
+	t.Helper()
+	ns, err := rtnl.NewNS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	conn, err := rtnl.Dial(ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	lo, err := conn.Link("lo")
+	if err == nil {
+		err = conn.Do(rtnl.NewAddr(lo.Index, rtnl.Addr{Prefix: netip.MustParsePrefix(addr)}))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	path = filepath.Join(h.dir, name)
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if id, err = ns.ID(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.FD()), path, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	ended := false
+	end = func() {
+		if !ended {
+			unix.Unmount(path, unix.MNT_DETACH)
+			os.Remove(path)
+		}
+		ended = true
+	}
+	t.Cleanup(end)
+	return path, id, end
+}
+
+// A pool that is full frees what belongs to namespaces that are gone, and nothing else.
+func TestKernelFullPoolFreesGone(t *testing.T) {
+	kerneltest.NS(t) // or skip
+	dir := t.TempDir()
+	h := goneHost{leaseHost{filepath.Join(dir, "networks")}, chain.Cache{Dir: dir}}
+	os.Mkdir(h.dir, 0o700)
+	conf := h.conf(`,"subnet":"10.1.0.0/28"`, "") // 13 addresses from 10.1.0.2
+	lease := func(id, addr string) { h.want(t, "ADD", id, conf, "", 0, `"`+addr+`/28"`) }
+	status := func(code int) {
+		t.Helper()
+		h.want(t, "STATUS", "", conf, "", code, "")
+	}
+	other, _, _ := h.mounted(t, "other", "10.9.0.1/24")
+
+	lease("live", "10.1.0.2")
+	path, id, _ := h.mounted(t, "live", "10.1.0.2/28")
+	h.entry(t, "live", path, id, boot.ID())
+
+	lease("gone", "10.1.0.3")
+	path, id, end := h.mounted(t, "gone", "10.1.0.3/28")
+	h.entry(t, "gone", path, id, boot.ID())
+	end()
+
+	lease("unknown", "10.1.0.4") // no entry: another runtime's
+
+	// Its path is gone, and a process is in it.
+	lease("process", "10.1.0.5")
+	path, id, end = h.mounted(t, "process", "10.1.0.5/28")
+	h.entry(t, "process", path, id, boot.ID())
+	ns, err := rtnl.OpenNS(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	sleep := exec.Command("sleep", "1000")
+	if err := ns.Do(sleep.Start); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { sleep.Process.Kill(); sleep.Wait() }()
+	ns.Close()
+	end()
+
+	// Its path is gone, and it is mounted elsewhere.
+	lease("mounted", "10.1.0.6")
+	path, id, end = h.mounted(t, "mounted", "10.1.0.6/28")
+	second := filepath.Join(h.dir, "a second path")
+	os.WriteFile(second, nil, 0o600)
+	if err := unix.Mount(path, second, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Unmount(second, unix.MNT_DETACH)
+	h.entry(t, "mounted", path, id, boot.ID())
+	end()
+
+	// The path leads to another namespace by now.
+	lease("reused", "10.1.0.7")
+	h.entry(t, "reused", other, rtnl.ID{Dev: 1, Ino: 1}, boot.ID())
+
+	// Of a runtime that does not record the identity: the path alone decides.
+	lease("path", "10.1.0.8")
+	h.entry(t, "path", other, rtnl.ID{}, "")
+	lease("nopath", "10.1.0.9")
+	h.entry(t, "nopath", filepath.Join(h.dir, "nothing"), rtnl.ID{}, "")
+
+	// The lease is a newer one than the entry, so it is of another runtime.
+	lease("older", "10.1.0.10")
+	h.entry(t, "older", filepath.Join(h.dir, "nothing"), rtnl.ID{}, boot.ID())
+	hourAgo := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(filepath.Join(dir, "results", "demo-older-eth0"), hourAgo, hourAgo); err != nil {
+		t.Fatal(err)
+	}
+	lease("boot", "10.1.0.11")
+	h.entry(t, "boot", filepath.Join(h.dir, "nothing"), rtnl.ID{}, "another")
+
+	// An ADD that was interrupted counts by its namespace too, and a broken entry is none.
+	lease("adding", "10.1.0.12")
+	if err := h.cache.Begin(&chain.Entry{ContainerID: "adding", IfName: "eth0", NetworkName: "demo", NetNS: other}); err != nil {
+		t.Fatal(err)
+	}
+	lease("broken", "10.1.0.13")
+	if err := os.WriteFile(filepath.Join(dir, "results", "demo-broken-eth0"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	lease("last", "10.1.0.14")
+	status(0) // as three addresses would be freed
+
+	kept := strings.Replace(conf, `"subnet"`, `"keepAcrossBoots":true,"subnet"`, 1)
+	h.want(t, "ADD", "new", kept, "", 101, "no IP addresses available")
+	code, out := h.run(t, "ADD", "new", conf, "")
+	for _, want := range []string{
+		`"address": "10.1.0.3/28"`,
+		"the addresses of network demo are used up: 10.1.0.3 is freed, as the network namespace of container gone, interface eth0 is gone",
+		"10.1.0.7 is freed", "10.1.0.9 is freed",
+	} {
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("got %d %s, want %s", code, out, want)
+		}
+	}
+	if n := strings.Count(out, "is freed"); n != 3 {
+		t.Errorf("%d leases are freed:\n%s", n, out)
+	}
+	h.want(t, "ADD", "new1", conf, "", 0, "10.1.0.7/28")
+	h.want(t, "DEL", "gone", conf, "", 0, "") // late: the address is new's
+	h.want(t, "ADD", "new2", conf, "", 0, "10.1.0.9/28")
+	h.want(t, "ADD", "new3", conf, "", 101, "no IP addresses available")
+	status(50)
+	for _, id := range []string{"live", "unknown", "process", "mounted", "path", "older", "boot", "adding", "broken", "last", "new"} {
+		h.want(t, "GET", id, conf, "", 0, `"ips"`)
+	}
+}

@@ -1,0 +1,270 @@
+package hostlocal_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/applettest"
+	"cnibox/internal/fault"
+	"cnibox/spec"
+)
+
+// A leaseHost is a data directory with configurations that lead to it.
+type leaseHost struct{ dir string }
+
+// conf returns a configuration of version 1.1.0 with these members of ipam, and
+// more members of the top level.
+func (h leaseHost) conf(ipam, more string) string {
+	return fmt.Sprintf(`{"cniVersion":"1.1.0","name":"demo","type":"bridge"%s,"ipam":{"type":"host-local","dataDir":%q%s}}`, more, h.dir, ipam)
+}
+
+// run is one verb; code is 0 or that of the error object.
+func (h leaseHost) run(t *testing.T, verb spec.Verb, id, conf, args string) (code int, out string) {
+	t.Helper()
+	return applettest.AnswerIPAM(t, verb, "host-local", id, conf, args)
+}
+
+func (h leaseHost) want(t *testing.T, verb spec.Verb, id, conf, args string, code int, text string) {
+	t.Helper()
+	applettest.WantIPAM(t, verb, "host-local", id, conf, args, code, text)
+}
+
+const subnet4 = `,"subnet":"10.1.0.0/24"`
+
+func TestHostLocalResult(t *testing.T) {
+	h := leaseHost{t.TempDir()}
+	resolv := filepath.Join(h.dir, "resolv.conf")
+	os.WriteFile(resolv, []byte("# c\nnameserver 1.1.1.1\n;x y\nnameserver 9.9.9.9\ndomain d\nsearch a b\noptions ndots:5\nbad\n"), 0o600)
+	conf := h.conf(fmt.Sprintf(`,"subnet":"10.1.0.0/24","ranges":[[{"subnet":"fd00:1::/64","gateway":"fd00:1::9"}]],
+		"routes":[{"dst":"0.0.0.0/0"},{"dst":"fd00::/8","gw":"fd00:1::7","mtu":1400}],"resolvConf":%q`, resolv),
+		`,"runtimeConfig":{"ipRanges":[[{"subnet":"10.9.0.0/16","rangeStart":"10.9.1.1","rangeEnd":"","gateway":""}]]}`)
+	want := `{"cniVersion":"1.1.0",
+		"dns":{"domain":"d","nameservers":["1.1.1.1","9.9.9.9"],"options":["ndots:5"],"search":["a","b"]},
+		"ips":[{"address":"10.9.1.1/16","gateway":"10.9.0.1"},{"address":"10.1.0.2/24","gateway":"10.1.0.1"},{"address":"fd00:1::1/64","gateway":"fd00:1::9"}],
+		"routes":[{"dst":"0.0.0.0/0"},{"dst":"fd00::/8","gw":"fd00:1::7","mtu":1400}]}`
+	h.want(t, "ADD", "a", conf, "", 0, want)
+	h.want(t, "ADD", "a", conf, "", 0, want) // again
+	h.want(t, "GET", "a", conf, "", 0, want)
+	h.want(t, "GET", "b", conf, "", 3, "no address is leased to container b")
+	h.want(t, "DEL", "a", conf, "", 0, "")
+	h.want(t, "DEL", "a", conf, "", 0, "")
+	h.want(t, "GET", "a", conf, "", 3, "")
+	link := filepath.Join(h.dir, "null")
+	if err := os.Symlink("/dev/null", link); err != nil {
+		t.Fatal(err)
+	}
+	for _, none := range []string{"/dev/null", link} {
+		h.want(t, "ADD", "null", h.conf(subnet4+fmt.Sprintf(`,"resolvConf":%q`, none), ""), "", 0, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"}]}`)
+	}
+	old := strings.Replace(h.conf(subnet4, ""), "1.1.0", "0.2.0", 1)
+	h.want(t, "ADD", "b", old, "", 0, `"ip4":{"gateway":"10.1.0.1","ip":"10.1.0.3/24"}`)
+}
+
+func TestHostLocalRequested(t *testing.T) {
+	h := leaseHost{t.TempDir()}
+	two := `,"subnet":"10.1.0.0/24","ranges":[[{"subnet":"fd00:1::/64"}],[{"subnet":"10.2.0.0/24"}]]`
+	all := h.conf(two, `,"args":{"cni":{"ips":["fd00:1::77"]}},"runtimeConfig":{"ips":["10.2.0.7/24","",  "10.1.0.7"]}`)
+	h.want(t, "ADD", "a", all, "IP=10.1.0.7/8;IgnoreUnknown=1;K8S_POD_NAME=p", 0,
+		`"ips":[{"address":"10.1.0.7/24","gateway":"10.1.0.1"},{"address":"fd00:1::77/64","gateway":"fd00:1::1"},{"address":"10.2.0.7/24"`)
+	conf := h.conf(subnet4, "")
+	h.want(t, "ADD", "b", conf, "IP=10.1.0.7", 100, `requested IP address 10.1.0.7 is not available in range set 10.1.0.1-10.1.0.254; already leased by container a, interface eth0: `)
+	h.want(t, "ADD", "b", conf, "IP=10.1.0.1", 7, "requested ip 10.1.0.1 is subnet's gateway")
+	h.want(t, "ADD", "b", conf, "IP=10.7.0.1", 7, `failed to allocate all requested IPs: 10.7.0.1; `)
+	h.want(t, "ADD", "b", conf, "IP=ten", 4, `IP in CNI_ARGS: invalid IP address "ten"`)
+	h.want(t, "ADD", "b", h.conf(subnet4, `,"runtimeConfig":{"ips":["fe80::1%eth0"]}`), "", 7, `runtimeConfig.ips: invalid IP address "fe80::1%eth0"`)
+	h.want(t, "ADD", "b", h.conf(subnet4, `,"runtimeConfig":{"ips":["10.1.0.8","10.1.0.9"]}`), "", 7, `failed to allocate all requested IPs: 10.1.0.9; `)
+}
+
+// TestHostLocalConfig has what ADD refuses: with its code, before anything was
+// changed.
+func TestHostLocalConfig(t *testing.T) {
+	h := leaseHost{filepath.Join(t.TempDir(), "data")}
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fault.Hook = func(what string) error { t.Errorf("wanted to %s", what); return nil }
+	defer func() { fault.Hook = nil }()
+	tests := map[string]struct {
+		conf string
+		code int
+		text string
+	}{
+		"no ipam":        {`{"cniVersion":"1.0.0","name":"demo","type":"bridge"}`, 7, "IPAM config missing 'ipam' key"},
+		"no range":       {h.conf("", ""), 7, "no IP ranges specified"},
+		"rangeStart":     {h.conf(`,"rangeStart":"10.1.0.5"`, ""), 7, "no IP ranges specified"},
+		"bad subnet":     {h.conf(`,"subnet":"10.1.0.0"`, ""), 7, "ipam"},
+		"subnet type":    {h.conf(`,"subnet":5`, ""), 7, "subnet"},
+		"too small":      {h.conf(`,"subnet":"10.1.0.0/31"`, ""), 7, "invalid range set 0: Network 10.1.0.0/31 too small to allocate from"},
+		"overlap":        {h.conf(subnet4+`,"ranges":[[{"subnet":"10.1.0.0/16"}]]`, ""), 7, "range set 0 overlaps with 1"},
+		"empty set":      {h.conf(`,"ranges":[[]]`, ""), 7, "invalid range set 0: empty range set"},
+		"relative dir":   {strings.Replace(h.conf(subnet4, ""), h.dir, "var/lib", 1), 7, `"dataDir" "var/lib" is not an absolute path`},
+		"NUL dir":        {strings.Replace(h.conf(subnet4, ""), h.dir, `/a\u0000b`, 1), 7, "dataDir"},
+		"routes":         {h.conf(subnet4+`,"routes":[{"dst":"x"}]`, ""), 7, "routes"},
+		"routes type":    {h.conf(subnet4+`,"routes":{}`, ""), 7, "routes"},
+		"no resolv.conf": {h.conf(subnet4+`,"resolvConf":"/nonexistent/resolv.conf"`, ""), 5, "no such file or directory"},
+		"device":         {h.conf(subnet4+`,"resolvConf":"/dev/zero"`, ""), 5, "not a regular file"},
+		"fifo":           {h.conf(subnet4+fmt.Sprintf(`,"resolvConf":%q`, fifo), ""), 5, "not a regular file"},
+		"name":           {strings.Replace(h.conf(subnet4, ""), "demo", "../x", 1), 7, "network name"},
+		"two of a family": {strings.Replace(h.conf(subnet4+`,"ranges":[[{"subnet":"10.2.0.0/16"}]]`, ""), "1.1.0", "0.2.0", 1), 7,
+			"more than 1 address per family"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			h.want(t, "ADD", "a", tt.conf, "", tt.code, tt.text)
+			if _, err := os.Lstat(h.dir); err == nil {
+				t.Error("the data directory was made")
+			}
+		})
+	}
+}
+
+func TestHostLocalCheck(t *testing.T) {
+	h := leaseHost{t.TempDir()}
+	prev := func(ips string) string {
+		return h.conf(subnet4, `,"prevResult":{"cniVersion":"1.1.0","ips":[`+ips+`]}`)
+	}
+	mine := `{"address":"10.1.0.2/24"}`
+	h.want(t, "CHECK", "a", prev(""), "", 102, "Failed to find address added by container a")
+	if left, _ := os.ReadDir(h.dir); len(left) > 0 {
+		t.Errorf("CHECK made %v", left)
+	}
+	h.run(t, "ADD", "a", h.conf(subnet4, ""), "")
+	h.run(t, "ADD", "b", h.conf(subnet4, ""), "")
+	h.want(t, "CHECK", "a", prev(""), "", 0, "")
+	h.want(t, "CHECK", "a", prev(mine), "", 0, "")
+	h.want(t, "CHECK", "a", prev(mine+`,{"address":"192.0.2.1/24"}`), "", 0, "") // another plugin's
+	h.want(t, "CHECK", "a", prev(`{"address":"10.1.0.3/24"}`), "", 102, `host-local: Failed to find address added by container a; 10.1.0.3 is leased to container b, interface eth0`)
+	h.want(t, "CHECK", "a", prev(mine+`,{"address":"10.1.0.9/24"}`), "", 102, "Failed to find address")
+	h.want(t, "CHECK", "c", prev(""), "", 102, "Failed to find address")
+	os.Remove(filepath.Join(h.dir, "demo", "10.1.0.2"))
+	h.want(t, "CHECK", "a", prev(mine), "", 102, "Failed to find address")
+	h.want(t, "CHECK", "a", prev(""), "", 102, "Failed to find address")
+}
+
+// TestHostLocalDel has configurations that no ADD would take.
+func TestHostLocalDel(t *testing.T) {
+	h := leaseHost{t.TempDir()}
+	for i, conf := range []string{
+		h.conf("", ""),
+		h.conf(`,"subnet":"rubbish","ranges":17,"routes":"x","resolvConf":"/nonexistent"`, `,"runtimeConfig":{"ips":5},"args":{"cni":7}`),
+		strings.Replace(h.conf("", ""), "1.1.0", "0.1.0", 1),
+	} {
+		h.want(t, "ADD", "a", h.conf(subnet4, ""), "", 0, fmt.Sprint("10.1.0.", 2+i))
+		h.want(t, "DEL", "a", conf, "garbage=1", 0, "")
+		h.want(t, "GET", "a", h.conf(subnet4, ""), "", 3, "")
+	}
+	// Of the keys that say where leases are, what can be read is used.
+	t.Chdir(filepath.Dir(h.dir))
+	for _, conf := range []string{
+		h.conf(`,"keepAcrossBoots":"yes"`, ""),
+		strings.Replace(h.conf("", ""), h.dir, filepath.Base(h.dir), 1),
+	} {
+		h.run(t, "ADD", "a", h.conf(subnet4, ""), "")
+		h.want(t, "GC", "", strings.Replace(conf, "{", `{"cni.dev/valid-attachments":[],`, 1), "", 7, "")
+		h.want(t, "DEL", "a", conf, "", 0, "releasing what is leased all the same")
+		h.want(t, "GET", "a", h.conf(subnet4, ""), "", 3, "")
+	}
+	t.Run("usual folder", func(t *testing.T) {
+		const usual = "/var/lib/cni/networks"
+		if _, err := os.ReadDir(usual); errors.Is(err, os.ErrPermission) {
+			t.Skipf("SKIPPED: this user may not read %s", usual)
+		}
+		for _, dir := range []string{"5", `"/a\u0000b"`} {
+			conf := strings.Replace(h.conf("", ""), fmt.Sprintf("%q", h.dir), dir, 1)
+			conf = strings.Replace(conf, "demo", fmt.Sprint("cnibox-test-", os.Getpid()), 1)
+			h.want(t, "DEL", "a", conf, "", 0, "releasing what is leased all the same")
+		}
+	})
+	empty := leaseHost{filepath.Join(t.TempDir(), "none")}
+	empty.want(t, "DEL", "a", empty.conf(subnet4, ""), "", 0, "")
+	empty.want(t, "GC", "", empty.conf(subnet4, `,"cni.dev/valid-attachments":[]`), "", 0, "")
+	if _, err := os.Lstat(empty.dir); err == nil {
+		t.Error("DEL made the data directory")
+	}
+}
+
+func TestHostLocalGC(t *testing.T) {
+	h := leaseHost{t.TempDir()}
+	conf := h.conf(subnet4, "")
+	for _, id := range []string{"a", "b", "c"} {
+		h.run(t, "ADD", id, conf, "")
+	}
+	for ip, content := range map[string]string{"10.1.0.50": "a", "10.1.0.51": "gone", "10.1.0.52": ""} {
+		os.WriteFile(filepath.Join(h.dir, "demo", ip), []byte(content), 0o600)
+	}
+	h.want(t, "GC", "", conf, "", 7, "")
+	h.want(t, "GC", "", h.conf("", `,"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"},{"containerID":"b","ifname":"eth1"}]`), "", 0, "")
+	var left []string
+	files, _ := filepath.Glob(filepath.Join(h.dir, "demo", "10.*"))
+	for _, f := range files {
+		left = append(left, filepath.Base(f))
+	}
+	if got := strings.Join(left, " "); got != "10.1.0.2 10.1.0.50" {
+		t.Errorf("left: %s", got)
+	}
+	h.want(t, "GC", "", h.conf("", `,"cni.dev/valid-attachments":null`), "", 0, "")
+	if files, _ = filepath.Glob(filepath.Join(h.dir, "demo", "10.*")); len(files) > 0 {
+		t.Errorf("left: %v", files)
+	}
+}
+
+func TestHostLocalStatus(t *testing.T) {
+	h := leaseHost{t.TempDir()}
+	conf := h.conf(`,"subnet":"10.1.0.0/30"`, "")
+	h.want(t, "STATUS", "", conf, "", 0, "")
+	h.want(t, "STATUS", "", h.conf("", ""), "", 0, "") // ranges come with ADD
+	if left, _ := os.ReadDir(h.dir); len(left) > 0 {
+		t.Errorf("STATUS made %v", left)
+	}
+	h.run(t, "ADD", "a", conf, "")
+	h.want(t, "STATUS", "", conf, "", 50, "no IP addresses available in range set: 10.1.0.1-10.1.0.2")
+	h.want(t, "STATUS", "", h.conf(`,"subnet":"10.1.0.0/29"`, ""), "", 0, "")
+	h.want(t, "ADD", "b", conf, "", 101, "no IP addresses available in range set: 10.1.0.1-10.1.0.2")
+	h.run(t, "DEL", "a", conf, "")
+	h.want(t, "STATUS", "", conf, "", 0, "")
+	h.want(t, "STATUS", "", h.conf(`,"subnet":"10.1.0.0/32"`, ""), "", 7, "too small to allocate from")
+	blocked := leaseHost{filepath.Join(h.dir, "demo", "lock")}
+	blocked.want(t, "STATUS", "", blocked.conf(subnet4, ""), "", 50, "not a directory")
+	blocked.want(t, "ADD", "a", blocked.conf(subnet4, ""), "", 5, "not a directory")
+}
+
+// TestHostLocalSocket has a socket as the lock: an error, at once.
+func TestHostLocalSocket(t *testing.T) {
+	h := leaseHost{t.TempDir()}
+	if err := os.Mkdir(filepath.Join(h.dir, "demo"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", filepath.Join(h.dir, "demo", "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	start := time.Now()
+	h.want(t, "ADD", "a", h.conf(subnet4, ""), "", 5, "lock")
+	h.want(t, "DEL", "a", h.conf(subnet4, ""), "", 5, "lock")
+	h.want(t, "STATUS", "", h.conf(subnet4, ""), "", 50, "lock")
+	if time.Since(start) > applettest.Timeout {
+		t.Error("waited")
+	}
+}
+
+// Leases are of a boot, which the index is kept for, unless keepAcrossBoots is set.
+func TestHostLocalKeepAcrossBoots(t *testing.T) {
+	for keep, noted := range map[string]bool{"": true, `,"keepAcrossBoots":false`: true, `,"keepAcrossBoots":true`: false} {
+		h := leaseHost{t.TempDir()}
+		h.want(t, "ADD", "a", h.conf(subnet4+keep, ""), "", 0, `"address":"10.1.0.2/24"`)
+		_, err := os.Lstat(filepath.Join(h.dir, ".cnibox/demo/by-boot/kept"))
+		if (err != nil) != noted {
+			t.Errorf("%q: the boot is noted: %t, want %t", keep, err != nil, noted)
+		}
+	}
+}

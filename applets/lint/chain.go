@@ -1,0 +1,127 @@
+package lint
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"cnibox/chain"
+	"cnibox/spec"
+)
+
+// missing notes a plugin that is not of this program, if it is misspelled, or not where external
+// plugins are.
+func (c *checker) missing(p *chain.Plugin, plugin, key string) {
+	if c.isOurs(plugin) {
+		return
+	}
+	found := func(dir string) bool {
+		info, err := os.Stat(filepath.Join(dir, plugin))
+		return err == nil && info.Mode().IsRegular()
+	}
+	if slices.ContainsFunc(append([]string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"}, c.Path...), found) {
+		return
+	}
+	var names []string
+	for _, a := range c.Applets {
+		if a.Main == nil {
+			names = append(names, a.Name)
+		}
+	}
+	switch near := nearest(plugin, names); {
+	case near != "":
+		c.add(p.From.File, join(p.From.Key, key), "unknown plugin %q: did you mean %q?", plugin, near)
+	case len(c.Path) > 0:
+		c.add(p.From.File, join(p.From.Key, key), "plugin %q is neither built in nor in %s", plugin, strings.Join(c.Path, ", "))
+	}
+}
+
+// capabilities notes those that the runtime is asked to fill in, and that nothing reads.
+func (c *checker) capabilities(p *chain.Plugin) {
+	if len(p.Capabilities) == 0 {
+		return
+	}
+	read, all := c.consumed(p)
+	for name, on := range p.Capabilities {
+		if !on || all || slices.Contains(read, name) {
+			continue
+		}
+		meant := ""
+		if near := nearest(name, read); near != "" {
+			meant = fmt.Sprintf(": did you mean %q?", near)
+		}
+		by := p.Type
+		if p.IPAM != "" {
+			by += " with " + p.IPAM
+		}
+		c.problems = append(c.problems, problem{
+			file: p.From.File, key: join(p.From.Key, "capabilities."+name), name: true,
+			text: fmt.Sprintf("%s does not use the capability %q%s", by, name, meant),
+		})
+	}
+}
+
+// consumed returns the capabilities that a plugin, its IPAM plugin and its delegates read; all:
+// one of them is external, and may read any.
+func (c *checker) consumed(p *chain.Plugin) (names []string, all bool) {
+	plugins := []string{p.Type, p.IPAM}
+	if delegated := c.delegated(p.Type); len(delegated) > 0 {
+		members, _ := spec.Members(p.Conf()) // is an object
+		for _, d := range delegated {
+			plugins = append(plugins, d.named(members))
+		}
+	}
+	for _, plugin := range plugins {
+		if plugin == "" {
+			continue
+		}
+		verbs, ok := c.Applets.Plugin(plugin)
+		if !ok {
+			return nil, true
+		}
+		if verbs.Interface {
+			names = append(names, "dns")
+		}
+		if verbs.MAC {
+			names = append(names, "mac")
+		}
+		conf := c.conf(plugin)
+		if conf == nil {
+			continue
+		}
+		for _, t := range c.keysOf(conf).types("runtimeConfig") {
+			if inner, ok := read(t); ok {
+				names = append(names, c.keysOf(inner).names()...)
+			}
+		}
+	}
+	return names, false
+}
+
+// order looks at what the plugins of a list are to each other.
+func (c *checker) order(members []*member) {
+	var makes *member
+	for i, m := range members {
+		if m.verbs == nil {
+			return // what an external plugin makes is not known
+		}
+		key := join(m.From.Key, "type")
+		switch v := m.verbs; {
+		case v.IPAM:
+			c.add(m.From.File, key, `%s gives addresses to another plugin: name it in the "type" of that one's "ipam"`, m.Type)
+		case v.Chained && i == 0:
+			c.add(m.From.File, key, "%s works on what an earlier plugin made, and is the first of the list", m.Type)
+		case v.Chained && makes == nil && slices.ContainsFunc(members[i:], makesInterface):
+			c.add(m.From.File, key, "%s is before the plugin that makes the interface: put it behind that", m.Type)
+		case v.Interface && makes != nil:
+			c.add(m.From.File, key, "%s makes the interface that %s has made already: a list has one of them", m.Type, makes.Type)
+		case v.Interface:
+			makes = m
+		}
+	}
+}
+
+// makesInterface reports whether a plugin makes CNI_IFNAME.
+func makesInterface(m *member) bool { return m.verbs != nil && m.verbs.Interface }

@@ -1,0 +1,347 @@
+package lint
+
+import (
+	"cmp"
+	"encoding"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"cnibox/chain"
+	"cnibox/spec"
+)
+
+// keys are the members that an object may have: those of the structs that it is decoded into,
+// which may be the runtime's, the plugin's and its IPAM plugin's. The zero value has none.
+type keys struct {
+	fields [][]field
+	hidden []string                  // which no struct is to have
+	other  map[string][]reflect.Type // which are decoded into these, whatever the structs have
+}
+
+// A field is a key of a struct.
+type field struct {
+	name   string
+	typ    reflect.Type
+	plugin string // of the tag of that name: see [applet.Applet]
+}
+
+// free are objects in which others than the plugins may look for what they like.
+var free = [...]string{"args", "runtimeConfig", "prevResult", "capabilities"}
+
+// raw is what is decoded later on, or by another plugin.
+var raw = reflect.TypeFor[json.RawMessage]()
+
+// keysOf returns the keys of structs.
+func (c *checker) keysOf(structs ...reflect.Type) (k keys) {
+	for _, t := range structs {
+		k.fields = append(k.fields, c.fieldsOf(t))
+	}
+	return k
+}
+
+// fieldsOf returns the keys of a struct, embedded ones included. A field without a tag has its
+// own name.
+func (c *checker) fieldsOf(t reflect.Type) (all []field) {
+	if known, ok := c.fields[t]; ok {
+		return known
+	}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case f.Anonymous && name == "" && f.Type.Kind() == reflect.Struct:
+			all = append(all, c.fieldsOf(f.Type)...)
+		case f.IsExported():
+			all = append(all, field{cmp.Or(name, f.Name), f.Type, f.Tag.Get("plugin")})
+		}
+	}
+	c.fields[t] = all
+	return all
+}
+
+// types returns what the value of a key is decoded into, in any case of letters.
+func (k keys) types(name string) (types []reflect.Type) {
+	for _, hidden := range k.hidden {
+		if strings.EqualFold(hidden, name) {
+			return nil
+		}
+	}
+	for key, types := range k.other {
+		if strings.EqualFold(key, name) {
+			return types
+		}
+	}
+	for _, fields := range k.fields {
+		for i := range fields {
+			if len(fields[i].name) == len(name) && strings.EqualFold(fields[i].name, name) {
+				types = append(types, fields[i].typ)
+			}
+		}
+	}
+	return types
+}
+
+// names returns all keys, sorted.
+func (k keys) names() (names []string) {
+	for _, fields := range k.fields {
+		for _, f := range fields {
+			if !slices.Contains(k.hidden, f.name) {
+				names = append(names, f.name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// read reports whether an object of the type is read by its members, and how: the struct, if
+// there is one, inside of pointers.
+func read(t reflect.Type) (reflect.Type, bool) {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	p := reflect.PointerTo(t)
+	own := p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+	return t, t.Kind() == reflect.Struct && !own
+}
+
+// pluginKeys compares a plugin's configuration with what is decoded of it.
+func (c *checker) pluginKeys(p *chain.Plugin, verbs *spec.Verbs) {
+	members, err := spec.Members(p.Conf())
+	if err != nil {
+		return // it was not loaded then
+	}
+	known := c.keysOf(c.structs(p.Type, p.IPAM)...)
+	if !verbs.MAC && len(known.types("mac")) == 1 { // that of spec.Common
+		known.hidden = append(known.hidden, "mac")
+	}
+	if verbs.Chained {
+		known.hidden = append(known.hidden, "ipam")
+	}
+	known.other = make(map[string][]reflect.Type)
+	if !c.isOurs(p.IPAM) {
+		known.other["ipam"] = []reflect.Type{raw}
+	}
+	for _, d := range c.delegated(p.Type) {
+		known.other[d.name] = c.delegateTypes(d.named(members))
+	}
+	if ipam := members["ipam"]; p.IPAM == "" && ipam != nil && known.other["ipam"] == nil && !verbs.Chained {
+		if inner, err := spec.Members(ipam); err == nil && len(inner) > 0 {
+			c.add(p.From.File, join(p.From.Key, "ipam"), `"ipam" has no "type": nothing reads it`)
+			known.other["ipam"] = []reflect.Type{raw}
+		}
+	}
+	c.members(p.From.File, p.From.Key, members, known)
+}
+
+// isOurs reports whether a plugin is of this program; none is as good.
+func (c *checker) isOurs(plugin string) bool {
+	if plugin == "" {
+		return true
+	}
+	_, ok := c.Applets.Plugin(plugin)
+	return ok
+}
+
+// structs returns what the configuration of plugins is decoded into.
+func (c *checker) structs(plugins ...string) []reflect.Type {
+	all := []reflect.Type{reflect.TypeFor[spec.Common](), reflect.TypeFor[chain.Member]()}
+	for _, plugin := range plugins {
+		if conf := c.conf(plugin); conf != nil {
+			all = append(all, conf)
+		}
+	}
+	return all
+}
+
+// conf returns the struct with the keys of a plugin of this program; nil: it has none.
+func (c *checker) conf(plugin string) reflect.Type {
+	if plugin == "" {
+		return nil
+	}
+	a, ok := c.Applets.Lookup(plugin)
+	if !ok || a.Conf == nil {
+		return nil
+	}
+	return reflect.TypeOf(a.Conf)
+}
+
+// delegated returns the keys of a plugin whose value is the configuration of another one.
+func (c *checker) delegated(plugin string) (all []field) {
+	conf := c.conf(plugin)
+	if conf == nil {
+		return nil
+	}
+	for _, f := range c.fieldsOf(conf) {
+		if f.plugin != "" {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// named returns the plugin that a configuration names for a delegate.
+func (f field) named(members map[string]json.RawMessage) string {
+	var given struct{ Type string }
+	json.Unmarshal(members[f.name], &given) // what is wrong with it, the plugin says
+	return cmp.Or(given.Type, f.plugin)
+}
+
+// delegateTypes returns what the configuration of a delegate is decoded into. That of an IPAM
+// plugin is what is its "ipam" elsewhere.
+func (c *checker) delegateTypes(plugin string) []reflect.Type {
+	verbs, ok := c.Applets.Plugin(plugin)
+	switch {
+	case !ok:
+		return []reflect.Type{raw}
+	case verbs.IPAM:
+		return c.keysOf(c.structs(plugin)...).types("ipam")
+	}
+	return c.structs(plugin)
+}
+
+// object compares the members of an object with keys, and what they are with types.
+func (c *checker) object(file, path string, doc json.RawMessage, known keys) {
+	if members, err := spec.Members(doc); err == nil { // else decoding reports it
+		c.members(file, path, members, known)
+	}
+}
+
+// members is object for one that is read. In free objects unknown keys are others' affair.
+func (c *checker) members(file, path string, members map[string]json.RawMessage, known keys) {
+	for name, doc := range members {
+		switch types := known.types(name); {
+		case len(types) > 0:
+			c.value(file, join(path, name), doc, types)
+		case isFree(path), strings.HasPrefix(name, "_"), strings.HasPrefix(name, "//"): // as people write comments
+		default:
+			c.problems = append(c.problems, problem{
+				file: file, key: join(path, name), name: true,
+				text: fmt.Sprintf("unknown key %q%s", name, c.suggest(name, known)),
+			})
+		}
+	}
+}
+
+// value compares a value with the types that it is decoded into.
+func (c *checker) value(file, path string, doc json.RawMessage, types []reflect.Type) {
+	if string(doc) == "null" {
+		return
+	}
+	var structs, lists []reflect.Type
+	for _, t := range typesOf(path, types) {
+		inner, members := read(t)
+		switch {
+		case members && doc[0] == '{':
+			structs = append(structs, inner)
+		case inner.Kind() == reflect.Slice && inner.Elem().Kind() != reflect.Uint8 && doc[0] == '[' && !reflect.PointerTo(inner).Implements(reflect.TypeFor[json.Unmarshaler]()):
+			lists = append(lists, inner.Elem())
+		case inner != raw && !c.quick:
+			if err := spec.Unmarshal(relative(path), doc, reflect.New(inner).Interface()); err != nil {
+				c.add(file, path, "%v", err)
+				return
+			}
+		}
+	}
+	if len(structs) > 0 {
+		c.object(file, path, doc, c.keysOf(structs...))
+	}
+	if len(lists) > 0 {
+		var elements []json.RawMessage
+		json.Unmarshal(doc, &elements) // is an array
+		for i, e := range elements {
+			c.value(file, fmt.Sprintf("%s[%d]", path, i), e, lists)
+		}
+	}
+}
+
+// isFree reports whether a key is one of the free objects, or in one.
+func isFree(path string) bool {
+	path = relative(path)
+	for _, name := range free {
+		if i := strings.Index(path, name); i >= 0 && (i == 0 || path[i-1] == '.') {
+			return true
+		}
+	}
+	return false
+}
+
+// relative is a key as the plugin's own configuration has it.
+func relative(path string) string {
+	if strings.HasPrefix(path, "plugins[") {
+		_, path, _ = strings.Cut(path, ".")
+	}
+	return path
+}
+
+// typesOf are the types of a value: those of routes and dns, which plugins leave to the reader of
+// results, take the place of JSON.
+func typesOf(path string, types []reflect.Type) []reflect.Type {
+	if slices.ContainsFunc(types, func(t reflect.Type) bool { return t != raw }) {
+		return types
+	}
+	switch relative(path) {
+	case "ipam.routes", "routes":
+		return []reflect.Type{reflect.TypeFor[[]spec.Route]()}
+	case "ipam.dns", "dns":
+		return []reflect.Type{reflect.TypeFor[spec.DNS]()}
+	}
+	return types
+}
+
+// suggest is what was meant, as the rest of a sentence; empty: nothing is alike.
+func (c *checker) suggest(name string, known keys) string {
+	names := known.names()
+	if near := nearest(name, names); near != "" {
+		return fmt.Sprintf(": did you mean %q?", near)
+	}
+	for _, key := range names {
+		for _, t := range known.types(key) {
+			if inner, ok := read(t); ok && len(c.keysOf(inner).types(name)) > 0 {
+				return fmt.Sprintf(": it belongs in %q", key)
+			}
+		}
+	}
+	return ""
+}
+
+// nearest returns the name that most of a misspelled one agrees with; empty: none does.
+func nearest(name string, names []string) (near string) {
+	least := 1 + min(2, len(name)/3)
+	for _, other := range names {
+		if len(name) > 3 && len(other) > len(name) && strings.EqualFold(other[:len(name)], name) {
+			return other
+		}
+		if d := distance(strings.ToLower(name), strings.ToLower(other)); d < least {
+			near, least = other, d
+		}
+	}
+	return near
+}
+
+// distance is the number of letters to insert, delete, replace or exchange with the next one.
+func distance(a, b string) int {
+	before, row := make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		next := make([]int, len(b)+1)
+		next[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			next[j] = min(row[j]+1, next[j-1]+1, row[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				next[j] = min(next[j], before[j-2]+1)
+			}
+		}
+		before, row = row, next
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,152 @@
+package lint
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"cnibox/chain"
+	"cnibox/spec"
+)
+
+// A network is a list of a file, with its plugins.
+type network struct {
+	list    *chain.List
+	file    string
+	members []*member
+}
+
+// A HostRoute is a route of the host's main table.
+type HostRoute struct {
+	Dst   netip.Prefix
+	Link  string
+	Alias string // of the link, which has the label of an attachment
+}
+
+// compare looks at the networks of several files, and at the routes of the host.
+func (c *checker) compare(networks []*network) {
+	for i, n := range networks {
+		for _, other := range networks[:i] {
+			if n.list.Name == other.list.Name {
+				used := first(n, other)
+				unused := n
+				if used == n {
+					unused = other
+				}
+				c.add(unused.file, "name", "network %q is in %s too, which is used instead", n.list.Name, used.file)
+				break
+			}
+		}
+	}
+	for i, n := range networks {
+		for j, m := range n.members {
+			c.shadowed(n, m)
+			for _, r := range m.claims.Ranges {
+				if c.overlaps(m, r, n.members[:j]) {
+					continue
+				}
+				for _, other := range networks[:i] {
+					if other.list.Name != n.list.Name && c.overlaps(m, r, other.members) {
+						break
+					}
+				}
+			}
+		}
+	}
+}
+
+// first is the one of two files that a runtime uses: a list before a configuration of one
+// plugin, and then by name.
+func first(a, b *network) *network {
+	single := func(n *network) bool { return n.members[0].From.Key == "" && n.members[0].From.File == n.file }
+	switch {
+	case single(a) != single(b):
+		if single(a) {
+			return b
+		}
+		return a
+	case a.file < b.file:
+		return a
+	}
+	return b
+}
+
+// overlaps notes a range that has addresses of another one, or whose subnet the host would
+// route to two links.
+func (c *checker) overlaps(m *member, r spec.Range, others []*member) bool {
+	for _, other := range others {
+		for _, o := range other.claims.Ranges {
+			text := ""
+			switch {
+			case r.First.BitLen() == o.First.BitLen() && r.First.Compare(o.Last) <= 0 && o.First.Compare(r.Last) <= 0:
+				text = fmt.Sprintf("addresses of %s are given out by %s as well (%s)", written(r), other.From.File, written(o))
+			case m.claims.Routed && other.claims.Routed && m.claims.Link != other.claims.Link && r.Subnet.Overlaps(o.Subnet):
+				text = fmt.Sprintf("%s overlaps with %s in %s: the host can route it to one link", r.Subnet, o.Subnet, other.From.File)
+			default:
+				continue
+			}
+			c.problems = append(c.problems, problem{file: m.From.File, key: join(m.From.Key, "ipam"), value: written(r).String(), text: text})
+			return true
+		}
+	}
+	return false
+}
+
+// written is a range as the configuration has it: a subnet, or a single address in one.
+func written(r spec.Range) netip.Prefix {
+	if r.First == r.Last {
+		return netip.PrefixFrom(r.First, r.Subnet.Bits())
+	}
+	return r.Subnet
+}
+
+// shadowed notes routes of the host that lead a part of a network elsewhere.
+func (c *checker) shadowed(n *network, m *member) {
+	if !m.claims.Routed {
+		return
+	}
+	for _, r := range m.claims.Ranges {
+		for _, route := range c.Routes {
+			if route.Link == m.claims.Link || spec.LabelOf(route.Alias, n.list.Name) || route.Dst.Bits() < r.Subnet.Bits() || !r.Subnet.Overlaps(route.Dst) {
+				continue
+			}
+			c.problems = append(c.problems, problem{file: m.From.File, key: join(m.From.Key, "ipam"), value: written(r).String(),
+				text: fmt.Sprintf("%s: the host has a route to %s by %s, so it does not reach containers there", r.Subnet, route.Dst, route.Link)})
+			break
+		}
+	}
+}
+
+// routes notes gateways of routes that are in no network of the container, which the kernel
+// refuses.
+func (c *checker) routes(m *member) {
+	type gateway struct{ Gateway netip.Addr }
+	var conf struct {
+		IPAM struct {
+			gateway
+			Routes []struct {
+				Dst netip.Prefix
+				GW  netip.Addr
+			}
+			Ranges    [][]gateway
+			Addresses []gateway
+		}
+	}
+	if len(m.claims.Ranges) == 0 || json.Unmarshal(m.Conf(), &conf) != nil {
+		return
+	}
+	gateways := append(slices.Concat(conf.IPAM.Ranges...), conf.IPAM.Addresses...)
+	gateways = append(gateways, conf.IPAM.gateway)
+	for i, r := range conf.IPAM.Routes {
+		reached := !r.GW.IsValid() ||
+			slices.ContainsFunc(m.claims.Ranges, func(o spec.Range) bool { return o.Subnet.Contains(r.GW) }) ||
+			slices.Contains(gateways, gateway{r.GW})
+		for j, o := range conf.IPAM.Routes {
+			reached = reached || i != j && o.Dst.Bits() > 0 && o.Dst.Contains(r.GW)
+		}
+		if !reached {
+			c.add(m.From.File, join(m.From.Key, fmt.Sprintf("ipam.routes[%d].gw", i)), "the gateway %s of the route to %s is in no network of the container", r.GW, r.Dst)
+		}
+	}
+}

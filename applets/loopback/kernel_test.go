@@ -1,0 +1,105 @@
+package loopback_test
+
+import (
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+
+	"cnibox/applets/applettest"
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// A box is a container whose lo is down.
+type box struct {
+	*applettest.Host
+	cont applettest.Container
+	c    *rtnl.Conn // in the container
+}
+
+func newBox(t *testing.T) *box {
+	t.Helper()
+	ns := kerneltest.NS(t)
+	return &box{applettest.NewHost(t), applettest.Container{ID: "ctr1", Path: kerneltest.NSPath(t, ns), NS: ns}, kerneltest.Dial(t, ns)}
+}
+
+// verb calls the plugin.
+func (b *box) verb(verb spec.Verb) (code int, out string) {
+	b.T.Helper()
+	return b.Call(verb, "loopback", `{"cniVersion":"0.3.1","name":"cni-loopback","type":"loopback"}`, b.cont)
+}
+
+func loIsUp(t *testing.T, c *rtnl.Conn) bool {
+	t.Helper()
+	lo, err := c.Link("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lo.Up
+}
+
+// DEL leaves lo up as long as the namespace has another interface.
+func TestKernelLoopbackDelKeepsLoForOthers(t *testing.T) {
+	b := newBox(t)
+	c := b.c
+	if code, out := b.verb(spec.Add); code != 0 {
+		t.Fatal(out)
+	}
+	if err := c.AddLink(rtnl.LinkSpec{Name: "eth0", Up: true, Peer: &rtnl.LinkSpec{Name: "peer"}}); err != nil {
+		t.Fatal(err)
+	}
+	if code, out := b.verb(spec.Del); code != 0 || !loIsUp(t, c) {
+		t.Errorf("with eth0: got code %d, lo up %t: %s", code, loIsUp(t, c), out)
+	}
+	if err := c.DelLink("eth0"); err != nil {
+		t.Fatal(err)
+	}
+	if code, out := b.verb(spec.Del); code != 0 || loIsUp(t, c) {
+		t.Errorf("alone: got code %d, lo up %t: %s", code, loIsUp(t, c), out)
+	}
+}
+
+// An address that is no loopback address is found before lo is changed.
+func TestKernelLoopbackNonLoopbackAddress(t *testing.T) {
+	b := newBox(t)
+	c := b.c
+	lo, err := c.Link("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.AddAddr(lo.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("10.9.9.9/32")}); err != nil {
+		t.Fatal(err)
+	}
+	code, out := b.verb(spec.Add)
+	if code != spec.CodeNetNS || !strings.Contains(out, "non-loopback address: 10.9.9.9/32") {
+		t.Errorf("got code %d, %s", code, out)
+	}
+	if loIsUp(t, c) {
+		t.Error("lo is up after an error")
+	}
+}
+
+// containerd adds loopback and the pod's networks at the same moment.
+func TestKernelLoopbackConcurrentAdds(t *testing.T) {
+	b := newBox(t)
+	c := b.c
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if code, out := b.verb(spec.Add); code != 0 {
+				t.Error(out)
+			}
+		})
+	}
+	wg.Go(func() {
+		if err := c.AddLink(rtnl.LinkSpec{Name: "eth0", Up: true, Peer: &rtnl.LinkSpec{Name: "peer"}}); err != nil {
+			t.Error(err)
+		}
+	})
+	wg.Wait()
+	if !loIsUp(t, c) {
+		t.Error("lo is down")
+	}
+}

@@ -1,0 +1,231 @@
+package portmap_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"cnibox/applets/applettest"
+	"cnibox/internal/fault"
+	"cnibox/internal/kerneltest"
+	"cnibox/internal/nfttest"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+const anyPort = `{"hostPort":8080,"containerPort":80}`
+
+// localnet reads route_localnet of a link of the host.
+func (n *bridged) localnet(link string) string {
+	n.T.Helper()
+	v, err := n.NS.Sysctl("net/ipv4/conf/" + link + "/route_localnet")
+	n.NoError(err)
+	return v
+}
+
+// attackLocal lets a namespace send packets for 127.0.0.0/8 to a gateway.
+func (n *bridged) attackLocal(ns *rtnl.NS, gw string) {
+	n.T.Helper()
+	c := kerneltest.Dial(n.T, ns)
+	n.NoError(ns.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
+	n.NoError(c.Do(rtnl.DropAddr(kerneltest.Link(n.T, c, "lo").Index, rtnl.Addr{Prefix: netip.MustParsePrefix("127.0.0.1/8")}),
+		rtnl.NewRoute(rtnl.Route{Dst: netip.MustParsePrefix("127.0.0.0/8"), GW: netip.MustParseAddr(gw), Link: kerneltest.Link(n.T, c, "eth0").Index})))
+}
+
+// exposed reports whether the namespace reaches a service of the host on 127.0.0.1.
+func (n *bridged) exposed(ns *rtnl.NS, within time.Duration) bool {
+	c, err := applettest.Connect(ns, "tcp", "127.0.0.1:80", within)
+	if err == nil {
+		c.Close()
+	}
+	return err == nil
+}
+
+// route_localnet is on for as long as a mapping of the link needs it, whichever
+// verb ends the last one, and then as it was before.
+func TestKernelPortmapRestoresLocalnet(t *testing.T) {
+	gc := func(valid string) func(n *bridged) error {
+		return func(n *bridged) error {
+			_, err := n.Do(spec.GC, "portmap", spec.Call{}, `"cni.dev/valid-attachments":[`+valid+`]`, "")
+			return err
+		}
+	}
+	del := func(id string) func(n *bridged) error {
+		return func(n *bridged) error {
+			_, err := n.Do(spec.Del, "portmap", spec.Call{ContainerID: id, IfName: "eth0"}, "", "")
+			return err
+		}
+	}
+	for name, end := range map[string][2]func(n *bridged) error{
+		"DEL": {del("c1"), del("c2")},
+		"GC":  {gc(`{"containerID":"c2","ifname":"eth0"}`), gc("")},
+		"ADD without mappings": {
+			func(n *bridged) error { return n.Publish(spec.Add, "c1", "") },
+			func(n *bridged) error { return n.Publish(spec.Add, "c2", "") },
+		},
+	} {
+		for _, before := range []string{"0", "1"} {
+			t.Run(name+" "+before, func(t *testing.T) {
+				n := newBridged(t)
+				n.NoError(n.NS.SetSysctl("net/ipv4/conf/br0/route_localnet", before))
+				n.NoError(n.Publish(spec.Add, "c1", anyPort))
+				n.NoError(n.Publish(spec.Add, "c1", anyPort)) // an ADD of the same attachment keeps what was
+				n.NoError(n.Publish(spec.Add, "c2", `{"hostPort":9090,"containerPort":80}`))
+				if got := n.localnet("br0"); got != "1" {
+					t.Errorf("with two mappings: %s", got)
+				}
+				n.NoError(end[0](n))
+				if got := n.localnet("br0"); got != "1" {
+					t.Errorf("with one mapping left: %s", got)
+				}
+				n.NoError(end[1](n))
+				if got := n.localnet("br0"); got != before {
+					t.Errorf("without mappings: %s, before it was %s", got, before)
+				}
+				if n.Files() != "" {
+					t.Errorf("files left: %s", n.Files())
+				}
+			})
+		}
+	}
+}
+
+// After DEL of the last mapping a neighbour does not reach the host's 127.0.0.1, also after the
+// rule set is flushed.
+func TestKernelPortmapLeavesNothingExposed(t *testing.T) {
+	n := newBridged(t)
+	n.Serve(n.NS, "host's own")
+	n.attackLocal(n.C2.NS, "10.9.0.1")
+	n.NoError(n.NS.SetSysctl("net/ipv4/conf/br0/route_localnet", "1"))
+	if !n.exposed(n.C2.NS, applettest.Timeout) {
+		t.Fatal("the attack does not work even without protection")
+	}
+	n.NoError(n.NS.SetSysctl("net/ipv4/conf/br0/route_localnet", "0"))
+	n.NoError(n.Publish(spec.Add, "c1", anyPort))
+	if n.exposed(n.C2.NS, time.Second) {
+		t.Error("exposed with a published port")
+	}
+	n.NoError(n.Publish(spec.Del, "c1", anyPort))
+	n.flushRuleset()
+	if n.exposed(n.C2.NS, time.Second) {
+		t.Error("exposed after DEL and a flush of the rule set")
+	}
+}
+
+// flushRuleset runs `nft flush ruleset` on the host.
+func (n *bridged) flushRuleset() {
+	n.T.Helper()
+	path, err := exec.LookPath("nft")
+	if err != nil {
+		n.T.Skip("SKIPPED: nft is not installed")
+	}
+	n.NoError(n.NS.Do(func() error { return exec.Command(path, "flush", "ruleset").Run() }))
+}
+
+// An ADD that fails leaves tables that it has not made: their guard protects 127.0.0.1 wherever
+// route_localnet is on.
+func TestKernelUndoKeepsForeignTables(t *testing.T) {
+	n := newBridged(t)
+	n.Serve(n.NS, "host's own")
+	n.attackLocal(n.Outside, "192.0.2.1")
+	n.NoError(n.Publish(spec.Add, "c1", anyPort))
+	n.NoError(n.Publish(spec.Del, "c1", anyPort))
+	n.NoError(n.NS.SetSysctl("net/ipv4/conf/out0/route_localnet", "1"))
+	before := nfttest.Ruleset(t, n.NS)
+	h := &applettest.Host{T: t, NS: n.NS, Dir: t.TempDir()}
+	for applet, conf := range map[string]string{
+		"bridge": `{"cniVersion":"1.1.0","name":"net2","type":"bridge","bridge":"br7","isGateway":true,"ipMasq":true,"macspoofchk":true,
+			"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.7.0.0/24"}}`,
+		"ptp": `{"cniVersion":"1.1.0","name":"net2","type":"ptp","ipMasq":true,
+			"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.7.0.0/24"}}`,
+	} {
+		n.NoError(n.NS.SetSysctl("net/ipv4/ip_forward", "0"))
+		failed := false
+		fault.Hook = func(what string) error {
+			// The first change after the rule set's: its undo has everything to do.
+			if strings.Contains(what, "forward") {
+				failed = true
+				return errors.New("injected")
+			}
+			return nil
+		}
+		p := h.Container("c3")
+		code, out := h.Call(spec.Add, applet, conf, p)
+		fault.Hook = nil
+		if code == 0 || !failed {
+			t.Fatalf("%s: ADD was to fail: %s", applet, out)
+		}
+		if nfttest.Ruleset(t, n.NS) != before {
+			t.Errorf("%s: a failed ADD changed the rule set", applet)
+		}
+		if n.exposed(n.Outside, time.Second) {
+			t.Errorf("%s: exposed after a failed ADD", applet)
+		}
+	}
+}
+
+// Whatever prevResult says, route_localnet is set on the host-side veth of the container's own link,
+// or on the bridge that this is a port of, and nowhere else.
+func TestKernelPortmapWrongPrevResult(t *testing.T) {
+	n := newBridged(t)
+	host := kerneltest.Dial(t, n.NS)
+	n.NoError(host.AddLink(rtnl.LinkSpec{Name: "br1", Kind: rtnl.Bridge{}, Up: true}))
+	n.AddAddrs(host, "br1", "10.8.0.1/24")
+	for name, prev := range map[string]string{
+		"address on the LAN": `"interfaces":[{"name":"out0"},{"name":"eth0","sandbox":%q}],"ips":[{"address":"192.0.2.2/24","interface":1}]`,
+		"link of the host":   `"interfaces":[{"name":"out0","sandbox":""}],"ips":[{"address":"192.0.2.2/24","interface":0},{"address":"192.0.2.3/24"}],"x":%q`,
+		"another bridge":     `"interfaces":[{"name":"br1"},{"name":"eth0","sandbox":%q}],"ips":[{"address":"10.8.0.7/24","interface":1}]`,
+		"behind a gateway":   `"interfaces":[{"name":"eth0","sandbox":%q}],"ips":[{"address":"203.0.113.9/24","interface":0}]`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := n.Do(spec.Add, "portmap", n.C1.Call(), `"runtimeConfig":{"portMappings":[`+anyPort+`]}`,
+				`{"cniVersion":"1.1.0",`+fmt.Sprintf(prev, n.C1.Path)+`}`)
+			n.NoError(err)
+			for _, link := range []string{"out0", "br1", "br0", "lo"} {
+				if got := n.localnet(link); got != "0" {
+					t.Errorf("route_localnet of %s: %s", link, got)
+				}
+			}
+			n.Result(n.Do(spec.Del, "portmap", n.C1.Call(), "", ""))
+		})
+	}
+}
+
+// route_localnet is set on the link that leads to the container: the host-side veth, or the host's
+// interface in a VLAN of the bridge.
+func TestKernelPortmapLocalnetLinks(t *testing.T) {
+	n := newBridged(t)
+	host := kerneltest.Dial(t, n.NS)
+	c := kerneltest.NS(t)
+	path := kerneltest.NSPath(t, c)
+	n.NoError(host.AddLink(rtnl.LinkSpec{Name: "ptp0", Up: true, Peer: &rtnl.LinkSpec{Name: "eth0", NS: c}}))
+	n.AddAddrs(host, "ptp0", "10.6.0.1/24")
+	n.Configure(c, "10.6.0.2/24", "fd00:6::2/64", "10.6.0.1", "fe80::1")
+	br := kerneltest.Link(t, host, "br0").Index
+	n.NoError(host.AddLink(rtnl.LinkSpec{Name: "gw5p", Master: br, Up: true, Peer: &rtnl.LinkSpec{Name: "gw5"}}))
+	n.AddAddrs(host, "gw5", "10.5.0.1/24")
+	add := func(netns, addr string) {
+		t.Helper()
+		_, err := n.Do(spec.Add, "portmap", spec.Call{ContainerID: "c9", IfName: "eth0", NetNS: netns},
+			`"runtimeConfig":{"portMappings":[`+anyPort+`]}`, `{"cniVersion":"1.1.0","ips":[{"address":"`+addr+`"}]}`)
+		n.NoError(err)
+	}
+	add(path, "10.6.0.2/24")
+	n.Serve(c, "pair")
+	if got := n.Ask(n.NS, "tcp", "127.0.0.1:8080"); got != "pair 10.6.0.1" {
+		t.Errorf("by 127.0.0.1: %q", got)
+	}
+	add(n.C1.Path, "10.5.0.2/24") // the same attachment, by another link
+	if n.localnet("ptp0") != "0" || n.localnet("gw5") != "1" {
+		t.Errorf("ptp0 %s, gw5 %s", n.localnet("ptp0"), n.localnet("gw5"))
+	}
+	n.NoError(host.DelLink("gw5"))
+	n.Result(n.Do(spec.Del, "portmap", spec.Call{ContainerID: "c9", IfName: "eth0"}, "", "")) // the link is gone
+	if n.Files() != "" {
+		t.Errorf("files left: %s", n.Files())
+	}
+}

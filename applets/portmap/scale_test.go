@@ -1,0 +1,193 @@
+package portmap_test
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/applettest"
+	"cnibox/internal/kerneltest"
+	"cnibox/nft"
+	"cnibox/spec"
+)
+
+// manyPorts maps n host ports up to 59999 to the same ports of the container, but the last
+// of each thousand to port 80.
+func manyPorts(n int, protocol string) string {
+	var b strings.Builder
+	for p := 60000 - n; p < 60000; p++ {
+		to := p
+		if p%1000 == 999 {
+			to = 80
+		}
+		fmt.Fprintf(&b, `,{"hostPort":%d,"containerPort":%d,"protocol":%q}`, p, to, protocol)
+	}
+	return b.String()[1:]
+}
+
+// A cost is what a call took: processor time of this process and bytes allocated, which do
+// not depend on what else runs on the machine.
+type cost struct {
+	cpu   time.Duration
+	bytes uint64
+}
+
+func costOf(fn func()) cost {
+	now := func() time.Duration {
+		var u unix.Rusage
+		_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	cpu := now()
+	fn()
+	cpu = now() - cpu
+	runtime.ReadMemStats(&after)
+	return cost{cpu, after.TotalAlloc - before.TotalAlloc}
+}
+
+// Servers for RTP publish thousands of ports: time and memory grow with their number and
+// not with its square, and each port works.
+func TestKernelPortmapThousands(t *testing.T) {
+	const few, many = 2000, 10000
+	costs := map[string]cost{}
+	for _, count := range []int{few, many} {
+		n := newBridged(t)
+		n.Serve(n.C1.NS, "one")
+		ports := manyPorts(count, "udp")
+		for _, v := range []spec.Verb{spec.Add, spec.Check, spec.Del} {
+			costs[fmt.Sprint(v, count)] = costOf(func() { n.NoError(n.Publish(v, "c1", ports)) })
+			if v != spec.Add {
+				continue
+			}
+			owned, err := nft.Open(n.NS).Owned(spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"})
+			// two families: ports, and what is masqueraded, where port 80 counts once
+			if want := 2*count + 2*(count-count/1000+1); err != nil || len(owned) != want {
+				t.Errorf("%d ports: %d elements, want %d; %v", count, len(owned), want, err)
+			}
+			for p := 59999; p > 60000-count; p -= 1000 {
+				for _, to := range []string{"192.0.2.1", "[fd00:2::1]"} {
+					if got := n.Ask(n.Outside, "udp", fmt.Sprint(to, ":", p)); !strings.HasPrefix(got, "one ") {
+						t.Errorf("%d ports: %s:%d: %q", count, to, p, got)
+					}
+				}
+			}
+		}
+		if got := n.elements(); got != "\nfiles " {
+			t.Errorf("%d ports: after DEL: %.200s", count, got)
+		}
+	}
+	for _, v := range []spec.Verb{spec.Add, spec.Check, spec.Del} {
+		small, big := costs[fmt.Sprint(v, few)], costs[fmt.Sprint(v, many)]
+		t.Logf("%s: %d ports %v %d KB, %d ports %v %d KB", v, few, small.cpu, small.bytes>>10, many, big.cpu, big.bytes>>10)
+		if big.cpu > 10*small.cpu+100*time.Millisecond || big.cpu > kerneltest.Timeout(1300*time.Millisecond) {
+			t.Errorf("%s: %v for %d ports, %v for %d", v, small.cpu, few, big.cpu, many)
+		}
+		if big.bytes > 8*small.bytes || big.bytes > 80<<20 {
+			t.Errorf("%s: %d KB for %d ports, %d KB for %d", v, small.bytes>>10, few, big.bytes>>10, many)
+		}
+	}
+}
+
+// What holds for a few ports holds for thousands: an ADD that is refused for one of them
+// changes nothing, also one that replaces an earlier one; a dead container's are taken
+// over; all of them are pending for another network of the container, which gets them.
+func TestKernelPortmapThousandsOwned(t *testing.T) {
+	const count = 2000
+	n := newBridged(t)
+	n.Serve(n.C1.NS, "one")
+	n.Serve(n.C2.NS, "two")
+	ports := manyPorts(count, "tcp")
+	n.NoError(n.Publish(spec.Add, "c2", `{"hostPort":58001,"containerPort":80}`))
+	for range 2 {
+		before := n.elements()
+		if err := n.Publish(spec.Add, "c1", ports); err == nil || spec.AsError(err).Code != spec.CodeBusy {
+			t.Fatalf("a port that is taken: %v", err)
+		}
+		if after := n.elements(); after != before {
+			t.Errorf("a refused ADD changed %.300s to %.300s", before, after)
+		}
+		n.NoError(n.Publish(spec.Add, "c1", applettest.BothProtocols)) // the second time it replaces these
+	}
+	n.NoError(n.Publish(spec.Del, "c2", ""))
+	n.NoError(n.Publish(spec.Add, "c1", ports))
+	n.NoError(n.Publish(spec.Add, "c1", ports))
+	n.NoError(n.Publish(spec.Check, "c1", ports))
+	if got := n.Ask(n.Outside, "tcp", "192.0.2.1:8080"); got != "no answer" {
+		t.Errorf("port of the first ADD: %q", got)
+	}
+	if err := n.Publish(spec.Check, "c1", manyPorts(count+100, "tcp")); err == nil || len(err.Error()) > 4000 {
+		t.Errorf("CHECK of ports that are not there: %.200v", err)
+	}
+	second := func(v spec.Verb) {
+		t.Helper()
+		_, err := n.Do(v, "portmap", spec.Call{ContainerID: "c1", IfName: "eth1", NetNS: n.C1.Path},
+			`"runtimeConfig":{"portMappings":[`+ports+`]}`, `{"cniVersion":"1.1.0","ips":[{"address":"10.9.0.12/24"},{"address":"fd00:9::12/64"}]}`)
+		n.NoError(err)
+	}
+	second(spec.Add)
+	n.NoError(n.Publish(spec.Del, "c1", ports))
+	second(spec.Check)
+	for _, from := range []string{"192.0.2.1", "[fd00:2::1]"} {
+		if got := n.Ask(n.Outside, "tcp", from+":58999"); !strings.HasPrefix(got, "two ") {
+			t.Errorf("after DEL of the first network: %q", got)
+		}
+	}
+	second(spec.Del)
+	n.NoError(n.Publish(spec.Add, "c1", ports))
+	n.NoError(os.Remove(n.C1.Path))
+	n.NoError(n.Publish(spec.Add, "c2", ports))
+	if got := n.Ask(n.Outside, "tcp", "192.0.2.1:58999"); !strings.HasPrefix(got, "two ") {
+		t.Errorf("taken over: %q", got)
+	}
+	n.Result(n.Do(spec.GC, "portmap", spec.Call{}, `"cni.dev/valid-attachments":[]`, ""))
+	if got := n.elements(); got != "\nfiles " {
+		t.Errorf("after GC: %.200s", got)
+	}
+}
+
+// The kernel refuses one of the batches: nothing of the ports before it stays.
+func TestKernelPortmapThousandsFail(t *testing.T) {
+	n := newBridged(t)
+	ports := manyPorts(1000, "tcp")
+	batches := applettest.EachFault(t, "nft batch", func() error { return n.Publish(spec.Add, "c1", ports) }, func(change string, err error) {
+		if err == nil || n.elements() != "\nfiles " {
+			t.Fatalf("%s failed: %v, and left %.300s", change, err, n.elements())
+		}
+	})
+	if batches < 2 {
+		t.Errorf("ADD made %d batches", batches)
+	}
+}
+
+// Each port from 1 to 65535 at once.
+func TestKernelPortmapAllPorts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long")
+	}
+	n := newBridged(t)
+	n.Serve(n.C1.NS, "one")
+	var b strings.Builder
+	for p := 1; p < 1<<16; p++ {
+		fmt.Fprintf(&b, `,{"hostPort":%d,"containerPort":%d,"protocol":"tcp","hostIP":""}`, p, 80+p%2*(p-80))
+	}
+	ports := b.String()[1:]
+	n.NoError(n.Publish(spec.Add, "c1", ports))
+	for _, to := range []string{"192.0.2.1:2", "[fd00:2::1]:65534", "192.0.2.1:40000"} {
+		if got := n.Ask(n.Outside, "tcp", to); !strings.HasPrefix(got, "one ") {
+			t.Errorf("%s: %q", to, got)
+		}
+	}
+	n.NoError(n.Publish(spec.Check, "c1", ports))
+	n.NoError(n.Publish(spec.Del, "c1", ""))
+	if got := n.elements(); got != "\nfiles " {
+		t.Errorf("after DEL: %.200s", got)
+	}
+}

@@ -1,0 +1,275 @@
+package ptp_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"cnibox/applets/applettest"
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// routesOf lists the routes of a namespace's main table as ip-route(8) does, without
+// those that the kernel has made by itself.
+func routesOf(t *testing.T, ns *rtnl.NS) (out []string) {
+	t.Helper()
+	c := kerneltest.Dial(t, ns)
+	routes, err := c.Routes(rtnl.RouteFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range routes {
+		if r.Protocol == 2 { // RTPROT_KERNEL
+			continue
+		}
+		l, err := c.LinkAt(r.Link)
+		if err != nil {
+			t.Fatal(err)
+		}
+		line := r.Dst.String()
+		if r.GW.IsValid() {
+			line += " via " + r.GW.String()
+		}
+		line += " dev " + strings.TrimRight(l.Name, "0123456789abcdef")
+		if r.Dst.Addr().Is4() {
+			line += fmt.Sprintf(" scope %d", *r.Scope)
+		}
+		if r.Src.IsValid() {
+			line += " src " + r.Src.String()
+		}
+		out = append(out, line)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// The routes are the reference's: the container reaches its neighbours too through the
+// gateway address, and the host has one route for each address.
+func TestKernelPtpRoutes(t *testing.T) {
+	h := applettest.NewHost(t)
+	p := h.Container("a")
+	endlessDAD(t, h.NS, p.NS)
+	res := h.Must(spec.Add, "ptp", applettest.PtpConf, p)
+	for ns, want := range map[*rtnl.NS][2]string{h.NS: {"veth", "fd00:1::1/"}, p.NS: {"eth0", "fd00:1::2/"}} {
+		c := kerneltest.Dial(t, ns)
+		if addr := kerneltest.Addr(t, c, kerneltest.Link(t, c, want[0]).Index, want[1]); addr.Tentative || !addr.NoDAD {
+			t.Errorf("got %+v, want no duplicate detection", addr)
+		}
+	}
+	want := []string{
+		"0.0.0.0/0 via 10.1.0.1 dev eth scope 0",
+		"10.1.0.0/24 via 10.1.0.1 dev eth scope 0 src 10.1.0.2",
+		"10.1.0.1/32 dev eth scope 253 src 10.1.0.2",
+		"::/0 via fd00:1::1 dev eth",
+		"fd00:1::/64 via fd00:1::1 dev eth src fd00:1::2",
+		"fd00:1::1/128 dev eth src fd00:1::2",
+	}
+	if got := routesOf(t, p.NS); !slices.Equal(got, want) {
+		t.Errorf("container: got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if got := routesOf(t, h.NS); !slices.Equal(got, []string{"10.1.0.2/32 dev veth scope 254", "fd00:1::2/128 dev veth"}) {
+		t.Errorf("host: got\n%s", strings.Join(got, "\n"))
+	}
+	if strings.Index(res, `"name": "veth`) > strings.Index(res, `"name": "eth0"`) || !strings.Contains(res, `"interface": 1`) {
+		t.Errorf("the host-side veth comes first, and the addresses are the peer's: %s", res)
+	}
+	h.Must(spec.Check, "ptp", applettest.Prev(applettest.PtpConf, res), p)
+}
+
+// endlessDAD lets duplicate detection on new links of these namespaces take longer than
+// any test: the kernel counts to 255 there, and begins when it likes to within a day.
+func endlessDAD(t *testing.T, namespaces ...*rtnl.NS) {
+	t.Helper()
+	for _, ns := range namespaces {
+		applettest.SetDAD(t, ns, "86400", "255")
+	}
+}
+
+// usable waits until a link has an IPv6 link-local address that is not tentative, without which
+// the kernel solicits no neighbour for forwarded packets.
+func usable(t *testing.T, ns *rtnl.NS, l rtnl.Link) {
+	t.Helper()
+	c := kerneltest.Dial(t, ns)
+	kerneltest.Eventually(t, "link-local address", func() error {
+		addrs, err := c.Addrs(l.Index)
+		for _, a := range addrs {
+			if a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast() && !a.Tentative {
+				return nil
+			}
+		}
+		return errors.Join(err, fmt.Errorf("%s has no link-local address to use: %+v", l.Name, addrs))
+	})
+}
+
+// Two containers reach each other, and the gateway, in both families.
+func TestKernelPtpTraffic(t *testing.T) {
+	h := applettest.NewHost(t)
+	a, b := h.Container("a"), h.Container("b")
+	endlessDAD(t, h.NS, a.NS, b.NS)
+	h.Must(spec.Add, "ptp", applettest.PtpConf, a)
+	h.Must(spec.Add, "ptp", applettest.PtpConf, b)
+	h.Echo(b)
+	h.Echo(applettest.Container{ID: "host", NS: h.NS})
+	for _, l := range kerneltest.Links(t, h.NS) {
+		if l.Name != "lo" {
+			usable(t, h.NS, l)
+		}
+	}
+	for addr, want := range map[string]string{"10.1.0.3": "b", "fd00:1::3": "b", "10.1.0.1": "host", "fd00:1::1": "host"} {
+		if who := applettest.Ask(t, a.NS, addr, applettest.Timeout); who != want {
+			t.Errorf("%s is answered by %q, want %q", addr, who, want)
+		}
+	}
+}
+
+// Two addresses of one subnet, two gateways, and a gateway of another network work, which they do
+// not in the reference.
+func TestKernelPtpAddresses(t *testing.T) {
+	for name, tt := range map[string]struct {
+		ranges string
+		want   []string // on the host
+	}{
+		"two addresses of one subnet and one gateway": {
+			`[{"subnet":"10.1.0.0/24","rangeStart":"10.1.0.10","rangeEnd":"10.1.0.19"}],
+			 [{"subnet":"10.1.0.0/24","rangeStart":"10.1.0.20","rangeEnd":"10.1.0.29"}],
+			 [{"subnet":"fd00:1::/64","rangeStart":"fd00:1::10","rangeEnd":"fd00:1::1f"}],
+			 [{"subnet":"fd00:1::/64","rangeStart":"fd00:1::20","rangeEnd":"fd00:1::2f"}]`,
+			[]string{"10.1.0.10", "10.1.0.20", "fd00:1::10", "fd00:1::20"},
+		},
+		"two gateways": {
+			`[{"subnet":"10.1.0.0/24","rangeStart":"10.1.0.10","rangeEnd":"10.1.0.19","gateway":"10.1.0.1"}],
+			 [{"subnet":"10.2.0.0/24","gateway":"10.2.0.254"}]`,
+			[]string{"10.1.0.10", "10.2.0.1"},
+		},
+		"a gateway of another network": {
+			`[{"subnet":"10.1.0.0/24","gateway":"169.254.1.1"}]`, []string{"10.1.0.1"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := applettest.NewHost(t)
+			p := h.Container("a")
+			conf := applettest.Conf("ptp", `"ipam":{"type":"host-local","dataDir":"$DIR","ranges":[`+tt.ranges+`],"routes":[{"dst":"0.0.0.0/0"}]}`)
+			res := h.Must(spec.Add, "ptp", conf, p)
+			h.Must(spec.Check, "ptp", applettest.Prev(conf, res), p)
+			h.Echo(p)
+			for _, addr := range tt.want {
+				if who := applettest.Ask(t, h.NS, addr, applettest.Timeout); who != "a" {
+					t.Errorf("%s is answered by %q", addr, who)
+				}
+			}
+			before := h.Snapshot(p)
+			h.Must(spec.Check, "ptp", applettest.Prev(conf, res), p)
+			if after := h.Snapshot(p); after != before {
+				t.Errorf("CHECK changed\n%s", kerneltest.Diff(before, after))
+			}
+		})
+	}
+}
+
+// What cannot work is refused before anything is made, or leaves nothing.
+func TestKernelPtpInvalidConf(t *testing.T) {
+	h := applettest.NewHost(t)
+	p := h.Container("a")
+	before := h.Snapshot(p)
+	for name, tt := range map[string]struct{ keys, want string }{
+		"no ipam":  {`"mtu":1400`, "no plugin name provided"},
+		"mtu":      {`"mtu":12,"ipam":{"type":"host-local"}`, "is not within 68 to 65535"},
+		"backend":  {`"ipMasqBackend":"ipfw","ipam":{"type":"host-local"}`, "unknown ipmasq backend"},
+		"mac":      {`"runtimeConfig":{"mac":"01:00:5e:00:00:01"},"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24"}`, "mac"},
+		"mtu type": {`"mtu":"1400","ipam":{"type":"host-local"}`, "mtu"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, out := h.Call(spec.Add, "ptp", applettest.Conf("ptp", tt.keys), p)
+			if code != spec.CodeConfig || !strings.Contains(strings.ToLower(out), tt.want) {
+				t.Errorf("got %d %s, want code 7 with %q", code, out, tt.want)
+			}
+		})
+	}
+	if after := h.Snapshot(p); after != before {
+		t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
+	}
+}
+
+// CHECK reports what is missing on either side; the reference looks at none of it.
+func TestKernelPtpCheck(t *testing.T) {
+	hostEnd := func(h *applettest.Host) (*rtnl.Conn, *rtnl.Link) {
+		c := kerneltest.Dial(h.T, h.NS)
+		return c, kerneltest.Link(h.T, c, "veth")
+	}
+	dropRoute := func(t *testing.T, c *rtnl.Conn, dst string) {
+		if err := c.Do(rtnl.DropRoute(rtnl.Route{Dst: netip.MustParsePrefix(dst)})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, tt := range map[string]struct {
+		breaks func(h *applettest.Host, p applettest.Container)
+		want   string
+	}{
+		"host route": {func(h *applettest.Host, p applettest.Container) { c, _ := hostEnd(h); dropRoute(h.T, c, "10.1.0.2/32") }, "route to 10.1.0.2/32"},
+		"host route v6": {func(h *applettest.Host, p applettest.Container) {
+			c, _ := hostEnd(h)
+			dropRoute(h.T, c, "fd00:1::2/128")
+		}, "route to fd00:1::2/128"},
+		"gateway route": {func(h *applettest.Host, p applettest.Container) {
+			dropRoute(h.T, kerneltest.Dial(h.T, p.NS), "fd00:1::1/128")
+		}, "gateway"},
+		"forwarding off": {func(h *applettest.Host, p applettest.Container) { h.NS.SetSysctl("net/ipv4/ip_forward", "0") }, "forwarding is off"},
+		"gateway address": {func(h *applettest.Host, p applettest.Container) {
+			c, l := hostEnd(h)
+			if err := c.Do(rtnl.DropAddr(l.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("10.1.0.1/32")})); err != nil {
+				h.T.Fatal(err)
+			}
+		}, "gateway address 10.1.0.1"},
+		"host end down": {func(h *applettest.Host, p applettest.Container) {
+			c, l := hostEnd(h)
+			if err := c.SetLink(l.Index, rtnl.LinkChange{Up: new(false)}); err != nil {
+				h.T.Fatal(err)
+			}
+		}, "is down"},
+		"masquerading": {func(h *applettest.Host, p applettest.Container) {
+			if err := h.Release(p, 0); err != nil {
+				h.T.Fatal(err)
+			}
+		}, "masquerading"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := applettest.NewHost(t)
+			p := h.Container("a")
+			res := h.Must(spec.Add, "ptp", applettest.PtpConf, p)
+			tt.breaks(h, p)
+			if code, out := h.Call(spec.Check, "ptp", applettest.Prev(applettest.PtpConf, res), p); code != spec.CodeCheck || !strings.Contains(out, tt.want) {
+				t.Errorf("got %d %s, want code 102 with %q", code, out, tt.want)
+			}
+		})
+	}
+}
+
+// CHECK passes when a later plugin has entered addresses of another interface; the host need not
+// forward their family.
+func TestKernelPtpCheckWithLaterInterface(t *testing.T) {
+	h := applettest.NewHost(t)
+	p := h.Container("a")
+	conf := strings.NewReplacer(`,[{"subnet":"fd00:1::/64"}]`, "", `,{"dst":"::/0"}`, "").Replace(applettest.PtpConf)
+	result := h.Must(spec.Add, "ptp", conf, p)
+	h.Must(spec.Check, "ptp", applettest.Prev(conf, applettest.WithOtherInterface(result)), p)
+}
+
+// GET answers what ADD answered, and STATUS is healthy.
+func TestKernelPtpGet(t *testing.T) {
+	h := applettest.NewHost(t)
+	p := h.Container("a")
+	conf := strings.Replace(applettest.PtpConf, `"1.1.0"`, `"0.4.0"`, 1)
+	if code, out := h.Call(spec.Get, "ptp", conf, p); code != spec.CodeUnknown {
+		t.Errorf("GET of nothing: %d %s", code, out)
+	}
+	res := h.Must(spec.Add, "ptp", conf, p)
+	if got := h.Must(spec.Get, "ptp", conf, p); got != res {
+		t.Errorf("GET: got %s\nADD answered %s", got, res)
+	}
+	h.Must(spec.Status, "ptp", applettest.PtpConf, applettest.Container{})
+}

@@ -1,0 +1,30 @@
+package record_test
+
+import (
+	"testing"
+
+	"cnibox/applets/record"
+	"cnibox/spec"
+)
+
+// dataDir is stronger than the state directory, and that than the default.
+func TestIn(t *testing.T) {
+	for _, tt := range []struct {
+		root, configured string
+		want             record.Dir
+		err              bool
+	}{
+		{"", "", "/run/cnibox/sbr", false},
+		{"/s", "", "/s/sbr", false},
+		{"/s", "/d", "/d", false},
+		{"", "/d", "/d", false},
+		{"", "d", "/run/cnibox/sbr", true},
+		{"/s", "d", "/s/sbr", true},
+		{"/s", "/d\x00", "/s/sbr", true},
+	} {
+		got, err := record.In(spec.Call{StateDir: tt.root}, tt.configured, "/run/cnibox/sbr")
+		if got != tt.want || (err != nil) != tt.err || err != nil && spec.AsError(err).Code != spec.CodeConfig {
+			t.Errorf("%q, %q: got %s, %v", tt.root, tt.configured, got, err)
+		}
+	}
+}

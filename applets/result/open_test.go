@@ -1,0 +1,174 @@
+package result_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"cnibox/applets/applettest"
+	"cnibox/applets/record"
+	"cnibox/applets/result"
+	"cnibox/internal/flock"
+	"cnibox/internal/kerneltest"
+	"cnibox/internal/undo"
+	"cnibox/spec"
+	"cnibox/spec/spectest"
+)
+
+// request is about eth0 of container c1 at a path.
+func request(t *testing.T, verb spec.Verb, path string) *spec.Request {
+	t.Helper()
+	r := spectest.Request(t, verb, `{}`, "")
+	r.Call.NetNS = path
+	r.Warn = t.Logf
+	return r
+}
+
+// Open finds the interface. Without a namespace or an interface, DEL has neither, without an
+// error, and the other verbs have an error with its code; nothing is created at the path.
+func TestKernelOpen(t *testing.T) {
+	v := applettest.NewVeth(t)
+	none := applettest.NewHost(t).Container("c1")
+	missing := applettest.MissingNetNS(t)
+	type want struct {
+		path     string
+		ns, link bool
+		code     int // of verbs other than DEL
+	}
+	tests := map[string]want{"complete": {v.Cont.Path, true, true, 0}, "no interface": {none.Path, true, false, spec.CodeConfig}}
+	for name, path := range missing {
+		tests["namespace "+name] = want{path, false, false, spec.CodeNetNS}
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			c, err := result.Open(request(t, spec.Del, tt.path), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if (c.NS != nil) != tt.ns || (c.Conn != nil) != tt.ns || (c.Link != nil) != tt.link {
+				t.Errorf("DEL has %+v", c)
+			}
+			if tt.link && c.Link.Index != v.Eth0.Index {
+				t.Errorf("DEL has link #%d, want #%d", c.Link.Index, v.Eth0.Index)
+			}
+			c, err = result.Open(request(t, spec.Add, tt.path), spec.CodeConfig)
+			if (err != nil) != (tt.code != 0) || err != nil && spec.AsError(err).Code != tt.code {
+				t.Errorf("ADD: got %v, want code %d", err, tt.code)
+			}
+			if err == nil {
+				c.Close()
+			}
+		})
+	}
+	if _, err := os.Lstat(missing["gone"]); !os.IsNotExist(err) {
+		t.Errorf("at the path there is something now: %v", err)
+	}
+}
+
+// The record of an attachment is read by its owner alone, and undo restores the one before.
+func TestKernelWriteRecord(t *testing.T) {
+	v := applettest.NewVeth(t)
+	dir := record.Dir(t.TempDir())
+	open := func() *result.Interface {
+		c, err := result.Open(request(t, spec.Del, v.Cont.Path), 0)
+		v.NoError(err)
+		t.Cleanup(c.Close)
+		return c
+	}
+	a := spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}
+	other := spec.Attachment{Network: "net2", ContainerID: "c1", IfName: "eth0"}
+	first, second := new(undo.Stack), new(undo.Stack)
+	v.NoError(open().WriteRecord(dir, a, first))
+	was := result.ReadRecord[result.Record](dir, a)
+	if was == nil || was.Index != v.Eth0.Index || was.Parent != v.Host0.Index || result.ReadRecord[result.Record](dir, other) != nil {
+		t.Fatalf("got record %+v", was)
+	}
+	v.NoError(v.HostConn.DelLink("host0"))
+	v.AddPair("host0", "eth0")
+	v.NoError(open().WriteRecord(dir, a, second))
+	if now := result.ReadRecord[result.Record](dir, a); now == nil || *now == *was {
+		t.Errorf("got record %+v of another interface", now)
+	}
+	second.Failed(t.Context(), os.ErrInvalid)
+	if now := result.ReadRecord[result.Record](dir, a); now == nil || *now != *was {
+		t.Errorf("after undo: got %+v, want %+v", now, was)
+	}
+	first.Failed(t.Context(), os.ErrInvalid)
+	if now := result.ReadRecord[result.Record](dir, a); now != nil {
+		t.Errorf("after undo of the first: got %+v", now)
+	}
+}
+
+// An interface is of the attachment that has it on record: not of another network, and not of
+// the record's if another namespace is at the path.
+func TestKernelOwns(t *testing.T) {
+	v, next := applettest.NewVeth(t), applettest.NewVeth(t)
+	dir := record.Dir(t.TempDir())
+	path := filepath.Join(t.TempDir(), "netns")
+	owns := func(r *spec.Request, rec *result.Record) (yes bool) {
+		t.Helper()
+		v.NoError(v.NS.Do(func() error { // where the host-side veth is looked for
+			c, err := result.Open(r, 0)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			yes, err = c.Owns(r, dir, rec)
+			return err
+		}))
+		return yes
+	}
+	v.NoError(os.Symlink(v.Cont.Path, path))
+	r := request(t, spec.Del, path)
+	if owns(r, nil) {
+		t.Error("an interface without record, label and prevResult is the attachment's")
+	}
+	c, err := result.Open(r, 0)
+	v.NoError(err)
+	v.NoError(c.WriteRecord(dir, r.Attachment, new(undo.Stack)))
+	c.Close()
+	rec := result.ReadRecord[result.Record](dir, r.Attachment)
+	if !owns(r, rec) {
+		t.Error("the interface on record is not the attachment's")
+	}
+	other := request(t, spec.Del, path)
+	other.Attachment.Network = "net2"
+	if owns(other, nil) {
+		t.Error("the interface is another network's as well")
+	}
+	v.NoError(os.Remove(path))
+	v.NoError(os.Symlink(next.Cont.Path, path))
+	if owns(r, rec) {
+		t.Error("an interface in another namespace at the path is the attachment's")
+	}
+}
+
+// Lock keeps out another that has opened the namespace, until it is closed; then the error has
+// code 11.
+func TestKernelLock(t *testing.T) {
+	defer func(was time.Duration) { flock.Timeout = was }(flock.Timeout)
+	flock.Timeout = 20 * time.Millisecond
+	c := applettest.NewHost(t).Container("c1")
+	one, err := result.Open(request(t, spec.Del, c.Path), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := result.Open(request(t, spec.Del, kerneltest.NSPath(t, c.NS)), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer two.Close()
+	if err := one.Lock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := two.Lock(context.Background()); err == nil || spec.AsError(err).Code != spec.CodeTryAgain {
+		t.Errorf("while it is locked: got %v, want code %d", err, spec.CodeTryAgain)
+	}
+	one.Close()
+	if err := two.Lock(t.Context()); err != nil {
+		t.Errorf("after it is unlocked: %v", err)
+	}
+}

@@ -1,0 +1,271 @@
+package result_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"cnibox/applets/applettest"
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// workers are plugins that change an interface which another plugin has made, and record it.
+var workers = map[string]struct {
+	keys, routes string
+	change       string // in the state of host and container between ADD and DEL
+}{
+	"tuning":    {`"mac":"02:00:00:00:00:aa","promisc":true,"mtu":1400`, "[]", "02:00:00:00:00:aa"},
+	"bandwidth": {applettest.BothLimits, "[]", "tbf"},
+	"sbr":       {"", applettest.VethRoutes, "Src:10.9.0.2/32"},
+	"vrf":       {`"vrfname":"blue"`, applettest.VethRoutes, "blue"},
+}
+
+// A worker is one of them with a veth pair.
+type worker struct {
+	*applettest.Veth
+	plugin, keys, routes, change string
+}
+
+func newWorker(t *testing.T, plugin string) *worker {
+	t.Helper()
+	if need := applettest.Plugins[plugin].Need; need != nil {
+		need(t)
+	}
+	of := workers[plugin]
+	w := &worker{applettest.NewVeth(t), plugin, of.keys, of.routes, of.change}
+	w.AddRoutes()
+	return w
+}
+
+// eachWorker runs a test for each plugin, with and without a label on the host-side veth, as
+// the plugins set it that make pairs.
+func eachWorker(t *testing.T, test func(t *testing.T, w *worker, labelled bool)) {
+	for plugin := range workers {
+		for _, labelled := range []bool{false, true} {
+			t.Run(fmt.Sprint(plugin, " labelled ", labelled), func(t *testing.T) {
+				w := newWorker(t, plugin)
+				if labelled {
+					a := spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}
+					w.NoError(w.HostConn.SetLink(w.Host0.Index, rtnl.LinkChange{Alias: new(a.Label(255))}))
+				}
+				test(t, w, labelled)
+			})
+		}
+	}
+}
+
+// must runs a verb that has to succeed; more are keys beside those of the plugin.
+func (w *worker) must(verb spec.Verb, c spec.Call, more, prev string) {
+	w.T.Helper()
+	keys := strings.Trim(more+","+w.keys, ",")
+	w.Result(w.Do(verb, w.plugin, c, keys, prev))
+}
+
+func (w *worker) isChanged() bool { return strings.Contains(w.State(), w.change) }
+
+// wantUnchanged requires that DEL has left nothing.
+func (w *worker) wantUnchanged() {
+	w.T.Helper()
+	if w.isChanged() || w.Files() != "" {
+		w.T.Errorf("DEL left files %q and\n%s", w.Files(), w.State())
+	}
+}
+
+// prevOf is a result about the other end of another pair, with the same addresses: those of a
+// container that is gone are given to another.
+func (w *worker) prevOf(host, mac string) string {
+	return strings.NewReplacer(`"host0"`, fmt.Sprintf("%q", host), `"eth0","sandbox"`, fmt.Sprintf(`"eth0","mac":%q,"sandbox"`, mac)).Replace(w.PrevResult(w.routes))
+}
+
+// delOthers runs DEL of other attachments that lead to the interface of net1/c1/eth0, and GC of
+// another network; all of them have to change nothing.
+func (w *worker) delOthers() {
+	w.T.Helper()
+	before, files := w.State(), w.Files()
+	other := w.Cont.Call()
+	other.ContainerID = "c2"
+	for name, del := range map[string]func(){
+		"DEL of another network": func() { w.must(spec.Del, w.Cont.Call(), `"name":"net2"`, "") },
+		"DEL of an invalid configuration": func() {
+			w.Result(w.Do(spec.Del, w.plugin, w.Cont.Call(), `"name":"net2","table":true`, ""))
+		},
+		"DEL of an old version": func() { w.must(spec.Del, w.Cont.Call(), `"cniVersion":"0.3.1","name":"net2"`, "") },
+		"DEL of a container that had the path before": func() {
+			w.must(spec.Del, other, "", w.prevOf("host7", "02:00:00:00:00:07"))
+		},
+		"GC of another network": func() {
+			w.Result(w.Do(spec.GC, w.plugin, spec.Call{}, `"name":"net2","cni.dev/valid-attachments":[]`, ""))
+		},
+	} {
+		del()
+		w.Same(name, before, w.State())
+		w.Same("files: "+name, files, w.Files())
+	}
+}
+
+// Runtimes call DEL for what they could not ADD, and late. What another attachment has changed
+// of the interface stays, with and without a label.
+func TestKernelDelLeavesChangesOfOthers(t *testing.T) {
+	eachWorker(t, func(t *testing.T, w *worker, _ bool) {
+		w.must(spec.Add, w.Cont.Call(), "", w.PrevResult(w.routes))
+		if !w.isChanged() {
+			t.Fatalf("ADD changed nothing:\n%s", w.State())
+		}
+		w.delOthers()
+		w.must(spec.Check, w.Cont.Call(), "", w.PrevResult(w.routes))
+		w.must(spec.Del, w.Cont.Call(), "", "")
+		w.wantUnchanged()
+	})
+}
+
+// DEL releases what versions without such records have changed, and only DEL of the same
+// attachment does: the owner is in the label, or in prevResult.
+func TestKernelDelWithoutRecord(t *testing.T) {
+	eachWorker(t, func(t *testing.T, w *worker, labelled bool) {
+		prev := ""
+		if !labelled {
+			prev = w.prevOf("host0", w.Eth0.MAC.String())
+		}
+		w.must(spec.Add, w.Cont.Call(), "", w.PrevResult(w.routes))
+		w.asEarlierVersion()
+		if labelled {
+			w.delOthers()
+		}
+		w.must(spec.Del, w.Cont.Call(), "", prev)
+		w.wantUnchanged()
+	})
+}
+
+// asEarlierVersion makes the records what earlier versions have written: tuning alone had
+// records, without the network in their names, and none had the interface.
+func (w *worker) asEarlierVersion() {
+	w.T.Helper()
+	for _, name := range strings.Fields(w.Files()) {
+		if w.plugin != "tuning" {
+			w.NoError(os.Remove(filepath.Join(w.Records, name)))
+			continue
+		}
+		edit(w.Host, name, func(rec map[string]any) {
+			for _, key := range []string{"dev", "ino", "cookie", "index", "parent"} {
+				delete(rec, key)
+			}
+		})
+		w.NoError(os.Rename(filepath.Join(w.Records, name), filepath.Join(w.Records, "c1_eth0.json")))
+	}
+}
+
+// edit changes a record.
+func edit(h *applettest.Host, name string, change func(rec map[string]any)) {
+	h.T.Helper()
+	file := filepath.Join(h.Records, name)
+	text, err := os.ReadFile(file)
+	h.NoError(err)
+	var rec map[string]any
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	h.NoError(d.Decode(&rec))
+	change(rec)
+	text, err = json.Marshal(rec)
+	h.NoError(err)
+	h.NoError(os.WriteFile(file, text, 0o600))
+}
+
+// A namespace that has ended leaves its path, its inode and the index of its first link to
+// the next one. A late DEL changes nothing there.
+func TestKernelLateDelAtReusedPath(t *testing.T) {
+	h := applettest.NewHost(t)
+	path := filepath.Join(t.TempDir(), "netns")
+	enter := func(ns *rtnl.NS) (*rtnl.Conn, *rtnl.Link) {
+		os.Remove(path)
+		h.NoError(os.Symlink(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.FD()), path))
+		c := kerneltest.Dial(t, ns)
+		own, _ := spec.ParseMAC("02:00:00:00:00:02")
+		peer := &rtnl.LinkSpec{Name: fmt.Sprint("host", ns.FD()), NS: h.NS}
+		h.NoError(c.AddLink(rtnl.LinkSpec{Name: "eth0", MAC: own, Peer: peer}))
+		return c, kerneltest.Link(t, c, "eth0")
+	}
+	first, second := kerneltest.NS(t), kerneltest.NS(t)
+	call := spec.Call{ContainerID: "c1", IfName: "eth0", NetNS: path}
+	_, was := enter(first)
+	prev := fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mac":"02:00:00:00:00:02","mtu":1500,"sandbox":%q}],
+		"ips":[{"address":"10.9.0.2/24","interface":0}]}`, path)
+	h.Result(h.Do(spec.Add, "tuning", call, `"mac":"02:00:00:00:00:aa","mtu":1400`, prev))
+
+	// the kernel gives an inode again when it likes
+	id, err := second.ID()
+	h.NoError(err)
+	record := spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}.Key() + ".json"
+	edit(h, record, func(rec map[string]any) { rec["dev"], rec["ino"] = id.Dev, id.Ino })
+	c, l := enter(second)
+	if l.Index != was.Index {
+		t.Fatalf("the link is #%d, the first one was #%d", l.Index, was.Index)
+	}
+	now, _ := spec.ParseMAC("02:00:00:00:00:77")
+	h.NoError(c.SetLink(l.Index, rtnl.LinkChange{MAC: now, MTU: new(1300)}))
+	h.Result(h.Do(spec.Del, "tuning", call, "", ""))
+	if l := kerneltest.Link(t, c, "eth0"); l.MTU != 1300 || l.MAC.String() != now.String() {
+		t.Errorf("the DEL of the first container changed the second: MAC %s, MTU %d", l.MAC, l.MTU)
+	}
+	if h.Files() != "" {
+		t.Errorf("files left: %s", h.Files())
+	}
+}
+
+// The record of an attachment that was lost with its namespace does not count in another
+// namespace: DEL restores what ADD has found there.
+func TestKernelRecordOfLostNamespace(t *testing.T) {
+	for _, earlier := range []bool{false, true} {
+		w := newWorker(t, "tuning")
+		w.must(spec.Add, w.Cont.Call(), "", w.PrevResult("[]"))
+		if earlier {
+			w.asEarlierVersion()
+		}
+		next := newWorker(t, "tuning")
+		next.Records = w.Records
+		before := next.State()
+		next.Result(next.Do(spec.Add, "tuning", next.Cont.Call(), `"mac":"02:00:00:00:00:aa","mtu":1300`, next.PrevResult("[]")))
+		next.Result(next.Do(spec.Del, "tuning", next.Cont.Call(), "", ""))
+		if after := next.State(); after != before || next.Files() != "" {
+			t.Errorf("earlier version %t: files %q and\n%s", earlier, next.Files(), kerneltest.Diff(before, after))
+		}
+	}
+}
+
+// Container a with interface b_c and container a_b with interface c have a record each.
+func TestKernelRecordNamesAreUnambiguous(t *testing.T) {
+	w := newWorker(t, "tuning")
+	_, second := w.AddPair("host1", "b_c")
+	a, b := w.Cont.Call(), w.Cont.Call()
+	a.ContainerID, a.IfName = "a", "b_c"
+	w.NoError(w.ContConn.SetLink(w.Eth0.Index, rtnl.LinkChange{Up: new(false)}))
+	w.NoError(w.ContConn.SetLink(w.Eth0.Index, rtnl.LinkChange{Name: new("c")}))
+	b.ContainerID, b.IfName = "a_b", "c"
+	before := w.State()
+	for _, call := range []spec.Call{a, b} {
+		w.Result(w.Do(spec.Add, "tuning", call, `"mtu":1400`, w.PrevResult("[]")))
+	}
+	w.Result(w.Do(spec.Del, "tuning", a, "", ""))
+	if l, err := w.ContConn.LinkAt(second.Index); err != nil || l.MTU != 1500 {
+		t.Errorf("%+v, %v", l, err)
+	}
+	w.Result(w.Do(spec.Del, "tuning", b, "", ""))
+	w.Same("ADD and DEL", before, w.State())
+}
+
+// STATUS reports a directory in which no record can be stored, before an ADD fails.
+func TestKernelStatusOfUnusableDirectory(t *testing.T) {
+	for plugin, of := range workers {
+		h := applettest.NewHost(t)
+		h.NoError(os.WriteFile(h.Records, nil, 0o600))
+		_, err := h.Do(spec.Status, plugin, spec.Call{}, of.keys, "")
+		if err == nil || spec.AsError(err).Code != spec.CodeNotReady || !strings.Contains(err.Error(), "is not a directory") {
+			t.Errorf("%s: %v", plugin, err)
+		}
+	}
+}

@@ -1,0 +1,51 @@
+package applets_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"cnibox/applets"
+	"cnibox/applets/applet"
+)
+
+// A name of no applet is an error, and an error object for a runtime.
+func TestRunUnknownName(t *testing.T) {
+	for command, want := range map[string]string{"": "", "ADD": `"code": 4`} {
+		var out, stderr bytes.Buffer
+		code := applets.Run(t.Context(), "/opt/cni/bin/briidge", applet.Process{
+			Applets: applets.All(),
+			Getenv:  func(string) string { return command }, Stdout: &out, Stderr: &stderr,
+		})
+		if code != 2 || !strings.Contains(stderr.String(), `"briidge"`) {
+			t.Errorf("got exit code %d, stderr %q", code, stderr.String())
+		}
+		if (out.Len() > 0) != (want != "") || !strings.Contains(out.String(), want) {
+			t.Errorf("CNI_COMMAND %q: got stdout %q", command, out.String())
+		}
+	}
+}
+
+// The errors of cni-exec are in the version of the network.
+func TestCNIExecErrorVersion(t *testing.T) {
+	dir := t.TempDir()
+	conf := `{"cniVersion":"0.4.0","name":"demo","plugins":[{"type":"loopback"}]}`
+	if err := os.WriteFile(filepath.Join(dir, "demo.conflist"), []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for verb, operands := range map[string][]string{"add": {"/nowhere"}, "check": {"/nowhere"}, "del": {"/proc/self/ns/net"}} {
+		var out, diag strings.Builder
+		args := append(append([]string{verb, "demo"}, operands...), "--json", "--conf-dir", dir, "--cache-dir", filepath.Join(dir, "cache"))
+		if verb != "status" { // which is about no attachment
+			args = append(args, "-i", "a/b")
+		}
+		exit := applets.Run(context.Background(), "cni-exec", applet.Process{
+			Args: args, Getenv: func(string) string { return "" }, Stdout: &out, Stderr: &diag})
+		if exit != 1 || !strings.Contains(out.String(), `"cniVersion": "0.4.0"`) || !strings.Contains(out.String(), "CNI_IFNAME") {
+			t.Errorf("%s: exit code %d: %s%s", verb, exit, out.String(), diag.String())
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package chain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"cnibox/internal/disk"
+	"cnibox/spec"
+)
+
+// RemoveNetwork deletes what is stale of a network, and what the ADDs of its plugins have made
+// for all of its attachments, as its bridge and the directory of its leases. No ADD or DEL of
+// the network runs meanwhile. The error has code 100, and nothing was changed, if an attachment
+// may be alive.
+//
+// What a plugin of another program has made stays: the specification has no verb for it.
+func (r *Runner) RemoveNetwork(ctx context.Context, l *List) error {
+	if err := spec.CheckNetworkName(l.Name); err != nil {
+		return err
+	}
+	v, err := l.version()
+	if err != nil {
+		return err
+	}
+	unlock, err := r.Cache.lockNetwork(ctx, l.Name, true)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	stale, err := r.unused(l.Name)
+	if err != nil {
+		return err
+	}
+	if _, err := r.deleteAll(ctx, stale, l, false); err != nil {
+		return err
+	}
+	// Backwards, as a DEL: the IPAM plugin, which refuses while it has leases, is asked first.
+	for _, p := range slices.Backward(l.Plugins) {
+		for _, plugin := range []string{p.IPAM, p.Type} {
+			if err := r.removeNetwork(ctx, l, &p, plugin); err != nil {
+				return err
+			}
+		}
+	}
+	var errs []error
+	for i := range l.Plugins {
+		if v.AtLeast(spec.V110) && !l.DisableGC { // rules without an attachment, if there are any
+			_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], Target{}, nil, spec.ValidMembers(nil))
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return cacheError(disk.Remove(r.Cache.lockFile("network", l.Name))) // as its last act under the lock
+}
+
+// unused returns the entries of a network of which none is alive. The error has code 100 if one
+// may be.
+func (r *Runner) unused(network string) (stale []*Entry, err error) {
+	entries, broken, err := r.Cache.List()
+	if err != nil {
+		return nil, err
+	}
+	var live []string
+	for _, e := range entries {
+		switch {
+		case e.NetworkName != network:
+		case e.Attached():
+			live = append(live, fmt.Sprintf("%s of container %s (namespace %s)", e.IfName, e.ContainerID, e.NetNSPath()))
+		default:
+			stale = append(stale, e)
+		}
+	}
+	for _, b := range broken {
+		if b.mayBeOf(network) {
+			live = append(live, b.Err().Error())
+		}
+	}
+	if len(live) > 0 {
+		return nil, spec.Errorf(spec.CodeBusy, "network %s is in use: %d attachments", network, len(live)).
+			WithDetails("%s", strings.Join(live[:min(len(live), 5)], "\n"))
+	}
+	return stale, nil
+}
+
+// removeNetwork runs it for a plugin that has it.
+func (r *Runner) removeNetwork(ctx context.Context, l *List, p *Plugin, plugin string) error {
+	if plugin == "" {
+		return nil
+	}
+	verbs, err := r.Invoker.Find(plugin)
+	if err != nil || verbs == nil || verbs.RemoveNetwork == nil {
+		return err
+	}
+	req, err := r.request(spec.GC, l, p, Target{}, []map[string]any{spec.ValidMembers(nil)})
+	if err == nil {
+		err = verbs.RemoveNetwork(ctx, req)
+	}
+	if err != nil {
+		return fmt.Errorf("plugin type=%q name=%q: %w", plugin, l.Name, err)
+	}
+	return nil
+}

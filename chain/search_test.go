@@ -1,0 +1,99 @@
+package chain_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// libcni truncates an entry and writes it: what is read in between is read again.
+func TestListReadsAgain(t *testing.T) {
+	w := newWorld(t, "rec")
+	results := filepath.Join(w.Cache.Dir, "results")
+	file := filepath.Join(results, "n-c-eth0")
+	if err := os.MkdirAll(results, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	// The first look finds the file empty; the writer goes on when it has been closed.
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(watch)
+	if _, err := unix.InotifyAddWatch(watch, file, unix.IN_CLOSE_NOWRITE); err != nil {
+		t.Fatal(err)
+	}
+	written := make(chan error)
+	go func() {
+		if _, err := unix.Read(watch, make([]byte, 4096)); err != nil {
+			written <- err
+			return
+		}
+		written <- os.WriteFile(file, []byte(libcniEntry("")), 0o600)
+	}()
+	entries, broken, err := w.Cache.List()
+	if werr := <-written; werr != nil {
+		t.Fatal(werr)
+	}
+	if err != nil || len(entries) != 1 || len(broken) != 0 {
+		t.Errorf("got %d entries, %d broken, %v; want the one entry", len(entries), len(broken), err)
+	}
+}
+
+// What does not match is not looked into, and what is broken for good is read soon enough.
+func TestSearch(t *testing.T) {
+	w := newWorld(t, "rec")
+	results := filepath.Join(w.Cache.Dir, "results")
+	if err := os.MkdirAll(results, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"n-c-eth0": libcniEntry(""), "n-half-eth0": `{"kind":10.1.2.3`, "n-other-eth0": `{`} {
+		if err := os.WriteFile(filepath.Join(results, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin := time.Now()
+	entries, broken, err := w.Cache.Search(func(text []byte) bool { return bytes.Contains(text, []byte("10.1.2.3")) })
+	if err != nil || len(entries) != 1 || len(broken) != 1 || broken[0].Name() != "n-half-eth0" {
+		t.Errorf("got %v, %v, %v", entries, broken, err)
+	}
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}
+
+// Running sees the lock of a verb that runs, and takes none.
+func TestRunning(t *testing.T) {
+	w := newWorld(t, "rec")
+	if w.Cache.Running()("c") {
+		t.Error("there is no lock, and a verb runs")
+	}
+	// A lock as a verb takes it, in a descriptor of its own.
+	dir := filepath.Join(w.Cache.Dir, "cnibox", "locks")
+	err := os.MkdirAll(dir, 0o700)
+	fd := -1
+	if err == nil {
+		fd, err = unix.Open(filepath.Join(dir, "container-c"), unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if w.Cache.Running()("c") {
+		t.Error("the lock file is there, and not locked")
+	}
+	if err := unix.Flock(fd, unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	running := w.Cache.Running()
+	if !running("c") || running("d") {
+		t.Errorf("c: %t, d: %t; want that one runs for c", running("c"), running("d"))
+	}
+}

@@ -1,0 +1,57 @@
+package chain_test
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+
+	"cnibox/chain"
+	"cnibox/spec"
+)
+
+// A plugin in this process finds the state directory where one of its own would; that of the
+// call, which a delegate gets from its caller, is stronger.
+func TestInProcessStateDir(t *testing.T) {
+	seen := ""
+	verbs := spec.Verbs{Add: func(_ context.Context, r *spec.Request) (*spec.Result, error) {
+		seen = r.Call.StateDir
+		return &spec.Result{}, nil
+	}}
+	local := &chain.Local{
+		Lookup:  func(string) (spec.Verbs, bool) { return verbs, true },
+		Environ: []string{"PATH=/bin", spec.StateEnv + "=/a"},
+	}
+	for dir, want := range map[string]string{"": "/a", "/b": "/b"} {
+		r, err := spec.NewRequest(spec.Call{Verb: spec.Add, ContainerID: "c", IfName: "eth0", NetNS: ownNS, StateDir: dir},
+			[]byte(`{"name":"n","type":"x","cniVersion":"1.0.0"}`))
+		if err == nil {
+			_, err = local.Invoke(t.Context(), "x", r)
+		}
+		if err != nil || seen != want {
+			t.Errorf("%q: the plugin sees %q, %v", dir, seen, err)
+		}
+	}
+}
+
+// Creating is called once, before the directory is created, whichever verb creates it; STATUS,
+// which locks nothing, does not.
+func TestCacheCreating(t *testing.T) {
+	dir, calls := filepath.Join(t.TempDir(), "cache"), 0
+	r := &chain.Runner{
+		Invoker: &chain.Local{Lookup: func(string) (spec.Verbs, bool) { return spec.Verbs{}, true }},
+		Cache:   &chain.Cache{Dir: dir, Creating: func() { calls++ }},
+		Warn:    t.Logf,
+	}
+	l, err := chain.Parse([]byte(`{"cniVersion":"1.1.0","name":"n","plugins":[{"type":"x"}]}`))
+	if err == nil {
+		err = r.Status(t.Context(), l)
+	}
+	if err != nil || calls != 0 {
+		t.Fatalf("STATUS: %v, %d calls", err, calls)
+	}
+	for range 2 {
+		if err := r.Del(t.Context(), l, chain.Target{ContainerID: "c", IfName: "eth0"}); err != nil || calls != 1 {
+			t.Fatalf("DEL: %v, %d calls", err, calls)
+		}
+	}
+}

@@ -1,0 +1,149 @@
+// Package state says in which directory each kind of state is stored: below the state directory
+// if the caller has one, which is CNIBOX_STATE or --state-dir of cni-exec, and otherwise in the
+// default directory of its kind, libcni's and the reference's.
+//
+// A default in /var/lib that cannot be written, as on a read-only root, is replaced by the
+// directory of the same name in [Run], unless something is stored there already: existing
+// leases must not be contradicted. What was begun in Run stays there until the next boot empties
+// it, also when /var/lib is writable by then. All verbs ask in the same way, and so find what
+// ADD has stored. Nothing is created here.
+package state
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// The default directories. Those of records, in /run, are constants of the plugins.
+const (
+	Cache   = "/var/lib/cni"          // libcni's
+	Leases  = "/var/lib/cni/networks" // the reference's
+	Flannel = "/var/lib/cni/flannel"  // the reference's
+
+	Run = "/run/cnibox" // in place of /var/lib/cni
+)
+
+// Dir returns the directory of state whose default is usual: the one of the same name below the
+// state directory, or usual where root is empty.
+func Dir(root, usual string) string {
+	if root == "" {
+		return usual
+	}
+	return filepath.Join(root, filepath.Base(usual))
+}
+
+// CacheDir returns the directory of the runtime's cache, which is the state directory itself.
+//
+// The notice is empty, or one line: the default cannot be written, and nothing is stored in Run
+// yet. The process that creates the directory prints it, so that it is printed once. That is the same
+// for the other kinds.
+func CacheDir(root string) (dir, notice string) {
+	if root != "" {
+		return root, ""
+	}
+	return find(cache, "/")
+}
+
+// LeaseDir returns the directory of host-local's networks, for one of them; its name has been
+// checked. Leases that are kept across boots are not stored in Run.
+func LeaseDir(root, network string, kept bool) (dir, notice string) {
+	if root != "" || kept {
+		return Dir(root, Leases), ""
+	}
+	return find(leases(network), "/")
+}
+
+// FlannelDir returns the directory of flannel's state files.
+func FlannelDir(root string) (dir, notice string) {
+	if root != "" {
+		return Dir(root, Flannel), ""
+	}
+	return find(flannel, "/")
+}
+
+// A kind is one whose default is in /var/lib. Paths are relative to the one before.
+type kind struct {
+	name   string                 // of its directory in Cache and in Run
+	made   string                 // what the first verb that stores something creates there
+	stored string                 // the directory of what is stored
+	counts func(name string) bool // whether a name in it is that of stored state
+}
+
+var (
+	cache   = kind{"", "cnibox/locks", "results", func(name string) bool { return !strings.HasPrefix(name, ".") }} // those are of killed writers
+	flannel = kind{"flannel", "", "", func(string) bool { return true }}
+)
+
+func leases(network string) kind {
+	return kind{"networks", network, network, func(name string) bool {
+		_, err := netip.ParseAddr(name)
+		return err == nil
+	}}
+}
+
+// find returns the directory of a kind; top is the root of the file system but in tests.
+// In the usual case it asks the kernel twice: there is nothing in Run, and the default can
+// be written.
+func find(k kind, top string) (dir, notice string) {
+	usual, run := filepath.Join(top, Cache, k.name), filepath.Join(top, Run, k.name)
+	if exists(filepath.Join(run, k.made)) {
+		return run, ""
+	}
+	err := writable(filepath.Join(usual, k.made))
+	switch {
+	case !errors.Is(err, unix.EROFS) && !errors.Is(err, os.ErrPermission):
+		return usual, "" // an error of another kind is ADD's to report
+	case k.storedIn(usual), writable(filepath.Join(run, k.made)) != nil:
+		return usual, ""
+	}
+	for _, other := range []string{"cnibox", "networks", "flannel"} {
+		if exists(filepath.Join(top, Run, other)) {
+			return run, ""
+		}
+	}
+	return run, fmt.Sprintf("%s cannot be written (%v): cache and leases are stored in %s until the next boot; CNIBOX_STATE names another directory",
+		usual, errors.Unwrap(err), filepath.Join(top, Run))
+}
+
+// storedIn reports whether anything is stored in a directory of the kind. One that cannot be
+// read may contain it.
+func (k kind) storedIn(dir string) bool {
+	d, err := os.Open(filepath.Join(dir, k.stored))
+	if errors.Is(err, os.ErrNotExist) {
+		return false
+	}
+	if err != nil {
+		return true
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	for _, name := range names {
+		if k.counts(name) {
+			return true
+		}
+	}
+	return err != nil
+}
+
+func exists(path string) bool { return unix.Access(path, unix.F_OK) == nil }
+
+// writable returns why nothing can be created at a path, or below it, as far as the nearest
+// existing directory shows it: EROFS, EACCES, or EPERM for one that is immutable.
+func writable(path string) error {
+	for {
+		err := unix.Access(path, unix.W_OK)
+		if !errors.Is(err, os.ErrNotExist) || path == filepath.Dir(path) {
+			if err != nil {
+				err = &os.PathError{Op: "access", Path: path, Err: err}
+			}
+			return err
+		}
+		path = filepath.Dir(path)
+	}
+}

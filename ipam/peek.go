@@ -1,0 +1,79 @@
+package ipam
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+
+	"cnibox/spec"
+)
+
+// A Leased is an address with its owner, as [Peek] finds it.
+type Leased struct {
+	Addr  netip.Addr
+	Owner Lease // zero: no owner can be read in the file
+}
+
+// Peek returns all leases of a network as their files are, in no order, without the lock and
+// without a change: an ADD that hangs holds nothing up, and a lease that comes or goes
+// meanwhile is among them or not. Those of an earlier boot are among them. A network without a
+// directory has none.
+func Peek(dir, network string) ([]Leased, error) {
+	d, err := peek(dir, network)
+	if err != nil {
+		return nil, skipAbsent(err)
+	}
+	defer d.close()
+	names, err := d.names()
+	if err != nil {
+		return nil, err
+	}
+	var all []Leased
+	for _, name := range names {
+		a, ok := leaseName(name)
+		if !ok {
+			continue
+		}
+		l, _, err := d.lease(a)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		all = append(all, Leased{a, l})
+	}
+	return all, nil
+}
+
+// PeekAt is [Peek] for one address. The error is os.ErrNotExist if it is not leased.
+func PeekAt(dir, network string, a netip.Addr) (Lease, error) {
+	d, err := peek(dir, network)
+	if err != nil {
+		return Lease{}, err
+	}
+	defer d.close()
+	l, _, err := d.lease(a)
+	if errors.Is(err, errNoOwner) {
+		err = nil
+	}
+	return l, err
+}
+
+// peek opens the directory of a network's leases.
+func peek(dir, network string) (directory, error) {
+	if err := spec.CheckNetworkName(network); err != nil {
+		return directory{fd: -1}, err
+	}
+	data, err := openDirectory(dir)
+	if err != nil {
+		return data, err
+	}
+	defer data.close()
+	return data.sub(network, false)
+}
+
+// skipAbsent makes no error of what is not there.
+func skipAbsent(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,108 @@
+package spec
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// A KeyError is an error about the value of a key, whose place in a file it lets a caller find.
+// Its text, which has the key where that helps, is that of Err.
+type KeyError struct {
+	Key string // as ipam.ranges[0][0].subnet; empty: the whole document
+	Err error
+}
+
+func (e *KeyError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error without the key.
+func (e *KeyError) Unwrap() error { return e.Err }
+
+// KeyErrorf is [fmt.Errorf] for an error about the value of a key.
+func KeyErrorf(key, format string, args ...any) error {
+	return &KeyError{key, fmt.Errorf(format, args...)}
+}
+
+// AtKey returns a copy of the error that is about the value of a key.
+func (e *Error) AtKey(key string) *Error {
+	out := *e
+	out.Err = &KeyError{key, cmp.Or(e.Err, errors.New(e.Msg))}
+	return &out
+}
+
+// Place returns the line and the column, counted from 1 and in bytes, of what an error is about
+// in a JSON document: of the first byte that is no JSON, or of the value of the key of a
+// [KeyError], which is looked for below the key prefix. False: it is about neither, or the
+// document does not have the key.
+func Place(doc []byte, prefix string, err error) (line, column int, found bool) {
+	offset := 0
+	var syntax *json.SyntaxError
+	var key *KeyError
+	switch {
+	case errors.As(err, &syntax):
+		offset = int(syntax.Offset)
+		if syntax.Error() != unexpectedEnd {
+			offset-- // it counts the byte itself
+		}
+	case errors.As(err, &key):
+		if offset, found = locate(doc, strings.Trim(prefix+"."+key.Key, ".")); !found {
+			return 0, 0, false
+		}
+	default:
+		return 0, 0, false
+	}
+	before := doc[:min(max(offset, 0), len(doc))]
+	return bytes.Count(before, []byte("\n")) + 1, len(before) - bytes.LastIndexByte(before, '\n'), true
+}
+
+// unexpectedEnd is the text of encoding/json for a document that ends too early.
+const unexpectedEnd = "unexpected end of JSON input"
+
+// locate returns where the value of a key begins in a JSON document.
+func locate(doc []byte, key string) (offset int, found bool) {
+	dec := json.NewDecoder(bytes.NewReader(doc))
+	for _, step := range steps(key) {
+		if _, err := dec.Token(); err != nil { // the bracket before the members or elements
+			return 0, false
+		}
+		if !enter(dec, step) {
+			return 0, false
+		}
+	}
+	offset = int(dec.InputOffset())
+	for offset < len(doc) && strings.IndexByte(" \t\r\n:,", doc[offset]) >= 0 {
+		offset++
+	}
+	return offset, true
+}
+
+// enter reads up to a member, or up to an element if the step is a number.
+func enter(dec *json.Decoder, step string) bool {
+	index, notIndex := strconv.Atoi(step)
+	var skipped json.RawMessage
+	for ; dec.More(); index-- {
+		if notIndex == nil && index == 0 {
+			return true
+		}
+		if notIndex != nil {
+			if name, err := dec.Token(); err != nil {
+				return false
+			} else if name, ok := name.(string); ok && strings.EqualFold(name, step) {
+				return true
+			}
+		}
+		if dec.Decode(&skipped) != nil {
+			return false
+		}
+	}
+	return false
+}
+
+// steps splits a key: ipam.ranges[0] is ipam, ranges, 0.
+func steps(key string) []string {
+	return strings.FieldsFunc(key, func(r rune) bool { return r == '.' || r == '[' || r == ']' })
+}

@@ -1,0 +1,58 @@
+package spec
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+)
+
+func TestPlace(t *testing.T) {
+	const doc = "{\n  \"name\" : \"demo\",\n  \"ipam\": {\"ranges\": [[{}, {\"Subnet\":\n    \"10.1.0.0/33\"}]]}\n}"
+	for key, want := range map[string]string{
+		"":                         "1:1",
+		"name":                     "2:12",
+		"ipam":                     "3:11",
+		"ipam.ranges":              "3:22",
+		"ipam.ranges[0][0]":        "3:24",
+		"ipam.ranges[0][1]":        "3:28",
+		"ipam.ranges[0][1].subnet": "4:5",
+		"ipam.ranges[0][2]":        "",
+		"ipam.ranges[1]":           "",
+		"ipam.subnet":              "",
+		"name.first":               "",
+		"mtu":                      "",
+	} {
+		err := fmt.Errorf("plugin: %w", Errorf(CodeConfig, "invalid").AtKey(key))
+		if got := place(doc, "", err); got != want {
+			t.Errorf("%q is at %q, want %q", key, got, want)
+		}
+	}
+	if got := place(doc, "ipam.ranges", &KeyError{"[0][0]", errors.New("invalid")}); got != "3:24" {
+		t.Errorf("below a prefix: %q", got)
+	}
+	for doc, want := range map[string]string{
+		"":                 "1:1",
+		"{":                "1:2",
+		"{}}":              "1:3",
+		"{\n \"a\": 1,}":   "2:9",
+		"{\n\"a\": [\n":    "3:1",
+		"{\n\"a\": 'b'\n}": "2:6",
+	} {
+		var into map[string]any
+		if got := place(doc, "", json.Unmarshal([]byte(doc), &into)); got != want {
+			t.Errorf("the error of %q is at %q, want %q", doc, got, want)
+		}
+	}
+	if got := place(doc, "", errors.New("another")); got != "" {
+		t.Errorf("an error about no place is at %q", got)
+	}
+}
+
+func place(doc, prefix string, err error) string {
+	line, column, found := Place([]byte(doc), prefix, err)
+	if !found {
+		return ""
+	}
+	return fmt.Sprintf("%d:%d", line, column)
+}

@@ -1,0 +1,97 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// upFile are two namespaces, of which the first has two attachments; NAME is replaced.
+const upFile = `{"namespaces": {
+	"NAME-a": [{"network": "demo", "ips": ["10.1.0.5"], "ports": ["PORT:80"]}, {"network": "other"}],
+	"NAME-b": [{"network": "demo"}]}}`
+
+const upNet = `{"cniVersion":"1.1.0","name":"demo","plugins":[
+	{"type":"bridge","bridge":"br0","isGateway":true,"ipMasq":true,"capabilities":{"ips":true},
+	"ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.1.0.0/24"}},
+	{"type":"portmap","capabilities":{"portMappings":true},"dataDir":"$DIR/ports"}]}`
+
+const upOther = `{"cniVersion":"1.1.0","name":"other","plugins":[{"type":"bridge","bridge":"br1",
+	"ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.2.0.0/24"}}]}`
+
+// TestKernelUpInterrupted ends up, and then down, by each signal at each change that they are
+// about to make. The next up finishes the work, the one after it finds nothing to do, and the
+// next down leaves all as it was before.
+func TestKernelUpInterrupted(t *testing.T) {
+	for _, sig := range []unix.Signal{unix.SIGKILL, unix.SIGTERM, unix.SIGINT} {
+		t.Run(unix.SignalName(sig), func(t *testing.T) {
+			for lane := range killLanes {
+				if sig == unix.SIGINT && lane > 0 {
+					break // it takes the way of SIGTERM
+				}
+				t.Run(strconv.Itoa(lane), func(t *testing.T) {
+					t.Parallel()
+					interruptUp(t, sig, lane)
+				})
+			}
+		})
+	}
+}
+
+// interruptUp takes every killLanes-th change.
+func interruptUp(t *testing.T, sig unix.Signal, lane int) {
+	w := newWorld(t)
+	name := fmt.Sprintf("interrupted-%d-%d-%d", os.Getpid(), sig, lane)
+	w.write("net.d/demo.conflist", upNet)
+	w.write("net.d/other.conflist", upOther)
+	w.write("net.d/state.json.txt", strings.NewReplacer("NAME", name, "PORT", strconv.Itoa(8000+lane)).Replace(upFile))
+	call := func(verb string, env ...string) answer {
+		return w.run("", env, w.path("bin/cni-exec"), verb, w.path("net.d/state.json.txt"), "--conf-dir", w.path("net.d"), "--cache-dir", w.path("cni"))
+	}
+	t.Cleanup(func() { call("down") })
+	w.must("up", call("up")) // what a host keeps is there
+	w.must("down", call("down"))
+	w.must("up", call("up", listChanges+"="+w.path("net.d/changes")))
+	list, err := os.ReadFile(w.path("net.d/changes"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	changes := strings.Count(string(list), "\n")
+	w.must("down", call("down"))
+	before := w.state()
+	interrupted := 0
+	for n := lane; ; n += killLanes {
+		env := []string{fmt.Sprintf("%s=%d", killAt, n+1), fmt.Sprintf("%s=%d", killBy, sig)}
+		up := call("up", env...)
+		what := fmt.Sprintf("up ended by %s at change %d", unix.SignalName(sig), n+1)
+		w.must(what+", then up", call("up"))
+		if out := w.must(what+", then up twice", call("up")); out != "" {
+			t.Errorf("%s: the second up after it changes %q", what, out)
+		}
+		for _, of := range [][]string{{"demo", name + "-a"}, {"other", name + "-a", "-i", "eth1"}, {"demo", name + "-b"}} {
+			argv := append([]string{w.path("bin/cni-exec"), "check", "--conf-dir", w.path("net.d"), "--cache-dir", w.path("cni")}, of...)
+			w.must(what+", then check", w.run("", nil, argv...))
+		}
+		down := call("down", env...)
+		w.must(what+", then down", call("down"))
+		w.same(what+", then down", before, w.state())
+		for _, ns := range []string{name + "-a", name + "-b"} {
+			if _, err := os.Lstat("/run/netns/" + ns); err == nil {
+				t.Fatalf("%s, then down: %s is there", what, ns)
+			}
+		}
+		if up.exit != 0 || down.exit != 0 {
+			interrupted++
+		}
+		if n+1 > changes {
+			break
+		}
+	}
+	if interrupted < 3 {
+		t.Errorf("%d calls were interrupted", interrupted)
+	}
+}

@@ -1,0 +1,172 @@
+package messages
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/kerneltest"
+)
+
+// list is a configuration list of plugins, one on a line, of which the first is line 5.
+func list(plugins string) string {
+	return "{\n  \"cniVersion\": \"1.1.0\",\n  \"name\": \"demo\",\n  \"plugins\": [\n    " + plugins + "\n  ]\n}\n"
+}
+
+// bridge is a list of one bridge with addresses, to which members of ipam are added. What has no
+// fixed length comes last, since messages have columns.
+func bridge(ipam string) string {
+	return list(`{"type": "bridge", "bridge": "br0", "ipam": {"type": "host-local", ` + ipam + `, "dataDir": "$DIR/leases"}}`)
+}
+
+// one is the configuration of one plugin.
+func one(members string) string { return `{"cniVersion":"1.1.0","name":"demo",` + members + `}` }
+
+// Good configurations.
+const (
+	subnet   = `"subnet": "10.1.0.0/24"`
+	ipam     = `"ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.1.0.0/24"}`
+	portmap  = `{"type": "portmap", "capabilities": {"portMappings": true}}`
+	prev     = `"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"$NETNS"}],"ips":[{"address":"10.1.0.2/24","interface":0}]}`
+	add      = "cni-exec add demo $NETNS"
+	listFile = "$DIR/net.d/demo.conflist"
+)
+
+var published = list(`{"type": "bridge", "bridge": "br0", "ipam": {"type": "host-local", "dataDir": "$DIR/leases", "subnet": "10.1.0.0/24"}},` + portmap)
+
+var messages = []message{
+	// the command line of cni-exec
+	{name: "unknown verb", argv: "cni-exec attach demo $NETNS", key: `"attach"`, advice: "cni-exec help"},
+	{name: "no namespace", argv: "cni-exec add demo", key: "NETNS", advice: "/run/netns/NAME"},
+	{name: "one operand too many", argv: "cni-exec add demo $NETNS eth1", key: `"eth1"`, advice: "cni-exec help"},
+	{name: "unknown flag", argv: "cni-exec add demo $NETNS --interface net1", key: "--interface", advice: "cni-exec help"},
+	{name: "flag of another verb", argv: "cni-exec add demo $NETNS --all", key: "--all", advice: "gc"},
+	{name: "timeout without a unit", argv: "cni-exec add demo $NETNS --timeout 5", key: "--timeout", advice: "90s"},
+	{name: "retries that are no number", argv: "cni-exec add demo $NETNS --retries many", key: "--retries", advice: "number"},
+	{name: "bad port to publish", argv: "cni-exec run -p 8080 -- true", key: "--publish", advice: "HOST:CONTAINER"},
+	{name: "gc without what is valid", argv: "cni-exec gc demo", advice: "--valid"},
+	{name: "run without a command", argv: "cni-exec run --net demo", advice: "cni-exec run -- COMMAND"},
+	{name: "bad interface name", argv: add + " -i a/b", conf: bridge(subnet), key: "a/b", advice: "contains /"},
+	{name: "bad container ID", argv: add + " --container-id a/b", conf: bridge(subnet), key: "a/b", advice: "invalid characters"},
+	{name: "bad CNI_ARGS", argv: "CNI_ARGS=IP " + add, conf: bridge(subnet), key: "CNI_ARGS", advice: "KEY=VALUE"},
+	{name: "bad CAP_ARGS", argv: "CAP_ARGS={mac " + add, conf: bridge(subnet), key: "CAP_ARGS", where: "line 1, column 2"},
+	{name: "CAP_ARGS of the wrong type", argv: `CAP_ARGS={"portMappings":80} ` + add + " -p 80:80", conf: published, key: "CAP_ARGS.portMappings", advice: "array"},
+	{name: "nothing to publish with", argv: add + " -p 80:80", conf: bridge(subnet), key: "--publish", advice: "portmap"},
+
+	// configurations that cni-exec finds, or does not
+	{name: "unknown network", argv: "cni-exec add dmeo $NETNS", conf: bridge(subnet), key: "dmeo", advice: "demo"},
+	{name: "no configuration", argv: add + " --conf-dir $DIR/empty", files: map[string]string{"empty/README": ""}, where: "$DIR/empty", advice: "--conf-dir"},
+	{name: "directory missing", argv: add + " --conf-dir $DIR/nowhere", where: "$DIR/nowhere", advice: "--conf-dir"},
+	{name: "syntax error", argv: add, conf: "{\n  \"cniVersion\": \"1.1.0\",\n  \"name\": \"demo\",\n  \"plugins\": [\n    {\"type\": \"bridge\",}\n  ]\n}\n", where: listFile + ":5:23"},
+	{name: "end missing", argv: add, conf: "{\n  \"name\": \"demo\",\n  \"plugins\": [\n", where: listFile + ":4:1"},
+	{name: "empty file", argv: add, conf: "", where: listFile + ":1:1"},
+	{name: "text behind the list", argv: add, conf: list(`{"type": "bridge"}`) + "}\n", where: listFile + ":8:1"},
+	{name: "plugins is no list", argv: add, conf: "{\n  \"name\": \"demo\",\n  \"plugins\": {}\n}\n", where: listFile + ":3:14", key: "plugins", advice: "array"},
+	{name: "plugin without type", argv: add, conf: list(`{"bridge": "br0"}`), where: listFile + ":5:5", key: "plugins[0]: missing 'type'"},
+	{name: "no plugins", argv: add, conf: list(""), where: listFile + ":4:14", key: "plugins"},
+	{name: "no name", argv: add, conf: "{\n  \"cniVersion\": \"1.1.0\",\n  \"plugins\": [{\"type\": \"bridge\"}]\n}\n", where: listFile + ":1:1", key: "name"},
+	{name: "list in a file for one plugin", argv: add, files: map[string]string{"net.d/demo.conf": list(`{"type": "bridge"}`), "net.d/demo.conflist": `{"name":"other","plugins":[{"type":"bridge"}]}`}, where: "$DIR/net.d/demo.conf:", advice: ".conflist"},
+	{name: "capability that is no bool", argv: add, conf: list(`{"type": "portmap", "capabilities": {"portMappings": "yes"}}`), where: listFile + ":5:58", key: "plugins[0].capabilities.portMappings", advice: "bool"},
+	{name: "unsupported version", argv: add, conf: "{\n  \"cniVersion\": \"1.2.0\",\n  \"name\": \"demo\",\n  \"plugins\": [{\"type\": \"bridge\"}]\n}\n", where: listFile + ":2:17", key: "1.2.0", advice: "1.1.0"},
+	{name: "unknown plugin", argv: add, conf: list(`{"type": "brigde"}`), where: listFile + ":5:14", key: "brigde", advice: "--path"},
+	{name: "plugin that cannot be started", argv: add, conf: list(`{"type": "theirs"}`), setup: func(h *host) { h.write("plugins/theirs", "#!/nowhere\n", 0o755) }, key: "$DIR/plugins/theirs", advice: "interpreter"},
+	{name: "plugin that prints no JSON", argv: add, conf: list(`{"type": "theirs"}`), files: map[string]string{"plugins/theirs": "#!/bin/sh\necho Segmentation fault\nexit 1\n"}, key: "theirs", advice: "run DEL again"},
+	{name: "plugin that does not end", argv: add + " --timeout 100ms", conf: list(`{"type": "theirs"}`), files: map[string]string{"plugins/theirs": "#!/bin/sh\nexec sleep 60\n"}, key: "$DIR/plugins/theirs", advice: "--timeout"},
+
+	// the network namespace
+	{name: "missing namespace", argv: "cni-exec add demo /run/netns/blue", conf: bridge(subnet), key: "/run/netns/blue", advice: "cni-exec run"},
+	{name: "namespace that is none", argv: "cni-exec add demo $DIR/net.d/demo.conflist", conf: bridge(subnet), key: "$DIR/net.d/demo.conflist", advice: "cni-exec run"},
+	{name: "the namespace of the host", argv: "cni-exec add demo /proc/self/ns/net", conf: bridge(subnet), key: "/proc/self/ns/net", advice: "cni-exec run"},
+	{name: "added twice", argv: add, conf: bridge(subnet), before: []string{add}, key: "eth0", advice: "cni-exec del demo $NETNS"},
+	{name: "interface deleted", argv: "cni-exec check demo $NETNS", conf: bridge(subnet), before: []string{add}, spoil: deleteEth0, key: "eth0", advice: "add it again"},
+	{name: "never added", argv: "cni-exec check demo $NETNS", conf: bridge(subnet), key: "demo"},
+
+	// addresses
+	{name: "bad CIDR", argv: add, conf: bridge(`"ranges": [[{"subnet": "10.1.0.0/33"}]]`), where: listFile + ":5:", key: "ipam.ranges[0][0].subnet", advice: "10.1.0.5/24"},
+	{name: "host bits set", argv: add, conf: bridge(`"ranges": [[{"subnet": "10.1.0.7/24"}]]`), where: listFile + ":5:", key: "ipam.ranges[0][0].subnet", advice: "write 10.1.0.0/24"},
+	{name: "gateway of another family", argv: add, conf: bridge(`"ranges": [[{"subnet": "10.1.0.0/24", "gateway": "fd00::1"}]]`), where: listFile + ":5:", key: "ipam.ranges[0][0].gateway", advice: "10.1.0.1"},
+	{name: "range outside", argv: add, conf: bridge(`"ranges": [[{"subnet": "10.1.0.0/24", "rangeStart": "10.2.0.1"}]]`), where: listFile + ":5:", key: "ipam.ranges[0][0].rangeStart", advice: "10.1.0.1 to 10.1.0.254"},
+	{name: "no range", argv: add, conf: bridge(`"ranges": []`), where: listFile + ":5:", key: "ipam.ranges"},
+	{name: "subnet too small", argv: add, conf: bridge(`"subnet": "10.1.0.0/31"`), where: listFile + ":5:", key: "ipam.subnet", advice: "/30"},
+	{name: "bad route", argv: add, conf: bridge(subnet + `, "routes": [{"dst": "default"}]`), where: listFile + ":5:", key: "ipam.routes[0].dst", advice: "as 10.1.0.5/24"},
+	{name: "full pool", argv: "cni-exec add demo $SECOND", conf: bridge(`"subnet": "10.1.0.0/30"`), before: []string{add}, key: "10.1.0.2", advice: "cni-exec gc"},
+	{name: "address taken", argv: "CNI_ARGS=IP=10.1.0.2 cni-exec add demo $SECOND", conf: bridge(subnet), before: []string{add}, key: "10.1.0.2", advice: "another"},
+	{name: "address outside", argv: "CNI_ARGS=IP=10.9.0.2 " + add, conf: bridge(subnet), key: "10.9.0.2"},
+	{name: "unknown ipam plugin", argv: add, conf: list(`{"type": "bridge", "ipam": {"type": "hostlocal"}}`), where: listFile + ":5:41", key: "hostlocal", advice: "--path"},
+	{name: "static address without prefix length", argv: add, conf: list(`{"type": "bridge", "ipam": {"type": "static", "addresses": [{"address": "10.1.0.2"}]}}`), where: listFile + ":5:", key: "ipam.addresses[0].address", advice: "/"},
+	{name: "dhcp without its daemon", argv: add, conf: list(`{"type": "bridge", "ipam": {"type": "dhcp"}}`), key: "/run/cni/dhcp.sock", advice: "dhcp daemon"},
+
+	// the host
+	{name: "port of another container", argv: "cni-exec add demo $SECOND -p 8080:80", conf: published, before: []string{add + " -p 8080:80"}, key: "8080", advice: "another host port"},
+	{name: "port of a process", argv: add + " -p 8080:80", conf: published, setup: listen, key: "8080", advice: "--force"},
+	{name: "missing master", argv: add, conf: list(`{"type": "macvlan", "master": "eth7"}`), where: listFile + ":5:35", key: `"master"`, advice: "eth7"},
+	{name: "bridge is another link", argv: add, conf: list(`{"type": "bridge", "bridge": "up0"}`), where: listFile + ":5:34", key: `"bridge"`, advice: "up0"},
+	{name: "no privilege", argv: add, conf: bridge(subnet), unprivileged: true, advice: "root"},
+	{name: "no privilege for a plugin", argv: "bridge ADD", conf: one(`"type":"bridge",` + ipam), unprivileged: true, advice: "root"},
+	{name: "read-only leases", argv: add, conf: bridge(subnet), setup: readOnly("leases"), key: "ipam.dataDir", advice: "$DIR/leases"},
+	{name: "read-only cache", argv: add, conf: bridge(subnet), setup: readOnly("cache"), key: "$DIR/cache", advice: "--cache-dir"},
+
+	// plugins, as a runtime calls them
+	{name: "no verb", argv: "CNI_COMMAND=NOPE bridge NOPE", conf: one(`"type":"bridge"`), key: "CNI_COMMAND", advice: "ADD"},
+	{name: "variables missing", argv: "CNI_CONTAINERID= CNI_NETNS= bridge ADD", conf: one(`"type":"bridge"`), key: "CNI_CONTAINERID"},
+	{name: "no configuration on stdin", argv: "bridge ADD", conf: "", key: "standard input"},
+	{name: "configuration that is no JSON", argv: "bridge ADD", conf: "{\"name\":\"demo\",\n 'type'}", where: "line 2, column 2"},
+	{name: "key of the wrong type", argv: "bridge ADD", conf: one(`"type":"bridge","mtu":"1500"`), key: `"mtu"`, advice: "integer"},
+	{name: "network name missing", argv: "bridge ADD", conf: `{"cniVersion":"1.1.0","type":"bridge"}`, key: "name"},
+	{name: "version of the future", argv: "bridge ADD", conf: `{"cniVersion":"7.0.0","name":"demo","type":"bridge"}`, key: "7.0.0", advice: "1.1.0"},
+	{name: "mtu too large", argv: "macvlan ADD", conf: one(`"type":"macvlan","master":"up0","mtu":9000,` + ipam), key: `"mtu"`, advice: "1500"},
+	{name: "mode unknown", argv: "macvlan ADD", conf: one(`"type":"macvlan","master":"up0","mode":"fast"`), key: `"mode"`, advice: "bridge"},
+	{name: "vlan without master", argv: "vlan ADD", conf: one(`"type":"vlan","vlanId":5,` + ipam), key: `"master"`},
+	{name: "vlanId too large", argv: "vlan ADD", conf: one(`"type":"vlan","master":"up0","vlanId":5000,` + ipam), key: `"vlanId"`, advice: "4094"},
+	{name: "bad MAC address", argv: "bridge ADD", conf: one(`"type":"bridge","runtimeConfig":{"mac":"00:11:22"}`), key: "runtimeConfig.mac"},
+	{name: "host device without selector", argv: "host-device ADD", conf: one(`"type":"host-device"`), key: `"device"`},
+	{name: "host device missing", argv: "host-device ADD", conf: one(`"type":"host-device","device":"eth7"`), key: `"device"`, advice: "eth7"},
+	{name: "dummy without ipam", argv: "dummy ADD", conf: one(`"type":"dummy"`), key: `"ipam.type"`},
+	{name: "not chained", argv: "tuning CHECK", conf: one(`"type":"tuning"`), key: "prevResult"},
+	{name: "port mapping of an unknown protocol", argv: "portmap ADD", conf: one(`"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80,"protocol":"icmp"}]},` + prev), key: "portMappings[0].protocol", advice: "tcp"},
+	{name: "container port missing", argv: "portmap ADD", conf: one(`"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":80}]},` + prev), key: "portMappings[0].containerPort", advice: "65535"},
+	{name: "burst without rate", argv: "bandwidth ADD", conf: one(`"type":"bandwidth","ingressBurst":8000,` + prev), key: "ingressRate"},
+	{name: "sysctl of the host", argv: "tuning ADD", conf: one(`"type":"tuning","sysctl":{"kernel.hostname":"x"},` + prev), key: "kernel.hostname", advice: "net."},
+	{name: "firewall backend unknown", argv: "firewall ADD", conf: one(`"type":"firewall","backend":"ipfw",` + prev), key: `"backend"`, advice: "nftables"},
+	{name: "vrf without name", argv: "vrf ADD", conf: one(`"type":"vrf",` + prev), key: `set "vrfname"`},
+	{name: "flannel has not started", argv: "flannel ADD", conf: one(`"type":"flannel","subnetFile":"$DIR/subnet.env","dataDir":"$DIR/flannel"`), key: "$DIR/subnet.env"},
+	{name: "prevResult that is none", argv: "portmap ADD", conf: one(`"type":"portmap","prevResult":{"ips":[{"address":"10.1.0.2"}]}`), key: "prevResult", advice: "prefix length"},
+	{name: "GC without what is valid", argv: "bridge GC", conf: one(`"type":"bridge",` + ipam), key: "cni.dev/valid-attachments"},
+
+	// cnibox
+	{name: "cnibox: unknown applet", argv: "cnibox brigde", key: "brigde", advice: `"bridge"?`},
+	{name: "cnibox: directory to install into missing", argv: "cnibox install $DIR/opt/cni/bin", key: "$DIR/opt/cni/bin", advice: "--create"},
+}
+
+// listen has a process of the host listen on port 8080: this one.
+func listen(h *host) {
+	l, err := net.Listen("tcp4", "0.0.0.0:8080")
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.Cleanup(func() { l.Close() })
+}
+
+// readOnly makes a directory one of a read-only file system.
+func readOnly(name string) func(*host) {
+	return func(h *host) {
+		dir := filepath.Join(h.dir, name)
+		err := os.Mkdir(dir, 0o755)
+		if err == nil {
+			err = unix.Mount("tmpfs", dir, "tmpfs", unix.MS_RDONLY, "")
+		}
+		if err != nil {
+			h.Fatal(err)
+		}
+		h.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	}
+}
+
+// deleteEth0 deletes the interface of the container behind cni-exec.
+func deleteEth0(h *host) {
+	if err := kerneltest.Dial(h.T, h.container).DelLink("eth0"); err != nil {
+		h.Fatal(err)
+	}
+}

@@ -1,0 +1,284 @@
+// Package messages provokes the errors that a user of cnibox meets first and compares what is
+// printed with testdata/messages.golden; -update rewrites that file.
+package messages
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+	"cnibox/test/product"
+)
+
+func TestMain(m *testing.M) { product.Main(m, nil) }
+
+var update = flag.Bool("update", false, "rewrite testdata/messages.golden")
+
+const golden = "testdata/messages.golden"
+
+// A message is the error of one command.
+type message struct {
+	name string
+
+	// argv is "cni-exec VERB …", or "PLUGIN VERB" for a plugin called as a runtime calls it.
+	// Its first word may be VARIABLE=VALUE, several times.
+	argv string
+
+	// conf is the file net.d/demo.conflist of cni-exec and the standard input of a plugin.
+	conf string
+
+	before []string          // commands that have to succeed
+	files  map[string]string // further files, by their path below $DIR
+	setup  func(*host)       // before them
+	spoil  func(*host)       // after them
+
+	unprivileged bool // without root
+
+	// What the text has to contain: the place in a file, the key as it is written in the
+	// configuration, and what to do. Empty: there is none.
+	where, key, advice string
+}
+
+// A host is a network namespace with a link up0, two containers and a directory.
+type host struct {
+	*testing.T
+	dir, bin         string
+	netns, container *rtnl.NS
+	replacer         *strings.Replacer // of the variables in configurations and commands
+	restorer         *strings.Replacer // of paths in messages by their variables
+}
+
+// newHost makes a host and moves this thread into it.
+func newHost(t *testing.T, bin string) *host {
+	t.Helper()
+	h := &host{T: t, dir: shared(t), bin: bin, netns: kerneltest.NS(t), container: kerneltest.NS(t)}
+	kerneltest.LoUp(t, h.netns)
+	kerneltest.LoUp(t, h.container)
+	if err := kerneltest.Dial(t, h.netns).AddLink(rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "up1"}}); err != nil {
+		t.Fatal(err)
+	}
+	variables := []string{"$DIR", h.dir, "$BIN", bin, "$NETNS", kerneltest.NSPath(t, h.container), "$SECOND", kerneltest.NSPath(t, kerneltest.NS(t))}
+	h.replacer = strings.NewReplacer(variables...)
+	back := slices.Clone(variables)
+	slices.Reverse(back)
+	h.restorer = strings.NewReplacer(back...)
+	if err := h.netns.Enter(); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// shared is a directory that every user can enter.
+func shared(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// write creates a file and its directory.
+func (h *host) write(name, text string, mode os.FileMode) {
+	h.Helper()
+	path := filepath.Join(h.dir, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(h.replacer.Replace(text)), mode)); err != nil {
+		h.Fatal(err)
+	}
+}
+
+// An answer is what a command printed.
+type answer struct {
+	exit, code int
+	text       string
+}
+
+// processTime is how long a command may take before it counts as stuck.
+var processTime = kerneltest.Timeout(time.Minute)
+
+// run runs a command line.
+func (h *host) run(argv, conf string, unprivileged bool) answer {
+	h.Helper()
+	words := strings.Fields(h.replacer.Replace(argv))
+	env := []string{"CNI_PATH=" + filepath.Join(h.dir, "plugins") + ":" + h.bin, "NETCONFPATH=" + filepath.Join(h.dir, "net.d")}
+	var set []string
+	for strings.Contains(words[0], "=") {
+		set, words = append(set, words[0]), words[1:]
+	}
+	name, args, stdin := words[0], words[1:], ""
+	switch name {
+	case "cni-exec":
+		args = append([]string{"--json", "--cache-dir", filepath.Join(h.dir, "cache")}, args...)
+	case "cnibox":
+	default:
+		stdin = h.replacer.Replace(conf)
+		env = append(env, "CNI_COMMAND="+args[0], "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS="+h.replacer.Replace("$NETNS"))
+		args = args[1:]
+	}
+	ctx, cancel := context.WithTimeout(h.Context(), processTime)
+	defer cancel()
+	var out, diag bytes.Buffer
+	cmd := exec.CommandContext(ctx, filepath.Join(h.bin, name), args...)
+	cmd.Dir, cmd.Env = h.dir, append(env, set...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &diag
+	if unprivileged {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	}
+	err := cmd.Run()
+	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
+		h.Fatalf("%s: %v, %v", argv, err, ctx.Err())
+	}
+	var object struct {
+		Code         int
+		Msg, Details string
+	}
+	json.Unmarshal(out.Bytes(), &object) // a success is no error object
+	a := answer{exit: cmd.ProcessState.ExitCode(), code: object.Code, text: diag.String()}
+	if stdin != "" || name != "cni-exec" && name != "cnibox" {
+		a.text += object.Msg + "\n"
+		if object.Details != "" {
+			a.text += "  " + object.Details + "\n"
+		}
+	}
+	a.text = h.normal(a.text)
+	return a
+}
+
+// These differ from run to run: the container ID that cni-exec derives from a path, and the
+// process of a test.
+var (
+	derivedID = regexp.MustCompile(`cnitool-[0-9a-f]{20}`)
+	process   = regexp.MustCompile(`[^ ]+ \(pid [0-9]+\)`)
+)
+
+// normal replaces what differs from run to run.
+func (h *host) normal(text string) string {
+	text = derivedID.ReplaceAllString(h.restorer.Replace(text), "$$ID")
+	return process.ReplaceAllString(text, "PROCESS (pid PID)")
+}
+
+// provoke runs one case.
+func (m message) provoke(t *testing.T, bin string) answer {
+	t.Helper()
+	h := newHost(t, bin)
+	h.write("net.d/demo.conflist", m.conf, 0o644)
+	for name, text := range m.files {
+		h.write(name, text, 0o755)
+	}
+	if m.setup != nil {
+		m.setup(h)
+	}
+	for _, argv := range m.before {
+		if a := h.run(argv, m.conf, false); a.exit != 0 {
+			t.Errorf("%s: %s: exit code %d: %s", m.name, argv, a.exit, a.text)
+		}
+	}
+	if m.spoil != nil {
+		m.spoil(h)
+	}
+	return h.run(m.argv, m.conf, m.unprivileged)
+}
+
+// TestKernelMessages compares the messages with the golden file and holds the rules that they
+// all follow.
+func TestKernelMessages(t *testing.T) {
+	runtime.LockOSThread() // for good: the thread and its mounts end with the test
+	kerneltest.NS(t)       // or the test is skipped
+	err := unix.Unshare(unix.CLONE_NEWNS)
+	if err == nil {
+		err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+	}
+	if err == nil {
+		err = unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := install(t)
+	want := sections(t)
+	var file strings.Builder
+	seen := map[string]bool{}
+	for _, m := range messages {
+		if seen[m.name] {
+			t.Errorf("two cases are called %q", m.name)
+		}
+		seen[m.name] = true
+		if m.unprivileged && kerneltest.OneUser() {
+			t.Logf("%s: there is no second user here", m.name)
+			continue
+		}
+		a := m.provoke(t, bin)
+		section := fmt.Sprintf("$ %s\nexit %d, code %d\n%s", m.argv, a.exit, a.code, a.text)
+		fmt.Fprintf(&file, "== %s\n%s\n", m.name, section)
+		if !*update && section != want[m.name] {
+			t.Errorf("%s: got\n%swant\n%s", m.name, section, want[m.name])
+		}
+		for _, fault := range m.faults(a) {
+			t.Errorf("%s: %s:\n%s", m.name, fault, a.text)
+		}
+	}
+	for name := range want {
+		if !seen[name] && !*update {
+			t.Errorf("%s has %q, which is no case", golden, name)
+		}
+	}
+	if *update {
+		if err := os.WriteFile(golden, []byte(file.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// install copies this program to where every user can start it, with a link for each applet.
+func install(t *testing.T) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := shared(t)
+	err = os.WriteFile(filepath.Join(bin, "program"), program, 0o755)
+	for _, name := range product.Names() {
+		err = errors.Join(err, os.Symlink("program", filepath.Join(bin, name)))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bin
+}
+
+// sections reads the golden file.
+func sections(t *testing.T) map[string]string {
+	t.Helper()
+	b, err := os.ReadFile(golden)
+	if err != nil && !*update {
+		t.Fatal(err)
+	}
+	list := map[string]string{}
+	for _, section := range strings.Split(string(b), "== ")[1:] {
+		name, text, _ := strings.Cut(section, "\n")
+		list[name] = strings.TrimSuffix(text, "\n")
+	}
+	return list
+}

@@ -1,0 +1,281 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// A node is a machine: namespaces that end with a boot, and a disk that does not.
+type node struct {
+	c      *cluster
+	name   string
+	addrs  [2]netip.Addr // of eth0, IPv4 and IPv6
+	disk   string        // directory with what survives a boot
+	ipMasq bool          // flanneld masquerades
+	boots  int
+
+	holder   *exec.Cmd
+	release  io.Closer // its end ends the holder
+	flanneld *process
+	pods     map[string]*pod
+	mu       sync.Mutex // guards pods and warnings
+	warnings bytes.Buffer
+}
+
+// owned are the directories of a node that are its own, by the one above.
+var owned = map[string]string{"/etc": "cni", "/var/lib": "cni", "/opt": "cni"}
+
+// hold is the process that keeps a node's namespaces: it gives them their mounts, says so on
+// stdout, and waits for the end of stdin.
+func hold(disk string) error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return os.NewSyscallError("mount", err)
+	}
+	for above, name := range owned {
+		// The machine may lack the directory; it can be made in a layer over the one above.
+		layer := filepath.Join(disk, above)
+		upper, scratch, own := filepath.Join(layer, "upper"), filepath.Join(layer, "work"), filepath.Join(layer, name)
+		for _, d := range []string{upper, scratch, own} {
+			if err := os.MkdirAll(d, 0o755); err != nil {
+				return err
+			}
+		}
+		err := unix.Mount("overlay", above, "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", above, upper, scratch))
+		if err != nil {
+			return fmt.Errorf("layer over %s: %w", above, err)
+		}
+		on := filepath.Join(above, name)
+		if err := os.MkdirAll(on, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount(own, on, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("mount %s: %w", on, err)
+		}
+	}
+	if err := unix.Mount(filepath.Join(disk, "boot_id"), "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("boot_id: %w", err)
+	}
+	for _, m := range []struct{ kind, on string }{{"sysfs", "/sys"}, {"tmpfs", "/run"}} {
+		if err := unix.Mount(m.kind, m.on, m.kind, unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
+			return fmt.Errorf("mount %s: %w", m.on, err)
+		}
+	}
+	fmt.Println("ready")
+	_, err := io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+// boot makes the node's namespaces, with an empty /run and a boot ID that it never had.
+func (n *node) boot() error {
+	n.boots++
+	n.pods = map[string]*pod{}
+	if err := os.MkdirAll(n.disk, 0o755); err != nil {
+		return err
+	}
+	id := fmt.Sprintf("00000000-0000-4000-8000-%08d%04d\n", n.addrs[0].As4()[3], n.boots)
+	if err := os.WriteFile(filepath.Join(n.disk, "boot_id"), []byte(id), 0o444); err != nil {
+		return err
+	}
+	n.holder = exec.Command("/proc/self/exe", holdArg, n.disk)
+	n.holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS}
+	n.holder.Stderr = os.Stderr
+	stdin, err := n.holder.StdinPipe()
+	if err != nil {
+		return err
+	}
+	stdout, err := n.holder.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := n.holder.Start(); err != nil {
+		return err
+	}
+	n.release = stdin
+	if _, err := io.ReadFull(stdout, make([]byte, len("ready\n"))); err != nil {
+		return fmt.Errorf("%s: its mounts: %w", n.name, err)
+	}
+	return n.cable()
+}
+
+// cable connects eth0 to the network of the nodes. Its MAC address is the same after
+// a reboot, as a machine's is: neighbours cache it for up to a minute.
+func (n *node) cable() error {
+	if _, err := run("ip", "-n", underlay, "link", "add", n.name, "master", "lan", "up", "type", "veth",
+		"peer", "name", "eth0", "address", fmt.Sprintf("02:00:00:00:00:%02x", n.addrs[0].As4()[3]), "netns", fmt.Sprint(n.holder.Process.Pid)); err != nil {
+		return err
+	}
+	_, err := n.feed(fmt.Sprintf(`link set lo up
+link set eth0 up
+addr add %s/24 dev eth0
+addr add %s/64 dev eth0 nodad
+route add default via %s
+route add default via %s
+`, n.addrs[0], n.addrs[1], routerAddrs[0], routerAddrs[1]), "ip", "-batch", "-")
+	return err
+}
+
+// shutdown ends the node as a power failure would: nothing is detached, no daemon is asked.
+func (n *node) shutdown() error {
+	for _, p := range n.pods {
+		p.server.close() // an open socket would keep the pod's namespace
+	}
+	// The kernel removes the links of a namespace some time after its end.
+	if _, err := run("ip", "-n", underlay, "link", "del", n.name); err != nil {
+		return err
+	}
+	n.flanneld.kill()
+	n.release.Close()
+	if err := n.holder.Wait(); err != nil {
+		return fmt.Errorf("%s: %w", n.name, err)
+	}
+	return nil
+}
+
+// reboot is a power failure and a new boot.
+func (n *node) reboot() error {
+	if err := n.shutdown(); err != nil {
+		return err
+	}
+	return n.boot()
+}
+
+// root is the path of a file of the node, seen from outside.
+func (n *node) root(path string) string {
+	return fmt.Sprintf("/proc/%d/root%s", n.holder.Process.Pid, path)
+}
+
+func (n *node) netns() namespace {
+	return namespace(fmt.Sprintf("/proc/%d/ns/net", n.holder.Process.Pid))
+}
+
+// enter is a command line that runs a command on the node.
+func (n *node) enter(argv ...string) []string {
+	return append([]string{"nsenter", "-t", fmt.Sprint(n.holder.Process.Pid), "-m", "-n", "--"}, argv...)
+}
+
+func (n *node) run(argv ...string) (string, error) { return run(n.enter(argv...)...) }
+
+func (n *node) feed(stdin string, argv ...string) (string, error) {
+	return feed(stdin, n.enter(argv...)...)
+}
+
+const (
+	network   = "cbr0"
+	pluginDir = "/opt/cni/bin"
+)
+
+// kubeFlannel is the configuration that kube-flannel.yml installs, with the newest cniVersion.
+const kubeFlannel = `{
+  "name": "cbr0",
+  "cniVersion": "1.1.0",
+  "plugins": [
+    { "type": "flannel", "delegate": { "hairpinMode": true, "isDefaultGateway": true } },
+    { "type": "portmap", "capabilities": { "portMappings": true } }
+  ]
+}
+`
+
+// install installs the binary as a user does, and the configuration.
+func (n *node) install(bin string) error {
+	conf := n.root("/etc/cni/net.d/10-flannel.conflist")
+	for _, dir := range []string{n.root(pluginDir), filepath.Dir(conf)} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(conf, []byte(kubeFlannel), 0o644); err != nil {
+		return err
+	}
+	for _, dir := range []string{pluginDir, n.runtimeDir()} {
+		file := dir + "/cnibox"
+		if _, err := n.run("sh", "-c", `mkdir -p "$1" && cp "$2" "$3" && "$3" install "$1"`, "sh", dir, bin, file); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// runtimeDir is where cni-exec is. On node2 it is another file than the plugins, and starts
+// them as processes, as containerd does; on node1 it runs them itself.
+func (n *node) runtimeDir() string {
+	if n.name == "node2" {
+		return "/opt/cni/runtime"
+	}
+	return pluginDir
+}
+
+// cni runs cni-exec on the node. Its warnings are kept for [cluster.report].
+func (n *node) cni(args ...string) (string, error) {
+	argv := n.enter(append([]string{"env", "CNI_PATH=" + pluginDir, n.runtimeDir() + "/cni-exec"}, args...)...)
+	cmd := exec.Command(argv[0], argv[1:]...)
+	var out, diag bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &diag
+	err := cmd.Run()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	fmt.Fprintf(&n.warnings, "cni-exec %s\n%s", strings.Join(args, " "), diag.String())
+	if err != nil {
+		err = fmt.Errorf("%s: cni-exec %s: %w: %s", n.name, strings.Join(args, " "), err, strings.TrimSpace(out.String()+diag.String()))
+	}
+	return out.String(), err
+}
+
+// gc deletes the attachments whose namespaces are gone.
+func (n *node) gc() error {
+	_, err := n.cni("gc", "--valid-live", network)
+	return err
+}
+
+// subnetEnv is what flanneld has written for the plugin.
+type subnetEnv map[string]string
+
+// prefix returns a value as the network that it is in.
+func (e subnetEnv) prefix(key string) netip.Prefix {
+	p, _ := netip.ParsePrefix(e[key]) // the zero Prefix contains nothing
+	return p.Masked()
+}
+
+// subnets are the node's, IPv4 and IPv6.
+func (e subnetEnv) subnets() [2]netip.Prefix {
+	return [2]netip.Prefix{e.prefix("FLANNEL_SUBNET"), e.prefix("FLANNEL_IPV6_SUBNET")}
+}
+
+const subnetFile = "/run/flannel/subnet.env"
+
+// env waits for subnet.env.
+func (n *node) env() (e subnetEnv, err error) {
+	err = eventually(func() error {
+		text, err := os.ReadFile(n.root(subnetFile))
+		if err != nil {
+			return errors.Join(err, n.flanneld.ended())
+		}
+		e = subnetEnv{}
+		for line := range strings.Lines(string(text)) {
+			key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+			e[key] = value
+		}
+		if e["FLANNEL_IPMASQ"] == "" { // the last line
+			return errors.New(subnetFile + " is not complete")
+		}
+		return nil
+	})
+	return e, err
+}
+
+// startFlanneld starts flanneld.
+func (n *node) startFlanneld() (err error) {
+	n.flanneld, err = n.c.start(n.name+"-flanneld", n.enter(n.c.flanneldPath,
+		"--etcd-endpoints="+etcdURL, "--iface=eth0", fmt.Sprintf("--ip-masq=%t", n.ipMasq))...)
+	return err
+}

@@ -1,0 +1,244 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// A backend is how flanneld carries packets from node to node, and what follows for pods.
+type backend struct {
+	name   string
+	conf   string // net-conf
+	ipMasq bool   // flanneld masquerades, else the delegate of the plugin
+	mtu    int    // bytes, of the pods' links
+	path   [2]int // bytes, the biggest packet from node to node, of IPv4 and IPv6
+	// source is the prefix of the address with which a node itself appears on the other one.
+	source func(e subnetEnv, n *node, family int) netip.Prefix
+}
+
+// SubnetLen leaves 29 addresses for a node's pods, so that two boots of 20 pods do not fit
+// unless the first one's leases are free. With vxlan, flanneld counts 50 bytes of overhead for
+// both families, and IPv6 has 70: the path takes less than the pods' links.
+var backends = []*backend{
+	{
+		name: "vxlan", ipMasq: true, mtu: 1450, path: [2]int{1450, 1430},
+		conf: `{"Network": "10.244.0.0/16", "SubnetLen": 27, "EnableIPv6": true, "IPv6Network": "fd00:10:244::/56",
+			"Backend": {"Type": "vxlan"}}`,
+		source: func(e subnetEnv, _ *node, family int) netip.Prefix { return e.subnets()[family] },
+	},
+	{
+		name: "host-gw", ipMasq: true, mtu: 1500, path: [2]int{1500, 1500},
+		conf: `{"Network": "10.244.0.0/16", "SubnetLen": 27, "EnableIPv6": true, "IPv6Network": "fd00:10:244::/56",
+			"EnableNFTables": true, "Backend": {"Type": "host-gw"}}`,
+		source: func(_ subnetEnv, n *node, family int) netip.Prefix {
+			return netip.PrefixFrom(n.addrs[family], n.addrs[family].BitLen())
+		},
+	},
+	{
+		name: "no-masq", mtu: 1500,
+		conf: `{"Network": "10.244.0.0/16", "EnableIPv6": true, "IPv6Network": "fd00:10:244::/56", "Backend": {"Type": "host-gw"}}`,
+	},
+}
+
+// families names those of an array of two.
+var families = [2]string{"IPv4", "IPv6"}
+
+// crowd is how many pods a node gets besides the first one.
+const crowd = 20
+
+// Codes of the specification: try again later, and the plugin is not available.
+const (
+	codeTryAgain = 11
+	codeNotReady = 50
+)
+
+// A trial is the life of a cluster with one backend.
+type trial struct {
+	*cluster
+	*backend
+	a, b *node
+	web  map[*node]*pod // the first pod of a node; its server is published as port 8080
+}
+
+// trial tries all backends.
+func (c *cluster) trial() error {
+	v, err := c.versions()
+	if err != nil {
+		return err
+	}
+	fmt.Println("nodes:", v)
+	if err := c.step("etcd answers", c.startEtcd); err != nil {
+		return err
+	}
+	for _, b := range backends {
+		t := &trial{cluster: c, backend: b, web: map[*node]*pod{}}
+		parts := []func() error{
+			t.start, t.pods, t.traffic, t.sizes, t.ports, t.restarted, t.withoutEtcd, t.crowded, t.vanished, t.rebooted, t.end,
+		}
+		if !b.ipMasq {
+			parts = []func() error{t.start, t.pods, t.delegateMasquerades, t.end}
+		}
+		for _, part := range parts {
+			if err := part(); err != nil {
+				return err
+			}
+		}
+		for _, n := range c.nodes {
+			if err := n.shutdown(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// A stage is one step of a part.
+type stage struct {
+	text string
+	do   func() error
+}
+
+// walk goes through the stages to the first that fails.
+func (t *trial) walk(stages ...stage) error {
+	for _, s := range stages {
+		if err := t.step(fmt.Sprintf("%-8s%s", t.name, s.text), s.do); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// each calls fn with all ways from node to node, in both families.
+func (t *trial) each(fn func(from, to *node, family int) error) error {
+	for family := range families {
+		for _, n := range t.nodes {
+			if err := fn(n, t.other(n), family); err != nil {
+				return fmt.Errorf("%s from %s: %w", families[family], n.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (t *trial) other(n *node) *node {
+	if n == t.a {
+		return t.b
+	}
+	return t.a
+}
+
+// start boots two nodes and starts flanneld on both.
+func (t *trial) start() error {
+	return t.walk(
+		stage{"two nodes with their own network, /run, /var/lib/cni and boot ID", func() error {
+			if err := t.setNetConf(t.conf); err != nil {
+				return err
+			}
+			if err := t.startNodes(t.name, t.ipMasq); err != nil {
+				return err
+			}
+			t.a, t.b = t.nodes[0], t.nodes[1]
+			return nil
+		}},
+		stage{"before flanneld: STATUS has code 50, ADD code 11 and leaves nothing", func() error {
+			return parallel(t.nodes, (*node).notReady)
+		}},
+		stage{"flanneld on both nodes writes subnet.env, and STATUS is ready", func() error {
+			// One after the other: flanneld's key of a lease names the subnets of both families, so
+			// that two nodes which join at the same time may get the same IPv4 subnet.
+			for _, n := range t.nodes {
+				if err := t.joins(n); err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
+	)
+}
+
+// joins starts flanneld on a node that has not had it.
+func (t *trial) joins(n *node) error {
+	if err := n.startFlanneld(); err != nil {
+		return err
+	}
+	e, err := n.env()
+	if err != nil {
+		return err
+	}
+	if e["FLANNEL_MTU"] != fmt.Sprint(t.mtu) || e["FLANNEL_IPMASQ"] != fmt.Sprint(t.ipMasq) {
+		return fmt.Errorf("got %v, want an MTU of %d and IPMASQ %t", e, t.mtu, t.ipMasq)
+	}
+	_, err = n.cni("status", network)
+	return err
+}
+
+// notReady is the state of a node without subnet.env.
+func (n *node) notReady() error {
+	before, err := n.left()
+	if err != nil {
+		return err
+	}
+	if err := n.wantCode(codeNotReady, "status", network); err != nil {
+		return err
+	}
+	if _, err := n.run("ip", "netns", "add", "early"); err != nil {
+		return err
+	}
+	if err := n.wantCode(codeTryAgain, "add", network, "/run/netns/early"); err != nil {
+		return err
+	}
+	after, err := n.left()
+	for _, what := range after { // leases of an earlier boot may be fewer by now
+		if !slices.Contains(before, what) {
+			err = errors.Join(err, fmt.Errorf("the failed ADD left %s", what))
+		}
+	}
+	if err == nil {
+		_, err = n.run("ip", "netns", "del", "early")
+	}
+	return err
+}
+
+// wantCode wants a verb of cni-exec to fail with a code.
+func (n *node) wantCode(want int, verb string, args ...string) error {
+	out, err := n.cni(append([]string{verb, "--json"}, args...)...)
+	if err == nil {
+		return fmt.Errorf("%s: %s succeeded, want code %d", n.name, verb, want)
+	}
+	var e struct{ Code int }
+	if json.Unmarshal([]byte(out), &e) != nil || e.Code != want {
+		return fmt.Errorf("want code %d: %w", want, err)
+	}
+	return nil
+}
+
+// pods attaches the first pod of each node.
+func (t *trial) pods() error {
+	return t.walk(
+		stage{"a pod on each node has an address of each of its node's subnets", func() error {
+			for _, n := range t.nodes {
+				p, err := n.addPod("web", "web", "-p", "8080:5000", "-p", "8080:5000/udp")
+				if err != nil {
+					return err
+				}
+				t.web[n] = p
+			}
+			return nil
+		}},
+		stage{"CHECK passes", t.checkAll},
+	)
+}
+
+func (t *trial) checkAll() error {
+	return parallel(t.nodes, func(n *node) error {
+		for _, p := range n.pods {
+			if err := p.check(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

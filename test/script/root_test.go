@@ -1,0 +1,109 @@
+package script
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
+)
+
+// root gives the rest of the script a root directory of its own, at first, and mounts it
+// read-only or not.
+func root(ts *testscript.TestScript, h *hostAndContainer, args []string) error {
+	if h.host == nil || len(args) != 1 {
+		return mistake("usage, not in a plain script: root rw|ro|sealed")
+	}
+	if !h.ownRoot {
+		err := newRoot(ts.Getenv("WORK"), ts.Getenv("NETNS"))
+		if errors.Is(err, os.ErrPermission) && os.Getenv("CNIBOX_KERNEL") != "require" {
+			h.Skipf("SKIPPED: no mount namespace without CAP_SYS_ADMIN (root or a user namespace): %v", err)
+		}
+		if err != nil {
+			return mistake(err.Error())
+		}
+		h.ownRoot = true
+	}
+	var rootFlags, runFlags uintptr
+	switch args[0] {
+	case "rw":
+	case "ro":
+		rootFlags = unix.MS_RDONLY
+	case "sealed":
+		rootFlags, runFlags = unix.MS_RDONLY, unix.MS_RDONLY
+	default:
+		return mistake("unknown kind of root " + args[0])
+	}
+	if err := errors.Join(
+		os.NewSyscallError("mount /", unix.Mount("", "/", "", unix.MS_REMOUNT|unix.MS_BIND|rootFlags, "")),
+		os.NewSyscallError("mount /run", unix.Mount("", "/run", "", unix.MS_REMOUNT|unix.MS_BIND|runFlags, "")),
+	); err != nil {
+		return mistake(err.Error())
+	}
+	return nil
+}
+
+// newRoot moves this thread, which is the script's, into a new root directory: a tmpfs with the
+// directories of the machine's but /var, which is missing, and /run, which is another tmpfs.
+//
+// It is made on /run, which is not among those directories: a path that led into the new root
+// from within would be deleted together with the script's files, and all that is mounted there.
+func newRoot(work, netns string) error {
+	const top = "/run"
+	for _, dir := range []string{"/run/", "/var/"} {
+		if strings.HasPrefix(work, dir) {
+			return fmt.Errorf("the script's directory %s is below %s: set TMPDIR", work, dir)
+		}
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return os.NewSyscallError("unshare", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return os.NewSyscallError("mount", err)
+	}
+	if err := unix.Mount("tmpfs", top, "tmpfs", 0, "mode=0755"); err != nil {
+		return os.NewSyscallError("mount", err)
+	}
+	entries, err := os.ReadDir("/")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		from, to := "/"+e.Name(), filepath.Join(top, e.Name())
+		switch {
+		case e.Name() == "var" || e.Name() == "run":
+		case e.IsDir():
+			if err := os.Mkdir(to, 0o755); err != nil {
+				return err
+			}
+			if err := unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+				return fmt.Errorf("mount %s: %w", from, err)
+			}
+		case e.Type() == os.ModeSymlink:
+			target, err := os.Readlink(from)
+			if err == nil {
+				err = os.Symlink(target, to)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	run := filepath.Join(top, "run")
+	if err := os.Mkdir(run, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", run, "tmpfs", 0, "mode=0755"); err != nil {
+		return os.NewSyscallError("mount", err)
+	}
+	// A file on which something is mounted anywhere in this mount namespace cannot be removed, and
+	// the end of the test unmounts the copy in the new root alone.
+	_ = unix.Unmount(netns, unix.MNT_DETACH) // a path in /proc is no mount
+	if err := unix.Chroot(top); err != nil {
+		return os.NewSyscallError("chroot", err)
+	}
+	return unix.Chdir("/")
+}
