@@ -4,6 +4,8 @@
 BIN     ?= bin/cnibox
 BINDIR  ?= /opt/cni/bin
 SBINDIR ?= /usr/local/sbin
+DATADIR ?= /usr/local/share
+MANDIR  ?= $(DATADIR)/man
 DESTDIR ?=
 VERSION ?= 0.1.0
 GO      ?= go
@@ -45,7 +47,7 @@ build-%:
 		$(MAKE) --no-print-directory -s build BIN=bin/cnibox-$*
 
 # Prints the table of the README: what each plugin adds to the binary, which is
-# what leaving out this one alone saves. What several share is nobody's.
+# what leaving out this one alone saves. What several share counts for none.
 sizes: build ## the bytes of the binary that each plugin takes
 	@size() { $(GO) build -tags "$$1" $(BUILDFLAGS) -o $(BIN).part . && stat -c %s $(BIN).part; }; \
 	all=$$(stat -c %s $(BIN)); printf '| %-12s | %9s |\n' plugin bytes '---' '--:'; \
@@ -183,7 +185,7 @@ demo: build ## two containers on the default network, real traffic, nothing left
 # which may be for another machine: each by rename, so that a name leads to the old file or to
 # the new one. They are relative: those of the plugins work wherever the directory is mounted,
 # and those for people, in $(SBINDIR), also in an image that is being made.
-install: $(if $(GOARCH)$(if $(wildcard $(BIN)),,none),build) ## install what is built into $(DESTDIR)$(BINDIR), with a link for each plugin, and cnibox and cni-exec into $(SBINDIR)
+install: $(if $(GOARCH)$(if $(wildcard $(BIN)),,none),build) ## install what is built into $(DESTDIR)$(BINDIR), with a link for each plugin, cnibox and cni-exec into $(SBINDIR), manual pages and completions into $(DATADIR)
 	mkdir -p "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(SBINDIR)"
 	@for path in $(addprefix $(BINDIR)/,cnibox cni-exec $(PLUGINS)) $(SBINDIR)/cnibox $(SBINDIR)/cni-exec; do \
 		path="$(DESTDIR)$$path"; [ -L "$$path" ] || [ ! -d "$$path" ] || { echo "$$path is a directory: nothing was changed" >&2; exit 1; }; \
@@ -198,6 +200,27 @@ install: $(if $(GOARCH)$(if $(wildcard $(BIN)),,none),build) ## install what is 
 	for name in cnibox cni-exec; do \
 		ln -sf "$${up}$(patsubst /%,%,$(BINDIR))/cnibox" .cnibox.link && mv -fT .cnibox.link $$name || exit 1; \
 	done
+	@[ -n "$(DATADIR)" ] || exit 0; share="$(DESTDIR)$(DATADIR)"; \
+	install -D -m 644 dist/completion/cni-exec.bash "$$share/bash-completion/completions/cni-exec" && \
+	install -D -m 644 dist/completion/_cni-exec "$$share/zsh/site-functions/_cni-exec" && \
+	install -D -m 644 dist/completion/cni-exec.fish "$$share/fish/vendor_completions.d/cni-exec.fish"
+	@[ -n "$(DATADIR)" ] || exit 0; $(WRITE_PAGES)
+
+# The binary prints its manual pages. One for another machine may not run here; then a second
+# one is built for this machine, by the go that has built the first.
+define WRITE_PAGES
+tmp=$$(mktemp -d) || exit 1; trap 'rm -rf "$$tmp"' EXIT; bin="$(BIN)"; \
+case $$bin in */*) ;; *) bin=./$$bin ;; esac; \
+prints() { case $$("$$1" man 2>/dev/null) in .TH*) ;; *) false ;; esac; }; \
+prints "$$bin" || { bin=$$tmp/cnibox; GOOS= GOARCH= GOARM= GOMIPS= $(GO) build $(BUILDFLAGS) -o "$$bin" . 2>/dev/null; prints "$$bin"; } || \
+	{ echo "no manual pages: $(BIN) does not run here, and there is no go to build one that does"; exit 0; }; \
+dir="$(DESTDIR)$(MANDIR)/man8"; mkdir -p "$$dir"; \
+for name in cnibox cni-exec $(PLUGINS); do \
+	case $$name in cni*) page=$$name ;; *) page=cnibox-$$name ;; esac; \
+	"$$bin" man $$name >"$$tmp/page" 2>/dev/null || continue; \
+	install -m 644 "$$tmp/page" "$$dir/$$page.8" || exit 1; \
+done
+endef
 
 clean: ## remove what was built
 	rm -rf bin

@@ -16,9 +16,10 @@ import (
 )
 
 // A Command is the program of the user that `cni-exec run` or `cni-exec enter` starts in a
-// network namespace.
+// network namespace, or one that does a part of this one's work in a process of its own.
 type Command struct {
 	Args           []string // name first; it is looked up on PATH
+	Self           bool     // this very binary is run instead, under that name
 	Environ        []string
 	Stdin          io.Reader // files are passed, anything else is copied
 	Stdout, Stderr io.Writer
@@ -42,7 +43,10 @@ const (
 // and 127 with an error of code 103 if it was not started. The signals that come
 // meanwhile go to the program alone; ending is its own decision.
 func (c *Command) Run() (exit int, err error) {
-	file, err := c.lookPath(c.Args[0])
+	file, err := self, error(nil)
+	if !c.Self {
+		file, err = c.lookPath(c.Args[0])
+	}
 	var state *os.ProcessState
 	if err == nil {
 		p := program{

@@ -63,7 +63,7 @@ func TestKernelFilterRulesAreOfIptables(t *testing.T) {
 }
 
 // Only the rules of what was released go; what is shared, and what anybody else put
-// there, stays. [S] a late DEL of a previous owner removes the new owner's rules in
+// there, stays. a late DEL of a previous owner removes the new owner's rules in
 // the reference.
 func TestKernelFilterRelease(t *testing.T) {
 	ns := kerneltest.NS(t)
@@ -207,7 +207,7 @@ func TestKernelAdminChain(t *testing.T) {
 	}
 }
 
-// A policy is there for as long as an attachment asks for it. [S] in the reference it
+// A policy is there for as long as an attachment asks for it. in the reference it
 // stays for good.
 func TestKernelPoliceRefcount(t *testing.T) {
 	ns := kerneltest.NS(t)

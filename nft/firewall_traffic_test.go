@@ -32,8 +32,8 @@ func (s *site) lanRoute() {
 	}
 }
 
-// N2: where FORWARD drops, containers without the plugin reach nothing, and with it
-// all that they may; [S] so do new connections to their published ports.
+// Where FORWARD drops, containers without the plugin reach nothing, and with it
+// all that they may; so do new connections to their published ports.
 func TestKernelForwardDrops(t *testing.T) {
 	s := newSite(t)
 	s.lanRoute()

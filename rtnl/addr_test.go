@@ -194,6 +194,18 @@ func TestKernelWaitUp(t *testing.T) {
 	wantErr(t, h.WaitUp(ctx, 4711), os.ErrNotExist)
 }
 
+// LinksWith has the links of an address alone.
+func TestKernelLinksWith(t *testing.T) {
+	_, _, c, _, l, _ := pair(t, false)
+	links, err := c.LinksWith(l.MAC)
+	if err != nil || len(links) != 1 || links[0].Name != l.Name {
+		t.Errorf("got %v, %v, want %s alone", links, err, l.Name)
+	}
+	if links, err := c.LinksWith([]byte("nothing has this")); err != nil || len(links) != 0 {
+		t.Errorf("got %v, %v, want none", links, err)
+	}
+}
+
 // AllAddrs has those of each link under its index.
 func TestKernelAllAddrs(t *testing.T) {
 	_, _, c, _, l, _ := pair(t, false)

@@ -1,11 +1,13 @@
 package rtnl
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"slices"
 
 	"github.com/jsimonetti/rtnetlink/v2"
 	"github.com/mdlayher/netlink"
@@ -92,11 +94,16 @@ func (c *Conn) LinkAt(index uint32) (*Link, error) {
 
 // Links returns all links of the namespace, in the kernel's order. Links that
 // come or go meanwhile may be in it or not.
-func (c *Conn) Links() ([]Link, error) {
+func (c *Conn) Links() ([]Link, error) { return c.LinksWith(nil) }
+
+// LinksWith is [Conn.Links] for those about which the kernel says something that has these
+// bytes, as an address. The others are not decoded, which takes most of the time.
+func (c *Conn) LinksWith(text []byte) ([]Link, error) {
 	ms, err := c.dump(getLink(0, ""))
 	if err != nil {
 		return nil, fmt.Errorf("links: %w", err)
 	}
+	ms = slices.DeleteFunc(ms, func(m netlink.Message) bool { return !bytes.Contains(m.Data, text) })
 	links := make([]Link, 0, len(ms))
 	for _, m := range ms {
 		var l Link

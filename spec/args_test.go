@@ -15,7 +15,7 @@ func TestParseArgs(t *testing.T) {
 		in   string
 		want Args
 		text string // of the error
-		warn string // for the keys nobody knows
+		warn string // for unknown keys
 	}{
 		{in: "", want: Args{}},
 		{in: "IP=1", want: Args{"IP": "1"}},
@@ -71,7 +71,7 @@ func (s external) Find(plugin string) (*Verbs, error) {
 	return &Verbs{IPAM: true}, nil
 }
 
-// A key is unknown if no configuration of the list names it, and if nobody else's plugin
+// A key is unknown if no configuration of the list names it, and if no external plugin
 // gets it.
 func TestUnknownArgsOfAList(t *testing.T) {
 	const lan, from = `{"name":"n","type":"bridge","ipam":{"type":"%s"}}`, `{"name":"n","type":"x","provide":[{"fromArg":"HOST"}]}`

@@ -52,7 +52,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// The order of decision P5, each place alone and against the next.
+// The order of precedence (docs/decisions.md), each place alone and against the next.
 func TestMAC(t *testing.T) {
 	const rc, cni, key = `"runtimeConfig":{"mac":"02:00:00:00:00:01"}`, `"args":{"cni":{"mac":"02-00-00-00-00-02"}}`, `"mac":"02:00:00:00:00:04"`
 	const arg = "MAC=02:00:00:00:00:03"

@@ -76,7 +76,7 @@ func TestNewRequest(t *testing.T) {
 	if string(r.Conf()) != seedConf || r.Prev != nil || r.Valid != nil {
 		t.Errorf("got conf %s, prev %v, valid %v", r.Conf(), r.Prev, r.Valid)
 	}
-	r.Warn("nobody set it")
+	r.Warn("it was not set")
 }
 
 // Vector A.1 #25, and what a key with an escape, and twice, means.

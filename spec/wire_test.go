@@ -199,7 +199,7 @@ func TestEncodeFor(t *testing.T) {
 	}
 }
 
-// Indentation of what nobody reads would multiply it.
+// Indentation of what is not read would multiply it.
 func TestEncodeLarge(t *testing.T) {
 	in := `{"x":[` + strings.Repeat("[[1]],", 20000) + `0]}`
 	r, err := ParseResult([]byte(in), V110)

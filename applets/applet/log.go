@@ -26,7 +26,7 @@ const logFile = "/var/log/cnibox.log"
 const logSocket = "/dev/log"
 
 // A Log is the line about a call. The applet fills it in; [Applet.Run] writes it. The methods of
-// nil do nothing: nobody asked for a line.
+// nil do nothing: the line is not configured.
 type Log struct {
 	program string
 	where   string // value of LogEnv
@@ -140,7 +140,7 @@ func cut(s string) string {
 	return strings.ToValidUTF8(s[:maxLogged], "") + "…"
 }
 
-// needsQuotes reports whether a value could not be told from what is around it.
+// needsQuotes reports whether a value must be quoted to be distinguished from the text around it.
 func needsQuotes(s string) bool {
 	return strings.ContainsFunc(s, func(r rune) bool {
 		return r == ' ' || r == '"' || r == '=' || r == unicode.ReplacementChar || !unicode.IsPrint(r)

@@ -109,8 +109,8 @@ func (n *Bridged) Serve(ns *rtnl.NS, name string) {
 	}
 }
 
-// answerStreams answers whoever has asked: closing a connection with a question unread is
-// a reset, which may overtake the answer.
+// answerStreams reads the request of each connection and answers it: closing a connection with unread
+// data is a reset, which may overtake the answer.
 func answerStreams(l net.Listener, name string) {
 	for {
 		c, err := l.Accept()

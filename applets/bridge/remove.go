@@ -9,8 +9,8 @@ import (
 	"cnibox/spec"
 )
 
-// removeBridge deletes the bridge, and with it the interfaces of its VLANs, unless it has a port,
-// whoever has put that there.
+// removeBridge deletes the bridge, and with it the interfaces of its VLANs, unless it has a
+// port of any owner.
 func removeBridge(_ context.Context, r *spec.Request, c *port) error {
 	host, err := rtnl.Dial(rtnl.Host())
 	if err != nil {

@@ -4,6 +4,7 @@ package cnibox
 import (
 	"context"
 	"fmt"
+	"io"
 	"runtime"
 	"slices"
 
@@ -25,6 +26,7 @@ cnibox install [--create] DIR [APPLET …]
                                 --create: create DIR if it is missing
 cnibox verify DIR               check that each applet's name in DIR leads to this
                                 binary; exit code 1 if one does not
+cnibox man [APPLET]             print the manual page of an applet, or of cnibox
 cnibox version                  print the version and the releases it implements`,
 	Main: run,
 }
@@ -45,6 +47,8 @@ func run(ctx context.Context, p applet.Process) int {
 		fmt.Fprintf(p.Stdout, "cnibox %s, as the CNI plugins %s, CNI %s to %s, %s\n",
 			applet.Version, applet.Release, spec.V010, spec.Newest, runtime.Version())
 		return 0
+	case cmd == "man":
+		return manCommand(p, args)
 	case cmd == "install" || cmd == "--install":
 		return installCommand(p, args)
 	case cmd == "verify" || cmd == "--verify":
@@ -81,6 +85,20 @@ func help(ctx context.Context, p applet.Process, args []string) int {
 		return a.Run(ctx, p)
 	}
 	return applet.WriteHelp(a, p.Stdout)
+}
+
+// manCommand prints a manual page, for `man -l -` and for `make install`.
+func manCommand(p applet.Process, args []string) int {
+	name := "cnibox"
+	if len(args) > 0 {
+		name = args[0]
+	}
+	a, ok := p.Applets.Lookup(name)
+	if !ok {
+		return usage(p, "no applet is named %q%s", name, suggest(p.Applets, name))
+	}
+	_, _ = io.WriteString(p.Stdout, a.ManPage(p.Applets))
+	return 0
 }
 
 // writeList shows usage and applets, one a line in the order of their names.

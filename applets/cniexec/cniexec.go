@@ -25,6 +25,7 @@ var Applet = applet.Applet{
 	Name:    "cni-exec",
 	Summary: "runtime: attach network namespaces, and run commands in one",
 	Main:    run,
+	Man:     manPage,
 }
 
 // The exit codes of cni-exec: cnitool's, and one for a wrong command line.
@@ -266,7 +267,7 @@ func (c *call) cached() *chain.List {
 }
 
 // cachedList returns the network as the first of its attachments was told; nil if it
-// has none. podman's default network is in no file as long as nobody changes it, and
+// has none. podman's default network is in no file until it is changed, and
 // what podman lost in it has to go all the same.
 func (c *call) cachedList() *chain.List {
 	entries, _, err := c.runner.Cache.List()

@@ -196,6 +196,8 @@ func (c *completion) kinds(words string) {
 			c.namespaces()
 		case "LINK":
 			c.files("/sys/class/net")
+		case "ADDRESS", "MAC", "PROTO/PORT":
+			c.ofResults(kind)
 		case "VERB":
 			c.verbNames()
 		case "FILE":
@@ -246,6 +248,26 @@ func (c *completion) ids(kind string) {
 			c.add(e.ContainerID, e.NetworkName+" "+e.NetNSPath())
 		} else {
 			c.add(e.ContainerID+"/"+e.IfName, e.NetworkName+" "+e.NetNSPath())
+		}
+	}
+}
+
+// ofResults adds what an attachment got from its network.
+func (c *completion) ofResults(kind string) {
+	v := emptyInventory(nil, c.stateDir)
+	for _, recorded := range c.recorded() {
+		e := v.read(recorded)
+		switch kind {
+		case "ADDRESS":
+			for _, ip := range e.addresses() {
+				c.add(ip.Addr().String(), e.NetworkName+" "+e.name())
+			}
+		case "MAC":
+			c.add(e.mac(), e.NetworkName+" "+e.name())
+		default:
+			for _, port := range e.ports {
+				c.add(fmt.Sprintf("%s/%d", port.Protocol, port.HostPort), e.NetworkName+" "+e.name())
+			}
 		}
 	}
 }

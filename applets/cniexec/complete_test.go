@@ -14,10 +14,12 @@ import (
 func TestComplete(t *testing.T) {
 	dir := t.TempDir()
 	for file, text := range map[string]string{
-		"net.d/a.conflist":         `{"cniVersion":"1.1.0","name":"alpha","plugins":[{"type":"loopback"}]}`,
-		"net.d/b.conflist":         `{`,
-		"results/beta-blue1-eth0":  `{"kind":"cniCacheV1","containerId":"blue1","config":"e30=","ifName":"eth0","networkName":"beta"}`,
-		"results/alpha-red2-eth0":  `{"kind":"cniCacheV1","containerId":"red2","config":"e30=","ifName":"eth0","networkName":"alpha"}`,
+		"net.d/a.conflist":        `{"cniVersion":"1.1.0","name":"alpha","plugins":[{"type":"loopback"}]}`,
+		"net.d/b.conflist":        `{`,
+		"results/beta-blue1-eth0": `{"kind":"cniCacheV1","containerId":"blue1","config":"e30=","ifName":"eth0","networkName":"beta"}`,
+		"results/alpha-red2-eth0": `{"kind":"cniCacheV1","containerId":"red2","config":"eyJjbmlWZXJzaW9uIjoiMS4xLjAifQ==","ifName":"eth0","networkName":"alpha",` +
+			`"capabilityArgs":{"portMappings":[{"hostPort":8080,"containerPort":80}]},` +
+			`"result":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mac":"02:00:00:00:00:05","sandbox":"/x"}],"ips":[{"address":"192.0.2.5/24","interface":0},{"address":"2001:db8::5/64","interface":0}]}}`,
 		"results/beta-broken-eth0": `{`,
 	} {
 		file = filepath.Join(dir, file)
@@ -58,6 +60,15 @@ func TestComplete(t *testing.T) {
 		"add --state-dir /nonexistent ":   "alpha",
 		"add --state-dir=relative --if":   "--ifname",
 		"add --timeout nonsense --nosuch": "",
+		"who tcp":                         "tcp/8080",
+		"who 192":                         "192.0.2.5",
+		"who 2001:db8:":                   "2001:db8::5",
+		"who 02":                          "02:00:00:00:00:05",
+		"ls ":                             "networks",
+		"ls -o ":                          "json wide",
+		"lint -o j":                       "json",
+		"up ":                             completeFile,
+		"lint a b ":                       completeDir + " " + completeFile,
 		"--path ":                         completeDir,
 		"--path=":                         completeDir,
 		"--timeout ":                      "",

@@ -19,23 +19,21 @@ import (
 	"cnibox/rtnl"
 )
 
-// defaultNetwork is the network that is there when nothing is configured.
-// A configuration of that name, or any other, takes its place.
+// defaultNetwork is the network that exists when nothing is configured. Any configuration disables
+// it.
 const defaultNetwork = "cnibox"
 
-// subnets are what the default network's addresses are from. Once chosen they
-// are kept in a file, so that they stay when the host's routes change.
-// They must stay: containers that run have addresses of them.
+// subnets are those of the default network. They are stored in a file, since running containers have
+// addresses of them when the host's routes change.
 type subnets struct {
 	IPv4 netip.Prefix `json:"ipv4"`
-	IPv6 netip.Prefix `json:"ipv6"` // a unique local one; used if the host has IPv6
+	IPv6 netip.Prefix `json:"ipv6"` // unique local; used if the host has IPv6
 }
 
 // subnetsFile is the name of that file, in the directory cnibox of the cache.
 const subnetsFile = "default-network.json"
 
-// embedded returns the default network and says so.
-// It is made anew each time, since the host may have gained or lost IPv6.
+// embedded returns the default network, with a warning. It depends on whether the host has IPv6.
 func (c *call) embedded() (*chain.List, error) {
 	s, err := c.subnets()
 	if err != nil {
@@ -55,7 +53,7 @@ func (c *call) embedded() (*chain.List, error) {
 }
 
 // embeddedConf is the configuration list of the default network.
-// Its leases lie in the runtime's own cache, apart from those of other runtimes. The
+// Its leases are stored in the runtime's own cache, apart from those of other runtimes. The
 // capabilities are those that the flags and CAP_ARGS of cni-exec can use.
 func embeddedConf(s subnets, v6 bool, dataDir, resolv string) []byte {
 	type subnet struct {
@@ -84,8 +82,8 @@ func embeddedConf(s subnets, v6 bool, dataDir, resolv string) []byte {
 	return doc
 }
 
-// subnets returns what was chosen before, or chooses. Of two processes that
-// choose at the same time, the first wins for both.
+// subnets returns the stored subnets, or chooses and stores some. Of two processes that choose at the
+// same time, both use the choice of the first.
 func (c *call) subnets() (s subnets, err error) {
 	dir := filepath.Join(c.runner.Cache.Dir, "cnibox")
 	file := filepath.Join(dir, subnetsFile)
@@ -103,7 +101,7 @@ func (c *call) subnets() (s subnets, err error) {
 	if err != nil {
 		return s, err
 	}
-	// Nothing is locked here, so each process has a temporary file of its own.
+	// without a lock, so each process has a temporary file of its own
 	err = disk.Replace(file, filepath.Join(dir, ".new-"+randomHex()), doc, disk.New|disk.Durable)
 	if err != nil && !errors.Is(err, os.ErrExist) {
 		return s, err
@@ -111,9 +109,8 @@ func (c *call) subnets() (s subnets, err error) {
 	return readSubnets(file)
 }
 
-// readSubnets reads the file; one that makes no sense is an error, since what
-// it said may be in use.
-// The error is os.ErrNotExist if nothing was chosen yet.
+// readSubnets reads the file; an invalid one is an error, since its subnets may be in use. The error
+// is os.ErrNotExist if nothing was chosen yet.
 func readSubnets(file string) (s subnets, err error) {
 	doc, err := disk.Read(file, unix.O_NOFOLLOW, record.MaxSize)
 	if err != nil {
@@ -130,13 +127,12 @@ func readSubnets(file string) (s subnets, err error) {
 }
 
 // candidates are private ranges (RFC 1918, RFC 6598) in the order in which
-// their /24s are tried: first where nobody's defaults are.
+// their /24s are tried: first those that are no common default.
 const candidates = "10.208.0.0/12 172.24.0.0/13 192.168.128.0/17 10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10"
 
-// chooseSubnets takes the first /24 that meets no used prefix, and a random
-// unique local /64 (RFC 4193).
-// The order is fixed, so hosts that are set up alike choose alike. The error is that of
-// a host which routes all private ranges.
+// chooseSubnets returns the first /24 that overlaps no used prefix, and a random unique local /64
+// (RFC 4193). The order is fixed, so hosts with the same routes choose the same. A host that routes
+// all private ranges is an error.
 func chooseSubnets(used []netip.Prefix) (s subnets, err error) {
 	for text := range strings.FieldsSeq(candidates) {
 		block := netip.MustParsePrefix(text)
@@ -152,8 +148,7 @@ func chooseSubnets(used []netip.Prefix) (s subnets, err error) {
 	return s, errors.New("every private IPv4 subnet overlaps a route or an address of this host")
 }
 
-// chooseIPv6 returns a /64 with 40 random bits behind fd and subnet 0, as RFC 4193,
-// section 3.2, asks for: two hosts that are joined one day do not collide.
+// chooseIPv6 returns a /64 with 40 random bits after fd and subnet 0: RFC 4193, section 3.2.
 func chooseIPv6(used []netip.Prefix) (netip.Prefix, error) {
 	for {
 		var a [16]byte
@@ -164,8 +159,7 @@ func chooseIPv6(used []netip.Prefix) (netip.Prefix, error) {
 	}
 }
 
-// next24 returns the /24 behind p.
-// Behind 255.255.255.0 it begins again at 0.0.0.0.
+// next24 returns the /24 after p; after 255.255.255.0 it is 0.0.0.0.
 func next24(p netip.Prefix) netip.Prefix {
 	a := p.Addr().As4()
 	for i := 2; i >= 0; i-- {
@@ -176,8 +170,7 @@ func next24(p netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4(a), 24)
 }
 
-// overlap ignores default routes and the halves that VPNs make of them.
-// Shorter than /4 is no network that anyone has an interface in.
+// overlap ignores prefixes shorter than /4: default routes and the halves that VPNs make of them.
 func overlap(p netip.Prefix, used []netip.Prefix) bool {
 	const shortest = 4 // bits
 	for _, u := range used {
@@ -190,7 +183,7 @@ func overlap(p netip.Prefix, used []netip.Prefix) bool {
 
 // usedPrefixes returns the addresses of all links and the routes of all tables
 // that a rule leads to.
-// Also routes that lead nowhere count: somebody has reserved them.
+// Unreachable and blackhole routes count too: they reserve a prefix.
 func usedPrefixes() ([]netip.Prefix, error) {
 	ns, err := rtnl.Current()
 	if err != nil {
@@ -239,7 +232,7 @@ func usedPrefixes() ([]netip.Prefix, error) {
 }
 
 // hostHasIPv6 reports whether the kernel has IPv6 and new links may use it.
-// "default" is where a new link gets its setting from.
+// A new link gets the setting of "default".
 func hostHasIPv6() bool {
 	ns, err := rtnl.Current()
 	if err != nil {

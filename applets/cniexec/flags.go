@@ -107,7 +107,7 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 		fs.StringVar(&f.name, "name", "", "`NAME` of namespace and host, and in /etc/hosts of named runs")
 	})
 	of("ls show who lint add doctor", func(fs *pflag.FlagSet) {
-		fs.StringVarP(&f.output, "output", "o", "", "`FORMAT` json, of ls also wide; add: with --dry-run")
+		fs.StringVarP(&f.output, "output", "o", "", "`json|wide` wide: of ls only; of add: with --dry-run")
 	})
 	of("tree", func(fs *pflag.FlagSet) {
 		fs.BoolVar(&f.dot, "dot", false, "print a graph for dot(1)")
@@ -278,7 +278,7 @@ func (f *flags) capabilities(s string) (caps map[string]json.RawMessage, err err
 const capPorts = "portMappings"
 
 // canPublish refuses --publish where no plugin of the networks would be told of it.
-// CAP_ARGS may hold what nobody takes, as with libcni; a flag was given for this call.
+// CAP_ARGS may hold what no plugin takes, as with libcni; a flag was given for this call.
 // The error has code 7.
 func (f *flags) canPublish(networks ...*chain.List) error {
 	for _, l := range networks {

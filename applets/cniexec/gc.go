@@ -10,9 +10,8 @@ import (
 	"cnibox/spec"
 )
 
-// gcOperands makes sure that the caller says what is to stay: a gc that
-// deletes everything because nothing was said is nobody's wish.
-// cnitool's gc is --all, without a word.
+// gcOperands requires a flag for what is valid, so that gc does not delete all by mistake. gc of
+// cnitool is --all.
 func (c *call) gcOperands() error {
 	said := 0
 	for _, b := range []bool{len(c.valid) > 0, c.live, c.all} {
@@ -22,7 +21,7 @@ func (c *call) gcOperands() error {
 	}
 	switch {
 	case said == 0:
-		return errors.New("what is to stay? give --valid ID/IFNAME for each attachment, or --valid-live, or --all to delete every one")
+		return errors.New("what is still attached? give --valid ID/IFNAME for each attachment, or --valid-live, or --all to delete every one")
 	case c.all && said > 1:
 		return errors.New("--all keeps nothing, so --valid and --valid-live make no sense with it")
 	}
@@ -47,7 +46,7 @@ func (c *call) validSet() ([]spec.Attachment, error) {
 	return set, nil
 }
 
-// gc deletes what is in neither --valid nor --valid-live, and tells of each on stderr.
+// gc deletes what is in neither --valid nor --valid-live, and lists it on stderr.
 func (c *call) gc(ctx context.Context) error {
 	valid, err := c.validSet()
 	if err != nil {

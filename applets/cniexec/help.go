@@ -8,14 +8,36 @@ import (
 	"github.com/spf13/pflag"
 )
 
+// The texts of the overview, which are those of the manual page.
+const (
+	aboutText = `cni-exec attaches network namespaces to networks, as the CNI specification
+asks of a runtime. Plugins of this binary run in one process; others are
+found on CNI_PATH and started.
+`
+	operandsText = `NETWORK is the name in a configuration in --conf-dir, NETNS the path of a
+network namespace (/proc/PID/ns/net), or a bare NAME for /run/netns/NAME. Where
+--conf-dir holds nothing, there is the network "cnibox" all the same: a bridge
+with port mapping.
+`
+	environmentText = `Environment, as cnitool has it: NETCONFPATH (--conf-dir), CNI_PATH (--path),
+CNI_IFNAME (--ifname), CNI_CONTAINERID (--container-id), CNI_ARGS (KEY=VALUE;…),
+CAP_ARGS (JSON object of capability arguments), and CNIBOX_STATE (--state-dir).
+CNIBOX_LOG=file, syslog, stderr or a path: one line for each call of a verb.
+Flags may stand anywhere before "--". del, check and get use the arguments of
+the add unless others are given; the directories of state must be the add's.
+
+A verb waits 2 minutes for others of the same container, and for a gc of the
+same network; then it ends with code 11 (try again later).
+`
+	exitText = `Exit code: 0; 1 after an error, which is written to stderr; 2 for a wrong
+command line; of run: the command's.
+`
+)
+
 // overview is the help of the program.
 func overview(set *pflag.FlagSet) string {
 	var b strings.Builder
-	b.WriteString(`cni-exec attaches network namespaces to networks, as the CNI specification
-tells a runtime to. Plugins of this binary run in one process; others are
-found on CNI_PATH and started.
-
-`)
+	b.WriteString(aboutText + "\n")
 	for _, v := range verbs() {
 		fmt.Fprintf(&b, "  %-10s %-16s", v.name, v.operands)
 		if len(v.operands) > 16 {
@@ -23,34 +45,18 @@ found on CNI_PATH and started.
 		}
 		fmt.Fprintln(&b, "  "+v.summary)
 	}
-	b.WriteString(`
-NETWORK is the name in a configuration in --conf-dir, NETNS the path of a
-network namespace (/proc/PID/ns/net), or a bare NAME for /run/netns/NAME. Where
---conf-dir holds nothing, there is the network "cnibox" all the same: a bridge
-with port mapping.
-` + "`cni-exec help VERB` has the flags of a verb, and examples. Those of all verbs:\n\n")
+	b.WriteString("\n" + operandsText +
+		"`cni-exec help VERB` has the flags of a verb, and examples. Those of all verbs:\n\n")
 	set.VisitAll(func(flag *pflag.Flag) {
 		if verbsOf(flag) == nil {
 			fmt.Fprintln(&b, strings.Join(flagHelp(flag), "\n"))
 		}
 	})
-	b.WriteString(`
-Environment, as cnitool has it: NETCONFPATH (--conf-dir), CNI_PATH (--path),
-CNI_IFNAME (--ifname), CNI_CONTAINERID (--container-id), CNI_ARGS (KEY=VALUE;…),
-CAP_ARGS (JSON object of capability arguments), and CNIBOX_STATE (--state-dir).
-Flags may stand anywhere before "--". del, check and get use the arguments of
-the add unless others are given; the directories of state must be the add's.
-
-A verb waits 2 minutes for others of the same container, and for a gc of the
-same network; then it ends with code 11 (try again later).
-
-Exit code: 0; 1 after an error, which is written to stderr; 2 for a wrong
-command line; of run: the command's.
-`)
+	b.WriteString("\n" + environmentText + "\n" + exitText)
 	return b.String()
 }
 
-// helpWidth is what a line of help has at most, in columns.
+// helpWidth is the width of the help, in columns.
 const helpWidth = 80
 
 // help is the text of `cni-exec VERB --help`. Flags of all verbs are in the overview.
@@ -85,10 +91,10 @@ func sentence(s string) string {
 	return s + "."
 }
 
-// flagHelp are the lines of a flag: its name, the name of its value, and its meaning.
-func flagHelp(flag *pflag.Flag) (lines []string) {
+// describe returns a flag with the name of its value, and its meaning.
+func describe(flag *pflag.Flag) (name, text string) {
 	value, text := pflag.UnquoteUsage(flag)
-	name := "    "
+	name = "    "
 	if flag.Shorthand != "" {
 		name = "-" + flag.Shorthand + ", "
 	}
@@ -100,6 +106,12 @@ func flagHelp(flag *pflag.Flag) (lines []string) {
 	if flag.Value.Type() == "string" && flag.DefValue != "" {
 		text += "; default " + flag.DefValue
 	}
+	return name, text
+}
+
+// flagHelp are the lines of a flag: its name, the name of its value, and its meaning.
+func flagHelp(flag *pflag.Flag) (lines []string) {
+	name, text := describe(flag)
 	const indent = 25 // columns, as in the overview
 	line := fmt.Sprintf("  %-*s", indent-2, name)
 	if len(line) > indent {

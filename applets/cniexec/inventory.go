@@ -27,7 +27,7 @@ import (
 // cache, compared with the kernel, the rules and the leases. [newInventory] makes one.
 //
 // Making one changes nothing, takes no lock, starts no plugin and enters no namespace, so that
-// no ADD that hangs holds it up. A verb that changes something looks again under the lock.
+// it does not wait for an ADD. A verb that changes something reads again under the lock.
 type inventory struct {
 	entries []*entry // in the order of networks, names, containers and interfaces
 	broken  []chain.Broken
@@ -50,9 +50,9 @@ type inventory struct {
 // The states of an attachment.
 const (
 	stateOK      = "ok"
-	stateFault   = "fault"   // faults says what is wrong
+	stateFault   = "fault"   // see faults
 	stateBusy    = "busy"    // a verb runs for the container
-	stateUnknown = "unknown" // the namespace is not recorded, or must not be looked at
+	stateUnknown = "unknown" // the namespace is not recorded, or must not be read
 )
 
 // An entry is one attachment: an entry of the cache and what is known of it.
@@ -60,7 +60,7 @@ type entry struct {
 	*chain.Entry
 	key    string       // [spec.Attachment.Key]
 	conf   *netConf     // of its ADD
-	result *spec.Result // empty if there is none, or none that can be read
+	result *spec.Result // interfaces and addresses; empty if there is none, or none that can be read
 	since  time.Time    // when the entry was written; zero: unknown, as without a clock
 	ports  []publishedPort
 
@@ -70,7 +70,7 @@ type entry struct {
 	faults   []string
 }
 
-// name is what people call the container: its pod, or its name, or the file of its namespace.
+// name is that of the container's pod, of the container, or of the file of its namespace.
 func (a *entry) name() string {
 	pod, space := "", ""
 	for _, arg := range a.Args {
@@ -97,8 +97,7 @@ func (a *entry) name() string {
 	return shortID(a.ContainerID)
 }
 
-// derived reports whether a container ID was made of the path of a namespace, so that it says
-// nothing to people.
+// derived reports whether a container ID was derived from the path of a namespace.
 func derived(id string) bool {
 	return strings.HasPrefix(id, chain.CnitoolPrefix) || strings.HasPrefix(id, chain.RunPrefix)
 }
@@ -223,7 +222,7 @@ func (c *netConf) leases(stateDir, network string) (dir string) {
 	return dir
 }
 
-// pools are the range sets of host-local; nil: there are none, or none that are valid.
+// pools are the range sets of host-local; nil: none, or none that are valid.
 func (c *netConf) pools() (sets []ipam.RangeSet) {
 	p := c.interfacePlugin().IPAM
 	if p.Subnet.IsValid() {
@@ -247,8 +246,8 @@ func (c *netConf) types() []string {
 	return types
 }
 
-// readNetConf reads a list or a single configuration, each plugin as far as its keys are of
-// their types: what is wrong with one is for the plugin to report.
+// readNetConf reads a list or a single configuration. Keys of the wrong type are left out: the
+// plugins report them.
 func readNetConf(doc []byte) *netConf {
 	var list struct {
 		Name, CNIVersion string
@@ -321,14 +320,8 @@ func emptyInventory(cache *chain.Cache, stateDir string) *inventory {
 // read decodes what an entry has. It is not tested.
 func (v *inventory) read(e *chain.Entry) *entry {
 	a := &entry{Entry: e, key: e.Attachment().Key(), conf: v.conf(e.Config), result: new(spec.Result)}
-	version, err := spec.ParseVersion(a.conf.CNIVersion)
-	if err != nil {
-		version = spec.Newest
-	}
-	if len(e.Result) > 0 {
-		if r, err := spec.ParseResult(e.Result, version); err == nil {
-			a.result = r
-		}
+	if len(e.Result) > 0 && !a.readResult() {
+		a.result = a.wholeResult()
 	}
 	if raw := e.CapabilityArgs[capPorts]; raw != nil {
 		_ = json.Unmarshal(raw, &a.ports) // portmap has refused what is no list
@@ -341,6 +334,42 @@ func (v *inventory) read(e *chain.Entry) *entry {
 		a.since = info.ModTime()
 	}
 	return a
+}
+
+// readResult reads interfaces and addresses, which is much quicker than all of a result; false
+// for one of an old version, or that is not as it should be.
+func (a *entry) readResult() bool {
+	var r struct {
+		Interfaces []struct{ Name, Mac, Sandbox string }
+		IPs        []struct {
+			Address   netip.Prefix
+			Interface *int
+		}
+		IP4, IP6 json.RawMessage
+	}
+	if err := json.Unmarshal(a.Result, &r); err != nil || r.IP4 != nil || r.IP6 != nil {
+		return false
+	}
+	for _, i := range r.Interfaces {
+		a.result.Interfaces = append(a.result.Interfaces, spec.Interface{Name: i.Name, MAC: i.Mac, Sandbox: i.Sandbox})
+	}
+	for _, ip := range r.IPs {
+		a.result.IPs = append(a.result.IPs, spec.IP{Address: ip.Address, Interface: ip.Interface})
+	}
+	return true
+}
+
+// wholeResult reads all of the result; empty if it cannot be read.
+func (a *entry) wholeResult() *spec.Result {
+	version, err := spec.ParseVersion(a.conf.CNIVersion)
+	if err != nil {
+		version = spec.Newest
+	}
+	r, err := spec.ParseResult(a.Result, version)
+	if err != nil {
+		return new(spec.Result)
+	}
+	return r
 }
 
 // A hostLinks is the links of the host, listed once.
@@ -523,7 +552,7 @@ func (v *inventory) findHostLink(a *entry) {
 	}
 }
 
-// link is the host-side link; nil: there is none, or it is another attachment's.
+// link is the host-side link; nil: it does not exist, or is another attachment's.
 func (v *inventory) link(a *entry) *rtnl.Link {
 	if v.links == nil {
 		return nil

@@ -170,7 +170,7 @@ func (c *call) writeJSON(doc any) (exit int, err error) {
 	return c.write(b.String())
 }
 
-// The shapes of the JSON documents; docs/json.md describes them. Lists are never null.
+// The shapes of the JSON documents; docs/cni-exec.md describes them. Lists are never null.
 type (
 	inventoryDoc struct {
 		Attachments []attachmentDoc `json:"attachments"`

@@ -1,59 +1,71 @@
 package cniexec
 
 import (
+	"bufio"
+	"bytes"
+	"io"
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
 // freeMemory gives back what this process has in memory and does not need while it waits for a
-// command: its heap, and the pages of its own file, which the kernel reads again (from its
-// cache) where one is needed.
+// command. Twice, since the first collection leaves what pools have.
 func freeMemory() {
 	runtime.GC()
 	debug.FreeOSMemory()
-	b, err := os.ReadFile("/proc/self/smaps")
+	dropPages()
+}
+
+// dropPages gives back the pages of this program's own file. The kernel maps those again, from its
+// cache, where one is needed.
+func dropPages() {
+	f, err := os.Open("/proc/self/smaps")
 	if err != nil {
 		return
 	}
-	for _, m := range cleanMappings(string(b)) {
+	var clean [][2]uintptr
+	eachCleanMapping(f, func(start, end uintptr) { clean = append(clean, [2]uintptr{start, end}) })
+	f.Close()
+	for _, m := range slices.Backward(clean) { // the code, which this needs itself, is the first
 		// MADV_DONTNEED: what was never written is read from the file again.
-		unix.Syscall(unix.SYS_MADVISE, m.start, m.end-m.start, unix.MADV_DONTNEED)
+		unix.Syscall(unix.SYS_MADVISE, m[0], m[1]-m[0], unix.MADV_DONTNEED)
 	}
 }
 
-// A mapping is a range of addresses.
-type mapping struct{ start, end uintptr }
-
-// cleanMappings returns those of files, out of the text of proc_pid_smaps(5), that cannot be
-// written and of which no page was: a program that is relocated when it starts, has such.
-func cleanMappings(smaps string) (clean []mapping) {
-	var m mapping
+// eachCleanMapping calls fn for the mappings of files, in the text of proc_pid_smaps(5), that
+// cannot be written and of which no page was: a program that is relocated when it starts has
+// such.
+func eachCleanMapping(smaps io.Reader, fn func(start, end uintptr)) {
+	var start, end uintptr
 	file := false
-	for line := range strings.Lines(smaps) {
-		words := strings.Fields(line)
-		switch {
-		case len(words) == 0:
-		case !strings.HasSuffix(words[0], ":"): // ADDRESSES MODE OFFSET DEVICE INODE [FILE]
-			file = len(words) >= 6 && strings.HasPrefix(words[5], "/") && !strings.Contains(words[1], "w")
-			start, end, _ := strings.Cut(words[0], "-")
-			var errs [2]error
-			m.start, errs[0] = parseHex(start)
-			m.end, errs[1] = parseHex(end)
-			file = file && errs == [2]error{}
-		case words[0] == "Anonymous:" && len(words) > 1 && words[1] == "0" && file:
-			clean = append(clean, m)
+	for lines := bufio.NewScanner(smaps); lines.Scan(); {
+		line := lines.Bytes()
+		if from, size, ok := bytes.Cut(line, []byte("Anonymous:")); ok && len(from) == 0 {
+			if size, _ = bytes.CutSuffix(size, []byte(" kB")); file && string(bytes.TrimSpace(size)) == "0" {
+				fn(start, end)
+			}
+			continue
 		}
+		// ADDRESSES MODE OFFSET DEVICE INODE [FILE]
+		addresses, rest, _ := bytes.Cut(line, []byte(" "))
+		from, to, ok := bytes.Cut(addresses, []byte("-"))
+		if !ok {
+			continue
+		}
+		var errs [2]error
+		start, errs[0] = parseHex(from)
+		end, errs[1] = parseHex(to)
+		file = errs == [2]error{} && len(rest) > 1 && rest[1] == '-' && bytes.Contains(rest, []byte(" /"))
 	}
-	return clean
 }
 
 // parseHex reads an address.
-func parseHex(s string) (uintptr, error) {
-	n, err := strconv.ParseUint(s, 16, strconv.IntSize)
+func parseHex(s []byte) (uintptr, error) {
+	n, err := strconv.ParseUint(string(s), 16, strconv.IntSize)
 	return uintptr(n), err
 }

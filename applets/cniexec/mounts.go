@@ -25,15 +25,14 @@ type surroundings struct {
 	warn    func(format string, args ...any)
 }
 
-// mount gives the calling thread, and so the command that it starts, a mount namespace of its
-// own in which /sys and /etc/resolv.conf are those of its network. What cannot be mounted is
-// the host's, with a warning.
+// mount moves the calling thread, and so the command that it starts, into a new mount namespace with
+// /sys and /etc/resolv.conf of its network. What cannot be mounted stays the host's, with a warning.
 //
 // It is called in the network namespace of the command, on a thread that ends with it.
 func (s *surroundings) mount() {
 	err := os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNS))
 	if err == nil {
-		// A slave: mounts of the host still arrive, ours stay here.
+		// slave: mounts of the host are propagated, ours are not
 		err = os.NewSyscallError("mount", unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""))
 	}
 	if err != nil {
@@ -69,13 +68,13 @@ func (s *surroundings) mountName() error {
 
 const (
 	etcResolvConf = "/etc/resolv.conf"
-	// Behind the stub of systemd-resolved, which listens on loopback, are these servers.
+	// the servers of systemd-resolved, whose stub listens on loopback
 	upstreamResolvConf = "/run/systemd/resolve/resolv.conf"
 )
 
-// resolvers returns what the command is to see as /etc/resolv.conf; false: as the host has it.
-// Servers on loopback are the host's alone. The networks' come first, then those that
-// systemd-resolved asks, then the others of the host.
+// resolvers returns the text of /etc/resolv.conf for the command; false: that of the host. Name
+// servers of the networks come first, then those of systemd-resolved, then those of the host that are
+// not on loopback.
 func (s *surroundings) resolvers() (text string, ok bool) {
 	d := s.dns
 	if len(s.servers) > 0 {
@@ -103,9 +102,8 @@ func (s *surroundings) resolvers() (text string, ok bool) {
 	return text, true
 }
 
-// resolvConf returns the host's list of name servers that a container can
-// reach: behind systemd's stub, which listens on loopback, is the real one.
-// Empty: none of both.
+// resolvConf returns the host's file with name servers that a container can reach: resolv.conf, or
+// that of systemd-resolved, whose stub listens on loopback. Empty: neither has any.
 func resolvConf() string {
 	for _, file := range []string{etcResolvConf, upstreamResolvConf} {
 		b, err := disk.Read(file, 0, record.MaxSize)
@@ -148,15 +146,14 @@ func nameserver(line string) (string, bool) {
 	return words[1], err == nil
 }
 
-// onLoopback reports whether a name server is this host itself, by whatever name: 0.0.0.0 is
-// another one of 127.0.0.1.
+// onLoopback reports whether a name server is on this host itself; 0.0.0.0 means 127.0.0.1.
 func onLoopback(server string) bool {
 	a, err := netip.ParseAddr(server)
 	return err == nil && (a.Unmap().IsLoopback() || a.Unmap().IsUnspecified())
 }
 
 // resolvText is the result's DNS in the form of resolv.conf(5).
-// At most what the result has: no limits of libc are applied.
+// The limits of libc are not applied.
 func resolvText(d spec.DNS) string {
 	var b strings.Builder
 	for _, n := range d.Nameservers {
@@ -176,13 +173,13 @@ func resolvText(d spec.DNS) string {
 	return b.String()
 }
 
-// oneLine keeps a plugin from writing lines of its own.
+// oneLine removes newlines, so that a plugin cannot add lines.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // coverFile makes a file read as text, in the mount namespace of this thread. The text is in
 // memory: no directory of the host has to be writable.
 func coverFile(file, text string) error {
-	// The directory serves only as a place for the mount, until the file is bound.
+	// the mount point, until the file is bound
 	if err := unix.Mount("tmpfs", sysDir, "tmpfs", sysMountFlags, "mode=755,size=64k"); err != nil {
 		return os.NewSyscallError("mount", err)
 	}
@@ -211,7 +208,7 @@ func mountSysfs() error {
 		return err
 	}
 	fds := make([]int, len(below))
-	for i, dir := range below { // once they are covered only a descriptor leads to them
+	for i, dir := range below { // once they are covered they are reached by descriptors only
 		if fds[i], err = unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0); err != nil {
 			fds[i] = -1
 			continue
@@ -228,7 +225,7 @@ func mountSysfs() error {
 	}
 	for i, dir := range below {
 		if fds[i] >= 0 {
-			// What the kernel does not let be bound is missing, as with ip netns exec.
+			// what cannot be bound is missing, as with ip netns exec
 			unix.Mount(fmt.Sprintf("/proc/thread-self/fd/%d", fds[i]), dir, "", unix.MS_BIND|unix.MS_REC, "")
 		}
 	}

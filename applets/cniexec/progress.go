@@ -26,7 +26,7 @@ func newProgress(w io.Writer, what string) *progress {
 	return &progress{w: f, what: what, drawn: -1}
 }
 
-// show draws how much of all is done, if that makes a difference on the line.
+// show draws how much of all is done, if that changes the line.
 func (p *progress) show(done, all int) {
 	if p.w == nil || all == 0 || done*100/all == p.drawn {
 		return
@@ -36,7 +36,7 @@ func (p *progress) show(done, all int) {
 	fmt.Fprintf(p.w, "\r%s [%s%s] %d/%d", p.what, strings.Repeat("=", full), strings.Repeat(" ", barWidth-full), done, all)
 }
 
-// clear takes the line away, so that what is written next begins at the margin.
+// clear erases the line.
 func (p *progress) clear() {
 	if p.w != nil && p.drawn >= 0 {
 		fmt.Fprint(p.w, "\r\x1b[K")

@@ -4,8 +4,12 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"cnibox/applets/attach"
 	"cnibox/chain"
@@ -28,6 +32,7 @@ func (c *call) reload(ctx context.Context, operands []string) (int, error) {
 	if c.watch {
 		return 0, c.watchAndReload(ctx)
 	}
+	defer nameThread()()
 	if len(operands) == 0 {
 		return 0, c.reloadAll(ctx)
 	}
@@ -38,6 +43,18 @@ func (c *call) reload(ctx context.Context, operands []string) (int, error) {
 		err = spec.Errorf(spec.CodeUnknown, "no attachment that is alive is of a network or a container %q: %w", operands[0], os.ErrNotExist)
 	}
 	return 0, err
+}
+
+// nameThread keeps this goroutine, which changes the rule set, on its thread and gives that the
+// name of the program, by which --watch knows it. That of a program that was started as
+// /proc/self/exe is "exe".
+func nameThread() (release func()) {
+	runtime.LockOSThread()
+	name, err := unix.BytePtrFromString("cni-exec")
+	if err == nil {
+		_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0) // at worst it reloads once more
+	}
+	return runtime.UnlockOSThread
 }
 
 // reloadAll restores all attachments that are alive.
@@ -109,5 +126,3 @@ func (t *together) For(ctx context.Context, report func(error)) context.Context 
 
 // Make makes what was collected.
 func (t *together) Make(ctx context.Context) { t.rules.Commit(ctx, nft.Open(rtnl.Host())) }
-
-func (c *call) watchAndReload(ctx context.Context) error { panic("TODO") }

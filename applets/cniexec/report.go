@@ -24,8 +24,8 @@ func (c *call) wrongCall(err error) int {
 	return exitUsage
 }
 
-// object gives a script the error on stdout, if it asked for that, in the version of the
-// network. Without --json stdout has results alone.
+// object writes the error to stdout with --json, in the version of the network. Without it, stdout has
+// results alone.
 func (c *call) object(e *spec.Error) {
 	if c.json {
 		c.Stdout.Write(append(e.Encode(c.speaks), '\n'))
@@ -47,20 +47,20 @@ func (c *call) fail(err error) int {
 	return exitError
 }
 
-// A hinted error comes with what to do about it, from where that is known best.
+// A hinted error has what to do about it.
 type hinted struct {
 	err  error
-	hint string // empty: the text says enough
+	hint string // empty: none
 }
 
-// Error is the text without the hint, which only a person gets.
+// Error is the text without the hint.
 func (h *hinted) Error() string { return h.err.Error() }
 
 // Unwrap returns the error that the hint is about.
 func (h *hinted) Unwrap() error { return h.err }
 
-// hint is what to do about an error; empty: its text says enough.
-// The codes tell what a person can do; texts are not searched.
+// hint is what to do about an error; empty: none. It depends on the code and the type of the error,
+// not on the text.
 func (c *call) hint(err error, code int) string {
 	var known *hinted
 	start := startHint(err)
@@ -93,16 +93,15 @@ func (c *call) inCache(err error) bool {
 	return errors.As(err, &path) && c.runner != nil && strings.HasPrefix(path.Path, c.runner.Cache.Dir)
 }
 
-// attached reports whether the target is in the cache: then it is in its own way. Code
-// 100 is that of an address, a port or a master in use as well.
+// attached reports whether the target is in the cache, and so the cause of code 100, which is also
+// that of an address, a port or a master in use.
 func (c *call) attached() bool {
 	_, err := c.runner.Cache.Lookup(spec.Attachment{Network: c.network, ContainerID: c.target.ContainerID, IfName: c.target.IfName})
 	return err == nil
 }
 
-// delHint is the command that detaches the target, with all that leads to it. The
-// namespace of a container ID that was given is that of its ADD, which may not be the one
-// given now.
+// delHint is the command that detaches the target, with its flags. With --container-id it has no
+// namespace: that of the ADD is used.
 func (c *call) delHint() string {
 	hint := "`cni-exec del " + c.network + " "
 	if c.containerID == "" {
@@ -118,8 +117,7 @@ func (c *call) delHint() string {
 	return hint + "` detaches it"
 }
 
-// startHint is about a plugin or a command that is there and does not start, see
-// execve(2); empty: it is not that.
+// startHint explains an error of execve(2) for a plugin or a command; empty: it is another error.
 func startHint(err error) string {
 	var start *os.PathError
 	switch {

@@ -22,14 +22,13 @@ import (
 
 // takeDown is for detaching a namespace when its command has ended, or the result of its ADD
 // could not be written.
-// It does not end with a signal: whoever is impatient sends SIGKILL, and the next run
-// cleans up.
+// A signal does not end it; after SIGKILL the next run cleans up.
 const takeDown = 30 * time.Second
 
 // A sandbox is the namespace of one run and what is attached to it.
 //
-// The namespace has no path but the process's own descriptor, so it ends with the
-// process, and the kernel takes the container's links along.
+// Only a descriptor of the process refers to the namespace, so the kernel deletes it, with its links,
+// when the process ends.
 type sandbox struct {
 	*call
 	ns       *rtnl.NS
@@ -43,13 +42,12 @@ type attached struct {
 	target chain.Target // with the name of its interface
 }
 
-// run makes a network namespace, attaches it, runs the command in it and takes
-// all down again, however the command ends. What a killed run leaves behind is
-// deleted by the next one.
+// run creates a network namespace, attaches it, runs the command in it and detaches it when the
+// command ends. What a killed run leaves behind is deleted by the next one.
 //
 // The exit code is the command's; 1 if it was never started because the network failed.
-// Signals go to the command as soon as there is one; before, they end the attaching, with the
-// exit code of a command that they end.
+// Signals are passed to the command; before it is started they end run, with the exit code of a
+// command that they end.
 func (c *call) run(ctx context.Context, operands []string) (exit int, err error) {
 	switch {
 	case len(operands) > 0:
@@ -80,7 +78,7 @@ func (c *call) run(ctx context.Context, operands []string) (exit int, err error)
 	if err != nil {
 		return 0, err
 	}
-	// Only those that run itself has made, and only with their namespace gone.
+	// only those of run, and only if their namespace is gone
 	ours := func(a spec.Attachment) bool { return strings.HasPrefix(a.ContainerID, chain.RunPrefix) }
 	if err := c.runner.DeleteStale(ctx, ours); err != nil {
 		c.runner.Warn("leftovers of a killed run: %v", err)
@@ -94,7 +92,7 @@ func (c *call) run(ctx context.Context, operands []string) (exit int, err error)
 
 // runLists loads the networks asked for: without --net the default one, or the
 // only one that is configured.
-// Several without --net are an error, since any choice might be the wrong one.
+// Several without --net are an error.
 func (c *call) runLists() ([]*chain.List, error) {
 	names := c.nets
 	if len(names) == 0 {
@@ -119,15 +117,14 @@ func (c *call) runLists() ([]*chain.List, error) {
 	return lists, c.canHonour(lists...)
 }
 
-// live is the whole life of the sandbox; the exit code is the command's.
-// Errors come beside it, as of a detach that failed after the command did well.
+// live runs the command in the sandbox and returns its exit code, also with an error, as of a detach
+// after the command.
 func (s *sandbox) live(ctx context.Context, lists []*chain.List, command []string, signals <-chan os.Signal) (exit int, err error) {
 	if s.ns, err = rtnl.NewNS(); err != nil {
 		return exitError, fmt.Errorf("make a network namespace: %w", err)
 	}
 	defer s.ns.Close()
-	// Open in this process alone, so that it is gone when the process is, and
-	// yet a path that started plugins can use.
+	// a path for external plugins to a descriptor of this process
 	s.target.NetNS = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), s.ns.FD())
 	if s.name != "" {
 		release, err := s.takeName(ctx, s.name, s.ns)
@@ -188,7 +185,7 @@ func (s *sandbox) giveNameBack(ctx context.Context) {
 	}
 }
 
-// upLo brings lo up: programs expect to reach themselves.
+// upLo sets lo up.
 func upLo(ns *rtnl.NS) error {
 	conn, err := rtnl.Dial(ns)
 	if err != nil {
@@ -200,8 +197,8 @@ func upLo(ns *rtnl.NS) error {
 	return conn.SetLink(lo, rtnl.LinkChange{Up: &up})
 }
 
-// attach adds the networks one after another. A signal ends it, and is the error then.
-// The runner takes back the one that failed; detach the ones before it.
+// attach adds the networks one after another. A signal ends it, and is the error then. The runner
+// undoes the one that failed; detach those before it.
 func (s *sandbox) attach(ctx context.Context, lists []*chain.List, signals <-chan os.Signal) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -273,7 +270,7 @@ func (s *sandbox) detach(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// randomHex returns 12 digits: 48 bits, for names that must not meet on one host.
+// randomHex returns 12 digits: 48 bits, for names that must be unique on a host.
 func randomHex() string {
 	return fmt.Sprintf("%012x", rand.Uint64()>>16)
 }

@@ -30,7 +30,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// A fixture is a cache, the namespaces of its entries, and a host that nobody asks the kernel
+// A fixture is a cache, the namespaces of its entries, and a host that is not asked of the kernel
 // for.
 type fixture struct {
 	*testing.T
@@ -373,4 +373,20 @@ func TestQuestion(t *testing.T) {
 func (q *question) with(text string) *question {
 	q.text = text
 	return q
+}
+
+// A reader that has gone, as head(1), is no error and costs no words.
+func TestClosedPipe(t *testing.T) {
+	f := runtimes(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	r.Close()
+	var stderr bytes.Buffer
+	c := &call{Process: applet.Process{Stdout: w, Stderr: &stderr, Getenv: noEnv}, commandLine: &commandLine{flags: &flags{}}}
+	if exit, err := c.lsAttachments(f.inventory()); exit != exitOK || err != nil || stderr.Len() > 0 {
+		t.Errorf("exit code %d, %v, stderr %q", exit, err, &stderr)
+	}
 }

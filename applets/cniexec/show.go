@@ -101,14 +101,15 @@ func (c *call) fields(all []field) string {
 // describe is an attachment for people.
 func (v *inventory) describe(a *entry) []field {
 	var addresses, routes []string
-	for _, ip := range a.result.Addresses(a.IfName, nil) {
+	result := a.wholeResult()
+	for _, ip := range result.Addresses(a.IfName, nil) {
 		text := ip.Address.String()
 		if ip.Gateway.IsValid() {
 			text += ", gateway " + ip.Gateway.String()
 		}
 		addresses = append(addresses, text)
 	}
-	for _, r := range a.result.Routes {
+	for _, r := range result.Routes {
 		text := r.Dst.String()
 		if r.GW.IsValid() {
 			text += " via " + r.GW.String()
@@ -140,7 +141,7 @@ func (v *inventory) describe(a *entry) []field {
 		{"interface", []string{iface}},
 		{"addresses", addresses},
 		{"routes", routes},
-		{"nameservers", a.result.DNS.Nameservers},
+		{"nameservers", result.DNS.Nameservers},
 		{"host side", []string{link}},
 		{"ports", docs(a.ports, func(p publishedPort) string { return fmt.Sprintf("%s -> %d", p.host(), p.ContainerPort) })},
 		{"since", []string{since}},

@@ -16,7 +16,7 @@ type verb struct {
 	name     string
 	operands string    // as the usage line has them
 	summary  string    // one line
-	text     string    // what else there is to know, in lines of at most 80 columns
+	text     string    // further text, in lines of at most 80 columns
 	examples []example // two
 	command  bool      // takes a command behind "--"
 
@@ -187,7 +187,7 @@ with what repairs it; the exit code is 1 if there is one.`,
 	}
 }
 
-// findVerb returns the verb of a name; nil: there is none.
+// findVerb returns the verb of a name; nil: it does not exist.
 func findVerb(name string) *verb {
 	all := verbs()
 	if i := slices.IndexFunc(all, func(v verb) bool { return v.name == name }); i >= 0 {
@@ -255,7 +255,7 @@ func (c *call) printHelp(_ context.Context, operands []string) (int, error) {
 	return exitOK, err
 }
 
-// suggestVerb is a question after the verb that begins alike; empty: there is none.
+// suggestVerb asks for the verb that begins alike; empty: none does.
 func suggestVerb(name string) string {
 	for _, v := range verbs() {
 		if len(name) > 1 && (strings.HasPrefix(v.name, name) || strings.HasPrefix(name, v.name)) {

@@ -30,7 +30,7 @@ type question struct {
 	text  string
 	kind  string
 	addr  netip.Addr
-	mac   string // as the kernel has it
+	mac   net.HardwareAddr
 	proto string
 	port  uint16
 	id    nsid.ID // of a namespace that exists
@@ -113,7 +113,7 @@ func (q *question) read() (err error) {
 		return nil
 	}
 	if mac, err := net.ParseMAC(text); err == nil && len(mac) == 6 {
-		q.kind, q.mac = kindMAC, mac.String()
+		q.kind, q.mac = kindMAC, mac
 		return nil
 	}
 	if before, after, ok := strings.Cut(text, "/"); ok && before != "" {
@@ -300,6 +300,9 @@ func (q *question) askLink() error {
 		if err := q.askLabel(l); err != nil || len(q.owners)+len(q.others) > 0 {
 			return err
 		}
+		if l.Kind == "bridge" {
+			return q.askBridge(l)
+		}
 	}
 	err = q.search(func(a *entry) bool {
 		return slices.ContainsFunc(a.result.Interfaces, func(i spec.Interface) bool {
@@ -309,11 +312,8 @@ func (q *question) askLink() error {
 	if err != nil || len(q.owners) > 0 {
 		return err
 	}
-	switch {
-	case l == nil:
+	if l == nil {
 		return spec.Errorf(spec.CodeUnknown, "there is no link and no namespace %q", q.text)
-	case l.Kind == "bridge":
-		return q.askBridge()
 	}
 	return nil
 }
@@ -334,46 +334,72 @@ func (q *question) searchKey(key string) error {
 	return q.search(func(a *entry) bool { return a.key == key })
 }
 
-// askBridge adds the networks of a bridge.
-func (q *question) askBridge() error {
-	entries, _, err := q.inventory.cache.List()
+// askBridge adds the networks of a bridge: those that are configured so, those of its ports'
+// labels, and if there are none those of the entries.
+func (q *question) askBridge(bridge *rtnl.Link) error {
+	links, err := listLinks()
 	if err != nil {
 		return err
 	}
-	count := map[string]int{}
+	var networks []string
+	add := func(name string) {
+		if !slices.Contains(networks, name) {
+			networks = append(networks, name)
+		}
+	}
 	lists, _ := chain.Lists(q.confDir)
 	for _, l := range lists {
 		if doc, err := l.Effective(); err == nil && q.conf(doc).bridge() == q.text {
-			count[l.Name] = 0
+			add(l.Name)
 		}
 	}
-	for _, e := range entries {
-		if q.conf(e.Config).bridge() == q.text {
-			count[e.NetworkName]++
+	ports := 0
+	for i := range links.all {
+		if l := &links.all[i]; l.Master == bridge.Index {
+			ports++
+			if a, ok := spec.LabelNames(l.Alias); ok {
+				add(a.Network)
+			}
 		}
 	}
-	for name, n := range count {
-		q.others = append(q.others, fmt.Sprintf("the bridge of network %s, with %d attached", name, n))
+	if len(networks) == 0 {
+		entries, _, err := q.inventory.cache.List()
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if q.conf(e.Config).bridge() == q.text {
+				add(e.NetworkName)
+			}
+		}
 	}
-	slices.Sort(q.others)
+	if len(networks) > 0 {
+		slices.Sort(networks)
+		q.others = append(q.others, fmt.Sprintf("the bridge of %s, with %d port(s)", strings.Join(networks, ", "), ports))
+	}
 	return nil
 }
 
 // askMAC asks for entries that have the address, then for links of the host.
 func (q *question) askMAC() error {
-	is := func(mac string) bool { return strings.EqualFold(mac, q.mac) }
+	is := func(mac string) bool { return strings.EqualFold(mac, q.mac.String()) }
 	err := q.search(func(a *entry) bool {
 		return slices.ContainsFunc(a.result.Interfaces, func(i spec.Interface) bool { return is(i.MAC) && i.Name != a.conf.bridge() })
-	}, q.mac, strings.ToUpper(q.mac))
+	}, q.mac.String(), strings.ToUpper(q.mac.String()))
 	if err != nil || len(q.owners) > 0 {
 		return err
 	}
-	links, err := listLinks()
+	conn, err := rtnl.Dial(rtnl.Host())
 	if err != nil {
 		return err
 	}
-	for i := range links.all {
-		l := &links.all[i]
+	defer conn.Close()
+	links, err := conn.LinksWith(q.mac)
+	if err != nil {
+		return err
+	}
+	for i := range links {
+		l := &links[i]
 		if !is(l.MAC.String()) {
 			continue
 		}

@@ -71,7 +71,7 @@ func readFlags(p applet.Process) (*flags, error) {
 	set.BoolVar(&f.Broadcast, "broadcast", false, "")
 	set.DurationVar(&f.Timeout, "timeout", 10*time.Second, "")
 	set.DurationVar(&f.Pause, "resendmax", 62*time.Second, "")
-	set.DurationVar(&f.Patience, "resendtimeout", 208*time.Second, "")
+	set.DurationVar(&f.AcquireTimeout, "resendtimeout", 208*time.Second, "")
 	if err := set.Parse(p.Args); err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func readFlags(p applet.Process) (*flags, error) {
 	switch {
 	case set.NArg() > 0:
 		return nil, fmt.Errorf("%q is not a flag", set.Arg(0))
-	case f.Timeout <= 0 || f.Pause <= 0 || f.Patience <= 0:
+	case f.Timeout <= 0 || f.Pause <= 0 || f.AcquireTimeout <= 0:
 		return nil, errors.New("-timeout, -resendmax and -resendtimeout must be above 0")
 	case f.pidFile != "" && !filepath.IsAbs(f.pidFile):
 		return nil, fmt.Errorf("flag -pidfile: %q is not an absolute path", f.pidFile)

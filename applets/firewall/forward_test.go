@@ -219,7 +219,7 @@ func TestKernelFirewallOwnTable(t *testing.T) {
 	n.NoError(n.firewall(spec.Check, "c1", alone))
 }
 
-// CHECK fails where the attachment's own rules are missing, whoever removed what; another's
+// CHECK fails where the attachment's own rules are missing, whatever removed them; another's
 // that are missing do not matter. The next ADD of any container makes all of them again where
 // nothing leads to them any more.
 func TestKernelFirewallFilterTablesDeleted(t *testing.T) {

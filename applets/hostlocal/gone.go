@@ -22,7 +22,7 @@ import (
 	"cnibox/spec"
 )
 
-// goneOwners returns what tells whether the owner of a lease is known to be gone. It is known
+// goneOwners returns a function that reports whether the owner of a lease is known to be gone. It is known
 // only if all of these hold:
 //
 //   - A runtime's cache has an entry of the attachment, and none has one of an attachment that

@@ -38,7 +38,7 @@ func (c *checker) missing(p *chain.Plugin, plugin, key string) {
 	}
 }
 
-// capabilities notes those that the runtime is told to fill in, and that nothing reads.
+// capabilities notes those that the runtime is asked to fill in, and that nothing reads.
 func (c *checker) capabilities(p *chain.Plugin) {
 	if len(p.Capabilities) == 0 {
 		return

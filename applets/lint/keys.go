@@ -205,7 +205,7 @@ func (c *checker) delegateTypes(plugin string) []reflect.Type {
 
 // object compares the members of an object with keys, and what they are with types.
 func (c *checker) object(file, path string, doc json.RawMessage, known keys) {
-	if members, err := spec.Members(doc); err == nil { // else whoever decodes it says so
+	if members, err := spec.Members(doc); err == nil { // else decoding reports it
 		c.members(file, path, members, known)
 	}
 }

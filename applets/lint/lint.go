@@ -276,7 +276,7 @@ func (c *checker) plugin(l *chain.List, p *chain.Plugin, sound bool) *member {
 	return m
 }
 
-// validate asks the plugin. Ranges may come from the runtime, where it is told to send them.
+// validate runs the plugin's own check. Ranges may come from the runtime, if it is asked to send them.
 func (c *checker) validate(l *chain.List, p *chain.Plugin) spec.Claims {
 	verb := spec.Add
 	if p.Capabilities["ipRanges"] {

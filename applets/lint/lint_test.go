@@ -117,7 +117,7 @@ func TestWrong(t *testing.T) {
 		{"ipam is a string", list(`{"type":"bridge","ipam":"host-local"}`), `2:25: "plugins[0].ipam" is a string where an object is due`},
 		{"ipam missing for ptp", list(`{"type":"ptp"}`), `2:1: ptp interface requires an IPAM configuration; no plugin name provided: set "ipam.type"`},
 		{"ipam of a chained plugin", behind(`{"type":"tuning","ipam":{"type":"dhcp"}}`), `3:18: unknown key "ipam"`},
-		{"capability of nobody", bridge(`"capabilities":{"portMappings":true}`), `3:17: bridge with host-local does not use the capability "portMappings"`},
+		{"capability of no plugin", bridge(`"capabilities":{"portMappings":true}`), `3:17: bridge with host-local does not use the capability "portMappings"`},
 		{"capability misspelled", behind(`{"type":"portmap","capabilities":{"portMapping":true}}`), `3:35: portmap does not use the capability "portMapping": did you mean "portMappings"?`},
 		{"capability is a string", behind(`{"type":"portmap","capabilities":{"portMappings":"true"}}`), `3:50: "plugins[1].capabilities.portMappings" is a string where a bool is due`},
 		{"capability ips with dhcp", list(`{"type":"bridge","ipam":{"type":"dhcp"},"capabilities":{"ips":true}}`), `2:57: bridge with dhcp does not use the capability "ips"`},

@@ -138,7 +138,7 @@ func TestKernelMacvlanOtherMaster(t *testing.T) {
 	}
 	conf, p := applettest.ChildConf("macvlan", `,"master":"up0"`), h.Container("ctr")
 	out := h.Must(spec.Add, "macvlan", conf, p)
-	h.Refuse(102, "sits on up0, not on other0", spec.Check, "macvlan", strings.Replace(applettest.Prev(conf, out), `"up0"`, `"other0"`, 1), p)
+	h.Refuse(102, "is up0, not other0", spec.Check, "macvlan", strings.Replace(applettest.Prev(conf, out), `"up0"`, `"other0"`, 1), p)
 	h.Refuse(102, "failed to lookup master", spec.Check, "macvlan", strings.Replace(applettest.Prev(conf, out), `"up0"`, `"none0"`, 1), p)
 	h.Refuse(102, "wrong network namespace", spec.Check, "macvlan", strings.Replace(applettest.Prev(conf, out), `"name"`, `"linkInContainer":true,"name"`, 1), p)
 }

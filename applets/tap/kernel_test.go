@@ -155,7 +155,7 @@ func TestKernelTapInvalidConf(t *testing.T) {
 	for name, tt := range map[string]struct{ keys, want string }{
 		"mtu":           {`"mtu":65522`, "is not within 68 to 65521"},
 		"owner below 0": {`"owner":-1`, "owner"},
-		"owner nobody":  {`"owner":4294967295`, "must be below 4294967295"},
+		"owner invalid": {`"owner":4294967295`, "must be below 4294967295"},
 		"group too big": {`"group":4294967296`, "group"},
 		"mac":           {`"mac":"01:00:5e:00:00:01"`, "multicast"},
 		"bridge":        {`"bridge":"nowhere"`, "failed to lookup"},

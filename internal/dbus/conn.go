@@ -1,6 +1,5 @@
 // Package dbus calls methods over the system bus: as much of D-Bus as firewalld
-// needs, strings in, a string or a boolean out, and errors by name. What it is
-// written after: https://dbus.freedesktop.org/doc/dbus-specification.html.
+// needs, strings in, a string or a boolean out, and errors by name. It follows https://dbus.freedesktop.org/doc/dbus-specification.html.
 package dbus
 
 import (
@@ -29,7 +28,7 @@ type Method struct{ Service, Path, Interface, Name string }
 // An Error is an error reply.
 type Error struct {
 	Name    string // "org.freedesktop.DBus.Error.ServiceUnknown"
-	Message string // for people; firewalld has its own names in it
+	Message string // of firewalld: begins with the name of its error
 }
 
 // Error is the message, or the name where there is none.
@@ -44,7 +43,7 @@ func (e *Error) Error() string {
 type Conn struct {
 	ctx      context.Context
 	fd       int
-	deadline time.Time
+	deadline time.Time // zero: none, and the context is not looked at
 	serial   uint32
 	in       []byte // read, not looked at yet
 }
@@ -84,8 +83,7 @@ func dial(ctx context.Context, socket string) (*Conn, error) {
 // Close ends the connection.
 func (c *Conn) Close() { unix.Close(c.fd) }
 
-// begin connects, authenticates and asks for a name, without which the bus
-// passes nothing on.
+// begin connects, authenticates and requests a name, without which the bus forwards nothing.
 func (c *Conn) begin(path string) error {
 	limit := unix.NsecToTimeval(int64(timeout)) // also for a bus that accepts no connection
 	if err := unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit); err != nil {
@@ -150,6 +148,37 @@ func (c *Conn) call(m Method, args []string) (*message, error) {
 	}
 }
 
+// Listen makes the bus pass on the signals that match any of the rules, see "Match Rules" of the
+// specification. From then on the connection is for [Conn.Signal] alone, and has no time limit.
+func (c *Conn) Listen(rules ...string) error {
+	const bus = "org.freedesktop.DBus"
+	for _, rule := range rules {
+		if err := c.Call(Method{bus, "/org/freedesktop/DBus", bus, "AddMatch"}, rule); err != nil {
+			return err
+		}
+	}
+	c.deadline = time.Time{}
+	return nil
+}
+
+// Signal waits for the next signal and returns its name, and its arguments if they are strings.
+// It ends with the context of the connection.
+func (c *Conn) Signal() (name string, args []string, err error) {
+	stop := context.AfterFunc(c.ctx, func() { _ = unix.Shutdown(c.fd, unix.SHUT_RDWR) }) // reading ends then
+	defer stop()
+	for {
+		m, err := c.next()
+		switch {
+		case c.ctx.Err() != nil:
+			return "", nil, c.ctx.Err()
+		case err != nil:
+			return "", nil, err
+		case m.typ == typeSignal:
+			return m.member, m.texts(), nil
+		}
+	}
+}
+
 // send writes all bytes. To a bus that has hung up it fails with EPIPE.
 func (c *Conn) send(b []byte) error {
 	for len(b) > 0 {
@@ -199,11 +228,15 @@ func (c *Conn) line() (string, error) {
 // errSlow is about a bus, or a service on it, that does not answer.
 var errSlow = errors.New("no answer in " + timeout.String())
 
-// fill reads until there are n bytes. It looks at the context ten times a second.
+// fill reads until there are n bytes. With a deadline it checks the context ten times a second.
 func (c *Conn) fill(n int) error {
 	for len(c.in) < n {
 		ready := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}
-		k, err := unix.Poll(ready, 100)
+		pause := 100 // ms
+		if c.deadline.IsZero() {
+			pause = -1
+		}
+		k, err := unix.Poll(ready, pause)
 		switch {
 		case c.ctx.Err() != nil:
 			return c.ctx.Err()

@@ -12,6 +12,7 @@ const (
 	typeCall   = 1
 	typeReturn = 2
 	typeError  = 3
+	typeSignal = 4
 
 	noAutoStart = 2 // flag: no service is started to answer
 
@@ -27,15 +28,15 @@ const (
 	longest  = 64 << 10 // bytes of a message that is read; answers have less than 500
 )
 
-// errMalformed is about bytes that are no message.
+// errMalformed is about bytes that are not a message.
 var errMalformed = errors.New("malformed D-Bus message")
 
-// A message is what is used of an incoming one. Signature and body are those of
-// whatever was answered.
+// A message has the parts of an incoming message that are used.
 type message struct {
 	typ       byte
 	reply     uint32 // serial of the call that it answers; 0: none
 	errorName string
+	member    string // of a signal
 	signature string
 	body      []byte
 	order     binary.ByteOrder
@@ -48,6 +49,18 @@ func (m *message) text() string {
 	}
 	r := reader{b: m.body, order: m.order}
 	return r.text()
+}
+
+// texts returns the values of the body if all are strings, else nothing.
+func (m *message) texts() (all []string) {
+	r := reader{b: m.body, order: m.order}
+	for _, typ := range m.signature {
+		if typ != 's' {
+			return nil
+		}
+		all = append(all, r.text())
+	}
+	return all
 }
 
 // truth returns the body as a boolean.
@@ -78,8 +91,8 @@ func sizes(b []byte) (order binary.ByteOrder, whole int, err error) {
 	return order, align(fixedLen+int(fields), 8) + int(body), nil
 }
 
-// decode reads a whole message. Fields of the header that are not known are of
-// types that are: strings, paths, signatures and numbers.
+// decode reads a whole message. Unknown fields of the header have
+// known types: strings, paths, signatures and numbers.
 func decode(b []byte) (*message, error) {
 	if len(b) < fixedLen {
 		return nil, errMalformed
@@ -99,8 +112,11 @@ func decode(b []byte) (*message, error) {
 		switch typ {
 		case "s", "o":
 			v := r.text()
-			if field == fieldErrorName {
+			switch field {
+			case fieldErrorName:
 				m.errorName = v
+			case fieldMember:
+				m.member = v
 			}
 		case "g":
 			v := r.signature()
@@ -123,8 +139,8 @@ func decode(b []byte) (*message, error) {
 }
 
 // A reader takes values from the front of a message; the first that is cut short
-// sets err, and all after it are zero. Places are counted from the message's
-// beginning, by which values are aligned.
+// sets err, and all after it are zero. Offsets are counted from the start of
+// the message, for the alignment of values.
 type reader struct {
 	b     []byte
 	at    int

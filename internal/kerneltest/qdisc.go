@@ -2,7 +2,7 @@ package kerneltest
 
 import "cnibox/rtnl"
 
-// queues writes the queueing disciplines of a link that somebody set, and where its
+// queues writes the queueing disciplines of a link that were set explicitly, and where its
 // filters redirect what it receives.
 func (s *snapshot) queues(l rtnl.Link) {
 	s.t.Helper()

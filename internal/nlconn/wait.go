@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -14,9 +15,28 @@ import (
 // notification is dropped: the caller reads the state anew. The error is the context's if
 // that ends first.
 func (c *Conn) Wait(ctx context.Context) error {
+	_, _, err := c.Notified(ctx)
+	return err
+}
+
+// ReceiveSpace makes the receive buffer of the socket larger, for bursts of notifications:
+// without limit with CAP_NET_ADMIN on the host, else up to net.core.rmem_max.
+func (c *Conn) ReceiveSpace(bytes int) {
+	_ = c.Within(func(fd int) error {
+		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, bytes) != nil {
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, bytes)
+		}
+		return nil
+	})
+}
+
+// Notified returns the messages of the next notification as soon as there is one; lost reports
+// that the receive buffer overflowed, and that some were dropped. The error is the context's if
+// that ends first.
+func (c *Conn) Notified(ctx context.Context) (ms []netlink.Message, lost bool, err error) {
 	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err != nil {
-		return os.NewSyscallError("eventfd", err)
+		return nil, false, os.NewSyscallError("eventfd", err)
 	}
 	defer unix.Close(wake)
 	woken := make(chan struct{})
@@ -32,15 +52,19 @@ func (c *Conn) Wait(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.readable(wake); err != nil {
-		return err
+		return nil, false, err
 	}
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return nil, false, ctx.Err()
 	}
-	if _, err := c.s.Receive(); err != nil && !errors.Is(err, unix.ENOBUFS) {
-		return fmt.Errorf("netlink receive: %w", err)
+	ms, err = c.s.Receive()
+	switch {
+	case errors.Is(err, unix.ENOBUFS):
+		return nil, true, nil
+	case err != nil:
+		return nil, false, fmt.Errorf("netlink receive: %w", err)
 	}
-	return nil
+	return ms, false, nil
 }
 
 // readable returns when there is something to read from the socket or from other.

@@ -7,7 +7,7 @@ const minMTU, maxMTU = 68, 65535
 
 // The rules of the two JSON schemas, as functions: built when they are needed,
 // not at each start of the program. Where a schema says format ipv4, either
-// family is taken; it is a remark there, not a check.
+// family is taken, as format is an annotation.
 
 // boolRule, and the four after it, is a rule of one kind and little else.
 func boolRule() *rule                         { return &rule{kind: "boolean"} }
@@ -16,15 +16,13 @@ func textRule(text func(string) string) *rule { return &rule{kind: "string", tex
 func intRule(least, most int64) *rule         { return &rule{kind: "integer", min: least, max: most} }
 func listRule(items *rule) *rule              { return &rule{kind: "array", items: items} }
 
-// objectRule has rules for members, of which some are required. All further ones are
-// free, since documents of other makers have them.
+// objectRule has rules for members, of which some are required. Others are free.
 func objectRule(members map[string]*rule, required ...string) *rule {
 	return &rule{kind: "object", members: members, required: required}
 }
 
 // resultRule is the schema of results.
-// cniVersion is required here although [spec.ParseResult] does without: the schema wants
-// it in what plugins print.
+// cniVersion is required, unlike in [spec.ParseResult].
 func resultRule() *rule {
 	r := objectRule(map[string]*rule{
 		"cniVersion": textRule(versionText),
@@ -70,7 +68,7 @@ func dnsRule() *rule {
 }
 
 // confRule is the schema of network configurations.
-// What it says of lists is not here: a list is no plugin's configuration.
+// The rules for lists are not here.
 func confRule() *rule {
 	return objectRule(map[string]*rule{
 		"cniVersion":  textRule(versionText),
@@ -93,7 +91,7 @@ func confRule() *rule {
 }
 
 // ipamRule has the keys of host-local; other plugins may have any.
-// ipam.type is required even where the plugin could do without ipam.
+// ipam.type is required.
 func ipamRule() *rule {
 	return objectRule(map[string]*rule{
 		"type":       stringRule(),
@@ -119,7 +117,7 @@ func rangeRule() *rule {
 }
 
 // runtimeRule is what runtimes insert for the capabilities of a plugin. Rates and
-// bursts have 64 bits: CRI-O sends more than 32 have room for.
+// bursts have 64 bits, which CRI-O uses.
 func runtimeRule() *rule {
 	rate := intRule(0, math.MaxInt64)
 	return objectRule(map[string]*rule{

@@ -1,6 +1,6 @@
 // Package schema compares configurations and results with the JSON schemas of the CNI
 // specification. Plugins and runtimes accept more than that, see [spec.NewRequest] and
-// [spec.ParseResult]; this is for tests, and for people who write plugins.
+// [spec.ParseResult].
 package schema
 
 import (
@@ -16,8 +16,7 @@ import (
 	"unicode/utf8"
 )
 
-// A Problem is a place where a document is not as its JSON schema asks.
-// It is no error: a document may have many, and all of them are reported at once.
+// A Problem is a value of a document that violates its JSON schema.
 type Problem struct {
 	Path string // as in ips[0].address; empty: the document itself
 	Text string
@@ -33,8 +32,7 @@ func (p Problem) String() string {
 
 // CheckResult compares a result with the schema of results: names, types,
 // patterns and bounds, and that indexes are within the list of interfaces.
-// Unlike plugins, the schema knows no other case of letters in names.
-// Nil is a result without problems.
+// Names are case sensitive, unlike in plugins.
 func CheckResult(doc []byte) []Problem { return checkDoc(doc, resultRule()) }
 
 // CheckConf compares the configuration of one plugin with the schema of
@@ -42,9 +40,8 @@ func CheckResult(doc []byte) []Problem { return checkDoc(doc, resultRule()) }
 // Unknown members are no problem: plugins have keys of their own.
 func CheckConf(doc []byte) []Problem { return checkDoc(doc, confRule()) }
 
-// A rule is what a schema says of one value. Members of an object that have
-// no rule and no others rule are free.
-// Only the fields that fit the kind count; their zero values allow all.
+// A rule is the schema of a value. Members of an object without a rule are free. Only the fields for
+// the kind are used; their zero values allow all.
 type rule struct {
 	kind     string           // array, boolean, integer, object or string
 	required []string         // of an object
@@ -54,7 +51,7 @@ type rule struct {
 	min, max int64            // of an integer, or the characters of a string; max 0: none
 	// What is wrong with a string; empty: nothing.
 	text  func(string) string
-	whole func(c *checker, path string, v any) // what no single member shows
+	whole func(c *checker, path string, v any) // of several members together
 }
 
 // checkDoc decodes a document and compares it with a rule. Numbers stay text,
@@ -77,7 +74,6 @@ func checkDoc(doc []byte, r *rule) []Problem {
 func at(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
 
 // A checker gathers problems, in the order of names.
-// It goes on past each problem, since who writes a document wants all of them.
 type checker struct{ found []Problem }
 
 // add notes a problem at a path.
@@ -190,8 +186,8 @@ func integer(n json.Number) int64 {
 	return int64(f)
 }
 
-// indexes checks what the schema only says in words: that ips[].interface is
-// an index into the list of interfaces.
+// indexes checks that ips[].interface is an index into the list of interfaces, which the schema
+// states in a description.
 func indexes(c *checker, path string, v any) {
 	doc := v.(map[string]any)
 	interfaces, _ := doc["interfaces"].([]any)
@@ -206,8 +202,7 @@ func indexes(c *checker, path string, v any) {
 	}
 }
 
-// The texts that schemas give as patterns: each function says what is wrong,
-// or nothing.
+// The patterns of the schemas: each function returns what is wrong; empty: nothing.
 
 // versionText is the pattern of cniVersion: exactly three numbers, which is
 // stricter than [spec.ParseVersion].

@@ -41,7 +41,7 @@ func Dir(root, usual string) string {
 // CacheDir returns the directory of the runtime's cache, which is the state directory itself.
 //
 // The notice is empty, or one line: the default cannot be written, and nothing is stored in Run
-// yet. Whoever creates the directory prints it, so that it is printed once. That is the same
+// yet. The process that creates the directory prints it, so that it is printed once. That is the same
 // for the other kinds.
 func CacheDir(root string) (dir, notice string) {
 	if root != "" {
@@ -134,7 +134,7 @@ func (k kind) storedIn(dir string) bool {
 func exists(path string) bool { return unix.Access(path, unix.F_OK) == nil }
 
 // writable returns why nothing can be created at a path, or below it, as far as the nearest
-// directory that exists tells it: EROFS, EACCES, or EPERM for one that is immutable.
+// existing directory shows it: EROFS, EACCES, or EPERM for one that is immutable.
 func writable(path string) error {
 	for {
 		err := unix.Access(path, unix.W_OK)

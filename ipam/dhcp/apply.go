@@ -10,11 +10,10 @@ import (
 // leastMTU6 is the least MTU of a link with IPv6, in bytes: RFC 8200 section 5.
 const leastMTU6 = 1280
 
-// routes brings the interface from some routes to others, and returns those that it has
-// then. What is not there need not be dropped; and a default route that is there may be
-// another network's, and stays. A route that cannot be made leaves in place the one that
-// it was to replace: a gateway that was is better than none.
-func (p *place) routes(on, want []Route, priority int) (has []Route, err error) {
+// routes replaces some routes of the interface by others, and returns those that it has then. Routes
+// to be deleted need not exist, and a default route that exists may be another network's, and stays.
+// A route that cannot be added does not replace the former one.
+func (p *iface) routes(on, want []Route, priority int) (has []Route, err error) {
 	var errs []error
 	do := func(op func(rtnl.Route) rtnl.Op, r *Route) bool {
 		err := p.conn.Do(op(rtnl.Route{Dst: r.Dst, GW: r.GW, Link: p.link.Index, Priority: priority}))
@@ -53,13 +52,13 @@ func hasRoute(list []Route, r *Route) bool {
 	return false
 }
 
-// change brings the link from what it has to what it shall have, and returns what it has
-// then. The old address goes first: in the same network it would take the new one along
-// when it goes.
-func (p *place) change(on, want *Lease, priority int) (*Lease, error) {
+// change replaces the address and the routes of one lease by those of another, and returns what the
+// link has then. The old address is deleted first: in the same network the kernel would delete the
+// new one with it.
+func (p *iface) change(on, want *Lease, priority int) (*Lease, error) {
 	has := *on
 	if has.Address != want.Address {
-		has.Routes, _ = p.routes(has.Routes, nil, priority) // the address takes along what stays
+		has.Routes, _ = p.routes(has.Routes, nil, priority) // the kernel deletes the others with the address
 		if has.Address.IsValid() {
 			err := p.conn.Do(rtnl.DropAddr(p.link.Index, rtnl.Addr{Prefix: has.Address}))
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -79,9 +78,9 @@ func (p *place) change(on, want *Lease, priority int) (*Lease, error) {
 	return &has, err
 }
 
-// settle brings the interface to what a lease says. It returns the lease as it is then,
-// also with an error.
-func (h *Holder) settle(p *place, l *Lease) (*Lease, error) {
+// settle configures the interface as a lease says. It returns the lease as it is then, also with an
+// error.
+func (h *Holder) settle(p *iface, l *Lease) (*Lease, error) {
 	if l.On == nil {
 		return l, nil
 	}
@@ -93,11 +92,11 @@ func (h *Holder) settle(p *place, l *Lease) (*Lease, error) {
 	return &settled, errors.Join(err, h.put(&settled))
 }
 
-// fitMTU lowers the MTU of the link to what the network takes, and raises it again as
-// far as it was when the server says so. It never grows beyond that. As long as the
-// server tells what it told before, told, it is left to whoever has set it since (tuning).
-func (h *Holder) fitMTU(p *place, l *Lease, told int) error {
-	if l.Is6() || h.state.KeepMTU || l.MTU == told {
+// fitMTU lowers the MTU of the link to that of the network, and raises it again, up to the former
+// one, when the server sends a larger one. While the server sends the same as before it is not
+// changed, since tuning may have.
+func (h *Holder) fitMTU(p *iface, l *Lease, had int) error {
+	if l.Is6() || h.state.KeepMTU || l.MTU == had {
 		return nil
 	}
 	before := h.state.MTU

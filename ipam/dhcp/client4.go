@@ -15,21 +15,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A client4 speaks DHCPv4 over one interface: RFC 2131.
+// A client4 is a DHCPv4 client on one interface: RFC 2131.
 type client4 struct {
-	*place
+	*iface
 	Config
 	*Settings
 	socket *socket          // of frames: all answers come there
 	udp    *socket          // what is sent goes there; nil: as frames
-	to     net.HardwareAddr // who the frames go to
+	to     net.HardwareAddr // destination of the frames
 	begin  time.Time        // when it began to ask
 	secs   uint16           // how long before its last question that was, but for a REQUEST
 	xid    uint32           // of all its messages
 }
 
-// newClient4 opens the sockets for asking everyone.
-func newClient4(p *place, c Config, s *Settings) (*client4, error) {
+// newClient4 opens the sockets for requests to all servers.
+func newClient4(p *iface, c Config, s *Settings) (*client4, error) {
 	if len(p.link.MAC) != 6 {
 		return nil, errors.New(c.IfName + " has no Ethernet address, which DHCPv4 needs")
 	}
@@ -37,11 +37,10 @@ func newClient4(p *place, c Config, s *Settings) (*client4, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &client4{place: p, Config: c, Settings: s, socket: sock, to: allHosts, begin: time.Now(), xid: rand.Uint32()}, nil
+	return &client4{iface: p, Config: c, Settings: s, socket: sock, to: allHosts, begin: time.Now(), xid: rand.Uint32()}, nil
 }
 
-// close gives the sockets back, that of frames beside the caller: the kernel takes 10 to
-// 30 ms for it.
+// close closes the sockets, that of frames in a goroutine: the kernel takes 10 to 30 ms for it.
 func (c *client4) close() {
 	if c.udp != nil {
 		c.udp.close()
@@ -50,7 +49,7 @@ func (c *client4) close() {
 }
 
 // message returns a request with what all have in common.
-// Whoever shares a link layer address (ipvlan) gets no answer that is sent to it.
+// An interface that shares its link layer address (ipvlan) gets no unicast answers.
 func (c *client4) message(kind byte) *message4 {
 	m := &message4{
 		op: opRequest, xid: c.xid, hardware: 1, mac: c.link.MAC,
@@ -77,7 +76,7 @@ var (
 	everyone4 = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 )
 
-// send sends a message from the address that it says to be the client's, if any.
+// send sends a message from its client address (ciaddr), if it has one.
 func (c *client4) send(m *message4, to netip.Addr) error {
 	b := m.encode()
 	if c.udp != nil {
@@ -90,7 +89,7 @@ func (c *client4) send(m *message4, to netip.Addr) error {
 	return c.socket.send(frame4(endpoint{c.link.MAC, from}, endpoint{c.to, to}, b))
 }
 
-// question returns the message of a step, and whose answer counts; nil: anyone's.
+// question returns the message of a step, and the server whose answer counts; nil: any.
 // The REQUEST of an offer has the secs of the DISCOVER before it: RFC 2131 section 3.1.
 func (c *client4) question(s step, l *Lease) (m *message4, server []byte, err error) {
 	if s != request {
@@ -118,8 +117,7 @@ func (c *client4) question(s step, l *Lease) (m *message4, server []byte, err er
 	return m, server, err
 }
 
-// ask is a client's. A refusal of the server, or of any where it is for any to answer, is
-// an answer.
+// ask is that of [client]. A NAK of the server, or of any where any may answer, is an answer.
 func (c *client4) ask(ctx context.Context, s step, l *Lease, wait time.Duration) (*Lease, error) {
 	m, server, err := c.question(s, l)
 	if err != nil {
@@ -129,12 +127,12 @@ func (c *client4) ask(ctx context.Context, s step, l *Lease, wait time.Duration)
 	if err := c.send(m, everyone4); err != nil {
 		return nil, err
 	}
-	last := errSilent
+	last := errTimeout
 	for {
 		b, err := c.socket.receive(ctx, until)
 		switch {
 		case errors.Is(err, unix.ENETDOWN):
-			continue // told of an earlier time
+			continue // to an earlier request
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, last
 		case err != nil:
@@ -182,7 +180,7 @@ func (c *client4) take(m *message4, b []byte, server []byte) (*message4, error) 
 	return r, nil
 }
 
-// serverText is a server's identifier for people.
+// serverText formats a server's identifier.
 func serverText(id []byte) string {
 	if a, ok := netip.AddrFromSlice(id); ok && a.Is4() {
 		return "server " + a.String()
@@ -190,10 +188,9 @@ func serverText(id []byte) string {
 	return "a server without an address"
 }
 
-// unicast makes the client speak to the lease's server alone, from the leased address,
-// as any program would; frames are for an interface without the address. The answer is
-// read as a frame all the same: that tells the server's link layer address of today, where
-// a RELEASE goes.
+// unicast makes the client send to the lease's server alone, from the leased address, by UDP; frames
+// are for an interface without the address. The answer is read as a frame all the same, which has
+// the server's present link layer address, for a RELEASE.
 func (c *client4) unicast(l *Lease) error {
 	server, _ := netip.AddrFromSlice(l.Server)
 	s, err := udpSocket(c.ns, c.link, l.Address.Addr(), server)
@@ -205,8 +202,7 @@ func (c *client4) unicast(l *Lease) error {
 	return err
 }
 
-// release gives the address back, to the server alone and with the identifier by which
-// it knows us. Nobody answers.
+// release sends a RELEASE to the server, with the client identifier of the lease. It has no answer.
 func (c *client4) release(_ context.Context, l *Lease) error {
 	server, _ := netip.AddrFromSlice(l.Server)
 	m := c.message(release4)

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// A client6 speaks DHCPv6 over one interface, from its link-local address: RFC 8415.
+// A client6 is a DHCPv6 client on one interface, from its link-local address: RFC 8415.
 type client6 struct {
-	*place
+	*iface
 	Config
 	*Settings
 	socket *socket
@@ -26,7 +26,7 @@ type client6 struct {
 var servers6 = netip.AddrFrom16([16]byte{0: 0xff, 1: 0x02, 13: 1, 15: 2})
 
 // newClient6 waits until the link-local address can be used, and opens the socket.
-func newClient6(ctx context.Context, p *place, c Config, s *Settings) (*client6, error) {
+func newClient6(ctx context.Context, p *iface, c Config, s *Settings) (*client6, error) {
 	a, err := p.linkLocal(ctx)
 	if err != nil {
 		return nil, err
@@ -35,16 +35,15 @@ func newClient6(ctx context.Context, p *place, c Config, s *Settings) (*client6,
 	if err != nil {
 		return nil, err
 	}
-	return &client6{place: p, Config: c, Settings: s, socket: sock, xid: rand.Uint32()}, nil
+	return &client6{iface: p, Config: c, Settings: s, socket: sock, xid: rand.Uint32()}, nil
 }
 
 func (c *client6) close() { c.socket.close() }
 
 // linkLocal returns the link-local address, which the kernel makes when the link comes
 // up and may use after it has looked for duplicates.
-// A namespace made by a container engine often has IPv6 off; who asks for DHCPv6 wants
-// it on.
-func (p *place) linkLocal(ctx context.Context) (netip.Addr, error) {
+// Container engines often disable IPv6 in a namespace; for DHCPv6 it is enabled.
+func (p *iface) linkLocal(ctx context.Context) (netip.Addr, error) {
 	if err := p.ns.SetSysctl("net/ipv6/conf/"+p.link.Name+"/disable_ipv6", "0"); err != nil {
 		return netip.Addr{}, err
 	}
@@ -78,8 +77,8 @@ func (c *client6) message(kind byte, l *Lease) *message6 {
 	return m
 }
 
-// ask is a client's. Who has no address to give is passed over: the next may have one.
-// To the first SOLICIT all offers are waited for, as RFC 8415 section 18.2.1 has it, and
+// ask is that of [client]. A server without a free address is ignored: the next may have one.
+// After the first SOLICIT all offers are waited for, as RFC 8415 section 18.2.1 has it, and
 // the one of the highest preference is taken; the highest that there is ends the wait.
 func (c *client6) ask(ctx context.Context, s step, l *Lease, wait time.Duration) (*Lease, error) {
 	kind := [...]byte{discover: solicit6, request: request6, renew: renew6, rebind: rebind6, reboot: rebind6}[s]
@@ -93,7 +92,7 @@ func (c *client6) ask(ctx context.Context, s step, l *Lease, wait time.Duration)
 		return nil, err
 	}
 	var best *Lease
-	most, last := -1, errSilent
+	most, last := -1, errTimeout
 	for {
 		b, err := c.socket.receive(ctx, until)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -149,18 +148,17 @@ func (c *client6) take(m *message6, b []byte) (*message6, error) {
 	return r, nil
 }
 
-// goodbye is how long the answer to a RELEASE is waited for. The address is given up
-// in any case.
-const goodbye = 500 * time.Millisecond
+// releaseWait is how long the answer to a RELEASE is waited for.
+const releaseWait = 500 * time.Millisecond
 
-// release gives the address back.
+// release releases the address.
 func (c *client6) release(ctx context.Context, l *Lease) error {
 	m := c.message(release6, l)
 	m.server = l.Server
 	if err := c.socket.send(m.encode()); err != nil {
 		return err
 	}
-	for until := time.Now().Add(goodbye); ; {
+	for until := time.Now().Add(releaseWait); ; {
 		b, err := c.socket.receive(ctx, until)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return nil

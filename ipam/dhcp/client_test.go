@@ -10,7 +10,7 @@ import (
 
 // A REQUEST has the secs of the DISCOVER before it, and nothing else has.
 func TestSecs(t *testing.T) {
-	c := &client4{place: &place{link: &rtnl.Link{MAC: ourMAC}}, Settings: &Settings{}, begin: time.Now()}
+	c := &client4{iface: &iface{link: &rtnl.Link{MAC: ourMAC}}, Settings: &Settings{}, begin: time.Now()}
 	l := &Lease{Address: netip.MustParsePrefix("10.9.0.10/24"), Server: []byte{10, 9, 0, 1}}
 	var secs uint16
 	for _, tt := range []struct {

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// A Config is what the leases of one interface are asked for with. It is written to
-// disk as JSON.
+// A Config is the configuration of the leases of one interface. It is written to disk as JSON.
 type Config struct {
 	NetNS  string `json:"netns"` // path
 	IfName string `json:"link"`  // the interface in it
@@ -25,22 +24,21 @@ type Config struct {
 
 // Settings are those of a daemon, the same for all its leases. No time may be 0.
 type Settings struct {
-	Root      string        // goes before every path of a namespace
-	Broadcast bool          // servers shall broadcast their answers
-	Timeout   time.Duration // for an answer to one packet, at most
-	Pause     time.Duration // between two rounds of asking in vain, at most
-	Patience  time.Duration // for a first lease
+	Root           string        // goes before every path of a namespace
+	Broadcast      bool          // servers shall broadcast their answers
+	Timeout        time.Duration // for an answer to one packet, at most
+	Pause          time.Duration // between two rounds without success, at most
+	AcquireTimeout time.Duration // for a first lease
 
-	Log func(line string) // for people; never nil
+	Log func(line string) // never nil
 }
 
-// firstWait is how long the first answer is waited for before the question is sent
+// firstWait is how long the first answer is waited for before the request is sent
 // again. RFC 2131 section 4.1 has 4 s there, and doubles it as here; but here the link is
-// new, and what it is plugged into often drops the first packets.
+// new, and the network behind it often drops the first packets.
 const firstWait = 250 * time.Millisecond
 
-// wrap says what an error is about. It is a function since fmt.Errorf takes some 150 bytes
-// of the binary wherever it is called.
+// wrap adds to an error what was done.
 func wrap(what string, err error) error { return fmt.Errorf("%s: %w", what, err) }
 
 // A backoff is a series of waits, each twice as long as the one before and a bit
@@ -54,7 +52,7 @@ func (b *backoff) wait() time.Duration {
 	return around(d)
 }
 
-// around is a random time within a quarter around d; 0 for what is over.
+// around is a random time within a quarter around d; 0 for a negative d.
 func around(d time.Duration) time.Duration {
 	if d <= 0 {
 		return 0

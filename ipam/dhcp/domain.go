@@ -5,9 +5,8 @@ import "strings"
 // longestName is the longest domain name, in characters: RFC 1035 section 2.3.4.
 const longestName = 253
 
-// domainName cleans the text of a domain name that a server sent; empty: it is none.
-// It goes into resolv.conf, where a line of the server's making would be an order: only
-// letters, digits, hyphens, underscores and dots pass.
+// domainName checks a domain name that a server sent; empty: it is invalid. It is written to
+// resolv.conf, so it may have only letters, digits, hyphens, underscores and dots.
 func domainName(text string) string {
 	text = strings.TrimRight(text, "\x00")
 	text = strings.TrimSuffix(text, ".")
@@ -26,7 +25,7 @@ func domainName(text string) string {
 
 // domainList reads names in the form of RFC 1035 section 3.1, one behind the other;
 // option 119 may point back into itself (section 4.1.4), DHCPv6 has no pointers.
-// Names that are none are left out, and nothing behind a malformed one is read.
+// Invalid names are left out, and nothing behind a malformed one is read.
 func domainList(data []byte) (names []string) {
 	for at := 0; at < len(data) && len(names) < longestList; {
 		name, next, ok := oneName(data, at)

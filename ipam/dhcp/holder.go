@@ -10,28 +10,27 @@ import (
 	"cnibox/rtnl"
 )
 
-// A State is all that a [Holder] knows. It is written to disk as JSON, and whoever
-// reads it can go on with the leases, or give them back.
+// A State is the state of a [Holder]. It is written to disk as JSON, and is enough to continue with
+// the leases, or to release them.
 type State struct {
 	Config
 	Identity string   `json:"identity"`            // of the interface; empty: not seen yet
-	Boot     string   `json:"boot"`                // the boot it is of: no namespace outlives one
-	MTU      int      `json:"mtuBefore,omitempty"` // the link's, in bytes; 0: we have not changed it
+	Boot     string   `json:"boot"`                // of the boot: no namespace outlives it
+	MTU      int      `json:"mtuBefore,omitempty"` // the link's, in bytes; 0: not changed
 	Given    bool     `json:"given"`               // the leases were there; else the ADD has not ended
 	Leases   []*Lease `json:"leases,omitempty"`    // one of each family at most; they do not change
 }
 
-// A Store keeps one state. Save is called before anything happens that could not be
-// taken up again without it; it replaces what was saved before, whole.
+// A Store stores one state. Save is called before every change that could not be continued without
+// it, and replaces the former state.
 type Store interface {
 	Save(*State) error
-	Kept() bool // false: somebody has given the leases back meanwhile
+	Kept() bool // false: the leases were released meanwhile
 	Drop() error
 }
 
-// A Holder keeps the leases of one interface: it acquires, renews, applies what has
-// changed and releases. It is one goroutine a lease, asleep but for a packet now and
-// then, without a thread or an open file of its own.
+// A Holder has the leases of one interface: it acquires, renews, applies and releases them. It has
+// one goroutine for each lease, and no thread or open file while it sleeps.
 type Holder struct {
 	settings Settings
 	store    Store
@@ -47,11 +46,11 @@ func Resume(state State, s Settings, store Store) *Holder {
 	return &Holder{settings: s, store: store, state: state}
 }
 
-// Acquire gets the first leases of an interface, which is set up for it, and saves
-// them. When it fails all is given back, and nothing stays saved.
+// Acquire gets the first leases of an interface, which is set up for it, and saves them. After an
+// error all are released, and nothing stays saved.
 func Acquire(ctx context.Context, c Config, s Settings, store Store) (*Holder, error) {
 	h := Resume(State{Config: c, Boot: boot.ID()}, s, store)
-	ctx, cancel := context.WithTimeout(ctx, s.Patience)
+	ctx, cancel := context.WithTimeout(ctx, s.AcquireTimeout)
 	defer cancel()
 	err := h.first(ctx)
 	if err == nil {
@@ -72,7 +71,7 @@ func (h *Holder) first(ctx context.Context) error {
 		if six && !h.state.V6 || !six && !h.state.V4 {
 			continue
 		}
-		err := h.session(ctx, six, func(p *place, c client) error {
+		err := h.session(ctx, six, func(p *iface, c client) error {
 			l, err := h.acquire(ctx, c, nil, false)
 			if err != nil {
 				return err
@@ -90,7 +89,7 @@ func (h *Holder) first(ctx context.Context) error {
 }
 
 // session opens the interface, sets it up, opens a client on it, and closes both after.
-func (h *Holder) session(ctx context.Context, six bool, fn func(*place, client) error) error {
+func (h *Holder) session(ctx context.Context, six bool, fn func(*iface, client) error) error {
 	p, err := h.open()
 	if err != nil {
 		return err
@@ -108,7 +107,7 @@ func (h *Holder) session(ctx context.Context, six bool, fn func(*place, client) 
 }
 
 // with opens a client on an interface, and closes it after fn.
-func (h *Holder) with(ctx context.Context, p *place, six bool, fn func(*place, client) error) error {
+func (h *Holder) with(ctx context.Context, p *iface, six bool, fn func(*iface, client) error) error {
 	var c client
 	var err error
 	if six {
@@ -123,8 +122,8 @@ func (h *Holder) with(ctx context.Context, p *place, six bool, fn func(*place, c
 	return fn(p, c)
 }
 
-// put saves a lease in the place of the one of its family. It counts from then on,
-// saved or not. That of IPv4 is the first: runtimes take the first address for the main one.
+// put saves a lease, which replaces that of its family. It is used even if saving fails. That of IPv4
+// is the first: runtimes use the first address as the main one.
 func (h *Holder) put(l *Lease) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -150,7 +149,7 @@ func (h *Holder) Leases() []*Lease {
 	return leases
 }
 
-// Check reports whether the interface is still there: [ErrGone]. Nothing is sent.
+// Check returns [ErrGone] if the interface does not exist any more. Nothing is sent.
 func (h *Holder) Check() error {
 	p, err := h.open()
 	if err == nil {
@@ -160,7 +159,7 @@ func (h *Holder) Check() error {
 }
 
 // Serves reports whether the leases are all those of a configuration, and of the interface
-// that is there now.
+// that exists now.
 func (h *Holder) Serves(c Config) bool {
 	return h.state.Given && h.state.NetNS == c.NetNS && h.state.IfName == c.IfName && h.state.V4 == c.V4 && h.state.V6 == c.V6 && h.Check() == nil
 }
@@ -168,7 +167,7 @@ func (h *Holder) Serves(c Config) bool {
 // Fresh reports whether the state is of this boot. The leases of another one have no owner.
 func (h *Holder) Fresh() bool { return h.state.Boot == boot.ID() }
 
-// Stop ends the keeping and waits for that. The leases stay.
+// Stop ends the goroutines of Keep. The leases stay.
 func (h *Holder) Stop() {
 	if h.stop != nil {
 		h.stop()
@@ -176,11 +175,11 @@ func (h *Holder) Stop() {
 	}
 }
 
-// releaseTime is how long giving the leases back may take.
+// releaseTime is how long releasing the leases may take.
 const releaseTime = 2 * time.Second
 
-// Release gives the leases back and drops the state. What cannot be given back, since
-// the interface is gone or down, runs out at the server; that is logged and no error.
+// Release releases the leases and drops the state. A lease that cannot be released, since the
+// interface is gone or down, expires at the server; that is logged and no error.
 func (h *Holder) Release(ctx context.Context) error {
 	h.Stop()
 	ctx, cancel := context.WithTimeout(ctx, releaseTime)
@@ -199,8 +198,7 @@ func (h *Holder) Release(ctx context.Context) error {
 
 var errDown = errors.New("the link is down")
 
-// giveBack releases one lease, over a link that is up: setting it up is not ours to do
-// when the container ends.
+// giveBack releases one lease, if the link is up: it is not set up when the container ends.
 func (h *Holder) giveBack(ctx context.Context, l *Lease) error {
 	p, err := h.open()
 	if err != nil {
@@ -210,10 +208,10 @@ func (h *Holder) giveBack(ctx context.Context, l *Lease) error {
 	if !p.link.Up {
 		return errDown
 	}
-	return h.with(ctx, p, l.Is6(), func(_ *place, c client) error { return c.release(ctx, l) })
+	return h.with(ctx, p, l.Is6(), func(_ *iface, c client) error { return c.release(ctx, l) })
 }
 
-// restoreMTU gives a link that stays, as a device of the host does, the MTU that it had.
+// restoreMTU restores the MTU of a link that is not deleted, as a device of the host.
 func (h *Holder) restoreMTU() {
 	if h.state.MTU == 0 {
 		return
@@ -228,7 +226,7 @@ func (h *Holder) restoreMTU() {
 	}
 }
 
-// log writes a line on what became of a lease, and why.
+// log logs a change of a lease and its cause.
 func (h *Holder) log(what string, l *Lease, err error) {
 	text := "lease of " + l.Address.Addr().String() + " for " + h.state.IfName + " in " + h.state.NetNS + " " + what
 	if err != nil {

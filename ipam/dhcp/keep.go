@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Keep begins to keep the leases, until Stop or Release, or until the interface is
-// gone. It returns at once, and is called once.
+// Keep starts to renew the leases, until Stop or Release, or until the interface is gone. It returns
+// at once, and is called once.
 func (h *Holder) Keep() {
 	ctx, cancel := context.WithCancel(context.Background())
 	h.stop = cancel
@@ -20,10 +20,10 @@ func (h *Holder) Keep() {
 }
 
 // longestSleep is how long a timer is set at most: it does not run while the machine
-// sleeps, as the lease does, so the clock is looked at after each.
+// sleeps, as the lease does, so the clock is read after each.
 const longestSleep = time.Minute
 
-// sleep waits for a moment after the boot; false says that the context ended first.
+// sleep waits for a time since the boot; false: the context ended first.
 func sleep(ctx context.Context, until time.Duration) bool {
 	for {
 		left := until - sinceBoot()
@@ -36,10 +36,10 @@ func sleep(ctx context.Context, until time.Duration) bool {
 	}
 }
 
-// startSpread is the time over which a daemon that comes back spreads what is overdue.
+// startSpread is the time over which a restarted daemon spreads overdue renewals.
 const startSpread = 2 * time.Second
 
-// keep is the life of one lease. Leases are never changed, but replaced.
+// keep renews one lease. Leases are never changed, but replaced.
 func (h *Holder) keep(ctx context.Context, l *Lease) {
 	defer h.running.Done()
 	due := l.due()
@@ -50,10 +50,10 @@ func (h *Holder) keep(ctx context.Context, l *Lease) {
 		}
 		due = max(l.due(), sinceBoot()+rand.N(startSpread))
 	}
-	vain := backoff{firstWait, h.settings.Pause}
+	pauses := backoff{firstWait, h.settings.Pause}
 	for sleep(ctx, due) {
 		if !h.store.Kept() {
-			return // given back while there was no daemon
+			return // released while no daemon ran
 		}
 		asked := sinceBoot()
 		next, err := h.turn(ctx, l)
@@ -65,23 +65,22 @@ func (h *Holder) keep(ctx context.Context, l *Lease) {
 			h.log("forgotten", l, errors.Join(err, h.store.Drop()))
 			return
 		case err == nil:
-			due, vain.next = l.due(), firstWait
+			due, pauses.next = l.due(), firstWait
 		default:
 			what := "not renewed"
 			if l.On != nil {
 				what = "not all on the interface yet"
 			}
 			h.log(what, l, err)
-			due = l.retry(asked, vain.wait())
+			due = l.retry(asked, pauses.wait())
 		}
 	}
 }
 
-// leastPause is how long a lease is left alone at least, however short it is: one of a
-// second has its T1 and T2 at once.
+// leastPause is the shortest time before a renewal, also of a lease of one second.
 const leastPause = 500 * time.Millisecond
 
-// due is when something has to be done for the lease.
+// due is when the next step of the lease is due.
 func (l *Lease) due() time.Duration {
 	if l.Pending || l.Lapsed || l.On != nil {
 		return 0
@@ -93,11 +92,11 @@ func (l *Lease) due() time.Duration {
 	return max(l.Start+leastPause, at-rand.N(1+(at-l.Start)/32)) // not all at once
 }
 
-// retry is when to ask again after silence: in the middle of what is left until the
+// retry is when to ask again after a timeout: in the middle of the time until the
 // next step, but not more often than sixty times in a lease, as RFC 2131 section 4.4.5
 // has it for one of an hour. DHCPv6 is asked as often, which is less than RFC 8415
 // section 15 would. In the next step it is at once. Without a lease it is after the
-// pause given, and so it is for an interface that could not be brought to the lease.
+// pause given, and also for an interface that could not be configured.
 func (l *Lease) retry(asked, pause time.Duration) time.Duration {
 	now := sinceBoot()
 	switch t1 := l.end(l.T1); {
@@ -114,7 +113,7 @@ func (l *Lease) retry(asked, pause time.Duration) time.Duration {
 	return min(end, now+max(least, around((end-now)/2)))
 }
 
-// phase is when the time ends in which it is asked as it is now: the server, or anyone.
+// phase is when the present phase ends: that of requests to the server, or to all servers.
 func (l *Lease) phase(now time.Duration) time.Duration {
 	if end := l.end(l.T2); now < end {
 		return end
@@ -124,14 +123,14 @@ func (l *Lease) phase(now time.Duration) time.Duration {
 
 var errRunOut = errors.New("it has run out")
 
-// turn does what is due: bring the interface to the lease, renew, rebind, let lapse, or
-// begin anew. It returns the lease as it is after that, also with an error. An answer is
-// not waited for beyond the end of the step.
+// turn does the step that is due: configure the interface, renew, rebind, let the lease lapse, or
+// acquire a new one. It returns the lease after that, also with an error. An answer is not waited for
+// beyond the end of the step.
 func (h *Holder) turn(ctx context.Context, l *Lease) (*Lease, error) {
 	now := sinceBoot()
 	switch {
 	case l.On != nil && (l.Lapsed || now < l.end(l.T1)):
-		return h.visit(l)
+		return h.configure(l)
 	case l.Pending || l.Lapsed:
 		return h.adopt(ctx, discover, l, tries*h.settings.Timeout)
 	}
@@ -151,8 +150,8 @@ func (h *Holder) turn(ctx context.Context, l *Lease) (*Lease, error) {
 	return h.lapse(l)
 }
 
-// recall asks after a restart whether an address whose time ran out meanwhile may still
-// be used, since the container uses it. Without a yes the lease goes the usual way.
+// recall asks after a restart whether an address whose lease has expired meanwhile may still be used,
+// since the container uses it. Without an ACK the lease lapses.
 func (h *Holder) recall(ctx context.Context, l *Lease) (*Lease, error) {
 	if l.Pending || l.Lapsed || sinceBoot() < l.end(l.Life) {
 		return l, nil
@@ -160,19 +159,18 @@ func (h *Holder) recall(ctx context.Context, l *Lease) (*Lease, error) {
 	return h.adopt(ctx, reboot, l, h.settings.Timeout)
 }
 
-// lapse takes the address of a lease from the interface. The link stays up, since
-// other addresses may be on it.
+// lapse deletes the address of a lease from the interface. The link stays up for other addresses.
 func (h *Holder) lapse(l *Lease) (*Lease, error) {
 	lapsed := *l
 	lapsed.Lapsed = true
 	next := lapsed.after(l)
 	saved := h.put(next)
-	next, err := h.visit(next)
+	next, err := h.configure(next)
 	return next, errors.Join(err, saved)
 }
 
-// visit opens the interface and brings it to what a lease says.
-func (h *Holder) visit(l *Lease) (*Lease, error) {
+// configure opens the interface and configures it as a lease says.
+func (h *Holder) configure(l *Lease) (*Lease, error) {
 	p, err := h.open()
 	if err != nil {
 		return l, err
@@ -181,18 +179,18 @@ func (h *Holder) visit(l *Lease) (*Lease, error) {
 	return h.settle(p, l)
 }
 
-// tries is how many waits for an answer one round of asking for a new lease takes.
+// tries is the number of waits for an answer in one round of requests for a new lease.
 const tries = 3
 
-// adopt asks a server, saves what it gives and brings the interface from the old lease to
-// it; without an answer the old one is returned. That the disk is full is no reason not
-// to. What comes before the question, such as a link-local address that is not there,
-// must not keep an address beyond its time: that has a bound too.
+// adopt asks a server, saves the lease and configures the interface for it; without an answer the old
+// one is returned. A lease that cannot be saved, as on a full disk, is used all the same. The steps
+// before the request, such as waiting for a link-local address, are bounded too, so that no address
+// is used beyond its time.
 func (h *Holder) adopt(ctx context.Context, s step, old *Lease, wait time.Duration) (l *Lease, err error) {
 	ctx, cancel := context.WithTimeout(ctx, wait+firstWait)
 	defer cancel()
 	l = old
-	err = h.session(ctx, old.Is6(), func(p *place, c client) error {
+	err = h.session(ctx, old.Is6(), func(p *iface, c client) error {
 		var next *Lease
 		var err error
 		if s == discover {

@@ -16,7 +16,7 @@ import (
 type Lease struct {
 	Address netip.Prefix     `json:"address"`
 	Server  []byte           `json:"server"`              // its identifier: DHCPv4's 4 bytes, DHCPv6's DUID
-	MAC     net.HardwareAddr `json:"serverMAC,omitempty"` // DHCPv4: where its answer came from, it or a relay
+	MAC     net.HardwareAddr `json:"serverMAC,omitempty"` // DHCPv4: source of its answer, server or relay
 
 	// Start is when the request for it was sent, on the clock that goes on while the
 	// machine sleeps, since the boot.
@@ -31,19 +31,19 @@ type Lease struct {
 	Domain  string       `json:"domain,omitempty"`
 	Search  []string     `json:"search,omitempty"`
 	NTP     []netip.Addr `json:"ntp,omitempty"`
-	MTU     int          `json:"mtu,omitempty"` // bytes; 0: not told
+	MTU     int          `json:"mtu,omitempty"` // bytes; 0: not sent
 
-	// Pending: it was asked for, and there was no answer yet. Lapsed: its time is
-	// over, so the interface must not have the address any more.
+	// Pending: requested, without an answer yet. Lapsed: expired, so the interface must not have the
+	// address any more.
 	Pending bool `json:"pending,omitempty"`
 	Lapsed  bool `json:"lapsed,omitempty"`
 
-	// On has the address and the routes that the interface has as long as they are not
-	// yet those of the lease; nil: they are.
+	// On has the address and the routes of the interface while they are not yet those of the lease;
+	// nil: they are.
 	On *Lease `json:"on,omitempty"`
 }
 
-// wants returns what the interface shall have, as an address and routes.
+// wants returns the address and the routes that the interface is to have.
 func (l *Lease) wants() *Lease {
 	if l.Pending || l.Lapsed {
 		return &Lease{}
@@ -52,7 +52,7 @@ func (l *Lease) wants() *Lease {
 }
 
 // after returns the lease as one that follows an old one on the interface: with On, if
-// they differ there. So that is on record before anything changes.
+// they differ there. So it is recorded before the interface is changed.
 func (l *Lease) after(old *Lease) *Lease {
 	next, want := *l, l.wants()
 	on := old.On
@@ -69,7 +69,7 @@ func (l *Lease) after(old *Lease) *Lease {
 	return &next
 }
 
-// Is6 tells a lease of DHCPv6.
+// Is6 reports whether it is a lease of DHCPv6.
 func (l *Lease) Is6() bool { return l.Address.Addr().Is6() }
 
 // Valid reports whether the address may be used now.
@@ -93,7 +93,7 @@ func sinceBoot() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// usualLife is the length of a lease whose server does not tell one, in seconds.
+// usualLife is the length of a lease for which the server sends none, in seconds.
 const usualLife = 3600
 
 // leastMTU is the least MTU that is taken from a server, in bytes. RFC 2132 section 5.1
@@ -102,8 +102,8 @@ const leastMTU = 576
 
 var errNoTime = errors.New("its lease time is 0")
 
-// times sets the times from what the server told; t1 and t2 that make no sense get
-// the shares of the lease that RFC 2131 section 4.4.5 gives them.
+// times sets the times that the server sent; invalid t1 and t2 get the defaults of RFC 2131 section
+// 4.4.5.
 func (l *Lease) times(life, t1, t2 uint32) error {
 	if life == 0 {
 		return errNoTime
@@ -132,7 +132,7 @@ func lease4(m *message4, from net.HardwareAddr, start time.Duration, had *Lease)
 	case len(m.options.get(optServer)) != 4:
 		return nil, errors.New("it has no server identifier")
 	case ok:
-	case had != nil && had.Address.Addr() == m.yours: // an ACK that tells only what is new
+	case had != nil && had.Address.Addr() == m.yours: // an ACK with what has changed
 		bits = had.Address.Bits()
 	case m.options.get(optMask) == nil:
 		return nil, errors.New("DHCP option Subnet Mask not found in DHCPACK")

@@ -26,7 +26,7 @@ const (
 	// Relays drop shorter messages: RFC 1542 section 2.1.
 	shortest4 = 300
 
-	// The longest message that we say to take, in bytes; see optMaxSize. A server's own
+	// The longest message that we accept, in bytes, which optMaxSize announces. A server's own
 	// bound is the same without, 576 bytes less headers.
 	longest4 = 1500
 )
@@ -101,7 +101,7 @@ func parse4(b []byte) (*message4, error) {
 	return m, nil
 }
 
-// kind returns the type of the message; 0 for what is none of DHCP.
+// kind returns the type of the message; 0 for a message of BOOTP.
 func (m *message4) kind() byte {
 	n, ok := m.options.number(optType)
 	if !ok || n > 255 {

@@ -1,10 +1,10 @@
 // Package dhcp is a DHCP client: messages and options of DHCPv4 (RFC 2131, 2132) and
-// DHCPv6 (RFC 8415), the sockets they go through, and [Holder], which keeps the leases
-// of one network interface. It knows nothing of CNI and keeps nothing on disk.
+// DHCPv6 (RFC 8415), the sockets they go through, and [Holder], which renews the leases
+// of one network interface. It knows nothing of CNI and stores nothing on disk.
 //
 // Begin reading at Holder. client4.go and client6.go have the exchanges of the two
-// protocols, message4.go and message6.go what is said in them. What comes from a server
-// is a stranger's word: all of it is checked here, and nothing else is let through.
+// protocols, message4.go and message6.go their messages. All data of a server is checked
+// here.
 package dhcp
 
 import (
@@ -84,7 +84,7 @@ func (o *options) set(code byte, data []byte) {
 	*o = append(*o, Option{code, data})
 }
 
-// parse reads the options of an area; what stands behind the end option is padding.
+// parse reads the options of an area; what follows the end option is padding.
 // Without an end option the end of the area is it, as some servers have it.
 func (o *options) parse(area []byte) error {
 	for len(area) > 0 && area[0] != optEnd {
@@ -137,8 +137,7 @@ func (o options) addr(code byte) netip.Addr {
 }
 
 // longestList is how many entries are taken of a list of addresses or names that a server
-// sends. All routes are taken: what is left out would be a network that nobody reaches, and
-// a packet holds some 2000 at most.
+// sends. All routes are taken; a packet has some 2000 at most.
 const longestList = 64
 
 // addrs returns the addresses of an option that a host may have.
@@ -152,8 +151,7 @@ func (o options) addrs(code byte) (list []netip.Addr) {
 	return list
 }
 
-// isHost tells addresses that a host can have from those that none has. Loopback
-// addresses are refused too: no server of ours is on them, whatever it says.
+// isHost reports whether a host can have an address. Loopback addresses are refused too.
 func isHost(a netip.Addr) bool {
 	if a.Is4() && (a.As4()[0] == 0 || a.As4()[0] >= 240) {
 		return false
@@ -161,7 +159,7 @@ func isHost(a netip.Addr) bool {
 	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback()
 }
 
-// prefixBits returns the length of a contiguous network mask; false for what is none.
+// prefixBits returns the length of a contiguous network mask; false for another.
 func prefixBits(mask []byte) (int, bool) {
 	if len(mask) != 4 {
 		return 0, false
@@ -174,7 +172,7 @@ func prefixBits(mask []byte) (int, bool) {
 	return bits, m == 0 && bits > 0
 }
 
-// A Route is a route that a server tells. Without a gateway (the zero value) its
+// A Route is a route that a server sends. Without a gateway (the zero value) its
 // destination is on the link.
 type Route struct {
 	Dst netip.Prefix `json:"dst"`
@@ -183,7 +181,7 @@ type Route struct {
 
 // classless reads option 121: for each route the length of its mask, the bytes of the
 // destination that the mask covers, and the router (0.0.0.0: on the link).
-// False says that it is malformed somewhere; the routes before are good.
+// False: it is malformed; the routes before that are valid.
 func classless(data []byte) (routes []Route, ok bool) {
 	for len(data) > 0 {
 		bits := int(data[0])

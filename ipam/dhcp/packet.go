@@ -70,9 +70,8 @@ func sum(start uint32, b []byte) uint16 {
 }
 
 // payload4 returns what a frame carries to the client's port, and the link layer address
-// it comes from; nil if it carries nothing there. The UDP checksum is not looked at: a
-// packet that never left the machine may have none yet, as the hardware would write it.
-// What counts is in the message: its number and the link layer address it is for.
+// it comes from; nil if it has none. The UDP checksum is not verified: that of a packet which
+// has not left the machine may not be set yet, as the hardware would do it.
 func payload4(frame []byte) ([]byte, net.HardwareAddr) {
 	if len(frame) < etherHeader+ipHeader {
 		return nil, nil

@@ -44,8 +44,7 @@ func newSocket(ns *rtnl.NS, domain, typ int, setup func(fd int) error) (*socket,
 	return &socket{file: os.NewFile(uintptr(fd), "socket"), fd: fd, in: make([]byte, longestPacket)}, nil
 }
 
-// close gives the socket back, and with it the namespace, which lives as long as a
-// socket in it does.
+// close closes the socket, which would keep the namespace alive.
 func (s *socket) close() { s.file.Close() }
 
 // send sends one packet.
@@ -95,8 +94,7 @@ func packetSocket(ns *rtnl.NS, index uint32) (*socket, error) {
 }
 
 // udpSocket opens a UDP socket on a link, from the client's port of an address to the
-// server's. With to one server alone is spoken with and listened to, unless it is a
-// group.
+// server's. With to it is connected to one server, unless that is a group.
 func udpSocket(ns *rtnl.NS, link *rtnl.Link, from, to netip.Addr) (*socket, error) {
 	domain, local, remote := unix.AF_INET, sockaddr(from, link.Index, clientPort4), sockaddr(to, link.Index, serverPort4)
 	if from.Is6() {

@@ -114,7 +114,7 @@ func (n *network) fill(r caller, count int) error {
 
 // all calls a verb for many attachments, some at a time, and returns how long
 // that took together and what failed.
-// Attachments are taken from a queue, so slow ones hold up nobody else.
+// Attachments are taken from a queue, so slow ones hold up no others.
 func (n *network) all(r caller, verb string, attachments []attachment, atATime int) (time.Duration, []error) {
 	queue := make(chan attachment)
 	failures := make(chan []error)

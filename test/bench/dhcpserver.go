@@ -18,7 +18,7 @@ const (
 )
 
 // serveDHCP is a server on the bridge for as long as it is not closed: it has enough
-// addresses, gives each card its own for an hour, and asks nobody whether it is in use.
+// addresses, gives each card its own for an hour, without asking whether it is in use.
 // All its answers are broadcast.
 func (n *network) serveDHCP() (c net.PacketConn, err error) {
 	onBridge := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {

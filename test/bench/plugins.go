@@ -35,7 +35,7 @@ type trial struct {
 }
 
 // trials are one configuration each, with keys that the reference knows. Of ptp
-// there are few: the reference waits two seconds for addresses that nobody else can have.
+// there are few: the reference waits two seconds for addresses that no other host can have.
 func trials() []trial {
 	on := func(subnets ...string) map[string]any {
 		return map[string]any{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": addresses(subnets...)}

@@ -10,7 +10,7 @@ import (
 )
 
 // Rates of the pod, in the kubelet's words and in bits per second. With them containerd
-// 1.6 passes bursts of 2 Gbit, which nobody has asked for: they must not make the
+// 1.6 passes bursts of 2 Gbit, which were not asked for: they must not make the
 // rates mean nothing.
 const (
 	ingressWords, ingressRate = "8M", 8_000_000

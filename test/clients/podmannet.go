@@ -32,7 +32,7 @@ func (h *host) podmanContainers() error {
 		stage{"the rules are flushed; podman network reload brings them back", h.podmanReload},
 		stage{"podman network connect and disconnect, ports published all the while", h.podmanSecond},
 		stage{"a dual stack network", h.podmanDual},
-		stage{"an internal network: neighbours, and nobody else", h.podmanInternal},
+		stage{"an internal network: neighbours, and no others", h.podmanInternal},
 		stage{"isolated networks: neighbours, outside, but not each other", h.podmanIsolated},
 		stage{"static address and MAC", h.podmanStatic},
 		stage{"macvlan: an address on the segment outside", h.podmanLAN},

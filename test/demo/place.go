@@ -24,7 +24,7 @@ const megabyte = 1 << 20
 type place struct{ ns *rtnl.NS }
 
 // open calls fn inside and keeps what it opens.
-// A socket belongs to the namespace that it was made in, whoever uses it.
+// A socket belongs to the namespace that it was made in, from whichever it is used.
 func open[T any](p *place, fn func() (T, error)) (t T, err error) {
 	err = p.ns.Do(func() error {
 		t, err = fn()

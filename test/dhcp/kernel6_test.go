@@ -111,14 +111,14 @@ func TestKernelLiars6(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBed6(t)
-			b.Patience, b.Timeout = 4*time.Second, 300*time.Millisecond
+			b.AcquireTimeout, b.Timeout = 4*time.Second, 300*time.Millisecond
 			dhcptest.Start6(t, b.Server).Edit(tt.lie)
 			b.refused(tt.want)
 		})
 	}
 }
 
-// Without a link-local address nobody can be asked; the address goes all the same when its
+// Without a link-local address no server can be asked; the address goes all the same when its
 // time is over.
 func TestKernelNoLinkLocal(t *testing.T) {
 	t.Parallel()

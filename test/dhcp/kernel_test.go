@@ -74,7 +74,7 @@ func newBed(t *testing.T) *bed {
 			ClientID: []byte("\x00ctr/net/eth0"), DUID: append([]byte{0, 4}, make([]byte, 16)...), Request: []byte{1, 121, 3},
 		},
 		Settings: dhcp.Settings{
-			Timeout: kerneltest.Timeout(time.Minute), Pause: time.Second, Patience: kerneltest.Timeout(3 * time.Minute),
+			Timeout: kerneltest.Timeout(time.Minute), Pause: time.Second, AcquireTimeout: kerneltest.Timeout(3 * time.Minute),
 			Log: func(line string) { t.Log(line) },
 		},
 	}
@@ -160,13 +160,13 @@ func (b *bed) eventually(what string, is func() bool) {
 // time that there is before an answer was heard: then it is asked with more.
 func (b *bed) refused(reason string) {
 	b.Helper()
-	for end := time.Now().Add(kerneltest.Timeout(time.Minute)); ; b.Patience *= 2 {
+	for end := time.Now().Add(kerneltest.Timeout(time.Minute)); ; b.AcquireTimeout *= 2 {
 		begin := time.Now()
 		_, err := dhcp.Acquire(b.Context(), b.Config, b.Settings, b.store)
 		if err == nil {
 			b.Fatalf("got a lease, want %q", reason)
 		}
-		if took := time.Since(begin); took > b.Patience+kerneltest.Timeout(20*time.Second) {
+		if took := time.Since(begin); took > b.AcquireTimeout+kerneltest.Timeout(20*time.Second) {
 			b.Errorf("it took %s", took)
 		}
 		if b.Kept() {
@@ -402,7 +402,7 @@ func TestKernelLiars(t *testing.T) {
 		t.Run(name+"/alone", func(t *testing.T) {
 			t.Parallel()
 			b := newBed(t)
-			b.Patience, b.Timeout = time.Second, 300*time.Millisecond
+			b.AcquireTimeout, b.Timeout = time.Second, 300*time.Millisecond
 			s := dhcptest.Start4(t, b.Server)
 			s.Answer(func(m dhcptest.Seen, reply *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 {
 				if m.Type == tt.on {

@@ -267,7 +267,7 @@ func (s *Server4) handle(m *dhcpv4.DHCPv4, unicast bool) []*dhcpv4.DHCPv4 {
 	return []*dhcpv4.DHCPv4{reply}
 }
 
-// free is the first address that nobody has.
+// free is the first address that no client has.
 func (s *Server4) free() net.IP {
 	for last := byte(10); ; last++ {
 		ip := net.IPv4(10, 9, 0, last).To4()

@@ -148,7 +148,7 @@ func TestKernelRunTerminal(t *testing.T) {
 		case strings.HasSuffix(line, "quit:") && strings.Count(seen, "quit:") == 1:
 			cmd.Process.Signal(syscall.SIGUSR1)
 		}
-		if err != nil { // EIO: nobody has the terminal any more
+		if err != nil { // EIO: no process has the terminal any more
 			break
 		}
 	}

@@ -19,6 +19,9 @@ var completions = []struct{ typed, want string }{
 	{"cni-exec run --net=my", "cni-exec run --net=mynet "},
 	{"cni-exec del mynet --container-id bl", "cni-exec del mynet --container-id blue1 "},
 	{"cni-exec gc mynet --valid bl", "cni-exec gc mynet --valid blue1/eth0 "},
+	{"cni-exec who 2001:db8:", "cni-exec who 2001:db8::5 "},
+	{"cni-exec ls -o js", "cni-exec ls -o json "},
+	{"cni-exec lint net.", "cni-exec lint net.d/"},
 	{"cni-exec --conf-dir net.", "cni-exec --conf-dir net.d/"},
 	{"cni-exec --conf-dir=net.", "cni-exec --conf-dir=net.d/"},
 	{"cni-exec run -- ls --color net.", "cni-exec run -- ls --color net.d/"},
@@ -41,7 +44,7 @@ func newShell(t *testing.T, name string, args ...string) func(script string, arg
 	}
 	for file, text := range map[string]string{
 		"net.d/mynet.conflist":        `{"cniVersion":"1.1.0","name":"mynet","plugins":[{"type":"loopback"}]}`,
-		"results/mynet-blue1-eth0":    `{"kind":"cniCacheV1","containerId":"blue1","config":"e30=","ifName":"eth0","networkName":"mynet"}`,
+		"results/mynet-blue1-eth0":    `{"kind":"cniCacheV1","containerId":"blue1","config":"eyJjbmlWZXJzaW9uIjoiMS4xLjAifQ==","ifName":"eth0","networkName":"mynet","result":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[{"address":"2001:db8::5/64","interface":0}]}}`,
 		"results/other-black2-eth0":   `{"kind":"cniCacheV1","containerId":"black2","config":"e30=","ifName":"eth0","networkName":"other"}`,
 		"results/broken-black3-eth0 ": `{`,
 	} {

@@ -13,7 +13,7 @@ import (
 type delCell struct {
 	harm   func(a *attached, m *mortal, f fixture)
 	gone   bool // the namespace is, so that only the host is looked at
-	bare   bool // nobody else is attached: what is taken away is theirs too
+	bare   bool // no other is attached: what is taken away is theirs too
 	below  bool // the master or the bridge is
 	twice  bool
 	daemon bool // for plugins that have one
@@ -63,7 +63,7 @@ var delCells = map[string]delCell{
 // TestKernelDelMatrix is the table of DELs: for each plugin and each thing that can be
 // missing, DEL succeeds, says nothing on stdout, and leaves nothing, on the host and in
 // the container: no link, address, route, rule, lease or record. Another attachment
-// stays whole. The reference fails or leaks in many of the cells [S].
+// stays whole. The reference fails or leaks in many of the cells.
 func TestKernelDelMatrix(t *testing.T) {
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
 		f.need(t)

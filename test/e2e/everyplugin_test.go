@@ -29,7 +29,7 @@ type fixture struct {
 	prepare  func(*world)            // makes what the host has beside lo
 	takeAway func(*world)            // takes from the host what the attachment stands on
 	comeBack func(*mortal)           // what the kernel gives back to the host when a namespace ends
-	ready    func(*world, container) // what the kernel, or somebody else, has left in the container before ADD
+	ready    func(*world, container) // what the kernel, or another program, has left in the container before ADD
 	idle     bool                    // the plugin changes nothing itself
 	other    string                  // member for the configuration of another attachment
 
@@ -60,7 +60,7 @@ var everyPlugin = map[string]fixture{
 	"host-device": {prepare: (*world).nics, takeAway: func(w *world) { w.dropLink("wire0"); w.dropLink("wire1") }, other: `"device":"nic1"`,
 		comeBack: (*mortal).giveBack, invalid: `"pciBusID":"x"`, except: map[string]string{
 			"link missing": unplugged, "link and prevResult missing": unplugged,
-			"namespace empty, container alive": "nobody but the container can reach what is in it"}},
+			"namespace empty, container alive": "only the container can reach what is in it"}},
 	"loopback": {ready: func(w *world, c container) { w.lo(c, false) }, except: map[string]string{
 		"below missing": nothingBelow, "link missing": "lo cannot be deleted", "invalid configuration": "it has no keys"}},
 	"host-local": {invalid: `"ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"x"}`,

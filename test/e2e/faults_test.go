@@ -17,7 +17,7 @@ import (
 )
 
 // onDisk runs fn on a thread that is in the world's network namespace and sees a
-// small file system of its own at a folder of the world; nobody else sees it.
+// small file system of its own at a folder of the world; no other process sees it.
 // Programs are started from there with runHere.
 func (w *world) onDisk(name string, fn func()) {
 	w.Helper()
@@ -147,7 +147,7 @@ func (w *world) spoiled(v victim, f diskFault, folder string, c, other container
 	w.must("other DEL", v.del(w, other, 8000))
 }
 
-// TestKernelOddFiles puts what is no file, or somebody else's, where something of
+// TestKernelOddFiles puts what is no file, or another program's, where something of
 // ours is expected: no verb waits for it, follows it or takes it away, and an error
 // is one that can be read.
 func TestKernelOddFiles(t *testing.T) {

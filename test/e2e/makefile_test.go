@@ -1,9 +1,11 @@
 package e2e
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -142,5 +144,108 @@ func TestMakeInstallDirectory(t *testing.T) {
 	}
 	if files, _ := os.ReadDir(filepath.Join(m.dest, "usr", "local", "sbin")); len(files) != 0 {
 		t.Errorf("there are %v", files)
+	}
+}
+
+// pages are the files in the directory of manual pages.
+func (m *makeInstall) pages() (names []string) {
+	files, _ := os.ReadDir(filepath.Join(m.dest, "usr", "local", "share", "man", "man8"))
+	for _, f := range files {
+		names = append(names, f.Name())
+	}
+	return names
+}
+
+// TestMakeInstallPages installs completions, and a page for each applet that the binary prints,
+// or one that is built to run here.
+func TestMakeInstallPages(t *testing.T) {
+	bin := filepath.Join(t.TempDir(), "applets")
+	product.Install(t, bin)
+	runs := "#!/bin/sh\nexec " + bin + "/cnibox \"$@\"\n"
+	builds := "#!/bin/sh\nwhile [ \"$1\" != -o ]; do shift; done\ncp " + bin + "/../runs \"$2\"\n"
+	for name, tt := range map[string]struct {
+		binary, goTool string
+		pages          bool
+	}{
+		"runs":                {runs, "", true},
+		"foreign":             {"built elsewhere", "", false},
+		"foreign, but has go": {"built elsewhere", builds, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMakeInstall(t)
+			m.write(m.bin, tt.binary)
+			m.write(bin+"/../runs", runs)
+			goTool := "/nonexistent/go"
+			if tt.goTool != "" {
+				goTool = filepath.Join(t.TempDir(), "go")
+				m.write(goTool, tt.goTool)
+			}
+			out, err := m.run("GO=" + goTool)
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			if told := strings.Contains(out, "no manual pages: "); told == tt.pages {
+				t.Errorf("it prints %s", out)
+			}
+			var want []string
+			for _, name := range product.Names() {
+				if !strings.HasPrefix(name, "cni") {
+					name = "cnibox-" + name
+				}
+				want = append(want, name+".8")
+			}
+			if !tt.pages {
+				want = nil
+			}
+			slices.Sort(want)
+			if got := m.pages(); !slices.Equal(got, want) {
+				t.Errorf("pages are %v, want %v", got, want)
+			}
+			for _, file := range []string{"bash-completion/completions/cni-exec", "zsh/site-functions/_cni-exec", "fish/vendor_completions.d/cni-exec.fish"} {
+				if _, err := os.Stat(filepath.Join(m.dest, "usr", "local", "share", file)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// TestMakeInstallWithoutPages leaves out what an image may not want.
+func TestMakeInstallWithoutPages(t *testing.T) {
+	m := newMakeInstall(t)
+	m.write(m.bin, "built elsewhere")
+	out, err := m.run("GO=/nonexistent/go", "DATADIR=")
+	if err != nil || strings.Contains(out, "manual pages") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if files, _ := os.ReadDir(m.dest); len(files) != 2 { // opt and usr
+		t.Errorf("there are %v", files)
+	}
+	if files, _ := os.ReadDir(filepath.Join(m.dest, "usr")); len(files) != 1 {
+		t.Errorf("there are %v", files)
+	}
+}
+
+// TestManPages has no warnings of those who read such pages.
+func TestManPages(t *testing.T) {
+	bin := filepath.Join(t.TempDir(), "bin")
+	product.Install(t, bin)
+	for _, reader := range [][]string{{"mandoc", "-Tlint", "-Wwarning"}, {"groff", "-man", "-ww", "-Tutf8", "-z"}} {
+		t.Run(reader[0], func(t *testing.T) {
+			if _, err := exec.LookPath(reader[0]); err != nil {
+				t.Skipf("SKIPPED: %v", err)
+			}
+			for _, name := range product.Names() {
+				page, err := exec.Command(filepath.Join(bin, "cnibox"), "man", name).Output()
+				if err != nil {
+					t.Fatal(err)
+				}
+				cmd := exec.Command(reader[0], reader[1:]...)
+				cmd.Stdin = bytes.NewReader(page)
+				if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+					t.Errorf("%s: %v\n%s", name, err, out)
+				}
+			}
+		})
 	}
 }

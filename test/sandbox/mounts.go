@@ -65,7 +65,7 @@ func replaceParent() error {
 		return err
 	}
 	for _, e := range entries {
-		if !e.IsDir() { // nobody works in those
+		if !e.IsDir() { // no process works in those
 			continue
 		}
 		from := fmt.Sprintf("/proc/self/fd/%d/%s", old.Fd(), e.Name())

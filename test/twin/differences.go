@@ -24,7 +24,7 @@ type Difference struct {
 
 // Differences is the list of a file such as
 //
-//	N7: the host end of a pair keeps the kernel's queue length
+//	addresses: the host end of a pair keeps the kernel's queue length
 //	  bridge/* : ^[-+] ADD host qdisc veth#
 //
 // Patterns are of a case's name and of a line of the diff, with its mark. Lines

@@ -227,7 +227,7 @@ func (w *world) filters(at string, ns *rtnl.NS) error {
 }
 
 // vlans are those of bridge ports, where a bridge filters any.
-// Other ports have them, too, but nobody uses them.
+// Other ports have them, too, but they are not used.
 func (w *world) vlans(at string, ns *rtnl.NS) error {
 	filtering := func(l string) bool {
 		return strings.HasPrefix(l, at) && strings.HasSuffix(l, "vlan_filtering=1")

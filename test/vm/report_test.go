@@ -162,7 +162,7 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// What fails for a while is tried again, but not for ever, and not when nobody waits any more.
+// What fails for a while is tried again, but not for ever, and not when no caller waits any more.
 func TestAgain(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -14,34 +14,33 @@ import (
 	"cnibox/rtnl"
 )
 
-// ErrGone is about an interface that is not there any more, or whose namespace is not:
-// nobody needs its lease.
+// ErrGone is about an interface that does not exist any more, or whose namespace does not: its lease
+// is not needed.
 var ErrGone = errors.New("the interface is gone")
 
-// gone is [ErrGone] and what told it.
+// gone is [ErrGone] and its cause.
 func gone(err error) error { return fmt.Errorf("%w: %w", ErrGone, err) }
 
-// A TimeoutError says that the time for getting a lease is over, and why there is none.
+// A TimeoutError is the error of a lease that could not be acquired in time, with the cause.
 type TimeoutError struct{ Reason error }
 
-// Error begins as the reference does.
+// Error begins with the phrase of the reference.
 func (e *TimeoutError) Error() string { return "no more tries: " + e.Reason.Error() }
 
 // Unwrap returns the reason.
 func (e *TimeoutError) Unwrap() error { return e.Reason }
 
-// A place is an interface as it is now, with sockets to change it. It is open while
-// packets are exchanged and no longer: an open socket keeps a namespace alive, and all
-// the links in it, when the container has gone.
-type place struct {
+// An iface is the interface, with sockets to change it. It is open only while packets are exchanged:
+// an open socket keeps the namespace of a deleted container alive, with its links.
+type iface struct {
 	ns   *rtnl.NS
 	conn *rtnl.Conn
 	link *rtnl.Link
 }
 
-// open finds the interface. Both are told by more than their names: a path and a name
-// may by now be another container's. The error is [ErrGone] if it is not there.
-func (h *Holder) open() (*place, error) {
+// open finds the interface, and compares its identity, since path and name may be another
+// container's by now. The error is [ErrGone] if it does not exist.
+func (h *Holder) open() (*iface, error) {
 	ns, err := rtnl.OpenNS(h.settings.Root + h.state.NetNS)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS) {
 		return nil, gone(err)
@@ -49,7 +48,7 @@ func (h *Holder) open() (*place, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &place{ns: ns}
+	p := &iface{ns: ns}
 	if err := p.find(h.state.Config, h.state.Identity); err != nil {
 		p.close()
 		return nil, err
@@ -58,7 +57,7 @@ func (h *Holder) open() (*place, error) {
 }
 
 // find looks up the link, and compares it with its identity; an empty one fits any.
-func (p *place) find(c Config, want string) (err error) {
+func (p *iface) find(c Config, want string) (err error) {
 	if p.conn, err = rtnl.Dial(p.ns); err != nil {
 		return err
 	}
@@ -75,12 +74,10 @@ func (p *place) find(c Config, want string) (err error) {
 	return err
 }
 
-// identity tells this interface from others of this boot that had or will have its name:
-// the namespace's inode and the link's index. The link layer address is no part of it,
-// since a later plugin of the chain (tuning) may change that. The lease goes on then:
-// servers know us by the client identifier, which stays (RFC 2131 section 4.2), and answer
-// to the address that the link has.
-func (p *place) identity() (string, error) {
+// identity distinguishes this interface from others of this boot with its name: by the namespace's
+// inode and the link's index. The link layer address is not part of it, since tuning may change that;
+// servers identify the client by the client identifier (RFC 2131 section 4.2).
+func (p *iface) identity() (string, error) {
 	id, err := p.ns.ID()
 	if err != nil {
 		return "", err
@@ -88,8 +85,8 @@ func (p *place) identity() (string, error) {
 	return strconv.FormatUint(id.Ino, 10) + "/" + strconv.Itoa(int(p.link.Index)) + "/", nil
 }
 
-// close gives all of it back.
-func (p *place) close() {
+// close closes the sockets and the namespace.
+func (p *iface) close() {
 	if p.conn != nil {
 		p.conn.Close()
 	}
@@ -100,13 +97,12 @@ func (p *place) close() {
 const (
 	carrierPause = 2 * time.Millisecond
 	carrierTime  = 2 * time.Second
-	unknownTime  = 100 * time.Millisecond // for a link that cannot tell, as a tun's
+	unknownTime  = 100 * time.Millisecond // for a link without an operational state, as a tun's
 )
 
-// up sets the link up if it is down, and waits until it carries packets. One that does
-// not in time is tried all the same. That it is running is no answer, since a new link
-// says so before the kernel has looked.
-func (p *place) up(ctx context.Context) error {
+// up sets the link up if it is down, and waits until it carries packets, up to a bound. IFF_RUNNING is
+// not used, as a new link has it before the kernel has checked the carrier.
+func (p *iface) up(ctx context.Context) error {
 	if !p.link.Up {
 		if err := p.conn.SetLink(p.link.Index, rtnl.LinkChange{Up: new(true)}); err != nil {
 			return err
@@ -129,19 +125,19 @@ func (p *place) up(ctx context.Context) error {
 	return nil
 }
 
-// peer looks at the host's end of a veth pair: the kernel learns of a carrier up to a
-// second late, and a look makes it learn now. Until then that end drops all packets.
-func (p *place) peer() {
+// peer reads the host-side veth: the kernel updates the carrier state up to a second late, or when the
+// link is read. Until then the veth drops all packets.
+func (p *iface) peer() {
 	if p.link.Kind != "veth" || !p.link.PeerNS {
 		return
 	}
 	if c, err := rtnl.Dial(rtnl.Host()); err == nil {
-		c.LinkAt(p.link.Parent) // in another namespace than ours it is another link, or none
+		c.LinkAt(p.link.Parent) // in another namespace it is another link, or none
 		c.Close()
 	}
 }
 
-// pause waits; false says that the context ended first.
+// pause waits; false: the context ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -1,0 +1,90 @@
+package cniexec
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"cnibox/applets/applet"
+)
+
+// verbsTable is the table of verbs in docs/cni-exec.md.
+func verbsTable() string {
+	var b strings.Builder
+	b.WriteString("| verb | operands | |\n|---|---|---|\n")
+	for _, v := range verbs() {
+		operands := ""
+		if v.operands != "" {
+			operands = "`" + strings.ReplaceAll(v.operands, "|", `\|`) + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", v.name, operands, v.summary)
+	}
+	return b.String()
+}
+
+// golden compares a file with what it is to contain, or writes it.
+func golden(t *testing.T, file, want string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if got, err := os.ReadFile(file); err != nil || string(got) != want {
+		t.Errorf("%s: %v; `go test -update` writes it:\n%s", file, err, want)
+	}
+}
+
+// docs/cni-exec.md has all verbs, and describes each document that a verb prints as JSON.
+func TestDocs(t *testing.T) {
+	file := filepath.Join("..", "..", "docs", "cni-exec.md")
+	doc, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const begin, end = "<!-- verbs -->\n", "<!-- end of verbs -->\n"
+	before, rest, ok := strings.Cut(string(doc), begin)
+	_, after, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no place for the verbs", file)
+	}
+	golden(t, file, before+begin+verbsTable()+end+after)
+	for _, v := range verbsOf(new(flags).set(noEnv).Lookup("output")) {
+		if !strings.Contains(after, "\n### "+v) {
+			t.Errorf("%s has no section about the JSON of %s", file, v)
+		}
+	}
+}
+
+// TestJSONOfErrors has the documents of what is wrong, in the command line, in a network and in
+// a file.
+func TestJSONOfErrors(t *testing.T) {
+	testdata, err := filepath.Abs("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("old.conflist", []byte(`{"cniVersion": "0.4.0", "name": "old", "plugins": [{"type": 5}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for file, tt := range map[string]struct {
+		line string
+		exit int
+	}{
+		"error-usage.json":   {"nosuch --json", exitUsage},
+		"error-network.json": {"status old --json", exitError},
+		"lint.json":          {"lint old.conflist -o json", exitError},
+	} {
+		var out, errs bytes.Buffer
+		args := append(strings.Fields(tt.line), "--conf-dir", ".", "--state-dir", "/nonexistent")
+		exit := Applet.Run(t.Context(), applet.Process{Args: args, Getenv: noEnv, Stdout: &out, Stderr: &errs})
+		if exit != tt.exit {
+			t.Errorf("%s: exit code %d, want %d: %s", tt.line, exit, tt.exit, errs.String())
+		}
+		golden(t, filepath.Join(testdata, file), out.String())
+	}
+}

@@ -1,0 +1,208 @@
+package cniexec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/applet"
+	"cnibox/chain"
+	"cnibox/internal/dbus"
+	"cnibox/internal/disk"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// A burst of events ends when there was none for burstPause, and is not waited for longer than
+// longestBurst: traffic is to be back within a second.
+const (
+	burstPause   = 50 * time.Millisecond
+	longestBurst = 250 * time.Millisecond
+)
+
+// watchAndReload reloads when it begins, and again after each event, until a signal comes. Each
+// reload is a process of its own, so that this one stays small. It sleeps in the kernel
+// meanwhile: nothing is polled.
+func (c *call) watchAndReload(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	events := make(chan string, 1)
+	if err := c.watchAll(ctx, events, cancel); err != nil {
+		return err
+	}
+	for {
+		c.reloadAside(ctx)
+		leaveMemory()
+		select {
+		case <-ctx.Done():
+		case why := <-events:
+			c.runner.Warn("reload: %s", why)
+			endOfBurst(ctx, events)
+		}
+		switch err := context.Cause(ctx); {
+		case errors.As(err, new(applet.EndedBy)):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// leaveMemory gives back what is not needed while this process sleeps: free memory, and the
+// pages of its file, which the kernel maps again when they are touched.
+func leaveMemory() {
+	debug.FreeOSMemory()
+	const longest = 1 << 20 // bytes
+	maps, err := disk.Read("/proc/self/maps", 0, longest)
+	if err != nil {
+		return
+	}
+	for line := range strings.Lines(string(maps)) { // proc_pid_maps(5)
+		words := strings.Fields(line)
+		if len(words) < 6 || strings.Contains(words[1], "w") || !strings.HasPrefix(words[5], "/") {
+			continue
+		}
+		begin, end, _ := strings.Cut(words[0], "-")
+		from, err1 := strconv.ParseUint(begin, 16, 64)
+		to, err2 := strconv.ParseUint(end, 16, 64)
+		if err1 == nil && err2 == nil {
+			// Only pages that are as in the file: nothing is lost.
+			_, _, _ = unix.Syscall(unix.SYS_MADVISE, uintptr(from), uintptr(to-from), unix.MADV_DONTNEED)
+		}
+	}
+}
+
+// endOfBurst returns when no event came for a while.
+func endOfBurst(ctx context.Context, events <-chan string) {
+	end := time.NewTimer(longestBurst)
+	defer end.Stop()
+	for {
+		pause := time.NewTimer(burstPause)
+		select {
+		case <-events:
+			pause.Stop()
+			continue
+		case <-pause.C:
+		case <-end.C:
+		case <-ctx.Done():
+		}
+		pause.Stop()
+		return
+	}
+}
+
+// reloadAside runs reload with the flags of this call. A signal ends it as well.
+func (c *call) reloadAside(ctx context.Context) {
+	// The thread that has started the program has to stay until it ends.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	signals := make(chan os.Signal, 1)
+	defer context.AfterFunc(ctx, func() { signals <- unix.SIGTERM })()
+	once := slices.DeleteFunc(slices.Clone(c.args), func(arg string) bool { return arg == "--watch" || strings.HasPrefix(arg, "--watch=") })
+	command := chain.Command{
+		Args: append([]string{"cni-exec"}, once...), Self: true, Environ: c.Environ,
+		Stdin: strings.NewReader(""), Stdout: c.Stdout, Stderr: c.Stderr, Signals: signals,
+	}
+	if _, err := command.Run(); err != nil {
+		c.runner.Warn("reload: %v", err)
+	}
+}
+
+// watchAll watches the rule set, the links, and firewalld where there is a system bus. Each
+// event is what has happened, for people; events that come while one is pending are dropped.
+// A watch that ends by an error is the cause that ends the context.
+func (c *call) watchAll(ctx context.Context, events chan<- string, fail context.CancelCauseFunc) error {
+	event := func(why string) {
+		select {
+		case events <- why:
+		default:
+		}
+	}
+	watch := func(next func() (string, error)) {
+		for {
+			why, err := next()
+			switch {
+			case ctx.Err() != nil:
+				return
+			case err != nil:
+				fail(err)
+				return
+			case why != "":
+				event(why)
+			}
+		}
+	}
+	rules, err := nft.WatchRules(rtnl.Host())
+	if err != nil {
+		return err
+	}
+	links, err := rtnl.WatchLinks(rtnl.Host())
+	if err != nil {
+		rules.Close()
+		return err
+	}
+	go watch(func() (string, error) { return "rules of cnibox were deleted", rules.Deleted(ctx, c.isOwn) })
+	go watch(func() (string, error) {
+		name, err := links.BridgeGone(ctx)
+		return strings.TrimSpace("bridge "+name) + " was deleted", err
+	})
+	bus, err := c.watchFirewalld(ctx)
+	if err != nil || bus == nil {
+		return err
+	}
+	go watch(func() (string, error) { return firewalldEvent(bus) })
+	return nil
+}
+
+// isOwn reports whether a program is one of this binary: what it deletes is meant to go.
+func (c *call) isOwn(program string) bool {
+	_, ok := c.Applets.Lookup(program)
+	return ok || program == "cnibox"
+}
+
+const firewalld = "org.fedoraproject.FirewallD1"
+
+// watchFirewalld listens for the signals of firewalld; nil: there is no system bus.
+func (c *call) watchFirewalld(ctx context.Context) (*dbus.Conn, error) {
+	sockets := []string{dbus.SystemBus}
+	if address := c.Getenv(spec.SystemBusEnv); address != "" {
+		var err error
+		if sockets, err = dbus.Sockets(address); err != nil {
+			return nil, fmt.Errorf("%s: %w", spec.SystemBusEnv, err)
+		}
+	}
+	bus, err := dbus.Dial(ctx, sockets...)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
+		return nil, nil
+	}
+	if err == nil {
+		err = bus.Listen(
+			"type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg0='"+firewalld+"'",
+			"type='signal',sender='"+firewalld+"',interface='"+firewalld+"',member='Reloaded'")
+	}
+	return bus, err
+}
+
+// firewalldEvent waits for a signal; empty: it means nothing, as that firewalld has ended.
+func firewalldEvent(bus *dbus.Conn) (string, error) {
+	name, args, err := bus.Signal()
+	switch {
+	case err != nil:
+		return "", err
+	case name == "Reloaded":
+		return "firewalld has reloaded", nil
+	case name == "NameOwnerChanged" && len(args) == 3 && args[2] != "":
+		return "firewalld was started", nil
+	}
+	return "", nil
+}
