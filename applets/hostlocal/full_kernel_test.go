@@ -89,28 +89,28 @@ func TestKernelFullPoolFreesGone(t *testing.T) {
 	dir := t.TempDir()
 	h := goneHost{leaseHost{filepath.Join(dir, "networks")}, chain.Cache{Dir: dir}}
 	os.Mkdir(h.dir, 0o700)
-	conf := h.conf(`,"subnet":"10.1.0.0/28"`, "") // 13 addresses from 10.1.0.2
+	conf := h.conf(`,"subnet":"10.211.77.0/28"`, "") // 13 addresses from 10.211.77.2
 	lease := func(id, addr string) { h.want(t, "ADD", id, conf, "", 0, `"`+addr+`/28"`) }
 	status := func(code int) {
 		t.Helper()
 		h.want(t, "STATUS", "", conf, "", code, "")
 	}
-	other, _, _ := h.mounted(t, "other", "10.9.0.1/24")
+	other, _, _ := h.mounted(t, "other", "10.211.78.1/24")
 
-	lease("live", "10.1.0.2")
-	path, id, _ := h.mounted(t, "live", "10.1.0.2/28")
+	lease("live", "10.211.77.2")
+	path, id, _ := h.mounted(t, "live", "10.211.77.2/28")
 	h.entry(t, "live", path, id, boot.ID())
 
-	lease("gone", "10.1.0.3")
-	path, id, end := h.mounted(t, "gone", "10.1.0.3/28")
+	lease("gone", "10.211.77.3")
+	path, id, end := h.mounted(t, "gone", "10.211.77.3/28")
 	h.entry(t, "gone", path, id, boot.ID())
 	end()
 
-	lease("unknown", "10.1.0.4") // no entry: another runtime's
+	lease("unknown", "10.211.77.4") // no entry: another runtime's
 
 	// Its path is gone, and a process is in it.
-	lease("process", "10.1.0.5")
-	path, id, end = h.mounted(t, "process", "10.1.0.5/28")
+	lease("process", "10.211.77.5")
+	path, id, end = h.mounted(t, "process", "10.211.77.5/28")
 	h.entry(t, "process", path, id, boot.ID())
 	ns, err := rtnl.OpenNS(path)
 	if err != nil {
@@ -126,8 +126,8 @@ func TestKernelFullPoolFreesGone(t *testing.T) {
 	end()
 
 	// Its path is gone, and it is mounted elsewhere.
-	lease("mounted", "10.1.0.6")
-	path, id, end = h.mounted(t, "mounted", "10.1.0.6/28")
+	lease("mounted", "10.211.77.6")
+	path, id, end = h.mounted(t, "mounted", "10.211.77.6/28")
 	second := filepath.Join(h.dir, "a second path")
 	os.WriteFile(second, nil, 0o600)
 	if err := unix.Mount(path, second, "", unix.MS_BIND, ""); err != nil {
@@ -138,44 +138,44 @@ func TestKernelFullPoolFreesGone(t *testing.T) {
 	end()
 
 	// The path leads to another namespace by now.
-	lease("reused", "10.1.0.7")
+	lease("reused", "10.211.77.7")
 	h.entry(t, "reused", other, rtnl.ID{Dev: 1, Ino: 1}, boot.ID())
 
 	// Of a runtime that does not record the identity: the path alone decides.
-	lease("path", "10.1.0.8")
+	lease("path", "10.211.77.8")
 	h.entry(t, "path", other, rtnl.ID{}, "")
-	lease("nopath", "10.1.0.9")
+	lease("nopath", "10.211.77.9")
 	h.entry(t, "nopath", filepath.Join(h.dir, "nothing"), rtnl.ID{}, "")
 
 	// The lease is a newer one than the entry, so it is of another runtime.
-	lease("older", "10.1.0.10")
+	lease("older", "10.211.77.10")
 	h.entry(t, "older", filepath.Join(h.dir, "nothing"), rtnl.ID{}, boot.ID())
 	hourAgo := time.Now().Add(-time.Hour)
 	if err := os.Chtimes(filepath.Join(dir, "results", "demo-older-eth0"), hourAgo, hourAgo); err != nil {
 		t.Fatal(err)
 	}
-	lease("boot", "10.1.0.11")
+	lease("boot", "10.211.77.11")
 	h.entry(t, "boot", filepath.Join(h.dir, "nothing"), rtnl.ID{}, "another")
 
 	// An ADD that was interrupted counts by its namespace too, and a broken entry is none.
-	lease("adding", "10.1.0.12")
+	lease("adding", "10.211.77.12")
 	if err := h.cache.Begin(&chain.Entry{ContainerID: "adding", IfName: "eth0", NetworkName: "demo", NetNS: other}); err != nil {
 		t.Fatal(err)
 	}
-	lease("broken", "10.1.0.13")
+	lease("broken", "10.211.77.13")
 	if err := os.WriteFile(filepath.Join(dir, "results", "demo-broken-eth0"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	lease("last", "10.1.0.14")
+	lease("last", "10.211.77.14")
 	status(0) // as three addresses would be freed
 
 	kept := strings.Replace(conf, `"subnet"`, `"keepAcrossBoots":true,"subnet"`, 1)
 	h.want(t, "ADD", "new", kept, "", 101, "no IP addresses available")
 	code, out := h.run(t, "ADD", "new", conf, "")
 	for _, want := range []string{
-		`"address": "10.1.0.3/28"`,
-		"the addresses of network demo are used up: 10.1.0.3 is freed, as the network namespace of container gone, interface eth0 is gone",
-		"10.1.0.7 is freed", "10.1.0.9 is freed",
+		`"address": "10.211.77.3/28"`,
+		"the addresses of network demo are used up: 10.211.77.3 is freed, as the network namespace of container gone, interface eth0 is gone",
+		"10.211.77.7 is freed", "10.211.77.9 is freed",
 	} {
 		if code != 0 || !strings.Contains(out, want) {
 			t.Errorf("got %d %s, want %s", code, out, want)
@@ -184,9 +184,9 @@ func TestKernelFullPoolFreesGone(t *testing.T) {
 	if n := strings.Count(out, "is freed"); n != 3 {
 		t.Errorf("%d leases are freed:\n%s", n, out)
 	}
-	h.want(t, "ADD", "new1", conf, "", 0, "10.1.0.7/28")
+	h.want(t, "ADD", "new1", conf, "", 0, "10.211.77.7/28")
 	h.want(t, "DEL", "gone", conf, "", 0, "") // late: the address is new's
-	h.want(t, "ADD", "new2", conf, "", 0, "10.1.0.9/28")
+	h.want(t, "ADD", "new2", conf, "", 0, "10.211.77.9/28")
 	h.want(t, "ADD", "new3", conf, "", 101, "no IP addresses available")
 	status(50)
 	for _, id := range []string{"live", "unknown", "process", "mounted", "path", "older", "boot", "adding", "broken", "last", "new"} {
