@@ -70,3 +70,23 @@ func TestAppletsHaveTags(t *testing.T) {
 		}
 	}
 }
+
+// TestPlaces wants the other two places of a plugin: a script of its name, and a row in the
+// README's table.
+func TestPlaces(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range applets.All() {
+		if a.Main != nil {
+			continue
+		}
+		if _, err := os.Stat("test/script/testdata/" + a.Name + ".txt"); err != nil && a.Name != "host-local" { // in the scripts of all networks
+			t.Error(err)
+		}
+		if !strings.Contains(string(readme), "\n| `"+a.Name+"` |") {
+			t.Errorf("README.md has no row for %s", a.Name)
+		}
+	}
+}

@@ -53,8 +53,8 @@ type Interface[P any] struct {
 	Ready     Step[P]                                       // waits until the link carries traffic
 	Verify    Step[P]                                       // CHECK beyond kind, addresses and routes
 	Describe  Step[P]                                       // GET: the interfaces of op.Result, from the live links; nil: the container's link
-	Remove    Step[P]                                       // DEL otherwise than by deleting the link IfName in op.NS
-	Cleanup   Step[P]                                       // DEL of what is outside the namespace, while the link is deleted
+	Remove    Step[P]                                       // DEL otherwise than by deleting the link IfName in op.NS; with it ADD does not label the link
+	Cleanup   Step[P]                                       // DEL of all but the link, at the same time; op.NS may be nil, the configuration empty
 	Probe     func(context.Context, *spec.Request, P) error // STATUS beyond the IPAM plugin's
 	Collect   Step[P]                                       // GC beyond links and the IPAM plugin's
 	Prepare   Step[P]                                       // see [spec.Verbs]; of no attachment

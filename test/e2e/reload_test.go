@@ -319,7 +319,7 @@ func TestKernelReloadSignal(t *testing.T) {
 		for ms := 1; ms <= 12; ms++ {
 			r.destroy()
 			script := fmt.Sprintf(`"$0" --conf-dir "$1" --cache-dir "$2" reload & sleep 0.%03d; kill -%s $! 2>/dev/null; wait $!; e=$?; [ $e -lt 2 ] || [ $e -gt 128 ]`, ms, sig)
-			if a := r.run("", nil, "/bin/bash", "-c", script, r.path("bin/cni-exec"), r.path("net.d"), r.path("cni")); a.exit != 0 {
+			if a := r.run("", nil, "/bin/sh", "-c", script, r.path("bin/cni-exec"), r.path("net.d"), r.path("cni")); a.exit != 0 {
 				t.Errorf("SIG%s after %d ms: exit %d: %s", sig, ms, a.exit, a.stderr)
 			}
 			r.ok()
