@@ -165,6 +165,7 @@ func system(suites []suite) (image, error) {
 	im.text("/init", guestScript, 0o755)
 	im.text("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n", 0o644)
 	im.text("/etc/group", "root:x:0:\nnogroup:x:65534:\n", 0o644)
+	im.text("/etc/resolv.conf", "nameserver 192.0.2.53\n", 0o644)
 	im.text("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n", 0o644)
 	var lines strings.Builder
 	for _, s := range suites {
