@@ -69,6 +69,7 @@ func (c *call) ls(_ context.Context, operands []string) (exit int, err error) {
 	if err := c.wants(outputWide, outputJSON); err != nil {
 		return 0, err
 	}
+	defer collectLess()()
 	v, err := c.look()
 	if err != nil {
 		return 0, err
