@@ -21,8 +21,8 @@ func collectLess() (restore func()) {
 	return func() { debug.SetGCPercent(usual) }
 }
 
-// freeMemory gives back what this process has in memory and does not need while it waits for a
-// command. Twice, since the first collection leaves what pools have.
+// freeMemory gives back what this process has in memory and does not need while it waits, for a
+// command or an event. Twice, since the first collection leaves what pools have.
 func freeMemory() {
 	runtime.GC()
 	debug.FreeOSMemory()
