@@ -319,7 +319,6 @@ func (v *inventory) pools(n *network) (pools []pool, err error) {
 			live[ipam.Lease{ContainerID: a.ContainerID}] = true
 		}
 	}
-	slices.SortFunc(leased, func(a, b ipam.Leased) int { return a.Addr.Compare(b.Addr) })
 	for _, l := range leased {
 		i := slices.IndexFunc(pools, func(p pool) bool { return p.set.Contains(l.Addr) })
 		if i < 0 {
@@ -334,6 +333,9 @@ func (v *inventory) pools(n *network) (pools []pool, err error) {
 			p.stale++
 			p.staleAddrs = append(p.staleAddrs, l.Addr)
 		}
+	}
+	for _, p := range pools {
+		slices.SortFunc(p.staleAddrs, netip.Addr.Compare)
 	}
 	return pools, nil
 }

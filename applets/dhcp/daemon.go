@@ -178,7 +178,7 @@ func listenUnix(path string) (net.Listener, error) {
 		return nil, os.NewSyscallError("socket", err)
 	}
 	file := os.NewFile(uintptr(fd), path)
-	defer file.Close() // the listener has a copy
+	defer file.Close()                             // the listener has a copy
 	if err := unix.Fchmod(fd, 0o600); err != nil { // before bind(2) this is the file's mode: unix(7)
 		return nil, os.NewSyscallError("fchmod", err)
 	}
