@@ -46,10 +46,11 @@ func Timeout(d time.Duration) time.Duration {
 	return d
 }
 
-// Eventually calls is until it returns nil; after a minute the test fails with its error.
+// Eventually calls is until it returns nil. After three minutes, for which a busy machine
+// may stand still, the test fails with its error.
 func Eventually(t testing.TB, what string, is func() error) {
 	t.Helper()
-	timeout := Timeout(time.Minute)
+	timeout := Timeout(3 * time.Minute)
 	err := is()
 	for end := time.Now().Add(timeout); err != nil && time.Now().Before(end); err = is() {
 		time.Sleep(2 * time.Millisecond)
@@ -57,6 +58,17 @@ func Eventually(t testing.TB, what string, is func() error) {
 	if err != nil {
 		t.Fatalf("%s: not within %s: %v", what, timeout, err)
 	}
+}
+
+// Until is [Eventually] for what has no reason to give.
+func Until(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	Eventually(t, what, func() error {
+		if is() {
+			return nil
+		}
+		return errors.New("not yet")
+	})
 }
 
 // NS makes a network namespace for the test, empty but for lo, which is down.
