@@ -37,14 +37,21 @@ func OneUser() bool {
 	return len(fields) == 3 && fields[2] == "1"
 }
 
-// Timeout is d, which is enough on a slow machine, for this one: CNIBOX_SLOW is how many times
-// slower it is, as where the processor is emulated.
-func Timeout(d time.Duration) time.Duration {
-	if n, err := strconv.Atoi(os.Getenv("CNIBOX_SLOW")); err == nil && n > 1 {
-		return time.Duration(n) * d
+// slowness is how many times slower than usual this machine is: CNIBOX_SLOW, which is 1
+// where it is not set.
+func slowness() time.Duration {
+	n, err := strconv.Atoi(os.Getenv("CNIBOX_SLOW"))
+	if err != nil || n < 1 {
+		return 1
 	}
-	return d
+	return time.Duration(n)
 }
+
+// Emulated reports whether the processor is emulated, so that times say nothing.
+func Emulated() bool { return slowness() > 1 }
+
+// Timeout is d, which is enough on a slow machine, for this one, whose processor may be emulated.
+func Timeout(d time.Duration) time.Duration { return slowness() * d }
 
 // Eventually calls is until it returns nil. After three minutes, for which a busy machine
 // may stand still, the test fails with its error.
