@@ -277,7 +277,7 @@ func (f *flags) capabilities(s string) (caps map[string]json.RawMessage, err err
 // capPorts is the capability that --publish gives arguments to.
 const capPorts = "portMappings"
 
-// canPublish refuses --publish where no plugin of the networks would be told of it.
+// canPublish refuses --publish where no plugin of the networks would get it.
 // CAP_ARGS may hold what no plugin takes, as with libcni; a flag was given for this call.
 // The error has code 7.
 func (f *flags) canPublish(networks ...*chain.List) error {

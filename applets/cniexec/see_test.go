@@ -350,7 +350,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// Questions are told apart by their form.
+// The form of a question says of which kind it is.
 func TestQuestion(t *testing.T) {
 	tests := map[string]string{
 		"10.1.0.2": kindAddress, "10.1.0.2/24": kindAddress, "fd00::2": kindAddress, "[fd00::2]": kindAddress, "::ffff:10.1.0.2": kindAddress,

@@ -301,7 +301,7 @@ func TestKernelChangedLease(t *testing.T) {
 	}
 }
 
-// An MTU that a later plugin has set stays on a renewal that tells nothing new.
+// An MTU that a later plugin has set stays on a renewal that brings nothing new.
 func TestKernelOthersMTU(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)

@@ -95,7 +95,7 @@ var goodConfs = map[string]string{
 	"tuning": goodHead + `"type":"tuning","dataDir":"$DIR/tuning","mtu":1400,` + goodPrev + `}`,
 }
 
-// goodPlugins are those of goodConfs; TestGoodConfs tells of one that is not there.
+// goodPlugins are those of goodConfs; TestGoodConfs reports one that is missing.
 func goodPlugins() []string {
 	return slices.DeleteFunc(product.Plugins(), func(name string) bool { return goodConfs[name] == "" || elsewhere(name) })
 }
@@ -245,7 +245,7 @@ func quoted(s string) string {
 	return string(b)
 }
 
-// takes tells the pairs that are no mistake: interfaces may be called what
+// takes reports whether a pair is no mistake: interfaces may be called what
 // containers may not.
 func takes(name string) bool {
 	what, trick, _ := strings.Cut(name, "=")

@@ -77,7 +77,7 @@ var everyPlugin = map[string]fixture{
 	"firewall": {after: "bridge", takeAway: func(w *world) { w.dropLink("br0") }, invalid: `"ingressPolicy":"x"`},
 	"tuning":   {after: "macvlan", takeAway: func(w *world) { w.dropLink("up0") }, invalid: `"mtu":"x"`},
 	"sbr": {after: "macvlan", takeAway: func(w *world) { w.dropLink("up0") }, invalid: `"table":-1`, except: map[string]string{
-		"link and prevResult missing": "nothing tells which addresses were those of the attachment; a rule is left in the container alone"}},
+		"link and prevResult missing": "it is not recorded which addresses were those of the attachment; a rule is left in the container alone"}},
 	"bandwidth": {after: "ptp", feature: "CONFIG_IFB", kind: rtnl.IFB{}, invalid: `"latency":-1`, except: map[string]string{"below missing": nothingBelow}},
 	"vrf":       {after: "ptp", ready: (*world).hadVRF, feature: "CONFIG_NET_VRF", kind: rtnl.VRF{Table: 7}, invalid: `"vrfname":"a/b"`, except: map[string]string{"below missing": nothingBelow}},
 }
@@ -98,7 +98,7 @@ func TestEveryPlugin(t *testing.T) {
 // rareFeatures are what kernels may lack that the tests are run on.
 var rareFeatures = []string{"CONFIG_DUMMY", "CONFIG_IPVLAN", "CONFIG_VLAN_8021Q", "CONFIG_NET_VRF"}
 
-// elsewhere tells the plugins that need no guest of make test-vm, where CNIBOX_TWIN is needs:
+// elsewhere reports whether a plugin needs no guest of make test-vm, where CNIBOX_TWIN is needs:
 // tests that call each plugin many times run outside for them, in a tenth of the time.
 func elsewhere(plugin string) bool {
 	return os.Getenv("CNIBOX_TWIN") == "needs" && !slices.Contains(rareFeatures, everyPlugin[plugin].feature)
