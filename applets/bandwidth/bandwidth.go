@@ -90,9 +90,9 @@ type plan struct {
 func (p *plan) empty() bool { return p.ingress.rate == 0 && p.egress.rate == 0 }
 
 // validate is what ADD checks of the configuration alone.
-func validate(r *spec.Request) (spec.Claims, error) {
+func validate(r *spec.Request) (spec.Resources, error) {
 	_, err := readPlan(r)
-	return spec.Claims{}, err
+	return spec.Resources{}, err
 }
 
 // readPlan decodes and checks the configuration. Errors have code 7.

@@ -39,8 +39,8 @@ type doctor struct {
 // An examined network is one with what its plugins say of their configuration.
 type examined struct {
 	*network
-	list   *chain.List // nil: its configuration is gone
-	claims spec.Claims
+	list      *chain.List // nil: its configuration is gone
+	resources spec.Resources
 }
 
 // doctor prints what is wrong with this host, and how to repair it. The exit code is 1 if
@@ -105,7 +105,7 @@ func (d *doctor) skip(check string, err error) {
 	d.untested = append(d.untested, check+": "+printable(err.Error()))
 }
 
-// readNetworks asks the plugins of each network for what they claim.
+// readNetworks asks the plugins of each network which resources they use.
 func (d *doctor) readNetworks() {
 	lists, _ := chain.Lists(d.confDir) // what is wrong with the others, lint says
 	for _, n := range d.knownNetworks(d.inv) {
@@ -119,12 +119,12 @@ func (d *doctor) readNetworks() {
 					continue
 				}
 				r.Warn = func(string, ...any) {}
-				claims, err := r.Validate(p.Type)
+				resources, err := r.Validate(p.Type)
 				if err != nil {
 					continue
 				}
-				e.claims.Link, e.claims.Routed = cmp.Or(e.claims.Link, claims.Link), e.claims.Routed || claims.Routed
-				e.claims.Ranges = append(e.claims.Ranges, claims.Ranges...)
+				e.resources.Link, e.resources.Routed = cmp.Or(e.resources.Link, resources.Link), e.resources.Routed || resources.Routed
+				e.resources.Ranges = append(e.resources.Ranges, resources.Ranges...)
 			}
 		}
 		d.networks = append(d.networks, e)

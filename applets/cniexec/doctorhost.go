@@ -54,18 +54,18 @@ func (d *doctor) checkBlockers(context.Context) {
 	d.blockers = blockers
 	for _, b := range blockers {
 		for _, n := range d.networks {
-			if !n.claims.Routed || b.Asks && n.has("firewall") || b.Family == "ip6" && !n.serves(false) || b.Family == "ip" && !n.serves(true) {
+			if !n.resources.Routed || b.Asks && n.has("firewall") || b.Family == "ip6" && !n.serves(false) || b.Family == "ip" && !n.serves(true) {
 				continue
 			}
 			what := fmt.Sprintf("%s: chain %s of table %s %s drops what it does not accept, and no accept of another table overrules that", n.name, b.Chain, b.Family, b.Table)
 			switch {
 			case b.Table == "firewalld" && n.zoned():
-			case b.Table == "firewalld" && n.claims.Link != "":
-				d.complain("firewalld", "firewall-cmd --zone=trusted --add-interface="+n.claims.Link+" --permanent && firewall-cmd --reload", nil, "%s", what)
-			case n.claims.Link == "":
+			case b.Table == "firewalld" && n.resources.Link != "":
+				d.complain("firewalld", "firewall-cmd --zone=trusted --add-interface="+n.resources.Link+" --permanent && firewall-cmd --reload", nil, "%s", what)
+			case n.resources.Link == "":
 				d.complain("forward policy", letThrough(b, "veth*"), nil, "%s", what)
 			default:
-				d.complain("forward policy", letThrough(b, n.claims.Link), nil, "%s", what)
+				d.complain("forward policy", letThrough(b, n.resources.Link), nil, "%s", what)
 			}
 		}
 	}
@@ -85,10 +85,10 @@ func (e *examined) has(plugin string) bool { return slices.Contains(e.conf.types
 
 // serves reports whether the network gives addresses of a family, as far as is known.
 func (e *examined) serves(v4 bool) bool {
-	if len(e.claims.Ranges) == 0 {
+	if len(e.resources.Ranges) == 0 {
 		return true
 	}
-	for _, r := range e.claims.Ranges {
+	for _, r := range e.resources.Ranges {
 		if r.Subnet.Addr().Is4() == v4 {
 			return true
 		}
@@ -122,7 +122,7 @@ func setting(key, value string) string {
 func (d *doctor) checkForwarding(context.Context) {
 	for i, key := range forwarding {
 		for _, n := range d.networks {
-			if sysctl(key) != "0" || !n.claims.Routed || !n.alive() || !n.serves(i == 0) || i == 1 && len(n.claims.Ranges) == 0 {
+			if sysctl(key) != "0" || !n.resources.Routed || !n.alive() || !n.serves(i == 0) || i == 1 && len(n.resources.Ranges) == 0 {
 				continue
 			}
 			d.complain("forwarding", setting(key, "1"), func(context.Context) error { return rtnl.Host().SetSysctl(key, "1") },
@@ -145,7 +145,7 @@ func (d *doctor) checkSettings(context.Context) {
 		published = published || slices.ContainsFunc(held, func(h nft.Holding) bool { return h.Kind == nft.KindPortMap })
 	}
 	for _, n := range d.networks {
-		link := n.claims.Link
+		link := n.resources.Link
 		if link == "" || published || d.inv.rules == nil {
 			continue
 		}
@@ -200,8 +200,8 @@ func (d *doctor) checkMTU(context.Context) {
 		return
 	}
 	for _, n := range d.networks {
-		l := d.inv.links.byName[n.claims.Link]
-		if l == nil || !n.claims.Routed || l.MTU <= uplinks[0].MTU {
+		l := d.inv.links.byName[n.resources.Link]
+		if l == nil || !n.resources.Routed || l.MTU <= uplinks[0].MTU {
 			continue
 		}
 		d.complain("mtu", fmt.Sprintf("ip link set %s mtu %d    # and \"mtu\": %[2]d in %s", l.Name, uplinks[0].MTU, n.file), nil,

@@ -98,9 +98,9 @@ func leasesDir(socket string) record.Dir {
 }
 
 // validate is what ADD checks of the configuration alone.
-func validate(r *spec.Request) (spec.Claims, error) {
+func validate(r *spec.Request) (spec.Resources, error) {
 	_, err := readPlugin(r)
-	return spec.Claims{}, err
+	return spec.Resources{}, err
 }
 
 // confine leaves the addresses out, for which the daemon would ask a server.

@@ -55,9 +55,9 @@ func confine(conf map[string]json.RawMessage) (leftOut string) {
 }
 
 // validate is what ADD checks of the configuration alone.
-func validate(r *spec.Request) (spec.Claims, error) {
+func validate(r *spec.Request) (spec.Resources, error) {
 	_, err := readPlan(r)
-	return spec.Claims{}, err
+	return spec.Resources{}, err
 }
 
 // readPlan decodes and checks the configuration. Errors have code 7.

@@ -100,17 +100,17 @@ func readPlan(r *spec.Request) (*plan, error) {
 }
 
 // validate returns the ranges as they are given out.
-func validate(r *spec.Request) (claims spec.Claims, err error) {
+func validate(r *spec.Request) (resources spec.Resources, err error) {
 	h, err := readPlan(r)
 	if err != nil {
-		return claims, err
+		return resources, err
 	}
 	for _, set := range h.sets {
 		for _, one := range set {
-			claims.Ranges = append(claims.Ranges, spec.Range{Subnet: one.Subnet, First: one.Start, Last: one.End, Gateway: one.Gateway})
+			resources.Ranges = append(resources.Ranges, spec.Range{Subnet: one.Subnet, First: one.Start, Last: one.End, Gateway: one.Gateway})
 		}
 	}
-	return claims, nil
+	return resources, nil
 }
 
 // keyed gives each range the key that it is configured by.

@@ -53,9 +53,9 @@ type plan struct {
 }
 
 // validate is what ADD checks of the configuration alone.
-func validate(r *spec.Request) (spec.Claims, error) {
+func validate(r *spec.Request) (spec.Resources, error) {
 	_, err := readPlan(r)
-	return spec.Claims{}, err
+	return spec.Resources{}, err
 }
 
 // readPlan decodes and checks the configuration and touches nothing.

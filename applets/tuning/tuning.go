@@ -78,9 +78,9 @@ type plan struct {
 }
 
 // validate is what ADD checks of the configuration alone.
-func validate(r *spec.Request) (spec.Claims, error) {
+func validate(r *spec.Request) (spec.Resources, error) {
 	_, err := readPlan(r)
-	return spec.Claims{}, err
+	return spec.Resources{}, err
 }
 
 // readPlan decodes and checks the configuration. Errors have code 7, or 4 for CNI_ARGS.

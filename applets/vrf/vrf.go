@@ -48,9 +48,9 @@ type conf struct {
 }
 
 // validate is what ADD checks of the configuration alone.
-func validate(r *spec.Request) (spec.Claims, error) {
+func validate(r *spec.Request) (spec.Resources, error) {
 	_, err := readConf(r)
-	return spec.Claims{}, err
+	return spec.Resources{}, err
 }
 
 // readConf decodes and checks the configuration. Errors have code 7.
