@@ -255,6 +255,15 @@ func (r *Request) Validate(plugin string) (Resources, error) {
 	return verbs.Validate(r)
 }
 
+// ValidateBy is [Verbs.Validate] for a plugin that uses no [Resources], by the function that reads
+// its configuration for ADD.
+func ValidateBy[C any](read func(*Request) (C, error)) func(*Request) (Resources, error) {
+	return func(r *Request) (Resources, error) {
+		_, err := read(r)
+		return Resources{}, err
+	}
+}
+
 // allows reports whether the version of the configuration has a verb that not
 // all versions have. The texts and their order are the reference's.
 func (v Verbs) allows(verb Verb, n NetConf) error {
