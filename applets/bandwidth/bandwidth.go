@@ -217,8 +217,8 @@ func status(_ context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	if p.dir.NotDir() {
-		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", p.dir)
+	if err := p.dir.Ready(); err != nil {
+		return err
 	}
 	if err := probeShaping(); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "bandwidth: this kernel cannot shape traffic: %w", err)

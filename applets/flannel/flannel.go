@@ -275,8 +275,8 @@ func status(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	if f.dir.Dir.NotDir() {
-		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", f.dir.Dir)
+	if err := f.dir.Ready(); err != nil {
+		return err
 	}
 	d, _, err := f.delegate(r, env)
 	if err != nil {

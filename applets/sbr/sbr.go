@@ -202,8 +202,8 @@ func status(_ context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	if c.dir.NotDir() {
-		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", c.dir)
+	if err := c.dir.Ready(); err != nil {
+		return err
 	}
 	host, err := rtnl.Dial(rtnl.Host())
 	if err != nil {

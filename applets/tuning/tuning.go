@@ -235,8 +235,8 @@ func status(_ context.Context, r *spec.Request) error {
 	if err := checkAllowed(defaultAllowlist, p.sysctls); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "%w", err)
 	}
-	if p.dir.NotDir() && !p.link.empty() {
-		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", p.dir)
+	if p.link.empty() {
+		return nil
 	}
-	return nil
+	return p.dir.Ready()
 }

@@ -247,8 +247,8 @@ func status(_ context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	if c.dir.NotDir() {
-		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", c.dir)
+	if err := c.dir.Ready(); err != nil {
+		return err
 	}
 	err = rtnl.InNewNS(func(c *rtnl.Conn) error {
 		return c.AddLink(rtnl.LinkSpec{Name: "vrf0", Kind: rtnl.VRF{Table: 1}})
