@@ -213,9 +213,7 @@ func (c *call) setRunner() {
 	local := c.local()
 	c.runner = &chain.Runner{
 		Invoker: local, Cache: c.cache(), Path: c.path, KeepGoing: c.keepGoing, Retries: c.retries,
-		Warn: func(format string, args ...any) {
-			fmt.Fprintf(c.Stderr, "cni-exec: %s\n", fmt.Sprintf(format, args...))
-		},
+		Warn: c.warn,
 	}
 }
 

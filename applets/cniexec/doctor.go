@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -197,7 +198,7 @@ func (d *doctor) checkConfigurations(context.Context) {
 	for _, f := range found {
 		counts[f.File]++
 	}
-	for _, file := range sortedKeys(counts) {
+	for _, file := range slices.Sorted(maps.Keys(counts)) {
 		d.complain("configuration", "cni-exec lint "+file, nil, "%s in %s", plural(counts[file], "mistake"), file)
 	}
 }
@@ -345,7 +346,7 @@ func (d *doctor) checkOrphans(context.Context) {
 			orphans[held[0].Owner.Network] += len(held)
 		}
 	}
-	for _, name := range sortedKeys(orphans) {
+	for _, name := range slices.Sorted(maps.Keys(orphans)) {
 		d.complain("orphaned elements", "cni-exec gc "+name+" --valid-live", nil,
 			"%s in table inet cnibox of attachments to %s that have neither a link nor an entry in %s", plural(orphans[name], "element"), name, d.inv.cache.Dir)
 	}
