@@ -186,6 +186,10 @@ func (r *rehearsal) standIn(from, to *rtnl.NS, wanted func(*rtnl.Link) bool) err
 	if err != nil {
 		return err
 	}
+	addrs, err := old.AllAddrs()
+	if err != nil {
+		return err
+	}
 	conn, err := rtnl.Dial(to)
 	if err != nil {
 		return err
@@ -216,11 +220,7 @@ func (r *rehearsal) standIn(from, to *rtnl.NS, wanted func(*rtnl.Link) bool) err
 			return err
 		}
 		indexes[l.Index] = link.Index
-		addrs, err := old.Addrs(l.Index)
-		if err != nil {
-			return err
-		}
-		for _, a := range addrs {
+		for _, a := range addrs[l.Index] {
 			// A link-local one comes by itself, and one that is there is no loss.
 			_ = conn.AddAddr(link.Index, rtnl.Addr{Prefix: a.Prefix, Peer: a.Peer, NoDAD: true, NoPrefixRoute: a.NoPrefixRoute})
 		}
@@ -414,17 +414,17 @@ func lookAt(ns *rtnl.NS) (m made, err error) {
 	if err != nil {
 		return m, err
 	}
+	addrs, err := conn.AllAddrs()
+	if err != nil {
+		return m, err
+	}
 	names := map[uint32]string{}
 	for _, l := range links {
 		names[l.Index] = l.Name
 	}
 	for _, l := range links {
 		m.Links = append(m.Links, linkLine(&l, names))
-		addrs, err := conn.Addrs(l.Index)
-		if err != nil {
-			return m, err
-		}
-		for _, a := range addrs {
+		for _, a := range addrs[l.Index] {
 			if !a.Prefix.Addr().IsLinkLocalUnicast() { // each link has one that is up
 				m.Addresses = append(m.Addresses, a.Prefix.String()+" dev "+l.Name)
 			}

@@ -107,7 +107,7 @@ func usedAddresses() (map[netip.Addr]bool, error) {
 // ended reports whether a process, or the path of a namespace, is not there any more.
 func ended(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) }
 
-// addressesAt adds the addresses of the links of a namespace.
+// addressesAt adds the addresses of a namespace.
 func addressesAt(path string, used map[netip.Addr]bool) error {
 	ns, err := rtnl.OpenNS(path)
 	if err != nil {
@@ -119,20 +119,13 @@ func addressesAt(path string, used map[netip.Addr]bool) error {
 		return err
 	}
 	defer conn.Close()
-	links, err := conn.Links()
-	if err != nil {
-		return err
-	}
-	for _, l := range links {
-		addrs, err := conn.Addrs(l.Index)
-		if err != nil {
-			return err
-		}
+	all, err := conn.AllAddrs()
+	for _, addrs := range all {
 		for _, a := range addrs {
 			used[a.Prefix.Addr()] = true
 		}
 	}
-	return nil
+	return err
 }
 
 // addressesOf adds those of the namespace of a process, as far as files in its directory of
