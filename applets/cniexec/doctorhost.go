@@ -181,12 +181,12 @@ func (d *doctor) uplinks() (links []*rtnl.Link) {
 		return nil
 	}
 	defer conn.Close()
-	routes, err := conn.Routes(rtnl.RouteFilter{})
+	indexes, err := uplinks(conn)
 	if err != nil {
 		return nil
 	}
-	for _, r := range routes {
-		if l := d.inv.links.byIndex[r.Link]; r.Dst.Bits() == 0 && l != nil && !slices.Contains(links, l) {
+	for _, index := range indexes {
+		if l := d.inv.links.byIndex[index]; l != nil {
 			links = append(links, l)
 		}
 	}
