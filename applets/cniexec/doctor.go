@@ -160,7 +160,7 @@ func (d *doctor) print() (int, error) {
 		_, err := d.writeJSON(struct {
 			Findings  []complaint `json:"findings"`
 			NotTested []string    `json:"notTested"`
-		}{append([]complaint{}, d.found...), append([]string{}, d.untested...)})
+		}{notNull(d.found), notNull(d.untested)})
 		return exit, err
 	}
 	for _, text := range d.untested {

@@ -495,10 +495,7 @@ func (r *rehearsal) print(before, after [2]made) error {
 	for i := range after {
 		old := before[i].lists()
 		for j, list := range after[i].lists() {
-			*list = slices.DeleteFunc(*list, func(line string) bool { return slices.Contains(*old[j], line) })
-			if *list == nil {
-				*list = []string{}
-			}
+			*list = notNull(slices.DeleteFunc(*list, func(line string) bool { return slices.Contains(*old[j], line) }))
 		}
 	}
 	if r.output == outputJSON {
@@ -507,7 +504,7 @@ func (r *rehearsal) print(before, after [2]made) error {
 			Container made            `json:"container"`
 			NotDone   []string        `json:"notDone"`
 			Result    json.RawMessage `json:"result"`
-		}{after[0], after[1], append([]string{}, r.notes...), r.result})
+		}{after[0], after[1], notNull(r.notes), r.result})
 		return err
 	}
 	var out strings.Builder

@@ -482,6 +482,6 @@ func (q *question) answer() string {
 // doc is the answer as JSON.
 func (q *question) doc() whoDoc {
 	return whoDoc{q.text, q.kind, docs(q.owners, func(a *entry) ownerDoc {
-		return ownerDoc{a.NetworkName, a.ContainerID, a.IfName, a.name(), a.runtime(), a.NetNSPath(), docs(a.addresses(), func(p netip.Prefix) netip.Prefix { return p })}
-	}), docs(q.others, func(s string) string { return s })}
+		return ownerDoc{a.NetworkName, a.ContainerID, a.IfName, a.name(), a.runtime(), a.NetNSPath(), notNull(a.addresses())}
+	}), notNull(q.others)}
 }
