@@ -333,6 +333,9 @@ func (p *publishedPorts) String() string { return "" }
 // Type is the name of the type, for pflag.
 func (p *publishedPorts) Type() string { return "PORT" }
 
+// protocols are those that have ports to publish.
+var protocols = []string{"tcp", "udp", "sctp"}
+
 // parsePublish reads [IP:]HOST:CONTAINER[/PROTOCOL], an IPv6 address in brackets. HOST and
 // CONTAINER are ports, or ranges of the same length.
 func parsePublish(s string) ([]publishedPort, error) {
@@ -348,7 +351,7 @@ func parsePublish(s string) ([]publishedPort, error) {
 	if p.HostIP != "" {
 		_, errs[2] = netip.ParseAddr(p.HostIP)
 	}
-	if !ok || errors.Join(errs[:]...) != nil || !slices.Contains([]string{"tcp", "udp", "sctp"}, strings.ToLower(p.Protocol)) {
+	if !ok || errors.Join(errs[:]...) != nil || !slices.Contains(protocols, strings.ToLower(p.Protocol)) {
 		return nil, errors.New("it must be [IP:]HOST:CONTAINER[/tcp|udp|sctp], with ports from 1 to 65535, or ranges of them")
 	}
 	if hostLast-p.HostPort != containerLast-p.ContainerPort {

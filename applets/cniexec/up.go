@@ -66,22 +66,29 @@ func readState(file string) (*stateFile, error) {
 		if err := checkNetNSName(name); err != nil {
 			return nil, spec.Errorf(spec.CodeConfig, "%s: namespaces: %w", file, err)
 		}
-		used := make(map[string]bool)
-		for i := range links {
-			l := &links[i]
-			if l.IfName == "" {
-				l.IfName = nthName("eth0", i)
-			}
-			if l.Network == "" {
-				return nil, spec.Errorf(spec.CodeConfig, `%s: namespaces.%s[%d]: "network" is missing`, file, name, i)
-			}
-			if err := spec.CheckIfName(l.IfName); err != nil || used[l.IfName] {
-				return nil, spec.Errorf(spec.CodeConfig, "%s: namespaces.%s[%d]: interface %q is used twice, or is no name of one", file, name, i, l.IfName)
-			}
-			used[l.IfName] = true
+		if err := nameLinks(links); err != nil {
+			return nil, spec.Errorf(spec.CodeConfig, "%s: namespaces.%s%w", file, name, err)
 		}
 	}
 	return s, nil
+}
+
+// nameLinks gives the links of a namespace without a name their names, and checks them. The error
+// begins with the index of the link.
+func nameLinks(links []stateOfLink) error {
+	used := make(map[string]bool)
+	for i := range links {
+		l := &links[i]
+		l.IfName = cmp.Or(l.IfName, nthName("eth0", i))
+		switch err := spec.CheckIfName(l.IfName); {
+		case l.Network == "":
+			return fmt.Errorf(`[%d]: "network" is missing`, i)
+		case err != nil || used[l.IfName]:
+			return fmt.Errorf("[%d]: interface %q is used twice, or is no name of one", i, l.IfName)
+		}
+		used[l.IfName] = true
+	}
+	return nil
 }
 
 // stateOperand reads the operand of up and down, and the file.
