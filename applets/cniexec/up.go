@@ -138,21 +138,21 @@ func (c *call) up(ctx context.Context, operands []string) (int, error) {
 		return 0, err
 	}
 	defer unlock()
+	return exitOK, eachNamespace(ctx, s, func(name string) error { return c.upOne(ctx, name, wanted[name]) })
+}
+
+// eachNamespace calls do for the namespaces of a file, in the order of their names. The error has
+// the code of the first one, and all others in its details.
+func eachNamespace(ctx context.Context, s *stateFile, do func(name string) error) error {
 	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(wanted)) {
-		if err := c.upOne(ctx, name, wanted[name]); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(s.Namespaces)) {
+		if err := do(name); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 		}
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	return exitOK, first(errs)
-}
-
-// first returns an error with the code of the first one, and all others in its details; nil for
-// none.
-func first(errs []error) error {
 	if len(errs) < 2 {
 		return errors.Join(errs...)
 	}
@@ -330,16 +330,7 @@ func (c *call) down(ctx context.Context, operands []string) (int, error) {
 	}
 	defer unlock()
 	c.runner.KeepGoing = true
-	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(s.Namespaces)) {
-		if err := c.downOne(ctx, name); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", name, err))
-		}
-		if ctx.Err() != nil {
-			break
-		}
-	}
-	return exitOK, first(errs)
+	return exitOK, eachNamespace(ctx, s, func(name string) error { return c.downOne(ctx, name) })
 }
 
 // downOne is down for one namespace.
