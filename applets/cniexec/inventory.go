@@ -16,7 +16,6 @@ import (
 
 	"cnibox/chain"
 	"cnibox/internal/nsid"
-	"cnibox/internal/state"
 	"cnibox/ipam"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -184,12 +183,10 @@ type pluginConf struct {
 
 // An ipamConf is what is read of the key "ipam".
 type ipamConf struct {
-	Type            string
-	DataDir         string
-	KeepAcrossBoots bool
-	ResolvConf      string
-	ipam.Range
-	Ranges []ipam.RangeSet
+	Type       string
+	ResolvConf string
+	ipam.StoreConf
+	ipam.RangeConf
 }
 
 // interfacePlugin is the first plugin, which makes the interface.
@@ -212,25 +209,17 @@ func (c *netConf) bridge() string {
 // host-local has none of it.
 func (c *netConf) leases(stateDir, network string) (dir string) {
 	p := c.interfacePlugin().IPAM
-	switch {
-	case p.Type != "host-local":
+	if p.Type != "host-local" {
 		return ""
-	case p.DataDir != "":
-		return p.DataDir
 	}
-	dir, _ = state.LeaseDir(stateDir, network, p.KeepAcrossBoots)
+	dir, _ = p.Dir(stateDir, network)
 	return dir
 }
 
 // pools are the range sets of host-local; nil: none, or none that are valid.
 func (c *netConf) pools() (sets []ipam.RangeSet) {
 	p := c.interfacePlugin().IPAM
-	if p.Subnet.IsValid() {
-		sets = append(sets, ipam.RangeSet{p.Range})
-	}
-	for _, set := range p.Ranges {
-		sets = append(sets, slices.Clone(set))
-	}
+	sets = p.Sets()
 	if p.Type != "host-local" || ipam.Complete(sets, spec.Newest) != nil {
 		return nil
 	}
