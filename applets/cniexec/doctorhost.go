@@ -2,7 +2,6 @@ package cniexec
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -59,7 +58,7 @@ func (d *doctor) checkBlockers(context.Context) {
 			}
 			what := fmt.Sprintf("%s: chain %s of table %s %s drops what it does not accept, and no accept of another table overrules that", n.name, b.Chain, b.Family, b.Table)
 			switch {
-			case b.Table == "firewalld" && n.zoned():
+			case b.Table == "firewalld" && n.list != nil && n.conf.zoned():
 			case b.Table == "firewalld" && n.resources.Link != "":
 				d.complain("firewalld", "firewall-cmd --zone=trusted --add-interface="+n.resources.Link+" --permanent && firewall-cmd --reload", nil, "%s", what)
 			case n.resources.Link == "":
@@ -95,23 +94,6 @@ func (e *examined) serves(v4 bool) bool {
 	}
 	return false
 }
-
-// zoned reports whether the firewall plugin puts the addresses into a zone of firewalld.
-func (e *examined) zoned() bool {
-	if e.list == nil {
-		return false
-	}
-	for i := range e.list.Plugins {
-		var conf struct{ Backend string }
-		if e.list.Plugins[i].Type == "firewall" && json.Unmarshal(e.list.Plugins[i].Conf(), &conf) == nil && conf.Backend == "firewalld" {
-			return true
-		}
-	}
-	return false
-}
-
-// guards reports whether the ports of the network's bridge may use one MAC address only.
-func (c *netConf) guards() bool { return c.interfacePlugin().MACSpoofChk }
 
 // setting is a repair of a sysctl.
 func setting(key, value string) string {
