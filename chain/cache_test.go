@@ -547,7 +547,7 @@ func FuzzEntry(f *testing.F) {
 		}}
 		os.MkdirAll(filepath.Join(dir, "results"), 0o700)
 		file, old := filepath.Join(dir, "results", "n-c-eth0"), time.Now().Add(-time.Hour)
-		// One that is new is read again for a while, since its writer may not be done.
+		// One that was written within a second is read again, since its writer may not be done.
 		if err := errors.Join(os.WriteFile(file, doc, 0o600), os.Chtimes(file, old, old)); err != nil {
 			t.Fatal(err)
 		}

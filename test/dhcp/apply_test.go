@@ -13,7 +13,6 @@ import (
 	"cnibox/internal/kerneltest"
 	"cnibox/ipam/dhcp"
 	"cnibox/rtnl"
-	"cnibox/test/dhcptest"
 )
 
 // setMAC changes the link layer address of a link.
@@ -33,11 +32,7 @@ func setMAC(t *testing.T, ns *rtnl.NS, link string, addr net.HardwareAddr) {
 // has another one too by now: the lease is renewed, and its RELEASE arrives.
 func TestKernelOtherMACs(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	s := dhcptest.Start4(t, b.Server)
-	s.Times(soon, later, lasting)
-	h := b.acquire()
-	b.configure(h)
+	b, s, h := newBound(t)
 	setMAC(t, b.Container, "eth0", net.HardwareAddr{2, 0, 0, 0, 9, 1})
 	setMAC(t, b.Server, "srv0", net.HardwareAddr{2, 0, 0, 0, 9, 2})
 	before, asked := h.Leases()[0].Start, s.Count(dhcpv4.MessageTypeDiscover)
@@ -56,11 +51,7 @@ func TestKernelOtherMACs(t *testing.T) {
 // the next one brings it there, and takes the old one away.
 func TestKernelKilledBeforeChange(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	s := dhcptest.Start4(t, b.Server)
-	s.Times(soon, later, lasting)
-	h := b.acquire()
-	b.configure(h)
+	b, s, h := newBound(t)
 	s.Move()
 	s.Life(2 * lasting)
 	killed := make(chan bool)
@@ -85,11 +76,7 @@ func TestKernelKilledBeforeChange(t *testing.T) {
 // A gateway that cannot be reached yet leaves the old one, and is tried again.
 func TestKernelGatewayLater(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	s := dhcptest.Start4(t, b.Server)
-	s.Times(soon, later, lasting)
-	h := b.acquire()
-	b.configure(h)
+	b, s, h := newBound(t)
 	s.Life(2 * lasting)
 	s.With(dhcpv4.OptRouter(net.IPv4(10, 99, 0, 1)))
 	h.Keep()

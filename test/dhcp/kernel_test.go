@@ -106,6 +106,18 @@ func (b *bed) configure(h *dhcp.Holder) {
 	}
 }
 
+// newBound is a bed whose interface has the address of a first lease, and its server, which wants
+// that renewed soon.
+func newBound(t *testing.T) (*bed, *dhcptest.Server4, *dhcp.Holder) {
+	t.Helper()
+	b := newBed(t)
+	s := dhcptest.Start4(t, b.Server)
+	s.Times(soon, later, lasting)
+	h := b.acquire()
+	b.configure(h)
+	return b, s, h
+}
+
 func (b *bed) link() *rtnl.Link {
 	b.Helper()
 	l, err := b.cont.Link("eth0")
@@ -224,11 +236,7 @@ func TestKernelOwnOptions(t *testing.T) {
 
 func TestKernelRenewIsUnicast(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	s := dhcptest.Start4(t, b.Server)
-	s.Times(soon, later, lasting)
-	h := b.acquire()
-	b.configure(h)
+	b, s, h := newBound(t)
 	before := h.Leases()[0].Start
 	h.Keep()
 	kerneltest.Until(b.T, "a renewal", func() bool { return h.Leases()[0].Start > before })
@@ -268,11 +276,7 @@ func TestKernelRebind(t *testing.T) {
 // MTU. The reference notes it and leaves the interface as it was.
 func TestKernelChangedLease(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	s := dhcptest.Start4(t, b.Server)
-	s.Times(soon, later, lasting)
-	h := b.acquire()
-	b.configure(h)
+	b, s, h := newBound(t)
 	s.Move()
 	s.Life(lasting)
 	s.With(dhcpv4.OptRouter(net.IPv4(10, 9, 0, 3)), dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{5, 120}))
@@ -288,7 +292,7 @@ func TestKernelChangedLease(t *testing.T) {
 	}
 }
 
-// An MTU that a later plugin has set stays on a renewal that tells nothing new.
+// An MTU that a later plugin has set stays on a renewal that brings nothing new.
 func TestKernelOthersMTU(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -342,11 +346,7 @@ func TestKernelLapse(t *testing.T) {
 // A NAK to a renewal ends the lease at once.
 func TestKernelNakOnRenewal(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	s := dhcptest.Start4(t, b.Server)
-	s.Times(soon, later, lasting)
-	h := b.acquire()
-	b.configure(h)
+	b, s, h := newBound(t)
 	s.Move()
 	s.Answer(func(m dhcptest.Seen, reply *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 {
 		if m.Type == dhcpv4.MessageTypeRequest && m.Message.ClientIPAddr.Equal(net.IPv4(10, 9, 0, 10)) {

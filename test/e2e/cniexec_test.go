@@ -112,7 +112,7 @@ func TestKernelRunSignals(t *testing.T) {
 	}
 }
 
-// TestKernelRunTerminal types Ctrl-C and Ctrl-\ on the terminal of a run: the kernel tells
+// TestKernelRunTerminal types Ctrl-C and Ctrl-\ on the terminal of a run: the kernel signals
 // all of the foreground group, so the command gets each once and not by run again. What is
 // passed on keeps its order, so the SIGUSR1 at the end comes after any second one.
 func TestKernelRunTerminal(t *testing.T) {

@@ -182,7 +182,7 @@ func TestKernelDHCPBridge(t *testing.T) {
 	}
 }
 
-// An MTU that the server tells is that of the interface in the result, too.
+// An MTU that the server sends is that of the interface in the result, too.
 func TestKernelDHCPMTU(t *testing.T) {
 	w := newDHCPWorld(t)
 	dhcptest.Start4(t, w.server).With(dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{1400 >> 8, 1400 & 0xff}))

@@ -32,7 +32,7 @@ type world struct {
 	host *rtnl.NS
 	dir  string
 
-	// here tells that this thread is in host already, see onDisk.
+	// here: this thread is in host already, see onDisk.
 	here bool
 
 	// stop ends the daemon of the host; nil: there is none.
