@@ -14,7 +14,7 @@ import (
 // check compares prevResult with the kernel, and runs the IPAM plugin, if there is one, and the
 // plugin's own step. It changes nothing. What later plugins of a chain may change is not
 // compared.
-func (p Interface[P]) check(ctx context.Context, r *spec.Request) error {
+func (p *Interface[P]) check(ctx context.Context, r *spec.Request) error {
 	c, err := p.conf(r)
 	if err = cmp.Or(err, r.CheckIndexes()); err != nil {
 		return err
