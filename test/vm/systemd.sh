@@ -110,10 +110,19 @@ event() {
 	within 'check --all is 0' whole
 }
 
+# up_took is from the start of the process to its end.
+up_took() {
+	local begin end
+	begin=$(systemctl show -P ExecMainStartTimestampMonotonic cni-net@web.service)
+	end=$(systemctl show -P ExecMainExitTimestampMonotonic cni-net@web.service)
+	echo "$(((end - begin) / 1000)) ms"
+}
+
 back() {
 	step=$1
 	say "$step: $(uname -r), up for $(cut -d. -f1 /proc/uptime) s"
 	lan
+	say "$step: cni-exec up took $(up_took)"
 	within 'the web server' systemctl is-active web.service
 	within 'its own address' own
 	within 'the published port' published
@@ -161,6 +170,11 @@ case $boot in
 3)
 	back 'power cut'
 	event 'nft flush ruleset' nft flush ruleset
+	step='systemctl restart cni-net@web.service'
+	systemctl restart cni-net@web.service # and with it the service, which requires it
+	within 'its own address' own
+	within 'the published port' published
+	within 'check --all is 0' whole
 	step='cni-exec gc'
 	cni-exec gc --all-networks --valid-live
 	within 'check --all is 0' whole

@@ -45,7 +45,6 @@ func runTour(ctx context.Context, o options) error {
 	im.text("/init", tourScript, 0o755)
 	im.text("/etc/tour", commands, 0o644)
 	im.text("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\n", 0o644)
-	im.text("/etc/hosts", "127.0.0.1 localhost\n", 0o644)
 	im.text("/etc/cni/net.d/mynet.conflist", fmt.Sprintf(trialNetwork, "mynet", "10.88.0.0/16"), 0o644)
 	im.text("/etc/cni/net.d/other.conflist", fmt.Sprintf(trialNetwork, "other", "10.99.0.0/24"), 0o644)
 	if err := t.addModules(im, nil); err != nil {
