@@ -142,6 +142,9 @@ case $boot in
 1)
 	systemctl enable --now nftables.service
 	bash -e /trial/units.sh
+	step='systemd-analyze verify'
+	complaints=$(systemd-analyze verify dist/*.service dist/*.socket 2>&1) || failed "$complaints"
+	[ -z "$complaints" ] || failed "$complaints"
 	systemctl enable --now web.service
 	back 'units enabled'
 	event 'systemctl reload nftables' systemctl reload nftables

@@ -27,6 +27,10 @@ func runTour(ctx context.Context, o options) error {
 	if !ok {
 		return fmt.Errorf("%s has no block of commands in the section %q", operations, tourSection)
 	}
+	namespaces, ok := section(string(document), tourSection, "json")
+	if !ok {
+		return fmt.Errorf("%s has no namespaces in the section %q", operations, tourSection)
+	}
 	t, err := cached(ctx, guidedKernel, o.update)
 	if err != nil {
 		return err
@@ -45,8 +49,10 @@ func runTour(ctx context.Context, o options) error {
 	im.text("/init", tourScript, 0o755)
 	im.text("/etc/tour", commands, 0o644)
 	im.text("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\n", 0o644)
-	im.text("/etc/cni/net.d/mynet.conflist", fmt.Sprintf(trialNetwork, "mynet", "10.88.0.0/16"), 0o644)
-	im.text("/etc/cni/net.d/other.conflist", fmt.Sprintf(trialNetwork, "other", "10.99.0.0/24"), 0o644)
+	im.text("/root/web.json", namespaces, 0o644)
+	for name, subnet := range map[string]string{"mynet": "10.88.0.0/16", "other": "10.99.0.0/24", "backend": "10.98.0.0/24"} {
+		im.text("/etc/cni/net.d/"+name+".conflist", fmt.Sprintf(trialNetwork, name, subnet), 0o644)
+	}
 	if err := t.addModules(im, nil); err != nil {
 		return err
 	}

@@ -21,6 +21,8 @@ end() {
 	sleep 1000000
 }
 sh -ex /etc/tour >&3 2>&1 || end failed
+cni-exec rm mynet
+cni-exec rm backend
 left=$(ls /run/netns; cni-exec ls -o json | grep containerID; ls /sys/class/net | grep -vxE 'lo|eth0|bonding_masters|ifb[01]|dummy0|tunl0|sit0')
 if [ -n "$left" ]; then
 	echo "left: $left" >&3
