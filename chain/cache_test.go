@@ -20,6 +20,7 @@ import (
 
 	"cnibox/chain"
 	"cnibox/internal/fault"
+	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )
 
@@ -466,7 +467,7 @@ func TestLockGivesUp(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); w.Add(ctx, l, target("c")) }()
-	w.until("an ADD that has the lock", func() bool { return len(w.entries()) > 0 })
+	kerneltest.Until(w, "an ADD that has the lock", func() bool { return len(w.entries()) > 0 })
 	short, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer stop()
 	err := w.Del(short, l, target("c"))

@@ -100,7 +100,7 @@ func TestKernelRunSignals(t *testing.T) {
 		t.Run(sig.String(), func(t *testing.T) {
 			r := newRunner(t)
 			cmd, out := r.start("sleep", "60")
-			eventually(t, "an attachment", r.attached)
+			kerneltest.Until(t, "an attachment", r.attached)
 			cmd.Process.Signal(sig)
 			err := cmd.Wait()
 			var exit *exec.ExitError
@@ -165,13 +165,13 @@ func TestKernelRunKilled(t *testing.T) {
 	r := newRunner(t)
 	cmd, _ := r.start("sh", "-c", "echo $$ >"+filepath.Join(r.dir, "pid")+"; exec sleep 60")
 	var pid []byte
-	eventually(t, "a command", func() bool {
+	kerneltest.Until(t, "a command", func() bool {
 		pid, _ = os.ReadFile(filepath.Join(r.dir, "pid"))
 		return bytes.HasSuffix(pid, []byte("\n"))
 	})
 	cmd.Process.Kill()
 	cmd.Wait()
-	eventually(t, "the end of the command", func() bool {
+	kerneltest.Until(t, "the end of the command", func() bool {
 		stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat")
 		return err != nil || bytes.Contains(stat, []byte(") Z "))
 	})

@@ -113,22 +113,6 @@ func (a answer) code(t *testing.T) int {
 // counts as stuck.
 var processTime = kerneltest.Timeout(time.Minute)
 
-// eventually waits for something to become true.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(processTime); !is(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("there is still not: %s", what)
-		}
-	}
-}
-
-// eventually is for what happens in the world.
-func (w *world) eventually(what string, is func() bool) {
-	w.Helper()
-	eventually(w.T, what, is)
-}
-
 // run starts a program in the world's network namespace.
 func (w *world) run(stdin string, env []string, argv ...string) answer {
 	w.Helper()
