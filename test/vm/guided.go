@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 // guidedKernel is what guests have that follow the documents: Debian 12's own. NVMe and ext4 are
@@ -49,7 +50,11 @@ func (m machine) follow(ctx context.Context, what string, more ...string) (end s
 			cancel()
 		}
 	})
-	cancel()
+	if err == nil {
+		defer time.AfterFunc(grace, cancel).Stop()
+	} else {
+		cancel()
+	}
 	cmd.Wait() // its state says how qemu ended
 	switch {
 	case end == "failed":

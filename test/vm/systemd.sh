@@ -165,9 +165,10 @@ case $boot in
 	event 'ip link del br-mynet' ip link del br-mynet
 	event 'systemctl reload nftables, watched' systemctl reload nftables
 	say "cni-exec-watch.service: $(grep VmRSS "/proc/$(systemctl show -P MainPID cni-exec-watch.service)/status" | tr -s '\t ' ' ')"
-	# What the disk does not have yet is lost, and what it has is stale.
-	sync
+	# What the disk has is stale after the cut, and what it does not have yet is lost.
 	cni-exec add --create mynet late >/dev/null
+	sync
+	cni-exec add --create mynet later >/dev/null
 	finish cut sleep infinity
 	;;
 3)
