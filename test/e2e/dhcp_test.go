@@ -26,6 +26,16 @@ import (
 	"cnibox/test/dhcptest"
 )
 
+func init() {
+	services["dhcp"] = service{
+		start: func(w *world) {
+			p := furnishDHCP(w).daemon()
+			w.stop = func() { p.kill(syscall.SIGKILL) }
+		},
+		stop: func(w *world) { w.dropLink("port0") },
+	}
+}
+
 const dhcpConf = `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"br0",
 	"ipam":{"type":"dhcp","daemonSocketPath":"$DIR/dhcp.sock"}}`
 
@@ -209,7 +219,7 @@ func TestKernelDHCPWithoutDaemon(t *testing.T) {
 	c := w.container("ctr")
 	before := w.state(c)
 	for verb, code := range map[spec.Verb]int{spec.Add: 11, spec.Check: 11, spec.Status: 50, spec.Del: 0, spec.GC: 0, spec.Get: 3} {
-		a := w.plugin(verb, "dhcp", goodConfs["dhcp"], c)
+		a := w.plugin(verb, "dhcp", goodConf("dhcp"), c)
 		if got := a.code(t); got != code || code == 11 && !strings.Contains(a.stdout, "start it with `cnibox dhcp daemon`") {
 			t.Errorf("%s: code %d, want %d: %s", verb, got, code, a.stdout)
 		}
