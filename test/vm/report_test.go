@@ -17,7 +17,7 @@ func hear(t *testing.T, said string) (*report, string) {
 	t.Helper()
 	var out strings.Builder
 	r := newReport("6.1", &printer{out: &out})
-	if err := listen(t.Context(), strings.NewReader(said), r); err != nil {
+	if err := listen(t.Context(), strings.NewReader(said), r.line); err != nil {
 		t.Fatal(err)
 	}
 	return r, out.String()
@@ -102,7 +102,7 @@ func TestListenEnds(t *testing.T) {
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, cause)
 	defer cancel()
 	go io.WriteString(guest, "##vm run cnibox/a\nhalf a line")
-	if err := listen(ctx, in, newReport("6.1", &printer{out: io.Discard})); !errors.Is(err, cause) {
+	if err := listen(ctx, in, newReport("6.1", &printer{out: io.Discard}).line); !errors.Is(err, cause) {
 		t.Errorf("got %v, want %v", err, cause)
 	}
 }
