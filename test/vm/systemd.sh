@@ -1,5 +1,5 @@
 # The trial of a guest with systemd, which runs at the end of each boot: what the units of dist
-# promise, one step after the other. It tells the host on the second serial port; lines that
+# promise, one step after the other. It reports to the host on the second serial port; lines that
 # begin with "##vm" are for its program.
 set -eEuo pipefail
 stty -F /dev/ttyS1 raw
