@@ -46,7 +46,7 @@ type report struct {
 	skips  map[string][]string // tests by reason
 	passed map[string]bool
 	took   map[string]time.Duration // tests of the top level, by "package Test"
-	done   bool // the guest has run all
+	done   bool                     // the guest has run all
 }
 
 // said is one line of a test.
