@@ -117,8 +117,8 @@ test-vm: ## the kernel tests on Debian's kernels, in qemu; KERNEL=6.1 PKG=./nft,
 
 # Unit tests as other machines run them, under qemu-user: 64 bits, big endian, and both
 # big endian and 32 bits. It has no network namespaces, starts no second program of its
-# kind, and forgets the nanoseconds of a file's times on s390x, by which leases are told
-# apart; tests of those are left out.
+# kind, and forgets the nanoseconds of a file's times on s390x, by which leases are
+# distinguished; tests of those are left out.
 EMULATED := arm64:aarch64 s390x:s390x mips:mips
 CROSS_SKIP := ^TestKernel|^TestProcesses$$|^TestKilled$$|^TestSee|^TestTreeFits$$|^TestQuestion$$
 CROSS_PKGS := ./spec ./internal/nlconn ./internal/dbus ./internal/flock ./rtnl ./nft ./ipam/dhcp ./applets/...
@@ -134,6 +134,14 @@ test-cross: ## unit tests on other architectures, emulated by qemu-user
 
 test-clients: build ## containers of containerd, podman, buildah; CLIENTS=-require: no skipping
 	$(IN_TEST) ./clients -bin $(abspath $(BIN)) $(CLIENTS)
+
+.PHONY: test-systemd
+test-systemd: build ## the units of dist on Debian 12 with systemd, in qemu: reload of nftables, reboot, power cut; as root; SYSTEMD=-require: no skipping
+	$(IN_TEST) ./vm -systemd -limit 15m $(SYSTEMD)
+
+.PHONY: test-tour
+test-tour: build ## the commands for an initramfs in docs/operations.md, in one with busybox and nothing else, in qemu
+	$(IN_TEST) ./vm -tour -limit 10m
 
 .PHONY: test-readme
 test-readme: ## the commands of the README's first half, on a bare Debian 12; README=-require: no skipping

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -41,17 +40,26 @@ func (s *surroundings) mount() {
 	}
 	if text, ok := s.resolvers(); ok {
 		if err := coverFile(etcResolvConf, text); err != nil {
-			s.warn("the command sees the host's %s: %v", etcResolvConf, err)
+			s.warnUncovered(etcResolvConf, etcResolvConf, err)
 		}
 	}
 	if s.name != "" {
 		if err := s.mountName(); err != nil {
-			s.warn("the command sees the host's name and %s: %v", etcHosts, err)
+			s.warnUncovered("name and "+etcHosts, etcHosts, err)
 		}
 	}
 	if err := mountSysfs(); err != nil {
 		s.warn("the command sees the host's /sys: %v", err)
 	}
+}
+
+// warnUncovered says what the command sees instead of a file that could not be mounted.
+func (s *surroundings) warnUncovered(what, file string, err error) {
+	if errors.Is(err, os.ErrNotExist) {
+		s.warn("the command has no %s: the host has none to mount another one on (touch %[1]s)", file)
+		return
+	}
+	s.warn("the command sees the host's %s: %v", what, err)
 }
 
 // mountName gives the calling thread a host name of its own, and the /etc/hosts of the run.
@@ -233,22 +241,16 @@ func mountSysfs() error {
 }
 
 // mountsBelow returns the topmost mount points below a directory, of this thread's mount
-// namespace, proc_pid_mountinfo(5).
+// namespace.
 func mountsBelow(dir string) (below []string, err error) {
-	const longestList = 16 << 20 // bytes
-	b, err := disk.Read("/proc/thread-self/mountinfo", 0, longestList)
+	mounts, err := disk.Mounts()
 	if err != nil {
 		return nil, err
 	}
-	for line := range strings.Lines(string(b)) {
-		words := strings.Fields(line)
-		if len(words) < 5 {
-			continue
-		}
-		point, err := strconv.Unquote(`"` + words[4] + `"`) // \040 is a blank
-		within := func(above string) bool { return point == above || strings.HasPrefix(point, above+"/") }
-		if err == nil && point != dir && within(dir) && !slices.ContainsFunc(below, within) {
-			below = append(below, point)
+	for _, m := range mounts {
+		within := func(above string) bool { return m.Point == above || strings.HasPrefix(m.Point, above+"/") }
+		if m.Point != dir && within(dir) && !slices.ContainsFunc(below, within) {
+			below = append(below, m.Point)
 		}
 	}
 	return below, nil
