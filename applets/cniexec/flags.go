@@ -52,81 +52,75 @@ const verbsKey = "verbs"
 // set declares the flags. This is the one place where a flag, its verbs and its help stand;
 // the help begins with the name of the value, in backquotes.
 func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
-	all := pflag.NewFlagSet("cni-exec", pflag.ContinueOnError)
-	all.SortFlags = false
-	of := func(verbs string, declare func(fs *pflag.FlagSet)) {
-		fs := pflag.NewFlagSet(verbs, pflag.ContinueOnError)
-		fs.SortFlags = false
-		declare(fs)
+	fs := pflag.NewFlagSet("cni-exec", pflag.ContinueOnError)
+	fs.SortFlags = false
+	of := func(verbs string, declare func()) {
+		declare()
+		annotations := map[string][]string{verbsKey: strings.Fields(verbs)}
 		fs.VisitAll(func(flag *pflag.Flag) {
-			if verbs != "" {
-				flag.Annotations = map[string][]string{verbsKey: strings.Fields(verbs)}
+			if flag.Annotations == nil { // just declared
+				flag.Annotations = annotations
 			}
-			all.AddFlag(flag)
 		})
 	}
-	of("add del check get run", func(fs *pflag.FlagSet) {
+	of("add del check get run", func() {
 		fs.StringVarP(&f.ifName, "ifname", "i", cmp.Or(getenv("CNI_IFNAME"), "eth0"), "`NAME` interface in the namespace; of run: of the first network, the others count up")
 		fs.StringVar(&f.containerID, "container-id", getenv("CNI_CONTAINERID"), "`ID` derived from NETNS as cnitool does, unless given")
 	})
-	of("add run", func(fs *pflag.FlagSet) {
+	of("add run", func() {
 		fs.VarP(&f.publish, "publish", "p", "`[IP:]HOST:CONTAINER[/tcp|udp|sctp]` publish a port, or a range: 8080-8090:80-90")
 		fs.BoolVar(&f.force, "force", false, "publish also ports on which this host listens")
 		fs.IntVar(&f.retries, "retries", 0, "`N` times to add again after \"try again later\"")
-	})
-	of("add run", func(fs *pflag.FlagSet) {
 		fs.Var(&f.ips, "ip", "`[NET=]ADDR` of the interface, on the first network or on NET")
 		fs.Var(&f.macs, "mac", "`[NET=]ADDR` likewise")
 	})
-	of("add", func(fs *pflag.FlagSet) {
+	of("add", func() {
 		fs.BoolVar(&f.create, "create", false, "make the named namespace if it is missing, with lo up")
 	})
-	of("del", func(fs *pflag.FlagSet) {
+	of("del", func() {
 		fs.BoolVar(&f.delete, "delete", false, "delete the named namespace as well, with its last attachment")
 		fs.BoolVar(&f.keepGoing, "keep-going", false, "run all plugins even if one fails")
 	})
-	of("gc", func(fs *pflag.FlagSet) {
+	of("gc", func() {
 		fs.StringArrayVar(&f.valid, "valid", nil, "`ID/IFNAME` keep this attachment; repeatable")
 		fs.BoolVar(&f.live, "valid-live", false, "keep all whose namespace exists, and what an unreadable entry is about; what another --cache-dir has is not known")
 	})
-	of("add gc", func(fs *pflag.FlagSet) {
+	of("add gc", func() {
 		fs.BoolVar(&f.dryRun, "dry-run", false, "only print what would be made, or deleted")
 	})
-	of("check status gc", func(fs *pflag.FlagSet) {
+	of("check status gc", func() {
 		fs.BoolVar(&f.all, "all", false, "of check: every attachment whose namespace exists; of status: every network; of gc: keep none")
 	})
-	of("gc", func(fs *pflag.FlagSet) {
+	of("gc", func() {
 		fs.BoolVar(&f.allNetworks, "all-networks", false, "every network that is configured or has attachments, in place of NETWORK")
 	})
-	of("reload", func(fs *pflag.FlagSet) {
+	of("reload", func() {
 		fs.BoolVar(&f.watch, "watch", false, "stay, and do it again whenever rules or a bridge are deleted, or firewalld is started or reloaded")
 	})
-	of("run", func(fs *pflag.FlagSet) {
+	of("run", func() {
 		fs.StringArrayVar(&f.nets, "net", nil, "`NETWORK` attach to this one; flags like this are repeatable")
 		fs.Var(&f.dns, "dns", "`ADDRESS` name server, in place of the networks'")
 		fs.StringVar(&f.name, "name", "", "`NAME` of namespace and host, and in /etc/hosts of named runs")
 	})
-	of("ls show who lint add doctor", func(fs *pflag.FlagSet) {
+	of("ls show who lint add doctor", func() {
 		fs.StringVarP(&f.output, "output", "o", "", "`json|wide` wide: of ls only; of add: with --dry-run")
 	})
-	of("tree", func(fs *pflag.FlagSet) {
+	of("tree", func() {
 		fs.BoolVar(&f.dot, "dot", false, "print a graph for dot(1)")
 	})
-	of("doctor", func(fs *pflag.FlagSet) {
+	of("doctor", func() {
 		fs.BoolVar(&f.fix, "fix", false, "repair what is cnibox's own, and nothing else")
 		fs.StringVar(&f.report, "report", "", "`FILE` write all that was looked at there, without names and public addresses")
 	})
-	of("", func(fs *pflag.FlagSet) {
-		fs.StringVar(&f.confDir, "conf-dir", cmp.Or(getenv("NETCONFPATH"), "/etc/cni/net.d"), "`DIR` configurations")
-		fs.StringVar(&f.path, "path", getenv("CNI_PATH"), "`DIR[:DIR]` more plugins than those built in; of one name that in DIR is run")
-		fs.StringVar(&f.cacheDir, "cache-dir", "", "`DIR` what add was given and returned; default /var/lib/cni, or that of --state-dir")
-		fs.StringVar(&f.stateDir, "state-dir", "", "`DIR` cache, leases and records are stored below DIR, also those of plugins")
-		fs.Var((*timeLimit)(&f.timeout), "timeout", "`TIME` limit of one plugin, as 90s or 2m; default 60s")
-		fs.BoolVar(&f.json, "json", false, "print errors as JSON on stdout")
-		fs.BoolVarP(&f.help, "help", "h", false, "print the help, of a verb that is named its own")
-		fs.BoolVar(&f.version, "version", false, "print the version")
-	})
-	return all
+	fs.StringVar(&f.confDir, "conf-dir", cmp.Or(getenv("NETCONFPATH"), "/etc/cni/net.d"), "`DIR` configurations")
+	fs.StringVar(&f.path, "path", getenv("CNI_PATH"), "`DIR[:DIR]` more plugins than those built in; of one name that in DIR is run")
+	fs.StringVar(&f.cacheDir, "cache-dir", "", "`DIR` what add was given and returned; default /var/lib/cni, or that of --state-dir")
+	fs.StringVar(&f.stateDir, "state-dir", "", "`DIR` cache, leases and records are stored below DIR, also those of plugins")
+	fs.Var((*timeLimit)(&f.timeout), "timeout", "`TIME` limit of one plugin, as 90s or 2m; default 60s")
+	fs.BoolVar(&f.json, "json", false, "print errors as JSON on stdout")
+	fs.BoolVarP(&f.help, "help", "h", false, "print the help, of a verb that is named its own")
+	fs.BoolVar(&f.version, "version", false, "print the version")
+	return fs
 }
 
 // A timeLimit is the value of --timeout.
@@ -277,7 +271,7 @@ func (f *flags) capabilities(s string) (caps map[string]json.RawMessage, err err
 // capPorts is the capability that --publish gives arguments to.
 const capPorts = "portMappings"
 
-// canPublish refuses --publish where no plugin of the networks would be told of it.
+// canPublish refuses --publish where no plugin of the networks would get it.
 // CAP_ARGS may hold what no plugin takes, as with libcni; a flag was given for this call.
 // The error has code 7.
 func (f *flags) canPublish(networks ...*chain.List) error {
@@ -339,6 +333,9 @@ func (p *publishedPorts) String() string { return "" }
 // Type is the name of the type, for pflag.
 func (p *publishedPorts) Type() string { return "PORT" }
 
+// protocols are those that have ports to publish.
+var protocols = []string{"tcp", "udp", "sctp"}
+
 // parsePublish reads [IP:]HOST:CONTAINER[/PROTOCOL], an IPv6 address in brackets. HOST and
 // CONTAINER are ports, or ranges of the same length.
 func parsePublish(s string) ([]publishedPort, error) {
@@ -354,7 +351,7 @@ func parsePublish(s string) ([]publishedPort, error) {
 	if p.HostIP != "" {
 		_, errs[2] = netip.ParseAddr(p.HostIP)
 	}
-	if !ok || errors.Join(errs[:]...) != nil || !slices.Contains([]string{"tcp", "udp", "sctp"}, strings.ToLower(p.Protocol)) {
+	if !ok || errors.Join(errs[:]...) != nil || !slices.Contains(protocols, strings.ToLower(p.Protocol)) {
 		return nil, errors.New("it must be [IP:]HOST:CONTAINER[/tcp|udp|sctp], with ports from 1 to 65535, or ranges of them")
 	}
 	if hostLast-p.HostPort != containerLast-p.ContainerPort {

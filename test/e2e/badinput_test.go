@@ -239,7 +239,7 @@ func quoted(s string) string {
 	return string(b)
 }
 
-// takes tells the pairs that are no mistake: interfaces may be called what
+// takes reports whether a pair is no mistake: interfaces may be called what
 // containers may not.
 func takes(name string) bool {
 	what, trick, _ := strings.Cut(name, "=")

@@ -75,7 +75,7 @@ func TestEveryPlugin(t *testing.T) {
 // rareFeatures are what kernels may lack that the tests are run on.
 var rareFeatures = []string{"CONFIG_DUMMY", "CONFIG_IPVLAN", "CONFIG_VLAN_8021Q", "CONFIG_NET_VRF"}
 
-// elsewhere tells the plugins that need no guest of make test-vm, where CNIBOX_TWIN is needs:
+// elsewhere reports whether a plugin needs no guest of make test-vm, where CNIBOX_TWIN is needs:
 // tests that call each plugin many times run outside for them, in a tenth of the time.
 func elsewhere(plugin string) bool {
 	return os.Getenv("CNIBOX_TWIN") == "needs" && !slices.Contains(rareFeatures, applettest.Plugins[plugin].Feature)

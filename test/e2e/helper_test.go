@@ -155,7 +155,7 @@ func watch(cmd *exec.Cmd) (exit int, started []string, err error) {
 	}
 }
 
-// event tells what a stop is about: empty if that is none of our business, and then the
+// event returns what a stop is about: empty if that is none of our business, and then the
 // signal to go on with.
 func event(at int, ws unix.WaitStatus) (what string, deliver int) {
 	sig := ws.StopSignal()
