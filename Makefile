@@ -117,8 +117,8 @@ test-vm: ## the kernel tests on Debian's kernels, in qemu; KERNEL=6.1 PKG=./nft,
 
 # Unit tests as other machines run them, under qemu-user: 64 bits, big endian, and both
 # big endian and 32 bits. It has no network namespaces, starts no second program of its
-# kind, and forgets the nanoseconds of a file's times on s390x, by which leases are told
-# apart; tests of those are left out.
+# kind, and forgets the nanoseconds of a file's times on s390x, by which leases are
+# distinguished; tests of those are left out.
 EMULATED := arm64:aarch64 s390x:s390x mips:mips
 CROSS_SKIP := ^TestKernel|^TestProcesses$$|^TestKilled$$|^TestSee|^TestTreeFits$$|^TestQuestion$$
 CROSS_PKGS := ./spec ./internal/nlconn ./internal/dbus ./internal/flock ./rtnl ./nft ./ipam/dhcp ./applets/...

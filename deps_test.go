@@ -68,7 +68,7 @@ func isPlugin(path string) bool {
 	return filepath.Dir(path) == "cnibox/applets" && err == nil
 }
 
-// A pkg is what `go list -json` tells of a package.
+// A pkg is what `go list -json` prints of a package.
 type pkg struct {
 	ImportPath string
 	Imports    []string

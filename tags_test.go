@@ -71,22 +71,45 @@ func TestAppletsHaveTags(t *testing.T) {
 	}
 }
 
-// TestPlaces wants the other two places of a plugin: a script of its name, and a row in the
-// README's table.
+// TestPlaces wants the other places of a plugin: a row in the README's table, and a script or an
+// example of its name, with a row for the example. With -update rows that are missing are
+// written, with the plugin's summary.
 func TestPlaces(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, a := range applets.All() {
 		if a.Main != nil {
 			continue
 		}
-		if _, err := os.Stat("test/script/testdata/" + a.Name + ".txt"); err != nil && a.Name != "host-local" { // in the scripts of all networks
-			t.Error(err)
+		_, script := os.Stat("test/script/testdata/" + a.Name + ".txt")
+		_, example := os.Stat("examples/" + a.Name + ".conflist")
+		if script != nil && example != nil && a.Name != "host-local" { // in the scripts of all networks
+			t.Errorf("%v, and %v", example, script)
 		}
-		if !strings.Contains(string(readme), "\n| `"+a.Name+"` |") {
-			t.Errorf("README.md has no row for %s", a.Name)
+		wantRow(t, "README.md", "`"+a.Name+"`", a.Summary+" | ? |")
+		if example == nil {
+			wantRow(t, "examples/README.md", "`"+a.Name+".conflist`", a.Summary+" | |")
 		}
+	}
+}
+
+// wantRow wants a row in the table of plugins or examples of a file; with -update a missing one is written.
+func wantRow(t *testing.T, file, name, rest string) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(b)
+	row := "\n| " + name + " |"
+	if strings.Contains(text, row) {
+		return
+	}
+	if !*update {
+		t.Errorf("%s has no row for %s (go test -run TestPlaces -update .)", file, name)
+		return
+	}
+	from := strings.Index(text, "\n| `bridge")
+	end := from + strings.Index(text[from:], "|\n\n") + 1
+	if err := os.WriteFile(file, []byte(text[:end]+row+" "+rest+text[end:]), 0o644); err != nil {
+		t.Fatal(err)
 	}
 }

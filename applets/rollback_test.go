@@ -1,6 +1,7 @@
 package applets_test
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -21,17 +22,9 @@ type stage struct {
 func newStage(t *testing.T, name string) *stage {
 	t.Helper()
 	s := &stage{applettest.NewHost(t), applettest.Plugins[name], name}
-	for p := s.Plugin; ; p = applettest.Plugins[p.After] {
-		if p.Need != nil {
-			p.Need(t)
-		}
-		if p.Prepare != nil {
-			p.Prepare(s.Host)
-		}
-		if p.After == "" {
-			return s
-		}
-	}
+	s.Need(t)
+	s.Furnish(s.Host)
+	return s
 }
 
 // container returns one in which the interface is that this plugin changes, if it makes none
@@ -57,14 +50,18 @@ func (s *stage) before() string {
 	return applettest.PtpConf
 }
 
-// eachConf runs a test for each plugin and each of its configurations; single are those of which
-// a host can have one attachment at a time.
+// eachConf runs a test for each plugin that makes or changes interfaces and each of its
+// configurations; single are those of which a host can have one attachment at a time.
 func eachConf(t *testing.T, test func(t *testing.T, plugin, conf string, single bool)) {
-	for name, p := range applettest.Plugins {
-		for what, conf := range p.Confs {
+	for name := range applettest.Plugins {
+		if applettest.OnlyAddresses(name) || name == "loopback" {
+			continue
+		}
+		confs, single := applettest.All(name)
+		for what, conf := range confs {
 			t.Run(name+"/"+what, func(t *testing.T) { test(t, name, conf, false) })
 		}
-		for what, conf := range p.Single {
+		for what, conf := range single {
 			t.Run(name+"/"+what, func(t *testing.T) { test(t, name, conf, true) })
 		}
 	}
@@ -132,12 +129,24 @@ func needless(change string) bool {
 		slices.Contains([]string{"ipam: write", "ipam: mkdir", "ipam: touch", "ipam: symlink", "ipam: seal", "ipam: remove"}, change)
 }
 
-// TestPlugins wants each plugin in the table, but those that only give or check addresses.
+// TestPlugins wants an entry for each plugin that the matrices here and in test/e2e can work
+// with: no cell of TestKernelDelMatrix is missing without a reason.
 func TestPlugins(t *testing.T) {
-	others := []string{"dhcp", "host-local", "loopback", "static"}
 	for _, a := range applets.All() {
-		if _, ok := applettest.Plugins[a.Name]; a.Main == nil && !ok && !slices.Contains(others, a.Name) {
-			t.Errorf("applettest.Plugins has no %s", a.Name)
+		p, ok := applettest.Plugins[a.Name]
+		plain := applettest.Plain(a.Name, "demo")
+		switch {
+		case a.Main != nil:
+		case !ok:
+			t.Errorf("applettest.Plugins has no %s: the tests over all plugins do not call it", a.Name)
+		case !json.Valid([]byte(plain)):
+			t.Errorf("%s: with its Keys the configuration is not JSON: %s", a.Name, plain)
+		case len(p.Invalid) == 0 && p.Excuse("invalid configuration") == "":
+			t.Errorf("%s has no Invalid, and no reason in Except", a.Name)
+		case p.Below() == nil && p.Excuse(applettest.BelowMissing) == "":
+			t.Errorf("%s has no TakeAway, and no reason in Except: applettest.Alone, if it depends on no link of the host", a.Name)
+		case (p.Kind != nil || p.Probe != nil) && p.Feature == "":
+			t.Errorf("%s has no Feature, the option of the kernel that it needs", a.Name)
 		}
 	}
 }

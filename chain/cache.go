@@ -284,7 +284,7 @@ func (c *Cache) Search(match func(text []byte) bool) (entries []*Entry, broken [
 			case err == nil:
 				entries = append(entries, e)
 			case errors.Is(err, os.ErrNotExist):
-			case n < rereads && errors.Is(err, errBroken) && !settled(filepath.Join(c.results(), name)):
+			case n < rereads && errors.Is(err, errBroken) && !settled(filepath.Join(c.results(), name), rewriteTime):
 				again = append(again, name)
 			default:
 				broken = append(broken, Broken{name, err})
@@ -299,10 +299,11 @@ func (c *Cache) Search(match func(text []byte) bool) (entries []*Entry, broken [
 }
 
 // How often, and how long after the last time, an entry is read again that another tool may
-// be writing: 200 ms at most.
+// be writing: 200 ms at most, and none if the file was truncated longer than rewriteTime ago.
 const (
 	rereads     = 20
 	rereadPause = 10 * time.Millisecond
+	rewriteTime = time.Second
 )
 
 // A Broken is a file among the entries that cannot be read, as after a power cut, or that is
@@ -329,7 +330,7 @@ func (b *Broken) mayBeOf(network string) bool {
 func (c *Cache) rename(b *Broken, dry bool) string {
 	file := filepath.Join(c.results(), b.name)
 	switch {
-	case strings.HasSuffix(b.name, BrokenSuffix) || !errors.Is(b.err, errBroken) || !settled(file):
+	case strings.HasSuffix(b.name, BrokenSuffix) || !errors.Is(b.err, errBroken) || !settled(file, longestWrite):
 		return ""
 	case dry:
 		return ": would be renamed to " + b.name + BrokenSuffix
@@ -345,16 +346,19 @@ func (c *Cache) removeScratch() error {
 	names, _ := filesIn(c.results()) // List has reported a directory that cannot be read
 	var errs []error
 	for _, name := range names {
-		if file := filepath.Join(c.results(), name); strings.HasPrefix(name, scratchPrefix) && settled(file) {
+		if file := filepath.Join(c.results(), name); strings.HasPrefix(name, scratchPrefix) && settled(file, longestWrite) {
 			errs = append(errs, cacheError(disk.Remove(file)))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// settled reports whether a file was written more than a minute ago, longer than any writer
-// takes. After a clock was set back it is false until a later GC.
-func settled(file string) bool {
+// longestWrite is more than any writer takes.
+const longestWrite = time.Minute
+
+// settled reports whether a file was written at least that long ago. After a clock was set back
+// it is false until a later call.
+func settled(file string, ago time.Duration) bool {
 	info, err := os.Lstat(file)
-	return err == nil && time.Since(info.ModTime()) >= time.Minute
+	return err == nil && time.Since(info.ModTime()) >= ago
 }

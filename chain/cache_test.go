@@ -20,6 +20,7 @@ import (
 
 	"cnibox/chain"
 	"cnibox/internal/fault"
+	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )
 
@@ -466,7 +467,7 @@ func TestLockGivesUp(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); w.Add(ctx, l, target("c")) }()
-	w.until("an ADD that has the lock", func() bool { return len(w.entries()) > 0 })
+	kerneltest.Until(w, "an ADD that has the lock", func() bool { return len(w.entries()) > 0 })
 	short, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer stop()
 	err := w.Del(short, l, target("c"))
@@ -546,7 +547,7 @@ func FuzzEntry(f *testing.F) {
 		}}
 		os.MkdirAll(filepath.Join(dir, "results"), 0o700)
 		file, old := filepath.Join(dir, "results", "n-c-eth0"), time.Now().Add(-time.Hour)
-		// One that is new is read again for a while, since its writer may not be done.
+		// One that was written within a second is read again, since its writer may not be done.
 		if err := errors.Join(os.WriteFile(file, doc, 0o600), os.Chtimes(file, old, old)); err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/chain"
+	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )
 
@@ -116,21 +117,11 @@ func TestDeadline(t *testing.T) {
 		_, text = w.records()
 	}
 	pid := grandchild(t, w)
-	w.until("the end of the plugin's child", func() bool {
+	kerneltest.Until(w, "the end of the plugin's child", func() bool {
 		// A zombie that was not waited for yet is dead as well.
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 		return err != nil || strings.Contains(string(stat), ") Z ")
 	})
-}
-
-// until waits for something that takes no more than an instant on an idle machine.
-func (w *world) until(what string, is func() bool) {
-	w.Helper()
-	for end := time.Now().Add(30 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			w.Fatalf("it never came to: %s", what)
-		}
-	}
 }
 
 func TestCancel(t *testing.T) {
@@ -141,7 +132,7 @@ func TestCancel(t *testing.T) {
 	l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec","doADD":"sleep"}]}`)
 	added := make(chan error, 1)
 	go func() { _, err := w.Add(ctx, l, target("c")); added <- err }()
-	w.until("a plugin that sleeps", func() bool {
+	kerneltest.Until(w, "a plugin that sleeps", func() bool {
 		b, _ := os.ReadFile(w.recordFile())
 		return strings.HasSuffix(string(b), "\n")
 	})

@@ -13,6 +13,7 @@ import (
 
 	"cnibox/chain"
 	"cnibox/internal/flock"
+	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )
 
@@ -51,7 +52,7 @@ func TestGCMeetsAdd(t *testing.T) {
 		defer close(done)
 		stale, err = w.GC(t.Context(), l, chain.GCOptions{Live: true})
 	}()
-	w.until("a GC that waits for the lock", func() bool { return waitedFor(t, file) })
+	kerneltest.Until(w, "a GC that waits for the lock", func() bool { return waitedFor(t, file) })
 	if _, err := w.Add(t.Context(), l, target("late")); err != nil {
 		t.Error(err)
 	}

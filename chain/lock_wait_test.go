@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"cnibox/chain"
+	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )
 
@@ -20,7 +21,7 @@ func TestLockTimeout(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); w.Add(ctx, l, target("c")) }()
-	w.until("an ADD that has the lock", func() bool { return len(w.entries()) > 0 })
+	kerneltest.Until(w, "an ADD that has the lock", func() bool { return len(w.entries()) > 0 })
 	w.Cache.LockTimeout = 50 * time.Millisecond
 	for verb, do := range map[string]func(context.Context) error{
 		"another verb runs for container c": func(ctx context.Context) error { return w.Del(ctx, l, target("c")) },
@@ -91,7 +92,7 @@ func TestLockAfterStale(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); w.Add(ctx, sleeps, target("c")) }()
-	w.until("the DEL of the old one and the ADD", func() bool {
+	kerneltest.Until(w, "the DEL of the old one and the ADD", func() bool {
 		b, _ := os.ReadFile(w.recordFile())
 		return strings.Contains(string(b), `"ADD"`)
 	})

@@ -2,6 +2,7 @@ package chain_test
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -44,6 +45,33 @@ func TestListReadsAgain(t *testing.T) {
 	}
 	if err != nil || len(entries) != 1 || len(broken) != 0 {
 		t.Errorf("got %d entries, %d broken, %v; want the one entry", len(entries), len(broken), err)
+	}
+}
+
+// A GC, which holds the lock of the network, does not wait for an entry that is broken for good.
+func TestListDoesNotWait(t *testing.T) {
+	w := newWorld(t, "rec")
+	results := filepath.Join(w.Cache.Dir, "results")
+	if err := os.MkdirAll(results, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	file, before := filepath.Join(results, "n-c-eth0"), time.Now().Add(-10*time.Second)
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Chtimes(file, before, before)); err != nil {
+		t.Fatal(err)
+	}
+	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(watch)
+	if _, err := unix.InotifyAddWatch(watch, file, unix.IN_OPEN|unix.IN_CLOSE_NOWRITE); err != nil {
+		t.Fatal(err)
+	}
+	if _, broken, err := w.Cache.List(); err != nil || len(broken) != 1 {
+		t.Errorf("%d broken, %v; want the one", len(broken), err)
+	}
+	if n, err := unix.Read(watch, make([]byte, 4096)); n != 2*unix.SizeofInotifyEvent {
+		t.Errorf("%d bytes of events, %v: the file was read more than once", n, err)
 	}
 }
 

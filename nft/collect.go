@@ -21,7 +21,7 @@ type collected struct {
 
 type collectionKey struct{}
 
-// A collector is a collection, and who is told what has failed.
+// A collector is a collection, and the function that what has failed is reported to.
 type collector struct {
 	into   *Collection
 	report func(error)

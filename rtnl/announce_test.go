@@ -2,10 +2,10 @@ package rtnl_test
 
 import (
 	"bytes"
+	"fmt"
 	"net"
 	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/jsimonetti/rtnetlink/v2"
 	"github.com/mdlayher/netlink"
@@ -47,9 +47,12 @@ func TestKernelAnnounce(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, addr := range addrs {
-		if got := await(t, neigh, a.Index, addr, b.MAC); !bytes.Equal(got, b.MAC) {
-			t.Errorf("%s is known at %s, want %s", addr, got, b.MAC)
-		}
+		kerneltest.Eventually(t, "the new MAC", func() error {
+			if got := known(t, neigh, a.Index, addr); !bytes.Equal(got, b.MAC) {
+				return fmt.Errorf("%s is known at %s, want %s", addr, got, b.MAC)
+			}
+			return nil
+		})
 	}
 }
 
@@ -79,22 +82,17 @@ func know(t *testing.T, c *rtnetlink.Conn, link uint32, addr netip.Addr, mac net
 	}
 }
 
-// await returns what the host knows once that is want, or after some time.
-func await(t *testing.T, c *rtnetlink.Conn, link uint32, addr netip.Addr, want net.HardwareAddr) (mac net.HardwareAddr) {
+// known returns the MAC address that the neighbour table has for addr; nil: none.
+func known(t *testing.T, c *rtnetlink.Conn, link uint32, addr netip.Addr) net.HardwareAddr {
 	t.Helper()
-	for end := time.Now().Add(kerneltest.Timeout(10 * time.Second)); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		list, err := c.Neigh.List()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, n := range list {
-			if n.Index == link && n.Attributes != nil && n.Attributes.Address.Equal(addr.AsSlice()) {
-				mac = []byte(n.Attributes.LLAddress)
-			}
-		}
-		if bytes.Equal(mac, want) {
-			break
+	list, err := c.Neigh.List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range list {
+		if n.Index == link && n.Attributes != nil && n.Attributes.Address.Equal(addr.AsSlice()) {
+			return n.Attributes.LLAddress
 		}
 	}
-	return mac
+	return nil
 }

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -181,11 +180,7 @@ func TestKernelOnDiscardedThread(t *testing.T) {
 	if !errors.Is(err, failed) {
 		t.Errorf("got %v", err)
 	}
-	for end := time.Now().Add(kerneltest.Timeout(10 * time.Second)); unix.Tgkill(unix.Getpid(), thread, 0) == nil; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the thread lives on")
-		}
-	}
+	kerneltest.Until(t, "the end of the thread", func() bool { return unix.Tgkill(unix.Getpid(), thread, 0) != nil })
 }
 
 // Many at once do not meet, and none of the program's threads stays away.

@@ -3,7 +3,6 @@ package rtnl_test
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -35,11 +34,7 @@ func TestKernelNotRestored(t *testing.T) {
 		if now := where(t); now != home {
 			t.Fatalf("afterwards in %s, want %s", now, home)
 		}
-		for end := time.Now().Add(kerneltest.Timeout(10 * time.Second)); unix.Tgkill(unix.Getpid(), thread, 0) == nil; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal("the thread lives on")
-			}
-		}
+		kerneltest.Until(t, "the end of the thread", func() bool { return unix.Tgkill(unix.Getpid(), thread, 0) != nil })
 	}
 	if err := ns.Do(func() error { return nil }); err != nil {
 		t.Error(err)

@@ -27,12 +27,7 @@ func (r *Request) readDNS() error {
 // the key dns, and the one with servers and searches. Runtimes send it empty too.
 func (p *parser) capabilityDNS(path string, raw json.RawMessage) DNS {
 	f := p.object(path, raw)
-	dns := DNS{
-		Nameservers: p.servers(path+".nameservers", f.take("nameservers")),
-		Domain:      p.str(path+".domain", f.take("domain")),
-		Search:      p.strs(path+".search", f.take("search")),
-		Options:     p.strs(path+".options", f.take("options")),
-	}
+	dns := p.dnsOf(path, f)
 	if servers := p.servers(path+".servers", f.take("servers")); len(dns.Nameservers) == 0 {
 		dns.Nameservers = servers
 	}

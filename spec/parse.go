@@ -243,12 +243,18 @@ func (p *parser) route(path string, raw json.RawMessage) Route {
 // may have a zone.
 func (p *parser) dns(path string, raw json.RawMessage) DNS {
 	f := p.object(path, raw)
+	dns := p.dnsOf(path, f)
+	dns.extra = f.rest()
+	return dns
+}
+
+// dnsOf takes the members of dns that are known.
+func (p *parser) dnsOf(path string, f fields) DNS {
 	return DNS{
 		Nameservers: p.servers(path+".nameservers", f.take("nameservers")),
 		Domain:      p.str(path+".domain", f.take("domain")),
 		Search:      p.strs(path+".search", f.take("search")),
 		Options:     p.strs(path+".options", f.take("options")),
-		extra:       f.rest(),
 	}
 }
 

@@ -75,7 +75,7 @@ type Verbs struct {
 	// Validate checks the configuration of an ADD, and opens, sends and starts nothing. Its
 	// errors are ADD's. The verb STATUS says that the runtime may add what is missing by a
 	// capability. Nil: every configuration is valid.
-	Validate func(*Request) (Claims, error)
+	Validate func(*Request) (Resources, error)
 
 	// Confine changes the configuration of a plugin so that ADD changes nothing but network
 	// namespaces and what is stored below the state directory, and returns what is left out by
@@ -103,9 +103,8 @@ type Verbs struct {
 	RemoveNetwork func(context.Context, *Request) error
 }
 
-// Claims are what a configuration takes, as far as it says: of the host, and of the addresses
-// of its network.
-type Claims struct {
+// Resources are what a configuration uses: the link on the host, and the addresses of its network.
+type Resources struct {
 	Link   string // of the host, through which it reaches the containers; empty: one for each container
 	Routed bool   // the host routes to the addresses
 	Ranges []Range
@@ -245,15 +244,24 @@ func unknownVerb(verb Verb) *Error {
 
 // Validate checks the configuration of a plugin of this program, see [Verbs.Validate]: of the
 // request's own, or of one that it delegates to. An external one takes any.
-func (r *Request) Validate(plugin string) (Claims, error) {
+func (r *Request) Validate(plugin string) (Resources, error) {
 	verbs, err := r.Invoker.Find(plugin)
 	if err == nil && verbs != nil {
 		err = verbs.serves(r.Net)
 	}
 	if err != nil || verbs == nil || verbs.Validate == nil {
-		return Claims{}, err
+		return Resources{}, err
 	}
 	return verbs.Validate(r)
+}
+
+// ValidateBy is [Verbs.Validate] for a plugin that uses no [Resources], by the function that reads
+// its configuration for ADD.
+func ValidateBy[C any](read func(*Request) (C, error)) func(*Request) (Resources, error) {
+	return func(r *Request) (Resources, error) {
+		_, err := read(r)
+		return Resources{}, err
+	}
 }
 
 // allows reports whether the version of the configuration has a verb that not

@@ -49,7 +49,7 @@ func TestDo(t *testing.T) {
 		{"19 STATUS 1.0.0", Status, `"1.0.0"`, V010, CodeVersion, "config version does not allow STATUS"},
 		{"20 STATUS", Status, `"1.1.0"`, V010, 0, ""},
 		{"20 GC", GC, `"1.1.0"` + valid, V010, 0, ""},
-		{"GC that was not told what is attached", GC, `"1.1.0"`, V010, CodeConfig, "cni.dev/valid-attachments"},
+		{"GC without the list of what is attached", GC, `"1.1.0"`, V010, CodeConfig, "cni.dev/valid-attachments"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -1,31 +1,144 @@
 package applettest
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
 )
 
-// A Plugin is what the tests over all plugins know of one.
+// A Plugin is what the tests over all plugins know of one. In its configurations $DIR is the
+// host's directory. The zero value is a plugin without keys that needs nothing.
 type Plugin struct {
-	// Confs are configurations that take all steps of ADD between them. Of those in Single a
-	// host can have one attachment at a time.
+	// Keys are the keys of its own in the configuration that [Plain] returns.
+	Keys string
+	// Other is a member for a second attachment, where a host can have one with these Keys.
+	Other string
+	// Invalid are members that ADD refuses; DEL gets the first.
+	Invalid []string
+	// Confs are configurations that take all steps of ADD between them; those in Single a host
+	// can have one attachment of at a time. Without any of both it is that with Keys.
 	Confs, Single map[string]string
 
-	Need    func(testing.TB)            // skips the test where the kernel lacks something; may be nil
-	Prepare func(*Host)                 // makes what the host has beside lo; may be nil
-	After   string                      // the plugin that makes the interface which this one changes
-	Ready   func(*testing.T, Container) // changes the container before ADD; may be nil
+	After    string                      // the plugin that makes the interface which this one changes
+	Prepare  func(*Host)                 // makes what the host has beside lo; may be nil
+	Ready    func(*testing.T, Container) // changes the container before ADD; may be nil
+	TakeAway func(*Host)                 // deletes what of the host the attachment depends on; nil: that of After
 
-	// Of a plugin whose link has no part on the host: its kind, and keys for ChildConf.
-	Kind rtnl.Kind
-	Keys string
+	Feature string           // option of the kernel, as CONFIG_DUMMY; empty: each kernel has it
+	Kind    rtnl.Kind        // of the links that Need tries to make; nil: none
+	Probe   func(testing.TB) // skips the test where the kernel lacks something else; may be nil
+
+	Child    bool // its link has no part on the host
+	Hardware bool // its link is the host's, which the kernel gives back
+	Args     bool // reads CNI_ARGS, though it has no ipam
+	Idle     bool // changes nothing itself
+
+	Unrecorded func(*Host)       // restores what DEL cannot know without its records; may be nil
+	Except     map[string]string // cells of TestKernelDelMatrix that there cannot be, and why
+}
+
+// Need skips the test where the kernel lacks what the plugin, or that of After, needs.
+func (p Plugin) Need(t testing.TB) {
+	t.Helper()
+	if p.Kind != nil {
+		kerneltest.NeedKind(t, p.Feature, p.Kind)
+	}
+	if p.Probe != nil {
+		p.Probe(t)
+	}
+	if p.After != "" {
+		Plugins[p.After].Need(t)
+	}
+}
+
+// Furnish is Prepare of the plugin of After and of this one.
+func (p Plugin) Furnish(h *Host) {
+	h.T.Helper()
+	if p.After != "" {
+		Plugins[p.After].Furnish(h)
+	}
+	if p.Prepare != nil {
+		p.Prepare(h)
+	}
+}
+
+// Below is TakeAway of this plugin, or of that of After; nil: there is none.
+func (p Plugin) Below() func(*Host) {
+	if p.TakeAway == nil && p.After != "" {
+		return Plugins[p.After].Below()
+	}
+	return p.TakeAway
+}
+
+// Excuse is why there cannot be a cell; empty: it can be. That of After counts as well for what
+// is below.
+func (p Plugin) Excuse(cell string) string {
+	if why := p.Except[cell]; why != "" || cell != BelowMissing || p.After == "" || p.TakeAway != nil {
+		return why
+	}
+	return Plugins[p.After].Excuse(cell)
+}
+
+// BelowMissing is the cell of TestKernelDelMatrix that TakeAway is for.
+const BelowMissing = "below missing"
+
+// Alone is Except of a plugin without TakeAway.
+var Alone = map[string]string{BelowMissing: "the attachment depends on no link of the host that is not its own"}
+
+const unplugged = "hardware that is gone from the container, and not back, is gone from the host: see below missing"
+
+// IPAM is an ipam configuration with IPv4 addresses.
+const IPAM = `"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24"}`
+
+// Plain is the configuration of a network with a plugin's Keys. One that makes the interface has
+// [IPAM], unless its Keys have ipam.
+func Plain(plugin, network string) string {
+	keys := Plugins[plugin].Keys
+	if Makes(plugin) && !strings.Contains(keys, `"ipam"`) {
+		keys = join(keys, IPAM)
+	}
+	return "{" + join(fmt.Sprintf(`"cniVersion":"1.1.0","name":%q,"type":%q`, network, plugin), keys) + "}"
+}
+
+// join joins members of an object; the second ones may be none.
+func join(members, more string) string {
+	if members == "" || more == "" {
+		return members + more
+	}
+	return members + "," + more
+}
+
+// OnlyAddresses reports whether a plugin makes and changes no interface: it is the IPAM plugin of
+// its own configuration.
+func OnlyAddresses(plugin string) bool {
+	return strings.Contains(Plugins[plugin].Keys, `"ipam":{"type":"`+plugin+`"`)
+}
+
+// Makes reports whether a plugin makes the interface, or moves it into the container.
+func Makes(plugin string) bool {
+	return Plugins[plugin].After == "" && plugin != "loopback" && !OnlyAddresses(plugin)
+}
+
+// All are Confs, Single, and if there is none of both the configuration with Keys.
+func All(plugin string) (confs, single map[string]string) {
+	p := Plugins[plugin]
+	switch plain := map[string]string{"keys": Plain(plugin, "demo")}; {
+	case len(p.Confs)+len(p.Single) > 0:
+		return p.Confs, p.Single
+	case p.Other != "":
+		return nil, plain
+	default:
+		return plain, nil
+	}
 }
 
 // Ranges is an ipam configuration with addresses of both families.
@@ -40,63 +153,170 @@ const PtpConf = `{"cniVersion":"1.1.0","name":"demo","type":"ptp","ipMasq":true,
 // BothLimits are keys of bandwidth.
 const BothLimits = `"ingressRate":8000000,"egressRate":8000000`
 
-// Plugins are the plugins that make or change interfaces.
+// Plugins has an entry for each plugin. What the tests of one alone need is not here.
 var Plugins = map[string]Plugin{
-	"bridge": {Need: NeedBridge, Confs: map[string]string{
-		"gateway": Conf("bridge", `"bridge":"br0","isDefaultGateway":true,"ipMasq":true,"macspoofchk":true,"hairpinMode":true,"portIsolation":true,"mtu":1400,`+
-			Ranges+`,"routes":[{"dst":"10.9.0.0/16","mtu":1300,"priority":5}]}`),
-		"layer 2": Conf("bridge", `"bridge":"br0","promiscMode":true`),
-	}},
-	"ptp": {Confs: map[string]string{
-		"routes": Conf("ptp", `"ipMasq":true,"mtu":1400,`+Ranges+`,"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"},{"dst":"10.9.0.0/16","mtu":1300,"priority":5}]}`),
-	}},
-	"macvlan": child(Plugin{
-		Need: needKind("CONFIG_MACVLAN", rtnl.Macvlan{}), Kind: rtnl.Macvlan{}, Keys: `,"master":"up0","bcqueuelen":77,"mac":"02:00:00:00:00:05"`,
-		Confs: map[string]string{"bridge": ChildConf("macvlan", `,"master":"up0"`), "layer 2": Conf("macvlan", `"master":"up0"`)},
-		Single: map[string]string{"passthru": Conf("macvlan", `"master":"up0","mode":"passthru","mac":"02:00:00:00:00:06",`+
-			Ranges+`,"routes":[{"dst":"fd00:9::/64"}]}`)},
-	}, "macvlan"),
-	"ipvlan": child(Plugin{
-		Need: needKind("CONFIG_IPVLAN", rtnl.Ipvlan{}), Kind: rtnl.Ipvlan{}, Keys: `,"master":"up0"`,
-		Confs: map[string]string{"l3s": ChildConf("ipvlan", `,"master":"up0","mode":"l3s","flag":"private"`)},
-	}, "ipvlan"),
-	"vlan": child(Plugin{
-		Need: needKind("CONFIG_VLAN_8021Q", rtnl.Vlan{ID: 7}), Kind: rtnl.Vlan{ID: 7}, Keys: `,"master":"up0","vlanId":42`,
-		Single: map[string]string{"mac": ChildConf("vlan", `,"master":"up0","vlanId":4094,"mtu":1400,"mac":"02:00:00:00:00:07"`)},
-	}, "vlan"),
-	"dummy": child(Plugin{
-		Need: needKind("CONFIG_DUMMY", rtnl.Dummy{}), Kind: rtnl.Dummy{},
-		Confs: map[string]string{"both families": Conf("dummy", Ranges+`,"routes":[{"dst":"fd00:9::/64"}]}`)},
-	}, "dummy"),
-	"tap": {Need: NeedTap, Confs: map[string]string{
-		"all keys": Conf("tap", `"multiQueue":true,"mtu":1400,"owner":1,"group":2,`+Ranges+`,"routes":[{"dst":"0.0.0.0/0"}]}`),
-	}},
-	"host-device": {Prepare: func(h *Host) { h.NIC("nic0") }, Single: map[string]string{"nic0": DeviceConf("nic0")}},
-	"flannel": {Need: NeedBridge, Prepare: func(h *Host) { h.SubnetEnv() }, Confs: map[string]string{
-		"bridge": FlannelConf,
+	"bridge": {
+		Keys: `"bridge":"br0","isGateway":true,"ipMasq":true`, Feature: "CONFIG_BRIDGE", Probe: NeedBridge, TakeAway: dropLinks("br0"),
+		Confs: map[string]string{
+			"gateway": Conf("bridge", `"bridge":"br0","isDefaultGateway":true,"ipMasq":true,"macspoofchk":true,"hairpinMode":true,"portIsolation":true,"mtu":1400,`+
+				Ranges+`,"routes":[{"dst":"10.9.0.0/16","mtu":1300,"priority":5}]}`),
+			"layer 2": Conf("bridge", `"bridge":"br0","promiscMode":true`),
+		},
+		Invalid: []string{`"mtu":-1`, `"mtu":"x"`, `"mtu":1e99`, `"mtu":67`, `"vlan":4095`, `"vlan":1.5`, `"hairpinMode":1`, `"isGateway":"yes"`,
+			`"vlanTrunk":{}`, `"vlanTrunk":[{"minID":9,"maxID":1}]`, `"ipMasqBackend":"x"`, `"bridge":1`},
+	},
+	"ptp": {
+		Except: Alone,
+		Confs: map[string]string{
+			"routes": Conf("ptp", `"ipMasq":true,"mtu":1400,`+Ranges+`,"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"},{"dst":"10.9.0.0/16","mtu":1300,"priority":5}]}`),
+		},
+		Invalid: []string{`"mtu":-1`, `"mtu":67`, `"mtu":1e99`, `"ipMasq":"yes"`, `"ipMasqBackend":"x"`, `"ipam":{}`, `"mac":"x"`, `"runtimeConfig":{"mac":"01:00:00:00:00:00"}`},
+	},
+	"macvlan": child("macvlan", Plugin{
+		Keys:    `"master":"up0","mode":"private","bcqueuelen":77`,
+		Feature: "CONFIG_MACVLAN", Kind: rtnl.Macvlan{}, TakeAway: dropLinks("up0"),
+		Confs: map[string]string{"bridge": ChildConf("macvlan", `"master":"up0"`), "layer 2": Conf("macvlan", `"master":"up0"`)},
+		Single: map[string]string{
+			"mac":      ChildConf("macvlan", `"master":"up0","bcqueuelen":77,"mac":"02:00:00:00:00:05"`),
+			"passthru": Conf("macvlan", `"master":"up0","mode":"passthru","mac":"02:00:00:00:00:06",`+Ranges+`,"routes":[{"dst":"fd00:9::/64"}]}`),
+		},
+		Invalid: []string{`"mode":"x"`, `"mode":1`, `"mtu":-1`, `"mtu":1e99`, `"master":1`, `"master":"a/b"`, `"bcqueuelen":-1`, `"linkInContainer":1`},
+	}),
+	"ipvlan": child("ipvlan", Plugin{
+		Keys: `"master":"up0"`, Feature: "CONFIG_IPVLAN", Kind: rtnl.Ipvlan{}, TakeAway: dropLinks("up0"),
+		Confs:   map[string]string{"l3s": ChildConf("ipvlan", `"master":"up0","mode":"l3s","flag":"private"`)},
+		Invalid: []string{`"mode":"x"`, `"mode":"L2"`, `"flag":"x"`, `"flag":1`, `"mtu":67`, `"master":".."`},
+	}),
+	"vlan": child("vlan", Plugin{
+		Keys: `"master":"up0","vlanId":42`, Other: `"vlanId":43`, Feature: "CONFIG_VLAN_8021Q", Kind: rtnl.Vlan{ID: 7}, TakeAway: dropLinks("up0"),
+		Single:  map[string]string{"mac": ChildConf("vlan", `"master":"up0","vlanId":4094,"mtu":1400,"mac":"02:00:00:00:00:07"`)},
+		Invalid: []string{`"vlanId":5000`, `"vlanId":4095`, `"vlanId":-1`, `"vlanId":"x"`, `"master":""`, `"master":null`, `"ipam":{}`},
+	}),
+	"dummy": child("dummy", Plugin{
+		Feature: "CONFIG_DUMMY", Kind: rtnl.Dummy{}, Except: Alone,
+		Confs:   map[string]string{"both families": Conf("dummy", Ranges+`,"routes":[{"dst":"fd00:9::/64"}]}`)},
+		Invalid: []string{`"mac":"x"`, `"ipam":{}`, `"mac":1`, `"runtimeConfig":{"mac":"01:00:00:00:00:00"}`},
+	}),
+	"tap": {
+		Feature: "CONFIG_TUN", Probe: NeedTap, Except: Alone,
+		Confs: map[string]string{
+			"all keys": Conf("tap", `"multiQueue":true,"mtu":1400,"owner":1,"group":2,`+Ranges+`,"routes":[{"dst":"0.0.0.0/0"}]}`),
+		},
+		Invalid: []string{`"mtu":-1`, `"mtu":67`, `"owner":-1`, `"owner":"root"`, `"group":4294967295`, `"multiQueue":1`, `"bridge":"../x"`, `"bridge":"none"`,
+			`"selinuxContext":"a\u0000b"`, `"selinuxContext":"a\nb"`},
+	},
+	"host-device": {
+		Keys: `"device":"card1","dataDir":"$DIR/devices"`, Other: `"device":"card2"`, Hardware: true,
+		Prepare: cards, TakeAway: dropLinks("wire-nic0", "wire1", "wire2"),
+		Single: map[string]string{"nic0": DeviceConf("nic0")},
+		Invalid: []string{`"pciBusID":"x"`, `"device":"a/b"`, `"device":"none"`, `"device":""`, `"device":null,"hwaddr":"x"`, `"device":null,"kernelpath":"/etc"`,
+			`"device":null,"kernelpath":"/sys/devices/../../etc"`, `"device":null,"pciBusID":"../x"`, `"device":null,"pciBusID":"0000:00:1f.9"`,
+			`"device":null,"runtimeConfig":{"deviceID":"../../x"}`, `"dataDir":"x"`},
+		Except: map[string]string{
+			"link missing": unplugged, "link and prevResult missing": unplugged,
+			"namespace empty, container alive": "only the container can reach what is in it",
+		},
+	},
+	"flannel": {
+		Keys:    `"subnetFile":"$DIR/subnet.env","dataDir":"$DIR/subnets","delegate":{"bridge":"br0"},"ipam":{"dataDir":"$DIR"}`,
+		Feature: "CONFIG_BRIDGE", Probe: NeedBridge, Prepare: func(h *Host) { h.SubnetEnv() }, TakeAway: dropLinks("br0"),
+		Confs:   map[string]string{"bridge": FlannelConf},
+		Invalid: []string{`"delegate":{"name":"x"}`, `"delegate":1`, `"delegate":{"ipam":{}}`, `"delegate":{"type":"../x"}`, `"dataDir":"x"`, `"subnetFile":1`},
+	},
+	"loopback": {Ready: loDown, Except: map[string]string{
+		BelowMissing: Alone[BelowMissing], "link missing": "lo cannot be deleted", "invalid configuration": "it has no keys",
 	}},
 
-	"portmap": {After: "bridge", Single: map[string]string{
-		"both protocols": Conf("portmap", `"dataDir":"$DIR/portmap","runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80},
+	"host-local": {
+		Keys: IPAM, Except: Alone,
+		Invalid: []string{`"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"x"}`,
+			`"ipam":{"type":"host-local"}`, `"ipam":{"type":"host-local","subnet":"10.1.0.0"}`, `"ipam":{"type":"host-local","subnet":5}`,
+			`"ipam":{"type":"host-local","subnet":"10.1.0.0/31"}`, `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","rangeStart":"10.2.0.1"}`,
+			`"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"10.1.0.0/16"}]]}`, `"ipam":{"type":"host-local","ranges":[[null]]}`,
+			`"ipam":{"type":"host-local","subnet":"10.1.0.0/24","routes":[null]}`, `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","routes":[{"dst":"10.3.0.0/24","gw":"fd00::1"}]}`,
+			`"ipam":{"type":"host-local","subnet":"10.1.0.0/24","routes":[{"dst":"10.3.0.0/24","mtu":67}]}`, `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","routes":[{"dst":""}]}`},
+	},
+	"static": {
+		Keys: `"ipam":{"type":"static","addresses":[{"address":"10.1.0.2/24"}]}`, Idle: true, Except: Alone,
+		Invalid: []string{`"ipam":{"type":"static","addresses":[{"address":"x"}]}`,
+			`"ipam":{"type":"static","addresses":[{"address":"10.1.0.2"}]}`, `"ipam":{"type":"static","addresses":[{}]}`, `"ipam":{"type":"static","addresses":[null]}`,
+			`"ipam":{"type":"static","addresses":[{"address":"10.1.0.2/24","gateway":"x"}]}`, `"ipam":{"type":"static","routes":[{"dst":"x"}]}`,
+			`"ipam":{"type":"static","routes":[{"dst":"10.3.0.0/24","gw":"fd00::1"}]}`, `"ipam":{"type":"static","routes":[{"dst":"fd03::/64","gw":"10.1.0.1"}]}`,
+			`"ipam":{"type":"static","routes":[{"dst":"10.3.0.0/24","mtu":67}]}`, `"ipam":{"type":"static","routes":[{"dst":"10.3.0.0/24","mtu":65536}]}`,
+			`"ipam":{"type":"static","dns":{"nameservers":["x"]}}`, `"args":{"cni":{"ips":["x"]}}`},
+	},
+	"dhcp": { // what it changes its daemon does, which test/e2e starts
+		Keys: `"ipam":{"type":"dhcp","daemonSocketPath":"$DIR/dhcp.sock"}`, After: "bridge", Idle: true,
+		Invalid: []string{`"ipam":{"type":"dhcp","daemonSocketPath":"$DIR/dhcp.sock","priority":-1}`,
+			`"ipam":{"type":"dhcp","daemonSocketPath":"x.sock"}`, `"ipam":{"type":"dhcp","daemonSocketPath":"/a\u0000b"}`, `"ipam":{"type":"dhcp","priority":-1}`,
+			`"ipam":{"type":"dhcp","provide":[{"option":"x"}]}`, `"ipam":{"type":"dhcp","provide":{}}`, `"ipam":{"type":"dhcp","request":[{"option":"256"}]}`,
+			`"ipam":{"type":"dhcp","request":[{"option":53}]}`, `"ipam":{"type":"dhcp","ipv4":false}`, `"ipam":{"type":"dhcp","ipv6":"yes"}`},
+	},
+
+	"portmap": {
+		Keys:  `"dataDir":"$DIR/ports","runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`,
+		Other: `"runtimeConfig":{"portMappings":[{"hostPort":8081,"containerPort":80}]}`, After: "bridge",
+		Single: map[string]string{
+			"both protocols": Conf("portmap", `"dataDir":"$DIR/portmap","runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80},
 			{"hostPort":8080,"containerPort":80,"protocol":"udp"}]}`),
-	}},
-	"firewall": {After: "bridge", Confs: map[string]string{"isolated": Conf("firewall", `"ingressPolicy":"isolated"`)}},
-	"bandwidth": {After: "ptp", Need: NeedShaping, Confs: map[string]string{
-		"both directions": Conf("bandwidth", `"dataDir":"$DIR/bandwidth",`+BothLimits),
-	}},
-	"tuning": {After: "bridge", Confs: map[string]string{
-		"all attributes": Conf("tuning", `"dataDir":"$DIR/tuning","mac":"02:00:00:00:00:AA","promisc":true,"mtu":1300,"allmulti":true,"txQLen":77,
+		},
+		Invalid: []string{`"runtimeConfig":{"portMappings":[{"hostPort":70000}]}`, `"runtimeConfig":1`, `"runtimeConfig":{"portMappings":{}}`, `"runtimeConfig":{"portMappings":[1]}`,
+			`"runtimeConfig":{"portMappings":[{"hostPort":70000,"containerPort":1}]}`, `"runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":0}]}`,
+			`"runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":1,"hostIP":"::1%eth0"}]}`,
+			`"runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":1,"protocol":"icmp"}]}`,
+			`"markMasqBit":32`, `"conditionsV4":"x"`, `"conditionsV4":["--jump","ACCEPT"]`, `"backend":"x"`, `"snat":"x"`},
+		Unrecorded: func(h *Host) { h.NoError(h.NS.SetSysctl("net/ipv4/conf/br0/route_localnet", "0")) },
+	},
+	"firewall": {
+		Keys: `"ingressPolicy":"isolated"`, After: "bridge",
+		Invalid: []string{`"ingressPolicy":"x"`, `"backend":"x"`, `"iptablesAdminChainName":"a b"`, `"iptablesAdminChainName":"$(reboot)"`, `"firewalldZone":1`, `"backend":"firewalld","dbusSocket":"x"`},
+	},
+	"bandwidth": {
+		Keys:  `"dataDir":"$DIR/bandwidth","runtimeConfig":{"bandwidth":{"ingressRate":8000000,"egressRate":8000000}}`,
+		After: "ptp", Feature: "CONFIG_IFB", Probe: NeedShaping,
+		Confs: map[string]string{"both directions": Conf("bandwidth", `"dataDir":"$DIR/bandwidth",`+BothLimits)},
+		Invalid: []string{`"latency":-1`, `"runtimeConfig":{"bandwidth":{"ingressRate":-1}}`, `"runtimeConfig":{"bandwidth":{"ingressRate":7}}`,
+			`"runtimeConfig":{"bandwidth":{"ingressBurst":8}}`, `"runtimeConfig":{"bandwidth":{"egressRate":8,"egressBurst":1e99}}`,
+			`"runtimeConfig":{"bandwidth":{"egressRate":8,"egressBurst":34359738368}}`, `"runtimeConfig":{"bandwidth":[]}`, `"latency":10001`},
+	},
+	"tuning": {
+		Keys: `"dataDir":"$DIR/tuning","mtu":1400`, After: "bridge", Args: true,
+		Confs: map[string]string{
+			"all attributes": Conf("tuning", `"dataDir":"$DIR/tuning","mac":"02:00:00:00:00:AA","promisc":true,"mtu":1300,"allmulti":true,"txQLen":77,
 			"sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1"}`),
-	}},
-	"sbr": {After: "bridge", Ready: secondLink, Confs: map[string]string{
-		"plain":    Conf("sbr", `"dataDir":"$DIR/sbr"`),
-		"gateways": Conf("sbr", `"dataDir":"$DIR/sbr","gateways":["10.1.0.99"]`),
-		"hints":    Conf("sbr", `"dataDir":"$DIR/sbr","addSourceHints":true`),
-		"table":    Conf("sbr", `"dataDir":"$DIR/sbr","table":500`),
-	}},
-	"vrf": {After: "bridge", Need: needKind("CONFIG_NET_VRF", rtnl.VRF{Table: 9}), Ready: HadVRF, Confs: map[string]string{
-		"blue": Conf("vrf", `"dataDir":"$DIR/vrf","vrfname":"blue"`),
-	}},
+		},
+		Invalid: []string{`"mtu":"x"`, `"mtu":-1`, `"mtu":4294967297`, `"txQLen":-1`, `"promisc":1`, `"sysctl":[]`, `"sysctl":{"net.ipv4.x":[]}`,
+			`"sysctl":{"kernel.panic":"1"}`, `"sysctl":{"net/../kernel/panic":"1"}`,
+			`"sysctl":{"net.ipv4/../../../kernel/panic":"1"}`, `"sysctl":{"/net/ipv4/ip_forward":"1"}`, `"sysctl":{"net/ipv4/a\u0000b":"1"}`,
+			`"mac":"00:00"`, `"mac":5`, `"args":{"cni":{"mtu":"x"}}`},
+	},
+	"sbr": {
+		Keys: `"dataDir":"$DIR/sbr","gateways":["10.1.0.1"]`, After: "bridge", Ready: secondLink,
+		Confs: map[string]string{
+			"plain":    Conf("sbr", `"dataDir":"$DIR/sbr"`),
+			"gateways": Conf("sbr", `"dataDir":"$DIR/sbr","gateways":["10.1.0.99"]`),
+			"hints":    Conf("sbr", `"dataDir":"$DIR/sbr","addSourceHints":true`),
+			"table":    Conf("sbr", `"dataDir":"$DIR/sbr","table":500`),
+		},
+		Invalid: []string{`"table":-1`, `"table":0`, `"table":2147483648`, `"table":"x"`, `"gateways":["x"]`, `"gateways":["10.1.0.1","10.1.0.2"]`, `"gateways":["224.0.0.1"]`, `"gateways":["fe80::1%eth0"]`},
+		Except: map[string]string{
+			"link and prevResult missing": "nothing tells which addresses were those of the attachment; a rule is left in the container alone",
+		},
+	},
+	"vrf": {
+		Keys: `"dataDir":"$DIR/vrf","vrfname":"blue"`, After: "bridge", Ready: HadVRF, Feature: "CONFIG_NET_VRF", Kind: rtnl.VRF{Table: 9},
+		Invalid: []string{`"vrfname":"a/b"`, `"vrfname":""`, `"vrfname":".."`, `"vrfname":"longer than a name"`, `"table":255`, `"table":-1`, `"table":2147483648`},
+	},
+}
+
+// dropLinks returns a TakeAway that deletes links.
+func dropLinks(names ...string) func(*Host) {
+	return func(h *Host) {
+		h.T.Helper()
+		for _, name := range names {
+			h.NoError(kerneltest.Dial(h.T, h.NS).DelLink(name))
+		}
+	}
 }
 
 // Conf is a configuration of network demo with a plugin's own keys.
@@ -104,9 +324,9 @@ func Conf(plugin, keys string) string {
 	return `{"cniVersion":"1.1.0","name":"demo","type":"` + plugin + `",` + keys + `}`
 }
 
-// child completes the descriptor of a plugin with Kind.
-func child(p Plugin, name string) Plugin {
-	p.Prepare = func(h *Host) { h.Segment() }
+// child completes the descriptor of a plugin whose link has no part on the host.
+func child(name string, p Plugin) Plugin {
+	p.Child, p.Prepare = true, func(h *Host) { h.Segment() }
 	if p.Single == nil {
 		p.Single = map[string]string{}
 	}
@@ -117,12 +337,21 @@ func child(p Plugin, name string) Plugin {
 // ChildConf is a configuration with IPv4 addresses, which need no waiting, for a host with
 // [Host.Segment].
 func ChildConf(plugin, keys string) string {
-	return fmt.Sprintf(`{"cniVersion":"1.1.0","name":"demo","type":%q%s,"ipam":{"type":"host-local","dataDir":"$DIR","resolvConf":"$DIR/resolv.conf",
-		"subnet":"10.1.0.0/24","routes":[{"dst":"10.9.0.0/16","gw":"10.1.0.1","mtu":1300}]}}`, plugin, keys)
+	return fmt.Sprintf(`{"cniVersion":"1.1.0","name":"demo","type":%q,%s}`, plugin, join(keys,
+		`"ipam":{"type":"host-local","dataDir":"$DIR","resolvConf":"$DIR/resolv.conf",
+		"subnet":"10.1.0.0/24","routes":[{"dst":"10.9.0.0/16","gw":"10.1.0.1","mtu":1300}]}`))
 }
 
-// Children are the plugins with a Kind.
-func Children() []string { return []string{"dummy", "ipvlan", "macvlan", "vlan"} }
+// Children are the plugins whose link has no part on the host.
+func Children() (names []string) {
+	for name, p := range Plugins {
+		if p.Child {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
 
 // FlannelConf is a flannel network for a host with [Host.SubnetEnv].
 const FlannelConf = `{"cniVersion":"1.1.0","name":"demo","type":"flannel","subnetFile":"$DIR/subnet.env","dataDir":"$DIR/flannel",
@@ -157,15 +386,43 @@ func (h *Host) NIC(name string) *rtnl.Link {
 	return kerneltest.Link(h.T, c, name)
 }
 
+// cards adds nic0, and card1 and card2, of which nothing is lost when there is no record.
+func cards(h *Host) {
+	h.T.Helper()
+	h.NIC("nic0")
+	c := kerneltest.Dial(h.T, h.NS)
+	for _, n := range []string{"1", "2"} {
+		h.NoError(c.AddLink(rtnl.LinkSpec{Name: "card" + n, Peer: &rtnl.LinkSpec{Name: "wire" + n}}))
+	}
+}
+
 // secondLink adds a link in the network that bridge gives addresses of, whose routes sbr must leave.
 func secondLink(t *testing.T, c Container) {
 	t.Helper()
-	conn := kerneltest.Dial(t, c.NS)
-	l, err := conn.CreateLink(rtnl.LinkSpec{Name: "eth1", Up: true, Peer: &rtnl.LinkSpec{Name: "peer1", Up: true}})
-	for _, addr := range []string{"10.1.0.200/24", "fd00:1::200/64"} {
-		if err == nil {
-			err = conn.AddAddr(l.Index, rtnl.Addr{Prefix: netip.MustParsePrefix(addr), NoDAD: true})
+	c.brief(t, func(conn *rtnl.Conn) error {
+		l, err := conn.CreateLink(rtnl.LinkSpec{Name: "eth1", Up: true, Peer: &rtnl.LinkSpec{Name: "peer1", Up: true}})
+		for _, addr := range []string{"10.1.0.200/24", "fd00:1::200/64"} {
+			if err == nil {
+				err = conn.AddAddr(l.Index, rtnl.Addr{Prefix: netip.MustParsePrefix(addr), NoDAD: true})
+			}
 		}
+		return err
+	})
+}
+
+// loDown sets lo down, which is the first link of all.
+func loDown(t *testing.T, c Container) {
+	t.Helper()
+	c.brief(t, func(conn *rtnl.Conn) error { return conn.SetLink(1, rtnl.LinkChange{Up: new(false)}) })
+}
+
+// brief uses a socket in the container's namespace that does not outlive the call: an open one
+// keeps a namespace from ending.
+func (c Container) brief(t *testing.T, fn func(*rtnl.Conn) error) {
+	t.Helper()
+	conn, err := rtnl.Dial(c.NS)
+	if err == nil {
+		err = errors.Join(fn(conn), conn.Close())
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -176,13 +433,12 @@ func secondLink(t *testing.T, c Container) {
 // never deletes.
 func HadVRF(t *testing.T, c Container) {
 	t.Helper()
-	conn := kerneltest.Dial(t, c.NS)
-	kerneltest.Need(t, "CONFIG_NET_VRF", func() error {
-		return conn.AddLink(rtnl.LinkSpec{Name: "first", Kind: rtnl.VRF{Table: 9}})
+	c.brief(t, func(conn *rtnl.Conn) error {
+		kerneltest.Need(t, "CONFIG_NET_VRF", func() error {
+			return conn.AddLink(rtnl.LinkSpec{Name: "first", Kind: rtnl.VRF{Table: 9}})
+		})
+		return conn.DelLink("first")
 	})
-	if err := conn.DelLink("first"); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // NeedBridge skips the test where the kernel has no bridges.
@@ -211,8 +467,4 @@ func NeedShaping(t testing.TB) {
 		return c.Do(rtnl.NewTBF(ifb.Index, rtnl.TBF{Rate: 1000, Burst: 2000, Limit: 2000}),
 			rtnl.NewIngress(ifb.Index), rtnl.NewRedirect(ifb.Index, ifb.Index))
 	})
-}
-
-func needKind(feature string, kind rtnl.Kind) func(testing.TB) {
-	return func(t testing.TB) { t.Helper(); kerneltest.NeedKind(t, feature, kind) }
 }

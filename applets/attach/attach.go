@@ -45,7 +45,7 @@ type Interface[P any] struct {
 	NoNetdev func(P) bool
 
 	Validate  func(P) error                                 // the configuration alone; errors have code 7
-	Claims    func(P) spec.Claims                           // of a configuration that is valid
+	Resources func(P) spec.Resources                        // of a configuration that is valid
 	Create    Step[P]                                       // makes the link, down, in op.NS, named IfName, and sets op.Link
 	Resolve   Step[P]                                       // addresses known, nothing set: gateways and routes of op.Result
 	Configure Step[P]                                       // addresses, routes, up; nil: [Op.Configure]
@@ -104,7 +104,7 @@ func Verbs[C any](plugin Interface[*C]) spec.Verbs {
 }
 
 // validate is what ADD checks before it opens anything, and what its IPAM plugin does.
-func (p *Interface[P]) validate(r *spec.Request) (claims spec.Claims, err error) {
+func (p *Interface[P]) validate(r *spec.Request) (resources spec.Resources, err error) {
 	c, err := p.conf(r)
 	if err == nil && p.IPAM != Chained { // the addresses may be those of prevResult
 		err = checkAddressed(r, p.IPAM)
@@ -113,13 +113,13 @@ func (p *Interface[P]) validate(r *spec.Request) (claims spec.Claims, err error)
 		_, err = r.MAC()
 	}
 	if err == nil && r.Net.IPAM.Type != "" {
-		claims, err = r.Validate(r.Net.IPAM.Type)
+		resources, err = r.Validate(r.Net.IPAM.Type)
 	}
-	if err == nil && p.Claims != nil {
-		own := p.Claims(c)
-		claims.Link, claims.Routed = own.Link, own.Routed
+	if err == nil && p.Resources != nil {
+		own := p.Resources(c)
+		resources.Link, resources.Routed = own.Link, own.Routed
 	}
-	return claims, err
+	return resources, err
 }
 
 // conf decodes and checks the plugin's configuration.

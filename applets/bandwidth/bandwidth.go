@@ -40,7 +40,7 @@ its own queue. What the container sends is queued on an IFB named bwp and 12 hex
 		Since: spec.V030,
 		Add:   add, Check: check, Del: del, Status: status, GC: gc,
 		Restore: restore,
-		Chained: true, Validate: validate,
+		Chained: true, Validate: spec.ValidateBy(readPlan),
 	},
 }
 
@@ -88,12 +88,6 @@ type plan struct {
 // empty reports whether nothing is limited, as for most containers of a network with the
 // plugin in its list.
 func (p *plan) empty() bool { return p.ingress.rate == 0 && p.egress.rate == 0 }
-
-// validate is what ADD checks of the configuration alone.
-func validate(r *spec.Request) (spec.Claims, error) {
-	_, err := readPlan(r)
-	return spec.Claims{}, err
-}
 
 // readPlan decodes and checks the configuration. Errors have code 7.
 func readPlan(r *spec.Request) (*plan, error) {
@@ -223,8 +217,8 @@ func status(_ context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	if p.dir.NotDir() {
-		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", p.dir)
+	if err := p.dir.Ready(); err != nil {
+		return err
 	}
 	if err := probeShaping(); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "bandwidth: this kernel cannot shape traffic: %w", err)

@@ -53,7 +53,7 @@ mac                        string  random   address of the container-side veth
 runtimeConfig.dns (capability dns) replaces dns.
 Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.`,
 	Verbs: attach.Verbs(attach.Interface[*port]{
-		Kind: "veth", Validate: (*port).validate, Claims: (*port).claims,
+		Kind: "veth", Validate: (*port).validate, Resources: (*port).resources,
 		Create: createPort, Resolve: resolveGateways, Configure: configure, Setup: setup, Ready: ready,
 		Verify: verify, Describe: describe, Probe: probe,
 		Remove:  func(_ context.Context, op *attach.Op, _ *port) error { return op.RemoveVeth() },
@@ -118,13 +118,13 @@ func (c *conf) validate() error {
 	return errors.Join(c.CheckBackend(), c.validateVLANs())
 }
 
-// claims names the link that the gateway addresses are put on.
-func (c *port) claims() spec.Claims {
+// resources names the link that the gateway addresses are put on.
+func (c *port) resources() spec.Resources {
 	link := c.Bridge
 	if c.VLAN != 0 && c.IsGateway {
 		link = c.vlanGateway()
 	}
-	return spec.Claims{Link: link, Routed: c.IsGateway}
+	return spec.Resources{Link: link, Routed: c.IsGateway}
 }
 
 // createPort creates the bridge, if it is missing, and a veth pair whose host side is a port of it.

@@ -201,7 +201,7 @@ func probeGateway(r *spec.Request, c *port) error {
 		return err
 	}
 	defer host.Close()
-	link, err := host.Link(c.claims().Link)
+	link, err := host.Link(c.resources().Link)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // ADD makes it
 	}

@@ -213,9 +213,7 @@ func (c *call) setRunner() {
 	local := c.local()
 	c.runner = &chain.Runner{
 		Invoker: local, Cache: c.cache(), Path: c.path, KeepGoing: c.keepGoing, Retries: c.retries,
-		Warn: func(format string, args ...any) {
-			fmt.Fprintf(c.Stderr, "cni-exec: %s\n", fmt.Sprintf(format, args...))
-		},
+		Warn: c.warn,
 	}
 }
 
@@ -266,7 +264,7 @@ func (c *call) cached() *chain.List {
 	return nil
 }
 
-// cachedList returns the network as the first of its attachments was told; nil if it
+// cachedList returns the network as it was when the first of its attachments was added; nil if it
 // has none. podman's default network is in no file until it is changed, and
 // what podman lost in it has to go all the same.
 func (c *call) cachedList() *chain.List {
@@ -389,7 +387,7 @@ func (c *call) del(ctx context.Context) error {
 	return c.deleteUnused(ctx)
 }
 
-// check runs CHECK; that all is well is told by the exit code alone.
+// check runs CHECK; it prints nothing, the exit code is the answer.
 func (c *call) check(ctx context.Context) error {
 	l, err := c.load()
 	if err != nil {
@@ -411,7 +409,7 @@ func (c *call) get(ctx context.Context) error {
 	return c.print(l, res)
 }
 
-// status runs STATUS; that add would work is told by the exit code alone.
+// status runs STATUS; it prints nothing, the exit code is the answer.
 func (c *call) status(ctx context.Context) error {
 	l, err := c.load()
 	if err != nil {

@@ -165,11 +165,11 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// TestHintToRoot tells to be root only who is not.
+// TestHintToRoot: the hint to be root is for ordinary users alone.
 func TestHintToRoot(t *testing.T) {
 	c := &call{}
 	got := c.hint(fmt.Errorf("bring lo up: %w", os.ErrPermission), spec.CodeInternal)
-	if told := strings.Contains(got, "run it as root"); told != (os.Geteuid() != 0) {
+	if hint := strings.Contains(got, "run it as root"); hint != (os.Geteuid() != 0) {
 		t.Errorf("user %d gets the hint %q", os.Geteuid(), got)
 	}
 }

@@ -195,16 +195,12 @@ func usedPrefixes() ([]netip.Prefix, error) {
 		return nil, err
 	}
 	defer conn.Close()
-	links, err := conn.Links()
+	all, err := conn.AllAddrs()
 	if err != nil {
 		return nil, err
 	}
 	var used []netip.Prefix
-	for _, l := range links {
-		addrs, err := conn.Addrs(l.Index)
-		if err != nil {
-			return nil, err
-		}
+	for _, addrs := range all {
 		for _, a := range addrs {
 			used = append(used, a.Prefix)
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -39,8 +40,8 @@ type doctor struct {
 // An examined network is one with what its plugins say of their configuration.
 type examined struct {
 	*network
-	list   *chain.List // nil: its configuration is gone
-	claims spec.Claims
+	list      *chain.List // nil: its configuration is gone
+	resources spec.Resources
 }
 
 // doctor prints what is wrong with this host, and how to repair it. The exit code is 1 if
@@ -105,7 +106,7 @@ func (d *doctor) skip(check string, err error) {
 	d.untested = append(d.untested, check+": "+printable(err.Error()))
 }
 
-// readNetworks asks the plugins of each network for what they claim.
+// readNetworks asks the plugins of each network which resources they use.
 func (d *doctor) readNetworks() {
 	lists, _ := chain.Lists(d.confDir) // what is wrong with the others, lint says
 	for _, n := range d.knownNetworks(d.inv) {
@@ -119,12 +120,12 @@ func (d *doctor) readNetworks() {
 					continue
 				}
 				r.Warn = func(string, ...any) {}
-				claims, err := r.Validate(p.Type)
+				resources, err := r.Validate(p.Type)
 				if err != nil {
 					continue
 				}
-				e.claims.Link, e.claims.Routed = cmp.Or(e.claims.Link, claims.Link), e.claims.Routed || claims.Routed
-				e.claims.Ranges = append(e.claims.Ranges, claims.Ranges...)
+				e.resources.Link, e.resources.Routed = cmp.Or(e.resources.Link, resources.Link), e.resources.Routed || resources.Routed
+				e.resources.Ranges = append(e.resources.Ranges, resources.Ranges...)
 			}
 		}
 		d.networks = append(d.networks, e)
@@ -159,7 +160,7 @@ func (d *doctor) print() (int, error) {
 		_, err := d.writeJSON(struct {
 			Findings  []complaint `json:"findings"`
 			NotTested []string    `json:"notTested"`
-		}{append([]complaint{}, d.found...), append([]string{}, d.untested...)})
+		}{notNull(d.found), notNull(d.untested)})
 		return exit, err
 	}
 	for _, text := range d.untested {
@@ -197,7 +198,7 @@ func (d *doctor) checkConfigurations(context.Context) {
 	for _, f := range found {
 		counts[f.File]++
 	}
-	for _, file := range sortedKeys(counts) {
+	for _, file := range slices.Sorted(maps.Keys(counts)) {
 		d.complain("configuration", "cni-exec lint "+file, nil, "%s in %s", plural(counts[file], "mistake"), file)
 	}
 }
@@ -345,7 +346,7 @@ func (d *doctor) checkOrphans(context.Context) {
 			orphans[held[0].Owner.Network] += len(held)
 		}
 	}
-	for _, name := range sortedKeys(orphans) {
+	for _, name := range slices.Sorted(maps.Keys(orphans)) {
 		d.complain("orphaned elements", "cni-exec gc "+name+" --valid-live", nil,
 			"%s in table inet cnibox of attachments to %s that have neither a link nor an entry in %s", plural(orphans[name], "element"), name, d.inv.cache.Dir)
 	}

@@ -2,7 +2,6 @@ package cniexec
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -54,18 +53,18 @@ func (d *doctor) checkBlockers(context.Context) {
 	d.blockers = blockers
 	for _, b := range blockers {
 		for _, n := range d.networks {
-			if !n.claims.Routed || b.Asks && n.has("firewall") || b.Family == "ip6" && !n.serves(false) || b.Family == "ip" && !n.serves(true) {
+			if !n.resources.Routed || b.Asks && n.has("firewall") || b.Family == "ip6" && !n.serves(false) || b.Family == "ip" && !n.serves(true) {
 				continue
 			}
 			what := fmt.Sprintf("%s: chain %s of table %s %s drops what it does not accept, and no accept of another table overrules that", n.name, b.Chain, b.Family, b.Table)
 			switch {
-			case b.Table == "firewalld" && n.zoned():
-			case b.Table == "firewalld" && n.claims.Link != "":
-				d.complain("firewalld", "firewall-cmd --zone=trusted --add-interface="+n.claims.Link+" --permanent && firewall-cmd --reload", nil, "%s", what)
-			case n.claims.Link == "":
+			case b.Table == "firewalld" && n.list != nil && n.conf.zoned():
+			case b.Table == "firewalld" && n.resources.Link != "":
+				d.complain("firewalld", "firewall-cmd --zone=trusted --add-interface="+n.resources.Link+" --permanent && firewall-cmd --reload", nil, "%s", what)
+			case n.resources.Link == "":
 				d.complain("forward policy", letThrough(b, "veth*"), nil, "%s", what)
 			default:
-				d.complain("forward policy", letThrough(b, n.claims.Link), nil, "%s", what)
+				d.complain("forward policy", letThrough(b, n.resources.Link), nil, "%s", what)
 			}
 		}
 	}
@@ -85,33 +84,16 @@ func (e *examined) has(plugin string) bool { return slices.Contains(e.conf.types
 
 // serves reports whether the network gives addresses of a family, as far as is known.
 func (e *examined) serves(v4 bool) bool {
-	if len(e.claims.Ranges) == 0 {
+	if len(e.resources.Ranges) == 0 {
 		return true
 	}
-	for _, r := range e.claims.Ranges {
+	for _, r := range e.resources.Ranges {
 		if r.Subnet.Addr().Is4() == v4 {
 			return true
 		}
 	}
 	return false
 }
-
-// zoned reports whether the firewall plugin puts the addresses into a zone of firewalld.
-func (e *examined) zoned() bool {
-	if e.list == nil {
-		return false
-	}
-	for i := range e.list.Plugins {
-		var conf struct{ Backend string }
-		if e.list.Plugins[i].Type == "firewall" && json.Unmarshal(e.list.Plugins[i].Conf(), &conf) == nil && conf.Backend == "firewalld" {
-			return true
-		}
-	}
-	return false
-}
-
-// guards reports whether the ports of the network's bridge may use one MAC address only.
-func (c *netConf) guards() bool { return c.interfacePlugin().MACSpoofChk }
 
 // setting is a repair of a sysctl.
 func setting(key, value string) string {
@@ -122,7 +104,7 @@ func setting(key, value string) string {
 func (d *doctor) checkForwarding(context.Context) {
 	for i, key := range forwarding {
 		for _, n := range d.networks {
-			if sysctl(key) != "0" || !n.claims.Routed || !n.alive() || !n.serves(i == 0) || i == 1 && len(n.claims.Ranges) == 0 {
+			if sysctl(key) != "0" || !n.resources.Routed || !n.alive() || !n.serves(i == 0) || i == 1 && len(n.resources.Ranges) == 0 {
 				continue
 			}
 			d.complain("forwarding", setting(key, "1"), func(context.Context) error { return rtnl.Host().SetSysctl(key, "1") },
@@ -145,7 +127,7 @@ func (d *doctor) checkSettings(context.Context) {
 		published = published || slices.ContainsFunc(held, func(h nft.Holding) bool { return h.Kind == nft.KindPortMap })
 	}
 	for _, n := range d.networks {
-		link := n.claims.Link
+		link := n.resources.Link
 		if link == "" || published || d.inv.rules == nil {
 			continue
 		}
@@ -181,12 +163,12 @@ func (d *doctor) uplinks() (links []*rtnl.Link) {
 		return nil
 	}
 	defer conn.Close()
-	routes, err := conn.Routes(rtnl.RouteFilter{})
+	indexes, err := uplinks(conn)
 	if err != nil {
 		return nil
 	}
-	for _, r := range routes {
-		if l := d.inv.links.byIndex[r.Link]; r.Dst.Bits() == 0 && l != nil && !slices.Contains(links, l) {
+	for _, index := range indexes {
+		if l := d.inv.links.byIndex[index]; l != nil {
 			links = append(links, l)
 		}
 	}
@@ -200,8 +182,8 @@ func (d *doctor) checkMTU(context.Context) {
 		return
 	}
 	for _, n := range d.networks {
-		l := d.inv.links.byName[n.claims.Link]
-		if l == nil || !n.claims.Routed || l.MTU <= uplinks[0].MTU {
+		l := d.inv.links.byName[n.resources.Link]
+		if l == nil || !n.resources.Routed || l.MTU <= uplinks[0].MTU {
 			continue
 		}
 		d.complain("mtu", fmt.Sprintf("ip link set %s mtu %d    # and \"mtu\": %[2]d in %s", l.Name, uplinks[0].MTU, n.file), nil,

@@ -186,6 +186,10 @@ func (r *rehearsal) standIn(from, to *rtnl.NS, wanted func(*rtnl.Link) bool) err
 	if err != nil {
 		return err
 	}
+	addrs, err := old.AllAddrs()
+	if err != nil {
+		return err
+	}
 	conn, err := rtnl.Dial(to)
 	if err != nil {
 		return err
@@ -216,11 +220,7 @@ func (r *rehearsal) standIn(from, to *rtnl.NS, wanted func(*rtnl.Link) bool) err
 			return err
 		}
 		indexes[l.Index] = link.Index
-		addrs, err := old.Addrs(l.Index)
-		if err != nil {
-			return err
-		}
-		for _, a := range addrs {
+		for _, a := range addrs[l.Index] {
 			// A link-local one comes by itself, and one that is there is no loss.
 			_ = conn.AddAddr(link.Index, rtnl.Addr{Prefix: a.Prefix, Peer: a.Peer, NoDAD: true, NoPrefixRoute: a.NoPrefixRoute})
 		}
@@ -414,17 +414,17 @@ func lookAt(ns *rtnl.NS) (m made, err error) {
 	if err != nil {
 		return m, err
 	}
+	addrs, err := conn.AllAddrs()
+	if err != nil {
+		return m, err
+	}
 	names := map[uint32]string{}
 	for _, l := range links {
 		names[l.Index] = l.Name
 	}
 	for _, l := range links {
 		m.Links = append(m.Links, linkLine(&l, names))
-		addrs, err := conn.Addrs(l.Index)
-		if err != nil {
-			return m, err
-		}
-		for _, a := range addrs {
+		for _, a := range addrs[l.Index] {
 			if !a.Prefix.Addr().IsLinkLocalUnicast() { // each link has one that is up
 				m.Addresses = append(m.Addresses, a.Prefix.String()+" dev "+l.Name)
 			}
@@ -495,10 +495,7 @@ func (r *rehearsal) print(before, after [2]made) error {
 	for i := range after {
 		old := before[i].lists()
 		for j, list := range after[i].lists() {
-			*list = slices.DeleteFunc(*list, func(line string) bool { return slices.Contains(*old[j], line) })
-			if *list == nil {
-				*list = []string{}
-			}
+			*list = notNull(slices.DeleteFunc(*list, func(line string) bool { return slices.Contains(*old[j], line) }))
 		}
 	}
 	if r.output == outputJSON {
@@ -507,7 +504,7 @@ func (r *rehearsal) print(before, after [2]made) error {
 			Container made            `json:"container"`
 			NotDone   []string        `json:"notDone"`
 			Result    json.RawMessage `json:"result"`
-		}{after[0], after[1], append([]string{}, r.notes...), r.result})
+		}{after[0], after[1], notNull(r.notes), r.result})
 		return err
 	}
 	var out strings.Builder

@@ -56,9 +56,10 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	fs.SortFlags = false
 	of := func(verbs string, declare func()) {
 		declare()
+		annotations := map[string][]string{verbsKey: strings.Fields(verbs)}
 		fs.VisitAll(func(flag *pflag.Flag) {
-			if flag.Annotations == nil { // declared just now
-				flag.Annotations = map[string][]string{verbsKey: strings.Fields(verbs)}
+			if flag.Annotations == nil { // just declared
+				flag.Annotations = annotations
 			}
 		})
 	}
@@ -70,8 +71,6 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 		fs.VarP(&f.publish, "publish", "p", "`[IP:]HOST:CONTAINER[/tcp|udp|sctp]` publish a port, or a range: 8080-8090:80-90")
 		fs.BoolVar(&f.force, "force", false, "publish also ports on which this host listens")
 		fs.IntVar(&f.retries, "retries", 0, "`N` times to add again after \"try again later\"")
-	})
-	of("add run", func() {
 		fs.Var(&f.ips, "ip", "`[NET=]ADDR` of the interface, on the first network or on NET")
 		fs.Var(&f.macs, "mac", "`[NET=]ADDR` likewise")
 	})
@@ -272,7 +271,7 @@ func (f *flags) capabilities(s string) (caps map[string]json.RawMessage, err err
 // capPorts is the capability that --publish gives arguments to.
 const capPorts = "portMappings"
 
-// canPublish refuses --publish where no plugin of the networks would be told of it.
+// canPublish refuses --publish where no plugin of the networks would get it.
 // CAP_ARGS may hold what no plugin takes, as with libcni; a flag was given for this call.
 // The error has code 7.
 func (f *flags) canPublish(networks ...*chain.List) error {
@@ -334,6 +333,9 @@ func (p *publishedPorts) String() string { return "" }
 // Type is the name of the type, for pflag.
 func (p *publishedPorts) Type() string { return "PORT" }
 
+// protocols are those that have ports to publish.
+var protocols = []string{"tcp", "udp", "sctp"}
+
 // parsePublish reads [IP:]HOST:CONTAINER[/PROTOCOL], an IPv6 address in brackets. HOST and
 // CONTAINER are ports, or ranges of the same length.
 func parsePublish(s string) ([]publishedPort, error) {
@@ -349,7 +351,7 @@ func parsePublish(s string) ([]publishedPort, error) {
 	if p.HostIP != "" {
 		_, errs[2] = netip.ParseAddr(p.HostIP)
 	}
-	if !ok || errors.Join(errs[:]...) != nil || !slices.Contains([]string{"tcp", "udp", "sctp"}, strings.ToLower(p.Protocol)) {
+	if !ok || errors.Join(errs[:]...) != nil || !slices.Contains(protocols, strings.ToLower(p.Protocol)) {
 		return nil, errors.New("it must be [IP:]HOST:CONTAINER[/tcp|udp|sctp], with ports from 1 to 65535, or ranges of them")
 	}
 	if hostLast-p.HostPort != containerLast-p.ContainerPort {

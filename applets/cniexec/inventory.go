@@ -16,8 +16,6 @@ import (
 
 	"cnibox/chain"
 	"cnibox/internal/nsid"
-	"cnibox/internal/state"
-	"cnibox/ipam"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -162,109 +160,6 @@ func (v *inventory) age(a *entry) (time.Duration, bool) {
 		return 0, false
 	}
 	return age, true
-}
-
-// A netConf are the keys of a network's configuration that are looked at here; a plugin's own
-// decoding has them all.
-type netConf struct {
-	Name, CNIVersion string
-	Plugins          []pluginConf
-}
-
-// A pluginConf is that of one plugin.
-type pluginConf struct {
-	Type         string
-	Capabilities map[string]bool
-	Bridge       string
-	Master       string
-	IPMasq       bool
-	MACSpoofChk  bool
-	IPAM         ipamConf
-}
-
-// An ipamConf is what is read of the key "ipam".
-type ipamConf struct {
-	Type            string
-	DataDir         string
-	KeepAcrossBoots bool
-	ResolvConf      string
-	ipam.Range
-	Ranges []ipam.RangeSet
-}
-
-// interfacePlugin is the first plugin, which makes the interface.
-func (c *netConf) interfacePlugin() pluginConf {
-	if len(c.Plugins) == 0 {
-		return pluginConf{}
-	}
-	return c.Plugins[0]
-}
-
-// bridge is the name of the network's bridge; empty: it has none.
-func (c *netConf) bridge() string {
-	if p := c.interfacePlugin(); p.Type == "bridge" {
-		return cmp.Or(p.Bridge, "cni0")
-	}
-	return ""
-}
-
-// leases returns the data directory of the leases of a network with this configuration; empty:
-// host-local has none of it.
-func (c *netConf) leases(stateDir, network string) (dir string) {
-	p := c.interfacePlugin().IPAM
-	switch {
-	case p.Type != "host-local":
-		return ""
-	case p.DataDir != "":
-		return p.DataDir
-	}
-	dir, _ = state.LeaseDir(stateDir, network, p.KeepAcrossBoots)
-	return dir
-}
-
-// pools are the range sets of host-local; nil: none, or none that are valid.
-func (c *netConf) pools() (sets []ipam.RangeSet) {
-	p := c.interfacePlugin().IPAM
-	if p.Subnet.IsValid() {
-		sets = append(sets, ipam.RangeSet{p.Range})
-	}
-	for _, set := range p.Ranges {
-		sets = append(sets, slices.Clone(set))
-	}
-	if p.Type != "host-local" || ipam.Complete(sets, spec.Newest) != nil {
-		return nil
-	}
-	return sets
-}
-
-// types are those of the plugins, in their order.
-func (c *netConf) types() []string {
-	types := []string{}
-	for _, p := range c.Plugins {
-		types = append(types, p.Type)
-	}
-	return types
-}
-
-// readNetConf reads a list or a single configuration. Keys of the wrong type are left out: the
-// plugins report them.
-func readNetConf(doc []byte) *netConf {
-	var list struct {
-		Name, CNIVersion string
-		Plugins          []json.RawMessage
-	}
-	_ = json.Unmarshal(doc, &list)
-	if list.Plugins == nil {
-		list.Plugins = []json.RawMessage{doc}
-	}
-	c := &netConf{Name: list.Name, CNIVersion: list.CNIVersion}
-	for _, raw := range list.Plugins {
-		var p pluginConf
-		if _ = json.Unmarshal(raw, &p); p.Type != "" {
-			c.Plugins = append(c.Plugins, p)
-		}
-	}
-	return c
 }
 
 // conf is readNetConf, once for each text.

@@ -60,10 +60,7 @@ func routesOfHost() (routes []lint.HostRoute) {
 	if err != nil {
 		return nil
 	}
-	at := make(map[uint32]*rtnl.Link, len(links))
-	for i := range links {
-		at[links[i].Index] = &links[i]
-	}
+	at := indexLinks(links).byIndex
 	all, err := conn.Routes(rtnl.RouteFilter{})
 	if err != nil {
 		return nil

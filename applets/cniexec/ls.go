@@ -98,15 +98,22 @@ func (c *call) lsAttachments(v *inventory) (exit int, err error) {
 		if c.output == outputWide {
 			row = append(row, a.runtime(), a.ContainerID, a.NetNSPath())
 		}
+		rows = append(rows, row)
+	}
+	return c.list(s, columns, rows)
+}
+
+// list writes a table in which an empty cell is a dash; without rows it writes nothing.
+func (c *call) list(s screen, columns []column, rows [][]string) (exit int, err error) {
+	if len(rows) == 0 {
+		return exitOK, nil
+	}
+	for _, row := range rows {
 		for i := range row {
 			if row[i] == "" {
 				row[i] = "-"
 			}
 		}
-		rows = append(rows, row)
-	}
-	if len(rows) == 0 {
-		return exitOK, nil
 	}
 	return c.write(s.table(columns, rows))
 }
@@ -210,6 +217,14 @@ func (v *inventory) doc() inventoryDoc {
 
 func broken(b chain.Broken) brokenDoc { return brokenDoc{b.Name(), b.Err().Error()} }
 
+// notNull is a list that is not null in JSON.
+func notNull[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
+
 // docs makes a list that is never null.
 func docs[T, D any](list []T, doc func(T) D) []D {
 	all := make([]D, 0, len(list))
@@ -221,12 +236,11 @@ func docs[T, D any](list []T, doc func(T) D) []D {
 
 // attachment is one of the documents.
 func (v *inventory) attachment(a *entry) attachmentDoc {
-	same := func(s string) string { return s }
 	d := attachmentDoc{
 		Network: a.NetworkName, ContainerID: a.ContainerID, IfName: a.IfName, Name: a.name(), Runtime: a.runtime(), NetNS: a.NetNSPath(),
-		Addresses: docs(a.addresses(), func(p netip.Prefix) netip.Prefix { return p }), MAC: a.mac(), HostLink: a.hostLink, Bridge: a.conf.bridge(),
-		Ports: docs(a.ports, func(p publishedPort) publishedPort { return p }), Plugins: a.conf.types(), State: a.state,
-		Faults: docs(a.faults, same), File: a.File(),
+		Addresses: notNull(a.addresses()), MAC: a.mac(), HostLink: a.hostLink, Bridge: a.conf.bridge(),
+		Ports: notNull(a.ports), Plugins: a.conf.types(), State: a.state,
+		Faults: notNull(a.faults), File: a.File(),
 	}
 	if !a.since.IsZero() {
 		since := a.since.UTC().Truncate(time.Second)
@@ -384,7 +398,7 @@ func (n *network) doc(pools []pool) networkDoc {
 func (p pool) doc() poolDoc {
 	const exact = 1<<53 - 1 // what numbers of JSON are read as without loss
 	return poolDoc{docs(p.set, func(r ipam.Range) rangeDoc { return rangeDoc{r.Subnet, r.Start, r.End, r.Gateway} }),
-		p.used, min(p.free, exact), docs(p.staleAddrs, func(a netip.Addr) netip.Addr { return a })}
+		p.used, min(p.free, exact), notNull(p.staleAddrs)}
 }
 
 // faults is how many attachments have one.
@@ -431,20 +445,12 @@ func (c *call) lsNetworks(v *inventory) (exit int, err error) {
 		if c.output == outputWide {
 			row = append(row, strings.Join(n.conf.types(), ","), n.conf.CNIVersion, n.file)
 		}
-		for i := range row {
-			if row[i] == "" {
-				row[i] = "-"
-			}
-		}
 		rows = append(rows, row)
 	}
 	if c.output == outputJSON {
 		return c.writeJSON(all)
 	}
-	if len(rows) == 0 {
-		return exitOK, nil
-	}
-	return c.write(s.table(columns, rows))
+	return c.list(s, columns, rows)
 }
 
 // count is a number of addresses: those of IPv6 are too many to be written.

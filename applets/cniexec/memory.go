@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// freeMemory gives back what this process has in memory and does not need while it waits for a
-// command. Twice, since the first collection leaves what pools have.
+// freeMemory gives back what this process has in memory and does not need while it waits, for a
+// command or for events. Twice, since the first collection leaves what pools have.
 func freeMemory() {
 	runtime.GC()
 	debug.FreeOSMemory()

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -233,22 +232,16 @@ func mountSysfs() error {
 }
 
 // mountsBelow returns the topmost mount points below a directory, of this thread's mount
-// namespace, proc_pid_mountinfo(5).
+// namespace.
 func mountsBelow(dir string) (below []string, err error) {
-	const longestList = 16 << 20 // bytes
-	b, err := disk.Read("/proc/thread-self/mountinfo", 0, longestList)
+	mounts, err := disk.Mounts()
 	if err != nil {
 		return nil, err
 	}
-	for line := range strings.Lines(string(b)) {
-		words := strings.Fields(line)
-		if len(words) < 5 {
-			continue
-		}
-		point, err := strconv.Unquote(`"` + words[4] + `"`) // \040 is a blank
-		within := func(above string) bool { return point == above || strings.HasPrefix(point, above+"/") }
-		if err == nil && point != dir && within(dir) && !slices.ContainsFunc(below, within) {
-			below = append(below, point)
+	for _, m := range mounts {
+		within := func(above string) bool { return m.Point == above || strings.HasPrefix(m.Point, above+"/") }
+		if m.Point != dir && within(dir) && !slices.ContainsFunc(below, within) {
+			below = append(below, m.Point)
 		}
 	}
 	return below, nil

@@ -3,11 +3,11 @@ package cniexec
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -87,7 +87,7 @@ func (c *call) restore(ctx context.Context, match func(spec.Attachment) bool) (i
 			external[plugin]++
 		}
 	}
-	for _, plugin := range sortedKeys(external) {
+	for _, plugin := range slices.Sorted(maps.Keys(external)) {
 		c.runner.Warn("plugin %s is another program: what it made on the host for %s is not restored", plugin, attachments(external[plugin]))
 	}
 	fmt.Fprintf(c.Stdout, "%s restored\n", attachments(len(all)-failed))
@@ -95,16 +95,6 @@ func (c *call) restore(ctx context.Context, match func(spec.Attachment) bool) (i
 		return len(all), spec.Errorf(spec.CodeCheck, "%s could not be restored in full", attachments(failed))
 	}
 	return len(all), nil
-}
-
-// sortedKeys returns the keys of a map in order.
-func sortedKeys(m map[string]int) []string {
-	var keys []string
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, strings.Compare)
-	return keys
 }
 
 // attachments is a number of them, in words.

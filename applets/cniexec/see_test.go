@@ -350,12 +350,12 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// Questions are told apart by their form.
+// The form of a question says of which kind it is.
 func TestQuestion(t *testing.T) {
 	tests := map[string]string{
 		"10.1.0.2": kindAddress, "10.1.0.2/24": kindAddress, "fd00::2": kindAddress, "[fd00::2]": kindAddress, "::ffff:10.1.0.2": kindAddress,
 		"02:00:00:00:00:02": kindMAC, "02-00-00-00-00-02": kindMAC, "tcp/80": kindPort, "UDP/53": kindPort, "80/tcp": kindPort,
-		"/proc/self/ns/net": kindNetNS, "/nosuch": kindNetNS, "./x": kindNetNS, "veth1234": kindLink, "lo": kindLink,
+		"/proc/self/ns/net": kindNetNS, "/nosuch": kindNetNS, "./x": kindNetNS, "veth1234": kindLink, "lo": kindLink, "tcp": kindLink,
 	}
 	for text, want := range tests {
 		q := &question{text: text}

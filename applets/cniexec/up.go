@@ -66,22 +66,29 @@ func readState(file string) (*stateFile, error) {
 		if err := checkNetNSName(name); err != nil {
 			return nil, spec.Errorf(spec.CodeConfig, "%s: namespaces: %w", file, err)
 		}
-		used := make(map[string]bool)
-		for i := range links {
-			l := &links[i]
-			if l.IfName == "" {
-				l.IfName = nthName("eth0", i)
-			}
-			if l.Network == "" {
-				return nil, spec.Errorf(spec.CodeConfig, `%s: namespaces.%s[%d]: "network" is missing`, file, name, i)
-			}
-			if err := spec.CheckIfName(l.IfName); err != nil || used[l.IfName] {
-				return nil, spec.Errorf(spec.CodeConfig, "%s: namespaces.%s[%d]: interface %q is used twice, or is no name of one", file, name, i, l.IfName)
-			}
-			used[l.IfName] = true
+		if err := nameLinks(links); err != nil {
+			return nil, spec.Errorf(spec.CodeConfig, "%s: namespaces.%s%w", file, name, err)
 		}
 	}
 	return s, nil
+}
+
+// nameLinks gives the links of a namespace without a name their names, and checks them. The error
+// begins with the index of the link.
+func nameLinks(links []stateOfLink) error {
+	used := make(map[string]bool)
+	for i := range links {
+		l := &links[i]
+		l.IfName = cmp.Or(l.IfName, nthName("eth0", i))
+		switch err := spec.CheckIfName(l.IfName); {
+		case l.Network == "":
+			return fmt.Errorf(`[%d]: "network" is missing`, i)
+		case err != nil || used[l.IfName]:
+			return fmt.Errorf("[%d]: interface %q is used twice, or is no name of one", i, l.IfName)
+		}
+		used[l.IfName] = true
+	}
+	return nil
 }
 
 // stateOperand reads the operand of up and down, and the file.
@@ -131,21 +138,21 @@ func (c *call) up(ctx context.Context, operands []string) (int, error) {
 		return 0, err
 	}
 	defer unlock()
+	return exitOK, eachNamespace(ctx, s, func(name string) error { return c.upOne(ctx, name, wanted[name]) })
+}
+
+// eachNamespace calls do for the namespaces of a file, in the order of their names. The error has
+// the code of the first one, and all others in its details.
+func eachNamespace(ctx context.Context, s *stateFile, do func(name string) error) error {
 	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(wanted)) {
-		if err := c.upOne(ctx, name, wanted[name]); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(s.Namespaces)) {
+		if err := do(name); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 		}
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	return exitOK, first(errs)
-}
-
-// first returns an error with the code of the first one, and all others in its details; nil for
-// none.
-func first(errs []error) error {
 	if len(errs) < 2 {
 		return errors.Join(errs...)
 	}
@@ -323,16 +330,7 @@ func (c *call) down(ctx context.Context, operands []string) (int, error) {
 	}
 	defer unlock()
 	c.runner.KeepGoing = true
-	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(s.Namespaces)) {
-		if err := c.downOne(ctx, name); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", name, err))
-		}
-		if ctx.Err() != nil {
-			break
-		}
-	}
-	return exitOK, first(errs)
+	return exitOK, eachNamespace(ctx, s, func(name string) error { return c.downOne(ctx, name) })
 }
 
 // downOne is down for one namespace.

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -17,7 +15,6 @@ import (
 	"cnibox/applets/applet"
 	"cnibox/chain"
 	"cnibox/internal/dbus"
-	"cnibox/internal/disk"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -42,7 +39,7 @@ func (c *call) watchAndReload(ctx context.Context) error {
 	}
 	for {
 		c.reloadAside(ctx)
-		leaveMemory()
+		freeMemory()
 		select {
 		case <-ctx.Done():
 		case why := <-events:
@@ -54,30 +51,6 @@ func (c *call) watchAndReload(ctx context.Context) error {
 			return nil
 		case err != nil:
 			return err
-		}
-	}
-}
-
-// leaveMemory gives back what is not needed while this process sleeps: free memory, and the
-// pages of its file, which the kernel maps again when they are touched.
-func leaveMemory() {
-	debug.FreeOSMemory()
-	const longest = 1 << 20 // bytes
-	maps, err := disk.Read("/proc/self/maps", 0, longest)
-	if err != nil {
-		return
-	}
-	for line := range strings.Lines(string(maps)) { // proc_pid_maps(5)
-		words := strings.Fields(line)
-		if len(words) < 6 || strings.Contains(words[1], "w") || !strings.HasPrefix(words[5], "/") {
-			continue
-		}
-		begin, end, _ := strings.Cut(words[0], "-")
-		from, err1 := strconv.ParseUint(begin, 16, 64)
-		to, err2 := strconv.ParseUint(end, 16, 64)
-		if err1 == nil && err2 == nil {
-			// Only pages that are as in the file: nothing is lost.
-			_, _, _ = unix.Syscall(unix.SYS_MADVISE, uintptr(from), uintptr(to-from), unix.MADV_DONTNEED)
 		}
 	}
 }

@@ -116,32 +116,21 @@ func (q *question) read() (err error) {
 		q.kind, q.mac = kindMAC, mac
 		return nil
 	}
-	if before, after, ok := strings.Cut(text, "/"); ok && before != "" {
-		proto, port := strings.ToLower(before), after
-		protos := []string{"tcp", "udp", "sctp"}
-		if !slices.Contains(protos, proto) { // as ls has it
-			proto, port = strings.ToLower(after), before
+	if proto, port, ok := protoPort(text); ok {
+		q.kind, q.proto = kindPort, proto
+		if q.port, err = parsePort(port); err != nil {
+			return usage("who: %q: a port is a number from 1 to 65535", text)
 		}
-		if slices.Contains(protos, proto) {
-			q.kind, q.proto = kindPort, proto
-			if q.port, err = parsePort(port); err != nil {
-				return usage("who: %q: a port is a number from 1 to 65535", text)
-			}
-			return nil
-		}
+		return nil
 	}
 	if !strings.Contains(text, "/") {
-		q.path = filepath.Join(netnsDir, text)
-		if q.id, err = nsid.At(q.path); err == nil {
-			// A link of that name comes first.
-			if _, lerr := q.hostLink(text); lerr == nil {
-				q.kind = kindLink
-				return nil
-			}
-			q.kind = kindNetNS
+		q.kind, q.path = kindLink, filepath.Join(netnsDir, text)
+		if q.id, err = nsid.At(q.path); err != nil {
 			return nil
 		}
-		q.kind = kindLink
+		if _, err := q.hostLink(text); err != nil { // a link of that name comes first
+			q.kind = kindNetNS
+		}
 		return nil
 	}
 	q.kind = kindNetNS
@@ -153,6 +142,19 @@ func (q *question) read() (err error) {
 		err = nil // an entry may have the path
 	}
 	return err
+}
+
+// protoPort splits PROTO/PORT, or PORT/PROTO as ls has it; false: it is neither.
+func protoPort(text string) (proto, port string, ok bool) {
+	before, after, slash := strings.Cut(text, "/")
+	isProto := func(s string) bool { return slices.Contains(protocols, strings.ToLower(s)) }
+	switch {
+	case !slash || before == "":
+		return "", "", false
+	case isProto(before):
+		return strings.ToLower(before), after, true
+	}
+	return strings.ToLower(after), before, isProto(after)
 }
 
 // hostLink asks for one link of the host.
@@ -482,6 +484,6 @@ func (q *question) answer() string {
 // doc is the answer as JSON.
 func (q *question) doc() whoDoc {
 	return whoDoc{q.text, q.kind, docs(q.owners, func(a *entry) ownerDoc {
-		return ownerDoc{a.NetworkName, a.ContainerID, a.IfName, a.name(), a.runtime(), a.NetNSPath(), docs(a.addresses(), func(p netip.Prefix) netip.Prefix { return p })}
-	}), docs(q.others, func(s string) string { return s })}
+		return ownerDoc{a.NetworkName, a.ContainerID, a.IfName, a.name(), a.runtime(), a.NetNSPath(), notNull(a.addresses())}
+	}), notNull(q.others)}
 }

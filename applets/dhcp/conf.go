@@ -97,12 +97,6 @@ func leasesDir(socket string) record.Dir {
 	return record.Dir(strings.TrimSuffix(filepath.Clean(socket), ".sock") + "-leases")
 }
 
-// validate is what ADD checks of the configuration alone.
-func validate(r *spec.Request) (spec.Claims, error) {
-	_, err := readPlugin(r)
-	return spec.Claims{}, err
-}
-
 // confine leaves the addresses out, for which the daemon would ask a server.
 func confine(conf map[string]json.RawMessage) (leftOut string) {
 	delete(conf, "ipam")

@@ -49,7 +49,7 @@ renews them. The socket may come from systemd (LISTEN_FDS). With CNIBOX_STATE=DI
 environments of both, the default of the path is DIR/dhcp.sock.`,
 	Verbs: spec.Verbs{
 		Add: add, Check: check, Del: del, GC: gc, Status: status, Get: get,
-		IPAM: true, Args: true, Validate: validate, Confine: confine,
+		IPAM: true, Args: true, Validate: spec.ValidateBy(readPlugin), Confine: confine,
 	},
 	Daemon: daemonMain,
 }

@@ -54,12 +54,6 @@ func confine(conf map[string]json.RawMessage) (leftOut string) {
 	return "firewalld is not asked to put the addresses into its zone"
 }
 
-// validate is what ADD checks of the configuration alone.
-func validate(r *spec.Request) (spec.Claims, error) {
-	_, err := readPlan(r)
-	return spec.Claims{}, err
-}
-
 // readPlan decodes and checks the configuration. Errors have code 7.
 func readPlan(r *spec.Request) (*plan, error) {
 	var c conf

@@ -39,7 +39,7 @@ dbusSocket              string  -          socket of the system bus; default: of
 		Since: spec.V040,
 		Add:   add, Check: check, Del: del, Status: status, GC: gc,
 		Restore: restore,
-		Chained: true, Validate: validate, Confine: confine,
+		Chained: true, Validate: spec.ValidateBy(readPlan), Confine: confine,
 	},
 }
 

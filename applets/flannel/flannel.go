@@ -52,16 +52,16 @@ func (f *plan) delegate(r *spec.Request, env *subnetEnv) (*spec.Request, []byte,
 }
 
 // validate checks the delegate's configuration as far as it does not depend on subnet.env.
-func validate(r *spec.Request) (spec.Claims, error) {
+func validate(r *spec.Request) (spec.Resources, error) {
 	f, err := readPlan(r)
 	if err != nil {
-		return spec.Claims{}, err
+		return spec.Resources{}, err
 	}
 	without := r.Clone()
 	without.Call.Verb = spec.Status // which host-local takes without ranges
 	d, _, err := f.delegate(without, nil)
 	if err != nil {
-		return spec.Claims{}, err
+		return spec.Resources{}, err
 	}
 	return d.Validate(d.Net.Type)
 }
@@ -275,8 +275,8 @@ func status(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	if f.dir.Dir.NotDir() {
-		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", f.dir.Dir)
+	if err := f.dir.Ready(); err != nil {
+		return err
 	}
 	d, _, err := f.delegate(r, env)
 	if err != nil {

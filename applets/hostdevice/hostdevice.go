@@ -188,8 +188,8 @@ func describe(_ context.Context, op *attach.Op, c *conf) error {
 // probe is for STATUS: records can be stored, and the hardware is there, whatever
 // its driver and namespace are.
 func probe(_ context.Context, r *spec.Request, c *conf) error {
-	if dir := c.dir(r.Call); dir.NotDir() {
-		return fmt.Errorf("data directory %s is not a directory", dir)
+	if err := c.dir(r.Call).Ready(); err != nil {
+		return err
 	}
 	if c.sysfsDir != "" && !exists(c.sysfsDir) {
 		return fmt.Errorf("there is no device %s", c.sysfsDir)

@@ -2,7 +2,6 @@ package hostlocal
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/netip"
 
 	"cnibox/applets/record"
@@ -14,20 +13,18 @@ import (
 // storeConf are the keys about the store of leases. DEL and GC read no others, so they work with
 // ranges that have become invalid.
 type storeConf struct {
-	DataDir         string `json:"dataDir"`
-	KeepAcrossBoots bool   `json:"keepAcrossBoots"`
+	ipam.StoreConf
 
 	notice string // what ADD reports before it creates the directory; empty: nothing
 }
 
 // A conf is the configuration as written. Names of keys match in any case
 // of letters; the union of the three lists of wanted addresses counts.
-// The range's own keys are an ipam.Range; IPAM is nil if there is no such key.
+// IPAM is nil if there is no such key.
 type conf struct {
 	IPAM *struct {
 		storeConf
-		ipam.Range
-		Ranges     []ipam.RangeSet `json:"ranges"`
+		ipam.RangeConf
 		Routes     json.RawMessage `json:"routes"`
 		ResolvConf string          `json:"resolvConf"`
 	} `json:"ipam"`
@@ -57,7 +54,7 @@ type plan struct {
 // was started. The default one is the reference's: both may use the same files.
 func (c *storeConf) check(r *spec.Request) error {
 	if c.DataDir == "" {
-		c.DataDir, c.notice = state.LeaseDir(r.Call.StateDir, r.Network, c.KeepAcrossBoots)
+		c.DataDir, c.notice = c.Dir(r.Call.StateDir, r.Network)
 		return nil
 	}
 	dir, err := record.In(r.Call, c.DataDir, state.Leases)
@@ -79,12 +76,7 @@ func readPlan(r *spec.Request) (*plan, error) {
 	if err := h.check(r); err != nil {
 		return nil, err
 	}
-	h.sets = keyed("runtimeConfig.ipRanges", conf.RuntimeConfig.IPRanges)
-	if conf.IPAM.Subnet.IsValid() {
-		conf.IPAM.Range.Key = "ipam"
-		h.sets = append(h.sets, ipam.RangeSet{conf.IPAM.Range})
-	}
-	h.sets = append(h.sets, keyed("ipam.ranges", conf.IPAM.Ranges)...)
+	h.sets = append(ipam.Keyed("runtimeConfig.ipRanges", conf.RuntimeConfig.IPRanges), conf.IPAM.Sets()...)
 	// The runtime sends no capabilities with STATUS, so ranges may be missing then.
 	if len(h.sets) > 0 || r.Call.Verb == spec.Add {
 		if err := ipam.Complete(h.sets, r.Net.Version); err != nil {
@@ -100,27 +92,17 @@ func readPlan(r *spec.Request) (*plan, error) {
 }
 
 // validate returns the ranges as they are given out.
-func validate(r *spec.Request) (claims spec.Claims, err error) {
+func validate(r *spec.Request) (resources spec.Resources, err error) {
 	h, err := readPlan(r)
 	if err != nil {
-		return claims, err
+		return resources, err
 	}
 	for _, set := range h.sets {
 		for _, one := range set {
-			claims.Ranges = append(claims.Ranges, spec.Range{Subnet: one.Subnet, First: one.Start, Last: one.End, Gateway: one.Gateway})
+			resources.Ranges = append(resources.Ranges, spec.Range{Subnet: one.Subnet, First: one.Start, Last: one.End, Gateway: one.Gateway})
 		}
 	}
-	return claims, nil
-}
-
-// keyed gives each range the key that it is configured by.
-func keyed(key string, sets []ipam.RangeSet) []ipam.RangeSet {
-	for i, set := range sets {
-		for j := range set {
-			set[j].Key = fmt.Sprintf("%s[%d][%d]", key, i, j)
-		}
-	}
-	return sets
+	return resources, nil
 }
 
 // readWanted reads the addresses asked for, and which range set each is for.

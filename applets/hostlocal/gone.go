@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -73,7 +72,7 @@ func usedAddresses() (map[netip.Addr]bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	mounted, err := mountedNS()
+	mounts, err := disk.Mounts()
 	if err != nil {
 		return nil, err
 	}
@@ -94,8 +93,11 @@ func usedAddresses() (map[netip.Addr]bool, error) {
 			return nil, err
 		}
 	}
-	for _, path := range mounted {
-		if err := add(path); err != nil && !ended(err) && !errors.Is(err, rtnl.ErrNotNS) {
+	for _, m := range mounts {
+		if !strings.HasPrefix(m.Root, "net:[") {
+			continue
+		}
+		if err := add(m.Point); err != nil && !ended(err) && !errors.Is(err, rtnl.ErrNotNS) {
 			return nil, err // ErrNotNS: something else is mounted over it
 		}
 	}
@@ -105,23 +107,7 @@ func usedAddresses() (map[netip.Addr]bool, error) {
 // ended reports whether a process, or the path of a namespace, is not there any more.
 func ended(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) }
 
-// mountedNS returns the mount points of network namespaces, proc_pid_mountinfo(5).
-func mountedNS() (paths []string, err error) {
-	const longest = 16 << 20 // bytes
-	b, err := disk.Read("/proc/thread-self/mountinfo", 0, longest)
-	for line := range strings.Lines(string(b)) {
-		words := strings.Fields(line)
-		if len(words) < 5 || !strings.HasPrefix(words[3], "net:[") {
-			continue
-		}
-		if path, err := strconv.Unquote(`"` + words[4] + `"`); err == nil { // \040 is a blank
-			paths = append(paths, path)
-		}
-	}
-	return paths, err
-}
-
-// addressesAt adds the addresses of the links of a namespace.
+// addressesAt adds the addresses of a namespace.
 func addressesAt(path string, used map[netip.Addr]bool) error {
 	ns, err := rtnl.OpenNS(path)
 	if err != nil {
@@ -133,20 +119,13 @@ func addressesAt(path string, used map[netip.Addr]bool) error {
 		return err
 	}
 	defer conn.Close()
-	links, err := conn.Links()
-	if err != nil {
-		return err
-	}
-	for _, l := range links {
-		addrs, err := conn.Addrs(l.Index)
-		if err != nil {
-			return err
-		}
+	all, err := conn.AllAddrs()
+	for _, addrs := range all {
 		for _, a := range addrs {
 			used[a.Prefix.Addr()] = true
 		}
 	}
-	return nil
+	return err
 }
 
 // addressesOf adds those of the namespace of a process, as far as files in its directory of

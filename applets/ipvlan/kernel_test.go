@@ -23,7 +23,7 @@ func ipvlanNode(t *testing.T) (*applettest.Host, applettest.Segment) {
 func TestKernelIpvlanModes(t *testing.T) {
 	h, s := ipvlanNode(t)
 	for i, tt := range [][2]string{{"", ""}, {"l2", "bridge"}, {"l2", "private"}, {"l3", "vepa"}, {"l3s", "private"}} {
-		keys := fmt.Sprintf(`,"master":"up0","mode":%q,"flag":%q`, tt[0], tt[1])
+		keys := fmt.Sprintf(`"master":"up0","mode":%q,"flag":%q`, tt[0], tt[1])
 		conf, p := applettest.ChildConf("ipvlan", keys), h.Container(fmt.Sprintf("ctr%d", i))
 		out := h.Must(spec.Add, "ipvlan", conf, p)
 		l := kerneltest.Link(t, kerneltest.Dial(t, p.NS), "eth0")
@@ -44,9 +44,9 @@ func TestKernelIpvlanModes(t *testing.T) {
 		}
 		h.Must(spec.Del, "ipvlan", conf, p)
 	}
-	h.Refuse(7, `unknown ipvlan mode: \"L2\"`, spec.Add, "ipvlan", applettest.ChildConf("ipvlan", `,"master":"up0","mode":"L2"`), h.Container("x"))
-	h.Refuse(7, `unknown ipvlan flag`, spec.Add, "ipvlan", applettest.ChildConf("ipvlan", `,"master":"up0","flag":"x"`), h.Container("x"))
-	h.Refuse(7, `invalid MTU 1501`, spec.Add, "ipvlan", applettest.ChildConf("ipvlan", `,"master":"up0","mtu":1501`), h.Container("x"))
+	h.Refuse(7, `unknown ipvlan mode: \"L2\"`, spec.Add, "ipvlan", applettest.ChildConf("ipvlan", `"master":"up0","mode":"L2"`), h.Container("x"))
+	h.Refuse(7, `unknown ipvlan flag`, spec.Add, "ipvlan", applettest.ChildConf("ipvlan", `"master":"up0","flag":"x"`), h.Container("x"))
+	h.Refuse(7, `invalid MTU 1501`, spec.Add, "ipvlan", applettest.ChildConf("ipvlan", `"master":"up0","mtu":1501`), h.Container("x"))
 }
 
 // chainedConf is a configuration whose master and addresses are prevResult's.
@@ -97,7 +97,7 @@ func TestKernelIpvlanChained(t *testing.T) {
 // In mode l2 a container is reached from another one and from another machine on the segment.
 func TestKernelIpvlanTraffic(t *testing.T) {
 	h, s := ipvlanNode(t)
-	conf := applettest.ChildConf("ipvlan", `,"master":"up0"`)
+	conf := applettest.ChildConf("ipvlan", `"master":"up0"`)
 	a, b := h.Container("a"), h.Container("b")
 	h.Echo(a)
 	h.Must(spec.Add, "ipvlan", conf, a)
@@ -121,7 +121,7 @@ func TestKernelIpvlanLinkInContainer(t *testing.T) {
 	if _, err := c.CreateLink(rtnl.LinkSpec{Name: "in0", Up: true, Peer: &rtnl.LinkSpec{Name: "in1", Up: true}}); err != nil {
 		t.Fatal(err)
 	}
-	conf := applettest.ChildConf("ipvlan", `,"master":"in0","linkInContainer":true`)
+	conf := applettest.ChildConf("ipvlan", `"master":"in0","linkInContainer":true`)
 	before := h.Snapshot(p)
 	out := h.Must(spec.Add, "ipvlan", conf, p, "CNI_ARGS=MAC=02:00:00:00:00:01")
 	h.Must(spec.Check, "ipvlan", applettest.Prev(conf, out), p)
@@ -140,8 +140,8 @@ func TestKernelIpvlanLinkInContainer(t *testing.T) {
 func TestKernelIpvlanReusedAddress(t *testing.T) {
 	h, s := ipvlanNode(t)
 	kerneltest.NeedKind(t, "CONFIG_MACVLAN", rtnl.Macvlan{})
-	old := applettest.ChildConf("macvlan", `,"master":"up0"`)
-	conf := applettest.ChildConf("ipvlan", `,"master":"up0"`)
+	old := applettest.ChildConf("macvlan", `"master":"up0"`)
+	conf := applettest.ChildConf("ipvlan", `"master":"up0"`)
 	if err := s.Remote.AddAddr(s.Up1.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("10.1.0.200/24")}); err != nil {
 		t.Fatal(err)
 	}

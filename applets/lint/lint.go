@@ -250,8 +250,8 @@ func (c *checker) list(l *chain.List) *network {
 // A member is a plugin of a list as lint knows it.
 type member struct {
 	*chain.Plugin
-	verbs  *spec.Verbs // nil: an external plugin
-	claims spec.Claims
+	verbs     *spec.Verbs // nil: an external plugin
+	resources spec.Resources
 }
 
 // plugin lints one plugin of a list, of which name and version are sound or not.
@@ -270,24 +270,24 @@ func (c *checker) plugin(l *chain.List, p *chain.Plugin, sound bool) *member {
 	}
 	c.schema(l, p)
 	if m.verbs != nil && sound {
-		m.claims = c.validate(l, p)
+		m.resources = c.validate(l, p)
 		c.routes(m)
 	}
 	return m
 }
 
 // validate runs the plugin's own check. Ranges may come from the runtime, if it is asked to send them.
-func (c *checker) validate(l *chain.List, p *chain.Plugin) spec.Claims {
+func (c *checker) validate(l *chain.List, p *chain.Plugin) spec.Resources {
 	verb := spec.Add
 	if p.Capabilities["ipRanges"] {
 		verb = spec.Status
 	}
 	runner := chain.Runner{Invoker: builtIn{c.Applets}, Warn: func(string, ...any) {}} // ADD warns
 	r, err := runner.Request(verb, l, p, chain.Target{ContainerID: "lint", IfName: "eth0", NetNS: "/run/netns/lint"})
-	var claims spec.Claims
+	var resources spec.Resources
 	key := join(p.From.Key, "type")
 	if err == nil {
-		if claims, err = r.Validate(p.Type); err != nil && p.IPAM != "" {
+		if resources, err = r.Validate(p.Type); err != nil && p.IPAM != "" {
 			if _, of := r.Validate(p.IPAM); of != nil {
 				key = join(p.From.Key, "ipam")
 			}
@@ -300,7 +300,7 @@ func (c *checker) validate(l *chain.List, p *chain.Plugin) spec.Claims {
 		}
 		c.addError(p.From.File, err, key, within...)
 	}
-	return claims
+	return resources
 }
 
 // schema compares a plugin's configuration with the JSON schema, or, without a plugin, the name

@@ -42,7 +42,7 @@ func (c *checker) compare(networks []*network) {
 	for i, n := range networks {
 		for j, m := range n.members {
 			c.shadowed(n, m)
-			for _, r := range m.claims.Ranges {
+			for _, r := range m.resources.Ranges {
 				if c.overlaps(m, r, n.members[:j]) {
 					continue
 				}
@@ -76,12 +76,12 @@ func first(a, b *network) *network {
 // route to two links.
 func (c *checker) overlaps(m *member, r spec.Range, others []*member) bool {
 	for _, other := range others {
-		for _, o := range other.claims.Ranges {
+		for _, o := range other.resources.Ranges {
 			text := ""
 			switch {
 			case r.First.BitLen() == o.First.BitLen() && r.First.Compare(o.Last) <= 0 && o.First.Compare(r.Last) <= 0:
 				text = fmt.Sprintf("addresses of %s are given out by %s as well (%s)", written(r), other.From.File, written(o))
-			case m.claims.Routed && other.claims.Routed && m.claims.Link != other.claims.Link && r.Subnet.Overlaps(o.Subnet):
+			case m.resources.Routed && other.resources.Routed && m.resources.Link != other.resources.Link && r.Subnet.Overlaps(o.Subnet):
 				text = fmt.Sprintf("%s overlaps with %s in %s: the host can route it to one link", r.Subnet, o.Subnet, other.From.File)
 			default:
 				continue
@@ -103,12 +103,12 @@ func written(r spec.Range) netip.Prefix {
 
 // shadowed notes routes of the host that lead a part of a network elsewhere.
 func (c *checker) shadowed(n *network, m *member) {
-	if !m.claims.Routed {
+	if !m.resources.Routed {
 		return
 	}
-	for _, r := range m.claims.Ranges {
+	for _, r := range m.resources.Ranges {
 		for _, route := range c.Routes {
-			if route.Link == m.claims.Link || spec.LabelOf(route.Alias, n.list.Name) || route.Dst.Bits() < r.Subnet.Bits() || !r.Subnet.Overlaps(route.Dst) {
+			if route.Link == m.resources.Link || spec.LabelOf(route.Alias, n.list.Name) || route.Dst.Bits() < r.Subnet.Bits() || !r.Subnet.Overlaps(route.Dst) {
 				continue
 			}
 			c.problems = append(c.problems, problem{file: m.From.File, key: join(m.From.Key, "ipam"), value: written(r).String(),
@@ -133,14 +133,14 @@ func (c *checker) routes(m *member) {
 			Addresses []gateway
 		}
 	}
-	if len(m.claims.Ranges) == 0 || json.Unmarshal(m.Conf(), &conf) != nil {
+	if len(m.resources.Ranges) == 0 || json.Unmarshal(m.Conf(), &conf) != nil {
 		return
 	}
 	gateways := append(slices.Concat(conf.IPAM.Ranges...), conf.IPAM.Addresses...)
 	gateways = append(gateways, conf.IPAM.gateway)
 	for i, r := range conf.IPAM.Routes {
 		reached := !r.GW.IsValid() ||
-			slices.ContainsFunc(m.claims.Ranges, func(o spec.Range) bool { return o.Subnet.Contains(r.GW) }) ||
+			slices.ContainsFunc(m.resources.Ranges, func(o spec.Range) bool { return o.Subnet.Contains(r.GW) }) ||
 			slices.Contains(gateways, gateway{r.GW})
 		for j, o := range conf.IPAM.Routes {
 			reached = reached || i != j && o.Dst.Bits() > 0 && o.Dst.Contains(r.GW)

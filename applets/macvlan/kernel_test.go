@@ -23,7 +23,7 @@ func macvlanNode(t *testing.T) (*applettest.Host, applettest.Segment) {
 func TestKernelMacvlanModes(t *testing.T) {
 	h, _ := macvlanNode(t)
 	for i, mode := range []string{"bridge", "private", "vepa", "passthru"} {
-		conf := applettest.ChildConf("macvlan", `,"master":"up0","mode":"`+mode+`"`)
+		conf := applettest.ChildConf("macvlan", `"master":"up0","mode":"`+mode+`"`)
 		p := h.Container(fmt.Sprintf("ctr%d", i))
 		out := h.Must(spec.Add, "macvlan", conf, p)
 		l := kerneltest.Link(t, kerneltest.Dial(t, p.NS), "eth0")
@@ -35,7 +35,7 @@ func TestKernelMacvlanModes(t *testing.T) {
 		h.Refuse(102, "in mode "+mode+", not", spec.Check, "macvlan", other, p)
 		h.Must(spec.Del, "macvlan", conf, p)
 	}
-	h.Refuse(7, `unknown macvlan mode: \"source\"`, spec.Add, "macvlan", applettest.ChildConf("macvlan", `,"master":"up0","mode":"source"`), h.Container("x"))
+	h.Refuse(7, `unknown macvlan mode: \"source\"`, spec.Add, "macvlan", applettest.ChildConf("macvlan", `"master":"up0","mode":"source"`), h.Container("x"))
 }
 
 // A passthru macvlan has the master for itself, and its address; one that is asked for
@@ -43,12 +43,12 @@ func TestKernelMacvlanModes(t *testing.T) {
 func TestKernelMacvlanPassthru(t *testing.T) {
 	h, s := macvlanNode(t)
 	own := s.Up0.MAC.String()
-	conf := applettest.ChildConf("macvlan", `,"master":"up0","mode":"passthru"`)
+	conf := applettest.ChildConf("macvlan", `"master":"up0","mode":"passthru"`)
 	p := h.Container("ctr")
 	if out := h.Must(spec.Add, "macvlan", conf, p); !strings.Contains(out, own) {
 		t.Errorf("the result lacks the master's address %s: %s", own, out)
 	}
-	h.Refuse(100, "mode passthru is in the way", spec.Add, "macvlan", applettest.ChildConf("macvlan", `,"master":"up0"`), h.Container("second"))
+	h.Refuse(100, "mode passthru is in the way", spec.Add, "macvlan", applettest.ChildConf("macvlan", `"master":"up0"`), h.Container("second"))
 	h.Must(spec.Del, "macvlan", conf, p)
 
 	out := h.Must(spec.Add, "macvlan", conf, p, "CNI_ARGS=MAC=02:00:00:00:00:0a")
@@ -66,7 +66,7 @@ func TestKernelMacvlanPassthru(t *testing.T) {
 // is refused, and the error says why.
 func TestKernelMacvlanMAC(t *testing.T) {
 	h, _ := macvlanNode(t)
-	keys := `,"master":"up0"`
+	keys := `"master":"up0"`
 	for i, tt := range []struct{ more, args string }{
 		{`,"mac":"02:00:00:00:00:0%d"`, ""},
 		{`,"mac":"02:00:00:00:00:99"`, "MAC=02:00:00:00:00:0%d"},
@@ -115,9 +115,9 @@ func TestKernelMacvlanMTU(t *testing.T) {
 	h, _ := macvlanNode(t)
 	p := h.Container("ctr")
 	for _, mtu := range []string{"-1", "67", "1501"} {
-		h.Refuse(7, "invalid MTU "+mtu, spec.Add, "macvlan", applettest.ChildConf("macvlan", `,"master":"up0","mtu":`+mtu), p)
+		h.Refuse(7, "invalid MTU "+mtu, spec.Add, "macvlan", applettest.ChildConf("macvlan", `"master":"up0","mtu":`+mtu), p)
 	}
-	conf := applettest.ChildConf("macvlan", `,"master":"up0","mtu":1400`)
+	conf := applettest.ChildConf("macvlan", `"master":"up0","mtu":1400`)
 	out := h.Must(spec.Add, "macvlan", conf, p)
 	if !strings.Contains(out, `"mtu": 1400`) {
 		t.Errorf("the result lacks the MTU: %s", out)
@@ -136,7 +136,7 @@ func TestKernelMacvlanOtherMaster(t *testing.T) {
 	if _, err := s.Host.CreateLink(rtnl.LinkSpec{Name: "other0", Peer: &rtnl.LinkSpec{Name: "other1"}}); err != nil {
 		t.Fatal(err)
 	}
-	conf, p := applettest.ChildConf("macvlan", `,"master":"up0"`), h.Container("ctr")
+	conf, p := applettest.ChildConf("macvlan", `"master":"up0"`), h.Container("ctr")
 	out := h.Must(spec.Add, "macvlan", conf, p)
 	h.Refuse(102, "is up0, not other0", spec.Check, "macvlan", strings.Replace(applettest.Prev(conf, out), `"up0"`, `"other0"`, 1), p)
 	h.Refuse(102, "failed to lookup master", spec.Check, "macvlan", strings.Replace(applettest.Prev(conf, out), `"up0"`, `"none0"`, 1), p)
@@ -152,7 +152,7 @@ func TestKernelMacvlanLinkInContainer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conf := applettest.ChildConf("macvlan", `,"master":"in0","linkInContainer":true`)
+	conf := applettest.ChildConf("macvlan", `"master":"in0","linkInContainer":true`)
 	h.Refuse(7, "looked for on the host", spec.Add, "macvlan", strings.Replace(conf, "true", "false", 1), p)
 	before := h.Snapshot(p)
 	out := h.Must(spec.Add, "macvlan", conf, p)
@@ -171,7 +171,7 @@ func TestKernelMacvlanLinkInContainer(t *testing.T) {
 // the link is up and nothing else.
 func TestKernelMacvlanTraffic(t *testing.T) {
 	h, s := macvlanNode(t)
-	conf := applettest.ChildConf("macvlan", `,"master":"up0"`)
+	conf := applettest.ChildConf("macvlan", `"master":"up0"`)
 	a, b := h.Container("a"), h.Container("b")
 	h.Echo(a)
 	h.Must(spec.Add, "macvlan", conf, a)
@@ -213,11 +213,11 @@ func TestKernelMacvlanAltName(t *testing.T) {
 		h, _ := macvlanNode(t)
 		kerneltest.AddAltName(t, h.NS, "up0", name)
 		p := h.Container("ctr")
-		conf := applettest.ChildConf("macvlan", `,"master":"`+name+`"`)
+		conf := applettest.ChildConf("macvlan", `"master":"`+name+`"`)
 		h.Must(spec.Status, "macvlan", conf, applettest.Container{})
 		h.Must(spec.Check, "macvlan", applettest.Prev(conf, h.Must(spec.Add, "macvlan", conf, p)), p)
 		h.Must(spec.Del, "macvlan", conf, p)
 	}
 	h, _ := macvlanNode(t)
-	h.Refuse(7, "interface name is too long", spec.Add, "macvlan", applettest.ChildConf("macvlan", `,"master":"`+strings.Repeat("x", 128)+`"`), h.Container("x"))
+	h.Refuse(7, "interface name is too long", spec.Add, "macvlan", applettest.ChildConf("macvlan", `"master":"`+strings.Repeat("x", 128)+`"`), h.Container("x"))
 }

@@ -52,12 +52,6 @@ type plan struct {
 	dir            portOwners
 }
 
-// validate is what ADD checks of the configuration alone.
-func validate(r *spec.Request) (spec.Claims, error) {
-	_, err := readPlan(r)
-	return spec.Claims{}, err
-}
-
 // readPlan decodes and checks the configuration and touches nothing.
 // Errors have code 7.
 func readPlan(r *spec.Request) (*plan, error) {

@@ -87,7 +87,8 @@ func TestKernelPortmapThousands(t *testing.T) {
 	for _, v := range []spec.Verb{spec.Add, spec.Check, spec.Del} {
 		small, big := costs[fmt.Sprint(v, few)], costs[fmt.Sprint(v, many)]
 		t.Logf("%s: %d ports %v %d KB, %d ports %v %d KB", v, few, small.cpu, small.bytes>>10, many, big.cpu, big.bytes>>10)
-		if big.cpu > 10*small.cpu+100*time.Millisecond || big.cpu > kerneltest.Timeout(1300*time.Millisecond) {
+		// An emulated processor is charged for what the machine does meanwhile.
+		if !kerneltest.Emulated() && (big.cpu > 10*small.cpu+100*time.Millisecond || big.cpu > 1300*time.Millisecond) {
 			t.Errorf("%s: %v for %d ports, %v for %d", v, small.cpu, few, big.cpu, many)
 		}
 		if big.bytes > 8*small.bytes || big.bytes > 80<<20 {

@@ -40,7 +40,7 @@ container. All traffic of the container, also within its subnet, is routed by th
 may be of one subnet, have one gateway, or be single ones (/32, /128).`,
 	Verbs: attach.Verbs(attach.Interface[*pair]{
 		Kind: "veth", IPAM: attach.Required, Validate: (*pair).validate,
-		Claims:    func(*pair) spec.Claims { return spec.Claims{Routed: true} },
+		Resources: func(*pair) spec.Resources { return spec.Resources{Routed: true} },
 		Create:    create,
 		Resolve:   func(_ context.Context, op *attach.Op, _ *pair) error { return op.CheckGateways() },
 		Configure: configure, Setup: setup, Ready: ready,

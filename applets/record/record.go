@@ -91,10 +91,12 @@ func (d Dir) Make() Dir {
 	return d
 }
 
-// NotDir reports whether something other than a directory has its path.
-func (d Dir) NotDir() bool {
-	info, err := os.Stat(string(d))
-	return err == nil && !info.IsDir()
+// Ready is for STATUS: something other than a directory at its path is an error with code 50.
+func (d Dir) Ready() error {
+	if info, err := os.Stat(string(d)); err == nil && !info.IsDir() {
+		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", d)
+	}
+	return nil
 }
 
 // Locked runs fn under a lock on the directory. Without the directory there are no records, and

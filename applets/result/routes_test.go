@@ -18,7 +18,7 @@ func TestFreeTable(t *testing.T) {
 	}
 }
 
-func TestTellTables(t *testing.T) {
+func TestSetTables(t *testing.T) {
 	prefix, addr := netip.MustParsePrefix, netip.MustParseAddr
 	moved := []MovedRoute{{prefix("0.0.0.0/0"), addr("10.1.0.1"), addr("10.1.0.9"), 100}, {prefix("192.0.2.0/24"), addr("10.1.0.1"), addr("10.1.0.1"), 101}}
 	own := 500

@@ -37,7 +37,7 @@ Each address of the interface gets a rule and a table of its own, the first that
 on, and the routes of the interface that fit the address move there from the main table. Link-local
 routes stay. In cniVersion 1.1.0 the result has the tables of its routes; results of older versions
 omit the routes that have moved.`,
-	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Status: status, GC: gc, Chained: true, Validate: validate},
+	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Status: status, GC: gc, Chained: true, Validate: spec.ValidateBy(readConf)},
 }
 
 const dataDir = "/run/cnibox/sbr"
@@ -53,12 +53,6 @@ type conf struct {
 	DataDir        string       `json:"dataDir"`
 
 	dir record.Dir
-}
-
-// validate is what ADD checks of the configuration alone.
-func validate(r *spec.Request) (spec.Claims, error) {
-	_, err := readConf(r)
-	return spec.Claims{}, err
 }
 
 // readConf decodes and checks the configuration. Errors have code 7.
@@ -208,8 +202,8 @@ func status(_ context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	if c.dir.NotDir() {
-		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", c.dir)
+	if err := c.dir.Ready(); err != nil {
+		return err
 	}
 	host, err := rtnl.Dial(rtnl.Host())
 	if err != nil {

@@ -86,15 +86,15 @@ func resultOf(_ context.Context, r *spec.Request) (*spec.Result, error) {
 }
 
 // validate returns the addresses, each as a range.
-func validate(r *spec.Request) (claims spec.Claims, err error) {
+func validate(r *spec.Request) (resources spec.Resources, err error) {
 	res, err := resultOf(context.Background(), r)
 	if err != nil {
-		return claims, err
+		return resources, err
 	}
 	for _, ip := range res.IPs {
-		claims.Ranges = append(claims.Ranges, spec.Range{Subnet: ip.Address.Masked(), First: ip.Address.Addr(), Last: ip.Address.Addr(), Gateway: ip.Gateway})
+		resources.Ranges = append(resources.Ranges, spec.Range{Subnet: ip.Address.Masked(), First: ip.Address.Addr(), Last: ip.Address.Addr(), Gateway: ip.Gateway})
 	}
-	return claims, nil
+	return resources, nil
 }
 
 // addresses are those of the strongest source: the capability, args.cni, or

@@ -9,7 +9,7 @@ import (
 	"cnibox/rtnl"
 )
 
-// What the plugin tells the copy of itself that has the label arrives as it was meant.
+// The arguments of the plugin arrive unchanged in the copy of itself that has the label.
 func TestKernelTapAgain(t *testing.T) {
 	kerneltest.Need(t, "CONFIG_TUN", rtnl.ProbeTap)
 	ns := kerneltest.NS(t)

@@ -41,7 +41,7 @@ args.cni.sysctl, promisc, mtu, allmulti and txQLen replace the keys of the same 
 
 If /etc/cni/tuning/allowlist.conf exists, each sysctl must match a line of it, which are regular
 expressions that may match anywhere in the key as it is written.`,
-	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Status: status, GC: gc, Args: true, Chained: true, Validate: validate, MAC: true},
+	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Status: status, GC: gc, Args: true, Chained: true, Validate: spec.ValidateBy(readPlan), MAC: true},
 }
 
 const (
@@ -75,12 +75,6 @@ type plan struct {
 	mac     string // link.MAC as it was written
 	off     bool   // promisc is false: only CHECK uses that
 	dir     record.Dir
-}
-
-// validate is what ADD checks of the configuration alone.
-func validate(r *spec.Request) (spec.Claims, error) {
-	_, err := readPlan(r)
-	return spec.Claims{}, err
 }
 
 // readPlan decodes and checks the configuration. Errors have code 7, or 4 for CNI_ARGS.
@@ -241,8 +235,8 @@ func status(_ context.Context, r *spec.Request) error {
 	if err := checkAllowed(defaultAllowlist, p.sysctls); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "%w", err)
 	}
-	if p.dir.NotDir() && !p.link.empty() {
-		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", p.dir)
+	if p.link.empty() {
+		return nil
 	}
-	return nil
+	return p.dir.Ready()
 }

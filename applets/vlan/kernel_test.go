@@ -23,7 +23,7 @@ func vlanNode(t *testing.T) (*applettest.Host, applettest.Segment) {
 // failed the VLAN is free, which in the reference it is not.
 func TestKernelVLANInUse(t *testing.T) {
 	h, s := vlanNode(t)
-	conf := applettest.ChildConf("vlan", `,"master":"up0","vlanId":42`)
+	conf := applettest.ChildConf("vlan", `"master":"up0","vlanId":42`)
 	p := h.Container("ctr")
 	broken := strings.Replace(conf, "10.9.0.0/16\",\"gw\":\"10.1.0.1", "10.9.0.0/16\",\"gw\":\"10.3.0.1", 1)
 	if code, out := h.Call(spec.Add, "vlan", broken, p); code == 0 {
@@ -43,7 +43,7 @@ func TestKernelVLANInUse(t *testing.T) {
 // Frames of the VLAN go to the link of that VLAN.
 func TestKernelVLANTraffic(t *testing.T) {
 	h, s := vlanNode(t)
-	conf := applettest.ChildConf("vlan", `,"master":"up0","vlanId":42,"mac":"02:00:00:00:00:2a"`)
+	conf := applettest.ChildConf("vlan", `"master":"up0","vlanId":42,"mac":"02:00:00:00:00:2a"`)
 	p := h.Container("ctr")
 	h.Echo(p)
 	out := h.Must(spec.Add, "vlan", conf, p)
@@ -76,13 +76,13 @@ func TestKernelVLANInvalidConf(t *testing.T) {
 	h := applettest.NewHost(t)
 	h.Segment()
 	for keys, want := range map[string]string{
-		`,"vlanId":5`:                                      `\"master\" field is required`,
-		`,"master":"up0","vlanId":4095`:                    "invalid VLAN ID 4095",
-		`,"master":"up0","vlanId":-1`:                      "invalid VLAN ID -1",
-		`,"master":"../up0","vlanId":1`:                    "contains / or :",
-		`,"master":"up0","vlanId":1,"mtu":2000`:            "must be [0, master MTU(1500)]",
-		`,"master":"none","vlanId":1`:                      "failed to lookup master",
-		`,"master":"up0","vlanId":1,"ipam":{},"other":"x"`: "",
+		`"vlanId":5`:                                      `\"master\" field is required`,
+		`"master":"up0","vlanId":4095`:                    "invalid VLAN ID 4095",
+		`"master":"up0","vlanId":-1`:                      "invalid VLAN ID -1",
+		`"master":"../up0","vlanId":1`:                    "contains / or :",
+		`"master":"up0","vlanId":1,"mtu":2000`:            "must be [0, master MTU(1500)]",
+		`"master":"none","vlanId":1`:                      "failed to lookup master",
+		`"master":"up0","vlanId":1,"ipam":{},"other":"x"`: "",
 	} {
 		conf := applettest.ChildConf("vlan", keys)
 		if want == "" { // the last "ipam" counts, so take that one away

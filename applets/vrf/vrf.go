@@ -30,7 +30,7 @@ dataDir  string  /run/cnibox/vrf   stores the owner of the interface until DEL
 Addresses stay on the interface; its routes move to the table of the VRF. In cniVersion 1.1.0 the
 result has the table of its routes; results of older versions omit them. The VRF is deleted with
 its last interface.`,
-	Verbs: spec.Verbs{Since: spec.V031, Add: add, Check: check, Del: del, Status: status, GC: gc, Chained: true, Validate: validate},
+	Verbs: spec.Verbs{Since: spec.V031, Add: add, Check: check, Del: del, Status: status, GC: gc, Chained: true, Validate: spec.ValidateBy(readConf)},
 }
 
 const dataDir = "/run/cnibox/vrf"
@@ -45,12 +45,6 @@ type conf struct {
 	DataDir string `json:"dataDir"`
 
 	dir record.Dir
-}
-
-// validate is what ADD checks of the configuration alone.
-func validate(r *spec.Request) (spec.Claims, error) {
-	_, err := readConf(r)
-	return spec.Claims{}, err
 }
 
 // readConf decodes and checks the configuration. Errors have code 7.
@@ -253,8 +247,8 @@ func status(_ context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	if c.dir.NotDir() {
-		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", c.dir)
+	if err := c.dir.Ready(); err != nil {
+		return err
 	}
 	err = rtnl.InNewNS(func(c *rtnl.Conn) error {
 		return c.AddLink(rtnl.LinkSpec{Name: "vrf0", Kind: rtnl.VRF{Table: 1}})

@@ -37,19 +37,27 @@ func OneUser() bool {
 	return len(fields) == 3 && fields[2] == "1"
 }
 
-// Timeout is d, which is enough on a slow machine, for this one: CNIBOX_SLOW is how many times
-// slower it is, as where the processor is emulated.
-func Timeout(d time.Duration) time.Duration {
-	if n, err := strconv.Atoi(os.Getenv("CNIBOX_SLOW")); err == nil && n > 1 {
-		return time.Duration(n) * d
+// slowness is how many times slower than usual this machine is: CNIBOX_SLOW, which is 1
+// where it is not set.
+func slowness() time.Duration {
+	n, err := strconv.Atoi(os.Getenv("CNIBOX_SLOW"))
+	if err != nil || n < 1 {
+		return 1
 	}
-	return d
+	return time.Duration(n)
 }
 
-// Eventually calls is until it returns nil; after a minute the test fails with its error.
+// Emulated reports whether the processor is emulated, so that times say nothing.
+func Emulated() bool { return slowness() > 1 }
+
+// Timeout is d, which is enough on a slow machine, for this one, whose processor may be emulated.
+func Timeout(d time.Duration) time.Duration { return slowness() * d }
+
+// Eventually calls is until it returns nil. After three minutes, for which a busy machine
+// may stand still, the test fails with its error.
 func Eventually(t testing.TB, what string, is func() error) {
 	t.Helper()
-	timeout := Timeout(time.Minute)
+	timeout := Timeout(3 * time.Minute)
 	err := is()
 	for end := time.Now().Add(timeout); err != nil && time.Now().Before(end); err = is() {
 		time.Sleep(2 * time.Millisecond)
@@ -57,6 +65,17 @@ func Eventually(t testing.TB, what string, is func() error) {
 	if err != nil {
 		t.Fatalf("%s: not within %s: %v", what, timeout, err)
 	}
+}
+
+// Until is [Eventually] for what has no reason to give.
+func Until(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	Eventually(t, what, func() error {
+		if is() {
+			return nil
+		}
+		return errors.New("not yet")
+	})
 }
 
 // NS makes a network namespace for the test, empty but for lo, which is down.

@@ -67,7 +67,7 @@ type snapshot struct {
 	torn  bool // a link that was there has gone
 }
 
-// must is for calls about a link; one that is gone has nothing to tell.
+// must is for calls about a link; one that is gone has no line.
 func (s *snapshot) must(err error) {
 	s.t.Helper()
 	switch {

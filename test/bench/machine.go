@@ -30,7 +30,7 @@ func (m machine) String() string {
 	return s
 }
 
-// thisMachine asks the kernel; what it does not tell is left empty.
+// thisMachine asks the kernel; what it does not report is left empty.
 func thisMachine() machine {
 	m := machine{CPUs: runtime.NumCPU(), Go: runtime.Version(), Arch: runtime.GOARCH}
 	var u unix.Utsname
@@ -41,7 +41,7 @@ func thisMachine() machine {
 	return m
 }
 
-// configured looks a value up in the kernel's configuration, where it tells it.
+// configured looks a value up in the kernel's configuration, if that can be read.
 // Empty: CONFIG_IKCONFIG_PROC is off, as on many distributions.
 func configured(prefix string) string {
 	f, err := os.Open("/proc/config.gz")

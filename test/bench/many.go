@@ -48,7 +48,7 @@ type throughput struct {
 }
 
 // compare is a line of throughputs. Ours must not have lost a call; a lost one
-// of the reference is told.
+// of the reference is a note.
 func compare(what string, ours, reference throughput, bar float64) line {
 	l := line{What: what, Unit: "/s", Ours: figure{Median: ours.each}, Other: figure{Median: reference.each}, Bar: bar}
 	l.Ratio = ratio(ours.each, reference.each)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -144,7 +145,7 @@ func memory(l *lab) []line {
 		reference, err = l.peaksOf("memory-reference", l.reference, false)
 	}
 	var lines []line
-	for _, name := range sortedKeys(ours) {
+	for _, name := range slices.Sorted(maps.Keys(ours)) {
 		lines = append(lines, line{
 			What: name, Unit: "MiB", Ours: figure{Median: ours[name] / 1024}, Other: figure{Median: reference[name] / 1024},
 		})
@@ -156,16 +157,6 @@ func memory(l *lab) []line {
 	worst.Ratio = ratio(worst.Ours.Median, worst.Other.Median)
 	worst.fail(err)
 	return append(lines, worst)
-}
-
-// sortedKeys keeps the lines in the same order each time.
-func sortedKeys(m map[string]float64) []string {
-	var names []string
-	for name := range m {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }
 
 // peaksOf lets a container live a few times on a network of those plugins.

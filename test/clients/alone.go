@@ -17,7 +17,7 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// cgroupVar tells the third process the name of its control group.
+// cgroupVar passes the name of its control group to the third process.
 const cgroupVar = "CNIBOX_CLIENTS_CGROUP"
 
 // cgroupPrefix is followed by the ID of the second process.
@@ -85,8 +85,8 @@ func removeOldCgroups() {
 	}
 }
 
-// hidden are folders of the machine, by the one above, which clients cannot be told
-// to look for elsewhere.
+// hidden are folders of the machine, by the one above, for which clients
+// have no setting.
 var hidden = map[string][]string{"/etc": {"cni", "containers"}, "/opt": {"cni"}}
 
 // hide puts an empty folder in the place of each: a layer over the one above,

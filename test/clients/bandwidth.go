@@ -27,7 +27,7 @@ func (h *host) bandwidth() error {
 		if err := h.run(p); err != nil {
 			return err
 		}
-		adds, err := told("bandwidth", "ADD", p.id)
+		adds, err := callsOf("bandwidth", "ADD", p.id)
 		if err != nil {
 			return err
 		}
@@ -36,7 +36,7 @@ func (h *host) bandwidth() error {
 		}
 		conf := string(adds[0].Conf.RuntimeConfig)
 		if !strings.Contains(conf, fmt.Sprintf(`"IngressRate":%d,`, ingressRate)) || !strings.Contains(conf, fmt.Sprintf(`"EgressRate":%d,`, egressRate)) {
-			return fmt.Errorf("bandwidth was told %s", conf)
+			return fmt.Errorf("bandwidth got %s", conf)
 		}
 		if err := h.buckets(); err != nil {
 			return err

@@ -146,7 +146,7 @@ func (h *host) publishedAt(port uint16) error {
 
 // takenPort: the refusal must name who has the port, and leave nothing.
 func (h *host) takenPort() error {
-	return step("a second container cannot take the port, and is told who has it", func() error {
+	return step("a second container cannot take the port, and the error names its owner", func() error {
 		before, err := h.leftovers()
 		if err != nil {
 			return err

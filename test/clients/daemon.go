@@ -94,7 +94,7 @@ func (h *host) stop() error {
 	return nil
 }
 
-// complaints are the lines of containerd's log that tell of trouble; "" if there
+// complaints are the lines of containerd's log about trouble; "" if there
 // is no log. Some are no trouble: it misses devmapper everywhere, a network before
 // there is one, and, which is left out, each container that ends.
 func (h *host) complaints() string {

@@ -69,7 +69,7 @@ func newHost(bin string) (*host, error) {
 	if err := h.cable(); err != nil {
 		return nil, fmt.Errorf("cable to the outside: %w", err)
 	}
-	// Port 53, since no resolver of a container can be told another.
+	// Port 53, since resolv.conf, which a container has, names no port.
 	h.stopDNS, err = serveDNS(h.outside.NS, netip.AddrPortFrom(outsideAddr, 53))
 	return h, err
 }
@@ -108,7 +108,7 @@ func (h *host) cable() error {
 	return nil
 }
 
-// patience is how long a change may take that no event tells of.
+// patience is how long a change may take that no event reports.
 // It is for busy machines, and matters only when the trial fails.
 const patience = time.Minute
 
@@ -132,7 +132,7 @@ func eventually(fn func() error) error {
 }
 
 // step does one thing and says what it was, and how long it took: a person reads
-// along, and the last line before an error tells where it broke.
+// along, and the last line before an error says where it broke.
 func step(text string, fn func() error) error {
 	begin := time.Now()
 	if err := fn(); err != nil {

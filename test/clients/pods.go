@@ -20,7 +20,7 @@ func (h *host) pods() error {
 	return walk(
 		stage{"CRI: Status says that the network is ready", func() error { return eventually(h.ready) }},
 		stage{"RunPodSandbox with port mappings; reached directly and from outside", func() error { return h.runWeb(web) }},
-		stage{"what the plugins were told: HostPort, loopback at 0.3.1", func() error { return addsAreAsExpected(web) }},
+		stage{"what the plugins got: HostPort, loopback at 0.3.1", func() error { return addsAreAsExpected(web) }},
 		stage{"a container in a second pod reaches the first pod and outside names", func() error { return h.runClient(client, web) }},
 		stage{"StopPodSandbox, RemovePodSandbox: two DELs, and the pod's traces go", func() error { return h.endWeb(web) }},
 		stage{"the second pod's too; nothing is left behind", func() error {
@@ -44,7 +44,7 @@ func (h *host) runWeb(p *pod) error {
 	if err != nil {
 		return err
 	}
-	adds, err := told("portmap", "ADD", p.id)
+	adds, err := callsOf("portmap", "ADD", p.id)
 	if err != nil {
 		return err
 	}
@@ -62,19 +62,19 @@ func (h *host) runWeb(p *pod) error {
 // addsAreAsExpected makes sure that the trial tried what it is there for: keys
 // as Go spells them, and a loopback of an old version in the same namespace.
 func addsAreAsExpected(p *pod) error {
-	ports, err := told("portmap", "ADD", p.id)
+	ports, err := callsOf("portmap", "ADD", p.id)
 	if err != nil {
 		return err
 	}
 	if len(ports) != 1 || !strings.Contains(string(ports[0].Conf.RuntimeConfig), `"HostPort":8081`) {
-		return fmt.Errorf("portmap was told %+v", ports)
+		return fmt.Errorf("portmap got %+v", ports)
 	}
-	lo, err := told("loopback", "ADD", p.id)
+	lo, err := callsOf("loopback", "ADD", p.id)
 	if err != nil {
 		return err
 	}
 	if len(lo) != 1 || lo[0].Conf.CNIVersion != "0.3.1" || lo[0].IfName != "lo" || lo[0].NetNS != ports[0].NetNS {
-		return fmt.Errorf("loopback was told %+v", lo)
+		return fmt.Errorf("loopback got %+v", lo)
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func (h *host) endWeb(p *pod) error {
 		return err
 	}
 	for _, plugin := range []string{"bridge", "portmap"} {
-		dels, err := told(plugin, "DEL", p.id)
+		dels, err := callsOf(plugin, "DEL", p.id)
 		if err != nil {
 			return err
 		}
@@ -200,7 +200,7 @@ func (h *host) odd() error {
 		if err := h.run(p); err != nil {
 			return err
 		}
-		adds, err := told("bridge", "ADD", p.id)
+		adds, err := callsOf("bridge", "ADD", p.id)
 		if err != nil {
 			return err
 		}
@@ -217,7 +217,7 @@ func (h *host) odd() error {
 		if err := errors.Join(h.stopPod(p), h.remove(p)); err != nil {
 			return err
 		}
-		dels, err := told("portmap", "DEL", p.id)
+		dels, err := callsOf("portmap", "DEL", p.id)
 		if err != nil {
 			return err
 		}

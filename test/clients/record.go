@@ -21,7 +21,7 @@ var recorded = []string{"loopback", "bridge", "portmap", "bandwidth"}
 
 func isRecorded(name string) bool { return slices.Contains(recorded, name) }
 
-// A call is what a runtime told one plugin. Members of the configuration that the
+// A call is what a runtime passed to one plugin. Members of the configuration that the
 // trial does not look at are left out.
 type call struct {
 	Plugin, Verb, ID, NetNS, IfName, Args string
@@ -73,8 +73,8 @@ func note(plugin string, conf []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// told returns the calls of a plugin with a verb for a container.
-func told(plugin, verb, id string) (found []call, err error) {
+// callsOf returns the calls of a plugin with a verb for a container.
+func callsOf(plugin, verb, id string) (found []call, err error) {
 	f, err := os.Open(calls)
 	if err != nil {
 		return nil, err

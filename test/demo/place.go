@@ -68,7 +68,7 @@ func (p *place) serve(port uint16) (stop func(), err error) {
 	return func() { tcp.Close(); udp.Close() }, nil
 }
 
-// answer tells the other side as whom it is seen, and then repeats all it says.
+// answer sends the peer the address that it is seen with, and then echoes all it sends.
 func answer(c net.Conn) {
 	defer c.Close()
 	fmt.Fprintf(c, "%-64s", c.RemoteAddr())

@@ -13,7 +13,6 @@ import (
 	"cnibox/internal/kerneltest"
 	"cnibox/ipam/dhcp"
 	"cnibox/rtnl"
-	"cnibox/test/dhcptest"
 )
 
 // setMAC changes the link layer address of a link.
@@ -33,34 +32,26 @@ func setMAC(t *testing.T, ns *rtnl.NS, link string, addr net.HardwareAddr) {
 // has another one too by now: the lease is renewed, and its RELEASE arrives.
 func TestKernelOtherMACs(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	s := dhcptest.Start4(t, b.Server)
-	s.Times(soon, later, lasting)
-	h := b.acquire()
-	b.configure(h)
+	b, s, h := newBound(t)
 	setMAC(t, b.Container, "eth0", net.HardwareAddr{2, 0, 0, 0, 9, 1})
 	setMAC(t, b.Server, "srv0", net.HardwareAddr{2, 0, 0, 0, 9, 2})
 	before, asked := h.Leases()[0].Start, s.Count(dhcpv4.MessageTypeDiscover)
 	h.Keep()
-	b.eventually("a renewal", func() bool { return h.Leases()[0].Start > before })
+	kerneltest.Until(b.T, "a renewal", func() bool { return h.Leases()[0].Start > before })
 	if n := s.Count(dhcpv4.MessageTypeDiscover); n != asked || !b.Kept() {
 		t.Errorf("the lease was begun anew: %d DISCOVERs", n-asked)
 	}
 	if err := h.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
-	b.eventually("the RELEASE", func() bool { return len(s.Leased()) == 0 })
+	kerneltest.Until(b.T, "the RELEASE", func() bool { return len(s.Leased()) == 0 })
 }
 
 // The daemon is killed when another address is on record and not yet on the interface:
 // the next one brings it there, and takes the old one away.
 func TestKernelKilledBeforeChange(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	s := dhcptest.Start4(t, b.Server)
-	s.Times(soon, later, lasting)
-	h := b.acquire()
-	b.configure(h)
+	b, s, h := newBound(t)
 	s.Move()
 	s.Life(2 * lasting)
 	killed := make(chan bool)
@@ -78,28 +69,24 @@ func TestKernelKilledBeforeChange(t *testing.T) {
 	h = dhcp.Resume(*b.state, b.Settings, b.store)
 	h.Keep()
 	defer h.Stop()
-	b.eventually("the new address alone", func() bool { return slices.Equal(b.addresses(), []string{"10.9.0.100/24"}) })
-	b.eventually("a record of it", func() bool { return h.Leases()[0].On == nil })
+	kerneltest.Until(b.T, "the new address alone", func() bool { return slices.Equal(b.addresses(), []string{"10.9.0.100/24"}) })
+	kerneltest.Until(b.T, "a record of it", func() bool { return h.Leases()[0].On == nil })
 }
 
 // A gateway that cannot be reached yet leaves the old one, and is tried again.
 func TestKernelGatewayLater(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	s := dhcptest.Start4(t, b.Server)
-	s.Times(soon, later, lasting)
-	h := b.acquire()
-	b.configure(h)
+	b, s, h := newBound(t)
 	s.Life(2 * lasting)
 	s.With(dhcpv4.OptRouter(net.IPv4(10, 99, 0, 1)))
 	h.Keep()
-	b.eventually("a try", func() bool { l := h.Leases()[0]; return l.Life == uint32(2*lasting/time.Second) && l.On != nil })
-	b.eventually("the old gateway", func() bool { return b.gateway() == "10.9.0.1" })
+	kerneltest.Until(b.T, "a try", func() bool { l := h.Leases()[0]; return l.Life == uint32(2*lasting/time.Second) && l.On != nil })
+	kerneltest.Until(b.T, "the old gateway", func() bool { return b.gateway() == "10.9.0.1" })
 	asked := len(s.Seen())
 	if err := b.cont.AddAddr(b.link().Index, rtnl.Addr{Prefix: netip.MustParsePrefix("10.99.0.2/24")}); err != nil {
 		t.Fatal(err)
 	}
-	b.eventually("the new gateway", func() bool { return b.gateway() == "10.99.0.1" })
+	kerneltest.Until(b.T, "the new gateway", func() bool { return b.gateway() == "10.99.0.1" })
 	if n := len(s.Seen()) - asked; n != 0 {
 		t.Errorf("the server was asked %d times for it", n)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv6"
 	"github.com/insomniacslk/dhcp/iana"
 
+	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
 	"cnibox/test/dhcptest"
 )
@@ -32,7 +33,7 @@ func TestKernelAcquire6(t *testing.T) {
 	if err := h.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
-	b.eventually("the RELEASE", func() bool { return !s.Leased() })
+	kerneltest.Until(b.T, "the RELEASE", func() bool { return !s.Leased() })
 }
 
 func TestKernelBothFamilies(t *testing.T) {
@@ -52,7 +53,7 @@ func TestKernelBothFamilies(t *testing.T) {
 	if err := h.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
-	b.eventually("both RELEASEs", func() bool { return !s6.Leased() && len(s4.Leased()) == 0 })
+	kerneltest.Until(b.T, "both RELEASEs", func() bool { return !s6.Leased() && len(s4.Leased()) == 0 })
 }
 
 // RENEW, and when the server has fallen silent to it REBIND, and a changed address.
@@ -74,9 +75,9 @@ func TestKernelRenew6(t *testing.T) {
 		return reply
 	})
 	h.Keep()
-	b.eventually("a renewal", func() bool { return h.Leases()[0].Start > before })
+	kerneltest.Until(b.T, "a renewal", func() bool { return h.Leases()[0].Start > before })
 	s.Move("fd09::20")
-	b.eventually("the new address", func() bool { return slices.Equal(b.addresses(), []string{"fd09::20/128"}) })
+	kerneltest.Until(b.T, "the new address", func() bool { return slices.Equal(b.addresses(), []string{"fd09::20/128"}) })
 	if seen := s.Seen(); !slices.Contains(seen, dhcpv6.MessageTypeRenew) || !slices.Contains(seen, dhcpv6.MessageTypeRebind) {
 		t.Errorf("seen %v", seen)
 	}
@@ -139,7 +140,7 @@ func TestKernelNoLinkLocal(t *testing.T) {
 		}
 	}
 	h.Keep()
-	b.eventually("no address", func() bool { return len(b.addresses()) == 0 })
+	kerneltest.Until(b.T, "no address", func() bool { return len(b.addresses()) == 0 })
 }
 
 // Of two servers the one that wants it more is asked, though it is the slower one. It may

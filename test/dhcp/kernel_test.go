@@ -106,6 +106,18 @@ func (b *bed) configure(h *dhcp.Holder) {
 	}
 }
 
+// newBound is a bed whose interface has the address of a first lease, and its server, which wants
+// that renewed soon.
+func newBound(t *testing.T) (*bed, *dhcptest.Server4, *dhcp.Holder) {
+	t.Helper()
+	b := newBed(t)
+	s := dhcptest.Start4(t, b.Server)
+	s.Times(soon, later, lasting)
+	h := b.acquire()
+	b.configure(h)
+	return b, s, h
+}
+
 func (b *bed) link() *rtnl.Link {
 	b.Helper()
 	l, err := b.cont.Link("eth0")
@@ -141,19 +153,6 @@ func (b *bed) gateway() string {
 		return ""
 	}
 	return routes[0].GW.String()
-}
-
-// eventually waits for something to become true. When that is, is the machine's: what a
-// test claims about times it gets from the lease, which lasts longer than any wait here.
-func (b *bed) eventually(what string, is func() bool) {
-	b.Helper()
-	within := kerneltest.Timeout(3 * time.Minute)
-	for end := time.Now().Add(within); !is(); {
-		if time.Now().After(end) {
-			b.Fatalf("after %s there is still not: %s", within, what)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
 }
 
 // refused must get no lease, and the reason. A machine that stands still may take all the
@@ -201,7 +200,7 @@ func TestKernelAcquireAndRelease(t *testing.T) {
 	if err := h.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
-	b.eventually("the RELEASE", func() bool { return len(s.Leased()) == 0 })
+	kerneltest.Until(b.T, "the RELEASE", func() bool { return len(s.Leased()) == 0 })
 	seen := s.Seen()
 	last := seen[len(seen)-1]
 	if !last.Unicast || last.ClientID != string(b.ClientID) || last.Message.ClientIPAddr.String() != "10.9.0.10" {
@@ -224,7 +223,7 @@ func TestKernelOwnOptions(t *testing.T) {
 	if err := h.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
-	b.eventually("the RELEASE", func() bool { return s.Count(dhcpv4.MessageTypeRelease) == 1 })
+	kerneltest.Until(b.T, "the RELEASE", func() bool { return s.Count(dhcpv4.MessageTypeRelease) == 1 })
 	for _, m := range s.Seen() {
 		if m.ClientID != "me" || !m.Message.IsBroadcast() {
 			t.Errorf("got %s", m.Message.Summary())
@@ -237,14 +236,10 @@ func TestKernelOwnOptions(t *testing.T) {
 
 func TestKernelRenewIsUnicast(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	s := dhcptest.Start4(t, b.Server)
-	s.Times(soon, later, lasting)
-	h := b.acquire()
-	b.configure(h)
+	b, s, h := newBound(t)
 	before := h.Leases()[0].Start
 	h.Keep()
-	b.eventually("a renewal", func() bool { return h.Leases()[0].Start > before })
+	kerneltest.Until(b.T, "a renewal", func() bool { return h.Leases()[0].Start > before })
 	seen := s.Seen()
 	last := seen[len(seen)-1]
 	if last.Type != dhcpv4.MessageTypeRequest || !last.Unicast || last.Message.ClientIPAddr.String() != "10.9.0.10" ||
@@ -271,7 +266,7 @@ func TestKernelRebind(t *testing.T) {
 		return []*dhcpv4.DHCPv4{reply}
 	})
 	h.Keep()
-	b.eventually("a rebinding", func() bool { return h.Leases()[0].Start > before })
+	kerneltest.Until(b.T, "a rebinding", func() bool { return h.Leases()[0].Start > before })
 	if got := h.Leases()[0].Server; !slices.Equal(got, other) {
 		t.Errorf("server %v, want %v", got, other)
 	}
@@ -281,16 +276,12 @@ func TestKernelRebind(t *testing.T) {
 // MTU. The reference notes it and leaves the interface as it was.
 func TestKernelChangedLease(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	s := dhcptest.Start4(t, b.Server)
-	s.Times(soon, later, lasting)
-	h := b.acquire()
-	b.configure(h)
+	b, s, h := newBound(t)
 	s.Move()
 	s.Life(lasting)
 	s.With(dhcpv4.OptRouter(net.IPv4(10, 9, 0, 3)), dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{5, 120}))
 	h.Keep()
-	b.eventually("the new address", func() bool {
+	kerneltest.Until(b.T, "the new address", func() bool {
 		return slices.Equal(b.addresses(), []string{"10.9.0.100/24"}) && b.gateway() == "10.9.0.3" && b.link().MTU == 1400
 	})
 	if err := h.Release(t.Context()); err != nil {
@@ -301,7 +292,7 @@ func TestKernelChangedLease(t *testing.T) {
 	}
 }
 
-// An MTU that a later plugin has set stays on a renewal that tells nothing new.
+// An MTU that a later plugin has set stays on a renewal that brings nothing new.
 func TestKernelOthersMTU(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -318,7 +309,7 @@ func TestKernelOthersMTU(t *testing.T) {
 	}
 	before := h.Leases()[0].Start
 	h.Keep()
-	b.eventually("a renewal", func() bool { return h.Leases()[0].Start > before })
+	kerneltest.Until(b.T, "a renewal", func() bool { return h.Leases()[0].Start > before })
 	h.Stop() // waits for the rest of the turn
 	if mtu := b.link().MTU; mtu != 1300 {
 		t.Errorf("MTU %d after a renewal, want that of the other plugin", mtu)
@@ -336,7 +327,7 @@ func TestKernelLapse(t *testing.T) {
 	b.configure(h)
 	s.Silence()
 	h.Keep()
-	b.eventually("no address", func() bool { return len(b.addresses()) == 0 })
+	kerneltest.Until(b.T, "no address", func() bool { return len(b.addresses()) == 0 })
 	if !b.link().Up {
 		t.Error("the link is down")
 	}
@@ -348,18 +339,14 @@ func TestKernelLapse(t *testing.T) {
 	}
 	s.Life(lasting)
 	s.Answer(nil)
-	b.eventually("the address again", func() bool { return slices.Equal(b.addresses(), []string{"10.9.0.10/24"}) })
-	b.eventually("the route again", func() bool { return b.gateway() == "10.9.0.1" })
+	kerneltest.Until(b.T, "the address again", func() bool { return slices.Equal(b.addresses(), []string{"10.9.0.10/24"}) })
+	kerneltest.Until(b.T, "the route again", func() bool { return b.gateway() == "10.9.0.1" })
 }
 
 // A NAK to a renewal ends the lease at once.
 func TestKernelNakOnRenewal(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	s := dhcptest.Start4(t, b.Server)
-	s.Times(soon, later, lasting)
-	h := b.acquire()
-	b.configure(h)
+	b, s, h := newBound(t)
 	s.Move()
 	s.Answer(func(m dhcptest.Seen, reply *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 {
 		if m.Type == dhcpv4.MessageTypeRequest && m.Message.ClientIPAddr.Equal(net.IPv4(10, 9, 0, 10)) {
@@ -369,7 +356,7 @@ func TestKernelNakOnRenewal(t *testing.T) {
 		return []*dhcpv4.DHCPv4{reply}
 	})
 	h.Keep()
-	b.eventually("another address", func() bool { return slices.Equal(b.addresses(), []string{"10.9.0.100/24"}) })
+	kerneltest.Until(b.T, "another address", func() bool { return slices.Equal(b.addresses(), []string{"10.9.0.100/24"}) })
 }
 
 // lies are what a server may say that must not be believed. Behind each comes the truth
@@ -459,7 +446,7 @@ func TestKernelGone(t *testing.T) {
 	if err := h.Check(); !errors.Is(err, dhcp.ErrGone) {
 		t.Errorf("check: %v", err)
 	}
-	b.eventually("the end of the keeping", func() bool { return !b.Kept() })
+	kerneltest.Until(b.T, "the end of the keeping", func() bool { return !b.Kept() })
 	if err := h.Release(t.Context()); err != nil {
 		t.Errorf("release: %v", err)
 	}
@@ -501,7 +488,7 @@ func TestKernelResume(t *testing.T) {
 			}
 			h2.Keep()
 			defer h2.Stop()
-			b.eventually("a valid lease", func() bool { return h2.Leases()[0].Valid() })
+			kerneltest.Until(b.T, "a valid lease", func() bool { return h2.Leases()[0].Valid() })
 			if got := b.addresses(); !slices.Equal(got, []string{"10.9.0.10/24"}) {
 				t.Errorf("addresses: %v", got)
 			}

@@ -1,4 +1,4 @@
-// Package dhcptest is DHCP servers for tests, which can be told to misbehave. The
+// Package dhcptest is DHCP servers for tests, which misbehave as a test wants. The
 // messages are those of a library that shares nothing with ours. It is for tests only.
 package dhcptest
 
@@ -74,7 +74,7 @@ type Server4 struct {
 }
 
 // The times of a lease: when its server is asked again, when any server is, and its length.
-// T1 and T2 of 0 are not told.
+// T1 and T2 of 0 are not sent.
 type times struct{ t1, t2, life time.Duration }
 
 // ServerIP is the server's address.
@@ -91,7 +91,7 @@ func Start4(t testing.TB, ns *rtnl.NS) *Server4 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := tellDestinations(s.conn); err != nil {
+	if err := reportDestinations(s.conn); err != nil {
 		t.Fatal(err)
 	}
 	go s.serve()
@@ -180,9 +180,9 @@ func (s *Server4) Leased() map[string]string {
 	return list
 }
 
-// tellDestinations has a socket tell where each packet was sent to: IP_PKTINFO of ip(7).
+// reportDestinations sets IP_PKTINFO, ip(7), by which each packet comes with its destination.
 // One socket for all, since of two it would be chance which is read first.
-func tellDestinations(conn *net.UDPConn) error {
+func reportDestinations(conn *net.UDPConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 
 	"cnibox/applets"
 	"cnibox/applets/applet"
+	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/schema"
 	"cnibox/spec"
@@ -77,40 +78,26 @@ func (w *world) call(verb spec.Verb, plugin, conf string, c container, env map[s
 	}
 }
 
-// Configurations that are good as far as the plugins are concerned; a plugin's own
-// test file may add its own, and to makers if the plugin makes the interface.
+// Members of the configurations that are good as far as the plugins are concerned.
 const (
 	goodPrev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"br0"},{"name":"eth0","sandbox":"$NETNS"}],
 		"ips":[{"address":"10.1.0.2/24","interface":1}]}`
-	goodIPAM = `"ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.1.0.0/24"}`
-	goodHead = `{"cniVersion":"1.1.0","name":"demo","cni.dev/valid-attachments":[{"containerID":"other","ifname":"eth0"}],`
+	goodValid = `"cni.dev/valid-attachments":[{"containerID":"other","ifname":"eth0"}]`
+	goodHead  = `{"cniVersion":"1.1.0","name":"demo",` + goodValid + `,`
 )
 
-var goodConfs = map[string]string{
-	"bridge":     goodHead + `"type":"bridge","bridge":"br0","isGateway":true,"ipMasq":true,` + goodIPAM + `,` + goodPrev + `}`,
-	"host-local": goodHead + `"type":"host-local",` + goodIPAM + `,` + goodPrev + `}`,
-	"loopback":   goodHead + `"type":"loopback",` + goodPrev + `}`,
-	"portmap": goodHead + `"type":"portmap","dataDir":"$DIR/ports","runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]},` +
-		goodPrev + `}`,
-	"tuning": goodHead + `"type":"tuning","dataDir":"$DIR/tuning","mtu":1400,` + goodPrev + `}`,
-}
+// goodPlugins are the plugins that are there and not tested elsewhere.
+func goodPlugins() []string { return slices.DeleteFunc(product.Plugins(), elsewhere) }
 
-// goodPlugins are those of goodConfs; TestGoodConfs tells of one that is not there.
-func goodPlugins() []string {
-	return slices.DeleteFunc(product.Plugins(), func(name string) bool { return goodConfs[name] == "" || elsewhere(name) })
-}
-
-// A new plugin is tried with bad input like all others.
+// TestGoodConfs wants a configuration of each plugin that is one.
 func TestGoodConfs(t *testing.T) {
 	for _, name := range product.Plugins() {
-		if goodConfs[name] == "" {
-			t.Errorf("goodConfs has no configuration of %s, so no test gives it bad input", name)
+		var conf struct{ Type string }
+		if err := json.Unmarshal([]byte(goodConf(name)), &conf); err != nil || conf.Type != name {
+			t.Errorf("the configuration of %s is of type %q, %v: %s", name, conf.Type, err, goodConf(name))
 		}
 	}
 }
-
-// makers are the plugins that need a container of their own: ADD makes the interface.
-var makers = map[string]bool{"bridge": true}
 
 // spoil gives a configuration one member more, which goes before those of the
 // same name.
@@ -128,9 +115,15 @@ var (
 	undeleting = otherVerbs[:3]
 )
 
-// among are those of the good plugins that are in a list.
-func among(list []string) []string {
-	return slices.DeleteFunc(goodPlugins(), func(name string) bool { return !slices.Contains(list, name) })
+// readsArgs reports whether a plugin reads CNI_ARGS: one with ipam does, itself or by the IPAM
+// plugin or delegate.
+func readsArgs(plugin string) bool {
+	return applettest.Plugins[plugin].Args || strings.Contains(goodConf(plugin), `"ipam":{`)
+}
+
+// readers are those of the good plugins.
+func readers() []string {
+	return slices.DeleteFunc(goodPlugins(), func(name string) bool { return !readsArgs(name) })
 }
 
 // tricks are names that must never become part of a path or a command.
@@ -158,7 +151,7 @@ func (b badInput) refuse(w *world, c container, before string) {
 		plugins = goodPlugins()
 	}
 	for _, plugin := range plugins {
-		conf := strings.ReplaceAll(goodConfs[plugin], "$NETNS", c.path)
+		conf := strings.ReplaceAll(goodConf(plugin), "$NETNS", c.path)
 		if b.spoil != "" {
 			conf = spoil(conf, b.spoil)
 		}
@@ -187,14 +180,14 @@ func quiet(a answer) bool {
 func refuseAll(t *testing.T, table map[string]badInput) {
 	w := newWorld(t)
 	c, other := w.container("ctr"), w.container("other")
-	w.must("other ADD", w.plugin(spec.Add, "bridge", goodConfs["bridge"], other))
+	w.must("other ADD", w.plugin(spec.Add, "bridge", goodConf("bridge"), other))
 	w.lo(c, false) // as the DEL of loopback leaves it
 	before := w.state(c)
 	for name, b := range table {
 		t.Run(name, func(t *testing.T) { b.refuse(w.on(t), c, before) })
 	}
-	w.must("other CHECK", w.plugin(spec.Check, "host-local", goodConfs["host-local"], other))
-	w.must("other DEL", w.plugin(spec.Del, "bridge", goodConfs["bridge"], other))
+	w.must("other CHECK", w.plugin(spec.Check, "host-local", goodConf("host-local"), other))
+	w.must("other DEL", w.plugin(spec.Del, "bridge", goodConf("bridge"), other))
 }
 
 func TestKernelBadNames(t *testing.T) {
@@ -210,7 +203,7 @@ func TestKernelBadNames(t *testing.T) {
 			"valid ID":         {spoil: `"cni.dev/valid-attachments":[{"containerID":` + q + `,"ifname":"eth0"}]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig},
 			"valid interface":  {spoil: `"cni.dev/valid-attachments":[{"containerID":"a","ifname":` + q + `}]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig},
 			"bridge":           {spoil: `"bridge":` + q, verbs: []spec.Verb{spec.Add, spec.Check}, only: []string{"bridge"}, code: spec.CodeConfig},
-			"CNI_ARGS":         {env: map[string]string{"CNI_ARGS": trick}, verbs: undeleting, only: among(readsArgs), code: spec.CodeEnv},
+			"CNI_ARGS":         {env: map[string]string{"CNI_ARGS": trick}, verbs: undeleting, only: readers(), code: spec.CodeEnv},
 			"CNI_ARGS of DEL":  {env: map[string]string{"CNI_ARGS": trick}, verbs: []spec.Verb{spec.Del}},
 			"CNI_ARGS MAC":     {env: map[string]string{"CNI_ARGS": "MAC=" + trick}, verbs: []spec.Verb{spec.Add}, only: []string{"bridge", "tuning"}, code: spec.CodeEnv},
 			"CNI_ARGS IP":      {env: map[string]string{"CNI_ARGS": "IP=" + trick}, verbs: []spec.Verb{spec.Add}, only: []string{"host-local", "bridge"}, code: spec.CodeEnv},
@@ -245,7 +238,7 @@ func quoted(s string) string {
 	return string(b)
 }
 
-// takes tells the pairs that are no mistake: interfaces may be called what
+// takes reports whether a pair is no mistake: interfaces may be called what
 // containers may not.
 func takes(name string) bool {
 	what, trick, _ := strings.Cut(name, "=")
@@ -311,57 +304,11 @@ func TestKernelBadMembers(t *testing.T) {
 	table["valid a string"] = badInput{spoil: `"cni.dev/valid-attachments":"x"`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig}
 	table["valid of nulls"] = badInput{spoil: `"cni.dev/valid-attachments":[null]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig}
 	adds := []spec.Verb{spec.Add}
-	own := map[string][]string{ // members that only one plugin has, as ADD must not take them
-		"bridge": {`"mtu":"x"`, `"mtu":1e99`, `"mtu":-1`, `"mtu":67`, `"vlan":4095`, `"vlan":1.5`, `"hairpinMode":1`, `"isGateway":"yes"`,
-			`"vlanTrunk":{}`, `"vlanTrunk":[{"minID":9,"maxID":1}]`, `"ipMasqBackend":"x"`, `"bridge":1`},
-		"macvlan": {`"mode":"x"`, `"mode":1`, `"mtu":-1`, `"mtu":1e99`, `"master":1`, `"master":"a/b"`, `"bcqueuelen":-1`, `"linkInContainer":1`},
-		"ipvlan":  {`"mode":"L2"`, `"flag":"x"`, `"flag":1`, `"mtu":67`, `"master":".."`},
-		"vlan":    {`"vlanId":4095`, `"vlanId":-1`, `"vlanId":"x"`, `"master":""`, `"master":null`, `"ipam":{}`},
-		"dummy":   {`"ipam":{}`, `"mac":"x"`, `"mac":1`, `"runtimeConfig":{"mac":"01:00:00:00:00:00"}`},
-		"ptp":     {`"mtu":-1`, `"mtu":67`, `"mtu":1e99`, `"ipMasq":"yes"`, `"ipMasqBackend":"x"`, `"ipam":{}`, `"mac":"x"`, `"runtimeConfig":{"mac":"01:00:00:00:00:00"}`},
-		"tap": {`"mtu":67`, `"owner":-1`, `"owner":"root"`, `"group":4294967295`, `"multiQueue":1`, `"bridge":"../x"`, `"bridge":"none"`,
-			`"selinuxContext":"a\u0000b"`, `"selinuxContext":"a\nb"`},
-		"host-device": {`"device":"a/b"`, `"device":"none"`, `"device":""`, `"device":null,"hwaddr":"x"`, `"device":null,"kernelpath":"/etc"`,
-			`"device":null,"kernelpath":"/sys/devices/../../etc"`, `"device":null,"pciBusID":"../x"`, `"device":null,"pciBusID":"0000:00:1f.9"`,
-			`"device":null,"runtimeConfig":{"deviceID":"../../x"}`, `"dataDir":"x"`},
-		"bandwidth": {`"runtimeConfig":{"bandwidth":{"ingressRate":-1}}`, `"runtimeConfig":{"bandwidth":{"ingressRate":7}}`,
-			`"runtimeConfig":{"bandwidth":{"ingressBurst":8}}`, `"runtimeConfig":{"bandwidth":{"egressRate":8,"egressBurst":1e99}}`,
-			`"runtimeConfig":{"bandwidth":{"egressRate":8,"egressBurst":34359738368}}`, `"runtimeConfig":{"bandwidth":[]}`, `"latency":10001`, `"latency":-1`},
-		"firewall": {`"ingressPolicy":"x"`, `"backend":"x"`, `"iptablesAdminChainName":"a b"`, `"iptablesAdminChainName":"$(reboot)"`, `"firewalldZone":1`, `"backend":"firewalld","dbusSocket":"x"`},
-		"sbr":      {`"table":0`, `"table":2147483648`, `"table":"x"`, `"gateways":["x"]`, `"gateways":["10.1.0.1","10.1.0.2"]`, `"gateways":["224.0.0.1"]`, `"gateways":["fe80::1%eth0"]`},
-		"vrf":      {`"vrfname":""`, `"vrfname":".."`, `"vrfname":"a/b"`, `"vrfname":"longer than a name"`, `"table":255`, `"table":-1`, `"table":2147483648`},
-		"static": {`"ipam":{"type":"static","addresses":[{"address":"10.1.0.2"}]}`, `"ipam":{"type":"static","addresses":[{}]}`, `"ipam":{"type":"static","addresses":[null]}`,
-			`"ipam":{"type":"static","addresses":[{"address":"10.1.0.2/24","gateway":"x"}]}`, `"ipam":{"type":"static","routes":[{"dst":"x"}]}`,
-			`"ipam":{"type":"static","routes":[{"dst":"10.3.0.0/24","gw":"fd00::1"}]}`, `"ipam":{"type":"static","routes":[{"dst":"fd03::/64","gw":"10.1.0.1"}]}`,
-			`"ipam":{"type":"static","routes":[{"dst":"10.3.0.0/24","mtu":67}]}`, `"ipam":{"type":"static","routes":[{"dst":"10.3.0.0/24","mtu":65536}]}`,
-			`"ipam":{"type":"static","dns":{"nameservers":["x"]}}`, `"args":{"cni":{"ips":["x"]}}`},
-		"dhcp": {`"ipam":{"type":"dhcp","daemonSocketPath":"x.sock"}`, `"ipam":{"type":"dhcp","daemonSocketPath":"/a\u0000b"}`, `"ipam":{"type":"dhcp","priority":-1}`,
-			`"ipam":{"type":"dhcp","provide":[{"option":"x"}]}`, `"ipam":{"type":"dhcp","provide":{}}`, `"ipam":{"type":"dhcp","request":[{"option":"256"}]}`,
-			`"ipam":{"type":"dhcp","request":[{"option":53}]}`, `"ipam":{"type":"dhcp","ipv4":false}`, `"ipam":{"type":"dhcp","ipv6":"yes"}`},
-		"flannel": {`"delegate":1`, `"delegate":{"name":"x"}`, `"delegate":{"ipam":{}}`, `"delegate":{"type":"../x"}`, `"dataDir":"x"`, `"subnetFile":1`},
-		"portmap": {`"runtimeConfig":1`, `"runtimeConfig":{"portMappings":{}}`, `"runtimeConfig":{"portMappings":[1]}`,
-			`"runtimeConfig":{"portMappings":[{"hostPort":70000,"containerPort":1}]}`, `"runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":0}]}`,
-			`"runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":1,"hostIP":"::1%eth0"}]}`,
-			`"runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":1,"protocol":"icmp"}]}`,
-			`"markMasqBit":32`, `"conditionsV4":"x"`, `"conditionsV4":["--jump","ACCEPT"]`, `"backend":"x"`, `"snat":"x"`},
-		"tuning": {`"mtu":"x"`, `"mtu":-1`, `"mtu":4294967297`, `"txQLen":-1`, `"promisc":1`, `"sysctl":[]`, `"sysctl":{"net.ipv4.x":[]}`,
-			`"sysctl":{"kernel.panic":"1"}`, `"sysctl":{"net/../kernel/panic":"1"}`,
-			`"sysctl":{"net.ipv4/../../../kernel/panic":"1"}`, `"sysctl":{"/net/ipv4/ip_forward":"1"}`, `"sysctl":{"net/ipv4/a\u0000b":"1"}`,
-			`"mac":"00:00"`, `"mac":5`, `"args":{"cni":{"mtu":"x"}}`},
-		"host-local": {`"ipam":{"type":"host-local"}`, `"ipam":{"type":"host-local","subnet":"10.1.0.0"}`, `"ipam":{"type":"host-local","subnet":5}`,
-			`"ipam":{"type":"host-local","subnet":"10.1.0.0/31"}`, `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","rangeStart":"10.2.0.1"}`,
-			`"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"10.1.0.0/16"}]]}`, `"ipam":{"type":"host-local","ranges":[[null]]}`,
-			`"ipam":{"type":"host-local","subnet":"10.1.0.0/24","routes":[null]}`, `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","routes":[{"dst":"10.3.0.0/24","gw":"fd00::1"}]}`,
-			`"ipam":{"type":"host-local","subnet":"10.1.0.0/24","routes":[{"dst":"10.3.0.0/24","mtu":67}]}`, `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","routes":[{"dst":""}]}`},
-	}
-	for plugin, members := range own {
-		if !there(plugin) || elsewhere(plugin) {
-			continue
-		}
-		for _, m := range members {
+	for _, plugin := range goodPlugins() {
+		for _, m := range applettest.Plugins[plugin].Invalid {
 			conf := goodHead + m + "}"
 			if plugin != "host-local" && plugin != "static" { // whose keys are all in one member
-				conf = spoil(goodConfs[plugin], m)
+				conf = spoil(goodConf(plugin), m)
 			}
 			table[plugin+" "+m] = badInput{stdin: &conf, verbs: adds, only: []string{plugin}, code: spec.CodeConfig}
 		}
@@ -425,7 +372,7 @@ func TestKernelOddPrevResult(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := w.on(t)
 			for _, plugin := range goodPlugins() {
-				conf := spoil(goodConfs[plugin], `"prevResult":`+prev)
+				conf := spoil(goodConf(plugin), `"prevResult":`+prev)
 				for _, verb := range []spec.Verb{spec.Check, spec.Get, spec.Del} {
 					if verb == spec.Del && plugin == "loopback" {
 						continue // it takes lo down, whatever prevResult says
@@ -493,7 +440,7 @@ func TestKernelBadNetNS(t *testing.T) {
 						continue // an address needs no namespace
 					}
 					a := w.prompt(fmt.Sprint(verb, " ", plugin), func() answer {
-						return w.plugin(verb, plugin, strings.ReplaceAll(goodConfs[plugin], "$NETNS", path), c, "CNI_NETNS="+path)
+						return w.plugin(verb, plugin, strings.ReplaceAll(goodConf(plugin), "$NETNS", path), c, "CNI_NETNS="+path)
 					})
 					if code := a.code(t); code != want {
 						t.Errorf("%s %s: code %d, want %d: %s%s", verb, plugin, code, want, a.stdout, a.stderr)
@@ -508,16 +455,16 @@ func TestKernelBadNetNS(t *testing.T) {
 // TestKernelOverride attaches the host itself, as CNI_NETNS_OVERRIDE allows.
 func TestKernelOverride(t *testing.T) {
 	w := newWorld(t)
-	w.must("other ADD", w.plugin(spec.Add, "bridge", goodConfs["bridge"], w.container("other")))
+	w.must("other ADD", w.plugin(spec.Add, "bridge", goodConf("bridge"), w.container("other")))
 	before := w.state()
 	self := container{"ctr", "/proc/self/ns/net", nil}
 	for _, yes := range []string{"1", "true", "TRUE"} {
-		w.must("ADD", w.plugin(spec.Add, "bridge", goodConfs["bridge"], self, "CNI_NETNS_OVERRIDE="+yes))
-		w.must("DEL", w.plugin(spec.Del, "bridge", goodConfs["bridge"], self, "CNI_NETNS_OVERRIDE="+yes))
+		w.must("ADD", w.plugin(spec.Add, "bridge", goodConf("bridge"), self, "CNI_NETNS_OVERRIDE="+yes))
+		w.must("DEL", w.plugin(spec.Del, "bridge", goodConf("bridge"), self, "CNI_NETNS_OVERRIDE="+yes))
 		w.same("override", before, w.state())
 	}
 	for _, no := range []string{"", "0", "yes"} {
-		if code := w.plugin(spec.Add, "bridge", goodConfs["bridge"], self, "CNI_NETNS_OVERRIDE="+no).code(t); code != spec.CodeNetNS {
+		if code := w.plugin(spec.Add, "bridge", goodConf("bridge"), self, "CNI_NETNS_OVERRIDE="+no).code(t); code != spec.CodeNetNS {
 			t.Errorf("override %q: code %d", no, code)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"cnibox/test/product"
 )
 
-// TestClosedPipe prints into a pipe that nobody reads, the help of every verb and all that
+// TestClosedPipe prints into a pipe without a reader, the help of every verb and all that
 // changes nothing: it ends without a word.
 func TestClosedPipe(t *testing.T) {
 	dir := t.TempDir()

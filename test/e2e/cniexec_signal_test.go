@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"cnibox/internal/kerneltest"
 )
 
 // endedBy is the exit code that a shell has for the end of a program.
@@ -40,7 +42,7 @@ func TestKernelRunSignalInSetup(t *testing.T) {
 			if err := r.host.Do(cmd.Start); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "a plugin at work", func() bool { _, err := os.Stat(busy); return err == nil })
+			kerneltest.Until(t, "a plugin at work", func() bool { _, err := os.Stat(busy); return err == nil })
 			cmd.Process.Signal(sig)
 			cmd.Wait()
 			if got := endedBy(cmd); got != 128+int(sig) {

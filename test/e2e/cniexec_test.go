@@ -100,7 +100,7 @@ func TestKernelRunSignals(t *testing.T) {
 		t.Run(sig.String(), func(t *testing.T) {
 			r := newRunner(t)
 			cmd, out := r.start("sleep", "60")
-			eventually(t, "an attachment", r.attached)
+			kerneltest.Until(t, "an attachment", r.attached)
 			cmd.Process.Signal(sig)
 			err := cmd.Wait()
 			var exit *exec.ExitError
@@ -112,7 +112,7 @@ func TestKernelRunSignals(t *testing.T) {
 	}
 }
 
-// TestKernelRunTerminal types Ctrl-C and Ctrl-\ on the terminal of a run: the kernel tells
+// TestKernelRunTerminal types Ctrl-C and Ctrl-\ on the terminal of a run: the kernel signals
 // all of the foreground group, so the command gets each once and not by run again. What is
 // passed on keeps its order, so the SIGUSR1 at the end comes after any second one.
 func TestKernelRunTerminal(t *testing.T) {
@@ -165,13 +165,13 @@ func TestKernelRunKilled(t *testing.T) {
 	r := newRunner(t)
 	cmd, _ := r.start("sh", "-c", "echo $$ >"+filepath.Join(r.dir, "pid")+"; exec sleep 60")
 	var pid []byte
-	eventually(t, "a command", func() bool {
+	kerneltest.Until(t, "a command", func() bool {
 		pid, _ = os.ReadFile(filepath.Join(r.dir, "pid"))
 		return bytes.HasSuffix(pid, []byte("\n"))
 	})
 	cmd.Process.Kill()
 	cmd.Wait()
-	eventually(t, "the end of the command", func() bool {
+	kerneltest.Until(t, "the end of the command", func() bool {
 		stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat")
 		return err != nil || bytes.Contains(stat, []byte(") Z "))
 	})

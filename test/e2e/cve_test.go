@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -39,11 +40,11 @@ func TestCVEs(t *testing.T) {
 // advertisements, whatever the host's default is: a container would send them.
 func TestKernelRouterAdvertisements(t *testing.T) {
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
-		if !makers[plugin] {
+		if !applettest.Makes(plugin) {
 			return
 		}
 		t.Parallel()
-		f.need(t)
+		f.Need(t)
 		w := newWorld(t)
 		for _, key := range []string{"all", "default"} {
 			if err := w.host.SetSysctl("net/ipv6/conf/"+key+"/accept_ra", "2"); err != nil {

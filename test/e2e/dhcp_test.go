@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -24,6 +25,16 @@ import (
 	"cnibox/spec"
 	"cnibox/test/dhcptest"
 )
+
+func init() {
+	services["dhcp"] = service{
+		start: func(w *world) {
+			p := furnishDHCP(w).daemon()
+			w.stop = func() { p.kill(syscall.SIGKILL) }
+		},
+		stop: func(w *world) { w.dropLink("port0") },
+	}
+}
 
 const dhcpConf = `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"br0",
 	"ipam":{"type":"dhcp","daemonSocketPath":"$DIR/dhcp.sock"}}`
@@ -106,19 +117,19 @@ func (w *dhcpWorld) daemon(env ...string) *process {
 	}
 	go func() { p.Wait(); close(p.done) }()
 	w.Cleanup(func() { p.kill(syscall.SIGKILL) })
-	for end := time.Now().Add(processTime); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	conf := strings.Replace(dhcpConf, `"bridge"`, `"dhcp"`, 1)
+	kerneltest.Eventually(w, "a daemon that listens", func() error {
 		select {
 		case <-p.done:
-			return p
+			return nil
 		default:
 		}
-		conf := strings.Replace(dhcpConf, `"bridge"`, `"dhcp"`, 1)
-		if a := w.plugin(spec.Status, "dhcp", conf, container{}); a.exit == 0 {
-			return p
+		if a := w.plugin(spec.Status, "dhcp", conf, container{}); a.exit != 0 {
+			return errors.New(p.text())
 		}
-	}
-	w.Fatalf("the daemon does not listen: %s", p.text())
-	return nil
+		return nil
+	})
+	return p
 }
 
 // kill ends the daemon and waits for that.
@@ -159,7 +170,7 @@ func TestKernelDHCPBridge(t *testing.T) {
 		t.Errorf("GET answered %s", get)
 	}
 	w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
-	w.eventually("the release", func() bool { return len(s.Leased()) == 0 })
+	kerneltest.Until(w, "the release", func() bool { return len(s.Leased()) == 0 })
 	w.same("DEL", before, w.state(c))
 	w.must("second DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
 	d.kill(syscall.SIGTERM)
@@ -171,7 +182,7 @@ func TestKernelDHCPBridge(t *testing.T) {
 	}
 }
 
-// An MTU that the server tells is that of the interface in the result, too.
+// An MTU that the server sends is that of the interface in the result, too.
 func TestKernelDHCPMTU(t *testing.T) {
 	w := newDHCPWorld(t)
 	dhcptest.Start4(t, w.server).With(dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{1400 >> 8, 1400 & 0xff}))
@@ -208,7 +219,7 @@ func TestKernelDHCPWithoutDaemon(t *testing.T) {
 	c := w.container("ctr")
 	before := w.state(c)
 	for verb, code := range map[spec.Verb]int{spec.Add: 11, spec.Check: 11, spec.Status: 50, spec.Del: 0, spec.GC: 0, spec.Get: 3} {
-		a := w.plugin(verb, "dhcp", goodConfs["dhcp"], c)
+		a := w.plugin(verb, "dhcp", goodConf("dhcp"), c)
 		if got := a.code(t); got != code || code == 11 && !strings.Contains(a.stdout, "start it with `cnibox dhcp daemon`") {
 			t.Errorf("%s: code %d, want %d: %s", verb, got, code, a.stdout)
 		}
@@ -226,7 +237,7 @@ func TestKernelDHCPWithoutDaemon(t *testing.T) {
 		t.Errorf("%d leases, %d records", len(s.Leased()), len(w.records()))
 	}
 	w.must("DEL without the daemon", w.plugin(spec.Del, "bridge", dhcpConf, c))
-	w.eventually("the release", func() bool { return len(s.Leased()) == 0 })
+	kerneltest.Until(w, "the release", func() bool { return len(s.Leased()) == 0 })
 	if n := len(w.records()); n != 0 {
 		t.Errorf("%d records", n)
 	}
@@ -282,12 +293,12 @@ func TestKernelDHCPRestart(t *testing.T) {
 			asked := len(s.Seen())
 			w.daemon()
 			w.must("CHECK", w.plugin(spec.Check, "bridge", withPrev(dhcpConf, out), c))
-			w.eventually("a renewal", func() bool { return len(s.Seen()) > asked })
+			kerneltest.Until(w, "a renewal", func() bool { return len(s.Seen()) > asked })
 			if last := s.Seen()[asked]; !last.Unicast {
 				t.Errorf("it is no renewal: %s", last.Message.Summary())
 			}
 			w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
-			w.eventually("the release", func() bool { return len(s.Leased()) == 0 })
+			kerneltest.Until(w, "the release", func() bool { return len(s.Leased()) == 0 })
 		})
 	}
 }
@@ -343,7 +354,7 @@ func killedDHCP(t *testing.T, at string, start func(*dhcpWorld, *dhcptest.Server
 	d.kill(syscall.SIGTERM) // it ends what it has begun, or was killed
 	killed = d.ProcessState.ExitCode() == -1
 	// A release may still be on its way.
-	w.eventually("our record of the server's lease after "+at, func() bool { return len(s.Leased()) <= len(w.records()) })
+	kerneltest.Until(w, "our record of the server's lease after "+at, func() bool { return len(s.Leased()) <= len(w.records()) })
 	d = w.daemon()
 	w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
 	if files := w.records(); len(files) != 0 {
@@ -351,7 +362,7 @@ func killedDHCP(t *testing.T, at string, start func(*dhcpWorld, *dhcptest.Server
 	}
 	w.must("next ADD", w.plugin(spec.Add, "bridge", dhcpConf, c))
 	w.must("next DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
-	w.eventually("the release after "+at, func() bool { return len(s.Leased()) == 0 })
+	kerneltest.Until(w, "the release after "+at, func() bool { return len(s.Leased()) == 0 })
 	d.kill(syscall.SIGTERM)
 	w.same(at, before, w.state(c))
 	return killed
@@ -375,7 +386,7 @@ func TestKernelDHCPHalf(t *testing.T) {
 	conf := strings.Replace(dhcpConf, `"type":"dhcp"`, `"type":"dhcp","ipv6":true`, 1)
 	added := make(chan answer, 1)
 	go func() { added <- w.plugin(spec.Add, "dhcp", conf, c) }()
-	w.eventually("the IPv4 lease", func() bool {
+	kerneltest.Until(w, "the IPv4 lease", func() bool {
 		files := w.records()
 		if len(files) == 0 {
 			return false
@@ -394,7 +405,7 @@ func TestKernelDHCPHalf(t *testing.T) {
 		t.Errorf("next ADD answered %s", out)
 	}
 	w.must("DEL", w.plugin(spec.Del, "dhcp", conf, c))
-	w.eventually("the release", func() bool { return len(s.Leased()) == 0 })
+	kerneltest.Until(w, "the release", func() bool { return len(s.Leased()) == 0 })
 }
 
 // Twenty containers at once get twenty addresses, and give them back at once.
@@ -426,7 +437,7 @@ func TestKernelDHCPTwenty(t *testing.T) {
 		t.Errorf("%d addresses, %d records", len(seen), len(w.records()))
 	}
 	all(spec.Del)
-	w.eventually("the releases", func() bool { return len(s.Leased()) == 0 })
+	kerneltest.Until(w, "the releases", func() bool { return len(s.Leased()) == 0 })
 	if n := len(w.records()); n != 0 {
 		t.Errorf("%d records", n)
 	}
@@ -442,7 +453,7 @@ func TestKernelDHCPInterrupted(t *testing.T) {
 	c := w.container("ctr")
 	added := make(chan answer, 1)
 	go func() { added <- w.plugin(spec.Add, "bridge", dhcpConf, c) }()
-	w.eventually("a DISCOVER", func() bool { return len(s.Seen()) > 0 })
+	kerneltest.Until(w, "a DISCOVER", func() bool { return len(s.Seen()) > 0 })
 	w.must("DEL", w.plugin(spec.Del, "dhcp", dhcpConf, c))
 	if a := <-added; a.code(t) != spec.CodeTryAgain { // minutes before its own time is over
 		t.Errorf("ADD: %s", a.stdout)
@@ -461,11 +472,11 @@ func TestKernelDHCPInterrupted(t *testing.T) {
 	if err := w.host.Do(cmd.Start); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("a record", func() bool { return len(w.records()) == 1 })
+	kerneltest.Until(w, "a record", func() bool { return len(w.records()) == 1 })
 	cmd.Process.Kill()
 	cmd.Wait()
 	killed.Store(true)
-	w.eventually("no record and no lease", func() bool { return len(w.records()) == 0 && len(s.Leased()) == 0 })
+	kerneltest.Until(w, "no record and no lease", func() bool { return len(w.records()) == 0 && len(s.Leased()) == 0 })
 	w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
 }
 
@@ -494,8 +505,8 @@ func TestKernelDHCPActivated(t *testing.T) {
 		t.Fatal(err)
 	}
 	conf := strings.Replace(dhcpConf, `"bridge"`, `"dhcp"`, 1)
-	w.eventually("STATUS", func() bool { return w.plugin(spec.Status, "dhcp", conf, container{}).exit == 0 })
-	w.eventually("the pid file", func() bool {
+	kerneltest.Until(w, "STATUS", func() bool { return w.plugin(spec.Status, "dhcp", conf, container{}).exit == 0 })
+	kerneltest.Until(w, "the pid file", func() bool {
 		b, _ := os.ReadFile(w.path("dhcp.pid"))
 		return strings.TrimSpace(string(b)) == fmt.Sprint(cmd.Process.Pid)
 	})
@@ -536,7 +547,7 @@ func TestKernelDHCPMemory(t *testing.T) {
 		w.write("dhcp-leases/"+a.Key()+".json", strings.Replace(string(text), `"containerID":"ctr"`, `"containerID":"`+a.ContainerID+`"`, 1))
 	}
 	d = w.daemon()
-	w.eventually("500 leases", func() bool { return strings.Contains(d.text(), "500 leases") })
+	kerneltest.Until(w, "500 leases", func() bool { return strings.Contains(d.text(), "500 leases") })
 	rss, threads := d.status("VmRSS"), d.status("Threads")
 	t.Logf("500 leases: %d kB resident, %d threads", rss, threads)
 	if rss > dhcpMemory || threads > 30 {

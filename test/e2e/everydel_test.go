@@ -2,9 +2,9 @@ package e2e
 
 import (
 	"os"
-	"strings"
 	"testing"
 
+	"cnibox/applets/applettest"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -38,16 +38,16 @@ var delCells = map[string]delCell{
 	"without prevResult":               {harm: func(a *attached, m *mortal, _ fixture) { a.prev = "" }},
 	"invalid configuration": {harm: func(a *attached, m *mortal, f fixture) {
 		last := &a.steps[a.last()]
-		last.conf = spoil(last.conf, f.invalid)
+		last.conf = spoil(last.conf, f.Invalid[0])
 	}},
 	"records missing": {bare: true, harm: func(a *attached, m *mortal, f fixture) {
 		a.w.dropFiles()
-		if f.unrecorded != nil {
-			f.unrecorded(a.w)
+		if f.Unrecorded != nil {
+			f.Unrecorded(a.w.asHost())
 		}
 	}},
-	"below missing":  {bare: true, below: true, harm: func(a *attached, m *mortal, f fixture) { f.takeAway(a.w) }},
-	"daemon missing": {bare: true, daemon: true, harm: func(a *attached, m *mortal, _ fixture) { a.w.stop() }},
+	applettest.BelowMissing: {bare: true, below: true, harm: func(a *attached, m *mortal, f fixture) { f.takeAway(a.w) }},
+	"daemon missing":        {bare: true, daemon: true, harm: func(a *attached, m *mortal, _ fixture) { a.w.stop() }},
 	"daemon and namespace missing": {bare: true, daemon: true, gone: true, harm: func(a *attached, m *mortal, f fixture) {
 		a.w.stop()
 		f.end(m)
@@ -66,10 +66,10 @@ var delCells = map[string]delCell{
 // stays whole. The reference fails or leaks in many of the cells.
 func TestKernelDelMatrix(t *testing.T) {
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
-		f.need(t)
+		f.Need(t)
 		for name, cell := range delCells {
 			t.Run(name, func(t *testing.T) {
-				if why := f.except[name]; why != "" {
+				if why := f.Excuse(name); why != "" {
 					t.Logf("there is no such cell: %s", why)
 					return
 				}
@@ -116,8 +116,8 @@ func (cell delCell) run(t *testing.T, plugin string, f fixture) {
 
 // end ends the namespace of the attachment.
 func (f fixture) end(m *mortal) {
-	if f.comeBack != nil {
-		f.comeBack(m)
+	if f.Hardware {
+		m.giveBack()
 	}
 	m.end()
 }
@@ -135,12 +135,12 @@ func (m *mortal) dropEnd() {
 	})
 }
 
-// dropFiles deletes all that the plugins keep.
+// dropFiles deletes all that the plugins keep, which is in directories.
 func (w *world) dropFiles() {
 	w.Helper()
 	entries, err := os.ReadDir(w.dir)
 	for _, e := range entries {
-		if e.Name() != "bin" && !strings.HasSuffix(e.Name(), ".sock") {
+		if e.Name() != "bin" && e.IsDir() {
 			err = os.RemoveAll(w.path(e.Name()))
 		}
 		if err != nil {

@@ -26,7 +26,7 @@ func TestKernelEveryRollback(t *testing.T) {
 		for f.failing(a, n) {
 			n++
 		}
-		if n == 1 && !f.idle {
+		if n == 1 && !f.Idle {
 			t.Error("ADD changes nothing: there is nothing to test")
 		}
 		t.Logf("%d calls", n-1)
@@ -98,7 +98,7 @@ func TestKernelEveryKilled(t *testing.T) {
 			}
 		}
 		t.Logf("killed %v", kills)
-		if kills[spec.Add] == 0 && !f.idle {
+		if kills[spec.Add] == 0 && !f.Idle {
 			t.Error("no ADD was killed: there is nothing to test")
 		}
 	})

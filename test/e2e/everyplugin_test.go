@@ -12,84 +12,61 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
 	"cnibox/spec"
 	"cnibox/test/product"
 )
 
-// A fixture is what the tests across all plugins know of one, beside its good
-// configuration. The zero value is a plugin that needs nothing.
+// A fixture is the descriptor of a plugin, with what only the hosts of this package have.
 type fixture struct {
-	after   string    // the plugin that makes the interface that it works on
-	feature string    // what the kernel must have
-	kind    rtnl.Kind // links of that kind; nil: nothing special
-	tap     bool      // taps
-
-	prepare  func(*world)            // makes what the host has beside lo
-	takeAway func(*world)            // takes from the host what the attachment stands on
-	comeBack func(*mortal)           // what the kernel gives back to the host when a namespace ends
-	ready    func(*world, container) // what the kernel, or another program, has left in the container before ADD
-	idle     bool                    // the plugin changes nothing itself
-	other    string                  // member for the configuration of another attachment
-
-	unrecorded func(*world) // puts back what DEL cannot know without its records
-
-	invalid string            // member that makes the configuration one that does not validate
-	except  map[string]string // cells of the table of DELs that there cannot be, and why
+	applettest.Plugin
+	name string
+	service
 }
 
-const nothingBelow = "the attachment stands on no link of the host that is not its own"
-
-const unplugged = "hardware that is gone from the container, and not back, is gone from the host: see below missing"
-
-// everyPlugin has an entry for each applet that is a plugin; the test file of one that
-// needs more than this puts it in.
-var everyPlugin = map[string]fixture{
-	"bridge": {takeAway: func(w *world) { w.dropLink("br0") }, invalid: `"mtu":-1`},
-	"ptp":    {invalid: `"mtu":-1`, except: map[string]string{"below missing": nothingBelow}},
-	"tap":    {tap: true, feature: "CONFIG_TUN", invalid: `"mtu":-1`, except: map[string]string{"below missing": nothingBelow}},
-	"dummy": {feature: "CONFIG_DUMMY", kind: rtnl.Dummy{}, invalid: `"mac":"x"`,
-		except: map[string]string{"below missing": nothingBelow}},
-	"macvlan": {feature: "CONFIG_MACVLAN", kind: rtnl.Macvlan{}, prepare: (*world).uplinks,
-		takeAway: func(w *world) { w.dropLink("up0") }, invalid: `"mode":"x"`},
-	"ipvlan": {feature: "CONFIG_IPVLAN", kind: rtnl.Ipvlan{}, prepare: (*world).uplinks,
-		takeAway: func(w *world) { w.dropLink("up0") }, invalid: `"mode":"x"`},
-	"vlan": {feature: "CONFIG_VLAN_8021Q", kind: rtnl.Vlan{ID: 7}, prepare: (*world).uplinks, other: `"vlanId":43`,
-		takeAway: func(w *world) { w.dropLink("up0") }, invalid: `"vlanId":5000`},
-	"host-device": {prepare: (*world).nics, takeAway: func(w *world) { w.dropLink("wire0"); w.dropLink("wire1") }, other: `"device":"nic1"`,
-		comeBack: (*mortal).giveBack, invalid: `"pciBusID":"x"`, except: map[string]string{
-			"link missing": unplugged, "link and prevResult missing": unplugged,
-			"namespace empty, container alive": "only the container can reach what is in it"}},
-	"loopback": {ready: func(w *world, c container) { w.lo(c, false) }, except: map[string]string{
-		"below missing": nothingBelow, "link missing": "lo cannot be deleted", "invalid configuration": "it has no keys"}},
-	"host-local": {invalid: `"ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"x"}`,
-		except: map[string]string{"below missing": nothingBelow}},
-	"static": {idle: true, invalid: `"ipam":{"type":"static","addresses":[{"address":"x"}]}`, except: map[string]string{"below missing": nothingBelow}},
-
-	// the bridge goes, and with it each port
-	"portmap": {after: "bridge", other: `"runtimeConfig":{"portMappings":[{"hostPort":8081,"containerPort":80}]}`, takeAway: func(w *world) { w.dropLink("br0") }, invalid: `"runtimeConfig":{"portMappings":[{"hostPort":70000}]}`,
-		unrecorded: func(w *world) {
-			if err := w.host.SetSysctl("net/ipv4/conf/br0/route_localnet", "0"); err != nil {
-				w.Fatal(err)
-			}
-		}},
-	"firewall": {after: "bridge", takeAway: func(w *world) { w.dropLink("br0") }, invalid: `"ingressPolicy":"x"`},
-	"tuning":   {after: "macvlan", takeAway: func(w *world) { w.dropLink("up0") }, invalid: `"mtu":"x"`},
-	"sbr": {after: "macvlan", takeAway: func(w *world) { w.dropLink("up0") }, invalid: `"table":-1`, except: map[string]string{
-		"link and prevResult missing": "nothing tells which addresses were those of the attachment; a rule is left in the container alone"}},
-	"bandwidth": {after: "ptp", feature: "CONFIG_IFB", kind: rtnl.IFB{}, invalid: `"latency":-1`, except: map[string]string{"below missing": nothingBelow}},
-	"vrf":       {after: "ptp", ready: (*world).hadVRF, feature: "CONFIG_NET_VRF", kind: rtnl.VRF{Table: 7}, invalid: `"vrfname":"a/b"`, except: map[string]string{"below missing": nothingBelow}},
+// A service is what a plugin needs beside links: a daemon of its own.
+type service struct {
+	start func(*world) // also makes what the daemon works on
+	stop  func(*world) // deletes that, but for what TakeAway deletes
 }
 
-// TestEveryPlugin wants an entry here, and a good configuration, for each plugin.
+// services are filled by the test files of such plugins.
+var services = map[string]service{}
+
+// afters are the plugins before those that change interfaces, where the tests here have other
+// ones than [applettest.Plugins] have: so each is tried with two.
+var afters = map[string]string{"tuning": "macvlan", "sbr": "macvlan", "vrf": "ptp"}
+
+// fixtureOf returns that of a plugin.
+func fixtureOf(plugin string) fixture {
+	f := fixture{applettest.Plugins[plugin], plugin, services[plugin]}
+	if after, ok := afters[plugin]; ok {
+		f.After = after
+	}
+	return f
+}
+
+// goodConf is the configuration of a plugin that tests here change: its descriptor's, with a
+// prevResult and an attachment that GC keeps. Those that make an interface have networks of their
+// own, but bridge: GC of another network must leave them alone.
+func goodConf(plugin string) string {
+	network := "demo"
+	if applettest.Makes(plugin) && plugin != "bridge" {
+		network = plugin
+	}
+	return spoil(spoil(applettest.Plain(plugin, network), goodValid), goodPrev)
+}
+
+// TestEveryPlugin wants a descriptor of each plugin: without one, nothing tests its DEL, its
+// helpers, its faults and its bad input.
 func TestEveryPlugin(t *testing.T) {
 	for _, plugin := range product.Plugins() {
-		f, ok := everyPlugin[plugin]
-		if !ok || goodConfs[plugin] == "" {
-			t.Errorf("everyPlugin or goodConfs has no %s: nothing tests its DEL, its helpers, its faults and its bad input", plugin)
+		if _, ok := applettest.Plugins[plugin]; !ok {
+			t.Errorf("applettest.Plugins has no %s", plugin)
 		}
-		if f.invalid == "" && f.except["invalid configuration"] == "" || f.takeAway == nil && f.except["below missing"] == "" {
+		if f := fixtureOf(plugin); f.Below() == nil && f.Excuse(applettest.BelowMissing) == "" {
 			t.Errorf("%s: a cell of the table of DELs is neither filled nor excused", plugin)
 		}
 	}
@@ -98,19 +75,19 @@ func TestEveryPlugin(t *testing.T) {
 // rareFeatures are what kernels may lack that the tests are run on.
 var rareFeatures = []string{"CONFIG_DUMMY", "CONFIG_IPVLAN", "CONFIG_VLAN_8021Q", "CONFIG_NET_VRF"}
 
-// elsewhere tells the plugins that need no guest of make test-vm, where CNIBOX_TWIN is needs:
+// elsewhere reports whether a plugin needs no guest of make test-vm, where CNIBOX_TWIN is needs:
 // tests that call each plugin many times run outside for them, in a tenth of the time.
 func elsewhere(plugin string) bool {
-	return os.Getenv("CNIBOX_TWIN") == "needs" && !slices.Contains(rareFeatures, everyPlugin[plugin].feature)
+	return os.Getenv("CNIBOX_TWIN") == "needs" && !slices.Contains(rareFeatures, applettest.Plugins[plugin].Feature)
 }
 
 // eachPlugin runs a test for each plugin that is there, that the kernel can do, and that is
 // not tested elsewhere.
 func eachPlugin(t *testing.T, test func(t *testing.T, plugin string, f fixture)) {
 	for _, plugin := range product.Plugins() {
-		f, ok := everyPlugin[plugin]
-		if !ok || f.after != "" && !there(f.after) {
-			continue // see TestEveryPlugin; a build without the other plugin
+		f := fixtureOf(plugin)
+		if f.After != "" && !there(f.After) {
+			continue // a build without the other plugin
 		}
 		if elsewhere(plugin) {
 			continue
@@ -124,25 +101,11 @@ func there(plugin string) bool {
 	return slices.Contains(product.Plugins(), plugin)
 }
 
-// need skips the test where the kernel lacks what the plugin needs.
-func (f fixture) need(t *testing.T) {
-	t.Helper()
-	switch {
-	case f.tap:
-		kerneltest.Need(t, f.feature, rtnl.ProbeTap)
-	case f.kind != nil:
-		kerneltest.NeedKind(t, f.feature, f.kind)
-	}
-	if f.after != "" {
-		everyPlugin[f.after].need(t)
-	}
-}
-
 // host makes a world that has what the plugin needs, and another attachment, unless all
 // such have to be gone.
 func (f fixture) host(t *testing.T, plugin string, bare bool) (w *world, other *attached) {
 	t.Helper()
-	f.need(t)
+	f.Need(t)
 	w = newWorld(t)
 	f.furnish(w)
 	if other = w.attach(plugin, w.container("other"), w.inProcess); bare {
@@ -154,27 +117,32 @@ func (f fixture) host(t *testing.T, plugin string, bare bool) (w *world, other *
 // enter makes a container as the plugin finds it.
 func (f fixture) enter(w *world, c container) container {
 	w.Helper()
-	if f.ready != nil {
-		f.ready(w, c)
+	if f.Ready != nil {
+		f.Ready(w.T, applettest.Container{ID: c.id, Path: c.path, NS: c.ns})
 	}
 	return c
 }
 
-// hadVRF has the kernel make the rules that it never takes back after the first VRF.
-func (w *world) hadVRF(c container) {
-	w.Helper()
-	w.brief(c.ns, func(conn *rtnl.Conn) error {
-		return errors.Join(conn.AddLink(rtnl.LinkSpec{Name: "first", Kind: rtnl.VRF{Table: 9}}), conn.DelLink("first"))
-	})
+// asHost is the world as descriptors know it.
+func (w *world) asHost() *applettest.Host {
+	return &applettest.Host{T: w.T, NS: w.host, Dir: w.dir, Records: w.path("records")}
 }
 
-// furnish is prepare, and that of the plugin before.
+// furnish makes what the host has before the first ADD.
 func (f fixture) furnish(w *world) {
-	if f.after != "" {
-		everyPlugin[f.after].furnish(w)
+	w.Helper()
+	f.Furnish(w.asHost())
+	if f.start != nil {
+		f.start(w)
 	}
-	if f.prepare != nil {
-		f.prepare(w)
+}
+
+// takeAway deletes what of the host the attachment depends on.
+func (f fixture) takeAway(w *world) {
+	w.Helper()
+	f.Below()(w.asHost())
+	if f.stop != nil {
+		f.stop(w)
 	}
 }
 
@@ -198,10 +166,10 @@ type attached struct {
 // All are of one network, as the plugins of a list are.
 func (w *world) chain(plugin string, c container, call caller) *attached {
 	a := &attached{w: w, c: c, call: call}
-	if after := everyPlugin[plugin].after; after != "" {
+	if after := fixtureOf(plugin).After; after != "" {
 		a.steps = w.chain(after, c, call).steps
 	}
-	a.steps = append(a.steps, chainStep{plugin, spoil(strings.ReplaceAll(goodConfs[plugin], "$NETNS", c.path), `"name":"demo"`)})
+	a.steps = append(a.steps, chainStep{plugin, spoil(strings.ReplaceAll(goodConf(plugin), "$NETNS", c.path), `"name":"demo"`)})
 	return a
 }
 
@@ -210,7 +178,7 @@ func (w *world) chain(plugin string, c container, call caller) *attached {
 func (w *world) attach(plugin string, c container, call caller) *attached {
 	w.Helper()
 	a := w.chain(plugin, c, call)
-	if other := everyPlugin[plugin].other; other != "" && c.id == "other" {
+	if other := applettest.Plugins[plugin].Other; other != "" && c.id == "other" {
 		a.steps[a.last()].conf = spoil(a.steps[a.last()].conf, other)
 	}
 	for i := range a.steps {
@@ -319,17 +287,6 @@ func (w *world) brief(ns *rtnl.NS, fn func(*rtnl.Conn) error) {
 func (w *world) lo(c container, up bool) {
 	w.Helper()
 	w.brief(c.ns, func(conn *rtnl.Conn) error { return conn.SetLink(1, rtnl.LinkChange{Up: &up}) })
-}
-
-// nics give the host two links that stand for hardware.
-func (w *world) nics() {
-	w.Helper()
-	c := kerneltest.Dial(w.T, w.host)
-	for _, n := range []string{"0", "1"} {
-		if err := c.AddLink(rtnl.LinkSpec{Name: "nic" + n, Peer: &rtnl.LinkSpec{Name: "wire" + n}}); err != nil {
-			w.Fatal(err)
-		}
-	}
 }
 
 // giveBack moves eth0 to the host, down and under the name that it has, as the kernel

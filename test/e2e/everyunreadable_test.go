@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"cnibox/applets/applettest"
 	"cnibox/spec"
 )
 
@@ -35,7 +36,7 @@ var unreadable = map[string]struct {
 // it succeeds and leaves nothing, and another attachment stays whole.
 func TestKernelDelUnreadable(t *testing.T) {
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
-		f.need(t)
+		f.Need(t)
 		for name, u := range unreadable {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -77,13 +78,13 @@ func TestKernelDelUnnamed(t *testing.T) {
 	before := w.state(c)
 	for _, plugin := range goodPlugins() {
 		for _, name := range []string{`null`, `5`, `"../x"`, `"-x"`, quoted(strings.Repeat("n", 300))} {
-			a := w.serve(spec.Del, plugin, spoil(goodConfs[plugin], `"name":`+name), c, nil)
+			a := w.serve(spec.Del, plugin, spoil(goodConf(plugin), `"name":`+name), c, nil)
 			if a.code(t) != 0 || a.stdout != "" || !strings.Contains(a.stderr, "network name") {
 				t.Errorf("DEL %s of %.20s: %+v", plugin, name, a)
 			}
 		}
 		for _, missing := range []string{"CNI_CONTAINERID", "CNI_IFNAME"} {
-			a := w.serve(spec.Del, plugin, goodConfs[plugin], c, map[string]string{missing: ""})
+			a := w.serve(spec.Del, plugin, goodConf(plugin), c, map[string]string{missing: ""})
 			if a.code(t) != spec.CodeEnv || !strings.Contains(a.stdout, missing) {
 				t.Errorf("DEL %s without %s: %+v", plugin, missing, a)
 			}
@@ -92,25 +93,21 @@ func TestKernelDelUnnamed(t *testing.T) {
 	w.same("DEL", before, w.state(c))
 }
 
-// readsArgs are the plugins that read CNI_ARGS, themselves or by an IPAM plugin or delegate.
-var readsArgs = []string{"bridge", "macvlan", "ipvlan", "vlan", "ptp", "tap", "dummy", "host-device", "flannel",
-	"host-local", "static", "dhcp", "tuning"}
-
 // A malformed CNI_ARGS is refused by who reads it, and warned of by all others.
 func TestKernelMalformedArgs(t *testing.T) {
 	w := newWorld(t)
 	c := w.container("ctr")
 	for _, plugin := range goodPlugins() {
-		reads := slices.Contains(readsArgs, plugin)
+		reads := readsArgs(plugin)
 		for _, args := range []string{"none", "IgnoreUnknown=yes"} {
 			for _, verb := range []spec.Verb{spec.Add, spec.Check} {
-				conf := strings.ReplaceAll(goodConfs[plugin], "$NETNS", c.path)
+				conf := strings.ReplaceAll(goodConf(plugin), "$NETNS", c.path)
 				a := w.serve(verb, plugin, conf, c, map[string]string{"CNI_ARGS": args})
 				switch code := a.code(t); {
 				case reads && (code != spec.CodeEnv || !strings.Contains(a.stdout, "CNI_ARGS")):
 					t.Errorf("%s %s with %s: %s, want code 4", verb, plugin, args, a.stdout)
 				case !reads && (code == spec.CodeEnv || !strings.Contains(a.stderr, "CNI_ARGS")):
-					t.Errorf("%s %s with %s: %s%s, want a warning, or %[2]s in readsArgs", verb, plugin, args, a.stdout, a.stderr)
+					t.Errorf("%s %s with %s: %s%s, want a warning, or Args in the descriptor of %[2]s", verb, plugin, args, a.stdout, a.stderr)
 				}
 			}
 		}
@@ -126,12 +123,11 @@ func TestKernelDanglingIndex(t *testing.T) {
 	c := w.container("ctr")
 	env := map[string]string{"CNI_IFNAME": "lo"}
 	for _, plugin := range goodPlugins() {
-		conf := spoil(goodConfs[plugin], strings.ReplaceAll(prev, "$NETNS", c.path))
-		chained := everyPlugin[plugin].after != "" || plugin == "loopback"
+		conf := spoil(goodConf(plugin), strings.ReplaceAll(prev, "$NETNS", c.path))
 		for _, verb := range allVerbs {
 			a := w.serve(verb, plugin, conf, c, env)
 			refused := a.code(t) == spec.CodeConfig && strings.Contains(a.stdout, "outside the list")
-			maker := !chained && !slices.Contains([]string{"host-local", "static", "dhcp", "flannel"}, plugin)
+			maker := applettest.Makes(plugin) && plugin != "flannel"
 			want := verb == spec.Check && (maker || plugin == "vrf") ||
 				(verb == spec.Add || verb == spec.Check) && slices.Contains(needs, plugin)
 			if refused != want {

@@ -39,7 +39,7 @@ func TestKernelNoHelper(t *testing.T) {
 // TestKernelHelperSeen starts a delegate, and a shell with another: the watch must see them.
 func TestKernelHelperSeen(t *testing.T) {
 	w := newWorld(t)
-	conf := goodConfs["bridge"]
+	conf := goodConf("bridge")
 	a, started := w.watched(w.text(conf), callEnv(spec.Status, w.container("ctr"), product.ForceExec+"=1"), w.path("bin/bridge"))
 	w.must("STATUS with its delegate started", a)
 	// Before its first program, package os tries out in a process whether the kernel has pidfds.
@@ -155,7 +155,7 @@ func watch(cmd *exec.Cmd) (exit int, started []string, err error) {
 	}
 }
 
-// event tells what a stop is about: empty if that is none of our business, and then the
+// event returns what a stop is about: empty if that is none of our business, and then the
 // signal to go on with.
 func event(at int, ws unix.WaitStatus) (what string, deliver int) {
 	sig := ws.StopSignal()

@@ -16,7 +16,7 @@ import (
 	"cnibox/test/product"
 )
 
-// What the tests tell an applet: at which change to kill itself, counted from
+// The variables by which the tests control an applet: at which change to kill itself, counted from
 // 1, by which signal (none: SIGKILL), and the file to list its changes in.
 const (
 	killAt      = "CNIBOX_TEST_KILL_AT"

@@ -184,7 +184,7 @@ func TestMakeInstallPages(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
-			if told := strings.Contains(out, "no manual pages: "); told == tt.pages {
+			if without := strings.Contains(out, "no manual pages: "); without == tt.pages {
 				t.Errorf("it prints %s", out)
 			}
 			var want []string

@@ -367,7 +367,7 @@ func TestKernelReloadBusy(t *testing.T) {
 	}
 	done := make(chan answer, 1)
 	go func() { done <- r.exec(nil, "reload") }()
-	r.eventually("the other one's port", func() bool { return strings.Contains(nfttest.Ruleset(t, r.host), "8080") })
+	kerneltest.Until(r, "the other one's port", func() bool { return strings.Contains(nfttest.Ruleset(t, r.host), "8080") })
 	if strings.Contains(nfttest.Ruleset(t, r.host), "demo/one/eth0") {
 		t.Error("an attachment was restored that another verb has locked")
 	}

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"cnibox/internal/kerneltest"
 )
 
 // mostThreads is a limit with which every ADD succeeds, and threadTries how often each lower one is
@@ -27,7 +29,7 @@ func (w *world) tasks() (limit func(n int)) {
 		}
 		w.Cleanup(func() {
 			w.tracer = nil
-			w.eventually("no task in "+at, func() bool { return os.Remove(at) == nil })
+			kerneltest.Until(w, "no task in "+at, func() bool { return os.Remove(at) == nil })
 		})
 		if _, err := os.Stat(filepath.Join(at, "pids.max")); err == nil {
 			dir = at

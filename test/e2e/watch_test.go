@@ -56,7 +56,7 @@ func (r *reloading) watch(env ...string) (*exec.Cmd, *lines) {
 			cmd.Wait()
 		}
 	})
-	r.eventually("the first reload", func() bool { return out.count("restored") == 1 })
+	kerneltest.Until(r, "the first reload", func() bool { return out.count("restored") == 1 })
 	return cmd, out
 }
 
@@ -83,7 +83,7 @@ func TestKernelReloadWatch(t *testing.T) {
 		done := out.count("restored")
 		event()
 		// What comes to a published port while there are no rules is for the host, which resets it.
-		r.eventually("a reload", func() bool { return out.count("restored") == done+1 })
+		kerneltest.Until(r, "a reload", func() bool { return out.count("restored") == done+1 })
 		r.echoAll(all)
 		if out.count(what) != 1 {
 			t.Errorf("it has printed, and not %q:\n%s", what, out)
@@ -96,7 +96,7 @@ func TestKernelReloadWatch(t *testing.T) {
 	for _, words := range []string{"flush map inet cnibox masq4", "flush chain inet cnibox postrouting", "delete table inet cnibox", "flush chain ip filter CNI-FORWARD"} {
 		done := out.count("restored")
 		r.must(words, r.run("", nil, append([]string{"nft"}, strings.Fields(words)...)...))
-		r.eventually("a reload after "+words, func() bool { return out.count("restored") == done+1 })
+		kerneltest.Until(r, "a reload after "+words, func() bool { return out.count("restored") == done+1 })
 		r.same(words, rules, nfttest.Ruleset(t, r.host))
 	}
 
@@ -109,7 +109,7 @@ func TestKernelReloadWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.must("nft", r.run("", nil, "nft", "flush", "ruleset"))
-	r.eventually("a reload", func() bool { return out.count("1 attachment restored") == 1 })
+	kerneltest.Until(r, "a reload", func() bool { return out.count("1 attachment restored") == 1 })
 	if n := out.count("restored"); n != done+1 {
 		t.Errorf("there were %d reloads too many:\n%s", n-done-1, out)
 	}
@@ -136,7 +136,7 @@ func TestKernelReloadWatchIsSmall(t *testing.T) {
 		return n
 	}
 	// The test binary, which stands for the product, is larger.
-	r.eventually("a small process", func() bool { rss := status("VmRSS"); return rss > 0 && rss <= limit })
+	kerneltest.Until(r, "a small process", func() bool { rss := status("VmRSS"); return rss > 0 && rss <= limit })
 }
 
 // A zone that firewalld has forgotten has its sources again, after it was started or reloaded.
@@ -156,10 +156,10 @@ func TestKernelReloadWatchFirewalld(t *testing.T) {
 	}
 	_, out := r.watch(bus)
 	firewalld.Reload()
-	r.eventually("the sources after a reload of firewalld", func() bool { return firewalld.Sources() == sources })
+	kerneltest.Until(r, "the sources after a reload of firewalld", func() bool { return firewalld.Sources() == sources })
 	firewalld.Stop()
 	firewalld = dbustest.Start(t, socket)
-	r.eventually("the sources after a start of firewalld", func() bool { return firewalld.Sources() == sources })
+	kerneltest.Until(r, "the sources after a start of firewalld", func() bool { return firewalld.Sources() == sources })
 	for _, want := range []string{"firewalld has reloaded", "firewalld was started"} {
 		if out.count(want) == 0 {
 			t.Errorf("it has printed, and not %q:\n%s", want, out)

@@ -32,7 +32,7 @@ type world struct {
 	host *rtnl.NS
 	dir  string
 
-	// here tells that this thread is in host already, see onDisk.
+	// here: this thread is in host already, see onDisk.
 	here bool
 
 	// stop ends the daemon of the host; nil: there is none.
@@ -112,22 +112,6 @@ func (a answer) code(t *testing.T) int {
 // processTime is how long a process, or anything that ends by itself, may take before it
 // counts as stuck.
 var processTime = kerneltest.Timeout(time.Minute)
-
-// eventually waits for something to become true.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(processTime); !is(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("there is still not: %s", what)
-		}
-	}
-}
-
-// eventually is for what happens in the world.
-func (w *world) eventually(what string, is func() bool) {
-	w.Helper()
-	eventually(w.T, what, is)
-}
 
 // run starts a program in the world's network namespace.
 func (w *world) run(stdin string, env []string, argv ...string) answer {

@@ -154,7 +154,7 @@ func (c *cluster) setNetConf(conf string) error {
 	return askEtcd(http.MethodPost, "/v3/kv/put", map[string]string{"key": b64(prefix + "config"), "value": b64(conf)}, &ignored)
 }
 
-// startNodes boots two nodes with empty disks and installs the plugins. label tells their disks
+// startNodes boots two nodes with empty disks and installs the plugins. label distinguishes their disks
 // from others.
 func (c *cluster) startNodes(label string, ipMasq bool) error {
 	c.nodes = nil

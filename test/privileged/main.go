@@ -59,7 +59,7 @@ func settle() error {
 	return os.NewSyscallError("mount", unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, ""))
 }
 
-// fail ends with the command's own exit code, or tells what is missing.
+// fail ends with the command's own exit code, or prints what is missing.
 func fail(err error) {
 	var exit *exec.ExitError
 	switch {

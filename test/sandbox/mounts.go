@@ -13,8 +13,8 @@ import (
 const stateParent = "/var/lib"
 
 // state are those where CNI plugins and runtimes keep leases and results, and where
-// podman and buildah remember what they have seen of images, which they cannot be
-// told to keep elsewhere.
+// podman and buildah remember what they have seen of images, for which they have no
+// setting.
 var state = []string{"cni", "containers"}
 
 // empty puts an empty file system over a folder.

@@ -26,7 +26,7 @@ import (
 var ErrPrivilege = errors.New("needs network namespaces: run it as root, " +
 	"or allow user namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone)")
 
-// marker is the variable that tells the second process that it is the one, and
+// marker is the variable by which the second process knows that it is the second, and
 // what namespaces the first had: it must not have the same.
 const marker = "CNIBOX_SANDBOX"
 

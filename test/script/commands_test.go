@@ -11,6 +11,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
 	"cnibox/test/product"
@@ -111,25 +112,16 @@ func result(ts *testscript.TestScript, _ *hostAndContainer, args []string) error
 	return nil
 }
 
-// needs skips the test where the kernel cannot make links of a kind.
+// needs skips the test where the kernel lacks what a plugin needs.
 func needs(ts *testscript.TestScript, h *hostAndContainer, args []string) error {
 	if len(args) != 1 {
-		return mistake("usage: needs KIND")
+		return mistake("usage: needs PLUGIN")
 	}
-	switch args[0] {
-	case "macvlan":
-		kerneltest.NeedKind(h.TB, "CONFIG_MACVLAN", rtnl.Macvlan{})
-	case "ipvlan":
-		kerneltest.NeedKind(h.TB, "CONFIG_IPVLAN", rtnl.Ipvlan{})
-	case "vlan":
-		kerneltest.NeedKind(h.TB, "CONFIG_VLAN_8021Q", rtnl.Vlan{ID: 7})
-	case "dummy":
-		kerneltest.NeedKind(h.TB, "CONFIG_DUMMY", rtnl.Dummy{})
-	case "tap":
-		kerneltest.Need(h.TB, "CONFIG_TUN", rtnl.ProbeTap)
-	default:
-		return mistake("unknown kind " + args[0])
+	p, ok := applettest.Plugins[args[0]]
+	if !ok {
+		return mistake("unknown plugin " + args[0])
 	}
+	p.Need(h.TB)
 	return nil
 }
 

@@ -62,7 +62,7 @@ func subject(line string) string {
 	return ""
 }
 
-// numbered tells equal lines apart.
+// numbered numbers equal lines.
 func numbered(lines []string) []string {
 	count := map[string]int{}
 	out := slices.Clone(lines)

@@ -52,7 +52,7 @@ type Case struct {
 	DHCP       bool
 	Replace    bool
 
-	text string // all of it, to tell what was asked for from what was made up
+	text string // all of it, to distinguish what was asked for from what was generated
 }
 
 // notCases is the one text file beside the corpus, for [LoadDifferences].

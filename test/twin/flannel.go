@@ -19,7 +19,7 @@ type flannelConf struct {
 }
 
 // flannel does what the reference's flannel plugin does, which no package has: its
-// delegate is told what the node's subnets are, and the same again on DEL by a file that
+// delegate gets the node's subnets, and the same again on DEL from a file that
 // is named after the container. Everything else is the delegate's, from the folder.
 // It is found in flannel.go and flannel_linux.go of flannel-io/cni-plugin.
 func (w *world) flannel(path, verb string, c *container, stdin []byte) (stdout []byte, code int, err error) {
@@ -50,7 +50,7 @@ func (w *world) flannel(path, verb string, c *container, stdin []byte) (stdout [
 	return w.start(path, kind, verb, c, stdin)
 }
 
-// delegate is what the delegate is told.
+// delegate is the configuration of the delegate.
 func (conf *flannelConf) delegate() ([]byte, error) {
 	b, err := os.ReadFile(conf.SubnetFile)
 	if err != nil {

@@ -30,7 +30,7 @@ var features = map[string]feature{
 // tried are the errors of features tried before, by name.
 var tried sync.Map
 
-// Probe tries a feature, as kerneltest.Need wants it, and tells the option's name.
+// Probe tries a feature, as kerneltest.Need wants it, and returns the option's name.
 // One process tries each feature once.
 func Probe(name string) (option string, try func() error) {
 	return features[name].option, func() error {

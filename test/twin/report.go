@@ -20,7 +20,7 @@ What the reference plugins (containernetworking-plugins 1.1.1) and cnibox make o
 `
 
 // Row is a case's line of the report. Differences whose names begin with K
-// are those of some kernels and not told.
+// are those of some kernels and left out.
 func Row(name string, ids []string) string {
 	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return id[0] == 'K' })
 	if len(ids) == 0 {

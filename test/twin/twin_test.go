@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A line that no pattern is for stays open, and a pattern that no line needs is told,
+// A line that no pattern is for stays open, and a pattern that no line needs is reported,
 // unless a case that did not run may need it.
 func TestExplain(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "list.txt")
@@ -54,7 +54,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// Names and addresses of a run are told apart from those that were asked for.
+// Names and addresses of a run are distinguished from those that were asked for.
 func TestPlain(t *testing.T) {
 	n := namer{asked: "02:aa:00:00:00:01", paths: []string{"/proc/1/fd/5", "$NETNS1"}}
 	got := n.plain("veth01234567 vethfedcba98 veth01234567 bwp0123456789ab 02:AA:00:00:00:01 02:aa:00:00:00:02 /proc/1/fd/5 vethernet")

@@ -30,7 +30,7 @@ var kernels = []kernel{
 
 // outside are tests of processes and disks that call plugins some hundred times, and want
 // nothing that kernels lack: without a guest they take a tenth of the time.
-const outside = "^TestKernel(DHCP(Killed|Restart|Interrupted|Twenty|Memory|Activated)|Killed|Run|Disk|OddFiles|Override|CVE2021|HelperSeen)|" +
+const outside = "^TestKernel(DHCP(Killed|Restart|Interrupted|Twenty|Memory|Activated)|Killed|Run|Disk|OddFiles|Override|CVE2021|HelperSeen|ManyUnknownKeys)|" +
 	"^TestKernelRollback$/^(bridge|flannel|host-device|macvlan|ptp|tap)"
 
 // ownMatters are tests that call plugins as often, and need a guest for the plugins that

@@ -33,7 +33,7 @@ const cmdline = "console=ttyS0 panic=-1 loglevel=4 mitigations=off tsc=reliable 
 // card is a network card that is wired to nothing: tests move it about.
 var card = []string{"-netdev", "hubport,id=wire,hubid=0", "-device", "virtio-net-pci,netdev=wire,romfile="}
 
-// slow tells tests how many times slower than this machine an emulated one is: what the
+// slow passes to tests how many times slower than this machine an emulated one is: what the
 // kernel does not know of its command line is the environment of the first process.
 const slow = " CNIBOX_SLOW=10"
 
@@ -72,7 +72,7 @@ func (m machine) boot(ctx context.Context, vmlinuz, initrd string, r *report) er
 		"-smp", "2", "-m", "2000", "-no-reboot", "-net", "none", "-display", "none", "-monitor", "none",
 		"-serial", "file:" + console, "-serial", "stdio",
 	}, slices.Concat(card, m.accel)...)
-	limit := m.limit + grace // in between a test that hangs tells where
+	limit := m.limit + grace // in between a test that hangs prints where
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the guest did not end within %v", limit))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", args...)

@@ -69,7 +69,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// A guest that breaks off tells where, and what its kernel said last.
+// A guest that breaks off reports where, and what its kernel said last.
 func TestReportBroken(t *testing.T) {
 	var out strings.Builder
 	r := newReport("5.10", &printer{out: &out})

@@ -1,0 +1,115 @@
+package cniexec
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+
+	"cnibox/ipam"
+	"cnibox/spec"
+)
+
+// A netConf are the keys of a network's configuration that are looked at here; a plugin's own
+// decoding has them all. They are read whether or not the configuration is valid, and for external
+// plugins too.
+type netConf struct {
+	CNIVersion string
+	Plugins    []pluginConf
+}
+
+// A pluginConf is that of one plugin.
+type pluginConf struct {
+	Type         string
+	Capabilities map[string]bool
+	Bridge       string
+	Master       string
+	IPMasq       bool
+	MACSpoofChk  bool
+	Backend      string // of firewall
+	IPAM         ipamConf
+}
+
+// An ipamConf is what is read of the key "ipam".
+type ipamConf struct {
+	Type       string
+	ResolvConf string
+	ipam.StoreConf
+	ipam.RangeConf
+}
+
+// interfacePlugin is the first plugin, which makes the interface.
+func (c *netConf) interfacePlugin() pluginConf {
+	if len(c.Plugins) == 0 {
+		return pluginConf{}
+	}
+	return c.Plugins[0]
+}
+
+// bridge is the name of the network's bridge; empty: it has none.
+func (c *netConf) bridge() string {
+	if p := c.interfacePlugin(); p.Type == "bridge" {
+		return cmp.Or(p.Bridge, "cni0")
+	}
+	return ""
+}
+
+// leases returns the data directory of the leases of a network with this configuration; empty:
+// host-local has none of it.
+func (c *netConf) leases(stateDir, network string) (dir string) {
+	p := c.interfacePlugin().IPAM
+	if p.Type != "host-local" {
+		return ""
+	}
+	dir, _ = p.Dir(stateDir, network)
+	return dir
+}
+
+// pools are the range sets of host-local; nil: none, or none that are valid.
+func (c *netConf) pools() (sets []ipam.RangeSet) {
+	p := c.interfacePlugin().IPAM
+	if p.Type != "host-local" {
+		return nil
+	}
+	if sets = p.Sets(); ipam.Complete(sets, spec.Newest) != nil {
+		return nil
+	}
+	return sets
+}
+
+// guards reports whether the ports of the network's bridge may use one MAC address only.
+func (c *netConf) guards() bool { return c.interfacePlugin().MACSpoofChk }
+
+// zoned reports whether the firewall plugin puts the addresses into a zone of firewalld.
+func (c *netConf) zoned() bool {
+	return slices.ContainsFunc(c.Plugins, func(p pluginConf) bool { return p.Type == "firewall" && p.Backend == "firewalld" })
+}
+
+// types are those of the plugins, in their order.
+func (c *netConf) types() []string {
+	types := []string{}
+	for _, p := range c.Plugins {
+		types = append(types, p.Type)
+	}
+	return types
+}
+
+// readNetConf reads a list or a single configuration. Keys of the wrong type are left out: the
+// plugins report them.
+func readNetConf(doc []byte) *netConf {
+	var list struct {
+		CNIVersion string
+		Plugins    []json.RawMessage
+	}
+	_ = json.Unmarshal(doc, &list)
+	if list.Plugins == nil {
+		list.Plugins = []json.RawMessage{doc}
+	}
+	c := &netConf{CNIVersion: list.CNIVersion}
+	for _, raw := range list.Plugins {
+		var p pluginConf
+		if _ = json.Unmarshal(raw, &p); p.Type != "" {
+			c.Plugins = append(c.Plugins, p)
+		}
+	}
+	return c
+}

@@ -1,0 +1,28 @@
+package disk
+
+import (
+	"strconv"
+	"strings"
+)
+
+// A Mount is a mount in the mount namespace of a thread.
+type Mount struct {
+	Root  string // in its file system; of a namespace, as net:[4026531840]
+	Point string // path of the mount point
+}
+
+// Mounts returns those of the calling thread in their order, proc_pid_mountinfo(5).
+func Mounts() (mounts []Mount, err error) {
+	const longest = 16 << 20 // bytes
+	b, err := Read("/proc/thread-self/mountinfo", 0, longest)
+	for line := range strings.Lines(string(b)) {
+		words := strings.Fields(line)
+		if len(words) < 5 {
+			continue
+		}
+		if point, err := strconv.Unquote(`"` + words[4] + `"`); err == nil { // \040 is a blank
+			mounts = append(mounts, Mount{words[3], point})
+		}
+	}
+	return mounts, err
+}

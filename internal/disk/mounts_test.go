@@ -1,0 +1,46 @@
+package disk_test
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/disk"
+	"cnibox/rtnl"
+)
+
+// A mount point may have a blank in its name, which the kernel writes as \040. The mounts are those
+// of the thread.
+func TestKernelMounts(t *testing.T) {
+	dir := t.TempDir() + "/a b"
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	want := disk.Mount{Root: "/", Point: dir}
+	var mounts []disk.Mount
+	err := rtnl.OnDiscardedThread(func() (err error) {
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return err
+		}
+		if err := unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
+			return err
+		}
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
+			return err
+		}
+		mounts, err = disk.Mounts()
+		return err
+	})
+	if errors.Is(err, os.ErrPermission) && os.Getenv("CNIBOX_KERNEL") != "require" {
+		t.Skip(err)
+	}
+	if err != nil || !slices.Contains(mounts, want) {
+		t.Errorf("%v does not contain %v, %v", mounts, want, err)
+	}
+	if mounts, err = disk.Mounts(); err != nil || slices.Contains(mounts, want) {
+		t.Errorf("%v contains %v, %v", mounts, want, err)
+	}
+}

@@ -1,0 +1,53 @@
+package ipam
+
+import (
+	"fmt"
+	"slices"
+
+	"cnibox/internal/state"
+)
+
+// A StoreConf has the keys of host-local's "ipam" about the directory of its leases.
+type StoreConf struct {
+	DataDir         string `json:"dataDir"` // empty: see [state.LeaseDir]
+	KeepAcrossBoots bool   `json:"keepAcrossBoots"`
+}
+
+// Dir returns the directory of the leases of a network. The notice is what ADD reports before it
+// creates it; empty: nothing.
+func (c *StoreConf) Dir(stateDir, network string) (dir, notice string) {
+	if c.DataDir != "" {
+		return c.DataDir, ""
+	}
+	return state.LeaseDir(stateDir, network, c.KeepAcrossBoots)
+}
+
+// A RangeConf has the keys of host-local's "ipam" for its ranges: those of one range, and a list
+// of sets.
+type RangeConf struct {
+	Range
+	Ranges []RangeSet `json:"ranges"`
+}
+
+// Sets returns copies of all sets, the one range first, as the reference numbers them. They are
+// not complete.
+func (c *RangeConf) Sets() (sets []RangeSet) {
+	if c.Subnet.IsValid() {
+		one := c.Range
+		one.Key = "ipam"
+		sets = append(sets, RangeSet{one})
+	}
+	return append(sets, Keyed("ipam.ranges", c.Ranges)...)
+}
+
+// Keyed returns copies of the sets that a key has, in which each range has its own.
+func Keyed(key string, sets []RangeSet) (keyed []RangeSet) {
+	for i, set := range sets {
+		set = slices.Clone(set)
+		for j := range set {
+			set[j].Key = fmt.Sprintf("%s[%d][%d]", key, i, j)
+		}
+		keyed = append(keyed, set)
+	}
+	return keyed
+}
