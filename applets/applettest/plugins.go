@@ -46,7 +46,7 @@ type Plugin struct {
 	Except     map[string]string // cells of TestKernelDelMatrix that there cannot be, and why
 }
 
-// Need skips the test where the kernel lacks what the plugin, or that of After, needs.
+// Need skips the test where the kernel lacks what the plugin needs.
 func (p Plugin) Need(t testing.TB) {
 	t.Helper()
 	if p.Kind != nil {
@@ -55,9 +55,15 @@ func (p Plugin) Need(t testing.TB) {
 	if p.Probe != nil {
 		p.Probe(t)
 	}
+}
+
+// NeedChain is Need of the plugin of After and of this one.
+func (p Plugin) NeedChain(t testing.TB) {
+	t.Helper()
 	if p.After != "" {
-		Plugins[p.After].Need(t)
+		Plugins[p.After].NeedChain(t)
 	}
+	p.Need(t)
 }
 
 // Furnish is Prepare of the plugin of After and of this one.
