@@ -149,8 +149,9 @@ func (r *Runner) addOnce(ctx context.Context, l *List, t Target, v spec.Version,
 	}
 	e := &Entry{
 		ContainerID: t.ContainerID, Config: config, IfName: t.IfName, NetworkName: l.Name, NetNS: t.NetNS,
-		Args: t.Args, CapabilityArgs: t.Capabilities, BootID: boot.ID(), NetNSID: netnsID(t.NetNS),
+		Args: t.Args, CapabilityArgs: t.Capabilities, BootID: boot.ID(),
 	}
+	e.identify()
 	if err := r.Cache.Begin(e); err != nil {
 		return nil, err
 	}
