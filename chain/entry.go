@@ -116,8 +116,10 @@ func (e *Entry) File() string { return e.file }
 // Live reports whether the attachment's network namespace still exists: the
 // same one, on the same boot, as the path may have been used again. Entries of other tools
 // have no ID of the namespace; for these the path decides.
-func (e *Entry) Live() bool {
-	id := netnsID(e.NetNSPath())
+func (e *Entry) Live() bool { return e.liveIn(netnsID(e.NetNSPath())) }
+
+// liveIn is Live, given the ID of what is at the path.
+func (e *Entry) liveIn(id string) bool {
 	return e.SameBoot() && id != "" && (e.NetNSID == "" || e.NetNSID == id)
 }
 

@@ -32,7 +32,7 @@ func (r *Runner) recall(l *List, t Target, e *Entry) (*List, Target) {
 	}
 	// The path may lead to another namespace by now; the attachment's is gone then, and
 	// nothing must be changed in the new one.
-	if t.NetNS == path && netnsID(path) != "" && !e.Live() {
+	if id := netnsID(path); t.NetNS == path && id != "" && !e.liveIn(id) {
 		t.NetNS = ""
 	}
 	// The usual case, and the cheap one: nothing was edited.

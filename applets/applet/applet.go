@@ -100,7 +100,7 @@ func (t Table) Lookup(name string) (*Applet, bool) {
 		if a.Name == name {
 			return a, true
 		}
-		if strings.HasSuffix(name, "-"+a.Name) && (found == nil || len(a.Name) > len(found.Name)) {
+		if before, ok := strings.CutSuffix(name, a.Name); ok && strings.HasSuffix(before, "-") && (found == nil || len(a.Name) > len(found.Name)) {
 			found = a
 		}
 	}

@@ -306,7 +306,7 @@ var Plugins = map[string]Plugin{
 		},
 		Invalid: []string{`"table":-1`, `"table":0`, `"table":2147483648`, `"table":"x"`, `"gateways":["x"]`, `"gateways":["10.1.0.1","10.1.0.2"]`, `"gateways":["224.0.0.1"]`, `"gateways":["fe80::1%eth0"]`},
 		Except: map[string]string{
-			"link and prevResult missing": "nothing tells which addresses were those of the attachment; a rule is left in the container alone",
+			"link and prevResult missing": "it is not recorded which addresses were those of the attachment; a rule is left in the container alone",
 		},
 	},
 	"vrf": {

@@ -13,7 +13,7 @@ import (
 
 // add makes the attachment, or leaves nothing behind. An invalid configuration is an error before
 // anything is opened.
-func (p Interface[P]) add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+func (p *Interface[P]) add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	c, err := p.conf(r)
 	if err != nil {
 		return nil, err
@@ -38,7 +38,7 @@ func (p Interface[P]) add(ctx context.Context, r *spec.Request) (*spec.Result, e
 //
 // The lease comes after the link, which dhcp needs, and routes after addresses. Setup comes last:
 // the host is shared with other containers, so it is changed when little is left that can fail.
-func (p Interface[P]) steps(ctx context.Context, op *Op, c P) error {
+func (p *Interface[P]) steps(ctx context.Context, op *Op, c P) error {
 	for _, step := range []func() error{
 		func() error { return p.Create(ctx, op, c) },
 		func() error { return op.lease(ctx, p.IPAM) },
@@ -148,7 +148,7 @@ func (op *Op) checkMTU6() error {
 }
 
 // configure brings the container's link up with its addresses and routes, if there is one.
-func (p Interface[P]) configure(ctx context.Context, op *Op, c P) error {
+func (p *Interface[P]) configure(ctx context.Context, op *Op, c P) error {
 	switch {
 	case op.Link == nil:
 		return nil

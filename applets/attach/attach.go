@@ -79,7 +79,8 @@ func (s Step[P]) run(ctx context.Context, op *Op, c P) error {
 // Verbs returns the flow with the steps of a plugin whose configuration is a C.
 // A plugin without a GC or STATUS of its own gets those of its links and of its IPAM
 // plugin.
-func Verbs[C any](p Interface[*C]) spec.Verbs {
+func Verbs[C any](plugin Interface[*C]) spec.Verbs {
+	p := &plugin // not a copy for each verb: every start of the binary makes them
 	p.newConf = func() *C { return new(C) }
 	v := spec.Verbs{
 		Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc, Validate: p.validate,
@@ -103,7 +104,7 @@ func Verbs[C any](p Interface[*C]) spec.Verbs {
 }
 
 // validate is what ADD checks before it opens anything, and what its IPAM plugin does.
-func (p Interface[P]) validate(r *spec.Request) (resources spec.Resources, err error) {
+func (p *Interface[P]) validate(r *spec.Request) (resources spec.Resources, err error) {
 	c, err := p.conf(r)
 	if err == nil && p.IPAM != Chained { // the addresses may be those of prevResult
 		err = checkAddressed(r, p.IPAM)
@@ -123,7 +124,7 @@ func (p Interface[P]) validate(r *spec.Request) (resources spec.Resources, err e
 
 // conf decodes and checks the plugin's configuration.
 // Errors have code 7. Nothing has been touched yet.
-func (p Interface[P]) conf(r *spec.Request) (P, error) {
+func (p *Interface[P]) conf(r *spec.Request) (P, error) {
 	c := p.newConf()
 	err := cmp.Or(r.Decode(c), r.CheckIPAM())
 	switch {
@@ -142,7 +143,7 @@ func (p Interface[P]) conf(r *spec.Request) (P, error) {
 
 // confOrZero is conf for the verbs that release: an invalid configuration is a warning, as the
 // names of the attachment are enough.
-func (p Interface[P]) confOrZero(r *spec.Request) P {
+func (p *Interface[P]) confOrZero(r *spec.Request) P {
 	c, err := p.conf(r)
 	if err != nil {
 		r.Warn("%v: releasing what is owned all the same", err)
@@ -158,7 +159,7 @@ func needsIPAM(r *spec.Request) *spec.Error {
 }
 
 // hasNetdev reports whether a configuration is for a netdev.
-func (p Interface[P]) hasNetdev(c P) bool { return p.NoNetdev == nil || !p.NoNetdev(c) }
+func (p *Interface[P]) hasNetdev(c P) bool { return p.NoNetdev == nil || !p.NoNetdev(c) }
 
 // An Op is one verb at work on one attachment.
 //

@@ -14,7 +14,7 @@ import (
 // check compares prevResult with the kernel, and runs the IPAM plugin, if there is one, and the
 // plugin's own step. It changes nothing. What later plugins of a chain may change is not
 // compared.
-func (p Interface[P]) check(ctx context.Context, r *spec.Request) error {
+func (p *Interface[P]) check(ctx context.Context, r *spec.Request) error {
 	c, err := p.conf(r)
 	if err = cmp.Or(err, r.CheckIndexes()); err != nil {
 		return err
@@ -88,15 +88,18 @@ func CheckMAC(link *rtnl.Link, want string) error {
 // compared as namespaces, not as paths.
 func (op *Op) containerLink() int {
 	for i, itf := range op.Prev.Interfaces {
-		if itf.Name == op.IfName && op.NS.At(itf.Sandbox) {
+		if itf.Name == op.IfName && op.isNS(itf.Sandbox) {
 			return i
 		}
 	}
 	return -1
 }
 
+// isNS reports whether a sandbox is the container's namespace, which was opened at CNI_NETNS.
+func (op *Op) isNS(sandbox string) bool { return sandbox == op.Call.NetNS || op.NS.At(sandbox) }
+
 // Own returns the addresses of prevResult that belong to the container's link.
-func (op *Op) Own() []spec.IP { return op.Prev.Addresses(op.IfName, op.NS.At) }
+func (op *Op) Own() []spec.IP { return op.Prev.Addresses(op.IfName, op.isNS) }
 
 // checkAddrs looks for each of the addresses of prevResult on the link.
 // Others may be there too. One whose duplicate was found counts as missing.

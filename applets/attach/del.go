@@ -16,7 +16,7 @@ import (
 // in use.
 //
 // A runtime repeats a DEL that failed, so only what may succeed next time is an error.
-func (p Interface[P]) del(ctx context.Context, r *spec.Request) error {
+func (p *Interface[P]) del(ctx context.Context, r *spec.Request) error {
 	c := p.confOrZero(r)
 	ns, err := netns.OpenIfThere(r.Call)
 	if err != nil {
@@ -64,7 +64,7 @@ func (op *Op) delegate(ctx context.Context, v spec.Verb) error {
 
 // removeLink deletes the link, by the plugin's own step or by its name in the container. It runs
 // concurrently with other steps, on any thread: it uses sockets only.
-func (p Interface[P]) removeLink(ctx context.Context, op *Op, c P) error {
+func (p *Interface[P]) removeLink(ctx context.Context, op *Op, c P) error {
 	if p.Remove != nil {
 		return p.Remove(ctx, op, c)
 	}

@@ -15,7 +15,7 @@ import (
 //
 // Addresses and routes are the IPAM plugin's, not the kernel's: GET must not fail because some were
 // removed.
-func (p Interface[P]) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+func (p *Interface[P]) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	op, err := enter(r) // first: a container that is gone is unknown, with any configuration
 	if err != nil {
 		return nil, err
@@ -62,7 +62,7 @@ func (op *Op) ContainerInterface() spec.Interface {
 
 // status runs the plugin's probe and the IPAM plugin's STATUS.
 // A failed probe has code 50; an error of the IPAM plugin keeps its code.
-func (p Interface[P]) status(ctx context.Context, r *spec.Request) error {
+func (p *Interface[P]) status(ctx context.Context, r *spec.Request) error {
 	c, err := p.conf(r)
 	if err != nil {
 		return err
@@ -81,7 +81,7 @@ func (p Interface[P]) status(ctx context.Context, r *spec.Request) error {
 
 // gc deletes the network's links whose attachment is gone, then runs the
 // plugin's own step and the IPAM plugin's GC. It goes on past errors.
-func (p Interface[P]) gc(ctx context.Context, r *spec.Request) error {
+func (p *Interface[P]) gc(ctx context.Context, r *spec.Request) error {
 	c := p.confOrZero(r)
 	op, err := open(r, nil)
 	if err != nil {

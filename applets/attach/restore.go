@@ -14,7 +14,7 @@ import (
 
 // restore runs the plugin's step with the addresses of prevResult in op.Result. The container
 // is entered only where the step needs it.
-func (p Interface[P]) restore(ctx context.Context, r *spec.Request) error {
+func (p *Interface[P]) restore(ctx context.Context, r *spec.Request) error {
 	c, err := p.conf(r)
 	if err = cmp.Or(err, r.CheckIndexes()); err != nil {
 		return err
@@ -35,7 +35,7 @@ func (p Interface[P]) restore(ctx context.Context, r *spec.Request) error {
 }
 
 // prepare runs the plugin's step.
-func (p Interface[P]) prepare(ctx context.Context, r *spec.Request) error {
+func (p *Interface[P]) prepare(ctx context.Context, r *spec.Request) error {
 	c, err := p.conf(r)
 	if err != nil {
 		return err

@@ -48,6 +48,7 @@ func (c *checker) fieldsOf(t reflect.Type) (all []field) {
 	if known, ok := c.fields[t]; ok {
 		return known
 	}
+	all = make([]field, 0, t.NumField())
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")

@@ -29,11 +29,11 @@ var ErrInterrupted = errors.New("it keeps changing while it is read")
 // A Conn is a connection to the kernel, from [Open] or [Listen]. It may be used from any
 // goroutine and any thread; calls take turns. After Close all calls fail with [os.ErrClosed].
 type Conn struct {
-	mu  sync.Mutex
-	lib *netlink.Conn
-	s   *socket
+	mu sync.Mutex
+	fd int // -1: closed
 
-	stale bool // there may be answers that were not read
+	stale       bool // there may be answers that were not read
+	interrupted bool // a dump since the last [Conn.Dump] was inconsistent
 }
 
 // Open connects to a netlink protocol, such as unix.NETLINK_ROUTE. within runs the function
@@ -45,30 +45,33 @@ func Open(protocol int, within func(open func() error) error) (*Conn, error) {
 // Listen is Open for a socket that gets the notifications of groups, a bit set of
 // RTMGRP_* or the like; see [Conn.Wait].
 func Listen(protocol int, groups uint32, within func(open func() error) error) (*Conn, error) {
-	s, err := newSocket(protocol, groups, within)
+	fd, err := open(protocol, groups, within)
 	if err != nil {
 		return nil, err
 	}
-	// NewConn is deprecated for good: nothing but tests was to use it. What we rely on is
-	// held by TestKernelLibrary.
-	return &Conn{lib: netlink.NewConn(s, 0), s: s}, nil
+	return &Conn{fd: fd}, nil
 }
 
 // Close closes the socket.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.s.Close()
+	if c.fd < 0 {
+		return os.ErrClosed
+	}
+	err := unix.Close(c.fd)
+	c.fd = -1
+	return os.NewSyscallError("close", err)
 }
 
 // Within runs fn with the descriptor, which stays open meanwhile.
 func (c *Conn) Within(fn func(fd int) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.s.fd < 0 {
+	if c.fd < 0 {
 		return os.ErrClosed
 	}
-	return fn(c.s.fd)
+	return fn(c.fd)
 }
 
 // An Error is an errno of the kernel about one request, with the text of the extended
@@ -136,7 +139,7 @@ func (c *Conn) Dump(req netlink.Message) ([]netlink.Message, error) {
 			return nil, false, err
 		}
 		// EINTR is how netfilter reports it between two parts of a dump.
-		err, interrupted := answers[0].Err, c.interrupted()
+		err, interrupted := answers[0].Err, c.wasInterrupted()
 		if errors.Is(err, unix.EINTR) {
 			err, interrupted = nil, true
 		}
@@ -159,12 +162,12 @@ func dump(ask func() ([]netlink.Message, bool, error)) ([]netlink.Message, error
 	}
 }
 
-// interrupted reports whether a dump since the last call was inconsistent.
-func (c *Conn) interrupted() bool {
+// wasInterrupted reports whether a dump since the last call was inconsistent.
+func (c *Conn) wasInterrupted() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	was := c.s.interrupted
-	c.s.interrupted = false
+	was := c.interrupted
+	c.interrupted = false
 	return was
 }
 
@@ -172,11 +175,13 @@ func (c *Conn) interrupted() bool {
 func (c *Conn) exchange(reqs []netlink.Message, first, last int) ([]Answer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.s.fd < 0 {
+	if c.fd < 0 {
 		return nil, os.ErrClosed
 	}
+	s := borrow(c.fd)
+	defer sockets.Put(s)
 	if c.stale {
-		if err := c.s.discard(); err != nil {
+		if err := s.discard(); err != nil {
 			return nil, fmt.Errorf("netlink: answers to earlier requests: %w", err)
 		}
 		c.stale = false
@@ -188,23 +193,22 @@ func (c *Conn) exchange(reqs []netlink.Message, first, last int) ([]Answer, erro
 			reqs[i].Header.Flags &^= netlink.Acknowledge
 		}
 	}
-	sent, err := c.lib.SendMessages(reqs)
+	sent, err := s.lib.SendMessages(reqs)
 	if err != nil {
 		return nil, fmt.Errorf("netlink send: %w", cause(err))
 	}
 	answers := make([]Answer, len(sent))
-	c.s.end = time.Now().Add(exchangeTimes * Timeout)
-	defer func() { c.s.end = time.Time{} }()
-	err = c.collect(sent, answers, first, last)
-	c.stale = err != nil
+	s.end = time.Now().Add(exchangeTimes * Timeout)
+	err = collect(s.lib, sent, answers, first, last)
+	c.stale, c.interrupted = err != nil, c.interrupted || s.interrupted
 	return answers, err
 }
 
 // collect reads until there is an acknowledgement, an answer or an error for the last request.
 // Answers to earlier exchanges are dropped.
-func (c *Conn) collect(sent []netlink.Message, answers []Answer, first, last int) error {
+func collect(lib *netlink.Conn, sent []netlink.Message, answers []Answer, first, last int) error {
 	for open := first; open <= last; { // requests before open have their answer
-		ms, err := c.lib.Receive()
+		ms, err := lib.Receive()
 		var op *netlink.OpError
 		if errors.As(err, &op) && op.Sequence != 0 {
 			i := int(op.Sequence - sent[0].Header.Sequence)

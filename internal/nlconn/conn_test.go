@@ -48,8 +48,7 @@ func exchangeOf(datagrams [][]netlink.Message, n, first, last int) ([]Answer, er
 		sent[i].Header.Sequence = uint32(10 + i)
 	}
 	answers := make([]Answer, n)
-	c := &Conn{lib: netlink.NewConn(&fake{datagrams}, 0)}
-	return answers, c.collect(sent, answers, first, last)
+	return answers, collect(netlink.NewConn(&fake{datagrams}, 0), sent, answers, first, last)
 }
 
 // The kernel's answers as datagrams, to three requests that begin at number 10.

@@ -97,14 +97,15 @@ func TestKernelSender(t *testing.T) {
 // within a send, an errno comes with its number and the kernel's text, and a dump is read
 // to its end.
 func TestKernelLibrary(t *testing.T) {
-	c := connect(t)
+	s := borrow(connect(t).fd)
+	defer sockets.Put(s)
 	var last uint32
 	for range 3 {
 		reqs := []netlink.Message{getLink(t, "no-such-link"), getLink(t, "lo")}
 		for i := range reqs {
 			reqs[i].Header.Flags = netlink.Request
 		}
-		sent, err := c.lib.SendMessages(reqs)
+		sent, err := s.lib.SendMessages(reqs)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,10 +114,10 @@ func TestKernelLibrary(t *testing.T) {
 		}
 		last = sent[1].Header.Sequence
 		var op *netlink.OpError
-		if _, err := c.lib.Receive(); !errors.As(err, &op) || op.Sequence != sent[0].Header.Sequence || !errors.Is(op.Err, unix.ENODEV) {
+		if _, err := s.lib.Receive(); !errors.As(err, &op) || op.Sequence != sent[0].Header.Sequence || !errors.Is(op.Err, unix.ENODEV) {
 			t.Errorf("got %v, want ENODEV with number %d", err, sent[0].Header.Sequence)
 		}
-		ms, err := c.lib.Receive()
+		ms, err := s.lib.Receive()
 		if err != nil || len(ms) != 1 || ms[0].Header.Sequence != last {
 			t.Errorf("got %v, %v; want one link with number %d", ms, err, last)
 		}

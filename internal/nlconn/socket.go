@@ -8,6 +8,7 @@ import (
 	"iter"
 	"math"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -26,13 +27,15 @@ const (
 	sendSpace     = 64 << 20  // bytes; a batch must fit into the send buffer at once
 )
 
-// A socket is the [netlink.Socket] below a [Conn]. Its descriptor blocks and is unknown to
+// A socket is the [netlink.Socket] below the library's connection, for one exchange of a
+// [Conn], whose descriptor it has meanwhile. The descriptor blocks and is unknown to
 // the poller of Go's runtime: the kernel has the answer when sending returns, so nothing
 // ever waits, and a process that lives for a few milliseconds starts neither a poller nor a
 // thread for it. With the library's own socket an ADD makes 130 futex calls instead of 22
 // and takes 2 ms more.
 type socket struct {
-	fd  int // -1: closed
+	fd  int
+	lib *netlink.Conn
 	in  []byte
 	end time.Time // of the exchange; zero: there is none
 
@@ -43,37 +46,54 @@ type socket struct {
 
 var _ netlink.Socket = (*socket)(nil)
 
-// newSocket opens a socket in the namespace that within enters, and connects it to the
+// sockets are those without an exchange. To make one seeds a random number generator, and its
+// buffer is large; a verb does all with one, though it opens seven descriptors.
+var sockets = sync.Pool{New: func() any {
+	s := &socket{in: make([]byte, readSize)}
+	// NewConn is deprecated for good: nothing but tests was to use it. What we rely on is
+	// held by TestKernelLibrary.
+	s.lib = netlink.NewConn(s, 0)
+	return s
+}}
+
+// borrow takes a socket for an exchange on a descriptor. The caller puts it back.
+func borrow(fd int) *socket {
+	s := sockets.Get().(*socket)
+	*s = socket{fd: fd, lib: s.lib, in: s.in}
+	return s
+}
+
+// open opens a descriptor in the namespace that within enters, and connects it to the
 // kernel: another process could send to one that is not connected.
-func newSocket(protocol int, groups uint32, within func(func() error) error) (*socket, error) {
-	s := &socket{fd: -1, in: make([]byte, readSize)}
-	err := within(func() (err error) {
-		s.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
+func open(protocol int, groups uint32, within func(func() error) error) (fd int, err error) {
+	fd = -1
+	err = within(func() (err error) {
+		fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 		return os.NewSyscallError("socket", err)
 	})
 	if err == nil && groups != 0 {
-		err = os.NewSyscallError("bind", unix.Bind(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}))
+		err = os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}))
 	}
 	if err == nil {
-		err = os.NewSyscallError("connect", unix.Connect(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
+		err = os.NewSyscallError("connect", unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
 	}
 	if err == nil {
 		limit := unix.NsecToTimeval(int64(Timeout))
-		err = os.NewSyscallError("setsockopt SO_RCVTIMEO", unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit))
+		err = os.NewSyscallError("setsockopt SO_RCVTIMEO", unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit))
 	}
 	if err != nil {
-		if s.fd >= 0 {
-			s.Close()
+		if fd >= 0 {
+			unix.Close(fd)
 		}
-		return nil, err
+		return -1, err
 	}
 	// These make errors or filters more exact, and all else works without them; kernels
 	// before 4.20 lack one. NETLINK_CAP_ACK is not among them: the library cannot read an
 	// error that it has shortened.
 	for _, option := range [...]int{unix.NETLINK_EXT_ACK, unix.NETLINK_GET_STRICT_CHK} {
-		_ = unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, option, 1)
+		_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, 1)
 	}
-	return s, nil
+	return fd, nil
 }
 
 // Send sends one message.
@@ -83,9 +103,6 @@ func (s *socket) Send(m netlink.Message) error { return s.SendMessages([]netlink
 // the call returns. The send buffer must hold them, so it grows for a large batch: without
 // limit with CAP_NET_ADMIN on the host, else up to net.core.wmem_max.
 func (s *socket) SendMessages(ms []netlink.Message) error {
-	if s.fd < 0 {
-		return os.ErrClosed
-	}
 	size := 0
 	for _, m := range ms {
 		size += unix.NLMSG_HDRLEN + align(len(m.Data))
@@ -112,9 +129,6 @@ func (s *socket) SendMessages(ms []netlink.Message) error {
 // [os.ErrDeadlineExceeded] when there is none for [Timeout], and from the end of the
 // exchange on even if there is one.
 func (s *socket) Receive() ([]netlink.Message, error) {
-	if s.fd < 0 {
-		return nil, os.ErrClosed
-	}
 	if !s.end.IsZero() && time.Now().After(s.end) {
 		return nil, fmt.Errorf("answers without end: %w", os.ErrDeadlineExceeded)
 	}
@@ -172,15 +186,8 @@ func (s *socket) discard() error {
 	return os.ErrDeadlineExceeded
 }
 
-// Close closes the descriptor.
-func (s *socket) Close() error {
-	if s.fd < 0 {
-		return os.ErrClosed
-	}
-	err := unix.Close(s.fd)
-	s.fd = -1
-	return os.NewSyscallError("close", err)
-}
+// Close does nothing: the descriptor is its Conn's.
+func (s *socket) Close() error { return nil }
 
 // retry repeats a system call that a signal interrupted.
 func retry(call func() (int, error)) (n int, err error) {

@@ -57,7 +57,9 @@ func (c *Conn) Notified(ctx context.Context) (ms []netlink.Message, lost bool, e
 	if ctx.Err() != nil {
 		return nil, false, ctx.Err()
 	}
-	ms, err = c.s.Receive()
+	s := borrow(c.fd)
+	defer sockets.Put(s)
+	ms, err = s.Receive()
 	switch {
 	case errors.Is(err, unix.ENOBUFS):
 		return nil, true, nil
@@ -69,10 +71,10 @@ func (c *Conn) Notified(ctx context.Context) (ms []netlink.Message, lost bool, e
 
 // readable returns when there is something to read from the socket or from other.
 func (c *Conn) readable(other int) error {
-	if c.s.fd < 0 {
+	if c.fd < 0 {
 		return os.ErrClosed
 	}
-	fds := []unix.PollFd{{Fd: int32(c.s.fd), Events: unix.POLLIN}, {Fd: int32(other), Events: unix.POLLIN}}
+	fds := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}, {Fd: int32(other), Events: unix.POLLIN}}
 	_, err := retry(func() (int, error) { return unix.Poll(fds, -1) })
 	return os.NewSyscallError("poll", err)
 }

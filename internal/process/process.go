@@ -24,6 +24,7 @@ func Run(forceExec bool) int {
 	// VERSION, which runtimes ask of every plugin, has nothing to undo, so that no signal needs
 	// to be watched for. Arguments are for tools, which do not read the variable.
 	if len(os.Args) != 1 || os.Getenv("CNI_COMMAND") != "VERSION" {
+		growStack(false)
 		go endOnSignal(cancel, listening)
 	}
 
@@ -42,6 +43,21 @@ func Run(forceExec bool) int {
 		Threads:   func() { reserveThreads(listening) },
 		ForceExec: forceExec,
 	})
+}
+
+// stackSize is what most verbs need of the stack of main, in bytes.
+const stackSize = 24 << 10
+
+// growStack makes the stack of the calling goroutine large while there is little on it: Go
+// doubles a stack that is full, and looks up each frame on it for that.
+//
+//go:noinline
+func growStack(use bool) byte {
+	if !use { // the stack has grown by now, and nothing of the frame was touched
+		return 0
+	}
+	var frame [stackSize]byte
+	return frame[len(os.Args)]
 }
 
 // endOnSignal lets the applet undo its work at the first signal, which is the cause in its
