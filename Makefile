@@ -135,6 +135,14 @@ test-cross: ## unit tests on other architectures, emulated by qemu-user
 test-clients: build ## containers of containerd, podman, buildah; CLIENTS=-require: no skipping
 	$(IN_TEST) ./clients -bin $(abspath $(BIN)) $(CLIENTS)
 
+.PHONY: test-systemd
+test-systemd: build ## the units of dist on Debian 12 with systemd, in qemu: reload of nftables, reboot, power cut; as root; SYSTEMD=-require: no skipping
+	$(IN_TEST) ./vm -systemd -limit 15m $(SYSTEMD)
+
+.PHONY: test-tour
+test-tour: build ## the commands for an initramfs in docs/operations.md, in one with busybox and nothing else, in qemu
+	$(IN_TEST) ./vm -tour -limit 10m
+
 .PHONY: test-readme
 test-readme: ## the commands of the README's first half, on a bare Debian 12; README=-require: no skipping
 	$(GO) run -C test/readme . $(README)

@@ -1,7 +1,10 @@
 package applets_test
 
 import (
+	"cmp"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -34,6 +37,16 @@ func kindOf(plugin string) string {
 	return strings.ToLower(reflect.TypeOf(applettest.Plugins[plugin].Kind).Name())
 }
 
+// mtuOf is the MTU that a configuration asks for, or else that of the host's links.
+func mtuOf(t *testing.T, conf string) int {
+	t.Helper()
+	var own struct{ MTU int }
+	if err := json.Unmarshal([]byte(conf), &own); err != nil {
+		t.Fatal(err)
+	}
+	return cmp.Or(own.MTU, 1500)
+}
+
 // hasMaster reports whether the link of a plugin is on one of the host.
 func hasMaster(plugin string) bool {
 	return strings.Contains(applettest.Plugins[plugin].Keys, `"master"`)
@@ -53,7 +66,7 @@ func TestKernelChildAdd(t *testing.T) {
 		if hasMaster(plugin) && (l.Parent != s.Up0.Index || !l.PeerNS) {
 			t.Errorf("its parent is #%d, want #%d", l.Parent, s.Up0.Index)
 		}
-		for _, want := range []string{l.MAC.String(), `"mtu": 1500`, `"10.1.0.2/24"`, `"10.1.0.53"`, p.Path, `"interface": 0`} {
+		for _, want := range []string{l.MAC.String(), fmt.Sprintf(`"mtu": %d`, mtuOf(t, conf)), `"10.1.0.2/24"`, `"10.1.0.53"`, p.Path, `"interface": 0`} {
 			if !strings.Contains(out, want) {
 				t.Errorf("the result lacks %s: %s", want, out)
 			}

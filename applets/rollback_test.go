@@ -22,7 +22,7 @@ type stage struct {
 func newStage(t *testing.T, name string) *stage {
 	t.Helper()
 	s := &stage{applettest.NewHost(t), applettest.Plugins[name], name}
-	s.Need(t)
+	s.NeedChain(t)
 	s.Furnish(s.Host)
 	return s
 }

@@ -43,10 +43,7 @@ const (
 // and 127 with an error of code 103 if it was not started. The signals that come
 // meanwhile go to the program alone; ending is its own decision.
 func (c *Command) Run() (exit int, err error) {
-	file, err := self, error(nil)
-	if !c.Self {
-		file, err = c.lookPath(c.Args[0])
-	}
+	file, err := c.find()
 	var state *os.ProcessState
 	if err == nil {
 		p := program{
@@ -82,7 +79,7 @@ func (c *Command) RunSelf(ctx context.Context) (exit int, err error) {
 // Become replaces this process by the program, which gets the namespaces of the calling thread
 // and the standard streams of this process. It returns only after an error, as Run does.
 func (c *Command) Become() (exit int, err error) {
-	file, err := c.lookPath(c.Args[0])
+	file, err := c.find()
 	if err == nil {
 		p := program{file: file, args: c.Args, environ: c.Environ}
 		err = p.become()
@@ -97,6 +94,14 @@ func (c *Command) notStarted(err error) (exit int, _ error) {
 		exit = exitNotFound
 	}
 	return exit, spec.Errorf(spec.CodePlugin, "start %s: %w", c.Args[0], err)
+}
+
+// find returns the path of the program.
+func (c *Command) find() (string, error) {
+	if c.Self {
+		return self, nil
+	}
+	return c.lookPath(c.Args[0])
 }
 
 // lookPath finds a command as the shell does: a name with a slash is a path, any

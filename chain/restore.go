@@ -48,7 +48,7 @@ func (r *Runner) Restore(ctx context.Context, match func(spec.Attachment) bool, 
 		r.Warn("cache: %v", b.err)
 	}
 	w := &restoring{Runner: r, together: t, lists: map[string]*List{}}
-	var busy []entryOf
+	var busy []*entryOf
 	for part := range slices.Chunk(alive(entries, match), mostTogether) {
 		busy = append(busy, w.part(ctx, part)...)
 	}
@@ -68,13 +68,13 @@ type entryOf struct {
 }
 
 // alive returns the entries of attachments that are to be restored, the oldest first.
-func alive(entries []*Entry, match func(spec.Attachment) bool) (all []entryOf) {
+func alive(entries []*Entry, match func(spec.Attachment) bool) (all []*entryOf) {
 	for _, e := range entries {
 		if match(e.Attachment()) && e.Attached() {
-			all = append(all, entryOf{e, e.Written()})
+			all = append(all, &entryOf{e, e.Written()})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b entryOf) int { return a.written.Compare(b.written) })
+	slices.SortStableFunc(all, func(a, b *entryOf) int { return a.written.Compare(b.written) })
 	return all
 }
 
@@ -88,7 +88,7 @@ type restoring struct {
 
 // part restores some attachments and returns those that another verb has locked: none is waited
 // for while others are locked.
-func (w *restoring) part(ctx context.Context, entries []entryOf) (busy []entryOf) {
+func (w *restoring) part(ctx context.Context, entries []*entryOf) (busy []*entryOf) {
 	locks := map[string]func(){} // nil: another process has it
 	lock := func(kind, name string, how int) bool {
 		unlock, known := locks[kind+name]
@@ -123,14 +123,14 @@ func (w *restoring) part(ctx context.Context, entries []entryOf) (busy []entryOf
 
 // unlocking removes the lock file of a container that another runtime attached, which does not
 // remove it.
-func (w *restoring) unlocking(e entryOf) {
+func (w *restoring) unlocking(e *entryOf) {
 	if e.BootID == "" {
 		w.Cache.removeLock(e.ContainerID)
 	}
 }
 
 // later restores one attachment when it is not locked any more.
-func (w *restoring) later(ctx context.Context, e entryOf) {
+func (w *restoring) later(ctx context.Context, e *entryOf) {
 	unlock, err := w.lock(ctx, e.Attachment())
 	if err != nil {
 		w.all = append(w.all, &Restored{Attachment: e.Attachment(), Errs: []error{err}})
@@ -143,7 +143,7 @@ func (w *restoring) later(ctx context.Context, e entryOf) {
 }
 
 // one restores an attachment, unless it was deleted meanwhile.
-func (w *restoring) one(ctx context.Context, e entryOf) {
+func (w *restoring) one(ctx context.Context, e *entryOf) {
 	if !e.Written().Equal(e.written) {
 		now, err := w.Cache.Lookup(e.Attachment())
 		if err != nil || !now.Attached() {

@@ -92,7 +92,7 @@ func TestSearch(t *testing.T) {
 	if err != nil || len(entries) != 1 || len(broken) != 1 || broken[0].Name() != "n-half-eth0" {
 		t.Errorf("got %v, %v, %v", entries, broken, err)
 	}
-	if took := time.Since(begin); took > 5*time.Second {
+	if took := time.Since(begin); took > time.Minute {
 		t.Errorf("it took %s", took)
 	}
 }

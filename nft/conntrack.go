@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"os"
 
+	"cnibox/internal/nlconn"
+
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -123,15 +125,15 @@ func filterUDP(ae *netlink.AttributeEncoder, ports map[netip.AddrPort]bool) {
 // translation (CTA_TUPLE_ORIG), and whether it was UDP. What is missing or cut short
 // comes as the zero address and port 0, which is no host port.
 func flowTo(data []byte, family byte) (dst netip.AddrPort, udp bool) {
-	tuple := attribute(data, ctaTupleOrig)
+	tuple := nlconn.Attribute(data, ctaTupleOrig)
 	dst = flowEnd(tuple, family, ctaIPv4Dst, ctaIPv6Dst, ctaProtoDstPort)
-	return dst, num(attribute(tuple, ctaTupleProto), ctaProtoNum) == unix.IPPROTO_UDP
+	return dst, num(nlconn.Attribute(tuple, ctaTupleProto), ctaProtoNum) == unix.IPPROTO_UDP
 }
 
 // untranslated reports whether a flow is answered by the address that it was sent to.
 func untranslated(data []byte, family byte) bool {
 	to, _ := flowTo(data, family)
-	return to == flowEnd(attribute(data, ctaTupleReply), family, ctaIPv4Src, ctaIPv6Src, ctaProtoSrcPort)
+	return to == flowEnd(nlconn.Attribute(data, ctaTupleReply), family, ctaIPv4Src, ctaIPv6Src, ctaProtoSrcPort)
 }
 
 // flowEnd reads the address and port of a tuple that have these attributes.
@@ -140,8 +142,8 @@ func flowEnd(tuple []byte, family byte, typ4, typ6, port uint16) netip.AddrPort 
 	if family == v6 {
 		typ = typ6
 	}
-	addr := addrOf(attribute(attribute(tuple, ctaTupleIP), typ), family)
-	return netip.AddrPortFrom(addr, uint16(num(attribute(tuple, ctaTupleProto), port)))
+	addr := addrOf(nlconn.Attribute(nlconn.Attribute(tuple, ctaTupleIP), typ), family)
+	return netip.AddrPortFrom(addr, uint16(num(nlconn.Attribute(tuple, ctaTupleProto), port)))
 }
 
 // forget deletes the flow that a message is about; one that has ended is fine. The
@@ -149,9 +151,9 @@ func flowEnd(tuple []byte, family byte, typ4, typ6, port uint16) netip.AddrPort 
 // may be translated as it should, is not taken for the old one.
 func (s *sock) forget(family byte, data []byte) error {
 	err := s.ask(ctNetlink|ctDelete, netlink.Acknowledge, family, func(ae *netlink.AttributeEncoder) {
-		ae.Bytes(ctaTupleOrig|netlink.Nested, attribute(data, ctaTupleOrig))
+		ae.Bytes(ctaTupleOrig|netlink.Nested, nlconn.Attribute(data, ctaTupleOrig))
 		for _, typ := range []uint16{ctaZone, ctaID} {
-			if v := attribute(data, typ); v != nil {
+			if v := nlconn.Attribute(data, typ); v != nil {
 				ae.Bytes(typ, v)
 			}
 		}

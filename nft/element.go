@@ -10,6 +10,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/nlconn"
 	"cnibox/spec"
 )
 
@@ -113,7 +114,7 @@ type filter func(comment []byte) bool
 
 // decodeElements calls fn for each wanted element in a message about set elements.
 func decodeElements(data []byte, want filter, fn func(element)) {
-	for _, item := range attributes(attribute(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+	for _, item := range nlconn.Attributes(nlconn.Attribute(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 		e, ok := decodeElement(item, want)
 		if ok {
 			fn(e)
@@ -125,7 +126,7 @@ func decodeElements(data []byte, want filter, fn func(element)) {
 func decodeElement(item []byte, want filter) (e element, ok bool) {
 	var data []byte
 	ok = want == nil
-	for t, v := range attributes(item) {
+	for t, v := range nlconn.Attributes(item) {
 		switch t {
 		case unix.NFTA_SET_ELEM_KEY:
 			e.key = v
@@ -143,8 +144,8 @@ func decodeElement(item []byte, want filter) (e element, ok bool) {
 	if !ok {
 		return e, false
 	}
-	e.key = attribute(e.key, unix.NFTA_DATA_VALUE)
-	for t, v := range attributes(data) {
+	e.key = nlconn.Attribute(e.key, unix.NFTA_DATA_VALUE)
+	for t, v := range nlconn.Attributes(data) {
 		switch t {
 		case unix.NFTA_DATA_VALUE:
 			e.data = v

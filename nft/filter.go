@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 
+	"cnibox/internal/nlconn"
+
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
@@ -116,7 +118,7 @@ func (r *listed) passRule() (p passRule, ok bool) {
 			if p.ip.IsValid() && p.states == nativeStates {
 				continue
 			}
-			v := attribute(e.data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
+			v := nlconn.Attribute(e.data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
 			ok = ok && !p.ip.IsValid() && num(e.data, unix.NFTA_CMP_OP) == unix.NFT_CMP_EQ && len(v) == int(addrLen(r.family))
 			p.ip = addrOf(v, r.family)
 		case "ct", "bitwise":
@@ -153,7 +155,7 @@ func addressField(family byte, d []byte) (dst, ok bool) {
 
 // conntrackStates reads a match that asks for states of a connection and nothing else.
 func conntrackStates(d []byte) (states uint16, ok bool) {
-	info := attribute(d, unix.NFTA_MATCH_INFO)
+	info := nlconn.Attribute(d, unix.NFTA_MATCH_INFO)
 	if text(d, unix.NFTA_MATCH_NAME) != "conntrack" || len(info) < conntrackLen {
 		return 0, false
 	}

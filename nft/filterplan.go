@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"cnibox/internal/nlconn"
+
 	"github.com/google/nftables"
 	"github.com/google/nftables/userdata"
 	"github.com/mdlayher/netlink"
@@ -391,7 +393,7 @@ func (p *filterPlan) emptied(s *sock) (empty bool, err error) {
 
 // made reports whether a table or chain bears our comment.
 func made(data []byte, attr uint16) bool {
-	return unix.ByteSliceToString(readComment(attribute(data, attr))) == madeComment
+	return unix.ByteSliceToString(readComment(nlconn.Attribute(data, attr))) == madeComment
 }
 
 // generation reads the number of the rule set, which changes with each batch of any process.

@@ -3,6 +3,8 @@ package nft
 import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/nlconn"
 )
 
 // A Blocker is a chain of another program, at the hook forward, that drops or rejects what none of
@@ -30,7 +32,7 @@ func (t *Table) Blockers() (all []Blocker, err error) {
 		var found []Blocker
 		drops := map[string]bool{}
 		err := s.dump(unix.NFT_MSG_GETCHAIN, f.family, func(_ byte, data []byte) {
-			hook := attribute(data, unix.NFTA_CHAIN_HOOK)
+			hook := nlconn.Attribute(data, unix.NFTA_CHAIN_HOOK)
 			b := Blocker{Family: f.name, Table: text(data, unix.NFTA_CHAIN_TABLE), Chain: text(data, unix.NFTA_CHAIN_NAME)}
 			if hook == nil || num(hook, unix.NFTA_HOOK_HOOKNUM) != unix.NF_INET_FORWARD || text(data, unix.NFTA_CHAIN_TYPE) != "filter" || b.Table == TableName {
 				return

@@ -11,6 +11,7 @@ import (
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/nlconn"
 	"cnibox/spec"
 )
 
@@ -209,9 +210,9 @@ func (x *Tx) concerns(r *listed) bool {
 		var v []byte
 		switch e.name {
 		case "cmp":
-			v = attribute(e.data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
+			v = nlconn.Attribute(e.data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
 		case "immediate":
-			v = attribute(e.data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VALUE)
+			v = nlconn.Attribute(e.data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VALUE)
 		}
 		if slices.ContainsFunc(x.addrs, func(a []byte) bool { return bytes.Equal(a, v) }) {
 			return true

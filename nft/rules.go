@@ -3,6 +3,8 @@ package nft
 import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/nlconn"
 )
 
 // A listed is a rule as the kernel has it: NFTA_RULE_*. A rule has no name; the
@@ -26,7 +28,7 @@ func (s *sock) rulesOf(family byte, table, chain string) (rules []listed, err er
 		}
 	}, func(data []byte) {
 		r := listed{family: family}
-		for t, v := range attributes(data) {
+		for t, v := range nlconn.Attributes(data) {
 			switch t {
 			case unix.NFTA_RULE_TABLE:
 				r.table = unix.ByteSliceToString(v)
@@ -56,9 +58,9 @@ type expression struct {
 
 // expressions takes a rule apart.
 func expressions(list []byte) (all []expression) {
-	for t, v := range attributes(list) {
+	for t, v := range nlconn.Attributes(list) {
 		if t == unix.NFTA_LIST_ELEM {
-			all = append(all, expression{text(v, unix.NFTA_EXPR_NAME), attribute(v, unix.NFTA_EXPR_DATA)})
+			all = append(all, expression{text(v, unix.NFTA_EXPR_NAME), nlconn.Attribute(v, unix.NFTA_EXPR_DATA)})
 		}
 	}
 	return all

@@ -120,7 +120,7 @@ func TestAddrBroadcast(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, _ := netip.AddrFromSlice(attr(b[unix.SizeofIfAddrmsg:], unix.IFA_BROADCAST))
+		got, _ := netip.AddrFromSlice(nlconn.Attribute(b[unix.SizeofIfAddrmsg:], unix.IFA_BROADCAST))
 		if got.String() != want {
 			t.Errorf("%s: got %s, want %s", prefix, got, want)
 		}
@@ -155,7 +155,7 @@ func TestLinkOfNewerKernel(t *testing.T) {
 		t.Error("a cut header is taken")
 	}
 	for name, m := range map[string]netlink.Message{"all": getLink(0, ""), "by index": getLink(7, ""), "by name": getLink(0, "eth0")} {
-		if mask := number(attr(m.Data[unix.SizeofIfInfomsg:], unix.IFLA_EXT_MASK)); mask&rtextSkipStats == 0 {
+		if mask := number(nlconn.Attribute(m.Data[unix.SizeofIfInfomsg:], unix.IFLA_EXT_MASK)); mask&rtextSkipStats == 0 {
 			t.Errorf("%s: asked for with statistics", name)
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	"cnibox/internal/nlconn"
+
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -87,8 +89,8 @@ func (v Ipvlan) encode(ae *netlink.AttributeEncoder) error {
 // decodeIpvlan reads what encode writes; what the kernel does not report is zero.
 func decodeIpvlan(data []byte) Ipvlan {
 	return Ipvlan{
-		Mode: IpvlanMode(number(attr(data, unix.IFLA_IPVLAN_MODE))),
-		Flag: IpvlanFlag(number(attr(data, unix.IFLA_IPVLAN_FLAGS))),
+		Mode: IpvlanMode(number(nlconn.Attribute(data, unix.IFLA_IPVLAN_MODE))),
+		Flag: IpvlanFlag(number(nlconn.Attribute(data, unix.IFLA_IPVLAN_FLAGS))),
 	}
 }
 

@@ -3,6 +3,8 @@ package rtnl
 import (
 	"fmt"
 
+	"cnibox/internal/nlconn"
+
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -19,16 +21,16 @@ type Kind interface {
 func (l *Link) decodeKind(data []byte) {
 	switch l.Kind {
 	case "bridge":
-		l.VLANFiltering = number(attr(data, unix.IFLA_BR_VLAN_FILTERING)) != 0
+		l.VLANFiltering = number(nlconn.Attribute(data, unix.IFLA_BR_VLAN_FILTERING)) != 0
 		l.Data = Bridge{VLANFiltering: l.VLANFiltering}
 	case "macvlan":
 		l.Data = decodeMacvlan(data)
 	case "ipvlan":
 		l.Data = decodeIpvlan(data)
 	case "vlan":
-		l.Data = Vlan{ID: int(number(attr(data, unix.IFLA_VLAN_ID)))}
+		l.Data = Vlan{ID: int(number(nlconn.Attribute(data, unix.IFLA_VLAN_ID)))}
 	case "vrf":
-		l.Data = VRF{Table: int(number(attr(data, unix.IFLA_VRF_TABLE)))}
+		l.Data = VRF{Table: int(number(nlconn.Attribute(data, unix.IFLA_VRF_TABLE)))}
 	}
 }
 

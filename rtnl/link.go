@@ -9,6 +9,8 @@ import (
 	"os"
 	"slices"
 
+	"cnibox/internal/nlconn"
+
 	"github.com/jsimonetti/rtnetlink/v2"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -204,7 +206,8 @@ func (l *Link) decode(b []byte) error {
 			l.decodePort(linkData(info.SlaveData))
 		}
 	}
-	return l.decodeOthers(b[unix.SizeofIfInfomsg:])
+	l.decodeOthers(b[unix.SizeofIfInfomsg:])
+	return nil
 }
 
 // linkData is what a driver reports of its link. The library decodes it for drivers that are
@@ -218,30 +221,22 @@ func linkData(d rtnetlink.LinkDriver) []byte {
 }
 
 // decodeOthers reads the attributes that the library does not know.
-func (l *Link) decodeOthers(attrs []byte) error {
-	ad, err := netlink.NewAttributeDecoder(attrs)
-	if err != nil {
-		return fmt.Errorf("%w: %w", errMalformed, err)
-	}
-	for ad.Next() {
-		switch ad.Type() {
+func (l *Link) decodeOthers(attrs []byte) {
+	for typ, v := range nlconn.Attributes(attrs) {
+		switch typ {
 		case unix.IFLA_PERM_ADDRESS:
-			l.PermMAC = ad.Bytes()
+			l.PermMAC = bytes.Clone(v)
 		case unix.IFLA_PARENT_DEV_NAME:
-			l.Device = ad.String()
+			l.Device = cString(v)
 		case unix.IFLA_LINK_NETNSID:
-			l.LinkNetNSID, l.PeerNS = int(ad.Int32()), true
+			l.LinkNetNSID, l.PeerNS = int(int32(number(v))), true
 		case unix.IFLA_AF_SPEC:
-			conf := attr(attr(ad.Bytes(), unix.AF_INET6), unix.IFLA_INET6_CONF)
+			conf := nlconn.Attribute(v, unix.AF_INET6, unix.IFLA_INET6_CONF)
 			if len(conf) >= 4*(acceptRA+1) {
 				l.AcceptsRA = number(conf[4*acceptRA:4*(acceptRA+1)]) != 0
 			}
 		}
 	}
-	if err := ad.Err(); err != nil {
-		return fmt.Errorf("%w: %w", errMalformed, err)
-	}
-	return nil
 }
 
 // acceptRA is DEVCONF_ACCEPT_RA, include/uapi/linux/ipv6.h: an index of IFLA_INET6_CONF.
@@ -250,7 +245,14 @@ const acceptRA = 3
 // decodePort reads what a bridge says of its port: IFLA_BRPORT_*,
 // include/uapi/linux/if_link.h.
 func (l *Link) decodePort(data []byte) {
-	l.PortState = PortState(number(attr(data, unix.IFLA_BRPORT_STATE)))
-	l.Hairpin = number(attr(data, unix.IFLA_BRPORT_MODE)) != 0
-	l.Isolated = number(attr(data, unix.IFLA_BRPORT_ISOLATED)) != 0
+	for typ, v := range nlconn.Attributes(data) {
+		switch typ {
+		case unix.IFLA_BRPORT_STATE:
+			l.PortState = PortState(number(v))
+		case unix.IFLA_BRPORT_MODE:
+			l.Hairpin = number(v) != 0
+		case unix.IFLA_BRPORT_ISOLATED:
+			l.Isolated = number(v) != 0
+		}
+	}
 }

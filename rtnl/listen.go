@@ -74,7 +74,7 @@ func decodeListener(b []byte) (l Listener, ok bool) {
 	}
 	addr, _ := netip.AddrFromSlice(b[diagAddr : diagAddr+size])
 	l.Addr = netip.AddrPortFrom(addr.Unmap(), binary.BigEndian.Uint16(b[diagPort:]))
-	l.V6Only = number(attr(b[diagMessage:], diagV6Only)) == 1
+	l.V6Only = number(nlconn.Attribute(b[diagMessage:], diagV6Only)) == 1
 	l.Inode = binary.NativeEndian.Uint32(b[diagInode:])
 	return l, l.Addr.Port() != 0
 }

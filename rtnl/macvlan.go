@@ -3,6 +3,8 @@ package rtnl
 import (
 	"fmt"
 
+	"cnibox/internal/nlconn"
+
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -81,7 +83,7 @@ func (m Macvlan) encode(ae *netlink.AttributeEncoder) error {
 // decodeMacvlan reads what encode writes; what the kernel does not report is zero.
 func decodeMacvlan(data []byte) Macvlan {
 	return Macvlan{
-		Mode:       MacvlanMode(number(attr(data, unix.IFLA_MACVLAN_MODE))),
-		BCQueueLen: number(attr(data, unix.IFLA_MACVLAN_BC_QUEUE_LEN)),
+		Mode:       MacvlanMode(number(nlconn.Attribute(data, unix.IFLA_MACVLAN_MODE))),
+		BCQueueLen: number(nlconn.Attribute(data, unix.IFLA_MACVLAN_BC_QUEUE_LEN)),
 	}
 }

@@ -143,17 +143,6 @@ func nest(ae *netlink.AttributeEncoder, typ uint16, fn func(ae *netlink.Attribut
 	})
 }
 
-// attr returns the first attribute of a type; nil if there is none.
-func attr(b []byte, typ uint16) []byte {
-	ad, err := netlink.NewAttributeDecoder(b)
-	for err == nil && ad.Next() {
-		if ad.Type() == typ {
-			return ad.Bytes()
-		}
-	}
-	return nil
-}
-
 // number reads an attribute of 1, 2 or 4 bytes in the machine's order; what has another
 // length is 0. Kernels differ in the length of some.
 func number(b []byte) uint32 {

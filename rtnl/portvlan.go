@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"cnibox/internal/nlconn"
+
 	"github.com/jsimonetti/rtnetlink/v2"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -133,7 +135,7 @@ func decodePortVLANs(b []byte) (index uint32, vlans []VLANRange, err error) {
 	if len(b) < unix.SizeofIfInfomsg || m.UnmarshalBinary(b[:unix.SizeofIfInfomsg]) != nil {
 		return 0, nil, errMalformed
 	}
-	ad, err := netlink.NewAttributeDecoder(attr(b[unix.SizeofIfInfomsg:], unix.IFLA_AF_SPEC))
+	ad, err := netlink.NewAttributeDecoder(nlconn.Attribute(b[unix.SizeofIfInfomsg:], unix.IFLA_AF_SPEC))
 	if err != nil {
 		return 0, nil, fmt.Errorf("%w: %w", errMalformed, err)
 	}

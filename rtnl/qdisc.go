@@ -7,6 +7,8 @@ import (
 	"math"
 	"os"
 
+	"cnibox/internal/nlconn"
+
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -216,21 +218,21 @@ func decodeQdisc(b []byte) (*Qdisc, uint32, error) {
 		return nil, 0, errMalformed
 	}
 	attrs := b[tcHeaderSize:]
-	q := &Qdisc{Kind: cString(attr(attrs, unix.TCA_KIND))}
+	q := &Qdisc{Kind: cString(nlconn.Attribute(attrs, unix.TCA_KIND))}
 	if q.Kind == "tbf" {
-		q.TBF.decode(attr(attrs, unix.TCA_OPTIONS))
+		q.TBF.decode(nlconn.Attribute(attrs, unix.TCA_OPTIONS))
 	}
 	return q, binary.NativeEndian.Uint32(b[8:]), nil
 }
 
 // decode reads the options of a token bucket, whose burst is near to what was set.
 func (t *TBF) decode(options []byte) {
-	p := attr(options, tbfParms)
+	p := nlconn.Attribute(options, tbfParms)
 	if len(p) < tbfParmsSize {
 		return
 	}
 	t.Rate = uint64(binary.NativeEndian.Uint32(p[8:]))
-	if wide := attr(options, tbfRate64); len(wide) == 8 {
+	if wide := nlconn.Attribute(options, tbfRate64); len(wide) == 8 {
 		t.Rate = binary.NativeEndian.Uint64(wide)
 	}
 	t.Limit = binary.NativeEndian.Uint32(p[24:])

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"cnibox/internal/nlconn"
+
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -91,8 +93,8 @@ func (c *Conn) Redirects(index uint32) (to []uint32, err error) {
 			return nil, errMalformed
 		}
 		attrs := m.Data[tcHeaderSize:]
-		if cString(attr(attrs, unix.TCA_KIND)) == "u32" {
-			to = append(to, decodeRedirect(attr(attrs, unix.TCA_OPTIONS))...)
+		if cString(nlconn.Attribute(attrs, unix.TCA_KIND)) == "u32" {
+			to = append(to, decodeRedirect(nlconn.Attribute(attrs, unix.TCA_OPTIONS))...)
 		}
 	}
 	return to, nil
@@ -101,13 +103,13 @@ func (c *Conn) Redirects(index uint32) (to []uint32, err error) {
 // decodeRedirect reads the targets of one filter of kind u32, which has none if it
 // matches but some packets.
 func decodeRedirect(options []byte) (to []uint32) {
-	sel := attr(options, u32Sel)
+	sel := nlconn.Attribute(options, u32Sel)
 	if len(sel) < 32 || binary.NativeEndian.Uint32(sel[16:]) != 0 {
 		return nil
 	}
-	ad, err := netlink.NewAttributeDecoder(attr(options, u32Act))
+	ad, err := netlink.NewAttributeDecoder(nlconn.Attribute(options, u32Act))
 	for err == nil && ad.Next() {
-		p := attr(attr(ad.Bytes(), actOptions), mirredParms)
+		p := nlconn.Attribute(nlconn.Attribute(ad.Bytes(), actOptions), mirredParms)
 		if len(p) >= mirredSize && binary.NativeEndian.Uint32(p[20:]) == egressRedirect {
 			to = append(to, binary.NativeEndian.Uint32(p[24:]))
 		}

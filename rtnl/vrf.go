@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 
+	"cnibox/internal/nlconn"
+
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -48,7 +50,7 @@ func (c *Conn) NSID(ns *NS) (int, error) {
 		return -1, fmt.Errorf("number of a network namespace: %w", err)
 	}
 	for _, m := range ms {
-		if v := attr(m.Data[min(len(m.Data), header):], nsid); len(v) == 4 {
+		if v := nlconn.Attribute(m.Data[min(len(m.Data), header):], nsid); len(v) == 4 {
 			return int(int32(binary.NativeEndian.Uint32(v))), nil
 		}
 	}

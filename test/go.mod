@@ -12,6 +12,7 @@ godebug (
 
 require (
 	cnibox v0.0.0
+	github.com/containernetworking/cni v1.3.0
 	github.com/insomniacslk/dhcp v0.0.0-20260901064844-234b97448fae
 	github.com/rogpeppe/go-internal v1.16.0
 	golang.org/x/sys v0.49.0

@@ -46,7 +46,7 @@ type Plugin struct {
 	Except     map[string]string // cells of TestKernelDelMatrix that there cannot be, and why
 }
 
-// Need skips the test where the kernel lacks what the plugin, or that of After, needs.
+// Need skips the test where the kernel lacks what the plugin needs.
 func (p Plugin) Need(t testing.TB) {
 	t.Helper()
 	if p.Kind != nil {
@@ -55,9 +55,15 @@ func (p Plugin) Need(t testing.TB) {
 	if p.Probe != nil {
 		p.Probe(t)
 	}
+}
+
+// NeedChain is Need of the plugin of After and of this one.
+func (p Plugin) NeedChain(t testing.TB) {
+	t.Helper()
 	if p.After != "" {
-		Plugins[p.After].Need(t)
+		Plugins[p.After].NeedChain(t)
 	}
+	p.Need(t)
 }
 
 // Furnish is Prepare of the plugin of After and of this one.
@@ -300,7 +306,7 @@ var Plugins = map[string]Plugin{
 		},
 		Invalid: []string{`"table":-1`, `"table":0`, `"table":2147483648`, `"table":"x"`, `"gateways":["x"]`, `"gateways":["10.1.0.1","10.1.0.2"]`, `"gateways":["224.0.0.1"]`, `"gateways":["fe80::1%eth0"]`},
 		Except: map[string]string{
-			"link and prevResult missing": "nothing tells which addresses were those of the attachment; a rule is left in the container alone",
+			"link and prevResult missing": "it is not recorded which addresses were those of the attachment; a rule is left in the container alone",
 		},
 	},
 	"vrf": {

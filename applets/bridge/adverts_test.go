@@ -52,10 +52,10 @@ func advertise(t *testing.T, p applettest.Container, options bool, tags ...uint1
 	c := kerneltest.Dial(t, p.NS)
 	eth0 := kerneltest.Link(t, c, "eth0")
 	var from netip.Addr
-	kerneltest.Eventually(t, "link-local address", func() error { // which the kernel adds once it has found the carrier
+	kerneltest.Eventually(t, "link-local address", func() error { // which the kernel adds, and checks, once it has found the carrier
 		addrs, err := c.Addrs(eth0.Index)
 		for _, a := range addrs {
-			if a.Prefix.Addr().IsLinkLocalUnicast() {
+			if a.Prefix.Addr().IsLinkLocalUnicast() && !a.Tentative {
 				from = a.Prefix.Addr()
 			}
 		}

@@ -35,8 +35,8 @@ type flags struct {
 	timeout             time.Duration // of one plugin; 0: the default
 	retries             int           // of an add that ended with code 11
 
-	keepGoing, all, allNetworks, live, dot, dryRun, fix, force, watch, json, help, version bool
-	create, delete                                                                         bool // the named namespace
+	keepGoing, all, allNetworks, live, dot, dryRun, fix, force, watch, inPlace, json, help, version bool
+	create, delete                                                                                  bool // the named namespace
 
 	// Those that may be given more than once, in their order.
 	valid, nets []string
@@ -100,6 +100,7 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	of("run", func() {
 		fs.StringArrayVar(&f.nets, "net", nil, "`NETWORK` attach to this one; flags like this are repeatable")
 		fs.Var(&f.dns, "dns", "`ADDRESS` name server, in place of the networks'")
+		fs.BoolVar(&f.inPlace, "exec", false, "become the command: nothing stays in memory, and the next run takes down what it leaves")
 		fs.StringVar(&f.name, "name", "", "`NAME` of namespace and host, and in /etc/hosts of named runs")
 	})
 	of("ls show who lint add doctor", func() {

@@ -37,6 +37,8 @@ type inventory struct {
 	rules  map[string][]nft.Holding // by the owner's key; nil: not read
 	leases map[string]leaseNames    // by directory; each is read once
 
+	leaseDirs map[leasesOf]string // of networks with their configurations; each is looked for once
+
 	// Host ports by container: of several attachments one has the port, the others are next.
 	published map[portOf]bool
 	confs     map[string]*netConf // by their text: most attachments of a network have the same
@@ -209,7 +211,8 @@ func emptyInventory(cache *chain.Cache, stateDir string) *inventory {
 	var info unix.Sysinfo_t
 	_ = unix.Sysinfo(&info) // cannot fail
 	uptime := time.Duration(info.Uptime+1) * time.Second
-	return &inventory{now: time.Now(), uptime: uptime, cache: cache, stateDir: stateDir, confs: map[string]*netConf{}, leases: map[string]leaseNames{}}
+	return &inventory{now: time.Now(), uptime: uptime, cache: cache, stateDir: stateDir, confs: map[string]*netConf{},
+		leases: map[string]leaseNames{}, leaseDirs: map[leasesOf]string{}}
 }
 
 // read decodes what an entry has. It is not tested.
@@ -544,12 +547,22 @@ func (p publishedPort) host() string {
 	return text + "/" + p.Protocol
 }
 
+// A leasesOf is a network with one of its configurations.
+type leasesOf struct {
+	conf    *netConf
+	network string
+}
+
 // leaseNames are the names in a directory of leases; nil: it could not be read.
 type leaseNames map[string]bool
 
 // testLeases looks for the files of the leases, not into them.
 func (v *inventory) testLeases(a *entry) {
-	dir := a.conf.leases(v.stateDir, a.NetworkName)
+	dir, known := v.leaseDirs[leasesOf{a.conf, a.NetworkName}]
+	if !known {
+		dir = a.conf.leases(v.stateDir, a.NetworkName)
+		v.leaseDirs[leasesOf{a.conf, a.NetworkName}] = dir
+	}
 	if dir == "" {
 		return
 	}

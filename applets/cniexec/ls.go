@@ -69,6 +69,7 @@ func (c *call) ls(_ context.Context, operands []string) (exit int, err error) {
 	if err := c.wants(outputWide, outputJSON); err != nil {
 		return 0, err
 	}
+	defer collectLess()()
 	v, err := c.look()
 	if err != nil {
 		return 0, err
@@ -332,7 +333,6 @@ func (v *inventory) pools(n *network) (pools []pool, err error) {
 			live[ipam.Lease{ContainerID: a.ContainerID}] = true
 		}
 	}
-	slices.SortFunc(leased, func(a, b ipam.Leased) int { return a.Addr.Compare(b.Addr) })
 	for _, l := range leased {
 		i := slices.IndexFunc(pools, func(p pool) bool { return p.set.Contains(l.Addr) })
 		if i < 0 {
@@ -347,6 +347,9 @@ func (v *inventory) pools(n *network) (pools []pool, err error) {
 			p.stale++
 			p.staleAddrs = append(p.staleAddrs, l.Addr)
 		}
+	}
+	for _, p := range pools {
+		slices.SortFunc(p.staleAddrs, netip.Addr.Compare)
 	}
 	return pools, nil
 }

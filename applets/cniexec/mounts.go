@@ -40,17 +40,26 @@ func (s *surroundings) mount() {
 	}
 	if text, ok := s.resolvers(); ok {
 		if err := coverFile(etcResolvConf, text); err != nil {
-			s.warn("the command sees the host's %s: %v", etcResolvConf, err)
+			s.warnUncovered(etcResolvConf, etcResolvConf, err)
 		}
 	}
 	if s.name != "" {
 		if err := s.mountName(); err != nil {
-			s.warn("the command sees the host's name and %s: %v", etcHosts, err)
+			s.warnUncovered("name and "+etcHosts, etcHosts, err)
 		}
 	}
 	if err := mountSysfs(); err != nil {
 		s.warn("the command sees the host's /sys: %v", err)
 	}
+}
+
+// warnUncovered says what the command sees instead of a file that could not be mounted.
+func (s *surroundings) warnUncovered(what, file string, err error) {
+	if errors.Is(err, os.ErrNotExist) {
+		s.warn("the command has no %s: the host has none to mount another one on (touch %[1]s)", file)
+		return
+	}
+	s.warn("the command sees the host's %s: %v", what, err)
 }
 
 // mountName gives the calling thread a host name of its own, and the /etc/hosts of the run.

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"unsafe"
 
@@ -67,9 +66,7 @@ func (c *call) reloadAll(ctx context.Context) error {
 // restore restores the attachments that match, prints what could not be restored of each, and
 // returns how many attachments there were.
 func (c *call) restore(ctx context.Context, match func(spec.Attachment) bool) (int, error) {
-	// What it reads of 500 attachments is some 10 MB, which is gone with the process: collecting
-	// it as usual takes a tenth of the time.
-	defer debug.SetGCPercent(debug.SetGCPercent(400))
+	defer collectLess()()
 	all, err := c.runner.Restore(attach.Remember(ctx), match, &together{})
 	if err != nil {
 		return len(all), err

@@ -43,7 +43,7 @@ type attached struct {
 }
 
 // run creates a network namespace, attaches it, runs the command in it and detaches it when the
-// command ends. What a killed run leaves behind is deleted by the next one.
+// command ends. What a killed run leaves behind, and one with --exec, is deleted by the next one.
 //
 // The exit code is the command's; 1 if it was never started because the network failed.
 // Signals are passed to the command; before it is started they end run, with the exit code of a
@@ -56,6 +56,9 @@ func (c *call) run(ctx context.Context, operands []string) (exit int, err error)
 		return 0, usage("run: the command is missing: cni-exec run -- COMMAND")
 	case c.name != "" && c.containerID != "":
 		return 0, usage("run: --name gives the container ID, so --container-id makes no sense with it")
+	}
+	if c.inPlace && c.name != "" {
+		return 0, usage("run: --name needs a process that gives it back, so it makes no sense with --exec")
 	}
 	if c.name != "" {
 		if err := checkRunName(c.name); err != nil {
@@ -78,6 +81,10 @@ func (c *call) run(ctx context.Context, operands []string) (exit int, err error)
 	if err != nil {
 		return 0, err
 	}
+	path := c.Getenv(attachVar)
+	if c.inPlace && path == "" {
+		return c.runInPlace(signals)
+	}
 	// only those of run, and only if their namespace is gone
 	ours := func(a spec.Attachment) bool { return strings.HasPrefix(a.ContainerID, chain.RunPrefix) }
 	if err := c.runner.DeleteStale(ctx, ours); err != nil {
@@ -87,6 +94,9 @@ func (c *call) run(ctx context.Context, operands []string) (exit int, err error)
 		c.runner.Warn("names of killed runs: %v", err)
 	}
 	s := &sandbox{call: c}
+	if c.inPlace {
+		return s.attachOnly(ctx, lists, path, signals)
+	}
 	return s.live(ctx, lists, c.command, signals)
 }
 
@@ -144,10 +154,7 @@ func (s *sandbox) live(ctx context.Context, lists []*chain.List, command []strin
 		return exitError, fmt.Errorf("bring lo up: %w", err)
 	}
 	if err := s.attach(ctx, lists, signals); err != nil {
-		if by := applet.EndedBy(0); errors.As(err, &by) {
-			return chain.ExitSignal + int(by), err
-		}
-		return exitError, err
+		return attachExit(err), err
 	}
 	around := surroundings{dns: s.dns, servers: s.call.dns, warn: s.runner.Warn}
 	if s.name != "" {
@@ -223,6 +230,14 @@ func (s *sandbox) attach(ctx context.Context, lists []*chain.List, signals <-cha
 		return spec.Errorf(spec.CodeTryAgain, "%w before the command was started", by)
 	}
 	return fmt.Errorf("%w before the command was started: %w", by, err)
+}
+
+// attachExit is the exit code for an error of attach: that of a command that a signal ends.
+func attachExit(err error) int {
+	if by := applet.EndedBy(0); errors.As(err, &by) {
+		return chain.ExitSignal + int(by)
+	}
+	return exitError
 }
 
 // attachAll adds the networks until one fails.

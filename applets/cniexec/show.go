@@ -19,6 +19,7 @@ func (c *call) show(_ context.Context, operands []string) (exit int, err error) 
 	if err := c.wants(outputJSON); err != nil {
 		return 0, err
 	}
+	defer collectLess()()
 	v, err := c.look()
 	if err != nil {
 		return 0, err

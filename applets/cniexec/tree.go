@@ -25,6 +25,7 @@ func (c *call) tree(_ context.Context, operands []string) (exit int, err error) 
 	if len(operands) > 0 {
 		return 0, usage("tree: %q is one operand too many: it takes none", operands[0])
 	}
+	defer collectLess()()
 	v, err := c.look()
 	if err != nil {
 		return 0, err

@@ -75,9 +75,8 @@ of a namespace in /run/netns.`,
 			}},
 		{name: "run", operands: "[--net NETWORK]… -- COMMAND [ARGUMENT]…", command: true, do: (*call).run,
 			summary: "run a command in a new, attached namespace",
-			text: `All is taken down when the command ends. Without --net the network is the only
-one that is configured, or the default network "cnibox". The exit code is the
-command's.`,
+			text: `All is taken down when the command ends, whose exit code is that of run. Without
+--net the network is the only one that is configured, or the default "cnibox".`,
 			examples: []example{
 				{"cni-exec run -- sh", "a shell in a namespace of its own"},
 				{"cni-exec run --net mynet -p 8080:80 -- httpd -f", "a server, reached at the host's port 8080"},

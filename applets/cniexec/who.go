@@ -79,6 +79,7 @@ func (c *call) who(_ context.Context, operands []string) (exit int, err error) {
 	if err := c.stateDirs(); err != nil {
 		return 0, err
 	}
+	defer collectLess()()
 	q := &question{call: c, inventory: emptyInventory(c.cache(), c.stateDir), text: operands[0]}
 	if err := q.read(); err != nil {
 		return 0, err
@@ -382,22 +383,29 @@ func (q *question) askBridge(bridge *rtnl.Link) error {
 	return nil
 }
 
-// askMAC asks for entries that have the address, then for links of the host.
+// askMAC asks for entries that have the address, then for links of the host. The kernel's list of
+// links takes longer than the entries, so that it is made meanwhile.
 func (q *question) askMAC() error {
 	is := func(mac string) bool { return strings.EqualFold(mac, q.mac.String()) }
+	var links []rtnl.Link
+	listed := make(chan error, 1)
+	go func() (err error) {
+		defer func() { listed <- err }()
+		conn, err := rtnl.Dial(rtnl.Host())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		links, err = conn.LinksWith(q.mac)
+		return err
+	}()
 	err := q.search(func(a *entry) bool {
 		return slices.ContainsFunc(a.result.Interfaces, func(i spec.Interface) bool { return is(i.MAC) && i.Name != a.conf.bridge() })
 	}, q.mac.String(), strings.ToUpper(q.mac.String()))
 	if err != nil || len(q.owners) > 0 {
 		return err
 	}
-	conn, err := rtnl.Dial(rtnl.Host())
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	links, err := conn.LinksWith(q.mac)
-	if err != nil {
+	if err := <-listed; err != nil {
 		return err
 	}
 	for i := range links {

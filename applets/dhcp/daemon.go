@@ -125,7 +125,7 @@ func (f *flags) run(ctx context.Context) error {
 	}
 	defer unlock()
 	if l == nil {
-		if l, err = listenUnix(ctx, f.socket); err != nil {
+		if l, err = listenUnix(f.socket); err != nil {
 			return err
 		}
 		defer l.Close()
@@ -159,11 +159,11 @@ func (f *flags) passedListener() (net.Listener, error) {
 
 // listenUnix makes the socket, accessible to its owner alone from its first moment. The
 // socket of a daemon that was killed is removed.
-func listenUnix(ctx context.Context, path string) (net.Listener, error) {
+func listenUnix(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("directory of the socket: %w", err)
 	}
-	conn, err := net.Dial("unix", path)
+	conn, err := net.DialUnix("unix", nil, unixAddr(path))
 	if err == nil {
 		conn.Close()
 		return nil, fmt.Errorf("another DHCP daemon listens at %s: stop it first", path)
@@ -173,11 +173,27 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 			return nil, err
 		}
 	}
-	c := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		var err error // before bind(2) this is the file's mode: unix(7)
-		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err)
-	}}
-	return c.Listen(ctx, "unix", path)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	file := os.NewFile(uintptr(fd), path)
+	defer file.Close()                             // the listener has a copy
+	if err := unix.Fchmod(fd, 0o600); err != nil { // before bind(2) this is the file's mode: unix(7)
+		return nil, os.NewSyscallError("fchmod", err)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		return nil, &os.PathError{Op: "bind", Path: path, Err: err}
+	}
+	if err := unix.Listen(fd, unix.SOMAXCONN); err != nil {
+		return nil, os.NewSyscallError("listen", err)
+	}
+	l, err := net.FileListener(file)
+	if err != nil {
+		return nil, err
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(true)
+	return l, nil
 }
 
 // A daemon answers calls and renews the leases.

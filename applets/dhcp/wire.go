@@ -60,6 +60,10 @@ func noDaemon(verb, socket string, err error) error {
 // answerTime bounds the wait for an answer that needs no DHCP server.
 const answerTime = 5 * time.Second
 
+// unixAddr is for functions of package net that take an address: those that take a text bring a
+// resolver of host names into the program, 180 KB of it.
+func unixAddr(path string) *net.UnixAddr { return &net.UnixAddr{Name: path, Net: "unix"} }
+
 // callDaemon calls the daemon at a socket. The error is errNoDaemon if none of ours answers;
 // errors of the daemon keep their code. An ADD waits as long as the daemon does, once that has
 // sent its magic.
@@ -69,7 +73,7 @@ func callDaemon(ctx context.Context, socket string, call *call) ([]*dhcp.Lease, 
 	timer := time.AfterFunc(answerTime, func() { cancel(errHangs) })
 	defer timer.Stop()
 	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "unix", socket)
+	conn, err := dialer.DialUnix(ctx, "unix", nil, unixAddr(socket))
 	var errno syscall.Errno
 	if errors.As(err, &errno) { // the rest of the error is the path again
 		err = errno

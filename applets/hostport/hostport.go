@@ -88,19 +88,20 @@ func (h Port) takenBy(l rtnl.Listener) bool {
 // does not report counts as free.
 func Listening(ports []Port) (found []string) {
 	host := rtnl.Host()
-	of := map[string][]rtnl.Listener{} // by protocol
-	wanted := map[uint32]string{}      // sockets by inode
+	of := map[string]map[uint16][]rtnl.Listener{} // by protocol and port
+	wanted := map[uint32]string{}                 // sockets by inode
 	for _, h := range ports {
-		list, ok := of[h.Proto]
-		if !ok {
-			list, _ = host.Listeners(ProtoNumber(h.Proto))
-			slices.SortFunc(list, func(a, b rtnl.Listener) int { return cmp.Compare(a.Addr.Port(), b.Addr.Port()) })
-			of[h.Proto] = list
+		if of[h.Proto] == nil {
+			byPort := map[uint16][]rtnl.Listener{}
+			list, _ := host.Listeners(ProtoNumber(h.Proto))
+			for _, l := range list {
+				byPort[l.Addr.Port()] = append(byPort[l.Addr.Port()], l)
+			}
+			of[h.Proto] = byPort
 		}
-		at, _ := slices.BinarySearchFunc(list, h.Port, func(l rtnl.Listener, port uint16) int { return cmp.Compare(l.Addr.Port(), port) })
-		for ; at < len(list) && list[at].Addr.Port() == h.Port; at++ {
-			if h.takenBy(list[at]) {
-				wanted[list[at].Inode] = fmt.Sprintf("%s %s", h.Proto, list[at].Addr)
+		for _, l := range of[h.Proto][h.Port] {
+			if h.takenBy(l) {
+				wanted[l.Inode] = fmt.Sprintf("%s %s", h.Proto, l.Addr)
 			}
 		}
 	}

@@ -92,7 +92,7 @@ type nextOwner struct {
 
 // nextOwners returns the container's attachments with pending ports, by interface, but for
 // those that are stale or whose namespace is gone.
-func (d portOwners) nextOwners(r *spec.Request, containerID string, stale func(record.Owner) bool) (next []nextOwner, err error) {
+func (d portOwners) nextOwners(r *spec.Request, containerID string, stale func(record.Owner) bool) (next []*nextOwner, err error) {
 	err = d.pending().Each(func(name string) error {
 		var p pendingPorts
 		if !strings.HasPrefix(name, pendingOf(containerID)) || d.pending().Read(name, &p) != nil ||
@@ -104,17 +104,17 @@ func (d portOwners) nextOwners(r *spec.Request, containerID string, stale func(r
 			r.Warn("%s in %s: %v", name, d.pending(), err)
 			return nil
 		}
-		next = append(next, nextOwner{p.Attachment(), plan.maps(p.Targets)})
+		next = append(next, &nextOwner{p.Attachment(), plan.maps(p.Targets)})
 		return nil
 	})
-	slices.SortFunc(next, func(a, b nextOwner) int { return cmp.Compare(a.of.IfName, b.of.IfName) })
+	slices.SortFunc(next, func(a, b *nextOwner) int { return cmp.Compare(a.of.IfName, b.of.IfName) })
 	return next, err
 }
 
 // publishNext publishes what is free of the pending ports, and returns the attachments of which
 // nothing is pending any more; what an attachment has already stays. An error about one is a
 // warning: the ports of the owner are released all the same.
-func publishNext(r *spec.Request, x *nft.Tx, next []nextOwner) (published []spec.Attachment) {
+func publishNext(r *spec.Request, x *nft.Tx, next []*nextOwner) (published []spec.Attachment) {
 	for _, n := range next {
 		all := true
 		for m := range n.maps {

@@ -302,7 +302,7 @@ func gc(ctx context.Context, r *spec.Request) error {
 func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 	valid := r.ValidKeys()
 	stale := func(o record.Owner) bool { return o.Network == r.Network && !valid(o.Attachment().Key()) }
-	var next []nextOwner
+	var next []*nextOwner
 	var udp []udpPort
 	unread := record.Dir(dir).Each(func(name string) error {
 		o := dir.owner(strings.TrimSuffix(name, ".json"))

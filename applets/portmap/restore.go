@@ -86,14 +86,7 @@ func (d portOwners) restoreLocalnet(ctx context.Context, r *spec.Request, maps i
 	if !localnetTarget(maps).IsValid() {
 		return nil
 	}
-	uses, key := d.localnetUses(), r.Attachment.Key()
-	recorded := ""
-	err := uses.Each(func(name string) error {
-		if _, of := cutLocalnetName(name); of == key {
-			recorded = name
-		}
-		return nil
-	})
+	recorded, err := d.localnetOf(ctx, r.Attachment.Key())
 	if err != nil {
 		return err
 	}
@@ -110,6 +103,27 @@ func (d portOwners) restoreLocalnet(ctx context.Context, r *spec.Request, maps i
 		return err
 	}
 	return d.moveLocalnet(r, maps, recorded)
+}
+
+// localnetOf returns the name of the record of an attachment; empty: there is none. The names are
+// listed once for all that are restored, and again where the record is not among them or has
+// been deleted since.
+func (d portOwners) localnetOf(ctx context.Context, key string) (name string, err error) {
+	uses := d.localnetUses()
+	list := func() (names map[string]string, err error) {
+		names = map[string]string{}
+		err = uses.Each(func(name string) error {
+			_, of := cutLocalnetName(name)
+			names[of] = name
+			return nil
+		})
+		return names, err
+	}
+	names, err := attach.Known(ctx, "localnet "+string(uses), list)
+	if err == nil && !uses.Has(names[key]) {
+		names, err = list()
+	}
+	return names[key], err
 }
 
 // enableLocalnetAt is enableLocalnet by the index of the link; os.ErrNotExist: it is gone.

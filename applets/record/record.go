@@ -148,6 +148,12 @@ func (d Dir) Read(name string, v any) error {
 	return nil
 }
 
+// Has reports whether there is a record of that name.
+func (d Dir) Has(name string) bool {
+	info, err := os.Lstat(filepath.Join(string(d), name))
+	return err == nil && info.Mode().IsRegular()
+}
+
 // Remove deletes the record and what an interrupted write left of it. It is no error if they, or the
 // directory, do not exist.
 func (d Dir) Remove(name string) error {

@@ -34,9 +34,7 @@ type worker struct {
 
 func newWorker(t *testing.T, plugin string) *worker {
 	t.Helper()
-	if need := applettest.Plugins[plugin].Need; need != nil {
-		need(t)
-	}
+	applettest.Plugins[plugin].Need(t)
 	of := workers[plugin]
 	w := &worker{applettest.NewVeth(t), plugin, of.keys, of.routes, of.change}
 	w.AddRoutes()

@@ -108,7 +108,7 @@ func inside(bin string) error {
 		return err
 	}
 	err = h.start()
-	for _, part := range []func() error{h.installation, h.ctrContainers, h.detached, h.pods, h.crowd, h.odd, h.bandwidth, h.podmanContainers, h.buildah, h.podmanEnd} {
+	for _, part := range []func() error{h.installation, h.ctrContainers, h.detached, h.pods, h.crowd, h.odd, h.bandwidth, h.podmanContainers, h.runtimes, h.buildah, h.podmanEnd} {
 		if err == nil {
 			err = part()
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -294,7 +295,7 @@ func TestKernelBadMembers(t *testing.T) {
 		"unknown version":   {spoil: `"cniVersion":"9.9.9"`, code: spec.CodeVersion},
 		"version with path": {spoil: `"cniVersion":"1.0"`, verbs: []spec.Verb{spec.Add}, code: spec.CodeVersion},
 	}
-	for name, b := range table {
+	for name, b := range maps.Clone(table) {
 		if b.verbs == nil {
 			b.verbs = otherVerbs
 			table[name] = b

@@ -98,6 +98,18 @@ func TestKernelRunReadOnlyTmp(t *testing.T) {
 	}
 }
 
+// TestKernelRunNothingToCover has a host without the files of which the command is to see its own, as
+// an initramfs may be.
+func TestKernelRunNothingToCover(t *testing.T) {
+	r := newRunner(t)
+	prepare := func() error { return unix.Mount("tmpfs", "/etc", "tmpfs", 0, "size=64k") }
+	out, stderr, err := r.mounted(prepare, []string{"--conf-dir", filepath.Join(r.dir, "none"), "--name", "bare", "--dns", "192.0.2.53"}, "hostname")
+	if err != nil || out != "bare\n" || !strings.Contains(stderr, "touch /etc/resolv.conf") || !strings.Contains(stderr, "touch /etc/hosts") {
+		t.Errorf("got %q, %v\n%s", out, err, stderr)
+	}
+	r.clean()
+}
+
 // TestKernelRunResolvers has a host whose resolvers listen on loopback, where the command
 // does not reach them: it gets those behind them.
 func TestKernelRunResolvers(t *testing.T) {

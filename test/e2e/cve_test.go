@@ -44,7 +44,7 @@ func TestKernelRouterAdvertisements(t *testing.T) {
 			return
 		}
 		t.Parallel()
-		f.Need(t)
+		f.NeedChain(t)
 		w := newWorld(t)
 		for _, key := range []string{"all", "default"} {
 			if err := w.host.SetSysctl("net/ipv6/conf/"+key+"/accept_ra", "2"); err != nil {

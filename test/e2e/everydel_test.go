@@ -66,7 +66,7 @@ var delCells = map[string]delCell{
 // stays whole. The reference fails or leaks in many of the cells.
 func TestKernelDelMatrix(t *testing.T) {
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
-		f.Need(t)
+		f.NeedChain(t)
 		for name, cell := range delCells {
 			t.Run(name, func(t *testing.T) {
 				if why := f.Excuse(name); why != "" {

@@ -105,7 +105,7 @@ func there(plugin string) bool {
 // such have to be gone.
 func (f fixture) host(t *testing.T, plugin string, bare bool) (w *world, other *attached) {
 	t.Helper()
-	f.Need(t)
+	f.NeedChain(t)
 	w = newWorld(t)
 	f.furnish(w)
 	if other = w.attach(plugin, w.container("other"), w.inProcess); bare {

@@ -36,7 +36,7 @@ var unreadable = map[string]struct {
 // it succeeds and leaves nothing, and another attachment stays whole.
 func TestKernelDelUnreadable(t *testing.T) {
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
-		f.Need(t)
+		f.NeedChain(t)
 		for name, u := range unreadable {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -38,31 +37,6 @@ func environ(env map[string]string) []string {
 		list = append(list, name+"="+value)
 	}
 	return list
-}
-
-// bootstrap makes a bare Debian 12 with make, as a tar file.
-func bootstrap(archive string) error {
-	dir, err := os.MkdirTemp("", "cnibox-debian-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	cmd := exec.Command("debootstrap", "--variant=minbase", "--include=make", "bookworm", dir)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL} // what it mounts goes with it
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("debootstrap: %w\n%s", err, tail(out))
-	}
-	part := fmt.Sprintf("%s.%d", archive, os.Getpid())
-	if err := command("tar", "-C", dir, "-cf", part, ".").Run(); err != nil {
-		return fmt.Errorf("pack %s: %w", part, err)
-	}
-	return os.Rename(part, archive)
-}
-
-// tail returns the last lines of a log.
-func tail(log []byte) []byte {
-	const most = 2000 // bytes
-	return bytes.TrimSpace(log[max(0, len(log)-most):])
 }
 
 // copyCheckout copies all but what was built and git's own files.

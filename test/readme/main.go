@@ -19,6 +19,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
+
+	"cnibox/test/debian"
 )
 
 // errReported is the failure of a process that has printed what failed.
@@ -35,7 +37,7 @@ func main() {
 	}
 	require := flag.Bool("require", false, "fail where root or debootstrap is missing")
 	flag.Parse()
-	if missing := missing(); missing != "" {
+	if missing := debian.Missing(); missing != "" {
 		if *require {
 			exit(errors.New(missing))
 		}
@@ -50,37 +52,19 @@ func main() {
 	fmt.Printf("readme: PASS: %d command blocks of the first half of %s, in a bare Debian 12\n", len(list), readme)
 }
 
-// missing is what this machine lacks; "": nothing.
-func missing() string {
-	if os.Geteuid() != 0 {
-		return "a root file system and namespaces need root: try sudo"
-	}
-	if _, err := exec.LookPath("debootstrap"); err != nil {
-		return "no debootstrap here: apt-get install debootstrap"
-	}
-	return ""
-}
-
 // bare unpacks a Debian, copies the checkout into it and runs the blocks there.
 func bare(checkout string) error {
 	env, err := goEnv()
 	if err != nil {
 		return err
 	}
-	archive := filepath.Join(env["GOCACHE"], "cnibox-bookworm-minbase.tar")
-	if _, err := os.Stat(archive); err != nil {
-		fmt.Println("readme: debootstrap of a bare Debian 12, into", archive)
-		if err := bootstrap(archive); err != nil {
-			return err
-		}
-	}
 	dir, err := os.MkdirTemp("", "cnibox-readme-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir) // what was mounted there is gone with the namespace
-	if err := command("tar", "-C", dir, "-xf", archive).Run(); err != nil {
-		return fmt.Errorf("unpack %s: %w", archive, err)
+	if err := (debian.System{Name: "minbase", Packages: []string{"make"}}).Unpack(env["GOCACHE"], dir); err != nil {
+		return err
 	}
 	if err := copyCheckout(checkout, filepath.Join(dir, home)); err != nil {
 		return fmt.Errorf("copy the checkout: %w", err)

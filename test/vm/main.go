@@ -45,6 +45,9 @@ type options struct {
 	kernels string // of [kernels], with commas
 	guests  int    // that run at once
 	bench   string // flags of the bench, which runs instead of tests; empty: tests
+	systemd bool   // run the units of dist instead of tests
+	tour    bool   // run commands of the documents in an initramfs instead of tests
+	require bool   // fail where -systemd would skip
 	update  bool   // fetch kernels anew
 	all     bool   // print all that the tests say
 	limit   time.Duration
@@ -57,6 +60,9 @@ func main() {
 	flag.StringVar(&o.kernels, "kernel", "", "kernels, separated by commas (default all)")
 	flag.IntVar(&o.guests, "j", 1, "guests that run at once")
 	flag.StringVar(&o.bench, "bench", "", "run the bench with these flags instead of tests")
+	flag.BoolVar(&o.systemd, "systemd", false, "run the units of dist on a Debian with systemd instead of tests")
+	flag.BoolVar(&o.tour, "tour", false, "run commands of docs/operations.md in an initramfs with busybox instead of tests")
+	flag.BoolVar(&o.require, "require", false, "with -systemd: fail where a program or root is missing")
 	flag.BoolVar(&o.update, "update", false, "fetch the newest of each kernel, also where one is in the cache")
 	flag.BoolVar(&o.all, "v", false, "print all that the tests say")
 	flag.DurationVar(&o.limit, "limit", 30*time.Minute, "how long the tests of one guest may take")
@@ -73,11 +79,17 @@ func main() {
 // run does everything. The error says which kernels failed; why has been printed.
 func run(ctx context.Context, o options) error {
 	os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin") // depmod, for those who are not root
+	if err := os.Chdir(".."); err != nil {                  // the root of the repository
+		return err
+	}
+	if o.systemd {
+		return runSystemd(ctx, o)
+	}
 	if err := complete(); err != nil {
 		return err
 	}
-	if err := os.Chdir(".."); err != nil { // the root of the repository
-		return err
+	if o.tour {
+		return runTour(ctx, o)
 	}
 	chosen, err := choose(o.kernels)
 	if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -44,14 +45,15 @@ type report struct {
 	failed []string
 	skips  map[string][]string // tests by reason
 	passed map[string]bool
-	done   bool // the guest has run all
+	took   map[string]time.Duration // tests of the top level, by "package Test"
+	done   bool                     // the guest has run all
 }
 
 // said is one line of a test.
 type said struct{ test, text string }
 
 func newReport(kernel string, p *printer) *report {
-	return &report{kernel: kernel, printer: p, skips: map[string][]string{}, passed: map[string]bool{}}
+	return &report{kernel: kernel, printer: p, skips: map[string][]string{}, passed: map[string]bool{}, took: map[string]time.Duration{}}
 }
 
 // line takes the next line.
@@ -74,7 +76,7 @@ func (r *report) line(text string) {
 		r.exit(f[2])
 	case len(f) == 1 && f[0] == "done":
 		r.done = true
-		r.printer.print(r.skipped())
+		r.printer.print(r.slowest() + r.skipped())
 	}
 }
 
@@ -92,9 +94,12 @@ func (r *report) output(text string) {
 		}
 		return
 	}
-	if f := strings.Fields(text); len(f) > 2 && f[0] == "---" {
+	if f := strings.Fields(text); len(f) > 3 && f[0] == "---" {
 		r.test = f[2]
 		r.passed[f[2]] = r.passed[f[2]] || f[1] == "PASS:"
+		if took, err := time.ParseDuration(strings.Trim(f[3], "()")); err == nil && !strings.Contains(f[2], "/") {
+			r.took[r.pkg+" "+f[2]] = took
+		}
 	}
 	if _, reason, ok := strings.Cut(text, "SKIPPED: "); ok {
 		r.skips[reason] = append(r.skips[reason], r.test)
@@ -153,6 +158,17 @@ func (r *report) broken(err error, console string) {
 // the first says little.
 func (r *report) spent(wall, processor time.Duration) {
 	r.printer.print(fmt.Sprintf("=== Linux %s: %.0f s, %.0f s of a processor", r.kernel, wall.Seconds(), processor.Seconds()))
+}
+
+// slowest lists the tests that took longest.
+func (r *report) slowest() string {
+	const most = 12
+	tests := slices.SortedFunc(maps.Keys(r.took), func(a, b string) int { return cmp.Compare(r.took[b], r.took[a]) })
+	var out strings.Builder
+	for _, test := range tests[:min(most, len(tests))] {
+		fmt.Fprintf(&out, "slow\t%s\t%.1fs\t(Linux %s)\n", test, r.took[test].Seconds(), r.kernel)
+	}
+	return out.String()
 }
 
 // verdict is an error if a package failed.

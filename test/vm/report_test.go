@@ -17,7 +17,7 @@ func hear(t *testing.T, said string) (*report, string) {
 	t.Helper()
 	var out strings.Builder
 	r := newReport("6.1", &printer{out: &out})
-	if err := listen(t.Context(), strings.NewReader(said), r); err != nil {
+	if err := listen(t.Context(), strings.NewReader(said), r.line); err != nil {
 		t.Fatal(err)
 	}
 	return r, out.String()
@@ -38,7 +38,7 @@ func TestReport(t *testing.T) {
 		verdict string // part of it; "": good
 		done    bool
 	}{
-		"good":          {good + "##vm done\n", []string{"=== Linux 6.1: 6.1.0", "ok  \tcnibox/a\t"}, "FAIL", "", true},
+		"good":          {good + "##vm done\n", []string{"=== Linux 6.1: 6.1.0", "ok  \tcnibox/a\t", "slow\tcnibox/a TestKernelA\t0.1s\t(Linux 6.1)"}, "FAIL", "", true},
 		"bad":           {good + bad + "##vm done\n", []string{"b_test.go:2: broken\n", "    --- FAIL: TestKernelC/x", "FAIL\tcnibox/b\t"}, "fine", "cnibox/b", true},
 		"skipped":       {skip + "##vm done\n", []string{"SKIPPED: Linux 6.1: this kernel lacks CONFIG_X: no (TestKernelD)"}, "FAIL", "", true},
 		"panic":         {panics + "##vm done\n", []string{"panic: odd", "\tmain.go:1", "FAIL\tcnibox/d\t"}, "", "cnibox/d", true},
@@ -102,7 +102,7 @@ func TestListenEnds(t *testing.T) {
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, cause)
 	defer cancel()
 	go io.WriteString(guest, "##vm run cnibox/a\nhalf a line")
-	if err := listen(ctx, in, newReport("6.1", &printer{out: io.Discard})); !errors.Is(err, cause) {
+	if err := listen(ctx, in, newReport("6.1", &printer{out: io.Discard}).line); !errors.Is(err, cause) {
 		t.Errorf("got %v, want %v", err, cause)
 	}
 }

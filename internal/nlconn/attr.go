@@ -1,0 +1,43 @@
+package nlconn
+
+import (
+	"encoding/binary"
+	"iter"
+
+	"golang.org/x/sys/unix"
+)
+
+// Attributes ranges over attributes by type, without copying them. It ends at the first
+// that does not fit.
+//
+// A set of host ports can have 40,000 elements, each of up to four levels, and a host 1,000
+// links. The library's AttributeDecoder reads each level twice and copies it: with it a DEL of
+// 10,000 ports allocates 129 MB instead of 58.
+func Attributes(b []byte) iter.Seq2[uint16, []byte] {
+	ne := binary.NativeEndian
+	return func(yield func(uint16, []byte) bool) {
+		for len(b) >= unix.NLA_HDRLEN {
+			size := int(ne.Uint16(b))
+			if size < unix.NLA_HDRLEN || size > len(b) || !yield(ne.Uint16(b[2:])&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER), b[unix.NLA_HDRLEN:size]) {
+				return
+			}
+			b = b[min(len(b), align(size)):]
+		}
+	}
+}
+
+// Attribute returns the value of the first attribute of a type, and within that of the
+// next type; nil if there is none.
+func Attribute(b []byte, path ...uint16) []byte {
+	for _, typ := range path {
+		var found []byte
+		for t, v := range Attributes(b) {
+			if t == typ {
+				found = v
+				break
+			}
+		}
+		b = found
+	}
+	return b
+}

@@ -1,0 +1,74 @@
+// Package debian makes root file systems of Debian 12 for tests, with debootstrap, as root.
+// They are kept as tar files beside go's cache; delete a file to have it made anew.
+package debian
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// A System is what debootstrap's variant minbase installs, and more packages.
+type System struct {
+	Name     string // of its tar file
+	Packages []string
+	Without  []string // what is left out of the tar file, as tar's --exclude has it
+}
+
+// Missing is what this machine lacks; "": nothing.
+func Missing() string {
+	if os.Geteuid() != 0 {
+		return "a root file system and namespaces need root: try sudo"
+	}
+	if _, err := exec.LookPath("debootstrap"); err != nil {
+		return "no debootstrap here: apt-get install debootstrap"
+	}
+	return ""
+}
+
+// Unpack unpacks the system into a directory. It is made first if cache, which is go's, has none.
+func (s System) Unpack(cache, dir string) error {
+	archive := filepath.Join(cache, "cnibox-bookworm-"+s.Name+".tar")
+	if _, err := os.Stat(archive); err != nil {
+		fmt.Printf("%s: debootstrap of Debian 12, into %s\n", s.Name, archive)
+		if err := s.bootstrap(archive); err != nil {
+			return err
+		}
+	}
+	if out, err := exec.Command("tar", "-C", dir, "-xf", archive).CombinedOutput(); err != nil {
+		return fmt.Errorf("unpack %s: %w\n%s", archive, err, tail(out))
+	}
+	return nil
+}
+
+func (s System) bootstrap(archive string) error {
+	dir, err := os.MkdirTemp("", "cnibox-debian-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	cmd := exec.Command("debootstrap", "--variant=minbase", "--include="+strings.Join(s.Packages, ","), "bookworm", dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL} // what it mounts goes with it
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("debootstrap: %w\n%s", err, tail(out))
+	}
+	part := fmt.Sprintf("%s.%d", archive, os.Getpid())
+	args := []string{"-C", dir, "-cf", part}
+	for _, pattern := range s.Without {
+		args = append(args, "--exclude="+pattern)
+	}
+	if out, err := exec.Command("tar", append(args, ".")...).CombinedOutput(); err != nil {
+		return fmt.Errorf("pack %s: %w\n%s", part, err, tail(out))
+	}
+	return os.Rename(part, archive)
+}
+
+// tail returns the last lines of a log.
+func tail(log []byte) []byte {
+	const most = 2000 // bytes
+	return bytes.TrimSpace(log[max(0, len(log)-most):])
+}

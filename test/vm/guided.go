@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// guidedKernel is what guests have that follow the documents: Debian 12's own. NVMe and ext4 are
+// built in, so that it needs no initramfs.
+const guidedKernel = "6.1"
+
+// operations is the document.
+const operations = "docs/operations.md"
+
+// cached returns a kernel by its name, fetched if it is not in the cache.
+func cached(ctx context.Context, name string, update bool) (tree, error) {
+	chosen, err := choose(name)
+	if err != nil {
+		return tree{}, err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return tree{}, err
+	}
+	return chosen[0].get(ctx, filepath.Join(cache, "cnibox", "vm"), update)
+}
+
+// follow runs a guest until it ends as its script has announced: by a reboot, or else qemu is
+// killed, as by a power cut. What the script says besides is printed.
+func (m machine) follow(ctx context.Context, what string, more ...string) (end string, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	console := filepath.Join(m.dir, "console")
+	cmd, out, words, err := m.start(ctx, console, append([]string{"-no-reboot"}, more...)...)
+	if err != nil {
+		return "", err
+	}
+	err = listen(ctx, out, func(text string) {
+		announced, ok := strings.CutPrefix(text, mark+"end ")
+		if !ok {
+			fmt.Println(what+":", text)
+			return
+		}
+		if end = announced; end != "reboot" {
+			cancel()
+		}
+	})
+	if err == nil {
+		defer time.AfterFunc(grace, cancel).Stop()
+	} else {
+		cancel()
+	}
+	cmd.Wait() // its state says how qemu ended
+	switch {
+	case end == "failed":
+		return "", errors.New("a step failed")
+	case end != "" && (err == nil || end != "reboot"):
+		return end, nil
+	case err == nil:
+		err = fmt.Errorf("the guest died: qemu says %s %s", cmd.ProcessState, strings.TrimSpace(words.String()))
+	}
+	fmt.Println(tail(console, consoleTail))
+	return "", err
+}
+
+// section returns the blocks in a language of a document's section, one after the other.
+func section(text, heading, language string) (blocks string, ok bool) {
+	_, rest, ok := strings.Cut(text, "\n"+heading+"\n")
+	if !ok {
+		return "", false
+	}
+	rest, _, _ = strings.Cut(rest, "\n## ")
+	for {
+		_, after, found := strings.Cut(rest, "\n```"+language+"\n")
+		if !found {
+			return blocks, blocks != ""
+		}
+		block, next, _ := strings.Cut(after, "```\n")
+		blocks, rest = blocks+block, next
+	}
+}

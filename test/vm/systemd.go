@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"cnibox/test/debian"
+)
+
+//go:embed systemd.sh
+var systemdScript string
+
+// systemdDebian is the root file system of the guest.
+var systemdDebian = debian.System{
+	Name:     "systemd",
+	Packages: []string{"systemd", "systemd-sysv", "nftables", "iproute2", "kmod", "busybox-static"},
+	Without: []string{
+		"./var/cache/apt/*", "./var/lib/apt/lists/*", "./var/log/*", "./usr/share/doc/*", "./usr/share/man/*",
+		"./usr/share/locale/*", "./usr/share/i18n/*", "./proc/*", "./sys/*", "./dev/*",
+	},
+}
+
+// systemdUnits is the section of it that has the commands.
+const systemdUnits = "## systemd"
+
+// trialUnit runs the script at each boot, when all that is enabled has been started.
+const trialUnit = `[Unit]
+Description=trial of the units of cnibox
+After=multi-user.target
+[Service]
+Type=exec
+ExecStart=/bin/bash /trial/trial.sh
+`
+
+// webUnit is the service that the document's drop-in is for. The page names the server.
+const webUnit = `[Unit]
+Description=web server of the trial
+[Service]
+ExecStart=/usr/bin/busybox httpd -f -p 80 -h /srv
+[Install]
+WantedBy=multi-user.target
+`
+
+// trialNetwork is a network of the document's namespaces.
+const trialNetwork = `{"cniVersion": "1.1.0", "name": "%[1]s", "plugins": [
+  {"type": "bridge", "bridge": "br-%[1]s", "isDefaultGateway": true, "ipMasq": true, "capabilities": {"ips": true, "mac": true},
+   "ipam": {"type": "host-local", "subnet": "%[2]s"}},
+  {"type": "portmap", "capabilities": {"portMappings": true}},
+  {"type": "firewall"}]}
+`
+
+// masked are units that the guest has no use for: they wait for a network or D-Bus.
+var masked = []string{
+	"apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service",
+	"fstrim.timer", "getty.target", "systemd-logind.service", "systemd-pstore.service",
+}
+
+// runSystemd installs cnibox on a Debian, follows the document and boots it until the script says
+// that all was tried.
+func runSystemd(ctx context.Context, o options) error {
+	missing := debian.Missing()
+	if _, err := exec.LookPath("mkfs.ext4"); missing == "" && err != nil {
+		missing = "no mkfs.ext4 here: apt-get install e2fsprogs"
+	}
+	if err := complete(); missing == "" && err != nil {
+		missing = err.Error()
+	}
+	if missing != "" {
+		if o.require {
+			return errors.New(missing)
+		}
+		fmt.Println("SKIPPED: systemd:", missing)
+		return nil
+	}
+	begin := time.Now()
+	dir, err := os.MkdirTemp("", "cnibox-systemd-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	t, err := cached(ctx, guidedKernel, o.update)
+	if err != nil {
+		return err
+	}
+	disk := filepath.Join(dir, "disk")
+	if err := systemdDisk(ctx, t, filepath.Join(dir, "root"), disk); err != nil {
+		return err
+	}
+	m := machine{dir: dir, limit: o.limit}
+	m.accel, m.cmdline = accelerator(ctx)
+	ctx, cancel := context.WithTimeoutCause(ctx, o.limit, fmt.Errorf("the guest was not done within %v", o.limit))
+	defer cancel()
+	for boots := 1; ; boots++ {
+		end, err := m.follow(ctx, "systemd", "-kernel", t.vmlinuz,
+			"-append", m.cmdline+" root=/dev/nvme0n1 rw systemd.getty_auto=no",
+			"-drive", "file="+disk+",format=raw,if=none,id=disk,cache=unsafe", "-device", "nvme,drive=disk,serial=1")
+		switch {
+		case err != nil:
+			return fmt.Errorf("systemd, boot %d: %w", boots, err)
+		case end == "done":
+			fmt.Printf("systemd: PASS: the units of dist on Debian 12 with Linux %s, %d boots (%.0f s)\n", t.release, boots, time.Since(begin).Seconds())
+			return nil
+		}
+	}
+}
+
+// systemdDisk makes a file system with the Debian, the kernel's modules, cnibox as `make install`
+// leaves it, and the trial.
+func systemdDisk(ctx context.Context, t tree, root, disk string) error {
+	if err := os.Mkdir(root, 0o755); err != nil {
+		return err
+	}
+	cache, err := output(ctx, ".", "go", "env", "GOCACHE")
+	if err != nil {
+		return err
+	}
+	if err := systemdDebian.Unpack(strings.TrimSpace(cache), root); err != nil {
+		return err
+	}
+	files, err := trialFiles()
+	if err != nil {
+		return err
+	}
+	for name, text := range files {
+		name = filepath.Join(root, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o644)); err != nil {
+			return err
+		}
+	}
+	units := filepath.Join(root, "etc/systemd/system")
+	err = os.Symlink("../trial.service", filepath.Join(units, "multi-user.target.wants/trial.service"))
+	for _, unit := range masked {
+		err = errors.Join(err, os.Symlink("/dev/null", filepath.Join(units, unit)))
+	}
+	if err != nil {
+		return err
+	}
+	for _, c := range [][]string{
+		{"make", "-s", "install", "DESTDIR=" + root},
+		{"cp", "-r", "dist", filepath.Join(root, "root/cnibox/dist")},
+		{"mkdir", "-p", filepath.Join(root, "usr/lib/modules")},
+		{"cp", "-r", t.modules, filepath.Join(root, "usr/lib/modules", t.release)},
+		{"mkfs.ext4", "-q", "-d", root, disk, "1G"},
+	} {
+		if _, err := output(ctx, ".", c[0], c[1:]...); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(root)
+}
+
+// trialFiles are the trial's files, of which the document has some.
+func trialFiles() (map[string]string, error) {
+	b, err := os.ReadFile(operations)
+	if err != nil {
+		return nil, err
+	}
+	files := map[string]string{
+		"trial/trial.sh":                         systemdScript,
+		"etc/systemd/system/trial.service":       trialUnit,
+		"etc/systemd/system/web.service":         webUnit,
+		"etc/systemd/journald.conf.d/trial.conf": "[Journal]\nStorage=volatile\n",
+		"etc/machine-id":                         strings.Repeat("c", 32) + "\n", // else systemd enables all that it finds
+		"etc/hostname":                           "trial\n",
+		"srv/index.html":                         "cnibox\n",
+		"etc/cni/net.d/mynet.conflist":           fmt.Sprintf(trialNetwork, "mynet", "10.88.0.0/16"),
+		"etc/cni/net.d/backend.conflist":         fmt.Sprintf(trialNetwork, "backend", "10.99.0.0/24"),
+		"root/cnibox/README":                     "the directory of the documents' commands\n",
+	}
+	for name, from := range map[string][2]string{
+		"etc/cni/netns/web.json":                      {"## Namespaces without iproute2", "json"},
+		"etc/systemd/system/web.service.d/netns.conf": {"## Namespaces without iproute2", "ini"},
+		"trial/units.sh":                              {systemdUnits, "sh"},
+	} {
+		text, ok := section(string(b), from[0], from[1])
+		if !ok {
+			return nil, fmt.Errorf("%s has no block of %s in the section %q", operations, from[1], from[0])
+		}
+		files[name] = text
+	}
+	return files, nil
+}

@@ -1,0 +1,192 @@
+# The trial of a guest with systemd, which runs at the end of each boot: what the units of dist
+# promise, one step after the other. It reports to the host on the second serial port; lines that
+# begin with "##vm" are for its program.
+set -eEuo pipefail
+stty -F /dev/ttyS1 raw
+exec 3>/dev/ttyS1 </dev/null
+cd /root/cnibox
+export HOME=/root
+
+step=boot boot=$(($(cat /trial/boots 2>/dev/null || echo 0) + 1))
+echo "$boot" >/trial/boots
+sync /trial/boots
+
+# How long anything may take, in seconds, after a boot; event has less. On an emulated processor of
+# a busy machine traffic is back after 0.3 to 2.2.
+bound=60
+
+say() { printf '%s\n' "boot $boot: $*" >&3; }
+now() { echo "${EPOCHREALTIME/[.,]/}"; }
+since() { local us=$(($(now) - $1)); printf '%d.%02d s' $((us / 1000000)) $((us / 10000 % 100)); }
+
+# What a failure leaves to look at.
+failed() {
+	trap - ERR
+	say "FAIL: $step: $1"
+	{
+		cni-exec ls -o wide
+		cni-exec check --all
+		systemctl --no-pager --failed
+		journalctl --no-pager -o short-monotonic -n 60 -u 'cni-*' -u nftables -u web -u trial
+		nft list ruleset
+		ip addr
+		ip -n web addr
+	} >&3 2>&1 || true
+	echo '##vm end failed' >&3
+	exec 3>&-
+	sleep infinity
+}
+trap 'failed "line $LINENO: $BASH_COMMAND"' ERR
+
+# within WHAT COMMAND...: waits until the command succeeds, and says how long that took.
+within() {
+	local what=$1 begin
+	shift
+	begin=$(now)
+	until "$@" >/dev/null 2>&1; do
+		[ $(($(now) - begin)) -lt $((bound * 1000000)) ] || failed "not within $bound s: $what"
+	done
+	say "$step: $what after $(since "$begin")"
+}
+
+# The machine behind a link of the host; it knows no other network.
+lan() {
+	ip netns add lan
+	ip link add lan0 type veth peer name eth0 netns lan
+	ip addr add 192.0.2.1/24 dev lan0
+	ip link set lan0 up
+	ip -n lan addr add 192.0.2.2/24 dev eth0
+	ip -n lan link set eth0 up
+}
+
+# fetch ADDRESS [COMMAND...]: the page, by a command that runs others in a namespace.
+fetch() {
+	local address=$1
+	shift
+	[ "$("$@" timeout 4 busybox wget -q -O - "http://$address/")" = cnibox ]
+}
+own() { fetch 10.88.0.5; }
+published() { fetch 192.0.2.1:8080 ip netns exec lan; }
+masqueraded() { ip netns exec web busybox ping -c 1 -W 2 192.0.2.2; }
+link() { ip -n web -o -4 addr show dev eth0 scope global && ip -n web -o link show dev eth0; }
+
+# A connection to the published port with half of a request; end_request sends the rest.
+begin_request() {
+	coproc nc { exec ip netns exec lan busybox nc 192.0.2.1 8080; }
+	exec 4<&"${nc[0]}" 5>&"${nc[1]}"
+	printf 'GET / HTTP/1.0\r\n' >&5
+	within 'an open connection' established
+}
+established() { ip netns exec web ss -Htn state established sport = :80 | grep -q .; }
+end_request() {
+	printf '\r\n' >&5
+	timeout "$bound" grep -qx cnibox <&4
+	exec 4<&- 5>&-
+}
+
+# whole: all is as the document has it, and nothing else is there.
+whole() {
+	cni-exec check --all &&
+		[ "$(cni-exec ls -o json | grep -c '"containerID"')" = 3 ] &&
+		[ "$(nft list map inet cnibox dnat4 | grep -c '10.88.0.5')" = 1 ] &&
+		[ "$(cni-exec ls networks -o json | tr -d ' \n' | grep -o '"stale":[^]]*]' | sort -u)" = '"stale":[]' ] &&
+		[ -z "$(systemctl --failed --plain --no-legend)" ]
+}
+
+# event WHAT COMMAND...: traffic is back, an open connection goes on, the address is the same.
+event() {
+	local before begin bound=20
+	step=$1
+	shift
+	before=$(link)
+	begin_request
+	begin=$(now)
+	"$@"
+	say "$step: the command took $(since "$begin")"
+	within 'traffic to the published port' published
+	within 'traffic to its own address' own
+	within 'traffic to the outside' masqueraded
+	end_request
+	[ "$(link)" = "$before" ]
+	within 'check --all is 0' whole
+}
+
+# up_took is from the start of the process to its end.
+up_took() {
+	local begin end
+	begin=$(systemctl show -P ExecMainStartTimestampMonotonic cni-net@web.service)
+	end=$(systemctl show -P ExecMainExitTimestampMonotonic cni-net@web.service)
+	echo "$(((end - begin) / 1000)) ms"
+}
+
+back() {
+	step=$1
+	say "$step: $(uname -r), up for $(cut -d. -f1 /proc/uptime) s"
+	lan
+	say "$step: cni-exec up took $(up_took)"
+	within 'the web server' systemctl is-active web.service
+	within 'its own address' own
+	within 'the published port' published
+	within 'the outside' masqueraded
+	within 'check --all is 0' whole
+}
+
+# finish WORD COMMAND...: the end of this boot, as the host knows it.
+finish() {
+	echo "##vm end $1" >&3
+	exec 3>&-
+	shift
+	exec "$@"
+}
+
+case $boot in
+1)
+	systemctl enable --now nftables.service
+	bash -e /trial/units.sh
+	step='systemd-analyze verify'
+	complaints=$(systemd-analyze verify dist/*.service dist/*.socket 2>&1) || failed "$complaints"
+	[ -z "$complaints" ] || failed "$complaints"
+	systemctl enable --now web.service
+	back 'units enabled'
+	event 'systemctl reload nftables' systemctl reload nftables
+	event 'systemctl restart nftables' systemctl restart nftables
+	event 'systemctl stop and start nftables' sh -c 'systemctl stop nftables && systemctl start nftables'
+	finish reboot systemctl reboot
+	;;
+2)
+	back 'reboot'
+	step='without a unit that restores'
+	systemctl disable --now cni-exec-reload.service
+	nft flush ruleset
+	if published; then failed 'the port is published still: what is tried then?'; fi
+	step='cni-exec-watch.service'
+	systemctl enable --now cni-exec-watch.service
+	within 'traffic to the published port' published
+	event 'nft flush ruleset' nft flush ruleset
+	event 'ip link del br-mynet' ip link del br-mynet
+	event 'systemctl reload nftables, watched' systemctl reload nftables
+	say "cni-exec-watch.service: $(grep VmRSS "/proc/$(systemctl show -P MainPID cni-exec-watch.service)/status" | tr -s '\t ' ' ')"
+	# What the disk has is stale after the cut, and what it does not have yet is lost.
+	cni-exec add --create mynet late >/dev/null
+	sync
+	cni-exec add --create mynet later >/dev/null
+	finish cut sleep infinity
+	;;
+3)
+	back 'power cut'
+	event 'nft flush ruleset' nft flush ruleset
+	step='systemctl restart cni-net@web.service'
+	systemctl restart cni-net@web.service # and with it the service, which requires it
+	within 'its own address' own
+	within 'the published port' published
+	within 'check --all is 0' whole
+	step='cni-exec gc'
+	cni-exec gc --all-networks --valid-live
+	within 'check --all is 0' whole
+	step='systemctl stop web.service cni-net@web.service'
+	systemctl stop web.service cni-net@web.service
+	[ ! -e /run/netns/web ]
+	[ -z "$(compgen -G '/var/lib/cni/networks/mynet/10.*' || true)" ]
+	finish done sleep infinity
+	;;
+esac

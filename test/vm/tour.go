@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+//go:embed tour.sh
+var tourScript string
+
+// tourSection is the section of the document whose commands are run.
+const tourSection = "## Namespaces without iproute2"
+
+// runTour runs the commands of the document in an initramfs that has busybox and cnibox, and
+// nothing else: no iproute2, no nft, no shared library.
+func runTour(ctx context.Context, o options) error {
+	begin := time.Now()
+	document, err := os.ReadFile(operations)
+	if err != nil {
+		return err
+	}
+	commands, ok := section(string(document), tourSection, "sh")
+	if !ok {
+		return fmt.Errorf("%s has no block of commands in the section %q", operations, tourSection)
+	}
+	namespaces, ok := section(string(document), tourSection, "json")
+	if !ok {
+		return fmt.Errorf("%s has no namespaces in the section %q", operations, tourSection)
+	}
+	t, err := cached(ctx, guidedKernel, o.update)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "cnibox-tour-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	im := newImage()
+	if err := im.host("/bin/busybox"); err != nil {
+		return err
+	}
+	im.copy("/opt/cni/bin/cnibox", benchBinary, 0o755)
+	im.link("/usr/sbin/cni-exec", "/opt/cni/bin/cnibox")
+	im.text("/init", tourScript, 0o755)
+	im.text("/etc/tour", commands, 0o644)
+	im.text("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\n", 0o644)
+	im.text("/root/web.json", namespaces, 0o644)
+	for name, subnet := range map[string]string{"mynet": "10.88.0.0/16", "other": "10.99.0.0/24", "backend": "10.98.0.0/24"} {
+		im.text("/etc/cni/net.d/"+name+".conflist", fmt.Sprintf(trialNetwork, name, subnet), 0o644)
+	}
+	if err := t.addModules(im, nil); err != nil {
+		return err
+	}
+	initrd := filepath.Join(dir, "initrd")
+	if err := im.write(initrd); err != nil {
+		return err
+	}
+	m := machine{dir: dir}
+	m.accel, m.cmdline = accelerator(ctx)
+	ctx, cancel := context.WithTimeoutCause(ctx, o.limit, fmt.Errorf("the guest was not done within %v", o.limit))
+	defer cancel()
+	if _, err := m.follow(ctx, "tour", "-kernel", t.vmlinuz, "-initrd", initrd, "-append", m.cmdline); err != nil {
+		return fmt.Errorf("tour: %w", err)
+	}
+	fmt.Printf("tour: PASS: the commands of %q in an initramfs with busybox, Linux %s (%.0f s)\n", tourSection, t.release, time.Since(begin).Seconds())
+	return nil
+}
