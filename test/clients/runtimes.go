@@ -77,7 +77,9 @@ func seen(all []attachedBy) error {
 		if !strings.Contains(got.Name, want.name) || got.State != "ok" || len(got.Addresses) == 0 || got.Addresses[0].Addr() != want.ip {
 			return fmt.Errorf("ls has %+v, want %+v", got, want)
 		}
-		var owner struct{ Owners []struct{ Network, Name, Runtime string } }
+		var owner struct {
+			Owners []struct{ Network, Name, Runtime string }
+		}
 		if err := cniExecJSON(&owner, "who", "-o", "json", want.ip.String()); err != nil {
 			return err
 		}
