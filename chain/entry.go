@@ -8,6 +8,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/internal/boot"
 	"cnibox/internal/nsid"
 	"cnibox/spec"
@@ -37,8 +39,9 @@ type Entry struct {
 	Args           [][2]string                `json:"cniArgs,omitempty"`
 	CapabilityArgs map[string]json.RawMessage `json:"capabilityArgs,omitempty"`
 	Result         json.RawMessage            `json:"result,omitempty"`
-	BootID         string                     `json:"cniboxBootID,omitempty"` // of the kernel that ADD ran on
-	NetNSID        string                     `json:"cniboxNetNS,omitempty"`  // device:inode of NetNS
+	BootID         string                     `json:"cniboxBootID,omitempty"`      // of the kernel that ADD ran on
+	NetNSID        string                     `json:"cniboxNetNS,omitempty"`       // device:inode of NetNS
+	NetNSCookie    uint64                     `json:"cniboxNetNSCookie,omitempty"` // see [nsid.Cookie]; 0: not known
 
 	file string // its path
 }
@@ -116,11 +119,34 @@ func (e *Entry) File() string { return e.file }
 // Live reports whether the attachment's network namespace still exists: the
 // same one, on the same boot, as the path may have been used again. Entries of other tools
 // have no ID of the namespace; for these the path decides.
-func (e *Entry) Live() bool { return e.liveIn(netnsID(e.NetNSPath())) }
+func (e *Entry) Live() bool {
+	fd, err := nsid.Open(e.NetNSPath())
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	return e.liveIn(fd)
+}
 
-// liveIn is Live, given the ID of what is at the path.
-func (e *Entry) liveIn(id string) bool {
-	return e.SameBoot() && id != "" && (e.NetNSID == "" || e.NetNSID == id)
+// liveIn is Live, given what is at the path.
+func (e *Entry) liveIn(netns int) bool { return e.SameBoot() && e.in(netns) }
+
+// in reports whether an open network namespace is that of the attachment, in this boot. The
+// kernel gives the ID of one that is gone to a new one, so the cookie counts as well. Where that
+// cannot be read, for want of a privilege, or is not recorded, the ID decides.
+func (e *Entry) in(netns int) bool {
+	if e.NetNSID == "" {
+		return true
+	}
+	id, err := nsid.Of(netns)
+	if err != nil || id.String() != e.NetNSID {
+		return false
+	}
+	if e.NetNSCookie == 0 {
+		return true
+	}
+	cookie, err := nsid.Cookie(netns)
+	return err != nil || cookie == e.NetNSCookie
 }
 
 // Gone reports whether the attachment's network namespace is known not to exist any more: of
@@ -134,11 +160,12 @@ func (e *Entry) Gone() bool {
 	case path == "":
 		return false
 	}
-	id, err := nsid.At(path)
+	fd, err := nsid.Open(path)
 	if err != nil {
 		return errors.Is(err, os.ErrNotExist) || errors.Is(err, nsid.ErrNotNS)
 	}
-	return e.NetNSID != "" && e.NetNSID != id.String()
+	defer unix.Close(fd)
+	return !e.in(fd)
 }
 
 // Attached reports whether an attachment may be alive. An interrupted ADD is not.
@@ -159,15 +186,17 @@ func (e *Entry) SameBoot() bool {
 	return now == "" || now == e.BootID
 }
 
-// netnsID returns the ID of the network namespace at path as an entry has it; empty if there
-// is none. The kernel may give the ID of one that is gone to a new one, so it counts together
-// with the path and the boot.
-func netnsID(path string) string {
-	id, err := nsid.At(path)
+// identify records which network namespace is at the path; none if there is none.
+func (e *Entry) identify() {
+	fd, err := nsid.Open(e.NetNS)
 	if err != nil {
-		return ""
+		return
 	}
-	return id.String()
+	defer unix.Close(fd)
+	if id, err := nsid.Of(fd); err == nil {
+		e.NetNSID = id.String()
+	}
+	e.NetNSCookie, _ = nsid.Cookie(fd) // 0 where that is not known
 }
 
 // isOwn reports whether an ID is that of the namespace that plugins are run in.

@@ -7,6 +7,9 @@ import (
 	"os"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/nsid"
 	"cnibox/spec"
 )
 
@@ -32,8 +35,11 @@ func (r *Runner) recall(l *List, t Target, e *Entry) (*List, Target) {
 	}
 	// The path may lead to another namespace by now; the attachment's is gone then, and
 	// nothing must be changed in the new one.
-	if id := netnsID(path); t.NetNS == path && id != "" && !e.liveIn(id) {
-		t.NetNS = ""
+	if fd, err := nsid.Open(path); err == nil {
+		if t.NetNS == path && !e.liveIn(fd) {
+			t.NetNS = ""
+		}
+		unix.Close(fd)
 	}
 	// The usual case, and the cheap one: nothing was edited.
 	if bytes.Equal(l.doc, e.Config) {

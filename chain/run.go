@@ -70,6 +70,12 @@ func (t *Target) cniArgs() string {
 	return strings.Join(pairs, ";")
 }
 
+// An Attached is the last result of an ADD.
+type Attached struct {
+	*spec.Result
+	Doc []byte // as it was cached, in the version of the list
+}
+
 // Add runs ADD for all plugins in order and caches the last result. If one
 // fails, or the result cannot be stored, DEL is run for all of them in reverse, and the
 // error is the first one, with those of the DEL in its details.
@@ -78,7 +84,7 @@ func (t *Target) cniArgs() string {
 // or of a namespace that is gone are deleted first.
 //
 // libcni runs no DEL, allows a second ADD and takes no lock: it leaves these to its caller.
-func (r *Runner) Add(ctx context.Context, l *List, t Target) (*spec.Result, error) {
+func (r *Runner) Add(ctx context.Context, l *List, t Target) (*Attached, error) {
 	a := t.on(l)
 	if err := errors.Join(checkNames(a), usableNetNS(t)); err != nil {
 		return nil, err
@@ -142,29 +148,31 @@ func (r *Runner) replaceStale(ctx context.Context, l *List, a spec.Attachment) e
 }
 
 // addOnce is one try: intent, plugins, result; after an error, undo.
-func (r *Runner) addOnce(ctx context.Context, l *List, t Target, v spec.Version, reqs []*spec.Request) (*spec.Result, error) {
+func (r *Runner) addOnce(ctx context.Context, l *List, t Target, v spec.Version, reqs []*spec.Request) (*Attached, error) {
 	config, err := l.Effective()
 	if err != nil {
 		return nil, err
 	}
 	e := &Entry{
 		ContainerID: t.ContainerID, Config: config, IfName: t.IfName, NetworkName: l.Name, NetNS: t.NetNS,
-		Args: t.Args, CapabilityArgs: t.Capabilities, BootID: boot.ID(), NetNSID: netnsID(t.NetNS),
+		Args: t.Args, CapabilityArgs: t.Capabilities, BootID: boot.ID(),
 	}
+	e.identify()
 	if err := r.Cache.Begin(e); err != nil {
 		return nil, err
 	}
 	res, err := r.addAll(ctx, l, reqs)
+	var doc []byte
 	if err == nil {
-		var doc []byte
-		if doc, err = res.EncodeFor(v, t.IfName); err == nil {
-			err = r.Cache.Finish(e, doc)
-		}
+		doc, err = res.EncodeFor(v, t.IfName)
 	}
 	if err == nil {
-		return res, nil
+		err = r.Cache.Finish(e, doc)
 	}
-	return nil, r.undo(ctx, l, t, e, err)
+	if err != nil {
+		return nil, r.undo(ctx, l, t, e, err)
+	}
+	return &Attached{res, doc}, nil
 }
 
 // addAll runs the plugins in order, each with the result of the one before it, and

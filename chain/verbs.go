@@ -37,7 +37,7 @@ func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 		return fmt.Errorf("network %s has no configuration and %s is not known: %w", l.Name, a, os.ErrNotExist)
 	}
 	// A path without a namespace is no error of DEL; the host's own namespace is one.
-	if netnsID(t.NetNS) != "" {
+	if _, err := nsid.At(t.NetNS); err == nil {
 		if err := usableNetNS(t); err != nil {
 			return err
 		}

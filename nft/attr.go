@@ -3,10 +3,10 @@ package nft
 import (
 	"encoding/binary"
 
-	"cnibox/internal/nlconn"
-
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/nlconn"
 )
 
 // encode returns the attributes that fn writes, with numbers in network order, as

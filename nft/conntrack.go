@@ -6,10 +6,10 @@ import (
 	"net/netip"
 	"os"
 
-	"cnibox/internal/nlconn"
-
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/nlconn"
 )
 
 // Attributes and messages of conntrack netlink, which x/sys does not have:

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"net/netip"
 
-	"cnibox/internal/nlconn"
-
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/nlconn"
 )
 
 // What the reference plugin makes in the tables "ip filter" and "ip6 filter" of

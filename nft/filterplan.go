@@ -7,12 +7,12 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/internal/nlconn"
-
 	"github.com/google/nftables"
 	"github.com/google/nftables/userdata"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/nlconn"
 )
 
 // A filterUse says whether an address that is allowed has rules in the table filter. It is

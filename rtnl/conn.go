@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/nlconn"
+	"cnibox/internal/nsid"
 )
 
 // errMalformed is about bytes that no kernel sends.
@@ -65,11 +66,8 @@ func (c *Conn) NS() (ns *NS, err error) {
 // [ID]. It is 0 before Linux 5.14.
 func (c *Conn) NSCookie() (cookie uint64, err error) {
 	err = c.c.Within(func(fd int) error {
-		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-		if errors.Is(err, unix.ENOPROTOOPT) {
-			cookie, err = 0, nil
-		}
-		return os.NewSyscallError("getsockopt SO_NETNS_COOKIE", err)
+		cookie, err = nsid.SocketCookie(fd)
+		return err
 	})
 	return cookie, err
 }

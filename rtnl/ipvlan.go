@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"strings"
 
-	"cnibox/internal/nlconn"
-
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/nlconn"
 )
 
 // An IpvlanMode says at which layer packets go between an ipvlan and its parent:

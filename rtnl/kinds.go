@@ -3,10 +3,10 @@ package rtnl
 import (
 	"fmt"
 
-	"cnibox/internal/nlconn"
-
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/nlconn"
 )
 
 // A Kind is what a driver wants to know about its link: [Bridge], [Veth],

@@ -9,11 +9,11 @@ import (
 	"os"
 	"slices"
 
-	"cnibox/internal/nlconn"
-
 	"github.com/jsimonetti/rtnetlink/v2"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/nlconn"
 )
 
 // A PortState is the state of a bridge port.

@@ -3,10 +3,10 @@ package rtnl
 import (
 	"fmt"
 
-	"cnibox/internal/nlconn"
-
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/nlconn"
 )
 
 // A MacvlanMode says which macvlans of the same parent a macvlan reaches: none (private),

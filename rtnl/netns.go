@@ -4,7 +4,6 @@ package rtnl
 
 import (
 	"os"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 
@@ -95,7 +94,7 @@ func (ns *NS) At(path string) bool {
 
 // Do runs fn on a thread in the namespace. It is for what netlink cannot do: sysctl files, tun
 // devices, and the opening of sockets. fn must change nothing else of its thread, which runs
-// other goroutines afterwards ([OnDiscardedThread] is for that). A panic of fn is the caller's.
+// other goroutines afterwards ([nsid.OnDiscardedThread] is for that). A panic of fn is the caller's.
 func (ns *NS) Do(fn func() error) error {
 	if ns.isHost() {
 		return fn()
@@ -107,89 +106,20 @@ func (ns *NS) Do(fn func() error) error {
 	case same: // also for a process without the privilege to enter
 		return fn()
 	}
-	return inNamespace(ns.Enter, fn)
+	return nsid.Within(ns.Enter, fn)
 }
 
-// Enter moves the calling thread, which has to be one that is discarded ([OnDiscardedThread]).
+// Enter moves the calling thread, which has to be one that is discarded ([nsid.OnDiscardedThread]).
 func (ns *NS) Enter() error {
-	return os.NewSyscallError("setns", unix.Setns(ns.fd, unix.CLONE_NEWNET))
+	return nsid.Enter(ns.fd)
 }
 
 // NewNS makes a network namespace, empty but for lo, which is down. It lives as
 // long as the NS is open, or a process is in it.
 func NewNS() (ns *NS, err error) {
-	err = inNamespace(func() error { return os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET)) }, func() (err error) {
+	err = nsid.Within(func() error { return os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET)) }, func() (err error) {
 		ns, err = Current()
 		return err
 	})
 	return ns, err
-}
-
-// inNamespace runs enter, which moves the thread to another namespace, and fn there. Then
-// the thread's namespace is restored. If that fails, as in a user namespace that has the
-// host's network or without memory, the thread is discarded, and the caller goes on in the
-// namespace where it was.
-func inNamespace(enter, fn func() error) error {
-	return onThread(func() (restored bool, err error) {
-		home, err := Current()
-		if err != nil {
-			return true, err
-		}
-		defer home.Close()
-		// The first thread cannot be discarded.
-		if firstThread() && home.Enter() != nil {
-			return true, inNamespace(enter, fn)
-		}
-		defer func() { restored = home.Enter() == nil }()
-		if err := enter(); err != nil {
-			return false, err
-		}
-		return false, fn()
-	})
-}
-
-// OnDiscardedThread runs fn on a thread that is discarded after it, whatever fn has changed of
-// the thread, and waits for it. It is never the first thread, which cannot end, and by which
-// /proc/self shows the process.
-func OnDiscardedThread(fn func() error) error {
-	return onThread(func() (restored bool, err error) {
-		if firstThread() {
-			return true, OnDiscardedThread(fn)
-		}
-		return false, fn()
-	})
-}
-
-// firstThread reports whether the calling thread is the one that the process began with.
-func firstThread() bool { return unix.Gettid() == unix.Getpid() }
-
-// onThread runs fn on a thread that does nothing else meanwhile, waits for it, and discards
-// the thread unless fn has restored it. A panic of fn is the caller's, and so is its
-// [runtime.Goexit].
-func onThread(fn func() (restored bool, err error)) error {
-	var err error
-	var failure any
-	returned := false
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread()
-		restored := false
-		defer func() {
-			failure = recover()
-			if restored {
-				runtime.UnlockOSThread()
-			}
-		}()
-		restored, err = fn()
-		returned = true
-	}()
-	<-done
-	switch {
-	case failure != nil:
-		panic(failure)
-	case !returned:
-		runtime.Goexit()
-	}
-	return err
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/nsid"
 	"cnibox/rtnl"
 )
 
@@ -154,7 +155,7 @@ func TestMain(m *testing.M) {
 	runtime.UnlockOSThread()
 	first := false
 	for range 100 {
-		rtnl.OnDiscardedThread(func() error {
+		nsid.OnDiscardedThread(func() error {
 			first = first || unix.Gettid() == unix.Getpid()
 			return nil
 		})
@@ -173,7 +174,7 @@ func TestKernelOnDiscardedThread(t *testing.T) {
 	}
 	var thread int
 	failed := errors.New("failed")
-	err := rtnl.OnDiscardedThread(func() error {
+	err := nsid.OnDiscardedThread(func() error {
 		thread = unix.Gettid()
 		return failed
 	})

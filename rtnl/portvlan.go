@@ -4,11 +4,11 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"cnibox/internal/nlconn"
-
 	"github.com/jsimonetti/rtnetlink/v2"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/nlconn"
 )
 
 // include/uapi/linux/if_bridge.h: IFLA_BRIDGE_VLAN_INFO and BRIDGE_VLAN_INFO_*.

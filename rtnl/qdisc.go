@@ -7,10 +7,10 @@ import (
 	"math"
 	"os"
 
-	"cnibox/internal/nlconn"
-
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/nlconn"
 )
 
 // Where queueing disciplines hang and what they are called:

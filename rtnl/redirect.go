@@ -5,10 +5,10 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"cnibox/internal/nlconn"
-
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/nlconn"
 )
 
 // Numbers of filters and actions: include/uapi/linux/pkt_cls.h and

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"os"
 
-	"cnibox/internal/nlconn"
-
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/nlconn"
 )
 
 // A VRF is a routing domain: the links that have it as master use its table.

@@ -356,7 +356,7 @@ func (c *call) addTo(ctx context.Context, l *chain.List) error {
 	// A pipe without a reader would kill this process before it can delete anything, or, with
 	// --json, before it has ended with its exit code.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
-	if err := c.print(l, res); err != nil {
+	if err := c.writeResult(res.Doc); err != nil {
 		return c.takeBack(ctx, l, spec.Errorf(spec.CodeIO, "write the result: %w", err))
 	}
 	return nil
@@ -443,7 +443,6 @@ func (c *call) pluginVersions(ctx context.Context) error {
 }
 
 // print writes a result in the version of the list.
-// With a newline at the end, for terminals; cnitool prints none.
 func (c *call) print(l *chain.List, res *spec.Result) error {
 	v, err := spec.ParseVersion(l.CNIVersion)
 	if err != nil {
@@ -453,6 +452,11 @@ func (c *call) print(l *chain.List, res *spec.Result) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.Stdout.Write(append(doc, '\n'))
+	return c.writeResult(doc)
+}
+
+// writeResult writes it to stdout, with a newline at the end, for terminals; cnitool prints none.
+func (c *call) writeResult(doc []byte) error {
+	_, err := fmt.Fprintf(c.Stdout, "%s\n", doc)
 	return err
 }

@@ -17,6 +17,7 @@ import (
 
 	"cnibox/chain"
 	"cnibox/internal/disk"
+	"cnibox/internal/nsid"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -240,7 +241,7 @@ func (r *rehearsal) standIn(from, to *rtnl.NS, wanted func(*rtnl.Link) bool) err
 func (r *rehearsal) run(ctx context.Context) error {
 	var stdout bytes.Buffer
 	netns, exit := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), r.cont.FD()), 0
-	err := rtnl.OnDiscardedThread(func() (err error) {
+	err := nsid.OnDiscardedThread(func() (err error) {
 		if err := r.isolate(); err != nil {
 			return err
 		}

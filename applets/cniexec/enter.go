@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"cnibox/chain"
+	"cnibox/internal/nsid"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -42,7 +43,7 @@ func (c *call) enter(_ context.Context, operands []string) (exit int, err error)
 			around.name, around.hosts = name, c.hostsFile(name)
 		}
 	}
-	err = rtnl.OnDiscardedThread(func() (err error) {
+	err = nsid.OnDiscardedThread(func() (err error) {
 		if err := ns.Enter(); err != nil {
 			return err
 		}

@@ -13,6 +13,7 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/chain"
+	"cnibox/internal/nsid"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -69,7 +70,7 @@ func (c *call) runInPlace(signals <-chan os.Signal) (exit int, err error) {
 	if err := upLo(ns); err != nil {
 		return exitError, fmt.Errorf("bring lo up: %w", err)
 	}
-	err = rtnl.OnDiscardedThread(func() error {
+	err = nsid.OnDiscardedThread(func() error {
 		if err := ns.Enter(); err != nil {
 			return err
 		}
@@ -86,7 +87,7 @@ func (c *call) runInPlace(signals <-chan os.Signal) (exit int, err error) {
 // becomeCommand attaches the namespace of this process and becomes the command.
 func (c *call) becomeCommand(host *rtnl.NS, signals <-chan os.Signal) (exit int, err error) {
 	path := fmt.Sprintf("/proc/%d/ns/net", os.Getpid())
-	err = rtnl.OnDiscardedThread(func() (err error) {
+	err = nsid.OnDiscardedThread(func() (err error) {
 		if err := host.Enter(); err != nil {
 			return err
 		}
@@ -104,7 +105,7 @@ func (c *call) becomeCommand(host *rtnl.NS, signals <-chan os.Signal) (exit int,
 	default:
 	}
 	around := surroundings{dns: c.dnsOf(path), servers: c.dns, warn: c.runner.Warn}
-	err = rtnl.OnDiscardedThread(func() (err error) { // in the namespace, as all threads
+	err = nsid.OnDiscardedThread(func() (err error) { // in the namespace, as all threads
 		around.mount()
 		c.Log.Write(exitOK)
 		cmd := chain.Command{Args: c.command, Environ: unset(c.Environ, hostNSVar)}

@@ -16,6 +16,7 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/chain"
+	"cnibox/internal/nsid"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -163,7 +164,7 @@ func (s *sandbox) live(ctx context.Context, lists []*chain.List, command []strin
 			s.runner.Warn("/etc/hosts of named runs: %v", err)
 		}
 	}
-	err = rtnl.OnDiscardedThread(func() (err error) { // its mounts end with the thread
+	err = nsid.OnDiscardedThread(func() (err error) { // its mounts end with the thread
 		if err := s.ns.Enter(); err != nil {
 			return err
 		}

@@ -1,6 +1,6 @@
-// Package nsid opens network namespaces by their path and identifies them. It is what rtnl,
-// which enters namespaces, and chain, which only has to know whether one still exists, have in
-// common.
+// Package nsid opens network namespaces by their path, identifies and enters them. It is what
+// rtnl, which works in namespaces, and chain, which only has to know whether one still exists,
+// have in common.
 package nsid
 
 import (
@@ -18,7 +18,8 @@ var ErrNotNS = errors.New("not a network namespace")
 const Thread = "/proc/thread-self/ns/net"
 
 // An ID identifies a namespace among all that exist, by device and inode. Once a namespace
-// has ended the kernel may give its ID to a new one. The zero value is that of none.
+// has ended the kernel may give its ID to a new one, see [Cookie]. The zero value is that of
+// none.
 type ID struct {
 	Dev uint64 `json:"dev,omitempty"`
 	Ino uint64 `json:"ino,omitempty"`

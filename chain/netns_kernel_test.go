@@ -1,0 +1,70 @@
+package chain_test
+
+import (
+	"os"
+	"regexp"
+	"strconv"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/chain"
+	"cnibox/internal/kerneltest"
+	"cnibox/internal/nsid"
+	"cnibox/spec"
+)
+
+// The path leads to a new namespace with the device and inode of the one that is gone, which
+// Linux 6.12 gives to the next one: the attachment is not alive, DEL passes no namespace, and
+// another ADD is not refused.
+func TestKernelNamespaceIDUsedAgain(t *testing.T) {
+	w := newWorld(t, "rec")
+	l := w.parse(cachedList)
+	ns := kerneltest.NS(t)
+	kerneltest.Need(t, "SO_NETNS_COOKIE (Linux 5.14)", func() error {
+		cookie, err := nsid.Cookie(ns.FD())
+		if err == nil && cookie == 0 {
+			err = unix.EOPNOTSUPP
+		}
+		return err
+	})
+	target := chain.Target{ContainerID: "c", IfName: "eth0", NetNS: kerneltest.NSPath(t, ns)}
+	if _, err := w.Add(t.Context(), l, target); err != nil {
+		t.Fatal(err)
+	}
+	attachment := spec.Attachment{Network: l.Name, ContainerID: "c", IfName: "eth0"}
+	entry := func() *chain.Entry {
+		t.Helper()
+		e, err := w.Cache.Lookup(attachment)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	e := entry()
+	if !e.Live() || e.Gone() {
+		t.Fatalf("alive %t, gone %t of one that was attached just now: %+v", e.Live(), e.Gone(), e)
+	}
+	if _, err := w.Add(t.Context(), l, target); code(err) != spec.CodeBusy {
+		t.Errorf("second ADD: %v, want code %d", err, spec.CodeBusy)
+	}
+	text, err := os.ReadFile(e.File())
+	if err != nil {
+		t.Fatal(err)
+	}
+	earlier := regexp.MustCompile(`"cniboxNetNSCookie":\d+`).ReplaceAll(text, []byte(`"cniboxNetNSCookie":`+strconv.FormatUint(e.NetNSCookie-1, 10)))
+	if err := os.WriteFile(e.File(), earlier, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if e = entry(); e.Live() || !e.Gone() {
+		t.Errorf("alive %t, gone %t of one whose namespace was another", e.Live(), e.Gone())
+	}
+	w.records()
+	if _, err := w.Add(t.Context(), l, target); err != nil {
+		t.Errorf("ADD in the new namespace: %v", err)
+	}
+	calls := w.wantCalls("DEL rec, ADD rec")
+	if len(calls) == 2 && (calls[0].NetNS != "" || calls[1].NetNS != target.NetNS) {
+		t.Errorf("DEL of the old one had namespace %q, ADD %q", calls[0].NetNS, calls[1].NetNS)
+	}
+}
