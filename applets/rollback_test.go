@@ -54,7 +54,7 @@ func (s *stage) before() string {
 // configurations; single are those of which a host can have one attachment at a time.
 func eachConf(t *testing.T, test func(t *testing.T, plugin, conf string, single bool)) {
 	for name := range applettest.Plugins {
-		if applettest.OnlyAddresses(name) || name == "loopback" {
+		if applettest.OnlyAddresses(name) || name == "loopback" || applettest.Elsewhere(name) {
 			continue
 		}
 		confs, single := applettest.All(name)

@@ -88,7 +88,7 @@ const (
 )
 
 // goodPlugins are the plugins that are there and not tested elsewhere.
-func goodPlugins() []string { return slices.DeleteFunc(product.Plugins(), elsewhere) }
+func goodPlugins() []string { return slices.DeleteFunc(product.Plugins(), applettest.Elsewhere) }
 
 // TestGoodConfs wants a configuration of each plugin that is one.
 func TestGoodConfs(t *testing.T) {

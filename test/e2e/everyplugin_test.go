@@ -72,15 +72,6 @@ func TestEveryPlugin(t *testing.T) {
 	}
 }
 
-// rareFeatures are what kernels may lack that the tests are run on.
-var rareFeatures = []string{"CONFIG_DUMMY", "CONFIG_IPVLAN", "CONFIG_VLAN_8021Q", "CONFIG_NET_VRF"}
-
-// elsewhere reports whether a plugin needs no guest of make test-vm, where CNIBOX_TWIN is needs:
-// tests that call each plugin many times run outside for them, in a tenth of the time.
-func elsewhere(plugin string) bool {
-	return os.Getenv("CNIBOX_TWIN") == "needs" && !slices.Contains(rareFeatures, applettest.Plugins[plugin].Feature)
-}
-
 // eachPlugin runs a test for each plugin that is there, that the kernel can do, and that is
 // not tested elsewhere.
 func eachPlugin(t *testing.T, test func(t *testing.T, plugin string, f fixture)) {
@@ -89,7 +80,7 @@ func eachPlugin(t *testing.T, test func(t *testing.T, plugin string, f fixture))
 		if f.After != "" && !there(f.After) {
 			continue // a build without the other plugin
 		}
-		if elsewhere(plugin) {
+		if applettest.Elsewhere(plugin) {
 			continue
 		}
 		t.Run(plugin, func(t *testing.T) { test(t, plugin, f) })
