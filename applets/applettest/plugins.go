@@ -478,8 +478,8 @@ func NeedShaping(t testing.TB) {
 // rare are features that kernels may lack on which the tests are run.
 var rare = []string{"CONFIG_DUMMY", "CONFIG_IPVLAN", "CONFIG_VLAN_8021Q", "CONFIG_NET_VRF"}
 
-// Elsewhere reports whether a plugin needs no guest of make test-vm, where CNIBOX_TWIN is needs:
-// tests that call each plugin many times run outside for it, in a tenth of the time.
+// Elsewhere reports whether this is a guest of make test-vm and the plugin needs none: tests that
+// call each plugin many times run outside for it, in a tenth of the time.
 func Elsewhere(plugin string) bool {
-	return os.Getenv("CNIBOX_TWIN") == "needs" && !slices.Contains(rare, Plugins[plugin].Feature)
+	return kerneltest.Guest() && !slices.Contains(rare, Plugins[plugin].Feature)
 }

@@ -50,6 +50,9 @@ func slowness() time.Duration {
 // Emulated reports whether the processor is emulated, so that times say nothing.
 func Emulated() bool { return slowness() > 1 }
 
+// Guest reports whether this is a guest of make test-vm, which is for what other kernels lack.
+func Guest() bool { return os.Getenv("CNIBOX_TWIN") == "needs" }
+
 // Timeout is d, which is enough on a slow machine, for this one, whose processor may be emulated.
 func Timeout(d time.Duration) time.Duration { return slowness() * d }
 
