@@ -61,7 +61,7 @@ func (op *Op) skipConflicting(err error) error {
 				return err
 			}
 		case want.Dst.Bits() == 0 && len(have) > 0:
-			op.Warn("default route %s left out: %s has one already", want, op.Call.NetNS)
+			op.Warn("default route %s left out: the container has one already", want)
 			continue
 		default:
 			return err

@@ -290,10 +290,11 @@ func TestKernelReloadKilled(t *testing.T) {
 	}
 	before := state()
 	r.destroy()
-	r.must("reload", r.exec([]string{listChanges + "=" + r.path("changes")}, "reload"))
+	a := r.exec([]string{listChanges + "=" + r.path("changes")}, "reload")
+	r.must("reload", a)
 	changes, err := os.ReadFile(r.path("changes"))
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v; reload printed %s%s", err, a.stdout, a.stderr)
 	}
 	n := strings.Count(string(changes), "\n")
 	if n < 8 {
