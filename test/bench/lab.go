@@ -99,7 +99,7 @@ var groups = []group{
 	{"leases", "host-local alone, by the number of leases", leases},
 	{"parallel", "100 containers (20 if quick), 16 at a time", parallel},
 	{"scale", "The 500th container (the 100th if quick)", scale},
-	{"gc", "One cni-exec gc --all", collect},
+	{"crowd", "cni-exec about 1,000 attachments at once (200 if quick)", crowded},
 }
 
 // groupNames lists what -only takes.

@@ -42,10 +42,11 @@ func main() {
 	fail(cmd.Run())
 }
 
-// command prepares a command that has our streams and must not skip kernel tests.
+// command prepares a command that has our streams and must not skip kernel tests. It finds ip, nft
+// and tc, which are not on the PATH of Debian's ordinary users.
 func command(args []string) *exec.Cmd {
 	cmd := exec.Command(args[0], args[1:]...)
-	cmd.Env = append(os.Environ(), "CNIBOX_KERNEL=require")
+	cmd.Env = append(os.Environ(), "CNIBOX_KERNEL=require", "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	return cmd
 }
