@@ -6,8 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/google/nftables"
-
 	"cnibox/rtnl"
 	"cnibox/test/sandbox"
 )
@@ -142,12 +140,10 @@ func (c *crowd) measure(rounds int, before func() error, args ...string) (s seri
 
 // dropRules deletes the rule set of the host.
 func (c *crowd) dropRules() error {
-	conn, err := nftables.New(nftables.WithNetNSFd(c.host.FD()))
-	if err != nil {
+	return c.host.Do(func() error {
+		_, _, err := sandbox.Call{Argv: []string{"nft", "flush", "ruleset"}}.Run()
 		return err
-	}
-	conn.FlushRuleset()
-	return conn.Flush()
+	})
 }
 
 // dropBridge deletes the bridge as well.
