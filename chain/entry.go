@@ -128,6 +128,17 @@ func (e *Entry) Live() bool {
 	return e.liveIn(fd)
 }
 
+// replaced reports whether there is a network namespace at the path, and another one than that of
+// the attachment.
+func (e *Entry) replaced() bool {
+	fd, err := nsid.Open(e.NetNSPath())
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	return !e.liveIn(fd)
+}
+
 // liveIn is Live, given what is at the path.
 func (e *Entry) liveIn(netns int) bool { return e.SameBoot() && e.in(netns) }
 

@@ -7,9 +7,6 @@ import (
 	"os"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
-	"cnibox/internal/nsid"
 	"cnibox/spec"
 )
 
@@ -35,11 +32,8 @@ func (r *Runner) recall(l *List, t Target, e *Entry) (*List, Target) {
 	}
 	// The path may lead to another namespace by now; the attachment's is gone then, and
 	// nothing must be changed in the new one.
-	if fd, err := nsid.Open(path); err == nil {
-		if t.NetNS == path && !e.liveIn(fd) {
-			t.NetNS = ""
-		}
-		unix.Close(fd)
+	if t.NetNS == path && e.replaced() {
+		t.NetNS = ""
 	}
 	// The usual case, and the cheap one: nothing was edited.
 	if bytes.Equal(l.doc, e.Config) {

@@ -240,6 +240,12 @@ func usableNetNS(t Target) error {
 	if err != nil {
 		return &spec.Error{Code: spec.CodeNetNS, Msg: fmt.Sprintf("failed to open netns %q: %v", t.NetNS, nsid.Reason(err)), Err: err}
 	}
+	return checkNotOwn(t, id)
+}
+
+// checkNotOwn refuses the namespace that plugins are run in, unless CNI_NETNS_OVERRIDE allows it. The
+// error has code 8.
+func checkNotOwn(t Target, id nsid.ID) error {
 	if !t.NetNSOverride && isOwn(id) {
 		return spec.Errorf(spec.CodeNetNS, "plugin's netns and netns from CNI_NETNS should not be the same: %q is this process's own", t.NetNS)
 	}

@@ -37,8 +37,8 @@ func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 		return fmt.Errorf("network %s has no configuration and %s is not known: %w", l.Name, a, os.ErrNotExist)
 	}
 	// A path without a namespace is no error of DEL; the host's own namespace is one.
-	if _, err := nsid.At(t.NetNS); err == nil {
-		if err := usableNetNS(t); err != nil {
+	if id, err := nsid.At(t.NetNS); err == nil {
+		if err := checkNotOwn(t, id); err != nil {
 			return err
 		}
 	}

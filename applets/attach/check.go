@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"cnibox/applets/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -95,8 +96,8 @@ func (op *Op) containerLink() int {
 	return -1
 }
 
-// isNS reports whether a sandbox is the container's namespace, which was opened at CNI_NETNS.
-func (op *Op) isNS(sandbox string) bool { return sandbox == op.Call.NetNS || op.NS.At(sandbox) }
+// isNS reports whether a sandbox is the container's namespace.
+func (op *Op) isNS(sandbox string) bool { return netns.At(op.Call, op.NS, sandbox) }
 
 // Own returns the addresses of prevResult that belong to the container's link.
 func (op *Op) Own() []spec.IP { return op.Prev.Addresses(op.IfName, op.isNS) }

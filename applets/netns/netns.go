@@ -42,6 +42,9 @@ func Open(c spec.Call) (*rtnl.NS, error) {
 	return nil, err
 }
 
+// At reports whether a sandbox of prevResult is ns, which was opened at CNI_NETNS.
+func At(c spec.Call, ns *rtnl.NS, sandbox string) bool { return sandbox == c.NetNS || ns.At(sandbox) }
+
 // OpenIfThere is Open for DEL, which goes on without a namespace: nil if there is none at the path,
 // or not any more.
 func OpenIfThere(c spec.Call) (*rtnl.NS, error) {
