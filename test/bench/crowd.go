@@ -3,8 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"cnibox/rtnl"
 	"cnibox/test/sandbox"
@@ -40,9 +43,9 @@ func crowded(l *lab) (lines []line) {
 		return []line{gc}
 	}
 	measure := func(what string, limit float64, before func() error, args ...string) {
-		took := c.measure(l.rounds(10), before, args...)
-		at := within(fmt.Sprintf("%s, %d attachments", what, c.filled), took, figure{Median: limit}, 1)
-		lines = append(lines, at)
+		s := c.subject(before, args...)
+		took := interleave(l.rounds(10), s).of(s.steps[0], s.name)
+		lines = append(lines, within(fmt.Sprintf("%s, %d attachments", what, c.filled), took, figure{Median: limit}, 1))
 	}
 	c.grow(l.crowd(crowdFew))
 	measure("ls", mostLsFew, nil, "ls")
@@ -52,29 +55,29 @@ func crowded(l *lab) (lines []line) {
 	c.grow(l.crowd(crowdAll))
 	measure("ls", mostLsAll, nil, "ls")
 	for _, w := range [][2]string{
-		{"an address", c.address}, {"a port", "tcp/20007"}, {"a link", c.link}, {"a bridge", "bench0"}, {"an unknown MAC", unknownMAC},
+		{"an address", "10.240.0.7"}, {"a port", "tcp/20007"}, {"a link", c.link}, {"a bridge", "bench0"}, {"an unknown MAC", unknownMAC},
 	} {
 		measure("who, "+w[0], mostWho, nil, "who", w[1])
 	}
-	took := c.measure(1, nil, "gc", "--all", c.name)
-	gc.Ours.Median = took.median().Seconds()
+	took, err := c.collect()
+	gc.Ours.Median = took.Seconds()
 	gc.Ratio = ratio(gc.Ours.Median, mostGC)
-	gc.fail(errors.Join(c.err, took.err, c.bare()))
+	gc.fail(errors.Join(c.err, err))
 	return append(lines, gc)
 }
 
 // A crowd is a host with many attachments.
 type crowd struct {
 	*network
-	address, link string // of one of them
-	err           error  // of what was done between the measurements
+	link string // of one of them
+	err  error  // of what was done between the measurements
 }
 
 // newCrowd makes a host that has none yet. What the group before has left is in the cache, and goes.
 func (l *lab) newCrowd() (*crowd, error) {
 	if l.full != nil {
-		if took := (&crowd{network: l.full}).measure(1, nil, "gc", "--all", l.full.name); took.err != nil {
-			return nil, took.err
+		if _, err := (&crowd{network: l.full}).collect(); err != nil {
+			return nil, err
 		}
 		l.full = nil
 	}
@@ -87,55 +90,51 @@ func (c *crowd) grow(count int) {
 	if c.err == nil {
 		c.err = c.fill(&byCniExec{network: c.network}, count)
 	}
-	if c.err == nil {
-		c.err = c.choose()
+	veths, err := c.veths()
+	c.err = errors.Join(c.err, err)
+	if len(veths) > 0 {
+		c.link = veths[0]
 	}
 }
 
-// choose picks the attachment that is asked about.
-func (c *crowd) choose() error {
-	conn, err := rtnl.Dial(c.host.NS)
+// collect ends all attachments, and looks that no link of them is left.
+func (c *crowd) collect() (time.Duration, error) {
+	took, err := c.subject(nil, "gc", "--all", c.name).round()
 	if err != nil {
-		return err
+		return 0, err
 	}
-	defer conn.Close()
-	links, err := conn.Links()
-	for _, k := range links {
-		if k.Kind == "veth" {
-			c.link = k.Name
-		}
+	left, err := c.veths()
+	if err == nil && len(left) > 0 {
+		err = fmt.Errorf("%d links are left, %s", len(left), strings.Join(left[:min(3, len(left))], " "))
 	}
-	c.address = "10.240.0.7"
-	return err
+	return took[0], err
 }
 
-// measure calls cni-exec on the host some times, after before, whose time does not count. A
-// "who" that finds nothing ends with 1.
-func (c *crowd) measure(rounds int, before func() error, args ...string) (s series) {
-	for range rounds {
-		if c.err == nil && before != nil {
-			c.err = before()
+// subject makes a subject of a call of cni-exec on the host, after before, whose time does not
+// count. One that asks who has the unknown MAC finds nothing, and ends with 1.
+func (c *crowd) subject(before func() error, args ...string) subject {
+	call := sandbox.Call{
+		Argv: append([]string{filepath.Join(c.plugins, "cni-exec")}, args...),
+		Env:  []string{"NETCONFPATH=" + c.confDir, "CNI_PATH=" + c.plugins},
+	}
+	return subject{name: c.name, steps: args[:1], round: func() (took []time.Duration, err error) {
+		if before != nil {
+			err = before()
 		}
-		if c.err != nil {
-			return series{err: c.err}
+		if err = errors.Join(c.err, err); err != nil {
+			return nil, err
 		}
 		settle()
-		s.err = c.host.Do(func() error {
-			_, took, err := sandbox.Call{
-				Argv: append([]string{filepath.Join(c.plugins, "cni-exec")}, args...),
-				Env:  []string{"NETCONFPATH=" + c.confDir, "CNI_PATH=" + c.plugins},
-			}.Run()
-			s.took = append(s.took, took)
-			if args[0] == "who" && args[1] == unknownMAC {
+		err = c.host.Do(func() error {
+			_, t, err := call.Run()
+			took = []time.Duration{t}
+			if exit := (*exec.ExitError)(nil); slices.Contains(args, unknownMAC) && errors.As(err, &exit) && exit.ExitCode() == 1 {
 				return nil
 			}
 			return err
 		})
-		if s.err != nil {
-			return s
-		}
-	}
-	return s
+		return took, err
+	}}
 }
 
 // dropRules deletes the rule set of the host.
@@ -156,25 +155,18 @@ func (c *crowd) dropBridge() error {
 	return errors.Join(c.dropRules(), conn.DelLink("bench0"))
 }
 
-// bare is an error if a container's link is left on the host.
-func (n *network) bare() error {
+// veths are the names of the containers' links on the host.
+func (n *network) veths() (names []string, err error) {
 	c, err := rtnl.Dial(n.host.NS)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer c.Close()
 	links, err := c.Links()
-	if err != nil {
-		return err
-	}
-	var left []string
 	for _, k := range links {
 		if k.Kind == "veth" {
-			left = append(left, k.Name)
+			names = append(names, k.Name)
 		}
 	}
-	if len(left) > 0 {
-		return fmt.Errorf("%d links are left, %s", len(left), strings.Join(left[:min(3, len(left))], " "))
-	}
-	return nil
+	return names, err
 }
