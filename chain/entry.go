@@ -150,14 +150,7 @@ func (e *Entry) in(netns int) bool {
 		return true
 	}
 	id, err := nsid.Of(netns)
-	if err != nil || id.String() != e.NetNSID {
-		return false
-	}
-	if e.NetNSCookie == 0 {
-		return true
-	}
-	cookie, err := nsid.Cookie(netns)
-	return err != nil || cookie == e.NetNSCookie
+	return err == nil && id.String() == e.NetNSID && nsid.HasCookie(netns, e.NetNSCookie)
 }
 
 // Gone reports whether the attachment's network namespace is known not to exist any more: of

@@ -7,6 +7,7 @@ import (
 
 	"cnibox/applets/netns"
 	"cnibox/applets/record"
+	"cnibox/internal/nsid"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -23,7 +24,8 @@ type portOwner struct {
 	record.Owner
 	NetNS   string    `json:"netns"` // path
 	rtnl.ID           // of what was at the path
-	UDP     []udpPort `json:"udp,omitempty"` // whose flows end with the attachment
+	Cookie  uint64    `json:"cookie,omitempty"` // likewise, see [nsid.Cookie]; 0: not known
+	UDP     []udpPort `json:"udp,omitempty"`    // whose flows end with the attachment
 
 	// Of revision 9f333ea, see [portOwners.movePending]: keys of attachments for which ports of
 	// this one are pending, and what this one asked for and has not got.
@@ -65,6 +67,7 @@ func (d portOwners) record(r *spec.Request, old *portOwner, udp []udpPort) error
 	if o.ID, err = ns.ID(); err != nil {
 		return err
 	}
+	o.Cookie, _ = nsid.Cookie(ns.FD())
 	return record.Dir(d).Write(r.Attachment.Key()+".json", o)
 }
 
@@ -79,11 +82,13 @@ func (d portOwners) gone(key string) bool {
 	if o == nil {
 		return false
 	}
-	id, err := rtnl.IDAt(o.NetNS)
+	ns, err := rtnl.OpenNS(o.NetNS)
 	if err != nil {
 		return errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS)
 	}
-	return id != o.ID
+	defer ns.Close()
+	id, err := ns.ID()
+	return err == nil && (id != o.ID || !nsid.HasCookie(ns.FD(), o.Cookie))
 }
 
 // A portHolder is what is known of an attachment that has a port which another asks for.

@@ -24,6 +24,16 @@ func Cookie(fd int) (cookie uint64, err error) {
 	return cookie, err
 }
 
+// HasCookie reports whether an open namespace has a cookie that was recorded. Where one of both is
+// not known, as for want of the privilege to enter, it may have.
+func HasCookie(fd int, cookie uint64) bool {
+	if cookie == 0 {
+		return true
+	}
+	now, err := Cookie(fd)
+	return err != nil || now == cookie
+}
+
 // SocketCookie is [Cookie] for the namespace of a socket, which it need not enter.
 func SocketCookie(fd int) (uint64, error) {
 	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
