@@ -6,11 +6,8 @@ import (
 	"strconv"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"cnibox/chain"
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/nsid"
 	"cnibox/spec"
 )
 
@@ -21,13 +18,7 @@ func TestKernelNamespaceIDUsedAgain(t *testing.T) {
 	w := newWorld(t, "rec")
 	l := w.parse(cachedList)
 	ns := kerneltest.NS(t)
-	kerneltest.Need(t, "SO_NETNS_COOKIE (Linux 5.14)", func() error {
-		cookie, err := nsid.Cookie(ns.FD())
-		if err == nil && cookie == 0 {
-			err = unix.EOPNOTSUPP
-		}
-		return err
-	})
+	kerneltest.Cookie(t, ns)
 	target := chain.Target{ContainerID: "c", IfName: "eth0", NetNS: kerneltest.NSPath(t, ns)}
 	if _, err := w.Add(t.Context(), l, target); err != nil {
 		t.Fatal(err)

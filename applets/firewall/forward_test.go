@@ -1,6 +1,7 @@
 package firewall_test
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"os/exec"
@@ -290,7 +291,8 @@ func TestKernelFirewallDelWithoutOwnTable(t *testing.T) {
 }
 
 // ADDs and DELs at the same time, while iptables changes the same tables, leave what they
-// would have left one after the other.
+// would have left one after the other. iptables 1.8.9 reads the tables, and where the last DEL
+// deletes the chain before iptables commits, it fails instead of reading them again.
 func TestKernelFirewallConcurrentWithIptables(t *testing.T) {
 	n := newBridged(t)
 	stop, done := make(chan bool), make(chan error, 1)
@@ -304,7 +306,11 @@ func TestKernelFirewallConcurrentWithIptables(t *testing.T) {
 				}
 				for _, args := range [][]string{{"-P", "FORWARD", "DROP"}, {"-A", "FORWARD", "-p", "tcp", "-j", "DROP"},
 					{"-D", "FORWARD", "-p", "tcp", "-j", "DROP"}, {"-P", "FORWARD", "ACCEPT"}} {
-					if out, err := exec.Command("iptables-nft", args...).CombinedOutput(); err != nil {
+					out, err := exec.Command("iptables-nft", args...).CombinedOutput()
+					for err != nil && bytes.Contains(out, []byte("CHAIN_UPDATE failed (No such file or directory)")) {
+						out, err = exec.Command("iptables-nft", args...).CombinedOutput()
+					}
+					if err != nil {
 						return fmt.Errorf("iptables-nft %q: %w: %s", args, err, out)
 					}
 				}

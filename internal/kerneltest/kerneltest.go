@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/nsid"
 	"cnibox/rtnl"
 )
 
@@ -183,6 +184,19 @@ func Need(t testing.TB, feature string, probe func() error) {
 	default:
 		t.Fatalf("probe for %s: %v", feature, err)
 	}
+}
+
+// Cookie returns the cookie of a namespace, see [nsid.Cookie], and skips the test where the kernel
+// has none.
+func Cookie(t testing.TB, ns *rtnl.NS) (cookie uint64) {
+	t.Helper()
+	Need(t, "SO_NETNS_COOKIE (Linux 5.14)", func() (err error) {
+		if cookie, err = nsid.Cookie(ns.FD()); err == nil && cookie == 0 {
+			err = unix.EOPNOTSUPP
+		}
+		return err
+	})
+	return cookie
 }
 
 // NeedKind is Need for a kind of link; the feature is the driver's.
