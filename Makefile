@@ -10,6 +10,8 @@ DESTDIR ?=
 VERSION ?= 0.1.0
 GO      ?= go
 FUZZTIME ?= 1m
+# Kernel tests wait for the kernel and for servers more than they compute.
+PARALLEL ?= 4
 # How long the tests of one package may take, on a busy machine.
 LIMIT ?= 30m
 
@@ -74,7 +76,7 @@ test: ## all tests, and what this kernel lacks; without root they run in a user 
 	$(GO) vet ./...
 	$(GO) vet -C test ./...
 	@(status=0; $(MAKE) --no-print-directory -s base BASE=$(BASE) 2>/dev/null && export CNIBOX_UPGRADE_FROM=$(BASE_BIN); \
-		for module in . test; do $(PRIVILEGED) $(GO) test -C "$(CURDIR)/$$module" -count=1 -timeout $(LIMIT) -v ./... 2>&1 || status=1; done; echo $$status >.test.status) \
+		for module in . test; do $(PRIVILEGED) $(GO) test -C "$(CURDIR)/$$module" -count=1 -parallel $(PARALLEL) -timeout $(LIMIT) -v ./... 2>&1 || status=1; done; echo $$status >.test.status) \
 		| tee .test.log | grep --line-buffered -E '^(ok|FAIL|panic:)|--- FAIL|SKIPPED:|^make test '; \
 	status=$$(cat .test.status); [ $$status -eq 0 ] || grep -vE '^ *(===|--- PASS)' .test.log; \
 	rm -f .test.log .test.status; exit $$status
@@ -82,7 +84,7 @@ test: ## all tests, and what this kernel lacks; without root they run in a user 
 	$(MAKE) --no-print-directory fuzz FUZZTIME=10000x
 
 test-tags: ## vet without each plugin; build and test without any
-	@for tag in $(NO_TAGS); do $(GO) vet -tags $$tag ./applets/... || exit 1; done
+	@for tag in $(NO_TAGS); do $(GO) vet -tags $$tag . ./applets || exit 1; done
 	@$(GO) vet -tags $(ALL_TAGS) . && $(GO) vet -C test -tags $(ALL_TAGS) ./... && $(GO) build -o /dev/null -tags $(ALL_TAGS) .
 	@$(GO) test -short -tags $(ALL_TAGS) -run 'TestApplets' . ./applets
 

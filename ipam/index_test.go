@@ -224,7 +224,7 @@ func FuzzIndex(f *testing.F) {
 	}
 	who := spec.Attachment{Network: "net1", ContainerID: "a", IfName: "eth0"}
 	dir := f.TempDir()
-	o := Options{KeepAcrossBoots: true}
+	o := Options{Boot: "one"} // unlike leases that are kept, these need not reach the disk
 	f.Fuzz(func(t *testing.T, to string) {
 		if err := os.RemoveAll(filepath.Join(dir, "net1")); err != nil {
 			t.Fatal(err)
@@ -234,7 +234,7 @@ func FuzzIndex(f *testing.F) {
 				t.Fatal(err)
 			}
 		})
-		link := filepath.Join(dir, ".cnibox/net1/by-boot/kept/a:eth0")
+		link := filepath.Join(dir, ".cnibox/net1/by-boot/one/a:eth0")
 		if err := os.Remove(link); err != nil {
 			t.Fatal(err)
 		}

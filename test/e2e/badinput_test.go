@@ -192,6 +192,7 @@ func refuseAll(t *testing.T, table map[string]badInput) {
 }
 
 func TestKernelBadNames(t *testing.T) {
+	t.Parallel()
 	table := map[string]badInput{}
 	for _, trick := range tricks {
 		q := quoted(trick)
@@ -251,6 +252,7 @@ func takes(name string) bool {
 }
 
 func TestKernelBadStdin(t *testing.T) {
+	t.Parallel()
 	deep := strings.Repeat("[", 100_000)
 	table := map[string]string{
 		"empty": "", "blank": " \n", "list": "[]", "null": "null", "string": `"x"`, "number": "1", "true": "true",
@@ -272,6 +274,7 @@ func TestKernelBadStdin(t *testing.T) {
 }
 
 func TestKernelBadMembers(t *testing.T) {
+	t.Parallel()
 	table := map[string]badInput{
 		"name a number":     {spoil: `"name":1`, code: spec.CodeConfig},
 		"name null":         {spoil: `"name":null`, code: spec.CodeConfig},
@@ -358,6 +361,7 @@ func TestKernelBadPrevResult(t *testing.T) {
 // TestKernelOddPrevResult gives results that are none of the plugin's making and
 // no mistake either: they are passed on in the version of the configuration.
 func TestKernelOddPrevResult(t *testing.T) {
+	t.Parallel()
 	many := strings.TrimSuffix(strings.Repeat(`{"name":"a","sandbox":"/x"},`, 10_000), ",")
 	table := map[string]string{
 		"10,000 interfaces": `{"interfaces":[` + many + `],"ips":[{"address":"10.1.0.2/24","interface":9999}]}`,
@@ -410,6 +414,7 @@ func (w *world) mkOdd() {
 // TestKernelBadNetNS names what is no network namespace, or the host's own: ADD,
 // CHECK and GET refuse it, and DEL goes on without.
 func TestKernelBadNetNS(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	c := w.container("ctr")
 	w.mkOdd()

@@ -15,6 +15,7 @@ import (
 // TestClosedPipe prints into a pipe without a reader, the help of every verb and all that
 // changes nothing: it ends without a word.
 func TestClosedPipe(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "bin")
 	product.Install(t, bin)

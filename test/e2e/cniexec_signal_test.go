@@ -59,6 +59,7 @@ func TestKernelRunSignalInSetup(t *testing.T) {
 // TestKernelRunSIGTERM sends SIGTERM at different moments of a run: whether the program, the
 // network or the command was being started, the exit code is the same.
 func TestKernelRunSIGTERM(t *testing.T) {
+	t.Parallel()
 	r := newRunner(t)
 	for after := time.Duration(0); after < 60*time.Millisecond; after += 2 * time.Millisecond {
 		cmd, out := r.start("sleep", "60")

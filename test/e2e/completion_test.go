@@ -113,6 +113,7 @@ print -r -- "$(<out)"
 
 // TestCompletionZsh presses the tabulator key in zsh.
 func TestCompletionZsh(t *testing.T) {
+	t.Parallel()
 	shell := newShell(t, "zsh", "-f")
 	const setup = `fpath=($SCRIPTS $fpath); autoload -U compinit; compinit -u -D;` +
 		` dump() { print -r -- "$BUFFER" >>out; BUFFER=; }; zle -N dump; bindkey '^T' dump`
@@ -121,6 +122,7 @@ func TestCompletionZsh(t *testing.T) {
 
 // TestCompletionBash presses it in bash, in a terminal of zsh.
 func TestCompletionBash(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("bash"); err != nil {
 		t.Skipf("SKIPPED: %v", err)
 	}
@@ -132,6 +134,7 @@ func TestCompletionBash(t *testing.T) {
 
 // TestCompletionFish asks fish, which does it without a terminal.
 func TestCompletionFish(t *testing.T) {
+	t.Parallel()
 	shell := newShell(t, "fish", "--no-config")
 	out := shell(`
 source $SCRIPTS/cni-exec.fish

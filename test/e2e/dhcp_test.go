@@ -279,6 +279,7 @@ func TestKernelDHCPCheck(t *testing.T) {
 // A daemon that starts again goes on with the leases: CHECK, renewal and DEL are as if
 // nothing had happened. The reference forgets them.
 func TestKernelDHCPRestart(t *testing.T) {
+	t.Parallel()
 	for name, sig := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "stopped": syscall.SIGTERM} {
 		t.Run(name, func(t *testing.T) {
 			w := newDHCPWorld(t)
@@ -306,6 +307,7 @@ func TestKernelDHCPRestart(t *testing.T) {
 // TestKernelDHCPKilled kills the daemon at each change it is about to make, and at each kind of
 // message that it sends, in ADD and then in DEL: see killedDHCP.
 func TestKernelDHCPKilled(t *testing.T) {
+	t.Parallel()
 	changes := 0
 	for killedDHCP(t, fmt.Sprintf("change %d", changes+1), func(w *dhcpWorld, _ *dhcptest.Server4) *process {
 		return w.daemon(fmt.Sprintf("%s=%d", killAt, changes+1))
@@ -371,6 +373,7 @@ func killedDHCP(t *testing.T, at string, start func(*dhcpWorld, *dhcptest.Server
 // The daemon dies when an ADD of both families has one lease, and no DEL follows: the next
 // ADD has both, and not the half that is on record.
 func TestKernelDHCPHalf(t *testing.T) {
+	t.Parallel()
 	w := newDHCPWorld(t)
 	s := dhcptest.Start4(t, w.server)
 	d := w.daemon()
@@ -483,6 +486,7 @@ func TestKernelDHCPInterrupted(t *testing.T) {
 // A daemon that the service manager hands its socket listens at that one, wherever its
 // flags say, and leaves it there when it ends. A second daemon for the same leases does not start.
 func TestKernelDHCPActivated(t *testing.T) {
+	t.Parallel()
 	w := newDHCPWorld(t)
 	var l *net.UnixListener
 	err := w.host.Do(func() (err error) { // the list of sockets is the namespace's
@@ -572,6 +576,7 @@ func (p *process) status(key string) (n int) {
 
 // A server from elsewhere: busybox's, which Debian has.
 func TestKernelDHCPBusybox(t *testing.T) {
+	t.Parallel()
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
 		t.Skipf("SKIPPED: %v", err)

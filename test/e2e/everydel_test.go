@@ -65,6 +65,7 @@ var delCells = map[string]delCell{
 // the container: no link, address, route, rule, lease or record. Another attachment
 // stays whole. The reference fails or leaks in many of the cells.
 func TestKernelDelMatrix(t *testing.T) {
+	t.Parallel()
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
 		f.NeedChain(t)
 		for name, cell := range delCells {

@@ -78,6 +78,7 @@ func needless(what string) bool {
 // are about to make: the next DEL leaves all as it was before, and the next ADD succeeds.
 // bridge, and a whole list by cni-exec, are in TestKernelKilled.
 func TestKernelEveryKilled(t *testing.T) {
+	t.Parallel()
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
 		if plugin == "bridge" {
 			return

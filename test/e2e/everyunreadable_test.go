@@ -35,6 +35,7 @@ var unreadable = map[string]struct {
 // TestKernelDelUnreadable attaches with each plugin and gives its DEL what cannot be read:
 // it succeeds and leaves nothing, and another attachment stays whole.
 func TestKernelDelUnreadable(t *testing.T) {
+	t.Parallel()
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
 		f.NeedChain(t)
 		for name, u := range unreadable {

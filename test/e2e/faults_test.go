@@ -151,6 +151,7 @@ func (w *world) spoiled(v victim, f diskFault, folder string, c, other container
 // ours is expected: no verb waits for it, follows it or takes it away, and an error
 // is one that can be read.
 func TestKernelOddFiles(t *testing.T) {
+	t.Parallel()
 	a := spec.Attachment{Network: "demo", ContainerID: "ctr", IfName: "eth0"}
 	places := []string{"cni", "cni/results", "cni/results/demo-ctr-eth0", "cni/cnibox/locks", "cni/cnibox/locks/network-demo", "cni/cnibox/locks/container-ctr",
 		"leases", "leases/demo", "leases/demo/lock",

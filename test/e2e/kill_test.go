@@ -102,6 +102,7 @@ const killLanes = 3
 // to make. The next DEL, with the namespace or without, leaves all as it was
 // before, and the next ADD succeeds at once.
 func TestKernelKilled(t *testing.T) {
+	t.Parallel()
 	for name, v := range victims {
 		t.Run(name, func(t *testing.T) {
 			adds, dels := v.changes(t)

@@ -281,6 +281,7 @@ func (r *reloading) flood(from, to *rtnl.NS, stop <-chan struct{}) error {
 // TestKernelReloadKilled kills reload, or ends it by a signal, at each change that it makes: the
 // next one finishes the work.
 func TestKernelReloadKilled(t *testing.T) {
+	t.Parallel()
 	r := newReloading(t, `,"macspoofchk":true`)
 	one, two := r.container("one"), r.container("two")
 	r.add(one, "-p", "8080:80", "-p", "5300:53/udp")
@@ -312,6 +313,7 @@ func TestKernelReloadKilled(t *testing.T) {
 
 // Signals end a reload at any moment, and the next one finishes the work.
 func TestKernelReloadSignal(t *testing.T) {
+	t.Parallel()
 	r := newReloading(t, "")
 	one := r.container("one")
 	r.add(one, "-p", "8080:80")
@@ -379,6 +381,7 @@ func TestKernelReloadBusy(t *testing.T) {
 
 // TestKernelBootKilled kills boot at each change that it makes: the next one finishes the work.
 func TestKernelBootKilled(t *testing.T) {
+	t.Parallel()
 	r := newReloading(t, "")
 	one := r.container("one")
 	before := ""

@@ -27,6 +27,7 @@ const upOther = `{"cniVersion":"1.1.0","name":"other","plugins":[{"type":"bridge
 // about to make. The next up finishes the work, the one after it finds nothing to do, and the
 // next down leaves all as it was before.
 func TestKernelUpInterrupted(t *testing.T) {
+	t.Parallel()
 	for _, sig := range []unix.Signal{unix.SIGKILL, unix.SIGTERM, unix.SIGINT} {
 		t.Run(unix.SignalName(sig), func(t *testing.T) {
 			for lane := range killLanes {

@@ -187,7 +187,7 @@ func (m machine) one(ctx context.Context, k kernel, base image, cache string, o 
 		return err
 	}
 	disk := base.clone()
-	flags := []string{"-test.v", "-test.run=" + o.run, "-test.timeout=" + o.limit.String()}
+	flags := []string{"-test.v", "-test.run=" + o.run, "-test.timeout=" + o.limit.String(), "-test.parallel=4"}
 	if o.run == allTests {
 		flags = append(flags, "-test.skip="+k.skip())
 	}
