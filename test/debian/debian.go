@@ -5,6 +5,7 @@ package debian
 import (
 	"bytes"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,7 +15,7 @@ import (
 
 // A System is what debootstrap's variant minbase installs, and more packages.
 type System struct {
-	Name     string // of its tar file
+	Name     string
 	Packages []string
 	Without  []string // what is left out of the tar file, as tar's --exclude has it
 }
@@ -32,7 +33,7 @@ func Missing() string {
 
 // Unpack unpacks the system into a directory. It is made first if cache, which is go's, has none.
 func (s System) Unpack(cache, dir string) error {
-	archive := filepath.Join(cache, "cnibox-bookworm-"+s.Name+".tar")
+	archive := filepath.Join(cache, s.archive())
 	if _, err := os.Stat(archive); err != nil {
 		fmt.Printf("%s: debootstrap of Debian 12, into %s\n", s.Name, archive)
 		if err := s.bootstrap(archive); err != nil {
@@ -43,6 +44,12 @@ func (s System) Unpack(cache, dir string) error {
 		return fmt.Errorf("unpack %s: %w\n%s", archive, err, tail(out))
 	}
 	return nil
+}
+
+// archive names the tar file, another one for each content.
+func (s System) archive() string {
+	sum := crc32.ChecksumIEEE(fmt.Append(nil, s.Packages, s.Without))
+	return fmt.Sprintf("cnibox-bookworm-%s-%08x.tar", s.Name, sum)
 }
 
 func (s System) bootstrap(archive string) error {

@@ -19,11 +19,16 @@ var systemdScript string
 
 // systemdDebian is the root file system of the guest.
 var systemdDebian = debian.System{
-	Name:     "systemd",
-	Packages: []string{"systemd", "systemd-sysv", "nftables", "iproute2", "kmod", "busybox-static"},
+	Name: "systemd",
+	Packages: []string{
+		"systemd", "systemd-sysv", "nftables", "iproute2", "kmod", "busybox-static",
+		"firewalld", "netbase", "procps", // firewalld's services name protocols, and its unit has kill
+		"libpam-systemd", // a logind for polkitd, on which firewalld depends
+	},
 	Without: []string{
 		"./var/cache/apt/*", "./var/lib/apt/lists/*", "./var/log/*", "./usr/share/doc/*", "./usr/share/man/*",
 		"./usr/share/locale/*", "./usr/share/i18n/*", "./proc/*", "./sys/*", "./dev/*",
+		"./etc/systemd/system/*[Ff]irewall*", // what enables firewalld
 	},
 }
 

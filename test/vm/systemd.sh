@@ -27,7 +27,7 @@ failed() {
 		cni-exec ls -o wide
 		cni-exec check --all
 		systemctl --no-pager --failed
-		journalctl --no-pager -o short-monotonic -n 60 -u 'cni-*' -u nftables -u web -u trial
+		journalctl --no-pager -o short-monotonic -n 60 -u 'cni-*' -u nftables -u firewalld -u web -u trial
 		nft list ruleset
 		ip addr
 		ip -n web addr
@@ -111,6 +111,13 @@ event() {
 	within 'check --all is 0' whole
 }
 
+# settled COMMAND...: also waits until firewalld has its rules, which is after systemctl has ended:
+# it has its name on the bus before, and is reloaded by a signal.
+settled() {
+	"$@"
+	busctl --timeout="$bound" call org.fedoraproject.FirewallD1 /org/fedoraproject/FirewallD1 org.freedesktop.DBus.Peer Ping
+}
+
 # up_took is from the start of the process to its end.
 up_took() {
 	local begin end
@@ -156,7 +163,7 @@ case $boot in
 2)
 	back 'reboot'
 	step='without a unit that restores'
-	systemctl disable --now cni-exec-reload.service
+	systemctl disable --now cni-exec-reload@nftables.service
 	nft flush ruleset
 	if published; then failed 'the port is published still: what is tried then?'; fi
 	step='cni-exec-watch.service'
@@ -187,6 +194,25 @@ case $boot in
 	systemctl stop web.service cni-net@web.service
 	[ ! -e /run/netns/web ]
 	[ -z "$(compgen -G '/var/lib/cni/networks/mynet/10.*' || true)" ]
+	step='firewalld instead of nftables'
+	systemctl disable nftables.service cni-exec-watch.service
+	systemctl enable firewalld.service cni-exec-reload@nftables.service cni-exec-reload@firewalld.service
+	sed -i 's/"firewall"/&, "backend": "firewalld"/' /etc/cni/net.d/*.conflist
+	finish reboot systemctl reboot
+	;;
+4)
+	back 'reboot with firewalld'
+	event 'systemctl reload firewalld' settled systemctl reload firewalld
+	event 'systemctl restart firewalld' settled systemctl restart firewalld
+	step='firewalld without a unit that restores'
+	systemctl disable --now cni-exec-reload@firewalld.service
+	settled systemctl reload firewalld
+	if masqueraded; then failed 'firewalld lets it through still: what is tried then?'; fi
+	step='cni-exec-watch.service'
+	systemctl enable --now cni-exec-watch.service
+	within 'traffic to the outside' masqueraded
+	event 'firewall-cmd --reload, watched' firewall-cmd --reload
+	event 'systemctl restart firewalld, watched' settled systemctl restart firewalld
 	finish done sleep infinity
 	;;
 esac
