@@ -138,8 +138,12 @@ test-clients: build ## containers of containerd, podman, buildah; CLIENTS=-requi
 	$(IN_TEST) ./clients -bin $(abspath $(BIN)) $(CLIENTS)
 
 .PHONY: test-systemd
-test-systemd: build ## the units of dist on Debian 12 with systemd, in qemu: reload of nftables, reboot, power cut; as root; SYSTEMD=-require: no skipping
+test-systemd: build ## the units of dist on Debian 12 with systemd, in qemu: reload of nftables and firewalld, reboot, power cut; as root; SYSTEMD=-require: no skipping
 	$(IN_TEST) ./vm -systemd -limit 15m $(SYSTEMD)
+
+.PHONY: test-openrc
+test-openrc: build ## the OpenRC scripts of dist on Debian 12, in namespaces, as root; OPENRC=-require: no skipping
+	$(IN_TEST) ./openrc -bin $(abspath $(BIN)) $(OPENRC)
 
 .PHONY: test-tour
 test-tour: build ## the commands for an initramfs in docs/operations.md, in one with busybox and nothing else, in qemu

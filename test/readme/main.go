@@ -18,7 +18,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 
 	"cnibox/test/debian"
 )
@@ -31,7 +30,7 @@ const inside = "--inside"
 
 func main() {
 	if len(os.Args) == 3 && os.Args[1] == inside {
-		exit(enter(os.Args[2], os.Getenv("GOROOT"), os.Getenv("GOMODCACHE"), os.Getenv("GOCACHE")))
+		exit(debian.Enter(os.Args[2], []string{os.Getenv("GOROOT"), os.Getenv("GOMODCACHE")}, []string{os.Getenv("GOCACHE")}))
 		exit(runBlocks())
 		return
 	}
@@ -71,10 +70,7 @@ func bare(checkout string) error {
 	}
 	cmd := command("/proc/self/exe", inside, dir)
 	cmd.Env = environ(env)
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
-		Pdeathsig:  syscall.SIGKILL,
-	}
+	cmd.SysProcAttr = debian.Namespaces()
 	err = cmd.Run()
 	if errors.As(err, new(*exec.ExitError)) {
 		return errReported

@@ -14,9 +14,6 @@ import (
 // built in, so that it needs no initramfs.
 const guidedKernel = "6.1"
 
-// operations is the document.
-const operations = "docs/operations.md"
-
 // cached returns a kernel by its name, fetched if it is not in the cache.
 func cached(ctx context.Context, name string, update bool) (tree, error) {
 	chosen, err := choose(name)
@@ -66,21 +63,4 @@ func (m machine) follow(ctx context.Context, what string, more ...string) (end s
 	}
 	fmt.Println(tail(console, consoleTail))
 	return "", err
-}
-
-// section returns the blocks in a language of a document's section, one after the other.
-func section(text, heading, language string) (blocks string, ok bool) {
-	_, rest, ok := strings.Cut(text, "\n"+heading+"\n")
-	if !ok {
-		return "", false
-	}
-	rest, _, _ = strings.Cut(rest, "\n## ")
-	for {
-		_, after, found := strings.Cut(rest, "\n```"+language+"\n")
-		if !found {
-			return blocks, blocks != ""
-		}
-		block, next, _ := strings.Cut(after, "```\n")
-		blocks, rest = blocks+block, next
-	}
 }

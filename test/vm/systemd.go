@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"cnibox/test/debian"
+	"cnibox/test/document"
 )
 
 //go:embed systemd.sh
@@ -163,10 +164,6 @@ func systemdDisk(ctx context.Context, t tree, root, disk string) error {
 
 // trialFiles are the trial's files, of which the document has some.
 func trialFiles() (map[string]string, error) {
-	b, err := os.ReadFile(operations)
-	if err != nil {
-		return nil, err
-	}
 	files := map[string]string{
 		"trial/trial.sh":                         systemdScript,
 		"etc/systemd/system/trial.service":       trialUnit,
@@ -184,9 +181,9 @@ func trialFiles() (map[string]string, error) {
 		"etc/systemd/system/web.service.d/netns.conf": {"## Namespaces without iproute2", "ini"},
 		"trial/units.sh":                              {systemdUnits, "sh"},
 	} {
-		text, ok := section(string(b), from[0], from[1])
-		if !ok {
-			return nil, fmt.Errorf("%s has no block of %s in the section %q", operations, from[1], from[0])
+		text, err := document.Blocks(document.Operations, from[0], from[1])
+		if err != nil {
+			return nil, err
 		}
 		files[name] = text
 	}

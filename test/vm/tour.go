@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"cnibox/test/document"
 )
 
 //go:embed tour.sh
@@ -19,17 +21,13 @@ const tourSection = "## Namespaces without iproute2"
 // nothing else: no iproute2, no nft, no shared library.
 func runTour(ctx context.Context, o options) error {
 	begin := time.Now()
-	document, err := os.ReadFile(operations)
+	commands, err := document.Blocks(document.Operations, tourSection, "sh")
 	if err != nil {
 		return err
 	}
-	commands, ok := section(string(document), tourSection, "sh")
-	if !ok {
-		return fmt.Errorf("%s has no block of commands in the section %q", operations, tourSection)
-	}
-	namespaces, ok := section(string(document), tourSection, "json")
-	if !ok {
-		return fmt.Errorf("%s has no namespaces in the section %q", operations, tourSection)
+	namespaces, err := document.Blocks(document.Operations, tourSection, "json")
+	if err != nil {
+		return err
 	}
 	t, err := cached(ctx, guidedKernel, o.update)
 	if err != nil {

@@ -1,0 +1,32 @@
+// Package document reads what tests run of the documents: blocks of commands and files.
+package document
+
+import (
+	"fmt"
+	"os"
+	"strings"
+)
+
+// Operations is the document for those who run cnibox, from the root of the repository.
+const Operations = "docs/operations.md"
+
+// Blocks returns the blocks in a language of a file's section, one after the other.
+func Blocks(file, heading, language string) (blocks string, err error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	_, rest, _ := strings.Cut(string(b), "\n"+heading+"\n")
+	rest, _, _ = strings.Cut(rest, "\n## ")
+	for {
+		_, after, found := strings.Cut(rest, "\n```"+language+"\n")
+		switch {
+		case !found && blocks == "":
+			return "", fmt.Errorf("%s has no block of %s in the section %q", file, language, heading)
+		case !found:
+			return blocks, nil
+		}
+		block, next, _ := strings.Cut(after, "```\n")
+		blocks, rest = blocks+block, next
+	}
+}

@@ -1,0 +1,98 @@
+# The trial of the OpenRC scripts of dist: what they promise, one step after the other. It is the
+# first process of its namespaces: what it has started ends with it.
+set -eEuo pipefail
+cd /root/cnibox
+mkdir /run/netns
+
+step='the runlevels' bound=60 # how long anything may take, in seconds
+
+failed() {
+	trap - ERR
+	echo "openrc: FAIL: $step: $1"
+	rc-status --all
+	busybox ps
+	cni-exec ls -o wide
+	nft list ruleset
+	ip addr
+	exit 1
+} 2>&1
+trap 'failed "line $LINENO: $BASH_COMMAND"' ERR
+
+# within WHAT COMMAND...: waits until the command succeeds.
+within() {
+	local what=$1 end=$((SECONDS + bound))
+	shift
+	until "$@" >/dev/null 2>&1; do
+		[ "$SECONDS" -lt "$end" ] || failed "not within $bound s: $what"
+		sleep 0.02
+	done
+	echo "openrc: $step: $what"
+}
+
+page() { [ "$(busybox timeout 4 busybox wget -q -O - http://10.88.0.1:8080/)" = cnibox ]; }
+bridge() { [ -n "$(ip -o link show up dev br-mynet)" ]; }
+child() { cat "/run/openrc/options/$1/child_pid"; }
+another() { local now && now=$(child "$1") && [ "$now" != "$2" ] && [ -d "/proc/$now" ]; }
+programs() { busybox ps -o args | grep -E '^(supervise-daemon|/opt/cni/bin/)'; }
+
+# comes_back SERVICE: its process is started again when it is killed, however often.
+comes_back() {
+	local killed
+	killed=$(child "$1")
+	kill -9 "$killed"
+	within "$1 has another process" another "$1" "$killed"
+	programs | grep -- "^supervise-daemon $1 .*--respawn-max 0 " >/dev/null
+}
+
+openrc sysinit
+openrc boot
+openrc default
+touch -d '1 minute ago' /run/openrc/deptree # OpenRC looks for scripts that are newer by a second
+
+step='the commands of the document'
+bash -e /trial/commands.sh
+for service in cni-exec-boot cni-exec-watch cni-dhcp; do
+	rc-service "$service" status
+done
+
+step=cni-exec-boot
+bridge
+rc-service cni-exec-boot restart
+bridge
+
+step=cni-dhcp
+within 'it answers' cni-exec status lan
+comes_back cni-dhcp
+within 'it answers' cni-exec status lan
+rc-service cni-dhcp restart
+within 'it answers' cni-exec status lan
+
+step=cni-exec-watch
+cni-exec add --create --ip 10.88.0.5 -p 8080:80 mynet web >/dev/null
+cni-exec enter web -- busybox httpd -p 80 -h /srv
+within 'the published port' page
+nft flush ruleset
+within 'the published port after nft flush ruleset' page
+comes_back cni-exec-watch
+nft flush ruleset
+within 'the published port after nft flush ruleset' page
+
+step='rc-service cni-exec-watch reload'
+kill -STOP "$(child cni-exec-watch)"
+nft flush ruleset
+rc-service cni-exec-watch reload
+page
+kill -CONT "$(child cni-exec-watch)"
+cni-exec check --all
+
+step=stop
+rc-service cni-exec-watch stop
+nft flush ruleset
+if page; then failed 'the port is published still: what is tried then?'; fi
+rc-service cni-dhcp stop
+if cni-exec status lan; then failed 'status needs no daemon: what is tried then?'; fi
+rc-service cni-exec-boot stop
+if programs; then failed 'these are there still'; fi
+bridge
+openrc
+within 'the published port' page
