@@ -333,7 +333,7 @@ func (c *call) add(ctx context.Context) error {
 	}
 	created := false
 	if c.create {
-		if created, err = createNetNS(ctx, c.target.NetNS); err != nil {
+		if created, _, err = c.createNetNS(ctx, c.target.NetNS, c.target.ContainerID); err != nil {
 			return err
 		}
 	}

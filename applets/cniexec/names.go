@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/chain"
 	"cnibox/internal/disk"
 	"cnibox/internal/flock"
 	"cnibox/rtnl"
@@ -58,23 +59,28 @@ func lockNames(ctx context.Context) (unlock func(), err error) {
 }
 
 // createNetNS makes a named namespace with lo up, unless it is there already. An empty file
-// that an interrupted call has left serves.
-func createNetNS(ctx context.Context, path string) (created bool, err error) {
+// that an interrupted call has left serves. The container's attachments to a namespace that had the
+// name are deleted before, and returned: the kernel may give the new one the same ID, and before Linux 5.14
+// nothing else tells them apart, see [nsid.Cookie].
+func (c *call) createNetNS(ctx context.Context, path, containerID string) (created bool, left []*chain.Entry, err error) {
 	unlock, err := lockNames(ctx)
 	if err != nil {
-		return false, fmt.Errorf("create network namespace %s: %w", path, err)
+		return false, nil, fmt.Errorf("create network namespace %s: %w", path, err)
 	}
 	defer unlock()
 	_, err = rtnl.IDAt(path)
 	switch {
 	case err == nil:
-		return false, nil
+		return false, nil, nil
 	case errors.Is(err, rtnl.ErrNotNS):
 		if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() || info.Size() > 0 {
-			return false, fmt.Errorf("%s exists and is no network namespace: %w", path, os.ErrExist)
+			return false, nil, fmt.Errorf("%s exists and is no network namespace: %w", path, os.ErrExist)
 		}
 	case !errors.Is(err, os.ErrNotExist):
-		return false, err
+		return false, nil, err
+	}
+	if left, err = c.detachGone(ctx, path, containerID); err != nil {
+		return false, nil, err
 	}
 	ns, err := rtnl.NewNS()
 	if err == nil {
@@ -82,9 +88,26 @@ func createNetNS(ctx context.Context, path string) (created bool, err error) {
 		err = bindNetNS(ns, path)
 	}
 	if err != nil {
-		return false, fmt.Errorf("create network namespace %s: %w", path, err)
+		return false, nil, fmt.Errorf("create network namespace %s: %w", path, err)
 	}
-	return true, nil
+	return true, left, nil
+}
+
+// detachGone deletes a container's attachments to a namespace that is gone. What cannot be deleted is
+// reported, and counts as deleted.
+func (c *call) detachGone(ctx context.Context, path, containerID string) (left []*chain.Entry, err error) {
+	entries, err := c.entriesOf(containerID)
+	for _, e := range entries {
+		if e.NetNSPath() != path {
+			continue
+		}
+		left = append(left, e)
+		c.runner.Warn("%s: deleting what an earlier ADD left", e.Attachment())
+		if err := c.detachEntry(ctx, e); err != nil {
+			c.runner.Warn("%s: leftovers of an earlier ADD: %v", e.Attachment(), err)
+		}
+	}
+	return left, err
 }
 
 // bindNetNS gives a namespace its name, as the last step: what has a name is complete. The

@@ -238,23 +238,30 @@ func about(key, value string, err error) error {
 // may be in the way.
 func (c *call) upOne(ctx context.Context, name string, wanted []*wantedLink) error {
 	path := filepath.Join(netnsDir, name)
-	created, err := createNetNS(ctx, path)
+	created, left, err := c.createNetNS(ctx, path, derivedID(path))
 	if err != nil {
 		return err
 	}
 	if created {
 		c.done("%s: created", name)
 	}
-	entries, err := c.entriesOf(path)
+	wants := func(a spec.Attachment) bool {
+		return slices.ContainsFunc(wanted, func(w *wantedLink) bool { return w.attachment() == a })
+	}
+	for _, e := range left {
+		if a := e.Attachment(); !wants(a) {
+			c.done("%s: %s detached from %s", name, a.IfName, a.Network)
+		}
+	}
+	entries, err := c.entriesOf(derivedID(path))
 	if err != nil {
 		return err
 	}
 	there := make(map[spec.Attachment]bool)
 	for _, e := range entries {
 		a := e.Attachment()
-		same := func(w *wantedLink) bool { return w.attachment() == a }
-		there[a] = slices.ContainsFunc(wanted, func(w *wantedLink) bool { return same(w) && w.is(e) })
-		if there[a] || slices.ContainsFunc(wanted, same) && (e.Interrupted() || !e.Live()) {
+		there[a] = slices.ContainsFunc(wanted, func(w *wantedLink) bool { return w.attachment() == a && w.is(e) })
+		if there[a] || wants(a) && (e.Interrupted() || !e.Live()) {
 			continue // what is left of one that is wanted, ADD deletes
 		}
 		if err := c.detachEntry(ctx, e); err != nil {
@@ -295,11 +302,11 @@ func (w *wantedLink) is(e *chain.Entry) bool {
 // done prints what was changed.
 func (c *call) done(format string, args ...any) { fmt.Fprintf(c.Stdout, format+"\n", args...) }
 
-// entriesOf returns the attachments that add and up have made of a named namespace.
-func (c *call) entriesOf(path string) (of []*chain.Entry, err error) {
+// entriesOf returns the attachments of a container.
+func (c *call) entriesOf(containerID string) (of []*chain.Entry, err error) {
 	entries, _, err := c.runner.Cache.List()
 	for _, e := range entries {
-		if e.ContainerID == derivedID(path) {
+		if e.ContainerID == containerID {
 			of = append(of, e)
 		}
 	}
@@ -336,7 +343,7 @@ func (c *call) down(ctx context.Context, operands []string) (int, error) {
 // downOne is down for one namespace.
 func (c *call) downOne(ctx context.Context, name string) error {
 	path := filepath.Join(netnsDir, name)
-	entries, err := c.entriesOf(path)
+	entries, err := c.entriesOf(derivedID(path))
 	if err != nil {
 		return err
 	}

@@ -117,7 +117,7 @@ func run(ctx context.Context, o options) error {
 	for name, from := range more {
 		base.copy(name, from, 0o755)
 	}
-	m := machine{dir: dir, printer: &printer{out: os.Stdout}, limit: o.limit}
+	m := machine{dir: dir, printer: &printer{out: os.Stdout}, limit: o.limit, processors: share(o.guests)}
 	m.accel, m.cmdline = accelerator(ctx)
 	return m.all(ctx, chosen, base, o)
 }

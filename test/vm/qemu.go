@@ -8,7 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -45,7 +47,13 @@ type machine struct {
 	cmdline string // of the kernel
 	printer *printer
 	limit   time.Duration // of all tests of a guest
+
+	processors int // of each guest
 }
+
+// share returns how many processors each of the guests that run at once has: two, or one where that
+// is all there is for it. Two that share one take a third more of its time for the same tests.
+func share(guests int) int { return min(2, max(1, runtime.NumCPU()/max(1, guests))) }
 
 // accelerator returns qemu's options for KVM where a machine starts with it, else
 // for emulation, and the command line of the kernel. That /dev/kvm opens says little: below some hypervisors qemu
@@ -61,7 +69,7 @@ func accelerator(ctx context.Context) (qemu []string, kernel string) {
 	}
 	// The plainest processor takes a third less time than one with all extensions. Without
 	// RDRAND the kernel has no random numbers for the first minutes.
-	return []string{"-accel", "tcg,thread=multi,tb-size=1024", "-cpu", "qemu64,+rdrand"}, cmdline + slow
+	return []string{"-accel", "tcg,tb-size=1024", "-cpu", "qemu64,+rdrand"}, cmdline + slow
 }
 
 // boot runs a guest and has the report read what it says. The error says what was
@@ -101,7 +109,7 @@ func (m machine) boot(ctx context.Context, vmlinuz, initrd string, r *report) er
 // and more options. Its complaints are in words once it has ended.
 func (m machine) start(ctx context.Context, console string, more ...string) (cmd *exec.Cmd, out io.Reader, words *strings.Builder, err error) {
 	args := slices.Concat([]string{
-		"-smp", "2", "-m", "2000", "-net", "none", "-display", "none", "-monitor", "none",
+		"-smp", strconv.Itoa(m.processors), "-m", "2000", "-net", "none", "-display", "none", "-monitor", "none",
 		"-serial", "file:" + console, "-serial", "stdio",
 	}, m.accel, more)
 	cmd = exec.CommandContext(ctx, "qemu-system-x86_64", args...)
