@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/record"
+	"cnibox/internal/dbus"
 	"cnibox/internal/disk"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -44,7 +45,7 @@ func (d *doctor) checkKernel(context.Context) {
 }
 
 // checkBlockers looks for chains of other programs that drop what is forwarded.
-func (d *doctor) checkBlockers(context.Context) {
+func (d *doctor) checkBlockers(ctx context.Context) {
 	blockers, err := nft.Open(rtnl.Host()).Blockers()
 	if err != nil {
 		d.skip("forward chains of other programs", err)
@@ -58,7 +59,7 @@ func (d *doctor) checkBlockers(context.Context) {
 			}
 			what := fmt.Sprintf("%s: chain %s of table %s %s drops what it does not accept, and no accept of another table overrules that", n.name, b.Chain, b.Family, b.Table)
 			switch {
-			case b.Table == "firewalld" && n.list != nil && n.conf.zoned():
+			case b.Table == "firewalld" && (n.list != nil && n.conf.zoned() || d.trusts(ctx, n.resources.Link)):
 			case b.Table == "firewalld" && n.resources.Link != "":
 				d.complain("firewalld", "firewall-cmd --zone=trusted --add-interface="+n.resources.Link+" --permanent && firewall-cmd --reload", nil, "%s", what)
 			case n.resources.Link == "":
@@ -71,6 +72,18 @@ func (d *doctor) checkBlockers(context.Context) {
 	if names, err := disk.Read("/proc/net/ip_tables_names", 0, record.MaxSize); err == nil && slices.Contains(strings.Fields(string(names)), "filter") {
 		d.complain("forward policy", "iptables-legacy -S FORWARD", nil, "iptables-legacy has a table filter, which cannot be looked into here and may drop what is forwarded")
 	}
+}
+
+// trusts reports whether firewalld has a link in its zone trusted, which accepts what is forwarded.
+func (d *doctor) trusts(ctx context.Context, link string) bool {
+	bus, err := d.dialBus(ctx)
+	if err != nil || bus == nil {
+		return false
+	}
+	defer bus.Close()
+	method := dbus.Method{Service: firewalld, Path: "/org/fedoraproject/FirewallD1", Interface: firewalld + ".zone", Name: "queryInterface"}
+	in, err := bus.Ask(method, "trusted", link)
+	return err == nil && in
 }
 
 // letThrough are the commands that let the packets of a link pass a chain.

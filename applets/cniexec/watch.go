@@ -145,8 +145,8 @@ func (c *call) isOwn(program string) bool {
 
 const firewalld = "org.fedoraproject.FirewallD1"
 
-// watchFirewalld listens for the signals of firewalld; nil: there is no system bus.
-func (c *call) watchFirewalld(ctx context.Context) (*dbus.Conn, error) {
+// dialBus connects to the system bus; nil: there is none.
+func (c *call) dialBus(ctx context.Context) (*dbus.Conn, error) {
 	sockets := []string{dbus.SystemBus}
 	if address := c.Getenv(spec.SystemBusEnv); address != "" {
 		var err error
@@ -158,12 +158,18 @@ func (c *call) watchFirewalld(ctx context.Context) (*dbus.Conn, error) {
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
 		return nil, nil
 	}
-	if err == nil {
-		err = bus.Listen(
-			"type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg0='"+firewalld+"'",
-			"type='signal',sender='"+firewalld+"',interface='"+firewalld+"',member='Reloaded'")
-	}
 	return bus, err
+}
+
+// watchFirewalld listens for the signals of firewalld; nil: there is no system bus.
+func (c *call) watchFirewalld(ctx context.Context) (*dbus.Conn, error) {
+	bus, err := c.dialBus(ctx)
+	if err != nil || bus == nil {
+		return nil, err
+	}
+	return bus, bus.Listen(
+		"type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg0='"+firewalld+"'",
+		"type='signal',sender='"+firewalld+"',interface='"+firewalld+"',member='Reloaded'")
 }
 
 // firewalldEvent waits for a signal; empty: it means nothing, as that firewalld has ended.
