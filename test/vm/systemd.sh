@@ -67,7 +67,7 @@ fetch() {
 }
 own() { fetch 10.88.0.5; }
 published() { fetch 192.0.2.1:8080 ip netns exec lan; }
-masqueraded() { ip netns exec web busybox ping -c 1 -W 2 192.0.2.2; }
+masqueraded() { ip netns exec web busybox ping -c 1 -W 1 192.0.2.2; }
 link() { ip -n web -o -4 addr show dev eth0 scope global && ip -n web -o link show dev eth0; }
 
 # A connection to the published port with half of a request; end_request sends the rest.
