@@ -1,6 +1,6 @@
 // Package applets is the table of the programs of the binary: the CNI plugins, the runtime cni-exec
 // and the tool cnibox. Each is a package below this one, whose value Applet a file with_NAME.go
-// registers; a build with the tag no_NAME does not have that plugin.
+// registers; a build with the tag no_NAME does not have it. The tool is always there.
 //
 // Package applet has the type of an applet and serves plugins. Plugins that create an interface
 // share package attach, those that work on a prevResult share package result.

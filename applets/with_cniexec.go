@@ -1,3 +1,5 @@
+//go:build !no_cni_exec
+
 package applets
 
 import "cnibox/applets/cniexec"
