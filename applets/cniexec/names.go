@@ -61,7 +61,7 @@ func lockNames(ctx context.Context) (unlock func(), err error) {
 // createNetNS makes a named namespace with lo up, unless it is there already. An empty file
 // that an interrupted call has left serves. The container's attachments to a namespace that had the
 // name are deleted before, and returned: the kernel may give the new one the same ID, and before Linux 5.14
-// nothing else tells them apart, see [nsid.Cookie].
+// nothing else distinguishes them, see [nsid.Cookie].
 func (c *call) createNetNS(ctx context.Context, path, containerID string) (created bool, left []*chain.Entry, err error) {
 	unlock, err := lockNames(ctx)
 	if err != nil {

@@ -4,6 +4,7 @@ package debian
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"os"
@@ -29,6 +30,32 @@ func Missing() string {
 		return "no debootstrap here: apt-get install debootstrap"
 	}
 	return ""
+}
+
+// Unused is what trials in a small system leave out.
+var Unused = []string{
+	"./var/cache/apt/*", "./var/lib/apt/lists/*", "./var/log/*", "./usr/share/doc/*", "./usr/share/man/*",
+	"./usr/share/locale/*", "./usr/share/i18n/*", "./proc/*", "./sys/*", "./dev/*",
+}
+
+// Skip prints what is missing for a trial; with require that is its error.
+func Skip(trial, missing string, require bool) error {
+	if require {
+		return errors.New(missing)
+	}
+	fmt.Printf("SKIPPED: %s: %s\n", trial, missing)
+	return nil
+}
+
+// Write writes files, by their names below a directory.
+func Write(dir string, files map[string]string) error {
+	for name, text := range files {
+		name = filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o644)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Unpack unpacks the system into a directory. It is made first if cache, which is go's, has none.

@@ -11,12 +11,12 @@ package main
 
 import (
 	_ "embed"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -33,11 +33,7 @@ var trial string
 var openrcDebian = debian.System{
 	Name:     "openrc",
 	Packages: []string{"openrc", "nftables", "iproute2", "busybox-static"},
-	Without: []string{
-		"./var/cache/apt/*", "./var/lib/apt/lists/*", "./var/log/*", "./usr/share/doc/*", "./usr/share/man/*",
-		"./usr/share/locale/*", "./usr/share/i18n/*", "./proc/*", "./sys/*", "./dev/*",
-		"./etc/runlevels/*/*", "./etc/init.d/hwclock.sh",
-	},
+	Without:  slices.Concat(debian.Unused, []string{"./etc/runlevels/*/*", "./etc/init.d/hwclock.sh"}),
 }
 
 // The networks of the trial; one needs the DHCP daemon.
@@ -66,10 +62,7 @@ func main() {
 	require := flag.Bool("require", false, "fail where root or debootstrap is missing")
 	flag.Parse()
 	if missing := debian.Missing(); missing != "" {
-		if *require {
-			exit(errors.New(missing))
-		}
-		fmt.Println("SKIPPED: openrc:", missing)
+		exit(debian.Skip("openrc", missing, *require))
 		return
 	}
 	begin := time.Now()
@@ -98,7 +91,7 @@ func run(bin string) error {
 	if err != nil {
 		return err
 	}
-	for name, text := range map[string]string{
+	err = debian.Write(dir, map[string]string{
 		"trial/trial.sh":               trial,
 		"trial/commands.sh":            commands,
 		"etc/rc.conf.d/trial.conf":     "rc_sys=lxc\n", // what is for hardware is left out
@@ -106,11 +99,9 @@ func run(bin string) error {
 		"etc/cni/net.d/lan.conflist":   dhcpNetwork,
 		"srv/index.html":               "cnibox\n",
 		"root/cnibox/README":           "the directory of the documents' commands\n",
-	} {
-		name = filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o644)); err != nil {
-			return err
-		}
+	})
+	if err != nil {
+		return err
 	}
 	for _, c := range [][]string{
 		{"make", "-s", "install", "DESTDIR=" + dir, "BIN=" + bin, "DATADIR="},

@@ -37,10 +37,7 @@ func main() {
 	require := flag.Bool("require", false, "fail where root or debootstrap is missing")
 	flag.Parse()
 	if missing := debian.Missing(); missing != "" {
-		if *require {
-			exit(errors.New(missing))
-		}
-		fmt.Println("SKIPPED: readme:", missing)
+		exit(debian.Skip("readme", missing, *require))
 		return
 	}
 	root, err := filepath.Abs("../..")

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,11 +27,7 @@ var systemdDebian = debian.System{
 		"firewalld", "netbase", "procps", // firewalld's services name protocols, and its unit has kill
 		"libpam-systemd", // a logind for polkitd, on which firewalld depends
 	},
-	Without: []string{
-		"./var/cache/apt/*", "./var/lib/apt/lists/*", "./var/log/*", "./usr/share/doc/*", "./usr/share/man/*",
-		"./usr/share/locale/*", "./usr/share/i18n/*", "./proc/*", "./sys/*", "./dev/*",
-		"./etc/systemd/system/*[Ff]irewall*", // what enables firewalld
-	},
+	Without: slices.Concat(debian.Unused, []string{"./etc/systemd/system/*[Ff]irewall*"}), // what enables firewalld
 }
 
 // systemdUnits is the section of it that has the commands.
@@ -79,11 +76,7 @@ func runSystemd(ctx context.Context, o options) error {
 		missing = err.Error()
 	}
 	if missing != "" {
-		if o.require {
-			return errors.New(missing)
-		}
-		fmt.Println("SKIPPED: systemd:", missing)
-		return nil
+		return debian.Skip("systemd", missing, o.require)
 	}
 	begin := time.Now()
 	dir, err := os.MkdirTemp("", "cnibox-systemd-")
@@ -134,11 +127,8 @@ func systemdDisk(ctx context.Context, t tree, root, disk string) error {
 	if err != nil {
 		return err
 	}
-	for name, text := range files {
-		name = filepath.Join(root, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o644)); err != nil {
-			return err
-		}
+	if err := debian.Write(root, files); err != nil {
+		return err
 	}
 	units := filepath.Join(root, "etc/systemd/system")
 	err = os.Symlink("../trial.service", filepath.Join(units, "multi-user.target.wants/trial.service"))
