@@ -196,6 +196,10 @@ func (d *doctor) checkConfigurations(context.Context) {
 	}
 	counts := map[string]int{}
 	for _, f := range found {
+		if errors.Is(f.Unread, os.ErrPermission) {
+			d.skip("configuration", f.Unread)
+			continue
+		}
 		counts[f.File]++
 	}
 	for _, file := range slices.Sorted(maps.Keys(counts)) {

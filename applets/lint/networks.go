@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 
 	"cnibox/chain"
@@ -24,11 +25,12 @@ type HostRoute struct {
 	Alias string // of the link, which has the label of an attachment
 }
 
-// compare looks at the networks of several files, and at the routes of the host.
+// compare looks at the networks of several files, and at the routes of the host. Those of one name
+// are a mistake in one directory: a runtime has one.
 func (c *checker) compare(networks []*network) {
 	for i, n := range networks {
 		for _, other := range networks[:i] {
-			if n.list.Name == other.list.Name {
+			if n.list.Name == other.list.Name && filepath.Dir(n.file) == filepath.Dir(other.file) {
 				used := first(n, other)
 				unused := n
 				if used == n {
