@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/lint"
 	"cnibox/applets/record"
 	"cnibox/internal/dbus"
 	"cnibox/internal/disk"
@@ -223,10 +224,6 @@ func (d *doctor) checkResolvers(context.Context) {
 	}
 }
 
-// pluginDirs are where runtimes look for plugins: containerd, CRI-O and nerdctl; podman of
-// Debian; podman and CRI-O of Fedora.
-var pluginDirs = [...]string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"}
-
 // checkPlugins looks at the directories of plugins that have some of this program.
 func (d *doctor) checkPlugins(context.Context) {
 	self, err := os.Stat("/proc/self/exe")
@@ -234,7 +231,9 @@ func (d *doctor) checkPlugins(context.Context) {
 		d.skip("plugin directories", err)
 		return
 	}
-	for _, dir := range slices.Compact(append(filepath.SplitList(d.path), pluginDirs[:]...)) {
+	dirs := append(filepath.SplitList(d.path), lint.PluginDirs[:]...)
+	slices.Sort(dirs)
+	for _, dir := range slices.Compact(dirs) {
 		var broken, ours, others []string
 		for _, a := range d.Applets {
 			file := filepath.Join(dir, a.Name)
