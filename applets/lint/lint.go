@@ -96,16 +96,25 @@ func (l *Linter) Files(paths ...string) ([]*Finding, error) {
 			}
 		}
 	}
-	c.compare(networks)
+	for i, n := range networks {
+		c.compare(n, networks[:i])
+	}
 	return c.findings(), nil
 }
 
-// List lints the plugins of a network that is loaded, for the verbs that run them: unknown keys,
-// capabilities that nothing reads, and the order. What ADD would refuse is left out, since they
-// report it themselves.
-func (l *Linter) List(list *chain.List) []*Finding {
+// List lints a network that is loaded, for the verbs that run its plugins: unknown keys,
+// capabilities that nothing reads, the order, and what it is to others. What ADD would refuse is left
+// out, since they report it themselves.
+func (l *Linter) List(list *chain.List, others []*chain.List) []*Finding {
 	c := &checker{Linter: l, docs: map[string]*document{}, fields: map[reflect.Type][]field{}, quick: true}
-	c.list(list)
+	n := c.list(list)
+	var networks []*network
+	for _, other := range others {
+		if other.Name != list.Name { // one of the same name has been reported
+			networks = append(networks, c.network(other))
+		}
+	}
+	c.compare(n, networks)
 	if len(c.problems) == 0 {
 		return nil
 	}
@@ -247,7 +256,7 @@ type ofRuntimes struct {
 
 // list lints a list and its plugins.
 func (c *checker) list(l *chain.List) *network {
-	n := &network{list: l, file: l.File}
+	n := c.network(l)
 	c.read(l.File, l.From.Doc)
 	if !c.quick && len(l.Plugins) > 0 && (l.Plugins[0].From.Key != "" || l.Plugins[0].From.File != l.File) { // else it has the keys of its plugin
 		c.object(l.File, "", l.Doc(), c.keysOf(reflect.TypeFor[chain.Document](), reflect.TypeFor[ofRuntimes]()))
@@ -260,31 +269,23 @@ func (c *checker) list(l *chain.List) *network {
 		}
 	}
 	sound := len(c.problems) == before // name and version, which are the plugins' too
-	for i := range l.Plugins {
-		p := &l.Plugins[i]
-		c.read(p.From.File, p.From.Doc)
-		n.members = append(n.members, c.plugin(l, p, sound))
+	for _, m := range n.members {
+		c.plugin(l, m, sound)
 	}
 	c.order(n.members)
 	return n
 }
 
-// A member is a plugin of a list as lint knows it.
-type member struct {
-	*chain.Plugin
-	verbs     *spec.Verbs // nil: an external plugin
-	resources spec.Resources
-}
-
 // plugin lints one plugin of a list, of which name and version are sound or not.
-func (c *checker) plugin(l *chain.List, p *chain.Plugin, sound bool) *member {
-	m := &member{Plugin: p}
-	if m.verbs, _ = (builtIn{c.Applets}).Find(p.Type); m.verbs != nil {
+func (c *checker) plugin(l *chain.List, m *member, sound bool) {
+	p := m.Plugin
+	c.read(p.From.File, p.From.Doc)
+	if m.verbs != nil {
 		c.pluginKeys(p, m.verbs)
 		c.capabilities(p)
 	}
 	if c.quick {
-		return m // ADD and STATUS report all else
+		return // ADD and STATUS report all else
 	}
 	c.missing(p, p.Type, "type")
 	if p.IPAM != "" && m.verbs != nil {
@@ -292,37 +293,25 @@ func (c *checker) plugin(l *chain.List, p *chain.Plugin, sound bool) *member {
 	}
 	c.schema(l, p)
 	if m.verbs != nil && sound {
-		m.resources = c.validate(l, p)
+		c.refused(m)
 		c.routes(m)
 	}
-	return m
 }
 
-// validate runs the plugin's own check. Ranges may come from the runtime, if it is asked to send them.
-func (c *checker) validate(l *chain.List, p *chain.Plugin) spec.Resources {
-	verb := spec.Add
-	if p.Capabilities["ipRanges"] {
-		verb = spec.Status
+// refused notes why the plugin would refuse the configuration.
+func (c *checker) refused(m *member) {
+	if m.err == nil {
+		return
 	}
-	runner := chain.Runner{Invoker: builtIn{c.Applets}, Warn: func(string, ...any) {}} // ADD warns
-	r, err := runner.Request(verb, l, p, chain.Target{ContainerID: "lint", IfName: "eth0", NetNS: "/run/netns/lint"})
-	var resources spec.Resources
-	key := join(p.From.Key, "type")
-	if err == nil {
-		if resources, err = r.Validate(p.Type); err != nil && p.IPAM != "" {
-			if _, of := r.Validate(p.IPAM); of != nil {
-				key = join(p.From.Key, "ipam")
-			}
-		}
+	key := "type"
+	if m.ofIPAM {
+		key = "ipam"
 	}
-	if err != nil {
-		within := []string{p.From.Key, join(p.From.Key, "ipam")}
-		for _, d := range c.delegated(p.Type) {
-			within = append(within, join(p.From.Key, d.name))
-		}
-		c.addError(p.From.File, err, key, within...)
+	within := []string{m.From.Key, join(m.From.Key, "ipam")}
+	for _, d := range c.delegated(m.Type) {
+		within = append(within, join(m.From.Key, d.name))
 	}
-	return resources
+	c.addError(m.From.File, m.err, join(m.From.Key, key), within...)
 }
 
 // schema compares a plugin's configuration with the JSON schema, or, without a plugin, the name

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -19,7 +20,7 @@ type document struct {
 type place struct {
 	key         string // as plugins[0].ipam.subnet
 	name, value int    // offsets; of an element both are the value's
-	text        string // of a string, a number or a bool
+	text        string // of a string
 }
 
 // newDocument finds the places of a document; of one that is not JSON, as far as it is.
@@ -48,9 +49,7 @@ func (d *document) read(dec *json.Decoder, at place) bool {
 		return false
 	}
 	delim, nested := token.(json.Delim)
-	if !nested {
-		at.text = fmt.Sprint(token)
-	}
+	at.text, _ = token.(string)
 	d.index[at.key] = len(d.places)
 	d.places = append(d.places, at)
 	if !nested {
@@ -58,13 +57,15 @@ func (d *document) read(dec *json.Decoder, at place) bool {
 	}
 	names := map[string]string{} // as they are written, by what they are in lower case
 	for i := 0; dec.More(); i++ {
-		inner := place{key: fmt.Sprintf("%s[%d]", at.key, i), name: d.next(dec)}
-		if delim == '{' {
+		inner := place{name: d.next(dec)}
+		if delim == '[' {
+			inner.key = at.key + "[" + strconv.Itoa(i) + "]"
+		} else {
 			name, err := dec.Token()
 			if err != nil {
 				return false
 			}
-			written := fmt.Sprint(name)
+			written := name.(string)
 			inner.key = join(at.key, written)
 			folded := strings.ToLower(written)
 			if other, ok := names[folded]; ok && (other == written || !isFree(at.key)) {
