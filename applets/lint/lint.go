@@ -172,8 +172,8 @@ func (c *checker) addError(file string, err error, otherwise string, within ...s
 	c.problems = append(c.problems, p)
 }
 
-// read finds the places in a file, and notes what is twice in it.
-func (c *checker) read(file string, raw []byte) {
+// locate finds the places in a file, and notes what is twice in it.
+func (c *checker) locate(file string, raw []byte) {
 	if c.docs[file] != nil {
 		return
 	}
@@ -188,7 +188,7 @@ func (c *checker) read(file string, raw []byte) {
 // file lints one file; nil: it is no network.
 func (c *checker) file(file string) *network {
 	doc, err := disk.Read(file, 0, spec.MaxConf)
-	c.read(file, doc)
+	c.locate(file, doc)
 	if err != nil {
 		text := strings.TrimPrefix(err.Error(), file+" ")
 		var path *os.PathError
@@ -237,14 +237,21 @@ func (c *checker) unreadable(file string, err error) {
 		c.add(file, "", "%v", err)
 		return
 	}
-	c.read(of.File, of.Doc)
+	c.locate(of.File, of.Doc)
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) {
 		offset, reason := mistake(of.Doc, syntax)
 		c.problems = append(c.problems, problem{file: of.File, offset: offset, text: reason})
 		return
 	}
-	c.addError(of.File, of.Err, "", "")
+	var named struct{ Name, CNIVersion string }
+	before := len(c.problems)
+	if json.Unmarshal(of.Doc, &named) == nil && named.Name != "" {
+		c.schema(&chain.List{File: of.File, Name: named.Name, CNIVersion: named.CNIVersion}, nil)
+	}
+	if len(c.problems) == before { // the schema has what a name may be
+		c.addError(of.File, of.Err, "", "")
+	}
 }
 
 // ofRuntimes are the keys that podman and nerdctl store in the lists that they write.
@@ -257,7 +264,7 @@ type ofRuntimes struct {
 // list lints a list and its plugins.
 func (c *checker) list(l *chain.List) *network {
 	n := c.network(l)
-	c.read(l.File, l.From.Doc)
+	c.locate(l.File, l.From.Doc)
 	if !c.quick && len(l.Plugins) > 0 && (l.Plugins[0].From.Key != "" || l.Plugins[0].From.File != l.File) { // else it has the keys of its plugin
 		c.object(l.File, "", l.Doc(), c.keysOf(reflect.TypeFor[chain.Document](), reflect.TypeFor[ofRuntimes]()))
 	}
@@ -279,7 +286,7 @@ func (c *checker) list(l *chain.List) *network {
 // plugin lints one plugin of a list, of which name and version are sound or not.
 func (c *checker) plugin(l *chain.List, m *member, sound bool) {
 	p := m.Plugin
-	c.read(p.From.File, p.From.Doc)
+	c.locate(p.From.File, p.From.Doc)
 	if m.verbs != nil {
 		c.pluginKeys(p, m.verbs)
 		c.capabilities(p)

@@ -112,7 +112,7 @@ func TestWrong(t *testing.T) {
 		// the list
 		{"name missing", `{"cniVersion":"1.1.0","plugins":[{"type":"loopback"}]}`, `1:1: "name" is missing`},
 		{"name is a number", `{"cniVersion":"1.1.0","name":7,"plugins":[{"type":"loopback"}]}`, `1:30: "name" is "7" and must be a string`},
-		{"name with a blank", `{"cniVersion":"1.1.0","name":"my net","plugins":[{"type":"loopback"}]}`, `1:30: invalid characters found in network name; my net`},
+		{"name with a blank", `{"cniVersion":"1.1.0","name":"my net","plugins":[{"type":"loopback"}]}`, `1:30: name: "my net" is not a letter or digit followed by letters, digits, _, . and -`},
 		{"name too long", `{"cniVersion":"1.1.0","name":"` + strings.Repeat("n", 201) + `","plugins":[{"type":"loopback"}]}`, `1:30: name: has 201 characters (least 1, most 200)`},
 		{"one plugin in a list's file", `{"cniVersion":"1.1.0","name":"net",` + "\n" + `"type":"loopback"}`, `2:8: the configuration of one plugin belongs in a file that ends in .conf, or in the list "plugins"`},
 		{"no plugins", `{"cniVersion":"1.1.0","name":"net","plugins":[]}`, `1:46: no plugins in list: "plugins" is empty`},
