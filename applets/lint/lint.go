@@ -266,7 +266,11 @@ func (c *checker) list(l *chain.List) *network {
 	n := c.network(l)
 	c.locate(l.File, l.From.Doc)
 	if !c.quick && len(l.Plugins) > 0 && (l.Plugins[0].From.Key != "" || l.Plugins[0].From.File != l.File) { // else it has the keys of its plugin
-		c.object(l.File, "", l.Doc(), c.keysOf(reflect.TypeFor[chain.Document](), reflect.TypeFor[ofRuntimes]()))
+		known := c.keysOf(reflect.TypeFor[chain.Document](), reflect.TypeFor[ofRuntimes]())
+		for _, p := range l.Plugins {
+			known.inner = append(known.inner, c.structs(p.Type, p.IPAM)...)
+		}
+		c.object(l.File, "", l.Doc(), known)
 	}
 	before := len(c.problems)
 	if !c.quick {
@@ -301,7 +305,7 @@ func (c *checker) plugin(l *chain.List, m *member, sound bool) {
 	c.schema(l, p)
 	if m.verbs != nil && sound {
 		c.refused(m)
-		c.routes(m)
+		c.gateways(m)
 	}
 }
 

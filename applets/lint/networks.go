@@ -56,6 +56,9 @@ func (m *member) validate(l *chain.List, applets applet.Table) {
 		_, of := r.Validate(m.IPAM)
 		m.ofIPAM = of != nil
 	}
+	if l.CNIVersion == "" && m.err != nil && spec.AsError(m.err).Code == spec.CodeVersion {
+		m.err = fmt.Errorf(`%w; without "cniVersion" it is the first one`, m.err)
+	}
 }
 
 // A HostRoute is a route of the host's main table.
@@ -156,35 +159,45 @@ func (c *checker) shadowed(n *network, m *member) {
 	}
 }
 
-// routes notes gateways of routes that are in no network of the container, which the kernel
-// refuses.
-func (c *checker) routes(m *member) {
+// gateways notes those of ranges and routes that are in no network of the container: the kernel
+// refuses a route by them. A gateway of static may be any address, as in its documentation.
+func (c *checker) gateways(m *member) {
 	type gateway struct{ Gateway netip.Addr }
 	var conf struct {
 		IPAM struct {
 			gateway
-			Routes []struct {
+			Ranges    [][]gateway
+			Addresses []gateway
+			Routes    []struct {
 				Dst netip.Prefix
 				GW  netip.Addr
 			}
-			Ranges    [][]gateway
-			Addresses []gateway
 		}
 	}
 	if len(m.resources.Ranges) == 0 || json.Unmarshal(m.Conf(), &conf) != nil {
 		return
 	}
-	gateways := append(slices.Concat(conf.IPAM.Ranges...), conf.IPAM.Addresses...)
-	gateways = append(gateways, conf.IPAM.gateway)
-	for i, r := range conf.IPAM.Routes {
-		reached := !r.GW.IsValid() ||
-			slices.ContainsFunc(m.resources.Ranges, func(o spec.Range) bool { return o.Subnet.Contains(r.GW) }) ||
-			slices.Contains(gateways, gateway{r.GW})
-		for j, o := range conf.IPAM.Routes {
-			reached = reached || i != j && o.Dst.Bits() > 0 && o.Dst.Contains(r.GW)
+	check := func(gw netip.Addr, route int, key, of string) {
+		reached := !gw.IsValid() || gw.Is6() && gw.IsLinkLocalUnicast() ||
+			slices.ContainsFunc(m.resources.Ranges, func(o spec.Range) bool { return o.Subnet.Contains(gw) })
+		for i, o := range conf.IPAM.Routes {
+			reached = reached || i != route && o.Dst.Bits() > 0 && o.Dst.Contains(gw)
 		}
 		if !reached {
-			c.add(m.From.File, join(m.From.Key, fmt.Sprintf("ipam.routes[%d].gw", i)), "the gateway %s of the route to %s is in no network of the container", r.GW, r.Dst)
+			c.add(m.From.File, join(m.From.Key, "ipam."+key), "the gateway %s%s is in no network of the container", gw, of)
+		}
+	}
+	all := append(slices.Concat(conf.IPAM.Ranges...), conf.IPAM.Addresses...)
+	all = append(all, conf.IPAM.gateway)
+	check(conf.IPAM.Gateway, -1, "gateway", "")
+	for i, set := range conf.IPAM.Ranges {
+		for j, r := range set {
+			check(r.Gateway, -1, fmt.Sprintf("ranges[%d][%d].gateway", i, j), "")
+		}
+	}
+	for i, r := range conf.IPAM.Routes {
+		if !slices.Contains(all, gateway{r.GW}) {
+			check(r.GW, i, fmt.Sprintf("routes[%d].gw", i), fmt.Sprintf(" of the route to %s", r.Dst))
 		}
 	}
 }
