@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"cnibox/applets/lint"
 	"cnibox/chain"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -36,6 +37,7 @@ type doctor struct {
 	unlisted bool // the cache has entries that could not be read, so what has no entry may have an owner
 	networks []*examined
 	blockers []nft.Blocker
+	linted   []*lint.Finding
 	found    []complaint
 	untested []string // and why
 }
@@ -206,6 +208,7 @@ func (d *doctor) checkConfigurations(context.Context) {
 		d.skip("configuration", err)
 		return
 	}
+	d.linted = found
 	counts := map[string]int{}
 	for _, f := range found {
 		if errors.Is(f.Unread, os.ErrPermission) {

@@ -32,6 +32,10 @@ func (d *doctor) writeReport(file string) error {
 	for _, text := range d.untested {
 		fmt.Fprintf(&out, "not tested: %s\n", text)
 	}
+	section("configuration")
+	for _, f := range d.linted {
+		fmt.Fprintln(&out, f)
+	}
 	section("networks")
 	for _, n := range d.networks {
 		fmt.Fprintf(&out, "%s: %s, %s\n", n.name, strings.Join(n.conf.types(), ", "), plural(len(n.attached), "attachment"))

@@ -151,7 +151,7 @@ const maxStandIns = 200
 
 // populate makes the stand-ins.
 func (r *rehearsal) populate() error {
-	if err := r.standIn(rtnl.Host(), r.host, func(l *rtnl.Link) bool { return l.Kind != "veth" && l.Kind != "ifb" }); err != nil {
+	if err := r.standIn(rtnl.Host(), r.host, func(l *rtnl.Link) bool { return spec.LabelKey(l.Alias) == "" && l.Kind != "ifb" }); err != nil {
 		return fmt.Errorf("stand-ins for the links of the host: %w", err)
 	}
 	for _, key := range forwarding {
@@ -497,6 +497,12 @@ func routeLine(r rtnl.Route, names map[uint32]string) string {
 
 // print writes what is new, and what was changed as it is now.
 func (r *rehearsal) print(before, after [2]made) error {
+	name := func(link string) string { return link[:strings.IndexByte(link, ' ')] }
+	for _, link := range before[0].Links {
+		if !slices.ContainsFunc(after[0].Links, func(other string) bool { return name(other) == name(link) }) {
+			after[0].Links = append(after[0].Links, name(link)+" is moved into the container")
+		}
+	}
 	for i := range after {
 		old := before[i].lists()
 		for j, list := range after[i].lists() {
