@@ -60,7 +60,11 @@ func (c *call) rehearse(ctx context.Context, l *chain.List) error {
 		return err
 	}
 	var err error
-	if r.dir, err = os.MkdirTemp("", "cnibox-dry-run-"); err != nil {
+	const pattern = "cnibox-dry-run-"
+	if r.dir, err = os.MkdirTemp("", pattern); err != nil { // as on a read-only root
+		r.dir, err = os.MkdirTemp("/run", pattern)
+	}
+	if err != nil {
 		return err
 	}
 	defer os.Remove(r.dir) // what is in it was on the thread's tmpfs

@@ -360,30 +360,26 @@ func (c *checker) known(p *chain.Plugin) bool {
 // place the first stays: the plugin, the schema and the struct say the same in other words.
 func (c *checker) findings() []*Finding {
 	var all []*Finding
-	add := func(file, key string, offset int, text string) {
-		f := &Finding{File: file, Key: key, Message: text}
-		f.Line, f.Column = c.docs[file].line(offset)
-		if !slices.ContainsFunc(all, func(o *Finding) bool { return o.File == f.File && o.Line == f.Line && o.Column == f.Column }) {
-			all = append(all, f)
-		}
-	}
 	for _, p := range c.problems {
-		at := c.docs[p.file].nearest(p.key)
+		doc := c.docs[p.file]
+		at := doc.nearest(p.key)
 		switch {
-		case p.unread != nil:
-			all = append(all, &Finding{File: p.file, Message: p.text, Unread: p.unread})
-			continue
 		case p.offset > 0:
 			at = place{value: p.offset}
 		case p.name:
 			at.value = at.name
 		case p.value != "":
-			at = c.docs[p.file].has(p.key, p.value)
+			at = doc.has(p.key, p.value)
 		}
-		add(p.file, at.key, at.value, p.text)
+		f := &Finding{File: p.file, Key: at.key, Message: p.text, Unread: p.unread}
+		if p.unread == nil {
+			f.Line, f.Column = doc.line(at.value)
+		}
+		all = append(all, f)
 	}
-	slices.SortFunc(all, func(a, b *Finding) int {
+	compare := func(a, b *Finding) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
-	})
-	return all
+	}
+	slices.SortStableFunc(all, compare)
+	return slices.CompactFunc(all, func(a, b *Finding) bool { return compare(a, b) == 0 })
 }
