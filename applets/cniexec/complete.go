@@ -148,15 +148,15 @@ func (c *completion) flagNames() {
 		if of != nil && c.verb != "" && !slices.Contains(of, c.verb) {
 			return
 		}
-		value, text := pflag.UnquoteUsage(flag)
-		text, _, _ = strings.Cut(strings.TrimPrefix(text, value), ";")
+		_, text := usageOf(flag, c.verb)
+		text, _, _ = strings.Cut(text, ";")
 		c.add("--"+flag.Name, text)
 	})
 }
 
 // flagValue adds the values of a flag.
 func (c *completion) flagValue(flag *pflag.Flag) {
-	value, _ := pflag.UnquoteUsage(flag)
+	value, _ := usageOf(flag, c.verb)
 	value, _, _ = strings.Cut(value, "[") // of DIR[:DIR] the first
 	c.kinds(value)
 }

@@ -66,7 +66,7 @@ func TestComplete(t *testing.T) {
 		"who 02":                          "02:00:00:00:00:05",
 		"ls ":                             "networks",
 		"ls -o ":                          "json wide",
-		"lint -o j":                       "json",
+		"lint -o ":                        "json",
 		"up ":                             completeFile,
 		"lint a b ":                       completeDir + " " + completeFile,
 		"--path ":                         completeDir,

@@ -36,7 +36,7 @@ func (c *call) reload(ctx context.Context, operands []string) (int, error) {
 	if len(operands) == 0 {
 		return 0, c.reloadAll(ctx)
 	}
-	c.network = operands[0] // as errors name it
+	c.about = operands[0]
 	match := func(a spec.Attachment) bool { return a.Network == operands[0] || a.ContainerID == operands[0] }
 	done, err := c.restore(ctx, match)
 	if err == nil && done == 0 {
