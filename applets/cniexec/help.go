@@ -20,16 +20,18 @@ with port mapping.
 `
 	environmentText = `Environment, as cnitool has it: NETCONFPATH (--conf-dir), CNI_PATH (--path),
 CNI_IFNAME (--ifname), CNI_CONTAINERID (--container-id), CNI_ARGS (KEY=VALUE;…),
-CAP_ARGS (JSON object of capability arguments), and CNIBOX_STATE (--state-dir).
-CNIBOX_LOG=file, syslog, stderr or a path: one line for each call of a verb.
-Flags may stand anywhere before "--". del, check and get use the arguments of
+CAP_ARGS (JSON object of capability arguments). Besides: CNIBOX_STATE is
+--state-dir; CNIBOX_LOG=file, syslog, stderr or a path has one line for each
+call of a verb; with NO_COLOR there is no colour.
+`
+	notesText = `Flags may stand anywhere before "--". del, check and get use the arguments of
 the add unless others are given; the directories of state must be the add's.
 
 A verb waits 2 minutes for others of the same container, and for a gc of the
 same network; then it ends with code 11 (try again later).
 `
 	exitText = `Exit code: 0; 1 after an error, which is written to stderr; 2 for a wrong
-command line; of run: the command's.
+command line; of run and enter: the command's.
 `
 )
 
@@ -47,7 +49,7 @@ func overview(set *pflag.FlagSet) string {
 	b.WriteString("\n" + operandsText +
 		"`cni-exec help VERB` has the flags of a verb, and examples. Those of all verbs:\n\n")
 	b.WriteString(flagHelp(set, ""))
-	b.WriteString("\n" + environmentText + "\n" + exitText)
+	b.WriteString("\n" + environmentText + "\n" + notesText + "\n" + exitText)
 	return b.String()
 }
 

@@ -16,6 +16,7 @@ func manPage(p *applet.Page) {
 	p.Section("DESCRIPTION")
 	p.Text(aboutText)
 	p.Text(operandsText)
+	p.Text(notesText)
 	p.Section("VERBS")
 	for _, v := range verbs() {
 		v.man(p, set)

@@ -147,7 +147,8 @@ What external plugins have made for the network stays as well.`,
 			text: `FILE is JSON; all but "network" may be left out:
   {"networks": [CONFIGURATION LIST, …],
    "namespaces": {"web": [{"network": "mynet", "ifname": "eth0",
-     "ips": ["10.1.0.5"], "mac": "02:00:00:00:00:05", "ports": ["8080:80"]}]}}
+     "ips": ["10.1.0.5"], "mac": "02:00:00:00:00:05",
+     "ports": ["8080:80"]}]}}
 What is as the file has it stays untouched, and what is not, or is attached and
 not in the file, is changed. A namespace that is no more in the file stays.
 What an interrupted up has left is finished by the next one.`,
