@@ -81,7 +81,7 @@ func (c *call) hint(err error, code int) string {
 	case code == spec.CodeCheck:
 		return "delete the attachment and add it again"
 	case errors.Is(err, os.ErrPermission) && unix.Geteuid() != 0:
-		return "run it as root: it changes network namespaces"
+		return "run it as root"
 	case code == spec.CodeIO && c.inCache(err):
 		return "name a directory that can be written with --state-dir (CNIBOX_STATE) or --cache-dir"
 	case code == spec.CodeTryAgain && errors.Is(err, context.DeadlineExceeded):
