@@ -35,9 +35,7 @@ const (
 	exitUsage
 )
 
-// A call is one call of cni-exec.
-//
-// It is one verb of the specification, or run; which of its fields count depends on it.
+// A call is one call of cni-exec. Which of its fields count depends on the verb.
 type call struct {
 	applet.Process
 	*commandLine
@@ -293,7 +291,7 @@ func (c *call) cachedList() *chain.List {
 	return nil
 }
 
-// lookup loads a network: from the folder, or the embedded one if the folder
+// lookup loads a network: from the directory of configurations, or the embedded one if that
 // has none at all.
 // The error is os.ErrNotExist, with code 7 or that of a broken file, if there is no such
 // network.

@@ -67,6 +67,8 @@ func TestComplete(t *testing.T) {
 		"ls ":                             "networks",
 		"ls -o ":                          "json wide",
 		"lint -o ":                        "json",
+		"add --ip ":                       "", // those that are known are taken
+		"run --dns ":                      "",
 		"up ":                             completeFile,
 		"lint a b ":                       completeDir + " " + completeFile,
 		"--path ":                         completeDir,
