@@ -79,7 +79,7 @@ func (c *call) hint(err error, code int) string {
 	case code == spec.CodeBusy && c.attached():
 		return c.delHint()
 	case code == spec.CodeCheck:
-		return "delete the attachment and add it again"
+		return "`cni-exec reload " + c.network + "` restores what is on the host; for the rest, delete the attachment and add it again"
 	case errors.Is(err, os.ErrPermission) && unix.Geteuid() != 0:
 		return "run it as root"
 	case code == spec.CodeIO && c.inCache(err):
