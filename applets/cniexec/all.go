@@ -51,8 +51,16 @@ func (c *call) networks(cached bool) ([]string, error) {
 }
 
 // eachNetwork runs a verb for the networks one after another, prints what went wrong with each
-// and returns how many that were.
+// and returns how many that were. A warning that several of them give is printed once.
 func (c *call) eachNetwork(ctx context.Context, names []string, do func(context.Context) error) (failed int) {
+	warn, printed := c.runner.Warn, map[string]bool{}
+	defer func() { c.runner.Warn = warn }()
+	c.runner.Warn = func(format string, args ...any) {
+		if text := fmt.Sprintf(format, args...); !printed[text] {
+			printed[text] = true
+			warn("%s", text)
+		}
+	}
 	for _, name := range names {
 		c.network = name
 		if err := do(ctx); err != nil {
