@@ -84,7 +84,7 @@ func nameThread() (release func()) {
 func (c *call) restore(ctx context.Context, match func(spec.Attachment) bool) (int, error) {
 	defer collectLess()()
 	all, err := c.runner.Restore(attach.Remember(ctx), match, &together{})
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || err != nil && len(all) == 0 {
 		return len(all), err
 	}
 	failed := 0
@@ -105,7 +105,7 @@ func (c *call) restore(ctx context.Context, match func(spec.Attachment) bool) (i
 	}
 	c.summarize("%s restored", attachments(len(all)-failed))
 	if err == nil && failed > 0 {
-		err = spec.Errorf(spec.CodeCheck, "%s could not be restored in full", attachments(failed))
+		err = &hinted{err: spec.Errorf(spec.CodeCheck, "%s could not be restored in full", attachments(failed))} // why is above
 	}
 	return len(all), err
 }

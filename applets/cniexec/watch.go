@@ -112,9 +112,9 @@ func (c *call) reloadAside(ctx context.Context) {
 	}
 }
 
-// watchAll watches the rule set, the links, and firewalld. Each
-// event is what has happened, for people; events that come while one is pending are dropped.
-// A watch that ends by an error is the cause that ends the context.
+// watchAll watches the rule set, the links, and firewalld. Each event is what has happened, for
+// people; events that come while one is pending are dropped. An error of the kernel's
+// notifications is the cause that ends the context.
 func (c *call) watchAll(ctx context.Context, events chan<- string, fail context.CancelCauseFunc) error {
 	event := func(why string) {
 		select {
@@ -125,15 +125,11 @@ func (c *call) watchAll(ctx context.Context, events chan<- string, fail context.
 	watch := func(next func() (string, error)) {
 		for {
 			why, err := next()
-			switch {
-			case ctx.Err() != nil:
+			if err != nil {
+				fail(err) // unless ctx has ended before
 				return
-			case err != nil:
-				fail(err)
-				return
-			case why != "":
-				event(why)
 			}
+			event(why)
 		}
 	}
 	sockets, err := c.busSockets()
