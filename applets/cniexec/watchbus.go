@@ -27,7 +27,7 @@ const (
 // bus where there is none, and connects again when it was restarted. tried is called when it has
 // tried to connect.
 func (c *call) watchFirewalld(ctx context.Context, sockets []string, event func(why string), tried func()) {
-	for pause := busPause; ctx.Err() == nil; sleep(ctx, pause) {
+	for ctx.Err() == nil {
 		made, err := watchDirs(sockets) // before it connects, so that it misses no bus
 		if err != nil {
 			c.runner.Warn("reload: firewalld is not watched: %v", err)
@@ -36,7 +36,7 @@ func (c *call) watchFirewalld(ctx context.Context, sockets []string, event func(
 		}
 		connected, err := followFirewalld(ctx, sockets, event, tried)
 		tried()
-		pause = busPause
+		pause := busPause
 		switch {
 		case ctx.Err() != nil:
 		case connected:
@@ -50,12 +50,13 @@ func (c *call) watchFirewalld(ctx context.Context, sockets []string, event func(
 			pause = badBusPause
 		}
 		made.Close()
+		sleep(ctx, pause)
 	}
 }
 
 // followFirewalld connects to the system bus and reports what firewalld does until the connection
 // ends. That there is a bus is the first event: what came before it was not seen.
-func followFirewalld(ctx context.Context, sockets []string, event func(why string), connecting func()) (connected bool, err error) {
+func followFirewalld(ctx context.Context, sockets []string, event func(why string), tried func()) (connected bool, err error) {
 	bus, err := dbus.Dial(ctx, sockets...)
 	if err != nil {
 		return false, err
@@ -68,7 +69,7 @@ func followFirewalld(ctx context.Context, sockets []string, event func(why strin
 		return false, err
 	}
 	event("the system bus was started")
-	connecting()
+	tried()
 	for {
 		name, args, err := bus.Signal()
 		switch {
