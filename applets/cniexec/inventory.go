@@ -193,7 +193,7 @@ func newInventory(cache *chain.Cache, stateDir string) (*inventory, error) {
 		return nil, err
 	}
 	v.testAll(v.entries)
-	v.lookAgain()
+	v.lookAgain(v.readHost)
 	v.sort()
 	return v, nil
 }
@@ -363,14 +363,33 @@ func (v *inventory) test(a *entry) {
 }
 
 // lookAgain looks again at what has a fault, since it may have been attached or detached while
-// its parts were read one after another.
-func (v *inventory) lookAgain() {
-	const recent = 2 * time.Second // more than file systems round times to
-	var young []*entry
-	running := func(string) bool { return false }
-	if slices.ContainsFunc(v.entries, func(a *entry) bool { return a.state == stateFault }) {
-		running = v.cache.Running()
+// its parts were read one after another. ADD writes the entry before what is in it, but for the
+// result, and so the entry is read first.
+func (v *inventory) lookAgain(readHost func()) {
+	const looks = 2
+	for n := range looks + 1 {
+		young := v.youngFaults()
+		if len(young) == 0 || n == looks {
+			return
+		}
+		for _, a := range young {
+			if e, err := v.cache.Lookup(a.Attachment()); err == nil {
+				*a = *v.read(e)
+			}
+		}
+		readHost()
+		v.testAll(young)
 	}
+}
+
+// youngFaults are the attachments with a fault that may be one of having looked too early. What is
+// being attached or detached now is busy, and what has been detached meanwhile is left out.
+func (v *inventory) youngFaults() (young []*entry) {
+	const recent = 2 * time.Second // more than file systems round times to
+	if !slices.ContainsFunc(v.entries, func(a *entry) bool { return a.state == stateFault }) {
+		return nil
+	}
+	running := v.cache.Running()
 	v.entries = slices.DeleteFunc(v.entries, func(a *entry) bool {
 		if a.state != stateFault {
 			return false
@@ -385,16 +404,7 @@ func (v *inventory) lookAgain() {
 		}
 		return errors.Is(err, os.ErrNotExist)
 	})
-	if len(young) == 0 {
-		return
-	}
-	v.readHost()
-	for _, a := range young {
-		if e, err := v.cache.Lookup(a.Attachment()); err == nil {
-			*a = *v.read(e)
-		}
-	}
-	v.testAll(young)
+	return young
 }
 
 // fault adds one.

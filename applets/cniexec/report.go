@@ -75,6 +75,8 @@ func (c *call) hint(err error, code int) string {
 		return c.delHint()
 	case code == spec.CodeCheck:
 		return "delete the attachment and add it again"
+	case errors.Is(err, os.ErrPermission) && unix.Geteuid() != 0 && c.runner == nil: // of a verb that reads
+		return "run it as root"
 	case errors.Is(err, os.ErrPermission) && unix.Geteuid() != 0:
 		return "run it as root: it changes network namespaces"
 	case code == spec.CodeIO && c.inCache(err):

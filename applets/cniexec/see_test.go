@@ -21,6 +21,7 @@ import (
 	"cnibox/applets/applet"
 	"cnibox/chain"
 	"cnibox/internal/boot"
+	"cnibox/internal/flock"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/nsid"
 	"cnibox/nft"
@@ -315,16 +316,89 @@ func TestPrintable(t *testing.T) {
 
 // What another runtime deletes or writes while it is read is no fault.
 func TestLookAgain(t *testing.T) {
+	locks := filepath.Join("cnibox", "locks")
+	remove := func(f *fixture, a *entry) {
+		if err := os.Remove(a.File()); err != nil {
+			f.Error(err)
+		}
+	}
+	lock := func(f *fixture, a *entry) {
+		dir := filepath.Join(f.dir, locks)
+		err := os.MkdirAll(dir, 0o700)
+		if err == nil {
+			var unlock func()
+			unlock, err = flock.Lock(f.Context(), filepath.Join(dir, "container-"+a.ContainerID), 0o600, unix.LOCK_EX)
+			f.Cleanup(unlock)
+		}
+		if err != nil {
+			f.Error(err)
+		}
+	}
+	tests := map[string]struct {
+		before, meanwhile func(*fixture, *entry) // the first look, the second
+		want              string                 // state; empty: it is not listed
+	}{
+		"deleted":             {before: remove},
+		"deleted again":       {meanwhile: remove},
+		"a verb runs":         {before: lock, want: stateBusy},
+		"a verb runs by then": {meanwhile: lock, want: stateBusy},
+		"nothing happens":     {want: stateFault},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			f := runtimes(t)
+			v := f.inventory()
+			a := v.entries[slices.IndexFunc(v.entries, func(a *entry) bool { return a.state == stateFault })]
+			if err := os.Chtimes(a.File(), v.now, v.now); err != nil {
+				t.Fatal(err)
+			}
+			if tt.before != nil {
+				tt.before(f, a)
+			}
+			before := len(v.entries)
+			v.lookAgain(func() {
+				if tt.meanwhile != nil {
+					tt.meanwhile(f, a)
+					tt.meanwhile = nil
+				}
+			})
+			got := ""
+			if slices.Contains(v.entries, a) {
+				got = a.state
+			} else if len(v.entries) != before-1 {
+				t.Errorf("%d of %d attachments are left", len(v.entries), before)
+			}
+			if got != tt.want {
+				t.Errorf("got state %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// A lease that ADD has taken after the entries were read is not stale, and no lease is where an
+// entry cannot be read.
+func TestStale(t *testing.T) {
 	f := runtimes(t)
 	v := f.inventory()
-	gone := v.entries[slices.IndexFunc(v.entries, func(a *entry) bool { return a.state == stateFault })]
-	if err := os.Remove(gone.File()); err != nil {
-		t.Fatal(err)
+	stale := func() string {
+		t.Helper()
+		pools, err := v.pools(&network{name: "pods", conf: v.entries[0].conf, attached: v.entries})
+		if err != nil || len(pools) != 1 {
+			t.Fatalf("%d range sets, %v", len(pools), err)
+		}
+		return fmt.Sprint(pools[0].used, pools[0].stale)
 	}
-	before := len(v.entries)
-	v.lookAgain()
-	if len(v.entries) != before-1 || slices.Contains(v.entries, gone) {
-		t.Errorf("%d of %d attachments are left", len(v.entries), before)
+	if got := stale(); got != "6 [10.88.0.6]" {
+		t.Errorf("got %s", got)
+	}
+	f.write(chain.Entry{NetworkName: "pods", ContainerID: "new", IfName: "eth0", NetNS: f.netns("new")})
+	for addr, id := range map[string]string{"10.88.0.8": "new", "10.88.0.9": "lost"} {
+		if err := os.WriteFile(filepath.Join(f.dir, "networks", "pods", addr), []byte(id+"\r\neth0"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := stale(); got != "8 [10.88.0.6 10.88.0.9]" {
+		t.Errorf("with an ADD: got %s", got)
 	}
 }
 

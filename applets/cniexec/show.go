@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"cnibox/internal/nsid"
 	"cnibox/spec"
 )
 
@@ -35,7 +36,7 @@ func (c *call) show(_ context.Context, operands []string) (exit int, err error) 
 		return 0, err
 	}
 	if c.output == outputJSON {
-		return c.writeJSON(inventoryDoc{docs(found, v.attachment), docs(v.broken, broken), docs(v.unread, error.Error)})
+		return c.writeJSON(v.doc(found))
 	}
 	var texts []string
 	for _, a := range found {
@@ -47,13 +48,24 @@ func (c *call) show(_ context.Context, operands []string) (exit int, err error) 
 // leastPrefix is how many characters of an ID are enough, if no other ID begins with them.
 const leastPrefix = 4
 
-// find returns the attachments of one container: by its ID, the beginning of that, its name, or
-// the path of its namespace.
+// find returns the attachments of one container: by its ID, its name, the recorded path of its
+// namespace, the beginning of its ID, or another path or the name of its namespace.
 func (v *inventory) find(name string) (found []*entry, err error) {
 	exact := func(a *entry) bool { return a.ContainerID == name || a.name() == name || a.NetNSPath() == name }
 	begins := func(a *entry) bool { return len(name) >= leastPrefix && strings.HasPrefix(a.ContainerID, name) }
+	var netns nsid.ID // zero: there is none of that name
+	if path, err := netnsPath(name); err == nil && name != "" {
+		netns, _ = nsid.At(path)
+	}
+	in := func(a *entry) bool {
+		if netns == (nsid.ID{}) {
+			return false
+		}
+		id, err := nsid.At(a.NetNSPath())
+		return err == nil && id == netns
+	}
 	var ids []string
-	for _, is := range []func(*entry) bool{exact, begins} {
+	for _, is := range []func(*entry) bool{exact, begins, in} {
 		for _, a := range v.entries {
 			if !is(a) {
 				continue
@@ -117,6 +129,10 @@ func (v *inventory) describe(a *entry) []field {
 		}
 		routes = append(routes, text)
 	}
+	network := a.NetworkName
+	if types := a.conf.types(); len(types) > 0 {
+		network += " (" + strings.Join(types, ", ") + ")"
+	}
 	name := a.name()
 	if name == a.ContainerID {
 		name = ""
@@ -138,7 +154,7 @@ func (v *inventory) describe(a *entry) []field {
 		{"name", []string{name}},
 		{"runtime", []string{a.runtime()}},
 		{"namespace", []string{a.NetNSPath()}},
-		{"network", []string{a.NetworkName + " (" + strings.Join(a.conf.types(), ", ") + ")"}},
+		{"network", []string{network}},
 		{"interface", []string{iface}},
 		{"addresses", addresses},
 		{"routes", routes},
@@ -183,9 +199,15 @@ func (c *call) showNetwork(v *inventory, n *network) (exit int, err error) {
 		for _, r := range p.set {
 			lines = append(lines, fmt.Sprintf("%s: %s to %s, gateway %s", r.Subnet, r.Start, r.End, r.Gateway))
 		}
-		lines = append(lines, fmt.Sprintf("%d used, %s free, %d stale", p.used, count(p.free), p.stale))
-		if p.stale > 0 {
-			lines = append(lines, "stale: "+some(p.staleAddrs, netip.Addr.String))
+		used := fmt.Sprintf("%d used, %s free", p.used, count(p.free))
+		if v.staleKnown() {
+			used += fmt.Sprintf(", %d stale", len(p.stale))
+		}
+		if err == nil {
+			lines = append(lines, used)
+		}
+		if len(p.stale) > 0 {
+			lines = append(lines, "stale: "+several(docs(p.stale, netip.Addr.String)))
 		}
 		all = append(all, field{"range set", lines})
 	}
@@ -195,22 +217,11 @@ func (c *call) showNetwork(v *inventory, n *network) (exit int, err error) {
 	}
 	all = append(all, field{"attached", []string{attached}})
 	all = append(all, field{"", docs(n.attached, func(a *entry) string {
-		text := fmt.Sprintf("%s %s %s", a.name(), a.IfName, joined(a.addresses(), bare))
+		words := []string{a.name(), a.IfName, joined(a.addresses(), bare)}
 		if a.state != stateOK {
-			text += " " + a.stateText()
+			words = append(words, a.stateText())
 		}
-		return text
+		return strings.Join(slices.DeleteFunc(words, func(s string) bool { return s == "" }), " ")
 	})})
 	return c.write(c.fields(all))
-}
-
-// some is the beginning of a list that may be long.
-func some[T any](list []T, text func(T) string) string {
-	const most = 8
-	s := joined(list[:min(len(list), most)], text)
-	s = strings.ReplaceAll(s, ",", ", ")
-	if more := len(list) - most; more > 0 {
-		s += fmt.Sprintf(" and %d more", more)
-	}
-	return s
 }

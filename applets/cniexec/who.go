@@ -2,6 +2,7 @@ package cniexec
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,7 +98,8 @@ func (c *call) who(_ context.Context, operands []string) (exit int, err error) {
 		exit, err = c.write(q.answer())
 	}
 	if err == nil && len(q.owners)+len(q.others) == 0 {
-		return exitError, spec.Errorf(spec.CodeUnknown, "the %s %s is of no attachment", q.kind, q.text)
+		what := map[string]string{kindMAC: "MAC address", kindNetNS: "namespace"}
+		return exitError, spec.Errorf(spec.CodeUnknown, "the %s %s is of no attachment", cmp.Or(what[q.kind], q.kind), q.text)
 	}
 	return exit, err
 }
@@ -223,6 +225,10 @@ func (q *question) askAddress() error {
 			if err != nil || !n.IsDir() {
 				continue
 			}
+			if lease.ContainerID == "" {
+				q.others = append(q.others, fmt.Sprintf("leased on network %s: no owner can be read in the lease", n.Name()))
+				continue
+			}
 			if lease.IfName == "" {
 				q.others = append(q.others, fmt.Sprintf("leased on network %s to %s", n.Name(), lease))
 				continue
@@ -316,7 +322,11 @@ func (q *question) askLink() error {
 		return err
 	}
 	if l == nil {
-		return spec.Errorf(spec.CodeUnknown, "there is no link and no namespace %q", q.text)
+		hint := ""
+		if strings.Trim(q.text, "0123456789.:[]") == "" {
+			hint = "a port is PROTO/PORT, as tcp/8080, and an address is named without one"
+		}
+		return &hinted{spec.Errorf(spec.CodeUnknown, "there is no link and no namespace %q", q.text), hint}
 	}
 	return nil
 }
@@ -378,7 +388,7 @@ func (q *question) askBridge(bridge *rtnl.Link) error {
 	}
 	if len(networks) > 0 {
 		slices.Sort(networks)
-		q.others = append(q.others, fmt.Sprintf("the bridge of %s, with %d port(s)", strings.Join(networks, ", "), ports))
+		q.others = append(q.others, fmt.Sprintf("the bridge of %s, with %s", strings.Join(networks, ", "), plural(ports, "port")))
 	}
 	return nil
 }
