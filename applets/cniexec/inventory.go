@@ -278,14 +278,13 @@ type hostLinks struct {
 	byKey   map[string]*rtnl.Link // by the attachment's key in the alias
 }
 
-// readHost lists the links and the rules.
+// readHost lists the links and the rules. Leases are listed where a test asks for them.
 func (v *inventory) readHost() {
 	v.unread, v.links, v.rules, v.leases = nil, nil, nil, map[string]leaseNames{}
-	links, err := listLinks()
-	if err != nil {
+	var err error
+	if v.links, err = listLinks(); err != nil {
 		v.unread = append(v.unread, err)
 	}
-	v.links = links
 	held, err := nft.Open(rtnl.Host()).Holdings()
 	if err != nil {
 		v.unread = append(v.unread, err)
@@ -297,24 +296,23 @@ func (v *inventory) readHost() {
 	}
 }
 
-// A portOf is a host port of a container.
-type portOf struct {
-	containerID, proto string
-	port               uint16
-}
-
 // listLinks lists the links of the host.
 func listLinks() (*hostLinks, error) {
-	conn, err := rtnl.Dial(rtnl.Host())
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	all, err := conn.Links()
+	all, err := askHost((*rtnl.Conn).Links)
 	if err != nil {
 		return nil, err
 	}
 	return indexLinks(all), nil
+}
+
+// askHost asks the kernel for something of the host's network namespace.
+func askHost[T any](ask func(*rtnl.Conn) (T, error)) (answer T, err error) {
+	conn, err := rtnl.Dial(rtnl.Host())
+	if err != nil {
+		return answer, err
+	}
+	defer conn.Close()
+	return ask(conn)
 }
 
 // indexLinks makes the indexes of a list.
@@ -328,6 +326,12 @@ func indexLinks(all []rtnl.Link) *hostLinks {
 		}
 	}
 	return h
+}
+
+// A portOf is a host port of a container.
+type portOf struct {
+	containerID, proto string
+	port               uint16
 }
 
 // testAll tests attachments, after the ports of all are known.
@@ -514,23 +518,20 @@ func (v *inventory) testRules(a *entry) {
 	if v.rules == nil || !v.ours(a) {
 		return
 	}
-	has := func(kinds []nft.Kind, want func(nft.Holding) bool) bool {
-		return slices.ContainsFunc(v.rules[a.key], func(h nft.Holding) bool { return slices.Contains(kinds, h.Kind) && want(h) })
-	}
-	of := func(ip netip.Prefix) func(nft.Holding) bool {
-		return func(h nft.Holding) bool { return h.Addr == ip.Addr() }
+	lacks := func(ip netip.Prefix, kinds ...nft.Kind) bool {
+		return !slices.ContainsFunc(v.rules[a.key], func(h nft.Holding) bool { return h.Addr == ip.Addr() && slices.Contains(kinds, h.Kind) })
 	}
 	for i, p := range a.conf.Plugins {
 		switch {
 		case i == 0 && p.IPMasq && (p.Type == "bridge" || p.Type == "ptp"):
 			for _, ip := range a.addresses() {
-				if !has([]nft.Kind{nft.KindMasquerade}, of(ip)) {
+				if lacks(ip, nft.KindMasquerade) {
 					a.fault("no masquerading of %s", ip.Addr())
 				}
 			}
 		case p.Type == "firewall":
 			for _, ip := range a.addresses() {
-				if !has([]nft.Kind{nft.KindFirewall, nft.KindZone}, of(ip)) {
+				if lacks(ip, nft.KindFirewall, nft.KindZone) {
 					a.fault("no firewall element of %s", ip.Addr())
 				}
 			}

@@ -42,19 +42,19 @@ func (c *call) look() (*inventory, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.complain(v)
+	c.complain(v, "not tested")
 	return v, nil
 }
 
-// complain names on stderr what the inventory does not have.
-func (c *call) complain(v *inventory) {
+// complain names on stderr what the inventory does not have; without is what was not done for it.
+func (c *call) complain(v *inventory, without string) {
 	for _, b := range v.broken {
 		if !strings.HasSuffix(b.Name(), chain.BrokenSuffix) { // reported when it was renamed
 			c.warn("cache: %s", printable(b.Err().Error()))
 		}
 	}
 	for _, err := range v.unread {
-		c.warn("not tested: %v", err)
+		c.warn("%s: %v", without, err)
 	}
 }
 
@@ -124,11 +124,7 @@ func (c *call) list(s screen, columns []column, rows [][]string) (exit int, err 
 
 // joined is the list in one cell.
 func joined[T any](list []T, text func(T) string) string {
-	var all []string
-	for _, e := range list {
-		all = append(all, text(e))
-	}
-	return strings.Join(all, ",")
+	return strings.Join(each(list, text), ",")
 }
 
 // bare is an address without its prefix length.
@@ -216,7 +212,7 @@ type (
 
 // doc has some of the attachments, and all that was not read or tested.
 func (v *inventory) doc(list []*entry) inventoryDoc {
-	return inventoryDoc{docs(list, v.attachment), docs(v.broken, broken), docs(v.unread, error.Error)}
+	return inventoryDoc{each(list, v.attachment), each(v.broken, broken), each(v.unread, error.Error)}
 }
 
 func broken(b chain.Broken) brokenDoc { return brokenDoc{b.Name(), b.Err().Error()} }
@@ -229,11 +225,11 @@ func notNull[T any](list []T) []T {
 	return list
 }
 
-// docs makes a list that is never null.
-func docs[T, D any](list []T, doc func(T) D) []D {
+// each is what fn makes of each of a list; it is not null in JSON.
+func each[T, D any](list []T, fn func(T) D) []D {
 	all := make([]D, 0, len(list))
 	for _, e := range list {
-		all = append(all, doc(e))
+		all = append(all, fn(e))
 	}
 	return all
 }
@@ -405,13 +401,13 @@ type (
 func (n *network) doc(pools []pool) networkDoc {
 	return networkDoc{
 		Name: n.name, File: n.file, CNIVersion: n.conf.CNIVersion, Plugins: n.conf.types(), Bridge: n.conf.bridge(),
-		Pools: docs(pools, pool.doc), Attachments: len(n.attached), Faults: n.faults(),
+		Pools: each(pools, pool.doc), Attachments: len(n.attached), Faults: n.faults(),
 	}
 }
 
 func (p pool) doc() poolDoc {
 	const exact = 1<<53 - 1 // what numbers of JSON are read as without loss
-	return poolDoc{docs(p.set, func(r ipam.Range) rangeDoc { return rangeDoc{r.Subnet, r.Start, r.End, r.Gateway} }),
+	return poolDoc{each(p.set, func(r ipam.Range) rangeDoc { return rangeDoc{r.Subnet, r.Start, r.End, r.Gateway} }),
 		p.used, min(p.free, exact), notNull(p.stale)}
 }
 

@@ -160,7 +160,7 @@ func (v *inventory) describe(a *entry) []field {
 		{"routes", routes},
 		{"nameservers", result.DNS.Nameservers},
 		{"host side", []string{link}},
-		{"ports", docs(a.ports, func(p publishedPort) string { return fmt.Sprintf("%s -> %d", p.host(), p.ContainerPort) })},
+		{"ports", each(a.ports, func(p publishedPort) string { return fmt.Sprintf("%s -> %d", p.host(), p.ContainerPort) })},
 		{"since", []string{since}},
 		{"state", append([]string{a.state}, a.faults...)},
 		{"cache", []string{a.File()}},
@@ -177,7 +177,7 @@ func (c *call) showNetwork(v *inventory, n *network) (exit int, err error) {
 		return c.writeJSON(struct {
 			Network     networkDoc      `json:"network"`
 			Attachments []attachmentDoc `json:"attachments"`
-		}{n.doc(pools), docs(n.attached, v.attachment)})
+		}{n.doc(pools), each(n.attached, v.attachment)})
 	}
 	file := n.file
 	switch {
@@ -207,7 +207,7 @@ func (c *call) showNetwork(v *inventory, n *network) (exit int, err error) {
 			lines = append(lines, used)
 		}
 		if len(p.stale) > 0 {
-			lines = append(lines, "stale: "+several(docs(p.stale, netip.Addr.String)))
+			lines = append(lines, "stale: "+several(each(p.stale, netip.Addr.String)))
 		}
 		all = append(all, field{"range set", lines})
 	}
@@ -216,7 +216,7 @@ func (c *call) showNetwork(v *inventory, n *network) (exit int, err error) {
 		attached += fmt.Sprintf(", %d with a fault", faults)
 	}
 	all = append(all, field{"attached", []string{attached}})
-	all = append(all, field{"", docs(n.attached, func(a *entry) string {
+	all = append(all, field{"", each(n.attached, func(a *entry) string {
 		words := []string{a.name(), a.IfName, joined(a.addresses(), bare)}
 		if a.state != stateOK {
 			words = append(words, a.stateText())

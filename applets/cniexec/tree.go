@@ -216,7 +216,7 @@ func (b *branch) draw(w *strings.Builder, s screen) {
 			link = a.conf.interfacePlugin().Type
 		}
 		rows = append(rows, []string{tick + link, a.name(), a.IfName,
-			strings.ReplaceAll(joined(a.addresses(), bare), ",", " "),
+			strings.Join(each(a.addresses(), bare), " "),
 			joined(a.ports, publishedPort.short), state})
 	}
 	for _, port := range b.ports {
@@ -252,13 +252,7 @@ func dot(branches []*branch) string {
 				spaces[to] = true
 				fmt.Fprintf(&w, "  %s [label=%s, style=rounded];\n", quoted(to), quoted(a.name()))
 			}
-			lines := []string{}
-			for _, ip := range a.addresses() {
-				lines = append(lines, ip.Addr().String())
-			}
-			for _, p := range a.ports {
-				lines = append(lines, p.short())
-			}
+			lines := slices.Concat(each(a.addresses(), bare), each(a.ports, publishedPort.short))
 			colour := ""
 			if a.state == stateFault {
 				colour = ", color=red"

@@ -91,7 +91,7 @@ func (c *call) who(_ context.Context, operands []string) (exit int, err error) {
 	if err := ask(); err != nil {
 		return 0, err
 	}
-	q.complain(q.inventory)
+	q.complain(q.inventory, "not searched")
 	if c.output == outputJSON {
 		exit, err = c.writeJSON(q.doc())
 	} else {
@@ -162,12 +162,7 @@ func protoPort(text string) (proto, port string, ok bool) {
 
 // hostLink asks for one link of the host.
 func (q *question) hostLink(name string) (*rtnl.Link, error) {
-	conn, err := rtnl.Dial(rtnl.Host())
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	return conn.Link(name)
+	return askHost(func(conn *rtnl.Conn) (*rtnl.Link, error) { return conn.Link(name) })
 }
 
 // own adds an owner, once.
@@ -399,15 +394,10 @@ func (q *question) askMAC() error {
 	is := func(mac string) bool { return strings.EqualFold(mac, q.mac.String()) }
 	var links []rtnl.Link
 	listed := make(chan error, 1)
-	go func() (err error) {
-		defer func() { listed <- err }()
-		conn, err := rtnl.Dial(rtnl.Host())
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		links, err = conn.LinksWith(q.mac)
-		return err
+	go func() {
+		var err error
+		links, err = askHost(func(conn *rtnl.Conn) ([]rtnl.Link, error) { return conn.LinksWith(q.mac) })
+		listed <- err
 	}()
 	err := q.search(func(a *entry) bool {
 		return slices.ContainsFunc(a.result.Interfaces, func(i spec.Interface) bool { return is(i.MAC) && i.Name != a.conf.bridge() })
@@ -501,7 +491,7 @@ func (q *question) answer() string {
 
 // doc is the answer as JSON.
 func (q *question) doc() whoDoc {
-	return whoDoc{q.text, q.kind, docs(q.owners, func(a *entry) ownerDoc {
+	return whoDoc{q.text, q.kind, each(q.owners, func(a *entry) ownerDoc {
 		return ownerDoc{a.NetworkName, a.ContainerID, a.IfName, a.name(), a.runtime(), a.NetNSPath(), notNull(a.addresses())}
 	}), notNull(q.others)}
 }
