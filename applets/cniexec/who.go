@@ -316,7 +316,11 @@ func (q *question) askLink() error {
 	if err != nil || len(q.owners) > 0 {
 		return err
 	}
-	if l == nil {
+	if l == nil { // a namespace that is gone, which an entry has
+		if err := q.askNetNS(); err != nil || len(q.owners) > 0 {
+			q.kind = kindNetNS
+			return err
+		}
 		hint := ""
 		if strings.Trim(q.text, "0123456789.:[]") == "" {
 			hint = "a port is PROTO/PORT, as tcp/8080, and an address is named without one"
@@ -458,7 +462,7 @@ func (q *question) askNetNS() error {
 	is := func(a *entry) bool {
 		path := a.NetNSPath()
 		if !known {
-			return path == q.path
+			return strings.TrimPrefix(path, "/var") == strings.TrimPrefix(q.path, "/var") // /var/run is /run
 		}
 		id, err := nsid.At(path)
 		return err == nil && id == q.id
