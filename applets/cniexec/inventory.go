@@ -155,15 +155,6 @@ func (a *entry) mac() string {
 	return ""
 }
 
-// age is how long ago the entry was written; false: unknown, as where the clock was set since.
-func (v *inventory) age(a *entry) (time.Duration, bool) {
-	age := v.now.Sub(a.since)
-	if a.since.IsZero() || age < 0 || a.BootID != "" && a.SameBoot() && age > v.uptime {
-		return 0, false
-	}
-	return age, true
-}
-
 // conf is readNetConf, once for each text.
 func (v *inventory) conf(doc []byte) *netConf {
 	c := v.confs[string(doc)]
@@ -221,7 +212,7 @@ func (v *inventory) read(e *chain.Entry) *entry {
 	if len(e.Result) > 0 && !a.readResult() {
 		a.result = a.wholeResult()
 	}
-	if raw := e.CapabilityArgs[capPorts]; raw != nil {
+	if raw := e.CapabilityArgs[capPorts]; raw != nil && a.conf.publishes() {
 		_ = json.Unmarshal(raw, &a.ports) // portmap has refused what is no list
 	}
 	for i := range a.ports {

@@ -148,12 +148,14 @@ func (a *entry) stateText() string {
 	return a.state + ": " + strings.Join(a.faults, "; ")
 }
 
-// ageText is the age in one unit; empty: unknown.
+// ageText is how long ago the entry was written, in one unit; empty: unknown, as where the clock was
+// set since. What is attached is not older than the boot.
 func (v *inventory) ageText(a *entry) string {
-	age, ok := v.age(a)
 	const day = 24 * time.Hour
+	age := v.now.Sub(a.since)
+	booted := a.state == stateOK || a.BootID != "" && a.SameBoot()
 	switch {
-	case !ok:
+	case a.since.IsZero(), age < 0, booted && age > v.uptime:
 		return ""
 	case age < 2*time.Minute:
 		return fmt.Sprintf("%ds", age/time.Second)

@@ -84,6 +84,12 @@ func (c *netConf) zoned() bool {
 	return slices.ContainsFunc(c.Plugins, func(p pluginConf) bool { return p.Type == "firewall" && p.Backend == "firewalld" })
 }
 
+// publishes reports whether a plugin takes host ports: runtimes give theirs to every network. A
+// configuration that cannot be read may have one.
+func (c *netConf) publishes() bool {
+	return len(c.Plugins) == 0 || slices.ContainsFunc(c.Plugins, func(p pluginConf) bool { return p.Capabilities[capPorts] })
+}
+
 // types are those of the plugins, in their order.
 func (c *netConf) types() []string {
 	types := []string{}

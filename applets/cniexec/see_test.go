@@ -232,7 +232,7 @@ func TestTreeFits(t *testing.T) {
 	for n := range 60 {
 		bridge := fmt.Sprintf("cni%d", n%3)
 		e := chain.Entry{NetworkName: fmt.Sprintf("net%d", n%3), ContainerID: fmt.Sprintf("container-%02d", n), IfName: "eth0", NetNS: f.netns("ns")}
-		e.Config = fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":%q,"plugins":[{"type":"bridge","bridge":%q}]}`, e.NetworkName, bridge)
+		e.Config = fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":%q,"plugins":[{"type":"bridge","bridge":%q},{"type":"portmap","capabilities":{"portMappings":true}}]}`, e.NetworkName, bridge)
 		e.CapabilityArgs = map[string]json.RawMessage{"portMappings": fmt.Appendf(nil, `[{"hostPort":%d,"containerPort":80}]`, 10000+n)}
 		veth := fmt.Sprintf("veth%08x", n)
 		e.Result = result("eth0", "02:00:00:00:00:01", veth, e.NetNS, fmt.Sprintf("10.88.%d.%d/24", n%3, 100+n), fmt.Sprintf("fd00:88:%d::%x/64", n%3, 100+n))
@@ -399,6 +399,47 @@ func TestStale(t *testing.T) {
 	}
 	if got := stale(); got != "8 [10.88.0.6 10.88.0.9]" {
 		t.Errorf("with an ADD: got %s", got)
+	}
+}
+
+// The clock of a small board begins in 1970, and is set later.
+func TestAgeText(t *testing.T) {
+	v := &inventory{now: madeAt, uptime: time.Hour}
+	tests := map[string]struct {
+		ago   time.Duration
+		state string
+		boot  string
+		want  string
+	}{
+		"seconds":                {119 * time.Second, stateOK, "", "119s"},
+		"minutes":                {59*time.Minute + 59*time.Second, stateOK, "", "59m"},
+		"hours":                  {47 * time.Hour, stateFault, "", "47h"},
+		"days":                   {50 * time.Hour, stateFault, "", "2d"},
+		"of an earlier boot":     {50 * time.Hour, stateFault, "another", "2d"},
+		"the clock was set":      {50 * time.Hour, stateFault, boot.ID(), ""},
+		"the clock was set back": {-time.Second, stateOK, "", ""},
+		"another runtime's":      {50 * time.Hour, stateOK, "", ""},
+	}
+	for name, tt := range tests {
+		a := &entry{Entry: &chain.Entry{BootID: tt.boot}, since: madeAt.Add(-tt.ago), state: tt.state}
+		if got := v.ageText(a); got != tt.want {
+			t.Errorf("%s: got %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
+// Runtimes give the host ports of a container to each of its networks; one without portmap has none.
+func TestPortsOfNetworks(t *testing.T) {
+	ports := map[string]json.RawMessage{"portMappings": json.RawMessage(`[{"hostPort":80,"containerPort":8080},{"hostPort":0,"containerPort":1}]`)}
+	v := emptyInventory(nil, "")
+	for conf, want := range map[string]int{
+		`{"plugins":[{"type":"bridge"},{"type":"portmap","capabilities":{"portMappings":true}}]}`: 1,
+		`{"plugins":[{"type":"macvlan"}]}`: 0,
+		`{"plugins":`:                      1,
+	} {
+		if a := v.read(&chain.Entry{Config: []byte(conf), CapabilityArgs: ports}); len(a.ports) != want {
+			t.Errorf("%s: got %v, want %d", conf, a.ports, want)
+		}
 	}
 }
 
