@@ -70,7 +70,8 @@ type entry struct {
 	faults   []string
 }
 
-// name is that of the container's pod, of the container, or of the file of its namespace.
+// name is that of the container's pod, that of `run --name`, the process or the file that the path
+// of its namespace has, or the container's ID.
 func (a *entry) name() string {
 	pod, space := "", ""
 	for _, arg := range a.Args {
@@ -82,19 +83,22 @@ func (a *entry) name() string {
 		}
 	}
 	path := a.NetNSPath()
-	base := filepath.Base(path)
-	pid, isPID := strings.CutPrefix(strings.TrimSuffix(path, "/ns/net"), "/proc/")
+	run, isRun := strings.CutPrefix(a.ContainerID, chain.RunPrefix)
+	process, isProcess := strings.CutPrefix(path, "/proc/")
+	pid, _, _ := strings.Cut(process, "/")
 	switch {
 	case pod != "" && space != "":
 		return space + "/" + pod
 	case pod != "":
 		return pod
-	case isPID && strings.Trim(pid, "0123456789") == "" && derived(a.ContainerID):
+	case isRun && !spec.Hashed(run, "", runDigits):
+		return run
+	case path == "" || !derived(a.ContainerID):
+		return shortID(a.ContainerID)
+	case isProcess && strings.Trim(pid, "0123456789") == "":
 		return "pid " + pid
-	case path != "" && derived(a.ContainerID):
-		return base
 	}
-	return shortID(a.ContainerID)
+	return filepath.Base(path)
 }
 
 // derived reports whether a container ID was derived from the path of a namespace.

@@ -444,7 +444,7 @@ func (c *call) lsNetworks(v *inventory) (exit int, err error) {
 		var used uint64
 		stale, free := 0, uint64(math.MaxUint64) // an attachment takes an address of each set
 		for _, p := range pools {
-			used, stale, free = max(used, p.used), stale+len(p.stale), min(free, p.free)
+			used, stale, free = max(used, p.used), max(stale, len(p.stale)), min(free, p.free)
 			for _, r := range p.set {
 				subnets = append(subnets, r.Subnet.String())
 			}

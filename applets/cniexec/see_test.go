@@ -443,6 +443,54 @@ func TestPortsOfNetworks(t *testing.T) {
 	}
 }
 
+// A container that has left an address of each family behind counts once, as it does among the used.
+func TestNetworksOfTwoFamilies(t *testing.T) {
+	f := newFixture(t)
+	f.write(chain.Entry{NetworkName: "dual", ContainerID: "c1", IfName: "eth0", NetNS: f.netns("ns"), Config: []byte(`{"name":"dual","plugins":[
+		{"type":"ptp","ipam":{"type":"host-local","ranges":[[{"subnet":"10.88.0.0/24"}],[{"subnet":"fd00:88::/64"}]]}}]}`)})
+	for _, addr := range []string{"10.88.0.2", "fd00:88::2"} {
+		file := filepath.Join(f.dir, "networks", "dual", addr)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte("lost\r\neth0"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out bytes.Buffer
+	c := &call{Process: applet.Process{Stdout: &out, Stderr: io.Discard, Getenv: noEnv}, commandLine: &commandLine{flags: &flags{}}}
+	if _, err := c.lsNetworks(f.inventory()); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(strings.Fields(out.String()), " "); !strings.HasSuffix(got, " 1 252 1 1 0") {
+		t.Errorf("got %s", got)
+	}
+}
+
+// The name is what people call a container.
+func TestName(t *testing.T) {
+	pod := [][2]string{{"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "web"}}
+	for _, tt := range []struct {
+		id, netns string
+		args      [][2]string
+		want      string
+	}{
+		{"c1", "/run/netns/x", nil, "c1"},
+		{strings.Repeat("a", 64), "/var/run/netns/cni-1", nil, "aaaaaaaaaaaa"},
+		{strings.Repeat("a", 64), "/var/run/netns/cni-1", pod, "default/web"},
+		{"c1", "", pod[1:], "web"},
+		{"cnitool-0123456789abcdef0123", "/run/netns/blue", nil, "blue"},
+		{"cnitool-0123456789abcdef0123", "/proc/4711/ns/net", nil, "pid 4711"},
+		{"cnitool-0123456789abcdef0123", "/proc/self/ns/net", nil, "net"},
+		{"cnitool-0123456789abcdef0123", "", nil, "cnitool-0123456789abcdef0123"},
+		{"cnirun-0123456789ab", "/proc/4711/fd/4", nil, "pid 4711"},
+		{"cnirun-0123456789ab", "/proc/4711/ns/net", nil, "pid 4711"},
+		{"cnirun-web", "/proc/4711/fd/4", nil, "web"},
+	} {
+		a := &entry{Entry: &chain.Entry{ContainerID: tt.id, NetNS: tt.netns, Args: tt.args}}
+		if got := a.name(); got != tt.want {
+			t.Errorf("%s in %s: got %q, want %q", tt.id, tt.netns, got, tt.want)
+		}
+	}
+}
+
 // find takes a container by its ID, the beginning of that, and its names.
 func TestFind(t *testing.T) {
 	f := runtimes(t)
