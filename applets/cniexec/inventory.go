@@ -513,26 +513,27 @@ func (v *inventory) testRules(a *entry) {
 	if v.rules == nil || !v.ours(a) {
 		return
 	}
+	addresses := a.addresses()
 	lacks := func(ip netip.Prefix, kinds ...nft.Kind) bool {
 		return !slices.ContainsFunc(v.rules[a.key], func(h nft.Holding) bool { return h.Addr == ip.Addr() && slices.Contains(kinds, h.Kind) })
 	}
 	for i, p := range a.conf.Plugins {
 		switch {
 		case i == 0 && p.IPMasq && (p.Type == "bridge" || p.Type == "ptp"):
-			for _, ip := range a.addresses() {
+			for _, ip := range addresses {
 				if lacks(ip, nft.KindMasquerade) {
 					a.fault("no masquerading of %s", ip.Addr())
 				}
 			}
 		case p.Type == "firewall":
-			for _, ip := range a.addresses() {
+			for _, ip := range addresses {
 				if lacks(ip, nft.KindFirewall, nft.KindZone) {
 					a.fault("no firewall element of %s", ip.Addr())
 				}
 			}
 		case p.Type == "portmap" && p.Capabilities[capPorts]:
 			for _, port := range a.ports {
-				if port.fits(a.addresses()) && !v.published[portOf{a.ContainerID, port.Protocol, port.HostPort}] {
+				if port.fits(addresses) && !v.published[portOf{a.ContainerID, port.Protocol, port.HostPort}] {
 					a.fault("no host port %s", port.host())
 				}
 			}

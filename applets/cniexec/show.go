@@ -88,11 +88,12 @@ func (v *inventory) find(name string) (found []*entry, err error) {
 	return found, nil
 }
 
-// A field is a line of show; of an empty value there is none.
-type field struct {
-	name   string
-	values []string // one below the other
-}
+// A field is what show prints of one thing, in lines, the first of which has the name. Without text
+// there is none.
+type field struct{ name, text string }
+
+// lines is the text of several values, one below the other.
+func lines(values []string) string { return strings.Join(values, "\n") }
 
 // fields formats fields, their names in a column.
 func (c *call) fields(all []field) string {
@@ -101,14 +102,12 @@ func (c *call) fields(all []field) string {
 	var rows [][]string
 	for _, f := range all {
 		name := f.name
-		for _, value := range f.values {
-			if value != "" {
-				rows = append(rows, []string{name, value})
-				name = ""
-			}
+		for line := range strings.Lines(f.text) {
+			rows = append(rows, []string{name, strings.TrimSuffix(line, "\n")})
+			name = ""
 		}
 	}
-	return s.table([]column{{}, {}}, rows)
+	return s.table(make([]column, 2), rows)
 }
 
 // describe is an attachment for people.
@@ -150,20 +149,20 @@ func (v *inventory) describe(a *entry) []field {
 		since = a.since.Format(time.RFC3339) + ", " + age + " ago"
 	}
 	return []field{
-		{"container", []string{a.ContainerID}},
-		{"name", []string{name}},
-		{"runtime", []string{a.runtime()}},
-		{"namespace", []string{a.NetNSPath()}},
-		{"network", []string{network}},
-		{"interface", []string{iface}},
-		{"addresses", addresses},
-		{"routes", routes},
-		{"nameservers", result.DNS.Nameservers},
-		{"host side", []string{link}},
-		{"ports", each(a.ports, func(p publishedPort) string { return fmt.Sprintf("%s -> %d", p.host(), p.ContainerPort) })},
-		{"since", []string{since}},
-		{"state", append([]string{a.state}, a.faults...)},
-		{"cache", []string{a.File()}},
+		{"container", a.ContainerID},
+		{"name", name},
+		{"runtime", a.runtime()},
+		{"namespace", a.NetNSPath()},
+		{"network", network},
+		{"interface", iface},
+		{"addresses", lines(addresses)},
+		{"routes", lines(routes)},
+		{"nameservers", lines(result.DNS.Nameservers)},
+		{"host side", link},
+		{"ports", lines(each(a.ports, func(p publishedPort) string { return fmt.Sprintf("%s -> %d", p.host(), p.ContainerPort) }))},
+		{"since", since},
+		{"state", lines(append([]string{a.state}, a.faults...))},
+		{"cache", a.File()},
 	}
 }
 
@@ -187,41 +186,39 @@ func (c *call) showNetwork(v *inventory, n *network) (exit int, err error) {
 		file = "built in"
 	}
 	all := []field{
-		{"network", []string{n.name}},
-		{"configuration", []string{file}},
-		{"version", []string{n.conf.CNIVersion}},
-		{"plugins", []string{strings.Join(n.conf.types(), ", ")}},
-		{"bridge", []string{n.conf.bridge()}},
-		{"leases", []string{n.conf.leases(v.stateDir, n.name)}},
+		{"network", n.name},
+		{"configuration", file},
+		{"version", n.conf.CNIVersion},
+		{"plugins", strings.Join(n.conf.types(), ", ")},
+		{"bridge", n.conf.bridge()},
+		{"leases", n.conf.leases(v.stateDir, n.name)},
 	}
 	for _, p := range pools {
-		lines := []string{}
+		text := ""
 		for _, r := range p.set {
-			lines = append(lines, fmt.Sprintf("%s: %s to %s, gateway %s", r.Subnet, r.Start, r.End, r.Gateway))
-		}
-		used := fmt.Sprintf("%d used, %s free", p.used, count(p.free))
-		if v.staleKnown() {
-			used += fmt.Sprintf(", %d stale", len(p.stale))
+			text += fmt.Sprintf("%s: %s to %s, gateway %s\n", r.Subnet, r.Start, r.End, r.Gateway)
 		}
 		if err == nil {
-			lines = append(lines, used)
+			text += fmt.Sprintf("%d used, %s free", p.used, count(p.free))
+			if v.staleKnown() {
+				text += fmt.Sprintf(", %d stale", len(p.stale))
+			}
 		}
 		if len(p.stale) > 0 {
-			lines = append(lines, "stale: "+several(each(p.stale, netip.Addr.String)))
+			text += "\nstale: " + several(each(p.stale, netip.Addr.String))
 		}
-		all = append(all, field{"range set", lines})
+		all = append(all, field{"range set", text})
 	}
-	attached := fmt.Sprint(len(n.attached))
+	attached := []string{fmt.Sprint(len(n.attached))}
 	if faults := n.faults(); faults > 0 {
-		attached += fmt.Sprintf(", %d with a fault", faults)
+		attached[0] += fmt.Sprintf(", %d with a fault", faults)
 	}
-	all = append(all, field{"attached", []string{attached}})
-	all = append(all, field{"", each(n.attached, func(a *entry) string {
+	for _, a := range n.attached {
 		words := []string{a.name(), a.IfName, joined(a.addresses(), bare)}
 		if a.state != stateOK {
 			words = append(words, a.stateText())
 		}
-		return strings.Join(slices.DeleteFunc(words, func(s string) bool { return s == "" }), " ")
-	})})
-	return c.write(c.fields(all))
+		attached = append(attached, strings.Join(slices.DeleteFunc(words, func(s string) bool { return s == "" }), " "))
+	}
+	return c.write(c.fields(append(all, field{"attached", lines(attached)})))
 }
