@@ -517,7 +517,8 @@ func (v *inventory) testRules(a *entry) {
 	lacks := func(ip netip.Prefix, kinds ...nft.Kind) bool {
 		return !slices.ContainsFunc(v.rules[a.key], func(h nft.Holding) bool { return h.Addr == ip.Addr() && slices.Contains(kinds, h.Kind) })
 	}
-	for i, p := range a.conf.Plugins {
+	for i := range a.conf.Plugins {
+		p := &a.conf.Plugins[i]
 		switch {
 		case i == 0 && p.IPMasq && (p.Type == "bridge" || p.Type == "ptp"):
 			for _, ip := range addresses {
