@@ -291,7 +291,7 @@ func (d *doctor) checkStale(context.Context) {
 		}
 		var stale []string
 		for _, p := range pools {
-			for _, a := range p.staleAddrs {
+			for _, a := range p.stale {
 				if !slices.ContainsFunc(n.attached, func(e *entry) bool { return e.has(a.String()) }) {
 					stale = append(stale, a.String())
 				}
