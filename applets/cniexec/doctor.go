@@ -19,8 +19,8 @@ import (
 	"cnibox/spec"
 )
 
-// A complaint is something that keeps networks of this host from working, or may.
-type complaint struct {
+// A finding is something that keeps networks of this host from working, or may.
+type finding struct {
 	Check   string `json:"check"`   // the part that was looked at
 	Message string `json:"message"` // one line
 	Repair  string `json:"repair"`  // a command, or what to change
@@ -38,7 +38,7 @@ type doctor struct {
 	networks []*examined
 	blockers []nft.Blocker
 	linted   []*lint.Finding
-	found    []complaint
+	found    []finding
 	untested []string // and why
 }
 
@@ -108,9 +108,9 @@ func (c *call) examine(ctx context.Context) (*doctor, error) {
 	return d, nil
 }
 
-// complain adds a complaint. One with a fix is cnibox's own.
-func (d *doctor) complain(check, repair string, fix func(context.Context) error, format string, args ...any) {
-	d.found = append(d.found, complaint{check, printable(fmt.Sprintf(format, args...)), repair, fix != nil, fix})
+// find adds a finding. One with a fix is cnibox's own.
+func (d *doctor) find(check, repair string, fix func(context.Context) error, format string, args ...any) {
+	d.found = append(d.found, finding{check, printable(fmt.Sprintf(format, args...)), repair, fix != nil, fix})
 }
 
 // skip notes what could not be looked at.
@@ -164,7 +164,7 @@ func (d *doctor) treat(ctx context.Context) (*doctor, error) {
 	return d.examine(ctx)
 }
 
-// print writes the complaints.
+// print writes the findings.
 func (d *doctor) print() (int, error) {
 	exit := exitOK
 	if len(d.found) > 0 {
@@ -172,8 +172,8 @@ func (d *doctor) print() (int, error) {
 	}
 	if d.output == outputJSON {
 		_, err := d.writeJSON(struct {
-			Findings  []complaint `json:"findings"`
-			NotTested []string    `json:"notTested"`
+			Findings  []finding `json:"findings"`
+			NotTested []string  `json:"notTested"`
 		}{notNull(d.found), notNull(d.untested)})
 		return exit, err
 	}
@@ -184,7 +184,7 @@ func (d *doctor) print() (int, error) {
 	return exit, err
 }
 
-// text is the complaints as lines.
+// text is the findings as lines.
 func (d *doctor) text() string {
 	var out strings.Builder
 	for _, f := range d.found {
@@ -196,7 +196,7 @@ func (d *doctor) text() string {
 	return out.String()
 }
 
-// checkConfigurations is lint, whose findings are one complaint a file.
+// checkConfigurations is lint; the mistakes in a file are one finding.
 func (d *doctor) checkConfigurations(context.Context) {
 	l := d.linter()
 	l.Routes = routesOfHost()
@@ -218,7 +218,7 @@ func (d *doctor) checkConfigurations(context.Context) {
 		counts[f.File]++
 	}
 	for _, file := range slices.Sorted(maps.Keys(counts)) {
-		d.complain("configuration", "cni-exec lint "+file, nil, "%s in %s", plural(counts[file], "mistake"), file)
+		d.find("configuration", "cni-exec lint "+file, nil, "%s in %s", plural(counts[file], "mistake"), file)
 	}
 }
 
@@ -243,7 +243,7 @@ func (d *doctor) checkStatus(ctx context.Context) {
 			if err != nil && errors.Is(err, os.ErrPermission) {
 				d.skip("status of "+n.name, err)
 			} else if err != nil && spec.AsError(err).Code != spec.CodeConfig { // lint has reported that one
-				d.complain("status", "cni-exec status "+n.name, nil, "network %s: %v", n.name, withDetails(err))
+				d.find("status", "cni-exec status "+n.name, nil, "network %s: %v", n.name, withDetails(err))
 			}
 		}
 	}
@@ -262,7 +262,7 @@ func (d *doctor) checkCache(context.Context) {
 		if err := b.Err(); errors.Is(err, os.ErrPermission) {
 			d.skip("attachments", err)
 		} else {
-			d.complain("cache", "rm "+filepath.Join(d.inv.cache.Dir, "results", b.Name())+"    # if its container is gone", nil, "%v", err)
+			d.find("cache", "rm "+filepath.Join(d.inv.cache.Dir, "results", b.Name())+"    # if its container is gone", nil, "%v", err)
 		}
 	}
 }
@@ -276,7 +276,7 @@ func (d *doctor) checkStale(context.Context) {
 		}
 	}
 	if len(gone) > 0 {
-		d.complain("stale attachments", "cni-exec gc --all-networks --valid-live", func(ctx context.Context) error {
+		d.find("stale attachments", "cni-exec gc --all-networks --valid-live", func(ctx context.Context) error {
 			return d.runner.DeleteStale(ctx, func(a spec.Attachment) bool { return slices.Contains(gone, a.String()) })
 		}, "%s of a network namespace that is gone: %s", plural(len(gone), "attachment"), several(gone))
 	}
@@ -298,7 +298,7 @@ func (d *doctor) checkStale(context.Context) {
 			}
 		}
 		if len(stale) > 0 {
-			d.complain("stale leases", "cni-exec gc "+n.name+" --valid-live", nil,
+			d.find("stale leases", "cni-exec gc "+n.name+" --valid-live", nil,
 				"network %s: %s of no attachment in %s: %s", n.name, plural(len(stale), "lease"), d.inv.cache.Dir, several(stale))
 		}
 	}
@@ -329,7 +329,7 @@ func (d *doctor) checkFaults(context.Context) {
 		if a.state != stateFault || !a.Live() || a.Interrupted() {
 			continue
 		}
-		d.complain("attachment", "cni-exec reload "+a.ContainerID, d.reloads(a), "%s: %s", a.Attachment(), strings.Join(a.faults, "; "))
+		d.find("attachment", "cni-exec reload "+a.ContainerID, d.reloads(a), "%s: %s", a.Attachment(), strings.Join(a.faults, "; "))
 	}
 }
 
@@ -337,7 +337,7 @@ func (d *doctor) checkFaults(context.Context) {
 func (d *doctor) reloads(a *entry) func(context.Context) error {
 	return func(ctx context.Context) error {
 		quiet := *d.call
-		quiet.Stdout = quiet.Stderr // what it prints is no complaint
+		quiet.Stdout = quiet.Stderr // what it prints is no finding
 		_, err := quiet.restore(ctx, func(o spec.Attachment) bool { return o == a.Attachment() })
 		return err
 	}
@@ -356,7 +356,7 @@ func (d *doctor) checkGuards(context.Context) {
 			return
 		}
 		if len(owned) == 0 {
-			d.complain("port guard", "cni-exec reload "+a.ContainerID, d.reloads(a), "%s: the container can use any MAC address, whatever \"macspoofchk\" says", a.Attachment())
+			d.find("port guard", "cni-exec reload "+a.ContainerID, d.reloads(a), "%s: the container can use any MAC address, whatever \"macspoofchk\" says", a.Attachment())
 		}
 	}
 }
@@ -373,7 +373,7 @@ func (d *doctor) checkOrphans(context.Context) {
 	if d.inv.links != nil {
 		for _, l := range d.inv.links.all {
 			if key := spec.LabelKey(l.Alias); key != "" && !known[key] {
-				d.complain("orphaned link", "ip link del "+l.Name, nil, "%s is of an attachment that is not in %s: %s", l.Name, d.inv.cache.Dir, l.Alias)
+				d.find("orphaned link", "ip link del "+l.Name, nil, "%s is of an attachment that is not in %s: %s", l.Name, d.inv.cache.Dir, l.Alias)
 			}
 		}
 	}
@@ -384,7 +384,7 @@ func (d *doctor) checkOrphans(context.Context) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(orphans)) {
-		d.complain("orphaned elements", "cni-exec gc "+name+" --valid-live", nil,
+		d.find("orphaned elements", "cni-exec gc "+name+" --valid-live", nil,
 			"%s in table inet cnibox of attachments to %s that have neither a link nor an entry in %s", plural(orphans[name], "element"), name, d.inv.cache.Dir)
 	}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // writeReport writes a file for a bug report: what this host is, the configurations, the links,
-// what is attached, and the complaints. Names, addresses that are public, and MAC addresses
+// what is attached, and the findings. Names, addresses that are public, and MAC addresses
 // are replaced, each by the same word everywhere.
 func (d *doctor) writeReport(file string) error {
 	var out strings.Builder

@@ -210,7 +210,7 @@ func (c *checker) file(file string) *network {
 	}
 	l, err := chain.LoadFile(file)
 	if err != nil {
-		c.unreadable(file, err)
+		c.notLoaded(file, err)
 		return nil
 	}
 	return c.list(l)
@@ -230,8 +230,8 @@ func has(doc []byte, name string) bool {
 	return err == nil && members[name] != nil
 }
 
-// unreadable notes why a list could not be loaded.
-func (c *checker) unreadable(file string, err error) {
+// notLoaded notes why a list could not be loaded.
+func (c *checker) notLoaded(file string, err error) {
 	var of *chain.SourceError
 	if !errors.As(err, &of) {
 		c.add(file, "", "%v", err)
