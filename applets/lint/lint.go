@@ -110,7 +110,7 @@ func (l *Linter) List(list *chain.List, others []*chain.List) []*Finding {
 	n := c.list(list)
 	var networks []*network
 	for _, other := range others {
-		if other.Name != list.Name { // one of the same name has been reported
+		if other.Name != list.Name && mayOverlap(n, other) { // one of the same name has been reported
 			networks = append(networks, c.network(other))
 		}
 	}

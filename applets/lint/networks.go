@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"cnibox/applets/applet"
 	"cnibox/chain"
@@ -33,7 +34,7 @@ func (c *checker) network(l *chain.List) *network {
 	for i := range l.Plugins {
 		m := &member{Plugin: &l.Plugins[i]}
 		n.members = append(n.members, m)
-		if m.verbs, _ = (builtIn{c.Applets}).Find(m.Type); m.verbs != nil {
+		if m.verbs, _ = (builtIn{c.Applets}).Find(m.Type); m.verbs != nil && (m.IPAM != "" || !c.quick) {
 			m.validate(l, c.Applets)
 		}
 	}
@@ -95,6 +96,23 @@ func (c *checker) compare(n *network, others []*network) {
 			}
 		}
 	}
+}
+
+// mayOverlap reports whether a list has a text that is a prefix with addresses of a network, which
+// takes a part of the time that its own check takes.
+func mayOverlap(n *network, other *chain.List) bool {
+	for _, text := range strings.Split(string(other.Doc()), `"`) {
+		p, err := netip.ParsePrefix(text)
+		if err != nil || p.Bits() == 0 { // a default route
+			continue
+		}
+		for _, m := range n.members {
+			if slices.ContainsFunc(m.resources.Ranges, func(r spec.Range) bool { return r.Subnet.Overlaps(p) }) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // first is the one of two files that a runtime uses: a list before a configuration of one
