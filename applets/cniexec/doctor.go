@@ -37,6 +37,7 @@ type doctor struct {
 	unlisted bool // the cache has entries that could not be read, so what has no entry may have an owner
 	networks []*examined
 	blockers []nft.Blocker
+	hung     bool // firewalld does not answer
 	linted   []*lint.Finding
 	found    []finding
 	untested []string // and why
@@ -238,7 +239,9 @@ func (d *doctor) checkStatus(ctx context.Context) {
 			}
 			r, err := d.runner.Request(spec.Status, &list, p, chain.Target{})
 			if err == nil {
-				_, err = d.runner.Invoker.Invoke(ctx, p.Type, r)
+				within, cancel := context.WithTimeout(ctx, askTime)
+				_, err = d.runner.Invoker.Invoke(within, p.Type, r)
+				cancel()
 			}
 			if err != nil && errors.Is(err, os.ErrPermission) {
 				d.skip("status of "+n.name, err)

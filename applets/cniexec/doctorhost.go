@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -46,6 +47,9 @@ func (d *doctor) checkKernel(context.Context) {
 	}
 }
 
+// askTime is how long a daemon or the STATUS of a plugin may take that doctor asks.
+const askTime = 3 * time.Second
+
 // checkBlockers looks for chains of other programs that drop what is forwarded.
 func (d *doctor) checkBlockers(ctx context.Context) {
 	blockers, err := nft.Open(rtnl.Host()).Blockers()
@@ -79,19 +83,34 @@ func (d *doctor) checkBlockers(ctx context.Context) {
 }
 
 // trusts reports whether firewalld has a link in its zone trusted, which accepts what is forwarded.
+// One that does not answer is asked once.
 func (d *doctor) trusts(ctx context.Context, link string) bool {
-	sockets, err := d.busSockets()
-	if err != nil {
+	if d.hung {
 		return false
 	}
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	trusted := false
+	sockets, err := d.busSockets()
+	if err == nil {
+		trusted, err = isTrusted(ctx, sockets, link)
+	}
+	if err != nil && ctx.Err() != nil {
+		d.hung = true
+		d.skip("firewalld", err)
+	}
+	return trusted
+}
+
+// isTrusted asks firewalld whether a link is in its zone trusted.
+func isTrusted(ctx context.Context, sockets []string, link string) (bool, error) {
 	bus, err := dbus.Dial(ctx, sockets...)
 	if err != nil {
-		return false
+		return false, err
 	}
 	defer bus.Close()
 	method := dbus.Method{Service: firewalld, Path: "/org/fedoraproject/FirewallD1", Interface: firewalld + ".zone", Name: "queryInterface"}
-	in, err := bus.Ask(method, "trusted", link)
-	return err == nil && in
+	return bus.Ask(method, "trusted", link)
 }
 
 // letThrough are the commands that let the packets of a link pass a chain.
