@@ -395,7 +395,7 @@ func (q *question) askBridge(bridge *rtnl.Link) error {
 // askMAC asks for entries that have the address, then for links of the host. The kernel's list of
 // links takes longer than the entries, so that it is made meanwhile.
 func (q *question) askMAC() error {
-	is := func(mac string) bool { return strings.EqualFold(mac, q.mac.String()) }
+	mac := q.mac.String()
 	var links []rtnl.Link
 	listed := make(chan error, 1)
 	go func() {
@@ -404,8 +404,8 @@ func (q *question) askMAC() error {
 		listed <- err
 	}()
 	err := q.search(func(a *entry) bool {
-		return slices.ContainsFunc(a.result.Interfaces, func(i spec.Interface) bool { return is(i.MAC) && i.Name != a.conf.bridge() })
-	}, q.mac.String(), strings.ToUpper(q.mac.String()))
+		return slices.ContainsFunc(a.result.Interfaces, func(i spec.Interface) bool { return strings.EqualFold(i.MAC, mac) && i.Name != a.conf.bridge() })
+	}, mac, strings.ToUpper(mac))
 	if err != nil || len(q.owners) > 0 {
 		return err
 	}
@@ -414,7 +414,7 @@ func (q *question) askMAC() error {
 	}
 	for i := range links {
 		l := &links[i]
-		if !is(l.MAC.String()) {
+		if !bytes.Equal(l.MAC, q.mac) {
 			continue
 		}
 		had := len(q.owners) + len(q.others)
