@@ -76,8 +76,12 @@ func (d *doctor) checkBlockers(ctx context.Context) {
 
 // trusts reports whether firewalld has a link in its zone trusted, which accepts what is forwarded.
 func (d *doctor) trusts(ctx context.Context, link string) bool {
-	bus, err := d.dialBus(ctx)
-	if err != nil || bus == nil {
+	sockets, err := d.busSockets()
+	if err != nil {
+		return false
+	}
+	bus, err := dbus.Dial(ctx, sockets...)
+	if err != nil {
 		return false
 	}
 	defer bus.Close()

@@ -316,7 +316,8 @@ func indexLinks(all []rtnl.Link) *hostLinks {
 	for i := range all {
 		l := &all[i]
 		h.byName[l.Name], h.byIndex[l.Index] = l, l
-		if key := spec.LabelKey(l.Alias); key != "" {
+		// The IFB of a limit has the label as well. It counts where it is all that is left.
+		if key := spec.LabelKey(l.Alias); key != "" && (l.Kind != "ifb" || h.byKey[key] == nil) {
 			h.byKey[key] = l
 		}
 	}
@@ -443,7 +444,7 @@ func (v *inventory) testNetNS(a *entry) bool {
 // result has on the host besides the bridge.
 func (v *inventory) findHostLink(a *entry) {
 	if v.links != nil {
-		if l := v.links.byKey[a.key]; l != nil {
+		if l := v.links.byKey[a.key]; l != nil && l.Kind != "ifb" {
 			a.hostLink = l.Name
 			return
 		}

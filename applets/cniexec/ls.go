@@ -49,7 +49,7 @@ func (c *call) look() (*inventory, error) {
 // complain names on stderr what the inventory does not have; without is what was not done for it.
 func (c *call) complain(v *inventory, without string) {
 	for _, b := range v.broken {
-		if !strings.HasSuffix(b.Name(), chain.BrokenSuffix) { // reported when it was renamed
+		if !b.Renamed() {
 			c.warn("cache: %s", printable(b.Err().Error()))
 		}
 	}

@@ -152,6 +152,7 @@ func runtimes(t *testing.T) *fixture {
 	f.write(own)
 	lease(7, own.ContainerID)
 	f.link(rtnl.Link{Name: "veth00000007", Kind: "veth", Master: cni0, Alias: own.Attachment().Label(255)})
+	f.link(rtnl.Link{Name: "bwp000000007", Kind: "ifb", Alias: own.Attachment().Label(255)}) // a limit of what it sends
 	if err := os.WriteFile(filepath.Join(f.dir, "results", "pods-half-eth0"), []byte(`{"kind":`), 0o600); err != nil {
 		t.Fatal(err)
 	}
