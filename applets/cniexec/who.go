@@ -173,13 +173,18 @@ func (q *question) own(e *chain.Entry) {
 	}
 }
 
-// lookup adds the entry of an attachment, or says in words that there is none.
+// lookup adds the entry of an attachment, or says in words that there is none. One that another
+// runtime may be writing is searched for, since that reads it again.
 func (q *question) lookup(a spec.Attachment, how string) error {
 	e, err := q.inventory.cache.Lookup(a)
 	switch {
 	case err == nil:
 		q.own(e)
 	case errors.Is(err, os.ErrNotExist):
+		is := func(e *entry) bool { return e.Attachment() == a }
+		if err := q.search(is, a.ContainerID); err != nil || slices.ContainsFunc(q.owners, is) {
+			return err
+		}
 		q.others = append(q.others, fmt.Sprintf("%s %s, which is not in the cache", how, a))
 	case errors.Is(err, os.ErrPermission):
 		q.others = append(q.others, fmt.Sprintf("%s %s", how, a))
