@@ -163,8 +163,9 @@ What an interrupted up has left is finished by the next one.`,
 				{"cni-exec down web.json && cni-exec rm mynet", "with the bridge"},
 			}},
 		{name: "boot", operands: "", summary: "clean up after a reboot, and make the bridges", do: (*call).boot,
-			text: `Attachments of earlier boots are deleted, on all networks, and the bridges of
-all configured networks made. It may be run at any time: what is alive stays.`,
+			text: `Attachments and leases of earlier boots are deleted, on all networks, and the
+bridges of all configured networks made. It may be run at any time: what is
+alive stays.`,
 			examples: []example{
 				{"cni-exec boot", "once at each boot, before containers are started"},
 				{"cni-exec boot --conf-dir /etc/mynets", "networks of another directory"},
