@@ -76,7 +76,7 @@ func TestDocs(t *testing.T) {
 			t.Errorf("%s has no section about the JSON of %s", file, v)
 		}
 	}
-	complaints, err := json.Marshal([]any{complaint{}, made{}}) // scripts have the documents of these
+	complaints, err := json.Marshal([]any{finding{}, made{}}) // scripts have the documents of these
 	docs := [][]byte{complaints}
 	files, _ := filepath.Glob("testdata/*.json")
 	for _, file := range files {
