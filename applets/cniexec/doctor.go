@@ -158,11 +158,19 @@ func (d *doctor) treat(ctx context.Context) (*doctor, error) {
 		}
 		if err := f.fix(ctx); err != nil {
 			d.runner.Warn("%s: %v", f.Check, withDetails(err))
-			continue
 		}
-		d.runner.Warn("fixed: %s: %s", f.Check, f.Message)
 	}
-	return d.examine(ctx)
+	after, err := d.examine(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range d.found {
+		left := slices.ContainsFunc(after.found, func(o finding) bool { return o.Check == f.Check && o.Message == f.Message })
+		if f.fix != nil && !left {
+			d.runner.Warn("fixed: %s: %s", f.Check, f.Message)
+		}
+	}
+	return after, nil
 }
 
 // print writes the findings.
@@ -270,13 +278,20 @@ func (d *doctor) checkCache(context.Context) {
 	}
 }
 
-// checkStale looks for what is left of namespaces that are gone.
+// checkStale looks for what is left of namespaces that are gone, and of an add that was killed.
 func (d *doctor) checkStale(context.Context) {
-	var gone []string
+	var gone, interrupted []string
 	for _, a := range d.inv.entries {
-		if a.Gone() && a.state != stateBusy {
+		switch {
+		case a.state == stateBusy:
+		case a.Gone():
 			gone = append(gone, a.Attachment().String())
+		case a.Interrupted():
+			interrupted = append(interrupted, a.Attachment().String())
 		}
+	}
+	if len(interrupted) > 0 {
+		d.find("interrupted add", "cni-exec gc --all-networks --valid-live", nil, "%s whose add has ended before it was done: %s", plural(len(interrupted), "attachment"), several(interrupted))
 	}
 	if len(gone) > 0 {
 		d.find("stale attachments", "cni-exec gc --all-networks --valid-live", func(ctx context.Context) error {
@@ -350,7 +365,7 @@ func (d *doctor) reloads(a *entry) func(context.Context) error {
 func (d *doctor) checkGuards(context.Context) {
 	table := nft.Open(rtnl.Host())
 	for _, a := range d.inv.entries {
-		if !a.conf.guards() || !a.Live() || !d.inv.ours(a) {
+		if !a.conf.guards() || !a.Live() || a.Interrupted() || !d.inv.ours(a) {
 			continue
 		}
 		owned, err := table.Owned(a.Attachment(), nft.KindMACGuard)
