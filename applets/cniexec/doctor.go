@@ -355,7 +355,7 @@ func (d *doctor) checkFaults(context.Context) {
 func (d *doctor) reloads(a *entry) func(context.Context) error {
 	return func(ctx context.Context) error {
 		quiet := *d.call
-		quiet.Stdout = quiet.Stderr // what it prints is no finding
+		quiet.Stdout = io.Discard // treat prints what is fixed
 		_, err := quiet.restore(ctx, func(o spec.Attachment) bool { return o == a.Attachment() })
 		return err
 	}
