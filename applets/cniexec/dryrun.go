@@ -403,7 +403,9 @@ func (r *rehearsal) look() (both [2]made, err error) {
 	a := spec.Attachment{Network: r.list.Name, ContainerID: r.target.ContainerID, IfName: r.target.IfName}
 	owned, err := nft.Open(r.host).Owned(a)
 	for _, e := range owned {
-		both[0].Rules = append(both[0].Rules, "nft "+e.Text)
+		if !e.Unread {
+			both[0].Rules = append(both[0].Rules, "nft "+e.Text)
+		}
 	}
 	for _, key := range forwarding {
 		if value, err := r.host.Sysctl(key); err == nil {
