@@ -21,9 +21,7 @@ func (c *call) lint(_ context.Context, operands []string) (int, error) {
 	if len(operands) == 0 {
 		operands = []string{c.confDir}
 	}
-	l := c.linter()
-	l.Routes = routesOfHost()
-	found, err := l.Files(operands...)
+	found, err := c.linter().Files(operands...)
 	if err != nil {
 		return 0, err
 	}
@@ -44,9 +42,9 @@ func (c *call) lint(_ context.Context, operands []string) (int, error) {
 	return exitOK, err
 }
 
-// linter returns what compares configurations with the plugins of this program.
+// linter returns what compares configurations with the plugins of this program and with this host.
 func (c *call) linter() *lint.Linter {
-	return &lint.Linter{Applets: c.Applets, Path: filepath.SplitList(c.path)}
+	return &lint.Linter{Applets: c.Applets, Path: filepath.SplitList(c.path), Routes: routesOfHost()}
 }
 
 // routesOfHost returns the routes of the main table; none where they cannot be read.
@@ -80,10 +78,11 @@ func (c *call) warnOf(l *chain.List) {
 	if l.File == "" {
 		return // the default network
 	}
-	linter := c.linter()
-	linter.Routes = routesOfHost()
-	others, _ := chain.Lists(c.confDir) // of those that cannot be read nothing is known
-	for _, f := range linter.List(l, others) {
+	if c.warner == nil {
+		c.warner = c.linter()
+		c.warner.Others, _ = chain.Lists(c.confDir) // of those that cannot be read nothing is known
+	}
+	for _, f := range c.warner.List(l) {
 		c.runner.Warn("%s", f)
 	}
 }

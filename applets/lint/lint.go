@@ -48,8 +48,9 @@ func (f *Finding) String() string {
 // A Linter has what a configuration is compared with.
 type Linter struct {
 	Applets applet.Table
-	Path    []string    // where external plugins are; empty: not known
-	Routes  []HostRoute // of the host; nil: not known
+	Path    []string      // where external plugins are; empty: not known
+	Routes  []HostRoute   // of the host; nil: not known
+	Others  []*chain.List // the networks that one is compared with, itself among them
 }
 
 // builtIn finds the plugins of this program alone. An external one of the same name has the same
@@ -105,11 +106,11 @@ func (l *Linter) Files(paths ...string) ([]*Finding, error) {
 // List lints a network that is loaded, for the verbs that run its plugins: unknown keys,
 // capabilities that nothing reads, the order, and what it is to others. What ADD would refuse is left
 // out, since they report it themselves.
-func (l *Linter) List(list *chain.List, others []*chain.List) []*Finding {
+func (l *Linter) List(list *chain.List) []*Finding {
 	c := &checker{Linter: l, docs: map[string]*document{}, fields: map[reflect.Type][]field{}, quick: true}
 	n := c.list(list)
 	var networks []*network
-	for _, other := range others {
+	for _, other := range l.Others {
 		if other.Name != list.Name && mayOverlap(n, other) { // one of the same name has been reported
 			networks = append(networks, c.network(other))
 		}
