@@ -1,11 +1,11 @@
 // Package lint finds what is wrong, or not meant, in network configurations: what ADD would
-// refuse, and what it would silently ignore. It knows no key and no rule of a plugin: keys are
-// those of the structs that plugins decode ([applet.Applet.Conf]), rules those that they check
-// before they open anything ([spec.Verbs.Validate]).
+// refuse, and what it would silently ignore. Keys are those of the structs that plugins decode
+// ([applet.Applet.Conf]), rules those that they check before they open anything
+// ([spec.Verbs.Validate]); only networks.go reads a few keys itself.
 //
 // Begin reading at [Linter.Files]. keys.go compares members with structs, chain.go looks at what
-// plugins are to each other, networks.go at what networks are; position.go finds the place of a
-// message in the file.
+// plugins are to each other, networks.go at what networks are; syntax.go says why a file is not
+// JSON, position.go finds the place of a message in it.
 package lint
 
 import (
