@@ -73,13 +73,16 @@ func routesOfHost() (routes []lint.HostRoute) {
 
 // warnOf prints what is not meant in a network that is about to be used: keys and capabilities
 // that nothing reads, an order of plugins that cannot work, and addresses that another network or a
-// route of the host has.
+// route of the host has; add does not look at routes.
 func (c *call) warnOf(l *chain.List) {
 	if l.File == "" {
 		return // the default network
 	}
 	if c.warner == nil {
-		c.warner = c.linter()
+		c.warner = &lint.Linter{Applets: c.Applets}
+		if c.verb == "status" { // add has no time for a dump of links and routes
+			c.warner.Routes = routesOfHost()
+		}
 		c.warner.Others, _ = chain.Lists(c.confDir) // of those that cannot be read nothing is known
 	}
 	for _, f := range c.warner.List(l) {
