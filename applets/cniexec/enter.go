@@ -37,7 +37,7 @@ func (c *call) enter(_ context.Context, operands []string) (exit int, err error)
 		return 0, spec.Errorf(spec.CodeNetNS, "%w", err)
 	}
 	defer ns.Close()
-	around := surroundings{dns: c.dnsOf(path), warn: c.runner.Warn}
+	around := surroundings{dns: c.dnsOf(ns), warn: c.runner.Warn}
 	if name := filepath.Base(path); named(path) {
 		if _, err := os.Lstat(c.hostsFile(name)); err == nil { // it is that of a run
 			around.name, around.hosts = name, c.hostsFile(name)
@@ -60,11 +60,11 @@ func (c *call) enter(_ context.Context, operands []string) (exit int, err error)
 
 // dnsOf returns the DNS of the first network that a namespace is attached to and that has
 // some. What cannot be read has none.
-func (c *call) dnsOf(path string) (dns spec.DNS) {
+func (c *call) dnsOf(ns *rtnl.NS) (dns spec.DNS) {
 	entries, _, _ := c.runner.Cache.List()
 	for _, e := range entries {
 		var result struct{ DNS spec.DNS }
-		if e.NetNSPath() != path || !e.Live() || json.Unmarshal(e.Result, &result) != nil {
+		if !ns.At(e.NetNSPath()) || !e.Live() || json.Unmarshal(e.Result, &result) != nil {
 			continue
 		}
 		if len(result.DNS.Nameservers) > 0 {

@@ -33,8 +33,8 @@ func checkRunName(name string) error {
 	if err := checkNetNSName(name); err != nil {
 		return err
 	}
-	if len(name) > maxHostName || spec.CheckContainerID(chain.RunPrefix+name) != nil {
-		return fmt.Errorf("%q is no name of a host: letters, digits, dots, dashes and underscores, at most %d", name, maxHostName)
+	if len(name) > maxHostName || spec.CheckContainerID(name) != nil {
+		return fmt.Errorf("%q is no name of a host: a letter or a digit, then also dots, dashes and underscores, at most %d", name, maxHostName)
 	}
 	return nil
 }
@@ -59,7 +59,7 @@ func (c *call) takeName(ctx context.Context, name string, ns *rtnl.NS) (release 
 	}
 	path := filepath.Join(netnsDir, name)
 	if _, err := rtnl.IDAt(path); err == nil {
-		return nil, spec.Errorf(spec.CodeBusy, "--name %s: there is a network namespace of this name, %s: %w", name, path, os.ErrExist)
+		return nil, spec.Errorf(spec.CodeBusy, "--name %s: there is a network namespace of this name, %s", name, path)
 	}
 	fd, err := tryLock(c.hostsFile(name), unix.O_CREAT)
 	if err != nil {

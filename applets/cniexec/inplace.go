@@ -86,6 +86,11 @@ func (c *call) runInPlace(signals <-chan os.Signal) (exit int, err error) {
 
 // becomeCommand attaches the namespace of this process and becomes the command.
 func (c *call) becomeCommand(host *rtnl.NS, signals <-chan os.Signal) (exit int, err error) {
+	own, err := rtnl.Current()
+	if err != nil {
+		return exitError, err
+	}
+	defer own.Close()
 	path := fmt.Sprintf("/proc/%d/ns/net", os.Getpid())
 	err = nsid.OnDiscardedThread(func() (err error) {
 		if err := host.Enter(); err != nil {
@@ -104,7 +109,7 @@ func (c *call) becomeCommand(host *rtnl.NS, signals <-chan os.Signal) (exit int,
 		return chain.ExitSignal + int(s.(unix.Signal)), applet.EndedBy(s.(unix.Signal))
 	default:
 	}
-	around := surroundings{dns: c.dnsOf(path), servers: c.dns, warn: c.runner.Warn}
+	around := surroundings{dns: c.dnsOf(own), servers: c.dns, warn: c.runner.Warn}
 	err = nsid.OnDiscardedThread(func() (err error) { // in the namespace, as all threads
 		around.mount()
 		c.Log.Write(exitOK)

@@ -84,11 +84,17 @@ func (a *entry) name() string {
 	path := a.NetNSPath()
 	base := filepath.Base(path)
 	pid, isPID := strings.CutPrefix(strings.TrimSuffix(path, "/ns/net"), "/proc/")
+	name, run := strings.CutPrefix(a.ContainerID, chain.RunPrefix)
+	if run { // its namespace is a descriptor
+		pid, _, _ = strings.Cut(pid, "/")
+	}
 	switch {
 	case pod != "" && space != "":
 		return space + "/" + pod
 	case pod != "":
 		return pod
+	case run && !isRandom(name):
+		return name
 	case isPID && strings.Trim(pid, "0123456789") == "" && derived(a.ContainerID):
 		return "pid " + pid
 	case path != "" && derived(a.ContainerID):

@@ -78,13 +78,13 @@ func (c *call) run(ctx context.Context, operands []string) (exit int, err error)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
 	defer signal.Stop(signals)
 
-	lists, err := c.runLists()
-	if err != nil {
-		return 0, err
-	}
 	path := c.Getenv(attachVar)
 	if c.inPlace && path == "" {
 		return c.runInPlace(signals)
+	}
+	lists, err := c.runLists()
+	if err != nil {
+		return 0, err
 	}
 	// only those of run, and only if their namespace is gone
 	ours := func(a spec.Attachment) bool { return strings.HasPrefix(a.ContainerID, chain.RunPrefix) }
@@ -289,4 +289,9 @@ func (s *sandbox) detach(ctx context.Context) error {
 // randomHex returns 12 digits: 48 bits, for names that must be unique on a host.
 func randomHex() string {
 	return fmt.Sprintf("%012x", rand.Uint64()>>16)
+}
+
+// isRandom reports whether a name looks like one of randomHex.
+func isRandom(name string) bool {
+	return len(name) == 12 && strings.Trim(name, "0123456789abcdef") == ""
 }

@@ -111,6 +111,9 @@ func (l *Linter) List(list *chain.List) []*Finding {
 	return c.findings()
 }
 
+// Repeated returns the members of a JSON document whose name their object has had before.
+func Repeated(file string, doc []byte) []*Finding { return newDocument(doc).repeated(file) }
+
 // configurations returns the files of a directory that are configurations, or the file itself.
 func configurations(path string) ([]string, error) {
 	info, err := os.Stat(path)
@@ -338,9 +341,7 @@ func (c *checker) known(p *chain.Plugin) bool {
 // place the first stays: the plugin, the schema and the struct say the same in other words.
 func (c *checker) findings() []*Finding {
 	var all []*Finding
-	add := func(file, key string, offset int, text string) {
-		f := &Finding{File: file, Key: key, Message: text}
-		f.Line, f.Column = c.doc(file).line(offset)
+	add := func(f *Finding) {
 		if !slices.ContainsFunc(all, func(o *Finding) bool { return o.File == f.File && o.Line == f.Line && o.Column == f.Column }) {
 			all = append(all, f)
 		}
@@ -355,11 +356,11 @@ func (c *checker) findings() []*Finding {
 		case p.value != "":
 			at = c.doc(p.file).has(p.key, p.value)
 		}
-		add(p.file, at.key, at.value, p.text)
+		add(c.doc(p.file).finding(p.file, at.key, at.value, p.text))
 	}
 	for file, doc := range c.docs {
-		for _, at := range doc.twice {
-			add(file, at.key, at.name, fmt.Sprintf("%q is here twice: the last one counts", last(at.key)))
+		for _, f := range doc.repeated(file) {
+			add(f)
 		}
 	}
 	slices.SortFunc(all, func(a, b *Finding) int {

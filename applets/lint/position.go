@@ -20,6 +20,7 @@ type place struct {
 	key         string // as plugins[0].ipam.subnet
 	name, value int    // offsets; of an element both are the value's
 	text        string // of a string, a number or a bool
+	again       bool   // it, or what it is in, has a name that its object has had before
 }
 
 // newDocument finds the places of a document; of one that is not JSON, as far as it is.
@@ -52,7 +53,10 @@ func (d *document) read(dec *json.Decoder, at place) bool {
 		at.text = fmt.Sprint(token)
 	}
 	if _, ok := d.index[at.key]; ok {
-		d.twice = append(d.twice, at)
+		if !at.again {
+			d.twice = append(d.twice, at)
+		}
+		at.again = true
 	} else {
 		d.index[at.key] = len(d.places)
 		d.places = append(d.places, at)
@@ -61,7 +65,7 @@ func (d *document) read(dec *json.Decoder, at place) bool {
 		return true
 	}
 	for i := 0; dec.More(); i++ {
-		inner := place{key: fmt.Sprintf("%s[%d]", at.key, i), name: d.next(dec)}
+		inner := place{key: fmt.Sprintf("%s[%d]", at.key, i), name: d.next(dec), again: at.again}
 		if delim == '{' {
 			name, err := dec.Token()
 			if err != nil {
@@ -126,6 +130,21 @@ func last(key string) string { return key[strings.LastIndexByte(key, '.')+1:] }
 func (d *document) line(offset int) (line, column int) {
 	before := d.raw[:min(offset, len(d.raw))]
 	return 1 + bytes.Count(before, []byte("\n")), len(before) - bytes.LastIndexByte(before, '\n')
+}
+
+// finding is one at an offset.
+func (d *document) finding(file, key string, offset int, text string) *Finding {
+	f := &Finding{File: file, Key: key, Message: text}
+	f.Line, f.Column = d.line(offset)
+	return f
+}
+
+// repeated are the members whose name their object has had before.
+func (d *document) repeated(file string) (all []*Finding) {
+	for _, at := range d.twice {
+		all = append(all, d.finding(file, at.key, at.name, fmt.Sprintf("%q is here twice: the last one counts", last(at.key))))
+	}
+	return all
 }
 
 // mistake is where JSON ends being JSON, and why.
