@@ -69,7 +69,11 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	})
 	of("add run", func() {
 		fs.VarP(&f.publish, "publish", "p", "`[IP:]HOST:CONTAINER[/tcp|udp|sctp]` publish a port, or a range: 8080-8090:80-90")
+	})
+	of("add run up", func() {
 		fs.BoolVar(&f.force, "force", false, "publish also ports on which this host listens")
+	})
+	of("add run", func() {
 		fs.IntVar(&f.retries, "retries", 0, "`N` times to add again after \"try again later\"")
 		fs.Var(&f.ips, "ip", "`[NET=]ADDR` of the interface, on the first network or on NET")
 		fs.Var(&f.macs, "mac", "`[NET=]ADDR` likewise")
