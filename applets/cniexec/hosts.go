@@ -147,7 +147,7 @@ func (c *call) writeHosts() error {
 		runs = append(runs, addressesOf(f.Name(), entries))
 	}
 	host, _ := disk.Read(etcHosts, 0, record.MaxSize) // an initramfs has none
-	errs := []error{}
+	var errs []error
 	for _, r := range runs {
 		errs = append(errs, overwrite(c.hostsFile(r.name), hostsText(r, runs, string(host))))
 	}

@@ -57,8 +57,7 @@ func (c *call) run(ctx context.Context, operands []string) (exit int, err error)
 		return 0, usage("run: the command is missing: cni-exec run -- COMMAND")
 	case c.name != "" && c.containerID != "":
 		return 0, usage("run: --name gives the container ID, so --container-id makes no sense with it")
-	}
-	if c.inPlace && c.name != "" {
+	case c.name != "" && c.inPlace:
 		return 0, usage("run: --name needs a process that gives it back, so it makes no sense with --exec")
 	}
 	if c.name != "" {

@@ -109,13 +109,13 @@ func (s *stateFile) decode() error {
 		return s.at("", errors.New(`"namespaces" is missing: an object with a list of {"network": NAME} for each name`))
 	}
 	s.networks, s.namespaces = top.Networks, make(map[string][]stateOfLink)
-	for name, docs := range top.Namespaces {
+	for _, name := range slices.Sorted(maps.Keys(top.Namespaces)) {
 		if err := checkNetNSName(name); err != nil {
 			return s.at("namespaces", err)
 		}
-		links := make([]stateOfLink, len(docs))
+		links := make([]stateOfLink, len(top.Namespaces[name]))
 		used := make(map[string]bool)
-		for i, doc := range docs {
+		for i, doc := range top.Namespaces[name] {
 			l := &links[i]
 			err := unmarshalKnown(doc, l)
 			if l.IfName = cmp.Or(l.IfName, nthName("eth0", i)); err == nil {
@@ -266,16 +266,16 @@ func (c *call) wanted(s *stateFile) (map[string][]*wantedLink, error) {
 			from.File, from.Doc, from.Key = s.File, s.Doc, key+"."+from.Key
 		}
 		networks[l.Name] = l
+		c.warnOf(l)
 	}
 	wanted := make(map[string][]*wantedLink)
 	owners := make(map[string]string) // of addresses and ports: the key of their link
 	for _, name := range slices.Sorted(maps.Keys(s.namespaces)) {
-		wanted[name] = nil
 		for i, link := range s.namespaces[name] {
 			key := linkKey(name, i)
 			w, err := c.want(name, link, networks)
 			if err == nil {
-				err = w.own(owners, key)
+				err = w.unique(owners, key)
 			}
 			if err != nil {
 				return nil, s.atLink(key, err)
@@ -286,38 +286,51 @@ func (c *call) wanted(s *stateFile) (map[string][]*wantedLink, error) {
 	return wanted, nil
 }
 
-// want makes the call that attaches one link. Errors have code 7, or that of the network.
-func (c *call) want(name string, link stateOfLink, networks map[string]*chain.List) (*wantedLink, error) {
-	path := filepath.Join(netnsDir, name)
-	f, line, one := *c.flags, *c.commandLine, *c
-	line.flags, one.commandLine, one.network = &f, &line, link.Network
+// ask returns flags with which add asks for what the link has.
+func (l *stateOfLink) ask(f flags) (*flags, error) {
 	f.ips, f.macs, f.publish = askedIPs{}, askedMACs{}, nil
-	one.target = chain.Target{ContainerID: derivedID(path), IfName: link.IfName, NetNS: path}
 	var errs []error
-	for _, ip := range link.IPs {
+	for _, ip := range l.IPs {
 		f.ips.askedValues = append(f.ips.askedValues, askedFor{value: ip})
 		errs = append(errs, about("ips", ip, checkIP(ip)))
 	}
-	if link.MAC != "" {
-		f.macs.askedValues = append(f.macs.askedValues, askedFor{value: link.MAC})
-		errs = append(errs, about("mac", link.MAC, checkMAC(link.MAC)))
+	if l.MAC != "" {
+		f.macs.askedValues = append(f.macs.askedValues, askedFor{value: l.MAC})
+		errs = append(errs, about("mac", l.MAC, checkMAC(l.MAC)))
 	}
-	for _, p := range link.Ports {
+	for _, p := range l.Ports {
 		errs = append(errs, about("ports", p, f.publish.Set(p)))
 	}
-	if err := errors.Join(errs...); err != nil {
+	return &f, errors.Join(errs...)
+}
+
+// about names the key and the value of an error; nil stays nil.
+func about(key, value string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return spec.Errorf(spec.CodeConfig, "%s: %q: %w", key, value, err)
+}
+
+// want makes the call that attaches one link. Errors have code 7, or that of the network.
+func (c *call) want(name string, link stateOfLink, networks map[string]*chain.List) (*wantedLink, error) {
+	path := filepath.Join(netnsDir, name)
+	line, one := *c.commandLine, *c
+	one.commandLine, one.network = &line, link.Network
+	one.target = chain.Target{ContainerID: derivedID(path), IfName: link.IfName, NetNS: path}
+	var err error
+	if line.flags, err = link.ask(*c.flags); err != nil {
 		return nil, err
 	}
 	l := networks[link.Network]
 	if l == nil {
-		var err error
 		if l, err = one.lookup(link.Network); err != nil {
 			return nil, err
 		}
 		networks[link.Network] = l
+		c.warnOf(l)
 	}
-	err := one.canHonour(l)
-	if err == nil {
+	if err = one.canHonour(l); err == nil {
 		one.target.Capabilities, err = one.flags.capabilities("")
 	}
 	if err != nil {
@@ -327,8 +340,8 @@ func (c *call) want(name string, link stateOfLink, networks map[string]*chain.Li
 	return &wantedLink{call: &one, list: l}, one.runner.Validate(l, one.target)
 }
 
-// own notes the addresses and ports of a link. The error is about one that another link has.
-func (w *wantedLink) own(owners map[string]string, key string) error {
+// unique notes the addresses and ports of a link. The error is about one that another link has.
+func (w *wantedLink) unique(owners map[string]string, key string) error {
 	var all []string
 	for _, ip := range w.ips.askedValues {
 		text, _, _ := strings.Cut(ip.value, "/")
@@ -345,14 +358,6 @@ func (w *wantedLink) own(owners map[string]string, key string) error {
 		owners[what] = key
 	}
 	return nil
-}
-
-// about names the key and the value of an error; nil stays nil.
-func about(key, value string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return spec.Errorf(spec.CodeConfig, "%s: %q: %w", key, value, err)
 }
 
 // detachUnwanted makes a namespace, and detaches what the file does not want, or not as it is.

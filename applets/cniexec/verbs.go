@@ -138,9 +138,10 @@ there is one.`,
 				{"cni-exec lint -o json mynet.conflist", "a file, for an editor"},
 			}},
 		{name: "rm", operands: "NETWORK", summary: "delete the bridge, rules and leases of a network", do: attachment((*call).rm),
-			text: `It fails, and changes nothing, as long as something is attached, is a port of
-the bridge, or has a lease. The configuration stays: the next add begins anew.
-What external plugins have made for the network stays as well.`,
+			text: `It fails, and changes nothing, as long as something is attached or has a lease.
+A bridge with another port, as that of another network, stays, with an error.
+The configuration stays: the next add begins anew. What external plugins have
+made for the network stays as well.`,
 			examples: []example{
 				{"cni-exec rm mynet", "when its last namespace is detached"},
 				{"cni-exec gc mynet --all && cni-exec rm mynet", "whatever is attached"},

@@ -103,7 +103,7 @@ func (l *Linter) Files(paths ...string) ([]*Finding, error) {
 // capabilities that nothing reads, and the order. What ADD would refuse is left out, since they
 // report it themselves.
 func (l *Linter) List(list *chain.List) []*Finding {
-	c := &checker{Linter: l, docs: map[string]*document{}, fields: map[reflect.Type][]field{}, quick: true}
+	c := &checker{Linter: l, docs: map[string]*document{}, fields: map[reflect.Type][]field{}, quick: true, source: list.From}
 	c.list(list)
 	if len(c.problems) == 0 {
 		return nil
@@ -139,6 +139,7 @@ type checker struct {
 	quick    bool // of a list that is about to be run
 	problems []problem
 	docs     map[string]*document
+	source   chain.Source             // what is loaded already; that of Files is in docs
 	fields   map[reflect.Type][]field // of the structs that were looked at
 }
 
@@ -168,7 +169,10 @@ func (c *checker) addError(file string, err error, otherwise string, within ...s
 // doc returns a file that was read before, as it is now.
 func (c *checker) doc(file string) *document {
 	if c.docs[file] == nil {
-		raw, _ := disk.Read(file, 0, spec.MaxConf) // the reader has reported the error
+		raw := c.source.Doc
+		if file != c.source.File {
+			raw, _ = disk.Read(file, 0, spec.MaxConf) // the reader has reported the error
+		}
 		c.docs[file] = newDocument(raw)
 	}
 	return c.docs[file]
