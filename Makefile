@@ -16,6 +16,9 @@ PARALLEL ?= 4
 LIMIT ?= 30m
 
 export CGO_ENABLED = 0
+# Without paths of this directory go's cache serves every checkout, and the tests share with
+# the product what is compiled.
+export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS)) -trimpath
 
 # The test module drives the product from outside. Its programs run in its directory.
 IN_TEST := $(GO) run -C test
