@@ -111,14 +111,21 @@ func (c *call) freeDeadNames(ctx context.Context) error {
 	files, err := os.ReadDir(c.runsDir())
 	errs := []error{err}
 	for _, f := range files {
-		fd, err := tryLock(c.hostsFile(f.Name()), 0)
-		if err != nil {
-			continue // it lives, or has ended by itself
-		}
-		errs = append(errs, unbindNetNS(filepath.Join(netnsDir, f.Name())), disk.Remove(c.hostsFile(f.Name())))
-		unix.Close(fd)
+		_, err := c.freeDeadName(f.Name())
+		errs = append(errs, err)
 	}
 	return errors.Join(append(errs, c.writeHosts())...)
+}
+
+// freeDeadName is freeDeadNames for one name, if it is that of a killed run. The caller has the
+// lock. The files of the other runs are not written.
+func (c *call) freeDeadName(name string) (freed bool, err error) {
+	fd, err := tryLock(c.hostsFile(name), 0)
+	if err != nil {
+		return false, nil // it lives, or has ended by itself
+	}
+	defer unix.Close(fd)
+	return true, errors.Join(unbindNetNS(filepath.Join(netnsDir, name)), disk.Remove(c.hostsFile(name)))
 }
 
 // updateHosts is writeHosts for a run that has just been attached.

@@ -14,6 +14,7 @@ import (
 	"cnibox/internal/disk"
 	"cnibox/internal/flock"
 	"cnibox/rtnl"
+	"cnibox/spec"
 )
 
 // netnsDir contains the named network namespaces, those of ip-netns(8): each is mounted on a
@@ -68,6 +69,9 @@ func (c *call) createNetNS(ctx context.Context, path, containerID string) (creat
 		return false, nil, fmt.Errorf("create network namespace %s: %w", path, err)
 	}
 	defer unlock()
+	if err := c.freeKilled(ctx, filepath.Base(path)); err != nil {
+		return false, nil, err
+	}
 	_, err = rtnl.IDAt(path)
 	switch {
 	case err == nil:
@@ -91,6 +95,19 @@ func (c *call) createNetNS(ctx context.Context, path, containerID string) (creat
 		return false, nil, fmt.Errorf("create network namespace %s: %w", path, err)
 	}
 	return true, left, nil
+}
+
+// freeKilled deletes what a killed run of a name has left, which the next run would.
+func (c *call) freeKilled(ctx context.Context, name string) error {
+	freed, err := c.freeDeadName(name)
+	if err != nil || !freed {
+		return err
+	}
+	of := func(a spec.Attachment) bool { return a.ContainerID == chain.RunPrefix+name }
+	if err := c.runner.DeleteStale(ctx, of); err != nil {
+		c.runner.Warn("leftovers of a killed run: %v", err)
+	}
+	return nil
 }
 
 // detachGone deletes a container's attachments to a namespace that is gone. What cannot be deleted is
