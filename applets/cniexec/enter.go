@@ -16,7 +16,7 @@ import (
 //
 // The exit code is the command's; 126 or 127 if it was not started, and 1 if the namespace
 // cannot be entered.
-func (c *call) enter(_ context.Context, operands []string) (exit int, err error) {
+func (c *call) enter(ctx context.Context, operands []string) (exit int, err error) {
 	switch {
 	case len(operands) == 0:
 		return 0, usage(`enter: NETNS is missing: the name or the path of a network namespace, before "--"`)
@@ -43,6 +43,7 @@ func (c *call) enter(_ context.Context, operands []string) (exit int, err error)
 			around.name, around.hosts = name, c.hostsFile(name)
 		}
 	}
+	signals := catchSignals()
 	err = nsid.OnDiscardedThread(func() (err error) {
 		if err := ns.Enter(); err != nil {
 			return err
@@ -52,7 +53,7 @@ func (c *call) enter(_ context.Context, operands []string) (exit int, err error)
 		c.logSubject()
 		c.Log.Write(exitOK)
 		cmd := chain.Command{Args: c.command, Environ: c.Environ}
-		exit, err = cmd.Become()
+		exit, err = become(ctx, &cmd, signals)
 		return &hinted{err, startHint(err)}
 	})
 	return exit, err
