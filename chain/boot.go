@@ -15,15 +15,9 @@ import (
 // those that are gone. An entry of another tool, which has no ID of its boot, is of an earlier
 // one if it was written before this one began and its namespace does not exist.
 func (r *Runner) DeleteEarlier(ctx context.Context) (deleted []spec.Attachment, err error) {
-	entries, broken, err := r.Cache.List()
-	if err != nil {
-		return nil, err
-	}
-	for _, b := range broken {
-		r.Warn("cache: %v", b.err)
-	}
+	entries, unread := r.Entries()
 	began, err := bootTime()
-	errs := []error{err}
+	errs := []error{unread, err}
 	for _, e := range entries {
 		if ctx.Err() != nil {
 			return deleted, context.Cause(ctx)
@@ -51,7 +45,8 @@ func bootTime() (time.Time, error) {
 }
 
 // Prepare makes what the attachments of a network share on the host, as a bridge, and returns
-// whether there is any such thing. Plugins of other programs are left out.
+// whether there is any such thing; its IPAM plugin frees what earlier boots have left. Plugins of
+// other programs are left out.
 func (r *Runner) Prepare(ctx context.Context, l *List) (shares bool, err error) {
 	if err := spec.CheckNetworkName(l.Name); err != nil {
 		return false, err
@@ -61,15 +56,26 @@ func (r *Runner) Prepare(ctx context.Context, l *List) (shares bool, err error) 
 		return false, err
 	}
 	defer unlock()
-	for i := range l.Plugins {
-		verbs, err := r.Invoker.Find(l.Plugins[i].Type)
-		if err != nil || verbs == nil || verbs.Prepare == nil {
-			continue // a missing plugin is STATUS's to report
+	for _, p := range l.Plugins {
+		made, err := r.prepare(ctx, l, p)
+		shares = shares || made
+		if err == nil && p.IPAM != "" {
+			p.Type = p.IPAM
+			_, err = r.prepare(ctx, l, p)
 		}
-		shares = true
-		if _, err := r.run(ctx, spec.Prepare, l, &l.Plugins[i], Target{}, nil); err != nil {
+		if err != nil {
 			return shares, err
 		}
 	}
 	return shares, nil
+}
+
+// prepare does it for a plugin that has something to prepare.
+func (r *Runner) prepare(ctx context.Context, l *List, p Plugin) (has bool, err error) {
+	verbs, err := r.Invoker.Find(p.Type)
+	if err != nil || verbs == nil || verbs.Prepare == nil {
+		return false, nil // a missing plugin is STATUS's to report
+	}
+	_, err = r.run(ctx, spec.Prepare, l, &p, Target{}, nil)
+	return true, err
 }

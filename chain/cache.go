@@ -144,7 +144,9 @@ func (c *Cache) content(name string) ([]byte, error) {
 	b, err := disk.Read(filepath.Join(c.results(), name), unix.O_NOFOLLOW, maxEntry)
 	var call *os.PathError
 	switch {
-	case errors.As(err, &call) && !errors.Is(err, unix.ELOOP) && !errors.Is(err, unix.ENXIO): // a link, a socket
+	case errors.Is(err, unix.ELOOP): // of O_NOFOLLOW
+		return nil, fmt.Errorf("%s: %w: a symbolic link", filepath.Join(c.results(), name), errBroken)
+	case errors.As(err, &call) && !errors.Is(err, unix.ENXIO): // of a socket
 		return nil, err
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errBroken, err)
@@ -259,6 +261,29 @@ func (c *Cache) List() (entries []*Entry, broken []Broken, err error) {
 	return c.Search(func([]byte) bool { return true })
 }
 
+// Entries returns those of the cache, and warns of files that are broken. There are some beside an
+// error about files that cannot be read, as for want of the permission: attachments that are
+// alive may be in these.
+func (r *Runner) Entries() ([]*Entry, error) {
+	entries, broken, err := r.Cache.List()
+	if err != nil {
+		return nil, err
+	}
+	var unread []error
+	for _, b := range broken {
+		switch {
+		case !errors.Is(b.err, errBroken):
+			unread = append(unread, b.err)
+		case !b.Renamed():
+			r.Warn("cache: %v", b.err)
+		}
+	}
+	if len(unread) > 0 {
+		err = spec.Errorf(spec.CodeIO, "cache: %d of %d entries cannot be read, the first: %w", len(unread), len(entries)+len(broken), unread[0])
+	}
+	return entries, err
+}
+
 // Search is [Cache.List] for the entries whose text matches. What does not match is not
 // decoded, which takes most of the time, and is never broken.
 func (c *Cache) Search(match func(text []byte) bool) (entries []*Entry, broken []Broken, err error) {
@@ -319,6 +344,9 @@ func (b *Broken) Name() string { return b.name }
 // Err returns what is wrong with the file, with its path.
 func (b *Broken) Err() error { return b.err }
 
+// Renamed reports whether GC has renamed, and reported, the file.
+func (b *Broken) Renamed() bool { return strings.HasSuffix(b.name, BrokenSuffix) }
+
 // mayBeOf reports whether it may have been an entry of a network.
 func (b *Broken) mayBeOf(network string) bool {
 	return strings.HasPrefix(b.name, network+"-") || strings.HasPrefix(b.name, hashedPrefix+spec.NetworkKey(network))
@@ -330,7 +358,7 @@ func (b *Broken) mayBeOf(network string) bool {
 func (c *Cache) rename(b *Broken, dry bool) string {
 	file := filepath.Join(c.results(), b.name)
 	switch {
-	case strings.HasSuffix(b.name, BrokenSuffix) || !errors.Is(b.err, errBroken) || !settled(file, longestWrite):
+	case b.Renamed() || !errors.Is(b.err, errBroken) || !settled(file, longestWrite):
 		return ""
 	case dry:
 		return ": would be renamed to " + b.name + BrokenSuffix

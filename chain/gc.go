@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 
 	"cnibox/spec"
 )
@@ -92,8 +91,8 @@ func (r *Runner) reportBroken(broken []Broken, network string, o GCOptions) (com
 		if o.Live && b.mayBeOf(network) {
 			complete = false
 			text += "; its attachment is kept, and the GC of plugins is left out: delete the file if its container is gone, or name with --valid what is to stay"
-		} else if strings.HasSuffix(b.name, BrokenSuffix) {
-			continue // reported when it was renamed
+		} else if b.Renamed() {
+			continue
 		}
 		r.Warn("cache: %v%s", b.err, text)
 	}

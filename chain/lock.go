@@ -88,9 +88,9 @@ func (c *Cache) lock(ctx context.Context, kind, name string, how int, busy strin
 	switch {
 	case err == nil:
 		return unlock, nil
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		// Where there is no lock file and no room for one, there is none for an entry either:
-		// no ADD runs, and DEL has to work.
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT), errors.Is(err, unix.EROFS):
+		// Where there is no lock file and none can be made, neither can an entry: no ADD runs,
+		// and the other verbs have to work.
 		return func() {}, nil
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return nil, spec.Errorf(spec.CodeTryAgain, "%s: %w", busy, err)

@@ -40,13 +40,7 @@ type Restored struct {
 // Attachments without a namespace, and interrupted ADDs, are left to DEL and GC. The error is
 // the context's, or about the cache; what was not reached then is not in the answer.
 func (r *Runner) Restore(ctx context.Context, match func(spec.Attachment) bool, t Together) ([]*Restored, error) {
-	entries, broken, err := r.Cache.List()
-	if err != nil {
-		return nil, err
-	}
-	for _, b := range broken {
-		r.Warn("cache: %v", b.err)
-	}
+	entries, err := r.Entries()
 	w := &restoring{Runner: r, together: t, lists: map[string]*List{}}
 	var busy []*entryOf
 	for part := range slices.Chunk(alive(entries, match), mostTogether) {

@@ -124,6 +124,9 @@ func (s *Store) eachEarlierBoot(each func(all directory, id string, dir director
 	return errors.Join(errs...)
 }
 
+// FreeEarlierBoots frees the leases of earlier boots, as the first call that needs the leases does.
+func (s *Store) FreeEarlierBoots() error { return s.load() }
+
 // dropEarlierBoots deletes the directories of earlier boots, whose leases are free or in
 // the index of this one, and what an older release kept.
 func (s *Store) dropEarlierBoots() error {

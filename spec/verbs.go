@@ -94,7 +94,7 @@ type Verbs struct {
 	Restore func(context.Context, *Request) error
 
 	// Prepare makes what the attachments of a network share on the host, before the first one,
-	// as a bridge.
+	// as a bridge. That of an IPAM plugin frees what earlier boots have left.
 	Prepare func(context.Context, *Request) error
 
 	// RemoveNetwork deletes what ADD has made for the network and no attachment owns, as a

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"cnibox/chain"
 	"cnibox/spec"
@@ -50,8 +51,9 @@ func (c *call) networks(cached bool) ([]string, error) {
 }
 
 // eachNetwork runs a verb for the networks one after another, prints what went wrong with each
-// and returns how many that were.
+// and returns how many that were. A warning that several of them give is printed once.
 func (c *call) eachNetwork(ctx context.Context, names []string, do func(context.Context) error) (failed int) {
+	defer c.warnOnce()()
 	for _, name := range names {
 		c.network = name
 		if err := do(ctx); err != nil {
@@ -64,6 +66,18 @@ func (c *call) eachNetwork(ctx context.Context, names []string, do func(context.
 	}
 	c.network = ""
 	return failed
+}
+
+// warnOnce prints a warning that is given several times once, until it is restored.
+func (c *call) warnOnce() (restore func()) {
+	warn, printed := c.runner.Warn, map[string]bool{}
+	c.runner.Warn = func(format string, args ...any) {
+		if text := fmt.Sprintf(format, args...); !printed[text] {
+			printed[text] = true
+			warn("%s", text)
+		}
+	}
+	return func() { c.runner.Warn = warn }
 }
 
 // statusAll runs STATUS of every network that is configured.
@@ -93,10 +107,7 @@ func (c *call) gcAll(ctx context.Context) error {
 // checkAll runs CHECK of every attachment whose namespace exists. The others are gc's, and a
 // version of the specification before 0.4.0 has no CHECK.
 func (c *call) checkAll(ctx context.Context) error {
-	entries, err := c.entries()
-	if err != nil {
-		return err
-	}
+	entries, unread := c.runner.Entries()
 	failed, checked := 0, 0
 	for _, e := range entries {
 		l, err := e.List()
@@ -118,21 +129,15 @@ func (c *call) checkAll(ctx context.Context) error {
 		}
 	}
 	if failed > 0 {
+		if unread != nil {
+			c.runner.Warn("%v", unread)
+		}
 		return &hinted{
 			spec.Errorf(spec.CodeCheck, "%d of %d attachments are not as add left them", failed, checked),
 			"`cni-exec reload` restores what is on the host.",
 		}
 	}
-	return nil
-}
-
-// entries returns those of the cache. Files that cannot be read are warned of.
-func (c *call) entries() ([]*chain.Entry, error) {
-	entries, broken, err := c.runner.Cache.List()
-	for _, b := range broken {
-		c.runner.Warn("cache: %v", b.Err())
-	}
-	return entries, err
+	return unread
 }
 
 // deleted reports whether an attachment is not in the cache any more.
@@ -141,11 +146,12 @@ func (c *call) deleted(e *chain.Entry) bool {
 	return now == nil && errors.Is(err, os.ErrNotExist)
 }
 
-// withDetails is an error with its details on the same line.
+// withDetails is an error with its details, in one line.
 func withDetails(err error) string {
 	e := spec.AsError(err)
-	if e.Details == "" {
-		return e.Msg
+	text := e.Msg
+	if e.Details != "" {
+		text += ": " + e.Details
 	}
-	return e.Msg + ": " + e.Details
+	return strings.ReplaceAll(text, "\n", "; ")
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// boot deletes what earlier boots have left, makes the bridges of all networks, and says so in
+// boot deletes what earlier boots have left, attachments and leases, makes the bridges of all networks, and says so in
 // one line.
 func (c *call) boot(ctx context.Context, operands []string) (int, error) {
 	if len(operands) > 0 {
@@ -33,6 +33,6 @@ func (c *call) boot(ctx context.Context, operands []string) (int, error) {
 	if failed > 0 {
 		errs = append(errs, fmt.Errorf("%d of %d networks could not be prepared", failed, len(names)))
 	}
-	fmt.Fprintf(c.Stdout, "%s of earlier boots deleted, %s there\n", attachments(len(deleted)), plural(ready, "bridge"))
+	c.summarize("%s of earlier boots deleted, bridges of %s there", attachments(len(deleted)), plural(ready, "network"))
 	return 0, errors.Join(append(errs, context.Cause(ctx))...)
 }

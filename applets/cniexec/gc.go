@@ -58,6 +58,7 @@ func (c *call) gc(ctx context.Context) error {
 	}
 	bar := newProgress(c.Stderr, "cni-exec: gc "+c.network)
 	warn := c.runner.Warn
+	defer func() { c.runner.Warn = warn }()
 	c.runner.Progress = bar.show
 	c.runner.Warn = func(format string, args ...any) {
 		bar.clear()

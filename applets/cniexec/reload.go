@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
 	"runtime"
 	"slices"
 	"unsafe"
@@ -33,16 +32,39 @@ func (c *call) reload(ctx context.Context, operands []string) (int, error) {
 		return 0, c.watchAndReload(ctx)
 	}
 	defer nameThread()()
-	if len(operands) == 0 {
-		return 0, c.reloadAll(ctx)
+	match := func(spec.Attachment) bool { return true }
+	if len(operands) > 0 {
+		c.about = operands[0]
+		var err error
+		if match, err = c.matchOf(operands[0]); err != nil {
+			return 0, err
+		}
 	}
-	c.network = operands[0] // as errors name it
-	match := func(a spec.Attachment) bool { return a.Network == operands[0] || a.ContainerID == operands[0] }
-	done, err := c.restore(ctx, match)
-	if err == nil && done == 0 {
-		err = spec.Errorf(spec.CodeUnknown, "no attachment that is alive is of a network or a container %q: %w", operands[0], os.ErrNotExist)
+	alive, err := c.restore(ctx, match)
+	if err == nil && alive == 0 && len(operands) > 0 {
+		err = spec.Errorf(spec.CodeUnknown, "no attachment of %q is alive: `cni-exec ls` has the state of each", operands[0])
 	}
 	return 0, err
+}
+
+// matchOf returns what matches the attachments of a network, or of a container as show names it.
+func (c *call) matchOf(name string) (func(spec.Attachment) bool, error) {
+	entries, err := c.runner.Entries()
+	if err != nil {
+		return nil, err
+	}
+	v := emptyInventory(c.runner.Cache, c.stateDir)
+	for _, e := range entries {
+		if e.NetworkName == name {
+			return func(a spec.Attachment) bool { return a.Network == name }, nil
+		}
+		v.entries = append(v.entries, v.read(e))
+	}
+	found, err := v.find(name)
+	if err != nil {
+		return nil, err
+	}
+	return func(a spec.Attachment) bool { return a.ContainerID == found[0].ContainerID }, nil
 }
 
 // nameThread keeps this goroutine, which changes the rule set, on its thread and gives that the
@@ -57,18 +79,12 @@ func nameThread() (release func()) {
 	return runtime.UnlockOSThread
 }
 
-// reloadAll restores all attachments that are alive.
-func (c *call) reloadAll(ctx context.Context) error {
-	_, err := c.restore(ctx, func(spec.Attachment) bool { return true })
-	return err
-}
-
 // restore restores the attachments that match, prints what could not be restored of each, and
 // returns how many attachments there were.
 func (c *call) restore(ctx context.Context, match func(spec.Attachment) bool) (int, error) {
 	defer collectLess()()
 	all, err := c.runner.Restore(attach.Remember(ctx), match, &together{})
-	if err != nil {
+	if ctx.Err() != nil || err != nil && len(all) == 0 {
 		return len(all), err
 	}
 	failed := 0
@@ -87,11 +103,20 @@ func (c *call) restore(ctx context.Context, match func(spec.Attachment) bool) (i
 	for _, plugin := range slices.Sorted(maps.Keys(external)) {
 		c.runner.Warn("plugin %s is another program: what it made on the host for %s is not restored", plugin, attachments(external[plugin]))
 	}
-	fmt.Fprintf(c.Stdout, "%s restored\n", attachments(len(all)-failed))
-	if failed > 0 {
-		return len(all), spec.Errorf(spec.CodeCheck, "%s could not be restored in full", attachments(failed))
+	c.summarize("%s restored", attachments(len(all)-failed))
+	if err == nil && failed > 0 {
+		err = &hinted{err: spec.Errorf(spec.CodeCheck, "%s could not be restored in full", attachments(failed))} // why is above
 	}
-	return len(all), nil
+	return len(all), err
+}
+
+// summarize prints what was done, in one line: to stderr where stdout is for an error as JSON.
+func (c *call) summarize(format string, args ...any) {
+	to := c.Stdout
+	if c.json {
+		to = c.Stderr
+	}
+	fmt.Fprintf(to, format+"\n", args...)
 }
 
 // attachments is a number of them, in words.

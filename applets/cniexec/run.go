@@ -311,12 +311,10 @@ func (s *sandbox) detach(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// randomHex returns 12 digits: 48 bits, for names that must be unique on a host.
-func randomHex() string {
-	return fmt.Sprintf("%012x", rand.Uint64()>>16)
-}
+// runDigits is how many digits the container ID of a run without a name has: 48 bits.
+const runDigits = 12
 
-// isRandom reports whether a name looks like one of randomHex.
-func isRandom(name string) bool {
-	return len(name) == 12 && strings.Trim(name, "0123456789abcdef") == ""
+// randomHex returns so many digits, for names that must be unique on a host.
+func randomHex() string {
+	return fmt.Sprintf("%0*x", runDigits, rand.Uint64()>>(64-4*runDigits))
 }

@@ -18,7 +18,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/lint"
 	"cnibox/applets/record"
 	"cnibox/chain"
 	"cnibox/internal/disk"
@@ -90,7 +89,7 @@ func (c *call) readState(file string) (*stateFile, error) {
 	if err := s.decode(); err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
-	for _, f := range lint.Repeated(file, doc) {
+	for _, f := range c.linter().Repeated(file, doc) {
 		c.runner.Warn("%s", f)
 	}
 	return s, nil
@@ -175,6 +174,7 @@ func (c *call) stateOperand(operands []string) (*stateFile, error) {
 	if err := c.prepare(); err != nil {
 		return nil, err
 	}
+	c.warnOnce() // to the end
 	return c.readState(operands[0])
 }
 
@@ -205,7 +205,7 @@ func (c *call) up(ctx context.Context, operands []string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	c.network = s.File // errors begin with it
+	c.about = s.File
 	if err := cmp.Or(privileged(), c.Ready()); err != nil {
 		return 0, err
 	}
@@ -487,7 +487,7 @@ func (c *call) down(ctx context.Context, operands []string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	c.network = s.File
+	c.about = s.File
 	unlock, err := c.lockState(ctx)
 	if err != nil {
 		return 0, err

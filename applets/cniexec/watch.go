@@ -3,28 +3,28 @@ package cniexec
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
 	"cnibox/chain"
-	"cnibox/internal/dbus"
 	"cnibox/nft"
 	"cnibox/rtnl"
-	"cnibox/spec"
 )
 
 // A burst of events ends when there was none for burstPause, and is not waited for longer than
-// longestBurst: traffic is to be back within a second.
+// longestBurst: traffic is to be back within a second. Nor is a reload that is at work for longer
+// than patience, as one that waits for a verb that hangs: the next one does its work.
 const (
 	burstPause   = 50 * time.Millisecond
 	longestBurst = 250 * time.Millisecond
+	patience     = 500 * time.Millisecond
 )
 
 // watchAndReload reloads when it begins, and again after each event, until a signal comes. Each
@@ -37,21 +37,42 @@ func (c *call) watchAndReload(ctx context.Context) error {
 	if err := c.watchAll(ctx, events, cancel); err != nil {
 		return err
 	}
+	select {
+	case <-events: // all that was before the first reload
+	default:
+	}
 	for {
-		c.reloadAside(ctx)
-		freeMemory()
+		end := c.startReload(ctx)
 		select {
 		case <-ctx.Done():
 		case why := <-events:
 			c.runner.Warn("reload: %s", why)
 			endOfBurst(ctx, events)
 		}
+		end()
 		switch err := context.Cause(ctx); {
 		case errors.As(err, new(applet.EndedBy)):
 			return nil
 		case err != nil:
 			return err
 		}
+	}
+}
+
+// startReload starts a reload and returns a function that waits for its end, and brings that about
+// when patience is over.
+func (c *call) startReload(ctx context.Context) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.reloadAside(ctx)
+		freeMemory()
+	}()
+	return func() {
+		defer time.AfterFunc(patience, cancel).Stop()
+		<-ended
+		cancel()
 	}
 }
 
@@ -91,9 +112,9 @@ func (c *call) reloadAside(ctx context.Context) {
 	}
 }
 
-// watchAll watches the rule set, the links, and firewalld where there is a system bus. Each
-// event is what has happened, for people; events that come while one is pending are dropped.
-// A watch that ends by an error is the cause that ends the context.
+// watchAll watches the rule set, the links, and firewalld. Each event is what has happened, for
+// people; events that come while one is pending are dropped. An error of the kernel's
+// notifications is the cause that ends the context.
 func (c *call) watchAll(ctx context.Context, events chan<- string, fail context.CancelCauseFunc) error {
 	event := func(why string) {
 		select {
@@ -104,16 +125,16 @@ func (c *call) watchAll(ctx context.Context, events chan<- string, fail context.
 	watch := func(next func() (string, error)) {
 		for {
 			why, err := next()
-			switch {
-			case ctx.Err() != nil:
+			if err != nil {
+				fail(err) // unless ctx has ended before
 				return
-			case err != nil:
-				fail(err)
-				return
-			case why != "":
-				event(why)
 			}
+			event(why)
 		}
+	}
+	sockets, err := c.busSockets()
+	if err != nil {
+		return err
 	}
 	rules, err := nft.WatchRules(rtnl.Host())
 	if err != nil {
@@ -129,11 +150,12 @@ func (c *call) watchAll(ctx context.Context, events chan<- string, fail context.
 		name, err := links.BridgeGone(ctx)
 		return strings.TrimSpace("bridge "+name) + " was deleted", err
 	})
-	bus, err := c.watchFirewalld(ctx)
-	if err != nil || bus == nil {
-		return err
+	tried := make(chan struct{})
+	go c.watchFirewalld(ctx, sockets, event, sync.OnceFunc(func() { close(tried) }))
+	select {
+	case <-tried:
+	case <-time.After(patience): // a bus that hangs
 	}
-	go watch(func() (string, error) { return firewalldEvent(bus) })
 	return nil
 }
 
@@ -141,47 +163,4 @@ func (c *call) watchAll(ctx context.Context, events chan<- string, fail context.
 func (c *call) isOwn(program string) bool {
 	_, ok := c.Applets.Lookup(program)
 	return ok || program == "cnibox"
-}
-
-const firewalld = "org.fedoraproject.FirewallD1"
-
-// dialBus connects to the system bus; nil: there is none.
-func (c *call) dialBus(ctx context.Context) (*dbus.Conn, error) {
-	sockets := []string{dbus.SystemBus}
-	if address := c.Getenv(spec.SystemBusEnv); address != "" {
-		var err error
-		if sockets, err = dbus.Sockets(address); err != nil {
-			return nil, fmt.Errorf("%s: %w", spec.SystemBusEnv, err)
-		}
-	}
-	bus, err := dbus.Dial(ctx, sockets...)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
-		return nil, nil
-	}
-	return bus, err
-}
-
-// watchFirewalld listens for the signals of firewalld; nil: there is no system bus.
-func (c *call) watchFirewalld(ctx context.Context) (*dbus.Conn, error) {
-	bus, err := c.dialBus(ctx)
-	if err != nil || bus == nil {
-		return nil, err
-	}
-	return bus, bus.Listen(
-		"type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg0='"+firewalld+"'",
-		"type='signal',sender='"+firewalld+"',interface='"+firewalld+"',member='Reloaded'")
-}
-
-// firewalldEvent waits for a signal; empty: it means nothing, as that firewalld has ended.
-func firewalldEvent(bus *dbus.Conn) (string, error) {
-	name, args, err := bus.Signal()
-	switch {
-	case err != nil:
-		return "", err
-	case name == "Reloaded":
-		return "firewalld has reloaded", nil
-	case name == "NameOwnerChanged" && len(args) == 3 && args[2] != "":
-		return "firewalld was started", nil
-	}
-	return "", nil
 }

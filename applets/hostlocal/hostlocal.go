@@ -50,6 +50,9 @@ they are in /run/cnibox/networks until the next boot, but not with keepAcrossBoo
 		Add: add, Check: check, Del: del,
 		GC: gc, Status: status, Get: get,
 		IPAM: true, Args: true, ArgIP: true, RemoveNetwork: removeLeases, Validate: validate,
+		Prepare: func(ctx context.Context, r *spec.Request) error {
+			return leased(ctx, r, (*ipam.Store).FreeEarlierBoots)
+		},
 	},
 }
 

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,8 +18,8 @@ func TestDist(t *testing.T) {
 			t.Errorf("%s: %v\n%s", script, err, out)
 		}
 	}
-	units, _ := filepath.Glob("../../dist/cni-exec-*.service")
-	if len(scripts) < 3 || len(more) < 2 || len(units) != 3 {
+	units, _ := filepath.Glob("../../dist/cni-[en]*.service") // all but that of cnibox
+	if len(scripts) < 3 || len(more) < 2 || len(units) != 4 {
 		t.Fatalf("there are %q, %q and %q", scripts, more, units)
 	}
 	w := &world{T: t, dir: t.TempDir(), here: true}
@@ -45,6 +46,58 @@ func TestDist(t *testing.T) {
 		}
 		if lines == 0 {
 			t.Errorf("%s starts nothing", unit)
+		}
+	}
+}
+
+// What the scripts use of OpenWrt's rc.common, functions.sh and procd.sh, printed instead of done.
+// An option is set by a variable of its name.
+const procdStub = `
+config_load() { echo "config_load $*"; }
+config_get() { eval "$1=\"\${option_$3:-${4-}}\""; }
+for f in procd_open_instance procd_set_param procd_close_instance procd_add_reload_trigger; do
+	eval "$f() { echo $f \"\$@\"; }"
+done
+boot() { start; }
+reload_service() { start; }
+action=$2
+. "$1"
+start() { start_service; service_triggers; }
+reload() { reload_service; }
+[ "$USE_PROCD" = 1 ] && $action
+`
+
+// The procd scripts run the commands that they should, with the options of UCI.
+func TestDistProcd(t *testing.T) {
+	const (
+		dhcp = "config_load cni-dhcp\nprocd_open_instance\nprocd_set_param command %s dhcp daemon -socketpath %s\n" +
+			"procd_set_param respawn 3600 1 0\nprocd_set_param stderr 1\nprocd_close_instance\nprocd_add_reload_trigger cni-dhcp\n"
+		watch = "config_load cni-exec\nprocd_open_instance\nprocd_set_param command %s reload --watch%s\n" +
+			"procd_set_param respawn 3600 1 0\nprocd_set_param stdout 1\nprocd_set_param stderr 1\nprocd_close_instance\nprocd_add_reload_trigger cni-exec\n"
+		load  = "config_load cni-exec\n"
+		flags = " --conf-dir /etc/cni/net.d"
+	)
+	shell := []string{"sh"}
+	if box, err := exec.LookPath("busybox"); err == nil {
+		shell = []string{box, "sh"}
+	}
+	for _, tt := range []struct {
+		script, action string
+		env            []string
+		want           string
+	}{
+		{"cni-dhcp", "start", nil, fmt.Sprintf(dhcp, "/opt/cni/bin/cnibox", "/run/cni/dhcp.sock")},
+		{"cni-dhcp", "reload", []string{"option_cnibox=/a", "option_socket=/b"}, fmt.Sprintf(dhcp, "/a", "/b")},
+		{"cni-exec", "start", nil, fmt.Sprintf(watch, "/opt/cni/bin/cni-exec", "")},
+		{"cni-exec", "start", []string{"option_cni_exec=echo", "option_flags=" + flags}, fmt.Sprintf(watch, "echo", flags)},
+		{"cni-exec", "boot", []string{"option_cni_exec=echo", "option_flags=" + flags}, load + "boot" + flags + "\n" + fmt.Sprintf(watch, "echo", flags)},
+		{"cni-exec", "reload", []string{"option_cni_exec=echo"}, fmt.Sprintf(watch, "echo", "") + load + "reload\n"},
+	} {
+		cmd := exec.Command(shell[0], append(shell[1:], "-euc", procdStub, "sh", "../../dist/"+tt.script+".procd", tt.action)...)
+		cmd.Env = append(os.Environ(), tt.env...)
+		out, err := cmd.CombinedOutput()
+		if err != nil || string(out) != tt.want {
+			t.Errorf("%s %s %q: %v, got\n%swant\n%s", tt.script, tt.action, tt.env, err, out, tt.want)
 		}
 	}
 }

@@ -353,6 +353,19 @@ func TestKernelReloadVLAN(t *testing.T) {
 	}
 }
 
+// lock locks a container as a verb does that hangs.
+func (r *reloading) lock(id string) (unlock func()) {
+	r.Helper()
+	fd, err := unix.Open(r.path("cni/cnibox/locks/container-"+id), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		err = unix.Flock(fd, unix.LOCK_EX)
+	}
+	if err != nil {
+		r.Fatal(err)
+	}
+	return func() { unix.Close(fd) }
+}
+
 // An attachment with which another verb is at work is restored when that has ended, and keeps
 // none of the others waiting.
 func TestKernelReloadBusy(t *testing.T) {
@@ -361,20 +374,14 @@ func TestKernelReloadBusy(t *testing.T) {
 	r.add(one)
 	r.add(two, "-p", "8080:80")
 	r.destroy()
-	fd, err := unix.Open(r.path("cni/cnibox/locks/container-one"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err == nil {
-		err = unix.Flock(fd, unix.LOCK_EX)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	unlock := r.lock("one")
 	done := make(chan answer, 1)
 	go func() { done <- r.exec(nil, "reload") }()
 	kerneltest.Until(r, "the other one's port", func() bool { return strings.Contains(nfttest.Ruleset(t, r.host), "8080") })
 	if strings.Contains(nfttest.Ruleset(t, r.host), "demo/one/eth0") {
 		t.Error("an attachment was restored that another verb has locked")
 	}
-	unix.Close(fd)
+	unlock()
 	r.must("reload", <-done)
 	r.must("check", r.exec(nil, "check", "--all"))
 }

@@ -30,6 +30,15 @@ const config = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Config
 // dbus-daemon is not installed the test is skipped.
 func Bus(t testing.TB) string {
 	t.Helper()
+	socket, start := Restartable(t)
+	start()
+	return socket
+}
+
+// Restartable is Bus for a bus that the test starts, as often as it likes at the same socket, and
+// stops.
+func Restartable(t testing.TB) (socket string, start func() (stop func())) {
+	t.Helper()
 	program, err := exec.LookPath("dbus-daemon")
 	if err != nil {
 		t.Skip("SKIPPED: dbus-daemon is not installed")
@@ -38,26 +47,30 @@ func Bus(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
 	socket, conf := filepath.Join(dir, "bus"), filepath.Join(dir, "bus.conf")
 	if err := os.WriteFile(conf, fmt.Appendf(nil, config, socket), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(program, "--nofork", "--nopidfile", "--nosyslog", "--print-address", "--config-file="+conf)
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
+	return socket, func() (stop func()) {
+		t.Helper()
+		cmd := exec.Command(program, "--nofork", "--nopidfile", "--nosyslog", "--print-address", "--config-file="+conf)
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop = func() {
+			cmd.Process.Kill()
+			cmd.Wait()
+		}
+		t.Cleanup(stop)
+		// It prints the address when it listens.
+		if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || !strings.HasPrefix(line, "unix:path=") {
+			t.Fatalf("dbus-daemon: %q, %v", line, err)
+		}
+		return stop
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-		os.RemoveAll(dir)
-	})
-	// It prints the address when it listens.
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || !strings.HasPrefix(line, "unix:path=") {
-		t.Fatalf("dbus-daemon: %q, %v", line, err)
-	}
-	return socket
 }

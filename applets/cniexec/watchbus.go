@@ -1,0 +1,148 @@
+package cniexec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/dbus"
+	"cnibox/spec"
+)
+
+const firewalld = "org.fedoraproject.FirewallD1"
+
+// How long watchFirewalld waits before it connects again: to a bus that was just started, and to
+// one that it cannot use.
+const (
+	busPause    = time.Second
+	badBusPause = time.Minute
+)
+
+// watchFirewalld reports what firewalld does, over the system bus, until ctx ends. It waits for the
+// bus where there is none, and connects again when it was restarted. tried is called when it has
+// tried to connect.
+func (c *call) watchFirewalld(ctx context.Context, sockets []string, event func(why string), tried func()) {
+	for ctx.Err() == nil {
+		made, err := watchDirs(sockets) // before it connects, so that it misses no bus
+		if err != nil {
+			c.runner.Warn("reload: firewalld is not watched: %v", err)
+			tried()
+			return
+		}
+		connected, err := followFirewalld(ctx, sockets, event, tried)
+		tried()
+		pause := busPause
+		switch {
+		case ctx.Err() != nil:
+		case connected:
+			c.runner.Warn("reload: %v", err)
+		case noBus(err):
+			stop := context.AfterFunc(ctx, func() { made.Close() }) // reading ends then
+			_, _ = made.Read(make([]byte, 4096))                    // whatever it was: the next try shows
+			stop()
+		default:
+			c.runner.Warn("reload: firewalld is not watched: %v", err)
+			pause = badBusPause
+		}
+		made.Close()
+		sleep(ctx, pause)
+	}
+}
+
+// followFirewalld connects to the system bus and reports what firewalld does until the connection
+// ends. That there is a bus is the first event: what came before it was not seen.
+func followFirewalld(ctx context.Context, sockets []string, event func(why string), tried func()) (connected bool, err error) {
+	bus, err := dbus.Dial(ctx, sockets...)
+	if err != nil {
+		return false, err
+	}
+	defer bus.Close()
+	err = bus.Listen(
+		"type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg0='"+firewalld+"'",
+		"type='signal',sender='"+firewalld+"',interface='"+firewalld+"',member='Reloaded'")
+	if err != nil {
+		return false, err
+	}
+	event("the system bus was started")
+	tried()
+	for {
+		name, args, err := bus.Signal()
+		switch {
+		case err != nil:
+			return true, err
+		case name == "Reloaded":
+			event("firewalld has reloaded")
+		case name == "NameOwnerChanged" && len(args) == 3 && args[2] != "": // else it has ended
+			event("firewalld was started")
+		}
+	}
+}
+
+// busSockets returns the sockets of the system bus.
+func (c *call) busSockets() ([]string, error) {
+	address := c.Getenv(spec.SystemBusEnv)
+	if address == "" {
+		return []string{dbus.SystemBus}, nil
+	}
+	sockets, err := dbus.Sockets(address)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", spec.SystemBusEnv, err)
+	}
+	return sockets, nil
+}
+
+// noBus reports whether an error of [dbus.Dial] means that no bus runs.
+func noBus(err error) bool {
+	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED)
+}
+
+// watchDirs returns an inotify(7) descriptor that can be read when one of the sockets may have been
+// made, or a directory above it. An abstract socket has no file: it cannot be waited for.
+func watchDirs(sockets []string) (*os.File, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, os.NewSyscallError("inotify_init1", err)
+	}
+	for _, socket := range sockets {
+		for watched := ""; filepath.IsAbs(socket) && err == nil; {
+			dir := existing(filepath.Dir(socket))
+			if dir == watched { // and no directory was made below it before it was watched
+				break
+			}
+			watched = dir
+			_, err = unix.InotifyAddWatch(fd, dir, unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_ATTRIB|unix.IN_DELETE_SELF)
+			if errors.Is(err, unix.ENOENT) {
+				err = nil
+			}
+		}
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, os.NewSyscallError("inotify_add_watch", err)
+	}
+	return os.NewFile(uintptr(fd), "inotify"), nil
+}
+
+// existing returns the nearest directory that is there, at or above a path.
+func existing(dir string) string {
+	for dir != "/" {
+		if info, err := os.Stat(dir); err == nil && info.IsDir() {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+	return dir
+}
+
+// sleep returns after a time, or when ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
