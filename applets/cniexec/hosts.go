@@ -55,15 +55,18 @@ func (c *call) takeName(ctx context.Context, name string, ns *rtnl.NS) (release 
 	}
 	defer unlock()
 	if err := os.MkdirAll(c.runsDir(), 0o700); err != nil {
-		return nil, err
+		return nil, spec.Errorf(spec.CodeIO, "%w", err)
 	}
 	path := filepath.Join(netnsDir, name)
 	if _, err := rtnl.IDAt(path); err == nil {
 		return nil, spec.Errorf(spec.CodeBusy, "--name %s: there is a network namespace of this name, %s", name, path)
 	}
 	fd, err := tryLock(c.hostsFile(name), unix.O_CREAT)
-	if err != nil {
-		return nil, err
+	switch {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return nil, spec.Errorf(spec.CodeBusy, "--name %s: a run has it, whose namespace was deleted", name)
+	case err != nil:
+		return nil, spec.Errorf(spec.CodeIO, "%w", err)
 	}
 	// Whatever the umask is: the command may be another user's.
 	if err := errors.Join(os.NewSyscallError("fchmod", unix.Fchmod(fd, 0o644)), bindNetNS(ns, path)); err != nil {
