@@ -187,7 +187,7 @@ base:
 	@[ -e $(BASE_BIN) ] || { tree=$$(mktemp -d) && git archive $(BASE) | tar -x -C $$tree && \
 		$(MAKE) --no-print-directory -s -C $$tree build BIN=$(BASE_BIN); status=$$?; rm -rf $$tree; exit $$status; }
 
-bench: build $(if $(BASE),base) ## times and sizes against the reference plugins (REFERENCE=newest, or a folder), or against a revision (BASE=9f333ea)
+bench: build $(if $(BASE),base) ## times and sizes against the reference plugins (REFERENCE=newest, or a directory), or against a revision (BASE=9f333ea)
 	$(if $(filter newest,$(REFERENCE)),@$(MAKE) --no-print-directory reference)
 	$(IN_TEST) ./bench -bin $(abspath $(BIN)) $(if $(REFERENCE),-reference $(abspath $(subst newest,$(NEWEST_DIR),$(REFERENCE)))) $(if $(BASE),-base $(BASE_BIN)) $(BENCHFLAGS)
 

@@ -144,7 +144,9 @@ func (c *Cache) content(name string) ([]byte, error) {
 	b, err := disk.Read(filepath.Join(c.results(), name), unix.O_NOFOLLOW, maxEntry)
 	var call *os.PathError
 	switch {
-	case errors.As(err, &call) && !errors.Is(err, unix.ELOOP) && !errors.Is(err, unix.ENXIO): // a link, a socket
+	case errors.Is(err, unix.ELOOP): // of O_NOFOLLOW
+		return nil, fmt.Errorf("%s: %w: a symbolic link", filepath.Join(c.results(), name), errBroken)
+	case errors.As(err, &call) && !errors.Is(err, unix.ENXIO): // of a socket
 		return nil, err
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errBroken, err)

@@ -60,9 +60,9 @@ func (t *Target) on(l *List) spec.Attachment {
 	return spec.Attachment{Network: l.Name, ContainerID: t.ContainerID, IfName: t.IfName}
 }
 
-// cniArgs returns the pairs as CNI_ARGS, in their order. Values are not escaped, for which
+// CNIArgs returns the pairs as CNI_ARGS, in their order. Values are not escaped, for which
 // CNI_ARGS has no syntax.
-func (t *Target) cniArgs() string {
+func (t *Target) CNIArgs() string {
 	pairs := make([]string, len(t.Args))
 	for i, p := range t.Args {
 		pairs[i] = p[0] + "=" + p[1]

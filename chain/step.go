@@ -103,7 +103,7 @@ func (r *Runner) request(verb spec.Verb, l *List, p *Plugin, t Target, more []ma
 	}
 	req, err := spec.NewRequest(spec.Call{
 		Verb: verb, ContainerID: t.ContainerID, NetNS: t.NetNS, IfName: t.IfName,
-		Args: t.cniArgs(), Path: r.Path, NetNSOverride: t.NetNSOverride,
+		Args: t.CNIArgs(), Path: r.Path, NetNSOverride: t.NetNSOverride,
 	}, conf)
 	if err != nil {
 		return nil, err

@@ -17,7 +17,8 @@ type Leased struct {
 // Peek returns all leases of a network as their files are, in no order, without the lock and
 // without a change: an ADD that hangs holds nothing up, and a lease that comes or goes
 // meanwhile is among them or not. Those of an earlier boot are among them. A network without a
-// directory has none.
+// directory has none. If this process must not read some, the error is os.ErrPermission, and these
+// have no owner.
 func Peek(dir, network string) ([]Leased, error) {
 	d, err := peek(dir, network)
 	if err != nil {
@@ -29,6 +30,7 @@ func Peek(dir, network string) ([]Leased, error) {
 		return nil, err
 	}
 	var all []Leased
+	var refused error
 	for _, name := range names {
 		a, ok := leaseName(name)
 		if !ok {
@@ -38,9 +40,12 @@ func Peek(dir, network string) ([]Leased, error) {
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
+		if errors.Is(err, os.ErrPermission) {
+			refused = err
+		}
 		all = append(all, Leased{a, l})
 	}
-	return all, nil
+	return all, refused
 }
 
 // PeekAt is [Peek] for one address. The error is os.ErrNotExist if it is not leased.

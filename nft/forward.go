@@ -1,6 +1,9 @@
 package nft
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
@@ -13,6 +16,63 @@ type Blocker struct {
 	Family       string // as nft(8) has it
 	Table, Chain string
 	Asks         bool // it jumps to CNI-FORWARD, where the firewall plugin accepts
+
+	in, out []string // the links of which a rule accepts all; some end with *
+}
+
+// Lets reports whether the chain accepts all that comes from a link, and all that goes there.
+// The name may end with *, as in rules.
+func (b *Blocker) Lets(link string) bool {
+	matches := func(name string) bool {
+		prefix, all := strings.CutSuffix(name, "*")
+		return name == link || all && strings.HasPrefix(link, prefix)
+	}
+	return slices.ContainsFunc(b.in, matches) && slices.ContainsFunc(b.out, matches)
+}
+
+// maxJumps is how far rules are followed to other chains.
+const maxJumps = 4
+
+// readAccepts looks for the links that the rules of a chain accept, and those of the chains that
+// it always jumps to. Links in sets, and rules with more conditions, are left out.
+func (b *Blocker) readAccepts(rules []listed, chain string, jumps int) {
+	for i := range rules {
+		if rules[i].chain == chain {
+			b.readAccept(rules, &rules[i], jumps)
+		}
+	}
+}
+
+// readAccept is readAccepts for one rule.
+func (b *Blocker) readAccept(rules []listed, r *listed, jumps int) {
+	key, link := uint64(0), ""
+	for _, e := range expressions(r.exprs) {
+		switch {
+		case e.name == "counter" || e.name == "log":
+		case e.name == "meta" && key == 0:
+			key = num(e.data, unix.NFTA_META_KEY)
+		case e.name == "cmp" && link == "" && num(e.data, unix.NFTA_CMP_OP) == unix.NFT_CMP_EQ:
+			name := nlconn.Attribute(e.data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
+			link = unix.ByteSliceToString(name)
+			if len(link) == len(name) { // without the NUL it is the beginning of a name
+				link += "*"
+			}
+		case e.name != "immediate":
+			return
+		case key == 0 && e.jump() != "" && jumps > 0:
+			b.readAccepts(rules, e.jump(), jumps-1)
+		case e.verdict() != expr.VerdictAccept:
+		case key == unix.NFT_META_IIFNAME:
+			b.in = append(b.in, link)
+		case key == unix.NFT_META_OIFNAME:
+			b.out = append(b.out, link)
+		}
+	}
+}
+
+// verdict is that of an immediate expression.
+func (e *expression) verdict() expr.VerdictKind {
+	return expr.VerdictKind(int32(num(e.data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CODE)))
 }
 
 // familyNames are what packets are forwarded by.
@@ -44,16 +104,19 @@ func (t *Table) Blockers() (all []Blocker, err error) {
 			return nil, err
 		}
 		for _, b := range found {
-			rules, err := s.rulesOf(f.family, b.Table, b.Chain)
+			rules, err := s.rulesOf(f.family, b.Table, "")
 			if err != nil {
 				return nil, err
 			}
-			blocks := drops[b.Table+"/"+b.Chain]
-			for i, r := range rules {
-				b.Asks = b.Asks || r.jump() == filterChain
-				blocks = blocks || i == len(rules)-1 && r.stopsAll()
+			blocks, last := drops[b.Table+"/"+b.Chain], false
+			for _, r := range rules {
+				if r.chain == b.Chain {
+					b.Asks = b.Asks || r.jump() == filterChain
+					last = r.stopsAll()
+				}
 			}
-			if blocks {
+			if blocks || last {
+				b.readAccepts(rules, b.Chain, maxJumps)
 				all = append(all, b)
 			}
 		}
@@ -70,7 +133,7 @@ func (r *listed) stopsAll() bool {
 		case "reject":
 			stops = true
 		case "immediate":
-			stops = num(e.data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CODE) == uint64(expr.VerdictDrop)
+			stops = e.verdict() == expr.VerdictDrop
 		default:
 			return false
 		}

@@ -2,7 +2,10 @@ package applet
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+
+	"cnibox/spec"
 )
 
 // A Page is a manual page in the macros of man(7), which every reader of such pages knows.
@@ -14,12 +17,13 @@ type Page struct {
 }
 
 // manDate is when the pages were changed last, as roff wants one.
-const manDate = "2026-11-22"
+const manDate = "2026-11-23"
 
-// newPage begins the page of a program of section 8.
+// newPage begins the page of a program of section 8. Its words are not hyphenated: many are keys
+// and paths.
 func newPage(name, summary string) *Page {
 	p := new(Page)
-	fmt.Fprintf(&p.b, ".TH %s 8 %s \"cnibox %s\" \"cnibox\"\n", strings.ToUpper(roff(name)), manDate, roff(Version))
+	fmt.Fprintf(&p.b, ".TH %s 8 %s \"cnibox %s\" \"cnibox\"\n.nh\n.ad l\n", strings.ToUpper(roff(name)), manDate, roff(Version))
 	p.Section("NAME")
 	fmt.Fprintf(&p.b, "%s \\- %s\n", roff(name), roff(summary))
 	return p
@@ -47,7 +51,7 @@ func (p *Page) Text(text string) {
 	}
 }
 
-// Item adds a term and its meaning.
+// Item adds a term and its meaning. Lines of that which begin with a blank stay as they are.
 func (p *Page) Item(term, text string) {
 	fmt.Fprintf(&p.b, ".TP\n.B %s\n", roff(term))
 	p.empty = false
@@ -57,11 +61,80 @@ func (p *Page) Item(term, text string) {
 // Verbatim adds lines as they are.
 func (p *Page) Verbatim(text string) {
 	p.paragraph()
+	p.unfilled(strings.Split(strings.Trim(text, "\n"), "\n"))
+}
+
+// unfilled adds lines as they are.
+func (p *Page) unfilled(lines []string) {
 	p.b.WriteString(".nf\n")
-	for line := range strings.SplitSeq(strings.Trim(text, "\n"), "\n") {
+	for _, line := range lines {
 		p.b.WriteString(startOfLine(roff(line)) + "\n")
 	}
 	p.b.WriteString(".fi\n")
+}
+
+// Keys adds the help of a plugin: each row of a table is an item, and all else is text.
+func (p *Page) Keys(help string) {
+	var table keyTable
+	var text []string
+	endText := func() {
+		if len(text) > 0 {
+			p.Text(strings.Join(text, "\n"))
+			text = nil
+		}
+	}
+	lines := strings.Split(strings.Trim(help, "\n"), "\n")
+	for i := 0; i < len(lines); i++ {
+		if strings.HasPrefix(lines[i], "key ") {
+			table = newKeyTable(lines[i])
+			continue
+		}
+		key, kind, meaning, ok := table.row(lines[i])
+		if !ok {
+			text = append(text, strings.TrimSpace(lines[i]))
+			continue
+		}
+		within := strings.HasPrefix(lines[i], " ") // a member of the key above
+		for ; i+1 < len(lines) && table.goesOn(lines[i+1]); i++ {
+			meaning += "\n" + strings.TrimSpace(lines[i+1])
+		}
+		endText()
+		if within {
+			p.Indent()
+		}
+		p.Item(key, "("+kind+") "+meaning)
+		if within {
+			p.Outdent()
+		}
+	}
+	endText()
+}
+
+// A keyTable has the columns at which type, default and meaning of a key begin; 0: there is no
+// table yet.
+type keyTable struct{ kind, value, meaning int }
+
+// newKeyTable reads the line of titles.
+func newKeyTable(titles string) keyTable {
+	return keyTable{strings.Index(titles, "type"), strings.Index(titles, "default"), strings.Index(titles, "meaning")}
+}
+
+// row reads a row: the key, its type and default, and the first line of its meaning. Text has
+// no two blanks before the column of the type.
+func (t keyTable) row(line string) (key, kind, meaning string, ok bool) {
+	if t.kind == 0 || len(line) <= t.meaning || line[t.kind-2:t.kind] != "  " || line[t.kind] == ' ' {
+		return "", "", "", false
+	}
+	kind = strings.TrimSpace(line[t.kind:t.value])
+	if value := strings.TrimSpace(line[t.value:t.meaning]); value != "-" {
+		kind += ", default " + value
+	}
+	return strings.TrimSpace(line[:t.kind]), kind, line[t.meaning:], true
+}
+
+// goesOn reports whether a line has more of the meaning.
+func (t keyTable) goesOn(line string) bool {
+	return len(line) > t.meaning && strings.TrimSpace(line[:t.meaning]) == ""
 }
 
 // Indent has what follows, up to Outdent, in from the left, as below an item.
@@ -76,8 +149,26 @@ func (p *Page) String() string { return p.b.String() }
 // pageWidth is what a line of the source has about, in columns.
 const pageWidth = 72
 
-// lines adds a text that is filled.
+// lines adds a text that is filled, but for lines that begin with a blank.
 func (p *Page) lines(text string) {
+	lines := strings.Split(text, "\n")
+	for len(lines) > 0 {
+		blank := strings.HasPrefix(lines[0], " ")
+		n := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, " ") != blank })
+		if n < 0 {
+			n = len(lines)
+		}
+		if blank {
+			p.unfilled(lines[:n])
+		} else {
+			p.filled(strings.Join(lines[:n], "\n"))
+		}
+		lines = lines[n:]
+	}
+}
+
+// filled adds a text that is filled.
+func (p *Page) filled(text string) {
 	parts := strings.Split(roff(text), "`")
 	for i := 1; i+1 < len(parts); i += 2 {
 		parts[i] = `\fB` + parts[i] + `\fR`
@@ -152,9 +243,10 @@ func (a *Applet) ManPage(all Table) string {
 		p.Text("The CNI plugin of a configuration with \"type\": \"" + a.Name + "\", which a container runtime or cni-exec(8) calls. " +
 			"`cnibox help " + a.Name + "` prints what follows.")
 		p.Section("CONFIGURATION")
-		p.Verbatim(a.Help)
+		p.Keys(a.Help)
 		p.Section("ENVIRONMENT")
 		p.Item(LogEnv, logText)
+		p.Item(spec.StateEnv, "absolute path of a directory: state is stored below it, unless a key says where")
 		others = append(others, "cnibox(8)", "cni-exec(8)")
 	}
 	p.Section("SEE ALSO")

@@ -8,8 +8,21 @@ func TestPage(t *testing.T) {
 	p.Section("USE")
 	p.Text("Call `a-b -x`.\n.so in 'quotes'\n\nanother paragraph")
 	p.Verbatim(".nf \"x\"\n'y'\n\n  z")
-	p.Item("-x", "a flag")
+	p.Item("-x", "a flag, as\n  {\n  }\nor")
+	p.Keys(`
+Text, then keys:
+
+key    type    default  meaning
+a      int     0        bytes;
+                        two lines
+b      list    -        of objects
+  c    string  -        of one
+
+Text  again
+     with more.`)
 	const want = `.TH A\-B 8 ` + manDate + ` "cnibox 0.1.0" "cnibox"
+.nh
+.ad l
 .SH NAME
 a\-b \- does \e and \[u2026]
 .SH USE
@@ -25,7 +38,27 @@ another paragraph
 .fi
 .TP
 .B \-x
-a flag
+a flag, as
+.nf
+  {
+  }
+.fi
+or
+.PP
+Text, then keys:
+.TP
+.B a
+(int, default 0) bytes; two lines
+.TP
+.B b
+(list) of objects
+.RS
+.TP
+.B c
+(string) of one
+.RE
+.PP
+Text again with more.
 `
 	if got := p.String(); got != want {
 		t.Errorf("got:\n%s", got)

@@ -17,17 +17,17 @@ var Applet = applet.Applet{
 	Name:    "cnibox",
 	Summary: "lists the applets, describes their keys, creates and verifies the links",
 	Help: `
-cnibox                          list the applets
-cnibox APPLET …                 run APPLET, as its link does
-cnibox help APPLET              show every key of a plugin's configuration
+cnibox                list the applets
+cnibox APPLET …       run APPLET, as its link does
+cnibox help APPLET    show every key of a plugin's configuration
 cnibox install [--create] DIR [APPLET …]
-                                create relative links in DIR, for all applets or
-                                these; files of these names are replaced atomically;
-                                --create: create DIR if it is missing
-cnibox verify DIR               check that each applet's name in DIR leads to this
-                                binary; exit code 1 if one does not
-cnibox man [APPLET]             print the manual page of an applet, or of cnibox
-cnibox version                  print the version and the releases it implements`,
+                      create relative links in DIR, for all applets or
+                      these; files of these names are replaced
+                      atomically; --create: create DIR if it is missing
+cnibox verify DIR     check that each applet's name in DIR leads to
+                      this binary; exit code 1 if one does not
+cnibox man [APPLET]   print the manual page of an applet, or of cnibox
+cnibox version        print the version and the releases it implements`,
 	Main: run,
 }
 

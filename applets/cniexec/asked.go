@@ -28,6 +28,9 @@ func (a *askedValues) add(s string, check func(value string) error) error {
 	if !ok {
 		network, value = "", s
 	}
+	if ok && network == "" {
+		return errors.New("the name of a network is missing before =")
+	}
 	*a = append(*a, askedFor{network, value})
 	return check(value)
 }
@@ -140,14 +143,11 @@ func takes(l *chain.List, capability string) bool {
 // plugin is taken to do what the one of its name does that is built in.
 func (c *call) readsArg(l *chain.List, arg string) bool {
 	return slices.ContainsFunc(l.Plugins, func(p chain.Plugin) bool {
-		name := p.Type
 		if arg == argIP {
-			name = p.IPAM
-		}
-		verbs, ok := c.Applets.Plugin(name)
-		if arg == argIP {
+			verbs, ok := c.Applets.Plugin(p.IPAM)
 			return ok && verbs.ArgIP
 		}
+		verbs, ok := c.Applets.Plugin(p.Type)
 		return ok && verbs.Args && !verbs.IPAM
 	})
 }

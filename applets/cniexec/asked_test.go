@@ -91,7 +91,7 @@ func TestArguments(t *testing.T) {
 func TestAskedValues(t *testing.T) {
 	for args, ok := range map[string]bool{
 		"--ip 10.0.0.2": true, "--ip 10.0.0.2/24": true, "--ip net=fd00::2": true, "--ip fd00::2/64": true,
-		"--ip 10.0.0": false, "--ip net=": false, "--ip 224.0.0.1": false, "--ip 0.0.0.0": false, "--ip fe80::1%eth0": false, "--ip host": false,
+		"--ip 10.0.0": false, "--ip net=": false, "--ip =10.0.0.2": false, "--ip 224.0.0.1": false, "--ip 0.0.0.0": false, "--ip fe80::1%eth0": false, "--ip host": false,
 		"--mac 02:00:00:00:00:01": true, "--mac net=02-00-00-00-00-01": true, "--mac 01:00:00:00:00:01": false, "--mac 00:00:00:00:00:00": false, "--mac x": false,
 		"--dns 10.0.0.1": true, "--dns fd00::1": true, "--dns host": false, "--dns 10.0.0.1:53": false,
 	} {

@@ -35,14 +35,13 @@ const (
 	exitUsage
 )
 
-// A call is one call of cni-exec.
-//
-// It is one verb of the specification, or run; which of its fields count depends on it.
+// A call is one call of cni-exec. Which of its fields count depends on the verb.
 type call struct {
 	applet.Process
 	*commandLine
-	verb    string        // in lower case, as typed
-	network string        // empty: version was asked for this program's own
+	verb    string        // as typed
+	network string        // empty: none was named
+	about   string        // operand that errors begin with; empty: network
 	target  chain.Target  // of run: without namespace, name counted up by network
 	runner  *chain.Runner // nil before prepare
 	speaks  spec.Version  // cniVersion of the network; zero before it is known
@@ -62,30 +61,31 @@ func run(ctx context.Context, p applet.Process) int {
 	if len(l.operands) > 0 {
 		c.verb = l.operands[0]
 	}
-	defer c.logSubject()
+	var exit int
 	v := findVerb(c.verb)
 	switch {
 	case err != nil:
-		return c.wrongCall(err)
-	case l.version && c.verb == "":
-		c.printVersion()
-		return exitOK
+		err = usageError{err}
+	case l.version:
+		exit, err = c.printVersion()
 	case l.help:
-		if _, err := c.printHelp(ctx, l.operands[:min(1, len(l.operands))]); err != nil {
-			return c.wrongCall(err)
-		}
-		return exitOK
+		exit, err = c.printHelp(ctx, l.operands[:min(1, len(l.operands))])
 	case c.verb == "":
-		return c.wrongCall(errNoVerb)
+		err = usage("no verb")
 	case v == nil:
-		return c.wrongCall(fmt.Errorf("unknown verb %q%s", c.verb, suggestVerb(c.verb)))
+		err = usage("unknown verb %q%s", c.verb, suggestVerb(c.verb))
 	case l.command != nil && !v.command:
-		return c.wrongCall(fmt.Errorf("%s takes no command: only run and enter do", c.verb))
+		err = usage("%s takes no command: only run and enter do", c.verb)
+	default:
+		if err = c.usableFor(c.verb); err != nil {
+			err = usageError{err}
+			break
+		}
+		exit, err = v.do(c, ctx, l.operands[1:])
 	}
-	if err := c.usableFor(c.verb); err != nil {
-		return c.wrongCall(err)
+	if v != nil && v.name != "help" && !l.version && !l.help {
+		c.logSubject()
 	}
-	exit, err := v.do(c, ctx, l.operands[1:])
 	var wrong usageError
 	switch {
 	case errors.As(err, &wrong):
@@ -96,10 +96,18 @@ func run(ctx context.Context, p applet.Process) int {
 	return exit
 }
 
-// logSubject notes for the log what the call was about.
+// logSubject notes for the log what the call was about. Only the verbs that take --container-id
+// are about one container, and enter about one namespace.
 func (c *call) logSubject() {
-	t := c.target
-	c.Log.About(applet.Subject{Verb: c.verb, Network: c.network, ContainerID: t.ContainerID, IfName: t.IfName, NetNS: t.NetNS})
+	s := applet.Subject{Verb: c.verb, Network: c.network}
+	one := slices.Contains(verbsOf(c.set.Lookup("container-id")), c.verb) && !c.everyNetwork()
+	if one {
+		s.ContainerID, s.IfName = c.target.ContainerID, c.target.IfName
+	}
+	if one || c.verb == "enter" {
+		s.NetNS = c.target.NetNS
+	}
+	c.Log.About(s)
 }
 
 // operands reads network and namespace; cnitool wants a namespace for gc and
@@ -110,7 +118,7 @@ func (c *call) operands(operands []string) error {
 	switch {
 	case c.everyNetwork():
 		most = 0
-	case c.verb == "rm":
+	case c.verb == "rm", c.verb == "version":
 		most = 1
 	}
 	switch {
@@ -120,7 +128,7 @@ func (c *call) operands(operands []string) error {
 		return c.gcOperands()
 	case c.everyNetwork(), len(operands) == 0 && c.verb == "version":
 		return nil
-	case len(operands) == 0:
+	case len(operands) == 0, operands[0] == "":
 		return errors.New("NETWORK is missing")
 	case len(operands) > most:
 		return fmt.Errorf("%q is one operand too many", operands[most])
@@ -131,7 +139,7 @@ func (c *call) operands(operands []string) error {
 			return err
 		}
 	}
-	if len(operands) > 1 {
+	if len(operands) > 1 && operands[1] != "" {
 		path, err := netnsPath(operands[1])
 		if err != nil {
 			return err
@@ -283,7 +291,7 @@ func (c *call) cachedList() *chain.List {
 	return nil
 }
 
-// lookup loads a network: from the folder, or the embedded one if the folder
+// lookup loads a network: from the directory of configurations, or the embedded one if that
 // has none at all.
 // The error is os.ErrNotExist, with code 7 or that of a broken file, if there is no such
 // network.
@@ -427,6 +435,7 @@ func (c *call) pluginVersions(ctx context.Context) error {
 		return err
 	}
 	local := c.local()
+	var b strings.Builder
 	var errs []error
 	for _, p := range l.Plugins {
 		file, versions, err := local.Versions(ctx, p.Type)
@@ -437,9 +446,10 @@ func (c *call) pluginVersions(ctx context.Context) error {
 		if file == "" {
 			file = "built in"
 		}
-		fmt.Fprintf(c.Stdout, "%s (%s): %s\n", p.Type, file, strings.Join(versions, " "))
+		fmt.Fprintf(&b, "%s (%s): %s\n", p.Type, file, strings.Join(versions, " "))
 	}
-	return errors.Join(errs...)
+	_, err = c.write(b.String())
+	return errors.Join(append(errs, err)...)
 }
 
 // print writes a result in the version of the list.

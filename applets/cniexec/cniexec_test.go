@@ -63,11 +63,16 @@ func TestHelp(t *testing.T) {
 		if len(v.examples) != 2 || v.summary == "" {
 			t.Errorf("%s has %d examples and the summary %q", v.name, len(v.examples), v.summary)
 		}
+		for _, other := range verbs() {
+			if strings.Contains(texts[v.name], " of "+other.name+":") {
+				t.Errorf("the help of %s has what is for %s alone:\n%s", v.name, other.name, texts[v.name])
+			}
+		}
 	}
 	for name, text := range texts {
 		for line := range strings.Lines(text) {
-			if len([]rune(line)) > helpWidth+1 {
-				t.Errorf("%s: %q is too long", name, line)
+			if line = strings.TrimSuffix(line, "\n"); len([]rune(line)) > helpWidth || strings.HasSuffix(line, " ") {
+				t.Errorf("%s: %q is too long or ends with a blank", name, line)
 			}
 		}
 	}

@@ -148,15 +148,15 @@ func (c *completion) flagNames() {
 		if of != nil && c.verb != "" && !slices.Contains(of, c.verb) {
 			return
 		}
-		value, text := pflag.UnquoteUsage(flag)
-		text, _, _ = strings.Cut(strings.TrimPrefix(text, value), ";")
+		_, text := usageOf(flag, c.verb)
+		text, _, _ = strings.Cut(text, ";")
 		c.add("--"+flag.Name, text)
 	})
 }
 
 // flagValue adds the values of a flag.
 func (c *completion) flagValue(flag *pflag.Flag) {
-	value, _ := pflag.UnquoteUsage(flag)
+	value, _ := usageOf(flag, c.verb)
 	value, _, _ = strings.Cut(value, "[") // of DIR[:DIR] the first
 	c.kinds(value)
 }
@@ -241,13 +241,20 @@ func (c *completion) recorded() []*chain.Entry {
 	return entries
 }
 
-// ids adds the container IDs of attachments, with the interface if kind asks for it.
+// ids adds the container IDs of attachments, with the interface if kind asks for it, and for
+// show, which takes names as well, those that people call them.
 func (c *completion) ids(kind string) {
-	for _, e := range c.recorded() {
-		if kind == "ID" {
-			c.add(e.ContainerID, e.NetworkName+" "+e.NetNSPath())
-		} else {
-			c.add(e.ContainerID+"/"+e.IfName, e.NetworkName+" "+e.NetNSPath())
+	v := emptyInventory(nil, c.stateDir)
+	for _, recorded := range c.recorded() {
+		e := v.read(recorded)
+		about := e.NetworkName + " " + e.NetNSPath()
+		if kind != "ID" {
+			c.add(e.ContainerID+"/"+e.IfName, about)
+			continue
+		}
+		c.add(e.ContainerID, about)
+		if c.verb == "show" && !strings.HasPrefix(e.ContainerID, e.name()) {
+			c.add(e.name(), about)
 		}
 	}
 }

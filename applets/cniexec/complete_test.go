@@ -17,7 +17,7 @@ func TestComplete(t *testing.T) {
 		"net.d/a.conflist":        `{"cniVersion":"1.1.0","name":"alpha","plugins":[{"type":"loopback"}]}`,
 		"net.d/b.conflist":        `{`,
 		"results/beta-blue1-eth0": `{"kind":"cniCacheV1","containerId":"blue1","config":"e30=","ifName":"eth0","networkName":"beta"}`,
-		"results/alpha-red2-eth0": `{"kind":"cniCacheV1","containerId":"red2","config":"eyJjbmlWZXJzaW9uIjoiMS4xLjAifQ==","ifName":"eth0","networkName":"alpha",` +
+		"results/alpha-red2-eth0": `{"kind":"cniCacheV1","containerId":"red2","cniArgs":[["K8S_POD_NAMESPACE","default"],["K8S_POD_NAME","web"]],"config":"eyJjbmlWZXJzaW9uIjoiMS4xLjAifQ==","ifName":"eth0","networkName":"alpha",` +
 			`"capabilityArgs":{"portMappings":[{"hostPort":8080,"containerPort":80}]},` +
 			`"result":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mac":"02:00:00:00:00:05","sandbox":"/x"}],"ips":[{"address":"192.0.2.5/24","interface":0},{"address":"2001:db8::5/64","interface":0}]}}`,
 		"results/beta-broken-eth0": `{`,
@@ -66,7 +66,11 @@ func TestComplete(t *testing.T) {
 		"who 02":                          "02:00:00:00:00:05",
 		"ls ":                             "networks",
 		"ls -o ":                          "json wide",
-		"lint -o j":                       "json",
+		"lint -o ":                        "json",
+		"add --ip ":                       "", // those that are known are taken
+		"run --dns ":                      "",
+		"show ":                           "alpha beta blue1 default/web red2",
+		"del alpha --container-id def":    "",
 		"up ":                             completeFile,
 		"lint a b ":                       completeDir + " " + completeFile,
 		"--path ":                         completeDir,

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -31,6 +33,7 @@ type complaint struct {
 type doctor struct {
 	*call
 	inv      *inventory
+	unlisted bool // the cache has entries that could not be read, so what has no entry may have an owner
 	networks []*examined
 	blockers []nft.Blocker
 	found    []complaint
@@ -75,17 +78,24 @@ func (c *call) doctor(ctx context.Context, operands []string) (int, error) {
 
 // examine looks at everything.
 func (c *call) examine(ctx context.Context) (*doctor, error) {
-	v, err := newInventory(c.cache(), c.stateDir)
-	if err != nil {
+	d := &doctor{call: c}
+	var err error
+	d.inv, err = newInventory(c.cache(), c.stateDir)
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		d.unlisted = true
+		d.inv = emptyInventory(c.cache(), c.stateDir)
+		d.inv.readHost()
+		d.skip("attachments", err)
+	case err != nil:
 		return nil, err
 	}
-	d := &doctor{call: c, inv: v}
-	for _, err := range v.unread {
+	for _, err := range d.inv.unread {
 		d.untested = append(d.untested, printable(err.Error()))
 	}
 	d.readNetworks()
 	for _, check := range []func(context.Context){
-		d.checkKernel, d.checkConfigurations, d.checkStatus, d.checkBlockers, d.checkForwarding, d.checkSettings,
+		d.checkCache, d.checkKernel, d.checkConfigurations, d.checkStatus, d.checkBlockers, d.checkForwarding, d.checkSettings,
 		d.checkMTU, d.checkResolvers, d.checkPlugins, d.checkStale, d.checkFaults, d.checkGuards, d.checkOrphans,
 	} {
 		if err := context.Cause(ctx); err != nil {
@@ -109,7 +119,9 @@ func (d *doctor) skip(check string, err error) {
 // readNetworks asks the plugins of each network which resources they use.
 func (d *doctor) readNetworks() {
 	lists, _ := chain.Lists(d.confDir) // what is wrong with the others, lint says
-	for _, n := range d.knownNetworks(d.inv) {
+	quiet := *d.call
+	quiet.Stderr = io.Discard
+	for _, n := range quiet.knownNetworks(d.inv) {
 		e := &examined{network: n}
 		if i := slices.IndexFunc(lists, func(l *chain.List) bool { return l.Name == n.name }); i >= 0 {
 			e.list = lists[i]
@@ -196,6 +208,10 @@ func (d *doctor) checkConfigurations(context.Context) {
 	}
 	counts := map[string]int{}
 	for _, f := range found {
+		if errors.Is(f.Unread, os.ErrPermission) {
+			d.skip("configuration", f.Unread)
+			continue
+		}
 		counts[f.File]++
 	}
 	for _, file := range slices.Sorted(maps.Keys(counts)) {
@@ -236,6 +252,18 @@ func (d *doctor) builtIn(plugin string) bool {
 	return err == nil && verbs != nil
 }
 
+// checkCache looks for entries that cannot be read.
+func (d *doctor) checkCache(context.Context) {
+	for _, b := range d.inv.broken {
+		d.unlisted = true
+		if err := b.Err(); errors.Is(err, os.ErrPermission) {
+			d.skip("attachments", err)
+		} else {
+			d.complain("cache", "rm "+filepath.Join(d.inv.cache.Dir, "results", b.Name())+"    # if its container is gone", nil, "%v", err)
+		}
+	}
+}
+
 // checkStale looks for what is left of namespaces that are gone.
 func (d *doctor) checkStale(context.Context) {
 	var gone []string
@@ -249,6 +277,9 @@ func (d *doctor) checkStale(context.Context) {
 			return d.runner.DeleteStale(ctx, func(a spec.Attachment) bool { return slices.Contains(gone, a.String()) })
 		}, "%s of a network namespace that is gone: %s", plural(len(gone), "attachment"), several(gone))
 	}
+	if d.unlisted {
+		return
+	}
 	for _, n := range d.networks {
 		pools, err := d.inv.pools(n.network)
 		if err != nil {
@@ -257,7 +288,7 @@ func (d *doctor) checkStale(context.Context) {
 		}
 		var stale []string
 		for _, p := range pools {
-			for _, a := range p.staleAddrs {
+			for _, a := range p.stale {
 				if !slices.ContainsFunc(n.attached, func(e *entry) bool { return e.has(a.String()) }) {
 					stale = append(stale, a.String())
 				}
@@ -329,6 +360,9 @@ func (d *doctor) checkGuards(context.Context) {
 
 // checkOrphans looks for links and elements that have an owner of which nothing is known.
 func (d *doctor) checkOrphans(context.Context) {
+	if d.unlisted {
+		return
+	}
 	known := map[string]bool{}
 	for _, a := range d.inv.entries {
 		known[a.key] = true

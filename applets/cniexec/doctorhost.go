@@ -1,6 +1,7 @@
 package cniexec
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/lint"
 	"cnibox/applets/record"
 	"cnibox/internal/dbus"
 	"cnibox/internal/disk"
@@ -57,15 +59,17 @@ func (d *doctor) checkBlockers(ctx context.Context) {
 			if !n.resources.Routed || b.Asks && n.has("firewall") || b.Family == "ip6" && !n.serves(false) || b.Family == "ip" && !n.serves(true) {
 				continue
 			}
+			link := cmp.Or(n.resources.Link, "veth*")
+			if b.Lets(link) {
+				continue
+			}
 			what := fmt.Sprintf("%s: chain %s of table %s %s drops what it does not accept, and no accept of another table overrules that", n.name, b.Chain, b.Family, b.Table)
 			switch {
 			case b.Table == "firewalld" && (n.list != nil && n.conf.zoned() || d.trusts(ctx, n.resources.Link)):
 			case b.Table == "firewalld" && n.resources.Link != "":
 				d.complain("firewalld", "firewall-cmd --zone=trusted --add-interface="+n.resources.Link+" --permanent && firewall-cmd --reload", nil, "%s", what)
-			case n.resources.Link == "":
-				d.complain("forward policy", letThrough(b, "veth*"), nil, "%s", what)
 			default:
-				d.complain("forward policy", letThrough(b, n.resources.Link), nil, "%s", what)
+				d.complain("forward policy", letThrough(b, link), nil, "%s", what)
 			}
 		}
 	}
@@ -133,11 +137,17 @@ func (d *doctor) checkForwarding(context.Context) {
 
 // checkSettings looks at settings that are others' to choose.
 func (d *doctor) checkSettings(context.Context) {
-	const bridged = "net/bridge/bridge-nf-call-iptables"
-	bridges := slices.ContainsFunc(d.networks, func(n *examined) bool { return n.conf.bridge() != "" })
-	if sysctl(bridged) == "1" && len(d.blockers) > 0 && bridges {
-		d.complain("bridge netfilter", setting(bridged, "0"), nil, "packets within a bridge pass the chains that drop, too: chain %s of table %s %s",
-			d.blockers[0].Chain, d.blockers[0].Family, d.blockers[0].Table)
+	for _, family := range []string{"ip", "ip6"} {
+		key := "net/bridge/bridge-nf-call-" + family + "tables" // iptables and ip6tables
+		i := slices.IndexFunc(d.blockers, func(b nft.Blocker) bool {
+			return (b.Family == family || b.Family == "inet") && slices.ContainsFunc(d.networks, func(n *examined) bool {
+				return n.conf.bridge() != "" && n.serves(family == "ip") && !b.Lets(n.conf.bridge())
+			})
+		})
+		if i >= 0 && sysctl(key) == "1" {
+			b := d.blockers[i]
+			d.complain("bridge netfilter", setting(key, "0"), nil, "packets within a bridge pass the chains that drop, too: chain %s of table %s %s", b.Chain, b.Family, b.Table)
+		}
 	}
 	published := false
 	for _, held := range d.inv.rules {
@@ -227,10 +237,6 @@ func (d *doctor) checkResolvers(context.Context) {
 	}
 }
 
-// pluginDirs are where runtimes look for plugins: containerd, CRI-O and nerdctl; podman of
-// Debian; podman and CRI-O of Fedora.
-var pluginDirs = [...]string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"}
-
 // checkPlugins looks at the directories of plugins that have some of this program.
 func (d *doctor) checkPlugins(context.Context) {
 	self, err := os.Stat("/proc/self/exe")
@@ -238,7 +244,9 @@ func (d *doctor) checkPlugins(context.Context) {
 		d.skip("plugin directories", err)
 		return
 	}
-	for _, dir := range slices.Compact(append(filepath.SplitList(d.path), pluginDirs[:]...)) {
+	dirs := append(filepath.SplitList(d.path), lint.PluginDirs[:]...)
+	slices.Sort(dirs)
+	for _, dir := range slices.Compact(dirs) {
 		var broken, ours, others []string
 		for _, a := range d.Applets {
 			file := filepath.Join(dir, a.Name)

@@ -6,14 +6,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
-	"unicode"
 
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
-	"cnibox/internal/disk"
 	"cnibox/rtnl"
 )
 
@@ -61,7 +60,7 @@ func (d *doctor) writeReport(file string) error {
 		}
 	}
 	text := d.redactor(unix.ByteSliceToString(uts.Nodename[:])).redact(out.String())
-	return disk.Replace(file, file+".new", []byte(text), 0)
+	return os.WriteFile(file, []byte(text), 0o600) // which may be /dev/stdout
 }
 
 // A redactor replaces words. The same word is replaced by the same one.
@@ -81,6 +80,7 @@ func (d *doctor) redactor(host string) *redactor {
 		}
 	}
 	name("host", host)
+	name("host", strings.Split(host, ".")[0])
 	for _, a := range d.inv.entries {
 		name("container", a.ContainerID)
 		name("netns", a.NetNSPath())
@@ -105,46 +105,25 @@ func (r *redactor) redact(text string) string {
 	for _, name := range r.names {
 		text = strings.ReplaceAll(text, name, r.words[name])
 	}
-	var out strings.Builder
-	isWord := func(c rune) bool {
-		return unicode.IsLetter(c) || unicode.IsDigit(c) || strings.ContainsRune(".:/-_", c)
-	}
-	for len(text) > 0 {
-		begin := strings.IndexFunc(text, isWord)
-		if begin < 0 {
-			break
-		}
-		out.WriteString(text[:begin])
-		text = text[begin:]
-		end := strings.IndexFunc(text, func(c rune) bool { return !isWord(c) })
-		if end < 0 {
-			end = len(text)
-		}
-		word := strings.TrimRight(text[:end], ".:")
-		out.WriteString(r.word(word) + text[len(word):end])
-		text = text[end:]
-	}
-	return out.String() + text
+	const mac, ip4 = `([[:xdigit:]]{2}[:-]){5}[[:xdigit:]]{2}|([[:xdigit:]]{4}\.){2}[[:xdigit:]]{4}`, `[0-9]{1,3}(\.[0-9]{1,3}){3}`
+	const ip6 = `[[:xdigit:]]{0,4}(:[[:xdigit:]]{0,4}){2,7}(\.[0-9]{1,3}){0,3}`
+	return regexp.MustCompile(mac+"|"+ip4+"|"+ip6).ReplaceAllStringFunc(text, r.word)
 }
 
-// word is a word without what is not to be known.
-func (r *redactor) word(word string) string {
+// word is what replaces an address; that itself if it may be known.
+func (r *redactor) word(addr string) string {
 	kind := ""
-	addr, length, _ := strings.Cut(word, "/")
 	if ip, err := netip.ParseAddr(addr); err == nil && public(ip) {
-		kind, word = "address", addr
-	} else if mac, err := net.ParseMAC(word); err == nil && len(mac) == 6 && !bytes.Equal(mac, make([]byte, 6)) {
-		kind, length = "mac", ""
+		kind = "address"
+	} else if mac, err := net.ParseMAC(addr); err == nil && !bytes.Equal(mac, make([]byte, 6)) {
+		kind = "mac"
 	} else {
-		return word
+		return addr
 	}
-	if r.words[word] == "" {
-		r.words[word] = r.next(kind)
+	if r.words[addr] == "" {
+		r.words[addr] = r.next(kind)
 	}
-	if length != "" {
-		return r.words[word] + "/" + length
-	}
-	return r.words[word]
+	return r.words[addr]
 }
 
 // public reports whether an address is one of the Internet.

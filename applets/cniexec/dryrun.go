@@ -57,7 +57,7 @@ func (c *call) rehearse(ctx context.Context, l *chain.List) error {
 		defer (*ns).Close()
 	}
 	if err := r.populate(); err != nil {
-		return fmt.Errorf("stand-ins for the links of the host: %w", err)
+		return err
 	}
 	var err error
 	if r.dir, err = os.MkdirTemp("", "cnibox-dry-run-"); err != nil {
@@ -75,6 +75,7 @@ func (c *call) rehearse(ctx context.Context, l *chain.List) error {
 	if err != nil {
 		return err
 	}
+	_ = os.Remove(r.dir) // before a pipe whose reader is gone ends the process
 	return r.print(before, after)
 }
 
@@ -151,7 +152,7 @@ const maxStandIns = 200
 // populate makes the stand-ins.
 func (r *rehearsal) populate() error {
 	if err := r.standIn(rtnl.Host(), r.host, func(l *rtnl.Link) bool { return l.Kind != "veth" && l.Kind != "ifb" }); err != nil {
-		return err
+		return fmt.Errorf("stand-ins for the links of the host: %w", err)
 	}
 	for _, key := range forwarding {
 		if value, err := rtnl.Host().Sysctl(key); err == nil {
@@ -168,7 +169,10 @@ func (r *rehearsal) populate() error {
 		return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", r.target.NetNS, err)
 	}
 	defer container.Close()
-	return r.standIn(container, r.cont, func(*rtnl.Link) bool { return true })
+	if err := r.standIn(container, r.cont, func(*rtnl.Link) bool { return true }); err != nil {
+		return fmt.Errorf("stand-ins for the links of the container: %w", err)
+	}
+	return nil
 }
 
 // forwarding are the settings of the host that plugins change.
@@ -252,7 +256,7 @@ func (r *rehearsal) run(ctx context.Context) error {
 		args := []string{"cni-exec", "add", r.list.Name, netns, "--json",
 			"-i", r.target.IfName, "--container-id", r.target.ContainerID, "--conf-dir", r.dir, "--path=", "--state-dir", r.stateCopy()}
 		cmd := chain.Command{Args: args, Stdin: &bytes.Buffer{}, Stdout: &stdout, Stderr: &r.stderr,
-			Environ: append(r.without("CAP_ARGS", "CNI_NETNS_OVERRIDE", spec.StateEnv), "CAP_ARGS="+string(caps))}
+			Environ: append(r.without("CAP_ARGS", "CNI_ARGS", "CNI_NETNS_OVERRIDE", spec.StateEnv), "CAP_ARGS="+string(caps), "CNI_ARGS="+r.target.CNIArgs())}
 		exit, err = cmd.RunSelf(ctx)
 		return err
 	})

@@ -49,31 +49,36 @@ type flags struct {
 // verbsKey is the annotation of a flag that has the verbs it is for; without it, it is for all.
 const verbsKey = "verbs"
 
-// set declares the flags. This is the one place where a flag, its verbs and its help stand;
-// the help begins with the name of the value, in backquotes.
+// set declares the flags. This is the one place where a flag, its verbs and its help are;
+// the help begins with the name of the value, in backquotes. Where a verb gives a flag another
+// meaning, it has a help of its own.
 func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	fs := pflag.NewFlagSet("cni-exec", pflag.ContinueOnError)
 	fs.SortFlags = false
 	of := func(verbs string, declare func()) {
 		declare()
-		annotations := map[string][]string{verbsKey: strings.Fields(verbs)}
 		fs.VisitAll(func(flag *pflag.Flag) {
 			if flag.Annotations == nil { // just declared
-				flag.Annotations = annotations
+				flag.Annotations = map[string][]string{verbsKey: strings.Fields(verbs)}
 			}
 		})
 	}
+	helpOf := func(verb, flag, help string) { _ = fs.SetAnnotation(flag, verb, []string{help}) }
 	of("add del check get run", func() {
-		fs.StringVarP(&f.ifName, "ifname", "i", cmp.Or(getenv("CNI_IFNAME"), "eth0"), "`NAME` interface in the namespace; of run: of the first network, the others count up")
-		fs.StringVar(&f.containerID, "container-id", getenv("CNI_CONTAINERID"), "`ID` derived from NETNS as cnitool does, unless given")
+		fs.StringVarP(&f.ifName, "ifname", "i", cmp.Or(getenv("CNI_IFNAME"), "eth0"), "`NAME` interface in the namespace")
+		fs.StringVar(&f.containerID, "container-id", getenv("CNI_CONTAINERID"), "`ID` container ID; default: made of NETNS as by cnitool")
 	})
+	helpOf("run", "ifname", "`NAME` interface on the first network; those on the others count up")
+	helpOf("run", "container-id", "`ID` container ID; default: a random one")
 	of("add run", func() {
-		fs.VarP(&f.publish, "publish", "p", "`[IP:]HOST:CONTAINER[/tcp|udp|sctp]` publish a port, or a range: 8080-8090:80-90")
+		fs.VarP(&f.publish, "publish", "p", "`[IP:]HOST:CONTAINER[/tcp|udp|sctp]` publish a port, or a range: 8080-8090:80-90; repeatable")
 		fs.BoolVar(&f.force, "force", false, "publish also ports on which this host listens")
 		fs.IntVar(&f.retries, "retries", 0, "`N` times to add again after \"try again later\"")
-		fs.Var(&f.ips, "ip", "`[NET=]ADDR` of the interface, on the first network or on NET")
-		fs.Var(&f.macs, "mac", "`[NET=]ADDR` likewise")
+		fs.Var(&f.ips, "ip", "`ADDR` ask for this IP address; repeatable")
+		fs.Var(&f.macs, "mac", "`ADDR` MAC address of the interface")
 	})
+	helpOf("run", "ip", "`[NET=]ADDR` ask for this IP address, on the first network or NET")
+	helpOf("run", "mac", "`[NET=]ADDR` MAC address of the interface, likewise")
 	of("add", func() {
 		fs.BoolVar(&f.create, "create", false, "make the named namespace if it is missing, with lo up")
 	})
@@ -86,11 +91,14 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 		fs.BoolVar(&f.live, "valid-live", false, "keep all whose namespace exists, and what an unreadable entry is about; what another --cache-dir has is not known")
 	})
 	of("add gc", func() {
-		fs.BoolVar(&f.dryRun, "dry-run", false, "only print what would be made, or deleted")
+		fs.BoolVar(&f.dryRun, "dry-run", false, "only print what would be made")
 	})
+	helpOf("gc", "dry-run", "only print what would be deleted")
 	of("check status gc", func() {
-		fs.BoolVar(&f.all, "all", false, "of check: every attachment whose namespace exists; of status: every network; of gc: keep none")
+		fs.BoolVar(&f.all, "all", false, "every attachment whose namespace exists")
 	})
+	helpOf("status", "all", "every network that is configured")
+	helpOf("gc", "all", "keep none")
 	of("gc", func() {
 		fs.BoolVar(&f.allNetworks, "all-networks", false, "every network that is configured or has attachments, in place of NETWORK")
 	})
@@ -98,14 +106,16 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 		fs.BoolVar(&f.watch, "watch", false, "stay, and do it again whenever rules or a bridge are deleted, or firewalld is started or reloaded")
 	})
 	of("run", func() {
-		fs.StringArrayVar(&f.nets, "net", nil, "`NETWORK` attach to this one; flags like this are repeatable")
-		fs.Var(&f.dns, "dns", "`ADDRESS` name server, in place of the networks'")
+		fs.StringArrayVar(&f.nets, "net", nil, "`NETWORK` attach to this one; repeatable")
+		fs.Var(&f.dns, "dns", "`ADDR` name server, in place of the networks'; repeatable")
 		fs.BoolVar(&f.inPlace, "exec", false, "become the command: nothing stays in memory, and the next run takes down what it leaves")
-		fs.StringVar(&f.name, "name", "", "`NAME` of namespace and host, and in /etc/hosts of named runs")
+		fs.StringVar(&f.name, "name", "", "`NAME` name of namespace and host, and for other named runs")
 	})
 	of("ls show who lint add doctor", func() {
-		fs.StringVarP(&f.output, "output", "o", "", "`json|wide` wide: of ls only; of add: with --dry-run")
+		fs.StringVarP(&f.output, "output", "o", "", "`json` print JSON")
 	})
+	helpOf("ls", "output", "`json|wide` print JSON, or a table with all columns")
+	helpOf("add", "output", "`json` print what --dry-run finds as JSON")
 	of("tree", func() {
 		fs.BoolVar(&f.dot, "dot", false, "print a graph for dot(1)")
 	})
@@ -119,7 +129,7 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	fs.StringVar(&f.stateDir, "state-dir", "", "`DIR` cache, leases and records are stored below DIR, also those of plugins")
 	fs.Var((*timeLimit)(&f.timeout), "timeout", "`TIME` limit of one plugin, as 90s or 2m; default 60s")
 	fs.BoolVar(&f.json, "json", false, "print errors as JSON on stdout")
-	fs.BoolVarP(&f.help, "help", "h", false, "print the help, of a verb that is named its own")
+	fs.BoolVarP(&f.help, "help", "h", false, "print this help, or that of a verb")
 	fs.BoolVar(&f.version, "version", false, "print the version")
 	return fs
 }
@@ -150,6 +160,26 @@ func (t *timeLimit) Type() string { return "TIME" }
 
 // verbsOf returns the verbs that a flag is for; nil: it is for all.
 func verbsOf(flag *pflag.Flag) []string { return flag.Annotations[verbsKey] }
+
+// flagsOf returns the flags of a verb; "": those of all verbs.
+func flagsOf(set *pflag.FlagSet, verb string) (list []*pflag.Flag) {
+	set.VisitAll(func(flag *pflag.Flag) {
+		if of := verbsOf(flag); of == nil && verb == "" || slices.Contains(of, verb) {
+			list = append(list, flag)
+		}
+	})
+	return list
+}
+
+// usageOf returns the name of a flag's value, and its meaning, as a verb has them.
+func usageOf(flag *pflag.Flag, verb string) (value, text string) {
+	f := *flag
+	if own := flag.Annotations[verb]; own != nil {
+		f.Usage = own[0]
+	}
+	value, text = pflag.UnquoteUsage(&f)
+	return value, strings.TrimSpace(strings.TrimPrefix(text, value))
+}
 
 // A commandLine is what the caller wrote.
 type commandLine struct {
@@ -197,7 +227,7 @@ func flagError(err error) error {
 		reason := invalid.Unwrap()
 		var number *strconv.NumError
 		if errors.As(reason, &number) {
-			reason = fmt.Errorf("it is no %s", map[string]string{"int": "number", "bool": "true or false"}[invalid.GetFlag().Value.Type()])
+			reason = fmt.Errorf("it must be %s", map[string]string{"int": "a number", "bool": "true or false"}[invalid.GetFlag().Value.Type()])
 		}
 		return fmt.Errorf("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(), reason)
 	}
@@ -221,8 +251,8 @@ func (l *commandLine) usableFor(verb string) (err error) {
 	return err
 }
 
-// derivedID is the container ID that cnitool makes of a namespace's path.
-// Its first ten bytes of SHA-512, so that cnitool can delete what cni-exec has added.
+// derivedID is the container ID that cnitool makes of a namespace's path: ten bytes of its
+// SHA-512. So cnitool can delete what cni-exec has added.
 func derivedID(netns string) string {
 	sum := sha512.Sum512([]byte(netns))
 	return chain.CnitoolPrefix + hex.EncodeToString(sum[:10])

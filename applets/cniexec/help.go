@@ -2,7 +2,6 @@ package cniexec
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -21,16 +20,18 @@ with port mapping.
 `
 	environmentText = `Environment, as cnitool has it: NETCONFPATH (--conf-dir), CNI_PATH (--path),
 CNI_IFNAME (--ifname), CNI_CONTAINERID (--container-id), CNI_ARGS (KEY=VALUE;…),
-CAP_ARGS (JSON object of capability arguments), and CNIBOX_STATE (--state-dir).
-CNIBOX_LOG=file, syslog, stderr or a path: one line for each call of a verb.
-Flags may stand anywhere before "--". del, check and get use the arguments of
+CAP_ARGS (JSON object of capability arguments). Besides: CNIBOX_STATE is
+--state-dir; CNIBOX_LOG=file, syslog, stderr or a path has one line for each
+call of a verb; with NO_COLOR there is no colour.
+`
+	notesText = `Flags may stand anywhere before "--". del, check and get use the arguments of
 the add unless others are given; the directories of state must be the add's.
 
 A verb waits 2 minutes for others of the same container, and for a gc of the
 same network; then it ends with code 11 (try again later).
 `
 	exitText = `Exit code: 0; 1 after an error, which is written to stderr; 2 for a wrong
-command line; of run: the command's.
+command line; of run and enter: the command's.
 `
 )
 
@@ -47,12 +48,8 @@ func overview(set *pflag.FlagSet) string {
 	}
 	b.WriteString("\n" + operandsText +
 		"`cni-exec help VERB` has the flags of a verb, and examples. Those of all verbs:\n\n")
-	set.VisitAll(func(flag *pflag.Flag) {
-		if verbsOf(flag) == nil {
-			fmt.Fprintln(&b, strings.Join(flagHelp(flag), "\n"))
-		}
-	})
-	b.WriteString("\n" + environmentText + "\n" + exitText)
+	b.WriteString(flagHelp(set, ""))
+	b.WriteString("\n" + environmentText + "\n" + notesText + "\n" + exitText)
 	return b.String()
 }
 
@@ -62,20 +59,14 @@ const helpWidth = 80
 // help is the text of `cni-exec VERB --help`. Flags of all verbs are in the overview.
 func (v *verb) help(set *pflag.FlagSet) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "cni-exec %s %s\n\n%s\n", v.name, v.operands, sentence(v.summary))
+	fmt.Fprintf(&b, "%s\n\n%s\n", strings.TrimSpace("cni-exec "+v.name+" "+v.operands), sentence(v.summary))
 	if v.text != "" {
 		fmt.Fprintf(&b, "%s\n", v.text)
 	}
-	var lines []string
-	set.VisitAll(func(flag *pflag.Flag) {
-		if slices.Contains(verbsOf(flag), v.name) {
-			lines = append(lines, flagHelp(flag)...)
-		}
-	})
-	if len(lines) > 0 {
-		fmt.Fprintf(&b, "\n%s\n", strings.Join(lines, "\n"))
+	b.WriteString("\n")
+	if flags := flagHelp(set, v.name); flags != "" {
+		b.WriteString(flags + "\n")
 	}
-	fmt.Fprintln(&b)
 	for _, e := range v.examples {
 		fmt.Fprintf(&b, "  %s\n      %s\n", e.line, e.what)
 	}
@@ -91,37 +82,41 @@ func sentence(s string) string {
 	return s + "."
 }
 
-// describe returns a flag with the name of its value, and its meaning.
-func describe(flag *pflag.Flag) (name, text string) {
-	value, text := pflag.UnquoteUsage(flag)
+// describe returns a flag with the name of its value, and its meaning, as a verb has them.
+func describe(flag *pflag.Flag, verb string) (name, text string) {
+	value, text := usageOf(flag, verb)
 	name = "    "
 	if flag.Shorthand != "" {
 		name = "-" + flag.Shorthand + ", "
 	}
-	name += "--" + flag.Name
-	if value != "" {
-		name += " " + value
-		text = strings.TrimPrefix(text, value)
-	}
+	name = strings.TrimRight(name+"--"+flag.Name+" "+value, " ")
 	if flag.Value.Type() == "string" && flag.DefValue != "" {
 		text += "; default " + flag.DefValue
 	}
 	return name, text
 }
 
-// flagHelp are the lines of a flag: its name, the name of its value, and its meaning.
-func flagHelp(flag *pflag.Flag) (lines []string) {
-	name, text := describe(flag)
+// flagHelp are the lines of a verb's flags: names with those of their values, and meanings.
+func flagHelp(set *pflag.FlagSet, verb string) string {
 	const indent = 25 // columns, as in the overview
-	line := fmt.Sprintf("  %-*s", indent-2, name)
-	if len(line) > indent {
-		lines, line = append(lines, strings.TrimRight(line, " ")), strings.Repeat(" ", indent)
+	var b strings.Builder
+	var line string
+	endLine := func() {
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+		line = strings.Repeat(" ", indent)
 	}
-	for word := range strings.FieldsSeq(text) {
-		if len(line)+len(word) > helpWidth {
-			lines, line = append(lines, strings.TrimRight(line, " ")), strings.Repeat(" ", indent)
+	for _, flag := range flagsOf(set, verb) {
+		name, text := describe(flag, verb)
+		if line = fmt.Sprintf("  %-*s", indent-2, name); !strings.HasSuffix(line, " ") {
+			endLine()
 		}
-		line += word + " "
+		for word := range strings.FieldsSeq(text) {
+			if len(line)+len(word) > helpWidth {
+				endLine()
+			}
+			line += word + " "
+		}
+		endLine()
 	}
-	return append(lines, strings.TrimRight(line, " "))
+	return b.String()
 }

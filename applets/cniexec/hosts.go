@@ -54,7 +54,7 @@ func (c *call) takeName(ctx context.Context, name string, ns *rtnl.NS) (release 
 		return nil, err
 	}
 	defer unlock()
-	if err := os.MkdirAll(c.runsDir(), 0o755); err != nil {
+	if err := os.MkdirAll(c.runsDir(), 0o700); err != nil {
 		return nil, err
 	}
 	path := filepath.Join(netnsDir, name)

@@ -70,7 +70,8 @@ type entry struct {
 	faults   []string
 }
 
-// name is that of the container's pod, of the container, or of the file of its namespace.
+// name is that of the container's pod, that of `run --name`, the process or the file that the path
+// of its namespace has, or the container's ID.
 func (a *entry) name() string {
 	pod, space := "", ""
 	for _, arg := range a.Args {
@@ -82,19 +83,22 @@ func (a *entry) name() string {
 		}
 	}
 	path := a.NetNSPath()
-	base := filepath.Base(path)
-	pid, isPID := strings.CutPrefix(strings.TrimSuffix(path, "/ns/net"), "/proc/")
+	run, isRun := strings.CutPrefix(a.ContainerID, chain.RunPrefix)
+	process, isProcess := strings.CutPrefix(path, "/proc/")
+	pid, _, _ := strings.Cut(process, "/")
 	switch {
 	case pod != "" && space != "":
 		return space + "/" + pod
 	case pod != "":
 		return pod
-	case isPID && strings.Trim(pid, "0123456789") == "" && derived(a.ContainerID):
+	case isRun && !spec.Hashed(run, "", runDigits):
+		return run
+	case path == "" || !derived(a.ContainerID):
+		return shortID(a.ContainerID)
+	case isProcess && strings.Trim(pid, "0123456789") == "":
 		return "pid " + pid
-	case path != "" && derived(a.ContainerID):
-		return base
 	}
-	return shortID(a.ContainerID)
+	return filepath.Base(path)
 }
 
 // derived reports whether a container ID was derived from the path of a namespace.
@@ -155,15 +159,6 @@ func (a *entry) mac() string {
 	return ""
 }
 
-// age is how long ago the entry was written; false: unknown, as where the clock was set since.
-func (v *inventory) age(a *entry) (time.Duration, bool) {
-	age := v.now.Sub(a.since)
-	if a.since.IsZero() || age < 0 || a.BootID != "" && a.SameBoot() && age > v.uptime {
-		return 0, false
-	}
-	return age, true
-}
-
 // conf is readNetConf, once for each text.
 func (v *inventory) conf(doc []byte) *netConf {
 	c := v.confs[string(doc)]
@@ -193,7 +188,7 @@ func newInventory(cache *chain.Cache, stateDir string) (*inventory, error) {
 		return nil, err
 	}
 	v.testAll(v.entries)
-	v.lookAgain()
+	v.lookAgain(v.readHost)
 	v.sort()
 	return v, nil
 }
@@ -221,7 +216,7 @@ func (v *inventory) read(e *chain.Entry) *entry {
 	if len(e.Result) > 0 && !a.readResult() {
 		a.result = a.wholeResult()
 	}
-	if raw := e.CapabilityArgs[capPorts]; raw != nil {
+	if raw := e.CapabilityArgs[capPorts]; raw != nil && a.conf.publishes() {
 		_ = json.Unmarshal(raw, &a.ports) // portmap has refused what is no list
 	}
 	for i := range a.ports {
@@ -278,14 +273,13 @@ type hostLinks struct {
 	byKey   map[string]*rtnl.Link // by the attachment's key in the alias
 }
 
-// readHost lists the links and the rules.
+// readHost lists the links and the rules. Leases are listed where a test asks for them.
 func (v *inventory) readHost() {
 	v.unread, v.links, v.rules, v.leases = nil, nil, nil, map[string]leaseNames{}
-	links, err := listLinks()
-	if err != nil {
+	var err error
+	if v.links, err = listLinks(); err != nil {
 		v.unread = append(v.unread, err)
 	}
-	v.links = links
 	held, err := nft.Open(rtnl.Host()).Holdings()
 	if err != nil {
 		v.unread = append(v.unread, err)
@@ -297,24 +291,23 @@ func (v *inventory) readHost() {
 	}
 }
 
-// A portOf is a host port of a container.
-type portOf struct {
-	containerID, proto string
-	port               uint16
-}
-
 // listLinks lists the links of the host.
 func listLinks() (*hostLinks, error) {
-	conn, err := rtnl.Dial(rtnl.Host())
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	all, err := conn.Links()
+	all, err := askHost((*rtnl.Conn).Links)
 	if err != nil {
 		return nil, err
 	}
 	return indexLinks(all), nil
+}
+
+// askHost asks the kernel for something of the host's network namespace.
+func askHost[T any](ask func(*rtnl.Conn) (T, error)) (answer T, err error) {
+	conn, err := rtnl.Dial(rtnl.Host())
+	if err != nil {
+		return answer, err
+	}
+	defer conn.Close()
+	return ask(conn)
 }
 
 // indexLinks makes the indexes of a list.
@@ -323,11 +316,18 @@ func indexLinks(all []rtnl.Link) *hostLinks {
 	for i := range all {
 		l := &all[i]
 		h.byName[l.Name], h.byIndex[l.Index] = l, l
-		if key := spec.LabelKey(l.Alias); key != "" {
+		// The IFB of a limit has the label as well. It counts where it is all that is left.
+		if key := spec.LabelKey(l.Alias); key != "" && (l.Kind != "ifb" || h.byKey[key] == nil) {
 			h.byKey[key] = l
 		}
 	}
 	return h
+}
+
+// A portOf is a host port of a container.
+type portOf struct {
+	containerID, proto string
+	port               uint16
 }
 
 // testAll tests attachments, after the ports of all are known.
@@ -363,14 +363,33 @@ func (v *inventory) test(a *entry) {
 }
 
 // lookAgain looks again at what has a fault, since it may have been attached or detached while
-// its parts were read one after another.
-func (v *inventory) lookAgain() {
-	const recent = 2 * time.Second // more than file systems round times to
-	var young []*entry
-	running := func(string) bool { return false }
-	if slices.ContainsFunc(v.entries, func(a *entry) bool { return a.state == stateFault }) {
-		running = v.cache.Running()
+// its parts were read one after another. ADD writes the entry before what is in it, but for the
+// result, and so the entry is read first.
+func (v *inventory) lookAgain(readHost func()) {
+	const looks = 2
+	for n := range looks + 1 {
+		young := v.youngFaults()
+		if len(young) == 0 || n == looks {
+			return
+		}
+		for _, a := range young {
+			if e, err := v.cache.Lookup(a.Attachment()); err == nil {
+				*a = *v.read(e)
+			}
+		}
+		readHost()
+		v.testAll(young)
 	}
+}
+
+// youngFaults are the attachments with a fault that may be one of having looked too early. What is
+// being attached or detached now is busy, and what has been detached meanwhile is left out.
+func (v *inventory) youngFaults() (young []*entry) {
+	const recent = 2 * time.Second // more than file systems round times to
+	if !slices.ContainsFunc(v.entries, func(a *entry) bool { return a.state == stateFault }) {
+		return nil
+	}
+	running := v.cache.Running()
 	v.entries = slices.DeleteFunc(v.entries, func(a *entry) bool {
 		if a.state != stateFault {
 			return false
@@ -385,16 +404,7 @@ func (v *inventory) lookAgain() {
 		}
 		return errors.Is(err, os.ErrNotExist)
 	})
-	if len(young) == 0 {
-		return
-	}
-	v.readHost()
-	for _, a := range young {
-		if e, err := v.cache.Lookup(a.Attachment()); err == nil {
-			*a = *v.read(e)
-		}
-	}
-	v.testAll(young)
+	return young
 }
 
 // fault adds one.
@@ -434,7 +444,7 @@ func (v *inventory) testNetNS(a *entry) bool {
 // result has on the host besides the bridge.
 func (v *inventory) findHostLink(a *entry) {
 	if v.links != nil {
-		if l := v.links.byKey[a.key]; l != nil {
+		if l := v.links.byKey[a.key]; l != nil && l.Kind != "ifb" {
 			a.hostLink = l.Name
 			return
 		}
@@ -504,29 +514,28 @@ func (v *inventory) testRules(a *entry) {
 	if v.rules == nil || !v.ours(a) {
 		return
 	}
-	has := func(kinds []nft.Kind, want func(nft.Holding) bool) bool {
-		return slices.ContainsFunc(v.rules[a.key], func(h nft.Holding) bool { return slices.Contains(kinds, h.Kind) && want(h) })
+	addresses := a.addresses()
+	lacks := func(ip netip.Prefix, kinds ...nft.Kind) bool {
+		return !slices.ContainsFunc(v.rules[a.key], func(h nft.Holding) bool { return h.Addr == ip.Addr() && slices.Contains(kinds, h.Kind) })
 	}
-	of := func(ip netip.Prefix) func(nft.Holding) bool {
-		return func(h nft.Holding) bool { return h.Addr == ip.Addr() }
-	}
-	for i, p := range a.conf.Plugins {
+	for i := range a.conf.Plugins {
+		p := &a.conf.Plugins[i]
 		switch {
 		case i == 0 && p.IPMasq && (p.Type == "bridge" || p.Type == "ptp"):
-			for _, ip := range a.addresses() {
-				if !has([]nft.Kind{nft.KindMasquerade}, of(ip)) {
+			for _, ip := range addresses {
+				if lacks(ip, nft.KindMasquerade) {
 					a.fault("no masquerading of %s", ip.Addr())
 				}
 			}
 		case p.Type == "firewall":
-			for _, ip := range a.addresses() {
-				if !has([]nft.Kind{nft.KindFirewall, nft.KindZone}, of(ip)) {
+			for _, ip := range addresses {
+				if lacks(ip, nft.KindFirewall, nft.KindZone) {
 					a.fault("no firewall element of %s", ip.Addr())
 				}
 			}
 		case p.Type == "portmap" && p.Capabilities[capPorts]:
 			for _, port := range a.ports {
-				if port.fits(a.addresses()) && !v.published[portOf{a.ContainerID, port.Protocol, port.HostPort}] {
+				if port.fits(addresses) && !v.published[portOf{a.ContainerID, port.Protocol, port.HostPort}] {
 					a.fault("no host port %s", port.host())
 				}
 			}

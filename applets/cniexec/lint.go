@@ -74,12 +74,16 @@ func routesOfHost() (routes []lint.HostRoute) {
 }
 
 // warnOf prints what is not meant in a network that is about to be used: keys and capabilities
-// that nothing reads, and an order of plugins that cannot work.
+// that nothing reads, an order of plugins that cannot work, and addresses that another network or a
+// route of the host has.
 func (c *call) warnOf(l *chain.List) {
 	if l.File == "" {
 		return // the default network
 	}
-	for _, f := range c.linter().List(l) {
+	linter := c.linter()
+	linter.Routes = routesOfHost()
+	others, _ := chain.Lists(c.confDir) // of those that cannot be read nothing is known
+	for _, f := range linter.List(l, others) {
 		c.runner.Warn("%s", f)
 	}
 }

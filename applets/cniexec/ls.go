@@ -3,9 +3,11 @@ package cniexec
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +15,7 @@ import (
 
 	"cnibox/chain"
 	"cnibox/ipam"
+	"cnibox/spec"
 )
 
 // The values of --output beside none.
@@ -39,19 +42,19 @@ func (c *call) look() (*inventory, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.complain(v)
+	c.complain(v, "not tested")
 	return v, nil
 }
 
-// complain names on stderr what the inventory does not have.
-func (c *call) complain(v *inventory) {
+// complain names on stderr what the inventory does not have; without is what was not done for it.
+func (c *call) complain(v *inventory, without string) {
 	for _, b := range v.broken {
 		if !b.Renamed() {
 			c.warn("cache: %s", printable(b.Err().Error()))
 		}
 	}
 	for _, err := range v.unread {
-		c.warn("not tested: %v", err)
+		c.warn("%s: %v", without, err)
 	}
 }
 
@@ -83,7 +86,7 @@ func (c *call) ls(_ context.Context, operands []string) (exit int, err error) {
 // lsAttachments lists the attachments.
 func (c *call) lsAttachments(v *inventory) (exit int, err error) {
 	if c.output == outputJSON {
-		return c.writeJSON(v.doc())
+		return c.writeJSON(v.doc(v.entries))
 	}
 	s := c.screen()
 	columns := []column{{title: "NETWORK", min: 7}, {title: "NAME", min: 8}, {title: "IFACE", min: 5}, {title: "ADDRESS", min: 15},
@@ -121,11 +124,7 @@ func (c *call) list(s screen, columns []column, rows [][]string) (exit int, err 
 
 // joined is the list in one cell.
 func joined[T any](list []T, text func(T) string) string {
-	var all []string
-	for _, e := range list {
-		all = append(all, text(e))
-	}
-	return strings.Join(all, ",")
+	return strings.Join(each(list, text), ",")
 }
 
 // bare is an address without its prefix length.
@@ -149,12 +148,14 @@ func (a *entry) stateText() string {
 	return a.state + ": " + strings.Join(a.faults, "; ")
 }
 
-// ageText is the age in one unit; empty: unknown.
+// ageText is how long ago the entry was written, in one unit; empty: unknown, as where the clock was
+// set since. What is attached is not older than the boot.
 func (v *inventory) ageText(a *entry) string {
-	age, ok := v.age(a)
 	const day = 24 * time.Hour
+	age := v.now.Sub(a.since)
+	booted := a.state == stateOK || a.BootID != "" && a.SameBoot()
 	switch {
-	case !ok:
+	case a.since.IsZero(), age < 0, booted && age > v.uptime:
 		return ""
 	case age < 2*time.Minute:
 		return fmt.Sprintf("%ds", age/time.Second)
@@ -211,9 +212,9 @@ type (
 	}
 )
 
-// doc is all of the inventory.
-func (v *inventory) doc() inventoryDoc {
-	return inventoryDoc{docs(v.entries, v.attachment), docs(v.broken, broken), docs(v.unread, error.Error)}
+// doc has some of the attachments, and all that was not read or tested.
+func (v *inventory) doc(list []*entry) inventoryDoc {
+	return inventoryDoc{each(list, v.attachment), each(v.broken, broken), each(v.unread, error.Error)}
 }
 
 func broken(b chain.Broken) brokenDoc { return brokenDoc{b.Name(), b.Err().Error()} }
@@ -226,11 +227,11 @@ func notNull[T any](list []T) []T {
 	return list
 }
 
-// docs makes a list that is never null.
-func docs[T, D any](list []T, doc func(T) D) []D {
+// each is what fn makes of each of a list; it is not null in JSON.
+func each[T, D any](list []T, fn func(T) D) []D {
 	all := make([]D, 0, len(list))
 	for _, e := range list {
-		all = append(all, doc(e))
+		all = append(all, fn(e))
 	}
 	return all
 }
@@ -306,15 +307,14 @@ func defaultConf(cacheDir string) *netConf {
 
 // A pool is a range set of a network, and what of it is leased.
 type pool struct {
-	set        ipam.RangeSet
-	used       uint64
-	free       uint64 // 2^64-1: at least so many
-	stale      uint64 // of used: the owner has no live attachment in the cache
-	staleAddrs []netip.Addr
+	set   ipam.RangeSet
+	used  uint64
+	free  uint64       // 2^64-1: at least so many
+	stale []netip.Addr // of used: the owner has no live attachment in the cache; see inventory.staleKnown
 }
 
 // pools counts the leases of a network, which are read without their lock. Leases in no range
-// set count for none.
+// set count for none. With an error, used and stale are not known.
 func (v *inventory) pools(n *network) (pools []pool, err error) {
 	for _, set := range n.conf.pools() {
 		pools = append(pools, pool{set: set, free: set.Usable()})
@@ -323,9 +323,6 @@ func (v *inventory) pools(n *network) (pools []pool, err error) {
 		return nil, nil
 	}
 	leased, err := ipam.Peek(n.conf.leases(v.stateDir, n.name), n.name)
-	if err != nil {
-		return pools, err
-	}
 	live := map[ipam.Lease]bool{}
 	for _, a := range n.attached {
 		if a.alive() {
@@ -333,6 +330,7 @@ func (v *inventory) pools(n *network) (pools []pool, err error) {
 			live[ipam.Lease{ContainerID: a.ContainerID}] = true
 		}
 	}
+	staleKnown := v.staleKnown()
 	for _, l := range leased {
 		i := slices.IndexFunc(pools, func(p pool) bool { return p.set.Contains(l.Addr) })
 		if i < 0 {
@@ -343,15 +341,26 @@ func (v *inventory) pools(n *network) (pools []pool, err error) {
 		if p.free > 0 && p.free != math.MaxUint64 {
 			p.free--
 		}
-		if !live[l.Owner] {
-			p.stale++
-			p.staleAddrs = append(p.staleAddrs, l.Addr)
+		if staleKnown && !live[l.Owner] && !v.attachedSince(n, l.Owner) {
+			p.stale = append(p.stale, l.Addr)
 		}
 	}
 	for _, p := range pools {
-		slices.SortFunc(p.staleAddrs, netip.Addr.Compare)
+		slices.SortFunc(p.stale, netip.Addr.Compare)
 	}
-	return pools, nil
+	return pools, err
+}
+
+// staleKnown reports whether every entry could be read that may own a lease. Broken ones own none.
+func (v *inventory) staleKnown() bool {
+	return !slices.ContainsFunc(v.broken, func(b chain.Broken) bool { return errors.Is(b.Err(), os.ErrPermission) })
+}
+
+// attachedSince reports whether the owner of a lease has a live attachment now: ADD may have
+// written both after the entries were read, and before the leases were.
+func (v *inventory) attachedSince(n *network, owner ipam.Lease) bool {
+	e, err := v.cache.Lookup(spec.Attachment{Network: n.name, ContainerID: owner.ContainerID, IfName: owner.IfName})
+	return err == nil && e.Live()
 }
 
 // alive reports whether the attachment's namespace may exist. An ADD that runs has its lease
@@ -394,14 +403,14 @@ type (
 func (n *network) doc(pools []pool) networkDoc {
 	return networkDoc{
 		Name: n.name, File: n.file, CNIVersion: n.conf.CNIVersion, Plugins: n.conf.types(), Bridge: n.conf.bridge(),
-		Pools: docs(pools, pool.doc), Attachments: len(n.attached), Faults: n.faults(),
+		Pools: each(pools, pool.doc), Attachments: len(n.attached), Faults: n.faults(),
 	}
 }
 
 func (p pool) doc() poolDoc {
 	const exact = 1<<53 - 1 // what numbers of JSON are read as without loss
-	return poolDoc{docs(p.set, func(r ipam.Range) rangeDoc { return rangeDoc{r.Subnet, r.Start, r.End, r.Gateway} }),
-		p.used, min(p.free, exact), notNull(p.staleAddrs)}
+	return poolDoc{each(p.set, func(r ipam.Range) rangeDoc { return rangeDoc{r.Subnet, r.Start, r.End, r.Gateway} }),
+		p.used, min(p.free, exact), notNull(p.stale)}
 }
 
 // faults is how many attachments have one.
@@ -432,18 +441,21 @@ func (c *call) lsNetworks(v *inventory) (exit int, err error) {
 		}
 		all.Networks = append(all.Networks, n.doc(pools))
 		var subnets []string
-		var used, stale uint64
-		free := uint64(math.MaxUint64) // an attachment takes an address of each set
+		var used uint64
+		stale, free := 0, uint64(math.MaxUint64) // an attachment takes an address of each set
 		for _, p := range pools {
-			used, stale, free = max(used, p.used), stale+p.stale, min(free, p.free)
+			used, stale, free = max(used, p.used), max(stale, len(p.stale)), min(free, p.free)
 			for _, r := range p.set {
 				subnets = append(subnets, r.Subnet.String())
 			}
 		}
 		row := []string{n.name, n.conf.interfacePlugin().Type, n.conf.bridge(), strings.Join(subnets, ","),
 			fmt.Sprint(used), count(free), fmt.Sprint(stale), fmt.Sprint(len(n.attached)), fmt.Sprint(n.faults())}
-		if len(pools) == 0 {
+		if len(pools) == 0 || err != nil {
 			row[4], row[5], row[6] = "", "", ""
+		}
+		if !v.staleKnown() {
+			row[6] = ""
 		}
 		if c.output == outputWide {
 			row = append(row, strings.Join(n.conf.types(), ","), n.conf.CNIVersion, n.file)

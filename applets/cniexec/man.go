@@ -1,7 +1,6 @@
 package cniexec
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -17,12 +16,13 @@ func manPage(p *applet.Page) {
 	p.Section("DESCRIPTION")
 	p.Text(aboutText)
 	p.Text(operandsText)
+	p.Text(notesText)
 	p.Section("VERBS")
 	for _, v := range verbs() {
 		v.man(p, set)
 	}
 	p.Section("FLAGS OF ALL VERBS")
-	manFlags(p, set, func(of []string) bool { return of == nil })
+	manFlags(p, set, "")
 	p.Section("ENVIRONMENT")
 	p.Text(environmentText)
 	p.Section("EXIT STATUS")
@@ -35,19 +35,17 @@ func manPage(p *applet.Page) {
 func (v *verb) man(p *applet.Page, set *pflag.FlagSet) {
 	p.Item(strings.TrimSpace(v.name+" "+v.operands), strings.TrimSpace(sentence(v.summary)+"\n"+v.text))
 	p.Indent()
-	manFlags(p, set, func(of []string) bool { return slices.Contains(of, v.name) })
+	manFlags(p, set, v.name)
 	for _, e := range v.examples {
 		p.Verbatim(e.line + "\n    " + e.what)
 	}
 	p.Outdent()
 }
 
-// manFlags adds the flags whose verbs are asked for.
-func manFlags(p *applet.Page, set *pflag.FlagSet, wanted func(verbs []string) bool) {
-	set.VisitAll(func(flag *pflag.Flag) {
-		if wanted(verbsOf(flag)) {
-			name, text := describe(flag)
-			p.Item(strings.TrimSpace(name), text)
-		}
-	})
+// manFlags adds the flags of a verb; "": those of all verbs.
+func manFlags(p *applet.Page, set *pflag.FlagSet, verb string) {
+	for _, flag := range flagsOf(set, verb) {
+		name, text := describe(flag, verb)
+		p.Item(strings.TrimSpace(name), text)
+	}
 }

@@ -38,11 +38,11 @@ type ipamConf struct {
 }
 
 // interfacePlugin is the first plugin, which makes the interface.
-func (c *netConf) interfacePlugin() pluginConf {
+func (c *netConf) interfacePlugin() *pluginConf {
 	if len(c.Plugins) == 0 {
-		return pluginConf{}
+		return new(pluginConf)
 	}
-	return c.Plugins[0]
+	return &c.Plugins[0]
 }
 
 // bridge is the name of the network's bridge; empty: it has none.
@@ -56,7 +56,7 @@ func (c *netConf) bridge() string {
 // leases returns the data directory of the leases of a network with this configuration; empty:
 // host-local has none of it.
 func (c *netConf) leases(stateDir, network string) (dir string) {
-	p := c.interfacePlugin().IPAM
+	p := &c.interfacePlugin().IPAM
 	if p.Type != "host-local" {
 		return ""
 	}
@@ -66,7 +66,7 @@ func (c *netConf) leases(stateDir, network string) (dir string) {
 
 // pools are the range sets of host-local; nil: none, or none that are valid.
 func (c *netConf) pools() (sets []ipam.RangeSet) {
-	p := c.interfacePlugin().IPAM
+	p := &c.interfacePlugin().IPAM
 	if p.Type != "host-local" {
 		return nil
 	}
@@ -82,6 +82,12 @@ func (c *netConf) guards() bool { return c.interfacePlugin().MACSpoofChk }
 // zoned reports whether the firewall plugin puts the addresses into a zone of firewalld.
 func (c *netConf) zoned() bool {
 	return slices.ContainsFunc(c.Plugins, func(p pluginConf) bool { return p.Type == "firewall" && p.Backend == "firewalld" })
+}
+
+// publishes reports whether a plugin takes host ports: runtimes give theirs to every network. A
+// configuration that cannot be read may have one.
+func (c *netConf) publishes() bool {
+	return len(c.Plugins) == 0 || slices.ContainsFunc(c.Plugins, func(p pluginConf) bool { return p.Capabilities[capPorts] })
 }
 
 // types are those of the plugins, in their order.

@@ -34,7 +34,7 @@ func (c *call) reload(ctx context.Context, operands []string) (int, error) {
 	defer nameThread()()
 	match := func(spec.Attachment) bool { return true }
 	if len(operands) > 0 {
-		c.network = operands[0] // as errors name it
+		c.about = operands[0]
 		var err error
 		if match, err = c.matchOf(operands[0]); err != nil {
 			return 0, err

@@ -1,6 +1,7 @@
 package cniexec
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,10 +15,14 @@ import (
 	"cnibox/spec"
 )
 
-// wrongCall reports what is wrong with the command line.
+// wrongCall reports what is wrong with the command line, and which help has it right.
 // The exit code is 2; cnitool prints its whole usage instead.
 func (c *call) wrongCall(err error) int {
-	fmt.Fprintf(c.Stderr, "cni-exec: %v (`cni-exec help` lists verbs and flags)\n", err)
+	help := "`cni-exec help` lists the verbs"
+	if v := findVerb(c.verb); v != nil && v.name != "help" {
+		help = "see `cni-exec help " + v.name + "`"
+	}
+	fmt.Fprintf(c.Stderr, "cni-exec: %v (%s)\n", err, help)
 	e := spec.Errorf(spec.CodeEnv, "%w", err)
 	c.Log.Failed(e)
 	c.object(e)
@@ -37,7 +42,7 @@ func (c *call) object(e *spec.Error) {
 func (c *call) fail(err error) int {
 	e := spec.AsError(err)
 	c.Log.Failed(e)
-	fmt.Fprintf(c.Stderr, "cni-exec: %s\n", strings.TrimSpace(c.verb+" "+c.network)+": "+e.Msg)
+	fmt.Fprintf(c.Stderr, "cni-exec: %s\n", strings.TrimSpace(c.verb+" "+cmp.Or(c.about, c.network))+": "+e.Msg)
 	second := []string{e.Details, c.hint(err, e.Code)}
 	second = slices.DeleteFunc(second, func(s string) bool { return s == "" })
 	if len(second) > 0 {
@@ -74,9 +79,9 @@ func (c *call) hint(err error, code int) string {
 	case code == spec.CodeBusy && c.attached():
 		return c.delHint()
 	case code == spec.CodeCheck:
-		return "delete the attachment and add it again"
+		return "`cni-exec reload " + c.network + "` restores what is on the host; for the rest, delete the attachment and add it again"
 	case errors.Is(err, os.ErrPermission) && unix.Geteuid() != 0:
-		return "run it as root: it changes network namespaces"
+		return "run it as root"
 	case code == spec.CodeIO && c.inCache(err):
 		return "name a directory that can be written with --state-dir (CNIBOX_STATE) or --cache-dir"
 	case code == spec.CodeTryAgain && errors.Is(err, context.DeadlineExceeded):

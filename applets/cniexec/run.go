@@ -286,7 +286,10 @@ func (s *sandbox) detach(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// randomHex returns 12 digits: 48 bits, for names that must be unique on a host.
+// runDigits is how many digits the container ID of a run without a name has: 48 bits.
+const runDigits = 12
+
+// randomHex returns so many digits, for names that must be unique on a host.
 func randomHex() string {
-	return fmt.Sprintf("%012x", rand.Uint64()>>16)
+	return fmt.Sprintf("%0*x", runDigits, rand.Uint64()>>(64-4*runDigits))
 }

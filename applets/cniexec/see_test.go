@@ -21,6 +21,7 @@ import (
 	"cnibox/applets/applet"
 	"cnibox/chain"
 	"cnibox/internal/boot"
+	"cnibox/internal/flock"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/nsid"
 	"cnibox/nft"
@@ -151,6 +152,7 @@ func runtimes(t *testing.T) *fixture {
 	f.write(own)
 	lease(7, own.ContainerID)
 	f.link(rtnl.Link{Name: "veth00000007", Kind: "veth", Master: cni0, Alias: own.Attachment().Label(255)})
+	f.link(rtnl.Link{Name: "bwp000000007", Kind: "ifb", Alias: own.Attachment().Label(255)}) // a limit of what it sends
 	if err := os.WriteFile(filepath.Join(f.dir, "results", "pods-half-eth0"), []byte(`{"kind":`), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +233,7 @@ func TestTreeFits(t *testing.T) {
 	for n := range 60 {
 		bridge := fmt.Sprintf("cni%d", n%3)
 		e := chain.Entry{NetworkName: fmt.Sprintf("net%d", n%3), ContainerID: fmt.Sprintf("container-%02d", n), IfName: "eth0", NetNS: f.netns("ns")}
-		e.Config = fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":%q,"plugins":[{"type":"bridge","bridge":%q}]}`, e.NetworkName, bridge)
+		e.Config = fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":%q,"plugins":[{"type":"bridge","bridge":%q},{"type":"portmap","capabilities":{"portMappings":true}}]}`, e.NetworkName, bridge)
 		e.CapabilityArgs = map[string]json.RawMessage{"portMappings": fmt.Appendf(nil, `[{"hostPort":%d,"containerPort":80}]`, 10000+n)}
 		veth := fmt.Sprintf("veth%08x", n)
 		e.Result = result("eth0", "02:00:00:00:00:01", veth, e.NetNS, fmt.Sprintf("10.88.%d.%d/24", n%3, 100+n), fmt.Sprintf("fd00:88:%d::%x/64", n%3, 100+n))
@@ -315,16 +317,178 @@ func TestPrintable(t *testing.T) {
 
 // What another runtime deletes or writes while it is read is no fault.
 func TestLookAgain(t *testing.T) {
+	locks := filepath.Join("cnibox", "locks")
+	remove := func(f *fixture, a *entry) {
+		if err := os.Remove(a.File()); err != nil {
+			f.Error(err)
+		}
+	}
+	lock := func(f *fixture, a *entry) {
+		dir := filepath.Join(f.dir, locks)
+		err := os.MkdirAll(dir, 0o700)
+		if err == nil {
+			var unlock func()
+			unlock, err = flock.Lock(f.Context(), filepath.Join(dir, "container-"+a.ContainerID), 0o600, unix.LOCK_EX)
+			f.Cleanup(unlock)
+		}
+		if err != nil {
+			f.Error(err)
+		}
+	}
+	tests := map[string]struct {
+		before, meanwhile func(*fixture, *entry) // the first look, the second
+		want              string                 // state; empty: it is not listed
+	}{
+		"deleted":             {before: remove},
+		"deleted again":       {meanwhile: remove},
+		"a verb runs":         {before: lock, want: stateBusy},
+		"a verb runs by then": {meanwhile: lock, want: stateBusy},
+		"nothing happens":     {want: stateFault},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			f := runtimes(t)
+			v := f.inventory()
+			a := v.entries[slices.IndexFunc(v.entries, func(a *entry) bool { return a.state == stateFault })]
+			if err := os.Chtimes(a.File(), v.now, v.now); err != nil {
+				t.Fatal(err)
+			}
+			if tt.before != nil {
+				tt.before(f, a)
+			}
+			before := len(v.entries)
+			v.lookAgain(func() {
+				if tt.meanwhile != nil {
+					tt.meanwhile(f, a)
+					tt.meanwhile = nil
+				}
+			})
+			got := ""
+			if slices.Contains(v.entries, a) {
+				got = a.state
+			} else if len(v.entries) != before-1 {
+				t.Errorf("%d of %d attachments are left", len(v.entries), before)
+			}
+			if got != tt.want {
+				t.Errorf("got state %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// A lease that ADD has taken after the entries were read is not stale, and no lease is where an
+// entry cannot be read.
+func TestStale(t *testing.T) {
 	f := runtimes(t)
 	v := f.inventory()
-	gone := v.entries[slices.IndexFunc(v.entries, func(a *entry) bool { return a.state == stateFault })]
-	if err := os.Remove(gone.File()); err != nil {
+	stale := func() string {
+		t.Helper()
+		pools, err := v.pools(&network{name: "pods", conf: v.entries[0].conf, attached: v.entries})
+		if err != nil || len(pools) != 1 {
+			t.Fatalf("%d range sets, %v", len(pools), err)
+		}
+		return fmt.Sprint(pools[0].used, pools[0].stale)
+	}
+	if got := stale(); got != "6 [10.88.0.6]" {
+		t.Errorf("got %s", got)
+	}
+	f.write(chain.Entry{NetworkName: "pods", ContainerID: "new", IfName: "eth0", NetNS: f.netns("new")})
+	for addr, id := range map[string]string{"10.88.0.8": "new", "10.88.0.9": "lost"} {
+		if err := os.WriteFile(filepath.Join(f.dir, "networks", "pods", addr), []byte(id+"\r\neth0"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := stale(); got != "8 [10.88.0.6 10.88.0.9]" {
+		t.Errorf("with an ADD: got %s", got)
+	}
+}
+
+// The clock of a small board begins in 1970, and is set later.
+func TestAgeText(t *testing.T) {
+	v := &inventory{now: madeAt, uptime: time.Hour}
+	tests := map[string]struct {
+		ago   time.Duration
+		state string
+		boot  string
+		want  string
+	}{
+		"seconds":                {119 * time.Second, stateOK, "", "119s"},
+		"minutes":                {59*time.Minute + 59*time.Second, stateOK, "", "59m"},
+		"hours":                  {47 * time.Hour, stateFault, "", "47h"},
+		"days":                   {50 * time.Hour, stateFault, "", "2d"},
+		"of an earlier boot":     {50 * time.Hour, stateFault, "another", "2d"},
+		"the clock was set":      {50 * time.Hour, stateFault, boot.ID(), ""},
+		"the clock was set back": {-time.Second, stateOK, "", ""},
+		"another runtime's":      {50 * time.Hour, stateOK, "", ""},
+	}
+	for name, tt := range tests {
+		a := &entry{Entry: &chain.Entry{BootID: tt.boot}, since: madeAt.Add(-tt.ago), state: tt.state}
+		if got := v.ageText(a); got != tt.want {
+			t.Errorf("%s: got %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
+// Runtimes give the host ports of a container to each of its networks; one without portmap has none.
+func TestPortsOfNetworks(t *testing.T) {
+	ports := map[string]json.RawMessage{"portMappings": json.RawMessage(`[{"hostPort":80,"containerPort":8080},{"hostPort":0,"containerPort":1}]`)}
+	v := emptyInventory(nil, "")
+	for conf, want := range map[string]int{
+		`{"plugins":[{"type":"bridge"},{"type":"portmap","capabilities":{"portMappings":true}}]}`: 1,
+		`{"plugins":[{"type":"macvlan"}]}`: 0,
+		`{"plugins":`:                      1,
+	} {
+		if a := v.read(&chain.Entry{Config: []byte(conf), CapabilityArgs: ports}); len(a.ports) != want {
+			t.Errorf("%s: got %v, want %d", conf, a.ports, want)
+		}
+	}
+}
+
+// A container that has left an address of each family behind counts once, as it does among the used.
+func TestNetworksOfTwoFamilies(t *testing.T) {
+	f := newFixture(t)
+	f.write(chain.Entry{NetworkName: "dual", ContainerID: "c1", IfName: "eth0", NetNS: f.netns("ns"), Config: []byte(`{"name":"dual","plugins":[
+		{"type":"ptp","ipam":{"type":"host-local","ranges":[[{"subnet":"10.88.0.0/24"}],[{"subnet":"fd00:88::/64"}]]}}]}`)})
+	for _, addr := range []string{"10.88.0.2", "fd00:88::2"} {
+		file := filepath.Join(f.dir, "networks", "dual", addr)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte("lost\r\neth0"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out bytes.Buffer
+	c := &call{Process: applet.Process{Stdout: &out, Stderr: io.Discard, Getenv: noEnv}, commandLine: &commandLine{flags: &flags{}}}
+	if _, err := c.lsNetworks(f.inventory()); err != nil {
 		t.Fatal(err)
 	}
-	before := len(v.entries)
-	v.lookAgain()
-	if len(v.entries) != before-1 || slices.Contains(v.entries, gone) {
-		t.Errorf("%d of %d attachments are left", len(v.entries), before)
+	if got := strings.Join(strings.Fields(out.String()), " "); !strings.HasSuffix(got, " 1 252 1 1 0") {
+		t.Errorf("got %s", got)
+	}
+}
+
+// The name is what people call a container.
+func TestName(t *testing.T) {
+	pod := [][2]string{{"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "web"}}
+	for _, tt := range []struct {
+		id, netns string
+		args      [][2]string
+		want      string
+	}{
+		{"c1", "/run/netns/x", nil, "c1"},
+		{strings.Repeat("a", 64), "/var/run/netns/cni-1", nil, "aaaaaaaaaaaa"},
+		{strings.Repeat("a", 64), "/var/run/netns/cni-1", pod, "default/web"},
+		{"c1", "", pod[1:], "web"},
+		{"cnitool-0123456789abcdef0123", "/run/netns/blue", nil, "blue"},
+		{"cnitool-0123456789abcdef0123", "/proc/4711/ns/net", nil, "pid 4711"},
+		{"cnitool-0123456789abcdef0123", "/proc/self/ns/net", nil, "net"},
+		{"cnitool-0123456789abcdef0123", "", nil, "cnitool-0123456789abcdef0123"},
+		{"cnirun-0123456789ab", "/proc/4711/fd/4", nil, "pid 4711"},
+		{"cnirun-0123456789ab", "/proc/4711/ns/net", nil, "pid 4711"},
+		{"cnirun-web", "/proc/4711/fd/4", nil, "web"},
+	} {
+		a := &entry{Entry: &chain.Entry{ContainerID: tt.id, NetNS: tt.netns, Args: tt.args}}
+		if got := a.name(); got != tt.want {
+			t.Errorf("%s in %s: got %q, want %q", tt.id, tt.netns, got, tt.want)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"cnibox/internal/nsid"
 	"cnibox/spec"
 )
 
@@ -35,7 +36,7 @@ func (c *call) show(_ context.Context, operands []string) (exit int, err error) 
 		return 0, err
 	}
 	if c.output == outputJSON {
-		return c.writeJSON(inventoryDoc{docs(found, v.attachment), docs(v.broken, broken), docs(v.unread, error.Error)})
+		return c.writeJSON(v.doc(found))
 	}
 	var texts []string
 	for _, a := range found {
@@ -47,13 +48,24 @@ func (c *call) show(_ context.Context, operands []string) (exit int, err error) 
 // leastPrefix is how many characters of an ID are enough, if no other ID begins with them.
 const leastPrefix = 4
 
-// find returns the attachments of one container: by its ID, the beginning of that, its name, or
-// the path of its namespace.
+// find returns the attachments of one container: by its ID, its name, the recorded path of its
+// namespace, the beginning of its ID, or another path or the name of its namespace.
 func (v *inventory) find(name string) (found []*entry, err error) {
 	exact := func(a *entry) bool { return a.ContainerID == name || a.name() == name || a.NetNSPath() == name }
 	begins := func(a *entry) bool { return len(name) >= leastPrefix && strings.HasPrefix(a.ContainerID, name) }
+	var netns nsid.ID // zero: there is none of that name
+	if path, err := netnsPath(name); err == nil && name != "" {
+		netns, _ = nsid.At(path)
+	}
+	in := func(a *entry) bool {
+		if netns == (nsid.ID{}) {
+			return false
+		}
+		id, err := nsid.At(a.NetNSPath())
+		return err == nil && id == netns
+	}
 	var ids []string
-	for _, is := range []func(*entry) bool{exact, begins} {
+	for _, is := range []func(*entry) bool{exact, begins, in} {
 		for _, a := range v.entries {
 			if !is(a) {
 				continue
@@ -76,11 +88,12 @@ func (v *inventory) find(name string) (found []*entry, err error) {
 	return found, nil
 }
 
-// A field is a line of show; of an empty value there is none.
-type field struct {
-	name   string
-	values []string // one below the other
-}
+// A field is what show prints of one thing, in lines, the first of which has the name. Without text
+// there is none.
+type field struct{ name, text string }
+
+// lines is the text of several values, one below the other.
+func lines(values []string) string { return strings.Join(values, "\n") }
 
 // fields formats fields, their names in a column.
 func (c *call) fields(all []field) string {
@@ -89,14 +102,12 @@ func (c *call) fields(all []field) string {
 	var rows [][]string
 	for _, f := range all {
 		name := f.name
-		for _, value := range f.values {
-			if value != "" {
-				rows = append(rows, []string{name, value})
-				name = ""
-			}
+		for line := range strings.Lines(f.text) {
+			rows = append(rows, []string{name, strings.TrimSuffix(line, "\n")})
+			name = ""
 		}
 	}
-	return s.table([]column{{}, {}}, rows)
+	return s.table(make([]column, 2), rows)
 }
 
 // describe is an attachment for people.
@@ -117,6 +128,10 @@ func (v *inventory) describe(a *entry) []field {
 		}
 		routes = append(routes, text)
 	}
+	network := a.NetworkName
+	if types := a.conf.types(); len(types) > 0 {
+		network += " (" + strings.Join(types, ", ") + ")"
+	}
 	name := a.name()
 	if name == a.ContainerID {
 		name = ""
@@ -134,20 +149,20 @@ func (v *inventory) describe(a *entry) []field {
 		since = a.since.Format(time.RFC3339) + ", " + age + " ago"
 	}
 	return []field{
-		{"container", []string{a.ContainerID}},
-		{"name", []string{name}},
-		{"runtime", []string{a.runtime()}},
-		{"namespace", []string{a.NetNSPath()}},
-		{"network", []string{a.NetworkName + " (" + strings.Join(a.conf.types(), ", ") + ")"}},
-		{"interface", []string{iface}},
-		{"addresses", addresses},
-		{"routes", routes},
-		{"nameservers", result.DNS.Nameservers},
-		{"host side", []string{link}},
-		{"ports", docs(a.ports, func(p publishedPort) string { return fmt.Sprintf("%s -> %d", p.host(), p.ContainerPort) })},
-		{"since", []string{since}},
-		{"state", append([]string{a.state}, a.faults...)},
-		{"cache", []string{a.File()}},
+		{"container", a.ContainerID},
+		{"name", name},
+		{"runtime", a.runtime()},
+		{"namespace", a.NetNSPath()},
+		{"network", network},
+		{"interface", iface},
+		{"addresses", lines(addresses)},
+		{"routes", lines(routes)},
+		{"nameservers", lines(result.DNS.Nameservers)},
+		{"host side", link},
+		{"ports", lines(each(a.ports, func(p publishedPort) string { return fmt.Sprintf("%s -> %d", p.host(), p.ContainerPort) }))},
+		{"since", since},
+		{"state", lines(append([]string{a.state}, a.faults...))},
+		{"cache", a.File()},
 	}
 }
 
@@ -161,7 +176,7 @@ func (c *call) showNetwork(v *inventory, n *network) (exit int, err error) {
 		return c.writeJSON(struct {
 			Network     networkDoc      `json:"network"`
 			Attachments []attachmentDoc `json:"attachments"`
-		}{n.doc(pools), docs(n.attached, v.attachment)})
+		}{n.doc(pools), each(n.attached, v.attachment)})
 	}
 	file := n.file
 	switch {
@@ -171,46 +186,39 @@ func (c *call) showNetwork(v *inventory, n *network) (exit int, err error) {
 		file = "built in"
 	}
 	all := []field{
-		{"network", []string{n.name}},
-		{"configuration", []string{file}},
-		{"version", []string{n.conf.CNIVersion}},
-		{"plugins", []string{strings.Join(n.conf.types(), ", ")}},
-		{"bridge", []string{n.conf.bridge()}},
-		{"leases", []string{n.conf.leases(v.stateDir, n.name)}},
+		{"network", n.name},
+		{"configuration", file},
+		{"version", n.conf.CNIVersion},
+		{"plugins", strings.Join(n.conf.types(), ", ")},
+		{"bridge", n.conf.bridge()},
+		{"leases", n.conf.leases(v.stateDir, n.name)},
 	}
 	for _, p := range pools {
-		lines := []string{}
+		text := ""
 		for _, r := range p.set {
-			lines = append(lines, fmt.Sprintf("%s: %s to %s, gateway %s", r.Subnet, r.Start, r.End, r.Gateway))
+			text += fmt.Sprintf("%s: %s to %s, gateway %s\n", r.Subnet, r.Start, r.End, r.Gateway)
 		}
-		lines = append(lines, fmt.Sprintf("%d used, %s free, %d stale", p.used, count(p.free), p.stale))
-		if p.stale > 0 {
-			lines = append(lines, "stale: "+some(p.staleAddrs, netip.Addr.String))
+		if err == nil {
+			text += fmt.Sprintf("%d used, %s free", p.used, count(p.free))
+			if v.staleKnown() {
+				text += fmt.Sprintf(", %d stale", len(p.stale))
+			}
 		}
-		all = append(all, field{"range set", lines})
+		if len(p.stale) > 0 {
+			text += "\nstale: " + several(each(p.stale, netip.Addr.String))
+		}
+		all = append(all, field{"range set", text})
 	}
-	attached := fmt.Sprint(len(n.attached))
+	attached := []string{fmt.Sprint(len(n.attached))}
 	if faults := n.faults(); faults > 0 {
-		attached += fmt.Sprintf(", %d with a fault", faults)
+		attached[0] += fmt.Sprintf(", %d with a fault", faults)
 	}
-	all = append(all, field{"attached", []string{attached}})
-	all = append(all, field{"", docs(n.attached, func(a *entry) string {
-		text := fmt.Sprintf("%s %s %s", a.name(), a.IfName, joined(a.addresses(), bare))
+	for _, a := range n.attached {
+		words := []string{a.name(), a.IfName, joined(a.addresses(), bare)}
 		if a.state != stateOK {
-			text += " " + a.stateText()
+			words = append(words, a.stateText())
 		}
-		return text
-	})})
-	return c.write(c.fields(all))
-}
-
-// some is the beginning of a list that may be long.
-func some[T any](list []T, text func(T) string) string {
-	const most = 8
-	s := joined(list[:min(len(list), most)], text)
-	s = strings.ReplaceAll(s, ",", ", ")
-	if more := len(list) - most; more > 0 {
-		s += fmt.Sprintf(" and %d more", more)
+		attached = append(attached, strings.Join(slices.DeleteFunc(words, func(s string) bool { return s == "" }), " "))
 	}
-	return s
+	return c.write(c.fields(append(all, field{"attached", lines(attached)})))
 }

@@ -1,6 +1,7 @@
 package cniexec
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -67,10 +68,12 @@ func (v *inventory) branches(networks []*network, routes hostRoutes) []*branch {
 		all = append(all, b)
 		return b
 	}
+	uplink := "" // the first
 	for _, index := range routes.uplinks {
 		if l := v.links.byIndex[index]; l != nil {
 			b := at(l.Name)
 			b.words = append(b.words, "uplink")
+			uplink = cmp.Or(uplink, l.Name)
 		}
 	}
 	for _, n := range networks {
@@ -84,7 +87,7 @@ func (v *inventory) branches(networks []*network, routes hostRoutes) []*branch {
 	}
 	routed, rest := &branch{name: "routed"}, &branch{name: "other"}
 	for _, a := range v.entries {
-		switch b := v.branchOf(a, at); {
+		switch b := v.branchOf(a, uplink, at); {
 		case b != nil:
 			b.attached = append(b.attached, a)
 		case v.link(a) != nil:
@@ -105,8 +108,9 @@ func (v *inventory) branches(networks []*network, routes hostRoutes) []*branch {
 	return all
 }
 
-// branchOf is the branch of a bridge or of a parent; nil: the attachment has none.
-func (v *inventory) branchOf(a *entry, at func(name string) *branch) *branch {
+// branchOf is the branch of a bridge or of a parent, which is the uplink where none is configured;
+// nil: the attachment has none.
+func (v *inventory) branchOf(a *entry, uplink string, at func(name string) *branch) *branch {
 	if l := v.link(a); l != nil && v.links.byIndex[l.Master] != nil {
 		return at(v.links.byIndex[l.Master].Name)
 	}
@@ -114,8 +118,12 @@ func (v *inventory) branchOf(a *entry, at func(name string) *branch) *branch {
 	switch {
 	case a.conf.bridge() != "":
 		return at(a.conf.bridge())
-	case p.Master != "" && (p.Type == "macvlan" || p.Type == "ipvlan" || p.Type == "vlan"):
+	case p.Type != "macvlan" && p.Type != "ipvlan" && p.Type != "vlan":
+		return nil
+	case p.Master != "":
 		return at(p.Master)
+	case uplink != "":
+		return at(uplink)
 	}
 	return nil
 }
@@ -216,7 +224,7 @@ func (b *branch) draw(w *strings.Builder, s screen) {
 			link = a.conf.interfacePlugin().Type
 		}
 		rows = append(rows, []string{tick + link, a.name(), a.IfName,
-			strings.ReplaceAll(joined(a.addresses(), bare), ",", " "),
+			strings.Join(each(a.addresses(), bare), " "),
 			joined(a.ports, publishedPort.short), state})
 	}
 	for _, port := range b.ports {
@@ -252,13 +260,7 @@ func dot(branches []*branch) string {
 				spaces[to] = true
 				fmt.Fprintf(&w, "  %s [label=%s, style=rounded];\n", quoted(to), quoted(a.name()))
 			}
-			lines := []string{}
-			for _, ip := range a.addresses() {
-				lines = append(lines, ip.Addr().String())
-			}
-			for _, p := range a.ports {
-				lines = append(lines, p.short())
-			}
+			lines := slices.Concat(each(a.addresses(), bare), each(a.ports, publishedPort.short))
 			colour := ""
 			if a.state == stateFault {
 				colour = ", color=red"

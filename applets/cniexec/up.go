@@ -99,7 +99,7 @@ func (c *call) stateOperand(operands []string) (*stateFile, error) {
 	if err := c.prepare(); err != nil {
 		return nil, err
 	}
-	c.network = operands[0] // errors begin with it
+	c.about = operands[0]
 	return readState(operands[0])
 }
 

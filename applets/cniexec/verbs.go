@@ -2,9 +2,7 @@ package cniexec
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -149,7 +147,8 @@ What external plugins have made for the network stays as well.`,
 			text: `FILE is JSON; all but "network" may be left out:
   {"networks": [CONFIGURATION LIST, …],
    "namespaces": {"web": [{"network": "mynet", "ifname": "eth0",
-     "ips": ["10.1.0.5"], "mac": "02:00:00:00:00:05", "ports": ["8080:80"]}]}}
+     "ips": ["10.1.0.5"], "mac": "02:00:00:00:00:05",
+     "ports": ["8080:80"]}]}}
 What is as the file has it stays untouched, and what is not, or is attached and
 not in the file, is changed. A namespace that is no more in the file stays.
 What an interrupted up has left is finished by the next one.`,
@@ -232,27 +231,31 @@ func usage(format string, args ...any) error { return usageError{fmt.Errorf(form
 // versions prints those of this program, or of the plugins of a network.
 func (c *call) versions(ctx context.Context) error {
 	if c.network == "" {
-		c.printVersion()
-		return nil
+		_, err := c.printVersion()
+		return err
 	}
 	return c.pluginVersions(ctx)
 }
 
 // printVersion prints that of this program, as a plugin does.
-func (c *call) printVersion() { applet.About(&applet.Applet{Name: "cni-exec"}, c.Stdout) }
+func (c *call) printVersion() (int, error) {
+	var b strings.Builder
+	applet.About(&applet.Applet{Name: "cni-exec"}, &b)
+	return c.write(b.String())
+}
 
 // printHelp prints the help of a verb, or the overview.
 func (c *call) printHelp(_ context.Context, operands []string) (int, error) {
-	if len(operands) == 0 {
-		_, err := io.WriteString(c.Stdout, overview(c.set))
-		return exitOK, err
-	}
-	v := findVerb(operands[0])
-	if v == nil {
+	switch len(operands) {
+	case 0:
+		return c.write(overview(c.set))
+	case 1:
+		if v := findVerb(operands[0]); v != nil {
+			return c.write(v.help(c.set))
+		}
 		return 0, usage("unknown verb %q%s", operands[0], suggestVerb(operands[0]))
 	}
-	_, err := io.WriteString(c.Stdout, v.help(c.set))
-	return exitOK, err
+	return 0, usage("help: %q is one operand too many", operands[1])
 }
 
 // suggestVerb asks for the verb that begins alike; empty: none does.
@@ -264,6 +267,3 @@ func suggestVerb(name string) string {
 	}
 	return ""
 }
-
-// errNoVerb is for a command line without one.
-var errNoVerb = errors.New("no verb")

@@ -2,6 +2,7 @@ package cniexec
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,14 +91,15 @@ func (c *call) who(_ context.Context, operands []string) (exit int, err error) {
 	if err := ask(); err != nil {
 		return 0, err
 	}
-	q.complain(q.inventory)
+	q.complain(q.inventory, "not searched")
 	if c.output == outputJSON {
 		exit, err = c.writeJSON(q.doc())
 	} else {
 		exit, err = c.write(q.answer())
 	}
 	if err == nil && len(q.owners)+len(q.others) == 0 {
-		return exitError, spec.Errorf(spec.CodeUnknown, "the %s %s is of no attachment", q.kind, q.text)
+		what := map[string]string{kindMAC: "MAC address", kindNetNS: "namespace"}
+		return exitError, spec.Errorf(spec.CodeUnknown, "the %s %s is of no attachment", cmp.Or(what[q.kind], q.kind), q.text)
 	}
 	return exit, err
 }
@@ -160,12 +162,7 @@ func protoPort(text string) (proto, port string, ok bool) {
 
 // hostLink asks for one link of the host.
 func (q *question) hostLink(name string) (*rtnl.Link, error) {
-	conn, err := rtnl.Dial(rtnl.Host())
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	return conn.Link(name)
+	return askHost(func(conn *rtnl.Conn) (*rtnl.Link, error) { return conn.Link(name) })
 }
 
 // own adds an owner, once.
@@ -221,6 +218,10 @@ func (q *question) askAddress() error {
 		for _, n := range networks {
 			lease, err := ipam.PeekAt(dir, n.Name(), q.addr)
 			if err != nil || !n.IsDir() {
+				continue
+			}
+			if lease.ContainerID == "" {
+				q.others = append(q.others, fmt.Sprintf("leased on network %s: no owner can be read in the lease", n.Name()))
 				continue
 			}
 			if lease.IfName == "" {
@@ -315,8 +316,16 @@ func (q *question) askLink() error {
 	if err != nil || len(q.owners) > 0 {
 		return err
 	}
-	if l == nil {
-		return spec.Errorf(spec.CodeUnknown, "there is no link and no namespace %q", q.text)
+	if l == nil { // a namespace that is gone, which an entry has
+		if err := q.askNetNS(); err != nil || len(q.owners) > 0 {
+			q.kind = kindNetNS
+			return err
+		}
+		hint := ""
+		if strings.Trim(q.text, "0123456789.:[]") == "" {
+			hint = "a port is PROTO/PORT, as tcp/8080, and an address is named without one"
+		}
+		return &hinted{spec.Errorf(spec.CodeUnknown, "there is no link and no namespace %q", q.text), hint}
 	}
 	return nil
 }
@@ -378,7 +387,7 @@ func (q *question) askBridge(bridge *rtnl.Link) error {
 	}
 	if len(networks) > 0 {
 		slices.Sort(networks)
-		q.others = append(q.others, fmt.Sprintf("the bridge of %s, with %d port(s)", strings.Join(networks, ", "), ports))
+		q.others = append(q.others, fmt.Sprintf("the bridge of %s, with %s", strings.Join(networks, ", "), plural(ports, "port")))
 	}
 	return nil
 }
@@ -389,15 +398,10 @@ func (q *question) askMAC() error {
 	is := func(mac string) bool { return strings.EqualFold(mac, q.mac.String()) }
 	var links []rtnl.Link
 	listed := make(chan error, 1)
-	go func() (err error) {
-		defer func() { listed <- err }()
-		conn, err := rtnl.Dial(rtnl.Host())
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		links, err = conn.LinksWith(q.mac)
-		return err
+	go func() {
+		var err error
+		links, err = askHost(func(conn *rtnl.Conn) ([]rtnl.Link, error) { return conn.LinksWith(q.mac) })
+		listed <- err
 	}()
 	err := q.search(func(a *entry) bool {
 		return slices.ContainsFunc(a.result.Interfaces, func(i spec.Interface) bool { return is(i.MAC) && i.Name != a.conf.bridge() })
@@ -458,7 +462,7 @@ func (q *question) askNetNS() error {
 	is := func(a *entry) bool {
 		path := a.NetNSPath()
 		if !known {
-			return path == q.path
+			return strings.TrimPrefix(path, "/var") == strings.TrimPrefix(q.path, "/var") // /var/run is /run
 		}
 		id, err := nsid.At(path)
 		return err == nil && id == q.id
@@ -491,7 +495,7 @@ func (q *question) answer() string {
 
 // doc is the answer as JSON.
 func (q *question) doc() whoDoc {
-	return whoDoc{q.text, q.kind, docs(q.owners, func(a *entry) ownerDoc {
+	return whoDoc{q.text, q.kind, each(q.owners, func(a *entry) ownerDoc {
 		return ownerDoc{a.NetworkName, a.ContainerID, a.IfName, a.name(), a.runtime(), a.NetNSPath(), notNull(a.addresses())}
 	}), notNull(q.others)}
 }

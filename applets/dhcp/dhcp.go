@@ -41,6 +41,7 @@ link unless the network has an "mtu". Time servers (42) are only in the lease fi
 
 cnibox dhcp daemon [-socketpath PATH] [-hostprefix DIR] [-pidfile PATH] [-broadcast]
                    [-timeout 10s] [-resendmax 62s] [-resendtimeout 208s]
+
 -socketpath: as daemonSocketPath; -hostprefix: where the host's root is mounted, for the socket
 and CNI_NETNS; -pidfile: write the process ID there; -broadcast: ask servers to answer by
 broadcast; -timeout: for one answer; -resendmax: between attempts to replace an expired lease;

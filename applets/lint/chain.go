@@ -11,6 +11,10 @@ import (
 	"cnibox/spec"
 )
 
+// PluginDirs are where runtimes look for plugins: containerd, CRI-O and nerdctl; podman of
+// Debian; podman and CRI-O of Fedora.
+var PluginDirs = [...]string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"}
+
 // missing notes a plugin that is not of this program, if it is misspelled, or not where external
 // plugins are.
 func (c *checker) missing(p *chain.Plugin, plugin, key string) {
@@ -21,7 +25,7 @@ func (c *checker) missing(p *chain.Plugin, plugin, key string) {
 		info, err := os.Stat(filepath.Join(dir, plugin))
 		return err == nil && info.Mode().IsRegular()
 	}
-	if slices.ContainsFunc(append([]string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"}, c.Path...), found) {
+	if slices.ContainsFunc(slices.Concat(c.Path, PluginDirs[:]), found) {
 		return
 	}
 	var names []string

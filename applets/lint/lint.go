@@ -30,10 +30,11 @@ import (
 // A Finding is one mistake, at its place.
 type Finding struct {
 	File    string `json:"file"`
-	Line    int    `json:"line"`   // from 1; 0: the file could not be read
+	Line    int    `json:"line"`   // from 1; 0: see Unread
 	Column  int    `json:"column"` // of the key, in bytes from 1
 	Key     string `json:"key"`    // as plugins[0].ipam.subnet; empty: the document
 	Message string `json:"message"`
+	Unread  error  `json:"-"` // why the file could not be read
 }
 
 // String is the finding as compilers print it.
@@ -73,10 +74,11 @@ type problem struct {
 	name      bool   // it is about the name of the key
 	offset    int    // of what is no JSON; 0: see key
 	text      string
+	unread    error
 }
 
 // Files lints files, and of directories the configurations in them. Networks are compared with
-// one another. The error is of a file or a directory that cannot be read.
+// one another. The error is of a path that does not exist, or of a directory that cannot be read.
 func (l *Linter) Files(paths ...string) ([]*Finding, error) {
 	c := &checker{Linter: l, docs: map[string]*document{}, fields: map[reflect.Type][]field{}}
 	var networks []*network
@@ -86,25 +88,33 @@ func (l *Linter) Files(paths ...string) ([]*Finding, error) {
 			return nil, err
 		}
 		for _, file := range files {
-			n, err := c.file(file)
-			if err != nil {
-				return nil, err
+			if c.docs[file] != nil {
+				continue // it was named before
 			}
-			if n != nil {
+			if n := c.file(file); n != nil {
 				networks = append(networks, n)
 			}
 		}
 	}
-	c.compare(networks)
+	for i, n := range networks {
+		c.compare(n, networks[:i])
+	}
 	return c.findings(), nil
 }
 
-// List lints the plugins of a network that is loaded, for the verbs that run them: unknown keys,
-// capabilities that nothing reads, and the order. What ADD would refuse is left out, since they
-// report it themselves.
-func (l *Linter) List(list *chain.List) []*Finding {
+// List lints a network that is loaded, for the verbs that run its plugins: unknown keys,
+// capabilities that nothing reads, the order, and what it is to others. What ADD would refuse is left
+// out, since they report it themselves.
+func (l *Linter) List(list *chain.List, others []*chain.List) []*Finding {
 	c := &checker{Linter: l, docs: map[string]*document{}, fields: map[reflect.Type][]field{}, quick: true}
-	c.list(list)
+	n := c.list(list)
+	var networks []*network
+	for _, other := range others {
+		if other.Name != list.Name { // one of the same name has been reported
+			networks = append(networks, c.network(other))
+		}
+	}
+	c.compare(n, networks)
 	if len(c.problems) == 0 {
 		return nil
 	}
@@ -115,7 +125,7 @@ func (l *Linter) List(list *chain.List) []*Finding {
 func configurations(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {
-		return []string{path}, err
+		return []string{filepath.Clean(path)}, err
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
@@ -153,7 +163,7 @@ func (c *checker) addError(file string, err error, otherwise string, within ...s
 	if errors.As(err, &keyed) {
 		p.key = join(within[0], keyed.Key)
 		for _, key := range within {
-			if at, ok := c.doc(file).lookup(join(key, keyed.Key)); ok {
+			if at, ok := c.docs[file].lookup(join(key, keyed.Key)); ok {
 				p.key = at.key
 				break
 			}
@@ -162,38 +172,48 @@ func (c *checker) addError(file string, err error, otherwise string, within ...s
 	c.problems = append(c.problems, p)
 }
 
-// doc returns a file that was read before, as it is now.
-func (c *checker) doc(file string) *document {
-	if c.docs[file] == nil {
-		raw, _ := disk.Read(file, 0, spec.MaxConf) // the reader has reported the error
-		c.docs[file] = newDocument(raw)
+// locate finds the places in a file, and notes what is twice in it.
+func (c *checker) locate(file string, raw []byte) {
+	if c.docs[file] != nil {
+		return
 	}
-	return c.docs[file]
+	d := newDocument(raw)
+	c.docs[file] = d
+	for _, p := range d.twice {
+		p.file = file
+		c.problems = append(c.problems, p)
+	}
 }
 
 // file lints one file; nil: it is no network.
-func (c *checker) file(file string) (*network, error) {
+func (c *checker) file(file string) *network {
 	doc, err := disk.Read(file, 0, spec.MaxConf)
+	c.locate(file, doc)
 	if err != nil {
-		return nil, err
+		text := strings.TrimPrefix(err.Error(), file+" ")
+		var path *os.PathError
+		if errors.As(err, &path) {
+			text = path.Err.Error()
+		}
+		c.problems = append(c.problems, problem{file: file, text: text, unread: err})
+		return nil
 	}
-	c.docs[file] = newDocument(doc)
 	if isResult(doc) {
 		for _, p := range schema.CheckResult(doc) {
 			c.add(file, p.Path, "%s", p)
 		}
-		return nil, nil
+		return nil
 	}
 	if isSingle(doc) && filepath.Ext(file) == ".conflist" {
 		c.add(file, "type", "the configuration of one plugin belongs in a file that ends in .conf, or in the list %q", "plugins")
-		return nil, nil
+		return nil
 	}
 	l, err := chain.LoadFile(file)
 	if err != nil {
 		c.unreadable(file, err)
-		return nil, nil
+		return nil
 	}
-	return c.list(l), nil
+	return c.list(l)
 }
 
 // isResult reports whether a document is what a plugin prints, and no configuration.
@@ -217,20 +237,36 @@ func (c *checker) unreadable(file string, err error) {
 		c.add(file, "", "%v", err)
 		return
 	}
+	c.locate(of.File, of.Doc)
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) {
-		offset, reason := newDocument(of.Doc).mistake(syntax)
+		offset, reason := mistake(of.Doc, syntax)
 		c.problems = append(c.problems, problem{file: of.File, offset: offset, text: reason})
 		return
 	}
-	c.addError(of.File, of.Err, "", "")
+	var named struct{ Name, CNIVersion string }
+	before := len(c.problems)
+	if json.Unmarshal(of.Doc, &named) == nil && named.Name != "" {
+		c.schema(&chain.List{File: of.File, Name: named.Name, CNIVersion: named.CNIVersion}, nil)
+	}
+	if len(c.problems) == before { // the schema has what a name may be
+		c.addError(of.File, of.Err, "", "")
+	}
+}
+
+// ofRuntimes are the keys that podman and nerdctl store in the lists that they write.
+type ofRuntimes struct {
+	Args          json.RawMessage `json:"args"`
+	NerdctlID     json.RawMessage `json:"nerdctlID"`
+	NerdctlLabels json.RawMessage `json:"nerdctlLabels"`
 }
 
 // list lints a list and its plugins.
 func (c *checker) list(l *chain.List) *network {
-	n := &network{list: l, file: l.File}
+	n := c.network(l)
+	c.locate(l.File, l.From.Doc)
 	if !c.quick && len(l.Plugins) > 0 && (l.Plugins[0].From.Key != "" || l.Plugins[0].From.File != l.File) { // else it has the keys of its plugin
-		c.object(l.File, "", l.Doc(), c.keysOf(reflect.TypeFor[chain.Document]()))
+		c.object(l.File, "", l.Doc(), c.keysOf(reflect.TypeFor[chain.Document](), reflect.TypeFor[ofRuntimes]()))
 	}
 	before := len(c.problems)
 	if !c.quick {
@@ -240,29 +276,23 @@ func (c *checker) list(l *chain.List) *network {
 		}
 	}
 	sound := len(c.problems) == before // name and version, which are the plugins' too
-	for i := range l.Plugins {
-		n.members = append(n.members, c.plugin(l, &l.Plugins[i], sound))
+	for _, m := range n.members {
+		c.plugin(l, m, sound)
 	}
 	c.order(n.members)
 	return n
 }
 
-// A member is a plugin of a list as lint knows it.
-type member struct {
-	*chain.Plugin
-	verbs     *spec.Verbs // nil: an external plugin
-	resources spec.Resources
-}
-
 // plugin lints one plugin of a list, of which name and version are sound or not.
-func (c *checker) plugin(l *chain.List, p *chain.Plugin, sound bool) *member {
-	m := &member{Plugin: p}
-	if m.verbs, _ = (builtIn{c.Applets}).Find(p.Type); m.verbs != nil {
+func (c *checker) plugin(l *chain.List, m *member, sound bool) {
+	p := m.Plugin
+	c.locate(p.From.File, p.From.Doc)
+	if m.verbs != nil {
 		c.pluginKeys(p, m.verbs)
 		c.capabilities(p)
 	}
 	if c.quick {
-		return m // ADD and STATUS report all else
+		return // ADD and STATUS report all else
 	}
 	c.missing(p, p.Type, "type")
 	if p.IPAM != "" && m.verbs != nil {
@@ -270,37 +300,25 @@ func (c *checker) plugin(l *chain.List, p *chain.Plugin, sound bool) *member {
 	}
 	c.schema(l, p)
 	if m.verbs != nil && sound {
-		m.resources = c.validate(l, p)
+		c.refused(m)
 		c.routes(m)
 	}
-	return m
 }
 
-// validate runs the plugin's own check. Ranges may come from the runtime, if it is asked to send them.
-func (c *checker) validate(l *chain.List, p *chain.Plugin) spec.Resources {
-	verb := spec.Add
-	if p.Capabilities["ipRanges"] {
-		verb = spec.Status
+// refused notes why the plugin would refuse the configuration.
+func (c *checker) refused(m *member) {
+	if m.err == nil {
+		return
 	}
-	runner := chain.Runner{Invoker: builtIn{c.Applets}, Warn: func(string, ...any) {}} // ADD warns
-	r, err := runner.Request(verb, l, p, chain.Target{ContainerID: "lint", IfName: "eth0", NetNS: "/run/netns/lint"})
-	var resources spec.Resources
-	key := join(p.From.Key, "type")
-	if err == nil {
-		if resources, err = r.Validate(p.Type); err != nil && p.IPAM != "" {
-			if _, of := r.Validate(p.IPAM); of != nil {
-				key = join(p.From.Key, "ipam")
-			}
-		}
+	key := "type"
+	if m.ofIPAM {
+		key = "ipam"
 	}
-	if err != nil {
-		within := []string{p.From.Key, join(p.From.Key, "ipam")}
-		for _, d := range c.delegated(p.Type) {
-			within = append(within, join(p.From.Key, d.name))
-		}
-		c.addError(p.From.File, err, key, within...)
+	within := []string{m.From.Key, join(m.From.Key, "ipam")}
+	for _, d := range c.delegated(m.Type) {
+		within = append(within, join(m.From.Key, d.name))
 	}
-	return resources
+	c.addError(m.From.File, m.err, join(m.From.Key, key), within...)
 }
 
 // schema compares a plugin's configuration with the JSON schema, or, without a plugin, the name
@@ -340,27 +358,25 @@ func (c *checker) findings() []*Finding {
 	var all []*Finding
 	add := func(file, key string, offset int, text string) {
 		f := &Finding{File: file, Key: key, Message: text}
-		f.Line, f.Column = c.doc(file).line(offset)
+		f.Line, f.Column = c.docs[file].line(offset)
 		if !slices.ContainsFunc(all, func(o *Finding) bool { return o.File == f.File && o.Line == f.Line && o.Column == f.Column }) {
 			all = append(all, f)
 		}
 	}
 	for _, p := range c.problems {
-		at := c.doc(p.file).nearest(p.key)
+		at := c.docs[p.file].nearest(p.key)
 		switch {
+		case p.unread != nil:
+			all = append(all, &Finding{File: p.file, Message: p.text, Unread: p.unread})
+			continue
 		case p.offset > 0:
 			at = place{value: p.offset}
 		case p.name:
 			at.value = at.name
 		case p.value != "":
-			at = c.doc(p.file).has(p.key, p.value)
+			at = c.docs[p.file].has(p.key, p.value)
 		}
 		add(p.file, at.key, at.value, p.text)
-	}
-	for file, doc := range c.docs {
-		for _, at := range doc.twice {
-			add(file, at.key, at.name, fmt.Sprintf("%q is here twice: the last one counts", last(at.key)))
-		}
 	}
 	slices.SortFunc(all, func(a, b *Finding) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/applets"
 	"cnibox/applets/lint"
 	"cnibox/spec"
@@ -83,15 +85,34 @@ func TestWrong(t *testing.T) {
 		{"comma behind the last", "{\"name\":\"n\",\n\"plugins\":[],\n}", `2:13: not JSON: a comma before "}": remove it`},
 		{"comma missing", "{\"name\":\"n\"\n\"plugins\":[]}", `2:1: not JSON: a comma is missing before this`},
 		{"end missing", "{\"name\":\"n\",", `1:13: not JSON: the end is missing`},
+		{"comma too many", "{\"name\":\"n\",\n,\"plugins\":[]}", `2:1: not JSON: a comma too many: remove it`},
+		{"comma missing in an array", "{\"plugins\":[{}\n{}]}", `2:1: not JSON: a comma is missing before this`},
+		{"colon missing", "{\n\"name\" \"n\"}", `2:8: not JSON: a colon is missing before this`},
+		{"value missing", "{\"name\":\n}", `2:1: not JSON: a value is missing before this`},
+		{"brace missing", "{\"plugins\":[\n{\"type\":\"bridge\"]}", `2:17: not JSON: "}" is missing before this`},
+		{"bracket missing", "{\"plugins\":[\n{\"type\":\"bridge\"}}", `2:18: not JSON: "]" is missing before this`},
+		{"brace too many", list(`{"type":"loopback"}`) + "\n}", `4:1: not JSON: the document has ended before this: remove it`},
+		{"key without quotes", "{\nname:\"n\"}", `2:1: not JSON: a key must be in double quotes`},
+		{"string without quotes", "{\n\"name\": net}", `2:10: not JSON: a string must be in double quotes`},
+		{"address without quotes", "{\n\"gateway\": 10.1.0.1}", `2:16: not JSON: this is no number: write a string in double quotes`},
+		{"quote missing", "{\n\"type\":\"bridge, \"mtu\":1500}", `2:18: not JSON: a comma or a double quote is missing before this`},
+		{"quote missing at the end of a line", "{\n\"name\":\"n,\n\"plugins\":[]}", `2:11: not JSON: a string must end in its line, with a double quote; a tab in it is written \t`},
+		{"bool of Python", "{\n\"name\": True}", `2:9: not JSON: "True" is written true`},
 		{"comment", "{\n// a network\n\"name\":\"n\"}", `2:1: not JSON: there are no comments in JSON`},
-		{"single quotes", "{\n'name':'n'}", `2:1: not JSON: invalid character '\'' looking for beginning of object key string`},
-		{"two documents", list(`{"type":"dummy","ipam":{"type":"static"}}`) + "\n{}", `4:1: not JSON: invalid character '{' after top-level value`},
+		{"single quotes", "{\n'name':'n'}", `2:1: not JSON: strings are in double quotes`},
+		{"quotes of a word processor", "{\n“name”:\"n\"}", `2:1: not JSON: '“' is neither a double quote nor a blank: replace it`},
+		{"no-break space", "{\n\u00a0\"name\":\"n\"}", `2:1: not JSON: '\u00a0' is neither a double quote nor a blank: replace it`},
+		{"byte order mark", "\ufeff" + list(`{"type":"loopback"}`), `1:1: not JSON: a byte order mark: save the file as UTF-8 without one`},
+		{"UTF-16", "\xff\xfe{\x00}\x00", `1:1: not JSON: the file is UTF-16: save it as UTF-8`},
+		{"two documents", list(`{"type":"dummy","ipam":{"type":"static"}}`) + "\n{}", `4:1: not JSON: the document has ended before this: remove it`},
 		{"twice", bridge(`"mtu":1400,"mtu":1500`), `3:12: "mtu" is here twice: the last one counts`},
+		{"twice in other letters", bridge(`"isGateway":true,"isgateway":false`), `3:18: "isgateway" is here twice: the last one counts`},
+		{"object twice", bridge(`"ipam":{"type":"host-local","subnet":"10.2.0.0/24"}`), `3:1: "ipam" is here twice: the last one counts`},
 
 		// the list
 		{"name missing", `{"cniVersion":"1.1.0","plugins":[{"type":"loopback"}]}`, `1:1: "name" is missing`},
 		{"name is a number", `{"cniVersion":"1.1.0","name":7,"plugins":[{"type":"loopback"}]}`, `1:30: "name" is "7" and must be a string`},
-		{"name with a blank", `{"cniVersion":"1.1.0","name":"my net","plugins":[{"type":"loopback"}]}`, `1:30: invalid characters found in network name; my net`},
+		{"name with a blank", `{"cniVersion":"1.1.0","name":"my net","plugins":[{"type":"loopback"}]}`, `1:30: name: "my net" is not a letter or digit followed by letters, digits, _, . and -`},
 		{"name too long", `{"cniVersion":"1.1.0","name":"` + strings.Repeat("n", 201) + `","plugins":[{"type":"loopback"}]}`, `1:30: name: has 201 characters (least 1, most 200)`},
 		{"one plugin in a list's file", `{"cniVersion":"1.1.0","name":"net",` + "\n" + `"type":"loopback"}`, `2:8: the configuration of one plugin belongs in a file that ends in .conf, or in the list "plugins"`},
 		{"no plugins", `{"cniVersion":"1.1.0","name":"net","plugins":[]}`, `1:46: no plugins in list: "plugins" is empty`},
@@ -308,10 +329,11 @@ func TestReference(t *testing.T) {
 		"flannel": list(`{"type":"flannel","subnetFile":"/run/flannel/subnet.env","dataDir":"/var/lib/cni/flannel","capabilities":{"portMappings":false,"ips":true,"mac":true},
 			"delegate":{"type":"bridge","bridge":"mynet0","mtu":1400,"hairpinMode":true,"isDefaultGateway":true},
 			"ipam":{"type":"host-local","dataDir":"/run/ipam","routes":[{"dst":"10.96.0.0/12"}]},"runtimeConfig":{"anything":1}},{"type":"portmap","capabilities":{"portMappings":true}}`),
-		"flannel, macvlan":       list(`{"type":"flannel","delegate":{"type":"macvlan","master":"eth0","mode":"bridge"}}`),
-		"flannel, another":       list(`{"type":"flannel","delegate":{"type":"another","key":1},"capabilities":{"bandwidth":true}}`),
-		"keys of a list":         `{"cniVersion":"1.0.0","cniVersions":["0.4.0","1.0.0"],"name":"net","disableCheck":true,"disableGC":"false","loadOnlyInlinedPlugins":true,"plugins":[{"type":"loopback"}]}`,
-		"arguments of a runtime": bridge(`"args":{"podman_labels":{"a":"b"},"cni":{"labels":[{"key":"app","value":"web"}],"x":1}},"_comment":"why","// and":2`),
+		"flannel, macvlan":           list(`{"type":"flannel","delegate":{"type":"macvlan","master":"eth0","mode":"bridge"}}`),
+		"flannel, another":           list(`{"type":"flannel","delegate":{"type":"another","key":1},"capabilities":{"bandwidth":true}}`),
+		"keys of a list":             `{"cniVersion":"1.0.0","cniVersions":["0.4.0","1.0.0"],"name":"net","disableCheck":true,"disableGC":"false","loadOnlyInlinedPlugins":true,"plugins":[{"type":"loopback"}]}`,
+		"keys of podman and nerdctl": `{"args":{"podman_labels":{"a":"b","A":"b"}},"cniVersion":"1.0.0","name":"net","nerdctlID":"17f2","nerdctlLabels":{"a":"b"},"plugins":[{"type":"loopback"}]}`,
+		"arguments of a runtime":     bridge(`"args":{"podman_labels":{"a":"b"},"cni":{"labels":[{"key":"app","value":"web"}],"x":1}},"_comment":"why","// and":2`),
 	}
 	for name, doc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -343,6 +365,8 @@ func TestFiles(t *testing.T) {
 		files  map[string]string
 		want   []string
 	}{
+		"mistake in what is twice": {linter(), map[string]string{"a.conflist": bridge(`"vlan":5,"vlan":4095`)},
+			[]string{`a.conflist:3:10: "vlan" is here twice: the last one counts`, `a.conflist:3:17: invalid VLAN ID 4095: "vlan" is within 0 to 4094`}},
 		"apart": {linter(), map[string]string{"a.conflist": network("a", "br0", "10.1.0.0/24"), "b.conflist": network("b", "br1", "10.1.1.0/24"), "c.txt": "no network"}, nil},
 		"one name": {linter(), map[string]string{"a.conflist": network("a", "br0", "10.1.0.0/24"), "b.conflist": network("a", "br0", "10.1.0.0/24")},
 			[]string{`b.conflist:2:8: network "a" is in a.conflist too, which is used instead`}},
@@ -365,6 +389,8 @@ func TestFiles(t *testing.T) {
 			[]string{`a/x.conf:2:16: not JSON: a comma before "}": remove it`}},
 		"external plugin": {&lint.Linter{Applets: applets.All(), Path: []string{"/nonexistent"}}, map[string]string{"a.conflist": list(`{"type":"its-own","key":1}`)},
 			[]string{`a.conflist:2:9: plugin "its-own" is neither built in nor in /nonexistent`}},
+		"drop-in that has a key twice": {linter(), map[string]string{"a.conflist": network("a", "br0", "10.1.0.0/24"), "a/x.conf": "{\n\"type\":\"tuning\",\n\"mtu\":1400,\n\"mtu\":1500}"},
+			[]string{`a/x.conf:4:1: "mtu" is here twice: the last one counts`}},
 		"result": {linter(), map[string]string{"a.json": `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.5/24",` + "\n" + `"interface":3}],"interfaces":[]}`},
 			[]string{`a.json:2:13: ips[0].interface: 3 is outside the list of 0 interfaces`}},
 	}
@@ -374,5 +400,39 @@ func TestFiles(t *testing.T) {
 				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(tt.want, "\n"))
 			}
 		})
+	}
+}
+
+// A file that cannot be read is a finding, and the others are linted.
+func TestUnread(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	wrong := list(`{"type":"loopback","mtuu":1}`)
+	for _, file := range []string{filepath.Join(dir, "z.conflist"), filepath.Join(other, "z.conflist")} {
+		if err := os.WriteFile(file, []byte(wrong), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("nowhere", filepath.Join(dir, "a.conf")); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(filepath.Join(dir, "b.conf"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// One that is named twice is read once, and a name may be in each of two directories.
+	found, err := linter().Files(dir, dir+"/./z.conflist", other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, f := range found {
+		lines = append(lines, strings.NewReplacer(dir, "dir", other, "other").Replace(f.String()))
+		if (f.Unread != nil) != (f.Line == 0) {
+			t.Errorf("%s: Unread is %v", f, f.Unread)
+		}
+	}
+	want := []string{"dir/a.conf: no such file or directory", "dir/b.conf: is not a regular file",
+		`dir/z.conflist:2:20: unknown key "mtuu"`, `other/z.conflist:2:20: unknown key "mtuu"`}
+	if !slices.Equal(lines, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))
 	}
 }

@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 
+	"cnibox/applets/applet"
 	"cnibox/chain"
 	"cnibox/spec"
 )
@@ -13,8 +15,47 @@ import (
 // A network is a list of a file, with its plugins.
 type network struct {
 	list    *chain.List
-	file    string
 	members []*member
+}
+
+// A member is a plugin of a list, with what its own check says of the configuration.
+type member struct {
+	*chain.Plugin
+	verbs     *spec.Verbs // nil: an external plugin
+	resources spec.Resources
+	err       error
+	ofIPAM    bool // the error is that of the IPAM plugin
+}
+
+// network runs the checks of the plugins of a list.
+func (c *checker) network(l *chain.List) *network {
+	n := &network{list: l}
+	for i := range l.Plugins {
+		m := &member{Plugin: &l.Plugins[i]}
+		n.members = append(n.members, m)
+		if m.verbs, _ = (builtIn{c.Applets}).Find(m.Type); m.verbs != nil {
+			m.validate(l, c.Applets)
+		}
+	}
+	return n
+}
+
+// validate runs the plugin's own check. Ranges may come from the runtime, if it is asked to send them.
+func (m *member) validate(l *chain.List, applets applet.Table) {
+	verb := spec.Add
+	if m.Capabilities["ipRanges"] {
+		verb = spec.Status
+	}
+	runner := chain.Runner{Invoker: builtIn{applets}, Warn: func(string, ...any) {}} // ADD warns
+	r, err := runner.Request(verb, l, m.Plugin, chain.Target{ContainerID: "lint", IfName: "eth0", NetNS: "/run/netns/lint"})
+	if err != nil {
+		m.err = err
+		return
+	}
+	if m.resources, m.err = r.Validate(m.Type); m.err != nil && m.IPAM != "" {
+		_, of := r.Validate(m.IPAM)
+		m.ofIPAM = of != nil
+	}
 }
 
 // A HostRoute is a route of the host's main table.
@@ -24,32 +65,29 @@ type HostRoute struct {
 	Alias string // of the link, which has the label of an attachment
 }
 
-// compare looks at the networks of several files, and at the routes of the host.
-func (c *checker) compare(networks []*network) {
-	for i, n := range networks {
-		for _, other := range networks[:i] {
-			if n.list.Name == other.list.Name {
-				used := first(n, other)
-				unused := n
-				if used == n {
-					unused = other
-				}
-				c.add(unused.file, "name", "network %q is in %s too, which is used instead", n.list.Name, used.file)
-				break
+// compare looks at what a network is to others, and to the routes of the host. Those of one name
+// are a mistake in one directory: a runtime has one.
+func (c *checker) compare(n *network, others []*network) {
+	for _, other := range others {
+		if n.list.Name == other.list.Name && filepath.Dir(n.list.File) == filepath.Dir(other.list.File) {
+			used := first(n, other)
+			unused := n
+			if used == n {
+				unused = other
 			}
+			c.add(unused.list.File, "name", "network %q is in %s too, which is used instead", n.list.Name, used.list.File)
+			break
 		}
 	}
-	for i, n := range networks {
-		for j, m := range n.members {
-			c.shadowed(n, m)
-			for _, r := range m.resources.Ranges {
-				if c.overlaps(m, r, n.members[:j]) {
-					continue
-				}
-				for _, other := range networks[:i] {
-					if other.list.Name != n.list.Name && c.overlaps(m, r, other.members) {
-						break
-					}
+	for j, m := range n.members {
+		c.shadowed(n, m)
+		for _, r := range m.resources.Ranges {
+			if c.overlaps(m, r, n.members[:j]) {
+				continue
+			}
+			for _, other := range others {
+				if other.list.Name != n.list.Name && c.overlaps(m, r, other.members) {
+					break
 				}
 			}
 		}
@@ -59,14 +97,14 @@ func (c *checker) compare(networks []*network) {
 // first is the one of two files that a runtime uses: a list before a configuration of one
 // plugin, and then by name.
 func first(a, b *network) *network {
-	single := func(n *network) bool { return n.members[0].From.Key == "" && n.members[0].From.File == n.file }
+	single := func(n *network) bool { return n.members[0].From.Key == "" && n.members[0].From.File == n.list.File }
 	switch {
 	case single(a) != single(b):
 		if single(a) {
 			return b
 		}
 		return a
-	case a.file < b.file:
+	case a.list.File < b.list.File:
 		return a
 	}
 	return b

@@ -4,22 +4,23 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
 // A document is a file with the places of its members and elements.
 type document struct {
 	raw    []byte
-	places []place // in the order of the file
-	twice  []place // members whose name their object has had before
-	index  map[string]int
+	places []place        // in the order of the file
+	twice  []problem      // members whose name their object has had before
+	index  map[string]int // of the last place that has a key
 }
 
 // A place is where a member or an element is.
 type place struct {
 	key         string // as plugins[0].ipam.subnet
 	name, value int    // offsets; of an element both are the value's
-	text        string // of a string, a number or a bool
+	text        string // of a string
 }
 
 // newDocument finds the places of a document; of one that is not JSON, as far as it is.
@@ -48,26 +49,29 @@ func (d *document) read(dec *json.Decoder, at place) bool {
 		return false
 	}
 	delim, nested := token.(json.Delim)
-	if !nested {
-		at.text = fmt.Sprint(token)
-	}
-	if _, ok := d.index[at.key]; ok {
-		d.twice = append(d.twice, at)
-	} else {
-		d.index[at.key] = len(d.places)
-		d.places = append(d.places, at)
-	}
+	at.text, _ = token.(string)
+	d.index[at.key] = len(d.places)
+	d.places = append(d.places, at)
 	if !nested {
 		return true
 	}
+	names := map[string]string{} // as they are written, by what they are in lower case
 	for i := 0; dec.More(); i++ {
-		inner := place{key: fmt.Sprintf("%s[%d]", at.key, i), name: d.next(dec)}
-		if delim == '{' {
+		inner := place{name: d.next(dec)}
+		if delim == '[' {
+			inner.key = at.key + "[" + strconv.Itoa(i) + "]"
+		} else {
 			name, err := dec.Token()
 			if err != nil {
 				return false
 			}
-			inner.key = join(at.key, fmt.Sprint(name))
+			written := name.(string)
+			inner.key = join(at.key, written)
+			folded := strings.ToLower(written)
+			if other, ok := names[folded]; ok && (other == written || !isFree(at.key)) {
+				d.twice = append(d.twice, problem{key: inner.key, name: true, text: fmt.Sprintf("%q is here twice: the last one counts", written)})
+			}
+			names[folded] = written
 		}
 		if !d.read(dec, inner) {
 			return false
@@ -119,35 +123,10 @@ func (d *document) has(key, value string) place {
 // parent cuts the last part of a key off.
 func parent(key string) string { return key[:max(0, strings.LastIndexAny(key, ".["))] }
 
-// last is the last part of a key.
-func last(key string) string { return key[strings.LastIndexByte(key, '.')+1:] }
-
 // line returns line and column of an offset, both from 1.
 func (d *document) line(offset int) (line, column int) {
 	before := d.raw[:min(offset, len(d.raw))]
 	return 1 + bytes.Count(before, []byte("\n")), len(before) - bytes.LastIndexByte(before, '\n')
-}
-
-// mistake is where JSON ends being JSON, and why.
-func (d *document) mistake(err *json.SyntaxError) (offset int, reason string) {
-	at := max(0, int(err.Offset)-1)
-	reason = "not JSON: " + err.Error()
-	before := bytes.TrimRight(d.raw[:min(at, len(d.raw))], " \t\r\n")
-	at = min(at, len(d.raw))
-	next := string(d.raw[at:min(at+1, len(d.raw))])
-	switch {
-	case len(bytes.TrimSpace(d.raw)) == 0:
-		return 0, "the file is empty"
-	case int(err.Offset) >= len(d.raw) && strings.Contains(reason, "unexpected end"):
-		return len(d.raw), "not JSON: the end is missing"
-	case bytes.HasSuffix(before, []byte(",")) && (next == "}" || next == "]"):
-		return len(before) - 1, fmt.Sprintf("not JSON: a comma before %q: remove it", next)
-	case next == "/" || next == "#":
-		return at, "not JSON: there are no comments in JSON"
-	case strings.Contains(reason, "after object key:value pair"), strings.Contains(reason, "after array element"):
-		return at, "not JSON: a comma is missing before this"
-	}
-	return at, reason
 }
 
 // join joins two keys, of which each may be empty.

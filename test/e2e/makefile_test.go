@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"cnibox/test/product"
 )
@@ -226,11 +227,11 @@ func TestMakeInstallWithoutPages(t *testing.T) {
 	}
 }
 
-// TestManPages has no warnings of those who read such pages.
+// TestManPages has no warnings of those who read such pages, and 80 columns.
 func TestManPages(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "bin")
 	product.Install(t, bin)
-	for _, reader := range [][]string{{"mandoc", "-Tlint", "-Wwarning"}, {"groff", "-man", "-ww", "-Tutf8", "-z"}} {
+	for _, reader := range [][]string{{"mandoc", "-Tlint", "-Wwarning"}, {"groff", "-man", "-ww", "-Tutf8", "-rLL=80n", "-P-cbou"}} {
 		t.Run(reader[0], func(t *testing.T) {
 			if _, err := exec.LookPath(reader[0]); err != nil {
 				t.Skipf("SKIPPED: %v", err)
@@ -241,9 +242,19 @@ func TestManPages(t *testing.T) {
 					t.Fatal(err)
 				}
 				cmd := exec.Command(reader[0], reader[1:]...)
-				cmd.Stdin = bytes.NewReader(page)
-				if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
-					t.Errorf("%s: %v\n%s", name, err, out)
+				var warnings bytes.Buffer
+				cmd.Stdin, cmd.Stderr = bytes.NewReader(page), &warnings
+				out, err := cmd.Output()
+				if reader[0] == "mandoc" { // prints warnings alone
+					warnings.Write(out)
+				}
+				if err != nil || warnings.Len() > 0 {
+					t.Errorf("%s: %v\n%s", name, err, &warnings)
+				}
+				for line := range strings.Lines(string(out)) {
+					if utf8.RuneCountInString(strings.TrimSuffix(line, "\n")) > 80 {
+						t.Errorf("%s: %q has more than 80 columns", name, line)
+					}
 				}
 			}
 		})

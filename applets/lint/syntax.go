@@ -1,0 +1,73 @@
+package lint
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// mistake is where a document ends being JSON, and what to do about it.
+func mistake(doc []byte, err *json.SyntaxError) (offset int, text string) {
+	at := max(0, int(err.Offset)-1) // it counts the byte itself
+	before := bytes.TrimRight(doc[:at], " \t\r\n")
+	switch {
+	case len(bytes.TrimSpace(doc)) == 0:
+		return 0, "the file is empty"
+	case bytes.HasPrefix(doc, []byte("\xef\xbb\xbf")):
+		return 0, "not JSON: a byte order mark: save the file as UTF-8 without one"
+	case bytes.HasPrefix(doc, []byte("\xff\xfe")), bytes.HasPrefix(doc, []byte("\xfe\xff")):
+		return 0, "not JSON: the file is UTF-16: save it as UTF-8"
+	case strings.HasPrefix(err.Error(), "unexpected end"):
+		return len(doc), "not JSON: the end is missing"
+	case bytes.HasSuffix(before, []byte(",")) && (doc[at] == '}' || doc[at] == ']'):
+		return len(before) - 1, fmt.Sprintf("not JSON: a comma before %q: remove it", doc[at:at+1])
+	}
+	return at, "not JSON: " + expected(err.Error(), before, doc[at:], len(before) == at)
+}
+
+// expected is what has to be where encoding/json has stopped for a reason, between what is before
+// and the rest; adjacent: there are no blanks between them.
+func expected(reason string, before, rest []byte, adjacent bool) string {
+	is := func(state string) bool { return strings.Contains(reason, state) }
+	next, _ := utf8.DecodeRune(rest)
+	word := rest[:max(0, bytes.IndexFunc(rest, func(c rune) bool { return !unicode.IsLetter(c) }))]
+	switch {
+	case next == '/' || next == '#':
+		return "there are no comments in JSON"
+	case is("after top-level value"):
+		return "the document has ended before this: remove it"
+	case is("in string literal"):
+		return `a string must end in its line, with a double quote; a tab in it is written \t`
+	case next == '\'':
+		return "strings are in double quotes"
+	case next >= utf8.RuneSelf:
+		return fmt.Sprintf("%q is neither a double quote nor a blank: replace it", next)
+	case bytes.HasSuffix(before, []byte(":")) && strings.ContainsRune(",}]", next):
+		return "a value is missing before this"
+	case is("beginning of") && next == ',':
+		return "a comma too many: remove it"
+	case is("after object key:value pair") && next == ']':
+		return `"}" is missing before this`
+	case is("after array element") && next == '}':
+		return `"]" is missing before this`
+	case is("after object key:value pair") && next == '"', is("after array element") && strings.ContainsRune(`"{[`, next):
+		return "a comma is missing before this"
+	case adjacent && is("after") && strings.ContainsRune(".0123456789", rune(before[len(before)-1])):
+		return "this is no number: write a string in double quotes"
+	case is("after object key:value pair"), is("after array element"):
+		return "a comma or a double quote is missing before this"
+	case is("after object key"):
+		return "a colon is missing before this"
+	case is("object key string"):
+		return "a key must be in double quotes"
+	case is("beginning of value") && slices.Contains([]string{"true", "false", "null"}, strings.ToLower(string(word))):
+		return fmt.Sprintf("%q is written %s", word, strings.ToLower(string(word)))
+	case is("beginning of value") && len(word) > 0, is("in literal"):
+		return "a string must be in double quotes"
+	}
+	return reason
+}
