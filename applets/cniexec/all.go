@@ -100,11 +100,21 @@ func (c *call) gcAll(ctx context.Context) error {
 }
 
 // checkAll runs CHECK of every attachment whose namespace exists. The others are gc's, and a
-// version of the specification before 0.4.0 has no CHECK.
+// version of the specification before 0.4.0 has no CHECK. Those come last whose container another
+// verb has locked, which may hang.
 func (c *call) checkAll(ctx context.Context) error {
 	entries, unread := c.runner.Entries()
-	failed, checked := 0, 0
+	running := c.runner.Cache.Running()
+	var idle, busy []*chain.Entry
 	for _, e := range entries {
+		if running(e.ContainerID) {
+			busy = append(busy, e)
+		} else {
+			idle = append(idle, e)
+		}
+	}
+	failed, checked := 0, 0
+	for _, e := range append(idle, busy...) {
 		l, err := e.List()
 		switch {
 		case ctx.Err() != nil:

@@ -41,11 +41,11 @@ func (l *lines) String() string {
 	return l.b.String()
 }
 
-// watch starts cni-exec reload --watch, and waits for its first reload.
-func (r *reloading) watch(env ...string) (*exec.Cmd, *lines) {
+// start starts cni-exec with the directories of the world, and without a system bus.
+func (r *reloading) start(env []string, args ...string) (*exec.Cmd, *lines) {
 	r.Helper()
 	out := &lines{}
-	cmd := exec.Command(r.path("bin/cni-exec"), "reload", "--watch", "--conf-dir", r.path("net.d"), "--cache-dir", r.path("cni"))
+	cmd := exec.Command(r.path("bin/cni-exec"), append(args, "--conf-dir", r.path("net.d"), "--cache-dir", r.path("cni"))...)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.Env = append(append(os.Environ(), "CNI_PATH="+r.path("bin"), "DBUS_SYSTEM_BUS_ADDRESS=unix:path="+r.path("nobus")), env...)
 	if err := r.host.Do(cmd.Start); err != nil {
@@ -57,6 +57,13 @@ func (r *reloading) watch(env ...string) (*exec.Cmd, *lines) {
 			cmd.Wait()
 		}
 	})
+	return cmd, out
+}
+
+// watch starts cni-exec reload --watch, and waits for its first reload.
+func (r *reloading) watch(env ...string) (*exec.Cmd, *lines) {
+	r.Helper()
+	cmd, out := r.start(env, "reload", "--watch")
 	kerneltest.Until(r, "the first reload", func() bool { return out.count("restored") > 0 })
 	return cmd, out
 }
