@@ -285,7 +285,7 @@ func (r *Runner) Entries() ([]*Entry, error) {
 }
 
 // Search is [Cache.List] for the entries whose text matches. What does not match is not
-// decoded, which takes most of the time, and is never broken.
+// decoded, which takes most of the time, and is never broken, but for a new file that stays empty.
 func (c *Cache) Search(match func(text []byte) bool) (entries []*Entry, broken []Broken, err error) {
 	names, err := filesIn(c.results())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -299,7 +299,7 @@ func (c *Cache) Search(match func(text []byte) bool) (entries []*Entry, broken [
 			}
 			var e *Entry
 			b, err := c.content(name)
-			if err == nil && !match(b) {
+			if err == nil && !match(b) && (len(b) > 0 || settled(filepath.Join(c.results(), name), rewriteTime)) {
 				continue
 			}
 			if err == nil {

@@ -9,10 +9,21 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/chain"
 )
 
 // libcni truncates an entry and writes it: what is read in between is read again.
 func TestListReadsAgain(t *testing.T) {
+	t.Run("List", func(t *testing.T) { testReadsAgain(t, (*chain.Cache).List) })
+	t.Run("Search", func(t *testing.T) {
+		testReadsAgain(t, func(c *chain.Cache) ([]*chain.Entry, []chain.Broken, error) {
+			return c.Search(func(text []byte) bool { return bytes.Contains(text, []byte("10.1.2.3")) })
+		})
+	})
+}
+
+func testReadsAgain(t *testing.T, read func(*chain.Cache) ([]*chain.Entry, []chain.Broken, error)) {
 	w := newWorld(t, "rec")
 	results := filepath.Join(w.Cache.Dir, "results")
 	file := filepath.Join(results, "n-c-eth0")
@@ -39,7 +50,7 @@ func TestListReadsAgain(t *testing.T) {
 		}
 		written <- os.WriteFile(file, []byte(libcniEntry("")), 0o600)
 	}()
-	entries, broken, err := w.Cache.List()
+	entries, broken, err := read(w.Cache)
 	if werr := <-written; werr != nil {
 		t.Fatal(werr)
 	}

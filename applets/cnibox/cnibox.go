@@ -103,7 +103,7 @@ func manCommand(p applet.Process, args []string) int {
 
 // writeList shows usage and applets, one a line in the order of their names.
 func writeList(p applet.Process) int {
-	fmt.Fprintf(p.Stdout, "usage: cnibox APPLET …, or a link named APPLET; cnibox help APPLET | install DIR | verify DIR | version\n\n")
+	fmt.Fprintf(p.Stdout, "usage: cnibox APPLET …, or a link named APPLET; cnibox help APPLET | man APPLET | install DIR | verify DIR | version\n\n")
 	all := p.Applets
 	width := 0
 	for _, a := range all {

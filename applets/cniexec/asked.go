@@ -136,7 +136,12 @@ func (c *call) canHonour(networks ...*chain.List) error {
 
 // takes reports whether a plugin of the network declares a capability.
 func takes(l *chain.List, capability string) bool {
-	return slices.ContainsFunc(l.Plugins, func(p chain.Plugin) bool { return p.Capabilities[capability] })
+	for i := range l.Plugins {
+		if l.Plugins[i].Capabilities[capability] {
+			return true
+		}
+	}
+	return false
 }
 
 // readsArg reports whether a plugin of the network reads IP or MAC of CNI_ARGS. An external

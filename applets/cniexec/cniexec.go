@@ -100,6 +100,9 @@ func run(ctx context.Context, p applet.Process) int {
 // are about one container, and enter about one namespace.
 func (c *call) logSubject() {
 	s := applet.Subject{Verb: c.verb, Network: c.network}
+	if c.dryRun {
+		s.Verb += " --dry-run"
+	}
 	one := slices.Contains(verbsOf(c.set.Lookup("container-id")), c.verb) && !c.everyNetwork()
 	if one {
 		s.ContainerID, s.IfName = c.target.ContainerID, c.target.IfName

@@ -242,7 +242,7 @@ func (c *completion) recorded() []*chain.Entry {
 }
 
 // ids adds the container IDs of attachments, with the interface if kind asks for it, and for
-// show, which takes names as well, those that people call them.
+// show and reload, which take names as well, those that ls has.
 func (c *completion) ids(kind string) {
 	v := emptyInventory(nil, c.stateDir)
 	for _, recorded := range c.recorded() {
@@ -253,7 +253,7 @@ func (c *completion) ids(kind string) {
 			continue
 		}
 		c.add(e.ContainerID, about)
-		if c.verb == "show" && !strings.HasPrefix(e.ContainerID, e.name()) {
+		if named := c.verb == "show" || c.verb == "reload"; named && !strings.HasPrefix(e.ContainerID, e.name()) {
 			c.add(e.name(), about)
 		}
 	}

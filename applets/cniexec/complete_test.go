@@ -70,6 +70,7 @@ func TestComplete(t *testing.T) {
 		"add --ip ":                       "", // those that are known are taken
 		"run --dns ":                      "",
 		"show ":                           "alpha beta blue1 default/web red2",
+		"reload def":                      "default/web",
 		"del alpha --container-id def":    "",
 		"up ":                             completeFile,
 		"lint a b ":                       completeDir + " " + completeFile,

@@ -2,6 +2,8 @@ package cniexec
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -39,7 +41,23 @@ func golden(t *testing.T, file, want string) {
 	}
 }
 
-// docs/cni-exec.md has all verbs, and describes each document that a verb prints as JSON.
+// members adds the names of all members of a JSON document.
+func members(doc any, names map[string]bool) {
+	switch doc := doc.(type) {
+	case map[string]any:
+		for name, value := range doc {
+			names[name] = true
+			members(value, names)
+		}
+	case []any:
+		for _, value := range doc {
+			members(value, names)
+		}
+	}
+}
+
+// docs/cni-exec.md has all verbs, and describes each document that a verb prints as JSON, with
+// all its members.
 func TestDocs(t *testing.T) {
 	file := filepath.Join("..", "..", "docs", "cni-exec.md")
 	doc, err := os.ReadFile(file)
@@ -56,6 +74,27 @@ func TestDocs(t *testing.T) {
 	for _, v := range verbsOf(new(flags).set(noEnv).Lookup("output")) {
 		if !strings.Contains(after, "\n### "+v) {
 			t.Errorf("%s has no section about the JSON of %s", file, v)
+		}
+	}
+	complaints, err := json.Marshal([]any{complaint{}, made{}}) // scripts have the documents of these
+	docs := [][]byte{complaints}
+	files, _ := filepath.Glob("testdata/*.json")
+	for _, file := range files {
+		b, readErr := os.ReadFile(file)
+		docs, err = append(docs, b), errors.Join(err, readErr)
+	}
+	names := map[string]bool{}
+	for _, text := range docs {
+		var doc any
+		err = errors.Join(err, json.Unmarshal(text, &doc))
+		members(doc, names)
+	}
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d documents: %v", len(files), err)
+	}
+	for name := range names {
+		if !strings.Contains(after, "`"+name+"`") && !strings.Contains(after, `"`+name+`"`) {
+			t.Errorf("%s does not describe the member %q", file, name)
 		}
 	}
 }

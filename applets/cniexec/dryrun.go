@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/applet"
 	"cnibox/chain"
 	"cnibox/internal/disk"
 	"cnibox/internal/nsid"
@@ -256,7 +257,7 @@ func (r *rehearsal) run(ctx context.Context) error {
 		args := []string{"cni-exec", "add", r.list.Name, netns, "--json",
 			"-i", r.target.IfName, "--container-id", r.target.ContainerID, "--conf-dir", r.dir, "--path=", "--state-dir", r.stateCopy()}
 		cmd := chain.Command{Args: args, Stdin: &bytes.Buffer{}, Stdout: &stdout, Stderr: &r.stderr,
-			Environ: append(r.without("CAP_ARGS", "CNI_ARGS", "CNI_NETNS_OVERRIDE", spec.StateEnv), "CAP_ARGS="+string(caps), "CNI_ARGS="+r.target.CNIArgs())}
+			Environ: append(r.without("CAP_ARGS", "CNI_ARGS", "CNI_NETNS_OVERRIDE", spec.StateEnv, applet.LogEnv), "CAP_ARGS="+string(caps), "CNI_ARGS="+r.target.CNIArgs())}
 		exit, err = cmd.RunSelf(ctx)
 		return err
 	})

@@ -307,10 +307,8 @@ const capPorts = "portMappings"
 // The error has code 7.
 func (f *flags) canPublish(networks ...*chain.List) error {
 	for _, l := range networks {
-		for _, p := range l.Plugins {
-			if p.Capabilities[capPorts] {
-				return nil
-			}
+		if takes(l, capPorts) {
+			return nil
 		}
 	}
 	if len(f.publish) == 0 {

@@ -330,7 +330,7 @@ func (v *inventory) pools(n *network) (pools []pool, err error) {
 			live[ipam.Lease{ContainerID: a.ContainerID}] = true
 		}
 	}
-	staleKnown := v.staleKnown()
+	staleKnown := err == nil && v.staleKnown()
 	for _, l := range leased {
 		i := slices.IndexFunc(pools, func(p pool) bool { return p.set.Contains(l.Addr) })
 		if i < 0 {

@@ -539,6 +539,43 @@ func (q *question) with(text string) *question {
 	return q
 }
 
+// libcni truncates an entry and writes it: who reads it again.
+func TestWhoReadsAgain(t *testing.T) {
+	f := runtimes(t)
+	v := f.inventory()
+	a := v.entries[0]
+	text, err := os.ReadFile(a.File())
+	if err == nil {
+		err = os.WriteFile(a.File(), nil, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(watch)
+	if _, err := unix.InotifyAddWatch(watch, a.File(), unix.IN_CLOSE_NOWRITE); err != nil {
+		t.Fatal(err)
+	}
+	written := make(chan error)
+	go func() {
+		_, err := unix.Read(watch, make([]byte, 4096)) // until it has been read
+		if err == nil {
+			err = os.WriteFile(a.File(), text, 0o600)
+		}
+		written <- err
+	}()
+	q := &question{inventory: v}
+	if err := errors.Join(q.lookup(a.Attachment(), "leased to"), <-written); err != nil {
+		t.Fatal(err)
+	}
+	if len(q.owners) != 1 || q.owners[0].Attachment() != a.Attachment() || len(q.others) > 0 {
+		t.Errorf("%d owners, others %q; want the one owner", len(q.owners), q.others)
+	}
+}
+
 // A reader that has gone, as head(1), is no error and costs no words.
 func TestClosedPipe(t *testing.T) {
 	f := runtimes(t)

@@ -200,9 +200,9 @@ func (c *call) showNetwork(v *inventory, n *network) (exit int, err error) {
 		}
 		if err == nil {
 			text += fmt.Sprintf("%d used, %s free", p.used, count(p.free))
-			if v.staleKnown() {
-				text += fmt.Sprintf(", %d stale", len(p.stale))
-			}
+		}
+		if err == nil && v.staleKnown() {
+			text += fmt.Sprintf(", %d stale", len(p.stale))
 		}
 		if len(p.stale) > 0 {
 			text += "\nstale: " + several(each(p.stale, netip.Addr.String))

@@ -135,11 +135,15 @@ func (s screen) fit(columns []column, widths []int) {
 	}
 }
 
-// row writes one line.
+// row writes one line, without blanks at its end.
 func (s screen) row(b *strings.Builder, widths []int, cells []string) {
 	blanks := 0
 	for i, cell := range cells {
 		if widths[i] == 0 {
+			continue
+		}
+		if cell == "" {
+			blanks += widths[i] + gap
 			continue
 		}
 		cell = s.cut(cell, widths[i])

@@ -235,9 +235,7 @@ func (b *branch) draw(w *strings.Builder, s screen) {
 	}
 	end := rows[len(rows)-1]
 	end[0] = last + strings.TrimPrefix(end[0], tick)
-	for line := range strings.Lines(s.table([]column{{min: 8}, {min: 8}, {min: 4}, {min: 15}, {min: 5}, {min: 12, early: true}}, rows)) {
-		w.WriteString(strings.TrimRight(line, " \n") + "\n")
-	}
+	w.WriteString(s.table([]column{{min: 8}, {min: 8}, {min: 4}, {min: 15}, {min: 5}, {min: 12, early: true}}, rows))
 }
 
 // dot is the tree as a graph for dot(1): the host, its links, and a node for each namespace.
@@ -260,13 +258,13 @@ func dot(branches []*branch) string {
 				spaces[to] = true
 				fmt.Fprintf(&w, "  %s [label=%s, style=rounded];\n", quoted(to), quoted(a.name()))
 			}
-			lines := slices.Concat(each(a.addresses(), bare), each(a.ports, publishedPort.short))
+			more := slices.Concat(each(a.addresses(), bare), each(a.ports, publishedPort.short))
 			colour := ""
 			if a.state == stateFault {
 				colour = ", color=red"
 			}
 			label := strings.TrimPrefix(a.hostLink+" - "+a.IfName, " - ")
-			fmt.Fprintf(&w, "  %s -- %s [label=%s%s];\n", quoted(from), quoted(to), quoted(label, lines...), colour)
+			fmt.Fprintf(&w, "  %s -- %s [label=%s%s];\n", quoted(from), quoted(to), quoted(label, more...), colour)
 		}
 	}
 	w.WriteString("}\n")

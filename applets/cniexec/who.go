@@ -173,13 +173,18 @@ func (q *question) own(e *chain.Entry) {
 	}
 }
 
-// lookup adds the entry of an attachment, or says in words that there is none.
+// lookup adds the entry of an attachment, or says in words that there is none. One that another
+// runtime may be writing is searched for, since that reads it again.
 func (q *question) lookup(a spec.Attachment, how string) error {
 	e, err := q.inventory.cache.Lookup(a)
 	switch {
 	case err == nil:
 		q.own(e)
 	case errors.Is(err, os.ErrNotExist):
+		is := func(e *entry) bool { return e.Attachment() == a }
+		if err := q.search(is, a.ContainerID); err != nil || slices.ContainsFunc(q.owners, is) {
+			return err
+		}
 		q.others = append(q.others, fmt.Sprintf("%s %s, which is not in the cache", how, a))
 	case errors.Is(err, os.ErrPermission):
 		q.others = append(q.others, fmt.Sprintf("%s %s", how, a))
@@ -395,7 +400,7 @@ func (q *question) askBridge(bridge *rtnl.Link) error {
 // askMAC asks for entries that have the address, then for links of the host. The kernel's list of
 // links takes longer than the entries, so that it is made meanwhile.
 func (q *question) askMAC() error {
-	is := func(mac string) bool { return strings.EqualFold(mac, q.mac.String()) }
+	mac := q.mac.String()
 	var links []rtnl.Link
 	listed := make(chan error, 1)
 	go func() {
@@ -404,8 +409,8 @@ func (q *question) askMAC() error {
 		listed <- err
 	}()
 	err := q.search(func(a *entry) bool {
-		return slices.ContainsFunc(a.result.Interfaces, func(i spec.Interface) bool { return is(i.MAC) && i.Name != a.conf.bridge() })
-	}, q.mac.String(), strings.ToUpper(q.mac.String()))
+		return slices.ContainsFunc(a.result.Interfaces, func(i spec.Interface) bool { return strings.EqualFold(i.MAC, mac) && i.Name != a.conf.bridge() })
+	}, mac, strings.ToUpper(mac))
 	if err != nil || len(q.owners) > 0 {
 		return err
 	}
@@ -414,7 +419,7 @@ func (q *question) askMAC() error {
 	}
 	for i := range links {
 		l := &links[i]
-		if !is(l.MAC.String()) {
+		if !bytes.Equal(l.MAC, q.mac) {
 			continue
 		}
 		had := len(q.owners) + len(q.others)
