@@ -50,9 +50,10 @@ func (c *call) networks(cached bool) ([]string, error) {
 	return names, nil
 }
 
-// eachNetwork runs a verb for the networks one after another, prints what went wrong with each
-// and returns how many that were. A warning that several of them give is printed once.
-func (c *call) eachNetwork(ctx context.Context, names []string, do func(context.Context) error) (failed int) {
+// eachNetwork runs a verb for the networks one after another and prints what went wrong with each.
+// failure is the error if anything did, for how many that were and how many there are. A warning
+// that several of them give is printed once.
+func (c *call) eachNetwork(ctx context.Context, names []string, do func(context.Context) error, failure string) error {
 	warn, printed := c.runner.Warn, map[string]bool{}
 	defer func() { c.runner.Warn = warn }()
 	c.runner.Warn = func(format string, args ...any) {
@@ -61,18 +62,22 @@ func (c *call) eachNetwork(ctx context.Context, names []string, do func(context.
 			warn("%s", text)
 		}
 	}
+	defer func() { c.network = "" }()
+	failed := 0
 	for _, name := range names {
 		c.network = name
-		if err := do(ctx); err != nil {
+		if err := do(ctx); err != nil && !errors.Is(err, context.Cause(ctx)) {
 			c.runner.Warn("%s %s: %v", c.verb, name, withDetails(err))
 			failed++
 		}
 		if ctx.Err() != nil {
-			break
+			return context.Cause(ctx)
 		}
 	}
-	c.network = ""
-	return failed
+	if failed > 0 {
+		return fmt.Errorf(failure, failed, len(names))
+	}
+	return nil
 }
 
 // statusAll runs STATUS of every network that is configured.
@@ -81,10 +86,7 @@ func (c *call) statusAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if failed := c.eachNetwork(ctx, names, c.status); failed > 0 {
-		return fmt.Errorf("%d of %d networks are not ready", failed, len(names))
-	}
-	return context.Cause(ctx)
+	return c.eachNetwork(ctx, names, c.status, "%d of %d networks are not ready")
 }
 
 // gcAll runs gc for every network that is configured or has attachments.
@@ -93,10 +95,7 @@ func (c *call) gcAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if failed := c.eachNetwork(ctx, names, c.gc); failed > 0 {
-		return fmt.Errorf("gc is not complete on %d of %d networks", failed, len(names))
-	}
-	return context.Cause(ctx)
+	return c.eachNetwork(ctx, names, c.gc, "gc is not complete on %d of %d networks")
 }
 
 // checkAll runs CHECK of every attachment whose namespace exists. The others are gc's, and a
