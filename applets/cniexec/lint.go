@@ -75,14 +75,17 @@ func routesOfHost() (routes []lint.HostRoute) {
 
 // warnOf prints what is not meant in a network that is about to be used: keys and capabilities
 // that nothing reads, an order of plugins that cannot work, and addresses that another network or a
-// route of the host has.
+// route of the host has. For these add reads all configurations and routes, at the first time only.
 func (c *call) warnOf(l *chain.List) {
 	if l.File == "" {
 		return // the default network
 	}
 	linter := c.linter()
-	linter.Routes = routesOfHost()
-	others, _ := chain.Lists(c.confDir) // of those that cannot be read nothing is known
+	var others []*chain.List
+	if c.verb != "add" || c.dryRun || !c.runner.Cache.Used(l.Name) {
+		linter.Routes = routesOfHost()
+		others, _ = chain.Lists(c.confDir) // of those that cannot be read nothing is known
+	}
 	for _, f := range linter.List(l, others) {
 		c.runner.Warn("%s", f)
 	}
