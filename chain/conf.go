@@ -242,7 +242,7 @@ func parsePlugin(key string, doc json.RawMessage) (Plugin, error) {
 func negotiate(literal string, raw json.RawMessage) (string, error) {
 	var all []*string
 	if err := json.Unmarshal(raw, &all); err != nil || all == nil {
-		return "", spec.Errorf(spec.CodeConfig, `"cniVersions" %s is not a list of strings`, excerpt(raw)).AtKey("cniVersions")
+		return "", spec.Errorf(spec.CodeConfig, `"cniVersions" %s is not a list of strings`, excerpt(bytes.Trim(raw, `"`))).AtKey("cniVersions")
 	}
 	if literal != "" {
 		all = append(all, &literal)
@@ -284,12 +284,13 @@ type flag bool
 
 // UnmarshalJSON refuses all else, 0 and null among it.
 func (f *flag) UnmarshalJSON(b []byte) error {
-	switch s := strings.ToLower(string(bytes.Trim(b, `"`))); s {
+	word := bytes.Trim(b, `"`)
+	switch s := strings.ToLower(string(word)); s {
 	case "true", "false":
 		*f = s == "true"
 		return nil
 	}
-	return fmt.Errorf("%s is neither true nor false", excerpt(b))
+	return fmt.Errorf("%s is neither true nor false", excerpt(word))
 }
 
 // decodeError gives broken JSON code 6, and JSON of the wrong type code 7 with the key and the

@@ -31,6 +31,8 @@ const (
 type Element struct {
 	Kind Kind
 	Text string // "tcp dport 8080 -> 10.1.0.2:80"
+
+	Unread bool // no rule reads it: it is there for later calls
 }
 
 const (

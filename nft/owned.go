@@ -21,7 +21,8 @@ func (t *Table) Owned(o spec.Attachment, kinds ...Kind) ([]Element, error) {
 	x := newTx(s)
 	var all []Element
 	for _, ch := range x.owned(kinds, ownedBy(o)) {
-		all = append(all, Element{ch.set.kind, ch.set.describe(ch.old)})
+		unread := ch.set == managedBySet || ch.set == isolatedBySet || ch.set == enlistedSet
+		all = append(all, Element{ch.set.kind, ch.set.describe(ch.old), unread})
 	}
 	return all, x.err
 }

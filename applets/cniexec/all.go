@@ -54,14 +54,7 @@ func (c *call) networks(cached bool) ([]string, error) {
 // failure is the error if anything did, for how many that were and how many there are. A warning
 // that several of them give is printed once.
 func (c *call) eachNetwork(ctx context.Context, names []string, do func(context.Context) error, failure string) error {
-	warn, printed := c.runner.Warn, map[string]bool{}
-	defer func() { c.runner.Warn = warn }()
-	c.runner.Warn = func(format string, args ...any) {
-		if text := fmt.Sprintf(format, args...); !printed[text] {
-			printed[text] = true
-			warn("%s", text)
-		}
-	}
+	defer c.warnOnce()()
 	defer func() { c.network = "" }()
 	failed := 0
 	for _, name := range names {
@@ -78,6 +71,18 @@ func (c *call) eachNetwork(ctx context.Context, names []string, do func(context.
 		return fmt.Errorf(failure, failed, len(names))
 	}
 	return nil
+}
+
+// warnOnce prints a warning that is given several times once, until it is restored.
+func (c *call) warnOnce() (restore func()) {
+	warn, printed := c.runner.Warn, map[string]bool{}
+	c.runner.Warn = func(format string, args ...any) {
+		if text := fmt.Sprintf(format, args...); !printed[text] {
+			printed[text] = true
+			warn("%s", text)
+		}
+	}
+	return func() { c.runner.Warn = warn }
 }
 
 // statusAll runs STATUS of every network that is configured.

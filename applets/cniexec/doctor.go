@@ -12,14 +12,15 @@ import (
 	"slices"
 	"strings"
 
+	"cnibox/applets/lint"
 	"cnibox/chain"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
-// A complaint is something that keeps networks of this host from working, or may.
-type complaint struct {
+// A finding is something that keeps networks of this host from working, or may.
+type finding struct {
 	Check   string `json:"check"`   // the part that was looked at
 	Message string `json:"message"` // one line
 	Repair  string `json:"repair"`  // a command, or what to change
@@ -36,7 +37,9 @@ type doctor struct {
 	unlisted bool // the cache has entries that could not be read, so what has no entry may have an owner
 	networks []*examined
 	blockers []nft.Blocker
-	found    []complaint
+	hung     bool // firewalld does not answer
+	linted   []*lint.Finding
+	found    []finding
 	untested []string // and why
 }
 
@@ -106,9 +109,9 @@ func (c *call) examine(ctx context.Context) (*doctor, error) {
 	return d, nil
 }
 
-// complain adds a complaint. One with a fix is cnibox's own.
-func (d *doctor) complain(check, repair string, fix func(context.Context) error, format string, args ...any) {
-	d.found = append(d.found, complaint{check, printable(fmt.Sprintf(format, args...)), repair, fix != nil, fix})
+// find adds a finding. One with a fix is cnibox's own.
+func (d *doctor) find(check, repair string, fix func(context.Context) error, format string, args ...any) {
+	d.found = append(d.found, finding{check, printable(fmt.Sprintf(format, args...)), repair, fix != nil, fix})
 }
 
 // skip notes what could not be looked at.
@@ -155,14 +158,22 @@ func (d *doctor) treat(ctx context.Context) (*doctor, error) {
 		}
 		if err := f.fix(ctx); err != nil {
 			d.runner.Warn("%s: %v", f.Check, withDetails(err))
-			continue
 		}
-		d.runner.Warn("fixed: %s: %s", f.Check, f.Message)
 	}
-	return d.examine(ctx)
+	after, err := d.examine(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range d.found {
+		left := slices.ContainsFunc(after.found, func(o finding) bool { return o.Check == f.Check && o.Message == f.Message })
+		if f.fix != nil && !left {
+			d.runner.Warn("fixed: %s: %s", f.Check, f.Message)
+		}
+	}
+	return after, nil
 }
 
-// print writes the complaints.
+// print writes the findings.
 func (d *doctor) print() (int, error) {
 	exit := exitOK
 	if len(d.found) > 0 {
@@ -170,8 +181,8 @@ func (d *doctor) print() (int, error) {
 	}
 	if d.output == outputJSON {
 		_, err := d.writeJSON(struct {
-			Findings  []complaint `json:"findings"`
-			NotTested []string    `json:"notTested"`
+			Findings  []finding `json:"findings"`
+			NotTested []string  `json:"notTested"`
 		}{notNull(d.found), notNull(d.untested)})
 		return exit, err
 	}
@@ -182,7 +193,7 @@ func (d *doctor) print() (int, error) {
 	return exit, err
 }
 
-// text is the complaints as lines.
+// text is the findings as lines.
 func (d *doctor) text() string {
 	var out strings.Builder
 	for _, f := range d.found {
@@ -194,7 +205,7 @@ func (d *doctor) text() string {
 	return out.String()
 }
 
-// checkConfigurations is lint, whose findings are one complaint a file.
+// checkConfigurations is lint; the mistakes in a file are one finding.
 func (d *doctor) checkConfigurations(context.Context) {
 	l := d.linter()
 	l.Routes = routesOfHost()
@@ -206,6 +217,7 @@ func (d *doctor) checkConfigurations(context.Context) {
 		d.skip("configuration", err)
 		return
 	}
+	d.linted = found
 	counts := map[string]int{}
 	for _, f := range found {
 		if errors.Is(f.Unread, os.ErrPermission) {
@@ -215,7 +227,7 @@ func (d *doctor) checkConfigurations(context.Context) {
 		counts[f.File]++
 	}
 	for _, file := range slices.Sorted(maps.Keys(counts)) {
-		d.complain("configuration", "cni-exec lint "+file, nil, "%s in %s", plural(counts[file], "mistake"), file)
+		d.find("configuration", "cni-exec lint "+file, nil, "%s in %s", plural(counts[file], "mistake"), file)
 	}
 }
 
@@ -235,12 +247,14 @@ func (d *doctor) checkStatus(ctx context.Context) {
 			}
 			r, err := d.runner.Request(spec.Status, &list, p, chain.Target{})
 			if err == nil {
-				_, err = d.runner.Invoker.Invoke(ctx, p.Type, r)
+				within, cancel := context.WithTimeout(ctx, askTime)
+				_, err = d.runner.Invoker.Invoke(within, p.Type, r)
+				cancel()
 			}
 			if err != nil && errors.Is(err, os.ErrPermission) {
 				d.skip("status of "+n.name, err)
 			} else if err != nil && spec.AsError(err).Code != spec.CodeConfig { // lint has reported that one
-				d.complain("status", "cni-exec status "+n.name, nil, "network %s: %v", n.name, withDetails(err))
+				d.find("status", "cni-exec status "+n.name, nil, "network %s: %v", n.name, withDetails(err))
 			}
 		}
 	}
@@ -259,21 +273,28 @@ func (d *doctor) checkCache(context.Context) {
 		if err := b.Err(); errors.Is(err, os.ErrPermission) {
 			d.skip("attachments", err)
 		} else {
-			d.complain("cache", "rm "+filepath.Join(d.inv.cache.Dir, "results", b.Name())+"    # if its container is gone", nil, "%v", err)
+			d.find("cache", "rm "+filepath.Join(d.inv.cache.Dir, "results", b.Name())+"    # if its container is gone", nil, "%v", err)
 		}
 	}
 }
 
-// checkStale looks for what is left of namespaces that are gone.
+// checkStale looks for what is left of namespaces that are gone, and of an add that was killed.
 func (d *doctor) checkStale(context.Context) {
-	var gone []string
+	var gone, interrupted []string
 	for _, a := range d.inv.entries {
-		if a.Gone() && a.state != stateBusy {
+		switch {
+		case a.state == stateBusy:
+		case a.Gone():
 			gone = append(gone, a.Attachment().String())
+		case a.Interrupted():
+			interrupted = append(interrupted, a.Attachment().String())
 		}
 	}
+	if len(interrupted) > 0 {
+		d.find("interrupted add", "cni-exec gc --all-networks --valid-live", nil, "%s whose add has ended before it was done: %s", plural(len(interrupted), "attachment"), several(interrupted))
+	}
 	if len(gone) > 0 {
-		d.complain("stale attachments", "cni-exec gc --all-networks --valid-live", func(ctx context.Context) error {
+		d.find("stale attachments", "cni-exec gc --all-networks --valid-live", func(ctx context.Context) error {
 			return d.runner.DeleteStale(ctx, func(a spec.Attachment) bool { return slices.Contains(gone, a.String()) })
 		}, "%s of a network namespace that is gone: %s", plural(len(gone), "attachment"), several(gone))
 	}
@@ -295,7 +316,7 @@ func (d *doctor) checkStale(context.Context) {
 			}
 		}
 		if len(stale) > 0 {
-			d.complain("stale leases", "cni-exec gc "+n.name+" --valid-live", nil,
+			d.find("stale leases", "cni-exec gc "+n.name+" --valid-live", nil,
 				"network %s: %s of no attachment in %s: %s", n.name, plural(len(stale), "lease"), d.inv.cache.Dir, several(stale))
 		}
 	}
@@ -326,7 +347,7 @@ func (d *doctor) checkFaults(context.Context) {
 		if a.state != stateFault || !a.Live() || a.Interrupted() {
 			continue
 		}
-		d.complain("attachment", "cni-exec reload "+a.ContainerID, d.reloads(a), "%s: %s", a.Attachment(), strings.Join(a.faults, "; "))
+		d.find("attachment", "cni-exec reload "+a.ContainerID, d.reloads(a), "%s: %s", a.Attachment(), strings.Join(a.faults, "; "))
 	}
 }
 
@@ -334,7 +355,7 @@ func (d *doctor) checkFaults(context.Context) {
 func (d *doctor) reloads(a *entry) func(context.Context) error {
 	return func(ctx context.Context) error {
 		quiet := *d.call
-		quiet.Stdout = quiet.Stderr // what it prints is no complaint
+		quiet.Stdout = io.Discard // treat prints what is fixed
 		_, err := quiet.restore(ctx, func(o spec.Attachment) bool { return o == a.Attachment() })
 		return err
 	}
@@ -344,7 +365,7 @@ func (d *doctor) reloads(a *entry) func(context.Context) error {
 func (d *doctor) checkGuards(context.Context) {
 	table := nft.Open(rtnl.Host())
 	for _, a := range d.inv.entries {
-		if !a.conf.guards() || !a.Live() || !d.inv.ours(a) {
+		if !a.conf.guards() || !a.Live() || a.Interrupted() || !d.inv.ours(a) {
 			continue
 		}
 		owned, err := table.Owned(a.Attachment(), nft.KindMACGuard)
@@ -353,7 +374,7 @@ func (d *doctor) checkGuards(context.Context) {
 			return
 		}
 		if len(owned) == 0 {
-			d.complain("port guard", "cni-exec reload "+a.ContainerID, d.reloads(a), "%s: the container can use any MAC address, whatever \"macspoofchk\" says", a.Attachment())
+			d.find("port guard", "cni-exec reload "+a.ContainerID, d.reloads(a), "%s: the container can use any MAC address, whatever \"macspoofchk\" says", a.Attachment())
 		}
 	}
 }
@@ -370,7 +391,7 @@ func (d *doctor) checkOrphans(context.Context) {
 	if d.inv.links != nil {
 		for _, l := range d.inv.links.all {
 			if key := spec.LabelKey(l.Alias); key != "" && !known[key] {
-				d.complain("orphaned link", "ip link del "+l.Name, nil, "%s is of an attachment that is not in %s: %s", l.Name, d.inv.cache.Dir, l.Alias)
+				d.find("orphaned link", "ip link del "+l.Name, nil, "%s is of an attachment that is not in %s: %s", l.Name, d.inv.cache.Dir, l.Alias)
 			}
 		}
 	}
@@ -381,7 +402,7 @@ func (d *doctor) checkOrphans(context.Context) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(orphans)) {
-		d.complain("orphaned elements", "cni-exec gc "+name+" --valid-live", nil,
+		d.find("orphaned elements", "cni-exec gc "+name+" --valid-live", nil,
 			"%s in table inet cnibox of attachments to %s that have neither a link nor an entry in %s", plural(orphans[name], "element"), name, d.inv.cache.Dir)
 	}
 }

@@ -1,9 +1,14 @@
 package cniexec
 
 import (
+	"context"
+	"net"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"cnibox/nft"
+	"cnibox/spec"
 )
 
 // The same word is replaced by the same one, and what is of no host stays.
@@ -46,5 +51,32 @@ func TestSeveral(t *testing.T) {
 		if got := several(list); got != want {
 			t.Errorf("%q: got %q, want %q", list, got, want)
 		}
+	}
+}
+
+// A system bus that accepts connections and answers nothing is asked once.
+func TestTrustsHungBus(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "bus")
+	bus, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bus.Close()
+	d := &doctor{call: &call{}}
+	d.Getenv = func(name string) string {
+		if name == spec.SystemBusEnv {
+			return "unix:path=" + socket
+		}
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	for range 2 {
+		if d.trusts(ctx, "br0") {
+			t.Error("br0 is trusted")
+		}
+	}
+	if len(d.untested) != 1 {
+		t.Errorf("not tested: %q", d.untested)
 	}
 }

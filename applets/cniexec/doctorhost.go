@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -26,7 +27,7 @@ func (d *doctor) checkKernel(context.Context) {
 	if err := nft.Open(rtnl.Host()).Probe(); errors.Is(err, os.ErrPermission) {
 		d.skip("nf_tables", err)
 	} else if err != nil {
-		d.complain("kernel", "modprobe nf_tables", nil, "nf_tables cannot be used: %v", err)
+		d.find("kernel", "modprobe nf_tables", nil, "nf_tables cannot be used: %v", err)
 	}
 	for _, k := range []struct {
 		option, module string
@@ -41,10 +42,13 @@ func (d *doctor) checkKernel(context.Context) {
 			return
 		}
 		if errors.Is(err, unix.EOPNOTSUPP) {
-			d.complain("kernel", "modprobe "+k.module, nil, "there is no %s: %v", k.option, err)
+			d.find("kernel", "modprobe "+k.module, nil, "there is no %s: %v", k.option, err)
 		}
 	}
 }
+
+// askTime is how long a daemon or the STATUS of a plugin may take that doctor asks.
+const askTime = 3 * time.Second
 
 // checkBlockers looks for chains of other programs that drop what is forwarded.
 func (d *doctor) checkBlockers(ctx context.Context) {
@@ -67,31 +71,46 @@ func (d *doctor) checkBlockers(ctx context.Context) {
 			switch {
 			case b.Table == "firewalld" && (n.list != nil && n.conf.zoned() || d.trusts(ctx, n.resources.Link)):
 			case b.Table == "firewalld" && n.resources.Link != "":
-				d.complain("firewalld", "firewall-cmd --zone=trusted --add-interface="+n.resources.Link+" --permanent && firewall-cmd --reload", nil, "%s", what)
+				d.find("firewalld", "firewall-cmd --zone=trusted --add-interface="+n.resources.Link+" --permanent && firewall-cmd --reload", nil, "%s", what)
 			default:
-				d.complain("forward policy", letThrough(b, link), nil, "%s", what)
+				d.find("forward policy", letThrough(b, link), nil, "%s", what)
 			}
 		}
 	}
 	if names, err := disk.Read("/proc/net/ip_tables_names", 0, record.MaxSize); err == nil && slices.Contains(strings.Fields(string(names)), "filter") {
-		d.complain("forward policy", "iptables-legacy -S FORWARD", nil, "iptables-legacy has a table filter, which cannot be looked into here and may drop what is forwarded")
+		d.find("forward policy", "iptables-legacy -S FORWARD", nil, "iptables-legacy has a table filter, which cannot be looked into here and may drop what is forwarded")
 	}
 }
 
 // trusts reports whether firewalld has a link in its zone trusted, which accepts what is forwarded.
+// One that does not answer is asked once.
 func (d *doctor) trusts(ctx context.Context, link string) bool {
-	sockets, err := d.busSockets()
-	if err != nil {
+	if d.hung {
 		return false
 	}
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	trusted := false
+	sockets, err := d.busSockets()
+	if err == nil {
+		trusted, err = isTrusted(ctx, sockets, link)
+	}
+	if err != nil && ctx.Err() != nil {
+		d.hung = true
+		d.skip("firewalld", err)
+	}
+	return trusted
+}
+
+// isTrusted asks firewalld whether a link is in its zone trusted.
+func isTrusted(ctx context.Context, sockets []string, link string) (bool, error) {
 	bus, err := dbus.Dial(ctx, sockets...)
 	if err != nil {
-		return false
+		return false, err
 	}
 	defer bus.Close()
 	method := dbus.Method{Service: firewalld, Path: "/org/fedoraproject/FirewallD1", Interface: firewalld + ".zone", Name: "queryInterface"}
-	in, err := bus.Ask(method, "trusted", link)
-	return err == nil && in
+	return bus.Ask(method, "trusted", link)
 }
 
 // letThrough are the commands that let the packets of a link pass a chain.
@@ -128,7 +147,7 @@ func (d *doctor) checkForwarding(context.Context) {
 			if sysctl(key) != "0" || !n.resources.Routed || !n.alive() || !n.serves(i == 0) || i == 1 && len(n.resources.Ranges) == 0 {
 				continue
 			}
-			d.complain("forwarding", setting(key, "1"), func(context.Context) error { return rtnl.Host().SetSysctl(key, "1") },
+			d.find("forwarding", setting(key, "1"), func(context.Context) error { return rtnl.Host().SetSysctl(key, "1") },
 				"%s is 0: containers reach nothing behind this host", strings.ReplaceAll(key, "/", "."))
 			break
 		}
@@ -146,7 +165,7 @@ func (d *doctor) checkSettings(context.Context) {
 		})
 		if i >= 0 && sysctl(key) == "1" {
 			b := d.blockers[i]
-			d.complain("bridge netfilter", setting(key, "0"), nil, "packets within a bridge pass the chains that drop, too: chain %s of table %s %s", b.Chain, b.Family, b.Table)
+			d.find("bridge netfilter", setting(key, "0"), nil, "packets within a bridge pass the chains that drop, too: chain %s of table %s %s", b.Chain, b.Family, b.Table)
 		}
 	}
 	published := false
@@ -159,7 +178,7 @@ func (d *doctor) checkSettings(context.Context) {
 			continue
 		}
 		if key := "net/ipv4/conf/" + link + "/route_localnet"; sysctl(key) == "1" {
-			d.complain("route_localnet", setting(key, "0"), nil, "%s is 1 and no port is published: hosts on %s may reach services on 127.0.0.1", strings.ReplaceAll(key, "/", "."), link)
+			d.find("route_localnet", setting(key, "0"), nil, "%s is 1 and no port is published: hosts on %s may reach services on 127.0.0.1", strings.ReplaceAll(key, "/", "."), link)
 		}
 	}
 	d.checkReversePath()
@@ -175,7 +194,7 @@ func (d *doctor) checkReversePath() {
 	for _, l := range uplinks {
 		all, own := sysctl("net/ipv4/conf/all/rp_filter"), "net/ipv4/conf/"+l.Name+"/rp_filter"
 		if max(all, sysctl(own)) == "1" { // the kernel takes the larger one
-			d.complain("rp_filter", setting(own, "2"), nil, "%s drops packets whose way back is another link, and this host has %d with a default route", l.Name, len(uplinks))
+			d.find("rp_filter", setting(own, "2"), nil, "%s drops packets whose way back is another link, and this host has %d with a default route", l.Name, len(uplinks))
 		}
 	}
 }
@@ -213,7 +232,7 @@ func (d *doctor) checkMTU(context.Context) {
 		if l == nil || !n.resources.Routed || l.MTU <= uplinks[0].MTU {
 			continue
 		}
-		d.complain("mtu", fmt.Sprintf("ip link set %s mtu %d    # and \"mtu\": %[2]d in %s", l.Name, uplinks[0].MTU, n.file), nil,
+		d.find("mtu", fmt.Sprintf("ip link set %s mtu %d    # and \"mtu\": %[2]d in %s", l.Name, uplinks[0].MTU, n.file), nil,
 			"%s: %s has MTU %d, and the way out, %s, has %d: large packets are fragmented or lost", n.name, l.Name, l.MTU, uplinks[0].Name, uplinks[0].MTU)
 	}
 }
@@ -233,7 +252,7 @@ func (d *doctor) checkResolvers(context.Context) {
 		if better := resolvConf(); better != "" {
 			repair = fmt.Sprintf("\"resolvConf\": %q in %s", better, n.file)
 		}
-		d.complain("resolver", repair, nil, "%s: the name servers of %s listen on the loopback of this host, where containers do not reach them", n.name, file)
+		d.find("resolver", repair, nil, "%s: the name servers of %s listen on the loopback of this host, where containers do not reach them", n.name, file)
 	}
 }
 
@@ -264,10 +283,10 @@ func (d *doctor) checkPlugins(context.Context) {
 			}
 		}
 		if len(broken) > 0 {
-			d.complain("plugins", "cnibox install "+dir, nil, "%s: links that lead nowhere: %s", dir, several(broken))
+			d.find("plugins", "cnibox install "+dir, nil, "%s: links that lead nowhere: %s", dir, several(broken))
 		}
 		if len(ours) > 0 && len(others) > 0 {
-			d.complain("plugins", "cnibox install "+dir, nil, "%s: %s of another program beside %s of this one", dir, several(others), plural(len(ours), "plugin"))
+			d.find("plugins", "cnibox install "+dir, nil, "%s: %s of another program beside %s of this one", dir, several(others), plural(len(ours), "plugin"))
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // writeReport writes a file for a bug report: what this host is, the configurations, the links,
-// what is attached, and the complaints. Names, addresses that are public, and MAC addresses
+// what is attached, and the findings. Names, addresses that are public, and MAC addresses
 // are replaced, each by the same word everywhere.
 func (d *doctor) writeReport(file string) error {
 	var out strings.Builder
@@ -31,6 +31,10 @@ func (d *doctor) writeReport(file string) error {
 	out.WriteString(d.text())
 	for _, text := range d.untested {
 		fmt.Fprintf(&out, "not tested: %s\n", text)
+	}
+	section("configuration")
+	for _, f := range d.linted {
+		fmt.Fprintln(&out, f)
 	}
 	section("networks")
 	for _, n := range d.networks {

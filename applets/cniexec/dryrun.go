@@ -61,7 +61,11 @@ func (c *call) rehearse(ctx context.Context, l *chain.List) error {
 		return err
 	}
 	var err error
-	if r.dir, err = os.MkdirTemp("", "cnibox-dry-run-"); err != nil {
+	const pattern = "cnibox-dry-run-"
+	if r.dir, err = os.MkdirTemp("", pattern); err != nil { // as on a read-only root
+		r.dir, err = os.MkdirTemp("/run", pattern)
+	}
+	if err != nil {
 		return err
 	}
 	defer os.Remove(r.dir) // what is in it was on the thread's tmpfs
@@ -152,7 +156,7 @@ const maxStandIns = 200
 
 // populate makes the stand-ins.
 func (r *rehearsal) populate() error {
-	if err := r.standIn(rtnl.Host(), r.host, func(l *rtnl.Link) bool { return l.Kind != "veth" && l.Kind != "ifb" }); err != nil {
+	if err := r.standIn(rtnl.Host(), r.host, func(l *rtnl.Link) bool { return spec.LabelKey(l.Alias) == "" && l.Kind != "ifb" }); err != nil {
 		return fmt.Errorf("stand-ins for the links of the host: %w", err)
 	}
 	for _, key := range forwarding {
@@ -399,7 +403,9 @@ func (r *rehearsal) look() (both [2]made, err error) {
 	a := spec.Attachment{Network: r.list.Name, ContainerID: r.target.ContainerID, IfName: r.target.IfName}
 	owned, err := nft.Open(r.host).Owned(a)
 	for _, e := range owned {
-		both[0].Rules = append(both[0].Rules, "nft "+e.Text)
+		if !e.Unread {
+			both[0].Rules = append(both[0].Rules, "nft "+e.Text)
+		}
 	}
 	for _, key := range forwarding {
 		if value, err := r.host.Sysctl(key); err == nil {
@@ -498,6 +504,12 @@ func routeLine(r rtnl.Route, names map[uint32]string) string {
 
 // print writes what is new, and what was changed as it is now.
 func (r *rehearsal) print(before, after [2]made) error {
+	name := func(link string) string { return link[:strings.IndexByte(link, ' ')] }
+	for _, link := range before[0].Links {
+		if !slices.ContainsFunc(after[0].Links, func(other string) bool { return name(other) == name(link) }) {
+			after[0].Links = append(after[0].Links, name(link)+" is moved into the container")
+		}
+	}
 	for i := range after {
 		old := before[i].lists()
 		for j, list := range after[i].lists() {

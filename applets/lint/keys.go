@@ -18,6 +18,7 @@ import (
 type keys struct {
 	fields [][]field
 	hidden []string                  // which no struct is to have
+	inner  []reflect.Type            // what the elements of a list's "plugins" are decoded into
 	other  map[string][]reflect.Type // which are decoded into these, whatever the structs have
 }
 
@@ -305,6 +306,9 @@ func (c *checker) suggest(name string, known keys) string {
 				return fmt.Sprintf(": it belongs in %q", key)
 			}
 		}
+	}
+	if len(c.keysOf(known.inner...).types(name)) > 0 {
+		return `: it belongs in an element of "plugins"`
 	}
 	return ""
 }

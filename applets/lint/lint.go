@@ -110,7 +110,7 @@ func (l *Linter) List(list *chain.List, others []*chain.List) []*Finding {
 	n := c.list(list)
 	var networks []*network
 	for _, other := range others {
-		if other.Name != list.Name { // one of the same name has been reported
+		if other.Name != list.Name && mayOverlap(n, other) { // one of the same name has been reported
 			networks = append(networks, c.network(other))
 		}
 	}
@@ -118,6 +118,13 @@ func (l *Linter) List(list *chain.List, others []*chain.List) []*Finding {
 	if len(c.problems) == 0 {
 		return nil
 	}
+	return c.findings()
+}
+
+// Repeated finds the keys that are twice in an object of a JSON document, whatever it is for.
+func (l *Linter) Repeated(file string, doc []byte) []*Finding {
+	c := &checker{Linter: l, docs: map[string]*document{}}
+	c.locate(file, doc)
 	return c.findings()
 }
 
@@ -210,7 +217,7 @@ func (c *checker) file(file string) *network {
 	}
 	l, err := chain.LoadFile(file)
 	if err != nil {
-		c.unreadable(file, err)
+		c.notLoaded(file, err)
 		return nil
 	}
 	return c.list(l)
@@ -230,8 +237,8 @@ func has(doc []byte, name string) bool {
 	return err == nil && members[name] != nil
 }
 
-// unreadable notes why a list could not be loaded.
-func (c *checker) unreadable(file string, err error) {
+// notLoaded notes why a list could not be loaded.
+func (c *checker) notLoaded(file string, err error) {
 	var of *chain.SourceError
 	if !errors.As(err, &of) {
 		c.add(file, "", "%v", err)
@@ -266,7 +273,11 @@ func (c *checker) list(l *chain.List) *network {
 	n := c.network(l)
 	c.locate(l.File, l.From.Doc)
 	if !c.quick && len(l.Plugins) > 0 && (l.Plugins[0].From.Key != "" || l.Plugins[0].From.File != l.File) { // else it has the keys of its plugin
-		c.object(l.File, "", l.Doc(), c.keysOf(reflect.TypeFor[chain.Document](), reflect.TypeFor[ofRuntimes]()))
+		known := c.keysOf(reflect.TypeFor[chain.Document](), reflect.TypeFor[ofRuntimes]())
+		for _, p := range l.Plugins {
+			known.inner = append(known.inner, c.structs(p.Type, p.IPAM)...)
+		}
+		c.object(l.File, "", l.Doc(), known)
 	}
 	before := len(c.problems)
 	if !c.quick {
@@ -301,7 +312,7 @@ func (c *checker) plugin(l *chain.List, m *member, sound bool) {
 	c.schema(l, p)
 	if m.verbs != nil && sound {
 		c.refused(m)
-		c.routes(m)
+		c.gateways(m)
 	}
 }
 
@@ -356,30 +367,26 @@ func (c *checker) known(p *chain.Plugin) bool {
 // place the first stays: the plugin, the schema and the struct say the same in other words.
 func (c *checker) findings() []*Finding {
 	var all []*Finding
-	add := func(file, key string, offset int, text string) {
-		f := &Finding{File: file, Key: key, Message: text}
-		f.Line, f.Column = c.docs[file].line(offset)
-		if !slices.ContainsFunc(all, func(o *Finding) bool { return o.File == f.File && o.Line == f.Line && o.Column == f.Column }) {
-			all = append(all, f)
-		}
-	}
 	for _, p := range c.problems {
-		at := c.docs[p.file].nearest(p.key)
+		doc := c.docs[p.file]
+		at := doc.nearest(p.key)
 		switch {
-		case p.unread != nil:
-			all = append(all, &Finding{File: p.file, Message: p.text, Unread: p.unread})
-			continue
 		case p.offset > 0:
 			at = place{value: p.offset}
 		case p.name:
 			at.value = at.name
 		case p.value != "":
-			at = c.docs[p.file].has(p.key, p.value)
+			at = doc.has(p.key, p.value)
 		}
-		add(p.file, at.key, at.value, p.text)
+		f := &Finding{File: p.file, Key: at.key, Message: p.text, Unread: p.unread}
+		if p.unread == nil {
+			f.Line, f.Column = doc.line(at.value)
+		}
+		all = append(all, f)
 	}
-	slices.SortFunc(all, func(a, b *Finding) int {
+	compare := func(a, b *Finding) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
-	})
-	return all
+	}
+	slices.SortStableFunc(all, compare)
+	return slices.CompactFunc(all, func(a, b *Finding) bool { return compare(a, b) == 0 })
 }

@@ -122,10 +122,14 @@ func TestWrong(t *testing.T) {
 		{"version of two numbers", `{"cniVersion":"1.0","name":"net","plugins":[{"type":"loopback"}]}`, `1:15: cniVersion: "1.0" is not three numbers with dots between them`},
 		{"version of the future", `{"cniVersion":"9.0.0","name":"net","plugins":[{"type":"loopback"}]}`, `1:15: incompatible CNI versions; config is "9.0.0", this runtime supports [0.1.0 0.2.0 0.3.0 0.3.1 0.4.0 1.0.0 1.1.0]`},
 		{"version is a number", `{"cniVersion":1,"name":"net","plugins":[{"type":"loopback"}]}`, `1:15: "cniVersion" is "1" and must be a string`},
-		{"versions is a string", `{"cniVersions":"1.0.0","name":"net","plugins":[{"type":"loopback"}]}`, `1:16: "cniVersions" "\"1.0.0\"" is not a list of strings`},
+		{"versions is a string", `{"cniVersions":"1.0.0","name":"net","plugins":[{"type":"loopback"}]}`, `1:16: "cniVersions" "1.0.0" is not a list of strings`},
+		{"disableCheck is a word", `{"cniVersion":"1.1.0","name":"net","disableCheck":"yes","plugins":[{"type":"loopback"}]}`, `1:51: "disableCheck": "yes" is neither true nor false`},
+		{"key of a plugin", `{"cniVersion":"1.1.0","name":"net","ipMasq":true,"plugins":[{"type":"bridge"}]}`, `1:36: unknown key "ipMasq": it belongs in an element of "plugins"`},
 		{"disableCheck is a number", `{"cniVersion":"1.1.0","name":"net","disableCheck":1,"plugins":[{"type":"loopback"}]}`, `1:51: "disableCheck": "1" is neither true nor false`},
 		{"disableGc misspelled", `{"cniVersion":"1.1.0","name":"net","disableGCs":true,"plugins":[{"type":"loopback"}]}`, `1:36: unknown key "disableGCs": did you mean "disableGC"?`},
 		{"version too old for firewall", `{"cniVersion":"0.3.1","name":"net","plugins":[{"type":"bridge"},` + "\n" + `{"type":"firewall"}]}`, `2:1: incompatible CNI versions; config is "0.3.1", plugin supports ["0.4.0" "1.0.0" "1.1.0"]`},
+
+		{"no version for firewall", `{"name":"net","plugins":[{"type":"flannel"},` + "\n" + `{"type":"firewall"}]}`, `2:1: incompatible CNI versions; config is "0.1.0", plugin supports ["0.4.0" "1.0.0" "1.1.0"]; without "cniVersion" it is the first one`},
 
 		// plugins
 		{"type missing", list(`{"bridge":"br0"}`), `2:1: plugins[0]: missing 'type'`},
@@ -186,6 +190,8 @@ func TestWrong(t *testing.T) {
 		{"end outside", ranges(`"subnet":"10.1.0.0/24",` + "\n" + `"rangeEnd":"10.1.1.5"`), `4:12: invalid range set 0: RangeEnd 10.1.1.5 not in network 10.1.0.0/24; "ipam.rangeEnd" must be from 10.1.0.1 to 10.1.0.254`},
 		{"end before start", ranges(`"subnet":"10.1.0.0/24","rangeStart":"10.1.0.9","rangeEnd":"10.1.0.5"`), `3:37: invalid range set 0: RangeStart 10.1.0.9 not in network 10.1.0.0/24; "ipam.rangeStart": no address is left from it to "rangeEnd", 10.1.0.5`},
 		{"gateway of the other family", ranges(`"subnet":"10.1.0.0/24","gateway":"fd00::1"`), `3:34: invalid range set 0: gateway fd00::1 cannot be one of network 10.1.0.0/24; "ipam.gateway" must be the address of a host, as 10.1.0.1`},
+		{"gateway outside", ranges(`"subnet":"10.1.0.0/24","gateway":"10.2.0.1","routes":[{"dst":"0.0.0.0/0","gw":"10.2.0.1"}]`), `3:34: the gateway 10.2.0.1 is in no network of the container`},
+		{"gateway outside of a range", ranges(`"ranges":[[{"subnet":"10.1.0.0/24","gateway":"10.2.0.1"}]]`), `3:46: the gateway 10.2.0.1 is in no network of the container`},
 		{"gateway is broadcast", ranges(`"subnet":"10.1.0.0/24","gateway":"10.1.0.255"`), `3:34: invalid range set 0: gateway 10.1.0.255 cannot be one of network 10.1.0.0/24; "ipam.gateway" must be the address of a host, as 10.1.0.1`},
 		{"gateway is a name", ranges(`"subnet":"10.1.0.0/24","gateway":"router"`), `3:34: "ipam.gateway": "router" is not an IP address`},
 		{"ranges without the inner list", ranges(`"ranges":[{"subnet":"10.1.0.0/24"}]`), `3:11: "ipam.ranges[0]" is an object where an array is due`},
@@ -307,6 +313,8 @@ func TestReference(t *testing.T) {
 			[{"subnet":"3ffe:ffff:0:01ff::/64","rangeStart":"3ffe:ffff:0:01ff::0010","rangeEnd":"3ffe:ffff:0:01ff::0020"}]],
 			"routes":[{"dst":"0.0.0.0/0"},{"dst":"192.168.0.0/16","gw":"10.10.5.1","mtu":1400,"advmss":1360,"priority":100,"table":50,"scope":0},{"dst":"3ffe:ffff:0:01ff::1/64"}],
 			"dataDir":"/run/my-orchestrator/container-ipam-state","resolvConf":"/etc/resolv.conf"}}`),
+		"host-local, gateways by other ways": list(`{"type":"ptp","ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24","gateway":"169.254.1.1"}],[{"subnet":"fd00::/64","gateway":"fe80::1"}]],
+			"routes":[{"dst":"169.254.1.1/32"},{"dst":"0.0.0.0/0","gw":"169.254.1.1"},{"dst":"fd01::/64","gw":"fe80::2"}]}}`),
 		"host-local, ranges of the runtime": list(`{"type":"ptp","capabilities":{"ipRanges":true},"ipam":{"type":"host-local","routes":[{"dst":"0.0.0.0/0"}]}}`),
 		"static": list(`{"type":"bridge","capabilities":{"ips":true},"ipam":{"type":"static","addresses":[{"address":"10.10.0.1/24","gateway":"10.10.0.254"},
 			{"address":"3ffe:ffff:0:01ff::1/64","gateway":"3ffe:ffff:0::1"}],"routes":[{"dst":"0.0.0.0/0"},{"dst":"192.168.0.0/16","gw":"10.10.5.1"},

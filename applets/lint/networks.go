@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"cnibox/applets/applet"
 	"cnibox/chain"
@@ -33,7 +34,7 @@ func (c *checker) network(l *chain.List) *network {
 	for i := range l.Plugins {
 		m := &member{Plugin: &l.Plugins[i]}
 		n.members = append(n.members, m)
-		if m.verbs, _ = (builtIn{c.Applets}).Find(m.Type); m.verbs != nil {
+		if m.verbs, _ = (builtIn{c.Applets}).Find(m.Type); m.verbs != nil && (m.IPAM != "" || !c.quick) {
 			m.validate(l, c.Applets)
 		}
 	}
@@ -55,6 +56,9 @@ func (m *member) validate(l *chain.List, applets applet.Table) {
 	if m.resources, m.err = r.Validate(m.Type); m.err != nil && m.IPAM != "" {
 		_, of := r.Validate(m.IPAM)
 		m.ofIPAM = of != nil
+	}
+	if l.CNIVersion == "" && m.err != nil && spec.AsError(m.err).Code == spec.CodeVersion {
+		m.err = fmt.Errorf(`%w; without "cniVersion" it is the first one`, m.err)
 	}
 }
 
@@ -92,6 +96,23 @@ func (c *checker) compare(n *network, others []*network) {
 			}
 		}
 	}
+}
+
+// mayOverlap reports whether a list has a text that is a prefix with addresses of a network, which
+// takes a part of the time that its own check takes.
+func mayOverlap(n *network, other *chain.List) bool {
+	for _, text := range strings.Split(string(other.Doc()), `"`) {
+		p, err := netip.ParsePrefix(text)
+		if err != nil || p.Bits() == 0 { // a default route
+			continue
+		}
+		for _, m := range n.members {
+			if slices.ContainsFunc(m.resources.Ranges, func(r spec.Range) bool { return r.Subnet.Overlaps(p) }) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // first is the one of two files that a runtime uses: a list before a configuration of one
@@ -156,35 +177,45 @@ func (c *checker) shadowed(n *network, m *member) {
 	}
 }
 
-// routes notes gateways of routes that are in no network of the container, which the kernel
-// refuses.
-func (c *checker) routes(m *member) {
+// gateways notes those of ranges and routes that are in no network of the container: the kernel
+// refuses a route by them. A gateway of static may be any address, as in its documentation.
+func (c *checker) gateways(m *member) {
 	type gateway struct{ Gateway netip.Addr }
 	var conf struct {
 		IPAM struct {
 			gateway
-			Routes []struct {
+			Ranges    [][]gateway
+			Addresses []gateway
+			Routes    []struct {
 				Dst netip.Prefix
 				GW  netip.Addr
 			}
-			Ranges    [][]gateway
-			Addresses []gateway
 		}
 	}
 	if len(m.resources.Ranges) == 0 || json.Unmarshal(m.Conf(), &conf) != nil {
 		return
 	}
-	gateways := append(slices.Concat(conf.IPAM.Ranges...), conf.IPAM.Addresses...)
-	gateways = append(gateways, conf.IPAM.gateway)
-	for i, r := range conf.IPAM.Routes {
-		reached := !r.GW.IsValid() ||
-			slices.ContainsFunc(m.resources.Ranges, func(o spec.Range) bool { return o.Subnet.Contains(r.GW) }) ||
-			slices.Contains(gateways, gateway{r.GW})
-		for j, o := range conf.IPAM.Routes {
-			reached = reached || i != j && o.Dst.Bits() > 0 && o.Dst.Contains(r.GW)
+	check := func(gw netip.Addr, route int, key, of string) {
+		reached := !gw.IsValid() || gw.Is6() && gw.IsLinkLocalUnicast() ||
+			slices.ContainsFunc(m.resources.Ranges, func(o spec.Range) bool { return o.Subnet.Contains(gw) })
+		for i, o := range conf.IPAM.Routes {
+			reached = reached || i != route && o.Dst.Bits() > 0 && o.Dst.Contains(gw)
 		}
 		if !reached {
-			c.add(m.From.File, join(m.From.Key, fmt.Sprintf("ipam.routes[%d].gw", i)), "the gateway %s of the route to %s is in no network of the container", r.GW, r.Dst)
+			c.add(m.From.File, join(m.From.Key, "ipam."+key), "the gateway %s%s is in no network of the container", gw, of)
+		}
+	}
+	all := append(slices.Concat(conf.IPAM.Ranges...), conf.IPAM.Addresses...)
+	all = append(all, conf.IPAM.gateway)
+	check(conf.IPAM.Gateway, -1, "gateway", "")
+	for i, set := range conf.IPAM.Ranges {
+		for j, r := range set {
+			check(r.Gateway, -1, fmt.Sprintf("ranges[%d][%d].gateway", i, j), "")
+		}
+	}
+	for i, r := range conf.IPAM.Routes {
+		if !slices.Contains(all, gateway{r.GW}) {
+			check(r.GW, i, fmt.Sprintf("routes[%d].gw", i), fmt.Sprintf(" of the route to %s", r.Dst))
 		}
 	}
 }

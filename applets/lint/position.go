@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -11,6 +12,7 @@ import (
 // A document is a file with the places of its members and elements.
 type document struct {
 	raw    []byte
+	ends   []int          // offsets of the ends of lines
 	places []place        // in the order of the file
 	twice  []problem      // members whose name their object has had before
 	index  map[string]int // of the last place that has a key
@@ -26,6 +28,11 @@ type place struct {
 // newDocument finds the places of a document; of one that is not JSON, as far as it is.
 func newDocument(raw []byte) *document {
 	d := &document{raw: raw, index: map[string]int{}}
+	for i, b := range raw {
+		if b == '\n' {
+			d.ends = append(d.ends, i)
+		}
+	}
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
 	d.read(dec, place{})
@@ -125,8 +132,11 @@ func parent(key string) string { return key[:max(0, strings.LastIndexAny(key, ".
 
 // line returns line and column of an offset, both from 1.
 func (d *document) line(offset int) (line, column int) {
-	before := d.raw[:min(offset, len(d.raw))]
-	return 1 + bytes.Count(before, []byte("\n")), len(before) - bytes.LastIndexByte(before, '\n')
+	line, _ = slices.BinarySearch(d.ends, offset)
+	if line == 0 {
+		return 1, offset + 1
+	}
+	return line + 1, offset - d.ends[line-1]
 }
 
 // join joins two keys, of which each may be empty.
