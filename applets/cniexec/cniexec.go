@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/lint"
 	"cnibox/chain"
 	"cnibox/internal/state"
 	"cnibox/spec"
@@ -44,6 +45,7 @@ type call struct {
 	about   string        // operand that errors begin with; empty: network
 	target  chain.Target  // of run: without namespace, name counted up by network
 	runner  *chain.Runner // nil before prepare
+	warner  *lint.Linter  // nil before warnOf
 	speaks  spec.Version  // cniVersion of the network; zero before it is known
 }
 

@@ -80,13 +80,14 @@ func (c *call) warnOf(l *chain.List) {
 	if l.File == "" {
 		return // the default network
 	}
-	linter := c.linter()
-	var others []*chain.List
-	if c.verb != "add" || c.dryRun || !c.runner.Cache.Used(l.Name) {
-		linter.Routes = routesOfHost()
-		others, _ = chain.Lists(c.confDir) // of those that cannot be read nothing is known
+	if c.warner == nil {
+		c.warner = c.linter()
+		if c.verb != "add" || c.dryRun || !c.runner.Cache.Used(l.Name) {
+			c.warner.Routes = routesOfHost()
+			c.warner.Others, _ = chain.Lists(c.confDir) // of those that cannot be read nothing is known
+		}
 	}
-	for _, f := range linter.List(l, others) {
+	for _, f := range c.warner.List(l) {
 		c.runner.Warn("%s", f)
 	}
 }

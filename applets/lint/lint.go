@@ -1,11 +1,11 @@
 // Package lint finds what is wrong, or not meant, in network configurations: what ADD would
-// refuse, and what it would silently ignore. It knows no key and no rule of a plugin: keys are
-// those of the structs that plugins decode ([applet.Applet.Conf]), rules those that they check
-// before they open anything ([spec.Verbs.Validate]).
+// refuse, and what it would silently ignore. Keys are those of the structs that plugins decode
+// ([applet.Applet.Conf]), rules those that they check before they open anything
+// ([spec.Verbs.Validate]); only networks.go reads a few keys itself.
 //
 // Begin reading at [Linter.Files]. keys.go compares members with structs, chain.go looks at what
-// plugins are to each other, networks.go at what networks are; position.go finds the place of a
-// message in the file.
+// plugins are to each other, networks.go at what networks are; syntax.go says why a file is not
+// JSON, position.go finds the place of a message in it.
 package lint
 
 import (
@@ -48,8 +48,9 @@ func (f *Finding) String() string {
 // A Linter has what a configuration is compared with.
 type Linter struct {
 	Applets applet.Table
-	Path    []string    // where external plugins are; empty: not known
-	Routes  []HostRoute // of the host; nil: not known
+	Path    []string      // where external plugins are; empty: not known
+	Routes  []HostRoute   // of the host; nil: not known
+	Others  []*chain.List // the networks that one is compared with, itself among them
 }
 
 // builtIn finds the plugins of this program alone. An external one of the same name has the same
@@ -103,13 +104,13 @@ func (l *Linter) Files(paths ...string) ([]*Finding, error) {
 }
 
 // List lints a network that is loaded, for the verbs that run its plugins: unknown keys,
-// capabilities that nothing reads, the order, and what it is to the routes and to others, if there
-// are any. What ADD would refuse is left out, since they report it themselves.
-func (l *Linter) List(list *chain.List, others []*chain.List) []*Finding {
+// capabilities that nothing reads, the order, and what it is to routes and others, if there are any.
+// What ADD would refuse is left out, since they report it themselves.
+func (l *Linter) List(list *chain.List) []*Finding {
 	c := &checker{Linter: l, docs: map[string]*document{}, fields: map[reflect.Type][]field{}, quick: true}
 	n := c.list(list)
-	if len(others)+len(l.Routes) > 0 {
-		c.compareWith(n, others)
+	if len(l.Others)+len(l.Routes) > 0 {
+		c.compareWith(n, l.Others)
 	}
 	if len(c.problems) == 0 {
 		return nil

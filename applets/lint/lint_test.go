@@ -362,6 +362,9 @@ func TestFiles(t *testing.T) {
 		return `{"cniVersion":"1.1.0",` + "\n" + `"name":"` + name + `","plugins":[{"type":"bridge","bridge":"` + bridge + `","isGateway":true,` +
 			"\n" + `"ipam":{"type":"host-local","subnet":"` + subnet + `"}}]}`
 	}
+	segment := func(name, plugin, keys string) string {
+		return `{"cniVersion":"1.1.0","name":"` + name + `","plugins":[` + "\n" + `{"type":"` + plugin + `",` + keys + `,"ipam":{"type":"host-local","subnet":"10.1.0.0/24"}}]}`
+	}
 	on := func(link, alias string) *lint.Linter {
 		l := linter()
 		l.Routes = []lint.HostRoute{{Dst: netip.MustParsePrefix("0.0.0.0/0"), Link: "eth0"},
@@ -387,6 +390,10 @@ func TestFiles(t *testing.T) {
 		"two links for one subnet": {linter(), map[string]string{"a.conflist": network("a", "br0", `10.1.0.0/24","rangeEnd":"10.1.0.9`), "b.conflist": network("b", "br1", `10.1.0.0/16","rangeStart":"10.1.9.0`)},
 			[]string{`b.conflist:3:38: 10.1.0.0/16 overlaps with 10.1.0.0/24 in a.conflist: the host can route it to one link`}},
 		"ranges of one LAN": {linter(), map[string]string{"a.conflist": network("a", "br0", `10.1.0.0/24","rangeEnd":"10.1.0.9`), "b.conflist": network("b", "br0", `10.1.0.0/24","rangeStart":"10.1.0.20`)}, nil},
+		"addresses of two VLANs": {linter(), map[string]string{"a.conflist": segment("a", "vlan", `"master":"eth0","vlanId":5`), "b.conflist": segment("b", "vlan", `"master":"eth0","vlanId":6`),
+			"c.conflist": segment("c", "macvlan", `"master":"eth0"`), "d.conflist": segment("d", "macvlan", `"master":"eth1"`), "e.conflist": segment("e", "bridge", `"bridge":"br5"`), "f.conflist": segment("f", "bridge", `"bridge":"br6"`)}, nil},
+		"addresses of one LAN": {linter(), map[string]string{"a.conflist": segment("a", "macvlan", `"master":"eth0"`), "b.conflist": segment("b", "macvlan", `"master":"eth0"`)},
+			[]string{`b.conflist:2:72: addresses of 10.1.0.0/24 are given out by a.conflist as well (10.1.0.0/24)`}},
 		"host's route": {on("eth1", ""), map[string]string{"a.conflist": network("a", "br0", "10.1.0.0/24")},
 			[]string{`a.conflist:3:38: 10.1.0.0/24: the host has a route to 10.1.0.128/25 by eth1, so it does not reach containers there`}},
 		"route of the bridge":    {on("br0", ""), map[string]string{"a.conflist": network("a", "br0", "10.1.0.0/24")}, nil},

@@ -142,6 +142,9 @@ func first(a, b *network) *network {
 // route to two links.
 func (c *checker) overlaps(m *member, r spec.Range, others []*member) bool {
 	for _, other := range others {
+		if apart(m, other) {
+			continue
+		}
 		for _, o := range other.resources.Ranges {
 			text := ""
 			switch {
@@ -157,6 +160,21 @@ func (c *checker) overlaps(m *member, r spec.Range, others []*member) bool {
 		}
 	}
 	return false
+}
+
+// apart reports whether two networks are on different segments, and the host routes to neither: they
+// may have the same addresses.
+func apart(a, b *member) bool {
+	type segment struct {
+		link, Master string
+		VLAN, VLANID int
+	}
+	of := func(m *member) segment {
+		s := segment{link: m.resources.Link}
+		_ = json.Unmarshal(m.Conf(), &s) // its own check reports what is wrong
+		return s
+	}
+	return !a.resources.Routed && !b.resources.Routed && of(a) != of(b)
 }
 
 // written is a range as the configuration has it: a subnet, or a single address in one.
