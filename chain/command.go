@@ -93,7 +93,10 @@ func (c *Command) notStarted(err error) (exit int, _ error) {
 	if errors.Is(err, os.ErrNotExist) {
 		exit = exitNotFound
 	}
-	return exit, spec.Errorf(spec.CodePlugin, "start %s: %w", c.Args[0], err)
+	if of := new(os.PathError); !errors.As(err, &of) { // else it names the file
+		err = fmt.Errorf("start %s: %w", c.Args[0], err)
+	}
+	return exit, spec.Errorf(spec.CodePlugin, "%w", err)
 }
 
 // find returns the path of the program.
@@ -126,5 +129,5 @@ func (c *Command) lookPath(name string) (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("no such command on PATH: %w", os.ErrNotExist)
+	return "", &spec.Error{Code: spec.CodePlugin, Msg: "no such command on PATH", Err: os.ErrNotExist}
 }

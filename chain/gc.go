@@ -146,8 +146,10 @@ func (r *Runner) DeleteStale(ctx context.Context, match func(spec.Attachment) bo
 	entries, _, err := r.Cache.List()
 	errs := []error{err}
 	for _, e := range entries {
-		if match(e.Attachment()) && !e.Live() {
-			errs = append(errs, r.deleteStale(ctx, e.Attachment()))
+		if a := e.Attachment(); match(a) && !e.Live() {
+			if err := r.deleteStale(ctx, a); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", a, err))
+			}
 		}
 	}
 	return errors.Join(errs...)

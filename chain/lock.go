@@ -57,6 +57,13 @@ func (c *Cache) removeLock(id string) {
 	_ = disk.Remove(c.lockFile("container", id)) // the next verb of the container removes it
 }
 
+// Used reports whether a verb has ever locked a network, as ADD does, since it was made, or since
+// [Runner.RemoveNetwork].
+func (c *Cache) Used(network string) bool {
+	_, err := os.Lstat(c.lockFile("network", network))
+	return err == nil
+}
+
 // lockNetwork is shared among ADD, DEL, CHECK and GET, and exclusive for GC. It is always
 // taken before that of a container.
 //

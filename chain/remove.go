@@ -81,8 +81,11 @@ func (r *Runner) unused(network string) (stale []*Entry, err error) {
 		}
 	}
 	if len(live) > 0 {
-		return nil, spec.Errorf(spec.CodeBusy, "network %s is in use: %d attachments", network, len(live)).
-			WithDetails("%s", strings.Join(live[:min(len(live), 5)], "\n"))
+		const most = 5
+		if more := len(live) - most; more > 0 {
+			live = append(live[:most], fmt.Sprintf("and %d more", more))
+		}
+		return nil, spec.Errorf(spec.CodeBusy, "network %s is in use", network).WithDetails("%s", strings.Join(live, "\n"))
 	}
 	return stale, nil
 }

@@ -125,7 +125,7 @@ func (r *Runner) Add(ctx context.Context, l *List, t Target) (*Attached, error) 
 }
 
 // replaceStale returns an error for an attachment that is alive and deletes one that is not.
-// If it cannot be deleted that is reported, and the ADD goes on.
+// If it cannot be deleted that is reported, and the ADD goes on, but for one that is interrupted.
 func (r *Runner) replaceStale(ctx context.Context, l *List, a spec.Attachment) error {
 	old, err := r.Cache.Lookup(a)
 	if errors.Is(err, os.ErrNotExist) {
@@ -141,7 +141,11 @@ func (r *Runner) replaceStale(ctx context.Context, l *List, a spec.Attachment) e
 		}
 	}
 	r.Warn("%s: deleting what an earlier ADD left", a)
-	if err := r.delEntry(ctx, l, old); err != nil {
+	err = r.delEntry(ctx, l, old)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	case err != nil:
 		r.Warn("%s: leftovers of an earlier ADD: %v", a, err)
 	}
 	return nil

@@ -369,7 +369,7 @@ func TestGC(t *testing.T) {
 // TestKilled is a runtime that dies in the middle of ADD: what is known of it
 // is enough for DEL, and for GC.
 func TestKilled(t *testing.T) {
-	for _, how := range []string{"del", "gc", "add"} {
+	for _, how := range []string{"del", "gc", "add", "interrupted add"} {
 		t.Run(how, func(t *testing.T) {
 			w := newWorld(t, "rec")
 			l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`)
@@ -395,6 +395,13 @@ func TestKilled(t *testing.T) {
 			case "add":
 				_, err = w.Add(t.Context(), l, target("c"))
 				want += ", ADD rec"
+			case "interrupted add": // no plugin is waited for
+				ctx, cancel := context.WithCancel(t.Context())
+				cancel()
+				if _, err := w.Add(ctx, l, target("c")); !errors.Is(err, context.Canceled) {
+					t.Errorf("got %v", err)
+				}
+				want = ""
 			}
 			if err != nil {
 				t.Error(err)

@@ -65,6 +65,24 @@ func (r *Runner) addRequests(l *List, t Target) ([]*spec.Request, error) {
 	return reqs, nil
 }
 
+// Validate returns the error that an ADD would return before it changes anything, or that a plugin
+// of this program has for the configuration; the namespace may be missing.
+func (r *Runner) Validate(l *List, t Target) error {
+	if _, err := l.Supported(); err != nil {
+		return err
+	}
+	quiet := *r
+	quiet.Warn = func(string, ...any) {} // ADD warns
+	reqs, err := quiet.addRequests(l, t)
+	for i, req := range reqs {
+		p := &l.Plugins[i]
+		if _, err := req.Validate(p.Type); err != nil {
+			return failed(spec.Add, l, p, err)
+		}
+	}
+	return err
+}
+
 // serves returns an error for a plugin, named by a key of the configuration, that is missing, or
 // that is built in and would refuse the request. What an external one supports is known when it
 // is run.

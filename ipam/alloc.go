@@ -75,8 +75,12 @@ func Assign(sets []RangeSet, want []netip.Addr) ([]netip.Addr, error) {
 		wanted[i] = a
 	}
 	if left.Len() > 0 {
+		ranges := make([]string, len(sets))
+		for i, set := range sets {
+			ranges[i] = set.String()
+		}
 		return nil, spec.Errorf(spec.CodeConfig, "failed to allocate all requested IPs:%s", left.String()).
-			WithDetails("each requested address must be in a range set of its own, and one set gives one address")
+			WithDetails("request at most one address of each range set: %s", strings.Join(ranges, " and "))
 	}
 	return wanted, nil
 }

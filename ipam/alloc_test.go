@@ -189,7 +189,7 @@ func TestRequested(t *testing.T) {
 		text string
 	}{
 		"gateway":      {[]netip.Addr{addr("10.1.0.1")}, "requested ip 10.1.0.1 is subnet's gateway"},
-		"outside":      {[]netip.Addr{addr("10.9.0.1")}, "failed to allocate all requested IPs: 10.9.0.1; "},
+		"outside":      {[]netip.Addr{addr("10.9.0.1")}, "failed to allocate all requested IPs: 10.9.0.1; request at most one address of each range set: 10.1.0.1-10.1.0.254 and fd00:1::1-fd00:1::ffff:ffff:ffff:ffff"},
 		"broadcast":    {[]netip.Addr{addr("10.1.0.255")}, "failed to allocate all requested IPs"},
 		"two of a set": {[]netip.Addr{addr("10.1.0.8"), addr("10.1.0.9")}, "failed to allocate all requested IPs: 10.1.0.9; "},
 	} {

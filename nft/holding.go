@@ -28,14 +28,18 @@ var holdingSets = [...]perFamily{masqSet, masqNextSet, allowSet, allowNextSet, z
 
 // Holdings returns what attachments have of the kinds KindMasquerade, KindPortMap,
 // KindFirewall and KindZone; no kinds mean all of these four. Each set is read once. Where we
-// have no table, there is nothing. No lock is taken: a change that is being made is seen in one
-// set and perhaps not in the next. The error is os.ErrPermission without CAP_NET_ADMIN.
+// have no table, or its rules were flushed, without which elements do nothing, there is nothing.
+// No lock is taken: a change that is being made is seen in one set and perhaps not in the next.
+// The error is os.ErrPermission without CAP_NET_ADMIN.
 func (t *Table) Holdings(kinds ...Kind) ([]Holding, error) {
 	s, err := dial(t.ns)
 	if err != nil {
 		return nil, err
 	}
 	defer s.close()
+	if version, err := s.version(inet); err != nil || version == "" {
+		return nil, err
+	}
 	labelled := func(comment []byte) bool { return spec.LabelKey(string(comment)) != "" }
 	var all []Holding
 	for _, family := range []byte{v4, v6} {

@@ -50,29 +50,39 @@ func (c *call) networks(cached bool) ([]string, error) {
 	return names, nil
 }
 
-// eachNetwork runs a verb for the networks one after another, prints what went wrong with each
-// and returns how many that were. A warning that several of them give is printed once.
-func (c *call) eachNetwork(ctx context.Context, names []string, do func(context.Context) error) (failed int) {
+// eachNetwork runs a verb for the networks one after another and prints what went wrong with each.
+// failure is the error if anything did, for how many that were and how many there are. A warning
+// that several of them give is printed once.
+func (c *call) eachNetwork(ctx context.Context, names []string, do func(context.Context) error, failure string) error {
+	defer c.warnOnce()()
+	defer func() { c.network = "" }()
+	failed := 0
+	for _, name := range names {
+		c.network = name
+		if err := do(ctx); err != nil && !errors.Is(err, context.Cause(ctx)) {
+			c.runner.Warn("%s %s: %v", c.verb, name, withDetails(err))
+			failed++
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf(failure, failed, len(names))
+	}
+	return nil
+}
+
+// warnOnce prints a warning that is given several times once, until it is restored.
+func (c *call) warnOnce() (restore func()) {
 	warn, printed := c.runner.Warn, map[string]bool{}
-	defer func() { c.runner.Warn = warn }()
 	c.runner.Warn = func(format string, args ...any) {
 		if text := fmt.Sprintf(format, args...); !printed[text] {
 			printed[text] = true
 			warn("%s", text)
 		}
 	}
-	for _, name := range names {
-		c.network = name
-		if err := do(ctx); err != nil {
-			c.runner.Warn("%s %s: %v", c.verb, name, withDetails(err))
-			failed++
-		}
-		if ctx.Err() != nil {
-			break
-		}
-	}
-	c.network = ""
-	return failed
+	return func() { c.runner.Warn = warn }
 }
 
 // statusAll runs STATUS of every network that is configured.
@@ -81,10 +91,7 @@ func (c *call) statusAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if failed := c.eachNetwork(ctx, names, c.status); failed > 0 {
-		return fmt.Errorf("%d of %d networks are not ready", failed, len(names))
-	}
-	return context.Cause(ctx)
+	return c.eachNetwork(ctx, names, c.status, "%d of %d networks are not ready")
 }
 
 // gcAll runs gc for every network that is configured or has attachments.
@@ -93,18 +100,25 @@ func (c *call) gcAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if failed := c.eachNetwork(ctx, names, c.gc); failed > 0 {
-		return fmt.Errorf("gc is not complete on %d of %d networks", failed, len(names))
-	}
-	return context.Cause(ctx)
+	return c.eachNetwork(ctx, names, c.gc, "gc is not complete on %d of %d networks")
 }
 
 // checkAll runs CHECK of every attachment whose namespace exists. The others are gc's, and a
-// version of the specification before 0.4.0 has no CHECK.
+// version of the specification before 0.4.0 has no CHECK. Those come last whose container another
+// verb has locked, which may hang.
 func (c *call) checkAll(ctx context.Context) error {
 	entries, unread := c.runner.Entries()
-	failed, checked := 0, 0
+	running := c.runner.Cache.Running()
+	var idle, busy []*chain.Entry
 	for _, e := range entries {
+		if running(e.ContainerID) {
+			busy = append(busy, e)
+		} else {
+			idle = append(idle, e)
+		}
+	}
+	failed, checked := 0, 0
+	for _, e := range append(idle, busy...) {
 		l, err := e.List()
 		switch {
 		case ctx.Err() != nil:

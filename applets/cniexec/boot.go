@@ -1,13 +1,12 @@
 package cniexec
 
 import (
+	"cmp"
 	"context"
-	"errors"
-	"fmt"
 )
 
-// boot deletes what earlier boots have left, attachments and leases, makes the bridges of all networks, and says so in
-// one line.
+// boot deletes what earlier boots have left, attachments and leases, makes the bridges of all
+// networks, and says so in one line.
 func (c *call) boot(ctx context.Context, operands []string) (int, error) {
 	if len(operands) > 0 {
 		return 0, usage("boot: %q is one operand too many: it is done for all networks", operands[0])
@@ -15,11 +14,9 @@ func (c *call) boot(ctx context.Context, operands []string) (int, error) {
 	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	deleted, err := c.runner.DeleteEarlier(ctx)
-	errs := []error{err}
-	names := c.configured()
+	deleted, failed := c.runner.DeleteEarlier(ctx)
 	ready := 0
-	failed := c.eachNetwork(ctx, names, func(ctx context.Context) error {
+	err := c.eachNetwork(ctx, c.configured(), func(ctx context.Context) error {
 		l, err := c.lookup(c.network)
 		if err != nil {
 			return err
@@ -29,10 +26,10 @@ func (c *call) boot(ctx context.Context, operands []string) (int, error) {
 			ready++
 		}
 		return err
-	})
-	if failed > 0 {
-		errs = append(errs, fmt.Errorf("%d of %d networks could not be prepared", failed, len(names)))
-	}
+	}, "%d of %d networks could not be prepared")
 	c.summarize("%s of earlier boots deleted, bridges of %s there", attachments(len(deleted)), plural(ready, "network"))
-	return 0, errors.Join(append(errs, context.Cause(ctx))...)
+	if failed != nil && err != nil {
+		c.runner.Warn("boot: %v", withDetails(failed))
+	}
+	return 0, cmp.Or(context.Cause(ctx), err, failed)
 }

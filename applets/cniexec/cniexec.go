@@ -366,14 +366,16 @@ func (c *call) addTo(ctx context.Context, l *chain.List) error {
 	if err != nil {
 		return err
 	}
-	// A pipe without a reader would kill this process before it can delete anything, or, with
-	// --json, before it has ended with its exit code.
-	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
+	ignoreClosedPipe()
 	if err := c.writeResult(res.Doc); err != nil {
 		return c.takeBack(ctx, l, spec.Errorf(spec.CodeIO, "write the result: %w", err))
 	}
 	return nil
 }
+
+// ignoreClosedPipe lets a verb finish its work, or undo it, though nothing reads what it prints; the
+// programs that it starts are killed by SIGPIPE, as usual.
+func ignoreClosedPipe() { signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) }
 
 // takeBack deletes what add has attached, since its result could not be printed, and
 // returns that cause.

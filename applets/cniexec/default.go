@@ -162,11 +162,7 @@ func chooseIPv6(used []netip.Prefix) (netip.Prefix, error) {
 // next24 returns the /24 after p; after 255.255.255.0 it is 0.0.0.0.
 func next24(p netip.Prefix) netip.Prefix {
 	a := p.Addr().As4()
-	for i := 2; i >= 0; i-- {
-		if a[i]++; a[i] != 0 {
-			break
-		}
-	}
+	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])+1<<8)
 	return netip.PrefixFrom(netip.AddrFrom4(a), 24)
 }
 

@@ -16,7 +16,7 @@ import (
 //
 // The exit code is the command's; 126 or 127 if it was not started, and 1 if the namespace
 // cannot be entered.
-func (c *call) enter(_ context.Context, operands []string) (exit int, err error) {
+func (c *call) enter(ctx context.Context, operands []string) (exit int, err error) {
 	switch {
 	case len(operands) == 0:
 		return 0, usage(`enter: NETNS is missing: the name or the path of a network namespace, before "--"`)
@@ -37,12 +37,13 @@ func (c *call) enter(_ context.Context, operands []string) (exit int, err error)
 		return 0, spec.Errorf(spec.CodeNetNS, "%w", err)
 	}
 	defer ns.Close()
-	around := surroundings{dns: c.dnsOf(path), warn: c.runner.Warn}
+	around := surroundings{dns: c.dnsOf(ns), warn: c.runner.Warn}
 	if name := filepath.Base(path); named(path) {
 		if _, err := os.Lstat(c.hostsFile(name)); err == nil { // it is that of a run
 			around.name, around.hosts = name, c.hostsFile(name)
 		}
 	}
+	signals := catchSignals()
 	err = nsid.OnDiscardedThread(func() (err error) {
 		if err := ns.Enter(); err != nil {
 			return err
@@ -52,7 +53,7 @@ func (c *call) enter(_ context.Context, operands []string) (exit int, err error)
 		c.logSubject()
 		c.Log.Write(exitOK)
 		cmd := chain.Command{Args: c.command, Environ: c.Environ}
-		exit, err = cmd.Become()
+		exit, err = become(ctx, &cmd, signals)
 		return &hinted{err, startHint(err)}
 	})
 	return exit, err
@@ -60,11 +61,11 @@ func (c *call) enter(_ context.Context, operands []string) (exit int, err error)
 
 // dnsOf returns the DNS of the first network that a namespace is attached to and that has
 // some. What cannot be read has none.
-func (c *call) dnsOf(path string) (dns spec.DNS) {
+func (c *call) dnsOf(ns *rtnl.NS) (dns spec.DNS) {
 	entries, _, _ := c.runner.Cache.List()
 	for _, e := range entries {
 		var result struct{ DNS spec.DNS }
-		if e.NetNSPath() != path || !e.Live() || json.Unmarshal(e.Result, &result) != nil {
+		if !ns.At(e.NetNSPath()) || !e.Live() || json.Unmarshal(e.Result, &result) != nil {
 			continue
 		}
 		if len(result.DNS.Nameservers) > 0 {

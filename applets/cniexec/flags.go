@@ -72,7 +72,11 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	helpOf("run", "container-id", "`ID` container ID; default: a random one")
 	of("add run", func() {
 		fs.VarP(&f.publish, "publish", "p", "`[IP:]HOST:CONTAINER[/tcp|udp|sctp]` publish a port, or a range: 8080-8090:80-90; repeatable")
+	})
+	of("add run up", func() {
 		fs.BoolVar(&f.force, "force", false, "publish also ports on which this host listens")
+	})
+	of("add run", func() {
 		fs.IntVar(&f.retries, "retries", 0, "`N` times to add again after \"try again later\"")
 		fs.Var(&f.ips, "ip", "`ADDR` ask for this IP address; repeatable")
 		fs.Var(&f.macs, "mac", "`ADDR` MAC address of the interface")

@@ -33,8 +33,8 @@ func checkRunName(name string) error {
 	if err := checkNetNSName(name); err != nil {
 		return err
 	}
-	if len(name) > maxHostName || spec.CheckContainerID(chain.RunPrefix+name) != nil {
-		return fmt.Errorf("%q is no name of a host: letters, digits, dots, dashes and underscores, at most %d", name, maxHostName)
+	if len(name) > maxHostName || spec.CheckContainerID(name) != nil {
+		return fmt.Errorf("%q is no name of a host: a letter or a digit, then also dots, dashes and underscores, at most %d", name, maxHostName)
 	}
 	return nil
 }
@@ -55,15 +55,18 @@ func (c *call) takeName(ctx context.Context, name string, ns *rtnl.NS) (release 
 	}
 	defer unlock()
 	if err := os.MkdirAll(c.runsDir(), 0o700); err != nil {
-		return nil, err
+		return nil, spec.Errorf(spec.CodeIO, "%w", err)
 	}
 	path := filepath.Join(netnsDir, name)
 	if _, err := rtnl.IDAt(path); err == nil {
-		return nil, spec.Errorf(spec.CodeBusy, "--name %s: there is a network namespace of this name, %s: %w", name, path, os.ErrExist)
+		return nil, spec.Errorf(spec.CodeBusy, "--name %s: there is a network namespace of this name, %s", name, path)
 	}
 	fd, err := tryLock(c.hostsFile(name), unix.O_CREAT)
-	if err != nil {
-		return nil, err
+	switch {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return nil, spec.Errorf(spec.CodeBusy, "--name %s: a run has it, whose namespace was deleted", name)
+	case err != nil:
+		return nil, spec.Errorf(spec.CodeIO, "%w", err)
 	}
 	// Whatever the umask is: the command may be another user's.
 	if err := errors.Join(os.NewSyscallError("fchmod", unix.Fchmod(fd, 0o644)), bindNetNS(ns, path)); err != nil {
@@ -111,14 +114,21 @@ func (c *call) freeDeadNames(ctx context.Context) error {
 	files, err := os.ReadDir(c.runsDir())
 	errs := []error{err}
 	for _, f := range files {
-		fd, err := tryLock(c.hostsFile(f.Name()), 0)
-		if err != nil {
-			continue // it lives, or has ended by itself
-		}
-		errs = append(errs, unbindNetNS(filepath.Join(netnsDir, f.Name())), disk.Remove(c.hostsFile(f.Name())))
-		unix.Close(fd)
+		_, err := c.freeDeadName(f.Name())
+		errs = append(errs, err)
 	}
 	return errors.Join(append(errs, c.writeHosts())...)
+}
+
+// freeDeadName is freeDeadNames for one name, if it is that of a killed run. The caller has the
+// lock. The files of the other runs are not written.
+func (c *call) freeDeadName(name string) (freed bool, err error) {
+	fd, err := tryLock(c.hostsFile(name), 0)
+	if err != nil {
+		return false, nil // it lives, or has ended by itself
+	}
+	defer unix.Close(fd)
+	return true, errors.Join(unbindNetNS(filepath.Join(netnsDir, name)), disk.Remove(c.hostsFile(name)))
 }
 
 // updateHosts is writeHosts for a run that has just been attached.
@@ -147,7 +157,7 @@ func (c *call) writeHosts() error {
 		runs = append(runs, addressesOf(f.Name(), entries))
 	}
 	host, _ := disk.Read(etcHosts, 0, record.MaxSize) // an initramfs has none
-	errs := []error{}
+	var errs []error
 	for _, r := range runs {
 		errs = append(errs, overwrite(c.hostsFile(r.name), hostsText(r, runs, string(host))))
 	}

@@ -35,7 +35,7 @@ func TestHostsText(t *testing.T) {
 func TestCheckRunName(t *testing.T) {
 	for name, ok := range map[string]bool{
 		"web": true, "web-1.example_x": true, "": false, ".": false, "a/b": false, "a b": false, "a\nb": false,
-		"-a": true, // behind the prefix of the container ID
+		"-a": false, // the next flag, where the name was forgotten
 		"0123456789012345678901234567890123456789012345678901234567890123":  true,
 		"01234567890123456789012345678901234567890123456789012345678901234": false,
 	} {

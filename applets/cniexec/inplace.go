@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/applet"
 	"cnibox/chain"
 	"cnibox/internal/nsid"
 	"cnibox/rtnl"
@@ -45,7 +44,7 @@ func (c *call) again(name, value string) chain.Command {
 }
 
 // runInPlace is the first and the second process of a run with --exec.
-func (c *call) runInPlace(signals <-chan os.Signal) (exit int, err error) {
+func (c *call) runInPlace(ctx context.Context, signals chan os.Signal) (exit int, err error) {
 	if fd := c.Getenv(hostNSVar); fd != "" {
 		host, err := rtnl.OpenNS("/proc/self/fd/" + fd)
 		if err != nil {
@@ -55,7 +54,7 @@ func (c *call) runInPlace(signals <-chan os.Signal) (exit int, err error) {
 		if n, err := strconv.Atoi(fd); err == nil {
 			unix.CloseOnExec(n) // it is not for the command
 		}
-		return c.becomeCommand(host, signals)
+		return c.becomeCommand(ctx, host, signals)
 	}
 	host, err := rtnl.Current()
 	if err != nil {
@@ -78,14 +77,20 @@ func (c *call) runInPlace(signals <-chan os.Signal) (exit int, err error) {
 			return os.NewSyscallError("fcntl F_SETFD", err)
 		}
 		self := c.again(hostNSVar, fmt.Sprint(host.FD()))
-		exit, err = self.Become()
+		exit, err = become(ctx, &self, signals)
 		return err
 	})
 	return max(exit, exitError), err
 }
 
 // becomeCommand attaches the namespace of this process and becomes the command.
-func (c *call) becomeCommand(host *rtnl.NS, signals <-chan os.Signal) (exit int, err error) {
+func (c *call) becomeCommand(ctx context.Context, host *rtnl.NS, signals <-chan os.Signal) (exit int, err error) {
+	came := catchSignals() // also those that are passed to the third process
+	own, err := rtnl.Current()
+	if err != nil {
+		return exitError, err
+	}
+	defer own.Close()
 	path := fmt.Sprintf("/proc/%d/ns/net", os.Getpid())
 	err = nsid.OnDiscardedThread(func() (err error) {
 		if err := host.Enter(); err != nil {
@@ -99,17 +104,12 @@ func (c *call) becomeCommand(host *rtnl.NS, signals <-chan os.Signal) (exit int,
 	if err != nil || exit != exitOK {
 		return exit, err // the third process has printed its own
 	}
-	select {
-	case s := <-signals: // between the two
-		return chain.ExitSignal + int(s.(unix.Signal)), applet.EndedBy(s.(unix.Signal))
-	default:
-	}
-	around := surroundings{dns: c.dnsOf(path), servers: c.dns, warn: c.runner.Warn}
+	around := surroundings{dns: c.dnsOf(own), servers: c.dns, warn: c.runner.Warn}
 	err = nsid.OnDiscardedThread(func() (err error) { // in the namespace, as all threads
 		around.mount()
 		c.Log.Write(exitOK)
 		cmd := chain.Command{Args: c.command, Environ: unset(c.Environ, hostNSVar)}
-		exit, err = cmd.Become()
+		exit, err = become(ctx, &cmd, came)
 		return &hinted{err, startHint(err)}
 	})
 	return exit, err

@@ -21,7 +21,9 @@ func (c *call) lint(_ context.Context, operands []string) (int, error) {
 	if len(operands) == 0 {
 		operands = []string{c.confDir}
 	}
-	found, err := c.linter().Files(operands...)
+	l := c.linter()
+	l.Routes = routesOfHost()
+	found, err := l.Files(operands...)
 	if err != nil {
 		return 0, err
 	}
@@ -42,9 +44,9 @@ func (c *call) lint(_ context.Context, operands []string) (int, error) {
 	return exitOK, err
 }
 
-// linter returns what compares configurations with the plugins of this program and with this host.
+// linter returns what compares configurations with the plugins of this program.
 func (c *call) linter() *lint.Linter {
-	return &lint.Linter{Applets: c.Applets, Path: filepath.SplitList(c.path), Routes: routesOfHost()}
+	return &lint.Linter{Applets: c.Applets, Path: filepath.SplitList(c.path)}
 }
 
 // routesOfHost returns the routes of the main table; none where they cannot be read.
@@ -73,17 +75,17 @@ func routesOfHost() (routes []lint.HostRoute) {
 
 // warnOf prints what is not meant in a network that is about to be used: keys and capabilities
 // that nothing reads, an order of plugins that cannot work, and addresses that another network or a
-// route of the host has; add does not look at routes.
+// route of the host has. For these add reads all configurations and routes, at the first time only.
 func (c *call) warnOf(l *chain.List) {
 	if l.File == "" {
 		return // the default network
 	}
 	if c.warner == nil {
-		c.warner = &lint.Linter{Applets: c.Applets}
-		if c.verb == "status" { // add has no time for a dump of links and routes
+		c.warner = c.linter()
+		if c.verb != "add" || c.dryRun || !c.runner.Cache.Used(l.Name) {
 			c.warner.Routes = routesOfHost()
+			c.warner.Others, _ = chain.Lists(c.confDir) // of those that cannot be read nothing is known
 		}
-		c.warner.Others, _ = chain.Lists(c.confDir) // of those that cannot be read nothing is known
 	}
 	for _, f := range c.warner.List(l) {
 		c.runner.Warn("%s", f)

@@ -211,6 +211,9 @@ const (
 // mountSysfs mounts the sysfs of this thread's network namespace, with the links in
 // /sys/class/net, over the host's. File systems that are mounted below, as cgroup, stay.
 func mountSysfs() error {
+	if _, err := os.Lstat(sysDir); errors.Is(err, os.ErrNotExist) {
+		return nil // an initramfs may have none
+	}
 	below, err := mountsBelow(sysDir)
 	if err != nil {
 		return err

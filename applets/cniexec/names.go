@@ -14,6 +14,7 @@ import (
 	"cnibox/internal/disk"
 	"cnibox/internal/flock"
 	"cnibox/rtnl"
+	"cnibox/spec"
 )
 
 // netnsDir contains the named network namespaces, those of ip-netns(8): each is mounted on a
@@ -49,7 +50,7 @@ func named(path string) bool {
 // directory as ip-netns(8) does.
 func lockNames(ctx context.Context) (unlock func(), err error) {
 	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
-		return nil, err
+		return nil, explainOthersRun(err)
 	}
 	fd, err := unix.Open(netnsDir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -68,13 +69,16 @@ func (c *call) createNetNS(ctx context.Context, path, containerID string) (creat
 		return false, nil, fmt.Errorf("create network namespace %s: %w", path, err)
 	}
 	defer unlock()
+	if err := c.freeKilled(ctx, filepath.Base(path)); err != nil {
+		return false, nil, err
+	}
 	_, err = rtnl.IDAt(path)
 	switch {
 	case err == nil:
 		return false, nil, nil
 	case errors.Is(err, rtnl.ErrNotNS):
 		if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() || info.Size() > 0 {
-			return false, nil, fmt.Errorf("%s exists and is no network namespace: %w", path, os.ErrExist)
+			return false, nil, fmt.Errorf("%s exists and is no network namespace", path)
 		}
 	case !errors.Is(err, os.ErrNotExist):
 		return false, nil, err
@@ -91,6 +95,19 @@ func (c *call) createNetNS(ctx context.Context, path, containerID string) (creat
 		return false, nil, fmt.Errorf("create network namespace %s: %w", path, err)
 	}
 	return true, left, nil
+}
+
+// freeKilled deletes what a killed run of a name has left, which the next run would.
+func (c *call) freeKilled(ctx context.Context, name string) error {
+	freed, err := c.freeDeadName(name)
+	if err != nil || !freed {
+		return err
+	}
+	of := func(a spec.Attachment) bool { return a.ContainerID == chain.RunPrefix+name }
+	if err := c.runner.DeleteStale(ctx, of); err != nil {
+		c.runner.Warn("leftovers of a killed run: %v", err)
+	}
+	return nil
 }
 
 // detachGone deletes a container's attachments to a namespace that is gone. What cannot be deleted is
@@ -117,7 +134,7 @@ func bindNetNS(ns *rtnl.NS, path string) error {
 		return fmt.Errorf("bring lo up: %w", err)
 	}
 	if err := rtnl.ShareMounts(netnsDir); err != nil {
-		return err
+		return explainOthersRun(err)
 	}
 	err := disk.Change("create "+filepath.Base(path), func() error {
 		f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o444)
@@ -130,9 +147,18 @@ func bindNetNS(ns *rtnl.NS, path string) error {
 		err = ns.Bind(path)
 	}
 	if err != nil {
-		return errors.Join(err, disk.Remove(path))
+		return explainOthersRun(errors.Join(err, disk.Remove(path)))
 	}
 	return nil
+}
+
+// explainOthersRun adds to an error in netnsDir what root of a user namespace, whose /run is
+// another user's, can do about it.
+func explainOthersRun(err error) error {
+	if errors.Is(err, os.ErrPermission) && unix.Geteuid() == 0 {
+		return &hinted{err, "in a user namespace mount a directory for them first: mount -t tmpfs tmpfs /run"}
+	}
+	return err
 }
 
 // deleteNetNS takes the name from a namespace, which ends with its last process. That there is
@@ -167,8 +193,13 @@ func (c *call) deleteUnused(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	ns, err := rtnl.OpenNS(c.target.NetNS)
+	if err != nil { // it is gone, or never was one
+		return deleteNetNS(ctx, c.target.NetNS)
+	}
+	defer ns.Close()
 	for _, e := range entries {
-		if e.NetNSPath() == c.target.NetNS && e.Live() {
+		if ns.At(e.NetNSPath()) && e.Live() { // by whatever path
 			c.runner.Warn("%s stays: %s is attached", c.target.NetNS, e.Attachment())
 			return nil
 		}

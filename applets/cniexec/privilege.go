@@ -1,6 +1,7 @@
 package cniexec
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/disk"
+	"cnibox/rtnl"
 )
 
 // privileged returns an error that names the capabilities which making and attaching network
@@ -18,11 +20,26 @@ func privileged() error {
 	if err := unix.Capget(&header, &data[0]); err != nil {
 		return nil // the kernel refuses what is lacking
 	}
-	return missingPrivilege(data[0].Effective, sysctl)
+	return missingPrivilege(data[0].Effective, foreignNetNS(), sysctl)
+}
+
+// foreignNetNS reports whether the network namespace of this process belongs to a user namespace
+// above its own, as after unshare -Ur without -n: no capability counts in it.
+func foreignNetNS() bool {
+	ns, err := rtnl.Current()
+	if err != nil {
+		return false
+	}
+	defer ns.Close()
+	owner, err := unix.IoctlRetInt(ns.FD(), unix.NS_GET_USERNS)
+	if err == nil {
+		unix.Close(owner)
+	}
+	return errors.Is(err, unix.EPERM)
 }
 
 // missingPrivilege is privileged for the first 32 capabilities.
-func missingPrivilege(effective uint32, sysctl func(key string) string) error {
+func missingPrivilege(effective uint32, foreign bool, sysctl func(key string) string) error {
 	var missing []string
 	for _, c := range []struct {
 		bit  int
@@ -31,6 +48,9 @@ func missingPrivilege(effective uint32, sysctl func(key string) string) error {
 		if effective&(1<<c.bit) == 0 {
 			missing = append(missing, c.name)
 		}
+	}
+	if foreign {
+		missing = append(missing, "a network namespace of this user namespace")
 	}
 	if len(missing) == 0 {
 		return nil

@@ -53,12 +53,14 @@ func (c *call) matchOf(name string) (func(spec.Attachment) bool, error) {
 	if err != nil {
 		return nil, err
 	}
+	network := slices.Contains(c.configured(), name)
 	v := emptyInventory(c.runner.Cache, c.stateDir)
 	for _, e := range entries {
-		if e.NetworkName == name {
-			return func(a spec.Attachment) bool { return a.Network == name }, nil
-		}
+		network = network || e.NetworkName == name
 		v.entries = append(v.entries, v.read(e))
+	}
+	if network {
+		return func(a spec.Attachment) bool { return a.Network == name }, nil
 	}
 	found, err := v.find(name)
 	if err != nil {

@@ -57,8 +57,7 @@ func (c *call) run(ctx context.Context, operands []string) (exit int, err error)
 		return 0, usage("run: the command is missing: cni-exec run -- COMMAND")
 	case c.name != "" && c.containerID != "":
 		return 0, usage("run: --name gives the container ID, so --container-id makes no sense with it")
-	}
-	if c.inPlace && c.name != "" {
+	case c.name != "" && c.inPlace:
 		return 0, usage("run: --name needs a process that gives it back, so it makes no sense with --exec")
 	}
 	if c.name != "" {
@@ -74,17 +73,16 @@ func (c *call) run(ctx context.Context, operands []string) (exit int, err error)
 	if c.containerID == "" {
 		c.target.ContainerID = chain.RunPrefix + randomHex()
 	}
-	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
+	signals := catchSignals()
 	defer signal.Stop(signals)
 
+	path := c.Getenv(attachVar)
+	if c.inPlace && path == "" {
+		return c.runInPlace(ctx, signals)
+	}
 	lists, err := c.runLists()
 	if err != nil {
 		return 0, err
-	}
-	path := c.Getenv(attachVar)
-	if c.inPlace && path == "" {
-		return c.runInPlace(signals)
 	}
 	// only those of run, and only if their namespace is gone
 	ours := func(a spec.Attachment) bool { return strings.HasPrefix(a.ContainerID, chain.RunPrefix) }
@@ -99,6 +97,33 @@ func (c *call) run(ctx context.Context, operands []string) (exit int, err error)
 		return s.attachOnly(ctx, lists, path, signals)
 	}
 	return s.live(ctx, lists, c.command, signals)
+}
+
+// catchSignals returns those that are passed to a command. After nohup(1) SIGHUP stays ignored.
+func catchSignals() chan os.Signal {
+	c := make(chan os.Signal, 16)
+	signal.Notify(c, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
+	if !signal.Ignored(unix.SIGHUP) {
+		signal.Notify(c, unix.SIGHUP)
+	}
+	return c
+}
+
+// become replaces this process by a command. A signal that came before would be lost: it ends this
+// process instead, with the exit code of a command that it ends.
+func become(ctx context.Context, cmd *chain.Command, signals chan os.Signal) (exit int, err error) {
+	signal.Stop(signals) // which waits for those on their way
+	signal.Reset()       // from here on the kernel does it
+	err = context.Cause(ctx)
+	select {
+	case s := <-signals:
+		err = applet.EndedBy(s.(unix.Signal)) // all are, on Linux
+	default:
+	}
+	if err != nil {
+		return attachExit(err), err
+	}
+	return cmd.Become()
 }
 
 // runLists loads the networks asked for: without --net the default one, or the
@@ -216,7 +241,7 @@ func (s *sandbox) attach(ctx context.Context, lists []*chain.List, signals <-cha
 		defer close(stopped)
 		select {
 		case sig := <-signals:
-			cancel(applet.EndedBy(sig.(unix.Signal))) // all are, on Linux
+			cancel(applet.EndedBy(sig.(unix.Signal)))
 		case <-done:
 		}
 	}()
@@ -233,7 +258,7 @@ func (s *sandbox) attach(ctx context.Context, lists []*chain.List, signals <-cha
 	return fmt.Errorf("%w before the command was started: %w", by, err)
 }
 
-// attachExit is the exit code for an error of attach: that of a command that a signal ends.
+// attachExit is the exit code for an error before the command: that of a command that a signal ends.
 func attachExit(err error) int {
 	if by := applet.EndedBy(0); errors.As(err, &by) {
 		return chain.ExitSignal + int(by)

@@ -7,10 +7,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -19,13 +22,15 @@ import (
 	"cnibox/chain"
 	"cnibox/internal/disk"
 	"cnibox/internal/flock"
+	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
 // A stateFile is what up and down read: named namespaces, and what they are attached to.
 type stateFile struct {
-	Networks   []json.RawMessage        `json:"networks"` // configuration lists, beside those of --conf-dir
-	Namespaces map[string][]stateOfLink `json:"namespaces"`
+	chain.Source
+	networks   []json.RawMessage // configuration lists, beside those of --conf-dir
+	namespaces map[string][]stateOfLink
 }
 
 // A stateOfLink is one attachment of a namespace. All but the network may be left out.
@@ -41,52 +46,122 @@ type stateOfLink struct {
 type wantedLink struct {
 	*call // with the flags and the target of this one
 	list  *chain.List
+	there bool // as it is wanted
 }
 
-// readState reads and checks a file; nothing else is looked at. Errors have code 7.
-func readState(file string) (*stateFile, error) {
-	b, err := disk.Read(file, 0, record.MaxSize)
+// at adds to an error the key of the part of the file that it is about, and the place of that, or
+// of the key in it that the error has.
+func (s *stateFile) at(key string, err error) error {
+	from := s.Source
+	from.Key = key
+	if of := new(spec.KeyError); !errors.As(err, &of) {
+		err = &spec.KeyError{Err: err}
+	}
+	if key != "" {
+		err = fmt.Errorf("%s: %w", key, err)
+	}
+	return &chain.SourceError{Source: from, Err: err}
+}
+
+// atLink is at for an error about a link whose keys, if it has any, are those of its network. One
+// of another file has a place.
+func (s *stateFile) atLink(key string, err error) error {
+	if of := new(chain.SourceError); errors.As(err, &of) {
+		return fmt.Errorf("%s: %s: %w", s.File, key, err)
+	}
+	return s.at(key, &spec.KeyError{Err: err})
+}
+
+// readState reads and checks a file, "-" is stdin; nothing else is looked at. Errors have code 7.
+func (c *call) readState(file string) (*stateFile, error) {
+	var doc []byte
+	var err error
+	if file == "-" {
+		file = "stdin"
+		doc, err = io.ReadAll(io.LimitReader(c.Stdin, record.MaxSize))
+	} else {
+		doc, err = disk.Read(file, 0, record.MaxSize)
+	}
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
-	s := new(stateFile)
-	dec := json.NewDecoder(bytes.NewReader(b))
-	dec.DisallowUnknownFields()
-	err = dec.Decode(s)
-	if err == nil && dec.More() {
-		err = errors.New("there is more than one JSON object")
+	s := &stateFile{Source: chain.Source{File: file, Doc: doc}}
+	if err := s.decode(); err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
-	if err == nil && s.Namespaces == nil {
-		err = errors.New(`"namespaces" is missing: an object with a list of {"network": NAME} for each name`)
-	}
-	if err != nil {
-		return nil, spec.Errorf(spec.CodeConfig, "%s: %s", file, strings.TrimPrefix(err.Error(), "json: "))
-	}
-	for name, links := range s.Namespaces {
-		if err := checkNetNSName(name); err != nil {
-			return nil, spec.Errorf(spec.CodeConfig, "%s: namespaces: %w", file, err)
-		}
-		if err := nameLinks(links); err != nil {
-			return nil, spec.Errorf(spec.CodeConfig, "%s: namespaces.%s%w", file, name, err)
-		}
+	for _, f := range c.linter().Repeated(file, doc) {
+		c.runner.Warn("%s", f)
 	}
 	return s, nil
 }
 
-// nameLinks gives the links of a namespace without a name their names, and checks them. The error
-// begins with the index of the link.
-func nameLinks(links []stateOfLink) error {
-	used := make(map[string]bool)
-	for i := range links {
-		l := &links[i]
-		l.IfName = cmp.Or(l.IfName, nthName("eth0", i))
-		switch err := spec.CheckIfName(l.IfName); {
-		case l.Network == "":
-			return fmt.Errorf(`[%d]: "network" is missing`, i)
-		case err != nil || used[l.IfName]:
-			return fmt.Errorf("[%d]: interface %q is used twice, or is no name of one", i, l.IfName)
+// decode reads the document. The namespaces' links get their names.
+func (s *stateFile) decode() error {
+	var top struct {
+		Networks   []json.RawMessage            `json:"networks"`
+		Namespaces map[string][]json.RawMessage `json:"namespaces"`
+	}
+	if err := unmarshalKnown(s.Doc, &top); err != nil {
+		return s.at("", err)
+	}
+	if top.Namespaces == nil {
+		return s.at("", errors.New(`"namespaces" is missing: an object with a list of {"network": NAME} for each name`))
+	}
+	s.networks, s.namespaces = top.Networks, make(map[string][]stateOfLink)
+	for _, name := range slices.Sorted(maps.Keys(top.Namespaces)) {
+		if err := checkNetNSName(name); err != nil {
+			return s.at("namespaces", err)
 		}
-		used[l.IfName] = true
+		links := make([]stateOfLink, len(top.Namespaces[name]))
+		used := make(map[string]bool)
+		for i, doc := range top.Namespaces[name] {
+			l := &links[i]
+			err := unmarshalKnown(doc, l)
+			if l.IfName = cmp.Or(l.IfName, nthName("eth0", i)); err == nil {
+				err = l.check()
+			}
+			if err == nil && used[l.IfName] {
+				err = fmt.Errorf("interface %q is used twice", l.IfName)
+			}
+			if err != nil {
+				return s.at(linkKey(name, i), err)
+			}
+			used[l.IfName] = true
+		}
+		s.namespaces[name] = links
+	}
+	return nil
+}
+
+// linkKey is the key of a link in a file.
+func linkKey(name string, i int) string { return fmt.Sprintf("namespaces.%s[%d]", name, i) }
+
+// unmarshalKnown decodes an object. A key that is not known is an error.
+func unmarshalKnown(doc []byte, into any) error {
+	err := json.Unmarshal(doc, into)
+	var syntax *json.SyntaxError
+	switch {
+	case errors.As(err, &syntax):
+		return err
+	case err != nil:
+		return spec.Explain(doc, into, err)
+	}
+	dec := json.NewDecoder(bytes.NewReader(doc))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(into); err != nil {
+		key, _ := strconv.Unquote(strings.TrimPrefix(err.Error(), "json: unknown field "))
+		return spec.KeyErrorf(key, "unknown key %q", key)
+	}
+	return nil
+}
+
+// check checks what the file alone can have wrong.
+func (l *stateOfLink) check() error {
+	if l.Network == "" {
+		return errors.New(`"network" is missing`)
+	}
+	if spec.CheckIfName(l.IfName) != nil {
+		return spec.KeyErrorf("ifname", "%q is no name of an interface", l.IfName)
 	}
 	return nil
 }
@@ -99,8 +174,8 @@ func (c *call) stateOperand(operands []string) (*stateFile, error) {
 	if err := c.prepare(); err != nil {
 		return nil, err
 	}
-	c.about = operands[0]
-	return readState(operands[0])
+	c.warnOnce() // to the end
+	return c.readState(operands[0])
 }
 
 // lockState excludes other calls of up and down.
@@ -126,10 +201,11 @@ func (c *call) up(ctx context.Context, operands []string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	wanted, err := c.wanted(s, operands[0])
+	wanted, err := c.wanted(s)
 	if err != nil {
 		return 0, err
 	}
+	c.about = s.File
 	if err := cmp.Or(privileged(), c.Ready()); err != nil {
 		return 0, err
 	}
@@ -138,48 +214,71 @@ func (c *call) up(ctx context.Context, operands []string) (int, error) {
 		return 0, err
 	}
 	defer unlock()
-	return exitOK, eachNamespace(ctx, s, func(name string) error { return c.upOne(ctx, name, wanted[name]) })
+	// Of all namespaces first: an address may go from one to another.
+	detach := func(name string) error { return c.detachUnwanted(ctx, name, wanted[name]) }
+	attach := func(name string) error { return c.attachWanted(ctx, name, wanted[name]) }
+	return exitOK, eachNamespace(ctx, s, detach, attach)
 }
 
-// eachNamespace calls do for the namespaces of a file, in the order of their names. The error has
-// the code of the first one, and all others in its details.
-func eachNamespace(ctx context.Context, s *stateFile, do func(name string) error) error {
+// eachNamespace takes the steps one after another, each for the namespaces of a file in the order
+// of their names, and leaves out those of which a step has failed. The error has the code of the
+// first one, and all others in its details.
+func eachNamespace(ctx context.Context, s *stateFile, steps ...func(name string) error) error {
+	ignoreClosedPipe()
+	names := slices.Sorted(maps.Keys(s.namespaces))
 	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(s.Namespaces)) {
-		if err := do(name); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", name, err))
-		}
-		if ctx.Err() != nil {
-			break
-		}
+	for _, step := range steps {
+		names = slices.DeleteFunc(names, func(name string) bool {
+			if ctx.Err() != nil {
+				return true
+			}
+			err := step(name)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", name, err))
+			}
+			return err != nil
+		})
 	}
-	if len(errs) < 2 {
+	switch {
+	case len(errs) == 0 && ctx.Err() != nil:
+		return context.Cause(ctx)
+	case len(errs) < 2:
 		return errors.Join(errs...)
 	}
 	return spec.AsError(errs[0]).WithDetails("%v", errors.Join(errs[1:]...))
 }
 
 // wanted loads the networks, and checks what is asked of them, before anything is made.
-func (c *call) wanted(s *stateFile, file string) (map[string][]*wantedLink, error) {
-	own := make(map[string]*chain.List) // and those that were looked up
-	for i, doc := range s.Networks {
+func (c *call) wanted(s *stateFile) (map[string][]*wantedLink, error) {
+	networks := make(map[string]*chain.List) // those of the file, and those that were looked up
+	for i, doc := range s.networks {
+		key := fmt.Sprintf("networks[%d]", i)
 		l, err := chain.Parse(doc)
+		if err == nil && (networks[l.Name] != nil || len(l.Plugins) == 0) {
+			err = spec.Errorf(spec.CodeConfig, "%q is there twice, or has no plugins", l.Name)
+		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: networks[%d]: %w", file, i, err)
+			return nil, s.at(key, err)
 		}
-		if own[l.Name] != nil || len(l.Plugins) == 0 {
-			return nil, spec.Errorf(spec.CodeConfig, "%s: networks[%d]: %q is there twice, or has no plugins", file, i, l.Name)
+		l.File, l.From = s.File, chain.Source{File: s.File, Doc: s.Doc, Key: key}
+		for i := range l.Plugins {
+			from := &l.Plugins[i].From
+			from.File, from.Doc, from.Key = s.File, s.Doc, key+"."+from.Key
 		}
-		l.File = file
-		own[l.Name] = l
+		networks[l.Name] = l
+		c.warnOf(l)
 	}
 	wanted := make(map[string][]*wantedLink)
-	for _, name := range slices.Sorted(maps.Keys(s.Namespaces)) {
-		wanted[name] = nil
-		for i, link := range s.Namespaces[name] {
-			w, err := c.want(name, link, own)
+	owners := make(map[string]string) // of addresses and ports: the key of their link
+	for _, name := range slices.Sorted(maps.Keys(s.namespaces)) {
+		for i, link := range s.namespaces[name] {
+			key := linkKey(name, i)
+			w, err := c.want(name, link, networks)
+			if err == nil {
+				err = w.unique(owners, key)
+			}
 			if err != nil {
-				return nil, fmt.Errorf("%s: namespaces.%s[%d]: %w", file, name, i, err)
+				return nil, s.atLink(key, err)
 			}
 			wanted[name] = append(wanted[name], w)
 		}
@@ -187,43 +286,22 @@ func (c *call) wanted(s *stateFile, file string) (map[string][]*wantedLink, erro
 	return wanted, nil
 }
 
-// want makes the call that attaches one link. Errors have code 7, or that of the network.
-func (c *call) want(name string, link stateOfLink, own map[string]*chain.List) (*wantedLink, error) {
-	path := filepath.Join(netnsDir, name)
-	f, line, one := *c.flags, *c.commandLine, *c
-	line.flags, one.commandLine, one.network = &f, &line, link.Network
+// ask returns flags with which add asks for what the link has.
+func (l *stateOfLink) ask(f flags) (*flags, error) {
 	f.ips, f.macs, f.publish = askedIPs{}, askedMACs{}, nil
-	one.target = chain.Target{ContainerID: derivedID(path), IfName: link.IfName, NetNS: path}
 	var errs []error
-	for _, ip := range link.IPs {
-		errs = append(errs, about("ips", ip, f.ips.Set(ip)))
+	for _, ip := range l.IPs {
+		f.ips.askedValues = append(f.ips.askedValues, askedFor{value: ip})
+		errs = append(errs, about("ips", ip, checkIP(ip)))
 	}
-	if link.MAC != "" {
-		errs = append(errs, about("mac", link.MAC, f.macs.Set(link.MAC)))
+	if l.MAC != "" {
+		f.macs.askedValues = append(f.macs.askedValues, askedFor{value: l.MAC})
+		errs = append(errs, about("mac", l.MAC, checkMAC(l.MAC)))
 	}
-	for _, p := range link.Ports {
+	for _, p := range l.Ports {
 		errs = append(errs, about("ports", p, f.publish.Set(p)))
 	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	l := own[link.Network]
-	if l == nil {
-		var err error
-		if l, err = one.lookup(link.Network); err != nil {
-			return nil, err
-		}
-		own[link.Network] = l
-	}
-	err := one.canHonour(l)
-	if err == nil {
-		one.target.Capabilities, err = one.flags.capabilities("")
-	}
-	if err != nil {
-		return nil, err
-	}
-	one.target.Args, one.target.Capabilities = one.arguments([]*chain.List{l}, 0)
-	return &wantedLink{&one, l}, nil
+	return &f, errors.Join(errs...)
 }
 
 // about names the key and the value of an error; nil stays nil.
@@ -234,9 +312,56 @@ func about(key, value string, err error) error {
 	return spec.Errorf(spec.CodeConfig, "%s: %q: %w", key, value, err)
 }
 
-// upOne is up for one namespace: what the file does not want any more is deleted first, since it
-// may be in the way.
-func (c *call) upOne(ctx context.Context, name string, wanted []*wantedLink) error {
+// want makes the call that attaches one link. Errors have code 7, or that of the network.
+func (c *call) want(name string, link stateOfLink, networks map[string]*chain.List) (*wantedLink, error) {
+	path := filepath.Join(netnsDir, name)
+	line, one := *c.commandLine, *c
+	one.commandLine, one.network = &line, link.Network
+	one.target = chain.Target{ContainerID: derivedID(path), IfName: link.IfName, NetNS: path}
+	var err error
+	if line.flags, err = link.ask(*c.flags); err != nil {
+		return nil, err
+	}
+	l := networks[link.Network]
+	if l == nil {
+		if l, err = one.lookup(link.Network); err != nil {
+			return nil, err
+		}
+		networks[link.Network] = l
+		c.warnOf(l)
+	}
+	if err = one.canHonour(l); err == nil {
+		one.target.Capabilities, err = one.flags.capabilities("")
+	}
+	if err != nil {
+		return nil, err
+	}
+	one.target.Args, one.target.Capabilities = one.arguments([]*chain.List{l}, 0)
+	return &wantedLink{call: &one, list: l}, one.runner.Validate(l, one.target)
+}
+
+// unique notes the addresses and ports of a link. The error is about one that another link has.
+func (w *wantedLink) unique(owners map[string]string, key string) error {
+	var all []string
+	for _, ip := range w.ips.askedValues {
+		text, _, _ := strings.Cut(ip.value, "/")
+		address, _ := netip.ParseAddr(text) // checked
+		all = append(all, fmt.Sprintf("%s of network %s", address, w.list.Name))
+	}
+	for _, p := range w.publish {
+		all = append(all, strings.TrimSpace(fmt.Sprintf("host port %s %d %s", strings.ToLower(p.Protocol), p.HostPort, p.HostIP)))
+	}
+	for _, what := range all {
+		if other := owners[what]; other != "" {
+			return spec.Errorf(spec.CodeConfig, "%s is wanted by %s as well", what, other)
+		}
+		owners[what] = key
+	}
+	return nil
+}
+
+// detachUnwanted makes a namespace, and detaches what the file does not want, or not as it is.
+func (c *call) detachUnwanted(ctx context.Context, name string, wanted []*wantedLink) error {
 	path := filepath.Join(netnsDir, name)
 	created, left, err := c.createNetNS(ctx, path, derivedID(path))
 	if err != nil {
@@ -245,32 +370,36 @@ func (c *call) upOne(ctx context.Context, name string, wanted []*wantedLink) err
 	if created {
 		c.done("%s: created", name)
 	}
-	wants := func(a spec.Attachment) bool {
-		return slices.ContainsFunc(wanted, func(w *wantedLink) bool { return w.attachment() == a })
+	find := func(e *chain.Entry) int {
+		return slices.IndexFunc(wanted, func(w *wantedLink) bool { return w.attachment() == e.Attachment() })
 	}
 	for _, e := range left {
-		if a := e.Attachment(); !wants(a) {
-			c.done("%s: %s detached from %s", name, a.IfName, a.Network)
+		if find(e) < 0 {
+			c.done("%s: %s detached from %s", name, e.IfName, e.NetworkName)
 		}
 	}
 	entries, err := c.entriesOf(derivedID(path))
 	if err != nil {
 		return err
 	}
-	there := make(map[spec.Attachment]bool)
 	for _, e := range entries {
-		a := e.Attachment()
-		there[a] = slices.ContainsFunc(wanted, func(w *wantedLink) bool { return w.attachment() == a && w.is(e) })
-		if there[a] || wants(a) && (e.Interrupted() || !e.Live()) {
-			continue // what is left of one that is wanted, ADD deletes
+		if i := find(e); i >= 0 {
+			if wanted[i].there = wanted[i].is(e); wanted[i].there || e.Interrupted() || !e.Live() {
+				continue // what is left of one that is wanted, ADD deletes
+			}
 		}
 		if err := c.detachEntry(ctx, e); err != nil {
 			return err
 		}
-		c.done("%s: %s detached from %s", name, a.IfName, a.Network)
+		c.done("%s: %s detached from %s", name, e.IfName, e.NetworkName)
 	}
+	return nil
+}
+
+// attachWanted attaches what is not there yet.
+func (c *call) attachWanted(ctx context.Context, name string, wanted []*wantedLink) error {
 	for _, w := range wanted {
-		if there[w.attachment()] {
+		if w.there {
 			continue
 		}
 		res, err := w.runner.Add(ctx, w.list, w.target)
@@ -296,7 +425,34 @@ func (w *wantedLink) is(e *chain.Entry) bool {
 	config, err := w.list.Effective()
 	t := &w.target
 	return err == nil && e.Live() && !e.Interrupted() && bytes.Equal(e.Config, config) && slices.Equal(e.Args, t.Args) &&
-		maps.EqualFunc(e.CapabilityArgs, t.Capabilities, func(a, b json.RawMessage) bool { return bytes.Equal(a, b) })
+		maps.EqualFunc(e.CapabilityArgs, t.Capabilities, func(a, b json.RawMessage) bool { return bytes.Equal(a, b) }) && !lost(e)
+}
+
+// lost reports whether the namespace of an attachment has no interface of it any more. One without
+// a MAC address in the result may be no link.
+func lost(e *chain.Entry) bool {
+	var result struct {
+		Interfaces []struct{ Name, MAC, Sandbox string }
+	}
+	ns, err := rtnl.OpenNS(e.NetNSPath())
+	if err != nil || json.Unmarshal(e.Result, &result) != nil {
+		return false
+	}
+	defer ns.Close()
+	conn, err := rtnl.Dial(ns)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	for _, i := range result.Interfaces {
+		if i.Sandbox == "" || i.MAC == "" {
+			continue
+		}
+		if _, err := conn.Link(i.Name); errors.Is(err, os.ErrNotExist) {
+			return true
+		}
+	}
+	return false
 }
 
 // done prints what was changed.
@@ -331,6 +487,7 @@ func (c *call) down(ctx context.Context, operands []string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	c.about = s.File
 	unlock, err := c.lockState(ctx)
 	if err != nil {
 		return 0, err

@@ -136,22 +136,24 @@ there is one.`,
 				{"cni-exec lint -o json mynet.conflist", "a file, for an editor"},
 			}},
 		{name: "rm", operands: "NETWORK", summary: "delete the bridge, rules and leases of a network", do: attachment((*call).rm),
-			text: `It fails, and changes nothing, as long as something is attached, is a port of
-the bridge, or has a lease. The configuration stays: the next add begins anew.
-What external plugins have made for the network stays as well.`,
+			text: `It fails, and changes nothing, as long as something is attached or has a lease.
+A bridge with another port, as that of another network, stays, with an error.
+The configuration stays: the next add begins anew. What external plugins have
+made for the network stays as well.`,
 			examples: []example{
 				{"cni-exec rm mynet", "when its last namespace is detached"},
 				{"cni-exec gc mynet --all && cni-exec rm mynet", "whatever is attached"},
 			}},
 		{name: "up", operands: "FILE", summary: "make and attach the namespaces of a file", do: (*call).up,
-			text: `FILE is JSON; all but "network" may be left out:
+			text: `FILE is JSON, and "-" stdin; all but "network" may be left out:
   {"networks": [CONFIGURATION LIST, …],
    "namespaces": {"web": [{"network": "mynet", "ifname": "eth0",
      "ips": ["10.1.0.5"], "mac": "02:00:00:00:00:05",
      "ports": ["8080:80"]}]}}
 What is as the file has it stays untouched, and what is not, or is attached and
 not in the file, is changed. A namespace that is no more in the file stays.
-What an interrupted up has left is finished by the next one.`,
+What an interrupted up has left is finished by the next one; what attachments
+have lost on the host, cni-exec reload restores.`,
 			examples: []example{
 				{"cni-exec up /etc/cni/netns/web.json", "also by cni-net@web.service, see dist/"},
 				{"cni-exec enter web -- httpd -f", "a process in one of them"},

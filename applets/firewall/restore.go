@@ -2,15 +2,21 @@ package firewall
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"strings"
 
+	"cnibox/applets/attach"
+	"cnibox/internal/dbus"
 	"cnibox/internal/undo"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
-// restore sets port isolation, makes the elements and the rules in the tables filter,
-// and puts the addresses into the zone, which firewalld forgets when it reloads.
+// restore sets port isolation and makes the elements and the rules in the tables filter. After
+// these, and those of the other attachments that are restored together, it puts the addresses
+// into the zone, which firewalld forgets when it reloads: that may take seconds to answer.
 func restore(ctx context.Context, r *spec.Request) error {
 	p, err := readPlan(r)
 	if err == nil {
@@ -22,17 +28,32 @@ func restore(ctx context.Context, r *spec.Request) error {
 	if err := p.isolate(&undo.Stack{}); err != nil { // it stays, whatever comes after it
 		return err
 	}
-	err = nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
+	enlist := func(x *nft.Tx) error {
 		x.Enlist(r.Attachment)
 		return p.plan(r)(x)
+	}
+	return nft.Open(rtnl.Host()).UpdateThen(ctx, enlist, func(ctx context.Context, err error) error {
+		if err != nil || !p.firewalld || len(p.ips) == 0 {
+			return err
+		}
+		return p.restoreZone(ctx)
 	})
-	if err != nil || !p.firewalld || len(p.ips) == 0 {
-		return err
+}
+
+// restoreZone adds the addresses to the zone. A bus that has failed for one attachment is not
+// tried for the others.
+func (p *plan) restoreZone(ctx context.Context) error {
+	failed, err := attach.Known(ctx, "bus "+strings.Join(p.bus, " "), func() (*error, error) { return new(error), nil })
+	if err == nil && *failed != nil {
+		return fmt.Errorf("zone %q is not tried, since for another attachment: %w", p.zone, *failed)
 	}
 	z, err := dialZone(ctx, p)
-	if err != nil {
-		return err
+	if err == nil {
+		defer z.close()
+		err = z.addAll(p.ips)
 	}
-	defer z.close()
-	return z.addAll(p.ips)
+	if err != nil && !errors.As(err, new(*dbus.Error)) { // which is an answer
+		*failed = err
+	}
+	return err
 }

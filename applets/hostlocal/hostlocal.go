@@ -166,7 +166,7 @@ func removeLeases(ctx context.Context, r *spec.Request) error {
 	return leased(ctx, r, func(s *ipam.Store) error {
 		leases, err := s.Leases()
 		for a, l := range leases {
-			return spec.Errorf(spec.CodeBusy, "%d addresses of network %s are leased, as %s to %s", len(leases), r.Network, a, l).
+			return spec.Errorf(spec.CodeBusy, "address %s of network %s is leased to %s", a, r.Network, l).
 				WithDetails("`cni-exec gc %s --valid-live` frees those of namespaces that are gone, and --all every one", r.Network)
 		}
 		if err != nil {

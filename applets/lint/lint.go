@@ -104,21 +104,41 @@ func (l *Linter) Files(paths ...string) ([]*Finding, error) {
 }
 
 // List lints a network that is loaded, for the verbs that run its plugins: unknown keys,
-// capabilities that nothing reads, the order, and what it is to others. What ADD would refuse is left
-// out, since they report it themselves.
+// capabilities that nothing reads, the order, and what it is to routes and others, if there are any.
+// What ADD would refuse is left out, since they report it themselves.
 func (l *Linter) List(list *chain.List) []*Finding {
 	c := &checker{Linter: l, docs: map[string]*document{}, fields: map[reflect.Type][]field{}, quick: true}
 	n := c.list(list)
-	var networks []*network
-	for _, other := range l.Others {
-		if other.Name != list.Name && mayOverlap(n, other) { // one of the same name has been reported
-			networks = append(networks, c.network(other))
-		}
+	if len(l.Others)+len(l.Routes) > 0 {
+		c.compareWith(n, l.Others)
 	}
-	c.compare(n, networks)
 	if len(c.problems) == 0 {
 		return nil
 	}
+	return c.findings()
+}
+
+// compareWith compares a network with lists that were not linted.
+func (c *checker) compareWith(n *network, others []*chain.List) {
+	for file := range c.docs {
+		c.doc(file)
+	}
+	c.validate(n)
+	var networks []*network
+	for _, other := range others {
+		if other.Name != n.list.Name && mayOverlap(n, other) { // one of the same name has been reported
+			o := c.network(other)
+			c.validate(o)
+			networks = append(networks, o)
+		}
+	}
+	c.compare(n, networks)
+}
+
+// Repeated finds the keys that are twice in an object of a JSON document, whatever it is for.
+func (l *Linter) Repeated(file string, doc []byte) []*Finding {
+	c := &checker{Linter: l, docs: map[string]*document{}}
+	c.locate(file, doc)
 	return c.findings()
 }
 
@@ -164,7 +184,7 @@ func (c *checker) addError(file string, err error, otherwise string, within ...s
 	if errors.As(err, &keyed) {
 		p.key = join(within[0], keyed.Key)
 		for _, key := range within {
-			if at, ok := c.docs[file].lookup(join(key, keyed.Key)); ok {
+			if at, ok := c.doc(file).lookup(join(key, keyed.Key)); ok {
 				p.key = at.key
 				break
 			}
@@ -173,17 +193,27 @@ func (c *checker) addError(file string, err error, otherwise string, within ...s
 	c.problems = append(c.problems, p)
 }
 
-// locate finds the places in a file, and notes what is twice in it.
+// locate notes a file. The places in it are found at once, or, if c is quick, when one is asked for.
 func (c *checker) locate(file string, raw []byte) {
-	if c.docs[file] != nil {
-		return
+	if c.docs[file] == nil {
+		c.docs[file] = &document{raw: raw}
+		if !c.quick {
+			c.doc(file)
+		}
 	}
-	d := newDocument(raw)
-	c.docs[file] = d
-	for _, p := range d.twice {
-		p.file = file
-		c.problems = append(c.problems, p)
+}
+
+// doc returns a file with its places, and notes what is twice in it when they are found.
+func (c *checker) doc(file string) *document {
+	d := c.docs[file]
+	if d.index == nil {
+		d.find()
+		for _, p := range d.twice {
+			p.file = file
+			c.problems = append(c.problems, p)
+		}
 	}
+	return d
 }
 
 // file lints one file; nil: it is no network.
@@ -265,6 +295,9 @@ type ofRuntimes struct {
 // list lints a list and its plugins.
 func (c *checker) list(l *chain.List) *network {
 	n := c.network(l)
+	if !c.quick {
+		c.validate(n)
+	}
 	c.locate(l.File, l.From.Doc)
 	if !c.quick && len(l.Plugins) > 0 && (l.Plugins[0].From.Key != "" || l.Plugins[0].From.File != l.File) { // else it has the keys of its plugin
 		known := c.keysOf(reflect.TypeFor[chain.Document](), reflect.TypeFor[ofRuntimes]())
@@ -361,8 +394,9 @@ func (c *checker) known(p *chain.Plugin) bool {
 // place the first stays: the plugin, the schema and the struct say the same in other words.
 func (c *checker) findings() []*Finding {
 	var all []*Finding
-	for _, p := range c.problems {
-		doc := c.docs[p.file]
+	for i := 0; i < len(c.problems); i++ { // doc may find more
+		p := c.problems[i]
+		doc := c.doc(p.file)
 		at := doc.nearest(p.key)
 		switch {
 		case p.offset > 0:

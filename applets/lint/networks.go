@@ -28,17 +28,24 @@ type member struct {
 	ofIPAM    bool // the error is that of the IPAM plugin
 }
 
-// network runs the checks of the plugins of a list.
+// network finds the plugins of a list.
 func (c *checker) network(l *chain.List) *network {
 	n := &network{list: l}
 	for i := range l.Plugins {
 		m := &member{Plugin: &l.Plugins[i]}
+		m.verbs, _ = builtIn{c.Applets}.Find(m.Type)
 		n.members = append(n.members, m)
-		if m.verbs, _ = (builtIn{c.Applets}).Find(m.Type); m.verbs != nil && (m.IPAM != "" || !c.quick) {
-			m.validate(l, c.Applets)
-		}
 	}
 	return n
+}
+
+// validate runs the checks of the plugins, if c is quick only of those that have addresses.
+func (c *checker) validate(n *network) {
+	for _, m := range n.members {
+		if m.verbs != nil && (m.IPAM != "" || !c.quick) {
+			m.validate(n.list, c.Applets)
+		}
+	}
 }
 
 // validate runs the plugin's own check. Ranges may come from the runtime, if it is asked to send them.

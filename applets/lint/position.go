@@ -25,18 +25,17 @@ type place struct {
 	text        string // of a string
 }
 
-// newDocument finds the places of a document; of one that is not JSON, as far as it is.
-func newDocument(raw []byte) *document {
-	d := &document{raw: raw, index: map[string]int{}}
-	for i, b := range raw {
+// find finds the places of a document; of one that is not JSON, as far as it is.
+func (d *document) find() {
+	d.index = map[string]int{}
+	for i, b := range d.raw {
 		if b == '\n' {
 			d.ends = append(d.ends, i)
 		}
 	}
-	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec := json.NewDecoder(bytes.NewReader(d.raw))
 	dec.UseNumber()
 	d.read(dec, place{})
-	return d
 }
 
 // next is where the token behind the one that was read begins.

@@ -375,6 +375,13 @@ func TestKernelReloadBusy(t *testing.T) {
 	r.add(two, "-p", "8080:80")
 	r.destroy()
 	unlock := r.lock("one")
+	check, out := r.start(nil, "check", "--all")
+	kerneltest.Until(r, "the check of the other one", func() bool { return out.count("check demo/two") == 1 })
+	if out.count("check demo/one") > 0 {
+		t.Error("an attachment was checked that another verb has locked")
+	}
+	check.Process.Kill()
+	check.Wait()
 	done := make(chan answer, 1)
 	go func() { done <- r.exec(nil, "reload") }()
 	kerneltest.Until(r, "the other one's port", func() bool { return strings.Contains(nfttest.Ruleset(t, r.host), "8080") })

@@ -43,6 +43,23 @@ func TestKernelUpInterrupted(t *testing.T) {
 	}
 }
 
+// TestKernelRunExecInterrupted ends run --exec by SIGTERM at the one change of its first process:
+// the signal is not lost where that becomes the second one, and nothing more is changed.
+func TestKernelRunExecInterrupted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.write("net.d/demo.conflist", upNet)
+	changes := w.path("net.d/changes")
+	a := w.run("", []string{killAt + "=1", fmt.Sprintf("%s=%d", killBy, unix.SIGTERM), listChanges + "=" + changes}, w.path("bin/cni-exec"),
+		"run", "--exec", "--net", "demo", "--conf-dir", w.path("net.d"), "--cache-dir", w.path("cni"), "--", "true")
+	if want := 128 + int(unix.SIGTERM); a.exit != want {
+		t.Errorf("exit code %d, want %d: %s", a.exit, want, a.stderr)
+	}
+	if list, _ := os.ReadFile(changes); len(list) > 0 {
+		t.Errorf("changes after it:\n%s", list)
+	}
+}
+
 // interruptUp takes every killLanes-th change.
 func interruptUp(t *testing.T, sig unix.Signal, lane int) {
 	w := newWorld(t)

@@ -41,11 +41,11 @@ func (l *lines) String() string {
 	return l.b.String()
 }
 
-// watch starts cni-exec reload --watch, and waits for its first reload.
-func (r *reloading) watch(env ...string) (*exec.Cmd, *lines) {
+// start starts cni-exec with the directories of the world, and without a system bus.
+func (r *reloading) start(env []string, args ...string) (*exec.Cmd, *lines) {
 	r.Helper()
 	out := &lines{}
-	cmd := exec.Command(r.path("bin/cni-exec"), "reload", "--watch", "--conf-dir", r.path("net.d"), "--cache-dir", r.path("cni"))
+	cmd := exec.Command(r.path("bin/cni-exec"), append(args, "--conf-dir", r.path("net.d"), "--cache-dir", r.path("cni"))...)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.Env = append(append(os.Environ(), "CNI_PATH="+r.path("bin"), "DBUS_SYSTEM_BUS_ADDRESS=unix:path="+r.path("nobus")), env...)
 	if err := r.host.Do(cmd.Start); err != nil {
@@ -57,6 +57,13 @@ func (r *reloading) watch(env ...string) (*exec.Cmd, *lines) {
 			cmd.Wait()
 		}
 	})
+	return cmd, out
+}
+
+// watch starts cni-exec reload --watch, and waits for its first reload.
+func (r *reloading) watch(env ...string) (*exec.Cmd, *lines) {
+	r.Helper()
+	cmd, out := r.start(env, "reload", "--watch")
 	kerneltest.Until(r, "the first reload", func() bool { return out.count("restored") > 0 })
 	return cmd, out
 }
@@ -156,16 +163,60 @@ func TestKernelReloadWatchIsSmall(t *testing.T) {
 	kerneltest.Until(r, "a small process", func() bool { rss := status("VmRSS"); return rss > 0 && rss <= limit })
 }
 
+// newZoned makes a host whose network puts addresses into a zone of firewalld, and the variable with
+// the address of the bus.
+func newZoned(t *testing.T, socket string) (r *reloading, bus string) {
+	r = &reloading{world: newWorld(t)}
+	r.write("net.d/demo.conflist", `{"cniVersion":"1.1.0","name":"demo","plugins":[
+		{"type":"ptp","ipMasq":true,"ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.1.0.0/24"}},
+		{"type":"firewall","backend":"firewalld"}]}`)
+	return r, "DBUS_SYSTEM_BUS_ADDRESS=unix:path=" + socket
+}
+
+// A bus that fails is tried once for all attachments, whose rules do not wait for it.
+func TestKernelReloadBadBus(t *testing.T) {
+	socket, start := dbustest.Restartable(t)
+	stop := start()
+	dbustest.Start(t, socket)
+	r, bus := newZoned(t, socket)
+	for _, id := range []string{"one", "two"} {
+		r.must("add", r.exec([]string{bus}, "add", "demo", r.container(id).path, "--container-id", id))
+	}
+	rules := nfttest.Ruleset(t, r.host)
+	r.must("nft", r.run("", nil, "nft", "flush", "ruleset"))
+	stop()
+	os.Remove(socket)
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tries := make(chan int)
+	go func() {
+		for n := 0; ; n++ {
+			c, err := l.Accept()
+			if err != nil {
+				tries <- n
+				return
+			}
+			if got, err := nfttest.Read(r.host); err != nil || got != rules {
+				t.Errorf("the rules wait for the bus: %v\n%s", err, got)
+			}
+			c.Close()
+		}
+	}()
+	a := r.exec([]string{bus}, "reload")
+	l.Close()
+	if n := <-tries; n != 1 || a.exit != 1 || strings.Count(a.stderr, "D-Bus at "+socket) != 2 {
+		t.Errorf("exit %d after %d tries: %s", a.exit, n, a.stderr)
+	}
+}
+
 // A zone that firewalld has forgotten has its sources again, after it was started or reloaded, and
 // after the bus was: one that comes later than the watch, or is started again.
 func TestKernelReloadWatchFirewalld(t *testing.T) {
 	socket, start := dbustest.Restartable(t)
 	stop := start()
-	r := &reloading{world: newWorld(t)}
-	r.write("net.d/demo.conflist", `{"cniVersion":"1.1.0","name":"demo","plugins":[
-		{"type":"ptp","ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.1.0.0/24"}},
-		{"type":"firewall","backend":"firewalld"}]}`)
-	bus := "DBUS_SYSTEM_BUS_ADDRESS=unix:path=" + socket
+	r, bus := newZoned(t, socket)
 	firewalld := dbustest.Start(t, socket)
 	one := r.container("one")
 	r.must("add", r.exec([]string{bus}, "add", "demo", one.path, "--container-id", "one"))

@@ -24,6 +24,11 @@ func bridge(ipam string) string {
 // one is the configuration of one plugin.
 func one(members string) string { return `{"cniVersion":"1.1.0","name":"demo",` + members + `}` }
 
+// state is a file of up with namespaces.
+func state(namespaces string) map[string]string {
+	return map[string]string{"file": "{\"namespaces\": {\n  " + namespaces + "\n}}\n"}
+}
+
 // Good configurations.
 const (
 	subnet   = `"subnet": "10.1.0.0/24"`
@@ -74,6 +79,19 @@ var messages = []message{
 	{name: "plugin that cannot be started", argv: add, conf: list(`{"type": "theirs"}`), setup: func(h *host) { h.write("plugins/theirs", "#!/nowhere\n", 0o755) }, key: "$DIR/plugins/theirs", advice: "interpreter"},
 	{name: "plugin that prints no JSON", argv: add, conf: list(`{"type": "theirs"}`), files: map[string]string{"plugins/theirs": "#!/bin/sh\necho Segmentation fault\nexit 1\n"}, key: "theirs", advice: "run DEL again"},
 	{name: "plugin that does not end", argv: add + " --timeout 100ms", conf: list(`{"type": "theirs"}`), files: map[string]string{"plugins/theirs": "#!/bin/sh\nexec sleep 60\n"}, key: "$DIR/plugins/theirs", advice: "--timeout"},
+
+	// the file of up and down
+	{name: "file missing", argv: "cni-exec up $DIR/file", key: "$DIR/file"},
+	{name: "up with a syntax error", argv: "cni-exec up $DIR/file", files: state(`"web": [{"network": "demo",}]`), where: "$DIR/file:2:30"},
+	{name: "up with a list", argv: "cni-exec down $DIR/file", files: map[string]string{"file": "[]"}, where: "$DIR/file:1:1", advice: "object"},
+	{name: "up without namespaces", argv: "cni-exec up $DIR/file", files: map[string]string{"file": "{}"}, where: "$DIR/file:1:1", key: "namespaces", advice: `{"network": NAME}`},
+	{name: "up with an unknown key", argv: "cni-exec up $DIR/file", files: state(`"web": [{"net": "demo"}]`), where: "$DIR/file:2:19", key: `"net"`},
+	{name: "up with a text for a list", argv: "cni-exec up $DIR/file", files: state(`"web": [{"network": "demo", "ips": "10.1.0.5"}]`), where: "$DIR/file:2:38", key: "namespaces.web[0]: \"ips\"", advice: "array"},
+	{name: "up with a bad address", argv: "cni-exec up $DIR/file", files: state(`"web": [{"network": "demo", "ips": ["10.1.0"]}]`), where: "$DIR/file:2:11", key: "ips", advice: "10.1.0.5"},
+	{name: "up with a bad name", argv: "cni-exec up $DIR/file", files: state(`"a/b": []`), where: "$DIR/file:1:16", key: `"a/b"`, advice: "name of a network namespace"},
+	{name: "up with one address for two", argv: "cni-exec up $DIR/file", conf: published, files: state(`"db": [{"network": "demo", "ports": ["80:80"]}], "web": [{"network": "demo", "ports": ["80:80"]}]`), where: "$DIR/file:2:60", key: "namespaces.web[0]", advice: "namespaces.db[0]"},
+	{name: "up of a wrong network", argv: "cni-exec up $DIR/file", files: map[string]string{"file": `{"networks": [{"cniVersion": "1.1.0", "name": "own", "plugins": []}],
+"namespaces": {}}`}, where: "$DIR/file:1:65", key: "networks[0]", advice: "plugins"},
 
 	// the network namespace
 	{name: "missing namespace", argv: "cni-exec add demo /run/netns/blue", conf: bridge(subnet), key: "/run/netns/blue", advice: "cni-exec run"},
