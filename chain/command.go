@@ -87,6 +87,14 @@ func (c *Command) Become() (exit int, err error) {
 	return c.notStarted(err)
 }
 
+// Look returns the exit code and the error of Run if there is no such program.
+func (c *Command) Look() (exit int, err error) {
+	if _, err := c.find(); err != nil {
+		return c.notStarted(err)
+	}
+	return 0, nil
+}
+
 // notStarted returns the exit code for an error of a program that was not started.
 func (c *Command) notStarted(err error) (exit int, _ error) {
 	exit = exitNoExec

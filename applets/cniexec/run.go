@@ -84,6 +84,10 @@ func (c *call) run(ctx context.Context, operands []string) (exit int, err error)
 	if err != nil {
 		return 0, err
 	}
+	command := chain.Command{Args: c.command, Environ: c.Environ}
+	if exit, err := command.Look(); err != nil {
+		return exit, &hinted{err, startHint(err)}
+	}
 	// only those of run, and only if their namespace is gone
 	ours := func(a spec.Attachment) bool { return strings.HasPrefix(a.ContainerID, chain.RunPrefix) }
 	if err := c.runner.DeleteStale(ctx, ours); err != nil {
