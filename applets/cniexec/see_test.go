@@ -378,7 +378,7 @@ func TestLookAgain(t *testing.T) {
 
 // A lease that ADD has taken after the entries were read is not stale, and no lease is where an
 // entry cannot be read.
-func TestStale(t *testing.T) {
+func TestSeeStale(t *testing.T) {
 	f := runtimes(t)
 	v := f.inventory()
 	stale := func() string {
@@ -445,7 +445,7 @@ func TestPortsOfNetworks(t *testing.T) {
 }
 
 // A container that has left an address of each family behind counts once, as it does among the used.
-func TestNetworksOfTwoFamilies(t *testing.T) {
+func TestSeeTwoFamilies(t *testing.T) {
 	f := newFixture(t)
 	f.write(chain.Entry{NetworkName: "dual", ContainerID: "c1", IfName: "eth0", NetNS: f.netns("ns"), Config: []byte(`{"name":"dual","plugins":[
 		{"type":"ptp","ipam":{"type":"host-local","ranges":[[{"subnet":"10.88.0.0/24"}],[{"subnet":"fd00:88::/64"}]]}}]}`)})
