@@ -31,6 +31,7 @@
 package script
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -66,10 +67,19 @@ func run(t *testing.T, dir string, plain bool) {
 				Cmds:               commands(),
 				Setup:              func(env *testscript.Env) error { return setup(env, plain, force) },
 				Deadline:           time.Now().Add(limit),
+				Condition:          condition,
 				RequireUniqueNames: true,
 			})
 		})
 	}
+}
+
+// condition is that of a script's [oneuser], beside those of testscript.
+func condition(name string) (bool, error) {
+	if name != "oneuser" {
+		return false, fmt.Errorf("unknown condition %s", name)
+	}
+	return kerneltest.OneUser(), nil
 }
 
 // A brief test logs the failing phase of a script and not, with -v, every line of all.
