@@ -207,7 +207,7 @@ func (d *doctor) text() string {
 
 // checkConfigurations is lint; the mistakes in a file are one finding.
 func (d *doctor) checkConfigurations(context.Context) {
-	found, err := d.linter().Files(d.confDir)
+	found, err := d.lintFiles(d.confDir)
 	if errors.Is(err, os.ErrNotExist) {
 		return
 	}

@@ -21,9 +21,7 @@ func (c *call) lint(_ context.Context, operands []string) (int, error) {
 	if len(operands) == 0 {
 		operands = []string{c.confDir}
 	}
-	l := c.linter()
-	l.Routes = routesOfHost()
-	found, err := l.Files(operands...)
+	found, err := c.lintFiles(operands...)
 	if err != nil {
 		return 0, err
 	}
@@ -42,6 +40,13 @@ func (c *call) lint(_ context.Context, operands []string) (int, error) {
 		return exitError, err
 	}
 	return exitOK, err
+}
+
+// lintFiles lints files and directories, and compares them with the routes of this host.
+func (c *call) lintFiles(paths ...string) ([]*lint.Finding, error) {
+	l := c.linter()
+	l.Routes = routesOfHost()
+	return l.Files(paths...)
 }
 
 // linter returns what compares configurations with the plugins of this program.
