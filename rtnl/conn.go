@@ -30,6 +30,16 @@ func Dial(ns *NS) (*Conn, error) {
 	return &Conn{c}, nil
 }
 
+// DialPath is [Dial] for the namespace of a path; see [OpenNS] for its errors.
+func DialPath(path string) (*Conn, error) {
+	ns, err := OpenNS(path)
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close()
+	return Dial(ns)
+}
+
 // InNewNS calls fn with a socket in a namespace that no other process has, to find
 // out what the kernel supports, and to make it load the modules for that.
 func InNewNS(fn func(*Conn) error) error {

@@ -101,6 +101,12 @@ func (a *entry) name() string {
 	return filepath.Base(path)
 }
 
+// in reports whether the path of the attachment's namespace leads to one.
+func (a *entry) in(netns nsid.ID) bool {
+	id, err := nsid.At(a.NetNSPath())
+	return err == nil && id == netns
+}
+
 // derived reports whether a container ID was derived from the path of a namespace.
 func derived(id string) bool {
 	return strings.HasPrefix(id, chain.CnitoolPrefix) || strings.HasPrefix(id, chain.RunPrefix)

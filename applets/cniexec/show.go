@@ -57,13 +57,7 @@ func (v *inventory) find(name string) (found []*entry, err error) {
 	if path, err := netnsPath(name); err == nil && name != "" {
 		netns, _ = nsid.At(path)
 	}
-	in := func(a *entry) bool {
-		if netns == (nsid.ID{}) {
-			return false
-		}
-		id, err := nsid.At(a.NetNSPath())
-		return err == nil && id == netns
-	}
+	in := func(a *entry) bool { return netns != nsid.ID{} && a.in(netns) }
 	var ids []string
 	for _, is := range []func(*entry) bool{exact, begins, in} {
 		for _, a := range v.entries {

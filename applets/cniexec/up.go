@@ -434,12 +434,10 @@ func lost(e *chain.Entry) bool {
 	var result struct {
 		Interfaces []struct{ Name, MAC, Sandbox string }
 	}
-	ns, err := rtnl.OpenNS(e.NetNSPath())
-	if err != nil || json.Unmarshal(e.Result, &result) != nil {
+	if json.Unmarshal(e.Result, &result) != nil {
 		return false
 	}
-	defer ns.Close()
-	conn, err := rtnl.Dial(ns)
+	conn, err := rtnl.DialPath(e.NetNSPath())
 	if err != nil {
 		return false
 	}

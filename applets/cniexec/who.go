@@ -465,12 +465,10 @@ func (q *question) askPort() error {
 func (q *question) askNetNS() error {
 	known := q.id != nsid.ID{}
 	is := func(a *entry) bool {
-		path := a.NetNSPath()
 		if !known {
-			return strings.TrimPrefix(path, "/var") == strings.TrimPrefix(q.path, "/var") // /var/run is /run
+			return strings.TrimPrefix(a.NetNSPath(), "/var") == strings.TrimPrefix(q.path, "/var") // /var/run is /run
 		}
-		id, err := nsid.At(path)
-		return err == nil && id == q.id
+		return a.in(q.id)
 	}
 	texts := []string{filepath.Base(q.path) + `"`}
 	if known {

@@ -109,12 +109,7 @@ func ended(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(
 
 // addressesAt adds the addresses of a namespace.
 func addressesAt(path string, used map[netip.Addr]bool) error {
-	ns, err := rtnl.OpenNS(path)
-	if err != nil {
-		return err
-	}
-	defer ns.Close()
-	conn, err := rtnl.Dial(ns)
+	conn, err := rtnl.DialPath(path)
 	if err != nil {
 		return err
 	}
