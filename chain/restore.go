@@ -34,25 +34,21 @@ type Restored struct {
 	External   []string // plugins of other programs, which cannot be asked to restore anything
 }
 
-// Restore makes what is missing on the host of the attachments that are alive and match, in the
-// order in which they were added. An attachment with which another verb is at work comes last.
+// Restore makes what is missing on the host of the attachments that are alive, in the order in
+// which they were added. An attachment with which another verb is at work comes last.
 //
 // Attachments without a namespace, and interrupted ADDs, are left to DEL and GC. The error is
-// the context's, or about the cache; what was not reached then is not in the answer.
-func (r *Runner) Restore(ctx context.Context, match func(spec.Attachment) bool, t Together) ([]*Restored, error) {
-	entries, err := r.Entries()
+// the context's; what was not reached then is not in the answer.
+func (r *Runner) Restore(ctx context.Context, entries []*Entry, t Together) ([]*Restored, error) {
 	w := &restoring{Runner: r, together: t, lists: map[string]*List{}}
 	var busy []*entryOf
-	for part := range slices.Chunk(alive(entries, match), mostTogether) {
+	for part := range slices.Chunk(alive(entries), mostTogether) {
 		busy = append(busy, w.part(ctx, part)...)
 	}
 	for _, e := range busy {
 		w.later(ctx, e)
 	}
-	if ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	return w.all, err
+	return w.all, context.Cause(ctx)
 }
 
 // An entryOf is an entry of the cache as it was at a time.
@@ -62,9 +58,9 @@ type entryOf struct {
 }
 
 // alive returns the entries of attachments that are to be restored, the oldest first.
-func alive(entries []*Entry, match func(spec.Attachment) bool) (all []*entryOf) {
+func alive(entries []*Entry) (all []*entryOf) {
 	for _, e := range entries {
-		if match(e.Attachment()) && e.Attached() {
+		if e.Attached() {
 			all = append(all, &entryOf{e, e.Written()})
 		}
 	}

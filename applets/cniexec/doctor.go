@@ -354,7 +354,13 @@ func (d *doctor) reloads(a *entry) func(context.Context) error {
 	return func(ctx context.Context) error {
 		quiet := *d.call
 		quiet.Stdout = io.Discard // treat prints what is fixed
-		_, err := quiet.restore(ctx, func(o spec.Attachment) bool { return o == a.Attachment() })
+		now, err := d.runner.Cache.Lookup(a.Attachment())
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		if err == nil {
+			_, err = quiet.restore(ctx, []*chain.Entry{now}, nil)
+		}
 		return err
 	}
 }

@@ -32,27 +32,28 @@ func (c *call) reload(ctx context.Context, operands []string) (int, error) {
 		return 0, c.watchAndReload(ctx)
 	}
 	defer nameThread()()
-	match := func(spec.Attachment) bool { return true }
-	if len(operands) > 0 {
-		c.about = operands[0]
-		var err error
-		if match, err = c.matchOf(operands[0]); err != nil {
-			return 0, err
-		}
+	entries, unread := c.runner.Entries()
+	if len(operands) == 0 {
+		_, err := c.restore(ctx, entries, unread)
+		return 0, err
 	}
-	alive, err := c.restore(ctx, match)
-	if err == nil && alive == 0 && len(operands) > 0 {
+	c.about = operands[0]
+	err := unread
+	if err == nil {
+		entries, err = c.named(entries, operands[0])
+	}
+	if err != nil {
+		return 0, err
+	}
+	alive, err := c.restore(ctx, entries, nil)
+	if err == nil && alive == 0 {
 		err = spec.Errorf(spec.CodeUnknown, "no attachment of %q is alive: `cni-exec ls` has the state of each", operands[0])
 	}
 	return 0, err
 }
 
-// matchOf returns what matches the attachments of a network, or of a container as show names it.
-func (c *call) matchOf(name string) (func(spec.Attachment) bool, error) {
-	entries, err := c.runner.Entries()
-	if err != nil {
-		return nil, err
-	}
+// named returns the entries of a network, or of a container as show names it.
+func (c *call) named(entries []*chain.Entry, name string) ([]*chain.Entry, error) {
 	network := slices.Contains(c.configured(), name)
 	v := emptyInventory(c.runner.Cache, c.stateDir)
 	for _, e := range entries {
@@ -60,13 +61,13 @@ func (c *call) matchOf(name string) (func(spec.Attachment) bool, error) {
 		v.entries = append(v.entries, v.read(e))
 	}
 	if network {
-		return func(a spec.Attachment) bool { return a.Network == name }, nil
+		return slices.DeleteFunc(entries, func(e *chain.Entry) bool { return e.NetworkName != name }), nil
 	}
 	found, err := v.find(name)
 	if err != nil {
 		return nil, err
 	}
-	return func(a spec.Attachment) bool { return a.ContainerID == found[0].ContainerID }, nil
+	return slices.DeleteFunc(entries, func(e *chain.Entry) bool { return e.ContainerID != found[0].ContainerID }), nil
 }
 
 // nameThread keeps this goroutine, which changes the rule set, on its thread and gives that the
@@ -81,12 +82,15 @@ func nameThread() (release func()) {
 	return runtime.UnlockOSThread
 }
 
-// restore restores the attachments that match, prints what could not be restored of each, and
-// returns how many attachments there were.
-func (c *call) restore(ctx context.Context, match func(spec.Attachment) bool) (int, error) {
+// restore restores attachments, prints what could not be restored of each, and returns how many
+// were alive. An error about entries that cannot be read is returned when the others are restored.
+func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error) (int, error) {
 	defer collectLess()()
-	all, err := c.runner.Restore(attach.Remember(ctx), match, &together{})
-	if ctx.Err() != nil || err != nil && len(all) == 0 {
+	all, err := c.runner.Restore(attach.Remember(ctx), entries, &together{})
+	if err == nil && len(all) == 0 {
+		err = unread
+	}
+	if err != nil {
 		return len(all), err
 	}
 	failed := 0
@@ -106,6 +110,7 @@ func (c *call) restore(ctx context.Context, match func(spec.Attachment) bool) (i
 		c.runner.Warn("plugin %s is another program: what it made on the host for %s is not restored", plugin, attachments(external[plugin]))
 	}
 	c.summarize("%s restored", attachments(len(all)-failed))
+	err = unread
 	if err == nil && failed > 0 {
 		err = &hinted{err: spec.Errorf(spec.CodeCheck, "%s could not be restored in full", attachments(failed))} // why is above
 	}
