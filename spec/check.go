@@ -89,7 +89,7 @@ func checkName(name string, longest int) error {
 		msg = "interface name contains %"
 	case name == "all" || name == "default":
 		msg = "interface name is all or default, which stand for settings of interfaces"
-	case !printable(name):
+	case !clean(name):
 		msg = "interface name contains control characters or is not UTF-8"
 	default:
 		return nil
@@ -105,7 +105,7 @@ func CheckType(name string) error {
 	switch {
 	case name == "":
 		return Errorf(CodeConfig, "missing plugin type")
-	case name == "." || name == ".." || strings.ContainsAny(name, `/\`) || !printable(name) || len(name) > maxName:
+	case name == "." || name == ".." || strings.ContainsAny(name, `/\`) || !clean(name) || len(name) > maxName:
 		return Errorf(CodeConfig, "invalid plugin type %q", name)
 	}
 	return nil
@@ -126,7 +126,7 @@ func plain(s string) bool {
 	return s != ""
 }
 
-// printable reports whether s is UTF-8 without control characters.
-func printable(s string) bool {
+// clean reports whether s is UTF-8 without control characters.
+func clean(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }

@@ -122,14 +122,17 @@ func hasTyped(err error) bool {
 }
 
 // Encode writes the error for stdout, in the given version, or the newest if
-// that is not supported: indented by four spaces, without a newline at the end.
+// that is not supported: indented by four spaces, without a newline at the end, in what a terminal
+// can print. Long values that are quoted in Msg are cut.
 func (e *Error) Encode(v Version) []byte {
 	if !known(v.String(), Version{}) {
 		v = Newest
 	}
+	short := *e
+	short.Msg = Shorten(e.Msg)
 	b, _ := json.MarshalIndent(struct { // numbers and strings cannot fail
 		CNIVersion string `json:"cniVersion"`
 		*Error
-	}{v.String(), e}, "", "    ")
-	return b
+	}{v.String(), &short}, "", "    ")
+	return EscapeJSON(b)
 }

@@ -35,6 +35,7 @@ func (r *Result) EncodeFor(v Version, ifName string) ([]byte, error) {
 	if err != nil {
 		return nil, Errorf(CodeInternal, "result: %w", err)
 	}
+	b = EscapeJSON(b)
 	if len(b) > indentLimit {
 		return b, nil
 	}

@@ -84,7 +84,14 @@ func (s EndedBy) Error() string { return "ended by " + unix.SignalName(unix.Sign
 // the directories of path, and those built in. A delegate has the environment and stderr of its
 // caller.
 func (p Process) Invoker(path []string) *chain.Local {
-	return &chain.Local{Path: path, Lookup: p.Applets.Plugin, Environ: p.Environ, Stderr: p.Stderr, ForceExec: p.ForceExec}
+	return &chain.Local{Path: path, Lookup: p.Applets.Plugin, Environ: p.Environ, Stderr: spec.Lines(p.Stderr), ForceExec: p.ForceExec}
+}
+
+// Complain writes one line to stderr, of a program or a part of one: a warning or an error. All
+// that applets write there is written by it, but for the stderr of plugins ([spec.Lines]). What would act on a
+// terminal is replaced, and long values that are quoted are cut.
+func (p Process) Complain(program, format string, args ...any) {
+	fmt.Fprintf(p.Stderr, "%s: %s\n", program, spec.Printable(spec.Shorten(fmt.Sprintf(format, args...))))
 }
 
 // A Table is all applets of a binary, in the order of their names.
@@ -125,7 +132,7 @@ func (a *Applet) Run(ctx context.Context, p Process) int {
 	if where == "" || p.Log != nil {
 		return a.run(ctx, p)
 	}
-	p.Log = &Log{program: a.Name, where: where, stderr: p.Stderr, start: time.Now()}
+	p.Log = &Log{program: a.Name, where: where, process: p, start: time.Now()}
 	exit := a.run(ctx, p)
 	p.Log.Write(exit)
 	return exit
@@ -156,6 +163,6 @@ func Unknown(name string, p Process) int {
 	if p.Getenv("CNI_COMMAND") != "" {
 		p.Stdout.Write(err.Encode(spec.Newest))
 	}
-	fmt.Fprintf(p.Stderr, "cnibox: %s (`cnibox` lists them, `cnibox install DIR` makes the links)\n", err)
+	p.Complain("cnibox", "%s (`cnibox` lists them, `cnibox install DIR` makes the links)", err)
 	return 2
 }

@@ -30,7 +30,7 @@ const logSocket = "/dev/log"
 type Log struct {
 	program string
 	where   string // value of LogEnv
-	stderr  io.Writer
+	process Process
 	start   time.Time
 	subject Subject
 	err     error
@@ -65,7 +65,7 @@ func (l *Log) Write(exit int) {
 	var err error
 	switch {
 	case where == "stderr":
-		_, err = io.WriteString(l.stderr, stamp+line+"\n")
+		_, err = io.WriteString(l.process.Stderr, stamp+line+"\n")
 	case where == "syslog":
 		err = sendSyslog(logSocket, now, l.program, exit != 0, line)
 	case where == "file" || strings.HasPrefix(where, "/"):
@@ -77,7 +77,7 @@ func (l *Log) Write(exit int) {
 		err = fmt.Errorf("%q is none of file, syslog, stderr and an absolute path", where)
 	}
 	if err != nil {
-		fmt.Fprintf(l.stderr, "cnibox %s: %s: %v\n", l.program, LogEnv, err)
+		l.process.Complain("cnibox "+l.program, "%s: %v", LogEnv, err)
 	}
 }
 

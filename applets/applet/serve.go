@@ -38,7 +38,7 @@ func Serve(ctx context.Context, a *Applet, p Process) int {
 		case len(p.Args) > 0 && IsHelp(p.Args[0]):
 			return WriteHelp(a, p.Stdout)
 		case len(p.Args) > 0 && p.Args[0] != "version" && p.Args[0] != "--version":
-			fmt.Fprintf(p.Stderr, "cnibox %s: unknown argument %q (a plugin is called by a runtime, with CNI_COMMAND; `cnibox help %[1]s` shows its keys)\n", a.Name, p.Args[0])
+			p.Complain("cnibox "+a.Name, "unknown argument %q (a plugin is called by a runtime, with CNI_COMMAND; `cnibox help %s` shows its keys)", p.Args[0], a.Name)
 			return 2
 		}
 		About(a, p.Stderr)
@@ -81,7 +81,8 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 		if v := recover(); v != nil {
 			stack := make([]byte, 16<<10) // enough for the innermost calls
 			stack = stack[:runtime.Stack(stack, false)]
-			fmt.Fprintf(p.Stderr, "cnibox %s: panic: %v\n%s", a.Name, v, stack)
+			p.Complain("cnibox "+a.Name, "panic: %v", v)
+			io.WriteString(spec.Lines(p.Stderr), string(stack))
 			out, err = nil, spec.Errorf(spec.CodeInternal, "panic: %v", v)
 		}
 	}()
@@ -109,7 +110,7 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 		return nil, err
 	}
 	r.Warn = func(format string, args ...any) {
-		fmt.Fprintf(p.Stderr, "cnibox %s: %s\n", a.Name, fmt.Sprintf(format, args...))
+		p.Complain("cnibox "+a.Name, format, args...)
 	}
 	r.Invoker = p.Invoker(r.Path)
 	// only here: delegates and chain members would repeat it

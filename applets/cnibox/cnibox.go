@@ -67,7 +67,7 @@ func run(ctx context.Context, p applet.Process) int {
 
 // usage reports a wrong command line, and returns the exit code for it.
 func usage(p applet.Process, format string, args ...any) int {
-	fmt.Fprintf(p.Stderr, "cnibox: %s (`cnibox` lists the applets, `cnibox help cnibox` the commands)\n", fmt.Sprintf(format, args...))
+	p.Complain("cnibox", "%s (`cnibox` lists the applets, `cnibox help cnibox` the commands)", fmt.Sprintf(format, args...))
 	return 2
 }
 

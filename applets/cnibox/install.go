@@ -10,6 +10,7 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/internal/disk"
+	"cnibox/spec"
 )
 
 // executable is the running file, as argv[0] may be a link or any text.
@@ -41,10 +42,10 @@ func installCommand(p applet.Process, args []string) int {
 	}
 	text, err := install(args[0], names, create)
 	if err != nil {
-		fmt.Fprintf(p.Stderr, "cnibox: install: %s\n", err)
+		p.Complain("cnibox", "install: %s", err)
 		return 1
 	}
-	fmt.Fprintf(p.Stdout, "cnibox: %s\n", text)
+	fmt.Fprintf(p.Stdout, "cnibox: %s\n", spec.Printable(text))
 	return 0
 }
 

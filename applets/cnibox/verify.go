@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"cnibox/applets/applet"
+	"cnibox/spec"
 )
 
 // verifyCommand reports each applet's name in a directory that does not lead to this binary, as after
@@ -19,21 +20,21 @@ func verifyCommand(p applet.Process, args []string) int {
 	dir := args[0]
 	self, err := os.Stat(executable)
 	if err != nil {
-		fmt.Fprintf(p.Stderr, "cnibox: verify: %s\n", err)
+		p.Complain("cnibox", "verify: %s", err)
 		return 1
 	}
 	wrong := 0
 	for _, a := range p.Applets {
 		if err := verify(filepath.Join(dir, a.Name), self); err != nil {
-			fmt.Fprintf(p.Stdout, "%s: %s\n", a.Name, err)
+			fmt.Fprintf(p.Stdout, "%s: %s\n", a.Name, spec.Printable(err.Error()))
 			wrong++
 		}
 	}
 	if wrong > 0 {
-		fmt.Fprintf(p.Stderr, "cnibox: %d of %d names in %s do not lead to this binary; `cnibox install %s` lays them\n", wrong, len(p.Applets), dir, dir)
+		p.Complain("cnibox", "%d of %d names in %s do not lead to this binary; `cnibox install %s` lays them", wrong, len(p.Applets), dir, dir)
 		return 1
 	}
-	fmt.Fprintf(p.Stdout, "%s: all %d names lead to this binary\n", dir, len(p.Applets))
+	fmt.Fprintf(p.Stdout, "%s: all %d names lead to this binary\n", spec.Printable(dir), len(p.Applets))
 	return 0
 }
 

@@ -453,7 +453,7 @@ func (c *call) pluginVersions(ctx context.Context) error {
 		if file == "" {
 			file = "built in"
 		}
-		fmt.Fprintf(&b, "%s (%s): %s\n", p.Type, file, strings.Join(versions, " "))
+		fmt.Fprintln(&b, spec.Printable(fmt.Sprintf("%s (%s): %s", p.Type, file, strings.Join(versions, " "))))
 	}
 	_, err = c.write(b.String())
 	return errors.Join(append(errs, err)...)

@@ -10,6 +10,7 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/chain"
+	"cnibox/spec"
 )
 
 // completeVerb is what the completions of shells call, with the words of the command line after
@@ -46,7 +47,10 @@ func complete(p applet.Process, words []string) int {
 	c.candidates(words[:len(words)-1])
 	slices.Sort(c.found)
 	for _, line := range slices.Compact(c.found) {
-		fmt.Fprintln(p.Stdout, line)
+		word, _, _ := strings.Cut(line, "\t")
+		if word == spec.Printable(word) { // the shell prints it, and would not take a newline for a part of it
+			fmt.Fprintln(p.Stdout, line)
+		}
 	}
 	return exitOK
 }

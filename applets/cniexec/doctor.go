@@ -94,7 +94,7 @@ func (c *call) examine(ctx context.Context) (*doctor, error) {
 		return nil, err
 	}
 	for _, err := range d.inv.unread {
-		d.untested = append(d.untested, printable(err.Error()))
+		d.untested = append(d.untested, spec.Printable(err.Error()))
 	}
 	d.readNetworks()
 	for _, check := range []func(context.Context){
@@ -111,12 +111,12 @@ func (c *call) examine(ctx context.Context) (*doctor, error) {
 
 // find adds a finding. One with a fix is cnibox's own.
 func (d *doctor) find(check, repair string, fix func(context.Context) error, format string, args ...any) {
-	d.found = append(d.found, finding{check, printable(fmt.Sprintf(format, args...)), repair, fix != nil, fix})
+	d.found = append(d.found, finding{check, spec.Printable(fmt.Sprintf(format, args...)), repair, fix != nil, fix})
 }
 
 // skip notes what could not be looked at.
 func (d *doctor) skip(check string, err error) {
-	d.untested = append(d.untested, check+": "+printable(err.Error()))
+	d.untested = append(d.untested, check+": "+spec.Printable(err.Error()))
 }
 
 // readNetworks asks the plugins of each network which resources they use.
@@ -199,7 +199,7 @@ func (d *doctor) text() string {
 	for _, f := range d.found {
 		fmt.Fprintf(&out, "%s: %s\n", f.Check, f.Message)
 		for line := range strings.Lines(f.Repair) {
-			fmt.Fprintf(&out, "    %s\n", strings.TrimSuffix(line, "\n"))
+			fmt.Fprintf(&out, "    %s\n", spec.Printable(strings.TrimSuffix(line, "\n")))
 		}
 	}
 	return out.String()

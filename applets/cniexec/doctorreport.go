@@ -14,6 +14,7 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/rtnl"
+	"cnibox/spec"
 )
 
 // writeReport writes a file for a bug report: what this host is, the configurations, the links,
@@ -64,7 +65,7 @@ func (d *doctor) writeReport(file string) error {
 		}
 	}
 	text := d.redactor(unix.ByteSliceToString(uts.Nodename[:])).redact(out.String())
-	return os.WriteFile(file, []byte(text), 0o600) // which may be /dev/stdout
+	return os.WriteFile(file, []byte(spec.PrintableLines(text)), 0o600) // which may be /dev/stdout
 }
 
 // A redactor replaces words. The same word is replaced by the same one.

@@ -530,12 +530,12 @@ func (r *rehearsal) print(before, after [2]made) error {
 		fmt.Fprintf(&out, "%s:\n", where)
 		for j, list := range after[i].lists() {
 			for _, line := range *list {
-				fmt.Fprintf(&out, "  %-8s %s\n", [...]string{"link", "address", "route", "rule", "sysctl"}[j], line)
+				fmt.Fprintf(&out, "  %-8s %s\n", [...]string{"link", "address", "route", "rule", "sysctl"}[j], spec.Printable(line))
 			}
 		}
 	}
 	for _, note := range r.notes {
-		fmt.Fprintf(&out, "not done: %s\n", note)
+		fmt.Fprintf(&out, "not done: %s\n", spec.Printable(note))
 	}
 	_, err := r.write(out.String())
 	return err

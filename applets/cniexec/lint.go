@@ -10,6 +10,7 @@ import (
 	"cnibox/applets/lint"
 	"cnibox/chain"
 	"cnibox/rtnl"
+	"cnibox/spec"
 )
 
 // lint prints what is wrong in configurations, those of --conf-dir where no operand names
@@ -32,7 +33,7 @@ func (c *call) lint(_ context.Context, operands []string) (int, error) {
 	} else {
 		var out strings.Builder
 		for _, f := range found {
-			out.WriteString(f.String() + "\n")
+			out.WriteString(spec.Printable(f.String()) + "\n")
 		}
 		_, err = c.write(out.String())
 	}

@@ -50,7 +50,7 @@ func (c *call) look() (*inventory, error) {
 func (c *call) complain(v *inventory, without string) {
 	for _, b := range v.broken {
 		if !b.Renamed() {
-			c.warn("cache: %s", printable(b.Err().Error()))
+			c.warn("cache: %v", b.Err())
 		}
 	}
 	for _, err := range v.unread {
@@ -60,7 +60,7 @@ func (c *call) complain(v *inventory, without string) {
 
 // warn writes a line to stderr.
 func (c *call) warn(format string, args ...any) {
-	fmt.Fprintf(c.Stderr, "cni-exec: %s\n", fmt.Sprintf(format, args...))
+	c.Complain("cni-exec", format, args...)
 }
 
 // ls lists the attachments, or the networks.
@@ -167,7 +167,7 @@ func (v *inventory) ageText(a *entry) string {
 	return fmt.Sprintf("%dd", age/day)
 }
 
-// writeJSON writes a document to stdout.
+// writeJSON writes a document to stdout, in what a terminal can print.
 func (c *call) writeJSON(doc any) (exit int, err error) {
 	var b strings.Builder
 	e := json.NewEncoder(&b)
@@ -176,7 +176,7 @@ func (c *call) writeJSON(doc any) (exit int, err error) {
 	if err := e.Encode(doc); err != nil {
 		return 0, err
 	}
-	return c.write(b.String())
+	return c.write(string(spec.EscapeJSON([]byte(b.String()))))
 }
 
 // The shapes of the JSON documents; docs/cni-exec.md describes them. Lists are never null.
@@ -265,7 +265,7 @@ type network struct {
 func (c *call) knownNetworks(v *inventory) []*network {
 	lists, wrong := chain.Lists(c.confDir)
 	for _, err := range wrong {
-		c.warn("%s", printable(err.Error()))
+		c.warn("%v", err)
 	}
 	byName := map[string]*network{}
 	if len(lists)+len(wrong) == 0 {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"cnibox/spec"
 )
 
 // A progress draws a bar on a terminal: one line, written over and over. Its zero value
@@ -23,7 +25,7 @@ func newProgress(w io.Writer, what string) *progress {
 	if f == nil {
 		return &progress{}
 	}
-	return &progress{w: f, what: what, drawn: -1}
+	return &progress{w: f, what: spec.Printable(what), drawn: -1}
 }
 
 // show draws how much of all is done, if that changes the line.

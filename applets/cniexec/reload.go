@@ -123,7 +123,7 @@ func (c *call) summarize(format string, args ...any) {
 	if c.json {
 		to = c.Stderr
 	}
-	fmt.Fprintf(to, format+"\n", args...)
+	fmt.Fprintln(to, spec.Printable(fmt.Sprintf(format, args...)))
 }
 
 // attachments is a number of them, in words.

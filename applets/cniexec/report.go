@@ -22,7 +22,7 @@ func (c *call) wrongCall(err error) int {
 	if v := findVerb(c.verb); v != nil && v.name != "help" {
 		help = "see `cni-exec help " + v.name + "`"
 	}
-	fmt.Fprintf(c.Stderr, "cni-exec: %v (%s)\n", err, help)
+	c.warn("%v (%s)", err, help)
 	e := spec.Errorf(spec.CodeEnv, "%w", err)
 	c.Log.Failed(e)
 	c.object(e)
@@ -42,11 +42,11 @@ func (c *call) object(e *spec.Error) {
 func (c *call) fail(err error) int {
 	e := spec.AsError(err)
 	c.Log.Failed(e)
-	fmt.Fprintf(c.Stderr, "cni-exec: %s\n", strings.TrimSpace(c.verb+" "+cmp.Or(c.about, c.network))+": "+e.Msg)
+	c.warn("%s: %s", strings.TrimSpace(c.verb+" "+cmp.Or(c.about, c.network)), e.Msg)
 	second := []string{e.Details, c.hint(err, e.Code)}
 	second = slices.DeleteFunc(second, func(s string) bool { return s == "" })
 	if len(second) > 0 {
-		fmt.Fprintf(c.Stderr, "  %s\n", strings.ReplaceAll(strings.Join(second, "; "), "\n", "\n  "))
+		fmt.Fprintf(c.Stderr, "  %s\n", strings.ReplaceAll(spec.PrintableLines(strings.Join(second, "; ")), "\n", "\n  "))
 	}
 	c.object(e)
 	return exitError

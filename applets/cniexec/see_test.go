@@ -310,7 +310,7 @@ func TestSeeTerminal(t *testing.T) {
 
 // What the kernel or a file calls something does not act on a terminal.
 func TestPrintable(t *testing.T) {
-	if got := printable("a\x1b[31mb\x07\xffc\n"); got != "a?[31mb??c?" {
+	if got := spec.Printable("a\x1b[31mb\x07\xffc\n"); got != "a?[31mb??c?" {
 		t.Errorf("got %q", got)
 	}
 }

@@ -82,12 +82,20 @@ func (v *inventory) find(name string) (found []*entry, err error) {
 	return found, nil
 }
 
-// A field is what show prints of one thing, in lines, the first of which has the name. Without text
-// there is none.
-type field struct{ name, text string }
+// A field is what show prints of one thing: its values, one below the other, the first of which has
+// the name. Without values there is none.
+type field struct {
+	name   string
+	values []string
+}
 
-// lines is the text of several values, one below the other.
-func lines(values []string) string { return strings.Join(values, "\n") }
+// one is a field of one value, or of none if that is empty.
+func one(name, value string) field {
+	if value == "" {
+		return field{name, nil}
+	}
+	return field{name, []string{value}}
+}
 
 // fields formats fields, their names in a column.
 func (c *call) fields(all []field) string {
@@ -96,8 +104,8 @@ func (c *call) fields(all []field) string {
 	var rows [][]string
 	for _, f := range all {
 		name := f.name
-		for line := range strings.Lines(f.text) {
-			rows = append(rows, []string{name, strings.TrimSuffix(line, "\n")})
+		for _, value := range f.values {
+			rows = append(rows, []string{name, value})
 			name = ""
 		}
 	}
@@ -143,20 +151,20 @@ func (v *inventory) describe(a *entry) []field {
 		since = a.since.Format(time.RFC3339) + ", " + age + " ago"
 	}
 	return []field{
-		{"container", a.ContainerID},
-		{"name", name},
-		{"runtime", a.runtime()},
-		{"namespace", a.NetNSPath()},
-		{"network", network},
-		{"interface", iface},
-		{"addresses", lines(addresses)},
-		{"routes", lines(routes)},
-		{"nameservers", lines(result.DNS.Nameservers)},
-		{"host side", link},
-		{"ports", lines(each(a.ports, func(p publishedPort) string { return fmt.Sprintf("%s -> %d", p.host(), p.ContainerPort) }))},
-		{"since", since},
-		{"state", lines(append([]string{a.state}, a.faults...))},
-		{"cache", a.File()},
+		one("container", a.ContainerID),
+		one("name", name),
+		one("runtime", a.runtime()),
+		one("namespace", a.NetNSPath()),
+		one("network", network),
+		one("interface", iface),
+		{"addresses", addresses},
+		{"routes", routes},
+		{"nameservers", result.DNS.Nameservers},
+		one("host side", link),
+		{"ports", each(a.ports, func(p publishedPort) string { return fmt.Sprintf("%s -> %d", p.host(), p.ContainerPort) })},
+		one("since", since),
+		{"state", append([]string{a.state}, a.faults...)},
+		one("cache", a.File()),
 	}
 }
 
@@ -180,28 +188,29 @@ func (c *call) showNetwork(v *inventory, n *network) (exit int, err error) {
 		file = "built in"
 	}
 	all := []field{
-		{"network", n.name},
-		{"configuration", file},
-		{"version", n.conf.CNIVersion},
-		{"plugins", strings.Join(n.conf.types(), ", ")},
-		{"bridge", n.conf.bridge()},
-		{"leases", n.conf.leases(v.stateDir, n.name)},
+		one("network", n.name),
+		one("configuration", file),
+		one("version", n.conf.CNIVersion),
+		one("plugins", strings.Join(n.conf.types(), ", ")),
+		one("bridge", n.conf.bridge()),
+		one("leases", n.conf.leases(v.stateDir, n.name)),
 	}
 	for _, p := range pools {
-		text := ""
+		var values []string
 		for _, r := range p.set {
-			text += fmt.Sprintf("%s: %s to %s, gateway %s\n", r.Subnet, r.Start, r.End, r.Gateway)
+			values = append(values, fmt.Sprintf("%s: %s to %s, gateway %s", r.Subnet, r.Start, r.End, r.Gateway))
 		}
 		if err == nil {
-			text += fmt.Sprintf("%d used, %s free", p.used, count(p.free))
-		}
-		if err == nil && v.staleKnown() {
-			text += fmt.Sprintf(", %d stale", len(p.stale))
+			leased := fmt.Sprintf("%d used, %s free", p.used, count(p.free))
+			if v.staleKnown() {
+				leased += fmt.Sprintf(", %d stale", len(p.stale))
+			}
+			values = append(values, leased)
 		}
 		if len(p.stale) > 0 {
-			text += "\nstale: " + several(each(p.stale, netip.Addr.String))
+			values = append(values, "stale: "+several(each(p.stale, netip.Addr.String)))
 		}
-		all = append(all, field{"range set", text})
+		all = append(all, field{"range set", values})
 	}
 	attached := []string{fmt.Sprint(len(n.attached))}
 	if faults := n.faults(); faults > 0 {
@@ -214,5 +223,5 @@ func (c *call) showNetwork(v *inventory, n *network) (exit int, err error) {
 		}
 		attached = append(attached, strings.Join(slices.DeleteFunc(words, func(s string) bool { return s == "" }), " "))
 	}
-	return c.write(c.fields(append(all, field{"attached", lines(attached)})))
+	return c.write(c.fields(append(all, field{"attached", attached})))
 }

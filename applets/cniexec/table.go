@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/spec"
 )
 
 // A screen is how text for people is written: as wide as the terminal, or 80 columns, or
@@ -156,7 +158,7 @@ func (s screen) row(b *strings.Builder, widths []int, cells []string) {
 
 // cut shortens text to so many columns, of which the last says so; 0: it is left whole.
 func (s screen) cut(text string, width int) string {
-	text = printable(text)
+	text = spec.Printable(text)
 	if width == 0 || utf8.RuneCountInString(text) <= width {
 		return text
 	}
@@ -173,15 +175,4 @@ func (s screen) paint(cell string) string {
 		return "\x1b[31m" + cell + "\x1b[m"
 	}
 	return cell
-}
-
-// printable replaces what would act on a terminal: names of links may have any byte but a
-// slash and white space.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if !strconv.IsPrint(r) || r == utf8.RuneError {
-			return '?'
-		}
-		return r
-	}, text)
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"cnibox/rtnl"
+	"cnibox/spec"
 )
 
 // A branch is a link of the host, or what has none, with what is attached to it.
@@ -273,9 +274,9 @@ func dot(branches []*branch) string {
 
 // quoted is a string of the language of dot(1), with a line for each of the texts.
 func quoted(first string, lines ...string) string {
-	text := printable(first)
+	text := spec.Printable(first)
 	for _, line := range lines {
-		text += "\n" + printable(line)
+		text += "\n" + spec.Printable(line)
 	}
 	return strconv.Quote(text)
 }

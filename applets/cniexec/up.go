@@ -454,7 +454,9 @@ func lost(e *chain.Entry) bool {
 }
 
 // done prints what was changed.
-func (c *call) done(format string, args ...any) { fmt.Fprintf(c.Stdout, format+"\n", args...) }
+func (c *call) done(format string, args ...any) {
+	fmt.Fprintln(c.Stdout, spec.Printable(fmt.Sprintf(format, args...)))
+}
 
 // entriesOf returns the attachments of a container.
 func (c *call) entriesOf(containerID string) (of []*chain.Entry, err error) {

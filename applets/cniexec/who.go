@@ -491,7 +491,7 @@ func (q *question) answer() string {
 	}
 	text := s.table(make([]column, 5), rows)
 	for _, other := range q.others {
-		text += printable(other) + "\n"
+		text += spec.Printable(other) + "\n"
 	}
 	return text
 }

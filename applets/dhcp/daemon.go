@@ -38,7 +38,7 @@ type flags struct {
 // 1 if it cannot start, 2 for wrong flags.
 func daemonMain(ctx context.Context, p applet.Process) int {
 	// One write for each line, so that lines of several goroutines do not mix.
-	log := func(line string) { io.WriteString(p.Stderr, "cnibox dhcp daemon: "+line+"\n") }
+	log := func(line string) { p.Complain("cnibox dhcp daemon", "%s", line) }
 	if len(p.Args) > 0 && applet.IsHelp(p.Args[0]) {
 		a, _ := p.Applets.Lookup("dhcp")
 		return applet.WriteHelp(a, p.Stdout)

@@ -406,7 +406,7 @@ func (c *checker) findings() []*Finding {
 		case p.value != "":
 			at = doc.has(p.key, p.value)
 		}
-		f := &Finding{File: p.file, Key: at.key, Message: p.text, Unread: p.unread}
+		f := &Finding{File: p.file, Key: at.key, Message: spec.Shorten(p.text), Unread: p.unread}
 		if p.unread == nil {
 			f.Line, f.Column = doc.line(at.value)
 		}

@@ -186,7 +186,7 @@ func reexecMain(p applet.Process) int {
 		err = rtnl.CreateTap(p.Args[1], t)
 	}
 	if err != nil {
-		fmt.Fprintln(p.Stderr, err)
+		p.Complain("tap", "%v", err)
 		return 1
 	}
 	return 0

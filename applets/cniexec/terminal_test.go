@@ -1,0 +1,116 @@
+package cniexec
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"cnibox/applets/applet"
+	"cnibox/spec"
+)
+
+// forged acts on a terminal, and would be two lines there: the title of its window, a colour by a
+// C1 character, and the direction of writing.
+const forged = "\x1b]0;x\x07\u009b31m\u202e\ncni-exec: all is well"
+
+// callOf runs cni-exec with a directory of configurations.
+func callOf(t *testing.T, dir string, args ...string) (stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	dummy := &applet.Applet{Name: "dummy", Verbs: spec.Verbs{Interface: true}}
+	if args[0] != completeVerb {
+		args = append(args, "--conf-dir", dir, "--cache-dir", filepath.Join(dir, "cache"), "--path", dir)
+	}
+	run(t.Context(), applet.Process{
+		Args: args, Getenv: noEnv, Environ: os.Environ(), Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs,
+		Applets: applet.Table{dummy},
+	})
+	return out.String(), errs.String()
+}
+
+// Names, files, operands and what a plugin writes do not act on a terminal, and make no line that
+// looks like one of cni-exec's.
+func TestTerminal(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string, mode os.FileMode) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	quoted := strings.NewReplacer("\x1b", `\u001b`, "\x07", `\u0007`, "\n", `\n`).Replace(forged)
+	write("broken"+forged+".conflist", `{"name":"broken",}`, 0o600)
+	write("file"+forged+".conflist", `{"cniVersion":"1.1.0","name":"file","plugins":[{"type":"dummy","key":1}]}`, 0o600)
+	write("name.conflist", `{"cniVersion":"1.1.0","name":"`+quoted+`","plugins":[{"type":"dummy"}]}`, 0o600)
+	write("net.conflist", `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"ext"}]}`, 0o600)
+	write("answer.conflist", `{"cniVersion":"1.1.0","name":"answer","plugins":[{"type":"answer"}]}`, 0o600)
+	write("warns.conflist", `{"cniVersion":"1.1.0","name":"warns","plugins":[{"type":"warns"}]}`, 0o600)
+	octal := strings.NewReplacer("\x1b", `\033`, "\x07", `\007`, "\n", `\n`).Replace(forged)
+	write("ext", "#!/bin/sh\nprintf '"+octal+"' >&2\nexit 1\n", 0o700)
+	write("warns", "#!/bin/sh\nprintf '"+octal+"' >&2\n", 0o700)
+	write("answer", "#!/bin/sh\ncat <<'END'\n"+`{"code":50,"msg":"`+quoted+`","details":"`+quoted+`"}`+"\nEND\nexit 1\n", 0o700)
+	for _, args := range [][]string{
+		{forged},
+		{"add", forged, "/proc/self/ns/net"},
+		{"add", "net", "/run/" + forged},
+		{"add", "net", "x" + forged},
+		{"lint"},
+		{"lint", "-o", "json"},
+		{"lint", "/nosuch" + forged},
+		{"status", "broken"},
+		{"status", "file"},
+		{"status", "net", "--json"},
+		{"status", "answer", "--json"},
+		{"status", "warns"},
+		{"show", forged},
+		{"who", forged},
+		{"up", "--file", "/nosuch" + forged},
+		{"version", "net"},
+		{completeVerb, "--conf-dir", dir, "status", ""},
+	} {
+		stdout, stderr := callOf(t, dir, args...)
+		if stdout+stderr == "" {
+			t.Errorf("%q prints nothing", args)
+		}
+		for line := range strings.Lines(stdout + stderr) {
+			line, _, _ = strings.Cut(strings.TrimSuffix(line, "\n"), "\t") // a completion has a description
+			if line != spec.Printable(line) || strings.HasPrefix(line, "cni-exec: all is well") && args[len(args)-1] != "warns" {
+				t.Errorf("%q prints %q", args, line)
+			}
+		}
+	}
+	stdout, _ := callOf(t, dir, "lint", "-o", "json")
+	var doc struct{ Findings []struct{ File string } }
+	if err := json.Unmarshal([]byte(stdout), &doc); err != nil || len(doc.Findings) == 0 || !strings.Contains(stdout, `\u202e`) {
+		t.Fatalf("%v: %s", err, stdout)
+	}
+	if got, want := doc.Findings[0].File, filepath.Join(dir, "broken"+forged+".conflist"); got != want {
+		t.Errorf("the document has the file %q, want %q", got, want)
+	}
+}
+
+// A value of a field is one line, whatever is in it.
+func TestFieldsOfOneLine(t *testing.T) {
+	c := &call{Process: applet.Process{Getenv: noEnv}}
+	if text := c.fields([]field{one("namespace", forged)}); strings.Count(text, "\n") != 1 {
+		t.Errorf("got %q", text)
+	}
+}
+
+// What is quoted in a message is cut.
+func TestLongValue(t *testing.T) {
+	dir := t.TempDir()
+	long := strings.Repeat("x", 5000)
+	if err := os.WriteFile(filepath.Join(dir, "a.conflist"), []byte(`{"cniVersion":"1.1.0","name":"a","plugins":[{"type":"`+long+`"}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stdout, stderr := callOf(t, dir, "status", "a", "--json")
+	for _, text := range []string{stdout, stderr} {
+		if n := strings.Count(text, "x"); n > 250 || n < 90 {
+			t.Errorf("%d bytes of the value in %q", n, text)
+		}
+	}
+}

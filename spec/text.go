@@ -1,0 +1,147 @@
+package spec
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// Printable returns one line that does not act on a terminal: with a question mark for each
+// character that is not printed (control characters, newlines and tabs among them, and those that
+// change the direction of writing), and for what is not UTF-8. Names of files and links may have
+// any of them.
+func Printable(text string) string { return strings.Map(shown, text) }
+
+// PrintableLines is [Printable] for a text of several lines, as a plugin's stderr. Tabs stay.
+func PrintableLines(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' {
+			return r
+		}
+		return shown(r)
+	}, text)
+}
+
+// shown is a character as it is printed.
+func shown(r rune) rune {
+	if !strconv.IsPrint(r) || r == utf8.RuneError {
+		return '?'
+	}
+	return r
+}
+
+// Lines returns a writer that passes on what is written to it as [PrintableLines] has it; nil for
+// nil. Each write has whole characters.
+func Lines(w io.Writer) io.Writer {
+	if w == nil {
+		return nil
+	}
+	return lines{w}
+}
+
+// lines is the writer.
+type lines struct{ w io.Writer }
+
+func (l lines) Write(b []byte) (int, error) {
+	if _, err := io.WriteString(l.w, PrintableLines(string(b))); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// EscapeJSON returns a JSON document in which all characters that [Printable] replaces are written
+// as \u and four digits, which means the same. encoding/json writes only those of ASCII so. What is
+// not UTF-8 becomes U+FFFD, as with every reader in Go. The document itself is returned where
+// nothing is to be escaped.
+func EscapeJSON(doc []byte) []byte {
+	var out []byte // nil: nothing was escaped yet
+	done := 0
+	for i := 0; i < len(doc); {
+		if ' ' <= doc[i] && doc[i] < 0x7f || doc[i] == '\n' || doc[i] == '\t' || doc[i] == '\r' {
+			i++
+			continue
+		}
+		r, size := utf8.DecodeRune(doc[i:])
+		if bad := r == utf8.RuneError && size == 1; bad || !strconv.IsPrint(r) {
+			out = append(out, doc[done:i]...)
+			for _, unit := range utf16.AppendRune(nil, r) {
+				out = fmt.Appendf(out, `\u%04x`, unit)
+			}
+			done = i + size
+		}
+		i += size
+	}
+	if out == nil {
+		return doc
+	}
+	return append(out, doc[done:]...)
+}
+
+// maxQuoted is how much of a value that is quoted in a message is printed, in bytes.
+const maxQuoted = 100
+
+// Shorten cuts the values in a message, which are in double quotes as %q and JSON have them, after
+// 100 bytes: a key may have a value of megabytes.
+func Shorten(msg string) string {
+	if len(msg) <= maxQuoted {
+		return msg
+	}
+	var b strings.Builder
+	for {
+		open := strings.IndexByte(msg, '"')
+		if open < 0 {
+			break
+		}
+		end := closing(msg, open+1)
+		if end < 0 {
+			break
+		}
+		if end-open-1 <= maxQuoted {
+			b.WriteString(msg[:end+1])
+		} else {
+			b.WriteString(msg[:open+1] + cutEscaped(msg[open+1:end]) + "…\"")
+		}
+		msg = msg[end+1:]
+	}
+	b.WriteString(msg)
+	return b.String()
+}
+
+// closing is where the quote that ends a value is; -1: there is none.
+func closing(msg string, from int) int {
+	for i := from; i < len(msg); i++ {
+		switch msg[i] {
+		case '\\':
+			i++
+		case '"':
+			return i
+		}
+	}
+	return -1
+}
+
+// cutEscaped cuts a quoted text between two characters or escapes.
+func cutEscaped(text string) string {
+	for i := 0; ; {
+		_, size := utf8.DecodeRuneInString(text[i:])
+		if text[i] == '\\' {
+			switch text[i+1] { // closing has seen it
+			case 'x':
+				size = len(`\x00`)
+			case 'u':
+				size = len(`\u0000`)
+			case 'U':
+				size = len(`\U00000000`)
+			default:
+				size = 2
+			}
+		}
+		if i+size > maxQuoted {
+			return text[:i]
+		}
+		i += size
+	}
+}
