@@ -80,8 +80,8 @@ type NetConf struct {
 // (invalid), and 3 or 4 if the call's names are. Invoker and
 // Warn are the caller's to set; until then Warn is silent.
 //
-// DEL has to succeed with any configuration: a member of the JSON object that cannot be read
-// counts as absent, and [Verbs.Do] warns of it.
+// DEL has to succeed with any configuration that names the network: another member of the JSON
+// object that cannot be read counts as absent, and [Verbs.Do] warns of it.
 //
 // [Verbs.Do] checks that the plugin serves the version; prevResult and the set of GC are read only
 // in a version that exists. With an error the request is nil, or only its version is valid.
@@ -99,10 +99,16 @@ func NewRequest(c Call, conf []byte) (*Request, error) {
 		}
 		return nil, e
 	}
-	// The version comes first: an error about anything else is in that version.
-	for _, read := range []func() error{r.readVersion, r.readName, r.readType, r.readIPAM, r.readDNS, r.readArgs, r.readPrev, r.readValid} {
-		err := read()
-		if err != nil && c.Verb != Del {
+	for _, read := range []struct {
+		fn       func() error
+		required bool // of DEL too
+	}{
+		{r.readVersion, false}, // first: an error about anything else is in that version
+		{r.readName, true}, {r.readType, false}, {r.readIPAM, false}, {r.readDNS, false},
+		{r.readArgs, false}, {r.readPrev, false}, {r.readValid, false},
+	} {
+		err := read.fn()
+		if err != nil && (c.Verb != Del || read.required) {
 			return r, err
 		}
 		r.note(err)
@@ -373,7 +379,7 @@ func (r *Request) Derive(c Call, conf []byte) (*Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(d.absent) > 0 && (d.Net.Type == "" || d.Network == "") {
+	if len(d.absent) > 0 && d.Net.Type == "" {
 		return nil, d.absent[0]
 	}
 	d.Invoker, d.Warn = r.Invoker, r.Warn

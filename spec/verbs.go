@@ -132,8 +132,7 @@ type Invoker interface {
 // has code 4, a version that has not this verb or that the plugin does not
 // serve has code 1, and a request without what the verb needs has code 7.
 //
-// DEL is run in any version, and succeeds without a network's name, under which nothing
-// can have been attached. What it goes on without is warned of.
+// DEL is run in any version. What it goes on without is warned of.
 //
 // A result is of no version; the caller encodes it ([Request.Encode]). The codes 50 and 51
 // are STATUS's alone; in other verbs what has them gets 104.
@@ -173,9 +172,6 @@ func (v Verbs) run(ctx context.Context, r *Request) (*Result, error) {
 		}
 		return r.Prev, nil
 	case Del:
-		if r.Network == "" {
-			return nil, nil
-		}
 		if err := v.serves(r.Net); err != nil {
 			r.Warn("%v: releasing all the same", err)
 		}
