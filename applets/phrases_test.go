@@ -47,7 +47,7 @@ func TestKernelReferencePhrases(t *testing.T) {
 		{plugin: "host-local", keys: `$("subnet":"10.1.2.0/31")`, msg: `invalid range set 0: Network 10.1.2.0/31 too small to allocate from`, details: "/30"},
 		{plugin: "host-local", keys: `$("subnet":"192.0.2.0/24","rangeStart":"192.0.3.0")`, msg: `invalid range set 0: RangeStart 192.0.3.0 not in network 192.0.2.0/24`},
 		{plugin: "host-local", keys: `$("subnet":"192.0.2.0/24","rangeEnd":"192.0.4.0")`, msg: `invalid range set 0: RangeEnd 192.0.4.0 not in network 192.0.2.0/24`},
-		{plugin: "host-local", keys: `$("subnet":"192.0.2.0/24","rangeStart":"192.0.2.50","rangeEnd":"192.0.2.40")`, msg: `invalid range set 0: RangeStart 192.0.2.50 not in network 192.0.2.0/24`, details: "192.0.2.40"},
+		{plugin: "host-local", keys: `$("subnet":"192.0.2.0/24","rangeStart":"192.0.2.50","rangeEnd":"192.0.2.40")`, msg: `invalid range set 0: RangeStart 192.0.2.50 is after RangeEnd 192.0.2.40`, details: `"ipam.rangeStart"`},
 		{plugin: "host-local", keys: `$("ranges":[[{"subnet":"10.1.2.0/24"}],[{"subnet":"10.1.2.0/24"}]])`, msg: `range set 0 overlaps with 1`},
 		{plugin: "host-local", keys: `$("ranges":[[{"subnet":"10.1.0.0/22"},{"subnet":"10.1.2.0/24"}]])`, msg: `invalid range set 0: subnets 10.1.0.1-10.1.3.254 and 10.1.2.1-10.1.2.254 overlap`},
 		{plugin: "host-local", keys: `$("ranges":[[{"subnet":"10.1.0.0/22"},{"subnet":"fd00::/64"}]])`, msg: `invalid range set 0: mixed address families`},

@@ -142,6 +142,7 @@ func (r *Range) complete() error {
 	if addr.Is4() {
 		last, broadcast = last.Prev(), last
 	}
+	configured := r.Start.IsValid() && r.End.IsValid()
 	setDefault(&r.Gateway, first)
 	setDefault(&r.Start, first)
 	setDefault(&r.End, last)
@@ -157,6 +158,10 @@ func (r *Range) complete() error {
 			WithDetails("%q must be the address of a host, as %s", r.key("gateway"), first)
 	}
 	start, end := r.Start, r.End
+	if configured && end.Less(start) { // for the reference, RangeStart is not in the network then
+		return r.invalid("rangeStart", "RangeStart %s is after RangeEnd %s", start, end).
+			WithDetails("exchange the values of %q and %q", r.key("rangeStart"), r.key("rangeEnd"))
+	}
 	if addr.Is4() && r.Start == addr {
 		r.Start = first
 	}
@@ -164,8 +169,8 @@ func (r *Range) complete() error {
 		r.End = last
 	}
 	if r.End.Less(r.Start) {
-		return r.invalid("rangeStart", "RangeStart %s not in network %s", start, r.Subnet).
-			WithDetails("%q: no address is left from it to %q, %s", r.key("rangeStart"), "rangeEnd", end)
+		return r.invalid("rangeStart", "no container can have an address of %s-%s", start, end).
+			WithDetails("%q must be from %s to %s, and %q not before it", r.key("rangeStart"), first, last, r.key("rangeEnd"))
 	}
 	return nil
 }

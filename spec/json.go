@@ -125,7 +125,7 @@ func explain(path string, raw []byte, t reflect.Type, err error) error {
 	case t == reflect.TypeFor[netip.Addr]():
 		return KeyErrorf(path, "%q: %s is not an IP address", path, raw)
 	case t == reflect.TypeFor[netip.Prefix]():
-		return KeyErrorf(path, "%q: %s is not "+anAddress, path, raw)
+		return KeyErrorf(path, "%q: %s is not %s", path, raw, prefixForm(path))
 	default:
 		return KeyErrorf(path, "%q: %w", path, err)
 	}
@@ -135,8 +135,15 @@ func explain(path string, raw []byte, t reflect.Type, err error) error {
 	return KeyErrorf(path, "%q is %s where %s is due", path, article(wrong.Value), wanted(wrong.Type))
 }
 
-// anAddress is what an address with its prefix length looks like.
-const anAddress = "an IP address with a prefix length, as 10.1.0.5/24 or fd00::5/64"
+// prefixForm is what the value of a key with an address and a prefix length looks like: of an
+// interface's it has the bits of the host, of a network's, as a subnet or the destination of a
+// route, it has none.
+func prefixForm(key string) string {
+	if strings.HasSuffix(key, "subnet") || strings.HasSuffix(key, "dst") {
+		return "a network address with a prefix length, as 10.1.0.0/24 or fd00::/64"
+	}
+	return "an IP address with a prefix length, as 10.1.0.5/24 or fd00::5/64"
+}
 
 // A part is a member of an object, or an element of an array, and the type it is decoded into.
 type part struct {

@@ -372,7 +372,7 @@ func (p *parser) prefix(path string, raw json.RawMessage) netip.Prefix {
 	text := p.str(path, raw)
 	prefix, err := netip.ParsePrefix(text)
 	if err != nil {
-		p.fail(path, "%q is not "+anAddress, text)
+		p.fail(path, "%q is not %s", text, prefixForm(path))
 		return netip.Prefix{}
 	}
 	if !prefix.Addr().Is4In6() {

@@ -182,13 +182,13 @@ func TestWrong(t *testing.T) {
 
 		// host-local
 		{"no range", list(`{"type":"bridge",` + "\n" + `"ipam":{"type":"host-local"}}`), `3:8: no IP ranges specified; set "ipam.subnet" or "ipam.ranges"`},
-		{"subnet is an address", ranges(`"subnet":"10.1.0.0"`), `3:10: "ipam.subnet": "10.1.0.0" is not an IP address with a prefix length, as 10.1.0.5/24 or fd00::5/64`},
+		{"subnet is an address", ranges(`"subnet":"10.1.0.0"`), `3:10: "ipam.subnet": "10.1.0.0" is not a network address with a prefix length, as 10.1.0.0/24 or fd00::/64`},
 		{"subnet with host bits", ranges(`"subnet":"10.1.0.1/24"`), `3:10: invalid range set 0: Network has host bits set. For a subnet mask of length 24 the network address is 10.1.0.0; "ipam.subnet" is 10.1.0.1/24: write 10.1.0.0/24`},
 		{"subnet too small", ranges(`"subnet":"10.1.0.0/31"`), `3:10: invalid range set 0: Network 10.1.0.0/31 too small to allocate from; "ipam.subnet" needs a prefix length of /30 or less`},
 		{"subnet of multicast", ranges(`"subnet":"224.1.0.0/24"`), `3:10: invalid range set 0: network 224.1.0.0/24 has no address for an interface`},
 		{"start outside", ranges(`"subnet":"10.1.0.0/24","rangeStart":"10.2.0.5"`), `3:37: invalid range set 0: RangeStart 10.2.0.5 not in network 10.1.0.0/24; "ipam.rangeStart" must be from 10.1.0.1 to 10.1.0.254`},
 		{"end outside", ranges(`"subnet":"10.1.0.0/24",` + "\n" + `"rangeEnd":"10.1.1.5"`), `4:12: invalid range set 0: RangeEnd 10.1.1.5 not in network 10.1.0.0/24; "ipam.rangeEnd" must be from 10.1.0.1 to 10.1.0.254`},
-		{"end before start", ranges(`"subnet":"10.1.0.0/24","rangeStart":"10.1.0.9","rangeEnd":"10.1.0.5"`), `3:37: invalid range set 0: RangeStart 10.1.0.9 not in network 10.1.0.0/24; "ipam.rangeStart": no address is left from it to "rangeEnd", 10.1.0.5`},
+		{"end before start", ranges(`"subnet":"10.1.0.0/24","rangeStart":"10.1.0.9","rangeEnd":"10.1.0.5"`), `3:37: invalid range set 0: RangeStart 10.1.0.9 is after RangeEnd 10.1.0.5; exchange the values of "ipam.rangeStart" and "ipam.rangeEnd"`},
 		{"gateway of the other family", ranges(`"subnet":"10.1.0.0/24","gateway":"fd00::1"`), `3:34: invalid range set 0: gateway fd00::1 cannot be one of network 10.1.0.0/24; "ipam.gateway" must be the address of a host, as 10.1.0.1`},
 		{"gateway outside", ranges(`"subnet":"10.1.0.0/24","gateway":"10.2.0.1","routes":[{"dst":"0.0.0.0/0","gw":"10.2.0.1"}]`), `3:34: the gateway 10.2.0.1 is in no network of the container`},
 		{"gateway outside of a range", ranges(`"ranges":[[{"subnet":"10.1.0.0/24","gateway":"10.2.0.1"}]]`), `3:46: the gateway 10.2.0.1 is in no network of the container`},
