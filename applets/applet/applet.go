@@ -58,8 +58,9 @@ type Process struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 
-	// Threads starts those that an ADD may need, before its first change: Go's runtime ends the
-	// process if it cannot start one. Nil: they are started when they are needed.
+	// Threads starts those that an ADD may need, where a limit leaves few, before its first change:
+	// Go's runtime ends the process if it cannot start one. Nil: they are started when they are
+	// needed.
 	Threads func()
 
 	// Applets are the programs of the binary: delegates and members of a chain are found

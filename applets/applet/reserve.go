@@ -14,8 +14,8 @@ const addDescriptors = 32
 // Ready checks, before the first change, that ADD and its undo have the descriptors and threads
 // that they may need.
 func (p Process) Ready() error {
-	if p.Threads != nil {
-		p.Threads()
+	if err := checkTasks(p.Threads); err != nil {
+		return err
 	}
 	return checkDescriptors()
 }

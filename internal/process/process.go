@@ -7,6 +7,7 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"path"
 	"runtime"
 	"sync"
 	"syscall"
@@ -21,17 +22,22 @@ func Run(forceExec bool) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	listening := make(chan struct{})
-	// VERSION, which runtimes ask of every plugin, has nothing to undo, so that no signal needs
-	// to be watched for. Arguments are for tools, which do not read the variable.
-	if len(os.Args) != 1 || os.Getenv("CNI_COMMAND") != "VERSION" {
-		growStack(false)
-		go endOnSignal(cancel, listening)
-	}
-
 	var args []string
 	name := ""
 	if len(os.Args) > 0 { // execve allows an empty argv
 		name, args = os.Args[0], os.Args[1:]
+	}
+	verb := os.Getenv("CNI_COMMAND")
+	if len(args) > 0 { // they are for tools, which do not read the variable
+		verb = ""
+	}
+	if verb != "VERSION" {
+		growStack(false)
+	}
+	if endsAtOnce(name, verb) {
+		close(listening)
+	} else {
+		go endOnSignal(cancel, listening)
 	}
 	return applets.Run(ctx, name, applet.Process{
 		Args:      args,
@@ -43,6 +49,14 @@ func Run(forceExec bool) int {
 		Threads:   func() { reserveThreads(listening) },
 		ForceExec: forceExec,
 	})
+}
+
+// endsAtOnce reports whether a signal may end the process as it does any other, so that no thread is
+// needed that watches for it: VERSION, which runtimes ask of every plugin, has nothing to undo, and
+// of an IPAM plugin that works on files alone DEL releases what is leased, as after any failed ADD.
+func endsAtOnce(name, verb string) bool {
+	a, ok := applets.Lookup(path.Base(name))
+	return verb == "VERSION" || verb != "" && ok && a.AnyNetNS
 }
 
 // stackSize is what most verbs need of the stack of main, in bytes.

@@ -81,7 +81,7 @@ func (w *world) watched(stdin string, env []string, argv ...string) (a answer, s
 		cmd.Dir, cmd.Env = w.dir, append([]string{"CNI_PATH=" + w.path("bin")}, env...)
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = files[0], files[1], files[2]
 		begin := time.Now()
-		if a.exit, started, err = watch(cmd); err != nil {
+		if started, err = watch(cmd, &a); err != nil {
 			return err
 		}
 		a.took = time.Since(begin)
@@ -106,31 +106,31 @@ func memory() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "stream"), err
 }
 
-// watch runs a program and lists each process that it makes, threads aside, and each
-// program that one of them becomes. The calling thread, which is locked, is the tracer.
-func watch(cmd *exec.Cmd) (exit int, started []string, err error) {
+// watch runs a program and lists each process that it makes, and each program that one of them
+// becomes; threads are counted. The calling thread, which is locked, is the tracer.
+func watch(cmd *exec.Cmd, a *answer) (started []string, err error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
 	if err := cmd.Start(); err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	pid := cmd.Process.Pid
 	stuck := time.AfterFunc(processTime, func() { cmd.Process.Kill() })
 	defer stuck.Stop()
 	var ws unix.WaitStatus
 	if _, err := unix.Wait4(pid, &ws, 0, nil); err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	if !ws.Stopped() {
-		return 0, nil, fmt.Errorf("%s did not stop at its start: %v", cmd.Path, ws)
+		return nil, fmt.Errorf("%s did not stop at its start: %v", cmd.Path, ws)
 	}
 	const options = unix.PTRACE_O_EXITKILL | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEFORK | unix.PTRACE_O_TRACEVFORK | unix.PTRACE_O_TRACEEXEC
 	if err := unix.PtraceSetOptions(pid, options); err != nil {
-		return 0, nil, os.NewSyscallError("ptrace", err)
+		return nil, os.NewSyscallError("ptrace", err)
 	}
 	for at, deliver := pid, 0; ; {
 		// one that another thread of it has ended meanwhile is no error
 		if err := unix.PtraceCont(at, deliver); err != nil && !errors.Is(err, unix.ESRCH) {
-			return 0, nil, os.NewSyscallError("ptrace", err)
+			return nil, os.NewSyscallError("ptrace", err)
 		}
 		for {
 			at, err = unix.Wait4(-1, &ws, unix.WALL|unix.WNOTHREAD, nil)
@@ -140,17 +140,20 @@ func watch(cmd *exec.Cmd) (exit int, started []string, err error) {
 		}
 		switch {
 		case err != nil:
-			return 0, nil, os.NewSyscallError("wait4", err)
+			return nil, os.NewSyscallError("wait4", err)
 		case ws.Stopped():
 			var what string
-			what, deliver = event(at, ws)
-			if what != "" {
+			switch what, deliver = event(at, ws); what {
+			case "":
+			case aThread:
+				a.threads++
+			default:
 				started = append(started, what)
 			}
 		case at == pid:
 			cmd.Process.Release()
-			exit = ws.ExitStatus()
-			return exit, slices.Clip(started), nil
+			a.exit = ws.ExitStatus()
+			return slices.Clip(started), nil
 		}
 	}
 }
@@ -177,9 +180,13 @@ func event(at int, ws unix.WaitStatus) (what string, deliver int) {
 		if group := threadGroup(int(child)); group != "" && group != threadGroup(at) {
 			return "a process", 0
 		}
+		return aThread, 0
 	}
 	return "", 0
 }
+
+// aThread is an event that is counted, not listed.
+const aThread = "a thread"
 
 // threadGroup is the number of the process that a thread belongs to; empty: it is gone.
 func threadGroup(thread int) string {

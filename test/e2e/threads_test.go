@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/spec"
 )
 
 // mostThreads is a limit with which every ADD succeeds, and threadTries how often each lower one is
@@ -50,7 +51,8 @@ func (w *world) tasks() (limit func(n int)) {
 
 // TestKernelFewThreads does ADD with each limit of threads, from one with which the Go runtime
 // cannot start to one that is enough. The runtime ends a process that gets no thread, and no
-// program can keep it from that: but an ADD ends so before its first change or not at all.
+// program can keep it from that: but an ADD ends so before its first change or not at all, and
+// refuses with code 11 where it sees that there are too few.
 func TestKernelFewThreads(t *testing.T) {
 	for name, v := range victims {
 		t.Run(name, func(t *testing.T) {
@@ -58,7 +60,7 @@ func TestKernelFewThreads(t *testing.T) {
 			w, c := v.host(t)
 			limit := w.tasks()
 			before := w.state(c)
-			ended, done := 0, 0
+			ended, refused, done := 0, 0, 0
 			for n := 2; n <= mostThreads; n++ {
 				for range threadTries {
 					limit(n)
@@ -71,8 +73,8 @@ func TestKernelFewThreads(t *testing.T) {
 						w.must(what+", then DEL", v.del(w, c, 8080))
 					case a.stdout == "" && strings.Contains(a.stderr, "failed to create new OS thread"):
 						ended++
-					default:
-						a.code(t)
+					case a.code(t) == spec.CodeTryAgain && strings.Contains(a.stdout, "threads and processes"):
+						refused++
 					}
 					w.same(what, before, w.state(c))
 					if a.exit != 0 && n == mostThreads {
@@ -80,8 +82,31 @@ func TestKernelFewThreads(t *testing.T) {
 					}
 				}
 			}
-			if ended == 0 || done == 0 {
-				t.Errorf("%d ended by the runtime, %d done: there is nothing to test", ended, done)
+			if ended == 0 || refused == 0 || done == 0 {
+				t.Errorf("%d ended by the runtime, %d refused, %d done: there is nothing to test", ended, refused, done)
+			}
+		})
+	}
+}
+
+// TestKernelNoThreads counts the threads that ADD of the plugins that work on files alone makes: no
+// more than VERSION, which has those of the Go runtime alone.
+func TestKernelNoThreads(t *testing.T) {
+	for _, plugin := range []string{"host-local", "static"} {
+		t.Run(plugin, func(t *testing.T) {
+			w := newWorld(t)
+			conf := w.text(goodConf(plugin))
+			fewest := func(verb spec.Verb) int {
+				n := 1000
+				for i := range 12 { // the runtime makes one more now and then
+					a, _ := w.watched(conf, callEnv(verb, w.container(fmt.Sprint(strings.ToLower(string(verb)), i))), w.path("bin/"+plugin))
+					w.must(string(verb), a)
+					n = min(n, a.threads)
+				}
+				return n
+			}
+			if version, add := fewest(spec.GetVersion), fewest(spec.Add); add > version {
+				t.Errorf("ADD makes %d threads, VERSION %d", add, version)
 			}
 		})
 	}

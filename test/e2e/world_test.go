@@ -89,6 +89,7 @@ type answer struct {
 	exit           int // -1: it was killed
 	stdout, stderr string
 	took           time.Duration
+	threads        int // made, where the program was watched
 }
 
 // code returns the code of the error object that is all of stdout; 0 after
@@ -144,7 +145,7 @@ func (w *world) runHere(stdin string, env []string, argv ...string) (answer, err
 	if ctx.Err() != nil {
 		err = fmt.Errorf("%q was still running after %s", argv, processTime)
 	}
-	return answer{cmd.ProcessState.ExitCode(), out.String(), diag.String(), time.Since(begin)}, err
+	return answer{exit: cmd.ProcessState.ExitCode(), stdout: out.String(), stderr: diag.String(), took: time.Since(begin)}, err
 }
 
 // callEnv are the variables of a runtime; those of more go before.
