@@ -102,13 +102,13 @@ var messages = []message{
 	{name: "never added", argv: "cni-exec check demo $NETNS", conf: bridge(subnet), key: "demo"},
 
 	// addresses
-	{name: "bad CIDR", argv: add, conf: bridge(`"ranges": [[{"subnet": "10.1.0.0/33"}]]`), where: listFile + ":5:", key: "ipam.ranges[0][0].subnet", advice: "10.1.0.5/24"},
+	{name: "bad CIDR", argv: add, conf: bridge(`"ranges": [[{"subnet": "10.1.0.0/33"}]]`), where: listFile + ":5:", key: "ipam.ranges[0][0].subnet", advice: "10.1.0.0/24"},
 	{name: "host bits set", argv: add, conf: bridge(`"ranges": [[{"subnet": "10.1.0.7/24"}]]`), where: listFile + ":5:", key: "ipam.ranges[0][0].subnet", advice: "write 10.1.0.0/24"},
 	{name: "gateway of another family", argv: add, conf: bridge(`"ranges": [[{"subnet": "10.1.0.0/24", "gateway": "fd00::1"}]]`), where: listFile + ":5:", key: "ipam.ranges[0][0].gateway", advice: "10.1.0.1"},
 	{name: "range outside", argv: add, conf: bridge(`"ranges": [[{"subnet": "10.1.0.0/24", "rangeStart": "10.2.0.1"}]]`), where: listFile + ":5:", key: "ipam.ranges[0][0].rangeStart", advice: "10.1.0.1 to 10.1.0.254"},
 	{name: "no range", argv: add, conf: bridge(`"ranges": []`), where: listFile + ":5:", key: "ipam.ranges"},
 	{name: "subnet too small", argv: add, conf: bridge(`"subnet": "10.1.0.0/31"`), where: listFile + ":5:", key: "ipam.subnet", advice: "/30"},
-	{name: "bad route", argv: add, conf: bridge(subnet + `, "routes": [{"dst": "default"}]`), where: listFile + ":5:", key: "ipam.routes[0].dst", advice: "as 10.1.0.5/24"},
+	{name: "bad route", argv: add, conf: bridge(subnet + `, "routes": [{"dst": "default"}]`), where: listFile + ":5:", key: "ipam.routes[0].dst", advice: "as 10.1.0.0/24"},
 	{name: "full pool", argv: "cni-exec add demo $SECOND", conf: bridge(`"subnet": "10.1.0.0/30"`), before: []string{add}, key: "10.1.0.2", advice: "cni-exec gc"},
 	{name: "address taken", argv: "CNI_ARGS=IP=10.1.0.2 cni-exec add demo $SECOND", conf: bridge(subnet), before: []string{add}, key: "10.1.0.2", advice: "another"},
 	{name: "address outside", argv: "CNI_ARGS=IP=10.9.0.2 " + add, conf: bridge(subnet), key: "10.9.0.2"},
