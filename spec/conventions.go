@@ -1,13 +1,9 @@
 package spec
 
-import (
-	"encoding/json"
-	"maps"
-	"slices"
-)
+import "encoding/json"
 
 // The conventions of what runtimes pass to plugins, beyond the specification: capabilities in
-// runtimeConfig (https://www.cni.dev/docs/conventions/), and args.cni.
+// runtimeConfig (https://www.cni.dev/docs/conventions/).
 
 // readDNS reads dns, or the capability of that name, which replaces it.
 func (r *Request) readDNS() error {
@@ -35,46 +31,4 @@ func (p *parser) capabilityDNS(path string, raw json.RawMessage) DNS {
 		dns.Search = searches
 	}
 	return dns
-}
-
-// readArgs checks the types of what the conventions and the schema have in args.cni.
-// Whether a plugin acts on it is its own affair, and other members are free.
-func (r *Request) readArgs() error {
-	p := parser{}
-	cni := p.object("args.cni", p.object("args", r.top.Args).take("cni"))
-	p.str("args.cni.mac", cni.take("mac"))
-	p.strs("args.cni.ips", cni.take("ips"))
-	p.bool("args.cni.disable-check", cni.take("disable-check"))
-	p.aliases("args.cni.aliases", cni.take("aliases"))
-	for i, label := range p.list("args.cni.labels", cni.take("labels")) {
-		path := at("args.cni.labels", i)
-		pair := p.element(path, label)
-		p.str(path+".key", pair.take("key"))
-		p.str(path+".value", pair.take("value"))
-	}
-	if p.err != nil {
-		return Errorf(CodeConfig, "%w", p.err)
-	}
-	return nil
-}
-
-// aliases checks a list of names, or lists of them by network.
-func (p *parser) aliases(path string, raw json.RawMessage) {
-	if raw != nil && raw[0] == '[' {
-		p.strs(path, raw)
-		return
-	}
-	networks := p.object(path, raw)
-	for _, name := range slices.Sorted(maps.Keys(networks)) {
-		if list := networks[name]; !absent(list) {
-			p.strs(path+"."+name, list)
-		}
-	}
-}
-
-// bool checks a bool.
-func (p *parser) bool(path string, raw json.RawMessage) {
-	if raw != nil && raw[0] != 't' && raw[0] != 'f' {
-		p.fail(path, "%s where a bool is due", kindOf(raw[0]))
-	}
 }

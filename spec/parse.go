@@ -156,11 +156,10 @@ func (f fields) rest() members {
 	return members(f)
 }
 
-// iface reads an element of interfaces. An empty name is a bad one, but it is
-// not for us to refuse what another plugin made.
+// iface reads an element of interfaces, which must have a name.
 func (p *parser) iface(path string, raw json.RawMessage) Interface {
 	f := p.element(path, raw)
-	return Interface{
+	i := Interface{
 		Name:       p.str(path+".name", f.take("name")),
 		MAC:        p.mac(path+".mac", f.take("mac")),
 		MTU:        p.num(path+".mtu", f.take("mtu")),
@@ -169,6 +168,10 @@ func (p *parser) iface(path string, raw json.RawMessage) Interface {
 		PCIID:      p.str(path+".pciID", f.take("pciID")),
 		extra:      f.rest(),
 	}
+	if i.Name == "" {
+		p.fail(path+".name", "missing")
+	}
+	return i
 }
 
 // ip reads an element of ips. Its version follows from the address.
@@ -177,11 +180,7 @@ func (p *parser) ip(path string, raw json.RawMessage, interfaces int) IP {
 	f := p.element(path, raw)
 	f.take("version")
 	index := f.take("interface")
-	ip := IP{
-		Address: p.prefix(path+".address", f.take("address")),
-		Gateway: p.addr(path+".gateway", f.take("gateway")),
-		extra:   f.rest(),
-	}
+	ip := p.address(path, "address", f)
 	if index == nil || string(index) == "-1" {
 		return ip
 	}
@@ -191,6 +190,24 @@ func (p *parser) ip(path string, raw json.RawMessage, interfaces int) IP {
 	}
 	ip.Interface = &n
 	return ip
+}
+
+// address reads an address, under the name that the version has for it, and its gateway.
+func (p *parser) address(path, name string, f fields) IP {
+	ip := IP{
+		Address: p.prefix(path+"."+name, f.take(name)),
+		Gateway: p.addr(path+".gateway", f.take("gateway")),
+		extra:   f.rest(),
+	}
+	p.sameFamily(path+".gateway", ip.Gateway, ip.Address)
+	return ip
+}
+
+// sameFamily refuses a gateway of another family than what it is for.
+func (p *parser) sameFamily(path string, gw netip.Addr, of netip.Prefix) {
+	if gw.IsValid() && gw.Is4() != of.Addr().Is4() {
+		p.fail(path, "gateway %s is of another family than %s", gw, of)
+	}
 }
 
 // outside is the text for an index outside the list of interfaces.
@@ -206,11 +223,7 @@ func (p *parser) family(r *Result, path string, raw json.RawMessage) {
 	}
 	f := p.element(path, raw)
 	routes := f.take("routes")
-	r.IPs = append(r.IPs, IP{
-		Address: p.prefix(path+".ip", f.take("ip")),
-		Gateway: p.addr(path+".gateway", f.take("gateway")),
-		extra:   f.rest(),
-	})
+	r.IPs = append(r.IPs, p.address(path, "ip", f))
 	for i, raw := range p.list(path+".routes", routes) {
 		r.Routes = append(r.Routes, p.route(at(path+".routes", i), raw))
 	}
@@ -230,9 +243,7 @@ func (p *parser) route(path string, raw json.RawMessage) Route {
 		Scope:    p.scope(path+".scope", f.take("scope")),
 		extra:    f.rest(),
 	}
-	if r.GW.IsValid() && r.GW.Is4() != r.Dst.Addr().Is4() {
-		p.fail(path+".gw", "gateway %s is of another family than %s", r.GW, r.Dst)
-	}
+	p.sameFamily(path+".gw", r.GW, r.Dst)
 	if r.MTU != 0 && (r.MTU < minMTU || r.MTU > maxMTU) {
 		p.fail(path+".mtu", "%d is not within %d to %d", r.MTU, minMTU, maxMTU)
 	}

@@ -25,10 +25,10 @@ func TestParseResultErrors(t *testing.T) {
 		"null address":      {`{"ips":[null]}`, CodeConfig, "ips[0]: null"},
 		"null route":        {`{"routes":[{"dst":"::/0"},null]}`, CodeConfig, "routes[1]: null"},
 		"null nameserver":   {`{"dns":{"nameservers":[null]}}`, CodeConfig, "dns.nameservers[0]: null"},
-		"mac":               {`{"interfaces":[{"mac":1}]}`, CodeConfig, "interfaces[0].mac: a number where a string is due"},
-		"negative mtu":      {`{"interfaces":[{"mtu":-1}]}`, CodeConfig, "interfaces[0].mtu: -1 is not an integer"},
-		"mtu in words":      {`{"interfaces":[{"mtu":"1"}]}`, CodeConfig, "interfaces[0].mtu"},
-		"index":             {`{"interfaces":[{}],"ips":[{"address":"1.1.1.1/8","interface":1}]}`, CodeConfig, "ips[0].interface: 1 is outside the list of 1 interfaces"},
+		"mac":               {`{"interfaces":[{"name":"a","mac":1}]}`, CodeConfig, "interfaces[0].mac: a number where a string is due"},
+		"negative mtu":      {`{"interfaces":[{"name":"a","mtu":-1}]}`, CodeConfig, "interfaces[0].mtu: -1 is not an integer"},
+		"mtu in words":      {`{"interfaces":[{"name":"a","mtu":"1"}]}`, CodeConfig, "interfaces[0].mtu"},
+		"index":             {`{"interfaces":[{"name":"a"}],"ips":[{"address":"1.1.1.1/8","interface":1}]}`, CodeConfig, "ips[0].interface: 1 is outside the list of 1 interfaces"},
 		"index -2":          {`{"ips":[{"address":"1.1.1.1/8","interface":-2}]}`, CodeConfig, "ips[0].interface: -2"},
 		"huge index":        {`{"ips":[{"address":"1.1.1.1/8","interface":18446744073709551616}]}`, CodeConfig, "ips[0].interface"},
 		"no address":        {`{"ips":[{}]}`, CodeConfig, "ips[0].address: missing"},
@@ -58,7 +58,7 @@ func TestParseResultErrors(t *testing.T) {
 
 // A clone is equal, and shares nothing that can change.
 func TestClone(t *testing.T) {
-	in := strings.Replace(richC, `"V"`, `"1.1.0"`, 1)
+	in := strings.Replace(richD, `"V"`, `"1.1.0"`, 1)
 	in = strings.TrimSuffix(in, "}") + `,"x":1,"dns":{"nameservers":["::1"],"search":["b"],"options":["c"],"y":1}}`
 	r, err := ParseResult([]byte(in), V110)
 	if err != nil {

@@ -105,7 +105,7 @@ func NewRequest(c Call, conf []byte) (*Request, error) {
 	}{
 		{r.readVersion, false}, // first: an error about anything else is in that version
 		{r.readName, true}, {r.readType, false}, {r.readIPAM, false}, {r.readDNS, false},
-		{r.readArgs, false}, {r.readPrev, false}, {r.readValid, false},
+		{r.readPrev, false}, {r.readValid, false},
 	} {
 		err := read.fn()
 		if err != nil && (c.Verb != Del || read.required) {

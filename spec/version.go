@@ -21,9 +21,9 @@ var (
 	V031 = Version{0, 3, 1}
 	// CHECK, and prevResult at DEL.
 	V040 = Version{0, 4, 0}
-	// No version of addresses ("4", "6") any more, and interfaces may have an MTU.
+	// No version of addresses ("4", "6") any more.
 	V100 = Version{1, 0, 0}
-	// GC and STATUS, and attributes of routes.
+	// GC and STATUS, attributes of routes, and the MTU of interfaces.
 	V110 = Version{1, 1, 0}
 
 	// Newest is what VERSION answers when no version is asked for.

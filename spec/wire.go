@@ -82,13 +82,13 @@ func (r *Result) wire(v Version, ifName string) (object, error) {
 		return nil, Errorf(CodeConfig, "no converter for CNI result version %s to %s", Newest, v)
 	}
 	o := r.extra.object()
-	s := shape{newest: v.AtLeast(V100)}
+	s := shape{addressVersion: !v.AtLeast(V100), attributes: v.AtLeast(V110)}
 	if v == V030 {
 		delete(o, "ip") // there it would be read as the list of addresses
 	}
 	o["cniVersion"] = v.String()
 	// Older versions have dns always, {} if there is nothing in it.
-	if !s.newest || !r.DNS.Empty() {
+	if s.addressVersion || !r.DNS.Empty() {
 		o["dns"] = r.DNS.wire()
 	}
 	if v.NeedsAddress() {
@@ -102,7 +102,8 @@ func (r *Result) wire(v Version, ifName string) (object, error) {
 }
 
 // families writes ip4 and ip6, which versions below 0.3.0 have beside dns. A
-// route is in the member of its family, without attributes.
+// route is in the member of its family, with its attributes: the plugin that sets the routes of an
+// IPAM plugin finds them nowhere else.
 func (r *Result) families(o object, ifName string) {
 	for _, key := range []string{"ip4", "ip6"} {
 		is4 := key == "ip4"
@@ -116,7 +117,7 @@ func (r *Result) families(o object, ifName string) {
 		var routes []Route
 		for _, rt := range r.Routes {
 			if rt.Dst.Addr().Is4() == is4 {
-				routes = append(routes, Route{Dst: rt.Dst, GW: rt.GW, extra: rt.extra})
+				routes = append(routes, rt)
 			}
 		}
 		putList(f, "routes", routes, Route.wire)
@@ -140,18 +141,20 @@ func (r *Result) first(is4 bool, ifName string) *IP {
 }
 
 // A shape is what the parts of a result look like from 0.3.0 on.
-// All versions have attributes of routes, which the reference prints in all.
-type shape struct{ newest bool } // 1.0.0 or later
+// All versions have attributes of routes, which the reference prints from 0.3.0 on.
+type shape struct {
+	addressVersion bool // below 1.0.0 an address says of which family it is
+	attributes     bool // from 1.1.0 on an interface has mtu, socketPath and pciID
+}
 
-// iface writes an element of interfaces; mtu, socketPath and pciID are the
-// newest family's, and the name is always there.
+// iface writes an element of interfaces; the name is always there.
 // An MTU out of the schema's bounds is left out, as lo's.
 func (s shape) iface(i Interface) object {
 	o := i.extra.object()
 	o["name"] = i.Name
 	put(o, "mac", i.MAC)
 	put(o, "sandbox", i.Sandbox)
-	if !s.newest {
+	if !s.attributes {
 		return o
 	}
 	if minMTU <= i.MTU && i.MTU <= maxMTU {
@@ -169,7 +172,7 @@ func (s shape) ip(ip IP, interfaces int) object {
 	o := ip.extra.object()
 	o["address"] = ip.Address
 	put(o, "gateway", ip.Gateway)
-	if !s.newest {
+	if s.addressVersion {
 		o["version"] = "6"
 		if ip.Address.Addr().Is4() {
 			o["version"] = "4"
@@ -181,7 +184,7 @@ func (s shape) ip(ip IP, interfaces int) object {
 	return o
 }
 
-// wire writes the attributes of 1.1.0 in all versions, as the reference does.
+// wire writes the attributes of 1.1.0 in all versions.
 func (r Route) wire() object {
 	o := r.extra.object()
 	o["dst"] = r.Dst

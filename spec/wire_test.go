@@ -17,11 +17,15 @@ const seedResult = `{ "cniVersion": "1.0.0", "interfaces": [ { "name": "cni0", "
 	"routes": [ { "dst": "0.0.0.0/0", "gw": "10.244.0.1" } ],
 	"dns": { "nameservers": ["10.96.0.10"], "search": [ "default.svc.cluster.local", "svc.cluster.local", "cluster.local" ], "options": ["ndots:5"] } }`
 
-// The rich result of vectors A.6 in the three families, and what is left of it
+// The rich result of vectors A.6 in the four families, and what is left of it
 // on the way up; V stands for the version.
 const (
-	richC = `{"cniVersion":"V","interfaces":[{"mac":"02:00:00:00:00:01","mtu":1500,"name":"cni0"},` +
+	richD = `{"cniVersion":"V","interfaces":[{"mac":"02:00:00:00:00:01","mtu":1500,"name":"cni0"},` +
 		`{"mac":"02:00:00:00:00:02","mtu":1400,"name":"eth0","pciID":"0000:00:1f.6","sandbox":"/run/netns/a","socketPath":"/run/s"}],` +
+		`"ips":[{"address":"10.1.2.3/24","gateway":"10.1.2.1","interface":1},{"address":"10.1.2.4/24","interface":1},{"address":"fd00::5/64","interface":0}],` +
+		`"routes":[{"dst":"0.0.0.0/0"},{"advmss":1360,"dst":"10.9.0.0/16","gw":"10.1.2.254","mtu":1400,"priority":5,"scope":253,"table":100},{"dst":"::/0"}]}`
+	richC = `{"cniVersion":"V","interfaces":[{"mac":"02:00:00:00:00:01","name":"cni0"},` +
+		`{"mac":"02:00:00:00:00:02","name":"eth0","sandbox":"/run/netns/a"}],` +
 		`"ips":[{"address":"10.1.2.3/24","gateway":"10.1.2.1","interface":1},{"address":"10.1.2.4/24","interface":1},{"address":"fd00::5/64","interface":0}],` +
 		`"routes":[{"dst":"0.0.0.0/0"},{"advmss":1360,"dst":"10.9.0.0/16","gw":"10.1.2.254","mtu":1400,"priority":5,"scope":253,"table":100},{"dst":"::/0"}]}`
 	richB = `{"cniVersion":"V","interfaces":[{"name":"cni0","mac":"02:00:00:00:00:01"},` +
@@ -29,17 +33,13 @@ const (
 		`"ips":[{"version":"4","interface":1,"address":"10.1.2.3/24","gateway":"10.1.2.1"},{"version":"4","interface":1,"address":"10.1.2.4/24"},` +
 		`{"version":"6","interface":0,"address":"fd00::5/64"}],` +
 		`"routes":[{"dst":"0.0.0.0/0"},{"dst":"10.9.0.0/16","gw":"10.1.2.254","mtu":1400,"advmss":1360,"priority":5,"table":100,"scope":253},{"dst":"::/0"}],"dns":{}}`
-	richA = `{"cniVersion":"V","ip4":{"ip":"10.1.2.3/24","gateway":"10.1.2.1","routes":[{"dst":"0.0.0.0/0"},{"dst":"10.9.0.0/16","gw":"10.1.2.254"}]},` +
+	richA = `{"cniVersion":"V","ip4":{"ip":"10.1.2.3/24","gateway":"10.1.2.1","routes":[{"dst":"0.0.0.0/0"},{"dst":"10.9.0.0/16","gw":"10.1.2.254","mtu":1400,"advmss":1360,"priority":5,"table":100,"scope":253}]},` +
 		`"ip6":{"ip":"fd00::5/64","routes":[{"dst":"::/0"}]},"dns":{}}`
 
-	upBC = `{"cniVersion":"V","interfaces":[{"mac":"02:00:00:00:00:01","name":"cni0"},` +
-		`{"mac":"02:00:00:00:00:02","name":"eth0","sandbox":"/run/netns/a"}],` +
-		`"ips":[{"address":"10.1.2.3/24","gateway":"10.1.2.1","interface":1},{"address":"10.1.2.4/24","interface":1},{"address":"fd00::5/64","interface":0}],` +
-		`"routes":[{"dst":"0.0.0.0/0"},{"advmss":1360,"dst":"10.9.0.0/16","gw":"10.1.2.254","mtu":1400,"priority":5,"scope":253,"table":100},{"dst":"::/0"}]}`
 	upAB = `{"cniVersion":"V","ips":[{"version":"4","address":"10.1.2.3/24","gateway":"10.1.2.1"},{"version":"6","address":"fd00::5/64"}],` +
-		`"routes":[{"dst":"0.0.0.0/0"},{"dst":"10.9.0.0/16","gw":"10.1.2.254"},{"dst":"::/0"}],"dns":{}}`
+		`"routes":[{"dst":"0.0.0.0/0"},{"dst":"10.9.0.0/16","gw":"10.1.2.254","mtu":1400,"advmss":1360,"priority":5,"table":100,"scope":253},{"dst":"::/0"}],"dns":{}}`
 	upAC = `{"cniVersion":"V","ips":[{"address":"10.1.2.3/24","gateway":"10.1.2.1"},{"address":"fd00::5/64"}],` +
-		`"routes":[{"dst":"0.0.0.0/0"},{"dst":"10.9.0.0/16","gw":"10.1.2.254"},{"dst":"::/0"}]}`
+		`"routes":[{"dst":"0.0.0.0/0"},{"advmss":1360,"dst":"10.9.0.0/16","gw":"10.1.2.254","mtu":1400,"priority":5,"scope":253,"table":100},{"dst":"::/0"}]}`
 )
 
 // familyOf returns the family of wire shapes of a version.
@@ -47,6 +47,8 @@ func familyOf(v Version) string {
 	switch {
 	case v.NeedsAddress():
 		return "A"
+	case v.AtLeast(V110):
+		return "D"
 	case v.AtLeast(V100):
 		return "C"
 	}
@@ -75,9 +77,10 @@ func sorted(t *testing.T, doc, indent string) string {
 
 // Every ordered pair of versions.
 func TestConvert(t *testing.T) {
-	source := map[string]string{"A": richA, "B": richB, "C": richC}
+	source := map[string]string{"A": richA, "B": richB, "C": richC, "D": richD}
 	want := map[string]string{
-		"AA": richA, "AB": upAB, "AC": upAC, "BA": richA, "BB": richB, "BC": upBC, "CA": richA, "CB": richB, "CC": richC,
+		"AA": richA, "AB": upAB, "AC": upAC, "AD": upAC, "BA": richA, "BB": richB, "BC": richC, "BD": richC,
+		"CA": richA, "CB": richB, "CC": richC, "CD": richC, "DA": richA, "DB": richB, "DC": richC, "DD": richD,
 	}
 	for _, from := range versions {
 		for _, to := range versions {

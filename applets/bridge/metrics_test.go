@@ -36,3 +36,18 @@ func TestKernelRouteMetricsReported(t *testing.T) {
 	}
 	h.Must(spec.Check, "bridge", applettest.Prev(conf, out), p)
 }
+
+// Attributes of routes are set in the oldest versions as well, in which the IPAM plugin's result has
+// another shape.
+func TestKernelRouteMetricsOldVersions(t *testing.T) {
+	for _, version := range []string{"0.1.0", "0.2.0"} {
+		h := applettest.NewHost(t)
+		p := h.Container("ctr")
+		h.Must(spec.Add, "bridge", `{"cniVersion":"`+version+`","name":"demo","type":"bridge","bridge":"br0","isGateway":true,"ipam":{
+			"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24","routes":[{"dst":"10.99.0.0/16","mtu":1300,"priority":77}]}}`, p)
+		have, err := kerneltest.Dial(t, p.NS).Routes(rtnl.RouteFilter{Dst: netip.MustParsePrefix("10.99.0.0/16")})
+		if err != nil || len(have) != 1 || have[0].MTU != 1300 || have[0].Priority != 77 {
+			t.Errorf("%s: the kernel has %+v, %v", version, have, err)
+		}
+	}
+}

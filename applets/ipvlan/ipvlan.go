@@ -82,7 +82,7 @@ func (c *conf) chainedMaster(prev *spec.Result) error {
 	if c.Master != "" || prev == nil {
 		return nil
 	}
-	if len(prev.Interfaces) != 1 || prev.Interfaces[0].Name == "" {
+	if len(prev.Interfaces) != 1 {
 		return spec.Errorf(spec.CodeConfig, "chained master failure: prevResult lacks a single named interface: set \"master\"")
 	}
 	c.Master = prev.Interfaces[0].Name

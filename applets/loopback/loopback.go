@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/attach"
 	"cnibox/applets/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -25,9 +26,9 @@ DEL sets lo down unless another interface of the namespace is up.`,
 	Verbs: spec.Verbs{Add: add, Get: get, Check: check, Del: del, Enters: true},
 }
 
-// inside calls fn with a socket in the request's namespace and its lo.
+// inside calls fn with the request's namespace, a socket in it and its lo.
 // Every namespace has a lo.
-func inside(r *spec.Request, fn func(c *rtnl.Conn, lo *rtnl.Link) error) error {
+func inside(r *spec.Request, fn func(ns *rtnl.NS, c *rtnl.Conn, lo *rtnl.Link) error) error {
 	ns, err := netns.Open(r.Call)
 	if err != nil {
 		return err
@@ -42,14 +43,14 @@ func inside(r *spec.Request, fn func(c *rtnl.Conn, lo *rtnl.Link) error) error {
 	if err != nil {
 		return err
 	}
-	return fn(c, lo)
+	return fn(ns, c, lo)
 }
 
 // add checks the addresses before it changes anything, and again after: the kernel adds 127.0.0.1
 // and ::1 when lo comes up. It may run concurrently with the ADD of another network in the
 // namespace.
 func add(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
-	err = inside(r, func(c *rtnl.Conn, lo *rtnl.Link) error {
+	err = inside(r, func(_ *rtnl.NS, c *rtnl.Conn, lo *rtnl.Link) error {
 		if res, err = resultOf(r, c, lo); err != nil || lo.Up {
 			return err
 		}
@@ -66,7 +67,7 @@ func add(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
 // get answers as ADD does. A lo that is down has not been added, or was deleted:
 // code 3.
 func get(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
-	err = inside(r, func(c *rtnl.Conn, lo *rtnl.Link) error {
+	err = inside(r, func(_ *rtnl.NS, c *rtnl.Conn, lo *rtnl.Link) error {
 		if !lo.Up {
 			return spec.Errorf(spec.CodeUnknown, "lo is down in %s: nothing was added", r.Call.NetNS)
 		}
@@ -76,19 +77,46 @@ func get(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
 	return res, err
 }
 
-// check checks that lo is up.
+// check checks that lo is up, and is what prevResult has of it. In a chain that may be nothing.
 func check(_ context.Context, r *spec.Request) error {
-	return inside(r, func(_ *rtnl.Conn, lo *rtnl.Link) error {
+	return inside(r, func(ns *rtnl.NS, c *rtnl.Conn, lo *rtnl.Link) error {
 		if !lo.Up {
-			return spec.Errorf(spec.CodeCheck, "loopback interface is down: lo in %s", r.Call.NetNS)
+			return attach.Mismatch("loopback interface is down: lo in %s", r.Call.NetNS)
+		}
+		have, err := c.Addrs(lo.Index)
+		if err != nil {
+			return err
+		}
+		elsewhere := false
+		for i, in := range r.Prev.Interfaces {
+			switch {
+			case in.Name != lo.Name || in.Sandbox == "":
+			case netns.At(r.Call, ns, in.Sandbox):
+				return compare(r.Prev, i, lo, have)
+			default:
+				elsewhere = true
+			}
+		}
+		if elsewhere {
+			return attach.Mismatch("prevResult has no interface %q in sandbox %q", lo.Name, r.Call.NetNS)
 		}
 		return nil
 	})
 }
 
+// compare compares lo with the interface of a result.
+func compare(res *spec.Result, i int, lo *rtnl.Link, have []rtnl.Addr) error {
+	for _, ip := range res.IPs {
+		if ip.Interface != nil && *ip.Interface == i && !attach.HasAddr(have, ip.Address) {
+			return attach.Mismatch("interface %s does not have address %s", lo.Name, ip.Address)
+		}
+	}
+	return attach.CheckMAC(lo, res.Interfaces[i].MAC)
+}
+
 // del does nothing without a namespace.
 func del(_ context.Context, r *spec.Request) error {
-	err := inside(r, func(c *rtnl.Conn, lo *rtnl.Link) error {
+	err := inside(r, func(_ *rtnl.NS, c *rtnl.Conn, lo *rtnl.Link) error {
 		links, err := c.Links()
 		if err != nil {
 			return err
