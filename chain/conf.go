@@ -299,7 +299,7 @@ func decodeError(key string, doc []byte, into any, err error) error {
 	var syntax *json.SyntaxError
 	switch {
 	case errors.As(err, &syntax):
-		return spec.Errorf(spec.CodeDecode, "%w", err)
+		return spec.Errorf(spec.CodeDecode, "%w", spec.NotJSON(doc, err))
 	case key == "":
 		return spec.Errorf(spec.CodeConfig, "%w", spec.Explain(doc, into, err))
 	}

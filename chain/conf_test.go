@@ -52,9 +52,9 @@ func TestParse(t *testing.T) {
 		"args of any shape":                    {`{"name":"n","plugins":[{"type":"x","args":["a",1]}]}`, "", ""},
 		"disableCheck text":                    {`{"name":"n","disableCheck":"TRUE"` + plugins, "", ""},
 		"disableGC a number":                   {`{"name":"n","disableGC":1` + plugins, "", `"disableGC": "1" is neither true nor false`},
-		"not JSON":                             {`{"name":`, "", "unexpected end of JSON input"},
-		"byte order mark":                      {"\ufeff{}", "", "invalid character"},
-		"bytes behind":                         {`{"name":"n"} x`, "", "invalid character 'x'"},
+		"not JSON":                             {`{"name":`, "", "not JSON: the end is missing"},
+		"byte order mark":                      {"\ufeff{}", "", "not JSON: a byte order mark"},
+		"bytes behind":                         {`{"name":"n"} x`, "", "not JSON: the document has ended before this"},
 		"keys in any case":                     {`{"NAME":"n","CniVersion":"0.4.0","Plugins":[{"TYPE":"x"}]}`, "0.4.0", ""},
 	}
 	for name, tt := range tests {
@@ -92,7 +92,7 @@ func TestLoad(t *testing.T) {
 		"lists before single ones, broken skipped": {"both", "first", ""},
 		"single": {"js", "single", ""},
 		"not there, with what is broken": {"nope", "", "no net configuration with name \"nope\" in " + w.conf +
-			"; " + w.conf + "/00-broken.conflist:1:2: unexpected end of JSON input"},
+			"; " + w.conf + "/00-broken.conflist:1:2: not JSON: the end is missing"},
 		"list in a .conf":     {"d", "", "a list has to be in a file whose name ends in .conflist"},
 		"a name that is path": {"../evil", "", "invalid characters found in network name"},
 		"no name":             {"", "", "missing network name"},

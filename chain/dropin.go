@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,6 +40,9 @@ func Load(dir, network string) (*List, error) {
 		switch {
 		case err != nil:
 			broken = append(broken, err)
+			if l == nil && mentions(err, network) {
+				l = &List{Name: network}
+			}
 			if defective == nil && l != nil && l.Name == network {
 				defective, defect = l, err
 			}
@@ -71,6 +75,15 @@ func Load(dir, network string) (*List, error) {
 		e = e.WithDetails("%v", err)
 	}
 	return nil, e
+}
+
+// mentions reports whether an error is that of a file that is not JSON and has the name of a network,
+// as far as can be seen in it.
+func mentions(err error, network string) bool {
+	var of *SourceError
+	var syntax *spec.SyntaxError
+	return errors.As(err, &of) && errors.As(err, &syntax) &&
+		bytes.Contains(bytes.Join(bytes.Fields(of.Doc), nil), []byte(`"name":"`+network+`"`))
 }
 
 // configs reads the configurations in a directory, lists before single ones and each kind in

@@ -28,6 +28,7 @@ import (
 	"sync"
 	"time"
 
+	"cnibox/internal/spell"
 	"cnibox/spec"
 )
 
@@ -42,6 +43,7 @@ type Local struct {
 	Path    []string                        // directories of CNI_PATH; empty: only what is built in
 	BuiltIn bool                            // what is built in is found behind those directories too
 	Lookup  func(string) (spec.Verbs, bool) // the plugins built in, by type
+	Names   func() []string                 // of all of these, to find what was meant; may be nil
 	Environ []string                        // what an exec'd plugin sees besides CNI_*
 	Stderr  io.Writer                       // gets the stderr of plugins; may be nil
 	Timeout time.Duration                   // of one plugin; 0: DefaultTimeout
@@ -140,11 +142,13 @@ func (l *Local) find(plugin string) (file string, verbs *spec.Verbs, err error) 
 	}
 	file, info, missing := findInPath(plugin, l.Path)
 	if missing != nil {
-		switch v := l.lookup(plugin); {
+		switch v, meant := l.lookup(plugin), l.misspelled(plugin); {
 		case v != nil && l.BuiltIn:
 			return self, v, nil
 		case v != nil:
 			missing = missing.WithDetails("it is built in: unset CNI_PATH, or create its link with `cnibox install DIR`")
+		case meant != "":
+			missing = missing.WithDetails("%s", meant)
 		}
 		return "", nil, missing
 	}
@@ -166,10 +170,34 @@ func (l *Local) builtIn(plugin string) (string, *spec.Verbs, error) {
 	if v := l.lookup(plugin); v != nil {
 		return self, v, nil
 	}
+	if meant := l.misspelled(plugin); meant != "" {
+		return "", nil, &spec.Error{Code: spec.CodePlugin, Msg: meant, Err: fmt.Errorf("%w: %w", errMisspelled, os.ErrNotExist)}
+	}
 	return "", nil, &spec.Error{
 		Code: spec.CodeEnv, Err: os.ErrNotExist,
 		Msg: fmt.Sprintf("CNI_PATH is empty and plugin %q is not built in: set CNI_PATH to the directory that contains it", plugin),
 	}
+}
+
+// errMisspelled is the cause where a plugin is missing whose name is nearly that of one that is
+// built in, and no directory was searched.
+var errMisspelled = errors.New("misspelled")
+
+// misspelled is [Misspelled] for what is built in.
+func (l *Local) misspelled(plugin string) string {
+	if l.Names == nil {
+		return ""
+	}
+	return Misspelled(plugin, l.Names())
+}
+
+// Misspelled is the message for a plugin that is missing, and was meant to be one of those of the
+// names; empty: it is like none.
+func Misspelled(plugin string, names []string) string {
+	if near := spell.Nearest(plugin, names); near != "" {
+		return fmt.Sprintf("unknown plugin %q: did you mean %q?", plugin, near)
+	}
+	return ""
 }
 
 // lookup returns a plugin of this binary; nil: it has none of the name.

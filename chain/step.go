@@ -3,6 +3,7 @@ package chain
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -36,8 +37,11 @@ func (r *Runner) invoke(ctx context.Context, l *List, p *Plugin, req *spec.Reque
 }
 
 // failed adds the plugin to an error, in libcni's words, and the place of the key that the error
-// is about.
+// is about. A plugin that does not exist has the place alone, as in lint.
 func failed(verb spec.Verb, l *List, p *Plugin, err error) error {
+	if errors.Is(err, errMisspelled) && p.From.File != "" {
+		return p.From.within(err)
+	}
 	return p.From.seen(fmt.Errorf("plugin type=%q name=%q failed (%s): %w", p.Type, l.Name, verbName(verb), err))
 }
 

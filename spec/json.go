@@ -92,6 +92,7 @@ func Unmarshal(key string, b []byte, into any) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &syntax):
+		err = NotJSON(b, err)
 		line, column, _ := Place(b, "", err)
 		return fmt.Errorf("%q: %w (line %d, column %d)", key, err, line, column)
 	}

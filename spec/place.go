@@ -35,19 +35,16 @@ func (e *Error) AtKey(key string) *Error {
 }
 
 // Place returns the line and the column, counted from 1 and in bytes, of what an error is about
-// in a JSON document: of the first byte that is no JSON, or of the value of the key of a
+// in a JSON document: of a [SyntaxError], or of the value of the key of a
 // [KeyError], which is looked for below the key prefix. False: it is about neither, or the
 // document does not have the key.
 func Place(doc []byte, prefix string, err error) (line, column int, found bool) {
 	offset := 0
-	var syntax *json.SyntaxError
+	var syntax *SyntaxError
 	var key *KeyError
 	switch {
 	case errors.As(err, &syntax):
-		offset = int(syntax.Offset)
-		if syntax.Error() != unexpectedEnd {
-			offset-- // it counts the byte itself
-		}
+		offset = syntax.Offset
 	case errors.As(err, &key):
 		if offset, found = locate(doc, strings.Trim(prefix+"."+key.Key, ".")); !found {
 			return 0, 0, false
@@ -58,9 +55,6 @@ func Place(doc []byte, prefix string, err error) (line, column int, found bool) 
 	before := doc[:min(max(offset, 0), len(doc))]
 	return bytes.Count(before, []byte("\n")) + 1, len(before) - bytes.LastIndexByte(before, '\n'), true
 }
-
-// unexpectedEnd is the text of encoding/json for a document that ends too early.
-const unexpectedEnd = "unexpected end of JSON input"
 
 // locate returns where the value of a key begins in a JSON document.
 func locate(doc []byte, key string) (offset int, found bool) {

@@ -35,12 +35,12 @@ func TestPlace(t *testing.T) {
 		"":                 "1:1",
 		"{":                "1:2",
 		"{}}":              "1:3",
-		"{\n \"a\": 1,}":   "2:9",
+		"{\n \"a\": 1,}":   "2:8",
 		"{\n\"a\": [\n":    "3:1",
 		"{\n\"a\": 'b'\n}": "2:6",
 	} {
 		var into map[string]any
-		if got := place(doc, "", json.Unmarshal([]byte(doc), &into)); got != want {
+		if got := place(doc, "", NotJSON([]byte(doc), json.Unmarshal([]byte(doc), &into))); got != want {
 			t.Errorf("the error of %q is at %q, want %q", doc, got, want)
 		}
 	}

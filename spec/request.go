@@ -92,10 +92,11 @@ func NewRequest(c Call, conf []byte) (*Request, error) {
 	r := &Request{Call: c, Path: directories(c.Path), conf: conf, Warn: func(string, ...any) {}}
 	if err := unmarshalObject(conf, &r.top); err != nil {
 		e := Errorf(CodeDecode, "error unmarshall network config: %w", err)
+		err = NotJSON(conf, err)
 		if line, column, found := Place(conf, "", err); len(conf) == 0 {
 			e = e.WithDetails("the configuration on standard input is empty")
 		} else if found {
-			e = e.WithDetails("at line %d, column %d", line, column)
+			e = e.WithDetails("at line %d, column %d: %v", line, column, err)
 		}
 		return nil, e
 	}

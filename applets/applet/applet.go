@@ -85,7 +85,7 @@ func (s EndedBy) Error() string { return "ended by " + unix.SignalName(unix.Sign
 // the directories of path, and those built in. A delegate has the environment and stderr of its
 // caller.
 func (p Process) Invoker(path []string) *chain.Local {
-	return &chain.Local{Path: path, Lookup: p.Applets.Plugin, Environ: p.Environ, Stderr: spec.Lines(p.Stderr), ForceExec: p.ForceExec}
+	return &chain.Local{Path: path, Lookup: p.Applets.Plugin, Names: p.Applets.Plugins, Environ: p.Environ, Stderr: spec.Lines(p.Stderr), ForceExec: p.ForceExec}
 }
 
 // Complain writes one line to stderr, of a program or a part of one: a warning or an error. All
@@ -122,6 +122,16 @@ func (t Table) Plugin(name string) (spec.Verbs, bool) {
 		return spec.Verbs{}, false
 	}
 	return a.Verbs, true
+}
+
+// Plugins returns the names of all plugins.
+func (t Table) Plugins() (names []string) {
+	for _, a := range t {
+		if a.Main == nil {
+			names = append(names, a.Name)
+		}
+	}
+	return names
 }
 
 // Run runs the applet and returns its exit code. A tool that a runtime calls as a plugin is an

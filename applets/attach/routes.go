@@ -36,9 +36,27 @@ func (op *Op) AddRoutes() error {
 		err = op.skipConflicting(err)
 	}
 	if rtnl.BadGateway(err) {
+		if e := op.strayGateway(); e != nil {
+			return e
+		}
 		return spec.Errorf(spec.CodeConfig, "%s: the gateway of a route has to be another host, in a network that an address or a route before leads to: correct \"ipam\": %w", op.IfName, err)
 	}
 	return err
+}
+
+// strayGateway is the error of the gateway of a route that is in no network of the container, with the
+// key that it is from; nil: there is none.
+func (op *Op) strayGateway() error {
+	var networks []netip.Prefix
+	for _, ip := range op.Result.IPs {
+		networks = append(networks, ip.Address)
+	}
+	for _, g := range spec.StrayGateways(op.Conf(), networks) {
+		if slices.ContainsFunc(op.Result.Routes, func(r spec.Route) bool { return op.route(r).GW == g.Addr }) {
+			return g.Err()
+		}
+	}
+	return nil
 }
 
 // skipConflicting removes from the result the default routes that conflict with one of another

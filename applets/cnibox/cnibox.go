@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"io"
 	"runtime"
-	"slices"
 
 	"cnibox/applets/applet"
+	"cnibox/internal/spell"
 	"cnibox/spec"
 )
 
@@ -115,38 +115,14 @@ func writeList(p applet.Process) int {
 	return 0
 }
 
-// suggest asks for the applet whose name differs least, by at most two letters; empty: none does.
+// suggest asks for the applet that a misspelled name was meant to be; empty: none.
 func suggest(all applet.Table, name string) string {
 	var names []string
 	for _, a := range all {
-		if Distance(name, a.Name) <= 2 {
-			names = append(names, a.Name)
-		}
+		names = append(names, a.Name)
 	}
-	if len(names) == 0 {
-		return ""
+	if near := spell.Nearest(name, names); near != "" {
+		return fmt.Sprintf("; %q?", near)
 	}
-	near := slices.MinFunc(names, func(a, b string) int { return Distance(name, a) - Distance(name, b) })
-	return fmt.Sprintf("; %q?", near)
-}
-
-// Distance is the number of bytes to insert, delete or change to get from a to b.
-// It keeps one row of the table of Levenshtein's distances.
-func Distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		before := row[0] // of the row above, one to the left
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := before
-			if a[i] != b[j] {
-				cost = 1 + min(before, row[j], row[j+1])
-			}
-			before, row[j+1] = row[j+1], cost
-		}
-	}
-	return row[len(b)]
+	return ""
 }

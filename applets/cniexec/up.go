@@ -142,7 +142,7 @@ func unmarshalKnown(doc []byte, into any) error {
 	var syntax *json.SyntaxError
 	switch {
 	case errors.As(err, &syntax):
-		return err
+		return spec.NotJSON(doc, err)
 	case err != nil:
 		return spec.Explain(doc, into, err)
 	}

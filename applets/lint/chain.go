@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"cnibox/chain"
+	"cnibox/internal/spell"
 	"cnibox/spec"
 )
 
@@ -28,15 +29,9 @@ func (c *checker) missing(p *chain.Plugin, plugin, key string) {
 	if slices.ContainsFunc(slices.Concat(c.Path, PluginDirs[:]), found) {
 		return
 	}
-	var names []string
-	for _, a := range c.Applets {
-		if a.Main == nil {
-			names = append(names, a.Name)
-		}
-	}
-	switch near := nearest(plugin, names); {
-	case near != "":
-		c.add(p.From.File, join(p.From.Key, key), "unknown plugin %q: did you mean %q?", plugin, near)
+	switch unknown := chain.Misspelled(plugin, c.Applets.Plugins()); {
+	case unknown != "":
+		c.add(p.From.File, join(p.From.Key, key), "%s", unknown)
 	case len(c.Path) > 0:
 		c.add(p.From.File, join(p.From.Key, key), "plugin %q is neither built in nor in %s", plugin, strings.Join(c.Path, ", "))
 	}
@@ -53,7 +48,7 @@ func (c *checker) capabilities(p *chain.Plugin) {
 			continue
 		}
 		meant := ""
-		if near := nearest(name, read); near != "" {
+		if near := spell.Nearest(name, read); near != "" {
 			meant = fmt.Sprintf(": did you mean %q?", near)
 		}
 		by := p.Type

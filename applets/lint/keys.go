@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"cnibox/chain"
+	"cnibox/internal/spell"
 	"cnibox/spec"
 )
 
@@ -297,7 +298,7 @@ func typesOf(path string, types []reflect.Type) []reflect.Type {
 // suggest is what was meant, as the rest of a sentence; empty: nothing is alike.
 func (c *checker) suggest(name string, known keys) string {
 	names := known.names()
-	if near := nearest(name, names); near != "" {
+	if near := spell.Nearest(name, names); near != "" {
 		return fmt.Sprintf(": did you mean %q?", near)
 	}
 	for _, key := range names {
@@ -311,42 +312,4 @@ func (c *checker) suggest(name string, known keys) string {
 		return `: it belongs in an element of "plugins"`
 	}
 	return ""
-}
-
-// nearest returns the name that most of a misspelled one agrees with; empty: none does.
-func nearest(name string, names []string) (near string) {
-	least := 1 + min(2, len(name)/3)
-	for _, other := range names {
-		if len(name) > 3 && len(other) > len(name) && strings.EqualFold(other[:len(name)], name) {
-			return other
-		}
-		if d := distance(strings.ToLower(name), strings.ToLower(other)); d < least {
-			near, least = other, d
-		}
-	}
-	return near
-}
-
-// distance is the number of letters to insert, delete, replace or exchange with the next one.
-func distance(a, b string) int {
-	before, row := make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		next := make([]int, len(b)+1)
-		next[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			next[j] = min(row[j]+1, next[j-1]+1, row[j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				next[j] = min(next[j], before[j-2]+1)
-			}
-		}
-		before, row = row, next
-	}
-	return row[len(b)]
 }

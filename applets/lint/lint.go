@@ -4,8 +4,8 @@
 // ([spec.Verbs.Validate]); only networks.go reads a few keys itself.
 //
 // Begin reading at [Linter.Files]. keys.go compares members with structs, chain.go looks at what
-// plugins are to each other, networks.go at what networks are; syntax.go says why a file is not
-// JSON, position.go finds the place of a message in it.
+// plugins are to each other, networks.go at what networks are; position.go finds the
+// place of a message in a file.
 package lint
 
 import (
@@ -269,10 +269,9 @@ func (c *checker) notLoaded(file string, err error) {
 		return
 	}
 	c.locate(of.File, of.Doc)
-	var syntax *json.SyntaxError
+	var syntax *spec.SyntaxError
 	if errors.As(err, &syntax) {
-		offset, reason := mistake(of.Doc, syntax)
-		c.problems = append(c.problems, problem{file: of.File, offset: offset, text: reason})
+		c.problems = append(c.problems, problem{file: of.File, offset: syntax.Offset, text: syntax.Error()})
 		return
 	}
 	var named struct{ Name, CNIVersion string }

@@ -202,45 +202,19 @@ func (c *checker) shadowed(n *network, m *member) {
 	}
 }
 
-// gateways notes those of ranges and routes that are in no network of the container: the kernel
-// refuses a route by them. A gateway of static may be any address, as in its documentation.
+// gateways notes those of ranges and routes that are in no network of the container. A gateway of
+// static may be any address, as in its documentation.
 func (c *checker) gateways(m *member) {
-	type gateway struct{ Gateway netip.Addr }
-	var conf struct {
-		IPAM struct {
-			gateway
-			Ranges    [][]gateway
-			Addresses []gateway
-			Routes    []struct {
-				Dst netip.Prefix
-				GW  netip.Addr
-			}
-		}
-	}
-	if len(m.resources.Ranges) == 0 || json.Unmarshal(m.Conf(), &conf) != nil {
+	if len(m.resources.Ranges) == 0 {
 		return
 	}
-	check := func(gw netip.Addr, route int, key, of string) {
-		reached := !gw.IsValid() || gw.Is6() && gw.IsLinkLocalUnicast() ||
-			slices.ContainsFunc(m.resources.Ranges, func(o spec.Range) bool { return o.Subnet.Contains(gw) })
-		for i, o := range conf.IPAM.Routes {
-			reached = reached || i != route && o.Dst.Bits() > 0 && o.Dst.Contains(gw)
-		}
-		if !reached {
-			c.add(m.From.File, join(m.From.Key, "ipam."+key), "the gateway %s%s is in no network of the container", gw, of)
-		}
+	var networks []netip.Prefix
+	for _, r := range m.resources.Ranges {
+		networks = append(networks, r.Subnet)
 	}
-	all := append(slices.Concat(conf.IPAM.Ranges...), conf.IPAM.Addresses...)
-	all = append(all, conf.IPAM.gateway)
-	check(conf.IPAM.Gateway, -1, "gateway", "")
-	for i, set := range conf.IPAM.Ranges {
-		for j, r := range set {
-			check(r.Gateway, -1, fmt.Sprintf("ranges[%d][%d].gateway", i, j), "")
-		}
-	}
-	for i, r := range conf.IPAM.Routes {
-		if !slices.Contains(all, gateway{r.GW}) {
-			check(r.GW, i, fmt.Sprintf("routes[%d].gw", i), fmt.Sprintf(" of the route to %s", r.Dst))
+	for _, g := range spec.StrayGateways(m.Conf(), networks) {
+		if !strings.HasPrefix(g.Key, "ipam.addresses") {
+			c.addError(m.From.File, g.Err(), "", m.From.Key)
 		}
 	}
 }

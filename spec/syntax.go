@@ -1,14 +1,38 @@
-package lint
+package spec
 
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 )
+
+// A SyntaxError is why a document is not JSON, and what to do about it.
+type SyntaxError struct {
+	Offset int // of what is wrong
+	text   string
+	err    error
+}
+
+func (e *SyntaxError) Error() string { return e.text }
+
+// Unwrap returns the error of encoding/json.
+func (e *SyntaxError) Unwrap() error { return e.err }
+
+// NotJSON returns the [SyntaxError] for a document that encoding/json could not read, and any other
+// error as it is.
+func NotJSON(doc []byte, err error) error {
+	var syntax *json.SyntaxError
+	if !errors.As(err, &syntax) {
+		return err
+	}
+	offset, text := mistake(doc, syntax)
+	return &SyntaxError{offset, text, err}
+}
 
 // mistake is where a document ends being JSON, and what to do about it.
 func mistake(doc []byte, err *json.SyntaxError) (offset int, text string) {
