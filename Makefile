@@ -38,7 +38,7 @@ empty :=
 comma := ,
 ALL_TAGS := $(subst $(empty) $(empty),$(comma),$(NO_TAGS))
 
-.PHONY: help build build-all reference sizes lint quick test test-tags test-upgrade test-cross test-twin test-vm test-clients test-nodes flanneld fuzz base bench bench-vm demo install clean
+.PHONY: help build build-all reference sizes lint vuln quick test test-tags test-race test-upgrade test-cross test-twin test-vm test-clients test-nodes flanneld fuzz base bench bench-vm demo install clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -69,21 +69,48 @@ lint: ## what .golangci.yml asks for: imports, forbidden calls, wrapped errors, 
 	$(GO) run $(LINT) $(or $(LINTARGS),run ./...)
 	$(if $(LINTARGS),,$(IN_TEST) $(LINT) run ./...)
 
+# VULNDB may be a local copy of the database: file:///DIRECTORY. Status 3 is a finding.
+VULN := golang.org/x/vuln/cmd/govulncheck@v1.9.0
+VULNDB ?= https://vuln.go.dev
+
+vuln: ## known vulnerabilities in what the binary calls, by govulncheck; VULNDB=file:///DIRECTORY: offline
+	@out=$$($(GO) run $(VULN) $(or $(VULNARGS),-db $(VULNDB) ./...) 2>&1); status=$$?; \
+	case $$status:$$out in \
+		0:*) printf '%s\n' "$$out" ;; \
+		*"fetching vulnerabilities: "*) printf 'SKIPPED: govulncheck: %s\n' "$$(printf '%s\n' "$$out" | sed -n 's/.*fetching vulnerabilities: //p')" ;; \
+		*) printf '%s\n' "$$out"; exit 1 ;; \
+	esac
+
 quick: ## the tests that need no privilege, in seconds
 	@for module in . test; do \
 		$(GO) vet -C $$module ./... && $(GO) test -C $$module -short -skip '^TestKernel' ./... || exit 1; \
 	done
 
+# RUN_TESTS runs the commands in TESTS, tests with -v that set status to 1 when they fail, and
+# prints the packages, what failed and what was skipped; all that was said if one failed.
+define RUN_TESTS
+@log=$$(mktemp) || exit 1; \
+(status=0; $(TESTS); echo $$status >$$log.status) 2>&1 | tee $$log | \
+	grep --line-buffered -E '^(ok|FAIL|panic:|cross:)|--- FAIL|SKIPPED:|^make test '; \
+status=$$(cat $$log.status); [ "$$status" -eq 0 ] || grep -vE '^ *(===|--- PASS)' $$log; \
+rm -f $$log $$log.status; exit $$status
+endef
+
 # Nothing is taken from go's cache: tests look at the kernel, and go would look at every
 # file in /proc/sys that one of them has read, for minutes.
+test: TESTS = \
+	if git cat-file -e '$(BASE)^{commit}' 2>/dev/null; then \
+		$(MAKE) --no-print-directory -s base BASE=$(BASE) && export CNIBOX_UPGRADE_FROM=$(BASE_BIN) || \
+			{ echo "FAIL: revision $(BASE), to upgrade from, was not built"; status=1; }; \
+	else echo "SKIPPED: the upgrade from an earlier revision: git has no $(BASE) here"; fi; \
+	for module in . test; do \
+		$(PRIVILEGED) $(GO) test -C "$(CURDIR)/$$module" -count=1 -parallel $(PARALLEL) -timeout $(LIMIT) -v ./... || status=1; \
+	done
+
 test: ## all tests, and what this kernel lacks; without root they run in a user namespace
 	$(GO) vet ./...
 	$(GO) vet -C test ./...
-	@(status=0; $(MAKE) --no-print-directory -s base BASE=$(BASE) 2>/dev/null && export CNIBOX_UPGRADE_FROM=$(BASE_BIN); \
-		for module in . test; do $(PRIVILEGED) $(GO) test -C "$(CURDIR)/$$module" -count=1 -parallel $(PARALLEL) -timeout $(LIMIT) -v ./... 2>&1 || status=1; done; echo $$status >.test.status) \
-		| tee .test.log | grep --line-buffered -E '^(ok|FAIL|panic:)|--- FAIL|SKIPPED:|^make test '; \
-	status=$$(cat .test.status); [ $$status -eq 0 ] || grep -vE '^ *(===|--- PASS)' .test.log; \
-	rm -f .test.log .test.status; exit $$status
+	$(RUN_TESTS)
 	$(MAKE) --no-print-directory test-tags
 	$(MAKE) --no-print-directory fuzz FUZZTIME=10000x
 
@@ -91,6 +118,20 @@ test-tags: ## vet without each plugin; build and test without any
 	@for tag in $(NO_TAGS); do $(GO) vet -tags $$tag . ./applets || exit 1; done
 	@$(GO) vet -tags $(ALL_TAGS) . && $(GO) vet -C test -tags $(ALL_TAGS) ./... && $(GO) build -o /dev/null -tags $(ALL_TAGS) .
 	@$(GO) test -short -tags $(ALL_TAGS) -run 'TestApplets' . ./applets
+
+# The packages of the product that start goroutines, in their tests or not, and the scripts, whose
+# programs have the race detector as well; each would wait a second at its end for races of others.
+# What measures memory is left out.
+RACE_FLAGS = -race -short -count=1 -parallel $(PARALLEL) -timeout $(LIMIT) -v -skip '^TestKernelPortmapThousands$$'
+RACE_PKGS = $(sort $(dir $(shell grep -rlE --include='*.go' --exclude-dir=test '^[[:blank:]]+go [[:alpha:]]' .)))
+
+test-race: TESTS = \
+	export CGO_ENABLED=1 GORACE=atexit_sleep_ms=0; \
+	$(PRIVILEGED) $(GO) test -C "$(CURDIR)" $(RACE_FLAGS) $(RACE_PKGS) || status=1; \
+	$(PRIVILEGED) $(GO) test $(RACE_FLAGS) ./script || status=1
+
+test-race: ## the tests of packages that start goroutines with the race detector, which needs gcc; without root in a user namespace
+	$(RUN_TESTS)
 
 # The newest reference plugins, 18 programs, are built where go's own cache is; what they
 # need comes from the module proxy and is in no go.mod of ours.
@@ -100,10 +141,10 @@ NEWEST_PLUGINS := $(addprefix main/,bridge host-device ipvlan loopback macvlan p
 	$(addprefix ipam/,dhcp host-local static) $(addprefix meta/,bandwidth firewall portmap sbr tuning vrf)
 
 # The revision whose state, records and rules this one must go on with. Where git does not
-# have it, as in an archive, the test is skipped.
+# have it, as in an archive, `make test` skips that and says so.
 UPGRADE_FROM := 9f333ea
 
-test test-upgrade: BASE = $(UPGRADE_FROM)
+test test-upgrade base: BASE = $(UPGRADE_FROM)
 
 test-upgrade: base ## attach with the binary of an earlier revision, go on with this one
 	CNIBOX_UPGRADE_FROM=$(BASE_BIN) $(PRIVILEGED) $(GO) test -count=1 -timeout $(LIMIT) -v -run '^TestKernelUpgrade$$' ./upgrade
@@ -113,10 +154,12 @@ reference: ## build the newest reference plugins, to compare with
 		$(foreach p,$(NEWEST_PLUGINS),github.com/containernetworking/plugins/plugins/$p@$(NEWEST)) && touch $(NEWEST_DIR)/.done; }
 	@echo $(NEWEST_DIR)
 
+test-twin: TESTS = $(PRIVILEGED) $(GO) test -count=1 -timeout $(LIMIT) -v -run 'TestKernelTwin$$' ./twin || status=1
+test-twin: export CNIBOX_TWIN_NEWEST = $(NEWEST_DIR)
+test-twin: export CNIBOX_REFERENCE = require
+
 test-twin: reference ## the twin runs against the newest reference plugins; KERNEL=6.1: in qemu, for what is lacking here
-	CNIBOX_TWIN_NEWEST=$(NEWEST_DIR) CNIBOX_REFERENCE=require $(if $(KERNEL),\
-		$(IN_TEST) ./vm -kernel $(KERNEL) -pkg ./test/twin -run 'TestKernelTwin$$' $(VMFLAGS),\
-		$(PRIVILEGED) $(GO) test -count=1 -timeout $(LIMIT) -run 'TestKernelTwin$$' ./twin)
+	$(if $(KERNEL),$(IN_TEST) ./vm -kernel $(KERNEL) -pkg ./test/twin -run 'TestKernelTwin$$' $(VMFLAGS),$(RUN_TESTS))
 
 test-vm: ## the kernel tests on Debian's kernels, in qemu; KERNEL=6.1 PKG=./nft,./test/e2e RUN=regexp: less
 	$(IN_TEST) ./vm $(if $(KERNEL),-kernel $(KERNEL)) $(if $(PKG),-pkg $(PKG)) $(if $(RUN),-run '$(RUN)') $(VMFLAGS)
@@ -129,14 +172,17 @@ EMULATED := arm64:aarch64 s390x:s390x mips:mips
 CROSS_SKIP := ^TestKernel|^TestProcesses$$|^TestKilled$$|^TestSee|^TestTreeFits$$|^TestQuestion$$
 CROSS_PKGS := ./spec ./internal/nlconn ./internal/dbus ./internal/flock ./rtnl ./nft ./ipam/dhcp ./applets/...
 
-test-cross: ## unit tests on other architectures, emulated by qemu-user
-	@for arch in $(EMULATED); do \
-		qemu=qemu-$${arch#*:}-static; arch=$${arch%:*}; packages='$(CROSS_PKGS)'; \
+test-cross: TESTS = \
+	for arch in $(EMULATED); do \
+		qemu=qemu-$$(echo $$arch | cut -d: -f2)-static; arch=$${arch%:*}; packages='$(CROSS_PKGS)'; \
 		command -v $$qemu >/dev/null || { echo "SKIPPED: $$arch: there is no $$qemu"; continue; }; \
 		[ $$arch = s390x ] || packages="$$packages ./ipam"; \
 		echo "cross: $$arch"; \
-		GOARCH=$$arch GOMIPS=softfloat $(GO) test -short -vet=off -timeout $(LIMIT) -exec $$qemu -skip '$(CROSS_SKIP)' $$packages || exit 1; \
+		GOARCH=$$arch GOMIPS=softfloat $(GO) test -short -vet=off -timeout $(LIMIT) -v -exec $$qemu -skip '$(CROSS_SKIP)' $$packages || { status=1; break; }; \
 	done
+
+test-cross: ## unit tests on other architectures, emulated by qemu-user
+	$(RUN_TESTS)
 
 test-clients: build ## containers of containerd, podman, buildah; CLIENTS=-require: no skipping
 	$(IN_TEST) ./clients -bin $(abspath $(BIN)) $(CLIENTS)
@@ -181,9 +227,9 @@ fuzz: ## fuzz each parser of foreign bytes for FUZZTIME=1m, or a count as 10000x
 	done; status=$$?; rm -f .fuzz.log; exit $$status
 
 # The binary of an earlier revision, built as that one's own Makefile says.
-BASE_BIN = $(shell $(GO) env GOCACHE)/cnibox-base-$(shell git rev-parse --short=12 $(BASE)^{commit})
+BASE_BIN = $(shell $(GO) env GOCACHE)/cnibox-base-$(shell git rev-parse --short=12 '$(BASE)^{commit}' 2>/dev/null || echo missing)
 
-base:
+base: ## build an earlier revision's binary, to upgrade from or to compare with (BASE=9f333ea)
 	@[ -e $(BASE_BIN) ] || { tree=$$(mktemp -d) && git archive $(BASE) | tar -x -C $$tree && \
 		$(MAKE) --no-print-directory -s -C $$tree build BIN=$(BASE_BIN); status=$$?; rm -rf $$tree; exit $$status; }
 

@@ -201,7 +201,7 @@ func TestKernelChildMasterDown(t *testing.T) {
 	for _, inContainer := range []bool{false, true} {
 		eachChild(t, func(t *testing.T, h *applettest.Host, s applettest.Segment, plugin, conf string) {
 			if !hasMaster(plugin) {
-				t.Skip("has no master")
+				return
 			}
 			p := h.Container("ctr")
 			c := s.Host

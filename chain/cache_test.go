@@ -351,7 +351,7 @@ func TestStaleEntry(t *testing.T) {
 	l := w.parse(cachedList)
 	c := exec.Command("sleep", "60")
 	if err := c.Start(); err != nil {
-		t.Skip(err)
+		t.Skipf("SKIPPED: %v", err)
 	}
 	tg := target("c")
 	tg.NetNS = "/proc/" + strconv.Itoa(c.Process.Pid) + "/ns/net"
@@ -598,7 +598,7 @@ func TestResultsOtherFileSystem(t *testing.T) {
 	w := newWorld(t, "rec")
 	shm, err := os.MkdirTemp("/dev/shm", "cnibox-test-")
 	if err != nil {
-		t.Skip(err)
+		t.Skipf("SKIPPED: %v", err)
 	}
 	t.Cleanup(func() { os.RemoveAll(shm) })
 	os.Mkdir(w.Cache.Dir, 0o700)

@@ -18,11 +18,11 @@ import (
 func TestLockTimeout(t *testing.T) {
 	w := newWorld(t, "rec")
 	l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec","doADD":"sleep"}]}`)
+	w.Cache.LockTimeout = 50 * time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); w.Add(ctx, l, target("c")) }()
 	kerneltest.Until(w, "an ADD that has the lock", func() bool { return len(w.entries()) > 0 })
-	w.Cache.LockTimeout = 50 * time.Millisecond
 	for verb, do := range map[string]func(context.Context) error{
 		"another verb runs for container c": func(ctx context.Context) error { return w.Del(ctx, l, target("c")) },
 		"network n is in use":               func(ctx context.Context) error { _, err := w.GC(ctx, l, chain.GCOptions{}); return err },

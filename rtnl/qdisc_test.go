@@ -14,7 +14,7 @@ import (
 // times that it adds to a tbf, and the burst, which it gives in ticks.
 func TestTrafficControlMessages(t *testing.T) {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
-		t.Skip("the bytes are those of a little-endian machine")
+		t.Skip("SKIPPED: the bytes are those of a little-endian machine")
 	}
 	const header = "00000000" + "07000000"
 	tests := map[string]struct {

@@ -291,7 +291,7 @@ func (v *inventory) readHost() {
 		v.unread = append(v.unread, err)
 		return
 	}
-	v.rules = make(map[string][]nft.Holding, len(v.entries))
+	v.rules = map[string][]nft.Holding{}
 	for _, h := range held {
 		v.rules[h.Key] = append(v.rules[h.Key], h)
 	}

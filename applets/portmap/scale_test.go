@@ -171,7 +171,7 @@ func TestKernelPortmapThousandsFail(t *testing.T) {
 // Each port from 1 to 65535 at once.
 func TestKernelPortmapAllPorts(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes long")
+		t.Skip("SKIPPED: -short: each port at once takes long")
 	}
 	n := newBridged(t)
 	n.Serve(n.C1.NS, "one")

@@ -35,7 +35,7 @@ func TestKernelMounts(t *testing.T) {
 		return err
 	})
 	if errors.Is(err, os.ErrPermission) && os.Getenv("CNIBOX_KERNEL") != "require" {
-		t.Skip(err)
+		t.Skipf("SKIPPED: %v", err)
 	}
 	if err != nil || !slices.Contains(mounts, want) {
 		t.Errorf("%v does not contain %v, %v", mounts, want, err)

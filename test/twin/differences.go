@@ -94,8 +94,8 @@ func (list Differences) Explain(name string, lines []string) (ids, open []string
 	return ids, open
 }
 
-// Skip says that a case was not run: what may be for it is not unused.
-func (list Differences) Skip(name string) {
+// NotRun says that a case was not run: what may be for it is not unused.
+func (list Differences) NotRun(name string) {
 	for _, d := range list {
 		for _, p := range d.Patterns {
 			p.unsure = p.unsure || p.about(name)

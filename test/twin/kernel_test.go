@@ -54,7 +54,7 @@ func TestKernelTwin(t *testing.T) {
 	if kerneltest.Guest() {
 		cases = slices.DeleteFunc(cases, func(c twin.Case) bool {
 			if len(c.Needs) == 0 {
-				l.needed.Skip(c.Name)
+				l.needed.NotRun(c.Name)
 			}
 			return len(c.Needs) == 0
 		})
@@ -139,7 +139,7 @@ func (l *ledger) close(t *testing.T, cases []twin.Case) {
 	t.Helper()
 	for _, c := range cases {
 		if !l.ran[c.Name] {
-			l.needed.Skip(c.Name)
+			l.needed.NotRun(c.Name)
 		}
 	}
 	for _, u := range l.needed.Unused() {

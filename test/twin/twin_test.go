@@ -27,7 +27,7 @@ func TestExplain(t *testing.T) {
 	if got := strings.Join(list.Unused(), "; "); got != "A1: y/b : ^\\+ new; B2: * : always" {
 		t.Errorf("unused: %s", got)
 	}
-	list.Skip("y/b")
+	list.NotRun("y/b")
 	if got := list.Unused(); got != nil {
 		t.Errorf("unused after a skip: %q", got)
 	}
