@@ -13,6 +13,18 @@ func (t *Table) Probe() error {
 	return err
 }
 
+// Guarded reports whether the base ruleset is there, whose chain guard drops what comes from other
+// hosts for 127.0.0.0/8.
+func (t *Table) Guarded() (bool, error) {
+	s, err := dial(t.ns)
+	if err != nil {
+		return false, err
+	}
+	defer s.close()
+	version, err := s.version(inet)
+	return version != "", err
+}
+
 // Firewalld reports whether firewalld's own table is there. What it does not know it
 // rejects on the way through the host, and no rule of another table overrules that.
 func (x *Tx) Firewalld() bool {

@@ -42,8 +42,7 @@ type Plugin struct {
 	Args     bool // reads CNI_ARGS, though it has no ipam
 	Idle     bool // changes nothing itself
 
-	Unrecorded func(*Host)       // restores what DEL cannot know without its records; may be nil
-	Except     map[string]string // cells of TestKernelDelMatrix that there cannot be, and why
+	Except map[string]string // cells of TestKernelDelMatrix that there cannot be, and why
 }
 
 // Need skips the test where the kernel lacks what the plugin needs.
@@ -271,7 +270,6 @@ var Plugins = map[string]Plugin{
 			`"runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":1,"hostIP":"::1%eth0"}]}`,
 			`"runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":1,"protocol":"icmp"}]}`,
 			`"markMasqBit":32`, `"conditionsV4":"x"`, `"conditionsV4":["--jump","ACCEPT"]`, `"backend":"x"`, `"snat":"x"`},
-		Unrecorded: func(h *Host) { h.NoError(h.NS.SetSysctl("net/ipv4/conf/br0/route_localnet", "0")) },
 	},
 	"firewall": {
 		Keys: `"ingressPolicy":"isolated"`, After: "bridge",

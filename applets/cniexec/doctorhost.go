@@ -168,20 +168,19 @@ func (d *doctor) checkSettings(context.Context) {
 			d.find("bridge netfilter", setting(key, "0"), nil, "packets within a bridge pass the chains that drop, too: chain %s of table %s %s", b.Chain, b.Family, b.Table)
 		}
 	}
-	published := false
-	for _, held := range d.inv.rules {
-		published = published || slices.ContainsFunc(held, func(h nft.Holding) bool { return h.Kind == nft.KindPortMap })
-	}
 	for _, n := range d.networks {
 		link := n.resources.Link
-		if link == "" || published || d.inv.rules == nil {
-			continue
-		}
-		if key := "net/ipv4/conf/" + link + "/route_localnet"; sysctl(key) == "1" {
-			d.find("route_localnet", setting(key, "0"), nil, "%s is 1 and no port is published: hosts on %s may reach services on 127.0.0.1", strings.ReplaceAll(key, "/", "."), link)
+		if key := "net/ipv4/conf/" + link + "/route_localnet"; link != "" && sysctl(key) == "1" && !d.guarded() {
+			d.find("route_localnet", setting(key, "0"), nil, "%s is 1 without the chain guard of table inet cnibox: hosts on %s may reach services on 127.0.0.1", strings.ReplaceAll(key, "/", "."), link)
 		}
 	}
 	d.checkReversePath()
+}
+
+// guarded reports whether the rule is there that makes route_localnet harmless, or cannot be looked for.
+func (d *doctor) guarded() bool {
+	there, err := nft.Open(rtnl.Host()).Guarded()
+	return there || err != nil
 }
 
 // checkReversePath looks for strict filters on a host with several ways out, which drop answers

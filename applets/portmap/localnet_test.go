@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -45,58 +44,9 @@ func (n *bridged) exposed(ns *rtnl.NS, within time.Duration) bool {
 	return err == nil
 }
 
-// route_localnet is on for as long as a mapping of the link needs it, whichever
-// verb ends the last one, and then as it was before.
-func TestKernelPortmapRestoresLocalnet(t *testing.T) {
-	gc := func(valid string) func(n *bridged) error {
-		return func(n *bridged) error {
-			_, err := n.Do(spec.GC, "portmap", spec.Call{}, `"cni.dev/valid-attachments":[`+valid+`]`, "")
-			return err
-		}
-	}
-	del := func(id string) func(n *bridged) error {
-		return func(n *bridged) error {
-			_, err := n.Do(spec.Del, "portmap", spec.Call{ContainerID: id, IfName: "eth0"}, "", "")
-			return err
-		}
-	}
-	for name, end := range map[string][2]func(n *bridged) error{
-		"DEL": {del("c1"), del("c2")},
-		"GC":  {gc(`{"containerID":"c2","ifname":"eth0"}`), gc("")},
-		"ADD without mappings": {
-			func(n *bridged) error { return n.Publish(spec.Add, "c1", "") },
-			func(n *bridged) error { return n.Publish(spec.Add, "c2", "") },
-		},
-	} {
-		for _, before := range []string{"0", "1"} {
-			t.Run(name+" "+before, func(t *testing.T) {
-				n := newBridged(t)
-				n.NoError(n.NS.SetSysctl("net/ipv4/conf/br0/route_localnet", before))
-				n.NoError(n.Publish(spec.Add, "c1", anyPort))
-				n.NoError(n.Publish(spec.Add, "c1", anyPort)) // an ADD of the same attachment keeps what was
-				n.NoError(n.Publish(spec.Add, "c2", `{"hostPort":9090,"containerPort":80}`))
-				if got := n.localnet("br0"); got != "1" {
-					t.Errorf("with two mappings: %s", got)
-				}
-				n.NoError(end[0](n))
-				if got := n.localnet("br0"); got != "1" {
-					t.Errorf("with one mapping left: %s", got)
-				}
-				n.NoError(end[1](n))
-				if got := n.localnet("br0"); got != before {
-					t.Errorf("without mappings: %s, before it was %s", got, before)
-				}
-				if n.Files() != "" {
-					t.Errorf("files left: %s", n.Files())
-				}
-			})
-		}
-	}
-}
-
-// After DEL of the last mapping a neighbour does not reach the host's 127.0.0.1, also after the
-// rule set is flushed.
-func TestKernelPortmapLeavesNothingExposed(t *testing.T) {
+// route_localnet stays on after the last mapping, and so does the rule that keeps neighbours off
+// 127.0.0.1. No file is left.
+func TestKernelPortmapLocalnetStays(t *testing.T) {
 	n := newBridged(t)
 	n.Serve(n.NS, "host's own")
 	n.attackLocal(n.C2.NS, "10.9.0.1")
@@ -110,20 +60,28 @@ func TestKernelPortmapLeavesNothingExposed(t *testing.T) {
 		t.Error("exposed with a published port")
 	}
 	n.NoError(n.Publish(spec.Del, "c1", anyPort))
-	n.flushRuleset()
+	if got := n.localnet("br0"); got != "1" || n.Files() != "" {
+		t.Errorf("after DEL: %s, files: %s", got, n.Files())
+	}
 	if n.exposed(n.C2.NS, time.Second) {
-		t.Error("exposed after DEL and a flush of the rule set")
+		t.Error("exposed after DEL")
 	}
 }
 
-// flushRuleset runs `nft flush ruleset` on the host.
-func (n *bridged) flushRuleset() {
-	n.T.Helper()
-	path, err := exec.LookPath("nft")
-	if err != nil {
-		n.T.Skip("SKIPPED: nft is not installed")
+// An ADD that fails sets route_localnet back, unless it was on before.
+func TestKernelPortmapLocalnetUndone(t *testing.T) {
+	n := newBridged(t)
+	changes := applettest.EachFault(t, "", func() error { return n.Publish(spec.Add, "c1", anyPort) }, func(change string, err error) {
+		if got := n.localnet("br0"); err == nil || got != "0" || n.Files() != "" {
+			t.Errorf("%s failed: %v: route_localnet is %s, files: %s", change, err, got, n.Files())
+		}
+	})
+	if changes < 3 {
+		t.Errorf("only %d changes asked", changes)
 	}
-	n.NoError(n.NS.Do(func() error { return exec.Command(path, "flush", "ruleset").Run() }))
+	if got := n.localnet("br0"); got != "1" {
+		t.Errorf("after ADD: %s", got)
+	}
 }
 
 // An ADD that fails leaves tables that it has not made: their guard protects 127.0.0.1 wherever
@@ -220,7 +178,7 @@ func TestKernelPortmapLocalnetLinks(t *testing.T) {
 		t.Errorf("by 127.0.0.1: %q", got)
 	}
 	add(n.C1.Path, "10.5.0.2/24") // the same attachment, by another link
-	if n.localnet("ptp0") != "0" || n.localnet("gw5") != "1" {
+	if n.localnet("ptp0") != "1" || n.localnet("gw5") != "1" {
 		t.Errorf("ptp0 %s, gw5 %s", n.localnet("ptp0"), n.localnet("gw5"))
 	}
 	n.NoError(host.DelLink("gw5"))

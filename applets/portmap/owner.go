@@ -26,11 +26,6 @@ type portOwner struct {
 	rtnl.ID           // of what was at the path
 	Cookie  uint64    `json:"cookie,omitempty"` // likewise, see [nsid.Cookie]; 0: not known
 	UDP     []udpPort `json:"udp,omitempty"`    // whose flows end with the attachment
-
-	// Of revision 9f333ea, see [portOwners.movePending]: keys of attachments for which ports of
-	// this one are pending, and what this one asked for and has not got.
-	Next  []string    `json:"heirs,omitempty"`
-	Asked *portsAsked `json:"waits,omitempty"`
 }
 
 // A udpPort is a published port. Packets of a UDP flow follow the connection
@@ -57,7 +52,6 @@ func (d portOwners) record(r *spec.Request, old *portOwner, udp []udpPort) error
 	o := portOwner{Owner: record.OwnerOf(r.Attachment), NetNS: r.Call.NetNS, UDP: udp}
 	if old != nil {
 		o.UDP = withUDP(udp, old.UDP)
-		o.Next = old.Next
 	}
 	ns, err := netns.Open(r.Call)
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"iter"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 
@@ -55,7 +54,7 @@ const dataDir = "/run/cnibox/portmap"
 
 // add publishes all ports in one transaction, or none; hundreds in several.
 //
-// The order: the owner's record, the rules, the sysctl, pending ports, old flows. Each failure
+// The order: the owner's record, the rules, the sysctl, old flows. Each failure
 // undoes the steps before it. Ports of an earlier ADD are replaced, not added to.
 func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	p, err := readPlan(r)
@@ -93,6 +92,9 @@ func (p *plan) publish(ctx context.Context, r *spec.Request, maps iter.Seq[nft.P
 		return releasePorts(ctx, r, p.dir, old.UDP)
 	}
 	link, err := localnetLink(r, maps)
+	if err == nil && link != nil {
+		err = setLocalnet(link, "0") // as it is: a file system that cannot be written is an error before the first change
+	}
 	if err != nil {
 		return err
 	}
@@ -101,19 +103,13 @@ func (p *plan) publish(ctx context.Context, r *spec.Request, maps iter.Seq[nft.P
 		return err
 	}
 	var undo undo.Stack
-	pending, err := publishPorts(ctx, r, p.dir, maps, old != nil)
+	err = publishPorts(ctx, r, p.dir, maps, old != nil)
 	if err == nil || old == nil { // what an earlier ADD published stays after an error
 		undo.Add("ports of "+r.Attachment.String(), func(ctx context.Context) error { return releasePorts(ctx, r, p.dir, nil) })
 	}
-	if err == nil { // after the transaction, whose base ruleset keeps others off 127.0.0.0/8
-		err = p.dir.setLocalnet(r.Attachment, link)
-	}
-	if err == nil {
-		if pending {
-			err = p.dir.setPending(r.Attachment, portsAsked{*p.conf, targetsOf(r.Prev, r.IfName)})
-		} else {
-			err = p.dir.dropPending(r.Attachment)
-		}
+	if err == nil && link != nil { // after the transaction, whose base ruleset keeps others off 127.0.0.0/8
+		undo.Add("route_localnet of "+link.Name, func(context.Context) error { return rtnl.SkipAbsent(setLocalnet(link, "0")) })
+		err = setLocalnet(link, "1")
 	}
 	if err != nil {
 		return undo.Failed(ctx, err)
@@ -126,16 +122,15 @@ func (p *plan) publish(ctx context.Context, r *spec.Request, maps iter.Seq[nft.P
 }
 
 // publishPorts publishes the ports in one transaction, IPv4 and IPv6 together, which also deletes
-// those of an earlier ADD of the attachment. Ports that the container's other attachments have become
-// pending.
+// those of an earlier ADD of the attachment.
 //
 // A port of another container is an error of code 100 with the owner's name, unless that one's
-// namespace is gone: then it is taken over.
-func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps iter.Seq[nft.PortMap], again bool) (pending bool, err error) {
+// namespace is gone: then it is taken over. So is one of another attachment of the container: podman,
+// nerdctl and others pass the same mappings to the ADD of each network.
+func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps iter.Seq[nft.PortMap], again bool) error {
 	holders := dir.holders(r.Attachment)
 	var gone []string
-	err = nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
-		pending = false
+	return nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
 		if again {
 			x.Release(r.Attachment, nft.KindPortMap)
 		}
@@ -143,17 +138,14 @@ func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps ite
 			err := x.PortMap(r.Attachment, m)
 			var taken *nft.TakenError
 			if err != nil && errors.As(err, &taken) && taken.Key != r.Attachment.Key() {
-				switch holder := holders(taken.Key); {
-				case holder.gone:
-					if !slices.Contains(gone, taken.Key) {
-						gone = append(gone, taken.Key)
-						r.Warn("%v, whose network namespace is gone: taken over", taken)
-					}
+				holder := holders(taken.Key)
+				if holder.gone && !slices.Contains(gone, taken.Key) {
+					gone = append(gone, taken.Key)
+					r.Warn("%v, whose network namespace is gone: taken over", taken)
+				}
+				if holder.gone || holder.sibling {
 					m.Replace = true
 					err = x.PortMap(r.Attachment, m)
-				case holder.sibling:
-					pending = true
-					continue
 				}
 			}
 			if err != nil && errors.As(err, &taken) {
@@ -165,36 +157,25 @@ func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps ite
 		}
 		return nil
 	})
-	return pending, err
 }
 
-// releasePorts deletes the ports of the attachment, also those that the reference plugins published,
-// and publishes pending ports of the container's other attachments in the same transaction. Nothing
-// need exist. udp are the ports whose conntrack entries are deleted.
+// releasePorts deletes the ports of the attachment, also those that the reference plugins published.
+// Nothing need exist. udp are the ports whose conntrack entries are deleted.
 func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []udpPort) error {
-	var moved error
-	if o := dir.owner(r.Attachment.Key()); o != nil {
-		moved = dir.movePending(o)
-	}
-	next, unread := dir.nextOwners(r, r.ContainerID, func(o record.Owner) bool { return o.Of(r.Attachment) })
-	localnet := dir.resetLocalnet(func(_ uint32, key string, _ record.Owner) bool { return key == r.Attachment.Key() })
-	var published []spec.Attachment
 	err := nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
 		x.Addresses(addressesOf(r)...)
 		x.Release(r.Attachment, nft.KindPortMap)
-		published = publishNext(r, x, next)
 		return nil
 	})
 	if netfilter.IsMissing(err) {
 		r.Warn("%v: so there is nothing to release", err)
 		err = nil
 	}
-	errs := errors.Join(moved, unread, localnet, err)
 	if err != nil {
-		return errs
+		return err
 	}
 	forgetFlows(r, udp)
-	return errors.Join(errs, dir.dropPending(append(published, r.Attachment)...), dir.drop(r.Attachment))
+	return dir.drop(r.Attachment)
 }
 
 // addressesOf returns the container's addresses of prevResult. By them rules of the reference, which
@@ -255,12 +236,11 @@ func check(_ context.Context, r *spec.Request) error {
 		return err
 	}
 	holders := p.dir.holders(r.Attachment)
-	pending := p.dir.hasPending(r.Attachment)
 	err = nft.Open(rtnl.Host()).Check(func(x *nft.Tx) error {
 		for m := range maps {
 			err := x.PortMap(r.Attachment, m)
 			var taken *nft.TakenError
-			if err != nil && pending && errors.As(err, &taken) && holders(taken.Key).sibling {
+			if err != nil && errors.As(err, &taken) && holders(taken.Key).sibling {
 				continue // published for another interface of the container
 			}
 			if err != nil {
@@ -272,11 +252,12 @@ func check(_ context.Context, r *spec.Request) error {
 	if err = netfilter.OrReference(err, r.Attachment, nft.KindPortMap); err != nil {
 		return spec.Errorf(spec.CodeCheck, "%w", err)
 	}
-	link, err := localnetLink(r, maps)
-	if err != nil {
+	if link, err := localnetLink(r, maps); err != nil {
 		return err
+	} else if link != nil {
+		return spec.Errorf(spec.CodeCheck, "%s is 0: ports are not reached through 127.0.0.1", localnetKey(link.Name))
 	}
-	return checkLocalnet(link)
+	return nil
 }
 
 // status reports a kernel in which no port can be published, with code 50. STATUS comes without
@@ -291,8 +272,8 @@ func status(_ context.Context, r *spec.Request) error {
 	return nil
 }
 
-// gc deletes the ports of attachments that are gone, and publishes pending ones, as DEL does. It
-// deletes those of the reference too, as far as its rules name their owner.
+// gc deletes the ports of attachments that are gone, also those of the reference, as far as its rules
+// name their owner.
 func gc(ctx context.Context, r *spec.Request) error {
 	dir, _ := portsToForget(r)
 	return record.Dir(dir).Locked(ctx, func() error { return collectPorts(ctx, r, dir) })
@@ -301,35 +282,21 @@ func gc(ctx context.Context, r *spec.Request) error {
 // collectPorts is gc under the lock.
 func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 	valid := r.ValidKeys()
-	stale := func(o record.Owner) bool { return o.Network == r.Network && !valid(o.Attachment().Key()) }
-	var next []*nextOwner
 	var udp []udpPort
 	unread := record.Dir(dir).Each(func(name string) error {
-		o := dir.owner(strings.TrimSuffix(name, ".json"))
-		if o == nil || !stale(o.Owner) {
-			return nil
+		if o := dir.owner(strings.TrimSuffix(name, ".json")); o != nil && o.Network == r.Network && !valid(o.Attachment().Key()) {
+			udp = append(udp, o.UDP...)
 		}
-		moved := dir.movePending(o)
-		more, err := dir.nextOwners(r, o.ContainerID, stale)
-		next, udp = append(next, more...), append(udp, o.UDP...)
-		return errors.Join(moved, err)
+		return nil
 	})
-	localnet := dir.resetLocalnet(func(_ uint32, key string, o record.Owner) bool { return o.Network == r.Network && !valid(key) })
-	var published []spec.Attachment
 	err := nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
 		x.DeleteStale(r.Network, valid, nft.KindPortMap)
 		x.DeleteStaleReference(r.Network, r.Valid, nft.KindPortMap)
-		published = publishNext(r, x, next)
 		return nil
 	})
 	if err != nil && !netfilter.IsMissing(err) {
-		return errors.Join(localnet, err)
-	}
-	if err == nil {
-		unread = errors.Join(unread, dir.dropPending(published...))
+		return err
 	}
 	forgetFlows(r, udp)
-	err = dir.pending().DeleteStale(r.Network, r.Valid)
-	os.Remove(string(dir.pending())) // it stays if it is not empty
-	return errors.Join(unread, localnet, err, record.Dir(dir).DeleteStale(r.Network, r.Valid))
+	return errors.Join(unread, record.Dir(dir).DeleteStale(r.Network, r.Valid))
 }

@@ -148,12 +148,6 @@ func (d Dir) Read(name string, v any) error {
 	return nil
 }
 
-// Has reports whether there is a record of that name.
-func (d Dir) Has(name string) bool {
-	info, err := os.Lstat(filepath.Join(string(d), name))
-	return err == nil && info.Mode().IsRegular()
-}
-
 // Remove deletes the record and what an interrupted write left of it. It is no error if they, or the
 // directory, do not exist.
 func (d Dir) Remove(name string) error {
@@ -196,21 +190,6 @@ func (d Dir) Each(fn func(name string) error) error {
 	for _, e := range entries {
 		if e.Type().IsRegular() && !strings.HasSuffix(e.Name(), TempSuffix) {
 			errs = append(errs, fn(e.Name()))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// RemoveTemporary deletes the temporary files of writers that were killed. The caller has the lock.
-func (d Dir) RemoveTemporary() error {
-	entries, err := os.ReadDir(string(d))
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-		return nil
-	}
-	errs := []error{err}
-	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), TempSuffix) {
-			errs = append(errs, RemoveFile(filepath.Join(string(d), e.Name())))
 		}
 	}
 	return errors.Join(errs...)

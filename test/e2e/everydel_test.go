@@ -40,12 +40,7 @@ var delCells = map[string]delCell{
 		last := &a.steps[a.last()]
 		last.conf = spoil(last.conf, f.Invalid[0])
 	}},
-	"records missing": {bare: true, harm: func(a *attached, m *mortal, f fixture) {
-		a.w.dropFiles()
-		if f.Unrecorded != nil {
-			f.Unrecorded(a.w.asHost())
-		}
-	}},
+	"records missing":       {bare: true, harm: func(a *attached, m *mortal, f fixture) { a.w.dropFiles() }},
 	applettest.BelowMissing: {bare: true, below: true, harm: func(a *attached, m *mortal, f fixture) { f.takeAway(a.w) }},
 	"daemon missing":        {bare: true, daemon: true, harm: func(a *attached, m *mortal, _ fixture) { a.w.stop() }},
 	"daemon and namespace missing": {bare: true, daemon: true, gone: true, harm: func(a *attached, m *mortal, f fixture) {

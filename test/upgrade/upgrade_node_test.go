@@ -449,8 +449,7 @@ func (n *node) gcAll(alive []*pod) {
 }
 
 // clean wants nothing to be left but the bridges and what belongs to no attachment. The
-// bridges are not looked at: portmap of 9f333ea set their route_localnet for good, as the
-// reference does, and recorded nothing that a DEL could go by.
+// bridges are not looked at: portmap sets their route_localnet for good.
 func (n *node) clean() {
 	n.Helper()
 	c := kerneltest.Dial(n.T, n.host)
