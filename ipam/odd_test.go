@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/disk"
 	"cnibox/ipam"
 	"cnibox/spec"
 )
@@ -266,13 +267,13 @@ func TestKernelFullDisk(t *testing.T) {
 		f.Close()
 		_, err = add(t, dir, ipam.Options{}, r, owner("b"))
 		wantCode(t, err, spec.CodeIO, "no space left on device")
-		if err := ipam.Usable(dir, "net1"); !errors.Is(err, unix.ENOSPC) {
+		if err := disk.Creatable(filepath.Join(dir, "net1")); !errors.Is(err, unix.ENOSPC) {
 			t.Errorf("usable: %v", err)
 		}
 		wantLeases(t, dir, "10.1.0.2 a eth0")
 		wantAddrs(t, del(t, dir, ipam.Options{}, owner("a")), "10.1.0.2")
 		os.Remove(ballast)
-		if err := ipam.Usable(dir, "net1"); err != nil {
+		if err := disk.Creatable(filepath.Join(dir, "net1")); err != nil {
 			t.Errorf("usable: %v", err)
 		}
 		if _, err := add(t, dir, ipam.Options{}, r, owner("b")); err != nil {
@@ -319,7 +320,7 @@ func readOnly(t *testing.T, dir string, lock bool) {
 	if _, err := s.Release(owner("a")); !errors.Is(err, unix.EROFS) {
 		t.Errorf("DEL of a lease: %v", err)
 	}
-	if err := ipam.Usable(dir, "other"); !errors.Is(err, unix.EROFS) {
+	if err := disk.Creatable(filepath.Join(dir, "other")); !errors.Is(err, unix.EROFS) {
 		t.Errorf("usable: %v", err)
 	}
 }

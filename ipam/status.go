@@ -2,9 +2,7 @@ package ipam
 
 import (
 	"errors"
-	"fmt"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
@@ -47,57 +45,4 @@ func (s *Store) someFree(i int, set RangeSet) bool {
 		}
 	}
 	return false
-}
-
-// Usable returns why no lease of the network can be created below dir, as far as that can be
-// seen without trying: a file system that is read-only or full, a directory that is
-// immutable or for which the permission is missing, or something else in place of a
-// directory. It looks at the nearest directory that exists.
-func Usable(dir, network string) error {
-	path := filepath.Join(dir, network)
-	for {
-		var st unix.Stat_t
-		err := unix.Stat(path, &st)
-		if errors.Is(err, os.ErrNotExist) && path != "/" {
-			if info, lerr := os.Lstat(path); lerr == nil && info.Mode()&os.ModeSymlink != 0 {
-				return fmt.Errorf("%s is a symbolic link, and what it leads to is missing", path)
-			}
-			path = filepath.Dir(path) // it will be created there
-			continue
-		}
-		if err == nil && st.Mode&unix.S_IFMT != unix.S_IFDIR {
-			err = unix.ENOTDIR
-		}
-		if err == nil {
-			err = writable(path)
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
-		return full(path)
-	}
-}
-
-// writable asks the kernel whether files can be created in a directory, with the effective
-// IDs. x/sys takes EPERM, which means that the directory is immutable, for a missing system
-// call and guesses by the mode: so a second call asks for it.
-func writable(path string) error {
-	err := unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK|unix.X_OK, unix.AT_EACCESS)
-	if err == nil && unix.Access(path, unix.W_OK) == unix.EPERM {
-		err = unix.EPERM
-	}
-	return err
-}
-
-// full returns an error for a file system without a free block or inode. Some do not count
-// these, as btrfs its inodes, and are not full.
-func full(path string) error {
-	var st unix.Statfs_t
-	if err := unix.Statfs(path, &st); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	if st.Blocks > 0 && st.Bfree == 0 || st.Files > 0 && st.Ffree == 0 {
-		return fmt.Errorf("%s: %w", path, unix.ENOSPC)
-	}
-	return nil
 }

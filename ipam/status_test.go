@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/disk"
 	"cnibox/internal/kerneltest"
 	"cnibox/ipam"
 )
@@ -90,7 +91,7 @@ func TestKernelUsable(t *testing.T) {
 					t.Errorf("setresuid: %v", errno)
 					return
 				}
-				status := ipam.Usable(dir, "net1")
+				status := disk.Creatable(filepath.Join(dir, "net1"))
 				_, err = add(t, dir, ipam.Options{}, sets(t, "10.1.0.0/24"), owner("a"))
 				if (status == nil) != (tt.want == "") || status != nil && !strings.Contains(status.Error(), tt.want) {
 					t.Errorf("STATUS: got %v, want %q", status, tt.want)

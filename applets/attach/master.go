@@ -145,8 +145,8 @@ func (op *Op) refused(err error) error {
 }
 
 // CheckOn compares the container's link with its configuration: it is up, its parent is the master,
-// which is up too, and it has the configured MTU. An automatic master only has to exist and to be
-// up, since default routes change.
+// and it has the configured MTU. An automatic master only has to exist, since default routes change.
+// A master that is down is a warning: its cable may be out, and nothing of the attachment is missing.
 func (op *Op) CheckOn(c *OnMaster) error {
 	if !op.Link.Up {
 		return Mismatch("interface %s in %s is down", op.IfName, op.Call.NetNS)
@@ -162,8 +162,8 @@ func (op *Op) CheckOn(c *OnMaster) error {
 	if err != nil {
 		return Mismatch("master of %s: %w", op.IfName, err)
 	}
-	if !parent.Up { // only a VLAN goes down with it
-		return Mismatch("master %s of %s is down", parent.Name, op.IfName)
+	if !parent.Up { // a VLAN goes down with it
+		op.Warn("master %s of %s is down", parent.Name, op.IfName)
 	}
 	if c.Master != "" {
 		if err := op.checkParent(conn, c.Master, parent); err != nil {

@@ -309,7 +309,7 @@ func TestFlannelStatus(t *testing.T) {
 		spectest.WantError(t, b.call(spec.Status, "net", "", "", ""), "flannel: delegate bridge: no", want)
 	}
 	b.plant("x", "")
-	spectest.WantError(t, b.call(spec.Status, "net", "", "", `,"dataDir":"`+filepath.Join(b.dir, "x")+`"`), "is not a directory", spec.CodeNotReady)
+	spectest.WantError(t, b.call(spec.Status, "net", "", "", `,"dataDir":"`+filepath.Join(b.dir, "x")+`"`), "not a directory", spec.CodeNotReady)
 }
 
 // CHECK and GET ask the delegate of ADD, with prevResult and the caller's runtimeConfig.

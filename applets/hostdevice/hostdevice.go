@@ -185,14 +185,47 @@ func describe(_ context.Context, op *attach.Op, c *conf) error {
 	return nil
 }
 
-// probe is for STATUS: records can be stored, and the hardware is there, whatever
-// its driver and namespace are.
+// probe is for STATUS: records can be stored, and the device is there, whatever its driver and
+// namespace are.
 func probe(_ context.Context, r *spec.Request, c *conf) error {
-	if err := c.dir(r.Call).Ready(); err != nil {
+	dir := c.dir(r.Call)
+	if err := dir.Ready(); err != nil {
 		return err
 	}
-	if c.sysfsDir != "" && !exists(c.sysfsDir) {
-		return fmt.Errorf("there is no device %s", c.sysfsDir)
+	if c.sysfsDir != "" {
+		if !exists(c.sysfsDir) {
+			return fmt.Errorf("there is no device %s", c.sysfsDir)
+		}
+		return nil
+	}
+	host, err := rtnl.Dial(rtnl.Host())
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	if _, err := c.find(host); err != nil && !(errors.Is(err, os.ErrNotExist) && c.inContainer(dir)) {
+		return fmt.Errorf("failed to find host device: %w", err)
 	}
 	return nil
+}
+
+// inContainer reports whether the device is in one of the containers that have a record.
+func (c *conf) inContainer(dir record.Dir) (found bool) {
+	// what cannot be opened or read does not have it
+	_ = eachDevice(dir, func(rec *deviceRecord) error {
+		ns, err := rtnl.OpenNS(rec.NetNS)
+		if err != nil {
+			return err
+		}
+		defer ns.Close()
+		cont, err := rtnl.Dial(ns)
+		if err != nil {
+			return err
+		}
+		defer cont.Close()
+		link, err := cont.LinkAt(rec.Index)
+		found = found || err == nil && c.matches(cont, link)
+		return err
+	})
+	return found
 }

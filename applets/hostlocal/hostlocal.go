@@ -7,11 +7,13 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
+	"cnibox/internal/disk"
 	"cnibox/ipam"
 	"cnibox/spec"
 )
@@ -286,7 +288,7 @@ func status(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := ipam.Usable(h.DataDir, r.Network); err != nil {
+	if err := disk.Creatable(filepath.Join(h.DataDir, r.Network)); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "no lease can be made: %w", err).
 			WithDetails("\"ipam.dataDir\" is %s: make it a directory that can be written to, or configure another, or set CNIBOX_STATE", h.DataDir)
 	}

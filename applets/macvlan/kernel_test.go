@@ -221,3 +221,30 @@ func TestKernelMacvlanAltName(t *testing.T) {
 	h, _ := macvlanNode(t)
 	h.Refuse(7, "interface name is too long", spec.Add, "macvlan", applettest.ChildConf("macvlan", `"master":"`+strings.Repeat("x", 128)+`"`), h.Container("x"))
 }
+
+// CHECK warns of a master that is down, as it may be while its cable is out, and fails when it is gone.
+func TestKernelMasterDown(t *testing.T) {
+	for _, plugin := range []string{"macvlan", "ipvlan"} {
+		t.Run(plugin, func(t *testing.T) {
+			applettest.Plugins[plugin].Need(t)
+			h := applettest.NewHost(t)
+			s := h.Segment()
+			conf := applettest.ChildConf(plugin, `"master":"up0"`)
+			p := h.Container("ctr")
+			out := h.Must(spec.Add, plugin, conf, p)
+			var warned strings.Builder
+			h.Stderr = &warned
+			h.Must(spec.Check, plugin, applettest.Prev(conf, out), p)
+			if warned.Len() > 0 {
+				t.Errorf("CHECK of a master that is up warns: %s", &warned)
+			}
+			h.NoError(s.Host.SetLink(kerneltest.Link(t, s.Host, "up0").Index, rtnl.LinkChange{Up: new(false)}))
+			h.Must(spec.Check, plugin, applettest.Prev(conf, out), p)
+			if !strings.Contains(warned.String(), "master up0 of eth0 is down") {
+				t.Errorf("no warning: %q", &warned)
+			}
+			h.NoError(s.Host.DelLink("up0"))
+			h.Refuse(102, "eth0", spec.Check, plugin, applettest.Prev(conf, out), p)
+		})
+	}
+}

@@ -45,6 +45,16 @@ func Open(c spec.Call) (*rtnl.NS, error) {
 // At reports whether a sandbox of prevResult is ns, which was opened at CNI_NETNS.
 func At(c spec.Call, ns *rtnl.NS, sandbox string) bool { return sandbox == c.NetNS || ns.At(sandbox) }
 
+// Elsewhere reports whether a sandbox of prevResult is another namespace than ns: the host's, or one
+// that can be opened. A runtime may have unmounted the path by which an earlier plugin knew ns.
+func Elsewhere(c spec.Call, ns *rtnl.NS, sandbox string) bool {
+	if sandbox == "" || sandbox == c.NetNS {
+		return sandbox == ""
+	}
+	_, err := rtnl.IDAt(sandbox)
+	return err == nil && !ns.At(sandbox)
+}
+
 // OpenIfThere is Open for DEL, which goes on without a namespace: nil if there is none at the path,
 // or not any more.
 func OpenIfThere(c spec.Call) (*rtnl.NS, error) {

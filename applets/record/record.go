@@ -91,10 +91,10 @@ func (d Dir) Make() Dir {
 	return d
 }
 
-// Ready is for STATUS: something other than a directory at its path is an error with code 50.
+// Ready is for STATUS: a directory in which no record can be created is an error with code 50.
 func (d Dir) Ready() error {
-	if info, err := os.Stat(string(d)); err == nil && !info.IsDir() {
-		return spec.Errorf(spec.CodeNotReady, "data directory %s is not a directory", d)
+	if err := disk.Creatable(string(d)); err != nil {
+		return spec.Errorf(spec.CodeNotReady, "data directory %s cannot be used: %w", d, err)
 	}
 	return nil
 }
@@ -155,9 +155,10 @@ func (d Dir) Remove(name string) error {
 	return errors.Join(RemoveFile(path), RemoveFile(path+TempSuffix))
 }
 
-// RemoveFile deletes a file, which need not exist. Errors have code 5.
+// RemoveFile deletes a file, which need not exist. A directory with something in it was not written
+// by a plugin, and stays. Errors have code 5.
 func RemoveFile(path string) error {
-	if err := disk.Remove(path); err != nil {
+	if err := disk.Remove(path); err != nil && !errors.Is(err, unix.ENOTEMPTY) {
 		return spec.Errorf(spec.CodeIO, "%w", err)
 	}
 	return nil

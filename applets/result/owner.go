@@ -68,18 +68,16 @@ func (c *Interface) WriteRecord(dir record.Dir, a spec.Attachment, undo *undo.St
 	if err != nil {
 		return err
 	}
-	return ReplaceRecord(dir, undo, a, Record{Owner: record.OwnerOf(a), LinkID: id})
+	return ReplaceRecord(dir, undo, record.Name(a), Record{Owner: record.OwnerOf(a), LinkID: id})
 }
 
-// ReplaceRecord writes the record of an attachment, and registers how to bring back what was
-// there before.
-func ReplaceRecord(d record.Dir, undo *undo.Stack, a spec.Attachment, v any) error {
-	name := record.Name(a)
+// ReplaceRecord writes a record, and registers how to bring back what was there before.
+func ReplaceRecord(d record.Dir, undo *undo.Stack, name string, v any) error {
 	old, readErr := disk.Read(filepath.Join(string(d), name), unix.O_NOFOLLOW, record.MaxSize)
 	if err := d.Write(name, v); err != nil {
 		return err
 	}
-	undo.Add("record of "+a.String(), func(context.Context) error {
+	undo.Add("record "+name, func(context.Context) error {
 		if readErr != nil {
 			return d.Remove(name)
 		}

@@ -198,8 +198,7 @@ func TestKernelLateDelAtReusedPath(t *testing.T) {
 	// the kernel gives an inode again when it likes
 	id, err := second.ID()
 	h.NoError(err)
-	record := spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}.Key() + ".json"
-	edit(h, record, func(rec map[string]any) { rec["dev"], rec["ino"] = id.Dev, id.Ino })
+	edit(h, "c1_eth0.json", func(rec map[string]any) { rec["dev"], rec["ino"] = id.Dev, id.Ino })
 	c, l := enter(second)
 	if l.Index != was.Index {
 		t.Fatalf("the link is #%d, the first one was #%d", l.Index, was.Index)

@@ -36,7 +36,7 @@ func (s *routing) remember(a spec.Attachment, dir record.Dir, rules []madeRule) 
 			}
 		}
 	}
-	return result.ReplaceRecord(dir, &s.undo, a, rec)
+	return result.ReplaceRecord(dir, &s.undo, record.Name(a), rec)
 }
 
 // made returns the rules that are the attachment's: those on record, if they are in this

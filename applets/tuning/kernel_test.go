@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -54,8 +55,8 @@ func (b *box) prev() string {
 		{"name":"eth0","mac":"02:00:00:00:00:02","mtu":1500,"sandbox":%q}],"ips":[{"address":"10.9.0.2/24","interface":1}]}`, b.Cont.Path)
 }
 
-// record is the name of the record of eth0 of c1.
-var record = spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}.Key() + ".json"
+// record is the name of the record of eth0 of c1: the reference's, whose DEL reads it.
+const record = "c1_eth0.json"
 
 const tuneAll = `"mac":"02:00:00:00:00:AA","promisc":true,"mtu":1400,"allmulti":true,"txQLen":77,
 	"sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1","net.ipv4.ip_local_port_range":"2000 3000"}`
@@ -327,6 +328,38 @@ func TestKernelTuningRecords(t *testing.T) {
 	b.Result(b.Do(spec.Del, "tuning", b.Cont.Call(), "", ""))
 	if got := b.state(c); !strings.Contains(got, " mtu 1280 ") || b.Files() != "" {
 		t.Errorf("after ADD on an empty record, and DEL: %s", got)
+	}
+}
+
+// The reference's name of a record has no network: where it is another network's, the record has a
+// name of its own, and so has one that an earlier version wrote. DEL restores from either.
+func TestKernelTuningRecordOfOtherNetwork(t *testing.T) {
+	own := spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}.Key() + ".json"
+	for name, files := range map[string]map[string]string{
+		"other network's": {record: `{"network":"net2","containerID":"c1","ifName":"eth0","mtu":1280}`},
+		"earlier version": {own: `{"network":"net1","containerID":"c1","ifName":"eth0","mac":"02:00:00:00:00:02"}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBox(t)
+			c := b.veth()
+			b.NoError(os.MkdirAll(b.Records, 0o700))
+			stays := ""
+			for file, text := range files {
+				b.NoError(os.WriteFile(filepath.Join(b.Records, file), []byte(text), 0o600))
+				if file == record {
+					stays = file
+				}
+			}
+			before := strings.Split(b.state(c), " files ")[0]
+			b.Result(b.Do(spec.Add, "tuning", b.Cont.Call(), `"mtu":1400`, b.prev()))
+			if got := strings.Fields(b.Files()); !slices.Contains(got, own) || len(got) != len(strings.Fields(stays))+1 {
+				t.Errorf("after ADD: %q", got)
+			}
+			b.Result(b.Do(spec.Del, "tuning", b.Cont.Call(), "", b.prev()))
+			if got := b.state(c); got != before+" files "+stays {
+				t.Errorf("after DEL: %s, want %s", got, before)
+			}
+		})
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"cnibox/applets/record"
 	"cnibox/applets/result"
@@ -13,16 +12,15 @@ import (
 	"cnibox/spec"
 )
 
-// A formerRecord is the file of former attributes. The reference's has no owner, and its name has
-// no network; so had ours in earlier versions, without the interface.
+// A formerRecord is the file of former attributes. The reference's has no owner and no interface.
 type formerRecord struct {
 	result.Record
 	attributes
 }
 
-// olderRecord is the name of the record in the reference and in earlier versions. It may be that of
-// several attachments.
-func olderRecord(a spec.Attachment) string {
+// sharedName is the reference's name of the record, so that its DEL finds it. It has no network, and
+// so may be that of several attachments.
+func sharedName(a spec.Attachment) string {
 	const longest = 255 - len(record.TempSuffix) // NAME_MAX, linux/limits.h
 	if name := a.ContainerID + "_" + a.IfName + ".json"; len(name) <= longest {
 		return name
@@ -44,7 +42,8 @@ func readTuned(dir record.Dir, name string, a spec.Attachment) (rec *formerRecor
 }
 
 // remember records the attributes before ADD. Values that an earlier ADD has recorded of this
-// interface stay; the record of an interface that the attachment has lost is replaced.
+// interface stay; the record of an interface that the attachment has lost is replaced. Where another
+// attachment has the shared name, or an earlier version wrote the record, it has a name of its own.
 func (t tuned) remember(undo *undo.Stack, p *plan, a spec.Attachment, before attributes) error {
 	if before.empty() {
 		return nil
@@ -53,15 +52,19 @@ func (t tuned) remember(undo *undo.Stack, p *plan, a spec.Attachment, before att
 	if err != nil {
 		return err
 	}
-	old, _, err := readTuned(p.dir, record.Name(a), a)
+	name := record.Name(a)
+	old, _, err := readTuned(p.dir, name, a)
 	if errors.Is(err, os.ErrNotExist) {
-		old, _, _ = readTuned(p.dir, olderRecord(a), a)
+		var foreign bool
+		if old, foreign, _ = readTuned(p.dir, sharedName(a), a); !foreign {
+			name = sharedName(a)
+		}
 	}
 	// a record without the interface is that of this one if it is tuned already
 	if old != nil && (old.LinkID == id || old.LinkID == result.LinkID{} && p.link.change(t.Link).empty()) {
 		before = old.attributes.or(before)
 	}
-	if err := result.ReplaceRecord(p.dir, undo, a, formerRecord{result.Record{Owner: record.OwnerOf(a), LinkID: id}, before}); err != nil {
+	if err := result.ReplaceRecord(p.dir, undo, name, formerRecord{result.Record{Owner: record.OwnerOf(a), LinkID: id}, before}); err != nil {
 		return fmt.Errorf("former attributes of %s: %w", a.IfName, err)
 	}
 	return nil
@@ -73,9 +76,9 @@ func (t tuned) remember(undo *undo.Stack, p *plan, a spec.Attachment, before att
 func del(_ context.Context, r *spec.Request) error {
 	dir, a := record.Configured(r, dataDir), r.Attachment
 	was, _, err := readTuned(dir, record.Name(a), a)
-	older, foreign, olderErr := readTuned(dir, olderRecord(a), a)
+	shared, foreign, sharedErr := readTuned(dir, sharedName(a), a)
 	if errors.Is(err, os.ErrNotExist) {
-		was, err = older, olderErr
+		was, err = shared, sharedErr
 	}
 	if err == nil {
 		var other bool
@@ -89,20 +92,9 @@ func del(_ context.Context, r *spec.Request) error {
 	}
 	err = dir.Remove(record.Name(a))
 	if !foreign {
-		err = errors.Join(err, dropOlder(dir, olderRecord(a)))
+		err = errors.Join(err, dir.Remove(sharedName(a)))
 	}
 	return err
-}
-
-// dropOlder deletes a record of the reference or of an earlier version. Other types of files stay.
-func dropOlder(dir record.Dir, name string) error {
-	var errs []error
-	for _, path := range []string{filepath.Join(string(dir), name), filepath.Join(string(dir), name+record.TempSuffix)} {
-		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
-			errs = append(errs, record.RemoveFile(path))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // restoreTuned restores the link, if namespace and link are still there; other reports that

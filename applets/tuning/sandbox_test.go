@@ -1,6 +1,7 @@
 package tuning_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -19,5 +20,19 @@ func TestKernelTuningTwoPathsOfSandbox(t *testing.T) {
 	}
 	if in := res.Interfaces[0]; in.MAC != "" {
 		t.Errorf("the host's end in the result: %+v", in)
+	}
+}
+
+// A sandbox that cannot be opened, as a path that a runtime has unmounted, is the container's: the
+// result has its new MAC address and MTU, as with the reference. One of another namespace is not.
+func TestKernelTuningSandboxCannotBeOpened(t *testing.T) {
+	w := applettest.NewVeth(t)
+	other := kerneltest.NSPath(t, kerneltest.NS(t))
+	for path, want := range map[string]string{"/nowhere/netns": "02:00:00:00:00:AA 1400", t.TempDir(): "02:00:00:00:00:AA 1400", other: " 0"} {
+		prev := strings.ReplaceAll(w.PrevResult("[]"), w.Cont.Path, path)
+		res := w.Result(w.Do(spec.Add, "tuning", w.Cont.Call(), `"mac":"02:00:00:00:00:AA","mtu":1400`, prev))
+		if got := fmt.Sprint(res.Interfaces[1].MAC, " ", res.Interfaces[1].MTU); got != want {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
 	}
 }

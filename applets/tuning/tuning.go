@@ -159,7 +159,7 @@ func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	// Of the name, and in this namespace: the host may have an eth0 as well.
 	for i := range r.Prev.Interfaces {
 		in := &r.Prev.Interfaces[i]
-		if in.Name != r.IfName || !netns.At(r.Call, t.NS, in.Sandbox) {
+		if in.Name != r.IfName || netns.Elsewhere(r.Call, t.NS, in.Sandbox) {
 			continue
 		}
 		if p.mac != "" {

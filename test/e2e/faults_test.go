@@ -156,7 +156,7 @@ func TestKernelOddFiles(t *testing.T) {
 	places := []string{"cni", "cni/results", "cni/results/demo-ctr-eth0", "cni/cnibox/locks", "cni/cnibox/locks/network-demo", "cni/cnibox/locks/container-ctr",
 		"leases", "leases/demo", "leases/demo/lock",
 		"leases/demo/10.1.0.2", "ports", "ports/" + a.Key() + ".json", "tuning", "tuning/" + a.Key() + ".json", "tuning/" + a.Key() + ".json.tmp",
-		"tuning/ctr_eth0.json"}
+		"tuning/ctr_eth0.json", "tuning/ctr_eth0.json.tmp"}
 	w := newWorld(t)
 	w.write("net.d/demo.conflist", killList)
 	c := w.container("ctr")
