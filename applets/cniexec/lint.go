@@ -2,6 +2,8 @@ package cniexec
 
 import (
 	"context"
+	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -43,11 +45,38 @@ func (c *call) lint(_ context.Context, operands []string) (int, error) {
 	return exitOK, err
 }
 
-// lintFiles lints files and directories, and compares them with the routes of this host.
+// lintFiles lints files and directories, and compares them with the links and routes of this host, and
+// with what is attached.
 func (c *call) lintFiles(paths ...string) ([]*lint.Finding, error) {
 	l := c.linter()
 	l.Routes = routesOfHost()
+	if conn, err := rtnl.Dial(rtnl.Host()); err == nil {
+		defer conn.Close()
+		l.HasLink = func(name string) bool {
+			_, err := conn.Link(name)
+			return !errors.Is(err, os.ErrNotExist)
+		}
+	}
+	l.Attached = c.attachedAddresses()
 	return l.Files(paths...)
+}
+
+// attachedAddresses returns the attachments of the cache that are alive; none where it cannot be read.
+func (c *call) attachedAddresses() (all []lint.Attached) {
+	if c.stateDirs() != nil {
+		return nil
+	}
+	entries, _, err := c.cache().List()
+	if err != nil {
+		return nil
+	}
+	v := emptyInventory(c.cache(), c.stateDir)
+	for _, e := range entries {
+		if e.Live() {
+			all = append(all, lint.Attached{Attachment: e.Attachment(), Addresses: v.read(e).addresses()})
+		}
+	}
+	return all
 }
 
 // linter returns what compares configurations with the plugins of this program.
@@ -73,7 +102,8 @@ func routesOfHost() (routes []lint.HostRoute) {
 	}
 	for _, r := range all {
 		if l := at[r.Link]; l != nil && r.Type == unix.RTN_UNICAST {
-			routes = append(routes, lint.HostRoute{Dst: r.Dst, Link: l.Name, Alias: l.Alias})
+			routes = append(routes, lint.HostRoute{Dst: r.Dst, Link: l.Name, Alias: l.Alias,
+				Connected: r.Protocol == unix.RTPROT_KERNEL && !r.GW.IsValid() && r.Dst.Bits() > 0})
 		}
 	}
 	return routes

@@ -9,6 +9,7 @@
 package lint
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -51,6 +52,9 @@ type Linter struct {
 	Path    []string      // where external plugins are; empty: not known
 	Routes  []HostRoute   // of the host; nil: not known
 	Others  []*chain.List // the networks that one is compared with, itself among them
+
+	HasLink  func(name string) bool // whether the host has a link; nil: not known
+	Attached []Attached             // what has addresses of networks; nil: not known
 }
 
 // builtIn finds the plugins of this program alone. An external one of the same name has the same
@@ -84,9 +88,12 @@ func (l *Linter) Files(paths ...string) ([]*Finding, error) {
 	c := &checker{Linter: l, docs: map[string]*document{}, fields: map[reflect.Type][]field{}}
 	var networks []*network
 	for _, path := range paths {
-		files, err := configurations(path)
+		files, others, err := configurations(path)
 		if err != nil {
 			return nil, err
+		}
+		for _, file := range others {
+			c.unused(file)
 		}
 		for _, file := range files {
 			if c.docs[file] != nil {
@@ -99,6 +106,7 @@ func (l *Linter) Files(paths ...string) ([]*Finding, error) {
 	}
 	for i, n := range networks {
 		c.compare(n, networks[:i])
+		c.attached(n)
 	}
 	return c.findings(), nil
 }
@@ -142,23 +150,39 @@ func (l *Linter) Repeated(file string, doc []byte) []*Finding {
 	return c.findings()
 }
 
-// configurations returns the files of a directory that are configurations, or the file itself.
-func configurations(path string) ([]string, error) {
+// configurations returns the files of a directory that are configurations by their names, and the
+// others, but for those that are hidden; or the file itself.
+func configurations(path string) (files, others []string, err error) {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {
-		return []string{filepath.Clean(path)}, err
+		return []string{filepath.Clean(path)}, nil, err
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var files []string
 	for _, e := range entries {
-		if ext := filepath.Ext(e.Name()); !e.IsDir() && (ext == ".conflist" || ext == ".conf" || ext == ".json") {
-			files = append(files, filepath.Join(path, e.Name()))
+		file := filepath.Join(path, e.Name())
+		switch ext := filepath.Ext(e.Name()); {
+		case e.IsDir():
+		case ext == ".conflist" || ext == ".conf" || ext == ".json":
+			files = append(files, file)
+		case e.Name()[0] != '.':
+			others = append(others, file)
 		}
 	}
-	return files, nil
+	return files, others, nil
+}
+
+// unused notes a file whose name is not that of a configuration if it seems to be one. Others have
+// kubeconfigs, locks and texts beside the configurations.
+func (c *checker) unused(file string) {
+	doc, err := disk.Read(file, 0, spec.MaxConf)
+	if err != nil || !bytes.HasPrefix(bytes.TrimSpace(doc), []byte("{")) {
+		return
+	}
+	c.problems = append(c.problems, problem{file: file, text: "nothing reads this file: the name of a list must end in .conflist, that of the configuration of one plugin in .conf or .json"})
+	c.docs[file] = &document{raw: doc}
 }
 
 // A checker gathers the problems of one call.
@@ -317,6 +341,11 @@ func (c *checker) list(l *chain.List) *network {
 		c.plugin(l, m, sound)
 	}
 	c.order(n.members)
+	for _, m := range n.members {
+		if m.verbs != nil && !c.quick {
+			c.host(m)
+		}
+	}
 	return n
 }
 

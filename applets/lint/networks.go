@@ -71,9 +71,16 @@ func (m *member) validate(l *chain.List, applets applet.Table) {
 
 // A HostRoute is a route of the host's main table.
 type HostRoute struct {
-	Dst   netip.Prefix
-	Link  string
-	Alias string // of the link, which has the label of an attachment
+	Dst       netip.Prefix
+	Link      string
+	Alias     string // of the link, which has the label of an attachment
+	Connected bool   // it is that of a network in which the host has an address
+}
+
+// An Attached is an attachment that is alive, with the addresses of its interface.
+type Attached struct {
+	spec.Attachment
+	Addresses []netip.Prefix
 }
 
 // compare looks at what a network is to others, and to the routes of the host. Those of one name
@@ -93,11 +100,11 @@ func (c *checker) compare(n *network, others []*network) {
 	for j, m := range n.members {
 		c.shadowed(n, m)
 		for _, r := range m.resources.Ranges {
-			if c.overlaps(m, r, n.members[:j]) {
+			if c.overlaps(m, r, n, n.members[:j]) {
 				continue
 			}
 			for _, other := range others {
-				if other.list.Name != n.list.Name && c.overlaps(m, r, other.members) {
+				if other.list.Name != n.list.Name && c.overlaps(m, r, other, other.members) {
 					break
 				}
 			}
@@ -138,9 +145,9 @@ func first(a, b *network) *network {
 	return b
 }
 
-// overlaps notes a range that has addresses of another one, or whose subnet the host would
-// route to two links.
-func (c *checker) overlaps(m *member, r spec.Range, others []*member) bool {
+// overlaps notes a range that has addresses of another one, which members of a network have, or whose
+// subnet the host would route to two links.
+func (c *checker) overlaps(m *member, r spec.Range, n *network, others []*member) bool {
 	for _, other := range others {
 		if apart(m, other) {
 			continue
@@ -149,13 +156,13 @@ func (c *checker) overlaps(m *member, r spec.Range, others []*member) bool {
 			text := ""
 			switch {
 			case r.First.BitLen() == o.First.BitLen() && r.First.Compare(o.Last) <= 0 && o.First.Compare(r.Last) <= 0:
-				text = fmt.Sprintf("addresses of %s are given out by %s as well (%s)", written(r), other.From.File, written(o))
+				text = fmt.Sprintf("addresses of %s are given out by network %q as well, %s in %s", written(r), n.list.Name, written(o), other.From.File)
 			case m.resources.Routed && other.resources.Routed && m.resources.Link != other.resources.Link && r.Subnet.Overlaps(o.Subnet):
-				text = fmt.Sprintf("%s overlaps with %s in %s: the host can route it to one link", r.Subnet, o.Subnet, other.From.File)
+				text = fmt.Sprintf("%s overlaps with %s of network %q in %s: the host can route it to one link", r.Subnet, o.Subnet, n.list.Name, other.From.File)
 			default:
 				continue
 			}
-			c.problems = append(c.problems, problem{file: m.From.File, key: join(m.From.Key, "ipam"), value: written(r).String(), text: text})
+			c.ofRange(m, r, text)
 			return true
 		}
 	}
@@ -192,12 +199,92 @@ func (c *checker) shadowed(n *network, m *member) {
 	}
 	for _, r := range m.resources.Ranges {
 		for _, route := range c.Routes {
-			if route.Link == m.resources.Link || spec.LabelOf(route.Alias, n.list.Name) || route.Dst.Bits() < r.Subnet.Bits() || !r.Subnet.Overlaps(route.Dst) {
+			wider := route.Dst.Bits() < r.Subnet.Bits() // the network's own route wins there
+			if route.Link == m.resources.Link || spec.LabelOf(route.Alias, n.list.Name) || !r.Subnet.Overlaps(route.Dst) || wider && !route.Connected {
 				continue
 			}
-			c.problems = append(c.problems, problem{file: m.From.File, key: join(m.From.Key, "ipam"), value: written(r).String(),
-				text: fmt.Sprintf("%s: the host has a route to %s by %s, so it does not reach containers there", r.Subnet, route.Dst, route.Link)})
+			text := "%s: the host has a route to %s by %s, so it does not reach containers there"
+			if wider {
+				text = "%s is a part of the host's network %s on %s: the host does not reach what is there any more"
+			}
+			c.ofRange(m, r, fmt.Sprintf(text, r.Subnet, route.Dst, route.Link))
 			break
+		}
+	}
+}
+
+// ofRange notes a problem of a range where the configuration has it.
+func (c *checker) ofRange(m *member, r spec.Range, text string) {
+	c.problems = append(c.problems, problem{file: m.From.File, key: join(m.From.Key, "ipam"), value: written(r).String(), text: text})
+}
+
+// host notes what a configuration needs of this host and the list, and does not have there.
+func (c *checker) host(m *member) {
+	var conf struct {
+		Master          string
+		LinkInContainer bool
+		RuntimeConfig   struct{ PortMappings json.RawMessage }
+	}
+	if json.Unmarshal(m.Conf(), &conf) != nil {
+		return
+	}
+	onMaster := c.conf(m.Type) != nil && len(c.keysOf(c.conf(m.Type)).types("master")) > 0
+	if onMaster && conf.Master != "" && !conf.LinkInContainer && c.HasLink != nil && !c.HasLink(conf.Master) {
+		c.add(m.From.File, join(m.From.Key, "master"), `failed to lookup master %q: the host does not have this link; "master" must be the name of an existing link`, conf.Master)
+	}
+	const ports = "portMappings"
+	given := conf.RuntimeConfig.PortMappings != nil
+	for _, on := range m.Capabilities { // one that it does not use is noted already
+		given = given || on
+	}
+	if read, all := c.consumed(m.Plugin); !given && !all && m.verbs.Chained && slices.Contains(read, ports) {
+		c.add(m.From.File, join(m.From.Key, "type"), `%s publishes no port without "capabilities": {%q: true}`, m.Type, ports)
+	}
+	for _, r := range m.resources.Ranges {
+		if r.Subnet.Bits() == 0 {
+			c.ofRange(m, r, fmt.Sprintf(`%s is every address: "subnet" must be that of the containers, as %s`, r.Subnet, exampleOf(r.Subnet)))
+		}
+	}
+}
+
+// exampleOf is a subnet of the family of another one.
+func exampleOf(p netip.Prefix) string {
+	if p.Addr().Is4() {
+		return "10.1.0.0/24"
+	}
+	return "fd00:1::/64"
+}
+
+// attached notes an attachment with addresses that are in no range of its network, as of one that was
+// changed since. Addresses of other IPAM plugins, and ranges of the runtime, are not in the
+// configuration.
+func (c *checker) attached(n *network) {
+	var ranges []spec.Range
+	var of *member
+	for _, m := range n.members {
+		if m.Capabilities["ipRanges"] || m.IPAM != "" && len(m.resources.Ranges) == 0 {
+			return
+		}
+		for _, r := range m.resources.Ranges {
+			if r.First == r.Last { // an address of static, beside which the runtime may ask for others
+				return
+			}
+			of, ranges = m, append(ranges, r)
+		}
+	}
+	if of == nil {
+		return
+	}
+	for _, a := range c.Attached {
+		if a.Network != n.list.Name {
+			continue
+		}
+		for _, p := range a.Addresses {
+			if !slices.ContainsFunc(ranges, func(r spec.Range) bool { return r.Subnet.Contains(p.Addr()) }) {
+				c.ofRange(of, ranges[0], fmt.Sprintf("%s: %s of container %s has %s of an earlier configuration, until it is deleted and added again",
+					ranges[0].Subnet, a.IfName, a.ContainerID, p))
+				return
+			}
 		}
 	}
 }
