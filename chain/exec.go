@@ -105,7 +105,7 @@ func startOnce(ctx context.Context, plugin, file string, env []string, stdin []b
 	a := &answer{plugin: plugin, status: describe(state), stdout: stdout.b, stderr: stderr.bytes()}
 	switch {
 	case stdout.full:
-		return a, spec.Errorf(spec.CodePlugin, "plugin %s printed more than %d bytes", plugin, maxStdout)
+		return a, a.fail(fmt.Errorf("plugin %s printed more than %d bytes", plugin, maxStdout))
 	case ctx.Err() != nil:
 		return a, a.fail(&spec.Error{Code: spec.CodePlugin, Msg: file + " was killed", Err: ctx.Err()})
 	case err != nil:
@@ -164,10 +164,18 @@ func (a *answer) result(r *spec.Request) (*spec.Result, error) {
 	return asSeen(res, r)
 }
 
-// fail makes an error of code 103 with the plugin's stderr in its details.
+// fail makes an error of code 103 with the plugin's stderr in its details, for one that gave no
+// answer.
 func (a *answer) fail(err error) error {
-	return spec.Errorf(spec.CodePlugin, "%w", err).WithDetails("%s", a.quote())
+	return spec.Errorf(spec.CodePlugin, "%w", noAnswer{err}).WithDetails("%s", a.quote())
 }
+
+// noAnswer makes an error a [spec.ErrNoAnswer].
+type noAnswer struct{ error }
+
+func (n noAnswer) Unwrap() error { return n.error }
+
+func (noAnswer) Is(target error) bool { return target == spec.ErrNoAnswer } //nolint:errorlint // the value itself
 
 // quote returns the last lines of stderr, for the details of an error.
 // At most 4 kB of them: the runtime's log is where they end.

@@ -106,7 +106,7 @@ func TestDeadline(t *testing.T) {
 			t.Fatalf("calls: got %q, want %q", text, calls)
 		}
 		begin := time.Now()
-		_, err := w.Add(t.Context(), l, target("c"))
+		_, err := w.Add(t.Context(), l, absent("c"))
 		wantErr(t, err, "did not finish ADD in time")
 		if code(err) != spec.CodeTryAgain || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got code %d, want %d, of %v", code(err), spec.CodeTryAgain, err)
@@ -131,7 +131,7 @@ func TestCancel(t *testing.T) {
 	defer cancel()
 	l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec","doADD":"sleep"}]}`)
 	added := make(chan error, 1)
-	go func() { _, err := w.Add(ctx, l, target("c")); added <- err }()
+	go func() { _, err := w.Add(ctx, l, absent("c")); added <- err }()
 	kerneltest.Until(w, "a plugin that sleeps", func() bool {
 		b, _ := os.ReadFile(w.recordFile())
 		return strings.HasSuffix(string(b), "\n")
@@ -149,13 +149,13 @@ func TestLoop(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "rec")
 	l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec","do":"itself"}]}`)
-	_, err := w.Add(t.Context(), l, target("c"))
+	_, err := w.Add(t.Context(), l, absent("c"))
 	wantErr(t, err, "plugin rec: 10 plugins have started one another")
 	if code(err) != spec.CodeConfig {
 		t.Errorf("got code %d, want %d", code(err), spec.CodeConfig)
 	}
 	w.wantCalls(strings.Repeat("ADD rec, ", 10) + strings.Repeat("DEL rec, ", 9) + "DEL rec")
-	if err := w.Del(t.Context(), l, target("c")); err != nil {
+	if err := w.Del(t.Context(), l, absent("c")); err != nil {
 		t.Error(err)
 	}
 }

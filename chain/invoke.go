@@ -232,7 +232,7 @@ func (l *Local) inProcess(ctx context.Context, plugin string, v spec.Verbs, r *s
 		if p := recover(); p != nil {
 			stack := make([]byte, maxStack)
 			res, err = nil, &spec.Error{
-				Code:    spec.CodeInternal,
+				Code: spec.CodeInternal, Err: spec.ErrNoAnswer,
 				Msg:     fmt.Sprintf("plugin %s panicked on %s: %v", plugin, r.Call.Verb, p),
 				Details: string(stack[:runtime.Stack(stack, false)]),
 			}
@@ -279,9 +279,13 @@ func deadline(ctx context.Context, plugin string, verb spec.Verb, err error) err
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return err
 	}
+	cause := context.DeadlineExceeded
+	if errors.Is(err, spec.ErrNoAnswer) {
+		cause = noAnswer{cause}
+	}
 	// The plugin's own code is of no use now, so its error is not wrapped.
 	return &spec.Error{
 		Code: spec.CodeTryAgain, Msg: fmt.Sprintf("plugin %s did not finish %s in time: %v", plugin, verb, err),
-		Err: context.DeadlineExceeded,
+		Err: cause,
 	}
 }

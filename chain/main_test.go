@@ -245,6 +245,13 @@ func target(id string) chain.Target {
 	return chain.Target{ContainerID: id, IfName: "eth0", NetNS: ownNS, NetNSOverride: true}
 }
 
+// absent is [target] with an interface that this namespace does not have.
+func absent(id string) chain.Target {
+	t := target(id)
+	t.IfName = "absent0"
+	return t
+}
+
 func (w *world) entries() []string {
 	w.Helper()
 	list, err := os.ReadDir(filepath.Join(w.Cache.Dir, "results"))

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/internal/boot"
 	"cnibox/internal/nsid"
 	"cnibox/spec"
@@ -77,8 +79,8 @@ type Attached struct {
 }
 
 // Add runs ADD for all plugins in order and caches the last result. If one
-// fails, or the result cannot be stored, DEL is run for all of them in reverse, and the
-// error is the first one, with those of the DEL in its details.
+// fails, or the result cannot be stored, DEL is run in reverse for those that have done something,
+// and the error is the first one, with those of the DEL in its details.
 //
 // The error has code 100 if the attachment exists already; leftovers of an interrupted ADD
 // or of a namespace that is gone are deleted first.
@@ -165,7 +167,7 @@ func (r *Runner) addOnce(ctx context.Context, l *List, t Target, v spec.Version,
 	if err := r.Cache.Begin(e); err != nil {
 		return nil, err
 	}
-	res, err := r.addAll(ctx, l, reqs)
+	res, done, err := r.addAll(ctx, l, t, reqs)
 	var doc []byte
 	if err == nil {
 		doc, err = res.EncodeFor(v, t.IfName)
@@ -174,37 +176,53 @@ func (r *Runner) addOnce(ctx context.Context, l *List, t Target, v spec.Version,
 		err = r.Cache.Finish(e, doc)
 	}
 	if err != nil {
-		return nil, r.undo(ctx, l, t, e, err)
+		return nil, r.undo(ctx, l, done, t, e, err)
 	}
 	return &Attached{res, doc}, nil
 }
 
 // addAll runs the plugins in order, each with the result of the one before it, and
-// returns the last one's.
-func (r *Runner) addAll(ctx context.Context, l *List, reqs []*spec.Request) (res *spec.Result, err error) {
+// returns the last one's. After an error, done is how many of them have something to undo.
+//
+// One that fails may have refused because the attachment exists, which its DEL would delete: so it
+// counts only where [spec.Request.NeedsDel] says so. An external plugin that is the first of the
+// list does not count if the interface was there before it.
+func (r *Runner) addAll(ctx context.Context, l *List, t Target, reqs []*spec.Request) (res *spec.Result, done int, err error) {
+	there := false
 	for i := range l.Plugins {
-		if res, err = r.invoke(ctx, l, &l.Plugins[i], reqs[i], res); err != nil {
-			return nil, err
+		p := &l.Plugins[i]
+		if i == 0 {
+			verbs, missing := r.Invoker.Find(p.Type)
+			there = missing == nil && verbs == nil && hasLink(t.NetNS, t.IfName)
 		}
-		if res == nil {
-			return nil, spec.Errorf(spec.CodePlugin, "plugin type=%q name=%q failed (add): it gave no result", l.Plugins[i].Type, l.Name)
+		res, err = r.invoke(ctx, l, p, reqs[i], res)
+		if err == nil && res == nil {
+			err = spec.Errorf(spec.CodePlugin, "plugin type=%q name=%q failed (add): it gave no result", p.Type, l.Name)
+			return nil, i + 1, err
+		}
+		if err != nil {
+			if reqs[i].NeedsDel(p.Type, err) && !(i == 0 && there) {
+				i++
+			}
+			return nil, i, err
 		}
 	}
-	return res, nil
+	return res, len(l.Plugins), nil
 }
 
-// undo is the DEL of the whole list after a failed ADD. If that fails as well, the intent
-// stays for a later DEL or GC. Every plugin gets its DEL, also those that the ADD did not
-// reach, without a prevResult, as there is none of the whole list. One that refuses the
-// version of the list has refused it at ADD as well. The code stays that of the cause.
+// undo is the DEL of the first plugins of the list, done in number, after a failed ADD. If that
+// fails as well, the intent stays for a later DEL or GC. There is no prevResult, as there is none of
+// the whole list. One that refuses the version of the list has refused it at ADD as well. The code
+// stays that of the cause.
 //
-// The plugins' stack of internal/undo is no use here: there is one step, the same whatever
-// the ADD has done, external plugins need more than its time, and after it the entry of the
-// cache is removed or stays.
-func (r *Runner) undo(ctx context.Context, l *List, t Target, e *Entry, cause error) error {
+// The plugins' stack of internal/undo is no use here: external plugins need more than its time, and
+// after it the entry of the cache is removed or stays.
+func (r *Runner) undo(ctx context.Context, l *List, done int, t Target, e *Entry, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(r.UndoTimeout, defaultUndo))
 	defer cancel()
-	errs := r.delAll(ctx, l, t, nil, true)
+	begun := *l
+	begun.Plugins = l.Plugins[:done]
+	errs := r.delAll(ctx, &begun, t, nil, true)
 	if all(errs, func(err error) bool { return hasCode(err, spec.CodeVersion) }) {
 		err := r.Cache.Remove(e.Attachment())
 		if err == nil {
@@ -245,6 +263,28 @@ func usableNetNS(t Target) error {
 		return &spec.Error{Code: spec.CodeNetNS, Msg: fmt.Sprintf("failed to open netns %q: %v", t.NetNS, nsid.Reason(err)), Err: err}
 	}
 	return checkNotOwn(t, id)
+}
+
+// hasLink reports whether the network namespace at a path has a link of that name.
+func hasLink(netns, name string) (has bool) {
+	fd, err := nsid.Open(netns)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	err = nsid.Within(func() error { return nsid.Enter(fd) }, func() error {
+		s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(s)
+		req, err := unix.NewIfreq(name)
+		if err != nil {
+			return err
+		}
+		return unix.IoctlIfreq(s, unix.SIOCGIFINDEX, req)
+	})
+	return err == nil
 }
 
 // checkNotOwn refuses the namespace that plugins are run in, unless CNI_NETNS_OVERRIDE allows it. The

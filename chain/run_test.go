@@ -124,19 +124,19 @@ func three(more string) string {
 func TestFailedAdd(t *testing.T) {
 	w := newWorld(t, "rec-1", "rec-2", "rec-3")
 	l := w.parse(three(`,"doADD":"fail {\"code\":11,\"msg\":\"later\"}"`))
-	_, err := w.Add(t.Context(), l, target("c"))
+	_, err := w.Add(t.Context(), l, absent("c"))
 	wantErr(t, err, `plugin type="rec-2" name="n" failed (add): later`)
-	w.wantCalls("ADD rec-1, ADD rec-2, DEL rec-3, DEL rec-2, DEL rec-1")
+	w.wantCalls("ADD rec-1, ADD rec-2, DEL rec-2, DEL rec-1")
 	if names := w.entries(); len(names) != 0 {
 		t.Errorf("the cache has %q", names)
 	}
 	w.Retries = 1
-	w.Add(t.Context(), l, target("c"))
-	w.wantCalls("ADD rec-1, ADD rec-2, DEL rec-3, DEL rec-2, DEL rec-1, ADD rec-1, ADD rec-2, DEL rec-3, DEL rec-2, DEL rec-1")
+	w.Add(t.Context(), l, absent("c"))
+	w.wantCalls("ADD rec-1, ADD rec-2, DEL rec-2, DEL rec-1, ADD rec-1, ADD rec-2, DEL rec-2, DEL rec-1")
 
 	// A cleanup that fails is reported behind the first error, and its entry stays.
 	l = w.parse(three(`,"doADD":"fail {\"code\":100,\"msg\":\"first\"}","doDEL":"fail {\"code\":102,\"msg\":\"second\"}"`))
-	_, err = w.Add(t.Context(), l, target("c"))
+	_, err = w.Add(t.Context(), l, absent("c"))
 	e := spec.AsError(err)
 	if e.Code != 100 || !strings.Contains(e.Msg, "first") || strings.Contains(e.Msg, "second") || !strings.Contains(e.Details, "second") {
 		t.Errorf("got %d %q %q", e.Code, e.Msg, e.Details)
@@ -146,10 +146,54 @@ func TestFailedAdd(t *testing.T) {
 		t.Errorf("intent is not seen by GC: %v, %v", stale, err)
 	}
 	// The next ADD cleans up first, with the list that left it.
-	if _, err := w.Add(t.Context(), w.parse(three("")), target("c")); err != nil {
+	if _, err := w.Add(t.Context(), w.parse(three("")), absent("c")); err != nil {
 		t.Error(err)
 	}
 	w.wantCalls("DEL rec-3, DEL rec-2, DEL rec-1, ADD rec-1, ADD rec-2, ADD rec-3")
+}
+
+// What a plugin refuses because it is there already stays: one of this program has undone its ADD if
+// it has answered, and of an external one the interface shows it.
+func TestFailedAddOfExisting(t *testing.T) {
+	refuse := spec.Errorf(spec.CodeConfig, "refused")
+	for name, tt := range map[string]struct {
+		add    error // of rec-1, which is built in; nil: it is external
+		panics bool
+		target chain.Target
+		want   string
+	}{
+		"built in":         {refuse, false, absent("c"), ""},
+		"panics":           {refuse, true, absent("c"), "DEL"},
+		"external":         {nil, false, absent("c"), "ADD rec-1, DEL rec-1"},
+		"external, exists": {nil, false, chain.Target{ContainerID: "c", IfName: "lo", NetNS: ownNS, NetNSOverride: true}, "ADD rec-1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "rec-1")
+			deleted := ""
+			verbs := spec.Verbs{
+				Add: func(context.Context, *spec.Request) (*spec.Result, error) {
+					if tt.panics {
+						panic(tt.add)
+					}
+					return nil, tt.add
+				},
+				Del: func(context.Context, *spec.Request) error { deleted += "DEL"; return nil },
+			}
+			if tt.add != nil {
+				w.local.Path = nil
+				w.local.Lookup = func(string) (spec.Verbs, bool) { return verbs, true }
+			}
+			l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec-1","doADD":"fail {\"code\":7,\"msg\":\"refused\"}"}]}`)
+			_, err := w.Add(t.Context(), l, tt.target)
+			wantErr(t, err, "refused")
+			if _, calls := w.records(); calls+deleted != tt.want {
+				t.Errorf("calls: got %q, want %q", calls+deleted, tt.want)
+			}
+			if names := w.entries(); len(names) != 0 {
+				t.Errorf("the cache has %q", names)
+			}
+		})
+	}
 }
 
 func TestCacheFailsAdd(t *testing.T) {

@@ -15,11 +15,11 @@ import (
 const dense = 64
 
 // Allocate leases one address from each range set to an attachment, or none: when it fails,
-// what this call has leased is released. If the attachment has an address of a set already,
-// that is its address. wanted is from [Assign].
+// what this call has leased is released. An attachment that has an address of the network is
+// refused. wanted is from [Assign].
 //
-// Errors are a [spec.Error] of code 100 (wanted, but another's), 101 (a set is
-// exhausted) or 5 (the disk).
+// Errors are a [spec.Error] of code 100 (it has an address, or the one wanted is another's), 101
+// (a set is exhausted) or 5 (the disk).
 //
 // The store is locked for all of it. The reference locks for each set, and releases
 // by owner, and so also the addresses of earlier calls.
@@ -28,7 +28,10 @@ func Allocate(s *Store, sets []RangeSet, wanted []netip.Addr, o spec.Attachment)
 	if err != nil {
 		return nil, err
 	}
-	t := taking{s, o, owned, nil}
+	if len(owned) > 0 {
+		return nil, duplicate(sets, owned, o)
+	}
+	t := taking{s, o, nil}
 	ips := make([]spec.IP, 0, len(sets))
 	for i, set := range sets {
 		a, err := t.from(i, set, wanted[i])
@@ -39,6 +42,18 @@ func Allocate(s *Store, sets []RangeSet, wanted []netip.Addr, o spec.Attachment)
 		ips = append(ips, set.ip(a))
 	}
 	return ips, nil
+}
+
+// duplicate refuses a second ADD for the first set that has one of its addresses. Unlike in the
+// reference an address of none of the sets counts as well: DEL, and so the undo of a second ADD,
+// releases all.
+func duplicate(sets []RangeSet, owned []netip.Addr, o spec.Attachment) error {
+	for i, set := range sets {
+		if n := slices.IndexFunc(owned, set.Contains); n >= 0 {
+			return wrapRange(i, spec.Duplicate(o, owned[n]))
+		}
+	}
+	return wrapRange(0, spec.Duplicate(o, owned[0]))
 }
 
 // wrapRange says which range it was. An error with a code keeps it; one without is the
@@ -90,8 +105,7 @@ func Assign(sets []RangeSet, want []netip.Addr) ([]netip.Addr, error) {
 type taking struct {
 	s     *Store
 	o     spec.Attachment
-	owned []netip.Addr // before the call
-	fresh []netip.Addr // reserved by it
+	fresh []netip.Addr // reserved by this call
 }
 
 // undo frees what the call has leased. What cannot be freed is reported, and left to the
@@ -104,28 +118,19 @@ func (t *taking) undo() {
 	}
 }
 
-// from returns the address of one set, i: the wanted one, one that the attachment has
-// already, or the next that is free. Errors have a code but those of the disk.
+// from reserves the address of one set, i: the wanted one, or the next that is free. Errors have a
+// code but those of the disk.
 func (t *taking) from(i int, set RangeSet, want netip.Addr) (netip.Addr, error) {
-	if want.IsValid() {
-		if slices.Contains(t.owned, want) {
-			return want, t.s.adopt(want, t.o)
-		}
-		err := t.s.Reserve(want, t.o)
-		if errors.Is(err, ErrTaken) {
-			return want, spec.Errorf(spec.CodeBusy, "requested IP address %s is not available in range set %s", want, set).
-				WithDetails("%v: request another address, or DEL the attachment that has it", err)
-		}
-		return t.took(i, want, err)
+	if !want.IsValid() {
+		a, err := t.next(i, set)
+		return t.took(i, a, err)
 	}
-	// A gateway may have been leased before it was one; it is not used again.
-	for _, a := range t.owned {
-		if set.Contains(a) && !set.gateway(a) {
-			return a, t.s.adopt(a, t.o)
-		}
+	err := t.s.Reserve(want, t.o)
+	if errors.Is(err, ErrTaken) {
+		return want, spec.Errorf(spec.CodeBusy, "requested IP address %s is not available in range set %s", want, set).
+			WithDetails("%v: request another address, or DEL the attachment that has it", err)
 	}
-	a, err := t.next(i, set)
-	return t.took(i, a, err)
+	return t.took(i, want, err)
 }
 
 // took records a new address. If the last address cannot be written, the next search takes

@@ -162,17 +162,37 @@ func TestGatewayOfOtherSet(t *testing.T) {
 	}
 }
 
+// A second ADD of an attachment is refused, whatever it asks for and whichever ranges it has, and
+// the first one's addresses stay. Those of an earlier boot are free.
 func TestAgain(t *testing.T) {
 	dir := t.TempDir()
 	r := sets(t, "10.1.0.0/24", "fd00:1::/64")
-	first := mustAdd(t, dir, ipam.Options{}, r, owner("a"))
-	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("a")), first[0].String(), first[1].String())
-	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("a"), first[0]), first[0].String(), first[1].String())
+	boot := ipam.Options{Boot: "one"}
+	first := mustAdd(t, dir, boot, r, owner("a"))
+	for name, tt := range map[string]struct {
+		sets []ipam.RangeSet
+		want []netip.Addr
+		text string
+	}{
+		"the same":           {r, nil, "failed to allocate for range 0: 10.1.0.2 has been allocated to a, duplicate allocation is not allowed; run DEL of interface eth0"},
+		"its own address":    {r, first[:1], "range 0: 10.1.0.2 has been allocated to a, "},
+		"another address":    {r, []netip.Addr{addr("10.1.0.9")}, "range 0: 10.1.0.2 has been allocated to a, "},
+		"its second set":     {sets(t, "10.3.0.0/24", "10.1.0.0/24"), nil, "range 1: 10.1.0.2 has been allocated to a, "},
+		"none of its ranges": {sets(t, "10.3.0.0/24"), nil, "range 0: 10.1.0.2 has been allocated to a, "},
+	} {
+		_, err := add(t, dir, boot, tt.sets, owner("a"), tt.want...)
+		t.Log(name)
+		wantCode(t, err, spec.CodeBusy, tt.text)
+		wantLeases(t, dir, "10.1.0.2 a eth0", "fd00:1::2 a eth0")
+	}
 	other := owner("a")
 	other.IfName = "eth1"
-	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, other), "10.1.0.3", "fd00:1::3")
-	wantAddrs(t, del(t, dir, ipam.Options{}, owner("a")), "10.1.0.2", "fd00:1::2")
-	wantAddrs(t, del(t, dir, ipam.Options{}, other), "10.1.0.3", "fd00:1::3")
+	wantAddrs(t, mustAdd(t, dir, boot, r, other), "10.1.0.3", "fd00:1::3")
+	next := ipam.Options{Boot: "two"}
+	wantAddrs(t, mustAdd(t, dir, next, r, owner("a")), "10.1.0.4", "fd00:1::4")
+	wantLeases(t, dir, "10.1.0.4 a eth0", "fd00:1::4 a eth0")
+	wantAddrs(t, del(t, dir, next, owner("a")), "10.1.0.4", "fd00:1::4")
+	wantAddrs(t, mustAdd(t, dir, next, r, owner("a")), "10.1.0.5", "fd00:1::5")
 }
 
 func TestRequested(t *testing.T) {
@@ -201,15 +221,13 @@ func TestRequested(t *testing.T) {
 	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("c")), "10.1.0.79", "fd00:1::3")
 }
 
-// TestUndoSparesEarlier has an ADD fail in the second set: the address that the
-// attachment had before it stays.
-func TestUndoSparesEarlier(t *testing.T) {
+// TestUndo has an ADD fail in the third set: what it has leased from the others is free again.
+func TestUndo(t *testing.T) {
 	dir := t.TempDir()
-	mustAdd(t, dir, ipam.Options{}, sets(t, "10.1.0.0/24"), owner("a"))
 	mustAdd(t, dir, ipam.Options{}, sets(t, "10.3.0.0/30"), owner("b"))
 	_, err := add(t, dir, ipam.Options{}, sets(t, "10.1.0.0/24", "10.2.0.0/24", "10.3.0.0/30"), owner("a"))
 	wantCode(t, err, spec.CodeExhausted, "range 2")
-	wantLeases(t, dir, "10.1.0.2 a eth0", "10.3.0.2 b eth0")
+	wantLeases(t, dir, "10.3.0.2 b eth0")
 }
 
 // TestDenseRange fills a run far longer than the addresses that are tried one by

@@ -1,7 +1,6 @@
 package ipam_test
 
 import (
-	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -129,41 +128,22 @@ func TestBootInterrupted(t *testing.T) {
 	wantLeases(t, dir, "10.1.0.9 live eth0")
 }
 
-// TestAdopt has leases without an interface, as host-local up to 0.7 made them: the first
-// interface that asks has them, and no other one. They stay leases of their boot.
-func TestAdopt(t *testing.T) {
+// TestWithoutInterface has leases without an interface, as host-local up to 0.7 made them: they are
+// of any interface of the container, as in the reference, until a DEL.
+func TestWithoutInterface(t *testing.T) {
 	r := sets(t, "10.1.0.0/24", "fd00:1::/64")
 	net1 := owner("a")
 	net1.IfName = "net1"
-	for name, tt := range map[string]struct {
-		o    ipam.Options
-		want []netip.Addr // asked for
-		left []string     // in the next boot
-	}{
-		"usual":     {ipam.Options{Boot: "one"}, nil, nil},
-		"asked for": {ipam.Options{Boot: "one"}, []netip.Addr{addr("10.1.0.9")}, nil},
-		"kept": {ipam.Options{KeepAcrossBoots: true}, nil,
-			[]string{"10.1.0.10 a net1", "10.1.0.9 a eth0", "fd00:1::2 a net1", "fd00:1::9 a eth0"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			foreign(t, dir, "10.1.0.9", "a")
-			foreign(t, dir, "fd00:1::9", "a\n")
-			foreign(t, dir, "last_reserved_ip.0", "10.1.0.9")
-			foreign(t, filepath.Join(dir, ".cnibox"), "10.1.0.9", "of a process that was killed")
-			for range 2 {
-				wantAddrs(t, mustAdd(t, dir, tt.o, r, owner("a"), tt.want...), "10.1.0.9", "fd00:1::9")
-				wantAddrs(t, mustAdd(t, dir, tt.o, r, net1), "10.1.0.10", "fd00:1::2")
-			}
-			wantLeases(t, dir, "10.1.0.10 a net1", "10.1.0.9 a eth0", "fd00:1::2 a net1", "fd00:1::9 a eth0")
-			next := tt.o
-			next.Boot = "two"
-			wantAddrs(t, del(t, dir, next, owner("absent")))
-			wantLeases(t, dir, tt.left...)
-			if tt.left != nil {
-				wantAddrs(t, del(t, dir, next, owner("a")), "10.1.0.9", "fd00:1::9")
-				wantLeases(t, dir, "10.1.0.10 a net1", "fd00:1::2 a net1")
-			}
-		})
+	dir := t.TempDir()
+	o := ipam.Options{Boot: "one"}
+	foreign(t, dir, "10.1.0.9", "a")
+	foreign(t, dir, "fd00:1::9", "a\n")
+	for _, who := range []spec.Attachment{owner("a"), net1} {
+		_, err := add(t, dir, o, r, who)
+		wantCode(t, err, spec.CodeBusy, "10.1.0.9 has been allocated to a, duplicate allocation is not allowed")
 	}
+	wantLeases(t, dir, "10.1.0.9 a", "fd00:1::9 a\n")
+	wantAddrs(t, del(t, dir, o, net1), "10.1.0.9", "fd00:1::9")
+	mustAdd(t, dir, o, r, net1)
+	wantAddrs(t, del(t, dir, o, owner("a")))
 }

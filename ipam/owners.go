@@ -79,7 +79,7 @@ func (s *Store) Reserve(a netip.Addr, o spec.Attachment) error {
 		holder, err := s.Holder(a)
 		switch {
 		case err == nil && holder.Owns(o):
-			return s.adopt(a, o)
+			return nil
 		case err == nil:
 			return fmt.Errorf("%w by %s", ErrTaken, holder)
 		case errors.Is(err, errNoOwner):
@@ -89,45 +89,6 @@ func (s *Store) Reserve(a netip.Addr, o spec.Attachment) error {
 		}
 	}
 	return fmt.Errorf("lease of %s: %w", a, unix.EBUSY)
-}
-
-// adopt adds the attachment's interface to a lease of its container that has none.
-// Otherwise each interface of the container would be given the address.
-//
-// A new file replaces the old one. It is a lease of this boot, as the old one was after
-// load.
-func (s *Store) adopt(a netip.Addr, o spec.Attachment) error {
-	old, err := s.Holder(a)
-	if err != nil || old.IfName != "" {
-		return err
-	}
-	w, err := s.newTempFile(o)
-	if err != nil {
-		return err
-	}
-	defer w.close()
-	own, err := s.ownDirectory(true)
-	if err != nil {
-		return err
-	}
-	name := a.String()
-	if err := own.remove(name); err != nil && !errors.Is(err, os.ErrNotExist) { // of a process that was killed here
-		return err
-	}
-	if _, err := own.publish(w, a, s.o.KeepAcrossBoots); err != nil {
-		return err
-	}
-	err = s.leases.change("replace lease", name, func() error { return unix.Renameat(own.fd, name, s.leases.fd, name) })
-	if err != nil {
-		return err
-	}
-	s.changed = true
-	s.forget(entry{old, a})
-	s.enter(entry{w.lease, a})
-	if s.o.KeepAcrossBoots {
-		return s.leases.sync()
-	}
-	return nil
 }
 
 // newTempFile writes a lease of the attachment that has no address yet.

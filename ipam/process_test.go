@@ -294,7 +294,10 @@ func TestCostOfManyLeases(t *testing.T) {
 		run  func(dir string)
 	}{
 		{"ADD", func(dir string) { mustAdd(t, dir, ipam.Options{}, r, owner("x")) }},
-		{"ADD again", func(dir string) { mustAdd(t, dir, ipam.Options{}, r, owner("x")) }},
+		{"ADD again", func(dir string) {
+			_, err := add(t, dir, ipam.Options{}, r, owner("x"))
+			wantCode(t, err, spec.CodeBusy, "duplicate allocation")
+		}},
 		{"CHECK", func(dir string) { view(t, dir, "x") }},
 		{"DEL", func(dir string) { del(t, dir, ipam.Options{}, owner("x")) }},
 		{"DEL again", func(dir string) { del(t, dir, ipam.Options{}, owner("x")) }},

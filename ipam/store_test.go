@@ -356,6 +356,7 @@ func testFaults(t *testing.T, o ipam.Options) {
 				wantLeases(t, dir, "10.1.0.2 old eth0", "fd00:1::2 old eth0")
 			}
 		})
+		del(t, dir, o, owner("new"))
 		if got := mustAdd(t, dir, o, r, owner("new")); len(got) != 2 {
 			t.Errorf("call %d: %v", n, got)
 		}
@@ -392,6 +393,7 @@ func TestFaultsFromNothing(t *testing.T) {
 		calls = max(calls, failing(n, func() {
 			add(t, dir, ipam.Options{Boot: "two"}, r, owner("c"))
 		}))
+		del(t, dir, ipam.Options{Boot: "two"}, owner("c"))
 		mustAdd(t, dir, ipam.Options{Boot: "two"}, r, owner("c"))
 		for _, id := range []string{"a", "b"} {
 			if left := del(t, dir, ipam.Options{Boot: "two"}, owner(id)); len(left) > 0 {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 )
 
@@ -30,6 +31,10 @@ const (
 	CodeHost        = 104 // the host lacks what the plugin needs, which STATUS reports with 50
 	CodeInternal    = 999 // unexpected
 )
+
+// ErrNoAnswer is in the error of a plugin that was killed, panicked, or printed what is not an
+// answer: what it has done is not known.
+var ErrNoAnswer = errors.New("no answer")
 
 // An Error is the specification's error object around a cause.
 //
@@ -58,6 +63,16 @@ func (e *Error) Unwrap() error { return e.Err }
 func Errorf(code int, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Code: code, Msg: err.Error(), Err: err}
+}
+
+// duplicate is in the reference's refusal as well.
+const duplicate = "duplicate allocation is not allowed"
+
+// Duplicate returns the error of an IPAM plugin for a second ADD of an attachment, which has the
+// address. It has code 100.
+func Duplicate(a Attachment, ip netip.Addr) *Error {
+	return Errorf(CodeBusy, "%s has been allocated to %s, %s", ip, a.ContainerID, duplicate).
+		WithDetails("run DEL of interface %s before its next ADD", a.IfName)
 }
 
 // WithDetails returns a copy of the error with a text added to its details.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 )
 
 // MaxConf is the size of the largest configuration that is read, in bytes.
@@ -355,7 +356,8 @@ func (r *Request) CheckIPAM() error {
 }
 
 // Delegate runs a verb of the IPAM plugin with the same call and configuration.
-// The plugin gets a copy of the request. The caller must follow a failed ADD by a DEL.
+// The plugin gets a copy of the request. The caller must follow a failed ADD by a DEL if
+// [Request.NeedsDel] says so.
 //
 // Errors are the plugin's, with its code; 7 for a type that is no IPAM plugin's name.
 // prevResult goes along as it is in r.
@@ -369,6 +371,17 @@ func (r *Request) Delegate(ctx context.Context, plugin string, v Verb) (*Result,
 	d := r.Clone()
 	d.Call.Verb = v
 	return r.Invoker.Invoke(ctx, plugin, d)
+}
+
+// NeedsDel reports whether a failed ADD of a plugin must be followed by its DEL. A plugin of this
+// program that answers has undone what it did, and a DEL could release what an earlier ADD of the
+// attachment has. An external one may leave the undoing to DEL, as the specification has it.
+func (r *Request) NeedsDel(plugin string, err error) bool {
+	if errors.Is(err, ErrNoAnswer) {
+		return true
+	}
+	verbs, missing := r.Invoker.Find(plugin)
+	return missing == nil && verbs == nil && !strings.Contains(err.Error(), duplicate)
 }
 
 // Derive returns the request of a call with another configuration, for plugins

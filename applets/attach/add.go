@@ -88,9 +88,10 @@ func (op *Op) lease(ctx context.Context, ipam Need) error {
 		}
 		return nil
 	}
-	// registered first: a failed ADD of a delegate is followed by its DEL
-	op.Undo("addresses of "+plugin, func(ctx context.Context) error { return op.delegate(ctx, spec.Del) })
 	res, err := op.Delegate(ctx, plugin, spec.Add)
+	if err == nil || op.NeedsDel(plugin, err) {
+		op.Undo("addresses of "+plugin, func(ctx context.Context) error { return op.delegate(ctx, spec.Del) })
+	}
 	if err != nil {
 		return err
 	}

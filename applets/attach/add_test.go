@@ -3,6 +3,7 @@ package attach_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -60,7 +61,7 @@ func TestKernelAddOrder(t *testing.T) {
 func TestKernelAddUndone(t *testing.T) {
 	for step, want := range map[string]string{
 		"create":    "create",
-		"lease ADD": "create, lease ADD, lease DEL",
+		"lease ADD": "create, lease ADD",
 		"resolve":   "create, lease ADD, resolve, lease DEL",
 		"setup":     "create, lease ADD, resolve, setup, undo setup, lease DEL",
 		"ready":     "create, lease ADD, resolve, setup, ready, undo setup, lease DEL",
@@ -74,6 +75,34 @@ func TestKernelAddUndone(t *testing.T) {
 			f.logged(want)
 			if after := f.state(); after != before {
 				t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
+			}
+		})
+	}
+}
+
+// A failed ADD of another program's IPAM plugin is followed by its DEL, and so is one without an
+// answer. That plugin's refusal of a second ADD is not, which would release what the first has.
+func TestKernelAddLeaseLeft(t *testing.T) {
+	for name, tt := range map[string]struct {
+		external bool
+		err      error
+		want     string
+		leases   int
+	}{
+		"external":           {true, spec.Errorf(spec.CodeBusy, "made to fail"), "create, lease ADD, lease DEL", 0},
+		"no answer":          {false, fmt.Errorf("killed: %w", spec.ErrNoAnswer), "create, lease ADD, lease DEL", 0},
+		"external duplicate": {true, spec.Errorf(spec.CodeInternal, "192.0.2.5 has been allocated to ctr, duplicate allocation is not allowed"), "create, lease ADD", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(t)
+			f.leaves = tt.external
+			f.fail["lease ADD"] = tt.err
+			if _, err := f.call(t.Context(), spec.Add, f.plugin(), ""); err == nil {
+				t.Error("ADD succeeds")
+			}
+			f.logged(tt.want)
+			if f.leases != tt.leases {
+				t.Errorf("%d leases are left, want %d", f.leases, tt.leases)
 			}
 		})
 	}

@@ -29,6 +29,7 @@ type fake struct {
 	mu         sync.Mutex       // DEL has two goroutines
 	log, warns []string
 	leases     int
+	leaves     bool // the IPAM plugin is external, and leaves what a failed ADD has leased
 	before     func(step string, op *attach.Op)
 }
 
@@ -108,13 +109,14 @@ func (f *fake) plugin() attach.Interface[*conf] {
 // Invoke is the IPAM plugin: it has one address and counts its leases.
 func (f *fake) Invoke(_ context.Context, plugin string, r *spec.Request) (*spec.Result, error) {
 	verb := r.Call.Verb
-	switch verb {
-	case spec.Add:
-		f.leases = 1 // also of an ADD that fails: its DEL gives it back
-	case spec.Del:
+	err := f.did(plugin + " " + string(verb))
+	switch {
+	case verb == spec.Add && (err == nil || f.leaves):
+		f.leases = 1
+	case verb == spec.Del:
 		f.leases = 0
 	}
-	if err := f.did(plugin + " " + string(verb)); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	if verb != spec.Add && verb != spec.Get {
@@ -126,8 +128,14 @@ func (f *fake) Invoke(_ context.Context, plugin string, r *spec.Request) (*spec.
 	}, nil
 }
 
-// Find makes the fake an IPAM plugin of this program.
-func (f *fake) Find(string) (*spec.Verbs, error) { return &spec.Verbs{IPAM: true}, nil }
+// Find makes the fake an IPAM plugin of this program, or one of another that leaves what a failed
+// ADD has leased to DEL.
+func (f *fake) Find(string) (*spec.Verbs, error) {
+	if f.leaves {
+		return nil, nil
+	}
+	return &spec.Verbs{IPAM: true}, nil
+}
 
 // An invoker is an IPAM plugin of one function.
 type invoker func(*spec.Request) (*spec.Result, error)

@@ -377,7 +377,8 @@ func (d *daemon) setHolder(owner record.Owner, h *dhcp.Holder) {
 }
 
 // add returns the leases that the attachment has, or gets some. Leases that have run out, or
-// of an interface that was replaced, are released first.
+// of an interface that was replaced, are released first. Those of an interface that exists in
+// another namespace are not another container's to take.
 func (d *daemon) add(ctx context.Context, call *call) ([]*dhcp.Lease, error) {
 	unlock, err := d.lock(ctx, call.Owner)
 	if err != nil {
@@ -388,6 +389,9 @@ func (d *daemon) add(ctx context.Context, call *call) ([]*dhcp.Lease, error) {
 	if h := d.holder(call.Owner); h != nil {
 		if h.Serves(call.Config) && store.Kept() && allValid(h.Leases()) {
 			return h.Leases(), nil
+		}
+		if leases := h.Leases(); len(leases) > 0 && h.InOtherNS(call.Config) {
+			return nil, spec.Duplicate(call.Attachment(), leases[0].Address.Addr())
 		}
 		err := h.Release(ctx)
 		d.setHolder(call.Owner, nil)

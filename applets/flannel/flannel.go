@@ -110,12 +110,10 @@ func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err == nil {
 		return res, nil
 	}
-	// DEL after a failed ADD, as the specification says, but not after a repeated ADD, which must
-	// not release the first, nor after code 100: the interface is another attachment's. After a
-	// failed DEL a later one needs the state file.
+	// A repeated ADD must not release the first. After a failed DEL a later one needs the state file.
 	var back undo.Stack
 	back.Add("delegate", func(ctx context.Context) error {
-		if !again && spec.AsError(err).Code != spec.CodeBusy {
+		if !again && d.NeedsDel(d.Net.Type, err) {
 			if err := f.release(ctx, r, conf); err != nil {
 				return err
 			}

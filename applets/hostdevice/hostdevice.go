@@ -94,6 +94,9 @@ func create(ctx context.Context, op *attach.Op, c *conf) error {
 	}
 	dir := c.dir(op.Call)
 	if old, err := readDevice(dir, deviceFile(op.Attachment)); err == nil { // its DEL never came
+		if err := old.refuseInUse(op); err != nil {
+			return err
+		}
 		if err := old.giveBack(ctx, op, dir); err != nil {
 			return err
 		}

@@ -195,16 +195,11 @@ func later(err error) error {
 // giveBack moves the device to the host, makes it what it was before ADD, and removes its
 // record. One that is nowhere was deleted with the namespace, or unplugged: no error.
 func (rec *deviceRecord) giveBack(ctx context.Context, op *attach.Op, dir record.Dir) error {
-	cont := op.Cont
-	if cont == nil || rec.NetNS != op.Call.NetNS {
-		if ns, err := rtnl.OpenNS(rec.NetNS); err == nil { // CNI_NETNS may be empty
-			defer ns.Close()
-			if cont, err = rtnl.Dial(ns); err != nil {
-				return err
-			}
-			defer cont.Close()
-		}
+	cont, done, err := rec.container(op)
+	if err != nil {
+		return err
 	}
+	defer done()
 	return dir.Locked(ctx, func() error {
 		dev, err := rec.moveOut(op.Host, cont)
 		if dev == nil && err == nil {
@@ -220,6 +215,41 @@ func (rec *deviceRecord) giveBack(ctx context.Context, op *attach.Op, dir record
 		}
 		return dir.Remove(deviceFile(rec.Attachment()))
 	})
+}
+
+// container returns a socket in the namespace that the device was moved to, or in CNI_NETNS if that
+// is gone; nil: there is neither. The caller calls done.
+func (rec *deviceRecord) container(op *attach.Op) (cont *rtnl.Conn, done func(), err error) {
+	cont, done = op.Cont, func() {}
+	if cont != nil && rec.NetNS == op.Call.NetNS {
+		return cont, done, nil
+	}
+	if ns, err := rtnl.OpenNS(rec.NetNS); err == nil { // CNI_NETNS may be empty
+		defer ns.Close()
+		if cont, err = rtnl.Dial(ns); err != nil {
+			return nil, nil, err
+		}
+		done = func() { cont.Close() }
+	}
+	return cont, done, nil
+}
+
+// refuseInUse is for ADD: the device of an earlier ADD may be given back only if the namespace that
+// has it is gone. The code is 100.
+func (rec *deviceRecord) refuseInUse(op *attach.Op) error {
+	cont, done, err := rec.container(op)
+	if err != nil {
+		return err
+	}
+	defer done()
+	links, err := cont.Links()
+	if err != nil {
+		return err
+	}
+	if dev := rec.among(links, rec.inContainer); dev != nil {
+		return spec.Errorf(spec.CodeBusy, "%s has the device %s already, as %s in %s: run its DEL first", op.Attachment, rec.Name, dev.Name, rec.NetNS)
+	}
+	return nil
 }
 
 // moveOut moves the device out of the container. It gets its name there already, so that

@@ -39,7 +39,7 @@ keepAcrossBoots  bool    false                  leases outlive a boot, and each 
 
 runtimeConfig.ipRanges (capability ipRanges): range sets that come before all of these.
 runtimeConfig.ips (capability ips), args.cni.ips and CNI_ARGS IP: the union of these addresses is
-requested; a prefix length is ignored. A repeated ADD returns the addresses of the attachment.
+requested; a prefix length is ignored. A second ADD of an attachment is refused until its DEL.
 Where all addresses of a range set are leased, ADD frees those of attachments whose network
 namespace is gone, as the caches of runtimes show it, and says so; not with keepAcrossBoots.
 The leases of a network are locked while they are read and changed; a verb waits 30 s for the
@@ -59,9 +59,7 @@ they are in /run/cnibox/networks until the next boot, but not with keepAcrossBoo
 }
 
 // add reads all that it needs, resolv.conf included, before it reserves
-// the first address.
-// Repeated, it returns the addresses that the attachment has, for callers that retry an ADD without
-// a DEL. The result has no interfaces.
+// the first address. The result has no interfaces.
 func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	h, err := readPlan(r)
 	if err != nil {

@@ -51,7 +51,7 @@ func TestHostLocalResult(t *testing.T) {
 		"ips":[{"address":"10.9.1.1/16","gateway":"10.9.0.1"},{"address":"10.1.0.2/24","gateway":"10.1.0.1"},{"address":"fd00:1::1/64","gateway":"fd00:1::9"}],
 		"routes":[{"dst":"0.0.0.0/0"},{"dst":"fd00::/8","gw":"fd00:1::7","mtu":1400}]}`
 	h.want(t, "ADD", "a", conf, "", 0, want)
-	h.want(t, "ADD", "a", conf, "", 0, want) // again
+	h.want(t, "ADD", "a", conf, "", 100, "failed to allocate for range 0: 10.9.1.1 has been allocated to a, duplicate allocation is not allowed")
 	h.want(t, "GET", "a", conf, "", 0, want)
 	h.want(t, "GET", "b", conf, "", 3, "no address is leased to container b")
 	h.want(t, "DEL", "a", conf, "", 0, "")
@@ -61,11 +61,12 @@ func TestHostLocalResult(t *testing.T) {
 	if err := os.Symlink("/dev/null", link); err != nil {
 		t.Fatal(err)
 	}
-	for _, none := range []string{"/dev/null", link} {
-		h.want(t, "ADD", "null", h.conf(subnet4+fmt.Sprintf(`,"resolvConf":%q`, none), ""), "", 0, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"}]}`)
+	for i, none := range []string{"/dev/null", link} {
+		h.want(t, "ADD", fmt.Sprint("null", i), h.conf(subnet4+fmt.Sprintf(`,"resolvConf":%q`, none), ""), "", 0,
+			fmt.Sprintf(`{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.%d/24","gateway":"10.1.0.1"}]}`, 2+i))
 	}
 	old := strings.Replace(h.conf(subnet4, ""), "1.1.0", "0.2.0", 1)
-	h.want(t, "ADD", "b", old, "", 0, `"ip4":{"gateway":"10.1.0.1","ip":"10.1.0.3/24"}`)
+	h.want(t, "ADD", "b", old, "", 0, `"ip4":{"gateway":"10.1.0.1","ip":"10.1.0.4/24"}`)
 }
 
 func TestHostLocalRequested(t *testing.T) {

@@ -164,6 +164,9 @@ func (h *Holder) Serves(c Config) bool {
 	return h.state.Given && h.state.NetNS == c.NetNS && h.state.IfName == c.IfName && h.state.V4 == c.V4 && h.state.V6 == c.V6 && h.Check() == nil
 }
 
+// InOtherNS reports whether the interface exists, in another namespace than that of a configuration.
+func (h *Holder) InOtherNS(c Config) bool { return h.state.NetNS != c.NetNS && h.Check() == nil }
+
 // Fresh reports whether the state is of this boot. The leases of another one have no owner.
 func (h *Holder) Fresh() bool { return h.state.Boot == boot.ID() }
 

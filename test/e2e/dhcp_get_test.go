@@ -49,3 +49,24 @@ func TestKernelDHCPGet(t *testing.T) {
 	w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
 	get("after DEL", spec.CodeUnknown)
 }
+
+// TestKernelDHCPSecondAdd has the daemon refuse the lease of a live namespace to another one that
+// claims the same container and interface; the lease stays.
+func TestKernelDHCPSecondAdd(t *testing.T) {
+	w := newDHCPWorld(t)
+	dhcptest.Start4(t, w.server)
+	w.daemon()
+	first, second := w.container("ctr"), w.container("second")
+	for _, c := range []container{first, second} {
+		w.must("ADD", w.plugin(spec.Add, "bridge", dhcpConf, c))
+	}
+	alone := strings.Replace(dhcpConf, `"bridge"`, `"dhcp"`, 1)
+	again := second
+	again.id = first.id
+	if a := w.plugin(spec.Add, "dhcp", alone, again); a.code(t) != spec.CodeBusy || !strings.Contains(a.stdout, "10.9.0.10 has been allocated to ctr, duplicate allocation is not allowed") {
+		t.Errorf("ADD in another namespace: %s%s", a.stdout, a.stderr)
+	}
+	if a := w.plugin(spec.Get, "dhcp", alone, first); a.code(t) != 0 || !strings.Contains(a.stdout, "10.9.0.10/24") {
+		t.Errorf("GET of the first: %s%s", a.stdout, a.stderr)
+	}
+}

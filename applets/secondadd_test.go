@@ -1,0 +1,34 @@
+package applets_test
+
+import (
+	"strings"
+	"testing"
+
+	"cnibox/applets/applettest"
+	"cnibox/internal/kerneltest"
+	"cnibox/spec"
+)
+
+// TestKernelSecondAdd has a runtime that lost its state ADD the same container, interface and
+// network again, in another live namespace: it is refused, and neither it nor its undo takes
+// anything from the first.
+func TestKernelSecondAdd(t *testing.T) {
+	eachConf(t, func(t *testing.T, plugin, conf string, _ bool) {
+		if !applettest.Makes(plugin) || !strings.Contains(conf, "host-local") && plugin != "host-device" && plugin != "flannel" {
+			return // another namespace may have the same
+		}
+		s := newStage(t, plugin)
+		first, conf := s.container("ctr", conf)
+		second, _ := s.container("ctr", conf)
+		out := s.Must(spec.Add, plugin, conf, first)
+		before := s.Snapshot(first, second)
+		code, answer := s.Call(spec.Add, plugin, conf, second)
+		if code == 0 {
+			t.Errorf("the second ADD succeeds: %s", answer)
+		}
+		if after := s.Snapshot(first, second); after != before {
+			t.Errorf("the second ADD, answered by %s\nchanges:\n%s", answer, kerneltest.Diff(before, after))
+		}
+		s.Must(spec.Check, plugin, applettest.Prev(conf, out), first)
+	})
+}
