@@ -287,7 +287,7 @@ func (r *Runner) Entries() ([]*Entry, error) {
 // Search is [Cache.List] for the entries whose text matches. What does not match is not
 // decoded, which takes most of the time, and is never broken, but for a new file that stays empty.
 func (c *Cache) Search(match func(text []byte) bool) (entries []*Entry, broken []Broken, err error) {
-	names, err := filesIn(c.results())
+	names, err := c.names()
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, nil, cacheError(err)
 	}
@@ -321,6 +321,18 @@ func (c *Cache) Search(match func(text []byte) bool) (entries []*Entry, broken [
 	}
 	slices.SortFunc(entries, func(a, b *Entry) int { return strings.Compare(a.file, b.file) })
 	return entries, broken, nil
+}
+
+// names returns those of what may be an entry, also of a directory, which is a broken one. A
+// directory without the dashes of an entry, as lost+found, is something else.
+func (c *Cache) names() (names []string, err error) {
+	all, err := os.ReadDir(c.results())
+	for _, f := range all {
+		if !f.IsDir() || strings.Contains(f.Name(), "-") {
+			names = append(names, f.Name())
+		}
+	}
+	return names, err
 }
 
 // How often, and how long after the last time, an entry is read again that another tool may
@@ -384,9 +396,9 @@ func (c *Cache) removeScratch() error {
 // longestWrite is more than any writer takes.
 const longestWrite = time.Minute
 
-// settled reports whether a file was written at least that long ago. After a clock was set back
-// it is false until a later call.
+// settled reports whether a file was written at least that long ago, or is a directory, which no tool
+// writes. After a clock was set back it is false until a later call.
 func settled(file string, ago time.Duration) bool {
 	info, err := os.Lstat(file)
-	return err == nil && time.Since(info.ModTime()) >= ago
+	return err == nil && (info.IsDir() || time.Since(info.ModTime()) >= ago)
 }

@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,24 +14,34 @@ import (
 // GCOptions say which attachments one GC deletes. The zero value deletes all.
 type GCOptions struct {
 	Valid []spec.Attachment // are kept, known to the cache or not
-	// Live keeps also the attachments in this cache whose namespace exists, and those
-	// whose entry cannot be read.
+	// Live keeps also the attachments that are alive: those in this cache whose namespace exists
+	// or whose entry cannot be read, and owners that are alive.
 	Live   bool
 	DryRun bool // nothing is changed
+
+	// Owners finds what has a link, an element or a lease of the network, whether or not the cache
+	// has an entry of it; the entries are those of the network. It is called with the network's
+	// lock; nil: there is nothing to find.
+	Owners func(l *List, entries []*Entry) ([]Owner, error)
 }
 
-// stale reports whether an entry is to be deleted. The answer holds as long as the lock
-// of its network, under which the entry was read, is held.
-func (o *GCOptions) stale(e *Entry) bool {
-	return !slices.Contains(o.Valid, e.Attachment()) && !(o.Live && e.Attached())
+// An Owner is an attachment that owns something on the host.
+type Owner struct {
+	spec.Attachment        // the interface is empty where a lease does not have it
+	Alive           string // the sign of it, as a sentence without a subject; empty: it is not alive
 }
 
-// GC runs GC for every plugin in order with the valid set (from 1.1.0 on), then deletes all
-// cached attachments of the network that are not in it, with the arguments of their ADD.
-// It goes on past failures and joins them. No ADD or DEL of the network runs meanwhile.
+// is reports whether the owner is an attachment.
+func (o *Owner) is(a spec.Attachment) bool {
+	return o.Attachment == a || o.IfName == "" && o.ContainerID == a.ContainerID && o.Network == a.Network
+}
+
+// GC deletes all cached attachments of the network that are not valid, with the arguments of their
+// ADD, and then runs GC for every plugin in order with the valid set, which deletes what else belongs
+// to no valid attachment; before 1.1.0, which has no GC, that is DEL for each owner. It goes on past
+// failures and joins them. No ADD or DEL of the network runs meanwhile.
 //
-// A plugin's GC deletes many attachments at once and leaves little for their DELs to do; the
-// other way round each one would wait for the kernel.
+// A DEL releases what GC cannot, as a lease over the link that a plugin's GC deletes.
 //
 // The attachments that were, or in a dry run would be, deleted are returned.
 func (r *Runner) GC(ctx context.Context, l *List, o GCOptions) ([]spec.Attachment, error) {
@@ -49,36 +60,112 @@ func (r *Runner) GC(ctx context.Context, l *List, o GCOptions) ([]spec.Attachmen
 		return nil, err
 	}
 	defer unlock()
-	entries, broken, err := r.Cache.List()
+	c, err := r.collection(l, o)
 	if err != nil {
 		return nil, err
 	}
-	var stale []*Entry
-	valid := slices.Clone(o.Valid)
-	for _, e := range entries {
-		switch {
-		case e.NetworkName != l.Name:
-		case o.stale(e):
-			stale = append(stale, e)
-		case o.Live:
-			valid = append(valid, e.Attachment())
-		}
-	}
-	complete := r.reportBroken(broken, l.Name, o)
 	var errs []error
 	if !o.DryRun {
 		errs = append(errs, r.Cache.removeScratch())
 	}
-	r.progress(0, len(stale))
-	// Older versions have no GC; the DELs are all there is to do.
-	if complete && !o.DryRun && v.AtLeast(spec.V110) {
+	r.progress(0, len(c.stale))
+	deleted, err := r.deleteAll(ctx, c.stale, l, o.DryRun)
+	errs = append(errs, err)
+	if c.complete {
+		orphans, err := r.deleteOrphans(ctx, l, v, c, o.DryRun)
+		deleted, errs = append(deleted, orphans...), append(errs, err)
+	}
+	return deleted, errors.Join(errs...)
+}
+
+// deleteOrphans deletes what belongs to attachments without an entry, and returns these: by the
+// plugins' GC, or before there was one by a DEL of each.
+func (r *Runner) deleteOrphans(ctx context.Context, l *List, v spec.Version, c *collection, dryRun bool) ([]spec.Attachment, error) {
+	var errs []error
+	switch {
+	case dryRun:
+	case v.AtLeast(spec.V110):
 		for i := range l.Plugins {
-			_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], Target{}, nil, spec.ValidMembers(valid))
+			_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], Target{}, nil, spec.ValidMembers(c.valid))
 			errs = append(errs, err)
 		}
+	default:
+		for _, a := range c.orphans {
+			errs = append(errs, r.delAll(ctx, l, Target{ContainerID: a.ContainerID, IfName: cmp.Or(a.IfName, "eth0")}, nil, true)...)
+		}
 	}
-	deleted, err := r.deleteAll(ctx, stale, l, o.DryRun)
-	return deleted, errors.Join(append(errs, err)...)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return c.orphans, nil
+}
+
+// A collection is what a GC is to keep and to delete.
+type collection struct {
+	valid    []spec.Attachment
+	stale    []*Entry
+	orphans  []spec.Attachment // of no entry, and not valid
+	complete bool              // valid has all that is alive
+}
+
+// collection decides it, and warns of what is kept though the cache alone would not say so.
+func (r *Runner) collection(l *List, o GCOptions) (*collection, error) {
+	entries, broken, err := r.Cache.List()
+	if err != nil {
+		return nil, err
+	}
+	entries = slices.DeleteFunc(entries, func(e *Entry) bool { return e.NetworkName != l.Name })
+	var owners []Owner
+	if o.Owners != nil {
+		owners, err = o.Owners(l, entries)
+	}
+	switch {
+	case err != nil && o.Live:
+		return nil, err
+	case err != nil:
+		r.Warn("%v: what is deleted without an entry in the cache is not all named", err)
+	}
+	c := &collection{valid: slices.Clone(o.Valid), complete: r.reportBroken(broken, l.Name, o)}
+	known := make(map[spec.Attachment]bool)
+	alive := make(map[spec.Attachment]string)
+	for _, owner := range owners {
+		alive[owner.Attachment] = owner.Alive
+	}
+	for _, e := range entries {
+		a := e.Attachment()
+		known[a], known[spec.Attachment{Network: a.Network, ContainerID: a.ContainerID}] = true, true
+		switch {
+		case slices.Contains(o.Valid, a):
+		case o.Live && e.Attached():
+			c.valid = append(c.valid, a)
+		case o.Live && !e.Interrupted() && alive[a] != "":
+			c.valid = append(c.valid, a)
+			r.kept(a, e.NetNSPath()+" is not its network namespace any more", alive[a])
+		default:
+			c.stale = append(c.stale, e)
+		}
+	}
+	for _, owner := range owners {
+		switch {
+		case known[owner.Attachment] || slices.ContainsFunc(o.Valid, owner.is):
+		case o.Live && owner.Alive != "":
+			c.valid = append(c.valid, owner.Attachment)
+			r.kept(owner.Attachment, fmt.Sprintf("%s has no entry of it", r.Cache.Dir), owner.Alive)
+		default:
+			c.orphans = append(c.orphans, owner.Attachment)
+		}
+	}
+	return c, nil
+}
+
+// kept warns of an attachment that seems to be stale, and is not.
+func (r *Runner) kept(a spec.Attachment, seems, alive string) {
+	r.Warn("%s is kept: %s, but %s; `%s` detaches it", a, seems, alive, DelCommand(a))
+}
+
+// DelCommand is the command that deletes an attachment.
+func DelCommand(a spec.Attachment) string {
+	return fmt.Sprintf("cni-exec del %s --container-id %s -i %s", a.Network, a.ContainerID, a.IfName)
 }
 
 // reportBroken renames and reports the files that cannot be read, and reports whether the set

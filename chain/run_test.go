@@ -390,13 +390,13 @@ func TestGC(t *testing.T) {
 	if len(stale) != 2 || stale[0].ContainerID != "drop" || stale[1].ContainerID != "gone" {
 		t.Errorf("deleted %v", stale)
 	}
-	calls := w.wantCalls("GC rec-1, GC rec-2, GC rec-3, DEL rec-3, DEL rec-2, DEL rec-1, DEL rec-3, DEL rec-2, DEL rec-1")
-	if calls[3].Args != "ID=drop" || calls[6].Args != "ID=gone" {
-		t.Errorf("DEL without the arguments of the ADD: %+v", calls[3])
+	calls := w.wantCalls("DEL rec-3, DEL rec-2, DEL rec-1, DEL rec-3, DEL rec-2, DEL rec-1, GC rec-1, GC rec-2, GC rec-3")
+	if calls[0].Args != "ID=drop" || calls[3].Args != "ID=gone" {
+		t.Errorf("DEL without the arguments of the ADD: %+v", calls[0])
 	}
-	bare(t, calls[:3])
+	bare(t, calls[6:])
 	for _, key := range []string{"cni.dev/valid-attachments", "cni.dev/attachments"} {
-		if got := member(t, calls[2].Stdin, key); got != `[{"containerID":"keep","ifname":"eth0"}]` {
+		if got := member(t, calls[8].Stdin, key); got != `[{"containerID":"keep","ifname":"eth0"}]` {
 			t.Errorf("%s is %s", key, got)
 		}
 	}

@@ -117,6 +117,25 @@ func (c *Conn) LinksWith(text []byte) ([]Link, error) {
 	return links, nil
 }
 
+// Peer returns the other end of a veth pair; its indexes are those of its own namespace. The error is
+// os.ErrNotExist if that namespace has ended: the kernel deletes the links of one some time later.
+func (c *Conn) Peer(l *Link) (*Link, error) {
+	m := rtnetlink.LinkMessage{Index: l.Parent, Attributes: &rtnetlink.LinkAttributes{ExtMask: new(uint32(rtextSkipStats))}}
+	data, err := marshal(&m, func(ae *netlink.AttributeEncoder) {
+		if l.PeerNS {
+			ae.Int32(unix.IFLA_TARGET_NETNSID, int32(l.LinkNetNSID))
+		}
+	})
+	peer, err := c.link(request(unix.RTM_GETLINK, 0, data), err)
+	if errors.Is(err, unix.EINVAL) { // no namespace has the ID, or one that ends
+		err = os.ErrNotExist
+	}
+	if err != nil {
+		return nil, fmt.Errorf("peer of %s: %w", l.Name, err)
+	}
+	return peer, nil
+}
+
 // link sends the request that getByName or getByIndex made, unless they had an
 // error, and reads the one link that answers it.
 func (c *Conn) link(req netlink.Message, err error) (*Link, error) {

@@ -65,6 +65,28 @@ func TestKernelVethInOneSend(t *testing.T) {
 	}
 }
 
+// The other end is gone at once when its namespace ends, and the link only when the kernel comes to it.
+func TestKernelPeer(t *testing.T) {
+	host := kerneltest.NS(t)
+	h := kerneltest.Dial(t, host)
+	cont, err := rtnl.NewNS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mac := net.HardwareAddr{2, 0, 0, 0, 0, 7}
+	port := create(t, h, rtnl.LinkSpec{Name: "port0", Peer: &rtnl.LinkSpec{Name: "eth0", NS: cont, MAC: mac}})
+	pair := create(t, h, rtnl.LinkSpec{Name: "a", Peer: &rtnl.LinkSpec{Name: "b", MAC: mac}})
+	for _, l := range []*rtnl.Link{port, pair} {
+		peer, err := h.Peer(l)
+		if err != nil || !bytes.Equal(peer.MAC, mac) || peer.Parent != l.Index {
+			t.Errorf("%s: %+v, %v", l.Name, peer, err)
+		}
+	}
+	cont.Close()
+	_, err = h.Peer(port)
+	wantErr(t, err, os.ErrNotExist)
+}
+
 func TestKernelPairInOneNamespace(t *testing.T) {
 	c := kerneltest.Dial(t, kerneltest.NS(t))
 	a := create(t, c, rtnl.LinkSpec{Name: "a", Peer: &rtnl.LinkSpec{Name: "b"}})

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -40,7 +41,8 @@ type doctor struct {
 	hung     bool // firewalld does not answer
 	linted   []*lint.Finding
 	found    []finding
-	untested []string // and why
+	untested []string                // and why
+	searched map[string]*ownerSearch // by network
 }
 
 // An examined network is one with what its plugins say of their configuration.
@@ -81,7 +83,7 @@ func (c *call) doctor(ctx context.Context, operands []string) (int, error) {
 
 // examine looks at everything.
 func (c *call) examine(ctx context.Context) (*doctor, error) {
-	d := &doctor{call: c}
+	d := &doctor{call: c, searched: map[string]*ownerSearch{}}
 	var err error
 	d.inv, err = newInventory(c.cache(), c.stateDir)
 	switch {
@@ -271,7 +273,11 @@ func (d *doctor) checkCache(context.Context) {
 		if err := b.Err(); errors.Is(err, os.ErrPermission) {
 			d.skip("attachments", err)
 		} else {
-			d.find("cache", "rm "+filepath.Join(d.inv.cache.Dir, "results", b.Name())+"    # if its container is gone", nil, "%v", err)
+			file, remove := filepath.Join(d.inv.cache.Dir, "results", b.Name()), "rm "
+			if info, err := os.Lstat(file); err == nil && info.IsDir() {
+				remove = "rm -r "
+			}
+			d.find("cache", remove+file+"    # if its container is gone", nil, "%v", err)
 		}
 	}
 }
@@ -282,7 +288,7 @@ func (d *doctor) checkStale(context.Context) {
 	for _, a := range d.inv.entries {
 		switch {
 		case a.state == stateBusy:
-		case a.Gone():
+		case a.Gone() && !d.alive(a.Attachment()):
 			gone = append(gone, a.Attachment().String())
 		case a.Interrupted():
 			interrupted = append(interrupted, a.Attachment().String())
@@ -308,7 +314,7 @@ func (d *doctor) checkStale(context.Context) {
 		var stale []string
 		for _, p := range pools {
 			for _, a := range p.stale {
-				if !slices.ContainsFunc(n.attached, func(e *entry) bool { return e.has(a.String()) }) {
+				if !slices.ContainsFunc(n.attached, func(e *entry) bool { return e.has(a.String()) }) && !d.leased(n.network, a) {
 					stale = append(stale, a.String())
 				}
 			}
@@ -318,6 +324,37 @@ func (d *doctor) checkStale(context.Context) {
 				"network %s: %s of no attachment in %s: %s", n.name, plural(len(stale), "lease"), d.inv.cache.Dir, several(stale))
 		}
 	}
+}
+
+// search is that of the owners of a network. It is made where something seems to be stale.
+func (d *doctor) search(network string) *ownerSearch {
+	if s, done := d.searched[network]; done {
+		return s
+	}
+	conf, entries := new(netConf), []*chain.Entry{}
+	for _, n := range d.networks {
+		if n.name == network {
+			conf = n.conf
+			for _, a := range n.attached {
+				entries = append(entries, a.Entry)
+			}
+		}
+	}
+	s, err := searchOwners(network, d.stateDir, conf, entries, true)
+	if err != nil {
+		d.skip("what is stale of "+network, err)
+	}
+	d.searched[network] = s
+	return s
+}
+
+// alive reports whether an attachment that seems to be stale is alive.
+func (d *doctor) alive(a spec.Attachment) bool { return d.search(a.Network).alive(a) }
+
+// leased reports whether a lease that seems to be stale is that of an attachment that is alive.
+func (d *doctor) leased(n *network, addr netip.Addr) bool {
+	s := d.search(n.name)
+	return s.alive(s.leases[addr])
 }
 
 // has reports whether the attachment's result has an address.
@@ -394,14 +431,21 @@ func (d *doctor) checkOrphans(context.Context) {
 	}
 	if d.inv.links != nil {
 		for _, l := range d.inv.links.all {
-			if key := spec.LabelKey(l.Alias); key != "" && !known[key] {
+			key := spec.LabelKey(l.Alias)
+			a, _ := spec.LabelNames(l.Alias)
+			switch {
+			case key == "" || known[key]:
+			case d.alive(a):
+				d.find("unknown attachment", fmt.Sprintf("cni-exec doctor --cache-dir DIR    # that of its runtime, or `%s` if its container is gone", chain.DelCommand(a)), nil,
+					"%s is of %s, which is not in %s, and leads to a network namespace that exists", l.Name, a, d.inv.cache.Dir)
+			default:
 				d.find("orphaned link", "ip link del "+l.Name, nil, "%s is of an attachment that is not in %s: %s", l.Name, d.inv.cache.Dir, l.Alias)
 			}
 		}
 	}
 	orphans := map[string]int{}
 	for key, held := range d.inv.rules {
-		if !known[key] && (d.inv.links == nil || d.inv.links.byKey[key] == nil) {
+		if !known[key] && (d.inv.links == nil || d.inv.links.byKey[key] == nil) && !d.alive(held[0].Owner) {
 			orphans[held[0].Owner.Network] += len(held)
 		}
 	}

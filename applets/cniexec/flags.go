@@ -92,7 +92,7 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	})
 	of("gc", func() {
 		fs.StringArrayVar(&f.valid, "valid", nil, "`ID/IFNAME` keep this attachment; repeatable")
-		fs.BoolVar(&f.live, "valid-live", false, "keep all whose namespace exists, and what an unreadable entry is about; what another --cache-dir has is not known")
+		fs.BoolVar(&f.live, "valid-live", false, "keep all whose namespace exists, also those without an entry in the cache, and what an unreadable entry is about")
 	})
 	of("add gc", func() {
 		fs.BoolVar(&f.dryRun, "dry-run", false, "only print what would be made")

@@ -64,7 +64,7 @@ func (c *call) gc(ctx context.Context) error {
 		bar.clear()
 		warn(format, args...)
 	}
-	stale, err := c.runner.GC(ctx, l, chain.GCOptions{Valid: valid, Live: c.live, DryRun: c.dryRun})
+	stale, err := c.runner.GC(ctx, l, chain.GCOptions{Valid: valid, Live: c.live, DryRun: c.dryRun, Owners: c.owners})
 	bar.clear()
 	done := "deleted"
 	if c.dryRun {

@@ -55,7 +55,9 @@ of a namespace in /run/netns.`,
 				{"cni-exec del mynet --container-id c1 --keep-going", "run all plugins even if one fails"},
 			}},
 		{name: "gc", operands: "NETWORK | --all-networks", summary: "delete attachments that are not needed", do: attachment(onAll((*call).gcAll, (*call).gc)),
-			text: `What stays must be named: with --valid, --valid-live or --all.`,
+			text: `What stays must be named: with --valid, --valid-live or --all. What is
+deleted is printed. An attachment that is in another --cache-dir is alive if its
+link leads to a namespace that exists, or one has its link or leased address.`,
 			examples: []example{
 				{"cni-exec gc mynet --valid-live --dry-run", "what is left of namespaces that are gone"},
 				{"cni-exec gc --all-networks --valid-live", "delete them on all networks"},

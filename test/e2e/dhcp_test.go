@@ -182,6 +182,27 @@ func TestKernelDHCPBridge(t *testing.T) {
 	}
 }
 
+// A gc of the runtime releases the lease of a stale attachment: its DEL comes before the bridge's GC,
+// which deletes the link that a release is sent over.
+func TestKernelDHCPReleasedByGC(t *testing.T) {
+	w := newDHCPWorld(t)
+	s := dhcptest.Start4(t, w.server)
+	w.daemon()
+	c := w.container("ctr")
+	list := `{"cniVersion":"1.1.0","name":"demo","plugins":[` + dhcpConf + `]}`
+	w.write("net.d/demo.conflist", list)
+	cniExec := func(args ...string) {
+		t.Helper()
+		w.must(args[0], w.run("", nil, append([]string{w.path("bin/cni-exec")}, append(args, "--conf-dir", w.path("net.d"), "--cache-dir", w.path("cni"))...)...))
+	}
+	cniExec("add", "demo", c.path, "--container-id", "ctr", "-i", "eth0")
+	if n := len(s.Leased()); n != 1 {
+		t.Fatalf("%d leases", n)
+	}
+	cniExec("gc", "demo", "--all")
+	kerneltest.Until(w, "the release", func() bool { return len(s.Leased()) == 0 })
+}
+
 // An MTU that the server sends is that of the interface in the result, too.
 func TestKernelDHCPMTU(t *testing.T) {
 	w := newDHCPWorld(t)

@@ -1,0 +1,277 @@
+package cniexec
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"cnibox/applets/netfilter"
+	"cnibox/chain"
+	"cnibox/ipam"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// An ownerSearch finds what has something of a network, by the labels of links and elements and by
+// the leases, and what of it is alive, for a GC: the cache need not know all attachments.
+type ownerSearch struct {
+	network string
+	found   map[spec.Attachment]*chain.Owner
+	leases  map[netip.Addr]spec.Attachment
+	peers   map[uint32]string // MAC addresses of the other ends of the host's veths, by their index
+}
+
+// owners is [chain.GCOptions.Owners]. Without --valid-live none need be alive.
+func (c *call) owners(l *chain.List, entries []*chain.Entry) ([]chain.Owner, error) {
+	s, err := searchOwners(l.Name, c.stateDir, readNetConf(l.Doc()), entries, c.live)
+	if err != nil {
+		return nil, err
+	}
+	var all []chain.Owner
+	for _, o := range s.found {
+		all = append(all, *o)
+	}
+	slices.SortFunc(all, func(a, b chain.Owner) int { return strings.Compare(a.String(), b.String()) })
+	return all, nil
+}
+
+// searchOwners makes the search for a network, of which the cache has the entries.
+//
+// A host-side veth is the sign of a namespace that exists, as the kernel deletes both ends with it.
+// Links of other kinds are in the container, so with live all namespaces are looked into, unless the
+// host's links answer for all; there the label of the link counts, or that it has the leased
+// address, as that of another program's plugin.
+func searchOwners(network, stateDir string, conf *netConf, entries []*chain.Entry, live bool) (*ownerSearch, error) {
+	s := &ownerSearch{network: network, found: map[spec.Attachment]*chain.Owner{}, leases: map[netip.Addr]spec.Attachment{},
+		peers: map[uint32]string{}}
+	err := errors.Join(s.readLinks(), s.readElements(), s.readLeases(conf.leases(stateDir, network)))
+	if err != nil || !live {
+		return s, err
+	}
+	stale := slices.DeleteFunc(slices.Clone(entries), (*chain.Entry).Attached)
+	lives := func(e *chain.Entry) bool { return !e.Interrupted() && s.alive(e.Attachment()) }
+	for n := 0; n < endLooks && err == nil && slices.ContainsFunc(stale, lives); n++ {
+		time.Sleep(endPause)
+		for _, o := range s.found {
+			o.Alive = ""
+		}
+		err = s.readLinks()
+	}
+	if err == nil && !s.settled(conf, entries, stale) {
+		err = s.searchNamespaces()
+	}
+	return s, err
+}
+
+// A namespace lives on for a moment if a process like lsns(8) looks at it as it ends: what an entry
+// says to be gone is looked at so often, with so long a pause, before it counts as alive.
+const (
+	endLooks = 10
+	endPause = 50 * time.Millisecond
+)
+
+// alive reports whether an attachment is found to be alive.
+func (s *ownerSearch) alive(a spec.Attachment) bool {
+	return s.found[a] != nil && s.found[a].Alive != ""
+}
+
+// owner returns the owner of that name, which is noted.
+func (s *ownerSearch) owner(a spec.Attachment) *chain.Owner {
+	o := s.found[a]
+	if o == nil {
+		o = &chain.Owner{Attachment: a}
+		s.found[a] = o
+	}
+	return o
+}
+
+// labelled is owner for the alias of a link; nil: it is not the label of an attachment to the network.
+// A label without room for the names is an error: what cannot be named cannot be kept.
+func (s *ownerSearch) labelled(l *rtnl.Link) (*chain.Owner, error) {
+	if !spec.LabelOf(l.Alias, s.network) {
+		return nil, nil
+	}
+	a, whole := spec.LabelNames(l.Alias)
+	if !whole {
+		return nil, fmt.Errorf("link %s is of an attachment to network %s whose names have no room in its alias: %s", l.Name, s.network, l.Alias)
+	}
+	return s.owner(a), nil
+}
+
+// readLinks reads the links of the host. The IFB of a limit may have outlived the container.
+func (s *ownerSearch) readLinks() error {
+	conn, err := rtnl.Dial(rtnl.Host())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	links, err := conn.Links()
+	if err != nil {
+		return err
+	}
+	for i := range links {
+		l := &links[i]
+		exists := l.Kind != "ifb"
+		if l.Kind == "veth" {
+			peer, err := conn.Peer(l)
+			switch {
+			case err == nil:
+				s.peers[l.Index] = peer.MAC.String()
+			case errors.Is(err, os.ErrNotExist):
+				exists = false
+			case !errors.Is(err, os.ErrPermission): // the namespace is another user namespace's
+				return err
+			}
+		}
+		o, err := s.labelled(l)
+		switch {
+		case err != nil && exists:
+			return err
+		case o != nil && exists:
+			o.Alive = fmt.Sprintf("its link %s leads to a network namespace that exists", l.Name)
+		}
+	}
+	return nil
+}
+
+// readElements reads those of table inet cnibox.
+func (s *ownerSearch) readElements() error {
+	held, err := nft.Open(rtnl.Host()).Holdings()
+	if err != nil && !netfilter.IsMissing(err) {
+		return err
+	}
+	for _, h := range held {
+		if h.Owner.Network == s.network && h.Owner.Key() == h.Key {
+			s.owner(h.Owner)
+		}
+	}
+	return nil
+}
+
+// readLeases reads those of host-local.
+func (s *ownerSearch) readLeases(dir string) error {
+	if dir == "" {
+		return nil
+	}
+	leased, err := ipam.Peek(dir, s.network)
+	for _, l := range leased {
+		a := spec.Attachment{Network: s.network, ContainerID: l.Owner.ContainerID, IfName: l.Owner.IfName}
+		if a.ContainerID != "" {
+			s.owner(a)
+			s.leases[l.Addr] = a
+		}
+	}
+	return err
+}
+
+// settled reports whether the host's links answer for all: each attachment has one, or there is an
+// entry that says that it is alive.
+func (s *ownerSearch) settled(conf *netConf, entries, stale []*chain.Entry) bool {
+	switch conf.interfacePlugin().Type {
+	case "bridge", "ptp":
+	default:
+		return false // a dhcp lease or a record may be all that the host has of it
+	}
+	known := map[spec.Attachment]bool{}
+	for _, e := range entries {
+		a := e.Attachment()
+		known[a], known[spec.Attachment{Network: a.Network, ContainerID: a.ContainerID}] = true, true
+	}
+	for _, e := range stale {
+		if !s.alive(e.Attachment()) && !e.Interrupted() {
+			return false
+		}
+	}
+	for a := range s.found {
+		if !known[a] && !s.alive(a) {
+			return false
+		}
+	}
+	return true
+}
+
+// searchNamespaces looks for the attachments in all network namespaces but that of the host.
+func (s *ownerSearch) searchNamespaces() error {
+	complete := true
+	err := rtnl.EachNS(func(path string, ns *rtnl.NS) error {
+		if ns == nil {
+			addrs, err := rtnl.ProcessAddrs(path)
+			for _, a := range addrs {
+				s.inUse(a, "", path)
+			}
+			return err
+		}
+		if host, err := ns.Same(rtnl.Host()); host || err != nil {
+			return err
+		}
+		err := s.searchNamespace(ns, path)
+		if errors.Is(err, os.ErrPermission) {
+			complete, err = false, nil
+		}
+		return err
+	})
+	for _, o := range s.found {
+		if o.Alive == "" && !complete {
+			o.Alive = "it may be in a network namespace that this process must not enter"
+		}
+	}
+	return err
+}
+
+// searchNamespace looks for them in one. A veth with a label is the host's side, of a host in a
+// container.
+func (s *ownerSearch) searchNamespace(ns *rtnl.NS, path string) error {
+	conn, err := rtnl.Dial(ns)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	links, err := conn.Links()
+	if err != nil {
+		return err
+	}
+	addrs, err := conn.AllAddrs()
+	if err != nil {
+		return err
+	}
+	for i := range links {
+		l := &links[i]
+		if l.Kind != "veth" && l.Kind != "ifb" {
+			o, err := s.labelled(l)
+			if err != nil {
+				return err
+			}
+			if o != nil {
+				o.Alive = fmt.Sprintf("there is its link %s in %s", l.Name, path)
+			}
+		}
+		if l.Kind == "veth" && s.peers[l.Parent] != l.MAC.String() {
+			continue // it is another host's: one in a container, or of another container
+		}
+		for _, a := range addrs[l.Index] {
+			s.inUse(a.Prefix.Addr(), l.Name, path)
+		}
+	}
+	return nil
+}
+
+// inUse notes that an address, which may be leased, is in use on a link.
+func (s *ownerSearch) inUse(addr netip.Addr, link, path string) {
+	lease, leased := s.leases[addr]
+	if !leased {
+		return
+	}
+	o := s.owner(lease)
+	if o.IfName == "" { // a lease of an old version
+		o.IfName = cmp.Or(link, "eth0")
+	}
+	if o.Alive == "" {
+		o.Alive = fmt.Sprintf("its address %s is in use in %s", addr, path)
+	}
+}
