@@ -89,6 +89,8 @@ func ReplaceRecord(d record.Dir, undo *undo.Stack, name string, v any) error {
 // Owns reports whether DEL may change the interface; rec is the record of the attachment, nil: it
 // has none. Attachments of the reference or of an earlier version have no record, or one without the
 // interface: then the owner follows from the label, the record of another attachment, or prevResult.
+// Without any of these it is not known, and the interface stays as it is: a late DEL may have the path
+// of another namespace.
 func (c *Interface) Owns(r *spec.Request, dir record.Dir, rec *Record) (bool, error) {
 	if c.Link == nil {
 		return false, nil
@@ -113,13 +115,10 @@ func (c *Interface) Owns(r *spec.Request, dir record.Dir, rec *Record) (bool, er
 	case key != "" && key != r.Key() || key == "" && !claimed && recordedByOther(dir, id, r.Attachment):
 		r.Warn("%s in %s is not of %s: left alone", c.Link.Name, r.Call.NetNS, r.Attachment)
 		return false, nil
-	case key != "" || claimed || rec != nil && rec.LinkID == LinkID{}:
+	case key != "" || claimed:
 		return true, nil
-	case r.Prev == nil:
-		// A refused ADD has none either; in the versions before, no DEL has one.
-		return rec == nil && !r.Net.Version.AtLeast(spec.V040), nil
 	}
-	return c.describedBy(r.Prev, host), nil
+	return r.Prev != nil && c.describedBy(r.Prev, host), nil
 }
 
 // hostVeth is the peer of the interface on the host; nil: it has none.

@@ -306,7 +306,7 @@ func TestKernelTuningRecords(t *testing.T) {
 	if got := b.Files(); got != "c1_eth0.json c3_eth0.json c4_eth0.json other" {
 		t.Errorf("after GC: %s", got)
 	}
-	b.Result(b.Do(spec.Del, "tuning", b.Cont.Call(), "", ""))
+	b.Result(b.Do(spec.Del, "tuning", b.Cont.Call(), "", b.prev())) // which says that the interface is the one
 	if got := b.state(c); !strings.HasPrefix(got, "mac 02:00:00:00:00:0b promisc true mtu 1280 allmulti true txqlen 5 ") {
 		t.Errorf("after DEL: %s", got)
 	}
