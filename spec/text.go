@@ -80,11 +80,12 @@ func EscapeJSON(doc []byte) []byte {
 	return append(out, doc[done:]...)
 }
 
-// maxQuoted is how much of a value that is quoted in a message is printed, in bytes.
+// maxQuoted is how much of a value in a message is printed, in bytes.
 const maxQuoted = 100
 
-// Shorten cuts the values in a message, which are in double quotes as %q and JSON have them, after
-// 100 bytes: a key may have a value of megabytes.
+// Shorten cuts the values in a message after 100 bytes, since a key may have one of megabytes: those in
+// double quotes, as %q and JSON have them, and words that are longer than a name can be and are no
+// absolute paths.
 func Shorten(msg string) string {
 	if len(msg) <= maxQuoted {
 		return msg
@@ -99,15 +100,29 @@ func Shorten(msg string) string {
 		if end < 0 {
 			break
 		}
-		if end-open-1 <= maxQuoted {
-			b.WriteString(msg[:end+1])
-		} else {
-			b.WriteString(msg[:open+1] + cutEscaped(msg[open+1:end]) + "…\"")
+		value := msg[open+1 : end]
+		if len(value) > maxQuoted {
+			value = cutEscaped(value) + "…"
 		}
+		b.WriteString(cutWords(msg[:open]) + `"` + value + `"`)
 		msg = msg[end+1:]
 	}
-	b.WriteString(msg)
+	b.WriteString(cutWords(msg))
 	return b.String()
+}
+
+// cutWords cuts the words of a text.
+func cutWords(text string) string {
+	if len(text) <= maxName {
+		return text
+	}
+	words := strings.SplitAfter(text, " ")
+	for i, w := range words {
+		if word := strings.TrimSuffix(w, " "); len(word) > maxName && word[0] != '/' {
+			words[i] = strings.ToValidUTF8(word[:maxQuoted], "") + "…" + w[len(word):]
+		}
+	}
+	return strings.Join(words, "")
 }
 
 // closing is where the quote that ends a value is; -1: there is none.

@@ -55,8 +55,10 @@ func TestEscapeJSON(t *testing.T) {
 
 // Values that are quoted are cut, and nothing else is.
 func TestShorten(t *testing.T) {
-	long := strings.Repeat("x", 200)
+	long, word := strings.Repeat("x", 200), strings.Repeat("é", 200)
 	for msg, want := range map[string]string{
+		"the device " + word + " is none":         "the device " + word[:100] + "… is none",
+		"/" + word + ":1:2: " + word:              "/" + word + ":1:2: " + word[:100] + "…",
 		long:                                      long,
 		`key "a" ` + long:                         `key "a" ` + long,
 		`key "` + long + `" is "b"`:               `key "` + long[:100] + `…" is "b"`,

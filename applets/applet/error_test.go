@@ -82,3 +82,16 @@ func TestServeStatusCodes(t *testing.T) {
 		}
 	}
 }
+
+// An error about a key names it, in details where the message is a phrase without it.
+func TestServeNamesKey(t *testing.T) {
+	for key, want := range map[string]string{"ipam.ranges[0][0].gateway": `see "ipam.ranges[0][0].gateway"`, "phrase": "", "": ""} {
+		_, out, _ := serve(call{verb: "ADD", applet: adds(func(*spec.Request) (*spec.Result, error) {
+			return nil, spec.Errorf(spec.CodeConfig, "a known phrase").AtKey(key)
+		})})
+		var e struct{ Msg, Details string }
+		if err := json.Unmarshal([]byte(out), &e); err != nil || e.Msg != "a known phrase" || e.Details != want {
+			t.Errorf("%q: got %s (%v), want the details %q", key, out, err, want)
+		}
+	}
+}

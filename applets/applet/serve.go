@@ -53,7 +53,7 @@ func Serve(ctx context.Context, a *Applet, p Process) int {
 	out, err := answer(ctx, a, p, &version)
 	if err != nil {
 		p.Log.Failed(err)
-		write(p, spec.AsError(err).Encode(version), version)
+		write(p, located(err).Encode(version), version)
 		return 1
 	}
 	return write(p, out, version)
@@ -131,6 +131,17 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 		return nil, privilege(err)
 	}
 	return r.Encode(result)
+}
+
+// located returns the error object, with the key that the error is about in its details where that is
+// not at the top and the text does not have it: there is no file whose line and column could be named.
+func located(err error) *spec.Error {
+	e := spec.AsError(err)
+	var key *spec.KeyError
+	if errors.As(err, &key) && strings.ContainsAny(key.Key, ".[") && !strings.Contains(e.Error(), strings.TrimPrefix(key.Key, "prevResult.")) {
+		return e.WithDetails("see %q", key.Key)
+	}
+	return e
 }
 
 // privilege explains an error of a plugin that does not run as root.

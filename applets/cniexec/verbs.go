@@ -130,9 +130,9 @@ cannot be restored is named, and the exit code is 1.`,
 		{name: "lint", operands: "[FILE|DIR]…", summary: "what is wrong in configurations", do: (*call).lint,
 			text: `What add would refuse, and what it would not notice: unknown keys, capabilities
 that nothing reads, plugins in the wrong order, networks of one name or with the
-same addresses, routes of this host that hide a subnet. Without an operand it is
-about --conf-dir. Each line is FILE:LINE:COLUMN: MESSAGE; the exit code is 1 if
-there is one.`,
+same addresses, what does not fit the networks and links of this host and what
+is attached. Without an operand it is about --conf-dir. Each line is
+FILE:LINE:COLUMN: MESSAGE; the exit code is 1 if there is one.`,
 			examples: []example{
 				{"cni-exec lint", "the networks of this host"},
 				{"cni-exec lint -o json mynet.conflist", "a file, for an editor"},
