@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/disk"
+	"cnibox/internal/memory"
 	"cnibox/spec"
 )
 
@@ -154,6 +155,7 @@ func read(file string) (*List, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
+	memory.For(len(doc))
 	from := Source{File: file, Doc: doc}
 	parse := Parse
 	if hasExt(file, []string{".conf", ".json"}) {
@@ -198,6 +200,7 @@ func (l *List) dropIn() error {
 		if err != nil {
 			return fmt.Errorf("drop-in plugin: %w", err)
 		}
+		memory.For(len(doc))
 		from := Source{File: file, Doc: doc}
 		p, err := parsePlugin("", doc)
 		if err != nil {

@@ -43,6 +43,9 @@ func (set RangeSet) String() string {
 	return strings.Join(parts, ",")
 }
 
+// maxRanges is how many ranges there may be in all sets: each is compared with the others.
+const maxRanges = 1000
+
 // Complete checks the sets and fills in what is unset. Versions before 0.3.0
 // have results with one address of a family, so they allow one set of each.
 //
@@ -51,6 +54,13 @@ func (set RangeSet) String() string {
 func Complete(sets []RangeSet, v spec.Version) error {
 	if len(sets) == 0 {
 		return spec.Errorf(spec.CodeConfig, "no IP ranges specified").WithDetails(`set "ipam.subnet" or "ipam.ranges"`).AtKey("ipam")
+	}
+	all := 0
+	for _, set := range sets {
+		all += len(set)
+	}
+	if all > maxRanges || len(sets) > maxRanges {
+		return spec.Errorf(spec.CodeConfig, "%d IP ranges in %d sets, and at most %d are taken: write neighbouring ones as one", all, len(sets), maxRanges).AtKey("ipam.ranges")
 	}
 	families := map[bool]int{}
 	for i, set := range sets {

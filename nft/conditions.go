@@ -64,6 +64,10 @@ func fieldOf(words string) field {
 const understood = `understood are, of iptables: [!] -s -d -i -o, -m mark [!] --mark; ` +
 	`of nft: ip|ip6 saddr|daddr, iifname, oifname, meta mark, ct mark, each with an optional != and a value or { a, b }`
 
+// maxWords is how many words conditions may have. They are a part of each rule for the attachment's
+// ports, and the kernel takes no rule with 128 expressions, nor a message of many megabytes.
+const maxWords = 1000
+
 // ParseConditions reads the list of tokens that portmap's configuration has as
 // conditionsV4 or, with ip6, conditionsV6, in the words of iptables or of nft. All must
 // hold. No tokens are no conditions. The error names the token it did not understand: a
@@ -79,7 +83,9 @@ func ParseConditions(tokens []string, ip6 bool) ([]Match, error) {
 	for _, sign := range []string{"{", "}", ",", "!=", "==", "&"} {
 		s = strings.ReplaceAll(s, sign, " "+sign+" ")
 	}
-	p.tokens = strings.Fields(s)
+	if p.tokens = strings.Fields(s); len(p.tokens) > maxWords {
+		return nil, fmt.Errorf("conditions: %d words, and at most %d are read: put addresses into { a, b } with a shorter prefix length, or into a set of a table of your own", len(p.tokens), maxWords)
+	}
 	var all []Match
 	for len(p.tokens) > 0 {
 		if p.take("-m mark") || p.take("--match mark") {

@@ -53,7 +53,7 @@ func (p *parser) result(f fields, conf Version) (*Result, error) {
 	for i, raw := range p.list("ips", ips) {
 		r.IPs = append(r.IPs, p.ip(at("ips", i), raw, len(r.Interfaces)))
 	}
-	for i, raw := range p.list("routes", f.take("routes")) {
+	for i, raw := range p.upTo(maxRoutes, "routes", f.take("routes")) {
 		r.Routes = append(r.Routes, p.route(at("routes", i), raw))
 	}
 	r.DNS = p.dns("dns", f.take("dns"))
@@ -95,16 +95,43 @@ func (p *parser) fail(path, format string, args ...any) {
 	}
 }
 
+// MaxAddresses is how many addresses an attachment may have, and interfaces; each is compared with
+// the others, and the kernel has those of a link in a list. maxRoutes is the same of routes.
+const (
+	MaxAddresses = 1000
+	maxRoutes    = 10_000
+)
+
 // list returns the elements of an array.
-func (p *parser) list(path string, raw json.RawMessage) (elements []json.RawMessage) {
+func (p *parser) list(path string, raw json.RawMessage) []json.RawMessage {
+	return p.upTo(MaxAddresses, path, raw)
+}
+
+// upTo is list of at most so many elements.
+func (p *parser) upTo(most int, path string, raw json.RawMessage) (elements []json.RawMessage) {
 	if raw != nil && raw[0] != '[' {
 		p.fail(path, "%s where an array is due", kindOf(raw[0]))
 		return nil
+	}
+	if len(raw) > 2*most { // an element has at least one byte and a comma
+		if n := count(raw); n > most {
+			p.fail(path, "%d elements, and at most %d are taken", n, most)
+			return nil
+		}
 	}
 	if raw != nil {
 		json.Unmarshal(raw, &elements) // is an array
 	}
 	return elements
+}
+
+// count returns the number of elements of an array.
+func count(raw json.RawMessage) (n int) {
+	Walk(raw, func(in *Node) bool {
+		n = in.Index
+		return in.Up == nil
+	})
+	return n + 1
 }
 
 // fields are the members of an object that have not been read yet.
@@ -224,7 +251,7 @@ func (p *parser) family(r *Result, path string, raw json.RawMessage) {
 	f := p.element(path, raw)
 	routes := f.take("routes")
 	r.IPs = append(r.IPs, p.address(path, "ip", f))
-	for i, raw := range p.list(path+".routes", routes) {
+	for i, raw := range p.upTo(maxRoutes, path+".routes", routes) {
 		r.Routes = append(r.Routes, p.route(at(path+".routes", i), raw))
 	}
 }

@@ -3,10 +3,8 @@ package spec
 import (
 	"bytes"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 )
 
@@ -58,45 +56,9 @@ func Place(doc []byte, prefix string, err error) (line, column int, found bool) 
 
 // locate returns where the value of a key begins in a JSON document.
 func locate(doc []byte, key string) (offset int, found bool) {
-	dec := json.NewDecoder(bytes.NewReader(doc))
-	for _, step := range steps(key) {
-		if _, err := dec.Token(); err != nil { // the bracket before the members or elements
-			return 0, false
-		}
-		if !enter(dec, step) {
-			return 0, false
-		}
+	n, found := Find(doc, key)
+	if !found {
+		return 0, false
 	}
-	offset = int(dec.InputOffset())
-	for offset < len(doc) && strings.IndexByte(" \t\r\n:,", doc[offset]) >= 0 {
-		offset++
-	}
-	return offset, true
-}
-
-// enter reads up to a member, or up to an element if the step is a number.
-func enter(dec *json.Decoder, step string) bool {
-	index, notIndex := strconv.Atoi(step)
-	var skipped json.RawMessage
-	for ; dec.More(); index-- {
-		if notIndex == nil && index == 0 {
-			return true
-		}
-		if notIndex != nil {
-			if name, err := dec.Token(); err != nil {
-				return false
-			} else if name, ok := name.(string); ok && strings.EqualFold(name, step) {
-				return true
-			}
-		}
-		if dec.Decode(&skipped) != nil {
-			return false
-		}
-	}
-	return false
-}
-
-// steps splits a key: ipam.ranges[0] is ipam, ranges, 0.
-func steps(key string) []string {
-	return strings.FieldsFunc(key, func(r rune) bool { return r == '.' || r == '[' || r == ']' })
+	return n.Value, true
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/memory"
 	"cnibox/spec"
 )
 
@@ -27,12 +28,15 @@ func readInput(ctx context.Context, r io.Reader, limit time.Duration) ([]byte, e
 	if _, err := f.Stat(); err != nil { // closed: poll would wait for ever
 		return nil, err
 	}
-	if limit == 0 {
-		return bounded(&pollReader{ctx: ctx, file: f})
+	in := &pollReader{ctx: ctx, file: f, limited: limit > 0}
+	if in.limited {
+		var cancel context.CancelFunc
+		in.ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	return bounded(&pollReader{ctx: ctx, file: f, limited: true})
+	conf, err := bounded(in)
+	memory.For(len(conf))
+	return conf, err
 }
 
 // bounded reads to the end, or one byte beyond what a configuration may have.

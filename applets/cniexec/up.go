@@ -22,6 +22,7 @@ import (
 	"cnibox/chain"
 	"cnibox/internal/disk"
 	"cnibox/internal/flock"
+	"cnibox/internal/memory"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -85,6 +86,7 @@ func (c *call) readState(file string) (*stateFile, error) {
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
+	memory.For(len(doc))
 	s := &stateFile{Source: chain.Source{File: file, Doc: doc}}
 	if err := s.decode(); err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
@@ -94,6 +96,9 @@ func (c *call) readState(file string) (*stateFile, error) {
 	}
 	return s, nil
 }
+
+// mostLinks is how many networks, namespaces and links a file may have.
+const mostLinks = 4000
 
 // decode reads the document. The namespaces' links get their names.
 func (s *stateFile) decode() error {
@@ -106,6 +111,13 @@ func (s *stateFile) decode() error {
 	}
 	if top.Namespaces == nil {
 		return s.at("", errors.New(`"namespaces" is missing: an object with a list of {"network": NAME} for each name`))
+	}
+	links := 0
+	for _, of := range top.Namespaces {
+		links += len(of)
+	}
+	if n := max(len(top.Namespaces), links, len(top.Networks)); n > mostLinks {
+		return s.at("namespaces", fmt.Errorf("%d namespaces with %d links, and %d networks: a file may have %d of each: use several", len(top.Namespaces), links, len(top.Networks), mostLinks))
 	}
 	s.networks, s.namespaces = top.Networks, make(map[string][]stateOfLink)
 	for _, name := range slices.Sorted(maps.Keys(top.Namespaces)) {

@@ -44,7 +44,7 @@ func (c *checker) capabilities(p *chain.Plugin) {
 	}
 	read, all := c.consumed(p)
 	for name, on := range p.Capabilities {
-		if !on || all || slices.Contains(read, name) {
+		if !on || all || c.full(p.From.File) || slices.Contains(read, name) {
 			continue
 		}
 		meant := ""
@@ -55,7 +55,7 @@ func (c *checker) capabilities(p *chain.Plugin) {
 		if p.IPAM != "" {
 			by += " with " + p.IPAM
 		}
-		c.problems = append(c.problems, problem{
+		c.note(problem{
 			file: p.From.File, key: join(p.From.Key, "capabilities."+name), name: true,
 			text: fmt.Sprintf("%s does not use the capability %q%s", by, name, meant),
 		})

@@ -24,6 +24,7 @@ import (
 	"cnibox/applets/applet"
 	"cnibox/chain"
 	"cnibox/internal/disk"
+	"cnibox/internal/memory"
 	"cnibox/internal/schema"
 	"cnibox/spec"
 )
@@ -79,7 +80,9 @@ type problem struct {
 	name      bool   // it is about the name of the key
 	offset    int    // of what is no JSON; 0: see key
 	text      string
+	at        *place // where it is, if that is known; else see key
 	unread    error
+	more      bool // it stands for all further ones
 }
 
 // Files lints files, and of directories the configurations in them. Networks are compared with
@@ -181,7 +184,7 @@ func (c *checker) unused(file string) {
 	if err != nil || !bytes.HasPrefix(bytes.TrimSpace(doc), []byte("{")) {
 		return
 	}
-	c.problems = append(c.problems, problem{file: file, text: "nothing reads this file: the name of a list must end in .conflist, that of the configuration of one plugin in .conf or .json"})
+	c.note(problem{file: file, text: "nothing reads this file: the name of a list must end in .conflist, that of the configuration of one plugin in .conf or .json"})
 	c.docs[file] = &document{raw: doc}
 }
 
@@ -194,14 +197,41 @@ type checker struct {
 	fields   map[reflect.Type][]field // of the structs that were looked at
 }
 
+// mostFindings is how many problems of a file are noted: each is looked for in it.
+const mostFindings = 20
+
 // add notes a problem of a file at a key.
 func (c *checker) add(file, key, format string, args ...any) {
-	c.problems = append(c.problems, problem{file: file, key: key, text: fmt.Sprintf(format, args...)})
+	if !c.full(file) {
+		c.note(problem{file: file, key: key, text: fmt.Sprintf(format, args...)})
+	}
+}
+
+// full reports whether no more problems of a file are noted.
+func (c *checker) full(file string) bool {
+	d := c.docs[file]
+	return d != nil && d.problems > mostFindings
+}
+
+// note notes a problem, or instead of the first one too many that there are more.
+func (c *checker) note(p problem) {
+	if d := c.docs[p.file]; d != nil {
+		switch d.problems++; {
+		case d.problems > mostFindings+1:
+			return
+		case d.problems > mostFindings:
+			p = problem{file: p.file, more: true, text: fmt.Sprintf("there is more: these are the first %d", mostFindings)}
+		}
+	}
+	c.problems = append(c.problems, p)
 }
 
 // addError notes an error, which may have the key that it is about, of what is at one of the
 // keys within. Without, it is about otherwise.
 func (c *checker) addError(file string, err error, otherwise string, within ...string) {
+	if c.full(file) {
+		return
+	}
 	text, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "invalid network config: "), "; see "+file)
 	p := problem{file: file, key: otherwise, text: strings.Join(strings.Fields(text), " ")}
 	var keyed *spec.KeyError
@@ -214,7 +244,7 @@ func (c *checker) addError(file string, err error, otherwise string, within ...s
 			}
 		}
 	}
-	c.problems = append(c.problems, p)
+	c.note(p)
 }
 
 // locate notes a file. The places in it are found at once, or, if c is quick, when one is asked for.
@@ -230,11 +260,10 @@ func (c *checker) locate(file string, raw []byte) {
 // doc returns a file with its places, and notes what is twice in it when they are found.
 func (c *checker) doc(file string) *document {
 	d := c.docs[file]
-	if d.index == nil {
-		d.find()
-		for _, p := range d.twice {
+	if !d.read {
+		for _, p := range d.find() {
 			p.file = file
-			c.problems = append(c.problems, p)
+			c.note(p)
 		}
 	}
 	return d
@@ -243,6 +272,7 @@ func (c *checker) doc(file string) *document {
 // file lints one file; nil: it is no network.
 func (c *checker) file(file string) *network {
 	doc, err := disk.Read(file, 0, spec.MaxConf)
+	memory.For(len(doc))
 	c.locate(file, doc)
 	if err != nil {
 		text := strings.TrimPrefix(err.Error(), file+" ")
@@ -250,16 +280,20 @@ func (c *checker) file(file string) *network {
 		if errors.As(err, &path) {
 			text = path.Err.Error()
 		}
-		c.problems = append(c.problems, problem{file: file, text: text, unread: err})
+		c.note(problem{file: file, text: text, unread: err})
 		return nil
 	}
-	if isResult(doc) {
+	members, _ := spec.Members(doc) // what is no object, LoadFile reports
+	has := func(names ...string) bool {
+		return slices.ContainsFunc(names, func(name string) bool { return members[name] != nil })
+	}
+	if has("interfaces", "ips") && !has("plugins", "type") { // what a plugin prints, and no configuration
 		for _, p := range schema.CheckResult(doc) {
 			c.add(file, p.Path, "%s", p)
 		}
 		return nil
 	}
-	if isSingle(doc) && filepath.Ext(file) == ".conflist" {
+	if has("type") && !has("plugins") && filepath.Ext(file) == ".conflist" {
 		c.add(file, "type", "the configuration of one plugin belongs in a file that ends in .conf, or in the list %q", "plugins")
 		return nil
 	}
@@ -269,20 +303,6 @@ func (c *checker) file(file string) *network {
 		return nil
 	}
 	return c.list(l)
-}
-
-// isResult reports whether a document is what a plugin prints, and no configuration.
-func isResult(doc []byte) bool {
-	return (has(doc, "interfaces") || has(doc, "ips")) && !has(doc, "plugins") && !has(doc, "type")
-}
-
-// isSingle reports whether a document is the configuration of one plugin.
-func isSingle(doc []byte) bool { return has(doc, "type") && !has(doc, "plugins") }
-
-// has reports whether a document is an object with a member.
-func has(doc []byte, name string) bool {
-	members, err := spec.Members(doc)
-	return err == nil && members[name] != nil
 }
 
 // notLoaded notes why a list could not be loaded.
@@ -295,7 +315,7 @@ func (c *checker) notLoaded(file string, err error) {
 	c.locate(of.File, of.Doc)
 	var syntax *spec.SyntaxError
 	if errors.As(err, &syntax) {
-		c.problems = append(c.problems, problem{file: of.File, offset: syntax.Offset, text: syntax.Error()})
+		c.note(problem{file: of.File, offset: syntax.Offset, text: syntax.Error()})
 		return
 	}
 	var named struct{ Name, CNIVersion string }
@@ -425,7 +445,12 @@ func (c *checker) findings() []*Finding {
 	for i := 0; i < len(c.problems); i++ { // doc may find more
 		p := c.problems[i]
 		doc := c.doc(p.file)
-		at := doc.nearest(p.key)
+		var at place
+		if p.at != nil {
+			at = *p.at
+		} else {
+			at = doc.nearest(p.key)
+		}
 		switch {
 		case p.offset > 0:
 			at = place{value: p.offset}
@@ -435,13 +460,13 @@ func (c *checker) findings() []*Finding {
 			at = doc.has(p.key, p.value)
 		}
 		f := &Finding{File: p.file, Key: at.key, Message: spec.Shorten(p.text), Unread: p.unread}
-		if p.unread == nil {
+		if p.unread == nil && !p.more {
 			f.Line, f.Column = doc.line(at.value)
 		}
 		all = append(all, f)
 	}
-	compare := func(a, b *Finding) int {
-		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	compare := func(a, b *Finding) int { // that there is more comes last
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(uint(a.Line-1), uint(b.Line-1)), cmp.Compare(a.Column, b.Column))
 	}
 	slices.SortStableFunc(all, compare)
 	return slices.CompactFunc(all, func(a, b *Finding) bool { return compare(a, b) == 0 })

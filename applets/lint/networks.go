@@ -215,7 +215,7 @@ func (c *checker) shadowed(n *network, m *member) {
 
 // ofRange notes a problem of a range where the configuration has it.
 func (c *checker) ofRange(m *member, r spec.Range, text string) {
-	c.problems = append(c.problems, problem{file: m.From.File, key: join(m.From.Key, "ipam"), value: written(r).String(), text: text})
+	c.note(problem{file: m.From.File, key: join(m.From.Key, "ipam"), value: written(r).String(), text: text})
 }
 
 // host notes what a configuration needs of this host and the list, and does not have there.

@@ -1,90 +1,69 @@
 package lint
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
+
+	"cnibox/spec"
 )
 
-// A document is a file with the places of its members and elements.
+// A document is a file in which places are looked for.
 type document struct {
-	raw    []byte
-	ends   []int          // offsets of the ends of lines
-	places []place        // in the order of the file
-	twice  []problem      // members whose name their object has had before
-	index  map[string]int // of the last place that has a key
+	raw      []byte
+	read     bool  // ends is there
+	ends     []int // offsets of the ends of lines
+	problems int   // that were noted
 }
 
 // A place is where a member or an element is.
 type place struct {
 	key         string // as plugins[0].ipam.subnet
 	name, value int    // offsets; of an element both are the value's
-	text        string // of a string
 }
 
-// find finds the places of a document; of one that is not JSON, as far as it is.
-func (d *document) find() {
-	d.index = map[string]int{}
+// placeOf is the place of a value of the document.
+func placeOf(n *spec.Node) place { return place{n.Key(), n.Start, n.Value} }
+
+// find finds the lines of a document, and the members whose name their object has had before, in
+// whatever case of letters; of one that is not JSON, as far as it is.
+func (d *document) find() (twice []problem) {
+	d.read = true
 	for i, b := range d.raw {
 		if b == '\n' {
 			d.ends = append(d.ends, i)
 		}
 	}
-	dec := json.NewDecoder(bytes.NewReader(d.raw))
-	dec.UseNumber()
-	d.read(dec, place{})
-}
-
-// next is where the token behind the one that was read begins.
-func (d *document) next(dec *json.Decoder) int {
-	offset := int(dec.InputOffset())
-	for offset < len(d.raw) && strings.IndexByte(" \t\r\n,:", d.raw[offset]) >= 0 {
-		offset++
+	type object struct {
+		names       map[string]string // as they are written, by what they are in lower case
+		free, asked bool
 	}
-	return offset
-}
-
-// read reads a value, and what is in it. False ends it: there is no more.
-func (d *document) read(dec *json.Decoder, at place) bool {
-	at.value = d.next(dec)
-	token, err := dec.Token()
-	if err != nil {
-		return false
-	}
-	delim, nested := token.(json.Delim)
-	at.text, _ = token.(string)
-	d.index[at.key] = len(d.places)
-	d.places = append(d.places, at)
-	if !nested {
-		return true
-	}
-	names := map[string]string{} // as they are written, by what they are in lower case
-	for i := 0; dec.More(); i++ {
-		inner := place{name: d.next(dec)}
-		if delim == '[' {
-			inner.key = at.key + "[" + strconv.Itoa(i) + "]"
-		} else {
-			name, err := dec.Token()
-			if err != nil {
-				return false
-			}
-			written := name.(string)
-			inner.key = join(at.key, written)
-			folded := strings.ToLower(written)
-			if other, ok := names[folded]; ok && (other == written || !isFree(at.key)) {
-				d.twice = append(d.twice, problem{key: inner.key, name: true, text: fmt.Sprintf("%q is here twice: the last one counts", written)})
-			}
-			names[folded] = written
-		}
-		if !d.read(dec, inner) {
+	var around []object // a value, by depth
+	spec.Walk(d.raw, func(n *spec.Node) bool {
+		if len(twice) == mostFindings {
 			return false
 		}
-	}
-	_, err = dec.Token()
-	return err == nil
+		around = append(around[:n.Depth], object{})
+		written, member := n.Name()
+		if !member {
+			return true
+		}
+		in := &around[n.Depth-1]
+		if in.names == nil {
+			in.names = map[string]string{}
+		}
+		folded := strings.ToLower(written)
+		other, again := in.names[folded]
+		if again && other != written && !in.asked {
+			in.free, in.asked = isFree(n.Up.Key()), true
+		}
+		if again && (other == written || !in.free) {
+			twice = append(twice, problem{at: new(placeOf(n)), name: true, text: fmt.Sprintf("%q is here twice: the last one counts", written)})
+		}
+		in.names[folded] = written
+		return true
+	})
+	return twice
 }
 
 // nearest returns the place of a key, or of what would have it.
@@ -94,36 +73,38 @@ func (d *document) nearest(key string) place {
 			return p
 		}
 	}
-	return d.root()
-}
-
-// root is the place of the document itself; one that is empty has it as well.
-func (d *document) root() place {
-	p, _ := d.lookup("")
+	p, _ := d.lookup("") // the document; one that is empty has it as well
 	return p
 }
 
 // lookup finds a key, in any case of letters.
 func (d *document) lookup(key string) (place, bool) {
-	if i, ok := d.index[key]; ok {
-		return d.places[i], true
+	n, ok := spec.Find(d.raw, key)
+	if !ok {
+		return place{}, false
 	}
-	for _, p := range d.places {
-		if strings.EqualFold(p.key, key) {
-			return p, true
-		}
-	}
-	return place{}, false
+	return placeOf(n), true
 }
 
 // has returns the place in a part of the document that has a value, else that of the part.
-func (d *document) has(key, value string) place {
-	for _, p := range d.places {
-		if p.text == value && strings.HasPrefix(p.key, key) {
-			return p
-		}
+func (d *document) has(key, value string) (p place) {
+	part, ok := spec.Find(d.raw, key)
+	if !ok {
+		return d.nearest(key)
 	}
-	return d.nearest(key)
+	p = placeOf(part)
+	found := false
+	spec.Walk(d.raw[part.Value:], func(n *spec.Node) bool {
+		if found {
+			return false
+		}
+		text, ok := n.Text(d.raw[part.Value:])
+		if found = ok && text == value; found {
+			p = place{join(p.key, n.Key()), part.Value + n.Start, part.Value + n.Value}
+		}
+		return !found
+	})
+	return p
 }
 
 // parent cuts the last part of a key off.

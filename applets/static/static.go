@@ -101,6 +101,11 @@ func validate(r *spec.Request) (resources spec.Resources, err error) {
 // CNI_ARGS together with the configuration's own, as in the reference.
 // All sources are read, so an error in one that is not used is reported too. Duplicates are removed.
 func (c *conf) addresses(r *spec.Request) (ips []spec.IP, err error) {
+	for key, n := range map[string]int{"ipam.addresses": len(c.IPAM.Addresses), "args.cni.ips": len(c.Args.CNI.IPs), "runtimeConfig.ips": len(c.RuntimeConfig.IPs)} {
+		if n > spec.MaxAddresses {
+			return nil, spec.Errorf(spec.CodeConfig, "%d addresses in %s, and at most %d are taken", n, key, spec.MaxAddresses).AtKey(key)
+		}
+	}
 	for i, a := range c.IPAM.Addresses {
 		key := fmt.Sprintf("ipam.addresses[%d].", i)
 		ip, err := parseIP(spec.CodeConfig, key+"address", "the 'address' field is expected to be in CIDR notation", a.Address)

@@ -65,30 +65,32 @@ func mergeSysctls(own, args sysctls, ifName string) ([]sysctl, error) {
 	if err != nil {
 		return nil, err
 	}
+	replaced := make(map[string]bool, len(merged))
+	for _, s := range merged {
+		replaced[s.Key] = true
+	}
 	for _, s := range configured {
-		if !slices.ContainsFunc(merged, func(o sysctl) bool { return o.Key == s.Key }) {
+		if !replaced[s.Key] {
 			merged = append(merged, s)
 		}
 	}
-	for i := range merged {
-		for j := i; j > 0 && merged[j].Key < merged[j-1].Key; j-- {
-			merged[j], merged[j-1] = merged[j-1], merged[j]
-		}
-	}
+	slices.SortFunc(merged, func(a, b sysctl) int { return strings.Compare(a.Key, b.Key) })
 	return merged, nil
 }
 
 // sysctlPaths refuses two keys that name the same setting.
 func sysctlPaths(settings sysctls, ifName string) ([]sysctl, error) {
 	var out []sysctl
+	written := make(map[string]string, len(settings)) // keys, by their path
 	for _, s := range settings {
 		p, err := sysctlPath(s.key, ifName)
 		if err != nil {
 			return nil, err
 		}
-		if i := slices.IndexFunc(out, func(o sysctl) bool { return o.Key == p }); i >= 0 {
-			return nil, fmt.Errorf("duplicated sysctl keys are not allowed: %s and %s are the same", out[i].written, s.key)
+		if other, ok := written[p]; ok {
+			return nil, fmt.Errorf("duplicated sysctl keys are not allowed: %s and %s are the same", other, s.key)
 		}
+		written[p] = s.key
 		out = append(out, sysctl{s.key, rtnl.Sysctl{Key: p, Value: s.value}})
 	}
 	return out, nil
@@ -184,7 +186,7 @@ func writeSysctls(ns *rtnl.NS, settings []sysctl) (before []rtnl.Sysctl, err err
 				return s.refused(err)
 			}
 			if err == nil {
-				before = slices.Insert(before, 0, rtnl.Sysctl{Key: s.Key, Value: old})
+				before = append(before, rtnl.Sysctl{Key: s.Key, Value: old})
 			}
 			if err := ns.SetSysctls(s.Sysctl); err != nil {
 				return s.refused(err)
@@ -192,6 +194,7 @@ func writeSysctls(ns *rtnl.NS, settings []sysctl) (before []rtnl.Sysctl, err err
 		}
 		return nil
 	})
+	slices.Reverse(before)
 	return before, err
 }
 

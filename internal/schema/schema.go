@@ -4,7 +4,7 @@
 package schema
 
 import (
-	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -51,29 +51,31 @@ type rule struct {
 	min, max int64            // of an integer, or the characters of a string; max 0: none
 	// What is wrong with a string; empty: nothing.
 	text  func(string) string
-	whole func(c *checker, path string, v any) // of several members together
+	whole func(c *checker, members map[string]json.RawMessage) // of several members together
 }
 
-// checkDoc decodes a document and compares it with a rule. Numbers stay text,
-// so that large ones keep their value.
+// checkDoc compares a document with a rule.
 func checkDoc(doc []byte, r *rule) []Problem {
 	var raw json.RawMessage
 	if err := json.Unmarshal(doc, &raw); err != nil { // unlike a Decoder it reads to the end
 		return []Problem{{"", "not JSON: " + err.Error()}}
 	}
-	var v any
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber()
-	d.Decode(&v) // is JSON
 	c := &checker{}
-	c.check("", v, r)
+	c.check(raw, r)
+	for i := range c.found {
+		c.found[i].Path = strings.TrimPrefix(c.found[i].Path, ".")
+	}
 	return c.found
 }
 
 // at names an element of a list.
 func at(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
 
-// A checker gathers problems, in the order of names.
+// most is how many problems of a document are looked for.
+const most = 20
+
+// A checker gathers problems, in the order of names. Their paths are those in the value that is
+// checked; what a value is in goes before them on the way back.
 type checker struct{ found []Problem }
 
 // add notes a problem at a path.
@@ -81,90 +83,102 @@ func (c *checker) add(path, format string, args ...any) {
 	c.found = append(c.found, Problem{path, fmt.Sprintf(format, args...)})
 }
 
-// check compares one value with its rule.
-// A value of the wrong type has that one problem: nothing else in it is looked at.
-func (c *checker) check(path string, v any, r *rule) {
-	kind := jsonKind(v)
-	if kind != r.kind {
-		c.add(path, "is %s, not %s", kind, r.kind)
+// inner checks a member or an element, which has a path in what it is in.
+func (c *checker) inner(path func() string, raw json.RawMessage, r *rule) {
+	before := len(c.found)
+	if before >= most {
 		return
 	}
-	switch v := v.(type) {
-	case map[string]any:
-		c.object(path, v, r)
-	case []any:
-		for i, e := range v {
-			c.check(at(path, i), e, r.items)
-		}
-	case string:
-		c.string(path, v, r)
-	case json.Number:
-		if n := integer(v); n < r.min || r.max != 0 && n > r.max {
-			c.add(path, "%s is out of bounds (least %d, most %d)", v, r.min, r.max)
-		}
+	c.check(raw, r)
+	for i := before; i < len(c.found); i++ {
+		c.found[i].Path = path() + c.found[i].Path
 	}
-	if r.whole != nil {
-		r.whole(c, path, v)
+}
+
+// check compares one value, which is JSON, with its rule. Only what there are rules for is decoded.
+// A value of the wrong type has that one problem: nothing else in it is looked at.
+func (c *checker) check(raw json.RawMessage, r *rule) {
+	kind := jsonKind(raw)
+	if kind != r.kind {
+		c.add("", "is %s, not %s", kind, r.kind)
+		return
+	}
+	switch kind {
+	case "object":
+		c.object(raw, r)
+	case "array":
+		var elements []json.RawMessage
+		json.Unmarshal(raw, &elements)
+		for i, e := range elements {
+			c.inner(func() string { return at("", i) }, e, r.items)
+		}
+	case "string":
+		var s string
+		json.Unmarshal(raw, &s)
+		c.string(s, r)
+	case "integer":
+		if n := integer(raw); n < r.min || r.max != 0 && n > r.max {
+			c.add("", "%s is out of bounds (least %d, most %d)", raw, r.min, r.max)
+		}
 	}
 }
 
 // object looks for what is missing, then at each member that has a rule.
 // Members without any rule are free.
-func (c *checker) object(path string, v map[string]any, r *rule) {
+func (c *checker) object(raw json.RawMessage, r *rule) {
+	var members map[string]json.RawMessage
+	json.Unmarshal(raw, &members)
 	for _, name := range r.required {
-		if _, ok := v[name]; !ok {
-			c.add(path, "%q is missing", name)
+		if _, ok := members[name]; !ok {
+			c.add("", "%q is missing", name)
 		}
 	}
-	names := make([]string, 0, len(v))
-	for name := range v {
-		names = append(names, name)
+	names := make([]string, 0, len(r.members))
+	for name := range members {
+		if r.members[name] != nil || r.others != nil {
+			names = append(names, name)
+		}
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		m := r.members[name]
-		if m == nil {
-			m = r.others
-		}
-		if m != nil {
-			c.check(strings.TrimPrefix(path+"."+name, "."), v[name], m)
-		}
+		c.inner(func() string { return "." + name }, members[name], cmp.Or(r.members[name], r.others))
+	}
+	if r.whole != nil {
+		r.whole(c, members)
 	}
 }
 
 // string checks the length, in characters, and the text.
 // Characters are code points, as JSON schemas count them.
-func (c *checker) string(path, s string, r *rule) {
+func (c *checker) string(s string, r *rule) {
 	n := int64(utf8.RuneCountInString(s))
 	if n < r.min || r.max != 0 && n > r.max {
-		c.add(path, "has %d characters (least %d, most %d)", n, r.min, r.max)
+		c.add("", "has %d characters (least %d, most %d)", n, r.min, r.max)
 	}
 	if r.text == nil {
 		return
 	}
 	if problem := r.text(s); problem != "" {
-		c.add(path, "%q %s", s, problem)
+		c.add("", "%q %s", s, problem)
 	}
 }
 
-// jsonKind names the type of a decoded value as JSON schemas do; 1.0 is an
-// integer there.
-func jsonKind(v any) string {
-	switch v := v.(type) {
-	case nil:
+// jsonKind names the type of a value as JSON schemas do; 1.0 is an integer there.
+func jsonKind(raw json.RawMessage) string {
+	switch raw[0] {
+	case 'n':
 		return "null"
-	case bool:
+	case 't', 'f':
 		return "boolean"
-	case string:
+	case '"':
 		return "string"
-	case []any:
+	case '[':
 		return "array"
-	case map[string]any:
+	case '{':
 		return "object"
-	case json.Number:
-		if f, err := strconv.ParseFloat(string(v), 64); err == nil && f == math.Trunc(f) {
-			return "integer"
-		}
+	}
+	if f, err := strconv.ParseFloat(string(raw), 64); err == nil && f == math.Trunc(f) {
+		return "integer"
 	}
 	return "number"
 }
@@ -172,7 +186,7 @@ func jsonKind(v any) string {
 // integer returns the value of a number of kind integer; beyond 64 bits it is
 // the nearest there is.
 // Bounds are far within, so the nearest is on the same side of them.
-func integer(n json.Number) int64 {
+func integer(n json.RawMessage) int64 {
 	if i, err := strconv.ParseInt(string(n), 10, 64); err == nil {
 		return i
 	}
@@ -188,16 +202,15 @@ func integer(n json.Number) int64 {
 
 // indexes checks that ips[].interface is an index into the list of interfaces, which the schema
 // states in a description.
-func indexes(c *checker, path string, v any) {
-	doc := v.(map[string]any)
-	interfaces, _ := doc["interfaces"].([]any)
-	ips, _ := doc["ips"].([]any)
-	for i, e := range ips {
-		ip, _ := e.(map[string]any)
-		n, ok := ip["interface"].(json.Number)
-		if ok && jsonKind(n) == "integer" && integer(n) >= int64(len(interfaces)) {
-			c.add(strings.TrimPrefix(path+"."+at("ips", i)+".interface", "."),
-				"%s is outside the list of %d interfaces", n, len(interfaces))
+func indexes(c *checker, members map[string]json.RawMessage) {
+	var interfaces []json.RawMessage
+	var ips []map[string]json.RawMessage
+	json.Unmarshal(members["interfaces"], &interfaces) // what is not a list has been reported
+	json.Unmarshal(members["ips"], &ips)
+	for i, ip := range ips {
+		n := ip["interface"]
+		if len(c.found) < most && n != nil && jsonKind(n) == "integer" && integer(n) >= int64(len(interfaces)) {
+			c.add("."+at("ips", i)+".interface", "%s is outside the list of %d interfaces", n, len(interfaces))
 		}
 	}
 }

@@ -5,9 +5,13 @@ package product
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"cnibox/applets"
 	"cnibox/internal/process"
@@ -16,6 +20,10 @@ import (
 // ForceExec is set in the environment of an applet that must start a process even for plugins
 // that are built in.
 const ForceExec = "CNIBOX_TEST_FORCE_EXEC"
+
+// Usage is set in the environment of an applet that must write what it has used to the file of that
+// name.
+const Usage = "CNIBOX_TEST_USAGE"
 
 // Main is the TestMain of a package: it runs the tests, or the applet that the process is
 // called by, which prepare may change first; nil: nothing to change.
@@ -26,7 +34,26 @@ func Main(m *testing.M, prepare func()) {
 	if prepare != nil {
 		prepare()
 	}
-	os.Exit(process.Run(os.Getenv(ForceExec) != ""))
+	exit := process.Run(os.Getenv(ForceExec) != "")
+	if file := os.Getenv(Usage); file != "" {
+		writeUsage(file)
+	}
+	os.Exit(exit)
+}
+
+// writeUsage writes what the process has used: its processor time in nanoseconds, and the most memory
+// that it had at a time in KiB. That in the answer of wait4(2) has the memory of the parent, which
+// the process had before execve(2).
+func writeUsage(file string) {
+	var u unix.Rusage
+	unix.Getrusage(unix.RUSAGE_SELF, &u)
+	status, _ := os.ReadFile("/proc/self/status")
+	_, peak, _ := strings.Cut(string(status), "\nVmHWM:")
+	peak, _, _ = strings.Cut(peak, "kB")
+	text := fmt.Sprintf("%d %s", u.Utime.Nano()+u.Stime.Nano(), strings.TrimSpace(peak))
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		panic(err)
+	}
 }
 
 // Names are those of all applets.

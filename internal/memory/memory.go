@@ -1,0 +1,19 @@
+// Package memory bounds what a process has in memory while it decodes large input, which is decoded
+// several times over.
+package memory
+
+import "runtime/debug"
+
+// Input is large from so many bytes on. With such, garbage is collected when the process has limit
+// bytes, and not when there is as much garbage as there is of what is used.
+const (
+	large = 128 << 10
+	limit = 44 << 20
+)
+
+// For is called with the size of what was read, before it is decoded.
+func For(size int) {
+	if size > large {
+		debug.SetMemoryLimit(limit)
+	}
+}

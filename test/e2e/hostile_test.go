@@ -1,0 +1,300 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"cnibox/applets/applettest"
+	"cnibox/internal/kerneltest"
+	"cnibox/spec"
+	"cnibox/test/product"
+)
+
+// megabyte is the size of hostile input, in bytes.
+const megabyte = 1 << 20
+
+// The most that a verb may use for a megabyte of input. What is promised is a second and 64 MiB; the
+// processor of a test may be shared, and its binary is larger than the product's.
+const (
+	mostMemory = 76 << 10 // KiB
+	mostTime   = 4 * time.Second
+)
+
+// fill repeats the elements, of which %d is the number, to a megabyte, with commas between them.
+func fill(element string) string { return fillTo(megabyte, element) }
+
+func fillTo(size int, element string) string {
+	var b strings.Builder
+	for i := 0; b.Len() < size; i++ {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		if strings.Contains(element, "%d") {
+			b.WriteString(strings.ReplaceAll(element, "%d", strconv.Itoa(i)))
+		} else if strings.Contains(element, "%") {
+			b.WriteString(strings.NewReplacer("%x", strconv.FormatInt(int64(i), 16), "%o", fmt.Sprintf("%d.%d", i>>8, i&255), "%p", strconv.Itoa(1+i%65535)).Replace(element))
+		} else {
+			b.WriteString(element)
+		}
+	}
+	return b.String()
+}
+
+// long repeats a text to a megabyte.
+func long(s string) string { return strings.Repeat(s, megabyte/len(s)) }
+
+// hostileDocuments are texts that are no configuration of anything.
+func hostileDocuments() map[string]string {
+	return map[string]string{
+		"brackets":         long("["),
+		"braces":           long(`{"a":`),
+		"braces in plugin": `{"cniVersion":"1.1.0","name":"demo","type":"bridge","x":` + long(`{"a":`),
+		"quotes":           long(`"`),
+		"newlines":         long("\n"),
+		"commas":           `{"a":1` + long(","),
+		"backslashes":      `{"name":"` + long(`\`),
+		"zeros":            long("\x00"),
+		"ones":             long("\xff"),
+		"digits":           long("9"),
+		"array of objects": "[" + fill(`{"a":%d}`) + "]",
+		"garbled end":      `{"cniVersion":"1.1.0","name":"demo","x":"` + long("x") + `"]`,
+	}
+}
+
+// hostileMembers are members of a configuration of any plugin.
+func hostileMembers() map[string]string {
+	deep := func(levels int, open, close, inner string) string {
+		return strings.Repeat(open, levels) + inner + strings.Repeat(close, levels)
+	}
+	return map[string]string{
+		"deep arrays":       `"x":` + deep(9000, "[", "]", ""),
+		"deep objects":      `"x":` + deep(9000, `{"plugins":`, "}", "1"),
+		"99 levels":         `"x":` + deep(96, `{"a":`, "}", "["+fill("1")+"]"),
+		"many 90 levels":    `"x":[` + fill(deep(90, "[", "]", "")) + "]",
+		"long string":       `"x":"` + long("x") + `"`,
+		"long bridge":       `"bridge":"` + long("x") + `"`,
+		"escapes":           `"x":"` + long(`\u0041`) + `"`,
+		"surrogates":        `"dns":{"domain":"` + long(`\ud800`) + `"}`,
+		"long key":          `"` + long("k") + `":1`,
+		"long key, many":    `"` + strings.Repeat("k", megabyte/2) + `":{` + fillTo(megabyte/2, `"k%d":%d`) + "}",
+		"long key, twice":   `"` + strings.Repeat("k", megabyte/2) + `":{` + fillTo(megabyte/2, `"k":%d`) + "}",
+		"many keys":         fill(`"k%d":%d`),
+		"many short keys":   fill(`"%d":0`),
+		"misspelled keys":   fill(`"brigde%d":""`),
+		"known key, folded": fill(`"mTu":1500,"MtU":1400`),
+		"duplicates":        fill(`"x":%d`),
+		"duplicate name":    fill(`"name":"n%d"`),
+		"duplicate type":    fill(`"type":"t%d"`),
+		"duplicate plugins": fill(`"plugins":[]`),
+		"duplicate ipam":    fill(`"ipam":{"type":"host-local"}`),
+		"numbers":           `"x":[` + fill("%d") + "]",
+		"huge number":       `"mtu":` + long("1"),
+		"huge exponent":     `"mtu":1e` + long("9"),
+		"nulls":             `"x":[` + fill("null") + "]",
+		"empty objects":     `"x":[` + fill("{}") + "]",
+		"capabilities":      `"capabilities":{` + fill(`"c%d":true`) + "}",
+		"runtimeConfig":     `"runtimeConfig":{` + fill(`"c%d":true`) + "}",
+		"args":              `"args":{"cni":{` + fill(`"c%d":[]`) + "}}",
+		"ips":               `"args":{"cni":{"ips":[` + fill(`"10.%o.1"`) + "]}}",
+		"nameservers":       `"dns":{"nameservers":[` + fill(`"10.1.0.1"`) + "]}",
+		"search":            `"dns":{"search":[` + fill(`"a"`) + "]}",
+		"bad nameservers":   `"dns":{"nameservers":[` + fill(`"x"`) + "]}",
+		"prevResult":        `"prevResult":{"cniVersion":"1.1.0","interfaces":[` + fill(`{"name":"e%d"}`) + "]}",
+		"prevResult dup":    `"prevResult":{` + fill(`"ips":[]`) + "}",
+		"prevResult ips":    `"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[` + fill(`{"interface":0,"address":"fd00::%x/64"}`) + "]}",
+		"prevResult routes": `"prevResult":{"cniVersion":"1.1.0","routes":[` + fill(`{"dst":"fd00::%x/128"}`) + "]}",
+		"valid attachments": `"cni.dev/valid-attachments":[` + fill(`{"containerID":"c%d","ifname":"eth0"}`) + "]",
+		"wrong types":       `"cni.dev/valid-attachments":[` + fill(`{"containerID":%d}`) + "]",
+	}
+}
+
+// hostileKeys are members of configurations of one plugin.
+func hostileKeys() map[string]map[string]string {
+	ipam := func(keys string) string { return `"ipam":{"type":"host-local","dataDir":"$DIR",` + keys + "}" }
+	hostLocal := map[string]string{
+		"ranges":        ipam(`"ranges":[` + fill(`[{"subnet":"fd00:%x::/64"}]`) + "]"),
+		"one set":       ipam(`"ranges":[[` + fill(`{"subnet":"fd00:%x::/64"}`) + "]]"),
+		"overlapping":   ipam(`"ranges":[` + fill(`[{"subnet":"10.1.0.0/24"}]`) + "]"),
+		"empty ranges":  ipam(`"ranges":[` + fill(`[]`) + "]"),
+		"routes":        ipam(`"subnet":"10.1.0.0/24","routes":[` + fill(`{"dst":"fd00:%x::/64"}`) + "]"),
+		"bad routes":    ipam(`"subnet":"10.1.0.0/24","routes":[` + fill(`{"dst":1}`) + "]"),
+		"ipRanges":      ipam(`"subnet":"10.1.0.0/24"`) + `,"runtimeConfig":{"ipRanges":[` + fill(`[{"subnet":"fd00:%x::/64"}]`) + "]}",
+		"wanted":        ipam(`"subnet":"10.1.0.0/8"`) + `,"runtimeConfig":{"ips":[` + fill(`"10.%o.1"`) + "]}",
+		"wanted twice":  ipam(`"subnet":"10.1.0.0/8"`) + `,"runtimeConfig":{"ips":[` + fill(`"10.1.1.1"`) + "]}",
+		"unknown keys":  ipam(`"subnet":"10.1.0.0/24",` + fill(`"k%d":1`)),
+		"gateways":      ipam(`"ranges":[[` + fill(`{"subnet":"10.1.0.0/24","gateway":"10.2.0.1"}`) + "]]"),
+		"duplicate key": ipam(fill(`"subnet":"10.1.0.0/24"`)),
+	}
+	return map[string]map[string]string{
+		"bridge": {
+			"vlanTrunk": `"bridge":"br0","vlanTrunk":[` + fill(`{"id":%d}`) + "]",
+			"trunks":    `"bridge":"br0","vlanTrunk":[` + fill(`{"minID":1,"maxID":4094}`) + "]",
+		},
+		"host-local": hostLocal,
+		"static": {
+			"addresses": `"ipam":{"type":"static","addresses":[` + fill(`{"address":"fd00::%x/64"}`) + "]}",
+			"routes":    `"ipam":{"type":"static","addresses":[{"address":"10.1.0.2/24"}],"routes":[` + fill(`{"dst":"fd00:%x::/64","gw":"fd00::1"}`) + "]}",
+			"ips":       `"ipam":{"type":"static"},"runtimeConfig":{"ips":[` + fill(`"fd00::%x/64"`) + "]}",
+			"same":      `"ipam":{"type":"static","addresses":[` + fill(`{"address":"10.1.0.2/24"}`) + "]}",
+		},
+		"dhcp": {
+			"request": `"ipam":{"type":"dhcp","daemonSocketPath":"$DIR/d","request":[` + fill(`{"option":"%d"}`) + "]}",
+			"provide": `"ipam":{"type":"dhcp","daemonSocketPath":"$DIR/d","provide":[` + fill(`{"option":"12","value":"%d"}`) + "]}",
+		},
+		"portmap": {
+			"conditionsV4": `"conditionsV4":[` + fill(`"-s","10.%o.0/24"`) + "]",
+			"conditions":   `"conditionsV4":[` + fill(`"!","-d","10.0.0.1"`) + "]",
+			"conditionsV6": `"conditionsV6":[` + fill(`"-i","eth%d"`) + "]",
+			"nft":          `"conditionsV4":[` + fill(`"ip","saddr","10.0.0.1"`) + "]",
+			"ports":        `"runtimeConfig":{"portMappings":[` + fill(`{"hostPort":%p,"containerPort":1}`) + "]}",
+			"same port":    `"runtimeConfig":{"portMappings":[` + fill(`{"hostPort":1,"containerPort":1,"hostIP":"10.0.0.1"}`) + "]}",
+		},
+		"firewall": {
+			"addresses": `"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"br0"},{"name":"eth0","sandbox":"$NETNS"}],"ips":[` + fill(`{"interface":1,"address":"fd00::%x/64"}`) + "]}",
+		},
+		"tuning": {
+			"sysctl":      `"dataDir":"$DIR/t","sysctl":{` + fill(`"net.ipv4.x%d":"1"`) + "}",
+			"twice":       `"dataDir":"$DIR/t","sysctl":{` + fill(`"net.ipv4.x":"%d"`) + "}",
+			"descending":  `"dataDir":"$DIR/t","sysctl":{` + fill(`"net.ipv4.%dx":"1","net.core.%dx":"2"`) + "}",
+			"from args":   `"dataDir":"$DIR/t","args":{"cni":{"sysctl":{` + fill(`"net.ipv4.x%d":"1"`) + "}}}",
+			"long name":   `"sysctl":{"net.` + long("a.") + `":"1"}`,
+			"other place": `"sysctl":{` + fill(`"kernel.x%d":"1"`) + "}",
+		},
+		"sbr": {
+			"gateways":  `"dataDir":"$DIR/s","gateways":[` + fill(`"10.%o.1"`) + "]",
+			"addresses": `"dataDir":"$DIR/s","prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"br0"},{"name":"eth0","sandbox":"$NETNS"}],"ips":[` + fill(`{"interface":1,"address":"fd00::%x/64"}`) + "]}",
+			"routes":    `"dataDir":"$DIR/s","prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"$NETNS"}],"ips":[{"interface":0,"address":"10.1.0.2/24"}],"routes":[` + fill(`{"dst":"fd00::%x/128"}`) + "]}",
+		},
+		"flannel": {
+			"delegate": `"subnetFile":"$DIR/subnet.env","dataDir":"$DIR/f","delegate":{` + fill(`"k%d":1`) + "}",
+			"routes":   `"subnetFile":"$DIR/subnet.env","dataDir":"$DIR/f","ipam":{"routes":[` + fill(`{"dst":"fd00:%x::/64"}`) + "]}",
+		},
+	}
+}
+
+// frugal fails the test if a process has used more than it may.
+func (w *world) frugal(what string, stdin string, env []string, argv ...string) {
+	w.Helper()
+	usage := w.path("usage")
+	os.Remove(usage)
+	a := w.run(stdin, append(env, product.Usage+"="+usage), argv...)
+	text, err := os.ReadFile(usage)
+	if err != nil {
+		w.Errorf("%s: %v: exit code %d, %.200s %.200s", what, err, a.exit, a.stdout, a.stderr)
+		return
+	}
+	var spent time.Duration
+	var peak int
+	if _, err := fmt.Sscan(string(text), &spent, &peak); err != nil {
+		w.Fatal(err)
+	}
+	if spent > kerneltest.Timeout(mostTime) || peak > mostMemory {
+		w.Errorf("%s: %s of processor time, %d MiB", what, spent, peak>>10)
+	}
+	if strings.Contains(a.stderr, "goroutine ") {
+		w.Errorf("%s: %.2000s", what, a.stderr)
+	}
+}
+
+// TestKernelHostilePlugins gives plugins a megabyte of input that is made to take long.
+func TestKernelHostilePlugins(t *testing.T) {
+	call := func(w *world, c container, what, plugin, conf string, verbs ...spec.Verb) {
+		conf = strings.ReplaceAll(conf, "$NETNS", c.path)
+		for _, verb := range verbs {
+			w.frugal(fmt.Sprintf("%s %s %s", what, plugin, verb), w.text(conf), callEnv(verb, c), w.path("bin/"+plugin))
+		}
+	}
+	start := func(t *testing.T) (*world, container) { t.Parallel(); w := newWorld(t); return w, w.container("ctr") }
+	t.Run("documents", func(t *testing.T) {
+		w, c := start(t)
+		for what, doc := range hostileDocuments() {
+			call(w, c, what, "bridge", doc, append(allVerbs, spec.GetVersion)...)
+		}
+	})
+	t.Run("members", func(t *testing.T) {
+		w, c := start(t)
+		for what, member := range hostileMembers() {
+			for _, plugin := range hostilePlugins {
+				call(w, c, what, plugin, spoil(applettest.Plain(plugin, "demo"), member), spec.Add, spec.Del, spec.GC)
+			}
+		}
+	})
+	for plugin, all := range hostileKeys() {
+		t.Run(plugin, func(t *testing.T) {
+			w, c := start(t)
+			w.must("an interface", w.plugin(spec.Add, "bridge", applettest.Conf("bridge", `"bridge":"br0"`), c))
+			for what, member := range all {
+				call(w, c, what, plugin, spoil(goodConf(plugin), member), spec.Add, spec.Check, spec.Del, spec.Status)
+			}
+		})
+	}
+}
+
+// hostilePlugins are those that get input which has nothing to do with them: an interface plugin
+// with its IPAM plugin, and a chained one.
+var hostilePlugins = []string{"bridge", "portmap"}
+
+// TestKernelHostileFiles gives cni-exec files of a megabyte.
+func TestKernelHostileFiles(t *testing.T) {
+	w := newWorld(t)
+	c := w.container("ctr")
+	all := hostileDocuments()
+	for what, member := range hostileMembers() {
+		all["member: "+what] = `{"cniVersion":"1.1.0","name":"demo","plugins":[` + spoil(applettest.Plain("bridge", "demo"), member) + `]}`
+	}
+	keys := hostileKeys()
+	for plugin, of := range keys {
+		for what, member := range of {
+			conf := spoil(goodConf(plugin), member)
+			conf = strings.ReplaceAll(conf, "$NETNS", c.path)
+			all[plugin+": "+what] = `{"cniVersion":"1.1.0","name":"demo","plugins":[` + conf + `]}`
+		}
+	}
+	nested := strings.Repeat(`{"type":"bridge","plugins":[`, 9000) + strings.Repeat("]}", 9000)
+	all["nested plugins"] = `{"cniVersion":"1.1.0","name":"demo","plugins":[` + nested + `,` + nested + `]}`
+	all["many plugins"] = `{"cniVersion":"1.1.0","name":"demo","plugins":[` + fill(`{"type":"tuning"}`) + `]}`
+	all["many wrong plugins"] = `{"cniVersion":"1.1.0","name":"demo","plugins":[` + fill(`{"typ":"tuning"}`) + `]}`
+	all["many external plugins"] = `{"cniVersion":"1.1.0","name":"demo","plugins":[` + fill(`{"type":"x"}`) + `]}`
+	all["many bridges"] = `{"cniVersion":"1.1.0","name":"demo","plugins":[` + fill(`{"type":"bridge","ipam":{"type":"host-local","subnet":"10.1.0.0/24"}}`) + `]}`
+	plain := `{"networks":[{"cniVersion":"1.1.0","name":"demo","plugins":[` + applettest.Plain("bridge", "demo") + `]}],`
+	all["networks"] = `{"networks":[` + fill(`{"cniVersion":"1.1.0","name":"n%d","plugins":[{"type":"bridge"}]}`) + `],"namespaces":{}}`
+	all["namespaces"] = `{"namespaces":{` + fill(`"n%d":[{"network":"demo"}]`) + `}}`
+	all["links"] = `{"namespaces":{"n":[` + fill(`{"network":"demo"}`) + `]}}`
+	all["ips of a link"] = plain + `"namespaces":{"n":[{"network":"demo","ips":[` + fill(`"10.%o.1"`) + `]}]}}`
+	all["ports of a link"] = plain + `"namespaces":{"n":[{"network":"demo","ports":[` + fill(`"%p:80"`) + `]}]}}`
+	for what, doc := range all {
+		doc = w.text(doc)
+		dir := w.path("net.d")
+		os.RemoveAll(dir)
+		w.write("net.d/a.conflist", doc)
+		w.write("state.json", doc)
+		env := []string{"NETCONFPATH=" + dir, spec.StateEnv + "=" + w.path("state")}
+		exec := func(args ...string) {
+			w.frugal(what+": "+strings.ReplaceAll(strings.Join(args, " "), c.path, "NETNS"), "", env, append([]string{w.path("bin/cni-exec")}, args...)...)
+		}
+		exec("lint", filepath.Join(dir, "a.conflist"))
+		exec("add", "demo", c.path)
+		if kind, _, _ := strings.Cut(what, ": "); kind == "member" || keys[kind] != nil {
+			continue // the other verbs decode what these do
+		}
+		exec("del", "demo", c.path)
+		exec("up", w.path("state.json"))
+		exec("down", w.path("state.json"))
+		exec("status", "demo")
+		exec("doctor")
+		exec("check", "demo", c.path)
+		exec("get", "demo", c.path)
+		exec("add", "--dry-run", "demo", c.path)
+		exec("gc", "demo")
+		exec("rm", "demo")
+		exec("version", "demo")
+		exec("ls", "networks")
+		exec("show", "demo")
+		exec("boot")
+	}
+}
