@@ -38,7 +38,7 @@ empty :=
 comma := ,
 ALL_TAGS := $(subst $(empty) $(empty),$(comma),$(NO_TAGS))
 
-.PHONY: help build build-all reference sizes lint vuln quick test test-tags test-race test-upgrade test-cross test-twin test-vm test-clients test-nodes flanneld fuzz base bench bench-vm demo install clean
+.PHONY: help build build-all reference sizes lint vuln quick test test-tags test-race test-upgrade test-cross test-twin test-vm test-clients test-nodes flanneld fuzz base bench bench-vm numbers numbers-base demo install clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -236,6 +236,18 @@ base: ## build an earlier revision's binary, to upgrade from or to compare with 
 bench: build $(if $(BASE),base) ## times and sizes against the reference plugins (REFERENCE=newest, or a directory), or against a revision (BASE=9f333ea)
 	$(if $(filter newest,$(REFERENCE)),@$(MAKE) --no-print-directory reference)
 	$(IN_TEST) ./bench -bin $(abspath $(BIN)) $(if $(REFERENCE),-reference $(abspath $(subst newest,$(NEWEST_DIR),$(REFERENCE)))) $(if $(BASE),-base $(BASE_BIN)) $(BENCHFLAGS)
+
+# On a machine that does nothing else: what users and docs/numbers.md read comes from here alone.
+numbers: build reference ## measure all against the newest reference, and write the tables of README.md and docs/numbers.md
+	mkdir -p bin
+	$(IN_TEST) ./bench -bin $(abspath $(BIN)) -reference $(NEWEST_DIR) -json $(abspath bin/bench.json) $(BENCHFLAGS)
+	$(IN_TEST) ./bench -json $(abspath bin/bench.json) -write $(abspath README.md),$(abspath docs/numbers.md)
+
+numbers-base: BASE = $(UPGRADE_FROM)
+numbers-base: build base ## measure all against an earlier revision (BASE=9f333ea), and write the table of docs/numbers.md
+	mkdir -p bin
+	$(IN_TEST) ./bench -bin $(abspath $(BIN)) -base $(BASE_BIN) -json $(abspath bin/bench-base.json) $(BENCHFLAGS)
+	$(IN_TEST) ./bench -json $(abspath bin/bench-base.json) -write $(abspath docs/numbers.md)
 
 # Links that this kernel may lack, against the reference, in a guest that has them. Times
 # are those of an emulated processor, where KVM does not work; ratios are what they are.

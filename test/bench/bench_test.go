@@ -3,32 +3,39 @@ package main
 import (
 	"bytes"
 	"errors"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"cnibox/test/product"
 )
 
 func times(ms ...int) (s series) {
 	for _, n := range ms {
-		s.took = append(s.took, time.Duration(n)*time.Millisecond)
+		s.took = append(s.took, cost{wall: time.Duration(n) * time.Millisecond})
 	}
 	return s
 }
 
 func TestQuantile(t *testing.T) {
 	tests := map[string]struct {
-		s           series
-		median, p90 float64
+		s    series
+		want figure
 	}{
-		"none": {series{}, 0, 0},
-		"one":  {times(7), 7, 7},
-		"ten":  {times(10, 9, 8, 7, 6, 5, 4, 3, 2, 1), 6, 10},
+		"none": {series{}, figure{}},
+		"one":  {times(7), figure{Median: 7, P90: 7, Min: 7, Lower: 7, Upper: 7, Max: 7}},
+		"ten":  {times(10, 9, 8, 7, 6, 5, 4, 3, 2, 1), figure{Median: 6, P90: 10, Min: 1, Lower: 3, Upper: 8, Max: 10}},
+		"processor": {
+			series{took: []cost{{wall: time.Second, cpu: time.Second, kernel: 0}, {wall: time.Second, cpu: 2 * time.Second, kernel: time.Second}}, bare: time.Millisecond},
+			figure{Median: 1000, P90: 1000, Min: 1000, Lower: 1000, Upper: 1000, Max: 1000, CPU: 1500, Kernel: 500, Bare: 1},
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := tt.s.milliseconds(); got != (figure{tt.median, tt.p90}) {
-				t.Errorf("got %v, want %v (%v)", got, tt.median, tt.p90)
+			if got := tt.s.milliseconds(); got != tt.want {
+				t.Errorf("got %+v, want %+v", got, tt.want)
 			}
 		})
 	}
@@ -67,20 +74,20 @@ func TestInterleave(t *testing.T) {
 	var order []string
 	work := func(name string, failAt int) subject {
 		n := 0
-		return subject{name: name, steps: []string{"x"}, round: func() ([]time.Duration, error) {
+		return subject{name: name, steps: []string{"x"}, round: func() ([]cost, error) {
 			order = append(order, name)
 			n++
 			if n == failAt {
 				return nil, errors.New("broken")
 			}
-			return []time.Duration{time.Duration(n)}, nil
+			return []cost{{wall: time.Duration(n)}}, nil
 		}}
 	}
 	r := interleave(3, work("a", 0), work("b", 3))
 	if want := "b a a b b a a"; strings.Join(order, " ") != want {
 		t.Errorf("order: got %s, want %s", order, want)
 	}
-	if got, want := r.of("x", "a").took, []time.Duration{2, 3, 4}; !slices.Equal(got, want) {
+	if got, want := r.of("x", "a").took, []cost{{wall: 2}, {wall: 3}, {wall: 4}}; !slices.Equal(got, want) {
 		t.Errorf("a took %v, want %v", got, want)
 	}
 	if r.of("x", "a").err != nil || r.of("x", "b").err == nil {
@@ -100,6 +107,65 @@ func TestTableWidth(t *testing.T) {
 		if n := len(strings.TrimRight(l, "\n")); n > 80 {
 			t.Errorf("%d columns: %s", n, l)
 		}
+	}
+}
+
+// Each plugin has a row at many attachments: one of fill, or that of the DHCP daemon.
+func TestFillers(t *testing.T) {
+	names := []string{"dhcp"}
+	for _, f := range fillers(t.TempDir()) {
+		names = append(names, f.plugin)
+	}
+	for _, name := range product.Names() {
+		if name != "cnibox" && name != "cni-exec" && !slices.Contains(names, name) {
+			t.Errorf("fill has no %s", name)
+		}
+	}
+}
+
+// The tables of documents are rewritten from a report; what that has not measured stays.
+func TestTables(t *testing.T) {
+	whole := report{Reference: "v9", Machine: machine{Kernel: "6.6", CPUs: 2, Go: "go1", Arch: "amd64"}}
+	for _, row := range asked {
+		l := better(row.what, times(2), times(16), 10)
+		l.Group = row.group
+		whole.Lines = append(whole.Lines, l)
+	}
+	const old = "before\n<!-- bench: users -->\nold\n<!-- bench end -->\nbetween\n<!-- bench: base -->\nold base\n<!-- bench end -->\nafter\n"
+	got, err := whole.fillBlocks(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"before\n<!-- bench: users -->\nAgainst containernetworking/plugins v9: kernel 6.6", "| chain ADD by `cni-exec` | 2.00 ms | 2.00 to 2.00 |  | 16.0 ms | 8.00× faster | **10×** |\n",
+		"|\n<!-- bench end -->\nbetween\n<!-- bench: base -->\nold base\n<!-- bench end -->\nafter\n",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	if n := strings.Count(got, "\n| "); n != 1+len(asked) {
+		t.Errorf("%d rows", n)
+	}
+	if again, err := whole.fillBlocks(got); err != nil || again != got {
+		t.Errorf("a second time: %v\n%s", err, again)
+	}
+	part := report{Lines: whole.Lines[:1]}
+	if _, err := part.fillBlocks(old); err == nil {
+		t.Error("a report without all rows was taken")
+	}
+	for _, text := range []string{"<!-- bench: users -->\n", "<!-- bench: x -->\n<!-- bench end -->"} {
+		if _, err := whole.fillBlocks(text); err == nil {
+			t.Errorf("%q was taken", text)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "report")
+	quick := report{Quick: true, Lines: whole.Lines}
+	if err := quick.save(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeTables(file, file); err == nil {
+		t.Error("the figures of a quick run were taken")
 	}
 }
 

@@ -9,10 +9,12 @@ import (
 // They are how many times faster than the reference, and of the floor how many times as
 // long at most.
 const (
-	barExecAdd    = 5
-	barCniExecAdd = 8
-	barCheck      = 15
-	barDel        = 6
+	barExecAdd    = 5.5
+	barCniExecAdd = 10
+	barExecCheck  = 3.5
+	barCheck      = 7
+	barExecDel    = 5.5
+	barDel        = 7.5
 	barFloorAdd   = 2.5
 	barFloorDel   = 1.4
 )
@@ -26,15 +28,13 @@ func chain(l *lab) []line {
 		return []line{{What: "chain", Unit: "ms", Error: err.Error()}}
 	}
 	reference := func(verb string) series { return r.of(verb, "reference") }
-	start := r.of("ADD", "floor").milliseconds()
-	start.Median += r.of("start", "bare").milliseconds().Median
-	start.P90 += r.of("start", "bare").milliseconds().P90
+	start := figure{Median: r.of("ADD", "floor").milliseconds().Median + r.of("start", "bare").milliseconds().Median}
 	lines := []line{
 		better("ADD, exec'd per applet", r.of("ADD", "exec"), reference("ADD"), barExecAdd),
 		better("ADD, cni-exec", r.of("ADD", "cni-exec"), reference("ADD"), barCniExecAdd),
-		better("CHECK, exec'd per applet", r.of("CHECK", "exec"), reference("CHECK"), 0),
+		better("CHECK, exec'd per applet", r.of("CHECK", "exec"), reference("CHECK"), barExecCheck),
 		better("CHECK, cni-exec", r.of("CHECK", "cni-exec"), reference("CHECK"), barCheck),
-		better("DEL, exec'd per applet", r.of("DEL", "exec"), reference("DEL"), 0),
+		better("DEL, exec'd per applet", r.of("DEL", "exec"), reference("DEL"), barExecDel),
 		better("DEL, cni-exec", r.of("DEL", "cni-exec"), reference("DEL"), barDel),
 		within("ADD, to floor + Go start", r.of("ADD", "cni-exec"), start, barFloorAdd),
 		within("DEL, to RTM_DELLINK", r.of("DEL", "cni-exec"), r.of("DEL", "floor").milliseconds(), barFloorDel),
@@ -51,12 +51,12 @@ func (l *lab) chainResults() (results, error) {
 	if err != nil {
 		return nil, fmt.Errorf("floor: %w", err)
 	}
-	subjects := []subject{f.subject(), l.bareStart()}
+	subjects := []subject{f.subject()}
 	pairs, err := l.contenders("chain", 0)
 	if err != nil {
 		return nil, err
 	}
-	return interleave(l.rounds(30), append(subjects, pairs...)...), nil
+	return l.interleave(l.rounds(30), append(subjects, pairs...)...), nil
 }
 
 // contenders returns the chain by exec and by cni-exec and, where installed, the

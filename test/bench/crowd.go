@@ -27,7 +27,7 @@ const (
 	mostWho    = 30
 	mostRules  = 300
 	mostBridge = 2000
-	mostGC     = 3
+	mostGC     = 0.6
 )
 
 // unknownMAC is that of no attachment.
@@ -44,7 +44,7 @@ func crowded(l *lab) (lines []line) {
 	}
 	measure := func(what string, limit float64, before func() error, args ...string) {
 		s := c.subject(before, args...)
-		took := interleave(l.rounds(10), s).of(s.steps[0], s.name)
+		took := l.interleave(l.rounds(10), s).of(s.steps[0], s.name)
 		lines = append(lines, within(fmt.Sprintf("%s, %d attachments", what, c.filled), took, figure{Median: limit}, 1))
 	}
 	c.grow(l.crowd(crowdFew))
@@ -107,7 +107,7 @@ func (c *crowd) collect() (time.Duration, error) {
 	if err == nil && len(left) > 0 {
 		err = fmt.Errorf("%d links are left, %s", len(left), strings.Join(left[:min(3, len(left))], " "))
 	}
-	return took[0], err
+	return took[0].wall, err
 }
 
 // subject makes a subject of a call of cni-exec on the host, after before, whose time does not
@@ -117,7 +117,7 @@ func (c *crowd) subject(before func() error, args ...string) subject {
 		Argv: append([]string{filepath.Join(c.plugins, "cni-exec")}, args...),
 		Env:  []string{"NETCONFPATH=" + c.confDir, "CNI_PATH=" + c.plugins},
 	}
-	return subject{name: c.name, steps: args[:1], round: func() (took []time.Duration, err error) {
+	return subject{name: c.name, steps: args[:1], round: func() (took []cost, err error) {
 		if before != nil {
 			err = before()
 		}
@@ -126,8 +126,9 @@ func (c *crowd) subject(before func() error, args ...string) subject {
 		}
 		settle()
 		err = c.host.Do(func() error {
-			_, t, err := call.Run()
-			took = []time.Duration{t}
+			w := begin()
+			_, _, err := call.Run()
+			took = []cost{w.took()}
 			if exit := (*exec.ExitError)(nil); slices.Contains(args, unknownMAC) && errors.As(err, &exit) && exit.ExitCode() == 1 {
 				return nil
 			}

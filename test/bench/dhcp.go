@@ -19,7 +19,7 @@ import (
 const held = 500
 
 // daemons measures the memory of the DHCP daemon that holds many leases, ours and the
-// reference's, each on a host of its own.
+// reference's, each on a host of its own, and the plugin at so many leases against none.
 func daemons(l *lab) []line {
 	count := l.crowd(held)
 	memory := line{What: fmt.Sprintf("daemon at %d leases", count), Unit: "MiB"}
@@ -36,11 +36,20 @@ func daemons(l *lab) []line {
 	}
 	memory.Ours.Median, memory.Other.Median = float64(ours.kib)/1024, float64(theirs.kib)/1024
 	memory.Ratio = ratio(memory.Other.Median, memory.Ours.Median)
-	return []line{memory}
+	lines := []line{memory}
+	for _, verb := range []string{"ADD", "DEL"} {
+		row := within("dhcp, "+verb+" to none held", ours.full.of(verb, "dhcp"), ours.empty.of(verb, "dhcp").milliseconds(), barScale)
+		row.fail(err)
+		lines = append(lines, row)
+	}
+	return lines
 }
 
-// A daemonUse is what a daemon takes of the machine.
-type daemonUse struct{ kib, threads int } // resident; of all its threads
+// A daemonUse is what a daemon takes of the machine, and its plugin before and after the leases.
+type daemonUse struct {
+	kib, threads int // resident; of all its threads
+	empty, full  results
+}
 
 // daemonAt has containers behind one bridge get leases through the plugin.
 func (l *lab) daemonAt(name, plugins string, count int) (use daemonUse, err error) {
@@ -52,7 +61,7 @@ func (l *lab) daemonAt(name, plugins string, count int) (use daemonUse, err erro
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return use, err
 	}
-	all, err := n.behindBridge(count)
+	all, err := n.behindBridge(count + 1)
 	if err != nil {
 		return use, err
 	}
@@ -80,10 +89,31 @@ func (l *lab) daemonAt(name, plugins string, count int) (use daemonUse, err erro
 	if err != nil {
 		return use, err
 	}
-	if _, errs := n.all(&byDHCP{n, socket}, "ADD", all, 8); len(errs) > 0 {
+	client := &byDHCP{n, socket}
+	one := client.subject(all[count])
+	empty := l.interleave(l.rounds(10), one)
+	if _, errs := n.all(client, "ADD", all[:count], 8); len(errs) > 0 {
 		return use, fmt.Errorf("%d of %d leases failed: %w", len(errs), count, errs[0])
 	}
-	return usage(daemon.Process.Pid)
+	if use, err = usage(daemon.Process.Pid); err == nil {
+		use.empty, use.full = empty, l.interleave(l.rounds(10), one)
+	}
+	return use, err
+}
+
+// subject gets one lease and gives it back.
+func (r *byDHCP) subject(a attachment) subject {
+	verbs := []string{"ADD", "DEL"}
+	return subject{name: "dhcp", steps: verbs, round: func() (took []cost, err error) {
+		for _, verb := range verbs {
+			c, err := r.timed(r, verb, a)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", verb, err)
+			}
+			took = append(took, c)
+		}
+		return took, nil
+	}}
 }
 
 // behindBridge makes containers, each with eth0 on a bridge of the host. The links are up,

@@ -63,7 +63,7 @@ func (l *lab) newFloor() (*floor, error) {
 
 // subject measures ADD, and the RTM_DELLINK alone of DEL.
 func (f *floor) subject() subject {
-	return subject{name: "floor", steps: []string{"ADD", "DEL"}, round: func() ([]time.Duration, error) {
+	return subject{name: "floor", steps: []string{"ADD", "DEL"}, round: func() ([]cost, error) {
 		settle()
 		begin := time.Now()
 		if err := f.add(); err != nil {
@@ -75,7 +75,7 @@ func (f *floor) subject() subject {
 		}
 		gone := time.Now()
 		err := f.table.Update(context.Background(), func(x *nft.Tx) error { x.Release(floorName); return nil })
-		return []time.Duration{added.Sub(begin), gone.Sub(added)}, err
+		return []cost{{wall: added.Sub(begin)}, {wall: gone.Sub(added)}}, err
 	}}
 }
 

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"debug/buildinfo"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,7 +19,7 @@ type lab struct {
 	base      string // folder with a link for each applet of an earlier revision; "": none
 	baseBin   string // its binary
 	reference string // folder with the reference plugins; "": not installed
-	tools     string // folder with bare and peak
+	tools     string // folder with bare, peak and true
 	dir       string // for what groups write; gone with the sandbox
 	quick     bool
 	most      int      // rounds; 0: no limit
@@ -27,17 +29,27 @@ type lab struct {
 
 // newLab installs the binary. A folder without the reference's bridge counts as none.
 func newLab(o options) (*lab, error) {
-	bin, err := filepath.Abs(o.bin)
-	if err != nil {
+	const dir = "/run/bench"
+	l := &lab{ours: dir + "/bin", tools: dir + "/tools", dir: dir, quick: o.quick, most: o.rounds}
+	var err error
+	if l.bin, err = installCopy(o.bin, l.ours); err != nil {
 		return nil, err
 	}
-	l := &lab{bin: bin, ours: "/run/bench/bin", tools: o.tools, dir: "/run/bench", quick: o.quick, most: o.rounds}
-	install := exec.Cmd{Path: bin, Args: []string{"cnibox", "install", "--create", l.ours}, Stderr: os.Stderr}
-	if err := install.Run(); err != nil {
-		return nil, fmt.Errorf("%s install: %w", bin, err)
+	if err := copyPrograms(l.tools, filepath.Join(o.tools, "bare"), filepath.Join(o.tools, "peak")); err != nil {
+		return nil, err
+	}
+	if err := copyPrograms(l.tools, "/bin/true"); err != nil && !errors.Is(err, os.ErrNotExist) { // a guest has none
+		return nil, err
 	}
 	if _, err := os.Stat(filepath.Join(o.reference, "bridge")); err == nil {
-		l.reference = o.reference
+		l.reference = dir + "/reference"
+		plugins, err := filepath.Glob(filepath.Join(o.reference, "*"))
+		if err == nil {
+			err = copyPrograms(l.reference, plugins...)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	if o.base != "" {
 		if err := l.installBase(o.base); err != nil {
@@ -45,6 +57,59 @@ func newLab(o options) (*lab, error) {
 		}
 	}
 	return l, l.linkIptables()
+}
+
+// referenceVersion is that of the reference's bridge: its module's, or what it says of itself.
+func (l *lab) referenceVersion() string {
+	if l.reference == "" {
+		return ""
+	}
+	file := filepath.Join(l.reference, "bridge")
+	if info, err := buildinfo.ReadFile(file); err == nil && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
+	}
+	about, _ := exec.Command(file).CombinedOutput()
+	if _, v, ok := strings.Cut(strings.SplitN(string(about), "\n", 2)[0], "plugin "); ok {
+		return v
+	}
+	return "of unknown version"
+}
+
+// installCopy copies a binary of cnibox into a directory and makes its links there.
+func installCopy(file, dir string) (bin string, err error) {
+	if err := copyPrograms(dir, file); err != nil {
+		return "", err
+	}
+	bin = filepath.Join(dir, "cnibox")
+	if err := os.Rename(filepath.Join(dir, filepath.Base(file)), bin); err != nil {
+		return "", err
+	}
+	install := exec.Cmd{Path: bin, Args: []string{"cnibox", "install", dir}, Stderr: os.Stderr}
+	if err := install.Run(); err != nil {
+		return "", fmt.Errorf("%s install: %w", file, err)
+	}
+	return bin, nil
+}
+
+// copyPrograms copies programs into a directory, which is made. All that are measured are such
+// copies: where the pages of a file came from, as a linker, shows in the start of a process.
+func copyPrograms(dir string, files ...string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, f := range files {
+		if st, err := os.Stat(f); err == nil && !st.Mode().IsRegular() {
+			continue
+		}
+		b, err := os.ReadFile(f)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, filepath.Base(f)), b, 0o755)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // linkIptables makes the folder [iptablesOnly]; it is empty without iptables.
@@ -98,6 +163,7 @@ var groups = []group{
 	{"dhcp", "Memory of the DHCP daemon", daemons},
 	{"leases", "host-local alone, by the number of leases", leases},
 	{"parallel", "100 containers (20 if quick), 16 at a time", parallel},
+	{"fill", "A plugin's ADD and DEL at 500 attachments (100 if quick), to those at none", filling},
 	{"scale", "The 500th container (the 100th if quick)", scale},
 	{"crowd", "cni-exec about 1,000 attachments at once (200 if quick)", crowded},
 }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"cnibox/test/sandbox"
 )
@@ -61,16 +60,17 @@ func (l *lab) newStore(who, plugins string, count int) (*store, error) {
 // The folder is as before after each round.
 func (s *store) subject(name, netns string) subject {
 	verbs := []string{"ADD", "DEL"}
-	return subject{name: name, steps: verbs, round: func() (all []time.Duration, err error) {
+	return subject{name: name, steps: verbs, round: func() (all []cost, err error) {
 		for _, verb := range verbs {
-			_, took, err := sandbox.Call{
+			w := begin()
+			_, _, err := sandbox.Call{
 				Argv: append(slices.Clone(s.wrap), s.plugin), Stdin: s.stdin,
 				Env: sandbox.Plugin(verb, "measured", netns, "eth0", filepath.Dir(s.plugin)),
 			}.Run()
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", verb, err)
 			}
-			all = append(all, took)
+			all = append(all, w.took())
 		}
 		return all, nil
 	}}
@@ -99,7 +99,7 @@ func leases(l *lab) []line {
 			subjects = append(subjects, s.subject(fmt.Sprint(who, count), ns.Path))
 		}
 	}
-	r := interleave(l.rounds(10), subjects...)
+	r := l.interleave(l.rounds(10), subjects...)
 	lines := append(leaseLines(r), l.leaseMemory(biggest["ours"], biggest["reference"], ns.Path))
 	os.RemoveAll(filepath.Join(l.dir, "leases"))
 	return lines

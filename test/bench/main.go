@@ -2,6 +2,7 @@
 // bare work of the kernel, side by side in one run, as whole processes:
 //
 //	go run ./bench [-quick] [-only NAME,NAME] [-json FILE] [-base FILE]
+//	go run ./bench -json FILE -write FILE,FILE
 //
 // It runs in a sandbox (a host namespace of its own), so the machine's links,
 // rules and leases are neither seen nor touched. Subjects take turns within
@@ -26,9 +27,9 @@ const toolsVar = "CNIBOX_BENCH_TOOLS"
 
 // options are the flags.
 type options struct {
-	bin, base, reference, json, only, tools string
-	quick, strict                           bool
-	rounds                                  int
+	bin, base, reference, json, write, only, tools string
+	quick, strict                                  bool
+	rounds                                         int
 }
 
 // parseFlags reads them; both processes get the same.
@@ -37,6 +38,7 @@ func parseFlags() (o options) {
 	flag.StringVar(&o.base, "base", "", "a binary of an earlier revision: measure against it alone")
 	flag.StringVar(&o.reference, "reference", "/usr/lib/cni", "folder with the reference plugins; without it only cnibox is measured")
 	flag.StringVar(&o.json, "json", "", "write the figures to this file, too")
+	flag.StringVar(&o.write, "write", "", "measure nothing: rewrite the tables of these files from the one of -json")
 	flag.StringVar(&o.only, "only", "", "measure these groups alone: "+groupNames())
 	flag.StringVar(&o.tools, "tools", "", "folder with bare and peak, where there is no go to build them")
 	flag.IntVar(&o.rounds, "rounds", 0, "at most so many rounds, for slow machines (0: as many as each figure needs)")
@@ -49,7 +51,10 @@ func parseFlags() (o options) {
 func main() {
 	o := parseFlags()
 	work := start
-	if sandbox.Inside() {
+	if o.write != "" {
+		work = func(o options) (int, error) { return 0, writeTables(o.json, o.write) }
+	}
+	if o.write == "" && sandbox.Inside() {
 		work = measure
 	}
 	code, err := work(o)
@@ -101,7 +106,7 @@ func measure(o options) (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	r := report{Machine: thisMachine(), Quick: o.quick}
+	r := report{Machine: thisMachine(), Reference: l.referenceVersion(), Quick: o.quick}
 	r.writeHead(os.Stdout, l)
 	for _, g := range groups {
 		if (o.base != "") != (g.name == "base") || o.only != "" && !slices.Contains(strings.Split(o.only, ","), g.name) {

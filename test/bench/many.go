@@ -5,7 +5,7 @@ import "fmt"
 // The bars of many containers.
 const (
 	barThroughput = 10
-	barScale      = 1.3
+	barScale      = 1.25
 )
 
 // How many containers there are; see [lab.crowd] for -quick.
@@ -93,7 +93,7 @@ func scale(l *lab) []line {
 	for i := range last {
 		last[i].name += " last"
 	}
-	r := interleave(l.rounds(10), append(first, last...)...)
+	r := l.interleave(l.rounds(10), append(first, last...)...)
 	var lines []line
 	for _, verb := range verbs {
 		lines = append(lines, better(verb+", cni-exec", r.of(verb, "cni-exec last"), r.of(verb, "reference last"), 0))

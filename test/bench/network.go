@@ -116,7 +116,7 @@ func settle() { time.Sleep(40 * time.Millisecond) }
 
 // life makes a subject of a runtime that attaches, checks and detaches.
 func (n *network) life(name string, r caller, a attachment) subject {
-	return subject{name: name, steps: verbs, round: func() (took []time.Duration, err error) {
+	return subject{name: name, steps: verbs, round: func() (took []cost, err error) {
 		settle()
 		for _, verb := range verbs {
 			d, err := n.timed(r, verb, a)
@@ -132,11 +132,11 @@ func (n *network) life(name string, r caller, a attachment) subject {
 
 // timed calls one verb on the host.
 // The thread enters the host's namespace before the clock starts.
-func (n *network) timed(r caller, verb string, a attachment) (took time.Duration, err error) {
+func (n *network) timed(r caller, verb string, a attachment) (took cost, err error) {
 	err = n.host.Do(func() error {
-		begin := time.Now()
+		w := begin()
 		err := r.call(verb, a)
-		took = time.Since(begin)
+		took = w.took()
 		return err
 	})
 	return took, err

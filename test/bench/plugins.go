@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -17,7 +16,7 @@ import (
 const (
 	barPtp       = 100
 	barFirewall  = 8
-	barBandwidth = 3
+	barBandwidth = 1.6
 	barSubLink   = 2 // macvlan, ipvlan and vlan
 )
 
@@ -37,10 +36,7 @@ type trial struct {
 // trials are one configuration each, with keys that the reference knows. Of ptp
 // there are few: the reference waits two seconds for addresses that no other host can have.
 func trials() []trial {
-	on := func(subnets ...string) map[string]any {
-		return map[string]any{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": addresses(subnets...)}
-	}
-	bridge := on("10.243.0.0/16")
+	bridge := bridgeOn("10.243.0.0/16")
 	return []trial{
 		{what: "ptp, dual stack", rounds: 4, bar: barPtp, plugin: map[string]any{
 			"type": "ptp", "ipMasq": true, "ipam": addresses("10.243.0.0/16", "fd00:243::/64"),
@@ -48,7 +44,7 @@ func trials() []trial {
 		{what: "firewall", rounds: 20, bar: barFirewall, before: bridge, plugin: map[string]any{"type": "firewall"}},
 		{
 			what: "firewall, dual stack", rounds: 15, bar: barFirewall,
-			before: on("10.243.0.0/16", "fd00:243::/64"), plugin: map[string]any{"type": "firewall"},
+			before: bridgeOn("10.243.0.0/16", "fd00:243::/64"), plugin: map[string]any{"type": "firewall"},
 		},
 		{what: "bandwidth, both ways", rounds: 20, bar: barBandwidth, before: bridge, plugin: map[string]any{
 			"type": "bandwidth", "ingressRate": 8_000_000, "ingressBurst": 800_000,
@@ -124,7 +120,7 @@ func (l *lab) tried(t trial) (results, error) {
 		}
 		subjects = append(subjects, s...)
 	}
-	return interleave(l.rounds(t.rounds), subjects...), nil
+	return l.interleave(l.rounds(t.rounds), subjects...), nil
 }
 
 // tryOne makes the host. A container is attached and detached each round by what comes
@@ -148,7 +144,7 @@ func (l *lab) tryOne(who, folder string, t trial) ([]subject, error) {
 		return nil, err
 	}
 	r := n.byExec()
-	round := func() ([]time.Duration, error) { return n.lastOf(r, a) }
+	round := func() ([]cost, error) { return n.lastOf(r, a) }
 	subjects := []subject{{name: who, steps: []string{"ADD", "DEL", "all"}, round: round}}
 	if len(list) > 1 && who == "ours" {
 		subjects = append(subjects, n.life("cni-exec", &byCniExec{network: n}, a))
@@ -158,34 +154,54 @@ func (l *lab) tryOne(who, folder string, t trial) ([]subject, error) {
 
 // lastOf lets a container live and returns what the last plugin's ADD and DEL took, and
 // the ADDs of all.
-func (n *network) lastOf(r *byExec, a attachment) (took []time.Duration, err error) {
+func (n *network) lastOf(r *byExec, a attachment) (took []cost, err error) {
 	settle()
 	err = n.host.Do(func() error {
-		var prev json.RawMessage
-		var add, del time.Duration
-		first := time.Now()
-		for _, p := range n.list {
-			begin := time.Now()
-			out, err := r.plugin("ADD", a, p, prev)
-			if err != nil {
-				return fmt.Errorf("ADD: %w", err)
-			}
-			prev, add = out, time.Since(begin)
+		held, err := r.attach(a, n.list)
+		if err != nil {
+			return err
 		}
-		all := time.Since(first)
-		for i, p := range slices.Backward(n.list) {
-			begin := time.Now()
-			if _, err := r.plugin("DEL", a, p, prev); err != nil {
-				return fmt.Errorf("DEL: %w", err)
-			}
-			if i == len(n.list)-1 {
-				del = time.Since(begin)
-			}
-		}
-		took = []time.Duration{add, del, all}
-		return nil
+		del, err := r.detach(a, held)
+		took = []cost{held.last, del, held.all}
+		return err
 	})
 	return took, err
+}
+
+// An attached container has the result of a list.
+type attached struct {
+	list      []map[string]any
+	result    json.RawMessage
+	last, all cost // of the last plugin's ADD, and of those of all
+}
+
+// attach calls ADD of each plugin of a list, in the namespace of the thread.
+func (r *byExec) attach(a attachment, list []map[string]any) (held attached, err error) {
+	held.list = list
+	first := begin()
+	for _, p := range list {
+		w := begin()
+		if held.result, err = r.plugin("ADD", a, p, held.result); err != nil {
+			return held, fmt.Errorf("ADD: %w", err)
+		}
+		held.last = w.took()
+	}
+	held.all = first.took()
+	return held, nil
+}
+
+// detach calls DEL of each, from the last one on, and returns what that took.
+func (r *byExec) detach(a attachment, held attached) (last cost, err error) {
+	for i, p := range slices.Backward(held.list) {
+		w := begin()
+		if _, err := r.plugin("DEL", a, p, held.result); err != nil {
+			return last, fmt.Errorf("DEL: %w", err)
+		}
+		if i == len(held.list)-1 {
+			last = w.took()
+		}
+	}
+	return last, nil
 }
 
 // layMaster makes a cable that ends in [master], both ends up.

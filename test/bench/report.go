@@ -8,21 +8,38 @@ import (
 	"time"
 )
 
-// A figure is a measured value.
+// A figure is a measured value. Of times it has the spread, and what of them is the
+// processor's, the kernel's and that of any Go program.
 type figure struct {
 	Median float64 `json:"median"`
-	P90    float64 `json:"p90,omitempty"` // of times only
+	P90    float64 `json:"p90,omitempty"`
+	Min    float64 `json:"min,omitempty"`
+	Lower  float64 `json:"lower,omitempty"` // quartile
+	Upper  float64 `json:"upper,omitempty"` // quartile
+	Max    float64 `json:"max,omitempty"`
+	CPU    float64 `json:"cpu,omitempty"`    // mean processor time of the processes
+	Kernel float64 `json:"kernel,omitempty"` // mean, the part of CPU in the kernel
+	Bare   float64 `json:"bare,omitempty"`   // median of an empty Go process in the same rounds
 }
 
-// String returns "median (p90)", or "-" for what was not measured.
+// String returns the median, or "-" for what was not measured.
 func (f figure) String() string {
-	switch {
-	case f.Median == 0:
+	if f.Median == 0 {
 		return "-"
-	case f.P90 == 0:
-		return short(f.Median)
 	}
-	return short(f.Median) + " (" + short(f.P90) + ")"
+	return short(f.Median)
+}
+
+// spread is what stands below a time, empty for what has none.
+func (f figure) spread() string {
+	if f.Max == 0 {
+		return ""
+	}
+	s := fmt.Sprintf("%s [%s %s] %s", short(f.Min), short(f.Lower), short(f.Upper), short(f.Max))
+	if f.CPU > 0 {
+		s += fmt.Sprintf(", CPU %s, kernel %s", short(f.CPU), short(f.Kernel))
+	}
+	return s
 }
 
 // short writes three digits, or all that stand before the point.
@@ -36,10 +53,15 @@ func short(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-// milliseconds returns median and 90th percentile of a series.
+// milliseconds is the figure of a series.
 func (s series) milliseconds() figure {
 	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-	return figure{ms(s.median()), ms(s.quantile(0.9))}
+	mean := s.mean()
+	return figure{
+		Median: ms(s.median()), P90: ms(s.quantile(0.9)),
+		Min: ms(s.quantile(0)), Lower: ms(s.quantile(0.25)), Upper: ms(s.quantile(0.75)), Max: ms(s.quantile(1)),
+		CPU: ms(mean.cpu), Kernel: ms(mean.kernel), Bare: ms(s.bare),
+	}
 }
 
 // A line is one comparison. Ours is cnibox; Other is the reference plugins or
@@ -126,11 +148,12 @@ func trim(v float64) string { return fmt.Sprintf("%gx", v) }
 
 // A report is the whole table.
 type report struct {
-	Machine machine `json:"machine"`
-	Quick   bool    `json:"quick"`
-	Lines   []line  `json:"lines"`
-	begun   time.Time
-	last    time.Time // the end of the last group
+	Machine   machine `json:"machine"`
+	Reference string  `json:"reference,omitempty"` // version; empty: not installed
+	Quick     bool    `json:"quick"`
+	Lines     []line  `json:"lines"`
+	begun     time.Time
+	last      time.Time // the end of the last group
 }
 
 // columns make a line of at most 80 characters.
@@ -144,12 +167,13 @@ func (r *report) writeHead(w io.Writer, l *lab) {
 	case l.reference == "":
 		fmt.Fprintln(w, "Without reference plugins (Debian: containernetworking-plugins).")
 	default:
-		fmt.Fprintf(w, "Reference: the plugins in %s.\n", l.reference)
+		fmt.Fprintf(w, "Reference: containernetworking/plugins %s.\n", r.Reference)
 	}
 	if r.Quick {
 		fmt.Fprintln(w, "QUICK: a few rounds only, the figures are rough.")
 	}
-	fmt.Fprintf(w, "Medians of whole processes, 90th percentile in brackets.\n\n")
+	fmt.Fprint(w, "Medians of whole processes. Below each: the least [the quartiles] the most; mean\n"+
+		"processor time, and the kernel's part of it; an empty Go process in these rounds.\n\n")
 	fmt.Fprintf(w, columns, "", "cnibox", "compared to", "ratio", "bar", "")
 }
 
@@ -165,7 +189,7 @@ func (r *report) writeGroup(w io.Writer, g group, lines []line) {
 			ratio = short(l.Ratio) + "x"
 		}
 		fmt.Fprintf(w, columns, l.What+", "+l.Unit, l.Ours, l.Other, ratio, l.bar(), l.verdict())
-		for _, why := range []string{l.Error, l.Note} {
+		for _, why := range []string{l.spreadOfOurs(), l.spreadOfOther(), l.Error, l.Note} {
 			if why != "" {
 				fmt.Fprintf(w, "    %s\n", why)
 			}
@@ -182,6 +206,23 @@ func (r *report) writeFoot(w io.Writer) {
 		}
 	}
 	fmt.Fprintf(w, "\n%d of %d bars missed, in %.0f s.\n", r.count("MISSED"), bars, time.Since(r.begun).Seconds())
+}
+
+// spreadOfOurs is the line below the figures of cnibox.
+func (l line) spreadOfOurs() string {
+	s := l.Ours.spread()
+	if s != "" && l.Ours.Bare > 0 {
+		s += ", empty Go " + short(l.Ours.Bare)
+	}
+	return s
+}
+
+// spreadOfOther is that of what it is compared with.
+func (l line) spreadOfOther() string {
+	if s := l.Other.spread(); s != "" {
+		return "compared to " + s
+	}
+	return ""
 }
 
 // count returns how many lines have that verdict.

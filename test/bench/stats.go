@@ -3,12 +3,47 @@ package main
 import (
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// A series is the times that one step of one subject took, and what went wrong.
-// An error is the last one; the times from before it stay.
+// A cost is what one step took: the time that passed, and the processor time of its processes
+// with the kernel's part of it. Where the kernel samples that part (CONFIG_TICK_CPU_ACCOUNTING)
+// it is right for the sum of many, and a process shorter than a tick may count as none.
+type cost struct{ wall, cpu, kernel time.Duration }
+
+// A watch runs from [begin] on.
+type watch struct {
+	at   time.Time
+	used cost
+}
+
+// begin starts a watch. The processor time is that of processes which have ended, and were waited
+// for, meanwhile: one subject runs at a time.
+func begin() watch { return watch{used: ended(), at: time.Now()} }
+
+// took returns what it took since then.
+func (w watch) took() cost {
+	wall := time.Since(w.at)
+	now := ended()
+	return cost{wall, now.cpu - w.used.cpu, now.kernel - w.used.kernel}
+}
+
+// ended is the processor time of all processes that have ended, getrusage(2).
+func ended() (c cost) {
+	var r unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_CHILDREN, &r) == nil {
+		c.kernel = time.Duration(r.Stime.Nano())
+		c.cpu = c.kernel + time.Duration(r.Utime.Nano())
+	}
+	return c
+}
+
+// A series is the costs of one step of one subject, and what went wrong.
+// An error is the last one; the costs from before it stay.
 type series struct {
-	took []time.Duration
+	took []cost
+	bare time.Duration // the median of an empty Go process in the same rounds; 0: not measured
 	err  error
 }
 
@@ -17,19 +52,33 @@ func (s series) quantile(q float64) time.Duration {
 	if len(s.took) == 0 {
 		return 0
 	}
-	sorted := slices.Sorted(slices.Values(s.took))
+	var sorted []time.Duration
+	for _, c := range s.took {
+		sorted = append(sorted, c.wall)
+	}
+	slices.Sort(sorted)
 	return sorted[min(len(sorted)-1, int(float64(len(sorted))*q))]
 }
 
 // median is the 0.5 quantile.
 func (s series) median() time.Duration { return s.quantile(0.5) }
 
-// A subject does the same work again and again. Each round it returns the time
+// mean is that of the processor times, which are not exact for each.
+func (s series) mean() (c cost) {
+	for _, t := range s.took {
+		c.cpu += t.cpu
+		c.kernel += t.kernel
+	}
+	n := time.Duration(max(1, len(s.took)))
+	return cost{0, c.cpu / n, c.kernel / n}
+}
+
+// A subject does the same work again and again. Each round it returns the cost
 // of every step.
 type subject struct {
 	name  string
 	steps []string
-	round func() ([]time.Duration, error)
+	round func() ([]cost, error)
 }
 
 // results has a series for each "step, subject".
@@ -64,6 +113,18 @@ func interleave(rounds int, subjects ...subject) results {
 				r[key(step, s.name)] = x
 			}
 		}
+	}
+	return r
+}
+
+// interleave is [interleave] with an empty Go process in the same rounds, whose figure each
+// series has.
+func (l *lab) interleave(rounds int, subjects ...subject) results {
+	r := interleave(rounds, append(slices.Clone(subjects), l.bareStart())...)
+	bare := r.of("start", "bare").median()
+	for k, s := range r {
+		s.bare = bare
+		r[k] = s
 	}
 	return r
 }

@@ -70,7 +70,7 @@ func (s System) Unpack(cache, dir string) error {
 	if out, err := exec.Command("tar", "-C", dir, "-xf", archive).CombinedOutput(); err != nil {
 		return fmt.Errorf("unpack %s: %w\n%s", archive, err, tail(out))
 	}
-	return nil
+	return os.Chmod(dir, 0o755) // the root directory of ordinary users, too
 }
 
 // archive names the tar file, another one for each content.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -42,5 +43,9 @@ func TestReadme(t *testing.T) {
 	}
 	if !strings.HasPrefix(list[0].text, "make demo") {
 		t.Errorf("the first commands are %q, want make demo before all", list[0].text)
+	}
+	text, err := os.ReadFile("../../" + readme)
+	if want := "`apt-get install " + strings.Join(testPackages, " ") + "`"; err != nil || !strings.Contains(string(text), want) {
+		t.Errorf("%v; the tests of the README are tried with %s", err, want)
 	}
 }

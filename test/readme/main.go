@@ -2,11 +2,11 @@
 // in their order, as root of a bare Debian 12: what debootstrap's variant minbase installs,
 // and what the README names as prerequisites, which are make, Go and the modules of go.mod.
 //
-//	cd test/readme && go run . [-require]
+//	cd test/readme && go run . [-require] [-tests]
 //
 // It needs root and debootstrap; without them it says so and exits with 0, and with -require
-// that is a failure. The Debian is unpacked into a temporary directory from a tar file beside
-// go's cache (delete the file to have it made anew), the checkout is copied into it, and the
+// that is a failure. With -tests it is `make test` that runs, in a Debian that has the packages besides
+// which the README names for it. The Debian is unpacked into a temporary directory from a tar file beside go's cache (delete the file to have it made anew), the checkout is copied into it, and the
 // blocks run in mount, network and process ID namespaces of their own, without a network
 // outside. Go's toolchain, module cache and build cache are those of this machine.
 package main
@@ -34,6 +34,7 @@ func main() {
 		exit(runBlocks())
 		return
 	}
+	tests := flag.Bool("tests", false, "run `make test` instead, with the packages that the README names for it")
 	require := flag.Bool("require", false, "fail where root or debootstrap is missing")
 	flag.Parse()
 	if missing := debian.Missing(); missing != "" {
@@ -44,12 +45,23 @@ func main() {
 	exit(err)
 	list, err := read(filepath.Join(root, readme))
 	exit(err)
-	exit(bare(root))
+	if *tests {
+		exit(bare(root, debian.System{Name: "tests", Packages: append([]string{"make"}, testPackages...)}, testsVar+"=1"))
+		fmt.Println("readme: PASS: make test, in a Debian 12 with", testPackages)
+		return
+	}
+	exit(bare(root, debian.System{Name: "minbase", Packages: []string{"make"}}))
 	fmt.Printf("readme: PASS: %d command blocks of the first half of %s, in a bare Debian 12\n", len(list), readme)
 }
 
+// testPackages are what the README names as packages that the tests need.
+var testPackages = []string{"iproute2", "iptables", "nftables", "procps"}
+
+// testsVar is set where `make test` runs and not the blocks.
+const testsVar = "CNIBOX_README_TESTS"
+
 // bare unpacks a Debian, copies the checkout into it and runs the blocks there.
-func bare(checkout string) error {
+func bare(checkout string, system debian.System, more ...string) error {
 	env, err := goEnv()
 	if err != nil {
 		return err
@@ -59,14 +71,17 @@ func bare(checkout string) error {
 		return err
 	}
 	defer os.RemoveAll(dir) // what was mounted there is gone with the namespace
-	if err := (debian.System{Name: "minbase", Packages: []string{"make"}}).Unpack(env["GOCACHE"], dir); err != nil {
+	if err := system.Unpack(env["GOCACHE"], dir); err != nil {
 		return err
 	}
 	if err := copyCheckout(checkout, filepath.Join(dir, home)); err != nil {
 		return fmt.Errorf("copy the checkout: %w", err)
 	}
+	if err := debian.Write(dir, map[string]string{"etc/hosts": "127.0.0.1 localhost\n"}); err != nil { // an installer's
+		return err
+	}
 	cmd := command("/proc/self/exe", inside, dir)
-	cmd.Env = environ(env)
+	cmd.Env = append(environ(env), more...)
 	cmd.SysProcAttr = debian.Namespaces()
 	err = cmd.Run()
 	if errors.As(err, new(*exec.ExitError)) {
@@ -81,6 +96,9 @@ func runBlocks() error {
 	list, err := read(filepath.Join("/", home, readme))
 	if err != nil {
 		return err
+	}
+	if os.Getenv(testsVar) != "" {
+		list = []block{{text: "make test\n"}}
 	}
 	for _, b := range list {
 		fmt.Printf("readme: %s:%d\n%s", readme, b.line, b.text)
