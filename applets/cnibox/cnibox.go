@@ -50,7 +50,7 @@ func run(ctx context.Context, p applet.Process) int {
 	case cmd == "man":
 		return manCommand(p, args)
 	case cmd == "install" || cmd == "--install":
-		return installCommand(p, args)
+		return installCommand(ctx, p, args)
 	case cmd == "verify" || cmd == "--verify":
 		return verifyCommand(p, args)
 	}

@@ -1,6 +1,7 @@
 package cnibox
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -8,8 +9,11 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/applets/applet"
 	"cnibox/internal/disk"
+	"cnibox/internal/flock"
 	"cnibox/spec"
 )
 
@@ -17,7 +21,7 @@ import (
 const executable = "/proc/self/exe"
 
 // installCommand creates the links of all applets, or of those named exactly, in a directory.
-func installCommand(p applet.Process, args []string) int {
+func installCommand(ctx context.Context, p applet.Process, args []string) int {
 	create := len(args) > 0 && args[0] == "--create"
 	if create {
 		args = args[1:]
@@ -40,7 +44,7 @@ func installCommand(p applet.Process, args []string) int {
 			return usage(p, "no applet is named %q%s", name, suggest(p.Applets, name))
 		}
 	}
-	text, err := install(args[0], names, create)
+	text, err := install(ctx, args[0], names, create)
 	if err != nil {
 		p.Complain("cnibox", "install: %s", err)
 		return 1
@@ -55,7 +59,7 @@ func installCommand(p applet.Process, args []string) int {
 //
 // The links are relative, so that they are valid where dir and the binary are mounted at another
 // path. The text reports what was done.
-func install(dir string, names []string, create bool) (text string, err error) {
+func install(ctx context.Context, dir string, names []string, create bool) (text string, err error) {
 	binary, err := os.Readlink(executable)
 	if err != nil {
 		return "", err
@@ -86,7 +90,7 @@ func install(dir string, names []string, create bool) (text string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if err := createLinks(dir, target, links); err != nil {
+	if err := createLinks(ctx, dir, target, links); err != nil {
 		return "", err
 	}
 	text = fmt.Sprintf("%s: all %d names lead to %s; %d links created", dir, len(names), target, len(links))
@@ -122,13 +126,23 @@ func plan(dir, binary, target string, names []string) (links, replaced []string,
 	return links, replaced, nil
 }
 
+// tempPrefix and 12 hex digits are the temporary name of a link.
+const tempPrefix = ".cnibox-"
+
 // createLinks creates each link under a temporary name and renames it. One that cannot be renamed is
-// deleted.
-func createLinks(dir, target string, names []string) error {
-	if len(names) == 0 {
-		return nil
+// deleted, and so are those that were left by an install that was killed.
+func createLinks(ctx context.Context, dir, target string, names []string) error {
+	unlock, err := lockDirectory(ctx, dir)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err == nil: // a file system without locks keeps what was left
+		defer unlock()
+		if err := removeTemporary(dir); err != nil {
+			return err
+		}
 	}
-	link := filepath.Join(dir, fmt.Sprintf(".cnibox-%012x", rand.Uint64()>>16))
+	link := filepath.Join(dir, fmt.Sprintf("%s%012x", tempPrefix, rand.Uint64()>>16))
 	for _, name := range names {
 		if err := os.Symlink(target, link); err != nil {
 			return err
@@ -138,4 +152,24 @@ func createLinks(dir, target string, names []string) error {
 		}
 	}
 	return nil
+}
+
+// lockDirectory excludes other calls of install, whose temporary links must stay.
+func lockDirectory(ctx context.Context, dir string) (unlock func(), err error) {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	return flock.Wait(ctx, fd, unix.LOCK_EX)
+}
+
+// removeTemporary deletes temporary links.
+func removeTemporary(dir string) error {
+	files, err := os.ReadDir(dir)
+	for _, f := range files {
+		if err == nil && f.Type() == os.ModeSymlink && spec.Hashed(f.Name(), tempPrefix, 12) {
+			err = disk.Remove(filepath.Join(dir, f.Name()))
+		}
+	}
+	return err
 }

@@ -65,8 +65,10 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	}
 	helpOf := func(verb, flag, help string) { _ = fs.SetAnnotation(flag, verb, []string{help}) }
 	of("add del check get run", func() {
-		fs.StringVarP(&f.ifName, "ifname", "i", cmp.Or(getenv("CNI_IFNAME"), "eth0"), "`NAME` interface in the namespace")
-		fs.StringVar(&f.containerID, "container-id", getenv("CNI_CONTAINERID"), "`ID` container ID; default: made of NETNS as by cnitool")
+		f.ifName = cmp.Or(getenv("CNI_IFNAME"), "eth0")
+		fs.VarP((*nameValue)(&f.ifName), "ifname", "i", "`NAME` interface in the namespace")
+		f.containerID = getenv("CNI_CONTAINERID")
+		fs.Var((*nameValue)(&f.containerID), "container-id", "`ID` container ID; default: made of NETNS as by cnitool")
 	})
 	helpOf("run", "ifname", "`NAME` interface on the first network; those on the others count up")
 	helpOf("run", "container-id", "`ID` container ID; default: a random one")
@@ -110,10 +112,10 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 		fs.BoolVar(&f.watch, "watch", false, "stay, and do it again whenever rules or a bridge are deleted, or firewalld is started or reloaded")
 	})
 	of("run", func() {
-		fs.StringArrayVar(&f.nets, "net", nil, "`NETWORK` attach to this one; repeatable")
+		fs.Var((*nameValues)(&f.nets), "net", "`NETWORK` attach to this one; repeatable")
 		fs.Var(&f.dns, "dns", "`ADDR` name server, in place of the networks'; repeatable")
 		fs.BoolVar(&f.inPlace, "exec", false, "become the command: nothing stays in memory, and the next run takes down what it leaves")
-		fs.StringVar(&f.name, "name", "", "`NAME` name of namespace and host, and for other named runs")
+		fs.Var((*nameValue)(&f.name), "name", "`NAME` name of namespace and host, and for other named runs")
 	})
 	of("ls show who lint add doctor", func() {
 		fs.StringVarP(&f.output, "output", "o", "", "`json` print JSON")
@@ -137,6 +139,46 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	fs.BoolVar(&f.version, "version", false, "print the version")
 	return fs
 }
+
+// A nameValue is the value of a flag for which "" means that it was not given: it must not be given
+// so, as by a variable that is not set.
+type nameValue string
+
+// errEmpty is the error of a name that is given, and empty.
+var errEmpty = errors.New("it must not be empty")
+
+// Set takes a name.
+func (n *nameValue) Set(s string) error {
+	if s == "" {
+		return errEmpty
+	}
+	*n = nameValue(s)
+	return nil
+}
+
+// String is the name.
+func (n *nameValue) String() string { return string(*n) }
+
+// Type is that of pflag's own, whose defaults the help has.
+func (n *nameValue) Type() string { return "string" }
+
+// nameValues are those of a flag that may be given more than once.
+type nameValues []string
+
+// Set takes one more name.
+func (n *nameValues) Set(s string) error {
+	if s == "" {
+		return errEmpty
+	}
+	*n = append(*n, s)
+	return nil
+}
+
+// String is empty: there is no default.
+func (n *nameValues) String() string { return "" }
+
+// Type is the name of the type, for pflag.
+func (n *nameValues) Type() string { return "NAME" }
 
 // A timeLimit is the value of --timeout.
 type timeLimit time.Duration

@@ -13,8 +13,8 @@ import (
 	"cnibox/spec"
 )
 
-// A screen is how text for people is written: as wide as the terminal, or 80 columns, or
-// COLUMNS. Its zero value is as wide as the text, and has ASCII alone.
+// A screen is how text for people is written: as wide as the terminal, or COLUMNS; without either
+// nothing is cut. Its zero value is as wide as the text, and has ASCII alone.
 type screen struct {
 	width  int // columns; 0: nothing is cut
 	utf8   bool
@@ -23,7 +23,7 @@ type screen struct {
 
 // screen is that of stdout.
 func (c *call) screen() screen {
-	s := screen{width: helpWidth}
+	var s screen
 	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
 		if locale := strings.ToLower(c.Getenv(name)); locale != "" {
 			s.utf8 = strings.Contains(locale, "utf-8") || strings.Contains(locale, "utf8")
@@ -31,6 +31,7 @@ func (c *call) screen() screen {
 		}
 	}
 	if f := terminal(c.Stdout); f != nil {
+		s.width = helpWidth // of a serial line
 		if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 0 {
 			s.width = int(size.Col)
 		}
