@@ -3,8 +3,10 @@ package chain
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
+	"reflect"
 	"slices"
 
 	"cnibox/spec"
@@ -44,10 +46,21 @@ func (r *Runner) recall(l *List, t Target, e *Entry) (*List, Target) {
 		r.Warn("%s: cached configuration: %v", e.Attachment(), err)
 		return l, t
 	}
-	if now, err := l.Effective(); err == nil && len(l.Plugins) > 0 && !bytes.Equal(now, e.Config) {
+	if len(l.Plugins) > 0 && !l.same(old) {
 		r.Warn("the configuration of network %s has changed since ADD: that of the ADD is used", l.Name)
 	}
 	return old, t
+}
+
+// same reports whether two lists have the same plugins, in whatever form: libcni caches a
+// configuration of one plugin with its members sorted, and without the last digits of large numbers.
+func (l *List) same(o *List) bool {
+	return l.Name == o.Name && l.CNIVersion == o.CNIVersion && l.DisableCheck == o.DisableCheck && l.DisableGC == o.DisableGC &&
+		slices.EqualFunc(l.Plugins, o.Plugins, func(a, b Plugin) bool {
+			var inA, inB any
+			return bytes.Equal(a.conf, b.conf) ||
+				json.Unmarshal(a.conf, &inA) == nil && json.Unmarshal(b.conf, &inB) == nil && reflect.DeepEqual(inA, inB)
+		})
 }
 
 // release runs DEL with the list of the ADD. An ADD may have failed because of that list, by

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/netns"
+	"cnibox/internal/undo"
 	"cnibox/spec"
 )
 
@@ -47,16 +48,16 @@ func Serve(ctx context.Context, a *Applet, p Process) int {
 		p.Log.About(Subject{Verb: string(spec.GetVersion)})
 		// An unreadable stdin counts as empty.
 		conf, _ := readInput(ctx, p.Stdin, quiet)
-		return write(p, spec.VersionAnswer(conf, a.Verbs.Since), spec.Newest)
+		return write(p, spec.VersionAnswer(conf, a.Verbs.Since), spec.Newest, nil)
 	}
 	version := spec.Newest
-	out, err := answer(ctx, a, p, &version)
+	out, takeBack, err := answer(ctx, a, p, &version)
 	if err != nil {
 		p.Log.Failed(err)
-		write(p, located(err).Encode(version), version)
+		write(p, located(err).Encode(version), version, nil)
 		return 1
 	}
-	return write(p, out, version)
+	return write(p, out, version, takeBack)
 }
 
 // About writes the about text, whose first line runtimes parse. It has the applet's own name,
@@ -70,20 +71,20 @@ func About(a *Applet, w io.Writer) {
 		a.Name, Release, Version, strings.Join(versions, ", "))
 }
 
-// answer returns the bytes of the verb's result, none for a verb without one.
-// It sets version to that of the configuration as soon as it is known. A panic is an error of the
+// answer returns the bytes of the verb's result, none for a verb without one, and of an ADD what undoes
+// it. It sets version to that of the configuration as soon as it is known. A panic is an error of the
 // verb, with the stack on stderr.
 //
 // The order of the checks is the reference's: variables, stdin, JSON, name, version. The namespace
 // is checked before the work, and not after it.
-func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (out []byte, err error) {
+func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (out []byte, takeBack func(error) error, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			stack := make([]byte, 16<<10) // enough for the innermost calls
 			stack = stack[:runtime.Stack(stack, false)]
 			p.Complain("cnibox "+a.Name, "panic: %v", v)
 			io.WriteString(spec.Lines(p.Stderr), string(stack))
-			out, err = nil, spec.Errorf(spec.CodeInternal, "panic: %v", v)
+			out, takeBack, err = nil, nil, spec.Errorf(spec.CodeInternal, "panic: %v", v)
 		}
 	}()
 	call, err := spec.ReadCall(p.Getenv)
@@ -94,11 +95,11 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 		if conf, rerr := readInput(ctx, p.Stdin, quiet); rerr == nil {
 			*version = spec.ConfVersion(conf)
 		}
-		return nil, err
+		return nil, nil, err
 	}
 	conf, err := readInput(ctx, p.Stdin, 0)
 	if err != nil {
-		return nil, spec.Errorf(spec.CodeIO, "error reading from stdin: %w", err)
+		return nil, nil, spec.Errorf(spec.CodeIO, "error reading from stdin: %w", err)
 	}
 	r, err := spec.NewRequest(call, conf)
 	if r != nil {
@@ -107,7 +108,7 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 		p.Log.About(subject)
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	r.Warn = func(format string, args ...any) {
 		p.Complain("cnibox "+a.Name, format, args...)
@@ -117,20 +118,35 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	spec.WarnUnknownArgs(r)
 	if call.Verb == spec.Add {
 		if err := p.Ready(); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	if err = a.Verbs.Allow(r); err == nil {
 		err = a.checkNetNS(r)
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	result, err := a.Verbs.Do(ctx, r)
 	if err != nil || result == nil {
-		return nil, privilege(err)
+		return nil, nil, privilege(err)
 	}
-	return r.Encode(result)
+	if out, err = r.Encode(result); err == nil && call.Verb == spec.Add {
+		takeBack = func(cause error) error { return a.takeBack(ctx, r, result, cause) }
+	}
+	return out, takeBack, err
+}
+
+// takeBack deletes what ADD has made, since its result could not be printed, and returns that cause.
+func (a *Applet) takeBack(ctx context.Context, r *spec.Request, result *spec.Result, cause error) error {
+	var stack undo.Stack
+	stack.Add("ADD", func(ctx context.Context) error {
+		del := r.Clone()
+		del.Call.Verb, del.Prev = spec.Del, result
+		_, err := a.Verbs.Do(ctx, del)
+		return err
+	})
+	return stack.Failed(ctx, cause)
 }
 
 // located returns the error object, with the key that the error is about in its details where that is
@@ -173,15 +189,20 @@ func (a *Applet) checkNetNS(r *spec.Request) error {
 }
 
 // write writes an answer to stdout, which is one JSON value or empty. If that fails the exit code is
-// 1, and the runtime calls DEL, as after any failed ADD.
-func write(p Process, out []byte, version spec.Version) int {
+// 1, an ADD is undone, and the error is on stderr.
+func write(p Process, out []byte, version spec.Version, takeBack func(cause error) error) int {
 	if len(out) == 0 {
 		return 0
 	}
-	if _, err := p.Stdout.Write(out); err != nil {
-		failed := spec.Errorf(spec.CodeIO, "write the answer: %w", err)
-		p.Stderr.Write(append(failed.Encode(version), '\n'))
-		return 1
+	_, err := p.Stdout.Write(out)
+	if err == nil {
+		return 0
 	}
-	return 0
+	err = spec.Errorf(spec.CodeIO, "write the answer: %w", err)
+	if takeBack != nil {
+		err = takeBack(err)
+	}
+	p.Log.Failed(err)
+	p.Stderr.Write(append(spec.AsError(err).Encode(version), '\n'))
+	return 1
 }

@@ -5,12 +5,15 @@ package process
 
 import (
 	"context"
+	"io"
 	"os"
 	"os/signal"
 	"path"
 	"runtime"
 	"sync"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"cnibox/applets"
 	"cnibox/applets/applet"
@@ -39,13 +42,17 @@ func Run(forceExec bool) int {
 	} else {
 		go endOnSignal(cancel, listening)
 	}
+	var stdout, stderr io.Writer = os.Stdout, os.Stderr
+	if verb != "" {
+		stdout, stderr = descriptor(syscall.Stdout), descriptor(syscall.Stderr)
+	}
 	return applets.Run(ctx, name, applet.Process{
 		Args:      args,
 		Getenv:    os.Getenv,
 		Environ:   os.Environ(),
 		Stdin:     os.Stdin,
-		Stdout:    os.Stdout,
-		Stderr:    os.Stderr,
+		Stdout:    stdout,
+		Stderr:    stderr,
 		Threads:   func() { reserveThreads(listening) },
 		ForceExec: forceExec,
 	})
@@ -57,6 +64,27 @@ func Run(forceExec bool) int {
 func endsAtOnce(name, verb string) bool {
 	a, ok := applets.Lookup(path.Base(name))
 	return verb == "VERSION" || verb != "" && ok && a.AnyNetNS
+}
+
+// A descriptor is a standard stream without what [os.File] does at a pipe that has no reader: it ends
+// the process by SIGPIPE, and a plugin must finish its verb, or undo it.
+type descriptor int
+
+// Write writes all of b, or returns why it cannot.
+func (d descriptor) Write(b []byte) (n int, err error) {
+	for n < len(b) {
+		m, err := unix.Write(int(d), b[n:])
+		switch err {
+		case nil:
+			n += m
+		case unix.EINTR:
+		case unix.EAGAIN: // another process has made the pipe non-blocking
+			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(d), Events: unix.POLLOUT}}, -1)
+		default:
+			return n, os.NewSyscallError("write", err)
+		}
+	}
+	return n, nil
 }
 
 // stackSize is what most verbs need of the stack of main, in bytes.
