@@ -117,6 +117,40 @@ func TestCI(t *testing.T) {
 	}
 }
 
+// `make test` fails where git has the revision to upgrade from and it is not built, and says so where
+// git does not have it. Its go does nothing but to fail in that
+// revision's tree.
+func TestMakeTestBase(t *testing.T) {
+	t.Parallel()
+	if out, err := exec.Command("git", "-C", "../..", "rev-parse", "HEAD").CombinedOutput(); err != nil {
+		t.Skipf("SKIPPED: no revision: %v: %s", err, out)
+	}
+	for name, tt := range map[string]struct {
+		revision, build string
+		fails           bool
+		want            string
+	}{
+		"built":     {"HEAD", "0", false, ""},
+		"not built": {"HEAD", "1", true, "FAIL: revision HEAD, to upgrade from, was not built\n"},
+		"archive":   {"0000000", "1", false, "SKIPPED: the upgrade from an earlier revision: git has no 0000000 here\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			program := filepath.Join(dir, "go")
+			script := "#!/bin/sh\ncase $1 in env) echo " + dir + " ;; build) [ -e .git ] || exit " + tt.build + " ;; esac\n"
+			if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command("make", "--no-print-directory", "test", "GO="+program, "UPGRADE_FROM="+tt.revision)
+			cmd.Dir, cmd.Env = "../..", append(os.Environ(), "MAKEFLAGS=")
+			out, err := cmd.CombinedOutput()
+			if (err != nil) != tt.fails || !strings.Contains(string(out), tt.want) {
+				t.Errorf("%v, want %q in\n%s", err, tt.want, out)
+			}
+		})
+	}
+}
+
 // Each test that is skipped says so in the words by which make and .ci/run find it.
 func TestSkipsHaveReasons(t *testing.T) {
 	t.Parallel()
