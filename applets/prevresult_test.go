@@ -75,7 +75,8 @@ func TestKernelGetWithPrevResult(t *testing.T) {
 	if err := kerneltest.Dial(t, p.NS).DelLink("eth0"); err != nil {
 		t.Fatal(err)
 	}
-	get("bridge", applettest.Prev(bridge, out), spec.CodeUnknown, "eth0")
+	get("bridge", applettest.Prev(bridge, out), spec.CodeCheck, "eth0 of demo/c1/eth0 is gone")
+	get("bridge", bridge, spec.CodeCheck, "its addresses are still leased: run DEL")
 	get("host-local", ours, 0, "10.1.0.2/24") // its lease is there
 
 	get("loopback", applettest.Prev(`{"cniVersion":"1.1.0","name":"lo","type":"loopback"}`, out), 0, "10.1.0.2/24")
@@ -84,11 +85,61 @@ func TestKernelGetWithPrevResult(t *testing.T) {
 
 	h.Must(spec.Del, "bridge", bridge, p)
 	both(spec.CodeUnknown, "c1")
-	get("portmap", applettest.Prev(`{"cniVersion":"1.1.0","name":"demo","type":"portmap"}`, out), 0, "10.1.0.2/24") // has no records of such
+	get("portmap", applettest.Prev(`{"cniVersion":"1.1.0","name":"demo","type":"portmap"}`, out), spec.CodeUnknown, "eth0")
 	p.Path = filepath.Join(h.Dir, "gone")
 	for _, a := range applets.All() {
 		if !a.AnyNetNS {
 			get(a.Name, applettest.Prev(`{"cniVersion":"1.1.0","name":"demo","type":"`+a.Name+`"}`, out), spec.CodeUnknown, "c1")
 		}
 	}
+}
+
+// TestKernelGetAfterDel calls GET of each plugin that works on the interface or the addresses of
+// another, with the result of the ADD: it is the answer until DEL, also where the interface is gone
+// before, and after the DEL of all the container is unknown.
+func TestKernelGetAfterDel(t *testing.T) {
+	eachConf(t, func(t *testing.T, plugin, bare string, _ bool) {
+		if applettest.Plugins[plugin].After == "" {
+			return
+		}
+		s := newStage(t, plugin)
+		c, conf := s.container("ctr", bare)
+		after := s.Plugin.After
+		out := s.Must(spec.Add, plugin, conf, c)
+		conf = applettest.Prev(bare, out)
+		if got := s.Must(spec.Get, plugin, conf, c); got != out {
+			t.Errorf("after ADD:\n%s\nwant:\n%s", got, out)
+		}
+		if err := kerneltest.Dial(t, c.NS).DelLink("eth0"); err != nil {
+			t.Fatal(err)
+		}
+		if code, got := s.Call(spec.Get, plugin, conf, c); code == spec.CodeUnknown {
+			t.Errorf("without the interface, before DEL: %s", got)
+		}
+		s.Must(spec.Del, plugin, bare, c)
+		s.Must(spec.Del, after, s.before(), c)
+		s.Refuse(spec.CodeUnknown, "", spec.Get, plugin, conf, c)
+	})
+}
+
+// TestKernelGetStatic has an IPAM plugin without a store: the interface shows whether the container
+// is known.
+func TestKernelGetStatic(t *testing.T) {
+	const alone = `{"cniVersion":"1.1.0","name":"demo","type":"static","ipam":{"type":"static","addresses":[{"address":"10.1.0.2/24"}]}}`
+	bridge := strings.Replace(alone, `"type":"static"`, `"type":"bridge"`, 1)
+	h := applettest.NewHost(t)
+	c := h.Container("c1")
+	h.Refuse(spec.CodeUnknown, "eth0", spec.Get, "bridge", bridge, c)
+	out := h.Must(spec.Add, "bridge", bridge, c)
+	for plugin, conf := range map[string]string{"static": alone, "bridge": bridge} {
+		for _, conf := range []string{conf, applettest.Prev(conf, out)} {
+			if got := h.Must(spec.Get, plugin, conf, c); !strings.Contains(got, "10.1.0.2/24") {
+				t.Errorf("GET of %s: %s", plugin, got)
+			}
+		}
+	}
+	h.Must(spec.Del, "bridge", bridge, c)
+	h.Refuse(spec.CodeUnknown, "eth0", spec.Get, "static", applettest.Prev(alone, out), c)
+	h.Refuse(spec.CodeUnknown, "eth0", spec.Get, "bridge", applettest.Prev(bridge, out), c)
+	h.Refuse(spec.CodeUnknown, "eth0", spec.Get, "bridge", bridge, c)
 }

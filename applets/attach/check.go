@@ -47,7 +47,7 @@ func (p *Interface[P]) check(ctx context.Context, r *spec.Request) error {
 
 // Mismatch returns the error of a CHECK that found a difference.
 // Its code is 102.
-func Mismatch(format string, args ...any) error {
+func Mismatch(format string, args ...any) *spec.Error {
 	return spec.Errorf(spec.CodeCheck, format, args...)
 }
 

@@ -11,7 +11,8 @@ import (
 )
 
 // get returns the result of the ADD: prevResult, if there is one and the IPAM plugin and the links
-// still have the attachment, else what they have. An unknown or deleted container has code 3.
+// still have the attachment, else what they have. An unknown or deleted container has code 3; one
+// whose link is gone while its addresses are leased has not, as it needs a DEL.
 //
 // Addresses and routes are the IPAM plugin's, not the kernel's: GET must not fail because some were
 // removed.
@@ -25,26 +26,23 @@ func (p *Interface[P]) get(ctx context.Context, r *spec.Request) (*spec.Result, 
 	if err != nil {
 		return nil, err
 	}
-	if op.Link, err = op.Cont.Link(op.IfName); p.hasNetdev(c) && (err != nil || p.Kind != "" && op.Link.Kind != p.Kind) {
-		return nil, spec.Errorf(spec.CodeUnknown, "no attachment %s is known: no %s interface %s in %s",
-			op.Attachment, p.Kind, op.IfName, op.Call.NetNS)
-	}
-	if p.Describe == nil {
-		op.Container = op.AddInterface(op.ContainerInterface())
-	}
-	err = p.Describe.run(ctx, op, c)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, spec.Errorf(spec.CodeUnknown, "no attachment %s is known: %w", op.Attachment, err)
-	}
-	if err != nil {
+	lost, err := p.describe(ctx, op, c)
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if r.Net.IPAM.Type == "" {
+	case lost != nil && !op.leases():
+		return nil, lost
+	case r.Net.IPAM.Type == "":
 		op.Result.DNS = r.Net.DNS
 		return cmp.Or(r.Prev, op.Result), nil
 	}
 	res, err := r.Delegate(ctx, r.Net.IPAM.Type, spec.Get)
-	if err != nil {
+	switch {
+	case lost != nil && err == nil:
+		return nil, Mismatch("interface %s of %s is gone, and its addresses are still leased: run DEL", op.IfName, op.Attachment).WithDetails("%s", lost.Msg)
+	case lost != nil && spec.AsError(err).Code == spec.CodeUnknown:
+		return nil, lost
+	case err != nil:
 		return nil, err
 	}
 	if r.Prev != nil {
@@ -52,6 +50,36 @@ func (p *Interface[P]) get(ctx context.Context, r *spec.Request) (*spec.Result, 
 	}
 	op.addresses(res)
 	return op.Result, p.Resolve.run(ctx, op, c)
+}
+
+// describe finds the attachment's links and enters them into the result; lost has code 3: they are
+// gone, or never were.
+func (p *Interface[P]) describe(ctx context.Context, op *Op, c P) (lost *spec.Error, err error) {
+	if op.Link, err = op.Cont.Link(op.IfName); p.hasNetdev(c) && (err != nil || p.Kind != "" && op.Link.Kind != p.Kind) {
+		return spec.Errorf(spec.CodeUnknown, "no attachment %s is known: no %s interface %s in %s",
+			op.Attachment, p.Kind, op.IfName, op.Call.NetNS), nil
+	}
+	if p.Describe == nil {
+		op.Container = op.AddInterface(op.ContainerInterface())
+	}
+	err = p.Describe.run(ctx, op, c)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return spec.Errorf(spec.CodeUnknown, "no attachment %s is known: %w", op.Attachment, err), nil
+	case err != nil && spec.AsError(err).Code == spec.CodeUnknown:
+		return spec.AsError(err), nil
+	}
+	return nil, err
+}
+
+// leases reports whether the IPAM plugin may store leases: one of this program without a GC stores
+// nothing.
+func (op *Op) leases() bool {
+	if op.Net.IPAM.Type == "" {
+		return false
+	}
+	verbs, err := op.Invoker.Find(op.Net.IPAM.Type)
+	return err != nil || verbs == nil || verbs.GC != nil
 }
 
 // ContainerInterface is the result's entry for the container's link.

@@ -8,6 +8,7 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/applets/record"
+	"cnibox/applets/result"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -38,7 +39,7 @@ Bursts are less than 4 GB, and at least one packet. Where the kernel has fq_code
 its own queue. What the container sends is queued on an IFB named bwp and 12 hex digits.`,
 	Verbs: spec.Verbs{
 		Since: spec.V030,
-		Add:   add, Check: check, Del: del, Status: status, GC: gc,
+		Add:   add, Check: check, Del: del, Get: get, Status: status, GC: gc,
 		Restore: restore,
 		Chained: true, Validate: spec.ValidateBy(readPlan),
 	},
@@ -224,4 +225,9 @@ func status(_ context.Context, r *spec.Request) error {
 		return spec.Errorf(spec.CodeNotReady, "bandwidth: this kernel cannot shape traffic: %w", err)
 	}
 	return nil
+}
+
+// get returns prevResult, see [result.Get].
+func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	return result.Get(ctx, r, result.Recorded(r, dataDir), check)
 }

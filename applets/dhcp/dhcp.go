@@ -198,8 +198,8 @@ func status(ctx context.Context, r *spec.Request) error {
 }
 
 // get returns prevResult if the daemon has leases that agree with it; without one, a
-// result made of the leases. Where there is no record, or the daemon has no lease, the code is
-// 3. A daemon that does not answer is an error.
+// result made of the leases. Without a record the code is 3; a record without a lease, or without
+// its interface, is DEL's to remove. A daemon that does not answer is an error.
 func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	p, err := newPlugin(r)
 	if err != nil {
@@ -214,9 +214,6 @@ func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		return nil, spec.Errorf(spec.CodeIO, "lease of %s: %w", r.Attachment, err)
 	}
 	leases, err := p.call(ctx, spec.Check)
-	if e := spec.AsError(err); e != nil && e.Code == spec.CodeCheck {
-		return nil, spec.Errorf(spec.CodeUnknown, "%s is no longer known: %v", r.Attachment, err)
-	}
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/applets/netfilter"
+	"cnibox/applets/result"
 	"cnibox/internal/undo"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -37,7 +38,7 @@ dbusSocket              string  -          socket of the system bus; default: of
                                            /run/dbus/system_bus_socket`,
 	Verbs: spec.Verbs{
 		Since: spec.V040,
-		Add:   add, Check: check, Del: del, Status: status, GC: gc,
+		Add:   add, Check: check, Del: del, Get: get, Status: status, GC: gc,
 		Restore: restore,
 		Chained: true, Validate: spec.ValidateBy(readPlan), Confine: confine,
 	},
@@ -286,4 +287,13 @@ func gc(ctx context.Context, r *spec.Request) error {
 		return nil
 	})
 	return withoutNetfilter(r, errors.Join(errs, err))
+}
+
+// get returns prevResult, see [result.Get].
+func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	owned, err := nft.Open(rtnl.Host()).Owned(r.Attachment, nft.KindFirewall, nft.KindZone)
+	if err != nil && !netfilter.IsMissing(err) {
+		return nil, err
+	}
+	return result.Get(ctx, r, len(owned) > 0, check)
 }

@@ -13,6 +13,7 @@ import (
 	"cnibox/applets/hostport"
 	"cnibox/applets/netfilter"
 	"cnibox/applets/record"
+	"cnibox/applets/result"
 	"cnibox/internal/undo"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -46,7 +47,7 @@ hostPort              int     0                    1 to 65535; 0: the mapping is
 containerPort         int     -                    1 to 65535
 protocol              string  tcp                  tcp, udp or sctp
 hostIP                string  -                    of the host; none, 0.0.0.0 and :: are any address`,
-	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Status: status, GC: gc, Restore: restore, Chained: true, Validate: spec.ValidateBy(readPlan)},
+	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Restore: restore, Chained: true, Validate: spec.ValidateBy(readPlan)},
 }
 
 // dataDir is in /run, since no namespace outlives a boot.
@@ -299,4 +300,10 @@ func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 	}
 	forgetFlows(r, udp)
 	return errors.Join(unread, record.Dir(dir).DeleteStale(r.Network, r.Valid))
+}
+
+// get returns prevResult, see [result.Get].
+func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	dir, _ := portsToForget(r)
+	return result.Get(ctx, r, dir.owner(r.Attachment.Key()) != nil, check)
 }

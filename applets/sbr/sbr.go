@@ -37,7 +37,7 @@ Each address of the interface gets a rule and a table of its own, the first that
 on, and the routes of the interface that fit the address move there from the main table. Link-local
 routes stay. In cniVersion 1.1.0 the result has the tables of its routes; results of older versions
 omit the routes that have moved.`,
-	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Status: status, GC: gc, Chained: true, Validate: spec.ValidateBy(readConf)},
+	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Chained: true, Validate: spec.ValidateBy(readConf)},
 }
 
 const dataDir = "/run/cnibox/sbr"
@@ -219,4 +219,9 @@ func status(_ context.Context, r *spec.Request) error {
 // gc deletes the records of attachments that are gone.
 func gc(_ context.Context, r *spec.Request) error {
 	return record.Configured(r, dataDir).DeleteStale(r.Network, r.Valid)
+}
+
+// get returns prevResult, see [result.Get].
+func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	return result.Get(ctx, r, result.Recorded(r, dataDir), check)
 }

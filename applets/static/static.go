@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/result"
 	"cnibox/ipam"
 	"cnibox/spec"
 )
@@ -242,12 +243,23 @@ func check(ctx context.Context, r *spec.Request) error {
 // del has nothing to release.
 func del(context.Context, *spec.Request) error { return nil }
 
-// get returns prevResult, else the result of ADD: nothing is stored, so no container is unknown.
+// get returns prevResult, else the result of ADD. Nothing is stored: an attachment is unknown if
+// prevResult has a netdev that is gone.
 func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	if r.Prev != nil {
-		return r.Prev, nil
+	if r.Prev == nil {
+		return resultOf(ctx, r)
 	}
-	return resultOf(ctx, r)
+	for _, i := range r.Prev.Interfaces {
+		if i.Name != r.IfName || i.Sandbox == "" || i.MAC == "" { // no netdev of the container
+			continue
+		}
+		c, err := result.Open(r, spec.CodeUnknown)
+		if err != nil {
+			return nil, err
+		}
+		c.Close()
+	}
+	return r.Prev, nil
 }
 
 // status reports a configuration that no ADD could use; the code is ADD's.

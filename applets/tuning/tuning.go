@@ -41,7 +41,7 @@ args.cni.sysctl, promisc, mtu, allmulti and txQLen replace the keys of the same 
 
 If /etc/cni/tuning/allowlist.conf exists, each sysctl must match a line of it, which are regular
 expressions that may match anywhere in the key as it is written.`,
-	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Status: status, GC: gc, Args: true, Chained: true, Validate: spec.ValidateBy(readPlan), MAC: true},
+	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Args: true, Chained: true, Validate: spec.ValidateBy(readPlan), MAC: true},
 }
 
 const (
@@ -239,4 +239,14 @@ func status(_ context.Context, r *spec.Request) error {
 		return nil
 	}
 	return p.dir.Ready()
+}
+
+// get returns prevResult, see [result.Get].
+func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	dir, a := record.Configured(r, dataDir), r.Attachment
+	_, _, err := readTuned(dir, record.Name(a), a)
+	if err != nil {
+		_, _, err = readTuned(dir, sharedName(a), a)
+	}
+	return result.Get(ctx, r, err == nil, check)
 }

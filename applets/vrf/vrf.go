@@ -30,7 +30,7 @@ dataDir  string  /run/cnibox/vrf   stores the owner of the interface until DEL
 Addresses stay on the interface; its routes move to the table of the VRF. In cniVersion 1.1.0 the
 result has the table of its routes; results of older versions omit them. The VRF is deleted with
 its last interface.`,
-	Verbs: spec.Verbs{Since: spec.V031, Add: add, Check: check, Del: del, Status: status, GC: gc, Chained: true, Validate: spec.ValidateBy(readConf)},
+	Verbs: spec.Verbs{Since: spec.V031, Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Chained: true, Validate: spec.ValidateBy(readConf)},
 }
 
 const dataDir = "/run/cnibox/vrf"
@@ -262,4 +262,9 @@ func status(_ context.Context, r *spec.Request) error {
 // gc deletes the records of attachments that are gone.
 func gc(_ context.Context, r *spec.Request) error {
 	return record.Configured(r, dataDir).DeleteStale(r.Network, r.Valid)
+}
+
+// get returns prevResult, see [result.Get].
+func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	return result.Get(ctx, r, result.Recorded(r, dataDir), check)
 }
