@@ -95,14 +95,18 @@ func (c *Cache) lock(ctx context.Context, kind, name string, how int, busy strin
 	switch {
 	case err == nil:
 		return unlock, nil
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT), errors.Is(err, unix.EROFS):
-		// Where there is no lock file and none can be made, neither can an entry: no ADD runs,
-		// and the other verbs have to work.
+	case cannotLock(err):
 		return func() {}, nil
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return nil, spec.Errorf(spec.CodeTryAgain, "%s: %w", busy, err)
 	}
 	return nil, spec.Errorf(spec.CodeIO, "no lock for %s %s in the cache: %w", kind, name, err)
+}
+
+// cannotLock reports whether there is no lock file and none can be made. Then neither can an entry:
+// no ADD runs, and the other verbs have to work.
+func cannotLock(err error) bool {
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS)
 }
 
 // tryLock is lock that does not wait; nil: another process has the lock, or it cannot be had.
@@ -112,10 +116,13 @@ func (c *Cache) tryLock(kind, name string, how int) (unlock func()) {
 	if err == nil {
 		unlock, err = flock.Try(file, 0o600, how)
 	}
-	if err != nil {
-		return nil
+	switch {
+	case err == nil:
+		return unlock
+	case cannotLock(err):
+		return func() {}
 	}
-	return unlock
+	return nil
 }
 
 // lockFile returns the path KIND-NAME of a lock file. Names that are cut to the same path

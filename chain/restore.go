@@ -15,9 +15,9 @@ import (
 // A Together makes the changes of several attachments that can be made at once: those of the
 // rule set. The caller implements it, as this package knows nothing of the kernel.
 type Together interface {
-	// For returns the context in which the plugins of an attachment are to be run. report gets
-	// what could not be made of it later.
-	For(ctx context.Context, report func(error)) context.Context
+	// For returns the context in which the plugins of an attachment are to be run. did gets what
+	// was made of it later, and failed what could not be made.
+	For(ctx context.Context, a spec.Attachment, did func(string), failed func(error)) context.Context
 
 	// Make makes what has come together.
 	Make(ctx context.Context)
@@ -29,18 +29,24 @@ const mostTogether = 200
 
 // A Restored is what became of one attachment.
 type Restored struct {
-	Attachment spec.Attachment
-	Errs       []error  // what could not be restored; none: all was
-	External   []string // plugins of other programs, which cannot be asked to restore anything
+	*entryOf
+	Did       []string // what was made or set, in this order, in a few words each
+	Errs      []error  // what could not be restored; none: that of CHECK, if that fails
+	Unchecked string   // why CHECK was not run; empty: it was
+	External  []string // plugins of other programs, which cannot be asked to restore anything
+
+	list *List
+	prev *spec.Result
 }
 
-// Restore makes what is missing on the host of the attachments that are alive, in the order in
-// which they were added. An attachment with which another verb is at work comes last.
+// Restore makes what is missing of the attachments that are alive, in the order in which they were
+// added, and runs CHECK of each. An attachment with which another verb is at work comes last. done
+// is called with each one, as soon as it is finished.
 //
 // Attachments without a namespace, and interrupted ADDs, are left to DEL and GC. The error is
-// the context's; what was not reached then is not in the answer.
-func (r *Runner) Restore(ctx context.Context, entries []*Entry, t Together) ([]*Restored, error) {
-	w := &restoring{Runner: r, together: t, lists: map[string]*List{}}
+// the context's; done is not called with what was not reached then.
+func (r *Runner) Restore(ctx context.Context, entries []*Entry, t Together, done func(*Restored)) error {
+	w := &restoring{Runner: r, together: t, done: done, lists: map[string]*List{}}
 	var busy []*entryOf
 	for part := range slices.Chunk(alive(entries), mostTogether) {
 		busy = append(busy, w.part(ctx, part)...)
@@ -48,7 +54,7 @@ func (r *Runner) Restore(ctx context.Context, entries []*Entry, t Together) ([]*
 	for _, e := range busy {
 		w.later(ctx, e)
 	}
-	return w.all, context.Cause(ctx)
+	return context.Cause(ctx)
 }
 
 // An entryOf is an entry of the cache as it was at a time.
@@ -72,8 +78,9 @@ func alive(entries []*Entry) (all []*entryOf) {
 type restoring struct {
 	*Runner
 	together Together
+	done     func(*Restored)
 	lists    map[string]*List // by the cached configuration
-	all      []*Restored
+	restored []*Restored      // that done has not been called with
 }
 
 // part restores some attachments and returns those that another verb has locked: none is waited
@@ -108,6 +115,7 @@ func (w *restoring) part(ctx context.Context, entries []*entryOf) (busy []*entry
 			unlock()
 		}
 	}
+	w.finish(ctx)
 	return busy
 }
 
@@ -123,13 +131,64 @@ func (w *restoring) unlocking(e *entryOf) {
 func (w *restoring) later(ctx context.Context, e *entryOf) {
 	unlock, err := w.lock(ctx, e.Attachment())
 	if err != nil {
-		w.all = append(w.all, &Restored{Attachment: e.Attachment(), Errs: []error{err}})
+		if ctx.Err() == nil {
+			w.done(&Restored{entryOf: e, Errs: []error{err}})
+		}
 		return
 	}
-	defer unlock()
 	w.one(ctx, e)
 	w.together.Make(ctx)
 	w.unlocking(e)
+	unlock()
+	w.finish(ctx)
+}
+
+// finish runs CHECK of the attachments of which all could be restored. Each is locked by itself: an
+// external plugin that hangs keeps no verb of another container waiting.
+func (w *restoring) finish(ctx context.Context) {
+	for _, res := range w.restored {
+		if ctx.Err() != nil {
+			break
+		}
+		if len(res.Errs) == 0 {
+			w.check(ctx, res)
+		}
+		w.done(res)
+	}
+	w.restored = nil
+}
+
+// check runs CHECK of one attachment, unless another verb is at work with it.
+func (w *restoring) check(ctx context.Context, res *Restored) {
+	if res.Unchecked = res.list.Unchecked(); res.Unchecked != "" {
+		return
+	}
+	network := w.Cache.tryLock("network", res.NetworkName, unix.LOCK_SH)
+	if network != nil {
+		defer network()
+	}
+	container := w.Cache.tryLock("container", res.ContainerID, unix.LOCK_EX)
+	if container != nil {
+		defer container()
+		defer w.unlocking(res.entryOf)
+	}
+	if network == nil || container == nil || !res.Written().Equal(res.written) {
+		res.Unchecked = "another verb is at work"
+		return
+	}
+	res.failed(w.checkAll(ctx, res.list, res.target(), res.prev))
+}
+
+// failed adds an error, if it is one.
+func (res *Restored) failed(err error) {
+	if err != nil {
+		res.Errs = append(res.Errs, err)
+	}
+}
+
+// target is that of the attachment, as at its ADD.
+func (e *Entry) target() Target {
+	return Target{ContainerID: e.ContainerID, IfName: e.IfName, NetNS: e.NetNSPath(), Args: e.Args, Capabilities: e.CapabilityArgs}
 }
 
 // one restores an attachment, unless it was deleted meanwhile.
@@ -139,25 +198,18 @@ func (w *restoring) one(ctx context.Context, e *entryOf) {
 		if err != nil || !now.Attached() {
 			return
 		}
-		e.Entry = now
+		e.Entry, e.written = now, now.Written()
 	}
-	res := &Restored{Attachment: e.Attachment()}
-	w.all = append(w.all, res)
-	report := func(err error) {
-		if err != nil {
-			res.Errs = append(res.Errs, err)
-		}
-	}
+	res := &Restored{entryOf: e}
+	w.restored = append(w.restored, res)
 	l, prev, err := w.recorded(e.Entry)
 	if err != nil {
-		report(err)
+		res.failed(err)
 		return
 	}
-	t := Target{
-		ContainerID: e.ContainerID, IfName: e.IfName, NetNS: e.NetNSPath(),
-		Args: e.Args, Capabilities: e.CapabilityArgs,
-	}
-	ctx = w.together.For(ctx, report)
+	res.list, res.prev = l, prev
+	did := func(text string) { res.Did = append(res.Did, text) }
+	ctx = w.together.For(ctx, e.Attachment(), did, res.failed)
 	for i := range l.Plugins {
 		p := &l.Plugins[i]
 		verbs, err := w.Invoker.Find(p.Type)
@@ -166,10 +218,24 @@ func (w *restoring) one(ctx context.Context, e *entryOf) {
 		case verbs == nil:
 			res.External = append(res.External, p.Type)
 		case verbs.Restore != nil:
-			_, err = w.run(ctx, spec.Restore, l, p, t, prev)
+			err = w.restorePlugin(ctx, l, p, e.target(), prev, did)
 		}
-		report(err)
+		res.failed(err)
+		if errors.Is(err, spec.ErrAnew) { // the rest would be about what is not there, or is another's
+			return
+		}
 	}
+}
+
+// restorePlugin runs RESTORE of one plugin.
+func (w *restoring) restorePlugin(ctx context.Context, l *List, p *Plugin, t Target, prev *spec.Result, did func(string)) error {
+	req, err := w.request(spec.Restore, l, p, t, nil)
+	if err != nil {
+		return failed(spec.Restore, l, p, err)
+	}
+	req.Did = func(format string, args ...any) { did(fmt.Sprintf(format, args...)) }
+	_, err = w.invoke(ctx, l, p, req, prev)
+	return err
 }
 
 // recorded returns the list of an attachment, and its result.

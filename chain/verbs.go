@@ -131,12 +131,41 @@ func (r *Runner) Check(ctx context.Context, l *List, t Target) error {
 	if err != nil {
 		return fmt.Errorf("cached result of %s: %w", e.Attachment(), err)
 	}
+	return r.checkAll(ctx, l, t, prev)
+}
+
+// checkAll runs CHECK for all plugins in order, up to the first error. [spec.ErrAnew] is in that of a
+// plugin without a RESTORE, if it is about the attachment.
+func (r *Runner) checkAll(ctx context.Context, l *List, t Target, prev *spec.Result) error {
 	for i := range l.Plugins {
-		if _, err := r.run(ctx, spec.Check, l, &l.Plugins[i], t, prev); err != nil {
-			return err
+		p := &l.Plugins[i]
+		_, err := r.run(ctx, spec.Check, l, p, t, prev)
+		if err == nil {
+			continue
 		}
+		verbs, missing := r.Invoker.Find(p.Type)
+		if missing == nil && (verbs == nil || verbs.Restore == nil) && spec.AsError(err).Code > spec.CodeLimited {
+			err = spec.Anew(err)
+		}
+		return err
 	}
 	return nil
+}
+
+// Unchecked says why CHECK of an attachment that was made with the list is not run, or does nothing;
+// empty: it is.
+func (l *List) Unchecked() string {
+	v, err := l.version()
+	switch {
+	case err != nil: // which CHECK reports
+	case !v.AtLeast(spec.V040):
+		return fmt.Sprintf("cniVersion %s has no CHECK", v)
+	case l.DisableCheck:
+		return "disableCheck is set"
+	case l.unchecked():
+		return "args.cni.disable-check is set"
+	}
+	return ""
 }
 
 // Get runs GET for all plugins in order, the first with the cached result and

@@ -3,6 +3,8 @@ package nft
 import (
 	"context"
 	"sync"
+
+	"cnibox/spec"
 )
 
 // A Collection is updates that are made together, in one transaction. The zero value is empty.
@@ -14,24 +16,26 @@ type Collection struct {
 
 // A collected is one update.
 type collected struct {
-	fn     func(*Tx) error
-	then   func(context.Context, error) error
-	report func(error)
+	fn   func(*Tx) error
+	then func(context.Context, error) error
+	of   collector
 }
 
 type collectionKey struct{}
 
-// A collector is a collection, and the function that what has failed is reported to.
+// A collector is a collection, with the attachment that updates are of and the function that their
+// outcome is reported to.
 type collector struct {
 	into   *Collection
-	report func(error)
+	owner  spec.Attachment
+	report func(lacked bool, err error)
 }
 
 // Collect returns a context in which updates are added to the collection, whatever [Table] they
-// are of: all must be of the host's namespace. An update returns nil then; its error is reported
-// by [Collection.Commit].
-func (c *Collection) Collect(ctx context.Context, report func(error)) context.Context {
-	return context.WithValue(ctx, collectionKey{}, collector{c, report})
+// are of: all must be of the host's namespace, and of one attachment. An update returns nil then.
+// [Collection.Commit] reports its error, or whether the attachment lacked something that it makes.
+func (c *Collection) Collect(ctx context.Context, owner spec.Attachment, report func(lacked bool, err error)) context.Context {
+	return context.WithValue(ctx, collectionKey{}, collector{c, owner, report})
 }
 
 // add adds an update if the context has a collection.
@@ -42,7 +46,7 @@ func add(ctx context.Context, fn func(*Tx) error, then func(context.Context, err
 	}
 	of.into.mu.Lock()
 	defer of.into.mu.Unlock()
-	of.into.updates = append(of.into.updates, collected{fn, then, of.report})
+	of.into.updates = append(of.into.updates, collected{fn, then, of})
 	return true
 }
 
@@ -57,8 +61,11 @@ func (c *Collection) Commit(ctx context.Context, t *Table) {
 	if len(updates) == 0 {
 		return
 	}
+	var lacked map[string]bool
 	err := t.updates(ctx, func(x *Tx) error {
 		x.rebuild = !c.rebuilt
+		lacked = map[string]bool{} // of this try
+		x.lacked = lacked
 		for _, u := range updates {
 			if err := u.fn(x); err != nil {
 				return err
@@ -70,10 +77,13 @@ func (c *Collection) Commit(ctx context.Context, t *Table) {
 	c.rebuilt = c.rebuilt || together
 	for _, u := range updates {
 		if !together {
-			err = t.updates(ctx, u.fn)
+			err = t.updates(ctx, func(x *Tx) error {
+				lacked = map[string]bool{}
+				x.lacked = lacked
+				return u.fn(x)
+			})
 		}
-		if err := u.then(ctx, err); err != nil {
-			u.report(err)
-		}
+		err := u.then(ctx, err)
+		u.of.report(err == nil && lacked[u.of.owner.Key()], err)
 	}
 }

@@ -261,6 +261,21 @@ func (p *filterPlan) lacks() (words []string) {
 	return words
 }
 
+// noteLacking notes whose addresses lack what the plan makes.
+func (p *filterPlan) noteLacking(x *Tx) {
+	if len(p.lacks()) == 0 {
+		return
+	}
+	lacks := map[netip.Addr]bool{}
+	for _, m := range p.missing {
+		lacks[m.ip] = true
+	}
+	in, next := allowSet.of(p.family), allowNextSet.of(p.family)
+	x.lackedBy(func(ch *change) bool {
+		return (ch.set == in || ch.set == next) && (p.hook || len(p.admins) > 0 || lacks[in.addr(ch.key)])
+	})
+}
+
 // prepare completes the plan of an update that is to be made. Where FORWARD leads to
 // CNI-FORWARD no more, or does not yet, all addresses get their rules, not only those of
 // this update: those of a version that made none where there was no FORWARD, too.

@@ -17,17 +17,30 @@ type Blocker struct {
 	Table, Chain string
 	Asks         bool // it jumps to CNI-FORWARD, where the firewall plugin accepts
 
-	in, out []string // the links of which a rule accepts all; some end with *
+	in, out []string    // the links of which a rule accepts all; some end with *
+	pairs   [][2]string // and those from which it accepts all that goes to another
 }
 
 // Lets reports whether the chain accepts all that comes from a link, and all that goes there.
 // The name may end with *, as in rules.
 func (b *Blocker) Lets(link string) bool {
-	matches := func(name string) bool {
+	return slices.ContainsFunc(b.in, matches(link)) && slices.ContainsFunc(b.out, matches(link))
+}
+
+// LetsWithin reports whether the chain accepts all that comes from a bridge and goes there: frames
+// between its ports, which pass the chain with br_netfilter.
+func (b *Blocker) LetsWithin(bridge string) bool {
+	is := matches(bridge)
+	return slices.ContainsFunc(b.in, is) || slices.ContainsFunc(b.out, is) ||
+		slices.ContainsFunc(b.pairs, func(p [2]string) bool { return is(p[0]) && is(p[1]) })
+}
+
+// matches returns what reports whether a name in a rule is that of a link.
+func matches(link string) func(string) bool {
+	return func(name string) bool {
 		prefix, all := strings.CutSuffix(name, "*")
 		return name == link || all && strings.HasPrefix(link, prefix)
 	}
-	return slices.ContainsFunc(b.in, matches) && slices.ContainsFunc(b.out, matches)
 }
 
 // maxJumps is how far rules are followed to other chains.
@@ -45,27 +58,39 @@ func (b *Blocker) readAccepts(rules []listed, chain string, jumps int) {
 
 // readAccept is readAccepts for one rule.
 func (b *Blocker) readAccept(rules []listed, r *listed, jumps int) {
-	key, link := uint64(0), ""
+	var key uint64 // of the last meta expression; 0: none, or its value was compared
+	var in, out string
 	for _, e := range expressions(r.exprs) {
 		switch {
 		case e.name == "counter" || e.name == "log":
 		case e.name == "meta" && key == 0:
 			key = num(e.data, unix.NFTA_META_KEY)
-		case e.name == "cmp" && link == "" && num(e.data, unix.NFTA_CMP_OP) == unix.NFT_CMP_EQ:
+		case e.name == "cmp" && num(e.data, unix.NFTA_CMP_OP) == unix.NFT_CMP_EQ:
 			name := nlconn.Attribute(e.data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
-			link = unix.ByteSliceToString(name)
+			link := unix.ByteSliceToString(name)
 			if len(link) == len(name) { // without the NUL it is the beginning of a name
 				link += "*"
 			}
-		case e.name != "immediate":
+			switch {
+			case key == unix.NFT_META_IIFNAME && in == "":
+				in = link
+			case key == unix.NFT_META_OIFNAME && out == "":
+				out = link
+			default:
+				return
+			}
+			key = 0
+		case e.name != "immediate" || key != 0:
 			return
-		case key == 0 && e.jump() != "" && jumps > 0:
+		case in == "" && out == "" && e.jump() != "" && jumps > 0:
 			b.readAccepts(rules, e.jump(), jumps-1)
 		case e.verdict() != expr.VerdictAccept:
-		case key == unix.NFT_META_IIFNAME:
-			b.in = append(b.in, link)
-		case key == unix.NFT_META_OIFNAME:
-			b.out = append(b.out, link)
+		case in != "" && out != "":
+			b.pairs = append(b.pairs, [2]string{in, out})
+		case in != "":
+			b.in = append(b.in, in)
+		case out != "":
+			b.out = append(b.out, out)
 		}
 	}
 }

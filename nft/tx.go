@@ -37,6 +37,7 @@ type Tx struct {
 	last    bool                       // see update
 	rebuild bool                       // the base rulesets are filled anew though they are of this version
 	gen     uint32                     // see generation; 0: not asked for yet
+	lacked  map[string]bool            // keys of the owners that lacked something of what was put; nil: not asked for
 }
 
 // An elementID names an element.
@@ -124,6 +125,21 @@ func (x *Tx) put(o spec.Attachment, in *set, e element) {
 	}
 	ch.value = e
 	ch.new, ch.put = &ch.value, true
+	if x.lacked != nil && ch.lacks() {
+		x.lacked[x.key(o)] = true
+	}
+}
+
+// lackedBy notes for [Tx.lacked] the owners of the changes that are wanted.
+func (x *Tx) lackedBy(want func(*change) bool) {
+	if x.lacked == nil {
+		return
+	}
+	for _, ch := range x.changes {
+		if ch.put && ch.new != nil && want(ch) {
+			x.lacked[ownerKey(ch.new.owner)] = true
+		}
+	}
 }
 
 // comment is that of the owner's elements, made once: there may be thousands.
@@ -274,6 +290,9 @@ func (x *Tx) batch() (*batch, error) {
 		return nil, err
 	}
 	for _, f := range filters {
+		if x.lacked != nil {
+			f.noteLacking(x)
+		}
 		if err := f.prepare(x); err != nil {
 			return nil, err
 		}
@@ -316,6 +335,9 @@ func (x *Tx) bases(b *batch) error {
 		}
 		if version == baseVersion && !x.rebuild || version == "" && !x.wants(table) {
 			continue
+		}
+		if version == "" {
+			x.lackedBy(func(ch *change) bool { return ch.set.table == table })
 		}
 		if err := x.base(b, table); err != nil {
 			return err

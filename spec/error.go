@@ -115,6 +115,24 @@ func AsError(err error) *Error {
 	return out
 }
 
+// ErrAnew is in the errors of CHECK and RESTORE about what RESTORE cannot set, and so DEL and ADD
+// have to make anew.
+var ErrAnew = errors.New("only DEL and ADD make it anew")
+
+// An anew is an error that [ErrAnew] is in.
+type anew struct{ error }
+
+func (a anew) Is(target error) bool { return target == ErrAnew }
+func (a anew) Unwrap() error        { return a.error }
+
+// Anew returns the error with [ErrAnew] in it, and the same text; nil for nil.
+func Anew(err error) error {
+	if err == nil {
+		return nil
+	}
+	return anew{err}
+}
+
 // outsideStatus gives an error with a code of STATUS's own the one of other verbs, also
 // one of a delegate.
 func outsideStatus(err error) error {

@@ -40,6 +40,10 @@ type Request struct {
 	// Warn prints one line on stderr; never nil.
 	Warn func(format string, args ...any)
 
+	// Did reports, in a few words, what RESTORE has made or set; never nil. Other verbs' reports go
+	// nowhere.
+	Did func(format string, args ...any)
+
 	// What Decode, Arg and Wire read. The bytes are never changed.
 	args    Args            // nil also if it is malformed
 	badArgs error           // why
@@ -90,7 +94,7 @@ func NewRequest(c Call, conf []byte) (*Request, error) {
 	if len(conf) > MaxConf {
 		return nil, Errorf(CodeDecode, "network config of more than %d bytes", MaxConf)
 	}
-	r := &Request{Call: c, Path: directories(c.Path), conf: conf, Warn: func(string, ...any) {}}
+	r := &Request{Call: c, Path: directories(c.Path), conf: conf, Warn: func(string, ...any) {}, Did: func(string, ...any) {}}
 	if err := unmarshalObject(conf, &r.top); err != nil {
 		e := Errorf(CodeDecode, "error unmarshall network config: %w", err)
 		err = NotJSON(conf, err)
@@ -396,7 +400,7 @@ func (r *Request) Derive(c Call, conf []byte) (*Request, error) {
 	if len(d.absent) > 0 && d.Net.Type == "" {
 		return nil, d.absent[0]
 	}
-	d.Invoker, d.Warn = r.Invoker, r.Warn
+	d.Invoker, d.Warn, d.Did = r.Invoker, r.Warn, r.Did
 	if c.Verb == GC {
 		d.Valid = slices.Clone(r.Valid)
 	}

@@ -87,10 +87,12 @@ type Verbs struct {
 	Add, Get               func(context.Context, *Request) (*Result, error)
 	Check, Del, Status, GC func(context.Context, *Request) error
 
-	// Restore makes what ADD has made on the host for prevResult, as far as it is not there any
-	// more: links of the host, their flags and addresses, routes, settings, rules. It changes
-	// nothing in the container, asks for no address, and may be run again at any time. A plugin
-	// that makes nothing on the host has none.
+	// Restore makes what ADD has made for prevResult, as far as it is not there any more: links of
+	// the host, their flags and addresses, routes, settings, rules and leases, and in the container
+	// that the interface is up, with its addresses and routes. It makes no interface in the
+	// container, gives no other address, and may be run again at any time. What it has done it
+	// reports with [Request.Did]; an error with [ErrAnew] in it is about what it cannot set. A
+	// plugin without anything of this has none.
 	Restore func(context.Context, *Request) error
 
 	// Prepare makes what the attachments of a network share on the host, before the first one,

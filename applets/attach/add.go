@@ -26,7 +26,7 @@ func (p *Interface[P]) add(ctx context.Context, r *spec.Request) (*spec.Result, 
 		return nil, err
 	}
 	defer op.close()
-	op.byName = p.Remove == nil
+	op.byName, op.DAD = p.Remove == nil, is(p.Shared, c)
 	if err := op.undo.Failed(ctx, p.steps(ctx, op, c)); err != nil {
 		return nil, err
 	}
@@ -148,10 +148,11 @@ func (op *Op) checkMTU6() error {
 	return nil
 }
 
-// configure brings the container's link up with its addresses and routes, if there is one.
+// configure brings the container's link up with its addresses and routes, if there is one that is
+// to be up. One that stays down has no addresses, as its plugin checks.
 func (p *Interface[P]) configure(ctx context.Context, op *Op, c P) error {
 	switch {
-	case op.Link == nil:
+	case op.Link == nil || is(p.Down, c):
 		return nil
 	case p.Configure != nil:
 		return p.Configure(ctx, op, c)
@@ -185,7 +186,7 @@ func (op *Op) SetAddresses(ctx context.Context, prefixRoutes bool) error {
 	}
 	ops := []rtnl.Op{rtnl.ChangeLink(op.Link.Index, up)}
 	for _, ip := range op.Result.IPs {
-		ops = append(ops, rtnl.NewAddr(op.Link.Index, rtnl.Addr{Prefix: ip.Address, NoDAD: !op.DAD, NoPrefixRoute: !prefixRoutes}))
+		ops = append(ops, rtnl.NewAddr(op.Link.Index, op.address(ip, prefixRoutes)))
 	}
 	if !op.Link.Announces() { // coming up with its addresses does
 		ops = append(ops[1:], ops[0])
@@ -197,6 +198,11 @@ func (op *Op) SetAddresses(ctx context.Context, prefixRoutes bool) error {
 		return op.settle(ctx)
 	}
 	return nil
+}
+
+// address is an address of the result as the container's link gets it.
+func (op *Op) address(ip spec.IP, prefixRoute bool) rtnl.Addr {
+	return rtnl.Addr{Prefix: ip.Address, NoDAD: !op.DAD, NoPrefixRoute: !prefixRoute}
 }
 
 // explainInUse explains EADDRINUSE: another link of the same master has the MAC address of the

@@ -44,6 +44,11 @@ type Interface[P any] struct {
 	// configuration is for a netdev.
 	NoNetdev func(P) bool
 
+	// Shared reports whether other hosts are on the link's segment, so that addresses are checked
+	// for duplicates; nil: none is. Down: ADD leaves the link down, without addresses; nil: it
+	// never does.
+	Shared, Down func(P) bool
+
 	Validate  func(P) error                                 // the configuration alone; errors have code 7
 	Resources func(P) spec.Resources                        // of a configuration that is valid
 	Create    Step[P]                                       // makes the link, down, in op.NS, named IfName, and sets op.Link
@@ -58,7 +63,11 @@ type Interface[P any] struct {
 	Probe     func(context.Context, *spec.Request, P) error // STATUS beyond the IPAM plugin's
 	Collect   Step[P]                                       // GC beyond links and the IPAM plugin's
 	Prepare   Step[P]                                       // see [spec.Verbs]; of no attachment
-	Restore   Step[P]                                       // see [spec.Verbs]; op.Result has the addresses, and there is no op.Link
+	Restore   Step[P]                                       // RESTORE of what is on the host; op.Result has the addresses and routes, and op.Link is there
+
+	// Routes are what the container has in place of the kernel's routes to the networks of its
+	// addresses; nil: it has those.
+	Routes func(*Op) []rtnl.Route
 
 	RemoveNetwork func(context.Context, *spec.Request, P) error // see [spec.Verbs]; nil: ADD makes nothing for the network
 
@@ -84,10 +93,7 @@ func Verbs[C any](plugin Interface[*C]) spec.Verbs {
 	p.newConf = func() *C { return new(C) }
 	v := spec.Verbs{
 		Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc, Validate: p.validate,
-		Args: !p.NoMAC, MAC: !p.NoMAC, Enters: true, Interface: true}
-	if p.Restore != nil {
-		v.Restore = p.restore
-	}
+		Restore: p.restore, Args: !p.NoMAC, MAC: !p.NoMAC, Enters: true, Interface: true}
 	if p.RemoveNetwork != nil {
 		v.RemoveNetwork = func(ctx context.Context, r *spec.Request) error {
 			c, err := p.conf(r)
@@ -158,8 +164,11 @@ func needsIPAM(r *spec.Request) *spec.Error {
 		WithDetails("no plugin name provided: set \"ipam.type\"").AtKey("")
 }
 
+// is calls a question about the configuration that a plugin need not answer; nil is no.
+func is[P any](question func(P) bool, c P) bool { return question != nil && question(c) }
+
 // hasNetdev reports whether a configuration is for a netdev.
-func (p *Interface[P]) hasNetdev(c P) bool { return p.NoNetdev == nil || !p.NoNetdev(c) }
+func (p *Interface[P]) hasNetdev(c P) bool { return !is(p.NoNetdev, c) }
 
 // An Op is one verb at work on one attachment.
 //

@@ -27,6 +27,9 @@ func (p *Interface[P]) check(ctx context.Context, r *spec.Request) error {
 	defer op.close()
 	if r.Net.IPAM.Type != "" {
 		if _, err := r.Delegate(ctx, r.Net.IPAM.Type, spec.Check); err != nil {
+			if !op.restoresLease() {
+				err = spec.Anew(err)
+			}
 			return err
 		}
 	}
@@ -36,13 +39,20 @@ func (p *Interface[P]) check(ctx context.Context, r *spec.Request) error {
 	if err := op.checkLink(p.Kind); err != nil {
 		return err
 	}
+	if !op.Link.Up && !is(p.Down, c) {
+		return Mismatch("interface %s is down in %s", op.IfName, op.Call.NetNS)
+	}
 	if err := op.checkAddrs(); err != nil {
 		return err
 	}
 	if err := op.checkRoutes(); err != nil {
 		return err
 	}
-	return p.Verify.run(ctx, op, c)
+	err = p.Verify.run(ctx, op, c)
+	if p.Restore == nil { // which sets none of that again
+		err = spec.Anew(err)
+	}
+	return err
 }
 
 // Mismatch returns the error of a CHECK that found a difference.
@@ -51,21 +61,24 @@ func Mismatch(format string, args ...any) *spec.Error {
 	return spec.Errorf(spec.CodeCheck, format, args...)
 }
 
+// Lost is [Mismatch] for what RESTORE cannot set again.
+func Lost(format string, args ...any) error { return spec.Anew(Mismatch(format, args...)) }
+
 // checkLink finds the container's link in prevResult and in the container.
 // It sets op.Link and op.Container for the checks that follow. The MTU is not compared:
 // tuning may have set it.
 func (op *Op) checkLink(kind string) error {
 	op.Container = op.containerLink()
 	if op.Container < 0 {
-		return Mismatch("prevResult has no interface %q in sandbox %q", op.IfName, op.Call.NetNS)
+		return Lost("prevResult has no interface %q in sandbox %q", op.IfName, op.Call.NetNS)
 	}
 	link, err := op.Cont.Link(op.IfName)
 	if err != nil {
-		return Mismatch("container interface: %w", err)
+		return Lost("container interface: %w", err)
 	}
 	op.Link = link
 	if kind != "" && link.Kind != kind {
-		return Mismatch("interface %s in %s is of kind %q, not %q", op.IfName, op.Call.NetNS, link.Kind, kind)
+		return Lost("interface %s in %s is of kind %q, not %q", op.IfName, op.Call.NetNS, link.Kind, kind)
 	}
 	return CheckMAC(link, op.Prev.Interfaces[op.Container].MAC)
 }
@@ -80,7 +93,7 @@ func CheckMAC(link *rtnl.Link, want string) error {
 		return spec.Errorf(spec.CodeConfig, "prevResult: interface %s: %w", link.Name, err)
 	}
 	if !bytes.Equal(addr, link.MAC) {
-		return Mismatch("interface %s has MAC address %s, not %s", link.Name, link.MAC, addr)
+		return Lost("interface %s has MAC address %s, not %s", link.Name, link.MAC, addr)
 	}
 	return nil
 }
@@ -103,11 +116,20 @@ func (op *Op) isNS(sandbox string) bool { return netns.At(op.Call, op.NS, sandbo
 func (op *Op) Own() []spec.IP { return op.Prev.Addresses(op.IfName, op.isNS) }
 
 // checkAddrs looks for each of the addresses of prevResult on the link.
-// Others may be there too. One whose duplicate was found counts as missing.
 func (op *Op) checkAddrs() error {
+	missing, err := op.missingAddrs()
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	return Mismatch("interface %s does not have address %s", op.IfName, missing[0].Address)
+}
+
+// missingAddrs are the addresses of prevResult that the link lacks. It may have others. One whose
+// duplicate was found counts as missing.
+func (op *Op) missingAddrs() (missing []spec.IP, err error) {
 	have, err := op.Cont.Addrs(op.Link.Index)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	set := map[netip.Prefix]bool{}
 	for _, a := range have {
@@ -115,16 +137,25 @@ func (op *Op) checkAddrs() error {
 	}
 	for _, ip := range op.Own() {
 		if !set[ip.Address] {
-			return Mismatch("interface %s does not have address %s", op.IfName, ip.Address)
+			missing = append(missing, ip)
 		}
 	}
-	return nil
+	return missing, nil
 }
 
-// checkRoutes looks for each route of prevResult in its table, by destination
-// and, unless it is a default route, by gateway, if it has one. A later plugin may have changed
-// the gateway of a default route.
+// checkRoutes looks for each route of prevResult.
 func (op *Op) checkRoutes() error {
+	missing, err := op.missingRoutes()
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	return Mismatch("route %s is missing in %s", routeText(missing[0]), op.Call.NetNS)
+}
+
+// missingRoutes are the routes of prevResult that are not in their tables, by destination and,
+// unless it is a default route, by gateway, if it has one. A later plugin may have changed the
+// gateway of a default route.
+func (op *Op) missingRoutes() (missing []spec.Route, err error) {
 	tables := map[int][]rtnl.Route{}
 	for _, want := range op.Prev.Routes {
 		table := 0 // main
@@ -133,17 +164,16 @@ func (op *Op) checkRoutes() error {
 		}
 		have, known := tables[table]
 		if !known {
-			var err error
 			if have, err = op.Cont.Routes(rtnl.RouteFilter{Table: table}); err != nil {
-				return err
+				return nil, err
 			}
 			tables[table] = have
 		}
 		if !hasRoute(have, want) {
-			return Mismatch("route %s is missing in %s", routeText(want), op.Call.NetNS)
+			missing = append(missing, want)
 		}
 	}
-	return nil
+	return missing, nil
 }
 
 // hasRoute looks for a route of a result among those of its table.

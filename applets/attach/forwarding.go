@@ -3,6 +3,7 @@ package attach
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -41,6 +42,7 @@ func SwitchForwarding(op *Op, unused func(restore func() error) error) error {
 		if err != nil {
 			return err
 		}
+		op.Did("%s set to %s", s.Key, s.Value)
 		op.Undo(s.Key, func(context.Context) error {
 			return unused(func() error { return rtnl.Host().SetSysctl(s.Key, old) })
 		})
@@ -48,12 +50,16 @@ func SwitchForwarding(op *Op, unused func(restore func() error) error) error {
 	return nil
 }
 
+// ForwardingOff is the text of CHECK about a switch of the host that is off. It is not about one
+// attachment.
+func ForwardingOff(key string) string { return fmt.Sprintf("forwarding is off: %s is 0", key) }
+
 // CheckForwarding checks that it is on. It counts as on if it cannot be read, as of a family that
 // the kernel lacks.
 func CheckForwarding(op *Op) error {
 	for _, s := range forwarding(op.Own()) {
 		if v, err := rtnl.Host().Sysctl(s.Key); err == nil && v == "0" {
-			return Mismatch("forwarding is off: %s is 0", s.Key)
+			return Mismatch("%s", ForwardingOff(s.Key))
 		}
 	}
 	return nil

@@ -85,12 +85,14 @@ func findMaster(conn *rtnl.Conn, name string) (*rtnl.Link, error) {
 	return nil, fmt.Errorf("no default route interface found: set \"master\": %w", unix.ENODEV)
 }
 
+// IsShared reports that other hosts share the segment of the link.
+func (c *OnMaster) IsShared() bool { return true }
+
 // CreateOn makes the container's link on its [Op.Master] and puts the name of that into the
-// configuration. Addresses of the link are checked for duplicates, since other hosts share
-// the segment. addr may be nil for the kernel's choice. os.ErrExist without a
+// configuration. addr may be nil for the kernel's choice. os.ErrExist without a
 // [spec.Error] is not about the name.
 func (op *Op) CreateOn(master *rtnl.Link, c *OnMaster, kind rtnl.Kind, addr net.HardwareAddr) error {
-	op.DAD, c.Master = true, master.Name
+	c.Master = master.Name
 	if _, tagged := kind.(rtnl.Vlan); tagged && !master.Up { // the kernel brings none up
 		return spec.Errorf(spec.CodeConfig, "master %s is down: set it up", master.Name)
 	}
@@ -144,13 +146,10 @@ func (op *Op) refused(err error) error {
 	return op.Exists(err)
 }
 
-// CheckOn compares the container's link with its configuration: it is up, its parent is the master,
-// and it has the configured MTU. An automatic master only has to exist, since default routes change.
-// A master that is down is a warning: its cable may be out, and nothing of the attachment is missing.
+// CheckOn compares the container's link with its configuration: its parent is the master, and it has
+// the configured MTU. An automatic master only has to exist, since default routes change. A master
+// that is down is a warning: its cable may be out, and nothing of the attachment is missing.
 func (op *Op) CheckOn(c *OnMaster) error {
-	if !op.Link.Up {
-		return Mismatch("interface %s in %s is down", op.IfName, op.Call.NetNS)
-	}
 	if op.Link.PeerNS == c.LinkInContainer {
 		return Mismatch("the master of %s is in the wrong network namespace: linkInContainer is %t", op.IfName, c.LinkInContainer)
 	}

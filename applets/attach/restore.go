@@ -4,34 +4,152 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"os"
+	"slices"
 
-	"cnibox/applets/netns"
+	"golang.org/x/sys/unix"
+
+	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
-// restore runs the plugin's step with the addresses of prevResult in op.Result. The container
-// is entered only where the step needs it.
+// restore restores the lease, what the container has lost, and then what the host has. An address
+// that is another's by now is not used: nothing else is restored then.
 func (p *Interface[P]) restore(ctx context.Context, r *spec.Request) error {
 	c, err := p.conf(r)
 	if err = cmp.Or(err, r.CheckIndexes()); err != nil {
 		return err
 	}
-	ns, err := netns.Open(r.Call)
+	op, err := enter(r)
 	if err != nil {
-		return err
-	}
-	op, err := open(r, nil)
-	if err != nil {
-		ns.Close()
 		return err
 	}
 	defer op.close()
-	op.NS = ns
-	op.Result.IPs = op.Own()
-	return p.Restore(ctx, op, c)
+	op.DAD = is(p.Shared, c)
+	op.Result.IPs, op.Result.Routes = op.Own(), slices.Clone(op.Prev.Routes)
+	lease := op.restoreLease(ctx)
+	if errors.Is(lease, spec.ErrAnew) {
+		return lease
+	}
+	inside := p.restoreInside(op, c)
+	if errors.Is(inside, spec.ErrAnew) {
+		return errors.Join(lease, inside)
+	}
+	return errors.Join(lease, inside, p.Restore.run(ctx, op, c))
+}
+
+// restoresLease reports whether the IPAM plugin has a RESTORE. That of another program has none.
+func (op *Op) restoresLease() bool {
+	verbs, err := op.Invoker.Find(op.Net.IPAM.Type)
+	return err == nil && verbs != nil && verbs.Restore != nil
+}
+
+// restoreLease runs RESTORE of the IPAM plugin.
+func (op *Op) restoreLease(ctx context.Context) error {
+	if op.Net.IPAM.Type == "" || !op.restoresLease() {
+		return nil
+	}
+	return op.delegate(ctx, spec.Restore)
+}
+
+// restoreInside sets the container's link up, and adds the addresses and routes of prevResult that
+// CHECK would miss. What else the container has stays.
+func (p *Interface[P]) restoreInside(op *Op, c P) (err error) {
+	if !p.hasNetdev(c) {
+		return nil
+	}
+	op.Link, err = op.Cont.Link(op.IfName)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return Lost("no interface %s in %s", op.IfName, op.Call.NetNS)
+	case err != nil:
+		return err
+	case p.Kind != "" && op.Link.Kind != p.Kind || op.foreign(op.Link):
+		return Lost("interface %s in %s is not of this attachment: kind %q, alias %q", op.IfName, op.Call.NetNS, op.Link.Kind, op.Link.Alias)
+	case is(p.Down, c):
+		return nil
+	}
+	if !op.Link.Up {
+		if err := op.Cont.Do(rtnl.ChangeLink(op.Link.Index, rtnl.LinkChange{Up: new(true)})); err != nil {
+			return op.explainInUse(err)
+		}
+		op.Did("%s up", op.IfName)
+	}
+	if err := op.restoreAddrs(p.Routes == nil); err != nil {
+		return err
+	}
+	if p.Routes != nil {
+		if err := op.restoreOwnRoutes(p.Routes(op)); err != nil {
+			return err
+		}
+	}
+	return op.restoreRoutes()
+}
+
+// restoreAddrs adds the addresses that the container's link lacks. It does not wait for duplicate
+// detection: CHECK reports a duplicate.
+func (op *Op) restoreAddrs(prefixRoutes bool) error {
+	missing, err := op.missingAddrs()
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	if slices.ContainsFunc(missing, func(ip spec.IP) bool { return ip.Address.Addr().Is6() }) {
+		if err := op.NS.SetSysctls(op.sysctls()...); err != nil {
+			return err
+		}
+	}
+	var ops []rtnl.Op
+	for _, ip := range missing {
+		ops = append(ops, rtnl.ReplaceAddr(op.Link.Index, op.address(ip, prefixRoutes)))
+	}
+	if err := op.Cont.Do(ops...); err != nil {
+		return op.explainInUse(err)
+	}
+	for _, ip := range missing {
+		op.Did("address %s added to %s", ip.Address, op.IfName)
+	}
+	op.announce()
+	return nil
+}
+
+// restoreOwnRoutes adds the routes that the container's link lacks, whatever table they are in: sbr
+// or vrf may have moved them. One of IPv6 that has outlived its address has lost its source.
+func (op *Op) restoreOwnRoutes(want []rtnl.Route) error {
+	have, err := op.Cont.Routes(rtnl.RouteFilter{Link: op.Link.Index, Table: rtnl.AllTables})
+	if err != nil {
+		return err
+	}
+	for _, w := range want {
+		is := func(h rtnl.Route) bool {
+			return h.Dst == w.Dst && h.GW == w.GW && (h.Src == w.Src || h.Table != unix.RT_TABLE_MAIN)
+		}
+		if slices.ContainsFunc(have, is) {
+			continue
+		}
+		if err := op.Cont.Do(rtnl.ReplaceRoute(w)); err != nil {
+			return err
+		}
+		op.Did("route %s added", routeText(spec.Route{Dst: w.Dst, GW: w.GW}))
+	}
+	return nil
+}
+
+// restoreRoutes adds the routes of prevResult that are missing.
+func (op *Op) restoreRoutes() error {
+	missing, err := op.missingRoutes()
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	op.Result.Routes = missing
+	err = op.AddRoutes()
+	if err == nil {
+		for _, r := range op.Result.Routes {
+			op.Did("route %s added", routeText(r))
+		}
+	}
+	op.Result.Routes = slices.Clone(op.Prev.Routes)
+	return err
 }
 
 // prepare runs the plugin's step.
@@ -46,15 +164,6 @@ func (p *Interface[P]) prepare(ctx context.Context, r *spec.Request) error {
 	}
 	defer op.close()
 	return p.Prepare(ctx, op, c)
-}
-
-// LostHostEnd explains that there is no host-side veth, with which the container's interface
-// has gone as well.
-func (op *Op) LostHostEnd(err error) error {
-	if !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return fmt.Errorf("%w; %s of the container went with it: DEL and ADD make both anew", err, op.IfName)
 }
 
 // Recorded returns the MAC address and the MTU that prevResult has of an interface on the host,

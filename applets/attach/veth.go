@@ -141,13 +141,6 @@ func (op *Op) HostVeth() (*rtnl.Link, error) {
 	if op.NS == nil {
 		return nil, fmt.Errorf("host-side veth of %s: %w", op.Attachment, os.ErrNotExist)
 	}
-	if op.Cont == nil { // in restore
-		conn, err := rtnl.Dial(op.NS)
-		if err != nil {
-			return nil, err
-		}
-		op.Cont = conn
-	}
 	cont, err := op.Cont.Link(op.IfName)
 	if err != nil {
 		return nil, err

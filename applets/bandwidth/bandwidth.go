@@ -209,6 +209,9 @@ func restore(ctx context.Context, r *spec.Request) error {
 		return nil
 	}
 	_, err := add(ctx, r)
+	if err == nil {
+		r.Did("limits set")
+	}
 	return err
 }
 

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -54,7 +55,8 @@ runtimeConfig.dns (capability dns) replaces dns.
 Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.`,
 	Verbs: attach.Verbs(attach.Interface[*port]{
 		Kind: "veth", Validate: (*port).validate, Resources: (*port).resources,
-		Create: createPort, Resolve: resolveGateways, Configure: configure, Setup: setup, Ready: ready,
+		Shared: func(c *port) bool { return c.EnableDAD }, Down: func(c *port) bool { return c.DisableContainerInterface },
+		Create: createPort, Resolve: resolveGateways, Setup: setup, Ready: ready,
 		Verify: verify, Describe: describe, Probe: probe,
 		Remove:  func(_ context.Context, op *attach.Op, _ *port) error { return op.RemoveVeth() },
 		Cleanup: cleanup, Collect: collect, Restore: restore, RemoveNetwork: removeBridge,
@@ -133,7 +135,6 @@ func (c *port) resources() spec.Resources {
 // passes without them. The order of the result's interfaces is the reference's: bridge, host-side
 // veth, container-side veth.
 func createPort(ctx context.Context, op *attach.Op, c *port) (err error) {
-	op.DAD = c.EnableDAD
 	c.WarnBackend(op)
 	if err := ensureBridge(op, c); err != nil {
 		return err
@@ -201,6 +202,7 @@ func ensureBridge(op *attach.Op, c *port) error {
 		})
 		if err == nil {
 			c.made = true
+			op.Did("bridge %s made", c.Bridge)
 			op.Undo("bridge "+c.Bridge, func(context.Context) error { return dropUnusedBridge(op, br.Index) })
 		}
 		if errors.Is(err, os.ErrExist) { // created by another ADD meanwhile
@@ -247,7 +249,24 @@ func reconcileBridge(op *attach.Op, c *port) error {
 	op.Undo("settings of "+br.Name, func(context.Context) error {
 		return whileUnused(op, br.Index, nil, func() error { return op.Host.Do(rtnl.ChangeLink(br.Index, back)) })
 	})
+	if err == nil {
+		op.Did("bridge %s set %s", br.Name, changed(ch))
+	}
 	return err
+}
+
+// changed names what a change sets, as ip(8) does.
+func changed(ch rtnl.LinkChange) string {
+	var words []string
+	for _, w := range []struct {
+		word string
+		set  *bool
+	}{{"up", ch.Up}, {"promisc on", ch.Promisc}, {"vlan_filtering 1", ch.VLANFiltering}} {
+		if w.set != nil {
+			words = append(words, w.word)
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 // unsupported explains EOPNOTSUPP for a bridge.
@@ -294,15 +313,6 @@ func resolveGateways(_ context.Context, op *attach.Op, c *port) error {
 		return nil
 	}
 	return op.CheckGateways()
-}
-
-// configure leaves the container's link down if it is disabled. It has no addresses then, as
-// validate checks.
-func configure(ctx context.Context, op *attach.Op, c *port) error {
-	if c.DisableContainerInterface {
-		return nil
-	}
-	return op.Configure(ctx)
 }
 
 // unspecified is the address of a default route of the family of a.

@@ -25,7 +25,7 @@ func verify(ctx context.Context, op *attach.Op, c *port) error {
 	}
 	host, err := op.HostVeth()
 	if err != nil {
-		return attach.Mismatch("host interface: %w", err)
+		return attach.Lost("host interface: %w", err)
 	}
 	if err := checkPort(op, c, br, host); err != nil {
 		return err
@@ -33,7 +33,10 @@ func verify(ctx context.Context, op *attach.Op, c *port) error {
 	if err := checkGateways(op, c, br); err != nil {
 		return err
 	}
-	return checkRules(op, c, host.Name)
+	if err := checkRules(op, c, host.Name); err != nil || !c.IsGateway || len(op.Own()) == 0 {
+		return err
+	}
+	return attach.CheckForwarding(op) // last, since it is the host's
 }
 
 // checkBridge compares the bridge, but not its MAC address, which may follow its ports. It may be in
@@ -56,7 +59,7 @@ func checkBridge(c *port, br *rtnl.Link) error {
 func checkPort(op *attach.Op, c *port, br, host *rtnl.Link) error {
 	switch {
 	case host.Parent != op.Link.Index || op.Link.Parent != host.Index:
-		return attach.Mismatch("%s is not the peer of %s in %s", host.Name, op.IfName, op.Call.NetNS)
+		return attach.Lost("%s is not the peer of %s in %s", host.Name, op.IfName, op.Call.NetNS)
 	case host.Master != br.Index:
 		return attach.Mismatch("%s is not a port of bridge %s", host.Name, c.Bridge)
 	case !host.Up:
@@ -105,7 +108,7 @@ func checkVLANs(op *attach.Op, c *port, host *rtnl.Link) error {
 }
 
 // checkGateways looks for the gateway of each address on the bridge or on the interface of its
-// VLAN, and checks forwarding.
+// VLAN.
 func checkGateways(op *attach.Op, c *port, br *rtnl.Link) error {
 	own := op.Own()
 	if !c.IsGateway || len(own) == 0 {
@@ -127,7 +130,7 @@ func checkGateways(op *attach.Op, c *port, br *rtnl.Link) error {
 			return attach.Mismatch("%s does not have the gateway address %s", gw.Name, ip.Gateway)
 		}
 	}
-	return attach.CheckForwarding(op)
+	return nil
 }
 
 // hasGateway looks for the address with any prefix length.

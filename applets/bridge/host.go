@@ -100,7 +100,15 @@ func setGateways(op *attach.Op, c *port) error {
 	if !c.made { // its ports do not change it then
 		ops = append(ops, rtnl.ChangeLink(gw.Index, rtnl.LinkChange{MAC: gw.MAC}))
 	}
-	return attach.WithoutIPv6(op.Host.Do(ops...), gw.Name)
+	if err := op.Host.Do(ops...); err != nil {
+		return attach.WithoutIPv6(err, gw.Name)
+	}
+	for i, w := range want {
+		if !attach.HasAddr(have, w) && !contains(want[:i], w) {
+			op.Did("address %s added to %s", w, gw.Name)
+		}
+	}
+	return nil
 }
 
 // gatewayOps adds the addresses that are missing. Another IPv4 address, or an IPv6 one of an

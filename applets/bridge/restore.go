@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"cnibox/applets/attach"
 	"cnibox/nft"
@@ -15,7 +16,7 @@ import (
 // Of many ports, each bridge and each gateway is looked at once.
 func restore(ctx context.Context, op *attach.Op, c *port) (err error) {
 	if c.host, err = op.HostVeth(); err != nil {
-		return op.LostHostEnd(err)
+		return attach.Lost("host interface: %w", err)
 	}
 	if err := restoreMaster(ctx, op, c); err != nil {
 		return err
@@ -90,21 +91,31 @@ func restorePort(op *attach.Op, c *port) error {
 	var ops []rtnl.Op
 	host, index := c.host, c.host.Index
 	joins := host.Master != c.link.Index
+	var did []string
 	if joins {
 		ops = append(ops, rtnl.ChangeLink(index, rtnl.LinkChange{Master: &c.link.Index}))
+		did = append(did, "put on "+c.Bridge)
 	}
 	if joins && (c.HairpinMode || c.PortIsolation) || host.Hairpin != c.HairpinMode || c.PortIsolation && !host.Isolated {
 		isolated := c.PortIsolation || host.Isolated && !joins
 		ops = append(ops, rtnl.ChangeLink(index, rtnl.LinkChange{Hairpin: &c.HairpinMode, Isolated: &isolated}))
+		did = append(did, "flags of the port set")
 	}
 	if joins || c.filtersVLANs() && checkVLANs(op, c, host) != nil {
-		ops = append(ops, portVLANs(c)...)
+		if vlans := portVLANs(c); vlans != nil {
+			ops = append(ops, vlans...)
+			did = append(did, "VLANs set")
+		}
 	}
 	if !host.Up {
 		ops = append(ops, rtnl.ChangeLink(index, rtnl.LinkChange{Up: new(true)}))
+		did = append(did, "up")
 	}
 	if err := op.Host.Do(ops...); err != nil {
 		return err
+	}
+	if did != nil {
+		op.Did("%s %s", host.Name, strings.Join(did, " and "))
 	}
 	if host.AcceptsRA {
 		if err := op.IgnoreRouters(host.Name); err != nil {

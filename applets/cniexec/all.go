@@ -103,6 +103,18 @@ func (c *call) gcAll(ctx context.Context) error {
 	return c.eachNetwork(ctx, names, c.gc, "gc is not complete on %d of %d networks")
 }
 
+// judge runs CHECK of an attachment, unless there is a reason against it.
+func (c *call) judge(ctx context.Context, e *chain.Entry) (unchecked string, err error) {
+	l, err := e.List()
+	if err != nil {
+		return "", err
+	}
+	if unchecked = l.Unchecked(); unchecked != "" {
+		return unchecked, nil
+	}
+	return "", c.runner.Check(ctx, l, chain.Target{ContainerID: e.ContainerID, IfName: e.IfName})
+}
+
 // checkAll runs CHECK of every attachment whose namespace exists. The others are gc's, and a
 // version of the specification before 0.4.0 has no CHECK. Those come last whose container another
 // verb has locked, which may hang.
@@ -117,41 +129,46 @@ func (c *call) checkAll(ctx context.Context) error {
 			idle = append(idle, e)
 		}
 	}
-	failed, checked := 0, 0
+	failed, lost, checked := 0, 0, 0
 	for _, e := range append(idle, busy...) {
-		l, err := e.List()
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return context.Cause(ctx)
-		case !e.Attached():
+		}
+		if !e.Attached() {
 			continue
-		case err == nil:
-			if v, verr := spec.ParseVersion(l.CNIVersion); verr == nil && !v.AtLeast(spec.V040) {
-				continue
-			}
-			err = c.runner.Check(ctx, l, chain.Target{ContainerID: e.ContainerID, IfName: e.IfName})
+		}
+		unchecked, err := c.judge(ctx, e)
+		if unchecked != "" {
+			continue
 		}
 		checked++
-		if err != nil && !c.deleted(e) {
-			c.runner.Warn("check %s: %v", e.Attachment(), withDetails(err))
-			failed++
+		if err == nil || deleted(c.runner.Cache, e) {
+			continue
 		}
+		todo := ""
+		if errors.Is(err, spec.ErrAnew) {
+			todo = ": del and add"
+			lost++
+		}
+		c.runner.Warn("check %s: %v%s", e.Attachment(), withDetails(err), todo)
+		failed++
 	}
-	if failed > 0 {
-		if unread != nil {
-			c.runner.Warn("%v", unread)
-		}
-		return &hinted{
-			spec.Errorf(spec.CodeCheck, "%d of %d attachments are not as add left them", failed, checked),
-			"`cni-exec reload` restores what is on the host.",
-		}
+	if failed == 0 {
+		return unread
 	}
-	return unread
+	if unread != nil {
+		c.runner.Warn("%v", unread)
+	}
+	hint := ""
+	if lost < failed {
+		hint = "`cni-exec reload` restores what it can, and names the rest"
+	}
+	return &hinted{spec.Errorf(spec.CodeCheck, "%d of %d attachments are not as add left them", failed, checked), hint}
 }
 
 // deleted reports whether an attachment is not in the cache any more.
-func (c *call) deleted(e *chain.Entry) bool {
-	now, err := c.runner.Cache.Lookup(e.Attachment())
+func deleted(cache *chain.Cache, e *chain.Entry) bool {
+	now, err := cache.Lookup(e.Attachment())
 	return now == nil && errors.Is(err, os.ErrNotExist)
 }
 

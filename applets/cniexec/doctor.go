@@ -35,10 +35,12 @@ type finding struct {
 type doctor struct {
 	*call
 	inv      *inventory
-	unlisted bool // the cache has entries that could not be read, so what has no entry may have an owner
+	rules    map[string][]nft.Holding // by the owner's key; nil: not read
+	unlisted bool                     // the cache has entries that could not be read, so what has no entry may have an owner
 	networks []*examined
 	blockers []nft.Blocker
-	hung     bool // firewalld does not answer
+	off      []string // what CHECK of each attachment says of forwarding that is off
+	hung     bool     // firewalld does not answer
 	linted   []*lint.Finding
 	found    []finding
 	untested []string                // and why
@@ -98,10 +100,11 @@ func (c *call) examine(ctx context.Context) (*doctor, error) {
 	for _, err := range d.inv.unread {
 		d.untested = append(d.untested, spec.Printable(err.Error()))
 	}
+	d.readRules()
 	d.readNetworks()
 	for _, check := range []func(context.Context){
 		d.checkCache, d.checkKernel, d.checkConfigurations, d.checkStatus, d.checkBlockers, d.checkForwarding, d.checkSettings,
-		d.checkMTU, d.checkResolvers, d.checkPlugins, d.checkStale, d.checkFaults, d.checkGuards, d.checkOrphans,
+		d.checkMTU, d.checkResolvers, d.checkPlugins, d.checkStale, d.checkAttachments, d.checkOrphans,
 	} {
 		if err := context.Cause(ctx); err != nil {
 			return nil, err
@@ -109,6 +112,19 @@ func (c *call) examine(ctx context.Context) (*doctor, error) {
 		check(ctx)
 	}
 	return d, nil
+}
+
+// readRules reads what attachments have in the rule set.
+func (d *doctor) readRules() {
+	held, err := nft.Open(rtnl.Host()).Holdings()
+	if err != nil {
+		d.skip("rules", err)
+		return
+	}
+	d.rules = map[string][]nft.Holding{}
+	for _, h := range held {
+		d.rules[h.Key] = append(d.rules[h.Key], h)
+	}
 }
 
 // find adds a finding. One with a fix is cnibox's own.
@@ -152,8 +168,30 @@ func (d *doctor) readNetworks() {
 // alive reports whether anything is attached to the network.
 func (e *examined) alive() bool { return slices.ContainsFunc(e.attached, (*entry).alive) }
 
-// treat does what is cnibox's own, and examines the host again.
+// treat does what is cnibox's own, and examines the host again. What only shows then, as behind the
+// first fault that CHECK found, is done as well.
 func (d *doctor) treat(ctx context.Context) (*doctor, error) {
+	const rounds = 4
+	for n := 0; ; n++ {
+		after, err := d.treatOnce(ctx)
+		if err != nil || n == rounds {
+			return after, err
+		}
+		fresh := func(f finding) bool { return f.fix != nil && !d.has(f) }
+		if !slices.ContainsFunc(after.found, fresh) {
+			return after, nil
+		}
+		d = after
+	}
+}
+
+// has reports whether a finding is one of these.
+func (d *doctor) has(f finding) bool {
+	return slices.ContainsFunc(d.found, func(o finding) bool { return o.Check == f.Check && o.Message == f.Message })
+}
+
+// treatOnce does what is cnibox's own, examines the host again, and prints what was fixed.
+func (d *doctor) treatOnce(ctx context.Context) (*doctor, error) {
 	for _, f := range d.found {
 		if f.fix == nil {
 			continue
@@ -167,8 +205,7 @@ func (d *doctor) treat(ctx context.Context) (*doctor, error) {
 		return nil, err
 	}
 	for _, f := range d.found {
-		left := slices.ContainsFunc(after.found, func(o finding) bool { return o.Check == f.Check && o.Message == f.Message })
-		if f.fix != nil && !left {
+		if f.fix != nil && !after.has(f) {
 			d.runner.Warn("fixed: %s: %s", f.Check, f.Message)
 		}
 	}
@@ -376,47 +413,110 @@ func several(list []string) string {
 	return strings.Join(list, ", ")
 }
 
-// checkFaults looks at what ADD has made for the attachments that are alive.
-func (d *doctor) checkFaults(context.Context) {
+// checkAttachments runs CHECK of the attachments that are alive. Those with the same fault are one
+// finding.
+func (d *doctor) checkAttachments(ctx context.Context) {
+	d.inv.judge(ctx, d.judgeOnce())
+	unchecked := map[string]int{}
+	faults := map[string][]*entry{}
 	for _, a := range d.inv.entries {
-		if a.state != stateFault || !a.Live() || a.Interrupted() {
+		switch {
+		case a.state == stateBusy:
+			unchecked["a verb runs for the container"]++
+		case a.state == stateUnknown:
+			unchecked[a.why]++
+		case a.unchecked != "":
+			unchecked[a.unchecked]++
+		case a.fault != nil && !slices.Contains(d.off, a.faultText()):
+			faults[a.faultText()] = append(faults[a.faultText()], a)
+		}
+	}
+	for _, why := range slices.Sorted(maps.Keys(unchecked)) {
+		d.untested = append(d.untested, spec.Printable(fmt.Sprintf("CHECK of %s: %s", attachments(unchecked[why]), why)))
+	}
+	for _, a := range d.inv.entries {
+		if a.fault == nil {
 			continue
 		}
-		d.find("attachment", "cni-exec reload "+a.ContainerID, d.reloads(a), "%s: %s", a.Attachment(), strings.Join(a.faults, "; "))
+		of := faults[a.faultText()]
+		delete(faults, a.faultText())
+		if len(of) > 0 {
+			d.findFault(of)
+		}
 	}
 }
 
-// reloads is the fix that restores an attachment.
-func (d *doctor) reloads(a *entry) func(context.Context) error {
+// judgeOnce returns what runs CHECK of an attachment for doctor, which waits for none longer than
+// askTime. External plugins that have hung are not asked again.
+func (d *doctor) judgeOnce() func(context.Context, *entry) (string, error) {
+	hung := map[string]bool{}
+	return func(ctx context.Context, a *entry) (string, error) {
+		var external []string
+		for _, plugin := range a.conf.types() {
+			if hung[plugin] {
+				return "plugin " + plugin + " has not answered for another attachment", nil
+			}
+			if !d.builtIn(plugin) {
+				external = append(external, plugin)
+			}
+		}
+		within, cancel := context.WithTimeout(ctx, askTime)
+		defer cancel()
+		unchecked, err := d.judge(within, a.Entry)
+		if err != nil && within.Err() != nil {
+			for _, plugin := range external {
+				hung[plugin] = true
+			}
+		}
+		return unchecked, err
+	}
+}
+
+// findFault adds the finding of attachments with the same fault.
+func (d *doctor) findFault(of []*entry) {
+	first := of[0]
+	names := each(of, func(a *entry) string { return a.Attachment().String() })
+	what := names[0] + ": " + first.faultText()
+	if len(of) > 1 {
+		what = fmt.Sprintf("%s: %s: %s", attachments(len(of)), first.faultText(), several(names))
+	}
+	if errors.Is(first.fault, spec.ErrAnew) {
+		del := each(of, func(a *entry) string {
+			return fmt.Sprintf("cni-exec del %s --container-id %s -i %s    # and add it again", a.NetworkName, a.ContainerID, a.IfName)
+		})
+		d.find("attachment", strings.Join(del, "\n"), nil, "%s", what)
+		return
+	}
+	repair := "cni-exec reload"
+	switch same := func(is func(*entry) string) bool {
+		return !slices.ContainsFunc(of, func(a *entry) bool { return is(a) != is(first) })
+	}; {
+	case same(func(a *entry) string { return a.ContainerID }):
+		repair += " " + first.ContainerID
+	case same(func(a *entry) string { return a.NetworkName }):
+		repair += " " + first.NetworkName
+	}
+	d.find("attachment", repair, d.reloads(of), "%s", what)
+}
+
+// reloads is the fix that restores attachments.
+func (d *doctor) reloads(of []*entry) func(context.Context) error {
 	return func(ctx context.Context) error {
 		quiet := *d.call
 		quiet.Stdout = io.Discard // treat prints what is fixed
-		now, err := d.runner.Cache.Lookup(a.Attachment())
-		if errors.Is(err, os.ErrNotExist) {
-			return nil
+		var entries []*chain.Entry
+		for _, a := range of {
+			now, err := d.runner.Cache.Lookup(a.Attachment())
+			if errors.Is(err, os.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			entries = append(entries, now)
 		}
-		if err == nil {
-			_, err = quiet.restore(ctx, []*chain.Entry{now}, nil)
-		}
+		_, err := quiet.restore(ctx, entries, nil)
 		return err
-	}
-}
-
-// checkGuards looks for the guards of bridge ports that may use one MAC address only.
-func (d *doctor) checkGuards(context.Context) {
-	table := nft.Open(rtnl.Host())
-	for _, a := range d.inv.entries {
-		if !a.conf.guards() || !a.Live() || a.Interrupted() || !d.inv.ours(a) {
-			continue
-		}
-		owned, err := table.Owned(a.Attachment(), nft.KindMACGuard)
-		if err != nil {
-			d.skip("port guards", err)
-			return
-		}
-		if len(owned) == 0 {
-			d.find("port guard", "cni-exec reload "+a.ContainerID, d.reloads(a), "%s: the container can use any MAC address, whatever \"macspoofchk\" says", a.Attachment())
-		}
 	}
 }
 
@@ -444,7 +544,7 @@ func (d *doctor) checkOrphans(context.Context) {
 		}
 	}
 	orphans := map[string]int{}
-	for key, held := range d.inv.rules {
+	for key, held := range d.rules {
 		if !known[key] && (d.inv.links == nil || d.inv.links.byKey[key] == nil) && !d.alive(held[0].Owner) {
 			orphans[held[0].Owner.Network] += len(held)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/attach"
 	"cnibox/applets/lint"
 	"cnibox/applets/record"
 	"cnibox/internal/dbus"
@@ -60,16 +61,12 @@ func (d *doctor) checkBlockers(ctx context.Context) {
 	d.blockers = blockers
 	for _, b := range blockers {
 		for _, n := range d.networks {
-			if !n.resources.Routed || b.Asks && n.has("firewall") || b.Family == "ip6" && !n.serves(false) || b.Family == "ip" && !n.serves(true) {
-				continue
-			}
 			link := cmp.Or(n.resources.Link, "veth*")
-			if b.Lets(link) {
+			if !n.resources.Routed || b.Family == "ip6" && !n.serves(false) || b.Family == "ip" && !n.serves(true) || b.Lets(link) || d.passes(ctx, &b, n) {
 				continue
 			}
 			what := fmt.Sprintf("%s: chain %s of table %s %s drops what it does not accept, and no accept of another table overrules that", n.name, b.Chain, b.Family, b.Table)
 			switch {
-			case b.Table == "firewalld" && (n.list != nil && n.conf.zoned() || d.trusts(ctx, n.resources.Link)):
 			case b.Table == "firewalld" && n.resources.Link != "":
 				d.find("firewalld", "firewall-cmd --zone=trusted --add-interface="+n.resources.Link+" --permanent && firewall-cmd --reload", nil, "%s", what)
 			default:
@@ -80,6 +77,15 @@ func (d *doctor) checkBlockers(ctx context.Context) {
 	if names, err := disk.Read("/proc/net/ip_tables_names", 0, record.MaxSize); err == nil && slices.Contains(strings.Fields(string(names)), "filter") {
 		d.find("forward policy", "iptables-legacy -S FORWARD", nil, "iptables-legacy has a table filter, which cannot be looked into here and may drop what is forwarded")
 	}
+}
+
+// passes reports whether a chain that drops lets the packets of a network through for another reason
+// than their link: the firewall plugin accepts them, or firewalld trusts the link.
+func (d *doctor) passes(ctx context.Context, b *nft.Blocker, n *examined) bool {
+	if b.Table == "firewalld" {
+		return n.list != nil && n.conf.zoned() || d.trusts(ctx, n.resources.Link)
+	}
+	return b.Asks && n.has("firewall")
 }
 
 // trusts reports whether firewalld has a link in its zone trusted, which accepts what is forwarded.
@@ -147,6 +153,7 @@ func (d *doctor) checkForwarding(context.Context) {
 			if sysctl(key) != "0" || !n.resources.Routed || !n.alive() || !n.serves(i == 0) || i == 1 && len(n.resources.Ranges) == 0 {
 				continue
 			}
+			d.off = append(d.off, attach.ForwardingOff(key))
 			d.find("forwarding", setting(key, "1"), func(context.Context) error { return rtnl.Host().SetSysctl(key, "1") },
 				"%s is 0: containers reach nothing behind this host", strings.ReplaceAll(key, "/", "."))
 			break
@@ -155,12 +162,12 @@ func (d *doctor) checkForwarding(context.Context) {
 }
 
 // checkSettings looks at settings that are others' to choose.
-func (d *doctor) checkSettings(context.Context) {
+func (d *doctor) checkSettings(ctx context.Context) {
 	for _, family := range []string{"ip", "ip6"} {
 		key := "net/bridge/bridge-nf-call-" + family + "tables" // iptables and ip6tables
 		i := slices.IndexFunc(d.blockers, func(b nft.Blocker) bool {
 			return (b.Family == family || b.Family == "inet") && slices.ContainsFunc(d.networks, func(n *examined) bool {
-				return n.conf.bridge() != "" && n.serves(family == "ip") && !b.Lets(n.conf.bridge())
+				return n.conf.bridge() != "" && n.serves(family == "ip") && !b.LetsWithin(n.conf.bridge()) && !d.passes(ctx, &b, n)
 			})
 		})
 		if i >= 0 && sysctl(key) == "1" {

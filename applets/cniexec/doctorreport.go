@@ -46,7 +46,7 @@ func (d *doctor) writeReport(file string) error {
 	}
 	section("attachments")
 	for _, a := range d.inv.entries {
-		fmt.Fprintf(&out, "%s %s %v %s %s %s\n", a.Attachment(), a.runtime(), a.addresses(), a.hostLink, a.state, strings.Join(a.faults, "; "))
+		fmt.Fprintf(&out, "%s %s %v %s %s\n", a.Attachment(), a.runtime(), a.addresses(), a.hostLink, a.stateText())
 	}
 	section("links")
 	if d.inv.links != nil {

@@ -35,8 +35,8 @@ type flags struct {
 	timeout             time.Duration // of one plugin; 0: the default
 	retries             int           // of an add that ended with code 11
 
-	keepGoing, all, allNetworks, live, dot, dryRun, fix, force, watch, inPlace, json, help, version bool
-	create, delete                                                                                  bool // the named namespace
+	keepGoing, all, allNetworks, live, dot, dryRun, checked, fix, force, watch, inPlace, json, help, version bool
+	create, delete                                                                                           bool // the named namespace
 
 	// Those that may be given more than once, in their order.
 	valid, nets []string
@@ -122,6 +122,9 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	})
 	helpOf("ls", "output", "`json|wide` print JSON, or a table with all columns")
 	helpOf("add", "output", "`json` print what --dry-run finds as JSON")
+	of("ls", func() {
+		fs.BoolVar(&f.checked, "check", false, "run CHECK of each attachment that is alive, and list what it finds")
+	})
 	of("tree", func() {
 		fs.BoolVar(&f.dot, "dot", false, "print a graph for dot(1)")
 	})

@@ -2,6 +2,7 @@ package cniexec
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,43 +17,43 @@ import (
 
 	"cnibox/chain"
 	"cnibox/internal/nsid"
-	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
 // An inventory is what is attached on this host, by whichever runtime: the entries of libcni's
-// cache, compared with the kernel, the rules and the leases. [newInventory] makes one.
+// cache, with whether their namespaces exist and the links of the host. It has facts and no
+// judgement, which is CHECK's. [newInventory] makes one.
 //
 // Making one changes nothing, takes no lock, starts no plugin and enters no namespace, so that
 // it does not wait for an ADD. A verb that changes something reads again under the lock.
 type inventory struct {
 	entries []*entry // in the order of networks, names, containers and interfaces
 	broken  []chain.Broken
-	unread  []error // why something was not tested, as of rules for an ordinary user
+	unread  []error // why something was not read
 	now     time.Time
 	uptime  time.Duration // of the host
 
-	links  *hostLinks               // nil: not read
-	rules  map[string][]nft.Holding // by the owner's key; nil: not read
-	leases map[string]leaseNames    // by directory; each is read once
-
-	leaseDirs map[leasesOf]string // of networks with their configurations; each is looked for once
-
-	// Host ports by container: of several attachments one has the port, the others are next.
-	published map[portOf]bool
-	confs     map[string]*netConf // by their text: most attachments of a network have the same
-	cache     *chain.Cache
+	links *hostLinks          // nil: not read
+	confs map[string]*netConf // by their text: most attachments of a network have the same
+	cache *chain.Cache
 
 	stateDir string // where plugins store state; empty: in the default directories
 }
 
 // The states of an attachment.
 const (
-	stateOK      = "ok"
-	stateFault   = "fault"   // see faults
-	stateBusy    = "busy"    // a verb runs for the container
-	stateUnknown = "unknown" // the namespace is not recorded, or must not be read
+	stateAlive       = "alive"       // its namespace exists
+	stateGone        = "gone"        // its namespace does not exist any more
+	stateInterrupted = "interrupted" // its add has ended before it was done
+	stateBusy        = "busy"        // a verb runs for the container
+	stateUnknown     = "unknown"     // the namespace is not recorded, or must not be read
+)
+
+// The verdicts of CHECK.
+const (
+	verdictOK    = "ok"
+	verdictFault = "fault"
 )
 
 // An entry is one attachment: an entry of the cache and what is known of it.
@@ -64,10 +65,15 @@ type entry struct {
 	since  time.Time    // when the entry was written; zero: unknown, as without a clock
 	ports  []publishedPort
 
-	// Of inventory.test:
+	// Of inventory.look:
 	hostLink string // host-side veth, or what else the plugin made on the host; empty: none
 	state    string
-	faults   []string
+	why      string // it is gone, or unknown
+
+	// Of inventory.judge:
+	verdict   string // empty: CHECK has not said
+	fault     error  // what it has found
+	unchecked string // why it has not said, though it was asked for
 }
 
 // name is that of the container's pod, that of `run --name`, the process or the file that the path
@@ -175,8 +181,8 @@ func (v *inventory) conf(doc []byte) *netConf {
 	return c
 }
 
-// newInventory reads the cache, and compares each entry with the kernel, the rules and the
-// leases. The error is that of a cache that cannot be read.
+// newInventory reads the cache, and looks at the namespace of each entry and at the links of the
+// host. The error is that of a cache that cannot be read.
 func newInventory(cache *chain.Cache, stateDir string) (*inventory, error) {
 	v := emptyInventory(cache, stateDir)
 	listed := make(chan struct{}) // the kernel's part takes as long as the files'
@@ -193,7 +199,7 @@ func newInventory(cache *chain.Cache, stateDir string) (*inventory, error) {
 	if err != nil {
 		return nil, err
 	}
-	v.testAll(v.entries)
+	v.look(v.entries)
 	v.lookAgain(v.readHost)
 	v.sort()
 	return v, nil
@@ -212,11 +218,10 @@ func emptyInventory(cache *chain.Cache, stateDir string) *inventory {
 	var info unix.Sysinfo_t
 	_ = unix.Sysinfo(&info) // cannot fail
 	uptime := time.Duration(info.Uptime+1) * time.Second
-	return &inventory{now: time.Now(), uptime: uptime, cache: cache, stateDir: stateDir, confs: map[string]*netConf{},
-		leases: map[string]leaseNames{}, leaseDirs: map[leasesOf]string{}}
+	return &inventory{now: time.Now(), uptime: uptime, cache: cache, stateDir: stateDir, confs: map[string]*netConf{}}
 }
 
-// read decodes what an entry has. It is not tested.
+// read decodes what an entry has.
 func (v *inventory) read(e *chain.Entry) *entry {
 	a := &entry{Entry: e, key: e.Attachment().Key(), conf: v.conf(e.Config), result: new(spec.Result)}
 	if len(e.Result) > 0 && !a.readResult() {
@@ -279,21 +284,12 @@ type hostLinks struct {
 	byKey   map[string]*rtnl.Link // by the attachment's key in the alias
 }
 
-// readHost lists the links and the rules. Leases are listed where a test asks for them.
+// readHost lists the links.
 func (v *inventory) readHost() {
-	v.unread, v.links, v.rules, v.leases = nil, nil, nil, map[string]leaseNames{}
 	var err error
+	v.unread = nil
 	if v.links, err = listLinks(); err != nil {
 		v.unread = append(v.unread, err)
-	}
-	held, err := nft.Open(rtnl.Host()).Holdings()
-	if err != nil {
-		v.unread = append(v.unread, err)
-		return
-	}
-	v.rules = map[string][]nft.Holding{}
-	for _, h := range held {
-		v.rules[h.Key] = append(v.rules[h.Key], h)
 	}
 }
 
@@ -330,51 +326,26 @@ func indexLinks(all []rtnl.Link) *hostLinks {
 	return h
 }
 
-// A portOf is a host port of a container.
-type portOf struct {
-	containerID, proto string
-	port               uint16
-}
-
-// testAll tests attachments, after the ports of all are known.
-func (v *inventory) testAll(list []*entry) {
-	v.published = map[portOf]bool{}
-	for _, a := range v.entries {
-		for _, h := range v.rules[a.key] {
-			if h.Kind == nft.KindPortMap {
-				v.published[portOf{a.ContainerID, h.Proto, h.Port}] = true
-			}
+// look fills in the state and the host-side link of attachments.
+func (v *inventory) look(list []*entry) {
+	for _, a := range list {
+		v.findHostLink(a)
+		a.why = ""
+		if a.Interrupted() {
+			a.state = stateInterrupted
+		} else {
+			a.state, a.why = a.namespace()
 		}
 	}
-	for _, a := range list {
-		v.test(a)
-	}
 }
 
-// test fills in the state of an attachment. The test is a cheap one: the namespace is there
-// and the same, the host-side link is there, up and on its bridge, and the elements and leases
-// that its configuration asks for are there. CHECK looks closer.
-func (v *inventory) test(a *entry) {
-	a.state = stateOK
-	v.findHostLink(a)
-	switch {
-	case a.Interrupted():
-		a.fault("add was interrupted")
-	case !v.testNetNS(a):
-	default:
-		v.testLink(a)
-		v.testRules(a)
-		v.testLeases(a)
-	}
-}
-
-// lookAgain looks again at what has a fault, since it may have been attached or detached while
-// its parts were read one after another. ADD writes the entry before what is in it, but for the
+// lookAgain looks again at what is gone or interrupted, since it may have been attached or detached
+// while its parts were read one after another. ADD writes the entry before what is in it, but for the
 // result, and so the entry is read first.
 func (v *inventory) lookAgain(readHost func()) {
 	const looks = 2
 	for n := range looks + 1 {
-		young := v.youngFaults()
+		young := v.young()
 		if len(young) == 0 || n == looks {
 			return
 		}
@@ -384,24 +355,25 @@ func (v *inventory) lookAgain(readHost func()) {
 			}
 		}
 		readHost()
-		v.testAll(young)
+		v.look(young)
 	}
 }
 
-// youngFaults are the attachments with a fault that may be one of having looked too early. What is
-// being attached or detached now is busy, and what has been detached meanwhile is left out.
-func (v *inventory) youngFaults() (young []*entry) {
+// young are the attachments that may seem to be gone or interrupted by having looked too early. What
+// is being attached or detached now is busy, and what has been detached meanwhile is left out.
+func (v *inventory) young() (young []*entry) {
 	const recent = 2 * time.Second // more than file systems round times to
-	if !slices.ContainsFunc(v.entries, func(a *entry) bool { return a.state == stateFault }) {
+	ended := func(a *entry) bool { return a.state == stateGone || a.state == stateInterrupted }
+	if !slices.ContainsFunc(v.entries, ended) {
 		return nil
 	}
 	running := v.cache.Running()
 	v.entries = slices.DeleteFunc(v.entries, func(a *entry) bool {
-		if a.state != stateFault {
+		if !ended(a) {
 			return false
 		}
 		if running(a.ContainerID) {
-			a.state, a.faults = stateBusy, nil
+			a.state, a.why = stateBusy, ""
 			return false
 		}
 		info, err := os.Lstat(a.File())
@@ -413,37 +385,53 @@ func (v *inventory) youngFaults() (young []*entry) {
 	return young
 }
 
-// fault adds one.
-func (a *entry) fault(format string, args ...any) {
-	a.state = stateFault
-	a.faults = append(a.faults, fmt.Sprintf(format, args...))
-}
-
-// testNetNS reports whether the rest is worth a test: nothing is left of an attachment whose
-// namespace is gone.
+// namespace returns the state of an attachment by its namespace, and why it is not alive.
 //
-// The ID decides, as entering 1,000 namespaces for their cookies would take as long as all else. A
-// new namespace with the ID of the old one has not its links, which are looked at next.
-func (v *inventory) testNetNS(a *entry) bool {
+// The ID decides, as entering 1,000 namespaces for their cookies would take as long as all else.
+func (a *entry) namespace() (state, why string) {
 	path := a.NetNSPath()
 	id, err := nsid.At(path)
 	switch {
 	case !a.SameBoot():
-		a.fault("of an earlier boot")
+		return stateGone, "of an earlier boot"
 	case path == "":
-		a.state = stateUnknown
-		return true
+		return stateUnknown, "its namespace is not recorded"
 	case errors.Is(err, os.ErrNotExist):
-		a.fault("no namespace %s", path)
+		return stateGone, "no namespace " + path
 	case errors.Is(err, nsid.ErrNotNS):
-		a.fault("%s is no namespace", path)
+		return stateGone, path + " is not a namespace"
 	case err != nil:
-		a.state = stateUnknown
-		return true
+		return stateUnknown, err.Error()
 	case a.NetNSID != "" && a.NetNSID != id.String():
-		a.fault("%s is another namespace now", path)
+		return stateGone, path + " is another namespace now"
 	}
-	return a.state != stateFault
+	return stateAlive, ""
+}
+
+// judge runs CHECK of the attachments that are alive, and notes what it finds. What is detached
+// meanwhile is left out. It ends early when ctx does.
+func (v *inventory) judge(ctx context.Context, check func(context.Context, *entry) (unchecked string, err error)) {
+	v.entries = slices.DeleteFunc(v.entries, func(a *entry) bool {
+		if a.state != stateAlive || ctx.Err() != nil {
+			return false
+		}
+		var err error
+		a.unchecked, err = check(ctx, a)
+		switch {
+		case err == nil && a.unchecked == "":
+			a.verdict = verdictOK
+		case err == nil:
+		case deleted(v.cache, a.Entry):
+			return true
+		case a.Gone():
+			a.state, a.why = stateGone, a.NetNSPath()+" is another namespace now"
+		case errors.Is(err, os.ErrPermission) || spec.AsError(err).Code == spec.CodeTryAgain:
+			a.unchecked = reason(err)
+		default:
+			a.verdict, a.fault = verdictFault, err
+		}
+		return false
+	})
 }
 
 // findHostLink finds the host-side link: the one that has the attachment's label, or what the
@@ -481,81 +469,6 @@ func (v *inventory) link(a *entry) *rtnl.Link {
 	return l
 }
 
-// testLink looks at the host-side link and the bridge.
-func (v *inventory) testLink(a *entry) {
-	if v.links == nil {
-		return
-	}
-	bridge, l := a.conf.bridge(), v.link(a)
-	br := v.links.byName[bridge]
-	if bridge != "" && br == nil {
-		a.fault("no bridge %s", bridge)
-	}
-	switch {
-	case l == nil && a.hostLink != "":
-		a.fault("no link %s", a.hostLink)
-	case l == nil:
-	case !l.Up:
-		a.fault("%s is down", l.Name)
-	case br != nil && l.Kind == "veth" && l.Master != br.Index:
-		a.fault("%s not on %s", l.Name, bridge)
-	}
-	if br != nil && !br.Up {
-		a.fault("%s is down", bridge)
-	}
-}
-
-// ours reports whether plugins of this program made the attachment: only then elements are
-// to be in our tables. An entry of this program may be of plugins of others on CNI_PATH, whose
-// host-side link has no label.
-func (v *inventory) ours(a *entry) bool {
-	if l := v.link(a); l != nil {
-		return spec.LabelKey(l.Alias) != ""
-	}
-	return a.BootID != ""
-}
-
-// testRules looks for the elements that the configuration asks for.
-func (v *inventory) testRules(a *entry) {
-	if v.rules == nil || !v.ours(a) {
-		return
-	}
-	addresses := a.addresses()
-	lacks := func(ip netip.Prefix, kinds ...nft.Kind) bool {
-		return !slices.ContainsFunc(v.rules[a.key], func(h nft.Holding) bool { return h.Addr == ip.Addr() && slices.Contains(kinds, h.Kind) })
-	}
-	for i := range a.conf.Plugins {
-		p := &a.conf.Plugins[i]
-		switch {
-		case i == 0 && p.IPMasq && (p.Type == "bridge" || p.Type == "ptp"):
-			for _, ip := range addresses {
-				if lacks(ip, nft.KindMasquerade) {
-					a.fault("no masquerading of %s", ip.Addr())
-				}
-			}
-		case p.Type == "firewall":
-			for _, ip := range addresses {
-				if lacks(ip, nft.KindFirewall, nft.KindZone) {
-					a.fault("no firewall element of %s", ip.Addr())
-				}
-			}
-		case p.Type == "portmap" && p.Capabilities[capPorts]:
-			for _, port := range a.ports {
-				if port.fits(addresses) && !v.published[portOf{a.ContainerID, port.Protocol, port.HostPort}] {
-					a.fault("no host port %s", port.host())
-				}
-			}
-		}
-	}
-}
-
-// fits reports whether portmap publishes the port for one of the addresses: it skips those that
-// the host's address is of another family than.
-func (p publishedPort) fits(addresses []netip.Prefix) bool {
-	ip, err := netip.ParseAddr(p.HostIP)
-	return slices.ContainsFunc(addresses, func(a netip.Prefix) bool { return err != nil || ip.Unmap().Is4() == a.Addr().Is4() })
-}
-
 // host is the host's side of a port, as 8080/tcp or 192.0.2.1:53/udp.
 func (p publishedPort) host() string {
 	text := fmt.Sprint(p.HostPort)
@@ -563,54 +476,4 @@ func (p publishedPort) host() string {
 		text = netip.AddrPortFrom(ip, p.HostPort).String()
 	}
 	return text + "/" + p.Protocol
-}
-
-// A leasesOf is a network with one of its configurations.
-type leasesOf struct {
-	conf    *netConf
-	network string
-}
-
-// leaseNames are the names in a directory of leases; nil: it could not be read.
-type leaseNames map[string]bool
-
-// testLeases looks for the files of the leases, not into them.
-func (v *inventory) testLeases(a *entry) {
-	dir, known := v.leaseDirs[leasesOf{a.conf, a.NetworkName}]
-	if !known {
-		dir = a.conf.leases(v.stateDir, a.NetworkName)
-		v.leaseDirs[leasesOf{a.conf, a.NetworkName}] = dir
-	}
-	if dir == "" {
-		return
-	}
-	names := v.leaseNames(filepath.Join(dir, a.NetworkName))
-	if names == nil {
-		return
-	}
-	for _, ip := range a.addresses() {
-		if !names[ip.Addr().String()] {
-			a.fault("no lease of %s", ip.Addr())
-		}
-	}
-}
-
-// leaseNames lists a directory of leases, once.
-func (v *inventory) leaseNames(dir string) leaseNames {
-	names, ok := v.leases[dir]
-	if ok {
-		return names
-	}
-	entries, err := os.ReadDir(dir)
-	switch {
-	case err == nil || errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR):
-		names = leaseNames{}
-		for _, e := range entries {
-			names[e.Name()] = true
-		}
-	default:
-		v.unread = append(v.unread, err)
-	}
-	v.leases[dir] = names
-	return names
 }

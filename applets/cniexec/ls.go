@@ -42,7 +42,7 @@ func (c *call) look() (*inventory, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.complain(v, "not tested")
+	c.complain(v, "not read")
 	return v, nil
 }
 
@@ -64,7 +64,7 @@ func (c *call) warn(format string, args ...any) {
 }
 
 // ls lists the attachments, or the networks.
-func (c *call) ls(_ context.Context, operands []string) (exit int, err error) {
+func (c *call) ls(ctx context.Context, operands []string) (exit int, err error) {
 	networks := len(operands) == 1 && operands[0] == "networks"
 	if len(operands) > 0 && !networks {
 		return 0, usage(`ls: %q: it takes no operand but "networks"; show and who find one`, strings.Join(operands, " "))
@@ -73,8 +73,19 @@ func (c *call) ls(_ context.Context, operands []string) (exit int, err error) {
 		return 0, err
 	}
 	defer collectLess()()
+	if c.checked {
+		if err := c.prepare(); err != nil {
+			return 0, err
+		}
+	}
 	v, err := c.look()
 	if err != nil {
+		return 0, err
+	}
+	if c.checked {
+		v.judge(ctx, func(ctx context.Context, a *entry) (string, error) { return c.judge(ctx, a.Entry) })
+	}
+	if err := context.Cause(ctx); err != nil {
 		return 0, err
 	}
 	if networks {
@@ -140,12 +151,27 @@ func (p publishedPort) short() string {
 	return text
 }
 
-// stateText is the state, with what is wrong.
+// stateText is the state with why it is so, or what CHECK has found.
 func (a *entry) stateText() string {
-	if len(a.faults) == 0 {
-		return a.state
+	text, why := a.state, a.why
+	switch {
+	case a.verdict != "":
+		text, why = a.verdict, a.faultText()
+	case a.unchecked != "":
+		why = "not checked, " + a.unchecked
 	}
-	return a.state + ": " + strings.Join(a.faults, "; ")
+	if why == "" {
+		return text
+	}
+	return text + ": " + why
+}
+
+// faultText is what CHECK has found; empty: nothing.
+func (a *entry) faultText() string {
+	if a.fault == nil {
+		return ""
+	}
+	return reason(a.fault)
 }
 
 // ageText is how long ago the entry was written, in one unit; empty: unknown, as where the clock was
@@ -153,7 +179,7 @@ func (a *entry) stateText() string {
 func (v *inventory) ageText(a *entry) string {
 	const day = 24 * time.Hour
 	age := v.now.Sub(a.since)
-	booted := a.state == stateOK || a.BootID != "" && a.SameBoot()
+	booted := a.state == stateAlive || a.BootID != "" && a.SameBoot()
 	switch {
 	case a.since.IsZero(), age < 0, booted && age > v.uptime:
 		return ""
@@ -202,6 +228,9 @@ type (
 		Plugins     []string        `json:"plugins"`
 		Since       *time.Time      `json:"since"`
 		State       string          `json:"state"`
+		Why         string          `json:"why"`
+		Check       string          `json:"check"`
+		Unchecked   string          `json:"unchecked"`
 		Faults      []string        `json:"faults"`
 		File        string          `json:"file"`
 	}
@@ -241,8 +270,11 @@ func (v *inventory) attachment(a *entry) attachmentDoc {
 	d := attachmentDoc{
 		Network: a.NetworkName, ContainerID: a.ContainerID, IfName: a.IfName, Name: a.name(), Runtime: a.runtime(), NetNS: a.NetNSPath(),
 		Addresses: notNull(a.addresses()), MAC: a.mac(), HostLink: a.hostLink, Bridge: a.conf.bridge(),
-		Ports: notNull(a.ports), Plugins: a.conf.types(), State: a.state,
-		Faults: notNull(a.faults), File: a.File(),
+		Ports: notNull(a.ports), Plugins: a.conf.types(), State: a.state, Why: a.why,
+		Check: a.verdict, Unchecked: a.unchecked, Faults: []string{}, File: a.File(),
+	}
+	if a.fault != nil {
+		d.Faults = append(d.Faults, a.faultText())
 	}
 	if !a.since.IsZero() {
 		since := a.since.UTC().Truncate(time.Second)
@@ -381,7 +413,8 @@ type (
 		Bridge      string    `json:"bridge"`
 		Pools       []poolDoc `json:"pools"`
 		Attachments int       `json:"attachments"`
-		Faults      int       `json:"faults"`
+		Gone        int       `json:"gone"`
+		Faults      *int      `json:"faults"` // nil: none was checked
 	}
 
 	poolDoc struct {
@@ -403,7 +436,7 @@ type (
 func (n *network) doc(pools []pool) networkDoc {
 	return networkDoc{
 		Name: n.name, File: n.file, CNIVersion: n.conf.CNIVersion, Plugins: n.conf.types(), Bridge: n.conf.bridge(),
-		Pools: each(pools, pool.doc), Attachments: len(n.attached), Faults: n.faults(),
+		Pools: each(pools, pool.doc), Attachments: len(n.attached), Gone: n.gone(), Faults: n.faults(),
 	}
 }
 
@@ -413,21 +446,39 @@ func (p pool) doc() poolDoc {
 		p.used, min(p.free, exact), notNull(p.stale)}
 }
 
-// faults is how many attachments have one.
-func (n *network) faults() (count int) {
+// gone is how many attachments are of a namespace that is gone, or interrupted.
+func (n *network) gone() (count int) {
 	for _, a := range n.attached {
-		if a.state == stateFault {
+		if a.state == stateGone || a.state == stateInterrupted {
 			count++
 		}
 	}
 	return count
 }
 
+// faults is how many attachments CHECK has found something of; nil: it was run of none.
+func (n *network) faults() *int {
+	count, checked := 0, false
+	for _, a := range n.attached {
+		checked = checked || a.verdict != ""
+		if a.verdict == verdictFault {
+			count++
+		}
+	}
+	if !checked {
+		return nil
+	}
+	return &count
+}
+
 // lsNetworks lists the networks.
 func (c *call) lsNetworks(v *inventory) (exit int, err error) {
 	s := c.screen()
 	columns := []column{{title: "NETWORK", min: 7}, {title: "TYPE", min: 6}, {title: "BRIDGE"}, {title: "SUBNETS", min: 12},
-		{title: "USED"}, {title: "FREE"}, {title: "STALE"}, {title: "ATTACHED"}, {title: "FAULTS"}}
+		{title: "USED"}, {title: "FREE"}, {title: "STALE"}, {title: "ATTACHED"}, {title: "GONE"}}
+	if c.checked {
+		columns = append(columns, column{title: "FAULTS"})
+	}
 	if c.output == outputWide {
 		s.width = 0
 		columns = append(columns, column{title: "PLUGINS"}, column{title: "VERSION"}, column{title: "FILE"})
@@ -450,12 +501,19 @@ func (c *call) lsNetworks(v *inventory) (exit int, err error) {
 			}
 		}
 		row := []string{n.name, n.conf.interfacePlugin().Type, n.conf.bridge(), strings.Join(subnets, ","),
-			fmt.Sprint(used), count(free), fmt.Sprint(stale), fmt.Sprint(len(n.attached)), fmt.Sprint(n.faults())}
+			fmt.Sprint(used), count(free), fmt.Sprint(stale), fmt.Sprint(len(n.attached)), fmt.Sprint(n.gone())}
 		if len(pools) == 0 || err != nil {
 			row[4], row[5], row[6] = "", "", ""
 		}
 		if !v.staleKnown() {
 			row[6] = ""
+		}
+		if c.checked {
+			faults := ""
+			if n := n.faults(); n != nil {
+				faults = fmt.Sprint(*n)
+			}
+			row = append(row, faults)
 		}
 		if c.output == outputWide {
 			row = append(row, strings.Join(n.conf.types(), ","), n.conf.CNIVersion, n.file)

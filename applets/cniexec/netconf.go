@@ -24,7 +24,6 @@ type pluginConf struct {
 	Bridge       string
 	Master       string
 	IPMasq       bool
-	MACSpoofChk  bool
 	Backend      string // of firewall
 	IPAM         ipamConf
 }
@@ -75,9 +74,6 @@ func (c *netConf) pools() (sets []ipam.RangeSet) {
 	}
 	return sets
 }
-
-// guards reports whether the ports of the network's bridge may use one MAC address only.
-func (c *netConf) guards() bool { return c.interfacePlugin().MACSpoofChk }
 
 // zoned reports whether the firewall plugin puts the addresses into a zone of firewalld.
 func (c *netConf) zoned() bool {

@@ -2,10 +2,12 @@ package cniexec
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"runtime"
 	"slices"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -17,7 +19,7 @@ import (
 	"cnibox/spec"
 )
 
-// reload restores what attachments had on the host, once or, with --watch, again and again.
+// reload restores what attachments have lost, once or, with --watch, again and again.
 func (c *call) reload(ctx context.Context, operands []string) (int, error) {
 	if len(operands) > 1 {
 		return 0, usage("reload: %q is one operand too many", operands[1])
@@ -82,42 +84,101 @@ func nameThread() (release func()) {
 	return runtime.UnlockOSThread
 }
 
-// restore restores attachments, prints what could not be restored of each, and returns how many
-// were alive. An error about entries that cannot be read is returned when the others are restored.
-func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error) (int, error) {
+// restore restores attachments, prints a line for each of what was done, and returns how many were
+// alive. An error about entries that cannot be read is returned when the others are restored.
+func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error) (alive int, err error) {
 	defer collectLess()()
-	all, err := c.runner.Restore(attach.Remember(ctx), entries, &together{})
-	if err == nil && len(all) == 0 {
-		err = unread
-	}
-	if err != nil {
-		return len(all), err
-	}
 	failed := 0
 	external := map[string]int{}
-	for _, r := range all {
-		for _, err := range r.Errs {
-			c.runner.Warn("reload %s: %v", r.Attachment, withDetails(err))
-		}
+	title := titles(entries)
+	err = c.runner.Restore(attach.Remember(ctx), entries, &together{}, func(r *chain.Restored) {
+		alive++
 		if len(r.Errs) > 0 {
 			failed++
 		}
 		for _, plugin := range r.External {
 			external[plugin]++
 		}
+		c.summarize("%s: %s", title(r.Entry), outcome(r))
+	})
+	switch {
+	case err != nil:
+		return alive, err
+	case alive == 0:
+		c.summarize("nothing to do: no attachment is alive")
+		return 0, unread
 	}
 	for _, plugin := range slices.Sorted(maps.Keys(external)) {
-		c.runner.Warn("plugin %s is another program: what it made on the host for %s is not restored", plugin, attachments(external[plugin]))
+		c.runner.Warn("plugin %s is another program: what it made for %s is not restored", plugin, attachments(external[plugin]))
 	}
-	c.summarize("%s restored", attachments(len(all)-failed))
 	err = unread
 	if err == nil && failed > 0 {
-		err = &hinted{err: spec.Errorf(spec.CodeCheck, "%s could not be restored in full", attachments(failed))} // why is above
+		err = &hinted{err: spec.Errorf(spec.CodeCheck, "%d of %s could not be restored", failed, attachments(alive))} // why is above
 	}
-	return len(all), err
+	return alive, err
 }
 
-// summarize prints what was done, in one line: to stderr where stdout is for an error as JSON.
+// titles returns the names of attachments for people: of the container and the network, and of the
+// interface where the container has others on the network.
+func titles(entries []*chain.Entry) func(*chain.Entry) string {
+	type pair struct{ container, network string }
+	count := map[pair]int{}
+	for _, e := range entries {
+		count[pair{e.ContainerID, e.NetworkName}]++
+	}
+	return func(e *chain.Entry) string {
+		text := (&entry{Entry: e}).name() + " " + e.NetworkName
+		if count[pair{e.ContainerID, e.NetworkName}] > 1 {
+			text += " " + e.IfName
+		}
+		return text
+	}
+}
+
+// outcome is what reload has done for an attachment, in one line.
+func outcome(r *chain.Restored) string {
+	text := strings.Join(r.Did, ", ")
+	switch {
+	case len(r.Errs) > 0:
+		if text != "" {
+			text += "; "
+		}
+		text += "NOT restored: " + strings.Join(each(r.Errs, reason), "; ")
+		if todo := remedy(r.Errs[0]); todo != "" {
+			text += ": " + todo
+		}
+	case text == "":
+		text = "nothing to do"
+	}
+	if r.Unchecked != "" {
+		text += " (not checked: " + r.Unchecked + ")"
+	}
+	return text
+}
+
+// reason is an error of CHECK or RESTORE in one line, without the plugin that it is of.
+func reason(err error) string {
+	text := withDetails(err)
+	for _, verb := range []string{"check", "restore"} {
+		if plugin, after, found := strings.Cut(text, " failed ("+verb+"): "); found && strings.HasPrefix(plugin, "plugin type=") {
+			return after
+		}
+	}
+	return text
+}
+
+// remedy is what to do about what reload could not restore, in a few words; empty: what the error says.
+func remedy(err error) string {
+	switch code := spec.AsError(err).Code; {
+	case code == spec.CodeTryAgain:
+		return "try again"
+	case errors.Is(err, spec.ErrAnew) || code == spec.CodeCheck || code == spec.CodeBusy:
+		return "del and add"
+	}
+	return ""
+}
+
+// summarize prints a line of what was done: to stderr where stdout is for an error as JSON.
 func (c *call) summarize(format string, args ...any) {
 	to := c.Stdout
 	if c.json {
@@ -138,13 +199,24 @@ func plural(n int, what string) string {
 }
 
 // together makes the rules of several attachments in one transaction.
-type together struct{ rules nft.Collection }
+type together struct {
+	rules nft.Collection
+	did   spec.Attachment // the last one whose rules were reported
+}
 
 var _ chain.Together = (*together)(nil)
 
 // For returns a context in which updates of the rule set are collected.
-func (t *together) For(ctx context.Context, report func(error)) context.Context {
-	return t.rules.Collect(ctx, report)
+func (t *together) For(ctx context.Context, a spec.Attachment, did func(string), failed func(error)) context.Context {
+	return t.rules.Collect(ctx, a, func(lacked bool, err error) {
+		if lacked && t.did != a {
+			t.did = a
+			did("rules written")
+		}
+		if err != nil {
+			failed(err)
+		}
+	})
 }
 
 // Make makes what was collected.

@@ -78,8 +78,10 @@ func (c *call) hint(err error, code int) string {
 		return "NETNS must be the path of a network namespace, as /run/netns/NAME or /proc/PID/ns/net; `cni-exec run` creates one"
 	case code == spec.CodeBusy && c.attached():
 		return c.delHint()
+	case c.verb == "check" && errors.Is(err, spec.ErrAnew):
+		return c.delHint() + ", then add it again"
 	case code == spec.CodeCheck:
-		return "`cni-exec reload " + c.network + "` restores what is on the host; for the rest, delete the attachment and add it again"
+		return "`cni-exec reload " + c.network + "` restores it"
 	case errors.Is(err, os.ErrPermission) && unix.Geteuid() != 0:
 		return "run it as root"
 	case code == spec.CodeIO && c.inCache(err):

@@ -24,7 +24,6 @@ import (
 	"cnibox/internal/flock"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/nsid"
-	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -37,7 +36,6 @@ type fixture struct {
 	*testing.T
 	dir   string
 	links []rtnl.Link
-	rules map[string][]nft.Holding
 }
 
 // madeAt is when all entries of a fixture were written.
@@ -45,7 +43,7 @@ var madeAt = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
 func newFixture(t *testing.T) *fixture {
 	t.Chdir(t.TempDir()) // so that paths, and the widths of columns, are the same in each run
-	f := &fixture{T: t, dir: "state", rules: map[string][]nft.Holding{}}
+	f := &fixture{T: t, dir: "state"}
 	for _, dir := range []string{"results", "netns"} {
 		if err := os.MkdirAll(filepath.Join(f.dir, dir), 0o700); err != nil {
 			t.Fatal(err)
@@ -95,11 +93,11 @@ func (f *fixture) inventory() *inventory {
 	if err != nil {
 		f.Fatal(err)
 	}
-	v.broken, v.links, v.rules = broken, indexLinks(f.links), f.rules
+	v.broken, v.links = broken, indexLinks(f.links)
 	for _, e := range entries {
 		v.entries = append(v.entries, v.read(e))
 	}
-	v.testAll(v.entries)
+	v.look(v.entries)
 	v.sort()
 	return v
 }
@@ -146,7 +144,7 @@ func runtimes(t *testing.T) *fixture {
 	add(5, chain.Entry{ContainerID: "cnitool-0123456789abcdef0123", NetNS: f.netns("blue")})
 	add(6, chain.Entry{ContainerID: id("e"), NetNS: filepath.Join(f.dir, "netns", "gone")})
 
-	// One of this program's, which has a label and lacks its masquerading.
+	// One of this program's, which has a label.
 	own := chain.Entry{NetworkName: "pods", ContainerID: "cnirun-0123456789ab", IfName: "eth0", NetNS: f.netns("own"), Config: bridge, BootID: boot.ID()}
 	own.Result = result("eth0", "02:00:00:00:00:07", "veth00000007", own.NetNS, "10.88.0.7/24")
 	f.write(own)
@@ -297,8 +295,8 @@ func TestSeeTerminal(t *testing.T) {
 	if text := show(200); longest(text) <= 80 || !strings.Contains(text, "02:00:00:00:00:02") || strings.Contains(text, "~") {
 		t.Errorf("200 columns:\n%s", text)
 	}
-	if text := show(200); !strings.Contains(text, "\x1b[31mfault: no masquerading of 10.88.0.7\x1b[m") {
-		t.Errorf("a fault is not red:\n%q", text)
+	if text := show(200); !strings.Contains(text, "\x1b[31mgone: no namespace state/netns/gone\x1b[m") {
+		t.Errorf("what is gone is not red:\n%q", text)
 	}
 	if text := show(200, "NO_COLOR=1") + show(200, "TERM=dumb"); strings.Contains(text, "\x1b") {
 		t.Errorf("there is colour:\n%q", text)
@@ -343,13 +341,13 @@ func TestLookAgain(t *testing.T) {
 		"deleted again":       {meanwhile: remove},
 		"a verb runs":         {before: lock, want: stateBusy},
 		"a verb runs by then": {meanwhile: lock, want: stateBusy},
-		"nothing happens":     {want: stateFault},
+		"nothing happens":     {want: stateGone},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			f := runtimes(t)
 			v := f.inventory()
-			a := v.entries[slices.IndexFunc(v.entries, func(a *entry) bool { return a.state == stateFault })]
+			a := v.entries[slices.IndexFunc(v.entries, func(a *entry) bool { return a.state == stateGone })]
 			if err := os.Chtimes(a.File(), v.now, v.now); err != nil {
 				t.Fatal(err)
 			}
@@ -412,14 +410,14 @@ func TestAgeText(t *testing.T) {
 		boot  string
 		want  string
 	}{
-		"seconds":                {119 * time.Second, stateOK, "", "119s"},
-		"minutes":                {59*time.Minute + 59*time.Second, stateOK, "", "59m"},
-		"hours":                  {47 * time.Hour, stateFault, "", "47h"},
-		"days":                   {50 * time.Hour, stateFault, "", "2d"},
-		"of an earlier boot":     {50 * time.Hour, stateFault, "another", "2d"},
-		"the clock was set":      {50 * time.Hour, stateFault, boot.ID(), ""},
-		"the clock was set back": {-time.Second, stateOK, "", ""},
-		"another runtime's":      {50 * time.Hour, stateOK, "", ""},
+		"seconds":                {119 * time.Second, stateAlive, "", "119s"},
+		"minutes":                {59*time.Minute + 59*time.Second, stateAlive, "", "59m"},
+		"hours":                  {47 * time.Hour, stateGone, "", "47h"},
+		"days":                   {50 * time.Hour, stateGone, "", "2d"},
+		"of an earlier boot":     {50 * time.Hour, stateGone, "another", "2d"},
+		"the clock was set":      {50 * time.Hour, stateGone, boot.ID(), ""},
+		"the clock was set back": {-time.Second, stateAlive, "", ""},
+		"another runtime's":      {50 * time.Hour, stateAlive, "", ""},
 	}
 	for name, tt := range tests {
 		a := &entry{Entry: &chain.Entry{BootID: tt.boot}, since: madeAt.Add(-tt.ago), state: tt.state}

@@ -163,7 +163,7 @@ func (v *inventory) describe(a *entry) []field {
 		one("host side", link),
 		{"ports", each(a.ports, func(p publishedPort) string { return fmt.Sprintf("%s -> %d", p.host(), p.ContainerPort) })},
 		one("since", since),
-		{"state", append([]string{a.state}, a.faults...)},
+		{"state", slices.DeleteFunc([]string{a.state, a.why}, func(s string) bool { return s == "" })},
 		one("cache", a.File()),
 	}
 }
@@ -213,12 +213,12 @@ func (c *call) showNetwork(v *inventory, n *network) (exit int, err error) {
 		all = append(all, field{"range set", values})
 	}
 	attached := []string{fmt.Sprint(len(n.attached))}
-	if faults := n.faults(); faults > 0 {
-		attached[0] += fmt.Sprintf(", %d with a fault", faults)
+	if gone := n.gone(); gone > 0 {
+		attached[0] += fmt.Sprintf(", %d gone or interrupted", gone)
 	}
 	for _, a := range n.attached {
 		words := []string{a.name(), a.IfName, joined(a.addresses(), bare)}
-		if a.state != stateOK {
+		if a.state != stateAlive {
 			words = append(words, a.stateText())
 		}
 		attached = append(attached, strings.Join(slices.DeleteFunc(words, func(s string) bool { return s == "" }), " "))

@@ -170,9 +170,9 @@ func (s screen) cut(text string, width int) string {
 	return string([]rune(text)[:width-1]) + end
 }
 
-// paint makes a fault red, on a terminal that has colours.
+// paint makes the state of what is not as it should be red, on a terminal that has colours.
 func (s screen) paint(cell string) string {
-	if s.colour && strings.HasPrefix(cell, stateFault) {
+	if s.colour && (strings.HasPrefix(cell, verdictFault+":") || strings.HasPrefix(cell, stateGone+":") || cell == stateInterrupted) {
 		return "\x1b[31m" + cell + "\x1b[m"
 	}
 	return cell

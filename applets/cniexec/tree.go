@@ -217,7 +217,7 @@ func (b *branch) draw(w *strings.Builder, s screen) {
 	var rows [][]string
 	for _, a := range b.attached {
 		state := a.stateText()
-		if a.state == stateOK {
+		if a.state == stateAlive {
 			state = ""
 		}
 		link := a.hostLink
@@ -261,7 +261,7 @@ func dot(branches []*branch) string {
 			}
 			more := slices.Concat(each(a.addresses(), bare), each(a.ports, publishedPort.short))
 			colour := ""
-			if a.state == stateFault {
+			if a.state == stateGone || a.state == stateInterrupted {
 				colour = ", color=red"
 			}
 			label := strings.TrimPrefix(a.hostLink+" - "+a.IfName, " - ")

@@ -37,7 +37,8 @@ of a namespace in /run/netns.`,
 				{"cni-exec add -i net1 -p 8080:80 mynet /proc/4711/ns/net", "a second interface, with a port"},
 			}},
 		{name: "check", operands: "NETWORK NETNS | --all", summary: "is it still as add left it?", do: attachment(onAll((*call).checkAll, (*call).check)),
-			text: `The exit code says it: 0, or 1 with what is wrong on stderr.`,
+			text: `The exit code says it: 0, or 1 with what is wrong on stderr, and whether reload
+restores it or only del and add do.`,
 			examples: []example{
 				{"cni-exec check mynet /run/netns/blue", "of the interface eth0"},
 				{"cni-exec check --all", "every attachment, of other runtimes as well"},
@@ -90,11 +91,12 @@ link leads to a namespace that exists, or one has its link or leased address.`,
 				{"cni-exec enter /proc/4711/ns/net -- sh", "in the namespace of a process"},
 			}},
 		{name: "ls", operands: "[networks]", summary: "list attachments of all runtimes, or networks", do: (*call).ls,
-			text: `STATE is from a cheap test of namespace, host-side link, elements and leases:
-ok, fault with the reason, busy while a verb runs, or unknown. check looks
-closer. Wide and json have all columns, and cut none.`,
+			text: `STATE is a fact about the namespace: alive, gone with the reason, interrupted
+when the add has not ended, busy while a verb runs, or unknown. Only CHECK knows
+whether what is alive is as add left it: with --check STATE is ok, or fault with
+what it finds. Wide and json have all columns, and cut none.`,
 			examples: []example{
-				{"cni-exec ls -o wide", "with runtime, container ID and namespace"},
+				{"cni-exec ls -o wide --check", "all columns, and what CHECK finds"},
 				{"cni-exec ls networks", "with the addresses that are used, free and stale"},
 			}},
 		{name: "show", operands: "ID|NETWORK", summary: "all that is known of a container, or of a network", do: (*call).show,
@@ -113,16 +115,17 @@ has no live attachment in the cache.`,
 			}},
 		{name: "tree", operands: "", summary: "draw the host's links and what is attached", do: (*call).tree,
 			text: `Uplinks, parents and bridges, with the host-side link, name, interface,
-addresses and ports of each attachment, and what is wrong with it.`,
+addresses and ports of each attachment, and its state if its namespace is gone.`,
 			examples: []example{
 				{"cni-exec tree", "as text"},
 				{"cni-exec tree --dot | dot -Tpng >net.png", "as a picture"},
 			}},
-		{name: "reload", operands: "[ID|NETWORK]", summary: "restore what attachments had on the host", do: (*call).reload,
+		{name: "reload", operands: "[ID|NETWORK]", summary: "restore what attachments have lost", do: (*call).reload,
 			text: `After nft flush ruleset, a deleted bridge or the like: bridges, ports and their
-flags, addresses of the host, settings, rules and limits come back as add made
-them. Containers, their addresses and open connections are not touched. What
-cannot be restored is named, and the exit code is 1.`,
+flags, addresses of the host, settings, rules, limits and leases come back as
+add made them, and in the containers the interface is up again, with addresses
+and routes. A line for each attachment says what was done. CHECK runs after it;
+what is NOT restored is named, and the exit code is 1.`,
 			examples: []example{
 				{"cni-exec reload", "all attachments that are alive"},
 				{"cni-exec reload mynet", "those of one network, or of one container"},
@@ -177,7 +180,8 @@ alive stays.`,
 		{name: "doctor", summary: "what keeps networks of this host from working", do: (*call).doctor,
 			text: `It looks at the kernel, its settings, the rules of other programs, directories
 of plugins, the networks, and what is attached or left over. Each finding comes
-with what repairs it; the exit code is 1 if there is one.`,
+with what repairs it; the exit code is 1 if there is one. CHECK is run of each
+attachment that is alive.`,
 			examples: []example{
 				{"cni-exec doctor", "look, and change nothing"},
 				{"cni-exec doctor --fix --report /tmp/report.txt", "repair what can be, and write a bug report"},

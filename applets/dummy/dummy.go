@@ -25,7 +25,7 @@ mac   string  random   address
 runtimeConfig.dns (capability dns) replaces dns.
 Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.`,
 	Verbs: attach.Verbs(attach.Interface[*conf]{
-		Kind: "dummy", IPAM: attach.Required, Create: create, Verify: verify,
+		Kind: "dummy", IPAM: attach.Required, Create: create,
 		Probe: func(context.Context, *spec.Request, *conf) error { return attach.ProbeKind(rtnl.Dummy{}) },
 	}),
 }
@@ -42,14 +42,6 @@ func create(_ context.Context, op *attach.Op, _ *conf) error {
 	}
 	if err := op.CreateContainerLink(op.Cont, rtnl.LinkSpec{Kind: rtnl.Dummy{}, MAC: addr}); err != nil {
 		return fmt.Errorf("failed to create dummy: %w", err)
-	}
-	return nil
-}
-
-// verify checks that the link is up, which CHECK does not do for all plugins.
-func verify(_ context.Context, op *attach.Op, _ *conf) error {
-	if !op.Link.Up {
-		return attach.Mismatch("dummy interface %s in %s is down", op.IfName, op.Call.NetNS)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"cnibox/applets/attach"
@@ -25,8 +26,12 @@ func restore(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
+	isolates := p.isolated && slices.ContainsFunc(p.ports, func(port *rtnl.Link) bool { return !port.Isolated })
 	if err := p.isolate(&undo.Stack{}); err != nil { // it stays, whatever comes after it
 		return err
+	}
+	if isolates {
+		r.Did("port isolation set")
 	}
 	enlist := func(x *nft.Tx) error {
 		x.Enlist(r.Attachment)
@@ -36,13 +41,13 @@ func restore(ctx context.Context, r *spec.Request) error {
 		if err != nil || !p.firewalld || len(p.ips) == 0 {
 			return err
 		}
-		return p.restoreZone(ctx)
+		return p.restoreZone(ctx, r)
 	})
 }
 
 // restoreZone adds the addresses to the zone. A bus that has failed for one attachment is not
 // tried for the others.
-func (p *plan) restoreZone(ctx context.Context) error {
+func (p *plan) restoreZone(ctx context.Context, r *spec.Request) error {
 	failed, err := attach.Known(ctx, "bus "+strings.Join(p.bus, " "), func() (*error, error) { return new(error), nil })
 	if err == nil && *failed != nil {
 		return fmt.Errorf("zone %q is not tried, since for another attachment: %w", p.zone, *failed)
@@ -50,7 +55,12 @@ func (p *plan) restoreZone(ctx context.Context) error {
 	z, err := dialZone(ctx, p)
 	if err == nil {
 		defer z.close()
-		err = z.addAll(p.ips)
+		if z.checkAll(p.ips) == nil {
+			return nil
+		}
+		if err = z.addAll(p.ips); err == nil {
+			r.Did("addresses added to zone %s", p.zone)
+		}
 	}
 	if err != nil && !errors.As(err, new(*dbus.Error)) { // which is an answer
 		*failed = err

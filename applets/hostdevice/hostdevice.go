@@ -45,6 +45,7 @@ to the host when the namespace ended. If the name is in use, the link stays on t
 with a warning, and the next GC or DEL renames it.`,
 	Verbs: attach.Verbs(attach.Interface[*conf]{
 		NoMAC: true, NoNetdev: func(c *conf) bool { return c.dpdk }, Validate: (*conf).validate, Create: create, Verify: verify,
+		Shared:   func(*conf) bool { return true },
 		Describe: describe, Remove: remove, Probe: probe, Collect: collect,
 	}),
 }
@@ -84,7 +85,6 @@ func create(ctx context.Context, op *attach.Op, c *conf) error {
 		addPassedThrough(op, c)
 		return nil
 	}
-	op.DAD = true // its network has other hosts
 	_, err := op.Cont.Link(op.IfName)
 	if err == nil {
 		return op.Exists(os.ErrExist)

@@ -50,7 +50,7 @@ they are in /run/cnibox/networks until the next boot, but not with keepAcrossBoo
 	AnyNetNS: true,
 	Verbs: spec.Verbs{
 		Add: add, Check: check, Del: del,
-		GC: gc, Status: status, Get: get,
+		GC: gc, Status: status, Get: get, Restore: restore,
 		IPAM: true, Args: true, ArgIP: true, RemoveNetwork: removeLeases, Validate: validate,
 		Prepare: func(ctx context.Context, r *spec.Request) error {
 			return leased(ctx, r, (*ipam.Store).FreeEarlierBoots)
@@ -215,7 +215,7 @@ func (h *plan) compare(s *ipam.Store, r *spec.Request) error {
 			ours++
 		case !inSets(h.sets, a):
 		case err == nil:
-			return lostLease(r, "%s is leased to %s", a, holder)
+			return spec.Anew(lostLease(r, "%s is leased to %s", a, holder))
 		default:
 			return lostLease(r, "%v", err)
 		}
@@ -225,9 +225,61 @@ func (h *plan) compare(s *ipam.Store, r *spec.Request) error {
 	}
 	owned, err := s.Owned(r.Attachment)
 	if err == nil && len(owned) == 0 {
-		err = lostLease(r, "no address of these ranges is leased to it and interface %s", r.IfName)
+		err = spec.Anew(lostLease(r, "no address of these ranges is leased to it and interface %s", r.IfName))
 	}
 	return err
+}
+
+// restore writes the leases of prevResult's addresses again whose files are gone. That of an address
+// that another attachment has by now is an error.
+func restore(ctx context.Context, r *spec.Request) error {
+	h, err := readPlan(r)
+	if err != nil {
+		return err
+	}
+	// Mostly nothing is missing, which a shared lock is enough to see.
+	lost := false
+	err = h.viewed(ctx, r, func(s *ipam.Store) error {
+		missing, err := h.missing(s, r)
+		lost = len(missing) > 0
+		return err
+	})
+	lost = lost || errors.Is(err, os.ErrNotExist)
+	if !lost {
+		return leaseError(err)
+	}
+	s, err := ipam.Open(ctx, h.DataDir, r.Network, h.options(r))
+	if err != nil {
+		return leaseError(err)
+	}
+	defer s.Close()
+	missing, err := h.missing(s, r)
+	for _, a := range missing {
+		if err == nil {
+			err = s.Reserve(a, r.Attachment)
+		}
+		if err == nil {
+			r.Did("lease %s written", a)
+		}
+	}
+	return leaseError(err)
+}
+
+// missing are the addresses of prevResult that ADD could have handed out and that have no lease.
+// One that is leased to another attachment is an error.
+func (h *plan) missing(s *ipam.Store, r *spec.Request) (missing []netip.Addr, err error) {
+	for _, ip := range r.Prev.IPs {
+		a := ip.Address.Addr()
+		holder, err := s.Holder(a)
+		switch {
+		case err == nil && holder.Owns(r.Attachment) || !inSets(h.sets, a):
+		case err == nil:
+			return nil, spec.Anew(spec.Errorf(spec.CodeBusy, "%s is leased to %s", a, holder))
+		default:
+			missing = append(missing, a)
+		}
+	}
+	return missing, nil
 }
 
 // lostLease is the error of CHECK and GET about leases that are not as ADD left them.

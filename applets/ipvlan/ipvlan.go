@@ -32,7 +32,7 @@ In a chain, a missing master is the one interface of prevResult, and the address
 are used where there is no ipam. Otherwise a missing master is the link of the default route, and
 ipam is required. IPv6 addresses are checked for duplicates, which takes a second or two.`,
 	Verbs: attach.Verbs(attach.Interface[*conf]{
-		Kind: "ipvlan", IPAM: attach.Chained, Validate: (*conf).validate, Create: create, Verify: verify,
+		Kind: "ipvlan", IPAM: attach.Chained, Shared: (*conf).IsShared, Validate: (*conf).validate, Create: create, Verify: verify,
 		Probe: probe,
 	}),
 }

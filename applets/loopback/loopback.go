@@ -23,7 +23,7 @@ No keys of its own. The interface is always lo; CNI_IFNAME is ignored.
 ADD may be repeated, also while other networks are added to the namespace. In a chain, prevResult
 is passed on unchanged.
 DEL sets lo down unless another interface of the namespace is up.`,
-	Verbs: spec.Verbs{Add: add, Get: get, Check: check, Del: del, Enters: true},
+	Verbs: spec.Verbs{Add: add, Get: get, Check: check, Del: del, Restore: restore, Enters: true},
 }
 
 // inside calls fn with the request's namespace, a socket in it and its lo.
@@ -54,14 +54,32 @@ func add(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
 		if res, err = resultOf(r, c, lo); err != nil || lo.Up {
 			return err
 		}
-		up := true
-		if err := c.Do(rtnl.ChangeLink(lo.Index, rtnl.LinkChange{Up: &up})); err != nil {
+		if err := setUp(c, lo); err != nil {
 			return err
 		}
 		res, err = resultOf(r, c, lo)
 		return err
 	})
 	return res, err
+}
+
+// setUp sets lo up.
+func setUp(c *rtnl.Conn, lo *rtnl.Link) error {
+	return c.Do(rtnl.ChangeLink(lo.Index, rtnl.LinkChange{Up: new(true)}))
+}
+
+// restore sets lo up again.
+func restore(_ context.Context, r *spec.Request) error {
+	return inside(r, func(_ *rtnl.NS, c *rtnl.Conn, lo *rtnl.Link) error {
+		if lo.Up {
+			return nil
+		}
+		err := setUp(c, lo)
+		if err == nil {
+			r.Did("lo up")
+		}
+		return err
+	})
 }
 
 // get answers as ADD does. A lo that is down has not been added, or was deleted:

@@ -29,7 +29,11 @@ func restore(ctx context.Context, r *spec.Request) error {
 		if p.dir.owner(r.Attachment.Key()) != nil {
 			return nil
 		}
-		return p.dir.record(r, nil, udp)
+		err := p.dir.record(r, nil, udp)
+		if err == nil {
+			r.Did("record of the ports written")
+		}
+		return err
 	})
 	if err != nil {
 		return err
@@ -82,7 +86,11 @@ func restoreLocalnet(r *spec.Request, maps iter.Seq[nft.PortMap]) error {
 	if err != nil || link == nil {
 		return err
 	}
-	return setLocalnet(link, "1")
+	if err := setLocalnet(link, "1"); err != nil {
+		return err
+	}
+	r.Did("%s set to 1", localnetKey(link.Name))
+	return nil
 }
 
 // forgetAstray deletes the connection tracking entries of UDP flows that began while the ports

@@ -2,6 +2,7 @@
 package ptp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,7 +49,7 @@ may be of one subnet, have one gateway, or be single ones (/32, /128).`,
 		Remove:  func(_ context.Context, op *attach.Op, _ *pair) error { return op.RemoveVeth() },
 		Cleanup: func(ctx context.Context, op *attach.Op, _ *pair) error { return netfilter.Release(ctx, op, kinds) },
 		Collect: func(ctx context.Context, op *attach.Op, _ *pair) error { return netfilter.Collect(ctx, op, kinds) },
-		Restore: restore,
+		Restore: restore, Routes: gatewayRoutes,
 	}),
 }
 
@@ -104,7 +105,11 @@ func configure(ctx context.Context, op *attach.Op, _ *pair) error {
 // addGatewayRoutes adds the routes. The kernel has one route to a gateway, so two interfaces of a
 // container cannot share it: the code is 100.
 func addGatewayRoutes(op *attach.Op) error {
-	err := op.Cont.Do(gatewayRoutes(op)...)
+	var ops []rtnl.Op
+	for _, r := range gatewayRoutes(op) {
+		ops = append(ops, rtnl.NewRoute(r))
+	}
+	err := op.Cont.Do(ops...)
 	if errors.Is(err, os.ErrExist) {
 		return spec.Errorf(spec.CodeBusy, "%s: another interface of the container has a route to the same gateway or network; configure another gateway: %w",
 			op.IfName, err)
@@ -116,8 +121,8 @@ func addGatewayRoutes(op *attach.Op) error {
 // way of its gateway. Addresses of one network and those with one gateway share them.
 // The addresses come without routes of their own. An address that is its own network
 // needs none, and a network that the result has a route for gets that one.
-func gatewayRoutes(op *attach.Op) []rtnl.Op {
-	var ops []rtnl.Op
+func gatewayRoutes(op *attach.Op) []rtnl.Route {
+	var routes []rtnl.Route
 	var seen []netip.Prefix
 	add := func(r rtnl.Route) {
 		if slices.Contains(seen, r.Dst) {
@@ -125,7 +130,7 @@ func gatewayRoutes(op *attach.Op) []rtnl.Op {
 		}
 		seen = append(seen, r.Dst)
 		r.Link = op.Link.Index
-		ops = append(ops, rtnl.NewRoute(r))
+		routes = append(routes, r)
 	}
 	// all gateways before the first network, as one may be in that of another
 	for _, ip := range op.Result.IPs {
@@ -141,7 +146,7 @@ func gatewayRoutes(op *attach.Op) []rtnl.Op {
 			add(rtnl.Route{Dst: ip.Address.Masked(), GW: ip.Gateway, Src: ip.Address.Addr()})
 		}
 	}
-	return ops
+	return routes
 }
 
 // scopeHost is RT_SCOPE_HOST, include/uapi/linux/rtnetlink.h, the scope of the reference's routes
@@ -211,10 +216,10 @@ func verify(_ context.Context, op *attach.Op, c *pair) error {
 	}
 	host, err := op.HostVeth()
 	if err != nil {
-		return attach.Mismatch("host interface: %w", err)
+		return attach.Lost("host interface: %w", err)
 	}
 	if host.Parent != op.Link.Index || op.Link.Parent != host.Index {
-		return attach.Mismatch("%s is not the peer of %s in %s", host.Name, op.IfName, op.Call.NetNS)
+		return attach.Lost("%s is not the peer of %s in %s", host.Name, op.IfName, op.Call.NetNS)
 	}
 	if !host.Up {
 		return attach.Mismatch("%s is down", host.Name)
@@ -222,7 +227,7 @@ func verify(_ context.Context, op *attach.Op, c *pair) error {
 	if err := checkHost(op, host); err != nil {
 		return err
 	}
-	return errors.Join(c.CheckMasquerade(op), attach.CheckForwarding(op))
+	return cmp.Or(c.CheckMasquerade(op), attach.CheckForwarding(op))
 }
 
 // checkGatewayRoutes looks for a route to each gateway on the container's link, in any table: sbr

@@ -13,7 +13,7 @@ import (
 // all of which a link that was set down, or flushed, has lost; then forwarding and the rules.
 func restore(ctx context.Context, op *attach.Op, c *pair) (err error) {
 	if c.host, err = op.HostVeth(); err != nil {
-		return op.LostHostEnd(err)
+		return attach.Lost("host interface: %w", err)
 	}
 	if c.host.AcceptsRA {
 		if err := op.IgnoreRouters(c.host.Name); err != nil {
@@ -24,6 +24,7 @@ func restore(ctx context.Context, op *attach.Op, c *pair) (err error) {
 		if err := op.Host.Do(rtnl.ChangeLink(c.host.Index, rtnl.LinkChange{Up: new(true)})); err != nil {
 			return err
 		}
+		op.Did("%s up", c.host.Name)
 	}
 	if err := restoreRoutes(op, c.host); err != nil {
 		return err
@@ -51,16 +52,25 @@ func restoreRoutes(op *attach.Op, host *rtnl.Link) error {
 		return err
 	}
 	var ops []rtnl.Op
+	var did []string
 	for _, ip := range op.Result.IPs {
 		if gw := attach.Single(ip.Gateway); ip.Gateway.IsValid() && !attach.HasAddr(addrs, gw) {
 			ops = append(ops, rtnl.ReplaceAddr(host.Index, rtnl.Addr{Prefix: gw, NoDAD: true}))
+			did = append(did, fmt.Sprintf("address %s added to %s", gw.Addr(), host.Name))
 		}
 	}
 	for _, ip := range op.Result.IPs {
 		dst := attach.Single(ip.Address.Addr())
 		if !slices.ContainsFunc(routes, func(r rtnl.Route) bool { return r.Dst == dst && !r.GW.IsValid() }) {
 			ops = append(ops, routeTo(dst, host.Index))
+			did = append(did, fmt.Sprintf("route %s dev %s added", dst.Addr(), host.Name))
 		}
 	}
-	return attach.WithoutIPv6(op.Host.Do(ops...), host.Name)
+	err = op.Host.Do(ops...)
+	for _, text := range did {
+		if err == nil {
+			op.Did("%s", text)
+		}
+	}
+	return attach.WithoutIPv6(err, host.Name)
 }

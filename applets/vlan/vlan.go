@@ -32,7 +32,7 @@ runtimeConfig.dns (capability dns) replaces dns.
 Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.
 IPv6 addresses are checked for duplicates on the segment, which takes a second or two.`,
 	Verbs: attach.Verbs(attach.Interface[*conf]{
-		Kind: "vlan", IPAM: attach.Required, Validate: (*conf).validate, Create: create, Verify: verify,
+		Kind: "vlan", IPAM: attach.Required, Shared: (*conf).IsShared, Validate: (*conf).validate, Create: create, Verify: verify,
 		Probe: func(_ context.Context, _ *spec.Request, c *conf) error {
 			return attach.ProbeMaster(&c.OnMaster, rtnl.Vlan{ID: c.ID})
 		},

@@ -60,11 +60,14 @@ func (r *reloading) start(env []string, args ...string) (*exec.Cmd, *lines) {
 	return cmd, out
 }
 
+// reloaded begins the line of a reload about the container one.
+const reloaded = "one demo: "
+
 // watch starts cni-exec reload --watch, and waits for its first reload.
 func (r *reloading) watch(env ...string) (*exec.Cmd, *lines) {
 	r.Helper()
 	cmd, out := r.start(env, "reload", "--watch")
-	kerneltest.Until(r, "the first reload", func() bool { return out.count("restored") > 0 })
+	kerneltest.Until(r, "the first reload", func() bool { return out.count(reloaded) > 0 })
 	return cmd, out
 }
 
@@ -93,10 +96,10 @@ func TestKernelReloadWatch(t *testing.T) {
 			}
 		},
 	} {
-		done := out.count("restored")
+		done := out.count(reloaded)
 		event()
 		// What comes to a published port while there are no rules is for the host, which resets it.
-		kerneltest.Until(r, "a reload", func() bool { return out.count("restored") == done+1 })
+		kerneltest.Until(r, "a reload", func() bool { return out.count(reloaded) == done+1 })
 		r.echoAll(all)
 		if out.count(what) != 1 {
 			t.Errorf("it has printed, and not %q:\n%s", what, out)
@@ -107,25 +110,26 @@ func TestKernelReloadWatch(t *testing.T) {
 
 	// One by one: a map, a chain, the whole table, and that of iptables.
 	for _, words := range []string{"flush map inet cnibox masq4", "flush chain inet cnibox postrouting", "delete table inet cnibox", "flush chain ip filter CNI-FORWARD"} {
-		done := out.count("restored")
+		done := out.count(reloaded)
 		r.must(words, r.run("", nil, append([]string{"nft"}, strings.Fields(words)...)...))
-		kerneltest.Until(r, "a reload after "+words, func() bool { return out.count("restored") == done+1 })
+		kerneltest.Until(r, "a reload after "+words, func() bool { return out.count(reloaded) == done+1 })
 		r.same(words, rules, nfttest.Ruleset(t, r.host))
 	}
 
 	// What a verb that hangs has locked comes back when that has ended, all else each time.
-	done := out.count("restored")
+	done := out.count(reloaded)
 	unlock := r.lock("one")
 	for range 2 {
 		r.must("nft", r.run("", nil, "nft", "flush", "ruleset"))
 		kerneltest.Until(r, "the rules of the other container", func() bool { return strings.Contains(nfttest.Ruleset(t, r.host), "demo/two/eth0") })
 	}
 	unlock()
-	kerneltest.Until(r, "a reload", func() bool { return out.count("restored") == done+1 })
+	kerneltest.Until(r, "a reload", func() bool { return out.count(reloaded) == done+1 })
 	r.must("check", r.exec(nil, "check", "--all"))
 
 	// An attachment that goes, another program's rules and link: then comes an event that counts.
-	done = out.count("restored")
+	done = out.count(reloaded)
+	written := out.count(reloaded+"rules written")
 	r.must("del", r.exec(nil, "del", "demo", two.path, "--container-id", "two"))
 	r.must("nft", r.run("", nil, "nft", "add table ip other; add chain ip other c; add rule ip other c accept; delete table ip other"))
 	host := kerneltest.Dial(t, r.host)
@@ -133,8 +137,8 @@ func TestKernelReloadWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.must("nft", r.run("", nil, "nft", "flush", "ruleset"))
-	kerneltest.Until(r, "a reload", func() bool { return out.count("1 attachment restored") == 1 })
-	if n := out.count("restored"); n != done+1 {
+	kerneltest.Until(r, "a reload", func() bool { return out.count(reloaded+"rules written") == written+1 })
+	if n := out.count(reloaded); n != done+1 {
 		t.Errorf("there were %d reloads too many:\n%s", n-done-1, out)
 	}
 
@@ -206,8 +210,8 @@ func TestKernelReloadBadBus(t *testing.T) {
 	}()
 	a := r.exec([]string{bus}, "reload")
 	l.Close()
-	if n := <-tries; n != 1 || a.exit != 1 || strings.Count(a.stderr, "D-Bus at "+socket) != 2 {
-		t.Errorf("exit %d after %d tries: %s", a.exit, n, a.stderr)
+	if n := <-tries; n != 1 || a.exit != 1 || strings.Count(a.stdout, "D-Bus at "+socket) != 2 {
+		t.Errorf("exit %d after %d tries: %s%s", a.exit, n, a.stdout, a.stderr)
 	}
 }
 
