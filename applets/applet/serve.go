@@ -8,11 +8,11 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/netns"
-	"cnibox/internal/undo"
 	"cnibox/spec"
 )
 
@@ -137,16 +137,19 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	return out, takeBack, err
 }
 
+// takeBackTime is how long that may take.
+const takeBackTime = 5 * time.Second
+
 // takeBack deletes what ADD has made, since its result could not be printed, and returns that cause.
 func (a *Applet) takeBack(ctx context.Context, r *spec.Request, result *spec.Result, cause error) error {
-	var stack undo.Stack
-	stack.Add("ADD", func(ctx context.Context) error {
-		del := r.Clone()
-		del.Call.Verb, del.Prev = spec.Del, result
-		_, err := a.Verbs.Do(ctx, del)
-		return err
-	})
-	return stack.Failed(ctx, cause)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackTime)
+	defer cancel()
+	del := r.Clone()
+	del.Call.Verb, del.Prev = spec.Del, result
+	if _, err := a.Verbs.Do(ctx, del); err != nil {
+		return spec.AsError(cause).WithDetails("undo: %v", err)
+	}
+	return cause
 }
 
 // located returns the error object, with the key that the error is about in its details where that is

@@ -163,8 +163,8 @@ func checkRules(op *attach.Op, c *port, port string) error {
 // probe reports whether the host can do what the configuration asks for.
 // It creates a bridge that filters VLANs in a new namespace. Without VLANs and rules nothing is
 // tried: a kernel without bridges is reported by ADD.
-func probe(_ context.Context, r *spec.Request, c *port) error {
-	if err := probeGateway(r, c); err != nil {
+func probe(ctx context.Context, r *spec.Request, c *port) error {
+	if err := probeGateway(ctx, r, c); err != nil {
 		return err
 	}
 	if c.filtersVLANs() {
@@ -181,9 +181,9 @@ func probe(_ context.Context, r *spec.Request, c *port) error {
 	return nft.Open(rtnl.Host()).Probe()
 }
 
-// probeGateway reports an address of the bridge with which the gateway of the network conflicts,
-// so that every ADD fails: flanneld, as one, may have given the node another subnet.
-func probeGateway(r *spec.Request, c *port) error {
+// probeGateway reports an address of the bridge with which the gateway of the network conflicts while
+// its subnet is in use, so that every ADD fails: flanneld, as one, may have given the node another subnet.
+func probeGateway(ctx context.Context, r *spec.Request, c *port) error {
 	if !c.IsGateway || c.ForceAddress || r.Net.IPAM.Type == "" {
 		return nil
 	}
@@ -211,14 +211,26 @@ func probeGateway(r *spec.Request, c *port) error {
 	if err != nil {
 		return err
 	}
+	bridge, err := host.Link(c.Bridge)
+	if err != nil {
+		return err
+	}
 	have, err := host.Addrs(link.Index)
 	if err != nil {
 		return err
 	}
 	for _, h := range have {
-		if w, conflict := conflicting(h.Prefix, want); conflict {
+		w, conflict := conflicting(h.Prefix, want)
+		if !conflict {
+			continue
+		}
+		user, err := userOf(ctx, host, r, bridge, link, h.Prefix)
+		if err != nil {
+			return err
+		}
+		if user != "" {
 			return spec.Errorf(spec.CodeNotReady, "%q still has the address %s, and the gateway of the network is %s now", link.Name, h.Prefix, w).
-				WithDetails("delete it when no container of the old subnet is left (ip addr del %s dev %s), or set \"forceAddress\"", h.Prefix, link.Name)
+				WithDetails("%s", advice(link.Name, h.Prefix, user))
 		}
 	}
 	return nil

@@ -114,6 +114,10 @@ func TestKernelBridgeConflicts(t *testing.T) {
 		rtnl.NewLink(rtnl.LinkSpec{Name: "nobr0", Peer: &rtnl.LinkSpec{Name: "nobr1"}})); err != nil {
 		t.Fatal(err)
 	}
+	// an uplink, whose segment may have the subnet
+	if err := host.AddLink(rtnl.LinkSpec{Name: "up0", Master: kerneltest.Link(t, host, "br0").Index, Peer: &rtnl.LinkSpec{Name: "up1"}}); err != nil {
+		t.Fatal(err)
+	}
 	if err := host.AddAddr(kerneltest.Link(t, host, "br0").Index, rtnl.Addr{Prefix: netip.MustParsePrefix("192.0.2.1/24")}); err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +127,7 @@ func TestKernelBridgeConflicts(t *testing.T) {
 	p := h.Container("ctr")
 	for conf, want := range map[string]string{
 		strings.Replace(applettest.GatewayConf, `"br0"`, `"nobr0"`, 1): "already exists but is not a bridge",
-		applettest.GatewayConf: "already has an IP address different from",
+		applettest.GatewayConf: "br0 has 192.0.2.1/24, and up0 is a port of br0; DEL what is in the old subnet",
 	} {
 		before := h.Snapshot(p)
 		code, out := h.Call(spec.Add, "bridge", conf, p)
@@ -133,6 +137,54 @@ func TestKernelBridgeConflicts(t *testing.T) {
 		if after := h.Snapshot(p); after != before {
 			t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
 		}
+	}
+}
+
+// Where nothing uses the subnet that a network had before, its gateway address is replaced, with one
+// warning; a lease and a port of another network's container keep it. Attachments of the new subnet do
+// not, and one that fails brings the old address back.
+func TestKernelBridgeStaleGateway(t *testing.T) {
+	conf := func(name, subnet string) string {
+		return `{"cniVersion":"1.1.0","name":"` + name + `","type":"bridge","bridge":"br0","isGateway":true,
+			"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"` + subnet + `"}}`
+	}
+	before, now := conf("demo", "10.1.0.0/24"), conf("demo", "10.2.0.0/24")
+	const phrase = `\"br0\" already has an IP address different from 10.2.0.1/24`
+	h := applettest.NewHost(t)
+	var warned strings.Builder
+	h.Stderr = &warned
+	one, two, three := h.Container("one"), h.Container("two"), h.Container("three")
+	h.Must(spec.Add, "bridge", before, one)
+	h.Refuse(spec.CodeConfig, phrase, spec.Add, "bridge", now, two)
+	h.Refuse(spec.CodeConfig, "10.1.0.2 is leased to container one, interface eth0", spec.Add, "bridge", now, two)
+	h.Refuse(spec.CodeNotReady, "10.1.0.2 is leased to container one, interface eth0", spec.Status, "bridge", now, two)
+	h.Must(spec.Del, "bridge", before, one)
+
+	other := conf("other", "10.1.0.0/24")
+	h.Must(spec.Add, "bridge", other, one)
+	h.Refuse(spec.CodeConfig, "of other/one/eth0 is a port of br0; DEL what is in the old subnet", spec.Add, "bridge", now, two)
+	h.Must(spec.Del, "bridge", other, one)
+
+	snapshot := kerneltest.Snapshot(t, h.NS)
+	fault.Hook = func(what string) error {
+		if strings.HasPrefix(what, "nft batch") {
+			return errors.New("made to fail")
+		}
+		return nil
+	}
+	h.Refuse(999, "made to fail", spec.Add, "bridge", now, two)
+	fault.Hook = nil
+	if after := kerneltest.Snapshot(t, h.NS); after != snapshot {
+		t.Errorf("a failed ADD left:\n%s", kerneltest.Diff(snapshot, after))
+	}
+	warned.Reset()
+	h.Must(spec.Status, "bridge", now, applettest.Container{})
+	out := h.Must(spec.Add, "bridge", now, two)
+	h.Must(spec.Check, "bridge", applettest.Prev(now, out), two)
+	h.Must(spec.Add, "bridge", now, three)
+	const warning = "br0 had the address of a subnet that nothing uses any more, [10.1.0.1/24]: replaced by [10.2.0.1/24]"
+	if strings.Count(warned.String(), warning) != 1 || strings.Contains(kerneltest.Snapshot(t, h.NS), "10.1.0.1") {
+		t.Errorf("warned %q", &warned)
 	}
 }
 

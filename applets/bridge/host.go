@@ -18,7 +18,7 @@ import (
 // Rules are last, since they are one transaction.
 func setup(ctx context.Context, op *attach.Op, c *port) error {
 	if c.IsGateway && len(op.Result.IPs) > 0 {
-		if err := setGateways(op, c); err != nil {
+		if err := setGateways(ctx, op, c); err != nil {
 			return err
 		}
 	}
@@ -76,7 +76,7 @@ func ready(ctx context.Context, op *attach.Op, c *port) error {
 
 // setGateways adds each gateway address to the bridge, or to the interface of its VLAN, with the
 // prefix length of the container's, which gives the host its route.
-func setGateways(op *attach.Op, c *port) error {
+func setGateways(ctx context.Context, op *attach.Op, c *port) error {
 	gw, err := c.link, error(nil)
 	if c.VLAN != 0 {
 		if gw, err = ensureVLANGateway(op, c); err != nil {
@@ -92,7 +92,7 @@ func setGateways(op *attach.Op, c *port) error {
 	for _, ip := range op.Result.IPs {
 		want = append(want, netip.PrefixFrom(ip.Gateway, ip.Address.Bits()))
 	}
-	ops, err := gatewayOps(gw, have, want, c.ForceAddress)
+	ops, err := gatewayOps(ctx, op, c, gw, have, want)
 	if err != nil || ops == nil {
 		return err
 	}
@@ -112,20 +112,32 @@ func setGateways(op *attach.Op, c *port) error {
 }
 
 // gatewayOps adds the addresses that are missing. Another IPv4 address, or an IPv6 one of an
-// overlapping subnet, conflicts with them; with force it is deleted.
-func gatewayOps(gw *rtnl.Link, have []rtnl.Addr, want []netip.Prefix, force bool) ([]rtnl.Op, error) {
+// overlapping subnet, conflicts with them. It is deleted with forceAddress, and where nothing uses its
+// subnet any more.
+func gatewayOps(ctx context.Context, op *attach.Op, c *port, gw *rtnl.Link, have []rtnl.Addr, want []netip.Prefix) ([]rtnl.Op, error) {
 	var ops []rtnl.Op
+	var stale []netip.Prefix
 	for _, h := range have {
 		w, conflict := conflicting(h.Prefix, want)
 		if !conflict {
 			continue
 		}
-		if !force {
-			return nil, spec.Errorf(spec.CodeConfig,
-				"%q already has an IP address different from %s: it has %s; set \"forceAddress\" to replace it", gw.Name, w, h.Prefix)
+		if !c.ForceAddress {
+			user, err := userOf(ctx, op.Host, op.Request, c.link, gw, h.Prefix)
+			if err != nil {
+				return nil, err
+			}
+			if user != "" {
+				return nil, spec.Errorf(spec.CodeConfig, "%q already has an IP address different from %s", gw.Name, w).
+					WithDetails("%s", advice(gw.Name, h.Prefix, user))
+			}
+			stale = append(stale, h.Prefix)
 		}
 		// Backwards: deleting one may delete later ones, see [rtnl.DropAddr].
 		ops = append([]rtnl.Op{rtnl.DropAddr(gw.Index, h)}, ops...)
+	}
+	if stale != nil {
+		op.Warn("%s had the address of a subnet that nothing uses any more, %s: replaced by %s", gw.Name, stale, want)
 	}
 	drops := ops != nil
 	for i, w := range want {

@@ -78,7 +78,7 @@ func restoreGateway(ctx context.Context, op *attach.Op, c *port) error {
 		key += fmt.Sprintf(" %s/%d", ip.Gateway, ip.Address.Bits())
 	}
 	return attach.Once(ctx, key, func() error {
-		if err := setGateways(op, c); err != nil {
+		if err := setGateways(ctx, op, c); err != nil {
 			return err
 		}
 		return attach.SwitchForwarding(op, func(func() error) error { return nil })
