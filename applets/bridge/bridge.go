@@ -60,7 +60,7 @@ Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first r
 		Verify: verify, Describe: describe, Probe: probe,
 		Remove:  func(_ context.Context, op *attach.Op, _ *port) error { return op.RemoveVeth() },
 		Cleanup: cleanup, Collect: collect, Restore: restore, RemoveNetwork: removeBridge,
-		Prepare: func(_ context.Context, op *attach.Op, c *port) error { return ensureBridge(op, c) },
+		Prepare: prepare,
 	}),
 }
 

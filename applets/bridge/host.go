@@ -111,6 +111,40 @@ func setGateways(ctx context.Context, op *attach.Op, c *port) error {
 	return nil
 }
 
+// prepare makes the bridge, before there is an attachment. A gateway gets the address of the first
+// range of each family, unless it has one of that family, as that of another range.
+func prepare(ctx context.Context, op *attach.Op, c *port) error {
+	if err := ensureBridge(op, c); err != nil || !c.IsGateway || op.Net.IPAM.Type == "" {
+		return err
+	}
+	resources, err := op.Validate(op.Net.IPAM.Type)
+	if err != nil {
+		return err
+	}
+	have, err := op.Host.Addrs(c.link.Index)
+	if err != nil {
+		return err
+	}
+	given := map[bool]bool{} // by Is4
+	for _, h := range have {
+		given[h.Prefix.Addr().Is4()] = given[h.Prefix.Addr().Is4()] || !h.Prefix.Addr().IsLinkLocalUnicast()
+	}
+	for _, r := range resources.Ranges {
+		gw := r.Gateway
+		if !gw.IsValid() {
+			gw = r.Subnet.Masked().Addr().Next()
+		}
+		if !given[gw.Is4()] {
+			given[gw.Is4()] = true
+			op.Result.IPs = append(op.Result.IPs, spec.IP{Address: netip.PrefixFrom(gw, r.Subnet.Bits()), Gateway: gw})
+		}
+	}
+	if op.Result.IPs == nil {
+		return nil
+	}
+	return setGateways(ctx, op, c)
+}
+
 // gatewayOps adds the addresses that are missing. Another IPv4 address, or an IPv6 one of an
 // overlapping subnet, conflicts with them. It is deleted with forceAddress, and where nothing uses its
 // subnet any more.

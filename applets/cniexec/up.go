@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/attach"
 	"cnibox/applets/record"
 	"cnibox/chain"
 	"cnibox/internal/disk"
@@ -47,7 +48,7 @@ type stateOfLink struct {
 type wantedLink struct {
 	*call // with the flags and the target of this one
 	list  *chain.List
-	there bool // as it is wanted
+	there *chain.Entry // it is as it is wanted; nil: not
 }
 
 // at adds to an error the key of the part of the file that it is about, and the place of that, or
@@ -396,7 +397,11 @@ func (c *call) detachUnwanted(ctx context.Context, name string, wanted []*wanted
 	}
 	for _, e := range entries {
 		if i := find(e); i >= 0 {
-			if wanted[i].there = wanted[i].is(e); wanted[i].there || e.Interrupted() || !e.Live() {
+			if wanted[i].is(e) {
+				wanted[i].there = e
+				continue
+			}
+			if e.Interrupted() || !e.Live() {
 				continue // what is left of one that is wanted, ADD deletes
 			}
 		}
@@ -408,10 +413,13 @@ func (c *call) detachUnwanted(ctx context.Context, name string, wanted []*wanted
 	return nil
 }
 
-// attachWanted attaches what is not there yet.
+// attachWanted attaches what is not there yet, and restores what the others have lost on the host.
 func (c *call) attachWanted(ctx context.Context, name string, wanted []*wantedLink) error {
 	for _, w := range wanted {
-		if w.there {
+		if w.there != nil {
+			if err := c.restoreOne(ctx, w.there); err != nil {
+				return err
+			}
 			continue
 		}
 		res, err := w.runner.Add(ctx, w.list, w.target)
@@ -423,6 +431,16 @@ func (c *call) attachWanted(ctx context.Context, name string, wanted []*wantedLi
 			addrs = append(addrs, ip.Address.String())
 		}
 		c.done("%s", strings.TrimSpace(fmt.Sprintf("%s: %s attached to %s %s", name, w.target.IfName, w.list.Name, strings.Join(addrs, " "))))
+	}
+	return nil
+}
+
+// restoreOne is reload for an attachment that is as it is wanted.
+func (c *call) restoreOne(ctx context.Context, e *chain.Entry) error {
+	var errs []error
+	err := c.runner.Restore(attach.Remember(ctx), []*chain.Entry{e}, &together{}, func(r *chain.Restored) { errs = append(errs, r.Errs...) })
+	if err = errors.Join(append(errs, err)...); err != nil {
+		return fmt.Errorf("restore %s: %w", e.Attachment(), err)
 	}
 	return nil
 }

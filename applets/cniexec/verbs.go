@@ -155,10 +155,9 @@ made for the network stays as well.`,
    "namespaces": {"web": [{"network": "mynet", "ifname": "eth0",
      "ips": ["10.1.0.5"], "mac": "02:00:00:00:00:05",
      "ports": ["8080:80"]}]}}
-What is as the file has it stays untouched, and what is not, or is attached and
-not in the file, is changed. A namespace that is no more in the file stays.
-What an interrupted up has left is finished by the next one; what attachments
-have lost on the host, cni-exec reload restores.`,
+What is as the file has it stays, and gets back what it has lost on the host;
+what is not, or is attached and not in the file, is changed. A namespace that is
+no more in the file stays. What an interrupted up left, the next one finishes.`,
 			examples: []example{
 				{"cni-exec up /etc/cni/netns/web.json", "also by cni-net@web.service, see dist/"},
 				{"cni-exec enter web -- httpd -f", "a process in one of them"},
@@ -171,8 +170,8 @@ have lost on the host, cni-exec reload restores.`,
 			}},
 		{name: "boot", operands: "", summary: "clean up after a reboot, and make the bridges", do: (*call).boot,
 			text: `Attachments and leases of earlier boots are deleted, on all networks, and the
-bridges of all configured networks made. It may be run at any time: what is
-alive stays.`,
+bridges of all configured networks made, with the gateways' addresses. It may be
+run at any time: what is alive stays.`,
 			examples: []example{
 				{"cni-exec boot", "once at each boot, before containers are started"},
 				{"cni-exec boot --conf-dir /etc/mynets", "networks of another directory"},
