@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/interrupt"
 )
 
 // This file is the one place that starts processes. It does so for three callers: exec.go starts
@@ -68,7 +70,8 @@ func (p *program) run(ctx context.Context) (*os.ProcessState, error) {
 	if cmd.Stderr, err = s.to(p.stderr); err != nil {
 		return nil, err
 	}
-	early := len(p.signals) // before there was a program
+	defer interrupt.Begin()() // a signal ends the program first
+	early := len(p.signals)   // before there was a program
 	if err := cmd.Start(); err != nil {
 		var file *os.PathError
 		if errors.As(err, &file) {

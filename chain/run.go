@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/boot"
+	"cnibox/internal/interrupt"
 	"cnibox/internal/nsid"
 	"cnibox/spec"
 )
@@ -164,6 +165,7 @@ func (r *Runner) addOnce(ctx context.Context, l *List, t Target, v spec.Version,
 		Args: t.Args, CapabilityArgs: t.Capabilities, BootID: boot.ID(),
 	}
 	e.identify()
+	defer interrupt.Begin()()
 	if err := r.Cache.Begin(e); err != nil {
 		return nil, err
 	}
@@ -218,7 +220,7 @@ func (r *Runner) addAll(ctx context.Context, l *List, t Target, reqs []*spec.Req
 // The plugins' stack of internal/undo is no use here: external plugins need more than its time, and
 // after it the entry of the cache is removed or stays.
 func (r *Runner) undo(ctx context.Context, l *List, done int, t Target, e *Entry, cause error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(r.UndoTimeout, defaultUndo))
+	ctx, cancel := interrupt.Within(ctx, cmp.Or(r.UndoTimeout, defaultUndo))
 	defer cancel()
 	begun := *l
 	begun.Plugins = l.Plugins[:done]

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"cnibox/chain"
 	"cnibox/spec"
 )
@@ -74,12 +72,6 @@ type Process struct {
 	// compare both ways.
 	ForceExec bool
 }
-
-// An EndedBy is the cause of a context that a signal has ended.
-type EndedBy unix.Signal
-
-// Error names the signal as kill(1) does.
-func (s EndedBy) Error() string { return "ended by " + unix.SignalName(unix.Signal(s)) }
 
 // Invoker returns what runs delegates and members of a chain: plugins found in
 // the directories of path, and those built in. A delegate has the environment and stderr of its

@@ -8,11 +8,11 @@ import (
 	"os"
 	"runtime"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/netns"
+	"cnibox/internal/interrupt"
 	"cnibox/spec"
 )
 
@@ -127,6 +127,9 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	if err != nil {
 		return nil, nil, err
 	}
+	if call.Verb == spec.Add { // what is killed in the middle of another verb, the next call of it completes
+		defer interrupt.Begin()()
+	}
 	result, err := a.Verbs.Do(ctx, r)
 	if err != nil || result == nil {
 		return nil, nil, privilege(err)
@@ -137,12 +140,10 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	return out, takeBack, err
 }
 
-// takeBackTime is how long that may take.
-const takeBackTime = 5 * time.Second
-
 // takeBack deletes what ADD has made, since its result could not be printed, and returns that cause.
 func (a *Applet) takeBack(ctx context.Context, r *spec.Request, result *spec.Result, cause error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackTime)
+	defer interrupt.Begin()()
+	ctx, cancel := interrupt.Within(ctx, interrupt.Undo)
 	defer cancel()
 	del := r.Clone()
 	del.Call.Verb, del.Prev = spec.Del, result

@@ -17,6 +17,7 @@ import (
 	"cnibox/applets/applet"
 	"cnibox/applets/lint"
 	"cnibox/chain"
+	"cnibox/internal/interrupt"
 	"cnibox/internal/state"
 	"cnibox/spec"
 )
@@ -344,6 +345,7 @@ func (c *call) add(ctx context.Context) error {
 	if c.dryRun {
 		return c.rehearse(ctx, l)
 	}
+	defer interrupt.Begin()()
 	created := false
 	if c.create {
 		if created, _, err = c.createNetNS(ctx, c.target.NetNS, c.target.ContainerID); err != nil {
@@ -351,7 +353,7 @@ func (c *call) add(ctx context.Context) error {
 		}
 	}
 	if err = c.addTo(ctx, l); err != nil && created {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeDown)
+		ctx, cancel := interrupt.Within(ctx, takeDown)
 		defer cancel()
 		if derr := c.deleteUnused(ctx); derr != nil {
 			c.runner.Warn("%v", derr)
@@ -380,7 +382,7 @@ func ignoreClosedPipe() { signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) }
 // takeBack deletes what add has attached, since its result could not be printed, and
 // returns that cause.
 func (c *call) takeBack(ctx context.Context, l *chain.List, cause *spec.Error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeDown)
+	ctx, cancel := interrupt.Within(ctx, takeDown)
 	defer cancel()
 	c.runner.KeepGoing = true
 	cause.Details = "the attachment is deleted again"

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/chain"
+	"cnibox/internal/interrupt"
 	"cnibox/internal/nsid"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -117,8 +118,11 @@ func (c *call) becomeCommand(ctx context.Context, host *rtnl.NS, signals <-chan 
 
 // attachOnly is the third process of a run with --exec.
 func (s *sandbox) attachOnly(ctx context.Context, lists []*chain.List, path string, signals <-chan os.Signal) (exit int, err error) {
+	defer interrupt.Begin()()
 	s.target.NetNS = path
-	if err := s.attach(ctx, lists, signals); err != nil {
+	err = s.attach(ctx, lists, signals)
+	s.ours()
+	if err != nil {
 		return attachExit(err), errors.Join(err, s.detach(ctx))
 	}
 	return exitOK, nil

@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/applet"
 	"cnibox/chain"
+	"cnibox/internal/interrupt"
 	"cnibox/internal/nsid"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -35,6 +35,9 @@ type sandbox struct {
 	ns       *rtnl.NS
 	attached []attached // in the order of the ADDs
 	dns      spec.DNS   // of the first network that has any
+
+	// ours ends that signals are left to the command, which begins when all is attached.
+	ours func()
 }
 
 // An attached is a network and the attachment on it, for its DEL.
@@ -121,7 +124,7 @@ func become(ctx context.Context, cmd *chain.Command, signals chan os.Signal) (ex
 	err = context.Cause(ctx)
 	select {
 	case s := <-signals:
-		err = applet.EndedBy(s.(unix.Signal)) // all are, on Linux
+		err = interrupt.By(s.(unix.Signal)) // all are, on Linux
 	default:
 	}
 	if err != nil {
@@ -160,6 +163,7 @@ func (c *call) runLists() ([]*chain.List, error) {
 // live runs the command in the sandbox and returns its exit code, also with an error, as of a detach
 // after the command.
 func (s *sandbox) live(ctx context.Context, lists []*chain.List, command []string, signals <-chan os.Signal) (exit int, err error) {
+	defer interrupt.Begin()()
 	if s.ns, err = rtnl.NewNS(); err != nil {
 		return exitError, fmt.Errorf("make a network namespace: %w", err)
 	}
@@ -183,7 +187,9 @@ func (s *sandbox) live(ctx context.Context, lists []*chain.List, command []strin
 	if err := upLo(s.ns); err != nil {
 		return exitError, fmt.Errorf("bring lo up: %w", err)
 	}
-	if err := s.attach(ctx, lists, signals); err != nil {
+	err = s.attach(ctx, lists, signals)
+	defer s.ours()
+	if err != nil {
 		return attachExit(err), err
 	}
 	around := surroundings{dns: s.dns, servers: s.call.dns, warn: s.runner.Warn}
@@ -215,7 +221,7 @@ func (s *sandbox) live(ctx context.Context, lists []*chain.List, command []strin
 
 // giveNameBack ends the name of the run, however its context has ended.
 func (s *sandbox) giveNameBack(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeDown)
+	ctx, cancel := interrupt.Within(ctx, takeDown)
 	defer cancel()
 	if err := s.freeName(ctx, s.name); err != nil {
 		s.runner.Warn("name %s: %v", s.name, err)
@@ -245,14 +251,15 @@ func (s *sandbox) attach(ctx context.Context, lists []*chain.List, signals <-cha
 		defer close(stopped)
 		select {
 		case sig := <-signals:
-			cancel(applet.EndedBy(sig.(unix.Signal)))
+			cancel(interrupt.By(sig.(unix.Signal)))
 		case <-done:
 		}
 	}()
 	err := s.attachAll(ctx, lists)
+	s.ours = interrupt.Pass()
 	close(done)
 	<-stopped // from here on signals are the command's
-	var by applet.EndedBy
+	var by interrupt.By
 	switch {
 	case !errors.As(context.Cause(ctx), &by):
 		return err
@@ -264,7 +271,7 @@ func (s *sandbox) attach(ctx context.Context, lists []*chain.List, signals <-cha
 
 // attachExit is the exit code for an error before the command: that of a command that a signal ends.
 func attachExit(err error) int {
-	if by := applet.EndedBy(0); errors.As(err, &by) {
+	if by := interrupt.By(0); errors.As(err, &by) {
 		return chain.ExitSignal + int(by)
 	}
 	return exitError
@@ -302,7 +309,7 @@ func nthName(first string, n int) string {
 
 // detach deletes the attachments in reverse, going on past failures.
 func (s *sandbox) detach(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeDown)
+	ctx, cancel := interrupt.Within(ctx, takeDown)
 	defer cancel()
 	s.runner.KeepGoing = true
 	var errs []error

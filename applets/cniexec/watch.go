@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/applet"
 	"cnibox/chain"
+	"cnibox/internal/interrupt"
 	"cnibox/nft"
 	"cnibox/rtnl"
 )
@@ -33,6 +33,7 @@ const (
 func (c *call) watchAndReload(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	defer interrupt.Begin()() // its reload is another process, which ends first
 	events := make(chan string, 1)
 	if err := c.watchAll(ctx, events, cancel); err != nil {
 		return err
@@ -51,7 +52,7 @@ func (c *call) watchAndReload(ctx context.Context) error {
 		}
 		end()
 		switch err := context.Cause(ctx); {
-		case errors.As(err, new(applet.EndedBy)):
+		case errors.As(err, new(interrupt.By)):
 			return nil
 		case err != nil:
 			return err

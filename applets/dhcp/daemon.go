@@ -21,6 +21,7 @@ import (
 	"cnibox/applets/applet"
 	"cnibox/applets/record"
 	"cnibox/internal/flock"
+	"cnibox/internal/interrupt"
 	"cnibox/internal/state"
 	"cnibox/ipam/dhcp"
 	"cnibox/spec"
@@ -49,6 +50,7 @@ func daemonMain(ctx context.Context, p applet.Process) int {
 		return 2
 	}
 	f.Log = log
+	defer interrupt.Begin()() // calls that are being answered come to an end
 	if err := f.run(ctx); err != nil {
 		log(err.Error())
 		return 1

@@ -17,6 +17,7 @@ import (
 
 	"cnibox/applets"
 	"cnibox/applets/applet"
+	"cnibox/internal/interrupt"
 )
 
 // Run runs the applet that this process is called by and returns the exit code. With
@@ -102,16 +103,14 @@ func growStack(use bool) byte {
 	return frame[len(os.Args)]
 }
 
-// endOnSignal lets the applet undo its work at the first signal, which is the cause in its
-// context; the second kills. It runs beside main because [signal.Notify] waits for two threads to
-// start, a sixth of the whole run of a short verb.
+// endOnSignal ends the process by a signal, or cancels the applet's context, see [interrupt.Watch]. It runs
+// beside main because [signal.Notify] waits for two threads to start, a sixth of the whole run of a
+// short verb.
 func endOnSignal(cancel context.CancelCauseFunc, listening chan<- struct{}) {
-	c := make(chan os.Signal, 1)
+	c := make(chan os.Signal, 2)
 	signal.Notify(c, syscall.SIGINT, syscall.SIGTERM)
 	close(listening)
-	s := <-c
-	signal.Stop(c)
-	cancel(applet.EndedBy(s.(syscall.Signal)))
+	interrupt.Watch(c, cancel)
 }
 
 // spareThreads are for what blocks in the kernel beside main.

@@ -15,15 +15,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
+	"cnibox/internal/interrupt"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
-
-// limit is how long all steps together may take, also when the context of the verb has
-// ended. A runtime that has cancelled the verb waits for the process for a while.
-const limit = 5 * time.Second
 
 // A Stack is how to undo what a verb has done so far. The zero value is empty and ready for
 // use. It is not for several goroutines.
@@ -42,13 +38,14 @@ func (s *Stack) Add(what string, fn func(context.Context) error) {
 }
 
 // Failed runs all steps, the last one first, also when some of them fail, and empties the
-// stack. It returns cause, with what could not be undone in its details; its code stays. A
+// stack. All together may take [interrupt.Undo], also when the context of the verb has ended: a runtime
+// that has cancelled it waits for the process for a while. It returns cause, with what could not be undone in its details; its code stays. A
 // nil cause is a verb that succeeded: nothing is undone.
 func (s *Stack) Failed(ctx context.Context, cause error) error {
 	if cause == nil || len(s.steps) == 0 {
 		return cause
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	ctx, cancel := interrupt.Within(ctx, interrupt.Undo)
 	defer cancel()
 	var left []error
 	for i := len(s.steps) - 1; i >= 0; i-- {
