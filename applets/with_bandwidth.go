@@ -4,4 +4,4 @@ package applets
 
 import "cnibox/applets/bandwidth"
 
-func init() { register(&bandwidth.Applet) }
+var bandwidthApplet = &bandwidth.Applet

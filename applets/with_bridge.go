@@ -4,4 +4,4 @@ package applets
 
 import "cnibox/applets/bridge"
 
-func init() { register(&bridge.Applet) }
+var bridgeApplet = &bridge.Applet

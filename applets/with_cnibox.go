@@ -2,4 +2,4 @@ package applets
 
 import "cnibox/applets/cnibox"
 
-func init() { register(&cnibox.Applet) }
+var cniboxApplet = &cnibox.Applet

@@ -4,4 +4,4 @@ package applets
 
 import "cnibox/applets/cniexec"
 
-func init() { register(&cniexec.Applet) }
+var cniExecApplet = &cniexec.Applet

@@ -4,4 +4,4 @@ package applets
 
 import "cnibox/applets/dhcp"
 
-func init() { register(&dhcp.Applet) }
+var dhcpApplet = &dhcp.Applet

@@ -4,4 +4,4 @@ package applets
 
 import "cnibox/applets/dummy"
 
-func init() { register(&dummy.Applet) }
+var dummyApplet = &dummy.Applet

@@ -4,4 +4,4 @@ package applets
 
 import "cnibox/applets/firewall"
 
-func init() { register(&firewall.Applet) }
+var firewallApplet = &firewall.Applet

@@ -4,4 +4,4 @@ package applets
 
 import "cnibox/applets/flannel"
 
-func init() { register(&flannel.Applet) }
+var flannelApplet = &flannel.Applet

@@ -4,4 +4,4 @@ package applets
 
 import "cnibox/applets/hostdevice"
 
-func init() { register(&hostdevice.Applet) }
+var hostDeviceApplet = &hostdevice.Applet

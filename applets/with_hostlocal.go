@@ -4,4 +4,4 @@ package applets
 
 import "cnibox/applets/hostlocal"
 
-func init() { register(&hostlocal.Applet) }
+var hostLocalApplet = &hostlocal.Applet

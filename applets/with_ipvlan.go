@@ -4,4 +4,4 @@ package applets
 
 import "cnibox/applets/ipvlan"
 
-func init() { register(&ipvlan.Applet) }
+var ipvlanApplet = &ipvlan.Applet

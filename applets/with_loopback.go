@@ -4,4 +4,4 @@ package applets
 
 import "cnibox/applets/loopback"
 
-func init() { register(&loopback.Applet) }
+var loopbackApplet = &loopback.Applet

@@ -4,4 +4,4 @@ package applets
 
 import "cnibox/applets/macvlan"
 
-func init() { register(&macvlan.Applet) }
+var macvlanApplet = &macvlan.Applet

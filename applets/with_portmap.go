@@ -4,4 +4,4 @@ package applets
 
 import "cnibox/applets/portmap"
 
-func init() { register(&portmap.Applet) }
+var portmapApplet = &portmap.Applet

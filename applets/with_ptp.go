@@ -4,4 +4,4 @@ package applets
 
 import "cnibox/applets/ptp"
 
-func init() { register(&ptp.Applet) }
+var ptpApplet = &ptp.Applet

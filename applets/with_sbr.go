@@ -4,4 +4,4 @@ package applets
 
 import "cnibox/applets/sbr"
 
-func init() { register(&sbr.Applet) }
+var sbrApplet = &sbr.Applet

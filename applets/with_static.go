@@ -4,4 +4,4 @@ package applets
 
 import "cnibox/applets/static"
 
-func init() { register(&static.Applet) }
+var staticApplet = &static.Applet

@@ -4,4 +4,4 @@ package applets
 
 import "cnibox/applets/tap"
 
-func init() { register(&tap.Applet) }
+var tapApplet = &tap.Applet

@@ -4,4 +4,4 @@ package applets
 
 import "cnibox/applets/tuning"
 
-func init() { register(&tuning.Applet) }
+var tuningApplet = &tuning.Applet

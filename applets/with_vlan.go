@@ -4,4 +4,4 @@ package applets
 
 import "cnibox/applets/vlan"
 
-func init() { register(&vlan.Applet) }
+var vlanApplet = &vlan.Applet

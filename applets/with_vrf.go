@@ -4,4 +4,4 @@ package applets
 
 import "cnibox/applets/vrf"
 
-func init() { register(&vrf.Applet) }
+var vrfApplet = &vrf.Applet

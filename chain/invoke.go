@@ -70,8 +70,18 @@ const (
 // or deleted: a chain ends with the plugins that it began with.
 const self = "/proc/self/exe"
 
-// statSelf returns what the running binary is, which never changes.
-var statSelf = sync.OnceValues(func() (os.FileInfo, error) { return os.Stat(self) })
+// own is what the running binary is, which never changes.
+var own struct {
+	once sync.Once
+	info os.FileInfo
+	err  error
+}
+
+// statSelf returns it.
+func statSelf() (os.FileInfo, error) {
+	own.once.Do(func() { own.info, own.err = os.Stat(self) })
+	return own.info, own.err
+}
 
 // Invoke runs r.Call.Verb of a plugin. Errors are [*spec.Error] with the
 // plugin's own code, 4 or 103 if there is no such plugin, 11 after the

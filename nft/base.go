@@ -268,7 +268,7 @@ func (t *batch) ensure(table byte) {
 		needs = brNeeds
 	}
 	t.add(step{what: "table " + tableText(table), needs: needs}).AddTable(ours(table))
-	for i, in := range sets {
+	for i, in := range sets() {
 		if in.table == table {
 			t.fail(t.add(step{what: "set " + in.name}).AddSet(in.definition(uint32(i+1)), nil))
 		}

@@ -2,6 +2,7 @@ package nft
 
 import (
 	"bytes"
+	"encoding/binary"
 	"net/netip"
 	"strings"
 
@@ -208,7 +209,7 @@ func keyOf(parts ...[]byte) []byte {
 }
 
 // port16 is a port as packets and maps have it.
-func port16(p uint16) []byte { return be.AppendUint16(nil, p) }
+func port16(p uint16) []byte { return binary.BigEndian.AppendUint16(nil, p) }
 
 // addrOf reads an address from the beginning of a key or value; the zero Addr if it
 // is cut short.

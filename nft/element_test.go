@@ -108,7 +108,7 @@ func FuzzDecode(f *testing.F) {
 		decodeElements(data, func([]byte) bool { return true }, func(element) {})
 		decodeElements(data, nil, func(e element) {
 			ownerNames(e.owner)
-			for _, in := range sets {
+			for _, in := range sets() {
 				in.describe(&e)
 			}
 		})

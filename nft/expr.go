@@ -10,13 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// be, ne: nf_tables numbers its attributes in network order; a few loaded
-// values (marks, address types) are in the machine's.
-var (
-	be = binary.BigEndian
-	ne = binary.NativeEndian
-)
-
 // Where the fields that rules look at lie, in bytes: RFC 791, RFC 8200,
 // Ethernet II; ports are at the same place in TCP, UDP and SCTP.
 const (
@@ -189,7 +182,7 @@ func (r rule) accept() rule { return append(r, &expr.Verdict{Kind: expr.VerdictA
 func (r rule) leave() rule { return append(r, &expr.Verdict{Kind: expr.VerdictReturn}) }
 
 // native is a loaded value that the kernel keeps in the machine's order.
-func native(v uint32) []byte { return ne.AppendUint32(nil, v) }
+func native(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
 // ifname is an interface's name as the kernel compares it: 16 bytes, the rest
 // zero. A name that is too long is cut and matches nothing.

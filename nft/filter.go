@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 
@@ -74,8 +75,8 @@ func (p passRule) rule() rule {
 	r := rule{}.addr(familyOf(p.ip), p.dst).equal(p.ip.AsSlice()...)
 	if p.states != 0 {
 		info := make([]byte, conntrackLen)
-		ne.PutUint16(info[matchFlagsAt:], byState)
-		ne.PutUint16(info[stateMaskAt:], p.states)
+		binary.NativeEndian.PutUint16(info[matchFlagsAt:], byState)
+		binary.NativeEndian.PutUint16(info[stateMaskAt:], p.states)
 		r = r.match("conntrack", conntrackRev, info)
 	}
 	return r.counter().accept()
@@ -159,5 +160,5 @@ func conntrackStates(d []byte) (states uint16, ok bool) {
 	if text(d, unix.NFTA_MATCH_NAME) != "conntrack" || len(info) < conntrackLen {
 		return 0, false
 	}
-	return ne.Uint16(info[stateMaskAt:]), ne.Uint16(info[matchFlagsAt:]) == byState && ne.Uint16(info[matchFlagsAt+2:]) == 0
+	return binary.NativeEndian.Uint16(info[stateMaskAt:]), binary.NativeEndian.Uint16(info[matchFlagsAt:]) == byState && binary.NativeEndian.Uint16(info[matchFlagsAt+2:]) == 0
 }

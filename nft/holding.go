@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"encoding/binary"
 	"net/netip"
 
 	"cnibox/spec"
@@ -23,8 +24,8 @@ type Holding struct {
 }
 
 // holdingSets are the sets of which [Table.Holdings] makes something.
-var holdingSets = [...]perFamily{masqSet, masqNextSet, allowSet, allowNextSet, zoneSet, zoneNextSet,
-	anyPorts.dnat, anyPorts.cond, hostPorts.dnat, hostPorts.cond}
+var holdingSets = [...]*perFamily{&masqSet, &masqNextSet, &allowSet, &allowNextSet, &zoneSet, &zoneNextSet,
+	&anyPorts.dnat, &anyPorts.cond, &hostPorts.dnat, &hostPorts.cond}
 
 // Holdings returns what attachments have of the kinds KindMasquerade, KindPortMap,
 // KindFirewall and KindZone; no kinds mean all of these four. Each set is read once. Where we
@@ -76,6 +77,6 @@ func (s *set) holding(e *element) (h Holding, ok bool) {
 	if len(key) < 8 {
 		return h, false
 	}
-	h.Proto, h.Port, h.Target = protoName(key[0]), be.Uint16(key[4:]), targetOf(e.data, s.family)
+	h.Proto, h.Port, h.Target = protoName(key[0]), binary.BigEndian.Uint16(key[4:]), targetOf(e.data, s.family)
 	return h, true
 }

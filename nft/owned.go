@@ -2,6 +2,7 @@ package nft
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"net"
 	"strings"
@@ -69,7 +70,7 @@ func (s *set) describePort(e *element) string {
 	if len(key) < 8 {
 		return "unreadable"
 	}
-	port := fmt.Sprintf("%s dport %d", protoName(key[0]), be.Uint16(key[4:]))
+	port := fmt.Sprintf("%s dport %d", protoName(key[0]), binary.BigEndian.Uint16(key[4:]))
 	switch {
 	case strings.HasPrefix(s.name, "hairpin"):
 		return "masquerade of " + host + port

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -214,5 +215,5 @@ func targetOf(data []byte, family byte) netip.AddrPort {
 	if len(data) < n+portLen {
 		return netip.AddrPort{}
 	}
-	return netip.AddrPortFrom(addrOf(data, family), be.Uint16(data[n:]))
+	return netip.AddrPortFrom(addrOf(data, family), binary.BigEndian.Uint16(data[n:]))
 }

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"encoding/binary"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -35,7 +36,7 @@ func (s *sock) rulesOf(family byte, table, chain string) (rules []listed, err er
 			case unix.NFTA_RULE_CHAIN:
 				r.chain = unix.ByteSliceToString(v)
 			case unix.NFTA_RULE_HANDLE:
-				r.handle = be.Uint64(v)
+				r.handle = binary.BigEndian.Uint64(v)
 			case unix.NFTA_RULE_USERDATA:
 				r.comment = unix.ByteSliceToString(readComment(v))
 			case unix.NFTA_RULE_EXPRESSIONS:

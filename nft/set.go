@@ -106,18 +106,20 @@ var (
 	advertSet     = &set{"no_adverts", bridge, KindAdverts, 0, "ifname", ""} // ports that may not send router advertisements
 )
 
-// sets has all sets of both tables, in the order they are made.
-var sets = [...]*set{
-	masqSet.v4, masqSet.v6,
-	anyPorts.dnat.v4, anyPorts.dnat.v6, hostPorts.dnat.v4, hostPorts.dnat.v6,
-	anyPorts.cond.v4, anyPorts.cond.v6, hostPorts.cond.v4, hostPorts.cond.v6,
-	anyPorts.gate.v4, anyPorts.gate.v6, hostPorts.gate.v4, hostPorts.gate.v6,
-	hairpinSet.v4, hairpinSet.v6,
-	guardedSet, macsSet,
-	allowSet.v4, allowSet.v6, zoneSet.v4, zoneSet.v6,
-	managedSet, withinSet, isolatedSet, managedBySet, isolatedBySet,
-	masqNextSet.v4, masqNextSet.v6, allowNextSet.v4, allowNextSet.v6, zoneNextSet.v4, zoneNextSet.v6,
-	enlistedSet, advertSet,
+// sets returns all sets of both tables, in the order they are made.
+func sets() []*set {
+	return []*set{
+		masqSet.v4, masqSet.v6,
+		anyPorts.dnat.v4, anyPorts.dnat.v6, hostPorts.dnat.v4, hostPorts.dnat.v6,
+		anyPorts.cond.v4, anyPorts.cond.v6, hostPorts.cond.v4, hostPorts.cond.v6,
+		anyPorts.gate.v4, anyPorts.gate.v6, hostPorts.gate.v4, hostPorts.gate.v6,
+		hairpinSet.v4, hairpinSet.v6,
+		guardedSet, macsSet,
+		allowSet.v4, allowSet.v6, zoneSet.v4, zoneSet.v6,
+		managedSet, withinSet, isolatedSet, managedBySet, isolatedBySet,
+		masqNextSet.v4, masqNextSet.v6, allowNextSet.v4, allowNextSet.v6, zoneNextSet.v4, zoneNextSet.v6,
+		enlistedSet, advertSet,
+	}
 }
 
 // isMap reports whether the set is a map.

@@ -187,7 +187,7 @@ func (x *Tx) drop(kinds []Kind, want filter) {
 // each calls fn with the change of each element that the kernel has of the kinds and the
 // filter wants.
 func (x *Tx) each(kinds []Kind, want filter, fn func(*change)) {
-	for _, in := range sets {
+	for _, in := range sets() {
 		if !has(kinds, in.kind) || !x.leftovers().tables[chainID{family: in.table, table: TableName}] {
 			continue
 		}
@@ -316,7 +316,7 @@ func (x *Tx) ownTables(b *batch) error {
 		return err
 	}
 	x.newChains(b)
-	for _, in := range sets {
+	for _, in := range sets() {
 		x.elements(b, in)
 	}
 	return x.unusedChains(b)

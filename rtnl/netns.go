@@ -10,16 +10,13 @@ import (
 	"cnibox/internal/nsid"
 )
 
-// ErrNotNS is returned for a path that exists and is no network namespace.
-var ErrNotNS = nsid.ErrNotNS
-
 // An NS is an open network namespace. It stays usable when its path is gone.
 //
 // It is a bare descriptor: an os.File would start Go's poller and a thread for it.
 type NS struct{ fd int }
 
 // OpenNS opens the network namespace at path. The error is os.ErrNotExist if
-// there is no such file or the path is empty, and [ErrNotNS] if the file is
+// there is no such file or the path is empty, and [nsid.ErrNotNS] if the file is
 // something else or the path leads through one. The file is never created, and
 // never waited for.
 func OpenNS(path string) (*NS, error) {

@@ -21,10 +21,10 @@ import (
 //
 // Help describes every key of a plugin.
 type Applet struct {
-	Name    string     // base name of argv[0], and "type" of a configuration
-	Summary string     // one line
-	Help    string     // one configuration key a line; of a tool, its usage, or empty: its main prints it for the argument help
-	Verbs   spec.Verbs // a plugin's
+	Name    string            // base name of argv[0], and "type" of a configuration
+	Summary string            // one line
+	Help    string            // one configuration key a line; of a tool, its usage, or empty: its main prints it for the argument help
+	Verbs   func() spec.Verbs // a plugin's; a function, since a call of one plugin needs those of no other
 
 	// Conf is, of a plugin, the zero value of the struct with its keys; nil: it has none. A key
 	// whose value is the configuration of another plugin, named by its "type", has the tag
@@ -113,7 +113,7 @@ func (t Table) Plugin(name string) (spec.Verbs, bool) {
 	if !ok || a.Main != nil {
 		return spec.Verbs{}, false
 	}
-	return a.Verbs, true
+	return a.verbs(), true
 }
 
 // Plugins returns the names of all plugins.
@@ -124,6 +124,14 @@ func (t Table) Plugins() (names []string) {
 		}
 	}
 	return names
+}
+
+// verbs are the plugin's; of an applet without any, all are the defaults of [spec.Verbs].
+func (a *Applet) verbs() spec.Verbs {
+	if a.Verbs == nil {
+		return spec.Verbs{}
+	}
+	return a.Verbs()
 }
 
 // Run runs the applet and returns its exit code. A tool that a runtime calls as a plugin is an

@@ -46,7 +46,9 @@ func logging(t *testing.T, where, conf string, add func(context.Context, *spec.R
 		LogEnv: where, "CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0", "CNI_NETNS": "/var/run/netns/x", "CNI_PATH": "/bin",
 	}
 	var out, errs bytes.Buffer
-	a := &Applet{Name: "test", Verbs: spec.Verbs{Add: add, Enters: true}}
+	a := &Applet{Name: "test", Verbs: func() spec.Verbs {
+		return spec.Verbs{Add: add, Enters: true}
+	}}
 	exit = a.Run(context.Background(), Process{
 		Getenv: func(key string) string { return env[key] }, Stdin: strings.NewReader(conf), Stdout: &out, Stderr: &errs,
 	})

@@ -48,7 +48,7 @@ func Serve(ctx context.Context, a *Applet, p Process) int {
 		p.Log.About(Subject{Verb: string(spec.GetVersion)})
 		// An unreadable stdin counts as empty.
 		conf, _ := readInput(ctx, p.Stdin, quiet)
-		return write(p, spec.VersionAnswer(conf, a.Verbs.Since), spec.Newest, nil)
+		return write(p, spec.VersionAnswer(conf, a.verbs().Since), spec.Newest, nil)
 	}
 	version := spec.Newest
 	out, takeBack, err := answer(ctx, a, p, &version)
@@ -64,7 +64,7 @@ func Serve(ctx context.Context, a *Applet, p Process) int {
 // not that of the link that was called.
 func About(a *Applet, w io.Writer) {
 	var versions []string
-	for _, v := range spec.Versions(a.Verbs.Since) {
+	for _, v := range spec.Versions(a.verbs().Since) {
 		versions = append(versions, v.String())
 	}
 	fmt.Fprintf(w, "CNI %s plugin %s+cnibox.%s\nCNI protocol versions supported: %s\n",
@@ -121,7 +121,8 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 			return nil, nil, err
 		}
 	}
-	if err = a.Verbs.Allow(r); err == nil {
+	verbs := a.verbs()
+	if err = verbs.Allow(r); err == nil && !verbs.Enters {
 		err = a.checkNetNS(r)
 	}
 	if err != nil {
@@ -130,7 +131,7 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	if call.Verb == spec.Add { // what is killed in the middle of another verb, the next call of it completes
 		defer interrupt.Begin()()
 	}
-	result, err := a.Verbs.Do(ctx, r)
+	result, err := verbs.Do(ctx, r)
 	if err != nil || result == nil {
 		return nil, nil, privilege(err)
 	}
@@ -147,7 +148,7 @@ func (a *Applet) takeBack(ctx context.Context, r *spec.Request, result *spec.Res
 	defer cancel()
 	del := r.Clone()
 	del.Call.Verb, del.Prev = spec.Del, result
-	if _, err := a.Verbs.Do(ctx, del); err != nil {
+	if _, err := a.verbs().Do(ctx, del); err != nil {
 		return spec.AsError(cause).WithDetails("undo: %v", err)
 	}
 	return cause
@@ -181,11 +182,9 @@ func privilege(err error) error {
 func (a *Applet) checkNetNS(r *spec.Request) error {
 	switch r.Call.Verb {
 	case spec.Add, spec.Check, spec.Get:
-		if !a.Verbs.Enters {
-			return netns.Check(r.Call, !a.AnyNetNS)
-		}
+		return netns.Check(r.Call, !a.AnyNetNS)
 	case spec.Del:
-		if !a.Verbs.Enters && r.Network != "" {
+		if r.Network != "" {
 			return netns.Check(r.Call, false)
 		}
 	}

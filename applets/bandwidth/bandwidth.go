@@ -37,11 +37,13 @@ when no burst was chosen: it means the default.
 
 Bursts are less than 4 GB, and at least one packet. Where the kernel has fq_codel, each flow has
 its own queue. What the container sends is queued on an IFB named bwp and 12 hex digits.`,
-	Verbs: spec.Verbs{
-		Since: spec.V030,
-		Add:   add, Check: check, Del: del, Get: get, Status: status, GC: gc,
-		Restore: restore,
-		Chained: true, Validate: spec.ValidateBy(readPlan),
+	Verbs: func() spec.Verbs {
+		return spec.Verbs{
+			Since: spec.V030,
+			Add:   add, Check: check, Del: del, Get: get, Status: status, GC: gc,
+			Restore: restore,
+			Chained: true, Validate: spec.ValidateBy(readPlan),
+		}
 	},
 }
 

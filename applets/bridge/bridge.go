@@ -53,15 +53,17 @@ mac                        string  random   address of the container-side veth
 
 runtimeConfig.dns (capability dns) replaces dns.
 Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.`,
-	Verbs: attach.Verbs(attach.Interface[*port]{
-		Kind: "veth", Validate: (*port).validate, Resources: (*port).resources,
-		Shared: func(c *port) bool { return c.EnableDAD }, Down: func(c *port) bool { return c.DisableContainerInterface },
-		Create: createPort, Resolve: resolveGateways, Setup: setup, Ready: ready,
-		Verify: verify, Describe: describe, Probe: probe,
-		Remove:  func(_ context.Context, op *attach.Op, _ *port) error { return op.RemoveVeth() },
-		Cleanup: cleanup, Collect: collect, Restore: restore, RemoveNetwork: removeBridge,
-		Prepare: prepare,
-	}),
+	Verbs: func() spec.Verbs {
+		return attach.Verbs(attach.Interface[*port]{
+			Kind: "veth", Validate: (*port).validate, Resources: (*port).resources,
+			Shared: func(c *port) bool { return c.EnableDAD }, Down: func(c *port) bool { return c.DisableContainerInterface },
+			Create: createPort, Resolve: resolveGateways, Setup: setup, Ready: ready,
+			Verify: verify, Describe: describe, Probe: probe,
+			Remove:  func(_ context.Context, op *attach.Op, _ *port) error { return op.RemoveVeth() },
+			Cleanup: cleanup, Collect: collect, Restore: restore, RemoveNetwork: removeBridge,
+			Prepare: prepare,
+		})
+	},
 }
 
 // kinds is what a bridge port owns in the rule set.

@@ -16,10 +16,10 @@ import (
 // reads it, and is refused where there is neither.
 func TestArguments(t *testing.T) {
 	table := applet.Table{
-		{Name: "maker", Verbs: spec.Verbs{Args: true}},
-		{Name: "plain"},
-		{Name: "giver", Verbs: spec.Verbs{IPAM: true, Args: true, ArgIP: true}},
-		{Name: "leaser", Verbs: spec.Verbs{IPAM: true, Args: true}},
+		{Name: "maker", Verbs: func() spec.Verbs { return spec.Verbs{Args: true} }},
+		{Name: "plain", Verbs: func() spec.Verbs { return spec.Verbs{} }},
+		{Name: "giver", Verbs: func() spec.Verbs { return spec.Verbs{IPAM: true, Args: true, ArgIP: true} }},
+		{Name: "leaser", Verbs: func() spec.Verbs { return spec.Verbs{IPAM: true, Args: true} }},
 	}
 	const (
 		caps   = `{"type":"plain","capabilities":{"ips":true,"mac":true,"dns":true}}`

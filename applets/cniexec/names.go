@@ -13,6 +13,7 @@ import (
 	"cnibox/chain"
 	"cnibox/internal/disk"
 	"cnibox/internal/flock"
+	"cnibox/internal/nsid"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -76,7 +77,7 @@ func (c *call) createNetNS(ctx context.Context, path, containerID string) (creat
 	switch {
 	case err == nil:
 		return false, nil, nil
-	case errors.Is(err, rtnl.ErrNotNS):
+	case errors.Is(err, nsid.ErrNotNS):
 		if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() || info.Size() > 0 {
 			return false, nil, fmt.Errorf("%s exists and is no network namespace", path)
 		}

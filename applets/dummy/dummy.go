@@ -24,10 +24,12 @@ mac   string  random   address
 
 runtimeConfig.dns (capability dns) replaces dns.
 Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.`,
-	Verbs: attach.Verbs(attach.Interface[*conf]{
-		Kind: "dummy", IPAM: attach.Required, Create: create,
-		Probe: func(context.Context, *spec.Request, *conf) error { return attach.ProbeKind(rtnl.Dummy{}) },
-	}),
+	Verbs: func() spec.Verbs {
+		return attach.Verbs(attach.Interface[*conf]{
+			Kind: "dummy", IPAM: attach.Required, Create: create,
+			Probe: func(context.Context, *spec.Request, *conf) error { return attach.ProbeKind(rtnl.Dummy{}) },
+		})
+	},
 }
 
 // conf has no keys of its own.

@@ -36,11 +36,13 @@ ingressPolicy           string  open       same-bridge: nothing from or to other
 dbusSocket              string  -          socket of the system bus; default: of the variable
                                            DBUS_SYSTEM_BUS_ADDRESS, else
                                            /run/dbus/system_bus_socket`,
-	Verbs: spec.Verbs{
-		Since: spec.V040,
-		Add:   add, Check: check, Del: del, Get: get, Status: status, GC: gc,
-		Restore: restore,
-		Chained: true, Validate: spec.ValidateBy(readPlan), Confine: confine,
+	Verbs: func() spec.Verbs {
+		return spec.Verbs{
+			Since: spec.V040,
+			Add:   add, Check: check, Del: del, Get: get, Status: status, GC: gc,
+			Restore: restore,
+			Chained: true, Validate: spec.ValidateBy(readPlan), Confine: confine,
+		}
 	},
 }
 

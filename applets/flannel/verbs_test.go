@@ -77,7 +77,7 @@ func (b *flannelBox) call(v spec.Verb, network, id, ifName, keys string) error {
 	r.Invoker = b
 	r.Warn = func(format string, args ...any) { b.warns = append(b.warns, fmt.Sprintf(format, args...)) }
 	a := &Applet
-	_, err = a.Verbs.Do(b.t.Context(), r)
+	_, err = a.Verbs().Do(b.t.Context(), r)
 	return err
 }
 

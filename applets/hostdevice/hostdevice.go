@@ -43,11 +43,13 @@ moved: only ipam is called.
 DEL moves the link back under its old name, and up if it was up; also one that the kernel moved
 to the host when the namespace ended. If the name is in use, the link stays on the host as devN,
 with a warning, and the next GC or DEL renames it.`,
-	Verbs: attach.Verbs(attach.Interface[*conf]{
-		NoMAC: true, NoNetdev: func(c *conf) bool { return c.dpdk }, Validate: (*conf).validate, Create: create, Verify: verify,
-		Shared:   func(*conf) bool { return true },
-		Describe: describe, Remove: remove, Probe: probe, Collect: collect,
-	}),
+	Verbs: func() spec.Verbs {
+		return attach.Verbs(attach.Interface[*conf]{
+			NoMAC: true, NoNetdev: func(c *conf) bool { return c.dpdk }, Validate: (*conf).validate, Create: create, Verify: verify,
+			Shared:   func(*conf) bool { return true },
+			Describe: describe, Remove: remove, Probe: probe, Collect: collect,
+		})
+	},
 }
 
 // dataDir is where the records are stored by default.

@@ -48,13 +48,15 @@ Without dataDir leases are in networks below the directory CNIBOX_STATE, if that
 environment, or in the default one. Where that cannot be written and has no leases of the network,
 they are in /run/cnibox/networks until the next boot, but not with keepAcrossBoots.`,
 	AnyNetNS: true,
-	Verbs: spec.Verbs{
-		Add: add, Check: check, Del: del,
-		GC: gc, Status: status, Get: get, Restore: restore,
-		IPAM: true, Args: true, ArgIP: true, RemoveNetwork: removeLeases, Validate: validate,
-		Prepare: func(ctx context.Context, r *spec.Request) error {
-			return leased(ctx, r, (*ipam.Store).FreeEarlierBoots)
-		},
+	Verbs: func() spec.Verbs {
+		return spec.Verbs{
+			Add: add, Check: check, Del: del,
+			GC: gc, Status: status, Get: get, Restore: restore,
+			IPAM: true, Args: true, ArgIP: true, RemoveNetwork: removeLeases, Validate: validate,
+			Prepare: func(ctx context.Context, r *spec.Request) error {
+				return leased(ctx, r, (*ipam.Store).FreeEarlierBoots)
+			},
+		}
 	},
 }
 

@@ -31,10 +31,12 @@ Mode and flag belong to the master: those of the last ADD hold for all ipvlan on
 In a chain, a missing master is the one interface of prevResult, and the addresses of prevResult
 are used where there is no ipam. Otherwise a missing master is the link of the default route, and
 ipam is required. IPv6 addresses are checked for duplicates, which takes a second or two.`,
-	Verbs: attach.Verbs(attach.Interface[*conf]{
-		Kind: "ipvlan", IPAM: attach.Chained, Shared: (*conf).IsShared, Validate: (*conf).validate, Create: create, Verify: verify,
-		Probe: probe,
-	}),
+	Verbs: func() spec.Verbs {
+		return attach.Verbs(attach.Interface[*conf]{
+			Kind: "ipvlan", IPAM: attach.Chained, Shared: (*conf).IsShared, Validate: (*conf).validate, Create: create, Verify: verify,
+			Probe: probe,
+		})
+	},
 }
 
 // conf are the keys; Help describes each.

@@ -34,7 +34,7 @@ type field struct {
 var free = [...]string{"args", "runtimeConfig", "prevResult", "capabilities"}
 
 // raw is what is decoded later on, or by another plugin.
-var raw = reflect.TypeFor[json.RawMessage]()
+func raw() reflect.Type { return reflect.TypeFor[json.RawMessage]() }
 
 // keysOf returns the keys of structs.
 func (c *checker) keysOf(structs ...reflect.Type) (k keys) {
@@ -126,7 +126,7 @@ func (c *checker) pluginKeys(p *chain.Plugin, verbs *spec.Verbs) {
 	}
 	known.other = make(map[string][]reflect.Type)
 	if !c.isOurs(p.IPAM) {
-		known.other["ipam"] = []reflect.Type{raw}
+		known.other["ipam"] = []reflect.Type{raw()}
 	}
 	for _, d := range c.delegated(p.Type) {
 		known.other[d.name] = c.delegateTypes(d.named(members))
@@ -134,7 +134,7 @@ func (c *checker) pluginKeys(p *chain.Plugin, verbs *spec.Verbs) {
 	if ipam := members["ipam"]; p.IPAM == "" && ipam != nil && known.other["ipam"] == nil && !verbs.Chained {
 		if inner, err := spec.Members(ipam); err == nil && len(inner) > 0 {
 			c.add(p.From.File, join(p.From.Key, "ipam"), `"ipam" has no "type": nothing reads it`)
-			known.other["ipam"] = []reflect.Type{raw}
+			known.other["ipam"] = []reflect.Type{raw()}
 		}
 	}
 	c.members(p.From.File, p.From.Key, members, known)
@@ -199,7 +199,7 @@ func (c *checker) delegateTypes(plugin string) []reflect.Type {
 	verbs, ok := c.Applets.Plugin(plugin)
 	switch {
 	case !ok:
-		return []reflect.Type{raw}
+		return []reflect.Type{raw()}
 	case verbs.IPAM:
 		return c.keysOf(c.structs(plugin)...).types("ipam")
 	}
@@ -248,7 +248,7 @@ func (c *checker) value(file, path string, doc json.RawMessage, types []reflect.
 			structs = append(structs, inner)
 		case inner.Kind() == reflect.Slice && inner.Elem().Kind() != reflect.Uint8 && doc[0] == '[' && !reflect.PointerTo(inner).Implements(reflect.TypeFor[json.Unmarshaler]()):
 			lists = append(lists, inner.Elem())
-		case inner != raw && !c.quick:
+		case inner != raw() && !c.quick:
 			if err := spec.Unmarshal(relative(path), doc, reflect.New(inner).Interface()); err != nil {
 				c.add(file, path, "%v", err)
 				return
@@ -289,7 +289,7 @@ func relative(path string) string {
 // typesOf are the types of a value: those of routes and dns, which plugins leave to the reader of
 // results, take the place of JSON.
 func typesOf(path string, types []reflect.Type) []reflect.Type {
-	if slices.ContainsFunc(types, func(t reflect.Type) bool { return t != raw }) {
+	if slices.ContainsFunc(types, func(t reflect.Type) bool { return t != raw() }) {
 		return types
 	}
 	switch relative(path) {

@@ -9,6 +9,7 @@ import (
 	"cnibox/applets/applet"
 	"cnibox/applets/attach"
 	"cnibox/applets/netns"
+	"cnibox/internal/nsid"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -23,7 +24,9 @@ No keys of its own. The interface is always lo; CNI_IFNAME is ignored.
 ADD may be repeated, also while other networks are added to the namespace. In a chain, prevResult
 is passed on unchanged.
 DEL sets lo down unless another interface of the namespace is up.`,
-	Verbs: spec.Verbs{Add: add, Get: get, Check: check, Del: del, Restore: restore, Enters: true},
+	Verbs: func() spec.Verbs {
+		return spec.Verbs{Add: add, Get: get, Check: check, Del: del, Restore: restore, Enters: true}
+	},
 }
 
 // inside calls fn with the request's namespace, a socket in it and its lo.
@@ -147,7 +150,7 @@ func del(_ context.Context, r *spec.Request) error {
 		down := false
 		return c.Do(rtnl.ChangeLink(lo.Index, rtnl.LinkChange{Up: &down}))
 	})
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS) {
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, nsid.ErrNotNS) {
 		return nil
 	}
 	return err

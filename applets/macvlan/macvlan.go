@@ -34,12 +34,14 @@ runtimeConfig.dns (capability dns) replaces dns.
 Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.
 With passthru a master has one container, which without mac has the master's address.
 IPv6 addresses are checked for duplicates on the segment, which takes a second or two.`,
-	Verbs: attach.Verbs(attach.Interface[*conf]{
-		Kind: "macvlan", Shared: (*conf).IsShared, Validate: (*conf).validate, Create: create, Verify: verify,
-		Probe: func(_ context.Context, _ *spec.Request, c *conf) error {
-			return attach.ProbeMaster(&c.OnMaster, c.kind)
-		},
-	}),
+	Verbs: func() spec.Verbs {
+		return attach.Verbs(attach.Interface[*conf]{
+			Kind: "macvlan", Shared: (*conf).IsShared, Validate: (*conf).validate, Create: create, Verify: verify,
+			Probe: func(_ context.Context, _ *spec.Request, c *conf) error {
+				return attach.ProbeMaster(&c.OnMaster, c.kind)
+			},
+		})
+	},
 }
 
 // conf are the keys; Help describes each. The MAC address is read by [spec.Request.MAC].

@@ -59,7 +59,7 @@ func Elsewhere(c spec.Call, ns *rtnl.NS, sandbox string) bool {
 // or not any more.
 func OpenIfThere(c spec.Call) (*rtnl.NS, error) {
 	ns, err := Open(c)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS) {
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, nsid.ErrNotNS) {
 		return nil, nil
 	}
 	return ns, err

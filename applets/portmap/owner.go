@@ -78,7 +78,7 @@ func (d portOwners) gone(key string) bool {
 	}
 	ns, err := rtnl.OpenNS(o.NetNS)
 	if err != nil {
-		return errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS)
+		return errors.Is(err, os.ErrNotExist) || errors.Is(err, nsid.ErrNotNS)
 	}
 	defer ns.Close()
 	id, err := ns.ID()

@@ -47,7 +47,9 @@ hostPort              int     0                    1 to 65535; 0: the mapping is
 containerPort         int     -                    1 to 65535
 protocol              string  tcp                  tcp, udp or sctp
 hostIP                string  -                    of the host; none, 0.0.0.0 and :: are any address`,
-	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Restore: restore, Chained: true, Validate: spec.ValidateBy(readPlan)},
+	Verbs: func() spec.Verbs {
+		return spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Restore: restore, Chained: true, Validate: spec.ValidateBy(readPlan)}
+	},
 }
 
 // dataDir is in /run, since no namespace outlives a boot.

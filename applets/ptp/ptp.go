@@ -39,18 +39,20 @@ Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first r
 The host-side veth has the gateway addresses, and the host a route to each address of the
 container. All traffic of the container, also within its subnet, is routed by the host. Addresses
 may be of one subnet, have one gateway, or be single ones (/32, /128).`,
-	Verbs: attach.Verbs(attach.Interface[*pair]{
-		Kind: "veth", IPAM: attach.Required, Validate: (*pair).validate,
-		Resources: func(*pair) spec.Resources { return spec.Resources{Routed: true} },
-		Create:    create,
-		Resolve:   func(_ context.Context, op *attach.Op, _ *pair) error { return op.CheckGateways() },
-		Configure: configure, Setup: setup, Ready: ready,
-		Verify: verify, Describe: describe, Probe: probe,
-		Remove:  func(_ context.Context, op *attach.Op, _ *pair) error { return op.RemoveVeth() },
-		Cleanup: func(ctx context.Context, op *attach.Op, _ *pair) error { return netfilter.Release(ctx, op, kinds) },
-		Collect: func(ctx context.Context, op *attach.Op, _ *pair) error { return netfilter.Collect(ctx, op, kinds) },
-		Restore: restore, Routes: gatewayRoutes,
-	}),
+	Verbs: func() spec.Verbs {
+		return attach.Verbs(attach.Interface[*pair]{
+			Kind: "veth", IPAM: attach.Required, Validate: (*pair).validate,
+			Resources: func(*pair) spec.Resources { return spec.Resources{Routed: true} },
+			Create:    create,
+			Resolve:   func(_ context.Context, op *attach.Op, _ *pair) error { return op.CheckGateways() },
+			Configure: configure, Setup: setup, Ready: ready,
+			Verify: verify, Describe: describe, Probe: probe,
+			Remove:  func(_ context.Context, op *attach.Op, _ *pair) error { return op.RemoveVeth() },
+			Cleanup: func(ctx context.Context, op *attach.Op, _ *pair) error { return netfilter.Release(ctx, op, kinds) },
+			Collect: func(ctx context.Context, op *attach.Op, _ *pair) error { return netfilter.Collect(ctx, op, kinds) },
+			Restore: restore, Routes: gatewayRoutes,
+		})
+	},
 }
 
 // kinds is what a pair owns in the rule set.

@@ -37,7 +37,9 @@ Each address of the interface gets a rule and a table of its own, the first that
 on, and the routes of the interface that fit the address move there from the main table. Link-local
 routes stay. In cniVersion 1.1.0 the result has the tables of its routes; results of older versions
 omit the routes that have moved.`,
-	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Chained: true, Validate: spec.ValidateBy(readConf)},
+	Verbs: func() spec.Verbs {
+		return spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Chained: true, Validate: spec.ValidateBy(readConf)}
+	},
 }
 
 const dataDir = "/run/cnibox/sbr"

@@ -41,9 +41,11 @@ Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first r
 
 The device is persistent until DEL. For selinuxContext the plugin re-execs itself under that
 label; nothing else starts a program.`,
-	Verbs: attach.Verbs(attach.Interface[*conf]{
-		Kind: "tun", Validate: (*conf).validate, Create: create, Verify: verify, Probe: probe,
-	}),
+	Verbs: func() spec.Verbs {
+		return attach.Verbs(attach.Interface[*conf]{
+			Kind: "tun", Validate: (*conf).validate, Create: create, Verify: verify, Probe: probe,
+		})
+	},
 	Again: reexecMain,
 }
 

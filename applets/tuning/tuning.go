@@ -41,7 +41,9 @@ args.cni.sysctl, promisc, mtu, allmulti and txQLen replace the keys of the same 
 
 If /etc/cni/tuning/allowlist.conf exists, each sysctl must match a line of it, which are regular
 expressions that may match anywhere in the key as it is written.`,
-	Verbs: spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Args: true, Chained: true, Validate: spec.ValidateBy(readPlan), MAC: true},
+	Verbs: func() spec.Verbs {
+		return spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Args: true, Chained: true, Validate: spec.ValidateBy(readPlan), MAC: true}
+	},
 }
 
 const (

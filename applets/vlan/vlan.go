@@ -31,12 +31,14 @@ mac              string  master's  address
 runtimeConfig.dns (capability dns) replaces dns.
 Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.
 IPv6 addresses are checked for duplicates on the segment, which takes a second or two.`,
-	Verbs: attach.Verbs(attach.Interface[*conf]{
-		Kind: "vlan", IPAM: attach.Required, Shared: (*conf).IsShared, Validate: (*conf).validate, Create: create, Verify: verify,
-		Probe: func(_ context.Context, _ *spec.Request, c *conf) error {
-			return attach.ProbeMaster(&c.OnMaster, rtnl.Vlan{ID: c.ID})
-		},
-	}),
+	Verbs: func() spec.Verbs {
+		return attach.Verbs(attach.Interface[*conf]{
+			Kind: "vlan", IPAM: attach.Required, Shared: (*conf).IsShared, Validate: (*conf).validate, Create: create, Verify: verify,
+			Probe: func(_ context.Context, _ *spec.Request, c *conf) error {
+				return attach.ProbeMaster(&c.OnMaster, rtnl.Vlan{ID: c.ID})
+			},
+		})
+	},
 }
 
 // conf are the keys; Help describes each. The MAC address is read by [spec.Request.MAC].

@@ -30,7 +30,9 @@ dataDir  string  /run/cnibox/vrf   stores the owner of the interface until DEL
 Addresses stay on the interface; its routes move to the table of the VRF. In cniVersion 1.1.0 the
 result has the table of its routes; results of older versions omit them. The VRF is deleted with
 its last interface.`,
-	Verbs: spec.Verbs{Since: spec.V031, Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Chained: true, Validate: spec.ValidateBy(readConf)},
+	Verbs: func() spec.Verbs {
+		return spec.Verbs{Since: spec.V031, Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Chained: true, Validate: spec.ValidateBy(readConf)}
+	},
 }
 
 const dataDir = "/run/cnibox/vrf"

@@ -10,12 +10,18 @@ import (
 	"cnibox/internal/disk"
 )
 
+var (
+	once sync.Once
+	id   string
+)
+
 // ID returns the kernel's ID of this boot, a UUID (random(4)); empty if it cannot be read, as
 // without /proc. It is read once, since no process outlives its boot.
-var ID = sync.OnceValue(func() string {
-	b, err := disk.Read("/proc/sys/kernel/random/boot_id", 0, 64)
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
-})
+func ID() string {
+	once.Do(func() {
+		if b, err := disk.Read("/proc/sys/kernel/random/boot_id", 0, 64); err == nil {
+			id = strings.TrimSpace(string(b))
+		}
+	})
+	return id
+}

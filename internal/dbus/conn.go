@@ -225,9 +225,6 @@ func (c *Conn) line() (string, error) {
 	}
 }
 
-// errSlow is about a bus, or a service on it, that does not answer.
-var errSlow = errors.New("no answer in " + timeout.String())
-
 // fill reads until there are n bytes. With a deadline it checks the context ten times a second.
 func (c *Conn) fill(n int) error {
 	for len(c.in) < n {
@@ -243,7 +240,7 @@ func (c *Conn) fill(n int) error {
 		case err != nil && err != unix.EINTR:
 			return os.NewSyscallError("poll", err)
 		case k == 0 && time.Now().After(c.deadline):
-			return errSlow
+			return errors.New("no answer in " + timeout.String())
 		case k <= 0:
 			continue
 		}

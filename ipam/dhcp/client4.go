@@ -70,11 +70,11 @@ func (c *client4) message(kind byte) *message4 {
 	return m
 }
 
-// allHosts is the broadcast address of Ethernet, everyone4 that of IPv4.
-var (
-	allHosts  = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
-	everyone4 = netip.AddrFrom4([4]byte{255, 255, 255, 255})
-)
+// allHosts is the broadcast address of Ethernet.
+var allHosts = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+
+// everyone4 is the broadcast address of IPv4.
+func everyone4() netip.Addr { return netip.AddrFrom4([4]byte{255, 255, 255, 255}) }
 
 // send sends a message from its client address (ciaddr), if it has one.
 func (c *client4) send(m *message4, to netip.Addr) error {
@@ -124,7 +124,7 @@ func (c *client4) ask(ctx context.Context, s step, l *Lease, wait time.Duration)
 		return nil, err
 	}
 	start, until := sinceBoot(), time.Now().Add(wait)
-	if err := c.send(m, everyone4); err != nil {
+	if err := c.send(m, everyone4()); err != nil {
 		return nil, err
 	}
 	last := errTimeout

@@ -23,7 +23,7 @@ type client6 struct {
 }
 
 // servers6 is All_DHCP_Relay_Agents_and_Servers: RFC 8415 section 7.1.
-var servers6 = netip.AddrFrom16([16]byte{0: 0xff, 1: 0x02, 13: 1, 15: 2})
+func servers6() netip.Addr { return netip.AddrFrom16([16]byte{0: 0xff, 1: 0x02, 13: 1, 15: 2}) }
 
 // newClient6 waits until the link-local address can be used, and opens the socket.
 func newClient6(ctx context.Context, p *iface, c Config, s *Settings) (*client6, error) {
@@ -31,7 +31,7 @@ func newClient6(ctx context.Context, p *iface, c Config, s *Settings) (*client6,
 	if err != nil {
 		return nil, err
 	}
-	sock, err := udpSocket(p.ns, p.link, a, servers6)
+	sock, err := udpSocket(p.ns, p.link, a, servers6())
 	if err != nil {
 		return nil, err
 	}

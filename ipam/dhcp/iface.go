@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/nsid"
 	"cnibox/rtnl"
 )
 
@@ -42,7 +43,7 @@ type iface struct {
 // container's by now. The error is [ErrGone] if it does not exist.
 func (h *Holder) open() (*iface, error) {
 	ns, err := rtnl.OpenNS(h.settings.Root + h.state.NetNS)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, rtnl.ErrNotNS) {
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, nsid.ErrNotNS) {
 		return nil, gone(err)
 	}
 	if err != nil {

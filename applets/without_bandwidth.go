@@ -1,0 +1,5 @@
+//go:build no_bandwidth
+
+package applets
+
+var bandwidthApplet = &leftOut

@@ -1,0 +1,5 @@
+//go:build no_bridge
+
+package applets
+
+var bridgeApplet = &leftOut

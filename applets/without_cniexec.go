@@ -1,0 +1,5 @@
+//go:build no_cni_exec
+
+package applets
+
+var cniExecApplet = &leftOut

@@ -1,0 +1,5 @@
+//go:build no_dhcp
+
+package applets
+
+var dhcpApplet = &leftOut

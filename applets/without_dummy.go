@@ -1,0 +1,5 @@
+//go:build no_dummy
+
+package applets
+
+var dummyApplet = &leftOut

@@ -1,0 +1,5 @@
+//go:build no_firewall
+
+package applets
+
+var firewallApplet = &leftOut

@@ -1,0 +1,5 @@
+//go:build no_flannel
+
+package applets
+
+var flannelApplet = &leftOut

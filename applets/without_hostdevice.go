@@ -1,0 +1,5 @@
+//go:build no_host_device
+
+package applets
+
+var hostDeviceApplet = &leftOut

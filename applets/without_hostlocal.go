@@ -1,0 +1,5 @@
+//go:build no_host_local
+
+package applets
+
+var hostLocalApplet = &leftOut

@@ -1,0 +1,5 @@
+//go:build no_ipvlan
+
+package applets
+
+var ipvlanApplet = &leftOut

@@ -1,0 +1,5 @@
+//go:build no_loopback
+
+package applets
+
+var loopbackApplet = &leftOut

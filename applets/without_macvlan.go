@@ -1,0 +1,5 @@
+//go:build no_macvlan
+
+package applets
+
+var macvlanApplet = &leftOut

@@ -1,0 +1,5 @@
+//go:build no_portmap
+
+package applets
+
+var portmapApplet = &leftOut

@@ -1,0 +1,5 @@
+//go:build no_ptp
+
+package applets
+
+var ptpApplet = &leftOut

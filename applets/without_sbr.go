@@ -1,0 +1,5 @@
+//go:build no_sbr
+
+package applets
+
+var sbrApplet = &leftOut

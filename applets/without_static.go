@@ -1,0 +1,5 @@
+//go:build no_static
+
+package applets
+
+var staticApplet = &leftOut

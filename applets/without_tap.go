@@ -1,0 +1,5 @@
+//go:build no_tap
+
+package applets
+
+var tapApplet = &leftOut

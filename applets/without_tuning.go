@@ -1,0 +1,5 @@
+//go:build no_tuning
+
+package applets
+
+var tuningApplet = &leftOut

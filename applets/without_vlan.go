@@ -1,0 +1,5 @@
+//go:build no_vlan
+
+package applets
+
+var vlanApplet = &leftOut

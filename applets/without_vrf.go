@@ -1,0 +1,5 @@
+//go:build no_vrf
+
+package applets
+
+var vrfApplet = &leftOut
