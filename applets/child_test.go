@@ -195,8 +195,8 @@ func TestKernelChildDuplicateAddress(t *testing.T) {
 	})
 }
 
-// CHECK sees that the master is down, on the host and in the container: nothing passes
-// then, though the link on it stays up.
+// CHECK sees that the master is down, on the host and in the container: it warns of it, since nothing
+// passes then, though the link on it stays up. A VLAN goes down with its master, which is an error.
 func TestKernelChildMasterDown(t *testing.T) {
 	for _, inContainer := range []bool{false, true} {
 		eachChild(t, func(t *testing.T, h *applettest.Host, s applettest.Segment, plugin, conf string) {
@@ -221,10 +221,15 @@ func TestKernelChildMasterDown(t *testing.T) {
 			if err := c.SetLink(up0, rtnl.LinkChange{Up: new(false)}); err != nil {
 				t.Fatal(err)
 			}
-			// a VLAN goes down with its master, and its routes are gone then
-			h.Refuse(102, "is down", spec.Check, plugin, strings.Replace(applettest.Prev(conf, result), `"routes"`, `"other"`, -1), p)
-			if plugin == "vlan" {
+			if plugin == "vlan" { // its routes are gone then
+				h.Refuse(102, "is down", spec.Check, plugin, strings.Replace(applettest.Prev(conf, result), `"routes"`, `"other"`, -1), p)
 				return
+			}
+			var warned strings.Builder
+			h.Stderr = &warned
+			h.Must(spec.Check, plugin, applettest.Prev(conf, result), p)
+			if !strings.Contains(warned.String(), "master up0 of eth0 is down") {
+				t.Errorf("no warning: %q", &warned)
 			}
 			if err := c.SetLink(up0, rtnl.LinkChange{Up: new(true)}); err != nil {
 				t.Fatal(err)

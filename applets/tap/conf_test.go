@@ -34,7 +34,7 @@ func TestKernelTapAgain(t *testing.T) {
 	if err != nil || l.Kind != "tun" {
 		t.Fatalf("%+v, %v", l, err)
 	}
-	if code, text := again(args); code != 1 || text != "tap add eth0: file exists\n" {
+	if code, text := again(args); code != 1 || text != "tap: tap add eth0: file exists\n" {
 		t.Errorf("a second time: %d %q", code, text)
 	}
 	if code, _ := again(args[:3]); code != 1 {

@@ -25,7 +25,7 @@ var unreadable = map[string]struct {
 	"dns of names":             {member: `"dns":{"nameservers":["x"]}`, warns: "dns"},
 	"dns a number":             {member: `"dns":5`, warns: "dns"},
 	"runtimeConfig.dns a list": {member: `"runtimeConfig":{"dns":[]}`, warns: "dns"},
-	"args a list":              {member: `"args":[]`, warns: "args"},
+	"args a list":              {member: `"args":[]`},
 	"type a path":              {member: `"type":"../x"`, warns: "type"},
 	"version of 9.9.9":         {member: `"cniVersion":"9.9.9"`, warns: "9.9.9"},
 	"version a number":         {member: `"cniVersion":5`, warns: "cniVersion"},
