@@ -26,8 +26,8 @@ const (
 // whole when the context ends.
 //
 // The plugin's environment is ours with CNI_* behind it, its stdin the request's
-// configuration. Its stderr goes to ours, as the specification asks of delegation; that of
-// one that fails also into the error's details.
+// configuration. Its stderr goes to ours, as the specification asks of delegation, each line after
+// the name of the plugin; that of one that fails also into the error's details.
 func (l *Local) exec(ctx context.Context, plugin, file string, r *spec.Request) (*spec.Result, error) {
 	if l.depth() >= maxDepth {
 		err := spec.Errorf(spec.CodeConfig, "plugin %s: %d plugins have started one another: one of them must be its own delegate", plugin, maxDepth)
@@ -46,7 +46,7 @@ func (l *Local) exec(ctx context.Context, plugin, file string, r *spec.Request) 
 		err = a.check()
 	}
 	if a != nil && l.Stderr != nil && len(a.stderr) > 0 && (err == nil || !l.StderrInError) {
-		l.Stderr.Write(a.stderr)
+		l.Stderr.Write(prefixed(plugin, a.stderr))
 	}
 	if err != nil {
 		return nil, deadline(ctx, plugin, r.Call.Verb, err)
@@ -56,6 +56,19 @@ func (l *Local) exec(ctx context.Context, plugin, file string, r *spec.Request) 
 		return nil, nil
 	}
 	return a.result(r)
+}
+
+// prefixed begins each line that a plugin has written with its name, unless it has: so it does not
+// look like a line of another program.
+func prefixed(plugin string, stderr []byte) []byte {
+	var out []byte
+	for line := range bytes.Lines(stderr) {
+		if !bytes.HasPrefix(line, []byte(plugin+": ")) {
+			out = append(out, plugin+": "...)
+		}
+		out = append(append(out, bytes.TrimSuffix(line, []byte("\n"))...), '\n')
+	}
+	return out
 }
 
 // An answer is the output and the exit status of a plugin, which may have failed: see

@@ -39,7 +39,7 @@ func TestStderrOfFailure(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), "log") {
 					t.Errorf("got error %v, want one with the plugin's stderr", err)
 				}
-				if want := map[bool]string{false: "log", true: ""}[inError]; stderr.String() != want {
+				if want := map[bool]string{false: "rec: log\n", true: ""}[inError]; stderr.String() != want {
 					t.Errorf("stderr: got %q, want %q", stderr.String(), want)
 				}
 			})

@@ -50,6 +50,8 @@ func TestTerminal(t *testing.T) {
 	write("net.conflist", `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"ext"}]}`, 0o600)
 	write("answer.conflist", `{"cniVersion":"1.1.0","name":"answer","plugins":[{"type":"answer"}]}`, 0o600)
 	write("warns.conflist", `{"cniVersion":"1.1.0","name":"warns","plugins":[{"type":"warns"}]}`, 0o600)
+	write("itself.conflist", `{"cniVersion":"1.1.0","name":"itself","plugins":[{"type":"itself"}]}`, 0o600)
+	write("itself", "#!/bin/sh\nprintf 'itself: one\ntwo' >&2\n", 0o700)
 	octal := strings.NewReplacer("\x1b", `\033`, "\x07", `\007`, "\n", `\n`).Replace(forged)
 	write("ext", "#!/bin/sh\nprintf '"+octal+"' >&2\nexit 1\n", 0o700)
 	write("warns", "#!/bin/sh\nprintf '"+octal+"' >&2\n", 0o700)
@@ -67,6 +69,7 @@ func TestTerminal(t *testing.T) {
 		{"status", "net", "--json"},
 		{"status", "answer", "--json"},
 		{"status", "warns"},
+		{"status", "itself"},
 		{"show", forged},
 		{"who", forged},
 		{"up", "--file", "/nosuch" + forged},
@@ -79,10 +82,13 @@ func TestTerminal(t *testing.T) {
 		}
 		for line := range strings.Lines(stdout + stderr) {
 			line, _, _ = strings.Cut(strings.TrimSuffix(line, "\n"), "\t") // a completion has a description
-			if line != spec.Printable(line) || strings.HasPrefix(line, "cni-exec: all is well") && args[len(args)-1] != "warns" {
+			if line != spec.Printable(line) || strings.HasPrefix(line, "cni-exec: all is well") {
 				t.Errorf("%q prints %q", args, line)
 			}
 		}
+	}
+	if _, stderr := callOf(t, dir, "status", "itself"); stderr != "itself: one\nitself: two\n" {
+		t.Errorf("what a plugin has written is passed on as %q", stderr)
 	}
 	stdout, _ := callOf(t, dir, "lint", "-o", "json")
 	var doc struct{ Findings []struct{ File string } }
