@@ -361,6 +361,11 @@ func (x *Tx) base(b *batch, table byte) error {
 	if err != nil {
 		return err
 	}
+	if x.lacked != nil {
+		if err := x.noteFlushed(table, chains); err != nil {
+			return err
+		}
+	}
 	b.ensure(table)
 	for _, c := range chains {
 		if strings.HasPrefix(c.name, oldVersion) || table == bridge && slices.Contains(oldChains, c.name) {
@@ -373,6 +378,33 @@ func (x *Tx) base(b *batch, table byte) error {
 	for _, name := range names {
 		if table == bridge && slices.Contains(oldSets, name) {
 			b.add(step{what: "set " + name}).DelSet(&nftables.Set{Table: ours(table), Name: name})
+		}
+	}
+	return nil
+}
+
+// noteFlushed is lackedBy for a table of which chains have lost rules, as by nft flush chain.
+func (x *Tx) noteFlushed(table byte, chains []listedChain) error {
+	rules, err := x.s.rulesOf(table, TableName, "")
+	if err != nil {
+		return err
+	}
+	lost := map[string]int{} // by chain
+	for _, c := range chainsOf(table) {
+		lost[c.name] = len(c.rules)
+	}
+	for _, c := range chains {
+		if want := x.chainNamed(c.name); table == inet && want.rules != nil {
+			lost[c.name] = len(want.rules)
+		}
+	}
+	for i := range rules {
+		lost[rules[i].chain]--
+	}
+	for _, n := range lost {
+		if n > 0 {
+			x.lackedBy(func(ch *change) bool { return ch.set.table == table })
+			break
 		}
 	}
 	return nil

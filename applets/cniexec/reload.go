@@ -99,13 +99,17 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 		for _, plugin := range r.External {
 			external[plugin]++
 		}
-		c.summarize("%s: %s", title(r.Entry), outcome(r))
+		if !c.watched() || len(r.Did)+len(r.Errs) > 0 {
+			c.summarize("%s: %s", title(r.Entry), outcome(r))
+		}
 	})
 	switch {
 	case err != nil:
 		return alive, err
 	case alive == 0:
-		c.summarize("nothing to do: no attachment is alive")
+		if !c.watched() {
+			c.summarize("nothing to do: no attachment is alive")
+		}
 		return 0, unread
 	}
 	for _, plugin := range slices.Sorted(maps.Keys(external)) {

@@ -415,9 +415,16 @@ func (c *call) detachUnwanted(ctx context.Context, name string, wanted []*wanted
 
 // attachWanted attaches what is not there yet, and restores what the others have lost on the host.
 func (c *call) attachWanted(ctx context.Context, name string, wanted []*wantedLink) error {
+	var there []*chain.Entry
 	for _, w := range wanted {
 		if w.there != nil {
-			if err := c.restoreOne(ctx, w.there); err != nil {
+			there = append(there, w.there)
+		}
+	}
+	title := titles(there)
+	for _, w := range wanted {
+		if w.there != nil {
+			if err := c.restoreOne(ctx, w.there, title(w.there)); err != nil {
 				return err
 			}
 			continue
@@ -435,10 +442,16 @@ func (c *call) attachWanted(ctx context.Context, name string, wanted []*wantedLi
 	return nil
 }
 
-// restoreOne is reload for an attachment that is as it is wanted.
-func (c *call) restoreOne(ctx context.Context, e *chain.Entry) error {
+// restoreOne is reload for an attachment that is as it is wanted. What could not be restored is the
+// error; title begins the line of what was.
+func (c *call) restoreOne(ctx context.Context, e *chain.Entry, title string) error {
 	var errs []error
-	err := c.runner.Restore(attach.Remember(ctx), []*chain.Entry{e}, &together{}, func(r *chain.Restored) { errs = append(errs, r.Errs...) })
+	err := c.runner.Restore(attach.Remember(ctx), []*chain.Entry{e}, &together{}, func(r *chain.Restored) {
+		errs = append(errs, r.Errs...)
+		if len(r.Did) > 0 {
+			c.done("%s: %s", title, strings.Join(r.Did, ", "))
+		}
+	})
 	if err = errors.Join(append(errs, err)...); err != nil {
 		return fmt.Errorf("restore %s: %w", e.Attachment(), err)
 	}

@@ -96,6 +96,13 @@ func endOfBurst(ctx context.Context, events <-chan string) {
 	}
 }
 
+// watchedVar is set for a reload that --watch has started: it prints what it has repaired, or could
+// not, and nothing where there is nothing to do.
+const watchedVar = "CNIBOX_RELOAD_WATCHED"
+
+// watched reports whether this is such a reload.
+func (c *call) watched() bool { return c.Getenv(watchedVar) != "" }
+
 // reloadAside runs reload with the flags of this call. A signal ends it as well.
 func (c *call) reloadAside(ctx context.Context) {
 	// The thread that has started the program has to stay until it ends.
@@ -105,7 +112,7 @@ func (c *call) reloadAside(ctx context.Context) {
 	defer context.AfterFunc(ctx, func() { signals <- unix.SIGTERM })()
 	once := slices.DeleteFunc(slices.Clone(c.args), func(arg string) bool { return arg == "--watch" || strings.HasPrefix(arg, "--watch=") })
 	command := chain.Command{
-		Args: append([]string{"cni-exec"}, once...), Self: true, Environ: c.Environ,
+		Args: append([]string{"cni-exec"}, once...), Self: true, Environ: append(unset(c.Environ, watchedVar), watchedVar+"=1"),
 		Stdin: strings.NewReader(""), Stdout: c.Stdout, Stderr: c.Stderr, Signals: signals,
 	}
 	if _, err := command.Run(); err != nil {

@@ -63,9 +63,10 @@ func (r *reloading) start(env []string, args ...string) (*exec.Cmd, *lines) {
 // reloaded begins the line of a reload about the container one.
 const reloaded = "one demo: "
 
-// watch starts cni-exec reload --watch, and waits for its first reload.
+// watch starts cni-exec reload --watch, and waits for its first reload, which has something to do.
 func (r *reloading) watch(env ...string) (*exec.Cmd, *lines) {
 	r.Helper()
+	r.must("nft", r.run("", nil, "nft", "flush", "ruleset"))
 	cmd, out := r.start(env, "reload", "--watch")
 	kerneltest.Until(r, "the first reload", func() bool { return out.count(reloaded) > 0 })
 	return cmd, out
@@ -108,8 +109,8 @@ func TestKernelReloadWatch(t *testing.T) {
 	}
 	r.must("check", r.exec(nil, "check", "--all"))
 
-	// One by one: a map, a chain, the whole table, and that of iptables.
-	for _, words := range []string{"flush map inet cnibox masq4", "flush chain inet cnibox postrouting", "delete table inet cnibox", "flush chain ip filter CNI-FORWARD"} {
+	// One by one: a map of the one alone, one of both, a chain, the whole table, and that of iptables.
+	for _, words := range []string{"flush map inet cnibox dnat4", "flush map inet cnibox masq4", "flush chain inet cnibox postrouting", "delete table inet cnibox", "flush chain ip filter CNI-FORWARD"} {
 		done := out.count(reloaded)
 		r.must(words, r.run("", nil, append([]string{"nft"}, strings.Fields(words)...)...))
 		kerneltest.Until(r, "a reload after "+words, func() bool { return out.count(reloaded) == done+1 })
@@ -128,8 +129,9 @@ func TestKernelReloadWatch(t *testing.T) {
 	r.must("check", r.exec(nil, "check", "--all"))
 
 	// An attachment that goes, another program's rules and link: then comes an event that counts.
-	done = out.count(reloaded)
-	written := out.count(reloaded+"rules written")
+	const event = "cni-exec: reload: "
+	done = out.count(event)
+	written := out.count(reloaded + "rules written")
 	r.must("del", r.exec(nil, "del", "demo", two.path, "--container-id", "two"))
 	r.must("nft", r.run("", nil, "nft", "add table ip other; add chain ip other c; add rule ip other c accept; delete table ip other"))
 	host := kerneltest.Dial(t, r.host)
@@ -138,8 +140,11 @@ func TestKernelReloadWatch(t *testing.T) {
 	}
 	r.must("nft", r.run("", nil, "nft", "flush", "ruleset"))
 	kerneltest.Until(r, "a reload", func() bool { return out.count(reloaded+"rules written") == written+1 })
-	if n := out.count(reloaded); n != done+1 {
+	if n := out.count(event); n != done+1 {
 		t.Errorf("there were %d reloads too many:\n%s", n-done-1, out)
+	}
+	if out.count("nothing to do") > 0 {
+		t.Errorf("it prints more than what it repairs:\n%s", out)
 	}
 
 	cmd.Process.Signal(syscall.SIGTERM)
