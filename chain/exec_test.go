@@ -58,7 +58,7 @@ func TestBehaviour(t *testing.T) {
 			}
 			switch name {
 			case "success with stderr":
-				if stderr.String() != "hello" {
+				if stderr.String() != "rec: hello\n" {
 					t.Errorf("forwarded %q", stderr.String())
 				}
 			case "older result":

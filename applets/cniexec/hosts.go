@@ -152,32 +152,63 @@ func (c *call) writeHosts() error {
 	if err != nil {
 		return err
 	}
-	var runs []runAddresses
-	for _, f := range files {
-		runs = append(runs, addressesOf(f.Name(), entries))
-	}
-	host, _ := disk.Read(etcHosts, 0, record.MaxSize) // an initramfs has none
+	runs := namedRuns(files, entries)
+	host := hostsOfHost()
 	var errs []error
 	for _, r := range runs {
-		errs = append(errs, overwrite(c.hostsFile(r.name), hostsText(r, runs, string(host))))
+		errs = append(errs, overwrite(c.hostsFile(r.name), hostsText(r, runs, host)))
 	}
 	return errors.Join(errs...)
 }
 
-// The runAddresses are those of a named run, by network.
+// hostsWithout returns the /etc/hosts of a run without a name, in a namespace that is attached: the
+// named runs on its networks as they are now. Empty: there are none, and that of the host will do.
+func (c *call) hostsWithout(ns *rtnl.NS) string {
+	files, err := os.ReadDir(c.runsDir())
+	if err != nil || len(files) == 0 {
+		return ""
+	}
+	entries, _, err := c.runner.Cache.List()
+	if err != nil {
+		return ""
+	}
+	self := addressesOf("", entries, func(e *chain.Entry) bool { return ns.At(e.NetNSPath()) })
+	host := hostsOfHost()
+	if text := hostsText(self, namedRuns(files, entries), host); text != hostsText(self, nil, host) {
+		return text
+	}
+	return ""
+}
+
+// hostsOfHost is the host's /etc/hosts; an initramfs has none.
+func hostsOfHost() string {
+	host, _ := disk.Read(etcHosts, 0, record.MaxSize)
+	return string(host)
+}
+
+// namedRuns returns the runs that have the files.
+func namedRuns(files []os.DirEntry, entries []*chain.Entry) (runs []runAddresses) {
+	for _, f := range files {
+		of := func(e *chain.Entry) bool { return e.ContainerID == chain.RunPrefix+f.Name() }
+		runs = append(runs, addressesOf(f.Name(), entries, of))
+	}
+	return runs
+}
+
+// The runAddresses are those of a run, by network; the name may be empty.
 type runAddresses struct {
 	name     string
 	networks map[string][]netip.Addr
 }
 
-// addressesOf reads the addresses of a named run out of the cache.
-func addressesOf(name string, entries []*chain.Entry) runAddresses {
+// addressesOf reads the addresses of a run out of the cache, from its entries.
+func addressesOf(name string, entries []*chain.Entry, its func(*chain.Entry) bool) runAddresses {
 	r := runAddresses{name, make(map[string][]netip.Addr)}
 	for _, e := range entries {
 		var result struct {
 			IPs []struct{ Address netip.Prefix }
 		}
-		if e.ContainerID != chain.RunPrefix+name || e.Interrupted() || !e.Live() {
+		if !its(e) || e.Interrupted() || !e.Live() {
 			continue
 		}
 		addrs := []netip.Addr{} // the network counts also without any

@@ -105,7 +105,7 @@ func (c *call) becomeCommand(ctx context.Context, host *rtnl.NS, signals <-chan 
 	if err != nil || exit != exitOK {
 		return exit, err // the third process has printed its own
 	}
-	around := surroundings{dns: c.dnsOf(own), servers: c.dns, warn: c.runner.Warn}
+	around := surroundings{dns: c.dnsOf(own), servers: c.dns, others: c.hostsWithout(own), warn: c.runner.Warn}
 	err = nsid.OnDiscardedThread(func() (err error) { // in the namespace, as all threads
 		around.mount()
 		c.Log.Write(exitOK)

@@ -21,6 +21,7 @@ type surroundings struct {
 	servers []string // name servers in place of those of dns; nil: none
 	name    string   // of the run, which is its host name; empty: that of the host
 	hosts   string   // with a name: the file that is mounted on /etc/hosts
+	others  string   // without one: the text of /etc/hosts; empty: that of the host
 	warn    func(format string, args ...any)
 }
 
@@ -43,9 +44,14 @@ func (s *surroundings) mount() {
 			s.warnUncovered(etcResolvConf, etcResolvConf, err)
 		}
 	}
-	if s.name != "" {
+	switch {
+	case s.name != "":
 		if err := s.mountName(); err != nil {
 			s.warnUncovered("name and "+etcHosts, etcHosts, err)
+		}
+	case s.others != "":
+		if err := coverFile(etcHosts, s.others); err != nil {
+			s.warnUncovered(etcHosts, etcHosts, err)
 		}
 	}
 	if err := mountSysfs(); err != nil {

@@ -198,6 +198,8 @@ func (s *sandbox) live(ctx context.Context, lists []*chain.List, command []strin
 		if err := s.updateHosts(ctx); err != nil {
 			s.runner.Warn("/etc/hosts of named runs: %v", err)
 		}
+	} else {
+		around.others = s.hostsWithout(s.ns)
 	}
 	err = nsid.OnDiscardedThread(func() (err error) { // its mounts end with the thread
 		if err := s.ns.Enter(); err != nil {
