@@ -58,12 +58,12 @@ func (l *Local) exec(ctx context.Context, plugin, file string, r *spec.Request) 
 	return a.result(r)
 }
 
-// prefixed begins each line that a plugin has written with its name, unless it has: so it does not
-// look like a line of another program.
+// prefixed begins each line that a plugin has written with its name, unless it has, as ours do: so
+// it does not look like a line of another program.
 func prefixed(plugin string, stderr []byte) []byte {
 	var out []byte
 	for line := range bytes.Lines(stderr) {
-		if !bytes.HasPrefix(line, []byte(plugin+": ")) {
+		if !bytes.HasPrefix(bytes.TrimPrefix(line, []byte("cnibox ")), []byte(plugin+": ")) {
 			out = append(out, plugin+": "...)
 		}
 		out = append(append(out, bytes.TrimSuffix(line, []byte("\n"))...), '\n')

@@ -16,9 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/hostport"
 	"cnibox/chain"
 	"cnibox/internal/disk"
 	"cnibox/internal/nsid"
+	"cnibox/internal/state"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -31,10 +33,12 @@ import (
 type rehearsal struct {
 	*call
 	list              *chain.List
-	host, cont, other *rtnl.NS // other has the far ends of stand-ins
-	dir               string   // on tmpfs, for the thread of run and what it starts; an empty directory for others
-	conf              []byte   // the list as it is run
-	notes             []string // what is not done
+	host, cont, other *rtnl.NS      // other has the far ends of stand-ins
+	dir               string        // on tmpfs, for the thread of run and what it starts; an empty directory for others
+	conf              []byte        // the list as it is run
+	notes             []string      // what is not done
+	ports             []nft.Holding // of the attachments of this host
+	portOwners        []string      // directories with the records of these
 
 	result json.RawMessage
 	stderr bytes.Buffer
@@ -118,6 +122,11 @@ func (r *rehearsal) confine() error {
 
 // confinePlugin changes the configuration of one plugin.
 func (r *rehearsal) confinePlugin(p *chain.Plugin, verbs *spec.Verbs, conf map[string]json.RawMessage) error {
+	if a, ok := r.Applets.Lookup(p.Type); ok && a.Name == "portmap" {
+		var dir string
+		_ = json.Unmarshal(conf["dataDir"], &dir) // that of another type is an error of the plugin's
+		r.portOwners = append(r.portOwners, cmp.Or(dir, state.Dir(r.stateDir, state.Ports)))
+	}
 	delete(conf, "dataDir")
 	if ipam, err := spec.Members(conf["ipam"]); conf["ipam"] != nil && err == nil {
 		delete(ipam, "dataDir")
@@ -164,6 +173,12 @@ func (r *rehearsal) populate() error {
 			if err := r.host.SetSysctl(key, value); err != nil {
 				return err
 			}
+		}
+	}
+	var err error
+	if len(r.portOwners) > 0 {
+		if r.ports, err = nft.Open(rtnl.Host()).Holdings(nft.KindPortMap); err != nil {
+			return err
 		}
 	}
 	container, err := rtnl.OpenNS(r.target.NetNS)
@@ -251,7 +266,7 @@ func (r *rehearsal) run(ctx context.Context) error {
 	var stdout bytes.Buffer
 	netns, exit := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), r.cont.FD()), 0
 	err := nsid.OnDiscardedThread(func() (err error) {
-		if err := r.isolate(); err != nil {
+		if err := r.isolate(ctx); err != nil {
 			return err
 		}
 		caps, err := json.Marshal(r.target.Capabilities)
@@ -304,7 +319,7 @@ func (r *rehearsal) without(names ...string) []string {
 
 // isolate moves the calling thread, which is discarded after it, into the namespace that stands
 // in for the host, and into a mount namespace with the list and the state of the rehearsal.
-func (r *rehearsal) isolate() error {
+func (r *rehearsal) isolate(ctx context.Context) error {
 	if err := r.host.Enter(); err != nil {
 		return err
 	}
@@ -327,7 +342,33 @@ func (r *rehearsal) isolate() error {
 	if err := os.WriteFile(filepath.Join(r.dir, "list.conflist"), r.conf, 0o600); err != nil {
 		return err
 	}
-	return r.copyLeases()
+	return errors.Join(r.copyLeases(), r.copyPorts(ctx))
+}
+
+// copyPorts gives the rehearsal the host ports of others, so that one that is taken is refused.
+func (r *rehearsal) copyPorts(ctx context.Context) error {
+	for _, dir := range r.portOwners {
+		if err := copyTree(dir, state.Dir(r.stateCopy(), state.Ports)); err != nil {
+			return fmt.Errorf("copy of the owners of ports: %w", err)
+		}
+	}
+	if len(r.ports) == 0 {
+		return nil
+	}
+	own := spec.Attachment{Network: r.list.Name, ContainerID: r.target.ContainerID, IfName: r.target.IfName}
+	return nft.Open(r.host).Update(ctx, func(x *nft.Tx) error {
+		for _, h := range r.ports {
+			if h.Owner == own {
+				continue
+			}
+			// Its conditions do not matter, and one that is there twice is taken.
+			err := x.PortMap(h.Owner, nft.PortMap{Proto: hostport.ProtoNumber(h.Proto), HostIP: h.Addr, HostPort: h.Port, Target: h.Target})
+			if err != nil && !errors.As(err, new(*nft.TakenError)) {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // copyLeases copies the leases of the network, so that the addresses are those that are next.

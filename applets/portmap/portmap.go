@@ -14,6 +14,7 @@ import (
 	"cnibox/applets/netfilter"
 	"cnibox/applets/record"
 	"cnibox/applets/result"
+	"cnibox/internal/state"
 	"cnibox/internal/undo"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -53,7 +54,7 @@ hostIP                string  -                    of the host; none, 0.0.0.0 an
 }
 
 // dataDir is in /run, since no namespace outlives a boot.
-const dataDir = "/run/cnibox/portmap"
+const dataDir = state.Ports
 
 // add publishes all ports in one transaction, or none; hundreds in several.
 //

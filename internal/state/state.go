@@ -20,11 +20,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The default directories. Those of records, in /run, are constants of the plugins.
+// The default directories. Those of other records, in /run, are constants of the plugins.
 const (
 	Cache   = "/var/lib/cni"          // libcni's
 	Leases  = "/var/lib/cni/networks" // the reference's
 	Flannel = "/var/lib/cni/flannel"  // the reference's
+	Ports   = "/run/cnibox/portmap"   // of the owners of host ports
 
 	Run = "/run/cnibox" // in place of /var/lib/cni
 )
