@@ -77,6 +77,10 @@ type Verbs struct {
 	// capability. Nil: every configuration is valid.
 	Validate func(*Request) (Resources, error)
 
+	// Records returns the directory with the records by which GC finds what is to be deleted, one
+	// JSON object for each attachment, which has its names. Nil: there are none.
+	Records func(*Request) string
+
 	// Confine changes the configuration of a plugin so that ADD changes nothing but network
 	// namespaces and what is stored below the state directory, and returns what is left out by
 	// that, for people; empty: nothing. Nil: it changes nothing else anyway.

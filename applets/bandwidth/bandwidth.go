@@ -40,7 +40,7 @@ its own queue. What the container sends is queued on an IFB named bwp and 12 hex
 	Verbs: func() spec.Verbs {
 		return spec.Verbs{
 			Since: spec.V030,
-			Add:   add, Check: check, Del: del, Get: get, Status: status, GC: gc,
+			Add:   add, Check: check, Del: del, Get: get, Status: status, GC: gc, Records: record.At(dataDir),
 			Restore: restore,
 			Chained: true, Validate: spec.ValidateBy(readPlan),
 		}

@@ -377,7 +377,7 @@ func (d *doctor) search(network string) *ownerSearch {
 			}
 		}
 	}
-	s, err := searchOwners(network, d.stateDir, conf, entries, true)
+	s, err := searchOwners(network, d.stateDir, conf, nil, entries, true)
 	if err != nil {
 		d.skip("what is stale of "+network, err)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/applets/hostport"
+	"cnibox/applets/netfilter"
 	"cnibox/chain"
 	"cnibox/internal/disk"
 	"cnibox/internal/nsid"
@@ -177,7 +178,7 @@ func (r *rehearsal) populate() error {
 	}
 	var err error
 	if len(r.portOwners) > 0 {
-		if r.ports, err = nft.Open(rtnl.Host()).Holdings(nft.KindPortMap); err != nil {
+		if r.ports, err = nft.Open(rtnl.Host()).Holdings(nft.KindPortMap); err != nil && !netfilter.IsMissing(err) {
 			return err
 		}
 	}

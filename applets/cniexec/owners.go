@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"cnibox/applets/netfilter"
+	"cnibox/applets/record"
 	"cnibox/chain"
 	"cnibox/ipam"
 	"cnibox/nft"
@@ -18,10 +19,12 @@ import (
 	"cnibox/spec"
 )
 
-// An ownerSearch finds what has something of a network, by the labels of links and elements and by
-// the leases, and what of it is alive, for a GC: the cache need not know all attachments.
+// An ownerSearch finds what has something of a network, by the labels of links and elements, by the
+// leases and by the records of plugins, and what of it is alive, for a GC: the cache need not know all
+// attachments.
 type ownerSearch struct {
 	network string
+	records []ownerRecord // that say where the attachment's interface is
 	found   map[spec.Attachment]*chain.Owner
 	leases  map[netip.Addr]spec.Attachment
 	peers   map[uint32]string // MAC addresses of the other ends of the host's veths, by their index
@@ -29,7 +32,7 @@ type ownerSearch struct {
 
 // owners is [chain.GCOptions.Owners]. Without --valid-live none need be alive.
 func (c *call) owners(l *chain.List, entries []*chain.Entry) ([]chain.Owner, error) {
-	s, err := searchOwners(l.Name, c.stateDir, readNetConf(l.Doc()), entries, c.live)
+	s, err := searchOwners(l.Name, c.stateDir, readNetConf(l.Doc()), c.recordDirs(l), entries, c.live)
 	if err != nil {
 		return nil, err
 	}
@@ -41,16 +44,38 @@ func (c *call) owners(l *chain.List, entries []*chain.Entry) ([]chain.Owner, err
 	return all, nil
 }
 
-// searchOwners makes the search for a network, of which the cache has the entries.
+// recordDirs are the directories with the records of a network's plugins.
+func (c *call) recordDirs(l *chain.List) (dirs []record.Dir) {
+	for i := range l.Plugins {
+		p := &l.Plugins[i]
+		req, err := c.runner.Request(spec.GC, l, p, chain.Target{})
+		for _, plugin := range []string{p.Type, p.IPAM} {
+			if err != nil || plugin == "" {
+				continue // GC has the error
+			}
+			verbs, err := c.runner.Invoker.Find(plugin)
+			if err != nil || verbs == nil || verbs.Records == nil {
+				continue
+			}
+			if dir := verbs.Records(req); dir != "" {
+				dirs = append(dirs, record.Dir(dir))
+			}
+		}
+	}
+	return dirs
+}
+
+// searchOwners makes the search for a network, of which the cache has the entries, and plugins the
+// records in some directories.
 //
 // A host-side veth is the sign of a namespace that exists, as the kernel deletes both ends with it.
 // Links of other kinds are in the container, so with live all namespaces are looked into, unless the
 // host's links answer for all; there the label of the link counts, or that it has the leased
 // address, as that of another program's plugin.
-func searchOwners(network, stateDir string, conf *netConf, entries []*chain.Entry, live bool) (*ownerSearch, error) {
+func searchOwners(network, stateDir string, conf *netConf, records []record.Dir, entries []*chain.Entry, live bool) (*ownerSearch, error) {
 	s := &ownerSearch{network: network, found: map[spec.Attachment]*chain.Owner{}, leases: map[netip.Addr]spec.Attachment{},
 		peers: map[uint32]string{}}
-	err := errors.Join(s.readLinks(), s.readElements(), s.readLeases(conf.leases(stateDir, network)))
+	err := errors.Join(s.readLinks(), s.readElements(), s.readLeases(conf.leases(stateDir, network)), s.readRecords(records))
 	if err != nil || !live {
 		return s, err
 	}
@@ -170,6 +195,56 @@ func (s *ownerSearch) readLeases(dir string) error {
 	return err
 }
 
+// An ownerRecord is what is read of a plugin's record, whichever members it has.
+type ownerRecord struct {
+	record.Owner
+	NetNS  string `json:"netns"`  // path of the namespace
+	Cookie uint64 `json:"cookie"` // of the namespace
+	Index  uint32 `json:"index"`  // of the interface in it
+	Leases []struct {
+		Address netip.Prefix `json:"address"`
+	} `json:"leases"` // of dhcp
+}
+
+// readRecords reads those of plugins. What cannot be read GC leaves alone.
+func (s *ownerSearch) readRecords(dirs []record.Dir) error {
+	var errs []error
+	for _, dir := range dirs {
+		errs = append(errs, dir.Each(func(name string) error {
+			var rec ownerRecord
+			if dir.Read(name, &rec) != nil || rec.Network != s.network || rec.ContainerID == "" {
+				return nil
+			}
+			a := rec.Attachment()
+			s.owner(a)
+			if rec.NetNS != "" || rec.Cookie != 0 {
+				s.records = append(s.records, rec)
+			}
+			for _, l := range rec.Leases {
+				s.leases[l.Address.Addr()] = a
+			}
+			return nil
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+// in reports whether the record is of a namespace.
+func (rec *ownerRecord) in(ns *rtnl.NS, cookie uint64) bool {
+	if rec.Cookie != 0 && cookie != 0 {
+		return rec.Cookie == cookie
+	}
+	return rec.NetNS != "" && ns.At(rec.NetNS)
+}
+
+// of reports whether a link of the namespace is that of the record.
+func (rec *ownerRecord) of(l *rtnl.Link) bool {
+	if rec.Index != 0 {
+		return l.Index == rec.Index
+	}
+	return l.Name == rec.IfName
+}
+
 // settled reports whether the host's links answer for all: each attachment has one, or there is an
 // entry that says that it is alive.
 func (s *ownerSearch) settled(conf *netConf, entries, stale []*chain.Entry) bool {
@@ -240,6 +315,9 @@ func (s *ownerSearch) searchNamespace(ns *rtnl.NS, path string) error {
 	if err != nil {
 		return err
 	}
+	if err := s.searchRecords(conn, ns, path, links); err != nil {
+		return err
+	}
 	for i := range links {
 		l := &links[i]
 		if l.Kind != "veth" && l.Kind != "ifb" {
@@ -256,6 +334,28 @@ func (s *ownerSearch) searchNamespace(ns *rtnl.NS, path string) error {
 		}
 		for _, a := range addrs[l.Index] {
 			s.inUse(a.Prefix.Addr(), l.Name, path)
+		}
+	}
+	return nil
+}
+
+// searchRecords looks for the links that plugins have recorded.
+func (s *ownerSearch) searchRecords(conn *rtnl.Conn, ns *rtnl.NS, path string, links []rtnl.Link) error {
+	if len(s.records) == 0 {
+		return nil
+	}
+	cookie, err := conn.NSCookie()
+	if err != nil {
+		return err
+	}
+	for i := range s.records {
+		rec := &s.records[i]
+		o := s.owner(rec.Attachment())
+		if o.Alive != "" || !rec.in(ns, cookie) {
+			continue
+		}
+		if n := slices.IndexFunc(links, func(l rtnl.Link) bool { return rec.of(&l) }); n >= 0 {
+			o.Alive = fmt.Sprintf("there is its link %s in %s", links[n].Name, path)
 		}
 	}
 	return nil

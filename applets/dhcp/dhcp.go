@@ -50,7 +50,7 @@ renews them. The socket may come from systemd (LISTEN_FDS). With CNIBOX_STATE=DI
 environments of both, the default of the path is DIR/dhcp.sock.`,
 	Verbs: func() spec.Verbs {
 		return spec.Verbs{
-			Add: add, Check: check, Del: del, GC: gc, Status: status, Get: get,
+			Add: add, Check: check, Del: del, GC: gc, Records: records, Status: status, Get: get,
 			IPAM: true, Args: true, Validate: spec.ValidateBy(readPlugin), Confine: confine,
 		}
 	},
@@ -185,6 +185,15 @@ func gc(ctx context.Context, r *spec.Request) error {
 		}
 		return nil
 	})
+}
+
+// records is the directory of the leases.
+func records(r *spec.Request) string {
+	p, err := newPlugin(r)
+	if err != nil {
+		return ""
+	}
+	return string(p.leases)
 }
 
 // status fails with code 50 unless our daemon answers.

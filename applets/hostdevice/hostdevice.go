@@ -44,11 +44,13 @@ DEL moves the link back under its old name, and up if it was up; also one that t
 to the host when the namespace ended. If the name is in use, the link stays on the host as devN,
 with a warning, and the next GC or DEL renames it.`,
 	Verbs: func() spec.Verbs {
-		return attach.Verbs(attach.Interface[*conf]{
+		v := attach.Verbs(attach.Interface[*conf]{
 			NoMAC: true, NoNetdev: func(c *conf) bool { return c.dpdk }, Validate: (*conf).validate, Create: create, Verify: verify,
 			Shared:   func(*conf) bool { return true },
 			Describe: describe, Remove: remove, Probe: probe, Collect: collect,
 		})
+		v.Records = record.At(dataDir)
+		return v
 	},
 }
 

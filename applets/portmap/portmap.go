@@ -49,7 +49,7 @@ containerPort         int     -                    1 to 65535
 protocol              string  tcp                  tcp, udp or sctp
 hostIP                string  -                    of the host; none, 0.0.0.0 and :: are any address`,
 	Verbs: func() spec.Verbs {
-		return spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Restore: restore, Chained: true, Validate: spec.ValidateBy(readPlan)}
+		return spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Records: record.At(dataDir), Restore: restore, Chained: true, Validate: spec.ValidateBy(readPlan)}
 	},
 }
 

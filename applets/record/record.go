@@ -72,6 +72,16 @@ func Configured(r *spec.Request, usual Dir) Dir {
 	return dir
 }
 
+// At returns [spec.Verbs.Records] of a plugin with that usual directory. What is wrong with the
+// configuration is for the verbs to say.
+func At(usual Dir) func(*spec.Request) string {
+	return func(r *spec.Request) string {
+		quiet := *r
+		quiet.Warn = func(string, ...any) {}
+		return string(Configured(&quiet, usual))
+	}
+}
+
 // OwnerOf returns the owner for the record of an attachment.
 func OwnerOf(a spec.Attachment) Owner {
 	return Owner{a.Network, a.ContainerID, a.IfName}

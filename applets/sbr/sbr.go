@@ -38,7 +38,7 @@ on, and the routes of the interface that fit the address move there from the mai
 routes stay. In cniVersion 1.1.0 the result has the tables of its routes; results of older versions
 omit the routes that have moved.`,
 	Verbs: func() spec.Verbs {
-		return spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Chained: true, Validate: spec.ValidateBy(readConf)}
+		return spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Records: record.At(dataDir), Chained: true, Validate: spec.ValidateBy(readConf)}
 	},
 }
 

@@ -42,7 +42,7 @@ args.cni.sysctl, promisc, mtu, allmulti and txQLen replace the keys of the same 
 If /etc/cni/tuning/allowlist.conf exists, each sysctl must match a line of it, which are regular
 expressions that may match anywhere in the key as it is written.`,
 	Verbs: func() spec.Verbs {
-		return spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Args: true, Chained: true, Validate: spec.ValidateBy(readPlan), MAC: true}
+		return spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Records: record.At(dataDir), Args: true, Chained: true, Validate: spec.ValidateBy(readPlan), MAC: true}
 	},
 }
 

@@ -31,7 +31,7 @@ Addresses stay on the interface; its routes move to the table of the VRF. In cni
 result has the table of its routes; results of older versions omit them. The VRF is deleted with
 its last interface.`,
 	Verbs: func() spec.Verbs {
-		return spec.Verbs{Since: spec.V031, Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Chained: true, Validate: spec.ValidateBy(readConf)}
+		return spec.Verbs{Since: spec.V031, Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Records: record.At(dataDir), Chained: true, Validate: spec.ValidateBy(readConf)}
 	},
 }
 
