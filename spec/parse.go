@@ -39,7 +39,7 @@ func (p *parser) result(f fields, conf Version) (*Result, error) {
 		return nil, err
 	}
 	r := &Result{}
-	for i, raw := range p.list("interfaces", f.take("interfaces")) {
+	for i, raw := range p.upTo(maxRoutes, "interfaces", f.take("interfaces")) {
 		r.Interfaces = append(r.Interfaces, p.iface(at("interfaces", i), raw))
 	}
 	p.family(r, "ip4", f.take("ip4"))
@@ -95,8 +95,8 @@ func (p *parser) fail(path, format string, args ...any) {
 	}
 }
 
-// MaxAddresses is how many addresses an attachment may have, and interfaces; each is compared with
-// the others, and the kernel has those of a link in a list. maxRoutes is the same of routes.
+// MaxAddresses is how many addresses an attachment may have; each is compared with the others, and
+// the kernel has those of a link in a list. maxRoutes is the same of routes, and of interfaces.
 const (
 	MaxAddresses = 1000
 	maxRoutes    = 10_000

@@ -22,8 +22,11 @@ func Get(ctx context.Context, r *spec.Request, recorded bool, check func(context
 		return nil, err
 	}
 	c.Close()
-	err = check(ctx, r)
-	if spec.AsError(err) != nil && spec.AsError(err).Code == spec.CodeCheck {
+	dangling := r.CheckIndexes() // no ADD has had such a prevResult
+	if err = dangling; err == nil {
+		err = check(ctx, r)
+	}
+	if dangling != nil || spec.AsError(err) != nil && spec.AsError(err).Code == spec.CodeCheck {
 		return nil, spec.Errorf(spec.CodeUnknown, "no attachment %s is known", r.Attachment).WithDetails("%v", err)
 	}
 	return r.Prev, err

@@ -107,10 +107,7 @@ func (c *Interface) Owns(r *spec.Request, dir record.Dir, rec *Record) (bool, er
 	if err != nil {
 		return false, err
 	}
-	key := spec.LabelKey(c.Link.Alias)
-	if host != nil && spec.LabelKey(host.Alias) != "" {
-		key = spec.LabelKey(host.Alias) // a container can change its own
-	}
+	key := c.labelKey(host)
 	switch {
 	case key != "" && key != r.Key() || key == "" && !claimed && recordedByOther(dir, id, r.Attachment):
 		r.Warn("%s in %s is not of %s: left alone", c.Link.Name, r.Call.NetNS, r.Attachment)
@@ -119,6 +116,22 @@ func (c *Interface) Owns(r *spec.Request, dir record.Dir, rec *Record) (bool, er
 		return true, nil
 	}
 	return r.Prev != nil && c.describedBy(r.Prev, host), nil
+}
+
+// LabelledOther reports whether the label names another attachment as the interface's owner.
+func (c *Interface) LabelledOther(a spec.Attachment) (bool, error) {
+	host, err := c.hostVeth()
+	key := c.labelKey(host)
+	return err == nil && key != "" && key != a.Key(), err
+}
+
+// labelKey is the owner's key in the label; empty: there is no label. A container can change that of its
+// own interface, so that of the host-side veth counts first.
+func (c *Interface) labelKey(host *rtnl.Link) string {
+	if host != nil && spec.LabelKey(host.Alias) != "" {
+		return spec.LabelKey(host.Alias)
+	}
+	return spec.LabelKey(c.Link.Alias)
 }
 
 // hostVeth is the peer of the interface on the host; nil: it has none.

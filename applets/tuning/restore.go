@@ -109,8 +109,11 @@ func restoreTuned(r *spec.Request, dir record.Dir, was *formerRecord) (other boo
 		return false, nil
 	}
 	own, err := c.Owns(r, dir, &was.Record)
+	if err == nil && !own {
+		other, err = c.LabelledOther(r.Attachment)
+	}
 	if err != nil || !own {
-		return err == nil, err
+		return other, err
 	}
 	if id, err := c.ID(); err != nil || was.LinkID != id && was.LinkID != (result.LinkID{}) {
 		return false, err // the record is of one that the attachment had before

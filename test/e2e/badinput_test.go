@@ -278,16 +278,16 @@ func TestKernelBadMembers(t *testing.T) {
 	// dhcp and flannel read args too, but end without their daemon before that.
 	argsReaders := slices.DeleteFunc(readers(), func(name string) bool { return name == "dhcp" || name == "flannel" })
 	table := map[string]badInput{
-		"name a number":     {spoil: `"name":1`, code: spec.CodeConfig},
-		"name null":         {spoil: `"name":null`, code: spec.CodeConfig},
-		"name in capitals":  {spoil: `"NAME":"../x"`, code: spec.CodeConfig},
-		"name twice":        {spoil: `"name":"demo","name":"../x"`, code: spec.CodeConfig},
-		"name not UTF-8":    {spoil: "\"name\":\"d\xffemo\"", code: spec.CodeConfig},
-		"type a number":     {spoil: `"type":1`, code: spec.CodeConfig},
-		"ipam a string":     {spoil: `"ipam":"host-local"`, code: spec.CodeConfig},
-		"ipam a list":       {spoil: `"ipam":[]`, code: spec.CodeConfig},
-		"dns a number":      {spoil: `"dns":5`, code: spec.CodeConfig},
-		"dns capability":    {spoil: `"runtimeConfig":{"dns":{"servers":["ns.example"]}}`, code: spec.CodeConfig},
+		"name a number":    {spoil: `"name":1`, code: spec.CodeConfig},
+		"name null":        {spoil: `"name":null`, code: spec.CodeConfig},
+		"name in capitals": {spoil: `"NAME":"../x"`, code: spec.CodeConfig},
+		"name twice":       {spoil: `"name":"demo","name":"../x"`, code: spec.CodeConfig},
+		"name not UTF-8":   {spoil: "\"name\":\"d\xffemo\"", code: spec.CodeConfig},
+		"type a number":    {spoil: `"type":1`, code: spec.CodeConfig},
+		"ipam a string":    {spoil: `"ipam":"host-local"`, code: spec.CodeConfig},
+		"ipam a list":      {spoil: `"ipam":[]`, code: spec.CodeConfig},
+		"dns a number":     {spoil: `"dns":5`, code: spec.CodeConfig},
+		"dns capability":   {spoil: `"runtimeConfig":{"dns":{"servers":["ns.example"]}}`, code: spec.CodeConfig},
 		// Only the plugins that read args refuse it; TestArgsFree has those that do not.
 		"args a list":       {spoil: `"args":[]`, verbs: adds, only: argsReaders, code: spec.CodeConfig},
 		"args.cni a string": {spoil: `"args":{"cni":"x"}`, verbs: adds, only: argsReaders, code: spec.CodeConfig},

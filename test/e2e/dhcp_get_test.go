@@ -43,7 +43,7 @@ func TestKernelDHCPGet(t *testing.T) {
 		t.Fatal(err)
 	}
 	get("without the interface", spec.CodeCheck) // DEL has a lease to release
-	if n := len(s.Seen()); n > asked+1 { // the next daemon may ask whether the lease is good
+	if n := len(s.Seen()); n > asked+1 {         // the next daemon may ask whether the lease is good
 		t.Errorf("GET sent messages: %d", n-asked)
 	}
 	w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))

@@ -86,7 +86,8 @@ func (w *world) container(id string) container {
 
 // An answer is what became of a process.
 type answer struct {
-	exit           int // -1: it was killed
+	exit           int            // -1: it was killed
+	signal         syscall.Signal // by which; -1: it was not
 	stdout, stderr string
 	took           time.Duration
 	threads        int // made, where the program was watched
@@ -145,7 +146,8 @@ func (w *world) runHere(stdin string, env []string, argv ...string) (answer, err
 	if ctx.Err() != nil {
 		err = fmt.Errorf("%q was still running after %s", argv, processTime)
 	}
-	return answer{exit: cmd.ProcessState.ExitCode(), stdout: out.String(), stderr: diag.String(), took: time.Since(begin)}, err
+	status := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	return answer{exit: cmd.ProcessState.ExitCode(), signal: status.Signal(), stdout: out.String(), stderr: diag.String(), took: time.Since(begin)}, err
 }
 
 // callEnv are the variables of a runtime; those of more go before.
