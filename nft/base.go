@@ -16,7 +16,7 @@ import (
 // elements; a flush of the table takes it along. It must be another after a change, and a
 // set whose type changes needs a new name as well.
 const (
-	baseVersion  = "base ruleset 2"
+	baseVersion  = "base ruleset 3"
 	versionChain = "version"
 	oldVersion   = "skeleton-" // earlier versions had chains of such names instead
 )

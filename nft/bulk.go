@@ -71,10 +71,13 @@ func (k *known) drop(key []byte) {
 	delete(k.elements, p)
 }
 
+// isPorts reports whether the set has host ports, or what belongs to them.
+func (s *set) isPorts() bool { return s.kind == KindPortMap && !s.isByOwner() }
+
 // read returns the element with the key; nil if there is none. The kernel looks it up,
 // but a set of host ports about which many questions come is read as a whole.
 func (x *Tx) read(in *set, key []byte) (*element, error) {
-	if in.kind != KindPortMap {
+	if !in.isPorts() {
 		return x.s.elementAt(in, key)
 	}
 	k := x.known[in]
@@ -114,7 +117,7 @@ func (x *Tx) limit() {
 	x.many, x.ports = true, 0
 	var ports, others []*change
 	for _, ch := range x.changes {
-		if ch.set.kind == KindPortMap {
+		if ch.set.isPorts() {
 			ports = append(ports, ch)
 		} else {
 			others = append(others, ch)

@@ -66,7 +66,10 @@ func (x *Tx) Police(o spec.Attachment, bridge string, isolated bool) {
 
 // memberName stands for an attachment in a key, of the length of an interface's
 // name: the end of its key, of which 56 bits are of its three names.
-func memberName(o spec.Attachment) []byte { return ifname(o.Key()[keyLen-(ifnameLen-1):]) }
+func memberName(o spec.Attachment) []byte { return memberOf(o.Key()) }
+
+// memberOf is memberName by the attachment's key.
+func memberOf(key string) []byte { return ifname(key[keyLen-(ifnameLen-1):]) }
 
 // share makes sure of an element that belongs to all members of a bridge. Its comment is
 // shorter than a key, so no release of an owner drops it.
@@ -136,18 +139,18 @@ func (s *set) describeFirewall(e *element) string {
 // [Tx.Zone], and those of the given ones that have no owner here, as the
 // reference plugin records nothing.
 func (t *Table) Zoned(o spec.Attachment, ips ...netip.Addr) ([]netip.Addr, error) {
-	return t.zoned(ownedBy(o), ips)
+	return t.zoned(ips, func(x *Tx) []*change { return x.ownedOf(o, []Kind{KindZone}) })
 }
 
 // LostZones lists the addresses in firewalld that attachments of the network alone
 // have, except for those whose key is valid: what [Tx.DeleteStale] would drop.
 func (t *Table) LostZones(network string, valid func(key string) bool) ([]netip.Addr, error) {
-	return t.zoned(lost(network, valid), nil)
+	return t.zoned(nil, func(x *Tx) []*change { return x.owned([]Kind{KindZone}, lost(network, valid)) })
 }
 
 // zoned lists those of the given addresses that have no owner, and those that have none
-// when what the filter wants is gone.
-func (t *Table) zoned(want filter, ips []netip.Addr) (gone []netip.Addr, err error) {
+// when those that leave are gone.
+func (t *Table) zoned(ips []netip.Addr, leave func(*Tx) []*change) (gone []netip.Addr, err error) {
 	s, err := dial(t.ns)
 	if err != nil {
 		return nil, err
@@ -159,7 +162,7 @@ func (t *Table) zoned(want filter, ips []netip.Addr) (gone []netip.Addr, err err
 			gone = append(gone, ip)
 		}
 	}
-	for _, ch := range x.owned([]Kind{KindZone}, want) {
+	for _, ch := range leave(x) {
 		ch.new = nil
 	}
 	x.transferAddresses()

@@ -29,10 +29,13 @@ func (x *Tx) assign(o spec.Attachment, owned, nextOwners perFamily, ip netip.Add
 	x.put(o, in, e)
 }
 
+// nextOwners are the sets of owners of addresses, each with that of the next ones.
+var nextOwners = [...][2]*perFamily{{&masqSet, &masqNextSet}, {&allowSet, &allowNextSet}, {&zoneSet, &zoneNextSet}}
+
 // transferAddresses gives the addresses that lose their owner to the next owners. These are
 // read only when an owner goes.
 func (x *Tx) transferAddresses() {
-	for _, sets := range [][2]perFamily{{masqSet, masqNextSet}, {allowSet, allowNextSet}, {zoneSet, zoneNextSet}} {
+	for _, sets := range nextOwners {
 		x.transfer(sets[0].v4, sets[1].v4)
 		x.transfer(sets[0].v6, sets[1].v6)
 	}

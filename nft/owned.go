@@ -21,7 +21,10 @@ func (t *Table) Owned(o spec.Attachment, kinds ...Kind) ([]Element, error) {
 	defer s.close()
 	x := newTx(s)
 	var all []Element
-	for _, ch := range x.owned(kinds, ownedBy(o)) {
+	for _, ch := range x.ownedOf(o, kinds) {
+		if ch.set.isByOwner() {
+			continue
+		}
 		unread := ch.set == managedBySet || ch.set == isolatedBySet || ch.set == enlistedSet
 		all = append(all, Element{ch.set.kind, ch.set.describe(ch.old), unread})
 	}
@@ -40,6 +43,9 @@ func (x *Tx) found(in *set, e element) *change {
 // describe says what an element does, for people: in CHECK's errors, in lists and
 // in golden files. Keys of the kernel may be of any length.
 func (s *set) describe(e *element) string {
+	if s.isByOwner() {
+		return s.name
+	}
 	switch s.kind {
 	case KindMasquerade:
 		return "masquerade " + s.addr(e.key).String()

@@ -49,6 +49,7 @@ const (
 	target6   = "ipv6_addr . inet_service"
 	twoNames  = "ifname . ifname"
 	toVerdict = "verdict"
+	entryType = "ifname . ipv6_addr . ipv6_addr" // the name of a set, and a key of it filled up with zeros
 )
 
 // Addresses of containers: those that are masqueraded, those that the firewall allows,
@@ -106,9 +107,31 @@ var (
 	advertSet     = &set{"no_adverts", bridge, KindAdverts, 0, "ifname", ""} // ports that may not send router advertisements
 )
 
+// Elements by their owner, see byowner.go. No rule reads these.
+var byOwnerSets = [...]*set{
+	{"masq_by_owner", inet, KindMasquerade, 0, twoNames, entryType},
+	{"ports_by_owner", inet, KindPortMap, 0, twoNames, entryType},
+	{"firewall_by_owner", inet, KindFirewall, 0, twoNames, entryType},
+	{"zone_by_owner", inet, KindZone, 0, twoNames, entryType},
+	{"macs_by_owner", bridge, KindMACGuard, 0, twoNames, entryType},
+	{"adverts_by_owner", bridge, KindAdverts, 0, twoNames, entryType},
+}
+
+// nextOf returns the set of the owners of addresses whose next owners the set has; nil for any other.
+func nextOf(next *set) *set {
+	for _, of := range nextOwners {
+		for _, family := range []byte{v4, v6} {
+			if of[1].of(family) == next {
+				return of[0].of(family)
+			}
+		}
+	}
+	return nil
+}
+
 // sets returns all sets of both tables, in the order they are made.
 func sets() []*set {
-	return []*set{
+	return append([]*set{
 		masqSet.v4, masqSet.v6,
 		anyPorts.dnat.v4, anyPorts.dnat.v6, hostPorts.dnat.v4, hostPorts.dnat.v6,
 		anyPorts.cond.v4, anyPorts.cond.v6, hostPorts.cond.v4, hostPorts.cond.v6,
@@ -119,7 +142,7 @@ func sets() []*set {
 		managedSet, withinSet, isolatedSet, managedBySet, isolatedBySet,
 		masqNextSet.v4, masqNextSet.v6, allowNextSet.v4, allowNextSet.v6, zoneNextSet.v4, zoneNextSet.v6,
 		enlistedSet, advertSet,
-	}
+	}, byOwnerSets[:]...)
 }
 
 // isMap reports whether the set is a map.

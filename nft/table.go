@@ -75,7 +75,7 @@ func (t *Table) UpdateThen(ctx context.Context, fn func(*Tx) error, then func(co
 func (t *Table) updates(ctx context.Context, fn func(*Tx) error) error {
 	return t.locked(ctx, func(s *sock) (err error) {
 		for n := 1; ; n++ {
-			err = t.update(s, fn, n == updateTries)
+			err = t.update(s, fn, n)
 			if n == updateTries || !overtaken(err) || ctx.Err() != nil {
 				return err
 			}
@@ -111,14 +111,15 @@ func overtaken(err error) bool {
 // update is one try of Update, on a new Tx: what the last one read may be wrong by
 // now, or it would not have failed. The last one does without what needs a rule set that
 // does not change meanwhile.
-func (t *Table) update(s *sock, fn func(*Tx) error, last bool) error {
+func (t *Table) update(s *sock, fn func(*Tx) error, try int) error {
 	x := newTx(s)
-	x.last = last
+	x.last, x.again = try == updateTries, try > 1
 	if err := fn(x); err != nil {
 		return err
 	}
 	if x.many { // and nothing is wrong with any of them
 		x = newTx(s)
+		x.again = try > 1
 		x.full = x.commit
 		if err := fn(x); err != nil {
 			return err

@@ -19,25 +19,29 @@ import (
 // reads meanwhile is read under the lock. An error while reading is kept and
 // fails the update.
 type Tx struct {
-	s       *sock
-	err     error
-	changes []*change
-	index   map[elementID]*change
-	reuse   []*change        // that were forgotten
-	ports   int              // changes of host ports
-	chains  map[string]*plan // all in the inet table
-	known   map[*set]*known
-	owners  map[spec.Attachment]string // their comments
-	full    func() error               // called before host ports beyond a batch are forgotten; nil: nothing to do
-	many    bool                       // there were such
-	old     *leftovers                 // of the reference plugins; nil until needed
-	addrs   [][]byte                   // see Addresses
-	made    []byte                     // families of the tables that the batch makes
-	oldIPs  []netip.Addr               // whose rules of the reference in CNI-FORWARD shall go
-	last    bool                       // see update
-	rebuild bool                       // the base rulesets are filled anew though they are of this version
-	gen     uint32                     // see generation; 0: not asked for yet
-	lacked  map[string]bool            // keys of the owners that lacked something of what was put; nil: not asked for
+	s        *sock
+	err      error
+	changes  []*change
+	index    map[elementID]*change
+	reuse    []*change        // that were forgotten
+	ports    int              // changes of host ports
+	chains   map[string]*plan // all in the inet table
+	known    map[*set]*known
+	owners   map[spec.Attachment]string // their comments
+	full     func() error               // called before host ports beyond a batch are forgotten; nil: nothing to do
+	many     bool                       // there were such
+	old      *leftovers                 // of the reference plugins; nil until needed
+	addrs    [][]byte                   // see Addresses
+	made     []byte                     // families of the tables that the batch makes
+	oldIPs   []netip.Addr               // whose rules of the reference in CNI-FORWARD shall go
+	last     bool                       // see update
+	again    bool                       // the kernel has refused an earlier try
+	rebuild  bool                       // the base rulesets are filled anew though they are of this version
+	gen      uint32                     // see generation; 0: not asked for yet
+	versions map[byte]string            // see version
+	listings map[listingID]*listing
+	listed   []*listing      // in order
+	lacked   map[string]bool // keys of the owners that lacked something of what was put; nil: not asked for
 }
 
 // An elementID names an element.
@@ -68,6 +72,7 @@ type plan struct {
 func newTx(s *sock) *Tx {
 	return &Tx{
 		s: s, index: map[elementID]*change{}, chains: map[string]*plan{}, known: map[*set]*known{}, owners: map[spec.Attachment]string{},
+		versions: map[byte]string{}, listings: map[listingID]*listing{},
 	}
 }
 
@@ -103,7 +108,7 @@ func (x *Tx) newChange(p elementID, key []byte, was *element) *change {
 	*ch = change{set: p.set, key: key, old: was, new: was}
 	x.index[p] = ch
 	x.changes = append(x.changes, ch)
-	if ch.set.kind == KindPortMap {
+	if ch.set.isPorts() {
 		x.ports++
 	}
 	return ch
@@ -125,6 +130,7 @@ func (x *Tx) put(o spec.Attachment, in *set, e element) {
 	}
 	ch.value = e
 	ch.new, ch.put = &ch.value, true
+	x.list(in, e.key, x.comment(o), ch.old != nil && ownerKey(ch.old.owner) == ownerKey(e.owner))
 	if x.lacked != nil && ch.lacks() {
 		x.lacked[x.key(o)] = true
 	}
@@ -223,7 +229,7 @@ func has(kinds []Kind, k Kind) bool {
 // plugins left for it; no kinds mean all. Elements that meanwhile belong to
 // another attachment stay. It is no error if there is nothing.
 func (x *Tx) Release(o spec.Attachment, kinds ...Kind) {
-	x.drop(kinds, ownedBy(o))
+	x.release(o, kinds)
 	x.releaseOld(o, kinds)
 }
 
@@ -315,6 +321,10 @@ func (x *Tx) ownTables(b *batch) error {
 	if err := x.bases(b); err != nil {
 		return err
 	}
+	x.enter()
+	if x.err != nil {
+		return x.err
+	}
 	x.newChains(b)
 	for _, in := range sets() {
 		x.elements(b, in)
@@ -329,7 +339,7 @@ func (x *Tx) bases(b *batch) error {
 		return nil
 	}
 	for _, table := range []byte{inet, bridge} {
-		version, err := x.s.version(table)
+		version, err := x.version(table)
 		if err != nil {
 			return err
 		}
@@ -340,6 +350,13 @@ func (x *Tx) bases(b *batch) error {
 			x.lackedBy(func(ch *change) bool { return ch.set.table == table })
 		}
 		if err := x.base(b, table); err != nil {
+			return err
+		}
+		x.versions[table] = baseVersion // for the next batch of the update
+		if version == baseVersion || !x.leftovers().tables[chainID{family: table, table: TableName}] {
+			continue
+		}
+		if err := x.listAll(table); err != nil {
 			return err
 		}
 	}

@@ -315,7 +315,9 @@ func TestKernelFirewallLateDel(t *testing.T) {
 	_, err := w.Do(spec.Add, "firewall", w.callOf(2), "", w.result(1)) // the same addresses
 	w.NoError(err)
 	rules := func() string { // without the record that there is something of the first
-		before, rest, _ := strings.Cut(w.rules(), "\tset enlisted {")
+		begin, rest, _ := strings.Cut(w.rules(), "\tmap firewall_by_owner {")
+		_, rest, _ = strings.Cut(rest, "\n\t}\n")
+		before, rest, _ := strings.Cut(begin+rest, "\tset enlisted {")
 		enlisted, after, _ := strings.Cut(rest, "\n\t}\n")
 		return before + after + fmt.Sprint("second enlisted: ", strings.Contains(enlisted, "/c2/"))
 	}

@@ -1,0 +1,263 @@
+package nft
+
+import (
+	"bytes"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/spec"
+)
+
+// What an attachment owns is found without reading sets, which have the elements of all: a map of
+// each kind has an entry for each element, under a name for the attachment and a number from 0 on,
+// with the element's set and key. An entry may be of an element that is gone, or that is another
+// attachment's by now; none is missing where the base ruleset is of this version.
+
+const (
+	mostEntries = 32     // of an owner and a kind; of one with more, the sets are read
+	manyEntries = "many" // in place of a set's name: there are more
+	entryKeyLen = 32     // of the longest key in an entry
+)
+
+// A listing is what an update puts of one kind for one owner, as far as it has no entries yet.
+type listing struct {
+	in    *set
+	owner string // comment
+	fresh bool   // the owner had nothing of the kind, so its entries are not asked for
+	many  bool
+	done  bool // it has the entry for many
+	put   []elementID
+}
+
+// A listingID names a listing.
+type listingID struct {
+	in  *set
+	key string // of the owner
+}
+
+// byOwner returns the map with the entries of a kind.
+func byOwner(kind Kind) *set {
+	for _, in := range byOwnerSets {
+		if in.kind == kind {
+			return in
+		}
+	}
+	return nil
+}
+
+// isByOwner reports whether the set is one of these maps.
+func (s *set) isByOwner() bool { return s.data == entryType }
+
+// list notes an element for the owner's entries. had: the owner has it already.
+func (x *Tx) list(in *set, key []byte, owner string, had bool) {
+	id := listingID{byOwner(in.kind), ownerKey(owner)}
+	l := x.listings[id]
+	if l == nil {
+		l = &listing{in: id.in, owner: owner, fresh: !x.again}
+		x.listings[id] = l
+		x.listed = append(x.listed, l)
+	}
+	l.fresh = l.fresh && !had
+	if l.many {
+		return
+	}
+	if e := (elementID{in, string(key)}); !slices.Contains(l.put, e) {
+		l.put = append(l.put, e)
+		l.many = len(l.put) > mostEntries
+	}
+}
+
+// listAll notes all elements of a table, of a base ruleset without entries.
+func (x *Tx) listAll(table byte) error {
+	for _, in := range sets() {
+		if in.table != table || in.isByOwner() {
+			continue
+		}
+		err := x.s.elements(in, nil, func(e element) {
+			owner := e.owner
+			if ch := x.index[elementID{in, string(e.key)}]; ch != nil {
+				owner = ""
+				if ch.new != nil {
+					owner = ch.new.owner // which may have taken it over
+				}
+			}
+			if ownerKey(owner) != "" {
+				x.list(in, e.key, owner, true)
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// enter plans the entries of what was noted.
+func (x *Tx) enter() {
+	for _, l := range x.listed {
+		switch {
+		case l.done:
+		case l.many:
+			x.entry(l, 0).new = l.entry(keyOf(ifname(manyEntries), make([]byte, entryKeyLen)), l.key(0))
+			l.done = true
+		default:
+			for _, e := range l.put {
+				if ch := x.index[e]; ch == nil || ch.new != nil && ownerKey(ch.new.owner) == ownerKey(l.owner) {
+					x.enterOne(l, entryData(e))
+				}
+			}
+		}
+		l.put = nil
+	}
+}
+
+// enterOne plans one entry, under the first number that is free.
+func (x *Tx) enterOne(l *listing, data []byte) {
+	for n := 0; x.err == nil; n++ {
+		ch := x.entry(l, n)
+		switch {
+		case ch.new == nil:
+			ch.new = l.entry(data, ch.key)
+			return
+		case n == 0 && isMany(ch.new), bytes.Equal(ch.new.data, data):
+			return
+		}
+	}
+}
+
+// entry returns the change of an entry. The first ADD of an attachment asks for none: where there
+// is one all the same, the kernel refuses the batch (EEXIST), and the next try asks.
+func (x *Tx) entry(l *listing, n int) *change {
+	key := l.key(n)
+	id := elementID{l.in, string(key)}
+	if x.index[id] == nil && l.fresh {
+		return x.newChange(id, key, nil)
+	}
+	return x.at(l.in, key)
+}
+
+// key is that of an entry.
+func (l *listing) key(n int) []byte { return entryKey(ownerKey(l.owner), n) }
+
+// entry is the element of one.
+func (l *listing) entry(data, key []byte) *element {
+	return &element{key: key, data: data, owner: l.owner}
+}
+
+// entryKey is the key of an owner's entry with a number.
+func entryKey(owner string, n int) []byte {
+	return keyOf(memberOf(owner), ifname(strconv.Itoa(n)))
+}
+
+// entryData names an element.
+func entryData(e elementID) []byte {
+	key := make([]byte, entryKeyLen)
+	copy(key, e.key)
+	return keyOf(ifname(e.set.name), key)
+}
+
+// isMany reports whether an entry is that of an owner with more than there are entries for.
+func isMany(e *element) bool { return entrySet(e) == manyEntries }
+
+// entrySet is the name of the set in an entry.
+func entrySet(e *element) string {
+	return unix.ByteSliceToString(e.data[:min(ifnameLen, len(e.data))])
+}
+
+// entryElement returns the element that an entry names; false for a set that is not of this version.
+func entryElement(e *element) (id elementID, ok bool) {
+	name := entrySet(e)
+	for _, in := range sets() {
+		if n := in.keyLen(); in.name == name && len(e.data) >= ifnameLen+n {
+			return elementID{in, string(e.data[ifnameLen : ifnameLen+n])}, true
+		}
+	}
+	return id, false
+}
+
+// keyLen is the length of the set's keys.
+func (s *set) keyLen() int { return int(datatype(s.key).Bytes) }
+
+// listedOf returns the elements of o that its entries name, and these, of the kinds for which they
+// do; no kinds mean all. The others are the rest.
+func (x *Tx) listedOf(o spec.Attachment, kinds []Kind) (of, entries []*change, rest []Kind) {
+	for _, in := range byOwnerSets {
+		if !has(kinds, in.kind) || !x.leftovers().tables[chainID{family: in.table, table: TableName}] {
+			continue
+		}
+		elements, listed, ok := x.listedIn(o, in)
+		if !ok {
+			rest = append(rest, in.kind)
+			continue
+		}
+		of, entries = append(of, elements...), append(entries, listed...)
+	}
+	return of, entries, rest
+}
+
+// listedIn is listedOf for one kind; false if its entries do not name all.
+func (x *Tx) listedIn(o spec.Attachment, in *set) (of, entries []*change, ok bool) {
+	if version, err := x.version(in.table); err != nil || version != baseVersion {
+		return nil, nil, false // the error comes back with the sets
+	}
+	mine := func(ch *change) bool { return ch.wanted(ownedBy(o)) }
+	for n := 0; ; n++ {
+		entry := x.at(in, entryKey(x.key(o), n))
+		if entry.new == nil {
+			return of, entries, true
+		}
+		id, ok := entryElement(entry.new)
+		if !ok {
+			return nil, nil, false
+		}
+		entries = append(entries, entry)
+		ch := x.at(id.set, []byte(id.key))
+		if first := nextOf(id.set); !mine(ch) && first != nil { // it may have become the owner
+			ch = x.at(first, []byte(id.key[ifnameLen:]))
+		}
+		if mine(ch) && !slices.Contains(of, ch) {
+			of = append(of, ch)
+		}
+	}
+}
+
+// release drops what o owns of the kinds.
+func (x *Tx) release(o spec.Attachment, kinds []Kind) {
+	of, entries, rest := x.listedOf(o, kinds)
+	for _, ch := range append(of, entries...) {
+		ch.new, ch.put = nil, false
+	}
+	for _, ch := range x.changes { // what this update has put
+		if has(kinds, ch.set.kind) && ch.wanted(ownedBy(o)) {
+			ch.new, ch.put = nil, false
+		}
+	}
+	if len(rest) > 0 {
+		x.drop(rest, ownedBy(o))
+	}
+}
+
+// ownedOf returns what o owns of the kinds, in the order of the sets.
+func (x *Tx) ownedOf(o spec.Attachment, kinds []Kind) []*change {
+	of, _, rest := x.listedOf(o, kinds)
+	if len(rest) > 0 {
+		of = append(of, x.owned(rest, ownedBy(o))...)
+	}
+	order := sets()
+	slices.SortStableFunc(of, func(a, b *change) int { return slices.Index(order, a.set) - slices.Index(order, b.set) })
+	return of
+}
+
+// version is that of a table's base ruleset, read once.
+func (x *Tx) version(table byte) (string, error) {
+	if v, ok := x.versions[table]; ok {
+		return v, nil
+	}
+	v, err := x.s.version(table)
+	if err == nil {
+		x.versions[table] = v
+	}
+	return v, err
+}
