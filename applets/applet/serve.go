@@ -83,7 +83,7 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 			stack := make([]byte, 16<<10) // enough for the innermost calls
 			stack = stack[:runtime.Stack(stack, false)]
 			p.Complain("cnibox "+a.Name, "panic: %v", v)
-			io.WriteString(spec.Lines(p.Stderr), string(stack))
+			spec.Lines(p.Stderr).Write(stack)
 			out, takeBack, err = nil, nil, spec.Errorf(spec.CodeInternal, "panic: %v", v)
 		}
 	}()

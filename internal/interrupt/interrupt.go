@@ -5,6 +5,7 @@ package interrupt
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/signal"
 	"sync"
@@ -66,7 +67,7 @@ func Pass() (stop func()) {
 // Within is the context for undoing what a verb has done. It has the values of the verb's, which may
 // have ended, and ends after limit; if a signal has ended the verb's, after [Undo].
 func Within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
-	if _, signalled := context.Cause(ctx).(By); signalled {
+	if errors.As(context.Cause(ctx), new(By)) {
 		limit = min(limit, Undo)
 	}
 	return context.WithTimeout(context.WithoutCancel(ctx), limit)
