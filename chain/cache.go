@@ -206,7 +206,7 @@ func (c *Cache) Begin(e *Entry) error {
 // Finish replaces the intent by the result. If it fails the ADD is undone, as DEL and CHECK
 // could not do their work.
 func (c *Cache) Finish(e *Entry, result json.RawMessage) error {
-	e.Kind, e.Result = kindCache, result
+	e.Kind, e.Result, e.There = kindCache, result, false
 	if err := c.write(e); err != nil {
 		return err
 	}

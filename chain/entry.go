@@ -42,6 +42,7 @@ type Entry struct {
 	BootID         string                     `json:"cniboxBootID,omitempty"`      // of the kernel that ADD ran on
 	NetNSID        string                     `json:"cniboxNetNS,omitempty"`       // device:inode of NetNS
 	NetNSCookie    uint64                     `json:"cniboxNetNSCookie,omitempty"` // see [nsid.Cookie]; 0: not known
+	There          bool                       `json:"cniboxThere,omitempty"`       // of an intent: the interface was there before the ADD
 
 	file string // its path
 }
@@ -190,7 +191,23 @@ func (e *Entry) SameBoot() bool {
 	return now == "" || now == e.BootID
 }
 
-// identify records which network namespace is at the path; none if there is none.
+// refused reports whether an interrupted ADD can have made nothing: the interface was there before
+// it, and is there. It is another ADD's, whose entry was lost. All namespaces have lo.
+func (e *Entry) refused() bool {
+	if !e.Interrupted() || !e.There || e.IfName == "lo" || !e.Live() {
+		return false
+	}
+	fd, err := nsid.Open(e.NetNSPath())
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	_, there, _ := nsid.Look(fd, e.IfName)
+	return there
+}
+
+// identify records which network namespace is at the path, and whether that has the interface; none
+// if there is none.
 func (e *Entry) identify() {
 	fd, err := nsid.Open(e.NetNS)
 	if err != nil {
@@ -200,7 +217,7 @@ func (e *Entry) identify() {
 	if id, err := nsid.Of(fd); err == nil {
 		e.NetNSID = id.String()
 	}
-	e.NetNSCookie, _ = nsid.Cookie(fd) // 0 where that is not known
+	e.NetNSCookie, e.There, _ = nsid.Look(fd, e.IfName) // 0 where that is not known
 }
 
 // isOwn reports whether an ID is that of the namespace that plugins are run in.

@@ -141,6 +141,9 @@ func (r *Runner) collection(l *List, o GCOptions) (*collection, error) {
 		case o.Live && !e.Interrupted() && alive[a] != "":
 			c.valid = append(c.valid, a)
 			r.kept(a, e.NetNSPath()+" is not its network namespace any more", alive[a])
+		case o.Live && alive[a] != "" && e.refused():
+			c.valid = append(c.valid, a)
+			r.kept(a, "its last ADD was interrupted", alive[a])
 		default:
 			c.stale = append(c.stale, e)
 		}

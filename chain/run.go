@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"cnibox/internal/boot"
 	"cnibox/internal/interrupt"
 	"cnibox/internal/nsid"
@@ -143,6 +141,9 @@ func (r *Runner) replaceStale(ctx context.Context, l *List, a spec.Attachment) e
 			Msg: fmt.Sprintf("%s of container %s is attached to network %s already (namespace %s): run DEL first", a.IfName, a.ContainerID, a.Network, old.NetNSPath()),
 		}
 	}
+	if old.refused() {
+		return nil // as this one will be
+	}
 	r.Warn("%s: deleting what an earlier ADD left", a)
 	err = r.delEntry(ctx, l, old)
 	switch {
@@ -169,7 +170,7 @@ func (r *Runner) addOnce(ctx context.Context, l *List, t Target, v spec.Version,
 	if err := r.Cache.Begin(e); err != nil {
 		return nil, err
 	}
-	res, done, err := r.addAll(ctx, l, t, reqs)
+	res, done, err := r.addAll(ctx, l, t, reqs, e.There)
 	var doc []byte
 	if err == nil {
 		doc, err = res.EncodeFor(v, t.IfName)
@@ -189,13 +190,12 @@ func (r *Runner) addOnce(ctx context.Context, l *List, t Target, v spec.Version,
 // One that fails may have refused because the attachment exists, which its DEL would delete: so it
 // counts only where [spec.Request.NeedsDel] says so. An external plugin that is the first of the
 // list does not count if the interface was there before it.
-func (r *Runner) addAll(ctx context.Context, l *List, t Target, reqs []*spec.Request) (res *spec.Result, done int, err error) {
-	there := false
+func (r *Runner) addAll(ctx context.Context, l *List, t Target, reqs []*spec.Request, there bool) (res *spec.Result, done int, err error) {
 	for i := range l.Plugins {
 		p := &l.Plugins[i]
-		if i == 0 {
+		if i == 0 && there {
 			verbs, missing := r.Invoker.Find(p.Type)
-			there = missing == nil && verbs == nil && hasLink(t.NetNS, t.IfName)
+			there = missing == nil && verbs == nil
 		}
 		res, err = r.invoke(ctx, l, p, reqs[i], res)
 		if err == nil && res == nil {
@@ -265,28 +265,6 @@ func usableNetNS(t Target) error {
 		return &spec.Error{Code: spec.CodeNetNS, Msg: fmt.Sprintf("failed to open netns %q: %v", t.NetNS, nsid.Reason(err)), Err: err}
 	}
 	return checkNotOwn(t, id)
-}
-
-// hasLink reports whether the network namespace at a path has a link of that name.
-func hasLink(netns, name string) (has bool) {
-	fd, err := nsid.Open(netns)
-	if err != nil {
-		return false
-	}
-	defer unix.Close(fd)
-	err = nsid.Within(func() error { return nsid.Enter(fd) }, func() error {
-		s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(s)
-		req, err := unix.NewIfreq(name)
-		if err != nil {
-			return err
-		}
-		return unix.IoctlIfreq(s, unix.SIOCGIFINDEX, req)
-	})
-	return err == nil
 }
 
 // checkNotOwn refuses the namespace that plugins are run in, unless CNI_NETNS_OVERRIDE allows it. The

@@ -420,12 +420,12 @@ func TestKilled(t *testing.T) {
 			w.Invoker = dies{}
 			func() {
 				defer func() { recover() }()
-				tg := target("c")
+				tg := absent("c")
 				tg.Args = [][2]string{{"K", "V"}}
 				w.Add(t.Context(), l, tg)
 			}()
 			w.Invoker = w.local
-			bare := chain.Target{ContainerID: "c", IfName: "eth0", NetNSOverride: true}
+			bare := chain.Target{ContainerID: "c", IfName: "absent0", NetNSOverride: true}
 			if err := w.Check(t.Context(), l, bare); code(err) != spec.CodeUnknown {
 				t.Errorf("CHECK of an interrupted ADD: %v", err)
 			}
@@ -437,12 +437,12 @@ func TestKilled(t *testing.T) {
 			case "gc":
 				_, err = w.GC(t.Context(), l, chain.GCOptions{})
 			case "add":
-				_, err = w.Add(t.Context(), l, target("c"))
+				_, err = w.Add(t.Context(), l, absent("c"))
 				want += ", ADD rec"
 			case "interrupted add": // no plugin is waited for
 				ctx, cancel := context.WithCancel(t.Context())
 				cancel()
-				if _, err := w.Add(ctx, l, target("c")); !errors.Is(err, context.Canceled) {
+				if _, err := w.Add(ctx, l, absent("c")); !errors.Is(err, context.Canceled) {
 					t.Errorf("got %v", err)
 				}
 				want = ""

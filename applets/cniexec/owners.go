@@ -259,7 +259,7 @@ func (s *ownerSearch) settled(conf *netConf, entries, stale []*chain.Entry) bool
 		known[a], known[spec.Attachment{Network: a.Network, ContainerID: a.ContainerID}] = true, true
 	}
 	for _, e := range stale {
-		if !s.alive(e.Attachment()) && !e.Interrupted() {
+		if !s.alive(e.Attachment()) && (e.There || !e.Interrupted()) {
 			return false
 		}
 	}

@@ -12,16 +12,25 @@ import (
 // [ID]: that of SO_NETNS_COOKIE, for which it enters the open namespace. It is 0 before Linux
 // 5.14. Without CAP_SYS_ADMIN over the namespace the error is os.ErrPermission.
 func Cookie(fd int) (cookie uint64, err error) {
+	cookie, _, err = Look(fd, "")
+	return cookie, err
+}
+
+// Look is [Cookie], and reports whether the namespace has a link of that name.
+func Look(fd int, link string) (cookie uint64, has bool, err error) {
 	err = Within(func() error { return Enter(fd) }, func() error {
 		s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return os.NewSyscallError("socket", err)
 		}
 		defer unix.Close(s)
+		if req, err := unix.NewIfreq(link); err == nil && link != "" {
+			has = unix.IoctlIfreq(s, unix.SIOCGIFINDEX, req) == nil
+		}
 		cookie, err = SocketCookie(s)
 		return err
 	})
-	return cookie, err
+	return cookie, has, err
 }
 
 // HasCookie reports whether an open namespace has a cookie that was recorded. Where one of both is
