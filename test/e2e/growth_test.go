@@ -1,0 +1,188 @@
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// What a verb may do more with many attachments on the host than with few: what the kernel or Go
+// does now and then.
+const (
+	fewAttached  = 2
+	manyAttached = 60
+	moreCalls    = 8
+	moreBytes    = 512
+)
+
+// growthLists are lists of plugins, each for two networks, N, and a container, C, from 1 on.
+// The firewall has the backend nftables, since the kernel lists CNI-FORWARD as a whole.
+var growthLists = map[string][]chainStep{
+	"bridge": {
+		{"bridge", `"bridge":"br$N","isDefaultGateway":true,"ipMasq":true,"macspoofchk":true,"ipam":{"type":"host-local","dataDir":"$DIR/leases",
+			"ranges":[[{"subnet":"10.$N.0.0/16"}],[{"subnet":"fd00:$N::/64"}]]}`},
+		{"portmap", `"dataDir":"$DIR/ports","capabilities":{"portMappings":true},"runtimeConfig":{"portMappings":[
+			{"hostPort":$N0$C,"containerPort":80},{"hostPort":$N1$C,"containerPort":53,"protocol":"udp"}]}`},
+		{"firewall", `"backend":"nftables"`},
+		{"tuning", `"dataDir":"$DIR/tuning","mtu":1400,"sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1"}`},
+		{"bandwidth", `"dataDir":"$DIR/bandwidth","ingressRate":80000000,"ingressBurst":80000,"egressRate":80000000,"egressBurst":80000`},
+	},
+	"ptp": {
+		{"ptp", `"ipMasq":true,"ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.$N.0.0/16"}`},
+		{"sbr", `"dataDir":"$DIR/sbr"`},
+	},
+	"macvlan": {{"macvlan", `"master":"m$N","ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.$N.0.0/16"}`}},
+	"ipvlan":  {{"ipvlan", `"master":"m$N","ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.$N.0.0/16"}`}},
+	"dummy":   {{"dummy", `"ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.$N.0.0/16"}`}},
+	"tap":     {{"tap", `"ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.$N.0.0/16"}`}},
+}
+
+// growthSteps are the steps of one container, of either network in turns.
+func growthSteps(list string, container int) (network string, steps []chainStep) {
+	number := 1 + container%2
+	network = fmt.Sprintf("net%d", number)
+	for _, s := range growthLists[list] {
+		conf := strings.NewReplacer("$N", strconv.Itoa(number), "$C", fmt.Sprintf("%02d", container)).Replace(s.conf)
+		steps = append(steps, chainStep{s.plugin, fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q,"type":%q,%s}`, network, s.plugin, conf)})
+	}
+	return network, steps
+}
+
+// TestKernelNothingGrows compares the system calls about files and sockets, and the bytes that are
+// read, of each verb with few attachments on the host and with many, half of them of the same
+// network: of cni-exec with a list, and of each of its plugins alone.
+func TestKernelNothingGrows(t *testing.T) {
+	for list, steps := range growthLists {
+		if !slices.ContainsFunc(steps, func(s chainStep) bool { return !there(s.plugin) }) {
+			t.Run(list, func(t *testing.T) {
+				t.Parallel()
+				grows(t, list)
+			})
+		}
+	}
+}
+
+func grows(t *testing.T, list string) {
+	for _, s := range growthLists[list] {
+		fixtureOf(s.plugin).NeedChain(t)
+	}
+	w := newWorld(t)
+	w.strace() // or no test
+	w.tracer = nil
+	w.brief(w.host, func(c *rtnl.Conn) error {
+		for _, m := range []string{"m1", "m2"} {
+			if err := c.AddLink(rtnl.LinkSpec{Name: m, Kind: rtnl.Bridge{}, Up: true}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	attach := func(n int) {
+		a := &attached{w: w, c: w.container(fmt.Sprint("c", n)), call: w.inProcess}
+		_, a.steps = growthSteps(list, n)
+		for i := range a.steps {
+			a.must(spec.Add, i)
+		}
+	}
+	n := 1
+	for ; n <= fewAttached; n++ {
+		attach(n)
+	}
+	w.costs(list, 86) // makes what the host keeps
+	few := w.costs(list, 90)
+	for ; n <= manyAttached; n++ {
+		attach(n)
+	}
+	many := w.costs(list, 92) // of the same network
+	for _, verb := range slices.Sorted(maps.Keys(few)) {
+		f, m := few[verb], many[verb]
+		t.Logf("%s: %d calls and %d bytes with %d attachments, %d and %d with %d", verb, f.count(), f.bytes, fewAttached, m.count(), m.bytes, manyAttached)
+		if m.count() > f.count()+moreCalls || m.bytes > f.bytes+moreBytes {
+			t.Errorf("%s grows: %v and %d bytes with %d attachments, %v and %d with %d", verb, f.calls, f.bytes, fewAttached, m.calls, m.bytes, manyAttached)
+		}
+	}
+}
+
+// A cost is what a process does.
+type cost struct {
+	calls map[string]int
+	bytes int // read from files and sockets
+}
+
+func (c cost) count() (n int) {
+	for _, calls := range c.calls {
+		n += calls
+	}
+	return n
+}
+
+// costs are those of the verbs of a container: of each plugin, then of cni-exec.
+func (w *world) costs(list string, container int) map[string]cost {
+	w.Helper()
+	all := map[string]cost{}
+	a := &attached{w: w, c: w.container(fmt.Sprint("c", container)), call: w.plugin}
+	network, steps := growthSteps(list, container)
+	a.steps = steps
+	traced := func(what string, fn func()) {
+		w.Helper()
+		w.strace("-o", w.path("trace"), "-y", "-e", "trace=%file,%network,getdents64,read,write", "-e", "signal=none")
+		fn()
+		w.tracer = nil
+		all[what] = w.readTrace()
+	}
+	for _, verb := range []spec.Verb{spec.Add, spec.Check} {
+		for i := range steps {
+			traced(fmt.Sprint(steps[i].plugin, " ", verb), func() { a.must(verb, i) })
+		}
+	}
+	for i := a.last(); i >= 0; i-- {
+		traced(fmt.Sprint(steps[i].plugin, " ", spec.Del), func() { a.must(spec.Del, i) })
+	}
+	var confs []string
+	for _, s := range steps {
+		confs = append(confs, s.conf)
+	}
+	w.write("net.d/"+network+".conflist", fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q,"plugins":[%s]}`, network, strings.Join(confs, ",")))
+	env := []string{"NETCONFPATH=" + w.path("net.d"), "CNI_IFNAME=eth0"}
+	for _, verb := range []string{"add", "check", "del"} {
+		traced("cni-exec "+verb, func() {
+			w.must("cni-exec "+verb, w.run("", env, w.path("bin/cni-exec"), verb, network, a.c.path, "--container-id", a.c.id, "--cache-dir", w.path("cache")))
+		})
+	}
+	return all
+}
+
+// tracedCall is a line of strace with the end of a system call.
+var tracedCall = regexp.MustCompile(`(?m)^\d+ +(?:<\.\.\. )?(\w+)[( ].* = (-?\d+)`)
+
+// readTrace reads what strace has written.
+func (w *world) readTrace() cost {
+	w.Helper()
+	text, err := os.ReadFile(w.path("trace"))
+	if err != nil {
+		w.Fatal(err)
+	}
+	c := cost{calls: map[string]int{}}
+	for _, m := range tracedCall.FindAllStringSubmatch(string(text), -1) {
+		if strings.Contains(m[0], "<anon_inode:") || strings.Contains(m[0], "/mountinfo>") { // threads of Go; what other tests mount
+			continue
+		}
+		c.calls[m[1]]++
+		if n, _ := strconv.Atoi(m[2]); n > 0 && (m[1] == "read" || strings.HasPrefix(m[1], "recv")) {
+			c.bytes += n
+		}
+	}
+	if c.bytes == 0 && !kerneltest.Emulated() {
+		w.Fatalf("no call in the trace:\n%.1000s", text)
+	}
+	return c
+}
