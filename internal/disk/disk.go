@@ -122,20 +122,22 @@ func replace(path, temp string, content []byte, how How) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	f, err := create(temp)
+	fd, err := create(temp)
 	if errors.Is(err, os.ErrExist) {
 		if err = os.Remove(temp); err == nil {
-			f, err = create(temp)
+			fd, err = create(temp)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(content)
-	if err == nil && how&Durable != 0 {
-		err = f.Sync()
+	err = fill(fd, content, how)
+	if closeErr := unix.Close(fd); err == nil {
+		err = closeErr
 	}
-	if err = errors.Join(err, f.Close()); err == nil {
+	if err != nil {
+		err = &os.PathError{Op: "write", Path: temp, Err: err}
+	} else {
 		err = rename(temp, path, how)
 	}
 	if err != nil {
@@ -147,10 +149,33 @@ func replace(path, temp string, content []byte, how How) error {
 	return nil
 }
 
-// create creates a file of mode 0600. O_NONBLOCK has no effect on a regular file, but package
-// os needs no fcntl(2) then to find out whether the file can be polled.
-func create(path string) (*os.File, error) {
-	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NONBLOCK, 0o600)
+// create creates a file of mode 0600. As [Read] it does without os.File.
+func create(path string) (fd int, err error) {
+	for {
+		fd, err = unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+		switch err {
+		case nil:
+			return fd, nil
+		case unix.EINTR:
+			continue
+		}
+		return -1, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+}
+
+// fill writes the content of a new file.
+func fill(fd int, content []byte, how How) error {
+	for len(content) > 0 {
+		n, err := unix.Write(fd, content)
+		if err != nil && err != unix.EINTR {
+			return err
+		}
+		content = content[max(n, 0):]
+	}
+	if how&Durable == 0 {
+		return nil
+	}
+	return unix.Fsync(fd)
 }
 
 // rename replaces path, or with New fails if it exists. RENAME_NOREPLACE does not work in

@@ -25,9 +25,8 @@ var Timeout = 30 * time.Second
 // Exclusive is [Lock] for an exclusive lock that is waited for no longer than [Timeout]; then
 // the error is context.DeadlineExceeded.
 func Exclusive(ctx context.Context, path string, mode os.FileMode) (unlock func(), err error) {
-	ctx, cancel := context.WithTimeout(ctx, Timeout)
-	defer cancel()
-	return Lock(ctx, path, mode, unix.LOCK_EX)
+	until := time.Now().Add(Timeout)
+	return lock(path, mode, func(fd int) (func(), error) { return wait(ctx, fd, unix.LOCK_EX, until) })
 }
 
 // Lock takes an flock(2) of the given kind, LOCK_EX or LOCK_SH, on the file at path and waits
@@ -37,7 +36,7 @@ func Exclusive(ctx context.Context, path string, mode os.FileMode) (unlock func(
 // The holder of an exclusive lock may remove the file before it unlocks: then those that wait
 // create and lock a new one.
 func Lock(ctx context.Context, path string, mode os.FileMode, how int) (unlock func(), err error) {
-	return lock(path, mode, func(fd int) (func(), error) { return wait(ctx, fd, how) })
+	return lock(path, mode, func(fd int) (func(), error) { return wait(ctx, fd, how, time.Time{}) })
 }
 
 // Try is [Lock] without waiting: the error is unix.EWOULDBLOCK if the lock is held.
@@ -85,18 +84,22 @@ func lock(path string, mode os.FileMode, take func(fd int) (func(), error)) (unl
 // context's, or context.DeadlineExceeded. The descriptor is closed by unlock, and by Wait if
 // it fails; the caller must not use it any more.
 func Wait(ctx context.Context, fd, how int) (unlock func(), err error) {
-	ctx, cancel := context.WithTimeout(ctx, Timeout)
-	defer cancel()
-	return wait(ctx, fd, how)
+	return wait(ctx, fd, how, time.Now().Add(Timeout))
 }
 
-// wait is [Wait] as long as ctx lasts.
-func wait(ctx context.Context, fd, how int) (unlock func(), err error) {
+// wait is [Wait] until then; the zero time: as long as ctx lasts. A lock that is free is taken without
+// a timer, the first of which starts Go's poller.
+func wait(ctx context.Context, fd, how int, until time.Time) (unlock func(), err error) {
 	err = flock(fd, how|unix.LOCK_NB)
 	switch {
 	case err == nil:
 		return func() { unix.Close(fd) }, nil
 	case errors.Is(err, unix.EWOULDBLOCK):
+		if !until.IsZero() {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithDeadline(ctx, until)
+			defer cancel()
+		}
 		return block(ctx, fd, how)
 	}
 	unix.Close(fd)
