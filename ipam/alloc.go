@@ -24,7 +24,7 @@ const dense = 64
 // The store is locked for all of it. The reference locks for each set, and releases
 // by owner, and so also the addresses of earlier calls.
 func Allocate(s *Store, sets []RangeSet, wanted []netip.Addr, o spec.Attachment) ([]spec.IP, error) {
-	owned, err := s.Owned(o)
+	owned, err := s.marked(o)
 	if err != nil {
 		return nil, err
 	}
@@ -125,8 +125,11 @@ func (t *taking) from(i int, set RangeSet, want netip.Addr) (netip.Addr, error) 
 		a, err := t.next(i, set)
 		return t.took(i, a, err)
 	}
-	err := t.s.Reserve(want, t.o)
-	if errors.Is(err, ErrTaken) {
+	err := t.s.reserve(want, t.o)
+	switch {
+	case errors.Is(err, errOwn): // from the reference: it has no mark
+		return want, spec.Duplicate(t.o, want)
+	case errors.Is(err, ErrTaken):
 		return want, spec.Errorf(spec.CodeBusy, "requested IP address %s is not available in range set %s", want, set).
 			WithDetails("%v: request another address, or DEL the attachment that has it", err)
 	}
@@ -203,7 +206,7 @@ func (s *Store) taken() (map[netip.Addr]bool, error) {
 }
 
 // reclaim is for a set without a free address: it takes the lowest one whose lease has no
-// readable owner and is not in the index, as after a process was killed or a power cut, or
+// readable owner and no mark, as after a process was killed or a power cut, or
 // else frees the leases whose owners are gone. In the reference such addresses are lost. The
 // error has code 101.
 func (t *taking) reclaim(i int, set RangeSet, w *tempFile) (netip.Addr, error) {
@@ -215,7 +218,7 @@ func (t *taking) reclaim(i int, set RangeSet, w *tempFile) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	// What has an owner in the index is not read again: that may be 60,000 files.
+	// What has an owner is not read again: that may be 60,000 files.
 	for _, a := range known {
 		delete(taken, a)
 	}
@@ -244,21 +247,6 @@ func (t *taking) reclaim(i int, set RangeSet, w *tempFile) (netip.Addr, error) {
 	}
 	return netip.Addr{}, spec.Errorf(spec.CodeExhausted, "no IP addresses available in range set: %s", set).
 		WithDetails("every address is leased: remove containers, let the runtime collect garbage (cni-exec gc), or widen the range")
-}
-
-// entries returns the addresses of all leases with a readable owner. A damaged index is
-// made anew.
-func (s *Store) entries() ([]netip.Addr, error) {
-	if err := s.load(); err != nil {
-		return nil, err
-	}
-	all, err := s.x.entries()
-	if err != nil {
-		if err = s.rebuild(); err == nil {
-			all, err = s.x.entries()
-		}
-	}
-	return all, err
 }
 
 // Find returns an attachment's leased addresses as a result has them: in the

@@ -3,7 +3,7 @@ package ipam
 import (
 	"cmp"
 	"errors"
-	"hash/fnv"
+	"maps"
 	"net/netip"
 	"os"
 
@@ -13,17 +13,14 @@ import (
 )
 
 // Nothing with a network namespace outlives a boot, so leases of an earlier one are free.
-// No clock is used, since small boards have none: the index of each boot lists the leases of
-// it (index.go). A lease that is in no index was made by the reference; it is added to the
-// index of the first boot that finds it.
+// No clock is used, since small boards have none: the marks of each boot have a directory
+// (index.go). A lease without a mark was made by the reference: that of the first boot after it
+// which begins here gets it, and the next one frees it.
 
 const (
 	byBootDir = "by-boot"
+	nextDir   = "next" // the directory of a boot while it is written
 	keptBoot  = "kept" // instead of a boot's ID where leases are kept across boots
-
-	// What releases before 0.2 had instead of the index.
-	oldBoot  = "boot"  // a symbolic link to the ID of the boot
-	oldIndex = "index" // a hash table
 )
 
 // bootName returns the name of the directory of this boot.
@@ -35,13 +32,13 @@ func (s *Store) bootName() string {
 }
 
 // bootDirectory opens the directory of this boot.
-func (s *Store) bootDirectory(create bool) (directory, error) {
-	all, err := s.byBoot(create)
+func (s *Store) bootDirectory() (directory, error) {
+	all, err := s.byBoot(false)
 	if err != nil {
 		return all, err
 	}
 	defer all.close()
-	return all.sub(s.bootName(), create)
+	return all.sub(s.bootName(), false)
 }
 
 // byBoot opens the directory that has one for each boot.
@@ -53,49 +50,84 @@ func (s *Store) byBoot(create bool) (directory, error) {
 	return own.sub(byBootDir, create)
 }
 
-// expired are the leases of earlier boots.
-type expired struct {
-	owner   map[netip.Addr]string // the name of the owner's link
-	oldNsec int64                 // nanoseconds of the times that an older release gave its leases; -1: none
-}
-
-// has reports whether a lease is of an earlier boot. One that the reference has given to
-// another since is not.
-func (e expired) has(a netip.Addr, l Lease, st unix.Stat_t) bool {
-	return e.owner[a] == linkName(l) || int64(st.Mtim.Nsec) == e.oldNsec
-}
-
-// earlierBoots collects the leases that are free. Those under [keptBoot] are not: the
-// configuration kept them until now, and the next boot frees them.
-func (s *Store) earlierBoots() expired {
-	e := expired{owner: map[netip.Addr]string{}, oldNsec: -1}
-	now := s.bootName()
-	if now == keptBoot {
-		return e
+// begin is for the first store of a boot: it frees the leases of earlier boots and marks all others.
+// Interrupted, it is done again; a view only counts those leases as free.
+func (s *Store) begin() error {
+	expired := s.earlierBoots()
+	s.x = &index{dir: directory{fd: -1}}
+	if s.readOnly {
+		s.x.expired = expired
+		return nil
 	}
-	if own, err := s.ownDirectory(false); err == nil {
-		if old, err := own.target(oldBoot); err == nil && old != now {
-			e.oldNsec = oldNsec(old)
+	var errs []error
+	left := map[Lease][]netip.Addr{}
+	err := s.scan(func(a netip.Addr, l Lease) {
+		if expired[a] == linkName(l) {
+			err := s.leases.remove(a.String())
+			if err == nil || errors.Is(err, os.ErrNotExist) {
+				return
+			}
+			errs = append(errs, err)
 		}
+		left[l] = append(left[l], a)
+	})
+	if err != nil {
+		s.x = nil
+		return err
+	}
+	if errs != nil {
+		s.o.Warn("leases of network %s are kept across boots: %v", s.network, errors.Join(errs...))
+		return nil
+	}
+	if err := s.beginIndex(left); err != nil {
+		s.o.Warn("index of the leases of network %s: %v", s.network, err)
+	}
+	return nil
+}
+
+// beginIndex writes the index of a new boot, which is there in one step.
+func (s *Store) beginIndex(leases map[Lease][]netip.Addr) error {
+	all, err := s.byBoot(true)
+	if err != nil {
+		return err
+	}
+	defer all.close()
+	if err := s.dropEarlierBoots(); err != nil {
+		return err
+	}
+	dir, err := s.own.sub(nextDir, true)
+	if err != nil {
+		return err
+	}
+	err = dir.update(leases)
+	if err == nil {
+		err = all.change("rename", s.bootName(), func() error {
+			return unix.Renameat(s.own.fd, nextDir, all.fd, s.bootName())
+		})
+	}
+	if err != nil {
+		dir.close()
+		return err
+	}
+	s.x.dir = dir
+	return nil
+}
+
+// earlierBoots collects the leases that are free, with the names of the owners' marks: one that the
+// reference has given to another since is not. Those under [keptBoot] are not: the configuration kept
+// them until now, and the next boot frees them.
+func (s *Store) earlierBoots() map[netip.Addr]string {
+	free := map[netip.Addr]string{}
+	if s.bootName() == keptBoot {
+		return free
 	}
 	_ = s.eachEarlierBoot(func(_ directory, id string, dir directory) error {
-		names, err := dir.names()
-		if err != nil || id == keptBoot {
-			return err
-		}
-		for _, name := range names {
-			text, err := dir.target(name)
-			if err != nil {
-				continue
-			}
-			addrs, _ := parseTarget(text) // what cannot be read frees nothing
-			for _, a := range addrs {
-				e.owner[a] = name
-			}
+		if id != keptBoot {
+			maps.Copy(free, dir.marked())
 		}
 		return nil
 	})
-	return e
+	return free
 }
 
 // eachEarlierBoot opens the directories of boots that are not this one.
@@ -127,10 +159,10 @@ func (s *Store) eachEarlierBoot(each func(all directory, id string, dir director
 // FreeEarlierBoots frees the leases of earlier boots, as the first call that needs the leases does.
 func (s *Store) FreeEarlierBoots() error { return s.load() }
 
-// dropEarlierBoots deletes the directories of earlier boots, whose leases are free or in
-// the index of this one, and what an older release kept.
+// dropEarlierBoots deletes the directories of earlier boots, whose leases are free or get their marks
+// in that of this one.
 func (s *Store) dropEarlierBoots() error {
-	err := s.eachEarlierBoot(func(all directory, id string, dir directory) error {
+	return s.eachEarlierBoot(func(all directory, id string, dir directory) error {
 		names, err := dir.names()
 		if err != nil {
 			return err
@@ -142,31 +174,4 @@ func (s *Store) dropEarlierBoots() error {
 		}
 		return all.change("rmdir", id, func() error { return unix.Unlinkat(all.fd, id, unix.AT_REMOVEDIR) })
 	})
-	if own, ownErr := s.ownDirectory(false); ownErr == nil {
-		for _, name := range []string{oldBoot, oldIndex} {
-			_ = unix.Unlinkat(own.fd, name, 0) // what else has these names may stay
-		}
-	}
-	return err
-}
-
-// oldNsec is the nanoseconds of the time of modification that an older release gave the
-// leases of a boot: a hash of its ID.
-func oldNsec(id string) int64 {
-	h := fnv.New64a()
-	h.Write([]byte(id))
-	return int64((h.Sum64() | 1) % 1e9)
-}
-
-// expire frees a lease of an earlier boot; a view only counts it as free.
-func (s *Store) expire(a netip.Addr) error {
-	if s.readOnly {
-		return nil
-	}
-	s.changed = true
-	err := s.leases.remove(a.String())
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return err
 }

@@ -4,32 +4,29 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"maps"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/spec"
 )
 
-// The index finds the addresses of an owner, so that a DEL among 60,000 leases reads one
-// of them and not all. It is a directory for each boot with a symbolic link for each owner,
-// whose target lists the addresses:
+// The index finds the addresses of an owner, so that an ADD or a DEL among 60,000 leases reads
+// one of them and not all. It is a directory for each boot with a mark for each owner: a symbolic
+// link whose target lists the addresses:
 //
 //	.cnibox/demo/by-boot/0b7cb0a8-…/web:eth0 -> 10.1.0.2,fd00::2
 //
-// A symbolic link is made and read in one call each, and is never half written. The lease
-// files decide: what the index says is compared with them. That it is complete is shown by
-// the time of modification of the leases' directory, which each change of any user of the
-// format updates: after its own changes a store sets it to [untouched]. If it is another,
-// the leases are scanned and the index is corrected.
+// A symbolic link is made and read in one call each, and is never half written. The lease files
+// decide: an address of a mark counts if its file has that owner. A mark is made before the lease
+// and goes after it, so that a store that is killed leaves no lease of its own without one. The
+// reference makes no marks: to ADD, an owner without one has no lease; DEL, CHECK and GET then read
+// all leases, as the reference does.
 //
-// An index that cannot be written is no error of a verb, since the leases can be scanned.
-
-// untouched is 1999-12-31T12:00:00Z, which no clock shows any more, not even one that begins
-// at 1970 or 2000 with each start, nor after rounding to the seconds of a file system.
-var untouched = unix.Timespec{Sec: 946641600}
+// A mark that cannot be written is no error of a verb, since the leases can be read.
 
 // maxTarget is PATH_MAX less the zero byte, include/uapi/linux/limits.h. An owner of more
 // addresses than fit has the target many, which stands for a scan.
@@ -38,22 +35,18 @@ const (
 	many      = "many"
 )
 
-// errIndex is the error of a link that this program would not have made.
-var errIndex = errors.New("damaged index")
-
 // An index is the one of this boot.
 type index struct {
-	dir directory              // fd -1: it could not be written
-	mem map[Lease][]netip.Addr // from a scan by this store; nil: it has not scanned
-}
+	dir     directory             // fd -1: it could not be written, or is not there for a view
+	expired map[netip.Addr]string // what a view counts as free: the name of the owner's mark
 
-// An entry is a lease in the index.
-type entry struct {
+	// One mark, as mostly a store is about one owner.
 	owner Lease
-	addr  netip.Addr
+	addrs []netip.Addr // what it has to list
+	text  string       // what it lists on disk; empty: there is none
 }
 
-// linkName is the name of an owner's link. A slash is escaped, and the end of a long name
+// linkName is the name of an owner's mark. A slash is escaped, and the end of a long name
 // replaced by a hash: of two owners with one name the leases decide.
 func linkName(l Lease) string {
 	name := escapeName(l.ContainerID) + ":" + escapeName(l.IfName)
@@ -65,7 +58,7 @@ func linkName(l Lease) string {
 	return fmt.Sprintf("%s%%%016x", name[:200], h.Sum64())
 }
 
-// escapeName writes as %XX what has a meaning in the name of a link.
+// escapeName writes as %XX what has a meaning in the name of a mark.
 func escapeName(s string) string {
 	if !strings.ContainsAny(s, "%/:") {
 		return s
@@ -73,60 +66,22 @@ func escapeName(s string) string {
 	return strings.NewReplacer("%", "%25", "/", "%2F", ":", "%3A").Replace(s)
 }
 
-// load makes the index ready: the directory of this boot if nothing changed since it was
-// written, else a scan.
+// load opens the index of this boot. Without one the boot is new, see [Store.begin].
 func (s *Store) load() error {
 	if s.x != nil {
 		return nil
 	}
-	dir, err := s.bootDirectory(false)
-	if err == nil && s.isUntouched() {
-		s.x = &index{dir: dir}
-		return nil
-	}
-	dir.close()
-	return s.rebuild()
-}
-
-// isUntouched reports whether the leases are as the last store has left them.
-func (s *Store) isUntouched() bool {
-	var st unix.Stat_t
-	return unix.Fstat(s.leases.fd, &st) == nil && st.Mtim == untouched
-}
-
-// rebuild frees the leases of earlier boots and makes the index from all others.
-func (s *Store) rebuild() error {
-	s.dropIndex()
-	expired := s.earlierBoots()
-	var errs []error
-	x := &index{dir: directory{fd: -1}, mem: map[Lease][]netip.Addr{}}
-	err := s.scan(func(a netip.Addr, l Lease, st unix.Stat_t) error {
-		if expired.has(a, l, st) {
-			err := s.expire(a)
-			if err == nil {
-				return nil
-			}
-			errs = append(errs, err)
-		}
-		x.mem[l] = append(x.mem[l], a)
-		return nil
-	})
+	dir, err := s.bootDirectory()
 	if err != nil {
-		return err
+		return s.begin()
 	}
-	s.x = x
-	switch err := errors.Join(errs...); {
-	case err != nil:
-		s.o.Warn("leases of network %s are kept across boots: %v", s.network, err)
-	case !s.readOnly:
-		s.writeIndex()
-	}
+	s.x = &index{dir: dir}
 	return nil
 }
 
 // scan reads all leases with a readable owner. Names that are no addresses are skipped, and
 // leases that are deleted meanwhile. The order is the directory's.
-func (s *Store) scan(each func(a netip.Addr, l Lease, st unix.Stat_t) error) error {
+func (s *Store) scan(each func(a netip.Addr, l Lease)) error {
 	names, err := s.leases.names()
 	if err != nil {
 		return err
@@ -136,61 +91,129 @@ func (s *Store) scan(each func(a netip.Addr, l Lease, st unix.Stat_t) error) err
 		if !ok {
 			continue
 		}
-		l, st, err := s.leases.lease(a)
-		if err != nil {
-			continue // one without an owner stays until the address is needed
-		}
-		if err := each(a, l, st); err != nil {
-			return err
+		l, _, err := s.leases.lease(a)
+		// one without an owner stays until the address is needed
+		if err == nil && !s.x.isExpired(a, l) {
+			each(a, l)
 		}
 	}
 	return nil
 }
 
-// writeIndex writes what the scan has found into the directory of this boot.
-func (s *Store) writeIndex() {
-	s.x.dir.close()
-	var err error
-	if s.x.dir, err = s.bootDirectory(true); err == nil {
-		if err = s.touch(); err == nil {
-			err = s.x.update()
-		}
-	}
-	if err == nil {
-		err = s.dropEarlierBoots()
-	}
-	if err != nil {
-		s.o.Warn("index of the leases of network %s: %v", s.network, err)
-		s.x.dir.close()
-		s.x.dir = directory{fd: -1}
-		return
-	}
-	s.changed = true // so that Close marks the leases as untouched
+// isExpired reports whether a lease is of an earlier boot, which a view cannot free.
+func (x *index) isExpired(a netip.Addr, l Lease) bool {
+	return len(x.expired) > 0 && x.expired[a] == linkName(l)
 }
 
-// touch updates the time of an untouched directory, so that an index that is written in
-// part does not count as complete.
-func (s *Store) touch() error {
-	if !s.isUntouched() {
+// search is what the reference does: it reads all leases. anyIf are those of the container without an
+// interface.
+func (s *Store) search(o spec.Attachment) (found, anyIf []netip.Addr, err error) {
+	err = s.scan(func(a netip.Addr, l Lease) {
+		switch {
+		case !l.Owns(o):
+		case l.IfName == o.IfName:
+			found = append(found, a)
+		default:
+			anyIf = append(anyIf, a)
+		}
+	})
+	return found, anyIf, err
+}
+
+// turn reads the mark of an owner, and writes the one before if that has changed. If its text is
+// not one of ours, or stands for many addresses, the leases are searched.
+func (s *Store) turn(l Lease) error {
+	if s.x.owner == l {
 		return nil
 	}
-	return s.data.change("touch", s.network, func() error {
-		now := unix.Timespec{Nsec: unix.UTIME_NOW}
-		return unix.UtimesNanoAt(s.data.fd, s.network, []unix.Timespec{{Nsec: unix.UTIME_OMIT}, now}, unix.AT_SYMLINK_NOFOLLOW)
-	})
+	s.settle()
+	s.x.owner, s.x.addrs, s.x.text = l, nil, ""
+	if s.x.dir.fd < 0 {
+		return nil
+	}
+	text, err := s.x.dir.target(linkName(l))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	addrs, ok := parseTarget(text)
+	if !ok {
+		text = many
+		addrs, _, err = s.search(spec.Attachment{Network: s.network, ContainerID: l.ContainerID, IfName: l.IfName})
+	}
+	s.x.addrs, s.x.text = addrs, text
+	return err
 }
 
-// seal marks the leases as untouched since the index was written.
-func (s *Store) seal() error {
-	return s.data.change("seal", s.network, func() error {
-		times := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, untouched}
-		return unix.UtimesNanoAt(s.data.fd, s.network, times, unix.AT_SYMLINK_NOFOLLOW)
-	})
+// enter adds an address to the mark of its owner before it is leased; false: it has it.
+func (s *Store) enter(l Lease, a netip.Addr) bool {
+	if err := s.turn(l); err != nil {
+		s.lost(err)
+	}
+	if slices.Contains(s.x.addrs, a) {
+		return false
+	}
+	s.x.addrs = append(s.x.addrs, a)
+	s.settle()
+	return true
 }
 
-// update makes the links of the directory those of the scan.
-func (x *index) update() error {
-	names, err := x.dir.names()
+// forget takes an address that is not leased any more from the mark, which is written when the store
+// is closed or turns to another owner.
+func (s *Store) forget(l Lease, a netip.Addr) {
+	if err := s.turn(l); err != nil {
+		s.lost(err)
+	}
+	s.x.addrs = slices.DeleteFunc(s.x.addrs, func(b netip.Addr) bool { return a == b })
+}
+
+// settle writes the mark if it has changed.
+func (s *Store) settle() {
+	if s.x == nil || s.x.dir.fd < 0 || s.readOnly {
+		return
+	}
+	want := target(s.x.addrs)
+	if want == s.x.text {
+		return
+	}
+	name, err := linkName(s.x.owner), error(nil)
+	switch {
+	case want != "":
+		if err = s.x.dir.setTarget(name, want); err == nil && s.o.KeepAcrossBoots {
+			err = s.x.dir.sync()
+		}
+	default:
+		if err = s.x.dir.remove(name); errors.Is(err, os.ErrNotExist) {
+			err = nil
+		}
+	}
+	s.x.text = want
+	if err != nil {
+		s.lost(err)
+	}
+}
+
+// lost abandons an index that could not be changed: a mark that lists too few addresses would hide the
+// others from DEL, and a lease without one would outlive the boot. The next store begins a new one.
+func (s *Store) lost(err error) {
+	s.o.Warn("index of the leases of network %s: %v", s.network, err)
+	s.x.dir.close()
+	s.x.dir = directory{fd: -1}
+	all, err := s.byBoot(false)
+	if err != nil || s.readOnly {
+		return
+	}
+	defer all.close()
+	err = all.change("rename", s.bootName(), func() error {
+		return unix.Renameat(all.fd, s.bootName(), s.own.fd, nextDir)
+	})
+	if err != nil {
+		s.o.Warn("%v", err)
+	}
+}
+
+// update makes the marks those of the leases.
+func (d directory) update(leases map[Lease][]netip.Addr) error {
+	names, err := d.names()
 	if err != nil {
 		return err
 	}
@@ -198,89 +221,77 @@ func (x *index) update() error {
 	for _, name := range names {
 		surplus[name] = true
 	}
-	for l, addrs := range x.mem {
+	for l, addrs := range leases {
 		name := linkName(l)
 		if surplus[name] {
 			delete(surplus, name)
-			if old, err := x.dir.target(name); err == nil && old == target(addrs) {
+			if old, err := d.target(name); err == nil && old == target(addrs) {
 				continue
 			}
 		}
-		if err := x.dir.setTarget(name, target(addrs)); err != nil {
+		if err := d.setTarget(name, target(addrs)); err != nil {
 			return err
 		}
 	}
 	for name := range surplus {
-		if err := x.dir.remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := d.remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}
 	return nil
 }
 
-// find returns the addresses of an owner, which the caller verifies.
-func (x *index) find(l Lease) ([]netip.Addr, error) {
-	if x.mem != nil {
-		return x.mem[l], nil
+// marked returns the addresses of all marks.
+func (d directory) marked() map[netip.Addr]string {
+	names, err := d.names()
+	if err != nil {
+		return nil // then the leases are read
 	}
-	text, err := x.dir.target(linkName(l))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
+	all := make(map[netip.Addr]string, len(names))
+	for _, name := range names {
+		text, err := d.target(name)
+		if err != nil {
+			continue
+		}
+		addrs, _ := parseTarget(text)
+		for _, a := range addrs {
+			all[a] = name
+		}
 	}
+	return all
+}
+
+// entries returns the addresses of all leases with a readable owner. What is marked is not read: that
+// may be 60,000 files.
+func (s *Store) entries() (all []netip.Addr, err error) {
+	if err := s.load(); err != nil {
+		return nil, err
+	}
+	s.settle()
+	names, err := s.leases.names()
 	if err != nil {
 		return nil, err
 	}
-	return parseTarget(text)
-}
-
-// set records the addresses of an owner; without addresses its link is removed.
-func (x *index) set(l Lease, addrs []netip.Addr) error {
-	if x.mem != nil {
-		x.mem[l] = addrs
-		if len(addrs) == 0 {
-			delete(x.mem, l)
-		}
-	}
-	switch {
-	case x.dir.fd < 0:
-		return nil
-	case len(addrs) > 0:
-		return x.dir.setTarget(linkName(l), target(addrs))
-	}
-	if err := x.dir.remove(linkName(l)); !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// entries returns all leases of the index, in no order.
-func (x *index) entries() ([]netip.Addr, error) {
-	var all []netip.Addr
-	if x.mem != nil {
-		for addrs := range maps.Values(x.mem) {
-			all = append(all, addrs...)
-		}
-		return all, nil
-	}
-	names, err := x.dir.names()
-	if err != nil {
-		return nil, err
+	var marked map[netip.Addr]string
+	if s.x.dir.fd >= 0 {
+		marked = s.x.dir.marked()
 	}
 	for _, name := range names {
-		text, err := x.dir.target(name)
-		if err != nil {
-			return nil, err
+		a, ok := leaseName(name)
+		if !ok {
+			continue
 		}
-		addrs, err := parseTarget(text)
-		if err != nil {
-			return nil, err
+		if marked[a] == "" {
+			if l, _, err := s.leases.lease(a); err != nil || s.x.isExpired(a, l) {
+				continue
+			}
 		}
-		all = append(all, addrs...)
+		all = append(all, a)
 	}
 	return all, nil
 }
 
-// target is how a link lists addresses.
+// target is how a mark lists addresses; empty without one.
 func target(addrs []netip.Addr) string {
 	var b strings.Builder
 	for i, a := range addrs {
@@ -295,54 +306,16 @@ func target(addrs []netip.Addr) string {
 	return b.String()
 }
 
-// parseTarget is the reverse of target; errIndex: the leases have to be scanned.
-func parseTarget(text string) (addrs []netip.Addr, err error) {
+// parseTarget is the reverse of target; false: the leases have to be read.
+func parseTarget(text string) (addrs []netip.Addr, ok bool) {
 	for s := range strings.SplitSeq(text, ",") {
 		a, ok := leaseName(s)
 		if !ok {
-			return nil, fmt.Errorf("%w: target %q", errIndex, text)
+			return nil, false
 		}
 		addrs = append(addrs, a)
 	}
-	return addrs, nil
-}
-
-// enter adds a lease to the index, forget removes one. An index that cannot be updated is
-// abandoned; the lease files decide.
-func (s *Store) enter(e entry) {
-	had, err := s.x.find(e.owner)
-	if err == nil && !slices.Contains(had, e.addr) {
-		err = s.x.set(e.owner, append(slices.Clone(had), e.addr))
-	}
-	s.lost(err)
-}
-
-func (s *Store) forget(e entry) {
-	had, err := s.x.find(e.owner)
-	if err == nil && slices.Contains(had, e.addr) {
-		err = s.x.set(e.owner, slices.DeleteFunc(slices.Clone(had), func(a netip.Addr) bool { return a == e.addr }))
-	}
-	s.lost(err)
-}
-
-// lost abandons an index that could not be changed: the leases are scanned, and the next
-// store scans them too.
-func (s *Store) lost(err error) {
-	if err == nil {
-		return
-	}
-	if !errors.Is(err, errIndex) {
-		s.o.Warn("index of the leases of network %s: %v", s.network, err)
-	}
-	s.dropIndex()
-	s.x = &index{dir: directory{fd: -1}, mem: map[Lease][]netip.Addr{}}
-	err = s.scan(func(a netip.Addr, l Lease, _ unix.Stat_t) error {
-		s.x.mem[l] = append(s.x.mem[l], a)
-		return nil
-	})
-	if err != nil {
-		s.o.Warn("leases of network %s: %v", s.network, err)
-	}
+	return addrs, true
 }
 
 // dropIndex closes the index; its directory stays.

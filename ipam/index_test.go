@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"cnibox/spec"
 )
 
@@ -61,7 +59,7 @@ func TestIndexIsReadable(t *testing.T) {
 	}
 	with(t, dir, o, func(s *Store) {
 		for who, n := range map[spec.Attachment]int{a: 2, odd: 1, long: 1} {
-			if err := s.load(); err != nil || s.x.mem != nil {
+			if err := s.load(); err != nil || s.x.dir.fd < 0 {
 				t.Errorf("the index is not used: %v", err)
 			}
 			if freed, err := s.Release(who); err != nil || len(freed) != n {
@@ -74,55 +72,76 @@ func TestIndexIsReadable(t *testing.T) {
 	}
 }
 
-// TestIndexIsBelieved counts on the index where the leases are untouched, and on a scan
-// where they are not: after a change by others, and after a store that was killed. The
-// times are whole and even seconds, as the coarsest file system has them.
-func TestIndexIsBelieved(t *testing.T) {
-	dir, o := t.TempDir(), Options{Boot: "one"}
+// TestMarks changes leases behind the index, as the reference and killed stores do.
+func TestMarks(t *testing.T) {
+	o := Options{Boot: "one"}
 	who := spec.Attachment{Network: "net1", ContainerID: "a", IfName: "eth0"}
-	scanned := func() (was bool) {
-		with(t, dir, o, func(s *Store) {
-			if err := s.load(); err != nil {
-				t.Fatal(err)
-			}
-			was = s.x.mem != nil
-		})
-		return was
-	}
-	with(t, dir, o, func(s *Store) {
-		if err := s.Reserve(netip.MustParseAddr("10.1.0.2"), who); err != nil {
+	two, three := netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("10.1.0.3")
+	killed := func(t *testing.T, dir string, fn func(*Store)) {
+		s, err := Open(t.Context(), dir, "net1", o)
+		if err != nil {
 			t.Fatal(err)
 		}
-	})
-	if scanned() {
-		t.Error("the index is not believed after a change of ours")
+		fn(s)
+		s.release()
 	}
-	if untouched.Nsec != 0 || untouched.Sec%2 != 0 {
-		t.Error("a coarse file system would round the time")
-	}
-	lease := filepath.Join(dir, "net1", "10.1.0.3")
-	if err := os.WriteFile(lease, []byte("b\r\neth0"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if !scanned() {
-		t.Error("the index is believed after another program's change")
-	}
-	if scanned() {
-		t.Error("the scan is repeated")
-	}
-	if got := links(t, dir, "one"); !slices.Equal(got, []string{"a:eth0 -> 10.1.0.2", "b:eth0 -> 10.1.0.3"}) {
-		t.Errorf("the index after the scan: %q", got)
-	}
-	s, err := Open(t.Context(), dir, "net1", o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Release(who); err != nil {
-		t.Fatal(err)
-	}
-	s.release() // as if it were killed
-	if !scanned() {
-		t.Error("the index is believed after a store that was killed")
+	for name, tt := range map[string]struct {
+		before func(t *testing.T, dir string)
+		add    []netip.Addr // what an ADD is refused for
+		freed  []netip.Addr // by DEL
+	}{
+		"leased": {func(t *testing.T, dir string) {}, []netip.Addr{two}, []netip.Addr{two}},
+		"killed after the lease": {func(t *testing.T, dir string) {
+			killed(t, dir, func(s *Store) { s.reserve(three, who) })
+		}, []netip.Addr{two, three}, []netip.Addr{two, three}},
+		"killed before the lease": {func(t *testing.T, dir string) {
+			killed(t, dir, func(s *Store) { s.load(); s.enter(Lease{"a", "eth0"}, three) })
+		}, []netip.Addr{two}, []netip.Addr{two}},
+		"killed while it frees": {func(t *testing.T, dir string) {
+			killed(t, dir, func(s *Store) { s.Release(who) })
+		}, nil, nil},
+		"freed by the reference": {func(t *testing.T, dir string) {
+			os.Remove(filepath.Join(dir, "net1/10.1.0.2"))
+		}, nil, nil},
+		"of another by now": {func(t *testing.T, dir string) {
+			os.WriteFile(filepath.Join(dir, "net1/10.1.0.2"), []byte("b\r\neth0"), 0o600)
+		}, nil, nil},
+		"moved by the reference": {func(t *testing.T, dir string) {
+			os.Rename(filepath.Join(dir, "net1/10.1.0.2"), filepath.Join(dir, "net1/10.1.0.3"))
+		}, nil, []netip.Addr{three}},
+		// Proof that no lease but those of the mark is read.
+		"one more by the reference": {func(t *testing.T, dir string) {
+			os.WriteFile(filepath.Join(dir, "net1/10.1.0.3"), []byte("a\r\neth0"), 0o600)
+		}, []netip.Addr{two}, []netip.Addr{two}},
+		"mark lost": {func(t *testing.T, dir string) {
+			os.Remove(filepath.Join(dir, ".cnibox/net1/by-boot/one/a:eth0"))
+		}, nil, []netip.Addr{two}},
+		"mark damaged": {func(t *testing.T, dir string) {
+			mark := filepath.Join(dir, ".cnibox/net1/by-boot/one/a:eth0")
+			os.Remove(mark)
+			os.WriteFile(mark, nil, 0o600)
+		}, []netip.Addr{two}, []netip.Addr{two}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			with(t, dir, o, func(s *Store) {
+				if err := s.Reserve(two, who); err != nil {
+					t.Fatal(err)
+				}
+			})
+			tt.before(t, dir)
+			with(t, dir, o, func(s *Store) {
+				if got, err := s.marked(who); err != nil || !slices.Equal(got, tt.add) {
+					t.Errorf("ADD finds %v, %v, want %v", got, err, tt.add)
+				}
+				if got, err := s.Release(who); err != nil || !slices.Equal(got, tt.freed) {
+					t.Errorf("DEL frees %v, %v, want %v", got, err, tt.freed)
+				}
+			})
+			if got := links(t, dir, "one"); len(got) > 0 {
+				t.Errorf("marks after DEL: %q", got)
+			}
+		})
 	}
 }
 
@@ -151,73 +170,12 @@ func TestIndexOfMany(t *testing.T) {
 			t.Errorf("%d freed, %v", len(freed), err)
 		}
 	})
-	with(t, dir, o, func(s *Store) {
-		if err := s.load(); err != nil || s.x.mem != nil {
-			t.Errorf("the index after DEL: %v", err)
-		}
-	})
 	if got := links(t, dir, "one"); len(got) > 0 {
 		t.Errorf("after DEL: %q", got)
 	}
 }
 
-// oldStore writes what a release before 0.2 kept for one lease. The nanoseconds are those
-// that commit 9f333ea gave a lease in the boot "one".
-func oldStore(t *testing.T, dir, boot string) {
-	t.Helper()
-	for _, name := range []string{"net1", ".cnibox/net1"} {
-		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for name, nsec := range map[string]int64{"10.1.0.2": 717626031, "10.1.0.9": 123456789} { // ours, the reference's
-		path := filepath.Join(dir, "net1", name)
-		if err := os.WriteFile(path, []byte("a"+name[len(name)-1:]+"\r\neth0"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		at := unix.NsecToTimespec(1e18 + nsec)
-		times := []unix.Timespec{at, at}
-		if err := unix.UtimesNanoAt(unix.AT_FDCWD, path, times, 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	own := filepath.Join(dir, ".cnibox/net1")
-	if err := os.Symlink(boot, filepath.Join(own, "boot")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(own, "index"), []byte("cniboxL1"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// TestOldStore takes over the store of an older release: within a boot all leases go on,
-// and those that it made are free in the next one.
-func TestOldStore(t *testing.T) {
-	for boot, want := range map[string][]string{
-		"one": {"a2:eth0 -> 10.1.0.2", "a9:eth0 -> 10.1.0.9"},
-		"two": {"a9:eth0 -> 10.1.0.9"},
-	} {
-		dir := t.TempDir()
-		oldStore(t, dir, "one")
-		for range 2 {
-			with(t, dir, Options{Boot: boot}, func(s *Store) {
-				if err := s.load(); err != nil {
-					t.Fatal(err)
-				}
-			})
-			if got := links(t, dir, boot); !slices.Equal(got, want) {
-				t.Errorf("boot %s: got %q, want %q", boot, got, want)
-			}
-		}
-		left, err := os.ReadDir(filepath.Join(dir, ".cnibox/net1"))
-		if err != nil || len(left) != 1 || left[0].Name() != byBootDir {
-			t.Errorf("boot %s: left %v, %v", boot, left, err)
-		}
-	}
-}
-
-// FuzzIndex puts a foreign text in the place of an owner's link, in an index that is
-// believed.
+// FuzzIndex puts a foreign text in the place of an owner's mark.
 func FuzzIndex(f *testing.F) {
 	for _, s := range []string{"10.0.0.7", "10.0.0.9,10.0.0.7", "many", ",", "::1", "10.0.0.07", "x", "../../outside"} {
 		f.Add(s)

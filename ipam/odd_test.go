@@ -166,12 +166,11 @@ func TestOddLock(t *testing.T) {
 }
 
 // TestOddOwnFiles puts odd files at the hint, the index and our directory: all verbs work,
-// and what stands there stays or gives way to a whole file. boot and index are names of
-// older releases.
+// and what stands there stays or gives way to a whole file.
 func TestOddOwnFiles(t *testing.T) {
 	places := []string{"net1/last_reserved_ip.0", ".cnibox/net1/by-boot", ".cnibox/net1/by-boot/one", ".cnibox/net1/by-boot/two",
 		".cnibox/net1/by-boot/one/a:eth0", ".cnibox/net1/by-boot/one/.new",
-		".cnibox/net1/index", ".cnibox/net1/boot", ".cnibox/net1/quarantine", ".cnibox/net1", ".cnibox"}
+		".cnibox/net1/next", ".cnibox/net1/quarantine", ".cnibox/net1", ".cnibox"}
 	for _, place := range places {
 		for name, make := range odd {
 			t.Run(strings.ReplaceAll(place, "/", ":")+" "+name, func(t *testing.T) {

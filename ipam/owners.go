@@ -15,48 +15,47 @@ import (
 	"cnibox/spec"
 )
 
-// Owned returns the addresses of an attachment, lowest first. A lease without an
-// interface counts when there is none with it.
-// It is what releases of host-local up to 0.7 have left.
+// Owned returns the addresses of an attachment, lowest first; without a mark from all leases, which
+// get one. A lease without an interface, as releases of host-local up to 0.7 made it, counts when there
+// is none with it.
 func (s *Store) Owned(o spec.Attachment) ([]netip.Addr, error) {
+	found, err := s.marked(o)
+	if err != nil || len(found) > 0 {
+		return found, err
+	}
+	found, anyIf, err := s.search(o)
+	s.x.addrs = slices.Clone(found)
+	if len(found) == 0 {
+		found = anyIf
+	}
+	slices.SortFunc(found, netip.Addr.Compare)
+	return found, err
+}
+
+// marked returns the addresses of an attachment's mark that are leased to it, lowest first. Without an
+// index all leases are read.
+func (s *Store) marked(o spec.Attachment) (found []netip.Addr, err error) {
 	if err := s.load(); err != nil {
 		return nil, err
 	}
-	found, sound := s.lookup(o)
-	// Once: an index that was just made from the files agrees with them.
-	if !sound {
-		if err := s.rebuild(); err != nil {
-			return nil, err
-		}
-		found, _ = s.lookup(o)
+	l := Lease{o.ContainerID, o.IfName}
+	if err := s.turn(l); err != nil {
+		return nil, err
 	}
-	slices.SortFunc(found, netip.Addr.Compare)
-	return found, nil
-}
-
-// lookup reads the index and compares it with the lease files; sound is false if these
-// differ. A lease that is missing in the index is not noticed here, which is why the
-// directory's time has to change with each change by others.
-func (s *Store) lookup(o spec.Attachment) (found []netip.Addr, sound bool) {
-	for _, l := range []Lease{{o.ContainerID, o.IfName}, {ContainerID: o.ContainerID}} {
-		addrs, err := s.x.find(l)
-		if err != nil {
-			return found, false
-		}
-		for _, a := range addrs {
-			if real, _, err := s.leases.lease(a); err != nil || real != l {
-				return found, false
-			}
+	if s.x.dir.fd < 0 {
+		found, _, err = s.search(o)
+	}
+	for _, a := range s.x.addrs {
+		if real, _, err := s.leases.lease(a); err == nil && real == l && !slices.Contains(found, a) {
 			found = append(found, a)
 		}
-		if len(found) > 0 {
-			break
-		}
 	}
-	return found, true
+	slices.SortFunc(found, netip.Addr.Compare)
+	s.x.addrs = slices.Clone(found) // what others have by now goes from the mark
+	return found, err
 }
 
-// Holder returns the owner of an address, from its file and not from the index. Errors are
+// Holder returns the owner of an address, from its file and not from a mark. Errors are
 // os.ErrNotExist if there is no lease, and errNoOwner if no owner can be read in it.
 func (s *Store) Holder(a netip.Addr) (Lease, error) {
 	l, _, err := s.leases.lease(a)
@@ -66,7 +65,23 @@ func (s *Store) Holder(a netip.Addr) (Lease, error) {
 // Reserve leases an address to an attachment; that it has it already is no error. The error
 // is [ErrTaken], with the owner's name, if another attachment has it. The address need not be
 // of any range. A file of its name that has no owner is quarantined.
+//
+// The mark gets all leases of the attachment, also those that the reference made.
 func (s *Store) Reserve(a netip.Addr, o spec.Attachment) error {
+	if _, err := s.Owned(o); err != nil {
+		return err
+	}
+	err := s.reserve(a, o)
+	if errors.Is(err, errOwn) {
+		s.enter(Lease{o.ContainerID, o.IfName}, a)
+		return nil
+	}
+	return err
+}
+
+// reserve is Reserve without a look at other leases of the attachment. The error is errOwn if it has
+// this one.
+func (s *Store) reserve(a netip.Addr, o spec.Attachment) error {
 	w, err := s.newTempFile(o)
 	if err != nil {
 		return err
@@ -79,7 +94,7 @@ func (s *Store) Reserve(a netip.Addr, o spec.Attachment) error {
 		holder, err := s.Holder(a)
 		switch {
 		case err == nil && holder.Owns(o):
-			return nil
+			return errOwn
 		case err == nil:
 			return fmt.Errorf("%w by %s", ErrTaken, holder)
 		case errors.Is(err, errNoOwner):
@@ -104,14 +119,16 @@ func (s *Store) newTempFile(o spec.Attachment) (*tempFile, error) {
 }
 
 // publish makes a temporary file the lease of an address; false: that is taken.
-// The index is updated, which cannot fail. If the name cannot be synced it is removed.
+// The mark is written first, which cannot fail. If the name cannot be synced it is removed.
 func (s *Store) publish(w *tempFile, a netip.Addr) (bool, error) {
+	marked := s.enter(w.lease, a)
 	ok, err := s.leases.publish(w, a, s.o.KeepAcrossBoots)
 	if !ok {
+		if marked {
+			s.forget(w.lease, a)
+		}
 		return false, err
 	}
-	s.changed = true
-	s.enter(entry{w.lease, a})
 	if !s.o.KeepAcrossBoots {
 		return true, nil
 	}
@@ -141,7 +158,6 @@ func (s *Store) Release(o spec.Attachment) (freed []netip.Addr, err error) {
 }
 
 // free removes one lease of an attachment.
-// It is in the index with its interface or without; both are tried.
 func (s *Store) free(a netip.Addr, o spec.Attachment) error {
 	if s.readOnly {
 		return errView
@@ -149,9 +165,7 @@ func (s *Store) free(a netip.Addr, o spec.Attachment) error {
 	if err := s.leases.remove(a.String()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	s.changed = true
-	s.forget(entry{Lease{o.ContainerID, o.IfName}, a})
-	s.forget(entry{Lease{ContainerID: o.ContainerID}, a})
+	s.forget(Lease{o.ContainerID, o.IfName}, a)
 	return nil
 }
 
@@ -159,7 +173,7 @@ func (s *Store) free(a netip.Addr, o spec.Attachment) error {
 // readable owner, for GC. A lease without an interface is passed to valid with an empty one.
 // It goes on past the first failure.
 //
-// It reads every lease, and writes the index anew.
+// It reads every lease, and makes the marks those of what is left.
 func (s *Store) DeleteStale(valid func(spec.Attachment) bool) error {
 	if err := s.load(); err != nil {
 		return err
@@ -186,15 +200,19 @@ func (s *Store) DeleteStale(valid func(spec.Attachment) bool) error {
 		case valid(spec.Attachment{Network: s.network, ContainerID: l.ContainerID, IfName: l.IfName}):
 			left[l] = append(left[l], a)
 		default:
-			s.changed = true
 			if err := s.leases.remove(name); err != nil {
 				errs = append(errs, err)
 				left[l] = append(left[l], a)
 			}
 		}
 	}
-	s.x.mem = left
-	s.writeIndex()
+	if s.x.dir.fd >= 0 {
+		s.settle()
+		s.x.owner, s.x.addrs, s.x.text = Lease{}, nil, "" // its mark may be another after this
+		if err := s.x.dir.update(left); err != nil {
+			s.lost(err)
+		}
+	}
 	return errors.Join(errs...)
 }
 
@@ -207,7 +225,6 @@ func (s *Store) SetLast(set int, a netip.Addr) error {
 	if s.readOnly {
 		return errView
 	}
-	s.changed = true
 	return s.leases.setLast(set, a)
 }
 
@@ -231,7 +248,6 @@ func (s *Store) quarantine(name string, why error) error {
 	if err != nil {
 		return err
 	}
-	s.changed = true
 	s.o.Warn("%v: moved to %s", why, filepath.Join(dir.path, to))
 	return nil
 }

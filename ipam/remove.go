@@ -1,7 +1,6 @@
 package ipam
 
 import (
-	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -12,21 +11,12 @@ import (
 // Leases returns all leases with a readable owner; those of earlier boots are free, and not
 // among them.
 func (s *Store) Leases() (map[netip.Addr]Lease, error) {
-	addrs, err := s.entries()
-	if err != nil {
+	if err := s.load(); err != nil {
 		return nil, err
 	}
 	leases := make(map[netip.Addr]Lease)
-	for _, a := range addrs {
-		l, err := s.Holder(a)
-		switch {
-		case err == nil:
-			leases[a] = l
-		case !errors.Is(err, os.ErrNotExist) && !errors.Is(err, errNoOwner):
-			return nil, err
-		}
-	}
-	return leases, nil
+	err := s.scan(func(a netip.Addr, l Lease) { leases[a] = l })
+	return leases, err
 }
 
 // Delete deletes the directories of the network, leases and all; the data directory stays. The
@@ -39,7 +29,6 @@ func (s *Store) Delete() error {
 	s.dropIndex()
 	s.own.close()
 	s.own.fd = -1
-	s.changed = false
 	for _, path := range []string{filepath.Join(s.data.path, ownDir, s.network), filepath.Join(s.data.path, s.network)} {
 		if err := disk.Change("ipam: remove "+path, func() error { return os.RemoveAll(path) }); err != nil {
 			return err

@@ -15,7 +15,7 @@ func Exhausted(s *Store, sets []RangeSet) (int, error) {
 		return -1, err
 	}
 	for i, set := range sets {
-		if s.x.mem == nil && s.someFree(i, set) {
+		if s.someFree(i, set) {
 			continue
 		}
 		known, err := s.entries()

@@ -45,6 +45,7 @@ var (
 	ErrTaken = errors.New("already leased")
 
 	errNoOwner = errors.New("no owner can be read in the lease")
+	errOwn     = errors.New("leased to it already")
 	errView    = errors.New("the store was opened for reading")
 )
 
@@ -78,8 +79,7 @@ type Store struct {
 	own      directory // .cnibox/NETWORK; not open before it is needed
 	unlock   func()
 
-	x       *index
-	changed bool // the directory of the leases, by this store
+	x *index
 }
 
 // Open creates what is missing of the network's directories and locks the leases, of which
@@ -178,14 +178,9 @@ func (s *Store) lock(ctx context.Context, how int) (func(), error) {
 	return unlock, nil
 }
 
-// Close records that the index is complete and releases the lock. If that cannot be
-// recorded, the next store scans the leases.
+// Close writes what is left of the index, and releases the lock.
 func (s *Store) Close() {
-	if s.changed && s.x != nil && s.x.dir.fd >= 0 {
-		if err := s.seal(); err != nil {
-			s.o.Warn("index of the leases of network %s: %v", s.network, err)
-		}
-	}
+	s.settle()
 	s.release()
 }
 

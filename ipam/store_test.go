@@ -158,8 +158,7 @@ func TestStoreFormat(t *testing.T) {
 	}
 }
 
-// TestForeignLeases reads what the reference wrote, while the index is that of
-// an earlier state.
+// TestForeignLeases reads what the reference wrote, which has no marks.
 func TestForeignLeases(t *testing.T) {
 	dir := t.TempDir()
 	r := sets(t, "10.1.0.0/24")
@@ -409,8 +408,7 @@ func TestFaultsFromNothing(t *testing.T) {
 	}
 }
 
-// TestHitsAreVerified changes a lease in place, which the directory's time of
-// modification does not show: the index is not used.
+// TestHitsAreVerified changes a lease in place: the mark of its owner does not count.
 func TestHitsAreVerified(t *testing.T) {
 	dir := t.TempDir()
 	mustAdd(t, dir, ipam.Options{}, sets(t, "10.1.0.0/24"), owner("a"))

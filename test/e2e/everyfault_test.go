@@ -71,7 +71,7 @@ func (f fixture) failing(a *attached, nth int) bool {
 // one queue for all.
 func needless(what string) bool {
 	return strings.HasPrefix(what, "link set") && strings.Contains(what, " address ") || strings.Contains(what, "ndisc_notify") ||
-		strings.HasSuffix(what, "fq_codel") || slices.Contains([]string{"ipam: write", "ipam: mkdir", "ipam: touch", "ipam: symlink", "ipam: seal"}, what)
+		strings.HasSuffix(what, "fq_codel") || slices.Contains([]string{"ipam: write", "ipam: mkdir", "ipam: rename", "ipam: symlink"}, what)
 }
 
 // TestKernelEveryKilled kills ADD and then DEL of each plugin at each change that they
