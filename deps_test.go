@@ -60,7 +60,7 @@ var roomsOfPlugins = []string{
 }
 
 // leaves know nothing of ours, or one another, and serve every room.
-var leaves = []string{"cnibox/internal/boot", "cnibox/internal/disk", "cnibox/internal/interrupt", "cnibox/internal/memory", "cnibox/internal/nsid", "cnibox/internal/spell", "cnibox/internal/state"}
+var leaves = []string{"cnibox/internal/boot", "cnibox/internal/disk", "cnibox/internal/interrupt", "cnibox/internal/memory", "cnibox/internal/nsid", "cnibox/internal/once", "cnibox/internal/spell", "cnibox/internal/state"}
 
 // isPlugin reports whether a file of the table registers the package.
 func isPlugin(path string) bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,22 +18,11 @@ import (
 func (r *Runner) DeleteEarlier(ctx context.Context) (deleted []spec.Attachment, err error) {
 	entries, unread := r.Entries()
 	began, err := bootTime()
-	errs := []error{unread, err}
-	for _, e := range entries {
-		if ctx.Err() != nil {
-			return deleted, context.Cause(ctx)
-		}
-		if e.SameBoot() && (e.BootID != "" || !e.Gone() || !e.Written().Before(began)) {
-			continue
-		}
-		a := e.Attachment()
-		if err := r.deleteStale(ctx, a); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", a, err))
-			continue
-		}
-		deleted = append(deleted, a)
-	}
-	return deleted, errors.Join(errs...)
+	entries = slices.DeleteFunc(entries, func(e *Entry) bool {
+		return e.SameBoot() && (e.BootID != "" || !e.Gone() || !e.Written().Before(began))
+	})
+	deleted, failed := (&deleting{Runner: r, list: &List{}}).run(ctx, entries)
+	return deleted, errors.Join(unread, err, failed)
 }
 
 // bootTime is when the machine was started, by the clock as it is now.

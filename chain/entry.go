@@ -2,6 +2,7 @@ package chain
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"cnibox/internal/boot"
 	"cnibox/internal/nsid"
+	"cnibox/internal/once"
 	"cnibox/spec"
 )
 
@@ -80,6 +82,12 @@ func (e *Entry) List() (*List, error) {
 		return nil, fmt.Errorf("it is of network %q", l.Name)
 	}
 	return l, nil
+}
+
+// listOnce is List, which reads a configuration once for all attachments that were made with it:
+// see [once.Remember].
+func (e *Entry) listOnce(ctx context.Context) (*List, error) {
+	return once.Known(ctx, "list "+e.NetworkName+" "+string(e.Config), e.List)
 }
 
 // result returns the cached result, nil if there is none.

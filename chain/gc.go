@@ -65,13 +65,19 @@ func (r *Runner) GC(ctx context.Context, l *List, o GCOptions) ([]spec.Attachmen
 		return nil, err
 	}
 	var errs []error
+	var deleted []spec.Attachment
 	if !o.DryRun {
 		errs = append(errs, r.Cache.removeScratch())
 	}
-	r.progress(0, len(c.stale))
-	deleted, err := r.deleteAll(ctx, c.stale, l, o.DryRun)
-	errs = append(errs, err)
-	if c.complete {
+	if o.DryRun {
+		for _, e := range c.stale {
+			deleted = append(deleted, e.Attachment())
+		}
+	} else {
+		deleted, err = r.deleteAll(ctx, c.stale, l)
+		errs = append(errs, err)
+	}
+	if c.complete && ctx.Err() == nil {
 		orphans, err := r.deleteOrphans(ctx, l, v, c, o.DryRun)
 		deleted, errs = append(deleted, orphans...), append(errs, err)
 	}
@@ -189,23 +195,10 @@ func (r *Runner) reportBroken(broken []Broken, network string, o GCOptions) (com
 	return complete
 }
 
-// deleteAll runs DEL for the entries and returns the attachments that are gone.
-func (r *Runner) deleteAll(ctx context.Context, entries []*Entry, l *List, dryRun bool) ([]spec.Attachment, error) {
-	var deleted []spec.Attachment
-	var errs []error
-	for i, e := range entries {
-		a := e.Attachment()
-		if !dryRun {
-			err := r.deleteOne(ctx, l, e)
-			r.progress(i+1, len(entries))
-			if err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", a, err))
-				continue
-			}
-		}
-		deleted = append(deleted, a)
-	}
-	return deleted, errors.Join(errs...)
+// deleteAll runs DEL for the entries, with the network's lock, and returns the attachments that are
+// gone.
+func (r *Runner) deleteAll(ctx context.Context, entries []*Entry, l *List) ([]spec.Attachment, error) {
+	return (&deleting{Runner: r, list: l, owned: true}).run(ctx, entries)
 }
 
 // deleteOne deletes one attachment under its container's lock. The network's is
@@ -234,15 +227,9 @@ func (r *Runner) progress(done, all int) {
 // networks: those of a process that was killed before it could delete them.
 func (r *Runner) DeleteStale(ctx context.Context, match func(spec.Attachment) bool) error {
 	entries, _, err := r.Cache.List()
-	errs := []error{err}
-	for _, e := range entries {
-		if a := e.Attachment(); match(a) && !e.Live() {
-			if err := r.deleteStale(ctx, a); err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", a, err))
-			}
-		}
-	}
-	return errors.Join(errs...)
+	entries = slices.DeleteFunc(entries, func(e *Entry) bool { return !match(e.Attachment()) || e.Live() })
+	_, failed := (&deleting{Runner: r, list: &List{}}).run(ctx, entries)
+	return errors.Join(err, failed)
 }
 
 // deleteStale deletes one attachment, unless another process has done so or has added it

@@ -125,6 +125,37 @@ func (c *Cache) tryLock(kind, name string, how int) (unlock func()) {
 	return nil
 }
 
+// locks are those of several attachments, which are not waited for.
+type locks struct {
+	cache *Cache
+	held  map[string]func() // by kind and name; nil: another process has it
+}
+
+// locks returns none yet.
+func (c *Cache) locks() *locks { return &locks{c, map[string]func(){}} }
+
+// try takes a lock, unless it has it, and reports whether it has it now.
+func (l *locks) try(kind, name string, how int) bool {
+	unlock, known := l.held[kind+" "+name]
+	if !known {
+		unlock = l.cache.tryLock(kind, name, how)
+		l.held[kind+" "+name] = unlock
+	}
+	return unlock != nil
+}
+
+// has reports whether it has a lock.
+func (l *locks) has(kind, name string) bool { return l.held[kind+" "+name] != nil }
+
+// unlock releases all.
+func (l *locks) unlock() {
+	for _, unlock := range l.held {
+		if unlock != nil {
+			unlock()
+		}
+	}
+}
+
 // lockFile returns the path KIND-NAME of a lock file. Names that are cut to the same path
 // share a lock.
 func (c *Cache) lockFile(kind, name string) string {

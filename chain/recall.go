@@ -18,7 +18,7 @@ import (
 // By the specification a DEL gets what its ADD got. libcni's callers have to store that
 // themselves, and cnitool's DEL does without. The list is that of the ADD as well: a
 // plugin removed from the configuration since then has still to release its part.
-func (r *Runner) recall(l *List, t Target, e *Entry) (*List, Target) {
+func (r *Runner) recall(ctx context.Context, l *List, t Target, e *Entry) (*List, Target) {
 	if e == nil {
 		return l, t
 	}
@@ -41,7 +41,7 @@ func (r *Runner) recall(l *List, t Target, e *Entry) (*List, Target) {
 	if bytes.Equal(l.doc, e.Config) {
 		return l, t
 	}
-	old, err := e.List()
+	old, err := e.listOnce(ctx)
 	if err != nil {
 		r.Warn("%s: cached configuration: %v", e.Attachment(), err)
 		return l, t

@@ -34,7 +34,7 @@ func (r *Runner) RemoveNetwork(ctx context.Context, l *List) error {
 	if err != nil {
 		return err
 	}
-	if _, err := r.deleteAll(ctx, stale, l, false); err != nil {
+	if _, err := r.deleteAll(ctx, stale, l); err != nil {
 		return err
 	}
 	// Backwards, as a DEL: the IPAM plugin, which refuses while it has leases, is asked first.

@@ -9,23 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/once"
 	"cnibox/spec"
 )
-
-// A Together makes the changes of several attachments that can be made at once: those of the
-// rule set. The caller implements it, as this package knows nothing of the kernel.
-type Together interface {
-	// For returns the context in which the plugins of an attachment are to be run. did gets what
-	// was made of it later, and failed what could not be made.
-	For(ctx context.Context, a spec.Attachment, did func(string), failed func(error)) context.Context
-
-	// Make makes what has come together.
-	Make(ctx context.Context)
-}
-
-// mostTogether is how many attachments are restored at once, and so locked: each lock is an open
-// file.
-const mostTogether = 200
 
 // A Restored is what became of one attachment.
 type Restored struct {
@@ -46,7 +32,9 @@ type Restored struct {
 // Attachments without a namespace, and interrupted ADDs, are left to DEL and GC. The error is
 // the context's; done is not called with what was not reached then.
 func (r *Runner) Restore(ctx context.Context, entries []*Entry, t Together, done func(*Restored)) error {
-	w := &restoring{Runner: r, together: t, done: done, lists: map[string]*List{}}
+	ctx, forget := once.Remember(ctx)
+	defer forget()
+	w := &restoring{Runner: r, together: t, done: done}
 	var busy []*entryOf
 	for part := range slices.Chunk(alive(entries), mostTogether) {
 		busy = append(busy, w.part(ctx, part)...)
@@ -79,26 +67,17 @@ type restoring struct {
 	*Runner
 	together Together
 	done     func(*Restored)
-	lists    map[string]*List // by the cached configuration
-	restored []*Restored      // that done has not been called with
+	restored []*Restored // that done has not been called with
 }
 
 // part restores some attachments and returns those that another verb has locked: none is waited
 // for while others are locked.
 func (w *restoring) part(ctx context.Context, entries []*entryOf) (busy []*entryOf) {
-	locks := map[string]func(){} // nil: another process has it
-	lock := func(kind, name string, how int) bool {
-		unlock, known := locks[kind+name]
-		if !known {
-			unlock = w.Cache.tryLock(kind, name, how)
-			locks[kind+name] = unlock
-		}
-		return unlock != nil
-	}
+	locks := w.Cache.locks()
 	for _, e := range entries {
 		switch {
 		case ctx.Err() != nil:
-		case lock("network", e.NetworkName, unix.LOCK_SH) && lock("container", e.ContainerID, unix.LOCK_EX):
+		case locks.try("network", e.NetworkName, unix.LOCK_SH) && locks.try("container", e.ContainerID, unix.LOCK_EX):
 			w.one(ctx, e)
 		default:
 			busy = append(busy, e)
@@ -106,15 +85,11 @@ func (w *restoring) part(ctx context.Context, entries []*entryOf) (busy []*entry
 	}
 	w.together.Make(ctx)
 	for _, e := range entries {
-		if locks["container"+e.ContainerID] != nil {
+		if locks.has("container", e.ContainerID) {
 			w.unlocking(e)
 		}
 	}
-	for _, unlock := range locks {
-		if unlock != nil {
-			unlock()
-		}
-	}
+	locks.unlock()
 	w.finish(ctx)
 	return busy
 }
@@ -202,7 +177,7 @@ func (w *restoring) one(ctx context.Context, e *entryOf) {
 	}
 	res := &Restored{entryOf: e}
 	w.restored = append(w.restored, res)
-	l, prev, err := w.recorded(e.Entry)
+	l, prev, err := w.recorded(ctx, e.Entry)
 	if err != nil {
 		res.failed(err)
 		return
@@ -239,12 +214,9 @@ func (w *restoring) restorePlugin(ctx context.Context, l *List, p *Plugin, t Tar
 }
 
 // recorded returns the list of an attachment, and its result.
-func (w *restoring) recorded(e *Entry) (l *List, prev *spec.Result, err error) {
-	if l = w.lists[string(e.Config)]; l == nil || l.Name != e.NetworkName {
-		if l, err = e.List(); err != nil {
-			return nil, nil, fmt.Errorf("cached configuration: %w", err)
-		}
-		w.lists[string(e.Config)] = l
+func (w *restoring) recorded(ctx context.Context, e *Entry) (l *List, prev *spec.Result, err error) {
+	if l, err = e.listOnce(ctx); err != nil {
+		return nil, nil, fmt.Errorf("cached configuration: %w", err)
 	}
 	v, err := l.version()
 	if err != nil {

@@ -29,6 +29,8 @@ type Runner struct {
 	Warn func(format string, args ...any)
 	// Progress is called with the number of stale attachments that GC has deleted; nil: not called.
 	Progress func(done, all int)
+	// Together makes the changes of several DELs at once; nil: each is made by itself.
+	Together Together
 	// KeepGoing makes DEL run the remaining plugins after one that failed.
 	KeepGoing bool
 	// Retries is how often an ADD that ended with code 11 is tried again,

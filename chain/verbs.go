@@ -32,7 +32,7 @@ func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 		return err
 	}
 	now := l
-	l, t = r.recall(l, t, e)
+	l, t = r.recall(ctx, l, t, e)
 	if len(l.Plugins) == 0 {
 		return fmt.Errorf("network %s has no configuration and %s is not known: %w", l.Name, a, os.ErrNotExist)
 	}
@@ -56,10 +56,7 @@ func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 // list is used if that of the entry cannot be read.
 func (r *Runner) delEntry(ctx context.Context, l *List, e *Entry) error {
 	now := l
-	l, t := r.recall(l, Target{ContainerID: e.ContainerID, IfName: e.IfName}, e)
-	if id, err := nsid.At(t.NetNS); err == nil && isOwn(id) {
-		t.NetNS = "" // an old /proc/PID path that has become the host's
-	}
+	l, t := r.recallStale(ctx, l, e)
 	if len(l.Plugins) == 0 {
 		return fmt.Errorf("%s: no configuration: %w", e.Attachment(), os.ErrNotExist)
 	}
@@ -69,20 +66,36 @@ func (r *Runner) delEntry(ctx context.Context, l *List, e *Entry) error {
 	return r.Cache.Remove(e.Attachment())
 }
 
-// delAll runs DEL for the plugins of the list backwards and returns their errors. The cached
-// result goes to every plugin from 0.4.0 on; one that cannot be read counts as none.
+// recallStale is recall for a stale attachment.
+func (r *Runner) recallStale(ctx context.Context, l *List, e *Entry) (*List, Target) {
+	l, t := r.recall(ctx, l, Target{ContainerID: e.ContainerID, IfName: e.IfName}, e)
+	if id, err := nsid.At(t.NetNS); err == nil && isOwn(id) {
+		t.NetNS = "" // an old /proc/PID path that has become the host's
+	}
+	return l, t
+}
+
+// prevOf returns the cached result for DEL, which goes to every plugin from 0.4.0 on; one that
+// cannot be read counts as none. e is nil for what was never finished.
+func (r *Runner) prevOf(e *Entry, v spec.Version) *spec.Result {
+	if e == nil || !v.AtLeast(spec.V040) {
+		return nil
+	}
+	prev, err := e.result(v)
+	if err != nil {
+		r.Warn("%s: cached result: %v", e.Attachment(), err)
+	}
+	return prev
+}
+
+// delAll runs DEL for the plugins of the list backwards and returns their errors.
 // e is nil for what was never finished. Without keepGoing the first error ends it.
 func (r *Runner) delAll(ctx context.Context, l *List, t Target, e *Entry, keepGoing bool) (errs []error) {
 	v, err := l.version()
 	if err != nil {
 		return []error{err}
 	}
-	var prev *spec.Result
-	if e != nil && v.AtLeast(spec.V040) {
-		if prev, err = e.result(v); err != nil {
-			r.Warn("%s: cached result: %v", e.Attachment(), err)
-		}
-	}
+	prev := r.prevOf(e, v)
 	for i := len(l.Plugins) - 1; i >= 0; i-- {
 		_, err := r.run(ctx, spec.Del, l, &l.Plugins[i], t, prev)
 		if err == nil {
@@ -226,7 +239,7 @@ func (r *Runner) known(ctx context.Context, l *List, t Target, since spec.Versio
 		unlock()
 		return nil, t, nil, nil, err
 	}
-	l, t = r.recall(l, t, e)
+	l, t = r.recall(ctx, l, t, e)
 	v, err := l.version()
 	if err == nil && !v.AtLeast(since) {
 		err = spec.Errorf(spec.CodeVersion, "configuration version %q does not support the %s command", l.CNIVersion, verb)

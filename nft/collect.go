@@ -9,9 +9,12 @@ import (
 
 // A Collection is updates that are made together, in one transaction. The zero value is empty.
 type Collection struct {
+	// Rebuild makes the first commit fill the chains of the base rulesets anew, whatever is missing
+	// in them.
+	Rebuild bool
+
 	mu      sync.Mutex
 	updates []collected
-	rebuilt bool
 }
 
 // A collected is one update.
@@ -51,38 +54,34 @@ func add(ctx context.Context, fn func(*Tx) error, then func(context.Context, err
 }
 
 // Commit makes the updates in their order, and empties the collection. If one of them fails,
-// each is made in a transaction of its own, so that the others are made all the same. The first
-// commit fills the chains of the base rulesets anew, whatever is missing in them.
+// those before and after it are made all the same.
 func (c *Collection) Commit(ctx context.Context, t *Table) {
 	c.mu.Lock()
 	updates := c.updates
 	c.updates = nil
 	c.mu.Unlock()
+	c.commit(ctx, t, updates)
+}
+
+// commit makes updates in one transaction, or, if that fails, each half of them in one.
+func (c *Collection) commit(ctx context.Context, t *Table, updates []collected) {
 	if len(updates) == 0 {
 		return
 	}
 	var lacked map[string]bool
 	err := t.updates(ctx, func(x *Tx) error {
-		x.rebuild = !c.rebuilt
+		x.rebuild = c.Rebuild
 		lacked = map[string]bool{} // of this try
 		x.lacked = lacked
-		for _, u := range updates {
-			if err := u.fn(x); err != nil {
-				return err
-			}
-		}
-		return nil
+		return x.all(updates)
 	})
-	together := err == nil
-	c.rebuilt = c.rebuilt || together
+	if half := len(updates) / 2; err != nil && half > 0 && ctx.Err() == nil {
+		c.commit(ctx, t, updates[:half])
+		c.commit(ctx, t, updates[half:])
+		return
+	}
+	c.Rebuild = c.Rebuild && err != nil
 	for _, u := range updates {
-		if !together {
-			err = t.updates(ctx, func(x *Tx) error {
-				lacked = map[string]bool{}
-				x.lacked = lacked
-				return u.fn(x)
-			})
-		}
 		err := u.then(ctx, err)
 		u.of.report(err == nil && lacked[u.of.owner.Key()], err)
 	}

@@ -135,6 +135,12 @@ func (s *set) describeFirewall(e *element) string {
 	return fmt.Sprintf("%s %s", s.name, link)
 }
 
+// HasZones reports whether any attachment has an address in a zone of firewalld.
+func (t *Table) HasZones() (bool, error) {
+	zoned, err := t.zoned(nil, func(x *Tx) []*change { return x.owned([]Kind{KindZone}, func([]byte) bool { return true }) })
+	return len(zoned) > 0, err
+}
+
 // Zoned lists the addresses in firewalld that o alone has: those recorded by
 // [Tx.Zone], and those of the given ones that have no owner here, as the
 // reference plugin records nothing.

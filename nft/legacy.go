@@ -36,6 +36,7 @@ const (
 // that they share between containers stay.
 type leftovers struct {
 	tables map[chainID]bool // those that exist, without a chain's name
+	read   map[chainID][]listed
 	rules  []listed
 	chains []chainID
 }
@@ -227,10 +228,7 @@ func (x *Tx) oldRules(c chainID, match func(*listed) bool) {
 	if !x.old.tables[chainID{family: c.family, table: c.table}] {
 		return
 	}
-	rules, err := x.s.rulesOf(c.family, c.table, c.name)
-	if err != nil {
-		x.fail(err)
-	}
+	rules := x.rulesAt(c)
 	for i := range rules {
 		if match(&rules[i]) {
 			x.old.rule(rules[i])

@@ -35,6 +35,7 @@ type Tx struct {
 	made     []byte                     // families of the tables that the batch makes
 	oldIPs   []netip.Addr               // whose rules of the reference in CNI-FORWARD shall go
 	last     bool                       // see update
+	releases map[Kind]map[string]bool   // see releaseLater; nil: at once
 	again    bool                       // the kernel has refused an earlier try
 	rebuild  bool                       // the base rulesets are filled anew though they are of this version
 	gen      uint32                     // see generation; 0: not asked for yet
@@ -86,6 +87,7 @@ func (x *Tx) fail(err error) {
 // at returns the change of a key, which the kernel is asked about the first time. If that
 // fails there is no element, and the update will fail.
 func (x *Tx) at(in *set, key []byte) *change {
+	x.releaseTogether()
 	p := elementID{in, string(key)}
 	if ch := x.index[p]; ch != nil {
 		return ch
@@ -229,7 +231,9 @@ func has(kinds []Kind, k Kind) bool {
 // plugins left for it; no kinds mean all. Elements that meanwhile belong to
 // another attachment stay. It is no error if there is nothing.
 func (x *Tx) Release(o spec.Attachment, kinds ...Kind) {
-	x.release(o, kinds)
+	if !x.releaseLater(o, kinds) {
+		x.release(o, kinds)
+	}
 	x.releaseOld(o, kinds)
 }
 

@@ -12,8 +12,9 @@ import (
 
 // DelLinks deletes all links of the namespace that match, together: the kernel waits
 // once until they are not in use any more, which takes some 20 ms for one link. Links that
-// are deleted meanwhile are no error, and if one cannot be deleted the others are.
-func (c *Conn) DelLinks(match func(*Link) bool) error {
+// are deleted meanwhile are no error, and if one cannot be deleted the others are: then each is
+// deleted by itself, and failed, if it is not nil, gets the errors in place of the caller.
+func (c *Conn) DelLinks(match func(*Link) bool, failed func(index uint32, err error)) error {
 	links, err := c.Links()
 	if err != nil {
 		return err
@@ -27,7 +28,7 @@ func (c *Conn) DelLinks(match func(*Link) bool) error {
 		}
 	}
 	if len(gone) < 2 {
-		return c.dropEach(gone)
+		return c.dropEach(gone, failed)
 	}
 	group := rand.Uint32N(1 << 31)
 	for used[group] {
@@ -43,16 +44,21 @@ func (c *Conn) DelLinks(match func(*Link) bool) error {
 	}
 	// One that cannot be deleted keeps the group (EOPNOTSUPP).
 	if err != nil {
-		return c.dropEach(gone)
+		return c.dropEach(gone, failed)
 	}
 	return nil
 }
 
 // dropEach deletes links one after another; those that are gone already are no error.
-func (c *Conn) dropEach(indexes []uint32) error {
+func (c *Conn) dropEach(indexes []uint32, failed func(uint32, error)) error {
 	var errs []error
 	for _, index := range indexes {
-		errs = append(errs, SkipAbsent(c.Do(DropLink(index))))
+		err := SkipAbsent(c.Do(DropLink(index)))
+		if err != nil && failed != nil {
+			failed(index, err)
+			continue
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

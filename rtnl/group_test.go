@@ -3,6 +3,7 @@ package rtnl_test
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -28,7 +29,7 @@ func TestKernelDelLinks(t *testing.T) {
 			}
 			return nil
 		}
-		err := c.DelLinks(func(l *rtnl.Link) bool { return strings.HasPrefix(l.Name, "gone") })
+		err := c.DelLinks(func(l *rtnl.Link) bool { return strings.HasPrefix(l.Name, "gone") }, nil)
 		fault.Hook = nil
 		if err != nil {
 			t.Fatalf("%d links: %v", n, err)
@@ -57,11 +58,38 @@ func TestKernelDelLinksOneByOne(t *testing.T) {
 		return nil
 	}
 	defer func() { fault.Hook = nil }()
-	if err := c.DelLinks(func(l *rtnl.Link) bool { return strings.HasPrefix(l.Name, "gone") }); err != nil {
+	if err := c.DelLinks(func(l *rtnl.Link) bool { return strings.HasPrefix(l.Name, "gone") }, nil); err != nil {
 		t.Fatal(err)
 	}
 	if names := linkNames(t, c); names != "lo" {
 		t.Errorf("left are %s", names)
+	}
+}
+
+// One link that cannot be deleted is named, and the others are deleted.
+func TestKernelDelLinksFailed(t *testing.T) {
+	c := kerneltest.Dial(t, kerneltest.NS(t))
+	addPair(t, c, "gone0")
+	addPair(t, c, "gone1")
+	kept, err := c.Link("gone1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	odd := errors.New("made to fail")
+	fault.Hook = func(what string) error {
+		if what == "link delete group" || what == rtnl.DropLink(kept.Index).String() {
+			return odd
+		}
+		return nil
+	}
+	defer func() { fault.Hook = nil }()
+	failed := map[uint32]error{}
+	err = c.DelLinks(func(l *rtnl.Link) bool { return strings.HasPrefix(l.Name, "gone") }, func(index uint32, err error) { failed[index] = err })
+	if err != nil || len(failed) != 1 || !errors.Is(failed[kept.Index], odd) {
+		t.Errorf("got %v, and %v for gone1, #%d", err, failed, kept.Index)
+	}
+	if _, err := c.Link("gone0"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("gone0: %v", err)
 	}
 }
 

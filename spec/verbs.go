@@ -69,6 +69,9 @@ type Verbs struct {
 	// Interface says that ADD makes the interface CNI_IFNAME, MAC that it reads [Request.MAC].
 	Interface, MAC bool
 
+	// Delegates: DEL runs another interface plugin, and forgets it once that has succeeded.
+	Delegates bool
+
 	// Chained says that ADD needs the prevResult of a plugin before it in the list.
 	Chained bool
 

@@ -21,7 +21,7 @@ func (p *Interface[P]) add(ctx context.Context, r *spec.Request) (*spec.Result, 
 	if err := checkAddressed(r, p.IPAM); err != nil {
 		return nil, err
 	}
-	op, err := enter(r)
+	op, err := enter(ctx, r)
 	if err != nil {
 		return nil, err
 	}

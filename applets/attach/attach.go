@@ -12,6 +12,7 @@ import (
 	"context"
 
 	"cnibox/applets/netns"
+	"cnibox/internal/once"
 	"cnibox/internal/undo"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -182,8 +183,10 @@ type Op struct {
 	DAD        bool       // duplicate address detection is wanted
 	Container  int        // index of the container's link in Result.Interfaces
 
-	byName bool // DEL finds the link by its name, so ADD labels it
-	undo   undo.Stack
+	byName    bool    // DEL finds the link by its name, so ADD labels it
+	closeHost func()  // Host may be the socket of many attachments
+	ending    *ending // of a DEL in a context of [Together.Collect]; nil: it ends at once
+	undo      undo.Stack
 }
 
 // Undo registers how to undo what was just done, or is about to be tried, should ADD fail:
@@ -198,9 +201,10 @@ func (op *Op) AddInterface(i spec.Interface) int {
 
 // open opens the sockets; with a namespace, one in it too. The caller closes the Op, and
 // with it the namespace. Nothing has been changed.
-func open(r *spec.Request, ns *rtnl.NS) (op *Op, err error) {
+func open(ctx context.Context, r *spec.Request, ns *rtnl.NS) (op *Op, err error) {
 	op = &Op{Request: r, Result: &spec.Result{}, NS: ns}
-	if op.Host, err = rtnl.Dial(rtnl.Host()); err == nil && ns != nil {
+	dial := func() (*rtnl.Conn, error) { return rtnl.Dial(rtnl.Host()) }
+	if op.Host, op.closeHost, err = once.Open(ctx, "host's socket", dial, func(c *rtnl.Conn) { c.Close() }); err == nil && ns != nil {
 		op.Cont, err = rtnl.Dial(ns)
 	}
 	if err != nil {
@@ -211,12 +215,12 @@ func open(r *spec.Request, ns *rtnl.NS) (op *Op, err error) {
 }
 
 // enter is open with the container's namespace, without which ADD, CHECK and GET cannot do.
-func enter(r *spec.Request) (*Op, error) {
+func enter(ctx context.Context, r *spec.Request) (*Op, error) {
 	ns, err := netns.Open(r.Call)
 	if err != nil {
 		return nil, err
 	}
-	return open(r, ns)
+	return open(ctx, r, ns)
 }
 
 // close closes what was opened.
@@ -225,7 +229,7 @@ func (op *Op) close() {
 		op.Cont.Close()
 	}
 	if op.Host != nil {
-		op.Host.Close()
+		op.closeHost()
 	}
 	if op.NS != nil {
 		op.NS.Close()

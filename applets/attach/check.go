@@ -20,7 +20,7 @@ func (p *Interface[P]) check(ctx context.Context, r *spec.Request) error {
 	if err = cmp.Or(err, r.CheckIndexes()); err != nil {
 		return err
 	}
-	op, err := enter(r)
+	op, err := enter(ctx, r)
 	if err != nil {
 		return err
 	}

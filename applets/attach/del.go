@@ -22,7 +22,7 @@ func (p *Interface[P]) del(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	op, err := open(r, ns)
+	op, err := open(ctx, r, ns)
 	if err != nil {
 		return err
 	}
@@ -34,7 +34,16 @@ func (p *Interface[P]) del(ctx context.Context, r *spec.Request) error {
 	var errs []error
 	early := leasedOverLink(r.Net.IPAM.Type)
 	if early {
-		errs = append(errs, op.delegate(ctx, spec.Del))
+		errs = append(errs, op.releaseLease(ctx))
+	}
+	if end := endingIn(ctx); end != nil {
+		op.ending = end
+		errs = append(errs, guard(func() error { return p.removeLink(ctx, op, c) }), p.Cleanup.run(ctx, op, c))
+		if errs[len(errs)-2] == nil && r.Net.IPAM.Type != "" && !early {
+			end.lease = op.releaseLease
+		}
+		end.add()
+		return errors.Join(errs...)
 	}
 	// the kernel takes some 20 ms to delete a link: the other steps run meanwhile
 	link := make(chan error, 1)
@@ -44,10 +53,13 @@ func (p *Interface[P]) del(ctx context.Context, r *spec.Request) error {
 	linkErr := <-link
 	errs = append(errs, linkErr, cleanupErr)
 	if linkErr == nil && r.Net.IPAM.Type != "" && !early {
-		errs = append(errs, op.delegate(ctx, spec.Del))
+		errs = append(errs, op.releaseLease(ctx))
 	}
 	return errors.Join(errs...)
 }
+
+// releaseLease runs DEL of the IPAM plugin.
+func (op *Op) releaseLease(ctx context.Context) error { return op.delegate(ctx, spec.Del) }
 
 // leasedOverLink reports whether the IPAM plugin sends its release over the link, as dhcp does. It
 // is then called before the link is deleted, so the address may be leased again some milliseconds

@@ -17,7 +17,7 @@ import (
 // Addresses and routes are the IPAM plugin's, not the kernel's: GET must not fail because some were
 // removed.
 func (p *Interface[P]) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	op, err := enter(r) // first: a container that is gone is unknown, with any configuration
+	op, err := enter(ctx, r) // first: a container that is gone is unknown, with any configuration
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func (p *Interface[P]) status(ctx context.Context, r *spec.Request) error {
 // plugin's own step and the IPAM plugin's GC. It goes on past errors.
 func (p *Interface[P]) gc(ctx context.Context, r *spec.Request) error {
 	c := p.confOrZero(r)
-	op, err := open(r, nil)
+	op, err := open(ctx, r, nil)
 	if err != nil {
 		return err
 	}
@@ -130,5 +130,5 @@ func (p *Interface[P]) gc(ctx context.Context, r *spec.Request) error {
 // same name.
 func (op *Op) collectLinks() error {
 	stale := op.Stale()
-	return op.Host.DelLinks(func(l *rtnl.Link) bool { return l.Kind == "veth" && stale(l.Alias) })
+	return op.Host.DelLinks(func(l *rtnl.Link) bool { return l.Kind == "veth" && stale(l.Alias) }, nil)
 }

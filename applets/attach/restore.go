@@ -21,7 +21,7 @@ func (p *Interface[P]) restore(ctx context.Context, r *spec.Request) error {
 	if err = cmp.Or(err, r.CheckIndexes()); err != nil {
 		return err
 	}
-	op, err := enter(r)
+	op, err := enter(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (p *Interface[P]) prepare(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	op, err := open(r, nil)
+	op, err := open(ctx, r, nil)
 	if err != nil {
 		return err
 	}

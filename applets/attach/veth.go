@@ -156,7 +156,7 @@ func (op *Op) HostVeth() (*rtnl.Link, error) {
 }
 
 // RemoveVeth deletes the pair by its host side, which is found also when the namespace has no path
-// any more. A pair that is gone is no error.
+// any more, at once or together with those of other attachments. A pair that is gone is no error.
 func (op *Op) RemoveVeth() error {
 	host, err := op.HostVeth()
 	if errors.Is(err, os.ErrNotExist) {
@@ -165,10 +165,11 @@ func (op *Op) RemoveVeth() error {
 	if err != nil {
 		return err
 	}
-	if err := op.Host.Do(rtnl.DropLink(host.Index)); !errors.Is(err, os.ErrNotExist) {
-		return err
+	if op.ending != nil {
+		op.ending.link = host.Index
+		return nil
 	}
-	return nil
+	return rtnl.SkipAbsent(op.Host.Do(rtnl.DropLink(host.Index)))
 }
 
 // HostInterface is the result's entry for a link on the host, which has no sandbox.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"cnibox/applets/attach"
+	"cnibox/internal/once"
 	"cnibox/nft"
 	"cnibox/rtnl"
 )
@@ -42,7 +43,7 @@ func restoreMaster(ctx context.Context, op *attach.Op, c *port) (err error) {
 		c.MTU = mtu
 	}
 	key := fmt.Sprintf("bridge %s %t %t", c.Bridge, c.PromiscMode, c.filtersVLANs())
-	if err := attach.Once(ctx, key, func() error { return remakeBridge(op, c) }); err != nil || c.link != nil {
+	if err := once.Do(ctx, key, func() error { return remakeBridge(op, c) }); err != nil || c.link != nil {
 		return err
 	}
 	c.link, err = op.Host.Link(c.Bridge)
@@ -77,7 +78,7 @@ func restoreGateway(ctx context.Context, op *attach.Op, c *port) error {
 	for _, ip := range op.Result.IPs {
 		key += fmt.Sprintf(" %s/%d", ip.Gateway, ip.Address.Bits())
 	}
-	return attach.Once(ctx, key, func() error {
+	return once.Do(ctx, key, func() error {
 		if err := setGateways(ctx, op, c); err != nil {
 			return err
 		}

@@ -227,7 +227,7 @@ func (c *call) setRunner() {
 	local := c.local()
 	c.runner = &chain.Runner{
 		Invoker: local, Cache: c.cache(), Path: c.path, KeepGoing: c.keepGoing, Retries: c.retries,
-		Warn: c.warn,
+		Warn: c.warn, Together: new(together),
 	}
 }
 

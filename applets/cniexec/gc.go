@@ -48,6 +48,7 @@ func (c *call) validSet() ([]spec.Attachment, error) {
 
 // gc deletes what is in neither --valid nor --valid-live, and lists it on stderr.
 func (c *call) gc(ctx context.Context) error {
+	defer collectLess()()
 	valid, err := c.validSet()
 	if err != nil {
 		return err

@@ -12,10 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/attach"
 	"cnibox/chain"
-	"cnibox/nft"
-	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
@@ -91,7 +88,7 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 	failed := 0
 	external := map[string]int{}
 	title := titles(entries)
-	err = c.runner.Restore(attach.Remember(ctx), entries, &together{}, func(r *chain.Restored) {
+	err = c.runner.Restore(ctx, entries, reloading(), func(r *chain.Restored) {
 		alive++
 		if len(r.Errs) > 0 {
 			failed++
@@ -201,27 +198,3 @@ func plural(n int, what string) string {
 	}
 	return fmt.Sprintf("%d %ss", n, what)
 }
-
-// together makes the rules of several attachments in one transaction.
-type together struct {
-	rules nft.Collection
-	did   spec.Attachment // the last one whose rules were reported
-}
-
-var _ chain.Together = (*together)(nil)
-
-// For returns a context in which updates of the rule set are collected.
-func (t *together) For(ctx context.Context, a spec.Attachment, did func(string), failed func(error)) context.Context {
-	return t.rules.Collect(ctx, a, func(lacked bool, err error) {
-		if lacked && t.did != a {
-			t.did = a
-			did("rules written")
-		}
-		if err != nil {
-			failed(err)
-		}
-	})
-}
-
-// Make makes what was collected.
-func (t *together) Make(ctx context.Context) { t.rules.Commit(ctx, nft.Open(rtnl.Host())) }

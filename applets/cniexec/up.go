@@ -18,7 +18,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/attach"
 	"cnibox/applets/record"
 	"cnibox/chain"
 	"cnibox/internal/disk"
@@ -446,7 +445,7 @@ func (c *call) attachWanted(ctx context.Context, name string, wanted []*wantedLi
 // error; title begins the line of what was.
 func (c *call) restoreOne(ctx context.Context, e *chain.Entry, title string) error {
 	var errs []error
-	err := c.runner.Restore(attach.Remember(ctx), []*chain.Entry{e}, &together{}, func(r *chain.Restored) {
+	err := c.runner.Restore(ctx, []*chain.Entry{e}, reloading(), func(r *chain.Restored) {
 		errs = append(errs, r.Errs...)
 		if len(r.Did) > 0 {
 			c.done("%s: %s", title, strings.Join(r.Did, ", "))

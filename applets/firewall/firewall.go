@@ -10,6 +10,7 @@ import (
 	"cnibox/applets/applet"
 	"cnibox/applets/netfilter"
 	"cnibox/applets/result"
+	"cnibox/internal/once"
 	"cnibox/internal/undo"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -228,14 +229,27 @@ func del(ctx context.Context, r *spec.Request) error {
 	if !p.firewalld {
 		others = nil // the reference has put none into a zone
 	}
-	zoned, err := table.Zoned(r.Attachment, others...)
+	zoned, err := zonedOf(ctx, table, r.Attachment, others)
 	kinds, errs := leaveZones(ctx, p, zoned, err)
-	err = table.Update(ctx, func(x *nft.Tx) error {
+	release := func(x *nft.Tx) error {
 		x.Addresses(ips...)
 		x.Release(r.Attachment, kinds...)
 		return nil
+	}
+	return table.UpdateThen(ctx, release, func(_ context.Context, err error) error {
+		return withoutNetfilter(r, errors.Join(errs, err))
 	})
-	return withoutNetfilter(r, errors.Join(errs, err))
+}
+
+// zonedOf is [nft.Table.Zoned], which is not asked for each of many attachments where none is in a
+// zone.
+func zonedOf(ctx context.Context, table *nft.Table, a spec.Attachment, ips []netip.Addr) ([]netip.Addr, error) {
+	if len(ips) == 0 {
+		if any, err := once.Known(ctx, "zones of firewalld", table.HasZones); err != nil || !any {
+			return nil, err
+		}
+	}
+	return table.Zoned(a, ips...)
 }
 
 // leaveZones removes the addresses from their zone; err is the error of reading them. It returns the

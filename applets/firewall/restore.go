@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/applets/attach"
 	"cnibox/internal/dbus"
+	"cnibox/internal/once"
 	"cnibox/internal/undo"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -48,7 +48,7 @@ func restore(ctx context.Context, r *spec.Request) error {
 // restoreZone adds the addresses to the zone. A bus that has failed for one attachment is not
 // tried for the others.
 func (p *plan) restoreZone(ctx context.Context, r *spec.Request) error {
-	failed, err := attach.Known(ctx, "bus "+strings.Join(p.bus, " "), func() (*error, error) { return new(error), nil })
+	failed, err := once.Known(ctx, "bus "+strings.Join(p.bus, " "), func() (*error, error) { return new(error), nil })
 	if err == nil && *failed != nil {
 		return fmt.Errorf("zone %q is not tried, since for another attachment: %w", p.zone, *failed)
 	}

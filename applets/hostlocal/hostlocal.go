@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/internal/disk"
+	"cnibox/internal/once"
 	"cnibox/ipam"
 	"cnibox/spec"
 )
@@ -129,14 +131,17 @@ func leased(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) er
 			conf.IPAM.DataDir = dir
 		}
 	}
-	s, err := ipam.OpenExisting(ctx, conf.IPAM.DataDir, r.Network, conf.IPAM.options(r))
+	o := conf.IPAM.options(r)
+	s, done, err := once.Open(ctx, fmt.Sprintf("leases %q %q %v", conf.IPAM.DataDir, r.Network, o.KeepAcrossBoots), func() (*ipam.Store, error) {
+		return ipam.OpenExisting(ctx, conf.IPAM.DataDir, r.Network, o)
+	}, (*ipam.Store).Close)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return leaseError(err)
 	}
-	defer s.Close()
+	defer done()
 	return leaseError(fn(s))
 }
 

@@ -166,20 +166,22 @@ func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps ite
 // releasePorts deletes the ports of the attachment, also those that the reference plugins published.
 // Nothing need exist. udp are the ports whose conntrack entries are deleted.
 func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []udpPort) error {
-	err := nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
+	release := func(x *nft.Tx) error {
 		x.Addresses(addressesOf(r)...)
 		x.Release(r.Attachment, nft.KindPortMap)
 		return nil
+	}
+	return nft.Open(rtnl.Host()).UpdateThen(ctx, release, func(_ context.Context, err error) error {
+		if netfilter.IsMissing(err) {
+			r.Warn("%v: so there is nothing to release", err)
+			err = nil
+		}
+		if err != nil {
+			return err
+		}
+		forgetFlows(r, udp)
+		return dir.drop(r.Attachment)
 	})
-	if netfilter.IsMissing(err) {
-		r.Warn("%v: so there is nothing to release", err)
-		err = nil
-	}
-	if err != nil {
-		return err
-	}
-	forgetFlows(r, udp)
-	return dir.drop(r.Attachment)
 }
 
 // addressesOf returns the container's addresses of prevResult. By them rules of the reference, which

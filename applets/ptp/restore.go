@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"cnibox/applets/attach"
+	"cnibox/internal/once"
 	"cnibox/rtnl"
 )
 
@@ -34,7 +35,7 @@ func restore(ctx context.Context, op *attach.Op, c *pair) (err error) {
 	for _, ip := range op.Result.IPs {
 		key += fmt.Sprint(" ", ip.Gateway.Is4(), ip.Gateway.Is6())
 	}
-	if err := attach.Once(ctx, key, forward); err != nil {
+	if err := once.Do(ctx, key, forward); err != nil {
 		return err
 	}
 	return c.AddMasquerade(ctx, op, kinds)

@@ -1,0 +1,115 @@
+package attach
+
+import (
+	"context"
+	"sync"
+
+	"cnibox/internal/once"
+	"cnibox/rtnl"
+)
+
+// A Together is the end of the DELs of several attachments, which are made at once: their links on
+// the host are deleted together, since the kernel waits some 20 ms for each request, and their
+// leases are released under one lock. The zero value is empty.
+type Together struct {
+	mu  sync.Mutex
+	end []*ending
+}
+
+// An ending is what is left to do of one DEL.
+type ending struct {
+	of     collector
+	link   uint32                      // on the host; 0: none, or it is gone
+	lease  func(context.Context) error // nil: there is none
+	failed bool                        // the link is there
+}
+
+type togetherKey struct{}
+
+// A collector is a Together, with the function that gets errors of one attachment.
+type collector struct {
+	into   *Together
+	report func(error)
+}
+
+// Collect returns a context in which a DEL leaves its end to the Together, which reports the errors
+// of that.
+func (t *Together) Collect(ctx context.Context, report func(error)) context.Context {
+	return context.WithValue(ctx, togetherKey{}, collector{t, report})
+}
+
+// endingIn returns an end for a DEL; nil: it is to be made at once.
+func endingIn(ctx context.Context) *ending {
+	if of, ok := ctx.Value(togetherKey{}).(collector); ok {
+		return &ending{of: of}
+	}
+	return nil
+}
+
+// add leaves the end to the Together, if anything is left to do.
+func (e *ending) add() {
+	if e.link == 0 && e.lease == nil {
+		return
+	}
+	t := e.of.into
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.end = append(t.end, e)
+}
+
+// DelLinks deletes the links.
+func (t *Together) DelLinks(ctx context.Context) {
+	of := map[uint32]*ending{}
+	for _, e := range t.end {
+		if e.link != 0 {
+			of[e.link] = e
+		}
+	}
+	if len(of) == 0 {
+		return
+	}
+	fail := func(e *ending, err error) {
+		e.failed = true
+		e.of.report(err)
+	}
+	err := context.Cause(ctx)
+	if err == nil {
+		err = delLinks(of, fail)
+	}
+	if err == nil {
+		return
+	}
+	for _, e := range of {
+		fail(e, err)
+	}
+}
+
+// delLinks deletes links of the host. An error that fail does not get is about all of them.
+func delLinks(of map[uint32]*ending, fail func(*ending, error)) error {
+	host, err := rtnl.Dial(rtnl.Host())
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	return host.DelLinks(func(l *rtnl.Link) bool { return of[l.Index] != nil }, func(index uint32, err error) { fail(of[index], err) })
+}
+
+// Release releases the leases of those whose link is gone, as a DEL by itself does, and empties the
+// Together.
+func (t *Together) Release(ctx context.Context) {
+	ctx, forget := once.Remember(ctx)
+	defer forget()
+	for _, e := range t.end {
+		if e.lease == nil || e.failed {
+			continue
+		}
+		err := context.Cause(ctx)
+		if err == nil {
+			err = guard(func() error { return e.lease(ctx) })
+		}
+		if err != nil {
+			e.of.report(err)
+		}
+	}
+	t.end = nil
+}

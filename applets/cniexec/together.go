@@ -1,0 +1,44 @@
+package cniexec
+
+import (
+	"context"
+
+	"cnibox/applets/attach"
+	"cnibox/chain"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// together makes the rules of several attachments in one transaction, and in DEL also deletes their
+// links in one request and releases their leases under one lock.
+type together struct {
+	rules nft.Collection
+	ends  attach.Together
+	did   spec.Attachment // the last one whose rules were reported
+}
+
+var _ chain.Together = (*together)(nil)
+
+// reloading also fills the chains of the base rulesets anew.
+func reloading() *together { return &together{rules: nft.Collection{Rebuild: true}} }
+
+// For returns a context in which updates of the rule set, and the ends of DELs, are collected.
+func (t *together) For(ctx context.Context, a spec.Attachment, did func(string), failed func(error)) context.Context {
+	return t.ends.Collect(t.rules.Collect(ctx, a, func(lacked bool, err error) {
+		if lacked && t.did != a {
+			t.did = a
+			did("rules written")
+		}
+		if err != nil {
+			failed(err)
+		}
+	}), failed)
+}
+
+// Make makes what was collected. No address is leased again before its link and its rules are gone.
+func (t *together) Make(ctx context.Context) {
+	t.ends.DelLinks(ctx)
+	t.rules.Commit(ctx, nft.Open(rtnl.Host()))
+	t.ends.Release(ctx)
+}

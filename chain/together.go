@@ -1,0 +1,187 @@
+package chain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/once"
+	"cnibox/spec"
+)
+
+// A Together makes the changes of several attachments that can be made at once: those of the
+// rule set, and in DEL also the links on the host and the leases. The caller implements it, as this
+// package knows nothing of the kernel.
+type Together interface {
+	// For returns the context in which the plugins of an attachment are to be run. did gets what
+	// was made of it later, and failed what could not be made.
+	For(ctx context.Context, a spec.Attachment, did func(string), failed func(error)) context.Context
+
+	// Make makes what has come together.
+	Make(ctx context.Context)
+}
+
+// mostTogether is how many attachments are restored or deleted at once, and so locked: each lock is
+// an open file.
+const mostTogether = 200
+
+// deleting is the DEL of many attachments at work. It goes on past failures.
+type deleting struct {
+	*Runner
+	list *List // used if that of an entry cannot be read
+	// owned says that the caller has the network's lock, and has read the entries under it.
+	owned   bool
+	all     int
+	deleted []spec.Attachment
+	errs    []error
+}
+
+// A doomed attachment is one whose DEL has begun.
+type doomed struct {
+	*Entry
+	kept bool // it is alive, or gone
+	errs []error
+}
+
+// fail adds an error, if it is one.
+func (d *doomed) fail(err error) {
+	if err != nil {
+		d.errs = append(d.errs, err)
+	}
+}
+
+// run deletes the entries: together where their plugins are of this program, and one after another
+// those that another verb has locked and those of interrupted ADDs, which come last. It ends early
+// when the context does, and returns that error once.
+func (w *deleting) run(ctx context.Context, entries []*Entry) ([]spec.Attachment, error) {
+	w.all = len(entries)
+	w.progress(0, w.all)
+	single := entries
+	if w.Together != nil {
+		single = w.parts(ctx, entries)
+	}
+	for _, e := range single {
+		if ctx.Err() != nil {
+			break
+		}
+		w.finished(ctx, e, w.one(ctx, e))
+	}
+	if ctx.Err() != nil {
+		w.errs = append(w.errs, context.Cause(ctx))
+	}
+	return w.deleted, errors.Join(w.errs...)
+}
+
+// parts deletes those of the entries that can be deleted together, and returns the others.
+func (w *deleting) parts(ctx context.Context, entries []*Entry) (single []*Entry) {
+	ctx, forget := once.Remember(ctx)
+	defer forget()
+	for part := range slices.Chunk(entries, mostTogether) {
+		single = append(single, w.part(ctx, part)...)
+	}
+	return single
+}
+
+// finished records the end of one DEL. What the end of the context left undone is one error for all.
+func (w *deleting) finished(ctx context.Context, e *Entry, err error) {
+	a := e.Attachment()
+	switch {
+	case err == nil:
+		w.deleted = append(w.deleted, a)
+	case ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))):
+		return
+	default:
+		w.errs = append(w.errs, fmt.Errorf("%s: %w", a, err))
+	}
+	w.progress(len(w.deleted)+len(w.errs), w.all)
+}
+
+// one deletes an attachment by itself.
+func (w *deleting) one(ctx context.Context, e *Entry) error {
+	if w.owned {
+		return w.deleteOne(ctx, w.list, e)
+	}
+	return w.deleteStale(ctx, e.Attachment())
+}
+
+// part deletes some attachments together and returns those that are to be deleted one by one.
+func (w *deleting) part(ctx context.Context, entries []*Entry) (single []*Entry) {
+	locks := w.Cache.locks()
+	defer locks.unlock()
+	var begun []*doomed
+	for _, e := range entries {
+		if ctx.Err() != nil {
+			return nil
+		}
+		locked := (w.owned || locks.try("network", e.NetworkName, unix.LOCK_SH)) && locks.try("container", e.ContainerID, unix.LOCK_EX)
+		if d := (&doomed{Entry: e}); locked && w.begin(ctx, d) {
+			begun = append(begun, d)
+		} else {
+			single = append(single, e)
+		}
+	}
+	w.Together.Make(ctx)
+	for _, d := range begun {
+		err := errors.Join(d.errs...)
+		if err == nil && !d.kept {
+			err = w.Cache.Remove(d.Attachment())
+		}
+		if err == nil {
+			w.Cache.removeLock(d.ContainerID)
+		}
+		w.finished(ctx, d.Entry, err)
+	}
+	return single
+}
+
+// begin runs DEL of the plugins of an attachment, as far as that is not made together. It is false,
+// and nothing was done, if the attachment has to be deleted by itself: an interrupted ADD, of which
+// all errors decide what is done, and one with a plugin whose DEL cannot be made with others.
+func (w *deleting) begin(ctx context.Context, d *doomed) (joins bool) {
+	if !w.owned { // another process may have deleted it, or added it again
+		now, err := w.Cache.Lookup(d.Attachment())
+		if err != nil || now.Live() {
+			d.kept = true
+			d.fail(ignore(err, os.ErrNotExist))
+			return true
+		}
+		d.Entry = now
+	}
+	l, t := w.recallStale(ctx, w.list, d.Entry)
+	v, err := l.version()
+	if d.Interrupted() || len(l.Plugins) == 0 || err != nil || !w.joins(l) {
+		return false
+	}
+	prev := w.prevOf(d.Entry, v)
+	for i := range slices.Backward(l.Plugins) {
+		p := &l.Plugins[i]
+		later := func(err error) {
+			if err != nil {
+				d.fail(failed(spec.Del, l, p, err))
+			}
+		}
+		_, err := w.Runner.run(w.Together.For(ctx, d.Attachment(), func(string) {}, later), spec.Del, l, p, t, prev)
+		d.fail(err)
+	}
+	return true
+}
+
+// joins reports whether all plugins of a list, and their IPAM plugins, are of this program, and none
+// needs to know whether its DEL has succeeded before it returns.
+func (r *Runner) joins(l *List) bool {
+	for _, p := range l.Plugins {
+		for _, plugin := range []string{p.Type, p.IPAM} {
+			if plugin == "" {
+				continue
+			}
+			if verbs, err := r.Invoker.Find(plugin); err != nil || verbs == nil || verbs.Delegates {
+				return false
+			}
+		}
+	}
+	return true
+}

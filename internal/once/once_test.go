@@ -1,0 +1,54 @@
+package once_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"cnibox/internal/once"
+)
+
+// What was opened for many is opened once, after an error again, and closed at the end; without a
+// memory each caller opens and closes it.
+func TestOpen(t *testing.T) {
+	opened, open, fail := 0, 0, true
+	call := func(ctx context.Context) error {
+		_, done, err := once.Open(ctx, "x", func() (int, error) {
+			if fail {
+				return 0, errors.New("made to fail")
+			}
+			opened++
+			open++
+			return opened, nil
+		}, func(int) { open-- })
+		if err == nil {
+			done()
+		}
+		return err
+	}
+	ctx, forget := once.Remember(t.Context())
+	if call(ctx) == nil {
+		t.Error("no error")
+	}
+	fail = false
+	for range 3 {
+		if err := call(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	if opened != 1 || open != 1 {
+		t.Errorf("opened %d times, %d are open", opened, open)
+	}
+	forget()
+	if open != 0 {
+		t.Errorf("%d are open at the end", open)
+	}
+	for range 2 {
+		if err := call(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if opened != 3 || open != 0 {
+		t.Errorf("without a memory: opened %d times, %d are open", opened, open)
+	}
+}

@@ -1,0 +1,118 @@
+package nft_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"cnibox/internal/fault"
+	"cnibox/internal/kerneltest"
+	"cnibox/nft"
+	"cnibox/spec"
+)
+
+// TestKernelCollection releases many attachments together: in one transaction, and where one of them
+// fails in few, which leave nothing of the others. What another attachment owns stays.
+func TestKernelCollection(t *testing.T) {
+	for name, tt := range map[string]struct {
+		fails   int // the number of the update; -1: none
+		batches int // at most
+	}{"together": {-1, 1}, "first fails": {0, 6}, "one in the middle fails": {15, 6}, "last fails": {31, 6}} {
+		t.Run(name, func(t *testing.T) {
+			t.Cleanup(func() { fault.Hook = nil })
+			ns := kerneltest.NS(t)
+			table := open(t, ns)
+			attachment := func(i int) spec.Attachment {
+				return spec.Attachment{Network: "many", ContainerID: fmt.Sprintf("c%d", i), IfName: "eth0"}
+			}
+			address := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, 1, byte(i)}) }
+			const all = 32
+			change(t, table, func(x *nft.Tx) error {
+				for i := range all {
+					x.Masquerade(attachment(i), netip.PrefixFrom(address(i), 24))
+					x.Allow(attachment(i), address(i), "CNI-ADMIN")
+				}
+				x.Masquerade(owner, netip.PrefixFrom(ip4, 24))
+				return nil
+			})
+			batches := 0
+			fault.Hook = func(what string) error {
+				if what == "nft batch" {
+					batches++
+				}
+				return nil
+			}
+			var c nft.Collection
+			odd := errors.New("made to fail")
+			failed := map[int]error{}
+			for i := range all {
+				ctx := c.Collect(t.Context(), attachment(i), func(_ bool, err error) {
+					if err != nil {
+						failed[i] = err
+					}
+				})
+				for _, kind := range []nft.Kind{nft.KindMasquerade, nft.KindFirewall} { // as plugins of a chain
+					err := table.Update(ctx, func(x *nft.Tx) error {
+						x.Release(attachment(i), kind)
+						if i == tt.fails {
+							return odd
+						}
+						return nil
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if batches != 0 {
+				t.Errorf("%d transactions before the commit", batches)
+			}
+			c.Commit(t.Context(), table)
+			if batches == 0 || batches > tt.batches {
+				t.Errorf("%d transactions, want 1 to %d", batches, tt.batches)
+			}
+			rules := render(t, ns)
+			for i := range all {
+				there := strings.Contains(rules, fmt.Sprintf("many/c%d/eth0", i))
+				if fails := i == tt.fails; there != fails || fails != errors.Is(failed[i], odd) {
+					t.Errorf("c%d: elements are there: %t, error %v", i, there, failed[i])
+				}
+			}
+			if !strings.Contains(rules, owner.ContainerID) {
+				t.Errorf("what another attachment owns is gone:\n%s", rules)
+			}
+		})
+	}
+}
+
+// TestKernelCollectionReleaseThenPut has updates that release and put in one transaction: what was
+// put last stays.
+func TestKernelCollectionReleaseThenPut(t *testing.T) {
+	ns := kerneltest.NS(t)
+	table := open(t, ns)
+	put := func(x *nft.Tx) error {
+		x.Masquerade(owner, netip.PrefixFrom(ip4, 24))
+		return nil
+	}
+	change(t, table, put)
+	var c nft.Collection
+	ctx := c.Collect(t.Context(), owner, func(_ bool, err error) {
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	err := table.Update(ctx, func(x *nft.Tx) error {
+		x.Release(owner, nft.KindMasquerade)
+		return put(x)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Commit(t.Context(), table)
+	owned, err := table.Owned(owner)
+	if err != nil || len(owned) != 1 {
+		t.Errorf("got %v, %v", owned, err)
+	}
+}

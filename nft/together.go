@@ -1,0 +1,65 @@
+package nft
+
+import (
+	"slices"
+
+	"cnibox/spec"
+)
+
+// releaseLater leaves the elements of a Release to releaseTogether, where many attachments are
+// released in one transaction; false: they are to be dropped at once.
+func (x *Tx) releaseLater(o spec.Attachment, kinds []Kind) bool {
+	if x.releases == nil || len(kinds) == 0 {
+		return false
+	}
+	for _, k := range kinds {
+		if x.releases[k] == nil {
+			x.releases[k] = map[string]bool{}
+		}
+		x.releases[k][o.Key()] = true
+	}
+	return true
+}
+
+// releaseTogether drops them: each set is read once for all owners. What is put later stays.
+func (x *Tx) releaseTogether() {
+	if len(x.releases) == 0 {
+		return
+	}
+	owners := x.releases
+	x.releases = map[Kind]map[string]bool{}
+	for k := KindMasquerade; k <= KindAdverts; k++ {
+		if of := owners[k]; of != nil {
+			x.drop([]Kind{k}, func(c []byte) bool { return of[string(c[:keyLen])] })
+		}
+	}
+}
+
+// all makes updates in this transaction.
+func (x *Tx) all(updates []collected) error {
+	x.releases = map[Kind]map[string]bool{}
+	for _, u := range updates {
+		x.addrs = nil
+		if err := u.fn(x); err != nil {
+			return err
+		}
+	}
+	x.releaseTogether()
+	return nil
+}
+
+// rulesAt are the rules of a chain of the reference, which are read once.
+func (x *Tx) rulesAt(c chainID) []listed {
+	if rules, ok := x.old.read[c]; ok {
+		return rules
+	}
+	rules, err := x.s.rulesOf(c.family, c.table, c.name)
+	if err != nil {
+		x.fail(err)
+	}
+	if x.old.read == nil {
+		x.old.read = map[chainID][]listed{}
+	}
+	x.old.read[c] = slices.Clip(rules)
+	return rules
+}

@@ -1,0 +1,217 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/internal/nfttest"
+	"cnibox/rtnl"
+)
+
+// attachMany attaches new containers, the first with the number from, with a host port each. Those
+// that are dead have no network namespace any more.
+func (r *reloading) attachMany(from, count int, dead bool) {
+	r.Helper()
+	var gone []*rtnl.NS
+	for i := from; i < from+count; i++ {
+		c := container{id: fmt.Sprintf("c%d", i)}
+		if dead {
+			ns, err := rtnl.NewNS()
+			if err != nil {
+				r.Fatal(err)
+			}
+			gone = append(gone, ns)
+			c.path = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.FD())
+		} else {
+			c = r.container(c.id)
+		}
+		r.add(c, "-p", fmt.Sprintf("%d:80", 20000+i))
+	}
+	for _, ns := range gone {
+		ns.Close()
+	}
+	if dead {
+		kerneltest.Until(r.T, "the links of dead containers gone", func() bool { return r.veths() == 0 })
+	}
+}
+
+// veths is how many host-side veths there are.
+func (r *reloading) veths() (n int) {
+	r.Helper()
+	links, err := kerneltest.Dial(r.T, r.host).Links()
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, l := range links {
+		if l.Kind == "veth" {
+			n++
+		}
+	}
+	return n
+}
+
+// count returns how often a gc of all makes each of some system calls.
+func (r *reloading) count(calls string) map[string]int {
+	r.Helper()
+	r.strace("-c", "-U", "calls,name", "-o", r.path("trace"), "-e", "trace="+calls)
+	r.must("gc", r.exec(nil, "gc", "--all", "demo"))
+	r.tracer = nil
+	text, err := os.ReadFile(r.path("trace"))
+	if err != nil {
+		r.Fatal(err)
+	}
+	counts := map[string]int{}
+	for _, m := range regexp.MustCompile(`(?m)^ *(\d+) (\w+)$`).FindAllStringSubmatch(string(text), -1) {
+		counts[m[2]], _ = strconv.Atoi(m[1])
+	}
+	return counts
+}
+
+// nothingLeft wants nothing of the attachments.
+func (r *reloading) nothingLeft() {
+	r.Helper()
+	for _, pattern := range []string{"cni/results/*", "leases/demo/[0-9f]*", "ports/*"} {
+		if files, _ := filepath.Glob(r.path(pattern)); len(files) > 0 {
+			r.Errorf("left: %q", files)
+		}
+	}
+	if rules := nfttest.Ruleset(r.T, r.host); strings.Contains(rules, "demo/c") {
+		r.Errorf("rules are left:\n%s", rules)
+	}
+	if n := r.veths(); n > 0 {
+		r.Errorf("%d links are left", n)
+	}
+}
+
+// TestKernelGCMany collects few and many attachments, with the network namespace and without it: no
+// attachment has a socket of the host, a transaction of the rule set or an opening of the leases of
+// its own, and the calls for each do not grow with their number.
+func TestKernelGCMany(t *testing.T) {
+	for _, dead := range []bool{false, true} {
+		t.Run(fmt.Sprintf("dead=%t", dead), func(t *testing.T) {
+			t.Parallel()
+			r := newReloading(t, "")
+			r.strace() // or no test
+			r.tracer = nil
+			const few, many = 4, 16
+			const calls = "socket,flock,openat,unlinkat"
+			r.attachMany(1, 1, dead)
+			r.count(calls) // what the first one makes is there then
+			r.attachMany(10, few, dead)
+			small := r.count(calls)
+			r.nothingLeft()
+			r.attachMany(20, many, dead)
+			big := r.count(calls)
+			r.nothingLeft()
+			t.Logf("%d: %v; %d: %v", few, small, many, big)
+			perAttachment := map[string]int{"socket": 0, "flock": 3, "openat": 16, "unlinkat": 9}
+			if !dead {
+				perAttachment["socket"] = 2 // in the container's network namespace: for its cookie, and its links
+			}
+			for call, most := range perAttachment {
+				if small[call] == 0 {
+					t.Errorf("no %s was counted", call)
+				}
+				// a socket of nf_tables may be opened anew where another call took long
+				if got, due := big[call]-small[call], most*(many-few)+8; got > due {
+					t.Errorf("%d more calls of %s for %d more attachments, at most %d are due", got, call, many-few, due)
+				}
+			}
+		})
+	}
+}
+
+// TestKernelGCManyOneFails has one attachment in the middle whose lease cannot be released: the
+// others are deleted, the error names it, and the next gc deletes it.
+func TestKernelGCManyOneFails(t *testing.T) {
+	t.Parallel()
+	r := newReloading(t, "")
+	r.attachMany(1, 3, false)
+	list := fmt.Sprintf(reloadList, "")
+	r.write("net.d/demo.conflist", strings.Replace(list, "$DIR/leases", "$DIR/other", 1))
+	r.attachMany(4, 1, false)
+	r.write("net.d/demo.conflist", list)
+	r.attachMany(5, 3, false)
+	// The configuration of its ADD leads to leases that cannot be opened.
+	odd := r.path("other/demo")
+	if err := os.Rename(odd, odd+".aside"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(odd, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := r.exec(nil, "gc", "--all", "demo")
+	if a.exit == 0 || !strings.Contains(a.stderr, "demo/c4/eth0: ") || !strings.Contains(a.stderr, odd) {
+		t.Errorf("exit code %d: %s", a.exit, a.stderr)
+	}
+	for _, id := range []string{"c1", "c2", "c3", "c5", "c6", "c7"} {
+		if !strings.Contains(a.stderr, "deleted demo/"+id+"/eth0") {
+			t.Errorf("%s is not deleted: %s", id, a.stderr)
+		}
+	}
+	if strings.Contains(a.stderr, "deleted demo/c4") {
+		t.Errorf("it is said to be deleted: %s", a.stderr)
+	}
+	if files, _ := filepath.Glob(r.path("cni/results/*")); len(files) != 1 || filepath.Base(files[0]) != "demo-c4-eth0" {
+		t.Errorf("the cache has %q", files)
+	}
+	if err := os.Remove(odd); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(odd+".aside", odd); err != nil {
+		t.Fatal(err)
+	}
+	r.must("gc", r.exec(nil, "gc", "--all", "demo"))
+	r.nothingLeft()
+	if left, _ := filepath.Glob(r.path("other/demo/[0-9f]*")); len(left) > 0 {
+		t.Errorf("leases are left: %q", left)
+	}
+}
+
+// TestKernelGCManySIGTERM ends a gc that waits for the leases: what it has not deleted is in the
+// cache, and goes with the next one.
+func TestKernelGCManySIGTERM(t *testing.T) {
+	t.Parallel()
+	r := newReloading(t, "")
+	r.attachMany(1, 5, false)
+	f, err := os.Open(r.path("leases/demo/lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(r.path("bin/cni-exec"), "gc", "--all", "demo", "--conf-dir", r.path("net.d"), "--cache-dir", r.path("cni"))
+	stderr := new(strings.Builder)
+	cmd.Dir, cmd.Stderr, cmd.Env = r.dir, stderr, append(os.Environ(), "CNI_PATH="+r.path("bin"))
+	if err := r.host.Do(cmd.Start); err != nil {
+		t.Fatal(err)
+	}
+	kerneltest.Until(t, "a gc that waits for the leases", func() bool { return inFlock(cmd.Process.Pid) })
+	if n := r.veths(); n != 0 {
+		t.Errorf("a lease is about to be released, and %d links are there", n)
+	}
+	cmd.Process.Signal(syscall.SIGTERM)
+	cmd.Wait()
+	if got := endedBy(cmd); got != 128+int(syscall.SIGTERM) {
+		t.Errorf("exit code %d: %s", got, stderr)
+	}
+	if strings.Contains(stderr.String(), "deleted demo/") {
+		t.Errorf("no lease was released: %s", stderr)
+	}
+	if files, _ := filepath.Glob(r.path("cni/results/*")); len(files) != 5 {
+		t.Errorf("the cache has %q", files)
+	}
+	f.Close()
+	r.must("gc", r.exec(nil, "gc", "--all", "demo"))
+	r.nothingLeft()
+}
