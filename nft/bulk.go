@@ -1,5 +1,11 @@
 package nft
 
+import (
+	"sync"
+
+	"cnibox/rtnl"
+)
+
 // A container may publish thousands of ports, as servers for RTP do. Four elements of
 // two families for each are megabytes of messages, more than an unprivileged socket
 // takes at once, and a question to the kernel about each takes longer than reading all.
@@ -90,10 +96,11 @@ func (x *Tx) read(in *set, key []byte) (*element, error) {
 		return x.s.elementAt(in, key)
 	}
 	if k.elements == nil {
-		k.elements, k.index = map[portKey]portData{}, map[knownFrom]uint32{}
-		if err := x.s.elements(in, nil, func(e element) { k.add(&e) }); err != nil {
+		var err error
+		if k, err = x.whole(in); err != nil {
 			return nil, err
 		}
+		x.known[in] = k
 	}
 	d, ok := k.get(key)
 	if !ok {
@@ -105,6 +112,48 @@ func (x *Tx) read(in *set, key []byte) (*element, error) {
 		size = addrLen(in.family) + 4 // a port fills a register
 	}
 	return &element{key: key, data: d.to[:size], chain: from.chain, owner: from.owner}, nil
+}
+
+// whole reads a set. CHECK of many attachments reads it once, as long as nothing changes the rule set:
+// then it would be the same.
+func (x *Tx) whole(in *set) (*known, error) {
+	if !x.checks {
+		return x.s.known(in)
+	}
+	id, err := x.s.ns.ID()
+	if err == nil {
+		err = x.generation()
+	}
+	if err != nil {
+		return nil, err
+	}
+	lastRead.Lock()
+	defer lastRead.Unlock()
+	if lastRead.ns != id || lastRead.gen != x.gen || x.gen == 0 {
+		lastRead.ns, lastRead.gen, lastRead.sets = id, x.gen, map[*set]*known{}
+	}
+	k := lastRead.sets[in]
+	if k == nil {
+		if k, err = x.s.known(in); err != nil {
+			return nil, err
+		}
+		lastRead.sets[in] = k
+	}
+	return k, nil
+}
+
+// lastRead are the sets that CHECK has read, and the generation that the rule set had before.
+var lastRead struct {
+	sync.Mutex
+	ns   rtnl.ID
+	gen  uint32
+	sets map[*set]*known // that nothing changes
+}
+
+// known reads a set.
+func (s *sock) known(in *set) (*known, error) {
+	k := &known{elements: map[portKey]portData{}, index: map[knownFrom]uint32{}}
+	return k, s.elements(in, nil, func(e element) { k.add(&e) })
 }
 
 // limit keeps the number of changes of host ports within a batch. Those that there are go to

@@ -34,6 +34,7 @@ func (t *Table) Check(fn func(*Tx) error) error {
 	}
 	defer s.close()
 	x := newTx(s)
+	x.checks = true
 	var missing []string
 	used := map[byte]bool{}
 	x.full = func() error {

@@ -178,6 +178,33 @@ func TestKernelPortTaken(t *testing.T) {
 	}
 }
 
+// CHECK of more ports than it asks for one by one, again and again: it sees what has changed, in its own namespace.
+func TestKernelCheckManyPorts(t *testing.T) {
+	many := func(x *nft.Tx) (err error) {
+		for port := range uint16(100) {
+			err = errors.Join(err, x.PortMap(owner, mapping(unix.IPPROTO_TCP, 1000+port, one4)))
+		}
+		return err
+	}
+	one, two := open(t, kerneltest.NS(t)), open(t, kerneltest.NS(t))
+	for range 2 {
+		for _, table := range []*nft.Table{one, two} {
+			change(t, table, many)
+			if err := errors.Join(table.Check(many), table.Check(many)); err != nil {
+				t.Error(err)
+			}
+		}
+		change(t, one, func(x *nft.Tx) error { x.Release(owner); return nil })
+		var missing *nft.MissingError
+		if err := one.Check(many); !errors.As(err, &missing) || len(missing.What) < 100 {
+			t.Errorf("after release: %v", err)
+		}
+		if err := two.Check(many); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestKernelPortTwiceInOneUpdate(t *testing.T) {
 	table := open(t, kerneltest.NS(t))
 	err := table.Update(context.Background(), func(x *nft.Tx) error {

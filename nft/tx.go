@@ -36,6 +36,7 @@ type Tx struct {
 	oldIPs   []netip.Addr               // whose rules of the reference in CNI-FORWARD shall go
 	last     bool                       // see update
 	releases map[Kind]map[string]bool   // see releaseLater; nil: at once
+	checks   bool                       // nothing will be changed
 	again    bool                       // the kernel has refused an earlier try
 	rebuild  bool                       // the base rulesets are filled anew though they are of this version
 	gen      uint32                     // see generation; 0: not asked for yet

@@ -430,3 +430,48 @@ func TestKernelBootKilled(t *testing.T) {
 		}
 	}
 }
+
+// With twice the attachments that publish many ports, reload and check read twice as much of the rule set.
+func TestKernelReloadReadsPortsOnce(t *testing.T) {
+	t.Parallel()
+	r := newReloading(t, "")
+	const each = 200 // ports of an attachment
+	containers := 0
+	add := func(n int) {
+		for ; n > 0; n-- {
+			first := 1024 + containers*each
+			r.add(r.container(fmt.Sprint("c", containers)), "-p", fmt.Sprintf("%d-%d:%[1]d-%[2]d", first, first+each-1))
+			containers++
+		}
+	}
+	read := func(args ...string) (bytes int) {
+		t.Helper()
+		r.strace("--seccomp-bpf", "-e", "trace=read", "-o", r.path("reads"))
+		a := r.exec(nil, args...)
+		r.tracer = nil
+		r.must(args[0], a)
+		text, err := os.ReadFile(r.path("reads"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range strings.Split(string(text), "\n") {
+			_, result, _ := strings.Cut(line, " = ")
+			n, _ := strconv.Atoi(result) // neither an error nor a signal counts
+			bytes += max(n, 0)
+		}
+		return bytes
+	}
+	verbs := [][]string{{"reload"}, {"check", "--all"}, {"doctor"}}
+	const some = 6
+	add(some)
+	before := map[string]int{}
+	for _, args := range verbs {
+		before[args[0]] = read(args...)
+	}
+	add(some)
+	for _, args := range verbs {
+		if was, is := before[args[0]], read(args...); was < each*some || is > 5*was/2 {
+			t.Errorf("%q reads %d bytes for %d attachments, and %d for %d", args, was, some, is, 2*some)
+		}
+	}
+}
