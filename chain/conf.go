@@ -174,8 +174,8 @@ func wrap(name, version string, doc json.RawMessage) []byte {
 	return list
 }
 
-// maxPlugins is how many plugins a list may have. Real ones have ten at most.
-const maxPlugins = 100
+// MaxPlugins is how many plugins a list may have. Real ones have ten at most.
+const MaxPlugins = 100
 
 // parsePlugins reads the member plugins. Errors have code 7.
 func parsePlugins(raw json.RawMessage) ([]Plugin, error) {
@@ -186,8 +186,8 @@ func parsePlugins(raw json.RawMessage) ([]Plugin, error) {
 	if len(docs) == 0 {
 		return nil, spec.Errorf(spec.CodeConfig, `no plugins in list: "plugins" is empty`).AtKey("plugins")
 	}
-	if len(docs) > maxPlugins {
-		return nil, spec.Errorf(spec.CodeConfig, `"plugins" has %d elements: at most %d are run`, len(docs), maxPlugins).AtKey("plugins")
+	if len(docs) > MaxPlugins {
+		return nil, spec.Errorf(spec.CodeConfig, `"plugins" has %d elements: at most %d are run`, len(docs), MaxPlugins).AtKey("plugins")
 	}
 	plugins := make([]Plugin, len(docs))
 	for i, doc := range docs {

@@ -52,6 +52,7 @@ type examined struct {
 	*network
 	list      *chain.List // nil: its configuration is gone
 	resources spec.Resources
+	invalid   map[int]bool // plugins of which an error of lint says all that STATUS would
 }
 
 // doctor prints what is wrong with this host, and how to repair it. The exit code is 1 if
@@ -143,7 +144,7 @@ func (d *doctor) readNetworks() {
 	quiet := *d.call
 	quiet.Stderr = io.Discard
 	for _, n := range quiet.knownNetworks(d.inv) {
-		e := &examined{network: n}
+		e := &examined{network: n, invalid: map[int]bool{}}
 		if i := slices.IndexFunc(lists, func(l *chain.List) bool { return l.Name == n.name }); i >= 0 {
 			e.list = lists[i]
 			for j := range e.list.Plugins {
@@ -155,6 +156,7 @@ func (d *doctor) readNetworks() {
 				r.Warn = func(string, ...any) {}
 				resources, err := r.Validate(p.Type)
 				if err != nil {
+					e.invalid[j] = spec.AsError(err).Code == spec.CodeConfig
 					continue
 				}
 				e.resources.Link, e.resources.Routed = cmp.Or(e.resources.Link, resources.Link), e.resources.Routed || resources.Routed
@@ -279,7 +281,7 @@ func (d *doctor) checkStatus(ctx context.Context) {
 		list.CNIVersion = spec.Newest.String()
 		for i := range list.Plugins {
 			p := &list.Plugins[i]
-			if !d.builtIn(p.Type) || p.IPAM != "" && !d.builtIn(p.IPAM) {
+			if n.invalid[i] || !d.builtIn(p.Type) || p.IPAM != "" && !d.builtIn(p.IPAM) {
 				continue
 			}
 			r, err := d.runner.Request(spec.Status, &list, p, chain.Target{})

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"slices"
 
+	"cnibox/chain"
 	"cnibox/ipam"
 	"cnibox/spec"
 )
@@ -107,7 +108,7 @@ func readNetConf(doc []byte) *netConf {
 		list.Plugins = []json.RawMessage{doc}
 	}
 	c := &netConf{CNIVersion: list.CNIVersion}
-	for _, raw := range list.Plugins {
+	for _, raw := range list.Plugins[:min(len(list.Plugins), chain.MaxPlugins)] {
 		var p pluginConf
 		if _ = json.Unmarshal(raw, &p); p.Type != "" {
 			c.Plugins = append(c.Plugins, p)
