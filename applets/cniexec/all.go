@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"cnibox/chain"
+	"cnibox/internal/once"
 	"cnibox/spec"
 )
 
@@ -119,6 +120,9 @@ func (c *call) judge(ctx context.Context, e *chain.Entry) (unchecked string, err
 // version of the specification before 0.4.0 has no CHECK. Those come last whose container another
 // verb has locked, which may hang.
 func (c *call) checkAll(ctx context.Context) error {
+	defer collectLess()()
+	ctx, forget := once.Remember(ctx) // one socket of the host, and each configuration decoded once
+	defer forget()
 	entries, unread := c.runner.Entries()
 	running := c.runner.Cache.Running()
 	var idle, busy []*chain.Entry
