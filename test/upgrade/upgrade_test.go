@@ -55,12 +55,6 @@ func TestKernelUpgrade(t *testing.T) {
 			boot(t, part, t.TempDir(), 'a')
 		})
 	}
-	t.Run("with a reboot", func(t *testing.T) {
-		t.Parallel()
-		disk := t.TempDir()
-		boot(t, "first boot", disk, 'a')
-		boot(t, "next boot", disk, 'b')
-	})
 	t.Run("within the second boot", func(t *testing.T) {
 		t.Parallel()
 		disk := t.TempDir()
