@@ -162,7 +162,8 @@ func decodeElement(item []byte, want filter) (e element, ok bool) {
 // equal reports whether both do the same for the same owner; names for people
 // are not compared.
 func (e *element) equal(o *element) bool {
-	return bytes.Equal(e.data, o.data) && e.chain == o.chain && ownerKey(e.owner) == ownerKey(o.owner) && e.filter == o.filter
+	key := ownerKey(e.owner)
+	return bytes.Equal(e.data, o.data) && e.chain == o.chain && key == ownerKey(o.owner) && (key != "" || e.owner == o.owner) && e.filter == o.filter
 }
 
 // elementAt asks for one element by its key; nil if there is none, nor its set or

@@ -3,7 +3,12 @@ package nft
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"cnibox/spec"
 )
@@ -55,13 +60,13 @@ func (x *Tx) Enlist(o spec.Attachment) {
 func (x *Tx) Police(o spec.Attachment, bridge string, isolated bool) {
 	member := element{key: keyOf(ifname(bridge), memberName(o))}
 	x.put(o, managedBySet, member)
-	x.share(managedSet, ifname(bridge))
-	x.share(withinSet, keyOf(ifname(bridge), ifname(bridge)))
+	x.share(o, managedSet, ifname(bridge))
+	x.share(o, withinSet, keyOf(ifname(bridge), ifname(bridge)))
 	if !isolated {
 		return
 	}
 	x.put(o, isolatedBySet, member)
-	x.share(isolatedSet, keyOf(ifname(bridge), ifname(bridge)))
+	x.share(o, isolatedSet, keyOf(ifname(bridge), ifname(bridge)))
 }
 
 // memberName stands for an attachment in a key, of the length of an interface's
@@ -71,56 +76,77 @@ func memberName(o spec.Attachment) []byte { return memberOf(o.Key()) }
 // memberOf is memberName by the attachment's key.
 func memberOf(key string) []byte { return ifname(key[keyLen-(ifnameLen-1):]) }
 
-// share makes sure of an element that belongs to all members of a bridge. Its comment is
-// shorter than a key, so no release of an owner drops it.
-func (x *Tx) share(in *set, key []byte) {
-	x.at(in, key).new = &element{key: key, owner: "shared by members"}
+// share makes sure of an element that belongs to all members of a bridge. Its comment names one
+// of them, and is shorter than a key, so no release of an owner drops it.
+func (x *Tx) share(o spec.Attachment, in *set, key []byte) {
+	if ch := x.at(in, key); ch.new == nil {
+		ch.new = &element{key: key, owner: sharedBy(memberName(o))}
+	}
 }
+
+const sharedWord = "member "
+
+// sharedBy is the comment of a shared element.
+func sharedBy(member []byte) string { return sharedWord + unix.ByteSliceToString(member) }
 
 // dropEmptyBridges drops the policy of bridges that lose their last member, and the
-// isolation of those that lose their last isolated one. The other members are read once for
-// each of both, and only when a member goes.
+// isolation of those that lose their last isolated one.
 func (x *Tx) dropEmptyBridges() {
-	x.emptied(managedBySet, func(bridge []byte) {
-		x.at(managedSet, bridge).new = nil
+	x.emptied(managedBySet, func(bridge []byte) *change { return x.at(managedSet, bridge) }, func(bridge []byte) {
 		x.at(withinSet, keyOf(bridge, bridge)).new = nil
 	})
-	x.emptied(isolatedBySet, func(bridge []byte) {
-		x.at(isolatedSet, keyOf(bridge, bridge)).new = nil
-	})
+	x.emptied(isolatedBySet, func(bridge []byte) *change { return x.at(isolatedSet, keyOf(bridge, bridge)) }, func([]byte) {})
 }
 
-// emptied calls drop for each bridge that loses members in a set and keeps none.
-func (x *Tx) emptied(in *set, drop func(bridge []byte)) {
-	var bridges [][]byte
-	for _, ch := range x.changes {
-		if ch.set == in && ch.old != nil && ch.new == nil && len(ch.key) >= ifnameLen {
-			bridges = append(bridges, ch.key[:ifnameLen])
+// emptied drops the shared element of each bridge that loses members in a set and keeps none, and
+// calls then. The members are read only when the one goes that the shared element names.
+func (x *Tx) emptied(in *set, shared func(bridge []byte) *change, then func(bridge []byte)) {
+	leaving := map[string]*change{} // by bridge
+	for _, ch := range slices.Clone(x.changes) {
+		if ch.set != in || ch.old == nil || ch.new != nil || len(ch.key) < ifnameLen {
+			continue
+		}
+		if bridge := ch.key[:ifnameLen]; leaving[string(bridge)] == nil && !x.hasMember(in, bridge, shared(bridge)) {
+			leaving[string(bridge)] = shared(bridge)
 		}
 	}
-	if len(bridges) == 0 {
+	if len(leaving) == 0 {
 		return
 	}
-	used := map[string]bool{}
+	members := map[string][]byte{}
 	uses := func(e element) {
 		ch := x.index[elementID{in, string(e.key)}]
 		if (ch == nil || ch.new != nil) && len(e.key) >= ifnameLen {
-			used[string(e.key[:ifnameLen])] = true
+			members[string(e.key[:ifnameLen])] = e.key[ifnameLen:]
 		}
 	}
 	if err := x.s.elements(in, nil, uses); err != nil {
 		x.fail(err)
 	}
-	for _, ch := range x.changes {
+	for _, ch := range slices.Clone(x.changes) {
 		if ch.set == in && ch.new != nil {
 			uses(*ch.new)
 		}
 	}
-	for _, bridge := range bridges {
-		if !used[string(bridge)] {
-			drop(bridge)
+	for _, bridge := range slices.Sorted(maps.Keys(leaving)) { // so that equal updates are equal batches
+		ch := leaving[bridge]
+		switch member := members[bridge]; {
+		case member == nil:
+			ch.new = nil
+			then([]byte(bridge))
+		case ch.new != nil:
+			ch.new = &element{key: ch.key, owner: sharedBy(member)}
 		}
 	}
+}
+
+// hasMember reports whether the member that the shared element of a bridge names is there.
+func (x *Tx) hasMember(in *set, bridge []byte, shared *change) bool {
+	if shared.new == nil {
+		return false
+	}
+	member, ok := strings.CutPrefix(shared.new.owner, sharedWord)
+	return ok && x.at(in, keyOf(bridge, ifname(member))).new != nil
 }
 
 // describeFirewall says what an element of the firewall's sets does.
