@@ -28,7 +28,7 @@ var edges = map[string][]string{
 	"cnibox/applets/attach":    {"cnibox/applets/netns", "cnibox/internal/undo", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/hostport":  {"cnibox/rtnl"},
 	"cnibox/applets/lint":      {"cnibox/applets/applet", "cnibox/chain", "cnibox/internal/schema", "cnibox/spec"},
-	"cnibox/applets/netfilter": {"cnibox/applets/attach", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
+	"cnibox/applets/netfilter": {"cnibox/applets/attach", "cnibox/applets/netns", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/netns":     {"cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/record":    {"cnibox/internal/flock", "cnibox/spec"},
 	"cnibox/applets/result":    {"cnibox/applets/netns", "cnibox/applets/record", "cnibox/internal/flock", "cnibox/internal/undo", "cnibox/rtnl", "cnibox/spec"},

@@ -214,18 +214,18 @@ func (e *Entry) refused() bool {
 	return there
 }
 
-// identify records which network namespace is at the path, and whether that has the interface; none
-// if there is none.
-func (e *Entry) identify() {
-	fd, err := nsid.Open(e.NetNS)
-	if err != nil {
-		return
+// identify records which network namespace is at the path, and whether that has the interface.
+func (e *Entry) identify(t Target) {
+	ns := t.ns
+	if ns == nil { // our own
+		var err error
+		if ns, err = nsid.OpenNS(t.NetNS); err != nil {
+			return
+		}
+		defer ns.Close()
 	}
-	defer unix.Close(fd)
-	if id, err := nsid.Of(fd); err == nil {
-		e.NetNSID = id.String()
-	}
-	e.NetNSCookie, e.There, _ = nsid.Look(fd, e.IfName) // 0 where that is not known
+	e.NetNSID = ns.ID().String()
+	e.NetNSCookie, e.There, _ = ns.Look(e.IfName) // 0 where that is not known
 }
 
 // isOwn reports whether an ID is that of the namespace that plugins are run in.

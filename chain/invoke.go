@@ -37,8 +37,8 @@ import (
 const DefaultTimeout = 60 * time.Second
 
 // Local finds plugins and runs them: in this process if they are this very
-// binary, else as processes. It is a [spec.Invoker] and has no state of its own.
-// Several goroutines may use it.
+// binary, else as processes. It is a [spec.Invoker] and has no state of its own, but for
+// [Local.Once]. Several goroutines may use it.
 type Local struct {
 	Path    []string                        // directories of CNI_PATH; empty: only what is built in
 	BuiltIn bool                            // what is built in is found behind those directories too
@@ -53,6 +53,21 @@ type Local struct {
 	// ForceExec starts a process even for what is built in, so that tests can
 	// compare both ways.
 	ForceExec bool
+
+	known *sync.Map // found by type; nil: looked up each time
+}
+
+// Once is l for one call, which looks each plugin up once.
+func (l *Local) Once() spec.Invoker {
+	once := *l
+	once.known = new(sync.Map)
+	return &once
+}
+
+// found is where a plugin is, and its verbs if it is built in.
+type found struct {
+	file  string
+	verbs *spec.Verbs
 }
 
 // maxStack is how many bytes of a panic's stack are kept, the innermost calls.
@@ -144,6 +159,20 @@ func (l *Local) variable(name string) (value string) {
 // So an external host-local in a directory before ours is run, and a link to ours costs no
 // process. With BuiltIn, which is a runtime's, what is in no directory may be built in.
 func (l *Local) find(plugin string) (file string, verbs *spec.Verbs, err error) {
+	if l.known == nil {
+		return l.look(plugin)
+	}
+	if f, ok := l.known.Load(plugin); ok {
+		return f.(found).file, f.(found).verbs, nil
+	}
+	if file, verbs, err = l.look(plugin); err == nil {
+		l.known.Store(plugin, found{file, verbs})
+	}
+	return file, verbs, err
+}
+
+// look is find anew.
+func (l *Local) look(plugin string) (file string, verbs *spec.Verbs, err error) {
 	if err := spec.CheckType(plugin); err != nil {
 		return "", nil, err
 	}

@@ -50,8 +50,9 @@ const (
 // NetNS is checked before each verb and opened by the plugins.
 type Target struct {
 	ContainerID, IfName string
-	NetNS               string // path; empty in DEL, CHECK and GET: as at the ADD
-	NetNSOverride       bool   // our own namespace is meant
+	NetNS               string   // path; empty in DEL, CHECK and GET: as at the ADD
+	NetNSOverride       bool     // our own namespace is meant
+	ns                  *nsid.NS // what is at NetNS, during a verb; see [spec.Call]
 	// Args are the pairs of CNI_ARGS, Capabilities the values for
 	// runtimeConfig; nil in DEL, CHECK and GET: as at the ADD.
 	Args         [][2]string
@@ -89,13 +90,15 @@ type Attached struct {
 // libcni runs no DEL, allows a second ADD and takes no lock: it leaves these to its caller.
 func (r *Runner) Add(ctx context.Context, l *List, t Target) (*Attached, error) {
 	a := t.on(l)
-	if err := errors.Join(checkNames(a), usableNetNS(t)); err != nil {
+	if err := errors.Join(checkNames(a), t.openNetNS()); err != nil {
 		return nil, err
 	}
+	defer t.ns.Close()
 	v, err := l.Supported()
 	if err != nil {
 		return nil, err
 	}
+	r = r.once()
 	reqs, err := r.addRequests(l, t)
 	if err != nil {
 		return nil, err
@@ -125,6 +128,15 @@ func (r *Runner) Add(ctx context.Context, l *List, t Target) (*Attached, error) 
 		case <-time.After(retryPause << min(try, 6)):
 		}
 	}
+}
+
+// once is r for one verb, of which each plugin is looked up once.
+func (r *Runner) once() *Runner {
+	verb := *r
+	if i, ok := r.Invoker.(interface{ Once() spec.Invoker }); ok {
+		verb.Invoker = i.Once()
+	}
+	return &verb
 }
 
 // replaceStale returns an error for an attachment that is alive and deletes one that is not.
@@ -167,7 +179,7 @@ func (r *Runner) addOnce(ctx context.Context, l *List, t Target, v spec.Version,
 		ContainerID: t.ContainerID, Config: config, IfName: t.IfName, NetworkName: l.Name, NetNS: t.NetNS,
 		Args: t.Args, CapabilityArgs: t.Capabilities, BootID: boot.ID(),
 	}
-	e.identify()
+	e.identify(t)
 	defer interrupt.Begin()()
 	if err := r.Cache.Begin(e); err != nil {
 		return nil, err
@@ -259,14 +271,25 @@ func (r *Runner) lock(ctx context.Context, a spec.Attachment) (unlock func(), er
 	return func() { container(); network() }, nil
 }
 
-// usableNetNS checks the namespace before any plugin is run: plugins check it as well, but
-// the first of a list would have done its work before the next one fails. Errors have code 8.
-func usableNetNS(t Target) error {
-	id, err := nsid.At(t.NetNS)
+// openNetNS opens the namespace for all plugins and checks it before any is run: plugins check it as
+// well, but the first of a list would have done its work before the next one fails. Errors have code 8.
+// The caller closes it.
+func (t *Target) openNetNS() error {
+	ns, err := nsid.OpenNS(t.NetNS)
 	if err != nil {
 		return &spec.Error{Code: spec.CodeNetNS, Msg: fmt.Sprintf("failed to open netns %q: %v", t.NetNS, nsid.Reason(err)), Err: err}
 	}
-	return checkNotOwn(t, id)
+	return t.use(ns)
+}
+
+// use shares an open namespace among the plugins, unless it is our own: see [checkNotOwn].
+func (t *Target) use(ns *nsid.NS) error {
+	if isOwn(ns.ID()) {
+		ns.Close()
+		return checkNotOwn(*t, ns.ID())
+	}
+	t.ns = ns
+	return nil
 }
 
 // checkNotOwn refuses the namespace that plugins are run in, unless CNI_NETNS_OVERRIDE allows it. The

@@ -125,7 +125,7 @@ func (r *Runner) request(verb spec.Verb, l *List, p *Plugin, t Target, more []ma
 	}
 	req, err := spec.NewRequest(spec.Call{
 		Verb: verb, ContainerID: t.ContainerID, NetNS: t.NetNS, IfName: t.IfName,
-		Args: t.CNIArgs(), Path: r.Path, NetNSOverride: t.NetNSOverride,
+		Args: t.CNIArgs(), Path: r.Path, NetNSOverride: t.NetNSOverride, NS: t.ns,
 	}, conf)
 	if err != nil {
 		return nil, err

@@ -37,10 +37,11 @@ func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 		return fmt.Errorf("network %s has no configuration and %s is not known: %w", l.Name, a, os.ErrNotExist)
 	}
 	// A path without a namespace is no error of DEL; the host's own namespace is one.
-	if id, err := nsid.At(t.NetNS); err == nil {
-		if err := checkNotOwn(t, id); err != nil {
+	if ns, err := nsid.OpenNS(t.NetNS); err == nil {
+		if err := t.use(ns); err != nil {
 			return err
 		}
+		defer t.ns.Close()
 	}
 	if err = r.release(ctx, l, now, t, e, r.KeepGoing); err == nil {
 		err = r.Cache.Remove(a)
@@ -136,9 +137,10 @@ func (r *Runner) Check(ctx context.Context, l *List, t Target) error {
 	case t.NetNS == "":
 		return spec.Errorf(spec.CodeNetNS, "the network namespace of %s is gone: %s is another one now", t.on(l), e.NetNSPath())
 	}
-	if err := usableNetNS(t); err != nil {
+	if err := t.openNetNS(); err != nil {
 		return err
 	}
+	defer t.ns.Close()
 	v, _ := l.version() // read by known
 	prev, err := e.result(v)
 	if err != nil {
@@ -195,9 +197,10 @@ func (r *Runner) Get(ctx context.Context, l *List, t Target) (*spec.Result, erro
 	if _, err := os.Stat(t.NetNS); t.NetNS == "" || errors.Is(err, os.ErrNotExist) {
 		return nil, spec.Errorf(spec.CodeUnknown, "%s is not known: there is no network namespace %q", t.on(l), t.NetNS)
 	}
-	if err := usableNetNS(t); err != nil {
+	if err := t.openNetNS(); err != nil {
 		return nil, err
 	}
+	defer t.ns.Close()
 	v, _ := l.version() // read by known
 	var res *spec.Result
 	if e != nil {

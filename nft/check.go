@@ -32,7 +32,7 @@ func (t *Table) Check(fn func(*Tx) error) error {
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	x := newTx(s)
 	x.checks = true
 	var missing []string

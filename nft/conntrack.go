@@ -50,7 +50,7 @@ func (t *Table) flushUDP(ports []netip.AddrPort, want func(flow []byte, family b
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	for _, family := range []byte{v4, v6} {
 		of := make(map[netip.AddrPort]bool, len(ports)) // the zero Addr is any
 		for _, p := range ports {

@@ -187,7 +187,7 @@ func (t *Table) zoned(ips []netip.Addr, leave func(*Tx) []*change) (gone []netip
 	if err != nil {
 		return nil, err
 	}
-	defer s.close()
+	defer s.Close()
 	x := newTx(s)
 	for _, ip := range ips {
 		if ip = ip.Unmap(); x.free(ip) {

@@ -112,7 +112,7 @@ func (t *Table) Blockers() (all []Blocker, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer s.close()
+	defer s.Close()
 	for _, f := range familyNames {
 		var found []Blocker
 		drops := map[string]bool{}

@@ -37,7 +37,7 @@ func (t *Table) Holdings(kinds ...Kind) ([]Holding, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer s.close()
+	defer s.Close()
 	if version, err := s.version(inet); err != nil || version == "" {
 		return nil, err
 	}

@@ -18,7 +18,7 @@ func (t *Table) Owned(o spec.Attachment, kinds ...Kind) ([]Element, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer s.close()
+	defer s.Close()
 	x := newTx(s)
 	var all []Element
 	for _, ch := range x.ownedOf(o, kinds) {

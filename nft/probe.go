@@ -8,7 +8,7 @@ func (t *Table) Probe() error {
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	_, _, err = s.chainAt(chainID{inet, TableName, "postrouting"})
 	return err
 }
@@ -20,7 +20,7 @@ func (t *Table) Guarded() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer s.close()
+	defer s.Close()
 	version, err := s.version(inet)
 	return version != "", err
 }

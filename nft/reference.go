@@ -15,7 +15,7 @@ func (t *Table) Reference(o spec.Attachment, kind Kind) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer s.close()
+	defer s.Close()
 	x := newTx(s)
 	x.releaseOld(o, []Kind{kind})
 	return len(x.old.rules)+len(x.old.chains) > 0, x.err
@@ -29,7 +29,7 @@ func (t *Table) ReferenceFirewall(ips []netip.Addr, admin string, policed bool) 
 	if err != nil {
 		return false, err
 	}
-	defer s.close()
+	defer s.Close()
 	for _, family := range []byte{v4, v6} {
 		p := &filterPlan{family: family}
 		for _, ip := range ips {

@@ -23,36 +23,49 @@ const (
 // A sock is a netlink socket of the netfilter family, which nf_tables and
 // connection tracking share. Requests take turns.
 type sock struct {
-	nl *nlconn.Conn
-	ns *rtnl.NS
+	nl   *nlconn.Conn
+	ns   *rtnl.NS
+	kept bool // by the call of its namespace
 }
 
-// dial opens a socket in ns, or takes an idle one. Only the opening happens there. The
-// caller closes it.
+// dial takes the socket of the call that ns is of, or an idle one, or opens one in ns. The caller
+// closes it.
 func dial(ns *rtnl.NS) (*sock, error) {
-	if nl := idle.take(ns); nl != nil {
-		return &sock{nl, ns}, nil
+	s, kept, err := rtnl.Kept(ns, unix.NETLINK_NETFILTER, func() (*sock, error) { return open(ns) })
+	if err != nil {
+		return nil, err
 	}
-	nl, err := nlconn.Open(unix.NETLINK_NETFILTER, ns.Do)
+	return &sock{s.nl, ns, kept}, nil
+}
+
+// open opens a socket in ns, or takes an idle one. Only the opening happens there.
+func open(ns *rtnl.NS) (*sock, error) {
+	if nl := idle.take(ns); nl != nil {
+		return &sock{nl: nl, ns: ns}, nil
+	}
+	nl, err := nlconn.Open(unix.NETLINK_NETFILTER, ns.Socket)
 	if err != nil {
 		return nil, fmt.Errorf("netfilter socket (kernel option CONFIG_NETFILTER_NETLINK): %w", err)
 	}
-	return &sock{nl, ns}, nil
+	return &sock{nl: nl, ns: ns}, nil
 }
 
 // clearTime is longer than the kernel takes until no packet can use a deleted
 // element any more: mostly some 10 ms.
 const clearTime = 30 * time.Millisecond
 
-// close leaves the socket open and idle if the process has deleted something just now. The kernel makes
+// Close leaves the socket open and idle if the process has deleted something just now. The kernel makes
 // every close of a netfilter socket wait until deleted elements are cleared away, and
 // every other change of the rule set waits meanwhile, such as that of the next plugin
 // of a chain. That takes the idle one; when the process ends after other slow work,
 // nothing is left to wait for.
-func (s *sock) close() {
-	if !idle.add(s) {
-		s.nl.Close()
+//
+// It does nothing to one that a call keeps, until the call ends.
+func (s *sock) Close() error {
+	if s.kept || idle.add(s) {
+		return nil
 	}
+	return s.nl.Close()
 }
 
 // idle are the open sockets that are not in use.

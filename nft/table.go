@@ -94,7 +94,7 @@ func (t *Table) locked(ctx context.Context, fn func(*sock) error) error {
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	return fn(s)
 }
 

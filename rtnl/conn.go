@@ -17,17 +17,20 @@ var errMalformed = errors.New("malformed netlink message")
 
 // A Conn is a route netlink socket in one network namespace. It may be used
 // from any goroutine and any thread; calls take turns.
-type Conn struct{ c *nlconn.Conn }
+type Conn struct {
+	c    *nlconn.Conn
+	kept bool // by the call of its namespace
+}
 
 // Dial opens a socket in ns. The thread stays where it is, and ns may be closed afterwards.
 // A process that may enter ns may read; changes are refused with os.ErrPermission without
 // CAP_NET_ADMIN there.
 func Dial(ns *NS) (*Conn, error) {
-	c, err := nlconn.Open(unix.NETLINK_ROUTE, ns.Do)
+	c, kept, err := Kept(ns, unix.NETLINK_ROUTE, func() (*nlconn.Conn, error) { return nlconn.Open(unix.NETLINK_ROUTE, ns.Socket) })
 	if err != nil {
 		return nil, fmt.Errorf("route netlink: %w", err)
 	}
-	return &Conn{c}, nil
+	return &Conn{c, kept}, nil
 }
 
 // DialPath is [Dial] for the namespace of a path; see [OpenNS] for its errors.
@@ -56,8 +59,13 @@ func InNewNS(fn func(*Conn) error) error {
 	return fn(c)
 }
 
-// Close closes the socket.
-func (c *Conn) Close() error { return c.c.Close() }
+// Close closes the socket, unless a call keeps it.
+func (c *Conn) Close() error {
+	if c.kept {
+		return nil
+	}
+	return c.c.Close()
+}
 
 // NS opens the namespace that the socket is in, wherever its user's threads are.
 func (c *Conn) NS() (ns *NS, err error) {
@@ -66,7 +74,7 @@ func (c *Conn) NS() (ns *NS, err error) {
 		if err != nil {
 			return os.NewSyscallError("ioctl SIOCGSKNS", err)
 		}
-		ns = &NS{nsFD}
+		ns = &NS{fd: nsFD}
 		return nil
 	})
 	return ns, err

@@ -36,7 +36,7 @@ const (
 // program waits for others. The error is about the kernel, which may have been built
 // without this for the protocol.
 func (ns *NS) Listeners(protocol uint8) ([]Listener, error) {
-	c, err := nlconn.Open(unix.NETLINK_SOCK_DIAG, ns.Do)
+	c, err := nlconn.Open(unix.NETLINK_SOCK_DIAG, ns.Socket)
 	if err != nil {
 		return nil, fmt.Errorf("sock_diag: %w", err)
 	}

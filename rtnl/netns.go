@@ -3,6 +3,7 @@
 package rtnl
 
 import (
+	"io"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -13,10 +14,13 @@ import (
 // An NS is an open network namespace. It stays usable when its path is gone.
 //
 // It is a bare descriptor: an os.File would start Go's poller and a thread for it.
-type NS struct{ fd int }
+type NS struct {
+	fd   int
+	call *nsid.NS // that of a call, which keeps sockets; nil: of none
+}
 
 // OpenNS opens the network namespace at path. The error is os.ErrNotExist if
-// there is no such file or the path is empty, and [nsid.ErrNotNS] if the file is
+// there is no such file or the path is empty, and [ErrNotNS] if the file is
 // something else or the path leads through one. The file is never created, and
 // never waited for.
 func OpenNS(path string) (*NS, error) {
@@ -24,7 +28,7 @@ func OpenNS(path string) (*NS, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &NS{fd}, nil
+	return &NS{fd: fd}, nil
 }
 
 // Current opens the network namespace of the calling thread.
@@ -35,14 +39,21 @@ const hostFD = -2
 
 // Host returns the network namespace that the process runs in, which is that of the calling
 // thread. It costs nothing, has no descriptor, and need not be closed.
-func Host() *NS { return &NS{hostFD} }
+func Host() *NS { return &NS{fd: hostFD} }
+
+// In returns the namespace of a call, which is not that of the process. It need not be closed, and
+// a [Conn] in it is one of the call.
+func In(call *nsid.NS) *NS { return &NS{call.FD(), call} }
+
+// HostOf is [Host] for a call; its sockets are the call's. Nil is none.
+func HostOf(call *nsid.NS) *NS { return &NS{hostFD, call} }
 
 // FD returns the descriptor, valid until Close.
 func (ns *NS) FD() int { return ns.fd }
 
 // Close closes the descriptor.
 func (ns *NS) Close() error {
-	if ns.fd == hostFD {
+	if ns.fd == hostFD || ns.call != nil {
 		return nil
 	}
 	err := unix.Close(ns.fd)
@@ -56,10 +67,21 @@ type ID = nsid.ID
 
 // ID returns that of ns.
 func (ns *NS) ID() (ID, error) {
-	if ns.isHost() {
+	switch {
+	case ns.isHost():
 		return nsid.Current()
+	case ns.call != nil:
+		return ns.call.ID(), nil
 	}
 	return nsid.Of(ns.fd)
+}
+
+// Cookie is [nsid.Cookie] of ns.
+func (ns *NS) Cookie() (uint64, error) {
+	if ns.call != nil {
+		return ns.call.Cookie()
+	}
+	return nsid.Cookie(ns.fd)
 }
 
 // isHost reports whether ns is that of the calling thread.
@@ -73,6 +95,29 @@ func (ns *NS) Same(o *NS) (bool, error) {
 	}
 	b, err := o.ID()
 	return a == b, err
+}
+
+// Socket opens a netlink socket in the namespace. The caller closes it.
+func (ns *NS) Socket(protocol int) (fd int, err error) {
+	if ns.call != nil && !ns.isHost() {
+		return ns.call.Socket(protocol)
+	}
+	err = ns.Do(func() (err error) {
+		fd, err = nsid.Netlink(protocol)
+		return err
+	})
+	return fd, err
+}
+
+// Kept returns what the call of ns keeps for a protocol, which the caller does not close; else, where
+// ns is of no call, what open returns, which the caller closes.
+func Kept[C io.Closer](ns *NS, protocol int, open func() (C, error)) (c C, kept bool, err error) {
+	if ns.call == nil {
+		c, err = open()
+		return c, false, err
+	}
+	c, err = nsid.Keep(ns.call, nsid.Socket{Protocol: protocol, Host: ns.isHost()}, open)
+	return c, true, err
 }
 
 // IDAt returns that of the namespace that a path leads to; errors are those of [OpenNS].
@@ -93,8 +138,11 @@ func (ns *NS) At(path string) bool {
 // devices, and the opening of sockets. fn must change nothing else of its thread, which runs
 // other goroutines afterwards ([nsid.OnDiscardedThread] is for that). A panic of fn is the caller's.
 func (ns *NS) Do(fn func() error) error {
-	if ns.isHost() {
+	switch {
+	case ns.isHost():
 		return fn()
+	case ns.call != nil:
+		return ns.call.Within(fn)
 	}
 	same, err := ns.Same(Host())
 	switch {

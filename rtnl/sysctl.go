@@ -20,6 +20,9 @@ type Sysctl struct {
 	// Optional makes it no error to set what the kernel does not have, as the
 	// IPv6 settings where IPv6 is left out, nor where /proc/sys is read-only.
 	Optional bool
+
+	// New is set for the settings of a link that was made just now, which mostly have another value.
+	New bool
 }
 
 // Sysctl reads a setting, os.ErrNotExist if the kernel has none of that name.
@@ -44,7 +47,7 @@ func (ns *NS) SetSysctl(key, value string) error {
 func (ns *NS) SetSysctls(settings ...Sysctl) error {
 	return ns.Do(func() error {
 		for _, s := range settings {
-			if err := s.write(); err != nil {
+			if err := s.set(); err != nil {
 				return err
 			}
 		}
@@ -58,6 +61,19 @@ func SameSysctl(a, b string) bool {
 	x, err := netip.ParseAddr(a)
 	y, _ := netip.ParseAddr(b)
 	return a == b || err == nil && x == y || strings.Join(strings.Fields(a), " ") == strings.Join(strings.Fields(b), " ")
+}
+
+// set sets the value in the namespace of the calling thread, unless it has it, without looking first
+// for one of a new link. Errors are those of write.
+func (s Sysctl) set() error {
+	if !s.New || checkSysctl(s.Key) != nil {
+		return s.write()
+	}
+	err := change("sysctl "+s.Key+" = "+s.Value, func() error { return writeSysctl(s.Key, s.Value) })
+	if errors.Is(err, unix.EROFS) || errors.Is(err, os.ErrPermission) || errors.Is(err, os.ErrNotExist) {
+		return s.write()
+	}
+	return err
 }
 
 // write sets the value in the namespace of the calling thread, unless it has it. Errors
@@ -102,12 +118,19 @@ func Unreadable(err error) bool {
 // and takes a page at a time.
 const longestSysctl = 4096
 
+// checkSysctl refuses settings outside net: they belong to the whole machine.
+func checkSysctl(key string) error {
+	if !strings.HasPrefix(key, "net/") || path.Clean(key) != key || strings.ContainsRune(key, 0) {
+		return fmt.Errorf("sysctl %q is not a path below net/: %w", key, unix.EINVAL)
+	}
+	return nil
+}
+
 // readSysctl reads in the namespace of the calling thread, on which the content of
 // /proc/sys/net depends. The value comes without its last newline.
 func readSysctl(key string) (string, error) {
-	// Settings outside net belong to the whole machine.
-	if !strings.HasPrefix(key, "net/") || path.Clean(key) != key || strings.ContainsRune(key, 0) {
-		return "", fmt.Errorf("sysctl %q is not a path below net/: %w", key, unix.EINVAL)
+	if err := checkSysctl(key); err != nil {
+		return "", err
 	}
 	fd, err := unix.Open("/proc/sys/"+key, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

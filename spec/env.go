@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cnibox/internal/nsid"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -20,6 +21,10 @@ type Call struct {
 	NetNSOverride bool   // CNI_NETNS_OVERRIDE: our own namespace is meant
 	SystemBus     string // DBUS_SYSTEM_BUS_ADDRESS as it came; others find it in their environment
 	StateDir      string // CNIBOX_STATE, an absolute path; empty: the default directories. Others find it as well
+
+	// NS is what is at NetNS, opened by what runs the plugins of the call in this process, which closes
+	// it after them; nil: each opens the path. It is never the namespace of the process.
+	NS *nsid.NS
 }
 
 // SystemBusEnv is the variable of [Call.SystemBus], which is not of the specification but of

@@ -113,7 +113,7 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	r.Warn = func(format string, args ...any) {
 		p.Complain("cnibox "+a.Name, format, args...)
 	}
-	r.Invoker = p.Invoker(r.Path)
+	r.Invoker = p.Invoker(r.Path).Once()
 	// only here: delegates and chain members would repeat it
 	spec.WarnUnknownArgs(r)
 	if call.Verb == spec.Add {
@@ -122,7 +122,10 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 		}
 	}
 	verbs := a.verbs()
-	if err = verbs.Allow(r); err == nil && !verbs.Enters {
+	if err = verbs.Allow(r); err == nil && r.ContainerID != "" {
+		defer netns.Share(&r.Call)()
+	}
+	if err == nil && !verbs.Enters {
 		err = a.checkNetNS(r)
 	}
 	if err != nil {
@@ -147,7 +150,7 @@ func (a *Applet) takeBack(ctx context.Context, r *spec.Request, result *spec.Res
 	ctx, cancel := interrupt.Within(ctx, interrupt.Undo)
 	defer cancel()
 	del := r.Clone()
-	del.Call.Verb, del.Prev = spec.Del, result
+	del.Call.Verb, del.Call.NS, del.Prev = spec.Del, nil, result // it is closed by now
 	if _, err := a.verbs().Do(ctx, del); err != nil {
 		return spec.AsError(cause).WithDetails("undo: %v", err)
 	}

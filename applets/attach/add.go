@@ -181,7 +181,11 @@ func (op *Op) SetAddresses(ctx context.Context, prefixRoutes bool) error {
 	if len(op.Result.IPs) == 0 {
 		return op.explainInUse(op.Cont.Do(rtnl.ChangeLink(op.Link.Index, up)))
 	}
-	if err := op.NS.SetSysctls(op.sysctls()...); err != nil {
+	settings := op.sysctls()
+	for i := range settings {
+		settings[i].New = true
+	}
+	if err := op.NS.SetSysctls(settings...); err != nil {
 		return err
 	}
 	ops := []rtnl.Op{rtnl.ChangeLink(op.Link.Index, up)}

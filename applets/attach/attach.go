@@ -203,7 +203,7 @@ func (op *Op) AddInterface(i spec.Interface) int {
 // with it the namespace. Nothing has been changed.
 func open(ctx context.Context, r *spec.Request, ns *rtnl.NS) (op *Op, err error) {
 	op = &Op{Request: r, Result: &spec.Result{}, NS: ns}
-	dial := func() (*rtnl.Conn, error) { return rtnl.Dial(rtnl.Host()) }
+	dial := func() (*rtnl.Conn, error) { return rtnl.Dial(netns.Host(r.Call)) }
 	if op.Host, op.closeHost, err = once.Open(ctx, "host's socket", dial, func(c *rtnl.Conn) { c.Close() }); err == nil && ns != nil {
 		op.Cont, err = rtnl.Dial(ns)
 	}

@@ -65,13 +65,15 @@ func (op *Op) CreateVeth(mtu int, master uint32) (*rtnl.Link, error) {
 	}
 	// the peer's index is the host-side veth's IFLA_LINK: no look-up in the container
 	op.Link = &rtnl.Link{Index: host.Parent, Name: op.IfName, Kind: "veth", MAC: mac, MTU: host.MTU}
-	return host, op.IgnoreRouters(host.Name)
+	return host, op.ignoreRouters(host.Name, true)
 }
 
 // IgnoreRouters sets accept_ra=0 on a link of the host (CVE-2020-10749). Where /proc/sys is
 // read-only there is a warning for the administrator.
-func (op *Op) IgnoreRouters(name string) error {
-	err := rtnl.Host().SetSysctl("net/ipv6/conf/"+name+"/accept_ra", "0")
+func (op *Op) IgnoreRouters(name string) error { return op.ignoreRouters(name, false) }
+
+func (op *Op) ignoreRouters(name string, made bool) error {
+	err := rtnl.Host().SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/" + name + "/accept_ra", Value: "0", New: made})
 	if errors.Is(err, unix.EROFS) {
 		op.Warn("router advertisements of containers may reach the host (CVE-2020-10749): set net/ipv6/conf/default/accept_ra to 0 there: %v", err)
 		return nil

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 
+	"cnibox/applets/netns"
 	"cnibox/applets/record"
 	"cnibox/applets/result"
 	"cnibox/internal/undo"
@@ -57,7 +58,7 @@ func openShaper(r *spec.Request, missing int) (*shaper, error) {
 		return nil, err
 	}
 	s := &shaper{Interface: c, r: r}
-	if s.host, err = rtnl.Dial(rtnl.Host()); err == nil {
+	if s.host, err = rtnl.Dial(netns.Host(r.Call)); err == nil {
 		err = s.findVeth()
 	}
 	if errors.Is(err, os.ErrNotExist) {

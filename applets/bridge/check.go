@@ -8,6 +8,7 @@ import (
 
 	"cnibox/applets/attach"
 	"cnibox/applets/netfilter"
+	"cnibox/applets/netns"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -152,7 +153,7 @@ func checkRules(op *attach.Op, c *port, port string) error {
 	if !c.MACSpoofChk {
 		return nil
 	}
-	have, err := nft.Open(rtnl.Host()).Owned(op.Attachment, nft.KindMACGuard)
+	have, err := nft.Open(netns.Host(op.Call)).Owned(op.Attachment, nft.KindMACGuard)
 	if err != nil || len(have) > 0 {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"cnibox/applets/attach"
 	"cnibox/applets/netfilter"
+	"cnibox/applets/netns"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -37,7 +38,7 @@ func addRules(ctx context.Context, op *attach.Op, c *port) error {
 // neighbours would accept, in one transaction. On a kernel without bridge tables it only
 // masquerades.
 func addGatewayRules(ctx context.Context, op *attach.Op, c *port) error {
-	table := nft.Open(rtnl.Host())
+	table := nft.Open(netns.Host(op.Call))
 	op.Undo("rules of the gateway", func(ctx context.Context) error {
 		if err := netfilter.Undo(ctx, op, table, kinds); !netfilter.IsMissing(err) {
 			return err

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"cnibox/applets/attach"
+	"cnibox/applets/netns"
 	"cnibox/internal/once"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -135,7 +136,7 @@ func restoreGuard(ctx context.Context, op *attach.Op, c *port) error {
 	if !c.MACSpoofChk || mac == nil {
 		return nil
 	}
-	return nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
+	return nft.Open(netns.Host(op.Call)).Update(ctx, func(x *nft.Tx) error {
 		x.GuardMAC(op.Attachment, c.host.Name, mac)
 		return nil
 	})

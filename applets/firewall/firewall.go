@@ -9,6 +9,7 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/applets/netfilter"
+	"cnibox/applets/netns"
 	"cnibox/applets/result"
 	"cnibox/internal/once"
 	"cnibox/internal/undo"
@@ -71,7 +72,7 @@ func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err := p.isolate(&undo); err != nil {
 		return nil, undo.Failed(ctx, err)
 	}
-	table := nft.Open(rtnl.Host())
+	table := nft.Open(netns.Host(r.Call))
 	closed, err := p.enter(ctx, r, table)
 	if err != nil {
 		return nil, undo.Failed(ctx, err)
@@ -177,7 +178,7 @@ func check(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	found := nft.Open(rtnl.Host()).Check(p.plan(r))
+	found := nft.Open(netns.Host(r.Call)).Check(p.plan(r))
 	if err := p.orReference(found); err != nil {
 		return spec.Errorf(spec.CodeCheck, "expected rule not found: %w", err)
 	}
@@ -224,7 +225,7 @@ func del(ctx context.Context, r *spec.Request) error {
 	if r.Prev != nil {
 		ips = addressesIn(r.Prev)
 	}
-	table := nft.Open(rtnl.Host())
+	table := nft.Open(netns.Host(r.Call))
 	others := ips
 	if !p.firewalld {
 		others = nil // the reference has put none into a zone
@@ -307,7 +308,7 @@ func gc(ctx context.Context, r *spec.Request) error {
 
 // get returns prevResult, see [result.Get].
 func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	owned, err := nft.Open(rtnl.Host()).Owned(r.Attachment, nft.KindFirewall, nft.KindZone)
+	owned, err := nft.Open(netns.Host(r.Call)).Owned(r.Attachment, nft.KindFirewall, nft.KindZone)
 	if err != nil && !netfilter.IsMissing(err) {
 		return nil, err
 	}

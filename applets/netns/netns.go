@@ -18,7 +18,12 @@ var errOwn = errors.New("plugin's netns and netns from CNI_NETNS should not be t
 // Open opens it. Errors have code 8 and begin with the phrases of the reference plugins; in GET a missing
 // namespace is code 3, unknown container.
 // CNI_NETNS_OVERRIDE allows the host's own.
+//
+// One that is open for the call is not opened again, and not closed by the caller.
 func Open(c spec.Call) (*rtnl.NS, error) {
+	if c.NS != nil && c.NS.Path() == c.NetNS {
+		return rtnl.In(c.NS), nil
+	}
 	ns, err := rtnl.OpenNS(c.NetNS)
 	if err != nil {
 		if c.Verb == spec.Get && errors.Is(err, os.ErrNotExist) {
@@ -41,6 +46,24 @@ func Open(c spec.Call) (*rtnl.NS, error) {
 	ns.Close()
 	return nil, err
 }
+
+// Share opens it for all that is run for a call in this process, which close ends. Nothing is shared
+// where it cannot be opened, or is the host's own: each that needs it finds out why.
+func Share(c *spec.Call) (close func()) {
+	ns, err := nsid.OpenNS(c.NetNS)
+	if err == nil {
+		own, cerr := nsid.Current()
+		if cerr == nil && own != ns.ID() {
+			c.NS = ns
+			return func() { ns.Close() }
+		}
+		ns.Close()
+	}
+	return func() {}
+}
+
+// Host is the host's, with the sockets that the plugins of the call share.
+func Host(c spec.Call) *rtnl.NS { return rtnl.HostOf(c.NS) }
 
 // At reports whether a sandbox of prevResult is ns, which was opened at CNI_NETNS.
 func At(c spec.Call, ns *rtnl.NS, sandbox string) bool { return sandbox == c.NetNS || ns.At(sandbox) }

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/netns"
 	"cnibox/applets/result"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -41,7 +42,7 @@ func localnetLink(r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, erro
 	if !to.IsValid() {
 		return nil, nil
 	}
-	host, err := rtnl.Dial(rtnl.Host())
+	host, err := rtnl.Dial(netns.Host(r.Call))
 	if err != nil {
 		return nil, err
 	}

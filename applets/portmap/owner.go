@@ -61,7 +61,7 @@ func (d portOwners) record(r *spec.Request, old *portOwner, udp []udpPort) error
 	if o.ID, err = ns.ID(); err != nil {
 		return err
 	}
-	o.Cookie, _ = nsid.Cookie(ns.FD())
+	o.Cookie, _ = ns.Cookie()
 	return record.Dir(d).Write(r.Attachment.Key()+".json", o)
 }
 
@@ -146,7 +146,7 @@ func forgetFlows(r *spec.Request, udp []udpPort) {
 	if len(udp) == 0 {
 		return
 	}
-	if err := nft.Open(rtnl.Host()).FlushUDP(addrPorts(udp)); err != nil {
+	if err := nft.Open(netns.Host(r.Call)).FlushUDP(addrPorts(udp)); err != nil {
 		r.Warn("connection tracking entries of UDP ports: %v", err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"cnibox/applets/applet"
 	"cnibox/applets/hostport"
 	"cnibox/applets/netfilter"
+	"cnibox/applets/netns"
 	"cnibox/applets/record"
 	"cnibox/applets/result"
 	"cnibox/internal/state"
@@ -134,7 +135,7 @@ func (p *plan) publish(ctx context.Context, r *spec.Request, maps iter.Seq[nft.P
 func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps iter.Seq[nft.PortMap], again bool) error {
 	holders := dir.holders(r.Attachment)
 	var gone []string
-	return nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
+	return nft.Open(netns.Host(r.Call)).Update(ctx, func(x *nft.Tx) error {
 		if again {
 			x.Release(r.Attachment, nft.KindPortMap)
 		}
@@ -171,7 +172,7 @@ func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []ud
 		x.Release(r.Attachment, nft.KindPortMap)
 		return nil
 	}
-	return nft.Open(rtnl.Host()).UpdateThen(ctx, release, func(_ context.Context, err error) error {
+	return nft.Open(netns.Host(r.Call)).UpdateThen(ctx, release, func(_ context.Context, err error) error {
 		if netfilter.IsMissing(err) {
 			r.Warn("%v: so there is nothing to release", err)
 			err = nil
@@ -242,7 +243,7 @@ func check(_ context.Context, r *spec.Request) error {
 		return err
 	}
 	holders := p.dir.holders(r.Attachment)
-	err = nft.Open(rtnl.Host()).Check(func(x *nft.Tx) error {
+	err = nft.Open(netns.Host(r.Call)).Check(func(x *nft.Tx) error {
 		for m := range maps {
 			err := x.PortMap(r.Attachment, m)
 			var taken *nft.TakenError
@@ -272,7 +273,7 @@ func status(_ context.Context, r *spec.Request) error {
 	if _, err := readPlan(r); err != nil {
 		return err
 	}
-	if err := nft.Open(rtnl.Host()).Probe(); err != nil {
+	if err := nft.Open(netns.Host(r.Call)).Probe(); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "portmap: %w", err)
 	}
 	return nil
@@ -295,7 +296,7 @@ func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 		}
 		return nil
 	})
-	err := nft.Open(rtnl.Host()).Update(ctx, func(x *nft.Tx) error {
+	err := nft.Open(netns.Host(r.Call)).Update(ctx, func(x *nft.Tx) error {
 		x.DeleteStale(r.Network, valid, nft.KindPortMap)
 		x.DeleteStaleReference(r.Network, r.Valid, nft.KindPortMap)
 		return nil

@@ -13,6 +13,7 @@ import (
 
 	"cnibox/applets/netns"
 	"cnibox/internal/flock"
+	"cnibox/internal/nsid"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -22,6 +23,8 @@ type Interface struct {
 	NS   *rtnl.NS   // nil: gone
 	Conn *rtnl.Conn // in ns; nil without it
 	Link *rtnl.Link // CNI_IFNAME, as it was when it was opened; nil: gone
+
+	unlock func() // see Lock; nil: not locked
 }
 
 // Open opens the namespace and finds the interface. none is the code of the error if that is
@@ -57,6 +60,9 @@ func Open(r *spec.Request, none int) (*Interface, error) {
 
 // Close closes the descriptors, which releases the lock.
 func (c *Interface) Close() {
+	if c.unlock != nil {
+		c.unlock()
+	}
 	if c.Conn != nil {
 		c.Conn.Close()
 	}
@@ -68,9 +74,10 @@ func (c *Interface) Close() {
 // Lock excludes others, the reference's sbr among them, from changing the rules of the namespace
 // until Close. It is an flock(2) on the namespace itself. The code is 11 if others hold it too long.
 func (c *Interface) Lock(ctx context.Context) error {
-	fd, err := unix.FcntlInt(uintptr(c.NS.FD()), unix.F_DUPFD_CLOEXEC, 0)
+	// opened anew: the lock is that of the open file, which others of the call have as well
+	fd, err := nsid.Open(fmt.Sprintf("/proc/thread-self/fd/%d", c.NS.FD()))
 	if err != nil {
-		return os.NewSyscallError("fcntl F_DUPFD_CLOEXEC", err)
+		return err
 	}
 	unlock, err := flock.Wait(ctx, fd, unix.LOCK_EX)
 	switch {
@@ -79,6 +86,6 @@ func (c *Interface) Lock(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("lock of the network namespace: %w", err)
 	}
-	unlock() // the lock is that of the open file, and ends with the descriptor of ns
+	c.unlock = unlock
 	return nil
 }

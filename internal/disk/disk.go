@@ -5,12 +5,11 @@
 package disk
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -39,32 +38,34 @@ func Read(path string, flags, limit int) ([]byte, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil, fmt.Errorf("%s is not a regular file", path)
 	}
-	var b bytes.Buffer
-	b.Grow(int(min(st.Size, int64(limit))) + bytes.MinRead) // files of /proc have size 0
-	if _, err := b.ReadFrom(io.LimitReader(descriptor(fd), int64(limit)+1)); err != nil {
-		return nil, &os.PathError{Op: "read", Path: path, Err: err}
+	var b []byte
+	for len(b) <= limit && (st.Size == 0 || int64(len(b)) != st.Size) { // files of /proc have size 0
+		b = slices.Grow(b, max(int(min(st.Size, int64(limit)))+1-len(b), leastRead))
+		n, err := read(fd, b[len(b):cap(b)])
+		if err != nil {
+			return nil, &os.PathError{Op: "read", Path: path, Err: err}
+		}
+		if n == 0 {
+			break
+		}
+		b = b[:len(b)+n]
 	}
-	if b.Len() > limit {
+	if len(b) > limit {
 		return nil, fmt.Errorf("%s is larger than %d bytes", path, limit)
 	}
-	return b.Bytes(), nil
+	return b, nil
 }
 
-// A descriptor is an open file, an [io.Reader].
-type descriptor int
+// leastRead is what is read at once at least, in bytes.
+const leastRead = 512
 
-func (d descriptor) Read(p []byte) (int, error) {
-	n, err := unix.Read(int(d), p)
-	for err == unix.EINTR {
-		n, err = unix.Read(int(d), p)
+// read is read(2), repeated when a signal interrupts it.
+func read(fd int, b []byte) (n int, err error) {
+	for {
+		if n, err = unix.Read(fd, b); err != unix.EINTR {
+			return n, err
+		}
 	}
-	switch {
-	case err != nil:
-		return 0, err
-	case n == 0 && len(p) > 0:
-		return 0, io.EOF
-	}
-	return n, nil
 }
 
 // Change runs do, which changes what is on disk; what names the change for tests, which can
@@ -119,10 +120,12 @@ func Replace(path, temp string, content []byte, how How) error {
 
 // replace is [Replace] without the hook.
 func replace(path, temp string, content []byte, how How) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
 	fd, err := create(temp)
+	if errors.Is(err, os.ErrNotExist) {
+		if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil {
+			fd, err = create(temp)
+		}
+	}
 	if errors.Is(err, os.ErrExist) {
 		if err = os.Remove(temp); err == nil {
 			fd, err = create(temp)
@@ -182,7 +185,14 @@ func fill(fd int, content []byte, how How) error {
 // every file system, as NFS, nor in Linux before 3.15; link(2) does not work in FAT.
 func rename(temp, path string, how How) error {
 	if how&New == 0 {
-		return os.Rename(temp, path)
+		err := unix.Rename(temp, path) // os.Rename looks first whether that is a directory
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, unix.EISDIR):
+			err = unix.EEXIST
+		}
+		return &os.LinkError{Op: "rename", Old: temp, New: path, Err: err}
 	}
 	err := unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
 	switch {

@@ -111,7 +111,7 @@ func request(t testing.TB, ns *rtnl.NS, typ netlink.HeaderType, flags netlink.He
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := nlconn.Open(unix.NETLINK_ROUTE, ns.Do)
+	c, err := nlconn.Open(unix.NETLINK_ROUTE, ns.Socket)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,16 +36,16 @@ type Conn struct {
 	interrupted bool // a dump since the last [Conn.Dump] was inconsistent
 }
 
-// Open connects to a netlink protocol, such as unix.NETLINK_ROUTE. within runs the function
-// that opens the socket in the namespace of the socket.
-func Open(protocol int, within func(open func() error) error) (*Conn, error) {
-	return Listen(protocol, 0, within)
+// Open connects to a netlink protocol, such as unix.NETLINK_ROUTE. socket opens a descriptor of the
+// protocol in the namespace that is meant, as nsid.Netlink does.
+func Open(protocol int, socket func(protocol int) (fd int, err error)) (*Conn, error) {
+	return Listen(protocol, 0, socket)
 }
 
 // Listen is Open for a socket that gets the notifications of groups, a bit set of
 // RTMGRP_* or the like; see [Conn.Wait].
-func Listen(protocol int, groups uint32, within func(open func() error) error) (*Conn, error) {
-	fd, err := open(protocol, groups, within)
+func Listen(protocol int, groups uint32, socket func(protocol int) (fd int, err error)) (*Conn, error) {
+	fd, err := open(protocol, groups, socket)
 	if err != nil {
 		return nil, err
 	}

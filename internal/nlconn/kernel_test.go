@@ -13,7 +13,9 @@ import (
 )
 
 // here opens a socket in the namespace of the test.
-func here(open func() error) error { return open() }
+func here(protocol int) (fd int, err error) {
+	return unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
+}
 
 // connect opens a connection that the test closes.
 func connect(t *testing.T) *Conn {
@@ -151,7 +153,7 @@ func TestKernelConn(t *testing.T) {
 		t.Errorf("closed: got %v", err)
 	}
 	refused := errors.New("refused")
-	if _, err := Open(unix.NETLINK_ROUTE, func(func() error) error { return refused }); !errors.Is(err, refused) {
+	if _, err := Open(unix.NETLINK_ROUTE, func(int) (int, error) { return -1, refused }); !errors.Is(err, refused) {
 		t.Errorf("a namespace that cannot be entered: got %v", err)
 	}
 }

@@ -63,15 +63,13 @@ func borrow(fd int) *socket {
 	return s
 }
 
-// open opens a descriptor in the namespace that within enters, and connects it to the
+// open opens a descriptor by socket, in the namespace that it is for, and connects it to the
 // kernel: another process could send to one that is not connected.
-func open(protocol int, groups uint32, within func(func() error) error) (fd int, err error) {
-	fd = -1
-	err = within(func() (err error) {
-		fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
-		return os.NewSyscallError("socket", err)
-	})
-	if err == nil && groups != 0 {
+func open(protocol int, groups uint32, socket func(protocol int) (fd int, err error)) (fd int, err error) {
+	if fd, err = socket(protocol); err != nil {
+		return -1, err
+	}
+	if groups != 0 {
 		err = os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}))
 	}
 	if err == nil {
@@ -82,9 +80,7 @@ func open(protocol int, groups uint32, within func(func() error) error) (fd int,
 		err = os.NewSyscallError("setsockopt SO_RCVTIMEO", unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit))
 	}
 	if err != nil {
-		if fd >= 0 {
-			unix.Close(fd)
-		}
+		unix.Close(fd)
 		return -1, err
 	}
 	// These make errors or filters more exact, and all else works without them; kernels

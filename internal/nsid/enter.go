@@ -2,6 +2,7 @@ package nsid
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 
@@ -63,15 +64,30 @@ func Enter(fd int) error {
 // host's network or without memory, the thread is discarded, and the caller goes on in the
 // namespace where it was.
 func Within(enter, fn func() error) error {
+	home := -1
+	defer func() {
+		if home >= 0 {
+			unix.Close(home)
+		}
+	}()
+	return within(func() (_ int, err error) {
+		if home < 0 {
+			home, err = openThread()
+		}
+		return home, err
+	}, enter, fn)
+}
+
+// within is [Within] with a function that opens the namespace of the thread, once.
+func within(open func() (home int, err error), enter, fn func() error) error {
 	return onThread(func() (restored bool, err error) {
-		home, err := Open(Thread)
+		home, err := open()
 		if err != nil {
 			return true, err
 		}
-		defer unix.Close(home)
 		// The first thread cannot be discarded.
 		if firstThread() && Enter(home) != nil {
-			return true, Within(enter, fn)
+			return true, within(open, enter, fn)
 		}
 		defer func() { restored = Enter(home) == nil }()
 		if err := enter(); err != nil {
@@ -79,6 +95,15 @@ func Within(enter, fn func() error) error {
 		}
 		return false, fn()
 	})
+}
+
+// openThread opens the namespace of the calling thread.
+func openThread() (fd int, err error) {
+	fd, err = unix.Open(Thread, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("network namespace: %w", &os.PathError{Op: "open", Path: Thread, Err: err})
+	}
+	return fd, nil
 }
 
 // OnDiscardedThread runs fn on a thread that is discarded after it, whatever fn has changed of

@@ -1,0 +1,79 @@
+package e2e
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// mostCalls is how many system calls the chain's ADD may make from when it reads the configuration, with
+// a few to spare.
+const mostCalls = 268
+
+// runtimeCalls are those of Go's runtime, for threads and memory, which differ from run to run.
+var runtimeCalls = regexp.MustCompile(`^(futex|epoll_|nanosleep|clock_nanosleep|tgkill|rt_sig|sched_yield|restart_syscall|exit|clone|gettid|getpid|sigaltstack|set_robust_list|rseq|mmap|munmap|mprotect|madvise|brk)`)
+
+// TestKernelOnce counts the system calls of an ADD by cni-exec of bridge with host-local, portmap and
+// firewall: it opens the namespace of the container once, looks each program up once, and opens
+// one socket of each netlink protocol in each namespace.
+func TestKernelOnce(t *testing.T) {
+	w := newWorld(t)
+	w.write("net.d/once.conflist", `{"cniVersion": "1.1.0", "name": "once", "plugins": [
+		{"type": "bridge", "bridge": "once0", "isGateway": true, "ipMasq": true, "ipam": {"type": "host-local", "dataDir": "$DIR/leases",
+			"subnet": "10.99.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}},
+		{"type": "portmap", "dataDir": "$DIR/ports", "capabilities": {"portMappings": true}},
+		{"type": "firewall"}]}`)
+	add := func(c container, port string) answer {
+		return w.run("", nil, w.path("bin/cni-exec"), "add", "once", c.path, "--container-id", c.id, "--conf-dir", w.path("net.d"),
+			"--cache-dir", w.path("cni"), "-p", port+":80")
+	}
+	w.must("another ADD", add(w.container("other"), "8001")) // which makes the bridge and the tables
+	c := w.container("ctr")
+	w.strace("-o", w.path("trace"))
+	w.must("ADD", add(c, "8002"))
+	b, err := os.ReadFile(w.path("trace"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := 0
+	times := map[string]int{}
+	wanted := map[string]int{
+		`openat(AT_FDCWD, "` + c.path + `"`:                       1,
+		`newfstatat(AT_FDCWD, "` + w.path("bin/bridge") + `"`:     1,
+		`newfstatat(AT_FDCWD, "` + w.path("bin/host-local") + `"`: 1,
+		`newfstatat(AT_FDCWD, "` + w.path("bin/portmap") + `"`:    1,
+		`newfstatat(AT_FDCWD, "` + w.path("bin/firewall") + `"`:   1,
+		`openat(AT_FDCWD, "/proc/thread-self/ns/net"`:             1,
+		`SOCK_CLOEXEC, NETLINK_ROUTE`:                             2, // the host and the container
+		`SOCK_CLOEXEC, NETLINK_NETFILTER`:                         1,
+	}
+	wake := "x" // what begins a call on the event counter of Go's scheduler
+	if m := regexp.MustCompile(`eventfd2\(.*= (\d+)`).FindSubmatch(b); m != nil {
+		wake = "(" + string(m[1]) + ","
+	}
+	_, trace, _ := strings.Cut(string(b), w.path("net.d")+`", O_RDONLY`)
+	for line := range strings.Lines(trace) {
+		_, call, _ := strings.Cut(line, " ")
+		call = strings.TrimLeft(call, " ")
+		if strings.HasPrefix(call, "<...") || !strings.Contains(call, "(") || runtimeCalls.MatchString(call) ||
+			strings.HasPrefix(call, "read"+wake) || strings.HasPrefix(call, "write"+wake) {
+			continue // the second part of a call, a signal, the end of a thread
+		}
+		all++
+		for what := range wanted {
+			if strings.Contains(call, what) {
+				times[what]++
+			}
+		}
+	}
+	for what, want := range wanted {
+		if times[what] != want {
+			t.Errorf("%s: %d times, want %d", what, times[what], want)
+		}
+	}
+	t.Logf("%d system calls", all)
+	if all > mostCalls || all < 100 {
+		t.Errorf("%d system calls, want at most %d:\n%s", all, mostCalls, trace)
+	}
+}
