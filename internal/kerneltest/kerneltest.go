@@ -100,7 +100,11 @@ func NS(t testing.TB) *rtnl.NS {
 // LoUp sets the loopback interface up, without which a namespace does not reach itself.
 func LoUp(t testing.TB, ns *rtnl.NS) {
 	t.Helper()
-	c := Dial(t, ns)
+	c, err := rtnl.Dial(ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close() // an open socket keeps the namespace
 	lo, err := c.Link("lo")
 	if err != nil {
 		t.Fatal(err)

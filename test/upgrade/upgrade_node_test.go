@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -60,6 +61,7 @@ type pod struct {
 	result   json.RawMessage
 	v4, v6   netip.Addr
 	streams  []*stream
+	server   net.Listener
 }
 
 const (
@@ -263,15 +265,16 @@ func (n *node) pod(net *network, id string, port int) *pod {
 	p.ns = ns
 	n.Cleanup(func() { unix.Unmount(p.path, unix.MNT_DETACH); ns.Close() })
 	kerneltest.LoUp(n.T, ns)
-	n.serve(ns, p.id)
+	p.server = n.serve(ns, p.id)
 	return p
 }
 
-// end ends the container and its namespace, of which no plugin hears.
+// end ends the container and its namespace, of which no plugin hears. A socket that is open would keep
+// the namespace.
 func (n *node) end(p *pod) {
 	n.Helper()
 	p.hangUp()
-	if err := errors.Join(unix.Unmount(p.path, unix.MNT_DETACH), os.Remove(p.path), p.ns.Close()); err != nil {
+	if err := errors.Join(p.server.Close(), unix.Unmount(p.path, unix.MNT_DETACH), os.Remove(p.path), p.ns.Close()); err != nil {
 		n.Fatal(err)
 	}
 }

@@ -15,9 +15,8 @@ import (
 
 // serve answers in a namespace, at port 80, each line with a name and the line. The first
 // line of an answer is where the connection comes from.
-func (n *node) serve(ns *rtnl.NS, name string) {
+func (n *node) serve(ns *rtnl.NS, name string) (l net.Listener) {
 	n.Helper()
-	var l net.Listener
 	err := ns.Do(func() (err error) { l, err = net.Listen("tcp", "[::]:80"); return err })
 	if err != nil {
 		n.Fatal(err)
@@ -38,6 +37,7 @@ func (n *node) serve(ns *rtnl.NS, name string) {
 			}()
 		}
 	}()
+	return l
 }
 
 // streamTime is how long a connection may take to open or to answer before it counts as dead.
