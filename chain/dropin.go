@@ -148,14 +148,30 @@ func Lists(dir string) (lists []*List, broken []error) {
 	return lists, broken
 }
 
+// maxValues is how many values a file may have, as commas. Real ones have some hundreds; reading
+// hundreds of thousands takes seconds.
+const maxValues = 50_000
+
+// ReadFile reads a file of configuration, of at most [spec.MaxConf] bytes. The path is in the error.
+func ReadFile(file string) ([]byte, error) {
+	doc, err := disk.Read(file, 0, spec.MaxConf)
+	if err != nil {
+		return nil, err
+	}
+	if n := bytes.Count(doc, []byte(",")); n > maxValues {
+		return nil, fmt.Errorf("%s has %d commas, and so too many values: at most %d are taken", file, n, maxValues)
+	}
+	memory.For(len(doc))
+	return doc, nil
+}
+
 // read parses a file without its drop-in directory. With an error the list has the name and
 // the version, where those can be read, or is nil.
 func read(file string) (*List, error) {
-	doc, err := disk.Read(file, 0, spec.MaxConf)
+	doc, err := ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
-	memory.For(len(doc))
 	from := Source{File: file, Doc: doc}
 	parse := Parse
 	if hasExt(file, []string{".conf", ".json"}) {
@@ -196,11 +212,10 @@ func (l *List) dropIn() error {
 			continue
 		}
 		file := filepath.Join(dir, name)
-		doc, err := disk.Read(file, 0, spec.MaxConf)
+		doc, err := ReadFile(file)
 		if err != nil {
 			return fmt.Errorf("drop-in plugin: %w", err)
 		}
-		memory.For(len(doc))
 		from := Source{File: file, Doc: doc}
 		p, err := parsePlugin("", doc)
 		if err != nil {

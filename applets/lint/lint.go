@@ -23,8 +23,6 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/chain"
-	"cnibox/internal/disk"
-	"cnibox/internal/memory"
 	"cnibox/internal/schema"
 	"cnibox/spec"
 )
@@ -180,7 +178,7 @@ func configurations(path string) (files, others []string, err error) {
 // unused notes a file whose name is not that of a configuration if it seems to be one. Others have
 // kubeconfigs, locks and texts beside the configurations.
 func (c *checker) unused(file string) {
-	doc, err := disk.Read(file, 0, spec.MaxConf)
+	doc, err := chain.ReadFile(file)
 	if err != nil || !bytes.HasPrefix(bytes.TrimSpace(doc), []byte("{")) {
 		return
 	}
@@ -271,8 +269,7 @@ func (c *checker) doc(file string) *document {
 
 // file lints one file; nil: it is no network.
 func (c *checker) file(file string) *network {
-	doc, err := disk.Read(file, 0, spec.MaxConf)
-	memory.For(len(doc))
+	doc, err := chain.ReadFile(file)
 	c.locate(file, doc)
 	if err != nil {
 		text := strings.TrimPrefix(err.Error(), file+" ")
