@@ -203,7 +203,11 @@ func (op *Op) AddInterface(i spec.Interface) int {
 // with it the namespace. Nothing has been changed.
 func open(ctx context.Context, r *spec.Request, ns *rtnl.NS) (op *Op, err error) {
 	op = &Op{Request: r, Result: &spec.Result{}, NS: ns}
-	dial := func() (*rtnl.Conn, error) { return rtnl.Dial(netns.Host(r.Call)) }
+	host := netns.Host(r.Call)
+	if once.Remembers(ctx) {
+		host = rtnl.Host() // what a call keeps is closed at its end
+	}
+	dial := func() (*rtnl.Conn, error) { return rtnl.Dial(host) }
 	if op.Host, op.closeHost, err = once.Open(ctx, "host's socket", dial, func(c *rtnl.Conn) { c.Close() }); err == nil && ns != nil {
 		op.Cont, err = rtnl.Dial(ns)
 	}

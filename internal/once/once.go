@@ -30,6 +30,12 @@ func Remember(ctx context.Context) (_ context.Context, forget func()) {
 	}
 }
 
+// Remembers reports whether the context is of [Remember], and so of several attachments.
+func Remembers(ctx context.Context) bool {
+	_, ok := ctx.Value(memoryKey{}).(*memory)
+	return ok
+}
+
 // Do calls fn, unless it was called for the key without an error since [Remember].
 func Do(ctx context.Context, key string, fn func() error) error {
 	_, err := Known(ctx, key, func() (struct{}, error) { return struct{}{}, fn() })
