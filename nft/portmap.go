@@ -39,7 +39,6 @@ type TakenError struct {
 	Key    string          // of the owner, always whole
 	Owner  spec.Attachment // incomplete when the names did not fit: then Owner.Key() is not Key
 	Target netip.AddrPort  // where the owner has it sent
-	New    bool            // by this update
 }
 
 // Error names the port and its owner, whose names may be cut short.
@@ -106,7 +105,7 @@ func (x *Tx) replaceable(o spec.Attachment, m *PortMap, ch *change, to *element)
 	}
 	return &TakenError{
 		Port: m.hostText(), Key: ownerKey(e.owner), Owner: ownerNames(e.owner),
-		Target: targetOf(e.data, ch.set.family), New: ch.put,
+		Target: targetOf(e.data, ch.set.family),
 	}
 }
 

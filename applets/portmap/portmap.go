@@ -6,6 +6,7 @@ import (
 	"errors"
 	"iter"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 
@@ -59,7 +60,7 @@ const dataDir = state.Ports
 
 // add publishes all ports in one transaction, or none; hundreds in several.
 //
-// The order: the owner's record, the rules, the sysctl, old flows. Each failure
+// The order: the owner's record, the rules, the sysctl, pending ports, old flows. Each failure
 // undoes the steps before it. Ports of an earlier ADD are replaced, not added to.
 func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	p, err := readPlan(r)
@@ -108,13 +109,20 @@ func (p *plan) publish(ctx context.Context, r *spec.Request, maps iter.Seq[nft.P
 		return err
 	}
 	var undo undo.Stack
-	err = publishPorts(ctx, r, p.dir, maps, old != nil)
+	pending, err := publishPorts(ctx, r, p.dir, maps, old != nil)
 	if err == nil || old == nil { // what an earlier ADD published stays after an error
 		undo.Add("ports of "+r.Attachment.String(), func(ctx context.Context) error { return releasePorts(ctx, r, p.dir, nil) })
 	}
 	if err == nil && link != nil { // after the transaction, whose base ruleset keeps others off 127.0.0.0/8
 		undo.Add("route_localnet of "+link.Name, func(context.Context) error { return rtnl.SkipAbsent(setLocalnet(link, "0")) })
 		err = setLocalnet(link, "1")
+	}
+	if err == nil {
+		if pending {
+			err = p.dir.setPending(r.Attachment, portsAsked{*p.conf, targetsOf(r.Prev, r.IfName)})
+		} else {
+			err = p.dir.dropPending(r.Attachment)
+		}
 	}
 	if err != nil {
 		return undo.Failed(ctx, err)
@@ -127,15 +135,16 @@ func (p *plan) publish(ctx context.Context, r *spec.Request, maps iter.Seq[nft.P
 }
 
 // publishPorts publishes the ports in one transaction, IPv4 and IPv6 together, which also deletes
-// those of an earlier ADD of the attachment.
+// those of an earlier ADD of the attachment. Ports that the container's other attachments have become
+// pending.
 //
 // A port of another container is an error of code 100 with the owner's name, unless that one's
-// namespace is gone: then it is taken over. So is one of another attachment of the container: podman,
-// nerdctl and others pass the same mappings to the ADD of each network.
-func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps iter.Seq[nft.PortMap], again bool) error {
+// namespace is gone: then it is taken over.
+func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps iter.Seq[nft.PortMap], again bool) (pending bool, err error) {
 	holders := dir.holders(r.Attachment)
 	var gone []string
-	return nft.Open(netns.Host(r.Call)).Update(ctx, func(x *nft.Tx) error {
+	err = nft.Open(netns.Host(r.Call)).Update(ctx, func(x *nft.Tx) error {
+		pending = false
 		if again {
 			x.Release(r.Attachment, nft.KindPortMap)
 		}
@@ -143,14 +152,17 @@ func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps ite
 			err := x.PortMap(r.Attachment, m)
 			var taken *nft.TakenError
 			if err != nil && errors.As(err, &taken) && taken.Key != r.Attachment.Key() {
-				holder := holders(taken.Key)
-				if holder.gone && !slices.Contains(gone, taken.Key) {
-					gone = append(gone, taken.Key)
-					r.Warn("%v, whose network namespace is gone: taken over", taken)
-				}
-				if holder.gone || holder.sibling {
+				switch holder := holders(taken.Key); {
+				case holder.gone:
+					if !slices.Contains(gone, taken.Key) {
+						gone = append(gone, taken.Key)
+						r.Warn("%v, whose network namespace is gone: taken over", taken)
+					}
 					m.Replace = true
 					err = x.PortMap(r.Attachment, m)
+				case holder.sibling:
+					pending = true
+					continue
 				}
 			}
 			if err != nil && errors.As(err, &taken) {
@@ -162,14 +174,19 @@ func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps ite
 		}
 		return nil
 	})
+	return pending, err
 }
 
-// releasePorts deletes the ports of the attachment, also those that the reference plugins published.
-// Nothing need exist. udp are the ports whose conntrack entries are deleted.
+// releasePorts deletes the ports of the attachment, also those that the reference plugins published,
+// and publishes pending ports of the container's other attachments in the same transaction. Nothing
+// need exist. udp are the ports whose conntrack entries are deleted.
 func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []udpPort) error {
+	next, unread := dir.nextOwners(r, r.ContainerID, func(o record.Owner) bool { return o.Of(r.Attachment) })
+	var published []spec.Attachment
 	release := func(x *nft.Tx) error {
 		x.Addresses(addressesOf(r)...)
 		x.Release(r.Attachment, nft.KindPortMap)
+		published = publishNext(r, x, next)
 		return nil
 	}
 	return nft.Open(netns.Host(r.Call)).UpdateThen(ctx, release, func(_ context.Context, err error) error {
@@ -178,10 +195,10 @@ func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []ud
 			err = nil
 		}
 		if err != nil {
-			return err
+			return errors.Join(unread, err)
 		}
 		forgetFlows(r, udp)
-		return dir.drop(r.Attachment)
+		return errors.Join(unread, dir.dropPending(append(published, r.Attachment)...), dir.drop(r.Attachment))
 	})
 }
 
@@ -243,11 +260,12 @@ func check(_ context.Context, r *spec.Request) error {
 		return err
 	}
 	holders := p.dir.holders(r.Attachment)
+	pending := p.dir.hasPending(r.Attachment)
 	err = nft.Open(netns.Host(r.Call)).Check(func(x *nft.Tx) error {
 		for m := range maps {
 			err := x.PortMap(r.Attachment, m)
 			var taken *nft.TakenError
-			if err != nil && errors.As(err, &taken) && holders(taken.Key).sibling {
+			if err != nil && pending && errors.As(err, &taken) && holders(taken.Key).sibling {
 				continue // published for another interface of the container
 			}
 			if err != nil {
@@ -280,7 +298,7 @@ func status(_ context.Context, r *spec.Request) error {
 }
 
 // gc deletes the ports of attachments that are gone, also those of the reference, as far as its rules
-// name their owner.
+// name their owner, and publishes pending ones, as DEL does.
 func gc(ctx context.Context, r *spec.Request) error {
 	dir, _ := portsToForget(r)
 	return record.Dir(dir).Locked(ctx, func() error { return collectPorts(ctx, r, dir) })
@@ -289,23 +307,35 @@ func gc(ctx context.Context, r *spec.Request) error {
 // collectPorts is gc under the lock.
 func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 	valid := r.ValidKeys()
+	stale := func(o record.Owner) bool { return o.Network == r.Network && !valid(o.Attachment().Key()) }
+	var next []*nextOwner
 	var udp []udpPort
 	unread := record.Dir(dir).Each(func(name string) error {
-		if o := dir.owner(strings.TrimSuffix(name, ".json")); o != nil && o.Network == r.Network && !valid(o.Attachment().Key()) {
-			udp = append(udp, o.UDP...)
+		o := dir.owner(strings.TrimSuffix(name, ".json"))
+		if o == nil || !stale(o.Owner) {
+			return nil
 		}
-		return nil
+		more, err := dir.nextOwners(r, o.ContainerID, stale)
+		next, udp = append(next, more...), append(udp, o.UDP...)
+		return err
 	})
+	var published []spec.Attachment
 	err := nft.Open(netns.Host(r.Call)).Update(ctx, func(x *nft.Tx) error {
 		x.DeleteStale(r.Network, valid, nft.KindPortMap)
 		x.DeleteStaleReference(r.Network, r.Valid, nft.KindPortMap)
+		published = publishNext(r, x, next)
 		return nil
 	})
 	if err != nil && !netfilter.IsMissing(err) {
 		return err
 	}
+	if err == nil {
+		unread = errors.Join(unread, dir.dropPending(published...))
+	}
 	forgetFlows(r, udp)
-	return errors.Join(unread, record.Dir(dir).DeleteStale(r.Network, r.Valid))
+	err = dir.pending().DeleteStale(r.Network, r.Valid)
+	os.Remove(string(dir.pending())) // it stays if it is not empty
+	return errors.Join(unread, err, record.Dir(dir).DeleteStale(r.Network, r.Valid))
 }
 
 // get returns prevResult, see [result.Get].

@@ -11,7 +11,8 @@ import (
 	"cnibox/spec"
 )
 
-// restore publishes again what was published for the attachment.
+// restore publishes again what was published for the attachment. What is pending stays
+// so, as long as another attachment of the container has it.
 func restore(ctx context.Context, r *spec.Request) error {
 	p, err := readPlan(r)
 	if err != nil {
@@ -58,19 +59,20 @@ func restore(ctx context.Context, r *spec.Request) error {
 }
 
 // republish plans the mappings. A port that another attachment of the container has stays with
-// it, unless it was lost as well: then the last one that is restored has it, as after the ADDs.
+// it, unless it is only pending there: then that one came first in this restore.
 func (p *plan) republish(r *spec.Request, x *nft.Tx, maps iter.Seq[nft.PortMap]) error {
 	holders := p.dir.holders(r.Attachment)
+	pending := p.dir.hasPending(r.Attachment)
 	for m := range maps {
 		err := x.PortMap(r.Attachment, m)
 		var taken *nft.TakenError
 		if err != nil && errors.As(err, &taken) && taken.Key != r.Attachment.Key() {
 			switch holder := holders(taken.Key); {
-			case holder.gone, holder.sibling && taken.New:
+			case holder.sibling && pending:
+				continue
+			case holder.gone, holder.sibling && p.dir.isPending(taken.Key):
 				m.Replace = true
 				err = x.PortMap(r.Attachment, m)
-			case holder.sibling:
-				continue
 			}
 		}
 		if err != nil {

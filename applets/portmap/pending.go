@@ -1,0 +1,129 @@
+package portmap
+
+import (
+	"cmp"
+	"errors"
+	"iter"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"cnibox/applets/record"
+	"cnibox/nft"
+	"cnibox/spec"
+)
+
+// A container with several networks is given the same ports by each of them:
+// podman, nerdctl and others pass the mappings to every ADD. The first attachment publishes them.
+// The ports of the others are pending: when their owner is deleted, the next attachment publishes
+// them.
+
+// portsAsked is what an ADD asked for.
+type portsAsked struct {
+	Conf    conf           `json:"conf"`
+	Targets []netip.Prefix `json:"targets"`
+}
+
+// pendingPorts is the record of an attachment that could not publish all it asked for,
+// since others of its container have some of it. It is in the file
+// pending/CONTAINER-KEY.json, so the names in that directory are enough to know
+// which containers have any.
+type pendingPorts struct {
+	record.Owner
+	portsAsked
+}
+
+// pending is the directory of these records.
+func (d portOwners) pending() record.Dir { return record.Dir(filepath.Join(string(d), "pending")) }
+
+// pendingOf is how the names of the records of a container begin.
+func pendingOf(containerID string) string {
+	return spec.Attachment{ContainerID: containerID}.Key() + "-"
+}
+
+// pendingName is the name of an attachment's record.
+func pendingName(a spec.Attachment) string { return pendingOf(a.ContainerID) + record.Name(a) }
+
+// hasPending reports whether the attachment has such a record.
+func (d portOwners) hasPending(a spec.Attachment) bool {
+	_, err := os.Lstat(filepath.Join(string(d.pending()), pendingName(a)))
+	return err == nil
+}
+
+// isPending is hasPending for the attachment of a key.
+func (d portOwners) isPending(key string) bool {
+	o := d.owner(key)
+	return o != nil && d.hasPending(o.Attachment())
+}
+
+// setPending records what an attachment asked for.
+func (d portOwners) setPending(a spec.Attachment, asked portsAsked) error {
+	return d.pending().Write(pendingName(a), pendingPorts{record.OwnerOf(a), asked})
+}
+
+// dropPending deletes the records of attachments of which nothing is pending any more.
+func (d portOwners) dropPending(of ...spec.Attachment) error {
+	if _, err := os.Lstat(string(d.pending())); err != nil {
+		return nil
+	}
+	var errs []error
+	for _, a := range of {
+		errs = append(errs, d.pending().Remove(pendingName(a)))
+	}
+	os.Remove(string(d.pending())) // it stays if it is not empty
+	return errors.Join(errs...)
+}
+
+// A nextOwner is an attachment that publishes what is pending of its ports, as far as it is
+// free.
+type nextOwner struct {
+	of   spec.Attachment
+	maps iter.Seq[nft.PortMap]
+}
+
+// nextOwners returns the container's attachments with pending ports, by interface, but for
+// those that are stale or whose namespace is gone.
+func (d portOwners) nextOwners(r *spec.Request, containerID string, stale func(record.Owner) bool) (next []*nextOwner, err error) {
+	err = d.pending().Each(func(name string) error {
+		var p pendingPorts
+		if !strings.HasPrefix(name, pendingOf(containerID)) || d.pending().Read(name, &p) != nil ||
+			p.ContainerID != containerID || stale(p.Owner) || d.gone(p.Attachment().Key()) {
+			return nil
+		}
+		plan, err := p.Conf.plan(r.Call)
+		if err != nil {
+			r.Warn("%s in %s: %v", name, d.pending(), err)
+			return nil
+		}
+		next = append(next, &nextOwner{p.Attachment(), plan.maps(p.Targets)})
+		return nil
+	})
+	slices.SortFunc(next, func(a, b *nextOwner) int { return cmp.Compare(a.of.IfName, b.of.IfName) })
+	return next, err
+}
+
+// publishNext publishes what is free of the pending ports, and returns the attachments of which
+// nothing is pending any more; what an attachment has already stays. An error about one is a
+// warning: the ports of the owner are released all the same.
+func publishNext(r *spec.Request, x *nft.Tx, next []*nextOwner) (published []spec.Attachment) {
+	for _, n := range next {
+		all := true
+		for m := range n.maps {
+			err := x.PortMap(n.of, m)
+			if err == nil {
+				continue
+			}
+			all = false
+			if taken := new(nft.TakenError); !errors.As(err, &taken) {
+				r.Warn("%v", err)
+				break
+			}
+		}
+		if all {
+			published = append(published, n.of)
+		}
+	}
+	return published
+}
