@@ -74,7 +74,7 @@ func seen(all []attachedBy) error {
 			return fmt.Errorf("ls has none of %s: %+v", want.runtime, list.Attachments)
 		}
 		got := list.Attachments[i]
-		if !strings.Contains(got.Name, want.name) || got.State != "ok" || len(got.Addresses) == 0 || got.Addresses[0].Addr() != want.ip {
+		if !strings.Contains(got.Name, want.name) || got.State != "alive" || len(got.Addresses) == 0 || got.Addresses[0].Addr() != want.ip {
 			return fmt.Errorf("ls has %+v, want %+v", got, want)
 		}
 		var owner struct {
