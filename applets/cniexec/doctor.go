@@ -449,7 +449,7 @@ func (d *doctor) checkAttachments(ctx context.Context) {
 }
 
 // judgeOnce returns what runs CHECK of an attachment for doctor, which waits for none longer than
-// askTime. External plugins that have hung are not asked again.
+// checkTime. External plugins that have hung are not asked again.
 func (d *doctor) judgeOnce() func(context.Context, *entry) (string, error) {
 	hung := map[string]bool{}
 	return func(ctx context.Context, a *entry) (string, error) {
@@ -462,7 +462,7 @@ func (d *doctor) judgeOnce() func(context.Context, *entry) (string, error) {
 				external = append(external, plugin)
 			}
 		}
-		within, cancel := context.WithTimeout(ctx, askTime)
+		within, cancel := context.WithTimeout(ctx, checkTime)
 		defer cancel()
 		unchecked, err := d.judge(within, a.Entry)
 		if err != nil && within.Err() != nil {

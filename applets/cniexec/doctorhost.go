@@ -51,6 +51,9 @@ func (d *doctor) checkKernel(context.Context) {
 // askTime is how long a daemon or the STATUS of a plugin may take that doctor asks.
 const askTime = 3 * time.Second
 
+// checkTime is how long CHECK of an attachment may take: several plugins, on a slow machine.
+const checkTime = 10 * time.Second
+
 // checkBlockers looks for chains of other programs that drop what is forwarded.
 func (d *doctor) checkBlockers(ctx context.Context) {
 	blockers, err := nft.Open(rtnl.Host()).Blockers()
