@@ -26,7 +26,7 @@ import (
 // reference makes no marks: to ADD, an owner without one has no lease; DEL, CHECK and GET then read
 // all leases, as the reference does.
 //
-// A mark that cannot be written is no error of a verb, since the leases can be read.
+// A mark that cannot be written is not an error of a verb, since the leases can be read.
 
 // maxTarget is PATH_MAX less the zero byte, include/uapi/linux/limits.h. An owner of more
 // addresses than fit has the target many, which stands for a scan.

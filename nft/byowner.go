@@ -128,7 +128,7 @@ func (x *Tx) enterOne(l *listing, data []byte) {
 }
 
 // entry returns the change of an entry. The first ADD of an attachment asks for none: where there
-// is one all the same, the kernel refuses the batch (EEXIST), and the next try asks.
+// is one, the kernel refuses the batch (EEXIST), and the next try asks.
 func (x *Tx) entry(l *listing, n int) *change {
 	key := l.key(n)
 	id := elementID{l.in, string(key)}

@@ -54,7 +54,7 @@ func add(ctx context.Context, fn func(*Tx) error, then func(context.Context, err
 }
 
 // Commit makes the updates in their order, and empties the collection. If one of them fails,
-// those before and after it are made all the same.
+// those before and after it are made.
 func (c *Collection) Commit(ctx context.Context, t *Table) {
 	c.mu.Lock()
 	updates := c.updates

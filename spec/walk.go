@@ -161,7 +161,7 @@ func (w *walker) next() byte {
 	return 0
 }
 
-// value reads a value. False: the document ends there, or is no JSON.
+// value reads a value. False: the document ends there, or is not JSON.
 func (w *walker) value(n *Node) bool {
 	c := w.next()
 	if c == 0 {

@@ -158,7 +158,7 @@ func (op *Op) HostVeth() (*rtnl.Link, error) {
 }
 
 // RemoveVeth deletes the pair by its host side, which is found also when the namespace has no path
-// any more, at once or together with those of other attachments. A pair that is gone is no error.
+// any more, at once or together with those of other attachments. A pair that is gone is not an error.
 func (op *Op) RemoveVeth() error {
 	host, err := op.HostVeth()
 	if errors.Is(err, os.ErrNotExist) {
