@@ -116,6 +116,7 @@ func bareNode(t *testing.T) *node {
 	err := errors.Join(
 		unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, ""),
 		unix.Mount(os.Getenv(upgradeDisk), "/var/lib", "", unix.MS_BIND, ""),
+		unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""),
 		unix.Mount(os.Getenv("CNIBOX_UPGRADE_BOOT"), "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""),
 		os.Mkdir(n.file("bin"), 0o755),
 		os.Mkdir(n.file("net.d"), 0o755),

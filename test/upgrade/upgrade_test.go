@@ -38,8 +38,9 @@ const (
 
 // TestKernelUpgrade attaches containers with the binary of an earlier revision, puts this
 // one in its place, and wants all of them to go on, and to leave nothing at their end.
-// Each part runs in a process with its own network namespace as the host, and its own
-// /run and /var/lib.
+// Each part runs in a process with its own network namespace as the host, its own /run and
+// /var/lib, and its own PID namespace: gc keeps what has a leased address in any namespace of
+// the host, and the parts have the same addresses.
 func TestKernelUpgrade(t *testing.T) {
 	if upgradeFrom == "" {
 		t.Skip("SKIPPED: the upgrade from an earlier revision: CNIBOX_UPGRADE_FROM names no binary of one; make test-upgrade builds it")
@@ -95,7 +96,7 @@ func boot(t *testing.T, part, disk string, letter byte) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, self, "-test.v", "-test.run", "^TestKernelUpgrade$")
 	cmd.Env = append(os.Environ(), upgradePart+"="+part, upgradeDisk+"="+disk, "CNIBOX_UPGRADE_BOOT="+id)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID, Unshareflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET}
 	out, err := cmd.CombinedOutput()
 	skipped := map[string]bool{}
 	for line := range strings.Lines(string(out)) {
