@@ -1,6 +1,7 @@
 package nft_test
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"slices"
@@ -79,11 +80,14 @@ func TestKernelNoWaitAfterDeletion(t *testing.T) {
 	if kerneltest.Emulated() { // the sockets are closed while an update still runs
 		return
 	}
-	plain := fastest(t, table, func(*nft.Tx) error { return nil })
-	after := fastest(t, table, release)
-	if after > 3*plain+3*time.Millisecond {
-		t.Errorf("%s after a deletion, else %s", after, plain)
-	}
+	// A busy machine may delay all of a round.
+	kerneltest.Eventually(t, "an update after a deletion is as fast as any", func() error {
+		plain := fastest(t, table, func(*nft.Tx) error { return nil })
+		if after := fastest(t, table, release); after > 3*plain+3*time.Millisecond {
+			return fmt.Errorf("%s after a deletion, else %s", after, plain)
+		}
+		return nil
+	})
 }
 
 // A socket that is kept open serves its own namespace alone.

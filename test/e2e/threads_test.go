@@ -96,16 +96,18 @@ func TestKernelNoThreads(t *testing.T) {
 		t.Run(plugin, func(t *testing.T) {
 			w := newWorld(t)
 			conf := w.text(goodConf(plugin))
-			fewest := func(verb spec.Verb) int {
+			// The runtime makes one more now and then, on a busy machine more often.
+			fewest := func(verb spec.Verb, times, enough int) int {
 				n := 1000
-				for i := range 12 { // the runtime makes one more now and then
+				for i := 0; i < times && n > enough; i++ {
 					a, _ := w.watched(conf, callEnv(verb, w.container(fmt.Sprint(strings.ToLower(string(verb)), i))), w.path("bin/"+plugin))
 					w.must(string(verb), a)
 					n = min(n, a.threads)
 				}
 				return n
 			}
-			if version, add := fewest(spec.GetVersion), fewest(spec.Add); add > version {
+			version := fewest(spec.GetVersion, 12, 0)
+			if add := fewest(spec.Add, 60, version); add > version {
 				t.Errorf("ADD makes %d threads, VERSION %d", add, version)
 			}
 		})
