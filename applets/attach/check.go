@@ -125,7 +125,7 @@ func (op *Op) checkAddrs() error {
 }
 
 // missingAddrs are the addresses of prevResult that the link lacks. It may have others. One whose
-// duplicate was found counts as missing.
+// duplicate was found counts as missing. The error is [Lost] where the MTU keeps IPv6 away.
 func (op *Op) missingAddrs() (missing []spec.IP, err error) {
 	have, err := op.Cont.Addrs(op.Link.Index)
 	if err != nil {
@@ -136,6 +136,9 @@ func (op *Op) missingAddrs() (missing []spec.IP, err error) {
 		set[a.Prefix] = !a.DADFailed
 	}
 	for _, ip := range op.Own() {
+		if !set[ip.Address] && ip.Address.Addr().Is6() && op.Link.MTU < minMTU6 {
+			return nil, Lost("interface %s does not have address %s: its MTU is %d, and IPv6 needs %d", op.IfName, ip.Address, op.Link.MTU, minMTU6)
+		}
 		if !set[ip.Address] {
 			missing = append(missing, ip)
 		}

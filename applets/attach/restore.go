@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 
@@ -142,7 +143,13 @@ func (op *Op) restoreRoutes() error {
 		return err
 	}
 	op.Result.Routes = missing
+	if err := op.restoreNetworks(); err != nil {
+		return err
+	}
 	err = op.AddRoutes()
+	if rtnl.BadGateway(err) {
+		err = spec.Anew(err)
+	}
 	if err == nil {
 		for _, r := range op.Result.Routes {
 			op.Did("route %s added", routeText(r))
@@ -150,6 +157,43 @@ func (op *Op) restoreRoutes() error {
 	}
 	op.Result.Routes = slices.Clone(op.Prev.Routes)
 	return err
+}
+
+// kernelMetric6 is IP6_RT_PRIO_ADDRCONF, include/uapi/linux/ipv6_route.h: that of the kernel's own routes.
+const kernelMetric6 = 256
+
+// restoreNetworks adds the routes to the link's own networks by which the gateways of op.Result.Routes
+// are reached, where no table has them any more: sbr has moved them to the tables of these routes.
+func (op *Op) restoreNetworks() error {
+	have, err := op.Cont.Routes(rtnl.RouteFilter{Link: op.Link.Index, Table: rtnl.AllTables})
+	if err != nil {
+		return err
+	}
+	reached := func(table int, dst netip.Prefix) bool {
+		return slices.ContainsFunc(have, func(h rtnl.Route) bool {
+			return h.Dst == dst && (h.Table == table || h.Table == 0 || h.Table == unix.RT_TABLE_MAIN)
+		})
+	}
+	for _, r := range op.Result.Routes {
+		want := op.route(r)
+		for _, ip := range op.Result.IPs {
+			network := rtnl.Route{Dst: ip.Address.Masked(), Link: op.Link.Index, Table: want.Table, Protocol: unix.RTPROT_KERNEL}
+			if want.Table == 0 || !network.Dst.Contains(want.GW) || reached(want.Table, network.Dst) {
+				continue
+			}
+			if ip.Address.Addr().Is4() {
+				network.Src = ip.Address.Addr()
+			} else {
+				network.Priority = kernelMetric6
+			}
+			if err := op.Cont.Do(rtnl.ReplaceRoute(network)); err != nil {
+				return err
+			}
+			have = append(have, network)
+			op.Did("route %s table %d added", network.Dst, network.Table)
+		}
+	}
+	return nil
 }
 
 // prepare runs the plugin's step.
