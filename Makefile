@@ -6,8 +6,12 @@ BINDIR  ?= /opt/cni/bin
 SBINDIR ?= /usr/local/sbin
 DATADIR ?= /usr/local/share
 MANDIR  ?= $(DATADIR)/man
+# Where systemd's units go, with the paths of $(BINDIR) in them; empty: nowhere. Nothing is enabled.
+UNITDIR ?=
 DESTDIR ?=
-VERSION ?= 0.1.0
+# The version is the tag's; between tags it is that of the next release, and names the commit.
+COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null)
+VERSION ?= $(or $(shell git describe --tags --exact-match --match 'v[0-9]*' 2>/dev/null | sed 's/^v//'),0.2.0-dev$(addprefix +,$(COMMIT)))
 GO      ?= go
 FUZZTIME ?= 1m
 # Kernel tests wait for the kernel and for servers more than they compute.
@@ -16,6 +20,8 @@ PARALLEL ?= 4
 LIMIT ?= 30m
 
 export CGO_ENABLED = 0
+# Routers with MIPS have no floating point unit.
+export GOMIPS ?= softfloat
 # Without paths of this directory go's cache serves every checkout, and the tests share with
 # the product what is compiled.
 export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS)) -trimpath
@@ -24,10 +30,9 @@ export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS)) -trimpath
 IN_TEST := $(GO) run -C test
 PRIVILEGED := $(IN_TEST) ./privileged
 
-BUILDFLAGS = -trimpath -ldflags '-s -w -X cnibox/applets/applet.Version=$(VERSION)'
+BUILDFLAGS = -trimpath -ldflags '-s -w -X cnibox/applets/applet.Version=$(VERSION) -X cnibox/applets/applet.Commit=$(COMMIT)'
 
 # What build-all makes: the names of Go, but for the two kinds of 32 bit ARM.
-# Routers with MIPS have no floating point unit.
 ARCHES := amd64 arm64 armv7 armv6 386 riscv64 mips mipsle mips64le ppc64le s390x loong64
 
 # The plugins, and the tags that leave each out, and the runtime: no_host_local, ...
@@ -43,13 +48,20 @@ ALL_TAGS := $(subst $(empty) $(empty),$(comma),$(NO_TAGS))
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
-build: ## build $(BIN)
-	$(GO) build $(BUILDFLAGS) -o $(BIN) .
+# TAGS leave parts out: TAGS="no_dhcp no_flannel". A PROFILE is a set of them: the seven plugins of
+# k3s, what podman's networks need, and the runtime with what a small node needs.
+PROFILE_k3s := $(K3S)
+PROFILE_podman := bridge dhcp firewall host_local ipvlan loopback macvlan portmap static tuning vlan
+PROFILE_edge := cni_exec bandwidth bridge firewall host_local loopback portmap ptp static tuning
+TAGS ?= $(if $(PROFILE),$(or $(and $(PROFILE_$(PROFILE)),$(filter-out $(addprefix no_,$(PROFILE_$(PROFILE))),$(NO_TAGS))),$(error PROFILE is k3s, podman or edge)))
+
+build: ## build $(BIN); TAGS="no_dhcp no_flannel" or PROFILE=k3s, podman or edge leave plugins out
+	$(GO) build $(if $(TAGS),-tags '$(TAGS)') $(BUILDFLAGS) -o $(BIN) .
 
 build-all: $(addprefix build-,$(ARCHES)) ## build for each architecture, into bin/cnibox-ARCH
 
 build-%:
-	GOARCH=$(if $(filter armv%,$*),arm,$*) GOARM=$(patsubst armv%,%,$(filter armv%,$*)) GOMIPS=softfloat \
+	GOARCH=$(if $(filter armv%,$*),arm,$*) GOARM=$(patsubst armv%,%,$(filter armv%,$*)) \
 		$(MAKE) --no-print-directory -s build BIN=bin/cnibox-$*
 
 # Prints the table of the README: what cni-exec and each plugin add to the binary, which is
@@ -178,7 +190,7 @@ test-cross: TESTS = \
 		command -v $$qemu >/dev/null || { echo "SKIPPED: $$arch: there is no $$qemu"; continue; }; \
 		[ $$arch = s390x ] || packages="$$packages ./ipam"; \
 		echo "cross: $$arch"; \
-		GOARCH=$$arch GOMIPS=softfloat $(GO) test -short -vet=off -timeout $(LIMIT) -v -exec $$qemu -skip '$(CROSS_SKIP)' $$packages || { status=1; break; }; \
+		GOARCH=$$arch $(GO) test -short -vet=off -timeout $(LIMIT) -v -exec $$qemu -skip '$(CROSS_SKIP)' $$packages || { status=1; break; }; \
 	done
 
 test-cross: ## unit tests on other architectures, emulated by qemu-user
@@ -261,7 +273,7 @@ demo: build ## two containers on the default network, real traffic, nothing left
 # which may be for another machine: each by rename, so that a name leads to the old file or to
 # the new one. They are relative: those of the plugins work wherever the directory is mounted,
 # and those for people, in $(SBINDIR), also in an image that is being made.
-install: $(if $(GOARCH)$(if $(wildcard $(BIN)),,none),build) ## install what is built into $(DESTDIR)$(BINDIR), with a link for each plugin, cnibox and cni-exec into $(SBINDIR), manual pages and completions into $(DATADIR)
+install: $(if $(GOARCH)$(if $(wildcard $(BIN)),,none),build) ## install what is built into $(DESTDIR)$(BINDIR), with a link for each plugin, cnibox and cni-exec into $(SBINDIR), manual pages and completions into $(DATADIR), the units of systemd into $(UNITDIR) if that is set
 	mkdir -p "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(SBINDIR)"
 	@for path in $(addprefix $(BINDIR)/,cnibox cni-exec $(PLUGINS)) $(SBINDIR)/cnibox $(SBINDIR)/cni-exec; do \
 		path="$(DESTDIR)$$path"; [ -L "$$path" ] || [ ! -d "$$path" ] || { echo "$$path is a directory: nothing was changed" >&2; exit 1; }; \
@@ -275,6 +287,10 @@ install: $(if $(GOARCH)$(if $(wildcard $(BIN)),,none),build) ## install what is 
 	here=$$(pwd -P); root=$$(cd "$(DESTDIR)/" && pwd -P); up=$$(echo "/$${here#"$$root"}" | sed 's,//*[^/][^/]*,../,g'); \
 	for name in cnibox cni-exec; do \
 		ln -sf "$${up}$(patsubst /%,%,$(BINDIR))/cnibox" .cnibox.link && mv -fT .cnibox.link $$name || exit 1; \
+	done
+	@[ -n "$(UNITDIR)" ] || exit 0; mkdir -p "$(DESTDIR)$(UNITDIR)" || exit 1; \
+	for unit in dist/*.service dist/*.socket; do \
+		sed 's,/opt/cni/bin,$(BINDIR),g' "$$unit" >"$(DESTDIR)$(UNITDIR)/$${unit##*/}" && chmod 644 "$(DESTDIR)$(UNITDIR)/$${unit##*/}" || exit 1; \
 	done
 	@[ -n "$(DATADIR)" ] || exit 0; share="$(DESTDIR)$(DATADIR)"; \
 	install -D -m 644 dist/completion/cni-exec.bash "$$share/bash-completion/completions/cni-exec" && \
@@ -297,6 +313,29 @@ for name in cnibox cni-exec $(PLUGINS); do \
 	install -m 644 "$$tmp/page" "$$dir/$$page.8" || exit 1; \
 done
 endef
+
+# The release's program is a module of its own, for whose libraries the tests need not wait.
+RELEASE = GOFLAGS= $(GO) run -C test/release . -version '$(VERSION)' -commit '$(COMMIT)' -epoch '$(EPOCH)'
+EPOCH   = $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct),0)
+OUT    ?= bin/release
+
+.PHONY: release reproduce
+release: ## archives, packages, SBOM, image and checksums of all architectures (ARCHES=amd64) into OUT=DIR; SIGN=command signs SHA256SUMS
+	$(RELEASE) -out '$(OUT)' -arches '$(if $(filter file,$(origin ARCHES)),,$(ARCHES))' -sign '$(SIGN)'
+
+# The second release is made of an archive of the commit, in another directory, by another user where
+# namespaces of users can be had, with another umask, time zone, locale and home, flags of Go, and a cache
+# of its own.
+reproduce: ARCH = $(firstword $(if $(filter file,$(origin ARCHES)),amd64,$(ARCHES)))
+reproduce: ## make the release of ARCHES (default amd64) twice, differently, and compare the bytes
+	@[ -z "$$(git status --porcelain)" ] || { echo "reproduce: commit first: the second release is made of HEAD"; exit 1; }
+	@tmp=$$(mktemp -d) && trap 'chmod -R u+w $$tmp; rm -rf $$tmp' EXIT && mkdir "$$tmp/a tree" && git archive HEAD | tar -x -C "$$tmp/a tree" && \
+	$(RELEASE) -out $$tmp/one -arches $(ARCH) >/dev/null && \
+	other= && { ! unshare --user true 2>/dev/null || other='unshare --user'; } && \
+	(umask 077 && cd "$$tmp/a tree/test/release" && GOFLAGS=-p=1 TZ=Asia/Tokyo LC_ALL=C HOME=$$tmp GOCACHE=$$tmp/cache \
+		GOMODCACHE=$$($(GO) env GOMODCACHE) GOPATH=$$tmp/path GOPROXY=$$($(GO) env GOPROXY) GONOSUMDB=$$($(GO) env GONOSUMDB) GOSUMDB=$$($(GO) env GOSUMDB) \
+		$$other $(GO) run . -version '$(VERSION)' -commit '$(COMMIT)' -epoch '$(EPOCH)' -out $$tmp/two -arches $(ARCH) >/dev/null) && \
+	diff $$tmp/one/SHA256SUMS $$tmp/two/SHA256SUMS && cd $$tmp/one && sha256sum --quiet -c SHA256SUMS && cat SHA256SUMS && echo "reproduce: PASS: the same bytes twice"
 
 clean: ## remove what was built
 	rm -rf bin

@@ -4,12 +4,6 @@ module cnibox/test
 
 go 1.26.0
 
-// As in main.go: the test binaries answer as the product.
-godebug (
-	containermaxprocs=0
-	updatemaxprocs=0
-)
-
 require (
 	cnibox v0.0.0
 	github.com/containernetworking/cni v1.3.0

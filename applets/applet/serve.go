@@ -21,9 +21,12 @@ import (
 // A suffix like -cnibox would make it older than the release to both of them.
 const Release = "v1.9.1"
 
-// Version is the version of this program; the Makefile sets it.
-// It has no v and no blank: it is a part of the about line, which is read as semver.
-var Version = "0.1.0"
+// Version and Commit are those of this program; the Makefile sets both. Without it, as by
+// `go install`, Commit is empty.
+var (
+	Version = "0.2.0-dev"
+	Commit  string
+)
 
 // Serve runs a plugin as the specification says: CNI_* and stdin become a
 // request, its verb's answer is written on stdout. It returns the exit code:
@@ -68,7 +71,7 @@ func About(a *Applet, w io.Writer) {
 		versions = append(versions, v.String())
 	}
 	fmt.Fprintf(w, "CNI %s plugin %s+cnibox.%s\nCNI protocol versions supported: %s\n",
-		a.Name, Release, Version, strings.Join(versions, ", "))
+		a.Name, Release, strings.ReplaceAll(Version, "+", "."), strings.Join(versions, ", "))
 }
 
 // answer returns the bytes of the verb's result, none for a verb without one, and of an ADD what undoes

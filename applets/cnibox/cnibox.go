@@ -2,6 +2,7 @@
 package cnibox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -44,8 +45,8 @@ func run(ctx context.Context, p applet.Process) int {
 	case cmd == "list" || cmd == "--list":
 		return writeList(p)
 	case cmd == "version" || cmd == "--version":
-		fmt.Fprintf(p.Stdout, "cnibox %s, as the CNI plugins %s, CNI %s to %s, %s\n",
-			applet.Version, applet.Release, spec.V010, spec.Newest, runtime.Version())
+		fmt.Fprintf(p.Stdout, "cnibox %s, commit %s, as the CNI plugins %s, CNI %s to %s, %s\n",
+			applet.Version, cmp.Or(applet.Commit, "unknown"), applet.Release, spec.V010, spec.Newest, runtime.Version())
 		return 0
 	case cmd == "man":
 		return manCommand(p, args)

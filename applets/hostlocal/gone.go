@@ -30,16 +30,19 @@ import (
 // The caches are libcni's, that of the state directory, and the one beside the leases, as
 // `cni-exec --cache-dir` has it.
 func (h *plan) goneOwners(stateDir string) func(spec.Attachment, netip.Addr, time.Time) bool {
-	own, _ := state.CacheDir(stateDir)
-	dirs := []string{state.Cache, own, filepath.Dir(h.DataDir)}
-	slices.Sort(dirs)
-	var caches []chain.Cache
-	for _, dir := range slices.Compact(dirs) {
-		caches = append(caches, chain.Cache{Dir: dir})
-	}
+	caches := sync.OnceValue(func() (caches []chain.Cache) {
+		own, _ := state.CacheDir(stateDir)
+		dirs := []string{state.Cache, own, filepath.Dir(h.DataDir)}
+		slices.Sort(dirs)
+		for _, dir := range slices.Compact(dirs) {
+			caches = append(caches, chain.Cache{Dir: dir})
+		}
+		return caches
+	})
 	used := sync.OnceValues(usedAddresses)
 	return func(o spec.Attachment, a netip.Addr, since time.Time) bool {
 		known := false
+		caches := caches()
 		for i := range caches {
 			e, err := caches[i].Lookup(o)
 			switch {

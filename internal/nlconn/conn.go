@@ -179,7 +179,7 @@ func (c *Conn) exchange(reqs []netlink.Message, first, last int) ([]Answer, erro
 		return nil, os.ErrClosed
 	}
 	s := borrow(c.fd)
-	defer sockets.Put(s)
+	defer s.putBack()
 	if c.stale {
 		if err := s.discard(); err != nil {
 			return nil, fmt.Errorf("netlink: answers to earlier requests: %w", err)

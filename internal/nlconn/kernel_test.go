@@ -100,7 +100,7 @@ func TestKernelSender(t *testing.T) {
 // to its end.
 func TestKernelLibrary(t *testing.T) {
 	s := borrow(connect(t).fd)
-	defer sockets.Put(s)
+	defer s.putBack()
 	var last uint32
 	for range 3 {
 		reqs := []netlink.Message{getLink(t, "no-such-link"), getLink(t, "lo")}

@@ -46,21 +46,42 @@ type socket struct {
 
 var _ netlink.Socket = (*socket)(nil)
 
-// sockets are those without an exchange. To make one seeds a random number generator, and its
-// buffer is large; a verb does all with one, though it opens seven descriptors.
-var sockets = sync.Pool{New: func() any {
-	s := &socket{in: make([]byte, readSize)}
-	// NewConn is deprecated for good: nothing but tests was to use it. What we rely on is
-	// held by TestKernelLibrary.
-	s.lib = netlink.NewConn(s, 0)
-	return s
-}}
+// idle are sockets without an exchange. To make one seeds a random number generator, and its buffer is
+// large; a verb does all with one, though it opens seven descriptors. A [sync.Pool] would have one for each
+// processor that the verb gets to.
+var idle struct {
+	sync.Mutex
+	sockets []*socket
+}
+
+// maxIdle is how many are kept.
+const maxIdle = 4
 
 // borrow takes a socket for an exchange on a descriptor. The caller puts it back.
 func borrow(fd int) *socket {
-	s := sockets.Get().(*socket)
+	idle.Lock()
+	defer idle.Unlock()
+	last := len(idle.sockets) - 1
+	if last < 0 {
+		s := &socket{fd: fd, in: make([]byte, readSize)}
+		// NewConn is deprecated for good: nothing but tests was to use it. What we rely on is
+		// held by TestKernelLibrary.
+		s.lib = netlink.NewConn(s, 0)
+		return s
+	}
+	s := idle.sockets[last]
+	idle.sockets = idle.sockets[:last]
 	*s = socket{fd: fd, lib: s.lib, in: s.in}
 	return s
+}
+
+// putBack ends the use of a borrowed socket.
+func (s *socket) putBack() {
+	idle.Lock()
+	defer idle.Unlock()
+	if len(idle.sockets) < maxIdle {
+		idle.sockets = append(idle.sockets, s)
+	}
 }
 
 // open opens a descriptor by socket, in the namespace that it is for, and connects it to the

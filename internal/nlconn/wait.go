@@ -58,7 +58,7 @@ func (c *Conn) Notified(ctx context.Context) (ms []netlink.Message, lost bool, e
 		return nil, false, ctx.Err()
 	}
 	s := borrow(c.fd)
-	defer sockets.Put(s)
+	defer s.putBack()
 	ms, err = s.Receive()
 	switch {
 	case errors.Is(err, unix.ENOBUFS):

@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"cnibox/spec"
 )
 
 // mostCalls is how many system calls the chain's ADD may make from when it reads the configuration, with
@@ -75,5 +77,24 @@ func TestKernelOnce(t *testing.T) {
 	t.Logf("%d system calls", all)
 	if all > mostCalls || all < 100 {
 		t.Errorf("%d system calls, want at most %d:\n%s", all, mostCalls, trace)
+	}
+}
+
+// TestKernelLeaseLooks has host-local look at the directory of its leases alone: which attachments the
+// runtimes know of counts when no address is free.
+func TestKernelLeaseLooks(t *testing.T) {
+	w := newWorld(t)
+	c := w.container("ctr")
+	w.strace("-o", w.path("trace"), "-e", "trace=%file")
+	conf := w.text(`{"cniVersion":"1.1.0","name":"n","type":"bridge","ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.1.0.0/24"}}`)
+	w.must("ADD", w.run(conf, append(callEnv(spec.Add, c), spec.StateEnv+"="), w.path("bin/host-local")))
+	trace, err := os.ReadFile(w.path("trace"))
+	if err != nil || !strings.Contains(string(trace), w.path("leases")) {
+		t.Fatalf("%v: %s", err, trace)
+	}
+	for line := range strings.Lines(string(trace)) {
+		if strings.Contains(line, `"/var/lib/cni`) || strings.Contains(line, `"/run/cnibox`) {
+			t.Errorf("ADD looks elsewhere: %s", line)
+		}
 	}
 }

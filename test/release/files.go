@@ -1,0 +1,196 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"debug/buildinfo"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// build builds the product with flags of its own alone. Without environment it is for this machine.
+func (r *release) build(ctx context.Context, env []string, path string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
+		"-ldflags", fmt.Sprintf("-s -w -X cnibox/applets/applet.Version=%s -X cnibox/applets/applet.Commit=%s", r.version, r.commit),
+		"-o", path, ".")
+	cmd.Dir, cmd.Stderr = r.root, os.Stderr
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOOS=", "GOARCH=", "GOARM=", "GOMIPS=", "GOAMD64=", "GOEXPERIMENT=", "GOWORK=off")
+	if env != nil {
+		cmd.Env = append(append(cmd.Env, "GOOS=linux"), env...)
+	}
+	return cmd.Run()
+}
+
+// A file is one of the files that are the same for all architectures. A link has a target.
+type file struct {
+	name   string // within its group
+	mode   fs.FileMode
+	data   []byte
+	target string
+}
+
+// common are the files by group.
+type common struct {
+	plugins     []string // names that lead to the binary, beside cnibox itself
+	man         []file   // NAME.8
+	completions []file   // below share
+	units       []file   // of systemd, with the path of the reference's plugins
+	openrc      []file
+	procd       []file
+	examples    []file
+	docs        []file // README.md, LICENSE, ...
+	licences    []file // of what is linked: MODULE/LICENSE
+}
+
+// unitDir is where units and scripts in dist look for the binary.
+const unitDir = "/opt/cni/bin"
+
+func (r *release) commonFiles(ctx context.Context) (c common, err error) {
+	names, err := os.ReadFile(filepath.Join(r.root, "testdata/applets.golden"))
+	if err != nil {
+		return c, err
+	}
+	for _, name := range strings.Fields(string(names)) {
+		page := "cnibox-" + name
+		if strings.HasPrefix(name, "cni") {
+			page = name
+		}
+		if name != "cnibox" {
+			c.plugins = append(c.plugins, name)
+		}
+		text, err := exec.CommandContext(ctx, r.host, "man", name).Output()
+		if err != nil {
+			return c, fmt.Errorf("manual page of %s: %w", name, err)
+		}
+		c.man = append(c.man, file{name: page + ".8", mode: 0o644, data: text})
+	}
+	groups := []struct {
+		to      *[]file
+		pattern string
+		name    func(base string) string
+		mode    fs.FileMode
+	}{
+		{&c.completions, "dist/completion/cni-exec.bash", func(string) string { return "bash-completion/completions/cni-exec" }, 0o644},
+		{&c.completions, "dist/completion/_cni-exec", func(string) string { return "zsh/site-functions/_cni-exec" }, 0o644},
+		{&c.completions, "dist/completion/cni-exec.fish", func(base string) string { return "fish/vendor_completions.d/" + base }, 0o644},
+		{&c.units, "dist/*.service", nil, 0o644},
+		{&c.units, "dist/*.socket", nil, 0o644},
+		{&c.openrc, "dist/*.openrc", func(base string) string { return strings.TrimSuffix(base, ".openrc") }, 0o755},
+		{&c.procd, "dist/*.procd", func(base string) string { return strings.TrimSuffix(base, ".procd") }, 0o755},
+		{&c.examples, "examples/*", nil, 0o644},
+		{&c.docs, "README.md", nil, 0o644},
+		{&c.docs, "CHANGELOG.md", nil, 0o644},
+		{&c.docs, "LICENSE", nil, 0o644},
+		{&c.docs, "docs/*.md", func(base string) string { return "docs/" + base }, 0o644},
+	}
+	for _, g := range groups {
+		paths, err := filepath.Glob(filepath.Join(r.root, g.pattern))
+		if err != nil || len(paths) == 0 {
+			return c, fmt.Errorf("%s: no such files: %w", g.pattern, err)
+		}
+		for _, path := range paths {
+			if st, err := os.Stat(path); err == nil && st.IsDir() {
+				continue
+			}
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return c, err
+			}
+			name := filepath.Base(path)
+			if g.name != nil {
+				name = g.name(name)
+			}
+			*g.to = append(*g.to, file{name: name, mode: g.mode, data: data})
+		}
+	}
+	c.licences, err = r.licencesOf(ctx, r.host)
+	return c, err
+}
+
+var licenceName = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice)`)
+
+// licencesOf are those of the modules that a binary consists of, and of Go.
+func (r *release) licencesOf(ctx context.Context, binary string) (list []file, err error) {
+	info, err := buildinfo.ReadFile(binary)
+	if err != nil {
+		return nil, err
+	}
+	root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
+	if err != nil {
+		return nil, err
+	}
+	dirs := map[string]string{"go": strings.TrimSpace(string(root))}
+	order := []string{"go"}
+	for _, m := range info.Deps {
+		cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", m.Path)
+		cmd.Dir, cmd.Env = r.root, append(os.Environ(), "GOFLAGS=", "GOWORK=off")
+		dir, err := cmd.Output()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", m.Path, err)
+		}
+		dirs[m.Path] = strings.TrimSpace(string(dir))
+		order = append(order, m.Path)
+	}
+	for _, module := range order {
+		entries, err := os.ReadDir(dirs[module])
+		if err != nil {
+			return nil, err
+		}
+		found := false
+		for _, e := range entries {
+			if !licenceName.MatchString(e.Name()) || e.IsDir() {
+				continue
+			}
+			data, err := os.ReadFile(filepath.Join(dirs[module], e.Name()))
+			if err != nil {
+				return nil, err
+			}
+			list, found = append(list, file{name: module + "/" + e.Name(), mode: 0o644, data: data}), true
+		}
+		if !found {
+			return nil, fmt.Errorf("%s has no licence", module)
+		}
+	}
+	return list, nil
+}
+
+// moved returns files that look for the binary in dir.
+func moved(files []file, dir string) (list []file) {
+	for _, f := range files {
+		f.data = bytes.ReplaceAll(f.data, []byte(unitDir), []byte(dir))
+		list = append(list, f)
+	}
+	return list
+}
+
+// zipped is data as gzip -9n writes it.
+func zipped(data []byte) []byte {
+	var b bytes.Buffer
+	z, _ := gzip.NewWriterLevel(&b, gzip.BestCompression)
+	_, _ = z.Write(data)
+	_ = z.Close()
+	return b.Bytes()
+}
+
+// below puts files into a directory.
+func below(dir string, files []file) (list []file) {
+	for _, f := range files {
+		f.name = dir + "/" + f.name
+		list = append(list, f)
+	}
+	return list
+}
+
+// links are the names of the plugins, relative links to the binary beside them.
+func links(names []string) (list []file) {
+	for _, name := range names {
+		list = append(list, file{name: name, target: "cnibox"})
+	}
+	return list
+}

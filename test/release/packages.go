@@ -1,0 +1,197 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/goreleaser/nfpm/v2"
+	_ "github.com/goreleaser/nfpm/v2/apk" // each registers itself
+	_ "github.com/goreleaser/nfpm/v2/arch"
+	_ "github.com/goreleaser/nfpm/v2/deb"
+	"github.com/goreleaser/nfpm/v2/files"
+	_ "github.com/goreleaser/nfpm/v2/ipk"
+	_ "github.com/goreleaser/nfpm/v2/rpm"
+)
+
+// A format is a kind of packages, with the paths of its distributions.
+type format struct {
+	name     string // of nfpm
+	end      string // of the file's name
+	arch     func(arch) string
+	plugins  string   // where the distribution's runtimes look for plugins
+	stands   []string // the packages that it stands for: it provides, replaces and conflicts with them
+	units    string   // of systemd; "": none
+	openrc   bool
+	procd    bool
+	pages    bool // manual pages and completions
+	optLinks bool // scripts keep links in /opt/cni/bin
+}
+
+// formats are all. Fedora, Alpine and Arch have their plugins where podman and CRI-O look there.
+var formats = []format{
+	{"deb", ".deb", func(a arch) string { return a.deb }, "/usr/lib/cni", []string{"containernetworking-plugins"}, "/lib/systemd/system", false, false, true, true},
+	{"rpm", ".rpm", func(a arch) string { return a.rpm }, "/usr/libexec/cni", []string{"containernetworking-plugins"}, "/usr/lib/systemd/system", false, false, true, true},
+	{"apk", ".apk", func(a arch) string { return a.apk }, "/usr/libexec/cni", []string{"cni-plugins"}, "", true, false, true, true},
+	{"archlinux", ".pkg.tar.zst", func(a arch) string { return a.arch }, "/usr/lib/cni", []string{"cni-plugins"}, "/usr/lib/systemd/system", false, false, true, true},
+	{"ipk", ".ipk", func(a arch) string { return a.ipk }, "/usr/lib/cni", []string{"cni-plugins"}, "", false, true, false, false},
+}
+
+const description = `CNI plugins and their runtime in one static binary
+All plugins that a node needs (bridge, host-local, portmap, firewall and the
+others), and cni-exec, which attaches network namespaces without a daemon.
+They speak netlink and nftables and start no helper programs.`
+
+// packages writes the packages of an architecture.
+func (r *release) packages(a arch, binary string, c common) error {
+	for _, f := range formats {
+		if f.arch(a) == "" {
+			continue
+		}
+		if err := r.pack(f, a, binary, c); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+	}
+	return nil
+}
+
+// pack writes one.
+func (r *release) pack(f format, a arch, binary string, c common) (err error) {
+	data, err := os.ReadFile(binary)
+	if err != nil {
+		return err
+	}
+	list := f.files(data, c)
+	if f.name == "deb" {
+		list = append(list, r.debianDocs(c)...)
+	} else {
+		list = append(list, file{name: "/usr/share/licenses/cnibox/LICENSE", mode: 0o644, data: slices.Concat(allLicences(c)...)})
+	}
+	dir := filepath.Join(r.stage, a.name, f.name)
+	var contents files.Contents
+	for _, file := range list {
+		info := &files.ContentFileInfo{Owner: "root", Group: "root", Mode: file.mode, MTime: r.time}
+		if file.target != "" {
+			contents = append(contents, &files.Content{Type: files.TypeSymlink, Source: file.target, Destination: file.name, FileInfo: info})
+			continue
+		}
+		path := filepath.Join(dir, file.name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, file.data, 0o644), os.Chtimes(path, r.time, r.time)); err != nil {
+			return err
+		}
+		contents = append(contents, &files.Content{Source: path, Destination: file.name, FileInfo: info})
+	}
+	info := &nfpm.Info{
+		Name: "cnibox", Arch: f.arch(a), Version: r.version, Section: "net", Priority: "optional",
+		Maintainer: r.maintainer, Vendor: "cnibox", Homepage: "https://github.com/cnibox/cnibox", License: "Apache-2.0",
+		Description: description, MTime: r.time, DisableGlobbing: true,
+		Overridables: nfpm.Overridables{Provides: f.stands, Replaces: f.stands, Conflicts: f.stands, Contents: contents, Umask: 0o022},
+	}
+	info.Deb.Arch, info.RPM.Arch, info.APK.Arch, info.ArchLinux.Arch, info.IPK.Arch = info.Arch, info.Arch, info.Arch, info.Arch, info.Arch
+	info.RPM.BuildHost, info.RPM.Summary, info.RPM.Compression = "localhost", strings.SplitN(description, "\n", 2)[0], "xz"
+	info.Deb.Compression = "xz"
+	if f.optLinks {
+		if info.Scripts, err = r.scripts(f, dir); err != nil {
+			return err
+		}
+	}
+	info = nfpm.WithDefaults(info)
+	if f.name == "apk" && info.Prerelease != "" { // apk knows few suffixes, and no letters behind them
+		info.Prerelease, info.VersionMetadata = "git"+r.time.Format("20060102"), ""
+	}
+	if err := nfpm.PrepareForPackager(info, f.name); err != nil {
+		return err
+	}
+	p, err := nfpm.Get(f.name)
+	if err != nil {
+		return err
+	}
+	out, err := r.create(fmt.Sprintf("cnibox_%s_%s%s", r.version, info.Arch, f.end))
+	if err != nil {
+		return err
+	}
+	return errors.Join(p.Package(info, out), out.Close())
+}
+
+// files are those of the package.
+func (f format) files(binary []byte, c common) (list []file) {
+	list = append(below(f.plugins, links(c.plugins)), file{name: f.plugins + "/cnibox", mode: 0o755, data: binary})
+	for _, name := range []string{"cnibox", "cni-exec"} {
+		list = append(list, file{name: "/usr/sbin/" + name, target: ".." + strings.TrimPrefix(f.plugins, "/usr") + "/cnibox"})
+	}
+	if f.pages {
+		list = append(list, below("/usr/share", c.completions)...)
+		for _, page := range c.man {
+			list = append(list, file{name: "/usr/share/man/man8/" + page.name + ".gz", mode: 0o644, data: zipped(page.data)})
+		}
+	}
+	if f.units != "" {
+		list = append(list, below(f.units, moved(c.units, f.plugins))...)
+	}
+	if f.openrc {
+		list = append(list, below("/etc/init.d", moved(c.openrc, f.plugins))...)
+	}
+	if f.procd {
+		list = append(list, below("/etc/init.d", moved(c.procd, f.plugins))...)
+	}
+	return list
+}
+
+// scripts are those of dist/packages, which know where the plugins are.
+func (r *release) scripts(f format, dir string) (s nfpm.Scripts, err error) {
+	for name, to := range map[string]*string{"postinstall": &s.PostInstall, "preremove": &s.PreRemove} {
+		text, err := os.ReadFile(filepath.Join(r.root, "dist/packages", name+".sh"))
+		if err != nil {
+			return s, err
+		}
+		*to = dir + "." + name
+		if err := os.WriteFile(*to, []byte(strings.ReplaceAll(string(text), "/usr/lib/cni", f.plugins)), 0o644); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+// allLicences is ours and those of what is linked, each with its module's name before it.
+func allLicences(c common) (text [][]byte) {
+	for _, f := range c.docs {
+		if f.name == "LICENSE" {
+			text = append(text, []byte("cnibox\n\n"), f.data)
+		}
+	}
+	for _, f := range c.licences {
+		text = append(text, fmt.Appendf(nil, "\n\n%s\n\n", f.name), f.data)
+	}
+	return text
+}
+
+// debianDocs are what Debian's policy asks of a package.
+func (r *release) debianDocs(c common) []file {
+	var copyright strings.Builder
+	copyright.WriteString("Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nUpstream-Name: cnibox\n\n" +
+		"Files: *\nCopyright: the authors of cnibox\nLicense: Apache-2.0\n On Debian systems, the full text is in /usr/share/common-licenses/Apache-2.0.\n")
+	for _, f := range c.licences {
+		fmt.Fprintf(&copyright, "\nFiles: %s\nCopyright: as in the licence below\nLicense: %s\n", f.name, strings.ReplaceAll(f.name, "/", "-"))
+		for line := range strings.Lines(string(f.data)) {
+			if line = strings.TrimRight(line, " \t\r\n"); line == "" {
+				line = "."
+			}
+			copyright.WriteString(" " + line + "\n")
+		}
+	}
+	changes := fmt.Sprintf("cnibox (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.gz.\n\n -- %s  %s\n",
+		debianVersion(r.version), r.maintainer, r.time.Format("Mon, 02 Jan 2006 15:04:05 -0700"))
+	docs := []file{{name: "copyright", mode: 0o644, data: []byte(copyright.String())}, {name: "changelog.gz", mode: 0o644, data: zipped([]byte(changes))}}
+	for _, f := range c.docs {
+		if f.name == "CHANGELOG.md" {
+			docs = append(docs, file{name: f.name + ".gz", mode: 0o644, data: zipped(f.data)})
+		}
+	}
+	return below("/usr/share/doc/cnibox", append(docs, below("examples", c.examples)...))
+}
+
+// debianVersion is a version as nfpm writes it for Debian.
+func debianVersion(v string) string { return strings.Replace(v, "-", "~", 1) }
