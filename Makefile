@@ -315,13 +315,13 @@ done
 endef
 
 # The release's program is a module of its own, for whose libraries the tests need not wait.
-RELEASE = GOFLAGS= $(GO) run -C test/release . -version '$(VERSION)' -commit '$(COMMIT)' -epoch '$(EPOCH)'
+RELEASED = -version '$(VERSION)' -commit '$(COMMIT)' -epoch '$(EPOCH)'
 EPOCH   = $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct),0)
 OUT    ?= bin/release
 
 .PHONY: release reproduce
 release: ## archives, packages, SBOM, image and checksums of all architectures (ARCHES=amd64) into OUT=DIR; SIGN=command signs SHA256SUMS
-	$(RELEASE) -out '$(OUT)' -arches '$(if $(filter file,$(origin ARCHES)),,$(ARCHES))' -sign '$(SIGN)'
+	GOFLAGS= $(GO) run -C test/release . $(RELEASED) -out '$(OUT)' -arches '$(if $(filter file,$(origin ARCHES)),,$(ARCHES))' -sign '$(SIGN)'
 
 # The second release is made of an archive of the commit, in another directory, by another user where
 # namespaces of users can be had, with another umask, time zone, locale and home, flags of Go, and a cache
@@ -330,11 +330,12 @@ reproduce: ARCH = $(firstword $(if $(filter file,$(origin ARCHES)),amd64,$(ARCHE
 reproduce: ## make the release of ARCHES (default amd64) twice, differently, and compare the bytes
 	@[ -z "$$(git status --porcelain)" ] || { echo "reproduce: commit first: the second release is made of HEAD"; exit 1; }
 	@tmp=$$(mktemp -d) && trap 'chmod -R u+w $$tmp; rm -rf $$tmp' EXIT && mkdir "$$tmp/a tree" && git archive HEAD | tar -x -C "$$tmp/a tree" && \
-	$(RELEASE) -out $$tmp/one -arches $(ARCH) >/dev/null && \
+	GOFLAGS= $(GO) build -C test/release -o $$tmp/release . && \
+	(cd test/release && $$tmp/release $(RELEASED) -out $$tmp/one -arches $(ARCH) >/dev/null) && \
 	other= && { ! unshare --user true 2>/dev/null || other='unshare --user'; } && \
 	(umask 077 && cd "$$tmp/a tree/test/release" && GOFLAGS=-p=1 TZ=Asia/Tokyo LC_ALL=C HOME=$$tmp GOCACHE=$$tmp/cache \
 		GOMODCACHE=$$($(GO) env GOMODCACHE) GOPATH=$$tmp/path GOPROXY=$$($(GO) env GOPROXY) GONOSUMDB=$$($(GO) env GONOSUMDB) GOSUMDB=$$($(GO) env GOSUMDB) \
-		$$other $(GO) run . -version '$(VERSION)' -commit '$(COMMIT)' -epoch '$(EPOCH)' -out $$tmp/two -arches $(ARCH) >/dev/null) && \
+		$$other $$tmp/release $(RELEASED) -out $$tmp/two -arches $(ARCH) >/dev/null) && \
 	diff $$tmp/one/SHA256SUMS $$tmp/two/SHA256SUMS && cd $$tmp/one && sha256sum --quiet -c SHA256SUMS && cat SHA256SUMS && echo "reproduce: PASS: the same bytes twice"
 
 clean: ## remove what was built

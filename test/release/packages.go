@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -148,7 +149,8 @@ func (r *release) scripts(f format, dir string) (s nfpm.Scripts, err error) {
 			return s, err
 		}
 		*to = dir + "." + name
-		if err := os.WriteFile(*to, []byte(strings.ReplaceAll(string(text), "/usr/lib/cni", f.plugins)), 0o644); err != nil {
+		changed := strings.ReplaceAll(string(text), "/usr/lib/cni", f.plugins)
+		if err := errors.Join(os.WriteFile(*to, []byte(changed), 0o644), os.Chtimes(*to, r.time, r.time)); err != nil {
 			return s, err
 		}
 	}
@@ -174,6 +176,10 @@ func (r *release) debianDocs(c common) []file {
 	copyright.WriteString("Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nUpstream-Name: cnibox\n\n" +
 		"Files: *\nCopyright: the authors of cnibox\nLicense: Apache-2.0\n On Debian systems, the full text is in /usr/share/common-licenses/Apache-2.0.\n")
 	for _, f := range c.licences {
+		if bytes.Contains(f.data, []byte("Apache License")) && bytes.Contains(f.data, []byte("Version 2.0, January 2004")) {
+			fmt.Fprintf(&copyright, "\nFiles: %s\nCopyright: the authors of the module\nLicense: Apache-2.0\n", f.name)
+			continue
+		}
 		fmt.Fprintf(&copyright, "\nFiles: %s\nCopyright: as in the licence below\nLicense: %s\n", f.name, strings.ReplaceAll(f.name, "/", "-"))
 		for line := range strings.Lines(string(f.data)) {
 			if line = strings.TrimRight(line, " \t\r\n"); line == "" {
@@ -190,8 +196,16 @@ func (r *release) debianDocs(c common) []file {
 			docs = append(docs, file{name: f.name + ".gz", mode: 0o644, data: zipped(f.data)})
 		}
 	}
-	return below("/usr/share/doc/cnibox", append(docs, below("examples", c.examples)...))
+	return append(below("/usr/share/doc/cnibox", append(docs, below("examples", c.examples)...)),
+		file{name: "/usr/share/lintian/overrides/cnibox", mode: 0o644, data: []byte(overrides)})
 }
+
+// overrides are the tags of lintian that the package has for a reason.
+const overrides = `# One static binary is what the package is for: nodes with any libc, or none, run it.
+cnibox: statically-linked-binary
+# The instance is the unit that deletes the rules: nftables or firewalld.
+cnibox: systemd-service-file-refers-to-unusual-wantedby-target
+`
 
 // debianVersion is a version as nfpm writes it for Debian.
 func debianVersion(v string) string { return strings.Replace(v, "-", "~", 1) }
