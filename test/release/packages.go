@@ -41,6 +41,9 @@ var formats = []format{
 	{"ipk", ".ipk", func(a arch) string { return a.ipk }, "/usr/lib/cni", []string{"cni-plugins"}, "", false, true, false, false},
 }
 
+// referenceVersion is that of the reference plugins whose behaviour ours is.
+const referenceVersion = "1.9.1"
+
 const description = `CNI plugins and their runtime in one static binary
 All plugins that a node needs (bridge, host-local, portmap, firewall and the
 others), and cni-exec, which attaches network namespaces without a daemon.
@@ -94,6 +97,9 @@ func (r *release) pack(f format, a arch, binary string, c common) (err error) {
 	info.Deb.Arch, info.RPM.Arch, info.APK.Arch, info.ArchLinux.Arch, info.IPK.Arch = info.Arch, info.Arch, info.Arch, info.Arch, info.Arch
 	info.RPM.BuildHost, info.RPM.Summary, info.RPM.Compression = "localhost", strings.SplitN(description, "\n", 2)[0], "xz"
 	info.Deb.Compression = "xz"
+	if f.name == "deb" { // podman's packages depend on a version of the reference's
+		info.Provides = []string{"containernetworking-plugins (= " + referenceVersion + ")"}
+	}
 	if f.optLinks {
 		if info.Scripts, err = r.scripts(f, dir); err != nil {
 			return err
