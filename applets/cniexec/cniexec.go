@@ -41,13 +41,14 @@ const (
 type call struct {
 	applet.Process
 	*commandLine
-	verb    string        // as typed
-	network string        // empty: none was named
-	about   string        // operand that errors begin with; empty: network
-	target  chain.Target  // of run: without namespace, name counted up by network
-	runner  *chain.Runner // nil before prepare
-	warner  *lint.Linter  // nil before warnOf
-	speaks  spec.Version  // cniVersion of the network; zero before it is known
+	verb       string        // as typed
+	network    string        // empty: none was named
+	about      string        // operand that errors begin with; empty: network
+	target     chain.Target  // of run: without namespace, name counted up by network
+	runner     *chain.Runner // nil before prepare
+	warner     *lint.Linter  // nil before warnOf
+	speaks     spec.Version  // cniVersion of the network; zero before it is known
+	documented bool          // stdout has the document of -o json
 }
 
 // run is the program: verb, network, namespace, flags. A wrong verb, operand or flag is exit
@@ -80,7 +81,7 @@ func run(ctx context.Context, p applet.Process) int {
 	case l.command != nil && !v.command:
 		err = usage("%s takes no command: only run and enter do", c.verb)
 	default:
-		if err = c.usableFor(c.verb); err != nil {
+		if err = cmp.Or(c.usableFor(c.verb), c.knownOutput()); err != nil {
 			err = usageError{err}
 			break
 		}
@@ -327,12 +328,6 @@ func (c *call) speak(l *chain.List) {
 // add runs ADD and prints its result. An attachment whose result cannot be written is deleted
 // again, since the caller sees a call that failed, and may try again.
 func (c *call) add(ctx context.Context) error {
-	if c.output != "" && !c.dryRun {
-		return usage("add: --output is for --dry-run: without it add prints the result, which is JSON")
-	}
-	if err := c.wants(outputJSON); err != nil {
-		return err
-	}
 	l, err := c.load()
 	if err == nil {
 		err = cmp.Or(c.canHonour(l), c.Ready())

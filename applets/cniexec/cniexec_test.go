@@ -25,14 +25,14 @@ func TestParse(t *testing.T) {
 		return map[string]string{"CNI_IFNAME": "net1", "CNI_CONTAINERID": "id", "NETCONFPATH": "/conf", "CNI_PATH": "/bin"}[key]
 	}
 	l, err := parse([]string{
-		"add", "-i", "eth5", "net", "--valid", "a/eth0", "--valid=b/eth1", "/ns", "--keep-going", "--timeout=2m", "--json=false", "--", "x", "--all",
+		"add", "-i", "eth5", "net", "--valid", "a/eth0", "--valid=b/eth1", "/ns", "--keep-going", "--timeout=2m", "-o", "json", "--", "x", "--all",
 	}, env)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := &flags{
 		ifName: "eth5", containerID: "id", confDir: "/conf", path: "/bin",
-		timeout: 2 * time.Minute, keepGoing: true, valid: []string{"a/eth0", "b/eth1"},
+		timeout: 2 * time.Minute, output: outputJSON, keepGoing: true, valid: []string{"a/eth0", "b/eth1"},
 	}
 	if !reflect.DeepEqual(l.flags, want) {
 		t.Errorf("got %+v, want %+v", l.flags, want)

@@ -61,9 +61,6 @@ func (c *call) doctor(ctx context.Context, operands []string) (int, error) {
 	if len(operands) > 0 {
 		return 0, usage("doctor: %q is one operand too many", operands[0])
 	}
-	if err := c.wants(outputJSON); err != nil {
-		return 0, err
-	}
 	if err := c.prepare(); err != nil {
 		return 0, err
 	}

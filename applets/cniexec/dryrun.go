@@ -274,7 +274,7 @@ func (r *rehearsal) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		args := []string{"cni-exec", "add", r.list.Name, netns, "--json",
+		args := []string{"cni-exec", "add", r.list.Name, netns, "-o", "json",
 			"-i", r.target.IfName, "--container-id", r.target.ContainerID, "--conf-dir", r.dir, "--path=", "--state-dir", r.stateCopy()}
 		cmd := chain.Command{Args: args, Stdin: &bytes.Buffer{}, Stdout: &stdout, Stderr: &r.stderr,
 			Environ: append(r.without("CAP_ARGS", "CNI_ARGS", "CNI_NETNS_OVERRIDE", spec.StateEnv, applet.LogEnv), "CAP_ARGS="+string(caps), "CNI_ARGS="+r.target.CNIArgs())}

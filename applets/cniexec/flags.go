@@ -35,8 +35,8 @@ type flags struct {
 	timeout             time.Duration // of one plugin; 0: the default
 	retries             int           // of an add that ended with code 11
 
-	keepGoing, all, allNetworks, live, dot, dryRun, checked, fix, force, watch, inPlace, json, help, version bool
-	create, delete                                                                                           bool // the named namespace
+	keepGoing, all, keepNone, allNetworks, live, dot, dryRun, checked, fix, force, watch, inPlace, help, version bool
+	create, delete                                                                                               bool // the named namespace
 
 	// Those that may be given more than once, in their order.
 	valid, nets []string
@@ -95,16 +95,16 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	of("gc", func() {
 		fs.StringArrayVar(&f.valid, "valid", nil, "`ID/IFNAME` keep this attachment; repeatable")
 		fs.BoolVar(&f.live, "valid-live", false, "keep all whose namespace exists, also those without an entry in the cache, and what an unreadable entry is about")
+		fs.BoolVar(&f.keepNone, "keep-none", false, "delete every one")
 	})
 	of("add gc", func() {
 		fs.BoolVar(&f.dryRun, "dry-run", false, "only print what would be made")
 	})
 	helpOf("gc", "dry-run", "only print what would be deleted")
-	of("check status gc", func() {
+	of("check status", func() {
 		fs.BoolVar(&f.all, "all", false, "every attachment whose namespace exists")
 	})
 	helpOf("status", "all", "every network that is configured")
-	helpOf("gc", "all", "keep none")
 	of("gc", func() {
 		fs.BoolVar(&f.allNetworks, "all-networks", false, "every network that is configured or has attachments, in place of NETWORK")
 	})
@@ -117,11 +117,6 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 		fs.BoolVar(&f.inPlace, "exec", false, "become the command: nothing stays in memory, and the next run takes down what it leaves")
 		fs.Var((*nameValue)(&f.name), "name", "`NAME` name of namespace and host, and for other named runs")
 	})
-	of("ls show who lint add doctor", func() {
-		fs.StringVarP(&f.output, "output", "o", "", "`json` print JSON")
-	})
-	helpOf("ls", "output", "`json|wide` print JSON, or a table with all columns")
-	helpOf("add", "output", "`json` print what --dry-run finds as JSON")
 	of("ls", func() {
 		fs.BoolVar(&f.checked, "check", false, "run CHECK of each attachment that is alive, and list what it finds")
 	})
@@ -137,7 +132,12 @@ func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
 	fs.StringVar(&f.cacheDir, "cache-dir", "", "`DIR` what add was given and returned; default /var/lib/cni, or that of --state-dir")
 	fs.StringVar(&f.stateDir, "state-dir", "", "`DIR` cache, leases and records are stored below DIR, also those of plugins")
 	fs.Var((*timeLimit)(&f.timeout), "timeout", "`TIME` limit of one plugin, as 90s or 2m; default 60s")
-	fs.BoolVar(&f.json, "json", false, "print errors as JSON on stdout")
+	fs.StringVarP(&f.output, "output", "o", "", "`json` print an error, and what the verb finds, as JSON on stdout")
+	for _, verb := range []string{"show", "who", "lint", "doctor"} {
+		helpOf(verb, "output", "`json` print JSON")
+	}
+	helpOf("ls", "output", "`wide|json` print a table with all columns, or JSON")
+	helpOf("add", "output", "`json` print what --dry-run finds, and an error, as JSON")
 	fs.BoolVarP(&f.help, "help", "h", false, "print this help, or that of a verb")
 	fs.BoolVar(&f.version, "version", false, "print the version")
 	return fs
@@ -213,7 +213,7 @@ func verbsOf(flag *pflag.Flag) []string { return flag.Annotations[verbsKey] }
 // flagsOf returns the flags of a verb; "": those of all verbs.
 func flagsOf(set *pflag.FlagSet, verb string) (list []*pflag.Flag) {
 	set.VisitAll(func(flag *pflag.Flag) {
-		if of := verbsOf(flag); of == nil && verb == "" || slices.Contains(of, verb) {
+		if of := verbsOf(flag); of == nil && verb == "" || slices.Contains(of, verb) || flag.Annotations[verb] != nil {
 			list = append(list, flag)
 		}
 	})
@@ -250,10 +250,20 @@ func parse(args []string, getenv func(string) string) (*commandLine, error) {
 	err := l.set.Parse(l.args)
 	l.operands = l.set.Args()
 	if err != nil {
-		l.json = slices.Contains(l.args, "--json") // it is about this error
+		if asksForJSON(l.args) { // it is about this error
+			l.output = outputJSON
+		}
 		return l, flagError(err)
 	}
 	return l, nil
+}
+
+// asksForJSON reports whether --output is json among words that cannot be parsed.
+func asksForJSON(args []string) bool {
+	line := " " + strings.Join(args, " ") + " "
+	return slices.ContainsFunc([]string{" -o json ", " -o=json ", " -ojson ", " --output json ", " --output=json "}, func(flag string) bool {
+		return strings.Contains(line, flag)
+	})
 }
 
 // flagError is an error of pflag in our words.
@@ -268,6 +278,8 @@ func flagError(err error) error {
 		return "--" + flag
 	}
 	switch {
+	case errors.As(err, &unknown) && unknown.GetSpecifiedName() == "json":
+		return errors.New("unknown flag --json: write -o json")
 	case errors.As(err, &unknown):
 		return fmt.Errorf("unknown flag %s", name(unknown.GetSpecifiedName(), unknown.GetSpecifiedShortnames()))
 	case errors.As(err, &needs):
@@ -292,6 +304,10 @@ func (l *commandLine) usableFor(verb string) (err error) {
 			return
 		}
 		name := "--" + flag.Name
+		if verb == "gc" && flag.Name == "all" {
+			err = errors.New("gc: --all is a flag of check, status: write --keep-none")
+			return
+		}
 		if flag.Shorthand != "" && !slices.ContainsFunc(l.args, func(arg string) bool { return arg == name || strings.HasPrefix(arg, name+"=") }) {
 			name = "-" + flag.Shorthand
 		}

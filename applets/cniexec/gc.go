@@ -11,19 +11,19 @@ import (
 )
 
 // gcOperands requires a flag for what is valid, so that gc does not delete all by mistake. gc of
-// cnitool is --all.
+// cnitool is --keep-none.
 func (c *call) gcOperands() error {
 	said := 0
-	for _, b := range []bool{len(c.valid) > 0, c.live, c.all} {
+	for _, b := range []bool{len(c.valid) > 0, c.live, c.keepNone} {
 		if b {
 			said++
 		}
 	}
 	switch {
 	case said == 0:
-		return errors.New("what is still attached? give --valid ID/IFNAME for each attachment, or --valid-live, or --all to delete every one")
-	case c.all && said > 1:
-		return errors.New("--all keeps nothing, so --valid and --valid-live make no sense with it")
+		return errors.New("what is still attached? give --valid ID/IFNAME for each attachment, or --valid-live, or --keep-none to delete every one")
+	case c.keepNone && said > 1:
+		return errors.New("--keep-none keeps nothing, so --valid and --valid-live make no sense with it")
 	}
 	_, err := c.validSet()
 	return err

@@ -18,9 +18,6 @@ import (
 // lint prints what is wrong in configurations, those of --conf-dir where no operand names
 // others. The exit code is 1 if something is.
 func (c *call) lint(_ context.Context, operands []string) (int, error) {
-	if err := c.wants(outputJSON); err != nil {
-		return 0, err
-	}
 	if len(operands) == 0 {
 		operands = []string{c.confDir}
 	}

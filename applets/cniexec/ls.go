@@ -24,12 +24,14 @@ const (
 	outputJSON = "json"
 )
 
-// wants checks --output.
-func (c *call) wants(formats ...string) error {
+// knownOutput refuses what the verb does not have as --output.
+func (c *call) knownOutput() error {
+	value, _ := usageOf(c.set.Lookup("output"), c.verb)
+	formats := strings.Split(value, "|")
 	if c.output == "" || slices.Contains(formats, c.output) {
 		return nil
 	}
-	return usage("%s: --output %q: it must be %s", c.verb, c.output, strings.Join(formats, " or "))
+	return fmt.Errorf("%s: --output %q: it must be %s", c.verb, c.output, strings.Join(formats, " or "))
 }
 
 // look makes the inventory for a verb that shows it, and names the entries that are broken and
@@ -68,9 +70,6 @@ func (c *call) ls(ctx context.Context, operands []string) (exit int, err error) 
 	networks := len(operands) == 1 && operands[0] == "networks"
 	if len(operands) > 0 && !networks {
 		return 0, usage(`ls: %q: it takes no operand but "networks"; show and who find one`, strings.Join(operands, " "))
-	}
-	if err := c.wants(outputWide, outputJSON); err != nil {
-		return 0, err
 	}
 	defer collectLess()()
 	if c.checked {
@@ -195,6 +194,7 @@ func (v *inventory) ageText(a *entry) string {
 
 // writeJSON writes a document to stdout, in what a terminal can print.
 func (c *call) writeJSON(doc any) (exit int, err error) {
+	c.documented = true
 	var b strings.Builder
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)

@@ -182,7 +182,7 @@ func remedy(err error) string {
 // summarize prints a line of what was done: to stderr where stdout is for an error as JSON.
 func (c *call) summarize(format string, args ...any) {
 	to := c.Stdout
-	if c.json {
+	if c.output == outputJSON {
 		to = c.Stderr
 	}
 	fmt.Fprintln(to, spec.Printable(fmt.Sprintf(format, args...)))

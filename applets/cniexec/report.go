@@ -29,10 +29,10 @@ func (c *call) wrongCall(err error) int {
 	return exitUsage
 }
 
-// object writes the error to stdout with --json, in the version of the network. Without it, stdout has
+// object writes the error to stdout with -o json, in the version of the network. Without it, stdout has
 // results alone.
 func (c *call) object(e *spec.Error) {
-	if c.json {
+	if c.output == outputJSON && !c.documented {
 		c.Stdout.Write(append(e.Encode(c.speaks), '\n'))
 	}
 }

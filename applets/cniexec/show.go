@@ -17,9 +17,6 @@ func (c *call) show(_ context.Context, operands []string) (exit int, err error) 
 	if len(operands) != 1 {
 		return 0, usage("show: it takes one operand: a container's ID or name, or a network")
 	}
-	if err := c.wants(outputJSON); err != nil {
-		return 0, err
-	}
 	defer collectLess()()
 	v, err := c.look()
 	if err != nil {

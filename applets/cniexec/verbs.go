@@ -56,9 +56,10 @@ restores it or only del and add do.`,
 				{"cni-exec del mynet --container-id c1 --keep-going", "run all plugins even if one fails"},
 			}},
 		{name: "gc", operands: "NETWORK | --all-networks", summary: "delete attachments that are not needed", do: attachment(onAll((*call).gcAll, (*call).gc)),
-			text: `What stays must be named: with --valid, --valid-live or --all. What is
-deleted is printed. An attachment that is in another --cache-dir is alive if its
-link leads to a namespace that exists, or one has its link or leased address.`,
+			text: `What stays must be named: with --valid, --valid-live or --keep-none.
+What is deleted is printed. An attachment that is in another --cache-dir is
+alive if its link leads to a namespace that exists, or one has its link or
+leased address.`,
 			examples: []example{
 				{"cni-exec gc mynet --valid-live --dry-run", "what is left of namespaces that are gone"},
 				{"cni-exec gc --all-networks --valid-live", "delete them on all networks"},
@@ -67,7 +68,7 @@ link leads to a namespace that exists, or one has its link or leased address.`,
 			text: `The exit code says it: 0, or 1 with what is lacking on stderr.`,
 			examples: []example{
 				{"cni-exec status mynet", "ask each plugin of the network"},
-				{"cni-exec status --all --json", "every network; the error as JSON on stdout"},
+				{"cni-exec status --all -o json", "every network; the error as JSON on stdout"},
 			}},
 		{name: "version", operands: "[NETWORK]", summary: "versions of this program or of the plugins", do: attachment((*call).versions),
 			examples: []example{
@@ -147,7 +148,7 @@ The configuration stays: the next add begins anew. What external plugins have
 made for the network stays as well.`,
 			examples: []example{
 				{"cni-exec rm mynet", "when its last namespace is detached"},
-				{"cni-exec gc mynet --all && cni-exec rm mynet", "whatever is attached"},
+				{"cni-exec gc mynet --keep-none && cni-exec rm mynet", "whatever is attached"},
 			}},
 		{name: "up", operands: "FILE", summary: "make and attach the namespaces of a file", do: (*call).up,
 			text: `FILE is JSON, and "-" stdin; all but "network" may be left out:

@@ -74,9 +74,6 @@ func (c *call) who(_ context.Context, operands []string) (exit int, err error) {
 	if len(operands) != 1 {
 		return 0, usage("who: it takes one operand: an address, PROTO/PORT, a link, a namespace or a MAC address")
 	}
-	if err := c.wants(outputJSON); err != nil {
-		return 0, err
-	}
 	if err := c.stateDirs(); err != nil {
 		return 0, err
 	}
