@@ -48,6 +48,7 @@ var edges = map[string][]string{
 	"cnibox/internal/flock":  {},
 	"cnibox/internal/nlconn": {},
 	"cnibox/internal/schema": {},
+	"cnibox/internal/tty":    {"cnibox/spec"},
 	"cnibox/internal/undo":   {"cnibox/rtnl", "cnibox/spec"},
 }
 
@@ -56,7 +57,7 @@ var roomsOfPlugins = []string{
 	"cnibox/applets/applet", "cnibox/applets/attach", "cnibox/applets/hostport", "cnibox/applets/lint", "cnibox/applets/netfilter",
 	"cnibox/applets/netns", "cnibox/applets/record", "cnibox/applets/result",
 	"cnibox/chain", "cnibox/ipam", "cnibox/ipam/dhcp", "cnibox/nft", "cnibox/rtnl", "cnibox/spec",
-	"cnibox/internal/dbus", "cnibox/internal/flock", "cnibox/internal/schema", "cnibox/internal/undo",
+	"cnibox/internal/dbus", "cnibox/internal/flock", "cnibox/internal/schema", "cnibox/internal/tty", "cnibox/internal/undo",
 }
 
 // leaves know nothing of ours, or one another, and serve every room.

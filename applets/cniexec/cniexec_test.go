@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"cnibox/chain"
+	"cnibox/internal/tty"
 	"cnibox/spec"
 )
 
@@ -71,7 +72,7 @@ func TestHelp(t *testing.T) {
 	}
 	for name, text := range texts {
 		for line := range strings.Lines(text) {
-			if line = strings.TrimSuffix(line, "\n"); len([]rune(line)) > helpWidth || strings.HasSuffix(line, " ") {
+			if line = strings.TrimSuffix(line, "\n"); len([]rune(line)) > tty.Width || strings.HasSuffix(line, " ") {
 				t.Errorf("%s: %q is too long or ends with a blank", name, line)
 			}
 		}

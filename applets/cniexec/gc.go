@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"cnibox/chain"
+	"cnibox/internal/tty"
 	"cnibox/spec"
 )
 
@@ -57,16 +58,16 @@ func (c *call) gc(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	bar := newProgress(c.Stderr, "cni-exec: gc "+c.network)
+	bar := tty.NewProgress(c.Stderr, "cni-exec: gc "+c.network)
 	warn := c.runner.Warn
 	defer func() { c.runner.Warn = warn }()
-	c.runner.Progress = bar.show
+	c.runner.Progress = bar.Show
 	c.runner.Warn = func(format string, args ...any) {
-		bar.clear()
+		bar.Clear()
 		warn(format, args...)
 	}
 	stale, err := c.runner.GC(ctx, l, chain.GCOptions{Valid: valid, Live: c.live, DryRun: c.dryRun, Owners: c.owners})
-	bar.clear()
+	bar.Clear()
 	done := "deleted"
 	if c.dryRun {
 		done = "would delete"

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"cnibox/internal/tty"
 )
 
 // The texts of the overview, which are those of the manual page.
@@ -52,9 +54,6 @@ func overview(set *pflag.FlagSet) string {
 	b.WriteString("\n" + environmentText + "\n" + notesText + "\n" + exitText)
 	return b.String()
 }
-
-// helpWidth is the width of the help, in columns.
-const helpWidth = 80
 
 // help is the text of `cni-exec VERB --help`. Flags of all verbs are in the overview.
 func (v *verb) help(set *pflag.FlagSet) string {
@@ -111,7 +110,7 @@ func flagHelp(set *pflag.FlagSet, verb string) string {
 			endLine()
 		}
 		for word := range strings.FieldsSeq(text) {
-			if len(line)+len(word) > helpWidth {
+			if len(line)+len(word) > tty.Width {
 				endLine()
 			}
 			line += word + " "

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"cnibox/chain"
+	"cnibox/internal/tty"
 	"cnibox/ipam"
 	"cnibox/spec"
 )
@@ -99,11 +100,11 @@ func (c *call) lsAttachments(v *inventory) (exit int, err error) {
 		return c.writeJSON(v.doc(v.entries))
 	}
 	s := c.screen()
-	columns := []column{{title: "NETWORK", min: 7}, {title: "NAME", min: 8}, {title: "IFACE", min: 5}, {title: "ADDRESS", min: 15},
-		{title: "MAC", optional: true}, {title: "HOST"}, {title: "PORTS", min: 5}, {title: "AGE"}, {title: "STATE", min: 12, early: true}}
+	columns := []tty.Column{{Title: "NETWORK", Min: 7}, {Title: "NAME", Min: 8}, {Title: "IFACE", Min: 5}, {Title: "ADDRESS", Min: 15},
+		{Title: "MAC", Optional: true}, {Title: "HOST"}, {Title: "PORTS", Min: 5}, {Title: "AGE"}, {Title: "STATE", Min: 12, Early: true}}
 	if c.output == outputWide {
-		s.width = 0
-		columns = append(columns, column{title: "RUNTIME"}, column{title: "CONTAINER"}, column{title: "NETNS"})
+		s.Width = 0
+		columns = append(columns, tty.Column{Title: "RUNTIME"}, tty.Column{Title: "CONTAINER"}, tty.Column{Title: "NETNS"})
 	}
 	var rows [][]string
 	for _, a := range v.entries {
@@ -118,7 +119,7 @@ func (c *call) lsAttachments(v *inventory) (exit int, err error) {
 }
 
 // list writes a table in which an empty cell is a dash; without rows it writes nothing.
-func (c *call) list(s screen, columns []column, rows [][]string) (exit int, err error) {
+func (c *call) list(s tty.Screen, columns []tty.Column, rows [][]string) (exit int, err error) {
 	if len(rows) == 0 {
 		return exitOK, nil
 	}
@@ -129,7 +130,7 @@ func (c *call) list(s screen, columns []column, rows [][]string) (exit int, err 
 			}
 		}
 	}
-	return c.write(s.table(columns, rows))
+	return c.write(s.Table(columns, rows))
 }
 
 // joined is the list in one cell.
@@ -474,14 +475,14 @@ func (n *network) faults() *int {
 // lsNetworks lists the networks.
 func (c *call) lsNetworks(v *inventory) (exit int, err error) {
 	s := c.screen()
-	columns := []column{{title: "NETWORK", min: 7}, {title: "TYPE", min: 6}, {title: "BRIDGE"}, {title: "SUBNETS", min: 12},
-		{title: "USED"}, {title: "FREE"}, {title: "STALE"}, {title: "ATTACHED"}, {title: "GONE"}}
+	columns := []tty.Column{{Title: "NETWORK", Min: 7}, {Title: "TYPE", Min: 6}, {Title: "BRIDGE"}, {Title: "SUBNETS", Min: 12},
+		{Title: "USED"}, {Title: "FREE"}, {Title: "STALE"}, {Title: "ATTACHED"}, {Title: "GONE"}}
 	if c.checked {
-		columns = append(columns, column{title: "FAULTS"})
+		columns = append(columns, tty.Column{Title: "FAULTS"})
 	}
 	if c.output == outputWide {
-		s.width = 0
-		columns = append(columns, column{title: "PLUGINS"}, column{title: "VERSION"}, column{title: "FILE"})
+		s.Width = 0
+		columns = append(columns, tty.Column{Title: "PLUGINS"}, tty.Column{Title: "VERSION"}, tty.Column{Title: "FILE"})
 	}
 	all := networksDoc{[]networkDoc{}}
 	var rows [][]string

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"cnibox/internal/nsid"
+	"cnibox/internal/tty"
 	"cnibox/spec"
 )
 
@@ -97,7 +98,7 @@ func one(name, value string) field {
 // fields formats fields, their names in a column.
 func (c *call) fields(all []field) string {
 	s := c.screen()
-	s.width = 0 // nothing is cut
+	s.Width = 0 // nothing is cut
 	var rows [][]string
 	for _, f := range all {
 		name := f.name
@@ -106,7 +107,7 @@ func (c *call) fields(all []field) string {
 			name = ""
 		}
 	}
-	return s.table(make([]column, 2), rows)
+	return s.Table(make([]tty.Column, 2), rows)
 }
 
 // describe is an attachment for people.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"cnibox/internal/tty"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -208,10 +209,10 @@ func uplinks(conn *rtnl.Conn) (indexes []uint32, err error) {
 }
 
 // draw writes a branch: a line of its own and one for each attachment.
-func (b *branch) draw(w *strings.Builder, s screen) {
-	w.WriteString(s.cut(strings.TrimRight(b.name+"  "+strings.Join(b.words, " "), " "), s.width) + "\n")
+func (b *branch) draw(w *strings.Builder, s tty.Screen) {
+	w.WriteString(s.Cut(strings.TrimRight(b.name+"  "+strings.Join(b.words, " "), " "), s.Width) + "\n")
 	tick, last := "|- ", "`- "
-	if s.utf8 {
+	if s.UTF8 {
 		tick, last = "├─ ", "└─ "
 	}
 	var rows [][]string
@@ -236,7 +237,7 @@ func (b *branch) draw(w *strings.Builder, s screen) {
 	}
 	end := rows[len(rows)-1]
 	end[0] = last + strings.TrimPrefix(end[0], tick)
-	w.WriteString(s.table([]column{{min: 8}, {min: 8}, {min: 4}, {min: 15}, {min: 5}, {min: 12, early: true}}, rows))
+	w.WriteString(s.Table([]tty.Column{{Min: 8}, {Min: 8}, {Min: 4}, {Min: 15}, {Min: 5}, {Min: 12, Early: true}}, rows))
 }
 
 // dot is the tree as a graph for dot(1): the host, its links, and a node for each namespace.

@@ -16,6 +16,7 @@ import (
 	"cnibox/chain"
 	"cnibox/internal/nsid"
 	"cnibox/internal/state"
+	"cnibox/internal/tty"
 	"cnibox/ipam"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -480,13 +481,13 @@ func (q *question) askNetNS() error {
 // answer is a line for each owner.
 func (q *question) answer() string {
 	s := q.screen()
-	s.width = 0
+	s.Width = 0
 	var rows [][]string
 	for _, a := range q.owners {
 		rows = append(rows, []string{a.name(), a.IfName + " on network " + a.NetworkName,
 			joined(a.addresses(), bare), "container " + a.ContainerID, a.NetNSPath()})
 	}
-	text := s.table(make([]column, 5), rows)
+	text := s.Table(make([]tty.Column, 5), rows)
 	for _, other := range q.others {
 		text += spec.Printable(other) + "\n"
 	}
