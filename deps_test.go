@@ -33,6 +33,10 @@ var edges = map[string][]string{
 	"cnibox/applets/record":    {"cnibox/internal/flock", "cnibox/spec"},
 	"cnibox/applets/result":    {"cnibox/applets/netns", "cnibox/applets/record", "cnibox/internal/flock", "cnibox/internal/undo", "cnibox/rtnl", "cnibox/spec"},
 
+	"cnibox/applets/cniexec":         slices.Concat(roomsOfPlugins, []string{"cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/sandbox"}),
+	"cnibox/applets/cniexec/hint":    {"cnibox/chain"},
+	"cnibox/applets/cniexec/sandbox": {"cnibox/applets/applet", "cnibox/applets/cniexec/hint", "cnibox/applets/record", "cnibox/chain", "cnibox/internal/flock", "cnibox/rtnl", "cnibox/spec"},
+
 	"cnibox/chain":     {"cnibox/spec", "cnibox/internal/flock"},
 	"cnibox/ipam":      {"cnibox/spec", "cnibox/internal/flock"},
 	"cnibox/ipam/dhcp": {"cnibox/rtnl"}, // a client and its leases; CNI is the plugin's part

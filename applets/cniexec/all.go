@@ -8,7 +8,9 @@ import (
 	"slices"
 	"strings"
 
+	"cnibox/applets/cniexec/hint"
 	"cnibox/chain"
+	"cnibox/internal/memory"
 	"cnibox/internal/once"
 	"cnibox/spec"
 )
@@ -120,7 +122,7 @@ func (c *call) judge(ctx context.Context, e *chain.Entry) (unchecked string, err
 // version of the specification before 0.4.0 has no CHECK. Those come last whose container another
 // verb has locked, which may hang.
 func (c *call) checkAll(ctx context.Context) error {
-	defer collectLess()()
+	defer memory.CollectLess()()
 	ctx, forget := once.Remember(ctx) // one socket of the host, and each configuration decoded once
 	defer forget()
 	entries, unread := c.runner.Entries()
@@ -163,11 +165,11 @@ func (c *call) checkAll(ctx context.Context) error {
 	if unread != nil {
 		c.runner.Warn("%v", unread)
 	}
-	hint := ""
+	advice := ""
 	if lost < failed {
-		hint = "`cni-exec reload` restores what it can, and names the rest"
+		advice = "`cni-exec reload` restores what it can, and names the rest"
 	}
-	return &hinted{spec.Errorf(spec.CodeCheck, "%d of %d attachments are not as add left them", failed, checked), hint}
+	return &hint.Error{Err: spec.Errorf(spec.CodeCheck, "%d of %d attachments are not as add left them", failed, checked), Hint: advice}
 }
 
 // deleted reports whether an attachment is not in the cache any more.

@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/cniexec/hint"
+	"cnibox/applets/cniexec/sandbox"
 	"cnibox/applets/lint"
 	"cnibox/chain"
 	"cnibox/internal/interrupt"
@@ -147,16 +149,16 @@ func (c *call) operands(operands []string) error {
 		}
 	}
 	if len(operands) > 1 && operands[1] != "" {
-		path, err := netnsPath(operands[1])
+		path, err := sandbox.NetNSPath(operands[1])
 		if err != nil {
 			return err
 		}
 		c.target.NetNS = path
 	}
 	switch {
-	case c.create && !named(c.target.NetNS):
-		return fmt.Errorf("--create needs the NAME of a network namespace, for %s/NAME", netnsDir)
-	case c.delete && !named(c.target.NetNS):
+	case c.create && !sandbox.IsNamed(c.target.NetNS):
+		return fmt.Errorf("--create needs the NAME of a network namespace, for %s/NAME", sandbox.NetNSDir)
+	case c.delete && !sandbox.IsNamed(c.target.NetNS):
 		return fmt.Errorf("--delete needs the NAME of a network namespace, as add --create had it")
 	case c.target.NetNS != "":
 		return nil
@@ -315,7 +317,7 @@ func (c *call) lookup(network string) (*chain.List, error) {
 	if network == defaultNetwork && len(names)+len(broken) == 0 {
 		return c.embedded()
 	}
-	return nil, &hinted{spec.Errorf(spec.CodeConfig, "%w", err), networksHint(c.confDir, names, broken)}
+	return nil, &hint.Error{Err: spec.Errorf(spec.CodeConfig, "%w", err), Hint: networksHint(c.confDir, names, broken)}
 }
 
 // speak notes the version of the errors about a network; nil is no network.
@@ -348,9 +350,9 @@ func (c *call) add(ctx context.Context) error {
 		}
 	}
 	if err = c.addTo(ctx, l); err != nil && created {
-		ctx, cancel := interrupt.Within(ctx, takeDown)
+		ctx, cancel := interrupt.Within(ctx, sandbox.TakeDown)
 		defer cancel()
-		if derr := c.deleteUnused(ctx); derr != nil {
+		if derr := c.names().DeleteUnused(ctx, c.target.NetNS); derr != nil {
 			c.runner.Warn("%v", derr)
 		}
 	}
@@ -377,7 +379,7 @@ func ignoreClosedPipe() { signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) }
 // takeBack deletes what add has attached, since its result could not be printed, and
 // returns that cause.
 func (c *call) takeBack(ctx context.Context, l *chain.List, cause *spec.Error) error {
-	ctx, cancel := interrupt.Within(ctx, takeDown)
+	ctx, cancel := interrupt.Within(ctx, sandbox.TakeDown)
 	defer cancel()
 	c.runner.KeepGoing = true
 	cause.Details = "the attachment is deleted again"
@@ -396,7 +398,7 @@ func (c *call) del(ctx context.Context) error {
 	if err = c.runner.Del(ctx, l, c.target); err != nil || !c.delete {
 		return err
 	}
-	return c.deleteUnused(ctx)
+	return c.names().DeleteUnused(ctx, c.target.NetNS)
 }
 
 // check runs CHECK; it prints nothing, the exit code is the answer.

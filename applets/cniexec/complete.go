@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/cniexec/sandbox"
 	"cnibox/chain"
 	"cnibox/spec"
 )
@@ -289,7 +290,7 @@ func (c *completion) namespaces() {
 		c.found = append(c.found, completeFile)
 		return
 	}
-	c.files(netnsDir)
+	c.files(sandbox.NetNSDir)
 }
 
 // files adds the names in a directory.

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/attach"
+	"cnibox/applets/cniexec/sandbox"
 	"cnibox/applets/lint"
 	"cnibox/applets/record"
 	"cnibox/internal/dbus"
@@ -153,7 +154,7 @@ func setting(key, value string) string {
 func (d *doctor) checkForwarding(context.Context) {
 	for i, key := range forwarding {
 		for _, n := range d.networks {
-			if sysctl(key) != "0" || !n.resources.Routed || !n.alive() || !n.serves(i == 0) || i == 1 && len(n.resources.Ranges) == 0 {
+			if sandbox.Sysctl(key) != "0" || !n.resources.Routed || !n.alive() || !n.serves(i == 0) || i == 1 && len(n.resources.Ranges) == 0 {
 				continue
 			}
 			d.off = append(d.off, attach.ForwardingOff(key))
@@ -173,14 +174,14 @@ func (d *doctor) checkSettings(ctx context.Context) {
 				return n.conf.bridge() != "" && n.serves(family == "ip") && !b.LetsWithin(n.conf.bridge()) && !d.passes(ctx, &b, n)
 			})
 		})
-		if i >= 0 && sysctl(key) == "1" {
+		if i >= 0 && sandbox.Sysctl(key) == "1" {
 			b := d.blockers[i]
 			d.find("bridge netfilter", setting(key, "0"), nil, "packets within a bridge pass the chains that drop, too: chain %s of table %s %s", b.Chain, b.Family, b.Table)
 		}
 	}
 	for _, n := range d.networks {
 		link := n.resources.Link
-		if key := "net/ipv4/conf/" + link + "/route_localnet"; link != "" && sysctl(key) == "1" && !d.guarded() {
+		if key := "net/ipv4/conf/" + link + "/route_localnet"; link != "" && sandbox.Sysctl(key) == "1" && !d.guarded() {
 			d.find("route_localnet", setting(key, "0"), nil, "%s is 1 without the chain guard of table inet cnibox: hosts on %s may reach services on 127.0.0.1", strings.ReplaceAll(key, "/", "."), link)
 		}
 	}
@@ -201,8 +202,8 @@ func (d *doctor) checkReversePath() {
 		return
 	}
 	for _, l := range uplinks {
-		all, own := sysctl("net/ipv4/conf/all/rp_filter"), "net/ipv4/conf/"+l.Name+"/rp_filter"
-		if max(all, sysctl(own)) == "1" { // the kernel takes the larger one
+		all, own := sandbox.Sysctl("net/ipv4/conf/all/rp_filter"), "net/ipv4/conf/"+l.Name+"/rp_filter"
+		if max(all, sandbox.Sysctl(own)) == "1" { // the kernel takes the larger one
 			d.find("rp_filter", setting(own, "2"), nil, "%s drops packets whose way back is another link, and this host has %d with a default route", l.Name, len(uplinks))
 		}
 	}
@@ -254,11 +255,11 @@ func (d *doctor) checkResolvers(context.Context) {
 			continue
 		}
 		text, err := disk.Read(file, 0, record.MaxSize)
-		if err != nil || reachable(string(text)) {
+		if err != nil || sandbox.Reachable(string(text)) {
 			continue // STATUS or ADD reports an error
 		}
 		repair := fmt.Sprintf("\"resolvConf\" in %s: a file with name servers that containers reach", n.file)
-		if better := resolvConf(); better != "" {
+		if better := sandbox.ResolvConf(); better != "" {
 			repair = fmt.Sprintf("\"resolvConf\": %q in %s", better, n.file)
 		}
 		d.find("resolver", repair, nil, "%s: the name servers of %s listen on the loopback of this host, where containers do not reach them", n.name, file)

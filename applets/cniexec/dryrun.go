@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/cniexec/sandbox"
 	"cnibox/applets/hostport"
 	"cnibox/applets/netfilter"
 	"cnibox/chain"
@@ -52,7 +53,7 @@ func (c *call) rehearse(ctx context.Context, l *chain.List) error {
 		return spec.Errorf(spec.CodeBusy, "%s of container %s is attached to network %s already: run DEL first: %w", a.IfName, a.ContainerID, a.Network, os.ErrExist)
 	}
 	r := &rehearsal{call: c, list: l}
-	if err := cmp.Or(privileged(), r.confine()); err != nil {
+	if err := cmp.Or(sandbox.Privileged(), r.confine()); err != nil {
 		return err
 	}
 	for _, ns := range []**rtnl.NS{&r.host, &r.cont, &r.other} {

@@ -2,14 +2,9 @@ package cniexec
 
 import (
 	"context"
-	"encoding/json"
-	"os"
-	"path/filepath"
 
+	"cnibox/applets/cniexec/sandbox"
 	"cnibox/chain"
-	"cnibox/internal/nsid"
-	"cnibox/rtnl"
-	"cnibox/spec"
 )
 
 // enter replaces this process by a command in a network namespace.
@@ -25,52 +20,17 @@ func (c *call) enter(ctx context.Context, operands []string) (exit int, err erro
 	case len(c.command) == 0:
 		return 0, usage("enter: the command is missing: cni-exec enter %s -- COMMAND", operands[0])
 	}
-	path, err := netnsPath(operands[0])
+	path, err := sandbox.NetNSPath(operands[0])
 	if err != nil {
 		return 0, usage("enter: %w", err)
 	}
 	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	ns, err := rtnl.OpenNS(path)
-	if err != nil {
-		return 0, spec.Errorf(spec.CodeNetNS, "%w", err)
-	}
-	defer ns.Close()
-	around := surroundings{dns: c.dnsOf(ns), warn: c.runner.Warn}
-	if name := filepath.Base(path); named(path) {
-		if _, err := os.Lstat(c.hostsFile(name)); err == nil { // it is that of a run
-			around.name, around.hosts = name, c.hostsFile(name)
-		}
-	}
-	signals := catchSignals()
-	err = nsid.OnDiscardedThread(func() (err error) {
-		if err := ns.Enter(); err != nil {
-			return err
-		}
-		around.mount()
+	command := chain.Command{Args: c.command, Environ: c.Environ}
+	return c.names().Enter(ctx, path, &command, func() {
 		c.target.NetNS = path
 		c.logSubject()
 		c.Log.Write(exitOK)
-		cmd := chain.Command{Args: c.command, Environ: c.Environ}
-		exit, err = become(ctx, &cmd, signals)
-		return &hinted{err, startHint(err)}
 	})
-	return exit, err
-}
-
-// dnsOf returns the DNS of the first network that a namespace is attached to and that has
-// some. What cannot be read has none.
-func (c *call) dnsOf(ns *rtnl.NS) (dns spec.DNS) {
-	entries, _, _ := c.runner.Cache.List()
-	for _, e := range entries {
-		var result struct{ DNS spec.DNS }
-		if !ns.At(e.NetNSPath()) || !e.Live() || json.Unmarshal(e.Result, &result) != nil {
-			continue
-		}
-		if len(result.DNS.Nameservers) > 0 {
-			return result.DNS
-		}
-	}
-	return dns
 }

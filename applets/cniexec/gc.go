@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"cnibox/chain"
+	"cnibox/internal/memory"
 	"cnibox/internal/tty"
 	"cnibox/spec"
 )
@@ -49,7 +50,7 @@ func (c *call) validSet() ([]spec.Attachment, error) {
 
 // gc deletes what is in neither --valid nor --valid-live, and lists it on stderr.
 func (c *call) gc(ctx context.Context) error {
-	defer collectLess()()
+	defer memory.CollectLess()()
 	valid, err := c.validSet()
 	if err != nil {
 		return err

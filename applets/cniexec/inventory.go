@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/cniexec/sandbox"
 	"cnibox/chain"
 	"cnibox/internal/nsid"
 	"cnibox/rtnl"
@@ -97,7 +98,7 @@ func (a *entry) name() string {
 		return space + "/" + pod
 	case pod != "":
 		return pod
-	case isRun && !spec.Hashed(run, "", runDigits):
+	case isRun && !spec.Hashed(run, "", sandbox.RunDigits):
 		return run
 	case path == "" || !derived(a.ContainerID):
 		return shortID(a.ContainerID)

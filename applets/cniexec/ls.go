@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"cnibox/chain"
+	"cnibox/internal/memory"
 	"cnibox/internal/tty"
 	"cnibox/ipam"
 	"cnibox/spec"
@@ -72,7 +73,7 @@ func (c *call) ls(ctx context.Context, operands []string) (exit int, err error) 
 	if len(operands) > 0 && !networks {
 		return 0, usage(`ls: %q: it takes no operand but "networks"; show and who find one`, strings.Join(operands, " "))
 	}
-	defer collectLess()()
+	defer memory.CollectLess()()
 	if c.checked {
 		if err := c.prepare(); err != nil {
 			return 0, err

@@ -12,7 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/cniexec/hint"
 	"cnibox/chain"
+	"cnibox/internal/memory"
 	"cnibox/spec"
 )
 
@@ -84,7 +86,7 @@ func nameThread() (release func()) {
 // restore restores attachments, prints a line for each of what was done, and returns how many were
 // alive. An error about entries that cannot be read is returned when the others are restored.
 func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error) (alive int, err error) {
-	defer collectLess()()
+	defer memory.CollectLess()()
 	failed := 0
 	external := map[string]int{}
 	title := titles(entries)
@@ -114,7 +116,7 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 	}
 	err = unread
 	if err == nil && failed > 0 {
-		err = &hinted{err: spec.Errorf(spec.CodeCheck, "%d of %s could not be restored", failed, attachments(alive))} // why is above
+		err = &hint.Error{Err: spec.Errorf(spec.CodeCheck, "%d of %s could not be restored", failed, attachments(alive))} // why is above
 	}
 	return alive, err
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"cnibox/applets/cniexec/sandbox"
+	"cnibox/internal/memory"
 	"cnibox/internal/nsid"
 	"cnibox/internal/tty"
 	"cnibox/spec"
@@ -18,7 +20,7 @@ func (c *call) show(_ context.Context, operands []string) (exit int, err error) 
 	if len(operands) != 1 {
 		return 0, usage("show: it takes one operand: a container's ID or name, or a network")
 	}
-	defer collectLess()()
+	defer memory.CollectLess()()
 	v, err := c.look()
 	if err != nil {
 		return 0, err
@@ -52,7 +54,7 @@ func (v *inventory) find(name string) (found []*entry, err error) {
 	exact := func(a *entry) bool { return a.ContainerID == name || a.name() == name || a.NetNSPath() == name }
 	begins := func(a *entry) bool { return len(name) >= leastPrefix && strings.HasPrefix(a.ContainerID, name) }
 	var netns nsid.ID // zero: there is none of that name
-	if path, err := netnsPath(name); err == nil && name != "" {
+	if path, err := sandbox.NetNSPath(name); err == nil && name != "" {
 		netns, _ = nsid.At(path)
 	}
 	in := func(a *entry) bool { return netns != nsid.ID{} && a.in(netns) }

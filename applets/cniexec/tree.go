@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"cnibox/internal/memory"
 	"cnibox/internal/tty"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -28,7 +29,7 @@ func (c *call) tree(_ context.Context, operands []string) (exit int, err error) 
 	if len(operands) > 0 {
 		return 0, usage("tree: %q is one operand too many: it takes none", operands[0])
 	}
-	defer collectLess()()
+	defer memory.CollectLess()()
 	v, err := c.look()
 	if err != nil {
 		return 0, err

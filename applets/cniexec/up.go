@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/cniexec/sandbox"
 	"cnibox/applets/record"
 	"cnibox/chain"
 	"cnibox/internal/disk"
@@ -121,7 +122,7 @@ func (s *stateFile) decode() error {
 	}
 	s.networks, s.namespaces = top.Networks, make(map[string][]stateOfLink)
 	for _, name := range slices.Sorted(maps.Keys(top.Namespaces)) {
-		if err := checkNetNSName(name); err != nil {
+		if err := sandbox.CheckNetNSName(name); err != nil {
 			return s.at("namespaces", err)
 		}
 		links := make([]stateOfLink, len(top.Namespaces[name]))
@@ -218,7 +219,7 @@ func (c *call) up(ctx context.Context, operands []string) (int, error) {
 		return 0, err
 	}
 	c.about = s.File
-	if err := cmp.Or(privileged(), c.Ready()); err != nil {
+	if err := cmp.Or(sandbox.Privileged(), c.Ready()); err != nil {
 		return 0, err
 	}
 	unlock, err := c.lockState(ctx)
@@ -326,7 +327,7 @@ func about(key, value string, err error) error {
 
 // want makes the call that attaches one link. Errors have code 7, or that of the network.
 func (c *call) want(name string, link stateOfLink, networks map[string]*chain.List) (*wantedLink, error) {
-	path := filepath.Join(netnsDir, name)
+	path := filepath.Join(sandbox.NetNSDir, name)
 	line, one := *c.commandLine, *c
 	one.commandLine, one.network = &line, link.Network
 	one.target = chain.Target{ContainerID: derivedID(path), IfName: link.IfName, NetNS: path}
@@ -374,7 +375,7 @@ func (w *wantedLink) unique(owners map[string]string, key string) error {
 
 // detachUnwanted makes a namespace, and detaches what the file does not want, or not as it is.
 func (c *call) detachUnwanted(ctx context.Context, name string, wanted []*wantedLink) error {
-	path := filepath.Join(netnsDir, name)
+	path := filepath.Join(sandbox.NetNSDir, name)
 	created, left, err := c.createNetNS(ctx, path, derivedID(path))
 	if err != nil {
 		return err
@@ -500,28 +501,6 @@ func (c *call) done(format string, args ...any) {
 	fmt.Fprintln(c.Stdout, spec.Printable(fmt.Sprintf(format, args...)))
 }
 
-// entriesOf returns the attachments of a container.
-func (c *call) entriesOf(containerID string) (of []*chain.Entry, err error) {
-	entries, _, err := c.runner.Cache.List()
-	for _, e := range entries {
-		if e.ContainerID == containerID {
-			of = append(of, e)
-		}
-	}
-	return of, err
-}
-
-// detachEntry deletes an attachment with the configuration and the arguments of its ADD.
-func (c *call) detachEntry(ctx context.Context, e *chain.Entry) error {
-	l, err := e.List()
-	if err != nil {
-		if l, err = c.lookup(e.NetworkName); err != nil {
-			return err
-		}
-	}
-	return c.runner.Del(ctx, l, chain.Target{ContainerID: e.ContainerID, IfName: e.IfName})
-}
-
 // down detaches and deletes the namespaces of a file, with what add has attached to them, and
 // goes on after errors. That nothing is there is no error.
 func (c *call) down(ctx context.Context, operands []string) (int, error) {
@@ -541,7 +520,7 @@ func (c *call) down(ctx context.Context, operands []string) (int, error) {
 
 // downOne is down for one namespace.
 func (c *call) downOne(ctx context.Context, name string) error {
-	path := filepath.Join(netnsDir, name)
+	path := filepath.Join(sandbox.NetNSDir, name)
 	entries, err := c.entriesOf(derivedID(path))
 	if err != nil {
 		return err
@@ -559,7 +538,7 @@ func (c *call) downOne(ctx context.Context, name string) error {
 	}
 	c.target.NetNS = path
 	_, missing := os.Lstat(path)
-	err = c.deleteUnused(ctx)
+	err = c.names().DeleteUnused(ctx, c.target.NetNS)
 	if _, still := os.Lstat(path); err == nil && missing == nil && still != nil {
 		c.done("%s: deleted", name)
 	}

@@ -12,8 +12,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/cniexec/sandbox"
 	"cnibox/chain"
 	"cnibox/internal/interrupt"
+	"cnibox/internal/memory"
 	"cnibox/nft"
 	"cnibox/rtnl"
 )
@@ -68,7 +70,7 @@ func (c *call) startReload(ctx context.Context) (end func()) {
 	go func() {
 		defer close(ended)
 		c.reloadAside(ctx)
-		freeMemory()
+		memory.Free()
 	}()
 	return func() {
 		defer time.AfterFunc(patience, cancel).Stop()
@@ -112,7 +114,7 @@ func (c *call) reloadAside(ctx context.Context) {
 	defer context.AfterFunc(ctx, func() { signals <- unix.SIGTERM })()
 	once := slices.DeleteFunc(slices.Clone(c.args), func(arg string) bool { return arg == "--watch" || strings.HasPrefix(arg, "--watch=") })
 	command := chain.Command{
-		Args: append([]string{"cni-exec"}, once...), Self: true, Environ: append(unset(c.Environ, watchedVar), watchedVar+"=1"),
+		Args: append([]string{"cni-exec"}, once...), Self: true, Environ: append(sandbox.Unset(c.Environ, watchedVar), watchedVar+"=1"),
 		Stdin: strings.NewReader(""), Stdout: c.Stdout, Stderr: c.Stderr, Signals: signals,
 	}
 	if _, err := command.Run(); err != nil {

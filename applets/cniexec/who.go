@@ -13,7 +13,10 @@ import (
 	"slices"
 	"strings"
 
+	"cnibox/applets/cniexec/hint"
+	"cnibox/applets/cniexec/sandbox"
 	"cnibox/chain"
+	"cnibox/internal/memory"
 	"cnibox/internal/nsid"
 	"cnibox/internal/state"
 	"cnibox/internal/tty"
@@ -78,7 +81,7 @@ func (c *call) who(_ context.Context, operands []string) (exit int, err error) {
 	if err := c.stateDirs(); err != nil {
 		return 0, err
 	}
-	defer collectLess()()
+	defer memory.CollectLess()()
 	q := &question{call: c, inventory: emptyInventory(c.cache(), c.stateDir), text: operands[0]}
 	if err := q.read(); err != nil {
 		return 0, err
@@ -125,7 +128,7 @@ func (q *question) read() (err error) {
 		return nil
 	}
 	if !strings.Contains(text, "/") {
-		q.kind, q.path = kindLink, filepath.Join(netnsDir, text)
+		q.kind, q.path = kindLink, filepath.Join(sandbox.NetNSDir, text)
 		if q.id, err = nsid.At(q.path); err != nil {
 			return nil
 		}
@@ -324,11 +327,11 @@ func (q *question) askLink() error {
 			q.kind = kindNetNS
 			return err
 		}
-		hint := ""
+		advice := ""
 		if strings.Trim(q.text, "0123456789.:[]") == "" {
-			hint = "a port is PROTO/PORT, as tcp/8080, and an address is named without one"
+			advice = "a port is PROTO/PORT, as tcp/8080, and an address is named without one"
 		}
-		return &hinted{spec.Errorf(spec.CodeUnknown, "there is no link and no namespace %q", q.text), hint}
+		return &hint.Error{Err: spec.Errorf(spec.CodeUnknown, "there is no link and no namespace %q", q.text), Hint: advice}
 	}
 	return nil
 }
