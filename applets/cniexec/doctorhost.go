@@ -15,12 +15,14 @@ import (
 
 	"cnibox/applets/attach"
 	"cnibox/applets/cniexec/sandbox"
+	"cnibox/applets/cniexec/watch"
 	"cnibox/applets/lint"
 	"cnibox/applets/record"
 	"cnibox/internal/dbus"
 	"cnibox/internal/disk"
 	"cnibox/nft"
 	"cnibox/rtnl"
+	"cnibox/spec"
 )
 
 // checkKernel looks for what every network needs: nf_tables, veth pairs and bridges. What else
@@ -101,7 +103,7 @@ func (d *doctor) trusts(ctx context.Context, link string) bool {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	trusted := false
-	sockets, err := d.busSockets()
+	sockets, err := watch.BusSockets(d.Getenv(spec.SystemBusEnv))
 	if err == nil {
 		trusted, err = isTrusted(ctx, sockets, link)
 	}
@@ -119,7 +121,7 @@ func isTrusted(ctx context.Context, sockets []string, link string) (bool, error)
 		return false, err
 	}
 	defer bus.Close()
-	method := dbus.Method{Service: firewalld, Path: "/org/fedoraproject/FirewallD1", Interface: firewalld + ".zone", Name: "queryInterface"}
+	method := dbus.Method{Service: watch.Firewalld, Path: "/org/fedoraproject/FirewallD1", Interface: watch.Firewalld + ".zone", Name: "queryInterface"}
 	return bus.Ask(method, "trusted", link)
 }
 

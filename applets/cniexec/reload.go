@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -13,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/cniexec/hint"
+	"cnibox/applets/cniexec/sandbox"
+	"cnibox/applets/cniexec/watch"
 	"cnibox/chain"
 	"cnibox/internal/memory"
 	"cnibox/spec"
@@ -199,4 +202,44 @@ func plural(n int, what string) string {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// watchAndReload reloads after each event, until a signal comes.
+func (c *call) watchAndReload(ctx context.Context) error {
+	sockets, err := watch.BusSockets(c.Getenv(spec.SystemBusEnv))
+	if err != nil {
+		return err
+	}
+	w := watch.Watch{Sockets: sockets, Own: c.isOwn, Reload: c.reloadAside, Warn: c.runner.Warn}
+	return w.Run(ctx)
+}
+
+// watchedVar is set for a reload that --watch has started: it prints what it has repaired, or could
+// not, and nothing where there is nothing to do.
+const watchedVar = "CNIBOX_RELOAD_WATCHED"
+
+// watched reports whether this is such a reload.
+func (c *call) watched() bool { return c.Getenv(watchedVar) != "" }
+
+// reloadAside runs reload with the flags of this call. A signal ends it as well.
+func (c *call) reloadAside(ctx context.Context) {
+	// The thread that has started the program has to stay until it ends.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	signals := make(chan os.Signal, 1)
+	defer context.AfterFunc(ctx, func() { signals <- unix.SIGTERM })()
+	once := slices.DeleteFunc(slices.Clone(c.args), func(arg string) bool { return arg == "--watch" || strings.HasPrefix(arg, "--watch=") })
+	command := chain.Command{
+		Args: append([]string{"cni-exec"}, once...), Self: true, Environ: append(sandbox.Unset(c.Environ, watchedVar), watchedVar+"=1"),
+		Stdin: strings.NewReader(""), Stdout: c.Stdout, Stderr: c.Stderr, Signals: signals,
+	}
+	if _, err := command.Run(); err != nil {
+		c.runner.Warn("reload: %v", err)
+	}
+}
+
+// isOwn reports whether a program is one of this binary: what it deletes is meant to go.
+func (c *call) isOwn(program string) bool {
+	_, ok := c.Applets.Lookup(program)
+	return ok || program == "cnibox"
 }
