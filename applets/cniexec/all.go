@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 
 	"cnibox/applets/cniexec/hint"
+	"cnibox/applets/cniexec/inventory"
 	"cnibox/chain"
 	"cnibox/internal/memory"
 	"cnibox/internal/once"
@@ -63,7 +63,7 @@ func (c *call) eachNetwork(ctx context.Context, names []string, do func(context.
 	for _, name := range names {
 		c.network = name
 		if err := do(ctx); err != nil && !errors.Is(err, context.Cause(ctx)) {
-			c.runner.Warn("%s %s: %v", c.verb, name, withDetails(err))
+			c.runner.Warn("%s %s: %v", c.verb, name, hint.Line(err))
 			failed++
 		}
 		if ctx.Err() != nil {
@@ -156,7 +156,7 @@ func (c *call) checkAll(ctx context.Context) error {
 			todo = ": del and add"
 			lost++
 		}
-		c.runner.Warn("check %s: %v%s", e.Attachment(), withDetails(err), todo)
+		c.runner.Warn("check %s: %v%s", e.Attachment(), hint.Line(err), todo)
 		failed++
 	}
 	if failed == 0 {
@@ -172,18 +172,34 @@ func (c *call) checkAll(ctx context.Context) error {
 	return &hint.Error{Err: spec.Errorf(spec.CodeCheck, "%d of %d attachments are not as add left them", failed, checked), Hint: advice}
 }
 
+// judgeAll runs CHECK of the attachments that are alive, and notes what it finds. What is detached
+// meanwhile is left out. It ends early when ctx does.
+func judgeAll(ctx context.Context, v *inventory.Inventory, check func(context.Context, *inventory.Entry) (unchecked string, err error)) {
+	v.Entries = slices.DeleteFunc(v.Entries, func(a *inventory.Entry) bool {
+		if a.State != inventory.StateAlive || ctx.Err() != nil {
+			return false
+		}
+		var err error
+		a.Unchecked, err = check(ctx, a)
+		switch {
+		case err == nil && a.Unchecked == "":
+			a.Verdict = inventory.VerdictOK
+		case err == nil:
+		case deleted(v.Cache, a.Entry):
+			return true
+		case a.Gone():
+			a.State, a.Why = inventory.StateGone, a.NetNSPath()+" is another namespace now"
+		case errors.Is(err, os.ErrPermission) || spec.AsError(err).Code == spec.CodeTryAgain:
+			a.Unchecked = hint.Reason(err)
+		default:
+			a.Verdict, a.Fault = inventory.VerdictFault, err
+		}
+		return false
+	})
+}
+
 // deleted reports whether an attachment is not in the cache any more.
 func deleted(cache *chain.Cache, e *chain.Entry) bool {
 	now, err := cache.Lookup(e.Attachment())
 	return now == nil && errors.Is(err, os.ErrNotExist)
-}
-
-// withDetails is an error with its details, in one line.
-func withDetails(err error) string {
-	e := spec.AsError(err)
-	text := e.Msg
-	if e.Details != "" {
-		text += ": " + e.Details
-	}
-	return strings.ReplaceAll(text, "\n", "; ")
 }

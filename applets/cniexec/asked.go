@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"cnibox/applets/cniexec/inventory"
 	"cnibox/chain"
 	"cnibox/spec"
 )
@@ -182,9 +183,9 @@ func (c *call) arguments(networks []*chain.List, i int) (args [][2]string, caps 
 	if len(c.dns) > 0 {
 		set(capDNS, "", map[string]nameServers{"servers": c.dns}, "")
 	}
-	before := func(l *chain.List) bool { return takes(l, capPorts) }
+	before := func(l *chain.List) bool { return takes(l, inventory.CapPorts) }
 	if len(c.publish) > 0 && slices.ContainsFunc(networks[:i], before) {
-		delete(caps, capPorts)
+		delete(caps, inventory.CapPorts)
 	}
 	return args, caps
 }

@@ -3,6 +3,8 @@ package cniexec
 import (
 	"cmp"
 	"context"
+
+	"cnibox/applets/cniexec/hint"
 )
 
 // boot deletes what earlier boots have left, attachments and leases, makes the bridges of all
@@ -29,7 +31,7 @@ func (c *call) boot(ctx context.Context, operands []string) (int, error) {
 	}, "%d of %d networks could not be prepared")
 	c.summarize("%s of earlier boots deleted, bridges of %s there", attachments(len(deleted)), plural(ready, "network"))
 	if failed != nil && err != nil {
-		c.runner.Warn("boot: %v", withDetails(failed))
+		c.runner.Warn("boot: %v", hint.Line(failed))
 	}
 	return 0, cmp.Or(context.Cause(ctx), err, failed)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/cniexec/inventory"
 	"cnibox/applets/cniexec/sandbox"
 	"cnibox/chain"
 	"cnibox/spec"
@@ -249,36 +250,36 @@ func (c *completion) recorded() []*chain.Entry {
 // ids adds the container IDs of attachments, with the interface if kind asks for it, and for
 // show and reload, which take names as well, those that ls has.
 func (c *completion) ids(kind string) {
-	v := emptyInventory(nil, c.stateDir)
+	v := inventory.Empty(nil, c.stateDir)
 	for _, recorded := range c.recorded() {
-		e := v.read(recorded)
+		e := v.Read(recorded)
 		about := e.NetworkName + " " + e.NetNSPath()
 		if kind != "ID" {
 			c.add(e.ContainerID+"/"+e.IfName, about)
 			continue
 		}
 		c.add(e.ContainerID, about)
-		if named := c.verb == "show" || c.verb == "reload"; named && !strings.HasPrefix(e.ContainerID, e.name()) {
-			c.add(e.name(), about)
+		if named := c.verb == "show" || c.verb == "reload"; named && !strings.HasPrefix(e.ContainerID, e.Name()) {
+			c.add(e.Name(), about)
 		}
 	}
 }
 
 // ofResults adds what an attachment got from its network.
 func (c *completion) ofResults(kind string) {
-	v := emptyInventory(nil, c.stateDir)
+	v := inventory.Empty(nil, c.stateDir)
 	for _, recorded := range c.recorded() {
-		e := v.read(recorded)
+		e := v.Read(recorded)
 		switch kind {
 		case "ADDRESS":
-			for _, ip := range e.addresses() {
-				c.add(ip.Addr().String(), e.NetworkName+" "+e.name())
+			for _, ip := range e.Addresses() {
+				c.add(ip.Addr().String(), e.NetworkName+" "+e.Name())
 			}
 		case "MAC":
-			c.add(e.mac(), e.NetworkName+" "+e.name())
+			c.add(e.MAC(), e.NetworkName+" "+e.Name())
 		default:
-			for _, port := range e.ports {
-				c.add(fmt.Sprintf("%s/%d", port.Protocol, port.HostPort), e.NetworkName+" "+e.name())
+			for _, port := range e.Ports {
+				c.add(fmt.Sprintf("%s/%d", port.Protocol, port.HostPort), e.NetworkName+" "+e.Name())
 			}
 		}
 	}

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 
+	"cnibox/applets/cniexec/hint"
+	"cnibox/applets/cniexec/inventory"
 	"cnibox/applets/lint"
 	"cnibox/chain"
 	"cnibox/nft"
@@ -34,7 +36,7 @@ type finding struct {
 // what is attached. It changes nothing; [doctor.treat] does.
 type doctor struct {
 	*call
-	inv      *inventory
+	inv      *inventory.Inventory
 	rules    map[string][]nft.Holding // by the owner's key; nil: not read
 	unlisted bool                     // the cache has entries that could not be read, so what has no entry may have an owner
 	networks []*examined
@@ -43,13 +45,13 @@ type doctor struct {
 	hung     bool     // firewalld does not answer
 	linted   []*lint.Finding
 	found    []finding
-	untested []string                // and why
-	searched map[string]*ownerSearch // by network
+	untested []string                          // and why
+	searched map[string]*inventory.OwnerSearch // by network
 }
 
 // An examined network is one with what its plugins say of their configuration.
 type examined struct {
-	*network
+	*inventory.Network
 	list      *chain.List // nil: its configuration is gone
 	resources spec.Resources
 	invalid   map[int]bool // plugins of which an error of lint says all that STATUS would
@@ -83,19 +85,19 @@ func (c *call) doctor(ctx context.Context, operands []string) (int, error) {
 
 // examine looks at everything.
 func (c *call) examine(ctx context.Context) (*doctor, error) {
-	d := &doctor{call: c, searched: map[string]*ownerSearch{}}
+	d := &doctor{call: c, searched: map[string]*inventory.OwnerSearch{}}
 	var err error
-	d.inv, err = newInventory(c.cache(), c.stateDir)
+	d.inv, err = inventory.New(c.cache(), c.stateDir)
 	switch {
 	case errors.Is(err, os.ErrPermission):
 		d.unlisted = true
-		d.inv = emptyInventory(c.cache(), c.stateDir)
-		d.inv.readHost()
+		d.inv = inventory.Empty(c.cache(), c.stateDir)
+		d.inv.ReadHost()
 		d.skip("attachments", err)
 	case err != nil:
 		return nil, err
 	}
-	for _, err := range d.inv.unread {
+	for _, err := range d.inv.Unread {
 		d.untested = append(d.untested, spec.Printable(err.Error()))
 	}
 	d.readRules()
@@ -141,8 +143,8 @@ func (d *doctor) readNetworks() {
 	quiet := *d.call
 	quiet.Stderr = io.Discard
 	for _, n := range quiet.knownNetworks(d.inv) {
-		e := &examined{network: n, invalid: map[int]bool{}}
-		if i := slices.IndexFunc(lists, func(l *chain.List) bool { return l.Name == n.name }); i >= 0 {
+		e := &examined{Network: n, invalid: map[int]bool{}}
+		if i := slices.IndexFunc(lists, func(l *chain.List) bool { return l.Name == n.Name }); i >= 0 {
 			e.list = lists[i]
 			for j := range e.list.Plugins {
 				p := &e.list.Plugins[j]
@@ -165,7 +167,7 @@ func (d *doctor) readNetworks() {
 }
 
 // alive reports whether anything is attached to the network.
-func (e *examined) alive() bool { return slices.ContainsFunc(e.attached, (*entry).alive) }
+func (e *examined) alive() bool { return slices.ContainsFunc(e.Attached, (*inventory.Entry).Alive) }
 
 // treat does what is cnibox's own, and examines the host again. What only shows then, as behind the
 // first fault that CHECK found, is done as well.
@@ -196,7 +198,7 @@ func (d *doctor) treatOnce(ctx context.Context) (*doctor, error) {
 			continue
 		}
 		if err := f.fix(ctx); err != nil {
-			d.runner.Warn("%s: %v", f.Check, withDetails(err))
+			d.runner.Warn("%s: %v", f.Check, hint.Line(err))
 		}
 	}
 	after, err := d.examine(ctx)
@@ -288,9 +290,9 @@ func (d *doctor) checkStatus(ctx context.Context) {
 				cancel()
 			}
 			if err != nil && errors.Is(err, os.ErrPermission) {
-				d.skip("status of "+n.name, err)
+				d.skip("status of "+n.Name, err)
 			} else if err != nil && spec.AsError(err).Code != spec.CodeConfig { // lint has reported that one
-				d.find("status", "cni-exec status "+n.name, nil, "network %s: %v", n.name, withDetails(err))
+				d.find("status", "cni-exec status "+n.Name, nil, "network %s: %v", n.Name, hint.Line(err))
 			}
 		}
 	}
@@ -304,12 +306,12 @@ func (d *doctor) builtIn(plugin string) bool {
 
 // checkCache looks for entries that cannot be read.
 func (d *doctor) checkCache(context.Context) {
-	for _, b := range d.inv.broken {
+	for _, b := range d.inv.Broken {
 		d.unlisted = true
 		if err := b.Err(); errors.Is(err, os.ErrPermission) {
 			d.skip("attachments", err)
 		} else {
-			file, remove := filepath.Join(d.inv.cache.Dir, "results", b.Name()), "rm "
+			file, remove := filepath.Join(d.inv.Cache.Dir, "results", b.Name()), "rm "
 			if info, err := os.Lstat(file); err == nil && info.IsDir() {
 				remove = "rm -r "
 			}
@@ -321,9 +323,9 @@ func (d *doctor) checkCache(context.Context) {
 // checkStale looks for what is left of namespaces that are gone, and of an add that was killed.
 func (d *doctor) checkStale(context.Context) {
 	var gone, interrupted []string
-	for _, a := range d.inv.entries {
+	for _, a := range d.inv.Entries {
 		switch {
-		case a.state == stateBusy:
+		case a.State == inventory.StateBusy:
 		case a.Gone() && !d.alive(a.Attachment()):
 			gone = append(gone, a.Attachment().String())
 		case a.Interrupted():
@@ -342,41 +344,41 @@ func (d *doctor) checkStale(context.Context) {
 		return
 	}
 	for _, n := range d.networks {
-		pools, err := d.inv.pools(n.network)
+		pools, err := d.inv.Pools(n.Network)
 		if err != nil {
-			d.skip("leases of "+n.name, err)
+			d.skip("leases of "+n.Name, err)
 			continue
 		}
 		var stale []string
 		for _, p := range pools {
-			for _, a := range p.stale {
-				if !slices.ContainsFunc(n.attached, func(e *entry) bool { return e.has(a.String()) }) && !d.leased(n.network, a) {
+			for _, a := range p.Stale {
+				if !slices.ContainsFunc(n.Attached, func(e *inventory.Entry) bool { return e.Has(a.String()) }) && !d.leased(n.Network, a) {
 					stale = append(stale, a.String())
 				}
 			}
 		}
 		if len(stale) > 0 {
-			d.find("stale leases", "cni-exec gc "+n.name+" --valid-live", nil,
-				"network %s: %s of no attachment in %s: %s", n.name, plural(len(stale), "lease"), d.inv.cache.Dir, several(stale))
+			d.find("stale leases", "cni-exec gc "+n.Name+" --valid-live", nil,
+				"network %s: %s of no attachment in %s: %s", n.Name, plural(len(stale), "lease"), d.inv.Cache.Dir, several(stale))
 		}
 	}
 }
 
 // search is that of the owners of a network. It is made where something seems to be stale.
-func (d *doctor) search(network string) *ownerSearch {
+func (d *doctor) search(network string) *inventory.OwnerSearch {
 	if s, done := d.searched[network]; done {
 		return s
 	}
-	conf, entries := new(netConf), []*chain.Entry{}
+	conf, entries := new(inventory.Conf), []*chain.Entry{}
 	for _, n := range d.networks {
-		if n.name == network {
-			conf = n.conf
-			for _, a := range n.attached {
+		if n.Name == network {
+			conf = n.Conf
+			for _, a := range n.Attached {
 				entries = append(entries, a.Entry)
 			}
 		}
 	}
-	s, err := searchOwners(network, d.stateDir, conf, nil, entries, true)
+	s, err := inventory.SearchOwners(network, d.stateDir, conf, nil, entries, true)
 	if err != nil {
 		d.skip("what is stale of "+network, err)
 	}
@@ -385,22 +387,12 @@ func (d *doctor) search(network string) *ownerSearch {
 }
 
 // alive reports whether an attachment that seems to be stale is alive.
-func (d *doctor) alive(a spec.Attachment) bool { return d.search(a.Network).alive(a) }
+func (d *doctor) alive(a spec.Attachment) bool { return d.search(a.Network).Alive(a) }
 
 // leased reports whether a lease that seems to be stale is that of an attachment that is alive.
-func (d *doctor) leased(n *network, addr netip.Addr) bool {
-	s := d.search(n.name)
-	return s.alive(s.leases[addr])
-}
-
-// has reports whether the attachment's result has an address.
-func (a *entry) has(addr string) bool {
-	for _, p := range a.addresses() {
-		if p.Addr().String() == addr {
-			return true
-		}
-	}
-	return false
+func (d *doctor) leased(n *inventory.Network, addr netip.Addr) bool {
+	s := d.search(n.Name)
+	return s.Alive(s.Leases[addr])
 }
 
 // several is the first few of a list.
@@ -415,30 +407,30 @@ func several(list []string) string {
 // checkAttachments runs CHECK of the attachments that are alive. Those with the same fault are one
 // finding.
 func (d *doctor) checkAttachments(ctx context.Context) {
-	d.inv.judge(ctx, d.judgeOnce())
+	judgeAll(ctx, d.inv, d.judgeOnce())
 	unchecked := map[string]int{}
-	faults := map[string][]*entry{}
-	for _, a := range d.inv.entries {
+	faults := map[string][]*inventory.Entry{}
+	for _, a := range d.inv.Entries {
 		switch {
-		case a.state == stateBusy:
+		case a.State == inventory.StateBusy:
 			unchecked["a verb runs for the container"]++
-		case a.state == stateUnknown:
-			unchecked[a.why]++
-		case a.unchecked != "":
-			unchecked[a.unchecked]++
-		case a.fault != nil && !slices.Contains(d.off, a.faultText()):
-			faults[a.faultText()] = append(faults[a.faultText()], a)
+		case a.State == inventory.StateUnknown:
+			unchecked[a.Why]++
+		case a.Unchecked != "":
+			unchecked[a.Unchecked]++
+		case a.Fault != nil && !slices.Contains(d.off, a.FaultText()):
+			faults[a.FaultText()] = append(faults[a.FaultText()], a)
 		}
 	}
 	for _, why := range slices.Sorted(maps.Keys(unchecked)) {
 		d.untested = append(d.untested, spec.Printable(fmt.Sprintf("CHECK of %s: %s", attachments(unchecked[why]), why)))
 	}
-	for _, a := range d.inv.entries {
-		if a.fault == nil {
+	for _, a := range d.inv.Entries {
+		if a.Fault == nil {
 			continue
 		}
-		of := faults[a.faultText()]
-		delete(faults, a.faultText())
+		of := faults[a.FaultText()]
+		delete(faults, a.FaultText())
 		if len(of) > 0 {
 			d.findFault(of)
 		}
@@ -447,11 +439,11 @@ func (d *doctor) checkAttachments(ctx context.Context) {
 
 // judgeOnce returns what runs CHECK of an attachment for doctor, which waits for none longer than
 // checkTime. External plugins that have hung are not asked again.
-func (d *doctor) judgeOnce() func(context.Context, *entry) (string, error) {
+func (d *doctor) judgeOnce() func(context.Context, *inventory.Entry) (string, error) {
 	hung := map[string]bool{}
-	return func(ctx context.Context, a *entry) (string, error) {
+	return func(ctx context.Context, a *inventory.Entry) (string, error) {
 		var external []string
-		for _, plugin := range a.conf.types() {
+		for _, plugin := range a.Conf.Types() {
 			if hung[plugin] {
 				return "plugin " + plugin + " has not answered for another attachment", nil
 			}
@@ -472,34 +464,34 @@ func (d *doctor) judgeOnce() func(context.Context, *entry) (string, error) {
 }
 
 // findFault adds the finding of attachments with the same fault.
-func (d *doctor) findFault(of []*entry) {
+func (d *doctor) findFault(of []*inventory.Entry) {
 	first := of[0]
-	names := each(of, func(a *entry) string { return a.Attachment().String() })
-	what := names[0] + ": " + first.faultText()
+	names := each(of, func(a *inventory.Entry) string { return a.Attachment().String() })
+	what := names[0] + ": " + first.FaultText()
 	if len(of) > 1 {
-		what = fmt.Sprintf("%s: %s: %s", attachments(len(of)), first.faultText(), several(names))
+		what = fmt.Sprintf("%s: %s: %s", attachments(len(of)), first.FaultText(), several(names))
 	}
-	if errors.Is(first.fault, spec.ErrAnew) {
-		del := each(of, func(a *entry) string {
+	if errors.Is(first.Fault, spec.ErrAnew) {
+		del := each(of, func(a *inventory.Entry) string {
 			return fmt.Sprintf("cni-exec del %s --container-id %s -i %s    # and add it again", a.NetworkName, a.ContainerID, a.IfName)
 		})
 		d.find("attachment", strings.Join(del, "\n"), nil, "%s", what)
 		return
 	}
 	repair := "cni-exec reload"
-	switch same := func(is func(*entry) string) bool {
-		return !slices.ContainsFunc(of, func(a *entry) bool { return is(a) != is(first) })
+	switch same := func(is func(*inventory.Entry) string) bool {
+		return !slices.ContainsFunc(of, func(a *inventory.Entry) bool { return is(a) != is(first) })
 	}; {
-	case same(func(a *entry) string { return a.ContainerID }):
+	case same(func(a *inventory.Entry) string { return a.ContainerID }):
 		repair += " " + first.ContainerID
-	case same(func(a *entry) string { return a.NetworkName }):
+	case same(func(a *inventory.Entry) string { return a.NetworkName }):
 		repair += " " + first.NetworkName
 	}
 	d.find("attachment", repair, d.reloads(of), "%s", what)
 }
 
 // reloads is the fix that restores attachments.
-func (d *doctor) reloads(of []*entry) func(context.Context) error {
+func (d *doctor) reloads(of []*inventory.Entry) func(context.Context) error {
 	return func(ctx context.Context) error {
 		quiet := *d.call
 		quiet.Stdout = io.Discard // treat prints what is fixed
@@ -525,31 +517,31 @@ func (d *doctor) checkOrphans(context.Context) {
 		return
 	}
 	known := map[string]bool{}
-	for _, a := range d.inv.entries {
-		known[a.key] = true
+	for _, a := range d.inv.Entries {
+		known[a.Key] = true
 	}
-	if d.inv.links != nil {
-		for _, l := range d.inv.links.all {
+	if d.inv.Links != nil {
+		for _, l := range d.inv.Links.All {
 			key := spec.LabelKey(l.Alias)
 			a, _ := spec.LabelNames(l.Alias)
 			switch {
 			case key == "" || known[key]:
 			case d.alive(a):
 				d.find("unknown attachment", fmt.Sprintf("cni-exec doctor --cache-dir DIR    # that of its runtime, or `%s` if its container is gone", chain.DelCommand(a)), nil,
-					"%s is of %s, which is not in %s, and leads to a network namespace that exists", l.Name, a, d.inv.cache.Dir)
+					"%s is of %s, which is not in %s, and leads to a network namespace that exists", l.Name, a, d.inv.Cache.Dir)
 			default:
-				d.find("orphaned link", "ip link del "+l.Name, nil, "%s is of an attachment that is not in %s: %s", l.Name, d.inv.cache.Dir, l.Alias)
+				d.find("orphaned link", "ip link del "+l.Name, nil, "%s is of an attachment that is not in %s: %s", l.Name, d.inv.Cache.Dir, l.Alias)
 			}
 		}
 	}
 	orphans := map[string]int{}
 	for key, held := range d.rules {
-		if !known[key] && (d.inv.links == nil || d.inv.links.byKey[key] == nil) && !d.alive(held[0].Owner) {
+		if !known[key] && (d.inv.Links == nil || d.inv.Links.ByKey[key] == nil) && !d.alive(held[0].Owner) {
 			orphans[held[0].Owner.Network] += len(held)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(orphans)) {
 		d.find("orphaned elements", "cni-exec gc "+name+" --valid-live", nil,
-			"%s in table inet cnibox of attachments to %s that have neither a link nor an entry in %s", plural(orphans[name], "element"), name, d.inv.cache.Dir)
+			"%s in table inet cnibox of attachments to %s that have neither a link nor an entry in %s", plural(orphans[name], "element"), name, d.inv.Cache.Dir)
 	}
 }

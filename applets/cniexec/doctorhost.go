@@ -71,7 +71,7 @@ func (d *doctor) checkBlockers(ctx context.Context) {
 			if !n.resources.Routed || b.Family == "ip6" && !n.serves(false) || b.Family == "ip" && !n.serves(true) || b.Lets(link) || d.passes(ctx, &b, n) {
 				continue
 			}
-			what := fmt.Sprintf("%s: chain %s of table %s %s drops what it does not accept, and no accept of another table overrules that", n.name, b.Chain, b.Family, b.Table)
+			what := fmt.Sprintf("%s: chain %s of table %s %s drops what it does not accept, and no accept of another table overrules that", n.Name, b.Chain, b.Family, b.Table)
 			switch {
 			case b.Table == "firewalld" && n.resources.Link != "":
 				d.find("firewalld", "firewall-cmd --zone=trusted --add-interface="+n.resources.Link+" --permanent && firewall-cmd --reload", nil, "%s", what)
@@ -89,7 +89,7 @@ func (d *doctor) checkBlockers(ctx context.Context) {
 // than their link: the firewall plugin accepts them, or firewalld trusts the link.
 func (d *doctor) passes(ctx context.Context, b *nft.Blocker, n *examined) bool {
 	if b.Table == "firewalld" {
-		return n.list != nil && n.conf.zoned() || d.trusts(ctx, n.resources.Link)
+		return n.list != nil && n.Conf.Zoned() || d.trusts(ctx, n.resources.Link)
 	}
 	return b.Asks && n.has("firewall")
 }
@@ -132,7 +132,7 @@ func letThrough(b nft.Blocker, link string) string {
 }
 
 // has reports whether a plugin is in the chain of the network.
-func (e *examined) has(plugin string) bool { return slices.Contains(e.conf.types(), plugin) }
+func (e *examined) has(plugin string) bool { return slices.Contains(e.Conf.Types(), plugin) }
 
 // serves reports whether the network gives addresses of a family, as far as is known.
 func (e *examined) serves(v4 bool) bool {
@@ -173,7 +173,7 @@ func (d *doctor) checkSettings(ctx context.Context) {
 		key := "net/bridge/bridge-nf-call-" + family + "tables" // iptables and ip6tables
 		i := slices.IndexFunc(d.blockers, func(b nft.Blocker) bool {
 			return (b.Family == family || b.Family == "inet") && slices.ContainsFunc(d.networks, func(n *examined) bool {
-				return n.conf.bridge() != "" && n.serves(family == "ip") && !b.LetsWithin(n.conf.bridge()) && !d.passes(ctx, &b, n)
+				return n.Conf.Bridge() != "" && n.serves(family == "ip") && !b.LetsWithin(n.Conf.Bridge()) && !d.passes(ctx, &b, n)
 			})
 		})
 		if i >= 0 && sandbox.Sysctl(key) == "1" {
@@ -213,7 +213,7 @@ func (d *doctor) checkReversePath() {
 
 // uplinks are the links with a default route, the preferred one first.
 func (d *doctor) uplinks() (links []*rtnl.Link) {
-	if d.inv.links == nil {
+	if d.inv.Links == nil {
 		return nil
 	}
 	conn, err := rtnl.Dial(rtnl.Host())
@@ -226,7 +226,7 @@ func (d *doctor) uplinks() (links []*rtnl.Link) {
 		return nil
 	}
 	for _, index := range indexes {
-		if l := d.inv.links.byIndex[index]; l != nil {
+		if l := d.inv.Links.ByIndex[index]; l != nil {
 			links = append(links, l)
 		}
 	}
@@ -240,19 +240,19 @@ func (d *doctor) checkMTU(context.Context) {
 		return
 	}
 	for _, n := range d.networks {
-		l := d.inv.links.byName[n.resources.Link]
+		l := d.inv.Links.ByName[n.resources.Link]
 		if l == nil || !n.resources.Routed || l.MTU <= uplinks[0].MTU {
 			continue
 		}
-		d.find("mtu", fmt.Sprintf("ip link set %s mtu %d    # and \"mtu\": %[2]d in %s", l.Name, uplinks[0].MTU, n.file), nil,
-			"%s: %s has MTU %d, and the way out, %s, has %d: large packets are fragmented or lost", n.name, l.Name, l.MTU, uplinks[0].Name, uplinks[0].MTU)
+		d.find("mtu", fmt.Sprintf("ip link set %s mtu %d    # and \"mtu\": %[2]d in %s", l.Name, uplinks[0].MTU, n.File), nil,
+			"%s: %s has MTU %d, and the way out, %s, has %d: large packets are fragmented or lost", n.Name, l.Name, l.MTU, uplinks[0].Name, uplinks[0].MTU)
 	}
 }
 
 // checkResolvers looks for name servers that containers cannot reach.
 func (d *doctor) checkResolvers(context.Context) {
 	for _, n := range d.networks {
-		file := n.conf.interfacePlugin().IPAM.ResolvConf
+		file := n.Conf.InterfacePlugin().IPAM.ResolvConf
 		if file == "" {
 			continue
 		}
@@ -260,11 +260,11 @@ func (d *doctor) checkResolvers(context.Context) {
 		if err != nil || sandbox.Reachable(string(text)) {
 			continue // STATUS or ADD reports an error
 		}
-		repair := fmt.Sprintf("\"resolvConf\" in %s: a file with name servers that containers reach", n.file)
+		repair := fmt.Sprintf("\"resolvConf\" in %s: a file with name servers that containers reach", n.File)
 		if better := sandbox.ResolvConf(); better != "" {
-			repair = fmt.Sprintf("\"resolvConf\": %q in %s", better, n.file)
+			repair = fmt.Sprintf("\"resolvConf\": %q in %s", better, n.File)
 		}
-		d.find("resolver", repair, nil, "%s: the name servers of %s listen on the loopback of this host, where containers do not reach them", n.name, file)
+		d.find("resolver", repair, nil, "%s: the name servers of %s listen on the loopback of this host, where containers do not reach them", n.Name, file)
 	}
 }
 

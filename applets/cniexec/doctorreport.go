@@ -39,22 +39,22 @@ func (d *doctor) writeReport(file string) error {
 	}
 	section("networks")
 	for _, n := range d.networks {
-		fmt.Fprintf(&out, "%s: %s, %s\n", n.name, strings.Join(n.conf.types(), ", "), plural(len(n.attached), "attachment"))
+		fmt.Fprintf(&out, "%s: %s, %s\n", n.Name, strings.Join(n.Conf.Types(), ", "), plural(len(n.Attached), "attachment"))
 		if n.list != nil {
 			fmt.Fprintf(&out, "%s\n", bytes.TrimSpace(n.list.From.Doc))
 		}
 	}
 	section("attachments")
-	for _, a := range d.inv.entries {
-		fmt.Fprintf(&out, "%s %s %v %s %s\n", a.Attachment(), a.runtime(), a.addresses(), a.hostLink, a.stateText())
+	for _, a := range d.inv.Entries {
+		fmt.Fprintf(&out, "%s %s %v %s %s\n", a.Attachment(), a.Runtime(), a.Addresses(), a.HostLink, a.StateText())
 	}
 	section("links")
-	if d.inv.links != nil {
+	if d.inv.Links != nil {
 		names := map[uint32]string{}
-		for _, l := range d.inv.links.all {
+		for _, l := range d.inv.Links.All {
 			names[l.Index] = l.Name
 		}
-		for _, l := range d.inv.links.all {
+		for _, l := range d.inv.Links.All {
 			fmt.Fprintf(&out, "%s %s\n", linkLine(&l, names), l.MAC)
 		}
 	}
@@ -86,7 +86,7 @@ func (d *doctor) redactor(host string) *redactor {
 	}
 	name("host", host)
 	name("host", strings.Split(host, ".")[0])
-	for _, a := range d.inv.entries {
+	for _, a := range d.inv.Entries {
 		name("container", a.ContainerID)
 		name("netns", a.NetNSPath())
 		for _, arg := range a.Args {

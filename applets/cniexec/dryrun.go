@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/cniexec/inventory"
 	"cnibox/applets/cniexec/sandbox"
 	"cnibox/applets/hostport"
 	"cnibox/applets/netfilter"
@@ -375,7 +376,7 @@ func (r *rehearsal) copyPorts(ctx context.Context) error {
 
 // copyLeases copies the leases of the network, so that the addresses are those that are next.
 func (r *rehearsal) copyLeases() error {
-	from := readNetConf(r.list.Doc()).leases(r.stateDir, r.list.Name)
+	from := inventory.ReadConf(r.list.Doc()).Leases(r.stateDir, r.list.Name)
 	if from == "" {
 		return nil
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"cnibox/applets/cniexec/inventory"
 	"cnibox/applets/hostport"
 	"cnibox/chain"
 	"cnibox/spec"
@@ -351,8 +352,8 @@ func (f *flags) capabilities(s string) (caps map[string]json.RawMessage, err err
 	if len(f.publish) == 0 {
 		return caps, nil
 	}
-	var ports []publishedPort
-	if raw := caps[capPorts]; raw != nil {
+	var ports []inventory.Port
+	if raw := caps[inventory.CapPorts]; raw != nil {
 		if err := spec.Unmarshal("CAP_ARGS.portMappings", raw, &ports); err != nil {
 			return nil, spec.Errorf(spec.CodeEnv, "%w", err)
 		}
@@ -360,19 +361,16 @@ func (f *flags) capabilities(s string) (caps map[string]json.RawMessage, err err
 	if caps == nil {
 		caps = make(map[string]json.RawMessage)
 	}
-	caps[capPorts], err = json.Marshal(append(ports, f.publish...))
+	caps[inventory.CapPorts], err = json.Marshal(append(ports, f.publish...))
 	return caps, err
 }
-
-// capPorts is the capability that --publish gives arguments to.
-const capPorts = "portMappings"
 
 // canPublish refuses --publish where no plugin of the networks would get it.
 // CAP_ARGS may hold what no plugin takes, as with libcni; a flag was given for this call.
 // The error has code 7.
 func (f *flags) canPublish(networks ...*chain.List) error {
 	for _, l := range networks {
-		if takes(l, capPorts) {
+		if takes(l, inventory.CapPorts) {
 			return nil
 		}
 	}
@@ -402,17 +400,8 @@ func (f *flags) freePorts() error {
 		strings.Join(found, ", "))
 }
 
-// publishedPort is an entry of the capability portMappings.
-// The names are the convention's.
-type publishedPort struct {
-	HostPort      uint16 `json:"hostPort"`
-	ContainerPort uint16 `json:"containerPort"`
-	Protocol      string `json:"protocol"`
-	HostIP        string `json:"hostIP,omitempty"`
-}
-
 // publishedPorts are the values of --publish.
-type publishedPorts []publishedPort
+type publishedPorts []inventory.Port
 
 // Set adds one, or those of a range.
 func (p *publishedPorts) Set(s string) error {
@@ -432,9 +421,9 @@ var protocols = []string{"tcp", "udp", "sctp"}
 
 // parsePublish reads [IP:]HOST:CONTAINER[/PROTOCOL], an IPv6 address in brackets. HOST and
 // CONTAINER are ports, or ranges of the same length.
-func parsePublish(s string) ([]publishedPort, error) {
+func parsePublish(s string) ([]inventory.Port, error) {
 	ports, protocol, _ := strings.Cut(s, "/")
-	p := publishedPort{Protocol: cmp.Or(protocol, "tcp")}
+	p := inventory.Port{Protocol: cmp.Or(protocol, "tcp")}
 	rest, container, ok := cutLast(ports, ":")
 	ip, host, _ := cutLast(rest, ":")
 	p.HostIP = strings.Trim(ip, "[]")
@@ -452,7 +441,7 @@ func parsePublish(s string) ([]publishedPort, error) {
 		return nil, fmt.Errorf("the ranges must have the same length: %s are %d ports, %s are %d",
 			host, int(hostLast-p.HostPort)+1, container, int(containerLast-p.ContainerPort)+1)
 	}
-	all := []publishedPort{p}
+	all := []inventory.Port{p}
 	for p.HostPort < hostLast {
 		p.HostPort++
 		p.ContainerPort++

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
+	"cnibox/applets/cniexec/inventory"
+	"cnibox/applets/record"
 	"cnibox/chain"
 	"cnibox/internal/memory"
 	"cnibox/internal/tty"
@@ -77,4 +80,39 @@ func (c *call) gc(ctx context.Context) error {
 		c.runner.Warn("%s %s", done, a)
 	}
 	return err
+}
+
+// owners is [chain.GCOptions.Owners]. Without --valid-live none need be alive.
+func (c *call) owners(l *chain.List, entries []*chain.Entry) ([]chain.Owner, error) {
+	s, err := inventory.SearchOwners(l.Name, c.stateDir, inventory.ReadConf(l.Doc()), c.recordDirs(l), entries, c.live)
+	if err != nil {
+		return nil, err
+	}
+	var all []chain.Owner
+	for _, o := range s.Found {
+		all = append(all, *o)
+	}
+	slices.SortFunc(all, func(a, b chain.Owner) int { return strings.Compare(a.String(), b.String()) })
+	return all, nil
+}
+
+// recordDirs are the directories with the records of a network's plugins.
+func (c *call) recordDirs(l *chain.List) (dirs []record.Dir) {
+	for i := range l.Plugins {
+		p := &l.Plugins[i]
+		req, err := c.runner.Request(spec.GC, l, p, chain.Target{})
+		for _, plugin := range []string{p.Type, p.IPAM} {
+			if err != nil || plugin == "" {
+				continue // GC has the error
+			}
+			verbs, err := c.runner.Invoker.Find(plugin)
+			if err != nil || verbs == nil || verbs.Records == nil {
+				continue
+			}
+			if dir := verbs.Records(req); dir != "" {
+				dirs = append(dirs, record.Dir(dir))
+			}
+		}
+	}
+	return dirs
 }

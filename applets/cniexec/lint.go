@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/cniexec/inventory"
 	"cnibox/applets/lint"
 	"cnibox/chain"
 	"cnibox/rtnl"
@@ -67,10 +68,10 @@ func (c *call) attachedAddresses() (all []lint.Attached) {
 	if err != nil {
 		return nil
 	}
-	v := emptyInventory(c.cache(), c.stateDir)
+	v := inventory.Empty(c.cache(), c.stateDir)
 	for _, e := range entries {
 		if e.Live() {
-			all = append(all, lint.Attached{Attachment: e.Attachment(), Addresses: v.read(e).addresses()})
+			all = append(all, lint.Attached{Attachment: e.Attachment(), Addresses: v.Read(e).Addresses()})
 		}
 	}
 	return all
@@ -92,7 +93,7 @@ func routesOfHost() (routes []lint.HostRoute) {
 	if err != nil {
 		return nil
 	}
-	at := indexLinks(links).byIndex
+	at := inventory.IndexLinks(links).ByIndex
 	all, err := conn.Routes(rtnl.RouteFilter{})
 	if err != nil {
 		return nil

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/cniexec/hint"
+	"cnibox/applets/cniexec/inventory"
 	"cnibox/applets/cniexec/sandbox"
 	"cnibox/applets/cniexec/watch"
 	"cnibox/chain"
@@ -59,15 +60,15 @@ func (c *call) reload(ctx context.Context, operands []string) (int, error) {
 // named returns the entries of a network, or of a container as show names it.
 func (c *call) named(entries []*chain.Entry, name string) ([]*chain.Entry, error) {
 	network := slices.Contains(c.configured(), name)
-	v := emptyInventory(c.runner.Cache, c.stateDir)
+	v := inventory.Empty(c.runner.Cache, c.stateDir)
 	for _, e := range entries {
 		network = network || e.NetworkName == name
-		v.entries = append(v.entries, v.read(e))
+		v.Entries = append(v.Entries, v.Read(e))
 	}
 	if network {
 		return slices.DeleteFunc(entries, func(e *chain.Entry) bool { return e.NetworkName != name }), nil
 	}
-	found, err := v.find(name)
+	found, err := v.Find(name)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +134,7 @@ func titles(entries []*chain.Entry) func(*chain.Entry) string {
 		count[pair{e.ContainerID, e.NetworkName}]++
 	}
 	return func(e *chain.Entry) string {
-		text := (&entry{Entry: e}).name() + " " + e.NetworkName
+		text := (&inventory.Entry{Entry: e}).Name() + " " + e.NetworkName
 		if count[pair{e.ContainerID, e.NetworkName}] > 1 {
 			text += " " + e.IfName
 		}
@@ -149,7 +150,7 @@ func outcome(r *chain.Restored) string {
 		if text != "" {
 			text += "; "
 		}
-		text += "NOT restored: " + strings.Join(each(r.Errs, reason), "; ")
+		text += "NOT restored: " + strings.Join(each(r.Errs, hint.Reason), "; ")
 		if todo := remedy(r.Errs[0]); todo != "" {
 			text += ": " + todo
 		}
@@ -158,17 +159,6 @@ func outcome(r *chain.Restored) string {
 	}
 	if r.Unchecked != "" {
 		text += " (not checked: " + r.Unchecked + ")"
-	}
-	return text
-}
-
-// reason is an error of CHECK or RESTORE in one line, without the plugin that it is of.
-func reason(err error) string {
-	text := withDetails(err)
-	for _, verb := range []string{"check", "restore"} {
-		if plugin, after, found := strings.Cut(text, " failed ("+verb+"): "); found && strings.HasPrefix(plugin, "plugin type=") {
-			return after
-		}
 	}
 	return text
 }

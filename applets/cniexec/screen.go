@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/cniexec/inventory"
 	"cnibox/internal/tty"
 )
 
@@ -14,7 +15,7 @@ import (
 func (c *call) screen() tty.Screen {
 	s := tty.Of(c.Stdout, c.Getenv)
 	s.Red = func(cell string) bool {
-		return strings.HasPrefix(cell, verdictFault+":") || strings.HasPrefix(cell, stateGone+":") || cell == stateInterrupted
+		return strings.HasPrefix(cell, inventory.VerdictFault+":") || strings.HasPrefix(cell, inventory.StateGone+":") || cell == inventory.StateInterrupted
 	}
 	return s
 }

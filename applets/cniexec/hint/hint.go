@@ -4,8 +4,10 @@ package hint
 import (
 	"errors"
 	"os"
+	"strings"
 
 	"cnibox/chain"
+	"cnibox/spec"
 )
 
 // An Error has what to do about it.
@@ -31,4 +33,25 @@ func Start(err error) string {
 		return "the file exists, but not the interpreter that it names after #! or as an ELF file"
 	}
 	return ""
+}
+
+// Line is an error with its details, in one line.
+func Line(err error) string {
+	e := spec.AsError(err)
+	text := e.Msg
+	if e.Details != "" {
+		text += ": " + e.Details
+	}
+	return strings.ReplaceAll(text, "\n", "; ")
+}
+
+// Reason is an error of CHECK or RESTORE in one line, without the plugin that it is of.
+func Reason(err error) string {
+	text := Line(err)
+	for _, verb := range []string{"check", "restore"} {
+		if plugin, after, found := strings.Cut(text, " failed ("+verb+"): "); found && strings.HasPrefix(plugin, "plugin type=") {
+			return after
+		}
+	}
+	return text
 }
