@@ -4,11 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 
+	"cnibox/applets/cniexec/doctor"
 	"cnibox/applets/cniexec/hint"
-	"cnibox/applets/cniexec/inventory"
 	"cnibox/chain"
 	"cnibox/internal/memory"
 	"cnibox/internal/once"
@@ -106,18 +105,6 @@ func (c *call) gcAll(ctx context.Context) error {
 	return c.eachNetwork(ctx, names, c.gc, "gc is not complete on %d of %d networks")
 }
 
-// judge runs CHECK of an attachment, unless there is a reason against it.
-func (c *call) judge(ctx context.Context, e *chain.Entry) (unchecked string, err error) {
-	l, err := e.List()
-	if err != nil {
-		return "", err
-	}
-	if unchecked = l.Unchecked(); unchecked != "" {
-		return unchecked, nil
-	}
-	return "", c.runner.Check(ctx, l, chain.Target{ContainerID: e.ContainerID, IfName: e.IfName})
-}
-
 // checkAll runs CHECK of every attachment whose namespace exists. The others are gc's, and a
 // version of the specification before 0.4.0 has no CHECK. Those come last whose container another
 // verb has locked, which may hang.
@@ -143,12 +130,12 @@ func (c *call) checkAll(ctx context.Context) error {
 		if !e.Attached() {
 			continue
 		}
-		unchecked, err := c.judge(ctx, e)
+		unchecked, err := doctor.Judge(ctx, c.runner, e)
 		if unchecked != "" {
 			continue
 		}
 		checked++
-		if err == nil || deleted(c.runner.Cache, e) {
+		if err == nil || doctor.Deleted(c.runner.Cache, e) {
 			continue
 		}
 		todo := ""
@@ -170,36 +157,4 @@ func (c *call) checkAll(ctx context.Context) error {
 		advice = "`cni-exec reload` restores what it can, and names the rest"
 	}
 	return &hint.Error{Err: spec.Errorf(spec.CodeCheck, "%d of %d attachments are not as add left them", failed, checked), Hint: advice}
-}
-
-// judgeAll runs CHECK of the attachments that are alive, and notes what it finds. What is detached
-// meanwhile is left out. It ends early when ctx does.
-func judgeAll(ctx context.Context, v *inventory.Inventory, check func(context.Context, *inventory.Entry) (unchecked string, err error)) {
-	v.Entries = slices.DeleteFunc(v.Entries, func(a *inventory.Entry) bool {
-		if a.State != inventory.StateAlive || ctx.Err() != nil {
-			return false
-		}
-		var err error
-		a.Unchecked, err = check(ctx, a)
-		switch {
-		case err == nil && a.Unchecked == "":
-			a.Verdict = inventory.VerdictOK
-		case err == nil:
-		case deleted(v.Cache, a.Entry):
-			return true
-		case a.Gone():
-			a.State, a.Why = inventory.StateGone, a.NetNSPath()+" is another namespace now"
-		case errors.Is(err, os.ErrPermission) || spec.AsError(err).Code == spec.CodeTryAgain:
-			a.Unchecked = hint.Reason(err)
-		default:
-			a.Verdict, a.Fault = inventory.VerdictFault, err
-		}
-		return false
-	})
-}
-
-// deleted reports whether an attachment is not in the cache any more.
-func deleted(cache *chain.Cache, e *chain.Entry) bool {
-	now, err := cache.Lookup(e.Attachment())
-	return now == nil && errors.Is(err, os.ErrNotExist)
 }

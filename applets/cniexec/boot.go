@@ -5,6 +5,7 @@ import (
 	"context"
 
 	"cnibox/applets/cniexec/hint"
+	"cnibox/internal/tty"
 )
 
 // boot deletes what earlier boots have left, attachments and leases, makes the bridges of all
@@ -29,7 +30,7 @@ func (c *call) boot(ctx context.Context, operands []string) (int, error) {
 		}
 		return err
 	}, "%d of %d networks could not be prepared")
-	c.summarize("%s of earlier boots deleted, bridges of %s there", attachments(len(deleted)), plural(ready, "network"))
+	c.summarize("%s of earlier boots deleted, bridges of %s there", tty.Plural(len(deleted), "attachment"), tty.Plural(ready, "network"))
 	if failed != nil && err != nil {
 		c.runner.Warn("boot: %v", hint.Line(failed))
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/cniexec/doctor"
 )
 
 // verbsTable is the table of verbs in docs/cni-exec.md.
@@ -76,7 +77,7 @@ func TestDocs(t *testing.T) {
 			t.Errorf("%s has no section about the JSON of %s", file, v)
 		}
 	}
-	findings, err := json.Marshal([]any{finding{}, made{}}) // scripts have the documents of these
+	findings, err := json.Marshal([]any{doctor.Finding{}, made{}}) // scripts have the documents of these
 	docs := [][]byte{findings}
 	files, _ := filepath.Glob("testdata/*.json")
 	for _, file := range files {

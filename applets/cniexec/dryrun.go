@@ -171,7 +171,7 @@ func (r *rehearsal) populate() error {
 	if err := r.standIn(rtnl.Host(), r.host, func(l *rtnl.Link) bool { return spec.LabelKey(l.Alias) == "" && l.Kind != "ifb" }); err != nil {
 		return fmt.Errorf("stand-ins for the links of the host: %w", err)
 	}
-	for _, key := range forwarding {
+	for _, key := range inventory.Forwarding {
 		if value, err := rtnl.Host().Sysctl(key); err == nil {
 			if err := r.host.SetSysctl(key, value); err != nil {
 				return err
@@ -197,9 +197,6 @@ func (r *rehearsal) populate() error {
 	}
 	return nil
 }
-
-// forwarding are the settings of the host that plugins change.
-var forwarding = [...]string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"}
 
 // standIn makes links of the same name, MAC address and MTU as those of a namespace in another
 // one, and gives them their addresses and routes as far as the kernel takes them: a
@@ -451,7 +448,7 @@ func (r *rehearsal) look() (both [2]made, err error) {
 			both[0].Rules = append(both[0].Rules, "nft "+e.Text)
 		}
 	}
-	for _, key := range forwarding {
+	for _, key := range inventory.Forwarding {
 		if value, err := r.host.Sysctl(key); err == nil {
 			both[0].Settings = append(both[0].Settings, strings.ReplaceAll(key, "/", ".")+" = "+value)
 		}
@@ -479,7 +476,7 @@ func lookAt(ns *rtnl.NS) (m made, err error) {
 		names[l.Index] = l.Name
 	}
 	for _, l := range links {
-		m.Links = append(m.Links, linkLine(&l, names))
+		m.Links = append(m.Links, inventory.LinkLine(&l, names))
 		for _, a := range addrs[l.Index] {
 			if !a.Prefix.Addr().IsLinkLocalUnicast() { // each link has one that is up
 				m.Addresses = append(m.Addresses, a.Prefix.String()+" dev "+l.Name)
@@ -503,28 +500,6 @@ func lookAt(ns *rtnl.NS) (m made, err error) {
 		}
 	}
 	return m, err
-}
-
-// linkLine is a link in one line.
-func linkLine(l *rtnl.Link, names map[uint32]string) string {
-	line := l.Name
-	if l.Kind != "" {
-		line += " " + l.Kind
-	}
-	line += fmt.Sprintf(" mtu %d", l.MTU)
-	if l.Master != 0 {
-		line += " master " + names[l.Master]
-	}
-	if l.Hairpin {
-		line += " hairpin"
-	}
-	if l.Isolated {
-		line += " isolated"
-	}
-	if l.Up {
-		return line + " up"
-	}
-	return line + " down"
 }
 
 // routeLine is a route in one line.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"cnibox/applets/cniexec/doctor"
 	"cnibox/applets/cniexec/inventory"
 	"cnibox/chain"
 	"cnibox/internal/memory"
@@ -83,7 +84,9 @@ func (c *call) ls(ctx context.Context, operands []string) (exit int, err error) 
 		return 0, err
 	}
 	if c.checked {
-		judgeAll(ctx, v, func(ctx context.Context, a *inventory.Entry) (string, error) { return c.judge(ctx, a.Entry) })
+		doctor.JudgeAll(ctx, v, func(ctx context.Context, a *inventory.Entry) (string, error) {
+			return doctor.Judge(ctx, c.runner, a.Entry)
+		})
 	}
 	if err := context.Cause(ctx); err != nil {
 		return 0, err

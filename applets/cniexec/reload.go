@@ -19,6 +19,7 @@ import (
 	"cnibox/applets/cniexec/watch"
 	"cnibox/chain"
 	"cnibox/internal/memory"
+	"cnibox/internal/tty"
 	"cnibox/spec"
 )
 
@@ -116,11 +117,11 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 		return 0, unread
 	}
 	for _, plugin := range slices.Sorted(maps.Keys(external)) {
-		c.runner.Warn("plugin %s is another program: what it made for %s is not restored", plugin, attachments(external[plugin]))
+		c.runner.Warn("plugin %s is another program: what it made for %s is not restored", plugin, tty.Plural(external[plugin], "attachment"))
 	}
 	err = unread
 	if err == nil && failed > 0 {
-		err = &hint.Error{Err: spec.Errorf(spec.CodeCheck, "%d of %s could not be restored", failed, attachments(alive))} // why is above
+		err = &hint.Error{Err: spec.Errorf(spec.CodeCheck, "%d of %s could not be restored", failed, tty.Plural(alive, "attachment"))} // why is above
 	}
 	return alive, err
 }
@@ -181,17 +182,6 @@ func (c *call) summarize(format string, args ...any) {
 		to = c.Stderr
 	}
 	fmt.Fprintln(to, spec.Printable(fmt.Sprintf(format, args...)))
-}
-
-// attachments is a number of them, in words.
-func attachments(n int) string { return plural(n, "attachment") }
-
-// plural is a number of things, in words.
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // watchAndReload reloads after each event, until a signal comes.

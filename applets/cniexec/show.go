@@ -169,7 +169,7 @@ func (c *call) showNetwork(v *inventory.Inventory, n *inventory.Network) (exit i
 			values = append(values, leased)
 		}
 		if len(p.Stale) > 0 {
-			values = append(values, "stale: "+several(each(p.Stale, netip.Addr.String)))
+			values = append(values, "stale: "+tty.Several(each(p.Stale, netip.Addr.String)))
 		}
 		all = append(all, field{"range set", values})
 	}

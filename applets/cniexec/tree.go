@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -187,27 +186,11 @@ func readHostRoutes() (h hostRoutes, err error) {
 		return h, err
 	}
 	defer conn.Close()
-	if h.uplinks, err = uplinks(conn); err != nil {
+	if h.uplinks, err = inventory.Uplinks(conn); err != nil {
 		return h, err
 	}
 	h.addrs, err = conn.AllAddrs()
 	return h, err
-}
-
-// uplinks are the indexes of the links with a default route, those of IPv4 first.
-func uplinks(conn *rtnl.Conn) (indexes []uint32, err error) {
-	for _, dst := range []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)} {
-		routes, err := conn.Routes(rtnl.RouteFilter{Dst: dst})
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range routes {
-			if r.Dst == dst && r.Link != 0 && !slices.Contains(indexes, r.Link) {
-				indexes = append(indexes, r.Link)
-			}
-		}
-	}
-	return indexes, nil
 }
 
 // draw writes a branch: a line of its own and one for each attachment.

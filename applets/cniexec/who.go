@@ -394,7 +394,7 @@ func (q *question) askBridge(bridge *rtnl.Link) error {
 	}
 	if len(networks) > 0 {
 		slices.Sort(networks)
-		q.others = append(q.others, fmt.Sprintf("the bridge of %s, with %s", strings.Join(networks, ", "), plural(ports, "port")))
+		q.others = append(q.others, fmt.Sprintf("the bridge of %s, with %s", strings.Join(networks, ", "), tty.Plural(ports, "port")))
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package cniexec
+package doctor
 
 import (
 	"cmp"
@@ -14,12 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/attach"
+	"cnibox/applets/cniexec/inventory"
 	"cnibox/applets/cniexec/sandbox"
 	"cnibox/applets/cniexec/watch"
 	"cnibox/applets/lint"
 	"cnibox/applets/record"
 	"cnibox/internal/dbus"
 	"cnibox/internal/disk"
+	"cnibox/internal/tty"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -27,7 +29,7 @@ import (
 
 // checkKernel looks for what every network needs: nf_tables, veth pairs and bridges. What else
 // a network needs, STATUS of its plugins looks for.
-func (d *doctor) checkKernel(context.Context) {
+func (d *Doctor) checkKernel(context.Context) {
 	if err := nft.Open(rtnl.Host()).Probe(); errors.Is(err, os.ErrPermission) {
 		d.skip("nf_tables", err)
 	} else if err != nil {
@@ -58,7 +60,7 @@ const askTime = 3 * time.Second
 const checkTime = 10 * time.Second
 
 // checkBlockers looks for chains of other programs that drop what is forwarded.
-func (d *doctor) checkBlockers(ctx context.Context) {
+func (d *Doctor) checkBlockers(ctx context.Context) {
 	blockers, err := nft.Open(rtnl.Host()).Blockers()
 	if err != nil {
 		d.skip("forward chains of other programs", err)
@@ -66,7 +68,7 @@ func (d *doctor) checkBlockers(ctx context.Context) {
 	}
 	d.blockers = blockers
 	for _, b := range blockers {
-		for _, n := range d.networks {
+		for _, n := range d.examined {
 			link := cmp.Or(n.resources.Link, "veth*")
 			if !n.resources.Routed || b.Family == "ip6" && !n.serves(false) || b.Family == "ip" && !n.serves(true) || b.Lets(link) || d.passes(ctx, &b, n) {
 				continue
@@ -87,7 +89,7 @@ func (d *doctor) checkBlockers(ctx context.Context) {
 
 // passes reports whether a chain that drops lets the packets of a network through for another reason
 // than their link: the firewall plugin accepts them, or firewalld trusts the link.
-func (d *doctor) passes(ctx context.Context, b *nft.Blocker, n *examined) bool {
+func (d *Doctor) passes(ctx context.Context, b *nft.Blocker, n *examined) bool {
 	if b.Table == "firewalld" {
 		return n.list != nil && n.Conf.Zoned() || d.trusts(ctx, n.resources.Link)
 	}
@@ -96,7 +98,7 @@ func (d *doctor) passes(ctx context.Context, b *nft.Blocker, n *examined) bool {
 
 // trusts reports whether firewalld has a link in its zone trusted, which accepts what is forwarded.
 // One that does not answer is asked once.
-func (d *doctor) trusts(ctx context.Context, link string) bool {
+func (d *Doctor) trusts(ctx context.Context, link string) bool {
 	if d.hung {
 		return false
 	}
@@ -153,9 +155,9 @@ func setting(key, value string) string {
 }
 
 // checkForwarding looks at what ADD switches on, and others may have switched off.
-func (d *doctor) checkForwarding(context.Context) {
-	for i, key := range forwarding {
-		for _, n := range d.networks {
+func (d *Doctor) checkForwarding(context.Context) {
+	for i, key := range inventory.Forwarding {
+		for _, n := range d.examined {
 			if sandbox.Sysctl(key) != "0" || !n.resources.Routed || !n.alive() || !n.serves(i == 0) || i == 1 && len(n.resources.Ranges) == 0 {
 				continue
 			}
@@ -168,11 +170,11 @@ func (d *doctor) checkForwarding(context.Context) {
 }
 
 // checkSettings looks at settings that are others' to choose.
-func (d *doctor) checkSettings(ctx context.Context) {
+func (d *Doctor) checkSettings(ctx context.Context) {
 	for _, family := range []string{"ip", "ip6"} {
 		key := "net/bridge/bridge-nf-call-" + family + "tables" // iptables and ip6tables
 		i := slices.IndexFunc(d.blockers, func(b nft.Blocker) bool {
-			return (b.Family == family || b.Family == "inet") && slices.ContainsFunc(d.networks, func(n *examined) bool {
+			return (b.Family == family || b.Family == "inet") && slices.ContainsFunc(d.examined, func(n *examined) bool {
 				return n.Conf.Bridge() != "" && n.serves(family == "ip") && !b.LetsWithin(n.Conf.Bridge()) && !d.passes(ctx, &b, n)
 			})
 		})
@@ -181,7 +183,7 @@ func (d *doctor) checkSettings(ctx context.Context) {
 			d.find("bridge netfilter", setting(key, "0"), nil, "packets within a bridge pass the chains that drop, too: chain %s of table %s %s", b.Chain, b.Family, b.Table)
 		}
 	}
-	for _, n := range d.networks {
+	for _, n := range d.examined {
 		link := n.resources.Link
 		if key := "net/ipv4/conf/" + link + "/route_localnet"; link != "" && sandbox.Sysctl(key) == "1" && !d.guarded() {
 			d.find("route_localnet", setting(key, "0"), nil, "%s is 1 without the chain guard of table inet cnibox: hosts on %s may reach services on 127.0.0.1", strings.ReplaceAll(key, "/", "."), link)
@@ -191,14 +193,14 @@ func (d *doctor) checkSettings(ctx context.Context) {
 }
 
 // guarded reports whether the rule is there that makes route_localnet harmless, or cannot be looked for.
-func (d *doctor) guarded() bool {
+func (d *Doctor) guarded() bool {
 	there, err := nft.Open(rtnl.Host()).Guarded()
 	return there || err != nil
 }
 
 // checkReversePath looks for strict filters on a host with several ways out, which drop answers
 // that come in by another one.
-func (d *doctor) checkReversePath() {
+func (d *Doctor) checkReversePath() {
 	uplinks := d.uplinks()
 	if len(uplinks) < 2 {
 		return
@@ -212,7 +214,7 @@ func (d *doctor) checkReversePath() {
 }
 
 // uplinks are the links with a default route, the preferred one first.
-func (d *doctor) uplinks() (links []*rtnl.Link) {
+func (d *Doctor) uplinks() (links []*rtnl.Link) {
 	if d.inv.Links == nil {
 		return nil
 	}
@@ -221,7 +223,7 @@ func (d *doctor) uplinks() (links []*rtnl.Link) {
 		return nil
 	}
 	defer conn.Close()
-	indexes, err := uplinks(conn)
+	indexes, err := inventory.Uplinks(conn)
 	if err != nil {
 		return nil
 	}
@@ -234,12 +236,12 @@ func (d *doctor) uplinks() (links []*rtnl.Link) {
 }
 
 // checkMTU looks for networks whose packets do not fit the way out.
-func (d *doctor) checkMTU(context.Context) {
+func (d *Doctor) checkMTU(context.Context) {
 	uplinks := d.uplinks()
 	if len(uplinks) == 0 {
 		return
 	}
-	for _, n := range d.networks {
+	for _, n := range d.examined {
 		l := d.inv.Links.ByName[n.resources.Link]
 		if l == nil || !n.resources.Routed || l.MTU <= uplinks[0].MTU {
 			continue
@@ -250,8 +252,8 @@ func (d *doctor) checkMTU(context.Context) {
 }
 
 // checkResolvers looks for name servers that containers cannot reach.
-func (d *doctor) checkResolvers(context.Context) {
-	for _, n := range d.networks {
+func (d *Doctor) checkResolvers(context.Context) {
+	for _, n := range d.examined {
 		file := n.Conf.InterfacePlugin().IPAM.ResolvConf
 		if file == "" {
 			continue
@@ -269,13 +271,13 @@ func (d *doctor) checkResolvers(context.Context) {
 }
 
 // checkPlugins looks at the directories of plugins that have some of this program.
-func (d *doctor) checkPlugins(context.Context) {
+func (d *Doctor) checkPlugins(context.Context) {
 	self, err := os.Stat("/proc/self/exe")
 	if err != nil {
 		d.skip("plugin directories", err)
 		return
 	}
-	dirs := append(filepath.SplitList(d.path), lint.PluginDirs[:]...)
+	dirs := append(filepath.SplitList(d.Path), lint.PluginDirs[:]...)
 	slices.Sort(dirs)
 	for _, dir := range slices.Compact(dirs) {
 		var broken, ours, others []string
@@ -295,10 +297,10 @@ func (d *doctor) checkPlugins(context.Context) {
 			}
 		}
 		if len(broken) > 0 {
-			d.find("plugins", "cnibox install "+dir, nil, "%s: links that lead nowhere: %s", dir, several(broken))
+			d.find("plugins", "cnibox install "+dir, nil, "%s: links that lead nowhere: %s", dir, tty.Several(broken))
 		}
 		if len(ours) > 0 && len(others) > 0 {
-			d.find("plugins", "cnibox install "+dir, nil, "%s: %s of another program beside %s of this one", dir, several(others), plural(len(ours), "plugin"))
+			d.find("plugins", "cnibox install "+dir, nil, "%s: %s of another program beside %s of this one", dir, tty.Several(others), tty.Plural(len(ours), "plugin"))
 		}
 	}
 }
