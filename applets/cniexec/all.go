@@ -6,12 +6,8 @@ import (
 	"fmt"
 	"slices"
 
-	"cnibox/applets/cniexec/doctor"
 	"cnibox/applets/cniexec/hint"
 	"cnibox/chain"
-	"cnibox/internal/memory"
-	"cnibox/internal/once"
-	"cnibox/spec"
 )
 
 // everyNetwork reports whether the verb is to be run for all networks or attachments, and so
@@ -85,76 +81,4 @@ func (c *call) warnOnce() (restore func()) {
 		}
 	}
 	return func() { c.runner.Warn = warn }
-}
-
-// statusAll runs STATUS of every network that is configured.
-func (c *call) statusAll(ctx context.Context) error {
-	names, err := c.networks(false)
-	if err != nil {
-		return err
-	}
-	return c.eachNetwork(ctx, names, c.status, "%d of %d networks are not ready")
-}
-
-// gcAll runs gc for every network that is configured or has attachments.
-func (c *call) gcAll(ctx context.Context) error {
-	names, err := c.networks(true)
-	if err != nil {
-		return err
-	}
-	return c.eachNetwork(ctx, names, c.gc, "gc is not complete on %d of %d networks")
-}
-
-// checkAll runs CHECK of every attachment whose namespace exists. The others are gc's, and a
-// version of the specification before 0.4.0 has no CHECK. Those come last whose container another
-// verb has locked, which may hang.
-func (c *call) checkAll(ctx context.Context) error {
-	defer memory.CollectLess()()
-	ctx, forget := once.Remember(ctx) // one socket of the host, and each configuration decoded once
-	defer forget()
-	entries, unread := c.runner.Entries()
-	running := c.runner.Cache.Running()
-	var idle, busy []*chain.Entry
-	for _, e := range entries {
-		if running(e.ContainerID) {
-			busy = append(busy, e)
-		} else {
-			idle = append(idle, e)
-		}
-	}
-	failed, lost, checked := 0, 0, 0
-	for _, e := range append(idle, busy...) {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if !e.Attached() {
-			continue
-		}
-		unchecked, err := doctor.Judge(ctx, c.runner, e)
-		if unchecked != "" {
-			continue
-		}
-		checked++
-		if err == nil || doctor.Deleted(c.runner.Cache, e) {
-			continue
-		}
-		todo := ""
-		if errors.Is(err, spec.ErrAnew) {
-			todo = ": del and add"
-			lost++
-		}
-		c.runner.Warn("check %s: %v%s", e.Attachment(), hint.Line(err), todo)
-		failed++
-	}
-	if failed == 0 {
-		return unread
-	}
-	if unread != nil {
-		c.runner.Warn("%v", unread)
-	}
-	advice := ""
-	if lost < failed {
-		advice = "`cni-exec reload` restores what it can, and names the rest"
-	}
-	return &hint.Error{Err: spec.Errorf(spec.CodeCheck, "%d of %d attachments are not as add left them", failed, checked), Hint: advice}
 }

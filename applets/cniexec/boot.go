@@ -8,6 +8,19 @@ import (
 	"cnibox/internal/tty"
 )
 
+// bootVerb is the declaration of boot.
+func bootVerb() *verb {
+	return &verb{name: "boot", operands: "", summary: "clean up after a reboot, and make the bridges", do: (*call).boot,
+		text: `Attachments and leases of earlier boots are deleted, on all networks, and the
+bridges of all configured networks made, with the gateways' addresses. It may be
+run at any time: what is alive stays.`,
+		examples: []example{
+			{"cni-exec boot", "once at each boot, before containers are started"},
+			{"cni-exec boot --conf-dir /etc/mynets", "networks of another directory"},
+		},
+	}
+}
+
 // boot deletes what earlier boots have left, attachments and leases, makes the bridges of all
 // networks, and says so in one line.
 func (c *call) boot(ctx context.Context, operands []string) (int, error) {

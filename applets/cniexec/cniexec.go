@@ -2,7 +2,6 @@
 package cniexec
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +18,6 @@ import (
 	"cnibox/applets/cniexec/sandbox"
 	"cnibox/applets/lint"
 	"cnibox/chain"
-	"cnibox/internal/interrupt"
 	"cnibox/internal/state"
 	"cnibox/spec"
 )
@@ -83,7 +81,7 @@ func run(ctx context.Context, p applet.Process) int {
 	case l.command != nil && !v.command:
 		err = usage("%s takes no command: only run and enter do", c.verb)
 	default:
-		if err = cmp.Or(c.usableFor(c.verb), c.knownOutput()); err != nil {
+		if err = c.knownOutput(); err != nil {
 			err = usageError{err}
 			break
 		}
@@ -109,7 +107,7 @@ func (c *call) logSubject() {
 	if c.dryRun {
 		s.Verb += " --dry-run"
 	}
-	one := slices.Contains(verbsOf(c.set.Lookup("container-id")), c.verb) && !c.everyNetwork()
+	one := c.set.Lookup("container-id") != nil && !c.everyNetwork()
 	if one {
 		s.ContainerID, s.IfName = c.target.ContainerID, c.target.IfName
 	}
@@ -327,149 +325,9 @@ func (c *call) speak(l *chain.List) {
 	}
 }
 
-// add runs ADD and prints its result. An attachment whose result cannot be written is deleted
-// again, since the caller sees a call that failed, and may try again.
-func (c *call) add(ctx context.Context) error {
-	l, err := c.load()
-	if err == nil {
-		err = cmp.Or(c.canHonour(l), c.Ready())
-	}
-	if err != nil {
-		return err
-	}
-	c.warnOf(l)
-	c.target.Args, c.target.Capabilities = c.arguments([]*chain.List{l}, 0)
-	if c.dryRun {
-		return c.rehearse(ctx, l)
-	}
-	defer interrupt.Begin()()
-	created := false
-	if c.create {
-		if created, _, err = c.createNetNS(ctx, c.target.NetNS, c.target.ContainerID); err != nil {
-			return err
-		}
-	}
-	if err = c.addTo(ctx, l); err != nil && created {
-		ctx, cancel := interrupt.Within(ctx, sandbox.TakeDown)
-		defer cancel()
-		if derr := c.names().DeleteUnused(ctx, c.target.NetNS); derr != nil {
-			c.runner.Warn("%v", derr)
-		}
-	}
-	return err
-}
-
-// addTo attaches the target, whose namespace is there.
-func (c *call) addTo(ctx context.Context, l *chain.List) error {
-	res, err := c.runner.Add(ctx, l, c.target)
-	if err != nil {
-		return err
-	}
-	ignoreClosedPipe()
-	if err := c.writeResult(res.Doc); err != nil {
-		return c.takeBack(ctx, l, spec.Errorf(spec.CodeIO, "write the result: %w", err))
-	}
-	return nil
-}
-
 // ignoreClosedPipe lets a verb finish its work, or undo it, though nothing reads what it prints; the
 // programs that it starts are killed by SIGPIPE, as usual.
 func ignoreClosedPipe() { signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) }
-
-// takeBack deletes what add has attached, since its result could not be printed, and
-// returns that cause.
-func (c *call) takeBack(ctx context.Context, l *chain.List, cause *spec.Error) error {
-	ctx, cancel := interrupt.Within(ctx, sandbox.TakeDown)
-	defer cancel()
-	c.runner.KeepGoing = true
-	cause.Details = "the attachment is deleted again"
-	if err := c.runner.Del(ctx, l, c.target); err != nil {
-		cause.Details = "cleanup is not complete, run DEL again: " + err.Error()
-	}
-	return cause
-}
-
-// del runs DEL; it prints nothing.
-func (c *call) del(ctx context.Context) error {
-	l, err := c.load()
-	if err != nil {
-		return err
-	}
-	if err = c.runner.Del(ctx, l, c.target); err != nil || !c.delete {
-		return err
-	}
-	return c.names().DeleteUnused(ctx, c.target.NetNS)
-}
-
-// check runs CHECK; it prints nothing, the exit code is the answer.
-func (c *call) check(ctx context.Context) error {
-	l, err := c.load()
-	if err != nil {
-		return err
-	}
-	return c.runner.Check(ctx, l, c.target)
-}
-
-// get prints what add has printed.
-func (c *call) get(ctx context.Context) error {
-	l, err := c.load()
-	if err != nil {
-		return err
-	}
-	res, err := c.runner.Get(ctx, l, c.target)
-	if err != nil {
-		return err
-	}
-	return c.print(l, res)
-}
-
-// status runs STATUS; it prints nothing, the exit code is the answer.
-func (c *call) status(ctx context.Context) error {
-	l, err := c.load()
-	if err != nil {
-		return err
-	}
-	c.warnOf(l)
-	return c.runner.Status(ctx, l)
-}
-
-// pluginVersions prints which versions of the specification each plugin of a network serves.
-// One that does not answer keeps none of the others from being printed.
-func (c *call) pluginVersions(ctx context.Context) error {
-	l, err := c.load()
-	if err != nil {
-		return err
-	}
-	local := c.local()
-	var b strings.Builder
-	var errs []error
-	for _, p := range l.Plugins {
-		file, versions, err := local.Versions(ctx, p.Type)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("plugin %s: %w", p.Type, err))
-			continue
-		}
-		if file == "" {
-			file = "built in"
-		}
-		fmt.Fprintln(&b, spec.Printable(fmt.Sprintf("%s (%s): %s", p.Type, file, strings.Join(versions, " "))))
-	}
-	_, err = c.write(b.String())
-	return errors.Join(append(errs, err)...)
-}
-
-// print writes a result in the version of the list.
-func (c *call) print(l *chain.List, res *spec.Result) error {
-	v, err := spec.ParseVersion(l.CNIVersion)
-	if err != nil {
-		return err
-	}
-	doc, err := res.EncodeFor(v, c.target.IfName)
-	if err != nil {
-		return err
-	}
-	return c.writeResult(doc)
-}
 
 // writeResult writes it to stdout, with a newline at the end, for terminals; cnitool prints none.
 func (c *call) writeResult(doc []byte) error {

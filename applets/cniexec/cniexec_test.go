@@ -8,11 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/spf13/pflag"
 
 	"cnibox/chain"
 	"cnibox/internal/tty"
@@ -26,20 +25,23 @@ func TestParse(t *testing.T) {
 		return map[string]string{"CNI_IFNAME": "net1", "CNI_CONTAINERID": "id", "NETCONFPATH": "/conf", "CNI_PATH": "/bin"}[key]
 	}
 	l, err := parse([]string{
-		"add", "-i", "eth5", "net", "--valid", "a/eth0", "--valid=b/eth1", "/ns", "--keep-going", "--timeout=2m", "-o", "json", "--", "x", "--all",
+		"-o", "json", "del", "-i", "eth5", "net", "/ns", "--keep-going", "--timeout=2m", "--", "x", "--all",
 	}, env)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := &flags{
-		ifName: "eth5", containerID: "id", confDir: "/conf", path: "/bin",
-		timeout: 2 * time.Minute, output: outputJSON, keepGoing: true, valid: []string{"a/eth0", "b/eth1"},
+		ifName: "eth5", containerID: "id", confDir: "/conf", path: "/bin", output: outputJSON,
+		timeout: 2 * time.Minute, keepGoing: true,
 	}
 	if !reflect.DeepEqual(l.flags, want) {
 		t.Errorf("got %+v, want %+v", l.flags, want)
 	}
-	if got := strings.Join(l.operands, " ") + "|" + strings.Join(l.command, " "); got != "add net /ns|x --all" {
+	if got := strings.Join(l.operands, " ") + "|" + strings.Join(l.command, " "); got != "del net /ns|x --all" {
 		t.Errorf("got operands and command %q", got)
+	}
+	if l, err := parse([]string{"gc", "net", "--valid", "a/eth0", "--valid=b/eth1"}, noEnv); err != nil || !slices.Equal(l.valid, []string{"a/eth0", "b/eth1"}) {
+		t.Errorf("--valid is %q, %v", l.valid, err)
 	}
 	if l, _ := parse(nil, noEnv); l.ifName != "eth0" || l.confDir != "/etc/cni/net.d" || l.command != nil {
 		t.Errorf("defaults: %+v, %q", l.flags, l.command)
@@ -54,10 +56,15 @@ func TestParse(t *testing.T) {
 // The help of a verb fits a terminal, has two examples, and names each flag that it takes; what
 // flags are for are verbs.
 func TestHelp(t *testing.T) {
-	set := new(flags).set(noEnv)
-	texts := map[string]string{"": overview(set)}
+	texts := map[string]string{"": overview((*verb)(nil).set(new(flags), noEnv))}
 	for _, v := range verbs() {
+		set := v.set(new(flags), noEnv)
 		texts[v.name] = v.help(set)
+		for _, flag := range ownFlags(set) {
+			if !strings.Contains(texts[v.name], "--"+flag.Name) {
+				t.Errorf("the help of %s does not name --%s", v.name, flag.Name)
+			}
+		}
 		if n := strings.Count(texts[v.name], "\n"); n > 25 {
 			t.Errorf("%s: %d lines", v.name, n)
 		}
@@ -77,17 +84,11 @@ func TestHelp(t *testing.T) {
 			}
 		}
 	}
-	set.VisitAll(func(flag *pflag.Flag) {
-		verbs := verbsOf(flag)
-		if verbs == nil {
-			verbs = []string{""}
+	for _, flag := range commonFlags((*verb)(nil).set(new(flags), noEnv)) {
+		if !strings.Contains(texts[""], "--"+flag.Name) {
+			t.Errorf("the overview does not name --%s", flag.Name)
 		}
-		for _, v := range verbs {
-			if !strings.Contains(texts[v], "--"+flag.Name) {
-				t.Errorf("the help of %q does not name --%s", v, flag.Name)
-			}
-		}
-	})
+	}
 }
 
 // TestDerivedID has the ID that cnitool makes of a path.

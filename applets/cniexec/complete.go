@@ -44,7 +44,11 @@ func complete(p applet.Process, words []string) int {
 		words = []string{""}
 	}
 	l := &commandLine{flags: &flags{}}
-	l.set = l.flags.set(p.Getenv)
+	if v := findVerb(verbIn(words[:len(words)-1])); v != nil {
+		l.set = v.set(l.flags, p.Getenv)
+	} else {
+		l.set = allFlags(l.flags, p.Getenv)
+	}
 	c := &completion{call: &call{Process: p, commandLine: l}, value: words[len(words)-1]}
 	c.candidates(words[:len(words)-1])
 	slices.Sort(c.found)
@@ -150,11 +154,10 @@ func (c *completion) verbNames() {
 // flagNames adds the flags of the verb and those of all verbs; without a verb, all.
 func (c *completion) flagNames() {
 	c.set.VisitAll(func(flag *pflag.Flag) {
-		of := verbsOf(flag)
-		if of != nil && c.verb != "" && !slices.Contains(of, c.verb) {
+		if c.verb != "" && findVerb(c.verb) == nil && !isCommon(flag) {
 			return
 		}
-		_, text := usageOf(flag, c.verb)
+		_, text := usageOf(flag)
 		text, _, _ = strings.Cut(text, ";")
 		c.add("--"+flag.Name, text)
 	})
@@ -162,7 +165,7 @@ func (c *completion) flagNames() {
 
 // flagValue adds the values of a flag.
 func (c *completion) flagValue(flag *pflag.Flag) {
-	value, _ := usageOf(flag, c.verb)
+	value, _ := usageOf(flag)
 	value, _, _ = strings.Cut(value, "[") // of DIR[:DIR] the first
 	c.kinds(value)
 }

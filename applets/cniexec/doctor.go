@@ -9,6 +9,25 @@ import (
 	"cnibox/chain"
 )
 
+// doctorVerb is the declaration of doctor.
+func doctorVerb() *verb {
+	return &verb{name: "doctor", summary: "what keeps networks of this host from working", do: (*call).doctor,
+		text: `It looks at the kernel, its settings, the rules of other programs, directories
+of plugins, the networks, and what is attached or left over. Each finding comes
+with what repairs it; the exit code is 1 if there is one. CHECK is run of each
+attachment that is alive.`,
+		examples: []example{
+			{"cni-exec doctor", "look, and change nothing"},
+			{"cni-exec doctor --fix --report /tmp/report.txt", "repair what can be, and write a bug report"},
+		},
+		flags: func(f *flagSet) {
+			f.BoolVar(&f.fix, "fix", false, "repair what is cnibox's own, and nothing else")
+			f.StringVar(&f.report, "report", "", "`FILE` write all that was looked at there, without names and public addresses")
+			f.outputs("`json` print JSON")
+		},
+	}
+}
+
 // doctor prints what is wrong with this host, and how to repair it. The exit code is 1 if
 // something is.
 func (c *call) doctor(ctx context.Context, operands []string) (int, error) {

@@ -7,6 +7,19 @@ import (
 	"cnibox/chain"
 )
 
+// enterVerb is the declaration of enter.
+func enterVerb() *verb {
+	return &verb{name: "enter", operands: "NETNS -- COMMAND [ARGUMENT]…", command: true, do: (*call).enter,
+		summary: "run a command in a namespace",
+		text: `This process becomes the command, which has the /sys of the namespace, and the
+/etc/resolv.conf of the networks that it is attached to.`,
+		examples: []example{
+			{"cni-exec enter blue -- ip addr", "in /run/netns/blue"},
+			{"cni-exec enter /proc/4711/ns/net -- sh", "in the namespace of a process"},
+		},
+	}
+}
+
 // enter replaces this process by a command in a network namespace.
 //
 // The exit code is the command's; 126 or 127 if it was not started, and 1 if the namespace

@@ -47,101 +47,111 @@ type flags struct {
 	dns         nameServers
 }
 
-// verbsKey is the annotation of a flag that has the verbs it is for; without it, it is for all.
-const verbsKey = "verbs"
+// commonKey is the annotation of a flag that all verbs have.
+const commonKey = "common"
 
-// set declares the flags. This is the one place where a flag, its verbs and its help are;
-// the help begins with the name of the value, in backquotes. Where a verb gives a flag another
-// meaning, it has a help of its own.
-func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
-	fs := pflag.NewFlagSet("cni-exec", pflag.ContinueOnError)
+// A flagSet declares the flags of one verb, with their help, which begins with the name of the
+// value, in backquotes.
+type flagSet struct {
+	*pflag.FlagSet
+	*flags
+	getenv func(string) string
+}
+
+// set makes the flags of the verb: its own, and those of all verbs. A nil verb has the latter alone.
+func (v *verb) set(f *flags, getenv func(string) string) *pflag.FlagSet {
+	fs := &flagSet{pflag.NewFlagSet("cni-exec", pflag.ContinueOnError), f, getenv}
 	fs.SortFlags = false
-	of := func(verbs string, declare func()) {
-		declare()
-		fs.VisitAll(func(flag *pflag.Flag) {
-			if flag.Annotations == nil { // just declared
-				flag.Annotations = map[string][]string{verbsKey: strings.Fields(verbs)}
+	if v != nil && v.flags != nil {
+		v.flags(fs)
+	}
+	fs.common()
+	return fs.FlagSet
+}
+
+// link declares which attachment of a namespace is meant.
+func (f *flagSet) link(ifName, containerID string) {
+	f.ifName = cmp.Or(f.getenv("CNI_IFNAME"), "eth0")
+	f.VarP((*nameValue)(&f.ifName), "ifname", "i", ifName)
+	f.containerID = f.getenv("CNI_CONTAINERID")
+	f.Var((*nameValue)(&f.containerID), "container-id", containerID)
+}
+
+// asked declares what networks are asked for.
+func (f *flagSet) asked(ip, mac string) {
+	f.VarP(&f.publish, "publish", "p", "`[IP:]HOST:CONTAINER[/tcp|udp|sctp]` publish a port, or a range: 8080-8090:80-90; repeatable")
+	f.BoolVar(&f.force, "force", false, "publish also ports on which this host listens")
+	f.IntVar(&f.retries, "retries", 0, "`N` times to add again after \"try again later\"")
+	f.Var(&f.ips, "ip", ip)
+	f.Var(&f.macs, "mac", mac)
+}
+
+// outputs declares --output for a verb that has a document.
+func (f *flagSet) outputs(help string) { f.StringVarP(&f.output, "output", "o", "", help) }
+
+// common declares the flags of all verbs.
+func (f *flagSet) common() {
+	own := map[string]bool{}
+	f.VisitAll(func(flag *pflag.Flag) { own[flag.Name] = true })
+	f.StringVar(&f.confDir, "conf-dir", cmp.Or(f.getenv("NETCONFPATH"), "/etc/cni/net.d"), "`DIR` configurations")
+	f.StringVar(&f.path, "path", f.getenv("CNI_PATH"), "`DIR[:DIR]` more plugins than those built in; of one name that in DIR is run")
+	f.StringVar(&f.cacheDir, "cache-dir", "", "`DIR` what add was given and returned; default /var/lib/cni, or that of --state-dir")
+	f.StringVar(&f.stateDir, "state-dir", "", "`DIR` cache, leases and records are stored below DIR, also those of plugins")
+	f.Var((*timeLimit)(&f.timeout), "timeout", "`TIME` limit of one plugin, as 90s or 2m; default 60s")
+	if !own["output"] {
+		f.outputs("`json` print an error, and what the verb finds, as JSON on stdout")
+	}
+	f.BoolVarP(&f.help, "help", "h", false, "print this help, or that of a verb")
+	f.BoolVar(&f.version, "version", false, "print the version")
+	f.VisitAll(func(flag *pflag.Flag) {
+		if !own[flag.Name] {
+			flag.Annotations = map[string][]string{commonKey: nil}
+		}
+	})
+}
+
+// isCommon reports whether all verbs have the flag.
+func isCommon(flag *pflag.Flag) bool {
+	_, common := flag.Annotations[commonKey]
+	return common
+}
+
+// commonFlags are those of a set that all verbs have.
+func commonFlags(set *pflag.FlagSet) []*pflag.Flag { return flagsOf(set, true) }
+
+// ownFlags are those of a set that are the verb's own.
+func ownFlags(set *pflag.FlagSet) []*pflag.Flag { return flagsOf(set, false) }
+
+func flagsOf(set *pflag.FlagSet, common bool) (list []*pflag.Flag) {
+	set.VisitAll(func(flag *pflag.Flag) {
+		if isCommon(flag) == common {
+			list = append(list, flag)
+		}
+	})
+	return list
+}
+
+// allFlags is the set of the flags of all verbs, for a command line without a verb.
+func allFlags(f *flags, getenv func(string) string) *pflag.FlagSet {
+	all := (*verb)(nil).set(f, getenv)
+	for _, v := range verbs() {
+		for _, flag := range ownFlags(v.set(f, getenv)) {
+			if all.Lookup(flag.Name) == nil {
+				all.AddFlag(flag)
 			}
-		})
+		}
 	}
-	helpOf := func(verb, flag, help string) { _ = fs.SetAnnotation(flag, verb, []string{help}) }
-	of("add del check get run", func() {
-		f.ifName = cmp.Or(getenv("CNI_IFNAME"), "eth0")
-		fs.VarP((*nameValue)(&f.ifName), "ifname", "i", "`NAME` interface in the namespace")
-		f.containerID = getenv("CNI_CONTAINERID")
-		fs.Var((*nameValue)(&f.containerID), "container-id", "`ID` container ID; default: made of NETNS as by cnitool")
-	})
-	helpOf("run", "ifname", "`NAME` interface on the first network; those on the others count up")
-	helpOf("run", "container-id", "`ID` container ID; default: a random one")
-	of("add run", func() {
-		fs.VarP(&f.publish, "publish", "p", "`[IP:]HOST:CONTAINER[/tcp|udp|sctp]` publish a port, or a range: 8080-8090:80-90; repeatable")
-	})
-	of("add run up", func() {
-		fs.BoolVar(&f.force, "force", false, "publish also ports on which this host listens")
-	})
-	of("add run", func() {
-		fs.IntVar(&f.retries, "retries", 0, "`N` times to add again after \"try again later\"")
-		fs.Var(&f.ips, "ip", "`ADDR` ask for this IP address; repeatable")
-		fs.Var(&f.macs, "mac", "`ADDR` MAC address of the interface")
-	})
-	helpOf("run", "ip", "`[NET=]ADDR` ask for this IP address, on the first network or NET")
-	helpOf("run", "mac", "`[NET=]ADDR` MAC address of the interface, likewise")
-	of("add", func() {
-		fs.BoolVar(&f.create, "create", false, "make the named namespace if it is missing, with lo up")
-	})
-	of("del", func() {
-		fs.BoolVar(&f.delete, "delete", false, "delete the named namespace as well, with its last attachment")
-		fs.BoolVar(&f.keepGoing, "keep-going", false, "run all plugins even if one fails")
-	})
-	of("gc", func() {
-		fs.StringArrayVar(&f.valid, "valid", nil, "`ID/IFNAME` keep this attachment; repeatable")
-		fs.BoolVar(&f.live, "valid-live", false, "keep all whose namespace exists, also those without an entry in the cache, and what an unreadable entry is about")
-		fs.BoolVar(&f.keepNone, "keep-none", false, "delete every one")
-	})
-	of("add gc", func() {
-		fs.BoolVar(&f.dryRun, "dry-run", false, "only print what would be made")
-	})
-	helpOf("gc", "dry-run", "only print what would be deleted")
-	of("check status", func() {
-		fs.BoolVar(&f.all, "all", false, "every attachment whose namespace exists")
-	})
-	helpOf("status", "all", "every network that is configured")
-	of("gc", func() {
-		fs.BoolVar(&f.allNetworks, "all-networks", false, "every network that is configured or has attachments, in place of NETWORK")
-	})
-	of("reload", func() {
-		fs.BoolVar(&f.watch, "watch", false, "stay, and do it again whenever rules or a bridge are deleted, or firewalld is started or reloaded")
-	})
-	of("run", func() {
-		fs.Var((*nameValues)(&f.nets), "net", "`NETWORK` attach to this one; repeatable")
-		fs.Var(&f.dns, "dns", "`ADDR` name server, in place of the networks'; repeatable")
-		fs.BoolVar(&f.inPlace, "exec", false, "become the command: nothing stays in memory, and the next run takes down what it leaves")
-		fs.Var((*nameValue)(&f.name), "name", "`NAME` name of namespace and host, and for other named runs")
-	})
-	of("ls", func() {
-		fs.BoolVar(&f.checked, "check", false, "run CHECK of each attachment that is alive, and list what it finds")
-	})
-	of("tree", func() {
-		fs.BoolVar(&f.dot, "dot", false, "print a graph for dot(1)")
-	})
-	of("doctor", func() {
-		fs.BoolVar(&f.fix, "fix", false, "repair what is cnibox's own, and nothing else")
-		fs.StringVar(&f.report, "report", "", "`FILE` write all that was looked at there, without names and public addresses")
-	})
-	fs.StringVar(&f.confDir, "conf-dir", cmp.Or(getenv("NETCONFPATH"), "/etc/cni/net.d"), "`DIR` configurations")
-	fs.StringVar(&f.path, "path", getenv("CNI_PATH"), "`DIR[:DIR]` more plugins than those built in; of one name that in DIR is run")
-	fs.StringVar(&f.cacheDir, "cache-dir", "", "`DIR` what add was given and returned; default /var/lib/cni, or that of --state-dir")
-	fs.StringVar(&f.stateDir, "state-dir", "", "`DIR` cache, leases and records are stored below DIR, also those of plugins")
-	fs.Var((*timeLimit)(&f.timeout), "timeout", "`TIME` limit of one plugin, as 90s or 2m; default 60s")
-	fs.StringVarP(&f.output, "output", "o", "", "`json` print an error, and what the verb finds, as JSON on stdout")
-	for _, verb := range []string{"show", "who", "lint", "doctor"} {
-		helpOf(verb, "output", "`json` print JSON")
+	return all
+}
+
+// verbsWith are the names of the verbs that have a flag of their own.
+func verbsWith(flag string) (names []string) {
+	for _, v := range verbs() {
+		if f := v.set(new(flags), func(string) string { return "" }).Lookup(flag); f != nil && !isCommon(f) {
+			names = append(names, v.name)
+		}
 	}
-	helpOf("ls", "output", "`wide|json` print a table with all columns, or JSON")
-	helpOf("add", "output", "`json` print what --dry-run finds, and an error, as JSON")
-	fs.BoolVarP(&f.help, "help", "h", false, "print this help, or that of a verb")
-	fs.BoolVar(&f.version, "version", false, "print the version")
-	return fs
+	return names
 }
 
 // A nameValue is the value of a flag for which "" means that it was not given: it must not be given
@@ -208,26 +218,9 @@ func (t *timeLimit) String() string {
 // Type is the name of the type, for pflag.
 func (t *timeLimit) Type() string { return "TIME" }
 
-// verbsOf returns the verbs that a flag is for; nil: it is for all.
-func verbsOf(flag *pflag.Flag) []string { return flag.Annotations[verbsKey] }
-
-// flagsOf returns the flags of a verb; "": those of all verbs.
-func flagsOf(set *pflag.FlagSet, verb string) (list []*pflag.Flag) {
-	set.VisitAll(func(flag *pflag.Flag) {
-		if of := verbsOf(flag); of == nil && verb == "" || slices.Contains(of, verb) || flag.Annotations[verb] != nil {
-			list = append(list, flag)
-		}
-	})
-	return list
-}
-
-// usageOf returns the name of a flag's value, and its meaning, as a verb has them.
-func usageOf(flag *pflag.Flag, verb string) (value, text string) {
-	f := *flag
-	if own := flag.Annotations[verb]; own != nil {
-		f.Usage = own[0]
-	}
-	value, text = pflag.UnquoteUsage(&f)
+// usageOf returns the name of a flag's value, and its meaning.
+func usageOf(flag *pflag.Flag) (value, text string) {
+	value, text = pflag.UnquoteUsage(flag)
 	return value, strings.TrimSpace(strings.TrimPrefix(text, value))
 }
 
@@ -241,22 +234,57 @@ type commandLine struct {
 }
 
 // parse reads flags wherever they stand among the operands, up to "--", after which
-// the command is. The error is the first one.
+// the command is. They are those of the verb, or of all where there is none. The error is the first
+// one.
 func parse(args []string, getenv func(string) string) (*commandLine, error) {
 	l := &commandLine{flags: &flags{}, args: args}
-	l.set = l.flags.set(getenv)
 	if i := slices.Index(args, "--"); i >= 0 {
 		l.args, l.command = args[:i], append([]string{}, args[i+1:]...)
 	}
+	v := findVerb(verbIn(l.args))
+	if v != nil {
+		l.set = v.set(l.flags, getenv)
+	} else {
+		l.set = allFlags(l.flags, getenv)
+	}
 	err := l.set.Parse(l.args)
 	l.operands = l.set.Args()
-	if err != nil {
-		if asksForJSON(l.args) { // it is about this error
-			l.output = outputJSON
-		}
-		return l, flagError(err)
+	if err == nil {
+		return l, nil
 	}
-	return l, nil
+	if v != nil && len(l.operands) == 0 {
+		l.operands = []string{v.name}
+	}
+	if asksForJSON(l.args) { // it is about this error
+		l.output = outputJSON
+	}
+	return l, v.flagError(err)
+}
+
+// verbIn finds the verb among words: the first that is neither a flag nor the value of one; empty:
+// there is none.
+func verbIn(words []string) string {
+	if len(words) > 0 && !strings.HasPrefix(words[0], "-") {
+		return words[0]
+	}
+	all := allFlags(new(flags), func(string) string { return "" })
+	takes := func(f *pflag.Flag) bool { return f != nil && f.NoOptDefVal == "" }
+	for i := 0; i < len(words); i++ {
+		w := words[i]
+		if name, long := strings.CutPrefix(w, "--"); long {
+			if !strings.Contains(name, "=") && takes(all.Lookup(name)) {
+				i++
+			}
+			continue
+		}
+		if len(w) < 2 || w[0] != '-' {
+			return w
+		}
+		if len(w) == 2 && takes(all.ShorthandLookup(w[1:])) {
+			i++
+		}
+	}
+	return ""
 }
 
 // asksForJSON reports whether --output is json among words that cannot be parsed.
@@ -267,8 +295,8 @@ func asksForJSON(args []string) bool {
 	})
 }
 
-// flagError is an error of pflag in our words.
-func flagError(err error) error {
+// flagError is an error of pflag in our words. A flag of other verbs would seem to have been obeyed.
+func (v *verb) flagError(err error) error {
 	var unknown *pflag.NotExistError
 	var needs *pflag.ValueRequiredError
 	var invalid *pflag.InvalidValueError
@@ -281,6 +309,21 @@ func flagError(err error) error {
 	switch {
 	case errors.As(err, &unknown) && unknown.GetSpecifiedName() == "json":
 		return errors.New("unknown flag --json: write -o json")
+	case errors.As(err, &unknown) && v != nil:
+		flag := unknown.GetSpecifiedName()
+		if short := unknown.GetSpecifiedShortnames(); short != "" {
+			if f := allFlags(new(flags), func(string) string { return "" }).ShorthandLookup(flag); f != nil {
+				return fmt.Errorf("%s: -%s is a flag of %s", v.name, flag, strings.Join(verbsWith(f.Name), ", "))
+			}
+		}
+		with := verbsWith(flag)
+		switch {
+		case len(with) == 0:
+			return fmt.Errorf("unknown flag %s", name(flag, unknown.GetSpecifiedShortnames()))
+		case v.name == "gc" && flag == "all":
+			return errors.New("gc: --all is a flag of check, status: write --keep-none")
+		}
+		return fmt.Errorf("%s: --%s is a flag of %s", v.name, flag, strings.Join(with, ", "))
 	case errors.As(err, &unknown):
 		return fmt.Errorf("unknown flag %s", name(unknown.GetSpecifiedName(), unknown.GetSpecifiedShortnames()))
 	case errors.As(err, &needs):
@@ -293,27 +336,6 @@ func flagError(err error) error {
 		}
 		return fmt.Errorf("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(), reason)
 	}
-	return err
-}
-
-// usableFor reports a flag that was given and that the verb has no use for: it would seem
-// to have been obeyed.
-func (l *commandLine) usableFor(verb string) (err error) {
-	l.set.Visit(func(flag *pflag.Flag) {
-		verbs := verbsOf(flag)
-		if err != nil || verbs == nil || slices.Contains(verbs, verb) {
-			return
-		}
-		name := "--" + flag.Name
-		if verb == "gc" && flag.Name == "all" {
-			err = errors.New("gc: --all is a flag of check, status: write --keep-none")
-			return
-		}
-		if flag.Shorthand != "" && !slices.ContainsFunc(l.args, func(arg string) bool { return arg == name || strings.HasPrefix(arg, name+"=") }) {
-			name = "-" + flag.Shorthand
-		}
-		err = fmt.Errorf("%s: %s is a flag of %s", verb, name, strings.Join(verbs, ", "))
-	})
 	return err
 }
 

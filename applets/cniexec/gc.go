@@ -15,6 +15,27 @@ import (
 	"cnibox/spec"
 )
 
+// gcVerb is the declaration of gc.
+func gcVerb() *verb {
+	return &verb{name: "gc", operands: "NETWORK | --all-networks", summary: "delete attachments that are not needed", do: attachment(onAll((*call).gcAll, (*call).gc)),
+		text: `What stays must be named: with --valid, --valid-live or --keep-none.
+What is deleted is printed. An attachment that is in another --cache-dir is
+alive if its link leads to a namespace that exists, or one has its link or
+leased address.`,
+		examples: []example{
+			{"cni-exec gc mynet --valid-live --dry-run", "what is left of namespaces that are gone"},
+			{"cni-exec gc --all-networks --valid-live", "delete them on all networks"},
+		},
+		flags: func(f *flagSet) {
+			f.StringArrayVar(&f.valid, "valid", nil, "`ID/IFNAME` keep this attachment; repeatable")
+			f.BoolVar(&f.live, "valid-live", false, "keep all whose namespace exists, also those without an entry in the cache, and what an unreadable entry is about")
+			f.BoolVar(&f.keepNone, "keep-none", false, "delete every one")
+			f.BoolVar(&f.dryRun, "dry-run", false, "only print what would be deleted")
+			f.BoolVar(&f.allNetworks, "all-networks", false, "every network that is configured or has attachments, in place of NETWORK")
+		},
+	}
+}
+
 // gcOperands requires a flag for what is valid, so that gc does not delete all by mistake. gc of
 // cnitool is --keep-none.
 func (c *call) gcOperands() error {
@@ -115,4 +136,13 @@ func (c *call) recordDirs(l *chain.List) (dirs []record.Dir) {
 		}
 	}
 	return dirs
+}
+
+// gcAll runs gc for every network that is configured or has attachments.
+func (c *call) gcAll(ctx context.Context) error {
+	names, err := c.networks(true)
+	if err != nil {
+		return err
+	}
+	return c.eachNetwork(ctx, names, c.gc, "gc is not complete on %d of %d networks")
 }

@@ -1,6 +1,7 @@
 package cniexec
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -50,12 +51,13 @@ func overview(set *pflag.FlagSet) string {
 	}
 	b.WriteString("\n" + operandsText +
 		"`cni-exec help VERB` has the flags of a verb, and examples. Those of all verbs:\n\n")
-	b.WriteString(flagHelp(set, ""))
+	b.WriteString(flagHelp(commonFlags(set)))
 	b.WriteString("\n" + environmentText + "\n" + notesText + "\n" + exitText)
 	return b.String()
 }
 
-// help is the text of `cni-exec VERB --help`. Flags of all verbs are in the overview.
+// help is the text of `cni-exec VERB --help`, with the flags of its set. Those of all verbs are in
+// the overview.
 func (v *verb) help(set *pflag.FlagSet) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n%s\n", strings.TrimSpace("cni-exec "+v.name+" "+v.operands), sentence(v.summary))
@@ -63,7 +65,7 @@ func (v *verb) help(set *pflag.FlagSet) string {
 		fmt.Fprintf(&b, "%s\n", v.text)
 	}
 	b.WriteString("\n")
-	if flags := flagHelp(set, v.name); flags != "" {
+	if flags := flagHelp(ownFlags(set)); flags != "" {
 		b.WriteString(flags + "\n")
 	}
 	for _, e := range v.examples {
@@ -81,9 +83,9 @@ func sentence(s string) string {
 	return s + "."
 }
 
-// describe returns a flag with the name of its value, and its meaning, as a verb has them.
-func describe(flag *pflag.Flag, verb string) (name, text string) {
-	value, text := usageOf(flag, verb)
+// describe returns a flag with the name of its value, and its meaning.
+func describe(flag *pflag.Flag) (name, text string) {
+	value, text := usageOf(flag)
 	name = "    "
 	if flag.Shorthand != "" {
 		name = "-" + flag.Shorthand + ", "
@@ -95,8 +97,8 @@ func describe(flag *pflag.Flag, verb string) (name, text string) {
 	return name, text
 }
 
-// flagHelp are the lines of a verb's flags: names with those of their values, and meanings.
-func flagHelp(set *pflag.FlagSet, verb string) string {
+// flagHelp are the lines of flags: names with those of their values, and meanings.
+func flagHelp(flags []*pflag.Flag) string {
 	const indent = 25 // columns, as in the overview
 	var b strings.Builder
 	var line string
@@ -104,8 +106,8 @@ func flagHelp(set *pflag.FlagSet, verb string) string {
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 		line = strings.Repeat(" ", indent)
 	}
-	for _, flag := range flagsOf(set, verb) {
-		name, text := describe(flag, verb)
+	for _, flag := range flags {
+		name, text := describe(flag)
 		if line = fmt.Sprintf("  %-*s", indent-2, name); !strings.HasSuffix(line, " ") {
 			endLine()
 		}
@@ -118,4 +120,38 @@ func flagHelp(set *pflag.FlagSet, verb string) string {
 		endLine()
 	}
 	return b.String()
+}
+
+// helpVerb is the declaration of help.
+func helpVerb() *verb {
+	return &verb{name: "help", operands: "[VERB]", summary: "print this help, or that of a verb", do: (*call).printHelp,
+		examples: []example{
+			{"cni-exec help run", "the flags of run, and two examples"},
+			{"cni-exec add --help", "the same of add"},
+		},
+	}
+}
+
+// printHelp prints the help of a verb, or the overview.
+func (c *call) printHelp(_ context.Context, operands []string) (int, error) {
+	switch len(operands) {
+	case 0:
+		return c.write(overview(c.set))
+	case 1:
+		if v := findVerb(operands[0]); v != nil {
+			return c.write(v.help(v.set(new(flags), c.Getenv)))
+		}
+		return 0, usage("unknown verb %q%s", operands[0], suggestVerb(operands[0]))
+	}
+	return 0, usage("help: %q is one operand too many", operands[1])
+}
+
+// suggestVerb asks for the verb that begins alike; empty: none does.
+func suggestVerb(name string) string {
+	for _, v := range verbs() {
+		if len(name) > 1 && (strings.HasPrefix(v.name, name) || strings.HasPrefix(name, v.name)) {
+			return fmt.Sprintf(" (%s?)", v.name)
+		}
+	}
+	return ""
 }

@@ -16,6 +16,24 @@ import (
 	"cnibox/spec"
 )
 
+// lintVerb is the declaration of lint.
+func lintVerb() *verb {
+	return &verb{name: "lint", operands: "[FILE|DIR]…", summary: "what is wrong in configurations", do: (*call).lint,
+		text: `What add would refuse, and what it would not notice: unknown keys, capabilities
+that nothing reads, plugins in the wrong order, networks of one name or with the
+same addresses, what does not fit the networks and links of this host and what
+is attached. Without an operand it is about --conf-dir. Each line is
+FILE:LINE:COLUMN: MESSAGE; the exit code is 1 if there is one.`,
+		examples: []example{
+			{"cni-exec lint", "the networks of this host"},
+			{"cni-exec lint -o json mynet.conflist", "a file, for an editor"},
+		},
+		flags: func(f *flagSet) {
+			f.outputs("`json` print JSON")
+		},
+	}
+}
+
 // lint prints what is wrong in configurations, those of --conf-dir where no operand names
 // others. The exit code is 1 if something is.
 func (c *call) lint(_ context.Context, operands []string) (int, error) {

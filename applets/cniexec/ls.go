@@ -20,6 +20,24 @@ import (
 	"cnibox/spec"
 )
 
+// lsVerb is the declaration of ls.
+func lsVerb() *verb {
+	return &verb{name: "ls", operands: "[networks]", summary: "list attachments of all runtimes, or networks", do: (*call).ls,
+		text: `STATE is a fact about the namespace: alive, gone with the reason, interrupted
+when the add has not ended, busy while a verb runs, or unknown. Only CHECK knows
+whether what is alive is as add left it: with --check STATE is ok, or fault with
+what it finds. Wide and json have all columns, and cut none.`,
+		examples: []example{
+			{"cni-exec ls -o wide --check", "all columns, and what CHECK finds"},
+			{"cni-exec ls networks", "with the addresses that are used, free and stale"},
+		},
+		flags: func(f *flagSet) {
+			f.BoolVar(&f.checked, "check", false, "run CHECK of each attachment that is alive, and list what it finds")
+			f.outputs("`wide|json` print a table with all columns, or JSON")
+		},
+	}
+}
+
 // The values of --output beside none.
 const (
 	outputWide = "wide"
@@ -28,7 +46,7 @@ const (
 
 // knownOutput refuses what the verb does not have as --output.
 func (c *call) knownOutput() error {
-	value, _ := usageOf(c.set.Lookup("output"), c.verb)
+	value, _ := usageOf(c.set.Lookup("output"))
 	formats := strings.Split(value, "|")
 	if c.output == "" || slices.Contains(formats, c.output) {
 		return nil

@@ -23,6 +23,24 @@ import (
 	"cnibox/spec"
 )
 
+// reloadVerb is the declaration of reload.
+func reloadVerb() *verb {
+	return &verb{name: "reload", operands: "[ID|NETWORK]", summary: "restore what attachments have lost", do: (*call).reload,
+		text: `After nft flush ruleset, a deleted bridge or the like: bridges, ports and their
+flags, addresses of the host, settings, rules, limits and leases come back as
+add made them, and in the containers the interface is up again, with addresses
+and routes. A line for each attachment says what was done. CHECK runs after it;
+what is NOT restored is named, and the exit code is 1.`,
+		examples: []example{
+			{"cni-exec reload", "all attachments that are alive"},
+			{"cni-exec reload mynet", "those of one network, or of one container"},
+		},
+		flags: func(f *flagSet) {
+			f.BoolVar(&f.watch, "watch", false, "stay, and do it again whenever rules or a bridge are deleted, or firewalld is started or reloaded")
+		},
+	}
+}
+
 // reload restores what attachments have lost, once or, with --watch, again and again.
 func (c *call) reload(ctx context.Context, operands []string) (int, error) {
 	if len(operands) > 1 {

@@ -103,10 +103,10 @@ func (c *call) delHint() string {
 		line += c.target.NetNS + " "
 	}
 	line += "-i " + c.target.IfName
-	unset := new(flags).set(func(string) string { return "" })
+	unset := findVerb(c.verb).set(new(flags), func(string) string { return "" })
 	for _, name := range []string{"container-id", "state-dir", "cache-dir", "conf-dir", "path"} {
-		if v := c.set.Lookup(name).Value.String(); v != unset.Lookup(name).DefValue {
-			line += " --" + name + " " + v
+		if f := c.set.Lookup(name); f != nil && f.Value.String() != unset.Lookup(name).DefValue {
+			line += " --" + name + " " + f.Value.String()
 		}
 	}
 	return line + "` detaches it"

@@ -2,6 +2,20 @@ package cniexec
 
 import "context"
 
+// rmVerb is the declaration of rm.
+func rmVerb() *verb {
+	return &verb{name: "rm", operands: "NETWORK", summary: "delete the bridge, rules and leases of a network", do: attachment((*call).rm),
+		text: `It fails, and changes nothing, as long as something is attached or has a lease.
+A bridge with another port, as that of another network, stays, with an error.
+The configuration stays: the next add begins anew. What external plugins have
+made for the network stays as well.`,
+		examples: []example{
+			{"cni-exec rm mynet", "when its last namespace is detached"},
+			{"cni-exec gc mynet --keep-none && cni-exec rm mynet", "whatever is attached"},
+		},
+	}
+}
+
 // rm deletes what is left of a network that nothing is attached to. Its configuration stays; a
 // network that has none any more is known by its attachments.
 func (c *call) rm(ctx context.Context) error {

@@ -13,6 +13,27 @@ import (
 	"cnibox/spec"
 )
 
+// runVerb is the declaration of run.
+func runVerb() *verb {
+	return &verb{name: "run", operands: "[--net NETWORK]… -- COMMAND [ARGUMENT]…", command: true, do: (*call).run,
+		summary: "run a command in a new, attached namespace",
+		text: `All is taken down when the command ends, whose exit code is that of run. Without
+--net the network is the only one that is configured, or the default "cnibox".`,
+		examples: []example{
+			{"cni-exec run -- sh", "a shell in a namespace of its own"},
+			{"cni-exec run --net mynet -p 8080:80 -- httpd -f", "a server, reached at the host's port 8080"},
+		},
+		flags: func(f *flagSet) {
+			f.link("`NAME` interface on the first network; those on the others count up", "`ID` container ID; default: a random one")
+			f.asked("`[NET=]ADDR` ask for this IP address, on the first network or NET", "`[NET=]ADDR` MAC address of the interface, likewise")
+			f.Var((*nameValues)(&f.nets), "net", "`NETWORK` attach to this one; repeatable")
+			f.Var(&f.dns, "dns", "`ADDR` name server, in place of the networks'; repeatable")
+			f.BoolVar(&f.inPlace, "exec", false, "become the command: nothing stays in memory, and the next run takes down what it leaves")
+			f.Var((*nameValue)(&f.name), "name", "`NAME` name of namespace and host, and for other named runs")
+		},
+	}
+}
+
 // run creates a network namespace, attaches it, runs the command in it and detaches it when the
 // command ends. What a killed run leaves behind, and one with --exec, is deleted by the next one.
 //

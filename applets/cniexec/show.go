@@ -13,6 +13,22 @@ import (
 	"cnibox/internal/tty"
 )
 
+// showVerb is the declaration of show.
+func showVerb() *verb {
+	return &verb{name: "show", operands: "ID|NETWORK", summary: "all that is known of a container, or of a network", do: (*call).show,
+		text: `ID may be cut, and be a name or a namespace as ls has it. Of a network it shows
+the ranges, with how many addresses are used, free, and stale: leased to what
+has no live attachment in the cache.`,
+		examples: []example{
+			{"cni-exec show blue", "the attachments of /run/netns/blue"},
+			{"cni-exec show mynet -o json", "a network, with its attachments"},
+		},
+		flags: func(f *flagSet) {
+			f.outputs("`json` print JSON")
+		},
+	}
+}
+
 // show prints all that is known of a container's attachments, or of a network.
 func (c *call) show(_ context.Context, operands []string) (exit int, err error) {
 	if len(operands) != 1 {

@@ -15,6 +15,21 @@ import (
 	"cnibox/spec"
 )
 
+// treeVerb is the declaration of tree.
+func treeVerb() *verb {
+	return &verb{name: "tree", operands: "", summary: "draw the host's links and what is attached", do: (*call).tree,
+		text: `Uplinks, parents and bridges, with the host-side link, name, interface,
+addresses and ports of each attachment, and its state if its namespace is gone.`,
+		examples: []example{
+			{"cni-exec tree", "as text"},
+			{"cni-exec tree --dot | dot -Tpng >net.png", "as a picture"},
+		},
+		flags: func(f *flagSet) {
+			f.BoolVar(&f.dot, "dot", false, "print a graph for dot(1)")
+		},
+	}
+}
+
 // A branch is a link of the host, or what has none, with what is attached to it.
 type branch struct {
 	link     *rtnl.Link // nil: it is not there

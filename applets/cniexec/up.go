@@ -28,6 +28,27 @@ import (
 	"cnibox/spec"
 )
 
+// upVerb is the declaration of up.
+func upVerb() *verb {
+	return &verb{name: "up", operands: "FILE", summary: "make and attach the namespaces of a file", do: (*call).up,
+		text: `FILE is JSON, and "-" stdin; all but "network" may be left out:
+  {"networks": [CONFIGURATION LIST, …],
+   "namespaces": {"web": [{"network": "mynet", "ifname": "eth0",
+     "ips": ["10.1.0.5"], "mac": "02:00:00:00:00:05",
+     "ports": ["8080:80"]}]}}
+What is as the file has it stays, and gets back what it has lost on the host;
+what is not, or is attached and not in the file, is changed. A namespace that is
+no more in the file stays. What an interrupted up left, the next one finishes.`,
+		examples: []example{
+			{"cni-exec up /etc/cni/netns/web.json", "also by cni-net@web.service, see dist/"},
+			{"cni-exec enter web -- httpd -f", "a process in one of them"},
+		},
+		flags: func(f *flagSet) {
+			f.BoolVar(&f.force, "force", false, "publish also ports on which this host listens")
+		},
+	}
+}
+
 // A stateFile is what up and down read: named namespaces, and what they are attached to.
 type stateFile struct {
 	chain.Source
@@ -499,48 +520,4 @@ func lost(e *chain.Entry) bool {
 // done prints what was changed.
 func (c *call) done(format string, args ...any) {
 	fmt.Fprintln(c.Stdout, spec.Printable(fmt.Sprintf(format, args...)))
-}
-
-// down detaches and deletes the namespaces of a file, with what add has attached to them, and
-// goes on after errors. That nothing is there is no error.
-func (c *call) down(ctx context.Context, operands []string) (int, error) {
-	s, err := c.stateOperand(operands)
-	if err != nil {
-		return 0, err
-	}
-	c.about = s.File
-	unlock, err := c.lockState(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer unlock()
-	c.runner.KeepGoing = true
-	return exitOK, eachNamespace(ctx, s, func(name string) error { return c.downOne(ctx, name) })
-}
-
-// downOne is down for one namespace.
-func (c *call) downOne(ctx context.Context, name string) error {
-	path := filepath.Join(sandbox.NetNSDir, name)
-	entries, err := c.entriesOf(derivedID(path))
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, e := range slices.Backward(entries) {
-		err := c.detachEntry(ctx, e)
-		if err == nil {
-			c.done("%s: %s detached from %s", name, e.IfName, e.NetworkName)
-		}
-		errs = append(errs, err)
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err // the namespace is needed for another try
-	}
-	c.target.NetNS = path
-	_, missing := os.Lstat(path)
-	err = c.names().DeleteUnused(ctx, c.target.NetNS)
-	if _, still := os.Lstat(path); err == nil && missing == nil && still != nil {
-		c.done("%s: deleted", name)
-	}
-	return err
 }

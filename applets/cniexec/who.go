@@ -27,6 +27,20 @@ import (
 	"cnibox/spec"
 )
 
+// whoVerb is the declaration of who.
+func whoVerb() *verb {
+	return &verb{name: "who", operands: "ADDRESS|PROTO/PORT|LINK|NETNS|MAC", summary: "name the owner", do: (*call).who,
+		text: `The exit code is 1 if it has none.`,
+		examples: []example{
+			{"cni-exec who 10.88.0.7", "the container that has the address"},
+			{"cni-exec who tcp/8080", "the one that a host port leads to"},
+		},
+		flags: func(f *flagSet) {
+			f.outputs("`json` print JSON")
+		},
+	}
+}
+
 // A question is what who was asked: one of its kinds, with what they need. It asks where an
 // index leads to the owner (the name of a lease, a link's alias, the owner of an element) and
 // otherwise decodes the entries alone that have the text.

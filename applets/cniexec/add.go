@@ -1,0 +1,89 @@
+package cniexec
+
+import (
+	"cmp"
+	"context"
+
+	"cnibox/applets/cniexec/sandbox"
+	"cnibox/chain"
+	"cnibox/internal/interrupt"
+	"cnibox/spec"
+)
+
+// addVerb is the declaration of add.
+func addVerb() *verb {
+	return &verb{name: "add", operands: "NETWORK NETNS", summary: "attach; prints the result", do: attachment((*call).add),
+		text: `The plugins of the network run in their order, and the result of the last one is
+printed. A failed add is taken back: nothing stays. NETNS is a path, or the name
+of a namespace in /run/netns.`,
+		examples: []example{
+			{"cni-exec add --create mynet blue", "eth0 of the namespace blue, which is made"},
+			{"cni-exec add -i net1 -p 8080:80 mynet /proc/4711/ns/net", "a second interface, with a port"},
+		},
+		flags: func(f *flagSet) {
+			f.link("`NAME` interface in the namespace", "`ID` container ID; default: made of NETNS as by cnitool")
+			f.asked("`ADDR` ask for this IP address; repeatable", "`ADDR` MAC address of the interface")
+			f.BoolVar(&f.create, "create", false, "make the named namespace if it is missing, with lo up")
+			f.BoolVar(&f.dryRun, "dry-run", false, "only print what would be made")
+			f.outputs("`json` print what --dry-run finds, and an error, as JSON")
+		},
+	}
+}
+
+// add runs ADD and prints its result. An attachment whose result cannot be written is deleted
+// again, since the caller sees a call that failed, and may try again.
+func (c *call) add(ctx context.Context) error {
+	l, err := c.load()
+	if err == nil {
+		err = cmp.Or(c.canHonour(l), c.Ready())
+	}
+	if err != nil {
+		return err
+	}
+	c.warnOf(l)
+	c.target.Args, c.target.Capabilities = c.arguments([]*chain.List{l}, 0)
+	if c.dryRun {
+		return c.rehearse(ctx, l)
+	}
+	defer interrupt.Begin()()
+	created := false
+	if c.create {
+		if created, _, err = c.createNetNS(ctx, c.target.NetNS, c.target.ContainerID); err != nil {
+			return err
+		}
+	}
+	if err = c.addTo(ctx, l); err != nil && created {
+		ctx, cancel := interrupt.Within(ctx, sandbox.TakeDown)
+		defer cancel()
+		if derr := c.names().DeleteUnused(ctx, c.target.NetNS); derr != nil {
+			c.runner.Warn("%v", derr)
+		}
+	}
+	return err
+}
+
+// addTo attaches the target, whose namespace is there.
+func (c *call) addTo(ctx context.Context, l *chain.List) error {
+	res, err := c.runner.Add(ctx, l, c.target)
+	if err != nil {
+		return err
+	}
+	ignoreClosedPipe()
+	if err := c.writeResult(res.Doc); err != nil {
+		return c.takeBack(ctx, l, spec.Errorf(spec.CodeIO, "write the result: %w", err))
+	}
+	return nil
+}
+
+// takeBack deletes what add has attached, since its result could not be printed, and
+// returns that cause.
+func (c *call) takeBack(ctx context.Context, l *chain.List, cause *spec.Error) error {
+	ctx, cancel := interrupt.Within(ctx, sandbox.TakeDown)
+	defer cancel()
+	c.runner.KeepGoing = true
+	cause.Details = "the attachment is deleted again"
+	if err := c.runner.Del(ctx, l, c.target); err != nil {
+		cause.Details = "cleanup is not complete, run DEL again: " + err.Error()
+	}
+	return cause
+}

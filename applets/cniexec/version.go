@@ -1,0 +1,62 @@
+package cniexec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"cnibox/applets/applet"
+	"cnibox/spec"
+)
+
+// versionVerb is the declaration of version.
+func versionVerb() *verb {
+	return &verb{name: "version", operands: "[NETWORK]", summary: "versions of this program or of the plugins", do: attachment((*call).versions),
+		examples: []example{
+			{"cni-exec version", "this program and the versions of the specification"},
+			{"cni-exec version mynet", "those that each plugin of the network serves"},
+		},
+	}
+}
+
+// versions prints those of this program, or of the plugins of a network.
+func (c *call) versions(ctx context.Context) error {
+	if c.network == "" {
+		_, err := c.printVersion()
+		return err
+	}
+	return c.pluginVersions(ctx)
+}
+
+// pluginVersions prints which versions of the specification each plugin of a network serves.
+// One that does not answer keeps none of the others from being printed.
+func (c *call) pluginVersions(ctx context.Context) error {
+	l, err := c.load()
+	if err != nil {
+		return err
+	}
+	local := c.local()
+	var b strings.Builder
+	var errs []error
+	for _, p := range l.Plugins {
+		file, versions, err := local.Versions(ctx, p.Type)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("plugin %s: %w", p.Type, err))
+			continue
+		}
+		if file == "" {
+			file = "built in"
+		}
+		fmt.Fprintln(&b, spec.Printable(fmt.Sprintf("%s (%s): %s", p.Type, file, strings.Join(versions, " "))))
+	}
+	_, err = c.write(b.String())
+	return errors.Join(append(errs, err)...)
+}
+
+// printVersion prints that of this program, as a plugin does.
+func (c *call) printVersion() (int, error) {
+	var b strings.Builder
+	applet.About(&applet.Applet{Name: "cni-exec"}, &b)
+	return c.write(b.String())
+}
