@@ -3,6 +3,8 @@ package cniexec
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 
 	"cnibox/applets/cniexec/sandbox"
 	"cnibox/chain"
@@ -12,7 +14,7 @@ import (
 
 // addVerb is the declaration of add.
 func addVerb() *verb {
-	return &verb{name: "add", operands: "NETWORK NETNS", summary: "attach; prints the result", do: attachment((*call).add),
+	return &verb{name: "add", operands: "NETWORK NETNS", summary: "attach; prints the result", new: func(c *call) action { return &addCall{call: c} },
 		text: `The plugins of the network run in their order, and the result of the last one is
 printed. A failed add is taken back: nothing stays. NETNS is a path, or the name
 of a namespace in /run/netns.`,
@@ -20,30 +22,63 @@ of a namespace in /run/netns.`,
 			{"cni-exec add --create mynet blue", "eth0 of the namespace blue, which is made"},
 			{"cni-exec add -i net1 -p 8080:80 mynet /proc/4711/ns/net", "a second interface, with a port"},
 		},
-		flags: func(f *flagSet) {
-			f.link("`NAME` interface in the namespace", "`ID` container ID; default: made of NETNS as by cnitool")
-			f.asked("`ADDR` ask for this IP address; repeatable", "`ADDR` MAC address of the interface")
-			f.BoolVar(&f.create, "create", false, "make the named namespace if it is missing, with lo up")
-			f.BoolVar(&f.dryRun, "dry-run", false, "only print what would be made")
-			f.outputs("`json` print what --dry-run finds, and an error, as JSON")
-		},
 	}
+}
+
+// A addCall is one call of add, with its flags.
+type addCall struct {
+	*call
+	link
+	asked
+	create bool // the named namespace
+	dryRun bool
+}
+
+func (v *addCall) flags(f *flagSet) {
+	v.link.declare(f, "`NAME` interface in the namespace", "`ID` container ID; default: made of NETNS as by cnitool")
+	v.asked.declare(f, "`ADDR` ask for this IP address; repeatable", "`ADDR` MAC address of the interface")
+	f.BoolVar(&v.create, "create", false, "make the named namespace if it is missing, with lo up")
+	f.BoolVar(&v.dryRun, "dry-run", false, "only print what would be made")
+	f.outputs("`json` print what --dry-run finds, and an error, as JSON")
+}
+
+func (v *addCall) do(ctx context.Context, operands []string) (int, error) {
+	err := v.networkOperands(operands, 2)
+	switch {
+	case err != nil:
+	case v.create && !sandbox.IsNamed(v.target.NetNS):
+		err = fmt.Errorf("--create needs the NAME of a network namespace, for %s/NAME", sandbox.NetNSDir)
+	case v.target.NetNS == "":
+		err = errors.New("NETNS is missing: the name of a network namespace, or a path as /run/netns/NAME")
+	}
+	if err != nil {
+		return 0, usage("add: %w", err)
+	}
+	if err := v.prepare(); err != nil {
+		return 0, err
+	}
+	v.link.aim(&v.target)
+	v.runner.Retries = v.retries
+	if v.target.Capabilities, err = v.asked.capabilities(v.target.Capabilities); err != nil {
+		return 0, err
+	}
+	return exitOK, v.add(ctx)
 }
 
 // add runs ADD and prints its result. An attachment whose result cannot be written is deleted
 // again, since the caller sees a call that failed, and may try again.
-func (c *call) add(ctx context.Context) error {
+func (c *addCall) add(ctx context.Context) error {
 	l, err := c.load()
 	if err == nil {
-		err = cmp.Or(c.canHonour(l), c.Ready())
+		err = cmp.Or(c.canHonour(c.call, l), c.Ready())
 	}
 	if err != nil {
 		return err
 	}
-	c.warnOf(l)
-	c.target.Args, c.target.Capabilities = c.arguments([]*chain.List{l}, 0)
+	c.warnOf(l, c.dryRun || !c.runner.Cache.Used(l.Name))
+	c.target.Args, c.target.Capabilities = c.arguments(&c.target, []*chain.List{l}, 0)
 	if c.dryRun {
-		return c.rehearse(ctx, l)
+		return c.rehearse(ctx, l, c.create)
 	}
 	defer interrupt.Begin()()
 	created := false

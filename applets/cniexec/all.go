@@ -10,12 +10,6 @@ import (
 	"cnibox/chain"
 )
 
-// everyNetwork reports whether the verb is to be run for all networks or attachments, and so
-// takes no operands.
-func (c *call) everyNetwork() bool {
-	return c.verb == "gc" && c.allNetworks || c.all && (c.verb == "check" || c.verb == "status")
-}
-
 // configured returns the names of the networks that are configured. Configurations that cannot
 // be read are warned of.
 func (c *call) configured() []string {

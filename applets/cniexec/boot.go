@@ -10,7 +10,7 @@ import (
 
 // bootVerb is the declaration of boot.
 func bootVerb() *verb {
-	return &verb{name: "boot", operands: "", summary: "clean up after a reboot, and make the bridges", do: (*call).boot,
+	return &verb{name: "boot", operands: "", summary: "clean up after a reboot, and make the bridges", new: func(c *call) action { return &bootCall{call: c} },
 		text: `Attachments and leases of earlier boots are deleted, on all networks, and the
 bridges of all configured networks made, with the gateways' addresses. It may be
 run at any time: what is alive stays.`,
@@ -19,6 +19,17 @@ run at any time: what is alive stays.`,
 			{"cni-exec boot --conf-dir /etc/mynets", "networks of another directory"},
 		},
 	}
+}
+
+// A bootCall is one call of boot, with its flags.
+type bootCall struct {
+	*call
+}
+
+func (*bootCall) flags(*flagSet) {}
+
+func (v *bootCall) do(ctx context.Context, operands []string) (int, error) {
+	return v.boot(ctx, operands)
 }
 
 // boot deletes what earlier boots have left, attachments and leases, makes the bridges of all

@@ -14,22 +14,48 @@ import (
 
 // checkVerb is the declaration of check.
 func checkVerb() *verb {
-	return &verb{name: "check", operands: "NETWORK NETNS | --all", summary: "is it still as add left it?", do: attachment(onAll((*call).checkAll, (*call).check)),
+	return &verb{name: "check", operands: "NETWORK NETNS | --all", summary: "is it still as add left it?", new: func(c *call) action { return &checkCall{call: c} },
 		text: `The exit code says it: 0, or 1 with what is wrong on stderr, and whether reload
 restores it or only del and add do.`,
 		examples: []example{
 			{"cni-exec check mynet /run/netns/blue", "of the interface eth0"},
 			{"cni-exec check --all", "every attachment, of other runtimes as well"},
 		},
-		flags: func(f *flagSet) {
-			f.link("`NAME` interface in the namespace", "`ID` container ID; default: made of NETNS as by cnitool")
-			f.BoolVar(&f.all, "all", false, "every attachment whose namespace exists")
-		},
 	}
 }
 
+// A checkCall is one call of check, with its flags.
+type checkCall struct {
+	*call
+	link
+	all bool
+}
+
+func (v *checkCall) flags(f *flagSet) {
+	v.link.declare(f, "`NAME` interface in the namespace", "`ID` container ID; default: made of NETNS as by cnitool")
+	f.BoolVar(&v.all, "all", false, "every attachment whose namespace exists")
+}
+
+func (v *checkCall) do(ctx context.Context, operands []string) (int, error) {
+	err := v.allOr(v.all, operands, 2)
+	if err == nil && !v.all {
+		err = v.link.needs(&v.target)
+	}
+	if err != nil {
+		return 0, usage("check: %w", err)
+	}
+	if err := v.prepare(); err != nil {
+		return 0, err
+	}
+	if v.all {
+		return exitOK, v.checkAll(ctx)
+	}
+	v.link.aim(&v.target)
+	return exitOK, v.check(ctx)
+}
+
 // check runs CHECK; it prints nothing, the exit code is the answer.
-func (c *call) check(ctx context.Context) error {
+func (c *checkCall) check(ctx context.Context) error {
 	l, err := c.load()
 	if err != nil {
 		return err
@@ -40,7 +66,7 @@ func (c *call) check(ctx context.Context) error {
 // checkAll runs CHECK of every attachment whose namespace exists. The others are gc's, and a
 // version of the specification before 0.4.0 has no CHECK. Those come last whose container another
 // verb has locked, which may hang.
-func (c *call) checkAll(ctx context.Context) error {
+func (c *checkCall) checkAll(ctx context.Context) error {
 	defer memory.CollectLess()()
 	ctx, forget := once.Remember(ctx) // one socket of the host, and each configuration decoded once
 	defer forget()

@@ -60,11 +60,8 @@ func run(ctx context.Context, p applet.Process) int {
 	if p.Args[0] == completeVerb {
 		return complete(p, p.Args[1:])
 	}
-	l, err := parse(p.Args, p.Getenv)
-	c := &call{Process: p, commandLine: l}
-	if len(l.operands) > 0 {
-		c.verb = l.operands[0]
-	}
+	c, a, err := parse(p)
+	l := c.commandLine
 	var exit int
 	v := findVerb(c.verb)
 	switch {
@@ -85,7 +82,7 @@ func run(ctx context.Context, p applet.Process) int {
 			err = usageError{err}
 			break
 		}
-		exit, err = v.do(c, ctx, l.operands[1:])
+		exit, err = a.do(ctx, l.operands[1:])
 	}
 	if v != nil && v.name != "help" && !l.version && !l.help {
 		c.logSubject()
@@ -104,10 +101,10 @@ func run(ctx context.Context, p applet.Process) int {
 // are about one container, and enter about one namespace.
 func (c *call) logSubject() {
 	s := applet.Subject{Verb: c.verb, Network: c.network}
-	if c.dryRun {
+	if f := c.set.Lookup("dry-run"); f != nil && f.Changed && f.Value.String() == "true" {
 		s.Verb += " --dry-run"
 	}
-	one := c.set.Lookup("container-id") != nil && !c.everyNetwork()
+	one := c.set.Lookup("container-id") != nil
 	if one {
 		s.ContainerID, s.IfName = c.target.ContainerID, c.target.IfName
 	}
@@ -117,35 +114,17 @@ func (c *call) logSubject() {
 	c.Log.About(s)
 }
 
-// operands reads network and namespace; cnitool wants a namespace for gc and
-// status as well and does not use it.
+// networkOperands reads NETWORK and NETNS, of which there are at most so many; cnitool wants a
+// namespace for gc and status as well and does not use it.
 // Whether there is such a namespace is for the runner to find.
-func (c *call) operands(operands []string) error {
-	most := 2
+func (c *call) networkOperands(operands []string, most int) error {
 	switch {
-	case c.everyNetwork():
-		most = 0
-	case c.verb == "rm", c.verb == "version":
-		most = 1
-	}
-	switch {
-	case len(operands) > most && most == 0:
-		return fmt.Errorf("%q is one operand too many: it is done for all", operands[0])
-	case c.everyNetwork() && c.verb == "gc":
-		return c.gcOperands()
-	case c.everyNetwork(), len(operands) == 0 && c.verb == "version":
-		return nil
 	case len(operands) == 0, operands[0] == "":
 		return errors.New("NETWORK is missing")
 	case len(operands) > most:
 		return fmt.Errorf("%q is one operand too many", operands[most])
 	}
 	c.network = operands[0]
-	if c.verb == "gc" {
-		if err := c.gcOperands(); err != nil {
-			return err
-		}
-	}
 	if len(operands) > 1 && operands[1] != "" {
 		path, err := sandbox.NetNSPath(operands[1])
 		if err != nil {
@@ -153,33 +132,24 @@ func (c *call) operands(operands []string) error {
 		}
 		c.target.NetNS = path
 	}
+	return nil
+}
+
+// allOr is networkOperands for a verb that may be done for all, and then takes no operands.
+func (c *call) allOr(all bool, operands []string, most int) error {
 	switch {
-	case c.create && !sandbox.IsNamed(c.target.NetNS):
-		return fmt.Errorf("--create needs the NAME of a network namespace, for %s/NAME", sandbox.NetNSDir)
-	case c.delete && !sandbox.IsNamed(c.target.NetNS):
-		return fmt.Errorf("--delete needs the NAME of a network namespace, as add --create had it")
-	case c.target.NetNS != "":
-		return nil
-	}
-	switch c.verb {
-	case "add":
-		return errors.New("NETNS is missing: the name of a network namespace, or a path as /run/netns/NAME")
-	case "del", "check", "get":
-		if c.containerID == "" {
-			return errors.New("NETNS is missing; without it --container-id has to name the attachment")
-		}
+	case !all:
+		return c.networkOperands(operands, most)
+	case len(operands) > 0:
+		return fmt.Errorf("%q is one operand too many: it is done for all", operands[0])
 	}
 	return nil
 }
 
-// prepare fills in the target and the runner.
+// prepare makes the runner, and fills in of the target what the environment has.
 // Errors have code 4 or 7.
 func (c *call) prepare() error {
 	t := &c.target
-	t.ContainerID, t.IfName = c.containerID, c.ifName
-	if t.ContainerID == "" {
-		t.ContainerID = derivedID(t.NetNS)
-	}
 	override := c.Getenv("CNI_NETNS_OVERRIDE")
 	t.NetNSOverride = strings.EqualFold(override, "true") || override == "1"
 	err := c.stateDirs()
@@ -189,7 +159,7 @@ func (c *call) prepare() error {
 	if t.Args, err = cniArgs(c.Getenv("CNI_ARGS")); err != nil {
 		return err
 	}
-	if t.Capabilities, err = c.capabilities(c.Getenv("CAP_ARGS")); err != nil {
+	if t.Capabilities, err = capArgs(c.Getenv("CAP_ARGS")); err != nil {
 		return err
 	}
 	c.setRunner()
@@ -227,7 +197,7 @@ func (c *call) cache() *chain.Cache {
 func (c *call) setRunner() {
 	local := c.local()
 	c.runner = &chain.Runner{
-		Invoker: local, Cache: c.cache(), Path: c.path, KeepGoing: c.keepGoing, Retries: c.retries,
+		Invoker: local, Cache: c.cache(), Path: c.path,
 		Warn: c.warn, Together: new(together),
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"cnibox/applets/applet"
 	"cnibox/chain"
 	"cnibox/internal/tty"
 	"cnibox/spec"
@@ -24,30 +25,37 @@ func TestParse(t *testing.T) {
 	env := func(key string) string {
 		return map[string]string{"CNI_IFNAME": "net1", "CNI_CONTAINERID": "id", "NETCONFPATH": "/conf", "CNI_PATH": "/bin"}[key]
 	}
-	l, err := parse([]string{
+	l, a, err := parse(applet.Process{Getenv: env, Args: []string{
 		"-o", "json", "del", "-i", "eth5", "net", "/ns", "--keep-going", "--timeout=2m", "--", "x", "--all",
-	}, env)
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := &flags{
-		ifName: "eth5", containerID: "id", confDir: "/conf", path: "/bin", output: outputJSON,
-		timeout: 2 * time.Minute, keepGoing: true,
+		confDir: "/conf", path: "/bin", output: outputJSON,
+		timeout: 2 * time.Minute,
 	}
 	if !reflect.DeepEqual(l.flags, want) {
 		t.Errorf("got %+v, want %+v", l.flags, want)
 	}
+	del := a.(*delCall)
+	if want := (link{"eth5", "id"}); del.link != want || !del.keepGoing || del.delete {
+		t.Errorf("got %+v, %v, %v", del.link, del.keepGoing, del.delete)
+	}
 	if got := strings.Join(l.operands, " ") + "|" + strings.Join(l.command, " "); got != "del net /ns|x --all" {
 		t.Errorf("got operands and command %q", got)
 	}
-	if l, err := parse([]string{"gc", "net", "--valid", "a/eth0", "--valid=b/eth1"}, noEnv); err != nil || !slices.Equal(l.valid, []string{"a/eth0", "b/eth1"}) {
-		t.Errorf("--valid is %q, %v", l.valid, err)
+	if _, a, err := parse(applet.Process{Getenv: noEnv, Args: []string{"gc", "net", "--valid", "a/eth0", "--valid=b/eth1"}}); err != nil || !slices.Equal(a.(*gcCall).valid, []string{"a/eth0", "b/eth1"}) {
+		t.Errorf("--valid is %+v, %v", a, err)
 	}
-	if l, _ := parse(nil, noEnv); l.ifName != "eth0" || l.confDir != "/etc/cni/net.d" || l.command != nil {
+	if l, a, _ := parse(applet.Process{Getenv: noEnv}); a != nil || l.confDir != "/etc/cni/net.d" || l.command != nil {
 		t.Errorf("defaults: %+v, %q", l.flags, l.command)
 	}
+	if _, a, _ := parse(applet.Process{Getenv: noEnv, Args: []string{"get"}}); a.(*getCall).link != (link{ifName: "eth0"}) {
+		t.Errorf("defaults: %+v", a)
+	}
 	for _, args := range [][]string{{"--nosuch"}, {"-i"}, {"--retries", "x"}, {"--timeout", "-1s"}, {"--all=maybe"}, {"-x=1"}} {
-		if _, err := parse(args, noEnv); err == nil {
+		if _, _, err := parse(applet.Process{Args: args, Getenv: noEnv}); err == nil {
 			t.Errorf("%q is taken", args)
 		}
 	}
@@ -56,9 +64,9 @@ func TestParse(t *testing.T) {
 // The help of a verb fits a terminal, has two examples, and names each flag that it takes; what
 // flags are for are verbs.
 func TestHelp(t *testing.T) {
-	texts := map[string]string{"": overview((*verb)(nil).set(new(flags), noEnv))}
+	texts := map[string]string{"": overview(new(flags).set(nil, noEnv))}
 	for _, v := range verbs() {
-		set := v.set(new(flags), noEnv)
+		set := v.declared(noEnv)
 		texts[v.name] = v.help(set)
 		for _, flag := range ownFlags(set) {
 			if !strings.Contains(texts[v.name], "--"+flag.Name) {
@@ -84,7 +92,7 @@ func TestHelp(t *testing.T) {
 			}
 		}
 	}
-	for _, flag := range commonFlags((*verb)(nil).set(new(flags), noEnv)) {
+	for _, flag := range commonFlags(new(flags).set(nil, noEnv)) {
 		if !strings.Contains(texts[""], "--"+flag.Name) {
 			t.Errorf("the overview does not name --%s", flag.Name)
 		}
@@ -154,10 +162,13 @@ func TestCapabilities(t *testing.T) {
 					args = []string{"-p" + p[1:]}
 				}
 			}
-			f, err := parse(args, noEnv)
+			_, a, err := parse(applet.Process{Args: append([]string{"run"}, args...), Getenv: noEnv})
 			var caps map[string]json.RawMessage
 			if err == nil {
-				caps, err = f.capabilities(tt.env)
+				caps, err = capArgs(tt.env)
+			}
+			if err == nil {
+				caps, err = a.(*runCall).capabilities(caps)
 			}
 			if err != nil {
 				if tt.want != "" {

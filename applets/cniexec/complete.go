@@ -45,7 +45,7 @@ func complete(p applet.Process, words []string) int {
 	}
 	l := &commandLine{flags: &flags{}}
 	if v := findVerb(verbIn(words[:len(words)-1])); v != nil {
-		l.set = v.set(l.flags, p.Getenv)
+		l.set = l.flags.set(v.new(&call{}), p.Getenv)
 	} else {
 		l.set = allFlags(l.flags, p.Getenv)
 	}

@@ -11,7 +11,7 @@ import (
 
 // doctorVerb is the declaration of doctor.
 func doctorVerb() *verb {
-	return &verb{name: "doctor", summary: "what keeps networks of this host from working", do: (*call).doctor,
+	return &verb{name: "doctor", summary: "what keeps networks of this host from working", new: func(c *call) action { return &doctorCall{call: c} },
 		text: `It looks at the kernel, its settings, the rules of other programs, directories
 of plugins, the networks, and what is attached or left over. Each finding comes
 with what repairs it; the exit code is 1 if there is one. CHECK is run of each
@@ -20,17 +20,29 @@ attachment that is alive.`,
 			{"cni-exec doctor", "look, and change nothing"},
 			{"cni-exec doctor --fix --report /tmp/report.txt", "repair what can be, and write a bug report"},
 		},
-		flags: func(f *flagSet) {
-			f.BoolVar(&f.fix, "fix", false, "repair what is cnibox's own, and nothing else")
-			f.StringVar(&f.report, "report", "", "`FILE` write all that was looked at there, without names and public addresses")
-			f.outputs("`json` print JSON")
-		},
 	}
+}
+
+// A doctorCall is one call of doctor, with its flags.
+type doctorCall struct {
+	*call
+	fix    bool
+	report string // file; empty: none
+}
+
+func (v *doctorCall) flags(f *flagSet) {
+	f.BoolVar(&v.fix, "fix", false, "repair what is cnibox's own, and nothing else")
+	f.StringVar(&v.report, "report", "", "`FILE` write all that was looked at there, without names and public addresses")
+	f.outputs("`json` print JSON")
+}
+
+func (v *doctorCall) do(ctx context.Context, operands []string) (int, error) {
+	return v.doctor(ctx, operands)
 }
 
 // doctor prints what is wrong with this host, and how to repair it. The exit code is 1 if
 // something is.
-func (c *call) doctor(ctx context.Context, operands []string) (int, error) {
+func (c *doctorCall) doctor(ctx context.Context, operands []string) (int, error) {
 	if len(operands) > 0 {
 		return 0, usage("doctor: %q is one operand too many", operands[0])
 	}

@@ -12,13 +12,24 @@ import (
 
 // downVerb is the declaration of down.
 func downVerb() *verb {
-	return &verb{name: "down", operands: "FILE", summary: "detach and delete the namespaces of a file", do: (*call).down,
+	return &verb{name: "down", operands: "FILE", summary: "detach and delete the namespaces of a file", new: func(c *call) action { return &downCall{call: c} },
 		text: `All that add and up have attached to them is detached. Networks stay: see rm.`,
 		examples: []example{
 			{"cni-exec down /etc/cni/netns/web.json", "no error if they are gone"},
 			{"cni-exec down web.json && cni-exec rm mynet", "with the bridge"},
 		},
 	}
+}
+
+// A downCall is one call of down, with its flags.
+type downCall struct {
+	*call
+}
+
+func (*downCall) flags(*flagSet) {}
+
+func (v *downCall) do(ctx context.Context, operands []string) (int, error) {
+	return v.down(ctx, operands)
 }
 
 // down detaches and deletes the namespaces of a file, with what add has attached to them, and

@@ -36,6 +36,7 @@ import (
 type rehearsal struct {
 	*call
 	list              *chain.List
+	create            bool          // the namespace may be missing
 	host, cont, other *rtnl.NS      // other has the far ends of stand-ins
 	dir               string        // on tmpfs, for the thread of run and what it starts; an empty directory for others
 	conf              []byte        // the list as it is run
@@ -48,12 +49,12 @@ type rehearsal struct {
 }
 
 // rehearse is add with --dry-run.
-func (c *call) rehearse(ctx context.Context, l *chain.List) error {
+func (c *call) rehearse(ctx context.Context, l *chain.List, create bool) error {
 	a := spec.Attachment{Network: l.Name, ContainerID: c.target.ContainerID, IfName: c.target.IfName}
 	if e, err := c.runner.Cache.Lookup(a); err == nil && e.Live() && !e.Interrupted() {
 		return spec.Errorf(spec.CodeBusy, "%s of container %s is attached to network %s already: run DEL first: %w", a.IfName, a.ContainerID, a.Network, os.ErrExist)
 	}
-	r := &rehearsal{call: c, list: l}
+	r := &rehearsal{call: c, list: l, create: create}
 	if err := cmp.Or(sandbox.Privileged(), r.confine()); err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 
 // enterVerb is the declaration of enter.
 func enterVerb() *verb {
-	return &verb{name: "enter", operands: "NETNS -- COMMAND [ARGUMENT]…", command: true, do: (*call).enter,
+	return &verb{name: "enter", operands: "NETNS -- COMMAND [ARGUMENT]…", command: true, new: func(c *call) action { return &enterCall{call: c} },
 		summary: "run a command in a namespace",
 		text: `This process becomes the command, which has the /sys of the namespace, and the
 /etc/resolv.conf of the networks that it is attached to.`,
@@ -18,6 +18,17 @@ func enterVerb() *verb {
 			{"cni-exec enter /proc/4711/ns/net -- sh", "in the namespace of a process"},
 		},
 	}
+}
+
+// A enterCall is one call of enter, with its flags.
+type enterCall struct {
+	*call
+}
+
+func (*enterCall) flags(*flagSet) {}
+
+func (v *enterCall) do(ctx context.Context, operands []string) (int, error) {
+	return v.enter(ctx, operands)
 }
 
 // enter replaces this process by a command in a network namespace.

@@ -15,36 +15,50 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"cnibox/applets/applet"
 	"cnibox/applets/cniexec/inventory"
 	"cnibox/applets/hostport"
 	"cnibox/chain"
 	"cnibox/spec"
 )
 
-// flags are the flags of all verbs.
+// flags are those that all verbs have.
 //
 // The zero value of each is the flag that was not given, but for those that the
 // environment or a default fills in.
 type flags struct {
-	ifName, containerID string // empty ID: derived from the namespace
-	name                string // of a run; empty: none
-	confDir             string
-	cacheDir, stateDir  string        // empty: see [state.CacheDir]
-	output              string        // empty: for people
-	report              string        // file; empty: none
-	path                string        // CNI_PATH; empty: built-in plugins alone
-	timeout             time.Duration // of one plugin; 0: the default
-	retries             int           // of an add that ended with code 11
+	confDir            string
+	cacheDir, stateDir string        // empty: see [state.CacheDir]
+	output             string        // empty: for people
+	path               string        // CNI_PATH; empty: built-in plugins alone
+	timeout            time.Duration // of one plugin; 0: the default
+	help, version      bool
+}
 
-	keepGoing, all, keepNone, allNetworks, live, dot, dryRun, checked, fix, force, watch, inPlace, help, version bool
-	create, delete                                                                                               bool // the named namespace
+// link are the flags that say which attachment of a namespace is meant.
+type link struct{ ifName, containerID string } // empty ID: derived from the namespace
 
-	// Those that may be given more than once, in their order.
-	valid, nets []string
-	publish     publishedPorts
-	ips         askedIPs
-	macs        askedMACs
-	dns         nameServers
+func (l *link) declare(f *flagSet, ifName, containerID string) {
+	l.ifName = cmp.Or(f.getenv("CNI_IFNAME"), "eth0")
+	f.VarP((*nameValue)(&l.ifName), "ifname", "i", ifName)
+	l.containerID = f.getenv("CNI_CONTAINERID")
+	f.Var((*nameValue)(&l.containerID), "container-id", containerID)
+}
+
+// aim completes a target.
+func (l *link) aim(t *chain.Target) {
+	t.ContainerID, t.IfName = l.containerID, l.ifName
+	if t.ContainerID == "" {
+		t.ContainerID = derivedID(t.NetNS)
+	}
+}
+
+// needs returns an error if nothing names the attachment.
+func (l *link) needs(t *chain.Target) error {
+	if t.NetNS == "" && l.containerID == "" {
+		return errors.New("NETNS is missing; without it --container-id has to name the attachment")
+	}
+	return nil
 }
 
 // commonKey is the annotation of a flag that all verbs have.
@@ -58,32 +72,20 @@ type flagSet struct {
 	getenv func(string) string
 }
 
-// set makes the flags of the verb: its own, and those of all verbs. A nil verb has the latter alone.
-func (v *verb) set(f *flags, getenv func(string) string) *pflag.FlagSet {
+// declared makes the flags of the verb, whose values nothing uses.
+func (v *verb) declared(getenv func(string) string) *pflag.FlagSet {
+	return new(flags).set(v.new(&call{}), getenv)
+}
+
+// set makes the flags of a verb: its own, and those of all verbs. A nil action has the latter alone.
+func (f *flags) set(a action, getenv func(string) string) *pflag.FlagSet {
 	fs := &flagSet{pflag.NewFlagSet("cni-exec", pflag.ContinueOnError), f, getenv}
 	fs.SortFlags = false
-	if v != nil && v.flags != nil {
-		v.flags(fs)
+	if a != nil {
+		a.flags(fs)
 	}
 	fs.common()
 	return fs.FlagSet
-}
-
-// link declares which attachment of a namespace is meant.
-func (f *flagSet) link(ifName, containerID string) {
-	f.ifName = cmp.Or(f.getenv("CNI_IFNAME"), "eth0")
-	f.VarP((*nameValue)(&f.ifName), "ifname", "i", ifName)
-	f.containerID = f.getenv("CNI_CONTAINERID")
-	f.Var((*nameValue)(&f.containerID), "container-id", containerID)
-}
-
-// asked declares what networks are asked for.
-func (f *flagSet) asked(ip, mac string) {
-	f.VarP(&f.publish, "publish", "p", "`[IP:]HOST:CONTAINER[/tcp|udp|sctp]` publish a port, or a range: 8080-8090:80-90; repeatable")
-	f.BoolVar(&f.force, "force", false, "publish also ports on which this host listens")
-	f.IntVar(&f.retries, "retries", 0, "`N` times to add again after \"try again later\"")
-	f.Var(&f.ips, "ip", ip)
-	f.Var(&f.macs, "mac", mac)
 }
 
 // outputs declares --output for a verb that has a document.
@@ -133,9 +135,9 @@ func flagsOf(set *pflag.FlagSet, common bool) (list []*pflag.Flag) {
 
 // allFlags is the set of the flags of all verbs, for a command line without a verb.
 func allFlags(f *flags, getenv func(string) string) *pflag.FlagSet {
-	all := (*verb)(nil).set(f, getenv)
+	all := f.set(nil, getenv)
 	for _, v := range verbs() {
-		for _, flag := range ownFlags(v.set(f, getenv)) {
+		for _, flag := range ownFlags(f.set(v.new(&call{}), getenv)) {
 			if all.Lookup(flag.Name) == nil {
 				all.AddFlag(flag)
 			}
@@ -147,7 +149,7 @@ func allFlags(f *flags, getenv func(string) string) *pflag.FlagSet {
 // verbsWith are the names of the verbs that have a flag of their own.
 func verbsWith(flag string) (names []string) {
 	for _, v := range verbs() {
-		if f := v.set(new(flags), func(string) string { return "" }).Lookup(flag); f != nil && !isCommon(f) {
+		if f := v.declared(func(string) string { return "" }).Lookup(flag); f != nil && !isCommon(f) {
 			names = append(names, v.name)
 		}
 	}
@@ -235,30 +237,35 @@ type commandLine struct {
 
 // parse reads flags wherever they stand among the operands, up to "--", after which
 // the command is. They are those of the verb, or of all where there is none. The error is the first
-// one.
-func parse(args []string, getenv func(string) string) (*commandLine, error) {
-	l := &commandLine{flags: &flags{}, args: args}
-	if i := slices.Index(args, "--"); i >= 0 {
-		l.args, l.command = args[:i], append([]string{}, args[i+1:]...)
+// one. Without a verb there is no action.
+func parse(p applet.Process) (c *call, a action, err error) {
+	l := &commandLine{flags: &flags{}, args: p.Args}
+	c = &call{Process: p, commandLine: l}
+	if i := slices.Index(p.Args, "--"); i >= 0 {
+		l.args, l.command = p.Args[:i], append([]string{}, p.Args[i+1:]...)
 	}
 	v := findVerb(verbIn(l.args))
 	if v != nil {
-		l.set = v.set(l.flags, getenv)
+		a = v.new(c)
+		l.set = l.flags.set(a, p.Getenv)
 	} else {
-		l.set = allFlags(l.flags, getenv)
+		l.set = allFlags(l.flags, p.Getenv)
 	}
-	err := l.set.Parse(l.args)
+	err = l.set.Parse(l.args)
 	l.operands = l.set.Args()
-	if err == nil {
-		return l, nil
-	}
-	if v != nil && len(l.operands) == 0 {
-		l.operands = []string{v.name}
-	}
-	if asksForJSON(l.args) { // it is about this error
+	if err != nil && asksForJSON(l.args) { // it is about this error
 		l.output = outputJSON
 	}
-	return l, v.flagError(err)
+	if err != nil && v != nil && len(l.operands) == 0 {
+		l.operands = []string{v.name}
+	}
+	if len(l.operands) > 0 {
+		c.verb = l.operands[0]
+	}
+	if err != nil {
+		err = v.flagError(err)
+	}
+	return c, a, err
 }
 
 // verbIn finds the verb among words: the first that is neither a flag nor the value of one; empty:
@@ -363,15 +370,21 @@ func cniArgs(s string) (pairs [][2]string, err error) {
 	return pairs, nil
 }
 
-// capabilities reads CAP_ARGS and adds the published ports; nil: none were given.
-// Errors have code 4. What is not an object is an error, null is as good as none.
-func (f *flags) capabilities(s string) (caps map[string]json.RawMessage, err error) {
-	if s != "" {
-		if err := spec.Unmarshal("CAP_ARGS", []byte(s), &caps); err != nil {
-			return nil, spec.Errorf(spec.CodeEnv, "%w", err)
-		}
+// capArgs reads CAP_ARGS; nil: none were given. Errors have code 4. What is not an object is an
+// error, null is as good as none.
+func capArgs(s string) (caps map[string]json.RawMessage, err error) {
+	if s == "" {
+		return nil, nil
 	}
-	if len(f.publish) == 0 {
+	if err := spec.Unmarshal("CAP_ARGS", []byte(s), &caps); err != nil {
+		return nil, spec.Errorf(spec.CodeEnv, "%w", err)
+	}
+	return caps, nil
+}
+
+// capabilities adds the published ports to those of CAP_ARGS. Errors have code 4.
+func (a *asked) capabilities(caps map[string]json.RawMessage) (_ map[string]json.RawMessage, err error) {
+	if len(a.publish) == 0 {
 		return caps, nil
 	}
 	var ports []inventory.Port
@@ -383,20 +396,20 @@ func (f *flags) capabilities(s string) (caps map[string]json.RawMessage, err err
 	if caps == nil {
 		caps = make(map[string]json.RawMessage)
 	}
-	caps[inventory.CapPorts], err = json.Marshal(append(ports, f.publish...))
+	caps[inventory.CapPorts], err = json.Marshal(append(ports, a.publish...))
 	return caps, err
 }
 
 // canPublish refuses --publish where no plugin of the networks would get it.
 // CAP_ARGS may hold what no plugin takes, as with libcni; a flag was given for this call.
 // The error has code 7.
-func (f *flags) canPublish(networks ...*chain.List) error {
+func (a *asked) canPublish(networks ...*chain.List) error {
 	for _, l := range networks {
 		if takes(l, inventory.CapPorts) {
 			return nil
 		}
 	}
-	if len(f.publish) == 0 {
+	if len(a.publish) == 0 {
 		return nil
 	}
 	return spec.Errorf(spec.CodeConfig, `--publish: no plugin in %s takes port mappings: add {"type": "portmap", "capabilities": {"portMappings": true}} to its list`, networks[0].File)
@@ -405,12 +418,12 @@ func (f *flags) canPublish(networks ...*chain.List) error {
 // freePorts refuses --publish of a port on which a process of the host listens: its
 // clients would get to the container instead. Runtimes that give CAP_ARGS get a warning from
 // portmap. The error has code 100.
-func (f *flags) freePorts() error {
-	if f.force {
+func (a *asked) freePorts() error {
+	if a.force {
 		return nil
 	}
 	var ports []hostport.Port
-	for _, p := range f.publish {
+	for _, p := range a.publish {
 		ip, _ := netip.ParseAddr(p.HostIP) // checked; none is the zero Addr
 		ports = append(ports, hostport.Port{Proto: strings.ToLower(p.Protocol), IP: ip.Unmap(), Port: p.HostPort})
 	}

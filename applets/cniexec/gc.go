@@ -1,6 +1,7 @@
 package cniexec
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,7 @@ import (
 
 // gcVerb is the declaration of gc.
 func gcVerb() *verb {
-	return &verb{name: "gc", operands: "NETWORK | --all-networks", summary: "delete attachments that are not needed", do: attachment(onAll((*call).gcAll, (*call).gc)),
+	return &verb{name: "gc", operands: "NETWORK | --all-networks", summary: "delete attachments that are not needed", new: func(c *call) action { return &gcCall{call: c} },
 		text: `What stays must be named: with --valid, --valid-live or --keep-none.
 What is deleted is printed. An attachment that is in another --cache-dir is
 alive if its link leads to a namespace that exists, or one has its link or
@@ -26,19 +27,40 @@ leased address.`,
 			{"cni-exec gc mynet --valid-live --dry-run", "what is left of namespaces that are gone"},
 			{"cni-exec gc --all-networks --valid-live", "delete them on all networks"},
 		},
-		flags: func(f *flagSet) {
-			f.StringArrayVar(&f.valid, "valid", nil, "`ID/IFNAME` keep this attachment; repeatable")
-			f.BoolVar(&f.live, "valid-live", false, "keep all whose namespace exists, also those without an entry in the cache, and what an unreadable entry is about")
-			f.BoolVar(&f.keepNone, "keep-none", false, "delete every one")
-			f.BoolVar(&f.dryRun, "dry-run", false, "only print what would be deleted")
-			f.BoolVar(&f.allNetworks, "all-networks", false, "every network that is configured or has attachments, in place of NETWORK")
-		},
 	}
+}
+
+// A gcCall is one call of gc, with its flags.
+type gcCall struct {
+	*call
+	valid                               []string
+	live, keepNone, allNetworks, dryRun bool
+}
+
+func (v *gcCall) flags(f *flagSet) {
+	f.StringArrayVar(&v.valid, "valid", nil, "`ID/IFNAME` keep this attachment; repeatable")
+	f.BoolVar(&v.live, "valid-live", false, "keep all whose namespace exists, also those without an entry in the cache, and what an unreadable entry is about")
+	f.BoolVar(&v.keepNone, "keep-none", false, "delete every one")
+	f.BoolVar(&v.dryRun, "dry-run", false, "only print what would be deleted")
+	f.BoolVar(&v.allNetworks, "all-networks", false, "every network that is configured or has attachments, in place of NETWORK")
+}
+
+func (v *gcCall) do(ctx context.Context, operands []string) (int, error) {
+	if err := cmp.Or(v.allOr(v.allNetworks, operands, 2), v.gcOperands()); err != nil {
+		return 0, usage("gc: %w", err)
+	}
+	if err := v.prepare(); err != nil {
+		return 0, err
+	}
+	if v.allNetworks {
+		return exitOK, v.gcAll(ctx)
+	}
+	return exitOK, v.gc(ctx)
 }
 
 // gcOperands requires a flag for what is valid, so that gc does not delete all by mistake. gc of
 // cnitool is --keep-none.
-func (c *call) gcOperands() error {
+func (c *gcCall) gcOperands() error {
 	said := 0
 	for _, b := range []bool{len(c.valid) > 0, c.live, c.keepNone} {
 		if b {
@@ -57,7 +79,7 @@ func (c *call) gcOperands() error {
 
 // validSet returns what --valid names.
 // Names are checked, since they are compared with those of files.
-func (c *call) validSet() ([]spec.Attachment, error) {
+func (c *gcCall) validSet() ([]spec.Attachment, error) {
 	var set []spec.Attachment
 	for _, s := range c.valid {
 		id, ifName, ok := strings.Cut(s, "/")
@@ -73,7 +95,7 @@ func (c *call) validSet() ([]spec.Attachment, error) {
 }
 
 // gc deletes what is in neither --valid nor --valid-live, and lists it on stderr.
-func (c *call) gc(ctx context.Context) error {
+func (c *gcCall) gc(ctx context.Context) error {
 	defer memory.CollectLess()()
 	valid, err := c.validSet()
 	if err != nil {
@@ -104,7 +126,7 @@ func (c *call) gc(ctx context.Context) error {
 }
 
 // owners is [chain.GCOptions.Owners]. Without --valid-live none need be alive.
-func (c *call) owners(l *chain.List, entries []*chain.Entry) ([]chain.Owner, error) {
+func (c *gcCall) owners(l *chain.List, entries []*chain.Entry) ([]chain.Owner, error) {
 	s, err := inventory.SearchOwners(l.Name, c.stateDir, inventory.ReadConf(l.Doc()), c.recordDirs(l), entries, c.live)
 	if err != nil {
 		return nil, err
@@ -139,7 +161,7 @@ func (c *call) recordDirs(l *chain.List) (dirs []record.Dir) {
 }
 
 // gcAll runs gc for every network that is configured or has attachments.
-func (c *call) gcAll(ctx context.Context) error {
+func (c *gcCall) gcAll(ctx context.Context) error {
 	names, err := c.networks(true)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package cniexec
 
 import (
+	"cmp"
 	"context"
 
 	"cnibox/chain"
@@ -9,20 +10,38 @@ import (
 
 // getVerb is the declaration of get.
 func getVerb() *verb {
-	return &verb{name: "get", operands: "NETWORK NETNS", summary: "print the result again", do: attachment((*call).get),
+	return &verb{name: "get", operands: "NETWORK NETNS", summary: "print the result again", new: func(c *call) action { return &getCall{call: c} },
 		text: `It is compared with what the plugins know of the attachment.`,
 		examples: []example{
 			{"cni-exec get mynet /run/netns/blue", "what add printed"},
 			{"cni-exec get mynet --container-id c1 -i net1", "of another interface"},
 		},
-		flags: func(f *flagSet) {
-			f.link("`NAME` interface in the namespace", "`ID` container ID; default: made of NETNS as by cnitool")
-		},
 	}
 }
 
+// A getCall is one call of get, with its flags.
+type getCall struct {
+	*call
+	link
+}
+
+func (v *getCall) flags(f *flagSet) {
+	v.link.declare(f, "`NAME` interface in the namespace", "`ID` container ID; default: made of NETNS as by cnitool")
+}
+
+func (v *getCall) do(ctx context.Context, operands []string) (int, error) {
+	if err := cmp.Or(v.networkOperands(operands, 2), v.link.needs(&v.target)); err != nil {
+		return 0, usage("get: %w", err)
+	}
+	if err := v.prepare(); err != nil {
+		return 0, err
+	}
+	v.link.aim(&v.target)
+	return exitOK, v.get(ctx)
+}
+
 // get prints what add has printed.
-func (c *call) get(ctx context.Context) error {
+func (c *getCall) get(ctx context.Context) error {
 	l, err := c.load()
 	if err != nil {
 		return err

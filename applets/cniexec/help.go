@@ -124,7 +124,7 @@ func flagHelp(flags []*pflag.Flag) string {
 
 // helpVerb is the declaration of help.
 func helpVerb() *verb {
-	return &verb{name: "help", operands: "[VERB]", summary: "print this help, or that of a verb", do: (*call).printHelp,
+	return &verb{name: "help", operands: "[VERB]", summary: "print this help, or that of a verb", new: func(c *call) action { return &helpCall{call: c} },
 		examples: []example{
 			{"cni-exec help run", "the flags of run, and two examples"},
 			{"cni-exec add --help", "the same of add"},
@@ -132,14 +132,25 @@ func helpVerb() *verb {
 	}
 }
 
+// A helpCall is one call of help, with its flags.
+type helpCall struct {
+	*call
+}
+
+func (*helpCall) flags(*flagSet) {}
+
+func (v *helpCall) do(ctx context.Context, operands []string) (int, error) {
+	return v.printHelp(ctx, operands)
+}
+
 // printHelp prints the help of a verb, or the overview.
 func (c *call) printHelp(_ context.Context, operands []string) (int, error) {
 	switch len(operands) {
 	case 0:
-		return c.write(overview(c.set))
+		return c.write(overview(new(flags).set(nil, c.Getenv)))
 	case 1:
 		if v := findVerb(operands[0]); v != nil {
-			return c.write(v.help(v.set(new(flags), c.Getenv)))
+			return c.write(v.help(v.declared(c.Getenv)))
 		}
 		return 0, usage("unknown verb %q%s", operands[0], suggestVerb(operands[0]))
 	}

@@ -18,7 +18,7 @@ import (
 
 // lintVerb is the declaration of lint.
 func lintVerb() *verb {
-	return &verb{name: "lint", operands: "[FILE|DIR]…", summary: "what is wrong in configurations", do: (*call).lint,
+	return &verb{name: "lint", operands: "[FILE|DIR]…", summary: "what is wrong in configurations", new: func(c *call) action { return &lintCall{call: c} },
 		text: `What add would refuse, and what it would not notice: unknown keys, capabilities
 that nothing reads, plugins in the wrong order, networks of one name or with the
 same addresses, what does not fit the networks and links of this host and what
@@ -28,10 +28,20 @@ FILE:LINE:COLUMN: MESSAGE; the exit code is 1 if there is one.`,
 			{"cni-exec lint", "the networks of this host"},
 			{"cni-exec lint -o json mynet.conflist", "a file, for an editor"},
 		},
-		flags: func(f *flagSet) {
-			f.outputs("`json` print JSON")
-		},
 	}
+}
+
+// A lintCall is one call of lint, with its flags.
+type lintCall struct {
+	*call
+}
+
+func (v *lintCall) flags(f *flagSet) {
+	f.outputs("`json` print JSON")
+}
+
+func (v *lintCall) do(ctx context.Context, operands []string) (int, error) {
+	return v.lint(ctx, operands)
 }
 
 // lint prints what is wrong in configurations, those of --conf-dir where no operand names
@@ -127,14 +137,14 @@ func routesOfHost() (routes []lint.HostRoute) {
 
 // warnOf prints what is not meant in a network that is about to be used: keys and capabilities
 // that nothing reads, an order of plugins that cannot work, and addresses that another network or a
-// route of the host has. For these add reads all configurations and routes, at the first time only.
-func (c *call) warnOf(l *chain.List) {
+// route of the host has. For these, with compare, all configurations and routes are read.
+func (c *call) warnOf(l *chain.List, compare bool) {
 	if l.File == "" {
 		return // the default network
 	}
 	if c.warner == nil {
 		c.warner = c.linter()
-		if c.verb != "add" || c.dryRun || !c.runner.Cache.Used(l.Name) {
+		if compare {
 			c.warner.Routes = routesOfHost()
 			c.warner.Others, _ = chain.Lists(c.confDir) // of those that cannot be read nothing is known
 		}

@@ -22,7 +22,7 @@ import (
 
 // lsVerb is the declaration of ls.
 func lsVerb() *verb {
-	return &verb{name: "ls", operands: "[networks]", summary: "list attachments of all runtimes, or networks", do: (*call).ls,
+	return &verb{name: "ls", operands: "[networks]", summary: "list attachments of all runtimes, or networks", new: func(c *call) action { return &lsCall{call: c} },
 		text: `STATE is a fact about the namespace: alive, gone with the reason, interrupted
 when the add has not ended, busy while a verb runs, or unknown. Only CHECK knows
 whether what is alive is as add left it: with --check STATE is ok, or fault with
@@ -31,12 +31,21 @@ what it finds. Wide and json have all columns, and cut none.`,
 			{"cni-exec ls -o wide --check", "all columns, and what CHECK finds"},
 			{"cni-exec ls networks", "with the addresses that are used, free and stale"},
 		},
-		flags: func(f *flagSet) {
-			f.BoolVar(&f.checked, "check", false, "run CHECK of each attachment that is alive, and list what it finds")
-			f.outputs("`wide|json` print a table with all columns, or JSON")
-		},
 	}
 }
+
+// A lsCall is one call of ls, with its flags.
+type lsCall struct {
+	*call
+	checked bool
+}
+
+func (v *lsCall) flags(f *flagSet) {
+	f.BoolVar(&v.checked, "check", false, "run CHECK of each attachment that is alive, and list what it finds")
+	f.outputs("`wide|json` print a table with all columns, or JSON")
+}
+
+func (v *lsCall) do(ctx context.Context, operands []string) (int, error) { return v.ls(ctx, operands) }
 
 // The values of --output beside none.
 const (
@@ -86,7 +95,7 @@ func (c *call) warn(format string, args ...any) {
 }
 
 // ls lists the attachments, or the networks.
-func (c *call) ls(ctx context.Context, operands []string) (exit int, err error) {
+func (c *lsCall) ls(ctx context.Context, operands []string) (exit int, err error) {
 	networks := len(operands) == 1 && operands[0] == "networks"
 	if len(operands) > 0 && !networks {
 		return 0, usage(`ls: %q: it takes no operand but "networks"; show and who find one`, strings.Join(operands, " "))
@@ -116,7 +125,7 @@ func (c *call) ls(ctx context.Context, operands []string) (exit int, err error) 
 }
 
 // lsAttachments lists the attachments.
-func (c *call) lsAttachments(v *inventory.Inventory) (exit int, err error) {
+func (c *lsCall) lsAttachments(v *inventory.Inventory) (exit int, err error) {
 	if c.output == outputJSON {
 		return c.writeJSON(docOf(v, v.Entries))
 	}
@@ -321,7 +330,7 @@ func poolOf(p inventory.Pool) poolDoc {
 }
 
 // lsNetworks lists the networks.
-func (c *call) lsNetworks(v *inventory.Inventory) (exit int, err error) {
+func (c *lsCall) lsNetworks(v *inventory.Inventory) (exit int, err error) {
 	s := c.screen()
 	columns := []tty.Column{{Title: "NETWORK", Min: 7}, {Title: "TYPE", Min: 6}, {Title: "BRIDGE"}, {Title: "SUBNETS", Min: 12},
 		{Title: "USED"}, {Title: "FREE"}, {Title: "STALE"}, {Title: "ATTACHED"}, {Title: "GONE"}}

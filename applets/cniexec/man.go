@@ -19,10 +19,10 @@ func manPage(p *applet.Page) {
 	p.Text(notesText)
 	p.Section("VERBS")
 	for _, v := range verbs() {
-		v.man(p, v.set(new(flags), noEnv))
+		v.man(p, v.declared(noEnv))
 	}
 	p.Section("FLAGS OF ALL VERBS")
-	manFlags(p, commonFlags((*verb)(nil).set(new(flags), noEnv)))
+	manFlags(p, commonFlags(new(flags).set(nil, noEnv)))
 	p.Section("ENVIRONMENT")
 	p.Text(environmentText)
 	p.Section("EXIT STATUS")

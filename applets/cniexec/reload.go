@@ -25,7 +25,7 @@ import (
 
 // reloadVerb is the declaration of reload.
 func reloadVerb() *verb {
-	return &verb{name: "reload", operands: "[ID|NETWORK]", summary: "restore what attachments have lost", do: (*call).reload,
+	return &verb{name: "reload", operands: "[ID|NETWORK]", summary: "restore what attachments have lost", new: func(c *call) action { return &reloadCall{call: c} },
 		text: `After nft flush ruleset, a deleted bridge or the like: bridges, ports and their
 flags, addresses of the host, settings, rules, limits and leases come back as
 add made them, and in the containers the interface is up again, with addresses
@@ -35,14 +35,25 @@ what is NOT restored is named, and the exit code is 1.`,
 			{"cni-exec reload", "all attachments that are alive"},
 			{"cni-exec reload mynet", "those of one network, or of one container"},
 		},
-		flags: func(f *flagSet) {
-			f.BoolVar(&f.watch, "watch", false, "stay, and do it again whenever rules or a bridge are deleted, or firewalld is started or reloaded")
-		},
 	}
 }
 
+// A reloadCall is one call of reload, with its flags.
+type reloadCall struct {
+	*call
+	watch bool
+}
+
+func (v *reloadCall) flags(f *flagSet) {
+	f.BoolVar(&v.watch, "watch", false, "stay, and do it again whenever rules or a bridge are deleted, or firewalld is started or reloaded")
+}
+
+func (v *reloadCall) do(ctx context.Context, operands []string) (int, error) {
+	return v.reload(ctx, operands)
+}
+
 // reload restores what attachments have lost, once or, with --watch, again and again.
-func (c *call) reload(ctx context.Context, operands []string) (int, error) {
+func (c *reloadCall) reload(ctx context.Context, operands []string) (int, error) {
 	if len(operands) > 1 {
 		return 0, usage("reload: %q is one operand too many", operands[1])
 	}
@@ -203,7 +214,7 @@ func (c *call) summarize(format string, args ...any) {
 }
 
 // watchAndReload reloads after each event, until a signal comes.
-func (c *call) watchAndReload(ctx context.Context) error {
+func (c *reloadCall) watchAndReload(ctx context.Context) error {
 	sockets, err := watch.BusSockets(c.Getenv(spec.SystemBusEnv))
 	if err != nil {
 		return err

@@ -99,11 +99,11 @@ func (c *call) attached() bool {
 // namespace: that of the ADD is used.
 func (c *call) delHint() string {
 	line := "`cni-exec del " + c.network + " "
-	if c.containerID == "" {
+	if f := c.set.Lookup("container-id"); f == nil || f.Value.String() == "" {
 		line += c.target.NetNS + " "
 	}
 	line += "-i " + c.target.IfName
-	unset := findVerb(c.verb).set(new(flags), func(string) string { return "" })
+	unset := findVerb(c.verb).declared(func(string) string { return "" })
 	for _, name := range []string{"container-id", "state-dir", "cache-dir", "conf-dir", "path"} {
 		if f := c.set.Lookup(name); f != nil && f.Value.String() != unset.Lookup(name).DefValue {
 			line += " --" + name + " " + f.Value.String()

@@ -15,7 +15,7 @@ import (
 
 // runVerb is the declaration of run.
 func runVerb() *verb {
-	return &verb{name: "run", operands: "[--net NETWORK]… -- COMMAND [ARGUMENT]…", command: true, do: (*call).run,
+	return &verb{name: "run", operands: "[--net NETWORK]… -- COMMAND [ARGUMENT]…", command: true, new: func(c *call) action { return &runCall{call: c} },
 		summary: "run a command in a new, attached namespace",
 		text: `All is taken down when the command ends, whose exit code is that of run. Without
 --net the network is the only one that is configured, or the default "cnibox".`,
@@ -23,15 +23,30 @@ func runVerb() *verb {
 			{"cni-exec run -- sh", "a shell in a namespace of its own"},
 			{"cni-exec run --net mynet -p 8080:80 -- httpd -f", "a server, reached at the host's port 8080"},
 		},
-		flags: func(f *flagSet) {
-			f.link("`NAME` interface on the first network; those on the others count up", "`ID` container ID; default: a random one")
-			f.asked("`[NET=]ADDR` ask for this IP address, on the first network or NET", "`[NET=]ADDR` MAC address of the interface, likewise")
-			f.Var((*nameValues)(&f.nets), "net", "`NETWORK` attach to this one; repeatable")
-			f.Var(&f.dns, "dns", "`ADDR` name server, in place of the networks'; repeatable")
-			f.BoolVar(&f.inPlace, "exec", false, "become the command: nothing stays in memory, and the next run takes down what it leaves")
-			f.Var((*nameValue)(&f.name), "name", "`NAME` name of namespace and host, and for other named runs")
-		},
 	}
+}
+
+// A runCall is one call of run, with its flags.
+type runCall struct {
+	*call
+	link
+	asked
+	nets    []string
+	inPlace bool
+	name    string // empty: none
+}
+
+func (v *runCall) flags(f *flagSet) {
+	v.link.declare(f, "`NAME` interface on the first network; those on the others count up", "`ID` container ID; default: a random one")
+	v.asked.declare(f, "`[NET=]ADDR` ask for this IP address, on the first network or NET", "`[NET=]ADDR` MAC address of the interface, likewise")
+	f.Var((*nameValues)(&v.nets), "net", "`NETWORK` attach to this one; repeatable")
+	f.Var(&v.dns, "dns", "`ADDR` name server, in place of the networks'; repeatable")
+	f.BoolVar(&v.inPlace, "exec", false, "become the command: nothing stays in memory, and the next run takes down what it leaves")
+	f.Var((*nameValue)(&v.name), "name", "`NAME` name of namespace and host, and for other named runs")
+}
+
+func (v *runCall) do(ctx context.Context, operands []string) (int, error) {
+	return v.run(ctx, operands)
 }
 
 // run creates a network namespace, attaches it, runs the command in it and detaches it when the
@@ -40,7 +55,7 @@ func runVerb() *verb {
 // The exit code is the command's; 1 if it was never started because the network failed.
 // Signals are passed to the command; before it is started they end run, with the exit code of a
 // command that they end.
-func (c *call) run(ctx context.Context, operands []string) (exit int, err error) {
+func (c *runCall) run(ctx context.Context, operands []string) (exit int, err error) {
 	switch {
 	case len(operands) > 0:
 		return 0, usage(`run: %q stands before "--": networks are named with --net, the command comes after "--"`, operands[0])
@@ -57,9 +72,17 @@ func (c *call) run(ctx context.Context, operands []string) (exit int, err error)
 		}
 		c.containerID = chain.RunPrefix + c.name
 	}
-	if err := cmp.Or(c.prepare(), sandbox.Privileged(), c.Ready()); err != nil {
+	if err := c.prepare(); err != nil {
 		return 0, err
 	}
+	if c.target.Capabilities, err = c.capabilities(c.target.Capabilities); err != nil {
+		return 0, err
+	}
+	if err := cmp.Or(sandbox.Privileged(), c.Ready()); err != nil {
+		return 0, err
+	}
+	c.runner.Retries = c.retries
+	c.target.IfName = c.ifName
 	c.target.ContainerID = c.containerID
 	if c.containerID == "" {
 		c.target.ContainerID = chain.RunPrefix + sandbox.RandomHex()
@@ -91,7 +114,7 @@ func (c *call) run(ctx context.Context, operands []string) (exit int, err error)
 	for i, l := range lists {
 		t := c.target
 		t.IfName = nthName(c.ifName, i)
-		t.Args, t.Capabilities = c.arguments(lists, i)
+		t.Args, t.Capabilities = c.arguments(&c.target, lists, i)
 		r.Networks = append(r.Networks, sandbox.Network{List: l, Target: t})
 	}
 	if c.inPlace {
@@ -101,7 +124,7 @@ func (c *call) run(ctx context.Context, operands []string) (exit int, err error)
 }
 
 // sandbox is the run of the command, without its networks.
-func (c *call) sandbox() *sandbox.Run {
+func (c *runCall) sandbox() *sandbox.Run {
 	return &sandbox.Run{Process: c.Process, Names: c.names(), Command: c.command, Name: c.name, Servers: c.dns, Attaching: func(n sandbox.Network) {
 		c.network, c.target.IfName, c.target.NetNS = n.List.Name, n.Target.IfName, n.Target.NetNS
 		c.speak(n.List)
@@ -114,7 +137,7 @@ func (c *call) names() sandbox.Names { return sandbox.Names{Runner: c.runner} }
 // runLists loads the networks asked for: without --net the default one, or the
 // only one that is configured.
 // Several without --net are an error.
-func (c *call) runLists() ([]*chain.List, error) {
+func (c *runCall) runLists() ([]*chain.List, error) {
 	names := c.nets
 	if len(names) == 0 {
 		configured, _ := chain.Networks(c.confDir)
@@ -135,7 +158,7 @@ func (c *call) runLists() ([]*chain.List, error) {
 		}
 		lists[i] = l
 	}
-	return lists, c.canHonour(lists...)
+	return lists, c.canHonour(c.call, lists...)
 }
 
 // nthName counts up from the first interface's name: eth0, eth1; net5, net6. One without

@@ -176,17 +176,17 @@ func TestSeeGolden(t *testing.T) {
 		return func() (int, error) { c.output = output; return c.showNetwork(v, n) }
 	}
 	tests := map[string]func() (int, error){
-		"ls.txt":            func() (int, error) { return c.lsAttachments(v) },
-		"ls-wide.txt":       func() (int, error) { c.output = outputWide; return c.lsAttachments(v) },
-		"ls.json":           func() (int, error) { c.output = outputJSON; return c.lsAttachments(v) },
-		"networks.txt":      func() (int, error) { return c.lsNetworks(v) },
-		"networks-wide.txt": func() (int, error) { c.output = outputWide; return c.lsNetworks(v) },
-		"networks.json":     func() (int, error) { c.output = outputJSON; return c.lsNetworks(v) },
+		"ls.txt":            func() (int, error) { return (&lsCall{call: c}).lsAttachments(v) },
+		"ls-wide.txt":       func() (int, error) { c.output = outputWide; return (&lsCall{call: c}).lsAttachments(v) },
+		"ls.json":           func() (int, error) { c.output = outputJSON; return (&lsCall{call: c}).lsAttachments(v) },
+		"networks.txt":      func() (int, error) { return (&lsCall{call: c}).lsNetworks(v) },
+		"networks-wide.txt": func() (int, error) { c.output = outputWide; return (&lsCall{call: c}).lsNetworks(v) },
+		"networks.json":     func() (int, error) { c.output = outputJSON; return (&lsCall{call: c}).lsNetworks(v) },
 		"show-network.txt":  show("", networks[0]),
 		"show-network.json": show(outputJSON, networks[0]),
 		"show.txt":          func() (int, error) { return c.write(c.fields(fieldsOf(v, v.Entries[2]))) },
-		"tree.txt":          func() (int, error) { return c.drawTree(branches(v, networks, routes)) },
-		"tree.dot":          func() (int, error) { c.dot = true; return c.drawTree(branches(v, networks, routes)) },
+		"tree.txt":          func() (int, error) { return (&treeCall{call: c}).drawTree(branches(v, networks, routes)) },
+		"tree.dot":          func() (int, error) { return (&treeCall{call: c, dot: true}).drawTree(branches(v, networks, routes)) },
 		"who.json": func() (int, error) {
 			q := &question{call: c, Inventory: v, text: "10.88.0.2", kind: kindAddress, owners: v.Entries[:1], others: []string{"the host's, on bridge cni0"}}
 			return c.writeJSON(q.doc())
@@ -194,7 +194,7 @@ func TestSeeGolden(t *testing.T) {
 	}
 	for name, print := range tests {
 		out.Reset()
-		c.output, c.dot = "", false
+		c.output = ""
 		if _, err := print(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -242,7 +242,7 @@ func TestTreeFits(t *testing.T) {
 	v := f.inventory()
 	var out bytes.Buffer
 	c := &call{Process: applet.Process{Stdout: &out, Stderr: io.Discard, Getenv: noEnv}, commandLine: &commandLine{flags: &flags{}}}
-	if _, err := c.drawTree(branches(v, c.knownNetworks(v), hostRoutes{})); err != nil {
+	if _, err := (&treeCall{call: c}).drawTree(branches(v, c.knownNetworks(v), hostRoutes{})); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
@@ -278,7 +278,7 @@ func TestSeeTerminal(t *testing.T) {
 			return ""
 		}
 		c := &call{Process: applet.Process{Stdout: slave, Getenv: getenv}, commandLine: &commandLine{flags: &flags{}}}
-		if _, err := c.lsAttachments(f.inventory()); err != nil {
+		if _, err := (&lsCall{call: c}).lsAttachments(f.inventory()); err != nil {
 			t.Error(err)
 		}
 		slave.Close()
@@ -456,7 +456,7 @@ func TestSeeTwoFamilies(t *testing.T) {
 	}
 	var out bytes.Buffer
 	c := &call{Process: applet.Process{Stdout: &out, Stderr: io.Discard, Getenv: noEnv}, commandLine: &commandLine{flags: &flags{}}}
-	if _, err := c.lsNetworks(f.inventory()); err != nil {
+	if _, err := (&lsCall{call: c}).lsNetworks(f.inventory()); err != nil {
 		t.Fatal(err)
 	}
 	if got := strings.Join(strings.Fields(out.String()), " "); !strings.HasSuffix(got, " 1 252 1 1 0") {
@@ -586,7 +586,7 @@ func TestClosedPipe(t *testing.T) {
 	r.Close()
 	var stderr bytes.Buffer
 	c := &call{Process: applet.Process{Stdout: w, Stderr: &stderr, Getenv: noEnv}, commandLine: &commandLine{flags: &flags{}}}
-	if exit, err := c.lsAttachments(f.inventory()); exit != exitOK || err != nil || stderr.Len() > 0 {
+	if exit, err := (&lsCall{call: c}).lsAttachments(f.inventory()); exit != exitOK || err != nil || stderr.Len() > 0 {
 		t.Errorf("exit code %d, %v, stderr %q", exit, err, &stderr)
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 // showVerb is the declaration of show.
 func showVerb() *verb {
-	return &verb{name: "show", operands: "ID|NETWORK", summary: "all that is known of a container, or of a network", do: (*call).show,
+	return &verb{name: "show", operands: "ID|NETWORK", summary: "all that is known of a container, or of a network", new: func(c *call) action { return &showCall{call: c} },
 		text: `ID may be cut, and be a name or a namespace as ls has it. Of a network it shows
 the ranges, with how many addresses are used, free, and stale: leased to what
 has no live attachment in the cache.`,
@@ -23,10 +23,20 @@ has no live attachment in the cache.`,
 			{"cni-exec show blue", "the attachments of /run/netns/blue"},
 			{"cni-exec show mynet -o json", "a network, with its attachments"},
 		},
-		flags: func(f *flagSet) {
-			f.outputs("`json` print JSON")
-		},
 	}
+}
+
+// A showCall is one call of show, with its flags.
+type showCall struct {
+	*call
+}
+
+func (v *showCall) flags(f *flagSet) {
+	f.outputs("`json` print JSON")
+}
+
+func (v *showCall) do(ctx context.Context, operands []string) (int, error) {
+	return v.show(ctx, operands)
 }
 
 // show prints all that is known of a container's attachments, or of a network.

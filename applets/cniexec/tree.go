@@ -17,17 +17,28 @@ import (
 
 // treeVerb is the declaration of tree.
 func treeVerb() *verb {
-	return &verb{name: "tree", operands: "", summary: "draw the host's links and what is attached", do: (*call).tree,
+	return &verb{name: "tree", operands: "", summary: "draw the host's links and what is attached", new: func(c *call) action { return &treeCall{call: c} },
 		text: `Uplinks, parents and bridges, with the host-side link, name, interface,
 addresses and ports of each attachment, and its state if its namespace is gone.`,
 		examples: []example{
 			{"cni-exec tree", "as text"},
 			{"cni-exec tree --dot | dot -Tpng >net.png", "as a picture"},
 		},
-		flags: func(f *flagSet) {
-			f.BoolVar(&f.dot, "dot", false, "print a graph for dot(1)")
-		},
 	}
+}
+
+// A treeCall is one call of tree, with its flags.
+type treeCall struct {
+	*call
+	dot bool
+}
+
+func (v *treeCall) flags(f *flagSet) {
+	f.BoolVar(&v.dot, "dot", false, "print a graph for dot(1)")
+}
+
+func (v *treeCall) do(ctx context.Context, operands []string) (int, error) {
+	return v.tree(ctx, operands)
 }
 
 // A branch is a link of the host, or what has none, with what is attached to it.
@@ -40,7 +51,7 @@ type branch struct {
 }
 
 // tree draws the links of the host and what is attached to them.
-func (c *call) tree(_ context.Context, operands []string) (exit int, err error) {
+func (c *treeCall) tree(_ context.Context, operands []string) (exit int, err error) {
 	if len(operands) > 0 {
 		return 0, usage("tree: %q is one operand too many: it takes none", operands[0])
 	}
@@ -60,7 +71,7 @@ func (c *call) tree(_ context.Context, operands []string) (exit int, err error) 
 }
 
 // drawTree writes the branches, as text or as a graph.
-func (c *call) drawTree(branches []*branch) (exit int, err error) {
+func (c *treeCall) drawTree(branches []*branch) (exit int, err error) {
 	if c.dot {
 		return c.write(dot(branches))
 	}

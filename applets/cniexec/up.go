@@ -30,7 +30,7 @@ import (
 
 // upVerb is the declaration of up.
 func upVerb() *verb {
-	return &verb{name: "up", operands: "FILE", summary: "make and attach the namespaces of a file", do: (*call).up,
+	return &verb{name: "up", operands: "FILE", summary: "make and attach the namespaces of a file", new: func(c *call) action { return &upCall{call: c} },
 		text: `FILE is JSON, and "-" stdin; all but "network" may be left out:
   {"networks": [CONFIGURATION LIST, …],
    "namespaces": {"web": [{"network": "mynet", "ifname": "eth0",
@@ -43,11 +43,20 @@ no more in the file stays. What an interrupted up left, the next one finishes.`,
 			{"cni-exec up /etc/cni/netns/web.json", "also by cni-net@web.service, see dist/"},
 			{"cni-exec enter web -- httpd -f", "a process in one of them"},
 		},
-		flags: func(f *flagSet) {
-			f.BoolVar(&f.force, "force", false, "publish also ports on which this host listens")
-		},
 	}
 }
+
+// A upCall is one call of up, with its flags.
+type upCall struct {
+	*call
+	force bool
+}
+
+func (v *upCall) flags(f *flagSet) {
+	f.BoolVar(&v.force, "force", false, "publish also ports on which this host listens")
+}
+
+func (v *upCall) do(ctx context.Context, operands []string) (int, error) { return v.up(ctx, operands) }
 
 // A stateFile is what up and down read: named namespaces, and what they are attached to.
 type stateFile struct {
@@ -67,7 +76,8 @@ type stateOfLink struct {
 
 // A wantedLink is an attachment that a file wants.
 type wantedLink struct {
-	*call // with the flags and the target of this one
+	*call // with the target of this one
+	asked *asked
 	list  *chain.List
 	there *chain.Entry // it is as it is wanted; nil: not
 }
@@ -230,7 +240,7 @@ func (c *call) lockState(ctx context.Context) (unlock func(), err error) {
 //
 // Whatever interrupts it, the next one finishes the work: a namespace gets its name when it is
 // complete, and an ADD that was begun is in the cache.
-func (c *call) up(ctx context.Context, operands []string) (int, error) {
+func (c *upCall) up(ctx context.Context, operands []string) (int, error) {
 	s, err := c.stateOperand(operands)
 	if err != nil {
 		return 0, err
@@ -283,7 +293,7 @@ func eachNamespace(ctx context.Context, s *stateFile, steps ...func(name string)
 }
 
 // wanted loads the networks, and checks what is asked of them, before anything is made.
-func (c *call) wanted(s *stateFile) (map[string][]*wantedLink, error) {
+func (c *upCall) wanted(s *stateFile) (map[string][]*wantedLink, error) {
 	networks := make(map[string]*chain.List) // those of the file, and those that were looked up
 	for i, doc := range s.networks {
 		key := fmt.Sprintf("networks[%d]", i)
@@ -300,7 +310,7 @@ func (c *call) wanted(s *stateFile) (map[string][]*wantedLink, error) {
 			from.File, from.Doc, from.Key = s.File, s.Doc, key+"."+from.Key
 		}
 		networks[l.Name] = l
-		c.warnOf(l)
+		c.warnOf(l, true)
 	}
 	wanted := make(map[string][]*wantedLink)
 	owners := make(map[string]string) // of addresses and ports: the key of their link
@@ -320,22 +330,22 @@ func (c *call) wanted(s *stateFile) (map[string][]*wantedLink, error) {
 	return wanted, nil
 }
 
-// ask returns flags with which add asks for what the link has.
-func (l *stateOfLink) ask(f flags) (*flags, error) {
-	f.ips, f.macs, f.publish = askedIPs{}, askedMACs{}, nil
+// ask is what add asks for with what the link has.
+func (l *stateOfLink) ask(force bool) (*asked, error) {
+	a := &asked{force: force}
 	var errs []error
 	for _, ip := range l.IPs {
-		f.ips.askedValues = append(f.ips.askedValues, askedFor{value: ip})
+		a.ips.askedValues = append(a.ips.askedValues, askedFor{value: ip})
 		errs = append(errs, about("ips", ip, checkIP(ip)))
 	}
 	if l.MAC != "" {
-		f.macs.askedValues = append(f.macs.askedValues, askedFor{value: l.MAC})
+		a.macs.askedValues = append(a.macs.askedValues, askedFor{value: l.MAC})
 		errs = append(errs, about("mac", l.MAC, checkMAC(l.MAC)))
 	}
 	for _, p := range l.Ports {
-		errs = append(errs, about("ports", p, f.publish.Set(p)))
+		errs = append(errs, about("ports", p, a.publish.Set(p)))
 	}
-	return &f, errors.Join(errs...)
+	return a, errors.Join(errs...)
 }
 
 // about names the key and the value of an error; nil stays nil.
@@ -347,13 +357,13 @@ func about(key, value string, err error) error {
 }
 
 // want makes the call that attaches one link. Errors have code 7, or that of the network.
-func (c *call) want(name string, link stateOfLink, networks map[string]*chain.List) (*wantedLink, error) {
+func (c *upCall) want(name string, link stateOfLink, networks map[string]*chain.List) (*wantedLink, error) {
 	path := filepath.Join(sandbox.NetNSDir, name)
-	line, one := *c.commandLine, *c
-	one.commandLine, one.network = &line, link.Network
+	one := *c.call
+	one.network = link.Network
 	one.target = chain.Target{ContainerID: derivedID(path), IfName: link.IfName, NetNS: path}
-	var err error
-	if line.flags, err = link.ask(*c.flags); err != nil {
+	asked, err := link.ask(c.force)
+	if err != nil {
 		return nil, err
 	}
 	l := networks[link.Network]
@@ -362,27 +372,27 @@ func (c *call) want(name string, link stateOfLink, networks map[string]*chain.Li
 			return nil, err
 		}
 		networks[link.Network] = l
-		c.warnOf(l)
+		c.warnOf(l, true)
 	}
-	if err = one.canHonour(l); err == nil {
-		one.target.Capabilities, err = one.flags.capabilities("")
+	if err = asked.canHonour(&one, l); err == nil {
+		one.target.Capabilities, err = asked.capabilities(nil)
 	}
 	if err != nil {
 		return nil, err
 	}
-	one.target.Args, one.target.Capabilities = one.arguments([]*chain.List{l}, 0)
-	return &wantedLink{call: &one, list: l}, one.runner.Validate(l, one.target)
+	one.target.Args, one.target.Capabilities = asked.arguments(&one.target, []*chain.List{l}, 0)
+	return &wantedLink{call: &one, asked: asked, list: l}, one.runner.Validate(l, one.target)
 }
 
 // unique notes the addresses and ports of a link. The error is about one that another link has.
 func (w *wantedLink) unique(owners map[string]string, key string) error {
 	var all []string
-	for _, ip := range w.ips.askedValues {
+	for _, ip := range w.asked.ips.askedValues {
 		text, _, _ := strings.Cut(ip.value, "/")
 		address, _ := netip.ParseAddr(text) // checked
 		all = append(all, fmt.Sprintf("%s of network %s", address, w.list.Name))
 	}
-	for _, p := range w.publish {
+	for _, p := range w.asked.publish {
 		all = append(all, strings.TrimSpace(fmt.Sprintf("host port %s %d %s", strings.ToLower(p.Protocol), p.HostPort, p.HostIP)))
 	}
 	for _, what := range all {

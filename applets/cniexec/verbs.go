@@ -8,15 +8,20 @@ import (
 // A verb is a command of cni-exec. Its help, the completions and the manual page are made of it.
 type verb struct {
 	name     string
-	operands string         // as the usage line has them
-	summary  string         // one line
-	text     string         // further text, in lines of at most 80 columns
-	examples []example      // two
-	command  bool           // takes a command behind "--"
-	flags    func(*flagSet) // declares its own; nil: it has none
+	operands string    // as the usage line has them
+	summary  string    // one line
+	text     string    // further text, in lines of at most 80 columns
+	examples []example // two
+	command  bool      // takes a command behind "--"
 
+	new func(*call) action
+}
+
+// An action is one call of a verb, with the values of its flags: no other verb knows them.
+type action interface {
+	flags(*flagSet) // declares its own
 	// do runs the verb. The exit code counts where there is no error.
-	do func(c *call, ctx context.Context, operands []string) (exit int, err error)
+	do(ctx context.Context, operands []string) (exit int, err error)
 }
 
 // An example is a command line and what it does.
@@ -39,30 +44,6 @@ func findVerb(name string) *verb {
 		}
 	}
 	return nil
-}
-
-// attachment is for the verbs of the specification: it reads their operands and makes the
-// runner.
-func attachment(do func(*call, context.Context) error) func(*call, context.Context, []string) (int, error) {
-	return func(c *call, ctx context.Context, operands []string) (int, error) {
-		if err := c.operands(operands); err != nil {
-			return 0, usage("%s: %w", c.verb, err)
-		}
-		if err := c.prepare(); err != nil {
-			return 0, err
-		}
-		return exitOK, do(c, ctx)
-	}
-}
-
-// onAll is a function for all networks or attachments and one for a single one; the flags decide.
-func onAll(all, one func(*call, context.Context) error) func(*call, context.Context) error {
-	return func(c *call, ctx context.Context) error {
-		if c.everyNetwork() {
-			return all(c, ctx)
-		}
-		return one(c, ctx)
-	}
 }
 
 // A usageError is a mistake in the command line: its exit code is 2.

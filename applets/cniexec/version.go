@@ -12,12 +12,31 @@ import (
 
 // versionVerb is the declaration of version.
 func versionVerb() *verb {
-	return &verb{name: "version", operands: "[NETWORK]", summary: "versions of this program or of the plugins", do: attachment((*call).versions),
+	return &verb{name: "version", operands: "[NETWORK]", summary: "versions of this program or of the plugins", new: func(c *call) action { return &versionCall{call: c} },
 		examples: []example{
 			{"cni-exec version", "this program and the versions of the specification"},
 			{"cni-exec version mynet", "those that each plugin of the network serves"},
 		},
 	}
+}
+
+// A versionCall is one call of version, with its flags.
+type versionCall struct {
+	*call
+}
+
+func (*versionCall) flags(*flagSet) {}
+
+func (v *versionCall) do(ctx context.Context, operands []string) (int, error) {
+	if len(operands) > 0 {
+		if err := v.networkOperands(operands, 1); err != nil {
+			return 0, usage("version: %w", err)
+		}
+	}
+	if err := v.prepare(); err != nil {
+		return 0, err
+	}
+	return exitOK, v.versions(ctx)
 }
 
 // versions prints those of this program, or of the plugins of a network.

@@ -29,16 +29,26 @@ import (
 
 // whoVerb is the declaration of who.
 func whoVerb() *verb {
-	return &verb{name: "who", operands: "ADDRESS|PROTO/PORT|LINK|NETNS|MAC", summary: "name the owner", do: (*call).who,
+	return &verb{name: "who", operands: "ADDRESS|PROTO/PORT|LINK|NETNS|MAC", summary: "name the owner", new: func(c *call) action { return &whoCall{call: c} },
 		text: `The exit code is 1 if it has none.`,
 		examples: []example{
 			{"cni-exec who 10.88.0.7", "the container that has the address"},
 			{"cni-exec who tcp/8080", "the one that a host port leads to"},
 		},
-		flags: func(f *flagSet) {
-			f.outputs("`json` print JSON")
-		},
 	}
+}
+
+// A whoCall is one call of who, with its flags.
+type whoCall struct {
+	*call
+}
+
+func (v *whoCall) flags(f *flagSet) {
+	f.outputs("`json` print JSON")
+}
+
+func (v *whoCall) do(ctx context.Context, operands []string) (int, error) {
+	return v.who(ctx, operands)
 }
 
 // A question is what who was asked: one of its kinds, with what they need. It asks where an
