@@ -12,7 +12,6 @@ import (
 	"cnibox/spec"
 )
 
-// addVerb is the declaration of add.
 func addVerb() *verb {
 	return &verb{name: "add", operands: "NETWORK NETNS", summary: "attach; prints the result", new: func(c *call) action { return &addCall{call: c} },
 		text: `The plugins of the network run in their order, and the result of the last one is
@@ -25,7 +24,7 @@ of a namespace in /run/netns.`,
 	}
 }
 
-// A addCall is one call of add, with its flags.
+// An addCall is one call of add.
 type addCall struct {
 	*call
 	link
@@ -98,7 +97,7 @@ func (c *addCall) add(ctx context.Context) error {
 }
 
 // addTo attaches the target, whose namespace is there.
-func (c *call) addTo(ctx context.Context, l *chain.List) error {
+func (c *addCall) addTo(ctx context.Context, l *chain.List) error {
 	res, err := c.runner.Add(ctx, l, c.target)
 	if err != nil {
 		return err
@@ -112,7 +111,7 @@ func (c *call) addTo(ctx context.Context, l *chain.List) error {
 
 // takeBack deletes what add has attached, since its result could not be printed, and
 // returns that cause.
-func (c *call) takeBack(ctx context.Context, l *chain.List, cause *spec.Error) error {
+func (c *addCall) takeBack(ctx context.Context, l *chain.List, cause *spec.Error) error {
 	ctx, cancel := interrupt.Within(ctx, sandbox.TakeDown)
 	defer cancel()
 	c.runner.KeepGoing = true

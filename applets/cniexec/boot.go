@@ -8,7 +8,6 @@ import (
 	"cnibox/internal/tty"
 )
 
-// bootVerb is the declaration of boot.
 func bootVerb() *verb {
 	return &verb{name: "boot", operands: "", summary: "clean up after a reboot, and make the bridges", new: func(c *call) action { return &bootCall{call: c} },
 		text: `Attachments and leases of earlier boots are deleted, on all networks, and the
@@ -21,20 +20,16 @@ run at any time: what is alive stays.`,
 	}
 }
 
-// A bootCall is one call of boot, with its flags.
+// A bootCall is one call of boot.
 type bootCall struct {
 	*call
 }
 
 func (*bootCall) flags(*flagSet) {}
 
-func (v *bootCall) do(ctx context.Context, operands []string) (int, error) {
-	return v.boot(ctx, operands)
-}
-
-// boot deletes what earlier boots have left, attachments and leases, makes the bridges of all
+// do deletes what earlier boots have left, attachments and leases, makes the bridges of all
 // networks, and says so in one line.
-func (c *call) boot(ctx context.Context, operands []string) (int, error) {
+func (c *bootCall) do(ctx context.Context, operands []string) (int, error) {
 	if len(operands) > 0 {
 		return 0, usage("boot: %q is one operand too many: it is done for all networks", operands[0])
 	}

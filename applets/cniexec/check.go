@@ -12,7 +12,6 @@ import (
 	"cnibox/spec"
 )
 
-// checkVerb is the declaration of check.
 func checkVerb() *verb {
 	return &verb{name: "check", operands: "NETWORK NETNS | --all", summary: "is it still as add left it?", new: func(c *call) action { return &checkCall{call: c} },
 		text: `The exit code says it: 0, or 1 with what is wrong on stderr, and whether reload
@@ -24,7 +23,7 @@ restores it or only del and add do.`,
 	}
 }
 
-// A checkCall is one call of check, with its flags.
+// A checkCall is one call of check.
 type checkCall struct {
 	*call
 	link

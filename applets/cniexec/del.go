@@ -7,7 +7,6 @@ import (
 	"cnibox/applets/cniexec/sandbox"
 )
 
-// delVerb is the declaration of del.
 func delVerb() *verb {
 	return &verb{name: "del", operands: "NETWORK NETNS", summary: "detach; no error if it is gone", new: func(c *call) action { return &delCall{call: c} },
 		text: `The configuration and arguments of the add are used, unless others are given.`,
@@ -18,7 +17,7 @@ func delVerb() *verb {
 	}
 }
 
-// A delCall is one call of del, with its flags.
+// A delCall is one call of del.
 type delCall struct {
 	*call
 	link

@@ -9,7 +9,6 @@ import (
 	"cnibox/chain"
 )
 
-// doctorVerb is the declaration of doctor.
 func doctorVerb() *verb {
 	return &verb{name: "doctor", summary: "what keeps networks of this host from working", new: func(c *call) action { return &doctorCall{call: c} },
 		text: `It looks at the kernel, its settings, the rules of other programs, directories
@@ -23,7 +22,7 @@ attachment that is alive.`,
 	}
 }
 
-// A doctorCall is one call of doctor, with its flags.
+// A doctorCall is one call of doctor.
 type doctorCall struct {
 	*call
 	fix    bool
@@ -36,13 +35,9 @@ func (v *doctorCall) flags(f *flagSet) {
 	f.outputs("`json` print JSON")
 }
 
-func (v *doctorCall) do(ctx context.Context, operands []string) (int, error) {
-	return v.doctor(ctx, operands)
-}
-
-// doctor prints what is wrong with this host, and how to repair it. The exit code is 1 if
+// do prints what is wrong with this host, and how to repair it. The exit code is 1 if
 // something is.
-func (c *doctorCall) doctor(ctx context.Context, operands []string) (int, error) {
+func (c *doctorCall) do(ctx context.Context, operands []string) (int, error) {
 	if len(operands) > 0 {
 		return 0, usage("doctor: %q is one operand too many", operands[0])
 	}
@@ -67,15 +62,15 @@ func (c *doctorCall) doctor(ctx context.Context, operands []string) (int, error)
 }
 
 // host is what a doctor needs to know of the call.
-func (c *call) host() doctor.Host {
-	quiet := *c
+func (c *doctorCall) host() doctor.Host {
+	quiet := *c.call
 	quiet.Stderr = io.Discard
 	return doctor.Host{
 		Runner: c.runner, Applets: c.Applets, Getenv: c.Getenv, ConfDir: c.confDir, Path: c.path, StateDir: c.stateDir,
 		Networks: quiet.knownNetworks,
 		Lint:     func(dir string) ([]*lint.Finding, error) { return c.lintFiles(dir) },
 		Restore: func(ctx context.Context, entries []*chain.Entry) error {
-			quiet := *c
+			quiet := *c.call
 			quiet.Stdout = io.Discard // what is fixed is printed in the end
 			_, err := quiet.restore(ctx, entries, nil)
 			return err
@@ -84,7 +79,7 @@ func (c *call) host() doctor.Host {
 }
 
 // printFindings writes the findings.
-func (c *call) printFindings(d *doctor.Doctor) (int, error) {
+func (c *doctorCall) printFindings(d *doctor.Doctor) (int, error) {
 	exit := exitOK
 	if len(d.Found) > 0 {
 		exit = exitError

@@ -10,7 +10,6 @@ import (
 	"cnibox/applets/cniexec/sandbox"
 )
 
-// downVerb is the declaration of down.
 func downVerb() *verb {
 	return &verb{name: "down", operands: "FILE", summary: "detach and delete the namespaces of a file", new: func(c *call) action { return &downCall{call: c} },
 		text: `All that add and up have attached to them is detached. Networks stay: see rm.`,
@@ -21,20 +20,16 @@ func downVerb() *verb {
 	}
 }
 
-// A downCall is one call of down, with its flags.
+// A downCall is one call of down.
 type downCall struct {
 	*call
 }
 
 func (*downCall) flags(*flagSet) {}
 
-func (v *downCall) do(ctx context.Context, operands []string) (int, error) {
-	return v.down(ctx, operands)
-}
-
-// down detaches and deletes the namespaces of a file, with what add has attached to them, and
+// do detaches and deletes the namespaces of a file, with what add has attached to them, and
 // goes on after errors. That nothing is there is no error.
-func (c *call) down(ctx context.Context, operands []string) (int, error) {
+func (c *downCall) do(ctx context.Context, operands []string) (int, error) {
 	s, err := c.stateOperand(operands)
 	if err != nil {
 		return 0, err
@@ -50,7 +45,7 @@ func (c *call) down(ctx context.Context, operands []string) (int, error) {
 }
 
 // downOne is down for one namespace.
-func (c *call) downOne(ctx context.Context, name string) error {
+func (c *downCall) downOne(ctx context.Context, name string) error {
 	path := filepath.Join(sandbox.NetNSDir, name)
 	entries, err := c.entriesOf(derivedID(path))
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"cnibox/chain"
 )
 
-// enterVerb is the declaration of enter.
 func enterVerb() *verb {
 	return &verb{name: "enter", operands: "NETNS -- COMMAND [ARGUMENT]…", command: true, new: func(c *call) action { return &enterCall{call: c} },
 		summary: "run a command in a namespace",
@@ -20,22 +19,18 @@ func enterVerb() *verb {
 	}
 }
 
-// A enterCall is one call of enter, with its flags.
+// An enterCall is one call of enter.
 type enterCall struct {
 	*call
 }
 
 func (*enterCall) flags(*flagSet) {}
 
-func (v *enterCall) do(ctx context.Context, operands []string) (int, error) {
-	return v.enter(ctx, operands)
-}
-
-// enter replaces this process by a command in a network namespace.
+// do replaces this process by a command in a network namespace.
 //
 // The exit code is the command's; 126 or 127 if it was not started, and 1 if the namespace
 // cannot be entered.
-func (c *call) enter(ctx context.Context, operands []string) (exit int, err error) {
+func (c *enterCall) do(ctx context.Context, operands []string) (exit int, err error) {
 	switch {
 	case len(operands) == 0:
 		return 0, usage(`enter: NETNS is missing: the name or the path of a network namespace, before "--"`)

@@ -16,7 +16,6 @@ import (
 	"cnibox/spec"
 )
 
-// gcVerb is the declaration of gc.
 func gcVerb() *verb {
 	return &verb{name: "gc", operands: "NETWORK | --all-networks", summary: "delete attachments that are not needed", new: func(c *call) action { return &gcCall{call: c} },
 		text: `What stays must be named: with --valid, --valid-live or --keep-none.
@@ -30,7 +29,7 @@ leased address.`,
 	}
 }
 
-// A gcCall is one call of gc, with its flags.
+// A gcCall is one call of gc.
 type gcCall struct {
 	*call
 	valid                               []string
@@ -140,7 +139,7 @@ func (c *gcCall) owners(l *chain.List, entries []*chain.Entry) ([]chain.Owner, e
 }
 
 // recordDirs are the directories with the records of a network's plugins.
-func (c *call) recordDirs(l *chain.List) (dirs []record.Dir) {
+func (c *gcCall) recordDirs(l *chain.List) (dirs []record.Dir) {
 	for i := range l.Plugins {
 		p := &l.Plugins[i]
 		req, err := c.runner.Request(spec.GC, l, p, chain.Target{})

@@ -8,7 +8,6 @@ import (
 	"cnibox/spec"
 )
 
-// getVerb is the declaration of get.
 func getVerb() *verb {
 	return &verb{name: "get", operands: "NETWORK NETNS", summary: "print the result again", new: func(c *call) action { return &getCall{call: c} },
 		text: `It is compared with what the plugins know of the attachment.`,
@@ -19,7 +18,7 @@ func getVerb() *verb {
 	}
 }
 
-// A getCall is one call of get, with its flags.
+// A getCall is one call of get.
 type getCall struct {
 	*call
 	link

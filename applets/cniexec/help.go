@@ -122,7 +122,6 @@ func flagHelp(flags []*pflag.Flag) string {
 	return b.String()
 }
 
-// helpVerb is the declaration of help.
 func helpVerb() *verb {
 	return &verb{name: "help", operands: "[VERB]", summary: "print this help, or that of a verb", new: func(c *call) action { return &helpCall{call: c} },
 		examples: []example{
@@ -132,7 +131,7 @@ func helpVerb() *verb {
 	}
 }
 
-// A helpCall is one call of help, with its flags.
+// A helpCall is one call of help.
 type helpCall struct {
 	*call
 }

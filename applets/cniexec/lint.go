@@ -16,7 +16,6 @@ import (
 	"cnibox/spec"
 )
 
-// lintVerb is the declaration of lint.
 func lintVerb() *verb {
 	return &verb{name: "lint", operands: "[FILE|DIR]…", summary: "what is wrong in configurations", new: func(c *call) action { return &lintCall{call: c} },
 		text: `What add would refuse, and what it would not notice: unknown keys, capabilities
@@ -31,7 +30,7 @@ FILE:LINE:COLUMN: MESSAGE; the exit code is 1 if there is one.`,
 	}
 }
 
-// A lintCall is one call of lint, with its flags.
+// A lintCall is one call of lint.
 type lintCall struct {
 	*call
 }
@@ -40,13 +39,9 @@ func (v *lintCall) flags(f *flagSet) {
 	f.outputs("`json` print JSON")
 }
 
-func (v *lintCall) do(ctx context.Context, operands []string) (int, error) {
-	return v.lint(ctx, operands)
-}
-
-// lint prints what is wrong in configurations, those of --conf-dir where no operand names
+// do prints what is wrong in configurations, those of --conf-dir where no operand names
 // others. The exit code is 1 if something is.
-func (c *call) lint(_ context.Context, operands []string) (int, error) {
+func (c *lintCall) do(_ context.Context, operands []string) (int, error) {
 	if len(operands) == 0 {
 		operands = []string{c.confDir}
 	}

@@ -20,7 +20,6 @@ import (
 	"cnibox/spec"
 )
 
-// lsVerb is the declaration of ls.
 func lsVerb() *verb {
 	return &verb{name: "ls", operands: "[networks]", summary: "list attachments of all runtimes, or networks", new: func(c *call) action { return &lsCall{call: c} },
 		text: `STATE is a fact about the namespace: alive, gone with the reason, interrupted
@@ -34,7 +33,7 @@ what it finds. Wide and json have all columns, and cut none.`,
 	}
 }
 
-// A lsCall is one call of ls, with its flags.
+// A lsCall is one call of ls.
 type lsCall struct {
 	*call
 	checked bool
@@ -44,8 +43,6 @@ func (v *lsCall) flags(f *flagSet) {
 	f.BoolVar(&v.checked, "check", false, "run CHECK of each attachment that is alive, and list what it finds")
 	f.outputs("`wide|json` print a table with all columns, or JSON")
 }
-
-func (v *lsCall) do(ctx context.Context, operands []string) (int, error) { return v.ls(ctx, operands) }
 
 // The values of --output beside none.
 const (
@@ -94,8 +91,8 @@ func (c *call) warn(format string, args ...any) {
 	c.Complain("cni-exec", format, args...)
 }
 
-// ls lists the attachments, or the networks.
-func (c *lsCall) ls(ctx context.Context, operands []string) (exit int, err error) {
+// do lists the attachments, or the networks.
+func (c *lsCall) do(ctx context.Context, operands []string) (exit int, err error) {
 	networks := len(operands) == 1 && operands[0] == "networks"
 	if len(operands) > 0 && !networks {
 		return 0, usage(`ls: %q: it takes no operand but "networks"; show and who find one`, strings.Join(operands, " "))

@@ -23,7 +23,6 @@ import (
 	"cnibox/spec"
 )
 
-// reloadVerb is the declaration of reload.
 func reloadVerb() *verb {
 	return &verb{name: "reload", operands: "[ID|NETWORK]", summary: "restore what attachments have lost", new: func(c *call) action { return &reloadCall{call: c} },
 		text: `After nft flush ruleset, a deleted bridge or the like: bridges, ports and their
@@ -38,7 +37,7 @@ what is NOT restored is named, and the exit code is 1.`,
 	}
 }
 
-// A reloadCall is one call of reload, with its flags.
+// A reloadCall is one call of reload.
 type reloadCall struct {
 	*call
 	watch bool
@@ -48,12 +47,8 @@ func (v *reloadCall) flags(f *flagSet) {
 	f.BoolVar(&v.watch, "watch", false, "stay, and do it again whenever rules or a bridge are deleted, or firewalld is started or reloaded")
 }
 
-func (v *reloadCall) do(ctx context.Context, operands []string) (int, error) {
-	return v.reload(ctx, operands)
-}
-
-// reload restores what attachments have lost, once or, with --watch, again and again.
-func (c *reloadCall) reload(ctx context.Context, operands []string) (int, error) {
+// do restores what attachments have lost, once or, with --watch, again and again.
+func (c *reloadCall) do(ctx context.Context, operands []string) (int, error) {
 	if len(operands) > 1 {
 		return 0, usage("reload: %q is one operand too many", operands[1])
 	}
@@ -88,7 +83,7 @@ func (c *reloadCall) reload(ctx context.Context, operands []string) (int, error)
 }
 
 // named returns the entries of a network, or of a container as show names it.
-func (c *call) named(entries []*chain.Entry, name string) ([]*chain.Entry, error) {
+func (c *reloadCall) named(entries []*chain.Entry, name string) ([]*chain.Entry, error) {
 	network := slices.Contains(c.configured(), name)
 	v := inventory.Empty(c.runner.Cache, c.stateDir)
 	for _, e := range entries {
@@ -231,7 +226,7 @@ const watchedVar = "CNIBOX_RELOAD_WATCHED"
 func (c *call) watched() bool { return c.Getenv(watchedVar) != "" }
 
 // reloadAside runs reload with the flags of this call. A signal ends it as well.
-func (c *call) reloadAside(ctx context.Context) {
+func (c *reloadCall) reloadAside(ctx context.Context) {
 	// The thread that has started the program has to stay until it ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -248,7 +243,7 @@ func (c *call) reloadAside(ctx context.Context) {
 }
 
 // isOwn reports whether a program is one of this binary: what it deletes is meant to go.
-func (c *call) isOwn(program string) bool {
+func (c *reloadCall) isOwn(program string) bool {
 	_, ok := c.Applets.Lookup(program)
 	return ok || program == "cnibox"
 }

@@ -2,7 +2,6 @@ package cniexec
 
 import "context"
 
-// rmVerb is the declaration of rm.
 func rmVerb() *verb {
 	return &verb{name: "rm", operands: "NETWORK", summary: "delete the bridge, rules and leases of a network", new: func(c *call) action { return &rmCall{call: c} },
 		text: `It fails, and changes nothing, as long as something is attached or has a lease.
@@ -16,7 +15,7 @@ made for the network stays as well.`,
 	}
 }
 
-// A rmCall is one call of rm, with its flags.
+// A rmCall is one call of rm.
 type rmCall struct {
 	*call
 }
@@ -35,7 +34,7 @@ func (v *rmCall) do(ctx context.Context, operands []string) (int, error) {
 
 // rm deletes what is left of a network that nothing is attached to. Its configuration stays; a
 // network that has none any more is known by its attachments.
-func (c *call) rm(ctx context.Context) error {
+func (c *rmCall) rm(ctx context.Context) error {
 	l, err := c.load()
 	if err != nil {
 		return err

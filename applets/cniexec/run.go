@@ -13,7 +13,6 @@ import (
 	"cnibox/spec"
 )
 
-// runVerb is the declaration of run.
 func runVerb() *verb {
 	return &verb{name: "run", operands: "[--net NETWORK]… -- COMMAND [ARGUMENT]…", command: true, new: func(c *call) action { return &runCall{call: c} },
 		summary: "run a command in a new, attached namespace",
@@ -26,7 +25,7 @@ func runVerb() *verb {
 	}
 }
 
-// A runCall is one call of run, with its flags.
+// A runCall is one call of run.
 type runCall struct {
 	*call
 	link
@@ -45,17 +44,13 @@ func (v *runCall) flags(f *flagSet) {
 	f.Var((*nameValue)(&v.name), "name", "`NAME` name of namespace and host, and for other named runs")
 }
 
-func (v *runCall) do(ctx context.Context, operands []string) (int, error) {
-	return v.run(ctx, operands)
-}
-
-// run creates a network namespace, attaches it, runs the command in it and detaches it when the
+// do creates a network namespace, attaches it, runs the command in it and detaches it when the
 // command ends. What a killed run leaves behind, and one with --exec, is deleted by the next one.
 //
 // The exit code is the command's; 1 if it was never started because the network failed.
 // Signals are passed to the command; before it is started they end run, with the exit code of a
 // command that they end.
-func (c *runCall) run(ctx context.Context, operands []string) (exit int, err error) {
+func (c *runCall) do(ctx context.Context, operands []string) (exit int, err error) {
 	switch {
 	case len(operands) > 0:
 		return 0, usage(`run: %q stands before "--": networks are named with --net, the command comes after "--"`, operands[0])

@@ -13,7 +13,6 @@ import (
 	"cnibox/internal/tty"
 )
 
-// showVerb is the declaration of show.
 func showVerb() *verb {
 	return &verb{name: "show", operands: "ID|NETWORK", summary: "all that is known of a container, or of a network", new: func(c *call) action { return &showCall{call: c} },
 		text: `ID may be cut, and be a name or a namespace as ls has it. Of a network it shows
@@ -26,7 +25,7 @@ has no live attachment in the cache.`,
 	}
 }
 
-// A showCall is one call of show, with its flags.
+// A showCall is one call of show.
 type showCall struct {
 	*call
 }
@@ -35,12 +34,8 @@ func (v *showCall) flags(f *flagSet) {
 	f.outputs("`json` print JSON")
 }
 
-func (v *showCall) do(ctx context.Context, operands []string) (int, error) {
-	return v.show(ctx, operands)
-}
-
-// show prints all that is known of a container's attachments, or of a network.
-func (c *call) show(_ context.Context, operands []string) (exit int, err error) {
+// do prints all that is known of a container's attachments, or of a network.
+func (c *showCall) do(_ context.Context, operands []string) (exit int, err error) {
 	if len(operands) != 1 {
 		return 0, usage("show: it takes one operand: a container's ID or name, or a network")
 	}

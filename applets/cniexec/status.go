@@ -2,7 +2,6 @@ package cniexec
 
 import "context"
 
-// statusVerb is the declaration of status.
 func statusVerb() *verb {
 	return &verb{name: "status", operands: "NETWORK | --all", summary: "could add work now?", new: func(c *call) action { return &statusCall{call: c} },
 		text: `The exit code says it: 0, or 1 with what is lacking on stderr.`,
@@ -13,7 +12,7 @@ func statusVerb() *verb {
 	}
 }
 
-// A statusCall is one call of status, with its flags.
+// A statusCall is one call of status.
 type statusCall struct {
 	*call
 	all bool

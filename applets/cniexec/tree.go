@@ -15,7 +15,6 @@ import (
 	"cnibox/spec"
 )
 
-// treeVerb is the declaration of tree.
 func treeVerb() *verb {
 	return &verb{name: "tree", operands: "", summary: "draw the host's links and what is attached", new: func(c *call) action { return &treeCall{call: c} },
 		text: `Uplinks, parents and bridges, with the host-side link, name, interface,
@@ -27,7 +26,7 @@ addresses and ports of each attachment, and its state if its namespace is gone.`
 	}
 }
 
-// A treeCall is one call of tree, with its flags.
+// A treeCall is one call of tree.
 type treeCall struct {
 	*call
 	dot bool
@@ -35,10 +34,6 @@ type treeCall struct {
 
 func (v *treeCall) flags(f *flagSet) {
 	f.BoolVar(&v.dot, "dot", false, "print a graph for dot(1)")
-}
-
-func (v *treeCall) do(ctx context.Context, operands []string) (int, error) {
-	return v.tree(ctx, operands)
 }
 
 // A branch is a link of the host, or what has none, with what is attached to it.
@@ -50,8 +45,8 @@ type branch struct {
 	attached []*inventory.Entry
 }
 
-// tree draws the links of the host and what is attached to them.
-func (c *treeCall) tree(_ context.Context, operands []string) (exit int, err error) {
+// do draws the links of the host and what is attached to them.
+func (c *treeCall) do(_ context.Context, operands []string) (exit int, err error) {
 	if len(operands) > 0 {
 		return 0, usage("tree: %q is one operand too many: it takes none", operands[0])
 	}

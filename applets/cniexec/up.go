@@ -28,7 +28,6 @@ import (
 	"cnibox/spec"
 )
 
-// upVerb is the declaration of up.
 func upVerb() *verb {
 	return &verb{name: "up", operands: "FILE", summary: "make and attach the namespaces of a file", new: func(c *call) action { return &upCall{call: c} },
 		text: `FILE is JSON, and "-" stdin; all but "network" may be left out:
@@ -46,7 +45,7 @@ no more in the file stays. What an interrupted up left, the next one finishes.`,
 	}
 }
 
-// A upCall is one call of up, with its flags.
+// An upCall is one call of up.
 type upCall struct {
 	*call
 	force bool
@@ -55,8 +54,6 @@ type upCall struct {
 func (v *upCall) flags(f *flagSet) {
 	f.BoolVar(&v.force, "force", false, "publish also ports on which this host listens")
 }
-
-func (v *upCall) do(ctx context.Context, operands []string) (int, error) { return v.up(ctx, operands) }
 
 // A stateFile is what up and down read: named namespaces, and what they are attached to.
 type stateFile struct {
@@ -235,12 +232,12 @@ func (c *call) lockState(ctx context.Context) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// up makes the namespaces of a file and attaches them; what is there already stays as it is. It
+// do makes the namespaces of a file and attaches them; what is there already stays as it is. It
 // goes on with the next namespace after an error.
 //
 // Whatever interrupts it, the next one finishes the work: a namespace gets its name when it is
 // complete, and an ADD that was begun is in the cache.
-func (c *upCall) up(ctx context.Context, operands []string) (int, error) {
+func (c *upCall) do(ctx context.Context, operands []string) (int, error) {
 	s, err := c.stateOperand(operands)
 	if err != nil {
 		return 0, err
@@ -405,7 +402,7 @@ func (w *wantedLink) unique(owners map[string]string, key string) error {
 }
 
 // detachUnwanted makes a namespace, and detaches what the file does not want, or not as it is.
-func (c *call) detachUnwanted(ctx context.Context, name string, wanted []*wantedLink) error {
+func (c *upCall) detachUnwanted(ctx context.Context, name string, wanted []*wantedLink) error {
 	path := filepath.Join(sandbox.NetNSDir, name)
 	created, left, err := c.createNetNS(ctx, path, derivedID(path))
 	if err != nil {
@@ -445,7 +442,7 @@ func (c *call) detachUnwanted(ctx context.Context, name string, wanted []*wanted
 }
 
 // attachWanted attaches what is not there yet, and restores what the others have lost on the host.
-func (c *call) attachWanted(ctx context.Context, name string, wanted []*wantedLink) error {
+func (c *upCall) attachWanted(ctx context.Context, name string, wanted []*wantedLink) error {
 	var there []*chain.Entry
 	for _, w := range wanted {
 		if w.there != nil {
@@ -475,7 +472,7 @@ func (c *call) attachWanted(ctx context.Context, name string, wanted []*wantedLi
 
 // restoreOne is reload for an attachment that is as it is wanted. What could not be restored is the
 // error; title begins the line of what was.
-func (c *call) restoreOne(ctx context.Context, e *chain.Entry, title string) error {
+func (c *upCall) restoreOne(ctx context.Context, e *chain.Entry, title string) error {
 	var errs []error
 	err := c.runner.Restore(ctx, []*chain.Entry{e}, reloading(), func(r *chain.Restored) {
 		errs = append(errs, r.Errs...)

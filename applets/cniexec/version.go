@@ -10,7 +10,6 @@ import (
 	"cnibox/spec"
 )
 
-// versionVerb is the declaration of version.
 func versionVerb() *verb {
 	return &verb{name: "version", operands: "[NETWORK]", summary: "versions of this program or of the plugins", new: func(c *call) action { return &versionCall{call: c} },
 		examples: []example{
@@ -20,7 +19,7 @@ func versionVerb() *verb {
 	}
 }
 
-// A versionCall is one call of version, with its flags.
+// A versionCall is one call of version.
 type versionCall struct {
 	*call
 }
@@ -40,7 +39,7 @@ func (v *versionCall) do(ctx context.Context, operands []string) (int, error) {
 }
 
 // versions prints those of this program, or of the plugins of a network.
-func (c *call) versions(ctx context.Context) error {
+func (c *versionCall) versions(ctx context.Context) error {
 	if c.network == "" {
 		_, err := c.printVersion()
 		return err
@@ -50,7 +49,7 @@ func (c *call) versions(ctx context.Context) error {
 
 // pluginVersions prints which versions of the specification each plugin of a network serves.
 // One that does not answer keeps none of the others from being printed.
-func (c *call) pluginVersions(ctx context.Context) error {
+func (c *versionCall) pluginVersions(ctx context.Context) error {
 	l, err := c.load()
 	if err != nil {
 		return err

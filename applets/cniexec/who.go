@@ -27,7 +27,6 @@ import (
 	"cnibox/spec"
 )
 
-// whoVerb is the declaration of who.
 func whoVerb() *verb {
 	return &verb{name: "who", operands: "ADDRESS|PROTO/PORT|LINK|NETNS|MAC", summary: "name the owner", new: func(c *call) action { return &whoCall{call: c} },
 		text: `The exit code is 1 if it has none.`,
@@ -38,17 +37,13 @@ func whoVerb() *verb {
 	}
 }
 
-// A whoCall is one call of who, with its flags.
+// A whoCall is one call of who.
 type whoCall struct {
 	*call
 }
 
 func (v *whoCall) flags(f *flagSet) {
 	f.outputs("`json` print JSON")
-}
-
-func (v *whoCall) do(ctx context.Context, operands []string) (int, error) {
-	return v.who(ctx, operands)
 }
 
 // A question is what who was asked: one of its kinds, with what they need. It asks where an
@@ -98,8 +93,8 @@ type ownerDoc struct {
 	Addresses   []netip.Prefix `json:"addresses"`
 }
 
-// who names the owner of an address, a host port, a link, a namespace or a MAC address.
-func (c *call) who(_ context.Context, operands []string) (exit int, err error) {
+// do names the owner of an address, a host port, a link, a namespace or a MAC address.
+func (c *whoCall) do(_ context.Context, operands []string) (exit int, err error) {
 	if len(operands) != 1 {
 		return 0, usage("who: it takes one operand: an address, PROTO/PORT, a link, a namespace or a MAC address")
 	}
@@ -107,7 +102,7 @@ func (c *call) who(_ context.Context, operands []string) (exit int, err error) {
 		return 0, err
 	}
 	defer memory.CollectLess()()
-	q := &question{call: c, Inventory: inventory.Empty(c.cache(), c.stateDir), text: operands[0]}
+	q := &question{call: c.call, Inventory: inventory.Empty(c.cache(), c.stateDir), text: operands[0]}
 	if err := q.read(); err != nil {
 		return 0, err
 	}
